@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: MIT
+#
+# make                the library and its tools, under build/
+# make check          every test that needs no GPU
+# make install        DESTDIR=, prefix=, libdir= as usual
+# make help           the other targets
+
+VERSION  := 2.6
+SONAME   := libgdrapi.so.2
+prefix   ?= /usr/local
+libdir   ?= $(prefix)/lib
+bindir   ?= $(prefix)/bin
+includedir ?= $(prefix)/include
+mandir   ?= $(prefix)/share/man
+GO       ?= go
+CC       ?= cc
+CXX      ?= c++
+OBJCOPY  ?= objcopy
+INSTALL  ?= install
+
+B        := build
+LIB      := $(B)/libgdrapi.so.$(VERSION)
+WARN     := -Wall -Wextra -Werror
+CFLAGS   ?= -O2 -g
+C11      := -std=gnu11 $(WARN) -Iinclude
+
+.DEFAULT_GOAL := all
+.DELETE_ON_ERROR:
+
+include tests/tests.mk
+
+.PHONY: all lib tools help install uninstall clean
+all: lib tools
+lib: $(LIB)
+tools: $(TOOLS)
+
+# The linker wrapper and the version script are no inputs that go knows of.
+$(LIB): $(wildcard capi/*.[chS] capi/*.go capi/*.map capi/*.sh include/*.h) $(shell find core -name '*.go') go.mod go.sum
+	@mkdir -p $(B)
+	rm -f $@
+	CC='$(CC)' GDR_CC='$(CC)' GDR_OBJCOPY='$(OBJCOPY)' \
+	GDR_MAP='$(abspath capi/libgdrapi.map)' \
+	CGO_ENABLED=1 $(GO) build -buildmode=c-shared -trimpath -buildvcs=false \
+		-ldflags '-X runtime.godebugDefault=asyncpreemptoff=1 -extld=$(abspath capi/extld.sh) -extldflags "-Wl,-soname,$(SONAME)"' \
+		-o $@ ./capi
+	rm -f $(B)/libgdrapi.so.h $(basename $@).h
+	ln -sf $(notdir $@) $(B)/$(SONAME)
+	ln -sf $(SONAME) $(B)/libgdrapi.so
+
+$(B)/gdrapi.pc: pkg-config/gdrapi.pc.in Makefile
+	@mkdir -p $(B)
+	sed -e 's|@prefix@|$(prefix)|' -e 's|@libdir@|$(libdir)|' \
+	    -e 's|@includedir@|$(includedir)|' -e 's|@version@|$(VERSION)|' $< >$@
+
+install: all $(B)/gdrapi.pc
+	$(INSTALL) -d $(DESTDIR)$(libdir)/pkgconfig $(DESTDIR)$(includedir) $(DESTDIR)$(bindir)
+	$(INSTALL) -m 755 $(LIB) $(DESTDIR)$(libdir)/
+	ln -sf libgdrapi.so.$(VERSION) $(DESTDIR)$(libdir)/$(SONAME)
+	ln -sf $(SONAME) $(DESTDIR)$(libdir)/libgdrapi.so
+	$(INSTALL) -m 644 include/gdrapi.h include/gdrapi_ext.h $(DESTDIR)$(includedir)/
+	$(INSTALL) -m 644 $(B)/gdrapi.pc $(DESTDIR)$(libdir)/pkgconfig/
+	$(INSTALL) -m 755 $(TOOLS) $(DESTDIR)$(bindir)/
+
+uninstall:
+	rm -f $(addprefix $(DESTDIR)$(libdir)/,libgdrapi.so.$(VERSION) $(SONAME) libgdrapi.so pkgconfig/gdrapi.pc)
+	rm -f $(addprefix $(DESTDIR)$(includedir)/,gdrapi.h gdrapi_ext.h)
+	rm -f $(addprefix $(DESTDIR)$(bindir)/,$(notdir $(TOOLS)))
+
+clean:
+	rm -rf $(B)
+
+help:
+	@sed -n 's/^# \{0,1\}make /make /p' Makefile tests/tests.mk

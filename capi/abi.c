@@ -1,0 +1,337 @@
+// SPDX-License-Identifier: MIT
+/*
+ * abi.c - the functions of gdrapi.h and gdrapi_ext.h, but for the copies.
+ *
+ * Each checks its pointers, sees that the handles belong to this process, and
+ * hands over to the core. include/gdrapi.h documents them.
+ */
+#include "front.h"
+#include "guest.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "../include/gdrapi.h"
+#include "../include/gdrapi_ext.h"
+
+/*
+ * The first form of gdr_info_v2_t, which binaries older than 2.4 expect from
+ * the function that the header hides behind a macro of the same name.
+ */
+struct info_v1 {
+	uint64_t va;
+	uint64_t mapped_size;
+	uint32_t page_size;
+	uint64_t tm_cycles;
+	uint32_t cycles_per_ms;
+	unsigned int mapped : 1;
+	unsigned int wc_mapping : 1;
+};
+
+_Static_assert(sizeof(struct info_v1) == 40, "NCCL passes 40 bytes");
+_Static_assert(sizeof(gdr_info_v2_t) == 48, "abi");
+
+#undef gdr_get_info
+int gdr_get_info(gdr_t g, gdr_mh_t handle, struct info_v1 *info);
+
+static uint64_t id_of(gdr_t g)
+{
+	return (uintptr_t)g;
+}
+
+/* A call into the core, on a thread prepared for it. */
+#define IN_CORE(core, call) ({				\
+	struct gdr_guest guest_;			\
+	int rc_;					\
+							\
+	gdr_guest_enter(&guest_);			\
+	rc_ = (core)->call;				\
+	gdr_guest_leave(&guest_);			\
+	rc_;						\
+})
+
+gdr_t gdr_open(void)
+{
+	const char *dmabuf = getenv("GDRCOPY_USE_DMABUF_MMAP");
+	struct gdr_options opts = {
+		.backend = getenv("GDRCOPY_BACKEND"),
+		.force_dmabuf = dmabuf && !strcmp(dmabuf, "1"),
+		.log_level = gdr_log_level(),
+	};
+	struct gdr_front *front = gdr_front_start();
+	uint64_t g = 0;
+	int rc;
+
+	if (!front)
+		return NULL;
+	rc = IN_CORE(atomic_load(&front->core), open(&opts, &g));
+	if (rc)
+		errno = rc;
+	return (gdr_t)(uintptr_t)g;
+}
+
+extern gdr_t gdr_open_hidden(void) __attribute__((alias("gdr_open"), visibility("hidden")));
+
+void *gdr_open_here(void)
+{
+	return (void *)gdr_open_hidden;
+}
+
+int gdr_close(gdr_t g)
+{
+	const struct gdr_core *core;
+	int rc = gdr_front_admit(id_of(g), 0, &core);
+
+	if (rc)
+		return rc;
+	if (gdr_data_in_copy())
+		return EBUSY;
+	return IN_CORE(core, close(id_of(g)));
+}
+
+static int pin(gdr_t g, unsigned long addr, size_t size, uint64_t token,
+	       uint32_t va_space, uint32_t flags, int v2, gdr_mh_t *handle)
+{
+	const struct gdr_core *core;
+	uint64_t h = 0;
+	int rc = gdr_front_admit(id_of(g), 0, &core);
+
+	if (rc)
+		return rc;
+	if (!handle)
+		return EINVAL;
+	rc = IN_CORE(core, pin(id_of(g), addr, size, token, va_space, flags, v2, &h));
+	if (!rc)
+		handle->h = h;
+	return rc;
+}
+
+int gdr_pin_buffer(gdr_t g, unsigned long addr, size_t size, uint64_t p2p_token,
+		   uint32_t va_space, gdr_mh_t *handle)
+{
+	return pin(g, addr, size, p2p_token, va_space, 0, 0, handle);
+}
+
+int gdr_pin_buffer_v2(gdr_t g, unsigned long addr, size_t size, uint32_t flags,
+		      gdr_mh_t *handle)
+{
+	return pin(g, addr, size, 0, 0, flags, 1, handle);
+}
+
+int gdr_unpin_buffer(gdr_t g, gdr_mh_t handle)
+{
+	const struct gdr_core *core;
+	int rc = gdr_front_admit(id_of(g), handle.h, &core);
+
+	if (rc)
+		return rc;
+	if (gdr_data_in_copy())
+		return EBUSY;
+	return IN_CORE(core, unpin(id_of(g), handle.h));
+}
+
+int gdr_get_callback_flag(gdr_t g, gdr_mh_t handle, int *flag)
+{
+	const struct gdr_core *core;
+	int rc = gdr_front_admit(id_of(g), handle.h, &core);
+	int value = 0;
+
+	if (rc)
+		return rc;
+	if (!flag)
+		return EINVAL;
+	rc = IN_CORE(core, callback_flag(id_of(g), handle.h, &value));
+	if (!rc)
+		*flag = value;
+	return rc;
+}
+
+static int info(gdr_t g, gdr_mh_t handle, const void *out, struct gdr_core_info *info)
+{
+	const struct gdr_core *core;
+	int rc = gdr_front_admit(id_of(g), handle.h, &core);
+
+	if (rc)
+		return rc;
+	if (!out)
+		return EINVAL;
+	return IN_CORE(core, info(id_of(g), handle.h, info));
+}
+
+int gdr_get_info_v2(gdr_t g, gdr_mh_t handle, gdr_info_v2_t *out)
+{
+	struct gdr_core_info i = { 0 };
+	int rc = info(g, handle, out, &i);
+
+	if (rc)
+		return rc;
+	memset(out, 0, sizeof(*out));
+	out->va = i.va;
+	out->mapped_size = i.mapped_size;
+	out->page_size = i.page_size;
+	out->tm_cycles = i.tm_cycles;
+	out->cycles_per_ms = i.cycles_per_ms;
+	out->mapped = i.mapped;
+	out->wc_mapping = i.mapping_type == GDR_MAPPING_TYPE_WC;
+	out->mapping_type = i.mapping_type;
+	return 0;
+}
+
+int gdr_get_info(gdr_t g, gdr_mh_t handle, struct info_v1 *out)
+{
+	struct gdr_core_info i = { 0 };
+	int rc = info(g, handle, out, &i);
+
+	if (rc)
+		return rc;
+	memset(out, 0, sizeof(*out));
+	out->va = i.va;
+	out->mapped_size = i.mapped_size;
+	out->page_size = i.page_size;
+	out->tm_cycles = i.tm_cycles;
+	out->cycles_per_ms = i.cycles_per_ms;
+	out->mapped = i.mapped;
+	out->wc_mapping = i.mapping_type == GDR_MAPPING_TYPE_WC;
+	return 0;
+}
+
+static int map(gdr_t g, gdr_mh_t handle, void **va, size_t size, int flags)
+{
+	const struct gdr_core *core;
+	uint64_t addr = 0;
+	int rc = gdr_front_admit(id_of(g), handle.h, &core);
+
+	if (rc)
+		return rc;
+	if (!va)
+		return EINVAL;
+	rc = IN_CORE(core, map(id_of(g), handle.h, size, flags, &addr));
+	if (!rc)
+		*va = (void *)(uintptr_t)addr;
+	return rc;
+}
+
+int gdr_map(gdr_t g, gdr_mh_t handle, void **va, size_t size)
+{
+	return map(g, handle, va, size, GDR_MAP_FLAG_DEFAULT);
+}
+
+int gdr_map_v2(gdr_t g, gdr_mh_t handle, void **va, size_t size, int flags)
+{
+	return map(g, handle, va, size, flags);
+}
+
+int gdr_unmap(gdr_t g, gdr_mh_t handle, void *va, size_t size)
+{
+	const struct gdr_core *core;
+	int rc = gdr_front_admit(id_of(g), handle.h, &core);
+
+	if (rc)
+		return rc;
+	if (gdr_data_in_copy())
+		return EBUSY;
+	return IN_CORE(core, unmap(id_of(g), handle.h, (uintptr_t)va, size));
+}
+
+void gdr_runtime_get_version(int *major, int *minor)
+{
+	if (major)
+		*major = GDR_API_MAJOR_VERSION;
+	if (minor)
+		*minor = GDR_API_MINOR_VERSION;
+}
+
+int gdr_driver_get_version(gdr_t g, int *major, int *minor)
+{
+	const struct gdr_core *core;
+	int rc = gdr_front_admit(id_of(g), 0, &core);
+	int v[2] = { 0, 0 };
+
+	if (rc)
+		return rc;
+	if (!major || !minor)
+		return EINVAL;
+	rc = IN_CORE(core, driver_version(id_of(g), &v[0], &v[1]));
+	if (!rc) {
+		*major = v[0];
+		*minor = v[1];
+	}
+	return rc;
+}
+
+int gdr_get_attribute(gdr_t g, gdr_attr_t attr, int *v)
+{
+	const struct gdr_core *core;
+	int rc = gdr_front_admit(id_of(g), 0, &core);
+	int value = 0;
+
+	if (rc)
+		return rc;
+	if (!v)
+		return EINVAL;
+	rc = IN_CORE(core, attribute(id_of(g), attr, &value));
+	if (!rc)
+		*v = value;
+	return rc;
+}
+
+int gdr_get_mapping_type_string(gdr_mapping_type_t type, const char **str)
+{
+	static const char *const names[] = {
+		[GDR_MAPPING_TYPE_NONE] = "None",
+		[GDR_MAPPING_TYPE_WC] = "Write Combining",
+		[GDR_MAPPING_TYPE_CACHING] = "Caching",
+		[GDR_MAPPING_TYPE_DEVICE] = "Device",
+	};
+
+	if (!str || (unsigned int)type >= GDR_MAPPING_TYPE_MAX)
+		return EINVAL;
+	*str = names[type];
+	return 0;
+}
+
+int gdr_mem_alloc(gdr_t g, int cuda_device, size_t size, unsigned int flags, gdr_mem_t *mem)
+{
+	const struct gdr_core *core;
+	int rc = gdr_front_admit(id_of(g), 0, &core);
+	uint64_t m = 0;
+
+	if (rc)
+		return rc;
+	if (!mem || flags)
+		return EINVAL;
+	rc = IN_CORE(core, mem_alloc(id_of(g), cuda_device, size, &m));
+	if (!rc)
+		mem->h = m;
+	return rc;
+}
+
+int gdr_mem_free(gdr_t g, gdr_mem_t mem)
+{
+	const struct gdr_core *core;
+	int rc = gdr_front_admit(id_of(g), mem.h, &core);
+
+	if (rc)
+		return rc;
+	return IN_CORE(core, mem_free(id_of(g), mem.h));
+}
+
+int gdr_mem_get_device_ptr(gdr_t g, gdr_mem_t mem, unsigned long *dptr, size_t *size)
+{
+	const struct gdr_core *core;
+	int rc = gdr_front_admit(id_of(g), mem.h, &core);
+	uint64_t addr = 0, len = 0;
+
+	if (rc)
+		return rc;
+	if (!dptr)
+		return EINVAL;
+	rc = IN_CORE(core, mem_ptr(id_of(g), mem.h, &addr, &len));
+	if (rc)
+		return rc;
+	*dptr = addr;
+	if (size)
+		*size = len;
+	return 0;
+}

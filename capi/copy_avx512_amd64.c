@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: MIT
+/*
+ * copy_avx512_amd64.c - a whole line by one non-temporal store or one
+ * streaming load.
+ */
+#if defined(__x86_64__)
+#include <immintrin.h>
+
+#include "copy_cpu_amd64.h"
+#include "copy_parts.h"
+
+#define AVX512 __attribute__((target("avx512f")))
+#define GROUP_TO 4u	/* lines loaded from the host before the first is stored */
+#define GROUP_FROM 8u	/* lines in flight from the device */
+
+static inline AVX512 void store_line(uint8_t *dev, __m512i v)
+{
+	__m512i *p = (__m512i *)dev;
+
+	__asm__ __volatile__("vmovntdq %1, %0" : "=m"(*p) : "v"(v));
+}
+
+static inline AVX512 __m512i load_line(const uint8_t *dev)
+{
+	const __m512i *p = (const __m512i *)dev;
+	__m512i v;
+
+	__asm__ __volatile__("vmovntdqa %1, %0" : "=v"(v) : "m"(*p));
+	return v;
+}
+
+static AVX512 void lines_to(void *dev, const void *host, size_t n)
+{
+	uint8_t *d = dev;
+	const uint8_t *h = host;
+
+	for (; n >= GROUP_TO * COPY_LINE; n -= GROUP_TO * COPY_LINE) {
+		__m512i v0 = _mm512_loadu_si512(h);
+		__m512i v1 = _mm512_loadu_si512(h + COPY_LINE);
+		__m512i v2 = _mm512_loadu_si512(h + 2 * COPY_LINE);
+		__m512i v3 = _mm512_loadu_si512(h + 3 * COPY_LINE);
+
+		store_line(d, v0);
+		store_line(d + COPY_LINE, v1);
+		store_line(d + 2 * COPY_LINE, v2);
+		store_line(d + 3 * COPY_LINE, v3);
+		d += GROUP_TO * COPY_LINE;
+		h += GROUP_TO * COPY_LINE;
+	}
+	for (; n; n -= COPY_LINE, d += COPY_LINE, h += COPY_LINE)
+		store_line(d, _mm512_loadu_si512(h));
+}
+
+static AVX512 void lines_from(void *host, const void *dev, size_t n)
+{
+	const uint8_t *d = dev;
+	uint8_t *h = host;
+
+	for (; n >= GROUP_FROM * COPY_LINE; n -= GROUP_FROM * COPY_LINE) {
+		__m512i v0 = load_line(d);
+		__m512i v1 = load_line(d + COPY_LINE);
+		__m512i v2 = load_line(d + 2 * COPY_LINE);
+		__m512i v3 = load_line(d + 3 * COPY_LINE);
+		__m512i v4 = load_line(d + 4 * COPY_LINE);
+		__m512i v5 = load_line(d + 5 * COPY_LINE);
+		__m512i v6 = load_line(d + 6 * COPY_LINE);
+		__m512i v7 = load_line(d + 7 * COPY_LINE);
+
+		_mm512_storeu_si512(h, v0);
+		_mm512_storeu_si512(h + COPY_LINE, v1);
+		_mm512_storeu_si512(h + 2 * COPY_LINE, v2);
+		_mm512_storeu_si512(h + 3 * COPY_LINE, v3);
+		_mm512_storeu_si512(h + 4 * COPY_LINE, v4);
+		_mm512_storeu_si512(h + 5 * COPY_LINE, v5);
+		_mm512_storeu_si512(h + 6 * COPY_LINE, v6);
+		_mm512_storeu_si512(h + 7 * COPY_LINE, v7);
+		d += GROUP_FROM * COPY_LINE;
+		h += GROUP_FROM * COPY_LINE;
+	}
+	for (; n; n -= COPY_LINE, d += COPY_LINE, h += COPY_LINE)
+		_mm512_storeu_si512(h, load_line(d));
+}
+
+static bool usable(void)
+{
+	return (cpu_leaf(7).ebx & CPU_7_EBX_AVX512F) && cpu_os_saves(XCR0_AVX512);
+}
+
+static void to(void *dev, const void *host, size_t n)
+{
+	copy_split(dev, host, dev, n, copy_small_to_vec, lines_to);
+}
+
+static void from(void *host, const void *dev, size_t n)
+{
+	copy_split(host, dev, dev, n, copy_small_from_stream, lines_from);
+}
+
+const struct copy_impl copy_avx512 = {
+	.name = "avx512",
+	.usable = usable,
+	.to = to,
+	.from = from,
+};
+#endif

@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: MIT
+/*
+ * copy_ls64_arm64.c - a line by one ST64B or LD64B (FEAT_LS64).
+ *
+ * The two instructions are written as their encodings, with the registers that
+ * these name: no compiler and no assembler needs to know them, and the file
+ * needs no flag of its own.
+ *
+ * Never the default, even where usable() says yes. The CPU having them is not
+ * enough: the memory must take 64-byte single-copy accesses, and one that does
+ * not answers with a fault, which a library must not risk unasked.
+ */
+#if defined(__aarch64__)
+#include <string.h>
+#include <sys/auxv.h>
+
+#include "copy_parts.h"
+
+#define LINE_WORDS (COPY_LINE / sizeof(uint64_t))
+
+/* A whole line as one operand. */
+struct line {
+	uint64_t word[LINE_WORDS];
+} __attribute__((may_alias));
+
+static inline void store_line(struct line *dev, const struct line *v)
+{
+	register uint64_t r0 __asm__("x0") = v->word[0];
+	register uint64_t r1 __asm__("x1") = v->word[1];
+	register uint64_t r2 __asm__("x2") = v->word[2];
+	register uint64_t r3 __asm__("x3") = v->word[3];
+	register uint64_t r4 __asm__("x4") = v->word[4];
+	register uint64_t r5 __asm__("x5") = v->word[5];
+	register uint64_t r6 __asm__("x6") = v->word[6];
+	register uint64_t r7 __asm__("x7") = v->word[7];
+	register struct line *base __asm__("x8") = dev;
+
+	/* st64b x0, [x8] */
+	__asm__ __volatile__(".inst 0xf83f9100"
+			     : "=m"(*dev)
+			     : "r"(r0), "r"(r1), "r"(r2), "r"(r3), "r"(r4), "r"(r5), "r"(r6),
+			       "r"(r7), "r"(base));
+}
+
+static inline void load_line(struct line *v, const struct line *dev)
+{
+	register uint64_t r0 __asm__("x0");
+	register uint64_t r1 __asm__("x1");
+	register uint64_t r2 __asm__("x2");
+	register uint64_t r3 __asm__("x3");
+	register uint64_t r4 __asm__("x4");
+	register uint64_t r5 __asm__("x5");
+	register uint64_t r6 __asm__("x6");
+	register uint64_t r7 __asm__("x7");
+	register const struct line *base __asm__("x8") = dev;
+
+	/* ld64b x0, [x8] */
+	__asm__ __volatile__(".inst 0xf83fd100"
+			     : "=r"(r0), "=r"(r1), "=r"(r2), "=r"(r3), "=r"(r4), "=r"(r5),
+			       "=r"(r6), "=r"(r7)
+			     : "r"(base), "m"(*dev));
+	v->word[0] = r0;
+	v->word[1] = r1;
+	v->word[2] = r2;
+	v->word[3] = r3;
+	v->word[4] = r4;
+	v->word[5] = r5;
+	v->word[6] = r6;
+	v->word[7] = r7;
+}
+
+static void lines_to(void *dev, const void *host, size_t n)
+{
+	struct line *d = dev;
+	const uint8_t *h = host;
+
+	for (; n; n -= COPY_LINE, d++, h += COPY_LINE) {
+		struct line v;
+
+		memcpy(&v, h, sizeof(v));
+		store_line(d, &v);
+	}
+}
+
+static void lines_from(void *host, const void *dev, size_t n)
+{
+	const struct line *d = dev;
+	uint8_t *h = host;
+
+	for (; n; n -= COPY_LINE, d++, h += COPY_LINE) {
+		struct line v;
+
+		load_line(&v, d);
+		memcpy(h, &v, sizeof(v));
+	}
+}
+
+/*
+ * The kernel lets user space read the identification registers, and clears the
+ * fields of what it does not let it use. So field LS64 of ID_AA64ISAR1_EL1 is
+ * set only where the CPU has the instructions and the kernel has enabled them.
+ */
+static bool usable(void)
+{
+	uint64_t isar1;
+
+	if (!(getauxval(AT_HWCAP) & (1ul << 11)))	/* HWCAP_CPUID */
+		return false;
+	__asm__("mrs %0, ID_AA64ISAR1_EL1" : "=r"(isar1));
+	return isar1 >> 60;
+}
+
+static void to(void *dev, const void *host, size_t n)
+{
+	copy_split(dev, host, dev, n, copy_small_to_vec, lines_to);
+}
+
+static void from(void *host, const void *dev, size_t n)
+{
+	copy_split(host, dev, dev, n, copy_small_from_vec, lines_from);
+}
+
+const struct copy_impl copy_ls64 = {
+	.name = "ls64",
+	.usable = usable,
+	.to = to,
+	.from = from,
+};
+#endif

@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: MIT
+/*
+ * copy_movdir64b_amd64.c - writes of a line by one direct store, which goes to
+ * the device as one 64-byte write and not through a write-combining buffer.
+ * Reads are SSE4.1's: the instruction has no counterpart for them.
+ */
+#if defined(__x86_64__)
+#include "copy_cpu_amd64.h"
+#include "copy_parts.h"
+
+struct line {
+	uint8_t bytes[COPY_LINE];
+};
+
+static void lines_to(void *dev, const void *host, size_t n)
+{
+	struct line *d = dev;
+	const struct line *h = host;
+
+	/* The destination is a register operand, so the line is named as an output as well. */
+	for (; n; n -= COPY_LINE, d++, h++)
+		__asm__ __volatile__("movdir64b %1, %2" : "=m"(*d) : "m"(*h), "r"(d));
+}
+
+static bool usable(void)
+{
+	return (cpu_leaf(7).ecx & CPU_7_ECX_MOVDIR64B) && cpu_has_sse41();
+}
+
+static void to(void *dev, const void *host, size_t n)
+{
+	copy_split(dev, host, dev, n, copy_small_to_vec, lines_to);
+}
+
+static void from(void *host, const void *dev, size_t n)
+{
+	copy_split(host, dev, dev, n, copy_small_from_stream, copy_sse41_lines_from);
+}
+
+const struct copy_impl copy_movdir64b = {
+	.name = "movdir64b",
+	.usable = usable,
+	.to = to,
+	.from = from,
+};
+#endif

@@ -1,0 +1,23 @@
+#!/bin/sh
+# SPDX-License-Identifier: MIT
+# The external linker that `go build -ldflags=-extld=` calls for libgdrapi.
+#
+# Before it hands over to the compiler it takes the Go runtime's entry out of
+# .init_array, into a section of another name: loading the library then starts
+# nothing, and capi/start.c starts the runtime when it is first needed. The Go
+# linker calls this for small probes too; those have no go.o and pass through.
+#
+# GDR_CC and GDR_OBJCOPY name the tools, GDR_MAP the version script.
+set -eu
+
+for arg; do
+	case $arg in
+	*/go.o)
+		"${GDR_OBJCOPY:-objcopy}" --rename-section .init_array=gdr_go_entry,alloc,load,data,contents "$arg"
+		# An entry in a section of its own is an ordinary pointer, which
+		# the linker relocates; --gc-sections must not drop it.
+		set -- "$@" "-Wl,--version-script=$GDR_MAP" -Wl,-z,now -Wl,-z,relro
+		;;
+	esac
+done
+exec "${GDR_CC:-cc}" "$@"

@@ -1,0 +1,76 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * front.h - the state of the C front: which core this process uses.
+ */
+#ifndef GDR_FRONT_H
+#define GDR_FRONT_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "copy.h"
+#include "core.h"
+#include "slot.h"
+
+#pragma GCC visibility push(hidden)
+
+/*
+ * One page that a fork empties (MADV_WIPEONFORK), so that a child, however it
+ * was made, finds a front that was never opened, with a free lock. All zero is
+ * its first state. Only gdr_open fills it; it is never taken down.
+ */
+struct gdr_front {
+	/* Set last, when all below is; NULL: no core runs in this process. */
+	_Atomic(const struct gdr_core *) core;
+	struct gdr_table *table;
+	uint64_t epoch;		/* of the handles made here; 0 while core is NULL */
+	pthread_mutex_t lock;	/* held while a core is started */
+	const struct gdr_core *loaded;	/* under lock: a core that may be started */
+	const struct copy_impl *impl;	/* what copies through WC mappings use */
+};
+
+/* NULL until the first gdr_open of this process or of an ancestor. */
+extern _Atomic(struct gdr_front *) gdr_front_page;
+
+/*
+ * Returns the front with a running core, starting one if need be, or NULL with
+ * errno set, and a line in the log.
+ */
+struct gdr_front *gdr_front_start(void);
+
+/*
+ * Decides whether a call on handles a and b (0: none) may enter the core:
+ * 0 with *core set, EACCES when a handle was inherited through a fork, or
+ * EINVAL when no core runs here.
+ */
+int gdr_front_admit(uint64_t a, uint64_t b, const struct gdr_core **core);
+
+/* Whether a handle was made by an ancestor of this process. */
+bool gdr_front_inherited(uint64_t handle);
+
+/* Log levels; the values are those of GDRCOPY_LOG_LEVEL. */
+enum { GDR_LOG_DEBUG = 1, GDR_LOG_INFO, GDR_LOG_WARN, GDR_LOG_ERROR, GDR_LOG_OFF };
+
+/* The lowest level that the environment asks to see. */
+int gdr_log_level(void);
+
+/* Writes one line to standard error if the environment asks for that level. */
+void gdr_log(int level, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+
+/* Called under the front's lock, before a core's first copy. */
+void gdr_data_init(void);
+
+/*
+ * Marks the calling thread as outside any copy that a siglongjmp has left, and
+ * says whether one is still under way below us on the stack.
+ */
+bool gdr_data_in_copy(void);
+
+/* The hidden name of gdr_open, whose address no interposer can change. */
+void *gdr_open_here(void);
+
+#pragma GCC visibility pop
+
+#endif

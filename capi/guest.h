@@ -1,0 +1,39 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * guest.h - Go code as a guest on the host's threads.
+ */
+#ifndef GDR_GUEST_H
+#define GDR_GUEST_H
+
+#include <signal.h>
+#include <stdbool.h>
+
+#pragma GCC visibility push(hidden)
+
+/*
+ * What a host thread had before it entered Go.
+ *
+ * Go code runs on small stacks that grow by being copied. A signal handler of
+ * the host that is not on an alternate stack would overflow one, so no signal
+ * that can wait is delivered while a thread is inside (start.c's threads: the
+ * Go runtime's own, inherit the same mask). A thread's first entry also lets
+ * the runtime set an alternate stack, which is taken back at the end.
+ */
+struct gdr_guest {
+	sigset_t mask;
+	stack_t altstack;
+	int cancel;
+	bool first;
+};
+
+void gdr_guest_enter(struct gdr_guest *g);
+void gdr_guest_leave(const struct gdr_guest *g);
+
+/* Every signal's disposition, to put back what starting the runtime changes. */
+struct gdr_dispositions;
+struct gdr_dispositions *gdr_dispositions_save(void);
+void gdr_dispositions_restore(struct gdr_dispositions *d);
+
+#pragma GCC visibility pop
+
+#endif

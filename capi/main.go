@@ -1,0 +1,212 @@
+// Command capi is libgdrapi.so: the C ABI of include/gdrapi.h around package
+// core. It is built with -buildmode=c-shared; see the Makefile.
+//
+// The functions that hosts call are C, in abi.c, data.c and start.c. Those here
+// are the Go half of struct gdr_core in core.h: one line each, that turns C
+// values into Go ones and errors into errno values.
+package main
+
+/*
+#cgo CFLAGS: -std=gnu11 -O2 -g -Wall -Wextra
+#cgo LDFLAGS: -ldl -lpthread
+#include "core.h"
+*/
+import "C"
+
+import (
+	"runtime"
+	"runtime/debug"
+
+	"gdrapi/core"
+	"gdrapi/core/backend"
+	"gdrapi/core/log"
+
+	"golang.org/x/sys/unix"
+)
+
+// library is set by gdrcore_init, which returns before any other call.
+var library *core.Library
+
+func main() {}
+
+func init() {
+	// A guest takes little: no host is slowed by idle Go threads, and the
+	// control plane has no work to spread.
+	runtime.GOMAXPROCS(2)
+	debug.SetMemoryLimit(64 << 20)
+}
+
+// finish is deferred by every export: it turns the call's error into the errno
+// value that C gets, with a line in the log. A panic is a defect of this
+// library; it must not take the host down, so it ends as EIO and a line that
+// asks for a report.
+func finish(call string, err *error, rc *C.int) {
+	if p := recover(); p != nil {
+		log.Errorf("%s: internal error, please report it: %v\n%s", call, p, debug.Stack())
+		*rc = C.int(unix.EIO)
+		return
+	}
+	if *err != nil {
+		errno := core.Errno(*err)
+		log.Errorf("%s: %v (errno %d)", call, *err, int(errno))
+		*rc = C.int(errno)
+	}
+}
+
+//export gdrcore_init
+func gdrcore_init(epoch C.uint32_t, table *C.uintptr_t) (rc C.int) {
+	var err error
+	defer finish("gdr_open", &err, &rc)
+	var l *core.Library
+	if l, err = core.New(uint32(epoch)); err == nil {
+		library = l
+		*table = C.uintptr_t(l.TableAddr())
+	}
+	return
+}
+
+//export gdrcore_open
+func gdrcore_open(opts *C.struct_gdr_options, g *C.uint64_t) (rc C.int) {
+	var err error
+	defer finish("gdr_open", &err, &rc)
+	log.SetThreshold(log.Level(opts.log_level))
+	o := core.Options{ForceDMABuf: opts.force_dmabuf != 0}
+	if opts.backend != nil {
+		o.Backend = C.GoString(opts.backend)
+	}
+	var h core.Handle
+	h, err = library.Open(o)
+	*g = C.uint64_t(h)
+	return
+}
+
+//export gdrcore_close
+func gdrcore_close(g C.uint64_t) (rc C.int) {
+	var err error
+	defer finish("gdr_close", &err, &rc)
+	err = library.Close(core.Handle(g))
+	return
+}
+
+//export gdrcore_pin
+func gdrcore_pin(g, addr, size, token C.uint64_t, vaSpace, flags C.uint32_t, v2 C.int, h *C.uint64_t) (rc C.int) {
+	var err error
+	defer finish("gdr_pin_buffer", &err, &rc)
+	var pinned core.Handle
+	pinned, err = library.Pin(core.Handle(g), backend.PinRequest{
+		Addr:    uint64(addr),
+		Size:    uint64(size),
+		Token:   uint64(token),
+		VASpace: uint32(vaSpace),
+		Flags:   uint32(flags),
+		V2:      v2 != 0,
+	})
+	*h = C.uint64_t(pinned)
+	return
+}
+
+//export gdrcore_unpin
+func gdrcore_unpin(g, h C.uint64_t) (rc C.int) {
+	var err error
+	defer finish("gdr_unpin_buffer", &err, &rc)
+	err = library.Unpin(core.Handle(g), core.Handle(h))
+	return
+}
+
+//export gdrcore_map
+func gdrcore_map(g, h, size C.uint64_t, flags C.int, va *C.uint64_t) (rc C.int) {
+	var err error
+	defer finish("gdr_map", &err, &rc)
+	var addr uintptr
+	addr, err = library.Map(core.Handle(g), core.Handle(h), uint64(size), int(flags))
+	*va = C.uint64_t(addr)
+	return
+}
+
+//export gdrcore_unmap
+func gdrcore_unmap(g, h, va, size C.uint64_t) (rc C.int) {
+	var err error
+	defer finish("gdr_unmap", &err, &rc)
+	err = library.Unmap(core.Handle(g), core.Handle(h), uintptr(va), uint64(size))
+	return
+}
+
+//export gdrcore_info
+func gdrcore_info(g, h C.uint64_t, out *C.struct_gdr_core_info) (rc C.int) {
+	var err error
+	defer finish("gdr_get_info", &err, &rc)
+	var i core.Info
+	if i, err = library.Info(core.Handle(g), core.Handle(h)); err != nil {
+		return
+	}
+	*out = C.struct_gdr_core_info{
+		va:            C.uint64_t(i.VA),
+		mapped_size:   C.uint64_t(i.MappedSize),
+		tm_cycles:     C.uint64_t(i.TMCycles),
+		page_size:     C.uint32_t(i.PageSize),
+		cycles_per_ms: C.uint32_t(i.CyclesPerMS),
+		mapping_type:  C.uint32_t(i.Type),
+	}
+	if i.Mapped {
+		out.mapped = 1
+	}
+	return
+}
+
+//export gdrcore_callback_flag
+func gdrcore_callback_flag(g, h C.uint64_t, flag *C.int) (rc C.int) {
+	var err error
+	defer finish("gdr_get_callback_flag", &err, &rc)
+	var v int
+	v, err = library.CallbackFlag(core.Handle(g), core.Handle(h))
+	*flag = C.int(v)
+	return
+}
+
+//export gdrcore_attribute
+func gdrcore_attribute(g C.uint64_t, attr C.int, value *C.int) (rc C.int) {
+	var err error
+	defer finish("gdr_get_attribute", &err, &rc)
+	var v int
+	v, err = library.Attribute(core.Handle(g), backend.Attr(attr))
+	*value = C.int(v)
+	return
+}
+
+//export gdrcore_driver_version
+func gdrcore_driver_version(g C.uint64_t, major, minor *C.int) (rc C.int) {
+	var err error
+	defer finish("gdr_driver_get_version", &err, &rc)
+	var ma, mi int
+	ma, mi, err = library.DriverVersion(core.Handle(g))
+	*major, *minor = C.int(ma), C.int(mi)
+	return
+}
+
+//export gdrcore_mem_alloc
+func gdrcore_mem_alloc(g C.uint64_t, device C.int, size C.uint64_t, m *C.uint64_t) (rc C.int) {
+	var err error
+	defer finish("gdr_mem_alloc", &err, &rc)
+	var h core.Handle
+	h, err = library.MemAlloc(core.Handle(g), int(device), uint64(size))
+	*m = C.uint64_t(h)
+	return
+}
+
+//export gdrcore_mem_free
+func gdrcore_mem_free(g, m C.uint64_t) (rc C.int) {
+	var err error
+	defer finish("gdr_mem_free", &err, &rc)
+	err = library.MemFree(core.Handle(g), core.Handle(m))
+	return
+}
+
+//export gdrcore_mem_ptr
+func gdrcore_mem_ptr(g, m C.uint64_t, ptr, size *C.uint64_t) (rc C.int) {
+	var err error
+	defer finish("gdr_mem_get_device_ptr", &err, &rc)
+	var p, n uint64
+	p, n, err = library.MemPtr(core.Handle(g), core.Handle(m))
+	*ptr, *size = C.uint64_t(p), C.uint64_t(n)
+	return
+}

@@ -1,0 +1,78 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * slot.h - the memory that the Go core writes and the copy routines read.
+ *
+ * Both sides of the library know this layout: here in C, and in
+ * core/handle/layout.go. core/handle's tests compare the two.
+ *
+ * A handle is 64 bits: epoch (12) | generation (32) | index (20), from the
+ * highest bit down. The epoch counts the Go cores that this process and its
+ * ancestors have started, so a handle that a fork left behind is told from one
+ * made here. The generation changes each time a slot is used again. 0 is never
+ * a handle.
+ */
+#ifndef GDR_SLOT_H
+#define GDR_SLOT_H
+
+#include <stdatomic.h>
+#include <stdint.h>
+
+#define GDR_HANDLE_INDEX_BITS 20
+#define GDR_HANDLE_GEN_BITS 32
+#define GDR_HANDLE_EPOCH_BITS 12
+#define GDR_HANDLE_EPOCH_SHIFT (GDR_HANDLE_INDEX_BITS + GDR_HANDLE_GEN_BITS)
+#define GDR_HANDLE_EPOCH_MAX ((1u << GDR_HANDLE_EPOCH_BITS) - 1)
+#define GDR_SLOT_COUNT (1u << GDR_HANDLE_INDEX_BITS)
+
+/*
+ * One pinned buffer as the data plane sees it; one cache line.
+ * key is the handle while the buffer is mapped, and 0 at all other times. It
+ * is stored last (release) when a mapping is made and cleared first when one
+ * goes. The other fields do not change while any hazard (below) names the key.
+ */
+struct gdr_slot {
+	_Atomic uint64_t key;
+	uint64_t va;	/* address of the mapping's first byte */
+	uint64_t len;	/* bytes mapped */
+	uint32_t type;	/* enum gdr_mapping_type */
+	uint32_t pad0;
+	uint64_t pad1[4];
+};
+
+/*
+ * What one thread is copying through right now; one cache line of its own.
+ * owner is nonzero while a live thread holds the record. busy[i] is the handle
+ * of the copy at nesting level i (a signal handler may copy inside a copy) and
+ * 0 otherwise; frame[i] is the stack address of that copy's frame, by which a
+ * copy that a handler left by siglongjmp is told from one still under way.
+ * gdr_unmap clears the slot's key, then has every thread pass a memory barrier
+ * (membarrier(2)), then waits until no record names the key.
+ */
+#define GDR_HAZARD_LEVELS 3
+struct gdr_hazard {
+	_Atomic uint32_t owner;
+	uint32_t level;	/* this and frame are for the owning thread alone */
+	_Atomic uint64_t busy[GDR_HAZARD_LEVELS];
+	uint64_t frame[GDR_HAZARD_LEVELS];
+	uint64_t pad;
+};
+#define GDR_HAZARD_COUNT (1u << 16)
+
+/*
+ * The table's first page. types counts the live mappings of each type, so
+ * that a copy knows whether more than one type is live in the process.
+ */
+struct gdr_table {
+	uint32_t epoch;
+	uint32_t fenced;	/* 1: no membarrier here, copies must fence */
+	_Atomic uint32_t hazards_used;	/* records ever claimed: [0, hazards_used) */
+	_Atomic uint32_t mixed;	/* 1: mappings of more than one type are live */
+	uint64_t slots;		/* address of struct gdr_slot[GDR_SLOT_COUNT] */
+	uint64_t hazards;	/* address of struct gdr_hazard[GDR_HAZARD_COUNT] */
+};
+
+_Static_assert(sizeof(struct gdr_slot) == 64, "one cache line a slot");
+_Static_assert(sizeof(struct gdr_hazard) == 64, "one cache line a thread");
+_Static_assert(sizeof(struct gdr_table) == 32, "core/handle/layout.go");
+
+#endif

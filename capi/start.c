@@ -1,0 +1,342 @@
+// SPDX-License-Identifier: MIT
+/*
+ * start.c - starts the Go core, in this process or in a forked child of it.
+ *
+ * The Go runtime does not survive fork(): its other threads are gone, with
+ * whatever they held. So a child never enters a runtime that an ancestor
+ * started or was starting. It loads a private copy of this shared object and
+ * uses the core in that one. docs/design.md has the picture.
+ */
+#define _GNU_SOURCE
+#include "front.h"
+#include "guest.h"
+
+#include "_cgo_export.h"
+
+#include <dlfcn.h>
+#include <elf.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <link.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/auxv.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/sysmacros.h>
+#include <unistd.h>
+
+#ifndef MADV_WIPEONFORK
+#define MADV_WIPEONFORK 18	/* Linux 4.14 */
+#endif
+
+_Atomic(struct gdr_front *) gdr_front_page;
+
+/*
+ * These two outlive a fork on purpose. last_epoch is the epoch of the newest
+ * core of this process or its ancestors; runtime_used says that the runtime in
+ * this object was started, or was being started, here or in an ancestor. Both
+ * are written under gdr_front.lock.
+ */
+static _Atomic uint64_t last_epoch;
+static _Atomic bool runtime_used;
+
+/*
+ * The runtime's entry, which extld.sh took out of .init_array; the linker makes
+ * the symbol from the section's name. It is absent in a build without that
+ * wrapper (go vet, go test), where the runtime starts at load.
+ */
+typedef void (*go_entry_fn)(int argc, char **argv, char **envp);
+extern const go_entry_fn __start_gdr_go_entry[]
+	__attribute__((weak, visibility("hidden")));
+
+static void run_go_entry(void)
+{
+	/*
+	 * The runtime walks argv, envp and the auxiliary vector as one block of
+	 * memory. It gets one of our own with an empty environment: a host's
+	 * GODEBUG or GOGC is not meant for us.
+	 */
+	static struct {
+		char *argv[2];
+		char *envp[1];
+		unsigned long auxv[6][2];
+	} block;
+	static char name[] = "libgdrapi";
+	static const unsigned long types[] = {
+		AT_PAGESZ, AT_RANDOM, AT_HWCAP, AT_SYSINFO_EHDR, AT_SECURE,
+	};
+
+	if (!__start_gdr_go_entry)
+		return;
+	block.argv[0] = name;
+	for (size_t i = 0; i < sizeof(types) / sizeof(types[0]); i++) {
+		block.auxv[i][0] = types[i];
+		block.auxv[i][1] = getauxval(types[i]);
+	}
+	__start_gdr_go_entry[0](1, block.argv, block.envp);
+}
+
+/* struct gdr_core.start. Called under the front's lock, again after a failure. */
+static int core_start(uint32_t epoch, struct gdr_table **table)
+{
+	static bool running;
+	struct gdr_dispositions *saved = gdr_dispositions_save();
+	uintptr_t addr = 0;
+	struct gdr_guest guest;
+	int rc;
+
+	if (!saved)
+		return ENOMEM;
+	gdr_guest_enter(&guest);
+	if (!running) {
+		running = true;
+		run_go_entry();
+	}
+	/* Waits until the runtime, which starts in a thread, is up. */
+	rc = gdrcore_init(epoch, &addr);
+	gdr_guest_leave(&guest);
+	gdr_dispositions_restore(saved);
+	*table = (struct gdr_table *)addr;
+	return rc;
+}
+
+const struct gdr_core gdr_own_core = {
+	.magic = GDR_CORE_MAGIC,
+	.start = core_start,
+	.open = gdrcore_open,
+	.close = gdrcore_close,
+	.pin = gdrcore_pin,
+	.unpin = gdrcore_unpin,
+	.map = gdrcore_map,
+	.unmap = gdrcore_unmap,
+	.info = gdrcore_info,
+	.callback_flag = gdrcore_callback_flag,
+	.attribute = gdrcore_attribute,
+	.driver_version = gdrcore_driver_version,
+	.mem_alloc = gdrcore_mem_alloc,
+	.mem_free = gdrcore_mem_free,
+	.mem_ptr = gdrcore_mem_ptr,
+};
+
+/*
+ * Opens the file that this object was loaded from. The name is taken from the
+ * process's map, as an absolute path, and the file must still be the one that
+ * is mapped: another one would have its functions at other places.
+ */
+static int open_own_file(void)
+{
+	unsigned long here = (unsigned long)&gdr_own_core;
+	unsigned long lo, hi, inode;
+	unsigned int major, minor;
+	char *line = NULL;
+	size_t room = 0;
+	int fd = -1, at;
+	struct stat st;
+	FILE *maps;
+
+	maps = fopen("/proc/self/maps", "re");
+	if (!maps)
+		return -1;
+	while (getline(&line, &room, maps) > 0) {
+		if (sscanf(line, "%lx-%lx %*s %*x %x:%x %lu %n", &lo, &hi,
+			   &major, &minor, &inode, &at) < 5 ||
+		    here < lo || here >= hi)
+			continue;
+		line[strcspn(line, "\n")] = '\0';
+		fd = open(line + at, O_RDONLY | O_CLOEXEC);
+		break;
+	}
+	if (fd >= 0 && (fstat(fd, &st) || st.st_ino != inode)) {
+		close(fd);
+		fd = -1;
+		errno = ESTALE;
+	}
+	free(line);
+	fclose(maps);
+	return fd;
+}
+
+/* Returns a memory file with the content of fd, or -1. */
+static int copy_to_memory(int fd)
+{
+	char buf[1 << 16];
+	ssize_t n;
+	int mem;
+
+	mem = memfd_create("libgdrapi", MFD_CLOEXEC);
+	if (mem < 0)
+		return -1;
+	while ((n = read(fd, buf, sizeof(buf))) != 0) {
+		if (n < 0 && errno == EINTR)
+			continue;
+		if (n < 0 || write(mem, buf, n) != n) {
+			close(mem);
+			return -1;
+		}
+	}
+	return mem;
+}
+
+/*
+ * Loads a private copy of this object and returns its core, or NULL with errno
+ * set. The copy is the same file at another address, so its core lies as far
+ * from its gdr_open as ours from ours; no symbol needs to be exported for it.
+ */
+static const struct gdr_core *load_copy(void)
+{
+	ptrdiff_t offset = (const char *)&gdr_own_core - (const char *)gdr_open_here();
+	const struct gdr_core *core = NULL;
+	const char *why = NULL;
+	int file, mem = -1;
+	char path[64];
+	void *lib, *open_there;
+
+	file = open_own_file();
+	if (file >= 0)
+		mem = copy_to_memory(file);
+	if (mem < 0) {
+		why = strerror(errno);
+		goto out;
+	}
+	snprintf(path, sizeof(path), "/proc/self/fd/%d", mem);
+	lib = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+	open_there = lib ? dlsym(lib, "gdr_open") : NULL;
+	if (!open_there) {
+		why = dlerror();
+		goto out;
+	}
+	core = (const struct gdr_core *)((const char *)open_there + offset);
+	if (core->magic != GDR_CORE_MAGIC || core == &gdr_own_core) {
+		why = "the file on disk is not the one that was loaded";
+		core = NULL;
+	}
+out:
+	if (mem >= 0)
+		close(mem);
+	if (file >= 0)
+		close(file);
+	if (!core) {
+		gdr_log(GDR_LOG_ERROR,
+			"gdr_open in a forked child needs a private copy of libgdrapi, and loading one failed: %s; keep the library's file in place and /proc mounted, or open before no fork",
+			why ? why : "unknown");
+		errno = ENOSYS;
+	}
+	return core;
+}
+
+/* The one user of a page that fork empties where the kernel cannot (< 4.14). */
+static void empty_page_in_child(void)
+{
+	memset(atomic_load(&gdr_front_page), 0, sizeof(struct gdr_front));
+}
+
+static struct gdr_front *front_page(void)
+{
+	struct gdr_front *mine, *theirs = NULL;
+	size_t len = sizeof(struct gdr_front);
+
+	mine = atomic_load_explicit(&gdr_front_page, memory_order_acquire);
+	if (mine)
+		return mine;
+	mine = mmap(NULL, len, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	if (mine == MAP_FAILED)
+		return NULL;
+	bool wiped = madvise(mine, len, MADV_WIPEONFORK) == 0;
+
+	if (!atomic_compare_exchange_strong(&gdr_front_page, &theirs, mine)) {
+		munmap(mine, len);
+		return theirs;
+	}
+	if (!wiped)
+		pthread_atfork(NULL, NULL, empty_page_in_child);
+	return mine;
+}
+
+/* Starts a core for front, whose lock is held. Returns 0 or an errno value. */
+static int start_locked(struct gdr_front *front)
+{
+	const char *impl_name = getenv("GDRCOPY_COPY_IMPL");
+	uint64_t epoch = atomic_load(&last_epoch) + 1;
+	int rc;
+
+	front->impl = copy_select(impl_name);
+	if (!front->impl) {
+		gdr_log(GDR_LOG_ERROR,
+			"GDRCOPY_COPY_IMPL=%s: no such copy routine, or this CPU cannot run it; unset it",
+			impl_name);
+		return EINVAL;
+	}
+	if (epoch > GDR_HANDLE_EPOCH_MAX) {
+		gdr_log(GDR_LOG_ERROR, "gdr_open: %d generations of forks have opened; no more handles to tell apart",
+			GDR_HANDLE_EPOCH_MAX);
+		return EAGAIN;
+	}
+	if (!front->loaded) {
+		/* The flag first: a fork may come at any moment. */
+		front->loaded = atomic_exchange(&runtime_used, true) ?
+					load_copy() : &gdr_own_core;
+		if (!front->loaded)
+			return errno;
+	}
+	rc = front->loaded->start(epoch, &front->table);
+	if (rc) {
+		gdr_log(GDR_LOG_ERROR, "gdr_open: the core did not start: %s", strerror(rc));
+		return rc;
+	}
+	gdr_data_init();
+	front->epoch = epoch;
+	atomic_store(&last_epoch, epoch);
+	atomic_store_explicit(&front->core, front->loaded, memory_order_release);
+	return 0;
+}
+
+struct gdr_front *gdr_front_start(void)
+{
+	struct gdr_front *front = front_page();
+	int rc = 0;
+
+	if (!front)
+		return NULL;
+	if (atomic_load_explicit(&front->core, memory_order_acquire))
+		return front;
+	pthread_mutex_lock(&front->lock);
+	if (!atomic_load_explicit(&front->core, memory_order_relaxed))
+		rc = start_locked(front);
+	pthread_mutex_unlock(&front->lock);
+	errno = rc;
+	return rc ? NULL : front;
+}
+
+static uint64_t own_epoch(void)
+{
+	struct gdr_front *front = atomic_load_explicit(&gdr_front_page, memory_order_acquire);
+
+	if (!front || !atomic_load_explicit(&front->core, memory_order_acquire))
+		return 0;
+	return front->epoch;
+}
+
+bool gdr_front_inherited(uint64_t handle)
+{
+	uint64_t epoch = handle >> GDR_HANDLE_EPOCH_SHIFT;
+
+	return epoch && epoch != own_epoch() && epoch <= atomic_load(&last_epoch);
+}
+
+int gdr_front_admit(uint64_t a, uint64_t b, const struct gdr_core **core)
+{
+	struct gdr_front *front = atomic_load_explicit(&gdr_front_page, memory_order_acquire);
+
+	if (gdr_front_inherited(a) || gdr_front_inherited(b)) {
+		gdr_log(GDR_LOG_ERROR, "a handle from before fork() does not work in the child; call gdr_open here (errno %d)",
+			EACCES);
+		return EACCES;
+	}
+	*core = front ? atomic_load_explicit(&front->core, memory_order_acquire) : NULL;
+	if (*core)
+		return 0;
+	gdr_log(GDR_LOG_ERROR, "no gdr_t is open in this process; call gdr_open first (errno %d)", EINVAL);
+	return EINVAL;
+}

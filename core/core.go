@@ -1,0 +1,505 @@
+// Package core is the control plane of libgdrapi: what the C ABI's functions
+// do, but for the copies, with no cgo in it.
+//
+// A Library is one process's state. Contexts (gdr_t), pinned buffers (gdr_mh_t)
+// and allocations (gdr_mem_t) are named by handles out of one table, so one
+// kind's handle is never taken for another's.
+package core
+
+import (
+	"fmt"
+	"sync"
+
+	"gdrapi/core/backend"
+	"gdrapi/core/cuda"
+	"gdrapi/core/handle"
+	"gdrapi/core/log"
+
+	"golang.org/x/sys/unix"
+)
+
+// Handle names a context, a pinned buffer or an allocation.
+type Handle = handle.Handle
+
+// Map flags; the values are those of enum gdr_map_flags. A flag other than the
+// default asks for the mapping type of the same value.
+const (
+	mapFlagDefault = 0
+	mapFlagMax     = int(backend.Device)
+)
+
+// Library is the state behind the C ABI in one process. Its methods may be
+// called from any goroutine.
+type Library struct {
+	table *handle.Table
+
+	mu       sync.RWMutex // guards the maps, not what they name
+	contexts map[Handle]*context
+	buffers  map[Handle]*buffer
+	memories map[Handle]*memory
+}
+
+// context is one gdr_open.
+type context struct {
+	session backend.Session
+
+	// mu is held for reading by every call on the context and for writing by
+	// Close, so that nothing new appears once Close has begun.
+	mu     sync.RWMutex
+	closed bool
+}
+
+// buffer is one pinned buffer.
+type buffer struct {
+	owner *context
+
+	mu   sync.Mutex // serialises the calls on pin
+	pin  backend.Pin
+	gone bool // unpinned; its handle is out of the maps or about to be
+
+	va     uintptr // of the mapping; 0: not mapped
+	mapped uint64  // bytes, a multiple of the host page
+	typ    backend.MappingType
+}
+
+// memory is one gdr_mem_alloc.
+type memory struct {
+	owner *context
+	alloc *cuda.Allocation
+}
+
+// New makes a Library whose handles carry epoch.
+func New(epoch uint32) (*Library, error) {
+	t, err := handle.New(epoch)
+	if err != nil {
+		return nil, err
+	}
+	return &Library{
+		table:    t,
+		contexts: map[Handle]*context{},
+		buffers:  map[Handle]*buffer{},
+		memories: map[Handle]*memory{},
+	}, nil
+}
+
+// TableAddr is the address of the handle table that the C copy routines read.
+func (l *Library) TableAddr() uintptr { return l.table.Addr() }
+
+// Open opens the backend that opts ask for, or the first one that opens.
+func (l *Library) Open(opts Options) (Handle, error) {
+	candidates, err := choose(opts)
+	if err != nil {
+		return 0, err
+	}
+	session, err := openFirst(candidates)
+	if err != nil {
+		return 0, err
+	}
+	h, err := l.table.Alloc()
+	if err != nil {
+		_ = session.Close()
+		return 0, err
+	}
+	l.mu.Lock()
+	l.contexts[h] = &context{session: session}
+	l.mu.Unlock()
+	return h, nil
+}
+
+// openFirst opens the first of the candidates that opens. When none does, each
+// one's reason is logged.
+func openFirst(candidates []backend.Backend) (backend.Session, error) {
+	var reasons []error
+	for _, b := range candidates {
+		session, err := b.Open()
+		if err == nil {
+			log.Infof("gdr_open: using the %s backend", b.Name())
+			return session, nil
+		}
+		reasons = append(reasons, fmt.Errorf("the %s backend does not open: %w", b.Name(), err))
+	}
+	for _, err := range reasons {
+		log.Errorf("gdr_open: %v", err)
+	}
+	return nil, fmt.Errorf("no backend opens; see the line of each above: %w", unix.ENODEV)
+}
+
+// enter finds a context and keeps it from being closed until leave is called.
+func (l *Library) enter(g Handle) (*context, error) {
+	l.mu.RLock()
+	c := l.contexts[g]
+	l.mu.RUnlock()
+	if c == nil {
+		return nil, fmt.Errorf("no open gdr_t is %#x: %w", uint64(g), unix.EINVAL)
+	}
+	c.mu.RLock()
+	if c.closed {
+		c.mu.RUnlock()
+		return nil, fmt.Errorf("gdr_t %#x is closed: %w", uint64(g), unix.EINVAL)
+	}
+	return c, nil
+}
+
+func (c *context) leave() { c.mu.RUnlock() }
+
+// acquire finds a pinned buffer of c and locks it; release unlocks it.
+func (l *Library) acquire(c *context, h Handle) (*buffer, error) {
+	l.mu.RLock()
+	b := l.buffers[h]
+	l.mu.RUnlock()
+	if b == nil || b.owner != c {
+		return nil, fmt.Errorf("no buffer pinned through this gdr_t has the handle %#x: %w", uint64(h), unix.EINVAL)
+	}
+	b.mu.Lock()
+	if b.gone {
+		b.mu.Unlock()
+		return nil, fmt.Errorf("handle %#x is unpinned: %w", uint64(h), unix.EINVAL)
+	}
+	return b, nil
+}
+
+func (b *buffer) release() { b.mu.Unlock() }
+
+// Close ends a context: it takes down its mappings, its pinnings and its
+// allocations. It goes on when one of them fails, and reports the first error.
+func (l *Library) Close(g Handle) error {
+	c, err := l.enter(g)
+	if err != nil {
+		return err
+	}
+	c.leave()
+	c.mu.Lock()
+	if c.closed {
+		c.mu.Unlock()
+		return fmt.Errorf("gdr_t %#x is closed: %w", uint64(g), unix.EINVAL)
+	}
+	c.closed = true
+	c.mu.Unlock()
+
+	buffers, memories := l.belongings(c)
+	for h, b := range buffers {
+		b.mu.Lock()
+		err = first(err, l.unpin(h, b))
+		b.mu.Unlock()
+	}
+	for h, m := range memories {
+		err = first(err, l.freeMemory(h, m))
+	}
+	err = first(err, c.session.Close())
+	l.mu.Lock()
+	delete(l.contexts, g)
+	l.mu.Unlock()
+	l.table.Free(g)
+	return err
+}
+
+func first(a, b error) error {
+	if a != nil {
+		return a
+	}
+	return b
+}
+
+// belongings lists what was made through c.
+func (l *Library) belongings(c *context) (map[Handle]*buffer, map[Handle]*memory) {
+	buffers, memories := map[Handle]*buffer{}, map[Handle]*memory{}
+	l.mu.RLock()
+	defer l.mu.RUnlock()
+	for h, b := range l.buffers {
+		if b.owner == c {
+			buffers[h] = b
+		}
+	}
+	for h, m := range l.memories {
+		if m.owner == c {
+			memories[h] = m
+		}
+	}
+	return buffers, memories
+}
+
+// Pin pins a buffer of GPU memory.
+func (l *Library) Pin(g Handle, req backend.PinRequest) (Handle, error) {
+	c, err := l.enter(g)
+	if err != nil {
+		return 0, err
+	}
+	defer c.leave()
+	if err := checkPin(req); err != nil {
+		return 0, err
+	}
+	h, err := l.table.Alloc()
+	if err != nil {
+		return 0, err
+	}
+	pin, err := c.session.Pin(req)
+	if err != nil {
+		l.table.Free(h)
+		return 0, err
+	}
+	l.mu.Lock()
+	l.buffers[h] = &buffer{owner: c, pin: pin}
+	l.mu.Unlock()
+	return h, nil
+}
+
+func checkPin(req backend.PinRequest) error {
+	switch {
+	case req.Addr == 0 || req.Size == 0:
+		return fmt.Errorf("pin of %d bytes at %#x: neither may be 0: %w", req.Size, req.Addr, unix.EINVAL)
+	case req.Addr+req.Size < req.Addr:
+		return fmt.Errorf("pin of %d bytes at %#x: the range wraps: %w", req.Size, req.Addr, unix.EINVAL)
+	case req.Flags&^backend.PinForcePCIe != 0:
+		return fmt.Errorf("pin: unknown flags %#x: %w", req.Flags, unix.EINVAL)
+	}
+	return nil
+}
+
+// Unpin frees a pinned buffer, and its mapping first if there is one.
+func (l *Library) Unpin(g, h Handle) error {
+	c, err := l.enter(g)
+	if err != nil {
+		return err
+	}
+	defer c.leave()
+	b, err := l.acquire(c, h)
+	if err != nil {
+		return err
+	}
+	defer b.release()
+	return l.unpin(h, b)
+}
+
+// unpin does it with b locked. The handle is gone whatever the driver says: a
+// caller could do nothing with it.
+func (l *Library) unpin(h Handle, b *buffer) error {
+	if b.gone {
+		return nil // another thread's Unpin was first, before a Close
+	}
+	var err error
+	if b.va != 0 {
+		err = l.unmap(h, b)
+	}
+	b.gone = true
+	err = first(err, b.pin.Unpin())
+	l.mu.Lock()
+	delete(l.buffers, h)
+	l.mu.Unlock()
+	l.table.Free(h)
+	return err
+}
+
+// Map gives the CPU a mapping of the first size bytes of a pinned buffer.
+func (l *Library) Map(g, h Handle, size uint64, flags int) (uintptr, error) {
+	c, err := l.enter(g)
+	if err != nil {
+		return 0, err
+	}
+	defer c.leave()
+	b, err := l.acquire(c, h)
+	if err != nil {
+		return 0, err
+	}
+	defer b.release()
+	return l.mapBuffer(h, b, size, flags)
+}
+
+func (l *Library) mapBuffer(h Handle, b *buffer, size uint64, flags int) (uintptr, error) {
+	if flags < mapFlagDefault || flags > mapFlagMax {
+		return 0, fmt.Errorf("map: unknown flags %#x: %w", flags, unix.EINVAL)
+	}
+	if b.va != 0 {
+		return 0, fmt.Errorf("map: the buffer is mapped already; pin it again for a second mapping: %w", unix.EAGAIN)
+	}
+	info, err := b.pin.Info()
+	if err != nil {
+		return 0, err
+	}
+	rounded, ok := roundToPage(size)
+	limit, _ := roundToPage(info.MappedSize)
+	if !ok || size == 0 || rounded > limit {
+		return 0, fmt.Errorf("map of %d bytes: the pinning allows 1 to %d: %w", size, limit, unix.EINVAL)
+	}
+	va, typ, err := b.pin.Map(rounded, backend.MappingType(flags))
+	if err != nil {
+		return 0, err
+	}
+	b.va, b.mapped, b.typ = va, rounded, typ
+	l.table.Publish(h, va, rounded, uint32(typ))
+	return va, nil
+}
+
+// Unmap takes down a mapping; copies under way through it end first.
+func (l *Library) Unmap(g, h Handle, va uintptr, size uint64) error {
+	c, err := l.enter(g)
+	if err != nil {
+		return err
+	}
+	defer c.leave()
+	b, err := l.acquire(c, h)
+	if err != nil {
+		return err
+	}
+	defer b.release()
+	if b.va == 0 {
+		return fmt.Errorf("unmap: the buffer is not mapped: %w", unix.EINVAL)
+	}
+	if rounded, ok := roundToPage(size); !ok || va != b.va || rounded != b.mapped {
+		return fmt.Errorf("unmap of %d bytes at %#x: the mapping has %d at %#x: %w", size, va, b.mapped, b.va, unix.EINVAL)
+	}
+	return l.unmap(h, b)
+}
+
+// unmap does it with b locked and mapped.
+func (l *Library) unmap(h Handle, b *buffer) error {
+	l.table.Retract(h)
+	b.va, b.mapped, b.typ = 0, 0, backend.None
+	return b.pin.Unmap()
+}
+
+var hostPage = uint64(unix.Getpagesize())
+
+// roundToPage rounds up to host pages; it reports false where that wraps.
+func roundToPage(n uint64) (uint64, bool) {
+	r := (n + hostPage - 1) &^ (hostPage - 1)
+	return r, r >= n
+}
+
+// Info is what gdr_get_info answers.
+type Info struct {
+	backend.Info
+	Mapped bool
+	Type   backend.MappingType
+}
+
+// Info describes a pinned buffer.
+func (l *Library) Info(g, h Handle) (Info, error) {
+	c, err := l.enter(g)
+	if err != nil {
+		return Info{}, err
+	}
+	defer c.leave()
+	b, err := l.acquire(c, h)
+	if err != nil {
+		return Info{}, err
+	}
+	defer b.release()
+	i, err := b.pin.Info()
+	return Info{Info: i, Mapped: b.va != 0, Type: b.typ}, err
+}
+
+// CallbackFlag is 1 once the driver has revoked a buffer's pages.
+func (l *Library) CallbackFlag(g, h Handle) (int, error) {
+	c, err := l.enter(g)
+	if err != nil {
+		return 0, err
+	}
+	defer c.leave()
+	b, err := l.acquire(c, h)
+	if err != nil {
+		return 0, err
+	}
+	defer b.release()
+	return b.pin.CallbackFlag()
+}
+
+// Attribute answers an attribute of the open backend.
+func (l *Library) Attribute(g Handle, a backend.Attr) (int, error) {
+	c, err := l.enter(g)
+	if err != nil {
+		return 0, err
+	}
+	defer c.leave()
+	if a < backend.AttrPersistentMapping || a > backend.AttrDMABufMmap {
+		return 0, fmt.Errorf("unknown attribute %d: %w", a, unix.EINVAL)
+	}
+	return c.session.Attribute(a)
+}
+
+// DriverVersion is gdrdrv's version, or this library's own without gdrdrv.
+func (l *Library) DriverVersion(g Handle) (major, minor int, err error) {
+	c, err := l.enter(g)
+	if err != nil {
+		return 0, 0, err
+	}
+	defer c.leave()
+	major, minor = c.session.Version()
+	return major, minor, nil
+}
+
+// MemAlloc allocates GPU memory that Pin accepts on any backend.
+func (l *Library) MemAlloc(g Handle, device int, size uint64) (Handle, error) {
+	c, err := l.enter(g)
+	if err != nil {
+		return 0, err
+	}
+	defer c.leave()
+	if size == 0 {
+		return 0, fmt.Errorf("gdr_mem_alloc of 0 bytes: %w", unix.EINVAL)
+	}
+	h, err := l.table.Alloc()
+	if err != nil {
+		return 0, err
+	}
+	a, err := cuda.Alloc(device, size)
+	if err != nil {
+		l.table.Free(h)
+		return 0, err
+	}
+	l.mu.Lock()
+	l.memories[h] = &memory{owner: c, alloc: a}
+	l.mu.Unlock()
+	return h, nil
+}
+
+// MemFree frees what MemAlloc gave. Buffers pinned in it stay as valid as they
+// do when a program frees its own memory.
+func (l *Library) MemFree(g, m Handle) error {
+	c, err := l.enter(g)
+	if err != nil {
+		return err
+	}
+	defer c.leave()
+	mem, err := l.memory(c, m)
+	if err != nil {
+		return err
+	}
+	return l.freeMemory(m, mem)
+}
+
+// freeMemory frees mem unless another thread just did.
+func (l *Library) freeMemory(h Handle, mem *memory) error {
+	l.mu.Lock()
+	_, ours := l.memories[h]
+	delete(l.memories, h)
+	l.mu.Unlock()
+	if !ours {
+		return fmt.Errorf("allocation %#x is freed: %w", uint64(h), unix.EINVAL)
+	}
+	l.table.Free(h)
+	return mem.alloc.Free()
+}
+
+// MemPtr is the device address and the size in bytes of an allocation.
+func (l *Library) MemPtr(g, m Handle) (ptr, size uint64, err error) {
+	c, err := l.enter(g)
+	if err != nil {
+		return 0, 0, err
+	}
+	defer c.leave()
+	mem, err := l.memory(c, m)
+	if err != nil {
+		return 0, 0, err
+	}
+	return mem.alloc.Ptr(), mem.alloc.Size(), nil
+}
+
+func (l *Library) memory(c *context, h Handle) (*memory, error) {
+	l.mu.RLock()
+	defer l.mu.RUnlock()
+	mem := l.memories[h]
+	if mem == nil || mem.owner != c {
+		return nil, fmt.Errorf("no allocation made through this gdr_t has the handle %#x: %w", uint64(h), unix.EINVAL)
+	}
+	return mem, nil
+}

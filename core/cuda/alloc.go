@@ -1,0 +1,212 @@
+package cuda
+
+import (
+	"errors"
+	"fmt"
+	"unsafe"
+
+	"gdrapi/core/log"
+
+	"golang.org/x/sys/unix"
+)
+
+// Location is a CUmemLocation.
+type Location struct {
+	Type int32 // LocationDevice for GPU memory
+	ID   int32 // device ordinal
+}
+
+// LocationDevice is the type of a Location that is a device.
+const LocationDevice = 1
+
+const (
+	allocationPinned    = 1 // CU_MEM_ALLOCATION_TYPE_PINNED
+	accessReadWrite     = 3 // CU_MEM_ACCESS_FLAGS_PROT_READWRITE
+	granularityMinimum  = 0 // CU_MEM_ALLOC_GRANULARITY_MINIMUM
+	maxAllocation       = 1 << 47
+	defaultReserveAlign = 0
+	noFixedAddress      = 0
+	offsetMustBeZero    = 0
+	flagsMustBeZero     = 0
+)
+
+// AllocationProp is a CUmemAllocationProp, 32 bytes.
+type AllocationProp struct {
+	Type                 int32
+	RequestedHandleTypes int32
+	Location             Location
+	win32HandleMetaData  uintptr
+	compressionType      uint8
+	gpuDirectRDMACapable uint8
+	usage                uint16
+	reserved             [4]uint8
+}
+
+// accessDesc is a CUmemAccessDesc, 12 bytes.
+type accessDesc struct {
+	location Location
+	flags    int32
+}
+
+// Allocation is GPU memory that every backend can pin: VMM memory that can be
+// exported as a POSIX file descriptor and, where the GPU can, is capable of
+// GPUDirect RDMA.
+type Allocation struct {
+	driver *Driver
+	handle MemHandle
+	addr   uint64
+	size   uint64
+}
+
+// Alloc allocates at least size bytes on the device with the ordinal; it
+// initialises CUDA. Every byte of the result's Size may be used. Errors:
+// EINVAL (size 0 or absurd), ENODEV (no such device), ENOTSUP (a device or a
+// driver without virtual memory management), ENOMEM.
+func Alloc(device int, size uint64) (*Allocation, error) {
+	d, err := Load()
+	if err != nil {
+		return nil, err
+	}
+	if size == 0 || size > maxAllocation {
+		return nil, fmt.Errorf("cannot allocate %d bytes: %w", size, unix.EINVAL)
+	}
+	if err := d.Init(); err != nil {
+		return nil, err
+	}
+	prop, err := d.exportableProp(device)
+	if err != nil {
+		return nil, err
+	}
+	granularity, err := d.allocationGranularity(&prop)
+	if err != nil {
+		return nil, err
+	}
+	a := &Allocation{driver: d, size: (size + granularity - 1) / granularity * granularity}
+	if err := a.build(&prop); err != nil {
+		return nil, err
+	}
+	return a, nil
+}
+
+// build makes the memory, an address range, and the one appear in the other.
+// On an error it leaves nothing behind.
+func (a *Allocation) build(prop *AllocationProp) (err error) {
+	d := a.driver
+	var undo []func() error
+	defer func() {
+		if err == nil {
+			return
+		}
+		for i := len(undo) - 1; i >= 0; i-- {
+			if err := undo[i](); err != nil {
+				log.Warnf("GPU memory is lost: %v", err)
+			}
+		}
+	}()
+
+	if a.handle, err = d.memCreate(a.size, prop); err != nil {
+		return err
+	}
+	undo = append(undo, func() error { return d.MemRelease(a.handle) })
+	if a.addr, err = d.memAddressReserve(a.size); err != nil {
+		return err
+	}
+	undo = append(undo, func() error { return d.memAddressFree(a.addr, a.size) })
+	if err = d.memMap(a.addr, a.size, a.handle); err != nil {
+		return err
+	}
+	undo = append(undo, func() error { return d.memUnmap(a.addr, a.size) })
+	return d.memSetAccess(a.addr, a.size, prop.Location)
+}
+
+// Ptr is the device pointer, aligned to 64 KiB at least.
+func (a *Allocation) Ptr() uint64 { return a.addr }
+
+// Size is the size in bytes, that of Alloc rounded up to what the GPU hands out.
+func (a *Allocation) Size() uint64 { return a.size }
+
+// Free gives the memory back; it is called once. A pinned buffer in it keeps
+// the memory itself alive until it is unpinned, but not the device pointer.
+func (a *Allocation) Free() error {
+	d := a.driver
+	return errors.Join(
+		d.memUnmap(a.addr, a.size),
+		d.memAddressFree(a.addr, a.size),
+		d.MemRelease(a.handle),
+	)
+}
+
+// exportableProp is the properties of an Allocation on the device.
+func (d *Driver) exportableProp(ordinal int) (AllocationProp, error) {
+	var prop AllocationProp
+	dev, err := d.Device(ordinal)
+	if err != nil {
+		return prop, fmt.Errorf("CUDA device %d: %w", ordinal, err)
+	}
+	for _, need := range []struct {
+		attr DeviceAttribute
+		what string
+	}{
+		{VMMSupported, "virtual memory management"},
+		{PosixFDSupported, "memory that is exported as a file descriptor"},
+	} {
+		v, err := d.DeviceAttribute(need.attr, dev)
+		if err != nil {
+			return prop, err
+		}
+		if v == 0 {
+			return prop, fmt.Errorf("CUDA device %d has no %s: %w", ordinal, need.what, unix.ENOTSUP)
+		}
+	}
+	rdma, err := d.DeviceAttribute(RDMAWithVMMSupported, dev)
+	if err != nil {
+		return prop, err
+	}
+	prop = AllocationProp{
+		Type:                 allocationPinned,
+		RequestedHandleTypes: HandleTypePosixFD,
+		Location:             Location{Type: LocationDevice, ID: int32(ordinal)},
+	}
+	if rdma != 0 {
+		prop.gpuDirectRDMACapable = 1
+	}
+	return prop, nil
+}
+
+func (d *Driver) allocationGranularity(prop *AllocationProp) (uint64, error) {
+	var g uint64
+	err := d.call(symMemGetAllocationGranularity, uintptr(unsafe.Pointer(&g)), uintptr(unsafe.Pointer(prop)), granularityMinimum)
+	if err == nil && g == 0 {
+		err = fmt.Errorf("the CUDA driver gave an allocation granularity of 0: %w", unix.EIO)
+	}
+	return g, err
+}
+
+func (d *Driver) memCreate(size uint64, prop *AllocationProp) (MemHandle, error) {
+	var h MemHandle
+	err := d.call(symMemCreate, uintptr(unsafe.Pointer(&h)), uintptr(size), uintptr(unsafe.Pointer(prop)), flagsMustBeZero)
+	return h, err
+}
+
+func (d *Driver) memAddressReserve(size uint64) (uint64, error) {
+	var addr uint64
+	err := d.call(symMemAddressReserve, uintptr(unsafe.Pointer(&addr)), uintptr(size), defaultReserveAlign, noFixedAddress, flagsMustBeZero)
+	return addr, err
+}
+
+func (d *Driver) memAddressFree(addr, size uint64) error {
+	return d.call(symMemAddressFree, uintptr(addr), uintptr(size))
+}
+
+func (d *Driver) memMap(addr, size uint64, h MemHandle) error {
+	return d.call(symMemMap, uintptr(addr), uintptr(size), offsetMustBeZero, uintptr(h), flagsMustBeZero)
+}
+
+func (d *Driver) memUnmap(addr, size uint64) error {
+	return d.call(symMemUnmap, uintptr(addr), uintptr(size))
+}
+
+func (d *Driver) memSetAccess(addr, size uint64, where Location) error {
+	desc := accessDesc{location: where, flags: accessReadWrite}
+	return d.call(symMemSetAccess, uintptr(addr), uintptr(size), uintptr(unsafe.Pointer(&desc)), 1)
+}

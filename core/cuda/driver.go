@@ -1,0 +1,310 @@
+// Package cuda calls the CUDA driver, libcuda.so.1, which it loads at run
+// time: no header, stub or toolkit is needed to build.
+//
+// Every function returns an error that wraps a [Result], or [unix.ENOTSUP]
+// where the installed driver is too old to have the function.
+package cuda
+
+import (
+	"fmt"
+	"sync"
+	"unsafe"
+
+	"github.com/ebitengine/purego"
+	"golang.org/x/sys/unix"
+)
+
+// library is the name that every CUDA program links.
+const library = "libcuda.so.1"
+
+// symbol is a function of the driver.
+type symbol int
+
+const (
+	symInit symbol = iota
+	symDriverGetVersion
+	symDeviceGetCount
+	symDeviceGet
+	symDeviceGetAttribute
+	symDeviceGetUUID
+	symCtxGetCurrent
+	symCtxSetCurrent
+	symCtxPushCurrent
+	symCtxPopCurrent
+	symDevicePrimaryCtxRetain
+	symDevicePrimaryCtxRelease
+	symPointerGetAttribute
+	symPointerSetAttribute
+	symMemGetAddressRange
+	symMemGetHandleForAddressRange
+	symMemRetainAllocationHandle
+	symMemGetAllocationPropertiesFromHandle
+	symMemExportToShareableHandle
+	symMemGetAllocationGranularity
+	symMemCreate
+	symMemRelease
+	symMemAddressReserve
+	symMemAddressFree
+	symMemMap
+	symMemUnmap
+	symMemSetAccess
+	symbolCount
+)
+
+// names holds what libcuda.so.1 exports. A suffix names the revision of the
+// function's ABI that the arguments below are for.
+var names = [symbolCount]string{
+	symInit:                                 "cuInit",
+	symDriverGetVersion:                     "cuDriverGetVersion",
+	symDeviceGetCount:                       "cuDeviceGetCount",
+	symDeviceGet:                            "cuDeviceGet",
+	symDeviceGetAttribute:                   "cuDeviceGetAttribute",
+	symDeviceGetUUID:                        "cuDeviceGetUuid",
+	symCtxGetCurrent:                        "cuCtxGetCurrent",
+	symCtxSetCurrent:                        "cuCtxSetCurrent",
+	symCtxPushCurrent:                       "cuCtxPushCurrent_v2",
+	symCtxPopCurrent:                        "cuCtxPopCurrent_v2",
+	symDevicePrimaryCtxRetain:               "cuDevicePrimaryCtxRetain",
+	symDevicePrimaryCtxRelease:              "cuDevicePrimaryCtxRelease_v2",
+	symPointerGetAttribute:                  "cuPointerGetAttribute",
+	symPointerSetAttribute:                  "cuPointerSetAttribute",
+	symMemGetAddressRange:                   "cuMemGetAddressRange_v2",
+	symMemGetHandleForAddressRange:          "cuMemGetHandleForAddressRange",
+	symMemRetainAllocationHandle:            "cuMemRetainAllocationHandle",
+	symMemGetAllocationPropertiesFromHandle: "cuMemGetAllocationPropertiesFromHandle",
+	symMemExportToShareableHandle:           "cuMemExportToShareableHandle",
+	symMemGetAllocationGranularity:          "cuMemGetAllocationGranularity",
+	symMemCreate:                            "cuMemCreate",
+	symMemRelease:                           "cuMemRelease",
+	symMemAddressReserve:                    "cuMemAddressReserve",
+	symMemAddressFree:                       "cuMemAddressFree",
+	symMemMap:                               "cuMemMap",
+	symMemUnmap:                             "cuMemUnmap",
+	symMemSetAccess:                         "cuMemSetAccess",
+}
+
+// Driver is the loaded CUDA driver. Its methods may be called from any thread
+// at any time; those that need a current context say so.
+type Driver struct {
+	fn [symbolCount]uintptr // 0 where this driver lacks the function
+}
+
+// Load loads the driver, once in a process: later calls give the first one's
+// answer. It does not initialise CUDA.
+var Load = sync.OnceValues(load)
+
+func load() (*Driver, error) {
+	lib, err := purego.Dlopen(library, purego.RTLD_NOW|purego.RTLD_LOCAL)
+	if err != nil {
+		return nil, fmt.Errorf("cannot load the CUDA driver: %w (%v)", unix.ENODEV, err)
+	}
+	d := new(Driver)
+	for i, name := range names {
+		// A driver older than a function is fine until the function is needed.
+		d.fn[i], _ = purego.Dlsym(lib, name)
+	}
+	return d, nil
+}
+
+// call calls s. Go objects that args point to stay where they are, and alive,
+// for as long as the call lasts: that is what the directive is for.
+//
+//go:uintptrescapes
+func (d *Driver) call(s symbol, args ...uintptr) error {
+	fn := d.fn[s]
+	if fn == 0 {
+		return fmt.Errorf("this CUDA driver is too old, it has no %s: %w", names[s], unix.ENOTSUP)
+	}
+	r1, _, _ := purego.SyscallN(fn, args...)
+	if r := Result(r1); r != 0 {
+		return fmt.Errorf("%s: %w", names[s], r)
+	}
+	return nil
+}
+
+// Device is a CUdevice. A Context is a CUcontext, 0 for none. A MemHandle is
+// a CUmemGenericAllocationHandle.
+type (
+	Device    int32
+	Context   uintptr
+	MemHandle uint64
+)
+
+// DeviceAttribute is a CUdevice_attribute.
+type DeviceAttribute int32
+
+const (
+	HostPageTables       DeviceAttribute = 100 // coherent: the GPU walks the CPU's page tables
+	VMMSupported         DeviceAttribute = 102
+	PosixFDSupported     DeviceAttribute = 103
+	RDMAWithVMMSupported DeviceAttribute = 110
+	DMABufSupported      DeviceAttribute = 124
+)
+
+// PointerAttribute is a CUpointer_attribute.
+type PointerAttribute int32
+
+const (
+	MemoryType    PointerAttribute = 2
+	SyncMemops    PointerAttribute = 6
+	DeviceOrdinal PointerAttribute = 9
+)
+
+// MemoryTypeDevice is what the attribute MemoryType is for GPU memory.
+const MemoryTypeDevice = 2
+
+// Handle types of memory allocations and of address ranges.
+const (
+	HandleTypePosixFD = 1 // a bit of CUmemAllocationHandleType
+	rangeDMABufFD     = 1 // CUmemRangeHandleType
+	rangeFlagPCIe     = 1 // the dma-buf maps through the PCIe BAR
+)
+
+// Init initialises CUDA in this process. A process that forks afterwards has
+// no CUDA in its children, so it is for memory allocation alone.
+func (d *Driver) Init() error { return d.call(symInit, 0) }
+
+// Version is the CUDA version of the driver, 1000*major + 10*minor. It works
+// before Init.
+func (d *Driver) Version() (int, error) {
+	var v int32
+	err := d.call(symDriverGetVersion, uintptr(unsafe.Pointer(&v)))
+	return int(v), err
+}
+
+// DeviceCount counts the devices; the Result is ErrNotInitialized before Init.
+func (d *Driver) DeviceCount() (int, error) {
+	var n int32
+	err := d.call(symDeviceGetCount, uintptr(unsafe.Pointer(&n)))
+	return int(n), err
+}
+
+// Device gives the device with the ordinal.
+func (d *Driver) Device(ordinal int) (Device, error) {
+	var dev Device
+	err := d.call(symDeviceGet, uintptr(unsafe.Pointer(&dev)), uintptr(ordinal))
+	return dev, err
+}
+
+// DeviceAttribute reads an attribute of a device.
+func (d *Driver) DeviceAttribute(a DeviceAttribute, dev Device) (int, error) {
+	var v int32
+	err := d.call(symDeviceGetAttribute, uintptr(unsafe.Pointer(&v)), uintptr(a), uintptr(dev))
+	return int(v), err
+}
+
+// DeviceUUID is the UUID of the GPU.
+func (d *Driver) DeviceUUID(dev Device) ([16]byte, error) {
+	var u [16]byte
+	err := d.call(symDeviceGetUUID, uintptr(unsafe.Pointer(&u)), uintptr(dev))
+	return u, err
+}
+
+// CtxGetCurrent is the context of the calling thread.
+func (d *Driver) CtxGetCurrent() (Context, error) {
+	var c Context
+	err := d.call(symCtxGetCurrent, uintptr(unsafe.Pointer(&c)))
+	return c, err
+}
+
+func (d *Driver) ctxSetCurrent(c Context) error  { return d.call(symCtxSetCurrent, uintptr(c)) }
+func (d *Driver) ctxPushCurrent(c Context) error { return d.call(symCtxPushCurrent, uintptr(c)) }
+
+func (d *Driver) ctxPopCurrent() error {
+	var c Context
+	return d.call(symCtxPopCurrent, uintptr(unsafe.Pointer(&c)))
+}
+
+func (d *Driver) primaryCtxRetain(dev Device) (Context, error) {
+	var c Context
+	err := d.call(symDevicePrimaryCtxRetain, uintptr(unsafe.Pointer(&c)), uintptr(dev))
+	return c, err
+}
+
+func (d *Driver) primaryCtxRelease(dev Device) error {
+	return d.call(symDevicePrimaryCtxRelease, uintptr(dev))
+}
+
+// PointerAttribute reads an attribute whose value is an int.
+func (d *Driver) PointerAttribute(a PointerAttribute, addr uint64) (int, error) {
+	var v int32
+	err := d.call(symPointerGetAttribute, uintptr(unsafe.Pointer(&v)), uintptr(a), uintptr(addr))
+	return int(v), err
+}
+
+// setPointerAttribute sets an attribute whose value is an int.
+func (d *Driver) setPointerAttribute(a PointerAttribute, addr uint64, v int32) error {
+	return d.call(symPointerSetAttribute, uintptr(unsafe.Pointer(&v)), uintptr(a), uintptr(addr))
+}
+
+// MemGetAddressRange gives the allocation, or the one VMM mapping, that addr
+// lies in. It needs a current context.
+func (d *Driver) MemGetAddressRange(addr uint64) (base, size uint64, err error) {
+	err = d.call(symMemGetAddressRange, uintptr(unsafe.Pointer(&base)), uintptr(unsafe.Pointer(&size)), uintptr(addr))
+	return base, size, err
+}
+
+// MemExportRange exports [addr, addr+size), whole host pages, as a dma-buf
+// with FD_CLOEXEC set. With pcie the mapping of it goes through the PCIe BAR
+// even where the GPU has a coherent link. Out of file descriptors: EMFILE. It
+// needs a current context.
+func (d *Driver) MemExportRange(addr, size uint64, pcie bool) (int, error) {
+	var flags uintptr
+	if pcie {
+		flags = rangeFlagPCIe
+	}
+	var fd int32 = -1
+	err := d.call(symMemGetHandleForAddressRange, uintptr(unsafe.Pointer(&fd)), uintptr(addr), uintptr(size), rangeDMABufFD, flags)
+	return ownFD(fd, err)
+}
+
+// MemRetainAllocationHandle takes a reference to the VMM allocation that addr
+// is mapped to; MemRelease drops it.
+func (d *Driver) MemRetainAllocationHandle(addr uint64) (MemHandle, error) {
+	var h MemHandle
+	err := d.call(symMemRetainAllocationHandle, uintptr(unsafe.Pointer(&h)), uintptr(addr))
+	return h, err
+}
+
+// MemGetAllocationProperties says how the allocation was created.
+func (d *Driver) MemGetAllocationProperties(h MemHandle) (AllocationProp, error) {
+	var p AllocationProp
+	err := d.call(symMemGetAllocationPropertiesFromHandle, uintptr(unsafe.Pointer(&p)), uintptr(h))
+	return p, err
+}
+
+// MemExport exports the allocation as a POSIX file descriptor with FD_CLOEXEC
+// set. Out of file descriptors: EMFILE.
+func (d *Driver) MemExport(h MemHandle) (int, error) {
+	var fd int32 = -1
+	err := d.call(symMemExportToShareableHandle, uintptr(unsafe.Pointer(&fd)), uintptr(h), HandleTypePosixFD, 0)
+	return ownFD(fd, err)
+}
+
+// MemRelease drops a reference to an allocation.
+func (d *Driver) MemRelease(h MemHandle) error { return d.call(symMemRelease, uintptr(h)) }
+
+// ownFD takes over a descriptor that the driver made. It shuts it to programs
+// that the process executes, and finds out whether a failure is the process's
+// own lack of descriptors, which the driver has no result for.
+func ownFD(fd int32, err error) (int, error) {
+	if err != nil {
+		if !outOfFDs() {
+			return -1, err
+		}
+		return -1, fmt.Errorf("%w: the process has no file descriptor left and a pinned buffer takes one; raise RLIMIT_NOFILE (ulimit -n) or unpin buffers (%v)", unix.EMFILE, err)
+	}
+	if _, err := unix.FcntlInt(uintptr(fd), unix.F_SETFD, unix.FD_CLOEXEC); err != nil {
+		return -1, fmt.Errorf("the CUDA driver exported a descriptor that cannot be made close-on-exec: %w", err)
+	}
+	return int(fd), nil
+}
+
+// outOfFDs tries to make a descriptor that needs nothing else.
+func outOfFDs() bool {
+	fd, err := unix.Eventfd(0, unix.EFD_CLOEXEC)
+	if err == nil {
+		unix.Close(fd)
+	}
+	return err == unix.EMFILE || err == unix.ENFILE
+}

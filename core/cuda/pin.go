@@ -1,0 +1,87 @@
+package cuda
+
+import (
+	"errors"
+	"fmt"
+	"runtime"
+
+	"gdrapi/core/log"
+
+	"golang.org/x/sys/unix"
+)
+
+// DeviceOf gives the ordinal of the device that the memory at addr is on, or
+// EINVAL where addr is no device pointer.
+func (d *Driver) DeviceOf(addr uint64) (int, error) {
+	ordinal, err := d.PointerAttribute(DeviceOrdinal, addr)
+	switch {
+	case errors.Is(err, ErrNotInitialized):
+		return 0, fmt.Errorf("CUDA is not initialised in this process, so %#x is no device pointer; allocate GPU memory first, and after a fork do so in the child (%w)", addr, err)
+	case errors.Is(err, ErrInvalidValue):
+		return 0, fmt.Errorf("%#x is no CUDA device pointer (%w)", addr, err)
+	case err != nil:
+		return 0, err
+	case ordinal < 0:
+		return 0, fmt.Errorf("%#x is on no CUDA device: %w", addr, unix.EINVAL)
+	}
+	return ordinal, nil
+}
+
+// SetSyncMemops makes synchronous copies to and from the allocation at addr
+// complete before they return, so that the CPU's mapping of it never shows
+// bytes from before such a copy. A driver that has no such setting for this
+// kind of memory is not an error: a line in the log says so. It needs a
+// current context.
+func (d *Driver) SetSyncMemops(addr uint64) error {
+	err := d.setPointerAttribute(SyncMemops, addr, 1)
+	if errors.Is(err, ErrNotSupported) {
+		log.Warnf("the CUDA driver cannot set SYNC_MEMOPS on %#x: synchronise after each cuMemcpy before you read the mapping", addr)
+		return nil
+	}
+	return err
+}
+
+// WithDevice calls fn on a thread that has a current context: the thread's
+// own where it has one, else the device's primary context, which is given
+// back before WithDevice returns.
+func (d *Driver) WithDevice(ordinal int, fn func() error) error {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	current, err := d.CtxGetCurrent()
+	if err != nil {
+		return err
+	}
+	if current != 0 {
+		return fn()
+	}
+	dev, err := d.Device(ordinal)
+	if err != nil {
+		return err
+	}
+	primary, err := d.primaryCtxRetain(dev)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if err := d.primaryCtxRelease(dev); err != nil {
+			log.Warnf("a reference to the primary context of CUDA device %d is lost: %v", ordinal, err)
+		}
+	}()
+	if err := d.ctxPushCurrent(primary); err != nil {
+		return err
+	}
+	defer d.popBorrowed()
+	return fn()
+}
+
+// popBorrowed leaves the thread with no context, as it was.
+func (d *Driver) popBorrowed() {
+	err := d.ctxPopCurrent()
+	if err == nil {
+		return
+	}
+	// With one context on the thread's stack this does the same.
+	if d.ctxSetCurrent(0) != nil {
+		log.Warnf("a primary context stays current on this thread: %v", err)
+	}
+}

@@ -1,0 +1,251 @@
+// Package dmabuf is the backend that maps a dma-buf which the CUDA driver
+// exports. It needs no kernel module, but a driver of CUDA 13.3 or later.
+//
+// A pinned buffer holds one file descriptor. Pinned memory stays alive, and
+// mappings of it valid, after the program has freed it.
+package dmabuf
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+
+	"gdrapi/core/backend"
+	"gdrapi/core/cuda"
+	"gdrapi/core/internal/sys"
+
+	"golang.org/x/sys/unix"
+)
+
+// minDriver is the first driver whose dma-bufs can be mapped.
+const minDriver = 13030
+
+// What Session.Version answers, for want of a kernel driver: the version of
+// this library.
+const major, minor = 2, 6
+
+// Backend is the dma-buf backend.
+type Backend struct{}
+
+func (Backend) Name() string { return "dmabuf" }
+
+// Open checks the driver's version and, if the process has initialised CUDA,
+// that a GPU can export dma-bufs. It does not initialise CUDA itself.
+func (Backend) Open() (backend.Session, error) {
+	cu, err := cuda.Load()
+	if err != nil {
+		return nil, err
+	}
+	v, err := cu.Version()
+	if err != nil {
+		return nil, err
+	}
+	if v < minDriver {
+		return nil, fmt.Errorf("the CUDA driver is %d.%d, and 13.3 is the first whose dma-bufs can be mapped: %w", v/1000, v%1000/10, unix.ENOTSUP)
+	}
+	if err := anyDevice(cu); err != nil {
+		return nil, err
+	}
+	return &session{cuda: cu, devices: make(map[int]device)}, nil
+}
+
+// anyDevice fails when CUDA is up and no device can export a dma-buf, so that
+// the next backend gets its turn.
+func anyDevice(cu *cuda.Driver) error {
+	n, err := cu.DeviceCount()
+	if errors.Is(err, cuda.ErrNotInitialized) {
+		return nil // cannot be known yet; Pin looks again
+	}
+	if err != nil {
+		return err
+	}
+	for i := range n {
+		dev, err := lookUp(cu, i)
+		if err != nil {
+			return err
+		}
+		if dev.exports {
+			return nil
+		}
+	}
+	return fmt.Errorf("none of the %d CUDA devices can export dma-bufs: %w", n, unix.ENOTSUP)
+}
+
+// device is what the driver says of a device, which does not change.
+type device struct {
+	exports  bool // DMA_BUF_SUPPORTED
+	coherent bool // the CPU may cache the GPU's memory
+}
+
+func lookUp(cu *cuda.Driver, ordinal int) (device, error) {
+	dev, err := cu.Device(ordinal)
+	if err != nil {
+		return device{}, err
+	}
+	exports, err := cu.DeviceAttribute(cuda.DMABufSupported, dev)
+	if err != nil {
+		return device{}, err
+	}
+	coherent, err := cu.DeviceAttribute(cuda.HostPageTables, dev)
+	if err != nil {
+		return device{}, err
+	}
+	return device{exports: exports != 0, coherent: coherent != 0}, nil
+}
+
+type session struct {
+	cuda *cuda.Driver
+
+	mu      sync.Mutex
+	devices map[int]device // by ordinal, filled on first use
+}
+
+func (s *session) device(ordinal int) (device, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if dev, ok := s.devices[ordinal]; ok {
+		return dev, nil
+	}
+	dev, err := lookUp(s.cuda, ordinal)
+	if err == nil {
+		s.devices[ordinal] = dev
+	}
+	return dev, err
+}
+
+// Pin exports the host pages that the buffer touches. Token and VASpace mean
+// nothing to a dma-buf; as in the reference they are not looked at.
+func (s *session) Pin(req backend.PinRequest) (backend.Pin, error) {
+	if req.Flags&^backend.PinForcePCIe != 0 {
+		return nil, fmt.Errorf("pin flags %#x: %w", req.Flags, unix.EINVAL)
+	}
+	ordinal, err := s.cuda.DeviceOf(req.Addr)
+	if err != nil {
+		return nil, err
+	}
+	dev, err := s.device(ordinal)
+	if err != nil {
+		return nil, err
+	}
+	if !dev.exports {
+		return nil, fmt.Errorf("CUDA device %d cannot export dma-bufs; load gdrdrv, or set GDRCOPY_BACKEND=vulkan: %w", ordinal, unix.ENOTSUP)
+	}
+	page := uint64(unix.Getpagesize())
+	first, length, ok := wholePages(req.Addr, req.Size, page)
+	if !ok {
+		return nil, fmt.Errorf("%d bytes at %#x pass the end of the address space: %w", req.Size, req.Addr, unix.EINVAL)
+	}
+	p := &pin{addr: req.Addr, size: roundUp(req.Size, page), page: page, fd: -1, mappingType: backend.WC}
+	pcie := req.Flags&backend.PinForcePCIe != 0
+	if dev.coherent && !pcie {
+		p.mappingType = backend.Caching
+	}
+	err = s.cuda.WithDevice(ordinal, func() (err error) {
+		if err = s.cuda.SetSyncMemops(req.Addr); err == nil {
+			p.fd, err = s.cuda.MemExportRange(first, length, pcie)
+		}
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	return p, nil
+}
+
+func roundUp(n, page uint64) uint64 { return (n + page - 1) &^ (page - 1) }
+
+// wholePages is the range of whole pages around size bytes at addr, false
+// where it does not fit into 64 bits.
+func wholePages(addr, size, page uint64) (first, length uint64, ok bool) {
+	first = addr &^ (page - 1)
+	length = roundUp(addr-first+size, page)
+	return first, length, length >= size && first+length >= first
+}
+
+func (s *session) Attribute(a backend.Attr) (int, error) {
+	switch a {
+	case backend.AttrPersistentMapping, backend.AttrForcePCIe, backend.AttrDMABufMmap:
+		return 1, nil
+	}
+	return 0, fmt.Errorf("attribute %d: %w", a, unix.EINVAL)
+}
+
+func (s *session) Version() (int, int) { return major, minor }
+
+func (s *session) Close() error { return nil }
+
+// pin is one dma-buf. va is not 0 while it is mapped.
+type pin struct {
+	addr, size, page uint64 // size is in whole pages
+	fd               int
+	mappingType      backend.MappingType
+	va, mapped       uintptr
+}
+
+// Info gives the address that the caller pinned, and the caller's size in
+// whole host pages.
+func (p *pin) Info() (backend.Info, error) {
+	return backend.Info{VA: p.addr, MappedSize: p.size, PageSize: uint32(p.page)}, nil
+}
+
+func (p *pin) Map(size uint64, want backend.MappingType) (uintptr, backend.MappingType, error) {
+	if p.addr%p.page != 0 {
+		return 0, backend.None, fmt.Errorf("cannot map %#x, which is not aligned to a host page: pin from a multiple of %d bytes on: %w", p.addr, p.page, unix.EINVAL)
+	}
+	if want != backend.None && want != p.mappingType {
+		return 0, backend.None, fmt.Errorf("mapping type %d was asked for, the CUDA driver gave this buffer type %d: %w", want, p.mappingType, unix.EINVAL)
+	}
+	if size == 0 || size > p.size || p.va != 0 {
+		return 0, backend.None, unix.EINVAL
+	}
+	va, err := mmap(p.fd, uintptr(size))
+	if err != nil {
+		return 0, backend.None, err
+	}
+	p.va, p.mapped = va, uintptr(size)
+	return va, p.mappingType, nil
+}
+
+func (p *pin) Unmap() error {
+	if p.va == 0 {
+		return unix.EINVAL
+	}
+	if err := sys.Munmap(p.va, p.mapped); err != nil {
+		return fmt.Errorf("munmap of the dma-buf: %w", err)
+	}
+	p.va, p.mapped = 0, 0
+	return nil
+}
+
+// CallbackFlag is always 0: no one revokes a dma-buf.
+func (p *pin) CallbackFlag() (int, error) { return 0, nil }
+
+func (p *pin) Unpin() error {
+	fd := p.fd
+	p.fd = -1
+	if err := sys.Close(fd); err != nil {
+		return fmt.Errorf("close of the dma-buf: %w", err)
+	}
+	return nil
+}
+
+// mmap maps the dma-buf's first size bytes and keeps the mapping out of
+// children that the process forks.
+func mmap(fd int, size uintptr) (uintptr, error) {
+	va, err := sys.Mmap(fd, 0, size)
+	if err == kernelENOTSUPP {
+		return 0, fmt.Errorf("this NVIDIA driver cannot mmap its dma-bufs; load gdrdrv, or set GDRCOPY_BACKEND=vulkan: %w", unix.ENOTSUP)
+	}
+	if err != nil {
+		return 0, fmt.Errorf("mmap of the dma-buf: %w", err)
+	}
+	if err := sys.DontFork(va, size); err != nil {
+		_ = sys.Munmap(va, size)
+		return 0, fmt.Errorf("madvise(MADV_DONTFORK) on the dma-buf's mapping: %w", err)
+	}
+	return va, nil
+}
+
+// kernelENOTSUPP is the kernel's own ENOTSUPP, no errno of user space; a
+// driver without mmap of dma-bufs answers it.
+const kernelENOTSUPP unix.Errno = 524

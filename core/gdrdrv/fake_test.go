@@ -1,0 +1,314 @@
+package gdrdrv
+
+import (
+	"encoding/binary"
+	"fmt"
+	"os"
+	"testing"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// fakeDriver is a simulated gdrdrv in memory: a test double, and no more. It
+// reads and writes the ioctls' arguments by the byte offsets of the ABI, not
+// through the structures under test. What a real driver refuses it refuses
+// with the same errno; what no right library would do fails the test.
+type fakeDriver struct {
+	t          *testing.T
+	driver     uint32
+	minAPI     uint32
+	persistent bool
+	forcePCIe  bool
+	defaultMap uint32          // mapping type it picks by itself
+	canMap     map[uint32]bool // types that may be requested
+
+	fds        map[int]bool
+	nextFD     int
+	buffers    map[uint64]*fakeBuffer
+	nextHandle uint64
+	mappings   map[uintptr]fakeMapping
+
+	calls []string
+	fail  map[string]unix.Errno // by call; each fails once
+}
+
+type fakeBuffer struct {
+	va, mappedSize uint64
+	requested      uint32
+	mapped         uint32 // type, 0: not mapped
+	revoked        bool
+}
+
+type fakeMapping struct {
+	size   uintptr
+	buffer *fakeBuffer
+}
+
+func newFake(t *testing.T, major, minor uint32) *fakeDriver {
+	return &fakeDriver{
+		t: t, driver: major<<16 | minor, minAPI: 2 << 16,
+		persistent: true, forcePCIe: true, defaultMap: 1, canMap: map[uint32]bool{0: true, 1: true},
+		fds: map[int]bool{}, nextFD: 100, buffers: map[uint64]*fakeBuffer{}, nextHandle: 0x1000,
+		mappings: map[uintptr]fakeMapping{}, fail: map[string]unix.Errno{},
+	}
+}
+
+// call notes a call and gives the error it is to fail with.
+func (f *fakeDriver) call(name string) error {
+	f.calls = append(f.calls, name)
+	if errno, ok := f.fail[name]; ok {
+		delete(f.fail, name)
+		return errno
+	}
+	return nil
+}
+
+// live counts what the library holds of the driver.
+func (f *fakeDriver) live() int { return len(f.fds) + len(f.buffers) + len(f.mappings) }
+
+func (f *fakeDriver) open(path string) (int, error) {
+	if err := f.call("open"); err != nil {
+		return -1, err
+	}
+	if path != "/dev/gdrdrv" {
+		f.t.Errorf("open of %q", path)
+		return -1, unix.ENOENT
+	}
+	f.nextFD++
+	f.fds[f.nextFD] = true
+	return f.nextFD, nil
+}
+
+func (f *fakeDriver) close(fd int) error {
+	if !f.fds[fd] {
+		f.t.Errorf("close of descriptor %d, which is not open", fd)
+		return unix.EBADF
+	}
+	err := f.call("close")
+	delete(f.fds, fd)
+	clear(f.buffers) // the driver frees what a file leaves behind
+	return err
+}
+
+// The ABI once more, by bytes: sizes of the arguments, and the driver version
+// that brought each ioctl.
+var fakeIoctls = map[uint32]struct {
+	name  string
+	size  int
+	since uint32
+	do    func(f *fakeDriver, arg []byte) error
+}{
+	0xC028DA01: {"PIN_BUFFER", 40, 0x20000, (*fakeDriver).pinBuffer},
+	0xC008DA02: {"UNPIN_BUFFER", 8, 0x20000, (*fakeDriver).unpinBuffer},
+	0xC008DA03: {"GET_CB_FLAG", 16, 0x20000, (*fakeDriver).getCBFlag},
+	0xC008DA04: {"GET_INFO", 48, 0x20000, (*fakeDriver).getInfo},
+	0xC008DA05: {"GET_INFO_V2", 48, 0x20004, (*fakeDriver).getInfoV2},
+	0xC008DA06: {"GET_ATTR", 8, 0x20005, (*fakeDriver).getAttr},
+	0xC020DA07: {"PIN_BUFFER_V2", 32, 0x20005, (*fakeDriver).pinBufferV2},
+	0xC008DA08: {"REQ_MAPPING_TYPE", 16, 0x20005, (*fakeDriver).reqMappingType},
+	0xC008DAFF: {"GET_VERSION", 8, 0, (*fakeDriver).getVersion},
+}
+
+func (f *fakeDriver) ioctl(fd int, code uint32, arg unsafe.Pointer) error {
+	if !f.fds[fd] {
+		f.t.Errorf("ioctl on descriptor %d, which is not open", fd)
+		return unix.EBADF
+	}
+	call, ok := fakeIoctls[code]
+	if !ok || f.driver < call.since {
+		f.t.Errorf("ioctl %#x (%s), which driver %#x does not know", code, call.name, f.driver)
+		return unix.ENOTTY
+	}
+	if err := f.call(call.name); err != nil {
+		return err
+	}
+	// Under -race this fails where the structure is smaller than the ABI's.
+	return call.do(f, unsafe.Slice((*byte)(arg), call.size))
+}
+
+var order = binary.NativeEndian
+
+func (f *fakeDriver) getVersion(arg []byte) error {
+	order.PutUint32(arg[0:], f.driver)
+	order.PutUint32(arg[4:], f.minAPI)
+	return nil
+}
+
+func (f *fakeDriver) pinBuffer(arg []byte) error {
+	token, space := order.Uint64(arg[16:]), order.Uint32(arg[24:])
+	if f.persistent && (token != 0 || space != 0) {
+		return unix.EINVAL
+	}
+	if space != 0 && token == 0 {
+		return unix.EINVAL
+	}
+	h, err := f.pin(order.Uint64(arg[0:]), order.Uint64(arg[8:]))
+	order.PutUint64(arg[32:], h)
+	return err
+}
+
+func (f *fakeDriver) pinBufferV2(arg []byte) error {
+	if order.Uint32(arg[20:]) != 0 {
+		f.t.Errorf("the padding of PIN_BUFFER_V2 is not 0")
+	}
+	flags := order.Uint32(arg[16:])
+	if flags&^1 != 0 || flags&1 != 0 && !f.forcePCIe {
+		return unix.EINVAL
+	}
+	h, err := f.pin(order.Uint64(arg[0:]), order.Uint64(arg[8:]))
+	order.PutUint64(arg[24:], h)
+	return err
+}
+
+func (f *fakeDriver) pin(addr, size uint64) (uint64, error) {
+	if addr == 0 || size == 0 || addr+size < addr {
+		return 0, unix.EINVAL
+	}
+	start := addr &^ 0xffff
+	b := &fakeBuffer{va: addr, mappedSize: (addr + size - start + 0xffff) &^ 0xffff}
+	h := f.nextHandle
+	f.nextHandle += b.mappedSize / uint64(os.Getpagesize())
+	f.buffers[h] = b
+	return h, nil
+}
+
+func (f *fakeDriver) find(arg []byte) (*fakeBuffer, error) {
+	b := f.buffers[order.Uint64(arg)]
+	if b == nil {
+		return nil, unix.EINVAL
+	}
+	return b, nil
+}
+
+func (f *fakeDriver) unpinBuffer(arg []byte) error {
+	b, err := f.find(arg)
+	if err != nil {
+		return err
+	}
+	if b.mapped != 0 {
+		f.t.Errorf("unpin of a mapped buffer")
+	}
+	delete(f.buffers, order.Uint64(arg))
+	return nil
+}
+
+func (f *fakeDriver) getCBFlag(arg []byte) error {
+	b, err := f.find(arg)
+	if err == nil && b.revoked {
+		order.PutUint32(arg[8:], 1)
+	}
+	return err
+}
+
+func (f *fakeDriver) putInfo(b *fakeBuffer, arg []byte) {
+	order.PutUint64(arg[8:], b.va)
+	order.PutUint64(arg[16:], b.mappedSize)
+	order.PutUint32(arg[24:], 1<<16)
+	order.PutUint32(arg[28:], 2400)
+	order.PutUint64(arg[32:], 987654)
+}
+
+func (f *fakeDriver) getInfo(arg []byte) error {
+	b, err := f.find(arg)
+	if err != nil {
+		return err
+	}
+	f.putInfo(b, arg)
+	if b.mapped != 0 {
+		order.PutUint32(arg[40:], 1)
+	}
+	if b.mapped == 1 {
+		order.PutUint32(arg[44:], 1)
+	}
+	return nil
+}
+
+func (f *fakeDriver) getInfoV2(arg []byte) error {
+	b, err := f.find(arg)
+	if err != nil {
+		return err
+	}
+	f.putInfo(b, arg)
+	order.PutUint32(arg[40:], b.mapped)
+	return nil
+}
+
+func (f *fakeDriver) getAttr(arg []byte) error {
+	known := map[uint32]bool{1: f.persistent, 2: f.forcePCIe}
+	v, ok := known[order.Uint32(arg[0:])]
+	if !ok {
+		return unix.EINVAL
+	}
+	if v {
+		order.PutUint32(arg[4:], 1)
+	}
+	return nil
+}
+
+func (f *fakeDriver) reqMappingType(arg []byte) error {
+	b, err := f.find(arg)
+	if err != nil {
+		return err
+	}
+	if b.mapped != 0 {
+		return unix.EBUSY
+	}
+	want := order.Uint32(arg[8:])
+	if want > 3 {
+		return unix.EINVAL
+	}
+	if !f.canMap[want] {
+		return unix.EOPNOTSUPP
+	}
+	b.requested = want
+	return nil
+}
+
+// mmap gives made-up addresses, which nothing ever touches.
+func (f *fakeDriver) mmap(fd int, offset uint64, size uintptr) (uintptr, error) {
+	if !f.fds[fd] {
+		f.t.Errorf("mmap of descriptor %d, which is not open", fd)
+		return 0, unix.EBADF
+	}
+	if err := f.call("mmap"); err != nil {
+		return 0, err
+	}
+	page := uint64(os.Getpagesize())
+	if size == 0 || uint64(size)%page != 0 {
+		f.t.Errorf("mmap of %d bytes, which is not whole pages", size)
+	}
+	if offset%page != 0 {
+		f.t.Errorf("mmap offset %#x", offset)
+		return 0, unix.EINVAL
+	}
+	b := f.buffers[offset/page]
+	if b == nil || b.mapped != 0 || b.va&0xffff != 0 || uint64(size) > b.mappedSize {
+		return 0, unix.EINVAL
+	}
+	b.mapped = f.defaultMap
+	if b.requested != 0 {
+		b.mapped = b.requested
+	}
+	va := uintptr(0x7f0000000000 + offset)
+	f.mappings[va] = fakeMapping{size: size, buffer: b}
+	return va, nil
+}
+
+func (f *fakeDriver) munmap(va, size uintptr) error {
+	m, ok := f.mappings[va]
+	if !ok || m.size != size {
+		f.t.Errorf("munmap of %d bytes at %#x, which is no mapping", size, va)
+		return unix.EINVAL
+	}
+	if err := f.call("munmap"); err != nil {
+		return err
+	}
+	m.buffer.mapped = 0
+	delete(f.mappings, va)
+	return nil
+}
+
+func (f *fakeDriver) String() string {
+	return fmt.Sprintf("gdrdrv %d.%d", f.driver>>16, f.driver&0xffff)
+}

@@ -1,0 +1,243 @@
+// Package gdrdrv is the backend that maps GPU memory through the gdrdrv kernel
+// module, of any version from 2.0 on.
+package gdrdrv
+
+import (
+	"errors"
+	"fmt"
+	"unsafe"
+
+	"gdrapi/core/backend"
+	"gdrapi/core/cuda"
+	"gdrapi/core/log"
+
+	"golang.org/x/sys/unix"
+)
+
+const devicePath = "/dev/gdrdrv"
+
+// Backend is the gdrdrv backend.
+type Backend struct{}
+
+func (Backend) Name() string { return "gdrdrv" }
+
+// Open opens the device and checks that the driver and this library know each
+// other's versions.
+func (Backend) Open() (backend.Session, error) {
+	return open(linux{}, setSyncMemops)
+}
+
+func open(k kernel, sync func(addr uint64) error) (_ *session, err error) {
+	fd, err := k.open(devicePath)
+	switch {
+	case err == unix.ENOENT || err == unix.ENXIO || err == unix.ENODEV:
+		return nil, fmt.Errorf("there is no %s, the gdrdrv kernel module is not loaded (modprobe gdrdrv): %w", devicePath, err)
+	case err != nil:
+		return nil, fmt.Errorf("open %s: %w", devicePath, err)
+	}
+	s := &session{kernel: k, fd: fd, sync: sync}
+	defer func() {
+		if err != nil {
+			_ = k.close(fd)
+		}
+	}()
+	var v getVersion
+	if err := s.ioctl("GET_VERSION", iocGetVersion, unsafe.Pointer(&v)); err != nil {
+		return nil, err
+	}
+	if v.driver < minDriver {
+		return nil, fmt.Errorf("gdrdrv is %d.%d, and %d.%d is the oldest that works: %w", v.driver.major(), v.driver.minor(), minDriver.major(), minDriver.minor(), unix.ENOTSUP)
+	}
+	if v.minAPI > apiVersion {
+		return nil, fmt.Errorf("gdrdrv %d.%d needs a libgdrapi of %d.%d or later, this is %d.%d: %w", v.driver.major(), v.driver.minor(), v.minAPI.major(), v.minAPI.minor(), apiVersion.major(), apiVersion.minor(), unix.ENOTSUP)
+	}
+	s.driver = v.driver
+	return s, nil
+}
+
+// setSyncMemops sets SYNC_MEMOPS on the allocation as the other backends do.
+func setSyncMemops(addr uint64) error {
+	cu, err := cuda.Load()
+	if err != nil {
+		return err
+	}
+	ordinal, err := cu.DeviceOf(addr)
+	if err != nil {
+		return err
+	}
+	return cu.WithDevice(ordinal, func() error { return cu.SetSyncMemops(addr) })
+}
+
+// session is one open file of the driver. Its fields do not change.
+type session struct {
+	kernel kernel
+	fd     int
+	driver version
+	sync   func(addr uint64) error
+}
+
+func (s *session) ioctl(name string, code uint32, arg unsafe.Pointer) error {
+	if err := s.kernel.ioctl(s.fd, code, arg); err != nil {
+		return fmt.Errorf("gdrdrv %s: %w", name, err)
+	}
+	return nil
+}
+
+// Pin pins the 64 KiB pages that the buffer touches. Flags need a driver of
+// 2.5 or later: an older one answers EINVAL, as for a flag that it does not
+// know.
+func (s *session) Pin(req backend.PinRequest) (backend.Pin, error) {
+	p := &pin{session: s, addr: req.Addr}
+	var err error
+	if req.V2 && s.driver >= sincePinV2 {
+		arg := pinBufferV2{addr: req.Addr, size: req.Size, flags: req.Flags}
+		err = s.ioctl("PIN_BUFFER_V2", iocPinBufferV2, unsafe.Pointer(&arg))
+		p.handle = arg.handle
+	} else if req.Flags != 0 {
+		err = fmt.Errorf("gdrdrv %d.%d knows no pin flags (%#x), 2.5 and later do: %w", s.driver.major(), s.driver.minor(), req.Flags, unix.EINVAL)
+	} else {
+		arg := pinBuffer{addr: req.Addr, size: req.Size, p2pToken: req.Token, vaSpace: req.VASpace}
+		err = s.ioctl("PIN_BUFFER", iocPinBuffer, unsafe.Pointer(&arg))
+		p.handle = arg.handle
+	}
+	if err != nil {
+		return nil, err
+	}
+	// The driver has found the memory to be the GPU's. What is left is the
+	// order of CUDA's copies, which a program may see to itself.
+	if err := s.sync(req.Addr); err != nil {
+		log.Warnf("cannot set SYNC_MEMOPS on %#x, synchronise after each cuMemcpy before you read the mapping: %v", req.Addr, err)
+	}
+	return p, nil
+}
+
+// Attribute is 0 for what a driver older than the question cannot tell.
+func (s *session) Attribute(a backend.Attr) (int, error) {
+	var arg getAttr
+	switch a {
+	case backend.AttrPersistentMapping:
+		arg.attr = attrPersistent
+	case backend.AttrForcePCIe:
+		arg.attr = attrForcePCIe
+	case backend.AttrDMABufMmap:
+		return 0, nil
+	default:
+		return 0, fmt.Errorf("attribute %d: %w", a, unix.EINVAL)
+	}
+	if s.driver < sincePinV2 {
+		return 0, nil
+	}
+	err := s.ioctl("GET_ATTR", iocGetAttr, unsafe.Pointer(&arg))
+	return int(arg.value), err
+}
+
+// Version is the driver's.
+func (s *session) Version() (int, int) { return s.driver.major(), s.driver.minor() }
+
+func (s *session) Close() error { return s.kernel.close(s.fd) }
+
+// pin is one handle of the driver. va is not 0 while it is mapped.
+type pin struct {
+	session   *session
+	handle    uint64
+	addr      uint64
+	requested backend.MappingType // what the driver last was asked for
+	va, size  uintptr
+}
+
+func (p *pin) Info() (backend.Info, error) {
+	info, _, err := p.info()
+	return info, err
+}
+
+// info asks for the buffer's data and the type of its mapping.
+func (p *pin) info() (backend.Info, backend.MappingType, error) {
+	s := p.session
+	if s.driver >= sinceInfoV2 {
+		arg := getInfoV2{handle: p.handle}
+		err := s.ioctl("GET_INFO_V2", iocGetInfoV2, unsafe.Pointer(&arg))
+		return backend.Info{
+			VA: arg.va, MappedSize: arg.mappedSize, PageSize: arg.pageSize,
+			TMCycles: arg.tmCycles, CyclesPerMS: arg.tscKHz,
+		}, backend.MappingType(arg.mappingType), err
+	}
+	arg := getInfo{handle: p.handle}
+	err := s.ioctl("GET_INFO", iocGetInfo, unsafe.Pointer(&arg))
+	mapping := backend.None
+	switch {
+	case arg.mapped != 0 && arg.wcMapping != 0:
+		mapping = backend.WC
+	case arg.mapped != 0:
+		mapping = backend.Caching
+	}
+	return backend.Info{
+		VA: arg.va, MappedSize: arg.mappedSize, PageSize: arg.pageSize,
+		TMCycles: arg.tmCycles, CyclesPerMS: arg.tscKHz,
+	}, mapping, err
+}
+
+// Map fails with ENOTSUP where the driver does not give the type that is
+// wanted. A driver before 2.5 cannot be asked for one: there its own choice
+// has to be that type.
+func (p *pin) Map(size uint64, want backend.MappingType) (uintptr, backend.MappingType, error) {
+	s := p.session
+	if p.addr%gpuPage != 0 {
+		return 0, backend.None, fmt.Errorf("cannot map %#x, which is not aligned to a GPU page: pin from a multiple of %d bytes on: %w", p.addr, gpuPage, unix.EINVAL)
+	}
+	if size == 0 || p.va != 0 {
+		return 0, backend.None, unix.EINVAL
+	}
+	if err := p.request(want); err != nil {
+		return 0, backend.None, err
+	}
+	// The offset names the buffer: a handle is a page number.
+	va, err := s.kernel.mmap(s.fd, p.handle*uint64(unix.Getpagesize()), uintptr(size))
+	if err != nil {
+		return 0, backend.None, fmt.Errorf("mmap of gdrdrv: %w", err)
+	}
+	_, got, err := p.info()
+	if err == nil && want != backend.None && want != got {
+		err = fmt.Errorf("mapping type %d was asked for, gdrdrv gave type %d: %w", want, got, unix.ENOTSUP)
+	}
+	if err != nil {
+		return 0, backend.None, errors.Join(err, s.kernel.munmap(va, uintptr(size)))
+	}
+	p.va, p.size = va, uintptr(size)
+	return va, got, nil
+}
+
+// request asks the driver for a mapping type. It has to be told of None only
+// where an earlier request is in the way.
+func (p *pin) request(want backend.MappingType) error {
+	if p.session.driver < sincePinV2 || want == p.requested {
+		return nil
+	}
+	arg := reqMappingType{handle: p.handle, mappingType: uint32(want)}
+	if err := p.session.ioctl("REQ_MAPPING_TYPE", iocReqMappingType, unsafe.Pointer(&arg)); err != nil {
+		return err
+	}
+	p.requested = want
+	return nil
+}
+
+func (p *pin) Unmap() error {
+	if p.va == 0 {
+		return unix.EINVAL
+	}
+	if err := p.session.kernel.munmap(p.va, p.size); err != nil {
+		return fmt.Errorf("munmap of gdrdrv: %w", err)
+	}
+	p.va, p.size = 0, 0
+	return nil
+}
+
+func (p *pin) CallbackFlag() (int, error) {
+	arg := getCBFlag{handle: p.handle}
+	err := p.session.ioctl("GET_CB_FLAG", iocGetCBFlag, unsafe.Pointer(&arg))
+	return int(arg.flag), err
+}
+
+func (p *pin) Unpin() error {
+	arg := unpinBuffer{handle: p.handle}
+	return p.session.ioctl("UNPIN_BUFFER", iocUnpinBuffer, unsafe.Pointer(&arg))
+}

@@ -1,0 +1,391 @@
+package gdrdrv
+
+import (
+	"errors"
+	"slices"
+	"testing"
+	"unsafe"
+
+	"gdrapi/core/backend"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+)
+
+const buffer = 0x7f1200000000 // a device pointer, aligned to 64 KiB
+
+var _ backend.Backend = Backend{}
+
+func noSync(uint64) error { return nil }
+
+func openFake(t *testing.T, f *fakeDriver) *session {
+	s, err := open(f, noSync)
+	require.NoError(t, err)
+	return s
+}
+
+func TestLayout(t *testing.T) {
+	var (
+		pin  pinBuffer
+		pin2 pinBufferV2
+		cb   getCBFlag
+		info getInfo
+		inf2 getInfoV2
+		attr getAttr
+		req  reqMappingType
+		ver  getVersion
+	)
+	for _, c := range []struct {
+		what      string
+		got, want uintptr
+	}{
+		{"sizeof PIN_BUFFER", unsafe.Sizeof(pin), 40},
+		{"PIN_BUFFER size", unsafe.Offsetof(pin.size), 8},
+		{"PIN_BUFFER p2p_token", unsafe.Offsetof(pin.p2pToken), 16},
+		{"PIN_BUFFER va_space", unsafe.Offsetof(pin.vaSpace), 24},
+		{"PIN_BUFFER handle", unsafe.Offsetof(pin.handle), 32},
+		{"sizeof PIN_BUFFER_V2", unsafe.Sizeof(pin2), 32},
+		{"PIN_BUFFER_V2 flags", unsafe.Offsetof(pin2.flags), 16},
+		{"PIN_BUFFER_V2 handle", unsafe.Offsetof(pin2.handle), 24},
+		{"sizeof UNPIN_BUFFER", unsafe.Sizeof(unpinBuffer{}), 8},
+		{"sizeof GET_CB_FLAG", unsafe.Sizeof(cb), 16},
+		{"GET_CB_FLAG flag", unsafe.Offsetof(cb.flag), 8},
+		{"sizeof GET_INFO", unsafe.Sizeof(info), 48},
+		{"GET_INFO mapped_size", unsafe.Offsetof(info.mappedSize), 16},
+		{"GET_INFO page_size", unsafe.Offsetof(info.pageSize), 24},
+		{"GET_INFO tsc_khz", unsafe.Offsetof(info.tscKHz), 28},
+		{"GET_INFO tm_cycles", unsafe.Offsetof(info.tmCycles), 32},
+		{"GET_INFO mapped", unsafe.Offsetof(info.mapped), 40},
+		{"GET_INFO wc_mapping", unsafe.Offsetof(info.wcMapping), 44},
+		{"sizeof GET_INFO_V2", unsafe.Sizeof(inf2), 48},
+		{"GET_INFO_V2 mapping_type", unsafe.Offsetof(inf2.mappingType), 40},
+		{"sizeof GET_ATTR", unsafe.Sizeof(attr), 8},
+		{"GET_ATTR val", unsafe.Offsetof(attr.value), 4},
+		{"sizeof REQ_MAPPING_TYPE", unsafe.Sizeof(req), 16},
+		{"REQ_MAPPING_TYPE type", unsafe.Offsetof(req.mappingType), 8},
+		{"sizeof GET_VERSION", unsafe.Sizeof(ver), 8},
+		{"GET_VERSION minimum", unsafe.Offsetof(ver.minAPI), 4},
+	} {
+		require.Equal(t, c.want, c.got, c.what)
+	}
+}
+
+func TestOpenChecksTheVersionWindow(t *testing.T) {
+	for _, c := range []struct {
+		major, minor uint32
+		minAPI       uint32
+		ok           bool
+	}{
+		{1, 9, 0x20000, false},
+		{2, 0, 0x20000, true},
+		{2, 3, 0x20000, true},
+		{2, 6, 0x20000, true},
+		{2, 9, 0x20006, true},
+		{3, 0, 0x20006, true},
+		{2, 9, 0x20007, false},
+		{3, 0, 0x30000, false},
+	} {
+		f := newFake(t, c.major, c.minor)
+		f.minAPI = c.minAPI
+		s, err := open(f, noSync)
+		if !c.ok {
+			require.ErrorIs(t, err, unix.ENOTSUP, "%v", f)
+			require.Zero(t, f.live(), "%v", f)
+			continue
+		}
+		require.NoError(t, err, "%v", f)
+		major, minor := s.Version()
+		require.Equal(t, []int{int(c.major), int(c.minor)}, []int{major, minor})
+		require.NoError(t, s.Close())
+		require.Zero(t, f.live())
+	}
+}
+
+func TestOpenSaysWhatIsMissing(t *testing.T) {
+	f := newFake(t, 2, 6)
+	f.fail["open"] = unix.ENOENT
+	_, err := open(f, noSync)
+	require.ErrorIs(t, err, unix.ENOENT)
+	require.ErrorContains(t, err, "modprobe gdrdrv")
+
+	f.fail["open"] = unix.EACCES
+	_, err = open(f, noSync)
+	require.ErrorIs(t, err, unix.EACCES)
+}
+
+// Every version pins, maps, tells and takes down, by the ioctls it has.
+func TestLifeOfABuffer(t *testing.T) {
+	for _, minor := range []uint32{0, 3, 4, 5, 6} {
+		for _, v2 := range []bool{false, true} {
+			f := newFake(t, 2, minor)
+			s := openFake(t, f)
+			p, err := s.Pin(backend.PinRequest{Addr: buffer, Size: 70000, V2: v2})
+			require.NoError(t, err, "%v", f)
+
+			info, err := p.Info()
+			require.NoError(t, err)
+			require.Equal(t, backend.Info{VA: buffer, MappedSize: 2 << 16, PageSize: 1 << 16, TMCycles: 987654, CyclesPerMS: 2400}, info)
+
+			for range 2 {
+				va, got, err := p.Map(2<<16, backend.None)
+				require.NoError(t, err, "%v", f)
+				require.NotZero(t, va)
+				require.Equal(t, backend.WC, got)
+				_, _, err = p.Map(2<<16, backend.None)
+				require.ErrorIs(t, err, unix.EINVAL, "mapped already")
+				require.NoError(t, p.Unmap())
+				require.ErrorIs(t, p.Unmap(), unix.EINVAL)
+			}
+
+			flag, err := p.CallbackFlag()
+			require.NoError(t, err)
+			require.Zero(t, flag)
+			f.buffers[p.(*pin).handle].revoked = true
+			flag, err = p.CallbackFlag()
+			require.NoError(t, err)
+			require.Equal(t, 1, flag)
+
+			require.NoError(t, p.Unpin())
+			require.Equal(t, 1, f.live(), "the session's descriptor alone")
+			require.ErrorIs(t, p.Unpin(), unix.EINVAL)
+			_, err = p.Info()
+			require.ErrorIs(t, err, unix.EINVAL)
+			require.NoError(t, s.Close())
+			require.Zero(t, f.live())
+
+			pinned := "PIN_BUFFER"
+			if v2 && minor >= 5 {
+				pinned = "PIN_BUFFER_V2"
+			}
+			require.Contains(t, f.calls, pinned, "%v", f)
+		}
+	}
+}
+
+func TestPinFlagsAndTokens(t *testing.T) {
+	for _, c := range []struct {
+		what       string
+		minor      uint32
+		persistent bool
+		forcePCIe  bool
+		req        backend.PinRequest
+		want       error
+	}{
+		{"FORCE_PCIE", 6, true, true, backend.PinRequest{Flags: 1, V2: true}, nil},
+		{"FORCE_PCIE, not in this NVIDIA driver", 6, true, false, backend.PinRequest{Flags: 1, V2: true}, unix.EINVAL},
+		{"FORCE_PCIE, old gdrdrv", 4, true, true, backend.PinRequest{Flags: 1, V2: true}, unix.EINVAL},
+		{"flags 0, old gdrdrv", 4, true, true, backend.PinRequest{V2: true}, nil},
+		{"tokens", 6, false, true, backend.PinRequest{Token: 7, VASpace: 9}, nil},
+		{"tokens, persistent", 6, true, true, backend.PinRequest{Token: 7, VASpace: 9}, unix.EINVAL},
+	} {
+		f := newFake(t, 2, c.minor)
+		f.persistent, f.forcePCIe = c.persistent, c.forcePCIe
+		s := openFake(t, f)
+		c.req.Addr, c.req.Size = buffer, 100
+		_, err := s.Pin(c.req)
+		if c.want == nil {
+			require.NoError(t, err, c.what)
+			require.Len(t, f.buffers, 1, c.what)
+		} else {
+			require.ErrorIs(t, err, c.want, c.what)
+			require.Empty(t, f.buffers, c.what)
+		}
+	}
+}
+
+func TestUnalignedBufferPinsAndDoesNotMap(t *testing.T) {
+	f := newFake(t, 2, 6)
+	s := openFake(t, f)
+	p, err := s.Pin(backend.PinRequest{Addr: buffer + 4096, Size: 4096})
+	require.NoError(t, err)
+	_, _, err = p.Map(4096, backend.None)
+	require.ErrorIs(t, err, unix.EINVAL)
+	require.ErrorContains(t, err, "multiple of 65536")
+	require.NotContains(t, f.calls, "mmap")
+	require.NoError(t, p.Unpin())
+}
+
+func TestMapNotPastThePages(t *testing.T) {
+	f := newFake(t, 2, 6)
+	p, err := openFake(t, f).Pin(backend.PinRequest{Addr: buffer, Size: 4096})
+	require.NoError(t, err)
+	_, _, err = p.Map(1<<17, backend.None)
+	require.ErrorIs(t, err, unix.EINVAL)
+	_, _, err = p.Map(0, backend.None)
+	require.ErrorIs(t, err, unix.EINVAL)
+	require.Empty(t, f.mappings)
+}
+
+func TestMappingTypes(t *testing.T) {
+	for _, c := range []struct {
+		what       string
+		minor      uint32
+		defaultMap uint32
+		canMap     []uint32
+		want       backend.MappingType
+		got        backend.MappingType
+		err        error
+	}{
+		{"own choice, cached", 6, 2, []uint32{0, 1, 2}, backend.None, backend.Caching, nil},
+		{"own choice, device", 6, 3, []uint32{0, 1, 3}, backend.None, backend.Device, nil},
+		{"WC asked for", 6, 2, []uint32{0, 1, 2}, backend.WC, backend.WC, nil},
+		{"unsupported", 6, 1, []uint32{0, 1}, backend.Caching, 0, unix.EOPNOTSUPP},
+		{"2.4 cannot be asked, has it", 4, 1, nil, backend.WC, backend.WC, nil},
+		{"2.4 cannot be asked, lacks it", 4, 1, nil, backend.Caching, 0, unix.EOPNOTSUPP},
+		{"2.3 cached", 3, 2, nil, backend.None, backend.Caching, nil},
+		{"2.3 cannot be asked, lacks it", 3, 2, nil, backend.WC, 0, unix.EOPNOTSUPP},
+	} {
+		f := newFake(t, 2, c.minor)
+		f.defaultMap = c.defaultMap
+		f.canMap = map[uint32]bool{}
+		for _, typ := range c.canMap {
+			f.canMap[typ] = true
+		}
+		p, err := openFake(t, f).Pin(backend.PinRequest{Addr: buffer, Size: 65536})
+		require.NoError(t, err, c.what)
+		_, got, err := p.Map(65536, c.want)
+		if c.err != nil {
+			require.ErrorIs(t, err, c.err, c.what)
+			require.Empty(t, f.mappings, c.what)
+			continue
+		}
+		require.NoError(t, err, c.what)
+		require.Equal(t, c.got, got, c.what)
+	}
+}
+
+// A type that was asked for once does not stick to later mappings.
+func TestRequestedTypeIsTakenBack(t *testing.T) {
+	f := newFake(t, 2, 6)
+	f.defaultMap, f.canMap = 2, map[uint32]bool{0: true, 1: true, 2: true}
+	p, err := openFake(t, f).Pin(backend.PinRequest{Addr: buffer, Size: 65536})
+	require.NoError(t, err)
+	for _, c := range []struct{ want, got backend.MappingType }{
+		{backend.WC, backend.WC}, {backend.None, backend.Caching}, {backend.WC, backend.WC}, {backend.WC, backend.WC},
+	} {
+		_, got, err := p.Map(65536, c.want)
+		require.NoError(t, err)
+		require.Equal(t, c.got, got)
+		require.NoError(t, p.Unmap())
+	}
+}
+
+func TestAttributes(t *testing.T) {
+	for _, c := range []struct {
+		minor                 uint32
+		persistent, forcePCIe bool
+		want                  [2]int
+	}{
+		{6, true, true, [2]int{1, 1}},
+		{5, true, false, [2]int{1, 0}},
+		{6, false, false, [2]int{0, 0}},
+		{4, true, true, [2]int{0, 0}},
+		{0, true, true, [2]int{0, 0}},
+	} {
+		f := newFake(t, 2, c.minor)
+		f.persistent, f.forcePCIe = c.persistent, c.forcePCIe
+		s := openFake(t, f)
+		for i, a := range []backend.Attr{backend.AttrPersistentMapping, backend.AttrForcePCIe} {
+			v, err := s.Attribute(a)
+			require.NoError(t, err)
+			require.Equal(t, c.want[i], v, "%v attribute %d", f, a)
+		}
+		v, err := s.Attribute(backend.AttrDMABufMmap)
+		require.NoError(t, err)
+		require.Zero(t, v)
+		_, err = s.Attribute(4)
+		require.ErrorIs(t, err, unix.EINVAL)
+	}
+}
+
+// Each call on the way fails once: the errno comes out, and closing the
+// session leaves nothing.
+func TestEveryCallFailsOnce(t *testing.T) {
+	life := func(f *fakeDriver) error {
+		s, err := open(f, noSync)
+		if err != nil {
+			return err
+		}
+		defer s.Close()
+		_, err = s.Attribute(backend.AttrPersistentMapping)
+		if err != nil {
+			return err
+		}
+		p, err := s.Pin(backend.PinRequest{Addr: buffer, Size: 65536, V2: f.driver&1 == 0})
+		if err != nil {
+			return err
+		}
+		_, err = p.Info()
+		if err == nil {
+			_, err = p.CallbackFlag()
+		}
+		if err == nil {
+			_, _, err = p.Map(65536, backend.WC)
+		}
+		if p.(*pin).va != 0 {
+			if e := p.Unmap(); e != nil {
+				err = errors.Join(err, e, p.Unmap())
+			}
+		}
+		if e := p.Unpin(); e != nil {
+			err = errors.Join(err, e, p.Unpin())
+		}
+		return err
+	}
+	for _, minor := range []uint32{3, 4, 5, 6} {
+		clean := newFake(t, 2, minor)
+		require.NoError(t, life(clean))
+		slices.Sort(clean.calls)
+		calls := slices.Compact(clean.calls)
+		require.Greater(t, len(calls), 6)
+		for _, name := range calls {
+			f := newFake(t, 2, minor)
+			f.fail[name] = unix.EMLINK // nothing here makes that one up
+			err := life(f)
+			if name != "close" {
+				require.ErrorIs(t, err, unix.EMLINK, "%v: %s", f, name)
+			}
+			require.Zero(t, f.live(), "%v: %s", f, name)
+		}
+	}
+}
+
+// A GET_INFO that fails after mmap takes the mapping down again.
+func TestMapLeavesNothingWhenTheTypeIsUnknown(t *testing.T) {
+	f := newFake(t, 2, 6)
+	p, err := openFake(t, f).Pin(backend.PinRequest{Addr: buffer, Size: 65536})
+	require.NoError(t, err)
+	f.fail["GET_INFO_V2"] = unix.EMLINK
+	_, _, err = p.Map(65536, backend.None)
+	require.ErrorIs(t, err, unix.EMLINK)
+	require.Empty(t, f.mappings)
+	_, _, err = p.Map(65536, backend.None)
+	require.NoError(t, err)
+}
+
+func TestSyncMemopsIsBestEffort(t *testing.T) {
+	var asked []uint64
+	f := newFake(t, 2, 6)
+	s, err := open(f, func(addr uint64) error {
+		asked = append(asked, addr)
+		return unix.EIO
+	})
+	require.NoError(t, err)
+	p, err := s.Pin(backend.PinRequest{Addr: buffer + 8, Size: 8})
+	require.NoError(t, err)
+	require.Equal(t, []uint64{buffer + 8}, asked)
+	require.NoError(t, p.Unpin())
+
+	_, err = s.Pin(backend.PinRequest{Addr: 0, Size: 8})
+	require.ErrorIs(t, err, unix.EINVAL)
+	require.Len(t, asked, 1, "nothing is asked of CUDA for a buffer that does not pin")
+}
+
+// On a machine without the module the real kernel says so.
+func TestOpenWithoutTheModule(t *testing.T) {
+	if err := unix.Access(devicePath, unix.F_OK); err == nil {
+		t.Skipf("%s exists here", devicePath)
+	}
+	_, err := Backend{}.Open()
+	require.ErrorIs(t, err, unix.ENOENT)
+}

@@ -1,0 +1,41 @@
+package gdrdrv
+
+import (
+	"unsafe"
+
+	"gdrapi/core/internal/sys"
+
+	"golang.org/x/sys/unix"
+)
+
+// kernel is the system calls that the backend makes; tests put a simulated
+// driver behind it. No method returns EINTR.
+type kernel interface {
+	open(path string) (fd int, err error)
+	// ioctl takes the address of the structure of abi.go that code is for.
+	ioctl(fd int, code uint32, arg unsafe.Pointer) error
+	mmap(fd int, offset uint64, size uintptr) (va uintptr, err error)
+	munmap(va, size uintptr) error
+	close(fd int) error
+}
+
+// linux is the kernel itself.
+type linux struct{}
+
+func (linux) open(path string) (int, error) {
+	for {
+		fd, err := unix.Open(path, unix.O_RDWR|unix.O_CLOEXEC, 0)
+		if err != unix.EINTR {
+			return fd, err
+		}
+	}
+}
+
+func (linux) ioctl(fd int, code uint32, arg unsafe.Pointer) error { return sys.Ioctl(fd, code, arg) }
+
+func (linux) mmap(fd int, offset uint64, size uintptr) (uintptr, error) {
+	return sys.Mmap(fd, offset, size)
+}
+
+func (linux) munmap(va, size uintptr) error { return sys.Munmap(va, size) }
+func (linux) close(fd int) error            { return sys.Close(fd) }

@@ -1,0 +1,163 @@
+// Package handle gives out the 64-bit handles of the C ABI and keeps the table
+// through which the C copy routines look them up without a lock.
+//
+// A handle names a slot by index and carries the slot's generation, so a stale
+// or forged handle never names somebody else's buffer. See capi/slot.h for the
+// layout and the protocol between a copy and an unmap.
+package handle
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// Handle is the value of a gdr_t, a gdr_mh_t or a gdr_mem_t. The zero Handle
+// names nothing.
+type Handle uint64
+
+func compose(epoch, gen, index uint32) Handle {
+	return Handle(epoch)<<(genBits+indexBits) | Handle(gen)<<indexBits | Handle(index)
+}
+
+func (h Handle) index() uint32 { return uint32(h) & (slotCount - 1) }
+
+// maxGen is the last generation of a slot: it is then retired, so that no
+// handle value is ever given out twice.
+const maxGen = 1<<genBits - 1
+
+// Table gives out handles. All its methods may be called from any goroutine.
+type Table struct {
+	mem     []byte
+	header  *header
+	slots   *[slotCount]slot
+	hazards *[hazardCount]hazard
+
+	mu      sync.Mutex
+	gens    []uint32 // generation that a slot had last, by index
+	free    []uint32 // slots below len(gens) that nothing uses
+	perType [4]int   // live mappings by type
+}
+
+// New makes a table whose handles carry epoch, 1 to MaxEpoch.
+//
+// It reserves 68 MiB of address space, of which only what is used is ever
+// backed by memory. A forked child does not inherit it.
+func New(epoch uint32) (*Table, error) {
+	if epoch == 0 || epoch > MaxEpoch {
+		return nil, fmt.Errorf("handle table: epoch %d is not in 1..%d: %w", epoch, MaxEpoch, unix.EAGAIN)
+	}
+	mem, err := unix.Mmap(-1, 0, int(tableBytes), unix.PROT_READ|unix.PROT_WRITE,
+		unix.MAP_PRIVATE|unix.MAP_ANONYMOUS|unix.MAP_NORESERVE)
+	if err != nil {
+		return nil, fmt.Errorf("handle table: reserving %d bytes: %w", tableBytes, err)
+	}
+	// Neither is needed for correctness: huge pages would only make the first
+	// slot cost 2 MiB, and a child never looks at the table.
+	_ = unix.Madvise(mem, unix.MADV_NOHUGEPAGE)
+	_ = unix.Madvise(mem, unix.MADV_DONTFORK)
+
+	t := &Table{mem: mem}
+	t.header, t.slots, t.hazards = view(mem)
+	t.header.epoch = epoch
+	if registerBarrier() != nil {
+		t.header.fenced = 1
+	}
+	return t, nil
+}
+
+// Close gives the table's memory back. Nothing may use the table afterwards,
+// the C side included; the library itself never closes its table.
+func (t *Table) Close() error { return unix.Munmap(t.mem) }
+
+// Addr is the address of the struct gdr_table that C reads.
+func (t *Table) Addr() uintptr { return uintptr(unsafe.Pointer(t.header)) }
+
+// Alloc gives out a new handle. It is not mapped.
+func (t *Table) Alloc() (Handle, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	var i uint32
+	switch {
+	case len(t.free) > 0:
+		i = t.free[len(t.free)-1]
+		t.free = t.free[:len(t.free)-1]
+	case len(t.gens) < slotCount:
+		i = uint32(len(t.gens))
+		// A random start makes a guessed handle unlikely to hit.
+		t.gens = append(t.gens, rand.Uint32()>>1)
+	default:
+		return 0, fmt.Errorf("handle table: all %d handles are in use: %w", slotCount, unix.ENOMEM)
+	}
+	t.gens[i]++
+	return compose(t.header.epoch, t.gens[i], i), nil
+}
+
+// Free takes back a handle that Alloc gave out and that is not published.
+func (t *Table) Free(h Handle) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	i := h.index()
+	if t.gens[i] < maxGen {
+		t.free = append(t.free, i)
+	}
+}
+
+// Publish lets copies through h use the n bytes mapped at va. typ is a value of
+// enum gdr_mapping_type.
+func (t *Table) Publish(h Handle, va uintptr, n uint64, typ uint32) {
+	t.count(typ, +1)
+	s := &t.slots[h.index()]
+	s.va, s.len, s.typ = uint64(va), n, typ
+	s.key.Store(uint64(h))
+}
+
+// Retract ends what Publish began: when it returns, no copy through h is under
+// way, and none will start. The mapping may then be taken down.
+func (t *Table) Retract(h Handle) {
+	s := &t.slots[h.index()]
+	s.key.Store(0)
+	if t.header.fenced == 0 {
+		barrier()
+	}
+	used := min(t.header.hazardsUsed.Load(), hazardCount)
+	for i := range t.hazards[:used] {
+		t.hazards[i].wait(h)
+	}
+	t.count(s.typ, -1)
+}
+
+// wait returns once the thread that owns z does not copy through h. A copy of
+// some megabytes takes milliseconds, so it sleeps after a short spin.
+func (z *hazard) wait(h Handle) {
+	for l := range z.busy {
+		for spins := 0; z.busy[l].Load() == uint64(h); spins++ {
+			if spins > 100 {
+				time.Sleep(20 * time.Microsecond)
+			}
+		}
+	}
+}
+
+// count notes that a mapping of type typ came or went. Copies fence fully
+// while more than one type is live.
+func (t *Table) count(typ uint32, by int) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.perType[typ&3] += by
+	live := 0
+	for _, n := range t.perType {
+		if n > 0 {
+			live++
+		}
+	}
+	var mixed uint32
+	if live > 1 {
+		mixed = 1
+	}
+	t.header.mixed.Store(mixed)
+}

@@ -1,0 +1,210 @@
+package handle
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+	"unsafe"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+)
+
+func newTable(t *testing.T, epoch uint32) *Table {
+	t.Helper()
+	tab, err := New(epoch)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, tab.Close()) })
+	return tab
+}
+
+func TestEpochRange(t *testing.T) {
+	for _, epoch := range []uint32{0, MaxEpoch + 1} {
+		_, err := New(epoch)
+		require.ErrorIs(t, err, unix.EAGAIN)
+	}
+	h, err := newTable(t, MaxEpoch).Alloc()
+	require.NoError(t, err)
+	require.EqualValues(t, MaxEpoch, h>>(genBits+indexBits))
+}
+
+func TestHandlesAreNeverGivenTwice(t *testing.T) {
+	tab := newTable(t, 1)
+	seen := map[Handle]bool{}
+	for range 1000 {
+		h, err := tab.Alloc()
+		require.NoError(t, err)
+		require.NotZero(t, h)
+		require.False(t, seen[h], "handle %#x twice", h)
+		seen[h] = true
+		tab.Free(h)
+	}
+	require.Len(t, tab.gens, 1, "a freed slot is used again")
+}
+
+func TestLastGenerationRetiresTheSlot(t *testing.T) {
+	tab := newTable(t, 1)
+	h, err := tab.Alloc()
+	require.NoError(t, err)
+	tab.Free(h)
+	tab.gens[h.index()] = maxGen - 1
+	last, err := tab.Alloc()
+	require.NoError(t, err)
+	require.Equal(t, h.index(), last.index())
+	tab.Free(last)
+	next, err := tab.Alloc()
+	require.NoError(t, err)
+	require.NotEqual(t, last.index(), next.index())
+}
+
+func TestTableFull(t *testing.T) {
+	tab := newTable(t, 1)
+	tab.gens = make([]uint32, slotCount)
+	_, err := tab.Alloc()
+	require.ErrorIs(t, err, unix.ENOMEM)
+}
+
+func TestPublishRetract(t *testing.T) {
+	tab := newTable(t, 3)
+	h, err := tab.Alloc()
+	require.NoError(t, err)
+	s := &tab.slots[h.index()]
+	require.Zero(t, s.key.Load())
+	tab.Publish(h, 0x1000, 4096, 1)
+	require.EqualValues(t, h, s.key.Load())
+	require.EqualValues(t, 0x1000, s.va)
+	require.EqualValues(t, 4096, s.len)
+	tab.Retract(h)
+	require.Zero(t, s.key.Load())
+}
+
+func TestMixedTypes(t *testing.T) {
+	tab := newTable(t, 1)
+	var hs [3]Handle
+	for i := range hs {
+		hs[i], _ = tab.Alloc()
+	}
+	mixed := func() uint32 { return tab.header.mixed.Load() }
+	tab.Publish(hs[0], 0, 1, 1)
+	tab.Publish(hs[1], 0, 1, 1)
+	require.Zero(t, mixed())
+	tab.Publish(hs[2], 0, 1, 2)
+	require.EqualValues(t, 1, mixed())
+	tab.Retract(hs[0])
+	require.EqualValues(t, 1, mixed())
+	tab.Retract(hs[1])
+	require.Zero(t, mixed())
+	tab.Retract(hs[2])
+	require.Zero(t, mixed())
+}
+
+// A thread that copies is modelled by a goroutine that names the handle in a
+// hazard record, as capi/data.c does.
+func TestRetractWaitsForCopies(t *testing.T) {
+	tab := newTable(t, 1)
+	h, err := tab.Alloc()
+	require.NoError(t, err)
+	tab.Publish(h, 0, 1, 1)
+	tab.header.hazardsUsed.Store(2)
+	z := &tab.hazards[1]
+	z.busy[2].Store(uint64(h))
+
+	done := make(chan struct{})
+	go func() {
+		tab.Retract(h)
+		close(done)
+	}()
+	for tab.slots[h.index()].key.Load() != 0 {
+		time.Sleep(time.Millisecond)
+	}
+	select {
+	case <-done:
+		t.Fatal("Retract returned during a copy")
+	case <-time.After(20 * time.Millisecond):
+	}
+	z.busy[2].Store(0)
+	<-done
+}
+
+func TestConcurrentUse(t *testing.T) {
+	tab := newTable(t, 1)
+	var wg sync.WaitGroup
+	for range 8 {
+		wg.Go(func() {
+			for range 500 {
+				h, err := tab.Alloc()
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				tab.Publish(h, 0x1000, 64, 1)
+				if got := tab.slots[h.index()].key.Load(); got != uint64(h) {
+					t.Errorf("slot of %#x holds %#x", h, got)
+				}
+				tab.Retract(h)
+				tab.Free(h)
+			}
+		})
+	}
+	wg.Wait()
+	require.Equal(t, len(tab.gens), len(tab.free), "every slot came back")
+}
+
+// layoutProgram prints what the C compiler makes of capi/slot.h.
+const layoutProgram = `
+#include <stddef.h>
+#include <stdio.h>
+#include "slot.h"
+#define S(t) printf("%zu ", sizeof(t))
+#define O(t, f) printf("%zu ", offsetof(t, f))
+int main(void)
+{
+	S(struct gdr_slot); O(struct gdr_slot, key); O(struct gdr_slot, va);
+	O(struct gdr_slot, len); O(struct gdr_slot, type);
+	S(struct gdr_hazard); O(struct gdr_hazard, owner); O(struct gdr_hazard, level);
+	O(struct gdr_hazard, busy);
+	S(struct gdr_table); O(struct gdr_table, epoch); O(struct gdr_table, fenced);
+	O(struct gdr_table, hazards_used); O(struct gdr_table, mixed);
+	O(struct gdr_table, slots); O(struct gdr_table, hazards);
+	printf("%u %u %d %u %u", GDR_SLOT_COUNT, GDR_HAZARD_COUNT, GDR_HAZARD_LEVELS,
+	       GDR_HANDLE_EPOCH_SHIFT, GDR_HANDLE_EPOCH_MAX);
+	return 0;
+}
+`
+
+func TestLayout(t *testing.T) {
+	cc, err := exec.LookPath("cc")
+	if err != nil {
+		t.Skip("no C compiler to read capi/slot.h with")
+	}
+	dir := t.TempDir()
+	src := filepath.Join(dir, "layout.c")
+	bin := filepath.Join(dir, "layout")
+	require.NoError(t, os.WriteFile(src, []byte(layoutProgram), 0o600))
+	out, err := exec.Command(cc, "-I../../capi", "-o", bin, src).CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	out, err = exec.Command(bin).Output()
+	require.NoError(t, err)
+
+	var got []uintptr
+	for _, f := range strings.Fields(string(out)) {
+		n, err := strconv.Atoi(f)
+		require.NoError(t, err)
+		got = append(got, uintptr(n))
+	}
+	var s slot
+	var z hazard
+	var h header
+	require.Equal(t, []uintptr{
+		unsafe.Sizeof(s), unsafe.Offsetof(s.key), unsafe.Offsetof(s.va), unsafe.Offsetof(s.len), unsafe.Offsetof(s.typ),
+		unsafe.Sizeof(z), unsafe.Offsetof(z.owner), unsafe.Offsetof(z.level), unsafe.Offsetof(z.busy),
+		unsafe.Sizeof(h), unsafe.Offsetof(h.epoch), unsafe.Offsetof(h.fenced), unsafe.Offsetof(h.hazardsUsed),
+		unsafe.Offsetof(h.mixed), unsafe.Offsetof(h.slots), unsafe.Offsetof(h.hazards),
+		slotCount, hazardCount, hazardLevels, genBits + indexBits, MaxEpoch,
+	}, got)
+}

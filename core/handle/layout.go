@@ -1,0 +1,68 @@
+package handle
+
+import (
+	"sync/atomic"
+	"unsafe"
+)
+
+// The structs of this file are those of capi/slot.h, field by field: the C copy
+// routines read this memory. TestLayout compares the two.
+
+const (
+	indexBits = 20
+	genBits   = 32
+	epochBits = 12
+
+	slotCount    = 1 << indexBits
+	hazardCount  = 1 << 16
+	hazardLevels = 3
+
+	// MaxEpoch is the highest epoch that fits into a handle.
+	MaxEpoch = 1<<epochBits - 1
+)
+
+type slot struct {
+	key atomic.Uint64
+	va  uint64
+	len uint64
+	typ uint32
+	_   uint32
+	_   [4]uint64
+}
+
+type hazard struct {
+	owner atomic.Uint32
+	level uint32
+	busy  [hazardLevels]atomic.Uint64
+	frame [hazardLevels]uint64
+	_     uint64
+}
+
+type header struct {
+	epoch       uint32
+	fenced      uint32
+	hazardsUsed atomic.Uint32
+	mixed       atomic.Uint32
+	slots       uint64
+	hazards     uint64
+}
+
+const (
+	headerBytes = 4096
+	slotBytes   = slotCount * unsafe.Sizeof(slot{})
+	hazardBytes = hazardCount * unsafe.Sizeof(hazard{})
+	tableBytes  = headerBytes + slotBytes + hazardBytes
+)
+
+// view lays the table's structs over mem, which is tableBytes long and page
+// aligned. It is the one place where that memory changes its type: it is
+// mapped outside the Go heap because C reads it at a fixed address.
+func view(mem []byte) (*header, *[slotCount]slot, *[hazardCount]hazard) {
+	base := unsafe.Pointer(unsafe.SliceData(mem))
+	slots := unsafe.Add(base, headerBytes)
+	hazards := unsafe.Add(slots, slotBytes)
+	h := (*header)(base)
+	h.slots = uint64(uintptr(slots))
+	h.hazards = uint64(uintptr(hazards))
+	return h, (*[slotCount]slot)(slots), (*[hazardCount]hazard)(hazards)
+}

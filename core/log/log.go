@@ -1,0 +1,72 @@
+// Package log writes the library's log: lines on standard error, off unless
+// the host process asked for them through GDRCOPY_ENABLE_LOGGING.
+//
+// It does not use the standard library's log package: a line has to leave in
+// one write(2), whatever a host did to its standard streams, and the prefixes
+// are part of the ABI's documentation.
+package log
+
+import (
+	"fmt"
+	"strings"
+	"sync/atomic"
+
+	"golang.org/x/sys/unix"
+)
+
+// Level orders lines by weight; the values are those of GDRCOPY_LOG_LEVEL.
+type Level int32
+
+const (
+	Debug Level = 1
+	Info  Level = 2
+	Warn  Level = 3
+	Error Level = 4
+
+	// Off is above every level.
+	Off Level = 5
+)
+
+var prefixes = [...]string{Debug: "DBG:  ", Info: "INFO: ", Warn: "WARN: ", Error: "ERR:  "}
+
+// threshold is the lowest level that is written.
+var threshold atomic.Int32
+
+func init() { threshold.Store(int32(Off)) }
+
+// SetThreshold makes lines of level l and above appear. It may be called at
+// any time, from any goroutine.
+func SetThreshold(l Level) { threshold.Store(int32(l)) }
+
+// Debugf logs what only a developer of this library wants to see.
+func Debugf(format string, args ...any) { logf(Debug, format, args) }
+
+// Infof logs a choice that was made.
+func Infof(format string, args ...any) { logf(Info, format, args) }
+
+// Warnf logs what works, but not as well as it could.
+func Warnf(format string, args ...any) { logf(Warn, format, args) }
+
+// Errorf logs why a call fails, and what to do about it.
+func Errorf(format string, args ...any) { logf(Error, format, args) }
+
+func logf(l Level, format string, args []any) {
+	if int32(l) < threshold.Load() {
+		return
+	}
+	line := strings.TrimRight(fmt.Sprintf(format, args...), "\n")
+	write([]byte(prefixes[l] + line + "\n"))
+}
+
+func write(b []byte) {
+	for len(b) > 0 {
+		n, err := unix.Write(2, b)
+		if err == unix.EINTR {
+			continue
+		}
+		if err != nil || n <= 0 {
+			return // a host may have closed standard error
+		}
+		b = b[n:]
+	}
+}

@@ -1,0 +1,236 @@
+// Package vulkan is the backend that maps GPU memory through the Vulkan
+// driver. It needs neither a kernel module nor a recent CUDA, but it serves
+// one kind of memory alone: what cuMemCreate made with a POSIX file descriptor
+// among its handle types.
+//
+// A pinned buffer is the CUDA allocation imported into Vulkan a further time:
+// each has a mapping of its own, and keeps the memory alive.
+package vulkan
+
+import (
+	"errors"
+	"fmt"
+
+	"gdrapi/core/backend"
+	"gdrapi/core/cuda"
+	"gdrapi/core/internal/sys"
+	"gdrapi/core/log"
+
+	"golang.org/x/sys/unix"
+)
+
+// What Session.Version answers, for want of a kernel driver: the version of
+// this library.
+const major, minor = 2, 6
+
+// waysOut tells a user with memory that cannot be imported what to do.
+const waysOut = "allocate with gdr_mem_alloc, or with cuMemCreate and CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, or load gdrdrv, or use a driver of CUDA 13.3 or later"
+
+// Backend is the vulkan backend.
+type Backend struct{}
+
+func (Backend) Name() string { return "vulkan" }
+
+// Open loads CUDA and Vulkan and looks for a device that can serve. The first
+// one in a process takes half a second. CUDA is not initialised.
+func (Backend) Open() (backend.Session, error) {
+	cu, err := cuda.Load()
+	if err != nil {
+		return nil, err
+	}
+	i, err := processInstance()
+	if err != nil {
+		return nil, err
+	}
+	return &session{cuda: cu, instance: i}, nil
+}
+
+type session struct {
+	cuda     *cuda.Driver
+	instance *instance
+}
+
+// Pin imports the allocation that the buffer lies in. FORCE_PCIE changes
+// nothing: every mapping goes through the BAR. Token and VASpace mean nothing
+// to Vulkan and are not looked at.
+func (s *session) Pin(req backend.PinRequest) (backend.Pin, error) {
+	if req.Flags&^backend.PinForcePCIe != 0 {
+		return nil, fmt.Errorf("pin flags %#x: %w", req.Flags, unix.EINVAL)
+	}
+	ordinal, err := s.cuda.DeviceOf(req.Addr)
+	if err != nil {
+		return nil, err
+	}
+	var p *pin
+	err = s.cuda.WithDevice(ordinal, func() (err error) {
+		p, err = s.pin(req)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	return p, nil
+}
+
+// pin does the work of Pin on a thread with a current context.
+func (s *session) pin(req backend.PinRequest) (*pin, error) {
+	h, err := s.cuda.MemRetainAllocationHandle(req.Addr)
+	if err != nil {
+		return nil, s.explain(req.Addr, err)
+	}
+	defer func() {
+		if err := s.cuda.MemRelease(h); err != nil {
+			log.Warnf("a reference to the GPU memory at %#x is lost: %v", req.Addr, err)
+		}
+	}()
+	g, err := s.gpuOf(h, req.Addr)
+	if err != nil {
+		return nil, err
+	}
+	base, length, err := s.cuda.MemGetAddressRange(req.Addr)
+	if err != nil {
+		return nil, err
+	}
+	page := uint64(unix.Getpagesize())
+	size := (req.Size + page - 1) &^ (page - 1)
+	offset := req.Addr - base
+	if req.Addr < base || offset > length || req.Size > length-offset {
+		return nil, fmt.Errorf("%d bytes at %#x do not lie in one allocation (that is %d bytes at %#x), and vulkan pins no more than one; pin each on its own: %w", req.Size, req.Addr, length, base, unix.ENOTSUP)
+	}
+	if err := s.cuda.SetSyncMemops(req.Addr); err != nil {
+		return nil, err
+	}
+	dev, err := g.open()
+	if err != nil {
+		return nil, err
+	}
+	memory, err := s.importAllocation(g, dev, h, length)
+	if err != nil {
+		return nil, err
+	}
+	return &pin{api: g.api, device: dev, memory: memory, addr: req.Addr, offset: offset, size: size, page: page}, nil
+}
+
+// explain tells plain CUDA memory from what is no GPU memory, once CUDA has no
+// allocation handle for the address.
+func (s *session) explain(addr uint64, err error) error {
+	if !errors.Is(err, cuda.ErrInvalidValue) && !errors.Is(err, cuda.ErrNotSupported) {
+		return err
+	}
+	kind, kindErr := s.cuda.PointerAttribute(cuda.MemoryType, addr)
+	if kindErr == nil && kind != cuda.MemoryTypeDevice {
+		return fmt.Errorf("%#x is host memory: %w (%v)", addr, unix.EINVAL, err)
+	}
+	return fmt.Errorf("the memory at %#x cannot be exported from CUDA, as plain cuMemAlloc or cudaMalloc memory cannot; %s: %w (%v)", addr, waysOut, unix.ENOTSUP, err)
+}
+
+// gpuOf finds Vulkan's view of the GPU that the allocation is on. It refuses
+// an allocation that was not made to be exported.
+func (s *session) gpuOf(h cuda.MemHandle, addr uint64) (*gpu, error) {
+	prop, err := s.cuda.MemGetAllocationProperties(h)
+	if err != nil {
+		return nil, err
+	}
+	if prop.RequestedHandleTypes&cuda.HandleTypePosixFD == 0 || prop.Location.Type != cuda.LocationDevice {
+		return nil, fmt.Errorf("the memory at %#x was not created on a GPU with a POSIX file descriptor among its handle types; %s: %w", addr, waysOut, unix.ENOTSUP)
+	}
+	dev, err := s.cuda.Device(int(prop.Location.ID))
+	if err != nil {
+		return nil, err
+	}
+	uuid, err := s.cuda.DeviceUUID(dev)
+	if err != nil {
+		return nil, err
+	}
+	return s.instance.find(uuid)
+}
+
+// importAllocation makes a Vulkan memory object of the whole allocation.
+func (s *session) importAllocation(g *gpu, dev deviceHandle, h cuda.MemHandle, size uint64) (memoryHandle, error) {
+	fd, err := s.cuda.MemExport(h)
+	if err != nil {
+		return 0, err
+	}
+	memory, err := g.api.importMemory(dev, fd, size, g.memoryType)
+	if err != nil {
+		_ = sys.Close(fd)
+		return 0, fmt.Errorf("Vulkan does not take %d bytes of CUDA memory: %w", size, err)
+	}
+	return memory, nil
+}
+
+func (s *session) Attribute(a backend.Attr) (int, error) {
+	switch a {
+	case backend.AttrPersistentMapping, backend.AttrForcePCIe:
+		return 1, nil
+	case backend.AttrDMABufMmap:
+		return 0, nil
+	}
+	return 0, fmt.Errorf("attribute %d: %w", a, unix.EINVAL)
+}
+
+func (s *session) Version() (int, int) { return major, minor }
+
+// Close leaves the instance, and the devices, to later sessions.
+func (s *session) Close() error { return nil }
+
+// pin is one Vulkan memory object. va is not 0 while it is mapped.
+type pin struct {
+	api    *api
+	device deviceHandle
+	memory memoryHandle
+
+	addr, offset, size, page uint64 // size is in whole pages
+	va                       uintptr
+}
+
+// Info gives the address that the caller pinned, and the caller's size in
+// whole host pages.
+func (p *pin) Info() (backend.Info, error) {
+	return backend.Info{VA: p.addr, MappedSize: p.size, PageSize: uint32(p.page)}, nil
+}
+
+func (p *pin) Map(size uint64, want backend.MappingType) (uintptr, backend.MappingType, error) {
+	if p.addr%p.page != 0 {
+		return 0, backend.None, fmt.Errorf("cannot map %#x, which is not aligned to a host page: pin from a multiple of %d bytes on: %w", p.addr, p.page, unix.EINVAL)
+	}
+	if want != backend.None && want != backend.WC {
+		return 0, backend.None, fmt.Errorf("mapping type %d was asked for, and vulkan has write-combined mappings (%d) alone: %w", want, backend.WC, unix.EINVAL)
+	}
+	if size == 0 || size > p.size || p.va != 0 {
+		return 0, backend.None, unix.EINVAL
+	}
+	va, err := p.api.mapMemory(p.device, p.memory, p.offset, size)
+	if err != nil {
+		return 0, backend.None, err
+	}
+	if uint64(va)%p.page != 0 {
+		p.api.unmapMemory(p.device, p.memory)
+		return 0, backend.None, fmt.Errorf("vkMapMemory gave %#x, which is not aligned to a page: %w", va, unix.EIO)
+	}
+	// The driver's mappings are not for children to inherit. Some drivers have
+	// seen to that, and refuse.
+	if err := sys.DontFork(va, uintptr(size)); err != nil {
+		log.Debugf("madvise(MADV_DONTFORK) on a Vulkan mapping: %v", err)
+	}
+	p.va = va
+	return va, backend.WC, nil
+}
+
+func (p *pin) Unmap() error {
+	if p.va == 0 {
+		return unix.EINVAL
+	}
+	p.api.unmapMemory(p.device, p.memory)
+	p.va = 0
+	return nil
+}
+
+// CallbackFlag is always 0: no one revokes imported memory.
+func (p *pin) CallbackFlag() (int, error) { return 0, nil }
+
+func (p *pin) Unpin() error {
+	p.api.freeMemory(p.device, p.memory)
+	p.memory = 0
+	return nil
+}

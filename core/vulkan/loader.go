@@ -1,0 +1,220 @@
+package vulkan
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"runtime"
+	"sync"
+	"unsafe"
+
+	"github.com/ebitengine/purego"
+	"golang.org/x/sys/unix"
+)
+
+// loaderName is the Vulkan loader. By its ABI it exports every function of the
+// core API, which is all that is used here.
+const loaderName = "libvulkan.so.1"
+
+type symbol int
+
+const (
+	symCreateInstance symbol = iota
+	symDestroyInstance
+	symEnumeratePhysicalDevices
+	symEnumerateDeviceExtensionProperties
+	symGetPhysicalDeviceProperties2
+	symGetPhysicalDeviceMemoryProperties
+	symCreateDevice
+	symAllocateMemory
+	symFreeMemory
+	symMapMemory
+	symUnmapMemory
+	symbolCount
+)
+
+var names = [symbolCount]string{
+	symCreateInstance:                     "vkCreateInstance",
+	symDestroyInstance:                    "vkDestroyInstance",
+	symEnumeratePhysicalDevices:           "vkEnumeratePhysicalDevices",
+	symEnumerateDeviceExtensionProperties: "vkEnumerateDeviceExtensionProperties",
+	symGetPhysicalDeviceProperties2:       "vkGetPhysicalDeviceProperties2",
+	symGetPhysicalDeviceMemoryProperties:  "vkGetPhysicalDeviceMemoryProperties",
+	symCreateDevice:                       "vkCreateDevice",
+	symAllocateMemory:                     "vkAllocateMemory",
+	symFreeMemory:                         "vkFreeMemory",
+	symMapMemory:                          "vkMapMemory",
+	symUnmapMemory:                        "vkUnmapMemory",
+}
+
+// Handles of the API; 0 is no object.
+type (
+	instanceHandle       uint64
+	physicalDeviceHandle uint64
+	deviceHandle         uint64
+	memoryHandle         uint64
+)
+
+// api is the loaded Vulkan loader.
+type api struct{ fn [symbolCount]uintptr }
+
+// loadAPI loads the loader, once in a process.
+var loadAPI = sync.OnceValues(func() (*api, error) {
+	lib, err := purego.Dlopen(loaderName, purego.RTLD_NOW|purego.RTLD_LOCAL)
+	if err != nil {
+		return nil, fmt.Errorf("cannot load the Vulkan loader, which Debian has in libvulkan1: %w (%v)", unix.ENODEV, err)
+	}
+	a := new(api)
+	for i, name := range names {
+		if a.fn[i], err = purego.Dlsym(lib, name); err != nil {
+			return nil, fmt.Errorf("the Vulkan loader is too old, it has no %s: %w", name, unix.ENOTSUP)
+		}
+	}
+	return a, nil
+})
+
+// call calls s, whose result is a VkResult. Go objects that args point to
+// stay where they are, and alive, for as long as the call lasts: that is what
+// the directive is for. What those objects point to in turn the caller pins.
+//
+//go:uintptrescapes
+func (a *api) call(s symbol, args ...uintptr) error {
+	r1, _, _ := purego.SyscallN(a.fn[s], args...)
+	if r := Result(r1); r != 0 {
+		return fmt.Errorf("%s: %w", names[s], r)
+	}
+	return nil
+}
+
+// callVoid calls s, which returns nothing.
+//
+//go:uintptrescapes
+func (a *api) callVoid(s symbol, args ...uintptr) { purego.SyscallN(a.fn[s], args...) }
+
+func (a *api) createInstance() (instanceHandle, error) {
+	app := &applicationInfo{header: header{sType: typeApplicationInfo}, apiVersion: apiVersion11}
+	info := &instanceCreateInfo{header: header{sType: typeInstanceCreateInfo}, applicationInfo: app}
+	var p runtime.Pinner
+	defer p.Unpin()
+	p.Pin(app)
+	var h instanceHandle
+	err := a.call(symCreateInstance, uintptr(unsafe.Pointer(info)), 0, uintptr(unsafe.Pointer(&h)))
+	return h, err
+}
+
+func (a *api) destroyInstance(h instanceHandle) { a.callVoid(symDestroyInstance, uintptr(h), 0) }
+
+// enumerate asks get for a count, then for the elements, until the count held
+// between the two calls.
+func enumerate[T any](get func(n *uint32, first uintptr) error) ([]T, error) {
+	for {
+		var n uint32
+		if err := get(&n, 0); err != nil || n == 0 {
+			return nil, err
+		}
+		list := make([]T, n)
+		var p runtime.Pinner
+		p.Pin(&list[0])
+		err := get(&n, uintptr(unsafe.Pointer(&list[0])))
+		p.Unpin()
+		if err == nil {
+			return list[:n], nil
+		}
+		if !errors.Is(err, incomplete) {
+			return nil, err
+		}
+	}
+}
+
+func (a *api) physicalDevices(h instanceHandle) ([]physicalDeviceHandle, error) {
+	return enumerate[physicalDeviceHandle](func(n *uint32, first uintptr) error {
+		return a.call(symEnumeratePhysicalDevices, uintptr(h), uintptr(unsafe.Pointer(n)), first)
+	})
+}
+
+// hasExtension says whether a device has the extension.
+func (a *api) hasExtension(pd physicalDeviceHandle, name string) (bool, error) {
+	list, err := enumerate[extensionProperties](func(n *uint32, first uintptr) error {
+		return a.call(symEnumerateDeviceExtensionProperties, uintptr(pd), 0, uintptr(unsafe.Pointer(n)), first)
+	})
+	for i := range list {
+		if got, _, _ := bytes.Cut(list[i].extensionName[:], []byte{0}); string(got) == name {
+			return true, nil
+		}
+	}
+	return false, err
+}
+
+// identity gives the UUID of a device, the one that CUDA knows it by, and its
+// VkPhysicalDeviceType.
+func (a *api) identity(pd physicalDeviceHandle) (uuid [16]byte, deviceType uint32) {
+	id := &physicalDeviceIDProperties{header: header{sType: typePhysicalDeviceIDProps}}
+	var p runtime.Pinner
+	defer p.Unpin()
+	p.Pin(id)
+	props := &physicalDeviceProperties2{header: header{sType: typePhysicalDeviceProperties2, next: unsafe.Pointer(id)}}
+	a.callVoid(symGetPhysicalDeviceProperties2, uintptr(pd), uintptr(unsafe.Pointer(props)))
+	return id.deviceUUID, props.deviceType
+}
+
+func (a *api) memoryProperties(pd physicalDeviceHandle) *memoryProperties {
+	props := new(memoryProperties)
+	a.callVoid(symGetPhysicalDeviceMemoryProperties, uintptr(pd), uintptr(unsafe.Pointer(props)))
+	return props
+}
+
+// createDevice makes a device that can import memory. It has one queue of
+// family 0, for the API wants one; nothing is ever submitted.
+func (a *api) createDevice(pd physicalDeviceHandle) (deviceHandle, error) {
+	name := append([]byte(externalMemoryFd), 0)
+	extension := &name[0]
+	priority := new(float32)
+	queue := &deviceQueueCreateInfo{header: header{sType: typeDeviceQueueCreateInfo}, queueCount: 1, queuePriorities: priority}
+	info := &deviceCreateInfo{
+		header:               header{sType: typeDeviceCreateInfo},
+		queueCreateInfoCount: 1,
+		queueCreateInfos:     queue,
+		extensionCount:       1,
+		extensions:           &extension,
+	}
+	var p runtime.Pinner
+	defer p.Unpin()
+	p.Pin(extension)
+	p.Pin(&extension)
+	p.Pin(priority)
+	p.Pin(queue)
+	var h deviceHandle
+	err := a.call(symCreateDevice, uintptr(pd), uintptr(unsafe.Pointer(info)), 0, uintptr(unsafe.Pointer(&h)))
+	return h, err
+}
+
+// importMemory makes a memory object of size bytes out of fd. When it
+// succeeds Vulkan owns fd; otherwise the caller still does.
+func (a *api) importMemory(dev deviceHandle, fd int, size uint64, memoryType uint32) (memoryHandle, error) {
+	from := &importMemoryFdInfo{header: header{sType: typeImportMemoryFdInfo}, handleType: handleTypeOpaqueFD, fd: int32(fd)}
+	info := &memoryAllocateInfo{
+		header:          header{sType: typeMemoryAllocateInfo, next: unsafe.Pointer(from)},
+		allocationSize:  size,
+		memoryTypeIndex: memoryType,
+	}
+	var p runtime.Pinner
+	defer p.Unpin()
+	p.Pin(from)
+	var h memoryHandle
+	err := a.call(symAllocateMemory, uintptr(dev), uintptr(unsafe.Pointer(info)), 0, uintptr(unsafe.Pointer(&h)))
+	return h, err
+}
+
+func (a *api) freeMemory(dev deviceHandle, m memoryHandle) {
+	a.callVoid(symFreeMemory, uintptr(dev), uintptr(m), 0)
+}
+
+func (a *api) mapMemory(dev deviceHandle, m memoryHandle, offset, size uint64) (uintptr, error) {
+	var va uintptr
+	err := a.call(symMapMemory, uintptr(dev), uintptr(m), uintptr(offset), uintptr(size), 0, uintptr(unsafe.Pointer(&va)))
+	return va, err
+}
+
+func (a *api) unmapMemory(dev deviceHandle, m memoryHandle) {
+	a.callVoid(symUnmapMemory, uintptr(dev), uintptr(m))
+}

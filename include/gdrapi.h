@@ -1,0 +1,399 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * gdrapi.h - CPU access to GPU memory through a mapping of it.
+ *
+ * The life of a buffer:
+ *
+ *	gdr_open -> gdr_pin_buffer -> gdr_map -> copies, loads and stores
+ *	         -> gdr_unmap -> gdr_unpin_buffer -> gdr_close
+ *
+ * What holds for every function, unless its own text says otherwise:
+ *
+ * Errors.  0 is success. A failure is a positive errno value, returned; errno
+ * itself is not part of the interface. Out-parameters are written on success
+ * alone. A NULL out-parameter, a NULL or unknown gdr_t, and a gdr_mh_t that is
+ * stale, made up, or of another gdr_t are EINVAL. With GDRCOPY_ENABLE_LOGGING
+ * set, one line on stderr says what went wrong and what to do about it.
+ *
+ * Units.  Sizes are bytes. A GPU address is the integer value of a CUdeviceptr
+ * or of a pointer that the CUDA runtime returned. Sizes given to gdr_map and
+ * gdr_unmap are rounded up to whole pages of the CPU.
+ *
+ * Threads.  Every function may be called from any thread, at the same time, on
+ * one gdr_t or on many. A copy that races gdr_unmap, gdr_unpin_buffer or
+ * gdr_close of its own handle either completes or returns EINVAL. The caller's
+ * own loads and stores have no such guard.
+ *
+ * Fork.  A child that is forked inherits no access: there, every gdr_t and
+ * gdr_mh_t of the parent answers EACCES, and the parent's mappings do not
+ * exist, so that a load or store to one faults. The child may gdr_open and pin
+ * for itself. Nothing that the child does with what it inherited changes the
+ * parent. No file descriptor of this library survives exec.
+ *
+ * Which way to the memory is taken is gdr_open's choice: the gdrdrv kernel
+ * module, dma-buf exports of the CUDA driver, or Vulkan. Below, these three
+ * are called the backends. The backend's page is 64 KiB on gdrdrv, and the
+ * CPU's page elsewhere.
+ */
+#ifndef GDRAPI_H
+#define GDRAPI_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+/* The version of this interface; gdr_runtime_get_version tells the library's. */
+#define GDR_API_MAJOR_VERSION 2
+#define GDR_API_MINOR_VERSION 6
+
+/* A version in one number: the major part in the high half, the minor below. */
+#define MAJOR_VERSION_SHIFT 16
+#define MINOR_VERSION_MASK (((uint32_t)1 << MAJOR_VERSION_SHIFT) - 1)
+#define GDR_API_VERSION \
+	((GDR_API_MAJOR_VERSION << MAJOR_VERSION_SHIFT) | GDR_API_MINOR_VERSION)
+
+/* The oldest gdrdrv kernel module that this interface works with. */
+#define MINIMUM_GDRDRV_MAJOR_VERSION 2
+#define MINIMUM_GDRDRV_MINOR_VERSION 0
+#define MINIMUM_GDRDRV_VERSION \
+	((MINIMUM_GDRDRV_MAJOR_VERSION << MAJOR_VERSION_SHIFT) | \
+	 MINIMUM_GDRDRV_MINOR_VERSION)
+
+/* The page of the gdrdrv backend: an address aligned to it can be mapped on
+ * every backend.
+ */
+#define GPU_PAGE_SHIFT 16
+#define GPU_PAGE_SIZE (1UL << GPU_PAGE_SHIFT)
+#define GPU_PAGE_OFFSET (GPU_PAGE_SIZE - 1)
+#define GPU_PAGE_MASK (~GPU_PAGE_OFFSET)
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Flags of gdr_pin_buffer_v2; they may be or-ed. */
+typedef enum gdr_pin_flags {
+	GDR_PIN_FLAG_DEFAULT = 0,
+	/* Reach the memory over PCIe even where the CPU has a coherent link
+	 * to the GPU. GDR_ATTR_SUPPORT_PIN_FLAG_FORCE_PCIE tells whether the
+	 * backend can.
+	 */
+	GDR_PIN_FLAG_FORCE_PCIE = 1
+} gdr_pin_flags_t;
+
+/* How the CPU sees a mapping. */
+typedef enum gdr_mapping_type {
+	GDR_MAPPING_TYPE_NONE = 0,	/* not mapped */
+	GDR_MAPPING_TYPE_WC = 1,	/* write-combined: weak order, slow reads */
+	GDR_MAPPING_TYPE_CACHING = 2,	/* like RAM, coherent */
+	GDR_MAPPING_TYPE_DEVICE = 3,	/* Arm device memory: aligned access only */
+	GDR_MAPPING_TYPE_MAX
+} gdr_mapping_type_t;
+
+/* What gdr_map_v2 may be asked for: one of these, not a set of bits. */
+typedef enum gdr_map_flags {
+	GDR_MAP_FLAG_DEFAULT = 0,	/* the type that suits the machine */
+	GDR_MAP_FLAG_REQ_WC_MAPPING = 1,
+	GDR_MAP_FLAG_REQ_CACHE_MAPPING = 2,
+	GDR_MAP_FLAG_REQ_DEVICE_MAPPING = 3
+} gdr_map_flags_t;
+
+/* Questions for gdr_get_attribute; each answer is 0 or 1. */
+typedef enum gdr_attr {
+	/* 1: a mapping stays valid until it is unpinned, even if the GPU
+	 * memory is freed first. 0: freeing the memory revokes the mapping.
+	 */
+	GDR_ATTR_USE_PERSISTENT_MAPPING = 1,
+	/* 1: gdr_pin_buffer_v2 knows GDR_PIN_FLAG_FORCE_PCIE. */
+	GDR_ATTR_SUPPORT_PIN_FLAG_FORCE_PCIE = 2,
+	/* 1: this gdr_t maps through dma-buf. */
+	GDR_ATTR_USING_DMA_BUF_MMAP = 3,
+	GDR_ATTR_MAX
+} gdr_attr_t;
+
+/* An open library; gdr_open makes one and gdr_close ends it. */
+struct gdr;
+typedef struct gdr *gdr_t;
+
+/*
+ * A pinned buffer. It is passed by value, and h has no meaning outside of the
+ * library. 0 is never a valid h. The number of a buffer that was unpinned is
+ * not soon used again, so an old copy of it answers EINVAL.
+ */
+typedef struct gdr_mh_s {
+	unsigned long h;
+} gdr_mh_t;
+
+/*
+ * What gdr_get_info_v2 tells of a pinned buffer. While mapped is 0,
+ * wc_mapping is 0 and mapping_type is GDR_MAPPING_TYPE_NONE.
+ */
+struct gdr_info_v2 {
+	uint64_t va;		/* GPU address of the first byte that a mapping shows */
+	uint64_t mapped_size;	/* bytes from va on that may be mapped */
+	uint32_t page_size;	/* the backend's page, bytes */
+	uint64_t tm_cycles;	/* CPU cycles that pinning took; 0: unknown */
+	uint32_t cycles_per_ms;	/* rate of those cycles; 0: unknown */
+	unsigned mapped:1;
+	unsigned wc_mapping:1;	/* 1: mapping_type is GDR_MAPPING_TYPE_WC */
+	gdr_mapping_type_t mapping_type;
+};
+typedef struct gdr_info_v2 gdr_info_v2_t;
+typedef gdr_info_v2_t gdr_info_t;
+
+/**
+ * gdr_open - choose a backend and open it
+ *
+ * Tries gdrdrv (/dev/gdrdrv), then dma-buf (a CUDA driver of 13.3 or later),
+ * then Vulkan (libvulkan.so.1 and libcuda.so.1), and takes the first that
+ * works. GDRCOPY_USE_DMABUF_MMAP=1 in the environment forces dma-buf;
+ * GDRCOPY_BACKEND=gdrdrv, =dmabuf or =vulkan forces that one.
+ *
+ * CUDA is not initialised here: a process may open first and fork or call
+ * cuInit later. Several opens at once are fine; each has its own buffers.
+ *
+ * Returns: the open library, or NULL when no backend works or when an
+ * environment variable names none. One log line a backend says why.
+ */
+gdr_t gdr_open(void);
+
+/**
+ * gdr_close - close what gdr_open opened
+ * @g: ends with this call
+ *
+ * Unmaps and unpins every buffer of @g that is left and frees its gdr_mem_t
+ * (gdrapi_ext.h). It waits for copies in progress. A load or store to a
+ * mapping of @g faults from then on.
+ *
+ * Returns: 0; EINVAL for a @g that is NULL, unknown or closed; EBUSY in a signal
+ * handler that interrupted a copy, which waiting for could never end; EACCES in
+ * a forked child.
+ */
+int gdr_close(gdr_t g);
+
+/**
+ * gdr_pin_buffer - pin GPU memory so that it can be mapped
+ * @g: open library
+ * @addr: GPU address of the first byte
+ * @size: bytes, not 0; one allocation must hold them all
+ * @p2p_token: CUDA's token of the allocation, or 0
+ * @va_space: CUDA's address space number that belongs to the token, or 0
+ * @handle: receives the pinned buffer
+ *
+ * Any alignment of @addr and @size may be pinned: whole pages of the backend
+ * are. But a buffer whose @addr is not aligned to that page cannot be mapped.
+ * The same memory may be pinned more than once, and each pinning is mapped by
+ * itself. Tokens are for gdrdrv with mappings that are not persistent; with
+ * persistent ones it refuses them, and the other backends do not look at them.
+ *
+ * From here on CUDA finishes synchronous copies to the buffer before they
+ * return (its SYNC_MEMOPS attribute), so that the mapping shows them.
+ *
+ * The thread needs no current CUDA context, but CUDA must have been initialised
+ * by the process, or @addr cannot be GPU memory.
+ *
+ * Returns: 0; EINVAL for a @size of 0, a range that wraps, an @addr that is not
+ * GPU memory, a range past its allocation, a token that gdrdrv refuses, a NULL
+ * @handle or a bad @g; ENOTSUP when the backend cannot map memory of this kind
+ * (Vulkan: memory of cuMemAlloc; use gdr_mem_alloc, or cuMemCreate with POSIX
+ * file descriptor handles); ENOMEM; EMFILE when the process is out of file
+ * descriptors; EACCES in a forked child.
+ */
+int gdr_pin_buffer(gdr_t g, unsigned long addr, size_t size,
+		   uint64_t p2p_token, uint32_t va_space, gdr_mh_t *handle);
+
+/**
+ * gdr_pin_buffer_v2 - pin GPU memory, with flags and without tokens
+ * @g: open library
+ * @addr: as for gdr_pin_buffer
+ * @size: as for gdr_pin_buffer
+ * @flags: gdr_pin_flags_t values or-ed
+ * @handle: receives the pinned buffer
+ *
+ * Returns: as gdr_pin_buffer, and EINVAL for a flag that is unknown or that
+ * the backend does not have.
+ */
+int gdr_pin_buffer_v2(gdr_t g, unsigned long addr, size_t size, uint32_t flags,
+		      gdr_mh_t *handle);
+
+/**
+ * gdr_unpin_buffer - undo gdr_pin_buffer
+ * @g: open library that pinned it
+ * @handle: pinned buffer; stale from then on
+ *
+ * A mapping that is left is taken down first, after the copies in progress.
+ *
+ * Returns: 0; EINVAL; EBUSY in a signal handler that interrupted a copy; EACCES
+ * in a forked child.
+ */
+int gdr_unpin_buffer(gdr_t g, gdr_mh_t handle);
+
+/**
+ * gdr_get_callback_flag - was the memory freed under its pinning?
+ * @g: open library
+ * @handle: pinned buffer
+ * @flag: receives 1 once the GPU driver has revoked the buffer, else 0
+ *
+ * Only gdrdrv without persistent mappings ever answers 1; then the mapping is
+ * gone, a load or store to it faults, and the buffer has yet to be unpinned.
+ *
+ * Returns: 0; EINVAL; EACCES in a forked child.
+ */
+int gdr_get_callback_flag(gdr_t g, gdr_mh_t handle, int *flag);
+
+/**
+ * gdr_get_info_v2 - describe a pinned buffer
+ * @g: open library
+ * @handle: pinned buffer, mapped or not
+ * @info: receives the description, 48 bytes
+ *
+ * The byte that was pinned at address addr is addr - @info->va bytes into the
+ * mapping.
+ *
+ * Returns: 0; EINVAL; EACCES in a forked child.
+ */
+int gdr_get_info_v2(gdr_t g, gdr_mh_t handle, gdr_info_v2_t *info);
+
+/*
+ * Sources say gdr_get_info and mean the call above. The library also has a
+ * function of the plain name, which nothing compiled against this header
+ * calls: programs of before mapping_type do. It fills 40 bytes, all of struct
+ * gdr_info_v2 up to mapping_type. Take care with dlsym: pass "gdr_get_info_v2"
+ * to get the call that fits gdr_info_t.
+ */
+#define gdr_get_info gdr_get_info_v2
+
+/**
+ * gdr_map - map a pinned buffer into the process
+ * @g: open library
+ * @handle: pinned buffer that is not mapped
+ * @va: receives the address of the mapping, on a page of the CPU
+ * @size: bytes from the buffer's start; not 0 and not past the pinning
+ *
+ * The same as gdr_map_v2 with GDR_MAP_FLAG_DEFAULT.
+ */
+int gdr_map(gdr_t g, gdr_mh_t handle, void **va, size_t size);
+
+/**
+ * gdr_map_v2 - map a pinned buffer with the memory type that is asked for
+ * @g: open library
+ * @handle: pinned buffer that is not mapped
+ * @va: receives the address of the mapping, on a page of the CPU
+ * @size: bytes from the buffer's start; not 0 and not past the pinning
+ * @flags: one gdr_map_flags_t value
+ *
+ * The mapping is for reading and writing and is not executable. It shows the
+ * memory itself, with no copy between. Reads of a WC mapping are a hundred
+ * times slower than writes; stores to it become visible to the GPU in any
+ * order, until a store fence. The copy functions below fence by themselves.
+ *
+ * Returns: 0; EINVAL for an unknown flag, a type that the backend cannot give
+ * for this buffer, a @size of 0 or past the pinning, a buffer whose address is
+ * not on a page of the backend, a NULL @va, a bad @g or @handle; EAGAIN when
+ * the buffer is mapped already; ENOMEM; EACCES in a forked child. A gdrdrv
+ * that lacks the type answers EOPNOTSUPP, which is ENOTSUP.
+ */
+int gdr_map_v2(gdr_t g, gdr_mh_t handle, void **va, size_t size, int flags);
+
+/**
+ * gdr_unmap - undo gdr_map
+ * @g: open library
+ * @handle: mapped buffer
+ * @va: what gdr_map gave
+ * @size: what gdr_map was given; both are rounded up to pages of the CPU
+ *
+ * Waits for copies through the mapping. The buffer stays pinned and may be
+ * mapped again, perhaps elsewhere.
+ *
+ * Returns: 0; EINVAL when the buffer is not mapped or when @va or @size is
+ * not the mapping's, which then stays; EBUSY in a signal handler that
+ * interrupted a copy; EACCES in a forked child.
+ */
+int gdr_unmap(gdr_t g, gdr_mh_t handle, void *va, size_t size);
+
+/**
+ * gdr_copy_to_mapping - write to GPU memory
+ * @handle: mapped buffer
+ * @map_d_ptr: where to write, anywhere inside the mapping
+ * @h_ptr: what to write, in the memory of the process
+ * @size: bytes; 0 does nothing
+ *
+ * Any alignment of either side and any size. The GPU side is written by
+ * naturally aligned stores, and nothing outside the range is touched. When the
+ * call returns, the stores are in order before every later store of this
+ * thread. @h_ptr must be readable: that is not checked. The call takes no
+ * lock, makes no system call and may be used in a signal handler.
+ *
+ * Returns: 0; EINVAL when the buffer is not mapped, when the range is not all
+ * inside its mapping, and for a NULL pointer; EACCES in a forked child. A
+ * @size of 0 returns 0 for every mapped buffer, whatever the pointers.
+ */
+int gdr_copy_to_mapping(gdr_mh_t handle, void *map_d_ptr, const void *h_ptr,
+			size_t size);
+
+/**
+ * gdr_copy_from_mapping - read from GPU memory
+ * @handle: mapped buffer
+ * @h_ptr: where to put the bytes, in the memory of the process
+ * @map_d_ptr: where to read, anywhere inside the mapping
+ * @size: bytes; 0 does nothing
+ *
+ * As gdr_copy_to_mapping in the other direction. The loads are done, and in
+ * order before every later load of this thread, when the call returns.
+ *
+ * Returns: as gdr_copy_to_mapping.
+ */
+int gdr_copy_from_mapping(gdr_mh_t handle, void *h_ptr, const void *map_d_ptr,
+			  size_t size);
+
+/**
+ * gdr_runtime_get_version - the version of the library
+ * @major: receives 2; may be NULL
+ * @minor: receives 6; may be NULL
+ *
+ * Needs no gdr_open and works anywhere, in a forked child too.
+ */
+void gdr_runtime_get_version(int *major, int *minor);
+
+/**
+ * gdr_driver_get_version - the version of the kernel module
+ * @g: open library
+ * @major: receives the major number
+ * @minor: receives the minor number
+ *
+ * Without the kernel module, on the other backends, the answer is the
+ * library's own version.
+ *
+ * Returns: 0; EINVAL; EACCES in a forked child.
+ */
+int gdr_driver_get_version(gdr_t g, int *major, int *minor);
+
+/**
+ * gdr_get_attribute - ask what the backend of an open library can do
+ * @g: open library
+ * @attr: the question
+ * @v: receives the answer, 0 or 1
+ *
+ * A gdrdrv that is too old to know the question answers 0.
+ *
+ * Returns: 0; EINVAL for an unknown @attr; EACCES in a forked child.
+ */
+int gdr_get_attribute(gdr_t g, gdr_attr_t attr, int *v);
+
+/**
+ * gdr_get_mapping_type_string - a mapping type in words
+ * @mapping_type: a type
+ * @str: receives a text that lives as long as the library is loaded
+ *
+ * The texts are "None", "Write Combining", "Caching" and "Device". Needs no
+ * gdr_open and works anywhere, in a forked child too.
+ *
+ * Returns: 0; EINVAL for any other type.
+ */
+int gdr_get_mapping_type_string(gdr_mapping_type_t mapping_type,
+				const char **str);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* GDRAPI_H */

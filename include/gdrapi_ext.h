@@ -1,0 +1,72 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * gdrapi_ext.h - what this library has beyond the interface of gdrapi.h.
+ *
+ * Other libgdrapi libraries lack these functions: find them by dlsym where
+ * that matters. Errors, threads and fork are as gdrapi.h says; a gdr_mem_t is
+ * checked as a gdr_mh_t is.
+ */
+#ifndef GDRAPI_EXT_H
+#define GDRAPI_EXT_H
+
+#include "gdrapi.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* GPU memory that gdr_mem_alloc made. By value; 0 is never a valid h. */
+typedef struct gdr_mem_s {
+	unsigned long h;
+} gdr_mem_t;
+
+/**
+ * gdr_mem_alloc - allocate GPU memory that can be pinned on any backend
+ * @g: open library
+ * @cuda_device: CUDA's number of the GPU, from 0
+ * @size: bytes, not 0; rounded up to what the driver allocates in, which is
+ *	usually 2 MiB
+ * @flags: 0
+ * @mem: receives the memory
+ *
+ * The memory is of cuMemCreate, shareable by a POSIX file descriptor, and
+ * mapped for reading and writing by @cuda_device. CUDA is initialised (cuInit)
+ * if it was not, so no child that is forked later can use CUDA. The thread's
+ * current context does not change. The contents are undefined.
+ *
+ * Returns: 0; EINVAL for a @size of 0 or one that overflows when rounded, a
+ * flag, a NULL @mem or a bad @g; ENODEV for a GPU that is not there; ENOMEM;
+ * EACCES in a forked child.
+ */
+int gdr_mem_alloc(gdr_t g, int cuda_device, size_t size, unsigned flags,
+		  gdr_mem_t *mem);
+
+/**
+ * gdr_mem_free - free memory of gdr_mem_alloc
+ * @g: open library that allocated it
+ * @mem: memory; stale from then on
+ *
+ * Work of the GPU on the memory must be done. A pinning of it may outlive it:
+ * see GDR_ATTR_USE_PERSISTENT_MAPPING. gdr_close frees what is left.
+ *
+ * Returns: 0; EINVAL; EACCES in a forked child.
+ */
+int gdr_mem_free(gdr_t g, gdr_mem_t mem);
+
+/**
+ * gdr_mem_get_device_ptr - where memory of gdr_mem_alloc is
+ * @g: open library that allocated it
+ * @mem: memory
+ * @dptr: receives its GPU address, on a page of GPU_PAGE_SIZE
+ * @size: receives the bytes that it really has; may be NULL
+ *
+ * Returns: 0; EINVAL; EACCES in a forked child.
+ */
+int gdr_mem_get_device_ptr(gdr_t g, gdr_mem_t mem, unsigned long *dptr,
+			   size_t *size);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* GDRAPI_EXT_H */

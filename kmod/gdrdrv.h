@@ -1,0 +1,170 @@
+/* SPDX-License-Identifier: (GPL-2.0 OR MIT) */
+/*
+ * gdrdrv.h - the parts of the driver and what they share.
+ *
+ *	main.c		module, device, open/release, ioctl
+ *	mr.c		memory regions: their life, their revocation
+ *	mmap.c		CPU mappings: checks, faults, memory types
+ *	nvp2p.c		the one place that talks to NVIDIA's driver
+ *	procfs.c	/proc/driver/gdrdrv
+ *
+ * Locks, outermost first:
+ *
+ *	GPU driver's own -> mm's mmap_lock -> gdr_mr.lock -> xa_lock
+ *
+ * No lock of ours is ever held around a call into the GPU driver, because
+ * its free callback arrives under the GPU driver's locks and takes gdr_mr.lock.
+ * No lock of ours is held around copy_to_user or copy_from_user.
+ *
+ * Everything here must link without GPL-only symbols: the kernel refuses them
+ * to a module that uses a proprietary one, which NVIDIA's may be.
+ */
+#ifndef GDRDRV_H
+#define GDRDRV_H
+
+#include <linux/atomic.h>
+#include <linux/completion.h>
+#include <linux/fs.h>
+#include <linux/kref.h>
+#include <linux/mm.h>
+#include <linux/printk.h>
+#include <linux/rwsem.h>
+#include <linux/types.h>
+#include <linux/xarray.h>
+
+#include "gdrdrv_config.h"
+#include "gdrdrv_uapi.h"
+
+struct nvidia_p2p_page_table;
+
+#define GPU_PAGE_MASK (~(GDRDRV_GPU_PAGE_SIZE - 1))
+
+extern int gdr_dbg_enabled;
+extern int gdr_info_enabled;
+extern int gdr_use_persistent;
+
+#define gdr_dbg(fmt, ...) do {						\
+	if (gdr_dbg_enabled)						\
+		pr_info_ratelimited("%s: " fmt, __func__, ##__VA_ARGS__); \
+} while (0)
+#define gdr_info(fmt, ...) do {						\
+	if (gdr_info_enabled)						\
+		pr_info_ratelimited(fmt, ##__VA_ARGS__);		\
+} while (0)
+#define gdr_err(fmt, ...) pr_err_ratelimited(fmt, ##__VA_ARGS__)
+
+/*
+ * One open file.
+ * - owner_tgid and owner_start name the thread group that opened it and never
+ *   change; the start time tells it from a later one with the same number.
+ * - inode is the file's own, so its address_space holds the mappings of this
+ *   file alone. The file has a reference, and so has every region.
+ * - mrs maps a handle to its region; each entry owns one reference to it.
+ * - next_handle only grows, under xa_lock of mrs; no handle is used twice.
+ */
+struct gdr_file {
+	pid_t owner_tgid;
+	u64 owner_start;
+	struct inode *inode;
+	struct xarray mrs;
+	u64 next_handle;
+};
+
+enum gdr_mr_state {
+	GDR_MR_PINNING,		/* the GPU driver has not answered yet */
+	GDR_MR_LIVE,		/* pages may be mapped */
+	GDR_MR_DEAD,		/* no page of it is or will be mapped */
+};
+
+/*
+ * A memory region: one pinning of GPU memory.
+ *
+ * Constant once the region has a handle: handle, inode, addr, start, size,
+ * persistent, p2p_token, va_space, cookie, page_table, pages, npages,
+ * cacheable, tm_cycles.
+ *
+ * - start and size are multiples of the GPU page; start <= addr < start + size.
+ * - pages[i] is the physical address of the i-th GPU page; npages * 64 KiB is
+ *   size. It is our copy: the GPU driver frees page_table under the callback.
+ * - handle << PAGE_SHIFT up to + size is this region's range of mmap offsets.
+ *
+ * lock guards state, revoked, vmas, type, want and memtype.
+ * - state only moves forward. A CPU page table entry is made with lock held
+ *   for reading and state LIVE; so after DEAD was set and the range zapped,
+ *   there is none and there never will be.
+ * - vmas counts the VMAs that show the region: 0 or 1, and for a moment 2
+ *   while mremap moves it. type is not NONE exactly while vmas is not 0.
+ * - memtype: the pages' memory type is reserved as write-combining.
+ * - revoked: the free callback ran. The GPU driver owns the pages again, and
+ *   they must not be put. callback_done completes as its last act.
+ *
+ * counted is 1 while the GPU driver's pages are got and not given back.
+ */
+struct gdr_mr {
+	struct kref ref;
+	u64 handle;
+	struct inode *inode;
+
+	u64 addr;
+	u64 start;
+	u64 size;
+	bool persistent;
+	u64 p2p_token;
+	u32 va_space;
+	unsigned long cookie;
+	struct nvidia_p2p_page_table *page_table;
+	u64 *pages;
+	u64 npages;
+	bool cacheable;
+	u64 tm_cycles;
+	atomic_t counted;
+
+	struct rw_semaphore lock;
+	enum gdr_mr_state state;
+	bool revoked;
+	bool memtype;
+	unsigned int vmas;
+	enum gdrdrv_mapping_type type;
+	enum gdrdrv_mapping_type want;
+	struct completion callback_done;
+};
+
+/* What to pin; addr and size as the user gave them. */
+struct gdr_pin_args {
+	u64 addr;
+	u64 size;
+	u64 p2p_token;
+	u32 va_space;
+	u32 flags;
+};
+
+/* main.c */
+bool gdr_file_is_owner(const struct gdr_file *f);
+
+/* mr.c */
+int gdr_mr_pin(struct gdr_file *f, const struct gdr_pin_args *args, u64 *handle);
+int gdr_mr_unpin(struct gdr_file *f, u64 handle);
+void gdr_mr_unpin_all(struct gdr_file *f);
+struct gdr_mr *gdr_mr_find(struct gdr_file *f, u64 handle);
+void gdr_mr_get(struct gdr_mr *mr);
+void gdr_mr_put(struct gdr_mr *mr);
+void gdr_mr_revoke(struct gdr_mr *mr);
+
+/* mmap.c */
+int gdr_mmap(struct file *filp, struct vm_area_struct *vma);
+bool gdr_type_supported(const struct gdr_mr *mr, enum gdrdrv_mapping_type type);
+void gdr_memtype_release(struct gdr_mr *mr);
+
+/* nvp2p.c */
+void gdr_nvp2p_exit(void);
+bool gdr_nvp2p_persistent(void);
+bool gdr_nvp2p_force_pcie(void);
+int gdr_nvp2p_get(struct gdr_mr *mr, u32 flags);
+void gdr_nvp2p_put(struct gdr_mr *mr);
+int gdr_nvp2p_refcount(void);
+
+/* procfs.c */
+int gdr_procfs_init(void);
+void gdr_procfs_exit(void);
+
+#endif

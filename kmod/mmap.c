@@ -1,0 +1,337 @@
+// SPDX-License-Identifier: (GPL-2.0 OR MIT)
+/*
+ * mmap.c - CPU mappings of a region.
+ *
+ * mmap only says what may be seen; pages come in by faults. A fault is handled
+ * with the VMA already in the address_space, where unmap_mapping_range finds
+ * it, so no page can slip in behind a revocation.
+ */
+#define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
+
+#include <linux/io.h>
+#include <linux/mem_encrypt.h>
+#include <linux/pci.h>
+#include <linux/personality.h>
+#include <linux/sched.h>
+#ifdef CONFIG_PPC64
+#include <asm/reg.h>
+#endif
+
+#include "gdrdrv.h"
+
+static void gdr_vma_allow(struct vm_area_struct *vma, unsigned long set,
+			  unsigned long clear)
+{
+#ifdef GDR_HAVE_VM_FLAGS_SET
+	vm_flags_set(vma, set);
+	vm_flags_clear(vma, clear);
+#else
+	vma->vm_flags |= set;
+	vma->vm_flags &= ~clear;
+#endif
+}
+
+static bool gdr_cpu_can_cache(void)
+{
+#if defined(CONFIG_ARM64)
+	return true;
+#elif defined(CONFIG_PPC64)
+	return pvr_version_is(PVR_POWER9);
+#else
+	return false;
+#endif
+}
+
+/* The GPU's memory is host memory to the kernel (NVLink to Power9 or Grace). */
+static bool gdr_is_ram(const struct gdr_mr *mr)
+{
+#if defined(CONFIG_ARM64) || defined(CONFIG_PPC64)
+	return pfn_valid(mr->pages[0] >> PAGE_SHIFT);
+#else
+	return false;
+#endif
+}
+
+#ifdef CONFIG_ARM64
+#define GDR_VENDOR_MELLANOX 0x15b3
+#define GDR_VENDOR_NVIDIA 0x10de
+#define GDR_DEVICE_BLUEFIELD3_ROOT 0xa2da
+
+static bool gdr_pci_has(struct pci_dev *dev, u64 addr)
+{
+	int i;
+
+	for (i = 0; i < PCI_STD_NUM_BARS; i++)
+		if (pci_resource_len(dev, i) &&
+		    addr >= pci_resource_start(dev, i) &&
+		    addr <= pci_resource_end(dev, i))
+			return true;
+	return false;
+}
+
+/* The GPU sits below a BlueField-3, whose CPU needs device memory for it. */
+static bool gdr_needs_device(const struct gdr_mr *mr)
+{
+	struct pci_dev *dev = NULL, *root;
+	bool ret = false;
+
+	while ((dev = pci_get_device(GDR_VENDOR_NVIDIA, PCI_ANY_ID, dev))) {
+		if (!gdr_pci_has(dev, mr->pages[0]))
+			continue;
+		root = pcie_find_root_port(dev);
+		ret = root && root->vendor == GDR_VENDOR_MELLANOX &&
+		      root->device == GDR_DEVICE_BLUEFIELD3_ROOT;
+		pci_dev_put(dev);
+		break;
+	}
+	return ret;
+}
+#else
+static bool gdr_needs_device(const struct gdr_mr *mr)
+{
+	return false;
+}
+#endif
+
+static enum gdrdrv_mapping_type gdr_default_type(const struct gdr_mr *mr)
+{
+	if (gdr_cpu_can_cache() && (mr->cacheable || gdr_is_ram(mr)))
+		return GDRDRV_MAPPING_CACHING;
+	if (gdr_needs_device(mr))
+		return GDRDRV_MAPPING_DEVICE;
+	return GDRDRV_MAPPING_WC;
+}
+
+bool gdr_type_supported(const struct gdr_mr *mr, enum gdrdrv_mapping_type type)
+{
+	enum gdrdrv_mapping_type def = gdr_default_type(mr);
+
+	switch (type) {
+	case GDRDRV_MAPPING_WC:
+		/* One physical page must not be cached here and not there. */
+		return def == GDRDRV_MAPPING_WC;
+	case GDRDRV_MAPPING_CACHING:
+		return def == GDRDRV_MAPPING_CACHING;
+	case GDRDRV_MAPPING_DEVICE:
+		return IS_ENABLED(CONFIG_ARM64) &&
+		       def != GDRDRV_MAPPING_CACHING;
+	default:
+		return false;
+	}
+}
+
+/* How many GPU pages follow page i in physical memory without a gap. */
+static u64 gdr_run(const struct gdr_mr *mr, u64 i)
+{
+	u64 n = 1;
+
+	while (i + n < mr->npages &&
+	       mr->pages[i + n] == mr->pages[i] + n * GDRDRV_GPU_PAGE_SIZE)
+		n++;
+	return n;
+}
+
+static void gdr_memtype_free_upto(struct gdr_mr *mr, u64 end)
+{
+	u64 i, n;
+
+	for (i = 0; i < end; i += n) {
+		n = gdr_run(mr, i);
+		arch_io_free_memtype_wc(mr->pages[i],
+					n << GDRDRV_GPU_PAGE_SHIFT);
+	}
+}
+
+/*
+ * On x86 the kernel, not the page protection, decides how a page of I/O memory
+ * is mapped: as its physical range was reserved, else uncached. So reserve it.
+ * Called with mr->lock held for writing.
+ */
+static int gdr_memtype_reserve(struct gdr_mr *mr)
+{
+	u64 i, n;
+	int ret;
+
+	if (mr->memtype)
+		return 0;
+	for (i = 0; i < mr->npages; i += n) {
+		n = gdr_run(mr, i);
+		ret = arch_io_reserve_memtype_wc(mr->pages[i],
+						 n << GDRDRV_GPU_PAGE_SHIFT);
+		if (ret) {
+			gdr_memtype_free_upto(mr, i);
+			return ret;
+		}
+	}
+	mr->memtype = true;
+	return 0;
+}
+
+/* Called with mr->lock held for writing, when no page is mapped any more. */
+void gdr_memtype_release(struct gdr_mr *mr)
+{
+	if (!mr->memtype)
+		return;
+	gdr_memtype_free_upto(mr, mr->npages);
+	mr->memtype = false;
+}
+
+static pgprot_t gdr_prot(struct vm_area_struct *vma,
+			 enum gdrdrv_mapping_type type)
+{
+	pgprot_t prot = vm_get_page_prot(vma->vm_flags);
+
+	switch (type) {
+	case GDRDRV_MAPPING_WC:
+		prot = pgprot_writecombine(prot);
+		break;
+	case GDRDRV_MAPPING_DEVICE:
+		prot = pgprot_device(prot);
+		break;
+	default:
+		return prot;
+	}
+	/* A device's memory is outside of the host's memory encryption. */
+	return __pgprot(__sme_clr(pgprot_val(prot)));
+}
+
+static void gdr_vm_open(struct vm_area_struct *vma)
+{
+	struct gdr_mr *mr = vma->vm_private_data;
+
+	gdr_mr_get(mr);
+	down_write(&mr->lock);
+	mr->vmas++;
+	up_write(&mr->lock);
+}
+
+static void gdr_vm_close(struct vm_area_struct *vma)
+{
+	struct gdr_mr *mr = vma->vm_private_data;
+
+	down_write(&mr->lock);
+	if (!--mr->vmas)
+		mr->type = GDRDRV_MAPPING_NONE;
+	up_write(&mr->lock);
+	gdr_mr_put(mr);
+}
+
+/* A mapping lives and dies whole: one handle, one mapping, one size. */
+static int gdr_vm_may_split(struct vm_area_struct *vma, unsigned long addr)
+{
+	return -EINVAL;
+}
+
+/* Map the host page at that offset into the region. */
+static vm_fault_t gdr_insert(struct vm_area_struct *vma, unsigned long addr,
+			     const struct gdr_mr *mr, u64 offset)
+{
+	u64 phys = mr->pages[offset >> GDRDRV_GPU_PAGE_SHIFT] +
+		   (offset & (GDRDRV_GPU_PAGE_SIZE - 1));
+
+	return vmf_insert_pfn(vma, addr, phys >> PAGE_SHIFT);
+}
+
+/*
+ * Map the page that was touched, then the rest of what one page-table page
+ * covers: it costs no more memory and saves up to 511 faults.
+ * Called with mr->lock held for reading and the region LIVE.
+ */
+static vm_fault_t gdr_fault_live(struct vm_fault *vmf, const struct gdr_mr *mr)
+{
+	struct vm_area_struct *vma = vmf->vma;
+	unsigned long addr, end, at = vmf->address & PAGE_MASK;
+	vm_fault_t ret;
+
+	ret = gdr_insert(vma, at, mr, at - vma->vm_start);
+	if (ret != VM_FAULT_NOPAGE)
+		return ret;
+	addr = max(at & PMD_MASK, vma->vm_start);
+	end = min((at & PMD_MASK) + PMD_SIZE, vma->vm_end);
+	for (; addr < end; addr += PAGE_SIZE)
+		if (gdr_insert(vma, addr, mr, addr - vma->vm_start) !=
+		    VM_FAULT_NOPAGE)
+			break;
+	return VM_FAULT_NOPAGE;
+}
+
+static vm_fault_t gdr_vm_fault(struct vm_fault *vmf)
+{
+	struct gdr_mr *mr = vmf->vma->vm_private_data;
+	vm_fault_t ret = VM_FAULT_SIGBUS;
+
+	down_read(&mr->lock);
+	if (mr->state == GDR_MR_LIVE)
+		ret = gdr_fault_live(vmf, mr);
+	up_read(&mr->lock);
+	return ret;
+}
+
+static const struct vm_operations_struct gdr_vm_ops = {
+	.open = gdr_vm_open,
+	.close = gdr_vm_close,
+#ifdef GDR_HAVE_VM_MAY_SPLIT
+	.may_split = gdr_vm_may_split,
+#else
+	.split = gdr_vm_may_split,
+#endif
+	.fault = gdr_vm_fault,
+};
+
+/* Called with mr->lock held for writing. */
+static int gdr_mmap_locked(struct gdr_mr *mr, struct vm_area_struct *vma)
+{
+	enum gdrdrv_mapping_type type;
+	int ret;
+
+	if (mr->state != GDR_MR_LIVE || mr->vmas)
+		return -EINVAL;
+	type = mr->want ? mr->want : gdr_default_type(mr);
+	if (type == GDRDRV_MAPPING_WC) {
+		ret = gdr_memtype_reserve(mr);
+		if (ret)
+			return ret;
+	}
+	gdr_vma_allow(vma, VM_IO | VM_PFNMAP | VM_DONTEXPAND | VM_DONTDUMP |
+		      VM_DONTCOPY, VM_EXEC | VM_MAYEXEC);
+	vma->vm_page_prot = gdr_prot(vma, type);
+	vma->vm_ops = &gdr_vm_ops;
+	vma->vm_private_data = mr;
+	mr->type = type;
+	mr->vmas = 1;
+	return 0;
+}
+
+int gdr_mmap(struct file *filp, struct vm_area_struct *vma)
+{
+	struct gdr_file *f = filp->private_data;
+	struct gdr_mr *mr;
+	int ret = -EINVAL;
+
+	if (!gdr_file_is_owner(f))
+		return -EACCES;
+	if (!(vma->vm_flags & VM_MAYSHARE))
+		return -EINVAL;
+	/* Some programs ask for execution of all they read; let them, without. */
+	if ((vma->vm_flags & VM_EXEC) &&
+	    !(current->personality & READ_IMPLIES_EXEC))
+		return -EPERM;
+
+	mr = gdr_mr_find(f, vma->vm_pgoff);
+	if (!mr)
+		return -EINVAL;
+	if (mr->addr != mr->start) {
+		gdr_info("a buffer must begin on a 64 KiB boundary to be mapped\n");
+		goto put;
+	}
+	if (vma->vm_end - vma->vm_start > mr->size)
+		goto put;
+	down_write(&mr->lock);
+	ret = gdr_mmap_locked(mr, vma);
+	up_write(&mr->lock);
+	if (!ret)
+		return 0;	/* the VMA keeps the reference */
+put:
+	gdr_mr_put(mr);
+	return ret;
+}

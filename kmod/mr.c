@@ -1,0 +1,218 @@
+// SPDX-License-Identifier: (GPL-2.0 OR MIT)
+/*
+ * mr.c - memory regions: made by a pin, ended by an unpin, by the last close
+ * or by the GPU driver, in any order and at the same time.
+ */
+#define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
+
+#include <linux/slab.h>
+#include <linux/timex.h>
+
+#include "gdrdrv.h"
+
+/* The mmap offset, in bytes, must stay positive as the C library's off_t. */
+#define GDR_HANDLE_END ((u64)LLONG_MAX >> PAGE_SHIFT)
+
+static void gdr_mr_free(struct kref *ref)
+{
+	struct gdr_mr *mr = container_of(ref, struct gdr_mr, ref);
+
+	iput(mr->inode);
+	kvfree(mr->pages);
+	kfree(mr);
+}
+
+void gdr_mr_get(struct gdr_mr *mr)
+{
+	kref_get(&mr->ref);
+}
+
+void gdr_mr_put(struct gdr_mr *mr)
+{
+	kref_put(&mr->ref, gdr_mr_free);
+}
+
+/* The region with that very handle, with a reference; else NULL. */
+struct gdr_mr *gdr_mr_find(struct gdr_file *f, u64 handle)
+{
+	struct gdr_mr *mr;
+
+	if (!handle || handle >= GDR_HANDLE_END)
+		return NULL;
+	xa_lock(&f->mrs);
+	mr = xa_load(&f->mrs, handle);
+	if (mr)
+		kref_get(&mr->ref);
+	xa_unlock(&f->mrs);
+	return mr;
+}
+
+/*
+ * End a region's mappings. When this returns no CPU page table entry of it is
+ * left, and none will be made. Any number of callers may do this at once, and
+ * each of them may rely on that.
+ */
+static void gdr_mr_kill(struct gdr_mr *mr, bool revoked)
+{
+	down_write(&mr->lock);
+	mr->state = GDR_MR_DEAD;
+	mr->revoked |= revoked;
+	up_write(&mr->lock);
+
+	if (!mr->handle)
+		return;
+	unmap_mapping_range(mr->inode->i_mapping, mr->handle << PAGE_SHIFT,
+			    mr->size, 1);
+	down_write(&mr->lock);
+	gdr_memtype_release(mr);
+	up_write(&mr->lock);
+}
+
+/* The GPU driver takes the pages back. */
+void gdr_mr_revoke(struct gdr_mr *mr)
+{
+	gdr_mr_kill(mr, true);
+}
+
+/* Take a range of mmap offsets that no region of the file ever had. */
+static int gdr_mr_take_handle(struct gdr_file *f, struct gdr_mr *mr)
+{
+	u64 span = mr->size >> PAGE_SHIFT;
+	int ret = 0;
+
+	xa_lock(&f->mrs);
+	if (span > GDR_HANDLE_END - f->next_handle) {
+		ret = -ENOSPC;
+	} else {
+		mr->handle = f->next_handle;
+		f->next_handle += span;
+	}
+	xa_unlock(&f->mrs);
+	return ret;
+}
+
+static struct gdr_mr *gdr_mr_alloc(struct gdr_file *f,
+				   const struct gdr_pin_args *args)
+{
+	struct gdr_mr *mr;
+	u64 end;
+
+	if (!args->addr || !args->size ||
+	    args->addr + args->size < args->addr)
+		return ERR_PTR(-EINVAL);
+	end = (args->addr + args->size + GDRDRV_GPU_PAGE_SIZE - 1) &
+	      GPU_PAGE_MASK;
+	if (!end)
+		return ERR_PTR(-EINVAL);
+
+	mr = kzalloc(sizeof(*mr), GFP_KERNEL_ACCOUNT);
+	if (!mr)
+		return ERR_PTR(-ENOMEM);
+	kref_init(&mr->ref);
+	init_rwsem(&mr->lock);
+	init_completion(&mr->callback_done);
+	mr->addr = args->addr;
+	mr->start = args->addr & GPU_PAGE_MASK;
+	mr->size = end - mr->start;
+	mr->npages = mr->size >> GDRDRV_GPU_PAGE_SHIFT;
+	mr->p2p_token = args->p2p_token;
+	mr->va_space = args->va_space;
+	mr->persistent = gdr_nvp2p_persistent();
+	ihold(f->inode);
+	mr->inode = f->inode;
+	return mr;
+}
+
+static int gdr_mr_check_flags(const struct gdr_pin_args *args)
+{
+	if (args->flags & ~GDRDRV_PIN_FORCE_PCIE)
+		return -EINVAL;
+	if (args->flags && !gdr_nvp2p_force_pcie())
+		return -EINVAL;
+	if (gdr_nvp2p_persistent() && (args->p2p_token || args->va_space))
+		return -EINVAL;
+	return 0;
+}
+
+/* Show the region to user space, unless the pages are gone again already. */
+static int gdr_mr_publish(struct gdr_file *f, struct gdr_mr *mr)
+{
+	int ret;
+
+	down_write(&mr->lock);
+	ret = mr->state == GDR_MR_DEAD ? -EINVAL : 0;
+	if (!ret)
+		mr->state = GDR_MR_LIVE;
+	up_write(&mr->lock);
+	if (ret)
+		return ret;
+	return xa_insert(&f->mrs, mr->handle, mr, GFP_KERNEL_ACCOUNT);
+}
+
+int gdr_mr_pin(struct gdr_file *f, const struct gdr_pin_args *args, u64 *handle)
+{
+	struct gdr_mr *mr;
+	cycles_t before;
+	int ret;
+
+	ret = gdr_mr_check_flags(args);
+	if (ret)
+		return ret;
+	mr = gdr_mr_alloc(f, args);
+	if (IS_ERR(mr))
+		return PTR_ERR(mr);
+	ret = gdr_mr_take_handle(f, mr);
+	if (ret)
+		goto drop;
+
+	before = get_cycles();
+	ret = gdr_nvp2p_get(mr, args->flags);
+	mr->tm_cycles = get_cycles() - before;
+	if (ret)
+		goto drop;
+	*handle = mr->handle;
+	ret = gdr_mr_publish(f, mr);
+	if (ret)
+		goto put;
+	gdr_dbg("handle %#llx: %llu bytes\n", *handle, args->size);
+	return 0;
+
+put:
+	gdr_mr_kill(mr, false);
+	gdr_nvp2p_put(mr);
+drop:
+	gdr_mr_put(mr);
+	return ret;
+}
+
+/* mr is out of the table, and the table's reference is ours. */
+static void gdr_mr_end(struct gdr_mr *mr)
+{
+	gdr_mr_kill(mr, false);
+	gdr_nvp2p_put(mr);
+	gdr_mr_put(mr);
+}
+
+int gdr_mr_unpin(struct gdr_file *f, u64 handle)
+{
+	struct gdr_mr *mr;
+
+	if (!handle || handle >= GDR_HANDLE_END)
+		return -EINVAL;
+	mr = xa_erase(&f->mrs, handle);
+	if (!mr)
+		return -EINVAL;
+	gdr_mr_end(mr);
+	return 0;
+}
+
+void gdr_mr_unpin_all(struct gdr_file *f)
+{
+	struct gdr_mr *mr;
+	unsigned long handle;
+
+	xa_for_each(&f->mrs, handle, mr) {
+		xa_erase(&f->mrs, handle);
+		gdr_mr_end(mr);
+	}
+}

@@ -1,0 +1,276 @@
+// SPDX-License-Identifier: (GPL-2.0 OR MIT)
+/*
+ * nvp2p.c - the one place that talks to NVIDIA's driver and knows how its
+ * releases differ.
+ */
+#define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
+
+#include <linux/slab.h>
+#include <linux/mm.h>
+
+#include "gdrdrv.h"
+#include <nv-p2p.h>
+
+/*
+ * Page tables of major 2 end with one more word. A driver newer than the
+ * header that we were built with still hands them out, so spell them out.
+ */
+struct gdr_page_table_v2 {
+	u32 version;
+	u32 page_size;
+	struct nvidia_p2p_page **pages;
+	u32 entries;
+	u8 *gpu_uuid;
+	u32 flags;
+};
+
+#define GDR_PAGE_TABLE_CPU_CACHEABLE 1U
+
+static_assert(offsetof(struct gdr_page_table_v2, page_size) ==
+	      offsetof(struct nvidia_p2p_page_table, page_size));
+static_assert(offsetof(struct gdr_page_table_v2, pages) ==
+	      offsetof(struct nvidia_p2p_page_table, pages));
+static_assert(offsetof(struct gdr_page_table_v2, entries) ==
+	      offsetof(struct nvidia_p2p_page_table, entries));
+#ifdef GDR_HAVE_PAGE_TABLE_FLAGS
+static_assert(offsetof(struct gdr_page_table_v2, flags) ==
+	      offsetof(struct nvidia_p2p_page_table, flags));
+#endif
+
+/*
+ * What the free callback is given instead of a pointer. A cookie is never used
+ * twice, so a callback that comes late finds nothing, and harms nothing.
+ */
+static DEFINE_XARRAY(gdr_cookies);
+static atomic_long_t gdr_last_cookie;
+
+/* Pinnings whose pages the GPU driver has given and not got back. */
+static atomic_t gdr_pages_held;
+
+int gdr_nvp2p_refcount(void)
+{
+	return atomic_read(&gdr_pages_held);
+}
+
+void gdr_nvp2p_exit(void)
+{
+	int held = gdr_nvp2p_refcount();
+
+	if (held)
+		pr_err("%d pinnings were never given back\n", held);
+	xa_destroy(&gdr_cookies);
+}
+
+bool gdr_nvp2p_persistent(void)
+{
+	return IS_ENABLED(GDR_HAVE_PERSISTENT) && gdr_use_persistent;
+}
+
+bool gdr_nvp2p_force_pcie(void)
+{
+	return IS_ENABLED(GDR_HAVE_FORCE_BAR1) && gdr_nvp2p_persistent();
+}
+
+/* Once a pinning, whoever is first: the callback or the unpin. */
+static void gdr_pages_gone(struct gdr_mr *mr)
+{
+	if (atomic_xchg(&mr->counted, 0))
+		atomic_dec(&gdr_pages_held);
+}
+
+static struct gdr_mr *gdr_cookie_find(unsigned long cookie)
+{
+	struct gdr_mr *mr;
+
+	xa_lock(&gdr_cookies);
+	mr = xa_load(&gdr_cookies, cookie);
+	if (mr)
+		gdr_mr_get(mr);
+	xa_unlock(&gdr_cookies);
+	return mr;
+}
+
+/*
+ * The GPU driver wants its pages back, now: when this returns it may give them
+ * to somebody else. It has unlinked the page table by now, so a put_pages
+ * that runs at the same time does nothing and it is on us to free it.
+ */
+static void gdr_free_callback(void *data)
+{
+	struct gdr_mr *mr = gdr_cookie_find((unsigned long)data);
+
+	if (!mr)
+		return;
+	gdr_mr_revoke(mr);
+	nvidia_p2p_free_page_table(mr->page_table);
+	gdr_pages_gone(mr);
+	complete_all(&mr->callback_done);
+	gdr_mr_put(mr);
+}
+
+#ifdef GDR_HAVE_PERSISTENT
+static int gdr_get_persistent(struct gdr_mr *mr, u32 flags)
+{
+	u32 nv_flags = 0;
+
+#ifdef GDR_HAVE_FORCE_BAR1
+	if (flags & GDRDRV_PIN_FORCE_PCIE)
+		nv_flags |= NVIDIA_P2P_FLAGS_FORCE_BAR1_MAPPING;
+#endif
+	return nvidia_p2p_get_pages_persistent(mr->start, mr->size,
+					       &mr->page_table, nv_flags);
+}
+
+static int gdr_put_persistent(struct gdr_mr *mr)
+{
+	return nvidia_p2p_put_pages_persistent(mr->start, mr->page_table, 0);
+}
+#else
+static int gdr_get_persistent(struct gdr_mr *mr, u32 flags)
+{
+	return -EOPNOTSUPP;
+}
+
+static int gdr_put_persistent(struct gdr_mr *mr)
+{
+	return -EOPNOTSUPP;
+}
+#endif
+
+static int gdr_get_traditional(struct gdr_mr *mr)
+{
+	int ret;
+
+	mr->cookie = atomic_long_inc_return(&gdr_last_cookie);
+	ret = xa_insert(&gdr_cookies, mr->cookie, mr, GFP_KERNEL);
+	if (ret)
+		return ret;
+	/*
+	 * The callback may come before this returns. The driver stores
+	 * page_table before it can call, so the callback finds it.
+	 */
+	ret = nvidia_p2p_get_pages(mr->p2p_token, mr->va_space, mr->start,
+				   mr->size, &mr->page_table,
+				   gdr_free_callback, (void *)mr->cookie);
+	if (ret)
+		xa_erase(&gdr_cookies, mr->cookie);
+	return ret;
+}
+
+/*
+ * What of the page table we cannot serve. Nothing but the version may be
+ * looked at before the version is known.
+ */
+static int gdr_check_table(const struct gdr_mr *mr,
+			   const struct nvidia_p2p_page_table *pt)
+{
+	u32 major = pt->version >> 16;
+
+	if (major != 1 && major != 2) {
+		gdr_err("page table version %#x is neither 1.x nor 2.x: update gdrdrv\n",
+			pt->version);
+		return -EINVAL;
+	}
+	if (pt->page_size != NVIDIA_P2P_PAGE_SIZE_64KB) {
+		gdr_err("GPU page size type %u is not 64 KiB\n", pt->page_size);
+		return -EINVAL;
+	}
+	if (pt->entries != mr->npages) {
+		gdr_err("%u GPU pages came where %llu were asked for\n",
+			pt->entries, mr->npages);
+		return -EINVAL;
+	}
+	return 0;
+}
+
+/*
+ * Copy what we need of the page table. mr->lock keeps the callback, and so
+ * the end of the table, off; unless it was here already.
+ */
+static int gdr_read_table(struct gdr_mr *mr)
+{
+	const struct nvidia_p2p_page_table *pt = mr->page_table;
+	u64 i;
+	int ret;
+
+	/* The GPU driver has accepted the size, so it is bounded by its memory. */
+	mr->pages = kvmalloc_array(mr->npages, sizeof(*mr->pages),
+				   GFP_KERNEL_ACCOUNT);
+	if (!mr->pages)
+		return -ENOMEM;
+
+	down_read(&mr->lock);
+	ret = mr->revoked ? -EINVAL : gdr_check_table(mr, pt);
+	if (ret)
+		goto unlock;
+	for (i = 0; i < mr->npages; i++) {
+		mr->pages[i] = pt->pages[i]->physical_address;
+		if (!IS_ALIGNED(mr->pages[i], PAGE_SIZE)) {
+			gdr_err("a GPU page is not aligned to the host's page\n");
+			ret = -EINVAL;
+			goto unlock;
+		}
+	}
+	if (pt->version >> 16 >= 2)
+		mr->cacheable = ((const struct gdr_page_table_v2 *)pt)->flags &
+				GDR_PAGE_TABLE_CPU_CACHEABLE;
+unlock:
+	up_read(&mr->lock);
+	return ret;
+}
+
+/* Have the GPU driver pin the region. On failure nothing is left of it. */
+int gdr_nvp2p_get(struct gdr_mr *mr, u32 flags)
+{
+	int ret;
+
+	/* Set first: the callback may come, and clear it, at any time. */
+	atomic_set(&mr->counted, 1);
+	atomic_inc(&gdr_pages_held);
+	ret = mr->persistent ? gdr_get_persistent(mr, flags) :
+			       gdr_get_traditional(mr);
+	if (ret) {
+		gdr_dbg("the GPU driver refused: %d\n", ret);
+		gdr_pages_gone(mr);
+		/* A number of its own that no C library knows. */
+		return ret == -524 ? -EOPNOTSUPP : ret;
+	}
+	ret = gdr_read_table(mr);
+	if (ret)
+		gdr_nvp2p_put(mr);
+	return ret;
+}
+
+static void gdr_put_traditional(struct gdr_mr *mr)
+{
+	bool revoked;
+	int ret;
+
+	down_read(&mr->lock);
+	revoked = mr->revoked;
+	up_read(&mr->lock);
+	if (revoked) {
+		wait_for_completion(&mr->callback_done);
+	} else {
+		ret = nvidia_p2p_put_pages(mr->p2p_token, mr->va_space,
+					   mr->start, mr->page_table);
+		if (ret)
+			gdr_err("the GPU driver took no pages back: %d\n", ret);
+	}
+	xa_erase(&gdr_cookies, mr->cookie);
+}
+
+/* Give the pages back. Nothing of the region is mapped by now. */
+void gdr_nvp2p_put(struct gdr_mr *mr)
+{
+	int ret;
+
+	if (mr->persistent) {
+		ret = gdr_put_persistent(mr);
+		if (ret)
+			gdr_err("the GPU driver took no pages back: %d\n", ret);
+	} else {
+		gdr_put_traditional(mr);
+	}
+	gdr_pages_gone(mr);
+}

@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: (GPL-2.0 OR MIT)
+/*
+ * procfs.c - /proc/driver/gdrdrv: the parameters and, for tests, the number
+ * of pinnings that are held.
+ */
+#define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
+
+#include <linux/proc_fs.h>
+#include <linux/seq_file.h>
+
+#include "gdrdrv.h"
+
+static struct proc_dir_entry *gdr_proc_dir;
+
+static int gdr_proc_params(struct seq_file *s, void *unused)
+{
+	seq_printf(s, "dbg_enabled: %d\n", gdr_dbg_enabled);
+	seq_printf(s, "info_enabled: %d\n", gdr_info_enabled);
+	seq_printf(s, "use_persistent_mapping: %d\n", gdr_use_persistent);
+	return 0;
+}
+
+static int gdr_proc_refcount(struct seq_file *s, void *unused)
+{
+	seq_printf(s, "%d\n", gdr_nvp2p_refcount());
+	return 0;
+}
+
+void gdr_procfs_exit(void)
+{
+	proc_remove(gdr_proc_dir);
+}
+
+int gdr_procfs_init(void)
+{
+	gdr_proc_dir = proc_mkdir("driver/" GDRDRV_STRING, NULL);
+	if (!gdr_proc_dir)
+		return -ENOMEM;
+	if (!proc_create_single("params", 0444, gdr_proc_dir, gdr_proc_params))
+		goto fail;
+	if (gdr_dbg_enabled &&
+	    !proc_create_single("nv_get_pages_refcount", 0444, gdr_proc_dir,
+				gdr_proc_refcount))
+		goto fail;
+	return 0;
+
+fail:
+	gdr_procfs_exit();
+	return -ENOMEM;
+}

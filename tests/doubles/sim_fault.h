@@ -1,0 +1,51 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Fault injection shared by the test doubles (simulated libcuda and libvulkan).
+ * Test code: it never ships.
+ *
+ * A rule names one entry point and the result that it shall fail with. Rules
+ * come from an environment variable, read once, and from sim_fault_set() while
+ * the program runs. The text form is
+ *
+ *	name=result[@n][,name=result[@n]...]
+ *
+ * where n counts the calls of that name from 1, from the time the rule was
+ * made; without @n every call fails. The result is a decimal or 0x number and
+ * may be negative. Text that does not parse ends the process with a message:
+ * a test whose fault was misspelt must not pass.
+ */
+#ifndef SIM_FAULT_H
+#define SIM_FAULT_H
+
+#include <pthread.h>
+
+#define SIM_FAULT_RULES 64
+#define SIM_FAULT_NAME 64
+
+struct sim_fault_rule {
+	char name[SIM_FAULT_NAME];	/* empty: the slot is free */
+	int result;			/* never 0 in a used slot */
+	unsigned long nth;		/* 0: every call */
+	unsigned long calls;		/* calls of name since the rule was made */
+};
+
+/*
+ * lock guards all that follows it. env is the name of the environment variable
+ * and never changes. loaded says whether that variable has been read.
+ */
+struct sim_faults {
+	const char *env;
+	pthread_mutex_t lock;
+	int loaded;
+	struct sim_fault_rule rules[SIM_FAULT_RULES];
+};
+
+#define SIM_FAULTS_INIT(var) { .env = (var), .lock = PTHREAD_MUTEX_INITIALIZER }
+
+/* Count one call of name: 0 to go on, else the result to fail with. */
+int sim_fault(struct sim_faults *f, const char *name);
+
+/* Make a rule. nth 0 is every call. result 0 drops every rule of the name. */
+void sim_fault_set(struct sim_faults *f, const char *name, int result, int nth);
+
+#endif
