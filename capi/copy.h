@@ -27,8 +27,8 @@ struct copy_impl {
  */
 extern const struct copy_impl *const copy_impls[];
 
-/* Accesses of 8, 4, 2 and 1 bytes only, on both sides of the table's order:
- * the last resort for WC mappings, and what Device mappings (Arm) must use.
+/* Its device accesses are of 8, 4, 2 and 1 bytes only. So Device mappings (Arm)
+ * must use it; for WC mappings it is the last resort.
  */
 extern const struct copy_impl copy_portable;
 

@@ -25,16 +25,24 @@ struct line {
 
 static inline void store_line(struct line *dev, const struct line *v)
 {
-	register uint64_t r0 __asm__("x0") = v->word[0];
-	register uint64_t r1 __asm__("x1") = v->word[1];
-	register uint64_t r2 __asm__("x2") = v->word[2];
-	register uint64_t r3 __asm__("x3") = v->word[3];
-	register uint64_t r4 __asm__("x4") = v->word[4];
-	register uint64_t r5 __asm__("x5") = v->word[5];
-	register uint64_t r6 __asm__("x6") = v->word[6];
-	register uint64_t r7 __asm__("x7") = v->word[7];
+	register uint64_t r0 __asm__("x0");
+	register uint64_t r1 __asm__("x1");
+	register uint64_t r2 __asm__("x2");
+	register uint64_t r3 __asm__("x3");
+	register uint64_t r4 __asm__("x4");
+	register uint64_t r5 __asm__("x5");
+	register uint64_t r6 __asm__("x6");
+	register uint64_t r7 __asm__("x7");
 	register struct line *base __asm__("x8") = dev;
 
+	r0 = v->word[0];
+	r1 = v->word[1];
+	r2 = v->word[2];
+	r3 = v->word[3];
+	r4 = v->word[4];
+	r5 = v->word[5];
+	r6 = v->word[6];
+	r7 = v->word[7];
 	/* st64b x0, [x8] */
 	__asm__ __volatile__(".inst 0xf83f9100"
 			     : "=m"(*dev)

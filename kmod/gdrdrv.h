@@ -61,6 +61,8 @@ extern int gdr_use_persistent;
  *   file alone. The file has a reference, and so has every region.
  * - mrs maps a handle to its region; each entry owns one reference to it.
  * - next_handle only grows, under xa_lock of mrs; no handle is used twice.
+ * - vmas counts the VMAs of all regions. Each holds a reference to the file,
+ *   taken before it is counted and dropped after it no longer is.
  */
 struct gdr_file {
 	pid_t owner_tgid;
@@ -68,6 +70,7 @@ struct gdr_file {
 	struct inode *inode;
 	struct xarray mrs;
 	u64 next_handle;
+	atomic_long_t vmas;
 };
 
 enum gdr_mr_state {
@@ -140,6 +143,7 @@ struct gdr_pin_args {
 
 /* main.c */
 bool gdr_file_is_owner(const struct gdr_file *f);
+u64 gdr_cycles(void);
 
 /* mr.c */
 int gdr_mr_pin(struct gdr_file *f, const struct gdr_pin_args *args, u64 *handle);

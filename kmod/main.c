@@ -12,11 +12,13 @@
 #include <linux/sched.h>
 #include <linux/sched/signal.h>
 #include <linux/slab.h>
+#include <linux/timex.h>
 #include <linux/uaccess.h>
 #if defined(CONFIG_X86)
 #include <asm/tsc.h>
 #elif defined(CONFIG_ARM64)
 #include <asm/arch_timer.h>
+#include <asm/sysreg.h>
 #elif defined(CONFIG_PPC)
 #include <asm/time.h>
 #endif
@@ -53,9 +55,12 @@ static int gdr_fs_init_context(struct fs_context *fc)
 	return init_pseudo(fc, GDR_FS_MAGIC) ? 0 : -ENOMEM;
 }
 
+/*
+ * No owner: the module itself holds the one mount, for as long as it lives,
+ * and could not unload if that counted as a use of it.
+ */
 static struct file_system_type gdr_fs = {
 	.name = GDRDRV_STRING,
-	.owner = THIS_MODULE,
 	.init_fs_context = gdr_fs_init_context,
 	.kill_sb = kill_anon_super,
 };
@@ -104,6 +109,26 @@ static int gdr_open(struct inode *inode, struct file *filp)
 	return nonseekable_open(inode, filp);
 }
 
+/*
+ * Every close(2) comes through here; release waits for the last mapping, since
+ * a mapping holds the file. So when the descriptor that goes is the last one,
+ * and all that is left are mappings, end those now. Should another thread be
+ * inside a call on this file, its reference hides that; the regions then stay
+ * pinned, and safe to access, until their mappings go.
+ */
+static int gdr_flush(struct file *filp, fl_owner_t id)
+{
+	struct gdr_file *f = filp->private_data;
+	long vmas, refs;
+
+	vmas = atomic_long_read(&f->vmas);
+	refs = file_count(filp);
+	/* Two equal readings: refs was not taken amid a change. */
+	if (vmas == atomic_long_read(&f->vmas) && refs == vmas + 1)
+		gdr_mr_unpin_all(f);
+	return 0;
+}
+
 static int gdr_release(struct inode *inode, struct file *filp)
 {
 	struct gdr_file *f = filp->private_data;
@@ -117,7 +142,20 @@ static int gdr_release(struct inode *inode, struct file *filp)
 	return 0;
 }
 
-/* Frequency of what get_cycles counts, in kHz; 0 where nobody knows. */
+/*
+ * A clock that user space can compare with its own readings. Arm's get_cycles
+ * is closed to us, but its register is not.
+ */
+u64 gdr_cycles(void)
+{
+#ifdef CONFIG_ARM64
+	return read_sysreg(cntvct_el0);
+#else
+	return get_cycles();
+#endif
+}
+
+/* Frequency of gdr_cycles in kHz; 0 where nobody knows. */
 static u32 gdr_cycles_khz(void)
 {
 #if defined(CONFIG_X86)
@@ -358,6 +396,7 @@ static long gdr_ioctl(struct file *filp, unsigned int cmd, unsigned long arg)
 static const struct file_operations gdr_fops = {
 	.owner = THIS_MODULE,
 	.open = gdr_open,
+	.flush = gdr_flush,
 	.release = gdr_release,
 	.unlocked_ioctl = gdr_ioctl,
 	.mmap = gdr_mmap,

@@ -19,15 +19,14 @@
 
 #include "gdrdrv.h"
 
-static void gdr_vma_allow(struct vm_area_struct *vma, unsigned long set,
+/* Only for a VMA that mmap is making: nobody else can see it, so no lock. */
+static void gdr_vma_flags(struct vm_area_struct *vma, unsigned long set,
 			  unsigned long clear)
 {
-#ifdef GDR_HAVE_VM_FLAGS_SET
-	vm_flags_set(vma, set);
-	vm_flags_clear(vma, clear);
+#ifdef GDR_HAVE_VM_FLAGS_INIT
+	vm_flags_init(vma, (vma->vm_flags | set) & ~clear);
 #else
-	vma->vm_flags |= set;
-	vma->vm_flags &= ~clear;
+	vma->vm_flags = (vma->vm_flags | set) & ~clear;
 #endif
 }
 
@@ -176,6 +175,19 @@ void gdr_memtype_release(struct gdr_mr *mr)
 	mr->memtype = false;
 }
 
+/*
+ * x86 exports pgprot_writecombine to GPL-only modules. Uncached is what we want
+ * without PAT, and with PAT vmf_insert_pfn makes it what was reserved.
+ */
+static pgprot_t gdr_prot_wc(pgprot_t prot)
+{
+#ifdef CONFIG_X86
+	return pgprot_noncached(prot);
+#else
+	return pgprot_writecombine(prot);
+#endif
+}
+
 static pgprot_t gdr_prot(struct vm_area_struct *vma,
 			 enum gdrdrv_mapping_type type)
 {
@@ -183,7 +195,7 @@ static pgprot_t gdr_prot(struct vm_area_struct *vma,
 
 	switch (type) {
 	case GDRDRV_MAPPING_WC:
-		prot = pgprot_writecombine(prot);
+		prot = gdr_prot_wc(prot);
 		break;
 	case GDRDRV_MAPPING_DEVICE:
 		prot = pgprot_device(prot);
@@ -195,11 +207,19 @@ static pgprot_t gdr_prot(struct vm_area_struct *vma,
 	return __pgprot(__sme_clr(pgprot_val(prot)));
 }
 
+static atomic_long_t *gdr_file_vmas(const struct vm_area_struct *vma)
+{
+	struct gdr_file *f = vma->vm_file->private_data;
+
+	return &f->vmas;
+}
+
 static void gdr_vm_open(struct vm_area_struct *vma)
 {
 	struct gdr_mr *mr = vma->vm_private_data;
 
 	gdr_mr_get(mr);
+	atomic_long_inc(gdr_file_vmas(vma));
 	down_write(&mr->lock);
 	mr->vmas++;
 	up_write(&mr->lock);
@@ -213,6 +233,7 @@ static void gdr_vm_close(struct vm_area_struct *vma)
 	if (!--mr->vmas)
 		mr->type = GDRDRV_MAPPING_NONE;
 	up_write(&mr->lock);
+	atomic_long_dec(gdr_file_vmas(vma));
 	gdr_mr_put(mr);
 }
 
@@ -292,7 +313,7 @@ static int gdr_mmap_locked(struct gdr_mr *mr, struct vm_area_struct *vma)
 		if (ret)
 			return ret;
 	}
-	gdr_vma_allow(vma, VM_IO | VM_PFNMAP | VM_DONTEXPAND | VM_DONTDUMP |
+	gdr_vma_flags(vma, VM_IO | VM_PFNMAP | VM_DONTEXPAND | VM_DONTDUMP |
 		      VM_DONTCOPY, VM_EXEC | VM_MAYEXEC);
 	vma->vm_page_prot = gdr_prot(vma, type);
 	vma->vm_ops = &gdr_vm_ops;
@@ -329,8 +350,12 @@ int gdr_mmap(struct file *filp, struct vm_area_struct *vma)
 	down_write(&mr->lock);
 	ret = gdr_mmap_locked(mr, vma);
 	up_write(&mr->lock);
-	if (!ret)
-		return 0;	/* the VMA keeps the reference */
+	if (ret)
+		goto put;
+	/* The VMA keeps the reference. */
+	atomic_long_inc(&f->vmas);
+	return 0;
+
 put:
 	gdr_mr_put(mr);
 	return ret;

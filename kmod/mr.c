@@ -6,7 +6,6 @@
 #define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
 
 #include <linux/slab.h>
-#include <linux/timex.h>
 
 #include "gdrdrv.h"
 
@@ -59,8 +58,6 @@ static void gdr_mr_kill(struct gdr_mr *mr, bool revoked)
 	mr->revoked |= revoked;
 	up_write(&mr->lock);
 
-	if (!mr->handle)
-		return;
 	unmap_mapping_range(mr->inode->i_mapping, mr->handle << PAGE_SHIFT,
 			    mr->size, 1);
 	down_write(&mr->lock);
@@ -152,7 +149,7 @@ static int gdr_mr_publish(struct gdr_file *f, struct gdr_mr *mr)
 int gdr_mr_pin(struct gdr_file *f, const struct gdr_pin_args *args, u64 *handle)
 {
 	struct gdr_mr *mr;
-	cycles_t before;
+	u64 before;
 	int ret;
 
 	ret = gdr_mr_check_flags(args);
@@ -165,9 +162,9 @@ int gdr_mr_pin(struct gdr_file *f, const struct gdr_pin_args *args, u64 *handle)
 	if (ret)
 		goto drop;
 
-	before = get_cycles();
+	before = gdr_cycles();
 	ret = gdr_nvp2p_get(mr, args->flags);
-	mr->tm_cycles = get_cycles() - before;
+	mr->tm_cycles = gdr_cycles() - before;
 	if (ret)
 		goto drop;
 	*handle = mr->handle;
@@ -212,7 +209,9 @@ void gdr_mr_unpin_all(struct gdr_file *f)
 	unsigned long handle;
 
 	xa_for_each(&f->mrs, handle, mr) {
-		xa_erase(&f->mrs, handle);
-		gdr_mr_end(mr);
+		/* An unpin in another thread may have been first. */
+		mr = xa_erase(&f->mrs, handle);
+		if (mr)
+			gdr_mr_end(mr);
 	}
 }

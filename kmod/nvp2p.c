@@ -5,8 +5,10 @@
  */
 #define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
 
-#include <linux/slab.h>
+#include <linux/build_bug.h>
+#include <linux/errno.h>
 #include <linux/mm.h>
+#include <linux/slab.h>
 
 #include "gdrdrv.h"
 #include <nv-p2p.h>
@@ -63,12 +65,20 @@ void gdr_nvp2p_exit(void)
 
 bool gdr_nvp2p_persistent(void)
 {
-	return IS_ENABLED(GDR_HAVE_PERSISTENT) && gdr_use_persistent;
+#ifdef GDR_HAVE_PERSISTENT
+	return gdr_use_persistent;
+#else
+	return false;
+#endif
 }
 
 bool gdr_nvp2p_force_pcie(void)
 {
-	return IS_ENABLED(GDR_HAVE_FORCE_BAR1) && gdr_nvp2p_persistent();
+#ifdef GDR_HAVE_FORCE_BAR1
+	return gdr_nvp2p_persistent();
+#else
+	return false;
+#endif
 }
 
 /* Once a pinning, whoever is first: the callback or the unpin. */
@@ -195,7 +205,7 @@ static int gdr_read_table(struct gdr_mr *mr)
 
 	/* The GPU driver has accepted the size, so it is bounded by its memory. */
 	mr->pages = kvmalloc_array(mr->npages, sizeof(*mr->pages),
-				   GFP_KERNEL_ACCOUNT);
+				   GFP_KERNEL_ACCOUNT | __GFP_NOWARN);
 	if (!mr->pages)
 		return -ENOMEM;
 
@@ -232,8 +242,8 @@ int gdr_nvp2p_get(struct gdr_mr *mr, u32 flags)
 	if (ret) {
 		gdr_dbg("the GPU driver refused: %d\n", ret);
 		gdr_pages_gone(mr);
-		/* A number of its own that no C library knows. */
-		return ret == -524 ? -EOPNOTSUPP : ret;
+		/* ENOTSUPP is the kernel's own; no C library knows it. */
+		return ret == -ENOTSUPP ? -EOPNOTSUPP : ret;
 	}
 	ret = gdr_read_table(mr);
 	if (ret)

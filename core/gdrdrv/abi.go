@@ -21,7 +21,7 @@ type version uint32
 
 const (
 	apiVersion version = 2<<16 | 6 // this library's
-	minDriver  version = 2<<16 | 0 // the oldest driver that it works with
+	minDriver  version = 2 << 16   // the oldest driver that it works with
 
 	sinceInfoV2 version = 2<<16 | 4
 	sincePinV2  version = 2<<16 | 5 // GET_ATTR and REQ_MAPPING_TYPE came with it

@@ -154,7 +154,7 @@ func (s *session) importAllocation(g *gpu, dev deviceHandle, h cuda.MemHandle, s
 	memory, err := g.api.importMemory(dev, fd, size, g.memoryType)
 	if err != nil {
 		_ = sys.Close(fd)
-		return 0, fmt.Errorf("Vulkan does not take %d bytes of CUDA memory: %w", size, err)
+		return 0, fmt.Errorf("cannot import %d bytes of CUDA memory into Vulkan: %w", size, err)
 	}
 	return memory, nil
 }

@@ -113,7 +113,7 @@ func (i *instance) find(uuid [16]byte) (*gpu, error) {
 			return g, nil
 		}
 	}
-	return nil, fmt.Errorf("Vulkan does not offer the GPU %x that CUDA has the memory on; look at VK_DRIVER_FILES: %w", uuid, unix.ENODEV)
+	return nil, fmt.Errorf("the memory is on the GPU %x, which no Vulkan driver offers; look at VK_DRIVER_FILES: %w", uuid, unix.ENODEV)
 }
 
 // open gives the logical device.

@@ -58,6 +58,7 @@ const char *cuda_load(struct cuda_dl *cu)
 		/* ISO C has no cast from an object pointer to a function's. */
 		memcpy((char *)cu + calls[i].member, &f, sizeof(f));
 	}
+	cu->simulated = dlsym(lib, "cuda_sim_live") != NULL;
 	return NULL;
 }
 

@@ -6,6 +6,7 @@
 #ifndef CUDA_DL_H
 #define CUDA_DL_H
 
+#include <stdbool.h>
 #include <stddef.h>
 
 typedef unsigned long long cu_ptr;	/* address in GPU memory */
@@ -66,6 +67,10 @@ _Static_assert(sizeof(struct cu_access) == 12, "the driver's layout");
 
 /* The calls. All are set after cuda_load. */
 struct cuda_dl {
+	/* This is the project's own test double, with the limits that its
+	 * messages state.
+	 */
+	bool simulated;
 	int (*init)(unsigned int flags);
 	int (*driver_version)(int *version);
 	int (*device_count)(int *count);

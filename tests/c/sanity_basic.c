@@ -336,29 +336,29 @@ static void many_buffers(struct env *e)
 	}
 }
 
-/* Pieces of one allocation at every kind of offset, overlapping ones too. */
-static void sub_ranges(struct env *e)
-{
-	const size_t p = e->page, total = 4ul << 20;
-	const struct { size_t off, size; } part[] = {
-		{ 0, p }, { p, p }, { p, 3 * p }, { 7 * p, 2 * p },
-		{ total / 2 - p, 2 * p }, { total - p, p }, { 0, total },
-	};
-	unsigned char *model = must_alloc(total), *piece = must_alloc(total);
-	size_t i, k;
-	struct buf b;
-	struct map m[sizeof(part) / sizeof(part[0])];
+struct part {
+	size_t off, size;
+};
 
-	start(e);
+/* Pins, maps, writes and reads all the parts of one allocation at once. */
+static void use_parts(struct env *e, const struct part *part, size_t n,
+		      size_t total)
+{
+	unsigned char *model = must_alloc(total), *piece = must_alloc(total);
+	struct map *m = must_alloc(n * sizeof(*m));
+	struct buf b;
+	size_t i;
+	int k;
+
 	for (k = 0; k < MEM_KINDS; k++) {
 		if (!can_pin(e, k))
 			continue;
 		buf_alloc(e, &b, k, total);
 		fill(model, total, k + 99);
 		gpu_write(e, b.addr, model, total);
-		for (i = 0; i < sizeof(part) / sizeof(part[0]); i++)
+		for (i = 0; i < n; i++)
 			map_make(e, &m[i], b.addr + part[i].off, part[i].size);
-		for (i = 0; i < sizeof(part) / sizeof(part[0]); i++) {
+		for (i = 0; i < n; i++) {
 			fill(model + part[i].off, 100, i + k);
 			check_rc(gdr_copy_to_mapping(m[i].mh, m[i].p,
 						     model + part[i].off, 100), 0);
@@ -368,12 +368,39 @@ static void sub_ranges(struct env *e)
 				     part[i].size) == 0);
 		}
 		gpu_check(e, b.addr, model, total);
-		for (i = 0; i < sizeof(part) / sizeof(part[0]); i++)
+		for (i = 0; i < n; i++)
 			map_drop(e, &m[i]);
 		buf_free(e, &b);
 	}
+	free(m);
 	free(piece);
 	free(model);
+}
+
+static void sub_ranges(struct env *e)
+{
+	const size_t p = e->page, total = 4ul << 20;
+	const struct part parts[] = {
+		{ 0, p }, { p, p }, { 2 * p, 3 * p }, { 7 * p, 2 * p },
+		{ total / 2 - p, 2 * p }, { total - p, p },
+	};
+
+	start(e);
+	use_parts(e, parts, sizeof(parts) / sizeof(parts[0]), total);
+}
+
+static void overlapping_ranges(struct env *e)
+{
+	const size_t p = e->page, total = 4ul << 20;
+	const struct part parts[] = {
+		{ p, p }, { p, 3 * p }, { 0, 2 * p }, { 3 * p, 4 * p },
+		{ total - 2 * p, 2 * p }, { total - p, p }, { 0, total },
+	};
+
+	start(e);
+	if (e->cu.simulated && e->backend == BE_DMABUF)
+		skip("the simulated libcuda exports memfds, which cannot overlap at different offsets");
+	use_parts(e, parts, sizeof(parts) / sizeof(parts[0]), total);
 }
 
 /* A part of a pinning mapped, unmapped, and another part mapped. */
@@ -797,27 +824,27 @@ static void threads(struct env *e)
 
 static void two_gpus(struct env *e)
 {
-	uint64_t in[2] = { 0x1111111111111111, 0x2222222222222222 }, out;
+	const uint64_t in[2] = { 0x1111111111111111, 0x2222222222222222 };
+	int gpu[2] = { e->gpu, (e->gpu + 1) % e->gpus }, dev, i, k;
+	cu_ctx ctx[2];
 	struct buf b[2];
 	struct map m[2];
-	int i, k;
+	uint64_t out;
 
 	if (e->gpus < 2)
 		skip("one GPU here");
 	start(e);
+	ctx[0] = e->ctx;
+	check_cu(e->cu.device_get(&dev, gpu[1]));
+	check_cu(e->cu.primary_retain(&ctx[1], dev));
 	for (k = 0; k < MEM_KINDS; k++) {
-		cu_ctx ctx = NULL;
-		int dev;
-
 		if (!can_pin(e, k))
 			continue;
-		buf_alloc_on(e, &b[0], k, GPU_PAGE_SIZE, e->gpu);
-		check_cu(e->cu.device_get(&dev, (e->gpu + 1) % e->gpus));
-		check_cu(e->cu.primary_retain(&ctx, dev));
-		check_cu(e->cu.ctx_set(ctx));
-		buf_alloc_on(e, &b[1], k, GPU_PAGE_SIZE, (e->gpu + 1) % e->gpus);
-		check_cu(e->cu.ctx_set(e->ctx));
-		/* The second is pinned while the first one's context is current. */
+		for (i = 0; i < 2; i++) {
+			check_cu(e->cu.ctx_set(ctx[i]));
+			buf_alloc_on(e, &b[i], k, GPU_PAGE_SIZE, gpu[i]);
+		}
+		/* The first is pinned while the other's context is current. */
 		for (i = 0; i < 2; i++)
 			map_make(e, &m[i], b[i].addr, b[i].size);
 		for (i = 0; i < 2; i++)
@@ -825,15 +852,14 @@ static void two_gpus(struct env *e)
 		for (i = 0; i < 2; i++) {
 			check_rc(gdr_copy_from_mapping(m[i].mh, &out, m[i].p, 8), 0);
 			check_eq(out, in[i]);
+			check_cu(e->cu.ctx_set(ctx[i]));
 			gpu_check(e, b[i].addr, &in[i], 8);
 			map_drop(e, &m[i]);
+			buf_free(e, &b[i]);
 		}
-		buf_free(e, &b[0]);
-		check_cu(e->cu.ctx_set(ctx));
-		buf_free(e, &b[1]);
-		check_cu(e->cu.ctx_set(e->ctx));
-		check_cu(e->cu.primary_release(dev));
 	}
+	check_cu(e->cu.ctx_set(e->ctx));
+	check_cu(e->cu.primary_release(dev));
 }
 
 const struct sanity_case basic_cases[] = {
@@ -850,6 +876,7 @@ const struct sanity_case basic_cases[] = {
 	{ "many_small", many_small, BE_ALL, NULL },
 	{ "many_buffers", many_buffers, BE_ALL, NULL },
 	{ "sub_ranges", sub_ranges, BE_ALL, NULL },
+	{ "overlapping_ranges", overlapping_ranges, BE_ALL, NULL },
 	{ "partial_map", partial_map, BE_ALL, NULL },
 	{ "info", info, BE_ALL, NULL },
 	{ "info_sizes", info_sizes, BE_ALL, NULL },

@@ -34,13 +34,13 @@ static size_t stride_of(size_t size)
 /* The GPU must hold what a plain memcpy to the model gives, in all of it. */
 static void write_every_size(struct env *e)
 {
-	unsigned char *pool, *model = must_alloc(AREA), *back = must_alloc(AREA);
+	unsigned char *model = must_alloc(AREA), *back = must_alloc(AREA);
+	alignas(LINE) static unsigned char pool[2 * MAX_SIZE];
 	size_t size, d;
 	struct buf b;
 	struct map m;
 
 	start(e);
-	check_eq(posix_memalign((void **)&pool, LINE, 2 * MAX_SIZE), 0);
 	buf_alloc(e, &b, usual_kind(e), AREA);
 	map_make(e, &m, b.addr, b.size);
 	fill(model, AREA, 1);
@@ -49,7 +49,7 @@ static void write_every_size(struct env *e)
 	for (size = 0; size <= MAX_SIZE; size++) {
 		size_t stride = stride_of(size);
 
-		fill(pool, 2 * MAX_SIZE, size + 2);
+		fill(pool, sizeof(pool), size + 2);
 		for (d = 0; d < LINE; d++) {
 			const unsigned char *src = pool + host_offset(size, d) +
 						   d * 17 / LINE * LINE;
@@ -69,7 +69,6 @@ static void write_every_size(struct env *e)
 	}
 	map_drop(e, &m);
 	buf_free(e, &b);
-	free(pool);
 	free(back);
 	free(model);
 }

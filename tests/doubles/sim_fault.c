@@ -8,9 +8,21 @@
 #include <stdlib.h>
 #include <string.h>
 
+static struct sim_faults *forking;	/* whose lock fork() takes */
+
+static void before_fork(void)
+{
+	pthread_mutex_lock(&forking->lock);
+}
+
+static void after_fork(void)
+{
+	pthread_mutex_unlock(&forking->lock);
+}
+
 static void bad_rule(const struct sim_faults *f, const char *rule)
 {
-	fprintf(stderr, "%s: cannot use rule \"%s\": write name=result or name=result@n\n",
+	fprintf(stderr, "%s: cannot use rule \"%s\": write name=result or name=result@n, with a name that this double exports\n",
 		f->env, rule);
 	abort();
 }
@@ -33,6 +45,8 @@ static void add_rule(struct sim_faults *f, const char *name, int result, unsigne
 	while (r < f->rules + SIM_FAULT_RULES && r->name[0])
 		r++;
 	if (r == f->rules + SIM_FAULT_RULES || !name[0] || strlen(name) >= sizeof(r->name))
+		bad_rule(f, name);
+	if (f->known && !f->known(name))
 		bad_rule(f, name);
 	strcpy(r->name, name);
 	r->result = result;
@@ -74,6 +88,9 @@ static void load(struct sim_faults *f)
 	if (f->loaded)
 		return;
 	f->loaded = 1;
+	forking = f;
+	if (pthread_atfork(before_fork, after_fork, after_fork))
+		abort();
 	env = getenv(f->env);
 	if (!env)
 		return;

@@ -18,6 +18,10 @@
 #define SIM_FAULT_H
 
 #include <pthread.h>
+#include <stdbool.h>
+
+/* Each double has its own copy; neither may stand in for the other's. */
+#pragma GCC visibility push(hidden)
 
 #define SIM_FAULT_RULES 64
 #define SIM_FAULT_NAME 64
@@ -30,11 +34,16 @@ struct sim_fault_rule {
 };
 
 /*
- * lock guards all that follows it. env is the name of the environment variable
- * and never changes. loaded says whether that variable has been read.
+ * env is the name of the environment variable, and known, unless it is NULL,
+ * tells the names that rules may have; neither changes. lock guards all that
+ * follows it. loaded says whether the variable has been read.
+ *
+ * A double has one such object at most: fork() waits for its lock, so that a
+ * child finds it free.
  */
 struct sim_faults {
 	const char *env;
+	bool (*known)(const char *name);
 	pthread_mutex_t lock;
 	int loaded;
 	struct sim_fault_rule rules[SIM_FAULT_RULES];
@@ -47,5 +56,7 @@ int sim_fault(struct sim_faults *f, const char *name);
 
 /* Make a rule. nth 0 is every call. result 0 drops every rule of the name. */
 void sim_fault_set(struct sim_faults *f, const char *name, int result, int nth);
+
+#pragma GCC visibility pop
 
 #endif

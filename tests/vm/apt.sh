@@ -6,6 +6,8 @@
 #
 # The mirror is the one that the machine's apt uses, so no host is named here.
 
+# The architecture of the packages, as Debian calls it.
+VM_ARCH=${VM_ARCH:-amd64}
 GDRAPI_VM_CACHE=${GDRAPI_VM_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/gdrapi-vm}
 
 say() { printf '%s\n' "# $*" >&2; }
@@ -13,12 +15,13 @@ die() { printf '%s: %s\n' "${0##*/}" "$*" >&2; exit 1; }
 
 # vm_mirror: the base URI of the machine's Debian archive.
 vm_mirror() {
+	# shellcheck disable=SC2016 # a format of apt
 	apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packages' |
 		grep -v security | sort -u | head -n 1
 }
 
 # vm_suite_dir SUITE: where the lists of one suite live.
-vm_suite_dir() { printf '%s/apt/%s' "$GDRAPI_VM_CACHE" "$1"; }
+vm_suite_dir() { printf '%s/apt/%s-%s' "$GDRAPI_VM_CACHE" "$1" "$VM_ARCH"; }
 
 # vm_apt SUITE TOOL ARGS...: run an apt tool on that suite's lists alone.
 vm_apt() {
@@ -30,7 +33,7 @@ vm_apt() {
 		-o Dir::Etc::preferencesparts=/dev/null -o Dir::State="$d/state" \
 		-o Dir::State::status="$d/state/status" -o Dir::Cache="$d/cache" \
 		-o APT::Sandbox::User=root -o Acquire::Languages=none \
-		-o APT::Architectures::=amd64 "$@"
+		-o APT::Architecture="$VM_ARCH" -o APT::Architectures::="$VM_ARCH" "$@"
 }
 
 # vm_suite SUITE: fetch the package lists of a suite, once a day.
@@ -53,7 +56,7 @@ vm_suite() {
 
 # vm_names SUITE REGEX: package names of a suite that match, oldest first.
 vm_names() {
-	vm_apt "$1" apt-cache pkgnames | grep -E "^($2)\$" | sort -V
+	vm_apt "$1" apt-cache pkgnames | { grep -E "^($2)\$" || :; } | sort -V || :
 }
 
 # vm_unpack SUITE PACKAGE DIR: download one package and unpack it into DIR.

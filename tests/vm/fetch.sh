@@ -4,19 +4,22 @@
 # fetch.sh - fetch what the VM tier needs of one kernel into the cache.
 #
 #   fetch.sh nvidia 535|550		nv-p2p.h of that driver
-#   fetch.sh kernel 6.1|6.12|7.2	image, modules, headers
+#   fetch.sh kernel 6.1|6.12|7.2	image, headers
+#   fetch.sh source 6.1|6.12|7.2	the kernel's source
 #
+# VM_ARCH=arm64 fetches headers for that architecture, to build with only.
 # Prints the folder on stdout. Everything comes from Debian's packages; nothing
 # is installed, and nothing outside the cache is written.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 . "$here/apt.sh"
 
-# link_build DIR: make Debian's absolute paths in the headers point into DIR.
-relocate() {
+# absolute DIR: Debian's headers name each other by absolute path; make those
+# paths lead into DIR.
+absolute() {
 	local f
-	grep -rlIE '/usr/(src|lib)/linux' "$1/usr/src" --include=Makefile --include='.kernelvariables' \
-		--include=.config 2>/dev/null | while read -r f; do
+	grep -rlIE '/usr/(src|lib)/linux' "$1/usr/src" --include=Makefile \
+		--include=.kernelvariables 2>/dev/null | while read -r f; do
 		sed -i -E "s@([ =\"'(]|^)/usr/(src|lib)/linux-@\1$1/usr/\2/linux-@g" "$f"
 	done
 }
@@ -48,33 +51,98 @@ suite_of() {
 	esac
 }
 
+# newest SUITE REGEX: the newest package of that name.
+newest() { vm_names "$1" "$2" | tail -n 1; }
+
+# fetch_headers SUITE VERSION DIR: unpack headers that this machine's compiler
+# can use; prints the kernel's release.
+fetch_headers() {
+	local rel kb kbuild
+	rel=$(newest "$1" "linux-headers-${2//./\\.}[.+-].*-cloud-$VM_ARCH")
+	rel=${rel#linux-headers-}
+	[ -n "$rel" ] || die "$1 has no cloud kernel headers of $2"
+	kb=${rel%-cloud-"$VM_ARCH"}
+	vm_unpack "$1" "linux-headers-$rel" "$3"
+	vm_unpack "$1" "linux-headers-$kb-common" "$3"
+	# The build's own tools run here, whatever they build for.
+	# shellcheck disable=SC2030,SC2031 # for these lines alone
+	(
+		VM_ARCH=amd64
+		vm_suite "$1"
+		kbuild=$(newest "$1" "linux-kbuild-${kb//+/\\+}")
+		vm_unpack "$1" "${kbuild:-linux-kbuild-$2}" "$3"
+	)
+	absolute "$3"
+	printf '%s\n' "$rel"
+}
+
+# fetch_root SUITE DIR: a whole small Debian with compiler and headers, for
+# kernels whose build tools are too new to run on this machine.
+fetch_root() {
+	local rel
+	command -v debootstrap >/dev/null || die "debootstrap is missing: install it"
+	if [ ! -e "$2/.complete" ]; then
+		say "unpacking a small $1 (minutes)"
+		rm -rf "$2"
+		debootstrap --variant=minbase \
+			--include=gcc,make,libelf-dev,linux-headers-cloud-amd64 \
+			"$1" "$2" "$(vm_mirror)" >&2 || die "debootstrap of $1 failed"
+		: >"$2/.complete"
+	fi
+	rel=$(basename "$(find "$2/usr/src" -maxdepth 1 -name 'linux-headers-*-cloud-amd64')")
+	printf '%s\n' "${rel#linux-headers-}"
+}
+
+# fetch_image SUITE RELEASE DIR: the kernel itself, as DIR/vmlinuz.
+fetch_image() {
+	local p
+	# Newer packages keep the kernel itself apart.
+	p=$(newest "$1" "linux-binary-${2//+/\\+}")
+	vm_unpack "$1" "${p:-linux-image-$2}" "$3"
+	find "$3" -type f -name 'vmlinuz*' -exec ln -sfn {} "$3/vmlinuz" \;
+	[ -e "$3/vmlinuz" ] || die "no kernel image in ${p:-linux-image-$2}"
+}
+
 fetch_kernel() {
-	local suite dir rel kb
+	local suite dir rel
 	suite=$(suite_of "$1")
 	dir=$GDRAPI_VM_CACHE/linux-$1
+	[ "$VM_ARCH" = amd64 ] || dir+=-$VM_ARCH
 	if [ ! -e "$dir/.complete" ]; then
 		vm_suite "$suite"
-		rel=$(vm_names "$suite" "linux-headers-${1//./\\.}[.+-].*-cloud-amd64" | tail -n 1)
-		rel=${rel#linux-headers-}
-		[ -n "$rel" ] || die "$suite has no cloud kernel headers of $1"
-		kb=${rel%-cloud-amd64}
-		vm_unpack "$suite" "linux-headers-$rel" "$dir"
-		vm_unpack "$suite" "linux-headers-$kb-common" "$dir"
-		if [ -n "$(vm_names "$suite" "linux-kbuild-${kb//+/\\+}")" ]; then
-			vm_unpack "$suite" "linux-kbuild-$kb" "$dir"
+		mkdir -p "$dir"
+		if [ "$suite" = sid ]; then
+			rel=$(fetch_root "$suite" "$GDRAPI_VM_CACHE/root-$1")
+			ln -sfn "$GDRAPI_VM_CACHE/root-$1" "$dir/root"
 		else
-			vm_unpack "$suite" "linux-kbuild-$1" "$dir"
+			rel=$(fetch_headers "$suite" "$1" "$dir")
 		fi
-		vm_unpack "$suite" "linux-image-$rel" "$dir"
-		relocate "$dir"
+		[ "$VM_ARCH" != amd64 ] || fetch_image "$suite" "$rel" "$dir"
 		printf '%s\n' "$rel" >"$dir/release"
 		: >"$dir/.complete"
 	fi
 	printf '%s\n' "$dir"
 }
 
+# fetch_source VERSION: the kernel's source, for checkpatch and the debug kernel.
+fetch_source() {
+	local suite dir
+	suite=$(suite_of "$1")
+	dir=$GDRAPI_VM_CACHE/source-$1
+	if [ ! -e "$dir/.complete" ]; then
+		vm_suite "$suite"
+		vm_unpack "$suite" "linux-source-$1" "$dir"
+		say "unpacking the source of $1"
+		tar -C "$dir" -xf "$dir/usr/src/linux-source-$1.tar.xz"
+		rm -f "$dir/usr/src/linux-source-$1.tar.xz"
+		: >"$dir/.complete"
+	fi
+	printf '%s\n' "$dir/linux-source-$1"
+}
+
 case ${1-} in
+source) fetch_source "${2:?which kernel}" ;;
 nvidia) fetch_nvidia "${2:?which driver}" ;;
 kernel) fetch_kernel "${2:?which kernel}" ;;
-*) die "usage: fetch.sh nvidia 535|550 | kernel 6.1|6.12|7.2" ;;
+*) die "usage: fetch.sh nvidia 535|550 | kernel|source 6.1|6.12|7.2" ;;
 esac

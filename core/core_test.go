@@ -1,0 +1,282 @@
+package core
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+
+	"gdrapi/core/backend"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+)
+
+// fake is a backend in memory whose calls can be told to fail.
+type fake struct {
+	mu    sync.Mutex
+	fail  map[string]error
+	calls []string
+	live  int // pins that were not unpinned
+}
+
+func (f *fake) call(name string) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.calls = append(f.calls, name)
+	return f.fail[name]
+}
+
+func (f *fake) Name() string                          { return "fake" }
+func (f *fake) Open() (backend.Session, error)        { return f, f.call("open") }
+func (f *fake) Attribute(a backend.Attr) (int, error) { return int(a), f.call("attribute") }
+func (f *fake) Version() (int, int)                   { return 2, 6 }
+func (f *fake) Close() error                          { return f.call("close") }
+func (f *fake) Pin(r backend.PinRequest) (backend.Pin, error) {
+	if err := f.call("pin"); err != nil {
+		return nil, err
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.live++
+	return &fakePin{f: f, r: r}, nil
+}
+
+type fakePin struct {
+	f      *fake
+	r      backend.PinRequest
+	mapped bool
+}
+
+func (p *fakePin) Info() (backend.Info, error) {
+	return backend.Info{VA: p.r.Addr, MappedSize: p.r.Size, PageSize: 4096}, p.f.call("info")
+}
+
+func (p *fakePin) Map(size uint64, want backend.MappingType) (uintptr, backend.MappingType, error) {
+	if p.mapped {
+		panic("mapped twice")
+	}
+	if err := p.f.call("map"); err != nil {
+		return 0, 0, err
+	}
+	p.mapped = true
+	return 0x7000, backend.WC, nil
+}
+
+func (p *fakePin) Unmap() error {
+	if !p.mapped {
+		panic("unmapped twice")
+	}
+	p.mapped = false
+	return p.f.call("unmap")
+}
+
+func (p *fakePin) CallbackFlag() (int, error) { return 0, p.f.call("flag") }
+
+func (p *fakePin) Unpin() error {
+	if p.mapped {
+		panic("unpinned while mapped")
+	}
+	p.f.mu.Lock()
+	p.f.live--
+	p.f.mu.Unlock()
+	return p.f.call("unpin")
+}
+
+// open makes a Library whose only backend is a fake, with one context in it.
+func open(t *testing.T) (*Library, *fake, Handle) {
+	t.Helper()
+	f := &fake{fail: map[string]error{}}
+	saved := backends
+	backends = []backend.Backend{f}
+	t.Cleanup(func() { backends = saved })
+	l, err := New(1)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, l.table.Close()) })
+	g, err := l.Open(Options{})
+	require.NoError(t, err)
+	return l, f, g
+}
+
+var request = backend.PinRequest{Addr: 0x10000, Size: 3 * 4096}
+
+func TestWholeLife(t *testing.T) {
+	l, f, g := open(t)
+	h, err := l.Pin(g, request)
+	require.NoError(t, err)
+	va, err := l.Map(g, h, 5000, 0)
+	require.NoError(t, err)
+	i, err := l.Info(g, h)
+	require.NoError(t, err)
+	require.True(t, i.Mapped)
+	require.Equal(t, backend.WC, i.Type)
+	require.NoError(t, l.Unmap(g, h, va, 8192), "size counts in host pages")
+	require.NoError(t, l.Unpin(g, h))
+	require.NoError(t, l.Close(g))
+	require.Equal(t, []string{"open", "pin", "info", "map", "info", "unmap", "unpin", "close"}, f.calls)
+	require.Zero(t, f.live)
+}
+
+func TestBadArguments(t *testing.T) {
+	l, _, g := open(t)
+	g2, err := l.Open(Options{})
+	require.NoError(t, err)
+	h, err := l.Pin(g, request)
+	require.NoError(t, err)
+	pin := func(change func(*backend.PinRequest)) error {
+		r := request
+		change(&r)
+		_, err := l.Pin(g, r)
+		return err
+	}
+	mapped := func(size uint64, flags int) error {
+		_, err := l.Map(g, h, size, flags)
+		return err
+	}
+	for name, err := range map[string]error{
+		"pin size 0":          pin(func(r *backend.PinRequest) { r.Size = 0 }),
+		"pin address 0":       pin(func(r *backend.PinRequest) { r.Addr = 0 }),
+		"pin wraps":           pin(func(r *backend.PinRequest) { r.Size = ^uint64(0) }),
+		"pin unknown flag":    pin(func(r *backend.PinRequest) { r.Flags = 2 }),
+		"map size 0":          mapped(0, 0),
+		"map past the end":    mapped(3*4096+1, 0),
+		"map huge":            mapped(^uint64(0), 0),
+		"map unknown flag":    mapped(4096, 4),
+		"map negative flag":   mapped(4096, -1),
+		"unmap not mapped":    l.Unmap(g, h, 0x7000, 4096),
+		"close of a buffer":   l.Close(h),
+		"unpin of a context":  l.Unpin(g, g),
+		"unpin of another's":  l.Unpin(g2, h),
+		"unpin of nothing":    l.Unpin(g, 0),
+		"unpin forged":        l.Unpin(g, h+1<<20),
+		"free of a buffer":    l.MemFree(g, h),
+		"empty allocation":    func() error { _, err := l.MemAlloc(g, 0, 0); return err }(),
+		"unknown attribute":   func() error { _, err := l.Attribute(g, 4); return err }(),
+		"attribute 0":         func() error { _, err := l.Attribute(g, 0); return err }(),
+		"version of nothing":  func() error { _, _, err := l.DriverVersion(0); return err }(),
+		"memory of a context": func() error { _, _, err := l.MemPtr(g, g); return err }(),
+	} {
+		require.Equal(t, unix.EINVAL, Errno(err), "%s: %v", name, err)
+	}
+	va, err := l.Map(g, h, 4096, 0)
+	require.NoError(t, err)
+	_, err = l.Map(g, h, 4096, 0)
+	require.Equal(t, unix.EAGAIN, Errno(err))
+	require.Equal(t, unix.EINVAL, Errno(l.Unmap(g, h, va+1, 4096)))
+	require.Equal(t, unix.EINVAL, Errno(l.Unmap(g, h, va, 8192)))
+	require.NoError(t, l.Unpin(g, h), "unpin takes a live mapping down")
+	require.Equal(t, unix.EINVAL, Errno(l.Unpin(g, h)))
+	require.NoError(t, l.Close(g))
+	require.Equal(t, unix.EINVAL, Errno(l.Close(g)))
+}
+
+func TestCloseTakesEverythingDown(t *testing.T) {
+	l, f, g := open(t)
+	for i := range 10 {
+		h, err := l.Pin(g, request)
+		require.NoError(t, err)
+		if i%2 == 0 {
+			_, err = l.Map(g, h, 4096, 0)
+			require.NoError(t, err)
+		}
+	}
+	f.fail["unpin"] = unix.EIO
+	require.Equal(t, unix.EIO, Errno(l.Close(g)), "the first error is told")
+	require.Zero(t, f.live, "and the rest still goes")
+	require.Empty(t, l.buffers)
+	require.Empty(t, l.contexts)
+}
+
+func TestFailuresLoseNothing(t *testing.T) {
+	l, f, g := open(t)
+	f.fail["pin"] = fmt.Errorf("driver: %w", unix.ENOMEM)
+	_, err := l.Pin(g, request)
+	require.Equal(t, unix.ENOMEM, Errno(err))
+	delete(f.fail, "pin")
+
+	h, err := l.Pin(g, request)
+	require.NoError(t, err)
+	f.fail["map"] = unix.ENOTSUP
+	_, err = l.Map(g, h, 4096, 1)
+	require.Equal(t, unix.ENOTSUP, Errno(err))
+	delete(f.fail, "map")
+	_, err = l.Map(g, h, 4096, 1)
+	require.NoError(t, err, "a failed map may be tried again")
+	f.fail["info"] = unix.EIO
+	_, err = l.Info(g, h)
+	require.Equal(t, unix.EIO, Errno(err))
+	require.NoError(t, l.Close(g))
+}
+
+func TestOpenFails(t *testing.T) {
+	l, f, _ := open(t)
+	f.fail["open"] = unix.ENOENT
+	_, err := l.Open(Options{})
+	require.Equal(t, unix.ENODEV, Errno(err))
+}
+
+func TestChoose(t *testing.T) {
+	names := func(o Options) []string {
+		bs, err := choose(o)
+		require.NoError(t, err)
+		var ns []string
+		for _, b := range bs {
+			ns = append(ns, b.Name())
+		}
+		return ns
+	}
+	require.Equal(t, []string{"gdrdrv", "dmabuf", "vulkan"}, names(Options{}))
+	require.Equal(t, []string{"dmabuf"}, names(Options{ForceDMABuf: true}))
+	require.Equal(t, []string{"vulkan"}, names(Options{Backend: "vulkan", ForceDMABuf: true}))
+	for _, bad := range []string{"Vulkan", "dmabuf ", "x"} {
+		_, err := choose(Options{Backend: bad})
+		require.Equal(t, unix.EINVAL, Errno(err))
+	}
+}
+
+type coded struct{}
+
+func (coded) Error() string     { return "coded" }
+func (coded) Errno() unix.Errno { return unix.EDOM }
+
+func TestErrno(t *testing.T) {
+	require.Zero(t, Errno(nil))
+	require.Equal(t, unix.EDOM, Errno(fmt.Errorf("a: %w", coded{})))
+	require.Equal(t, unix.EPERM, Errno(fmt.Errorf("a: %w", unix.EPERM)))
+	require.Equal(t, unix.EPERM, Errno(errors.Join(errors.New("x"), unix.EPERM)))
+	require.Equal(t, unix.EIO, Errno(errors.New("x")))
+}
+
+// Threads race on the same handles; the fake panics where the core lets two
+// of them through.
+func TestRaces(t *testing.T) {
+	l, f, g := open(t)
+	for range 50 {
+		h, err := l.Pin(g, request)
+		require.NoError(t, err)
+		var wg sync.WaitGroup
+		for range 4 {
+			wg.Go(func() { _, _ = l.Map(g, h, 4096, 0) })
+			wg.Go(func() { _ = l.Unmap(g, h, 0x7000, 4096) })
+			wg.Go(func() { _, _ = l.Info(g, h) })
+			wg.Go(func() { _ = l.Unpin(g, h) })
+		}
+		wg.Wait()
+	}
+	require.Zero(t, f.live)
+	var wg sync.WaitGroup
+	for range 8 {
+		wg.Go(func() {
+			for {
+				h, err := l.Pin(g, request)
+				if err != nil {
+					return
+				}
+				_, _ = l.Map(g, h, 4096, 0)
+			}
+		})
+	}
+	wg.Go(func() { _ = l.Close(g) })
+	wg.Wait()
+	require.Zero(t, f.live, "nothing is pinned behind a Close")
+}

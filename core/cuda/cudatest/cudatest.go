@@ -1,0 +1,325 @@
+// Package cudatest drives the simulated libcuda.so.1 of tests/doubles for the
+// tests of this project's packages. Nothing that ships imports it.
+//
+// `make check` puts the doubles on LD_LIBRARY_PATH and sets
+// GDR_TEST_DOUBLES=1, which makes their absence a failure; a plain `go test`
+// skips the tests that need them.
+package cudatest
+
+import (
+	"bufio"
+	"fmt"
+	"os"
+	"os/exec"
+	"runtime"
+	"runtime/debug"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"unsafe"
+
+	"github.com/ebitengine/purego"
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+)
+
+// Sim is the simulated driver.
+type Sim struct {
+	t      testing.TB
+	lib    uintptr
+	prefix string // of the functions that control it
+}
+
+// Need gives the simulated driver, which it brings up (cuInit) with no context
+// on the calling thread. The test keeps its thread until it ends, and no fault
+// outlives it.
+func Need(t testing.TB) *Sim {
+	s := NeedRaw(t)
+	runtime.LockOSThread()
+	t.Cleanup(runtime.UnlockOSThread)
+	s.Must("cuInit", 0)
+	s.Must("cuCtxSetCurrent", 0)
+	return s
+}
+
+// NeedRaw is Need that leaves CUDA as it finds it.
+func NeedRaw(t testing.TB) *Sim {
+	return &Sim{t: t, lib: Library(t, "libcuda.so.1", "cuda_sim_fail"), prefix: "cuda"}
+}
+
+// Library loads a double, which it knows by a symbol that the real library
+// lacks.
+func Library(t testing.TB, name, mark string) uintptr {
+	lib, err := purego.Dlopen(name, purego.RTLD_NOW|purego.RTLD_LOCAL)
+	if err == nil {
+		_, err = purego.Dlsym(lib, mark)
+	}
+	if err != nil {
+		if os.Getenv("GDR_TEST_DOUBLES") == "1" {
+			t.Fatalf("GDR_TEST_DOUBLES=1, but the %s that is found is no test double: %v", name, err)
+		}
+		t.Skipf("needs the simulated %s of tests/doubles; run `make check`: %v", name, err)
+	}
+	return lib
+}
+
+// Call calls a function of the driver.
+//
+//go:uintptrescapes
+func (s *Sim) Call(name string, args ...uintptr) uintptr {
+	fn, err := purego.Dlsym(s.lib, name)
+	require.NoError(s.t, err)
+	r, _, _ := purego.SyscallN(fn, args...)
+	return r
+}
+
+// Must calls a function whose result has to be CUDA_SUCCESS.
+//
+//go:uintptrescapes
+func (s *Sim) Must(name string, args ...uintptr) {
+	require.Zero(s.t, int32(s.Call(name, args...)), name)
+}
+
+// Fail makes the nth call of name from now on give the result; nth 0 is every
+// call. The fault goes when the test ends, or with Heal.
+func (s *Sim) Fail(name string, result, nth int) {
+	c := append([]byte(name), 0)
+	s.Call(s.prefix+"_sim_fail", uintptr(unsafe.Pointer(&c[0])), uintptr(result), uintptr(nth))
+	s.t.Cleanup(func() { s.Heal(name) })
+}
+
+// Heal drops the faults of name.
+func (s *Sim) Heal(name string) {
+	c := append([]byte(name), 0)
+	s.Call(s.prefix+"_sim_fail", uintptr(unsafe.Pointer(&c[0])), 0, 0)
+}
+
+// Live counts what the driver has handed out and still owns.
+func (s *Sim) Live() int { return int(s.Call(s.prefix + "_sim_live")) }
+
+// WithContext gives the thread the primary context of a device until the
+// returned function is called.
+func (s *Sim) WithContext(ordinal int) (leave func()) {
+	var dev int32
+	var ctx uintptr
+	s.Must("cuDeviceGet", uintptr(unsafe.Pointer(&dev)), uintptr(ordinal))
+	s.Must("cuDevicePrimaryCtxRetain", uintptr(unsafe.Pointer(&ctx)), uintptr(dev))
+	s.Must("cuCtxPushCurrent_v2", ctx)
+	return func() {
+		s.Must("cuCtxPopCurrent_v2", uintptr(unsafe.Pointer(&ctx)))
+		s.Must("cuDevicePrimaryCtxRelease_v2", uintptr(dev))
+	}
+}
+
+// Current is the thread's context, 0 for none.
+func (s *Sim) Current() uintptr {
+	var ctx uintptr
+	s.Must("cuCtxGetCurrent", uintptr(unsafe.Pointer(&ctx)))
+	return ctx
+}
+
+// PrimaryActive says whether someone holds the device's primary context.
+func (s *Sim) PrimaryActive(ordinal int) bool {
+	var dev, active int32
+	var flags uint32
+	s.Must("cuDeviceGet", uintptr(unsafe.Pointer(&dev)), uintptr(ordinal))
+	s.Must("cuDevicePrimaryCtxGetState", uintptr(dev), uintptr(unsafe.Pointer(&flags)), uintptr(unsafe.Pointer(&active)))
+	return active != 0
+}
+
+// MemAlloc is plain device memory on the device, freed when the test ends.
+func (s *Sim) MemAlloc(ordinal int, size uint64) uint64 {
+	var dev int32
+	var ctx uintptr
+	s.Must("cuDeviceGet", uintptr(unsafe.Pointer(&dev)), uintptr(ordinal))
+	// The context has to outlive the memory.
+	s.Must("cuDevicePrimaryCtxRetain", uintptr(unsafe.Pointer(&ctx)), uintptr(dev))
+	s.Must("cuCtxPushCurrent_v2", ctx)
+	var p uint64
+	s.Must("cuMemAlloc_v2", uintptr(unsafe.Pointer(&p)), uintptr(size))
+	s.Must("cuCtxPopCurrent_v2", uintptr(unsafe.Pointer(&ctx)))
+	s.t.Cleanup(func() {
+		s.Must("cuCtxPushCurrent_v2", ctx)
+		s.Must("cuMemFree_v2", uintptr(p))
+		s.Must("cuCtxPopCurrent_v2", uintptr(unsafe.Pointer(&ctx)))
+		s.Must("cuDevicePrimaryCtxRelease_v2", uintptr(dev))
+	})
+	return p
+}
+
+// HostAlloc is host memory that CUDA made, freed when the test ends.
+func (s *Sim) HostAlloc(size uint64) uint64 {
+	var p uint64
+	leave := s.WithContext(0)
+	s.Must("cuMemAllocHost_v2", uintptr(unsafe.Pointer(&p)), uintptr(size))
+	s.t.Cleanup(func() {
+		s.Must("cuMemFreeHost", uintptr(p))
+		leave()
+	})
+	return p
+}
+
+// HtoD copies host bytes to the device.
+func (s *Sim) HtoD(ordinal int, dst uint64, b []byte) {
+	defer s.WithContext(ordinal)()
+	s.Must("cuMemcpyHtoD_v2", uintptr(dst), uintptr(unsafe.Pointer(&b[0])), uintptr(len(b)))
+}
+
+// DtoH copies device bytes to the host.
+func (s *Sim) DtoH(ordinal int, src uint64, n int) []byte {
+	defer s.WithContext(ordinal)()
+	b := make([]byte, n)
+	s.Must("cuMemcpyDtoH_v2", uintptr(unsafe.Pointer(&b[0])), uintptr(src), uintptr(n))
+	return b
+}
+
+// Bytes is a mapping as a slice.
+func Bytes(va uintptr, size int) []byte {
+	return unsafe.Slice(*(**byte)(unsafe.Pointer(&va)), size)
+}
+
+// FDs lists the open descriptors of the process.
+func FDs(t testing.TB) int {
+	list, err := os.ReadDir("/proc/self/fd")
+	require.NoError(t, err)
+	return len(list)
+}
+
+// InChild runs the calling test once more in a process of its own, where CUDA
+// is as nobody has touched it, with env added to the environment. It is true
+// in that process, and false in the first, where the test has then passed.
+func InChild(t *testing.T, env ...string) bool {
+	const mark = "GDR_TEST_CHILD"
+	if os.Getenv(mark) == t.Name() {
+		return true
+	}
+	NeedRaw(t)
+	pattern := "^" + strings.ReplaceAll(t.Name(), "/", "$/^") + "$"
+	cmd := exec.Command(os.Args[0], "-test.run="+pattern, "-test.v")
+	// The race detector would sleep for a second at each exit.
+	cmd.Env = append(append(os.Environ(), "GORACE=atexit_sleep_ms=10", mark+"="+t.Name()), env...)
+	out, err := cmd.CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	require.Contains(t, string(out), "--- PASS: "+t.Name())
+	return false
+}
+
+// WithoutDescriptors calls f while the process cannot open a descriptor.
+func WithoutDescriptors(t testing.TB, f func()) {
+	var hold []int
+	defer func() {
+		for _, fd := range hold {
+			unix.Close(fd)
+		}
+	}()
+	var old unix.Rlimit
+	require.NoError(t, unix.Getrlimit(unix.RLIMIT_NOFILE, &old))
+	low := unix.Rlimit{Cur: 256, Max: old.Max}
+	require.NoError(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &low))
+	defer unix.Setrlimit(unix.RLIMIT_NOFILE, &old)
+	for {
+		fd, err := unix.Eventfd(0, unix.EFD_CLOEXEC)
+		if err == unix.EMFILE {
+			break
+		}
+		require.NoError(t, err)
+		hold = append(hold, fd)
+	}
+	f()
+}
+
+// Faults says whether a read at va raises SIGSEGV or SIGBUS.
+func Faults(va uintptr) (faulted bool) {
+	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
+	defer func() { faulted = recover() != nil }()
+	// An atomic load is one that the compiler keeps.
+	atomic.LoadUint32(*(**uint32)(unsafe.Pointer(&va)))
+	return false
+}
+
+// VMFlags are the kernel's two-letter flags of the mapping that va begins.
+func VMFlags(t testing.TB, va uintptr) []string {
+	f, err := os.Open("/proc/self/smaps")
+	require.NoError(t, err)
+	defer f.Close()
+	ours := false
+	for scan := bufio.NewScanner(f); scan.Scan(); {
+		line := scan.Text()
+		if first, _, ok := strings.Cut(line, "-"); ok && !strings.Contains(first, ":") {
+			ours = first == fmt.Sprintf("%08x", va)
+		}
+		if flags, ok := strings.CutPrefix(line, "VmFlags:"); ok && ours {
+			return strings.Fields(flags)
+		}
+	}
+	require.Failf(t, "no mapping", "%#x", va)
+	return nil
+}
+
+// Address is the address of host memory.
+func Address[T any](p *T) uintptr { return uintptr(unsafe.Pointer(p)) }
+
+// VMMChunk is the size of each chunk of VMM: a GPU's allocation granularity.
+const VMMChunk = 2 << 20
+
+// VMM is memory of cuMemCreate on the device: chunks of VMMChunk bytes side by
+// side in one address range, with the handle types (1: POSIX descriptor) among
+// their properties. It goes when the test ends, or with the returned function.
+func (s *Sim) VMM(ordinal, chunks int, handleTypes uint32) (addr uint64, free func()) {
+	// CUmemAllocationProp: pinned memory, handle types, on a device, which one.
+	prop := [8]uint32{1, handleTypes, 1, uint32(ordinal)}
+	// CUmemAccessDesc: for a device, which one, to read and write.
+	access := [3]uint32{1, uint32(ordinal), 3}
+	total := uintptr(chunks) * VMMChunk
+	s.Must("cuMemAddressReserve", uintptr(unsafe.Pointer(&addr)), total, 0, 0, 0)
+	handles := make([]uint64, chunks)
+	for i := range handles {
+		s.Must("cuMemCreate", uintptr(unsafe.Pointer(&handles[i])), VMMChunk, uintptr(unsafe.Pointer(&prop)), 0)
+		s.Must("cuMemMap", uintptr(addr)+uintptr(i)*VMMChunk, VMMChunk, 0, uintptr(handles[i]), 0)
+	}
+	s.Must("cuMemSetAccess", uintptr(addr), total, uintptr(unsafe.Pointer(&access)), 1)
+	free = sync.OnceFunc(func() {
+		for i, h := range handles {
+			s.Must("cuMemUnmap", uintptr(addr)+uintptr(i)*VMMChunk, VMMChunk)
+			s.Must("cuMemRelease", uintptr(h))
+		}
+		s.Must("cuMemAddressFree", uintptr(addr), total)
+	})
+	s.t.Cleanup(free)
+	return addr, free
+}
+
+// NeedVulkan gives the simulated Vulkan driver, for its faults and counts.
+func NeedVulkan(t testing.TB) *Sim {
+	return &Sim{t: t, lib: Library(t, "libvulkan.so.1", "vulkan_sim_fail"), prefix: "vulkan"}
+}
+
+// Flat checks that no call of f leaves objects on Go's heap, nor descriptors.
+func Flat(t testing.TB, f func()) {
+	objects := func(n int) uint64 {
+		for range n {
+			f()
+		}
+		var m runtime.MemStats
+		runtime.GC()
+		runtime.GC() // the second empties what sync.Pools kept over the first
+		runtime.ReadMemStats(&m)
+		return m.HeapObjects
+	}
+	before := objects(100) // after whatever the first calls fill for good
+	fds := FDs(t)
+	const calls = 1000
+	after := objects(calls)
+	require.Less(t, after, before+calls/10, "objects on the heap")
+	require.Equal(t, fds, FDs(t))
+}
+
+// Together calls f from n threads at once, each with a number of its own.
+func Together(n int, f func(i int)) {
+	var wg sync.WaitGroup
+	for i := range n {
+		wg.Go(func() { f(i) })
+	}
+	wg.Wait()
+}

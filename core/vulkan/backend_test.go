@@ -1,0 +1,462 @@
+package vulkan
+
+import (
+	"errors"
+	"os"
+	"testing"
+
+	"gdrapi/core/backend"
+	"gdrapi/core/cuda"
+	"gdrapi/core/cuda/cudatest"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+)
+
+var _ backend.Backend = Backend{}
+
+const posixFD = 1
+
+var page = uint64(os.Getpagesize())
+
+func TestMain(m *testing.M) {
+	for name, v := range map[string]string{"CUDA_SIM_DEVICES": "2", "VULKAN_SIM_DEVICES": "2"} {
+		if _, set := os.LookupEnv(name); !set || os.Getenv("GDR_TEST_CHILD") == "" {
+			os.Setenv(name, v)
+		}
+	}
+	os.Exit(m.Run())
+}
+
+func openSession(t *testing.T) *session {
+	s, err := Backend{}.Open()
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, s.Close()) })
+	return s.(*session)
+}
+
+func TestOpenBeforeInit(t *testing.T) {
+	if !cudatest.InChild(t) {
+		return
+	}
+	s := openSession(t)
+	major, minor := s.Version()
+	require.Equal(t, []int{2, 6}, []int{major, minor})
+	_, err := s.Pin(backend.PinRequest{Addr: 1 << 20, Size: 4096})
+	require.ErrorIs(t, err, unix.EINVAL)
+	require.ErrorContains(t, err, "CUDA is not initialised")
+	_, err = s.cuda.DeviceCount()
+	require.ErrorIs(t, err, cuda.ErrNotInitialized, "the backend may not call cuInit")
+}
+
+func TestInstanceIsMadeOnce(t *testing.T) {
+	cudatest.Need(t)
+	require.Same(t, openSession(t).instance, openSession(t).instance)
+}
+
+func TestOpenWithoutADevice(t *testing.T) {
+	if !cudatest.InChild(t, "VULKAN_SIM_DEVICES=0") {
+		return
+	}
+	_, err := Backend{}.Open()
+	require.ErrorIs(t, err, unix.ENODEV)
+}
+
+func TestAttributes(t *testing.T) {
+	cudatest.Need(t)
+	s := openSession(t)
+	for a, want := range map[backend.Attr]int{
+		backend.AttrPersistentMapping: 1, backend.AttrForcePCIe: 1, backend.AttrDMABufMmap: 0,
+	} {
+		v, err := s.Attribute(a)
+		require.NoError(t, err)
+		require.Equal(t, want, v)
+	}
+	for _, a := range []backend.Attr{0, 4, -1} {
+		_, err := s.Attribute(a)
+		require.ErrorIs(t, err, unix.EINVAL)
+	}
+}
+
+// What is written on one side is read on the other: on each device, in each
+// chunk, at any place in it, forced to PCIe or not.
+func TestBytes(t *testing.T) {
+	for _, c := range []struct {
+		what   string
+		device int
+		offset uint64
+		flags  uint32
+		want   backend.MappingType
+	}{
+		{"the start", 0, 0, 0, backend.None},
+		{"inside", 0, 5 * 4096, 0, backend.WC},
+		{"the other device", 1, 64 << 10, 0, backend.None},
+		{"forced PCIe", 1, 0, backend.PinForcePCIe, backend.None},
+		{"the second chunk", 0, cudatest.VMMChunk + 4096, 0, backend.None},
+		{"the end", 0, 2*cudatest.VMMChunk - 2*page, 0, backend.None},
+	} {
+		t.Run(c.what, func(t *testing.T) {
+			sim := cudatest.Need(t)
+			s := openSession(t)
+			addr, _ := sim.VMM(c.device, 2, posixFD)
+			addr += c.offset
+			live, fds := sim.Live(), 0
+
+			for range 2 { // the first pin on a GPU makes its device
+				p, err := s.Pin(backend.PinRequest{Addr: addr, Size: page + 100, Flags: c.flags, V2: true})
+				require.NoError(t, err)
+				info, err := p.Info()
+				require.NoError(t, err)
+				require.Equal(t, backend.Info{VA: addr, MappedSize: 2 * page, PageSize: uint32(page)}, info)
+				flag, err := p.CallbackFlag()
+				require.NoError(t, err)
+				require.Zero(t, flag)
+				va, got, err := p.Map(2*page, c.want)
+				require.NoError(t, err)
+				require.Equal(t, backend.WC, got)
+				require.Contains(t, cudatest.VMFlags(t, va), "dc", "not for forked children")
+				checkBytes(t, sim, c.device, addr, va)
+				_, _, err = p.Map(page, backend.None)
+				require.ErrorIs(t, err, unix.EINVAL, "mapped already")
+				require.NoError(t, p.Unmap())
+				require.True(t, cudatest.Faults(va))
+				require.ErrorIs(t, p.Unmap(), unix.EINVAL)
+				require.NoError(t, p.Unpin())
+				require.Equal(t, live, sim.Live())
+				if fds != 0 {
+					require.Equal(t, fds, cudatest.FDs(t))
+				}
+				fds = cudatest.FDs(t)
+			}
+		})
+	}
+}
+
+func checkBytes(t *testing.T, sim *cudatest.Sim, device int, addr uint64, va uintptr) {
+	m := cudatest.Bytes(va, int(2*page))
+	sim.HtoD(device, addr+3, []byte("from the host"))
+	require.Equal(t, "from the host", string(m[3:16]))
+	copy(m[page+50:], "from the CPU")
+	require.Equal(t, "from the CPU", string(sim.DtoH(device, addr+page+50, 12)))
+}
+
+// Pins of one allocation, of one range even, have mappings of their own.
+func TestPinsOfOneAllocation(t *testing.T) {
+	sim := cudatest.Need(t)
+	s := openSession(t)
+	addr, _ := sim.VMM(0, 1, posixFD)
+	var vas []uintptr
+	var pins []backend.Pin
+	for _, offset := range []uint64{0, 0, page, 100 * page} {
+		p, err := s.Pin(backend.PinRequest{Addr: addr + offset, Size: 2 * page})
+		require.NoError(t, err)
+		va, _, err := p.Map(2*page, backend.None)
+		require.NoError(t, err)
+		require.NotContains(t, vas, va)
+		vas, pins = append(vas, va), append(pins, p)
+	}
+	cudatest.Bytes(vas[2], 1)[0] = 42
+	require.Equal(t, byte(42), cudatest.Bytes(vas[0], int(2*page))[page])
+	require.NoError(t, pins[2].Unmap())
+	require.NoError(t, pins[2].Unpin())
+	require.Equal(t, byte(42), cudatest.Bytes(vas[1], int(2*page))[page])
+	for i, p := range pins {
+		if i != 2 {
+			require.NoError(t, p.Unmap())
+			require.NoError(t, p.Unpin())
+		}
+	}
+}
+
+func TestMemAllocPins(t *testing.T) {
+	sim := cudatest.Need(t)
+	s := openSession(t)
+	a, err := cuda.Alloc(1, 100)
+	require.NoError(t, err)
+	p, err := s.Pin(backend.PinRequest{Addr: a.Ptr(), Size: a.Size()})
+	require.NoError(t, err)
+	va, _, err := p.Map(a.Size(), backend.None)
+	require.NoError(t, err)
+	sim.HtoD(1, a.Ptr()+a.Size()-10, []byte("still here"))
+	require.NoError(t, a.Free())
+	require.Equal(t, "still here", string(cudatest.Bytes(va, int(a.Size()))[a.Size()-10:]), "a pin outlives the memory")
+	require.NoError(t, p.Unmap())
+	require.NoError(t, p.Unpin())
+}
+
+func TestSyncMemopsIsSet(t *testing.T) {
+	sim := cudatest.Need(t)
+	s := openSession(t)
+	addr, _ := sim.VMM(0, 1, posixFD)
+	p, err := s.Pin(backend.PinRequest{Addr: addr, Size: 8})
+	require.NoError(t, err)
+	v, err := s.cuda.PointerAttribute(cuda.SyncMemops, addr)
+	require.NoError(t, err)
+	require.Equal(t, 1, v)
+	require.NoError(t, p.Unpin())
+}
+
+func TestPinRefuses(t *testing.T) {
+	sim := cudatest.Need(t)
+	s := openSession(t)
+	addr, _ := sim.VMM(0, 2, posixFD)
+	private, _ := sim.VMM(0, 1, 0)
+	plain := sim.MemAlloc(0, 1<<20)
+	live, fds := sim.Live(), cudatest.FDs(t)
+	for _, c := range []struct {
+		what string
+		req  backend.PinRequest
+		want unix.Errno
+		line string
+	}{
+		{"plain memory", backend.PinRequest{Addr: plain, Size: 4096}, unix.ENOTSUP, "gdr_mem_alloc"},
+		{"memory not to be exported", backend.PinRequest{Addr: private, Size: 4096}, unix.ENOTSUP, "gdr_mem_alloc"},
+		{"two chunks", backend.PinRequest{Addr: addr + 4096, Size: cudatest.VMMChunk}, unix.ENOTSUP, "one allocation"},
+		{"more than there is", backend.PinRequest{Addr: addr, Size: 1 << 40}, unix.ENOTSUP, "one allocation"},
+		{"absurdly more", backend.PinRequest{Addr: addr, Size: 1<<64 - 1 - addr}, unix.ENOTSUP, "one allocation"},
+		{"an unknown flag", backend.PinRequest{Addr: addr, Size: 4096, Flags: 2, V2: true}, unix.EINVAL, "flags"},
+		{"host memory", backend.PinRequest{Addr: uint64(cudatest.Address(&page)), Size: 8}, unix.EINVAL, "no CUDA device pointer"},
+		{"no memory", backend.PinRequest{Addr: 4096, Size: 4096}, unix.EINVAL, "no CUDA device pointer"},
+	} {
+		_, err := s.Pin(c.req)
+		require.ErrorIs(t, err, c.want, c.what)
+		require.ErrorContains(t, err, c.line, c.what)
+		require.Equal(t, live, sim.Live(), c.what)
+		require.Equal(t, fds, cudatest.FDs(t), c.what)
+	}
+}
+
+func TestUnalignedBufferPinsAndDoesNotMap(t *testing.T) {
+	sim := cudatest.Need(t)
+	s := openSession(t)
+	addr, _ := sim.VMM(0, 1, posixFD)
+	p, err := s.Pin(backend.PinRequest{Addr: addr + 256, Size: page})
+	require.NoError(t, err)
+	info, err := p.Info()
+	require.NoError(t, err)
+	require.Equal(t, addr+256, info.VA)
+	require.Equal(t, page, info.MappedSize)
+	_, _, err = p.Map(page, backend.None)
+	require.ErrorIs(t, err, unix.EINVAL)
+	require.ErrorContains(t, err, "not aligned")
+	require.NoError(t, p.Unpin())
+}
+
+func TestMapRefuses(t *testing.T) {
+	sim := cudatest.Need(t)
+	s := openSession(t)
+	addr, _ := sim.VMM(0, 1, posixFD)
+	p, err := s.Pin(backend.PinRequest{Addr: addr, Size: page})
+	require.NoError(t, err)
+	for _, size := range []uint64{0, 2 * page, 1 << 63} {
+		_, _, err := p.Map(size, backend.None)
+		require.ErrorIs(t, err, unix.EINVAL, "%d", size)
+	}
+	for _, want := range []backend.MappingType{backend.Caching, backend.Device, 4} {
+		_, _, err := p.Map(page, want)
+		require.ErrorIs(t, err, unix.EINVAL, "%d", want)
+	}
+	require.NoError(t, p.Unpin())
+}
+
+// A GPU that CUDA has and Vulkan does not offer.
+func TestNoVulkanForTheGPU(t *testing.T) {
+	if !cudatest.InChild(t, "VULKAN_SIM_DEVICES=1") {
+		return
+	}
+	sim := cudatest.Need(t)
+	s := openSession(t)
+	addr, _ := sim.VMM(1, 1, posixFD)
+	live := sim.Live()
+	_, err := s.Pin(backend.PinRequest{Addr: addr, Size: page})
+	require.ErrorIs(t, err, unix.ENODEV)
+	require.ErrorContains(t, err, "VK_DRIVER_FILES")
+	require.Equal(t, live, sim.Live())
+}
+
+// Each CUDA call on the way to a pinned buffer fails once.
+func TestPinUndoesEveryCUDAFailure(t *testing.T) {
+	sim := cudatest.Need(t)
+	s := openSession(t)
+	addr, _ := sim.VMM(0, 1, posixFD)
+	p, err := s.Pin(backend.PinRequest{Addr: addr, Size: page}) // makes the Vulkan device
+	require.NoError(t, err)
+	require.NoError(t, p.Unpin())
+	live, fds := sim.Live(), cudatest.FDs(t)
+	for _, c := range []struct {
+		name string
+		nth  int
+	}{
+		{"cuPointerGetAttribute", 1}, {"cuCtxGetCurrent", 1}, {"cuDeviceGet", 1}, {"cuDeviceGet", 2},
+		{"cuDevicePrimaryCtxRetain", 1}, {"cuCtxPushCurrent_v2", 1},
+		{"cuMemRetainAllocationHandle", 1}, {"cuMemGetAllocationPropertiesFromHandle", 1}, {"cuDeviceGetUuid", 1},
+		{"cuMemGetAddressRange_v2", 1}, {"cuPointerSetAttribute", 1}, {"cuMemExportToShareableHandle", 1},
+	} {
+		sim.Fail(c.name, int(cuda.ErrNotPermitted), c.nth)
+		_, err := s.Pin(backend.PinRequest{Addr: addr, Size: page})
+		require.ErrorIs(t, err, unix.EPERM, "%s, call %d", c.name, c.nth)
+		require.ErrorContains(t, err, c.name)
+		sim.Heal(c.name)
+		require.Zero(t, sim.Current(), c.name)
+		require.Equal(t, live, sim.Live(), c.name)
+		require.Equal(t, fds, cudatest.FDs(t), c.name)
+	}
+}
+
+func TestOutOfDescriptors(t *testing.T) {
+	sim := cudatest.Need(t)
+	s := openSession(t)
+	addr, _ := sim.VMM(0, 1, posixFD)
+	live := sim.Live()
+	var err error
+	cudatest.WithoutDescriptors(t, func() { _, err = s.Pin(backend.PinRequest{Addr: addr, Size: page}) })
+	require.ErrorIs(t, err, unix.EMFILE)
+	require.ErrorContains(t, err, "RLIMIT_NOFILE")
+	require.Equal(t, live, sim.Live())
+}
+
+// Each Vulkan call fails once: in a process of its own, for an instance is
+// made once.
+func TestEveryVulkanFailure(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		result int
+		want   unix.Errno
+		kept   int // Vulkan objects after the failure
+	}{
+		{"vkCreateInstance", -9, unix.ENODEV, 0},
+		{"vkEnumeratePhysicalDevices", -1, unix.ENOMEM, 0},
+		{"vkEnumerateDeviceExtensionProperties", -2, unix.ENOMEM, 0},
+		{"vkCreateDevice", -7, unix.ENOTSUP, 1},
+		{"vkAllocateMemory", -10, unix.ENOMEM, 2},
+		{"vkAllocateMemory", -1000072003, unix.ENOTSUP, 2},
+		{"vkMapMemory", -5, unix.ENOMEM, 2},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			if !cudatest.InChild(t) {
+				return
+			}
+			sim := cudatest.Need(t)
+			vk := cudatest.NeedVulkan(t)
+			addr, _ := sim.VMM(0, 1, posixFD)
+			live, fds := sim.Live(), cudatest.FDs(t)
+			vk.Fail(c.name, c.result, 1)
+			err := mapOnce(addr)
+			require.ErrorIs(t, err, c.want)
+			require.ErrorContains(t, err, c.name)
+			require.Equal(t, c.kept, vk.Live())
+			require.Equal(t, live, sim.Live())
+			require.Equal(t, fds, cudatest.FDs(t))
+			require.NoError(t, mapOnce(addr), "the next attempt goes through")
+			require.Equal(t, 2, vk.Live(), "the instance and the device stay")
+			require.Equal(t, live, sim.Live())
+			require.Equal(t, fds, cudatest.FDs(t))
+		})
+	}
+}
+
+// mapOnce goes all the way to a mapping and back.
+func mapOnce(addr uint64) error {
+	s, err := Backend{}.Open()
+	if err != nil {
+		return err
+	}
+	defer s.Close()
+	p, err := s.Pin(backend.PinRequest{Addr: addr, Size: page})
+	if err != nil {
+		return err
+	}
+	defer p.Unpin()
+	if _, _, err := p.Map(page, backend.None); err != nil {
+		return err
+	}
+	return p.Unmap()
+}
+
+// The list of devices may grow between the two calls that read it.
+func TestEnumerateAsksAgain(t *testing.T) {
+	have, calls := 1, 0
+	got, err := enumerate[uint64](func(n *uint32, first uintptr) error {
+		calls++
+		if first == 0 {
+			*n = uint32(have)
+			have = 2
+			return nil
+		}
+		if int(*n) < have {
+			return incomplete
+		}
+		return nil
+	})
+	require.NoError(t, err)
+	require.Len(t, got, 2)
+	require.Equal(t, 4, calls)
+
+	_, err = enumerate[uint64](func(n *uint32, first uintptr) error { return errDeviceLost })
+	require.ErrorIs(t, err, errDeviceLost)
+}
+
+func cycle(s backend.Session, addr uint64, value byte) error {
+	p, err := s.Pin(backend.PinRequest{Addr: addr, Size: page})
+	if err != nil {
+		return err
+	}
+	va, _, err := p.Map(page, backend.None)
+	if err != nil {
+		return errors.Join(err, p.Unpin())
+	}
+	b := cudatest.Bytes(va, int(page))
+	b[7] = value
+	if b[7] != value {
+		err = errors.New("another thread's mapping shows through")
+	}
+	return errors.Join(err, p.Unmap(), p.Unpin())
+}
+
+// From a fresh session on, so that the GPU's device is made under way.
+func TestManyThreads(t *testing.T) {
+	if !cudatest.InChild(t) {
+		return
+	}
+	sim := cudatest.Need(t)
+	vk := cudatest.NeedVulkan(t)
+	const threads = 16
+	addr, _ := sim.VMM(0, 1, posixFD)
+	live := sim.Live()
+	cudatest.Together(threads, func(i int) {
+		s, err := Backend{}.Open()
+		if err != nil {
+			t.Errorf("thread %d: %v", i, err)
+			return
+		}
+		for n := range 50 {
+			if err := cycle(s, addr+uint64(i)*page, byte(n)); err != nil {
+				t.Errorf("thread %d: %v", i, err)
+				return
+			}
+		}
+	})
+	require.Equal(t, live, sim.Live())
+	require.Equal(t, 2, vk.Live(), "one instance and one device")
+}
+
+func TestCallsLeaveNothingBehind(t *testing.T) {
+	sim := cudatest.Need(t)
+	vk := cudatest.NeedVulkan(t)
+	s := openSession(t)
+	addr, _ := sim.VMM(0, 1, posixFD)
+	require.NoError(t, cycle(s, addr, 1))
+	live := vk.Live()
+	cudatest.Flat(t, func() { require.NoError(t, cycle(s, addr, 1)) })
+	require.Equal(t, live, vk.Live())
+}
+
+func TestCUDAHostMemory(t *testing.T) {
+	sim := cudatest.Need(t)
+	s := openSession(t)
+	addr := sim.HostAlloc(1 << 16)
+	fds := cudatest.FDs(t)
+	_, err := s.Pin(backend.PinRequest{Addr: addr, Size: 4096})
+	require.ErrorIs(t, err, unix.EINVAL)
+	require.Equal(t, fds, cudatest.FDs(t))
+}

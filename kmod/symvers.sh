@@ -1,0 +1,80 @@
+#!/bin/sh
+# SPDX-License-Identifier: (GPL-2.0 OR MIT)
+#
+# symvers.sh KVER NVIDIA_INC OUT - write the versions of the symbols that
+# gdrdrv takes from NVIDIA's driver, as the kernel's build system wants them.
+#
+# From Module.symvers of a built driver if there is one ($NVIDIA_SYMVERS, or
+# near nv-p2p.h); else out of the installed nvidia.ko; else zeros, with which
+# the module builds but loads only into a kernel without MODVERSIONS.
+set -eu
+kver=$1 inc=$2 out=$3
+symbols='nvidia_p2p_get_pages nvidia_p2p_put_pages nvidia_p2p_free_page_table
+nvidia_p2p_get_pages_persistent nvidia_p2p_put_pages_persistent'
+
+tmp=$(mktemp -d)
+trap 'rm -rf "$tmp"' EXIT
+
+from_symvers() {
+	grep -E '[[:space:]]nvidia_p2p_' "$1" >"$tmp/out"
+}
+
+# unpack FILE: the module, whatever it is packed with.
+unpack() {
+	case $1 in
+	*.xz) xz -dc "$1" ;;
+	*.zst) zstd -qdc "$1" ;;
+	*.gz) gzip -dc "$1" ;;
+	*) cat "$1" ;;
+	esac >"$tmp/nvidia.ko"
+}
+
+# crc SYMBOL: a version is the value of an absolute symbol in older kernels,
+# and a word in the section __kcrctab in newer ones.
+crc() {
+	nm "$tmp/nvidia.ko" | awk -v s="__crc_$1" '$3 == s { print $2, $1 }' | {
+		read -r type value || exit 0
+		case $type in
+		a | A) echo "0x$(printf '%s' "$value" | tail -c 8)" ;;
+		*)
+			objcopy -O binary --only-section=__kcrctab \
+				"$tmp/nvidia.ko" "$tmp/crcs"
+			printf '0x%s\n' "$(od -An -v -tx4 -N4 \
+				-j "$((0x$value))" "$tmp/crcs" | tr -d ' ')"
+			;;
+		esac
+	}
+}
+
+from_module() {
+	unpack "$1"
+	: >"$tmp/out"
+	for s in $symbols; do
+		v=$(crc "$s")
+		[ -z "$v" ] || printf '%s\t%s\tnvidia\tEXPORT_SYMBOL\t\n' "$v" "$s" >>"$tmp/out"
+	done
+	[ -s "$tmp/out" ]
+}
+
+no_versions() {
+	echo "gdrdrv: no nvidia.ko for $kver found: building without its symbol versions" >&2
+	for s in $symbols; do
+		printf '0x00000000\t%s\tnvidia\tEXPORT_SYMBOL\t\n' "$s"
+	done >"$tmp/out"
+}
+
+find_versions() {
+	for f in "${NVIDIA_SYMVERS:-}" "$inc/Module.symvers" "$inc/../Module.symvers"; do
+		if [ -n "$f" ] && [ -e "$f" ]; then
+			from_symvers "$f" && return
+		fi
+	done
+	ko=$(modinfo -k "$kver" -F filename nvidia 2>/dev/null | head -n 1) || :
+	if [ -n "$ko" ] && [ -e "$ko" ]; then
+		from_module "$ko" && return
+	fi
+	no_versions
+}
+
+find_versions
+cmp -s "$tmp/out" "$out" || cp "$tmp/out" "$out"

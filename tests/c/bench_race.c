@@ -1,0 +1,182 @@
+/* SPDX-License-Identifier: MIT */
+#include "bench_race.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define TURNS 8
+#define MIN_SAMPLES 3
+#define MAX_SAMPLES 20000
+#define MAX_BATCH 1000u
+#define BATCH_NS 10000.0
+#define DRAIN_NS 2000.0
+
+void bench_gdr_write(struct bench_op *op, size_t count)
+{
+	for (; count; count--)
+		op->rc |= gdr_copy_to_mapping(op->mh, op->dev, op->host, op->size);
+}
+
+void bench_gdr_read(struct bench_op *op, size_t count)
+{
+	for (; count; count--)
+		op->rc |= gdr_copy_from_mapping(op->mh, op->host, op->dev, op->size);
+}
+
+void bench_cu_write(struct bench_op *op, size_t count)
+{
+	const struct cuda_dl *cu = op->user;
+
+	for (; count; count--)
+		op->rc |= cu->to_gpu(op->addr, op->host, op->size);
+}
+
+void bench_cu_read(struct bench_op *op, size_t count)
+{
+	const struct cuda_dl *cu = op->user;
+
+	for (; count; count--)
+		op->rc |= cu->from_gpu(op->host, op->addr, op->size);
+}
+
+const char *bench_pace_name(enum bench_pace pace)
+{
+	static const char *const names[] = {
+		[BENCH_BACK_TO_BACK] = "back-to-back",
+		[BENCH_ALONE] = "alone",
+		[BENCH_COLD] = "cold",
+	};
+
+	return names[pace];
+}
+
+static void check(const struct bench_cell *c)
+{
+	if (c->arg.rc)
+		bench_die("%s of %zu bytes by %s failed: %d (%s)", c->op, c->arg.size, c->who,
+			  c->arg.rc, strerror(c->arg.rc));
+}
+
+static void invert(uint8_t *p, size_t n)
+{
+	size_t i;
+
+	for (i = 0; i < n; i++)
+		p[i] = (uint8_t)~p[i];
+}
+
+void bench_verify(struct bench_gpu *b, struct bench_cell *c)
+{
+	static uint64_t seed = 1;
+	struct bench_op *op = &c->arg;
+	uint8_t *want = malloc(op->size), *got = malloc(op->size);
+	bool read = !strcmp(c->op, "read");
+	size_t i;
+
+	if (!want || !got)
+		bench_die("out of memory for %zu bytes to compare", op->size);
+	bench_fill(want, op->size, seed++);
+	memcpy(got, want, op->size);
+	invert(got, op->size);	/* so that bytes that do not move show */
+	if (read) {
+		bench_gpu_put(b, op->addr, want, op->size);
+		memcpy(op->host, got, op->size);
+		c->run(op, 1);
+		memcpy(got, op->host, op->size);
+	} else {
+		bench_gpu_put(b, op->addr, got, op->size);
+		memcpy(op->host, want, op->size);
+		c->run(op, 1);
+		bench_gpu_get(b, got, op->addr, op->size);
+	}
+	check(c);
+	for (i = 0; i < op->size; i++)
+		if (got[i] != want[i])
+			bench_die("%s of %zu bytes by %s: byte %zu is %#x, not %#x", c->op,
+				  op->size, c->who, i, got[i], want[i]);
+	free(want);
+	free(got);
+}
+
+static double sample(struct bench_cell *c)
+{
+	uint64_t t0, t1, cost = bench_clock_cost();
+
+	if (c->pace == BENCH_COLD)
+		bench_flush(c->arg.host, c->arg.size);
+	if (c->pace != BENCH_BACK_TO_BACK)
+		bench_spin(bench_ticks_of(DRAIN_NS));
+	t0 = bench_ticks();
+	c->run(&c->arg, c->batch);
+	t1 = bench_ticks() - t0;
+	return bench_ns(t1 > cost ? t1 - cost : 0) / c->batch;
+}
+
+/* Warms up and finds how many operations make a sample. */
+static void start(struct bench_cell *c)
+{
+	double ns;
+
+	c->batch = 1;
+	sample(c);
+	ns = sample(c);
+	if (c->pace == BENCH_BACK_TO_BACK && ns < BATCH_NS) {
+		double n = BATCH_NS / (ns > 1 ? ns : 1);
+
+		c->batch = n < MAX_BATCH ? (unsigned)n : MAX_BATCH;
+	}
+	if (c->batch > c->max)
+		c->batch = (unsigned)c->max;
+	if (!bench_samples_init(&c->samples, MAX_SAMPLES))
+		bench_die("out of memory for samples");
+}
+
+/* Samples up to the turn's share of the budget and of max. */
+static void turn(struct bench_cell *c, int turns_done, uint64_t budget_ns)
+{
+	uint64_t end = bench_monotonic_ns() + budget_ns / TURNS;
+	size_t share = (size_t)c->max / c->batch * (size_t)(turns_done + 1) / TURNS;
+
+	if (share > MAX_SAMPLES)
+		share = MAX_SAMPLES;
+	while (c->samples.n < share && bench_monotonic_ns() < end)
+		bench_samples_add(&c->samples, sample(c));
+}
+
+static void finish(struct bench_cell *c, struct bench_result *r)
+{
+	struct bench_row row = {
+		.op = c->op,
+		.who = c->who,
+		.mode = bench_pace_name(c->pace),
+		.size = c->arg.size,
+		.threads = c->threads ? c->threads : 1,
+		.batch = c->batch,
+		.moves = true,
+	};
+
+	while (c->samples.n < MIN_SAMPLES)
+		bench_samples_add(&c->samples, sample(c));
+	check(c);
+	row.samples = c->samples.n;
+	row.p0 = bench_p0(&c->samples);
+	row.p50 = bench_p50(&c->samples);
+	bench_row(r, &row);
+	bench_samples_free(&c->samples);
+}
+
+void bench_race(struct bench_cell *cells, size_t n, long budget_ms,
+		struct bench_result *r)
+{
+	size_t i;
+	int t;
+
+	for (i = 0; i < n; i++)
+		start(&cells[i]);
+	for (t = 0; t < TURNS; t++)
+		for (i = 0; i < n; i++)
+			turn(&cells[i], t, (uint64_t)budget_ms * 1000000u);
+	for (i = 0; i < n; i++)
+		finish(&cells[i], r);
+}

@@ -1,0 +1,296 @@
+// SPDX-License-Identifier: MIT
+/*
+ * Simulated libcuda: start, errors, control by tests. Test code: it
+ * is no CUDA driver, and never ships.
+ */
+#include "cuda_sim.h"
+
+#include <dlfcn.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static bool fault_known(const char *name);
+
+static struct sim_faults faults = {
+	.env = "CUDA_SIM_FAIL",
+	.known = fault_known,
+	.lock = PTHREAD_MUTEX_INITIALIZER,
+};
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static atomic_int init_pid;	/* 0 until cuInit */
+static int devices;		/* set by cuInit */
+
+static long env_number(const char *name, long otherwise, long max)
+{
+	const char *env = getenv(name);
+	char *end;
+	long v;
+
+	if (!env)
+		return otherwise;
+	v = strtol(env, &end, 10);
+	if (end == env || *end || v < 0 || v > max) {
+		fprintf(stderr, "%s=%s: give a number from 0 to %ld\n", name, env, max);
+		abort();
+	}
+	return v;
+}
+
+int driver_version(void)
+{
+	return (int)env_number("CUDA_SIM_DRIVER_VERSION", DMABUF_DRIVER_VERSION, 1000000);
+}
+
+int device_count(void)
+{
+	return devices;
+}
+
+/* "1" or "0" for every device, or a comma list with a value for each. */
+bool device_flag(const char *env, int device, bool otherwise)
+{
+	const char *s = getenv(env);
+	int i;
+
+	if (!s)
+		return otherwise;
+	for (i = 0; i < device && strchr(s, ','); i++)
+		s = strchr(s, ',') + 1;
+	if ((*s != '0' && *s != '1') || (s[1] && s[1] != ',')) {
+		fprintf(stderr, "%s=%s: give 0 or 1, or a comma list of them\n", env, getenv(env));
+		abort();
+	}
+	return *s == '1';
+}
+
+uint64_t next_id(void)
+{
+	static uint64_t last;
+
+	return ++last;
+}
+
+/* A rule may also leave out the suffix of the exported name. */
+static int fault(const char *name)
+{
+	char base[SIM_FAULT_NAME];
+	size_t n = strlen(name);
+	int result = sim_fault(&faults, name);
+
+	if (result || n < 4 || strcmp(name + n - 3, "_v2") != 0)
+		return result;
+	snprintf(base, sizeof(base), "%.*s", (int)n - 3, name);
+	return sim_fault(&faults, base);
+}
+
+/*
+ * 0 with the lock held, or a result without it. A process that forked after
+ * cuInit has no CUDA in the child, and the lock may be another thread's there.
+ */
+int enter(const char *name)
+{
+	int result, pid = atomic_load(&init_pid);
+
+	if (!pid || pid != getpid())
+		return CU_NOT_INITIALIZED;
+	result = fault(name);
+	if (result)
+		return result;
+	pthread_mutex_lock(&lock);
+	return CU_OK;
+}
+
+/* The same, for a call that needs a current context that is alive. */
+int enter_ctx(const char *name, struct ctx **ctx)
+{
+	int result = enter(name);
+
+	if (result)
+		return result;
+	*ctx = current_ctx();
+	if (*ctx && (*ctx)->refs)
+		return CU_OK;
+	leave();
+	return *ctx ? CU_CONTEXT_DESTROYED : CU_INVALID_CONTEXT;
+}
+
+static void take_lock(void)
+{
+	pthread_mutex_lock(&lock);
+}
+
+void leave(void)
+{
+	pthread_mutex_unlock(&lock);
+}
+
+/* A child that forked before cuInit was through must find the lock free. */
+__attribute__((constructor)) static void lock_around_fork(void)
+{
+	if (pthread_atfork(take_lock, leave, leave))
+		abort();
+}
+
+static int init(void)
+{
+	int result;
+
+	devices = (int)env_number("CUDA_SIM_DEVICES", 2, SIM_MAX_DEVICES);
+	if (!devices)
+		return CU_NO_DEVICE;
+	result = va_init();
+	if (result)
+		return result;
+	atomic_store(&init_pid, (int)getpid());
+	return CU_OK;
+}
+
+SIM_API int cuInit(unsigned int flags)
+{
+	int result, pid = atomic_load(&init_pid);
+
+	if (pid && pid != getpid())
+		return CU_NOT_INITIALIZED;
+	result = fault(__func__);
+	if (result)
+		return result;
+	if (flags)
+		return CU_INVALID_VALUE;
+	pthread_mutex_lock(&lock);
+	if (!atomic_load(&init_pid))
+		result = init();
+	pthread_mutex_unlock(&lock);
+	return result;
+}
+
+SIM_API int cuDriverGetVersion(int *version)
+{
+	int result = fault(__func__);
+
+	if (result)
+		return result;
+	if (!version)
+		return CU_INVALID_VALUE;
+	*version = driver_version();
+	return CU_OK;
+}
+
+static const struct {
+	int result;
+	const char *name, *text;
+} errors[] = {
+	{ CU_OK, "CUDA_SUCCESS", "no error" },
+	{ CU_INVALID_VALUE, "CUDA_ERROR_INVALID_VALUE", "invalid argument" },
+	{ CU_OUT_OF_MEMORY, "CUDA_ERROR_OUT_OF_MEMORY", "out of memory" },
+	{ CU_NOT_INITIALIZED, "CUDA_ERROR_NOT_INITIALIZED", "initialization error" },
+	{ 4, "CUDA_ERROR_DEINITIALIZED", "driver shutting down" },
+	{ CU_NO_DEVICE, "CUDA_ERROR_NO_DEVICE", "no CUDA-capable device is detected" },
+	{ CU_INVALID_DEVICE, "CUDA_ERROR_INVALID_DEVICE", "invalid device ordinal" },
+	{ CU_INVALID_CONTEXT, "CUDA_ERROR_INVALID_CONTEXT", "invalid device context" },
+	{ CU_OPERATING_SYSTEM, "CUDA_ERROR_OPERATING_SYSTEM", "OS call failed" },
+	{ CU_INVALID_HANDLE, "CUDA_ERROR_INVALID_HANDLE", "invalid resource handle" },
+	{ CU_NOT_FOUND, "CUDA_ERROR_NOT_FOUND", "named symbol not found" },
+	{ CU_CONTEXT_DESTROYED, "CUDA_ERROR_CONTEXT_IS_DESTROYED", "context is destroyed" },
+	{ CU_NOT_PERMITTED, "CUDA_ERROR_NOT_PERMITTED", "operation not permitted" },
+	{ CU_NOT_SUPPORTED, "CUDA_ERROR_NOT_SUPPORTED", "operation not supported" },
+	{ CU_UNKNOWN, "CUDA_ERROR_UNKNOWN", "unknown error" },
+};
+
+static int error_index(int result)
+{
+	size_t i;
+
+	for (i = 0; i < sizeof(errors) / sizeof(errors[0]); i++)
+		if (errors[i].result == result)
+			return (int)i;
+	return -1;
+}
+
+SIM_API int cuGetErrorName(int result, const char **name)
+{
+	int i = error_index(result);
+
+	if (!name)
+		return CU_INVALID_VALUE;
+	*name = i < 0 ? NULL : errors[i].name;
+	return i < 0 ? CU_INVALID_VALUE : CU_OK;
+}
+
+SIM_API int cuGetErrorString(int result, const char **text)
+{
+	int i = error_index(result);
+
+	if (!text)
+		return CU_INVALID_VALUE;
+	*text = i < 0 ? NULL : errors[i].text;
+	return i < 0 ? CU_INVALID_VALUE : CU_OK;
+}
+
+/* An exported function of this library, NULL where there is none. */
+static void *own_symbol(const char *name)
+{
+	Dl_info self;
+	void *lib, *symbol;
+
+	if (!dladdr(errors, &self))
+		return NULL;
+	lib = dlopen(self.dli_fname, RTLD_NOW | RTLD_NOLOAD);
+	if (!lib)
+		return NULL;
+	symbol = dlsym(lib, name);
+	dlclose(lib);
+	return symbol;
+}
+
+/* A rule for a call that no one can make would fail nothing. */
+static bool fault_known(const char *name)
+{
+	char versioned[SIM_FAULT_NAME + 4];
+
+	snprintf(versioned, sizeof(versioned), "%s_v2", name);
+	return own_symbol(name) || own_symbol(versioned);
+}
+
+/* Names come without a suffix; the newest form that is exported is the answer. */
+SIM_API int cuGetProcAddress_v2(const char *name, void **fn, int version, uint64_t flags, int *status)
+{
+	char versioned[80];
+	int result = fault(__func__);
+
+	if (result)
+		return result;
+	if (!name || !*name || !fn || version <= 0 || flags > 2)
+		return CU_INVALID_VALUE;
+	*fn = NULL;
+	if (strncmp(name, "cu", 2) == 0 && strncmp(name, "cuda", 4) != 0 && !strstr(name, "_v2")) {
+		snprintf(versioned, sizeof(versioned), "%s_v2", name);
+		*fn = own_symbol(versioned);
+		if (!*fn)
+			*fn = own_symbol(name);
+	}
+	if (status)
+		*status = *fn ? 0 : 1;
+	return *fn ? CU_OK : CU_NOT_FOUND;
+}
+
+SIM_API void cuda_sim_fail(const char *name, int result, int nth)
+{
+	sim_fault_set(&faults, name, result, nth);
+}
+
+SIM_API unsigned long cuda_sim_live(void)
+{
+	unsigned long n;
+	int pid = atomic_load(&init_pid);
+
+	if (!pid || pid != getpid())
+		return 0;
+	pthread_mutex_lock(&lock);
+	n = alloc_live() + vmm_live() + exported_fds();
+	pthread_mutex_unlock(&lock);
+	return n;
+}

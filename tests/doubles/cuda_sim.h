@@ -1,0 +1,208 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Inside of the simulated libcuda. Test code: it never ships. README.md says
+ * what it models and what it does not.
+ *
+ * One lock guards all of this state. An entry point takes it with enter() or
+ * enter_ctx() and drops it with leave(); the other functions run under it.
+ */
+#ifndef CUDA_SIM_H
+#define CUDA_SIM_H
+
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE	/* memfd_create; this header is the first one included */
+#endif
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#include "sim_device.h"
+#include "sim_fault.h"
+
+/* Results of the driver API. */
+enum {
+	CU_OK = 0,
+	CU_INVALID_VALUE = 1,
+	CU_OUT_OF_MEMORY = 2,
+	CU_NOT_INITIALIZED = 3,
+	CU_NO_DEVICE = 100,
+	CU_INVALID_DEVICE = 101,
+	CU_INVALID_CONTEXT = 201,
+	CU_OPERATING_SYSTEM = 304,
+	CU_INVALID_HANDLE = 400,
+	CU_NOT_FOUND = 500,
+	CU_CONTEXT_DESTROYED = 709,
+	CU_NOT_PERMITTED = 800,
+	CU_NOT_SUPPORTED = 801,
+	CU_UNKNOWN = 999,
+};
+
+#define GRANULARITY (2ull << 20)
+#define HANDLE_POSIX_FD 1
+#define DMABUF_DRIVER_VERSION 13030	/* the first whose dma-bufs can be mapped */
+
+struct location {
+	int type;	/* 1: device */
+	int id;
+};
+
+/* CUmemAllocationProp */
+struct mem_prop {
+	int type;	/* 1: pinned */
+	int requested_handle_types;
+	struct location location;
+	void *win32_handle_meta;
+	uint8_t compression;
+	uint8_t gpu_direct_rdma;
+	uint16_t usage;
+	uint8_t reserved[4];
+};
+
+/* CUmemAccessDesc */
+struct access_desc {
+	struct location location;
+	int flags;	/* 0: none, 1: read, 3: read and write */
+};
+
+_Static_assert(sizeof(struct mem_prop) == 32, "CUmemAllocationProp");
+_Static_assert(sizeof(struct access_desc) == 12, "CUmemAccessDesc");
+
+/* Part of a memory that lives in a memfd of its own. */
+struct carve {
+	struct carve *next;
+	uint64_t offset, size;	/* whole host pages, inside the memory */
+	dev_t dev;
+	ino_t ino;
+};
+
+/*
+ * Device memory. Its bytes at offset x are always at view + x, whatever memfd
+ * they are in: carves do not overlap, and the view has each one's own memfd
+ * mapped over that of the memory.
+ */
+struct mem {
+	unsigned int refs;	/* handles and chunks and buffers that use it */
+	int device;
+	int fd;			/* the memory's own memfd, close-on-exec */
+	dev_t dev;
+	ino_t ino;
+	uint64_t size;		/* whole host pages */
+	uint8_t *view;
+	uint64_t exported;	/* bytes from the start that fd may be mapped for elsewhere */
+	bool foreign;		/* another process has it too: exported stays */
+	struct carve *carves;
+};
+
+/*
+ * A CUmemGenericAllocationHandle. It is on the list while refs or mappings is
+ * not 0; programs may name it while refs is not 0.
+ */
+struct handle {
+	struct handle *next;
+	uint64_t id;		/* what programs hold; never used twice */
+	unsigned int refs, mappings;
+	struct mem *mem;
+	struct mem_prop prop;
+};
+
+struct ctx {
+	struct ctx *next;
+	int device;
+	bool primary;
+	unsigned int refs;	/* 0: destroyed, or a primary one that is not active */
+	unsigned int flags;
+};
+
+/* An interval of device addresses that is in use. The list is sorted. */
+struct va {
+	struct va *next;
+	uint64_t addr, size;	/* multiples of GRANULARITY */
+	bool reservation;	/* of cuMemAddressReserve */
+};
+
+/* A chunk that small cuMemAlloc buffers of one context share. */
+struct chunk {
+	struct chunk *next;
+	struct ctx *ctx;
+	struct mem *mem;	/* GRANULARITY bytes */
+	uint64_t addr;
+	unsigned int buffers;	/* never 0 */
+};
+
+/* What a device pointer can point into. The list is sorted by address. */
+struct buffer {
+	struct buffer *next;
+	uint64_t addr, size;
+	struct mem *mem;
+	uint64_t offset;	/* of addr in mem */
+	struct ctx *ctx;	/* NULL: a mapping of handle */
+	struct chunk *chunk;	/* NULL: not in a chunk */
+	struct handle *handle;
+	unsigned int readers, writers;	/* a bit for each device */
+	bool sync_memops;
+	uint64_t id;
+};
+
+#pragma GCC visibility push(hidden)
+
+/* cuda_sim.c: entry, leaving, configuration */
+int enter(const char *name);
+int enter_ctx(const char *name, struct ctx **ctx);
+void leave(void);
+int device_count(void);
+int driver_version(void);
+bool device_flag(const char *env, int device, bool otherwise);
+uint64_t next_id(void);
+
+/* cuda_sim_device.c */
+int check_device(int device);
+
+/* cuda_sim_ctx.c */
+struct stream;
+struct ctx *current_ctx(void);
+bool stream_known(const struct stream *stream);
+
+/* cuda_sim_mem.c */
+uint64_t mem_total(void);
+unsigned long mem_count(void);
+struct mem *mem_new(int device, uint64_t size, int *result);
+struct mem *mem_import(int fd, int *result);
+struct mem *mem_get(struct mem *m);
+void mem_put(struct mem *m);
+uint64_t mem_free_bytes(int device);
+
+/* cuda_sim_export.c */
+int mem_export(struct mem *m, uint64_t offset, uint64_t size, int *fd);
+int dead_fd(int *fd);
+unsigned long exported_fds(void);
+
+/* cuda_sim_va.c */
+int va_init(void);
+int va_take(uint64_t size, uint64_t align, uint64_t want, bool reservation, uint64_t *addr);
+void va_release(uint64_t addr);
+struct va *va_find(uint64_t addr);
+unsigned long va_reservations(void);
+bool va_is_device(uint64_t addr, uint64_t size);
+struct buffer *buffer_add(uint64_t addr, uint64_t size, struct mem *m, uint64_t offset);
+void buffer_drop(struct buffer *b);
+struct buffer *buffer_find(uint64_t addr);
+struct buffer *buffer_first(void);
+
+/* cuda_sim_alloc.c */
+void alloc_forget(struct ctx *ctx);
+unsigned long alloc_live(void);
+bool host_find(uint64_t addr);
+
+/* cuda_sim_vmm.c */
+unsigned long vmm_live(void);
+
+/* cuda_sim_copy.c */
+void flush(void);
+
+#pragma GCC visibility pop
+
+#define SIM_API __attribute__((visibility("default")))
+
+#endif

@@ -1,0 +1,207 @@
+// SPDX-License-Identifier: MIT
+/* Simulated libcuda: pointer attributes. Test code. */
+#include "cuda_sim.h"
+
+#include <string.h>
+
+enum {
+	ATTR_CONTEXT = 1,
+	ATTR_MEMORY_TYPE = 2,
+	ATTR_DEVICE_POINTER = 3,
+	ATTR_P2P_TOKENS = 5,
+	ATTR_SYNC_MEMOPS = 6,
+	ATTR_BUFFER_ID = 7,
+	ATTR_IS_MANAGED = 8,
+	ATTR_DEVICE_ORDINAL = 9,
+	ATTR_RANGE_START = 11,
+	ATTR_RANGE_SIZE = 12,
+	ATTR_MAPPED = 13,
+	ATTR_HANDLE_TYPES = 14,
+	ATTR_RDMA_CAPABLE = 15,
+};
+
+struct p2p_tokens {
+	uint64_t token;
+	uint32_t va_space;
+};
+
+/* An attribute's value and how many bytes of it go to the caller. */
+struct value {
+	uint64_t v[2];
+	size_t size;
+};
+
+static void set_value(struct value *val, uint64_t v, size_t size)
+{
+	val->v[0] = v;
+	val->size = size;
+}
+
+static void tokens(struct value *val, const struct buffer *b)
+{
+	struct p2p_tokens t;
+
+	memset(&t, 0, sizeof(t));
+	t.token = 0x70327000 + (uint64_t)b->mem->device;
+	t.va_space = 1 + (uint32_t)b->mem->device;
+	memcpy(val->v, &t, sizeof(t));
+	val->size = sizeof(t);
+}
+
+/* Of host memory only what cuMemAllocHost made is known, and only its kind. */
+static int get_host(struct value *val, int attr, uint64_t addr)
+{
+	if (!host_find(addr) || (attr != ATTR_MEMORY_TYPE && attr != ATTR_IS_MANAGED))
+		return CU_INVALID_VALUE;
+	set_value(val, attr == ATTR_MEMORY_TYPE ? 1 : 0, sizeof(int));
+	return CU_OK;
+}
+
+/* Every value is little-endian, so that its low bytes are the short ones. */
+static int get(struct value *val, int attr, uint64_t addr)
+{
+	const struct buffer *b = buffer_find(addr);
+	bool vmm = b && b->handle;
+
+	if (!b)
+		return get_host(val, attr, addr);
+	switch (attr) {
+	case ATTR_CONTEXT:
+		set_value(val, (uintptr_t)b->ctx, sizeof(void *));
+		return CU_OK;
+	case ATTR_MEMORY_TYPE:
+		set_value(val, 2, sizeof(int));
+		return CU_OK;
+	case ATTR_DEVICE_POINTER:
+		set_value(val, addr, sizeof(uint64_t));
+		return CU_OK;
+	case ATTR_P2P_TOKENS:
+		if (vmm)
+			return CU_INVALID_VALUE;
+		tokens(val, b);
+		return CU_OK;
+	case ATTR_SYNC_MEMOPS:
+		set_value(val, b->sync_memops, sizeof(int));
+		return CU_OK;
+	case ATTR_BUFFER_ID:
+		set_value(val, b->id, sizeof(uint64_t));
+		return CU_OK;
+	case ATTR_IS_MANAGED:
+		set_value(val, 0, sizeof(int));
+		return CU_OK;
+	case ATTR_DEVICE_ORDINAL:
+		set_value(val, (uint64_t)b->mem->device, sizeof(int));
+		return CU_OK;
+	case ATTR_RANGE_START:
+		set_value(val, b->addr, sizeof(uint64_t));
+		return CU_OK;
+	case ATTR_RANGE_SIZE:
+		set_value(val, b->size, sizeof(size_t));
+		return CU_OK;
+	case ATTR_MAPPED:
+		set_value(val, 1, sizeof(int));
+		return CU_OK;
+	case ATTR_HANDLE_TYPES:
+		set_value(val, vmm ? (uint64_t)b->handle->prop.requested_handle_types : 0,
+			  sizeof(uint64_t));
+		return CU_OK;
+	case ATTR_RDMA_CAPABLE:
+		set_value(val, vmm ? b->handle->prop.gpu_direct_rdma : 1, sizeof(int));
+		return CU_OK;
+	}
+	return CU_INVALID_VALUE;
+}
+
+/* How many bytes an attribute's value has, 0 for one that is not modelled. */
+static size_t value_size(int attr)
+{
+	switch (attr) {
+	case ATTR_MEMORY_TYPE:
+	case ATTR_SYNC_MEMOPS:
+	case ATTR_IS_MANAGED:
+	case ATTR_DEVICE_ORDINAL:
+	case ATTR_MAPPED:
+	case ATTR_RDMA_CAPABLE:
+		return sizeof(int);
+	case ATTR_CONTEXT:
+	case ATTR_DEVICE_POINTER:
+	case ATTR_BUFFER_ID:
+	case ATTR_RANGE_START:
+	case ATTR_RANGE_SIZE:
+	case ATTR_HANDLE_TYPES:
+		return sizeof(uint64_t);
+	case ATTR_P2P_TOKENS:
+		return sizeof(struct p2p_tokens);
+	}
+	return 0;
+}
+
+SIM_API int cuPointerGetAttribute(void *data, int attr, uint64_t addr)
+{
+	struct value val = { .size = 0 };
+	int result = enter(__func__);
+
+	if (result)
+		return result;
+	result = data ? get(&val, attr, addr) : CU_INVALID_VALUE;
+	if (!result)
+		memcpy(data, val.v, val.size);
+	leave();
+	return result;
+}
+
+static int get_all(unsigned int n, const int *attrs, void **data, uint64_t addr)
+{
+	unsigned int i;
+
+	if (!n || !attrs || !data)
+		return CU_INVALID_VALUE;
+	for (i = 0; i < n; i++)
+		if (!value_size(attrs[i]) || !data[i])
+			return CU_INVALID_VALUE;
+	for (i = 0; i < n; i++) {
+		struct value val = { .size = 0 };
+
+		if (get(&val, attrs[i], addr))
+			memset(data[i], 0, value_size(attrs[i]));
+		else
+			memcpy(data[i], val.v, val.size);
+	}
+	return CU_OK;
+}
+
+/* Unlike the call for one, this gives zeroes for what is no device pointer. */
+SIM_API int cuPointerGetAttributes(unsigned int n, int *attrs, void **data, uint64_t addr)
+{
+	int result = enter(__func__);
+
+	if (result)
+		return result;
+	result = get_all(n, attrs, data, addr);
+	leave();
+	return result;
+}
+
+/* Setting it waits for the copies that are under way. */
+static int set_sync_memops(const int *value, uint64_t addr)
+{
+	struct buffer *b = buffer_find(addr);
+
+	if (!b || !value || (*value != 0 && *value != 1))
+		return CU_INVALID_VALUE;
+	flush();
+	b->sync_memops = *value;
+	return CU_OK;
+}
+
+SIM_API int cuPointerSetAttribute(const void *value, int attr, uint64_t addr)
+{
+	struct ctx *ctx;
+	int result = enter_ctx(__func__, &ctx);
+
+	if (result)
+		return result;
+	result = attr == ATTR_SYNC_MEMOPS ? set_sync_memops(value, addr) : CU_INVALID_VALUE;
+	leave();
+	return result;
+}

@@ -1,0 +1,369 @@
+// SPDX-License-Identifier: MIT
+/* Simulated libcuda: contexts and streams. Test code. */
+#include "cuda_sim.h"
+
+#include <stdlib.h>
+
+#define STACK_DEPTH 64
+
+/* Contexts stay on the list for ever, so that a stale one is always told. */
+static struct ctx *contexts;
+static struct ctx *primaries[SIM_MAX_DEVICES];
+
+static _Thread_local struct ctx *stack[STACK_DEPTH];
+static _Thread_local int depth;
+
+struct stream {
+	struct stream *next;
+	struct ctx *ctx;
+};
+
+static struct stream *streams;
+
+struct ctx *current_ctx(void)
+{
+	return depth ? stack[depth - 1] : NULL;
+}
+
+static bool ctx_known(const struct ctx *ctx)
+{
+	const struct ctx *c;
+
+	for (c = contexts; c && c != ctx; c = c->next)
+		;
+	return c;
+}
+
+static struct ctx *ctx_new(int device, bool primary, unsigned int flags)
+{
+	struct ctx *c = calloc(1, sizeof(*c));
+
+	if (!c)
+		return NULL;
+	*c = (struct ctx){ .next = contexts, .device = device, .primary = primary, .flags = flags };
+	contexts = c;
+	return c;
+}
+
+/* What was made in a context goes with it. */
+static void ctx_end(struct ctx *c)
+{
+	struct stream **link = &streams;
+
+	flush();
+	c->refs = 0;
+	alloc_forget(c);
+	while (*link) {
+		struct stream *s = *link;
+
+		if (s->ctx != c) {
+			link = &s->next;
+			continue;
+		}
+		*link = s->next;
+		free(s);
+	}
+}
+
+static int primary_retain(struct ctx **ctx, int device)
+{
+	int result = ctx ? check_device(device) : CU_INVALID_VALUE;
+
+	if (result)
+		return result;
+	if (!primaries[device])
+		primaries[device] = ctx_new(device, true, 0);
+	if (!primaries[device])
+		return CU_OUT_OF_MEMORY;
+	primaries[device]->refs++;
+	*ctx = primaries[device];
+	return CU_OK;
+}
+
+SIM_API int cuDevicePrimaryCtxRetain(struct ctx **ctx, int device)
+{
+	int result = enter(__func__);
+
+	if (result)
+		return result;
+	result = primary_retain(ctx, device);
+	leave();
+	return result;
+}
+
+static int primary_release(int device)
+{
+	int result = check_device(device);
+	struct ctx *c;
+
+	if (result)
+		return result;
+	c = primaries[device];
+	if (!c || !c->refs)
+		return CU_INVALID_CONTEXT;
+	if (c->refs == 1)
+		ctx_end(c);
+	else
+		c->refs--;
+	return CU_OK;
+}
+
+SIM_API int cuDevicePrimaryCtxRelease_v2(int device)
+{
+	int result = enter(__func__);
+
+	if (result)
+		return result;
+	result = primary_release(device);
+	leave();
+	return result;
+}
+
+SIM_API int cuDevicePrimaryCtxGetState(int device, unsigned int *flags, int *active)
+{
+	int result = enter(__func__);
+
+	if (result)
+		return result;
+	result = flags && active ? check_device(device) : CU_INVALID_VALUE;
+	if (!result) {
+		const struct ctx *c = primaries[device];
+
+		*flags = c ? c->flags : 0;
+		*active = c && c->refs;
+	}
+	leave();
+	return result;
+}
+
+SIM_API int cuCtxGetCurrent(struct ctx **ctx)
+{
+	int result = enter(__func__);
+
+	if (result)
+		return result;
+	if (ctx)
+		*ctx = current_ctx();
+	leave();
+	return ctx ? CU_OK : CU_INVALID_VALUE;
+}
+
+static int ctx_push(struct ctx *ctx)
+{
+	if (!ctx_known(ctx))
+		return CU_INVALID_CONTEXT;
+	if (!ctx->refs)
+		return CU_CONTEXT_DESTROYED;
+	if (depth == STACK_DEPTH)
+		return CU_OUT_OF_MEMORY;
+	stack[depth++] = ctx;
+	return CU_OK;
+}
+
+SIM_API int cuCtxPushCurrent_v2(struct ctx *ctx)
+{
+	int result = enter(__func__);
+
+	if (result)
+		return result;
+	result = ctx_push(ctx);
+	leave();
+	return result;
+}
+
+SIM_API int cuCtxPopCurrent_v2(struct ctx **ctx)
+{
+	int result = enter(__func__);
+
+	if (result)
+		return result;
+	if (!depth) {
+		result = CU_INVALID_CONTEXT;
+	} else {
+		depth--;
+		if (ctx)
+			*ctx = stack[depth];
+	}
+	leave();
+	return result;
+}
+
+/* It replaces the top of the stack; NULL pops it. */
+static int ctx_set(struct ctx *ctx)
+{
+	if (ctx && !ctx_known(ctx))
+		return CU_INVALID_CONTEXT;
+	if (ctx && !ctx->refs)
+		return CU_CONTEXT_DESTROYED;
+	if (depth)
+		depth--;
+	return ctx ? ctx_push(ctx) : CU_OK;
+}
+
+SIM_API int cuCtxSetCurrent(struct ctx *ctx)
+{
+	int result = enter(__func__);
+
+	if (result)
+		return result;
+	result = ctx_set(ctx);
+	leave();
+	return result;
+}
+
+static int ctx_create(struct ctx **ctx, unsigned int flags, int device)
+{
+	int result = ctx && flags <= 0xff ? check_device(device) : CU_INVALID_VALUE;
+	struct ctx *c;
+
+	if (result)
+		return result;
+	c = ctx_new(device, false, flags);
+	if (!c)
+		return CU_OUT_OF_MEMORY;
+	c->refs = 1;
+	result = ctx_push(c);
+	if (!result)
+		*ctx = c;
+	return result;
+}
+
+SIM_API int cuCtxCreate_v2(struct ctx **ctx, unsigned int flags, int device)
+{
+	int result = enter(__func__);
+
+	if (result)
+		return result;
+	result = ctx_create(ctx, flags, device);
+	leave();
+	return result;
+}
+
+static int ctx_destroy(struct ctx *ctx)
+{
+	if (!ctx)
+		return CU_INVALID_VALUE;
+	if (!ctx_known(ctx) || ctx->primary)
+		return CU_INVALID_CONTEXT;
+	if (!ctx->refs)
+		return CU_CONTEXT_DESTROYED;
+	ctx_end(ctx);
+	if (current_ctx() == ctx)
+		depth--;
+	return CU_OK;
+}
+
+SIM_API int cuCtxDestroy_v2(struct ctx *ctx)
+{
+	int result = enter(__func__);
+
+	if (result)
+		return result;
+	result = ctx_destroy(ctx);
+	leave();
+	return result;
+}
+
+SIM_API int cuCtxGetDevice(int *device)
+{
+	struct ctx *ctx;
+	int result = enter_ctx(__func__, &ctx);
+
+	if (result)
+		return result;
+	if (device)
+		*device = ctx->device;
+	leave();
+	return device ? CU_OK : CU_INVALID_VALUE;
+}
+
+SIM_API int cuCtxSynchronize(void)
+{
+	struct ctx *ctx;
+	int result = enter_ctx(__func__, &ctx);
+
+	if (result)
+		return result;
+	flush();
+	leave();
+	return CU_OK;
+}
+
+/* 0, 1 and 2 are the default streams. */
+bool stream_known(const struct stream *stream)
+{
+	const struct stream *s;
+
+	if ((uintptr_t)stream <= 2)
+		return true;
+	for (s = streams; s && s != stream; s = s->next)
+		;
+	return s;
+}
+
+static int stream_create(struct ctx *ctx, struct stream **stream, unsigned int flags)
+{
+	struct stream *s;
+
+	if (!stream || flags > 1)
+		return CU_INVALID_VALUE;
+	s = calloc(1, sizeof(*s));
+	if (!s)
+		return CU_OUT_OF_MEMORY;
+	s->ctx = ctx;
+	s->next = streams;
+	streams = s;
+	*stream = s;
+	return CU_OK;
+}
+
+SIM_API int cuStreamCreate(struct stream **stream, unsigned int flags)
+{
+	struct ctx *ctx;
+	int result = enter_ctx(__func__, &ctx);
+
+	if (result)
+		return result;
+	result = stream_create(ctx, stream, flags);
+	leave();
+	return result;
+}
+
+static int stream_destroy(struct stream *stream)
+{
+	struct stream **link = &streams;
+
+	while (*link && *link != stream)
+		link = &(*link)->next;
+	if (!*link)
+		return CU_INVALID_HANDLE;
+	*link = stream->next;
+	free(stream);
+	return CU_OK;
+}
+
+SIM_API int cuStreamDestroy_v2(struct stream *stream)
+{
+	struct ctx *ctx;
+	int result = enter_ctx(__func__, &ctx);
+
+	if (result)
+		return result;
+	result = stream_destroy(stream);
+	leave();
+	return result;
+}
+
+SIM_API int cuStreamSynchronize(struct stream *stream)
+{
+	struct ctx *ctx;
+	int result = enter_ctx(__func__, &ctx);
+
+	if (result)
+		return result;
+	result = stream_known(stream) ? CU_OK : CU_INVALID_HANDLE;
+	if (!result)
+		flush();
+	leave();
+	return result;
+}

@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: MIT
+/* Simulated libcuda: devices and their attributes. Test code. */
+#include "cuda_sim.h"
+
+#include <stdio.h>
+
+int check_device(int device)
+{
+	return device >= 0 && device < device_count() ? CU_OK : CU_INVALID_DEVICE;
+}
+
+SIM_API int cuDeviceGetCount(int *count)
+{
+	int result = enter(__func__);
+
+	if (result)
+		return result;
+	if (count)
+		*count = device_count();
+	leave();
+	return count ? CU_OK : CU_INVALID_VALUE;
+}
+
+SIM_API int cuDeviceGet(int *device, int ordinal)
+{
+	int result = enter(__func__);
+
+	if (result)
+		return result;
+	result = device ? check_device(ordinal) : CU_INVALID_VALUE;
+	if (!result)
+		*device = ordinal;
+	leave();
+	return result;
+}
+
+SIM_API int cuDeviceGetName(char *name, int len, int device)
+{
+	int result = enter(__func__);
+
+	if (result)
+		return result;
+	result = name && len > 0 ? check_device(device) : CU_INVALID_VALUE;
+	if (!result)
+		snprintf(name, (size_t)len, "Simulated GPU %d", device);
+	leave();
+	return result;
+}
+
+static int device_uuid(const char *call, unsigned char *uuid, int device)
+{
+	int result = enter(call);
+
+	if (result)
+		return result;
+	result = uuid ? check_device(device) : CU_INVALID_VALUE;
+	if (!result)
+		sim_device_uuid(device, uuid);
+	leave();
+	return result;
+}
+
+SIM_API int cuDeviceGetUuid(unsigned char *uuid, int device)
+{
+	return device_uuid(__func__, uuid, device);
+}
+
+SIM_API int cuDeviceGetUuid_v2(unsigned char *uuid, int device)
+{
+	return device_uuid(__func__, uuid, device);
+}
+
+SIM_API int cuDeviceTotalMem_v2(size_t *bytes, int device)
+{
+	int result = enter(__func__);
+
+	if (result)
+		return result;
+	result = bytes ? check_device(device) : CU_INVALID_VALUE;
+	if (!result)
+		*bytes = mem_total();
+	leave();
+	return result;
+}
+
+/* -1: an attribute that is not modelled, which is refused. */
+static int attribute(int attr, int device)
+{
+	switch (attr) {
+	case 33:	/* PCI bus */
+		return 1 + device;
+	case 34:	/* PCI device */
+	case 50:	/* PCI domain */
+		return 0;
+	case 41:	/* unified addressing */
+		return 1;
+	case 75:	/* compute capability, major */
+		return 9;
+	case 76:	/* compute capability, minor */
+		return 0;
+	case 88:	/* pageable memory access */
+	case 100:	/* ... by the host's page tables */
+		return device_flag("CUDA_SIM_COHERENT", device, false);
+	case 102:	/* virtual memory management */
+	case 103:	/* POSIX fd handles */
+	case 110:	/* GPUDirect RDMA with VMM */
+	case 116:	/* GPUDirect RDMA */
+		return 1;
+	case 119:	/* handle types of memory pools */
+		return HANDLE_POSIX_FD;
+	case 124:	/* dma-buf */
+		return device_flag("CUDA_SIM_DMABUF", device, true);
+	}
+	return -1;
+}
+
+SIM_API int cuDeviceGetAttribute(int *value, int attr, int device)
+{
+	int v, result = enter(__func__);
+
+	if (result)
+		return result;
+	result = value ? check_device(device) : CU_INVALID_VALUE;
+	if (!result) {
+		v = attribute(attr, device);
+		if (v < 0)
+			result = CU_INVALID_VALUE;
+		else
+			*value = v;
+	}
+	leave();
+	return result;
+}

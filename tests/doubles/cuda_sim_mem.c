@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: MIT
+/* Simulated libcuda: device memory, which is memfds. Test code. */
+#include "cuda_sim.h"
+
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define DEVICE_MEMORY (64ull << 30)
+
+static uint64_t used[SIM_MAX_DEVICES];
+static unsigned long count;	/* memories, each with one descriptor */
+
+unsigned long mem_count(void)
+{
+	return count;
+}
+
+uint64_t mem_total(void)
+{
+	return DEVICE_MEMORY;
+}
+
+uint64_t mem_free_bytes(int device)
+{
+	return DEVICE_MEMORY - used[device];
+}
+
+/* Map all of fd, which m takes over even when this fails. */
+static struct mem *mem_of_fd(int device, int fd, uint64_t size, int *result)
+{
+	struct mem *m = calloc(1, sizeof(*m));
+	struct stat st;
+
+	*result = CU_OUT_OF_MEMORY;
+	if (!m || fstat(fd, &st) < 0)
+		goto fail;
+	m->view = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd, 0);
+	if (m->view == MAP_FAILED)
+		goto fail;
+	m->refs = 1;
+	m->device = device;
+	m->fd = fd;
+	m->dev = st.st_dev;
+	m->ino = st.st_ino;
+	m->size = size;
+	used[device] += size;
+	count++;
+	*result = CU_OK;
+	return m;
+fail:
+	free(m);
+	close(fd);
+	return NULL;
+}
+
+struct mem *mem_new(int device, uint64_t size, int *result)
+{
+	char name[32];
+	int fd;
+
+	if (size > mem_free_bytes(device)) {
+		*result = CU_OUT_OF_MEMORY;
+		return NULL;
+	}
+	snprintf(name, sizeof(name), "gdrsim:%d:cuda", device);
+	fd = memfd_create(name, MFD_CLOEXEC);
+	if (fd < 0 || ftruncate(fd, (off_t)size) < 0) {
+		if (fd >= 0)
+			close(fd);
+		*result = CU_OPERATING_SYSTEM;
+		return NULL;
+	}
+	return mem_of_fd(device, fd, size, result);
+}
+
+/* Memory that another process exported; the caller keeps fd. */
+struct mem *mem_import(int fd, int *result)
+{
+	char path[64], link[64], *end;
+	struct stat st;
+	struct mem *m;
+	ssize_t n;
+	long device;
+	int own;
+
+	*result = CU_INVALID_VALUE;
+	snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
+	n = readlink(path, link, sizeof(link) - 1);
+	if (n < 0)
+		return NULL;
+	link[n] = '\0';
+	if (strncmp(link, "/memfd:gdrsim:", 14) != 0)
+		return NULL;
+	device = strtol(link + 14, &end, 10);
+	if (end == link + 14 || strncmp(end, ":cuda ", 6) != 0 || device < 0 || device >= device_count())
+		return NULL;
+	own = fcntl(fd, F_DUPFD_CLOEXEC, 0);
+	if (own < 0 || fstat(own, &st) < 0) {
+		*result = CU_OPERATING_SYSTEM;
+		return NULL;
+	}
+	m = mem_of_fd((int)device, own, (uint64_t)st.st_size, result);
+	if (m) {
+		m->foreign = true;
+		m->exported = m->size;
+	}
+	return m;
+}
+
+struct mem *mem_get(struct mem *m)
+{
+	m->refs++;
+	return m;
+}
+
+void mem_put(struct mem *m)
+{
+	if (--m->refs)
+		return;
+	while (m->carves) {
+		struct carve *c = m->carves;
+
+		m->carves = c->next;
+		free(c);
+	}
+	used[m->device] -= m->size;
+	count--;
+	munmap(m->view, m->size);
+	close(m->fd);
+	free(m);
+}

@@ -1,0 +1,417 @@
+// SPDX-License-Identifier: MIT
+/* Simulated libcuda: virtual memory management. Test code. */
+#include "cuda_sim.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+static struct handle *handles;
+
+static bool granular(uint64_t n)
+{
+	return n % GRANULARITY == 0;
+}
+
+/* Add a handle with one reference, which takes over the caller's of m. */
+static struct handle *handle_new(struct mem *m, const struct mem_prop *prop)
+{
+	struct handle *h = calloc(1, sizeof(*h));
+
+	if (!h) {
+		mem_put(m);
+		return NULL;
+	}
+	*h = (struct handle){ .next = handles, .refs = 1, .mem = m, .prop = *prop };
+	/* Not a number that is mistaken for an index, a pointer or an fd. */
+	h->id = 0x5100000000ull + next_id() * 16;
+	handles = h;
+	return h;
+}
+
+static struct handle *handle_find(uint64_t id)
+{
+	struct handle *h;
+
+	for (h = handles; h && (h->id != id || !h->refs); h = h->next)
+		;
+	return h;
+}
+
+/* To be called once refs or mappings went down. */
+static void handle_gc(struct handle *h)
+{
+	struct handle **link = &handles;
+
+	if (h->refs || h->mappings)
+		return;
+	while (*link != h)
+		link = &(*link)->next;
+	*link = h->next;
+	mem_put(h->mem);
+	free(h);
+}
+
+static int check_prop(const struct mem_prop *prop)
+{
+	static const uint8_t zero[sizeof(prop->reserved)];
+
+	if (!prop || prop->type != 1 || prop->location.type != 1)
+		return CU_INVALID_VALUE;
+	if (prop->location.id < 0 || prop->location.id >= device_count())
+		return CU_INVALID_DEVICE;
+	if (prop->win32_handle_meta || prop->compression || prop->gpu_direct_rdma > 1 ||
+	    prop->usage || memcmp(prop->reserved, zero, sizeof(zero)) != 0)
+		return CU_INVALID_VALUE;
+	if (prop->requested_handle_types & ~HANDLE_POSIX_FD)
+		return CU_NOT_SUPPORTED;
+	return CU_OK;
+}
+
+SIM_API int cuMemGetAllocationGranularity(size_t *granularity, const struct mem_prop *prop, int option)
+{
+	int result = enter(__func__);
+
+	if (result)
+		return result;
+	result = granularity && (option == 0 || option == 1) ? check_prop(prop) : CU_INVALID_VALUE;
+	if (!result)
+		*granularity = GRANULARITY;
+	leave();
+	return result;
+}
+
+static int create(uint64_t *id, size_t size, const struct mem_prop *prop, uint64_t flags)
+{
+	int result = check_prop(prop);
+	struct handle *h;
+	struct mem *m;
+
+	if (result)
+		return result;
+	if (!id || !size || !granular(size) || flags)
+		return CU_INVALID_VALUE;
+	m = mem_new(prop->location.id, size, &result);
+	if (!m)
+		return result;
+	h = handle_new(m, prop);
+	if (!h)
+		return CU_OUT_OF_MEMORY;
+	*id = h->id;
+	return CU_OK;
+}
+
+SIM_API int cuMemCreate(uint64_t *id, size_t size, const struct mem_prop *prop, uint64_t flags)
+{
+	int result = enter(__func__);
+
+	if (result)
+		return result;
+	result = create(id, size, prop, flags);
+	leave();
+	return result;
+}
+
+SIM_API int cuMemRelease(uint64_t id)
+{
+	struct handle *h;
+	int result = enter(__func__);
+
+	if (result)
+		return result;
+	h = handle_find(id);
+	if (h) {
+		h->refs--;
+		handle_gc(h);
+	}
+	leave();
+	return h ? CU_OK : CU_INVALID_VALUE;
+}
+
+/* The handle of a mapping comes back to life if it had been released. */
+SIM_API int cuMemRetainAllocationHandle(uint64_t *id, void *addr)
+{
+	struct buffer *b;
+	int result = enter(__func__);
+
+	if (result)
+		return result;
+	b = buffer_find((uintptr_t)addr);
+	if (!id || !b || !b->handle) {
+		result = CU_INVALID_VALUE;
+	} else {
+		b->handle->refs++;
+		*id = b->handle->id;
+	}
+	leave();
+	return result;
+}
+
+SIM_API int cuMemGetAllocationPropertiesFromHandle(struct mem_prop *prop, uint64_t id)
+{
+	const struct handle *h;
+	int result = enter(__func__);
+
+	if (result)
+		return result;
+	h = handle_find(id);
+	if (h && prop)
+		*prop = h->prop;
+	leave();
+	return h && prop ? CU_OK : CU_INVALID_VALUE;
+}
+
+static int reserve(uint64_t *addr, size_t size, size_t align, uint64_t want, uint64_t flags)
+{
+	if (!addr || !size || !granular(size) || align & (align - 1) || flags)
+		return CU_INVALID_VALUE;
+	return va_take(size, align, want, true, addr);
+}
+
+SIM_API int cuMemAddressReserve(uint64_t *addr, size_t size, size_t align, uint64_t want, uint64_t flags)
+{
+	int result = enter(__func__);
+
+	if (result)
+		return result;
+	result = reserve(addr, size, align, want, flags);
+	leave();
+	return result;
+}
+
+/* A mapping that has a byte in the range, NULL for none. */
+static struct buffer *mapping_in(uint64_t addr, uint64_t size)
+{
+	struct buffer *b;
+
+	for (b = buffer_first(); b && b->addr < addr + size; b = b->next)
+		if (b->addr + b->size > addr)
+			return b;
+	return NULL;
+}
+
+SIM_API int cuMemAddressFree(uint64_t addr, size_t size)
+{
+	const struct va *v;
+	int result = enter(__func__);
+
+	if (result)
+		return result;
+	v = va_find(addr);
+	if (!v || !v->reservation || v->addr != addr || v->size != size || mapping_in(addr, size))
+		result = CU_INVALID_VALUE;
+	else
+		va_release(addr);
+	leave();
+	return result;
+}
+
+static int map(uint64_t addr, size_t size, size_t offset, uint64_t id, uint64_t flags)
+{
+	const struct va *v = va_find(addr);
+	struct handle *h = handle_find(id);
+	struct buffer *b;
+
+	if (!h || !v || !v->reservation || offset || flags)
+		return CU_INVALID_VALUE;
+	if (!size || !granular(addr) || !granular(size) || size > h->mem->size)
+		return CU_INVALID_VALUE;
+	if (size > v->size || addr - v->addr > v->size - size || mapping_in(addr, size))
+		return CU_INVALID_VALUE;
+	b = buffer_add(addr, size, h->mem, 0);
+	if (!b)
+		return CU_OUT_OF_MEMORY;
+	b->handle = h;
+	h->mappings++;
+	return CU_OK;
+}
+
+SIM_API int cuMemMap(uint64_t addr, size_t size, size_t offset, uint64_t id, uint64_t flags)
+{
+	int result = enter(__func__);
+
+	if (result)
+		return result;
+	result = map(addr, size, offset, id, flags);
+	leave();
+	return result;
+}
+
+/* CU_OK if the range is one or more mappings, whole and without a gap. */
+static int whole_mappings(uint64_t addr, uint64_t size)
+{
+	uint64_t at = addr;
+
+	if (!size || !granular(addr) || !granular(size) || size > UINT64_MAX - addr)
+		return CU_INVALID_VALUE;
+	while (at < addr + size) {
+		const struct buffer *b = buffer_find(at);
+
+		if (!b || !b->handle || b->addr != at || b->size > addr + size - at)
+			return CU_INVALID_VALUE;
+		at += b->size;
+	}
+	return CU_OK;
+}
+
+static int unmap(uint64_t addr, size_t size)
+{
+	int result = whole_mappings(addr, size);
+	struct buffer *b;
+
+	if (result)
+		return result;
+	flush();
+	while ((b = mapping_in(addr, size))) {
+		struct handle *h = b->handle;
+
+		buffer_drop(b);
+		h->mappings--;
+		handle_gc(h);
+	}
+	return CU_OK;
+}
+
+SIM_API int cuMemUnmap(uint64_t addr, size_t size)
+{
+	int result = enter(__func__);
+
+	if (result)
+		return result;
+	result = unmap(addr, size);
+	leave();
+	return result;
+}
+
+static int check_desc(const struct access_desc *d)
+{
+	if (d->location.type != 1 || (d->flags != 0 && d->flags != 1 && d->flags != 3))
+		return CU_INVALID_VALUE;
+	if (d->location.id < 0 || d->location.id >= device_count())
+		return CU_INVALID_DEVICE;
+	return CU_OK;
+}
+
+static void grant(struct buffer *b, const struct access_desc *d)
+{
+	unsigned int bit = 1u << d->location.id;
+
+	b->readers &= ~bit;
+	b->writers &= ~bit;
+	if (d->flags & 1)
+		b->readers |= bit;
+	if (d->flags & 2)
+		b->writers |= bit;
+}
+
+static int set_access(uint64_t addr, size_t size, const struct access_desc *desc, size_t n)
+{
+	int result = desc && n ? whole_mappings(addr, size) : CU_INVALID_VALUE;
+	struct buffer *b;
+	size_t i;
+
+	for (i = 0; !result && i < n; i++)
+		result = check_desc(&desc[i]);
+	if (result)
+		return result;
+	flush();
+	for (b = mapping_in(addr, size); b && b->addr < addr + size; b = b->next)
+		for (i = 0; i < n; i++)
+			grant(b, &desc[i]);
+	return CU_OK;
+}
+
+SIM_API int cuMemSetAccess(uint64_t addr, size_t size, const struct access_desc *desc, size_t n)
+{
+	int result = enter(__func__);
+
+	if (result)
+		return result;
+	result = set_access(addr, size, desc, n);
+	leave();
+	return result;
+}
+
+static int export_handle(void *out, uint64_t id, int type, uint64_t flags)
+{
+	const struct handle *h = handle_find(id);
+	int fd, result;
+
+	if (!out || !h || type != HANDLE_POSIX_FD || flags)
+		return CU_INVALID_VALUE;
+	if (!(h->prop.requested_handle_types & HANDLE_POSIX_FD))
+		return CU_INVALID_VALUE;
+	result = mem_export(h->mem, 0, h->mem->size, &fd);
+	if (!result)
+		memcpy(out, &fd, sizeof(fd));
+	return result;
+}
+
+SIM_API int cuMemExportToShareableHandle(void *out, uint64_t id, int type, uint64_t flags)
+{
+	int result = enter(__func__);
+
+	if (result)
+		return result;
+	result = export_handle(out, id, type, flags);
+	leave();
+	return result;
+}
+
+/* The memory of this process that fd is for, with a reference; or NULL. */
+static struct mem *own_mem(int fd)
+{
+	const struct handle *h;
+	struct stat st;
+
+	if (fstat(fd, &st) < 0)
+		return NULL;
+	for (h = handles; h; h = h->next)
+		if (h->mem->dev == st.st_dev && h->mem->ino == st.st_ino)
+			return mem_get(h->mem);
+	return NULL;
+}
+
+static int import_handle(uint64_t *id, void *os_handle, int type)
+{
+	struct mem_prop prop = { .type = 1, .requested_handle_types = HANDLE_POSIX_FD };
+	int fd = (int)(intptr_t)os_handle, result = CU_OK;
+	struct handle *h;
+	struct mem *m;
+
+	if (!id || type != HANDLE_POSIX_FD || fd < 0)
+		return CU_INVALID_VALUE;
+	m = own_mem(fd);
+	if (!m)
+		m = mem_import(fd, &result);
+	if (!m)
+		return result;
+	prop.location = (struct location){ .type = 1, .id = m->device };
+	h = handle_new(m, &prop);
+	if (!h)
+		return CU_OUT_OF_MEMORY;
+	*id = h->id;
+	return CU_OK;
+}
+
+SIM_API int cuMemImportFromShareableHandle(uint64_t *id, void *os_handle, int type)
+{
+	int result = enter(__func__);
+
+	if (result)
+		return result;
+	result = import_handle(id, os_handle, type);
+	leave();
+	return result;
+}
+
+/* Handles that programs hold, mappings and reservations. */
+unsigned long vmm_live(void)
+{
+	const struct handle *h;
+	unsigned long n = va_reservations();
+
+	for (h = handles; h; h = h->next)
+		n += h->refs + h->mappings;
+	return n;
+}

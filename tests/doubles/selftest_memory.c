@@ -1,0 +1,187 @@
+// SPDX-License-Identifier: MIT
+/* Self-tests of the simulated libcuda: cuMemAlloc, copies, pointer attributes. */
+#include "selftest.h"
+
+#include <pthread.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+
+static int child_load(void *p)
+{
+	/* A sanitizer's own handler would exit. */
+	signal(SIGSEGV, SIG_DFL);
+	return *(volatile char *)p;
+}
+
+static void test_alloc(void)
+{
+	cu_ptr a, b, c, base;
+	size_t size;
+
+	IS(cuMemAlloc_v2(NULL, 1), 1);
+	IS(cuMemAlloc_v2(&a, 0), 1);
+	IS(cuMemAlloc_v2(&a, 1ull << 50), 2);
+	IS(cuMemAlloc_v2(&a, 3 * MIB + 1), 0);
+	IS(a % (2 * MIB), 0);
+	IS(cuMemGetAddressRange_v2(&base, &size, a + 3 * MIB), 0);
+	TRUE(base == a && size == 3 * MIB + 1);
+	IS(cuMemGetAddressRange_v2(&base, &size, a + 3 * MIB + 1), 1);
+	IS(cuMemGetAddressRange_v2(NULL, NULL, a), 1);
+	IS(in_child(child_load, (void *)a), -SIGSEGV);
+	/* Small buffers are neighbours, and not aligned to pages. */
+	IS(cuMemAlloc_v2(&b, 100), 0);
+	IS(cuMemAlloc_v2(&c, 100), 0);
+	IS(b % 512, 0);
+	IS(c - b, 512);
+	IS(cuMemFree_v2(b + 1), 1);
+	IS(cuMemFree_v2(b), 0);
+	IS(cuMemFree_v2(b), 1);
+	IS(cuMemAlloc_v2(&base, 513), 0);
+	TRUE(base > c);
+	IS(cuMemFree_v2(base), 0);
+	IS(cuMemFree_v2(c), 0);
+	IS(cuMemFree_v2(a), 0);
+	IS(cuMemFree_v2(a), 1);
+	IS(cuMemFree_v2(0), 1);
+}
+
+static void test_copies(void)
+{
+	uint8_t *host = calloc(1, MIB), *back = calloc(1, MIB);
+	unsigned int i;
+	cu_ptr a, b;
+	void *pinned;
+
+	for (i = 0; i < MIB; i++)
+		host[i] = (uint8_t)(i * 7 + i / 251);
+	IS(cuMemAlloc_v2(&a, MIB), 0);
+	IS(cuMemAlloc_v2(&b, MIB), 0);
+	IS(cuMemcpyHtoD_v2(a, host, MIB), 0);
+	IS(cuMemcpyDtoD_v2(b, a, MIB), 0);
+	IS(cuMemcpyHtoD_v2(b + 5, host, 9), 0);
+	IS(cuMemcpyDtoH_v2(back, b, MIB), 0);
+	TRUE(memcmp(back + 5, host, 9) == 0 && memcmp(back + 14, host + 14, MIB - 14) == 0);
+	IS(cuMemcpyHtoD_v2(a + 1, host, MIB), 1);
+	IS(cuMemcpyDtoH_v2(back, a + MIB, 1), 1);
+	IS(cuMemcpyHtoD_v2(a, NULL, 1), 1);
+	IS(cuMemcpyHtoD_v2(a, (void *)b, 1), 1);
+	IS(cuMemcpyDtoH_v2((void *)b, a, 1), 1);
+	IS(cuMemcpyHtoD_v2((cu_ptr)(uintptr_t)host, host, 1), 1);
+	IS(cuMemcpyHtoD_v2(a, host, 0), 0);
+	IS(cuMemsetD8_v2(a, 0x5a, MIB), 0);
+	IS(cuMemsetD8_v2(a, 0x5a, MIB + 1), 1);
+	IS(cuMemsetD32_v2(a + 4, 0x01020304, 2), 0);
+	IS(cuMemsetD32_v2(a + 2, 0, 1), 1);
+	IS(cuMemcpyDtoHAsync_v2(back, a, 16, NULL), 0);
+	TRUE(memcmp(back, "ZZZZ\4\3\2\1\4\3\2\1ZZZZ", 16) == 0);
+	IS(cuMemcpyHtoDAsync_v2(a, host, MIB, (void *)host), 400);
+	IS(cuMemAllocHost_v2(&pinned, 100), 0);
+	IS(cuMemFreeHost(pinned), 0);
+	IS(cuMemFreeHost(pinned), 1);
+	IS(cuMemFree_v2(a), 0);
+	IS(cuMemFree_v2(b), 0);
+	free(host);
+	free(back);
+}
+
+static void test_attributes(void)
+{
+	struct { uint64_t token; uint32_t space; } tokens;
+	int v = 5, attrs[] = { 2, 9, 11 }, type = -1, dev = -1;
+	cu_ptr a, b, start = 1;
+	void *data[] = { &type, &dev, &start }, *host;
+	uint64_t id, id2;
+	cu_ctx ctx;
+
+	IS(cuMemAlloc_v2(&a, MIB), 0);
+	IS(cuPointerGetAttribute(&v, 2, a + 9), 0);
+	IS(v, 2);
+	IS(cuPointerGetAttribute(&v, 9, a), 0);
+	IS(v, 0);
+	IS(cuPointerGetAttribute(&v, 8, a), 0);
+	IS(v, 0);
+	IS(cuPointerGetAttribute(&ctx, 1, a), 0);
+	TRUE(ctx);
+	IS(cuPointerGetAttribute(&b, 3, a + 9), 0);
+	TRUE(b == a + 9);
+	IS(cuPointerGetAttribute(&b, 11, a + 9), 0);
+	TRUE(b == a);
+	IS(cuPointerGetAttribute(&b, 12, a), 0);
+	TRUE(b == MIB);
+	IS(cuPointerGetAttribute(&tokens, 5, a), 0);
+	IS(cuPointerGetAttribute(&v, 777, a), 1);
+	IS(cuPointerGetAttribute(NULL, 2, a), 1);
+	IS(cuPointerGetAttribute(&v, 2, a + MIB), 1);
+	IS(cuPointerGetAttribute(&v, 2, (cu_ptr)(uintptr_t)&v), 1);
+	IS(cuPointerGetAttributes(3, attrs, data, a + 3), 0);
+	TRUE(type == 2 && dev == 0 && start == a);
+	IS(cuPointerGetAttributes(3, attrs, data, (cu_ptr)(uintptr_t)&v), 0);
+	TRUE(type == 0 && dev == 0 && start == 0);
+	v = 2;
+	IS(cuPointerSetAttribute(&v, 6, a), 1);
+	v = 1;
+	IS(cuPointerSetAttribute(&v, 7, a), 1);
+	IS(cuPointerSetAttribute(&v, 6, (cu_ptr)(uintptr_t)&v), 1);
+	IS(cuPointerSetAttribute(&v, 6, a), 0);
+	v = 0;
+	IS(cuPointerGetAttribute(&v, 6, a), 0);
+	IS(v, 1);
+	/* The address comes back, the identity does not. */
+	IS(cuPointerGetAttribute(&id, 7, a), 0);
+	IS(cuMemFree_v2(a), 0);
+	IS(cuMemAlloc_v2(&b, MIB), 0);
+	TRUE(a == b);
+	IS(cuPointerGetAttribute(&id2, 7, b), 0);
+	TRUE(id != id2);
+	IS(cuMemFree_v2(b), 0);
+	IS(cuMemAllocHost_v2(&host, 1), 0);
+	IS(cuPointerGetAttribute(&v, 2, (cu_ptr)(uintptr_t)host), 0);
+	IS(v, 1);
+	IS(cuMemFreeHost(host), 0);
+}
+
+static void *churn(void *arg)
+{
+	uint8_t in[300], out[300];
+	cu_ctx ctx = arg;
+	unsigned int i;
+	cu_ptr p;
+
+	memset(in, (int)(uintptr_t)&i & 0xff, sizeof(in));
+	if (cuCtxSetCurrent(ctx))
+		return NULL;
+	for (i = 0; i < 200; i++) {
+		if (cuMemAlloc_v2(&p, sizeof(in)) || cuMemcpyHtoD_v2(p, in, sizeof(in)))
+			return NULL;
+		if (cuMemcpyDtoH_v2(out, p, sizeof(out)) || memcmp(in, out, sizeof(in)))
+			return NULL;
+		if (cuMemFree_v2(p))
+			return NULL;
+	}
+	return arg;
+}
+
+static void test_threads(void)
+{
+	pthread_t t[8];
+	cu_ctx ctx;
+	void *ret;
+	int i;
+
+	IS(cuCtxGetCurrent(&ctx), 0);
+	for (i = 0; i < 8; i++)
+		pthread_create(&t[i], NULL, churn, ctx);
+	for (i = 0; i < 8; i++) {
+		pthread_join(t[i], &ret);
+		TRUE(ret == ctx);
+	}
+}
+
+void test_memory(void)
+{
+	test_alloc();
+	test_copies();
+	test_attributes();
+	test_threads();
+}

@@ -1,0 +1,1139 @@
+// SPDX-License-Identifier: MIT
+/*
+ * vulkan_sim.c - a simulated libvulkan.so.1. Test code: it never ships.
+ *
+ * It stands in for the Vulkan loader and the driver behind it, as far as memory
+ * goes: devices, memory, import and export of file descriptors, mappings.
+ * Nothing can be submitted to a queue. Device memory is in memfds, which the
+ * simulated libcuda shares: their name is "gdrsim:<device>:<kind>".
+ *
+ * It is strict. What a program may get wrong at run time is a VkResult. What
+ * the Vulkan specification calls invalid usage, where a driver may do anything,
+ * ends the process with a message.
+ *
+ * What it cannot show: a mapping here is cached, not write-combined, and nothing
+ * here is slow.
+ *
+ * Environment:
+ *	VULKAN_SIM_DEVICES	number of devices; else CUDA_SIM_DEVICES; else 2
+ *	VULKAN_SIM_FAIL		name=result[@n][,...], see sim_fault.h
+ *
+ * Every function is safe to call from any thread.
+ */
+#define _GNU_SOURCE
+#include "sim_device.h"
+#include "sim_fault.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+/* What these declare is exported, whatever -fvisibility says. */
+#pragma GCC visibility push(default)
+#include <vulkan/vulkan_core.h>
+
+void vulkan_sim_fail(const char *name, int result, int nth);
+unsigned long vulkan_sim_live(void);
+#pragma GCC visibility pop
+
+#define ARRAY_SIZE(a) (sizeof(a) / sizeof((a)[0]))
+#define GIB (1ULL << 30)
+#define BUCKETS 4096
+
+/* The one memory type that imports: device memory that the CPU can map. */
+#define BAR_TYPE 4
+
+static const VkMemoryHeap heaps[] = {
+	{ 16 * GIB, VK_MEMORY_HEAP_DEVICE_LOCAL_BIT },
+	{ 32 * GIB, 0 },
+};
+
+/* BAR_TYPE covers all of its heap, as on an H200. */
+static const VkMemoryType types[] = {
+	{ 0, 1 },
+	{ VK_MEMORY_PROPERTY_DEVICE_LOCAL_BIT, 0 },
+	{ VK_MEMORY_PROPERTY_HOST_VISIBLE_BIT |
+	  VK_MEMORY_PROPERTY_HOST_COHERENT_BIT, 1 },
+	{ VK_MEMORY_PROPERTY_HOST_VISIBLE_BIT |
+	  VK_MEMORY_PROPERTY_HOST_COHERENT_BIT |
+	  VK_MEMORY_PROPERTY_HOST_CACHED_BIT, 1 },
+	{ VK_MEMORY_PROPERTY_DEVICE_LOCAL_BIT |
+	  VK_MEMORY_PROPERTY_HOST_VISIBLE_BIT |
+	  VK_MEMORY_PROPERTY_HOST_COHERENT_BIT, 0 },
+};
+
+/* No family has more than 16 queues: queue handles have room for no more. */
+static const VkQueueFamilyProperties families[] = {
+	{ VK_QUEUE_COMPUTE_BIT | VK_QUEUE_TRANSFER_BIT, 8, 64, { 1, 1, 1 } },
+	{ VK_QUEUE_TRANSFER_BIT, 2, 64, { 1, 1, 1 } },
+};
+
+static const VkExtensionProperties device_extensions[] = {
+	{ VK_KHR_EXTERNAL_MEMORY_EXTENSION_NAME, 1 },
+	{ VK_KHR_EXTERNAL_MEMORY_FD_EXTENSION_NAME, 1 },
+};
+
+enum kind { INSTANCE, PHYSICAL, DEVICE, MEMORY };
+
+static const char *const kind_name[] = {
+	[INSTANCE] = "VkInstance",
+	[PHYSICAL] = "VkPhysicalDevice",
+	[DEVICE] = "VkDevice",
+	[MEMORY] = "VkDeviceMemory",
+};
+
+/*
+ * One object of the API. A handle is a number that no object had before, never
+ * an address: so the use of a stale handle is always seen.
+ *
+ * parent outlives the object: the instance for a physical device and a device,
+ * the device for a memory. children is the number of live devices of an
+ * instance, or of memories of a device.
+ */
+struct object {
+	struct object *next;		/* in its hash chain */
+	uint64_t handle;
+	enum kind kind;
+	unsigned int epoch;		/* of the process that made it */
+	struct object *parent;		/* NULL for an instance */
+	unsigned long children;
+	int index;			/* of the GPU; -1 for an instance */
+
+	union {
+		struct {
+			uint32_t version;
+			int count;
+			struct object *gpus[SIM_MAX_DEVICES];
+		} instance;
+		struct {
+			bool external_fd;	/* the extension is enabled */
+			uint32_t queues[ARRAY_SIZE(families)];
+		} device;
+		struct {
+			int fd;			/* our own, on the memfd */
+			uint32_t type;
+			bool imported;
+			bool exportable;
+			VkDeviceSize size;
+			void *map;		/* NULL: not mapped */
+			size_t map_length;
+		} memory;
+	};
+};
+
+/* lock guards all that follows it. */
+static struct {
+	pthread_mutex_t lock;
+	struct object *buckets[BUCKETS];
+	uint64_t last;			/* serial number of the newest object */
+	unsigned int epoch;		/* how many forks led to this process */
+	bool made;			/* an instance was made here or by an ancestor */
+	bool inherited;			/* ... by an ancestor */
+	VkDeviceSize used[SIM_MAX_DEVICES][ARRAY_SIZE(heaps)];
+} sim = { .lock = PTHREAD_MUTEX_INITIALIZER };
+
+static struct sim_faults faults = SIM_FAULTS_INIT("VULKAN_SIM_FAIL");
+
+__attribute__((noreturn, format(printf, 1, 2)))
+static void die(const char *fmt, ...)
+{
+	va_list ap;
+
+	fputs("vulkan_sim: ", stderr);
+	va_start(ap, fmt);
+	vfprintf(stderr, fmt, ap);
+	va_end(ap);
+	fputc('\n', stderr);
+	abort();
+}
+
+/*
+ * A forked child may make an instance of its own, but once an ancestor has made
+ * one it gets no device: so does the real driver (580.159.04 on an H200, read
+ * 2026-11-21: vkCreateDevice answers VK_ERROR_INITIALIZATION_FAILED there). What
+ * the child inherited belongs to its parent: the use of it ends the child.
+ */
+static void before_fork(void)
+{
+	pthread_mutex_lock(&sim.lock);
+	pthread_mutex_lock(&faults.lock);
+}
+
+static void after_fork_parent(void)
+{
+	pthread_mutex_unlock(&faults.lock);
+	pthread_mutex_unlock(&sim.lock);
+}
+
+static void after_fork_child(void)
+{
+	sim.epoch++;
+	sim.inherited = sim.made;
+	memset(sim.used, 0, sizeof(sim.used));
+	after_fork_parent();
+}
+
+__attribute__((constructor))
+static void start(void)
+{
+	if (pthread_atfork(before_fork, after_fork_parent, after_fork_child))
+		die("pthread_atfork failed");
+}
+
+/* The functions that have a result to fail with. */
+static const char *const fallible[] = {
+	"vkEnumerateInstanceVersion",
+	"vkEnumerateInstanceExtensionProperties",
+	"vkCreateInstance",
+	"vkEnumeratePhysicalDevices",
+	"vkEnumerateDeviceExtensionProperties",
+	"vkCreateDevice",
+	"vkAllocateMemory",
+	"vkMapMemory",
+	"vkGetMemoryFdKHR",
+	"vkGetMemoryFdPropertiesKHR",
+};
+
+/* A rule that can never match would let a test pass for nothing. */
+static void check_fallible(const char *source, const char *name)
+{
+	size_t i;
+
+	for (i = 0; i < ARRAY_SIZE(fallible); i++)
+		if (strcmp(fallible[i], name) == 0)
+			return;
+	die("%s: there is no %s that can fail", source, name);
+}
+
+static void check_rules(void)
+{
+	size_t i;
+
+	sim_fault(&faults, "-");	/* reads the environment */
+	pthread_mutex_lock(&faults.lock);
+	for (i = 0; i < SIM_FAULT_RULES; i++)
+		if (faults.rules[i].name[0])
+			check_fallible(faults.env, faults.rules[i].name);
+	pthread_mutex_unlock(&faults.lock);
+}
+
+static VkResult fault(const char *function)
+{
+	static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+	pthread_once(&once, check_rules);
+	return (VkResult)sim_fault(&faults, function);
+}
+
+static struct object **chain(uint64_t handle)
+{
+	return &sim.buckets[(handle >> 8) % BUCKETS];
+}
+
+/*
+ * The low 8 bits of a handle are 0: room for the queues of a device. The high
+ * part is no address that a process has.
+ */
+static struct object *new_object(enum kind kind, struct object *parent, int index)
+{
+	struct object *o = calloc(1, sizeof(*o));
+
+	if (!o)
+		return NULL;
+	o->handle = 0x6764ULL << 48 | ++sim.last << 8;
+	o->kind = kind;
+	o->epoch = sim.epoch;
+	o->parent = parent;
+	o->index = index;
+	o->next = *chain(o->handle);
+	*chain(o->handle) = o;
+	return o;
+}
+
+static void drop_object(struct object *o)
+{
+	struct object **p = chain(o->handle);
+
+	while (*p != o)
+		p = &(*p)->next;
+	*p = o->next;
+	free(o);
+}
+
+/* Finds a live object of this process. The caller holds the lock. */
+static struct object *find(const char *function, enum kind kind, uint64_t handle)
+{
+	struct object *o = *chain(handle);
+
+	while (o && o->handle != handle)
+		o = o->next;
+	if (!o || o->kind != kind)
+		die("%s: %#llx is no live %s", function,
+		    (unsigned long long)handle, kind_name[kind]);
+	if (o->epoch != sim.epoch)
+		die("%s: the %s was made before fork(), by the parent", function,
+		    kind_name[kind]);
+	return o;
+}
+
+static struct object *find_instance(const char *function, VkInstance h)
+{
+	return find(function, INSTANCE, (uint64_t)(uintptr_t)h);
+}
+
+static struct object *find_physical(const char *function, VkPhysicalDevice h)
+{
+	return find(function, PHYSICAL, (uint64_t)(uintptr_t)h);
+}
+
+static struct object *find_device(const char *function, VkDevice h)
+{
+	return find(function, DEVICE, (uint64_t)(uintptr_t)h);
+}
+
+static struct object *find_memory(const char *function, VkDevice h, VkDeviceMemory m)
+{
+	struct object *dev = find_device(function, h);
+	struct object *o = find(function, MEMORY, (uint64_t)(uintptr_t)m);
+
+	if (o->parent != dev)
+		die("%s: the memory is of another VkDevice", function);
+	return o;
+}
+
+/* For calls that need the physical device to exist, and nothing more of it. */
+static void check_physical(const char *function, VkPhysicalDevice h)
+{
+	pthread_mutex_lock(&sim.lock);
+	find_physical(function, h);
+	pthread_mutex_unlock(&sim.lock);
+}
+
+static void check_type(const char *function, VkStructureType got, VkStructureType want)
+{
+	if (got != want)
+		die("%s: sType is %d, not %d", function, got, want);
+}
+
+static void check_no_chain(const char *function, const void *next)
+{
+	const VkBaseInStructure *s = next;
+
+	if (s)
+		die("%s: this double does not know sType %d in pNext", function,
+		    s->sType);
+}
+
+/* The two-call form of all enumerations: sets *n, says whether all fitted. */
+static VkResult enumerate(const char *function, uint32_t *n, void *out,
+			  const void *all, uint32_t count, size_t size)
+{
+	uint32_t room;
+
+	if (!n)
+		die("%s: no place for the count", function);
+	room = *n;
+	if (!out || room > count)
+		*n = count;
+	if (!out)
+		return VK_SUCCESS;
+	memcpy(out, all, *n * size);
+	return room < count ? VK_INCOMPLETE : VK_SUCCESS;
+}
+
+static int device_count(void)
+{
+	const char *name = "VULKAN_SIM_DEVICES", *text = getenv(name);
+	char *end;
+	long n;
+
+	if (!text)
+		text = getenv(name = "CUDA_SIM_DEVICES");
+	if (!text)
+		return 2;
+	errno = 0;
+	n = strtol(text, &end, 10);
+	if (end == text || *end || errno || n < 0 || n > SIM_MAX_DEVICES)
+		die("%s=%s: give a number from 0 to %d", name, text, SIM_MAX_DEVICES);
+	return (int)n;
+}
+
+/* ---- Instance ---- */
+
+VkResult vkEnumerateInstanceVersion(uint32_t *version)
+{
+	VkResult r = fault(__func__);
+
+	if (!r)
+		*version = VK_API_VERSION_1_1;
+	return r;
+}
+
+/*
+ * What the loader lists once it has found a driver: the one that says that
+ * memory can be shared. It is in core 1.1, and need not be enabled.
+ */
+VkResult vkEnumerateInstanceExtensionProperties(const char *layer, uint32_t *n,
+						VkExtensionProperties *out)
+{
+	static const VkExtensionProperties all[] = {
+		{ VK_KHR_EXTERNAL_MEMORY_CAPABILITIES_EXTENSION_NAME, 1 },
+	};
+	VkResult r = fault(__func__);
+
+	if (r)
+		return r;
+	if (layer)
+		return VK_ERROR_LAYER_NOT_PRESENT;
+	return enumerate(__func__, n, out, all, device_count() ? ARRAY_SIZE(all) : 0,
+			 sizeof(*out));
+}
+
+static uint32_t wanted_version(const char *function, const VkApplicationInfo *app)
+{
+	if (!app)
+		return VK_API_VERSION_1_0;
+	check_type(function, app->sType, VK_STRUCTURE_TYPE_APPLICATION_INFO);
+	check_no_chain(function, app->pNext);
+	return app->apiVersion ? app->apiVersion : VK_API_VERSION_1_0;
+}
+
+static void drop_instance(struct object *o)
+{
+	while (o->instance.count)
+		drop_object(o->instance.gpus[--o->instance.count]);
+	drop_object(o);
+}
+
+static struct object *make_instance(uint32_t version, int gpus)
+{
+	struct object *o = new_object(INSTANCE, NULL, -1);
+
+	if (!o)
+		return NULL;
+	o->instance.version = version;
+	while (o->instance.count < gpus) {
+		struct object *gpu = new_object(PHYSICAL, o, o->instance.count);
+
+		if (!gpu) {
+			drop_instance(o);
+			return NULL;
+		}
+		o->instance.gpus[o->instance.count++] = gpu;
+	}
+	return o;
+}
+
+VkResult vkCreateInstance(const VkInstanceCreateInfo *info,
+			  const VkAllocationCallbacks *callbacks, VkInstance *out)
+{
+	VkResult r = fault(__func__);
+	uint32_t version;
+	struct object *o;
+
+	(void)callbacks;
+	if (r)
+		return r;
+	check_type(__func__, info->sType, VK_STRUCTURE_TYPE_INSTANCE_CREATE_INFO);
+	check_no_chain(__func__, info->pNext);
+	if (info->flags)
+		die("%s: flags are %#x", __func__, info->flags);
+	version = wanted_version(__func__, info->pApplicationInfo);
+	if (info->enabledLayerCount)
+		return VK_ERROR_LAYER_NOT_PRESENT;
+	if (info->enabledExtensionCount)
+		return VK_ERROR_EXTENSION_NOT_PRESENT;
+	pthread_mutex_lock(&sim.lock);
+	o = make_instance(version, device_count());
+	if (o) {
+		*out = (VkInstance)(uintptr_t)o->handle;
+		sim.made = true;
+	}
+	pthread_mutex_unlock(&sim.lock);
+	return o ? VK_SUCCESS : VK_ERROR_OUT_OF_HOST_MEMORY;
+}
+
+void vkDestroyInstance(VkInstance instance, const VkAllocationCallbacks *callbacks)
+{
+	struct object *o;
+
+	(void)callbacks;
+	if (!instance)
+		return;
+	pthread_mutex_lock(&sim.lock);
+	o = find_instance(__func__, instance);
+	if (o->children)
+		die("%s: %lu devices are left", __func__, o->children);
+	drop_instance(o);
+	pthread_mutex_unlock(&sim.lock);
+}
+
+/* ---- Physical devices ---- */
+
+VkResult vkEnumeratePhysicalDevices(VkInstance instance, uint32_t *n,
+				    VkPhysicalDevice *out)
+{
+	VkPhysicalDevice all[SIM_MAX_DEVICES];
+	VkResult r = fault(__func__);
+	struct object *o;
+	int i;
+
+	if (r)
+		return r;
+	pthread_mutex_lock(&sim.lock);
+	o = find_instance(__func__, instance);
+	for (i = 0; i < o->instance.count; i++)
+		all[i] = (VkPhysicalDevice)(uintptr_t)o->instance.gpus[i]->handle;
+	r = enumerate(__func__, n, out, all, (uint32_t)o->instance.count, sizeof(all[0]));
+	pthread_mutex_unlock(&sim.lock);
+	return r;
+}
+
+static void fill_properties(VkPhysicalDeviceProperties *p, int index)
+{
+	memset(p, 0, sizeof(*p));
+	p->apiVersion = VK_API_VERSION_1_1;
+	p->driverVersion = 1;
+	p->vendorID = 0x10de;	/* NVIDIA's number at the PCI-SIG */
+	p->deviceType = VK_PHYSICAL_DEVICE_TYPE_DISCRETE_GPU;
+	snprintf(p->deviceName, sizeof(p->deviceName), "gdrsim GPU %d", index);
+	p->limits.maxMemoryAllocationCount = UINT32_MAX;
+	p->limits.minMemoryMapAlignment = 64;
+	p->limits.nonCoherentAtomSize = 64;
+}
+
+void vkGetPhysicalDeviceProperties(VkPhysicalDevice gpu, VkPhysicalDeviceProperties *out)
+{
+	int index;
+
+	pthread_mutex_lock(&sim.lock);
+	index = find_physical(__func__, gpu)->index;
+	pthread_mutex_unlock(&sim.lock);
+	fill_properties(out, index);
+}
+
+/* The index of a GPU whose instance was made for Vulkan 1.1 or later. */
+static int index_for_1_1(const char *function, VkPhysicalDevice gpu)
+{
+	struct object *o;
+	int index;
+
+	pthread_mutex_lock(&sim.lock);
+	o = find_physical(function, gpu);
+	if (o->parent->instance.version < VK_API_VERSION_1_1)
+		die("%s: the instance was made for Vulkan 1.0; ask for apiVersion 1.1",
+		    function);
+	index = o->index;
+	pthread_mutex_unlock(&sim.lock);
+	return index;
+}
+
+void vkGetPhysicalDeviceProperties2(VkPhysicalDevice gpu,
+				    VkPhysicalDeviceProperties2 *out)
+{
+	int index = index_for_1_1(__func__, gpu);
+	VkPhysicalDeviceIDProperties *id = out->pNext;
+
+	check_type(__func__, out->sType, VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_PROPERTIES_2);
+	fill_properties(&out->properties, index);
+	if (!id)
+		return;
+	if (id->sType != VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_ID_PROPERTIES)
+		check_no_chain(__func__, id);
+	check_no_chain(__func__, id->pNext);
+	sim_device_uuid(index, id->deviceUUID);
+	memcpy(id->driverUUID, "gdrsim-driver-id", VK_UUID_SIZE);
+	memset(id->deviceLUID, 0, sizeof(id->deviceLUID));
+	id->deviceNodeMask = 0;
+	id->deviceLUIDValid = VK_FALSE;
+}
+
+static void fill_memory_properties(VkPhysicalDeviceMemoryProperties *p)
+{
+	memset(p, 0, sizeof(*p));
+	p->memoryTypeCount = ARRAY_SIZE(types);
+	memcpy(p->memoryTypes, types, sizeof(types));
+	p->memoryHeapCount = ARRAY_SIZE(heaps);
+	memcpy(p->memoryHeaps, heaps, sizeof(heaps));
+}
+
+void vkGetPhysicalDeviceMemoryProperties(VkPhysicalDevice gpu,
+					 VkPhysicalDeviceMemoryProperties *out)
+{
+	check_physical(__func__, gpu);
+	fill_memory_properties(out);
+}
+
+void vkGetPhysicalDeviceMemoryProperties2(VkPhysicalDevice gpu,
+					  VkPhysicalDeviceMemoryProperties2 *out)
+{
+	index_for_1_1(__func__, gpu);
+	check_type(__func__, out->sType,
+		   VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_MEMORY_PROPERTIES_2);
+	check_no_chain(__func__, out->pNext);
+	fill_memory_properties(&out->memoryProperties);
+}
+
+void vkGetPhysicalDeviceQueueFamilyProperties(VkPhysicalDevice gpu, uint32_t *n,
+					      VkQueueFamilyProperties *out)
+{
+	check_physical(__func__, gpu);
+	enumerate(__func__, n, out, families, ARRAY_SIZE(families), sizeof(*out));
+}
+
+VkResult vkEnumerateDeviceExtensionProperties(VkPhysicalDevice gpu, const char *layer,
+					      uint32_t *n, VkExtensionProperties *out)
+{
+	VkResult r = fault(__func__);
+
+	if (r)
+		return r;
+	check_physical(__func__, gpu);
+	if (layer)
+		return VK_ERROR_LAYER_NOT_PRESENT;
+	return enumerate(__func__, n, out, device_extensions,
+			 ARRAY_SIZE(device_extensions), sizeof(*out));
+}
+
+/* ---- Devices ---- */
+
+static void check_priorities(const char *function, const VkDeviceQueueCreateInfo *q)
+{
+	uint32_t i;
+
+	if (!q->pQueuePriorities)
+		die("%s: no queue priorities", function);
+	for (i = 0; i < q->queueCount; i++)
+		if (!(q->pQueuePriorities[i] >= 0 && q->pQueuePriorities[i] <= 1))
+			die("%s: the priority of queue %u is not in 0 to 1", function, i);
+}
+
+/* Sets how many queues of each family there are. */
+static void take_queues(const char *function, const VkDeviceCreateInfo *info,
+			uint32_t queues[ARRAY_SIZE(families)])
+{
+	uint32_t i;
+
+	if (!info->queueCreateInfoCount || !info->pQueueCreateInfos)
+		die("%s: a device needs a queue", function);
+	for (i = 0; i < info->queueCreateInfoCount; i++) {
+		const VkDeviceQueueCreateInfo *q = &info->pQueueCreateInfos[i];
+
+		check_type(function, q->sType, VK_STRUCTURE_TYPE_DEVICE_QUEUE_CREATE_INFO);
+		check_no_chain(function, q->pNext);
+		if (q->flags)
+			die("%s: queue flags are %#x", function, q->flags);
+		if (q->queueFamilyIndex >= ARRAY_SIZE(families))
+			die("%s: there is no queue family %u", function, q->queueFamilyIndex);
+		if (!q->queueCount || q->queueCount > families[q->queueFamilyIndex].queueCount)
+			die("%s: family %u does not have %u queues", function,
+			    q->queueFamilyIndex, q->queueCount);
+		if (queues[q->queueFamilyIndex])
+			die("%s: family %u is there twice", function, q->queueFamilyIndex);
+		check_priorities(function, q);
+		queues[q->queueFamilyIndex] = q->queueCount;
+	}
+}
+
+static VkResult take_extensions(const char *function, const VkDeviceCreateInfo *info,
+				uint32_t version, bool *external_fd)
+{
+	bool external = version >= VK_API_VERSION_1_1;
+	uint32_t i;
+
+	*external_fd = false;
+	for (i = 0; i < info->enabledExtensionCount; i++) {
+		const char *name = info->ppEnabledExtensionNames[i];
+
+		if (strcmp(name, VK_KHR_EXTERNAL_MEMORY_EXTENSION_NAME) == 0)
+			external = true;
+		else if (strcmp(name, VK_KHR_EXTERNAL_MEMORY_FD_EXTENSION_NAME) == 0)
+			*external_fd = true;
+		else
+			return VK_ERROR_EXTENSION_NOT_PRESENT;
+	}
+	if (*external_fd && !external)
+		die("%s: with Vulkan 1.0, %s needs %s", function,
+		    VK_KHR_EXTERNAL_MEMORY_FD_EXTENSION_NAME,
+		    VK_KHR_EXTERNAL_MEMORY_EXTENSION_NAME);
+	return VK_SUCCESS;
+}
+
+/* The caller holds the lock. */
+static VkResult make_device(const char *function, struct object *gpu,
+			    const VkDeviceCreateInfo *info, VkDevice *out)
+{
+	uint32_t queues[ARRAY_SIZE(families)] = { 0 };
+	struct object *dev;
+	bool external_fd;
+	VkResult r;
+
+	take_queues(function, info, queues);
+	r = take_extensions(function, info, gpu->parent->instance.version, &external_fd);
+	if (r)
+		return r;
+	dev = new_object(DEVICE, gpu->parent, gpu->index);
+	if (!dev)
+		return VK_ERROR_OUT_OF_HOST_MEMORY;
+	dev->device.external_fd = external_fd;
+	memcpy(dev->device.queues, queues, sizeof(queues));
+	dev->parent->children++;
+	*out = (VkDevice)(uintptr_t)dev->handle;
+	return VK_SUCCESS;
+}
+
+/* Device layers are long deprecated, and ignored, by the specification. */
+VkResult vkCreateDevice(VkPhysicalDevice gpu, const VkDeviceCreateInfo *info,
+			const VkAllocationCallbacks *callbacks, VkDevice *out)
+{
+	VkResult r = fault(__func__);
+
+	(void)callbacks;
+	if (r)
+		return r;
+	check_type(__func__, info->sType, VK_STRUCTURE_TYPE_DEVICE_CREATE_INFO);
+	check_no_chain(__func__, info->pNext);
+	if (info->flags)
+		die("%s: flags are %#x", __func__, info->flags);
+	pthread_mutex_lock(&sim.lock);
+	r = sim.inherited ? VK_ERROR_INITIALIZATION_FAILED :
+	    make_device(__func__, find_physical(__func__, gpu), info, out);
+	pthread_mutex_unlock(&sim.lock);
+	return r;
+}
+
+void vkDestroyDevice(VkDevice device, const VkAllocationCallbacks *callbacks)
+{
+	struct object *o;
+
+	(void)callbacks;
+	if (!device)
+		return;
+	pthread_mutex_lock(&sim.lock);
+	o = find_device(__func__, device);
+	if (o->children)
+		die("%s: %lu memory objects are left", __func__, o->children);
+	o->parent->children--;
+	drop_object(o);
+	pthread_mutex_unlock(&sim.lock);
+}
+
+/* No function here takes a queue, so its handle need not be looked up. */
+void vkGetDeviceQueue(VkDevice device, uint32_t family, uint32_t index, VkQueue *out)
+{
+	struct object *o;
+
+	pthread_mutex_lock(&sim.lock);
+	o = find_device(__func__, device);
+	if (family >= ARRAY_SIZE(families) || index >= o->device.queues[family])
+		die("%s: the device has no queue %u of family %u", __func__, index, family);
+	*out = (VkQueue)(uintptr_t)(o->handle + 1 + family * 16 + index);
+	pthread_mutex_unlock(&sim.lock);
+}
+
+/* ---- Memory ---- */
+
+/* What vkAllocateMemory found in its pNext chain; NULL is not there. */
+struct extras {
+	const VkImportMemoryFdInfoKHR *import;
+	const VkExportMemoryAllocateInfo *export;
+};
+
+static struct extras take_chain(const char *function, const void *next)
+{
+	struct extras x = { NULL, NULL };
+	const VkBaseInStructure *s;
+
+	for (s = next; s; s = s->pNext) {
+		if (s->sType == VK_STRUCTURE_TYPE_IMPORT_MEMORY_FD_INFO_KHR && !x.import)
+			x.import = (const void *)s;
+		else if (s->sType == VK_STRUCTURE_TYPE_EXPORT_MEMORY_ALLOCATE_INFO && !x.export)
+			x.export = (const void *)s;
+		else
+			die("%s: sType %d in pNext is one too many, or unknown to this double",
+			    function, s->sType);
+	}
+	if (x.import && !x.import->handleType)
+		x.import = NULL;	/* by the specification, no import */
+	return x;
+}
+
+/* A memfd has no directory entry: the kernel shows its name as deleted. */
+static bool is_named(const char *link, int index, const char *kind)
+{
+	char want[64];
+
+	snprintf(want, sizeof(want), "/memfd:gdrsim:%d:%s (deleted)", index, kind);
+	return strcmp(link, want) == 0;
+}
+
+/*
+ * Whether fd is memory that this device can import: a memfd that the doubles
+ * made for an allocation on the same GPU, with at least size bytes. Memory of
+ * this double must be imported at its full size. Its other memory types, which
+ * have their number in the name, and CUDA's dma-bufs are not for import.
+ */
+static bool can_import(int fd, int index, VkDeviceSize size)
+{
+	char path[64], link[64];
+	struct stat st;
+	ssize_t n;
+
+	snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
+	n = readlink(path, link, sizeof(link) - 1);
+	if (n <= 0 || fcntl(fd, F_GET_SEALS) < 0 || fstat(fd, &st))
+		return false;
+	link[n] = '\0';
+	if (is_named(link, index, "vulkan"))
+		return size == (VkDeviceSize)st.st_size;
+	return is_named(link, index, "cuda") && size <= (VkDeviceSize)st.st_size;
+}
+
+static int own_fd(int fd)
+{
+	return fcntl(fd, F_DUPFD_CLOEXEC, 3);
+}
+
+/* On success the caller's fd is closed; else it is as it was. */
+static VkResult import_memory(struct object *m, const VkImportMemoryFdInfoKHR *from)
+{
+	if (from->handleType != VK_EXTERNAL_MEMORY_HANDLE_TYPE_OPAQUE_FD_BIT ||
+	    m->memory.type != BAR_TYPE ||
+	    !can_import(from->fd, m->index, m->memory.size))
+		return VK_ERROR_INVALID_EXTERNAL_HANDLE;
+	m->memory.fd = own_fd(from->fd);
+	if (m->memory.fd < 0)
+		return VK_ERROR_TOO_MANY_OBJECTS;
+	m->memory.imported = true;
+	close(from->fd);
+	return VK_SUCCESS;
+}
+
+static VkDeviceSize *heap_used(const struct object *m)
+{
+	return &sim.used[m->index][types[m->memory.type].heapIndex];
+}
+
+/* Counts against the heap only what was allocated here. */
+static VkResult fresh_memory(struct object *m)
+{
+	VkDeviceSize room = heaps[types[m->memory.type].heapIndex].size - *heap_used(m);
+	char name[64];
+	int fd;
+
+	if (m->memory.size > room)
+		return VK_ERROR_OUT_OF_DEVICE_MEMORY;
+	if (m->memory.type == BAR_TYPE)
+		snprintf(name, sizeof(name), "gdrsim:%d:vulkan", m->index);
+	else
+		snprintf(name, sizeof(name), "gdrsim:%d:vulkan.%u", m->index, m->memory.type);
+	fd = memfd_create(name, MFD_CLOEXEC);
+	if (fd < 0)
+		return errno == EMFILE || errno == ENFILE ? VK_ERROR_TOO_MANY_OBJECTS :
+							    VK_ERROR_OUT_OF_HOST_MEMORY;
+	if (ftruncate(fd, (off_t)m->memory.size)) {
+		close(fd);
+		return VK_ERROR_OUT_OF_DEVICE_MEMORY;
+	}
+	m->memory.fd = fd;
+	*heap_used(m) += m->memory.size;
+	return VK_SUCCESS;
+}
+
+static void check_allocation(const char *function, const struct object *dev,
+			     const VkMemoryAllocateInfo *info, const struct extras *x)
+{
+	if (x->import && !dev->device.external_fd)
+		die("%s: import without %s", function,
+		    VK_KHR_EXTERNAL_MEMORY_FD_EXTENSION_NAME);
+	if (x->export &&
+	    (x->export->handleTypes & ~VK_EXTERNAL_MEMORY_HANDLE_TYPE_OPAQUE_FD_BIT))
+		die("%s: export as handle types %#x", function, x->export->handleTypes);
+	if (!info->allocationSize)
+		die("%s: allocationSize is 0", function);
+	if (!x->import && info->memoryTypeIndex >= ARRAY_SIZE(types))
+		die("%s: there is no memory type %u", function, info->memoryTypeIndex);
+}
+
+/* The caller holds the lock. */
+static VkResult make_memory(const char *function, struct object *dev,
+			    const VkMemoryAllocateInfo *info, VkDeviceMemory *out)
+{
+	struct extras x = take_chain(function, info->pNext);
+	struct object *m;
+	VkResult r;
+
+	check_allocation(function, dev, info, &x);
+	m = new_object(MEMORY, dev, dev->index);
+	if (!m)
+		return VK_ERROR_OUT_OF_HOST_MEMORY;
+	m->memory.size = info->allocationSize;
+	m->memory.type = info->memoryTypeIndex;
+	m->memory.exportable = x.export && x.export->handleTypes;
+	r = x.import ? import_memory(m, x.import) : fresh_memory(m);
+	if (r) {
+		drop_object(m);
+		return r;
+	}
+	dev->children++;
+	*out = (VkDeviceMemory)(uintptr_t)m->handle;
+	return VK_SUCCESS;
+}
+
+VkResult vkAllocateMemory(VkDevice device, const VkMemoryAllocateInfo *info,
+			  const VkAllocationCallbacks *callbacks, VkDeviceMemory *out)
+{
+	VkResult r = fault(__func__);
+
+	(void)callbacks;
+	if (r)
+		return r;
+	check_type(__func__, info->sType, VK_STRUCTURE_TYPE_MEMORY_ALLOCATE_INFO);
+	pthread_mutex_lock(&sim.lock);
+	r = make_memory(__func__, find_device(__func__, device), info, out);
+	pthread_mutex_unlock(&sim.lock);
+	return r;
+}
+
+static void unmap(const char *function, struct object *m)
+{
+	if (munmap(m->memory.map, m->memory.map_length))
+		die("%s: munmap: %s", function, strerror(errno));
+	m->memory.map = NULL;
+}
+
+void vkFreeMemory(VkDevice device, VkDeviceMemory memory,
+		  const VkAllocationCallbacks *callbacks)
+{
+	struct object *m;
+
+	(void)callbacks;
+	pthread_mutex_lock(&sim.lock);
+	find_device(__func__, device);
+	if (memory) {
+		m = find_memory(__func__, device, memory);
+		if (m->memory.map)
+			unmap(__func__, m);
+		if (!m->memory.imported)
+			*heap_used(m) -= m->memory.size;
+		if (close(m->memory.fd))
+			die("%s: someone closed the memory's own fd %d", __func__,
+			    m->memory.fd);
+		m->parent->children--;
+		drop_object(m);
+	}
+	pthread_mutex_unlock(&sim.lock);
+}
+
+/* The caller holds the lock. A mapping starts on a page; *out need not. */
+static VkResult map(struct object *m, VkDeviceSize offset, VkDeviceSize size, void **out)
+{
+	VkDeviceSize skip = offset % (VkDeviceSize)sysconf(_SC_PAGESIZE);
+	void *p;
+
+	if (!(types[m->memory.type].propertyFlags & VK_MEMORY_PROPERTY_HOST_VISIBLE_BIT))
+		return VK_ERROR_MEMORY_MAP_FAILED;
+	if (m->memory.map || offset >= m->memory.size)
+		return VK_ERROR_MEMORY_MAP_FAILED;
+	if (size == VK_WHOLE_SIZE)
+		size = m->memory.size - offset;
+	if (!size || size > m->memory.size - offset)
+		return VK_ERROR_MEMORY_MAP_FAILED;
+	p = mmap(NULL, skip + size, PROT_READ | PROT_WRITE, MAP_SHARED, m->memory.fd,
+		 (off_t)(offset - skip));
+	if (p == MAP_FAILED)
+		return VK_ERROR_MEMORY_MAP_FAILED;
+	m->memory.map = p;
+	m->memory.map_length = skip + size;
+	*out = (char *)p + skip;
+	return VK_SUCCESS;
+}
+
+VkResult vkMapMemory(VkDevice device, VkDeviceMemory memory, VkDeviceSize offset,
+		     VkDeviceSize size, VkMemoryMapFlags flags, void **out)
+{
+	VkResult r = fault(__func__);
+
+	if (r)
+		return r;
+	if (flags)
+		die("%s: flags are %#x", __func__, flags);
+	pthread_mutex_lock(&sim.lock);
+	r = map(find_memory(__func__, device, memory), offset, size, out);
+	pthread_mutex_unlock(&sim.lock);
+	return r;
+}
+
+void vkUnmapMemory(VkDevice device, VkDeviceMemory memory)
+{
+	struct object *m;
+
+	pthread_mutex_lock(&sim.lock);
+	m = find_memory(__func__, device, memory);
+	if (!m->memory.map)
+		die("%s: the memory is not mapped", __func__);
+	unmap(__func__, m);
+	pthread_mutex_unlock(&sim.lock);
+}
+
+/* ---- VK_KHR_external_memory_fd ---- */
+
+static VkResult get_memory_fd(VkDevice device, const VkMemoryGetFdInfoKHR *info, int *out)
+{
+	const char *function = "vkGetMemoryFdKHR";
+	VkResult r = fault(function);
+	struct object *m;
+
+	if (r)
+		return r;
+	check_type(function, info->sType, VK_STRUCTURE_TYPE_MEMORY_GET_FD_INFO_KHR);
+	check_no_chain(function, info->pNext);
+	if (info->handleType != VK_EXTERNAL_MEMORY_HANDLE_TYPE_OPAQUE_FD_BIT)
+		die("%s: handle type %#x", function, info->handleType);
+	pthread_mutex_lock(&sim.lock);
+	m = find_memory(function, device, info->memory);
+	if (!m->memory.exportable)
+		die("%s: the memory was allocated without VkExportMemoryAllocateInfo",
+		    function);
+	*out = own_fd(m->memory.fd);
+	pthread_mutex_unlock(&sim.lock);
+	return *out < 0 ? VK_ERROR_TOO_MANY_OBJECTS : VK_SUCCESS;
+}
+
+/*
+ * An opaque fd has no properties to ask for: the specification forbids it. No
+ * fd is of another handle type here.
+ */
+static VkResult get_memory_fd_properties(VkDevice device, VkExternalMemoryHandleTypeFlagBits type,
+					 int fd, VkMemoryFdPropertiesKHR *out)
+{
+	const char *function = "vkGetMemoryFdPropertiesKHR";
+	VkResult r = fault(function);
+
+	(void)fd;
+	if (r)
+		return r;
+	check_type(function, out->sType, VK_STRUCTURE_TYPE_MEMORY_FD_PROPERTIES_KHR);
+	pthread_mutex_lock(&sim.lock);
+	find_device(function, device);
+	pthread_mutex_unlock(&sim.lock);
+	if (type == VK_EXTERNAL_MEMORY_HANDLE_TYPE_OPAQUE_FD_BIT)
+		die("%s: an opaque fd has no properties", function);
+	return VK_ERROR_INVALID_EXTERNAL_HANDLE;
+}
+
+/* ---- Function addresses ---- */
+
+enum level { GLOBAL, OF_INSTANCE, OF_INSTANCE_1_1, OF_DEVICE, OF_EXTERNAL_FD };
+
+struct entry {
+	const char *name;
+	enum level level;
+	PFN_vkVoidFunction fn;
+};
+
+#define ENTRY(level, name) { #name, level, (PFN_vkVoidFunction)name }
+
+static const struct entry entries[] = {
+	ENTRY(GLOBAL, vkGetInstanceProcAddr),
+	ENTRY(GLOBAL, vkEnumerateInstanceVersion),
+	ENTRY(GLOBAL, vkEnumerateInstanceExtensionProperties),
+	ENTRY(GLOBAL, vkCreateInstance),
+	ENTRY(OF_INSTANCE, vkDestroyInstance),
+	ENTRY(OF_INSTANCE, vkEnumeratePhysicalDevices),
+	ENTRY(OF_INSTANCE, vkGetPhysicalDeviceProperties),
+	ENTRY(OF_INSTANCE_1_1, vkGetPhysicalDeviceProperties2),
+	ENTRY(OF_INSTANCE, vkGetPhysicalDeviceMemoryProperties),
+	ENTRY(OF_INSTANCE_1_1, vkGetPhysicalDeviceMemoryProperties2),
+	ENTRY(OF_INSTANCE, vkGetPhysicalDeviceQueueFamilyProperties),
+	ENTRY(OF_INSTANCE, vkEnumerateDeviceExtensionProperties),
+	ENTRY(OF_INSTANCE, vkCreateDevice),
+	ENTRY(OF_DEVICE, vkGetDeviceProcAddr),
+	ENTRY(OF_DEVICE, vkDestroyDevice),
+	ENTRY(OF_DEVICE, vkGetDeviceQueue),
+	ENTRY(OF_DEVICE, vkAllocateMemory),
+	ENTRY(OF_DEVICE, vkFreeMemory),
+	ENTRY(OF_DEVICE, vkMapMemory),
+	ENTRY(OF_DEVICE, vkUnmapMemory),
+	{ "vkGetMemoryFdKHR", OF_EXTERNAL_FD, (PFN_vkVoidFunction)get_memory_fd },
+	{ "vkGetMemoryFdPropertiesKHR", OF_EXTERNAL_FD,
+	  (PFN_vkVoidFunction)get_memory_fd_properties },
+};
+
+static const struct entry *entry_of(const char *name)
+{
+	size_t i;
+
+	for (i = 0; i < ARRAY_SIZE(entries); i++)
+		if (strcmp(entries[i].name, name) == 0)
+			return &entries[i];
+	return NULL;
+}
+
+/*
+ * A real loader may give a function of a device extension here as well, whether
+ * or not a device has it enabled. This one never does.
+ */
+PFN_vkVoidFunction vkGetInstanceProcAddr(VkInstance instance, const char *name)
+{
+	const struct entry *e = entry_of(name);
+	uint32_t version;
+
+	if (!instance)
+		return e && e->level == GLOBAL ? e->fn : NULL;
+	pthread_mutex_lock(&sim.lock);
+	version = find_instance(__func__, instance)->instance.version;
+	pthread_mutex_unlock(&sim.lock);
+	if (!e || e->level == OF_EXTERNAL_FD)
+		return NULL;
+	if (e->level == OF_INSTANCE_1_1 && version < VK_API_VERSION_1_1)
+		return NULL;
+	return e->fn;
+}
+
+PFN_vkVoidFunction vkGetDeviceProcAddr(VkDevice device, const char *name)
+{
+	const struct entry *e = entry_of(name);
+	bool external_fd;
+
+	pthread_mutex_lock(&sim.lock);
+	external_fd = find_device(__func__, device)->device.external_fd;
+	pthread_mutex_unlock(&sim.lock);
+	if (!e || e->level < OF_DEVICE || (e->level == OF_EXTERNAL_FD && !external_fd))
+		return NULL;
+	return e->fn;
+}
+
+/* ---- For tests ---- */
+
+/* Makes the nth call of name from now on (0: every call) give that VkResult;
+ * result 0 takes all that back. */
+void vulkan_sim_fail(const char *name, int result, int nth)
+{
+	check_fallible(__func__, name);
+	sim_fault_set(&faults, name, result, nth);
+}
+
+/* The number of instances, devices and memory objects that this process has. */
+unsigned long vulkan_sim_live(void)
+{
+	unsigned long live = 0;
+	struct object *o;
+	size_t i;
+
+	pthread_mutex_lock(&sim.lock);
+	for (i = 0; i < BUCKETS; i++)
+		for (o = sim.buckets[i]; o; o = o->next)
+			live += o->kind != PHYSICAL && o->epoch == sim.epoch;
+	pthread_mutex_unlock(&sim.lock);
+	return live;
+}

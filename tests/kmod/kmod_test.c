@@ -1,0 +1,1576 @@
+// SPDX-License-Identifier: MIT
+/*
+ * kmod_test - every duty of gdrdrv, asked of the loaded module straight at its
+ * ioctls. Runs as root where the simulated nvidia.ko and gdrdrv.ko
+ * (dbg_enabled=1) are loaded: see tests/vm.
+ *
+ *	kmod_test [-l] [-t name] [-k kills] [-f fuzz rounds] [-s seed]
+ *
+ * Each test runs in a child of its own. After each, nothing may be left: no
+ * allocation, no page table, no held pages, no broken rule of nv-p2p.
+ */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/mman.h>
+#include <sys/ptrace.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/sysmacros.h>
+#include <sys/uio.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "../../kmod/gdrdrv_uapi.h"
+#include "nvidia_sim_uapi.h"
+
+#define DEV "/dev/gdrdrv"
+#define GPU_PAGE 0x10000UL
+#define HANG_SECONDS 600
+
+static int persistent;
+static unsigned int seed = 1;
+static int kills = 100;
+static int fuzz_rounds = 20000;
+static int sim = -1;
+
+static void fail(const char *file, int line, const char *fmt, ...)
+{
+	va_list ap;
+
+	printf("# %s:%d: ", file, line);
+	va_start(ap, fmt);
+	vprintf(fmt, ap);
+	va_end(ap);
+	printf(" (errno %d)\n", errno);
+	fflush(stdout);
+	_exit(1);
+}
+
+#define CHECK(cond) \
+	((cond) ? (void)0 : fail(__FILE__, __LINE__, "%s", #cond))
+#define CHECK_ERR(call, want)						\
+	do {								\
+		errno = 0;						\
+		long got_ = (long)(call);				\
+		if (got_ != -1 || errno != (want))			\
+			fail(__FILE__, __LINE__, "%s: %ld, want -1 and errno %d", \
+			     #call, got_, want);			\
+	} while (0)
+
+/* Simulated GPU memory. */
+
+static void set_knob(unsigned int knob, unsigned int value)
+{
+	struct nvidia_sim_set s = { .knob = knob, .value = value };
+
+	CHECK(ioctl(sim, NVIDIA_SIM_SET, &s) == 0);
+}
+
+static struct nvidia_sim_stats stats(void)
+{
+	struct nvidia_sim_stats s;
+
+	CHECK(ioctl(sim, NVIDIA_SIM_STATS, &s) == 0);
+	return s;
+}
+
+static struct nvidia_sim_alloc gpu_alloc_full(size_t size)
+{
+	struct nvidia_sim_alloc a = { .size = size };
+
+	CHECK(ioctl(sim, NVIDIA_SIM_ALLOC, &a) == 0);
+	return a;
+}
+
+static uint64_t gpu_alloc(size_t size)
+{
+	return gpu_alloc_full(size).va;
+}
+
+static void gpu_free(uint64_t va)
+{
+	CHECK(ioctl(sim, NVIDIA_SIM_FREE, &va) == 0);
+}
+
+static unsigned char *gpu_view(uint64_t va, size_t size)
+{
+	void *p = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, sim, va);
+
+	CHECK(p != MAP_FAILED);
+	return p;
+}
+
+/* gdrdrv. */
+
+static int gdr_open(void)
+{
+	int fd = open(DEV, O_RDWR | O_CLOEXEC);
+
+	CHECK(fd >= 0);
+	return fd;
+}
+
+static int try_pin(int fd, uint64_t addr, uint64_t size, uint64_t *handle)
+{
+	struct gdrdrv_pin p = { .addr = addr, .size = size };
+	int ret = ioctl(fd, GDRDRV_IOC_PIN, &p);
+
+	*handle = p.handle;
+	return ret;
+}
+
+static uint64_t pin(int fd, uint64_t addr, uint64_t size)
+{
+	uint64_t h;
+
+	CHECK(try_pin(fd, addr, size, &h) == 0);
+	return h;
+}
+
+static int unpin(int fd, uint64_t handle)
+{
+	struct gdrdrv_unpin p = { .handle = handle };
+
+	return ioctl(fd, GDRDRV_IOC_UNPIN, &p);
+}
+
+static void *map_prot(int fd, uint64_t handle, size_t size, int prot, int flags)
+{
+	return mmap(NULL, size, prot, flags, fd,
+		    (off_t)(handle * (uint64_t)getpagesize()));
+}
+
+static void *try_map(int fd, uint64_t handle, size_t size)
+{
+	return map_prot(fd, handle, size, PROT_READ | PROT_WRITE, MAP_SHARED);
+}
+
+static volatile unsigned char *map(int fd, uint64_t handle, size_t size)
+{
+	void *p = try_map(fd, handle, size);
+
+	CHECK(p != MAP_FAILED);
+	return p;
+}
+
+static struct gdrdrv_info_v2 info(int fd, uint64_t handle)
+{
+	struct gdrdrv_info_v2 i = { .handle = handle };
+
+	CHECK(ioctl(fd, GDRDRV_IOC_INFO_V2, &i) == 0);
+	return i;
+}
+
+static unsigned int cb_flag(int fd, uint64_t handle)
+{
+	struct gdrdrv_cb_flag c = { .handle = handle, .flag = 77 };
+
+	CHECK(ioctl(fd, GDRDRV_IOC_CB_FLAG, &c) == 0);
+	return c.flag;
+}
+
+static int req_type(int fd, uint64_t handle, unsigned int type)
+{
+	struct gdrdrv_req_type r = { .handle = handle, .type = type };
+
+	return ioctl(fd, GDRDRV_IOC_REQ_TYPE, &r);
+}
+
+/* Faults. */
+
+static sigjmp_buf fault_env;
+static volatile sig_atomic_t fault_armed;
+
+static void on_fault(int sig)
+{
+	if (!fault_armed)
+		_exit(99);
+	siglongjmp(fault_env, sig);
+}
+
+static void catch_faults(void)
+{
+	struct sigaction sa = { .sa_handler = on_fault };
+
+	sigaction(SIGBUS, &sa, NULL);
+	sigaction(SIGSEGV, &sa, NULL);
+}
+
+/* The signal that reading there raises, or 0. */
+static int read_faults(const volatile unsigned char *p)
+{
+	int sig = sigsetjmp(fault_env, 1);
+
+	if (!sig) {
+		fault_armed = 1;
+		(void)*p;
+	}
+	fault_armed = 0;
+	return sig;
+}
+
+static bool is_fault(int sig)
+{
+	return sig == SIGBUS || sig == SIGSEGV;
+}
+
+static int held(void)
+{
+	FILE *f = fopen("/proc/driver/gdrdrv/nv_get_pages_refcount", "r");
+	int n = -1;
+
+	CHECK(f);
+	CHECK(fscanf(f, "%d", &n) == 1);
+	fclose(f);
+	return n;
+}
+
+/* Tests. */
+
+static void test_version(void)
+{
+	struct gdrdrv_version v = { 0 };
+	int fd = gdr_open();
+
+	CHECK(ioctl(fd, GDRDRV_IOC_VERSION, &v) == 0);
+	CHECK(v.driver == ((2 << 16) | 6));
+	CHECK(v.minimum_api == (2 << 16));
+}
+
+static void test_codes(void)
+{
+	CHECK(GDRDRV_IOC_PIN == 0xC028DA01);
+	CHECK(GDRDRV_IOC_UNPIN == 0xC008DA02);
+	CHECK(GDRDRV_IOC_CB_FLAG == 0xC008DA03);
+	CHECK(GDRDRV_IOC_INFO == 0xC008DA04);
+	CHECK(GDRDRV_IOC_INFO_V2 == 0xC008DA05);
+	CHECK(GDRDRV_IOC_ATTR == 0xC008DA06);
+	CHECK(GDRDRV_IOC_PIN_V2 == 0xC020DA07);
+	CHECK(GDRDRV_IOC_REQ_TYPE == 0xC008DA08);
+	CHECK(GDRDRV_IOC_VERSION == 0xC008DAFF);
+	CHECK(sizeof(struct gdrdrv_pin) == 40);
+	CHECK(sizeof(struct gdrdrv_pin_v2) == 32);
+	CHECK(sizeof(struct gdrdrv_info) == 48);
+	CHECK(sizeof(struct gdrdrv_info_v2) == 48);
+}
+
+static void test_minor(void)
+{
+	struct stat st;
+	int i;
+
+	CHECK(stat(DEV, &st) == 0);
+	CHECK(minor(st.st_rdev) == 0);
+	for (i = 1; i < 256; i += 127) {
+		unlink("/tmp/gdr_minor");
+		CHECK(mknod("/tmp/gdr_minor", S_IFCHR | 0600,
+			    makedev(major(st.st_rdev), i)) == 0);
+		CHECK_ERR(open("/tmp/gdr_minor", O_RDWR), ENXIO);
+		unlink("/tmp/gdr_minor");
+	}
+}
+
+static const unsigned int all_codes[] = {
+	GDRDRV_IOC_PIN, GDRDRV_IOC_UNPIN, GDRDRV_IOC_CB_FLAG, GDRDRV_IOC_INFO,
+	GDRDRV_IOC_INFO_V2, GDRDRV_IOC_ATTR, GDRDRV_IOC_PIN_V2,
+	GDRDRV_IOC_REQ_TYPE, GDRDRV_IOC_VERSION,
+};
+#define NCODES (sizeof(all_codes) / sizeof(all_codes[0]))
+
+static void test_bad_ioctls(void)
+{
+	int fd = gdr_open();
+	size_t i;
+
+	for (i = 0; i < NCODES; i++) {
+		CHECK_ERR(ioctl(fd, all_codes[i], NULL), EFAULT);
+		CHECK_ERR(ioctl(fd, all_codes[i], (void *)8), EFAULT);
+		CHECK_ERR(ioctl(fd, all_codes[i], (void *)-8L), EFAULT);
+	}
+	CHECK_ERR(ioctl(fd, _IO(0xDA, 9), NULL), ENOTTY);
+	CHECK_ERR(ioctl(fd, _IOWR(0xDB, 1, void *), NULL), ENOTTY);
+	CHECK_ERR(ioctl(fd, 0xC028DA02, NULL), ENOTTY);
+	CHECK_ERR(ioctl(fd, 0, NULL), ENOTTY);
+}
+
+/* An answer that cannot be given must not leave a pinning behind. */
+static void test_pin_answer_fault(void)
+{
+	uint64_t va = gpu_alloc(GPU_PAGE);
+	struct gdrdrv_pin p = { .addr = va, .size = GPU_PAGE };
+	struct gdrdrv_pin_v2 p2 = { .addr = va, .size = GPU_PAGE };
+	char *page = mmap(NULL, getpagesize(), PROT_READ | PROT_WRITE,
+			  MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	int fd = gdr_open();
+
+	memcpy(page, &p, sizeof(p));
+	memcpy(page + 64, &p2, sizeof(p2));
+	CHECK(mprotect(page, getpagesize(), PROT_READ) == 0);
+	CHECK_ERR(ioctl(fd, GDRDRV_IOC_PIN, page), EFAULT);
+	CHECK_ERR(ioctl(fd, GDRDRV_IOC_PIN_V2, page + 64), EFAULT);
+	CHECK(stats().pins == 0);
+	CHECK(held() == 0);
+}
+
+static void test_pin_arguments(void)
+{
+	uint64_t va = gpu_alloc(4 * GPU_PAGE), h;
+	int fd = gdr_open();
+
+	CHECK_ERR(try_pin(fd, 0, GPU_PAGE, &h), EINVAL);
+	CHECK_ERR(try_pin(fd, va, 0, &h), EINVAL);
+	CHECK_ERR(try_pin(fd, va, UINT64_MAX, &h), EINVAL);
+	CHECK_ERR(try_pin(fd, va, -va, &h), EINVAL);
+	CHECK_ERR(try_pin(fd, va, -va - 1, &h), EINVAL);
+	CHECK_ERR(try_pin(fd, UINT64_MAX, 1, &h), EINVAL);
+	CHECK_ERR(try_pin(fd, UINT64_MAX - 5, 2, &h), EINVAL);
+	CHECK_ERR(try_pin(fd, 1, GPU_PAGE, &h), EINVAL);
+	CHECK_ERR(try_pin(fd, va, 5 * GPU_PAGE, &h), EINVAL);
+	CHECK_ERR(try_pin(fd, va, 1UL << 60, &h), EINVAL);
+	CHECK_ERR(try_pin(fd, va - GPU_PAGE, GPU_PAGE, &h), EINVAL);
+	CHECK_ERR(try_pin(fd, (uintptr_t)&h, 1, &h), EINVAL);
+	CHECK(stats().pins == 0);
+}
+
+static void test_pin_rounds(void)
+{
+	uint64_t va = gpu_alloc(4 * GPU_PAGE), h;
+	struct gdrdrv_info_v2 i;
+	int fd = gdr_open();
+
+	h = pin(fd, va + 1, 1);
+	i = info(fd, h);
+	CHECK(i.mapped_size == GPU_PAGE);
+	CHECK(i.va == va + 1);
+	CHECK(i.page_size == GPU_PAGE);
+	CHECK(i.mapping_type == GDRDRV_MAPPING_NONE);
+	CHECK_ERR(try_map(fd, h, getpagesize()) == MAP_FAILED ? -1 : 0, EINVAL);
+	h = pin(fd, va + GPU_PAGE - 1, 2);
+	CHECK(info(fd, h).mapped_size == 2 * GPU_PAGE);
+	h = pin(fd, va, 3 * GPU_PAGE + 1);
+	CHECK(info(fd, h).mapped_size == 4 * GPU_PAGE);
+	CHECK(stats().pins == 3);
+}
+
+static void test_pin_v2(void)
+{
+	uint64_t va = gpu_alloc(GPU_PAGE);
+	struct gdrdrv_pin_v2 p = { .addr = va, .size = 4, .pad = 0xabcd };
+	int fd = gdr_open();
+
+	/* Old callers leave the padding as their stack was. */
+	CHECK(ioctl(fd, GDRDRV_IOC_PIN_V2, &p) == 0);
+	CHECK(unpin(fd, p.handle) == 0);
+	p.flags = 2;
+	CHECK_ERR(ioctl(fd, GDRDRV_IOC_PIN_V2, &p), EINVAL);
+	p.flags = 0x80000001;
+	CHECK_ERR(ioctl(fd, GDRDRV_IOC_PIN_V2, &p), EINVAL);
+	/* Neither 535's nor 550's header has the flag that this needs. */
+	p.flags = GDRDRV_PIN_FORCE_PCIE;
+	CHECK_ERR(ioctl(fd, GDRDRV_IOC_PIN_V2, &p), EINVAL);
+}
+
+static void test_tokens(void)
+{
+	struct nvidia_sim_alloc a = gpu_alloc_full(GPU_PAGE);
+	struct gdrdrv_pin p = { .addr = a.va, .size = GPU_PAGE };
+	int fd = gdr_open();
+
+	p.p2p_token = a.p2p_token;
+	p.va_space = a.va_space;
+	if (persistent) {
+		CHECK_ERR(ioctl(fd, GDRDRV_IOC_PIN, &p), EINVAL);
+		p.p2p_token = 0;
+		CHECK_ERR(ioctl(fd, GDRDRV_IOC_PIN, &p), EINVAL);
+		p.p2p_token = a.p2p_token;
+		p.va_space = 0;
+		CHECK_ERR(ioctl(fd, GDRDRV_IOC_PIN, &p), EINVAL);
+		return;
+	}
+	CHECK(ioctl(fd, GDRDRV_IOC_PIN, &p) == 0);
+	CHECK(unpin(fd, p.handle) == 0);
+	p.p2p_token ^= 2;
+	CHECK_ERR(ioctl(fd, GDRDRV_IOC_PIN, &p), EINVAL);
+}
+
+static void test_attributes(void)
+{
+	struct gdrdrv_get_attr a = { .attr = GDRDRV_ATTR_PERSISTENT, .val = 9 };
+	int fd = gdr_open();
+
+	CHECK(ioctl(fd, GDRDRV_IOC_ATTR, &a) == 0);
+	CHECK(a.val == (unsigned int)persistent);
+	a.attr = GDRDRV_ATTR_FORCE_PCIE;
+	CHECK(ioctl(fd, GDRDRV_IOC_ATTR, &a) == 0);
+	CHECK(a.val == 0);
+	a.attr = 0;
+	CHECK_ERR(ioctl(fd, GDRDRV_IOC_ATTR, &a), EINVAL);
+	a.attr = 3;
+	CHECK_ERR(ioctl(fd, GDRDRV_IOC_ATTR, &a), EINVAL);
+}
+
+static void test_info(void)
+{
+	uint64_t va = gpu_alloc(2 * GPU_PAGE), h;
+	unsigned char buf[64];
+	struct gdrdrv_info v1;
+	struct gdrdrv_info_v2 v2;
+	int fd = gdr_open();
+	size_t i;
+
+	h = pin(fd, va, 2 * GPU_PAGE);
+	memset(buf, 0xa5, sizeof(buf));
+	memcpy(buf, &h, sizeof(h));
+	CHECK(ioctl(fd, GDRDRV_IOC_INFO, buf) == 0);
+	memcpy(&v1, buf, sizeof(v1));
+	CHECK(v1.handle == h && v1.va == va && v1.mapped_size == 2 * GPU_PAGE);
+	CHECK(v1.page_size == GPU_PAGE && v1.tsc_khz > 0 && v1.tm_cycles > 0);
+	CHECK(v1.mapped == 0 && v1.wc_mapping == 0);
+	for (i = sizeof(v1); i < sizeof(buf); i++)
+		CHECK(buf[i] == 0xa5);
+
+	map(fd, h, GPU_PAGE);
+	memset(buf, 0xa5, sizeof(buf));
+	memcpy(buf, &h, sizeof(h));
+	CHECK(ioctl(fd, GDRDRV_IOC_INFO_V2, buf) == 0);
+	memcpy(&v2, buf, sizeof(v2));
+	CHECK(v2.handle == h && v2.va == va && v2.mapping_type == GDRDRV_MAPPING_WC);
+	CHECK(v2.pad == 0);
+	for (i = sizeof(v2); i < sizeof(buf); i++)
+		CHECK(buf[i] == 0xa5);
+	v1.handle = h;
+	CHECK(ioctl(fd, GDRDRV_IOC_INFO, &v1) == 0);
+	CHECK(v1.mapped == 1 && v1.wc_mapping == 1);
+}
+
+/* Each byte must be at its place, though the pages are scattered. */
+static void test_data(void)
+{
+	const size_t size = 40 * GPU_PAGE;
+	uint64_t va = gpu_alloc(size), h;
+	unsigned char *view = gpu_view(va, size);
+	volatile uint32_t *p;
+	int fd = gdr_open();
+	size_t i;
+
+	h = pin(fd, va, size);
+	p = (volatile uint32_t *)map(fd, h, size);
+	for (i = 0; i < size / 4; i += 1024)
+		p[i] = i * 2654435761u;
+	__sync_synchronize();
+	for (i = 0; i < size / 4; i += 1024)
+		CHECK(((volatile uint32_t *)view)[i] == (uint32_t)(i * 2654435761u));
+	for (i = 511; i < size / 4; i += 1024)
+		((volatile uint32_t *)view)[i] = ~i;
+	__sync_synchronize();
+	for (i = 511; i < size / 4; i += 1024)
+		CHECK(p[i] == (uint32_t)~i);
+	CHECK(munmap(view, size) == 0);
+}
+
+static void test_pin_inside(void)
+{
+	uint64_t va = gpu_alloc(8 * GPU_PAGE), h1, h2;
+	unsigned char *view = gpu_view(va, 8 * GPU_PAGE);
+	volatile unsigned char *a, *b;
+	int fd = gdr_open();
+
+	h1 = pin(fd, va + 2 * GPU_PAGE, 2 * GPU_PAGE);
+	h2 = pin(fd, va + 3 * GPU_PAGE, 2 * GPU_PAGE);
+	a = map(fd, h1, 2 * GPU_PAGE);
+	b = map(fd, h2, 2 * GPU_PAGE);
+	view[3 * GPU_PAGE + 5] = 42;
+	CHECK(a[GPU_PAGE + 5] == 42);
+	CHECK(b[5] == 42);
+	CHECK(unpin(fd, h1) == 0);
+	CHECK(is_fault(read_faults(a + GPU_PAGE + 5)));
+	CHECK(b[5] == 42);
+}
+
+static void test_map_arguments(void)
+{
+	uint64_t va = gpu_alloc(2 * GPU_PAGE), h;
+	int fd = gdr_open();
+	void *p;
+
+	h = pin(fd, va, 2 * GPU_PAGE);
+	CHECK_ERR(try_map(fd, h, 3 * GPU_PAGE), EINVAL);
+	CHECK_ERR(try_map(fd, h, 2 * GPU_PAGE + 1), EINVAL);
+	CHECK_ERR(try_map(fd, h + 1, GPU_PAGE), EINVAL);
+	CHECK_ERR(try_map(fd, 0, GPU_PAGE), EINVAL);
+	CHECK_ERR(map_prot(fd, h, GPU_PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE),
+		  EINVAL);
+	CHECK_ERR(map_prot(fd, h, GPU_PAGE, PROT_READ, MAP_PRIVATE), EINVAL);
+	CHECK_ERR(map_prot(fd, h, GPU_PAGE, PROT_READ | PROT_EXEC, MAP_SHARED),
+		  EPERM);
+	CHECK(info(fd, h).mapping_type == GDRDRV_MAPPING_NONE);
+	p = try_map(fd, h, GPU_PAGE);
+	CHECK(p != MAP_FAILED);
+	CHECK_ERR(try_map(fd, h, GPU_PAGE), EINVAL);
+	CHECK(munmap(p, GPU_PAGE) == 0);
+	CHECK(info(fd, h).mapping_type == GDRDRV_MAPPING_NONE);
+	p = try_map(fd, h, 2 * GPU_PAGE);
+	CHECK(p != MAP_FAILED);
+	CHECK(unpin(fd, h) == 0);
+	CHECK_ERR(try_map(fd, h, GPU_PAGE), EINVAL);
+}
+
+static void test_read_only(void)
+{
+	uint64_t va = gpu_alloc(GPU_PAGE), h;
+	unsigned char *view = gpu_view(va, GPU_PAGE);
+	int fd = open(DEV, O_RDONLY | O_CLOEXEC);
+	volatile unsigned char *p;
+
+	CHECK(fd >= 0);
+	h = pin(fd, va, GPU_PAGE);
+	CHECK_ERR(try_map(fd, h, GPU_PAGE), EACCES);
+	p = map_prot(fd, h, GPU_PAGE, PROT_READ, MAP_SHARED);
+	CHECK(p != MAP_FAILED);
+	view[7] = 9;
+	CHECK(p[7] == 9);
+	CHECK_ERR(mprotect((void *)p, GPU_PAGE, PROT_READ | PROT_WRITE), EACCES);
+}
+
+static void test_vma_operations(void)
+{
+	uint64_t va = gpu_alloc(4 * GPU_PAGE), h;
+	const size_t size = 4 * GPU_PAGE, page = getpagesize();
+	unsigned char *view = gpu_view(va, size);
+	volatile unsigned char *p, *q;
+	int fd = gdr_open();
+	void *room;
+
+	h = pin(fd, va, size);
+	p = map(fd, h, size);
+	view[0] = 1;
+	view[size - 1] = 2;
+	CHECK(p[0] == 1 && p[size - 1] == 2);
+
+	CHECK_ERR(munmap((void *)p, page), EINVAL);
+	CHECK_ERR(munmap((void *)(p + size - page), page), EINVAL);
+	CHECK_ERR(munmap((void *)(p + page), page), EINVAL);
+	CHECK_ERR(mprotect((void *)p, page, PROT_READ), EINVAL);
+	CHECK_ERR(mprotect((void *)p, size, PROT_READ | PROT_EXEC), EACCES);
+	CHECK_ERR(madvise((void *)p, size, MADV_DOFORK), EINVAL);
+	CHECK_ERR(madvise((void *)p, size, MADV_DODUMP), EINVAL);
+	CHECK_ERR(mremap((void *)p, size, 2 * size, MREMAP_MAYMOVE), EFAULT);
+	CHECK_ERR(mremap((void *)p, size, page, 0), EINVAL);
+	CHECK(mremap((void *)p, 0, size, MREMAP_MAYMOVE) == MAP_FAILED);
+	CHECK(mremap((void *)p, size, size, MREMAP_MAYMOVE | 4) == MAP_FAILED);
+	CHECK(info(fd, h).mapping_type == GDRDRV_MAPPING_WC);
+	CHECK(p[0] == 1 && p[size - 1] == 2);
+
+	CHECK(mprotect((void *)p, size, PROT_NONE) == 0);
+	CHECK(read_faults(p) == SIGSEGV);
+	CHECK(mprotect((void *)p, size, PROT_READ | PROT_WRITE) == 0);
+	p[0] = 11;
+	CHECK(view[0] == 11);
+
+	room = mmap(NULL, size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	CHECK(room != MAP_FAILED);
+	q = mremap((void *)p, size, size, MREMAP_MAYMOVE | MREMAP_FIXED, room);
+	CHECK(q == room);
+	CHECK(read_faults(p) == SIGSEGV);
+	CHECK(q[0] == 11 && q[size - 1] == 2);
+	CHECK(info(fd, h).mapping_type == GDRDRV_MAPPING_WC);
+	CHECK_ERR(try_map(fd, h, page), EINVAL);
+	CHECK(unpin(fd, h) == 0);
+	CHECK(is_fault(read_faults(q)));
+	CHECK(munmap((void *)q, size) == 0);
+}
+
+static void test_handles(void)
+{
+	enum { N = 64 };
+	uint64_t va = gpu_alloc(4 * GPU_PAGE), h[N], span;
+	volatile unsigned char *p[N];
+	int fd = gdr_open(), i, j;
+
+	for (i = 0; i < N; i++) {
+		h[i] = pin(fd, va, (1 + i % 4) * GPU_PAGE);
+		span = (1 + i % 4) * GPU_PAGE / getpagesize();
+		for (j = 0; j < i; j++)
+			CHECK(h[i] >= h[j] + (1 + j % 4) * GPU_PAGE /
+					      getpagesize() ||
+			      h[j] >= h[i] + span);
+		p[i] = map(fd, h[i], (1 + i % 4) * GPU_PAGE);
+		CHECK(!read_faults(p[i]));
+	}
+	for (i = 0; i < N; i += 2)
+		CHECK(unpin(fd, h[i]) == 0);
+	for (i = 0; i < N; i++)
+		CHECK((i % 2 == 0) == is_fault(read_faults(p[i])));
+	for (i = 0; i < N; i++)
+		CHECK(unpin(fd, h[i]) == (i % 2 ? 0 : -1));
+}
+
+static void test_unknown_handle(void)
+{
+	uint64_t va = gpu_alloc(GPU_PAGE), h = 0, other;
+	static const uint64_t wild[] = { 0, 1, 1000, 1ULL << 40, 1ULL << 63,
+					 UINT64_MAX };
+	unsigned char buf[64] = { 0 };
+	int fd = gdr_open(), fd2 = gdr_open(), round;
+	size_t i, c;
+
+	for (round = 0; round < 2; round++) {
+		for (i = 0; i < sizeof(wild) / sizeof(wild[0]); i++) {
+			if (round && wild[i] == h)
+				continue;
+			for (c = 1; c < 5; c++) {
+				memcpy(buf, &wild[i], 8);
+				CHECK_ERR(ioctl(fd, all_codes[c], buf), EINVAL);
+			}
+			CHECK_ERR(req_type(fd, wild[i], 1), EINVAL);
+			CHECK(try_map(fd, wild[i], 4096) == MAP_FAILED);
+		}
+		if (!round)
+			h = pin(fd, va, GPU_PAGE);
+	}
+	/* A handle is good in its own file alone. */
+	other = pin(fd2, va, GPU_PAGE);
+	CHECK(unpin(fd2, other) == 0);
+	CHECK_ERR(unpin(fd2, h), EINVAL);
+	CHECK(unpin(fd, h) == 0);
+	CHECK_ERR(unpin(fd, h), EINVAL);
+}
+
+static void test_unpin_zaps(void)
+{
+	uint64_t va = gpu_alloc(GPU_PAGE), h;
+	volatile unsigned char *p;
+	int fd = gdr_open(), i;
+
+	for (i = 0; i < 20; i++) {
+		h = pin(fd, va, GPU_PAGE);
+		p = map(fd, h, GPU_PAGE);
+		if (i % 2)
+			p[1] = i;
+		CHECK(unpin(fd, h) == 0);
+		CHECK(is_fault(read_faults(p)));
+		CHECK(is_fault(read_faults(p + GPU_PAGE - 1)));
+		if (i % 4)
+			CHECK(munmap((void *)p, GPU_PAGE) == 0);
+	}
+	CHECK(stats().pins == 0);
+}
+
+static void test_close_zaps(void)
+{
+	uint64_t va = gpu_alloc(GPU_PAGE), h;
+	volatile unsigned char *p;
+	int fd = gdr_open(), fd2 = dup(fd);
+
+	h = pin(fd, va, GPU_PAGE);
+	p = map(fd, h, GPU_PAGE);
+	p[0] = 3;
+	CHECK(close(fd2) == 0);
+	CHECK(p[0] == 3);
+	CHECK(close(fd) == 0);
+	CHECK(is_fault(read_faults(p)));
+	CHECK(stats().pins == 0);
+	CHECK(held() == 0);
+	CHECK(munmap((void *)p, GPU_PAGE) == 0);
+}
+
+static int in_child(void (*fn)(void *), void *arg)
+{
+	int status;
+	pid_t pid;
+
+	fflush(stdout);
+	pid = fork();
+	CHECK(pid >= 0);
+	if (!pid) {
+		fn(arg);
+		fflush(stdout);
+		_exit(0);
+	}
+	CHECK(waitpid(pid, &status, 0) == pid);
+	return status;
+}
+
+struct shared_fd {
+	int fd;
+	uint64_t handle;
+	uint64_t free_handle;
+	volatile unsigned char *p;
+	int sock;
+};
+
+static void stranger(void *arg)
+{
+	struct shared_fd *s = arg;
+	unsigned char buf[64] = { 0 };
+	size_t i;
+
+	memcpy(buf, &s->handle, 8);
+	for (i = 0; i < NCODES; i++)
+		CHECK_ERR(ioctl(s->fd, all_codes[i], buf), EACCES);
+	CHECK_ERR(try_map(s->fd, s->free_handle, GPU_PAGE), EACCES);
+	CHECK_ERR(try_map(s->fd, s->handle, GPU_PAGE), EACCES);
+	if (s->p)
+		CHECK(read_faults(s->p) == SIGSEGV);
+	close(s->fd);
+}
+
+static void test_fork(void)
+{
+	uint64_t va = gpu_alloc(GPU_PAGE);
+	struct shared_fd s = { .fd = gdr_open() };
+
+	s.handle = pin(s.fd, va, GPU_PAGE);
+	s.free_handle = pin(s.fd, va, GPU_PAGE);
+	s.p = map(s.fd, s.handle, GPU_PAGE);
+	s.p[9] = 5;
+	CHECK(in_child(stranger, &s) == 0);
+	CHECK(s.p[9] == 5);
+	CHECK(unpin(s.fd, s.handle) == 0);
+	CHECK(unpin(s.fd, s.free_handle) == 0);
+}
+
+static void send_fd(int sock, int fd)
+{
+	char byte = 0, control[CMSG_SPACE(sizeof(int))] = { 0 };
+	struct iovec iov = { .iov_base = &byte, .iov_len = 1 };
+	struct msghdr m = { .msg_iov = &iov, .msg_iovlen = 1,
+			    .msg_control = control,
+			    .msg_controllen = sizeof(control) };
+	struct cmsghdr *c = CMSG_FIRSTHDR(&m);
+
+	c->cmsg_level = SOL_SOCKET;
+	c->cmsg_type = SCM_RIGHTS;
+	c->cmsg_len = CMSG_LEN(sizeof(int));
+	memcpy(CMSG_DATA(c), &fd, sizeof(fd));
+	CHECK(sendmsg(sock, &m, 0) == 1);
+}
+
+static int receive_fd(int sock)
+{
+	char byte, control[CMSG_SPACE(sizeof(int))] = { 0 };
+	struct iovec iov = { .iov_base = &byte, .iov_len = 1 };
+	struct msghdr m = { .msg_iov = &iov, .msg_iovlen = 1,
+			    .msg_control = control,
+			    .msg_controllen = sizeof(control) };
+	int fd;
+
+	CHECK(recvmsg(sock, &m, 0) == 1);
+	CHECK(CMSG_FIRSTHDR(&m));
+	memcpy(&fd, CMSG_DATA(CMSG_FIRSTHDR(&m)), sizeof(fd));
+	return fd;
+}
+
+static void owner_that_sends(void *arg)
+{
+	struct shared_fd *s = arg;
+	struct gdrdrv_version v;
+	uint64_t va;
+
+	/* Its own GPU file, so that its memory dies with it. */
+	sim = open(NVIDIA_SIM_DEVICE, O_RDWR | O_CLOEXEC);
+	va = gpu_alloc(GPU_PAGE);
+	s->fd = gdr_open();
+	CHECK(ioctl(s->fd, GDRDRV_IOC_VERSION, &v) == 0);
+	s->handle = pin(s->fd, va, GPU_PAGE);
+	send_fd(s->sock, s->fd);
+}
+
+/* The receiver outlives the owner, and must get nothing out of it. */
+static void test_fd_passed(void)
+{
+	struct shared_fd s = { 0 };
+	int pair[2];
+
+	CHECK(socketpair(AF_UNIX, SOCK_STREAM, 0, pair) == 0);
+	s.sock = pair[0];
+	CHECK(in_child(owner_that_sends, &s) == 0);
+	s.fd = receive_fd(pair[1]);
+	CHECK(stats().pins == (persistent ? 1 : 0));
+	s.handle = 1;
+	s.free_handle = 1;
+	stranger(&s);
+	CHECK(stats().pins == 0);
+	CHECK(held() == 0);
+}
+
+struct thread_arg {
+	int fd;
+	uint64_t va;
+	uint64_t handle;
+	volatile unsigned char *p;
+	atomic_int *stop;
+	unsigned int seed;
+};
+
+static void *thread_pins(void *arg)
+{
+	struct thread_arg *t = arg;
+
+	t->handle = pin(t->fd, t->va, GPU_PAGE);
+	t->p = map(t->fd, t->handle, GPU_PAGE);
+	t->p[0] = 8;
+	return NULL;
+}
+
+static void test_thread(void)
+{
+	struct thread_arg t = { .fd = gdr_open(), .va = gpu_alloc(GPU_PAGE) };
+	pthread_t id;
+
+	CHECK(pthread_create(&id, NULL, thread_pins, &t) == 0);
+	CHECK(pthread_join(id, NULL) == 0);
+	CHECK(t.p[0] == 8);
+	CHECK(unpin(t.fd, t.handle) == 0);
+}
+
+static void test_mapping_types(void)
+{
+	uint64_t va = gpu_alloc(GPU_PAGE), h;
+	int fd = gdr_open();
+	void *p;
+
+	h = pin(fd, va, GPU_PAGE);
+	CHECK(req_type(fd, h, GDRDRV_MAPPING_WC) == 0);
+	CHECK(req_type(fd, h, GDRDRV_MAPPING_NONE) == 0);
+	CHECK_ERR(req_type(fd, h, GDRDRV_MAPPING_CACHING), EOPNOTSUPP);
+	CHECK_ERR(req_type(fd, h, GDRDRV_MAPPING_DEVICE), EOPNOTSUPP);
+	CHECK_ERR(req_type(fd, h, 4), EOPNOTSUPP);
+	CHECK_ERR(req_type(fd, h, UINT32_MAX), EOPNOTSUPP);
+	p = try_map(fd, h, GPU_PAGE);
+	CHECK(p != MAP_FAILED);
+	CHECK(info(fd, h).mapping_type == GDRDRV_MAPPING_WC);
+	CHECK_ERR(req_type(fd, h, GDRDRV_MAPPING_WC), EBUSY);
+	CHECK_ERR(req_type(fd, h, GDRDRV_MAPPING_CACHING), EBUSY);
+	CHECK(munmap(p, GPU_PAGE) == 0);
+	CHECK(req_type(fd, h, GDRDRV_MAPPING_WC) == 0);
+}
+
+/* How many ranges the kernel maps write-combining, as x86 tells it. */
+static int wc_ranges(void)
+{
+	FILE *f = fopen("/sys/kernel/debug/x86/pat_memtype_list", "r");
+	char line[256];
+	int n = 0;
+
+	CHECK(f);
+	while (fgets(line, sizeof(line), f))
+		n += strstr(line, "write-combining") != NULL;
+	fclose(f);
+	return n;
+}
+
+static void test_write_combining(void)
+{
+	uint64_t va = gpu_alloc(4 * GPU_PAGE), h;
+	int fd = gdr_open(), before = wc_ranges();
+	volatile unsigned char *p;
+
+	h = pin(fd, va, 4 * GPU_PAGE);
+	CHECK(wc_ranges() == before);
+	p = map(fd, h, 4 * GPU_PAGE);
+	p[0] = 1;
+	/* Four scattered pages; neighbours may share a range. */
+	CHECK(wc_ranges() > before);
+	CHECK(unpin(fd, h) == 0);
+	CHECK(wc_ranges() == before);
+}
+
+static void test_injected_failures(void)
+{
+	uint64_t va = gpu_alloc(2 * GPU_PAGE), h;
+	static const unsigned int versions[] = { 1, 0x00030000, 0x00030002,
+						 0xffff0000 };
+	int fd = gdr_open();
+	size_t i;
+
+	set_knob(NVIDIA_SIM_FAIL_GET, ENOMEM);
+	CHECK_ERR(try_pin(fd, va, GPU_PAGE, &h), ENOMEM);
+	set_knob(NVIDIA_SIM_FAIL_GET, EIO);
+	CHECK_ERR(try_pin(fd, va, GPU_PAGE, &h), EIO);
+	set_knob(NVIDIA_SIM_FAIL_GET, 524);
+	CHECK_ERR(try_pin(fd, va, GPU_PAGE, &h), EOPNOTSUPP);
+	for (i = 0; i < sizeof(versions) / sizeof(versions[0]); i++) {
+		set_knob(NVIDIA_SIM_BAD_VERSION, versions[i]);
+		CHECK_ERR(try_pin(fd, va, GPU_PAGE, &h), EINVAL);
+		CHECK(stats().pins == 0);
+	}
+	for (i = 1; i <= 4; i++) {
+		if (i == 2)	/* 64 KiB */
+			continue;
+		set_knob(NVIDIA_SIM_BAD_SIZE, i);
+		CHECK_ERR(try_pin(fd, va, GPU_PAGE, &h), EINVAL);
+		CHECK(stats().pins == 0);
+	}
+	set_knob(NVIDIA_SIM_BAD_ENTRIES, 1);
+	CHECK_ERR(try_pin(fd, va, GPU_PAGE, &h), EINVAL);
+	set_knob(NVIDIA_SIM_BAD_ENTRIES, -1);
+	CHECK_ERR(try_pin(fd, va, GPU_PAGE, &h), EINVAL);
+	CHECK(stats().pins == 0);
+	CHECK(held() == 0);
+	h = pin(fd, va, GPU_PAGE);
+	set_knob(NVIDIA_SIM_FAIL_PUT, EIO);
+	CHECK(unpin(fd, h) == 0);
+	CHECK(held() == 0);
+}
+
+static void test_page_table_majors(void)
+{
+	uint64_t va = gpu_alloc(2 * GPU_PAGE), h;
+	int fd = gdr_open();
+	unsigned int major;
+
+	for (major = 1; major <= 2; major++) {
+		set_knob(NVIDIA_SIM_MAJOR, major);
+		set_knob(NVIDIA_SIM_CACHEABLE, major == 2);
+		h = pin(fd, va, GPU_PAGE);
+		map(fd, h, GPU_PAGE)[0] = 1;
+		/* This CPU cannot cache a device's memory, whatever the flag. */
+		CHECK(info(fd, h).mapping_type == GDRDRV_MAPPING_WC);
+		CHECK(unpin(fd, h) == 0);
+	}
+}
+
+static void test_gpu_free(void)
+{
+	uint64_t va = gpu_alloc(2 * GPU_PAGE), h, h2;
+	uint64_t before = stats().callbacks;
+	volatile unsigned char *p;
+	int fd = gdr_open();
+
+	h = pin(fd, va, 2 * GPU_PAGE);
+	h2 = pin(fd, va, GPU_PAGE);
+	p = map(fd, h, 2 * GPU_PAGE);
+	p[0] = 17;
+	CHECK(cb_flag(fd, h) == 0);
+	gpu_free(va);
+	if (persistent) {
+		CHECK(stats().callbacks == before);
+		CHECK(cb_flag(fd, h) == 0);
+		CHECK(p[0] == 17);
+		CHECK(stats().pins == 2);
+		/* Nobody else may get these pages while they are pinned. */
+		CHECK(stats().pages_free == stats().pages_total - 2);
+	} else {
+		CHECK(stats().callbacks == before + 2);
+		CHECK(cb_flag(fd, h) == 1);
+		CHECK(cb_flag(fd, h2) == 1);
+		CHECK(is_fault(read_faults(p)));
+		CHECK(is_fault(read_faults(p + GPU_PAGE)));
+		CHECK(held() == 0);
+		CHECK(munmap((void *)p, 2 * GPU_PAGE) == 0);
+		CHECK_ERR(try_map(fd, h, GPU_PAGE), EINVAL);
+		CHECK_ERR(try_map(fd, h2, GPU_PAGE), EINVAL);
+		CHECK(info(fd, h).mapped_size == 2 * GPU_PAGE);
+	}
+	CHECK(unpin(fd, h) == 0);
+	CHECK(unpin(fd, h2) == 0);
+	CHECK(stats().pages_free == stats().pages_total);
+}
+
+static void test_free_inside_get(void)
+{
+	uint64_t va = gpu_alloc(GPU_PAGE), h;
+	int fd = gdr_open();
+
+	set_knob(NVIDIA_SIM_FREE_IN_GET, 1);
+	if (persistent) {
+		h = pin(fd, va, GPU_PAGE);
+		CHECK(unpin(fd, h) == 0);
+	} else {
+		CHECK_ERR(try_pin(fd, va, GPU_PAGE, &h), EINVAL);
+	}
+	CHECK(stats().allocs == 0);
+	CHECK(held() == 0);
+}
+
+static void *thread_frees(void *arg)
+{
+	struct thread_arg *t = arg;
+
+	gpu_free(t->va);
+	return NULL;
+}
+
+static void *thread_touches(void *arg)
+{
+	struct thread_arg *t = arg;
+	volatile unsigned char *p;
+
+	/* Either may come first; what may not happen is a hang or an oops. */
+	p = try_map(t->fd, t->handle, 2 * GPU_PAGE);
+	if (p != MAP_FAILED)
+		munmap((void *)p, 2 * GPU_PAGE);
+	return NULL;
+}
+
+/* Free, unpin, mmap and close at the same time, with the windows held open. */
+static void race(unsigned int unlocked, unsigned int cb_ms, unsigned int put_ms)
+{
+	struct thread_arg t = { 0 };
+	pthread_t freer, toucher;
+	int i;
+
+	set_knob(NVIDIA_SIM_CB_UNLOCKED, unlocked);
+	set_knob(NVIDIA_SIM_CB_DELAY, cb_ms);
+	set_knob(NVIDIA_SIM_PUT_DELAY, put_ms);
+	for (i = 0; i < 10; i++) {
+		t.fd = gdr_open();
+		t.va = gpu_alloc(2 * GPU_PAGE);
+		t.handle = pin(t.fd, t.va, 2 * GPU_PAGE);
+		CHECK(pthread_create(&freer, NULL, thread_frees, &t) == 0);
+		CHECK(pthread_create(&toucher, NULL, thread_touches, &t) == 0);
+		if (i % 3 == 0)
+			usleep(3000);
+		if (i % 2)
+			CHECK(unpin(t.fd, t.handle) == 0);
+		else
+			CHECK(close(t.fd) == 0);
+		CHECK(pthread_join(freer, NULL) == 0);
+		CHECK(pthread_join(toucher, NULL) == 0);
+		if (i % 2)
+			close(t.fd);
+		CHECK(stats().pins == 0);
+		CHECK(held() == 0);
+	}
+}
+
+static void test_races(void)
+{
+	race(0, 0, 0);
+	race(0, 5, 0);
+	race(0, 0, 5);
+	race(0, 5, 5);
+	race(1, 5, 0);
+	race(1, 5, 2);
+}
+
+static void *thread_faults(void *arg)
+{
+	struct thread_arg *t = arg;
+	uint64_t h;
+	volatile unsigned char *p;
+
+	while (!atomic_load(t->stop)) {
+		if (try_pin(t->fd, t->va, 2 * GPU_PAGE, &h))
+			continue;
+		p = try_map(t->fd, h, 2 * GPU_PAGE);
+		if (p != MAP_FAILED)
+			munmap((void *)p, 2 * GPU_PAGE);
+		unpin(t->fd, h);
+	}
+	return NULL;
+}
+
+/* Pin and map in one thread what another frees and allocates again. */
+static void test_pin_against_free(void)
+{
+	atomic_int stop = 0;
+	struct thread_arg t = { .fd = gdr_open(), .stop = &stop };
+	struct nvidia_sim_alloc a;
+	pthread_t id;
+	int i;
+
+	t.va = gpu_alloc(2 * GPU_PAGE);
+	CHECK(pthread_create(&id, NULL, thread_faults, &t) == 0);
+	for (i = 0; i < 200; i++) {
+		usleep(200 * (i % 5));
+		gpu_free(t.va);
+		a = (struct nvidia_sim_alloc){ .size = 2 * GPU_PAGE, .va = t.va };
+		while (ioctl(sim, NVIDIA_SIM_ALLOC, &a))
+			CHECK(errno == ENOMEM);
+	}
+	atomic_store(&stop, 1);
+	CHECK(pthread_join(id, NULL) == 0);
+	gpu_free(t.va);
+	CHECK(held() == 0);
+}
+
+static void traced(void *arg)
+{
+	struct shared_fd *s = arg;
+	uint64_t va;
+
+	sim = open(NVIDIA_SIM_DEVICE, O_RDWR | O_CLOEXEC);
+	va = gpu_alloc(GPU_PAGE);
+	s->fd = gdr_open();
+	s->handle = pin(s->fd, va, GPU_PAGE);
+	s->p = map(s->fd, s->handle, GPU_PAGE);
+	s->p[0] = 1;
+	CHECK(ptrace(PTRACE_TRACEME, 0, 0, 0) == 0);
+	CHECK(write(s->sock, (void *)&s->p, sizeof(s->p)) == sizeof(s->p));
+	raise(SIGSTOP);
+}
+
+/* Nobody looks at the mapping but the CPU that runs its owner. */
+static void test_back_doors(void)
+{
+	struct shared_fd s = { 0 };
+	unsigned char *p, byte;
+	struct iovec local = { .iov_base = &byte, .iov_len = 1 }, remote;
+	char path[64];
+	int pair[2], status, mem;
+	pid_t pid;
+
+	CHECK(socketpair(AF_UNIX, SOCK_STREAM, 0, pair) == 0);
+	s.sock = pair[0];
+	pid = fork();
+	CHECK(pid >= 0);
+	if (!pid) {
+		traced(&s);
+		_exit(0);
+	}
+	CHECK(read(pair[1], &p, sizeof(p)) == sizeof(p));
+	CHECK(waitpid(pid, &status, 0) == pid && WIFSTOPPED(status));
+	CHECK_ERR(ptrace(PTRACE_PEEKDATA, pid, p, 0), EIO);
+	CHECK_ERR(ptrace(PTRACE_POKEDATA, pid, p, 0), EIO);
+	snprintf(path, sizeof(path), "/proc/%d/mem", pid);
+	mem = open(path, O_RDWR);
+	CHECK(mem >= 0);
+	CHECK_ERR(pread(mem, &byte, 1, (off_t)(uintptr_t)p), EIO);
+	CHECK_ERR(pwrite(mem, &byte, 1, (off_t)(uintptr_t)p), EIO);
+	close(mem);
+	remote = (struct iovec){ .iov_base = p, .iov_len = 1 };
+	CHECK_ERR(process_vm_readv(pid, &local, 1, &remote, 1, 0), EFAULT);
+	CHECK_ERR(process_vm_writev(pid, &local, 1, &remote, 1, 0), EFAULT);
+	CHECK(ptrace(PTRACE_CONT, pid, 0, 0) == 0);
+	CHECK(waitpid(pid, &status, 0) == pid && status == 0);
+}
+
+static void test_no_page_references(void)
+{
+	uint64_t va = gpu_alloc(GPU_PAGE), h;
+	struct iovec iov;
+	int fd = gdr_open(), pipes[2];
+
+	h = pin(fd, va, GPU_PAGE);
+	iov.iov_base = (void *)map(fd, h, GPU_PAGE);
+	iov.iov_len = 4096;
+	CHECK(pipe(pipes) == 0);
+	CHECK_ERR(vmsplice(pipes[1], &iov, 1, 0), EFAULT);
+}
+
+static void test_file_calls(void)
+{
+	int fd = gdr_open();
+	char byte = 0;
+
+	CHECK(read(fd, &byte, 1) == -1);
+	CHECK(write(fd, &byte, 1) == -1);
+	CHECK_ERR(lseek(fd, 0, SEEK_SET), ESPIPE);
+	CHECK(fsync(fd) == -1);
+	CHECK(ftruncate(fd, 4096) == -1);
+	posix_fadvise(fd, 0, 4096, POSIX_FADV_WILLNEED);
+	posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);
+	readahead(fd, 0, 4096);
+	sync_file_range(fd, 0, 4096, SYNC_FILE_RANGE_WRITE);
+	fallocate(fd, 0, 0, 4096);
+	CHECK(mmap(NULL, 4096, PROT_READ, MAP_SHARED, fd, 0) == MAP_FAILED);
+}
+
+static void test_procfs(void)
+{
+	FILE *f = fopen("/proc/driver/gdrdrv/params", "r");
+	char text[256] = "";
+
+	CHECK(f);
+	CHECK(fread(text, 1, sizeof(text) - 1, f) > 0);
+	CHECK(strstr(text, "dbg_enabled: 1\n"));
+	CHECK(strstr(text, "info_enabled: "));
+	CHECK(strstr(text, persistent ? "use_persistent_mapping: 1\n" :
+					"use_persistent_mapping: 0\n"));
+	CHECK(held() == 0);
+	fclose(f);
+}
+
+static void test_rmmod_refused(void)
+{
+	uint64_t va = gpu_alloc(GPU_PAGE), h;
+	int fd = gdr_open();
+	void *p;
+
+	CHECK_ERR(syscall(SYS_delete_module, "gdrdrv", O_NONBLOCK), EAGAIN);
+	h = pin(fd, va, GPU_PAGE);
+	p = try_map(fd, h, GPU_PAGE);
+	CHECK(p != MAP_FAILED);
+	close(fd);
+	/* The mapping alone keeps the module. */
+	CHECK_ERR(syscall(SYS_delete_module, "gdrdrv", O_NONBLOCK), EAGAIN);
+}
+
+static void test_many_pins(void)
+{
+	enum { N = 2000 };
+	uint64_t va = gpu_alloc(GPU_PAGE);
+	int fd = gdr_open(), i;
+
+	for (i = 0; i < N; i++)
+		pin(fd, va, 1);
+	CHECK(held() == N);
+	CHECK(stats().pins == N);
+}
+
+static unsigned int rnd(unsigned int *s)
+{
+	*s ^= *s << 13;
+	*s ^= *s >> 17;
+	*s ^= *s << 5;
+	return *s;
+}
+
+/* One random call, mostly with something right about it. */
+static void fuzz_step(int fd, uint64_t va, unsigned int *s)
+{
+	union {
+		uint64_t u64[8];
+		uint32_t u32[16];
+	} arg;
+	static volatile unsigned char *maps[16];
+	unsigned int i = rnd(s) % 16, r = rnd(s) % 32;
+	size_t len = (rnd(s) % 5) * 4096 * (1 + rnd(s) % 16);
+	volatile unsigned char *p = maps[i];
+
+	for (size_t k = 0; k < 8; k++)
+		arg.u64[k] = rnd(s) % 4 ? rnd(s) % 2048 :
+					  (uint64_t)rnd(s) << (rnd(s) % 33);
+	switch (r) {
+	case 0 ... 7:
+		arg.u64[0] = va + rnd(s) % 3 * 4096 * (rnd(s) % 33);
+		arg.u64[1] = rnd(s) % 300000;
+		arg.u64[2] = 0;
+		arg.u64[3] = 0;
+		ioctl(fd, r % 2 ? GDRDRV_IOC_PIN : GDRDRV_IOC_PIN_V2, &arg);
+		break;
+	case 8 ... 14:
+		p = try_map(fd, rnd(s) % 2048, len);
+		if (p != MAP_FAILED) {
+			if (maps[i])
+				munmap((void *)maps[i], 4096 * 5 * 16);
+			maps[i] = p;
+		}
+		break;
+	case 15:
+		if (p)
+			mremap((void *)p, len, rnd(s) % 65536, rnd(s) % 8);
+		break;
+	case 16:
+		if (p)
+			munmap((void *)(p + rnd(s) % 4 * 4096), len);
+		break;
+	case 17:
+		if (p)
+			mprotect((void *)p, len, rnd(s) % 8);
+		break;
+	case 18:
+		if (p)
+			madvise((void *)p, len, rnd(s) % 26);
+		break;
+	case 19:
+	case 20:
+		if (p)
+			read_faults(p);
+		break;
+	case 21:
+		ioctl(fd, rnd(s), &arg);
+		break;
+	case 22:
+		ioctl(fd, all_codes[rnd(s) % NCODES],
+		      (void *)(uintptr_t)(rnd(s) * (uint64_t)rnd(s)));
+		break;
+	default:
+		ioctl(fd, all_codes[rnd(s) % NCODES], &arg);
+	}
+}
+
+static void fuzzer(void *arg)
+{
+	unsigned int s = *(unsigned int *)arg | 1;
+	uint64_t va;
+	int fd, i;
+
+	alarm(HANG_SECONDS);
+	sim = open(NVIDIA_SIM_DEVICE, O_RDWR | O_CLOEXEC);
+	va = gpu_alloc(32 * GPU_PAGE);
+	fd = gdr_open();
+	for (i = 0; i < fuzz_rounds; i++) {
+		fuzz_step(fd, va, &s);
+		if (rnd(&s) % 512 == 0) {
+			struct nvidia_sim_alloc a = { .size = 32 * GPU_PAGE,
+						      .va = va };
+
+			gpu_free(va);
+			while (ioctl(sim, NVIDIA_SIM_ALLOC, &a))
+				;
+		}
+		if (rnd(&s) % 256 == 0)
+			fd = (close(fd), gdr_open());
+	}
+}
+
+static void test_fuzz(void)
+{
+	unsigned int s = seed * 2654435761u;
+	int status;
+
+	status = in_child(fuzzer, &s);
+	/* It may well have unmapped its own stack; it may not have hung. */
+	if (WIFSIGNALED(status))
+		CHECK(WTERMSIG(status) != SIGALRM && WTERMSIG(status) != SIGKILL);
+	CHECK(held() == 0);
+}
+
+static void *thread_fuzzes(void *arg)
+{
+	struct thread_arg *t = arg;
+	uint64_t h;
+	unsigned char buf[64];
+	volatile unsigned char *p;
+
+	while (!atomic_load(t->stop)) {
+		switch (rnd(&t->seed) % 4) {
+		case 0:
+			try_pin(t->fd, t->va, 1 + rnd(&t->seed) % 100000, &h);
+			break;
+		case 1:
+			h = rnd(&t->seed) % 4096;
+			unpin(t->fd, h);
+			break;
+		case 2:
+			p = try_map(t->fd, rnd(&t->seed) % 4096, 4096);
+			if (p != MAP_FAILED)
+				munmap((void *)p, 4096);
+			break;
+		default:
+			memset(buf, 0, sizeof(buf));
+			h = rnd(&t->seed) % 4096;
+			memcpy(buf, &h, 8);
+			ioctl(t->fd, all_codes[1 + rnd(&t->seed) % 5], buf);
+		}
+	}
+	return NULL;
+}
+
+static void test_threads_race(void)
+{
+	enum { N = 4 };
+	atomic_int stop = 0;
+	struct thread_arg t[N];
+	pthread_t id[N];
+	uint64_t va = gpu_alloc(2 * GPU_PAGE);
+	int fd = gdr_open(), i;
+
+	for (i = 0; i < N; i++) {
+		t[i] = (struct thread_arg){ .fd = fd, .va = va, .stop = &stop,
+					    .seed = seed * 31 + i + 1 };
+		CHECK(pthread_create(&id[i], NULL, thread_fuzzes, &t[i]) == 0);
+	}
+	sleep(3);
+	gpu_free(va);
+	sleep(1);
+	atomic_store(&stop, 1);
+	for (i = 0; i < N; i++)
+		CHECK(pthread_join(id[i], NULL) == 0);
+	close(fd);
+	CHECK(held() == 0);
+}
+
+/* The process that test_kill kills: one thread frees, one does the rest. */
+static void *victim_frees(void *arg)
+{
+	struct thread_arg *t = arg;
+	struct nvidia_sim_alloc a;
+
+	for (;;) {
+		usleep(rnd(&t->seed) % 500);
+		ioctl(sim, NVIDIA_SIM_FREE, &t->va);
+		a = (struct nvidia_sim_alloc){ .size = 4 * GPU_PAGE, .va = t->va };
+		ioctl(sim, NVIDIA_SIM_ALLOC, &a);
+	}
+	return NULL;
+}
+
+static void victim(unsigned int s)
+{
+	struct thread_arg t = { .seed = s | 1 };
+	pthread_t id;
+	uint64_t h[4];
+	volatile unsigned char *p;
+	int i;
+
+	/* Which of the two files closes first at death goes by their numbers. */
+	if (s & 2) {
+		t.fd = gdr_open();
+		sim = open(NVIDIA_SIM_DEVICE, O_RDWR | O_CLOEXEC);
+	} else {
+		sim = open(NVIDIA_SIM_DEVICE, O_RDWR | O_CLOEXEC);
+		t.fd = gdr_open();
+	}
+	t.va = gpu_alloc(4 * GPU_PAGE);
+	if (s & 4)
+		pthread_create(&id, NULL, victim_frees, &t);
+	for (;;) {
+		for (i = 0; i < 4; i++) {
+			if (try_pin(t.fd, t.va, (1 + i) * GPU_PAGE, &h[i]))
+				continue;
+			p = try_map(t.fd, h[i], (1 + i) * GPU_PAGE);
+			if (p != MAP_FAILED && !(s & 4))
+				p[i * GPU_PAGE] = i;
+		}
+		for (i = 3; i >= 0; i--)
+			unpin(t.fd, h[i]);
+	}
+}
+
+static void test_kill(void)
+{
+	unsigned int s = seed * 77 + 1;
+	int i, status;
+	pid_t pid;
+
+	fflush(stdout);
+	for (i = 0; i < kills; i++) {
+		unsigned int v = rnd(&s);
+
+		pid = fork();
+		CHECK(pid >= 0);
+		if (!pid) {
+			victim(v);
+			_exit(0);
+		}
+		usleep(rnd(&s) % 8000);
+		CHECK(kill(pid, SIGKILL) == 0);
+		CHECK(waitpid(pid, &status, 0) == pid);
+		CHECK(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
+		CHECK(held() == 0);
+		CHECK(stats().pins == 0);
+		CHECK(stats().allocs == 0);
+		CHECK(stats().pages_free == stats().pages_total);
+	}
+}
+
+struct test {
+	const char *name;
+	void (*run)(void);
+};
+
+#define T(name) { #name, test_##name }
+static const struct test tests[] = {
+	T(codes), T(version), T(minor), T(bad_ioctls), T(pin_arguments),
+	T(pin_rounds), T(pin_v2), T(pin_answer_fault), T(tokens),
+	T(attributes), T(info), T(data), T(pin_inside), T(map_arguments),
+	T(read_only), T(vma_operations), T(handles), T(unknown_handle),
+	T(unpin_zaps), T(close_zaps), T(fork), T(fd_passed), T(thread),
+	T(mapping_types), T(write_combining), T(injected_failures),
+	T(page_table_majors), T(gpu_free), T(free_inside_get), T(races),
+	T(pin_against_free), T(back_doors), T(no_page_references),
+	T(file_calls), T(procfs), T(rmmod_refused), T(many_pins), T(fuzz),
+	T(threads_race), T(kill),
+};
+#define NTESTS (sizeof(tests) / sizeof(tests[0]))
+
+static void run_one(void *arg)
+{
+	const struct test *t = arg;
+	unsigned int knob;
+
+	alarm(HANG_SECONDS);
+	catch_faults();
+	/* The parent's own belongs to the parent. */
+	close(sim);
+	sim = open(NVIDIA_SIM_DEVICE, O_RDWR | O_CLOEXEC);
+	CHECK(sim >= 0);
+	for (knob = 0; knob < NVIDIA_SIM_KNOBS; knob++)
+		set_knob(knob, 0);
+	t->run();
+}
+
+static bool nothing_left(uint64_t misuse)
+{
+	struct nvidia_sim_stats s = stats();
+
+	if (!s.allocs && !s.pins && s.pages_free == s.pages_total &&
+	    s.misuse == misuse && held() == 0)
+		return true;
+	printf("# left: %llu allocations, %llu page tables, %llu of %llu pages free, %llu misuses, %d held\n",
+	       (unsigned long long)s.allocs, (unsigned long long)s.pins,
+	       (unsigned long long)s.pages_free,
+	       (unsigned long long)s.pages_total,
+	       (unsigned long long)(s.misuse - misuse), held());
+	return false;
+}
+
+static void read_mode(void)
+{
+	struct gdrdrv_get_attr a = { .attr = GDRDRV_ATTR_PERSISTENT };
+	int fd = gdr_open();
+
+	CHECK(ioctl(fd, GDRDRV_IOC_ATTR, &a) == 0);
+	persistent = a.val;
+	close(fd);
+}
+
+int main(int argc, char **argv)
+{
+	const char *only = NULL;
+	int opt, status, n = 0, failed = 0;
+	size_t i;
+
+	while ((opt = getopt(argc, argv, "lt:k:f:s:")) != -1) {
+		switch (opt) {
+		case 'l':
+			for (i = 0; i < NTESTS; i++)
+				puts(tests[i].name);
+			return 0;
+		case 't':
+			only = optarg;
+			break;
+		case 'k':
+			kills = atoi(optarg);
+			break;
+		case 'f':
+			fuzz_rounds = atoi(optarg);
+			break;
+		case 's':
+			seed = strtoul(optarg, NULL, 0);
+			break;
+		default:
+			return 2;
+		}
+	}
+	sim = open(NVIDIA_SIM_DEVICE, O_RDWR | O_CLOEXEC);
+	if (sim < 0) {
+		perror(NVIDIA_SIM_DEVICE);
+		return 2;
+	}
+	read_mode();
+	for (i = 0; i < NTESTS; i++) {
+		uint64_t misuse = stats().misuse;
+		bool ok;
+
+		if (only && strcmp(only, tests[i].name) != 0)
+			continue;
+		status = in_child(run_one, (void *)&tests[i]);
+		if (status)
+			printf("# wait status %#x\n", status);
+		ok = nothing_left(misuse) && status == 0;
+		failed += !ok;
+		printf("%sok %d - %s (%s)\n", ok ? "" : "not ", ++n,
+		       tests[i].name, persistent ? "persistent" : "traditional");
+		fflush(stdout);
+	}
+	printf("1..%d\n", n);
+	return failed ? 1 : n ? 0 : 2;
+}

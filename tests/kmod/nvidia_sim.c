@@ -1,0 +1,777 @@
+// SPDX-License-Identifier: (GPL-2.0 OR MIT)
+/*
+ * nvidia_sim.c - a stand-in for NVIDIA's kernel driver. TEST DOUBLE.
+ *
+ * It exports the nv-p2p functions that gdrdrv uses, over a PCI device with a
+ * memory BAR (QEMU's ivshmem-plain), whose 64 KiB pages it hands out scattered.
+ * It must never be kinder than the real driver:
+ *
+ * - One lock is held through get_pages, put_pages and the free callbacks, so
+ *   a client that takes its own lock both ways deadlocks here too.
+ * - A page table is unlinked before its callback. put_pages finds a table by
+ *   its address and, when it is not there, returns 0 and does nothing.
+ * - Memory of persistent pinnings outlives its owner until it is put.
+ * - Freed memory is overwritten at once, so that a stale view of it shows.
+ * - What a client does wrong is counted (misuse) and logged.
+ *
+ * Lock order: sim_lock -> sim_mem_lock; the clients' locks come in between.
+ */
+#define pr_fmt(fmt) "nvidia_sim: " fmt
+
+#include <linux/bitmap.h>
+#include <linux/delay.h>
+#include <linux/fs.h>
+#include <linux/io.h>
+#include <linux/kref.h>
+#include <linux/list.h>
+#include <linux/miscdevice.h>
+#include <linux/mm.h>
+#include <linux/module.h>
+#include <linux/mutex.h>
+#include <linux/pci.h>
+#include <linux/random.h>
+#include <linux/sched.h>
+#include <linux/slab.h>
+#include <linux/uaccess.h>
+#include <linux/vmalloc.h>
+
+#include <nv-p2p.h>
+#include "nvidia_sim_uapi.h"
+
+#define SIM_PAGE_SHIFT 16
+#define SIM_PAGE_SIZE (1ULL << SIM_PAGE_SHIFT)
+#define SIM_VA_BASE 0x7d0000000000ULL
+#define SIM_POISON 0xdd
+
+#ifndef SIM_LICENSE
+#define SIM_LICENSE "Dual MIT/GPL"
+#endif
+
+/* pages[i] is the BAR page behind the i-th page of the device addresses. */
+struct sim_mem {
+	struct kref ref;
+	u64 npages;
+	u32 pages[];
+};
+
+/* An allocation; on sim_allocs while its owner has it. */
+struct sim_alloc {
+	struct list_head node;
+	struct file *file;
+	pid_t tgid;
+	u64 va;
+	u64 size;
+	u64 p2p_token;
+	u32 va_space;
+	struct sim_mem *mem;
+};
+
+/*
+ * A page table that is out. On sim_pins until it is put, or until its
+ * allocation is freed; a persistent one stays on. flags lies where page tables
+ * of major 2 have theirs.
+ */
+struct sim_pin {
+	struct nvidia_p2p_page_table pt;
+	u32 flags;
+
+	struct list_head node;
+	bool persistent;
+	bool calling_back;
+	bool freed_by_client;
+	u64 va;
+	u64 p2p_token;
+	u32 va_space;
+	u32 npages;
+	struct sim_alloc *alloc;	/* NULL when persistent */
+	struct sim_mem *mem;
+	void (*free_callback)(void *data);
+	void *data;
+};
+
+static DEFINE_MUTEX(sim_lock);
+static struct task_struct *sim_lock_owner;
+static DEFINE_MUTEX(sim_mem_lock);
+
+static struct pci_dev *sim_pdev;
+static resource_size_t sim_bar;
+static u64 sim_npages;
+static u64 sim_nfree;
+static unsigned long *sim_used;
+static u32 sim_next_page;
+static u64 sim_next_va = SIM_VA_BASE;
+static LIST_HEAD(sim_allocs);
+static LIST_HEAD(sim_pins);
+static u32 sim_knobs[NVIDIA_SIM_KNOBS];
+static u64 sim_gets, sim_callbacks, sim_misuse;
+
+static int page_table_major;
+module_param(page_table_major, int, 0444);
+MODULE_PARM_DESC(page_table_major, "1 or 2; 0 (default): as in nv-p2p.h");
+
+static void sim_complain(const char *what)
+{
+	sim_misuse++;
+	pr_err("MISUSE by a client: %s\n", what);
+}
+
+static void sim_take(void)
+{
+	mutex_lock(&sim_lock);
+	WRITE_ONCE(sim_lock_owner, current);
+}
+
+static void sim_give(void)
+{
+	WRITE_ONCE(sim_lock_owner, NULL);
+	mutex_unlock(&sim_lock);
+}
+
+/* The value of a knob that works once. */
+static u32 sim_once(enum nvidia_sim_knob k)
+{
+	u32 v = sim_knobs[k];
+
+	sim_knobs[k] = 0;
+	return v;
+}
+
+static void sim_fill(u32 page, int byte)
+{
+	void __iomem *p = ioremap_wc(sim_bar + ((u64)page << SIM_PAGE_SHIFT),
+				     SIM_PAGE_SIZE);
+
+	if (!p)
+		return;
+	memset_io(p, byte, SIM_PAGE_SIZE);
+	iounmap(p);
+}
+
+static void sim_mem_free(struct kref *ref)
+{
+	struct sim_mem *mem = container_of(ref, struct sim_mem, ref);
+	u64 i;
+
+	for (i = 0; i < mem->npages; i++) {
+		sim_fill(mem->pages[i], SIM_POISON);
+		mutex_lock(&sim_mem_lock);
+		__clear_bit(mem->pages[i], sim_used);
+		sim_nfree++;
+		mutex_unlock(&sim_mem_lock);
+	}
+	kvfree(mem);
+}
+
+/* Next free page in an order that leaves neighbours far apart. */
+static u32 sim_pick_page(void)
+{
+	do {
+		sim_next_page = (sim_next_page + 37) % sim_npages;
+		if (sim_next_page == 0)
+			sim_next_page = 1 % sim_npages;
+		if (test_bit(sim_next_page, sim_used))
+			sim_next_page = find_next_zero_bit(sim_used, sim_npages,
+							   sim_next_page);
+		if (sim_next_page >= sim_npages)
+			sim_next_page = find_first_zero_bit(sim_used,
+							    sim_npages);
+	} while (test_bit(sim_next_page, sim_used));
+	return sim_next_page;
+}
+
+static struct sim_mem *sim_mem_new(u64 npages)
+{
+	struct sim_mem *mem = NULL;
+	u64 i;
+
+	mutex_lock(&sim_mem_lock);
+	if (npages > sim_nfree)
+		goto unlock;
+	mem = kvmalloc(struct_size(mem, pages, npages), GFP_KERNEL);
+	if (!mem)
+		goto unlock;
+	kref_init(&mem->ref);
+	mem->npages = npages;
+	for (i = 0; i < npages; i++) {
+		mem->pages[i] = sim_pick_page();
+		__set_bit(mem->pages[i], sim_used);
+		sim_nfree--;
+	}
+unlock:
+	mutex_unlock(&sim_mem_lock);
+	for (i = 0; mem && i < npages; i++)
+		sim_fill(mem->pages[i], 0);
+	return mem;
+}
+
+static struct sim_alloc *sim_find(u64 va, u64 len, pid_t tgid)
+{
+	struct sim_alloc *a;
+
+	list_for_each_entry(a, &sim_allocs, node)
+		if (a->tgid == tgid && va >= a->va &&
+		    va - a->va < a->size && len <= a->size - (va - a->va))
+			return a;
+	return NULL;
+}
+
+static struct sim_alloc *sim_find_by_token(u64 va, u64 len, u64 token, u32 space)
+{
+	struct sim_alloc *a;
+
+	list_for_each_entry(a, &sim_allocs, node)
+		if (a->p2p_token == token && a->va_space == space)
+			return sim_find(va, len, a->tgid) == a ? a : NULL;
+	return NULL;
+}
+
+static void sim_free_table(struct sim_pin *pin)
+{
+	u32 i;
+
+	for (i = 0; i < pin->npages; i++)
+		kfree(pin->pt.pages[i]);
+	memset(pin->pt.pages, SIM_POISON, pin->npages * sizeof(*pin->pt.pages));
+	kvfree(pin->pt.pages);
+	memset(&pin->pt, SIM_POISON, sizeof(pin->pt));
+}
+
+static void sim_free_pin(struct sim_pin *pin)
+{
+	if (!pin->freed_by_client)
+		sim_free_table(pin);
+	kref_put(&pin->mem->ref, sim_mem_free);
+	kfree(pin);
+}
+
+static struct sim_pin *sim_find_pin(const struct nvidia_p2p_page_table *pt)
+{
+	struct sim_pin *pin;
+
+	list_for_each_entry(pin, &sim_pins, node)
+		if (&pin->pt == pt)
+			return pin;
+	return NULL;
+}
+
+/* Take a pinning from its client. Called with sim_lock held. */
+static void sim_revoke(struct sim_pin *pin)
+{
+	bool unlocked = sim_knobs[NVIDIA_SIM_CB_UNLOCKED];
+
+	list_del(&pin->node);
+	pin->calling_back = true;
+	sim_callbacks++;
+	if (unlocked)
+		sim_give();
+	if (sim_knobs[NVIDIA_SIM_CB_DELAY])
+		msleep(sim_knobs[NVIDIA_SIM_CB_DELAY]);
+	pin->free_callback(pin->data);
+	if (unlocked)
+		sim_take();
+	/* A client that put the pages first need not know of the callback. */
+	if (!pin->freed_by_client && !unlocked)
+		sim_complain("a free callback did not free the page table");
+	sim_free_pin(pin);
+}
+
+static struct sim_pin *sim_first_pin_of(const struct sim_alloc *a)
+{
+	struct sim_pin *pin;
+
+	list_for_each_entry(pin, &sim_pins, node)
+		if (pin->alloc == a)
+			return pin;
+	return NULL;
+}
+
+static struct address_space *sim_mapping;
+
+/* Called with sim_lock held; a is off the list. */
+static void sim_free_alloc(struct sim_alloc *a)
+{
+	struct sim_pin *pin;
+
+	if (sim_mapping)
+		unmap_mapping_range(sim_mapping, a->va, a->size, 1);
+	while ((pin = sim_first_pin_of(a)))
+		sim_revoke(pin);
+	kref_put(&a->mem->ref, sim_mem_free);
+	kfree(a);
+}
+
+static void sim_unlink_alloc(struct sim_alloc *a)
+{
+	mutex_lock(&sim_mem_lock);
+	list_del(&a->node);
+	mutex_unlock(&sim_mem_lock);
+}
+
+static u32 sim_version(void)
+{
+	u32 major = sim_knobs[NVIDIA_SIM_MAJOR];
+	u32 bad = sim_once(NVIDIA_SIM_BAD_VERSION);
+
+	if (bad)
+		return bad;
+	if (!major)
+		major = page_table_major;
+	switch (major) {
+	case 1:
+		return 0x00010002;
+	case 2:
+		return 0x00020000;
+	default:
+		return NVIDIA_P2P_PAGE_TABLE_VERSION;
+	}
+}
+
+static struct sim_pin *sim_new_pin(struct sim_alloc *a, u64 va, u64 len)
+{
+	u32 n = len >> SIM_PAGE_SHIFT, i, first = (va - a->va) >> SIM_PAGE_SHIFT;
+	struct nvidia_p2p_page *page;
+	struct sim_pin *pin;
+
+	pin = kzalloc(sizeof(*pin), GFP_KERNEL);
+	if (!pin)
+		return NULL;
+	pin->pt.pages = kvcalloc(n, sizeof(*pin->pt.pages), GFP_KERNEL);
+	if (!pin->pt.pages)
+		goto fail;
+	for (i = 0; i < n; i++) {
+		page = kzalloc(sizeof(*page), GFP_KERNEL);
+		if (!page)
+			goto fail;
+		page->physical_address = sim_bar +
+			((u64)a->mem->pages[first + i] << SIM_PAGE_SHIFT);
+		pin->pt.pages[i] = page;
+		pin->npages = i + 1;
+	}
+	pin->va = va;
+	pin->mem = a->mem;
+	kref_get(&pin->mem->ref);
+	pin->pt.version = sim_version();
+	pin->pt.page_size = NVIDIA_P2P_PAGE_SIZE_64KB;
+	if (sim_knobs[NVIDIA_SIM_BAD_SIZE])
+		pin->pt.page_size = sim_once(NVIDIA_SIM_BAD_SIZE) - 1;
+	pin->pt.entries = n + sim_once(NVIDIA_SIM_BAD_ENTRIES);
+	pin->flags = sim_knobs[NVIDIA_SIM_CACHEABLE] ? 1 : 0;
+	return pin;
+
+fail:
+	for (i = 0; i < pin->npages; i++)
+		kfree(pin->pt.pages[i]);
+	kvfree(pin->pt.pages);
+	kfree(pin);
+	return NULL;
+}
+
+static int sim_get(u64 token, u32 space, u64 va, u64 len,
+		   struct nvidia_p2p_page_table **pt, bool persistent,
+		   void (*cb)(void *data), void *data)
+{
+	struct sim_alloc *a;
+	struct sim_pin *pin;
+	int ret;
+
+	if (!va || !len || (va | len) & (SIM_PAGE_SIZE - 1) || va + len < va)
+		return -EINVAL;
+	if (READ_ONCE(sim_lock_owner) == current) {
+		sim_complain("get_pages inside a free callback");
+		return -EINVAL;
+	}
+	sim_take();
+	ret = -(int)sim_once(NVIDIA_SIM_FAIL_GET);
+	if (ret)
+		goto unlock;
+	ret = -EINVAL;
+	a = token || space ? sim_find_by_token(va, len, token, space) :
+			     sim_find(va, len, current->tgid);
+	if (!a)
+		goto unlock;
+	ret = -ENOMEM;
+	pin = sim_new_pin(a, va, len);
+	if (!pin)
+		goto unlock;
+	pin->persistent = persistent;
+	pin->alloc = persistent ? NULL : a;
+	pin->p2p_token = token;
+	pin->va_space = space;
+	pin->free_callback = cb;
+	pin->data = data;
+	*pt = &pin->pt;
+	list_add_tail(&pin->node, &sim_pins);
+	sim_gets++;
+	ret = 0;
+	if (sim_knobs[NVIDIA_SIM_GET_DELAY])
+		msleep(sim_knobs[NVIDIA_SIM_GET_DELAY]);
+	if (sim_once(NVIDIA_SIM_FREE_IN_GET)) {
+		sim_unlink_alloc(a);
+		sim_free_alloc(a);
+	}
+unlock:
+	sim_give();
+	return ret;
+}
+
+static int sim_put(u64 token, u32 space, u64 va,
+		   struct nvidia_p2p_page_table *pt, bool persistent)
+{
+	struct sim_pin *pin;
+	int ret = 0;
+
+	if (!pt)
+		return 0;
+	if (READ_ONCE(sim_lock_owner) == current) {
+		sim_complain("put_pages inside a free callback");
+		return -EINVAL;
+	}
+	if (sim_knobs[NVIDIA_SIM_PUT_DELAY])
+		msleep(sim_knobs[NVIDIA_SIM_PUT_DELAY]);
+	sim_take();
+	pin = sim_find_pin(pt);
+	if (!pin) {
+		/* Revoked already; with persistent pages that cannot be. */
+		if (persistent) {
+			sim_complain("persistent pages put that are not out");
+			ret = -EINVAL;
+		}
+		goto unlock;
+	}
+	if (pin->persistent != persistent || pin->va != va ||
+	    pin->p2p_token != token || pin->va_space != space) {
+		sim_complain("pages put otherwise than they were got");
+		ret = -EINVAL;
+		goto unlock;
+	}
+	list_del(&pin->node);
+	sim_free_pin(pin);
+	ret = -(int)sim_once(NVIDIA_SIM_FAIL_PUT);
+unlock:
+	sim_give();
+	return ret;
+}
+
+int nvidia_p2p_get_pages(uint64_t p2p_token, uint32_t va_space,
+			 uint64_t virtual_address, uint64_t length,
+			 struct nvidia_p2p_page_table **page_table,
+			 void (*free_callback)(void *data), void *data)
+{
+	if (!free_callback || !data) {
+		sim_complain("no free callback, or none of its data");
+		return -EINVAL;
+	}
+	return sim_get(p2p_token, va_space, virtual_address, length, page_table,
+		       false, free_callback, data);
+}
+EXPORT_SYMBOL(nvidia_p2p_get_pages);
+
+int nvidia_p2p_put_pages(uint64_t p2p_token, uint32_t va_space,
+			 uint64_t virtual_address,
+			 struct nvidia_p2p_page_table *page_table)
+{
+	return sim_put(p2p_token, va_space, virtual_address, page_table, false);
+}
+EXPORT_SYMBOL(nvidia_p2p_put_pages);
+
+int nvidia_p2p_get_pages_persistent(uint64_t virtual_address, uint64_t length,
+				    struct nvidia_p2p_page_table **page_table,
+				    uint32_t flags)
+{
+	if (flags)
+		return -EINVAL;
+	return sim_get(0, 0, virtual_address, length, page_table, true, NULL,
+		       NULL);
+}
+EXPORT_SYMBOL(nvidia_p2p_get_pages_persistent);
+
+int nvidia_p2p_put_pages_persistent(uint64_t virtual_address,
+				    struct nvidia_p2p_page_table *page_table,
+				    uint32_t flags)
+{
+	if (flags)
+		return -EINVAL;
+	return sim_put(0, 0, virtual_address, page_table, true);
+}
+EXPORT_SYMBOL(nvidia_p2p_put_pages_persistent);
+
+/* Only ever called by a free callback, on the table that is being revoked. */
+int nvidia_p2p_free_page_table(struct nvidia_p2p_page_table *page_table)
+{
+	struct sim_pin *pin = container_of(page_table, struct sim_pin, pt);
+
+	if (!pin->calling_back || pin->freed_by_client) {
+		sim_complain("free_page_table outside of a free callback, or twice");
+		return -EINVAL;
+	}
+	sim_free_table(pin);
+	pin->freed_by_client = true;
+	return 0;
+}
+EXPORT_SYMBOL(nvidia_p2p_free_page_table);
+
+static bool sim_overlaps(u64 va, u64 size, pid_t tgid)
+{
+	struct sim_alloc *a;
+
+	list_for_each_entry(a, &sim_allocs, node)
+		if (a->tgid == tgid && va < a->va + a->size && a->va < va + size)
+			return true;
+	return false;
+}
+
+static int sim_ioc_alloc(struct file *filp, struct nvidia_sim_alloc __user *arg)
+{
+	struct nvidia_sim_alloc p;
+	struct sim_alloc *a;
+	u64 size;
+	int ret;
+
+	if (copy_from_user(&p, arg, sizeof(p)))
+		return -EFAULT;
+	size = (p.size + SIM_PAGE_SIZE - 1) & ~(SIM_PAGE_SIZE - 1);
+	if (!size || p.va & (SIM_PAGE_SIZE - 1) || p.va + size < p.va)
+		return -EINVAL;
+	a = kzalloc(sizeof(*a), GFP_KERNEL);
+	if (!a)
+		return -ENOMEM;
+	sim_take();
+	ret = -EEXIST;
+	if (p.va && sim_overlaps(p.va, size, current->tgid))
+		goto unlock;
+	ret = -ENOMEM;
+	a->mem = sim_mem_new(size >> SIM_PAGE_SHIFT);
+	if (!a->mem)
+		goto unlock;
+	a->va = p.va;
+	if (!a->va) {
+		a->va = sim_next_va;
+		sim_next_va += size + SIM_PAGE_SIZE;
+	}
+	a->size = size;
+	a->file = filp;
+	a->tgid = current->tgid;
+	get_random_bytes(&a->p2p_token, sizeof(a->p2p_token));
+	a->p2p_token |= 1;
+	a->va_space = 1;
+	p.va = a->va;
+	p.p2p_token = a->p2p_token;
+	p.va_space = a->va_space;
+	mutex_lock(&sim_mem_lock);
+	list_add_tail(&a->node, &sim_allocs);
+	mutex_unlock(&sim_mem_lock);
+	a = NULL;
+	ret = 0;
+unlock:
+	sim_give();
+	kfree(a);
+	if (!ret && copy_to_user(arg, &p, sizeof(p)))
+		ret = -EFAULT;
+	return ret;
+}
+
+static int sim_ioc_free(struct file *filp, u64 __user *arg)
+{
+	struct sim_alloc *a;
+	int ret = -EINVAL;
+	u64 va;
+
+	if (get_user(va, arg))
+		return -EFAULT;
+	sim_take();
+	a = sim_find(va, 1, current->tgid);
+	if (a && a->va == va && a->file == filp) {
+		sim_unlink_alloc(a);
+		sim_free_alloc(a);
+		ret = 0;
+	}
+	sim_give();
+	return ret;
+}
+
+static int sim_ioc_set(struct nvidia_sim_set __user *arg)
+{
+	struct nvidia_sim_set p;
+
+	if (copy_from_user(&p, arg, sizeof(p)))
+		return -EFAULT;
+	if (p.knob >= NVIDIA_SIM_KNOBS)
+		return -EINVAL;
+	sim_take();
+	sim_knobs[p.knob] = p.value;
+	sim_give();
+	return 0;
+}
+
+static int sim_ioc_stats(struct nvidia_sim_stats __user *arg)
+{
+	struct nvidia_sim_stats p = {};
+	struct list_head *n;
+
+	sim_take();
+	list_for_each(n, &sim_allocs)
+		p.allocs++;
+	list_for_each(n, &sim_pins)
+		p.pins++;
+	p.pages_free = sim_nfree;
+	p.pages_total = sim_npages;
+	p.gets = sim_gets;
+	p.callbacks = sim_callbacks;
+	p.misuse = sim_misuse;
+	sim_give();
+	return copy_to_user(arg, &p, sizeof(p)) ? -EFAULT : 0;
+}
+
+static long sim_ioctl(struct file *filp, unsigned int cmd, unsigned long arg)
+{
+	void __user *p = (void __user *)arg;
+
+	switch (cmd) {
+	case NVIDIA_SIM_ALLOC:
+		return sim_ioc_alloc(filp, p);
+	case NVIDIA_SIM_FREE:
+		return sim_ioc_free(filp, p);
+	case NVIDIA_SIM_SET:
+		return sim_ioc_set(p);
+	case NVIDIA_SIM_STATS:
+		return sim_ioc_stats(p);
+	default:
+		return -ENOTTY;
+	}
+}
+
+static vm_fault_t sim_fault(struct vm_fault *vmf)
+{
+	u64 va = (u64)vmf->pgoff << PAGE_SHIFT, off;
+	vm_fault_t ret = VM_FAULT_SIGBUS;
+	struct sim_alloc *a;
+
+	mutex_lock(&sim_mem_lock);
+	a = sim_find(va, 1, current->tgid);
+	if (a && a->file == vmf->vma->vm_file) {
+		off = va - a->va;
+		off = sim_bar +
+		      ((u64)a->mem->pages[off >> SIM_PAGE_SHIFT] << SIM_PAGE_SHIFT) +
+		      (off & (SIM_PAGE_SIZE - 1));
+		ret = vmf_insert_pfn(vmf->vma, vmf->address, off >> PAGE_SHIFT);
+	}
+	mutex_unlock(&sim_mem_lock);
+	return ret;
+}
+
+static const struct vm_operations_struct sim_vm_ops = {
+	.fault = sim_fault,
+};
+
+static int sim_mmap(struct file *filp, struct vm_area_struct *vma)
+{
+	if (!(vma->vm_flags & VM_SHARED))
+		return -EINVAL;
+#ifdef GDR_HAVE_VM_FLAGS_INIT
+	vm_flags_set(vma, VM_IO | VM_PFNMAP | VM_DONTEXPAND | VM_DONTCOPY);
+#else
+	vma->vm_flags |= VM_IO | VM_PFNMAP | VM_DONTEXPAND | VM_DONTCOPY;
+#endif
+	vma->vm_page_prot = pgprot_writecombine(vma->vm_page_prot);
+	vma->vm_ops = &sim_vm_ops;
+	return 0;
+}
+
+static int sim_open(struct inode *inode, struct file *filp)
+{
+	sim_take();
+	sim_mapping = filp->f_mapping;
+	sim_give();
+	return 0;
+}
+
+/* What is left dies with the file, in the order of its making. */
+static int sim_release(struct inode *inode, struct file *filp)
+{
+	struct sim_alloc *a, *next;
+
+	sim_take();
+again:
+	list_for_each_entry_safe(a, next, &sim_allocs, node) {
+		if (a->file != filp)
+			continue;
+		sim_unlink_alloc(a);
+		sim_free_alloc(a);
+		/* The lock may have been let go. */
+		goto again;
+	}
+	sim_give();
+	return 0;
+}
+
+static const struct file_operations sim_fops = {
+	.owner = THIS_MODULE,
+	.open = sim_open,
+	.release = sim_release,
+	.unlocked_ioctl = sim_ioctl,
+	.mmap = sim_mmap,
+};
+
+static struct miscdevice sim_misc = {
+	.minor = MISC_DYNAMIC_MINOR,
+	.name = "nvidia_sim",
+	.fops = &sim_fops,
+	.mode = 0666,
+};
+
+static int __init sim_init(void)
+{
+	int ret;
+
+	sim_pdev = pci_get_device(0x1af4, 0x1110, NULL);
+	if (!sim_pdev) {
+		pr_err("no ivshmem device: start QEMU with -device ivshmem-plain\n");
+		return -ENODEV;
+	}
+	ret = pci_enable_device(sim_pdev);
+	if (ret)
+		goto put;
+	ret = pci_request_region(sim_pdev, 2, "nvidia_sim");
+	if (ret)
+		goto disable;
+	sim_bar = pci_resource_start(sim_pdev, 2);
+	sim_npages = pci_resource_len(sim_pdev, 2) >> SIM_PAGE_SHIFT;
+	sim_nfree = sim_npages;
+	ret = -ENOMEM;
+	sim_used = bitmap_zalloc(sim_npages, GFP_KERNEL);
+	if (!sim_used)
+		goto region;
+	ret = misc_register(&sim_misc);
+	if (ret)
+		goto bitmap;
+	pr_info("%llu MiB of simulated GPU memory\n", sim_npages >> 4);
+	return 0;
+
+bitmap:
+	bitmap_free(sim_used);
+region:
+	pci_release_region(sim_pdev, 2);
+disable:
+	pci_disable_device(sim_pdev);
+put:
+	pci_dev_put(sim_pdev);
+	return ret;
+}
+
+static void __exit sim_exit(void)
+{
+	misc_deregister(&sim_misc);
+	if (!list_empty(&sim_pins))
+		pr_err("MISUSE by a client: page tables are still out at unload\n");
+	bitmap_free(sim_used);
+	pci_release_region(sim_pdev, 2);
+	pci_disable_device(sim_pdev);
+	pci_dev_put(sim_pdev);
+}
+
+module_init(sim_init);
+module_exit(sim_exit);
+
+MODULE_DESCRIPTION("Test double of NVIDIA's driver over an ivshmem BAR");
+MODULE_AUTHOR("The gdrapi authors");
+MODULE_LICENSE(SIM_LICENSE);

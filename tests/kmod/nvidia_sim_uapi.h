@@ -1,0 +1,71 @@
+/* SPDX-License-Identifier: (GPL-2.0 OR MIT) */
+/*
+ * nvidia_sim_uapi.h - how user space gets simulated GPU memory.
+ *
+ * TEST DOUBLE. /dev/nvidia_sim hands out memory of a PCI device's BAR as if it
+ * were GPU memory. It belongs to the process that allocated it; closing the
+ * file frees what is left, as the death of a process does with a real GPU.
+ *
+ * To read and write an allocation by the CPU (as the simulated libcuda does
+ * in place of a copy engine) map the file at offset va + n, MAP_SHARED.
+ */
+#ifndef NVIDIA_SIM_UAPI_H
+#define NVIDIA_SIM_UAPI_H
+
+#include <linux/ioctl.h>
+#include <linux/types.h>
+
+#define NVIDIA_SIM_DEVICE "/dev/nvidia_sim"
+
+/*
+ * size: bytes, rounded up to 64 KiB. va: the device address to use, 64 KiB
+ * aligned and free in this process, or 0 for one of the driver's choice.
+ * Errors: EINVAL, ENOMEM (the BAR is full), EEXIST (va overlaps).
+ */
+struct nvidia_sim_alloc {
+	__u64 size;
+	__u64 va;		/* in, out */
+	__u64 p2p_token;	/* out; with va_space it opens the allocation ... */
+	__u32 va_space;		/* out; ... to nvidia_p2p_get_pages */
+	__u32 pad;
+};
+
+/* What to do wrong or slowly from now on; each is 0 at load. */
+enum nvidia_sim_knob {
+	NVIDIA_SIM_FAIL_GET,	/* errno for the next get_pages */
+	NVIDIA_SIM_FAIL_PUT,	/* errno for the next put_pages, which is done */
+	NVIDIA_SIM_BAD_VERSION,	/* page table version of the next get_pages */
+	NVIDIA_SIM_BAD_SIZE,	/* page size type + 1 of the next get_pages */
+	NVIDIA_SIM_BAD_ENTRIES,	/* entries too many in the next get_pages */
+	NVIDIA_SIM_MAJOR,	/* 1 or 2: major of all page tables; 0: the header's */
+	NVIDIA_SIM_CACHEABLE,	/* flag bit 0 of page tables of major 2 */
+	NVIDIA_SIM_CB_DELAY,	/* ms between unlinking and calling back */
+	NVIDIA_SIM_GET_DELAY,	/* ms that get_pages takes after registering */
+	NVIDIA_SIM_PUT_DELAY,	/* ms that put_pages waits before it looks */
+	NVIDIA_SIM_CB_UNLOCKED,	/* 1: call back without the driver's lock */
+	NVIDIA_SIM_FREE_IN_GET,	/* 1: the next get_pages frees the memory itself */
+	NVIDIA_SIM_KNOBS,
+};
+
+struct nvidia_sim_set {
+	__u32 knob;
+	__u32 value;
+};
+
+struct nvidia_sim_stats {
+	__u64 allocs;		/* live allocations */
+	__u64 pins;		/* page tables that are out */
+	__u64 pages_free;	/* 64 KiB pages */
+	__u64 pages_total;
+	__u64 gets;		/* get_pages that succeeded, ever */
+	__u64 callbacks;	/* free callbacks made, ever */
+	__u64 misuse;		/* times that a client broke the rules */
+};
+
+#define NVIDIA_SIM_IOC 0xDB
+#define NVIDIA_SIM_ALLOC _IOWR(NVIDIA_SIM_IOC, 1, struct nvidia_sim_alloc)
+#define NVIDIA_SIM_FREE _IOW(NVIDIA_SIM_IOC, 2, __u64)
+#define NVIDIA_SIM_SET _IOW(NVIDIA_SIM_IOC, 3, struct nvidia_sim_set)
+#define NVIDIA_SIM_STATS _IOR(NVIDIA_SIM_IOC, 4, struct nvidia_sim_stats)
+
+#endif

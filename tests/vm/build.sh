@@ -1,0 +1,77 @@
+#!/bin/bash
+# SPDX-License-Identifier: MIT
+#
+# build.sh KERNEL NVIDIA OUT - build gdrdrv.ko and the simulated nvidia.ko for
+# a kernel (6.1, 6.12, 7.2) against NVIDIA's header of a release (535, 550).
+# Any warning is an error. Extra make variables come in GDR_MAKE, as "C=2".
+set -euo pipefail
+here=$(cd "$(dirname "$0")" && pwd)
+top=$(cd "$here/../.." && pwd)
+. "$here/apt.sh"
+
+[ $# -eq 3 ] || die "usage: build.sh KERNEL NVIDIA OUT"
+kdir=$("$here/fetch.sh" kernel "$1")
+nv=$("$here/fetch.sh" nvidia "$2")
+rel=$(cat "$kdir/release")
+mkdir -p "$3"
+out=$(cd "$3" && pwd)
+read -r -a extra <<<"${GDR_MAKE-}"
+# With VM_ARCH=arm64 the kernel must be one whose tools run on this machine.
+case $VM_ARCH in
+arm64) extra+=(ARCH=arm64 CROSS_COMPILE=aarch64-linux-gnu-) ;;
+esac
+
+# stage DIR: everything that the build reads, in one folder.
+stage() {
+	mkdir -p "$1/kmod" "$1/sim" "$1/nv"
+	cp "$top"/kmod/* "$1/kmod/"
+	cp "$top"/tests/kmod/{nvidia_sim.c,nvidia_sim_uapi.h,Kbuild} "$1/sim/"
+	cp "$nv/nv-p2p.h" "$1/nv/"
+}
+
+# The commands that build, with $w the staged folder and $k the headers.
+# shellcheck disable=SC2016 # for the shell that runs it
+recipe='
+set -e
+cd "$w"
+env "$@" ./kmod/conftest.sh "$k" "$w/nv" "$w/gdrdrv_config.h"
+make -C "$k" M="$w/sim" GDR_NVIDIA_INC="$w/nv" GDR_CONFIG="$w/gdrdrv_config.h" "$@" modules
+make -C kmod KDIR="$k" NVIDIA_SRC_DIR="$w/nv" NVIDIA_SYMVERS="$w/sim/Module.symvers" \
+	BUILD="$w/out" GDR_WEXTRA=y GDR_WERROR=y "$@"
+'
+
+if [ -e "$kdir/root" ]; then
+	root=$(readlink -f "$kdir/root")
+	work=/build/$2-$$
+	mkdir -p "$root/build"
+	[ -e "$root/dev/null" ] || mknod -m 666 "$root/dev/null" c 1 3
+	stage "$root$work"
+	# objtool reads /proc; the mount goes with the namespace.
+	# shellcheck disable=SC2016 # likewise
+	unshare --mount sh -c 'mount -t proc proc "$1/proc" && exec chroot "$@"' sh \
+		"$root" env -i PATH=/usr/sbin:/usr/bin HOME=/ w="$work" \
+		k="/usr/src/linux-headers-$rel" sh -c "$recipe" sh "${extra[@]}" >"$out/build.log" 2>&1 ||
+		{ cat "$out/build.log" >&2; die "the build failed"; }
+	work=$root$work
+else
+	work=$(mktemp -d)
+	stage "$work"
+	w=$work k=$kdir/usr/src/linux-headers-$rel \
+		sh -c "$recipe" sh "${extra[@]}" >"$out/build.log" 2>&1 ||
+		{ cat "$out/build.log" >&2; die "the build failed"; }
+fi
+cp "$work/out/gdrdrv.ko" "$work/sim/nvidia.ko" "$work/gdrdrv_config.h" "$out/"
+rm -rf "$work"
+
+# modpost and objtool warn without failing.
+if grep -iE 'warning' "$out/build.log" | grep -v 'the compiler differs'; then
+	die "the build warned: see $out/build.log"
+fi
+
+# GPL-only symbols would keep gdrdrv off a proprietary nvidia.ko.
+symvers=$kdir/usr/src/linux-headers-$rel/Module.symvers
+[ -e "$symvers" ] || symvers=$kdir/root/usr/src/linux-headers-$rel/Module.symvers
+gpl=$(nm -u "$out/gdrdrv.ko" | awk 'NR == FNR { u[$2] = 1; next }
+	($2 in u) && $4 == "EXPORT_SYMBOL_GPL" { print $2 }' - "$symvers")
+[ -z "$gpl" ] || die "gdrdrv uses GPL-only symbols: ${gpl//$'\n'/ }"
+say "built for $rel, nv-p2p.h $2: no warning, no GPL-only symbol"

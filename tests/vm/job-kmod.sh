@@ -1,0 +1,16 @@
+# SPDX-License-Identifier: MIT
+# shellcheck shell=sh
+# job-kmod.sh - sourced by guest-init.sh: the module's own tests, both modes.
+# KMOD_ARGS comes from the host.
+for persistent in 1 0; do
+	for major in 1 2; do
+		mode="persistent=$persistent, page table major $major"
+		load "$persistent" page_table_major="$major"
+		result $? "modules load ($mode)"
+		# shellcheck disable=SC2086 # several words
+		/bin/kmod_test ${KMOD_ARGS-}
+		result $? "kmod_test ($mode)"
+		unload
+		clean_log "kmod_test ($mode)"
+	done
+done

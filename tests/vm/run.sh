@@ -1,0 +1,118 @@
+#!/bin/bash
+# SPDX-License-Identifier: MIT
+#
+# run.sh [options] KERNEL - boot a Debian kernel under QEMU with gdrdrv and the
+# simulated NVIDIA driver, and run tests in it. TAP on stdout.
+#
+#   KERNEL         6.1, 6.12 or 7.2
+#   -n RELEASE     build against NVIDIA's header of 535 or 550 (default 550)
+#   -j FILE        what to run in the guest (default job-kmod.sh)
+#   -f FILE[:DIR]  put a file (with the libraries it needs) into the guest's
+#                  DIR (default /bin); may be repeated
+#   -e NAME=VALUE  a variable for the job; may be repeated
+#   -m MIB         size of the simulated GPU's BAR (default 256)
+#   -c CPUS        processors (default 2)
+#   -t SECONDS     give up after that long (default 1800)
+#   -k FILE        another kernel image of that release
+#   -b DIR         modules that are built already
+#
+# GDRAPI_VM_ACCEL: QEMU's accelerator (default tcg,thread=multi).
+# Uses nothing but Debian's packages; see fetch.sh. Exit status 0: all passed.
+set -euo pipefail
+here=$(cd "$(dirname "$0")" && pwd)
+top=$(cd "$here/../.." && pwd)
+. "$here/apt.sh"
+
+nvidia=550 job=$here/job-kmod.sh files=() vars=() bar=256 cpus=2 limit=1800
+image='' modules=''
+while getopts n:j:f:e:m:c:t:k:b: o; do
+	case $o in
+	n) nvidia=$OPTARG ;;
+	j) job=$OPTARG ;;
+	f) files+=("$OPTARG") ;;
+	e) vars+=("$OPTARG") ;;
+	m) bar=$OPTARG ;;
+	c) cpus=$OPTARG ;;
+	t) limit=$OPTARG ;;
+	k) image=$OPTARG ;;
+	b) modules=$OPTARG ;;
+	*) sed -n '3,23s/^# \{0,1\}//p' "$0" >&2; exit 2 ;;
+	esac
+done
+shift $((OPTIND - 1))
+[ $# -eq 1 ] || { sed -n '3,23s/^# \{0,1\}//p' "$0" >&2; exit 2; }
+for tool in qemu-system-x86_64 cpio busybox; do
+	command -v $tool >/dev/null || die "$tool is missing: install it"
+done
+
+# put FILE DIR: copy a program and the libraries it is linked to.
+put() {
+	local lib
+	mkdir -p "$root$2"
+	cp -L "$1" "$root$2/"
+	ldd "$1" 2>/dev/null | grep -oE '/[^ ]+' | while read -r lib; do
+		mkdir -p "$root$(dirname "$lib")"
+		cp -Ln "$lib" "$root$lib"
+	done
+}
+
+kdir=$("$here/fetch.sh" kernel "$1")
+tmp=$(mktemp -d)
+trap 'rm -rf "$tmp"' EXIT
+root=$tmp/root
+mkdir -p "$root"/{bin,proc,sys,dev,tmp}
+
+if [ -z "$modules" ]; then
+	modules=$top/build/vm/$1-$nvidia
+	"$here/build.sh" "$1" "$nvidia" "$modules"
+fi
+cp "$modules/gdrdrv.ko" "$modules/nvidia.ko" "$root/"
+cp "$(command -v busybox)" "$root/bin/"
+file -L "$root/bin/busybox" 2>/dev/null | grep -q dynamically &&
+	die "busybox needs libraries: install busybox-static"
+gcc -std=gnu11 -O1 -Wall -Wextra -Werror -static -pthread \
+	-o "$root/bin/kmod_test" "$top/tests/kmod/kmod_test.c"
+for f in ${files[@]+"${files[@]}"}; do
+	d=/bin
+	[[ $f == *:* ]] && d=${f#*:}
+	put "${f%%:*}" "$d"
+done
+{
+	for v in ${vars[@]+"${vars[@]}"}; do
+		printf 'export %s=%q\n' "${v%%=*}" "${v#*=}"
+	done
+	cat "$job"
+} >"$root/job"
+cp "$here/guest-init.sh" "$root/init"
+chmod +x "$root/init"
+(cd "$root" && find . | cpio -o -H newc --quiet) | gzip -1 >"$tmp/initrd"
+
+log=$tmp/serial
+accel=tcg,thread=multi
+[ "${GDRAPI_VM_ACCEL-}" ] && accel=$GDRAPI_VM_ACCEL
+# QEMU 7.2 emulates cmpxchg16b so that it spoils the flags, and newer kernels
+# fall over it; without cx16 they do not use it.
+nice -n 10 timeout "$limit" qemu-system-x86_64 -accel "$accel" -cpu max,-cx16 \
+	-smp "$cpus" -m 1024 -display none -no-reboot -nodefaults \
+	-kernel "${image:-$kdir/vmlinuz}" -initrd "$tmp/initrd" \
+	-append "console=ttyS0 panic=-1 quiet nokaslr rdinit=/init" \
+	-object "memory-backend-ram,id=bar,size=${bar}M,share=on" \
+	-device ivshmem-plain,memdev=bar -serial "file:$log" || say "QEMU: status $?"
+
+# Programs in the guest number their own lines; number them all anew.
+tr -d '\r' <"$log" | awk '
+	/^(ok|not ok) / {
+		word = /^not/ ? "not ok" : "ok"
+		bad += /^not/
+		sub(/^(not )?ok [0-9]* ?(- )?/, "")
+		printf "%s %d - %s\n", word, ++n, $0
+		next
+	}
+	/^GUEST DONE$/ { done = 1; next }
+	/^[0-9]+\.\.[0-9]+$/ { next }
+	{ print "# " $0 }
+	END {
+		if (!done) { print "not ok " ++n " - the guest came to its end"; bad++ }
+		printf "1..%d\n", n
+		exit bad != 0
+	}'
