@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 #
 # make                the library and its tools, under build/
-# make check          every test that needs no GPU
+# make check          every test that needs no GPU; make check-memory, check-cross: more
 # make install        DESTDIR=, prefix=, libdir= as usual
 # make help           the other targets
 
@@ -36,16 +36,16 @@ tools: $(TOOLS)
 
 # The linker wrapper and the version script are no inputs that go knows of.
 $(LIB): $(wildcard capi/*.[chS] capi/*.go capi/*.map capi/*.sh include/*.h) $(shell find core -name '*.go') go.mod go.sum
-	@mkdir -p $(B)
+	@mkdir -p $(@D)
 	rm -f $@
 	CC='$(CC)' GDR_CC='$(CC)' GDR_OBJCOPY='$(OBJCOPY)' \
 	GDR_MAP='$(abspath capi/libgdrapi.map)' \
 	CGO_ENABLED=1 $(GO) build -buildmode=c-shared -trimpath -buildvcs=false \
 		-ldflags '-X runtime.godebugDefault=asyncpreemptoff=1 -extld=$(abspath capi/extld.sh) -extldflags "-Wl,-soname,$(SONAME)"' \
 		-o $@ ./capi
-	rm -f $(B)/libgdrapi.so.h $(basename $@).h
-	ln -sf $(notdir $@) $(B)/$(SONAME)
-	ln -sf $(SONAME) $(B)/libgdrapi.so
+	rm -f $(basename $@).h
+	ln -sf $(notdir $@) $(@D)/$(SONAME)
+	ln -sf $(SONAME) $(@D)/libgdrapi.so
 
 $(B)/gdrapi.pc: pkg-config/gdrapi.pc.in Makefile
 	@mkdir -p $(B)

@@ -219,6 +219,7 @@ func TestSetSyncMemops(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, 1, v)
 	sim.Fail("cuPointerSetAttribute", int(ErrNotSupported), 1)
+	sim.Fail("cuCtxSetFlags", int(ErrInvalidValue), 1)
 	require.NoError(t, set(), "a driver that cannot is no error")
 	sim.Fail("cuPointerSetAttribute", int(ErrUnknown), 1)
 	require.ErrorIs(t, set(), unix.EIO)

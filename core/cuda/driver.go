@@ -31,6 +31,8 @@ const (
 	symCtxSetCurrent
 	symCtxPushCurrent
 	symCtxPopCurrent
+	symCtxGetFlags
+	symCtxSetFlags
 	symDevicePrimaryCtxRetain
 	symDevicePrimaryCtxRelease
 	symPointerGetAttribute
@@ -64,6 +66,8 @@ var names = [symbolCount]string{
 	symCtxSetCurrent:                        "cuCtxSetCurrent",
 	symCtxPushCurrent:                       "cuCtxPushCurrent_v2",
 	symCtxPopCurrent:                        "cuCtxPopCurrent_v2",
+	symCtxGetFlags:                          "cuCtxGetFlags",
+	symCtxSetFlags:                          "cuCtxSetFlags",
 	symDevicePrimaryCtxRetain:               "cuDevicePrimaryCtxRetain",
 	symDevicePrimaryCtxRelease:              "cuDevicePrimaryCtxRelease_v2",
 	symPointerGetAttribute:                  "cuPointerGetAttribute",

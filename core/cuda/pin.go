@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
+	"unsafe"
 
 	"gdrapi/core/log"
 
@@ -29,16 +30,32 @@ func (d *Driver) DeviceOf(addr uint64) (int, error) {
 
 // SetSyncMemops makes synchronous copies to and from the allocation at addr
 // complete before they return, so that the CPU's mapping of it never shows
-// bytes from before such a copy. A driver that has no such setting for this
-// kind of memory is not an error: a line in the log says so. It needs a
-// current context.
+// bytes from before such a copy. It needs a current context.
+//
+// The driver has no such setting for memory of cuMemCreate (580.159.04 says
+// NOT_SUPPORTED). The current context has one, for all of its copies (CUDA
+// 12.1); so there that is set. Where neither can be, a line in the log says so:
+// the pinning is good, and a caller that synchronises loses nothing.
 func (d *Driver) SetSyncMemops(addr uint64) error {
 	err := d.setPointerAttribute(SyncMemops, addr, 1)
-	if errors.Is(err, ErrNotSupported) {
-		log.Warnf("the CUDA driver cannot set SYNC_MEMOPS on %#x: synchronise after each cuMemcpy before you read the mapping", addr)
-		return nil
+	if !errors.Is(err, ErrNotSupported) {
+		return err
 	}
-	return err
+	if err := d.setCtxSyncMemops(); err != nil {
+		log.Warnf("the CUDA driver cannot set SYNC_MEMOPS for %#x; synchronise after each cuMemcpy before you read the mapping: %v", addr, err)
+	}
+	return nil
+}
+
+// ctxSyncMemops is CU_CTX_SYNC_MEMOPS.
+const ctxSyncMemops = 0x80
+
+func (d *Driver) setCtxSyncMemops() error {
+	var flags uint32
+	if err := d.call(symCtxGetFlags, uintptr(unsafe.Pointer(&flags))); err != nil || flags&ctxSyncMemops != 0 {
+		return err
+	}
+	return d.call(symCtxSetFlags, uintptr(flags|ctxSyncMemops))
 }
 
 // WithDevice calls fn on a thread that has a current context: the thread's

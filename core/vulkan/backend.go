@@ -31,24 +31,23 @@ type Backend struct{}
 
 func (Backend) Name() string { return "vulkan" }
 
-// Open loads CUDA and Vulkan and looks for a device that can serve. The first
-// one in a process takes half a second. CUDA is not initialised.
+// Open loads CUDA and Vulkan and sees that a Vulkan driver is installed. It
+// makes no Vulkan instance and does not initialise CUDA: neither driver lets a
+// process use it whose parent has (H200, driver 580.159.04), so both are left to
+// the process that pins. The first pin of a process makes the instance, which
+// takes half a second.
 func (Backend) Open() (backend.Session, error) {
 	cu, err := cuda.Load()
 	if err != nil {
 		return nil, err
 	}
-	i, err := processInstance()
-	if err != nil {
+	if err := lookForDriver(); err != nil {
 		return nil, err
 	}
-	return &session{cuda: cu, instance: i}, nil
+	return &session{cuda: cu}, nil
 }
 
-type session struct {
-	cuda     *cuda.Driver
-	instance *instance
-}
+type session struct{ cuda *cuda.Driver }
 
 // Pin imports the allocation that the buffer lies in. FORCE_PCIE changes
 // nothing: every mapping goes through the BAR. Token and VASpace mean nothing
@@ -95,6 +94,9 @@ func (s *session) pin(req backend.PinRequest) (*pin, error) {
 	size := (req.Size + page - 1) &^ (page - 1)
 	offset := req.Addr - base
 	if req.Addr < base || offset > length || req.Size > length-offset {
+		if _, err := s.cuda.DeviceOf(req.Addr + req.Size - 1); err != nil {
+			return nil, fmt.Errorf("%d bytes at %#x end past their allocation (%d bytes at %#x): %w", req.Size, req.Addr, length, base, err)
+		}
 		return nil, fmt.Errorf("%d bytes at %#x do not lie in one allocation (that is %d bytes at %#x), and vulkan pins no more than one; pin each on its own: %w", req.Size, req.Addr, length, base, unix.ENOTSUP)
 	}
 	if err := s.cuda.SetSyncMemops(req.Addr); err != nil {
@@ -142,7 +144,11 @@ func (s *session) gpuOf(h cuda.MemHandle, addr uint64) (*gpu, error) {
 	if err != nil {
 		return nil, err
 	}
-	return s.instance.find(uuid)
+	i, err := processInstance()
+	if err != nil {
+		return nil, err
+	}
+	return i.find(uuid)
 }
 
 // importAllocation makes a Vulkan memory object of the whole allocation.

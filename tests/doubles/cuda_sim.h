@@ -115,6 +115,8 @@ struct ctx {
 	unsigned int flags;
 };
 
+#define CTX_SYNC_MEMOPS 0x80	/* in flags: what SYNC_MEMOPS is to a buffer */
+
 /* An interval of device addresses that is in use. The list is sorted. */
 struct va {
 	struct va *next;

@@ -182,13 +182,18 @@ SIM_API int cuPointerGetAttributes(unsigned int n, int *attrs, void **data, uint
 	return result;
 }
 
-/* Setting it waits for the copies that are under way. */
+/*
+ * Setting it waits for the copies that are under way. VMM memory does not have
+ * it: the driver says so too (580.159.04 on an H200, read 2026-11-21).
+ */
 static int set_sync_memops(const int *value, uint64_t addr)
 {
 	struct buffer *b = buffer_find(addr);
 
 	if (!b || !value || (*value != 0 && *value != 1))
 		return CU_INVALID_VALUE;
+	if (b->handle)
+		return CU_NOT_SUPPORTED;
 	flush();
 	b->sync_memops = *value;
 	return CU_OK;

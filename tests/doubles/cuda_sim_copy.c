@@ -135,7 +135,7 @@ static int to_device(struct ctx *ctx, uint64_t dst, const void *src, size_t size
 	result = check(dst, size, ctx->device, true);
 	if (result)
 		return result;
-	if (size <= STAGED && !any_sync_memops(dst, size))
+	if (size <= STAGED && !(ctx->flags & CTX_SYNC_MEMOPS) && !any_sync_memops(dst, size))
 		return stage(dst, src, size);
 	flush();
 	each_piece(dst, size, put_piece, (void *)(uintptr_t)src);

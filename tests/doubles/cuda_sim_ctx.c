@@ -277,6 +277,37 @@ SIM_API int cuCtxGetDevice(int *device)
 	return device ? CU_OK : CU_INVALID_VALUE;
 }
 
+SIM_API int cuCtxGetFlags(unsigned int *flags)
+{
+	struct ctx *ctx;
+	int result = enter_ctx(__func__, &ctx);
+
+	if (result)
+		return result;
+	if (flags)
+		*flags = ctx->flags;
+	leave();
+	return flags ? CU_OK : CU_INVALID_VALUE;
+}
+
+/* Scheduling (bits 0 to 2) and the two flags that a context may change. */
+SIM_API int cuCtxSetFlags(unsigned int flags)
+{
+	struct ctx *ctx;
+	int result = enter_ctx(__func__, &ctx);
+
+	if (result)
+		return result;
+	if (flags & ~(0x7u | 0x10 | CTX_SYNC_MEMOPS)) {
+		result = CU_INVALID_VALUE;
+	} else {
+		flush();
+		ctx->flags = flags;
+	}
+	leave();
+	return result;
+}
+
 SIM_API int cuCtxSynchronize(void)
 {
 	struct ctx *ctx;

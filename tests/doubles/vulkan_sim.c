@@ -165,12 +165,10 @@ static void die(const char *fmt, ...)
 static void before_fork(void)
 {
 	pthread_mutex_lock(&sim.lock);
-	pthread_mutex_lock(&faults.lock);
 }
 
 static void after_fork_parent(void)
 {
-	pthread_mutex_unlock(&faults.lock);
 	pthread_mutex_unlock(&sim.lock);
 }
 
@@ -219,11 +217,9 @@ static void check_rules(void)
 	size_t i;
 
 	sim_fault(&faults, "-");	/* reads the environment */
-	pthread_mutex_lock(&faults.lock);
 	for (i = 0; i < SIM_FAULT_RULES; i++)
 		if (faults.rules[i].name[0])
 			check_fallible(faults.env, faults.rules[i].name);
-	pthread_mutex_unlock(&faults.lock);
 }
 
 static VkResult fault(const char *function)

@@ -672,7 +672,7 @@ static int sim_mmap(struct file *filp, struct vm_area_struct *vma)
 #else
 	vma->vm_flags |= VM_IO | VM_PFNMAP | VM_DONTEXPAND | VM_DONTCOPY;
 #endif
-	vma->vm_page_prot = pgprot_writecombine(vma->vm_page_prot);
+	vma->vm_page_prot = pgprot_noncached(vma->vm_page_prot);
 	vma->vm_ops = &sim_vm_ops;
 	return 0;
 }
