@@ -42,11 +42,12 @@ static uint64_t id_of(gdr_t g)
 
 /* A call into the core, on a thread prepared for it. */
 #define IN_CORE(core, call) ({				\
+	const struct gdr_core *core_ = (core);		\
 	struct gdr_guest guest_;			\
 	int rc_;					\
 							\
-	gdr_guest_enter(&guest_);			\
-	rc_ = (core)->call;				\
+	gdr_guest_enter(&guest_, core_);		\
+	rc_ = core_->call;				\
 	gdr_guest_leave(&guest_);			\
 	rc_;						\
 })
@@ -85,8 +86,7 @@ int gdr_close(gdr_t g)
 
 	if (rc)
 		return rc;
-	if (gdr_data_in_copy())
-		return EBUSY;
+	gdr_data_forget(0);
 	return IN_CORE(core, close(id_of(g)));
 }
 
@@ -126,8 +126,7 @@ int gdr_unpin_buffer(gdr_t g, gdr_mh_t handle)
 
 	if (rc)
 		return rc;
-	if (gdr_data_in_copy())
-		return EBUSY;
+	gdr_data_forget(handle.h);
 	return IN_CORE(core, unpin(id_of(g), handle.h));
 }
 
@@ -229,8 +228,7 @@ int gdr_unmap(gdr_t g, gdr_mh_t handle, void *va, size_t size)
 
 	if (rc)
 		return rc;
-	if (gdr_data_in_copy())
-		return EBUSY;
+	gdr_data_forget(handle.h);
 	return IN_CORE(core, unmap(id_of(g), handle.h, (uintptr_t)va, size));
 }
 

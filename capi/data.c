@@ -101,10 +101,16 @@ static int take_record(struct gdr_front *front)
 	return hazard ? 0 : EAGAIN;
 }
 
+static void drop_level(struct gdr_hazard *hazard)
+{
+	hazard->level--;
+	atomic_store_explicit(&hazard->busy[hazard->level], 0, memory_order_release);
+}
+
 /*
  * Drops the levels of copies that are over because a signal handler (SIGBUS on
- * a revoked mapping, say) left them by siglongjmp: their frames lay below
- * frame, which lives. On an alternate stack addresses do not tell.
+ * a revoked mapping, say) left them by siglongjmp: their frames lay at frame,
+ * which lives, or below it. On an alternate stack addresses do not tell.
  */
 static void drop_left_copies(struct gdr_hazard *hazard, uintptr_t frame)
 {
@@ -112,18 +118,22 @@ static void drop_left_copies(struct gdr_hazard *hazard, uintptr_t frame)
 
 	if (sigaltstack(NULL, &stack) || (stack.ss_flags & SS_ONSTACK))
 		return;
-	while (hazard->level && hazard->frame[hazard->level - 1] <= frame) {
-		atomic_store_explicit(&hazard->busy[hazard->level - 1], 0, memory_order_release);
-		hazard->level--;
-	}
+	while (hazard->level && hazard->frame[hazard->level - 1] <= frame)
+		drop_level(hazard);
 }
 
-bool gdr_data_in_copy(void)
+void gdr_data_forget(uint64_t key)
 {
-	if (!record_is_ours() || !mine.hazard->level)
-		return false;
-	drop_left_copies(mine.hazard, (uintptr_t)__builtin_frame_address(0));
-	return mine.hazard->level != 0;
+	struct gdr_hazard *hazard = mine.hazard;
+
+	if (!record_is_ours())
+		return;
+	for (uint32_t i = 0; i < hazard->level; i++)
+		if (!key || atomic_load_explicit(&hazard->busy[i], memory_order_relaxed) == key)
+			atomic_store_explicit(&hazard->busy[i], 0, memory_order_release);
+	while (hazard->level &&
+	       !atomic_load_explicit(&hazard->busy[hazard->level - 1], memory_order_relaxed))
+		hazard->level--;
 }
 
 /* One copy under way: what end_copy must undo, and how the mapping is mapped. */

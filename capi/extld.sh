@@ -4,7 +4,8 @@
 #
 # Before it hands over to the compiler it takes the Go runtime's entry out of
 # .init_array, into a section of another name: loading the library then starts
-# nothing, and capi/start.c starts the runtime when it is first needed. The Go
+# nothing, and capi/start.c starts the runtime when it is first needed. It also
+# lets start.c see the runtime's signal table. The Go
 # linker calls this for small probes too; those have no go.o and pass through.
 #
 # GDR_CC and GDR_OBJCOPY name the tools, GDR_MAP the version script.
@@ -13,10 +14,13 @@ set -eu
 for arg; do
 	case $arg in
 	*/go.o)
-		"${GDR_OBJCOPY:-objcopy}" --rename-section .init_array=gdr_go_entry,alloc,load,data,contents "$arg"
+		"${GDR_OBJCOPY:-objcopy}" --rename-section .init_array=gdr_go_entry,alloc,load,data,contents \
+			--globalize-symbol=runtime.sigtable "$arg"
 		# An entry in a section of its own is an ordinary pointer, which
 		# the linker relocates; --gc-sections must not drop it.
-		set -- "$@" "-Wl,--version-script=$GDR_MAP" -Wl,-z,now -Wl,-z,relro
+		stubs=${arg%/go.o}/stubs
+		"$(dirname "$0")/stubs.sh" "$stubs"
+		set -- "$@" "-L$stubs" -Wl,--no-as-needed -l:libpthread.so.0 -l:libdl.so.2 "-Wl,--version-script=$GDR_MAP" -Wl,-z,now -Wl,-z,relro
 		;;
 	esac
 done

@@ -63,10 +63,12 @@ void gdr_log(int level, const char *fmt, ...) __attribute__((format(printf, 2, 3
 void gdr_data_init(void);
 
 /*
- * Marks the calling thread as outside any copy that a siglongjmp has left, and
- * says whether one is still under way below us on the stack.
+ * Ends what this thread's record says of copies through key, or of all copies
+ * for key 0. Called before a mapping goes: the thread that takes it down is in
+ * no copy, but a siglongjmp out of one may have left its record set, and the
+ * unmap would wait for it for ever.
  */
-bool gdr_data_in_copy(void);
+void gdr_data_forget(uint64_t key);
 
 /* The hidden name of gdr_open, whose address no interposer can change. */
 void *gdr_open_here(void);

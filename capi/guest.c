@@ -7,27 +7,35 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-/* Whether this thread has been inside a Go core of this object before. */
-static __thread bool entered __attribute__((tls_model("initial-exec")));
+/* The Go core that this thread was inside last. */
+static __thread const void *entered __attribute__((tls_model("initial-exec")));
 
-void gdr_guest_enter(struct gdr_guest *g)
+void gdr_guest_faults(sigset_t *set)
 {
-	sigset_t block;
+	sigemptyset(set);
+	sigaddset(set, SIGSEGV);
+	sigaddset(set, SIGBUS);
+	sigaddset(set, SIGFPE);
+	sigaddset(set, SIGILL);
+	sigaddset(set, SIGTRAP);
+	sigaddset(set, SIGABRT);
+	sigaddset(set, SIGSYS);
+}
 
-	/* A fault cannot wait: blocked, it would kill the process unheard. */
+void gdr_guest_enter(struct gdr_guest *g, const void *core)
+{
+	sigset_t block, faults;
+
 	sigfillset(&block);
-	sigdelset(&block, SIGSEGV);
-	sigdelset(&block, SIGBUS);
-	sigdelset(&block, SIGFPE);
-	sigdelset(&block, SIGILL);
-	sigdelset(&block, SIGTRAP);
-	sigdelset(&block, SIGABRT);
-	sigdelset(&block, SIGSYS);
+	gdr_guest_faults(&faults);
+	for (int sig = 1; sig < NSIG; sig++)
+		if (sigismember(&faults, sig) == 1)
+			sigdelset(&block, sig);
 	pthread_sigmask(SIG_BLOCK, &block, &g->mask);
 	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &g->cancel);
-	g->first = !entered;
+	g->first = entered != core;
 	if (g->first) {
-		entered = true;
+		entered = core;
 		sigaltstack(NULL, &g->altstack);
 	}
 }

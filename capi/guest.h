@@ -26,7 +26,11 @@ struct gdr_guest {
 	bool first;
 };
 
-void gdr_guest_enter(struct gdr_guest *g);
+/* The signals that cannot wait: blocked, a fault kills the process unheard. */
+void gdr_guest_faults(sigset_t *set);
+
+/* core tells one Go runtime from another: each gets to know a thread anew. */
+void gdr_guest_enter(struct gdr_guest *g, const void *core);
 void gdr_guest_leave(const struct gdr_guest *g);
 
 /* Every signal's disposition, to put back what starting the runtime changes. */

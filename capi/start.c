@@ -23,8 +23,8 @@
 #include <string.h>
 #include <sys/auxv.h>
 #include <sys/mman.h>
+#include <sys/sendfile.h>
 #include <sys/stat.h>
-#include <sys/sysmacros.h>
 #include <unistd.h>
 
 #ifndef MADV_WIPEONFORK
@@ -51,6 +51,50 @@ typedef void (*go_entry_fn)(int argc, char **argv, char **envp);
 extern const go_entry_fn __start_gdr_go_entry[]
 	__attribute__((weak, visibility("hidden")));
 
+/*
+ * The runtime's table of signals, and the flag by which it keeps a signal
+ * unblocked in its own threads whatever mask they inherit. It does so for
+ * SIGCHLD and SIGPROF, among others: a host's handler would run on a thread, and
+ * maybe on a stack, that is not the host's, and a host that waits for a signal
+ * that all of its threads block would miss it. So that flag is cleared before
+ * the runtime starts, but for faults. Go 1.26: struct sigTabT and
+ * _SigUnblock of package runtime.
+ */
+struct go_signal {
+	int32_t flags;
+	const char *name;	/* not terminated */
+	int64_t name_len;
+};
+
+#define GO_SIGNALS 65
+#define GO_SIG_UNBLOCK (1 << 7)
+
+extern struct go_signal go_sigtable[GO_SIGNALS]
+	__asm__("runtime.sigtable") __attribute__((weak, visibility("hidden")));
+
+static bool go_sigtable_is_known(void)
+{
+	static const char hup[] = "SIGHUP: terminal line hangup";
+
+	return go_sigtable && go_sigtable[SIGHUP].name_len == sizeof(hup) - 1 &&
+	       !memcmp(go_sigtable[SIGHUP].name, hup, sizeof(hup) - 1) &&
+	       (go_sigtable[SIGCHLD].flags & GO_SIG_UNBLOCK);
+}
+
+static void keep_signals_from_go_threads(void)
+{
+	sigset_t faults;
+
+	if (!go_sigtable_is_known()) {
+		gdr_log(GDR_LOG_WARN, "this Go runtime's signal table is not the one expected: its threads may take the host's SIGCHLD and SIGPROF");
+		return;
+	}
+	gdr_guest_faults(&faults);
+	for (int sig = 1; sig < GO_SIGNALS; sig++)
+		if (sigismember(&faults, sig) != 1)
+			go_sigtable[sig].flags &= ~GO_SIG_UNBLOCK;
+}
+
 static void run_go_entry(void)
 {
 	/*
@@ -75,6 +119,7 @@ static void run_go_entry(void)
 		block.auxv[i][0] = types[i];
 		block.auxv[i][1] = getauxval(types[i]);
 	}
+	keep_signals_from_go_threads();
 	__start_gdr_go_entry[0](1, block.argv, block.envp);
 }
 
@@ -89,7 +134,7 @@ static int core_start(uint32_t epoch, struct gdr_table **table)
 
 	if (!saved)
 		return ENOMEM;
-	gdr_guest_enter(&guest);
+	gdr_guest_enter(&guest, &gdr_own_core);
 	if (!running) {
 		running = true;
 		run_go_entry();
@@ -133,7 +178,7 @@ static int open_own_file(void)
 	char *line = NULL;
 	size_t room = 0;
 	int fd = -1, at;
-	struct stat st;
+	struct statx st;
 	FILE *maps;
 
 	maps = fopen("/proc/self/maps", "re");
@@ -148,7 +193,8 @@ static int open_own_file(void)
 		fd = open(line + at, O_RDONLY | O_CLOEXEC);
 		break;
 	}
-	if (fd >= 0 && (fstat(fd, &st) || st.st_ino != inode)) {
+	/* statx, for fstat ties the library to glibc 2.33. */
+	if (fd >= 0 && (statx(fd, "", AT_EMPTY_PATH, STATX_INO, &st) || st.stx_ino != inode)) {
 		close(fd);
 		fd = -1;
 		errno = ESTALE;
@@ -161,20 +207,18 @@ static int open_own_file(void)
 /* Returns a memory file with the content of fd, or -1. */
 static int copy_to_memory(int fd)
 {
-	char buf[1 << 16];
 	ssize_t n;
 	int mem;
 
 	mem = memfd_create("libgdrapi", MFD_CLOEXEC);
 	if (mem < 0)
 		return -1;
-	while ((n = read(fd, buf, sizeof(buf))) != 0) {
-		if (n < 0 && errno == EINTR)
-			continue;
-		if (n < 0 || write(mem, buf, n) != n) {
-			close(mem);
-			return -1;
-		}
+	do
+		n = sendfile(mem, fd, NULL, 1 << 30);
+	while (n > 0 || (n < 0 && errno == EINTR));
+	if (n < 0) {
+		close(mem);
+		return -1;
 	}
 	return mem;
 }

@@ -12,8 +12,9 @@
  * Errors.  0 is success. A failure is a positive errno value, returned; errno
  * itself is not part of the interface. Out-parameters are written on success
  * alone. A NULL out-parameter, a NULL or unknown gdr_t, and a gdr_mh_t that is
- * stale, made up, or of another gdr_t are EINVAL. With GDRCOPY_ENABLE_LOGGING
- * set, one line on stderr says what went wrong and what to do about it.
+ * stale, made up, or of another gdr_t are EINVAL. A driver that fails for
+ * reasons of its own is EIO. With GDRCOPY_ENABLE_LOGGING set, one line on
+ * stderr says what went wrong and what to do about it.
  *
  * Units.  Sizes are bytes. A GPU address is the integer value of a CUdeviceptr
  * or of a pointer that the CUDA runtime returned. Sizes given to gdr_map and
@@ -164,9 +165,8 @@ gdr_t gdr_open(void);
  * (gdrapi_ext.h). It waits for copies in progress. A load or store to a
  * mapping of @g faults from then on.
  *
- * Returns: 0; EINVAL for a @g that is NULL, unknown or closed; EBUSY in a signal
- * handler that interrupted a copy, which waiting for could never end; EACCES in
- * a forked child.
+ * Returns: 0; EINVAL for a @g that is NULL, unknown or closed; EACCES in a forked
+ * child. Not for signal handlers: it waits, and it takes locks.
  */
 int gdr_close(gdr_t g);
 
@@ -222,8 +222,7 @@ int gdr_pin_buffer_v2(gdr_t g, unsigned long addr, size_t size, uint32_t flags,
  *
  * A mapping that is left is taken down first, after the copies in progress.
  *
- * Returns: 0; EINVAL; EBUSY in a signal handler that interrupted a copy; EACCES
- * in a forked child.
+ * Returns: 0; EINVAL; EACCES in a forked child. Not for signal handlers.
  */
 int gdr_unpin_buffer(gdr_t g, gdr_mh_t handle);
 
@@ -305,8 +304,8 @@ int gdr_map_v2(gdr_t g, gdr_mh_t handle, void **va, size_t size, int flags);
  * mapped again, perhaps elsewhere.
  *
  * Returns: 0; EINVAL when the buffer is not mapped or when @va or @size is
- * not the mapping's, which then stays; EBUSY in a signal handler that
- * interrupted a copy; EACCES in a forked child.
+ * not the mapping's, which then stays; EACCES in a forked child. Not for signal
+ * handlers.
  */
 int gdr_unmap(gdr_t g, gdr_mh_t handle, void *va, size_t size);
 
@@ -324,8 +323,10 @@ int gdr_unmap(gdr_t g, gdr_mh_t handle, void *va, size_t size);
  * lock, makes no system call and may be used in a signal handler.
  *
  * Returns: 0; EINVAL when the buffer is not mapped, when the range is not all
- * inside its mapping, and for a NULL pointer; EACCES in a forked child. A
- * @size of 0 returns 0 for every mapped buffer, whatever the pointers.
+ * inside its mapping, and for a NULL pointer; EAGAIN when 65536 threads copy
+ * already, or when signal handlers have interrupted three copies of this thread;
+ * EACCES in a forked child. A @size of 0 returns 0 for every mapped buffer,
+ * whatever the pointers.
  */
 int gdr_copy_to_mapping(gdr_mh_t handle, void *map_d_ptr, const void *h_ptr,
 			size_t size);

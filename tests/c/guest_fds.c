@@ -152,6 +152,33 @@ static void open_without_fds(void)
 	expect_is(gdr_close(g), 0);
 }
 
+/*
+ * The core makes file descriptors of its own when it first needs a timer, for
+ * example to give memory back. A host that has none left must not pay for it.
+ */
+static void work_without_fds(void)
+{
+	gdr_t g = open_or_fail();
+	struct rlimit old;
+	struct buffer b;
+	gdr_mh_t mh;
+	void *va;
+
+	alloc_buffer(g, &b, 64 * KIB);
+	expect_is(gdr_pin_buffer(g, b.dptr, b.size, 0, 0, &b.mh), 0);
+	old = leave_fds(0);
+	for (long i = 0; i < 100000; i++) {
+		expect_is(gdr_map(g, b.mh, &va, b.size), 0);
+		expect_is(gdr_unmap(g, b.mh, va, b.size), 0);
+		expect_is(gdr_unpin_buffer(g, (gdr_mh_t){ 1 }), EINVAL);
+	}
+	sleep_us(300000);
+	expect_is(setrlimit(RLIMIT_NOFILE, &old), 0);
+	expect_is(gdr_unpin_buffer(g, b.mh), 0);
+	expect_is(gdr_pin_buffer(g, b.dptr, b.size, 0, 0, &mh), 0);
+	expect_is(gdr_close(g), 0);
+}
+
 static void child_reopens_without_fds(void *unused)
 {
 	struct rlimit old = leave_fds(1);
@@ -180,6 +207,7 @@ static const struct guest_case cases[] = {
 	{ "out of fds: EMFILE, and back", emfile, 60, 0 },
 	{ "gdr_open works after one that had no fds", open_without_fds, 60, 0 },
 	{ "so does a forked child's", fork_without_fds, 60, 0 },
+	{ "work goes on for long with no fds", work_without_fds, 60, 0 },
 	{ NULL, NULL, 0, 0 }
 };
 

@@ -152,7 +152,7 @@ static void basic_v2(struct env *e)
 	gdr_info_t info;
 	struct buf b;
 	gdr_mh_t mh;
-	struct map m;
+	struct map m = { 0 };
 
 	start(e);
 	buf_alloc(e, &b, usual_kind(e), 2 * GPU_PAGE_SIZE);
@@ -173,7 +173,7 @@ static void force_pcie(struct env *e)
 	gdr_info_t info;
 	gdr_mh_t mh;
 	struct buf b;
-	struct map m;
+	struct map m = { 0 };
 
 	start(e);
 	buf_alloc(e, &b, usual_kind(e), GPU_PAGE_SIZE);

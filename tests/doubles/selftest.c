@@ -33,7 +33,7 @@ long tap_is(long got, long want, const char *what, const char *file, int line)
 
 int tap_end(void)
 {
-	printf("1..%u\n# %u passed, %u failed, 0 skipped\n", passed + failed, passed, failed);
+	printf("1..%u\n%u passed, %u failed, 0 skipped\n", passed + failed, passed, failed);
 	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
 }
 

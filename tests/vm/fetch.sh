@@ -65,13 +65,9 @@ fetch_headers() {
 	vm_unpack "$1" "linux-headers-$rel" "$3"
 	vm_unpack "$1" "linux-headers-$kb-common" "$3"
 	# The build's own tools run here, whatever they build for.
-	# shellcheck disable=SC2030,SC2031 # for these lines alone
-	(
-		VM_ARCH=amd64
-		vm_suite "$1"
-		kbuild=$(newest "$1" "linux-kbuild-${kb//+/\\+}")
-		vm_unpack "$1" "${kbuild:-linux-kbuild-$2}" "$3"
-	)
+	VM_ARCH=amd64 vm_suite "$1"
+	kbuild=$(VM_ARCH=amd64 newest "$1" "linux-kbuild-${kb//+/\\+}")
+	VM_ARCH=amd64 vm_unpack "$1" "${kbuild:-linux-kbuild-$2}" "$3"
 	absolute "$3"
 	printf '%s\n' "$rel"
 }
