@@ -5,6 +5,7 @@
  * Each checks its pointers, sees that the handles belong to this process, and
  * hands over to the core. include/gdrapi.h documents them.
  */
+#define _GNU_SOURCE
 #include "front.h"
 #include "guest.h"
 
@@ -55,8 +56,12 @@ static uint64_t id_of(gdr_t g)
 gdr_t gdr_open(void)
 {
 	const char *dmabuf = getenv("GDRCOPY_USE_DMABUF_MMAP");
+	/* These name files, so a privileged process takes none from its caller. */
+	const char *vk_files = secure_getenv("VK_DRIVER_FILES");
+	const char *vk_files_old = secure_getenv("VK_ICD_FILENAMES");
 	struct gdr_options opts = {
 		.backend = getenv("GDRCOPY_BACKEND"),
+		.vk_driver_files = vk_files ? vk_files : vk_files_old,
 		.force_dmabuf = dmabuf && !strcmp(dmabuf, "1"),
 		.log_level = gdr_log_level(),
 	};

@@ -88,7 +88,7 @@ func open(t *testing.T) (*Library, *fake, Handle) {
 	t.Helper()
 	f := &fake{fail: map[string]error{}}
 	saved := backends
-	backends = []backend.Backend{f}
+	backends = func(Options) []backend.Backend { return []backend.Backend{f} }
 	t.Cleanup(func() { backends = saved })
 	l, err := New(1)
 	require.NoError(t, err)

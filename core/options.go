@@ -12,17 +12,21 @@ import (
 )
 
 // backends lists them in the order in which Open tries them. A new backend is
-// one line here.
-var backends = []backend.Backend{
-	gdrdrv.Backend{},
-	dmabuf.Backend{},
-	vulkan.Backend{},
+// one line here. It is a variable for the tests.
+var backends = func(opts Options) []backend.Backend {
+	return []backend.Backend{
+		gdrdrv.Backend{},
+		dmabuf.Backend{},
+		vulkan.Backend{DriverFiles: opts.VulkanDriverFiles},
+	}
 }
 
 // Options are what the environment of the host process asks for.
 type Options struct {
 	Backend     string // GDRCOPY_BACKEND: force the one of that name; "" for none
 	ForceDMABuf bool   // GDRCOPY_USE_DMABUF_MMAP=1
+
+	VulkanDriverFiles string // VK_DRIVER_FILES, or VK_ICD_FILENAMES, its older name
 }
 
 // choose lists the backends to try, in order.
@@ -31,10 +35,11 @@ func choose(opts Options) ([]backend.Backend, error) {
 	if name == "" && opts.ForceDMABuf {
 		name = dmabuf.Backend{}.Name()
 	}
+	all := backends(opts)
 	if name == "" {
-		return backends, nil
+		return all, nil
 	}
-	for _, b := range backends {
+	for _, b := range all {
 		if b.Name() == name {
 			return []backend.Backend{b}, nil
 		}

@@ -7,12 +7,12 @@ T         := tests/c
 D         := $(B)/doubles
 BIN       := $(B)/bin
 RUN       := tests/run.sh
-SIM       := env LD_LIBRARY_PATH=$(abspath $(D)):$(abspath $(B)) GDR_TEST_DOUBLES=1
-SIMASAN   := env LD_LIBRARY_PATH=$(abspath $(D)):$(abspath $(B)/asan) ASAN_OPTIONS=detect_leaks=0:detect_stack_use_after_return=0
+SIM       := env LD_LIBRARY_PATH=$(abspath $(D)):$(abspath $(B)) VK_DRIVER_FILES=$(abspath $(D))/nvidia_icd.json GDR_TEST_DOUBLES=1
+SIMASAN   := env LD_LIBRARY_PATH=$(abspath $(D)):$(abspath $(B)/asan) VK_DRIVER_FILES=$(abspath $(D))/nvidia_icd.json ASAN_OPTIONS=detect_leaks=0:detect_stack_use_after_return=0
 CLANG     ?= clang
 
 TOOLS     := $(addprefix $(BIN)/gdrcopy_,sanity copybw copylat apiperf pplat report)
-DOUBLES   := $(D)/libcuda.so.1 $(D)/libvulkan.so.1
+DOUBLES   := $(D)/libcuda.so.1 $(D)/libvulkan.so.1 $(D)/nvidia_icd.json
 GUESTS    := $(patsubst $(T)/guest_%.c,%,$(filter-out $(T)/guest_tsan.c,$(wildcard $(T)/guest_*.c)))
 CHECKS    := $(addprefix $(BIN)/,copy_test abi_layout abi_cpp badinput doubles_selftest vulkan_selftest) \
 	     $(addprefix $(BIN)/guest_,$(GUESTS))
@@ -27,6 +27,11 @@ $(D)/libcuda.so.1: $(wildcard tests/doubles/cuda_sim*.[ch]) $(wildcard tests/dou
 $(D)/libvulkan.so.1: tests/doubles/vulkan_sim.c $(wildcard tests/doubles/sim_*.[ch])
 	@mkdir -p $(@D)
 	$(CC) -shared -fPIC -fvisibility=hidden -std=gnu11 $(CFLAGS) $(WARN) -Wl,-soname,$(@F) -o $@ $(filter %.c,$^) -lpthread
+
+# The simulated loader has its driver built in; the library looks for a manifest.
+$(D)/nvidia_icd.json:
+	@mkdir -p $(@D)
+	echo '{ "ICD": { "library_path": "libvulkan.so.1" } }' >$@
 
 # Programs that use the library find it beside them, or where it is installed.
 LINK      = -L$(B) -lgdrapi -ldl -lpthread -lm -Wl,-rpath,'$$ORIGIN/..:$(libdir)'
@@ -119,12 +124,12 @@ lint: $(DOUBLES)
 	$(GO) vet ./...
 	$(GO) run $(STATICCHECK) ./...
 	shellcheck capi/*.sh tests/*.sh $(T)/*.sh .ci/run
-	@mkdir -p $(B)/cgo
-	cd capi && $(GO) tool cgo -objdir ../$(B)/cgo -- main.go
+	@mkdir -p $(B)/_cgo
+	cd capi && $(GO) tool cgo -objdir ../$(B)/_cgo -- main.go
 	for cc in $(CC) $(CLANG); do for f in capi/*.c; do \
-		$$cc -std=gnu11 -O2 $(WARN) -Icapi -I$(B)/cgo -fsyntax-only $$f || exit 1; done; \
+		$$cc -std=gnu11 -O2 $(WARN) -Icapi -I$(B)/_cgo -fsyntax-only $$f || exit 1; done; \
 		for f in $(T)/*.c tests/doubles/*.c; do \
 		$$cc $(C11) -O2 -Icapi -fsyntax-only $$f || exit 1; done; done
-	aarch64-linux-gnu-gcc -std=gnu11 -O2 $(WARN) -Icapi -I$(B)/cgo -fsyntax-only capi/*.c
+	aarch64-linux-gnu-gcc -std=gnu11 -O2 $(WARN) -Icapi -I$(B)/_cgo -fsyntax-only capi/*.c
 	GOARCH=arm64 $(GO) vet ./core/...
 	GOARCH=ppc64le $(GO) vet ./core/...

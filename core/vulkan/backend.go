@@ -27,21 +27,27 @@ const major, minor = 2, 6
 const waysOut = "allocate with gdr_mem_alloc, or with cuMemCreate and CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, or load gdrdrv, or use a driver of CUDA 13.3 or later"
 
 // Backend is the vulkan backend.
-type Backend struct{}
+type Backend struct {
+	// DriverFiles is the host's VK_DRIVER_FILES, by which the loader finds
+	// drivers in place of the usual folders; "" where it is not set.
+	DriverFiles string
+}
 
 func (Backend) Name() string { return "vulkan" }
 
-// Open loads CUDA and Vulkan and sees that a Vulkan driver is installed. It
-// makes no Vulkan instance and does not initialise CUDA: neither driver lets a
-// process use it whose parent has (H200, driver 580.159.04), so both are left to
-// the process that pins. The first pin of a process makes the instance, which
-// takes half a second.
-func (Backend) Open() (backend.Session, error) {
+// Open loads CUDA and Vulkan and sees that an NVIDIA Vulkan driver is installed.
+// It calls neither driver: neither lets a process use it whose parent has (H200,
+// driver 580.159.04), so both are left to the process that pins. The first pin
+// of a process makes the Vulkan instance, which takes half a second.
+func (b Backend) Open() (backend.Session, error) {
 	cu, err := cuda.Load()
 	if err != nil {
 		return nil, err
 	}
-	if err := lookForDriver(); err != nil {
+	if _, err := loadAPI(); err != nil {
+		return nil, err
+	}
+	if err := lookForDriver(b.DriverFiles); err != nil {
 		return nil, err
 	}
 	return &session{cuda: cu}, nil
@@ -72,12 +78,15 @@ func (s *session) Pin(req backend.PinRequest) (backend.Pin, error) {
 }
 
 // pin does the work of Pin on a thread with a current context.
-func (s *session) pin(req backend.PinRequest) (*pin, error) {
+func (s *session) pin(req backend.PinRequest) (_ *pin, err error) {
 	h, err := s.cuda.MemRetainAllocationHandle(req.Addr)
 	if err != nil {
 		return nil, s.explain(req.Addr, err)
 	}
 	defer func() {
+		if err == nil {
+			return // the pin keeps it
+		}
 		if err := s.cuda.MemRelease(h); err != nil {
 			log.Warnf("a reference to the GPU memory at %#x is lost: %v", req.Addr, err)
 		}
@@ -106,11 +115,14 @@ func (s *session) pin(req backend.PinRequest) (*pin, error) {
 	if err != nil {
 		return nil, err
 	}
-	memory, err := s.importAllocation(g, dev, h, length)
-	if err != nil {
+	p := &pin{
+		cuda: s.cuda, allocation: h, length: length, gpu: g, device: dev,
+		addr: req.Addr, offset: offset, size: size, page: page,
+	}
+	if err := p.importAllocation(); err != nil {
 		return nil, err
 	}
-	return &pin{api: g.api, device: dev, memory: memory, addr: req.Addr, offset: offset, size: size, page: page}, nil
+	return p, nil
 }
 
 // explain tells plain CUDA memory from what is no GPU memory, once CUDA has no
@@ -151,20 +163,6 @@ func (s *session) gpuOf(h cuda.MemHandle, addr uint64) (*gpu, error) {
 	return i.find(uuid)
 }
 
-// importAllocation makes a Vulkan memory object of the whole allocation.
-func (s *session) importAllocation(g *gpu, dev deviceHandle, h cuda.MemHandle, size uint64) (memoryHandle, error) {
-	fd, err := s.cuda.MemExport(h)
-	if err != nil {
-		return 0, err
-	}
-	memory, err := g.api.importMemory(dev, fd, size, g.memoryType)
-	if err != nil {
-		_ = sys.Close(fd)
-		return 0, fmt.Errorf("cannot import %d bytes of CUDA memory into Vulkan: %w", size, err)
-	}
-	return memory, nil
-}
-
 func (s *session) Attribute(a backend.Attr) (int, error) {
 	switch a {
 	case backend.AttrPersistentMapping, backend.AttrForcePCIe:
@@ -180,14 +178,43 @@ func (s *session) Version() (int, int) { return major, minor }
 // Close leaves the instance, and the devices, to later sessions.
 func (s *session) Close() error { return nil }
 
-// pin is one Vulkan memory object. va is not 0 while it is mapped.
+// pin is one CUDA allocation, of which it holds a reference, and a Vulkan memory
+// object of the whole of it. memory is 0 after an Unmap, until the next Map. va
+// is not 0 while it is mapped.
 type pin struct {
-	api    *api
-	device deviceHandle
-	memory memoryHandle
+	cuda       *cuda.Driver
+	allocation cuda.MemHandle
+	length     uint64 // of the allocation
+	gpu        *gpu
+	device     deviceHandle
+	memory     memoryHandle
 
 	addr, offset, size, page uint64 // size is in whole pages
 	va                       uintptr
+}
+
+// importAllocation makes the Vulkan memory object, if there is none.
+func (p *pin) importAllocation() error {
+	if p.memory != 0 {
+		return nil
+	}
+	fd, err := p.cuda.MemExport(p.allocation)
+	if err != nil {
+		return err
+	}
+	p.memory, err = p.gpu.api.importMemory(p.device, fd, p.length, p.gpu.memoryType)
+	if err != nil {
+		_ = sys.Close(fd)
+		return fmt.Errorf("importing %d bytes of CUDA memory into Vulkan: %w", p.length, err)
+	}
+	return nil
+}
+
+func (p *pin) dropImport() {
+	if p.memory != 0 {
+		p.gpu.api.freeMemory(p.device, p.memory)
+		p.memory = 0
+	}
 }
 
 // Info gives the address that the caller pinned, and the caller's size in
@@ -206,12 +233,15 @@ func (p *pin) Map(size uint64, want backend.MappingType) (uintptr, backend.Mappi
 	if size == 0 || size > p.size || p.va != 0 {
 		return 0, backend.None, unix.EINVAL
 	}
-	va, err := p.api.mapMemory(p.device, p.memory, p.offset, size)
+	if err := p.importAllocation(); err != nil {
+		return 0, backend.None, err
+	}
+	va, err := p.gpu.api.mapMemory(p.device, p.memory, p.offset, size)
 	if err != nil {
 		return 0, backend.None, err
 	}
 	if uint64(va)%p.page != 0 {
-		p.api.unmapMemory(p.device, p.memory)
+		p.gpu.api.unmapMemory(p.device, p.memory)
 		return 0, backend.None, fmt.Errorf("vkMapMemory gave %#x, which is not aligned to a page: %w", va, unix.EIO)
 	}
 	// The driver's mappings are not for children to inherit. Some drivers have
@@ -223,12 +253,15 @@ func (p *pin) Map(size uint64, want backend.MappingType) (uintptr, backend.Mappi
 	return va, backend.WC, nil
 }
 
+// Unmap frees the memory object with the mapping: vkUnmapMemory alone leaves the
+// pages accessible (H200, driver 580.159.04).
 func (p *pin) Unmap() error {
 	if p.va == 0 {
 		return unix.EINVAL
 	}
-	p.api.unmapMemory(p.device, p.memory)
+	p.gpu.api.unmapMemory(p.device, p.memory)
 	p.va = 0
+	p.dropImport()
 	return nil
 }
 
@@ -236,7 +269,6 @@ func (p *pin) Unmap() error {
 func (p *pin) CallbackFlag() (int, error) { return 0, nil }
 
 func (p *pin) Unpin() error {
-	p.api.freeMemory(p.device, p.memory)
-	p.memory = 0
-	return nil
+	p.dropImport()
+	return p.cuda.MemRelease(p.allocation)
 }

@@ -3,6 +3,7 @@ package vulkan
 import (
 	"errors"
 	"os"
+	"path/filepath"
 	"testing"
 
 	"gdrapi/core/backend"
@@ -28,8 +29,11 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
+// installed is the backend with the driver that the environment names.
+func installed() Backend { return Backend{DriverFiles: os.Getenv("VK_DRIVER_FILES")} }
+
 func openSession(t *testing.T) *session {
-	s, err := Backend{}.Open()
+	s, err := installed().Open()
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, s.Close()) })
 	return s.(*session)
@@ -58,12 +62,40 @@ func TestInstanceIsMadeOnce(t *testing.T) {
 	require.Same(t, first, again)
 }
 
-func TestOpenWithoutADevice(t *testing.T) {
+func TestOpenWithoutADriver(t *testing.T) {
+	cudatest.Need(t)
+	dir := t.TempDir()
+	write := func(name, text string) string {
+		path := filepath.Join(dir, name)
+		require.NoError(t, os.WriteFile(path, []byte(text), 0o600))
+		return path
+	}
+	for _, c := range []struct{ what, files, line string }{
+		{"no file", filepath.Join(dir, "none.json"), "no NVIDIA Vulkan driver"},
+		{"no JSON", write("text.json", "text"), "invalid character"},
+		{"no library", write("empty.json", "{}"), "names no library"},
+		{"a library that is not there", write("gone.json", `{"ICD":{"library_path":"libgone.so.0"}}`), "libgone"},
+		{"a relative path", write("relative.json", `{"ICD":{"library_path":"./libgone.so.0"}}`), dir},
+		{"a folder of these", dir, "names no library"},
+	} {
+		_, err := Backend{DriverFiles: c.files}.Open()
+		require.ErrorIs(t, err, unix.ENODEV, c.what)
+		require.ErrorContains(t, err, c.line, c.what)
+	}
+	good := write("good.json", `{"ICD":{"library_path":"libvulkan.so.1"}}`)
+	_, err := Backend{DriverFiles: filepath.Join(dir, "none.json") + ":" + good}.Open()
+	require.NoError(t, err)
+}
+
+func TestPinWithoutADevice(t *testing.T) {
 	if !cudatest.InChild(t, "VULKAN_SIM_DEVICES=0") {
 		return
 	}
-	_, err := Backend{}.Open()
-	require.ErrorIs(t, err, unix.ENODEV)
+	sim := cudatest.Need(t)
+	addr, _ := sim.VMM(0, 1, posixFD)
+	live := sim.Live()
+	require.ErrorIs(t, mapOnce(addr), unix.ENODEV)
+	require.Equal(t, live, sim.Live())
 }
 
 func TestAttributes(t *testing.T) {
@@ -367,7 +399,7 @@ func TestEveryVulkanFailure(t *testing.T) {
 
 // mapOnce goes all the way to a mapping and back.
 func mapOnce(addr uint64) error {
-	s, err := Backend{}.Open()
+	s, err := installed().Open()
 	if err != nil {
 		return err
 	}
@@ -434,7 +466,7 @@ func TestManyThreads(t *testing.T) {
 	addr, _ := sim.VMM(0, 1, posixFD)
 	live := sim.Live()
 	cudatest.Together(threads, func(i int) {
-		s, err := Backend{}.Open()
+		s, err := installed().Open()
 		if err != nil {
 			t.Errorf("thread %d: %v", i, err)
 			return

@@ -47,26 +47,6 @@ func processInstance() (*instance, error) {
 	return i, err
 }
 
-// installHint says what a machine without a usable Vulkan driver lacks.
-const installHint = "let VK_DRIVER_FILES name the NVIDIA driver's nvidia_icd.json, and have the libraries it needs (libegl1 and libgl1 on Debian)"
-
-// lookForDriver sees whether the loader finds a driver, without starting it.
-// The extension is one that a driver has and the loader by itself has not.
-func lookForDriver() error {
-	a, err := loadAPI()
-	if err != nil {
-		return err
-	}
-	ok, err := a.hasInstanceExtension(externalMemoryCapabilities)
-	if err != nil {
-		return err
-	}
-	if !ok {
-		return fmt.Errorf("the Vulkan loader finds no driver; %s: %w", installHint, unix.ENODEV)
-	}
-	return nil
-}
-
 func newInstance() (*instance, error) {
 	a, err := loadAPI()
 	if err != nil {

@@ -19,8 +19,7 @@ const loaderName = "libvulkan.so.1"
 type symbol int
 
 const (
-	symEnumerateInstanceExtensionProperties symbol = iota
-	symCreateInstance
+	symCreateInstance symbol = iota
 	symDestroyInstance
 	symEnumeratePhysicalDevices
 	symEnumerateDeviceExtensionProperties
@@ -35,18 +34,17 @@ const (
 )
 
 var names = [symbolCount]string{
-	symEnumerateInstanceExtensionProperties: "vkEnumerateInstanceExtensionProperties",
-	symCreateInstance:                       "vkCreateInstance",
-	symDestroyInstance:                      "vkDestroyInstance",
-	symEnumeratePhysicalDevices:             "vkEnumeratePhysicalDevices",
-	symEnumerateDeviceExtensionProperties:   "vkEnumerateDeviceExtensionProperties",
-	symGetPhysicalDeviceProperties2:         "vkGetPhysicalDeviceProperties2",
-	symGetPhysicalDeviceMemoryProperties:    "vkGetPhysicalDeviceMemoryProperties",
-	symCreateDevice:                         "vkCreateDevice",
-	symAllocateMemory:                       "vkAllocateMemory",
-	symFreeMemory:                           "vkFreeMemory",
-	symMapMemory:                            "vkMapMemory",
-	symUnmapMemory:                          "vkUnmapMemory",
+	symCreateInstance:                     "vkCreateInstance",
+	symDestroyInstance:                    "vkDestroyInstance",
+	symEnumeratePhysicalDevices:           "vkEnumeratePhysicalDevices",
+	symEnumerateDeviceExtensionProperties: "vkEnumerateDeviceExtensionProperties",
+	symGetPhysicalDeviceProperties2:       "vkGetPhysicalDeviceProperties2",
+	symGetPhysicalDeviceMemoryProperties:  "vkGetPhysicalDeviceMemoryProperties",
+	symCreateDevice:                       "vkCreateDevice",
+	symAllocateMemory:                     "vkAllocateMemory",
+	symFreeMemory:                         "vkFreeMemory",
+	symMapMemory:                          "vkMapMemory",
+	symUnmapMemory:                        "vkUnmapMemory",
 }
 
 // Handles of the API; 0 is no object.
@@ -134,24 +132,11 @@ func (a *api) physicalDevices(h instanceHandle) ([]physicalDeviceHandle, error) 
 	})
 }
 
-// hasInstanceExtension says whether the loader, or a driver it found, has the
-// extension.
-func (a *api) hasInstanceExtension(name string) (bool, error) {
-	return lists(name, func(n *uint32, first uintptr) error {
-		return a.call(symEnumerateInstanceExtensionProperties, 0, uintptr(unsafe.Pointer(n)), first)
-	})
-}
-
 // hasExtension says whether a device has the extension.
 func (a *api) hasExtension(pd physicalDeviceHandle, name string) (bool, error) {
-	return lists(name, func(n *uint32, first uintptr) error {
+	list, err := enumerate[extensionProperties](func(n *uint32, first uintptr) error {
 		return a.call(symEnumerateDeviceExtensionProperties, uintptr(pd), 0, uintptr(unsafe.Pointer(n)), first)
 	})
-}
-
-// lists says whether the extensions that get enumerates have name among them.
-func lists(name string, get func(n *uint32, first uintptr) error) (bool, error) {
-	list, err := enumerate[extensionProperties](get)
 	for i := range list {
 		if got, _, _ := bytes.Cut(list[i].extensionName[:], []byte{0}); string(got) == name {
 			return true, nil

@@ -20,19 +20,17 @@ const (
 )
 
 const (
-	apiVersion11         = 1<<22 | 1<<12
-	handleTypeOpaqueFD   = 1 // VkExternalMemoryHandleTypeFlagBits
-	memoryDeviceLocal    = 1 // VkMemoryPropertyFlagBits
-	memoryHostVisible    = 2
-	memoryHostCoherent   = 4
-	memoryHostCached     = 8
-	maxMemoryTypes       = 32
-	maxMemoryHeaps       = 16
-	maxExtensionNameSize = 256
-	externalMemoryFd     = "VK_KHR_external_memory_fd"
-
-	externalMemoryCapabilities = "VK_KHR_external_memory_capabilities"
-	physicalDeviceTypeCPU      = 4
+	apiVersion11          = 1<<22 | 1<<12
+	handleTypeOpaqueFD    = 1 // VkExternalMemoryHandleTypeFlagBits
+	memoryDeviceLocal     = 1 // VkMemoryPropertyFlagBits
+	memoryHostVisible     = 2
+	memoryHostCoherent    = 4
+	memoryHostCached      = 8
+	maxMemoryTypes        = 32
+	maxMemoryHeaps        = 16
+	maxExtensionNameSize  = 256
+	externalMemoryFd      = "VK_KHR_external_memory_fd"
+	physicalDeviceTypeCPU = 4
 )
 
 type header struct {

@@ -236,7 +236,9 @@ static void beneath_any(struct life *l)
 		     l->cuda.address_range(&base, &size, l->buf.addr));
 	CUDA(l, "cuPointerGetAttribute(BUFFER_ID)",
 	     l->gpu.cu.pointer_attribute(&id, CU_ATTR_BUFFER_ID, l->buf.addr));
-	if (l->cuda.set_attribute)
+	/* Memory of cuMemCreate does not have it: driver 580 answers NOT_SUPPORTED. */
+	if (l->cuda.set_attribute &&
+	    !l->cuda.set_attribute(&on, CU_ATTR_SYNC_MEMOPS, l->buf.addr))
 		CUDA(l, "cuPointerSetAttribute(SYNC_MEMOPS)",
 		     l->cuda.set_attribute(&on, CU_ATTR_SYNC_MEMOPS, l->buf.addr));
 }

@@ -1,0 +1,153 @@
+package handle
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+)
+
+// modelSlot is what FuzzTable expects of one handle.
+type modelSlot struct {
+	mapped bool
+	va     uint64
+	n      uint64
+	typ    uint32
+}
+
+// FuzzTable lets bytes drive a table, two a step: what to do, and to which of
+// the live handles. A model knows the handles that live and what is mapped.
+func FuzzTable(f *testing.F) {
+	f.Add([]byte{})
+	f.Add([]byte{0, 0, 1, 0, 2, 0, 3, 0})                               // one handle's life
+	f.Add([]byte{0, 0, 0, 0, 0, 0, 1, 0, 0x11, 1, 0x21, 2, 2, 1, 3, 1}) // three types at once
+	f.Add([]byte{0, 0, 3, 0, 0, 0, 3, 0, 0, 0, 3, 0})                   // a slot used again and again
+	f.Add([]byte{0, 0, 4, 0, 0, 0, 4, 0, 0, 0})                         // last generations
+	f.Add([]byte{0, 0, 5, 0, 1, 0, 2, 0, 1, 0, 3, 0, 0, 0})
+
+	f.Fuzz(func(t *testing.T, script []byte) {
+		tab, err := New(7)
+		require.NoError(t, err)
+		defer func() { require.NoError(t, tab.Close()) }()
+		runTableScript(t, tab, script)
+	})
+}
+
+func runTableScript(t *testing.T, tab *Table, script []byte) {
+	live := map[Handle]*modelSlot{}
+	var order []Handle // the live ones, for the script to choose from
+	var given []Handle // all that ever lived
+
+	for len(script) >= 2 {
+		op, which := script[0], int(script[1])
+		script = script[2:]
+		if op&0xf == 0 {
+			h, err := tab.Alloc()
+			require.NoError(t, err)
+			require.NotZero(t, h)
+			require.EqualValues(t, 7, h>>(genBits+indexBits), "the epoch")
+			require.NotContains(t, given, h, "a handle is given out once")
+			live[h] = &modelSlot{}
+			order = append(order, h)
+			given = append(given, h)
+			checkTable(t, tab, live, given)
+			continue
+		}
+		if len(order) == 0 {
+			continue
+		}
+		i := which % len(order)
+		h := order[i]
+		m := live[h]
+		switch op & 0xf {
+		case 1:
+			if m.mapped {
+				break // the core maps a handle once
+			}
+			*m = modelSlot{true, 4096 * uint64(which+1), 4096 * uint64(op+1), uint32(op >> 4 & 3)}
+			tab.Publish(h, uintptr(m.va), m.n, m.typ)
+		case 2:
+			if m.mapped {
+				tab.Retract(h)
+				m.mapped = false
+			}
+		case 4, 3:
+			if m.mapped {
+				tab.Retract(h)
+			}
+			if op&0xf == 4 { // as if the slot had been used 2^32 times
+				retire(tab, h)
+			}
+			tab.Free(h)
+			delete(live, h)
+			order = append(order[:i], order[i+1:]...)
+		default:
+			checkForged(t, tab, live, h+Handle(op)<<indexBits)
+		}
+		checkTable(t, tab, live, given)
+	}
+	for h, m := range live {
+		if m.mapped {
+			tab.Retract(h)
+		}
+		tab.Free(h)
+	}
+	checkTable(t, tab, nil, given)
+	require.Zero(t, tab.header.mixed.Load())
+}
+
+// retire makes h's generation the last one of its slot.
+func retire(tab *Table, h Handle) { tab.gens[h.index()] = maxGen }
+
+// checkTable compares what C would read with the model.
+func checkTable(t *testing.T, tab *Table, live map[Handle]*modelSlot, given []Handle) {
+	types := map[uint32]bool{}
+	seen := map[uint32]Handle{}
+	for h, m := range live {
+		require.NotContains(t, seen, h.index(), "two live handles in a slot")
+		seen[h.index()] = h
+		s := &tab.slots[h.index()]
+		if !m.mapped {
+			require.Zero(t, s.key.Load())
+			continue
+		}
+		require.EqualValues(t, h, s.key.Load())
+		require.Equal(t, m.va, s.va)
+		require.Equal(t, m.n, s.len)
+		require.Equal(t, m.typ, s.typ)
+		types[m.typ] = true
+	}
+	require.Equal(t, len(types) > 1, tab.header.mixed.Load() == 1)
+	for _, h := range given {
+		if live[h] == nil {
+			require.NotEqualValues(t, h, tab.slots[h.index()].key.Load(), "a stale handle is mapped")
+		}
+	}
+}
+
+// checkForged sees that a handle of another generation finds nothing.
+func checkForged(t *testing.T, tab *Table, live map[Handle]*modelSlot, forged Handle) {
+	if m := live[forged]; m != nil {
+		return
+	}
+	require.NotEqualValues(t, forged, tab.slots[forged.index()].key.Load())
+}
+
+// FuzzEpoch: New takes the epochs that fit into a handle, and no other.
+func FuzzEpoch(f *testing.F) {
+	for _, epoch := range []uint32{0, 1, MaxEpoch, MaxEpoch + 1, 1 << 31} {
+		f.Add(epoch)
+	}
+	f.Fuzz(func(t *testing.T, epoch uint32) {
+		tab, err := New(epoch)
+		if epoch == 0 || epoch > MaxEpoch {
+			require.ErrorIs(t, err, unix.EAGAIN)
+			return
+		}
+		require.NoError(t, err)
+		h, err := tab.Alloc()
+		require.NoError(t, err)
+		require.EqualValues(t, epoch, h>>(genBits+indexBits))
+		require.NoError(t, tab.Close())
+	})
+}

@@ -1,0 +1,63 @@
+package sys
+
+import (
+	"golang.org/x/sys/unix"
+)
+
+// ReadFile and ReadDir do what those of package os do, without its poller: that
+// would open two file descriptors in the host and keep them.
+
+// ReadFile reads a file that is at most limit bytes long; EFBIG for others.
+func ReadFile(path string, limit int) ([]byte, error) {
+	fd, err := openReadOnly(path, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer Close(fd)
+	buf := make([]byte, limit+1)
+	n := 0
+	for n < len(buf) {
+		got, err := unix.Read(fd, buf[n:])
+		if err == unix.EINTR {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		if got == 0 {
+			return buf[:n], nil
+		}
+		n += got
+	}
+	return nil, unix.EFBIG
+}
+
+// ReadDir lists the names in a folder, in no order.
+func ReadDir(path string) ([]string, error) {
+	fd, err := openReadOnly(path, unix.O_DIRECTORY)
+	if err != nil {
+		return nil, err
+	}
+	defer Close(fd)
+	var names []string
+	buf := make([]byte, 8192)
+	for {
+		n, err := unix.ReadDirent(fd, buf)
+		if err == unix.EINTR {
+			continue
+		}
+		if err != nil || n == 0 {
+			return names, err
+		}
+		_, _, names = unix.ParseDirent(buf[:n], -1, names)
+	}
+}
+
+func openReadOnly(path string, flags int) (int, error) {
+	for {
+		fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC|flags, 0)
+		if err != unix.EINTR {
+			return fd, err
+		}
+	}
+}

@@ -1,0 +1,43 @@
+package core
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+)
+
+// FuzzOptions: whatever the environment holds, either all backends are tried
+// in their order, or the one that is named, or the answer is EINVAL.
+func FuzzOptions(f *testing.F) {
+	for _, name := range []string{"", "gdrdrv", "dmabuf", "vulkan", "GDRDRV", "dmabuf ", "1", "\x00", "gdrdrv,dmabuf"} {
+		f.Add(name, false, "")
+		f.Add(name, true, "/etc/vulkan/icd.d/a.json:b")
+	}
+	known := map[string]bool{}
+	for _, b := range backends(Options{}) {
+		known[b.Name()] = true
+	}
+	f.Fuzz(func(t *testing.T, name string, force bool, files string) {
+		opts := Options{Backend: name, ForceDMABuf: force, VulkanDriverFiles: files}
+		got, err := choose(opts)
+		switch {
+		case name == "" && !force:
+			require.NoError(t, err)
+			require.Equal(t, backends(opts), got)
+		case name == "":
+			require.NoError(t, err)
+			require.Len(t, got, 1)
+			require.Equal(t, "dmabuf", got[0].Name())
+		case known[name]:
+			require.NoError(t, err)
+			require.Len(t, got, 1)
+			require.Equal(t, name, got[0].Name())
+		default:
+			require.ErrorIs(t, err, unix.EINVAL)
+			require.Equal(t, unix.EINVAL, Errno(err))
+			require.Empty(t, got)
+			require.ErrorContains(t, err, "GDRCOPY_BACKEND")
+		}
+	})
+}

@@ -1,0 +1,101 @@
+package vulkan
+
+import (
+	"encoding/json"
+	"fmt"
+	"path/filepath"
+	"strings"
+
+	"gdrapi/core/internal/sys"
+
+	"github.com/ebitengine/purego"
+	"golang.org/x/sys/unix"
+)
+
+// installHint says what a machine without a usable Vulkan driver lacks.
+const installHint = "let VK_DRIVER_FILES name the NVIDIA driver's nvidia_icd.json, and have the libraries it needs (libegl1 and libgl1 on Debian)"
+
+// manifestDirs is where the Vulkan loader looks for the manifests of drivers,
+// but for the folders of a user.
+var manifestDirs = []string{
+	"/etc/vulkan/icd.d",
+	"/usr/local/share/vulkan/icd.d",
+	"/usr/share/vulkan/icd.d",
+	"/usr/local/etc/vulkan/icd.d",
+}
+
+// lookForDriver sees that the manifest of an NVIDIA driver is there, and that
+// the library it names loads. It calls nothing in that library, not even through
+// the Vulkan loader: once called, it fails in every child forked later.
+func lookForDriver(driverFiles string) error {
+	var reasons []string
+	for _, path := range manifests(driverFiles) {
+		err := loadDriver(path)
+		if err == nil {
+			return nil
+		}
+		reasons = append(reasons, fmt.Sprintf(" (%s: %v)", path, err))
+	}
+	return fmt.Errorf("no NVIDIA Vulkan driver is installed; %s%s: %w", installHint, strings.Join(reasons, ""), unix.ENODEV)
+}
+
+// manifests lists the files that may describe an NVIDIA driver: those that the
+// host names, else those in the usual folders whose name says so.
+func manifests(driverFiles string) []string {
+	var paths []string
+	if driverFiles == "" {
+		for _, dir := range manifestDirs {
+			paths = append(paths, jsonFiles(dir, "nvidia")...)
+		}
+		return paths
+	}
+	for _, p := range filepath.SplitList(driverFiles) {
+		if inside := jsonFiles(p, ""); inside != nil {
+			paths = append(paths, inside...)
+		} else {
+			paths = append(paths, p)
+		}
+	}
+	return paths
+}
+
+// jsonFiles lists the .json files of a folder that have part in their name.
+func jsonFiles(dir, part string) []string {
+	names, _ := sys.ReadDir(dir) // one that is not there has none
+	var paths []string
+	for _, name := range names {
+		if strings.HasSuffix(name, ".json") && strings.Contains(name, part) {
+			paths = append(paths, filepath.Join(dir, name))
+		}
+	}
+	return paths
+}
+
+// manifestLimit is far more than a manifest has; NVIDIA's has 140 bytes.
+const manifestLimit = 64 << 10
+
+// loadDriver loads the library that a manifest names. It stays loaded: the
+// Vulkan loader will want it.
+func loadDriver(manifest string) error {
+	text, err := sys.ReadFile(manifest, manifestLimit)
+	if err != nil {
+		return err
+	}
+	var m struct {
+		ICD struct {
+			LibraryPath string `json:"library_path"`
+		}
+	}
+	if err := json.Unmarshal(text, &m); err != nil {
+		return err
+	}
+	lib := m.ICD.LibraryPath
+	if strings.Contains(lib, "/") && !filepath.IsAbs(lib) {
+		lib = filepath.Join(filepath.Dir(manifest), lib)
+	}
+	if lib == "" {
+		return fmt.Errorf("it names no library: %w", unix.EINVAL)
+	}
+	_, err = purego.Dlopen(lib, purego.RTLD_NOW|purego.RTLD_LOCAL)
+	return err
+}
