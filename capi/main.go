@@ -16,6 +16,7 @@ import "C"
 import (
 	"runtime"
 	"runtime/debug"
+	"time"
 
 	"gdrapi/core"
 	"gdrapi/core/backend"
@@ -34,6 +35,10 @@ func init() {
 	// control plane has no work to spread.
 	runtime.GOMAXPROCS(2)
 	debug.SetMemoryLimit(64 << 20)
+	// The runtime makes two file descriptors when it first needs a timer, and
+	// ends the process if it cannot. So it does that now, and start.c has seen
+	// that there are some left.
+	time.Sleep(1)
 }
 
 // finish is deferred by every export: it turns the call's error into the errno

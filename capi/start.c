@@ -22,6 +22,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/auxv.h>
+#include <sys/eventfd.h>
 #include <sys/mman.h>
 #include <sys/sendfile.h>
 #include <sys/stat.h>
@@ -123,6 +124,21 @@ static void run_go_entry(void)
 	__start_gdr_go_entry[0](1, block.argv, block.envp);
 }
 
+/*
+ * The runtime makes a few file descriptors while it starts, and ends the process
+ * if it cannot.
+ */
+static int check_fds_left(void)
+{
+	int fds[4], made = 0;
+
+	while (made < 4 && (fds[made] = eventfd(0, EFD_CLOEXEC)) >= 0)
+		made++;
+	for (int i = 0; i < made; i++)
+		close(fds[i]);
+	return made == 4 ? 0 : EMFILE;
+}
+
 /* struct gdr_core.start. Called under the front's lock, again after a failure. */
 static int core_start(uint32_t epoch, struct gdr_table **table)
 {
@@ -134,6 +150,11 @@ static int core_start(uint32_t epoch, struct gdr_table **table)
 
 	if (!saved)
 		return ENOMEM;
+	rc = running ? 0 : check_fds_left();
+	if (rc) {
+		free(saved);
+		return rc;
+	}
 	gdr_guest_enter(&guest, &gdr_own_core);
 	if (!running) {
 		running = true;

@@ -10,6 +10,8 @@ import (
 	"sync"
 	"unsafe"
 
+	"gdrapi/core/internal/sys"
+
 	"github.com/ebitengine/purego"
 	"golang.org/x/sys/unix"
 )
@@ -293,22 +295,10 @@ func (d *Driver) MemRelease(h MemHandle) error { return d.call(symMemRelease, ui
 // own lack of descriptors, which the driver has no result for.
 func ownFD(fd int32, err error) (int, error) {
 	if err != nil {
-		if !outOfFDs() {
-			return -1, err
-		}
-		return -1, fmt.Errorf("%w: the process has no file descriptor left and a pinned buffer takes one; raise RLIMIT_NOFILE (ulimit -n) or unpin buffers (%v)", unix.EMFILE, err)
+		return -1, sys.ExplainFDs(err)
 	}
 	if _, err := unix.FcntlInt(uintptr(fd), unix.F_SETFD, unix.FD_CLOEXEC); err != nil {
 		return -1, fmt.Errorf("the CUDA driver exported a descriptor that cannot be made close-on-exec: %w", err)
 	}
 	return int(fd), nil
-}
-
-// outOfFDs tries to make a descriptor that needs nothing else.
-func outOfFDs() bool {
-	fd, err := unix.Eventfd(0, unix.EFD_CLOEXEC)
-	if err == nil {
-		unix.Close(fd)
-	}
-	return err == unix.EMFILE || err == unix.ENFILE
 }

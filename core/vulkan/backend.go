@@ -205,7 +205,7 @@ func (p *pin) importAllocation() error {
 	p.memory, err = p.gpu.api.importMemory(p.device, fd, p.length, p.gpu.memoryType)
 	if err != nil {
 		_ = sys.Close(fd)
-		return fmt.Errorf("importing %d bytes of CUDA memory into Vulkan: %w", p.length, err)
+		return sys.ExplainFDs(fmt.Errorf("importing %d bytes of CUDA memory into Vulkan: %w", p.length, err))
 	}
 	return nil
 }

@@ -158,6 +158,8 @@ static void open_without_fds(void)
  */
 static void work_without_fds(void)
 {
+	const char *backend = getenv("GDRCOPY_BACKEND");
+	const bool vulkan = backend && !strcmp(backend, "vulkan");
 	gdr_t g = open_or_fail();
 	struct rlimit old;
 	struct buffer b;
@@ -168,8 +170,12 @@ static void work_without_fds(void)
 	expect_is(gdr_pin_buffer(g, b.dptr, b.size, 0, 0, &b.mh), 0);
 	old = leave_fds(0);
 	for (long i = 0; i < 100000; i++) {
-		expect_is(gdr_map(g, b.mh, &va, b.size), 0);
-		expect_is(gdr_unmap(g, b.mh, va, b.size), 0);
+		int rc = gdr_map(g, b.mh, &va, b.size);
+
+		/* Vulkan needs one for a moment to map again; dma-buf holds its own. */
+		expect(rc == 0 || (rc == EMFILE && i && vulkan));
+		if (rc == 0)
+			expect_is(gdr_unmap(g, b.mh, va, b.size), 0);
 		expect_is(gdr_unpin_buffer(g, (gdr_mh_t){ 1 }), EINVAL);
 	}
 	sleep_us(300000);

@@ -1,6 +1,8 @@
 package sys
 
 import (
+	"fmt"
+
 	"golang.org/x/sys/unix"
 )
 
@@ -60,4 +62,22 @@ func openReadOnly(path string, flags int) (int, error) {
 			return fd, err
 		}
 	}
+}
+
+// ExplainFDs makes EMFILE of a driver's err when the process has no file
+// descriptor left: drivers have no result of their own for that.
+func ExplainFDs(err error) error {
+	if !outOfFDs() {
+		return err
+	}
+	return fmt.Errorf("%w: the process has no file descriptor left, and the driver needs one for each pinned buffer; raise RLIMIT_NOFILE (ulimit -n) or unpin buffers (%v)", unix.EMFILE, err)
+}
+
+// outOfFDs tries to make a descriptor that needs nothing else.
+func outOfFDs() bool {
+	fd, err := unix.Eventfd(0, unix.EFD_CLOEXEC)
+	if err == nil {
+		Close(fd)
+	}
+	return err == unix.EMFILE || err == unix.ENFILE
 }
