@@ -204,8 +204,10 @@ func (p *pin) importAllocation() error {
 	}
 	p.memory, err = p.gpu.api.importMemory(p.device, fd, p.length, p.gpu.memoryType)
 	if err != nil {
+		// While fd is still held: closing it would give one back.
+		err = sys.ExplainFDs(fmt.Errorf("importing %d bytes of CUDA memory into Vulkan: %w", p.length, err))
 		_ = sys.Close(fd)
-		return sys.ExplainFDs(fmt.Errorf("importing %d bytes of CUDA memory into Vulkan: %w", p.length, err))
+		return err
 	}
 	return nil
 }
