@@ -240,6 +240,7 @@ func (l *Library) Pin(g Handle, req backend.PinRequest) (Handle, error) {
 	l.mu.Lock()
 	l.buffers[h] = &buffer{owner: c, pin: pin}
 	l.mu.Unlock()
+	log.Debugf("pinned %d bytes at %#x as %#x", req.Size, req.Addr, uint64(h))
 	return h, nil
 }
 
@@ -286,6 +287,7 @@ func (l *Library) unpin(h Handle, b *buffer) error {
 	delete(l.buffers, h)
 	l.mu.Unlock()
 	l.table.Free(h)
+	log.Debugf("unpinned %#x", uint64(h))
 	return err
 }
 
@@ -326,6 +328,7 @@ func (l *Library) mapBuffer(h Handle, b *buffer, size uint64, flags int) (uintpt
 	}
 	b.va, b.mapped, b.typ = va, rounded, typ
 	l.table.Publish(h, va, rounded, uint32(typ))
+	log.Debugf("mapped %d bytes of %#x at %#x, mapping type %d", rounded, uint64(h), va, typ)
 	return va, nil
 }
 

@@ -38,16 +38,25 @@ count_go() {
 		   if (p + f + s) print p + 0, f + 0, s + 0 }' "$1"
 }
 
-[ "${1-}" = --total ] && { total; exit; }
-counter=count_closing_line
-[ "${1-}" = --go ] && { counter=count_go; shift; }
+if [ "${1-}" = --total ]; then
+	total
+	exit
+fi
+counter=c
+if [ "${1-}" = --go ]; then
+	counter=go
+	shift
+fi
 name=$1
 shift
 log=$dir/$name.log
 echo "== $name"
 "$@" >"$log" 2>&1
 status=$?
-counts=$($counter "$log")
+case $counter in
+go) counts=$(count_go "$log") ;;
+*) counts=$(count_closing_line "$log") ;;
+esac
 # shellcheck disable=SC2086 # the three counts are three words
 set -- ${counts:-0 0 0}
 failed=$2

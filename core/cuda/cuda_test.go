@@ -181,10 +181,22 @@ func TestWithDevice(t *testing.T) {
 	})
 	t.Run("keeps the thread's own", func(t *testing.T) {
 		sim := cudatest.Need(t)
-		leave := sim.WithContext(0)
+		leave := sim.WithContext(1)
 		own := sim.Current()
 		require.NoError(t, d.WithDevice(1, func() error {
 			require.Equal(t, own, sim.Current())
+			return nil
+		}))
+		require.Equal(t, own, sim.Current())
+		leave()
+	})
+	t.Run("sets another device's aside", func(t *testing.T) {
+		sim := cudatest.Need(t)
+		leave := sim.WithContext(0)
+		own := sim.Current()
+		require.NoError(t, d.WithDevice(1, func() error {
+			require.NotEqual(t, own, sim.Current())
+			require.True(t, sim.PrimaryActive(1))
 			return nil
 		}))
 		require.Equal(t, own, sim.Current())

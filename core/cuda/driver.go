@@ -33,6 +33,7 @@ const (
 	symCtxSetCurrent
 	symCtxPushCurrent
 	symCtxPopCurrent
+	symCtxGetDevice
 	symCtxGetFlags
 	symCtxSetFlags
 	symDevicePrimaryCtxRetain
@@ -68,6 +69,7 @@ var names = [symbolCount]string{
 	symCtxSetCurrent:                        "cuCtxSetCurrent",
 	symCtxPushCurrent:                       "cuCtxPushCurrent_v2",
 	symCtxPopCurrent:                        "cuCtxPopCurrent_v2",
+	symCtxGetDevice:                         "cuCtxGetDevice",
 	symCtxGetFlags:                          "cuCtxGetFlags",
 	symCtxSetFlags:                          "cuCtxSetFlags",
 	symDevicePrimaryCtxRetain:               "cuDevicePrimaryCtxRetain",
@@ -219,6 +221,13 @@ func (d *Driver) ctxPushCurrent(c Context) error { return d.call(symCtxPushCurre
 func (d *Driver) ctxPopCurrent() error {
 	var c Context
 	return d.call(symCtxPopCurrent, uintptr(unsafe.Pointer(&c)))
+}
+
+// ctxGetDevice is the device of the thread's current context.
+func (d *Driver) ctxGetDevice() (Device, error) {
+	var dev Device
+	err := d.call(symCtxGetDevice, uintptr(unsafe.Pointer(&dev)))
+	return dev, err
 }
 
 func (d *Driver) primaryCtxRetain(dev Device) (Context, error) {

@@ -58,9 +58,10 @@ func (d *Driver) setCtxSyncMemops() error {
 	return d.call(symCtxSetFlags, uintptr(flags|ctxSyncMemops))
 }
 
-// WithDevice calls fn on a thread that has a current context: the thread's
-// own where it has one, else the device's primary context, which is given
-// back before WithDevice returns.
+// WithDevice calls fn on a thread whose current context is one of the device's:
+// the thread's own where it is, else the device's primary context, which is
+// given back before WithDevice returns. Another device's context will not do:
+// the driver finds neither address ranges nor attributes of VMM memory in it.
 func (d *Driver) WithDevice(ordinal int, fn func() error) error {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -68,12 +69,14 @@ func (d *Driver) WithDevice(ordinal int, fn func() error) error {
 	if err != nil {
 		return err
 	}
-	if current != 0 {
-		return fn()
-	}
 	dev, err := d.Device(ordinal)
 	if err != nil {
 		return err
+	}
+	if current != 0 {
+		if of, err := d.ctxGetDevice(); err == nil && of == dev {
+			return fn()
+		}
 	}
 	primary, err := d.primaryCtxRetain(dev)
 	if err != nil {
@@ -87,18 +90,18 @@ func (d *Driver) WithDevice(ordinal int, fn func() error) error {
 	if err := d.ctxPushCurrent(primary); err != nil {
 		return err
 	}
-	defer d.popBorrowed()
+	defer d.popBorrowed(current)
 	return fn()
 }
 
-// popBorrowed leaves the thread with no context, as it was.
-func (d *Driver) popBorrowed() {
+// popBorrowed leaves the thread with the context that it had, or none.
+func (d *Driver) popBorrowed(current Context) {
 	err := d.ctxPopCurrent()
 	if err == nil {
 		return
 	}
-	// With one context on the thread's stack this does the same.
-	if d.ctxSetCurrent(0) != nil {
+	// Next best: the thread's stack of contexts keeps one too many.
+	if d.ctxSetCurrent(current) != nil {
 		log.Warnf("a primary context stays current on this thread: %v", err)
 	}
 }

@@ -34,8 +34,7 @@ type hazard struct {
 	owner atomic.Uint32
 	level uint32
 	busy  [hazardLevels]atomic.Uint64
-	frame [hazardLevels]uint64
-	_     uint64
+	_     [1 + hazardLevels]uint64 // what C keeps for itself
 }
 
 type header struct {
