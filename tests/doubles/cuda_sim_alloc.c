@@ -224,8 +224,11 @@ SIM_API int cuMemGetAddressRange_v2(uint64_t *base, size_t *size, uint64_t addr)
 	if (result)
 		return result;
 	b = buffer_find(addr);
-	if (!b || (!base && !size)) {
+	if (!base && !size) {
 		result = CU_INVALID_VALUE;
+	} else if (!b || b->mem->device != ctx->device) {
+		/* The memory of another GPU is not found (580.159.04 says so). */
+		result = CU_NOT_FOUND;
 	} else {
 		if (base)
 			*base = b->addr;

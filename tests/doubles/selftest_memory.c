@@ -17,6 +17,7 @@ static int child_load(void *p)
 static void test_alloc(void)
 {
 	cu_ptr a, b, c, base;
+	cu_ctx other;
 	size_t size;
 
 	IS(cuMemAlloc_v2(NULL, 1), 1);
@@ -26,8 +27,14 @@ static void test_alloc(void)
 	IS(a % (2 * MIB), 0);
 	IS(cuMemGetAddressRange_v2(&base, &size, a + 3 * MIB), 0);
 	TRUE(base == a && size == 3 * MIB + 1);
-	IS(cuMemGetAddressRange_v2(&base, &size, a + 3 * MIB + 1), 1);
+	IS(cuMemGetAddressRange_v2(&base, &size, a + 3 * MIB + 1), 500);
 	IS(cuMemGetAddressRange_v2(NULL, NULL, a), 1);
+	/* Nor is it found with another device's context. */
+	IS(cuDevicePrimaryCtxRetain(&other, 1), 0);
+	IS(cuCtxPushCurrent_v2(other), 0);
+	IS(cuMemGetAddressRange_v2(&base, &size, a), 500);
+	IS(cuCtxPopCurrent_v2(&other), 0);
+	IS(cuDevicePrimaryCtxRelease_v2(1), 0);
 	IS(in_child(child_load, (void *)a), -SIGSEGV);
 	/* Small buffers are neighbours, and not aligned to pages. */
 	IS(cuMemAlloc_v2(&b, 100), 0);
