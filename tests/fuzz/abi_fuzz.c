@@ -4,9 +4,10 @@
  *
  * The input is a script of calls: a byte says which, the bytes after it choose
  * the arguments, right and wrong ones. A model of the library says what each
- * call must answer. When the script has made a driver call fail, an answer need
- * only be one that the header lists. At the end of each input everything must
- * be gone again.
+ * call must answer, and what each byte that is read must be. When the script has
+ * made a driver call fail, a call that needs the driver may fail as well, with
+ * an error that the header lists. At the end of each input everything must be
+ * gone again: the driver's objects and the file descriptors, too.
  *
  * GDRCOPY_BACKEND picks the backend; it is dmabuf unless set.
  */
@@ -33,8 +34,10 @@ int gdr_get_info(gdr_t g, gdr_mh_t handle, void *info);
 #define MEMORIES 3
 #define BUFFERS 6
 #define PAGE 4096ul
-#define MEM_BYTES (16 * PAGE)
+#define MEM_BYTES (16 * PAGE)	/* of an allocation that is asked for and modelled */
+#define CONTENTS 12	/* allocations of one input, at most */
 #define CALLS 200	/* of one input, at most */
+#define FAULTS 16	/* the same; the doubles have room for 64 rules */
 
 /* The model. A handle stays when its object is gone: it is stale then. */
 struct context {
@@ -42,18 +45,28 @@ struct context {
 	bool open;
 };
 
+/* The first bytes of an allocation, as far as the script has read or written. */
+struct content {
+	uint8_t bytes[MEM_BYTES];
+	bool known[MEM_BYTES];
+};
+
 struct memory {
 	gdr_mem_t m;
 	int owner;	/* index of a context */
 	unsigned long dptr;
 	size_t size;
+	struct content *content;
 	bool live;
 };
 
+/* A pinned buffer keeps its memory's content when the memory is freed. */
 struct buffer {
 	gdr_mh_t mh;
 	int owner;
 	unsigned long dptr;
+	struct content *content;
+	size_t offset;	/* in the content */
 	size_t pinned;
 	uintptr_t va;
 	size_t asked;	/* of gdr_map */
@@ -65,26 +78,39 @@ static struct {
 	struct memory memories[MEMORIES];
 	struct buffer buffers[BUFFERS];
 	bool faulty;	/* a driver call was told to fail */
+	int faults;	/* how many were */
+	int contents;	/* how many are used */
 	const uint8_t *data;
 	size_t left;
 } w;
 
-/* Of the simulated libcuda. */
+static struct content contents[CONTENTS];
+
+/* Of the simulated drivers; the second one is there for its backend alone. */
 static void (*cuda_sim_fail)(const char *name, int result, int nth);
 static unsigned long (*cuda_sim_live)(void);
+static void (*vulkan_sim_fail)(const char *name, int result, int nth);
+static unsigned long (*vulkan_sim_live)(void);
 static bool dmabuf;
 
 /* The first standard error: libFuzzer closes that of the library if asked to. */
 static int report_fd = STDERR_FILENO;
 
-static const char *const driver_calls[] = {
-	"cuInit", "cuDeviceGet", "cuDeviceGetAttribute", "cuDeviceGetCount",
-	"cuCtxGetCurrent", "cuDevicePrimaryCtxRetain", "cuCtxPushCurrent_v2",
-	"cuPointerGetAttribute", "cuPointerSetAttribute", "cuMemCreate",
-	"cuMemAddressReserve", "cuMemMap", "cuMemSetAccess",
+/* Calls that get something: when one fails, nothing may be lost. */
+static const char *const cuda_calls[] = {
+	"cuInit", "cuDriverGetVersion", "cuDeviceGet", "cuDeviceGetAttribute",
+	"cuDeviceGetCount", "cuDeviceGetUuid", "cuCtxGetCurrent", "cuCtxGetDevice",
+	"cuCtxGetFlags", "cuCtxSetFlags", "cuCtxPushCurrent_v2",
+	"cuDevicePrimaryCtxRetain", "cuPointerGetAttribute", "cuPointerSetAttribute",
+	"cuMemCreate", "cuMemAddressReserve", "cuMemMap", "cuMemSetAccess",
 	"cuMemGetAllocationGranularity", "cuMemGetHandleForAddressRange",
 	"cuMemRetainAllocationHandle", "cuMemExportToShareableHandle",
 	"cuMemGetAllocationPropertiesFromHandle", "cuMemGetAddressRange_v2",
+};
+
+static const char *const vulkan_calls[] = {
+	"vkCreateInstance", "vkEnumeratePhysicalDevices", "vkCreateDevice",
+	"vkAllocateMemory", "vkMapMemory",
 };
 
 #define COUNT(a) (sizeof(a) / sizeof((a)[0]))
@@ -116,20 +142,25 @@ static uint64_t word(void)
 static bool documented(int rc)
 {
 	switch (rc) {
-	case 0: case EINVAL: case ENOMEM: case ENOTSUP: case ENODEV: case EMFILE:
+	case EINVAL: case ENOMEM: case ENOTSUP: case ENODEV: case EMFILE:
 	case EAGAIN: case EIO: case EPERM: case EBUSY:
 		return true;
 	}
 	return false;
 }
 
+/* Of a call that no driver has a part in. */
 static void check(const char *call, int got, int want)
 {
-	if (got == want)
-		return;
-	if (w.faulty && documented(got))
-		return;
-	fail(call, got, want);
+	if (got != want)
+		fail(call, got, want);
+}
+
+/* Of a call that fails when the driver does. */
+static void check_driver(const char *call, int got, int want)
+{
+	if (got != want && !(w.faulty && got && documented(got)))
+		fail(call, got, want);
 }
 
 /* Sizes around the edges, and any. */
@@ -194,6 +225,19 @@ static struct memory *find_memory(const struct context *c, uint64_t h)
 	return NULL;
 }
 
+/* The live memory that a range lies in, or NULL. */
+static struct memory *memory_at(unsigned long addr, size_t size)
+{
+	for (int i = 0; i < MEMORIES; i++) {
+		struct memory *m = &w.memories[i];
+
+		if (m->live && addr >= m->dptr && addr - m->dptr < m->size && size &&
+		    size <= m->size - (addr - m->dptr))
+			return m;
+	}
+	return NULL;
+}
+
 static uint64_t some_g(int right)
 {
 	return some_handle((uintptr_t)w.contexts[right].g);
@@ -236,6 +280,12 @@ static void do_close(void)
 		forget(c);
 }
 
+static void use_content(struct memory *m)
+{
+	m->content = &contents[w.contents++];
+	memset(m->content->known, 0, sizeof(m->content->known));
+}
+
 static void do_mem_alloc(void)
 {
 	struct memory *m = &w.memories[byte() % MEMORIES];
@@ -247,15 +297,16 @@ static void do_mem_alloc(void)
 	bool null = byte() % 16 == 0;
 	int rc, want;
 
-	if (m->live)
+	if (m->live || w.contents == CONTENTS)
 		return;
 	want = c && size && !flags && !null ? 0 : EINVAL;
 	rc = gdr_mem_alloc((gdr_t)g, 0, size, flags, null ? NULL : &m->m);
-	check("gdr_mem_alloc", rc, want);
+	check_driver("gdr_mem_alloc", rc, want);
 	if (rc)
 		return;
 	m->owner = c - w.contexts;
 	m->live = true;
+	use_content(m);
 	rc = gdr_mem_get_device_ptr((gdr_t)g, m->m, &m->dptr, &m->size);
 	if (rc || !m->dptr || m->size < size)
 		fail("gdr_mem_get_device_ptr", rc, 0);
@@ -285,6 +336,26 @@ static void do_mem_ptr(void)
 	check("gdr_mem_get_device_ptr", rc, found ? 0 : EINVAL);
 	if (!rc && dptr != found->dptr)
 		fail("the device pointer", dptr, found->dptr);
+	if (!rc && size && size != found->size)
+		fail("the size", size, found->size);
+}
+
+/*
+ * The simulated libcuda has no two dma-bufs of overlapping ranges with different
+ * starts, nor a longer one beside a shorter one of the same start.
+ */
+static bool beyond_simulation(const struct content *content, size_t offset, size_t size)
+{
+	if (!dmabuf)
+		return false;
+	for (int i = 0; i < BUFFERS; i++) {
+		const struct buffer *b = &w.buffers[i];
+
+		if (b->live && b->content == content &&
+		    (b->offset / PAGE != offset / PAGE || b->pinned < size))
+			return true;
+	}
+	return false;
 }
 
 static void do_pin(void)
@@ -295,11 +366,10 @@ static void do_pin(void)
 	struct context *c = find_context(g);
 	size_t offset = byte() % 4 * PAGE, size = some_size((1 + byte() % 4) * PAGE);
 	unsigned long addr = m->dptr + offset;
-	bool v2 = byte() & 1, null = byte() % 16 == 0;
+	bool v2 = byte() & 1, null = byte() % 16 == 0, refused;
 	uint32_t flags = v2 && !(byte() % 4) ? byte() : 0;
 	gdr_mh_t mh = { 0 };
 	int rc;
-	bool good;
 
 	if (b->live)
 		return;
@@ -307,25 +377,20 @@ static void do_pin(void)
 		addr = word();
 	else if (!(byte() % 16))
 		addr += byte();
-	good = c && m->live && addr >= m->dptr && addr < m->dptr + m->size && size &&
-	       size <= m->dptr + m->size - addr && flags <= 1 && !null;
 	rc = v2 ? gdr_pin_buffer_v2((gdr_t)g, addr, size, flags, null ? NULL : &mh) :
 		  gdr_pin_buffer((gdr_t)g, addr, size, 0, 0, null ? NULL : &mh);
-	/*
-	 * Refusing more than the range of an allocation is ENOTSUP on Vulkan;
-	 * the simulated dma-bufs cannot overlap from different starts: EIO.
-	 * An address made up may be some other live memory's.
-	 */
-	if (good && rc && !(dmabuf && rc == EIO))
-		check("gdr_pin_buffer", rc, 0);
-	if (!good && rc && rc != EINVAL && rc != ENOTSUP && rc != EIO)
-		check("gdr_pin_buffer", rc, EINVAL);
-	if (!good && !rc && (!c || !size || flags > 1 || null))
-		fail("gdr_pin_buffer", rc, EINVAL);
+	m = memory_at(addr, size);
+	refused = !c || !size || flags > 1 || null || addr + size < addr;
+	if (refused)
+		check("gdr_pin_buffer with wrong arguments", rc, EINVAL);
+	else if (m && !(rc == EIO && beyond_simulation(m->content, addr - m->dptr, size)))
+		check_driver("gdr_pin_buffer", rc, 0);
+	else if (!m && (!rc || !documented(rc)))
+		fail("gdr_pin_buffer of no GPU memory", rc, EINVAL);
 	if (rc)
 		return;
-	*b = (struct buffer){ .mh = mh, .owner = c - w.contexts, .dptr = addr,
-			      .pinned = size, .live = true };
+	*b = (struct buffer){ .mh = mh, .owner = c - w.contexts, .dptr = addr, .pinned = size,
+			      .content = m->content, .offset = addr - m->dptr, .live = true };
 }
 
 static void do_unpin(void)
@@ -349,7 +414,7 @@ static void do_map(void)
 	struct buffer *found = c ? find_buffer(c, h) : NULL;
 	size_t size = some_size(b->pinned);
 	int flags = byte() % 4 ? GDR_MAP_FLAG_DEFAULT : (int)(byte() % 6) - 1;
-	bool null = byte() % 16 == 0;
+	bool null = byte() % 16 == 0, v1 = byte() & 1;
 	void *va = NULL;
 	int rc, want = EINVAL;
 
@@ -361,8 +426,10 @@ static void do_map(void)
 			 flags <= GDR_MAP_FLAG_REQ_WC_MAPPING && !(found->dptr % PAGE))
 			want = 0;
 	}
-	rc = gdr_map_v2((gdr_t)g, (gdr_mh_t){ h }, null ? NULL : &va, size, flags);
-	check("gdr_map_v2", rc, want);
+	rc = v1 && flags == GDR_MAP_FLAG_DEFAULT ?
+		gdr_map((gdr_t)g, (gdr_mh_t){ h }, null ? NULL : &va, size) :
+		gdr_map_v2((gdr_t)g, (gdr_mh_t){ h }, null ? NULL : &va, size, flags);
+	check_driver("gdr_map", rc, want);
 	if (rc)
 		return;
 	found->va = (uintptr_t)va;
@@ -386,6 +453,23 @@ static void do_unmap(void)
 		found->mapped = false;
 }
 
+/* What is in the memory now: n bytes that a copy has written at offset. */
+static void learn(struct content *content, size_t offset, const uint8_t *data, size_t n)
+{
+	for (size_t i = 0; i < n && offset + i < MEM_BYTES; i++) {
+		content->bytes[offset + i] = data[i];
+		content->known[offset + i] = true;
+	}
+}
+
+/* What a copy has read there must be what was last written, by any mapping. */
+static void compare(const struct content *content, size_t offset, const uint8_t *data, size_t n)
+{
+	for (size_t i = 0; i < n && offset + i < MEM_BYTES; i++)
+		if (content->known[offset + i] && content->bytes[offset + i] != data[i])
+			fail("a byte", data[i], content->bytes[offset + i]);
+}
+
 /* In host memory of just the size, so that a byte too many is seen. */
 static void do_copy(void)
 {
@@ -396,26 +480,32 @@ static void do_copy(void)
 	size_t at = (byte() << 8 | byte()) % (mapped + 3);
 	size_t n = some_size(byte() % 2 ? byte() : mapped - at);
 	size_t room = n <= 8 * PAGE ? n : 1;
-	unsigned char *out = malloc(room + 1), *in = malloc(room + 1);
+	uint8_t *data = malloc(room + !room), first = byte();
 	uintptr_t dev = b->va + at;
-	bool null = byte() % 16 == 0, fits;
-	int want;
+	bool null = byte() % 16 == 0, read = byte() & 1, fits;
+	int rc, want;
 
-	if (!out || !in)
+	if (!data)
 		abort();
-	memset(out, byte(), room);
+	for (size_t i = 0; i < room; i++)
+		data[i] = first + i;
 	mapped = found ? round_up(found->asked) : 0;
 	fits = found && found->mapped && dev >= found->va &&
 	       dev - found->va <= mapped && n <= mapped - (dev - found->va);
 	want = found && found->mapped && (!n || (fits && !null)) ? 0 : EINVAL;
-	check("gdr_copy_to_mapping", gdr_copy_to_mapping((gdr_mh_t){ h }, (void *)dev,
-							null ? NULL : out, n), want);
-	check("gdr_copy_from_mapping", gdr_copy_from_mapping((gdr_mh_t){ h }, null ? NULL : in,
-							    (void *)dev, n), want);
-	if (!want && n && memcmp(in, out, n))
-		fail("the data", 0, 1);
-	free(out);
-	free(in);
+	if (read)
+		rc = gdr_copy_from_mapping((gdr_mh_t){ h }, null ? NULL : data, (void *)dev, n);
+	else
+		rc = gdr_copy_to_mapping((gdr_mh_t){ h }, (void *)dev, null ? NULL : data, n);
+	check(read ? "gdr_copy_from_mapping" : "gdr_copy_to_mapping", rc, want);
+	if (!rc && n) {
+		size_t offset = found->offset + (dev - found->va);
+
+		if (read)
+			compare(found->content, offset, data, n);
+		learn(found->content, offset, data, n);
+	}
+	free(data);
 }
 
 static void do_info(void)
@@ -466,19 +556,30 @@ static void do_attribute(void)
 
 static void do_fault(void)
 {
-	static const int results[] = { 1, 2, 3, 100, 201, 304, 400, 801, 999, 12345 };
-	const char *name = driver_calls[byte() % COUNT(driver_calls)];
+	static const int cuda_results[] = { 1, 2, 3, 100, 201, 304, 400, 801, 999, 12345 };
+	static const int vulkan_results[] = { -1, -2, -3, -4, -5, -10, -13, -1000072003 };
+	uint8_t which = byte(), result = byte(), nth = byte() % 4;
 
+	if (w.faults == FAULTS)
+		return;
+	w.faults++;
 	w.faulty = true;
-	cuda_sim_fail(name, results[byte() % COUNT(results)], byte() % 4);
+	if (vulkan_sim_fail && which % 2)
+		vulkan_sim_fail(vulkan_calls[which / 2 % COUNT(vulkan_calls)],
+				vulkan_results[result % COUNT(vulkan_results)], nth);
+	else
+		cuda_sim_fail(cuda_calls[which / 2 % COUNT(cuda_calls)],
+			      cuda_results[result % COUNT(cuda_results)], nth);
 }
 
 static void no_faults(void)
 {
 	if (!w.faulty)
 		return;
-	for (size_t i = 0; i < COUNT(driver_calls); i++)
-		cuda_sim_fail(driver_calls[i], 0, 0);
+	for (size_t i = 0; i < COUNT(cuda_calls); i++)
+		cuda_sim_fail(cuda_calls[i], 0, 0);
+	for (size_t i = 0; vulkan_sim_fail && i < COUNT(vulkan_calls); i++)
+		vulkan_sim_fail(vulkan_calls[i], 0, 0);
 }
 
 static void (*const calls[])(void) = {
@@ -501,6 +602,7 @@ static void begin(void)
 	    gdr_mem_get_device_ptr(c->g, m->m, &m->dptr, &m->size))
 		fail("gdr_mem_alloc", 1, 0);
 	m->live = true;
+	use_content(m);
 }
 
 /* Everything goes, and stays gone. */
@@ -514,7 +616,7 @@ static void end(void)
 		if (!c->open)
 			continue;
 		rc = gdr_close(c->g);
-		if (rc && !w.faulty)
+		if (rc)
 			fail("gdr_close at the end", rc, 0);
 		forget(c);
 		if (gdr_close(c->g) != EINVAL)
@@ -525,33 +627,65 @@ static void end(void)
 			fail("a copy after gdr_close", 0, EINVAL);
 }
 
+/* What must be the same after each input as before it. */
+struct left {
+	unsigned long cuda, vulkan;
+	int fd;	/* the lowest free one */
+};
+
+static struct left look(void)
+{
+	struct left l = {
+		.cuda = cuda_sim_live(),
+		.vulkan = vulkan_sim_live ? vulkan_sim_live() : 0,
+		.fd = dup(STDERR_FILENO),
+	};
+
+	close(l.fd);
+	return l;
+}
+
+static void find_drivers(void)
+{
+	void *cuda = dlopen("libcuda.so.1", RTLD_NOW);
+	void *vulkan = dmabuf ? NULL : dlopen("libvulkan.so.1", RTLD_NOW);
+
+	if (cuda) {
+		*(void **)&cuda_sim_fail = dlsym(cuda, "cuda_sim_fail");
+		*(void **)&cuda_sim_live = dlsym(cuda, "cuda_sim_live");
+	}
+	if (vulkan) {
+		*(void **)&vulkan_sim_fail = dlsym(vulkan, "vulkan_sim_fail");
+		*(void **)&vulkan_sim_live = dlsym(vulkan, "vulkan_sim_live");
+	}
+	if (cuda_sim_fail && cuda_sim_live && (dmabuf || (vulkan_sim_fail && vulkan_sim_live)))
+		return;
+	fputs("abi_fuzz: needs the simulated drivers on LD_LIBRARY_PATH (make doubles)\n", stderr);
+	exit(2);
+}
+
+/* Starts the core: its coverage must be known before the first input. */
 int LLVMFuzzerInitialize(int *argc, char ***argv)
 {
-	const char *backend;
-	void *cuda;
+	struct buffer b = { 0 };
 
 	(void)argc;
 	(void)argv;
 	report_fd = dup(STDERR_FILENO);
 	setenv("GDRCOPY_BACKEND", "dmabuf", 0);
-	backend = getenv("GDRCOPY_BACKEND");
-	dmabuf = !strcmp(backend, "dmabuf");
-	cuda = dlopen("libcuda.so.1", RTLD_NOW);
-	if (cuda) {
-		*(void **)&cuda_sim_fail = dlsym(cuda, "cuda_sim_fail");
-		*(void **)&cuda_sim_live = dlsym(cuda, "cuda_sim_live");
-	}
-	if (!cuda_sim_fail || !cuda_sim_live) {
-		fputs("abi_fuzz: needs the simulated libcuda.so.1 on LD_LIBRARY_PATH\n", stderr);
-		exit(2);
-	}
+	dmabuf = !strcmp(getenv("GDRCOPY_BACKEND"), "dmabuf");
+	find_drivers();
+	/* A first pinning makes what is kept: contexts, the Vulkan device. */
+	begin();
+	if (gdr_pin_buffer(w.contexts[0].g, w.memories[0].dptr, PAGE, 0, 0, &b.mh))
+		fail("gdr_pin_buffer", 1, 0);
+	end();
 	return 0;
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-	static unsigned long live;
-	static bool measured;
+	struct left before = look(), after;
 
 	memset(&w, 0, sizeof(w));
 	w.data = data;
@@ -560,10 +694,12 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	for (int i = 0; i < CALLS && w.left; i++)
 		calls[byte() % COUNT(calls)]();
 	end();
-	/* A driver that failed to free may have lost something. */
-	if (measured && !w.faulty && cuda_sim_live() != live)
-		fail("the number of live driver objects", cuda_sim_live(), live);
-	live = cuda_sim_live();
-	measured = true;
+	after = look();
+	if (after.cuda != before.cuda)
+		fail("the number of live CUDA objects", after.cuda, before.cuda);
+	if (after.vulkan != before.vulkan)
+		fail("the number of live Vulkan objects", after.vulkan, before.vulkan);
+	if (after.fd != before.fd)
+		fail("the lowest free file descriptor", after.fd, before.fd);
 	return 0;
 }

@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: MIT
+#
+# make check-fuzz     replays the kept inputs, then fuzzes each target a little
+# make fuzz           fuzzes each target long: FUZZ_SECONDS, GO_FUZZ_SECONDS
+# make fuzz-corpus    adds what make fuzz found to the kept inputs, minimised
+
+F               := $(B)/fuzz
+FUZZ_SECONDS    ?= 1800
+GO_FUZZ_SECONDS ?= 600
+FUZZ_SHORT      := 20
+FUZZ            := tests/fuzz/fuzz.sh
+FUZZ_SANITIZE   := -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer
+SIMFUZZ          = env LD_LIBRARY_PATH=$(abspath $(F)):$(abspath $(D)) VK_DRIVER_FILES=$(abspath $(D))/nvidia_icd.json ASAN_OPTIONS=detect_leaks=0
+GO_FUZZ         := core:FuzzOptions core/handle:FuzzTable core/handle:FuzzEpoch
+FUZZ_BACKENDS   := dmabuf vulkan
+
+.PHONY: check-fuzz fuzz fuzz-corpus fuzz-build
+
+# An archive, for the hooks must come once although each package links them.
+$(F)/libgo_hooks.a: tests/fuzz/go_hooks.c
+	@mkdir -p $(F)
+	$(CLANG) $(C11) -O2 -fPIC -c -o $(F)/go_hooks.o $<
+	rm -f $@
+	ar rcs $@ $(F)/go_hooks.o
+
+# The library with the C side under the sanitizers, and coverage of C and core.
+$(F)/libgdrapi.so.$(VERSION): $(LIB) $(F)/libgo_hooks.a
+	CGO_CFLAGS='-O1 -g $(FUZZ_SANITIZE) -fsanitize-coverage=inline-8bit-counters' \
+	CGO_LDFLAGS='-fsanitize=address,undefined $(abspath $(F)/libgo_hooks.a)' \
+	GOFLAGS='-tags=libfuzzer -gcflags=gdrapi/core/...=-d=libfuzzer' \
+	$(MAKE) --no-print-directory lib CC='$(CLANG)' LIB=$@
+
+# The model is no part of what is covered; the hooks look for the program's.
+$(F)/abi_fuzz: tests/fuzz/abi_fuzz.c $(F)/libgdrapi.so.$(VERSION)
+	$(CLANG) $(C11) -O1 -g $(FUZZ_SANITIZE) -c -o $@.o $<
+	$(CLANG) -fsanitize=fuzzer,address,undefined -rdynamic -o $@ $@.o -L$(F) -lgdrapi -ldl -lpthread
+
+fuzz-build: $(F)/abi_fuzz $(DOUBLES)
+
+check-fuzz: fuzz-build
+	@for b in $(FUZZ_BACKENDS); do \
+		$(RUN) fuzz-abi-$$b $(SIMFUZZ) GDRCOPY_BACKEND=$$b $(FUZZ) $(F)/abi_fuzz $(FUZZ_SHORT) $(F)/$$b; \
+	done
+	@for t in $(GO_FUZZ); do \
+		$(RUN) --go fuzz-go-$${t#*:} $(GO) test -v -run '^$$' -fuzz "^$${t#*:}\$$" -fuzztime $(FUZZ_SHORT)s ./$${t%:*}; \
+	done
+
+fuzz: fuzz-build
+	@for b in $(FUZZ_BACKENDS); do \
+		$(RUN) fuzz-abi-$$b-long $(SIMFUZZ) GDRCOPY_BACKEND=$$b $(FUZZ) $(F)/abi_fuzz $(FUZZ_SECONDS) $(F)/$$b; \
+	done
+	@for t in $(GO_FUZZ); do \
+		$(RUN) --go fuzz-go-$${t#*:}-long $(GO) test -v -timeout 0 -run '^$$' -fuzz "^$${t#*:}\$$" -fuzztime $(GO_FUZZ_SECONDS)s ./$${t%:*}; \
+	done
+
+fuzz-corpus: fuzz-build
+	$(SIMFUZZ) $(FUZZ) --merge $(F)/abi_fuzz $(FUZZ_BACKENDS)
