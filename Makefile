@@ -27,6 +27,10 @@ C11      := -std=gnu11 $(WARN) -Iinclude
 .DEFAULT_GOAL := all
 .DELETE_ON_ERROR:
 
+# A page that describes several functions has a link for each other one.
+MANPAGES := $(patsubst docs/man/%,%,$(shell find docs/man -type f -name '*.[1-9]'))
+MANLINKS := $(patsubst docs/man/%,%,$(shell find docs/man -type l -name '*.[1-9]'))
+
 include tests/tests.mk
 
 .PHONY: all lib tools help install uninstall clean
@@ -60,11 +64,17 @@ install: all $(B)/gdrapi.pc
 	$(INSTALL) -m 644 include/gdrapi.h include/gdrapi_ext.h $(DESTDIR)$(includedir)/
 	$(INSTALL) -m 644 $(B)/gdrapi.pc $(DESTDIR)$(libdir)/pkgconfig/
 	$(INSTALL) -m 755 $(TOOLS) $(DESTDIR)$(bindir)/
+	$(INSTALL) -d $(addprefix $(DESTDIR)$(mandir)/,$(sort $(dir $(MANPAGES))))
+	for p in $(MANPAGES); do \
+		$(INSTALL) -m 644 docs/man/$$p $(DESTDIR)$(mandir)/$$p || exit 1; done
+	for p in $(MANLINKS); do \
+		ln -sf "$$(readlink docs/man/$$p)" $(DESTDIR)$(mandir)/$$p || exit 1; done
 
 uninstall:
 	rm -f $(addprefix $(DESTDIR)$(libdir)/,libgdrapi.so.$(VERSION) $(SONAME) libgdrapi.so pkgconfig/gdrapi.pc)
 	rm -f $(addprefix $(DESTDIR)$(includedir)/,gdrapi.h gdrapi_ext.h)
 	rm -f $(addprefix $(DESTDIR)$(bindir)/,$(notdir $(TOOLS)))
+	rm -f $(addprefix $(DESTDIR)$(mandir)/,$(MANPAGES) $(MANLINKS))
 
 clean:
 	rm -rf $(B)
