@@ -1,0 +1,122 @@
+#!/bin/sh
+# SPDX-License-Identifier: MIT
+# Section 3 against the library: api.sh BUILD. What is exported is documented, as
+# the headers declare it; the environment, the constants and the examples are true.
+. tests/man/tap.sh
+build=$1
+cc=${CC:-cc}
+cflags='-std=gnu11 -Wall -Wextra -Werror -Iinclude'
+api=$man/man3
+
+exported() {
+	awk '/^global:/ { on = 1 } /^local:/ { on = 0 }
+	     on && match($0, /^\t[a-z_0-9]+;/) { print substr($0, 2, RLENGTH - 2) }' capi/libgdrapi.map
+}
+
+documented() {
+	for page in "$api"/*.3; do
+		section "$page" SYNOPSIS | awk '$1 == ".Fo" { print $2 }'
+	done
+}
+
+# has_page FUNCTION - there is a page of that name that has what a page needs.
+has_page() {
+	page=$api/$1.3
+	names "$page" | grep -qx "$1" &&
+		section "$page" SYNOPSIS | grep -qx "\.Fo $1" &&
+		section "$page" DESCRIPTION | grep -qE "^\.Fn $1( |\$)" &&
+		grep -qx '\.Ss Threads and signals' "$page" &&
+		section "$page" 'RETURN VALUES' | grep -q . &&
+		section "$page" ERRORS | grep -q 'Er EINVAL'
+}
+
+# prototypes PAGE - its synopsis in C.
+prototypes() {
+	section "$1" SYNOPSIS | awk '
+		{ macro = $1; sub(/^[^ ]+ /, ""); gsub(/"/, "") }
+		macro == ".In" { print "#include <" $0 ">" }
+		macro == ".Ft" { printf "%s ", $0 }
+		macro == ".Fo" { printf "%s(", $0; comma = "" }
+		macro == ".Fa" { printf "%s%s", comma, $0; comma = ", " }
+		macro == ".Fc" { print ");" }'
+}
+
+# The compiler sees the header and the page, and refuses if they differ.
+declares() {
+	prototypes "$1" >"$work/proto.c"
+	# shellcheck disable=SC2086 # flags are words
+	grep -q '^#include' "$work/proto.c" &&
+		$cc $cflags -fsyntax-only "$work/proto.c"
+}
+
+# examples PAGE - its example of a C file, if it has one.
+examples() {
+	section "$1" EXAMPLES | awk '
+		/^\.Bd -literal/ { getline; on = /^#include/ }
+		/^\.Ed/ { on = 0 }
+		on' | sed 's/\\e/\\/g'
+}
+
+compiles() {
+	# shellcheck disable=SC2086 # flags are words
+	$cc $cflags -fsyntax-only "$1"
+}
+
+# The example of gdrapi(3) is a program, and does what it says.
+runs() {
+	# shellcheck disable=SC2086 # flags are words
+	$cc $cflags -o "$work/word" "$work/gdrapi.c" -L"$build" -lgdrapi &&
+		GDRCOPY_BACKEND=$1 GDRCOPY_ENABLE_LOGGING=1 "$work/word" >"$work/word.out" &&
+		[ "$(cat "$work/word.out")" = 42 ]
+}
+
+# Every name that the code gives to a getenv.
+read_by_code() {
+	grep -rhoE --include='*.c' --include='*.h' 'getenv\("[A-Z_0-9]+"\)' capi |
+		sed 's/.*"\(.*\)".*/\1/'
+	grep -rhoE --include='*.go' --exclude='*_test.go' --exclude-dir='*test' '(Getenv|LookupEnv)\("[A-Z_0-9]+"\)' capi core |
+		sed 's/.*"\(.*\)".*/\1/'
+}
+
+enumerators() {
+	grep -ohE '^[[:space:]]GDR_(PIN_FLAG|MAP_FLAG|MAPPING_TYPE|ATTR)_[A-Z_]+' include/gdrapi.h |
+		tr -d '\t' | grep -v '_MAX$'
+}
+
+constants() {
+	cat "$api"/*.3 | awk '{ for (i = 1; i < NF; i++) if ($i ~ /^\.?Dv$/) print $(i + 1) }' |
+		grep -E "^($1)" | sort -u
+}
+
+# each_is_in FILE - every word of standard input is in FILE.
+each_is_in() {
+	while read -r word; do
+		grep -qw "$word" "$1" || { echo "$word is not in $1"; return 1; }
+	done
+}
+
+constants_exist() {
+	constants 'GDR_|GPU_|MINIMUM_' >"$work/constants"
+	[ -s "$work/constants" ] && each_is_in include/gdrapi.h <"$work/constants"
+}
+
+check "what is exported is documented, and the other way" same "$(exported)" "$(documented)"
+for function in $(exported); do
+	check "$function has a page" has_page "$function"
+	check "gdrapi(3) leads to $function" grep -qE "^\.(Fn|It Xr) $function( |\$)" "$api/gdrapi.3"
+done
+for page in $(pages | grep '/man3/'); do
+	check "the prototypes of $page are those of the header" declares "$page"
+	examples "$page" >"$work/$(basename "$page" .3).c"
+	if [ -s "$work/$(basename "$page" .3).c" ]; then
+		check "the example of $page compiles" compiles "$work/$(basename "$page" .3).c"
+	fi
+done
+for backend in dmabuf vulkan; do
+	check "the example of gdrapi(3) runs on $backend" runs "$backend"
+done
+check "the environment is what the code reads" same "$(read_by_code)" "$(items "$api/gdrapi.3" Ev)"
+check "every flag, type and attribute is documented" same "$(enumerators)" \
+	"$(constants 'GDR_(PIN_FLAG|MAP_FLAG|MAPPING_TYPE|ATTR)_')"
+check "every constant of the pages is in the header" constants_exist
+done_testing
