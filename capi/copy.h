@@ -8,16 +8,27 @@
 #include <stdbool.h>
 #include <stddef.h>
 
+#define COPY_LINE 64u	/* bytes; also the most that one device access moves */
+
+/* Writes as many bytes as its place in a table says. */
+typedef void copy_put(void *dev, const void *host);
+
 /*
  * One implementation. to() writes n > 0 bytes from host memory into a WC
- * mapping, from() reads n > 0 bytes out of one. Neither fences: the caller
- * does (copy_fence_*). Contract: any alignment and any n; the device side is
- * touched by naturally aligned accesses only; no byte outside [p, p + n) of
- * either side is read or written; the two sides do not overlap.
+ * mapping, from() reads n > 0 bytes out of one, put[n] writes n < COPY_LINE
+ * bytes as to() does. None fences: the caller does (copy_fence_*).
+ *
+ * Contract: any alignment and any n; the device side is touched by naturally
+ * aligned accesses only; no byte outside [p, p + n) is written on either side,
+ * or read on the host's; the two sides do not overlap. A read may load more of
+ * the device's side, but of lines of COPY_LINE bytes that hold asked-for ones
+ * alone: it stays on pages that the mapping has, and memory of a GPU does not
+ * mind being read.
  */
 struct copy_impl {
 	const char *name;	/* GDRCOPY_COPY_IMPL takes this */
 	bool (*usable)(void);	/* the CPU and the OS support it */
+	copy_put *const *put;	/* COPY_LINE entries; there is no entry 0 */
 	void (*to)(void *dev, const void *host, size_t n);
 	void (*from)(void *host, const void *dev, size_t n);
 };

@@ -79,6 +79,16 @@ static AVX2 void lines_from(void *host, const void *dev, size_t n)
 	}
 }
 
+static AVX2 void part_from(void *host, const void *line, size_t off, size_t n)
+{
+	uint8_t whole[COPY_LINE];
+	__m256i v[2];
+
+	load_line(v, line);
+	keep_line(whole, v);
+	memcpy(host, whole + off, n);
+}
+
 static bool usable(void)
 {
 	return (cpu_leaf(7).ebx & CPU_7_EBX_AVX2) && cpu_os_saves(XCR0_AVX);
@@ -86,17 +96,18 @@ static bool usable(void)
 
 static void to(void *dev, const void *host, size_t n)
 {
-	copy_split(dev, host, dev, n, copy_small_to_vec, lines_to);
+	copy_split_to(dev, host, n, copy_put_vec, lines_to);
 }
 
 static void from(void *host, const void *dev, size_t n)
 {
-	copy_split(host, dev, dev, n, copy_small_from_stream, lines_from);
+	copy_cover_from(host, dev, n, part_from, lines_from);
 }
 
 const struct copy_impl copy_avx2 = {
 	.name = "avx2",
 	.usable = usable,
+	.put = copy_put_vec,
 	.to = to,
 	.from = from,
 };

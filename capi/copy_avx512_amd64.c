@@ -9,7 +9,7 @@
 #include "copy_cpu_amd64.h"
 #include "copy_parts.h"
 
-#define AVX512 __attribute__((target("avx512f")))
+#define AVX512 __attribute__((target("avx512f,avx512bw")))
 #define GROUP_TO 4u	/* lines loaded from the host before the first is stored */
 #define GROUP_FROM 8u	/* lines in flight from the device */
 
@@ -81,24 +81,52 @@ static AVX512 void lines_from(void *host, const void *dev, size_t n)
 		_mm512_storeu_si512(h, load_line(d));
 }
 
+/* The mask keeps the store off all other bytes: they neither change nor fault. */
+static AVX512 void part_from(void *host, const void *line, size_t off, size_t n)
+{
+	__mmask64 keep = (~0ull >> (COPY_LINE - n)) << off;
+
+	_mm512_mask_storeu_epi8((uint8_t *)host - off, keep, load_line(line));
+}
+
 static bool usable(void)
 {
-	return (cpu_leaf(7).ebx & CPU_7_EBX_AVX512F) && cpu_os_saves(XCR0_AVX512);
+	uint32_t need = CPU_7_EBX_AVX512F | CPU_7_EBX_AVX512BW;
+
+	return (cpu_leaf(7).ebx & need) == need && cpu_os_saves(XCR0_AVX512);
+}
+
+/*
+ * One line. By a register of the upper sixteen, which leaves the state that
+ * VZEROUPPER would have to clear alone.
+ */
+static AVX512 void put_line(void *dev, const void *host)
+{
+	__asm__ __volatile__("vmovdqu64 %1, %%zmm16\n\t"
+			     "vmovntdq %%zmm16, %0"
+			     : "=m"(*(__m512i *)dev)
+			     : "m"(*(const __m512i *)host)
+			     : "xmm16");
 }
 
 static void to(void *dev, const void *host, size_t n)
 {
-	copy_split(dev, host, dev, n, copy_small_to_vec, lines_to);
+	if (((n ^ COPY_LINE) | ((uintptr_t)dev % COPY_LINE)) == 0) {
+		put_line(dev, host);
+		return;
+	}
+	copy_split_to(dev, host, n, copy_put_vec, lines_to);
 }
 
 static void from(void *host, const void *dev, size_t n)
 {
-	copy_split(host, dev, dev, n, copy_small_from_stream, lines_from);
+	copy_cover_from(host, dev, n, part_from, lines_from);
 }
 
 const struct copy_impl copy_avx512 = {
 	.name = "avx512",
 	.usable = usable,
+	.put = copy_put_vec,
 	.to = to,
 	.from = from,
 };

@@ -29,18 +29,14 @@ static bool usable(void)
 
 static void to(void *dev, const void *host, size_t n)
 {
-	copy_split(dev, host, dev, n, copy_small_to_vec, lines_to);
-}
-
-static void from(void *host, const void *dev, size_t n)
-{
-	copy_split(host, dev, dev, n, copy_small_from_stream, copy_sse41_lines_from);
+	copy_split_to(dev, host, n, copy_put_vec, lines_to);
 }
 
 const struct copy_impl copy_movdir64b = {
 	.name = "movdir64b",
 	.usable = usable,
+	.put = copy_put_vec,
 	.to = to,
-	.from = from,
+	.from = copy_sse41_from,
 };
 #endif

@@ -11,63 +11,150 @@
 
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 
 #include "copy.h"
 
-#define COPY_LINE 64u
 #define COPY_HIDDEN __attribute__((visibility("hidden")))
 
 /*
- * 0 < n < COPY_LINE bytes, any alignment of either side. Device accesses are
- * naturally aligned: of 1 to 8 bytes in the plain ones, of 1 to 16 in the
- * _vec ones. _stream reads its 16-byte pieces with streaming loads (SSE4.1).
+ * Writes of n < COPY_LINE bytes, any alignment of either side: entry n writes n
+ * bytes, there is no entry 0. Device accesses are naturally aligned, of 1 to 8
+ * bytes in _pair and of 1 to 16 in _vec.
  */
-COPY_HIDDEN void copy_small_to(void *dev, const void *host, size_t n);
+extern copy_put *const copy_put_pair[COPY_LINE] COPY_HIDDEN;
+#if defined(__x86_64__) || defined(__aarch64__)
+extern copy_put *const copy_put_vec[COPY_LINE] COPY_HIDDEN;
+#endif
+
+/*
+ * Reads of 0 < n < COPY_LINE bytes, any alignment of either side, by loads of
+ * the whole aligned words (_vec: vectors of 16 bytes) that cover them.
+ */
 COPY_HIDDEN void copy_small_from(void *host, const void *dev, size_t n);
 #if defined(__x86_64__) || defined(__aarch64__)
-COPY_HIDDEN void copy_small_to_vec(void *dev, const void *host, size_t n);
 COPY_HIDDEN void copy_small_from_vec(void *host, const void *dev, size_t n);
 #endif
-#if defined(__x86_64__)
-COPY_HIDDEN void copy_small_from_stream(void *host, const void *dev, size_t n);
-#endif
+
+typedef uint64_t __attribute__((may_alias)) copy_word;
+
+/* Whether n bytes at dev lie inside one aligned word. */
+static inline bool copy_in_word(const void *dev, size_t n)
+{
+	return (uintptr_t)dev % sizeof(copy_word) + n <= sizeof(copy_word);
+}
+
+/* Reads n bytes that lie inside one aligned word, by one load. */
+static inline void copy_word_from(void *host, const void *dev, size_t n)
+{
+	size_t off = (uintptr_t)dev % sizeof(copy_word);
+	uint64_t v = *(const volatile copy_word *)((uintptr_t)dev - off);
+
+	memcpy(host, (const uint8_t *)&v + off, n);
+}
 
 /* Moves n bytes from src to dst. */
 typedef void copy_span(void *dst, const void *src, size_t n);
 
+/* Loads the line at line and keeps n bytes of it from byte off on. */
+typedef void copy_part(void *host, const void *line, size_t off, size_t n);
+
 /*
- * Splits a copy at the device side's lines; dev is the one of dst and src that
- * is the device's. lines gets a line-aligned device address and n > 0, a
- * multiple of COPY_LINE. small gets what copy_small_* take.
+ * Splits a write at the device side's lines: the ends go to puts, the lines
+ * between to lines, which gets a line-aligned address and a multiple of COPY_LINE.
  */
 static inline __attribute__((always_inline)) void
-copy_split(void *dst, const void *src, const void *dev, size_t n, copy_span *small,
-	   copy_span *lines)
+copy_split_to(void *dev, const void *host, size_t n, copy_put *const *puts, copy_span *lines)
 {
 	size_t head = -(uintptr_t)dev % COPY_LINE;
 	size_t body;
-	uint8_t *d = dst;
-	const uint8_t *s = src;
+	uint8_t *d = dev;
+	const uint8_t *h = host;
 
 	if (n < COPY_LINE) {
-		small(d, s, n);
+		puts[n](d, h);
 		return;
 	}
 	if (head) {
-		small(d, s, head);
+		puts[head](d, h);
 		d += head;
-		s += head;
+		h += head;
 		n -= head;
 	}
 	body = n - n % COPY_LINE;
 	if (body) {
-		lines(d, s, body);
+		lines(d, h, body);
 		d += body;
-		s += body;
+		h += body;
 		n -= body;
 	}
 	if (n)
-		small(d, s, n);
+		puts[n](d, h);
+}
+
+/* The same for a read whose ends go to small. */
+static inline __attribute__((always_inline)) void
+copy_split_from(void *host, const void *dev, size_t n, copy_span *small, copy_span *lines)
+{
+	size_t head = -(uintptr_t)dev % COPY_LINE;
+	size_t body;
+	const uint8_t *d = dev;
+	uint8_t *h = host;
+
+	if (n < COPY_LINE) {
+		small(h, d, n);
+		return;
+	}
+	if (head) {
+		small(h, d, head);
+		d += head;
+		h += head;
+		n -= head;
+	}
+	body = n - n % COPY_LINE;
+	if (body) {
+		lines(h, d, body);
+		d += body;
+		h += body;
+		n -= body;
+	}
+	if (n)
+		small(h, d, n);
+}
+
+/*
+ * A read by whole lines, for loads that fetch a line at once and wait for it
+ * together: the ends are lines too, of which part keeps what was asked for.
+ */
+static inline __attribute__((always_inline)) void
+copy_cover_from(void *host, const void *dev, size_t n, copy_part *part, copy_span *lines)
+{
+	size_t off = (uintptr_t)dev % COPY_LINE;
+	size_t body;
+	const uint8_t *d = dev;
+	uint8_t *h = host;
+
+	if (copy_in_word(dev, n)) {
+		copy_word_from(host, dev, n);
+		return;
+	}
+	if (off) {
+		size_t head = n < COPY_LINE - off ? n : COPY_LINE - off;
+
+		part(h, d - off, off, head);
+		d += head;
+		h += head;
+		n -= head;
+	}
+	body = n - n % COPY_LINE;
+	if (body) {
+		lines(h, d, body);
+		d += body;
+		h += body;
+		n -= body;
+	}
+	if (n)
+		part(h, d, 0, n);
 }
 
 #if defined(__x86_64__)
@@ -77,9 +164,9 @@ extern const struct copy_impl copy_avx2 COPY_HIDDEN;
 extern const struct copy_impl copy_avx512 COPY_HIDDEN;
 extern const struct copy_impl copy_movdir64b COPY_HIDDEN;
 
-/* The line movers that another routine borrows. */
+/* What another routine borrows. */
 COPY_HIDDEN void copy_sse2_lines_to(void *dev, const void *host, size_t n);
-COPY_HIDDEN void copy_sse41_lines_from(void *host, const void *dev, size_t n);
+COPY_HIDDEN void copy_sse41_from(void *host, const void *dev, size_t n);
 #endif
 
 #if defined(__aarch64__)

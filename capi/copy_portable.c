@@ -66,17 +66,18 @@ static bool usable(void)
 
 static void to(void *dev, const void *host, size_t n)
 {
-	copy_split(dev, host, dev, n, copy_small_to, lines_to);
+	copy_split_to(dev, host, n, copy_put_pair, lines_to);
 }
 
 static void from(void *host, const void *dev, size_t n)
 {
-	copy_split(host, dev, dev, n, copy_small_from, lines_from);
+	copy_split_from(host, dev, n, copy_small_from, lines_from);
 }
 
 const struct copy_impl copy_portable = {
 	.name = "portable",
 	.usable = usable,
+	.put = copy_put_pair,
 	.to = to,
 	.from = from,
 };

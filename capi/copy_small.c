@@ -2,11 +2,15 @@
 /*
  * copy_small.c - copies of less than one line, and the ends of longer ones.
  *
- * The device side must be cut into naturally aligned pieces, and the number of
- * branches before the first of them must stay small: a copy of a few bytes
- * costs a few nanoseconds, a mispredicted branch costs as much again. So a
- * switch jumps to straight-line code that was cut to size by the compiler:
- * every function here that takes `const` sizes is inlined with constants.
+ * A write must be cut into naturally aligned pieces, and the number of branches
+ * before the first of them must stay small: a write of a few bytes costs a few
+ * nanoseconds, a mispredicted branch costs as much again. So there is a function
+ * for each size, straight-line code that the compiler cuts to size: what takes
+ * `const` sizes here is inlined with constants.
+ *
+ * A read is a round trip of a microsecond for every load, and the CPU does not
+ * overlap plain loads of such memory. What counts is how few they are, so a read
+ * loads the whole aligned words or vectors that cover its bytes.
  *
  * Device accesses are volatile, or asm volatile where a vector register is
  * needed, so that no compiler merges, splits, repeats or drops one, nor makes
@@ -27,7 +31,6 @@ typedef uint64_t __attribute__((may_alias)) dev64;
 enum wide {
 	WIDE_PAIR,	/* as two of 8 bytes */
 	WIDE_VECTOR,
-	WIDE_STREAM,	/* a streaming load */
 };
 
 #if defined(__x86_64__)
@@ -35,15 +38,12 @@ enum wide {
 
 typedef __m128i vec;
 
-INLINE vec vec_load(const void *dev, const enum wide wide)
+INLINE vec vec_load(const void *dev)
 {
 	const vec *p = dev;
 	vec v;
 
-	if (wide == WIDE_STREAM)
-		__asm__ __volatile__("movntdqa %1, %0" : "=x"(v) : "m"(*p));
-	else
-		__asm__ __volatile__("movdqa %1, %0" : "=x"(v) : "m"(*p));
+	__asm__ __volatile__("movdqa %1, %0" : "=x"(v) : "m"(*p));
 	return v;
 }
 
@@ -58,12 +58,11 @@ INLINE void vec_store(void *dev, vec v)
 
 typedef uint8x16_t vec;
 
-INLINE vec vec_load(const void *dev, const enum wide wide)
+INLINE vec vec_load(const void *dev)
 {
 	const vec __attribute__((may_alias)) *p = dev;
 	vec v;
 
-	(void)wide;
 	__asm__ __volatile__("ldr %q0, %1" : "=w"(v) : "m"(*p));
 	return v;
 }
@@ -75,34 +74,6 @@ INLINE void vec_store(void *dev, vec v)
 	__asm__ __volatile__("str %q1, %0" : "=m"(*p) : "w"(v));
 }
 #endif
-
-/* 16 bytes on their way through registers. */
-struct piece {
-	uint64_t lo, hi;
-#if defined(__x86_64__) || defined(__aarch64__)
-	vec v;
-#endif
-};
-
-INLINE uint64_t get8(const void *dev)
-{
-	return *(const volatile dev64 *)dev;
-}
-
-INLINE uint32_t get4(const void *dev)
-{
-	return *(const volatile dev32 *)dev;
-}
-
-INLINE uint16_t get2(const void *dev)
-{
-	return *(const volatile dev16 *)dev;
-}
-
-INLINE uint8_t get1(const void *dev)
-{
-	return *(const volatile uint8_t *)dev;
-}
 
 INLINE void put8(void *dev, const void *host)
 {
@@ -149,38 +120,11 @@ INLINE void put16(uint8_t *dev, const uint8_t *host, const enum wide wide)
 	put8(dev + 8, host + 8);
 }
 
-INLINE void get16(struct piece *p, const uint8_t *dev, const enum wide wide)
-{
-#if defined(__x86_64__) || defined(__aarch64__)
-	if (wide != WIDE_PAIR) {
-		p->v = vec_load(dev, wide);
-		return;
-	}
-#endif
-	(void)wide;
-	p->lo = get8(dev);
-	p->hi = get8(dev + 8);
-}
-
-INLINE void keep16(uint8_t *host, const struct piece *p, const enum wide wide)
-{
-#if defined(__x86_64__) || defined(__aarch64__)
-	if (wide != WIDE_PAIR) {
-		memcpy(host, &p->v, sizeof(p->v));
-		return;
-	}
-#endif
-	(void)wide;
-	memcpy(host, &p->lo, sizeof(p->lo));
-	memcpy(host + 8, &p->hi, sizeof(p->hi));
-}
-
 /*
- * Three shapes make up any small copy:
+ * Three shapes make up any small write:
  * head: ends on a 16-byte boundary (or, below 8 bytes, on an 8-byte one);
  *	pieces grow.
- * tail: starts on a 16-byte boundary (or, below 8 bytes, on an 8-byte one);
- *	pieces shrink.
+ * tail: starts on a boundary of its largest piece; pieces shrink.
  * inner: lies inside one 8-byte word and touches neither end of it, so no
  *	4-byte piece fits; odd says that it starts at an odd address.
  */
@@ -229,82 +173,6 @@ INLINE void put_inner(uint8_t *dev, const uint8_t *host, const size_t n, const s
 }
 
 /*
- * The same shapes for reads. All loads come before the first use of one: each
- * is a round trip over PCIe, and only loads that wait together wait once.
- */
-INLINE void get_head(uint8_t *host, const uint8_t *dev, const size_t n)
-{
-	uint8_t b = n & 1 ? get1(dev) : 0;
-	uint16_t w = n & 2 ? get2(dev + (n & 1)) : 0;
-	uint32_t d = n & 4 ? get4(dev + (n & 3)) : 0;
-	uint64_t q = n & 8 ? get8(dev + (n & 7)) : 0;
-
-	if (n & 1)
-		*host = b;
-	if (n & 2)
-		memcpy(host + (n & 1), &w, sizeof(w));
-	if (n & 4)
-		memcpy(host + (n & 3), &d, sizeof(d));
-	if (n & 8)
-		memcpy(host + (n & 7), &q, sizeof(q));
-}
-
-INLINE void get_tail(uint8_t *host, const uint8_t *dev, const size_t n, const enum wide wide)
-{
-	struct piece p[3];
-	uint64_t q;
-	uint32_t d;
-	uint16_t w;
-	uint8_t b;
-
-	if (n & 32) {
-		get16(&p[0], dev, wide);
-		get16(&p[1], dev + 16, wide);
-	}
-	if (n & 16)
-		get16(&p[2], dev + (n & 32), wide);
-	q = n & 8 ? get8(dev + (n & 48)) : 0;
-	d = n & 4 ? get4(dev + (n & 56)) : 0;
-	w = n & 2 ? get2(dev + (n & 60)) : 0;
-	b = n & 1 ? get1(dev + (n & 62)) : 0;
-
-	if (n & 32) {
-		keep16(host, &p[0], wide);
-		keep16(host + 16, &p[1], wide);
-	}
-	if (n & 16)
-		keep16(host + (n & 32), &p[2], wide);
-	if (n & 8)
-		memcpy(host + (n & 48), &q, sizeof(q));
-	if (n & 4)
-		memcpy(host + (n & 56), &d, sizeof(d));
-	if (n & 2)
-		memcpy(host + (n & 60), &w, sizeof(w));
-	if (n & 1)
-		host[n & 62] = b;
-}
-
-INLINE void get_inner(uint8_t *host, const uint8_t *dev, const size_t n, const size_t odd)
-{
-	uint8_t first = odd ? get1(dev) : 0;
-	uint16_t w0 = n >= odd + 2 ? get2(dev + odd) : 0;
-	uint16_t w1 = n >= odd + 4 ? get2(dev + odd + 2) : 0;
-	uint16_t w2 = n >= odd + 6 ? get2(dev + odd + 4) : 0;
-	uint8_t last = (n ^ odd) & 1 ? get1(dev + n - 1) : 0;
-
-	if (odd)
-		*host = first;
-	if (n >= odd + 2)
-		memcpy(host + odd, &w0, sizeof(w0));
-	if (n >= odd + 4)
-		memcpy(host + odd + 2, &w1, sizeof(w1));
-	if (n >= odd + 6)
-		memcpy(host + odd + 4, &w2, sizeof(w2));
-	if ((n ^ odd) & 1)
-		host[n - 1] = last;
-}
-
-/*
  * Lists of cases. A function cannot hold case labels, hence the macros; X is
  * the statement that a case runs with its number. The callers bound n, so the
  * compiler need not: that spares a branch before the jump.
@@ -345,39 +213,6 @@ INLINE void switch_put_inner(uint8_t *dev, const uint8_t *host, size_t n)
 	}
 }
 
-INLINE void switch_get_tail(uint8_t *host, const uint8_t *dev, size_t n, const enum wide wide)
-{
-#define GET_TAIL(n) get_tail(host, dev, n, wide)
-	switch (n) {
-	CASES64(GET_TAIL)
-	default: __builtin_unreachable();
-	}
-}
-
-INLINE void switch_get_head(uint8_t *host, const uint8_t *dev, size_t n)
-{
-#define GET_HEAD(n) get_head(host, dev, n)
-	switch (n) {
-	CASES16(0, GET_HEAD)
-	default: __builtin_unreachable();
-	}
-}
-
-INLINE void switch_get_inner(uint8_t *host, const uint8_t *dev, size_t n)
-{
-#define GET_INNER(c) get_inner(host, dev, (c) / 2, (c) % 2)
-	switch (2 * n + (uintptr_t)dev % 2) {
-	CASES16(0, GET_INNER)
-	default: __builtin_unreachable();
-	}
-}
-
-/* Whether the copy is all tail. One branch: the mask is picked without one. */
-INLINE bool starts_tail(const void *dev, size_t n)
-{
-	return ((uintptr_t)dev & (n < 8 ? 7 : 15)) == 0;
-}
-
 /*
  * The length of the head of a misaligned copy: up to a 16-byte boundary, or up
  * to an 8-byte one if the copy ends before the former. More than n: the copy
@@ -390,19 +225,11 @@ INLINE size_t head_size(const void *dev, size_t n)
 	return head <= n ? head : head % 8;
 }
 
-INLINE void small_to(uint8_t *dev, const uint8_t *host, size_t n, const enum wide wide)
+/* A write that does not start on a boundary of its largest piece. */
+INLINE void put_askew(uint8_t *dev, const uint8_t *host, size_t n, const enum wide wide)
 {
-	size_t head;
+	size_t head = head_size(dev, n);
 
-	if (((n ^ 4) | ((uintptr_t)dev % 4)) == 0) {
-		put4(dev, host);
-		return;
-	}
-	if (starts_tail(dev, n)) {
-		switch_put_tail(dev, host, n, wide);
-		return;
-	}
-	head = head_size(dev, n);
 	if (head > n) {
 		switch_put_inner(dev, host, n);
 		return;
@@ -412,49 +239,89 @@ INLINE void small_to(uint8_t *dev, const uint8_t *host, size_t n, const enum wid
 		switch_put_tail(dev + head, host + head, n - head, wide);
 }
 
-INLINE void small_from(uint8_t *host, const uint8_t *dev, size_t n, const enum wide wide)
+static __attribute__((noinline)) void askew_pair(uint8_t *dev, const uint8_t *host, size_t n)
 {
-	size_t head;
-
-	if (starts_tail(dev, n)) {
-		switch_get_tail(host, dev, n, wide);
-		return;
-	}
-	head = head_size(dev, n);
-	if (head > n) {
-		switch_get_inner(host, dev, n);
-		return;
-	}
-	switch_get_head(host, dev, head);
-	if (n > head)
-		switch_get_tail(host + head, dev + head, n - head, wide);
+	put_askew(dev, host, n, WIDE_PAIR);
 }
 
-void copy_small_to(void *dev, const void *host, size_t n)
+/* What a tail of n bytes must start on a multiple of. */
+INLINE uintptr_t tail_align(const size_t n, const enum wide wide)
 {
-	small_to(dev, host, n, WIDE_PAIR);
+	if (n >= 16 && wide != WIDE_PAIR)
+		return 16;
+	return n >= 8 ? 8 : n >= 4 ? 4 : n >= 2 ? 2 : 1;
 }
+
+/* A function a size, and the table of them. */
+#define SIZES(X) \
+	X(1) X(2) X(3) X(4) X(5) X(6) X(7) X(8) X(9) X(10) X(11) X(12) X(13) X(14) X(15) X(16) \
+	X(17) X(18) X(19) X(20) X(21) X(22) X(23) X(24) X(25) X(26) X(27) X(28) X(29) X(30) \
+	X(31) X(32) X(33) X(34) X(35) X(36) X(37) X(38) X(39) X(40) X(41) X(42) X(43) X(44) \
+	X(45) X(46) X(47) X(48) X(49) X(50) X(51) X(52) X(53) X(54) X(55) X(56) X(57) X(58) \
+	X(59) X(60) X(61) X(62) X(63)
+
+#define PUT_PAIR(n) \
+static void put_pair_##n(void *dev, const void *host) \
+{ \
+	if (((uintptr_t)dev & (tail_align(n, WIDE_PAIR) - 1)) == 0) \
+		put_tail(dev, host, n, WIDE_PAIR); \
+	else \
+		askew_pair(dev, host, n); \
+}
+SIZES(PUT_PAIR)
+
+#define ENTRY_PAIR(n) [n] = put_pair_##n,
+copy_put *const copy_put_pair[COPY_LINE] = { SIZES(ENTRY_PAIR) };
+
+#if defined(__x86_64__) || defined(__aarch64__)
+static __attribute__((noinline)) void askew_vec(uint8_t *dev, const uint8_t *host, size_t n)
+{
+	put_askew(dev, host, n, WIDE_VECTOR);
+}
+
+#define PUT_VEC(n) \
+static void put_vec_##n(void *dev, const void *host) \
+{ \
+	if (((uintptr_t)dev & (tail_align(n, WIDE_VECTOR) - 1)) == 0) \
+		put_tail(dev, host, n, WIDE_VECTOR); \
+	else \
+		askew_vec(dev, host, n); \
+}
+SIZES(PUT_VEC)
+
+#define ENTRY_VEC(n) [n] = put_vec_##n,
+copy_put *const copy_put_vec[COPY_LINE] = { SIZES(ENTRY_VEC) };
+#endif
+
+/* The words that less than a line may touch: it starts at the end of one. */
+#define COVER_WORDS (COPY_LINE / 8 + 1)
 
 void copy_small_from(void *host, const void *dev, size_t n)
 {
-	small_from(host, dev, n, WIDE_PAIR);
+	size_t off = (uintptr_t)dev % 8, words = (off + n + 7) / 8;
+	const volatile dev64 *p = (const dev64 *)((uintptr_t)dev - off);
+	uint64_t v[COVER_WORDS];
+
+	for (size_t i = 0; i < words; i++)
+		v[i] = p[i];
+	memcpy(host, (const uint8_t *)v + off, n);
 }
 
 #if defined(__x86_64__) || defined(__aarch64__)
-void copy_small_to_vec(void *dev, const void *host, size_t n)
-{
-	small_to(dev, host, n, WIDE_VECTOR);
-}
+#define COVER_VECS (COPY_LINE / 16 + 1)
 
 void copy_small_from_vec(void *host, const void *dev, size_t n)
 {
-	small_from(host, dev, n, WIDE_VECTOR);
-}
-#endif
+	size_t off = (uintptr_t)dev % 16, vecs = (off + n + 15) / 16;
+	const uint8_t *p = (const uint8_t *)dev - off;
+	vec v[COVER_VECS];
 
-#if defined(__x86_64__)
-void copy_small_from_stream(void *host, const void *dev, size_t n)
-{
-	small_from(host, dev, n, WIDE_STREAM);
+	if (copy_in_word(dev, n)) {
+		copy_word_from(host, dev, n);
+		return;
+	}
+	for (size_t i = 0; i < vecs; i++)
+		v[i] = vec_load(p + 16 * i);
+	memcpy(host, (const uint8_t *)v + off, n);
 }
 #endif

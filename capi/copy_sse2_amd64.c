@@ -58,17 +58,18 @@ static bool usable(void)
 
 static void to(void *dev, const void *host, size_t n)
 {
-	copy_split(dev, host, dev, n, copy_small_to_vec, copy_sse2_lines_to);
+	copy_split_to(dev, host, n, copy_put_vec, copy_sse2_lines_to);
 }
 
 static void from(void *host, const void *dev, size_t n)
 {
-	copy_split(host, dev, dev, n, copy_small_from_vec, lines_from);
+	copy_split_from(host, dev, n, copy_small_from_vec, lines_from);
 }
 
 const struct copy_impl copy_sse2 = {
 	.name = "sse2",
 	.usable = usable,
+	.put = copy_put_vec,
 	.to = to,
 	.from = from,
 };

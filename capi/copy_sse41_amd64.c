@@ -37,7 +37,7 @@ static inline void keep_line(uint8_t *host, const __m128i v[4])
 	_mm_storeu_si128(p + 3, v[3]);
 }
 
-void copy_sse41_lines_from(void *host, const void *dev, size_t n)
+static void lines_from(void *host, const void *dev, size_t n)
 {
 	const uint8_t *d = dev;
 	uint8_t *h = host;
@@ -61,6 +61,16 @@ void copy_sse41_lines_from(void *host, const void *dev, size_t n)
 	}
 }
 
+static void part_from(void *host, const void *line, size_t off, size_t n)
+{
+	uint8_t whole[COPY_LINE];
+	__m128i v[4];
+
+	load_line(v, line);
+	keep_line(whole, v);
+	memcpy(host, whole + off, n);
+}
+
 static bool usable(void)
 {
 	return cpu_has_sse41();
@@ -68,18 +78,19 @@ static bool usable(void)
 
 static void to(void *dev, const void *host, size_t n)
 {
-	copy_split(dev, host, dev, n, copy_small_to_vec, copy_sse2_lines_to);
+	copy_split_to(dev, host, n, copy_put_vec, copy_sse2_lines_to);
 }
 
-static void from(void *host, const void *dev, size_t n)
+void copy_sse41_from(void *host, const void *dev, size_t n)
 {
-	copy_split(host, dev, dev, n, copy_small_from_stream, copy_sse41_lines_from);
+	copy_cover_from(host, dev, n, part_from, lines_from);
 }
 
 const struct copy_impl copy_sse41 = {
 	.name = "sse4.1",
 	.usable = usable,
+	.put = copy_put_vec,
 	.to = to,
-	.from = from,
+	.from = copy_sse41_from,
 };
 #endif

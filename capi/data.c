@@ -17,13 +17,38 @@
 #include "../include/gdrapi.h"
 
 /*
- * This thread's hazard record. It belongs to the table of one epoch: after a
- * fork the record of the parent's table is no longer there to be touched.
+ * What this thread knows of the table it copies through. It belongs to one
+ * epoch: after a fork the parent's table is no longer there to be touched.
+ *
+ * frame[i] is the stack address of the copy at nesting level i (a signal
+ * handler may copy inside a copy), and 0 while that level is free; a copy that a
+ * handler left by siglongjmp is told by it from one still under way. It is set
+ * before the record's busy[i] and cleared after it, so that a handler that runs
+ * in between takes the next level.
  */
-static __thread struct {
+struct mine {
+	const struct gdr_front *front;	/* never NULL */
+	uint64_t epoch;			/* front's, or NO_EPOCH */
+	uintptr_t frame[GDR_HAZARD_LEVELS];
 	struct gdr_hazard *hazard;
-	uint64_t epoch;
-} mine __attribute__((tls_model("initial-exec")));
+	struct gdr_table *table;
+	struct gdr_slot *slots;
+	const struct copy_impl *impl;
+};
+
+#define NO_EPOCH UINT64_MAX
+
+static const struct gdr_front no_front;
+static __thread struct mine mine __attribute__((tls_model("initial-exec"))) = {
+	.front = &no_front,
+	.epoch = NO_EPOCH,
+};
+
+/*
+ * Where no membarrier(2) is, copies must fence. Then this has that bit set, and
+ * no thread's epoch matches the front's: all copies take the long way.
+ */
+#define MUST_FENCE (1ull << 63)
 
 /* Its destructor gives a thread's record back. */
 static pthread_key_t exit_key;
@@ -31,9 +56,7 @@ static bool have_exit_key;
 
 static bool record_is_ours(void)
 {
-	struct gdr_front *front = atomic_load_explicit(&gdr_front_page, memory_order_relaxed);
-
-	return mine.hazard && front && front->epoch == mine.epoch;
+	return mine.hazard && mine.front->epoch == (mine.epoch & ~MUST_FENCE);
 }
 
 static void give_back(void *unused)
@@ -42,11 +65,9 @@ static void give_back(void *unused)
 	if (record_is_ours()) {
 		for (int i = 0; i < GDR_HAZARD_LEVELS; i++)
 			atomic_store_explicit(&mine.hazard->busy[i], 0, memory_order_release);
-		mine.hazard->level = 0;
 		atomic_store_explicit(&mine.hazard->owner, 0, memory_order_release);
 	}
-	mine.hazard = NULL;
-	mine.epoch = 0;
+	mine = (struct mine){ .front = &no_front, .epoch = NO_EPOCH };
 }
 
 void gdr_data_init(void)
@@ -78,19 +99,23 @@ static struct gdr_hazard *claim(struct gdr_table *table)
 /* A thread's first copy in this process. Signals are held off: a handler that
  * copies must not find a record half taken.
  */
-static int take_record(struct gdr_front *front)
+static int take_record(const struct gdr_front *front)
 {
 	struct gdr_hazard *hazard;
 	sigset_t all, old;
 
-	if (!front || !atomic_load_explicit(&front->core, memory_order_acquire))
-		return EINVAL;
 	sigfillset(&all);
 	pthread_sigmask(SIG_SETMASK, &all, &old);
 	hazard = claim(front->table);
 	if (hazard) {
-		mine.hazard = hazard;
-		mine.epoch = front->epoch;
+		mine = (struct mine){
+			.front = front,
+			.epoch = front->epoch | (front->table->fenced ? MUST_FENCE : 0),
+			.hazard = hazard,
+			.table = front->table,
+			.slots = (struct gdr_slot *)(uintptr_t)front->table->slots,
+			.impl = front->impl,
+		};
 		/* Without a key the record stays taken when the thread ends. */
 		if (have_exit_key)
 			pthread_setspecific(exit_key, hazard);
@@ -100,50 +125,6 @@ static int take_record(struct gdr_front *front)
 		gdr_log(GDR_LOG_ERROR, "gdr_copy: %u threads are copying already", GDR_HAZARD_COUNT);
 	return hazard ? 0 : EAGAIN;
 }
-
-static void drop_level(struct gdr_hazard *hazard)
-{
-	hazard->level--;
-	atomic_store_explicit(&hazard->busy[hazard->level], 0, memory_order_release);
-}
-
-/*
- * Drops the levels of copies that are over because a signal handler (SIGBUS on
- * a revoked mapping, say) left them by siglongjmp: their frames lay at frame,
- * which lives, or below it. On an alternate stack addresses do not tell.
- */
-static void drop_left_copies(struct gdr_hazard *hazard, uintptr_t frame)
-{
-	stack_t stack;
-
-	if (sigaltstack(NULL, &stack) || (stack.ss_flags & SS_ONSTACK))
-		return;
-	while (hazard->level && hazard->frame[hazard->level - 1] <= frame)
-		drop_level(hazard);
-}
-
-void gdr_data_forget(uint64_t key)
-{
-	struct gdr_hazard *hazard = mine.hazard;
-
-	if (!record_is_ours())
-		return;
-	for (uint32_t i = 0; i < hazard->level; i++)
-		if (!key || atomic_load_explicit(&hazard->busy[i], memory_order_relaxed) == key)
-			atomic_store_explicit(&hazard->busy[i], 0, memory_order_release);
-	while (hazard->level &&
-	       !atomic_load_explicit(&hazard->busy[hazard->level - 1], memory_order_relaxed))
-		hazard->level--;
-}
-
-/* One copy under way: what end_copy must undo, and how the mapping is mapped. */
-struct copy {
-	struct gdr_hazard *hazard;
-	uint32_t level;
-	uint32_t type;
-	bool mixed;
-	const struct copy_impl *impl;
-};
 
 /* Says why no copy goes through key, once it is clear that none does. */
 static int refuse(uint64_t key)
@@ -157,111 +138,211 @@ static int refuse(uint64_t key)
 	return EINVAL;
 }
 
-static void end_copy(struct copy *c)
+static inline void enter_level(unsigned int level, uint64_t key, uintptr_t frame)
 {
-	atomic_store_explicit(&c->hazard->busy[c->level], 0, memory_order_release);
+	mine.frame[level] = frame;
 	atomic_signal_fence(memory_order_seq_cst);
-	c->hazard->level = c->level;
+	atomic_store_explicit(&mine.hazard->busy[level], key, memory_order_relaxed);
+	atomic_signal_fence(memory_order_seq_cst);
+}
+
+static inline void leave_level(unsigned int level)
+{
+	atomic_store_explicit(&mine.hazard->busy[level], 0, memory_order_release);
+	atomic_signal_fence(memory_order_seq_cst);
+	mine.frame[level] = 0;
 }
 
 /*
- * Announces a copy of n bytes through key at dev, and checks it. On success the
- * mapping stays until end_copy.
+ * Frees the levels of copies that are over because a signal handler (SIGBUS on
+ * a revoked mapping, say) left them by siglongjmp: their frames lay at frame,
+ * which lives, or below it. On an alternate stack addresses do not tell.
  */
-static inline int begin_copy(struct copy *c, uint64_t key, uintptr_t dev, size_t n)
+static void drop_left_copies(uintptr_t frame)
 {
-	struct gdr_front *front = atomic_load_explicit(&gdr_front_page, memory_order_acquire);
-	struct gdr_table *table;
-	struct gdr_slot *slot;
-	int rc;
+	stack_t stack;
 
-	if (__builtin_expect(!front || !mine.epoch || mine.epoch != front->epoch, 0)) {
-		if (gdr_front_inherited(key))
-			return refuse(key);
-		rc = take_record(front);
-		if (rc)
-			return rc == EINVAL ? refuse(key) : rc;
+	if (sigaltstack(NULL, &stack) || (stack.ss_flags & SS_ONSTACK))
+		return;
+	for (unsigned int i = 0; i < GDR_HAZARD_LEVELS; i++)
+		if (mine.frame[i] && mine.frame[i] <= frame)
+			leave_level(i);
+}
+
+void gdr_data_forget(uint64_t key)
+{
+	if (!record_is_ours())
+		return;
+	for (unsigned int i = 0; i < GDR_HAZARD_LEVELS; i++) {
+		uint64_t busy = atomic_load_explicit(&mine.hazard->busy[i], memory_order_relaxed);
+
+		if (busy && (!key || busy == key))
+			leave_level(i);
 	}
-	table = front->table;
-	c->hazard = mine.hazard;
-	if (__builtin_expect(c->hazard->level, 0))
-		drop_left_copies(c->hazard, (uintptr_t)__builtin_frame_address(0));
-	c->level = c->hazard->level;
-	if (__builtin_expect(c->level == GDR_HAZARD_LEVELS, 0))
-		return EAGAIN;
-	c->hazard->frame[c->level] = (uintptr_t)__builtin_frame_address(0);
-	c->hazard->level = c->level + 1;
-	atomic_signal_fence(memory_order_seq_cst);
-	atomic_store_explicit(&c->hazard->busy[c->level], key, memory_order_relaxed);
-	/* The other half of this fence is membarrier(2) in handle.Retract. */
-	if (__builtin_expect(table->fenced, 0))
-		atomic_thread_fence(memory_order_seq_cst);
+}
+
+/* One copy, as the caller asked for it. */
+struct request {
+	uint64_t key;
+	void *dev;
+	void *host;
+	size_t size;
+	bool to;	/* the device */
+};
+
+static inline const struct gdr_slot *slot_of(uint64_t key)
+{
+	return &mine.slots[key & (GDR_SLOT_COUNT - 1)];
+}
+
+static inline bool is_mapped(uint64_t key)
+{
+	/* Slots that hold nothing have key 0. */
+	return (atomic_load_explicit(&slot_of(key)->key, memory_order_acquire) == key) & (key != 0);
+}
+
+/*
+ * Whether all is as it nearly always is: a mapping of WC memory that holds the
+ * bytes asked for, of which there are some. It branches nowhere, so that a
+ * caller does but once.
+ */
+static inline bool is_usual(uint64_t key, const void *dev, const void *host, size_t size)
+{
+	const struct gdr_slot *slot = slot_of(key);
+	uint64_t off = (uintptr_t)dev - slot->va;
+
+	return is_mapped(key) & (off < slot->len) & (size - 1 < slot->len - off) & (host != NULL) &
+	       (slot->type == GDR_MAPPING_TYPE_WC);
+}
+
+static inline void end_write(void)
+{
+	if (__builtin_expect(atomic_load_explicit(&mine.table->mixed, memory_order_relaxed), 0))
+		copy_fence_full();
 	else
-		atomic_signal_fence(memory_order_seq_cst);
+		copy_fence_store();
+}
 
-	slot = (struct gdr_slot *)(uintptr_t)table->slots + (key & (GDR_SLOT_COUNT - 1));
-	if (__builtin_expect(!key || atomic_load_explicit(&slot->key, memory_order_acquire) != key, 0)) {
-		end_copy(c);
-		return refuse(key);
+static void move_to(const struct request *r, uint32_t type)
+{
+	if (type == GDR_MAPPING_TYPE_WC)
+		mine.impl->to(r->dev, r->host, r->size);
+	else if (type == GDR_MAPPING_TYPE_DEVICE)
+		copy_portable.to(r->dev, r->host, r->size);
+	else
+		memcpy(r->dev, r->host, r->size);
+	end_write();
+}
+
+static void move_from(const struct request *r, uint32_t type)
+{
+	copy_fence_read_begin();
+	if (type == GDR_MAPPING_TYPE_WC)
+		mine.impl->from(r->host, r->dev, r->size);
+	else if (type == GDR_MAPPING_TYPE_DEVICE)
+		copy_portable.from(r->host, r->dev, r->size);
+	else
+		memcpy(r->host, r->dev, r->size);
+	copy_fence_read_end();
+}
+
+/* Carries out a request that is announced at level, or finds out why not. */
+static int finish_slowly(const struct request *r, unsigned int level)
+{
+	const struct gdr_slot *slot = slot_of(r->key);
+	bool mapped = is_mapped(r->key), inside = true;
+	uint64_t off;
+
+	if (mapped && r->size) {
+		off = (uintptr_t)r->dev - slot->va;
+		inside = off <= slot->len && r->size <= slot->len - off;
+		if (inside && r->host)
+			(r->to ? move_to : move_from)(r, slot->type);
 	}
-	if (__builtin_expect(n && (dev - slot->va > slot->len || n > slot->len - (dev - slot->va)), 0)) {
-		end_copy(c);
+	leave_level(level);
+	if (!mapped)
+		return refuse(r->key);
+	if (!inside)
 		gdr_log(GDR_LOG_ERROR, "gdr_copy: %zu bytes at %#lx do not lie in the mapping of handle %#lx (errno %d)",
-			n, dev, key, EINVAL);
-		return EINVAL;
-	}
-	c->type = slot->type;
-	c->mixed = atomic_load_explicit(&table->mixed, memory_order_relaxed);
-	c->impl = front->impl;
-	return 0;
+			r->size, (uintptr_t)r->dev, r->key, EINVAL);
+	return !r->size || (inside && r->host) ? 0 : EINVAL;
+}
+
+/* Takes over a copy that is announced at level 0. Scalars: the usual copy must
+ * not lay out a struct for it.
+ */
+static __attribute__((noinline, cold)) int
+copy_unusual(uint64_t key, void *dev, void *host, size_t size, bool to)
+{
+	const struct request r = { .key = key, .dev = dev, .host = host, .size = size, .to = to };
+
+	return finish_slowly(&r, 0);
+}
+
+/* This thread's first copy, one inside another, or one that must fence. */
+static __attribute__((noinline, cold)) int
+copy_long_way(uint64_t key, void *dev, void *host, size_t size, bool to, uintptr_t frame)
+{
+	const struct request r = { .key = key, .dev = dev, .host = host, .size = size, .to = to };
+	struct gdr_front *front = atomic_load_explicit(&gdr_front_page, memory_order_acquire);
+	unsigned int level = 0;
+	int rc = 0;
+
+	if (!front || !atomic_load_explicit(&front->core, memory_order_acquire))
+		return refuse(key);
+	if (!record_is_ours())
+		rc = gdr_front_inherited(key) ? refuse(key) : take_record(front);
+	if (rc)
+		return rc;
+	if (mine.frame[0] || mine.frame[1] || mine.frame[2])
+		drop_left_copies(frame);
+	while (level < GDR_HAZARD_LEVELS && mine.frame[level])
+		level++;
+	if (level == GDR_HAZARD_LEVELS)
+		return EAGAIN;
+	enter_level(level, key, frame);
+	if (mine.table->fenced)
+		atomic_thread_fence(memory_order_seq_cst);
+	return finish_slowly(&r, level);
+}
+
+/* Whether the next copy can be announced at level 0 with no more ado. */
+static inline bool at_rest(void)
+{
+	return ((mine.front->epoch ^ mine.epoch) | mine.frame[0]) == 0;
 }
 
 int gdr_copy_to_mapping(gdr_mh_t handle, void *map_d_ptr, const void *h_ptr, size_t size)
 {
-	struct copy c;
-	int rc;
+	uintptr_t frame = (uintptr_t)__builtin_frame_address(0);
 
-	rc = begin_copy(&c, handle.h, (uintptr_t)map_d_ptr, size);
-	if (rc)
-		return rc;
-	if (!h_ptr || !size) {
-		end_copy(&c);
-		return size ? EINVAL : 0;
-	}
-	if (c.type == GDR_MAPPING_TYPE_WC)
-		c.impl->to(map_d_ptr, h_ptr, size);
-	else if (c.type == GDR_MAPPING_TYPE_DEVICE)
-		copy_portable.to(map_d_ptr, h_ptr, size);
+	if (__builtin_expect(!at_rest(), 0))
+		return copy_long_way(handle.h, map_d_ptr, (void *)h_ptr, size, true, frame);
+	/* The fence that this lacks is membarrier(2) in handle.Retract. */
+	enter_level(0, handle.h, frame);
+	if (__builtin_expect(!is_usual(handle.h, map_d_ptr, h_ptr, size), 0))
+		return copy_unusual(handle.h, map_d_ptr, (void *)h_ptr, size, true);
+	if (size < COPY_LINE)
+		mine.impl->put[size](map_d_ptr, h_ptr);
 	else
-		memcpy(map_d_ptr, h_ptr, size);
-	if (c.mixed)
-		copy_fence_full();
-	else
-		copy_fence_store();
-	end_copy(&c);
+		mine.impl->to(map_d_ptr, h_ptr, size);
+	end_write();
+	leave_level(0);
 	return 0;
 }
 
 int gdr_copy_from_mapping(gdr_mh_t handle, void *h_ptr, const void *map_d_ptr, size_t size)
 {
-	struct copy c;
-	int rc;
+	uintptr_t frame = (uintptr_t)__builtin_frame_address(0);
 
-	rc = begin_copy(&c, handle.h, (uintptr_t)map_d_ptr, size);
-	if (rc)
-		return rc;
-	if (!h_ptr || !size) {
-		end_copy(&c);
-		return size ? EINVAL : 0;
-	}
+	if (__builtin_expect(!at_rest(), 0))
+		return copy_long_way(handle.h, (void *)map_d_ptr, h_ptr, size, false, frame);
+	enter_level(0, handle.h, frame);
+	if (__builtin_expect(!is_usual(handle.h, map_d_ptr, h_ptr, size), 0))
+		return copy_unusual(handle.h, (void *)map_d_ptr, h_ptr, size, false);
 	copy_fence_read_begin();
-	if (c.type == GDR_MAPPING_TYPE_WC)
-		c.impl->from(h_ptr, map_d_ptr, size);
-	else if (c.type == GDR_MAPPING_TYPE_DEVICE)
-		copy_portable.from(h_ptr, map_d_ptr, size);
-	else
-		memcpy(h_ptr, map_d_ptr, size);
+	mine.impl->from(h_ptr, map_d_ptr, size);
 	copy_fence_read_end();
-	end_copy(&c);
+	leave_level(0);
 	return 0;
 }

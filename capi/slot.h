@@ -43,18 +43,15 @@ struct gdr_slot {
  * What one thread is copying through right now; one cache line of its own.
  * owner is nonzero while a live thread holds the record. busy[i] is the handle
  * of the copy at nesting level i (a signal handler may copy inside a copy) and
- * 0 otherwise; frame[i] is the stack address of that copy's frame, by which a
- * copy that a handler left by siglongjmp is told from one still under way.
- * gdr_unmap clears the slot's key, then has every thread pass a memory barrier
- * (membarrier(2)), then waits until no record names the key.
+ * 0 otherwise. gdr_unmap clears the slot's key, then has every thread pass a
+ * memory barrier (membarrier(2)), then waits until no record names the key.
  */
 #define GDR_HAZARD_LEVELS 3
 struct gdr_hazard {
 	_Atomic uint32_t owner;
-	uint32_t level;	/* this and frame are for the owning thread alone */
+	uint32_t pad0;
 	_Atomic uint64_t busy[GDR_HAZARD_LEVELS];
-	uint64_t frame[GDR_HAZARD_LEVELS];
-	uint64_t pad;
+	uint64_t pad1[4];
 };
 #define GDR_HAZARD_COUNT (1u << 16)
 

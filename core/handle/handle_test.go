@@ -166,7 +166,7 @@ int main(void)
 {
 	S(struct gdr_slot); O(struct gdr_slot, key); O(struct gdr_slot, va);
 	O(struct gdr_slot, len); O(struct gdr_slot, type);
-	S(struct gdr_hazard); O(struct gdr_hazard, owner); O(struct gdr_hazard, level);
+	S(struct gdr_hazard); O(struct gdr_hazard, owner);
 	O(struct gdr_hazard, busy);
 	S(struct gdr_table); O(struct gdr_table, epoch); O(struct gdr_table, fenced);
 	O(struct gdr_table, hazards_used); O(struct gdr_table, mixed);
@@ -202,7 +202,7 @@ func TestLayout(t *testing.T) {
 	var h header
 	require.Equal(t, []uintptr{
 		unsafe.Sizeof(s), unsafe.Offsetof(s.key), unsafe.Offsetof(s.va), unsafe.Offsetof(s.len), unsafe.Offsetof(s.typ),
-		unsafe.Sizeof(z), unsafe.Offsetof(z.owner), unsafe.Offsetof(z.level), unsafe.Offsetof(z.busy),
+		unsafe.Sizeof(z), unsafe.Offsetof(z.owner), unsafe.Offsetof(z.busy),
 		unsafe.Sizeof(h), unsafe.Offsetof(h.epoch), unsafe.Offsetof(h.fenced), unsafe.Offsetof(h.hazardsUsed),
 		unsafe.Offsetof(h.mixed), unsafe.Offsetof(h.slots), unsafe.Offsetof(h.hazards),
 		slotCount, hazardCount, hazardLevels, genBits + indexBits, MaxEpoch,

@@ -32,9 +32,9 @@ type slot struct {
 
 type hazard struct {
 	owner atomic.Uint32
-	level uint32
+	_     uint32
 	busy  [hazardLevels]atomic.Uint64
-	_     [1 + hazardLevels]uint64 // what C keeps for itself
+	_     [4]uint64
 }
 
 type header struct {

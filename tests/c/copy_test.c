@@ -310,17 +310,16 @@ static const char *no_alignment_check =
 /*
  * With EFLAGS.AC set the CPU answers a misaligned scalar access with SIGBUS.
  * (The vector instructions used on the device side fault by themselves.) The
- * host side may be misaligned, so the handler finds out which side it was: it
- * takes the host's pages away and has the one instruction run again, with no
- * check. If it was the host's access it now faults at an address there.
+ * host side and the stack may be misaligned, so the handler finds out which it
+ * was: it takes the device's pages away and has the one instruction run again,
+ * with no check. If it was the device's access it now faults at an address there.
  */
-static const struct region *host_side;
-static int host_prot;
-static volatile sig_atomic_t host_touched;
+static const struct region *dev_side;
+static int dev_prot;
 
-static void protect_host(int prot)
+static void protect_dev(int prot)
 {
-	if (mprotect(host_side->base, host_side->len, prot))
+	if (mprotect(dev_side->base, dev_side->len, prot))
 		die("mprotect");
 }
 
@@ -334,22 +333,21 @@ static void on_misaligned(int sig, siginfo_t *info, void *context)
 	}
 	__writeeflags(__readeflags() & ~(unsigned long long)EFLAGS_AC);
 	*flags = (*flags & ~EFLAGS_AC) | EFLAGS_TF;
-	host_touched = 0;
-	protect_host(PROT_NONE);
+	protect_dev(PROT_NONE);
 }
 
 static void on_no_access(int sig, siginfo_t *info, void *context)
 {
 	greg_t flags = ((ucontext_t *)context)->uc_mcontext.gregs[REG_EFL];
-	uintptr_t at = (uintptr_t)info->si_addr - (uintptr_t)host_side->base;
+	uintptr_t at = (uintptr_t)info->si_addr - (uintptr_t)dev_side->base;
 
-	if ((flags & EFLAGS_TF) && !host_touched && at < host_side->len) {
-		host_touched = 1;
-		protect_host(host_prot);
+	protect_dev(dev_prot);
+	if (!(flags & EFLAGS_TF) || at >= dev_side->len) {
+		handle_fault(sig, info, context);
 		return;
 	}
-	protect_host(host_prot);
-	handle_fault(sig, info, context);
+	because("a misaligned access to the device side");
+	siglongjmp(on_fault, 1);
 }
 
 static void on_step(int sig, siginfo_t *info, void *context)
@@ -359,11 +357,7 @@ static void on_step(int sig, siginfo_t *info, void *context)
 	(void)sig;
 	(void)info;
 	*flags = (*flags & ~EFLAGS_TF) | EFLAGS_AC;
-	if (host_touched)
-		return;
-	protect_host(host_prot);
-	because("a misaligned access to the device side");
-	siglongjmp(on_fault, 1);
+	protect_dev(dev_prot);
 }
 
 /* Both sides get the same offset, so most host accesses are aligned as well. */
@@ -504,8 +498,8 @@ static bool run_aligned(copy_fn *copy, bool write)
 {
 	bool ok;
 
-	host_side = write ? &small_src : &small_dst;
-	host_prot = write ? PROT_READ : PROT_READ | PROT_WRITE;
+	dev_side = write ? &small_dst : &small_src;
+	dev_prot = write ? PROT_READ | PROT_WRITE : PROT_READ;
 	catch_signal(SIGBUS, on_misaligned);
 	catch_signal(SIGSEGV, on_no_access);
 	catch_signal(SIGTRAP, on_step);
