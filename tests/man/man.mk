@@ -2,10 +2,20 @@
 #
 # make check-man      the manual pages against the code (part of make check)
 
-.PHONY: check-man
+MANROOT   := $(B)/man-root
+
+.PHONY: check-man lint-man
 check: check-man
-check-man: tools $(DOUBLES)
+check-man: all $(DOUBLES)
 	@$(RUN) man-lint tests/man/lint.sh
 	@CC='$(CC)' $(RUN) man-api $(SIM) tests/man/api.sh $(B)
 	@$(RUN) man-tools tests/man/tools.sh $(TOOLS)
 	@$(RUN) man-kmod tests/man/kmod.sh
+	@rm -rf $(MANROOT) $(B)/gdrapi.pc
+	@$(MAKE) --no-print-directory -s install DESTDIR=$(abspath $(MANROOT))
+	@$(RUN) man-install tests/man/install.sh $(MANROOT)$(mandir) $(MANROOT)$(bindir)
+	@rm -rf $(MANROOT) $(B)/gdrapi.pc
+
+lint: lint-man
+lint-man:
+	shellcheck tests/man/*.sh
