@@ -13,8 +13,9 @@
  * itself is not part of the interface. Out-parameters are written on success
  * alone. A NULL out-parameter, a NULL or unknown gdr_t, and a gdr_mh_t that is
  * stale, made up, or of another gdr_t are EINVAL. A driver that fails for
- * reasons of its own is EIO. With GDRCOPY_ENABLE_LOGGING set, one line on
- * stderr says what went wrong and what to do about it.
+ * reasons of its own is EIO. With GDRCOPY_ENABLE_LOGGING set, a line on stderr
+ * says what went wrong and what to do about it, unless the arguments alone do,
+ * as a NULL out-parameter.
  *
  * Units.  Sizes are bytes. A GPU address is the integer value of a CUdeviceptr
  * or of a pointer that the CUDA runtime returned. Sizes given to gdr_map and
@@ -23,7 +24,8 @@
  * Threads.  Every function may be called from any thread, at the same time, on
  * one gdr_t or on many. A copy that races gdr_unmap, gdr_unpin_buffer or
  * gdr_close of its own handle either completes or returns EINVAL. The caller's
- * own loads and stores have no such guard.
+ * own loads and stores have no such guard. In a signal handler only the copies,
+ * gdr_runtime_get_version and gdr_get_mapping_type_string may be called.
  *
  * Fork.  A child that is forked inherits no access: there, every gdr_t and
  * gdr_mh_t of the parent answers EACCES, and the parent's mappings do not
@@ -145,15 +147,16 @@ typedef gdr_info_v2_t gdr_info_t;
  * gdr_open - choose a backend and open it
  *
  * Tries gdrdrv (/dev/gdrdrv), then dma-buf (a CUDA driver of 13.3 or later),
- * then Vulkan (libvulkan.so.1 and libcuda.so.1), and takes the first that
- * works. GDRCOPY_USE_DMABUF_MMAP=1 in the environment forces dma-buf;
- * GDRCOPY_BACKEND=gdrdrv, =dmabuf or =vulkan forces that one.
+ * then Vulkan (libvulkan.so.1, NVIDIA's driver for it, and libcuda.so.1), and takes
+ * the first that works. GDRCOPY_USE_DMABUF_MMAP=1 in the environment forces dma-buf;
+ * GDRCOPY_BACKEND=gdrdrv, =dmabuf or =vulkan forces that one, and goes first.
  *
  * CUDA is not initialised here: a process may open first and fork or call
  * cuInit later. Several opens at once are fine; each has its own buffers.
  *
- * Returns: the open library, or NULL when no backend works or when an
- * environment variable names none. One log line a backend says why.
+ * Returns: the open library, or NULL when no backend works, when an environment
+ * variable names none or no copy routine (GDRCOPY_COPY_IMPL), or when there is
+ * no memory or no file descriptor to start with. One log line a backend says why.
  */
 gdr_t gdr_open(void);
 
@@ -166,7 +169,8 @@ gdr_t gdr_open(void);
  * mapping of @g faults from then on.
  *
  * Returns: 0; EINVAL for a @g that is NULL, unknown or closed; EACCES in a forked
- * child. Not for signal handlers: it waits, and it takes locks.
+ * child. What a driver answered to a step is returned at the end: @g is closed
+ * all the same.
  */
 int gdr_close(gdr_t g);
 
@@ -186,7 +190,10 @@ int gdr_close(gdr_t g);
  * persistent ones it refuses them, and the other backends do not look at them.
  *
  * From here on CUDA finishes synchronous copies to the buffer before they
- * return (its SYNC_MEMOPS attribute), so that the mapping shows them.
+ * return (its SYNC_MEMOPS attribute), so that the mapping shows them. For memory
+ * of cuMemCreate that holds in one context: the thread's own where it is of the
+ * memory's GPU, else that GPU's primary one. Where the driver can set neither, a
+ * log line says so, and the caller synchronises after a copy.
  *
  * The thread needs no current CUDA context, but CUDA must have been initialised
  * by the process, or @addr cannot be GPU memory.
@@ -195,8 +202,9 @@ int gdr_close(gdr_t g);
  * GPU memory, a range past its allocation, a token that gdrdrv refuses, a NULL
  * @handle or a bad @g; ENOTSUP when the backend cannot map memory of this kind
  * (Vulkan: memory of cuMemAlloc; use gdr_mem_alloc, or cuMemCreate with POSIX
- * file descriptor handles); ENOMEM; EMFILE when the process is out of file
- * descriptors; EACCES in a forked child.
+ * file descriptor handles; or a range over several allocations. dma-buf: a GPU
+ * that exports none); ENODEV when no Vulkan driver has the GPU; ENOMEM; EMFILE
+ * when the process is out of file descriptors; EACCES in a forked child.
  */
 int gdr_pin_buffer(gdr_t g, unsigned long addr, size_t size,
 		   uint64_t p2p_token, uint32_t va_space, gdr_mh_t *handle);
@@ -222,7 +230,7 @@ int gdr_pin_buffer_v2(gdr_t g, unsigned long addr, size_t size, uint32_t flags,
  *
  * A mapping that is left is taken down first, after the copies in progress.
  *
- * Returns: 0; EINVAL; EACCES in a forked child. Not for signal handlers.
+ * Returns: 0; EINVAL; EACCES in a forked child.
  */
 int gdr_unpin_buffer(gdr_t g, gdr_mh_t handle);
 
@@ -281,15 +289,16 @@ int gdr_map(gdr_t g, gdr_mh_t handle, void **va, size_t size);
  * @flags: one gdr_map_flags_t value
  *
  * The mapping is for reading and writing and is not executable. It shows the
- * memory itself, with no copy between. Reads of a WC mapping are a hundred
- * times slower than writes; stores to it become visible to the GPU in any
- * order, until a store fence. The copy functions below fence by themselves.
+ * memory itself, with no copy between. Reads of a WC mapping take ten to twenty
+ * times as long as writes; stores to it become visible to the GPU in any order,
+ * until a store fence. The copy functions below fence by themselves.
  *
  * Returns: 0; EINVAL for an unknown flag, a type that the backend cannot give
  * for this buffer, a @size of 0 or past the pinning, a buffer whose address is
  * not on a page of the backend, a NULL @va, a bad @g or @handle; EAGAIN when
- * the buffer is mapped already; ENOMEM; EACCES in a forked child. A gdrdrv
- * that lacks the type answers EOPNOTSUPP, which is ENOTSUP.
+ * the buffer is mapped already; ENOMEM; EMFILE (Vulkan, after an unmap); EACCES
+ * in a forked child; ENOTSUP (EOPNOTSUPP) for a gdrdrv that lacks the type, and
+ * for a driver that cannot map its dma-bufs.
  */
 int gdr_map_v2(gdr_t g, gdr_mh_t handle, void **va, size_t size, int flags);
 
@@ -304,8 +313,7 @@ int gdr_map_v2(gdr_t g, gdr_mh_t handle, void **va, size_t size, int flags);
  * mapped again, perhaps elsewhere.
  *
  * Returns: 0; EINVAL when the buffer is not mapped or when @va or @size is
- * not the mapping's, which then stays; EACCES in a forked child. Not for signal
- * handlers.
+ * not the mapping's, which then stays; EACCES in a forked child.
  */
 int gdr_unmap(gdr_t g, gdr_mh_t handle, void *va, size_t size);
 
@@ -316,17 +324,18 @@ int gdr_unmap(gdr_t g, gdr_mh_t handle, void *va, size_t size);
  * @h_ptr: what to write, in the memory of the process
  * @size: bytes; 0 does nothing
  *
- * Any alignment of either side and any size. The GPU side is written by
- * naturally aligned stores, and nothing outside the range is touched. When the
- * call returns, the stores are in order before every later store of this
- * thread. @h_ptr must be readable: that is not checked. The call takes no
- * lock, makes no system call and may be used in a signal handler.
+ * Any alignment of either side and any size. The GPU side of a mapping that is
+ * not caching is written by naturally aligned stores, and nothing outside the
+ * range is touched. When the call returns, the stores are in order before every
+ * later store of this thread. @h_ptr must be readable: that is not checked. The
+ * call takes no lock, makes no system call but in the thread's first copy and in
+ * a copy inside of a copy, and may be used in a signal handler.
  *
  * Returns: 0; EINVAL when the buffer is not mapped, when the range is not all
- * inside its mapping, and for a NULL pointer; EAGAIN when 65536 threads copy
- * already, or when signal handlers have interrupted three copies of this thread;
- * EACCES in a forked child. A @size of 0 returns 0 for every mapped buffer,
- * whatever the pointers.
+ * inside its mapping, and for a NULL pointer; EAGAIN when 65536 other threads
+ * that have copied are still there, or when signal handlers have interrupted
+ * three copies of this thread; EACCES in a forked child. A @size of 0 returns 0
+ * for every mapped buffer, whatever the pointers.
  */
 int gdr_copy_to_mapping(gdr_mh_t handle, void *map_d_ptr, const void *h_ptr,
 			size_t size);
