@@ -6,6 +6,7 @@
 #                            of its closing line 'N passed, N failed[, N skipped]'
 #   run.sh --go NAME COMMAND...  the same for `go test -v`, whose counts are its
 #                            '--- PASS', '--- FAIL' and '--- SKIP' lines
+#   run.sh --clear           forgets the counts of earlier runs
 #   run.sh --total           prints the table and the sum; exit 1 if any failed
 #
 # A program that ends without counts, or with a status other than 0 without
@@ -14,6 +15,11 @@
 set -u
 dir=${GDR_RESULTS:-build/results}
 mkdir -p "$dir"
+
+if [ "${1-}" = --clear ]; then
+	rm -f "$dir"/*.count
+	exit
+fi
 
 total() {
 	cat "$dir"/*.count 2>/dev/null | awk '

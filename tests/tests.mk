@@ -63,7 +63,9 @@ $(BIN)/vulkan_selftest: tests/doubles/vulkan_selftest.c $(D)/libvulkan.so.1
 	@mkdir -p $(@D)
 	$(CC) $(C11) $(CFLAGS) -o $@ $< $(D)/libvulkan.so.1 -lpthread -ldl
 
-check: check-go check-doubles check-abi check-c check-guest
+check:
+	@$(RUN) --clear
+	@$(MAKE) --no-print-directory check-go check-doubles check-abi check-c check-guest
 	@$(RUN) --total
 
 check-go: $(DOUBLES)
