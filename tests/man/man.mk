@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: MIT
 #
-# make check-man      the manual pages against the code (part of make check)
+# make check-man      the manual pages against the code
 
 MANROOT   := $(B)/man-root
 
 .PHONY: check-man lint-man
-check: check-man
 check-man: all $(DOUBLES)
 	@$(RUN) man-lint tests/man/lint.sh
 	@CC='$(CC)' $(RUN) man-api $(SIM) tests/man/api.sh $(B)
