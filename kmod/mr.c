@@ -92,14 +92,18 @@ static struct gdr_mr *gdr_mr_alloc(struct gdr_file *f,
 				   const struct gdr_pin_args *args)
 {
 	struct gdr_mr *mr;
-	u64 end;
+	u64 start, end;
 
 	if (!args->addr || !args->size ||
 	    args->addr + args->size < args->addr)
 		return ERR_PTR(-EINVAL);
+	start = args->addr & GPU_PAGE_MASK;
 	end = (args->addr + args->size + GDRDRV_GPU_PAGE_SIZE - 1) &
 	      GPU_PAGE_MASK;
 	if (!end)
+		return ERR_PTR(-EINVAL);
+	/* A page table counts its pages in 32 bits. */
+	if ((end - start) >> GDRDRV_GPU_PAGE_SHIFT > U32_MAX)
 		return ERR_PTR(-EINVAL);
 
 	mr = kzalloc(sizeof(*mr), GFP_KERNEL_ACCOUNT);
@@ -109,8 +113,8 @@ static struct gdr_mr *gdr_mr_alloc(struct gdr_file *f,
 	init_rwsem(&mr->lock);
 	init_completion(&mr->callback_done);
 	mr->addr = args->addr;
-	mr->start = args->addr & GPU_PAGE_MASK;
-	mr->size = end - mr->start;
+	mr->start = start;
+	mr->size = end - start;
 	mr->npages = mr->size >> GDRDRV_GPU_PAGE_SHIFT;
 	mr->p2p_token = args->p2p_token;
 	mr->va_space = args->va_space;
