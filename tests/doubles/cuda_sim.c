@@ -143,6 +143,8 @@ static int init(void)
 	if (!devices)
 		return CU_NO_DEVICE;
 	result = va_init();
+	if (!result && kernel_mode())
+		result = kernel_init();
 	if (result)
 		return result;
 	atomic_store(&init_pid, (int)getpid());

@@ -69,6 +69,12 @@ struct access_desc {
 _Static_assert(sizeof(struct mem_prop) == 32, "CUmemAllocationProp");
 _Static_assert(sizeof(struct access_desc) == 12, "CUmemAccessDesc");
 
+/* The value of the P2P_TOKENS attribute. */
+struct p2p_tokens {
+	uint64_t token;
+	uint32_t va_space;
+};
+
 /* Part of a memory that lives in a memfd of its own. */
 struct carve {
 	struct carve *next;
@@ -80,12 +86,13 @@ struct carve {
 /*
  * Device memory. Its bytes at offset x are always at view + x, whatever memfd
  * they are in: carves do not overlap, and the view has each one's own memfd
- * mapped over that of the memory.
+ * mapped over that of the memory. In kernel mode there is no memfd, and nothing
+ * is exported.
  */
 struct mem {
 	unsigned int refs;	/* handles and chunks and buffers that use it */
 	int device;
-	int fd;			/* the memory's own memfd, close-on-exec */
+	int fd;			/* the memory's own memfd, close-on-exec; or -1 */
 	dev_t dev;
 	ino_t ino;
 	uint64_t size;		/* whole host pages */
@@ -93,6 +100,7 @@ struct mem {
 	uint64_t exported;	/* bytes from the start that fd may be mapped for elsewhere */
 	bool foreign;		/* another process has it too: exported stays */
 	struct carve *carves;
+	uint64_t kernel;	/* in kernel mode: the driver's name for it */
 };
 
 /*
@@ -130,6 +138,7 @@ struct chunk {
 	struct ctx *ctx;
 	struct mem *mem;	/* GRANULARITY bytes */
 	uint64_t addr;
+	struct p2p_tokens tokens;
 	unsigned int buffers;	/* never 0 */
 };
 
@@ -142,6 +151,7 @@ struct buffer {
 	struct ctx *ctx;	/* NULL: a mapping of handle */
 	struct chunk *chunk;	/* NULL: not in a chunk */
 	struct handle *handle;
+	struct p2p_tokens tokens;
 	unsigned int readers, writers;	/* a bit for each device */
 	bool sync_memops;
 	uint64_t id;
@@ -174,6 +184,21 @@ struct mem *mem_import(int fd, int *result);
 struct mem *mem_get(struct mem *m);
 void mem_put(struct mem *m);
 uint64_t mem_free_bytes(int device);
+int mem_map(const struct mem *m, uint64_t addr, uint64_t size, struct p2p_tokens *tokens);
+void mem_unmap(const struct mem *m, uint64_t addr);
+
+/* cuda_sim_kernel.c */
+bool kernel_mode(void);
+int kernel_init(void);
+uint64_t kernel_total(void);
+uint64_t kernel_free_bytes(void);
+int kernel_mem_new(uint64_t *size, uint64_t *offset, uint8_t **view);
+void kernel_mem_free(uint64_t offset);
+int kernel_map(uint64_t offset, uint64_t addr, uint64_t size, struct p2p_tokens *tokens);
+void kernel_unmap(uint64_t addr);
+
+/* cuda_sim_dmabuf.c */
+bool dmabuf_supported(int device);
 
 /* cuda_sim_export.c */
 int mem_export(struct mem *m, uint64_t offset, uint64_t size, int *fd);

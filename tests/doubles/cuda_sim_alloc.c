@@ -37,9 +37,14 @@ static struct chunk *chunk_new(struct ctx *ctx, int *result)
 	*result = va_take(GRANULARITY, GRANULARITY, 0, false, &c->addr);
 	if (*result)
 		goto fail_mem;
+	*result = mem_map(c->mem, c->addr, GRANULARITY, &c->tokens);
+	if (*result)
+		goto fail_va;
 	c->next = chunks;
 	chunks = c;
 	return c;
+fail_va:
+	va_release(c->addr);
 fail_mem:
 	mem_put(c->mem);
 fail:
@@ -54,6 +59,7 @@ static void chunk_free(struct chunk *c)
 	while (*link != c)
 		link = &(*link)->next;
 	*link = c->next;
+	mem_unmap(c->mem, c->addr);
 	va_release(c->addr);
 	mem_put(c->mem);
 	free(c);
@@ -105,6 +111,7 @@ static int alloc_small(struct ctx *ctx, uint64_t size, struct buffer **b)
 
 static int alloc_big(struct ctx *ctx, uint64_t size, struct buffer **b)
 {
+	struct p2p_tokens tokens;
 	uint64_t addr;
 	struct mem *m;
 	int result;
@@ -115,11 +122,19 @@ static int alloc_big(struct ctx *ctx, uint64_t size, struct buffer **b)
 	result = va_take(round_up(size, GRANULARITY), GRANULARITY, 0, false, &addr);
 	if (result)
 		goto out;
+	result = mem_map(m, addr, m->size, &tokens);
+	if (result)
+		goto fail_va;
 	*b = buffer_add(addr, size, m, 0);
-	if (!*b) {
-		va_release(addr);
-		result = CU_OUT_OF_MEMORY;
-	}
+	if (!*b)
+		goto fail_map;
+	(*b)->tokens = tokens;
+	goto out;
+fail_map:
+	result = CU_OUT_OF_MEMORY;
+	mem_unmap(m, addr);
+fail_va:
+	va_release(addr);
 out:
 	mem_put(m);
 	return result;
@@ -160,6 +175,8 @@ static void alloc_free(struct buffer *b)
 	struct chunk *c = b->chunk;
 	uint64_t addr = b->addr;
 
+	if (!c)
+		mem_unmap(b->mem, addr);
 	buffer_drop(b);
 	if (!c)
 		va_release(addr);

@@ -20,11 +20,6 @@ enum {
 	ATTR_RDMA_CAPABLE = 15,
 };
 
-struct p2p_tokens {
-	uint64_t token;
-	uint32_t va_space;
-};
-
 /* An attribute's value and how many bytes of it go to the caller. */
 struct value {
 	uint64_t v[2];
@@ -39,13 +34,10 @@ static void set_value(struct value *val, uint64_t v, size_t size)
 
 static void tokens(struct value *val, const struct buffer *b)
 {
-	struct p2p_tokens t;
+	const struct p2p_tokens *t = b->chunk ? &b->chunk->tokens : &b->tokens;
 
-	memset(&t, 0, sizeof(t));
-	t.token = 0x70327000 + (uint64_t)b->mem->device;
-	t.va_space = 1 + (uint32_t)b->mem->device;
-	memcpy(val->v, &t, sizeof(t));
-	val->size = sizeof(t);
+	memcpy(val->v, t, sizeof(*t));
+	val->size = sizeof(*t);
 }
 
 /* Of host memory only what cuMemAllocHost made is known, and only its kind. */

@@ -109,7 +109,7 @@ static int attribute(int attr, int device)
 	case 119:	/* handle types of memory pools */
 		return HANDLE_POSIX_FD;
 	case 124:	/* dma-buf */
-		return device_flag("CUDA_SIM_DMABUF", device, true);
+		return dmabuf_supported(device);
 	}
 	return -1;
 }

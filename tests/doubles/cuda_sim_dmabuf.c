@@ -5,6 +5,11 @@
 #include <string.h>
 #include <unistd.h>
 
+bool dmabuf_supported(int device)
+{
+	return !kernel_mode() && device_flag("CUDA_SIM_DMABUF", device, true);
+}
+
 /*
  * The buffer that all of the range lies in, its first and last byte rounded
  * out to host pages: buffers of cuMemAlloc need not start or end on one.
@@ -35,7 +40,7 @@ static int export_range(void *out, uint64_t addr, size_t size, int type, uint64_
 	b = range_buffer(addr, size);
 	if (!b)
 		return CU_INVALID_VALUE;
-	if (!device_flag("CUDA_SIM_DMABUF", b->mem->device, true))
+	if (!dmabuf_supported(b->mem->device))
 		return CU_NOT_SUPPORTED;
 	if (driver_version() < DMABUF_DRIVER_VERSION)
 		result = dead_fd(&fd);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-/* Simulated libcuda: device memory, which is memfds. Test code. */
+/* Simulated libcuda: device memory, which is memfds or a kernel's. Test code. */
 #include "cuda_sim.h"
 
 #include <fcntl.h>
@@ -22,12 +22,12 @@ unsigned long mem_count(void)
 
 uint64_t mem_total(void)
 {
-	return DEVICE_MEMORY;
+	return kernel_mode() ? kernel_total() : DEVICE_MEMORY;
 }
 
 uint64_t mem_free_bytes(int device)
 {
-	return DEVICE_MEMORY - used[device];
+	return kernel_mode() ? kernel_free_bytes() : DEVICE_MEMORY - used[device];
 }
 
 /* Map all of fd, which m takes over even when this fails. */
@@ -58,6 +58,25 @@ fail:
 	return NULL;
 }
 
+static struct mem *mem_of_kernel(int device, uint64_t size, int *result)
+{
+	struct mem *m = calloc(1, sizeof(*m));
+
+	*result = CU_OUT_OF_MEMORY;
+	if (!m)
+		return NULL;
+	m->refs = 1;
+	m->device = device;
+	m->fd = -1;
+	m->size = size;
+	*result = kernel_mem_new(&m->size, &m->kernel, &m->view);
+	if (*result) {
+		free(m);
+		return NULL;
+	}
+	return m;
+}
+
 struct mem *mem_new(int device, uint64_t size, int *result)
 {
 	char name[32];
@@ -67,6 +86,8 @@ struct mem *mem_new(int device, uint64_t size, int *result)
 		*result = CU_OUT_OF_MEMORY;
 		return NULL;
 	}
+	if (kernel_mode())
+		return mem_of_kernel(device, size, result);
 	snprintf(name, sizeof(name), "gdrsim:%d:cuda", device);
 	fd = memfd_create(name, MFD_CLOEXEC);
 	if (fd < 0 || ftruncate(fd, (off_t)size) < 0) {
@@ -128,9 +149,30 @@ void mem_put(struct mem *m)
 		m->carves = c->next;
 		free(c);
 	}
-	used[m->device] -= m->size;
-	count--;
 	munmap(m->view, m->size);
-	close(m->fd);
+	if (m->fd < 0) {
+		kernel_mem_free(m->kernel);
+	} else {
+		used[m->device] -= m->size;
+		count--;
+		close(m->fd);
+	}
 	free(m);
+}
+
+/* Have the first size bytes of m appear at the device address addr. */
+int mem_map(const struct mem *m, uint64_t addr, uint64_t size, struct p2p_tokens *tokens)
+{
+	if (m->fd < 0)
+		return kernel_map(m->kernel, addr, size, tokens);
+	memset(tokens, 0, sizeof(*tokens));
+	tokens->token = 0x70327000 + (uint64_t)m->device;
+	tokens->va_space = 1 + (uint32_t)m->device;
+	return CU_OK;
+}
+
+void mem_unmap(const struct mem *m, uint64_t addr)
+{
+	if (m->fd < 0)
+		kernel_unmap(addr);
 }

@@ -211,6 +211,7 @@ static int map(uint64_t addr, size_t size, size_t offset, uint64_t id, uint64_t 
 	const struct va *v = va_find(addr);
 	struct handle *h = handle_find(id);
 	struct buffer *b;
+	int result;
 
 	if (!h || !v || !v->reservation || offset || flags)
 		return CU_INVALID_VALUE;
@@ -221,6 +222,11 @@ static int map(uint64_t addr, size_t size, size_t offset, uint64_t id, uint64_t 
 	b = buffer_add(addr, size, h->mem, 0);
 	if (!b)
 		return CU_OUT_OF_MEMORY;
+	result = mem_map(h->mem, addr, size, &b->tokens);
+	if (result) {
+		buffer_drop(b);
+		return result;
+	}
 	b->handle = h;
 	h->mappings++;
 	return CU_OK;
@@ -265,6 +271,7 @@ static int unmap(uint64_t addr, size_t size)
 	while ((b = mapping_in(addr, size))) {
 		struct handle *h = b->handle;
 
+		mem_unmap(b->mem, b->addr);
 		buffer_drop(b);
 		h->mappings--;
 		handle_gc(h);
@@ -341,6 +348,8 @@ static int export_handle(void *out, uint64_t id, int type, uint64_t flags)
 		return CU_INVALID_VALUE;
 	if (!(h->prop.requested_handle_types & HANDLE_POSIX_FD))
 		return CU_INVALID_VALUE;
+	if (h->mem->fd < 0)
+		return CU_NOT_SUPPORTED;
 	result = mem_export(h->mem, 0, h->mem->size, &fd);
 	if (!result)
 		memcpy(out, &fd, sizeof(fd));
@@ -381,6 +390,8 @@ static int import_handle(uint64_t *id, void *os_handle, int type)
 
 	if (!id || type != HANDLE_POSIX_FD || fd < 0)
 		return CU_INVALID_VALUE;
+	if (kernel_mode())
+		return CU_NOT_SUPPORTED;
 	m = own_mem(fd);
 	if (!m)
 		m = mem_import(fd, &result);

@@ -41,6 +41,7 @@
 #define SIM_PAGE_SHIFT 16
 #define SIM_PAGE_SIZE (1ULL << SIM_PAGE_SHIFT)
 #define SIM_VA_BASE 0x7d0000000000ULL
+#define SIM_OFFSET_BASE (1ULL << 56)
 #define SIM_POISON 0xdd
 
 #ifndef SIM_LICENSE
@@ -54,7 +55,21 @@ struct sim_mem {
 	u32 pages[];
 };
 
-/* An allocation; on sim_allocs while its owner has it. */
+/*
+ * Memory that has no device address of its own; on sim_memories while its owner
+ * has it. offset names it, and lies above all device addresses.
+ */
+struct sim_memory {
+	struct list_head node;
+	struct file *file;
+	u64 offset;
+	struct sim_mem *mem;
+};
+
+/*
+ * Device addresses with memory behind them; on sim_allocs while their owner has
+ * them. size may be less than that of mem.
+ */
 struct sim_alloc {
 	struct list_head node;
 	struct file *file;
@@ -100,7 +115,9 @@ static u64 sim_nfree;
 static unsigned long *sim_used;
 static u32 sim_next_page;
 static u64 sim_next_va = SIM_VA_BASE;
+static u64 sim_next_offset = SIM_OFFSET_BASE;
 static LIST_HEAD(sim_allocs);
+static LIST_HEAD(sim_memories);
 static LIST_HEAD(sim_pins);
 static u32 sim_knobs[NVIDIA_SIM_KNOBS];
 static u64 sim_gets, sim_callbacks, sim_misuse;
@@ -520,30 +537,43 @@ static bool sim_overlaps(u64 va, u64 size, pid_t tgid)
 	return false;
 }
 
-static int sim_ioc_alloc(struct file *filp, struct nvidia_sim_alloc __user *arg)
+static struct sim_memory *sim_find_memory(u64 offset)
 {
-	struct nvidia_sim_alloc p;
-	struct sim_alloc *a;
-	u64 size;
-	int ret;
+	struct sim_memory *m;
 
-	if (copy_from_user(&p, arg, sizeof(p)))
-		return -EFAULT;
-	size = (p.size + SIM_PAGE_SIZE - 1) & ~(SIM_PAGE_SIZE - 1);
-	if (!size || p.va & (SIM_PAGE_SIZE - 1) || p.va + size < p.va)
-		return -EINVAL;
+	list_for_each_entry(m, &sim_memories, node)
+		if (offset >= m->offset &&
+		    offset - m->offset < m->mem->npages << SIM_PAGE_SHIFT)
+			return m;
+	return NULL;
+}
+
+/* The size in whole pages, or 0 where the range cannot be one of addresses. */
+static u64 sim_check_range(u64 va, u64 size)
+{
+	u64 whole = (size + SIM_PAGE_SIZE - 1) & ~(SIM_PAGE_SIZE - 1);
+
+	if (va & (SIM_PAGE_SIZE - 1) || va >= SIM_OFFSET_BASE ||
+	    whole < size || va + whole < va)
+		return 0;
+	return whole;
+}
+
+/*
+ * Give memory device addresses. The new allocation takes over the caller's
+ * reference to mem. Called with sim_lock held.
+ */
+static int sim_new_alloc(struct file *filp, struct sim_mem *mem, u64 va,
+			 u64 size, struct sim_alloc **out)
+{
+	struct sim_alloc *a;
+
+	if (va && sim_overlaps(va, size, current->tgid))
+		return -EEXIST;
 	a = kzalloc(sizeof(*a), GFP_KERNEL);
 	if (!a)
 		return -ENOMEM;
-	sim_take();
-	ret = -EEXIST;
-	if (p.va && sim_overlaps(p.va, size, current->tgid))
-		goto unlock;
-	ret = -ENOMEM;
-	a->mem = sim_mem_new(size >> SIM_PAGE_SHIFT);
-	if (!a->mem)
-		goto unlock;
-	a->va = p.va;
+	a->va = va;
 	if (!a->va) {
 		a->va = sim_next_va;
 		sim_next_va += size + SIM_PAGE_SIZE;
@@ -554,19 +584,143 @@ static int sim_ioc_alloc(struct file *filp, struct nvidia_sim_alloc __user *arg)
 	get_random_bytes(&a->p2p_token, sizeof(a->p2p_token));
 	a->p2p_token |= 1;
 	a->va_space = 1;
-	p.va = a->va;
-	p.p2p_token = a->p2p_token;
-	p.va_space = a->va_space;
+	a->mem = mem;
 	mutex_lock(&sim_mem_lock);
 	list_add_tail(&a->node, &sim_allocs);
 	mutex_unlock(&sim_mem_lock);
-	a = NULL;
+	*out = a;
+	return 0;
+}
+
+static int sim_ioc_alloc(struct file *filp, struct nvidia_sim_alloc __user *arg)
+{
+	struct nvidia_sim_alloc p;
+	struct sim_alloc *a;
+	struct sim_mem *mem;
+	u64 size;
+	int ret = -ENOMEM;
+
+	if (copy_from_user(&p, arg, sizeof(p)))
+		return -EFAULT;
+	size = sim_check_range(p.va, p.size);
+	if (!size)
+		return -EINVAL;
+	sim_take();
+	mem = sim_mem_new(size >> SIM_PAGE_SHIFT);
+	if (!mem)
+		goto unlock;
+	ret = sim_new_alloc(filp, mem, p.va, size, &a);
+	if (ret) {
+		kref_put(&mem->ref, sim_mem_free);
+		goto unlock;
+	}
+	p.va = a->va;
+	p.p2p_token = a->p2p_token;
+	p.va_space = a->va_space;
+unlock:
+	sim_give();
+	if (!ret && copy_to_user(arg, &p, sizeof(p)))
+		ret = -EFAULT;
+	return ret;
+}
+
+static int sim_ioc_create(struct file *filp, struct nvidia_sim_memory __user *arg)
+{
+	struct nvidia_sim_memory p;
+	struct sim_memory *m;
+	u64 size;
+	int ret = -ENOMEM;
+
+	if (copy_from_user(&p, arg, sizeof(p)))
+		return -EFAULT;
+	size = sim_check_range(0, p.size);
+	if (!size)
+		return -EINVAL;
+	m = kzalloc(sizeof(*m), GFP_KERNEL);
+	if (!m)
+		return -ENOMEM;
+	sim_take();
+	m->file = filp;
+	m->mem = sim_mem_new(size >> SIM_PAGE_SHIFT);
+	if (!m->mem)
+		goto unlock;
+	m->offset = sim_next_offset;
+	sim_next_offset += size + SIM_PAGE_SIZE;
+	p.offset = m->offset;
+	mutex_lock(&sim_mem_lock);
+	list_add_tail(&m->node, &sim_memories);
+	mutex_unlock(&sim_mem_lock);
+	m = NULL;
 	ret = 0;
 unlock:
 	sim_give();
-	kfree(a);
+	kfree(m);
 	if (!ret && copy_to_user(arg, &p, sizeof(p)))
 		ret = -EFAULT;
+	return ret;
+}
+
+static int sim_ioc_map(struct file *filp, struct nvidia_sim_map __user *arg)
+{
+	struct nvidia_sim_map p;
+	struct sim_memory *m;
+	struct sim_alloc *a;
+	u64 size;
+	int ret = -EINVAL;
+
+	if (copy_from_user(&p, arg, sizeof(p)))
+		return -EFAULT;
+	size = sim_check_range(p.va, p.size);
+	if (!size || !p.va)
+		return -EINVAL;
+	sim_take();
+	m = sim_find_memory(p.offset);
+	if (!m || m->file != filp || m->offset != p.offset ||
+	    size >> SIM_PAGE_SHIFT > m->mem->npages)
+		goto unlock;
+	kref_get(&m->mem->ref);
+	ret = sim_new_alloc(filp, m->mem, p.va, size, &a);
+	if (ret) {
+		kref_put(&m->mem->ref, sim_mem_free);
+		goto unlock;
+	}
+	p.p2p_token = a->p2p_token;
+	p.va_space = a->va_space;
+unlock:
+	sim_give();
+	if (!ret && copy_to_user(arg, &p, sizeof(p)))
+		ret = -EFAULT;
+	return ret;
+}
+
+/* Called with sim_lock held. Device addresses of the memory stay. */
+static void sim_release_memory(struct sim_memory *m)
+{
+	mutex_lock(&sim_mem_lock);
+	list_del(&m->node);
+	mutex_unlock(&sim_mem_lock);
+	if (sim_mapping)
+		unmap_mapping_range(sim_mapping, m->offset,
+				    m->mem->npages << SIM_PAGE_SHIFT, 1);
+	kref_put(&m->mem->ref, sim_mem_free);
+	kfree(m);
+}
+
+static int sim_ioc_release(struct file *filp, u64 __user *arg)
+{
+	struct sim_memory *m;
+	int ret = -EINVAL;
+	u64 offset;
+
+	if (get_user(offset, arg))
+		return -EFAULT;
+	sim_take();
+	m = sim_find_memory(offset);
+	if (m && m->file == filp && m->offset == offset) {
+		sim_release_memory(m);
+		ret = 0;
+	}
+	sim_give();
 	return ret;
 }
 
@@ -611,6 +765,8 @@ static int sim_ioc_stats(struct nvidia_sim_stats __user *arg)
 	sim_take();
 	list_for_each(n, &sim_allocs)
 		p.allocs++;
+	list_for_each(n, &sim_memories)
+		p.memories++;
 	list_for_each(n, &sim_pins)
 		p.pins++;
 	p.pages_free = sim_nfree;
@@ -631,6 +787,12 @@ static long sim_ioctl(struct file *filp, unsigned int cmd, unsigned long arg)
 		return sim_ioc_alloc(filp, p);
 	case NVIDIA_SIM_FREE:
 		return sim_ioc_free(filp, p);
+	case NVIDIA_SIM_CREATE:
+		return sim_ioc_create(filp, p);
+	case NVIDIA_SIM_MAP:
+		return sim_ioc_map(filp, p);
+	case NVIDIA_SIM_RELEASE:
+		return sim_ioc_release(filp, p);
 	case NVIDIA_SIM_SET:
 		return sim_ioc_set(p);
 	case NVIDIA_SIM_STATS:
@@ -640,20 +802,37 @@ static long sim_ioctl(struct file *filp, unsigned int cmd, unsigned long arg)
 	}
 }
 
-static vm_fault_t sim_fault(struct vm_fault *vmf)
+/* The memory at an offset of the file; *at becomes the offset in it. */
+static struct sim_mem *sim_mem_at(struct file *filp, u64 *at)
 {
-	u64 va = (u64)vmf->pgoff << PAGE_SHIFT, off;
-	vm_fault_t ret = VM_FAULT_SIGBUS;
+	struct sim_memory *m = sim_find_memory(*at);
 	struct sim_alloc *a;
 
+	if (m && m->file == filp) {
+		*at -= m->offset;
+		return m->mem;
+	}
+	a = sim_find(*at, 1, current->tgid);
+	if (a && a->file == filp) {
+		*at -= a->va;
+		return a->mem;
+	}
+	return NULL;
+}
+
+static vm_fault_t sim_fault(struct vm_fault *vmf)
+{
+	u64 at = (u64)vmf->pgoff << PAGE_SHIFT;
+	vm_fault_t ret = VM_FAULT_SIGBUS;
+	struct sim_mem *mem;
+
 	mutex_lock(&sim_mem_lock);
-	a = sim_find(va, 1, current->tgid);
-	if (a && a->file == vmf->vma->vm_file) {
-		off = va - a->va;
-		off = sim_bar +
-		      ((u64)a->mem->pages[off >> SIM_PAGE_SHIFT] << SIM_PAGE_SHIFT) +
-		      (off & (SIM_PAGE_SIZE - 1));
-		ret = vmf_insert_pfn(vmf->vma, vmf->address, off >> PAGE_SHIFT);
+	mem = sim_mem_at(vmf->vma->vm_file, &at);
+	if (mem) {
+		at = ((u64)mem->pages[at >> SIM_PAGE_SHIFT] << SIM_PAGE_SHIFT) +
+		     (at & (SIM_PAGE_SIZE - 1));
+		ret = vmf_insert_pfn(vmf->vma, vmf->address,
+				     (sim_bar + at) >> PAGE_SHIFT);
 	}
 	mutex_unlock(&sim_mem_lock);
 	return ret;
@@ -688,9 +867,13 @@ static int sim_open(struct inode *inode, struct file *filp)
 /* What is left dies with the file, in the order of its making. */
 static int sim_release(struct inode *inode, struct file *filp)
 {
+	struct sim_memory *m, *next_memory;
 	struct sim_alloc *a, *next;
 
 	sim_take();
+	list_for_each_entry_safe(m, next_memory, &sim_memories, node)
+		if (m->file == filp)
+			sim_release_memory(m);
 again:
 	list_for_each_entry_safe(a, next, &sim_allocs, node) {
 		if (a->file != filp)

@@ -8,6 +8,10 @@
  *
  * To read and write an allocation by the CPU (as the simulated libcuda does
  * in place of a copy engine) map the file at offset va + n, MAP_SHARED.
+ *
+ * Memory can also be had without a device address, and given any number of
+ * them: that is what CUDA's VMM functions need. It lives until it is released
+ * and its last address is freed.
  */
 #ifndef NVIDIA_SIM_UAPI_H
 #define NVIDIA_SIM_UAPI_H
@@ -27,6 +31,28 @@ struct nvidia_sim_alloc {
 	__u64 va;		/* in, out */
 	__u64 p2p_token;	/* out; with va_space it opens the allocation ... */
 	__u32 va_space;		/* out; ... to nvidia_p2p_get_pages */
+	__u32 pad;
+};
+
+/*
+ * size: bytes, rounded up to 64 KiB. offset names the memory from now on; the
+ * CPU's view of it is at that offset of the file. Errors: EINVAL, ENOMEM.
+ */
+struct nvidia_sim_memory {
+	__u64 size;
+	__u64 offset;		/* out */
+};
+
+/*
+ * Give the first size bytes of a memory the device address va, to be freed as
+ * an allocation is. Errors: EINVAL, ENOMEM, EEXIST (va overlaps).
+ */
+struct nvidia_sim_map {
+	__u64 offset;
+	__u64 va;
+	__u64 size;
+	__u64 p2p_token;	/* out, as for an allocation */
+	__u32 va_space;		/* out */
 	__u32 pad;
 };
 
@@ -60,6 +86,7 @@ struct nvidia_sim_stats {
 	__u64 gets;		/* get_pages that succeeded, ever */
 	__u64 callbacks;	/* free callbacks made, ever */
 	__u64 misuse;		/* times that a client broke the rules */
+	__u64 memories;		/* that are not released */
 };
 
 #define NVIDIA_SIM_IOC 0xDB
@@ -67,5 +94,8 @@ struct nvidia_sim_stats {
 #define NVIDIA_SIM_FREE _IOW(NVIDIA_SIM_IOC, 2, __u64)
 #define NVIDIA_SIM_SET _IOW(NVIDIA_SIM_IOC, 3, struct nvidia_sim_set)
 #define NVIDIA_SIM_STATS _IOR(NVIDIA_SIM_IOC, 4, struct nvidia_sim_stats)
+#define NVIDIA_SIM_CREATE _IOWR(NVIDIA_SIM_IOC, 5, struct nvidia_sim_memory)
+#define NVIDIA_SIM_MAP _IOWR(NVIDIA_SIM_IOC, 6, struct nvidia_sim_map)
+#define NVIDIA_SIM_RELEASE _IOW(NVIDIA_SIM_IOC, 7, __u64)
 
 #endif

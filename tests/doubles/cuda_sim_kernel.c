@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: MIT
+/*
+ * Simulated libcuda: device memory that is a kernel's. Test code.
+ *
+ * With CUDA_SIM_KERNEL=1 memory comes from the simulated nvidia.ko of
+ * tests/kmod, which knows the device addresses as well, so that gdrdrv can pin
+ * them. Such memory is in no memfd.
+ */
+#include "cuda_sim.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "../kmod/nvidia_sim_uapi.h"
+
+#define KERNEL_PAGE (64ull << 10)
+
+static int device = -1;	/* open from cuInit on */
+
+bool kernel_mode(void)
+{
+	const char *s = getenv("CUDA_SIM_KERNEL");
+
+	if (!s || strcmp(s, "0") == 0)
+		return false;
+	if (strcmp(s, "1") != 0) {
+		fprintf(stderr, "CUDA_SIM_KERNEL=%s: give 0 or 1\n", s);
+		abort();
+	}
+	return true;
+}
+
+int kernel_init(void)
+{
+	device = open(NVIDIA_SIM_DEVICE, O_RDWR | O_CLOEXEC);
+	if (device >= 0)
+		return CU_OK;
+	perror("CUDA_SIM_KERNEL=1: " NVIDIA_SIM_DEVICE " (load the simulated nvidia.ko)");
+	return CU_NO_DEVICE;
+}
+
+/* What a call that failed on the driver means to a program. */
+static int result_of_errno(void)
+{
+	return errno == ENOMEM ? CU_OUT_OF_MEMORY : CU_UNKNOWN;
+}
+
+static struct nvidia_sim_stats stats(void)
+{
+	struct nvidia_sim_stats s;
+
+	if (ioctl(device, NVIDIA_SIM_STATS, &s) < 0) {
+		perror("simulated libcuda: " NVIDIA_SIM_DEVICE);
+		abort();
+	}
+	return s;
+}
+
+uint64_t kernel_total(void)
+{
+	return stats().pages_total * KERNEL_PAGE;
+}
+
+uint64_t kernel_free_bytes(void)
+{
+	return stats().pages_free * KERNEL_PAGE;
+}
+
+/* Memory of whole pages of the driver's, and the CPU's view of it. */
+int kernel_mem_new(uint64_t *size, uint64_t *offset, uint8_t **view)
+{
+	struct nvidia_sim_memory m = { .size = (*size + KERNEL_PAGE - 1) / KERNEL_PAGE * KERNEL_PAGE };
+	void *p;
+
+	if (ioctl(device, NVIDIA_SIM_CREATE, &m) < 0)
+		return result_of_errno();
+	p = mmap(NULL, m.size, PROT_READ | PROT_WRITE, MAP_SHARED, device, (off_t)m.offset);
+	if (p == MAP_FAILED) {
+		ioctl(device, NVIDIA_SIM_RELEASE, &m.offset);
+		return CU_OUT_OF_MEMORY;
+	}
+	*size = m.size;
+	*offset = m.offset;
+	*view = p;
+	return CU_OK;
+}
+
+void kernel_mem_free(uint64_t offset)
+{
+	if (ioctl(device, NVIDIA_SIM_RELEASE, &offset) < 0)
+		perror("simulated libcuda: memory is lost");
+}
+
+/* Give the first size bytes of a memory the device address addr. */
+int kernel_map(uint64_t offset, uint64_t addr, uint64_t size, struct p2p_tokens *tokens)
+{
+	struct nvidia_sim_map m = { .offset = offset, .va = addr, .size = size };
+
+	if (ioctl(device, NVIDIA_SIM_MAP, &m) < 0)
+		return result_of_errno();
+	memset(tokens, 0, sizeof(*tokens));
+	tokens->token = m.p2p_token;
+	tokens->va_space = m.va_space;
+	return CU_OK;
+}
+
+/* The driver takes the memory from whoever has it pinned there. */
+void kernel_unmap(uint64_t addr)
+{
+	if (ioctl(device, NVIDIA_SIM_FREE, &addr) < 0)
+		perror("simulated libcuda: a device address is lost");
+}
