@@ -7,6 +7,7 @@
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 top=$(cd "$here/../.." && pwd)
+# shellcheck source=tests/vm/apt.sh
 . "$here/apt.sh"
 
 [ $# -eq 3 ] || die "usage: build.sh KERNEL NVIDIA OUT"

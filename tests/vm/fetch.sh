@@ -5,6 +5,7 @@
 #
 #   fetch.sh nvidia 535|550		nv-p2p.h of that driver
 #   fetch.sh kernel 6.1|6.12|7.2	image, headers
+#   fetch.sh kernel 6.1-kasan|6.1-kcsan	the same, built from source (minutes)
 #   fetch.sh source 6.1|6.12|7.2	the kernel's source
 #
 # VM_ARCH=arm64 fetches headers for that architecture, to build with only.
@@ -12,6 +13,7 @@
 # is installed, and nothing outside the cache is written.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
+# shellcheck source=tests/vm/apt.sh
 . "$here/apt.sh"
 
 # absolute DIR: Debian's headers name each other by absolute path; make those
@@ -99,8 +101,49 @@ fetch_image() {
 	[ -e "$3/vmlinuz" ] || die "no kernel image in ${p:-linux-image-$2}"
 }
 
+# configure SOURCE BUILD FLAVOUR: a small kernel that looks for faults. An option
+# that did not come through would be a detector that is missing.
+configure() {
+	local line name
+	cat "$here/debug.config" "$here/$3.config" >"$2/wanted"
+	make -C "$1" O="$2" ARCH=x86_64 KCONFIG_ALLCONFIG="$2/wanted" allnoconfig >"$2/log" 2>&1 ||
+		{ cat "$2/log" >&2; die "cannot configure the kernel"; }
+	while read -r line; do
+		name=${line%%=*}
+		grep -qxF "$line" "$2/.config" ||
+			die "the kernel in $1 does not take $line: $(grep -w "$name" "$2/.config")"
+	done < <(grep '^CONFIG_' "$2/wanted")
+}
+
+# fetch_debug VERSION FLAVOUR: build such a kernel, once for each configuration.
+fetch_debug() {
+	local src dir tool want
+	dir=$GDRAPI_VM_CACHE/linux-$1-$2
+	src=$(fetch_source "$1")
+	want=$(cat "$here/debug.config" "$here/$2.config" | cksum)
+	if [ "$(cat "$dir/.complete" 2>/dev/null)" != "$want" ]; then
+		for tool in flex bison bc; do
+			command -v $tool >/dev/null || die "$tool is missing: install it"
+		done
+		mkdir -p "$dir/build" "$dir/usr/src"
+		configure "$src" "$dir/build" "$2"
+		say "building the kernel $1 with $2 (minutes)"
+		nice -n 10 make -C "$src" O="$dir/build" ARCH=x86_64 -j"$(nproc)" \
+			bzImage modules >"$dir/build/log" 2>&1 ||
+			{ tail -n 30 "$dir/build/log" >&2; die "the kernel does not build: see $dir/build/log"; }
+		cp "$dir/build/include/config/kernel.release" "$dir/release"
+		ln -sfn ../../build "$dir/usr/src/linux-headers-$(cat "$dir/release")"
+		ln -sfn build/arch/x86/boot/bzImage "$dir/vmlinuz"
+		printf '%s\n' "$want" >"$dir/.complete"
+	fi
+	printf '%s\n' "$dir"
+}
+
 fetch_kernel() {
 	local suite dir rel
+	case $1 in
+	*-kasan | *-kcsan) fetch_debug "${1%-*}" "${1##*-}"; return ;;
+	esac
 	suite=$(suite_of "$1")
 	dir=$GDRAPI_VM_CACHE/linux-$1
 	[ "$VM_ARCH" = amd64 ] || dir+=-$VM_ARCH

@@ -11,6 +11,7 @@ for persistent in 1 0; do
 		/bin/kmod_test ${KMOD_ARGS-}
 		result $? "kmod_test ($mode)"
 		unload
+		detectors "kmod_test ($mode)"
 		clean_log "kmod_test ($mode)"
 	done
 done

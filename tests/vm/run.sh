@@ -4,43 +4,52 @@
 # run.sh [options] KERNEL - boot a Debian kernel under QEMU with gdrdrv and the
 # simulated NVIDIA driver, and run tests in it. TAP on stdout.
 #
-#   KERNEL         6.1, 6.12 or 7.2
+#   KERNEL         6.1, 6.12 or 7.2; 6.1-kasan or 6.1-kcsan: see fetch.sh
 #   -n RELEASE     build against NVIDIA's header of 535 or 550 (default 550)
 #   -j FILE        what to run in the guest (default job-kmod.sh)
 #   -f FILE[:DIR]  put a file (with the libraries it needs) into the guest's
 #                  DIR (default /bin); may be repeated
 #   -e NAME=VALUE  a variable for the job; may be repeated
 #   -m MIB         size of the simulated GPU's BAR (default 256)
+#   -M MIB         memory (default 1024)
 #   -c CPUS        processors (default 2)
 #   -t SECONDS     give up after that long (default 1800)
 #   -k FILE        another kernel image of that release
 #   -b DIR         modules that are built already
 #
 # GDRAPI_VM_ACCEL: QEMU's accelerator (default tcg,thread=multi).
+# GDRAPI_VM_BUILD: where modules are built (default build/vm of the tree).
 # Uses nothing but Debian's packages; see fetch.sh. Exit status 0: all passed.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 top=$(cd "$here/../.." && pwd)
+# shellcheck source=tests/vm/apt.sh
 . "$here/apt.sh"
 
-nvidia=550 job=$here/job-kmod.sh files=() vars=() bar=256 cpus=2 limit=1800
+usage() {
+	sed -n '4,/^set/s/^# \{0,1\}//p' "$0" >&2
+	exit 2
+}
+
+nvidia=550 job=$here/job-kmod.sh files=() vars=() bar=256 cpus=2 limit=1800 memory=1024
 image='' modules=''
-while getopts n:j:f:e:m:c:t:k:b: o; do
+while getopts n:j:f:e:m:M:c:t:k:b: o; do
 	case $o in
 	n) nvidia=$OPTARG ;;
 	j) job=$OPTARG ;;
 	f) files+=("$OPTARG") ;;
 	e) vars+=("$OPTARG") ;;
 	m) bar=$OPTARG ;;
+	M) memory=$OPTARG ;;
 	c) cpus=$OPTARG ;;
 	t) limit=$OPTARG ;;
 	k) image=$OPTARG ;;
 	b) modules=$OPTARG ;;
-	*) sed -n '3,23s/^# \{0,1\}//p' "$0" >&2; exit 2 ;;
+	*) usage ;;
 	esac
 done
 shift $((OPTIND - 1))
-[ $# -eq 1 ] || { sed -n '3,23s/^# \{0,1\}//p' "$0" >&2; exit 2; }
+[ $# -eq 1 ] || usage
 for tool in qemu-system-x86_64 cpio busybox; do
 	command -v $tool >/dev/null || die "$tool is missing: install it"
 done
@@ -63,7 +72,7 @@ root=$tmp/root
 mkdir -p "$root"/{bin,proc,sys,dev,tmp}
 
 if [ -z "$modules" ]; then
-	modules=$top/build/vm/$1-$nvidia
+	modules=${GDRAPI_VM_BUILD:-$top/build/vm}/$1-$nvidia
 	"$here/build.sh" "$1" "$nvidia" "$modules"
 fi
 cp "$modules/gdrdrv.ko" "$modules/nvidia.ko" "$root/"
@@ -93,17 +102,18 @@ accel=tcg,thread=multi
 # QEMU 7.2 emulates cmpxchg16b so that it spoils the flags, and newer kernels
 # fall over it; without cx16 they do not use it.
 nice -n 10 timeout "$limit" qemu-system-x86_64 -accel "$accel" -cpu max,-cx16 \
-	-smp "$cpus" -m 1024 -display none -no-reboot -nodefaults \
+	-smp "$cpus" -m "$memory" -display none -no-reboot -nodefaults \
 	-kernel "${image:-$kdir/vmlinuz}" -initrd "$tmp/initrd" \
-	-append "console=ttyS0 panic=-1 quiet nokaslr rdinit=/init" \
+	-append "console=ttyS0 panic=-1 quiet log_buf_len=4M nokaslr rdinit=/init" \
 	-object "memory-backend-ram,id=bar,size=${bar}M,share=on" \
 	-device ivshmem-plain,memdev=bar -serial "file:$log" || say "QEMU: status $?"
 
-# Programs in the guest number their own lines; number them all anew.
+# Programs in the guest number their own lines; number them all anew, and count.
 tr -d '\r' <"$log" | awk '
 	/^(ok|not ok) / {
 		word = /^not/ ? "not ok" : "ok"
 		bad += /^not/
+		skipped += / # SKIP /
 		sub(/^(not )?ok [0-9]* ?(- )?/, "")
 		printf "%s %d - %s\n", word, ++n, $0
 		next
@@ -114,5 +124,7 @@ tr -d '\r' <"$log" | awk '
 	END {
 		if (!done) { print "not ok " ++n " - the guest came to its end"; bad++ }
 		printf "1..%d\n", n
+		printf "%d passed, %d failed, %d skipped\n", \
+			n - bad - skipped, bad, skipped
 		exit bad != 0
 	}'

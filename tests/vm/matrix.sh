@@ -1,0 +1,29 @@
+#!/bin/bash
+# SPDX-License-Identifier: MIT
+#
+# matrix.sh OUT - build gdrdrv for every kernel against every header of
+# NVIDIA's, under OUT, as TAP. Any warning is a failure.
+set -uo pipefail
+here=$(cd "$(dirname "$0")" && pwd)
+n=0 bad=0
+
+# build ARCH KERNEL NVIDIA
+build() {
+	local word='ok' out=$out/$2-$3
+	[ "$1" = amd64 ] || out+=-$1
+	VM_ARCH=$1 "$here/build.sh" "$2" "$3" "$out" || { word='not ok' bad=$((bad + 1)); }
+	n=$((n + 1))
+	printf '%s %d - %s, kernel %s, nv-p2p.h %s\n' "$word" $n "$1" "$2" "$3"
+}
+
+out=$1
+for kernel in 6.1 6.12 7.2; do
+	for nvidia in 535 550; do
+		build amd64 $kernel $nvidia
+	done
+done
+build arm64 6.1 535
+build arm64 6.12 550
+echo "1..$n"
+echo "$((n - bad)) passed, $bad failed, 0 skipped"
+[ "$bad" -eq 0 ]

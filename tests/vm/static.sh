@@ -1,0 +1,40 @@
+#!/bin/bash
+# SPDX-License-Identifier: MIT
+#
+# static.sh OUT - the static checks of the kernel code, as TAP: sparse with the
+# compiler's own warnings, and the kernel's style. Builds under OUT.
+set -uo pipefail
+here=$(cd "$(dirname "$0")" && pwd)
+top=$(cd "$here/../.." && pwd)
+n=0 bad=0
+
+# check NAME COMMAND...: its output is shown when it fails.
+check() {
+	local name=$1 log word='ok'
+	shift
+	log=$("$@" 2>&1) || { word='not ok' bad=$((bad + 1)) && printf '%s\n' "$log"; }
+	n=$((n + 1))
+	printf '%s %d - %s\n' "$word" $n "$name"
+}
+
+# The kernel's macros for bits are not for a header that user space includes.
+style() {
+	perl "$source/scripts/checkpatch.pl" --no-tree --no-signoff --strict --terse \
+		--ignore BIT_MACRO -f "$1"
+}
+
+for tool in sparse perl; do
+	command -v $tool >/dev/null || { echo "static.sh: $tool is missing: install it" >&2; exit 1; }
+done
+source=$("$here/fetch.sh" source 6.1) || exit 1
+# build.sh fails on any warning.
+check "sparse and gcc -Wall -Wextra, kernel 6.1" \
+	env GDR_MAKE=C=2 "$here/build.sh" 6.1 550 "$1/6.1-550-sparse"
+check "sparse and gcc -Wall -Wextra, kernel 6.12" \
+	env GDR_MAKE=C=2 "$here/build.sh" 6.12 550 "$1/6.12-550-sparse"
+for f in "$top"/kmod/*.[ch] "$top"/tests/kmod/nvidia_sim*.[ch]; do
+	check "checkpatch --strict ${f#"$top"/}" style "$f"
+done
+echo "1..$n"
+echo "$((n - bad)) passed, $bad failed, 0 skipped"
+[ "$bad" -eq 0 ]

@@ -1,0 +1,36 @@
+# SPDX-License-Identifier: MIT
+#
+# make check-vm       the kernel module in a virtual machine: see docs/kmod.md
+# make check-vm-all   ... on every kernel; check-vm-debug: on ones that look for faults
+# make check-kmod-static, check-kmod-matrix   the module's static checks and builds
+
+VM        := tests/vm
+VMRUN     := env GDRAPI_VM_BUILD=$(abspath $(B))/vm $(VM)/run.sh
+VMSANITY  := $(VMRUN) -j $(VM)/job-sanity.sh -f $(BIN)/gdrcopy_sanity -f $(BIN)/badinput \
+	     -f $(B)/$(SONAME):/lib -f $(D)/libcuda.so.1:/lib
+
+.PHONY: check-vm check-vm-all check-vm-debug check-kmod-static check-kmod-matrix
+
+check-vm: VMKERNELS := 6.1
+check-vm-all: VMKERNELS := 6.1 6.12 7.2
+check-vm check-vm-all: tools $(BIN)/badinput $(DOUBLES)
+	@for k in $(VMKERNELS); do \
+		$(RUN) vm-kmod-$$k $(VMRUN) $$k; \
+		$(RUN) vm-sanity-$$k $(VMSANITY) $$k; \
+	done
+
+check-vm-debug: tools $(BIN)/badinput $(DOUBLES)
+	@for k in 6.1-kasan 6.1-kcsan; do \
+		$(RUN) vm-kmod-$$k $(VMRUN) -M 2048 -t 3600 $$k; \
+		$(RUN) vm-sanity-$$k $(VMSANITY) -M 2048 -t 3600 $$k; \
+	done
+
+check-kmod-static:
+	@$(RUN) kmod-static $(VM)/static.sh $(B)/vm
+	shellcheck -x $(VM)/*.sh kmod/*.sh packaging/insmod.sh packaging/gdrdrv-node
+
+check-kmod-matrix:
+	@$(RUN) kmod-matrix $(VM)/matrix.sh $(B)/vm
+
+# The simulated libcuda speaks to the simulated nvidia.ko.
+$(D)/libcuda.so.1: tests/kmod/nvidia_sim_uapi.h
