@@ -4,6 +4,7 @@
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -51,18 +52,24 @@ void gdr_guest_leave(const struct gdr_guest *g)
 
 /*
  * The kernel's struct sigaction, not the C library's: Go asks the kernel
- * directly, and touches signals 32 and 33, which the C library hides. Its
- * content is opaque here; 64 bytes hold it on every architecture.
+ * directly. Its content is opaque here; 64 bytes hold it on every architecture.
+ *
+ * Signals 32 and 33 are the C library's own. They stay as the start leaves them:
+ * the library installs a handler with the process's first thread, which may be
+ * one of Go's, and Go has it run on the alternate stack.
  */
 struct kernel_sigaction {
 	unsigned char bytes[64];
 };
 
 #define SIGNALS 64
+#define SIGCANCEL 32
+#define SIGSETXID 33
 #define KERNEL_SIGSET_BYTES 8
 
-struct gdr_dispositions {
+struct gdr_host_state {
 	struct kernel_sigaction act[SIGNALS + 1];
+	struct rlimit files;
 };
 
 static long kernel_sigaction(int sig, const struct kernel_sigaction *set,
@@ -71,26 +78,44 @@ static long kernel_sigaction(int sig, const struct kernel_sigaction *set,
 	return syscall(SYS_rt_sigaction, sig, set, get, KERNEL_SIGSET_BYTES);
 }
 
-struct gdr_dispositions *gdr_dispositions_save(void)
+struct gdr_host_state *gdr_host_state_save(void)
 {
-	struct gdr_dispositions *d = calloc(1, sizeof(*d));
+	struct gdr_host_state *s = calloc(1, sizeof(*s));
 
-	if (!d)
+	if (!s)
 		return NULL;
 	for (int sig = 1; sig <= SIGNALS; sig++)
-		kernel_sigaction(sig, NULL, &d->act[sig]);
-	return d;
+		kernel_sigaction(sig, NULL, &s->act[sig]);
+	getrlimit(RLIMIT_NOFILE, &s->files);
+	return s;
 }
 
-void gdr_dispositions_restore(struct gdr_dispositions *d)
+static void restore_dispositions(const struct gdr_host_state *s)
 {
 	for (int sig = 1; sig <= SIGNALS; sig++) {
 		struct kernel_sigaction now;
 
+		if (sig == SIGCANCEL || sig == SIGSETXID)
+			continue;
 		memset(&now, 0, sizeof(now));
 		kernel_sigaction(sig, NULL, &now);
-		if (memcmp(&now, &d->act[sig], sizeof(now)))
-			kernel_sigaction(sig, &d->act[sig], NULL);
+		if (memcmp(&now, &s->act[sig], sizeof(now)))
+			kernel_sigaction(sig, &s->act[sig], NULL);
 	}
-	free(d);
+}
+
+/* Go's package os raises the soft limit; a host that uses select(2) needs its own. */
+static void restore_file_limit(const struct gdr_host_state *s)
+{
+	struct rlimit now;
+
+	if (!getrlimit(RLIMIT_NOFILE, &now) && now.rlim_cur != s->files.rlim_cur)
+		setrlimit(RLIMIT_NOFILE, &s->files);
+}
+
+void gdr_host_state_restore(struct gdr_host_state *s)
+{
+	restore_dispositions(s);
+	restore_file_limit(s);
+	free(s);
 }

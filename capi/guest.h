@@ -33,10 +33,13 @@ void gdr_guest_faults(sigset_t *set);
 void gdr_guest_enter(struct gdr_guest *g, const void *core);
 void gdr_guest_leave(const struct gdr_guest *g);
 
-/* Every signal's disposition, to put back what starting the runtime changes. */
-struct gdr_dispositions;
-struct gdr_dispositions *gdr_dispositions_save(void);
-void gdr_dispositions_restore(struct gdr_dispositions *d);
+/*
+ * What starting the runtime changes in the process, to be put back: every
+ * signal's disposition, and the limit of open files. NULL: no memory.
+ */
+struct gdr_host_state;
+struct gdr_host_state *gdr_host_state_save(void);
+void gdr_host_state_restore(struct gdr_host_state *s);
 
 #pragma GCC visibility pop
 

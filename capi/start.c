@@ -143,7 +143,7 @@ static int check_fds_left(void)
 static int core_start(uint32_t epoch, struct gdr_table **table)
 {
 	static bool running;
-	struct gdr_dispositions *saved = gdr_dispositions_save();
+	struct gdr_host_state *saved = gdr_host_state_save();
 	uintptr_t addr = 0;
 	struct gdr_guest guest;
 	int rc;
@@ -163,7 +163,7 @@ static int core_start(uint32_t epoch, struct gdr_table **table)
 	/* Waits until the runtime, which starts in a thread, is up. */
 	rc = gdrcore_init(epoch, &addr);
 	gdr_guest_leave(&guest);
-	gdr_dispositions_restore(saved);
+	gdr_host_state_restore(saved);
 	*table = (struct gdr_table *)addr;
 	return rc;
 }
@@ -360,16 +360,19 @@ static int start_locked(struct gdr_front *front)
 struct gdr_front *gdr_front_start(void)
 {
 	struct gdr_front *front = front_page();
-	int rc = 0;
+	int rc = 0, cancel;
 
 	if (!front)
 		return NULL;
 	if (atomic_load_explicit(&front->core, memory_order_acquire))
 		return front;
+	/* A start calls what ends a cancelled thread: not with the lock held. */
+	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
 	pthread_mutex_lock(&front->lock);
 	if (!atomic_load_explicit(&front->core, memory_order_relaxed))
 		rc = start_locked(front);
 	pthread_mutex_unlock(&front->lock);
+	pthread_setcancelstate(cancel, NULL);
 	errno = rc;
 	return rc ? NULL : front;
 }
