@@ -380,7 +380,7 @@ static void *first_life(void *g)
 
 static void under_timer(int which, int sig, int threads)
 {
-	double until = seconds_now() + (guest_long ? 30 : 5);
+	double until = seconds_now() + scaled(guest_long ? 30 : 5);
 	pthread_t t[4];
 	gdr_t g;
 
@@ -602,18 +602,127 @@ static void *lives(void *g)
 	return NULL;
 }
 
+static void *copies(void *b)
+{
+	for (int i = 0; i < 10; i++)
+		check_copies(b, i);
+	return NULL;
+}
+
+/*
+ * The library needs no more than 64 KiB for any call. NVIDIA's driver, which a
+ * control call may enter on the same stack, does: driver 580.159.04 overflowed
+ * it. So with that one the threads that make control calls have more; a copy
+ * enters no driver.
+ */
+static size_t control_stack(void)
+{
+	return (on_doubles() ? 64 : 256) * KIB;
+}
+
 static void small_stack(void)
 {
 	gdr_t g = open_or_fail();
+	struct buffer b;
 
-	for (int i = 0; i < 8; i++)
-		run_host_thread(64 * KIB, lives, g);
+	make_buffer(g, &b, 64 * KIB);
+	for (int i = 0; i < 8; i++) {
+		run_host_thread(64 * KIB, copies, &b);
+		run_host_thread(control_stack(), lives, g);
+	}
+	drop_buffer(g, &b);
 	expect_is(gdr_close(g), 0);
 }
 
 static void small_stack_opener(void)
 {
-	run_host_thread(64 * KIB, open_all_blocked, NULL);
+	run_host_thread(control_stack(), open_all_blocked, NULL);
+}
+
+/* A thread that the host cancels is not ended inside the library. */
+
+static void *lives_until_cancelled(void *g)
+{
+	for (;;) {
+		whole_life(g, 3);
+		pthread_testcancel();
+	}
+	return NULL;
+}
+
+static void cancel(void)
+{
+	gdr_t g = open_or_fail();
+	uint64_t seed = 1;
+
+	for (int i = 0; i < scaled(guest_long ? 500 : 50); i++) {
+		pthread_t t;
+		void *end;
+
+		start_host_thread(&t, 0, lives_until_cancelled, g);
+		sleep_us(200 + next_random(&seed) % 3000);
+		expect_is(pthread_cancel(t), 0);
+		expect_is(pthread_join(t, &end), 0);
+		expect(end == PTHREAD_CANCELED);
+		whole_life(g, i);
+	}
+	expect_is(gdr_close(g), 0);
+}
+
+/* It was cancelled before the call, which goes to its end all the same. */
+static void *open_cancelled(void *g)
+{
+	expect_is(pthread_cancel(pthread_self()), 0);
+	*(gdr_t *)g = open_or_fail();
+	pthread_testcancel();
+	return NULL;
+}
+
+static void open_while_cancelled(void *unused)
+{
+	gdr_t g = NULL;
+
+	(void)unused;
+	run_host_thread(0, open_cancelled, &g);
+	expect(g != NULL);
+	whole_life(g, 1);
+	expect_is(gdr_close(g), 0);
+	g = open_or_fail();
+	expect_is(gdr_close(g), 0);
+}
+
+/* A start reads files, in a forked child most of all, and holds a lock. */
+static void cancelled_opener(void)
+{
+	gdr_t g;
+
+	expect(in_child("in a first start", open_while_cancelled, NULL, 20));
+	g = open_or_fail();
+	expect(in_child("in a child of one that is open", open_while_cancelled, NULL, 20));
+	expect_is(gdr_close(g), 0);
+}
+
+/*
+ * The C library has two signals of its own, which no one can block through it.
+ * With the second one it has every thread change its user, those in the
+ * library and the library's own as well, and waits for all of them.
+ */
+static void change_users(void)
+{
+	double until = seconds_now() + scaled(guest_long ? 30 : 3);
+	pthread_t t[4];
+	gdr_t g = open_or_fail();
+	long times = 0;
+
+	for (int i = 0; i < 4; i++)
+		start_host_thread(&t[i], 0, life_after_life, &until);
+	for (; seconds_now() < until; times++)
+		expect_is(setresuid(-1, geteuid(), -1), 0);
+	for (int i = 0; i < 4; i++)
+		expect_is(pthread_join(t[i], NULL), 0);
+	note("%ld changes of the user", times);
+	whole_life(g, 1);
+	expect_is(gdr_close(g), 0);
 }
 
 /* Copies that signals interrupt. */
@@ -768,7 +877,7 @@ static void copy_in_handler(int sig)
 static void copies_inside_copies(void)
 {
 	static unsigned char out[BIG], in[BIG];
-	double until = seconds_now() + (guest_long ? 30 : 2);
+	double until = seconds_now() + scaled(guest_long ? 30 : 2);
 	struct buffer a, b;
 	gdr_t g = open_or_fail();
 	uint64_t seed = 1;
@@ -810,6 +919,9 @@ static const struct guest_case cases[] = {
 	{ "without a handler a crash is a crash", default_crash, 60, 0 },
 	{ "a thread with all signals blocked", blocked_thread, 60, 0 },
 	{ "such a thread opens", blocked_opener, 60, 0 },
+	{ "a cancelled thread leaves no lock and no copy behind", cancel, 60, 120 },
+	{ "a cancelled thread opens", cancelled_opener, 60, 0 },
+	{ "setresuid in a process with threads inside", change_users, 60, 120 },
 	{ "threads with 64 KiB of stack", small_stack, 60, 0 },
 	{ "such a thread opens", small_stack_opener, 60, 0 },
 	{ "copies left by siglongjmp do not block gdr_unmap", left_copies_on_stack, 60, 0 },

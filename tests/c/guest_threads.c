@@ -472,7 +472,7 @@ static void stress(void)
 	/* The first round makes what is made once: threads, arenas, caches. */
 	run_round(workers, 1);
 	before = take_counts(0);
-	run_round(workers, guest_long ? 60 : 5);
+	run_round(workers, scaled(guest_long ? 60 : 5));
 	note("%ld calls, %ld shared pinnings, %ld opens of the shared gdr_t",
 	     atomic_load(&all.calls), atomic_load(&all.pinned), atomic_load(&all.opened));
 	after = take_counts(before.threads);
@@ -563,7 +563,7 @@ static void flash(gdr_t steady_g, unsigned long dptr, enum ending ending, long u
 
 static void copies_race(enum ending ending)
 {
-	double until = seconds_now() + (guest_long ? 30 : 2);
+	double until = seconds_now() + scaled(guest_long ? 30 : 2);
 	struct copier c[COPIERS];
 	pthread_t t[COPIERS];
 	gdr_t g = open_or_fail();
@@ -624,7 +624,7 @@ static void many_threads(void)
 		run_thread(0, one_copy, &b);
 	maps = count_maps(false);
 	rss = rss_kib();
-	for (int i = 0; i < (guest_long ? 80000 : 3000); i++)
+	for (int i = 0; i < scaled(guest_long ? 80000 : 3000); i++)
 		run_thread(0, one_copy, &b);
 	expect(count_maps(false) <= maps + 8);
 	expect(rss_kib() <= rss + 1024);

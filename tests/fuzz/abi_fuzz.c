@@ -352,7 +352,8 @@ static bool beyond_simulation(const struct content *content, size_t offset, size
 		const struct buffer *b = &w.buffers[i];
 
 		if (b->live && b->content == content &&
-		    (b->offset / PAGE != offset / PAGE || b->pinned < size))
+		    (b->offset / PAGE != offset / PAGE ||
+		     round_up(b->offset + b->pinned) < round_up(offset + size)))
 			return true;
 	}
 	return false;
