@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"path/filepath"
 	"strings"
+	"sync"
 
 	"gdrapi/core/internal/sys"
 
@@ -24,14 +25,22 @@ var manifestDirs = []string{
 	"/usr/local/etc/vulkan/icd.d",
 }
 
+// found holds the driverFiles with which a driver was found. It stays loaded, so
+// it need not be looked for again.
+var found sync.Map
+
 // lookForDriver sees that the manifest of an NVIDIA driver is there, and that
 // the library it names loads. It calls nothing in that library, not even through
 // the Vulkan loader: once called, it fails in every child forked later.
 func lookForDriver(driverFiles string) error {
+	if _, ok := found.Load(driverFiles); ok {
+		return nil
+	}
 	var reasons []string
 	for _, path := range manifests(driverFiles) {
 		err := loadDriver(path)
 		if err == nil {
+			found.Store(driverFiles, nil)
 			return nil
 		}
 		reasons = append(reasons, fmt.Sprintf(" (%s: %v)", path, err))

@@ -318,12 +318,14 @@ static long slack_kib(void)
 }
 
 /*
- * Many calls, and what they leave behind. RSS is sampled: the greatest of the
- * last tenth may not pass the greatest of the middle by more than slack_kib.
+ * Many calls, and what they leave behind. RSS is sampled: the least of the
+ * last tenth may not pass the least of the middle by more than slack_kib. What
+ * is lost for good raises the least as well; a collection that a busy machine
+ * delays raises only the greatest.
  */
 static void cycles(void (*cycle)(void *), void *arg, long wanted, const char *what)
 {
-	long middle = 0, last = 0, start, fds = 0, threads, times = affordable(cycle, arg, wanted);
+	long middle = LONG_MAX, last = LONG_MAX, start, fds = 0, threads, times = affordable(cycle, arg, wanted);
 
 	/* The core's heap grows to the size at which it is first collected. */
 	for (long i = 0; i < times / 4; i++)
@@ -337,9 +339,9 @@ static void cycles(void (*cycle)(void *), void *arg, long wanted, const char *wh
 		for (long i = 0; i < times / SAMPLES; i++)
 			cycle(arg);
 		kib = rss_kib();
-		if (s >= SAMPLES * 9 / 10 && kib > last)
+		if (s >= SAMPLES * 9 / 10 && kib < last)
 			last = kib;
-		else if (s >= SAMPLES * 4 / 10 && s < SAMPLES * 6 / 10 && kib > middle)
+		else if (s >= SAMPLES * 4 / 10 && s < SAMPLES * 6 / 10 && kib < middle)
 			middle = kib;
 	}
 	note("%ld %s: RSS %ld KiB at first, %ld KiB in the middle, %ld KiB at the end",
