@@ -16,20 +16,20 @@ func ReadFile(path string, limit int) ([]byte, error) {
 		return nil, err
 	}
 	defer Close(fd)
-	buf := make([]byte, limit+1)
-	n := 0
-	for n < len(buf) {
-		got, err := unix.Read(fd, buf[n:])
+	var text []byte
+	buf := make([]byte, 4096) // the files that are read are smaller, and the garbage lies in a host's memory
+	for len(text) <= limit {
+		n, err := unix.Read(fd, buf)
 		if err == unix.EINTR {
 			continue
 		}
 		if err != nil {
 			return nil, err
 		}
-		if got == 0 {
-			return buf[:n], nil
+		if n == 0 {
+			return text, nil
 		}
-		n += got
+		text = append(text, buf[:n]...)
 	}
 	return nil, unix.EFBIG
 }
