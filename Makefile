@@ -51,7 +51,9 @@ $(LIB): $(wildcard capi/*.[chS] capi/*.go capi/*.map capi/*.sh include/*.h) $(sh
 	ln -sf $(notdir $@) $(@D)/$(SONAME)
 	ln -sf $(SONAME) $(@D)/libgdrapi.so
 
-$(B)/gdrapi.pc: pkg-config/gdrapi.pc.in Makefile
+# Made anew each time: it depends on the variables above.
+.PHONY: $(B)/gdrapi.pc
+$(B)/gdrapi.pc: pkg-config/gdrapi.pc.in
 	@mkdir -p $(B)
 	sed -e 's|@prefix@|$(prefix)|' -e 's|@libdir@|$(libdir)|' \
 	    -e 's|@includedir@|$(includedir)|' -e 's|@version@|$(VERSION)|' $< >$@
@@ -80,4 +82,4 @@ clean:
 	rm -rf $(B)
 
 help:
-	@sed -n 's/^# \{0,1\}make /make /p' Makefile tests/tests.mk
+	@sed -n 's/^# \{0,1\}make /make /p' Makefile tests/tests.mk $(wildcard tests/*/*.mk)

@@ -41,6 +41,13 @@ static uint64_t id_of(gdr_t g)
 	return (uintptr_t)g;
 }
 
+/* EINVAL for an argument that the core is not asked about. */
+static int refuse(const char *call, const char *why)
+{
+	gdr_log(GDR_LOG_ERROR, "%s: %s (errno %d)", call, why, EINVAL);
+	return EINVAL;
+}
+
 /* A call into the core, on a thread prepared for it. */
 #define IN_CORE(core, call) ({				\
 	const struct gdr_core *core_ = (core);		\
@@ -105,7 +112,7 @@ static int pin(gdr_t g, unsigned long addr, size_t size, uint64_t token,
 	if (rc)
 		return rc;
 	if (!handle)
-		return EINVAL;
+		return refuse("gdr_pin_buffer", "no place for the handle: handle is NULL");
 	rc = IN_CORE(core, pin(id_of(g), addr, size, token, va_space, flags, v2, &h));
 	if (!rc)
 		handle->h = h;
@@ -144,7 +151,7 @@ int gdr_get_callback_flag(gdr_t g, gdr_mh_t handle, int *flag)
 	if (rc)
 		return rc;
 	if (!flag)
-		return EINVAL;
+		return refuse("gdr_get_callback_flag", "no place for the answer: flag is NULL");
 	rc = IN_CORE(core, callback_flag(id_of(g), handle.h, &value));
 	if (!rc)
 		*flag = value;
@@ -159,7 +166,7 @@ static int info(gdr_t g, gdr_mh_t handle, const void *out, struct gdr_core_info 
 	if (rc)
 		return rc;
 	if (!out)
-		return EINVAL;
+		return refuse("gdr_get_info", "no place for the answer: info is NULL");
 	return IN_CORE(core, info(id_of(g), handle.h, info));
 }
 
@@ -209,7 +216,7 @@ static int map(gdr_t g, gdr_mh_t handle, void **va, size_t size, int flags)
 	if (rc)
 		return rc;
 	if (!va)
-		return EINVAL;
+		return refuse("gdr_map", "no place for the address: va is NULL");
 	rc = IN_CORE(core, map(id_of(g), handle.h, size, flags, &addr));
 	if (!rc)
 		*va = (void *)(uintptr_t)addr;
@@ -254,7 +261,7 @@ int gdr_driver_get_version(gdr_t g, int *major, int *minor)
 	if (rc)
 		return rc;
 	if (!major || !minor)
-		return EINVAL;
+		return refuse("gdr_driver_get_version", "no place for the answer: major or minor is NULL");
 	rc = IN_CORE(core, driver_version(id_of(g), &v[0], &v[1]));
 	if (!rc) {
 		*major = v[0];
@@ -272,7 +279,7 @@ int gdr_get_attribute(gdr_t g, gdr_attr_t attr, int *v)
 	if (rc)
 		return rc;
 	if (!v)
-		return EINVAL;
+		return refuse("gdr_get_attribute", "no place for the answer: v is NULL");
 	rc = IN_CORE(core, attribute(id_of(g), attr, &value));
 	if (!rc)
 		*v = value;
@@ -288,8 +295,10 @@ int gdr_get_mapping_type_string(gdr_mapping_type_t type, const char **str)
 		[GDR_MAPPING_TYPE_DEVICE] = "Device",
 	};
 
-	if (!str || (unsigned int)type >= GDR_MAPPING_TYPE_MAX)
-		return EINVAL;
+	if (!str)
+		return refuse("gdr_get_mapping_type_string", "no place for the answer: str is NULL");
+	if ((unsigned int)type >= GDR_MAPPING_TYPE_MAX)
+		return refuse("gdr_get_mapping_type_string", "no such mapping type; gdr_mapping_type_t lists them");
 	*str = names[type];
 	return 0;
 }
@@ -302,8 +311,10 @@ int gdr_mem_alloc(gdr_t g, int cuda_device, size_t size, unsigned int flags, gdr
 
 	if (rc)
 		return rc;
-	if (!mem || flags)
-		return EINVAL;
+	if (!mem)
+		return refuse("gdr_mem_alloc", "no place for the handle: mem is NULL");
+	if (flags)
+		return refuse("gdr_mem_alloc", "no flags are defined: pass 0");
 	rc = IN_CORE(core, mem_alloc(id_of(g), cuda_device, size, &m));
 	if (!rc)
 		mem->h = m;
@@ -329,7 +340,7 @@ int gdr_mem_get_device_ptr(gdr_t g, gdr_mem_t mem, unsigned long *dptr, size_t *
 	if (rc)
 		return rc;
 	if (!dptr)
-		return EINVAL;
+		return refuse("gdr_mem_get_device_ptr", "no place for the address: dptr is NULL");
 	rc = IN_CORE(core, mem_ptr(id_of(g), mem.h, &addr, &len));
 	if (rc)
 		return rc;

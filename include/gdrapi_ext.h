@@ -34,9 +34,9 @@ typedef struct gdr_mem_s {
  * if it was not, so no child that is forked later can use CUDA. The thread's
  * current context does not change. The contents are undefined.
  *
- * Returns: 0; EINVAL for a @size of 0 or above 128 TiB, a flag, a NULL @mem, a
- * bad @g, or in a child of a process that had initialised CUDA; ENODEV for a GPU
- * or a CUDA driver that is not there; ENOTSUP for one without virtual memory
+ * Returns: 0; EINVAL for a @size of 0 or above 128 TiB, a flag, a NULL @mem or a
+ * bad @g; ENODEV for a GPU or a CUDA driver that is not there, or in a child of a
+ * process that had initialised CUDA; ENOTSUP for one without virtual memory
  * management; ENOMEM; EACCES for a @g from before a fork.
  */
 int gdr_mem_alloc(gdr_t g, int cuda_device, size_t size, unsigned flags,

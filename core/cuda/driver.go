@@ -6,6 +6,7 @@
 package cuda
 
 import (
+	"errors"
 	"fmt"
 	"sync"
 	"unsafe"
@@ -169,8 +170,15 @@ const (
 )
 
 // Init initialises CUDA in this process. A process that forks afterwards has
-// no CUDA in its children, so it is for memory allocation alone.
-func (d *Driver) Init() error { return d.call(symInit, 0) }
+// no CUDA in its children, so it is for memory allocation alone. In such a child
+// it is ENODEV.
+func (d *Driver) Init() error {
+	err := d.call(symInit, 0)
+	if errors.Is(err, ErrNotInitialized) {
+		return fmt.Errorf("CUDA does not work in a child that was forked after its parent initialised it; fork first, or exec: %w (%v)", unix.ENODEV, err)
+	}
+	return err
+}
 
 // Version is the CUDA version of the driver, 1000*major + 10*minor. It works
 // before Init.
