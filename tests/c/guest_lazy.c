@@ -257,6 +257,55 @@ static void two_copies_fork(void)
 	expect_is(ab[1].close(g[1]), 0);
 }
 
+/* errno of a gdr_open that must fail, and of one more. */
+static void open_fails(void *api)
+{
+	struct api *a = api;
+
+	for (int i = 0; i < 2; i++) {
+		errno = 0;
+		expect(!a->open());
+		expect_is(errno, ENOSYS);
+	}
+	expect_is(a->close(NULL), EINVAL);
+	expect_is(count_threads(), 1);
+}
+
+static void write_byte(const char *path)
+{
+	int fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0755);
+
+	expect(fd >= 0);
+	expect_is(write(fd, "x", 1), 1);
+	close(fd);
+}
+
+/*
+ * An update may replace the library's file while a process uses it. A forked
+ * child then has nothing to load a private copy from: an error, and no more.
+ */
+static void file_is_gone(void)
+{
+	char path[PATH_MAX], copy[PATH_MAX];
+	struct api a, b;
+	bool gone, other;
+	gdr_t g;
+
+	load(&a, LIBRARY, RTLD_NOW | RTLD_LOCAL);
+	library_path(a.lib, path);
+	copy_library(path, copy);
+	load(&b, copy, RTLD_NOW | RTLD_LOCAL);
+	g = b.open();
+	unlink(copy);
+	gone = in_child("of a library whose file is gone", open_fails, &b, 20);
+	write_byte(copy);
+	other = in_child("of a library whose file is another", open_fails, &b, 20);
+	unlink(copy);
+	expect(gone && other);
+	full_work(&b);
+	expect_is(b.close(g), 0);
+}
+
 static const char preloaded_env[] = "GUEST_LAZY_PRELOADED";
 
 /*
@@ -308,6 +357,7 @@ static const struct guest_case cases[] = {
 	{ "dlclose and dlopen again", reload, 60, 0 },
 	{ "two copies in one process", two_copies, 60, 0 },
 	{ "two copies in a forked child", two_copies_fork, 60, 0 },
+	{ "a forked child of a library whose file is gone", file_is_gone, 60, 0 },
 	{ "a preloaded copy over another", preload, 60, 0 },
 	{ NULL, NULL, 0, 0 }
 };
