@@ -292,7 +292,7 @@ static void memory_of_open(void)
 /* With a real driver, as many cycles as fit into some seconds. */
 static long affordable(void (*cycle)(void *), void *arg, long times)
 {
-	const double seconds = 6 * guest_scale * (guest_long ? 10 : 1);
+	const double seconds = 4 * guest_scale * (guest_long ? 10 : 1);
 	double start = seconds_now(), each;
 	long n = 0;
 
