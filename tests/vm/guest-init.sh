@@ -61,9 +61,7 @@ load() {
 	p=$1
 	shift
 	insmod /nvidia.ko "$@" && insmod /gdrdrv.ko dbg_enabled=1 use_persistent_mapping="$p" || return 1
-	major=$(awk '$2 == "gdrdrv" { print $1 }' /proc/devices)
-	rm -f /dev/gdrdrv
-	mknod -m 666 /dev/gdrdrv c "$major" 0
+	gdrdrv-node add && gdrdrv-node add && [ "$(stat -c %a:%u:%g /dev/gdrdrv)" = 666:0:0 ]
 }
 
 unload() {
@@ -71,6 +69,8 @@ unload() {
 	result "$held" "nothing held before unload"
 	rmmod gdrdrv
 	result $? "gdrdrv unloads"
+	gdrdrv-node remove && [ ! -e /dev/gdrdrv ]
+	result $? "its node is removed"
 	rmmod nvidia
 	result $? "the simulated driver unloads"
 }

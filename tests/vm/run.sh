@@ -69,7 +69,9 @@ kdir=$("$here/fetch.sh" kernel "$1")
 tmp=$(mktemp -d)
 trap 'rm -rf "$tmp"' EXIT
 root=$tmp/root
-mkdir -p "$root"/{bin,proc,sys,dev,tmp}
+mkdir -p "$root"/{bin,proc,sys,dev,tmp,etc}
+echo root:x:0: >"$root/etc/group"
+cp "$top/packaging/gdrdrv-node" "$root/bin/"
 
 if [ -z "$modules" ]; then
 	modules=${GDRAPI_VM_BUILD:-$top/build/vm}/$1-$nvidia
