@@ -79,19 +79,20 @@ void gdr_data_init(void)
 /* Takes a free record of table, or returns NULL when all are taken. */
 static struct gdr_hazard *claim(struct gdr_table *table)
 {
-	struct gdr_hazard *all = (struct gdr_hazard *)(uintptr_t)table->hazards;
+	struct gdr_hazard *end = (struct gdr_hazard *)(uintptr_t)table->hazards + GDR_HAZARD_COUNT;
 
 	for (uint32_t i = 0; i < GDR_HAZARD_COUNT; i++) {
+		struct gdr_hazard *hazard = end - 1 - i;
 		uint32_t expect = 0, used;
 
-		if (atomic_load_explicit(&all[i].owner, memory_order_relaxed) ||
-		    !atomic_compare_exchange_strong(&all[i].owner, &expect, 1))
+		if (atomic_load_explicit(&hazard->owner, memory_order_relaxed) ||
+		    !atomic_compare_exchange_strong(&hazard->owner, &expect, 1))
 			continue;
 		used = atomic_load(&table->hazards_used);
 		while (used <= i &&
 		       !atomic_compare_exchange_weak(&table->hazards_used, &used, i + 1))
 			;
-		return &all[i];
+		return hazard;
 	}
 	return NULL;
 }
@@ -195,29 +196,52 @@ static inline const struct gdr_slot *slot_of(uint64_t key)
 	return &mine.slots[key & (GDR_SLOT_COUNT - 1)];
 }
 
-static inline bool is_mapped(uint64_t key)
+/* 0 when key is mapped. Slots that hold nothing have key 0. */
+static inline uint64_t unmapped(uint64_t key)
 {
-	/* Slots that hold nothing have key 0. */
-	return (atomic_load_explicit(&slot_of(key)->key, memory_order_acquire) == key) & (key != 0);
+	return (atomic_load_explicit(&slot_of(key)->key, memory_order_acquire) ^ key) | !key;
+}
+
+/* Not 0 while mappings of more than one type are live: writes then fence fully. */
+static inline uint32_t mixed(void)
+{
+	return atomic_load_explicit(&mine.table->mixed, memory_order_relaxed);
+}
+
+/* Notes what is against a copy. The asm keeps the compiler to the order below. */
+static inline void note(uint64_t *strange, uint64_t what)
+{
+	*strange |= what;
+	__asm__("" : "+r"(*strange));
 }
 
 /*
  * Whether all is as it nearly always is: a mapping of WC memory that holds the
- * bytes asked for, of which there are some. It branches nowhere, so that a
- * caller does but once.
+ * bytes asked for, of which there are some. strange is 0 if nothing else is
+ * against it. It branches nowhere, so that a caller does but once. In this order
+ * it needs so few registers that a caller saves but one: every store counts
+ * that comes between two fences.
  */
-static inline bool is_usual(uint64_t key, const void *dev, const void *host, size_t size)
+static inline bool is_usual(uint64_t key, const void *dev, const void *host, size_t size,
+			    uint64_t strange)
 {
 	const struct gdr_slot *slot = slot_of(key);
-	uint64_t off = (uintptr_t)dev - slot->va;
+	uint64_t off, left;
 
-	return is_mapped(key) & (off < slot->len) & (size - 1 < slot->len - off) & (host != NULL) &
-	       (slot->type == GDR_MAPPING_TYPE_WC);
+	note(&strange, !host);
+	note(&strange, !key);
+	note(&strange, atomic_load_explicit(&slot->key, memory_order_acquire) ^ key);
+	off = (uintptr_t)dev - slot->va;
+	left = slot->len - off;
+	note(&strange, off >= slot->len);
+	note(&strange, size - 1 >= left);
+	note(&strange, slot->type ^ GDR_MAPPING_TYPE_WC);
+	return !strange;
 }
 
 static inline void end_write(void)
 {
-	if (__builtin_expect(atomic_load_explicit(&mine.table->mixed, memory_order_relaxed), 0))
+	if (mixed())
 		copy_fence_full();
 	else
 		copy_fence_store();
@@ -250,7 +274,7 @@ static void move_from(const struct request *r, uint32_t type)
 static int finish_slowly(const struct request *r, unsigned int level)
 {
 	const struct gdr_slot *slot = slot_of(r->key);
-	bool mapped = is_mapped(r->key), inside = true;
+	bool mapped = !unmapped(r->key), inside = true;
 	uint64_t off;
 
 	if (mapped && r->size) {
@@ -314,31 +338,31 @@ static inline bool at_rest(void)
 
 int gdr_copy_to_mapping(gdr_mh_t handle, void *map_d_ptr, const void *h_ptr, size_t size)
 {
-	uintptr_t frame = (uintptr_t)__builtin_frame_address(0);
+	uintptr_t frame = (uintptr_t)__builtin_dwarf_cfa();
 
 	if (__builtin_expect(!at_rest(), 0))
 		return copy_long_way(handle.h, map_d_ptr, (void *)h_ptr, size, true, frame);
 	/* The fence that this lacks is membarrier(2) in handle.Retract. */
 	enter_level(0, handle.h, frame);
-	if (__builtin_expect(!is_usual(handle.h, map_d_ptr, h_ptr, size), 0))
+	if (__builtin_expect(!is_usual(handle.h, map_d_ptr, h_ptr, size, mixed()), 0))
 		return copy_unusual(handle.h, map_d_ptr, (void *)h_ptr, size, true);
 	if (size < COPY_LINE)
 		mine.impl->put[size](map_d_ptr, h_ptr);
 	else
 		mine.impl->to(map_d_ptr, h_ptr, size);
-	end_write();
+	copy_fence_store();
 	leave_level(0);
 	return 0;
 }
 
 int gdr_copy_from_mapping(gdr_mh_t handle, void *h_ptr, const void *map_d_ptr, size_t size)
 {
-	uintptr_t frame = (uintptr_t)__builtin_frame_address(0);
+	uintptr_t frame = (uintptr_t)__builtin_dwarf_cfa();
 
 	if (__builtin_expect(!at_rest(), 0))
 		return copy_long_way(handle.h, (void *)map_d_ptr, h_ptr, size, false, frame);
 	enter_level(0, handle.h, frame);
-	if (__builtin_expect(!is_usual(handle.h, map_d_ptr, h_ptr, size), 0))
+	if (__builtin_expect(!is_usual(handle.h, map_d_ptr, h_ptr, size, 0), 0))
 		return copy_unusual(handle.h, (void *)map_d_ptr, h_ptr, size, false);
 	copy_fence_read_begin();
 	mine.impl->from(h_ptr, map_d_ptr, size);

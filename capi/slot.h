@@ -45,6 +45,11 @@ struct gdr_slot {
  * of the copy at nesting level i (a signal handler may copy inside a copy) and
  * 0 otherwise. gdr_unmap clears the slot's key, then has every thread pass a
  * memory barrier (membarrier(2)), then waits until no record names the key.
+ *
+ * Records are taken from the end of the array, so that the first ones end a
+ * page, and the header does so too. A CPU compares addresses of loads with those
+ * of stores under way by their last 12 bits: with a record at a page's start, a
+ * copy from the start of a page of the host's waited for the store of busy.
  */
 #define GDR_HAZARD_LEVELS 3
 struct gdr_hazard {
@@ -56,13 +61,12 @@ struct gdr_hazard {
 #define GDR_HAZARD_COUNT (1u << 16)
 
 /*
- * The table's first page. types counts the live mappings of each type, so
- * that a copy knows whether more than one type is live in the process.
+ * The last line of the table's first page.
  */
 struct gdr_table {
 	uint32_t epoch;
 	uint32_t fenced;	/* 1: no membarrier here, copies must fence */
-	_Atomic uint32_t hazards_used;	/* records ever claimed: [0, hazards_used) */
+	_Atomic uint32_t hazards_used;	/* records ever claimed: the last ones of the array */
 	_Atomic uint32_t mixed;	/* 1: mappings of more than one type are live */
 	uint64_t slots;		/* address of struct gdr_slot[GDR_SLOT_COUNT] */
 	uint64_t hazards;	/* address of struct gdr_hazard[GDR_HAZARD_COUNT] */

@@ -125,8 +125,9 @@ func (t *Table) Retract(h Handle) {
 		barrier()
 	}
 	used := min(t.header.hazardsUsed.Load(), hazardCount)
-	for i := range t.hazards[:used] {
-		t.hazards[i].wait(h)
+	records := t.hazards[hazardCount-used:]
+	for i := range records {
+		records[i].wait(h)
 	}
 	t.count(s.typ, -1)
 }

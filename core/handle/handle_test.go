@@ -111,7 +111,7 @@ func TestRetractWaitsForCopies(t *testing.T) {
 	require.NoError(t, err)
 	tab.Publish(h, 0, 1, 1)
 	tab.header.hazardsUsed.Store(2)
-	z := &tab.hazards[1]
+	z := &tab.hazards[hazardCount-2]
 	z.busy[2].Store(uint64(h))
 
 	done := make(chan struct{})

@@ -47,6 +47,7 @@ type header struct {
 }
 
 const (
+	lineBytes   = 64
 	headerBytes = 4096
 	slotBytes   = slotCount * unsafe.Sizeof(slot{})
 	hazardBytes = hazardCount * unsafe.Sizeof(hazard{})
@@ -56,11 +57,13 @@ const (
 // view lays the table's structs over mem, which is tableBytes long and page
 // aligned. It is the one place where that memory changes its type: it is
 // mapped outside the Go heap because C reads it at a fixed address.
+//
+// The header is the last line of its page: slot.h says why.
 func view(mem []byte) (*header, *[slotCount]slot, *[hazardCount]hazard) {
 	base := unsafe.Pointer(unsafe.SliceData(mem))
 	slots := unsafe.Add(base, headerBytes)
 	hazards := unsafe.Add(slots, slotBytes)
-	h := (*header)(base)
+	h := (*header)(unsafe.Add(base, headerBytes-lineBytes))
 	h.slots = uint64(uintptr(slots))
 	h.hazards = uint64(uintptr(hazards))
 	return h, (*[slotCount]slot)(slots), (*[hazardCount]hazard)(hazards)
