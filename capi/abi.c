@@ -10,6 +10,7 @@
 #include "guest.h"
 
 #include <errno.h>
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -17,20 +18,15 @@
 #include "../include/gdrapi_ext.h"
 
 /*
- * The first form of gdr_info_v2_t, which binaries older than 2.4 expect from
- * the function that the header hides behind a macro of the same name.
+ * The first form of gdr_info_v2_t, without mapping_type at its end. Binaries older
+ * than 2.4 expect it from the function that the header hides behind a macro of the
+ * same name.
  */
 struct info_v1 {
-	uint64_t va;
-	uint64_t mapped_size;
-	uint32_t page_size;
-	uint64_t tm_cycles;
-	uint32_t cycles_per_ms;
-	unsigned int mapped : 1;
-	unsigned int wc_mapping : 1;
+	unsigned char bytes[40];
 };
 
-_Static_assert(sizeof(struct info_v1) == 40, "NCCL passes 40 bytes");
+_Static_assert(sizeof(struct info_v1) == offsetof(gdr_info_v2_t, mapping_type), "a prefix");
 _Static_assert(sizeof(gdr_info_v2_t) == 48, "abi");
 
 #undef gdr_get_info
@@ -158,23 +154,17 @@ int gdr_get_callback_flag(gdr_t g, gdr_mh_t handle, int *flag)
 	return rc;
 }
 
-static int info(gdr_t g, gdr_mh_t handle, const void *out, struct gdr_core_info *info)
+static int info(const char *call, gdr_t g, gdr_mh_t handle, gdr_info_v2_t *out)
 {
+	struct gdr_core_info i = { 0 };
 	const struct gdr_core *core;
 	int rc = gdr_front_admit(id_of(g), handle.h, &core);
 
 	if (rc)
 		return rc;
 	if (!out)
-		return refuse("gdr_get_info", "no place for the answer: info is NULL");
-	return IN_CORE(core, info(id_of(g), handle.h, info));
-}
-
-int gdr_get_info_v2(gdr_t g, gdr_mh_t handle, gdr_info_v2_t *out)
-{
-	struct gdr_core_info i = { 0 };
-	int rc = info(g, handle, out, &i);
-
+		return refuse(call, "no place for the answer: info is NULL");
+	rc = IN_CORE(core, info(id_of(g), handle.h, &i));
 	if (rc)
 		return rc;
 	memset(out, 0, sizeof(*out));
@@ -189,22 +179,19 @@ int gdr_get_info_v2(gdr_t g, gdr_mh_t handle, gdr_info_v2_t *out)
 	return 0;
 }
 
+int gdr_get_info_v2(gdr_t g, gdr_mh_t handle, gdr_info_v2_t *out)
+{
+	return info("gdr_get_info_v2", g, handle, out);
+}
+
 int gdr_get_info(gdr_t g, gdr_mh_t handle, struct info_v1 *out)
 {
-	struct gdr_core_info i = { 0 };
-	int rc = info(g, handle, out, &i);
+	gdr_info_v2_t v2;
+	int rc = info("gdr_get_info", g, handle, out ? &v2 : NULL);
 
-	if (rc)
-		return rc;
-	memset(out, 0, sizeof(*out));
-	out->va = i.va;
-	out->mapped_size = i.mapped_size;
-	out->page_size = i.page_size;
-	out->tm_cycles = i.tm_cycles;
-	out->cycles_per_ms = i.cycles_per_ms;
-	out->mapped = i.mapped;
-	out->wc_mapping = i.mapping_type == GDR_MAPPING_TYPE_WC;
-	return 0;
+	if (!rc)
+		memcpy(out, &v2, sizeof(*out));
+	return rc;
 }
 
 static int map(gdr_t g, gdr_mh_t handle, void **va, size_t size, int flags)
@@ -218,9 +205,12 @@ static int map(gdr_t g, gdr_mh_t handle, void **va, size_t size, int flags)
 	if (!va)
 		return refuse("gdr_map", "no place for the address: va is NULL");
 	rc = IN_CORE(core, map(id_of(g), handle.h, size, flags, &addr));
-	if (!rc)
-		*va = (void *)(uintptr_t)addr;
-	return rc;
+	if (rc)
+		return rc;
+	*va = (void *)(uintptr_t)addr;
+	/* Here, for a copy may run in a signal handler. */
+	gdr_front_start_threads(atomic_load(&gdr_front_page));
+	return 0;
 }
 
 int gdr_map(gdr_t g, gdr_mh_t handle, void **va, size_t size)
@@ -301,6 +291,18 @@ int gdr_get_mapping_type_string(gdr_mapping_type_t type, const char **str)
 		return refuse("gdr_get_mapping_type_string", "no such mapping type; gdr_mapping_type_t lists them");
 	*str = names[type];
 	return 0;
+}
+
+int gdr_set_copy_threads(unsigned reads, unsigned writes)
+{
+	struct gdr_front *front = atomic_load_explicit(&gdr_front_page, memory_order_acquire);
+	int rc = copy_pool_want(reads, writes);
+
+	if (rc)
+		return refuse("gdr_set_copy_threads", "ask for 1 to 64 threads");
+	if (!front || !atomic_load_explicit(&front->core, memory_order_acquire))
+		return 0;
+	return gdr_front_start_threads(front) ? ENOMEM : 0;
 }
 
 int gdr_mem_alloc(gdr_t g, int cuda_device, size_t size, unsigned int flags, gdr_mem_t *mem)

@@ -124,18 +124,30 @@ func openFirst(candidates []backend.Backend) (backend.Session, error) {
 	return nil, fmt.Errorf("no backend opens; see the line of each above: %w", unix.ENODEV)
 }
 
+// find finds a context, which may be closed by the time it returns.
+func (l *Library) find(g Handle) (*context, error) {
+	l.mu.RLock()
+	defer l.mu.RUnlock()
+	if c := l.contexts[g]; c != nil {
+		return c, nil
+	}
+	return nil, fmt.Errorf("no open gdr_t is %#x: %w", uint64(g), unix.EINVAL)
+}
+
+func closedError(g Handle) error {
+	return fmt.Errorf("gdr_t %#x is closed: %w", uint64(g), unix.EINVAL)
+}
+
 // enter finds a context and keeps it from being closed until leave is called.
 func (l *Library) enter(g Handle) (*context, error) {
-	l.mu.RLock()
-	c := l.contexts[g]
-	l.mu.RUnlock()
-	if c == nil {
-		return nil, fmt.Errorf("no open gdr_t is %#x: %w", uint64(g), unix.EINVAL)
+	c, err := l.find(g)
+	if err != nil {
+		return nil, err
 	}
 	c.mu.RLock()
 	if c.closed {
 		c.mu.RUnlock()
-		return nil, fmt.Errorf("gdr_t %#x is closed: %w", uint64(g), unix.EINVAL)
+		return nil, closedError(g)
 	}
 	return c, nil
 }
@@ -163,15 +175,14 @@ func (b *buffer) release() { b.mu.Unlock() }
 // Close ends a context: it takes down its mappings, its pinnings and its
 // allocations. It goes on when one of them fails, and reports the first error.
 func (l *Library) Close(g Handle) error {
-	c, err := l.enter(g)
+	c, err := l.find(g)
 	if err != nil {
 		return err
 	}
-	c.leave()
 	c.mu.Lock()
 	if c.closed {
 		c.mu.Unlock()
-		return fmt.Errorf("gdr_t %#x is closed: %w", uint64(g), unix.EINVAL)
+		return closedError(g)
 	}
 	c.closed = true
 	c.mu.Unlock()
