@@ -42,7 +42,7 @@ check-fuzz: fuzz-build
 		$(RUN) fuzz-abi-$$b $(SIMFUZZ) GDRCOPY_BACKEND=$$b $(FUZZ) $(F)/abi_fuzz $(FUZZ_SHORT) $(F)/$$b; \
 	done
 	@for t in $(GO_FUZZ); do \
-		$(RUN) --go fuzz-go-$${t#*:} $(GO) test -v -run '^$$' -fuzz "^$${t#*:}\$$" -fuzztime $(FUZZ_SHORT)s ./$${t%:*}; \
+		$(RUN) --go fuzz-go-$${t#*:} $(GO) test -v -run '^$$' -fuzz "^$${t#*:}\$$" -fuzzminimizetime 1s -fuzztime $(FUZZ_SHORT)s ./$${t%:*}; \
 	done
 
 fuzz: fuzz-build
@@ -50,7 +50,7 @@ fuzz: fuzz-build
 		$(RUN) fuzz-abi-$$b-long $(SIMFUZZ) GDRCOPY_BACKEND=$$b $(FUZZ) $(F)/abi_fuzz $(FUZZ_SECONDS) $(F)/$$b; \
 	done
 	@for t in $(GO_FUZZ); do \
-		$(RUN) --go fuzz-go-$${t#*:}-long $(GO) test -v -timeout 0 -run '^$$' -fuzz "^$${t#*:}\$$" -fuzztime $(GO_FUZZ_SECONDS)s ./$${t%:*}; \
+		$(RUN) --go fuzz-go-$${t#*:}-long $(GO) test -v -timeout 0 -run '^$$' -fuzz "^$${t#*:}\$$" -fuzzminimizetime 1s -fuzztime $(GO_FUZZ_SECONDS)s ./$${t%:*}; \
 	done
 
 fuzz-corpus: fuzz-build
