@@ -59,10 +59,16 @@ static bool record_is_ours(void)
 	return mine.hazard && mine.front->epoch == (mine.epoch & ~MUST_FENCE);
 }
 
+static struct copy_pool *pool(void)
+{
+	return atomic_load_explicit(&mine.front->pool, memory_order_acquire);
+}
+
 static void give_back(void *unused)
 {
 	(void)unused;
 	if (record_is_ours()) {
+		copy_pool_settle(pool(), &mine);
 		for (int i = 0; i < GDR_HAZARD_LEVELS; i++)
 			atomic_store_explicit(&mine.hazard->busy[i], 0, memory_order_release);
 		atomic_store_explicit(&mine.hazard->owner, 0, memory_order_release);
@@ -155,6 +161,17 @@ static inline void leave_level(unsigned int level)
 }
 
 /*
+ * Ends a copy that was left by siglongjmp. One at level 0 may have had other
+ * threads at work.
+ */
+static void abandon_level(unsigned int level)
+{
+	if (level == 0)
+		copy_pool_settle(pool(), &mine);
+	leave_level(level);
+}
+
+/*
  * Frees the levels of copies that are over because a signal handler (SIGBUS on
  * a revoked mapping, say) left them by siglongjmp: their frames lay at frame,
  * which lives, or below it. On an alternate stack addresses do not tell.
@@ -167,7 +184,7 @@ static void drop_left_copies(uintptr_t frame)
 		return;
 	for (unsigned int i = 0; i < GDR_HAZARD_LEVELS; i++)
 		if (mine.frame[i] && mine.frame[i] <= frame)
-			leave_level(i);
+			abandon_level(i);
 }
 
 void gdr_data_forget(uint64_t key)
@@ -178,7 +195,7 @@ void gdr_data_forget(uint64_t key)
 		uint64_t busy = atomic_load_explicit(&mine.hazard->busy[i], memory_order_relaxed);
 
 		if (busy && (!key || busy == key))
-			leave_level(i);
+			abandon_level(i);
 	}
 }
 
@@ -330,6 +347,17 @@ copy_long_way(uint64_t key, void *dev, void *host, size_t size, bool to, uintptr
 	return finish_slowly(&r, level);
 }
 
+/* A copy at level 0 that other threads may help with. */
+static __attribute__((noinline)) void copy_shared(void *dev, void *host, size_t size, bool to)
+{
+	copy_pool_copy(pool(), &mine, mine.impl, dev, host, size, to);
+}
+
+static inline bool is_shared(size_t size, _Atomic size_t *least)
+{
+	return __builtin_expect(size >= atomic_load_explicit(least, memory_order_relaxed), 0);
+}
+
 /* Whether the next copy can be announced at level 0 with no more ado. */
 static inline bool at_rest(void)
 {
@@ -348,6 +376,8 @@ int gdr_copy_to_mapping(gdr_mh_t handle, void *map_d_ptr, const void *h_ptr, siz
 		return copy_unusual(handle.h, map_d_ptr, (void *)h_ptr, size, true);
 	if (size < COPY_LINE)
 		mine.impl->put[size](map_d_ptr, h_ptr);
+	else if (is_shared(size, &copy_least_shared_to))
+		copy_shared(map_d_ptr, (void *)h_ptr, size, true);
 	else
 		mine.impl->to(map_d_ptr, h_ptr, size);
 	copy_fence_store();
@@ -365,7 +395,10 @@ int gdr_copy_from_mapping(gdr_mh_t handle, void *h_ptr, const void *map_d_ptr, s
 	if (__builtin_expect(!is_usual(handle.h, map_d_ptr, h_ptr, size, 0), 0))
 		return copy_unusual(handle.h, (void *)map_d_ptr, h_ptr, size, false);
 	copy_fence_read_begin();
-	mine.impl->from(h_ptr, map_d_ptr, size);
+	if (is_shared(size, &copy_least_shared_from))
+		copy_shared((void *)map_d_ptr, h_ptr, size, false);
+	else
+		mine.impl->from(h_ptr, map_d_ptr, size);
 	copy_fence_read_end();
 	leave_level(0);
 	return 0;

@@ -11,6 +11,7 @@
 #include <stdint.h>
 
 #include "copy.h"
+#include "copy_pool.h"
 #include "core.h"
 #include "slot.h"
 
@@ -29,6 +30,7 @@ struct gdr_front {
 	pthread_mutex_t lock;	/* held while a core is started */
 	const struct gdr_core *loaded;	/* under lock: a core that may be started */
 	const struct copy_impl *impl;	/* what copies through WC mappings use */
+	copy_pool_ref pool;	/* threads that share long copies; NULL: none */
 };
 
 /* NULL until the first gdr_open of this process or of an ancestor. */
@@ -58,6 +60,12 @@ int gdr_log_level(void);
 
 /* Writes one line to standard error if the environment asks for that level. */
 void gdr_log(int level, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+
+/*
+ * Starts the threads that long copies are asked to be shared by, if any are
+ * missing. What goes wrong is logged; copies go on with those that there are.
+ */
+int gdr_front_start_threads(struct gdr_front *front);
 
 /* Called under the front's lock, before a core's first copy. */
 void gdr_data_init(void);

@@ -324,6 +324,7 @@ static int start_locked(struct gdr_front *front)
 {
 	const char *impl_name = getenv("GDRCOPY_COPY_IMPL");
 	uint64_t epoch = atomic_load(&last_epoch) + 1;
+	const char *bad;
 	int rc;
 
 	front->impl = copy_select(impl_name);
@@ -332,6 +333,12 @@ static int start_locked(struct gdr_front *front)
 			"GDRCOPY_COPY_IMPL=%s: no such copy routine, or this CPU cannot run it; unset it",
 			impl_name);
 		return EINVAL;
+	}
+	rc = copy_pool_want_env(&bad);
+	if (rc) {
+		gdr_log(GDR_LOG_ERROR, "%s is not a number from 1 to %u; correct or unset it",
+			bad, COPY_THREADS_MAX);
+		return rc;
 	}
 	if (epoch > GDR_HANDLE_EPOCH_MAX) {
 		gdr_log(GDR_LOG_ERROR, "gdr_open: %d generations of forks have opened; no more handles to tell apart",
@@ -375,6 +382,25 @@ struct gdr_front *gdr_front_start(void)
 	pthread_setcancelstate(cancel, NULL);
 	errno = rc;
 	return rc ? NULL : front;
+}
+
+int gdr_front_start_threads(struct gdr_front *front)
+{
+	int rc;
+
+	if (!copy_pool_short(atomic_load(&front->pool)))
+		return 0;
+	pthread_mutex_lock(&front->lock);
+	rc = copy_pool_start(&front->pool, copy_pool_cpus());
+	pthread_mutex_unlock(&front->lock);
+	if (rc == ERANGE) {
+		gdr_log(GDR_LOG_WARN, "fewer threads share a copy than were asked for: the thread that starts them may run on too few CPUs; let it run on more");
+		rc = 0;
+	}
+	if (rc)
+		gdr_log(GDR_LOG_ERROR, "fewer threads share a copy than were asked for: %s; raise the limit of threads or of memory",
+			strerror(rc));
+	return rc;
 }
 
 static uint64_t own_epoch(void)

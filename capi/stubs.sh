@@ -28,5 +28,5 @@ make() {
 }
 
 make libpthread.so.0 pthread_create pthread_key_create pthread_setspecific pthread_sigmask \
-	pthread_getattr_np pthread_attr_getstack pthread_attr_getstacksize
+	pthread_getattr_np pthread_attr_getstack pthread_attr_getstacksize pthread_attr_setstacksize
 make libdl.so.2 dlopen dlsym dlclose dlerror

@@ -66,6 +66,32 @@ int gdr_mem_free(gdr_t g, gdr_mem_t mem);
 int gdr_mem_get_device_ptr(gdr_t g, gdr_mem_t mem, unsigned long *dptr,
 			   size_t *size);
 
+/**
+ * gdr_set_copy_threads - how many threads share a long copy
+ * @reads: threads for gdr_copy_from_mapping, the caller among them: 1 to 64
+ * @writes: the same for gdr_copy_to_mapping
+ *
+ * 1 and 1, as it is at first, means that the library starts no thread to copy.
+ * GDRCOPY_READ_THREADS and GDRCOPY_WRITE_THREADS in the environment ask for the
+ * same; this call goes before them. It may come at any time, and before
+ * gdr_open. A forked child begins with its parent's numbers.
+ *
+ * The threads start with the next gdr_map, or at once when the library is open;
+ * a copy itself starts none. They sleep when there is nothing to do, and stay.
+ * They may run where the thread that starts them may, and there are never more
+ * of them than it has CPUs less one.
+ *
+ * Reads from 4 KiB and writes from 64 KiB on to write-combined memory are
+ * shared, one copy at a time: others that run at the same time are not. What a
+ * copy promises is the same. But a fault in a copy (SIGBUS when the driver takes
+ * the memory back) may come in a thread of the library's: a handler that leaves
+ * the copy by siglongjmp may not be used then.
+ *
+ * Returns: 0; EINVAL for a number that is not 1 to 64, and nothing changes;
+ * ENOMEM when not all threads can be started: those that were are used.
+ */
+int gdr_set_copy_threads(unsigned reads, unsigned writes);
+
 #ifdef __cplusplus
 }
 #endif

@@ -37,6 +37,10 @@ static const struct option_row rows[] = {
 	{ OPT_TIMEOUT, 'u', "timeout", "SECONDS", "give up when an answer takes so long" },
 	{ OPT_ANSWER, 'G', "answer", "WHERE", "hostmem, gpumem or both (both)" },
 	{ OPT_THREADS, 0, "threads", "N", "each copy is split among N threads (1)" },
+	{ OPT_READ_THREADS, 0, "read-threads", "N",
+	  "the library shares a read among N threads: sets GDRCOPY_READ_THREADS" },
+	{ OPT_WRITE_THREADS, 0, "write-threads", "N",
+	  "the same for a write: sets GDRCOPY_WRITE_THREADS" },
 	{ OPT_BUDGET, 0, "budget", "MS", "spend at most MS milliseconds on one figure" },
 	{ OPT_CPU, 0, "cpu", "N", "run the measuring thread on CPU N" },
 	{ OPT_JSON, 0, "json", NULL, "print one JSON object" },
@@ -241,6 +245,14 @@ static void set(struct bench_opts *o, const struct bench_tool *tool,
 		break;
 	case OPT_THREADS:
 		o->threads = (int)number(tool, r, arg, 1, 256);
+		break;
+	case OPT_READ_THREADS:
+		number(tool, r, arg, 1, 64);
+		o->read_threads = arg;
+		break;
+	case OPT_WRITE_THREADS:
+		number(tool, r, arg, 1, 64);
+		o->write_threads = arg;
 		break;
 	case OPT_BUDGET:
 		o->budget_ms = number(tool, r, arg, 1, 600000);

@@ -44,6 +44,8 @@ enum {
 	OPT_TIMEOUT = 'u',
 	OPT_ANSWER = 'G',
 	OPT_THREADS = 'T',
+	OPT_READ_THREADS = 'x',
+	OPT_WRITE_THREADS = 'y',
 	OPT_BUDGET = 'b',
 	OPT_CPU = 'p',
 	OPT_JSON = 'J',
@@ -70,6 +72,7 @@ struct bench_opts {
 	long timeout_s;
 	long budget_ms;		/* the most time for one figure */
 	int threads;
+	const char *read_threads, *write_threads;	/* the library's; NULL: as it will */
 	int cpu;		/* -1: any */
 	const char *backend;	/* NULL: gdr_open chooses */
 	const char *out, *in;	/* directories of the report */

@@ -11,14 +11,17 @@
 static const struct bench_tool tool = {
 	.name = "gdrcopy_copybw",
 	.codes = (const char[]){ OPT_GPU, OPT_SIZE, OPT_COPY_SIZE, OPT_OFFSET, OPT_MAP, OPT_ALLOC,
-				 OPT_WRITES, OPT_READS, OPT_THREADS, OPT_BUDGET, OPT_CPU, OPT_JSON,
+				 OPT_WRITES, OPT_READS, OPT_THREADS, OPT_READ_THREADS,
+				 OPT_WRITE_THREADS, OPT_BUDGET, OPT_CPU, OPT_JSON,
 				 OPT_CSV, OPT_BACKEND, 0 },
 	.what = "Measures the bandwidth of writes to and reads from GPU memory through a\n"
 		"mapping, for one size (-s, 128 KiB), beside cuMemcpy in the same run.",
 	.method = BENCH_METHOD "\n"
 		"  Here all are back-to-back. A bandwidth is the size over the P50 of the time;\n"
 		"  1 MB/s is 1e6 bytes a second. With --threads N the time is from the start\n"
-		"  of the copy to the end of the last thread's part. cuMemcpy uses pageable\n"
+		"  of the copy to the end of the last thread's part. Those threads are the\n"
+		"  tool's, each with a copy of its own; --read-threads and --write-threads ask\n"
+		"  the library for threads, and --cpu leaves it none. cuMemcpy uses pageable\n"
 		"  memory of the host and one thread.",
 };
 

@@ -17,7 +17,7 @@
 static const struct bench_tool tool = {
 	.name = "gdrcopy_copylat",
 	.codes = (const char[]){ OPT_GPU, OPT_SIZE, OPT_OFFSET, OPT_MAP, OPT_ALLOC, OPT_COLD,
-				 OPT_WRITES, OPT_READS, OPT_BUDGET, OPT_CPU, OPT_JSON, OPT_CSV,
+				 OPT_WRITES, OPT_READS, OPT_READ_THREADS, OPT_WRITE_THREADS, OPT_BUDGET, OPT_CPU, OPT_JSON, OPT_CSV,
 				 OPT_BACKEND, 0 },
 	.what = "Times writes to and reads from GPU memory through a mapping, for sizes from\n"
 		"1 byte to -s (16 MiB), beside cuMemcpy and plain copy loops in the same run.",
@@ -27,7 +27,9 @@ static const struct bench_tool tool = {
 		"  'movdir64b' is direct stores of 64 bytes; 'sse4.1', 'avx2' and 'avx512'\n"
 		"  streaming loads. Writes end with a store fence. Writes of more than 64 KiB\n"
 		"  are timed back-to-back only, reads always are, and libc's memcpy does not\n"
-		"  read more than 64 KiB. cuMemcpy uses pageable memory of the host.",
+		"  read more than 64 KiB. cuMemcpy uses pageable memory of the host. The\n"
+		"  plain loops use one thread, whatever --read-threads and --write-threads ask\n"
+		"  the library for; --cpu leaves it none.",
 };
 
 /* The cells of one size. */

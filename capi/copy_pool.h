@@ -1,0 +1,78 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * copy_pool.h - threads that share long copies. There are none unless the host
+ * asks for them.
+ *
+ * The thread that copies is the caller; it does a part itself. A part is done by
+ * whoever claims it first, its worker or the caller, so a worker that sleeps or
+ * is not on a CPU never holds a copy up. Workers that have nothing to do sleep
+ * after a short while.
+ */
+#ifndef GDR_COPY_POOL_H
+#define GDR_COPY_POOL_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "copy.h"
+
+#pragma GCC visibility push(hidden)
+
+#define COPY_THREADS_MAX 64u
+
+/*
+ * How many bytes a shared copy has at least: SIZE_MAX when one thread copies.
+ * A fork leaves them as they are: a child wants what its parent wanted.
+ */
+extern _Atomic size_t copy_least_shared_to, copy_least_shared_from;
+
+/* One process's workers. A child must not touch its parent's. */
+struct copy_pool;
+typedef _Atomic(struct copy_pool *) copy_pool_ref;
+
+/*
+ * Sets how many threads share a copy, the caller among them: 1 to
+ * COPY_THREADS_MAX. Starts none. EINVAL changes nothing.
+ */
+int copy_pool_want(unsigned int reads, unsigned int writes);
+
+/*
+ * The same by GDRCOPY_READ_THREADS and GDRCOPY_WRITE_THREADS, unless
+ * copy_pool_want was called. For EINVAL *bad names the one that is no number.
+ */
+int copy_pool_want_env(const char **bad);
+
+/* Whether the pool, which may be NULL, has fewer workers than are wanted. */
+bool copy_pool_short(struct copy_pool *pool);
+
+/* How many CPUs this thread, and so one that it starts, may run on. */
+unsigned int copy_pool_cpus(void);
+
+/*
+ * Makes the pool of *ref have as many workers as are wanted, but less than most,
+ * which is not 0. Calls for one ref take turns. Returns 0; ENOMEM or EAGAIN when
+ * no more can be had, and ERANGE when most was in the way. Those that there are
+ * do their work in each case.
+ */
+int copy_pool_start(copy_pool_ref *ref, unsigned int most);
+
+/*
+ * Moves n > 0 bytes as impl->to or ->from does, by all the threads that are
+ * worth it, and fences what the workers moved. The caller fences as for a copy of
+ * its own. If the pool is in use, or is NULL, the caller does all.
+ *
+ * owner tells one thread from another.
+ */
+void copy_pool_copy(struct copy_pool *pool, const void *owner, const struct copy_impl *impl,
+		    void *dev, void *host, size_t n, bool to);
+
+/*
+ * Ends the copy that owner left in the midst by siglongjmp, if there is one: when
+ * it returns, no worker is at it, and parts that none had begun are not done.
+ */
+void copy_pool_settle(struct copy_pool *pool, const void *owner);
+
+#pragma GCC visibility pop
+
+#endif

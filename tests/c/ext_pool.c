@@ -1,0 +1,278 @@
+// SPDX-License-Identifier: MIT
+/*
+ * ext_pool.c - the threads that share a copy, by themselves: capi/copy_pool.c
+ * and the copy routines, on ordinary memory, with more threads than CPUs.
+ *
+ * Built a second time with ThreadSanitizer. That does not see the accesses of
+ * assembly, so there the routine is "portable".
+ */
+#include <errno.h>
+#include <pthread.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "copy_fence.h"
+#include "copy_pool.h"
+#include "sanity_tap.h"
+
+#define MOST (256u << 10)
+#define GUARD 1024u
+#define CALLERS 4
+#define ROUNDS 300
+
+static copy_pool_ref ref;
+static const struct copy_impl *impl;
+
+struct sides {
+	uint8_t *dev, *host, *model;
+};
+
+static uint64_t next(uint64_t *state)
+{
+	*state = *state * 6364136223846793005ull + 1442695040888963407ull;
+	return *state >> 33;
+}
+
+static void fill(uint8_t *p, size_t n, uint64_t seed)
+{
+	for (size_t i = 0; i < n; i++)
+		p[i] = (uint8_t)next(&seed);
+}
+
+static struct sides new_sides(void)
+{
+	size_t room = MOST + 4 * GUARD;
+	struct sides s = { aligned_alloc(4096, room), malloc(room), malloc(room) };
+
+	if (!s.dev || !s.host || !s.model) {
+		puts("Bail out! out of memory");
+		exit(1);
+	}
+	return s;
+}
+
+static void free_sides(struct sides *s)
+{
+	free(s->dev);
+	free(s->host);
+	free(s->model);
+}
+
+/* One copy of n bytes, at odd places of both sides, against memcpy. */
+static bool copy_is_right(struct sides *s, size_t n, size_t at_dev, size_t at_host, bool to,
+			  uint64_t seed)
+{
+	size_t room = MOST + 4 * GUARD;
+	uint8_t *dst = to ? s->dev : s->host;
+
+	fill(s->dev, room, seed);
+	fill(s->host, room, seed + 1);
+	memcpy(s->model, dst, room);
+	if (to)
+		memcpy(s->model + at_dev, s->host + at_host, n);
+	else
+		memcpy(s->model + at_host, s->dev + at_dev, n);
+	copy_fence_read_begin();
+	copy_pool_copy(atomic_load(&ref), s, impl, s->dev + at_dev, s->host + at_host, n, to);
+	copy_fence_store();
+	copy_fence_read_end();
+	return !memcmp(dst, s->model, room);
+}
+
+static bool sizes_are_right(unsigned int threads)
+{
+	static const size_t sizes[] = { 1, 63, 1024, 4095, 4096, 4097, 8192, 16384, 65535,
+					65536, 65599, 131072, MOST };
+	struct sides s = new_sides();
+	bool ok = !copy_pool_want(threads, threads) && !copy_pool_start(&ref, COPY_THREADS_MAX);
+
+	for (size_t i = 0; ok && i < sizeof(sizes) / sizeof(sizes[0]); i++)
+		for (unsigned int odd = 0; ok && odd < 4; odd++) {
+			size_t dev = GUARD + 21 * odd, host = GUARD + 7 * odd;
+
+			ok = copy_is_right(&s, sizes[i], dev, host, true, i) &&
+			     copy_is_right(&s, sizes[i], dev, host, false, i);
+			if (!ok)
+				printf("# %zu bytes, %u threads, offset %zu\n", sizes[i], threads, dev);
+		}
+	free_sides(&s);
+	return ok;
+}
+
+static void *call(void *arg)
+{
+	struct sides s = new_sides();
+	uint64_t seed = (uintptr_t)arg;
+	bool ok = true;
+
+	for (int i = 0; ok && i < ROUNDS; i++) {
+		size_t n = 4096 + next(&seed) % (i % 8 ? 8192 : MOST - 4096);
+
+		ok = copy_is_right(&s, n, next(&seed) % GUARD, next(&seed) % GUARD, i % 2, seed);
+		/* Some workers are asleep by the next. */
+		if (i % 64 == 63)
+			usleep(2000);
+	}
+	free_sides(&s);
+	return (void *)(uintptr_t)ok;
+}
+
+static bool callers_are_right(void)
+{
+	pthread_t t[CALLERS];
+	bool ok = true;
+
+	for (uintptr_t i = 0; i < CALLERS; i++)
+		if (pthread_create(&t[i], NULL, call, (void *)(i + 1)))
+			exit(1);
+	for (int i = 0; i < CALLERS; i++) {
+		void *right;
+
+		pthread_join(t[i], &right);
+		ok &= right != NULL;
+	}
+	return ok;
+}
+
+/* A routine whose calls can be held up, and are counted. */
+static _Atomic int begun, ended;
+static _Atomic bool held;
+
+static void slow(void *dst, const void *src, size_t n)
+{
+	atomic_fetch_add(&begun, 1);
+	while (atomic_load(&held))
+		usleep(100);
+	memcpy(dst, src, n);
+	atomic_fetch_add(&ended, 1);
+}
+
+static const struct copy_impl slow_impl = { .name = "slow", .to = slow, .from = slow };
+
+struct left {
+	struct sides s;
+	const void *owner;
+};
+
+static void *copy_slowly(void *arg)
+{
+	struct left *l = arg;
+
+	copy_pool_copy(atomic_load(&ref), l->owner, &slow_impl, l->s.dev, l->s.host, 65536, false);
+	return NULL;
+}
+
+static void wait_for(_Atomic int *v, int want)
+{
+	for (int i = 0; i < 20000 && atomic_load(v) < want; i++)
+		usleep(500);
+}
+
+/* While one copy has the pool, another is done by its caller alone. */
+static bool busy_pool_is_left_alone(void)
+{
+	struct left l = { .s = new_sides() };
+	struct sides other = new_sides();
+	pthread_t t;
+	bool ok;
+
+	l.owner = &l;
+	atomic_store(&begun, 0);
+	atomic_store(&held, true);
+	pthread_create(&t, NULL, copy_slowly, &l);
+	wait_for(&begun, 2);
+	ok = atomic_load(&begun) >= 2 && copy_is_right(&other, 65536, 0, 0, false, 1);
+	/* It is nobody else's to end. */
+	copy_pool_settle(atomic_load(&ref), &other);
+	ok &= atomic_load(&held);
+	atomic_store(&held, false);
+	pthread_join(t, NULL);
+	free_sides(&l.s);
+	free_sides(&other);
+	return ok;
+}
+
+static void *settle(void *arg)
+{
+	copy_pool_settle(atomic_load(&ref), arg);
+	atomic_store(&ended, 1000);
+	return NULL;
+}
+
+/* What a handler leaves: the owner's own part does not go on, the workers' do. */
+static bool left_copy_is_settled(void)
+{
+	static struct left l;	/* its thread never ends */
+	pthread_t t, u;
+	int early;
+	bool ok;
+
+	l.s = new_sides();
+	l.owner = &l;
+	atomic_store(&begun, 0);
+	atomic_store(&ended, 0);
+	atomic_store(&held, true);
+	pthread_create(&t, NULL, copy_slowly, &l);
+	wait_for(&begun, 3);
+	pthread_create(&u, NULL, settle, &l);
+	usleep(20000);
+	early = atomic_load(&ended);
+	atomic_store(&held, false);
+	pthread_join(u, NULL);
+	pthread_join(t, NULL);
+	ok = early == 0 && copy_is_right(&l.s, 65536, 0, 0, false, 2);
+	free_sides(&l.s);
+	return ok;
+}
+
+static double cpu_seconds(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
+	return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
+}
+
+/* Not a limit on a time: asleep they take none, awake a second each. */
+static bool idle_takes_no_cpu(void)
+{
+	double before;
+
+	usleep(200000);
+	before = cpu_seconds();
+	sleep(1);
+	return cpu_seconds() - before < 0.1;
+}
+
+int main(void)
+{
+	static const unsigned int counts[] = { 2, 3, 8, 64 };
+	const char *name = getenv("GDRCOPY_COPY_IMPL");
+	struct tap t = { 0, 0, 0 };
+
+	impl = copy_select(name);
+	if (!impl) {
+		puts("Bail out! GDRCOPY_COPY_IMPL names no routine of this CPU");
+		return 1;
+	}
+	tap_ok(&t, copy_pool_want(0, 1) == EINVAL && copy_pool_want(1, 0) == EINVAL &&
+	       copy_pool_want(65, 1) == EINVAL && copy_pool_want(1, 65) == EINVAL,
+	       "only 1 to 64 threads can be wanted");
+	tap_ok(&t, !copy_pool_want(1, 1) && !copy_pool_start(&ref, COPY_THREADS_MAX) &&
+	       !atomic_load(&ref) && atomic_load(&copy_least_shared_to) == SIZE_MAX &&
+	       atomic_load(&copy_least_shared_from) == SIZE_MAX, "one thread starts none");
+	tap_ok(&t, !copy_pool_want(8, 1) && copy_pool_start(&ref, 1) == ERANGE &&
+	       copy_pool_short(atomic_load(&ref)), "one CPU starts none");
+	for (size_t i = 0; i < sizeof(counts) / sizeof(counts[0]); i++)
+		tap_ok(&t, sizes_are_right(counts[i]), "copies by %u threads are right", counts[i]);
+	tap_ok(&t, callers_are_right(), "%d callers at once", CALLERS);
+	tap_ok(&t, busy_pool_is_left_alone(), "a busy pool is not waited for");
+	tap_ok(&t, left_copy_is_settled(), "a left copy ends with its workers");
+	tap_ok(&t, callers_are_right(), "the pool goes on after that");
+	tap_ok(&t, idle_takes_no_cpu(), "64 idle threads take no CPU");
+	return tap_done(&t);
+}

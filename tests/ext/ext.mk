@@ -1,0 +1,29 @@
+# SPDX-License-Identifier: MIT
+#
+# make check-ext      what gdrapi_ext.h adds, and the threads behind it
+
+EXT       := $(BIN)/ext_threads
+POOL      := $(T)/ext_pool.c $(wildcard capi/copy*.c)
+
+.PHONY: check-ext
+check-ext: $(EXT) $(BIN)/ext_pool $(BIN)/ext_pool_tsan $(DOUBLES)
+	@$(RUN) ext-pool $(BIN)/ext_pool
+	@$(RUN) ext-pool-tsan env GDRCOPY_COPY_IMPL=portable $(BIN)/ext_pool_tsan
+	@for b in dmabuf vulkan; do \
+		$(RUN) ext-threads-$$b $(SIM) GDRCOPY_BACKEND=$$b $(BIN)/ext_threads; \
+	done
+
+# Part of make check.
+check-guest: check-ext
+
+$(EXT): $(BIN)/%: $(T)/%.c $(LIB) $(wildcard $(T)/*.h)
+	@mkdir -p $(@D)
+	$(CC) $(C11) $(CFLAGS) -o $@ $< $(LINK)
+
+$(BIN)/ext_pool: $(POOL) $(wildcard capi/*.h) $(T)/sanity_tap.h
+	@mkdir -p $(@D)
+	$(CC) $(C11) $(CFLAGS) -Icapi -o $@ $(POOL) -lpthread
+
+$(BIN)/ext_pool_tsan: $(POOL) $(wildcard capi/*.h) $(T)/sanity_tap.h
+	@mkdir -p $(@D)
+	$(CLANG) $(C11) -O1 -g -fsanitize=thread -Icapi -o $@ $(POOL) -lpthread
