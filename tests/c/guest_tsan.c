@@ -37,7 +37,6 @@
 #define COPIERS 6
 #define PART 512	/* bytes of a buffer that are one copier's */
 #define BYTES (COPIERS * PART)
-#define COUNT(a) (sizeof(a) / sizeof((a)[0]))
 #define TYPES 3		/* WC, caching, device */
 
 /* What data.c needs of the rest of the front. */
