@@ -125,12 +125,12 @@ lint: $(DOUBLES)
 	@test -z "$$(gofmt -l capi core)" || { gofmt -d capi core; exit 1; }
 	$(GO) vet ./...
 	$(GO) run $(STATICCHECK) ./...
-	shellcheck capi/*.sh tests/*.sh $(T)/*.sh .ci/run
+	shellcheck -x capi/*.sh kmod/*.sh packaging/*.sh tests/*.sh tests/*/*.sh .ci/run
 	@mkdir -p $(B)/_cgo
 	cd capi && $(GO) tool cgo -objdir ../$(B)/_cgo -- main.go
 	for cc in $(CC) $(CLANG); do for f in capi/*.c; do \
 		$$cc -std=gnu11 -O2 $(WARN) -Icapi -I$(B)/_cgo -fsyntax-only $$f || exit 1; done; \
-		for f in $(T)/*.c tests/doubles/*.c; do \
+		for f in $(T)/*.c tests/doubles/*.c tests/fuzz/*.c tests/callgrind/*.c; do \
 		$$cc $(C11) -O2 -Icapi -fsyntax-only $$f || exit 1; done; done
 	aarch64-linux-gnu-gcc -std=gnu11 -O2 $(WARN) -Icapi -I$(B)/_cgo -fsyntax-only capi/*.c
 	GOARCH=arm64 $(GO) vet ./core/...

@@ -6,15 +6,18 @@ EXT       := $(BIN)/ext_threads
 POOL      := $(T)/ext_pool.c $(wildcard capi/copy*.c)
 
 .PHONY: check-ext
-check-ext: $(EXT) $(BIN)/ext_pool $(BIN)/ext_pool_tsan $(DOUBLES)
+check-ext: $(EXT) $(BIN)/ext_pool $(DOUBLES)
 	@$(RUN) ext-pool $(BIN)/ext_pool
-	@$(RUN) ext-pool-tsan env GDRCOPY_COPY_IMPL=portable $(BIN)/ext_pool_tsan
 	@for b in dmabuf vulkan; do \
 		$(RUN) ext-threads-$$b $(SIM) GDRCOPY_BACKEND=$$b $(BIN)/ext_threads; \
 	done
 
-# Part of make check.
+# Part of make check, and of make check-tsan.
 check-guest: check-ext
+check-tsan: check-ext-tsan
+.PHONY: check-ext-tsan
+check-ext-tsan: $(BIN)/ext_pool_tsan
+	@$(RUN) tsan-ext-pool env GDRCOPY_COPY_IMPL=portable $(BIN)/ext_pool_tsan
 
 $(EXT): $(BIN)/%: $(T)/%.c $(LIB) $(wildcard $(T)/*.h)
 	@mkdir -p $(@D)

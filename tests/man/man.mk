@@ -4,7 +4,7 @@
 
 MANROOT   := $(B)/man-root
 
-.PHONY: check-man lint-man
+.PHONY: check-man
 check-man: all $(DOUBLES)
 	@$(RUN) man-lint tests/man/lint.sh
 	@CC='$(CC)' $(RUN) man-api $(SIM) tests/man/api.sh $(B)
@@ -14,7 +14,3 @@ check-man: all $(DOUBLES)
 	@$(MAKE) --no-print-directory -s install DESTDIR=$(abspath $(MANROOT))
 	@$(RUN) man-install tests/man/install.sh $(MANROOT)$(mandir) $(MANROOT)$(bindir)
 	@rm -rf $(MANROOT) $(B)/gdrapi.pc
-
-lint: lint-man
-lint-man:
-	shellcheck tests/man/*.sh
