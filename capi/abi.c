@@ -208,8 +208,7 @@ static int map(gdr_t g, gdr_mh_t handle, void **va, size_t size, int flags)
 	if (rc)
 		return rc;
 	*va = (void *)(uintptr_t)addr;
-	/* Here, for a copy may run in a signal handler. */
-	gdr_front_start_threads(atomic_load(&gdr_front_page));
+	gdr_front_mapped(atomic_load(&gdr_front_page), core, id_of(g), handle.h);
 	return 0;
 }
 
@@ -300,6 +299,7 @@ int gdr_set_copy_threads(unsigned reads, unsigned writes)
 
 	if (rc)
 		return refuse("gdr_set_copy_threads", "ask for 1 to 64 threads");
+	gdr_data_set_limits();
 	if (!front || !atomic_load_explicit(&front->core, memory_order_acquire))
 		return 0;
 	return gdr_front_start_threads(front) ? ENOMEM : 0;

@@ -419,13 +419,15 @@ void copy_pool_copy(struct copy_pool *pool, const void *owner, const struct copy
 		    void *dev, void *host, size_t n, bool to)
 {
 	struct job all = { .impl = impl, .dev = dev, .host = host, .n = n, .to = to }, own;
+	size_t least = atomic_load_explicit(to ? &copy_least_shared_to : &copy_least_shared_from,
+					    memory_order_relaxed);
 	unsigned int parts;
 
 	if (!pool || !take(pool, owner)) {
 		move(&all);
 		return;
 	}
-	parts = parts_of(pool, n, to);
+	parts = n < least ? 1 : parts_of(pool, n, to);
 	if (parts > 1) {
 		open_parts(pool, &all, parts);
 		part_of(&own, &all, 0, parts);

@@ -347,13 +347,40 @@ copy_long_way(uint64_t key, void *dev, void *host, size_t size, bool to, uintptr
 	return finish_slowly(&r, level);
 }
 
-/* A copy at level 0 that other threads may help with. */
-static __attribute__((noinline)) void copy_shared(void *dev, void *host, size_t size, bool to)
+/* How many bytes a copy has at least that others than the caller may make. */
+static _Atomic size_t least_long_to = SIZE_MAX, least_long_from = SIZE_MAX;
+
+static size_t smaller(_Atomic size_t *a, _Atomic size_t *b)
 {
+	size_t x = atomic_load(a), y = atomic_load(b);
+
+	return x < y ? x : y;
+}
+
+void gdr_data_set_limits(void)
+{
+	atomic_store(&least_long_to, smaller(&copy_least_shared_to, &gdr_dma_least_to));
+	atomic_store(&least_long_from, smaller(&copy_least_shared_from, &gdr_dma_least_from));
+}
+
+/*
+ * A copy at level 0 that the GPU's copy engine or other threads may help with.
+ * Stores of the caller to the mapping come before the engine is told.
+ */
+static __attribute__((noinline)) void
+copy_long(uint64_t key, void *dev, void *host, size_t size, bool to)
+{
+	struct gdr_dma *dma = atomic_load_explicit(&mine.front->dma, memory_order_acquire);
+
+	if (size >= atomic_load(to ? &gdr_dma_least_to : &gdr_dma_least_from)) {
+		copy_fence_store();
+		if (gdr_dma_copy(dma, key, (uintptr_t)dev - slot_of(key)->va, host, size, to))
+			return;
+	}
 	copy_pool_copy(pool(), &mine, mine.impl, dev, host, size, to);
 }
 
-static inline bool is_shared(size_t size, _Atomic size_t *least)
+static inline bool is_long(size_t size, _Atomic size_t *least)
 {
 	return __builtin_expect(size >= atomic_load_explicit(least, memory_order_relaxed), 0);
 }
@@ -376,8 +403,8 @@ int gdr_copy_to_mapping(gdr_mh_t handle, void *map_d_ptr, const void *h_ptr, siz
 		return copy_unusual(handle.h, map_d_ptr, (void *)h_ptr, size, true);
 	if (size < COPY_LINE)
 		mine.impl->put[size](map_d_ptr, h_ptr);
-	else if (is_shared(size, &copy_least_shared_to))
-		copy_shared(map_d_ptr, (void *)h_ptr, size, true);
+	else if (is_long(size, &least_long_to))
+		copy_long(handle.h, map_d_ptr, (void *)h_ptr, size, true);
 	else
 		mine.impl->to(map_d_ptr, h_ptr, size);
 	copy_fence_store();
@@ -395,8 +422,8 @@ int gdr_copy_from_mapping(gdr_mh_t handle, void *h_ptr, const void *map_d_ptr, s
 	if (__builtin_expect(!is_usual(handle.h, map_d_ptr, h_ptr, size, 0), 0))
 		return copy_unusual(handle.h, (void *)map_d_ptr, h_ptr, size, false);
 	copy_fence_read_begin();
-	if (is_shared(size, &copy_least_shared_from))
-		copy_shared((void *)map_d_ptr, h_ptr, size, false);
+	if (is_long(size, &least_long_from))
+		copy_long(handle.h, (void *)map_d_ptr, h_ptr, size, false);
 	else
 		mine.impl->from(h_ptr, map_d_ptr, size);
 	copy_fence_read_end();

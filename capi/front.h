@@ -13,6 +13,7 @@
 #include "copy.h"
 #include "copy_pool.h"
 #include "core.h"
+#include "dma.h"
 #include "slot.h"
 
 #pragma GCC visibility push(hidden)
@@ -31,6 +32,7 @@ struct gdr_front {
 	const struct gdr_core *loaded;	/* under lock: a core that may be started */
 	const struct copy_impl *impl;	/* what copies through WC mappings use */
 	copy_pool_ref pool;	/* threads that share long copies; NULL: none */
+	gdr_dma_ref dma;	/* NULL: no copies by DMA */
 };
 
 /* NULL until the first gdr_open of this process or of an ancestor. */
@@ -66,6 +68,15 @@ void gdr_log(int level, const char *fmt, ...) __attribute__((format(printf, 2, 3
  * missing. What goes wrong is logged; copies go on with those that there are.
  */
 int gdr_front_start_threads(struct gdr_front *front);
+
+/* A mapping has been made: gets ready what long copies through it may need. */
+void gdr_front_mapped(struct gdr_front *front, const struct gdr_core *core, uint64_t g, uint64_t h);
+
+/*
+ * Called when the least sizes of copies by threads or by DMA have changed: the
+ * usual copy compares with one number.
+ */
+void gdr_data_set_limits(void);
 
 /* Called under the front's lock, before a core's first copy. */
 void gdr_data_init(void);

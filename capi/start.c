@@ -340,6 +340,12 @@ static int start_locked(struct gdr_front *front)
 			bad, COPY_THREADS_MAX);
 		return rc;
 	}
+	rc = gdr_dma_want_env(&bad);
+	if (rc) {
+		gdr_log(GDR_LOG_ERROR, "%s is not a number of bytes, from 1; correct or unset it", bad);
+		return rc;
+	}
+	gdr_data_set_limits();
 	if (epoch > GDR_HANDLE_EPOCH_MAX) {
 		gdr_log(GDR_LOG_ERROR, "gdr_open: %d generations of forks have opened; no more handles to tell apart",
 			GDR_HANDLE_EPOCH_MAX);
@@ -401,6 +407,32 @@ int gdr_front_start_threads(struct gdr_front *front)
 		gdr_log(GDR_LOG_ERROR, "fewer threads share a copy than were asked for: %s; raise the limit of threads or of memory",
 			strerror(rc));
 	return rc;
+}
+
+static void prepare_dma(struct gdr_front *front, const struct gdr_core *core, uint64_t g, uint64_t h)
+{
+	struct gdr_core_info info = { 0 };
+	struct gdr_guest guest;
+	int rc;
+
+	/* No signal and no end of the thread comes while the lock is held. */
+	gdr_guest_enter(&guest, core);
+	rc = core->info(g, h, &info);
+	if (!rc) {
+		pthread_mutex_lock(&front->lock);
+		gdr_dma_map(&front->dma, h, info.va);
+		pthread_mutex_unlock(&front->lock);
+	}
+	gdr_guest_leave(&guest);
+}
+
+/* All that a copy cannot do: it may run in a signal handler. */
+void gdr_front_mapped(struct gdr_front *front, const struct gdr_core *core, uint64_t g, uint64_t h)
+{
+	gdr_front_start_threads(front);
+	if (atomic_load(&gdr_dma_least_to) != SIZE_MAX ||
+	    atomic_load(&gdr_dma_least_from) != SIZE_MAX)
+		prepare_dma(front, core, g, h);
 }
 
 static uint64_t own_epoch(void)

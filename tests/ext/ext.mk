@@ -2,7 +2,7 @@
 #
 # make check-ext      what gdrapi_ext.h adds, and the threads behind it
 
-EXT       := $(BIN)/ext_threads
+EXT       := $(addprefix $(BIN)/,ext_threads ext_dma)
 POOL      := $(T)/ext_pool.c $(wildcard capi/copy*.c)
 
 .PHONY: check-ext
@@ -10,6 +10,7 @@ check-ext: $(EXT) $(BIN)/ext_pool $(DOUBLES)
 	@$(RUN) ext-pool $(BIN)/ext_pool
 	@for b in dmabuf vulkan; do \
 		$(RUN) ext-threads-$$b $(SIM) GDRCOPY_BACKEND=$$b $(BIN)/ext_threads; \
+		$(RUN) ext-dma-$$b $(SIM) GDRCOPY_BACKEND=$$b $(BIN)/ext_dma; \
 	done
 
 # Part of make check, and of make check-tsan.

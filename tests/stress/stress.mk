@@ -22,4 +22,4 @@ check-tsan: $(BIN)/guest_tsan
 
 $(BIN)/guest_tsan: $(T)/guest_tsan.c $(wildcard capi/*.[ch])
 	@mkdir -p $(@D)
-	$(CLANG) $(C11) -O1 -g -fsanitize=thread -Icapi -o $@ $(T)/guest_tsan.c capi/data.c $(wildcard capi/copy*.c) -lpthread
+	$(CLANG) $(C11) -O1 -g -fsanitize=thread -Icapi -o $@ $(T)/guest_tsan.c capi/data.c capi/dma.c $(wildcard capi/copy*.c) -lpthread

@@ -1,0 +1,206 @@
+// SPDX-License-Identifier: MIT
+/*
+ * dma.c - long copies by the GPU's copy engine, through the CUDA driver.
+ *
+ * Each GPU has one stream, which waits for no work of the host's and holds none
+ * up, in the GPU's primary context. The host has loaded CUDA: its memory is
+ * mapped.
+ */
+#define _GNU_SOURCE
+#include "dma.h"
+
+#include <dlfcn.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+
+#include "front.h"
+
+#define GPUS_MAX 64
+#define CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL 9
+#define CU_STREAM_NON_BLOCKING 1
+
+_Atomic size_t gdr_dma_least_to = SIZE_MAX, gdr_dma_least_from = SIZE_MAX;
+
+/* Functions of libcuda.so.1. All return a CUresult. */
+struct cuda {
+	int (*pointer_attribute)(void *value, int attribute, uint64_t ptr);
+	int (*device_get)(int *device, int ordinal);
+	int (*primary_retain)(void **ctx, int device);
+	int (*push)(void *ctx);
+	int (*pop)(void **ctx);
+	int (*stream_create)(void **stream, unsigned int flags);
+	int (*stream_wait)(void *stream);
+	int (*to)(uint64_t dst, const void *src, size_t n, void *stream);
+	int (*from)(void *dst, uint64_t src, size_t n, void *stream);
+};
+
+/* One GPU. stream is NULL until a mapping of it is made. */
+struct gpu {
+	void *ctx;
+	void *stream;
+};
+
+/* One handle. key is stored last; what a handle stands for never changes. */
+struct entry {
+	_Atomic uint64_t key;
+	uint64_t gpu_addr;
+	const struct gpu *gpu;
+};
+
+struct gdr_dma {
+	struct cuda cuda;
+	struct gpu gpus[GPUS_MAX];
+	_Atomic bool told;	/* of a copy that failed */
+	struct entry entries[GDR_SLOT_COUNT];
+};
+
+/* Unset or empty: none. 0 is no number of bytes. */
+static size_t number(const char *text)
+{
+	unsigned long long n;
+	char *end;
+
+	if (!text || !*text)
+		return SIZE_MAX;
+	if (*text < '0' || *text > '9')
+		return 0;
+	errno = 0;
+	n = strtoull(text, &end, 10);
+	return *end || errno ? 0 : n;
+}
+
+int gdr_dma_want_env(const char **bad)
+{
+	size_t from = number(getenv("GDRCOPY_DMA_READ"));
+	size_t to = number(getenv("GDRCOPY_DMA_WRITE"));
+
+	*bad = !from ? "GDRCOPY_DMA_READ" : !to ? "GDRCOPY_DMA_WRITE" : NULL;
+	if (*bad)
+		return EINVAL;
+	atomic_store(&gdr_dma_least_from, from);
+	atomic_store(&gdr_dma_least_to, to);
+	return 0;
+}
+
+static bool find(void *lib, const char *name, void *place)
+{
+	void *f = dlsym(lib, name);
+
+	*(void **)place = f;
+	return f != NULL;
+}
+
+static bool find_all(struct cuda *c)
+{
+	void *lib = dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
+
+	return lib && find(lib, "cuPointerGetAttribute", &c->pointer_attribute) &&
+	       find(lib, "cuDeviceGet", &c->device_get) &&
+	       find(lib, "cuDevicePrimaryCtxRetain", &c->primary_retain) &&
+	       find(lib, "cuCtxPushCurrent_v2", &c->push) &&
+	       find(lib, "cuCtxPopCurrent_v2", &c->pop) &&
+	       find(lib, "cuStreamCreate", &c->stream_create) &&
+	       find(lib, "cuStreamSynchronize", &c->stream_wait) &&
+	       find(lib, "cuMemcpyHtoDAsync_v2", &c->to) &&
+	       find(lib, "cuMemcpyDtoHAsync_v2", &c->from);
+}
+
+static struct gdr_dma *new_dma(void)
+{
+	size_t len = sizeof(struct gdr_dma);
+	struct gdr_dma *dma;
+
+	dma = mmap(NULL, len, PROT_READ | PROT_WRITE,
+		   MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	if (dma == MAP_FAILED)
+		return NULL;
+	madvise(dma, len, MADV_DONTFORK);
+	if (find_all(&dma->cuda))
+		return dma;
+	munmap(dma, len);
+	return NULL;
+}
+
+/* Makes the stream of the GPU that has addr. */
+static int start_gpu(struct gdr_dma *dma, uint64_t addr, const struct gpu **out)
+{
+	const struct cuda *c = &dma->cuda;
+	int ordinal = -1, device, rc;
+	struct gpu *gpu;
+	void *popped;
+
+	rc = c->pointer_attribute(&ordinal, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, addr);
+	if (rc || ordinal < 0 || ordinal >= GPUS_MAX)
+		return rc ? rc : -1;
+	gpu = &dma->gpus[ordinal];
+	*out = gpu;
+	if (gpu->stream)
+		return 0;
+	rc = c->device_get(&device, ordinal);
+	if (!rc && !gpu->ctx)
+		rc = c->primary_retain(&gpu->ctx, device);
+	if (!rc)
+		rc = c->push(gpu->ctx);
+	if (rc)
+		return rc;
+	rc = c->stream_create(&gpu->stream, CU_STREAM_NON_BLOCKING);
+	c->pop(&popped);
+	return rc;
+}
+
+void gdr_dma_map(gdr_dma_ref *ref, uint64_t key, uint64_t gpu_addr)
+{
+	struct gdr_dma *dma = atomic_load(ref);
+	const struct gpu *gpu = NULL;
+	struct entry *e;
+	int rc;
+
+	if (!dma) {
+		dma = new_dma();
+		if (!dma) {
+			gdr_log(GDR_LOG_WARN, "no copies by DMA: no memory, or this process has not loaded libcuda.so.1");
+			return;
+		}
+		atomic_store_explicit(ref, dma, memory_order_release);
+	}
+	rc = start_gpu(dma, gpu_addr, &gpu);
+	if (rc) {
+		gdr_log(GDR_LOG_WARN, "no copies by DMA through handle %#lx: the CUDA driver answered %d", key, rc);
+		return;
+	}
+	e = &dma->entries[key & (GDR_SLOT_COUNT - 1)];
+	atomic_store(&e->key, 0);
+	e->gpu_addr = gpu_addr;
+	e->gpu = gpu;
+	atomic_store_explicit(&e->key, key, memory_order_release);
+}
+
+bool gdr_dma_copy(struct gdr_dma *dma, uint64_t key, uint64_t off, void *host, size_t n, bool to)
+{
+	const struct entry *e;
+	const struct cuda *c;
+	void *popped;
+	int rc;
+
+	if (!dma)
+		return false;
+	c = &dma->cuda;
+	e = &dma->entries[key & (GDR_SLOT_COUNT - 1)];
+	if (atomic_load_explicit(&e->key, memory_order_acquire) != key)
+		return false;
+	rc = c->push(e->gpu->ctx);
+	if (!rc) {
+		if (to)
+			rc = c->to(e->gpu_addr + off, host, n, e->gpu->stream);
+		else
+			rc = c->from(host, e->gpu_addr + off, n, e->gpu->stream);
+		if (!rc)
+			rc = c->stream_wait(e->gpu->stream);
+		c->pop(&popped);
+	}
+	if (rc && !atomic_exchange(&dma->told, true))
+		gdr_log(GDR_LOG_WARN, "a copy by DMA failed, and the CPU made it: the CUDA driver answered %d; this is said but once",
+			rc);
+	return rc == 0;
+}

@@ -1,0 +1,43 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * dma.h - long copies by the GPU's copy engine, through the CUDA driver. There
+ * are none unless the host asks for them.
+ */
+#ifndef GDR_DMA_H
+#define GDR_DMA_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#pragma GCC visibility push(hidden)
+
+/* How many bytes a copy by DMA has at least; SIZE_MAX: there are none. */
+extern _Atomic size_t gdr_dma_least_to, gdr_dma_least_from;
+
+/* What a process knows of its mappings for it. A child must not touch it. */
+struct gdr_dma;
+typedef _Atomic(struct gdr_dma *) gdr_dma_ref;
+
+/*
+ * Reads GDRCOPY_DMA_READ and GDRCOPY_DMA_WRITE. For EINVAL *bad names the one
+ * that is no number.
+ */
+int gdr_dma_want_env(const char **bad);
+
+/*
+ * Makes DMA possible through handle key, whose mapping begins at gpu. Calls for
+ * one ref take turns. What fails is logged; the CPU makes the copies then.
+ */
+void gdr_dma_map(gdr_dma_ref *ref, uint64_t key, uint64_t gpu);
+
+/*
+ * Copies n bytes at off of the mapping of key, and returns when they are there.
+ * false: the CPU must do it; some bytes may have been copied.
+ */
+bool gdr_dma_copy(struct gdr_dma *dma, uint64_t key, uint64_t off, void *host, size_t n, bool to);
+
+#pragma GCC visibility pop
+
+#endif
