@@ -13,17 +13,29 @@ GDRAPI_VM_CACHE=${GDRAPI_VM_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/gdrapi-vm}
 say() { printf '%s\n' "# $*" >&2; }
 die() { printf '%s: %s\n' "${0##*/}" "$*" >&2; exit 1; }
 
-# vm_mirror: the base URI of the machine's Debian archive.
+# need PROGRAM[:PACKAGE]...: end here unless they are installed.
+need() {
+	local p
+	for p in "$@"; do
+		command -v "${p%:*}" >/dev/null ||
+			die "${p%:*} is missing: install Debian's package ${p#*:}"
+	done
+}
+
+# vm_mirror: the base URI of the machine's Debian archive. Other archives, the
+# one of security updates too, have other labels.
 vm_mirror() {
 	# shellcheck disable=SC2016 # a format of apt
-	apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packages' |
-		grep -v security | sort -u | head -n 1
+	apt-get indextargets --format '$(REPO_URI)' \
+		'Created-By: Packages' 'Origin: Debian' 'Label: Debian' |
+		sort -u | head -n 1
 }
 
 # vm_suite_dir SUITE: where the lists of one suite live.
 vm_suite_dir() { printf '%s/apt/%s-%s' "$GDRAPI_VM_CACHE" "$1" "$VM_ARCH"; }
 
-# vm_apt SUITE TOOL ARGS...: run an apt tool on that suite's lists alone.
+# vm_apt SUITE TOOL ARGS...: run an apt tool on that suite's lists alone. They may
+# be older than they would be valid: a mirror may stand still at a date.
 vm_apt() {
 	local d tool
 	d=$(vm_suite_dir "$1"); tool=$2
@@ -32,7 +44,8 @@ vm_apt() {
 		-o Dir::Etc::sourcelist="$d/sources.list" -o Dir::Etc::sourceparts=/dev/null \
 		-o Dir::Etc::preferencesparts=/dev/null -o Dir::State="$d/state" \
 		-o Dir::State::status="$d/state/status" -o Dir::Cache="$d/cache" \
-		-o APT::Sandbox::User=root -o Acquire::Languages=none \
+		-o APT::Sandbox::User=root -o Acquire::Languages=none -o Acquire::Retries=3 \
+		-o Acquire::Check-Valid-Until=false \
 		-o APT::Architecture="$VM_ARCH" -o APT::Architectures::="$VM_ARCH" "$@"
 }
 

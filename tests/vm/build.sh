@@ -10,6 +10,7 @@ top=$(cd "$here/../.." && pwd)
 # shellcheck source=tests/vm/apt.sh
 . "$here/apt.sh"
 
+need make:make gcc:gcc pahole:dwarves
 [ $# -eq 3 ] || die "usage: build.sh KERNEL NVIDIA OUT"
 kdir=$("$here/fetch.sh" kernel "$1")
 nv=$("$here/fetch.sh" nvidia "$2")
@@ -19,7 +20,10 @@ out=$(cd "$3" && pwd)
 read -r -a extra <<<"${GDR_MAKE-}"
 # With VM_ARCH=arm64 the kernel must be one whose tools run on this machine.
 case $VM_ARCH in
-arm64) extra+=(ARCH=arm64 CROSS_COMPILE=aarch64-linux-gnu-) ;;
+arm64)
+	need aarch64-linux-gnu-gcc:gcc-aarch64-linux-gnu
+	extra+=(ARCH=arm64 CROSS_COMPILE=aarch64-linux-gnu-)
+	;;
 esac
 
 # stage DIR: everything that the build reads, in one folder.

@@ -6,7 +6,7 @@
 #   fetch.sh nvidia 535|550		nv-p2p.h of that driver
 #   fetch.sh kernel 6.1|6.12|7.2	image, headers
 #   fetch.sh kernel 6.1-kasan|6.1-kcsan	the same, built from source (minutes)
-#   fetch.sh source 6.1|6.12|7.2	the kernel's source
+#   fetch.sh style 6.1|6.12|7.2		scripts/checkpatch.pl of the kernel's source
 #
 # VM_ARCH=arm64 fetches headers for that architecture, to build with only.
 # Prints the folder on stdout. Everything comes from Debian's packages; nothing
@@ -27,7 +27,7 @@ absolute() {
 }
 
 fetch_nvidia() {
-	local suite dir
+	local suite dir header
 	case $1 in
 	535) suite=bookworm ;;
 	550) suite=trixie ;;
@@ -35,12 +35,16 @@ fetch_nvidia() {
 	esac
 	dir=$GDRAPI_VM_CACHE/nvidia-$1
 	if [ ! -e "$dir/.complete" ]; then
+		need xz:xz-utils
 		vm_suite "$suite"
 		vm_unpack "$suite" nvidia-open-kernel-source "$dir"
-		find "$dir/usr/src" -name '*.tar.*' -exec tar -C "$dir" -xf {} \;
+		tar -C "$dir" -xf "$dir/usr/src/nvidia-open-kernel.tar.xz" \
+			--wildcards '*/nvidia/nv-p2p.h' || die "no nv-p2p.h of $1"
 		: >"$dir/.complete"
 	fi
-	find "$dir" -name nv-p2p.h -path '*/nvidia/*' | head -n 1 | xargs dirname
+	header=$(find "$dir" -name nv-p2p.h -path '*/nvidia/*')
+	[ -e "$header" ] || die "no nv-p2p.h in $dir: remove that folder, and try again"
+	dirname "$header"
 }
 
 # suite_of VERSION: where Debian ships that kernel.
@@ -78,13 +82,14 @@ fetch_headers() {
 # kernels whose build tools are too new to run on this machine.
 fetch_root() {
 	local rel
-	command -v debootstrap >/dev/null || die "debootstrap is missing: install it"
+	need debootstrap:debootstrap
 	if [ ! -e "$2/.complete" ]; then
 		say "unpacking a small $1 (minutes)"
 		rm -rf "$2"
 		debootstrap --variant=minbase \
 			--include=gcc,make,libelf-dev,linux-headers-cloud-amd64 \
-			"$1" "$2" "$(vm_mirror)" >&2 || die "debootstrap of $1 failed"
+			"$1" "$2" "$(vm_mirror)" >"$2.log" 2>&1 ||
+			{ tail -n 30 "$2.log" >&2; die "debootstrap of $1 failed: see $2.log"; }
 		: >"$2/.complete"
 	fi
 	rel=$(basename "$(find "$2/usr/src" -maxdepth 1 -name 'linux-headers-*-cloud-amd64')")
@@ -117,14 +122,12 @@ configure() {
 
 # fetch_debug VERSION FLAVOUR: build such a kernel, once for each configuration.
 fetch_debug() {
-	local src dir tool want
+	local src dir want
 	dir=$GDRAPI_VM_CACHE/linux-$1-$2
-	src=$(fetch_source "$1")
+	src=$(fetch_source "$1" "$GDRAPI_VM_CACHE/source-$1")
 	want=$(cat "$here/debug.config" "$here/$2.config" | cksum)
 	if [ "$(cat "$dir/.complete" 2>/dev/null)" != "$want" ]; then
-		for tool in flex bison bc; do
-			command -v $tool >/dev/null || die "$tool is missing: install it"
-		done
+		need flex:flex bison:bison bc:bc
 		mkdir -p "$dir/build" "$dir/usr/src"
 		configure "$src" "$dir/build" "$2"
 		say "building the kernel $1 with $2 (minutes)"
@@ -163,25 +166,31 @@ fetch_kernel() {
 	printf '%s\n' "$dir"
 }
 
-# fetch_source VERSION: the kernel's source, for checkpatch and the debug kernel.
+# fetch_source VERSION DIR [PATTERN]: the kernel's source, or the files of it that
+# are asked for.
 fetch_source() {
-	local suite dir
+	local suite src=linux-source-$1
 	suite=$(suite_of "$1")
-	dir=$GDRAPI_VM_CACHE/source-$1
-	if [ ! -e "$dir/.complete" ]; then
+	if [ ! -e "$2/.complete" ]; then
+		need xz:xz-utils
 		vm_suite "$suite"
-		vm_unpack "$suite" "linux-source-$1" "$dir"
+		vm_unpack "$suite" "$src" "$2"
 		say "unpacking the source of $1"
-		tar -C "$dir" -xf "$dir/usr/src/linux-source-$1.tar.xz"
-		rm -f "$dir/usr/src/linux-source-$1.tar.xz"
-		: >"$dir/.complete"
+		tar -C "$2" -xf "$2/usr/src/$src.tar.xz" --wildcards "$src/${3-*}" ||
+			die "cannot unpack the source of $1"
+		rm -f "$2/usr/src/$src.tar.xz"
+		: >"$2/.complete"
 	fi
-	printf '%s\n' "$dir/linux-source-$1"
+	printf '%s\n' "$2/$src"
 }
 
+# One at a time: others wait for what is under way.
+mkdir -p "$GDRAPI_VM_CACHE"
+exec 9>"$GDRAPI_VM_CACHE/lock"
+flock 9
 case ${1-} in
-source) fetch_source "${2:?which kernel}" ;;
+style) fetch_source "${2:?which kernel}" "$GDRAPI_VM_CACHE/style-$2" 'scripts/*' ;;
 nvidia) fetch_nvidia "${2:?which driver}" ;;
 kernel) fetch_kernel "${2:?which kernel}" ;;
-*) die "usage: fetch.sh nvidia 535|550 | kernel|source 6.1|6.12|7.2" ;;
+*) die "usage: fetch.sh nvidia 535|550 | kernel|style 6.1|6.12|7.2" ;;
 esac

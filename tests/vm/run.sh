@@ -50,9 +50,10 @@ while getopts n:j:f:e:m:M:c:t:k:b: o; do
 done
 shift $((OPTIND - 1))
 [ $# -eq 1 ] || usage
-for tool in qemu-system-x86_64 cpio busybox; do
-	command -v $tool >/dev/null || die "$tool is missing: install it"
-done
+need qemu-system-x86_64:qemu-system-x86 cpio:cpio busybox:busybox-static
+if ldd "$(command -v busybox)" 2>/dev/null | grep -q '=>'; then
+	die "busybox needs libraries: install busybox-static in its place"
+fi
 
 # put FILE DIR: copy a program and the libraries it is linked to.
 put() {
@@ -81,8 +82,6 @@ if [ -z "$modules" ]; then
 fi
 cp "$modules/gdrdrv.ko" "$modules/nvidia.ko" "$root/"
 cp "$(command -v busybox)" "$root/bin/"
-file -L "$root/bin/busybox" 2>/dev/null | grep -q dynamically &&
-	die "busybox needs libraries: install busybox-static"
 gcc -std=gnu11 -O1 -Wall -Wextra -Werror -static -pthread \
 	-o "$root/bin/kmod_test" "$top/tests/kmod/kmod_test.c"
 for f in ${files[@]+"${files[@]}"}; do
@@ -132,6 +131,7 @@ tr -d '\r' <"$log" | awk '
 	{ print "# " $0 }
 	END {
 		if (!done) { print "not ok " ++n " - the guest came to its end"; bad++ }
+		if (!n) { print "not ok " ++n " - the guest ran something"; bad++ }
 		printf "1..%d\n", n
 		printf "%d passed, %d failed, %d skipped\n", \
 			n - bad - skipped, bad, skipped

@@ -6,6 +6,8 @@
 set -uo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 top=$(cd "$here/../.." && pwd)
+# shellcheck source=tests/vm/apt.sh
+. "$here/apt.sh"
 n=0 bad=0
 
 # check NAME COMMAND...: its output is shown when it fails.
@@ -26,10 +28,8 @@ style() {
 		--ignore "$ignore" -f "$1"
 }
 
-for tool in sparse perl; do
-	command -v $tool >/dev/null || { echo "static.sh: $tool is missing: install it" >&2; exit 1; }
-done
-source=$("$here/fetch.sh" source 6.1) || exit 1
+need sparse:sparse perl:perl
+source=$("$here/fetch.sh" style 6.1) || exit 1
 # build.sh fails on any warning.
 check "sparse and gcc -Wall -Wextra, kernel 6.1" \
 	env GDR_MAKE=C=2 "$here/build.sh" 6.1 550 "$1/6.1-550-sparse"
