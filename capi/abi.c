@@ -95,6 +95,7 @@ int gdr_close(gdr_t g)
 	if (rc)
 		return rc;
 	gdr_data_forget(0);
+	gdr_cache_forget(core, id_of(g));
 	return IN_CORE(core, close(id_of(g)));
 }
 

@@ -10,6 +10,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "cache.h"
 #include "copy.h"
 #include "copy_pool.h"
 #include "core.h"
@@ -33,6 +34,7 @@ struct gdr_front {
 	const struct copy_impl *impl;	/* what copies through WC mappings use */
 	copy_pool_ref pool;	/* threads that share long copies; NULL: none */
 	gdr_dma_ref dma;	/* NULL: no copies by DMA */
+	gdr_caches_ref caches;	/* NULL: no registration cache yet */
 };
 
 /* NULL until the first gdr_open of this process or of an ancestor. */

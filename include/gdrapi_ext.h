@@ -3,8 +3,8 @@
  * gdrapi_ext.h - what this library has beyond the interface of gdrapi.h.
  *
  * Other libgdrapi libraries lack these functions: find them by dlsym where
- * that matters. Errors, threads and fork are as gdrapi.h says; a gdr_mem_t is
- * checked as a gdr_mh_t is.
+ * that matters. Errors, threads and fork are as gdrapi.h says; a gdr_mem_t and a
+ * gdr_cache_t are checked as a gdr_mh_t is.
  */
 #ifndef GDRAPI_EXT_H
 #define GDRAPI_EXT_H
@@ -91,6 +91,100 @@ int gdr_mem_get_device_ptr(gdr_t g, gdr_mem_t mem, unsigned long *dptr,
  * ENOMEM when not all threads can be started: those that were are used.
  */
 int gdr_set_copy_threads(unsigned reads, unsigned writes);
+
+/* A registration cache that gdr_cache_open made. By value; 0 is never a valid h. */
+typedef struct gdr_cache_s {
+	unsigned long h;
+} gdr_cache_t;
+
+/**
+ * gdr_cache_open - make a registration cache
+ * @g: open library that pins for it
+ * @max_bytes: how much to keep pinned while nobody uses it; not 0
+ * @flags: 0
+ * @c: receives the cache
+ *
+ * A cache keeps GPU memory pinned and mapped after it was used (lazy unpinning),
+ * and hands it out again, as long as the memory is still the one that was pinned.
+ * Nothing is kept by itself: only what gdr_cache_get pinned is.
+ *
+ * gdr_close of @g ends the cache, too: it then answers EINVAL. 64 caches may be
+ * open in a process.
+ *
+ * Returns: 0; EINVAL for a @max_bytes of 0, a flag, a NULL @c or a bad @g;
+ * ENOMEM; EACCES in a forked child.
+ */
+int gdr_cache_open(gdr_t g, size_t max_bytes, unsigned flags, gdr_cache_t *c);
+
+/**
+ * gdr_cache_get - have GPU memory pinned and mapped, and hold it
+ * @c: cache
+ * @addr: GPU address of the first byte, of any alignment
+ * @size: bytes, not 0; one allocation must hold them all
+ * @mh: receives the pinned buffer that has them
+ * @va: receives the CPU's address of the byte at @addr
+ *
+ * A hit is a range in the cache that has all the bytes and was pinned in the
+ * allocation that is there now: the CUDA driver is asked for its buffer ID
+ * (CU_POINTER_ATTRIBUTE_BUFFER_ID), which no two allocations share. A hit makes
+ * that call and takes no lock, makes no system call of its own and allocates
+ * nothing. On a miss the range is pinned, widened to pages of GPU_PAGE_SIZE as
+ * far as its allocation goes, and mapped with the type that suits the machine.
+ * What was pinned in an allocation that is gone is unpinned as soon as that is
+ * noticed and nobody holds it.
+ *
+ * The range stays mapped until gdr_cache_put has been called as often as this,
+ * whatever happens to other ranges; gdr_cache_close and gdr_close alone end it
+ * earlier. @mh is for the copies and gdr_get_info: do not unmap or unpin it.
+ *
+ * Once more than @max_bytes are pinned, ranges that nobody holds are unpinned, the
+ * one first that was asked for the longest time ago. So more than that is pinned
+ * only while it is held; and also 16384 ranges at most. When memory or file
+ * descriptors do not suffice to pin, ranges are unpinned in the same order.
+ *
+ * Returns: 0; EINVAL for a @size of 0, a range that wraps or ends past its
+ * allocation, an @addr that is not GPU memory, a NULL @mh or @va, or a bad @c;
+ * ENOTSUP for a range over several allocations, memory that has no buffer ID, and
+ * in a process that has not loaded libcuda.so.1; and as gdr_pin_buffer and gdr_map.
+ */
+int gdr_cache_get(gdr_cache_t c, unsigned long addr, size_t size, gdr_mh_t *mh,
+		  void **va);
+
+/**
+ * gdr_cache_put - end one hold of gdr_cache_get
+ * @c: cache
+ * @mh: what gdr_cache_get gave
+ *
+ * The caller's loads and stores through the mapping must be over. The range stays
+ * pinned, unless it is stale or the cache is too big.
+ *
+ * Returns: 0; EINVAL when nobody holds @mh or when it is not of @c, and for a bad
+ * @c; EACCES in a forked child.
+ */
+int gdr_cache_put(gdr_cache_t c, gdr_mh_t mh);
+
+/**
+ * gdr_cache_flush - unpin all that nobody holds
+ * @c: cache
+ *
+ * A pinning keeps GPU memory that was freed from being used for anything else
+ * where GDR_ATTR_USE_PERSISTENT_MAPPING is 1: this gives it back.
+ *
+ * Returns: 0; EINVAL; EACCES in a forked child.
+ */
+int gdr_cache_flush(gdr_cache_t c);
+
+/**
+ * gdr_cache_close - end a cache
+ * @c: cache; stale from then on
+ *
+ * All its ranges are unmapped and unpinned, after the copies in progress. That
+ * goes for those that are held, too: their handles are stale, and a load or store
+ * through their mappings faults.
+ *
+ * Returns: 0; EINVAL; EACCES in a forked child.
+ */
+int gdr_cache_close(gdr_cache_t c);
 
 #ifdef __cplusplus
 }

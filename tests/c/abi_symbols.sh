@@ -42,6 +42,11 @@ exported=$(printf '%s\n' "$symbols" |
 	awk '$1 ~ /^[0-9]+:$/ && $7 != "UND" && $5 != "LOCAL" && $7 != "ABS" { sub(/@.*/, "", $8); print $8 }' |
 	sort -u)
 documented=$(sort -u <<'LIST'
+gdr_cache_close
+gdr_cache_flush
+gdr_cache_get
+gdr_cache_open
+gdr_cache_put
 gdr_close
 gdr_copy_from_mapping
 gdr_copy_to_mapping

@@ -33,9 +33,10 @@ static const struct bench_tool tool = {
 		"  --budget milliseconds for each size (1000), at least three times. P0 is the\n"
 		"  smallest sample and P50 the median. The first gdr_open and the first round\n"
 		"  of a size are not part of them. gdr_open 'first' is the first one of the\n"
-		"  process, 'again' when none is open. The calls beneath are made by this\n"
-		"  program itself on the same memory: those of the backend in use that can be\n"
-		"  made from outside of the library.",
+		"  process, 'again' when none is open. The hit of the registration cache is the\n"
+		"  second one after a miss, and has a cuPointerGetAttribute(BUFFER_ID) in it.\n"
+		"  The calls beneath are made by this program itself on the same memory: those\n"
+		"  of the backend in use that can be made from outside of the library.",
 };
 
 /* One call. Steps live in the order in which they were first timed. */
@@ -49,6 +50,7 @@ struct life {
 	struct bench_cuda cuda;
 	struct bench_vk vk;	/* open on the vulkan backend alone */
 	struct bench_buf buf;
+	gdr_cache_t cache;
 	const char *backend;
 	struct step steps[STEPS];
 	size_t nsteps;
@@ -132,6 +134,31 @@ static void library_round(struct life *l)
 	check_data(l, mh, va);
 	GDR(l, "gdr_unmap", gdr_unmap(g, mh, va, size));
 	GDR(l, "gdr_unpin_buffer", gdr_unpin_buffer(g, mh));
+}
+
+static int cache_hit(struct life *l)
+{
+	gdr_mh_t mh;
+	void *va;
+	int rc;
+
+	rc = gdr_cache_get(l->cache, l->buf.addr, l->buf.size, &mh, &va);
+	return rc ? rc : gdr_cache_put(l->cache, mh);
+}
+
+/* The first hit after a miss is not timed: it finds nothing in the CPU's caches. */
+static void cache_round(struct life *l)
+{
+	gdr_mh_t mh;
+	void *va;
+
+	GDR(l, "gdr_cache_get, miss",
+	    gdr_cache_get(l->cache, l->buf.addr, l->buf.size, &mh, &va));
+	check_data(l, mh, va);
+	bench_rc(gdr_cache_put(l->cache, mh), "gdr_cache_put");
+	bench_rc(cache_hit(l), "gdr_cache_get");
+	GDR(l, "gdr_cache_get + put, hit", cache_hit(l));
+	GDR(l, "gdr_cache_flush", gdr_cache_flush(l->cache));
 }
 
 /* mmap gives a pointer, and the macros want a number. */
@@ -246,6 +273,7 @@ static void beneath_any(struct life *l)
 static void round_trip(struct life *l)
 {
 	library_round(l);
+	cache_round(l);
 	beneath_any(l);
 	if (!strcmp(l->backend, "gdrdrv"))
 		beneath_gdrdrv(l);
@@ -365,7 +393,9 @@ int main(int argc, char **argv)
 			break;
 		bench_progress("buffers of %zu bytes", sizes[i]);
 		bench_buf_alloc(&l.gpu, &l.buf, sizes[i]);
+		bench_rc(gdr_cache_open(l.gpu.g, SIZE_MAX, 0, &l.cache), "gdr_cache_open");
 		repeat(&l, round_trip);
+		bench_rc(gdr_cache_close(l.cache), "gdr_cache_close");
 		flush_steps(&l, &r, "alone", sizes[i]);
 		bench_buf_free(&l.gpu, &l.buf);
 	}

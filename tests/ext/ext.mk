@@ -2,7 +2,7 @@
 #
 # make check-ext      what gdrapi_ext.h adds, and the threads behind it
 
-EXT       := $(addprefix $(BIN)/,ext_threads ext_dma)
+EXT       := $(addprefix $(BIN)/,ext_threads ext_dma ext_cache)
 POOL      := $(T)/ext_pool.c $(wildcard capi/copy*.c)
 
 .PHONY: check-ext
@@ -11,6 +11,7 @@ check-ext: $(EXT) $(BIN)/ext_pool $(DOUBLES)
 	@for b in dmabuf vulkan; do \
 		$(RUN) ext-threads-$$b $(SIM) GDRCOPY_BACKEND=$$b $(BIN)/ext_threads; \
 		$(RUN) ext-dma-$$b $(SIM) GDRCOPY_BACKEND=$$b $(BIN)/ext_dma; \
+		$(RUN) ext-cache-$$b $(SIM) GDRCOPY_BACKEND=$$b $(BIN)/ext_cache; \
 	done
 
 # Part of make check, and of make check-tsan.
@@ -20,9 +21,10 @@ check-tsan: check-ext-tsan
 check-ext-tsan: $(BIN)/ext_pool_tsan
 	@$(RUN) tsan-ext-pool env GDRCOPY_COPY_IMPL=portable $(BIN)/ext_pool_tsan
 
+$(BIN)/ext_cache: $(T)/cuda_dl.c
 $(EXT): $(BIN)/%: $(T)/%.c $(LIB) $(wildcard $(T)/*.h)
 	@mkdir -p $(@D)
-	$(CC) $(C11) $(CFLAGS) -o $@ $< $(LINK)
+	$(CC) $(C11) $(CFLAGS) -o $@ $(filter %.c,$^) $(LINK)
 
 $(BIN)/ext_pool: $(POOL) $(wildcard capi/*.h) $(T)/sanity_tap.h
 	@mkdir -p $(@D)
