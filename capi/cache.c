@@ -58,6 +58,7 @@ struct gdr_caches {
 	uint64_t epoch;
 	uint32_t generation;		/* of the newest cache; under the front's lock */
 	bool taken[CACHES_MAX];		/* under the front's lock */
+	_Atomic uint32_t ever;		/* places that a cache has ever had: the first ones */
 	struct range ranges[GDR_SLOT_COUNT];
 	struct cache caches[CACHES_MAX];
 };
@@ -647,6 +648,8 @@ static struct cache *take_place(struct gdr_front *front, uint64_t *handle)
 		if (!all->taken[i]) {
 			all->taken[i] = true;
 			all->generation++;
+			if (i >= atomic_load(&all->ever))
+				atomic_store(&all->ever, i + 1);
 			*handle = cache_handle(all, i);
 			return &all->caches[i];
 		}
@@ -803,7 +806,9 @@ void gdr_cache_forget(const struct gdr_core *core, uint64_t g)
 	if (!all)
 		return;
 	gdr_guest_enter(&guest, core);
-	for (struct cache *cache = all->caches; cache < all->caches + CACHES_MAX; cache++) {
+	for (uint32_t i = 0; i < atomic_load(&all->ever); i++) {
+		struct cache *cache = &all->caches[i];
+
 		if (!atomic_load(&cache->key))
 			continue;
 		pthread_mutex_lock(&cache->lock);

@@ -92,7 +92,7 @@ int gdrcore_unmap(uint64_t g, uint64_t h, uint64_t va, uint64_t size)
 
 int gdrcore_info(uint64_t g, uint64_t h, struct gdr_core_info *info)
 {
-	info->va = slots[1].va;
+	*info = (struct gdr_core_info){ .va = slots[1].va, .page_size = 4096 };
 	return g && h ? 0 : 22;
 }
 
@@ -207,6 +207,25 @@ static void count_memory(gdr_t g)
 	COUNT("gdr_mem_free", gdr_mem_free(g, mem));
 }
 
+static void count_cache(gdr_t g)
+{
+	unsigned long addr = (uintptr_t)dev;
+	gdr_cache_t c;
+	gdr_mh_t mh;
+	void *va;
+
+	COUNT("gdr_cache_open,first", gdr_cache_open(g, BYTES, 0, &c));
+	COUNT("gdr_cache_get,first", gdr_cache_get(c, addr, BYTES, &mh, &va));
+	COUNT("gdr_cache_put", gdr_cache_put(c, mh));
+	COUNT("gdr_cache_get,hit", gdr_cache_get(c, addr, BYTES, &mh, &va));
+	want = 22;
+	COUNT("gdr_cache_put,twice", (gdr_cache_put(c, mh), gdr_cache_put(c, mh)));
+	want = 0;
+	COUNT("gdr_cache_flush", gdr_cache_flush(c));
+	COUNT("gdr_cache_get,miss", gdr_cache_get(c, addr, BYTES, &mh, &va));
+	COUNT("gdr_cache_close", gdr_cache_close(c));
+}
+
 int main(void)
 {
 	const char *text;
@@ -228,5 +247,8 @@ int main(void)
 	COUNT("gdr_pin_buffer", gdr_pin_buffer(g, (uintptr_t)dev, BYTES, 0, 0, &mh));
 	count_pinned(g, mh);
 	COUNT("gdr_close", gdr_close(g));
+	g = gdr_open();
+	count_cache(g);
+	COUNT("gdr_close,caches", gdr_close(g));
 	return 0;
 }
