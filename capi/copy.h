@@ -5,18 +5,24 @@
 #ifndef GDR_COPY_H
 #define GDR_COPY_H
 
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 
 #define COPY_LINE 64u	/* bytes; also the most that one device access moves */
 
-/* Writes as many bytes as its place in a table says. */
-typedef void copy_put(void *dev, const void *host);
+/*
+ * All that is left of a small write, so that its caller ends in a jump to it:
+ * writes as many bytes as its place in a table says, fences (copy_fence_store),
+ * then sets *busy to 0, and returns 0.
+ */
+typedef int copy_last(_Atomic uint64_t *busy, void *dev, const void *host);
 
 /*
  * One implementation. to() writes n > 0 bytes from host memory into a WC
- * mapping, from() reads n > 0 bytes out of one, put[n] writes n < COPY_LINE
- * bytes as to() does. None fences: the caller does (copy_fence_*).
+ * mapping, from() reads n > 0 bytes out of one. Neither fences: the caller does
+ * (copy_fence_*). last[n] writes n <= COPY_LINE bytes, and ends the copy.
  *
  * Contract: any alignment and any n; the device side is touched by naturally
  * aligned accesses only; no byte outside [p, p + n) is written on either side,
@@ -28,9 +34,9 @@ typedef void copy_put(void *dev, const void *host);
 struct copy_impl {
 	const char *name;	/* GDRCOPY_COPY_IMPL takes this */
 	bool (*usable)(void);	/* the CPU and the OS support it */
-	copy_put *const *put;	/* COPY_LINE entries; there is no entry 0 */
 	void (*to)(void *dev, const void *host, size_t n);
 	void (*from)(void *host, const void *dev, size_t n);
+	copy_last *last[COPY_LINE + 1];	/* there is no entry 0 */
 };
 
 /* The implementations of this architecture, best first; a NULL pointer ends

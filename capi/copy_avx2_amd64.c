@@ -94,6 +94,14 @@ static bool usable(void)
 	return (cpu_leaf(7).ebx & CPU_7_EBX_AVX2) && cpu_os_saves(XCR0_AVX);
 }
 
+static AVX2 int last_line(_Atomic uint64_t *busy, void *dev, const void *host)
+{
+	if (!copy_at_line(dev))
+		return copy_last_vec_64(busy, dev, host);
+	lines_to(dev, host, COPY_LINE);
+	return copy_end(busy);
+}
+
 static void to(void *dev, const void *host, size_t n)
 {
 	copy_split_to(dev, host, n, copy_put_vec, lines_to);
@@ -107,8 +115,8 @@ static void from(void *host, const void *dev, size_t n)
 const struct copy_impl copy_avx2 = {
 	.name = "avx2",
 	.usable = usable,
-	.put = copy_put_vec,
 	.to = to,
 	.from = from,
+	.last = { COPY_SIZES(COPY_ENTRY_VEC) [COPY_LINE] = last_line },
 };
 #endif

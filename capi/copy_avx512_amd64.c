@@ -97,24 +97,23 @@ static bool usable(void)
 }
 
 /*
- * One line. By a register of the upper sixteen, which leaves the state that
- * VZEROUPPER would have to clear alone.
+ * By a register of the upper sixteen, which leaves the state that VZEROUPPER
+ * would have to clear alone.
  */
-static AVX512 void put_line(void *dev, const void *host)
+static AVX512 int last_line(_Atomic uint64_t *busy, void *dev, const void *host)
 {
+	if (!copy_at_line(dev))
+		return copy_last_vec_64(busy, dev, host);
 	__asm__ __volatile__("vmovdqu64 %1, %%zmm16\n\t"
 			     "vmovntdq %%zmm16, %0"
 			     : "=m"(*(__m512i *)dev)
 			     : "m"(*(const __m512i *)host)
 			     : "xmm16");
+	return copy_end(busy);
 }
 
 static void to(void *dev, const void *host, size_t n)
 {
-	if (((n ^ COPY_LINE) | ((uintptr_t)dev % COPY_LINE)) == 0) {
-		put_line(dev, host);
-		return;
-	}
 	copy_split_to(dev, host, n, copy_put_vec, lines_to);
 }
 
@@ -126,8 +125,8 @@ static void from(void *host, const void *dev, size_t n)
 const struct copy_impl copy_avx512 = {
 	.name = "avx512",
 	.usable = usable,
-	.put = copy_put_vec,
 	.to = to,
 	.from = from,
+	.last = { COPY_SIZES(COPY_ENTRY_VEC) [COPY_LINE] = last_line },
 };
 #endif

@@ -27,6 +27,14 @@ static bool usable(void)
 	return (cpu_leaf(7).ecx & CPU_7_ECX_MOVDIR64B) && cpu_has_sse41();
 }
 
+static int last_line(_Atomic uint64_t *busy, void *dev, const void *host)
+{
+	if (!copy_at_line(dev))
+		return copy_last_vec_64(busy, dev, host);
+	lines_to(dev, host, COPY_LINE);
+	return copy_end(busy);
+}
+
 static void to(void *dev, const void *host, size_t n)
 {
 	copy_split_to(dev, host, n, copy_put_vec, lines_to);
@@ -35,8 +43,8 @@ static void to(void *dev, const void *host, size_t n)
 const struct copy_impl copy_movdir64b = {
 	.name = "movdir64b",
 	.usable = usable,
-	.put = copy_put_vec,
 	.to = to,
 	.from = copy_sse41_from,
+	.last = { COPY_SIZES(COPY_ENTRY_VEC) [COPY_LINE] = last_line },
 };
 #endif

@@ -98,6 +98,14 @@ static bool usable(void)
 	return getauxval(AT_HWCAP) & (1ul << 1);	/* HWCAP_ASIMD */
 }
 
+static int last_line(_Atomic uint64_t *busy, void *dev, const void *host)
+{
+	if (!copy_at_line(dev))
+		return copy_last_vec_64(busy, dev, host);
+	lines_to(dev, host, COPY_LINE);
+	return copy_end(busy);
+}
+
 static void to(void *dev, const void *host, size_t n)
 {
 	copy_split_to(dev, host, n, copy_put_vec, lines_to);
@@ -111,8 +119,8 @@ static void from(void *host, const void *dev, size_t n)
 const struct copy_impl copy_neon = {
 	.name = "neon",
 	.usable = usable,
-	.put = copy_put_vec,
 	.to = to,
 	.from = from,
+	.last = { COPY_SIZES(COPY_ENTRY_VEC) [COPY_LINE] = last_line },
 };
 #endif

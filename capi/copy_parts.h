@@ -14,8 +14,20 @@
 #include <string.h>
 
 #include "copy.h"
+#include "copy_fence.h"
 
 #define COPY_HIDDEN __attribute__((visibility("hidden")))
+
+/* The sizes of a small copy, of which each has functions of its own. */
+#define COPY_SIZES(X) \
+	X(1) X(2) X(3) X(4) X(5) X(6) X(7) X(8) X(9) X(10) X(11) X(12) X(13) X(14) X(15) X(16) \
+	X(17) X(18) X(19) X(20) X(21) X(22) X(23) X(24) X(25) X(26) X(27) X(28) X(29) X(30) \
+	X(31) X(32) X(33) X(34) X(35) X(36) X(37) X(38) X(39) X(40) X(41) X(42) X(43) X(44) \
+	X(45) X(46) X(47) X(48) X(49) X(50) X(51) X(52) X(53) X(54) X(55) X(56) X(57) X(58) \
+	X(59) X(60) X(61) X(62) X(63)
+
+/* Writes as many bytes as its place in a table says. */
+typedef void copy_put(void *dev, const void *host);
 
 /*
  * Writes of n < COPY_LINE bytes, any alignment of either side: entry n writes n
@@ -27,6 +39,26 @@ extern copy_put *const copy_put_pair[COPY_LINE] COPY_HIDDEN;
 extern copy_put *const copy_put_vec[COPY_LINE] COPY_HIDDEN;
 #endif
 
+/* The same as what ends a copy, with one for a line; and the entries of copy_impl.last. */
+#define COPY_LAST_PAIR(n) COPY_HIDDEN copy_last copy_last_pair_##n;
+#define COPY_ENTRY_PAIR(n) [n] = copy_last_pair_##n,
+COPY_SIZES(COPY_LAST_PAIR)
+COPY_LAST_PAIR(64)
+#if defined(__x86_64__) || defined(__aarch64__)
+#define COPY_LAST_VEC(n) COPY_HIDDEN copy_last copy_last_vec_##n;
+#define COPY_ENTRY_VEC(n) [n] = copy_last_vec_##n,
+COPY_SIZES(COPY_LAST_VEC)
+COPY_LAST_VEC(64)
+#endif
+
+/* What a copy_last does after its bytes. */
+static inline int copy_end(_Atomic uint64_t *busy)
+{
+	copy_fence_store();
+	atomic_store_explicit(busy, 0, memory_order_release);
+	return 0;
+}
+
 /*
  * Reads of 0 < n < COPY_LINE bytes, any alignment of either side, by loads of
  * the whole aligned words (_vec: vectors of 16 bytes) that cover them.
@@ -35,6 +67,11 @@ COPY_HIDDEN void copy_small_from(void *host, const void *dev, size_t n);
 #if defined(__x86_64__) || defined(__aarch64__)
 COPY_HIDDEN void copy_small_from_vec(void *host, const void *dev, size_t n);
 #endif
+
+static inline bool copy_at_line(const void *dev)
+{
+	return (uintptr_t)dev % COPY_LINE == 0;
+}
 
 typedef uint64_t __attribute__((may_alias)) copy_word;
 
@@ -165,6 +202,7 @@ extern const struct copy_impl copy_avx512 COPY_HIDDEN;
 extern const struct copy_impl copy_movdir64b COPY_HIDDEN;
 
 /* What another routine borrows. */
+COPY_HIDDEN copy_last copy_sse2_last_line;
 COPY_HIDDEN void copy_sse2_lines_to(void *dev, const void *host, size_t n);
 COPY_HIDDEN void copy_sse41_from(void *host, const void *dev, size_t n);
 #endif

@@ -77,7 +77,7 @@ static void from(void *host, const void *dev, size_t n)
 const struct copy_impl copy_portable = {
 	.name = "portable",
 	.usable = usable,
-	.put = copy_put_pair,
 	.to = to,
 	.from = from,
+	.last = { COPY_SIZES(COPY_ENTRY_PAIR) [COPY_LINE] = copy_last_pair_64 },
 };

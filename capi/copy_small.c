@@ -124,7 +124,8 @@ INLINE void put16(uint8_t *dev, const uint8_t *host, const enum wide wide)
  * Three shapes make up any small write:
  * head: ends on a 16-byte boundary (or, below 8 bytes, on an 8-byte one);
  *	pieces grow.
- * tail: starts on a boundary of its largest piece; pieces shrink.
+ * tail: starts on a boundary of its largest piece; pieces shrink. It may be a
+ *	whole line.
  * inner: lies inside one 8-byte word and touches neither end of it, so no
  *	4-byte piece fits; odd says that it starts at an odd address.
  */
@@ -142,6 +143,12 @@ INLINE void put_head(uint8_t *dev, const uint8_t *host, const size_t n)
 
 INLINE void put_tail(uint8_t *dev, const uint8_t *host, const size_t n, const enum wide wide)
 {
+	if (n & 64) {
+		put16(dev, host, wide);
+		put16(dev + 16, host + 16, wide);
+		put16(dev + 32, host + 32, wide);
+		put16(dev + 48, host + 48, wide);
+	}
 	if (n & 32) {
 		put16(dev, host, wide);
 		put16(dev + 16, host + 16, wide);
@@ -252,14 +259,10 @@ INLINE uintptr_t tail_align(const size_t n, const enum wide wide)
 	return n >= 8 ? 8 : n >= 4 ? 4 : n >= 2 ? 2 : 1;
 }
 
-/* A function a size, and the table of them. */
-#define SIZES(X) \
-	X(1) X(2) X(3) X(4) X(5) X(6) X(7) X(8) X(9) X(10) X(11) X(12) X(13) X(14) X(15) X(16) \
-	X(17) X(18) X(19) X(20) X(21) X(22) X(23) X(24) X(25) X(26) X(27) X(28) X(29) X(30) \
-	X(31) X(32) X(33) X(34) X(35) X(36) X(37) X(38) X(39) X(40) X(41) X(42) X(43) X(44) \
-	X(45) X(46) X(47) X(48) X(49) X(50) X(51) X(52) X(53) X(54) X(55) X(56) X(57) X(58) \
-	X(59) X(60) X(61) X(62) X(63)
-
+/*
+ * A function a size, and the table of them; then the same as what ends a copy.
+ * These jump to what ends a misaligned one, so that none of them saves a register.
+ */
 #define PUT_PAIR(n) \
 static void put_pair_##n(void *dev, const void *host) \
 { \
@@ -268,10 +271,28 @@ static void put_pair_##n(void *dev, const void *host) \
 	else \
 		askew_pair(dev, host, n); \
 }
-SIZES(PUT_PAIR)
+COPY_SIZES(PUT_PAIR)
 
-#define ENTRY_PAIR(n) [n] = put_pair_##n,
-copy_put *const copy_put_pair[COPY_LINE] = { SIZES(ENTRY_PAIR) };
+#define ENTRY_PUT_PAIR(n) [n] = put_pair_##n,
+copy_put *const copy_put_pair[COPY_LINE] = { COPY_SIZES(ENTRY_PUT_PAIR) };
+
+static __attribute__((noinline)) int
+last_askew_pair(_Atomic uint64_t *busy, void *dev, const void *host, size_t n)
+{
+	put_askew(dev, host, n, WIDE_PAIR);
+	return copy_end(busy);
+}
+
+#define LAST_PAIR(n) \
+int copy_last_pair_##n(_Atomic uint64_t *busy, void *dev, const void *host) \
+{ \
+	if ((uintptr_t)dev & (tail_align(n, WIDE_PAIR) - 1)) \
+		return last_askew_pair(busy, dev, host, n); \
+	put_tail(dev, host, n, WIDE_PAIR); \
+	return copy_end(busy); \
+}
+COPY_SIZES(LAST_PAIR)
+LAST_PAIR(64)
 
 #if defined(__x86_64__) || defined(__aarch64__)
 static __attribute__((noinline)) void askew_vec(uint8_t *dev, const uint8_t *host, size_t n)
@@ -287,10 +308,28 @@ static void put_vec_##n(void *dev, const void *host) \
 	else \
 		askew_vec(dev, host, n); \
 }
-SIZES(PUT_VEC)
+COPY_SIZES(PUT_VEC)
 
-#define ENTRY_VEC(n) [n] = put_vec_##n,
-copy_put *const copy_put_vec[COPY_LINE] = { SIZES(ENTRY_VEC) };
+#define ENTRY_PUT_VEC(n) [n] = put_vec_##n,
+copy_put *const copy_put_vec[COPY_LINE] = { COPY_SIZES(ENTRY_PUT_VEC) };
+
+static __attribute__((noinline)) int
+last_askew_vec(_Atomic uint64_t *busy, void *dev, const void *host, size_t n)
+{
+	put_askew(dev, host, n, WIDE_VECTOR);
+	return copy_end(busy);
+}
+
+#define LAST_VEC(n) \
+int copy_last_vec_##n(_Atomic uint64_t *busy, void *dev, const void *host) \
+{ \
+	if ((uintptr_t)dev & (tail_align(n, WIDE_VECTOR) - 1)) \
+		return last_askew_vec(busy, dev, host, n); \
+	put_tail(dev, host, n, WIDE_VECTOR); \
+	return copy_end(busy); \
+}
+COPY_SIZES(LAST_VEC)
+LAST_VEC(64)
 #endif
 
 /* The words that less than a line may touch: it starts at the end of one. */

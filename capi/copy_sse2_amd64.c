@@ -56,6 +56,14 @@ static bool usable(void)
 	return true;	/* part of x86-64 */
 }
 
+int copy_sse2_last_line(_Atomic uint64_t *busy, void *dev, const void *host)
+{
+	if (!copy_at_line(dev))
+		return copy_last_vec_64(busy, dev, host);
+	copy_sse2_lines_to(dev, host, COPY_LINE);
+	return copy_end(busy);
+}
+
 static void to(void *dev, const void *host, size_t n)
 {
 	copy_split_to(dev, host, n, copy_put_vec, copy_sse2_lines_to);
@@ -69,8 +77,8 @@ static void from(void *host, const void *dev, size_t n)
 const struct copy_impl copy_sse2 = {
 	.name = "sse2",
 	.usable = usable,
-	.put = copy_put_vec,
 	.to = to,
 	.from = from,
+	.last = { COPY_SIZES(COPY_ENTRY_VEC) [COPY_LINE] = copy_sse2_last_line },
 };
 #endif

@@ -89,8 +89,8 @@ void copy_sse41_from(void *host, const void *dev, size_t n)
 const struct copy_impl copy_sse41 = {
 	.name = "sse4.1",
 	.usable = usable,
-	.put = copy_put_vec,
 	.to = to,
 	.from = copy_sse41_from,
+	.last = { COPY_SIZES(COPY_ENTRY_VEC) [COPY_LINE] = copy_sse2_last_line },
 };
 #endif

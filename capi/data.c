@@ -20,20 +20,27 @@
  * What this thread knows of the table it copies through. It belongs to one
  * epoch: after a fork the parent's table is no longer there to be touched.
  *
- * frame[i] is the stack address of the copy at nesting level i (a signal
- * handler may copy inside a copy), and 0 while that level is free; a copy that a
- * handler left by siglongjmp is told by it from one still under way. It is set
- * before the record's busy[i] and cleared after it, so that a handler that runs
- * in between takes the next level.
+ * Nesting level i (a signal handler may copy inside a copy) is taken while the
+ * record's busy[i] is not 0. frame[i] is then the stack address of the copy
+ * there: a copy that a handler left by siglongjmp is told by it from one still
+ * under way. While the level is free it is that of the last copy there, and is
+ * left so: every store counts that comes between two fences.
+ *
+ * So a copy sets frame[i], then busy[i], and then looks whether frame[i] is its
+ * own still. It is not if a handler that ran in between copied at this level, as
+ * it lay deeper on the stack, or on another one. Then busy[i] cannot be relied
+ * on, either: by that handler's frame a later one may have taken this copy for
+ * one that was left. Once frame[i] is found to be the copy's own, it and busy[i]
+ * stay as they are until the copy ends: a handler's copy takes another level.
  */
 struct mine {
 	const struct gdr_front *front;	/* never NULL */
 	uint64_t epoch;			/* front's, or NO_EPOCH */
-	uintptr_t frame[GDR_HAZARD_LEVELS];
-	struct gdr_hazard *hazard;
+	_Atomic uint64_t *busy;		/* of this thread's record */
 	struct gdr_table *table;
 	struct gdr_slot *slots;
 	const struct copy_impl *impl;
+	volatile uintptr_t frame[GDR_HAZARD_LEVELS];
 };
 
 #define NO_EPOCH UINT64_MAX
@@ -56,7 +63,7 @@ static bool have_exit_key;
 
 static bool record_is_ours(void)
 {
-	return mine.hazard && mine.front->epoch == (mine.epoch & ~MUST_FENCE);
+	return mine.busy && mine.front->epoch == (mine.epoch & ~MUST_FENCE);
 }
 
 static struct copy_pool *pool(void)
@@ -64,14 +71,15 @@ static struct copy_pool *pool(void)
 	return atomic_load_explicit(&mine.front->pool, memory_order_acquire);
 }
 
-static void give_back(void *unused)
+static void give_back(void *record)
 {
-	(void)unused;
+	struct gdr_hazard *hazard = record;
+
 	if (record_is_ours()) {
 		copy_pool_settle(pool(), &mine);
 		for (int i = 0; i < GDR_HAZARD_LEVELS; i++)
-			atomic_store_explicit(&mine.hazard->busy[i], 0, memory_order_release);
-		atomic_store_explicit(&mine.hazard->owner, 0, memory_order_release);
+			atomic_store_explicit(&hazard->busy[i], 0, memory_order_release);
+		atomic_store_explicit(&hazard->owner, 0, memory_order_release);
 	}
 	mine = (struct mine){ .front = &no_front, .epoch = NO_EPOCH };
 }
@@ -118,7 +126,7 @@ static int take_record(const struct gdr_front *front)
 		mine = (struct mine){
 			.front = front,
 			.epoch = front->epoch | (front->table->fenced ? MUST_FENCE : 0),
-			.hazard = hazard,
+			.busy = hazard->busy,
 			.table = front->table,
 			.slots = (struct gdr_slot *)(uintptr_t)front->table->slots,
 			.impl = front->impl,
@@ -145,19 +153,31 @@ static int refuse(uint64_t key)
 	return EINVAL;
 }
 
-static inline void enter_level(unsigned int level, uint64_t key, uintptr_t frame)
+/* The key that is announced at a level; 0: the level is free. */
+static inline uint64_t busy(unsigned int level)
 {
-	mine.frame[level] = frame;
+	return atomic_load_explicit(&mine.busy[level], memory_order_relaxed);
+}
+
+/* It holds once frame[level] is found to be the copy's own after it. */
+static inline void announce(unsigned int level, uint64_t key)
+{
 	atomic_signal_fence(memory_order_seq_cst);
-	atomic_store_explicit(&mine.hazard->busy[level], key, memory_order_relaxed);
+	atomic_store_explicit(&mine.busy[level], key, memory_order_relaxed);
 	atomic_signal_fence(memory_order_seq_cst);
+}
+
+static void enter_level(unsigned int level, uint64_t key, uintptr_t frame)
+{
+	do {
+		mine.frame[level] = frame;
+		announce(level, key);
+	} while (mine.frame[level] != frame);
 }
 
 static inline void leave_level(unsigned int level)
 {
-	atomic_store_explicit(&mine.hazard->busy[level], 0, memory_order_release);
-	atomic_signal_fence(memory_order_seq_cst);
-	mine.frame[level] = 0;
+	atomic_store_explicit(&mine.busy[level], 0, memory_order_release);
 }
 
 /*
@@ -183,7 +203,7 @@ static void drop_left_copies(uintptr_t frame)
 	if (sigaltstack(NULL, &stack) || (stack.ss_flags & SS_ONSTACK))
 		return;
 	for (unsigned int i = 0; i < GDR_HAZARD_LEVELS; i++)
-		if (mine.frame[i] && mine.frame[i] <= frame)
+		if (busy(i) && mine.frame[i] <= frame)
 			abandon_level(i);
 }
 
@@ -191,12 +211,9 @@ void gdr_data_forget(uint64_t key)
 {
 	if (!record_is_ours())
 		return;
-	for (unsigned int i = 0; i < GDR_HAZARD_LEVELS; i++) {
-		uint64_t busy = atomic_load_explicit(&mine.hazard->busy[i], memory_order_relaxed);
-
-		if (busy && (!key || busy == key))
+	for (unsigned int i = 0; i < GDR_HAZARD_LEVELS; i++)
+		if (busy(i) && (!key || busy(i) == key))
 			abandon_level(i);
-	}
 }
 
 /* One copy, as the caller asked for it. */
@@ -213,10 +230,10 @@ static inline const struct gdr_slot *slot_of(uint64_t key)
 	return &mine.slots[key & (GDR_SLOT_COUNT - 1)];
 }
 
-/* 0 when key is mapped. Slots that hold nothing have key 0. */
-static inline uint64_t unmapped(uint64_t key)
+/* Slots that hold nothing have key 0. */
+static inline bool unmapped(uint64_t key)
 {
-	return (atomic_load_explicit(&slot_of(key)->key, memory_order_acquire) ^ key) | !key;
+	return !key || atomic_load_explicit(&slot_of(key)->key, memory_order_acquire) != key;
 }
 
 /* Not 0 while mappings of more than one type are live: writes then fence fully. */
@@ -225,35 +242,20 @@ static inline uint32_t mixed(void)
 	return atomic_load_explicit(&mine.table->mixed, memory_order_relaxed);
 }
 
-/* Notes what is against a copy. The asm keeps the compiler to the order below. */
-static inline void note(uint64_t *strange, uint64_t what)
-{
-	*strange |= what;
-	__asm__("" : "+r"(*strange));
-}
-
 /*
  * Whether all is as it nearly always is: a mapping of WC memory that holds the
- * bytes asked for, of which there are some. strange is 0 if nothing else is
- * against it. It branches nowhere, so that a caller does but once. In this order
- * it needs so few registers that a caller saves but one: every store counts
- * that comes between two fences.
+ * bytes asked for, of which there are some. Branches that are never taken cost
+ * least here, and need so few registers that a caller saves none.
  */
-static inline bool is_usual(uint64_t key, const void *dev, const void *host, size_t size,
-			    uint64_t strange)
+static inline bool is_usual(uint64_t key, const void *dev, const void *host, size_t size)
 {
 	const struct gdr_slot *slot = slot_of(key);
-	uint64_t off, left;
+	uint64_t off = (uintptr_t)dev;
 
-	note(&strange, !host);
-	note(&strange, !key);
-	note(&strange, atomic_load_explicit(&slot->key, memory_order_acquire) ^ key);
-	off = (uintptr_t)dev - slot->va;
-	left = slot->len - off;
-	note(&strange, off >= slot->len);
-	note(&strange, size - 1 >= left);
-	note(&strange, slot->type ^ GDR_MAPPING_TYPE_WC);
-	return !strange;
+	if (!host || unmapped(key) || slot->type != GDR_MAPPING_TYPE_WC)
+		return false;
+	off -= slot->va;
+	return size - 1 < slot->len && off <= slot->len - size;
 }
 
 static inline void end_write(void)
@@ -309,14 +311,19 @@ static int finish_slowly(const struct request *r, unsigned int level)
 	return !r->size || (inside && r->host) ? 0 : EINVAL;
 }
 
-/* Takes over a copy that is announced at level 0. Scalars: the usual copy must
- * not lay out a struct for it.
+/*
+ * Takes over a copy that level 0 is free for; it may be announced there. Scalars:
+ * the usual copy must not lay out a struct for it.
  */
 static __attribute__((noinline, cold)) int
-copy_unusual(uint64_t key, void *dev, void *host, size_t size, bool to)
+copy_unusual(uint64_t key, void *dev, void *host, size_t size, bool to, uintptr_t frame)
 {
 	const struct request r = { .key = key, .dev = dev, .host = host, .size = size, .to = to };
 
+	/* A handler's copy at this level is over; it may have been left. */
+	if (mine.frame[0] != frame)
+		abandon_level(0);
+	enter_level(0, key, frame);
 	return finish_slowly(&r, 0);
 }
 
@@ -335,9 +342,9 @@ copy_long_way(uint64_t key, void *dev, void *host, size_t size, bool to, uintptr
 		rc = gdr_front_inherited(key) ? refuse(key) : take_record(front);
 	if (rc)
 		return rc;
-	if (mine.frame[0] || mine.frame[1] || mine.frame[2])
+	if (busy(0) || busy(1) || busy(2))
 		drop_left_copies(frame);
-	while (level < GDR_HAZARD_LEVELS && mine.frame[level])
+	while (level < GDR_HAZARD_LEVELS && busy(level))
 		level++;
 	if (level == GDR_HAZARD_LEVELS)
 		return EAGAIN;
@@ -385,42 +392,73 @@ static inline bool is_long(size_t size, _Atomic size_t *least)
 	return __builtin_expect(size >= atomic_load_explicit(least, memory_order_relaxed), 0);
 }
 
-/* Whether the next copy can be announced at level 0 with no more ado. */
-static inline bool at_rest(void)
+/*
+ * Whether the next copy can be announced at level 0 with no more ado; if so its
+ * frame is set. Mostly the last copy's was the same.
+ */
+static inline bool take_level_0(uintptr_t frame)
 {
-	return ((mine.front->epoch ^ mine.epoch) | mine.frame[0]) == 0;
+	if (__builtin_expect(mine.front->epoch != mine.epoch, 0))
+		return false;
+	if (__builtin_expect(busy(0) != 0, 0))
+		return false;
+	if (__builtin_expect(mine.frame[0] == frame, 1))
+		return true;
+	mine.frame[0] = frame;
+	atomic_signal_fence(memory_order_seq_cst);
+	/* A handler in between may have left a copy here. */
+	return busy(0) == 0;
 }
 
+/* Whether the level is this copy's still, now that it is announced there. */
+static inline bool has_level_0(uintptr_t frame)
+{
+	return mine.frame[0] == frame;
+}
+
+/* More than a line, by what is usual up to here. */
+static __attribute__((noinline)) int
+write_lines(uint64_t key, void *dev, void *host, size_t size)
+{
+	if (is_long(size, &least_long_to))
+		copy_long(key, dev, host, size, true);
+	else
+		mine.impl->to(dev, host, size);
+	copy_fence_store();
+	leave_level(0);
+	return 0;
+}
+
+/*
+ * Besides the data it stores twice, the caller's return address not counted:
+ * busy, and busy again. So nothing is saved on the stack, and the last call is a jump.
+ */
 int gdr_copy_to_mapping(gdr_mh_t handle, void *map_d_ptr, const void *h_ptr, size_t size)
 {
 	uintptr_t frame = (uintptr_t)__builtin_dwarf_cfa();
 
-	if (__builtin_expect(!at_rest(), 0))
+	if (__builtin_expect(!take_level_0(frame), 0))
 		return copy_long_way(handle.h, map_d_ptr, (void *)h_ptr, size, true, frame);
 	/* The fence that this lacks is membarrier(2) in handle.Retract. */
-	enter_level(0, handle.h, frame);
-	if (__builtin_expect(!is_usual(handle.h, map_d_ptr, h_ptr, size, mixed()), 0))
-		return copy_unusual(handle.h, map_d_ptr, (void *)h_ptr, size, true);
-	if (size < COPY_LINE)
-		mine.impl->put[size](map_d_ptr, h_ptr);
-	else if (is_long(size, &least_long_to))
-		copy_long(handle.h, map_d_ptr, (void *)h_ptr, size, true);
-	else
-		mine.impl->to(map_d_ptr, h_ptr, size);
-	copy_fence_store();
-	leave_level(0);
-	return 0;
+	announce(0, handle.h);
+	if (__builtin_expect(!is_usual(handle.h, map_d_ptr, h_ptr, size) || mixed() ||
+			     !has_level_0(frame), 0))
+		return copy_unusual(handle.h, map_d_ptr, (void *)h_ptr, size, true, frame);
+	if (__builtin_expect(size <= COPY_LINE, 1))
+		return mine.impl->last[size](mine.busy, map_d_ptr, h_ptr);
+	return write_lines(handle.h, map_d_ptr, (void *)h_ptr, size);
 }
 
 int gdr_copy_from_mapping(gdr_mh_t handle, void *h_ptr, const void *map_d_ptr, size_t size)
 {
 	uintptr_t frame = (uintptr_t)__builtin_dwarf_cfa();
 
-	if (__builtin_expect(!at_rest(), 0))
+	if (__builtin_expect(!take_level_0(frame), 0))
 		return copy_long_way(handle.h, (void *)map_d_ptr, h_ptr, size, false, frame);
-	enter_level(0, handle.h, frame);
-	if (__builtin_expect(!is_usual(handle.h, map_d_ptr, h_ptr, size, 0), 0))
-		return copy_unusual(handle.h, (void *)map_d_ptr, h_ptr, size, false);
+	announce(0, handle.h);
+	if (__builtin_expect(!is_usual(handle.h, map_d_ptr, h_ptr, size) ||
+			     !has_level_0(frame), 0))
+		return copy_unusual(handle.h, (void *)map_d_ptr, h_ptr, size, false, frame);
 	copy_fence_read_begin();
 	if (is_long(size, &least_long_from))
 		copy_long(handle.h, (void *)map_d_ptr, h_ptr, size, false);

@@ -41,12 +41,14 @@ static const size_t read_sizes[ALL_SIZES] = {
 static void impl_write(struct bench_op *op, size_t count)
 {
 	const struct copy_impl *impl = op->user;
+	static _Atomic uint64_t busy;
 
 	for (; count; count--) {
-		if (op->size < COPY_LINE)
-			impl->put[op->size](op->dev, op->host);
-		else
-			impl->to(op->dev, op->host, op->size);
+		if (op->size <= COPY_LINE) {
+			impl->last[op->size](&busy, op->dev, op->host);
+			continue;
+		}
+		impl->to(op->dev, op->host, op->size);
 		copy_fence_store();
 	}
 }

@@ -534,6 +534,68 @@ static void probe_alignment_check(void)
 }
 #endif
 
+/* Writes as gdr_copy_to_mapping makes them: up to a line by what ends the copy as well. */
+static const struct copy_impl *ending;
+
+static void last_to(void *dst, const void *src, size_t n)
+{
+	_Atomic uint64_t busy = 1;
+
+	if (n > COPY_LINE)
+		ending->to(dst, src, n);
+	else if (ending->last[n](&busy, dst, src) || busy)
+		__builtin_trap();
+}
+
+/*
+ * That a copy ends after its last byte: the word that says so lies in a page that
+ * cannot be written to, and when that faults, all bytes are there.
+ */
+static sigjmp_buf at_end;
+
+static void on_end(int sig, siginfo_t *info, void *context)
+{
+	if (info->si_addr == small_src.base)
+		siglongjmp(at_end, 1);
+	handle_fault(sig, info, context);
+}
+
+static bool end_once(uint8_t *dst, const uint8_t *src)
+{
+	bool ok;
+
+	if (sigsetjmp(at_end, 0) == 0) {
+		ending->last[now.n]((_Atomic uint64_t *)small_src.base, dst, src);
+		because("it did not end");
+		return false;
+	}
+	ok = check(dst, src, &small_dst);
+	memset(dst, CANARY, now.n);
+	return ok;
+}
+
+static bool ends(copy_fn *unused)
+{
+	(void)unused;
+	now.src_off = 0;
+	for (now.n = 1; now.n <= COPY_LINE; now.n++)
+		for (now.dst_off = 0; now.dst_off < OFFSETS; now.dst_off++)
+			if (!end_once(small_dst.base + place(&small_dst, now.n, now.dst_off),
+				      small_src.base + place(&small_src, now.n, 0)))
+				return false;
+	return true;
+}
+
+static bool run_ends(void)
+{
+	bool ok;
+
+	catch_signal(SIGSEGV, on_end);
+	ok = run_group(ends, last_to);
+	catch_signal(SIGSEGV, handle_fault);
+	return ok;
+}
+
 static void test_copies(const struct copy_impl *impl)
 {
 	static const struct {
@@ -549,12 +611,16 @@ static void test_copies(const struct copy_impl *impl)
 		report(run_group(groups[i].group, impl->to), impl->name, groups[i].to);
 		report(run_group(groups[i].group, impl->from), impl->name, groups[i].from);
 	}
+	ending = impl;
+	report(run_group(small_sizes, last_to), impl->name, "writes that end by themselves");
+	report(run_ends(), impl->name, "they end after the last byte");
 	if (no_alignment_check) {
 		skip(impl->name, "aligned accesses", no_alignment_check);
 		return;
 	}
 #if defined(CHECK_ALIGNMENT)
 	report(run_aligned(impl->to, true), impl->name, "aligned accesses of writes");
+	report(run_aligned(last_to, true), impl->name, "and of those that end by themselves");
 	report(run_aligned(impl->from, false), impl->name, "aligned accesses of reads");
 #endif
 }
@@ -605,6 +671,11 @@ static bool some_lines(copy_fn *copy)
 	return whole_canary(&small_dst);
 }
 
+static bool one_line(copy_fn *copy)
+{
+	return every_pair(copy, COPY_LINE);
+}
+
 static void test_emulated(const struct copy_impl *impl)
 {
 	bool ok;
@@ -617,6 +688,14 @@ static void test_emulated(const struct copy_impl *impl)
 		ok = false;
 	}
 	report(ok, impl->name, "writes, with the instruction emulated");
+	emulated = 0;
+	ending = impl;
+	ok = run_group(one_line, last_to);
+	if (ok && !emulated) {
+		because("no ST64B was met");
+		ok = false;
+	}
+	report(ok, impl->name, "a line that ends by itself");
 	emulated = 0;
 	ok = run_group(some_lines, impl->from);
 	if (ok && !emulated) {
