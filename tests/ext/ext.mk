@@ -18,8 +18,9 @@ check-ext: $(EXT) $(BIN)/ext_pool $(DOUBLES)
 check-guest: check-ext
 check-tsan: check-ext-tsan
 .PHONY: check-ext-tsan
-check-ext-tsan: $(BIN)/ext_pool_tsan
+check-ext-tsan: $(BIN)/ext_pool_tsan $(BIN)/ext_cache_tsan
 	@$(RUN) tsan-ext-pool env GDRCOPY_COPY_IMPL=portable $(BIN)/ext_pool_tsan
+	@$(RUN) tsan-ext-cache $(BIN)/ext_cache_tsan
 
 $(BIN)/ext_cache: $(T)/cuda_dl.c
 $(EXT): $(BIN)/%: $(T)/%.c $(LIB) $(wildcard $(T)/*.h)
@@ -33,3 +34,14 @@ $(BIN)/ext_pool: $(POOL) $(wildcard capi/*.h) $(T)/sanity_tap.h
 $(BIN)/ext_pool_tsan: $(POOL) $(wildcard capi/*.h) $(T)/sanity_tap.h
 	@mkdir -p $(@D)
 	$(CLANG) $(C11) -O1 -g -fsanitize=thread -Icapi -o $@ $(POOL) -lpthread
+
+# A driver of its own, whose memory the test frees at any time.
+CACHE_TSAN := $(T)/ext_cache_tsan.c capi/cache.c capi/guest.c
+$(B)/cache-cuda/libcuda.so.1: $(T)/cache_cuda.c
+	@mkdir -p $(@D)
+	$(CLANG) -shared -fPIC $(C11) -O1 -g -Wl,-soname,$(@F) -o $@ $<
+
+$(BIN)/ext_cache_tsan: $(CACHE_TSAN) $(B)/cache-cuda/libcuda.so.1 $(wildcard capi/*.h) $(T)/sanity_tap.h
+	@mkdir -p $(@D)
+	$(CLANG) $(C11) -O1 -g -fsanitize=thread -Icapi -o $@ $(filter %.c %.so.1,$^) \
+		-Wl,-rpath,'$$ORIGIN/../cache-cuda' -lpthread -ldl
