@@ -27,6 +27,7 @@
 #include "guest.h"
 
 #define CACHES_MAX 64u
+#define GENERATIONS (1u << (GDR_HANDLE_GEN_BITS - 1))
 #define CU_POINTER_ATTRIBUTE_BUFFER_ID 7
 #define CU_POINTER_ATTRIBUTE_RANGE_START_ADDR 11
 #define CU_POINTER_ATTRIBUTE_RANGE_SIZE 12
@@ -77,7 +78,7 @@ static const char no_cache[] = "no open cache has this handle; gdr_close of its 
  */
 static uint64_t cache_handle(const struct gdr_caches *all, uint32_t index)
 {
-	uint64_t generation = 1u << (GDR_HANDLE_GEN_BITS - 1) | all->generation;
+	uint64_t generation = GENERATIONS | all->generation;
 
 	return all->epoch << GDR_HANDLE_EPOCH_SHIFT | generation << GDR_HANDLE_INDEX_BITS | index;
 }
@@ -644,7 +645,7 @@ static struct cache *take_place(struct gdr_front *front, uint64_t *handle)
 		atomic_store(&all->attribute, no_driver);
 		atomic_store_explicit(&front->caches, all, memory_order_release);
 	}
-	for (uint32_t i = 0; i < CACHES_MAX; i++)
+	for (uint32_t i = 0; i < CACHES_MAX && all->generation < GENERATIONS - 1; i++)
 		if (!all->taken[i]) {
 			all->taken[i] = true;
 			all->generation++;

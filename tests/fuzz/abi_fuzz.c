@@ -33,6 +33,8 @@ int gdr_get_info(gdr_t g, gdr_mh_t handle, void *info);
 #define CONTEXTS 3
 #define MEMORIES 3
 #define BUFFERS 6
+#define CACHES 2
+#define HOLDS 6
 #define PAGE 4096ul
 #define MEM_BYTES (16 * PAGE)	/* of an allocation that is asked for and modelled */
 #define CONTENTS 12	/* allocations of one input, at most */
@@ -73,10 +75,30 @@ struct buffer {
 	bool live, mapped;
 };
 
+struct cache {
+	gdr_cache_t c;
+	int owner;
+	bool open;
+};
+
+/* What gdr_cache_get gave once. Several may have one handle. */
+struct hold {
+	gdr_mh_t mh;
+	int cache;
+	uintptr_t va;
+	struct content *content;
+	size_t offset;	/* in the content, of va */
+	size_t size;
+	bool live;
+};
+
 static struct {
 	struct context contexts[CONTEXTS];
 	struct memory memories[MEMORIES];
 	struct buffer buffers[BUFFERS];
+	struct cache caches[CACHES];
+	struct hold holds[HOLDS];
+	bool cached;	/* there was a cache: what it has pinned is its own */
 	bool faulty;	/* a driver call was told to fail */
 	int faults;	/* how many were */
 	int contents;	/* how many are used */
@@ -194,6 +216,7 @@ static uint64_t some_handle(uint64_t right)
 	case 3: return w.buffers[byte() % BUFFERS].mh.h;
 	case 4: return w.memories[byte() % MEMORIES].m.h;
 	case 5: return (uintptr_t)w.contexts[byte() % CONTEXTS].g;
+	case 6: return w.cached ? w.caches[byte() % CACHES].c.h : right;
 	default: return right;
 	}
 }
@@ -257,11 +280,22 @@ static void do_open(void)
 		fail("gdr_open", 0, 1);
 }
 
+static void forget_cache(struct cache *c)
+{
+	c->open = false;
+	for (int i = 0; i < HOLDS; i++)
+		if (&w.caches[w.holds[i].cache] == c)
+			w.holds[i].live = false;
+}
+
 static void forget(struct context *c)
 {
 	int index = c - w.contexts;
 
 	c->open = false;
+	for (int i = 0; i < CACHES; i++)
+		if (w.caches[i].owner == index)
+			forget_cache(&w.caches[i]);
 	for (int i = 0; i < BUFFERS; i++)
 		if (w.buffers[i].owner == index)
 			w.buffers[i].live = w.buffers[i].mapped = false;
@@ -346,8 +380,8 @@ static void do_mem_ptr(void)
  */
 static bool beyond_simulation(const struct content *content, size_t offset, size_t size)
 {
-	if (!dmabuf)
-		return false;
+	if (!dmabuf || w.cached)
+		return dmabuf;
 	for (int i = 0; i < BUFFERS; i++) {
 		const struct buffer *b = &w.buffers[i];
 
@@ -583,6 +617,128 @@ static void no_faults(void)
 		vulkan_sim_fail(vulkan_calls[i], 0, 0);
 }
 
+/* The registration cache. */
+
+static struct cache *find_cache(uint64_t h)
+{
+	for (int i = 0; i < CACHES; i++)
+		if (w.caches[i].open && w.caches[i].c.h == h)
+			return &w.caches[i];
+	return NULL;
+}
+
+static void do_cache_open(void)
+{
+	struct cache *c = &w.caches[byte() % CACHES];
+	int owner = byte() % CONTEXTS;
+	uint64_t g = some_g(owner);
+	struct context *found = find_context(g);
+	size_t most = byte() % 8 ? (1 + byte() % 4) * 16 * PAGE : 0;
+	unsigned int flags = byte() % 8 ? 0 : byte();
+	bool null = byte() % 16 == 0;
+
+	if (c->open)
+		return;
+	check("gdr_cache_open", gdr_cache_open((gdr_t)g, most, flags, null ? NULL : &c->c),
+	      found && most && !flags && !null ? 0 : EINVAL);
+	if (!found || !most || flags || null)
+		return;
+	c->owner = found - w.contexts;
+	c->open = w.cached = true;
+}
+
+static void do_cache_get(void)
+{
+	struct hold *hold = &w.holds[byte() % HOLDS];
+	int index = byte() % CACHES;
+	uint64_t h = some_handle(w.caches[index].c.h);
+	struct cache *c = find_cache(h);
+	struct memory *m = &w.memories[byte() % MEMORIES];
+	size_t offset = byte() % 32 * 1000, size = some_size(1 + byte() * 200);
+	unsigned long addr = byte() % 16 ? m->dptr + offset : word();
+	bool null = byte() % 16 == 0;
+	gdr_mh_t mh = { 0 };
+	void *va = NULL;
+	int rc;
+
+	if (hold->live)
+		return;
+	rc = gdr_cache_get((gdr_cache_t){ h }, addr, size, &mh, null ? NULL : &va);
+	m = memory_at(addr, size);
+	if (!c || !size || null || addr + size < addr || !addr)
+		check("gdr_cache_get with wrong arguments", rc, EINVAL);
+	else if (m && !(rc == EIO && beyond_simulation(m->content, addr - m->dptr, size)))
+		check_driver("gdr_cache_get", rc, 0);
+	else if (!m && (!rc || !documented(rc)))
+		fail("gdr_cache_get of no GPU memory", rc, EINVAL);
+	if (rc)
+		return;
+	*hold = (struct hold){ .mh = mh, .cache = c - w.caches, .va = (uintptr_t)va,
+			       .content = m->content, .offset = addr - m->dptr, .size = size,
+			       .live = true };
+}
+
+/* What is held can be written and read, whatever has happened to other things. */
+static void do_cache_copy(void)
+{
+	struct hold *hold = &w.holds[byte() % HOLDS];
+	uint8_t data[64], first = byte();
+	size_t n = hold->size < sizeof(data) ? hold->size : sizeof(data);
+
+	if (!hold->live)
+		return;
+	check("a read of what is held",
+	      gdr_copy_from_mapping(hold->mh, data, (void *)hold->va, n), 0);
+	compare(hold->content, hold->offset, data, n);
+	for (size_t i = 0; i < n; i++)
+		data[i] = first + i;
+	check("a write of what is held",
+	      gdr_copy_to_mapping(hold->mh, (void *)hold->va, data, n), 0);
+	learn(hold->content, hold->offset, data, n);
+}
+
+static struct hold *find_hold(const struct cache *c, uint64_t h)
+{
+	for (int i = 0; i < HOLDS; i++)
+		if (w.holds[i].live && w.holds[i].mh.h == h && &w.caches[w.holds[i].cache] == c)
+			return &w.holds[i];
+	return NULL;
+}
+
+static void do_cache_put(void)
+{
+	const struct hold *hold = &w.holds[byte() % HOLDS];
+	uint64_t h = some_handle(w.caches[hold->cache].c.h), mh = some_handle(hold->mh.h);
+	struct hold *found = find_hold(find_cache(h), mh);
+
+	check("gdr_cache_put", gdr_cache_put((gdr_cache_t){ h }, (gdr_mh_t){ mh }),
+	      found ? 0 : EINVAL);
+	if (found)
+		found->live = false;
+}
+
+static void do_cache_flush(void)
+{
+	uint64_t h = some_handle(w.caches[byte() % CACHES].c.h);
+
+	check("gdr_cache_flush", gdr_cache_flush((gdr_cache_t){ h }), find_cache(h) ? 0 : EINVAL);
+}
+
+static void do_cache_close(void)
+{
+	uint64_t h = some_handle(w.caches[byte() % CACHES].c.h);
+	struct cache *c = find_cache(h);
+
+	check("gdr_cache_close", gdr_cache_close((gdr_cache_t){ h }), c ? 0 : EINVAL);
+	if (c)
+		forget_cache(c);
+}
+
+static void (*const cache_calls[])(void) = {
+	do_cache_open, do_cache_get, do_cache_get, do_cache_get, do_cache_copy, do_cache_copy,
+	do_cache_put, do_cache_put, do_cache_flush, do_cache_close,
+};
+
 static void (*const calls[])(void) = {
 	do_open, do_mem_alloc, do_pin, do_pin, do_map, do_map, do_copy, do_copy,
 	do_copy, do_unmap, do_unpin, do_info, do_mem_ptr, do_mem_free, do_attribute,
@@ -625,6 +781,9 @@ static void end(void)
 	}
 	for (int i = 0; i < BUFFERS; i++)
 		if (w.buffers[i].mh.h && gdr_copy_to_mapping(w.buffers[i].mh, NULL, NULL, 0) != EINVAL)
+			fail("a copy after gdr_close", 0, EINVAL);
+	for (int i = 0; i < HOLDS; i++)
+		if (w.holds[i].mh.h && gdr_copy_to_mapping(w.holds[i].mh, NULL, NULL, 0) != EINVAL)
 			fail("a copy after gdr_close", 0, EINVAL);
 }
 
@@ -684,6 +843,15 @@ int LLVMFuzzerInitialize(int *argc, char ***argv)
 	return 0;
 }
 
+/* 255, the last of the bytes that mean the first call, leads to the cache's. */
+static void call(uint8_t which)
+{
+	if (which < UINT8_MAX)
+		calls[which % COUNT(calls)]();
+	else
+		cache_calls[byte() % COUNT(cache_calls)]();
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
 	struct left before = look(), after;
@@ -693,7 +861,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	w.left = size;
 	begin();
 	for (int i = 0; i < CALLS && w.left; i++)
-		calls[byte() % COUNT(calls)]();
+		call(byte());
 	end();
 	after = look();
 	if (after.cuda != before.cuda)
