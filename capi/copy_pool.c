@@ -2,14 +2,22 @@
 /*
  * copy_pool.c - threads that share long copies.
  *
- * A worker and the callers meet in the worker's state. Who holds the pool opens
- * it (IDLE to OPEN), having written the job; the worker claims the job (OPEN to
- * BUSY) and says when it is done (BUSY to IDLE); who opened it may take it back
- * as long as it is OPEN. The line that holds the state holds the job too, so
- * handing one over takes one line's way to another core.
+ * A copy is cut into chunks, and each thread has a share of them, which it takes
+ * chunk by chunk; one that is through takes from the others' shares, and the
+ * caller does so until nothing is left. So a worker that sleeps, or has no CPU,
+ * delays nothing, and none need be waited for but those that are at a chunk.
+ *
+ * Who holds the pool publishes the job with one line, which the workers poll. Its
+ * turn is in every word that a chunk is claimed by: a word of an earlier turn says
+ * that the share has not been touched, so nobody resets it. The caller ends a turn
+ * when every share is used up. So a worker that is late finds nothing to claim.
+ *
+ * A line on its way between two cores takes 100 ns, a quarter of what sharing
+ * 16 KiB costs. So a worker claims by a line of its own, which others only look at
+ * when it is late, and says that it is through by another.
  *
  * How many threads are worth it was measured on an H200 with a Xeon of 16 cores
- * (docs/dataplane.md): a core has 16 lines of a read in flight, so a part is as
+ * (docs/dataplane.md): a core has 16 lines of a read in flight, so a share is as
  * much at least; writes of less than 64 KiB gained nothing from a second thread.
  */
 #define _GNU_SOURCE
@@ -28,47 +36,80 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "copy_cpus.h"
 #include "copy_fence.h"
 
 #define WORKERS_MAX (COPY_THREADS_MAX - 1)
 #define READ_LEAST 4096u
-#define READ_PART 1024u
+#define READ_SHARE 1024u
+#define READ_CHUNK 2048u	/* two round trips: what a late thread costs at most */
 #define WRITE_LEAST 65536u
-#define WRITE_PART 32768u
+#define WRITE_SHARE 32768u
+#define WRITE_CHUNK 32768u
 
 #define SPIN_NS 50000		/* a worker looks for work so long before it sleeps */
 #define SPIN_STEPS 32		/* looks between two looks at the clock */
+#define GRACE_NS 500		/* a caller leaves shares of one chunk alone so long */
 #define WAIT_STEPS 4096		/* looks before a caller lets others run */
+#define PASS_ON 3		/* how many others one that was woken wakes */
 #define STACK_BYTES (256u << 10)
 #define APART (2 * COPY_LINE)	/* CPUs fetch lines in pairs */
 
-enum { IDLE, OPEN, BUSY };
+/* A share's word: turn (47 bits) | whether its worker has had one | chunks claimed (16). */
+#define CHUNKS_MAX 0xffffu
+#define ENTERED (1ull << 16)
+#define TURN_SHIFT 17
 
+/* A job, as one thread knows it. */
 struct job {
 	const struct copy_impl *impl;
-	void *dev;
-	void *host;
+	uint8_t *dev;
+	uint8_t *host;
 	size_t n;
+	uint32_t shares;
+	uint32_t per;	/* chunks a share */
 	bool to;
 };
 
+/*
+ * A job, as it is published: one line. seq is odd while the owner of the pool
+ * writes the rest, and twice the turn's number when that is whole.
+ */
+struct notice {
+	_Atomic uint64_t seq;
+	_Atomic(const struct copy_impl *) impl;
+	_Atomic(uint8_t *) dev, host;
+	_Atomic size_t n;
+	_Atomic uint32_t shares, per;
+	_Atomic bool to;
+};
+
+/*
+ * A worker is at a turn once it has claimed a chunk of its own share in it, until it
+ * has set done to the turn: then the bytes of all that it claimed are moved and
+ * fenced, and its share is used up.
+ */
 struct worker {
-	_Alignas(APART) _Atomic uint32_t state;
-	_Atomic uint32_t bell;	/* futex: rung to wake it */
-	struct job job;		/* the opener's while IDLE, the worker's while BUSY */
-	_Alignas(APART) struct copy_pool *pool;
-	unsigned int index;
+	_Alignas(APART) _Atomic uint64_t share;
+	_Alignas(APART) _Atomic uint64_t done;
+	_Alignas(APART) _Atomic uint32_t bell;	/* futex: rung to wake it */
+	_Atomic pid_t tid;	/* 0 until it runs */
+	struct copy_pool *pool;
+	unsigned int index;	/* its share is that of index + 1 */
+	uint64_t turn;		/* the last that it has seen */
 };
 
 struct copy_pool {
+	_Alignas(APART) struct notice notice;
 	_Alignas(APART) _Atomic uintptr_t owner;	/* 0: free */
+	_Atomic uint64_t share;		/* the caller's, which is share 0 */
 	_Alignas(APART) _Atomic uint64_t asleep;	/* a bit for each worker */
 	_Atomic unsigned int count;		/* workers that run */
 	struct worker workers[WORKERS_MAX];
 };
 
 _Static_assert(WORKERS_MAX <= 64, "asleep has a bit for each");
-_Static_assert(offsetof(struct worker, job) + sizeof(struct job) <= COPY_LINE, "one line");
+_Static_assert(sizeof(struct notice) <= COPY_LINE, "one line");
 
 _Atomic size_t copy_least_shared_to = SIZE_MAX, copy_least_shared_from = SIZE_MAX;
 
@@ -138,64 +179,137 @@ static uint64_t now_ns(void)
 	return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
 }
 
-static void move(const struct job *j)
+/* Where part i of parts begins: no two of them touch one line of the device. */
+static size_t cut(const struct job *j, size_t i, size_t parts)
 {
-	if (j->to)
-		j->impl->to(j->dev, j->host, j->n);
-	else
-		j->impl->from(j->host, j->dev, j->n);
+	size_t at = j->n / parts * i;
+
+	if (i == 0)
+		return 0;
+	return i == parts ? j->n : at - ((uintptr_t)j->dev + at) % COPY_LINE;
 }
 
-static bool claim(struct worker *w, uint32_t as)
+static void move(const struct job *j, uint32_t share, uint32_t chunk)
 {
-	uint32_t open = OPEN;
+	size_t parts = (size_t)j->shares * j->per, i = (size_t)share * j->per + chunk;
+	size_t from = cut(j, i, parts), n = cut(j, i + 1, parts) - from;
 
-	return atomic_load_explicit(&w->state, memory_order_relaxed) == OPEN &&
-	       atomic_compare_exchange_strong_explicit(&w->state, &open, as,
-						       memory_order_acquire,
-						       memory_order_relaxed);
+	if (j->to)
+		j->impl->to(j->dev + from, j->host + from, n);
+	else
+		j->impl->from(j->host + from, j->dev + from, n);
+}
+
+static _Atomic uint64_t *word_of(struct copy_pool *pool, uint32_t share)
+{
+	return share ? &pool->workers[share - 1].share : &pool->share;
+}
+
+/*
+ * Claims the next chunk of a share in turn: its number, or j->per if there is
+ * none. Whoever sees a share used up sees whether its worker has had of it.
+ */
+static uint32_t claim(_Atomic uint64_t *word, const struct job *j, uint64_t turn, uint64_t mark)
+{
+	uint64_t was = atomic_load_explicit(word, memory_order_acquire), now;
+
+	do {
+		now = was >> TURN_SHIFT < turn ? turn << TURN_SHIFT : was;
+		if (now >> TURN_SHIFT != turn || (now & CHUNKS_MAX) >= j->per)
+			return j->per;
+	} while (!atomic_compare_exchange_weak_explicit(word, &was, (now + 1) | mark,
+							memory_order_acq_rel,
+							memory_order_acquire));
+	return (uint32_t)(now & CHUNKS_MAX);
+}
+
+static void use_up(struct copy_pool *pool, const struct job *j, uint32_t share, uint64_t turn)
+{
+	uint32_t chunk;
+
+	while ((chunk = claim(word_of(pool, share), j, turn, 0)) < j->per)
+		move(j, share, chunk);
 }
 
 /* Has worker i wake up if it sleeps. One ring is enough: it clears the bit. */
-static void rouse(struct copy_pool *pool, unsigned int i)
+static bool rouse(struct copy_pool *pool, unsigned int i)
 {
 	uint64_t bit = 1ull << i;
 	struct worker *w = &pool->workers[i];
 
-	if (!(atomic_load(&pool->asleep) & bit) ||
-	    !(atomic_fetch_and(&pool->asleep, ~bit) & bit))
-		return;
+	if (!(atomic_fetch_and(&pool->asleep, ~bit) & bit))
+		return false;
 	atomic_fetch_add(&w->bell, 1);
 	syscall(SYS_futex, &w->bell, FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0);
+	return true;
 }
 
-/*
- * The bell is read before the bit is set: who clears the bit rings, and a bell
- * that has rung since is not waited for. Who wakes passes it on, so that a
- * caller pays for one wake-up and no more.
- */
-static void sleep_until_roused(struct worker *w)
+/* Wakes up to most of the workers that have a share, if any sleep. */
+static void rouse_some(struct copy_pool *pool, uint32_t shares, unsigned int most)
 {
-	struct copy_pool *pool = w->pool;
-	uint32_t bell = atomic_load(&w->bell);
+	uint64_t mask = (1ull << (shares - 1)) - 1;
 
-	atomic_fetch_or(&pool->asleep, 1ull << w->index);
-	if (atomic_load(&w->state) != OPEN)
-		syscall(SYS_futex, &w->bell, FUTEX_WAIT_PRIVATE, bell, NULL, NULL, 0);
-	atomic_fetch_and(&pool->asleep, ~(1ull << w->index));
-	for (unsigned int i = 2 * w->index + 1; i <= 2 * w->index + 2; i++)
-		if (i < WORKERS_MAX && atomic_load(&pool->workers[i].state) == OPEN)
-			rouse(pool, i);
+	while (most) {
+		uint64_t asleep = atomic_load_explicit(&pool->asleep, memory_order_relaxed) & mask;
+
+		if (!asleep)
+			return;
+		most -= rouse(pool, (unsigned int)__builtin_ctzll(asleep));
+	}
+}
+
+/* The job of turn, if that is still the last. */
+static bool read_notice(const struct notice *notice, uint64_t turn, struct job *j)
+{
+	j->impl = atomic_load_explicit(&notice->impl, memory_order_relaxed);
+	j->dev = atomic_load_explicit(&notice->dev, memory_order_relaxed);
+	j->host = atomic_load_explicit(&notice->host, memory_order_relaxed);
+	j->n = atomic_load_explicit(&notice->n, memory_order_relaxed);
+	j->shares = atomic_load_explicit(&notice->shares, memory_order_relaxed);
+	j->per = atomic_load_explicit(&notice->per, memory_order_relaxed);
+	j->to = atomic_load_explicit(&notice->to, memory_order_relaxed);
+	atomic_thread_fence(memory_order_acquire);
+	return atomic_load_explicit(&notice->seq, memory_order_relaxed) == 2 * turn;
+}
+
+/* Returns the new turn. */
+static uint64_t publish(struct notice *notice, const struct job *j)
+{
+	uint64_t odd = atomic_load_explicit(&notice->seq, memory_order_relaxed) | 1;
+
+	atomic_store_explicit(&notice->seq, odd, memory_order_relaxed);
+	atomic_thread_fence(memory_order_release);
+	atomic_store_explicit(&notice->impl, j->impl, memory_order_relaxed);
+	atomic_store_explicit(&notice->dev, j->dev, memory_order_relaxed);
+	atomic_store_explicit(&notice->host, j->host, memory_order_relaxed);
+	atomic_store_explicit(&notice->n, j->n, memory_order_relaxed);
+	atomic_store_explicit(&notice->shares, j->shares, memory_order_relaxed);
+	atomic_store_explicit(&notice->per, j->per, memory_order_relaxed);
+	atomic_store_explicit(&notice->to, j->to, memory_order_relaxed);
+	atomic_store_explicit(&notice->seq, odd + 1, memory_order_release);
+	return (odd + 1) / 2;
+}
+
+/* Whether there is a job for w that it has not seen. */
+static bool look(struct worker *w, struct job *j)
+{
+	const struct notice *notice = &w->pool->notice;
+	uint64_t seq = atomic_load_explicit(&notice->seq, memory_order_acquire);
+
+	if (seq % 2 || seq / 2 == w->turn || !read_notice(notice, seq / 2, j))
+		return false;
+	w->turn = seq / 2;
+	return w->index + 1 < j->shares;
 }
 
 /* Looks for a job for a while. */
-static bool find_job(struct worker *w)
+static bool find_job(struct worker *w, struct job *j)
 {
 	uint64_t end = now_ns() + SPIN_NS;
 
 	do {
 		for (int i = 0; i < SPIN_STEPS; i++) {
-			if (claim(w, BUSY))
+			if (look(w, j))
 				return true;
 			pause_cpu();
 		}
@@ -203,35 +317,63 @@ static bool find_job(struct worker *w)
 	return false;
 }
 
+/*
+ * The bell is read before the bit is set: who clears the bit rings, and a bell
+ * that has rung since is not waited for. Who was woken wakes others, so that a
+ * caller pays for one wake-up and no more.
+ */
+static bool sleep_until_roused(struct worker *w, struct job *j)
+{
+	struct copy_pool *pool = w->pool;
+	uint32_t bell = atomic_load(&w->bell);
+	bool found;
+
+	atomic_fetch_or(&pool->asleep, 1ull << w->index);
+	found = look(w, j);
+	if (!found)
+		syscall(SYS_futex, &w->bell, FUTEX_WAIT_PRIVATE, bell, NULL, NULL, 0);
+	atomic_fetch_and(&pool->asleep, ~(1ull << w->index));
+	found = found || look(w, j);
+	if (found)
+		rouse_some(pool, j->shares, PASS_ON);
+	return found;
+}
+
+/* Its own share first. A share of one chunk is left to its thread and the caller. */
+static void take_part(struct worker *w, const struct job *j)
+{
+	uint32_t own = w->index + 1, chunk;
+	uint64_t turn = w->turn;
+
+	chunk = claim(&w->share, j, turn, ENTERED);
+	if (chunk == j->per)
+		return;
+	if (!j->to)
+		copy_fence_read_begin();
+	move(j, own, chunk);
+	use_up(w->pool, j, own, turn);
+	for (uint32_t i = 1; j->per > 1 && i < j->shares; i++)
+		use_up(w->pool, j, (own + i) % j->shares, turn);
+	if (j->to)
+		copy_fence_store();
+	else
+		copy_fence_read_end();
+	atomic_store_explicit(&w->done, turn, memory_order_release);
+}
+
 static void *work(void *arg)
 {
 	struct worker *w = arg;
+	struct job j;
 
 	prctl(PR_SET_NAME, "gdrcopy");
+	atomic_store(&w->tid, (pid_t)syscall(SYS_gettid));
 	for (;;) {
-		while (!find_job(w))
-			sleep_until_roused(w);
-		if (!w->job.to)
-			copy_fence_read_begin();
-		move(&w->job);
-		if (w->job.to)
-			copy_fence_store();
-		else
-			copy_fence_read_end();
-		atomic_store_explicit(&w->state, IDLE, memory_order_release);
+		while (!find_job(w, &j) && !sleep_until_roused(w, &j))
+			;
+		take_part(w, &j);
 	}
 	return NULL;
-}
-
-unsigned int copy_pool_cpus(void)
-{
-	unsigned long mask[128] = { 0 };	/* 8192 CPUs, as the kernel has at most */
-	unsigned int n = 0;
-	long len = syscall(SYS_sched_getaffinity, 0, sizeof(mask), mask);
-
-	for (size_t i = 0; len > 0 && i < (size_t)len / sizeof(mask[0]); i++)
-		n += (unsigned int)__builtin_popcountl(mask[i]);
-	return n ? n : 1;
 }
 
 static int start_worker(struct copy_pool *pool, unsigned int index)
@@ -286,6 +428,21 @@ static void block_all_but_faults(sigset_t *old)
 	pthread_sigmask(SIG_SETMASK, &set, old);
 }
 
+/* Two workers on one CPU would be worth one. The kernel moves them too late. */
+static void place_workers(struct copy_pool *pool, unsigned int count)
+{
+	struct copy_cpus *cpus = copy_cpus_new(count);
+
+	for (unsigned int i = 0; cpus && i < count; i++) {
+		pid_t tid;
+
+		while (!(tid = atomic_load(&pool->workers[i].tid)))
+			sched_yield();
+		copy_cpus_place(cpus, tid, i);
+	}
+	copy_cpus_free(cpus);
+}
+
 static unsigned int workers_wanted(void)
 {
 	unsigned int reads = atomic_load(&threads_from), writes = atomic_load(&threads_to);
@@ -331,73 +488,83 @@ int copy_pool_start(copy_pool_ref *ref, unsigned int most)
 		atomic_store(&pool->count, count + 1);
 	}
 	pthread_sigmask(SIG_SETMASK, &old, NULL);
+	place_workers(pool, count);
 	atomic_store_explicit(ref, pool, memory_order_release);
 	return rc;
 }
 
-/* How many threads do a copy of n bytes. */
-static unsigned int parts_of(struct copy_pool *pool, size_t n, bool to)
+/* How many threads have a share of a copy of n bytes. */
+static unsigned int shares_of(struct copy_pool *pool, size_t n, bool to)
 {
-	size_t parts = n / (to ? WRITE_PART : READ_PART);
+	size_t shares = n / (to ? WRITE_SHARE : READ_SHARE);
 	unsigned int most = atomic_load_explicit(&pool->count, memory_order_relaxed) + 1;
 	unsigned int wanted = atomic_load_explicit(to ? &threads_to : &threads_from,
 						   memory_order_relaxed);
 
 	if (most > wanted)
 		most = wanted;
-	return parts < most ? parts : most;
+	return shares < most ? (unsigned int)shares : most;
 }
 
-/* Where part i of parts begins: no two threads touch one line of the device. */
-static size_t cut(const void *dev, size_t n, size_t i, size_t parts)
+static uint32_t chunks_of(const struct job *j)
 {
-	size_t at = n / parts * i;
+	size_t per = j->n / j->shares / (j->to ? WRITE_CHUNK : READ_CHUNK);
 
-	if (i == 0)
-		return 0;
-	return i == parts ? n : at - ((uintptr_t)dev + at) % COPY_LINE;
+	if (per > CHUNKS_MAX)
+		return CHUNKS_MAX;
+	return per ? (uint32_t)per : 1;
 }
 
-static void part_of(struct job *part, const struct job *all, unsigned int i, unsigned int parts)
+static bool is_done(const struct worker *w, uint64_t turn)
 {
-	size_t from = cut(all->dev, all->n, i, parts);
-
-	*part = *all;
-	part->dev = (uint8_t *)all->dev + from;
-	part->host = (uint8_t *)all->host + from;
-	part->n = cut(all->dev, all->n, i + 1, parts) - from;
+	return atomic_load_explicit(&w->done, memory_order_acquire) == turn;
 }
 
-static void open_parts(struct copy_pool *pool, const struct job *all, unsigned int parts)
+/* Whether w, whose share is used up, is at turn. */
+static bool is_at(const struct worker *w, uint64_t turn)
 {
-	uint64_t mask = ((1ull << (parts - 1)) - 1), asleep;
+	uint64_t word = atomic_load_explicit(&w->share, memory_order_acquire);
 
-	for (unsigned int i = 1; i < parts; i++) {
-		struct worker *w = &pool->workers[i - 1];
-
-		part_of(&w->job, all, i, parts);
-		atomic_store_explicit(&w->state, OPEN, memory_order_release);
-	}
-	asleep = atomic_load_explicit(&pool->asleep, memory_order_relaxed) & mask;
-	if (asleep)
-		rouse(pool, (unsigned int)__builtin_ctzll(asleep));
+	return word >> TURN_SHIFT == turn && (word & ENTERED) && !is_done(w, turn);
 }
 
-/* Does the part that a worker has not begun, or waits for it. */
-static void close_part(struct worker *w, bool undone)
+/* Waits until no worker is at turn, of which every share is used up. */
+static void wait_for(struct copy_pool *pool, unsigned int workers, uint64_t turn)
 {
 	unsigned int steps = 0;
 
-	if (claim(w, IDLE)) {
-		if (!undone)
-			move(&w->job);
-		return;
-	}
-	while (atomic_load_explicit(&w->state, memory_order_acquire) != IDLE) {
-		pause_cpu();
-		if (++steps % WAIT_STEPS == 0)
-			sched_yield();
-	}
+	for (unsigned int i = 0; i < workers; i++)
+		while (!is_done(&pool->workers[i], turn) && is_at(&pool->workers[i], turn)) {
+			pause_cpu();
+			if (++steps % WAIT_STEPS == 0)
+				sched_yield();
+		}
+}
+
+/* Workers hear of a turn later than the caller begins it, so they end it later. */
+static void give_time(struct copy_pool *pool, unsigned int workers, uint64_t turn)
+{
+	uint64_t end = now_ns() + GRACE_NS;
+
+	for (unsigned int i = 0; i < workers; i++)
+		while (!is_done(&pool->workers[i], turn))
+			if (now_ns() >= end)
+				return;
+}
+
+static void share_out(struct copy_pool *pool, const struct job *j)
+{
+	uint64_t turn = publish(&pool->notice, j);
+	unsigned int workers = j->shares - 1;
+
+	rouse_some(pool, j->shares, 1);
+	use_up(pool, j, 0, turn);
+	if (j->per == 1)
+		give_time(pool, workers, turn);
+	for (unsigned int i = 0; i < workers; i++)
+		if (!is_done(&pool->workers[i], turn))
+			use_up(pool, j, i + 1, turn);
+	wait_for(pool, workers, turn);
 }
 
 static bool take(struct copy_pool *pool, const void *owner)
@@ -418,33 +585,39 @@ static void drop(struct copy_pool *pool)
 void copy_pool_copy(struct copy_pool *pool, const void *owner, const struct copy_impl *impl,
 		    void *dev, void *host, size_t n, bool to)
 {
-	struct job all = { .impl = impl, .dev = dev, .host = host, .n = n, .to = to }, own;
+	struct job j = {
+		.impl = impl, .dev = dev, .host = host, .n = n, .shares = 1, .per = 1, .to = to,
+	};
 	size_t least = atomic_load_explicit(to ? &copy_least_shared_to : &copy_least_shared_from,
 					    memory_order_relaxed);
-	unsigned int parts;
 
-	if (!pool || !take(pool, owner)) {
-		move(&all);
+	if (!pool || n < least || !take(pool, owner)) {
+		move(&j, 0, 0);
 		return;
 	}
-	parts = n < least ? 1 : parts_of(pool, n, to);
-	if (parts > 1) {
-		open_parts(pool, &all, parts);
-		part_of(&own, &all, 0, parts);
-		move(&own);
-		while (--parts)
-			close_part(&pool->workers[parts - 1], false);
-	} else {
-		move(&all);
-	}
+	j.shares = shares_of(pool, n, to);
+	j.per = chunks_of(&j);
+	if (j.shares > 1)
+		share_out(pool, &j);
+	else
+		move(&j, 0, 0);
 	drop(pool);
 }
 
 void copy_pool_settle(struct copy_pool *pool, const void *owner)
 {
+	struct job j;
+	uint64_t turn;
+
 	if (!pool || atomic_load_explicit(&pool->owner, memory_order_relaxed) != (uintptr_t)owner)
 		return;
-	for (unsigned int i = 0; i < atomic_load(&pool->count); i++)
-		close_part(&pool->workers[i], true);
+	turn = atomic_load_explicit(&pool->notice.seq, memory_order_relaxed) / 2;
+	/* Else it was left while it wrote the notice: nobody is at it. */
+	if (read_notice(&pool->notice, turn, &j)) {
+		for (uint32_t share = 0; share < j.shares; share++)
+			while (claim(word_of(pool, share), &j, turn, 0) < j.per)
+				;
+		wait_for(pool, j.shares ? j.shares - 1 : 0, turn);
+	}
 	drop(pool);
 }

@@ -3,10 +3,9 @@
  * copy_pool.h - threads that share long copies. There are none unless the host
  * asks for them.
  *
- * The thread that copies is the caller; it does a part itself. A part is done by
- * whoever claims it first, its worker or the caller, so a worker that sleeps or
- * is not on a CPU never holds a copy up. Workers that have nothing to do sleep
- * after a short while.
+ * The thread that copies is the caller; it does a share itself, and what of the
+ * others' no worker has begun, so a worker that sleeps or is not on a CPU never
+ * holds a copy up. Workers that have nothing to do sleep after a short while.
  */
 #ifndef GDR_COPY_POOL_H
 #define GDR_COPY_POOL_H
@@ -46,9 +45,6 @@ int copy_pool_want_env(const char **bad);
 /* Whether the pool, which may be NULL, has fewer workers than are wanted. */
 bool copy_pool_short(struct copy_pool *pool);
 
-/* How many CPUs this thread, and so one that it starts, may run on. */
-unsigned int copy_pool_cpus(void);
-
 /*
  * Makes the pool of *ref have as many workers as are wanted, but less than most,
  * which is not 0. Calls for one ref take turns. Returns 0; ENOMEM or EAGAIN when
@@ -69,7 +65,7 @@ void copy_pool_copy(struct copy_pool *pool, const void *owner, const struct copy
 
 /*
  * Ends the copy that owner left in the midst by siglongjmp, if there is one: when
- * it returns, no worker is at it, and parts that none had begun are not done.
+ * it returns, no worker is at it, and what none had begun is not done.
  */
 void copy_pool_settle(struct copy_pool *pool, const void *owner);
 

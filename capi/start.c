@@ -8,6 +8,7 @@
  * uses the core in that one. docs/design.md has the picture.
  */
 #define _GNU_SOURCE
+#include "copy_cpus.h"
 #include "front.h"
 #include "guest.h"
 
@@ -397,7 +398,7 @@ int gdr_front_start_threads(struct gdr_front *front)
 	if (!copy_pool_short(atomic_load(&front->pool)))
 		return 0;
 	pthread_mutex_lock(&front->lock);
-	rc = copy_pool_start(&front->pool, copy_pool_cpus());
+	rc = copy_pool_start(&front->pool, copy_cpus_allowed());
 	pthread_mutex_unlock(&front->lock);
 	if (rc == ERANGE) {
 		gdr_log(GDR_LOG_WARN, "fewer threads share a copy than were asked for: the thread that starts them may run on too few CPUs; let it run on more");

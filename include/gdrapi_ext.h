@@ -78,8 +78,9 @@ int gdr_mem_get_device_ptr(gdr_t g, gdr_mem_t mem, unsigned long *dptr,
  *
  * The threads start with the next gdr_map, or at once when the library is open;
  * a copy itself starts none. They sleep when there is nothing to do, and stay.
- * They may run where the thread that starts them may, and there are never more
- * of them than it has CPUs less one.
+ * They run on the CPUs that the thread which starts them may use, those of its
+ * NUMA node if they are enough, each on some of its own. There are never more of
+ * them than it has CPUs less one.
  *
  * Reads from 4 KiB and writes from 64 KiB on to write-combined memory are
  * shared, one copy at a time: others that run at the same time are not. What a

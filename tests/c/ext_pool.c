@@ -6,15 +6,19 @@
  * Built a second time with ThreadSanitizer. That does not see the accesses of
  * assembly, so there the routine is "portable".
  */
+#define _GNU_SOURCE
 #include <errno.h>
 #include <pthread.h>
+#include <sched.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
+#include "copy_cpus.h"
 #include "copy_fence.h"
 #include "copy_pool.h"
 #include "sanity_tap.h"
@@ -22,6 +26,7 @@
 #define MOST (256u << 10)
 #define GUARD 1024u
 #define CALLERS 4
+#define PLACED_MAX 16
 #define ROUNDS 300
 
 static copy_pool_ref ref;
@@ -229,6 +234,62 @@ static bool left_copy_is_settled(void)
 	return ok;
 }
 
+static _Atomic pid_t tids[PLACED_MAX];
+static _Atomic bool placed;
+
+static void *be_placed(void *arg)
+{
+	atomic_store(&tids[(uintptr_t)arg], (pid_t)syscall(SYS_gettid));
+	while (!atomic_load(&placed))
+		usleep(500);
+	return NULL;
+}
+
+/* Whether each of n threads has CPUs that are of may, and that no other has. */
+static bool have_cpus_apart(unsigned int n, cpu_set_t may)
+{
+	for (unsigned int i = 0; i < n; i++) {
+		cpu_set_t own, both;
+
+		if (sched_getaffinity(atomic_load(&tids[i]), sizeof(own), &own))
+			return false;
+		CPU_AND(&both, &own, &may);
+		if (!CPU_COUNT(&own) || !CPU_EQUAL(&own, &both))
+			return false;
+		CPU_XOR(&may, &may, &own);
+	}
+	return true;
+}
+
+/* As many threads as go beside this one, with a CPU for each at least. */
+static bool threads_are_kept_apart(void)
+{
+	unsigned int n = copy_cpus_allowed() - 1;
+	struct copy_cpus *cpus;
+	pthread_t t[PLACED_MAX];
+	cpu_set_t may;
+	bool ok;
+
+	if (n > PLACED_MAX)
+		n = PLACED_MAX;
+	ok = !sched_getaffinity(0, sizeof(may), &may) && !copy_cpus_new(CPU_COUNT(&may));
+	cpus = n ? copy_cpus_new(n) : NULL;
+	for (uintptr_t i = 0; i < n; i++) {
+		if (pthread_create(&t[i], NULL, be_placed, (void *)i))
+			exit(1);
+		while (!atomic_load(&tids[i]))
+			usleep(100);
+		if (cpus)
+			copy_cpus_place(cpus, atomic_load(&tids[i]), (unsigned int)i);
+	}
+	ok = ok && (!n || cpus) && have_cpus_apart(n, may);
+	copy_cpus_free(cpus);
+	atomic_store(&placed, true);
+	for (unsigned int i = 0; i < n; i++)
+		pthread_join(t[i], NULL);
+	return ok;
+}
+
 static double cpu_seconds(void)
 {
 	struct timespec t;
@@ -273,6 +334,7 @@ int main(void)
 	tap_ok(&t, busy_pool_is_left_alone(), "a busy pool is not waited for");
 	tap_ok(&t, left_copy_is_settled(), "a left copy ends with its workers");
 	tap_ok(&t, callers_are_right(), "the pool goes on after that");
+	tap_ok(&t, threads_are_kept_apart(), "threads are kept apart");
 	tap_ok(&t, idle_takes_no_cpu(), "64 idle threads take no CPU");
 	return tap_done(&t);
 }
