@@ -137,12 +137,12 @@ static inline bool confirms(struct gdr_caches *all, const struct range *r, uint6
 	*va = atomic_load_explicit(&r->va, memory_order_acquire) + (addr - start);
 	good &= atomic_load_explicit(&all->slots[handle & (GDR_SLOT_COUNT - 1)].key,
 				     memory_order_acquire) == handle;
-	return good && !(atomic_load_explicit(&r->state, memory_order_relaxed) & RETIRED);
+	return good && range_is_there(r, handle);
 }
 
 /*
  * The handle of a range that has the bytes, and a hold of it; 0: there is none.
- * A miss may have held a retired range for a moment: the caller settles.
+ * A miss may have held a range that was to go, for a moment: the caller makes room.
  */
 static inline uint64_t find_and_hold(struct gdr_caches *all, struct cache *cache, uint64_t addr,
 				     uint64_t size, uint64_t id, uint64_t *va)
@@ -473,6 +473,8 @@ static void insert(struct gdr_caches *all, struct cache *cache, const struct pla
 	uint32_t n, at;
 
 	retire_useless(all, cache, p, true);
+	/* It is, but for a range of this place that the caller has unpinned. */
+	atomic_fetch_or(&r->state, RETIRED);
 	atomic_store_explicit(&r->start, p->start, memory_order_release);
 	atomic_store_explicit(&r->end, p->end, memory_order_release);
 	atomic_store_explicit(&r->id, p->id, memory_order_release);
@@ -508,6 +510,8 @@ static int add(struct gdr_caches *all, struct cache *cache, uint64_t addr, uint6
 		return refuse("gdr_cache_get", "the memory was freed while it was being pinned", EINVAL);
 	}
 	insert(all, cache, &p, &new);
+	/* What was held before the pinning may be held no more. */
+	make_room(all, cache, 0);
 	gdr_front_mapped(atomic_load(&gdr_front_page), cache->core, cache->g, new.handle);
 	*handle = new.handle;
 	*va = new.va + (addr - p.start);
@@ -538,7 +542,7 @@ static int get_locked(struct gdr_caches *all, struct cache *cache, uint64_t addr
 	if (!find_driver(all))
 		return refuse("gdr_cache_get", "this process has not loaded libcuda.so.1, which knows what memory is",
 			      ENOTSUP);
-	drop_retired(all, cache);
+	make_room(all, cache, 0);
 	rc = buffer_id(all, addr, &here.id);
 	if (!rc) {
 		/* Another thread may have pinned it by now. */
@@ -552,6 +556,17 @@ static int get_locked(struct gdr_caches *all, struct cache *cache, uint64_t addr
 	gdr_log(GDR_LOG_ERROR, "gdr_cache_get: the CUDA driver answers %d for the memory at %#lx: give the address of GPU memory (errno %d)",
 		rc, addr, errno_of(rc));
 	return errno_of(rc);
+}
+
+static void flush(struct gdr_caches *all, struct cache *cache)
+{
+	drop_retired(all, cache);
+	for (uint32_t i = atomic_load(&cache->count); i--; ) {
+		uint64_t handle = atomic_load(&cache->spans[i].handle);
+
+		if (range_retire(range_of(all, handle), handle, false))
+			retire(all, cache, i);
+	}
 }
 
 /* Unpins all that is left, held or not. */
@@ -592,9 +607,7 @@ static int do_locked(struct gdr_caches *all, struct cache *cache, struct request
 		make_room(all, cache, 0);
 		return 0;
 	case FLUSH:
-		drop_retired(all, cache);
-		while (evict(all, cache))
-			;
+		flush(all, cache);
 		return 0;
 	case CLOSE:
 		empty(all, cache);

@@ -136,6 +136,14 @@ static inline bool range_retire(struct range *r, uint64_t handle, bool held_too)
 	return true;
 }
 
+/* Whether the range of handle was there all the time since it was held. */
+static inline bool range_is_there(const struct range *r, uint64_t handle)
+{
+	uint64_t state = atomic_load_explicit(&r->state, memory_order_relaxed);
+
+	return same_generation(state, state_of(handle)) && !(state & RETIRED);
+}
+
 /* How many holds the range of handle has, retired or not. */
 static inline uint64_t range_holds(struct range *r, uint64_t handle)
 {

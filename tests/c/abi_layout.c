@@ -21,6 +21,7 @@ _Static_assert(GPU_PAGE_OFFSET == 0xffff, "offset in a GPU page");
 _Static_assert(sizeof(gdr_t) == 8, "gdr_t is a pointer");
 _Static_assert(sizeof(gdr_mh_t) == 8, "gdr_mh_t fits a register");
 _Static_assert(sizeof(gdr_mem_t) == 8, "gdr_mem_t fits a register");
+_Static_assert(sizeof(gdr_cache_t) == 8, "gdr_cache_t fits a register");
 _Static_assert(sizeof(gdr_attr_t) == 4, "enums are ints");
 _Static_assert(sizeof(gdr_info_t) == sizeof(gdr_info_v2_t), "gdr_info_t is v2");
 

@@ -18,6 +18,7 @@
 #include "bench_vk.h"
 
 #define STEPS 32
+#define ROW 1000		/* calls that are timed together */
 #define MIN_SAMPLES 3
 
 static const struct bench_tool tool = {
@@ -34,7 +35,8 @@ static const struct bench_tool tool = {
 		"  smallest sample and P50 the median. The first gdr_open and the first round\n"
 		"  of a size are not part of them. gdr_open 'first' is the first one of the\n"
 		"  process, 'again' when none is open. The hit of the registration cache is the\n"
-		"  second one after a miss, and has a cuPointerGetAttribute(BUFFER_ID) in it.\n"
+		"  second one after a miss, and has a cuPointerGetAttribute(BUFFER_ID) in it; of\n"
+		"  those 'in a row', 1000 are timed together, and what one takes is shown.\n"
 		"  The calls beneath are made by this program itself on the same memory: those\n"
 		"  of the backend in use that can be made from outside of the library.",
 };
@@ -146,6 +148,30 @@ static int cache_hit(struct life *l)
 	return rc ? rc : gdr_cache_put(l->cache, mh);
 }
 
+/* What one of ROW calls takes; reading the clock once for all of them is nothing. */
+static void add_row(struct life *l, const char *op, const char *who, uint64_t ticks)
+{
+	step_add(l, op, who, ticks / ROW + bench_clock_cost());
+}
+
+static void hits_in_a_row(struct life *l)
+{
+	unsigned long long id;
+	uint64_t t0;
+	int rc = 0;
+
+	t0 = bench_ticks();
+	for (int i = 0; i < ROW; i++)
+		rc |= cache_hit(l);
+	add_row(l, "gdr_cache_get + put, hits in a row", "gdrcopy", bench_ticks() - t0);
+	bench_rc(rc, "gdr_cache_get");
+	t0 = bench_ticks();
+	for (int i = 0; i < ROW; i++)
+		rc |= l->gpu.cu.pointer_attribute(&id, CU_ATTR_BUFFER_ID, l->buf.addr);
+	add_row(l, "BUFFER_ID queries in a row", "driver", bench_ticks() - t0);
+	bench_cu(&l->gpu, rc, "cuPointerGetAttribute");
+}
+
 /* The first hit after a miss is not timed: it finds nothing in the CPU's caches. */
 static void cache_round(struct life *l)
 {
@@ -158,6 +184,7 @@ static void cache_round(struct life *l)
 	bench_rc(gdr_cache_put(l->cache, mh), "gdr_cache_put");
 	bench_rc(cache_hit(l), "gdr_cache_get");
 	GDR(l, "gdr_cache_get + put, hit", cache_hit(l));
+	hits_in_a_row(l);
 	GDR(l, "gdr_cache_flush", gdr_cache_flush(l->cache));
 }
 
