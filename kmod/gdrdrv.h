@@ -60,9 +60,11 @@ extern int gdr_use_persistent;
  * - inode is the file's own, so its address_space holds the mappings of this
  *   file alone. The file has a reference, and so has every region.
  * - mrs maps a handle to its region; each entry owns one reference to it.
- * - next_handle only grows, under xa_lock of mrs; no handle is used twice.
- * - vmas counts the VMAs of all regions. Each holds a reference to the file,
- *   taken before it is counted and dropped after it no longer is.
+ * - next_handle only grows, under xa_lock of mrs, but for the handle of a pin
+ *   that failed; no handle that user space was given is used twice.
+ * - vmas counts the VMAs of all regions in its low half, and in its high half
+ *   how often that changed. Each VMA holds a reference to the file, taken
+ *   before it is counted and dropped after it no longer is.
  */
 struct gdr_file {
 	pid_t owner_tgid;
@@ -70,8 +72,22 @@ struct gdr_file {
 	struct inode *inode;
 	struct xarray mrs;
 	u64 next_handle;
-	atomic_long_t vmas;
+	atomic64_t vmas;
 };
+
+#define GDR_VMAS_CHANGE (1LL << 32)
+
+static inline void gdr_file_add_vma(struct gdr_file *f)
+{
+	smp_mb__before_atomic();	/* its reference to the file was first */
+	atomic64_add(GDR_VMAS_CHANGE + 1, &f->vmas);
+}
+
+static inline void gdr_file_drop_vma(struct gdr_file *f)
+{
+	atomic64_add(GDR_VMAS_CHANGE - 1, &f->vmas);
+	smp_mb__after_atomic();		/* its reference goes later */
+}
 
 enum gdr_mr_state {
 	GDR_MR_PINNING,		/* the GPU driver has not answered yet */

@@ -30,11 +30,11 @@
 
 int gdr_dbg_enabled;
 module_param_named(dbg_enabled, gdr_dbg_enabled, int, 0444);
-MODULE_PARM_DESC(dbg_enabled, "Log every call (default 0)");
+MODULE_PARM_DESC(dbg_enabled, "Log every request and its answer (default 0)");
 
 int gdr_info_enabled;
 module_param_named(info_enabled, gdr_info_enabled, int, 0444);
-MODULE_PARM_DESC(info_enabled, "Log what is worth knowing (default 0)");
+MODULE_PARM_DESC(info_enabled, "Log why a request is refused (default 0)");
 
 int gdr_use_persistent = 1;
 module_param_named(use_persistent_mapping, gdr_use_persistent, int, 0444);
@@ -76,8 +76,11 @@ static u64 gdr_current_start(void)
 
 bool gdr_file_is_owner(const struct gdr_file *f)
 {
-	return f->owner_tgid == current->tgid &&
-	       f->owner_start == gdr_current_start();
+	if (f->owner_tgid == current->tgid &&
+	    f->owner_start == gdr_current_start())
+		return true;
+	gdr_info("process %d did not open this file\n", current->tgid);
+	return false;
 }
 
 static int gdr_open(struct inode *inode, struct file *filp)
@@ -119,12 +122,16 @@ static int gdr_open(struct inode *inode, struct file *filp)
 static int gdr_flush(struct file *filp, fl_owner_t id)
 {
 	struct gdr_file *f = filp->private_data;
-	long vmas, refs;
+	s64 vmas;
+	long refs;
 
-	vmas = atomic_long_read(&f->vmas);
+	vmas = atomic64_read(&f->vmas);
+	smp_rmb();	/* pairs with gdr_file_add_vma and _drop_vma */
 	refs = file_count(filp);
-	/* Two equal readings: refs was not taken amid a change. */
-	if (vmas == atomic_long_read(&f->vmas) && refs == vmas + 1)
+	smp_rmb();	/* likewise */
+	/* Two equal readings: nothing changed between them. */
+	if (vmas == atomic64_read(&f->vmas) &&
+	    refs == (long)lower_32_bits(vmas) + 1)
 		gdr_mr_unpin_all(f);
 	return 0;
 }
@@ -133,6 +140,7 @@ static int gdr_release(struct inode *inode, struct file *filp)
 {
 	struct gdr_file *f = filp->private_data;
 
+	gdr_dbg("the file of %d ends\n", f->owner_tgid);
 	gdr_mr_unpin_all(f);
 	xa_destroy(&f->mrs);
 	/* The VFS still looks at f_mapping after this. */
@@ -321,6 +329,7 @@ static int gdr_ioc_attr(void __user *arg)
 		p.val = gdr_nvp2p_force_pcie();
 		break;
 	default:
+		gdr_info("there is no attribute %u\n", p.attr);
 		return -EINVAL;
 	}
 	return copy_to_user(arg, &p, sizeof(p)) ? -EFAULT : 0;
@@ -346,6 +355,9 @@ static int gdr_ioc_req_type(struct gdr_file *f, void __user *arg)
 		mr->want = p.type;
 	up_write(&mr->lock);
 	gdr_mr_put(mr);
+	if (ret)
+		gdr_info("mapping type %u: the buffer %s\n", p.type,
+			 ret == -EBUSY ? "is mapped" : "cannot have it");
 	return ret;
 }
 
@@ -359,15 +371,10 @@ static int gdr_ioc_version(void __user *arg)
 	return copy_to_user(arg, &p, sizeof(p)) ? -EFAULT : 0;
 }
 
-static long gdr_ioctl(struct file *filp, unsigned int cmd, unsigned long arg)
+static int gdr_request(struct gdr_file *f, unsigned int cmd, void __user *to)
 {
-	struct gdr_file *f = filp->private_data;
-	void __user *to = (void __user *)arg;
-
-	if (!gdr_file_is_owner(f)) {
-		gdr_dbg("process %d did not open this file\n", current->tgid);
+	if (!gdr_file_is_owner(f))
 		return -EACCES;
-	}
 	switch (cmd) {
 	case GDRDRV_IOC_PIN:
 		return gdr_ioc_pin(f, to);
@@ -388,9 +395,17 @@ static long gdr_ioctl(struct file *filp, unsigned int cmd, unsigned long arg)
 	case GDRDRV_IOC_VERSION:
 		return gdr_ioc_version(to);
 	default:
-		gdr_dbg("unknown request %#x\n", cmd);
+		gdr_info("unknown request %#x\n", cmd);
 		return -ENOTTY;
 	}
+}
+
+static long gdr_ioctl(struct file *filp, unsigned int cmd, unsigned long arg)
+{
+	int ret = gdr_request(filp->private_data, cmd, (void __user *)arg);
+
+	gdr_dbg("request %#x of %d: %d\n", cmd, current->tgid, ret);
+	return ret;
 }
 
 static const struct file_operations gdr_fops = {

@@ -207,19 +207,12 @@ static pgprot_t gdr_prot(struct vm_area_struct *vma,
 	return __pgprot(__sme_clr(pgprot_val(prot)));
 }
 
-static atomic_long_t *gdr_file_vmas(const struct vm_area_struct *vma)
-{
-	struct gdr_file *f = vma->vm_file->private_data;
-
-	return &f->vmas;
-}
-
 static void gdr_vm_open(struct vm_area_struct *vma)
 {
 	struct gdr_mr *mr = vma->vm_private_data;
 
 	gdr_mr_get(mr);
-	atomic_long_inc(gdr_file_vmas(vma));
+	gdr_file_add_vma(vma->vm_file->private_data);
 	down_write(&mr->lock);
 	mr->vmas++;
 	up_write(&mr->lock);
@@ -233,7 +226,7 @@ static void gdr_vm_close(struct vm_area_struct *vma)
 	if (!--mr->vmas)
 		mr->type = GDRDRV_MAPPING_NONE;
 	up_write(&mr->lock);
-	atomic_long_dec(gdr_file_vmas(vma));
+	gdr_file_drop_vma(vma->vm_file->private_data);
 	gdr_mr_put(mr);
 }
 
@@ -323,40 +316,58 @@ static int gdr_mmap_locked(struct gdr_mr *mr, struct vm_area_struct *vma)
 	return 0;
 }
 
-int gdr_mmap(struct file *filp, struct vm_area_struct *vma)
+static int gdr_mmap_mr(struct gdr_mr *mr, struct vm_area_struct *vma)
 {
-	struct gdr_file *f = filp->private_data;
-	struct gdr_mr *mr;
-	int ret = -EINVAL;
+	int ret;
 
-	if (!gdr_file_is_owner(f))
-		return -EACCES;
-	if (!(vma->vm_flags & VM_MAYSHARE))
-		return -EINVAL;
-	/* Some programs ask for execution of all they read; let them, without. */
-	if ((vma->vm_flags & VM_EXEC) &&
-	    !(current->personality & READ_IMPLIES_EXEC))
-		return -EPERM;
-
-	mr = gdr_mr_find(f, vma->vm_pgoff);
-	if (!mr)
-		return -EINVAL;
 	if (mr->addr != mr->start) {
 		gdr_info("a buffer must begin on a 64 KiB boundary to be mapped\n");
-		goto put;
+		return -EINVAL;
 	}
-	if (vma->vm_end - vma->vm_start > mr->size)
-		goto put;
+	if (vma->vm_end - vma->vm_start > mr->size) {
+		gdr_info("the mapping is longer than the buffer\n");
+		return -EINVAL;
+	}
 	down_write(&mr->lock);
 	ret = gdr_mmap_locked(mr, vma);
 	up_write(&mr->lock);
 	if (ret)
-		goto put;
-	/* The VMA keeps the reference. */
-	atomic_long_inc(&f->vmas);
-	return 0;
+		gdr_info("the buffer is mapped, or gone: %d\n", ret);
+	return ret;
+}
 
-put:
-	gdr_mr_put(mr);
+static int gdr_mmap_checked(struct gdr_file *f, struct vm_area_struct *vma)
+{
+	struct gdr_mr *mr;
+	int ret;
+
+	if (!gdr_file_is_owner(f))
+		return -EACCES;
+	if (!(vma->vm_flags & VM_MAYSHARE)) {
+		gdr_info("a mapping must be shared\n");
+		return -EINVAL;
+	}
+	/* Some programs ask for execution of all they read; let them, without. */
+	if ((vma->vm_flags & VM_EXEC) &&
+	    !(current->personality & READ_IMPLIES_EXEC)) {
+		gdr_info("a mapping cannot be executed\n");
+		return -EPERM;
+	}
+	mr = gdr_mr_find(f, vma->vm_pgoff);
+	if (!mr)
+		return -EINVAL;
+	ret = gdr_mmap_mr(mr, vma);
+	if (ret)
+		gdr_mr_put(mr);
+	else
+		gdr_file_add_vma(f);	/* and the VMA keeps the reference */
+	return ret;
+}
+
+int gdr_mmap(struct file *filp, struct vm_area_struct *vma)
+{
+	int ret = gdr_mmap_checked(filp->private_data, vma);
+
+	gdr_dbg("mmap of %#lx by %d: %d\n", vma->vm_pgoff, current->tgid, ret);
 	return ret;
 }

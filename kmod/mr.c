@@ -31,18 +31,27 @@ void gdr_mr_put(struct gdr_mr *mr)
 	kref_put(&mr->ref, gdr_mr_free);
 }
 
+static void gdr_no_handle(u64 handle)
+{
+	gdr_info("no buffer of this file has the handle %#llx\n", handle);
+}
+
 /* The region with that very handle, with a reference; else NULL. */
 struct gdr_mr *gdr_mr_find(struct gdr_file *f, u64 handle)
 {
 	struct gdr_mr *mr;
 
-	if (!handle || handle >= GDR_HANDLE_END)
+	if (!handle || handle >= GDR_HANDLE_END) {
+		gdr_no_handle(handle);
 		return NULL;
+	}
 	xa_lock(&f->mrs);
 	mr = xa_load(&f->mrs, handle);
 	if (mr)
 		kref_get(&mr->ref);
 	xa_unlock(&f->mrs);
+	if (!mr)
+		gdr_no_handle(handle);
 	return mr;
 }
 
@@ -88,24 +97,44 @@ static int gdr_mr_take_handle(struct gdr_file *f, struct gdr_mr *mr)
 	return ret;
 }
 
+/*
+ * The pin failed, so nobody was given the handle. If none came after it, the
+ * next pin has it: failures without end must not use up all there are.
+ */
+static void gdr_mr_return_handle(struct gdr_file *f, const struct gdr_mr *mr)
+{
+	u64 span = mr->size >> PAGE_SHIFT;
+
+	xa_lock(&f->mrs);
+	if (f->next_handle == mr->handle + span)
+		f->next_handle = mr->handle;
+	xa_unlock(&f->mrs);
+}
+
+/* Round what is asked for to GPU pages; false if it is no range of addresses. */
+static bool gdr_mr_range(const struct gdr_pin_args *args, u64 *start, u64 *end)
+{
+	if (!args->addr || !args->size ||
+	    args->addr + args->size < args->addr)
+		return false;
+	*start = args->addr & GPU_PAGE_MASK;
+	*end = (args->addr + args->size + GDRDRV_GPU_PAGE_SIZE - 1) &
+	       GPU_PAGE_MASK;
+	/* A page table counts its pages in 32 bits. */
+	return *end && (*end - *start) >> GDRDRV_GPU_PAGE_SHIFT <= U32_MAX;
+}
+
 static struct gdr_mr *gdr_mr_alloc(struct gdr_file *f,
 				   const struct gdr_pin_args *args)
 {
 	struct gdr_mr *mr;
 	u64 start, end;
 
-	if (!args->addr || !args->size ||
-	    args->addr + args->size < args->addr)
+	if (!gdr_mr_range(args, &start, &end)) {
+		gdr_info("%llu bytes at %#llx are no range of addresses\n",
+			 args->size, args->addr);
 		return ERR_PTR(-EINVAL);
-	start = args->addr & GPU_PAGE_MASK;
-	end = (args->addr + args->size + GDRDRV_GPU_PAGE_SIZE - 1) &
-	      GPU_PAGE_MASK;
-	if (!end)
-		return ERR_PTR(-EINVAL);
-	/* A page table counts its pages in 32 bits. */
-	if ((end - start) >> GDRDRV_GPU_PAGE_SHIFT > U32_MAX)
-		return ERR_PTR(-EINVAL);
-
+	}
 	mr = kzalloc(sizeof(*mr), GFP_KERNEL_ACCOUNT);
 	if (!mr)
 		return ERR_PTR(-ENOMEM);
@@ -126,12 +155,15 @@ static struct gdr_mr *gdr_mr_alloc(struct gdr_file *f,
 
 static int gdr_mr_check_flags(const struct gdr_pin_args *args)
 {
-	if (args->flags & ~GDRDRV_PIN_FORCE_PCIE)
+	if (args->flags & ~GDRDRV_PIN_FORCE_PCIE ||
+	    (args->flags && !gdr_nvp2p_force_pcie())) {
+		gdr_info("flags %#x are not supported\n", args->flags);
 		return -EINVAL;
-	if (args->flags && !gdr_nvp2p_force_pcie())
+	}
+	if (gdr_nvp2p_persistent() && (args->p2p_token || args->va_space)) {
+		gdr_info("persistent mappings take no token\n");
 		return -EINVAL;
-	if (gdr_nvp2p_persistent() && (args->p2p_token || args->va_space))
-		return -EINVAL;
+	}
 	return 0;
 }
 
@@ -170,17 +202,19 @@ int gdr_mr_pin(struct gdr_file *f, const struct gdr_pin_args *args, u64 *handle)
 	ret = gdr_nvp2p_get(mr, args->flags);
 	mr->tm_cycles = gdr_cycles() - before;
 	if (ret)
-		goto drop;
+		goto handle;
 	*handle = mr->handle;
 	ret = gdr_mr_publish(f, mr);
 	if (ret)
-		goto put;
+		goto unpin;
 	gdr_dbg("handle %#llx: %llu bytes\n", *handle, args->size);
 	return 0;
 
-put:
+unpin:
 	gdr_mr_kill(mr, false);
 	gdr_nvp2p_put(mr);
+handle:
+	gdr_mr_return_handle(f, mr);
 drop:
 	gdr_mr_put(mr);
 	return ret;
@@ -198,11 +232,11 @@ int gdr_mr_unpin(struct gdr_file *f, u64 handle)
 {
 	struct gdr_mr *mr;
 
-	if (!handle || handle >= GDR_HANDLE_END)
+	mr = handle < GDR_HANDLE_END ? xa_erase(&f->mrs, handle) : NULL;
+	if (!mr) {
+		gdr_no_handle(handle);
 		return -EINVAL;
-	mr = xa_erase(&f->mrs, handle);
-	if (!mr)
-		return -EINVAL;
+	}
 	gdr_mr_end(mr);
 	return 0;
 }

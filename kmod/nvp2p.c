@@ -240,7 +240,7 @@ int gdr_nvp2p_get(struct gdr_mr *mr, u32 flags)
 	ret = mr->persistent ? gdr_get_persistent(mr, flags) :
 			       gdr_get_traditional(mr);
 	if (ret) {
-		gdr_dbg("the GPU driver refused: %d\n", ret);
+		gdr_info("the GPU driver refused to pin: %d\n", ret);
 		gdr_pages_gone(mr);
 		/* ENOTSUPP is the kernel's own; no C library knows it. */
 		return ret == -ENOTSUPP ? -EOPNOTSUPP : ret;
