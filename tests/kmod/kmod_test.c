@@ -7,7 +7,8 @@
  *	kmod_test [-l] [-t name] [-k kills] [-f fuzz rounds] [-s seed]
  *
  * Each test runs in a child of its own. After each, nothing may be left: no
- * allocation, no page table, no held pages, no broken rule of nv-p2p.
+ * allocation, no page table, no held pages, no broken rule of nv-p2p, and no
+ * complaint in the kernel's log.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -238,6 +239,17 @@ static int held(void)
 	fclose(f);
 	return n;
 }
+
+struct thread_arg {
+	int fd;
+	uint64_t va;
+	uint64_t handle;
+	volatile unsigned char *p;
+	atomic_int *stop;
+	unsigned int seed;
+};
+
+static int in_child(void (*fn)(void *), void *arg);
 
 /* Tests. */
 
@@ -519,9 +531,96 @@ static void test_pin_v2(void)
 	CHECK_ERR(ioctl(fd, GDRDRV_IOC_PIN_V2, &p), EINVAL);
 	p.flags = 0x80000001;
 	CHECK_ERR(ioctl(fd, GDRDRV_IOC_PIN_V2, &p), EINVAL);
-	/* Neither 535's nor 550's header has the flag that this needs. */
-	p.flags = GDRDRV_PIN_FORCE_PCIE;
-	CHECK_ERR(ioctl(fd, GDRDRV_IOC_PIN_V2, &p), EINVAL);
+}
+
+static unsigned int attribute(int fd, unsigned int which)
+{
+	struct gdrdrv_get_attr a = { .attr = which, .val = 9 };
+
+	CHECK(ioctl(fd, GDRDRV_IOC_ATTR, &a) == 0);
+	CHECK(a.val <= 1);
+	return a.val;
+}
+
+/* 535's and 550's header lack the flag that this needs; newer ones have it. */
+static void test_force_pcie(void)
+{
+	uint64_t va = gpu_alloc(GPU_PAGE), before = stats().forced;
+	struct gdrdrv_pin_v2 p = { .addr = va, .size = 4,
+				   .flags = GDRDRV_PIN_FORCE_PCIE };
+	int fd = gdr_open();
+
+	if (!attribute(fd, GDRDRV_ATTR_FORCE_PCIE)) {
+		CHECK_ERR(ioctl(fd, GDRDRV_IOC_PIN_V2, &p), EINVAL);
+		return;
+	}
+	CHECK(persistent);
+	CHECK(ioctl(fd, GDRDRV_IOC_PIN_V2, &p) == 0);
+	CHECK(stats().forced == before + 1);
+	CHECK(unpin(fd, p.handle) == 0);
+	pin(fd, va, GPU_PAGE);
+	CHECK(stats().forced == before + 1);
+}
+
+static void try_at_sim(const struct nvidia_sim_alloc *a, int64_t va_by,
+		       int64_t size_by, int want)
+{
+	struct nvidia_sim_try t = { .va = a->va + va_by, .size = a->size + size_by };
+
+	for (t.persistent = 0; t.persistent < 2; t.persistent++) {
+		if (want)
+			CHECK_ERR(ioctl(sim, NVIDIA_SIM_TRY, &t), want);
+		else
+			CHECK(ioctl(sim, NVIDIA_SIM_TRY, &t) == 0);
+	}
+}
+
+static void try_as_stranger(void *arg)
+{
+	try_at_sim(arg, 0, 0, EINVAL);
+}
+
+/* The simulated driver refuses what NVIDIA's refuses. */
+static void test_sim_is_strict(void)
+{
+	struct nvidia_sim_alloc a = gpu_alloc_full(2 * GPU_PAGE);
+	struct nvidia_sim_try t = { .va = a.va, .size = a.size,
+				    .p2p_token = a.p2p_token,
+				    .va_space = a.va_space };
+
+	try_at_sim(&a, 0, 0, 0);
+	try_at_sim(&a, GPU_PAGE, -(int64_t)GPU_PAGE, 0);
+	try_at_sim(&a, 1, 0, EINVAL);
+	try_at_sim(&a, 4096, -4096, EINVAL);
+	try_at_sim(&a, 0, -1, EINVAL);
+	try_at_sim(&a, 0, -2 * (int64_t)GPU_PAGE, EINVAL);
+	try_at_sim(&a, 0, GPU_PAGE, EINVAL);
+	try_at_sim(&a, -(int64_t)GPU_PAGE, 0, EINVAL);
+	try_at_sim(&a, -(int64_t)a.va, 0, EINVAL);
+	try_at_sim(&a, 0, -(int64_t)(a.va + a.size), EINVAL);
+	CHECK(in_child(try_as_stranger, &a) == 0);
+
+	CHECK(ioctl(sim, NVIDIA_SIM_TRY, &t) == 0);
+	t.p2p_token ^= 2;
+	CHECK_ERR(ioctl(sim, NVIDIA_SIM_TRY, &t), EINVAL);
+	t.p2p_token ^= 2;
+	t.va_space ^= 2;
+	CHECK_ERR(ioctl(sim, NVIDIA_SIM_TRY, &t), EINVAL);
+	gpu_free(a.va);
+	try_at_sim(&a, 0, 0, EINVAL);
+}
+
+/* A pin that fails takes no mmap offsets with it: there are 32768 times as many. */
+static void test_failed_pins(void)
+{
+	const uint64_t largest = UINT32_MAX * (uint64_t)GPU_PAGE;
+	uint64_t va = gpu_alloc(GPU_PAGE), h;
+	int fd = gdr_open(), i;
+
+	for (i = 0; i < 33000; i++)
+		CHECK_ERR(try_pin(fd, va, largest, &h), EINVAL);
+	h = pin(fd, va, GPU_PAGE);
+	CHECK(!read_faults(map(fd, h, GPU_PAGE)));
 }
 
 static void test_tokens(void)
@@ -554,9 +653,7 @@ static void test_attributes(void)
 
 	CHECK(ioctl(fd, GDRDRV_IOC_ATTR, &a) == 0);
 	CHECK(a.val == (unsigned int)persistent);
-	a.attr = GDRDRV_ATTR_FORCE_PCIE;
-	CHECK(ioctl(fd, GDRDRV_IOC_ATTR, &a) == 0);
-	CHECK(a.val == 0);
+	CHECK(attribute(fd, GDRDRV_ATTR_FORCE_PCIE) <= (unsigned int)persistent);
 	a.attr = 0;
 	CHECK_ERR(ioctl(fd, GDRDRV_IOC_ATTR, &a), EINVAL);
 	a.attr = 3;
@@ -723,6 +820,11 @@ static void test_vma_operations(void)
 
 	room = mmap(NULL, size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	CHECK(room != MAP_FAILED);
+	CHECK_ERR(mremap((void *)p, page, page, MREMAP_MAYMOVE | MREMAP_FIXED, room),
+		  EINVAL);
+	CHECK_ERR(mremap((void *)(p + page), size - page, size - page,
+			 MREMAP_MAYMOVE | MREMAP_FIXED, room), EINVAL);
+	CHECK(p[0] == 11 && p[size - 1] == 2);
 	q = mremap((void *)p, size, size, MREMAP_MAYMOVE | MREMAP_FIXED, room);
 	CHECK(q == room);
 	CHECK(read_faults(p) == SIGSEGV);
@@ -732,6 +834,40 @@ static void test_vma_operations(void)
 	CHECK(unpin(fd, h) == 0);
 	CHECK(is_fault(read_faults(q)));
 	CHECK(munmap((void *)q, size) == 0);
+}
+
+/* A mapping in place of part of one, or of the whole: the count stays right. */
+static void test_map_over(void)
+{
+	uint64_t va = gpu_alloc(2 * GPU_PAGE), h;
+	const size_t size = 2 * GPU_PAGE, page = getpagesize();
+	int fd = gdr_open(), i;
+	volatile unsigned char *p;
+	void *q;
+
+	for (i = 0; i < 4; i++) {
+		h = pin(fd, va, size);
+		p = map(fd, h, size);
+		p[0] = 1;
+		CHECK(mmap((void *)(p + page), page, PROT_READ, MAP_FIXED |
+			   MAP_PRIVATE | MAP_ANONYMOUS, -1, 0) == MAP_FAILED);
+		CHECK(p[0] == 1);
+		if (i % 2)
+			q = mmap((void *)p, size, PROT_READ, MAP_FIXED | MAP_SHARED,
+				 fd, (off_t)(h * page));
+		else
+			q = syscall(SYS_remap_file_pages, p, size, 0, h, 0) ?
+			    MAP_FAILED : (void *)p;
+		/* The old one may have to go before the new one is refused. */
+		CHECK(q == p || (q == MAP_FAILED && errno == EINVAL));
+		CHECK(is_fault(read_faults(p)) == (q == MAP_FAILED));
+		CHECK(info(fd, h).mapping_type == (q == MAP_FAILED ?
+		      GDRDRV_MAPPING_NONE : GDRDRV_MAPPING_WC));
+		munmap((void *)p, size);
+		CHECK(info(fd, h).mapping_type == GDRDRV_MAPPING_NONE);
+		CHECK(!read_faults(map(fd, h, size)));
+		CHECK(unpin(fd, h) == 0);
+	}
 }
 
 static void test_handles(void)
@@ -826,6 +962,36 @@ static void test_close_zaps(void)
 	CHECK(stats().pins == 0);
 	CHECK(held() == 0);
 	CHECK(munmap((void *)p, GPU_PAGE) == 0);
+}
+
+static void *thread_maps(void *arg)
+{
+	struct thread_arg *t = arg;
+	volatile unsigned char *p;
+
+	while (!atomic_load(t->stop)) {
+		p = map(t->fd, t->handle, GPU_PAGE);
+		CHECK(!read_faults(p));
+		CHECK(munmap((void *)p, GPU_PAGE) == 0);
+	}
+	return NULL;
+}
+
+/* While one descriptor is left, no close may end a pinning or a mapping. */
+static void test_close_of_a_copy(void)
+{
+	atomic_int stop = 0;
+	struct thread_arg t = { .fd = gdr_open(), .stop = &stop };
+	pthread_t id;
+	int i;
+
+	t.handle = pin(t.fd, gpu_alloc(GPU_PAGE), GPU_PAGE);
+	CHECK(pthread_create(&id, NULL, thread_maps, &t) == 0);
+	for (i = 0; i < 20000; i++)
+		CHECK(close(dup(t.fd)) == 0);
+	atomic_store(&stop, 1);
+	CHECK(pthread_join(id, NULL) == 0);
+	CHECK(unpin(t.fd, t.handle) == 0);
 }
 
 static int in_child(void (*fn)(void *), void *arg)
@@ -947,15 +1113,6 @@ static void test_fd_passed(void)
 	CHECK(stats().pins == 0);
 	CHECK(held() == 0);
 }
-
-struct thread_arg {
-	int fd;
-	uint64_t va;
-	uint64_t handle;
-	volatile unsigned char *p;
-	atomic_int *stop;
-	unsigned int seed;
-};
 
 static void *thread_pins(void *arg)
 {
@@ -1331,8 +1488,9 @@ static void test_procfs(void)
 	CHECK(fread(text, 1, sizeof(text) - 1, f) > 0);
 	CHECK(strstr(text, "dbg_enabled: 1\n"));
 	CHECK(strstr(text, "info_enabled: "));
-	CHECK(strstr(text, persistent ? "use_persistent_mapping: 1\n" :
-					"use_persistent_mapping: 0\n"));
+	/* 1 does not help where the GPU driver cannot. */
+	CHECK(strstr(text, "use_persistent_mapping: 1\n") ||
+	      (!persistent && strstr(text, "use_persistent_mapping: 0\n")));
 	CHECK(held() == 0);
 	fclose(f);
 }
@@ -1370,6 +1528,28 @@ static unsigned int rnd(unsigned int *s)
 	*s ^= *s >> 17;
 	*s ^= *s << 5;
 	return *s;
+}
+
+/* A victim's child would live on, with the victim's files, when that is killed. */
+static bool fuzz_may_fork = true;
+
+/* What a forked child does must not matter. */
+static void fuzz_fork(int fd, volatile unsigned char *p, void *arg)
+{
+	pid_t pid = fork();
+	size_t i;
+
+	if (!pid) {
+		for (i = 0; i < NCODES; i++)
+			if (ioctl(fd, all_codes[i], arg) != -1 || errno != EACCES)
+				_exit(1);
+		_exit(p && !read_faults(p));
+	}
+	if (pid > 0) {
+		int status;
+
+		CHECK(waitpid(pid, &status, 0) == pid && status == 0);
+	}
 }
 
 /* One random call, mostly with something right about it. */
@@ -1426,6 +1606,21 @@ static void fuzz_step(int fd, uint64_t va, unsigned int *s)
 		break;
 	case 21:
 		ioctl(fd, rnd(s), &arg);
+		break;
+	case 23:
+		if (p)
+			mmap((void *)p, len, PROT_READ, MAP_SHARED | MAP_FIXED, fd,
+			     (off_t)(rnd(s) % 2048) * getpagesize());
+		break;
+	case 24:
+		if (p)
+			syscall(SYS_remap_file_pages, p, len, 0, rnd(s) % 2048, 0);
+		break;
+	case 25:
+		if (fuzz_may_fork && rnd(s) % 8 == 0)
+			fuzz_fork(fd, p, &arg);
+		else
+			close(dup(fd));
 		break;
 	case 22:
 		ioctl(fd, all_codes[rnd(s) % NCODES],
@@ -1562,6 +1757,9 @@ static void victim(unsigned int s)
 	t.va = gpu_alloc(4 * GPU_PAGE);
 	if (s & 4)
 		pthread_create(&id, NULL, victim_frees, &t);
+	fuzz_may_fork = false;
+	while ((s & 24) == 24)
+		fuzz_step(t.fd, t.va, &t.seed);
 	for (;;) {
 		for (i = 0; i < 4; i++) {
 			if (try_pin(t.fd, t.va, (1 + i) * GPU_PAGE, &h[i]))
@@ -1594,7 +1792,9 @@ static void test_kill(void)
 		usleep(rnd(&s) % 8000);
 		CHECK(kill(pid, SIGKILL) == 0);
 		CHECK(waitpid(pid, &status, 0) == pid);
-		CHECK(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
+		/* One that fuzzes may unmap what it runs on before that. */
+		CHECK((WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL) ||
+		      (v & 24) == 24);
 		CHECK(held() == 0);
 		CHECK(stats().pins == 0);
 		CHECK(stats().allocs == 0);
@@ -1729,10 +1929,12 @@ struct test {
 static const struct test tests[] = {
 	T(codes), T(version), T(library_2_0), T(library_2_4), T(library_2_5),
 	T(minor), T(aliases), T(bad_ioctls), T(pin_arguments),
-	T(pin_rounds), T(pin_v2), T(pin_answer_fault), T(tokens),
+	T(pin_rounds), T(pin_v2), T(force_pcie), T(pin_answer_fault),
+	T(failed_pins), T(sim_is_strict), T(tokens),
 	T(attributes), T(info), T(data), T(pin_inside), T(map_arguments),
-	T(read_only), T(vma_operations), T(handles), T(unknown_handle),
-	T(unpin_zaps), T(close_zaps), T(fork), T(fd_passed), T(thread),
+	T(read_only), T(vma_operations), T(map_over), T(handles),
+	T(unknown_handle), T(unpin_zaps), T(close_zaps), T(close_of_a_copy),
+	T(fork), T(fd_passed), T(thread),
 	T(mapping_types), T(write_combining), T(injected_failures),
 	T(page_table_majors), T(gpu_free), T(free_inside_get), T(races),
 	T(pin_against_free), T(back_doors), T(no_page_references),
@@ -1746,7 +1948,7 @@ static void run_one(void *arg)
 	const struct test *t = arg;
 	unsigned int knob;
 
-	alarm(HANG_SECONDS);
+	alarm(HANG_SECONDS + kills);
 	catch_faults();
 	/* The parent's own belongs to the parent. */
 	close(sim);
@@ -1772,6 +1974,36 @@ static bool nothing_left(uint64_t misuse)
 	return false;
 }
 
+/* What the kernel says when something is wrong with it, or with us. */
+static const char *const complaints[] = {
+	"WARNING", "BUG", "Oops", "efcount", "general protection", "Call Trace",
+	"MISUSE", "INFO: task", "possible circular", "possible recursive",
+	"suspicious RCU", "UBSAN", "memory leak", "never given back",
+	"took no pages back", "unchecked MSR", "double fault", "stall",
+	"Busy inodes",
+};
+
+/* Reads the kernel's log from where the last call ended. */
+static bool log_is_clean(int kmsg, bool injected)
+{
+	char line[2048];
+	bool clean = true;
+	ssize_t n;
+	size_t i;
+
+	while ((n = read(kmsg, line, sizeof(line) - 1)) > 0 || errno == EPIPE) {
+		line[n > 0 ? n : 0] = 0;
+		for (i = 0; i < sizeof(complaints) / sizeof(complaints[0]); i++) {
+			if (!strstr(line, complaints[i]) ||
+			    (injected && !strcmp(complaints[i], "took no pages back")))
+				continue;
+			printf("# the kernel's log: %s", line);
+			clean = false;
+		}
+	}
+	return clean;
+}
+
 static void read_mode(void)
 {
 	struct gdrdrv_get_attr a = { .attr = GDRDRV_ATTR_PERSISTENT };
@@ -1785,7 +2017,7 @@ static void read_mode(void)
 int main(int argc, char **argv)
 {
 	const char *only = NULL;
-	int opt, status, n = 0, failed = 0;
+	int kmsg, opt, status, n = 0, failed = 0;
 	size_t i;
 
 	while ((opt = getopt(argc, argv, "lt:k:f:s:")) != -1) {
@@ -1811,8 +2043,9 @@ int main(int argc, char **argv)
 		}
 	}
 	sim = open(NVIDIA_SIM_DEVICE, O_RDWR | O_CLOEXEC);
-	if (sim < 0) {
-		perror(NVIDIA_SIM_DEVICE);
+	kmsg = open("/dev/kmsg", O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+	if (sim < 0 || kmsg < 0 || lseek(kmsg, 0, SEEK_END) < 0) {
+		perror(sim < 0 ? NVIDIA_SIM_DEVICE : "/dev/kmsg");
 		return 2;
 	}
 	read_mode();
@@ -1827,6 +2060,7 @@ int main(int argc, char **argv)
 		if (status && !skipped)
 			printf("# wait status %#x\n", status);
 		ok = nothing_left(misuse) && (status == 0 || skipped);
+		ok &= log_is_clean(kmsg, !strcmp(tests[i].name, "injected_failures"));
 		failed += !ok;
 		printf("%sok %d - %s (%s)%s\n", ok ? "" : "not ", ++n,
 		       tests[i].name, persistent ? "persistent" : "traditional",

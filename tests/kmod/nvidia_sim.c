@@ -44,6 +44,13 @@
 #define SIM_OFFSET_BASE (1ULL << 56)
 #define SIM_POISON 0xdd
 
+/* What the header's driver takes; 550 and older ones take nothing. */
+#ifdef GDR_HAVE_FORCE_BAR1
+#define SIM_GET_FLAGS NVIDIA_P2P_FLAGS_FORCE_BAR1_MAPPING
+#else
+#define SIM_GET_FLAGS 0
+#endif
+
 #ifndef SIM_LICENSE
 #define SIM_LICENSE "Dual MIT/GPL"
 #endif
@@ -84,7 +91,7 @@ struct sim_alloc {
 /*
  * A page table that is out. On sim_pins until it is put, or until its
  * allocation is freed; a persistent one stays on. flags lies where page tables
- * of major 2 have theirs.
+ * of major 2 have theirs, in case that the header's have none.
  */
 struct sim_pin {
 	struct nvidia_p2p_page_table pt;
@@ -120,7 +127,7 @@ static LIST_HEAD(sim_allocs);
 static LIST_HEAD(sim_memories);
 static LIST_HEAD(sim_pins);
 static u32 sim_knobs[NVIDIA_SIM_KNOBS];
-static u64 sim_gets, sim_callbacks, sim_misuse;
+static u64 sim_gets, sim_forced, sim_callbacks, sim_misuse;
 
 static int page_table_major;
 module_param(page_table_major, int, 0444);
@@ -372,7 +379,11 @@ static struct sim_pin *sim_new_pin(struct sim_alloc *a, u64 va, u64 len)
 	if (sim_knobs[NVIDIA_SIM_BAD_SIZE])
 		pin->pt.page_size = sim_once(NVIDIA_SIM_BAD_SIZE) - 1;
 	pin->pt.entries = n + sim_once(NVIDIA_SIM_BAD_ENTRIES);
+#ifdef GDR_HAVE_PAGE_TABLE_FLAGS
+	pin->pt.flags = sim_knobs[NVIDIA_SIM_CACHEABLE] ? 1 : 0;
+#else
 	pin->flags = sim_knobs[NVIDIA_SIM_CACHEABLE] ? 1 : 0;
+#endif
 	return pin;
 
 fail:
@@ -495,10 +506,15 @@ int nvidia_p2p_get_pages_persistent(uint64_t virtual_address, uint64_t length,
 				    struct nvidia_p2p_page_table **page_table,
 				    uint32_t flags)
 {
-	if (flags)
+	int ret;
+
+	if (flags & ~SIM_GET_FLAGS)
 		return -EINVAL;
-	return sim_get(0, 0, virtual_address, length, page_table, true, NULL,
-		       NULL);
+	ret = sim_get(0, 0, virtual_address, length, page_table, true, NULL,
+		      NULL);
+	if (!ret && flags)
+		sim_forced++;
+	return ret;
 }
 EXPORT_SYMBOL(nvidia_p2p_get_pages_persistent);
 
@@ -774,8 +790,33 @@ static int sim_ioc_stats(struct nvidia_sim_stats __user *arg)
 	p.gets = sim_gets;
 	p.callbacks = sim_callbacks;
 	p.misuse = sim_misuse;
+	p.forced = sim_forced;
 	sim_give();
 	return copy_to_user(arg, &p, sizeof(p)) ? -EFAULT : 0;
+}
+
+static void sim_try_callback(void *data)
+{
+	struct nvidia_p2p_page_table **pt = data;
+
+	nvidia_p2p_free_page_table(*pt);
+}
+
+static int sim_ioc_try(struct nvidia_sim_try __user *arg)
+{
+	struct nvidia_p2p_page_table *pt = NULL;
+	struct nvidia_sim_try p;
+	int ret;
+
+	if (copy_from_user(&p, arg, sizeof(p)))
+		return -EFAULT;
+	if (p.persistent) {
+		ret = nvidia_p2p_get_pages_persistent(p.va, p.size, &pt, 0);
+		return ret ? ret : nvidia_p2p_put_pages_persistent(p.va, pt, 0);
+	}
+	ret = nvidia_p2p_get_pages(p.p2p_token, p.va_space, p.va, p.size, &pt,
+				   sim_try_callback, &pt);
+	return ret ? ret : nvidia_p2p_put_pages(p.p2p_token, p.va_space, p.va, pt);
 }
 
 static long sim_ioctl(struct file *filp, unsigned int cmd, unsigned long arg)
@@ -797,6 +838,8 @@ static long sim_ioctl(struct file *filp, unsigned int cmd, unsigned long arg)
 		return sim_ioc_set(p);
 	case NVIDIA_SIM_STATS:
 		return sim_ioc_stats(p);
+	case NVIDIA_SIM_TRY:
+		return sim_ioc_try(p);
 	default:
 		return -ENOTTY;
 	}

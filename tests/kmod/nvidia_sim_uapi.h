@@ -87,6 +87,19 @@ struct nvidia_sim_stats {
 	__u64 callbacks;	/* free callbacks made, ever */
 	__u64 misuse;		/* times that a client broke the rules */
 	__u64 memories;		/* that are not released */
+	__u64 forced;		/* get_pages that asked for mappings over PCIe, ever */
+};
+
+/*
+ * Pin that range as a client in the kernel would, by a token, without one, or
+ * persistently, and put it at once. Fails as nv-p2p's function did.
+ */
+struct nvidia_sim_try {
+	__u64 va;
+	__u64 size;
+	__u64 p2p_token;
+	__u32 va_space;
+	__u32 persistent;
 };
 
 #define NVIDIA_SIM_IOC 0xDB
@@ -97,5 +110,6 @@ struct nvidia_sim_stats {
 #define NVIDIA_SIM_CREATE _IOWR(NVIDIA_SIM_IOC, 5, struct nvidia_sim_memory)
 #define NVIDIA_SIM_MAP _IOWR(NVIDIA_SIM_IOC, 6, struct nvidia_sim_map)
 #define NVIDIA_SIM_RELEASE _IOW(NVIDIA_SIM_IOC, 7, __u64)
+#define NVIDIA_SIM_TRY _IOW(NVIDIA_SIM_IOC, 8, struct nvidia_sim_try)
 
 #endif

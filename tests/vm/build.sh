@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: MIT
 #
 # build.sh KERNEL NVIDIA OUT - build gdrdrv.ko and the simulated nvidia.ko for
-# a kernel (of run.sh) against NVIDIA's header of a release (535, 550).
+# a kernel (of run.sh) against NVIDIA's header of a release (535, 550), or against
+# what older and newer ones have, of which Debian ships none (see vary).
 # Any warning is an error. Extra make variables come in GDR_MAKE, as "C=2".
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
@@ -13,25 +14,47 @@ top=$(cd "$here/../.." && pwd)
 need make:make gcc:gcc pahole:dwarves
 [ $# -eq 3 ] || die "usage: build.sh KERNEL NVIDIA OUT"
 kdir=$("$here/fetch.sh" kernel "$1")
-nv=$("$here/fetch.sh" nvidia "$2")
+case $2 in
+older | newer) nv=$("$here/fetch.sh" nvidia 550) ;;
+*) nv=$("$here/fetch.sh" nvidia "$2") ;;
+esac
 rel=$(cat "$kdir/release")
 mkdir -p "$3"
 out=$(cd "$3" && pwd)
 read -r -a extra <<<"${GDR_MAKE-}"
-# With VM_ARCH=arm64 the kernel must be one whose tools run on this machine.
+# For another VM_ARCH the kernel must be one whose tools run on this machine.
 case $VM_ARCH in
 arm64)
 	need aarch64-linux-gnu-gcc:gcc-aarch64-linux-gnu
 	extra+=(ARCH=arm64 CROSS_COMPILE=aarch64-linux-gnu-)
 	;;
+ppc64el)
+	need powerpc64le-linux-gnu-gcc:gcc-powerpc64le-linux-gnu
+	extra+=(ARCH=powerpc CROSS_COMPILE=powerpc64le-linux-gnu-)
+	;;
 esac
 
-# stage DIR: everything that the build reads, in one folder.
+# vary WHICH HEADER: make 550's header say what others say. Older ones know no
+# persistent mappings; newer ones have page tables of major 2 and the flag for
+# mappings over PCIe.
+vary() {
+	case $1 in
+	older) sed -i '/define NVIDIA_P2P_CAP_GET_PAGES_PERSISTENT_API/d' "$2" ;;
+	newer)
+		sed -i -e '/define NVIDIA_P2P_PAGE_TABLE_VERSION /s/0x00010002/0x00020000/' \
+			-e '/^struct nvidia_p2p_page_table {/,/^}/s/^}/    uint32_t flags;\n}/' \
+			-e '/define NVIDIA_P2P_CAP_GET_PAGES/a #define NVIDIA_P2P_FLAGS_FORCE_BAR1_MAPPING 1' "$2"
+		;;
+	esac
+}
+
+# stage DIR NVIDIA: everything that the build reads, in one folder.
 stage() {
 	mkdir -p "$1/kmod" "$1/sim" "$1/nv"
 	cp "$top"/kmod/* "$1/kmod/"
 	cp "$top"/tests/kmod/{nvidia_sim.c,nvidia_sim_uapi.h,Kbuild} "$1/sim/"
 	cp "$nv/nv-p2p.h" "$1/nv/"
+	vary "$2" "$1/nv/nv-p2p.h"
 }
 
 # The commands that build, with $w the staged folder and $k the headers.
@@ -51,7 +74,7 @@ if [ -e "$kdir/root" ]; then
 	mkdir -p "$root/build"
 	[ -e "$root/dev/null" ] || mknod -m 666 "$root/dev/null" c 1 3
 	trap 'rm -rf "$root$work"' EXIT
-	stage "$root$work"
+	stage "$root$work" "$2"
 	# objtool reads /proc; the mount goes with the namespace.
 	# shellcheck disable=SC2016 # likewise
 	unshare --mount sh -c 'mount -t proc proc "$1/proc" && exec chroot "$@"' sh \
@@ -62,7 +85,7 @@ if [ -e "$kdir/root" ]; then
 else
 	work=$(mktemp -d)
 	trap 'rm -rf "$work"' EXIT
-	stage "$work"
+	stage "$work" "$2"
 	w=$work k=$kdir/usr/src/linux-headers-$rel \
 		sh -c "$recipe" sh "${extra[@]}" >"$out/build.log" 2>&1 ||
 		{ cat "$out/build.log" >&2; die "the build failed"; }

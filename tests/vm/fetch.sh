@@ -8,7 +8,7 @@
 #   fetch.sh kernel 6.1-kasan|6.1-kcsan	the same, built from source (minutes)
 #   fetch.sh style 6.1|6.12|7.2		scripts/checkpatch.pl of the kernel's source
 #
-# VM_ARCH=arm64 fetches headers for that architecture, to build with only.
+# VM_ARCH=arm64 or ppc64el fetches headers for that architecture, to build with only.
 # Prints the folder on stdout. Everything comes from Debian's packages; nothing
 # is installed, and nothing outside the cache is written.
 set -euo pipefail
@@ -63,11 +63,15 @@ newest() { vm_names "$1" "$2" | tail -n 1; }
 # fetch_headers SUITE VERSION DIR: unpack headers that this machine's compiler
 # can use; prints the kernel's release.
 fetch_headers() {
-	local rel kb kbuild
-	rel=$(newest "$1" "linux-headers-${2//./\\.}[.+-].*-cloud-$VM_ARCH")
+	local rel kb kbuild flavour
+	case $VM_ARCH in
+	ppc64el) flavour=powerpc64le ;;
+	*) flavour=cloud-$VM_ARCH ;;
+	esac
+	rel=$(newest "$1" "linux-headers-${2//./\\.}[.+-].*-$flavour")
 	rel=${rel#linux-headers-}
-	[ -n "$rel" ] || die "$1 has no cloud kernel headers of $2"
-	kb=${rel%-cloud-"$VM_ARCH"}
+	[ -n "$rel" ] || die "$1 has no headers of a kernel $2 for $VM_ARCH"
+	kb=${rel%-"$flavour"}
 	vm_unpack "$1" "linux-headers-$rel" "$3"
 	vm_unpack "$1" "linux-headers-$kb-common" "$3"
 	# The build's own tools run here, whatever they build for.

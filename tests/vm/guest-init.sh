@@ -14,9 +14,9 @@ mount -t devtmpfs dev /dev
 mount -t debugfs debugfs /sys/kernel/debug
 mount -t tmpfs tmp /tmp
 ln -sf /proc/self/fd /dev/fd
-# Warnings and worse show at once; the rest is in the log, and the serial line is
-# slow.
-echo 5 >/proc/sys/kernel/printk
+# Errors and worse show at once; the rest is in the log, for the serial line is slow
+# and has the tests' results.
+echo 4 >/proc/sys/kernel/printk
 echo "# guest: $(uname -r), $(nproc) processors"
 
 result() { # result STATUS NAME

@@ -22,8 +22,12 @@ for kernel in 6.1 6.12 7.2; do
 		build amd64 $kernel $nvidia
 	done
 done
+build amd64 6.1 older
+build amd64 6.1 newer
 build arm64 6.1 535
 build arm64 6.12 550
+build arm64 6.12 newer
+build ppc64el 6.1 550
 echo "1..$n"
 echo "$((n - bad)) passed, $bad failed, 0 skipped"
 [ "$bad" -eq 0 ]

@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: MIT
 #
 # static.sh OUT - the static checks of the kernel code, as TAP: sparse with the
-# compiler's own warnings, and the kernel's style. Builds under OUT.
+# compiler's own warnings, the kernel's style, and what must not be in it. Builds
+# under OUT.
 set -uo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 top=$(cd "$here/../.." && pwd)
@@ -28,6 +29,9 @@ style() {
 		--ignore "$ignore" -f "$1"
 }
 
+# absent REGEX: no line of the module's code has it.
+absent() { ! grep -nE "$1" "$top"/kmod/*.[ch]; }
+
 need sparse:sparse perl:perl
 source=$("$here/fetch.sh" style 6.1) || exit 1
 # build.sh fails on any warning.
@@ -38,6 +42,8 @@ check "sparse and gcc -Wall -Wextra, kernel 6.12" \
 for f in "$top"/kmod/*.[ch] "$top"/tests/kmod/nvidia_sim*.[ch]; do
 	check "checkpatch --strict ${f#"$top"/}" style "$f"
 done
+check "no pointer is printed" absent '%p'
+check "nothing that a user could make WARN or BUG" absent '\b(WARN|BUG)(_ON)?(_ONCE)?\('
 echo "1..$n"
 echo "$((n - bad)) passed, $bad failed, 0 skipped"
 [ "$bad" -eq 0 ]
