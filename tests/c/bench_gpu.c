@@ -38,7 +38,7 @@ void bench_gpu_start(struct bench_gpu *b, const struct bench_tool *tool,
 		     const struct bench_opts *opts)
 {
 	const char *err;
-	int gpus = 0;
+	int gpus = 0, result;
 
 	*b = (struct bench_gpu){ .tool = tool, .opts = opts };
 	set_variable(tool, "GDRCOPY_BACKEND", opts->backend);
@@ -46,9 +46,14 @@ void bench_gpu_start(struct bench_gpu *b, const struct bench_tool *tool,
 	set_variable(tool, "GDRCOPY_WRITE_THREADS", opts->write_threads);
 	err = cuda_load(&b->cu);
 	if (err)
-		bench_die("%s: NVIDIA's driver is needed: %s", tool->name, err);
-	bench_cu(b, b->cu.init(0), "cuInit");
+		bench_skip("%s: NVIDIA's driver is needed: %s", tool->name, err);
+	result = b->cu.init(0);
+	if (result == CU_NO_DEVICE)
+		bench_skip("%s: NVIDIA's driver finds no GPU", tool->name);
+	bench_cu(b, result, "cuInit");
 	bench_cu(b, b->cu.device_count(&gpus), "cuDeviceGetCount");
+	if (!gpus)
+		bench_skip("%s: CUDA sees no GPU", tool->name);
 	if (opts->gpu >= gpus)
 		bench_usage(tool, "there is no GPU %d: CUDA sees %d", opts->gpu, gpus);
 	bench_cu(b, b->cu.device_get(&b->dev, opts->gpu), "cuDeviceGet");

@@ -53,16 +53,31 @@ static const struct option_row rows[] = {
 
 #define NROWS (sizeof(rows) / sizeof(rows[0]))
 
+static void say(const char *fmt, va_list ap)
+{
+	fflush(stdout);
+	vfprintf(stderr, fmt, ap);
+	fputc('\n', stderr);
+}
+
 void bench_die(const char *fmt, ...)
 {
 	va_list ap;
 
-	fflush(stdout);
 	va_start(ap, fmt);
-	vfprintf(stderr, fmt, ap);
+	say(fmt, ap);
 	va_end(ap);
-	fputc('\n', stderr);
 	exit(BENCH_FAILED);
+}
+
+void bench_skip(const char *fmt, ...)
+{
+	va_list ap;
+
+	va_start(ap, fmt);
+	say(fmt, ap);
+	va_end(ap);
+	exit(BENCH_SKIPPED);
 }
 
 void bench_usage(const struct bench_tool *tool, const char *fmt, ...)

@@ -99,6 +99,10 @@ void bench_usage(const struct bench_tool *tool, const char *fmt, ...);
 __attribute__((format(printf, 1, 2), noreturn))
 void bench_die(const char *fmt, ...);
 
+/* Says why this machine cannot run it, on stderr, and exits BENCH_SKIPPED. */
+__attribute__((format(printf, 1, 2), noreturn))
+void bench_skip(const char *fmt, ...);
+
 /* The option's word for a kind of memory, of answer, of mapping. */
 const char *bench_mem_name(enum bench_mem mem);
 

@@ -239,11 +239,8 @@ static void set_table(struct table *t, const struct bench_opts *o)
 	if (err)
 		bench_die("%s: %s", tool.name, err);
 	missing = bench_cuda_no_kernels(&t->cuda);
-	if (missing) {
-		fprintf(stderr, "%s: needs a real GPU: this libcuda.so.1 has no %s\n", tool.name,
-			missing);
-		exit(BENCH_SKIPPED);
-	}
+	if (missing)
+		bench_skip("%s: needs a real GPU: this libcuda.so.1 has no %s", tool.name, missing);
 	bench_gpu_open(&t->gpu);
 	bench_buf_alloc(&t->gpu, &t->buf, o->size);
 	bench_map_make(&t->gpu, &t->map, &t->buf);

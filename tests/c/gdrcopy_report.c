@@ -249,6 +249,10 @@ static void gather(struct found *f, const struct bench_opts *o)
 	arg(&c, "--size", "", (long)o->size);
 	arg(&c, "--budget", "", o->budget_ms);
 	f->lat = result(o, &c, "copylat.json");
+	if (!f->lat && o->in)
+		bench_die("%s: there is no copylat.json in %s", tool.name, o->in);
+	if (!f->lat)
+		bench_skip("%s: gdrcopy_copylat cannot run on this machine", tool.name);
 	command(&c, o, "gdrcopy_apiperf");
 	f->api = result(o, &c, "apiperf.json");
 	command(&c, o, "gdrcopy_pplat");
@@ -484,15 +488,15 @@ static void latency_table(const struct found *f, FILE *page)
 	fputs("</table>\n", page);
 }
 
-/* Rows of a run as they are: what, by whom, how, P0 and P50. */
-static void row_table(const struct json *run, const char *title, FILE *page)
+/* Rows of a run as they are: what, by whom, how, P0 and P50. missing: there is none. */
+static void row_table(const struct json *run, const char *title, const char *missing, FILE *page)
 {
 	const struct json *row;
 	char text[32];
 
 	fprintf(page, "<h2>%s</h2>\n", title);
 	if (!run) {
-		fputs("<p>Not run: it needs a real GPU.</p>\n", page);
+		fprintf(page, "<p>%s</p>\n", missing);
 		return;
 	}
 	fputs("<table><tr><th>call</th><th>of</th><th>how</th><th>size</th><th>P0</th><th>P50</th>"
@@ -544,6 +548,9 @@ static const char page_note[] =
 static void write_page(const struct found *f, const struct bench_opts *o)
 {
 	char path[PATH_MAX], note[1024];
+	const char *missing = o->in ?
+		"No figures: the directory that was read has none of this benchmark." :
+		"Not run: this machine cannot run it. The benchmark said why on standard error.";
 	FILE *page;
 
 	join(path, sizeof(path), o->out, "gdrcopy_report.html");
@@ -560,8 +567,8 @@ static void write_page(const struct found *f, const struct bench_opts *o)
 	thread_plots(f, o, note, page);
 	fputs("<div class=\"scroll\">\n", page);
 	latency_table(f, page);
-	row_table(f->pp, "Ping-pong with a GPU kernel", page);
-	row_table(f->api, "Control calls, and the calls beneath them", page);
+	row_table(f->pp, "Ping-pong with a GPU kernel", missing, page);
+	row_table(f->api, "Control calls, and the calls beneath them", missing, page);
 	fputs("<h2>The machine and the run</h2>\n", page);
 	fact_table(f->lat, page);
 	fputs("</div>\n</body>\n</html>\n", page);
@@ -584,8 +591,6 @@ int main(int argc, char **argv)
 	if (mkdir(o.out, 0777) && errno != EEXIST)
 		bench_die("%s: %s: %s", tool.name, o.out, strerror(errno));
 	gather(&f, &o);
-	if (!f.lat)
-		bench_die("%s: there is no copylat.json in %s", tool.name, o.in ? o.in : o.out);
 	write_page(&f, &o);
 	discard(&f);
 	return BENCH_OK;

@@ -36,12 +36,22 @@ synopsis_is_documented() {
 	! section "$1" SYNOPSIS | options | grep -vxFf "$work/documented"
 }
 
+# The page has each exit status that -h names.
+has_statuses() {
+	"$1" -h | sed -n '/^Exit status:/,$p' | grep -oE '\<[0-9]+\>' >"$work/statuses"
+	while read -r status; do
+		section "$2" 'EXIT STATUS' | grep -qx "\.It $status" ||
+			{ echo "no exit status $status"; return 1; }
+	done <"$work/statuses"
+}
+
 have=
 for tool in "$@"; do
 	page=$(page_of "$tool")
 	have="$have $(basename "$tool").1"
 	check "$page has the options of the program" same "$(helped "$tool")" "$(documented "$page")"
 	check "the synopsis of $page has every option" in_synopsis "$page"
+	check "$page has the exit statuses of the program" has_statuses "$tool" "$page"
 	check "$page explains every option of its synopsis" synopsis_is_documented "$page"
 done
 check "each program has a page, and each page a program" same "${have# }" \
