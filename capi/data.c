@@ -346,8 +346,11 @@ copy_long_way(uint64_t key, void *dev, void *host, size_t size, bool to, uintptr
 		drop_left_copies(frame);
 	while (level < GDR_HAZARD_LEVELS && busy(level))
 		level++;
-	if (level == GDR_HAZARD_LEVELS)
+	if (level == GDR_HAZARD_LEVELS) {
+		gdr_log(GDR_LOG_ERROR, "gdr_copy: signal handlers have interrupted %u copies of this thread; let one of them end (errno %d)",
+			GDR_HAZARD_LEVELS, EAGAIN);
 		return EAGAIN;
+	}
 	enter_level(level, key, frame);
 	if (mine.table->fenced)
 		atomic_thread_fence(memory_order_seq_cst);

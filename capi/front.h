@@ -62,7 +62,11 @@ enum { GDR_LOG_DEBUG = 1, GDR_LOG_INFO, GDR_LOG_WARN, GDR_LOG_ERROR, GDR_LOG_OFF
 /* The lowest level that the environment asks to see. */
 int gdr_log_level(void);
 
-/* Writes one line to standard error if the environment asks for that level. */
+/*
+ * Writes one line to standard error if the environment asks for that level. A copy
+ * may log in a signal handler: integers and strings alone are formatted there, for
+ * which the C library takes no lock and no memory.
+ */
 void gdr_log(int level, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
 /*

@@ -902,6 +902,52 @@ static void copies_inside_copies(void)
 	expect_is(gdr_close(g), 0);
 }
 
+/* Three copies of a thread may be under way, each in a handler that one made. */
+#define LEVELS 3
+
+static struct buffer nested;
+static unsigned char *nested_host;
+static volatile int nested_copies, nested_refusals;
+
+static int copy_from_bad_page(void)
+{
+	return gdr_copy_to_mapping(nested.mh, nested.va, nested_host, 8);
+}
+
+/* Copies again, from the page that the copy beneath has faulted on. */
+static void copy_in_fault(int sig, siginfo_t *info, void *context)
+{
+	(void)sig;
+	(void)info;
+	(void)context;
+	if (++nested_copies < LEVELS)
+		expect_is(copy_from_bad_page(), 0);
+	else if (copy_from_bad_page() == EAGAIN)
+		nested_refusals++;
+	expect_is(mprotect(nested_host, PAGE, PROT_READ), 0);
+}
+
+static void too_many_copies(void)
+{
+	int log = memfd_create("log", MFD_CLOEXEC);
+	char line[512] = { 0 };
+	ssize_t n;
+
+	make_buffer(open_or_fail(), &nested, 64 * KIB);
+	/* A thread's first copy is unlike the others: this one is refused. */
+	expect_is(copy_from_bad_page(), EINVAL);
+	nested_host = bad_page();
+	catch_faults(copy_in_fault, SA_NODEFER);
+	setenv("GDRCOPY_ENABLE_LOGGING", "1", 1);
+	expect(log >= 0 && dup2(log, STDERR_FILENO) >= 0);
+	expect_is(copy_from_bad_page(), 0);
+	expect_is(nested_copies, LEVELS);
+	expect_is(nested_refusals, 1);
+	n = pread(log, line, sizeof(line) - 1, 0);
+	expect(n > 0 && strstr(line, "interrupted 3 copies") && strchr(line, '\n') == line + n - 1);
+	check_copies(&nested, 1);
+}
+
 static const struct guest_case cases[] = {
 	{ "dispositions, masks and stacks stay as they were", states_plain, 60, 0 },
 	{ "with some signals blocked", states_masked, 60, 0 },
@@ -929,6 +975,7 @@ static const struct guest_case cases[] = {
 	{ "gdr_unmap from a deeper frame than the left copy's", left_copy_deeper_unmap, 60, 0 },
 	{ "calls from a handler inside a copy", calls_inside_copy, 60, 0 },
 	{ "copies in a timer's handler inside copies", copies_inside_copies, 60, 120 },
+	{ "a fourth copy inside of three", too_many_copies, 60, 0 },
 	{ NULL, NULL, 0, 0 }
 };
 
