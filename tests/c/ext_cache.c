@@ -184,15 +184,17 @@ static void odd_places(void)
 	unsigned long addr = some_memory(g, NULL);
 	gdr_cache_t c = open_cache(g, MIB);
 	struct held a = get(c, addr + 65 * KIB + 3, 1), b, end;
+	int rc;
 
 	fill(a, 0x77, 1);
 	b = get(c, addr + 64 * KIB, RANGE);
 	expect(same(a, b) && a.va == b.va + KIB + 3);
 	expect_is(gdr_copy_from_mapping(b.mh, &(unsigned char){ 0 }, b.va + RANGE - 1, 1), 0);
-	/* It does not reach past the allocation. */
+	/* It does not reach past the allocation, where there may be another. */
 	end = get(c, addr + GPU_2M - 1, 1);
 	fill(end, 1, 1);
-	expect_is(gdr_cache_get(c, addr + GPU_2M - 1, GPU_2M + 2, &a.mh, (void **)&a.va), EINVAL);
+	rc = gdr_cache_get(c, addr + GPU_2M - 1, GPU_2M + 2, &a.mh, (void **)&a.va);
+	expect(rc == EINVAL || rc == ENOTSUP);
 	put(c, end);
 	put(c, b);
 	put(c, b);
@@ -269,16 +271,23 @@ static void longer_range(void)
 	expect(same(visit(c, addr + 3 * RANGE, RANGE), big));
 }
 
+/* The simulated libcuda has no dma-bufs of ranges that overlap. */
+static bool overlaps_are_simulated(void)
+{
+	const char *backend = getenv("GDRCOPY_BACKEND");
+
+	return !on_doubles() || (backend && !strcmp(backend, "vulkan"));
+}
+
 /* Ranges that have some bytes in common: each is found for what it has. */
 static void overlap(void)
 {
-	const char *backend = getenv("GDRCOPY_BACKEND");
 	gdr_t g = open_or_fail();
 	gdr_cache_t c = open_cache(g, MIB);
 	unsigned long addr = some_memory(g, NULL);
 	struct held a, b;
 
-	if (on_doubles() && backend && !strcmp(backend, "dmabuf"))
+	if (!overlaps_are_simulated())
 		skip_case("the simulated libcuda has no overlapping dma-bufs");
 	a = visit(c, addr, 2 * RANGE);
 	b = visit(c, addr + RANGE, 2 * RANGE);
@@ -592,7 +601,7 @@ static void library_is_closed(void)
 		if (i == 1) {
 			fds = count_fds();
 			maps = count_maps(false);
-		} else if (i > 1) {
+		} else if (i > 1 && on_doubles()) {
 			expect_is(count_fds(), fds);
 			expect_is(count_maps(false), maps);
 		}
@@ -809,10 +818,11 @@ static struct shared_memory memories[MEMORIES];
 static gdr_t shared_g;
 static gdr_cache_t shared_cache;
 static _Atomic long uses, renewals, flushes;
+static size_t longest;	/* range */
 
 static void use_part(struct shared_memory *m, int me, uint64_t *seed)
 {
-	size_t at = (size_t)me * RANGE, size = 1 + next_random(seed) % (2 * RANGE);
+	size_t at = (size_t)me * RANGE, size = 1 + next_random(seed) % longest;
 	unsigned char in[64];
 	struct held h;
 
@@ -855,13 +865,6 @@ static void renew(struct shared_memory *m)
 	atomic_fetch_add(&renewals, 1);
 }
 
-static bool overlaps_are_simulated(void)
-{
-	const char *backend = getenv("GDRCOPY_BACKEND");
-
-	return !on_doubles() || (backend && !strcmp(backend, "vulkan"));
-}
-
 static void many_threads(void)
 {
 	unsigned long before, one;
@@ -869,8 +872,7 @@ static void many_threads(void)
 	double end;
 	uint64_t seed = 77;
 
-	if (!overlaps_are_simulated())
-		skip_case("the simulated libcuda has no overlapping dma-bufs");
+	longest = overlaps_are_simulated() ? 2 * RANGE : RANGE;
 	shared_g = open_or_fail();
 	for (int i = 0; i < MEMORIES; i++) {
 		pthread_rwlock_init(&memories[i].lock, NULL);
