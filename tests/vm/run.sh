@@ -5,7 +5,8 @@
 # simulated NVIDIA driver, and run tests in it. TAP on stdout.
 #
 #   KERNEL         6.1, 6.12 or 7.2; 6.1-kasan or 6.1-kcsan: see fetch.sh
-#   -n RELEASE     build against NVIDIA's header of 535 or 550 (default 550)
+#   -n RELEASE     build against NVIDIA's header of 535 or 550 (default 550), or
+#                  older or newer: see build.sh
 #   -j FILE        what to run in the guest (default job-kmod.sh)
 #   -f FILE[:DIR]  put a file (with the libraries it needs) into the guest's
 #                  DIR (default /bin); may be repeated
@@ -17,7 +18,8 @@
 #   -k FILE        another kernel image of that release
 #   -b DIR         modules that are built already
 #
-# GDRAPI_VM_ACCEL: QEMU's accelerator (default tcg,thread=multi).
+# GDRAPI_VM_ACCEL: QEMU's accelerator (default kvm where that runs a guest, else
+# tcg,thread=multi).
 # GDRAPI_VM_BUILD: where modules are built (default build/vm of the tree).
 # Uses nothing but Debian's packages; see fetch.sh. Exit status 0: all passed.
 set -euo pipefail
@@ -66,6 +68,19 @@ put() {
 	done
 }
 
+# accelerator KERNEL: kvm, if a guest comes to its end with it: a processor that
+# cannot, or a host that does not let us, may have the device all the same.
+accelerator() {
+	if [ -w /dev/kvm ] && grep -qwE 'vmx|svm' /proc/cpuinfo &&
+		timeout 20 qemu-system-x86_64 -accel kvm -cpu max -m 512 \
+			-display none -no-reboot -nodefaults \
+			-kernel "$1" -append panic=-1 >/dev/null 2>&1; then
+		echo kvm
+	else
+		echo tcg,thread=multi
+	fi
+}
+
 kdir=$("$here/fetch.sh" kernel "$1")
 tmp=$(mktemp -d)
 qemu=''
@@ -100,14 +115,14 @@ chmod +x "$root/init"
 (cd "$root" && find . | cpio -o -H newc --quiet) | gzip -1 >"$tmp/initrd"
 
 log=$tmp/serial
-accel=tcg,thread=multi
-[ "${GDRAPI_VM_ACCEL-}" ] && accel=$GDRAPI_VM_ACCEL
+image=${image:-$kdir/vmlinuz}
+accel=${GDRAPI_VM_ACCEL:-$(accelerator "$image")}
 # QEMU 7.2 emulates cmpxchg16b so that it spoils the flags, and newer kernels
 # fall over it; without cx16 they do not use it. On a busy host the kernel may find
 # no timer interrupts as it starts, though they are there: it is not to look.
 timeout "$limit" nice -n 10 qemu-system-x86_64 -accel "$accel" -cpu max,-cx16 \
 	-smp "$cpus" -m "$memory" -display none -no-reboot -nodefaults \
-	-kernel "${image:-$kdir/vmlinuz}" -initrd "$tmp/initrd" \
+	-kernel "$image" -initrd "$tmp/initrd" \
 	-append "console=ttyS0 panic=-1 quiet log_buf_len=4M nokaslr no_timer_check rdinit=/init" \
 	-object "memory-backend-ram,id=bar,size=${bar}M,share=on" \
 	-device ivshmem-plain,memdev=bar -serial "file:$log" &

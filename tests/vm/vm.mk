@@ -13,10 +13,14 @@ VMSANITY  := $(VMRUN) -j $(VM)/job-sanity.sh -f $(BIN)/gdrcopy_sanity -f $(BIN)/
 
 check-vm: VMKERNELS := 6.1
 check-vm-all: VMKERNELS := 6.1 6.12 7.2
+check-vm-all: VMHEADERS := older newer
 check-vm check-vm-all: tools $(BIN)/badinput $(DOUBLES)
 	@for k in $(VMKERNELS); do \
-		$(RUN) vm-kmod-$$k $(VMRUN) $$k; \
-		$(RUN) vm-sanity-$$k $(VMSANITY) $$k; \
+		$(RUN) vm-kmod-$$k $(VMRUN) -t 900 $$k; \
+		$(RUN) vm-sanity-$$k $(VMSANITY) -t 900 $$k; \
+	done
+	@for h in $(VMHEADERS); do \
+		$(RUN) vm-kmod-6.1-$$h $(VMRUN) -t 900 -n $$h 6.1; \
 	done
 
 check-vm-debug: tools $(BIN)/badinput $(DOUBLES)
