@@ -766,6 +766,40 @@ static void test_map_arguments(void)
 	CHECK_ERR(try_map(fd, h, GPU_PAGE), EINVAL);
 }
 
+/* The line VmFlags of the mapping at p: each flag has a space on either side. */
+static void vm_flags(const volatile void *p, char *line, int size)
+{
+	FILE *f = fopen("/proc/self/smaps", "r");
+	unsigned long start, end, at = 0;
+
+	CHECK(f);
+	do {
+		CHECK(fgets(line, size, f));
+		if (sscanf(line, "%lx-%lx", &start, &end) == 2)
+			at = start;
+	} while (at != (uintptr_t)p || strncmp(line, "VmFlags:", 8) != 0);
+	fclose(f);
+}
+
+/* Not copied over fork, not grown, not dumped, not executable; I/O memory. */
+static void test_vma_flags(void)
+{
+	static const char *const want[] = { " io ", " pf ", " dc ", " de ", " dd ",
+					    " sh " };
+	static const char *const never[] = { " ex ", " me " };
+	uint64_t h;
+	char flags[256];
+	int fd = gdr_open();
+	size_t i;
+
+	h = pin(fd, gpu_alloc(GPU_PAGE), GPU_PAGE);
+	vm_flags(map(fd, h, GPU_PAGE), flags, sizeof(flags));
+	for (i = 0; i < sizeof(want) / sizeof(want[0]); i++)
+		CHECK(strstr(flags, want[i]));
+	for (i = 0; i < sizeof(never) / sizeof(never[0]); i++)
+		CHECK(!strstr(flags, never[i]));
+}
+
 static void test_read_only(void)
 {
 	uint64_t va = gpu_alloc(GPU_PAGE), h;
@@ -1171,16 +1205,64 @@ static int wc_ranges(void)
 	return n;
 }
 
+/*
+ * What the page table has. As Linux sets up an x86's PAT, PWT alone is
+ * write-combining; PCD is uncached, and neither is cached.
+ */
+#define PTE_RW (1UL << 1)
+#define PTE_USER (1UL << 2)
+#define PTE_PWT (1UL << 3)
+#define PTE_PCD (1UL << 4)
+#define PTE_PAT (1UL << 7)
+#define PTE_NX (1UL << 63)
+
+/* A simulated driver that is not under the GPL may not look. */
+static bool pte_is_shown(const volatile void *p)
+{
+	struct nvidia_sim_pte e = { .addr = (uintptr_t)p };
+
+	return ioctl(sim, NVIDIA_SIM_PTE, &e) == 0 || errno != EOPNOTSUPP;
+}
+
+static uint64_t pte(const volatile void *p)
+{
+	struct nvidia_sim_pte e = { .addr = (uintptr_t)p };
+
+	CHECK(ioctl(sim, NVIDIA_SIM_PTE, &e) == 0);
+	return e.flags & (PTE_RW | PTE_USER | PTE_PWT | PTE_PCD | PTE_PAT | PTE_NX);
+}
+
+static void check_ptes(volatile unsigned char *p)
+{
+	size_t i;
+
+	for (i = 0; i < 4 * GPU_PAGE; i += 4096) {
+		p[i] = 1;
+		CHECK(pte(p + i) == (PTE_USER | PTE_RW | PTE_PWT | PTE_NX));
+	}
+	CHECK(mprotect((void *)p, 4 * GPU_PAGE, PROT_READ) == 0);
+	CHECK(pte(p) == (PTE_USER | PTE_PWT | PTE_NX));
+	CHECK(mprotect((void *)p, 4 * GPU_PAGE, PROT_READ | PROT_WRITE) == 0);
+	CHECK(pte(p) == (PTE_USER | PTE_RW | PTE_PWT | PTE_NX));
+}
+
 static void test_write_combining(void)
 {
 	uint64_t va = gpu_alloc(4 * GPU_PAGE), h;
+	unsigned char *view = gpu_view(va, GPU_PAGE);
 	int fd = gdr_open(), before = wc_ranges();
 	volatile unsigned char *p;
 
+	/* The double's own view is uncached: pte() tells one from another. */
+	CHECK(!read_faults(view));
+	CHECK(!pte_is_shown(view) || pte(view) & PTE_PCD);
+	CHECK(munmap(view, GPU_PAGE) == 0);
 	h = pin(fd, va, 4 * GPU_PAGE);
 	CHECK(wc_ranges() == before);
 	p = map(fd, h, 4 * GPU_PAGE);
 	p[0] = 1;
+	if (pte_is_shown(p))
+		check_ptes(p);
 	/* Four scattered pages; neighbours may share a range. */
 	CHECK(wc_ranges() > before);
 	CHECK(unpin(fd, h) == 0);
@@ -1932,7 +2014,7 @@ static const struct test tests[] = {
 	T(pin_rounds), T(pin_v2), T(force_pcie), T(pin_answer_fault),
 	T(failed_pins), T(sim_is_strict), T(tokens),
 	T(attributes), T(info), T(data), T(pin_inside), T(map_arguments),
-	T(read_only), T(vma_operations), T(map_over), T(handles),
+	T(read_only), T(vma_flags), T(vma_operations), T(map_over), T(handles),
 	T(unknown_handle), T(unpin_zaps), T(close_zaps), T(close_of_a_copy),
 	T(fork), T(fd_passed), T(thread),
 	T(mapping_types), T(write_combining), T(injected_failures),

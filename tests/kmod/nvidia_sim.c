@@ -33,6 +33,7 @@
 #include <linux/sched.h>
 #include <linux/slab.h>
 #include <linux/uaccess.h>
+#include <linux/version.h>
 #include <linux/vmalloc.h>
 
 #include <nv-p2p.h>
@@ -51,7 +52,9 @@
 #define SIM_GET_FLAGS 0
 #endif
 
-#ifndef SIM_LICENSE
+#ifdef SIM_PROPRIETARY
+#define SIM_LICENSE "Proprietary"
+#else
 #define SIM_LICENSE "Dual MIT/GPL"
 #endif
 
@@ -819,6 +822,54 @@ static int sim_ioc_try(struct nvidia_sim_try __user *arg)
 	return ret ? ret : nvidia_p2p_put_pages(p.p2p_token, p.va_space, p.va, pt);
 }
 
+/*
+ * Called with the mm's lock held. The kernel has this for GPL modules alone, and
+ * this one can be built as what NVIDIA's may be.
+ */
+static int sim_read_pte(struct vm_area_struct *vma, u64 addr, u64 *flags)
+{
+#ifdef SIM_PROPRIETARY
+	return -EOPNOTSUPP;
+#elif LINUX_VERSION_CODE >= KERNEL_VERSION(6, 12, 0)
+	struct follow_pfnmap_args args = { .vma = vma, .address = addr };
+	int ret = follow_pfnmap_start(&args);
+
+	if (ret)
+		return ret;
+	*flags = pgprot_val(args.pgprot);
+	follow_pfnmap_end(&args);
+	return 0;
+#else
+	spinlock_t *lock;
+	pte_t *pte;
+	int ret = follow_pte(vma->vm_mm, addr, &pte, &lock);
+
+	if (ret)
+		return ret;
+	*flags = pgprot_val(pte_pgprot(*pte));
+	pte_unmap_unlock(pte, lock);
+	return 0;
+#endif
+}
+
+static int sim_ioc_pte(struct nvidia_sim_pte __user *arg)
+{
+	struct vm_area_struct *vma;
+	struct nvidia_sim_pte p;
+	int ret = -EINVAL;
+
+	if (copy_from_user(&p, arg, sizeof(p)))
+		return -EFAULT;
+	mmap_read_lock(current->mm);
+	vma = find_vma(current->mm, p.addr);
+	if (vma && p.addr >= vma->vm_start && vma->vm_flags & VM_PFNMAP)
+		ret = sim_read_pte(vma, p.addr, &p.flags);
+	mmap_read_unlock(current->mm);
+	if (!ret && copy_to_user(arg, &p, sizeof(p)))
+		ret = -EFAULT;
+	return ret;
+}
+
 static long sim_ioctl(struct file *filp, unsigned int cmd, unsigned long arg)
 {
 	void __user *p = (void __user *)arg;
@@ -840,6 +891,8 @@ static long sim_ioctl(struct file *filp, unsigned int cmd, unsigned long arg)
 		return sim_ioc_stats(p);
 	case NVIDIA_SIM_TRY:
 		return sim_ioc_try(p);
+	case NVIDIA_SIM_PTE:
+		return sim_ioc_pte(p);
 	default:
 		return -ENOTTY;
 	}

@@ -102,6 +102,12 @@ struct nvidia_sim_try {
 	__u32 persistent;
 };
 
+/* What the page table has for an address of the caller, as its processor spells it. */
+struct nvidia_sim_pte {
+	__u64 addr;
+	__u64 flags;		/* out */
+};
+
 #define NVIDIA_SIM_IOC 0xDB
 #define NVIDIA_SIM_ALLOC _IOWR(NVIDIA_SIM_IOC, 1, struct nvidia_sim_alloc)
 #define NVIDIA_SIM_FREE _IOW(NVIDIA_SIM_IOC, 2, __u64)
@@ -111,5 +117,6 @@ struct nvidia_sim_try {
 #define NVIDIA_SIM_MAP _IOWR(NVIDIA_SIM_IOC, 6, struct nvidia_sim_map)
 #define NVIDIA_SIM_RELEASE _IOW(NVIDIA_SIM_IOC, 7, __u64)
 #define NVIDIA_SIM_TRY _IOW(NVIDIA_SIM_IOC, 8, struct nvidia_sim_try)
+#define NVIDIA_SIM_PTE _IOWR(NVIDIA_SIM_IOC, 9, struct nvidia_sim_pte)
 
 #endif

@@ -22,6 +22,7 @@ check-vm check-vm-all: tools $(BIN)/badinput $(DOUBLES)
 	@for h in $(VMHEADERS); do \
 		$(RUN) vm-kmod-6.1-$$h $(VMRUN) -t 900 -n $$h 6.1; \
 	done
+	@test -z '$(VMHEADERS)' || GDR_MAKE=SIM_PROPRIETARY=y $(RUN) vm-kmod-6.1-proprietary $(VMRUN) -t 900 6.1
 
 check-vm-debug: tools $(BIN)/badinput $(DOUBLES)
 	@for k in 6.1-kasan 6.1-kcsan; do \
