@@ -33,7 +33,6 @@
 #include <linux/sched.h>
 #include <linux/slab.h>
 #include <linux/uaccess.h>
-#include <linux/version.h>
 #include <linux/vmalloc.h>
 
 #include <nv-p2p.h>
@@ -830,7 +829,7 @@ static int sim_read_pte(struct vm_area_struct *vma, u64 addr, u64 *flags)
 {
 #ifdef SIM_PROPRIETARY
 	return -EOPNOTSUPP;
-#elif LINUX_VERSION_CODE >= KERNEL_VERSION(6, 12, 0)
+#elif defined(SIM_HAVE_FOLLOW_PFNMAP)
 	struct follow_pfnmap_args args = { .vma = vma, .address = addr };
 	int ret = follow_pfnmap_start(&args);
 
@@ -840,12 +839,13 @@ static int sim_read_pte(struct vm_area_struct *vma, u64 addr, u64 *flags)
 	follow_pfnmap_end(&args);
 	return 0;
 #else
-	spinlock_t *lock;
+	spinlock_t *lock;	/* the page table's */
 	pte_t *pte;
 	int ret = follow_pte(vma->vm_mm, addr, &pte, &lock);
 
 	if (ret)
 		return ret;
+	__acquire(lock);	/* follow_pte did, and does not tell sparse */
 	*flags = pgprot_val(pte_pgprot(*pte));
 	pte_unmap_unlock(pte, lock);
 	return 0;
