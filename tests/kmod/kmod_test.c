@@ -1687,7 +1687,9 @@ static void fuzz_step(int fd, uint64_t va, unsigned int *s)
 			read_faults(p);
 		break;
 	case 21:
-		ioctl(fd, rnd(s), &arg);
+		/* Our numbers with other sizes and directions, or anything. */
+		ioctl(fd, rnd(s) % 4 ? rnd(s) << 16 | GDRDRV_IOC << 8 | rnd(s) % 12 :
+				       rnd(s), &arg);
 		break;
 	case 23:
 		if (p)
