@@ -514,8 +514,11 @@ int nvidia_p2p_get_pages_persistent(uint64_t virtual_address, uint64_t length,
 		return -EINVAL;
 	ret = sim_get(0, 0, virtual_address, length, page_table, true, NULL,
 		      NULL);
-	if (!ret && flags)
+	if (!ret && flags) {
+		sim_take();
 		sim_forced++;
+		sim_give();
+	}
 	return ret;
 }
 EXPORT_SYMBOL(nvidia_p2p_get_pages_persistent);
