@@ -113,21 +113,28 @@ static double sample(struct bench_cell *c)
 	return bench_ns(t1 > cost ? t1 - cost : 0) / c->batch;
 }
 
-/* Warms up and finds how many operations make a sample. */
+/* As many operations as fill BATCH_NS, by what a sample of the batch so far says. */
+static unsigned fitting_batch(struct bench_cell *c)
+{
+	double ns = sample(c), n = BATCH_NS / (ns > 1 ? ns : 1);
+
+	if (n > c->max)
+		n = (double)c->max;
+	return n < 1 ? 1 : n < MAX_BATCH ? (unsigned)n : MAX_BATCH;
+}
+
+/*
+ * Warms up and finds how many operations make a sample. One operation alone takes
+ * less time than one of many does, so the second guess is the good one.
+ */
 static void start(struct bench_cell *c)
 {
-	double ns;
-
 	c->batch = 1;
 	sample(c);
-	ns = sample(c);
-	if (c->pace == BENCH_BACK_TO_BACK && ns < BATCH_NS) {
-		double n = BATCH_NS / (ns > 1 ? ns : 1);
-
-		c->batch = n < MAX_BATCH ? (unsigned)n : MAX_BATCH;
+	if (c->pace == BENCH_BACK_TO_BACK) {
+		c->batch = fitting_batch(c);
+		c->batch = fitting_batch(c);
 	}
-	if (c->batch > c->max)
-		c->batch = (unsigned)c->max;
 	if (!bench_samples_init(&c->samples, MAX_SAMPLES))
 		bench_die("out of memory for samples");
 }
