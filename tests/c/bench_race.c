@@ -9,7 +9,7 @@
 #define MIN_SAMPLES 3
 #define MAX_SAMPLES 20000
 #define MAX_BATCH 1000u
-#define BATCH_NS 10000.0
+#define BATCH_NS 100000.0
 #define DRAIN_NS 2000.0
 
 void bench_gdr_write(struct bench_op *op, size_t count)
@@ -139,7 +139,10 @@ static void start(struct bench_cell *c)
 		bench_die("out of memory for samples");
 }
 
-/* Samples up to the turn's share of the budget and of max. */
+/*
+ * Samples up to the turn's share of the budget and of max. The first sample does not
+ * count: what the one before has left in the buffers is part of it.
+ */
 static void turn(struct bench_cell *c, int turns_done, uint64_t budget_ns)
 {
 	uint64_t end = bench_monotonic_ns() + budget_ns / TURNS;
@@ -147,6 +150,7 @@ static void turn(struct bench_cell *c, int turns_done, uint64_t budget_ns)
 
 	if (share > MAX_SAMPLES)
 		share = MAX_SAMPLES;
+	sample(c);
 	while (c->samples.n < share && bench_monotonic_ns() < end)
 		bench_samples_add(&c->samples, sample(c));
 }
@@ -173,17 +177,41 @@ static void finish(struct bench_cell *c, struct bench_result *r)
 	bench_samples_free(&c->samples);
 }
 
+/* Puts them in another order: none always comes after the same other one. */
+static void shuffle(struct bench_cell **order, size_t n)
+{
+	static uint64_t seed = 1;
+
+	for (; n > 1; n--) {
+		struct bench_cell *last = order[n - 1];
+		size_t i;
+
+		seed = seed * 6364136223846793005ull + 1442695040888963407ull;
+		i = (seed >> 33) % n;
+		order[n - 1] = order[i];
+		order[i] = last;
+	}
+}
+
 void bench_race(struct bench_cell *cells, size_t n, long budget_ms,
 		struct bench_result *r)
 {
+	struct bench_cell **order = calloc(n, sizeof(*order));
 	size_t i;
 	int t;
 
-	for (i = 0; i < n; i++)
+	if (!order)
+		bench_die("out of memory for %zu competitors", n);
+	for (i = 0; i < n; i++) {
 		start(&cells[i]);
-	for (t = 0; t < TURNS; t++)
+		order[i] = &cells[i];
+	}
+	for (t = 0; t < TURNS; t++) {
+		shuffle(order, n);
 		for (i = 0; i < n; i++)
-			turn(&cells[i], t, (uint64_t)budget_ms * 1000000u);
+			turn(order[i], t, (uint64_t)budget_ms * 1000000u);
+	}
+	free(order);
 	for (i = 0; i < n; i++)
 		finish(&cells[i], r);
 }

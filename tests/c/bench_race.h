@@ -36,10 +36,12 @@ struct bench_cell {
 	"  subtracted. 'alone' times single operations, each 2 us after the end of the\n" \
 	"  one before, so that what that left in the CPU's and the link's buffers is\n" \
 	"  gone; a write is over when its fence is issued, not when the GPU has the\n" \
-	"  bytes. 'back-to-back' times as many operations in a row as fill 10 us, and\n" \
-	"  divides. 'cold' is 'alone' with the host side flushed from the caches.\n" \
-	"  All competitors take turns, eight each, at the same addresses. P0 is the\n" \
-	"  smallest sample and P50 the median. Each competitor first moves fresh data\n" \
+	"  bytes. 'back-to-back' times as many operations in a row as fill 100 us, 1000\n" \
+	"  at most, and divides: in less time those that still wait in the CPU's store\n" \
+	"  buffer count, and a bare loop has more of them there. 'cold' is 'alone' with\n" \
+	"  the host side flushed from the caches.\n" \
+	"  All competitors take turns, eight each in an order that changes, at the same\n" \
+	"  addresses. P0 is the smallest sample and P50 the median. Each competitor first moves fresh data\n" \
 	"  of the size once, and the driver's copy of it is compared."
 
 const char *bench_pace_name(enum bench_pace pace);

@@ -58,7 +58,7 @@ static void print(const struct bench_result *r, const struct bench_opts *o)
 int main(int argc, char **argv)
 {
 	struct bench_opts o = {
-		.size = 128 << 10, .writes = 10000, .reads = 1000, .threads = 1,
+		.size = 128 << 10, .writes = 100000, .reads = 10000, .threads = 1,
 		.budget_ms = 1000, .cpu = -1,
 	};
 	struct bench_team *team;

@@ -199,7 +199,7 @@ static void print(const struct bench_result *r, const struct bench_opts *o)
 int main(int argc, char **argv)
 {
 	struct bench_opts o = {
-		.size = 16 << 20, .writes = 10000, .reads = 1000, .budget_ms = 100, .cpu = -1,
+		.size = 16 << 20, .writes = 100000, .reads = 10000, .budget_ms = 100, .cpu = -1,
 	};
 	struct bench_result r;
 	struct bench_gpu b;
