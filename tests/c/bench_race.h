@@ -41,8 +41,9 @@ struct bench_cell {
 	"  buffer count, and a bare loop has more of them there. 'cold' is 'alone' with\n" \
 	"  the host side flushed from the caches.\n" \
 	"  All competitors take turns, eight each in an order that changes, at the same\n" \
-	"  addresses. P0 is the smallest sample and P50 the median. Each competitor first moves fresh data\n" \
-	"  of the size once, and the driver's copy of it is compared."
+	"  addresses. P0 is the smallest sample and P50 the median. Each competitor\n" \
+	"  first moves fresh data of the size once, and the driver's copy of it is\n" \
+	"  compared."
 
 const char *bench_pace_name(enum bench_pace pace);
 
