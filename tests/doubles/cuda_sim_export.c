@@ -205,6 +205,24 @@ static int copy_fd(int fd, int *copy)
 	return *copy < 0 ? CU_OPERATING_SYSTEM : CU_OK;
 }
 
+/*
+ * The copy of a descriptor that another thread may close, and its number be given
+ * to another file, at any time. *fd is -1 if that has happened.
+ */
+static int copy_if_still(int theirs, const struct carve *c, int *fd)
+{
+	struct stat st;
+
+	*fd = fcntl(theirs, F_DUPFD, 0);
+	if (*fd < 0)
+		return errno == EBADF ? CU_OK : CU_OPERATING_SYSTEM;
+	if (!fstat(*fd, &st) && st.st_dev == c->dev && st.st_ino == c->ino)
+		return CU_OK;
+	close(*fd);
+	*fd = -1;
+	return CU_OK;
+}
+
 /* One more descriptor for a carve, if it can serve the range and is in use. */
 static int carve_share(struct mem *m, uint64_t offset, uint64_t size, int *fd)
 {
@@ -217,11 +235,13 @@ static int carve_share(struct mem *m, uint64_t offset, uint64_t size, int *fd)
 		;
 	if (!c || size > c->size)
 		return CU_OK;
-	result = find_users(c->dev, c->ino, m, &u);
-	if (result)
+	do {
+		result = find_users(c->dev, c->ino, m, &u);
+		if (!result && u.fd >= 0)
+			result = copy_if_still(u.fd, c, fd);
+	} while (!result && u.fd >= 0 && *fd < 0);
+	if (result || *fd >= 0)
 		return result;
-	if (u.fd >= 0)
-		return copy_fd(u.fd, fd);
 	return u.mapped ? cannot("the range is mapped, and its descriptor is closed") : CU_OK;
 }
 
