@@ -50,7 +50,7 @@ static int refuse(const char *call, const char *why)
 	struct gdr_guest guest_;			\
 	int rc_;					\
 							\
-	gdr_guest_enter(&guest_, core_);		\
+	gdr_guest_enter(&guest_);		\
 	rc_ = core_->call;				\
 	gdr_guest_leave(&guest_);			\
 	rc_;						\
@@ -95,7 +95,7 @@ int gdr_close(gdr_t g)
 	if (rc)
 		return rc;
 	gdr_data_forget(0);
-	gdr_cache_forget(core, id_of(g));
+	gdr_cache_forget(id_of(g));
 	return IN_CORE(core, close(id_of(g)));
 }
 

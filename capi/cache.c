@@ -628,7 +628,7 @@ static int do_slowly(const char *name, gdr_cache_t c, struct request *r)
 
 	if (rc)
 		return rc;
-	gdr_guest_enter(&guest, core);
+	gdr_guest_enter(&guest);
 	/* Who has the lock may wait for a copy that this thread has left. */
 	gdr_data_forget(0);
 	cache = lock_cache(all, c.h);
@@ -707,7 +707,7 @@ int gdr_cache_open(gdr_t g, size_t max_bytes, unsigned flags, gdr_cache_t *c)
 		return refuse("gdr_cache_open", "a cache of 0 bytes keeps nothing: ask for more", EINVAL);
 	if (flags)
 		return refuse("gdr_cache_open", "no flags are defined: pass 0", EINVAL);
-	gdr_guest_enter(&guest, core);
+	gdr_guest_enter(&guest);
 	rc = core->driver_version(id, &v[0], &v[1]);
 	if (!rc)
 		rc = open_cache(core, id, max_bytes, c);
@@ -812,14 +812,14 @@ static void forget_ranges(struct gdr_caches *all, struct cache *cache)
 	cache->retired = 0;
 }
 
-void gdr_cache_forget(const struct gdr_core *core, uint64_t g)
+void gdr_cache_forget(uint64_t g)
 {
 	struct gdr_caches *all = all_caches();
 	struct gdr_guest guest;
 
 	if (!all)
 		return;
-	gdr_guest_enter(&guest, core);
+	gdr_guest_enter(&guest);
 	for (uint32_t i = 0; i < atomic_load(&all->ever); i++) {
 		struct cache *cache = &all->caches[i];
 

@@ -21,7 +21,7 @@ typedef _Atomic(struct gdr_caches *) gdr_caches_ref;
  * Ends the caches of the open library g, whose pinnings the caller ends next.
  * No call on one of them is under way when it returns.
  */
-void gdr_cache_forget(const struct gdr_core *core, uint64_t g);
+void gdr_cache_forget(uint64_t g);
 
 #pragma GCC visibility pop
 

@@ -4,12 +4,26 @@
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/auxv.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
-/* The Go core that this thread was inside last. */
-static __thread const void *entered __attribute__((tls_model("initial-exec")));
+#ifndef AT_MINSIGSTKSZ
+#define AT_MINSIGSTKSZ 51	/* glibc 2.34 */
+#endif
+
+/* What a handler may use beside what the kernel puts there: as much as Go gives. */
+#define STACK_BYTES 32768
+
+/* The alternate stack that this thread is lent; NULL: not made yet. */
+static __thread void *own_stack __attribute__((tls_model("initial-exec")));
+
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+static pthread_key_t exit_key;
+static bool have_exit_key;
+static size_t stack_size;
 
 void gdr_guest_faults(sigset_t *set)
 {
@@ -23,7 +37,58 @@ void gdr_guest_faults(sigset_t *set)
 	sigaddset(set, SIGSYS);
 }
 
-void gdr_guest_enter(struct gdr_guest *g, const void *core)
+/* A call in a later destructor of the thread makes another one. */
+static void free_stack(void *stack)
+{
+	own_stack = NULL;
+	munmap(stack, stack_size);
+}
+
+static void prepare_stacks(void)
+{
+	size_t page = sysconf(_SC_PAGESIZE);
+
+	stack_size = (getauxval(AT_MINSIGSTKSZ) + STACK_BYTES + page - 1) & ~(page - 1);
+	have_exit_key = pthread_key_create(&exit_key, free_stack) == 0;
+}
+
+static void make_stack(void)
+{
+	void *stack;
+
+	pthread_once(&once, prepare_stacks);
+	/* Without a key it would outlive its thread. */
+	if (!have_exit_key)
+		return;
+	stack = mmap(NULL, stack_size, PROT_READ | PROT_WRITE,
+		     MAP_PRIVATE | MAP_ANONYMOUS | MAP_STACK, -1, 0);
+	if (stack == MAP_FAILED)
+		return;
+	if (pthread_setspecific(exit_key, stack))
+		munmap(stack, stack_size);
+	else
+		own_stack = stack;
+}
+
+/*
+ * Sets ours if the host has no alternate stack. The runtime takes what is set as
+ * its own; where ours could not be made, it sets one at the thread's first entry,
+ * and later ones go without.
+ */
+static void lend_stack(struct gdr_guest *g)
+{
+	stack_t own = { .ss_sp = own_stack, .ss_size = stack_size };
+
+	g->lent = false;
+	/* Refused while we run on the host's: a call from one of its handlers. */
+	if (sigaltstack(own_stack ? &own : NULL, &g->altstack))
+		return;
+	g->lent = g->altstack.ss_flags & SS_DISABLE;
+	if (!g->lent && own_stack)
+		sigaltstack(&g->altstack, NULL);
+}
+
+void gdr_guest_enter(struct gdr_guest *g)
 {
 	sigset_t block, faults;
 
@@ -34,17 +99,14 @@ void gdr_guest_enter(struct gdr_guest *g, const void *core)
 			sigdelset(&block, sig);
 	pthread_sigmask(SIG_BLOCK, &block, &g->mask);
 	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &g->cancel);
-	g->first = entered != core;
-	if (g->first) {
-		entered = core;
-		sigaltstack(NULL, &g->altstack);
-	}
+	if (!own_stack)
+		make_stack();
+	lend_stack(g);
 }
 
 void gdr_guest_leave(const struct gdr_guest *g)
 {
-	/* Refused only while we run on that very stack, which Go then kept. */
-	if (g->first)
+	if (g->lent)
 		sigaltstack(&g->altstack, NULL);
 	pthread_setcancelstate(g->cancel, NULL);
 	pthread_sigmask(SIG_SETMASK, &g->mask, NULL);

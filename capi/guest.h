@@ -16,21 +16,21 @@
  * Go code runs on small stacks that grow by being copied. A signal handler of
  * the host that is not on an alternate stack would overflow one, so no signal
  * that can wait is delivered while a thread is inside (start.c's threads: the
- * Go runtime's own, inherit the same mask). A thread's first entry also lets
- * the runtime set an alternate stack, which is taken back at the end.
+ * Go runtime's own, inherit the same mask). The C library's signal 33, by which
+ * setuid(2) and its like reach every thread, cannot wait, and neither can a fault:
+ * for these the thread has an alternate stack inside, its host's or one of ours.
  */
 struct gdr_guest {
 	sigset_t mask;
 	stack_t altstack;
+	bool lent;	/* altstack is none, and to be put back */
 	int cancel;
-	bool first;
 };
 
 /* The signals that cannot wait: blocked, a fault kills the process unheard. */
 void gdr_guest_faults(sigset_t *set);
 
-/* core tells one Go runtime from another: each gets to know a thread anew. */
-void gdr_guest_enter(struct gdr_guest *g, const void *core);
+void gdr_guest_enter(struct gdr_guest *g);
 void gdr_guest_leave(const struct gdr_guest *g);
 
 /*

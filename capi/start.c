@@ -156,7 +156,7 @@ static int core_start(uint32_t epoch, struct gdr_table **table)
 		free(saved);
 		return rc;
 	}
-	gdr_guest_enter(&guest, &gdr_own_core);
+	gdr_guest_enter(&guest);
 	if (!running) {
 		running = true;
 		run_go_entry();
@@ -417,7 +417,7 @@ static void prepare_dma(struct gdr_front *front, const struct gdr_core *core, ui
 	int rc;
 
 	/* No signal and no end of the thread comes while the lock is held. */
-	gdr_guest_enter(&guest, core);
+	gdr_guest_enter(&guest);
 	rc = core->info(g, h, &info);
 	if (!rc) {
 		pthread_mutex_lock(&front->lock);
