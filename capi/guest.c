@@ -14,6 +14,13 @@
 #define AT_MINSIGSTKSZ 51	/* glibc 2.34 */
 #endif
 
+#define SIGNALS 64
+#define KERNEL_SIGSET_BYTES 8
+
+/* The C library's own. */
+#define SIGCANCEL 32
+#define SIGSETXID 33
+
 /* What a handler may use beside what the kernel puts there: as much as Go gives. */
 #define STACK_BYTES 32768
 
@@ -24,18 +31,6 @@ static pthread_once_t once = PTHREAD_ONCE_INIT;
 static pthread_key_t exit_key;
 static bool have_exit_key;
 static size_t stack_size;
-
-void gdr_guest_faults(sigset_t *set)
-{
-	sigemptyset(set);
-	sigaddset(set, SIGSEGV);
-	sigaddset(set, SIGBUS);
-	sigaddset(set, SIGFPE);
-	sigaddset(set, SIGILL);
-	sigaddset(set, SIGTRAP);
-	sigaddset(set, SIGABRT);
-	sigaddset(set, SIGSYS);
-}
 
 /* A call in a later destructor of the thread makes another one. */
 static void free_stack(void *stack)
@@ -88,16 +83,17 @@ static void lend_stack(struct gdr_guest *g)
 		sigaltstack(&g->altstack, NULL);
 }
 
+/* Of the kernel, as each call does it: to fill a sigset_t takes far longer. */
+static void change_mask(int how, uint64_t set, uint64_t *old)
+{
+	syscall(SYS_rt_sigprocmask, how, &set, old, KERNEL_SIGSET_BYTES);
+}
+
 void gdr_guest_enter(struct gdr_guest *g)
 {
-	sigset_t block, faults;
+	uint64_t stay = gdr_guest_faults() | gdr_signal_bit(SIGCANCEL) | gdr_signal_bit(SIGSETXID);
 
-	sigfillset(&block);
-	gdr_guest_faults(&faults);
-	for (int sig = 1; sig < NSIG; sig++)
-		if (sigismember(&faults, sig) == 1)
-			sigdelset(&block, sig);
-	pthread_sigmask(SIG_BLOCK, &block, &g->mask);
+	change_mask(SIG_BLOCK, ~stay, &g->mask);
 	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &g->cancel);
 	if (!own_stack)
 		make_stack();
@@ -109,25 +105,20 @@ void gdr_guest_leave(const struct gdr_guest *g)
 	if (g->lent)
 		sigaltstack(&g->altstack, NULL);
 	pthread_setcancelstate(g->cancel, NULL);
-	pthread_sigmask(SIG_SETMASK, &g->mask, NULL);
+	change_mask(SIG_SETMASK, g->mask, NULL);
 }
 
 /*
  * The kernel's struct sigaction, not the C library's: Go asks the kernel
  * directly. Its content is opaque here; 64 bytes hold it on every architecture.
  *
- * Signals 32 and 33 are the C library's own. They stay as the start leaves them:
- * the library installs a handler with the process's first thread, which may be
- * one of Go's, and Go has it run on the alternate stack.
+ * Those of the C library's own signals stay as the start leaves them: the library
+ * installs a handler with the process's first thread, which may be one of Go's, and
+ * Go has it run on the alternate stack.
  */
 struct kernel_sigaction {
 	unsigned char bytes[64];
 };
-
-#define SIGNALS 64
-#define SIGCANCEL 32
-#define SIGSETXID 33
-#define KERNEL_SIGSET_BYTES 8
 
 struct gdr_host_state {
 	struct kernel_sigaction act[SIGNALS + 1];

@@ -7,6 +7,7 @@
 
 #include <signal.h>
 #include <stdbool.h>
+#include <stdint.h>
 
 #pragma GCC visibility push(hidden)
 
@@ -21,14 +22,24 @@
  * for these the thread has an alternate stack inside, its host's or one of ours.
  */
 struct gdr_guest {
-	sigset_t mask;
+	uint64_t mask;	/* as the kernel has it */
 	stack_t altstack;
 	bool lent;	/* altstack is none, and to be put back */
 	int cancel;
 };
 
+static inline uint64_t gdr_signal_bit(int sig)
+{
+	return 1ull << (sig - 1);
+}
+
 /* The signals that cannot wait: blocked, a fault kills the process unheard. */
-void gdr_guest_faults(sigset_t *set);
+static inline uint64_t gdr_guest_faults(void)
+{
+	return gdr_signal_bit(SIGSEGV) | gdr_signal_bit(SIGBUS) | gdr_signal_bit(SIGFPE) |
+	       gdr_signal_bit(SIGILL) | gdr_signal_bit(SIGTRAP) | gdr_signal_bit(SIGABRT) |
+	       gdr_signal_bit(SIGSYS);
+}
 
 void gdr_guest_enter(struct gdr_guest *g);
 void gdr_guest_leave(const struct gdr_guest *g);

@@ -85,15 +85,12 @@ static bool go_sigtable_is_known(void)
 
 static void keep_signals_from_go_threads(void)
 {
-	sigset_t faults;
-
 	if (!go_sigtable_is_known()) {
 		gdr_log(GDR_LOG_WARN, "this Go runtime's signal table is not the one expected: its threads may take the host's SIGCHLD and SIGPROF");
 		return;
 	}
-	gdr_guest_faults(&faults);
 	for (int sig = 1; sig < GO_SIGNALS; sig++)
-		if (sigismember(&faults, sig) != 1)
+		if (!(gdr_guest_faults() & gdr_signal_bit(sig)))
 			go_sigtable[sig].flags &= ~GO_SIG_UNBLOCK;
 }
 
