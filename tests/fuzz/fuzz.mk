@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: MIT
 #
 # make check-fuzz     replays the kept inputs, then fuzzes each target a little
-# make fuzz           fuzzes each target long: FUZZ_SECONDS, GO_FUZZ_SECONDS
+# make fuzz           fuzzes each target long: FUZZ_SECONDS, GO_FUZZ_RUNS
 # make fuzz-corpus    adds what make fuzz found to the kept inputs, minimised
 
 F               := $(B)/fuzz
 FUZZ_SECONDS    ?= 1800
-GO_FUZZ_SECONDS ?= 600
+# A number of runs: with a time, 'go test' may take its own deadline for a failure.
+GO_FUZZ_RUNS    ?= 5000000
+GO_FUZZ_SHORT   := 250000
 FUZZ_SHORT      := 20
 FUZZ            := tests/fuzz/fuzz.sh
 FUZZ_SANITIZE   := -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer
@@ -44,7 +46,7 @@ check-fuzz: fuzz-build
 		$(RUN) fuzz-abi-$$b $(SIMFUZZ) GDRCOPY_BACKEND=$$b $(FUZZ) $(F)/abi_fuzz $(FUZZ_SHORT) $(F)/$$b; \
 	done
 	@for t in $(GO_FUZZ); do \
-		$(RUN) --go fuzz-go-$${t#*:} $(GO) test -v -run '^$$' -fuzz "^$${t#*:}\$$" -fuzzminimizetime 1s -fuzztime $(FUZZ_SHORT)s ./$${t%:*}; \
+		$(RUN) --go fuzz-go-$${t#*:} $(GO) test -v -run '^$$' -fuzz "^$${t#*:}\$$" -fuzzminimizetime 1s -fuzztime $(GO_FUZZ_SHORT)x ./$${t%:*}; \
 	done
 
 fuzz: fuzz-build
@@ -52,7 +54,7 @@ fuzz: fuzz-build
 		$(RUN) fuzz-abi-$$b-long $(SIMFUZZ) GDRCOPY_BACKEND=$$b $(FUZZ) $(F)/abi_fuzz $(FUZZ_SECONDS) $(F)/$$b; \
 	done
 	@for t in $(GO_FUZZ); do \
-		$(RUN) --go fuzz-go-$${t#*:}-long $(GO) test -v -timeout 0 -run '^$$' -fuzz "^$${t#*:}\$$" -fuzzminimizetime 1s -fuzztime $(GO_FUZZ_SECONDS)s ./$${t%:*}; \
+		$(RUN) --go fuzz-go-$${t#*:}-long $(GO) test -v -timeout 0 -run '^$$' -fuzz "^$${t#*:}\$$" -fuzzminimizetime 1s -fuzztime $(GO_FUZZ_RUNS)x ./$${t%:*}; \
 	done
 
 fuzz-corpus: fuzz-build
