@@ -8,7 +8,7 @@
  * until the copy touches it, and then its record must name the handle; and once
  * the mapping was taken away with no record that named it, the copy must not
  * touch it at all. Each plan is run with every choice of steps; --full runs all
- * plans, which takes minutes where a signal takes long.
+ * plans, which takes half an hour.
  *
  * Built from capi/data.c and the copy routines themselves; see guest_tsan.c for
  * the same protocol between threads.
