@@ -38,6 +38,7 @@
 
 #include "copy_cpus.h"
 #include "copy_fence.h"
+#include "guest.h"
 
 #define WORKERS_MAX (COPY_THREADS_MAX - 1)
 #define READ_LEAST 4096u
@@ -413,18 +414,14 @@ static struct copy_pool *new_pool(void)
 	return mem;
 }
 
-/*
- * The signals that a thread brings upon itself: blocked, they would kill the
- * process without the host's handler having a say.
- */
 static void block_all_but_faults(sigset_t *old)
 {
-	static const int faults[] = { SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGABRT, SIGSYS };
 	sigset_t set;
 
 	sigfillset(&set);
-	for (size_t i = 0; i < sizeof(faults) / sizeof(faults[0]); i++)
-		sigdelset(&set, faults[i]);
+	for (int sig = 1; sig < NSIG; sig++)
+		if (gdr_guest_faults() & gdr_signal_bit(sig))
+			sigdelset(&set, sig);
 	pthread_sigmask(SIG_SETMASK, &set, old);
 }
 
