@@ -380,10 +380,12 @@ static void *first_life(void *g)
 
 static void under_timer(int which, int sig, int threads)
 {
-	double until = seconds_now() + scaled(guest_long ? 30 : 5);
 	pthread_t t[4];
+	double until;
 	gdr_t g;
 
+	hold_context();
+	until = seconds_now() + scaled(guest_long ? 30 : 5);
 	host_thread = 1;
 	install(sig, count_deeply, 0);
 	start_timer(which, 1000);
@@ -652,9 +654,11 @@ static void *lives_until_cancelled(void *g)
 
 static void cancel(void)
 {
-	gdr_t g = open_or_fail();
 	uint64_t seed = 1;
+	gdr_t g;
 
+	hold_context();
+	g = open_or_fail();
 	for (int i = 0; i < scaled(guest_long ? 500 : 50); i++) {
 		pthread_t t;
 		void *end;
@@ -709,11 +713,14 @@ static void cancelled_opener(void)
  */
 static void change_users(void)
 {
-	double until = seconds_now() + scaled(guest_long ? 30 : 3);
 	pthread_t t[4];
-	gdr_t g = open_or_fail();
+	double until;
 	long times = 0;
+	gdr_t g;
 
+	hold_context();
+	g = open_or_fail();
+	until = seconds_now() + scaled(guest_long ? 30 : 3);
 	for (int i = 0; i < 4; i++)
 		start_host_thread(&t[i], 0, life_after_life, &until);
 	for (; seconds_now() < until; times++)
@@ -784,9 +791,11 @@ static void stack_for_signals(void)
 	void (*handler)(int, siginfo_t *, void *) = look_where;
 	struct raw_action theirs, ours;
 	struct looker l[4] = { { .altstack = true } };
-	gdr_t g = open_or_fail();
+	gdr_t g;
 	int left;
 
+	hold_context();
+	g = open_or_fail();
 	/* With the flags and the mask that the C library and the runtime gave it. */
 	expect_is(syscall(SYS_rt_sigaction, 33, NULL, &theirs, 8), 0);
 	ours = theirs;

@@ -467,6 +467,7 @@ static void stress(void)
 	static struct worker workers[THREADS];
 	struct counts before, after;
 
+	hold_context();
 	all.g = open_or_fail();
 	lay_out(workers);
 	/* The first round makes what is made once: threads, arenas, caches. */
@@ -563,14 +564,17 @@ static void flash(gdr_t steady_g, unsigned long dptr, enum ending ending, long u
 
 static void copies_race(enum ending ending)
 {
-	double until = seconds_now() + scaled(guest_long ? 30 : 2);
+	double until;
 	struct copier c[COPIERS];
 	pthread_t t[COPIERS];
-	gdr_t g = open_or_fail();
 	uint64_t seed = 1;
 	long flashes = 0;
+	gdr_t g;
 
+	hold_context();
+	g = open_or_fail();
 	make_buffer(g, &race.steady, COPIERS * PART);
+	until = seconds_now() + scaled(guest_long ? 30 : 2);
 	/* What the copiers start with is a mapping, too: the steady one. */
 	race.h = race.steady.mh.h;
 	race.va = (uintptr_t)race.steady.va;
