@@ -196,7 +196,9 @@ int gdr_close(gdr_t g);
  * log line says so, and the caller synchronises after a copy.
  *
  * The thread needs no current CUDA context, but CUDA must have been initialised
- * by the process, or @addr cannot be GPU memory.
+ * by the process, or @addr cannot be GPU memory. Where the thread has none of that
+ * GPU and nobody holds the GPU's primary one, CUDA makes that for the call and
+ * destroys it again, on each pin: 0.17 s on an H200 (docs/measurements.md).
  *
  * Returns: 0; EINVAL for a @size of 0, a range that wraps, an @addr that is not
  * GPU memory, a range past its allocation, a token that gdrdrv refuses, a NULL
