@@ -505,7 +505,11 @@ static void compare(const struct content *content, size_t offset, const uint8_t 
 			fail("a byte", data[i], content->bytes[offset + i]);
 }
 
-/* In host memory of just the size, so that a byte too many is seen. */
+/*
+ * In host memory of just the size, so that a byte too many is seen; of one byte
+ * where so much is never mapped. A mapping may be as long as the allocation, which
+ * is longer than MEM_BYTES: a GPU page of 2 MiB.
+ */
 static void do_copy(void)
 {
 	struct buffer *b = &w.buffers[byte() % BUFFERS];
@@ -514,7 +518,8 @@ static void do_copy(void)
 	size_t mapped = round_up(b->asked);
 	size_t at = (byte() << 8 | byte()) % (mapped + 3);
 	size_t n = some_size(byte() % 2 ? byte() : mapped - at);
-	size_t room = n <= 8 * PAGE ? n : 1;
+	size_t most = found && found->mapped ? round_up(found->asked) : 8 * PAGE;
+	size_t room = n <= most ? n : 1;
 	uint8_t *data = malloc(room + !room), first = byte();
 	uintptr_t dev = b->va + at;
 	bool null = byte() % 16 == 0, read = byte() & 1, fits;
