@@ -507,19 +507,18 @@ static void compare(const struct content *content, size_t offset, const uint8_t 
 
 /*
  * In host memory of just the size, so that a byte too many is seen; of one byte
- * where so much is never mapped. A mapping may be as long as the allocation, which
- * is longer than MEM_BYTES: a GPU page of 2 MiB.
+ * where so much is not mapped and the copy must not begin.
  */
 static void do_copy(void)
 {
 	struct buffer *b = &w.buffers[byte() % BUFFERS];
 	uint64_t h = some_handle(b->mh.h);
 	struct buffer *found = find_buffer(NULL, h);
-	size_t mapped = round_up(b->asked);
-	size_t at = (byte() << 8 | byte()) % (mapped + 3);
-	size_t n = some_size(byte() % 2 ? byte() : mapped - at);
-	size_t most = found && found->mapped ? round_up(found->asked) : 8 * PAGE;
-	size_t room = n <= most ? n : 1;
+	size_t own = round_up(b->asked);
+	size_t at = (byte() << 8 | byte()) % (own + 3);
+	size_t n = some_size(byte() % 2 ? byte() : own - at);
+	size_t mapped = found && found->mapped ? round_up(found->asked) : 0;
+	size_t room = n <= mapped ? n : 1;
 	uint8_t *data = malloc(room + !room), first = byte();
 	uintptr_t dev = b->va + at;
 	bool null = byte() % 16 == 0, read = byte() & 1, fits;
@@ -529,10 +528,9 @@ static void do_copy(void)
 		abort();
 	for (size_t i = 0; i < room; i++)
 		data[i] = first + i;
-	mapped = found ? round_up(found->asked) : 0;
-	fits = found && found->mapped && dev >= found->va &&
+	fits = mapped && dev >= found->va &&
 	       dev - found->va <= mapped && n <= mapped - (dev - found->va);
-	want = found && found->mapped && (!n || (fits && !null)) ? 0 : EINVAL;
+	want = mapped && (!n || (fits && !null)) ? 0 : EINVAL;
 	if (read)
 		rc = gdr_copy_from_mapping((gdr_mh_t){ h }, null ? NULL : data, (void *)dev, n);
 	else
