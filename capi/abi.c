@@ -50,7 +50,7 @@ static int refuse(const char *call, const char *why)
 	struct gdr_guest guest_;			\
 	int rc_;					\
 							\
-	gdr_guest_enter(&guest_);		\
+	gdr_guest_enter(&guest_);			\
 	rc_ = core_->call;				\
 	gdr_guest_leave(&guest_);			\
 	rc_;						\
