@@ -6,9 +6,7 @@
  * What is pinned shows in the process's mappings and, on the simulated drivers, in
  * the number of objects that live in them.
  */
-#include "guest_common.h"
-
-#include "cuda_dl.h"
+#include "guest_cuda.h"
 
 #include <linux/filter.h>
 #include <linux/seccomp.h>
@@ -301,17 +299,9 @@ static void overlap(void)
 	expect(!same(a, b) && !is_pinned(b));
 }
 
-static struct cuda_dl cu;
-
 /* VMM memory in the place of other VMM memory. */
-static void load_driver(void)
-{
-	const char *err = cuda_load(&cu);
 
-	if (err)
-		note("%s", err);
-	expect(!err);
-}
+static struct cuda_dl cu;
 
 static cu_mem new_mem(void)
 {
@@ -346,17 +336,10 @@ static cu_ptr reserve(size_t size)
 
 static gdr_t open_with_driver(void)
 {
-	cu_ctx ctx;
-	gdr_t g;
-	int dev;
+	cu_ctx ctx = start_cuda(&cu);
 
-	load_driver();
-	expect_is(cu.init(0), 0);
-	expect_is(cu.device_get(&dev, 0), 0);
-	expect_is(cu.primary_retain(&ctx, dev), 0);
 	expect_is(cu.ctx_set(ctx), 0);
-	g = open_or_fail();
-	return g;
+	return open_or_fail();
 }
 
 static void other_memory_there(void)

@@ -35,17 +35,8 @@ static long count_workers(void)
 	long n = 0;
 
 	expect(d != NULL);
-	for (struct dirent *e; (e = readdir(d)); ) {
-		char path[300], name[32] = "";
-		FILE *f;
-
-		snprintf(path, sizeof(path), "/proc/self/task/%s/comm", e->d_name);
-		f = fopen(path, "re");
-		if (!f)
-			continue;
-		n += fgets(name, sizeof(name), f) && !strcmp(name, "gdrcopy\n");
-		fclose(f);
-	}
+	for (struct dirent *e; (e = readdir(d)); )
+		n += is_named(e->d_name, "gdrcopy");
 	closedir(d);
 	return n;
 }

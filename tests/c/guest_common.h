@@ -349,6 +349,22 @@ static inline long count_fds(void)
 	return n;
 }
 
+/* Whether a thread of this process, as /proc names it, has that name itself. */
+static inline bool is_named(const char *tid, const char *want)
+{
+	char path[300], name[32] = "";
+	FILE *f;
+
+	snprintf(path, sizeof(path), "/proc/self/task/%s/comm", tid);
+	f = fopen(path, "re");
+	if (!f)
+		return false;	/* it ended */
+	if (fgets(name, sizeof(name), f))
+		name[strcspn(name, "\n")] = '\0';
+	fclose(f);
+	return !strcmp(name, want);
+}
+
 /* Lines of /proc/self/maps; with files_only those that name a file. */
 static inline long count_maps(bool files_only)
 {
@@ -381,33 +397,6 @@ static inline long rss_kib(void)
 }
 
 /* Opens the library; without a backend no case can go on. */
-/*
- * With a real driver, holds the first GPU's primary context until the process ends,
- * as a program that uses CUDA does. Where nobody holds it, each pin by a thread
- * without a context makes one and destroys it: 0.17 s on an H200, so that few
- * calls fit into a test. The simulated driver's takes no time, and there its
- * coming and going is tested. The threads that CUDA starts get no signals.
- */
-static inline void hold_context(void)
-{
-	int (*init)(unsigned int), (*retain)(void **, int);
-	void *cuda, *context = NULL;
-	sigset_t all, before;
-
-	if (on_doubles())
-		return;
-	cuda = dlopen("libcuda.so.1", RTLD_NOW);
-	expect(cuda != NULL);
-	*(void **)&init = dlsym(cuda, "cuInit");
-	*(void **)&retain = dlsym(cuda, "cuDevicePrimaryCtxRetain");
-	expect(init && retain);
-	sigfillset(&all);
-	expect_is(pthread_sigmask(SIG_BLOCK, &all, &before), 0);
-	expect_is(init(0), 0);
-	expect_is(retain(&context, 0), 0);
-	expect_is(pthread_sigmask(SIG_SETMASK, &before, NULL), 0);
-}
-
 static inline gdr_t open_or_fail(void)
 {
 	gdr_t g = gdr_open();

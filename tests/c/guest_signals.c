@@ -2,7 +2,7 @@
 /*
  * guest_signals.c - the host's signals stay the host's.
  */
-#include "guest_common.h"
+#include "guest_cuda.h"
 
 #include <setjmp.h>
 #include <sys/time.h>
@@ -654,11 +654,9 @@ static void *lives_until_cancelled(void *g)
 
 static void cancel(void)
 {
+	gdr_t g = open_with_context();
 	uint64_t seed = 1;
-	gdr_t g;
 
-	hold_context();
-	g = open_or_fail();
 	for (int i = 0; i < scaled(guest_long ? 500 : 50); i++) {
 		pthread_t t;
 		void *end;
@@ -713,14 +711,11 @@ static void cancelled_opener(void)
  */
 static void change_users(void)
 {
+	gdr_t g = open_with_context();
+	double until = seconds_now() + scaled(guest_long ? 30 : 3);
 	pthread_t t[4];
-	double until;
 	long times = 0;
-	gdr_t g;
 
-	hold_context();
-	g = open_or_fail();
-	until = seconds_now() + scaled(guest_long ? 30 : 3);
 	for (int i = 0; i < 4; i++)
 		start_host_thread(&t[i], 0, life_after_life, &until);
 	for (; seconds_now() < until; times++)
@@ -791,11 +786,9 @@ static void stack_for_signals(void)
 	void (*handler)(int, siginfo_t *, void *) = look_where;
 	struct raw_action theirs, ours;
 	struct looker l[4] = { { .altstack = true } };
-	gdr_t g;
+	gdr_t g = open_with_context();
 	int left;
 
-	hold_context();
-	g = open_or_fail();
 	/* With the flags and the mask that the C library and the runtime gave it. */
 	expect_is(syscall(SYS_rt_sigaction, 33, NULL, &theirs, 8), 0);
 	ours = theirs;

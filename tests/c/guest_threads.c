@@ -6,7 +6,7 @@
  * right answer of every call, and every byte. On what all share it knows the
  * set of right answers, and that of two threads that end a thing one succeeds.
  */
-#include "guest_common.h"
+#include "guest_cuda.h"
 
 #define THREADS 64
 #define OWN 4		/* handles of a thread */
@@ -467,8 +467,7 @@ static void stress(void)
 	static struct worker workers[THREADS];
 	struct counts before, after;
 
-	hold_context();
-	all.g = open_or_fail();
+	all.g = open_with_context();
 	lay_out(workers);
 	/* The first round makes what is made once: threads, arenas, caches. */
 	run_round(workers, 1);
@@ -564,15 +563,13 @@ static void flash(gdr_t steady_g, unsigned long dptr, enum ending ending, long u
 
 static void copies_race(enum ending ending)
 {
+	gdr_t g = open_with_context();
 	double until;
 	struct copier c[COPIERS];
 	pthread_t t[COPIERS];
 	uint64_t seed = 1;
 	long flashes = 0;
-	gdr_t g;
 
-	hold_context();
-	g = open_or_fail();
 	make_buffer(g, &race.steady, COPIERS * PART);
 	until = seconds_now() + scaled(guest_long ? 30 : 2);
 	/* What the copiers start with is a mapping, too: the steady one. */
