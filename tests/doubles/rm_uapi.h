@@ -1,0 +1,405 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * rm_uapi.h - the requests of NVIDIA's resource manager (RM), as the test
+ * doubles serve them.
+ *
+ * TEST DOUBLE. Two simulated drivers serve this file: the user-mode one of
+ * rm_sim.c and the simulated nvidia.ko of tests/kmod. The simulated libcuda and
+ * the self-test use it. The first part is what NVIDIA's driver has, the second
+ * part is the doubles' own.
+ *
+ * A request is _IOWR('F', nr, struct). A size that is not the struct's is
+ * EINVAL, as is a request on the wrong kind of file. Else the ioctl returns 0
+ * and the answer is in status. Handles are local to a client. A client is of the
+ * file that made it, and of the process: it ends with the last close of the
+ * file, and a forked child that uses it is answered RM_INVALID_CLIENT.
+ */
+#ifndef RM_UAPI_H
+#define RM_UAPI_H
+
+#ifdef __KERNEL__
+#include <linux/build_bug.h>
+#include <linux/ioctl.h>
+#include <linux/types.h>
+#define RM_ASSERT(cond) static_assert(cond)
+#else
+#include <linux/types.h>
+#include <sys/ioctl.h>
+#define RM_ASSERT(cond) _Static_assert(cond, #cond)
+#endif
+
+#define RM_CTL_DEVICE	"/dev/nvidiactl"
+#define RM_GPU_DEVICE	"/dev/nvidia"		/* and the minor number */
+#define RM_MAJOR	195
+#define RM_CTL_MINOR	255
+
+#define RM_TYPE		'F'
+#define RM_IOC(nr, type) _IOWR(RM_TYPE, nr, type)
+
+/* The NV_STATUS values that the doubles answer. */
+enum {
+	RM_OK			= 0x00,
+	RM_DUPLICATE_NAME	= 0x19,	/* the new handle is in use */
+	RM_NO_RESOURCES		= 0x1a,	/* BAR1 is full */
+	RM_NO_PERMISSION	= 0x1b,	/* the source is another process's */
+	RM_INVALID_ARGUMENT	= 0x1f,
+	RM_INVALID_CLASS	= 0x22,
+	RM_INVALID_CLIENT	= 0x23,	/* unknown, or of another process or file */
+	RM_INVALID_DEVICE	= 0x26,
+	RM_INVALID_LIMIT	= 0x2e,	/* offset + length is past the end */
+	RM_INVALID_OBJECT	= 0x31,	/* not of a kind that the request takes */
+	RM_INVALID_PARENT	= 0x36,
+	RM_INVALID_STRUCT	= 0x3a,	/* params_size is not that of the params */
+	RM_NO_MEMORY		= 0x51,
+	RM_NOT_SUPPORTED	= 0x56,
+	RM_NOT_FOUND		= 0x57,	/* no such object, or no such mapping */
+	RM_STATE_IN_USE		= 0x63,	/* the fd has served a MAP_MEMORY */
+};
+
+/* Classes of objects. */
+enum {
+	RM_CLASS_MEMORY		= 0x40,	/* of a GPU; parent: a device */
+	RM_CLASS_CLIENT		= 0x41,	/* root, parent and object are 0 */
+	RM_CLASS_DEVICE		= 0x80,	/* parent: the client */
+};
+
+/*
+ * On RM_CTL_DEVICE. object 0: the driver chooses the handle. A device needs a
+ * file of that GPU that was registered (RM_REGISTER_FD) with this control file:
+ * else RM_INVALID_DEVICE. (The real driver wants the GPU opened.)
+ */
+struct rm_alloc {
+	__u32 root;
+	__u32 parent;
+	__u32 object;		/* in, out */
+	__u32 class;
+	__u64 params;		/* a pointer */
+	__u64 rights;
+	__u32 params_size;
+	__u32 flags;
+	__u32 status;
+	__u32 pad;
+};
+
+/* params of RM_CLASS_DEVICE */
+struct rm_device_params {
+	__u32 instance;		/* rm_id_info.instance */
+	__u32 client_share;	/* the client itself, or 0 */
+	__u32 target_client;	/* 0 */
+	__u32 target_device;	/* 0 */
+	__u32 flags;		/* 0 */
+	__u32 pad;
+	__u64 va_size;		/* 0 */
+	__u64 va_start;		/* 0 */
+	__u64 va_limit;		/* 0 */
+	__u32 va_mode;		/* 0 to 2 */
+	__u32 pad2;
+};
+
+/*
+ * On RM_CTL_DEVICE. object may be the client itself. What lies below goes along:
+ * mappings of a memory object, memory objects of a device.
+ */
+struct rm_free {
+	__u32 root;
+	__u32 parent;
+	__u32 object;
+	__u32 status;
+};
+
+struct rm_control {
+	__u32 client;
+	__u32 object;
+	__u32 cmd;
+	__u32 flags;
+	__u64 params;		/* a pointer */
+	__u32 params_size;
+	__u32 status;
+};
+
+/* Commands of struct rm_control; the object of each is the client. */
+#define RM_CTRL_ID_INFO		0x205	/* struct rm_id_info */
+#define RM_CTRL_EXPORT_FD	0x3d05	/* struct rm_export_fd */
+#define RM_CTRL_IMPORT_FD	0x3d06	/* struct rm_import_fd */
+
+struct rm_id_info {
+	__u32 gpu_id;		/* in; unknown: RM_INVALID_ARGUMENT */
+	__u32 flags;
+	__u32 instance;		/* out, for rm_device_params */
+	__u32 subdevice;
+	__u32 sli;
+	__u32 board;
+	__u32 gpu_instance;
+	__s32 numa;		/* -1 */
+};
+
+#define RM_FD_OBJECT		1	/* type: an RM object */
+
+/*
+ * fd is a fresh open of RM_CTL_DEVICE: the object goes into it, and whoever has
+ * the file, in any process, may import it. The file keeps the memory alive.
+ */
+struct rm_export_fd {
+	__u32 type;		/* RM_FD_OBJECT */
+	__u32 device;
+	__u32 parent;
+	__u32 object;
+	__s32 fd;
+	__u32 flags;		/* 0 */
+};
+
+struct rm_import_fd {
+	__s32 fd;
+	__u32 type;		/* RM_FD_OBJECT */
+	__u32 device;		/* of the importing client, on the memory's GPU */
+	__u32 parent;		/* the same */
+	__u32 object;		/* in: 0 or a free handle; out */
+};
+
+/*
+ * A duplicate of a memory object in another client (or the same one). Only in
+ * the process of the source's client, else RM_NO_PERMISSION (see RM_SHARE for
+ * the exception); only below a device of the same GPU.
+ */
+struct rm_dup_object {
+	__u32 client;
+	__u32 parent;
+	__u32 object;		/* in: 0 or a free handle; out */
+	__u32 client_src;
+	__u32 object_src;
+	__u32 flags;
+	__u32 status;
+};
+
+/*
+ * On RM_CTL_DEVICE. fd is a file of the GPU of device that has served no
+ * RM_MAP_MEMORY (else RM_STATE_IN_USE): mmap(length, MAP_SHARED, fd, 0) gives
+ * [offset, offset + length). offset and length: host pages. It needs no
+ * RM_REGISTER_FD. The mmap takes the length that was given here, and offset 0,
+ * else it fails with EINVAL.
+ */
+struct rm_map_memory {
+	__u32 client;
+	__u32 device;
+	__u32 memory;
+	__u32 pad;
+	__u64 offset;
+	__u64 length;
+	__u64 linear;		/* out: the mapping's name */
+	__u32 status;
+	__u32 flags;		/* out: RM_MAP_CACHE */
+	__s32 fd;
+	__u32 pad2;
+};
+
+#define RM_MAP_CACHE_SHIFT	23
+#define RM_MAP_CACHE_MASK	(7u << RM_MAP_CACHE_SHIFT)
+enum {
+	RM_CACHED		= 0,
+	RM_UNCACHED		= 1,
+	RM_WRITE_COMBINED	= 2,
+	RM_WRITE_BACK		= 5,
+};
+
+struct rm_unmap_memory {
+	__u32 client;
+	__u32 device;
+	__u32 memory;
+	__u32 pad;
+	__u64 linear;
+	__u32 status;		/* RM_NOT_FOUND: the memory or the mapping is gone */
+	__u32 flags;
+};
+
+/*
+ * On RM_CTL_DEVICE: an array of these, with room for each GPU at least. Entries
+ * without a GPU have valid 0. The order is no one's ordinal.
+ */
+struct rm_card_info {
+	__u8 valid;
+	__u8 pad[3];
+	__u32 pci_domain;
+	__u8 pci_bus;
+	__u8 pci_slot;
+	__u8 pci_function;
+	__u8 pad2;
+	__u16 pci_vendor;	/* 0x10de */
+	__u16 pci_device;
+	__u32 gpu_id;
+	__u16 interrupt;
+	__u16 pad3;
+	__u32 pad4[2];
+	__u64 reg_size;
+	__u64 fb_address;
+	__u64 fb_size;
+	__u32 minor;
+	__u8 name[10];
+	__u8 pad5[2];
+};
+
+/* On a GPU's file, once: which control file its process works with. */
+struct rm_register_fd {
+	__s32 ctl_fd;
+};
+
+/* On RM_CTL_DEVICE. '2' asks for the version; 0 must match it, else EINVAL. */
+struct rm_version {
+	__u32 cmd;
+	__u32 reply;		/* 1: recognized */
+	char version[64];
+};
+
+#define RM_DMABUF_HANDLES 128
+
+/*
+ * On a GPU's file: parts of memory objects of the caller's client as one
+ * dma-buf. Drivers before 570 have the struct without the two bytes.
+ */
+struct rm_dmabuf_2600 {
+	__s32 fd;		/* in: -1; out */
+	__u32 client;
+	__u32 total_objects;
+	__u32 objects;
+	__u32 index;
+	__u32 pad;
+	__u64 total_size;
+	__u32 handles[RM_DMABUF_HANDLES];
+	__u64 offsets[RM_DMABUF_HANDLES];
+	__u64 sizes[RM_DMABUF_HANDLES];
+	__u32 status;
+	__u32 pad2;
+};
+
+struct rm_dmabuf {
+	__s32 fd;		/* in: -1; out */
+	__u32 client;
+	__u32 total_objects;
+	__u32 objects;
+	__u32 index;
+	__u32 pad;
+	__u64 total_size;
+	__u8 mapping_type;
+	__u8 allow_mmap;
+	__u8 pad2[2];
+	__u32 handles[RM_DMABUF_HANDLES];
+	__u32 pad3;
+	__u64 offsets[RM_DMABUF_HANDLES];
+	__u64 sizes[RM_DMABUF_HANDLES];
+	__u32 status;
+	__u32 pad4;
+};
+
+#define RM_FREE			RM_IOC(0x29, struct rm_free)
+#define RM_CONTROL		RM_IOC(0x2a, struct rm_control)
+#define RM_ALLOC		RM_IOC(0x2b, struct rm_alloc)
+#define RM_DUP_OBJECT		RM_IOC(0x34, struct rm_dup_object)
+#define RM_MAP_MEMORY		RM_IOC(0x4e, struct rm_map_memory)
+#define RM_UNMAP_MEMORY		RM_IOC(0x4f, struct rm_unmap_memory)
+#define RM_CARD_INFO_NR		200
+#define RM_CARD_INFO(n)		_IOC(_IOC_READ | _IOC_WRITE, RM_TYPE, RM_CARD_INFO_NR, \
+				     (n) * sizeof(struct rm_card_info))
+#define RM_REGISTER_FD		RM_IOC(201, struct rm_register_fd)
+#define RM_VERSION		RM_IOC(210, struct rm_version)
+#define RM_EXPORT_DMABUF	RM_IOC(217, struct rm_dmabuf)
+#define RM_EXPORT_DMABUF_2600	RM_IOC(217, struct rm_dmabuf_2600)
+
+RM_ASSERT(sizeof(struct rm_alloc) == 48);
+RM_ASSERT(sizeof(struct rm_device_params) == 56);
+RM_ASSERT(sizeof(struct rm_free) == 16);
+RM_ASSERT(sizeof(struct rm_control) == 32);
+RM_ASSERT(sizeof(struct rm_id_info) == 32);
+RM_ASSERT(sizeof(struct rm_export_fd) == 24);
+RM_ASSERT(sizeof(struct rm_import_fd) == 20);
+RM_ASSERT(sizeof(struct rm_dup_object) == 28);
+RM_ASSERT(sizeof(struct rm_map_memory) == 56);
+RM_ASSERT(sizeof(struct rm_unmap_memory) == 32);
+RM_ASSERT(sizeof(struct rm_card_info) == 72);
+RM_ASSERT(sizeof(struct rm_register_fd) == 4);
+RM_ASSERT(sizeof(struct rm_version) == 72);
+RM_ASSERT(sizeof(struct rm_dmabuf_2600) == 2600);
+RM_ASSERT(sizeof(struct rm_dmabuf) == 2608);
+
+#ifndef __KERNEL__
+#include <stddef.h>
+#endif
+RM_ASSERT(offsetof(struct rm_card_info, gpu_id) == 16);
+RM_ASSERT(offsetof(struct rm_card_info, minor) == 56);
+RM_ASSERT(offsetof(struct rm_dmabuf_2600, handles) == 32);
+RM_ASSERT(offsetof(struct rm_dmabuf_2600, offsets) == 544);
+RM_ASSERT(offsetof(struct rm_dmabuf, handles) == 36);
+RM_ASSERT(offsetof(struct rm_dmabuf, offsets) == 552);
+
+/*
+ * The doubles' own.
+ *
+ * The simulated libcuda gets memory by RM_ALLOC of RM_CLASS_MEMORY below its
+ * device, with struct rm_sim_memory, and gives it back by RM_FREE. It reads and
+ * writes it by RM_MAP_MEMORY and mmap, as anyone does. Memory that was freed
+ * stays as long as a duplicate, an exported fd or a dma-buf of it is there.
+ *
+ * CUDA's ordinals are the GPUs of RM_CARD_INFO in the order of their PCI
+ * addresses.
+ */
+struct rm_sim_memory {
+	__u64 size;		/* bytes; whole host pages, else RM_INVALID_ARGUMENT */
+	__u64 flags;		/* 0 */
+};
+
+RM_ASSERT(sizeof(struct rm_sim_memory) == 16);
+
+/*
+ * On RM_CTL_DEVICE: allow every process to duplicate a memory object, as
+ * libcuda does for CUDA IPC (the real request 0x35 says more).
+ */
+struct rm_share {
+	__u32 client;
+	__u32 object;
+	__u32 policy[3];	/* 0 */
+	__u32 status;
+};
+
+#define RM_SHARE		RM_IOC(0x35, struct rm_share)
+RM_ASSERT(sizeof(struct rm_share) == 24);
+
+/*
+ * The driver's memory of a GPU, on RM_CTL_DEVICE: what cuMemGetInfo answers,
+ * and what tests look at. Not counted: what frees memory later.
+ */
+struct rm_sim_stats {
+	__u32 gpu_id;		/* in */
+	__u32 status;
+	__u64 total;		/* bytes of device memory */
+	__u64 used;
+	__u64 bar_total;	/* bytes of BAR1 */
+	__u64 bar_used;		/* by RM_MAP_MEMORY, until its end */
+	__u32 clients;		/* of all processes, and all GPUs, as what follows */
+	__u32 objects;		/* devices and memory objects, duplicates too */
+	__u32 mappings;
+	__u32 files;
+};
+
+#define RM_SIM_STATS		RM_IOC(0xf0, struct rm_sim_stats)
+RM_ASSERT(sizeof(struct rm_sim_stats) == 56);
+
+/*
+ * Of the user-mode double alone, whose fds are not mapped themselves.
+ *
+ * RM_SIM_MMAP, on a GPU's file: its preload library asks for what mmap(length,
+ * fd, offset) shall map, and closes out_fd after that. ENOTTY: the file is
+ * none of this driver. EINVAL: mmap fails so.
+ *
+ * RM_SIM_CUDA, on RM_CTL_DEVICE, marks a file as the simulated libcuda's:
+ * NVRM_SIM_FAIL leaves its requests alone. A driver without it answers EINVAL.
+ */
+struct rm_sim_mmap {
+	__u64 length;		/* in */
+	__u64 offset;		/* in: mmap's, which must be 0; out: for out_fd */
+	__s32 out_fd;
+	__u32 pad;
+};
+
+#define RM_SIM_MMAP		RM_IOC(0xf1, struct rm_sim_mmap)
+#define RM_SIM_CUDA		_IO(RM_TYPE, 0xf2)
+RM_ASSERT(sizeof(struct rm_sim_mmap) == 24);
+
+#endif
