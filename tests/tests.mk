@@ -12,9 +12,9 @@ SIMASAN   := env LD_LIBRARY_PATH=$(abspath $(D)):$(abspath $(B)/asan) VK_DRIVER_
 CLANG     ?= clang
 
 TOOLS     := $(addprefix $(BIN)/gdrcopy_,sanity copybw copylat apiperf pplat report)
-DOUBLES   := $(D)/libcuda.so.1 $(D)/libvulkan.so.1 $(D)/nvidia_icd.json
+DOUBLES   := $(D)/libcuda.so.1 $(D)/libvulkan.so.1 $(D)/nvidia_icd.json $(D)/rm_sim
 GUESTS    := $(patsubst $(T)/guest_%.c,%,$(filter-out $(T)/guest_tsan.c,$(wildcard $(T)/guest_*.c)))
-CHECKS    := $(addprefix $(BIN)/,copy_test abi_layout abi_cpp badinput doubles_selftest vulkan_selftest) \
+CHECKS    := $(addprefix $(BIN)/,copy_test abi_layout abi_cpp badinput doubles_selftest vulkan_selftest rm_selftest) \
 	     $(addprefix $(BIN)/guest_,$(GUESTS))
 
 .PHONY: doubles check check-go check-doubles check-abi check-c check-guest check-cross check-memory lint
@@ -27,6 +27,12 @@ $(D)/libcuda.so.1: $(wildcard tests/doubles/cuda_sim*.[ch]) $(wildcard tests/dou
 $(D)/libvulkan.so.1: tests/doubles/vulkan_sim.c $(wildcard tests/doubles/sim_*.[ch])
 	@mkdir -p $(@D)
 	$(CC) -shared -fPIC -fvisibility=hidden -std=gnu11 $(CFLAGS) $(WARN) -Wl,-soname,$(@F) -o $@ $(filter %.c,$^) -lpthread
+
+# The simulated driver needs its preload library beside it.
+$(D)/rm_sim: $(wildcard tests/doubles/rm_sim*.[ch]) tests/doubles/rm_uapi.h $(wildcard tests/doubles/sim_fault.[ch])
+	@mkdir -p $(@D)
+	$(CC) -shared -fPIC -std=gnu11 $(CFLAGS) $(WARN) -o $(D)/rm_sim_preload.so tests/doubles/rm_sim_preload.c
+	$(CC) -std=gnu11 $(CFLAGS) $(WARN) -o $@ $(filter-out %preload.c,$(filter %.c,$^)) -lpthread
 
 # The simulated loader has its driver built in; the library looks for a manifest.
 $(D)/nvidia_icd.json:
@@ -60,6 +66,10 @@ $(BIN)/doubles_selftest: $(wildcard tests/doubles/selftest*.[ch]) $(D)/libcuda.s
 	@mkdir -p $(@D)
 	$(CC) $(C11) $(CFLAGS) -o $@ $(filter %.c,$^) $(D)/libcuda.so.1 -lpthread
 
+$(BIN)/rm_selftest: $(wildcard tests/doubles/rm_selftest*.[ch]) $(wildcard tests/doubles/selftest*.h) tests/doubles/selftest_tap.c $(D)/libcuda.so.1 $(D)/rm_sim
+	@mkdir -p $(@D)
+	$(CC) $(C11) $(CFLAGS) -o $@ $(filter %.c,$^) $(D)/libcuda.so.1
+
 $(BIN)/vulkan_selftest: tests/doubles/vulkan_selftest.c $(D)/libvulkan.so.1
 	@mkdir -p $(@D)
 	$(CC) $(C11) $(CFLAGS) -o $@ $< $(D)/libvulkan.so.1 -lpthread -ldl
@@ -75,6 +85,9 @@ check-go: $(DOUBLES)
 check-doubles: $(CHECKS)
 	@$(RUN) doubles-libcuda $(SIM) $(BIN)/doubles_selftest
 	@$(RUN) doubles-libvulkan $(SIM) $(BIN)/vulkan_selftest
+	@$(RUN) doubles-rm $(SIM) $(D)/rm_sim $(BIN)/rm_selftest
+	@$(RUN) doubles-rm-options $(SIM) NVRM_SIM_DEVICES=1 NVRM_SIM_DRIVER=535 NVRM_SIM_CACHE=0 NVRM_SIM_BAR1_MIB=1 \
+		NVRM_SIM_FAIL=DUP_OBJECT=0x51@2,UNMAP_MEMORY=0x1f@1,OPEN=13@5 $(D)/rm_sim $(BIN)/rm_selftest options
 
 check-abi: $(CHECKS) all
 	@$(RUN) abi-layout $(SIM) $(BIN)/abi_layout

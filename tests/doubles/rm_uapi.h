@@ -228,13 +228,13 @@ struct rm_card_info {
 	__u32 gpu_id;
 	__u16 interrupt;
 	__u16 pad3;
-	__u32 pad4[2];
+	__u64 reg_address;
 	__u64 reg_size;
 	__u64 fb_address;
 	__u64 fb_size;
 	__u32 minor;
 	__u8 name[10];
-	__u8 pad5[2];
+	__u8 pad4[2];
 };
 
 /* On a GPU's file, once: which control file its process works with. */

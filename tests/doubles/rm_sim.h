@@ -1,0 +1,144 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Inside of the simulated driver in user mode. Test code: it never ships.
+ * README.md says what it models and what it does not.
+ *
+ * The driver is a process of its own with one thread. The program under test
+ * and its children run under a seccomp filter that hands their requests over;
+ * each waits until it is answered.
+ */
+#ifndef RM_SIM_H
+#define RM_SIM_H
+
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE
+#endif
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#include "rm_uapi.h"
+#include "sim_fault.h"
+
+#define RM_MAX_GPUS 8
+#define RM_PAGE 4096ull
+
+/* Device memory: a memfd that has one user at least. */
+struct rm_memory {
+	unsigned int refs;	/* objects and files that hold it */
+	int gpu;
+	int fd;
+	uint64_t size;		/* whole pages */
+};
+
+/* What one RM_MAP_MEMORY gave. It ends before its object does. */
+struct rm_mapping {
+	struct rm_mapping *next;
+	uint64_t linear, offset, length;
+	bool counted;		/* in the GPU's BAR1 */
+};
+
+/* A device, or memory below one. Its handle is its client's. */
+struct rm_object {
+	struct rm_object *next;
+	uint32_t handle;
+	int gpu;
+	struct rm_memory *memory;	/* NULL: a device */
+	struct rm_object *device;	/* of memory */
+	bool shared;			/* any process may duplicate it */
+	struct rm_mapping *mappings;
+};
+
+struct rm_client {
+	struct rm_client *next;
+	uint32_t handle;
+	uint32_t last;		/* handle that the driver chose */
+	struct rm_file *file;
+	pid_t process;
+	struct rm_object *objects;
+};
+
+enum rm_file_kind { RM_FILE_CTL, RM_FILE_GPU, RM_FILE_DMABUF };
+
+/*
+ * An open file. The program has the read end of a pipe, and the driver the
+ * write end, which tells when the last copy of the other one is closed.
+ */
+struct rm_file {
+	struct rm_file *next;
+	enum rm_file_kind kind;
+	uint64_t id;		/* never used twice */
+	ino_t ino;		/* of the pipe */
+	int end;
+	int gpu;
+	bool cuda;		/* a control file of the simulated libcuda */
+	uint64_t registered;	/* a GPU's: id of the control file, or 0 */
+	struct rm_memory *memory;	/* exported into it, or NULL */
+	uint64_t linear;	/* a GPU's: the mapping that it serves, or 0 */
+	uint32_t mapper;	/* the client whose mapping that is */
+};
+
+/* The thread that waits for an answer. */
+struct rm_caller {
+	uint64_t id;		/* of the notification */
+	pid_t tid;
+	struct rm_file *file;	/* the request is on this one */
+};
+
+struct rm_gpu {
+	uint32_t domain;
+	uint8_t bus, slot;
+	uint32_t minor, instance;
+	uint64_t used, bar_used;
+};
+
+/* rm_sim.c: configuration, read once before the driver starts */
+extern struct rm_config {
+	int gpus;
+	unsigned int driver;	/* 535, 550, ...: the version's first number */
+	unsigned int cache;	/* RM_CACHED, ... */
+	uint64_t bar;		/* bytes for each GPU */
+} config;
+extern struct sim_faults rm_faults;
+
+/* rm_sim_server.c */
+void serve(int listener);
+int caller_read(const struct rm_caller *c, uint64_t addr, void *buf, size_t n);
+int caller_write(const struct rm_caller *c, uint64_t addr, const void *buf, size_t n);
+bool caller_is(const struct rm_caller *c, pid_t process);
+pid_t caller_process(const struct rm_caller *c);
+struct rm_file *caller_file(const struct rm_caller *c, int fd);
+int caller_give(const struct rm_caller *c, int fd, bool cloexec);
+struct rm_file *file_new(enum rm_file_kind kind, int gpu, int *fd);
+struct rm_file *file_first(void);
+
+/* rm_sim_objects.c */
+extern struct rm_gpu gpus[RM_MAX_GPUS];
+uint64_t gpu_memory(void);
+uint32_t gpu_id(int gpu);
+int gpu_by_id(uint32_t id);
+int gpu_by_minor(long minor);
+int gpu_by_instance(uint32_t instance);
+struct rm_memory *memory_new(int gpu, uint64_t size);
+struct rm_memory *memory_get(struct rm_memory *m);
+void memory_put(struct rm_memory *m);
+struct rm_client *client_new(struct rm_file *file, pid_t process);
+struct rm_client *client_find(uint32_t handle);
+struct rm_client *client_first(void);
+void client_end(struct rm_client *c);
+void clients_of_file_end(const struct rm_file *file);
+uint32_t object_new(struct rm_client *c, uint32_t *handle, struct rm_object **o);
+struct rm_object *object_find(const struct rm_client *c, uint32_t handle);
+void object_end(struct rm_client *c, struct rm_object *o);
+struct rm_mapping *mapping_new(struct rm_object *o, uint64_t offset, uint64_t length, bool counted);
+struct rm_mapping *mapping_find(const struct rm_client *c, uint64_t linear, struct rm_object **o);
+void mapping_end(struct rm_object *o, struct rm_mapping *m);
+
+/* rm_sim_requests.c: 0 or an errno */
+int request(const struct rm_caller *c, unsigned int cmd, void *arg);
+int fault(const struct rm_caller *c, const char *name);
+bool request_known(const char *name);
+
+#endif
