@@ -20,7 +20,7 @@ CHECKS    := $(addprefix $(BIN)/,copy_test abi_layout abi_cpp badinput doubles_s
 .PHONY: doubles check check-go check-doubles check-abi check-c check-guest check-cross check-memory lint
 doubles: $(DOUBLES)
 
-$(D)/libcuda.so.1: $(wildcard tests/doubles/cuda_sim*.[ch]) $(wildcard tests/doubles/sim_*.[ch])
+$(D)/libcuda.so.1: $(wildcard tests/doubles/cuda_sim*.[ch]) $(wildcard tests/doubles/sim_*.[ch]) tests/doubles/rm_uapi.h
 	@mkdir -p $(@D)
 	$(CC) -shared -fPIC -std=gnu11 $(CFLAGS) $(WARN) -Wl,-soname,$(@F) -o $@ $(filter %.c,$^) -lpthread
 
@@ -66,7 +66,7 @@ $(BIN)/doubles_selftest: $(wildcard tests/doubles/selftest*.[ch]) $(D)/libcuda.s
 	@mkdir -p $(@D)
 	$(CC) $(C11) $(CFLAGS) -o $@ $(filter %.c,$^) $(D)/libcuda.so.1 -lpthread
 
-$(BIN)/rm_selftest: $(wildcard tests/doubles/rm_selftest*.[ch]) $(wildcard tests/doubles/selftest*.h) tests/doubles/selftest_tap.c $(D)/libcuda.so.1 $(D)/rm_sim
+$(BIN)/rm_selftest: $(wildcard tests/doubles/rm_selftest*.[ch]) $(wildcard tests/doubles/selftest*.h) tests/doubles/selftest_util.c $(D)/libcuda.so.1 $(D)/rm_sim
 	@mkdir -p $(@D)
 	$(CC) $(C11) $(CFLAGS) -o $@ $(filter %.c,$^) $(D)/libcuda.so.1
 
@@ -85,6 +85,7 @@ check-go: $(DOUBLES)
 check-doubles: $(CHECKS)
 	@$(RUN) doubles-libcuda $(SIM) $(BIN)/doubles_selftest
 	@$(RUN) doubles-libvulkan $(SIM) $(BIN)/vulkan_selftest
+	@$(RUN) doubles-libcuda-rm $(SIM) CUDA_SIM_DRIVER_VERSION=13030 CUDA_SIM_DMABUF_MMAP=1 $(D)/rm_sim $(BIN)/doubles_selftest
 	@$(RUN) doubles-rm $(SIM) $(D)/rm_sim $(BIN)/rm_selftest
 	@$(RUN) doubles-rm-options $(SIM) NVRM_SIM_DEVICES=1 NVRM_SIM_DRIVER=535 NVRM_SIM_CACHE=0 NVRM_SIM_BAR1_MIB=1 \
 		NVRM_SIM_FAIL=DUP_OBJECT=0x51@2,UNMAP_MEMORY=0x1f@1,OPEN=13@5 $(D)/rm_sim $(BIN)/rm_selftest options

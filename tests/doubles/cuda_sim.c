@@ -42,7 +42,8 @@ static long env_number(const char *name, long otherwise, long max)
 
 int driver_version(void)
 {
-	return (int)env_number("CUDA_SIM_DRIVER_VERSION", DMABUF_DRIVER_VERSION, 1000000);
+	return (int)env_number("CUDA_SIM_DRIVER_VERSION",
+			       rm_mode() ? rm_driver_version() : DMABUF_DRIVER_VERSION, 1000000);
 }
 
 int device_count(void)
@@ -145,6 +146,8 @@ static int init(void)
 	result = va_init();
 	if (!result && kernel_mode())
 		result = kernel_init();
+	else if (!result && rm_mode())
+		result = rm_init(&devices);
 	if (result)
 		return result;
 	atomic_store(&init_pid, (int)getpid());

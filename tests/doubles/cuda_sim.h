@@ -87,7 +87,7 @@ struct carve {
  * Device memory. Its bytes at offset x are always at view + x, whatever memfd
  * they are in: carves do not overlap, and the view has each one's own memfd
  * mapped over that of the memory. In kernel mode there is no memfd, and nothing
- * is exported.
+ * is exported; in RM mode there is none, and the driver exports.
  */
 struct mem {
 	unsigned int refs;	/* handles and chunks and buffers that use it */
@@ -101,6 +101,9 @@ struct mem {
 	bool foreign;		/* another process has it too: exported stays */
 	struct carve *carves;
 	uint64_t kernel;	/* in kernel mode: the driver's name for it */
+	uint32_t object;	/* in RM mode: the object, ... */
+	uint64_t linear;	/* ... the view's name, ... */
+	uint64_t memory_id;	/* ... what it has in common with its duplicates */
 };
 
 /*
@@ -132,12 +135,16 @@ struct va {
 	bool reservation;	/* of cuMemAddressReserve */
 };
 
-/* A chunk that small cuMemAlloc buffers of one context share. */
+/*
+ * A chunk that buffers of one context share: small ones of cuMemAlloc, or those of
+ * the pool of cuMemAllocAsync.
+ */
 struct chunk {
 	struct chunk *next;
 	struct ctx *ctx;
-	struct mem *mem;	/* GRANULARITY bytes */
-	uint64_t addr;
+	struct mem *mem;
+	uint64_t addr, size;	/* size: a multiple of GRANULARITY */
+	bool pool;
 	struct p2p_tokens tokens;
 	unsigned int buffers;	/* never 0 */
 };
@@ -154,6 +161,7 @@ struct buffer {
 	struct p2p_tokens tokens;
 	unsigned int readers, writers;	/* a bit for each device */
 	bool sync_memops;
+	bool imported;		/* another process's, by cuIpcOpenMemHandle */
 	uint64_t id;
 };
 
@@ -170,6 +178,7 @@ uint64_t next_id(void);
 
 /* cuda_sim_device.c */
 int check_device(int device);
+bool dmabuf_mmap(int device);
 
 /* cuda_sim_ctx.c */
 struct stream;
@@ -181,11 +190,12 @@ uint64_t mem_total(void);
 unsigned long mem_count(void);
 struct mem *mem_new(int device, uint64_t size, int *result);
 struct mem *mem_import(int fd, int *result);
+struct mem *mem_import_shared(uint32_t client, uint32_t object, int *result);
 struct mem *mem_get(struct mem *m);
 void mem_put(struct mem *m);
 uint64_t mem_free_bytes(int device);
 int mem_map(const struct mem *m, uint64_t addr, uint64_t size, struct p2p_tokens *tokens);
-void mem_unmap(const struct mem *m, uint64_t addr);
+void mem_unmap(uint64_t addr);
 
 /* cuda_sim_kernel.c */
 bool kernel_mode(void);
@@ -196,6 +206,23 @@ int kernel_mem_new(uint64_t *size, uint64_t *offset, uint8_t **view);
 void kernel_mem_free(uint64_t offset);
 int kernel_map(uint64_t offset, uint64_t addr, uint64_t size, struct p2p_tokens *tokens);
 void kernel_unmap(uint64_t addr);
+
+/* cuda_sim_rm.c */
+bool rm_mode(void);
+int rm_driver_version(void);
+int rm_init(int *devices);
+void rm_pci(int device, unsigned int *domain, unsigned int *bus, unsigned int *slot);
+uint64_t rm_total(void);
+uint64_t rm_free_bytes(int device);
+int rm_mem_new(struct mem *m, uint64_t size);
+void rm_mem_free(struct mem *m);
+int rm_export_range(const struct mem *m, uint64_t offset, uint64_t size, uint64_t claimed,
+		    bool mappable, int *fd);
+int rm_export_object(const struct mem *m, int *fd);
+int rm_import_object(struct mem *m, int fd);
+int rm_import_shared(struct mem *m, uint32_t client_src, uint32_t object);
+int rm_share(const struct mem *m, uint32_t *client_src, uint32_t *object);
+bool rm_fd_holds(int fd);
 
 /* cuda_sim_dmabuf.c */
 bool dmabuf_supported(int device);
@@ -220,7 +247,14 @@ struct buffer *buffer_first(void);
 /* cuda_sim_alloc.c */
 void alloc_forget(struct ctx *ctx);
 unsigned long alloc_live(void);
-bool host_find(uint64_t addr);
+
+/* cuda_sim_host.c */
+bool host_find(uint64_t addr, bool *managed);
+int host_free(uint64_t addr, bool managed);
+unsigned long host_live(void);
+
+/* cuda_sim_ipc.c */
+void ipc_close(struct buffer *b);
 
 /* cuda_sim_vmm.c */
 unsigned long vmm_live(void);

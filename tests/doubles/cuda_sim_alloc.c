@@ -1,29 +1,23 @@
 // SPDX-License-Identifier: MIT
-/* Simulated libcuda: cuMemAlloc, host memory and pointer attributes. Test code. */
+/* Simulated libcuda: cuMemAlloc and memory of the default pool. Test code. */
 #include "cuda_sim.h"
 
 #include <stdlib.h>
-#include <string.h>
-#include <sys/mman.h>
 #include <unistd.h>
 
 #define SMALL (64u << 10)	/* buffers below this share chunks */
 #define ALIGN 512ull		/* of the address of each */
-
-struct host {
-	struct host *next;
-	uint64_t addr, size;
-};
+#define POOL_SIZE (64ull << 20)
+#define POOL_START (1ull << 20)	/* where the first buffer of a pool's chunk is */
 
 static struct chunk *chunks;
-static struct host *hosts;
 
 static uint64_t round_up(uint64_t n, uint64_t to)
 {
 	return (n + to - 1) / to * to;
 }
 
-static struct chunk *chunk_new(struct ctx *ctx, int *result)
+static struct chunk *chunk_new(struct ctx *ctx, uint64_t size, bool pool, int *result)
 {
 	struct chunk *c = calloc(1, sizeof(*c));
 
@@ -31,13 +25,15 @@ static struct chunk *chunk_new(struct ctx *ctx, int *result)
 	if (!c)
 		return NULL;
 	c->ctx = ctx;
-	c->mem = mem_new(ctx->device, GRANULARITY, result);
+	c->size = size;
+	c->pool = pool;
+	c->mem = mem_new(ctx->device, size, result);
 	if (!c->mem)
 		goto fail;
-	*result = va_take(GRANULARITY, GRANULARITY, 0, false, &c->addr);
+	*result = va_take(size, GRANULARITY, 0, false, &c->addr);
 	if (*result)
 		goto fail_mem;
-	*result = mem_map(c->mem, c->addr, GRANULARITY, &c->tokens);
+	*result = mem_map(c->mem, c->addr, size, &c->tokens);
 	if (*result)
 		goto fail_va;
 	c->next = chunks;
@@ -59,7 +55,7 @@ static void chunk_free(struct chunk *c)
 	while (*link != c)
 		link = &(*link)->next;
 	*link = c->next;
-	mem_unmap(c->mem, c->addr);
+	mem_unmap(c->addr);
 	va_release(c->addr);
 	mem_put(c->mem);
 	free(c);
@@ -68,7 +64,7 @@ static void chunk_free(struct chunk *c)
 /* The first gap of the chunk that takes size bytes, 0 if none does. */
 static uint64_t chunk_gap(const struct chunk *c, uint64_t size)
 {
-	uint64_t at = c->addr, end = c->addr + GRANULARITY;
+	uint64_t at = c->addr + (c->pool ? POOL_START : 0), end = c->addr + c->size;
 	const struct buffer *b;
 
 	for (b = buffer_first(); b && b->addr < end; b = b->next) {
@@ -81,22 +77,24 @@ static uint64_t chunk_gap(const struct chunk *c, uint64_t size)
 	return end >= at && end - at >= size ? at : 0;
 }
 
-static int alloc_small(struct ctx *ctx, uint64_t size, struct buffer **b)
+/* In a chunk, or in a new one of that size. */
+static int alloc_in_chunk(struct ctx *ctx, uint64_t size, uint64_t chunk_size, bool pool,
+			  struct buffer **b)
 {
 	int result = CU_OUT_OF_MEMORY;
 	uint64_t at = 0;
 	struct chunk *c;
 
 	for (c = chunks; c; c = c->next) {
-		at = c->ctx == ctx ? chunk_gap(c, size) : 0;
+		at = c->ctx == ctx && c->pool == pool ? chunk_gap(c, size) : 0;
 		if (at)
 			break;
 	}
 	if (!c) {
-		c = chunk_new(ctx, &result);
+		c = chunk_new(ctx, chunk_size, pool, &result);
 		if (!c)
 			return result;
-		at = c->addr;
+		at = chunk_gap(c, size);
 	}
 	*b = buffer_add(at, size, c->mem, at - c->addr);
 	if (!*b) {
@@ -132,7 +130,7 @@ static int alloc_big(struct ctx *ctx, uint64_t size, struct buffer **b)
 	goto out;
 fail_map:
 	result = CU_OUT_OF_MEMORY;
-	mem_unmap(m, addr);
+	mem_unmap(addr);
 fail_va:
 	va_release(addr);
 out:
@@ -149,7 +147,8 @@ static int alloc(struct ctx *ctx, uint64_t *addr, size_t size)
 		return CU_INVALID_VALUE;
 	if (size > mem_free_bytes(ctx->device))
 		return CU_OUT_OF_MEMORY;
-	result = size < SMALL ? alloc_small(ctx, size, &b) : alloc_big(ctx, size, &b);
+	result = size < SMALL ? alloc_in_chunk(ctx, size, GRANULARITY, false, &b) :
+				alloc_big(ctx, size, &b);
 	if (result)
 		return result;
 	b->ctx = ctx;
@@ -176,7 +175,7 @@ static void alloc_free(struct buffer *b)
 	uint64_t addr = b->addr;
 
 	if (!c)
-		mem_unmap(b->mem, addr);
+		mem_unmap(addr);
 	buffer_drop(b);
 	if (!c)
 		va_release(addr);
@@ -193,7 +192,9 @@ SIM_API int cuMemFree_v2(uint64_t addr)
 	if (result)
 		return result;
 	b = buffer_find(addr);
-	if (!b || b->handle || b->addr != addr) {
+	if (!b) {
+		result = host_free(addr, true);
+	} else if (b->handle || b->imported || b->addr != addr) {
 		result = CU_INVALID_VALUE;
 	} else {
 		flush();
@@ -210,9 +211,66 @@ void alloc_forget(struct ctx *ctx)
 
 	for (b = buffer_first(); b; b = next) {
 		next = b->next;
-		if (b->ctx == ctx)
+		if (b->ctx == ctx && b->imported)
+			ipc_close(b);
+		else if (b->ctx == ctx)
 			alloc_free(b);
 	}
+}
+
+static int pool_alloc(struct ctx *ctx, uint64_t *addr, uint64_t size)
+{
+	uint64_t chunk_size = round_up(size + POOL_START, GRANULARITY);
+	struct buffer *b;
+	int result;
+
+	/* Elsewhere such memory could be exported, which the real one cannot. */
+	if (!rm_mode())
+		return CU_NOT_SUPPORTED;
+	if (!addr || !size)
+		return CU_INVALID_VALUE;
+	if (size > mem_free_bytes(ctx->device))
+		return CU_OUT_OF_MEMORY;
+	result = alloc_in_chunk(ctx, size, chunk_size > POOL_SIZE ? chunk_size : POOL_SIZE, true, &b);
+	if (result)
+		return result;
+	b->ctx = ctx;
+	b->readers = b->writers = ~0u;
+	*addr = b->addr;
+	return CU_OK;
+}
+
+SIM_API int cuMemAllocAsync(uint64_t *addr, size_t size, struct stream *stream)
+{
+	struct ctx *ctx;
+	int result = enter_ctx(__func__, &ctx);
+
+	if (result)
+		return result;
+	result = stream_known(stream) ? pool_alloc(ctx, addr, size) : CU_INVALID_HANDLE;
+	leave();
+	return result;
+}
+
+SIM_API int cuMemFreeAsync(uint64_t addr, struct stream *stream)
+{
+	struct ctx *ctx;
+	struct buffer *b;
+	int result = enter_ctx(__func__, &ctx);
+
+	if (result)
+		return result;
+	b = buffer_find(addr);
+	if (!stream_known(stream)) {
+		result = CU_INVALID_HANDLE;
+	} else if (!b || !b->chunk || !b->chunk->pool || b->addr != addr) {
+		result = CU_INVALID_VALUE;
+	} else {
+		flush();
+		alloc_free(b);
+	}
+	leave();
+	return result;
 }
 
 SIM_API int cuMemGetInfo_v2(size_t *free_bytes, size_t *total)
@@ -256,80 +314,13 @@ SIM_API int cuMemGetAddressRange_v2(uint64_t *base, size_t *size, uint64_t addr)
 	return result;
 }
 
-static int host_alloc(void **addr, size_t size)
-{
-	struct host *h;
-	void *p;
-
-	if (!addr || !size)
-		return CU_INVALID_VALUE;
-	h = calloc(1, sizeof(*h));
-	p = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-	if (!h || p == MAP_FAILED) {
-		if (p != MAP_FAILED)
-			munmap(p, size);
-		free(h);
-		return CU_OUT_OF_MEMORY;
-	}
-	*h = (struct host){ .next = hosts, .addr = (uint64_t)(uintptr_t)p, .size = size };
-	hosts = h;
-	*addr = p;
-	return CU_OK;
-}
-
-SIM_API int cuMemAllocHost_v2(void **addr, size_t size)
-{
-	struct ctx *ctx;
-	int result = enter_ctx(__func__, &ctx);
-
-	if (result)
-		return result;
-	result = host_alloc(addr, size);
-	leave();
-	return result;
-}
-
-SIM_API int cuMemFreeHost(void *addr)
-{
-	struct host **link = &hosts, *h;
-	struct ctx *ctx;
-	int result = enter_ctx(__func__, &ctx);
-
-	if (result)
-		return result;
-	while (*link && (*link)->addr != (uint64_t)(uintptr_t)addr)
-		link = &(*link)->next;
-	h = *link;
-	if (h) {
-		flush();
-		*link = h->next;
-		munmap(addr, h->size);
-		free(h);
-	}
-	leave();
-	return h ? CU_OK : CU_INVALID_VALUE;
-}
-
-bool host_find(uint64_t addr)
-{
-	const struct host *h;
-
-	for (h = hosts; h; h = h->next)
-		if (addr >= h->addr && addr - h->addr < h->size)
-			return true;
-	return false;
-}
-
 /* Buffers and host memory; mappings of handles are vmm_live's. */
 unsigned long alloc_live(void)
 {
 	const struct buffer *b;
-	const struct host *h;
-	unsigned long n = 0;
+	unsigned long n = host_live();
 
 	for (b = buffer_first(); b; b = b->next)
 		n += !b->handle;
-	for (h = hosts; h; h = h->next)
-		n++;
 	return n;
 }

@@ -40,13 +40,25 @@ static void tokens(struct value *val, const struct buffer *b)
 	val->size = sizeof(*t);
 }
 
-/* Of host memory only what cuMemAllocHost made is known, and only its kind. */
+/* Of host memory only what this library made is known, and only its kind. */
 static int get_host(struct value *val, int attr, uint64_t addr)
 {
-	if (!host_find(addr) || (attr != ATTR_MEMORY_TYPE && attr != ATTR_IS_MANAGED))
+	bool managed;
+
+	if (!host_find(addr, &managed))
 		return CU_INVALID_VALUE;
-	set_value(val, attr == ATTR_MEMORY_TYPE ? 1 : 0, sizeof(int));
-	return CU_OK;
+	switch (attr) {
+	case ATTR_MEMORY_TYPE:
+		set_value(val, managed ? 2 : 1, sizeof(int));
+		return CU_OK;
+	case ATTR_IS_MANAGED:
+		set_value(val, managed, sizeof(int));
+		return CU_OK;
+	case ATTR_DEVICE_ORDINAL:
+		set_value(val, 0, sizeof(int));
+		return managed ? CU_OK : CU_INVALID_VALUE;
+	}
+	return CU_INVALID_VALUE;
 }
 
 /* Every value is little-endian, so that its low bytes are the short ones. */
@@ -176,7 +188,8 @@ SIM_API int cuPointerGetAttributes(unsigned int n, int *attrs, void **data, uint
 
 /*
  * Setting it waits for the copies that are under way. VMM memory does not have
- * it: the driver says so too (580.159.04 on an H200, read 2026-11-21).
+ * it: the driver says so too (580.159.04 on an H200, read 2026-11-21). That of a
+ * pool is taken to be alike.
  */
 static int set_sync_memops(const int *value, uint64_t addr)
 {
@@ -184,7 +197,7 @@ static int set_sync_memops(const int *value, uint64_t addr)
 
 	if (!b || !value || (*value != 0 && *value != 1))
 		return CU_INVALID_VALUE;
-	if (b->handle)
+	if (b->handle || (b->chunk && b->chunk->pool))
 		return CU_NOT_SUPPORTED;
 	flush();
 	b->sync_memops = *value;

@@ -83,15 +83,52 @@ SIM_API int cuDeviceTotalMem_v2(size_t *bytes, int device)
 	return result;
 }
 
+/* Whether CUDA says that a dma-buf can be mapped, and it can. */
+bool dmabuf_mmap(int device)
+{
+	return driver_version() >= DMABUF_DRIVER_VERSION &&
+	       device_flag("CUDA_SIM_DMABUF_MMAP", device, !rm_mode());
+}
+
+struct pci {
+	unsigned int domain, bus, slot;
+};
+
+static struct pci pci_of(int device)
+{
+	struct pci p = { .bus = 1 + (unsigned int)device };
+
+	if (rm_mode())
+		rm_pci(device, &p.domain, &p.bus, &p.slot);
+	return p;
+}
+
+SIM_API int cuDeviceGetPCIBusId(char *id, int len, int device)
+{
+	int result = enter(__func__);
+	struct pci p;
+
+	if (result)
+		return result;
+	result = id && len > 0 ? check_device(device) : CU_INVALID_VALUE;
+	if (!result) {
+		p = pci_of(device);
+		snprintf(id, (size_t)len, "%04X:%02X:%02X.0", p.domain, p.bus, p.slot);
+	}
+	leave();
+	return result;
+}
+
 /* -1: an attribute that is not modelled, which is refused. */
 static int attribute(int attr, int device)
 {
 	switch (attr) {
 	case 33:	/* PCI bus */
-		return 1 + device;
+		return (int)pci_of(device).bus;
 	case 34:	/* PCI device */
+		return (int)pci_of(device).slot;
 	case 50:	/* PCI domain */
-		return 0;
+		return (int)pci_of(device).domain;
 	case 41:	/* unified addressing */
 		return 1;
 	case 75:	/* compute capability, major */
@@ -110,6 +147,8 @@ static int attribute(int attr, int device)
 		return HANDLE_POSIX_FD;
 	case 124:	/* dma-buf */
 		return dmabuf_supported(device);
+	case 152:	/* mmap of dma-bufs; unknown before */
+		return driver_version() < DMABUF_DRIVER_VERSION ? -1 : dmabuf_mmap(device);
 	}
 	return -1;
 }

@@ -29,6 +29,34 @@ static struct buffer *range_buffer(uint64_t addr, uint64_t size)
 	return NULL;
 }
 
+/*
+ * The same for a driver of its own, which lets a window reach past the end of a
+ * buffer as long as it is in the object.
+ */
+static struct buffer *range_in_object(uint64_t addr, uint64_t size)
+{
+	struct buffer *b = range_buffer(addr, (uint64_t)getpagesize());
+	uint64_t offset = b ? b->offset + addr - b->addr : 0;
+
+	return b && size <= b->mem->size && offset <= b->mem->size - size ? b : NULL;
+}
+
+/* For memory of a pool the real one makes a request that cannot be served. */
+static int export_by_driver(uint64_t addr, uint64_t size, int *fd)
+{
+	const struct buffer *b = range_in_object(addr, size);
+	uint64_t offset, claimed = size;
+
+	if (!b || b->imported)
+		return CU_INVALID_VALUE;
+	if (!dmabuf_supported(b->mem->device))
+		return CU_NOT_SUPPORTED;
+	offset = b->offset + addr - b->addr;
+	if (b->chunk && b->chunk->pool)
+		claimed = size - offset;
+	return rm_export_range(b->mem, offset, size, claimed, dmabuf_mmap(b->mem->device), fd);
+}
+
 static int export_range(void *out, uint64_t addr, size_t size, int type, uint64_t flags)
 {
 	uint64_t mask = (uint64_t)getpagesize() - 1;
@@ -37,12 +65,18 @@ static int export_range(void *out, uint64_t addr, size_t size, int type, uint64_
 
 	if (!out || !size || (addr | size) & mask || type != 1 || flags > 1)
 		return CU_INVALID_VALUE;
+	if (rm_mode()) {
+		result = export_by_driver(addr, size, &fd);
+		if (!result)
+			memcpy(out, &fd, sizeof(fd));
+		return result;
+	}
 	b = range_buffer(addr, size);
 	if (!b)
 		return CU_INVALID_VALUE;
 	if (!dmabuf_supported(b->mem->device))
 		return CU_NOT_SUPPORTED;
-	if (driver_version() < DMABUF_DRIVER_VERSION)
+	if (!dmabuf_mmap(b->mem->device))
 		result = dead_fd(&fd);
 	else
 		result = mem_export(b->mem, b->offset + addr - b->addr, size, &fd);

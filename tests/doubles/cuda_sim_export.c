@@ -290,6 +290,8 @@ static bool ours(int n)
 	struct stat st, dead_st;
 	ssize_t len;
 
+	if (rm_mode())
+		return rm_fd_holds(n);
 	if (dead >= 0 && !fstat(n, &st) && !fstat(dead, &dead_st) &&
 	    st.st_dev == dead_st.st_dev && st.st_ino == dead_st.st_ino)
 		return true;

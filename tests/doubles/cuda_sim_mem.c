@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-/* Simulated libcuda: device memory, which is memfds or a kernel's. Test code. */
+/* Simulated libcuda: device memory, which is memfds or a driver's. Test code. */
 #include "cuda_sim.h"
 
 #include <fcntl.h>
@@ -22,11 +22,15 @@ unsigned long mem_count(void)
 
 uint64_t mem_total(void)
 {
+	if (rm_mode())
+		return rm_total();
 	return kernel_mode() ? kernel_total() : DEVICE_MEMORY;
 }
 
 uint64_t mem_free_bytes(int device)
 {
+	if (rm_mode())
+		return rm_free_bytes(device);
 	return kernel_mode() ? kernel_free_bytes() : DEVICE_MEMORY - used[device];
 }
 
@@ -77,6 +81,49 @@ static struct mem *mem_of_kernel(int device, uint64_t size, int *result)
 	return m;
 }
 
+/* The driver's memory, which fill() gives to a new struct. */
+static struct mem *mem_of_rm(int device, int *result, int (*fill)(struct mem *, const void *),
+			     const void *arg)
+{
+	struct mem *m = calloc(1, sizeof(*m));
+
+	*result = CU_OUT_OF_MEMORY;
+	if (!m)
+		return NULL;
+	m->refs = 1;
+	m->device = device;
+	m->fd = -1;
+	*result = fill(m, arg);
+	if (!*result)
+		return m;
+	free(m);
+	return NULL;
+}
+
+static int fill_new(struct mem *m, const void *size)
+{
+	return rm_mem_new(m, *(const uint64_t *)size);
+}
+
+static int fill_import(struct mem *m, const void *fd)
+{
+	return rm_import_object(m, *(const int *)fd);
+}
+
+static int fill_shared(struct mem *m, const void *names)
+{
+	const uint32_t *n = names;
+
+	return rm_import_shared(m, n[0], n[1]);
+}
+
+struct mem *mem_import_shared(uint32_t client, uint32_t object, int *result)
+{
+	uint32_t names[] = { client, object };
+
+	return mem_of_rm(-1, result, fill_shared, names);
+}
+
 struct mem *mem_new(int device, uint64_t size, int *result)
 {
 	char name[32];
@@ -88,6 +135,8 @@ struct mem *mem_new(int device, uint64_t size, int *result)
 	}
 	if (kernel_mode())
 		return mem_of_kernel(device, size, result);
+	if (rm_mode())
+		return mem_of_rm(device, result, fill_new, &size);
 	snprintf(name, sizeof(name), "gdrsim:%d:cuda", device);
 	fd = memfd_create(name, MFD_CLOEXEC);
 	if (fd < 0 || ftruncate(fd, (off_t)size) < 0) {
@@ -109,6 +158,8 @@ struct mem *mem_import(int fd, int *result)
 	long device;
 	int own;
 
+	if (rm_mode())
+		return mem_of_rm(-1, result, fill_import, &fd);
 	*result = CU_INVALID_VALUE;
 	snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
 	n = readlink(path, link, sizeof(link) - 1);
@@ -149,6 +200,11 @@ void mem_put(struct mem *m)
 		m->carves = c->next;
 		free(c);
 	}
+	if (m->object) {
+		rm_mem_free(m);
+		free(m);
+		return;
+	}
 	munmap(m->view, m->size);
 	if (m->fd < 0) {
 		kernel_mem_free(m->kernel);
@@ -163,7 +219,7 @@ void mem_put(struct mem *m)
 /* Have the first size bytes of m appear at the device address addr. */
 int mem_map(const struct mem *m, uint64_t addr, uint64_t size, struct p2p_tokens *tokens)
 {
-	if (m->fd < 0)
+	if (kernel_mode())
 		return kernel_map(m->kernel, addr, size, tokens);
 	memset(tokens, 0, sizeof(*tokens));
 	tokens->token = 0x70327000 + (uint64_t)m->device;
@@ -171,8 +227,8 @@ int mem_map(const struct mem *m, uint64_t addr, uint64_t size, struct p2p_tokens
 	return CU_OK;
 }
 
-void mem_unmap(const struct mem *m, uint64_t addr)
+void mem_unmap(uint64_t addr)
 {
-	if (m->fd < 0)
+	if (kernel_mode())
 		kernel_unmap(addr);
 }

@@ -271,7 +271,7 @@ static int unmap(uint64_t addr, size_t size)
 	while ((b = mapping_in(addr, size))) {
 		struct handle *h = b->handle;
 
-		mem_unmap(b->mem, b->addr);
+		mem_unmap(b->addr);
 		buffer_drop(b);
 		h->mappings--;
 		handle_gc(h);
@@ -348,9 +348,9 @@ static int export_handle(void *out, uint64_t id, int type, uint64_t flags)
 		return CU_INVALID_VALUE;
 	if (!(h->prop.requested_handle_types & HANDLE_POSIX_FD))
 		return CU_INVALID_VALUE;
-	if (h->mem->fd < 0)
+	if (kernel_mode())
 		return CU_NOT_SUPPORTED;
-	result = mem_export(h->mem, 0, h->mem->size, &fd);
+	result = rm_mode() ? rm_export_object(h->mem, &fd) : mem_export(h->mem, 0, h->mem->size, &fd);
 	if (!result)
 		memcpy(out, &fd, sizeof(fd));
 	return result;
@@ -367,12 +367,28 @@ SIM_API int cuMemExportToShareableHandle(void *out, uint64_t id, int type, uint6
 	return result;
 }
 
+/* In RM mode an fd does not tell: m is what it was imported as. */
+static struct mem *own_mem_of_rm(struct mem *m)
+{
+	const struct handle *h;
+
+	for (h = handles; m && h; h = h->next) {
+		if (h->mem->memory_id == m->memory_id) {
+			mem_put(m);
+			return mem_get(h->mem);
+		}
+	}
+	return m;
+}
+
 /* The memory of this process that fd is for, with a reference; or NULL. */
 static struct mem *own_mem(int fd)
 {
 	const struct handle *h;
 	struct stat st;
 
+	if (rm_mode())
+		return NULL;
 	if (fstat(fd, &st) < 0)
 		return NULL;
 	for (h = handles; h; h = h->next)
@@ -395,6 +411,8 @@ static int import_handle(uint64_t *id, void *os_handle, int type)
 	m = own_mem(fd);
 	if (!m)
 		m = mem_import(fd, &result);
+	if (rm_mode())
+		m = own_mem_of_rm(m);
 	if (!m)
 		return result;
 	prop.location = (struct location){ .type = 1, .id = m->device };

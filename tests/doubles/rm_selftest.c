@@ -537,6 +537,7 @@ int main(int argc, char **argv)
 	setvbuf(stdout, NULL, _IOLBF, 0);
 	if (argc > 1 && strcmp(argv[1], "options") == 0) {
 		options();
+		test_rm_cuda_old();
 		return tap_end();
 	}
 	test_files();
@@ -551,5 +552,6 @@ int main(int argc, char **argv)
 	test_fds();
 	test_life();
 	test_values();
+	test_rm_cuda();
 	return tap_end();
 }

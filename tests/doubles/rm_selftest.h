@@ -36,5 +36,6 @@ uint8_t *rm_map(const struct rm *r, uint32_t memory, uint64_t offset, uint64_t l
 struct rm_sim_stats rm_stats(const struct rm *r);
 
 void test_rm_cuda(void);
+void test_rm_cuda_old(void);
 
 #endif

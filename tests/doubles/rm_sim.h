@@ -31,6 +31,7 @@ struct rm_memory {
 	int gpu;
 	int fd;
 	uint64_t size;		/* whole pages */
+	uint64_t id;		/* never used twice */
 };
 
 /* What one RM_MAP_MEMORY gave. It ends before its object does. */
@@ -76,6 +77,7 @@ struct rm_file {
 	bool cuda;		/* a control file of the simulated libcuda */
 	uint64_t registered;	/* a GPU's: id of the control file, or 0 */
 	struct rm_memory *memory;	/* exported into it, or NULL */
+	uint64_t offset, length;	/* a dma-buf's part of it that mmap gives */
 	uint64_t linear;	/* a GPU's: the mapping that it serves, or 0 */
 	uint32_t mapper;	/* the client whose mapping that is */
 };

@@ -71,6 +71,7 @@ uint64_t gpu_memory(void)
 /* NULL: no memory is left. */
 struct rm_memory *memory_new(int gpu, uint64_t size)
 {
+	static uint64_t last;
 	struct rm_memory *m;
 
 	if (size > GPU_MEMORY - gpus[gpu].used)
@@ -78,7 +79,7 @@ struct rm_memory *memory_new(int gpu, uint64_t size)
 	m = calloc(1, sizeof(*m));
 	if (!m)
 		return NULL;
-	*m = (struct rm_memory){ .refs = 1, .gpu = gpu, .size = size };
+	*m = (struct rm_memory){ .refs = 1, .gpu = gpu, .size = size, .id = ++last };
 	m->fd = memfd_create("rm_sim", MFD_CLOEXEC);
 	if (m->fd < 0 || ftruncate(m->fd, (off_t)size)) {
 		perror("rm_sim: memory");

@@ -459,6 +459,10 @@ static uint32_t export_dmabuf(const struct rm_caller *c, const struct rm_dmabuf 
 		return RM_INVALID_ARGUMENT;
 	file = file_new(RM_FILE_DMABUF, o->gpu, &fd);
 	file->memory = memory_get(o->memory);
+	if (a->allow_mmap) {
+		file->offset = a->offsets[0];
+		file->length = a->sizes[0];
+	}
 	*out_fd = caller_give(c, fd, false);
 	close(fd);
 	return *out_fd < 0 ? RM_NO_RESOURCES : RM_OK;
@@ -491,6 +495,22 @@ static int rm_export_dmabuf(const struct rm_caller *c, void *arg, size_t size)
 	};
 	old->status = export_dmabuf(c, &copy, &fd);
 	old->fd = fd;
+	return 0;
+}
+
+static int rm_sim_info(const struct rm_caller *c, void *arg)
+{
+	struct rm_sim_info *a = arg;
+	const struct rm_client *client = own_client(c, a->client);
+	const struct rm_object *o = client ? object_find(client, a->object) : NULL;
+
+	a->status = client ? RM_NOT_FOUND : RM_INVALID_CLIENT;
+	if (!o || !o->memory)
+		return 0;
+	a->size = o->memory->size;
+	a->id = o->memory->id;
+	a->gpu_id = gpu_id(o->gpu);
+	a->status = RM_OK;
 	return 0;
 }
 
@@ -533,20 +553,48 @@ static int rm_sim_stats(const struct rm_caller *c, void *arg)
 	return 0;
 }
 
+static int give_pages(const struct rm_caller *c, const struct rm_memory *m, uint64_t offset,
+		      struct rm_sim_mmap *a)
+{
+	a->offset = offset;
+	a->out_fd = caller_give(c, m->fd, true);
+	return a->out_fd < 0 ? -a->out_fd : 0;
+}
+
+/* As the real driver, which was not allowed to have it mapped: 524 there. */
+static int mmap_dmabuf(const struct rm_caller *c, struct rm_sim_mmap *a)
+{
+	const struct rm_file *f = c->file;
+
+	if (!f->length)
+		return ENODEV;
+	if (!whole_pages(a->offset) || a->length > f->length || a->offset > f->length - a->length)
+		return EINVAL;
+	return give_pages(c, f->memory, f->offset + a->offset, a);
+}
+
 /* What the preload library's mmap shall map. */
 static int rm_sim_mmap(const struct rm_caller *c, void *arg)
 {
 	struct rm_sim_mmap *a = arg;
-	const struct rm_client *client = c->file->linear ? client_find(c->file->mapper) : NULL;
+	const struct rm_client *client = client_find(c->file->mapper);
 	struct rm_object *o;
-	struct rm_mapping *m = client ? mapping_find(client, c->file->linear, &o) : NULL;
+	const struct rm_mapping *m = client ? mapping_find(client, c->file->linear, &o) : NULL;
 	uint64_t pages = (a->length + RM_PAGE - 1) / RM_PAGE * RM_PAGE;
 
+	if (c->file->kind == RM_FILE_CTL)
+		return ENODEV;
+	if (c->file->kind == RM_FILE_DMABUF)
+		return mmap_dmabuf(c, a);
 	if (!m || a->offset || pages != m->length)
 		return EINVAL;
-	a->offset = m->offset;
-	a->out_fd = caller_give(c, o->memory->fd, true);
-	return a->out_fd < 0 ? -a->out_fd : 0;
+	return give_pages(c, o->memory, m->offset, a);
+}
+
+static int rm_sim_holds(const struct rm_caller *c, void *arg)
+{
+	(void)arg;
+	return c->file->memory ? 0 : ENODATA;
 }
 
 static int rm_sim_cuda(const struct rm_caller *c, void *arg)
@@ -556,30 +604,35 @@ static int rm_sim_cuda(const struct rm_caller *c, void *arg)
 	return 0;
 }
 
+#define CTL (1u << RM_FILE_CTL)
+#define GPU (1u << RM_FILE_GPU)
+#define ANY (CTL | GPU | 1u << RM_FILE_DMABUF)
+
 /* size 0: fn checks it. status: where in the struct, 0 for one without. */
 static const struct {
-	unsigned int nr;
-	enum rm_file_kind kind;
+	unsigned int nr, kinds;
 	size_t size, status;
 	const char *name;
 	int (*fn)(const struct rm_caller *c, void *arg);
 	int (*sized)(const struct rm_caller *c, void *arg, size_t size);
 } requests[] = {
 #define STATUS(type) sizeof(struct type), offsetof(struct type, status)
-	{ _IOC_NR(RM_ALLOC), RM_FILE_CTL, STATUS(rm_alloc), "ALLOC", rm_alloc, NULL },
-	{ _IOC_NR(RM_FREE), RM_FILE_CTL, STATUS(rm_free), "FREE", rm_free, NULL },
-	{ _IOC_NR(RM_CONTROL), RM_FILE_CTL, STATUS(rm_control), "CONTROL", rm_control, NULL },
-	{ _IOC_NR(RM_DUP_OBJECT), RM_FILE_CTL, STATUS(rm_dup_object), "DUP_OBJECT", rm_dup_object, NULL },
-	{ _IOC_NR(RM_SHARE), RM_FILE_CTL, STATUS(rm_share), "SHARE", rm_share, NULL },
-	{ _IOC_NR(RM_MAP_MEMORY), RM_FILE_CTL, STATUS(rm_map_memory), "MAP_MEMORY", rm_map_memory, NULL },
-	{ _IOC_NR(RM_UNMAP_MEMORY), RM_FILE_CTL, STATUS(rm_unmap_memory), "UNMAP_MEMORY", rm_unmap_memory, NULL },
-	{ RM_CARD_INFO_NR, RM_FILE_CTL, 0, 0, "CARD_INFO", NULL, rm_card_info },
-	{ _IOC_NR(RM_REGISTER_FD), RM_FILE_GPU, sizeof(struct rm_register_fd), 0, "REGISTER_FD", rm_register_fd, NULL },
-	{ _IOC_NR(RM_VERSION), RM_FILE_CTL, sizeof(struct rm_version), 0, "VERSION", rm_version, NULL },
-	{ _IOC_NR(RM_EXPORT_DMABUF), RM_FILE_GPU, 0, 0, "EXPORT_DMABUF", NULL, rm_export_dmabuf },
-	{ _IOC_NR(RM_SIM_STATS), RM_FILE_CTL, sizeof(struct rm_sim_stats), 0, "STATS", rm_sim_stats, NULL },
-	{ _IOC_NR(RM_SIM_MMAP), RM_FILE_GPU, sizeof(struct rm_sim_mmap), 0, "MMAP", rm_sim_mmap, NULL },
-	{ _IOC_NR(RM_SIM_CUDA), RM_FILE_CTL, 0, 0, "CUDA", rm_sim_cuda, NULL },
+	{ _IOC_NR(RM_ALLOC), CTL, STATUS(rm_alloc), "ALLOC", rm_alloc, NULL },
+	{ _IOC_NR(RM_FREE), CTL, STATUS(rm_free), "FREE", rm_free, NULL },
+	{ _IOC_NR(RM_CONTROL), CTL, STATUS(rm_control), "CONTROL", rm_control, NULL },
+	{ _IOC_NR(RM_DUP_OBJECT), CTL, STATUS(rm_dup_object), "DUP_OBJECT", rm_dup_object, NULL },
+	{ _IOC_NR(RM_SHARE), CTL, STATUS(rm_share), "SHARE", rm_share, NULL },
+	{ _IOC_NR(RM_MAP_MEMORY), CTL, STATUS(rm_map_memory), "MAP_MEMORY", rm_map_memory, NULL },
+	{ _IOC_NR(RM_UNMAP_MEMORY), CTL, STATUS(rm_unmap_memory), "UNMAP_MEMORY", rm_unmap_memory, NULL },
+	{ RM_CARD_INFO_NR, CTL, 0, 0, "CARD_INFO", NULL, rm_card_info },
+	{ _IOC_NR(RM_REGISTER_FD), GPU, sizeof(struct rm_register_fd), 0, "REGISTER_FD", rm_register_fd, NULL },
+	{ _IOC_NR(RM_VERSION), CTL, sizeof(struct rm_version), 0, "VERSION", rm_version, NULL },
+	{ _IOC_NR(RM_EXPORT_DMABUF), GPU, 0, 0, "EXPORT_DMABUF", NULL, rm_export_dmabuf },
+	{ _IOC_NR(RM_SIM_STATS), CTL, sizeof(struct rm_sim_stats), 0, "STATS", rm_sim_stats, NULL },
+	{ _IOC_NR(RM_SIM_MMAP), ANY, sizeof(struct rm_sim_mmap), 0, "MMAP", rm_sim_mmap, NULL },
+	{ _IOC_NR(RM_SIM_INFO), CTL, STATUS(rm_sim_info), "INFO", rm_sim_info, NULL },
+	{ _IOC_NR(RM_SIM_HOLDS), ANY, 0, 0, "HOLDS", rm_sim_holds, NULL },
+	{ _IOC_NR(RM_SIM_CUDA), CTL, 0, 0, "CUDA", rm_sim_cuda, NULL },
 #undef STATUS
 };
 
@@ -608,8 +661,8 @@ int request(const struct rm_caller *c, unsigned int cmd, void *arg)
 
 	for (i = 0; i < REQUESTS && requests[i].nr != _IOC_NR(cmd); i++)
 		;
-	if (i == REQUESTS || requests[i].kind != c->file->kind)
-		return cmd == RM_SIM_MMAP ? ENODEV : EINVAL;
+	if (i == REQUESTS || !(requests[i].kinds & 1u << c->file->kind))
+		return EINVAL;
 	if (requests[i].size && requests[i].size != size)
 		return EINVAL;
 	failure = fault(c, requests[i].name);

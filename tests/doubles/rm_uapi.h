@@ -278,8 +278,8 @@ struct rm_dmabuf {
 	__u32 index;
 	__u32 pad;
 	__u64 total_size;
-	__u8 mapping_type;
-	__u8 allow_mmap;
+	__u8 mapping_type;	/* 0 */
+	__u8 allow_mmap;	/* 1: mmap of the dma-buf works */
 	__u8 pad2[2];
 	__u32 handles[RM_DMABUF_HANDLES];
 	__u32 pad3;
@@ -362,6 +362,22 @@ struct rm_share {
 RM_ASSERT(sizeof(struct rm_share) == 24);
 
 /*
+ * On RM_CTL_DEVICE: what a memory object of the client is. (libcuda imports an
+ * fd without knowing; the real one has RM_CONTROL commands for this.)
+ */
+struct rm_sim_info {
+	__u32 client;
+	__u32 object;
+	__u64 size;		/* out, as what follows */
+	__u64 id;		/* of the memory, the same for each duplicate; not 0 */
+	__u32 gpu_id;
+	__u32 status;
+};
+
+#define RM_SIM_INFO		RM_IOC(0xf3, struct rm_sim_info)
+RM_ASSERT(sizeof(struct rm_sim_info) == 32);
+
+/*
  * The driver's memory of a GPU, on RM_CTL_DEVICE: what cuMemGetInfo answers,
  * and what tests look at. Not counted: what frees memory later.
  */
@@ -384,22 +400,26 @@ RM_ASSERT(sizeof(struct rm_sim_stats) == 56);
 /*
  * Of the user-mode double alone, whose fds are not mapped themselves.
  *
- * RM_SIM_MMAP, on a GPU's file: its preload library asks for what mmap(length,
+ * RM_SIM_MMAP, on a GPU's file or a dma-buf: its preload library asks for what mmap(length,
  * fd, offset) shall map, and closes out_fd after that. ENOTTY: the file is
  * none of this driver. EINVAL: mmap fails so.
+ *
+ * RM_SIM_HOLDS, on any of its files: 0 if the file keeps memory alive, as a
+ * dma-buf and an exported object do, else ENODATA.
  *
  * RM_SIM_CUDA, on RM_CTL_DEVICE, marks a file as the simulated libcuda's:
  * NVRM_SIM_FAIL leaves its requests alone. A driver without it answers EINVAL.
  */
 struct rm_sim_mmap {
 	__u64 length;		/* in */
-	__u64 offset;		/* in: mmap's, which must be 0; out: for out_fd */
+	__u64 offset;		/* in: mmap's; out: for out_fd */
 	__s32 out_fd;
 	__u32 pad;
 };
 
 #define RM_SIM_MMAP		RM_IOC(0xf1, struct rm_sim_mmap)
 #define RM_SIM_CUDA		_IO(RM_TYPE, 0xf2)
+#define RM_SIM_HOLDS		_IO(RM_TYPE, 0xf4)
 RM_ASSERT(sizeof(struct rm_sim_mmap) == 24);
 
 #endif

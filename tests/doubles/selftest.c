@@ -3,7 +3,8 @@
  * Self-tests of the simulated libcuda: that it refuses what the real driver
  * refuses. Start, devices, contexts, faults, fork. TAP output.
  *
- * Run it with no CUDA_SIM_* variable set.
+ * Run it with no CUDA_SIM_* variable set; or by rm_sim, and as a driver whose
+ * dma-bufs can be mapped: CUDA_SIM_DRIVER_VERSION=13030 CUDA_SIM_DMABUF_MMAP=1.
  */
 #include "selftest.h"
 

@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: MIT
+/*
+ * Simulated libcuda: memory of another process by cuIpc. Test code.
+ *
+ * The handle has its words where those of the real one were seen (580.159, on an
+ * H200). Memory that was opened cannot be exported, as there.
+ */
+#include "cuda_sim.h"
+
+#include <string.h>
+#include <unistd.h>
+
+/* CUipcMemHandle */
+struct ipc_handle {
+	uint32_t unknown[2];
+	uint32_t pid;
+	uint32_t unknown3;
+	uint64_t size;		/* of the allocation */
+	uint32_t unknown6;
+	uint32_t offset;	/* of it in the object */
+	uint32_t unknown8[4];
+	uint32_t client, object;
+	uint32_t unknown14[2];
+};
+
+_Static_assert(sizeof(struct ipc_handle) == 64, "CUipcMemHandle");
+
+static int get_handle(struct ipc_handle *h, uint64_t addr)
+{
+	struct buffer *b = buffer_find(addr);
+	int result;
+
+	if (!rm_mode())
+		return CU_NOT_SUPPORTED;
+	if (!h || !b || b->handle || b->imported || (b->chunk && b->chunk->pool))
+		return CU_INVALID_VALUE;
+	memset(h, 0, sizeof(*h));
+	result = rm_share(b->mem, &h->client, &h->object);
+	h->pid = (uint32_t)getpid();
+	h->size = b->size;
+	h->offset = (uint32_t)b->offset;
+	return result;
+}
+
+SIM_API int cuIpcGetMemHandle(struct ipc_handle *h, uint64_t addr)
+{
+	struct ctx *ctx;
+	int result = enter_ctx(__func__, &ctx);
+
+	if (result)
+		return result;
+	result = get_handle(h, addr);
+	leave();
+	return result;
+}
+
+static int open_handle(struct ctx *ctx, uint64_t *addr, const struct ipc_handle *h)
+{
+	struct buffer *b;
+	struct mem *m;
+	int result;
+
+	if (!rm_mode())
+		return CU_NOT_SUPPORTED;
+	if (h->pid == (uint32_t)getpid())
+		return CU_INVALID_CONTEXT;
+	m = mem_import_shared(h->client, h->object, &result);
+	if (!m)
+		return result;
+	if (m->device != ctx->device || h->offset > m->size || h->size > m->size - h->offset) {
+		mem_put(m);
+		return CU_INVALID_VALUE;
+	}
+	result = va_take((m->size + GRANULARITY - 1) / GRANULARITY * GRANULARITY, GRANULARITY, 0,
+			 false, addr);
+	if (result) {
+		mem_put(m);
+		return result;
+	}
+	b = buffer_add(*addr + h->offset, h->size, m, h->offset);
+	mem_put(m);
+	if (!b) {
+		va_release(*addr);
+		return CU_OUT_OF_MEMORY;
+	}
+	*addr = b->addr;
+	b->imported = true;
+	b->ctx = ctx;
+	b->readers = b->writers = ~0u;
+	return CU_OK;
+}
+
+/* flags: lazy peer access, as every caller has it. */
+SIM_API int cuIpcOpenMemHandle_v2(uint64_t *addr, struct ipc_handle h, unsigned int flags)
+{
+	struct ctx *ctx;
+	int result = enter_ctx(__func__, &ctx);
+
+	if (result)
+		return result;
+	result = addr && flags == 1 ? open_handle(ctx, addr, &h) : CU_INVALID_VALUE;
+	leave();
+	return result;
+}
+
+/* To be called where the context ends, too. */
+void ipc_close(struct buffer *b)
+{
+	uint64_t start = b->addr - b->offset;
+
+	flush();
+	buffer_drop(b);
+	va_release(start);
+}
+
+SIM_API int cuIpcCloseMemHandle(uint64_t addr)
+{
+	struct ctx *ctx;
+	struct buffer *b;
+	int result = enter_ctx(__func__, &ctx);
+
+	if (result)
+		return result;
+	b = buffer_find(addr);
+	if (b && b->imported && b->addr == addr)
+		ipc_close(b);
+	else
+		result = CU_INVALID_VALUE;
+	leave();
+	return result;
+}

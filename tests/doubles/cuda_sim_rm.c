@@ -1,0 +1,372 @@
+// SPDX-License-Identifier: MIT
+/*
+ * Simulated libcuda: device memory of NVIDIA's resource manager. Test code.
+ *
+ * With CUDA_SIM_RM=1 memory comes from the simulated driver, by the requests of
+ * rm_uapi.h, on a client of this library's own that lives from cuInit on. As in
+ * the real library all go through its own reference to ioctl.
+ */
+#include "cuda_sim.h"
+
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "rm_uapi.h"
+
+#define CARDS 32
+#define GPU_PAGE (64ull << 10)
+
+static int ctl = -1;
+static uint32_t client;
+
+/* By CUDA's ordinals. */
+static struct gpu {
+	struct rm_card_info card;
+	int fd;
+	uint32_t device;
+} gpus[SIM_MAX_DEVICES];
+
+static bool env_flag(const char *name)
+{
+	const char *s = getenv(name);
+
+	if (!s || strcmp(s, "0") == 0)
+		return false;
+	if (strcmp(s, "1") != 0) {
+		fprintf(stderr, "%s=%s: give 0 or 1\n", name, s);
+		abort();
+	}
+	return true;
+}
+
+bool rm_mode(void)
+{
+	return env_flag("CUDA_SIM_RM");
+}
+
+/* Whose launcher has checked it. */
+static int kernel_driver(void)
+{
+	const char *s = getenv("NVRM_SIM_DRIVER");
+
+	return s ? atoi(s) : 580;
+}
+
+int rm_driver_version(void)
+{
+	int driver = kernel_driver();
+
+	return driver < 550 ? 12020 : driver < 570 ? 12040 : driver < 580 ? 12080 : 13000;
+}
+
+/* What a status means to a program. */
+static int result_of(uint32_t status)
+{
+	switch (status) {
+	case RM_OK:
+		return CU_OK;
+	case RM_NO_MEMORY:
+	case RM_NO_RESOURCES:
+		return CU_OUT_OF_MEMORY;
+	}
+	return CU_UNKNOWN;
+}
+
+static int by_address(const void *a, const void *b)
+{
+	const struct rm_card_info *x = &((const struct gpu *)a)->card, *y = &((const struct gpu *)b)->card;
+
+	if (x->pci_domain != y->pci_domain)
+		return x->pci_domain < y->pci_domain ? -1 : 1;
+	if (x->pci_bus != y->pci_bus)
+		return x->pci_bus < y->pci_bus ? -1 : 1;
+	return x->pci_slot - y->pci_slot;
+}
+
+/* Every GPU of the driver, in CUDA's order; how many, or minus a result. */
+static int find_gpus(void)
+{
+	struct rm_card_info cards[CARDS];
+	int i, n = 0;
+
+	if (ioctl(ctl, RM_CARD_INFO(CARDS), cards))
+		return -CU_NO_DEVICE;
+	for (i = 0; i < CARDS && n < SIM_MAX_DEVICES; i++)
+		if (cards[i].valid)
+			gpus[n++].card = cards[i];
+	qsort(gpus, (size_t)n, sizeof(gpus[0]), by_address);
+	return n;
+}
+
+static int rm_alloc(uint32_t parent, uint32_t class, void *params, size_t size, uint32_t *object)
+{
+	struct rm_alloc a = { .root = client, .parent = parent, .class = class,
+			      .params = (uintptr_t)params, .params_size = (uint32_t)size };
+
+	if (ioctl(ctl, RM_ALLOC, &a))
+		return CU_UNKNOWN;
+	*object = a.object;
+	return result_of(a.status);
+}
+
+static uint32_t rm_control(uint32_t cmd, void *params, size_t size)
+{
+	struct rm_control a = { .client = client, .object = client, .cmd = cmd,
+				.params = (uintptr_t)params, .params_size = (uint32_t)size };
+
+	return ioctl(ctl, RM_CONTROL, &a) ? RM_NOT_SUPPORTED : a.status;
+}
+
+static int gpu_open(const struct gpu *g)
+{
+	char path[32];
+
+	snprintf(path, sizeof(path), RM_GPU_DEVICE "%u", g->card.minor);
+	return open(path, O_RDWR | O_CLOEXEC);
+}
+
+static int gpu_init(struct gpu *g)
+{
+	struct rm_register_fd reg = { .ctl_fd = ctl };
+	struct rm_id_info id = { .gpu_id = g->card.gpu_id };
+	struct rm_device_params p = { .client_share = client, .va_mode = 2 };
+
+	g->fd = gpu_open(g);
+	if (g->fd < 0 || ioctl(g->fd, RM_REGISTER_FD, &reg))
+		return CU_NO_DEVICE;
+	if (rm_control(RM_CTRL_ID_INFO, &id, sizeof(id)))
+		return CU_NO_DEVICE;
+	p.instance = id.instance;
+	return rm_alloc(client, RM_CLASS_DEVICE, &p, sizeof(p), &g->device);
+}
+
+/* *devices: how many are wanted at most, and how many there are then. */
+int rm_init(int *devices)
+{
+	int i, n, result;
+
+	ctl = open(RM_CTL_DEVICE, O_RDWR | O_CLOEXEC);
+	if (ctl < 0) {
+		perror("CUDA_SIM_RM=1: " RM_CTL_DEVICE " (run the program by rm_sim)");
+		return CU_NO_DEVICE;
+	}
+	/* The driver of the virtual machine does not know this one. */
+	ioctl(ctl, RM_SIM_CUDA);
+	result = rm_alloc(0, RM_CLASS_CLIENT, NULL, 0, &client);
+	n = find_gpus();
+	if (!result && n < 0)
+		result = -n;
+	if (!result && *devices > n)
+		*devices = n;
+	for (i = 0; !result && i < *devices; i++)
+		result = gpu_init(&gpus[i]);
+	return result;
+}
+
+void rm_pci(int device, unsigned int *domain, unsigned int *bus, unsigned int *slot)
+{
+	*domain = gpus[device].card.pci_domain;
+	*bus = gpus[device].card.pci_bus;
+	*slot = gpus[device].card.pci_slot;
+}
+
+static struct rm_sim_stats stats(int device)
+{
+	struct rm_sim_stats s = { .gpu_id = gpus[device].card.gpu_id };
+
+	if (ioctl(ctl, RM_SIM_STATS, &s) || s.status) {
+		perror("simulated libcuda: the simulated driver");
+		abort();
+	}
+	return s;
+}
+
+uint64_t rm_total(void)
+{
+	return stats(0).total;
+}
+
+uint64_t rm_free_bytes(int device)
+{
+	struct rm_sim_stats s = stats(device);
+
+	return s.total - s.used;
+}
+
+/* The CPU's view of an object, which this library copies by. */
+static int view_new(struct mem *m)
+{
+	struct rm_map_memory a = { .client = client, .device = gpus[m->device].device,
+				   .memory = m->object, .length = m->size,
+				   .fd = gpu_open(&gpus[m->device]) };
+	void *p = MAP_FAILED;
+
+	if (a.fd < 0)
+		return CU_OPERATING_SYSTEM;
+	if (!ioctl(ctl, RM_MAP_MEMORY, &a) && !a.status)
+		p = mmap(NULL, m->size, PROT_READ | PROT_WRITE, MAP_SHARED, a.fd, 0);
+	close(a.fd);
+	if (p == MAP_FAILED)
+		return CU_OUT_OF_MEMORY;
+	m->view = p;
+	m->linear = a.linear;
+	return CU_OK;
+}
+
+static void object_free(int device, uint32_t object)
+{
+	struct rm_free a = { .root = client, .parent = gpus[device].device, .object = object };
+
+	if (ioctl(ctl, RM_FREE, &a) || a.status)
+		fprintf(stderr, "simulated libcuda: RM_FREE: status %#x\n", a.status);
+}
+
+/* Memory for an object of this client, which goes along if this fails. */
+static int mem_of_object(struct mem *m)
+{
+	struct rm_sim_info info = { .client = client, .object = m->object };
+	int result = CU_UNKNOWN;
+
+	if (!ioctl(ctl, RM_SIM_INFO, &info) && !info.status) {
+		m->size = info.size;
+		m->memory_id = info.id;
+		result = view_new(m);
+	}
+	if (result)
+		object_free(m->device, m->object);
+	return result;
+}
+
+/* size is rounded up to what the driver hands out. */
+int rm_mem_new(struct mem *m, uint64_t size)
+{
+	struct rm_sim_memory p = { .size = (size + GPU_PAGE - 1) / GPU_PAGE * GPU_PAGE };
+	int result = rm_alloc(gpus[m->device].device, RM_CLASS_MEMORY, &p, sizeof(p), &m->object);
+
+	return result ? result : mem_of_object(m);
+}
+
+/* The driver keeps the memory while someone has a duplicate. */
+void rm_mem_free(struct mem *m)
+{
+	struct rm_unmap_memory a = { .client = client, .device = gpus[m->device].device,
+				     .memory = m->object, .linear = m->linear };
+
+	munmap(m->view, m->size);
+	if (ioctl(ctl, RM_UNMAP_MEMORY, &a) || a.status)
+		fprintf(stderr, "simulated libcuda: RM_UNMAP_MEMORY: status %#x\n", a.status);
+	object_free(m->device, m->object);
+}
+
+/* The request names the object, its client and the place in it. */
+int rm_export_range(const struct mem *m, uint64_t offset, uint64_t size, uint64_t claimed,
+		    bool mappable, int *fd)
+{
+	struct rm_dmabuf a = {
+		.fd = -1,
+		.client = client,
+		.total_objects = 1,
+		.objects = 1,
+		.total_size = size,
+		.allow_mmap = mappable,
+		.handles = { m->object },
+		.offsets = { offset },
+		.sizes = { claimed },
+	};
+	struct rm_dmabuf_2600 old = {
+		.fd = -1,
+		.client = client,
+		.total_objects = 1,
+		.objects = 1,
+		.total_size = size,
+		.handles = { m->object },
+		.offsets = { offset },
+		.sizes = { claimed },
+	};
+	bool is_old = kernel_driver() < 570;
+	int failed = is_old ? ioctl(gpus[m->device].fd, RM_EXPORT_DMABUF_2600, &old) :
+			      ioctl(gpus[m->device].fd, RM_EXPORT_DMABUF, &a);
+	uint32_t status = is_old ? old.status : a.status;
+
+	if (failed || status == RM_NOT_SUPPORTED)
+		return CU_NOT_SUPPORTED;
+	*fd = is_old ? old.fd : a.fd;
+	return status == RM_NO_RESOURCES ? CU_OPERATING_SYSTEM : status ? CU_INVALID_VALUE : CU_OK;
+}
+
+/* A file of the driver's with the object in it. */
+int rm_export_object(const struct mem *m, int *fd)
+{
+	struct rm_export_fd p = { .type = RM_FD_OBJECT, .device = gpus[m->device].device,
+				  .parent = gpus[m->device].device, .object = m->object };
+
+	p.fd = open(RM_CTL_DEVICE, O_RDWR);
+	if (p.fd < 0)
+		return CU_OPERATING_SYSTEM;
+	if (rm_control(RM_CTRL_EXPORT_FD, &p, sizeof(p))) {
+		close(p.fd);
+		return CU_UNKNOWN;
+	}
+	*fd = p.fd;
+	return CU_OK;
+}
+
+/* m of the object in fd, on whatever GPU it is. */
+int rm_import_object(struct mem *m, int fd)
+{
+	for (m->device = 0; m->device < device_count(); m->device++) {
+		struct rm_import_fd p = { .fd = fd, .type = RM_FD_OBJECT,
+					  .device = gpus[m->device].device,
+					  .parent = gpus[m->device].device };
+		uint32_t status = rm_control(RM_CTRL_IMPORT_FD, &p, sizeof(p));
+
+		if (!status) {
+			m->object = p.object;
+			return mem_of_object(m);
+		}
+		if (status != RM_INVALID_PARENT)
+			break;
+	}
+	return CU_INVALID_VALUE;
+}
+
+/* m of another process's object, which allowed that. */
+int rm_import_shared(struct mem *m, uint32_t client_src, uint32_t object)
+{
+	for (m->device = 0; m->device < device_count(); m->device++) {
+		struct rm_dup_object a = { .client = client, .parent = gpus[m->device].device,
+					   .client_src = client_src, .object_src = object };
+
+		if (ioctl(ctl, RM_DUP_OBJECT, &a))
+			return CU_UNKNOWN;
+		if (!a.status) {
+			m->object = a.object;
+			return mem_of_object(m);
+		}
+		if (a.status != RM_INVALID_PARENT)
+			break;
+	}
+	return CU_INVALID_VALUE;
+}
+
+/* The names under which other processes may have it. */
+int rm_share(const struct mem *m, uint32_t *client_src, uint32_t *object)
+{
+	struct rm_share a = { .client = client, .object = m->object };
+
+	if (ioctl(ctl, RM_SHARE, &a))
+		return CU_NOT_SUPPORTED;
+	*client_src = client;
+	*object = m->object;
+	return result_of(a.status);
+}
+
+/* Whether fd is a file that keeps memory. */
+bool rm_fd_holds(int fd)
+{
+	return !ioctl(fd, RM_SIM_HOLDS);
+}
