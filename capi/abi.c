@@ -260,6 +260,18 @@ int gdr_driver_get_version(gdr_t g, int *major, int *minor)
 	return rc;
 }
 
+int gdr_get_backend(gdr_t g, char *name, size_t size)
+{
+	const struct gdr_core *core;
+	int rc = gdr_front_admit(id_of(g), 0, &core);
+
+	if (rc)
+		return rc;
+	if (!name)
+		return refuse("gdr_get_backend", "no place for the answer: name is NULL");
+	return IN_CORE(core, backend(id_of(g), name, size));
+}
+
 int gdr_get_attribute(gdr_t g, gdr_attr_t attr, int *v)
 {
 	const struct gdr_core *core;

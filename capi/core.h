@@ -12,6 +12,7 @@
 #ifndef GDR_CORE_H
 #define GDR_CORE_H
 
+#include <stddef.h>
 #include <stdint.h>
 
 #include "slot.h"
@@ -53,6 +54,7 @@ struct gdr_core {
 	int (*callback_flag)(uint64_t g, uint64_t h, int *flag);
 	int (*attribute)(uint64_t g, int attr, int *value);
 	int (*driver_version)(uint64_t g, int *major, int *minor);
+	int (*backend)(uint64_t g, char *name, size_t size);
 	int (*mem_alloc)(uint64_t g, int device, uint64_t size, uint64_t *m);
 	int (*mem_free)(uint64_t g, uint64_t m);
 	int (*mem_ptr)(uint64_t g, uint64_t m, uint64_t *ptr, uint64_t *size);

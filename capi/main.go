@@ -14,9 +14,11 @@ package main
 import "C"
 
 import (
+	"fmt"
 	"runtime"
 	"runtime/debug"
 	"time"
+	"unsafe"
 
 	"gdrapi/core"
 	"gdrapi/core/backend"
@@ -63,6 +65,7 @@ func gdrcore_init(epoch C.uint32_t, table *C.uintptr_t) (rc C.int) {
 	var err error
 	defer finish("gdr_open", &err, &rc)
 	var l *core.Library
+	core.UseMemory(mmap, munmap)
 	if l, err = core.New(uint32(epoch)); err == nil {
 		library = l
 		*table = C.uintptr_t(l.TableAddr())
@@ -75,7 +78,7 @@ func gdrcore_open(opts *C.struct_gdr_options, g *C.uint64_t) (rc C.int) {
 	var err error
 	defer finish("gdr_open", &err, &rc)
 	log.SetThreshold(log.Level(opts.log_level))
-	o := core.Options{ForceDMABuf: opts.force_dmabuf != 0}
+	o := core.Options{ForceDMABuf: opts.force_dmabuf != 0, Watch: watch}
 	if opts.backend != nil {
 		o.Backend = C.GoString(opts.backend)
 	}
@@ -188,6 +191,23 @@ func gdrcore_driver_version(g C.uint64_t, major, minor *C.int) (rc C.int) {
 	var ma, mi int
 	ma, mi, err = library.DriverVersion(core.Handle(g))
 	*major, *minor = C.int(ma), C.int(mi)
+	return
+}
+
+//export gdrcore_backend
+func gdrcore_backend(g C.uint64_t, out *C.char, size C.size_t) (rc C.int) {
+	var err error
+	defer finish("gdr_get_backend", &err, &rc)
+	var name string
+	if name, err = library.BackendName(core.Handle(g)); err != nil {
+		return
+	}
+	text := append([]byte(name), 0)
+	if uint64(len(text)) > uint64(size) {
+		err = fmt.Errorf("%q needs %d bytes, not %d: %w", name, len(text), size, unix.ERANGE)
+		return
+	}
+	copy(unsafe.Slice((*byte)(unsafe.Pointer(out)), len(text)), text)
 	return
 }
 

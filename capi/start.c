@@ -179,6 +179,7 @@ const struct gdr_core gdr_own_core = {
 	.callback_flag = gdrcore_callback_flag,
 	.attribute = gdrcore_attribute,
 	.driver_version = gdrcore_driver_version,
+	.backend = gdrcore_backend,
 	.mem_alloc = gdrcore_mem_alloc,
 	.mem_free = gdrcore_mem_free,
 	.mem_ptr = gdrcore_mem_ptr,

@@ -13,6 +13,7 @@ import (
 	"gdrapi/core/backend"
 	"gdrapi/core/cuda"
 	"gdrapi/core/handle"
+	"gdrapi/core/internal/sys"
 	"gdrapi/core/log"
 
 	"golang.org/x/sys/unix"
@@ -42,6 +43,7 @@ type Library struct {
 // context is one gdr_open.
 type context struct {
 	session backend.Session
+	backend string // its name
 
 	// mu is held for reading by every call on the context and for writing by
 	// Close, so that nothing new appears once Close has begun.
@@ -68,6 +70,12 @@ type memory struct {
 	alloc *cuda.Allocation
 }
 
+// UseMemory gives the library the host's functions for mappings, before it makes
+// the first.
+func UseMemory(mmap func(addr, size uintptr, prot, flags, fd int, offset uint64) (uintptr, error), munmap func(va, size uintptr) error) {
+	sys.UseMemory(sys.Memory{Mmap: mmap, Munmap: munmap})
+}
+
 // New makes a Library whose handles carry epoch.
 func New(epoch uint32) (*Library, error) {
 	t, err := handle.New(epoch)
@@ -91,7 +99,7 @@ func (l *Library) Open(opts Options) (Handle, error) {
 	if err != nil {
 		return 0, err
 	}
-	session, err := openFirst(candidates)
+	session, name, err := openFirst(candidates)
 	if err != nil {
 		return 0, err
 	}
@@ -101,27 +109,43 @@ func (l *Library) Open(opts Options) (Handle, error) {
 		return 0, err
 	}
 	l.mu.Lock()
-	l.contexts[h] = &context{session: session}
+	l.contexts[h] = &context{session: session, backend: name}
 	l.mu.Unlock()
 	return h, nil
 }
 
-// openFirst opens the first of the candidates that opens. When none does, each
-// one's reason is logged.
-func openFirst(candidates []backend.Backend) (backend.Session, error) {
+// openFirst opens the first of the candidates that opens. Where that one cannot
+// know before a pin whether it can pin, the next that opens stands by. When none
+// does, each one's reason is logged.
+func openFirst(candidates []backend.Backend) (_ backend.Session, name string, err error) {
 	var reasons []error
+	var undecided *pair
 	for _, b := range candidates {
 		session, err := b.Open()
-		if err == nil {
-			log.Infof("gdr_open: using the %s backend", b.Name())
-			return session, nil
+		if err != nil {
+			reasons = append(reasons, fmt.Errorf("the %s backend does not open: %w", b.Name(), err))
+			continue
 		}
-		reasons = append(reasons, fmt.Errorf("the %s backend does not open: %w", b.Name(), err))
+		if undecided != nil {
+			log.Infof("gdr_open: the first pin decides between the %s and the %s backend", undecided.name, b.Name())
+			undecided.standby, undecided.standbyName = session, b.Name()
+			return undecided, undecided.name + "|" + b.Name(), nil
+		}
+		if u, ok := session.(backend.Undecided); ok && u.Undecided() && len(candidates) > 1 {
+			undecided = &pair{first: u, name: b.Name()}
+			continue
+		}
+		log.Infof("gdr_open: using the %s backend", b.Name())
+		return session, b.Name(), nil
+	}
+	if undecided != nil {
+		log.Infof("gdr_open: using the %s backend", undecided.name)
+		return undecided.first, undecided.name, nil
 	}
 	for _, err := range reasons {
 		log.Errorf("gdr_open: %v", err)
 	}
-	return nil, fmt.Errorf("no backend opens; see the line of each above: %w", unix.ENODEV)
+	return nil, "", fmt.Errorf("no backend opens; see the line of each above: %w", unix.ENODEV)
 }
 
 // find finds a context, which may be closed by the time it returns.
@@ -439,6 +463,22 @@ func (l *Library) DriverVersion(g Handle) (major, minor int, err error) {
 	defer c.leave()
 	major, minor = c.session.Version()
 	return major, minor, nil
+}
+
+// BackendName is the name of the backend that pins. Of a pair that has not
+// decided it is both names, with a bar between.
+func (l *Library) BackendName(g Handle) (string, error) {
+	c, err := l.enter(g)
+	if err != nil {
+		return "", err
+	}
+	defer c.leave()
+	if p, ok := c.session.(*pair); ok {
+		if name := p.chosenName(); name != "" {
+			return name, nil
+		}
+	}
+	return c.backend, nil
 }
 
 // MemAlloc allocates GPU memory that Pin accepts on any backend.

@@ -88,7 +88,7 @@ func open(t *testing.T) (*Library, *fake, Handle) {
 	t.Helper()
 	f := &fake{fail: map[string]error{}}
 	saved := backends
-	backends = func(Options) []backend.Backend { return []backend.Backend{f} }
+	backends = func(Options) []entry { return []entry{{Backend: f}} }
 	t.Cleanup(func() { backends = saved })
 	l, err := New(1)
 	require.NoError(t, err)
@@ -225,9 +225,10 @@ func TestChoose(t *testing.T) {
 		}
 		return ns
 	}
-	require.Equal(t, []string{"gdrdrv", "dmabuf", "vulkan"}, names(Options{}))
+	require.Equal(t, []string{"gdrdrv", "dmabuf", "rm"}, names(Options{}), "vulkan is taken on request alone")
 	require.Equal(t, []string{"dmabuf"}, names(Options{ForceDMABuf: true}))
 	require.Equal(t, []string{"vulkan"}, names(Options{Backend: "vulkan", ForceDMABuf: true}))
+	require.Equal(t, []string{"rm"}, names(Options{Backend: "rm"}))
 	for _, bad := range []string{"Vulkan", "dmabuf ", "x"} {
 		_, err := choose(Options{Backend: bad})
 		require.Equal(t, unix.EINVAL, Errno(err))

@@ -6,27 +6,40 @@ import (
 	"gdrapi/core/backend"
 	"gdrapi/core/dmabuf"
 	"gdrapi/core/gdrdrv"
+	"gdrapi/core/rm"
 	"gdrapi/core/vulkan"
 
 	"golang.org/x/sys/unix"
 )
 
+// entry is a backend in the table.
+type entry struct {
+	backend.Backend
+	onRequest bool // taken only where GDRCOPY_BACKEND names it
+}
+
 // backends lists them in the order in which Open tries them. A new backend is
-// one line here. It is a variable for the tests.
-var backends = func(opts Options) []backend.Backend {
-	return []backend.Backend{
-		gdrdrv.Backend{},
-		dmabuf.Backend{},
-		vulkan.Backend{DriverFiles: opts.VulkanDriverFiles},
+// one line here. An open that was not asked for one gives none that could not pin
+// plain device memory: consumers do without the library where gdr_open fails, and
+// abort where a pin does. It is a variable for the tests.
+var backends = func(opts Options) []entry {
+	return []entry{
+		{Backend: gdrdrv.Backend{}},
+		{Backend: dmabuf.Backend{}},
+		{Backend: rm.Backend{Watch: opts.Watch}},
+		{Backend: vulkan.Backend{DriverFiles: opts.VulkanDriverFiles}, onRequest: true},
 	}
 }
 
-// Options are what the environment of the host process asks for.
+// Options are what the environment of the host process asks for, and what the C
+// side lends.
 type Options struct {
 	Backend     string // GDRCOPY_BACKEND: force the one of that name; "" for none
 	ForceDMABuf bool   // GDRCOPY_USE_DMABUF_MMAP=1
 
 	VulkanDriverFiles string // VK_DRIVER_FILES, or VK_ICD_FILENAMES, its older name
+
+	Watch rm.Watch // what the C side lends the rm backend; nil: nothing
 }
 
 // choose lists the backends to try, in order.
@@ -35,14 +48,17 @@ func choose(opts Options) ([]backend.Backend, error) {
 	if name == "" && opts.ForceDMABuf {
 		name = dmabuf.Backend{}.Name()
 	}
-	all := backends(opts)
-	if name == "" {
-		return all, nil
-	}
-	for _, b := range all {
-		if b.Name() == name {
-			return []backend.Backend{b}, nil
+	var unasked []backend.Backend
+	for _, e := range backends(opts) {
+		if e.Name() == name {
+			return []backend.Backend{e.Backend}, nil
+		}
+		if !e.onRequest {
+			unasked = append(unasked, e.Backend)
 		}
 	}
-	return nil, fmt.Errorf("GDRCOPY_BACKEND=%q names no backend; use gdrdrv, dmabuf or vulkan, or unset it: %w", name, unix.EINVAL)
+	if name == "" {
+		return unasked, nil
+	}
+	return nil, fmt.Errorf("GDRCOPY_BACKEND=%q names no backend; use gdrdrv, dmabuf, rm or vulkan, or unset it: %w", name, unix.EINVAL)
 }

@@ -34,9 +34,10 @@
  * parent. No file descriptor of this library survives exec.
  *
  * Which way to the memory is taken is gdr_open's choice: the gdrdrv kernel
- * module, dma-buf exports of the CUDA driver, or Vulkan. Below, these three
- * are called the backends. The backend's page is 64 KiB on gdrdrv, and the
- * CPU's page elsewhere.
+ * module, dma-buf exports of the CUDA driver, or the requests of the NVIDIA
+ * driver's resource manager (rm). Where GDRCOPY_BACKEND asks for it, it is
+ * Vulkan. Below, these four are called the backends. The backend's page is 64 KiB
+ * on gdrdrv and rm, and the CPU's page elsewhere.
  */
 #ifndef GDRAPI_H
 #define GDRAPI_H
@@ -61,7 +62,7 @@
 	((MINIMUM_GDRDRV_MAJOR_VERSION << MAJOR_VERSION_SHIFT) | \
 	 MINIMUM_GDRDRV_MINOR_VERSION)
 
-/* The page of the gdrdrv backend: an address aligned to it can be mapped on
+/* The page of the gdrdrv and rm backends: an address aligned to it can be mapped on
  * every backend.
  */
 #define GPU_PAGE_SHIFT 16
@@ -146,10 +147,14 @@ typedef gdr_info_v2_t gdr_info_t;
 /**
  * gdr_open - choose a backend and open it
  *
- * Tries gdrdrv (/dev/gdrdrv), then dma-buf (a CUDA driver of 13.3 or later),
- * then Vulkan (libvulkan.so.1, NVIDIA's driver for it, and libcuda.so.1), and takes
- * the first that works. GDRCOPY_USE_DMABUF_MMAP=1 in the environment forces dma-buf;
- * GDRCOPY_BACKEND=gdrdrv, =dmabuf or =vulkan forces that one, and goes first.
+ * Tries gdrdrv (/dev/gdrdrv), then dma-buf (a CUDA driver of 13.3 or later), then
+ * rm (/dev/nvidiactl, of NVIDIA's driver 535 or later), and takes the first that
+ * works: each of them pins any device memory. Where CUDA is not initialised yet,
+ * whether dma-bufs can be mapped is not known; then the first pin decides between
+ * dma-buf and rm. GDRCOPY_USE_DMABUF_MMAP=1 in the environment forces dma-buf;
+ * GDRCOPY_BACKEND=gdrdrv, =dmabuf, =rm or =vulkan forces that one, and goes first.
+ * Vulkan (libvulkan.so.1 and NVIDIA's driver for it) is taken only so: it cannot pin
+ * memory of cuMemAlloc.
  *
  * CUDA is not initialised here: a process may open first and fork or call
  * cuInit later. Several opens at once are fine; each has its own buffers.
@@ -203,9 +208,9 @@ int gdr_close(gdr_t g);
  * Returns: 0; EINVAL for a @size of 0, a range that wraps, an @addr that is not
  * GPU memory, a range past its allocation, a token that gdrdrv refuses, a NULL
  * @handle or a bad @g; ENOTSUP when the backend cannot map memory of this kind
- * (Vulkan: memory of cuMemAlloc; use gdr_mem_alloc, or cuMemCreate with POSIX
- * file descriptor handles; or a range over several allocations. dma-buf: a GPU
- * that exports none); ENODEV when no Vulkan driver has the GPU; ENOMEM; EMFILE
+ * (rm: memory that another process allocated. Vulkan: memory of cuMemAlloc; use
+ * gdr_mem_alloc, or cuMemCreate with POSIX file descriptor handles; or a range over
+ * several allocations. dma-buf: a GPU that exports none); ENODEV when no Vulkan driver has the GPU; ENOMEM; EMFILE
  * when the process is out of file descriptors; EACCES in a forked child.
  */
 int gdr_pin_buffer(gdr_t g, unsigned long addr, size_t size,

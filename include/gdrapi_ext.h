@@ -15,6 +15,20 @@
 extern "C" {
 #endif
 
+/**
+ * gdr_get_backend - the name of the way by which @g maps GPU memory
+ * @g: open library
+ * @name: receives "gdrdrv", "dmabuf", "rm" or "vulkan", with a NUL at its end
+ * @size: bytes at @name; 16 are enough
+ *
+ * A library that was opened before CUDA was initialised may not know yet: its
+ * first pin decides, and until then the name is "dmabuf|rm". From any thread.
+ *
+ * Returns: 0; EINVAL for a NULL @name or a bad @g; ERANGE for a @size that is too
+ * small; EACCES for a @g from before a fork.
+ */
+int gdr_get_backend(gdr_t g, char *name, size_t size);
+
 /* GPU memory that gdr_mem_alloc made. By value; 0 is never a valid h. */
 typedef struct gdr_mem_s {
 	unsigned long h;

@@ -63,6 +63,17 @@ type Session interface {
 	Close() error
 }
 
+// Undecided is a Session that may not know yet whether it can pin: CUDA tells what
+// a device can do only once it is initialised, which Open may not do.
+type Undecided interface {
+	Session
+	// Undecided is true where only the first pin can tell.
+	Undecided() bool
+	// Serves tells whether a buffer can be pinned: nil, ENOTSUP where another
+	// backend has to do it, or what is wrong with the request.
+	Serves(PinRequest) error
+}
+
 // Pin is one pinned buffer. The core serialises the calls on one Pin.
 type Pin interface {
 	// Info describes the pinning; callable mapped or not.

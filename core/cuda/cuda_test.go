@@ -225,16 +225,31 @@ func TestSetSyncMemops(t *testing.T) {
 	sim := cudatest.Need(t)
 	d := load1(t)
 	p := sim.MemAlloc(0, 4096)
-	set := func() error { return d.WithDevice(0, func() error { return d.SetSyncMemops(p) }) }
-	require.NoError(t, set())
+	set := func() {
+		require.NoError(t, d.WithDevice(0, func() error {
+			d.SetSyncMemops(p)
+			return nil
+		}))
+	}
+	set()
 	v, err := d.PointerAttribute(SyncMemops, p)
 	require.NoError(t, err)
 	require.Equal(t, 1, v)
-	sim.Fail("cuPointerSetAttribute", int(ErrNotSupported), 1)
-	sim.Fail("cuCtxSetFlags", int(ErrInvalidValue), 1)
-	require.NoError(t, set(), "a driver that cannot is no error")
+
+	// Memory that has no such setting: the context's is set.
+	leave := sim.WithContext(0)
+	defer leave()
+	flags := func() (flags uint32) {
+		sim.Must("cuCtxGetFlags", uintptr(unsafe.Pointer(&flags)))
+		return flags
+	}
+	require.Zero(t, flags()&ctxSyncMemops)
 	sim.Fail("cuPointerSetAttribute", int(ErrUnknown), 1)
-	require.ErrorIs(t, set(), unix.EIO)
+	set()
+	require.Zero(t, flags()&ctxSyncMemops, "only NOT_SUPPORTED means that the memory has none")
+	sim.Fail("cuPointerSetAttribute", int(ErrNotSupported), 1)
+	set()
+	require.NotZero(t, flags()&ctxSyncMemops)
 }
 
 func TestAlloc(t *testing.T) {

@@ -30,6 +30,7 @@ const (
 	symDeviceGet
 	symDeviceGetAttribute
 	symDeviceGetUUID
+	symDeviceGetPCIBusID
 	symCtxGetCurrent
 	symCtxSetCurrent
 	symCtxPushCurrent
@@ -40,9 +41,11 @@ const (
 	symDevicePrimaryCtxRetain
 	symDevicePrimaryCtxRelease
 	symPointerGetAttribute
+	symPointerGetAttributes
 	symPointerSetAttribute
 	symMemGetAddressRange
 	symMemGetHandleForAddressRange
+	symIPCGetMemHandle
 	symMemRetainAllocationHandle
 	symMemGetAllocationPropertiesFromHandle
 	symMemExportToShareableHandle
@@ -54,6 +57,11 @@ const (
 	symMemMap
 	symMemUnmap
 	symMemSetAccess
+	symStreamCreate
+	symStreamDestroy
+	symStreamSynchronize
+	symMemcpyDtoHAsync
+	symThreadExchangeStreamCaptureMode
 	symbolCount
 )
 
@@ -66,6 +74,7 @@ var names = [symbolCount]string{
 	symDeviceGet:                            "cuDeviceGet",
 	symDeviceGetAttribute:                   "cuDeviceGetAttribute",
 	symDeviceGetUUID:                        "cuDeviceGetUuid",
+	symDeviceGetPCIBusID:                    "cuDeviceGetPCIBusId",
 	symCtxGetCurrent:                        "cuCtxGetCurrent",
 	symCtxSetCurrent:                        "cuCtxSetCurrent",
 	symCtxPushCurrent:                       "cuCtxPushCurrent_v2",
@@ -76,9 +85,11 @@ var names = [symbolCount]string{
 	symDevicePrimaryCtxRetain:               "cuDevicePrimaryCtxRetain",
 	symDevicePrimaryCtxRelease:              "cuDevicePrimaryCtxRelease_v2",
 	symPointerGetAttribute:                  "cuPointerGetAttribute",
+	symPointerGetAttributes:                 "cuPointerGetAttributes",
 	symPointerSetAttribute:                  "cuPointerSetAttribute",
 	symMemGetAddressRange:                   "cuMemGetAddressRange_v2",
 	symMemGetHandleForAddressRange:          "cuMemGetHandleForAddressRange",
+	symIPCGetMemHandle:                      "cuIpcGetMemHandle",
 	symMemRetainAllocationHandle:            "cuMemRetainAllocationHandle",
 	symMemGetAllocationPropertiesFromHandle: "cuMemGetAllocationPropertiesFromHandle",
 	symMemExportToShareableHandle:           "cuMemExportToShareableHandle",
@@ -90,6 +101,11 @@ var names = [symbolCount]string{
 	symMemMap:                               "cuMemMap",
 	symMemUnmap:                             "cuMemUnmap",
 	symMemSetAccess:                         "cuMemSetAccess",
+	symStreamCreate:                         "cuStreamCreate",
+	symStreamDestroy:                        "cuStreamDestroy_v2",
+	symStreamSynchronize:                    "cuStreamSynchronize",
+	symMemcpyDtoHAsync:                      "cuMemcpyDtoHAsync_v2",
+	symThreadExchangeStreamCaptureMode:      "cuThreadExchangeStreamCaptureMode",
 }
 
 // Driver is the loaded CUDA driver. Its methods may be called from any thread
@@ -148,6 +164,7 @@ const (
 	PosixFDSupported     DeviceAttribute = 103
 	RDMAWithVMMSupported DeviceAttribute = 110
 	DMABufSupported      DeviceAttribute = 124
+	DMABufMmapSupported  DeviceAttribute = 152 // CUDA 13.3
 )
 
 // PointerAttribute is a CUpointer_attribute.

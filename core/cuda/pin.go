@@ -17,7 +17,7 @@ func (d *Driver) DeviceOf(addr uint64) (int, error) {
 	ordinal, err := d.PointerAttribute(DeviceOrdinal, addr)
 	switch {
 	case errors.Is(err, ErrNotInitialized):
-		return 0, fmt.Errorf("CUDA is not initialised in this process, so %#x is no device pointer; allocate GPU memory first, and after a fork do so in the child (%w)", addr, err)
+		return 0, notInitialized(addr, err)
 	case errors.Is(err, ErrInvalidValue):
 		return 0, fmt.Errorf("%#x is no CUDA device pointer (%w)", addr, err)
 	case err != nil:
@@ -36,15 +36,14 @@ func (d *Driver) DeviceOf(addr uint64) (int, error) {
 // NOT_SUPPORTED). The current context has one, for all of its copies (CUDA
 // 12.1); so there that is set. Where neither can be, a line in the log says so:
 // the pinning is good, and a caller that synchronises loses nothing.
-func (d *Driver) SetSyncMemops(addr uint64) error {
+func (d *Driver) SetSyncMemops(addr uint64) {
 	err := d.setPointerAttribute(SyncMemops, addr, 1)
-	if !errors.Is(err, ErrNotSupported) {
-		return err
+	if errors.Is(err, ErrNotSupported) {
+		err = d.setCtxSyncMemops()
 	}
-	if err := d.setCtxSyncMemops(); err != nil {
+	if err != nil {
 		log.Warnf("the CUDA driver cannot set SYNC_MEMOPS for %#x; synchronise after each cuMemcpy before you read the mapping: %v", addr, err)
 	}
-	return nil
 }
 
 // ctxSyncMemops is CU_CTX_SYNC_MEMOPS.

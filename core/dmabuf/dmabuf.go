@@ -43,38 +43,52 @@ func (Backend) Open() (backend.Session, error) {
 	if v < minDriver {
 		return nil, fmt.Errorf("the CUDA driver is %d.%d, and 13.3 is the first whose dma-bufs can be mapped: %w", v/1000, v%1000/10, unix.ENOTSUP)
 	}
-	if err := anyDevice(cu); err != nil {
+	known, err := anyDevice(cu)
+	if err != nil {
 		return nil, err
 	}
-	return &session{cuda: cu, devices: make(map[int]device)}, nil
+	return &session{cuda: cu, undecided: !known, devices: make(map[int]device)}, nil
 }
 
-// anyDevice fails when CUDA is up and no device can export a dma-buf, so that
-// the next backend gets its turn.
-func anyDevice(cu *cuda.Driver) error {
+// anyDevice fails when CUDA is up and no device has dma-bufs that can be mapped,
+// so that the next backend gets its turn. known is false when CUDA is not up: Pin
+// looks again.
+func anyDevice(cu *cuda.Driver) (known bool, err error) {
 	n, err := cu.DeviceCount()
 	if errors.Is(err, cuda.ErrNotInitialized) {
-		return nil // cannot be known yet; Pin looks again
+		return false, nil
 	}
 	if err != nil {
-		return err
+		return false, err
 	}
 	for i := range n {
 		dev, err := lookUp(cu, i)
 		if err != nil {
-			return err
+			return false, err
 		}
-		if dev.exports {
-			return nil
+		if dev.check(i) == nil {
+			return true, nil
 		}
 	}
-	return fmt.Errorf("none of the %d CUDA devices can export dma-bufs: %w", n, unix.ENOTSUP)
+	return false, fmt.Errorf("none of the %d CUDA devices has dma-bufs that can be mapped: %w", n, unix.ENOTSUP)
 }
 
 // device is what the driver says of a device, which does not change.
 type device struct {
 	exports  bool // DMA_BUF_SUPPORTED
+	maps     bool // DMA_BUF_MMAP_SUPPORTED
 	coherent bool // the CPU may cache the GPU's memory
+}
+
+// check says why the backend cannot serve the device.
+func (d device) check(ordinal int) error {
+	switch {
+	case !d.exports:
+		return fmt.Errorf("CUDA device %d cannot export dma-bufs; unset GDRCOPY_BACKEND and GDRCOPY_USE_DMABUF_MMAP: %w", ordinal, unix.ENOTSUP)
+	case !d.maps:
+		return fmt.Errorf("the kernel's NVIDIA driver cannot map the dma-bufs of CUDA device %d, for it is older than CUDA 13.3's; unset GDRCOPY_BACKEND and GDRCOPY_USE_DMABUF_MMAP: %w", ordinal, unix.ENOTSUP)
+	}
+	return nil
 }
 
 func lookUp(cu *cuda.Driver, ordinal int) (device, error) {
@@ -86,15 +100,23 @@ func lookUp(cu *cuda.Driver, ordinal int) (device, error) {
 	if err != nil {
 		return device{}, err
 	}
+	maps, err := cu.DeviceAttribute(cuda.DMABufMmapSupported, dev)
+	if errors.Is(err, cuda.ErrInvalidValue) {
+		maps, err = 0, nil // a driver that does not know the attribute
+	}
+	if err != nil {
+		return device{}, err
+	}
 	coherent, err := cu.DeviceAttribute(cuda.HostPageTables, dev)
 	if err != nil {
 		return device{}, err
 	}
-	return device{exports: exports != 0, coherent: coherent != 0}, nil
+	return device{exports: exports != 0, maps: maps != 0, coherent: coherent != 0}, nil
 }
 
 type session struct {
-	cuda *cuda.Driver
+	cuda      *cuda.Driver
+	undecided bool // at Open, whether any device is able
 
 	mu      sync.Mutex
 	devices map[int]device // by ordinal, filled on first use
@@ -113,22 +135,40 @@ func (s *session) device(ordinal int) (device, error) {
 	return dev, err
 }
 
+// Undecided is true where CUDA was not up yet when the session was opened.
+func (s *session) Undecided() bool { return s.undecided }
+
+// Serves tells whether the request's memory is on a device whose dma-bufs can be
+// mapped.
+func (s *session) Serves(req backend.PinRequest) error {
+	m, _, err := s.cuda.MemoryIn(req.Addr, req.Size)
+	if err != nil {
+		return err
+	}
+	dev, err := s.device(m.Ordinal)
+	if err != nil {
+		return err
+	}
+	return dev.check(m.Ordinal)
+}
+
 // Pin exports the host pages that the buffer touches. Token and VASpace mean
 // nothing to a dma-buf; as in the reference they are not looked at.
 func (s *session) Pin(req backend.PinRequest) (backend.Pin, error) {
 	if req.Flags&^backend.PinForcePCIe != 0 {
 		return nil, fmt.Errorf("pin flags %#x: %w", req.Flags, unix.EINVAL)
 	}
-	ordinal, err := s.cuda.DeviceOf(req.Addr)
+	m, at, err := s.cuda.MemoryIn(req.Addr, req.Size)
 	if err != nil {
 		return nil, err
 	}
+	ordinal := m.Ordinal
 	dev, err := s.device(ordinal)
 	if err != nil {
 		return nil, err
 	}
-	if !dev.exports {
-		return nil, fmt.Errorf("CUDA device %d cannot export dma-bufs; load gdrdrv, or set GDRCOPY_BACKEND=vulkan: %w", ordinal, unix.ENOTSUP)
+	if err := dev.check(ordinal); err != nil {
+		return nil, err
 	}
 	page := uint64(unix.Getpagesize())
 	first, length, ok := wholePages(req.Addr, req.Size, page)
@@ -141,8 +181,9 @@ func (s *session) Pin(req backend.PinRequest) (backend.Pin, error) {
 		p.mappingType = backend.Caching
 	}
 	err = s.cuda.WithDevice(ordinal, func() (err error) {
-		if err = s.cuda.SetSyncMemops(req.Addr); err == nil {
-			p.fd, err = s.cuda.MemExportRange(first, length, pcie)
+		p.fd, err = s.cuda.MemExportRange(first, length, pcie)
+		if err == nil {
+			s.cuda.SetSyncMemops(at)
 		}
 		return err
 	})
@@ -234,10 +275,15 @@ func (p *pin) Unpin() error {
 func mmap(fd int, size uintptr) (uintptr, error) {
 	va, err := sys.Mmap(fd, 0, size)
 	if err == kernelENOTSUPP {
-		return 0, fmt.Errorf("this NVIDIA driver cannot mmap its dma-bufs; load gdrdrv, or set GDRCOPY_BACKEND=vulkan: %w", unix.ENOTSUP)
+		return 0, fmt.Errorf("this NVIDIA driver cannot mmap its dma-bufs; unset GDRCOPY_BACKEND and GDRCOPY_USE_DMABUF_MMAP: %w", unix.ENOTSUP)
 	}
 	if err != nil {
 		return 0, fmt.Errorf("mmap of the dma-buf: %w", err)
+	}
+	if !sys.Readable(va + size - 8) {
+		// A dma-buf of several allocations: a driver may map the first alone.
+		_ = sys.Munmap(va, size)
+		return 0, fmt.Errorf("the NVIDIA driver mapped less than %d bytes of the dma-buf; pin each allocation on its own: %w", size, unix.ENOTSUP)
 	}
 	if err := sys.DontFork(va, size); err != nil {
 		_ = sys.Munmap(va, size)

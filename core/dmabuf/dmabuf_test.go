@@ -252,9 +252,10 @@ func TestPinUndoesEveryFailure(t *testing.T) {
 		name string
 		nth  int
 	}{
-		{"cuPointerGetAttribute", 1}, {"cuDeviceGet", 1}, {"cuDeviceGetAttribute", 1}, {"cuDeviceGetAttribute", 2},
+		{"cuPointerGetAttributes", 1}, {"cuDeviceGet", 1}, {"cuDeviceGetAttribute", 1}, {"cuDeviceGetAttribute", 2},
+		{"cuDeviceGetAttribute", 3},
 		{"cuCtxGetCurrent", 1}, {"cuDevicePrimaryCtxRetain", 1}, {"cuCtxPushCurrent_v2", 1},
-		{"cuPointerSetAttribute", 1}, {"cuMemGetHandleForAddressRange", 1},
+		{"cuMemGetHandleForAddressRange", 1},
 	} {
 		cu, err := cuda.Load()
 		require.NoError(t, err)

@@ -65,7 +65,10 @@ func setSyncMemops(addr uint64) error {
 	if err != nil {
 		return err
 	}
-	return cu.WithDevice(ordinal, func() error { return cu.SetSyncMemops(addr) })
+	return cu.WithDevice(ordinal, func() error {
+		cu.SetSyncMemops(addr)
+		return nil
+	})
 }
 
 // session is one open file of the driver. Its fields do not change.

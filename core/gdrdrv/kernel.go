@@ -22,14 +22,7 @@ type kernel interface {
 // linux is the kernel itself.
 type linux struct{}
 
-func (linux) open(path string) (int, error) {
-	for {
-		fd, err := unix.Open(path, unix.O_RDWR|unix.O_CLOEXEC, 0)
-		if err != unix.EINTR {
-			return fd, err
-		}
-	}
-}
+func (linux) open(path string) (int, error) { return sys.Open(path, unix.O_RDWR) }
 
 func (linux) ioctl(fd int, code uint32, arg unsafe.Pointer) error { return sys.Ioctl(fd, code, arg) }
 

@@ -108,9 +108,7 @@ func (s *session) pin(req backend.PinRequest) (_ *pin, err error) {
 		}
 		return nil, fmt.Errorf("%d bytes at %#x do not lie in one allocation (that is %d bytes at %#x), and vulkan pins no more than one; pin each on its own: %w", req.Size, req.Addr, length, base, unix.ENOTSUP)
 	}
-	if err := s.cuda.SetSyncMemops(req.Addr); err != nil {
-		return nil, err
-	}
+	s.cuda.SetSyncMemops(req.Addr)
 	dev, err := g.open()
 	if err != nil {
 		return nil, err

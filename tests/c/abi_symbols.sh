@@ -52,6 +52,7 @@ gdr_copy_from_mapping
 gdr_copy_to_mapping
 gdr_driver_get_version
 gdr_get_attribute
+gdr_get_backend
 gdr_get_callback_flag
 gdr_get_info
 gdr_get_info_v2

@@ -88,6 +88,10 @@ static int g_version(gdr_t g)
 {
 	return gdr_driver_get_version(g, &out.v, &out.v2);
 }
+static int g_backend(gdr_t g)
+{
+	return gdr_get_backend(g, (char *)out.bytes, sizeof(out.bytes));
+}
 static int g_attribute(gdr_t g)
 {
 	return gdr_get_attribute(g, GDR_ATTR_USE_PERSISTENT_MAPPING, &out.v);
@@ -105,6 +109,7 @@ static const struct {
 	{ "gdr_pin_buffer", g_pin },
 	{ "gdr_pin_buffer_v2", g_pin_v2 },
 	{ "gdr_driver_get_version", g_version },
+	{ "gdr_get_backend", g_backend },
 	{ "gdr_get_attribute", g_attribute },
 	{ "gdr_mem_alloc", g_mem_alloc },
 };
@@ -328,6 +333,7 @@ static void null_pointers(void)
 		  gdr_get_attribute(w.g, GDR_ATTR_USING_DMA_BUF_MMAP, NULL) },
 		{ "gdr_get_mapping_type_string",
 		  gdr_get_mapping_type_string(GDR_MAPPING_TYPE_WC, NULL) },
+		{ "gdr_get_backend", gdr_get_backend(w.g, NULL, 16) },
 		{ "gdr_mem_alloc", gdr_mem_alloc(w.g, 0, w.size, 0, NULL) },
 		{ "gdr_mem_get_device_ptr",
 		  gdr_mem_get_device_ptr(w.g, w.mem, NULL, &out.size) },

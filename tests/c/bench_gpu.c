@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 /* Other libgdrapi libraries lack the extensions: there, these are NULL. */
+extern __typeof__(gdr_get_backend) gdr_get_backend __attribute__((weak));
 extern __typeof__(gdr_mem_alloc) gdr_mem_alloc __attribute__((weak));
 extern __typeof__(gdr_mem_free) gdr_mem_free __attribute__((weak));
 extern __typeof__(gdr_mem_get_device_ptr) gdr_mem_get_device_ptr __attribute__((weak));
@@ -196,17 +197,18 @@ void bench_gpu_get(struct bench_gpu *b, void *dst, unsigned long addr, size_t n)
 	bench_cu(b, b->cu.ctx_sync(), "cuCtxSynchronize");
 }
 
-const char *bench_backend(struct bench_gpu *b, const gdr_info_t *info)
+const char *bench_backend(struct bench_gpu *b)
 {
+	static char name[16];
 	int dmabuf = 0;
 
+	if (gdr_get_backend) {
+		bench_rc(gdr_get_backend(b->g, name, sizeof(name)), "gdr_get_backend");
+		return name;
+	}
 	bench_rc(gdr_get_attribute(b->g, GDR_ATTR_USING_DMA_BUF_MMAP, &dmabuf),
 		 "gdr_get_attribute");
-	if (dmabuf)
-		return "dmabuf";
-	if (info->page_size == GPU_PAGE_SIZE && access("/dev/gdrdrv", F_OK) == 0)
-		return "gdrdrv";
-	return "vulkan";
+	return dmabuf ? "dmabuf" : "gdrdrv";
 }
 
 void bench_gpu_facts(struct bench_gpu *b, const struct bench_map *m,
@@ -225,7 +227,7 @@ void bench_gpu_facts(struct bench_gpu *b, const struct bench_map *m,
 	bench_fact(r, "memory", "%s", bench_mem_name(b->opts->mem));
 	if (!m)
 		return;
-	bench_fact(r, "backend", "%s", bench_backend(b, &m->info));
+	bench_fact(r, "backend", "%s", bench_backend(b));
 	bench_rc(gdr_get_mapping_type_string(m->info.mapping_type, &type),
 		 "gdr_get_mapping_type_string");
 	bench_fact(r, "mapping", "%s", type);

@@ -63,8 +63,8 @@ void bench_map_drop(struct bench_gpu *b, struct bench_map *m);
 void bench_gpu_put(struct bench_gpu *b, unsigned long addr, const void *src, size_t n);
 void bench_gpu_get(struct bench_gpu *b, void *dst, unsigned long addr, size_t n);
 
-/* What gdr_open chose, as far as its attributes and a pinned buffer tell. */
-const char *bench_backend(struct bench_gpu *b, const gdr_info_t *info);
+/* What gdr_open chose; of NVIDIA's library, what its attributes tell. */
+const char *bench_backend(struct bench_gpu *b);
 
 /* Facts about the GPU, the library and, if m is not NULL, its mapping. */
 void bench_gpu_facts(struct bench_gpu *b, const struct bench_map *m,

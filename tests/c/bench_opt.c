@@ -46,7 +46,7 @@ static const struct option_row rows[] = {
 	{ OPT_JSON, 0, "json", NULL, "print one JSON object" },
 	{ OPT_CSV, 0, "csv", NULL, "print comma-separated values with a header" },
 	{ OPT_BACKEND, 0, "backend", "NAME",
-	  "gdrdrv, dmabuf or vulkan: sets GDRCOPY_BACKEND" },
+	  "gdrdrv, dmabuf, rm or vulkan: sets GDRCOPY_BACKEND" },
 	{ OPT_OUT, 'o', "out", "DIR", "the directory to write to (gdrcopy_report)" },
 	{ OPT_IN, 'i', "in", "DIR", "plot DIR/*.json of an earlier run and measure nothing" },
 };

@@ -419,7 +419,7 @@ int main(int argc, char **argv)
 	bench_map_make(&l.gpu, &m, &l.buf);
 	bench_gpu_facts(&l.gpu, &m, &r);
 	bench_fact(&r, "clock", "%s", bench_clock_text());
-	l.backend = bench_backend(&l.gpu, &m.info);
+	l.backend = bench_backend(&l.gpu);
 	if (!strcmp(l.backend, "vulkan"))
 		start_vulkan(&l);
 	bench_map_drop(&l.gpu, &m);

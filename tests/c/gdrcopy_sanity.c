@@ -16,6 +16,9 @@
 #include <sys/wait.h>
 #include <time.h>
 
+/* NVIDIA's library lacks it. */
+extern __typeof__(gdr_get_backend) gdr_get_backend __attribute__((weak));
+
 static const struct sanity_case *const lists[] = {
 	basic_cases, data_cases, life_cases, fork_cases, error_cases
 };
@@ -24,7 +27,8 @@ enum { LISTS = sizeof(lists) / sizeof(lists[0]) };
 static const char *backend_name(int backend)
 {
 	return backend == BE_GDRDRV ? "gdrdrv" :
-	       backend == BE_DMABUF ? "dmabuf" : "vulkan";
+	       backend == BE_DMABUF ? "dmabuf" :
+	       backend == BE_RM ? "rm" : "vulkan";
 }
 
 /* Whether one of the patterns, which commas part, matches all of name. */
@@ -40,27 +44,21 @@ static bool listed(const char *patterns, const char *name)
 	return hit;
 }
 
-/*
- * Only Vulkan refuses memory of cuMemAlloc, and only dma-buf has an attribute
- * of its own.
- */
+/* NVIDIA's library has no gdr_get_backend, and two backends, one with an attribute. */
 static enum backend find_backend(struct env *e)
 {
-	gdr_mh_t mh;
-	struct buf b;
-	int v = 0, rc;
+	char name[16] = "";
+	int v = 0, i;
 
+	if (gdr_get_backend) {
+		check_rc(gdr_get_backend(e->g, name, sizeof(name)), 0);
+		for (i = BE_GDRDRV; i < BE_ALL; i <<= 1)
+			if (!strcmp(name, backend_name(i)))
+				return i;
+		check(!"a backend that is known");
+	}
 	check_rc(gdr_get_attribute(e->g, GDR_ATTR_USING_DMA_BUF_MMAP, &v), 0);
-	if (v)
-		return BE_DMABUF;
-	buf_alloc(e, &b, MEM_PLAIN, GPU_PAGE_SIZE);
-	rc = gdr_pin_buffer(e->g, b.addr, b.size, 0, 0, &mh);
-	if (rc == 0)
-		check_rc(gdr_unpin_buffer(e->g, mh), 0);
-	else
-		check_rc(rc, ENOTSUP);
-	buf_free(e, &b);
-	return rc ? BE_VULKAN : BE_GDRDRV;
+	return v ? BE_DMABUF : BE_GDRDRV;
 }
 
 static void probe(struct env *e)
@@ -137,7 +135,7 @@ static bool look_around(struct env *e)
 	e->persistent = verdict->probe.persistent;
 	e->force_pcie = verdict->probe.force_pcie;
 	e->gpus = verdict->probe.gpus;
-	e->page = e->backend == BE_GDRDRV ? GPU_PAGE_SIZE : e->host_page;
+	e->page = e->backend & (BE_GDRDRV | BE_RM) ? GPU_PAGE_SIZE : e->host_page;
 	printf("# libgdrapi %d.%d, backend %s (driver %d.%d), %s mappings\n",
 	       verdict->probe.lib[0], verdict->probe.lib[1],
 	       backend_name(e->backend), verdict->probe.driver[0],

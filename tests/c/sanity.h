@@ -29,7 +29,8 @@ enum backend {
 	BE_GDRDRV = 1,
 	BE_DMABUF = 2,
 	BE_VULKAN = 4,
-	BE_ALL = 7
+	BE_RM = 8,
+	BE_ALL = 15
 };
 
 /* How GPU memory was allocated. */

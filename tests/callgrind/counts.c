@@ -232,12 +232,14 @@ int main(void)
 	gdr_mh_t mh;
 	gdr_t g;
 	int major, minor;
+	char name[16];
 
 	setvbuf(stdout, NULL, _IOLBF, 0);
 	COUNT("gdr_runtime_get_version", (gdr_runtime_get_version(&major, &minor), 0));
 	COUNT("gdr_open,first", (g = gdr_open(), g == NULL));
 	COUNT("gdr_open", (g = gdr_open(), g == NULL));
 	COUNT("gdr_set_copy_threads", gdr_set_copy_threads(1, 1));
+	COUNT("gdr_get_backend", gdr_get_backend(g, name, sizeof(name)));
 	COUNT("gdr_driver_get_version", gdr_driver_get_version(g, &major, &minor));
 	COUNT("gdr_get_attribute", gdr_get_attribute(g, GDR_ATTR_USE_PERSISTENT_MAPPING, &major));
 	COUNT("gdr_get_mapping_type_string",

@@ -13,6 +13,7 @@ enum {
 	ATTR_BUFFER_ID = 7,
 	ATTR_IS_MANAGED = 8,
 	ATTR_DEVICE_ORDINAL = 9,
+	ATTR_LEGACY_IPC = 10,
 	ATTR_RANGE_START = 11,
 	ATTR_RANGE_SIZE = 12,
 	ATTR_MAPPED = 13,
@@ -96,6 +97,9 @@ static int get(struct value *val, int attr, uint64_t addr)
 	case ATTR_DEVICE_ORDINAL:
 		set_value(val, (uint64_t)b->mem->device, sizeof(int));
 		return CU_OK;
+	case ATTR_LEGACY_IPC:
+		set_value(val, !vmm && !b->imported && !(b->chunk && b->chunk->pool), sizeof(int));
+		return CU_OK;
 	case ATTR_RANGE_START:
 		set_value(val, b->addr, sizeof(uint64_t));
 		return CU_OK;
@@ -124,6 +128,7 @@ static size_t value_size(int attr)
 	case ATTR_SYNC_MEMOPS:
 	case ATTR_IS_MANAGED:
 	case ATTR_DEVICE_ORDINAL:
+	case ATTR_LEGACY_IPC:
 	case ATTR_MAPPED:
 	case ATTR_RDMA_CAPABLE:
 		return sizeof(int);
@@ -188,8 +193,8 @@ SIM_API int cuPointerGetAttributes(unsigned int n, int *attrs, void **data, uint
 
 /*
  * Setting it waits for the copies that are under way. VMM memory does not have
- * it: the driver says so too (580.159.04 on an H200, read 2026-11-21). That of a
- * pool is taken to be alike.
+ * it: the driver says so too (580.159.04 on an H200, read 2026-11-21). Memory of a
+ * pool has it (the same driver on an H100).
  */
 static int set_sync_memops(const int *value, uint64_t addr)
 {
@@ -197,7 +202,7 @@ static int set_sync_memops(const int *value, uint64_t addr)
 
 	if (!b || !value || (*value != 0 && *value != 1))
 		return CU_INVALID_VALUE;
-	if (b->handle || (b->chunk && b->chunk->pool))
+	if (b->handle)
 		return CU_NOT_SUPPORTED;
 	flush();
 	b->sync_memops = *value;

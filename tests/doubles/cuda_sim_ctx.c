@@ -348,6 +348,25 @@ static int stream_create(struct ctx *ctx, struct stream **stream, unsigned int f
 	return CU_OK;
 }
 
+/* Captures are not modelled: the mode is kept for each thread, and has no effect. */
+SIM_API int cuThreadExchangeStreamCaptureMode(int *mode)
+{
+	static __thread int current;
+	int was, result = enter(__func__);
+
+	if (result)
+		return result;
+	if (!mode || *mode < 0 || *mode > 2) {
+		result = CU_INVALID_VALUE;
+	} else {
+		was = current;
+		current = *mode;
+		*mode = was;
+	}
+	leave();
+	return result;
+}
+
 SIM_API int cuStreamCreate(struct stream **stream, unsigned int flags)
 {
 	struct ctx *ctx;

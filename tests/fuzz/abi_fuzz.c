@@ -577,8 +577,10 @@ static void do_attribute(void)
 	uint64_t g = some_g(byte() % CONTEXTS);
 	int attr = byte() % 8 ? byte() % 6 : (int)word();
 	int want = find_context(g) && attr > 0 && attr < GDR_ATTR_MAX ? 0 : EINVAL;
+	size_t room = byte() % 8;
 	int v = -1, major, minor;
 	const char *s;
+	char name[8];
 	int rc;
 
 	rc = gdr_get_attribute((gdr_t)g, attr, &v);
@@ -587,6 +589,12 @@ static void do_attribute(void)
 		fail("the attribute", v, 1);
 	check("gdr_driver_get_version", gdr_driver_get_version((gdr_t)g, &major, &minor),
 	      find_context(g) ? 0 : EINVAL);
+	/* "dmabuf" and "vulkan" take 7 bytes, "rm" 3. */
+	rc = gdr_get_backend((gdr_t)g, name, room);
+	if (find_context(g) && rc != ERANGE)
+		check("gdr_get_backend", rc || strlen(name) >= room, 0);
+	if (!find_context(g) || room < 3 || room > 6)
+		check("gdr_get_backend", rc, !find_context(g) ? EINVAL : room < 3 ? ERANGE : 0);
 	gdr_runtime_get_version(&major, &minor);
 	check("gdr_get_mapping_type_string", gdr_get_mapping_type_string(attr, &s),
 	      attr >= 0 && attr < GDR_MAPPING_TYPE_MAX ? 0 : EINVAL);

@@ -56,8 +56,13 @@ func ReadDir(path string) ([]string, error) {
 }
 
 func openReadOnly(path string, flags int) (int, error) {
+	return Open(path, unix.O_RDONLY|flags)
+}
+
+// Open opens a file, close-on-exec.
+func Open(path string, flags int) (int, error) {
 	for {
-		fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC|flags, 0)
+		fd, err := unix.Open(path, unix.O_CLOEXEC|flags, 0)
 		if err != unix.EINTR {
 			return fd, err
 		}

@@ -5,10 +5,34 @@
 package sys
 
 import (
+	"errors"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
+
+// Memory is how mappings are made and taken down. Inside a host process that is
+// the C library's mmap and munmap: hosts hook them to see mappings come and go
+// (the memory hooks of UCX and of libfabric).
+type Memory struct {
+	Mmap   func(addr, size uintptr, prot, flags, fd int, offset uint64) (uintptr, error)
+	Munmap func(va, size uintptr) error
+}
+
+// memory is the kernel itself until UseMemory.
+var memory = Memory{Mmap: mmap, Munmap: munmap}
+
+// UseMemory is called once, before the first mapping.
+func UseMemory(m Memory) { memory = m }
+
+func mmap(addr, size uintptr, prot, flags, fd int, offset uint64) (uintptr, error) {
+	return retry(unix.SYS_MMAP, addr, size, uintptr(prot), uintptr(flags), uintptr(fd), uintptr(offset))
+}
+
+func munmap(va, size uintptr) error {
+	_, err := retry(unix.SYS_MUNMAP, va, size, 0, 0, 0, 0)
+	return err
+}
 
 // syscall6 is what tests put interruptions into.
 var syscall6 = unix.Syscall6
@@ -33,13 +57,32 @@ func retry(nr, a, b, c, d, e, f uintptr) (uintptr, error) {
 
 // Mmap maps size bytes of fd, shared and for reading and writing.
 func Mmap(fd int, offset uint64, size uintptr) (uintptr, error) {
-	return retry(unix.SYS_MMAP, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED, uintptr(fd), uintptr(offset))
+	return memory.Mmap(0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED, fd, offset)
 }
 
-// Munmap takes down a mapping.
-func Munmap(va, size uintptr) error {
-	_, err := retry(unix.SYS_MUNMAP, va, size, 0, 0, 0, 0)
+// Reserve takes size bytes of address space that nothing is mapped to. An access
+// to them faults.
+func Reserve(size uintptr) (uintptr, error) {
+	return memory.Mmap(0, size, unix.PROT_NONE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS|unix.MAP_NORESERVE, -1, 0)
+}
+
+// MmapInto is Mmap from offset 0 into a part of what Reserve gave.
+func MmapInto(va uintptr, fd int, size uintptr) error {
+	_, err := memory.Mmap(va, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED|unix.MAP_FIXED, fd, 0)
 	return err
+}
+
+// Munmap takes down mappings, and what Reserve gave.
+func Munmap(va, size uintptr) error { return memory.Munmap(va, size) }
+
+// Readable tells whether the 8 bytes at va can be read, without a fault. The
+// kernel reads a signal set there before it looks at the other arguments, which
+// are wrong on purpose: EINVAL is the answer where the read went well, EFAULT where
+// it did not.
+func Readable(va uintptr) bool {
+	const noSuchWay, setBytes = ^uintptr(0), 8
+	_, err := retry(unix.SYS_RT_SIGPROCMASK, noSuchWay, va, 0, setBytes, 0, 0)
+	return !errors.Is(err, unix.EFAULT)
 }
 
 // DontFork keeps a mapping out of the children that the process forks.

@@ -1,0 +1,53 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * watch.h - sees one request that libcuda makes of the kernel.
+ *
+ * CUDA does not say which object of the driver an address lies in. It tells the
+ * kernel when it exports the address as a dma-buf. So we watch that one call.
+ *
+ * 1. The slot: the one R_*_JUMP_SLOT for "ioctl" in the libcuda that export lies
+ *    in. Another libcuda, also a second one in the process, is not touched.
+ * 2. For how long: while gdr_watch_export runs. The slot holds our function then,
+ *    and the value from before afterwards. A page that the loader had made
+ *    read-only is read-only again.
+ * 3. Other threads in libcuda pass through our function. It forwards each request
+ *    unchanged and looks at those of the watching thread alone.
+ * 4. Callers take turns. The lock is held for one export, 12 to 50 us (H100).
+ * 5. A slot that was not yet bound holds an address inside libcuda. We forward to
+ *    the C library's ioctl then, to what was in the slot otherwise: a hook that
+ *    another library has set stays in the chain.
+ * 6. A child that another thread forks meanwhile keeps our function in the slot.
+ *    It goes on forwarding there. CUDA itself does not work in such a child.
+ * 7. No such slot (libcuda is bound otherwise, or an unknown machine): ENOTSUP.
+ *    rm then finds objects in other ways.
+ * 8. The library cannot be unloaded (NODELETE), so the function stays valid for a
+ *    thread that is in it.
+ */
+#ifndef GDR_WATCH_H
+#define GDR_WATCH_H
+
+#include <stdint.h>
+
+#pragma GCC visibility push(hidden)
+
+struct gdr_watch {
+	int32_t result;		/* CUresult of the export */
+	int32_t fd;		/* the dma-buf; -1: none. The caller closes it. */
+	uint32_t requests;	/* exports that the kernel was asked for; 0: none seen */
+	uint32_t size;		/* bytes of the first one's struct */
+	uint32_t client;	/* of the first one, as is all below */
+	uint32_t object;
+	uint64_t offset;	/* of the range in the object, in bytes */
+};
+
+/*
+ * Calls export, which is libcuda's cuMemGetHandleForAddressRange, for a dma-buf
+ * of size bytes at addr, and notes the request. A request of an unknown size
+ * leaves client, object and offset 0. Returns 0, or ENOTSUP where nothing can be
+ * watched and export was not called. Thread-safe. Needs a current context.
+ */
+int gdr_watch_export(void *export, uint64_t addr, uint64_t size, struct gdr_watch *w);
+
+#pragma GCC visibility pop
+
+#endif

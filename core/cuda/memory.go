@@ -1,0 +1,186 @@
+package cuda
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"unsafe"
+
+	"gdrapi/core/log"
+
+	"golang.org/x/sys/unix"
+)
+
+// MemoryInfo is what the driver says of the memory at an address.
+type MemoryInfo struct {
+	Ordinal int  // of the device
+	Legacy  bool // from cuMemAlloc: the one kind that has an IPC handle
+
+	// The allocation: of VMM memory the reserved range, which may hold several.
+	Start, Size uint64
+}
+
+// End is the address after the allocation's last byte.
+func (m MemoryInfo) End() uint64 { return m.Start + m.Size }
+
+// Attributes of cuPointerGetAttributes beside those of driver.go.
+const (
+	isManaged          PointerAttribute = 8
+	isLegacyIPCCapable PointerAttribute = 10
+	rangeStartAddr     PointerAttribute = 11
+	rangeSize          PointerAttribute = 12
+)
+
+// MemoryAt describes the GPU memory at addr. Errors: EINVAL for what is no GPU
+// memory, managed memory included.
+func (d *Driver) MemoryAt(addr uint64) (MemoryInfo, error) {
+	var v struct {
+		kind, ordinal   int32
+		managed, legacy uint32 // 4 bytes, as the driver writes bool attributes of this call
+		start, size     uint64
+	}
+	names := [...]PointerAttribute{MemoryType, DeviceOrdinal, isManaged, isLegacyIPCCapable, rangeStartAddr, rangeSize}
+	places := [len(names)]unsafe.Pointer{
+		unsafe.Pointer(&v.kind), unsafe.Pointer(&v.ordinal), unsafe.Pointer(&v.managed),
+		unsafe.Pointer(&v.legacy), unsafe.Pointer(&v.start), unsafe.Pointer(&v.size),
+	}
+	err := d.call(symPointerGetAttributes, uintptr(len(names)), uintptr(unsafe.Pointer(&names)), uintptr(unsafe.Pointer(&places)), uintptr(addr))
+	switch {
+	case errors.Is(err, ErrNotInitialized):
+		return MemoryInfo{}, notInitialized(addr, err)
+	case err != nil:
+		return MemoryInfo{}, err
+	case v.managed != 0:
+		return MemoryInfo{}, fmt.Errorf("%#x is managed memory, which moves between the CPU and the GPU; allocate with cudaMalloc: %w", addr, unix.EINVAL)
+	case v.kind != MemoryTypeDevice && v.kind != 0:
+		return MemoryInfo{}, fmt.Errorf("%#x is host memory: %w", addr, unix.EINVAL)
+	case v.kind == 0 || v.ordinal < 0:
+		return MemoryInfo{}, fmt.Errorf("%#x is no CUDA device pointer: %w", addr, unix.EINVAL)
+	}
+	return MemoryInfo{Ordinal: int(v.ordinal), Legacy: v.legacy != 0, Start: v.start, Size: v.size}, nil
+}
+
+// MemoryIn is MemoryAt for the first byte of a range that is memory, which it
+// gives, too. As with gdrdrv a range may begin beside an allocation, on the same
+// GPU page: UCX and libfabric round addresses down to pages.
+func (d *Driver) MemoryIn(addr, size uint64) (m MemoryInfo, at uint64, err error) {
+	m, err = d.MemoryAt(addr)
+	if !errors.Is(err, unix.EINVAL) || errors.Is(err, ErrNotInitialized) {
+		return m, addr, err
+	}
+	// The least distance of two allocations is 256 bytes.
+	const gpuPage, step = 1 << 16, 256
+	end := min(addr+size, addr&^(gpuPage-1)+gpuPage)
+	for at = addr&^(step-1) + step; at < end; at += step {
+		if m, err := d.MemoryAt(at); err == nil && m.Legacy {
+			return m, at, nil
+		}
+	}
+	return m, addr, err
+}
+
+// PCIAddress names a GPU the way the kernel does.
+type PCIAddress struct {
+	Domain    uint32
+	Bus, Slot uint8
+}
+
+func (p PCIAddress) String() string { return fmt.Sprintf("%04x:%02x:%02x.0", p.Domain, p.Bus, p.Slot) }
+
+// PCIAddress is that of the device.
+func (d *Driver) PCIAddress(dev Device) (PCIAddress, error) {
+	var text [32]byte
+	err := d.call(symDeviceGetPCIBusID, uintptr(unsafe.Pointer(&text)), uintptr(len(text)), uintptr(dev))
+	if err != nil {
+		return PCIAddress{}, err
+	}
+	var p PCIAddress
+	if _, err := fmt.Sscanf(string(text[:clen(text[:])]), "%x:%x:%x", &p.Domain, &p.Bus, &p.Slot); err != nil {
+		return PCIAddress{}, fmt.Errorf("cuDeviceGetPCIBusId gave %q: %w", text[:clen(text[:])], unix.EIO)
+	}
+	return p, nil
+}
+
+// clen is the length of a C string in b.
+func clen(b []byte) int {
+	for i, c := range b {
+		if c == 0 {
+			return i
+		}
+	}
+	return len(b)
+}
+
+// ExportFunction is the address of cuMemGetHandleForAddressRange, 0 in a driver
+// before CUDA 11.7.
+func (d *Driver) ExportFunction() uintptr { return d.fn[symMemGetHandleForAddressRange] }
+
+// OwnExport takes over what a call of ExportFunction by somebody else gave: the
+// descriptor is close-on-exec then, and the result an error.
+func OwnExport(result, fd int32) (int, error) {
+	if result == 0 {
+		return ownFD(fd, nil)
+	}
+	return ownFD(-1, fmt.Errorf("%s: %w", names[symMemGetHandleForAddressRange], Result(result)))
+}
+
+// IPCHandle is the 64 bytes of cuIpcGetMemHandle, as words. Only memory of
+// cuMemAlloc has one.
+func (d *Driver) IPCHandle(addr uint64) ([16]uint32, error) {
+	var raw [64]byte
+	var words [16]uint32
+	if err := d.call(symIPCGetMemHandle, uintptr(unsafe.Pointer(&raw)), uintptr(addr)); err != nil {
+		return words, err
+	}
+	for i := range words {
+		words[i] = binary.NativeEndian.Uint32(raw[4*i:])
+	}
+	return words, nil
+}
+
+const (
+	streamNonBlocking  = 1
+	captureModeRelaxed = 2
+)
+
+// ReadBack reads GPU memory into b with a copy of the GPU's own. It needs a
+// current context. It waits for no other work of the GPU: the copy has a stream
+// of its own that does not synchronise with the default one, so a kernel that
+// runs for ever does not stop it. A capture of a CUDA graph on another thread
+// goes on.
+func (d *Driver) ReadBack(b []byte, addr uint64) (err error) {
+	mode := int32(captureModeRelaxed)
+	if err := d.exchangeCaptureMode(&mode); err == nil {
+		defer func() {
+			if err := d.exchangeCaptureMode(&mode); err != nil {
+				log.Warnf("this thread's stream capture mode stays relaxed: %v", err)
+			}
+		}()
+	}
+	var stream uintptr
+	if err := d.call(symStreamCreate, uintptr(unsafe.Pointer(&stream)), streamNonBlocking); err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, d.call(symStreamDestroy, stream)) }()
+	// The GPU writes to b until the stream is synchronised. Until then b may
+	// neither move nor go: one function holds it for both calls.
+	return d.readBack(stream, uintptr(unsafe.Pointer(unsafe.SliceData(b))), uintptr(len(b)), addr)
+}
+
+// readBack keeps what to points to in place and alive for as long as it runs.
+//
+//go:uintptrescapes
+func (d *Driver) readBack(stream, to, n uintptr, addr uint64) error {
+	if err := d.call(symMemcpyDtoHAsync, to, uintptr(addr), n, stream); err != nil {
+		return err
+	}
+	return d.call(symStreamSynchronize, stream)
+}
+
+func (d *Driver) exchangeCaptureMode(mode *int32) error {
+	return d.call(symThreadExchangeStreamCaptureMode, uintptr(unsafe.Pointer(mode)))
+}
+
+func notInitialized(addr uint64, err error) error {
+	return fmt.Errorf("CUDA is not initialised in this process, so %#x is no device pointer; allocate GPU memory first, and after a fork do so in the child (%w)", addr, err)
+}

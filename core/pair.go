@@ -1,0 +1,84 @@
+package core
+
+import (
+	"errors"
+	"sync"
+
+	"gdrapi/core/backend"
+	"gdrapi/core/log"
+
+	"golang.org/x/sys/unix"
+)
+
+// pair is a session of one of two backends. The first pin decides which: that of
+// the first backend if it serves the buffer, else that of the one standing by.
+type pair struct {
+	first             backend.Undecided
+	standby           backend.Session
+	name, standbyName string
+
+	mu     sync.Mutex
+	chosen backend.Session // nil before the first pin
+}
+
+// choose gives the session that pins.
+func (p *pair) choose(req backend.PinRequest) (backend.Session, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.chosen != nil {
+		return p.chosen, nil
+	}
+	err := p.first.Serves(req)
+	switch {
+	case err == nil:
+		p.chosen = p.first
+		log.Infof("gdr_pin_buffer: using the %s backend", p.name)
+	case errors.Is(err, unix.ENOTSUP):
+		p.chosen = p.standby
+		log.Infof("gdr_pin_buffer: using the %s backend, for the %s backend does not serve: %v", p.standbyName, p.name, err)
+	default:
+		return nil, err
+	}
+	return p.chosen, nil
+}
+
+// chosenName is the name of the backend that pins, "" before the first pin.
+func (p *pair) chosenName() string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	switch p.chosen {
+	case nil:
+		return ""
+	case backend.Session(p.first):
+		return p.name
+	}
+	return p.standbyName
+}
+
+func (p *pair) Pin(req backend.PinRequest) (backend.Pin, error) {
+	session, err := p.choose(req)
+	if err != nil {
+		return nil, err
+	}
+	return session.Pin(req)
+}
+
+// Attribute is what holds whichever is taken, as long as none is.
+func (p *pair) Attribute(a backend.Attr) (int, error) {
+	p.mu.Lock()
+	chosen := p.chosen
+	p.mu.Unlock()
+	if chosen != nil {
+		return chosen.Attribute(a)
+	}
+	x, err := p.first.Attribute(a)
+	if err != nil {
+		return 0, err
+	}
+	y, err := p.standby.Attribute(a)
+	return min(x, y), err
+}
+
+func (p *pair) Version() (int, int) { return p.first.Version() }
+
+func (p *pair) Close() error { return first(p.first.Close(), p.standby.Close()) }

@@ -1,0 +1,319 @@
+package rm
+
+import (
+	"errors"
+	"fmt"
+	"runtime"
+	"sync"
+	"unsafe"
+
+	"gdrapi/core/cuda"
+	"gdrapi/core/internal/sys"
+	"gdrapi/core/log"
+
+	"golang.org/x/sys/unix"
+)
+
+const controlPath = "/dev/nvidiactl"
+
+func devicePath(minor uint32) string { return fmt.Sprintf("/dev/nvidia%d", minor) }
+
+// client is a client of the resource manager: an open /dev/nvidiactl, a root
+// object of it, and a device object for each GPU that was pinned on. The driver
+// takes all of it back when the descriptor is closed. Its methods may be called
+// from many threads.
+type client struct {
+	kernel kernel
+	fd     int
+	file   fileID
+	root   handle
+
+	mu   sync.Mutex
+	gpus map[cuda.PCIAddress]*gpu
+
+	// Objects that a byte comparison has confirmed.
+	verified verifiedSet
+}
+
+// gpu is our device object of one GPU. It does not change.
+type gpu struct {
+	client *client
+	at     cuda.PCIAddress
+	path   string // of its device node
+	fd     int    // keeps the GPU attached to the client
+	file   fileID
+	device handle
+}
+
+// newClient opens a client. It does not touch CUDA.
+func newClient(k kernel) (_ *client, err error) {
+	fd, err := k.open(controlPath)
+	if err != nil {
+		return nil, explainOpen(controlPath, err)
+	}
+	c := &client{kernel: k, fd: fd, gpus: map[cuda.PCIAddress]*gpu{}}
+	defer func() {
+		if err != nil {
+			_ = k.close(fd)
+		}
+	}()
+	if c.file, err = k.identity(fd); err != nil {
+		return nil, err
+	}
+	args := allocArgs{class: classRoot}
+	if err := c.do("RM_ALLOC of a client", nrAlloc, unsafe.Pointer(&args), unsafe.Sizeof(args), &args.status); err != nil {
+		return nil, err
+	}
+	c.root = args.object
+	return c, nil
+}
+
+func explainOpen(path string, err error) error {
+	switch {
+	case err == unix.ENOENT || err == unix.ENXIO || err == unix.ENODEV || err == unix.EIO:
+		return fmt.Errorf("%s does not open, so no NVIDIA driver can be reached; in a container ask for the GPU with the capabilities compute,utility: %w", path, err)
+	case err == unix.EACCES || err == unix.EPERM:
+		return fmt.Errorf("%s may not be opened by this user, or by this container's device rules: %w", path, err)
+	}
+	return fmt.Errorf("open %s: %w", path, sys.ExplainFDs(err))
+}
+
+// close gives everything back. A descriptor that the host has closed, and whose
+// number it may have for a file of its own, is left alone.
+func (c *client) close() error {
+	var err error
+	for _, g := range c.gpus {
+		err = errors.Join(err, c.closeOwn(g.fd, g.file))
+	}
+	return errors.Join(err, c.closeOwn(c.fd, c.file))
+}
+
+func (c *client) closeOwn(fd int, file fileID) error {
+	if now, err := c.kernel.identity(fd); err != nil || now != file {
+		return nil
+	}
+	return c.kernel.close(fd)
+}
+
+// alive is false once the host has closed the client's descriptor.
+func (c *client) alive() bool {
+	now, err := c.kernel.identity(c.fd)
+	return err == nil && now == c.file
+}
+
+// do makes a request of the client's descriptor. A driver whose struct has
+// another size refuses the request's number.
+func (c *client) do(what string, nr uintptr, arg unsafe.Pointer, size uintptr, st *status) error {
+	return ask(c.kernel, c.fd, what, nr, arg, size, st)
+}
+
+func ask(k kernel, fd int, what string, nr uintptr, arg unsafe.Pointer, size uintptr, st *status) error {
+	err := k.ioctl(fd, request(nr, size), arg)
+	if err == unix.EINVAL || err == unix.ENOTTY {
+		return fmt.Errorf("%s: this NVIDIA driver does not know the request, its interface differs from 535 to 595; load gdrdrv: %w (%v)", what, unix.ENOTSUP, err)
+	}
+	if err != nil {
+		return fmt.Errorf("%s: %w", what, err)
+	}
+	if st != nil && *st != statusOK {
+		return fmt.Errorf("%s: %w", what, *st)
+	}
+	return nil
+}
+
+// control makes a control request of an object of the client.
+func (c *client) control(what string, object handle, command uint32, params unsafe.Pointer, size uintptr) error {
+	var pins runtime.Pinner
+	defer pins.Unpin()
+	pins.Pin(params)
+	args := controlArgs{
+		client: c.root, object: object, command: command,
+		params: uint64(uintptr(params)), paramsSize: uint32(size),
+	}
+	return c.do(what, nrControl, unsafe.Pointer(&args), unsafe.Sizeof(args), &args.status)
+}
+
+// gpuAt gives the device object of the GPU at a PCI address, which it makes at
+// the first call.
+func (c *client) gpuAt(at cuda.PCIAddress) (*gpu, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if g := c.gpus[at]; g != nil {
+		return g, nil
+	}
+	g, err := c.attach(at)
+	if err != nil {
+		return nil, err
+	}
+	c.gpus[at] = g
+	return g, nil
+}
+
+// cards lists the GPUs that the driver has.
+func (c *client) cards() ([]cardInfo, error) {
+	all := new([maxCards]cardInfo)
+	if err := c.do("CARD_INFO", nrCardInfo, unsafe.Pointer(all), unsafe.Sizeof(*all), nil); err != nil {
+		return nil, err
+	}
+	var cards []cardInfo
+	for _, card := range all {
+		if card.valid != 0 {
+			cards = append(cards, card)
+		}
+	}
+	return cards, nil
+}
+
+func (c *client) attach(at cuda.PCIAddress) (_ *gpu, err error) {
+	cards, err := c.cards()
+	if err != nil {
+		return nil, err
+	}
+	var card *cardInfo
+	for i := range cards {
+		if cards[i].domain == at.Domain && cards[i].bus == at.Bus && cards[i].slot == at.Slot {
+			card = &cards[i]
+		}
+	}
+	if card == nil {
+		return nil, fmt.Errorf("the NVIDIA driver lists no GPU at %v, where CUDA has one: %w", at, unix.ENODEV)
+	}
+	g := &gpu{client: c, at: at, path: devicePath(card.minor)}
+	if g.fd, err = c.kernel.open(g.path); err != nil {
+		return nil, explainOpen(g.path, err)
+	}
+	defer func() {
+		if err != nil {
+			_ = c.kernel.close(g.fd)
+		}
+	}()
+	if g.file, err = c.kernel.identity(g.fd); err != nil {
+		return nil, err
+	}
+	register := registerFD{control: int32(c.fd)}
+	if err := ask(c.kernel, g.fd, "REGISTER_FD", nrRegisterFD, unsafe.Pointer(&register), unsafe.Sizeof(register), nil); err != nil {
+		return nil, err
+	}
+	id := gpuIDInfo{gpuID: card.gpuID}
+	if err := c.control("GET_ID_INFO", c.root, controlGPUIDInfo, unsafe.Pointer(&id), unsafe.Sizeof(id)); err != nil {
+		return nil, err
+	}
+	g.device, err = c.allocDevice(id.deviceInstance)
+	return g, err
+}
+
+func (c *client) allocDevice(instance uint32) (handle, error) {
+	params := &deviceParams{deviceInstance: instance, clientShare: c.root, vaMode: vaModePrivate}
+	var pins runtime.Pinner
+	defer pins.Unpin()
+	pins.Pin(params)
+	args := allocArgs{
+		root: c.root, parent: c.root, class: classDevice,
+		params: uint64(uintptr(unsafe.Pointer(params))), paramsSize: uint32(unsafe.Sizeof(*params)),
+	}
+	err := c.do("RM_ALLOC of a device", nrAlloc, unsafe.Pointer(&args), unsafe.Sizeof(args), &args.status)
+	return args.object, err
+}
+
+// duplicate gives our client an object of CUDA's. The driver allows it in the
+// process that made the object.
+func (g *gpu) duplicate(p place) (handle, error) {
+	c := g.client
+	args := dupArgs{client: c.root, parent: g.device, clientSource: p.client, objectSource: p.object}
+	err := c.do("DUP_OBJECT", nrDup, unsafe.Pointer(&args), unsafe.Sizeof(args), &args.status)
+	switch args.status {
+	case statusInsufficientRights, statusInvalidClient, statusInvalidObject, statusInvalidObjectHandle, statusObjectNotFound:
+		return 0, fmt.Errorf("%v: %w; memory of another process (MPS server, cudaIpcOpenMemHandle) cannot be mapped by the rm backend: pin it where it was allocated, or load gdrdrv", err, unix.ENOTSUP)
+	}
+	return args.object, err
+}
+
+// importMemory makes an object of ours of what CUDA exported as fd.
+func (g *gpu) importMemory(fd int) (handle, error) {
+	args := &importFD{fd: int32(fd), kind: importTypeMemory, device: g.device, parent: g.device}
+	err := g.client.control("IMPORT_OBJECT_FROM_FD", g.client.root, controlImportFD, unsafe.Pointer(args), unsafe.Sizeof(*args))
+	return args.object, err
+}
+
+// free gives an object of ours back. What it has mapped reads zeros from then on.
+func (g *gpu) free(object handle) error {
+	args := freeArgs{root: g.client.root, parent: g.device, object: object}
+	return g.client.do("RM_FREE", nrFree, unsafe.Pointer(&args), unsafe.Sizeof(args), &args.status)
+}
+
+// window is a part of an object in the BAR, ready to be mapped through fd.
+type window struct {
+	linear    uint64
+	cacheType uint32
+	fd        int
+}
+
+// openWindow puts a part of an object into the BAR. The fd serves one mmap of
+// exactly length bytes from offset 0.
+func (g *gpu) openWindow(object handle, offset, length uint64) (window, error) {
+	c := g.client
+	fd, err := c.kernel.open(g.path)
+	if err != nil {
+		return window{}, explainOpen(g.path, err)
+	}
+	args := mapArgs{client: c.root, device: g.device, memory: object, offset: offset, length: length, fd: int32(fd)}
+	err = c.do("MAP_MEMORY", nrMapMemory, unsafe.Pointer(&args), unsafe.Sizeof(args), &args.status)
+	if err != nil {
+		_ = c.kernel.close(fd)
+		if errors.Is(err, statusInsufficient) {
+			err = fmt.Errorf("%w (%s)", err, bar1Use(g.at))
+		}
+		return window{}, err
+	}
+	return window{linear: args.linear, cacheType: args.cacheType(), fd: fd}, nil
+}
+
+// closeWindow takes it out of the BAR. The CPU's mapping goes first.
+func (g *gpu) closeWindow(object handle, linear uint64) error {
+	args := unmapArgs{client: g.client.root, device: g.device, memory: object, linear: linear}
+	return g.client.do("UNMAP_MEMORY", nrUnmapMemory, unsafe.Pointer(&args), unsafe.Sizeof(args), &args.status)
+}
+
+// shared is the client of the process. Sessions that have pinned hold it.
+type shared struct {
+	mu      sync.Mutex
+	client  *client
+	holders int
+}
+
+var process shared
+
+// hold gives the process's client, which it makes for the first holder, and
+// again after the host closed its descriptor.
+func (s *shared) hold(k kernel) (*client, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.client != nil && !s.client.alive() {
+		log.Warnf("the host closed descriptor %d, which was the library's; buffers pinned before are lost", s.client.fd)
+		_ = s.client.close()
+		s.client, s.holders = nil, 0
+	}
+	if s.client == nil {
+		c, err := newClient(k)
+		if err != nil {
+			return nil, err
+		}
+		s.client = c
+	}
+	s.holders++
+	return s.client, nil
+}
+
+// release is hold's end. The last one closes the client.
+func (s *shared) release(c *client) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if c != s.client {
+		return nil // it was replaced, and closed then
+	}
+	if s.holders--; s.holders > 0 {
+		return nil
+	}
+	s.client = nil
+	return c.close()
+}

@@ -1,0 +1,72 @@
+package rm
+
+import (
+	"unsafe"
+
+	"gdrapi/core/cuda"
+	"gdrapi/core/internal/sys"
+
+	"golang.org/x/sys/unix"
+)
+
+// kernel is the system calls that the backend makes; tests put a simulated
+// driver behind it. No method returns EINTR.
+type kernel interface {
+	open(path string) (fd int, err error)
+	// ioctl takes the address of the structure of abi.go that code is for.
+	ioctl(fd int, code uint32, arg unsafe.Pointer) error
+	mmap(fd int, size uintptr) (va uintptr, err error)
+	reserve(size uintptr) (va uintptr, err error)
+	mmapInto(va uintptr, fd int, size uintptr) error
+	munmap(va, size uintptr) error
+	dontFork(va, size uintptr) error
+	// identity tells our device file from another file: a host may close our
+	// descriptor, and get its number for a file of its own.
+	identity(fd int) (fileID, error)
+	close(fd int) error
+}
+
+// fileID is equal for two descriptors only if they are of the same device node.
+type fileID struct{ dev, ino, rdev uint64 }
+
+// driver is what the backend asks of CUDA: *cuda.Driver, or a simulated one in
+// tests.
+type driver interface {
+	MemoryAt(addr uint64) (cuda.MemoryInfo, error)
+	MemoryIn(addr, size uint64) (cuda.MemoryInfo, uint64, error)
+	MemGetAddressRange(addr uint64) (base, size uint64, err error)
+	MemRetainAllocationHandle(addr uint64) (cuda.MemHandle, error)
+	MemExport(cuda.MemHandle) (int, error)
+	MemRelease(cuda.MemHandle) error
+	IPCHandle(addr uint64) ([16]uint32, error)
+	ExportFunction() uintptr
+	ReadBack(b []byte, addr uint64) error
+	SetSyncMemops(addr uint64)
+
+	Device(ordinal int) (cuda.Device, error)
+	DeviceAttribute(cuda.DeviceAttribute, cuda.Device) (int, error)
+	PCIAddress(cuda.Device) (cuda.PCIAddress, error)
+	WithDevice(ordinal int, fn func() error) error
+}
+
+// linux is the kernel itself.
+type linux struct{}
+
+func (linux) open(path string) (int, error) { return sys.Open(path, unix.O_RDWR) }
+
+func (linux) ioctl(fd int, code uint32, arg unsafe.Pointer) error { return sys.Ioctl(fd, code, arg) }
+
+func (linux) mmap(fd int, size uintptr) (uintptr, error)      { return sys.Mmap(fd, 0, size) }
+func (linux) reserve(size uintptr) (uintptr, error)           { return sys.Reserve(size) }
+func (linux) mmapInto(va uintptr, fd int, size uintptr) error { return sys.MmapInto(va, fd, size) }
+func (linux) munmap(va, size uintptr) error                   { return sys.Munmap(va, size) }
+func (linux) dontFork(va, size uintptr) error                 { return sys.DontFork(va, size) }
+func (linux) close(fd int) error                              { return sys.Close(fd) }
+
+func (linux) identity(fd int) (fileID, error) {
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		return fileID{}, err
+	}
+	return fileID{dev: uint64(st.Dev), ino: st.Ino, rdev: uint64(st.Rdev)}, nil
+}

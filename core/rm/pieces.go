@@ -1,0 +1,326 @@
+package rm
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+
+	"gdrapi/core/backend"
+	"gdrapi/core/internal/sys"
+	"gdrapi/core/log"
+
+	"golang.org/x/sys/unix"
+)
+
+// span is a part of a buffer that lies in one object without a gap.
+type span struct {
+	place
+	first, end uint64 // device addresses
+}
+
+// piece is a span whose object our client has. While it is mapped it has a window
+// in the BAR, which linear names.
+type piece struct {
+	object         handle
+	offset, length uint64
+	windowed       bool
+	linear         uint64
+}
+
+// allocationUnit is the least size of an object that CUDA's pools and VMM
+// allocations are made of.
+const allocationUnit = 2 << 20
+
+// spans finds what objects the buffer lies in, in the order of addresses.
+func (f *finder) spans(b buffer) ([]span, error) {
+	page := b.asked &^ (hostPage - 1)
+	p, err := f.find(page, b.memory)
+	if err != nil {
+		return nil, err
+	}
+	p, ok := p.plus(int64(b.first) - int64(page))
+	if !ok {
+		return nil, fmt.Errorf("%#x lies before the memory that %#x is in: %w", b.first, b.asked, unix.EINVAL)
+	}
+	if b.memory.Legacy {
+		// Where the object ends the driver says: see checkEnd.
+		return []span{{place: p, first: b.first, end: b.end}}, nil
+	}
+	return f.split(p, b.first, b.last, b.end)
+}
+
+// split finds the spans of [first, end), of which the place of first is known.
+// Where the place of the last byte fits to it, there is one span between. Else it
+// looks at both halves. Pools and VMM have no object smaller than allocationUnit.
+func (f *finder) split(at place, first, last, end uint64) ([]span, error) {
+	page := last &^ (hostPage - 1)
+	p, err := f.look(page)
+	if err != nil {
+		return nil, err
+	}
+	if want, _ := at.plus(int64(page - first)); p == want {
+		return []span{{place: at, first: first, end: end}}, nil
+	}
+	middle := (first + (end-first)/2) &^ (allocationUnit - 1)
+	if middle <= first {
+		middle = first&^(allocationUnit-1) + allocationUnit
+	}
+	if middle > last {
+		return nil, fmt.Errorf("the memory from %#x to %#x is in pieces smaller than CUDA's least: %w", first, last, unix.ENOTSUP)
+	}
+	left, err := f.split(at, first, middle-1, middle)
+	if err != nil {
+		return nil, err
+	}
+	if p, err = f.look(middle); err != nil {
+		return nil, err
+	}
+	right, err := f.split(p, middle, last, end)
+	if err != nil {
+		return nil, err
+	}
+	return join(left, right), nil
+}
+
+// look is find for an address that may be no memory.
+func (f *finder) look(page uint64) (place, error) {
+	m, err := f.cuda.MemoryAt(page)
+	if err != nil {
+		return place{}, err
+	}
+	return f.find(page, m)
+}
+
+// join makes one list of two neighbours, and one span of two that touch in one
+// object.
+func join(left, right []span) []span {
+	l, r := &left[len(left)-1], right[0]
+	if p, _ := l.plus(int64(r.first - l.first)); p == r.place {
+		l.end = r.end
+		right = right[1:]
+	}
+	return append(left, right...)
+}
+
+// pieces gives our client the objects of the buffer. On an error it returns the
+// pieces that were made so far, to be freed.
+func (s *session) pieces(g *gpu, b buffer) ([]piece, error) {
+	spans, err := s.finder.spans(b)
+	if errors.Is(err, errNotWatched) && !b.memory.Legacy {
+		return s.imported(g, b)
+	}
+	if err != nil {
+		return nil, notFound(err)
+	}
+	var pieces []piece
+	for _, span := range spans {
+		object, err := g.duplicate(span.place)
+		if err != nil {
+			return pieces, err
+		}
+		pieces = append(pieces, piece{object: object, offset: span.offset, length: span.end - span.first})
+		if err := s.verify(g, span, object, b); err != nil {
+			return pieces, err
+		}
+	}
+	return pieces, s.checkEnd(g, pieces[len(pieces)-1], b)
+}
+
+// notFound says what to do where objects cannot be found.
+func notFound(err error) error {
+	if errors.Is(err, errNotWatched) {
+		return fmt.Errorf("%w; load gdrdrv: %w", err, unix.ENOTSUP)
+	}
+	return err
+}
+
+// imported gives our client VMM memory by its file descriptors, an allocation at
+// a time. It needs no export that is watched, but memory that was made for it.
+func (s *session) imported(g *gpu, b buffer) ([]piece, error) {
+	var pieces []piece
+	for at := b.first; at < b.end; {
+		base, length, err := s.cuda.MemGetAddressRange(at)
+		if err != nil {
+			return pieces, err
+		}
+		object, err := s.importAt(g, at)
+		if err != nil {
+			return pieces, err
+		}
+		end := min(base+length, b.end)
+		pieces = append(pieces, piece{object: object, offset: at - base, length: end - at})
+		at = end
+	}
+	return pieces, nil
+}
+
+// importAt imports the VMM allocation that is mapped at an address.
+func (s *session) importAt(g *gpu, at uint64) (handle, error) {
+	h, err := s.cuda.MemRetainAllocationHandle(at)
+	if err != nil {
+		return 0, fmt.Errorf("%w, and the memory at %#x has no allocation handle; load gdrdrv: %w (%v)", errNotWatched, at, unix.ENOTSUP, err)
+	}
+	defer func() {
+		if err := s.cuda.MemRelease(h); err != nil {
+			log.Warnf("a reference to the GPU memory at %#x is lost: %v", at, err)
+		}
+	}()
+	fd, err := s.cuda.MemExport(h)
+	if err != nil {
+		return 0, fmt.Errorf("%w, and the memory at %#x cannot be exported; create it with CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, or load gdrdrv: %w", errNotWatched, at, err)
+	}
+	object, err := g.importMemory(fd)
+	return object, errors.Join(err, sys.Close(fd))
+}
+
+// checkEnd makes sure of an end that CUDA does not vouch for: the driver puts
+// nothing into the BAR that is past the end of an object.
+func (s *session) checkEnd(g *gpu, last piece, b buffer) error {
+	if !b.memory.Legacy || b.end <= (b.memory.End()+gpuPage-1)&^(gpuPage-1) {
+		return nil
+	}
+	w, err := g.openWindow(last.object, last.offset+last.length-gpuPage, gpuPage)
+	if errors.Is(err, statusInvalidLimit) || errors.Is(err, statusInvalidBase) {
+		return fmt.Errorf("%d bytes at %#x end past the memory there (%d bytes at %#x): %w", b.end-b.first, b.first, b.memory.Size, b.memory.Start, unix.EINVAL)
+	}
+	if err != nil {
+		return err
+	}
+	return errors.Join(g.client.kernel.close(w.fd), g.closeWindow(last.object, w.linear))
+}
+
+// lineSize is how much verify compares, in bytes.
+const lineSize = 64
+
+// verify compares a line that is read through a mapping with the same bytes read
+// by a copy of the GPU's, once for each object. It is what makes sure that the
+// object is the address's: CUDA does not say so itself.
+func (s *session) verify(g *gpu, sp span, object handle, b buffer) error {
+	known := &g.client.verified
+	if known.has(sp.place) {
+		return nil
+	}
+	from := max(sp.first, b.asked) &^ (lineSize - 1)
+	n := min(lineSize, sp.end-from, b.memory.End()-from)
+	where, _ := sp.plus(int64(from - sp.first))
+	// Twice: a kernel may be writing there.
+	for range 2 {
+		mapped, err := g.read(object, where.offset, n)
+		if err != nil {
+			return err
+		}
+		copied := make([]byte, n)
+		if err := s.cuda.ReadBack(copied, from); err != nil {
+			return err
+		}
+		if bytes.Equal(mapped, copied) {
+			known.add(sp.place)
+			return nil
+		}
+	}
+	return fmt.Errorf("the bytes at %#x are not those of the object that was found for it, so this NVIDIA driver differs from those that are known; load gdrdrv: %w", from, unix.ENOTSUP)
+}
+
+// read reads n bytes of an object through a mapping of their page.
+func (g *gpu) read(object handle, offset, n uint64) ([]byte, error) {
+	k := g.client.kernel
+	page := offset &^ (hostPage - 1)
+	w, err := g.openWindow(object, page, hostPage)
+	if err != nil {
+		return nil, err
+	}
+	va, err := k.mmap(w.fd, uintptr(hostPage))
+	_ = k.close(w.fd)
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("mmap of GPU memory: %w", err), g.closeWindow(object, w.linear))
+	}
+	b := make([]byte, n)
+	load(b, va+uintptr(offset-page))
+	return b, errors.Join(k.munmap(va, uintptr(hostPage)), g.closeWindow(object, w.linear))
+}
+
+// free gives the pieces' objects back. It goes on when one fails.
+func (p *pin) free() error {
+	var err error
+	for _, piece := range p.pieces {
+		err = errors.Join(err, p.gpu.free(piece.object))
+	}
+	p.pieces = nil
+	return err
+}
+
+// mapPieces maps the first size bytes. Several pieces are mapped side by side into
+// one reserved range. On an error it leaves nothing behind.
+func (p *pin) mapPieces(size uintptr) (va uintptr, got backend.MappingType, err error) {
+	if len(p.pieces) > 1 {
+		if va, err = p.kernel.reserve(size); err != nil {
+			return 0, backend.None, fmt.Errorf("no %d bytes of address space are left: %w", size, err)
+		}
+	}
+	defer func() {
+		if err == nil {
+			return
+		}
+		if va != 0 {
+			err = errors.Join(err, p.kernel.munmap(va, size))
+		}
+		err = errors.Join(err, p.closeWindows())
+	}()
+	var done uintptr
+	for i := 0; done < size; i++ {
+		piece := &p.pieces[i]
+		n := min(uintptr(piece.length), size-done)
+		at, kind, err := p.mapPiece(piece, va, done, n)
+		if err != nil {
+			return va, backend.None, err
+		}
+		if i > 0 && kind != got {
+			return va, backend.None, fmt.Errorf("the driver maps parts of the buffer as type %d and as type %d; pin each on its own: %w", got, kind, unix.ENOTSUP)
+		}
+		if va == 0 {
+			va = at
+		}
+		got = kind
+		done += n
+	}
+	keepFromChildren(p.kernel, va, size)
+	return va, got, nil
+}
+
+// mapPiece maps n bytes of a piece: done bytes into the range at va, or where the
+// kernel likes for va 0.
+func (p *pin) mapPiece(piece *piece, va, done, n uintptr) (uintptr, backend.MappingType, error) {
+	w, err := p.gpu.openWindow(piece.object, piece.offset, uint64(n))
+	if err != nil {
+		return 0, backend.None, err
+	}
+	piece.windowed, piece.linear = true, w.linear
+	defer p.kernel.close(w.fd)
+	kind, ok := mappingTypes[w.cacheType]
+	if !ok {
+		return 0, backend.None, fmt.Errorf("the NVIDIA driver gave the mapping the cache type %d, which this library does not know: %w", w.cacheType, unix.ENOTSUP)
+	}
+	if va != 0 {
+		err = p.kernel.mmapInto(va+done, w.fd, n)
+		va += done
+	} else {
+		va, err = p.kernel.mmap(w.fd, n)
+	}
+	if err != nil {
+		return 0, backend.None, fmt.Errorf("mmap of GPU memory: %w", err)
+	}
+	return va, kind, nil
+}
+
+// closeWindows takes what is in the BAR out of it, once the CPU's mapping is gone.
+func (p *pin) closeWindows() error {
+	var err error
+	for i := range p.pieces {
+		piece := &p.pieces[i]
+		if piece.windowed {
+			piece.windowed = false
+			err = errors.Join(err, p.gpu.closeWindow(piece.object, piece.linear))
+		}
+	}
+	return err
+}

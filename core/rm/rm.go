@@ -1,0 +1,299 @@
+// Package rm is the backend that maps GPU memory by the requests of NVIDIA's own
+// kernel driver, of its resource manager (RM), on /dev/nvidiactl and /dev/nvidiaN.
+// It needs no kernel module beside the driver, no privilege, and no memory of a
+// special kind: it maps any device memory that CUDA allocated in this process.
+// Drivers from 535 on have all of these requests; docs/rm.md says how a driver that
+// differs is noticed.
+//
+// A pin duplicates CUDA's memory objects into a client of our own. So pinned
+// memory stays alive, and mappings of it valid, after the program has freed it.
+package rm
+
+import (
+	"errors"
+	"fmt"
+	"runtime"
+	"sync"
+
+	"gdrapi/core/backend"
+	"gdrapi/core/cuda"
+	"gdrapi/core/log"
+
+	"golang.org/x/sys/unix"
+)
+
+// What Session.Version answers, for want of gdrdrv: the version of this library.
+const major, minor = 2, 6
+
+// gpuPage is what pins are made of, as with gdrdrv, in bytes.
+const gpuPage = 1 << 16
+
+var hostPage = uint64(unix.Getpagesize())
+
+// Backend is the rm backend.
+type Backend struct {
+	// Watch finds memory objects; nil: they are found in other ways.
+	Watch Watch
+}
+
+func (Backend) Name() string { return "rm" }
+
+// Open asks the driver for a client and for its GPUs, and gives both back: the
+// sizes of the requests prove that it is a driver that is known. It neither
+// initialises CUDA nor leaves a descriptor open. The first pin of the process does.
+func (b Backend) Open() (backend.Session, error) {
+	cu, err := cuda.Load()
+	if err != nil {
+		return nil, err
+	}
+	if err := probe(linux{}, access); err != nil {
+		return nil, err
+	}
+	return newSession(linux{}, cu, b.Watch, &process, &ipcOf), nil
+}
+
+func access(path string) error { return unix.Access(path, unix.R_OK|unix.W_OK) }
+
+// probe finds out whether a GPU can be reached. A GPU's device is not opened: the
+// first open of one may initialise the GPU, which takes seconds.
+func probe(k kernel, access func(path string) error) error {
+	c, err := newClient(k)
+	if err != nil {
+		return err
+	}
+	cards, err := c.cards()
+	if err := c.close(); err != nil {
+		log.Warnf("close of %s: %v", controlPath, err)
+	}
+	if err != nil {
+		return err
+	}
+	err = fmt.Errorf("the NVIDIA driver has no GPU: %w", unix.ENODEV)
+	for _, card := range cards {
+		path := devicePath(card.minor)
+		if err = access(path); err == nil {
+			return nil
+		}
+		err = explainOpen(path, err)
+	}
+	return err
+}
+
+type session struct {
+	kernel kernel
+	cuda   driver
+	finder finder
+	shared *shared
+
+	mu      sync.Mutex
+	client  *client // nil before the first pin
+	devices map[int]device
+}
+
+// device is what CUDA says of a device, which does not change.
+type device struct {
+	at       cuda.PCIAddress
+	coherent bool // the CPU may cache the GPU's memory
+}
+
+func newSession(k kernel, cu driver, w Watch, s *shared, ipc *agreement) *session {
+	return &session{
+		kernel: k, cuda: cu, shared: s,
+		finder:  finder{cuda: cu, watch: w, ipc: ipc},
+		devices: map[int]device{},
+	}
+}
+
+// device looks a device up, once.
+func (s *session) device(ordinal int) (device, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if d, ok := s.devices[ordinal]; ok {
+		return d, nil
+	}
+	dev, err := s.cuda.Device(ordinal)
+	if err != nil {
+		return device{}, err
+	}
+	coherent, err := s.cuda.DeviceAttribute(cuda.HostPageTables, dev)
+	if err != nil {
+		return device{}, err
+	}
+	at, err := s.cuda.PCIAddress(dev)
+	if err != nil {
+		return device{}, err
+	}
+	d := device{at: at, coherent: coherent != 0}
+	s.devices[ordinal] = d
+	return d, nil
+}
+
+// hold gives the process's client, which the session keeps until it is closed.
+func (s *session) hold() (*client, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.client != nil && s.client.alive() {
+		return s.client, nil
+	}
+	c, err := s.shared.hold(s.kernel)
+	if err == nil {
+		s.client = c
+	}
+	return c, err
+}
+
+// buffer is a range to pin, in whole GPU pages.
+type buffer struct {
+	first, end uint64
+	asked      uint64 // address of the caller's first byte that CUDA knows
+	last       uint64 // address of the caller's last byte
+	memory     cuda.MemoryInfo
+}
+
+// Pin pins the 64 KiB pages that the buffer touches. Token and VASpace mean
+// nothing to the driver's requests and are not looked at.
+func (s *session) Pin(req backend.PinRequest) (backend.Pin, error) {
+	if req.Flags&^backend.PinForcePCIe != 0 {
+		return nil, fmt.Errorf("pin flags %#x: %w", req.Flags, unix.EINVAL)
+	}
+	b, err := s.buffer(req)
+	if err != nil {
+		return nil, err
+	}
+	dev, err := s.device(b.memory.Ordinal)
+	if err != nil {
+		return nil, err
+	}
+	if dev.coherent && req.Flags&backend.PinForcePCIe != 0 {
+		return nil, fmt.Errorf("the rm backend cannot force a mapping through PCIe on a GPU that is coherent with the CPU: %w", unix.EINVAL)
+	}
+	c, err := s.hold()
+	if err != nil {
+		return nil, err
+	}
+	g, err := c.gpuAt(dev.at)
+	if err != nil {
+		return nil, err
+	}
+	p := &pin{gpu: g, kernel: s.kernel, addr: req.Addr, first: b.first, size: b.end - b.first}
+	err = s.cuda.WithDevice(b.memory.Ordinal, func() error {
+		p.pieces, err = s.pieces(g, b)
+		if err == nil {
+			s.cuda.SetSyncMemops(b.asked)
+		}
+		return err
+	})
+	if err != nil {
+		p.free()
+		return nil, err
+	}
+	return p, nil
+}
+
+// buffer finds out what memory the request names.
+func (s *session) buffer(req backend.PinRequest) (b buffer, err error) {
+	b.first = req.Addr &^ (gpuPage - 1)
+	b.end = (req.Addr + req.Size + gpuPage - 1) &^ (gpuPage - 1)
+	b.last = req.Addr + req.Size - 1
+	if b.end <= b.first {
+		return b, fmt.Errorf("%d bytes at %#x pass the end of the address space: %w", req.Size, req.Addr, unix.EINVAL)
+	}
+	b.memory, b.asked, err = s.cuda.MemoryIn(req.Addr, req.Size)
+	return b, err
+}
+
+func (s *session) Attribute(a backend.Attr) (int, error) {
+	switch a {
+	case backend.AttrPersistentMapping:
+		return 1, nil
+	case backend.AttrForcePCIe:
+		// Without NVLink-C2C each mapping goes through PCIe. Only Arm's have it.
+		if runtime.GOARCH == "arm64" {
+			return 0, nil
+		}
+		return 1, nil
+	case backend.AttrDMABufMmap:
+		return 0, nil
+	}
+	return 0, fmt.Errorf("attribute %d: %w", a, unix.EINVAL)
+}
+
+func (s *session) Version() (int, int) { return major, minor }
+
+func (s *session) Close() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.client == nil {
+		return nil
+	}
+	c := s.client
+	s.client = nil
+	return s.shared.release(c)
+}
+
+// pin is a range of GPU pages. mapped is not 0 while it is mapped.
+type pin struct {
+	gpu         *gpu
+	kernel      kernel
+	addr        uint64 // that the caller gave
+	first, size uint64 // whole GPU pages
+	pieces      []piece
+
+	mapped, length uintptr
+}
+
+// Info gives the GPU pages that are pinned, as gdrdrv does.
+func (p *pin) Info() (backend.Info, error) {
+	return backend.Info{VA: p.first, MappedSize: p.size, PageSize: gpuPage}, nil
+}
+
+func (p *pin) Map(size uint64, want backend.MappingType) (uintptr, backend.MappingType, error) {
+	if p.addr%gpuPage != 0 {
+		return 0, backend.None, fmt.Errorf("cannot map %#x, which is not aligned to a GPU page: pin from a multiple of %d bytes on: %w", p.addr, gpuPage, unix.EINVAL)
+	}
+	if size == 0 || size > p.size || p.mapped != 0 {
+		return 0, backend.None, unix.EINVAL
+	}
+	va, got, err := p.mapPieces(uintptr(size))
+	if err != nil {
+		return 0, backend.None, err
+	}
+	p.mapped, p.length = va, uintptr(size)
+	if want != backend.None && want != got {
+		err := fmt.Errorf("mapping type %d was asked for, the NVIDIA driver gave type %d: %w", want, got, unix.ENOTSUP)
+		return 0, backend.None, errors.Join(err, p.Unmap())
+	}
+	return va, got, nil
+}
+
+func (p *pin) Unmap() error {
+	if p.mapped == 0 {
+		return unix.EINVAL
+	}
+	if err := p.kernel.munmap(p.mapped, p.length); err != nil {
+		return fmt.Errorf("munmap of GPU memory: %w", err)
+	}
+	p.mapped, p.length = 0, 0
+	return p.closeWindows()
+}
+
+// CallbackFlag is always 0: no one revokes a duplicate.
+func (p *pin) CallbackFlag() (int, error) { return 0, nil }
+
+func (p *pin) Unpin() error { return p.free() }
+
+// mappingTypes is what each cache type of the driver's is to the C ABI.
+var mappingTypes = map[uint32]backend.MappingType{
+	cacheTypeCached:        backend.Caching,
+	cacheTypeWriteBack:     backend.Caching,
+	cacheTypeUncached:      backend.Device,
+	cacheTypeWriteCombined: backend.WC,
+}
+
+// keepFromChildren keeps a mapping out of the children that the process forks.
+func keepFromChildren(k kernel, va, size uintptr) {
+	// The driver's mappings may have that already, and refuse.
+	if err := k.dontFork(va, size); err != nil {
+		log.Debugf("madvise(MADV_DONTFORK) on a mapping of the GPU's: %v", err)
+	}
+}
