@@ -22,6 +22,12 @@ for arg; do
 		"$(dirname "$0")/stubs.sh" "$stubs"
 		set -- "$@" "-L$stubs" -Wl,--no-as-needed -l:libpthread.so.0 -l:libdl.so.2 "-Wl,--version-script=$GDR_MAP" -Wl,-z,now -Wl,-z,relro
 		;;
+	*/0*.o)
+		# glibc 2.38's headers name these anew; older ones have the old names.
+		"${GDR_OBJCOPY:-objcopy}" --redefine-sym __isoc23_strtoul=strtoul \
+			--redefine-sym __isoc23_strtoull=strtoull \
+			--redefine-sym __isoc23_sscanf=__isoc99_sscanf "$arg"
+		;;
 	esac
 done
 exec "${GDR_CC:-cc}" "$@"
