@@ -12,11 +12,15 @@ libdir   ?= $(prefix)/lib
 bindir   ?= $(prefix)/bin
 includedir ?= $(prefix)/include
 mandir   ?= $(prefix)/share/man
-GO       ?= go
 CC       ?= cc
 CXX      ?= c++
 OBJCOPY  ?= objcopy
 INSTALL  ?= install
+LDCONFIG ?= ldconfig
+# The go in PATH, or a newer one that Debian keeps out of it.
+ifndef GO
+GO       := $(shell sh setup.sh --go)
+endif
 
 B        := build
 LIB      := $(B)/libgdrapi.so.$(VERSION)
@@ -71,6 +75,7 @@ install: all $(B)/gdrapi.pc
 		$(INSTALL) -m 644 docs/man/$$p $(DESTDIR)$(mandir)/$$p || exit 1; done
 	for p in $(MANLINKS); do \
 		ln -sf "$$(readlink docs/man/$$p)" $(DESTDIR)$(mandir)/$$p || exit 1; done
+	@[ -n '$(DESTDIR)' ] || [ "$$(id -u)" -ne 0 ] || PATH="$$PATH:/sbin:/usr/sbin" $(LDCONFIG)
 
 uninstall:
 	rm -f $(addprefix $(DESTDIR)$(libdir)/,libgdrapi.so.$(VERSION) $(SONAME) libgdrapi.so pkgconfig/gdrapi.pc)
@@ -82,4 +87,4 @@ clean:
 	rm -rf $(B)
 
 help:
-	@sed -n 's/^# \{0,1\}make /make /p' Makefile tests/tests.mk $(wildcard tests/*/*.mk)
+	@sed -n 's/^# \{0,1\}make /make /p' Makefile $(filter %.mk,$(MAKEFILE_LIST))

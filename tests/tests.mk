@@ -90,13 +90,14 @@ check-doubles: $(CHECKS)
 	@$(RUN) doubles-rm-options $(SIM) NVRM_SIM_DEVICES=1 NVRM_SIM_DRIVER=535 NVRM_SIM_CACHE=0 NVRM_SIM_BAR1_MIB=1 \
 		NVRM_SIM_FAIL=DUP_OBJECT=0x51@2,UNMAP_MEMORY=0x1f@1,OPEN=13@5 $(D)/rm_sim $(BIN)/rm_selftest options
 
-check-abi: $(CHECKS) all
+check-abi: $(CHECKS) $(DOUBLES) all
 	@$(RUN) abi-layout $(SIM) $(BIN)/abi_layout
 	@$(RUN) abi-cpp $(SIM) $(BIN)/abi_cpp
 	@$(RUN) abi-symbols $(T)/abi_symbols.sh $(LIB)
 	@rm -rf $(B)/root
 	@$(MAKE) --no-print-directory -s install DESTDIR=$(abspath $(B)/root) prefix=/usr libdir=/usr/lib
 	@$(RUN) abi-pkg-config $(T)/abi_pc.sh $(abspath $(B)/root) /usr/lib
+	@$(RUN) readme-example $(SIM) tests/fresh/readme.sh $(abspath $(B)/root) /usr/lib
 	@rm -rf $(B)/root $(B)/gdrapi.pc
 
 check-c: $(CHECKS) $(DOUBLES) tools
@@ -140,7 +141,7 @@ lint: $(DOUBLES)
 	@test -z "$$(gofmt -l capi core)" || { gofmt -d capi core; exit 1; }
 	$(GO) vet ./...
 	$(GO) run $(STATICCHECK) ./...
-	shellcheck -x capi/*.sh kmod/*.sh packaging/*.sh tests/*.sh tests/*/*.sh .ci/run
+	shellcheck -x setup.sh capi/*.sh kmod/*.sh packaging/*.sh tests/*.sh tests/*/*.sh .ci/run
 	@mkdir -p $(B)/_cgo
 	cd capi && $(GO) tool cgo -objdir ../$(B)/_cgo -- main.go
 	for cc in $(CC) $(CLANG); do for f in capi/*.c; do \
@@ -151,4 +152,4 @@ lint: $(DOUBLES)
 	GOARCH=arm64 $(GO) vet ./core/...
 	GOARCH=ppc64le $(GO) vet ./core/...
 
-include $(wildcard tests/*/*.mk)
+include examples/examples.mk $(wildcard tests/*/*.mk)

@@ -1,0 +1,122 @@
+#!/bin/bash
+# SPDX-License-Identifier: MIT
+#
+# fresh.sh SUITE [--check] - README.md's commands on a fresh machine: a root that
+# debootstrap made of that Debian suite, as small as it can be. Then this working tree
+# is put there, and setup.sh, make demo, make install and the first program run;
+# with --check, make check too. There is no GPU in it.
+#
+# Needs root, and the network. The root reaches it as this machine does: its
+# mirror, its name servers, its own certificates and proxies.
+set -euo pipefail
+suite=${1:?which suite?}
+here=$(cd "$(dirname "$0")/../.." && pwd)
+# shellcheck source=tests/vm/apt.sh
+. "$here/tests/vm/apt.sh"
+need debootstrap unshare:util-linux git
+[ "$(id -u)" -eq 0 ] || die "only root may make a root: run it with sudo"
+work=$here/build/fresh
+root=$work/$suite
+log=$work/$suite.log
+passed=0 failed=0
+
+mkdir -p "$work"
+: >"$log"
+trap 'rm -rf --one-file-system "$root"' EXIT
+
+# The steps below run where a failed command does not end a function: hence the &&.
+make_root() {
+	local mirror
+	mirror=$(vm_mirror)
+	if [ -z "$mirror" ]; then
+		echo "apt names no Debian mirror: run apt-get update first"
+		return 1
+	fi
+	rm -rf --one-file-system "$root" &&
+		debootstrap --variant=minbase "$suite" "$root" "$mirror"
+}
+
+# What a machine on this network has before anybody installs anything.
+set_network() {
+	local certs=usr/local/share/ca-certificates
+	mkdir -p "$root/$certs" && cp -L /etc/resolv.conf "$root/etc/resolv.conf" &&
+		find "/$certs" -name '*.crt' -exec cp -t "$root/$certs" {} + &&
+		apt-config dump | sed -n '/^Acquire::[a-z]*::Proxy /Ip' >"$root/etc/apt/apt.conf.d/90proxy"
+}
+
+put_source() {
+	mkdir -p "$root/src" && cd "$here" &&
+		git ls-files -z -co --exclude-standard | tar --null -cf - -T - | tar -C "$root/src" -xf -
+}
+
+# inside COMMAND: in the root, with processes and an environment of its own.
+inside() {
+	env -i HOME=/root PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin \
+		${http_proxy+http_proxy="$http_proxy"} ${https_proxy+https_proxy="$https_proxy"} \
+		${no_proxy+no_proxy="$no_proxy"} ${GOPROXY+GOPROXY="$GOPROXY"} \
+		unshare --mount --pid --fork --mount-proc="$root/proc" \
+		chroot "$root" sh -c "cd /src && $1"
+}
+
+# refuses COMMAND TEXT: it fails, says TEXT, and installs nothing.
+refuses() {
+	local before out
+	before=$(inside 'dpkg -l | cksum')
+	if out=$(inside "$1" 2>&1); then
+		echo "$out"
+		return 1
+	fi
+	echo "$out"
+	[[ $out == *"$2"* ]] && [ "$before" = "$(inside 'dpkg -l | cksum')" ]
+}
+
+other_system='echo ID=other >/tmp/os && mount --bind /tmp/os /etc/os-release && sh setup.sh'
+setup_twice() {
+	local out
+	inside 'sh setup.sh </dev/null' && out=$(inside 'sh setup.sh') && echo "$out" &&
+		[[ $out != *apt-get* ]]
+}
+
+demo() {
+	local out
+	out=$(inside 'make demo') && echo "$out" && [ "$(grep -c ': equal$' <<<"$out")" -eq 2 ]
+}
+
+example() {
+	inside 'LD_LIBRARY_PATH=/src/build/doubles VK_DRIVER_FILES=/src/build/doubles/nvidia_icd.json tests/fresh/readme.sh'
+}
+
+# try NAME COMMAND...: one TAP line, and the log's end if it failed.
+try() {
+	local name=$1 t0=$SECONDS
+	shift
+	echo "== $name" >>"$log"
+	if "$@" >>"$log" 2>&1; then
+		passed=$((passed + 1))
+		echo "ok $passed - $suite: $name # $((SECONDS - t0)) s"
+	else
+		echo "not ok $((passed + 1)) - $suite: $name; see $log"
+		tail -n 30 "$log" | sed 's/^/# /'
+		return 1
+	fi
+}
+
+# Each step needs the one before.
+steps() {
+	try "README.md says what is run here" grep -qx 'sh setup.sh && make demo' "$here/README.md" &&
+		try "a root made by debootstrap" make_root &&
+		try "its network" set_network &&
+		try "the working tree" put_source &&
+		try "setup.sh without root stops" refuses 'setpriv --reuid=nobody --clear-groups sh setup.sh' 'run: su -c' &&
+		try "setup.sh on another system stops" refuses "$other_system" 'Needed:' &&
+		try "setup.sh, and again with nothing to do" setup_twice &&
+		try "make demo" demo &&
+		{ [ "${1-}" != --check ] || try "make check" inside 'make check'; } &&
+		try "make install" inside 'make install' &&
+		try "README.md's first program" example
+}
+
+steps "${2-}" || failed=1
+echo "1..$((passed + failed))"
+echo "$passed passed, $failed failed, 0 skipped"
+[ "$failed" -eq 0 ]
