@@ -10,10 +10,12 @@
  *
  * Locks, outermost first:
  *
- *	GPU driver's own -> mm's mmap_lock -> gdr_mr.lock -> xa_lock
+ *	gdr_tables_lock -> GPU driver's own -> mm's mmap_lock -> gdr_mr.lock ->
+ *	xa_lock
  *
- * No lock of ours is ever held around a call into the GPU driver, because
- * its free callback arrives under the GPU driver's locks and takes gdr_mr.lock.
+ * The free callback arrives under the GPU driver's locks and takes gdr_mr.lock.
+ * So no lock that it takes is ever held around a call into the GPU driver; of
+ * ours gdr_tables_lock alone is (see nvp2p.c), which the callback never takes.
  * No lock of ours is held around copy_to_user or copy_from_user.
  *
  * Everything here must link without GPL-only symbols: the kernel refuses them
@@ -54,40 +56,30 @@ extern int gdr_use_persistent;
 #define gdr_err(fmt, ...) pr_err_ratelimited(fmt, ##__VA_ARGS__)
 
 /*
+ * A thread group; its start time tells it from a later one with the same number.
+ * Never changes.
+ */
+struct gdr_process {
+	pid_t tgid;
+	u64 start;
+};
+
+/*
  * One open file.
- * - owner_tgid and owner_start name the thread group that opened it and never
- *   change; the start time tells it from a later one with the same number.
+ * - owner opened it.
  * - inode is the file's own, so its address_space holds the mappings of this
  *   file alone. The file has a reference, and so has every region.
  * - mrs maps a handle to its region; each entry owns one reference to it.
- * - next_handle only grows, under xa_lock of mrs, but for the handle of a pin
- *   that failed; no handle that user space was given is used twice.
- * - vmas counts the VMAs of all regions in its low half, and in its high half
- *   how often that changed. Each VMA holds a reference to the file, taken
- *   before it is counted and dropped after it no longer is.
+ * - next_handle only grows, under xa_lock of mrs: no handle is used twice. A
+ *   region that is being unpinned leaves a zero entry: nobody finds it, and it
+ *   can come back without an allocation.
  */
 struct gdr_file {
-	pid_t owner_tgid;
-	u64 owner_start;
+	struct gdr_process owner;
 	struct inode *inode;
 	struct xarray mrs;
 	u64 next_handle;
-	atomic64_t vmas;
 };
-
-#define GDR_VMAS_CHANGE (1LL << 32)
-
-static inline void gdr_file_add_vma(struct gdr_file *f)
-{
-	smp_mb__before_atomic();	/* its reference to the file was first */
-	atomic64_add(GDR_VMAS_CHANGE + 1, &f->vmas);
-}
-
-static inline void gdr_file_drop_vma(struct gdr_file *f)
-{
-	atomic64_add(GDR_VMAS_CHANGE - 1, &f->vmas);
-	smp_mb__after_atomic();		/* its reference goes later */
-}
 
 enum gdr_mr_state {
 	GDR_MR_PINNING,		/* the GPU driver has not answered yet */
@@ -98,16 +90,17 @@ enum gdr_mr_state {
 /*
  * A memory region: one pinning of GPU memory.
  *
- * Constant once the region has a handle: handle, inode, addr, start, size,
+ * Constant once the region has a handle: owner, handle, inode, addr, start, size,
  * persistent, p2p_token, va_space, cookie, page_table, pages, npages,
- * cacheable, tm_cycles.
+ * cacheable, tm_cycles. owner is the process that pinned it.
  *
  * - start and size are multiples of the GPU page; start <= addr < start + size.
  * - pages[i] is the physical address of the i-th GPU page; npages * 64 KiB is
  *   size. It is our copy: the GPU driver frees page_table under the callback.
- * - handle << PAGE_SHIFT up to + size is this region's range of mmap offsets.
+ * - handle << PAGE_SHIFT up to + size is this region's range of mmap offsets. It
+ *   is 0 until the region is LIVE.
  *
- * lock guards state, revoked, vmas, type, want and memtype.
+ * lock guards state, revoked, abandoned, vmas, type, want and memtype.
  * - state only moves forward. A CPU page table entry is made with lock held
  *   for reading and state LIVE; so after DEAD was set and the range zapped,
  *   there is none and there never will be.
@@ -115,12 +108,15 @@ enum gdr_mr_state {
  *   while mremap moves it. type is not NONE exactly while vmas is not 0.
  * - memtype: the pages' memory type is reserved as write-combining.
  * - revoked: the free callback ran. The GPU driver owns the pages again, and
- *   they must not be put. callback_done completes as its last act.
+ *   they must not be put. callback_done completes once it is done with them.
+ * - abandoned: nobody can put the pages any more, so the region waits for the
+ *   free callback, which ends it. Never set once revoked is.
  *
  * counted is 1 while the GPU driver's pages are got and not given back.
  */
 struct gdr_mr {
 	struct kref ref;
+	struct gdr_process owner;
 	u64 handle;
 	struct inode *inode;
 
@@ -141,6 +137,7 @@ struct gdr_mr {
 	struct rw_semaphore lock;
 	enum gdr_mr_state state;
 	bool revoked;
+	bool abandoned;
 	bool memtype;
 	unsigned int vmas;
 	enum gdrdrv_mapping_type type;
@@ -158,6 +155,8 @@ struct gdr_pin_args {
 };
 
 /* main.c */
+struct gdr_process gdr_process_current(void);
+bool gdr_process_is_current(const struct gdr_process *p);
 bool gdr_file_is_owner(const struct gdr_file *f);
 u64 gdr_cycles(void);
 
@@ -168,7 +167,7 @@ void gdr_mr_unpin_all(struct gdr_file *f);
 struct gdr_mr *gdr_mr_find(struct gdr_file *f, u64 handle);
 void gdr_mr_get(struct gdr_mr *mr);
 void gdr_mr_put(struct gdr_mr *mr);
-void gdr_mr_revoke(struct gdr_mr *mr);
+bool gdr_mr_revoke(struct gdr_mr *mr);
 
 /* mmap.c */
 int gdr_mmap(struct file *filp, struct vm_area_struct *vma);
@@ -180,7 +179,8 @@ void gdr_nvp2p_exit(void);
 bool gdr_nvp2p_persistent(void);
 bool gdr_nvp2p_force_pcie(void);
 int gdr_nvp2p_get(struct gdr_mr *mr, u32 flags);
-void gdr_nvp2p_put(struct gdr_mr *mr);
+int gdr_nvp2p_put(struct gdr_mr *mr);
+void gdr_nvp2p_end(struct gdr_mr *mr);
 int gdr_nvp2p_refcount(void);
 
 /* procfs.c */

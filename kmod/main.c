@@ -69,15 +69,24 @@ static struct file_system_type gdr_fs = {
  * current's group leader cannot go before current does, so no lock is needed
  * to look at it. exec keeps both the number and the start time.
  */
-static u64 gdr_current_start(void)
+struct gdr_process gdr_process_current(void)
 {
-	return current->group_leader->start_time;
+	return (struct gdr_process) {
+		.tgid = current->tgid,
+		.start = current->group_leader->start_time,
+	};
+}
+
+bool gdr_process_is_current(const struct gdr_process *p)
+{
+	struct gdr_process now = gdr_process_current();
+
+	return p->tgid == now.tgid && p->start == now.start;
 }
 
 bool gdr_file_is_owner(const struct gdr_file *f)
 {
-	if (f->owner_tgid == current->tgid &&
-	    f->owner_start == gdr_current_start())
+	if (gdr_process_is_current(&f->owner))
 		return true;
 	gdr_info("process %d did not open this file\n", current->tgid);
 	return false;
@@ -101,8 +110,7 @@ static int gdr_open(struct inode *inode, struct file *filp)
 		kfree(f);
 		return ret;
 	}
-	f->owner_tgid = current->tgid;
-	f->owner_start = gdr_current_start();
+	f->owner = gdr_process_current();
 	f->next_handle = 1;
 	xa_init(&f->mrs);
 
@@ -112,35 +120,12 @@ static int gdr_open(struct inode *inode, struct file *filp)
 	return nonseekable_open(inode, filp);
 }
 
-/*
- * Every close(2) comes through here; release waits for the last mapping, since
- * a mapping holds the file. So when the descriptor that goes is the last one,
- * and all that is left are mappings, end those now. Should another thread be
- * inside a call on this file, its reference hides that; the regions then stay
- * pinned, and safe to access, until their mappings go.
- */
-static int gdr_flush(struct file *filp, fl_owner_t id)
-{
-	struct gdr_file *f = filp->private_data;
-	s64 vmas;
-	long refs;
-
-	vmas = atomic64_read(&f->vmas);
-	smp_rmb();	/* pairs with gdr_file_add_vma and _drop_vma */
-	refs = file_count(filp);
-	smp_rmb();	/* likewise */
-	/* Two equal readings: nothing changed between them. */
-	if (vmas == atomic64_read(&f->vmas) &&
-	    refs == (long)lower_32_bits(vmas) + 1)
-		gdr_mr_unpin_all(f);
-	return 0;
-}
-
+/* After the last descriptor and the last mapping, in whatever process that was. */
 static int gdr_release(struct inode *inode, struct file *filp)
 {
 	struct gdr_file *f = filp->private_data;
 
-	gdr_dbg("the file of %d ends\n", f->owner_tgid);
+	gdr_dbg("the file of %d ends\n", f->owner.tgid);
 	gdr_mr_unpin_all(f);
 	xa_destroy(&f->mrs);
 	/* The VFS still looks at f_mapping after this. */
@@ -411,7 +396,6 @@ static long gdr_ioctl(struct file *filp, unsigned int cmd, unsigned long arg)
 static const struct file_operations gdr_fops = {
 	.owner = THIS_MODULE,
 	.open = gdr_open,
-	.flush = gdr_flush,
 	.release = gdr_release,
 	.unlocked_ioctl = gdr_ioctl,
 	.mmap = gdr_mmap,

@@ -212,7 +212,6 @@ static void gdr_vm_open(struct vm_area_struct *vma)
 	struct gdr_mr *mr = vma->vm_private_data;
 
 	gdr_mr_get(mr);
-	gdr_file_add_vma(vma->vm_file->private_data);
 	down_write(&mr->lock);
 	mr->vmas++;
 	up_write(&mr->lock);
@@ -226,7 +225,6 @@ static void gdr_vm_close(struct vm_area_struct *vma)
 	if (!--mr->vmas)
 		mr->type = GDRDRV_MAPPING_NONE;
 	up_write(&mr->lock);
-	gdr_file_drop_vma(vma->vm_file->private_data);
 	gdr_mr_put(mr);
 }
 
@@ -358,9 +356,7 @@ static int gdr_mmap_checked(struct gdr_file *f, struct vm_area_struct *vma)
 		return -EINVAL;
 	ret = gdr_mmap_mr(mr, vma);
 	if (ret)
-		gdr_mr_put(mr);
-	else
-		gdr_file_add_vma(f);	/* and the VMA keeps the reference */
+		gdr_mr_put(mr);		/* else it is the VMA's */
 	return ret;
 }
 

@@ -5,6 +5,7 @@
  */
 #define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
 
+#include <linux/mm.h>
 #include <linux/slab.h>
 
 #include "gdrdrv.h"
@@ -60,27 +61,37 @@ struct gdr_mr *gdr_mr_find(struct gdr_file *f, u64 handle)
  * left, and none will be made. Any number of callers may do this at once, and
  * each of them may rely on that.
  */
-static void gdr_mr_kill(struct gdr_mr *mr, bool revoked)
+static void gdr_mr_kill(struct gdr_mr *mr)
 {
 	down_write(&mr->lock);
 	mr->state = GDR_MR_DEAD;
-	mr->revoked |= revoked;
 	up_write(&mr->lock);
 
-	unmap_mapping_range(mr->inode->i_mapping, mr->handle << PAGE_SHIFT,
-			    mr->size, 1);
+	if (mr->handle)
+		unmap_mapping_range(mr->inode->i_mapping,
+				    mr->handle << PAGE_SHIFT, mr->size, 1);
 	down_write(&mr->lock);
 	gdr_memtype_release(mr);
 	up_write(&mr->lock);
 }
 
-/* The GPU driver takes the pages back. */
-void gdr_mr_revoke(struct gdr_mr *mr)
+/* The GPU driver takes the pages back. True: the region is the callback's to end. */
+bool gdr_mr_revoke(struct gdr_mr *mr)
 {
-	gdr_mr_kill(mr, true);
+	bool abandoned;
+
+	down_write(&mr->lock);
+	mr->revoked = true;
+	abandoned = mr->abandoned;
+	up_write(&mr->lock);
+	gdr_mr_kill(mr);
+	return abandoned;
 }
 
-/* Take a range of mmap offsets that no region of the file ever had. */
+/*
+ * Take a range of mmap offsets that no region of the file ever had. Called with
+ * mr->lock held for writing.
+ */
 static int gdr_mr_take_handle(struct gdr_file *f, struct gdr_mr *mr)
 {
 	u64 span = mr->size >> PAGE_SHIFT;
@@ -98,30 +109,27 @@ static int gdr_mr_take_handle(struct gdr_file *f, struct gdr_mr *mr)
 }
 
 /*
- * The pin failed, so nobody was given the handle. If none came after it, the
- * next pin has it: failures without end must not use up all there are.
+ * The GPU driver makes lists of 16 bytes for each GPU page before it looks at a
+ * range. One whose lists took a 64th of all memory is of no GPU in this machine.
+ * Nor is one of more pages than it counts, in 32 bits.
  */
-static void gdr_mr_return_handle(struct gdr_file *f, const struct gdr_mr *mr)
+static u64 gdr_mr_largest(void)
 {
-	u64 span = mr->size >> PAGE_SHIFT;
+	u64 pages = (u64)totalram_pages() * PAGE_SIZE / 64 / 16;
 
-	xa_lock(&f->mrs);
-	if (f->next_handle == mr->handle + span)
-		f->next_handle = mr->handle;
-	xa_unlock(&f->mrs);
+	return min_t(u64, pages, U32_MAX - 1) << GDRDRV_GPU_PAGE_SHIFT;
 }
 
 /* Round what is asked for to GPU pages; false if it is no range of addresses. */
 static bool gdr_mr_range(const struct gdr_pin_args *args, u64 *start, u64 *end)
 {
-	if (!args->addr || !args->size ||
+	if (!args->addr || !args->size || args->size > gdr_mr_largest() ||
 	    args->addr + args->size < args->addr)
 		return false;
 	*start = args->addr & GPU_PAGE_MASK;
 	*end = (args->addr + args->size + GDRDRV_GPU_PAGE_SIZE - 1) &
 	       GPU_PAGE_MASK;
-	/* A page table counts its pages in 32 bits. */
-	return *end && (*end - *start) >> GDRDRV_GPU_PAGE_SHIFT <= U32_MAX;
+	return *end;
 }
 
 static struct gdr_mr *gdr_mr_alloc(struct gdr_file *f,
@@ -141,6 +149,7 @@ static struct gdr_mr *gdr_mr_alloc(struct gdr_file *f,
 	kref_init(&mr->ref);
 	init_rwsem(&mr->lock);
 	init_completion(&mr->callback_done);
+	mr->owner = f->owner;
 	mr->addr = args->addr;
 	mr->start = start;
 	mr->size = end - start;
@@ -167,19 +176,25 @@ static int gdr_mr_check_flags(const struct gdr_pin_args *args)
 	return 0;
 }
 
-/* Show the region to user space, unless the pages are gone again already. */
-static int gdr_mr_publish(struct gdr_file *f, struct gdr_mr *mr)
+/*
+ * Show the region to user space, unless the pages are gone again already. Only
+ * now does it take mmap offsets: failures without end must not use up all there
+ * are.
+ */
+static int gdr_mr_publish(struct gdr_file *f, struct gdr_mr *mr, u64 *handle)
 {
-	int ret;
+	int ret = -EINVAL;
 
 	down_write(&mr->lock);
-	ret = mr->state == GDR_MR_DEAD ? -EINVAL : 0;
+	if (mr->state != GDR_MR_DEAD)
+		ret = gdr_mr_take_handle(f, mr);
 	if (!ret)
 		mr->state = GDR_MR_LIVE;
 	up_write(&mr->lock);
 	if (ret)
 		return ret;
-	return xa_insert(&f->mrs, mr->handle, mr, GFP_KERNEL_ACCOUNT);
+	*handle = mr->handle;	/* from here on another thread may unpin it */
+	return xa_insert(&f->mrs, *handle, mr, GFP_KERNEL_ACCOUNT);
 }
 
 int gdr_mr_pin(struct gdr_file *f, const struct gdr_pin_args *args, u64 *handle)
@@ -194,62 +209,74 @@ int gdr_mr_pin(struct gdr_file *f, const struct gdr_pin_args *args, u64 *handle)
 	mr = gdr_mr_alloc(f, args);
 	if (IS_ERR(mr))
 		return PTR_ERR(mr);
-	ret = gdr_mr_take_handle(f, mr);
-	if (ret)
-		goto drop;
-
 	before = gdr_cycles();
 	ret = gdr_nvp2p_get(mr, args->flags);
 	mr->tm_cycles = gdr_cycles() - before;
 	if (ret)
-		goto handle;
-	*handle = mr->handle;
-	ret = gdr_mr_publish(f, mr);
+		goto drop;
+	ret = gdr_mr_publish(f, mr, handle);
 	if (ret)
 		goto unpin;
 	gdr_dbg("handle %#llx: %llu bytes\n", *handle, args->size);
 	return 0;
 
 unpin:
-	gdr_mr_kill(mr, false);
-	gdr_nvp2p_put(mr);
-handle:
-	gdr_mr_return_handle(f, mr);
+	gdr_mr_kill(mr);
+	gdr_nvp2p_end(mr);
 drop:
 	gdr_mr_put(mr);
 	return ret;
 }
 
-/* mr is out of the table, and the table's reference is ours. */
-static void gdr_mr_end(struct gdr_mr *mr)
+/*
+ * Take the region out of the table: of all who try, one gets it, and the table's
+ * reference with it. Its place is kept.
+ */
+static struct gdr_mr *gdr_mr_take(struct gdr_file *f, u64 handle)
 {
-	gdr_mr_kill(mr, false);
-	gdr_nvp2p_put(mr);
-	gdr_mr_put(mr);
+	struct gdr_mr *mr = NULL;
+
+	if (handle && handle < GDR_HANDLE_END) {
+		xa_lock(&f->mrs);
+		mr = xa_load(&f->mrs, handle);
+		if (mr)
+			__xa_store(&f->mrs, handle, XA_ZERO_ENTRY, GFP_ATOMIC);
+		xa_unlock(&f->mrs);
+	}
+	if (!mr)
+		gdr_no_handle(handle);
+	return mr;
 }
 
+/* Where the GPU driver does not take the pages back, the region stays. */
 int gdr_mr_unpin(struct gdr_file *f, u64 handle)
 {
-	struct gdr_mr *mr;
+	struct gdr_mr *mr = gdr_mr_take(f, handle);
+	int ret;
 
-	mr = handle < GDR_HANDLE_END ? xa_erase(&f->mrs, handle) : NULL;
-	if (!mr) {
-		gdr_no_handle(handle);
+	if (!mr)
 		return -EINVAL;
+	gdr_mr_kill(mr);
+	ret = gdr_nvp2p_put(mr);
+	if (ret) {
+		xa_store(&f->mrs, handle, mr, GFP_KERNEL_ACCOUNT);
+		return ret;
 	}
-	gdr_mr_end(mr);
+	xa_erase(&f->mrs, handle);
+	gdr_mr_put(mr);
 	return 0;
 }
 
+/* Nobody else has the file any more. */
 void gdr_mr_unpin_all(struct gdr_file *f)
 {
 	struct gdr_mr *mr;
 	unsigned long handle;
 
 	xa_for_each(&f->mrs, handle, mr) {
-		/* An unpin in another thread may have been first. */
-		mr = xa_erase(&f->mrs, handle);
-		if (mr)
-			gdr_mr_end(mr);
+		xa_erase(&f->mrs, handle);
+		gdr_mr_kill(mr);
+		gdr_nvp2p_end(mr);
+		gdr_mr_put(mr);
 	}
 }

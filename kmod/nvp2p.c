@@ -6,8 +6,11 @@
 #define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
 
 #include <linux/build_bug.h>
+#include <linux/delay.h>
 #include <linux/errno.h>
 #include <linux/mm.h>
+#include <linux/module.h>
+#include <linux/mutex.h>
 #include <linux/slab.h>
 
 #include "gdrdrv.h"
@@ -39,12 +42,26 @@ static_assert(offsetof(struct gdr_page_table_v2, flags) ==
 	      offsetof(struct nvidia_p2p_page_table, flags));
 #endif
 
+/* How often the last put of a region is tried, and the longest pause, in ms. */
+#define GDR_PUT_TRIES 16
+#define GDR_PUT_PAUSE 500U
+
 /*
  * What the free callback is given instead of a pointer. A cookie is never used
- * twice, so a callback that comes late finds nothing, and harms nothing.
+ * twice, so a callback that comes late finds nothing, and harms nothing. Each one
+ * has a reference to the module: while a callback may come, its text must stay.
  */
 static DEFINE_XARRAY(gdr_cookies);
 static atomic_long_t gdr_last_cookie;
+
+/*
+ * A put names the page table by its address alone, and the GPU driver frees a
+ * table once its callback has returned. Were a new table made at that address
+ * between our look at "revoked" and our put, the put would hit the new one. So
+ * this is held over both, and over each get that makes a table. The callback
+ * must never take it.
+ */
+static DEFINE_MUTEX(gdr_tables_lock);
 
 /* Pinnings whose pages the GPU driver has given and not got back. */
 static atomic_t gdr_pages_held;
@@ -54,10 +71,24 @@ int gdr_nvp2p_refcount(void)
 	return atomic_read(&gdr_pages_held);
 }
 
+/*
+ * A free callback lets go of the module shortly before it returns. It runs under
+ * the GPU driver's lock, which a put waits for, and nobody has such a page table.
+ */
+static void gdr_callbacks_return(void)
+{
+	static struct nvidia_p2p_page_table nobodys;
+
+	while (nvidia_p2p_put_pages(0, 0, 0, &nobodys) == -ENOMEM)
+		msleep(20);
+}
+
 void gdr_nvp2p_exit(void)
 {
 	int held = gdr_nvp2p_refcount();
 
+	if (atomic_long_read(&gdr_last_cookie))
+		gdr_callbacks_return();
 	if (held)
 		pr_err("%d pinnings were never given back\n", held);
 	xa_destroy(&gdr_cookies);
@@ -100,21 +131,42 @@ static struct gdr_mr *gdr_cookie_find(unsigned long cookie)
 	return mr;
 }
 
+static int gdr_cookie_add(struct gdr_mr *mr)
+{
+	int ret;
+
+	mr->cookie = atomic_long_inc_return(&gdr_last_cookie);
+	ret = xa_insert(&gdr_cookies, mr->cookie, mr, GFP_KERNEL_ACCOUNT);
+	if (!ret)
+		__module_get(THIS_MODULE);
+	return ret;
+}
+
+static void gdr_cookie_drop(struct gdr_mr *mr)
+{
+	xa_erase(&gdr_cookies, mr->cookie);
+	module_put(THIS_MODULE);
+}
+
 /*
  * The GPU driver wants its pages back, now: when this returns it may give them
- * to somebody else. It has unlinked the page table by now, so a put_pages
- * that runs at the same time does nothing and it is on us to free it.
+ * to somebody else, and frees the page table.
  */
 static void gdr_free_callback(void *data)
 {
 	struct gdr_mr *mr = gdr_cookie_find((unsigned long)data);
+	bool abandoned;
 
 	if (!mr)
 		return;
-	gdr_mr_revoke(mr);
+	abandoned = gdr_mr_revoke(mr);
 	nvidia_p2p_free_page_table(mr->page_table);
 	gdr_pages_gone(mr);
 	complete_all(&mr->callback_done);
+	if (abandoned) {
+		gdr_cookie_drop(mr);
+		gdr_mr_put(mr);
+	}
 	gdr_mr_put(mr);
 }
 
@@ -151,19 +203,20 @@ static int gdr_get_traditional(struct gdr_mr *mr)
 {
 	int ret;
 
-	mr->cookie = atomic_long_inc_return(&gdr_last_cookie);
-	ret = xa_insert(&gdr_cookies, mr->cookie, mr, GFP_KERNEL);
+	ret = gdr_cookie_add(mr);
 	if (ret)
 		return ret;
 	/*
 	 * The callback may come before this returns. The driver stores
 	 * page_table before it can call, so the callback finds it.
 	 */
+	mutex_lock(&gdr_tables_lock);
 	ret = nvidia_p2p_get_pages(mr->p2p_token, mr->va_space, mr->start,
 				   mr->size, &mr->page_table,
 				   gdr_free_callback, (void *)mr->cookie);
+	mutex_unlock(&gdr_tables_lock);
 	if (ret)
-		xa_erase(&gdr_cookies, mr->cookie);
+		gdr_cookie_drop(mr);
 	return ret;
 }
 
@@ -247,40 +300,90 @@ int gdr_nvp2p_get(struct gdr_mr *mr, u32 flags)
 	}
 	ret = gdr_read_table(mr);
 	if (ret)
-		gdr_nvp2p_put(mr);
+		gdr_nvp2p_end(mr);
 	return ret;
 }
 
-static void gdr_put_traditional(struct gdr_mr *mr)
+static bool gdr_is_revoked(struct gdr_mr *mr)
 {
 	bool revoked;
-	int ret;
 
 	down_read(&mr->lock);
 	revoked = mr->revoked;
 	up_read(&mr->lock);
-	if (revoked) {
-		wait_for_completion(&mr->callback_done);
-	} else {
-		ret = nvidia_p2p_put_pages(mr->p2p_token, mr->va_space,
-					   mr->start, mr->page_table);
-		if (ret)
-			gdr_err("the GPU driver took no pages back: %d\n", ret);
-	}
-	xa_erase(&gdr_cookies, mr->cookie);
+	return revoked;
 }
 
-/* Give the pages back. Nothing of the region is mapped by now. */
-void gdr_nvp2p_put(struct gdr_mr *mr)
+static int gdr_put_traditional(struct gdr_mr *mr)
+{
+	int ret = 0;
+
+	mutex_lock(&gdr_tables_lock);
+	if (!gdr_is_revoked(mr))
+		ret = nvidia_p2p_put_pages(mr->p2p_token, mr->va_space,
+					   mr->start, mr->page_table);
+	mutex_unlock(&gdr_tables_lock);
+	if (gdr_is_revoked(mr)) {
+		wait_for_completion(&mr->callback_done);
+		ret = 0;
+	}
+	if (!ret)
+		gdr_cookie_drop(mr);
+	return ret;
+}
+
+/*
+ * Give the pages back. Nothing of the region is mapped by now. On failure the
+ * GPU driver has them still.
+ */
+int gdr_nvp2p_put(struct gdr_mr *mr)
 {
 	int ret;
 
-	if (mr->persistent) {
-		ret = gdr_put_persistent(mr);
-		if (ret)
-			gdr_err("the GPU driver took no pages back: %d\n", ret);
-	} else {
-		gdr_put_traditional(mr);
+	ret = mr->persistent ? gdr_put_persistent(mr) : gdr_put_traditional(mr);
+	if (ret)
+		gdr_err("the GPU driver took no pages back: %d\n", ret);
+	else
+		gdr_pages_gone(mr);
+	return ret;
+}
+
+/*
+ * Without a token the GPU driver looks for the pages among those of the process
+ * that asks, finds none of another's, and says that all is well.
+ */
+static bool gdr_can_put(const struct gdr_mr *mr)
+{
+	return mr->persistent || mr->p2p_token ||
+	       gdr_process_is_current(&mr->owner);
+}
+
+/* Leave the region to the callback; false if that was here already. */
+static bool gdr_abandon(struct gdr_mr *mr)
+{
+	down_write(&mr->lock);
+	mr->abandoned = !mr->revoked;
+	if (mr->abandoned)
+		gdr_mr_get(mr);
+	up_write(&mr->lock);
+	return mr->abandoned;
+}
+
+/*
+ * Give the pages back, or see to it that they will be: there is nobody who could
+ * try again. The callback comes at the latest when the pinning process has gone.
+ * Persistent pages that the GPU driver will not have stay pinned.
+ */
+void gdr_nvp2p_end(struct gdr_mr *mr)
+{
+	unsigned int tries = gdr_can_put(mr) ? GDR_PUT_TRIES : 0, pause = 20;
+
+	while (tries--) {
+		if (!gdr_nvp2p_put(mr))
+			return;
+		msleep(pause);
+		pause = min(2 * pause, GDR_PUT_PAUSE);
 	}
-	gdr_pages_gone(mr);
+	if (!mr->persistent && !gdr_abandon(mr))
+		gdr_nvp2p_put(mr);
 }

@@ -4,13 +4,33 @@
  *
  * It exports the nv-p2p functions that gdrdrv uses, over a PCI device with a
  * memory BAR (QEMU's ivshmem-plain), whose 64 KiB pages it hands out scattered.
- * It must never be kinder than the real driver:
+ * It must never be kinder than the real driver. What it follows, in the open
+ * flavour of NVIDIA's 535 and 550 (nv-p2p.c, and the functions of the resource
+ * manager that it calls):
  *
- * - One lock is held through get_pages, put_pages and the free callbacks, so
- *   a client that takes its own lock both ways deadlocks here too.
- * - A page table is unlinked before its callback. put_pages finds a table by
- *   its address and, when it is not there, returns 0 and does nothing.
- * - Memory of persistent pinnings outlives its owner until it is put.
+ * - One lock, the API lock of rm_p2p_get_pages and rm_p2p_put_pages, is held
+ *   through get_pages, put_pages and the free callbacks, so a client that takes
+ *   its own lock both ways deadlocks here too.
+ * - The callback comes first; then the page table is unlinked and freed
+ *   (CliDelThirdPartyP2PVidmemInfo, nv_p2p_mem_info_free_callback). The next
+ *   pin may have its address.
+ * - put_pages without a token looks among the pinnings of the calling process
+ *   (its tgid) alone, and for the table's address alone: what else it is told does
+ *   not count (RmP2PPutPages, thirdpartyp2pDelMappingInfoByKey). Where it finds
+ *   nothing it returns 0 and does nothing (nv_p2p_put_pages).
+ * - free_page_table does nothing (nvidia_p2p_free_page_table). That a client
+ *   forgets it in a callback is a misuse all the same.
+ * - A put that fails has put nothing (nvidia_p2p_put_pages: -ENOMEM).
+ * - get_pages makes room for the addresses, 16 bytes a page, before anybody
+ *   looks at the range (nv_p2p_get_pages).
+ * - The flags of persistent pinnings: 550 and older take none; the newer ones look
+ *   at one byte of them, and there at the bit that they know.
+ * - The open flavour exports to GPL modules alone (NV_EXPORT_SYMBOL).
+ * - Memory of persistent pinnings outlives its owner until it is put
+ *   (RmP2PGetPagesPersistent).
+ *
+ * And what the real one does not do, for the sake of the tests:
+ *
  * - Freed memory is overwritten at once, so that a stale view of it shows.
  * - What a client does wrong is counted (misuse) and logged.
  *
@@ -44,18 +64,16 @@
 #define SIM_OFFSET_BASE (1ULL << 56)
 #define SIM_POISON 0xdd
 
-/* What the header's driver takes; 550 and older ones take nothing. */
-#ifdef GDR_HAVE_FORCE_BAR1
-#define SIM_GET_FLAGS NVIDIA_P2P_FLAGS_FORCE_BAR1_MAPPING
-#else
-#define SIM_GET_FLAGS 0
-#endif
-
 #ifdef SIM_PROPRIETARY
 #define SIM_LICENSE "Proprietary"
+#undef EXPORT_SYMBOL_GPL
+#define EXPORT_SYMBOL_GPL EXPORT_SYMBOL
 #else
 #define SIM_LICENSE "Dual MIT/GPL"
 #endif
+
+/* A bigger table than this is not made in one piece, as os_alloc_mem has it. */
+#define SIM_KMALLOC_LIMIT (128 * 1024)
 
 /* pages[i] is the BAR page behind the i-th page of the device addresses. */
 struct sim_mem {
@@ -92,8 +110,9 @@ struct sim_alloc {
 
 /*
  * A page table that is out. On sim_pins until it is put, or until its
- * allocation is freed; a persistent one stays on. flags lies where page tables
- * of major 2 have theirs, in case that the header's have none.
+ * allocation is freed and its client called back; a persistent one stays on.
+ * flags lies where page tables of major 2 have theirs, in case that the header's
+ * have none. tgid is the process that the pages belong to.
  */
 struct sim_pin {
 	struct nvidia_p2p_page_table pt;
@@ -101,8 +120,8 @@ struct sim_pin {
 
 	struct list_head node;
 	bool persistent;
-	bool calling_back;
 	bool freed_by_client;
+	pid_t tgid;
 	u64 va;
 	u64 p2p_token;
 	u32 va_space;
@@ -128,6 +147,7 @@ static u64 sim_next_offset = SIM_OFFSET_BASE;
 static LIST_HEAD(sim_allocs);
 static LIST_HEAD(sim_memories);
 static LIST_HEAD(sim_pins);
+static struct sim_pin *sim_calling_back;
 static u32 sim_knobs[NVIDIA_SIM_KNOBS];
 static u64 sim_gets, sim_forced, sim_callbacks, sim_misuse;
 
@@ -262,20 +282,33 @@ static void sim_free_table(struct sim_pin *pin)
 	memset(&pin->pt, SIM_POISON, sizeof(pin->pt));
 }
 
+/* Called with sim_lock held. */
 static void sim_free_pin(struct sim_pin *pin)
 {
-	if (!pin->freed_by_client)
-		sim_free_table(pin);
+	list_del(&pin->node);
+	sim_free_table(pin);
 	kref_put(&pin->mem->ref, sim_mem_free);
 	kfree(pin);
 }
 
-static struct sim_pin *sim_find_pin(const struct nvidia_p2p_page_table *pt)
+/* As a put finds it: in one process, or by the token; then by the key alone. */
+static struct sim_pin *sim_find_pin(u64 token, const struct nvidia_p2p_page_table *pt)
 {
 	struct sim_pin *pin;
 
 	list_for_each_entry(pin, &sim_pins, node)
-		if (&pin->pt == pt)
+		if (&pin->pt == pt &&
+		    (token ? pin->p2p_token == token : pin->tgid == current->tgid))
+			return pin;
+	return NULL;
+}
+
+static struct sim_pin *sim_find_persistent(const struct nvidia_p2p_page_table *pt)
+{
+	struct sim_pin *pin;
+
+	list_for_each_entry(pin, &sim_pins, node)
+		if (&pin->pt == pt && pin->persistent)
 			return pin;
 	return NULL;
 }
@@ -283,20 +316,13 @@ static struct sim_pin *sim_find_pin(const struct nvidia_p2p_page_table *pt)
 /* Take a pinning from its client. Called with sim_lock held. */
 static void sim_revoke(struct sim_pin *pin)
 {
-	bool unlocked = sim_knobs[NVIDIA_SIM_CB_UNLOCKED];
-
-	list_del(&pin->node);
-	pin->calling_back = true;
 	sim_callbacks++;
-	if (unlocked)
-		sim_give();
 	if (sim_knobs[NVIDIA_SIM_CB_DELAY])
 		msleep(sim_knobs[NVIDIA_SIM_CB_DELAY]);
+	sim_calling_back = pin;
 	pin->free_callback(pin->data);
-	if (unlocked)
-		sim_take();
-	/* A client that put the pages first need not know of the callback. */
-	if (!pin->freed_by_client && !unlocked)
+	sim_calling_back = NULL;
+	if (!pin->freed_by_client)
 		sim_complain("a free callback did not free the page table");
 	sim_free_pin(pin);
 }
@@ -374,6 +400,7 @@ static struct sim_pin *sim_new_pin(struct sim_alloc *a, u64 va, u64 len)
 		pin->npages = i + 1;
 	}
 	pin->va = va;
+	pin->tgid = a->tgid;
 	pin->mem = a->mem;
 	kref_get(&pin->mem->ref);
 	pin->pt.version = sim_version();
@@ -396,27 +423,46 @@ fail:
 	return NULL;
 }
 
+/* The addresses and two registers of each page, as many as the length has. */
+static void *sim_alloc_addresses(u64 len)
+{
+	size_t size = (u32)DIV_ROUND_UP_ULL(len, SIM_PAGE_SIZE) * 16ULL;
+
+	return size > SIM_KMALLOC_LIMIT ? vmalloc(size) : kmalloc(size, GFP_KERNEL);
+}
+
+/* Called with sim_lock held. */
+static struct sim_alloc *sim_find_range(u64 token, u32 space, u64 va, u64 len)
+{
+	if (!va || !len || (va | len) & (SIM_PAGE_SIZE - 1) || va + len < va)
+		return NULL;
+	return token || space ? sim_find_by_token(va, len, token, space) :
+				sim_find(va, len, current->tgid);
+}
+
 static int sim_get(u64 token, u32 space, u64 va, u64 len,
 		   struct nvidia_p2p_page_table **pt, bool persistent,
 		   void (*cb)(void *data), void *data)
 {
 	struct sim_alloc *a;
 	struct sim_pin *pin;
+	void *addresses;
 	int ret;
 
-	if (!va || !len || (va | len) & (SIM_PAGE_SIZE - 1) || va + len < va)
-		return -EINVAL;
+	addresses = sim_alloc_addresses(len);
+	if (!addresses)
+		return -ENOMEM;
+	ret = -EINVAL;
 	if (READ_ONCE(sim_lock_owner) == current) {
 		sim_complain("get_pages inside a free callback");
-		return -EINVAL;
+		goto free;
 	}
 	sim_take();
 	ret = -(int)sim_once(NVIDIA_SIM_FAIL_GET);
 	if (ret)
 		goto unlock;
 	ret = -EINVAL;
-	a = token || space ? sim_find_by_token(va, len, token, space) :
-			     sim_find(va, len, current->tgid);
+	a = sim_find_range(token, space, va, len);
 	if (!a)
 		goto unlock;
 	ret = -ENOMEM;
@@ -441,6 +487,8 @@ static int sim_get(u64 token, u32 space, u64 va, u64 len,
 	}
 unlock:
 	sim_give();
+free:
+	kvfree(addresses);
 	return ret;
 }
 
@@ -448,7 +496,7 @@ static int sim_put(u64 token, u32 space, u64 va,
 		   struct nvidia_p2p_page_table *pt, bool persistent)
 {
 	struct sim_pin *pin;
-	int ret = 0;
+	int ret;
 
 	if (!pt)
 		return 0;
@@ -459,24 +507,20 @@ static int sim_put(u64 token, u32 space, u64 va,
 	if (sim_knobs[NVIDIA_SIM_PUT_DELAY])
 		msleep(sim_knobs[NVIDIA_SIM_PUT_DELAY]);
 	sim_take();
-	pin = sim_find_pin(pt);
-	if (!pin) {
-		/* Revoked already; with persistent pages that cannot be. */
-		if (persistent) {
-			sim_complain("persistent pages put that are not out");
-			ret = -EINVAL;
-		}
-		goto unlock;
-	}
-	if (pin->persistent != persistent || pin->va != va ||
-	    pin->p2p_token != token || pin->va_space != space) {
-		sim_complain("pages put otherwise than they were got");
-		ret = -EINVAL;
-		goto unlock;
-	}
-	list_del(&pin->node);
-	sim_free_pin(pin);
 	ret = -(int)sim_once(NVIDIA_SIM_FAIL_PUT);
+	if (ret)
+		goto unlock;
+	pin = persistent ? sim_find_persistent(pt) : sim_find_pin(token, pt);
+	if (pin) {
+		if (pin->persistent != persistent || pin->va != va ||
+		    pin->p2p_token != token || pin->va_space != space)
+			sim_complain("pages put otherwise than they were got");
+		sim_free_pin(pin);
+	} else if (persistent) {
+		/* The real one would have looked into memory that is free. */
+		sim_complain("persistent pages put that are not out");
+		ret = -EINVAL;
+	}
 unlock:
 	sim_give();
 	return ret;
@@ -487,14 +531,14 @@ int nvidia_p2p_get_pages(uint64_t p2p_token, uint32_t va_space,
 			 struct nvidia_p2p_page_table **page_table,
 			 void (*free_callback)(void *data), void *data)
 {
-	if (!free_callback || !data) {
-		sim_complain("no free callback, or none of its data");
+	if (!free_callback) {
+		sim_complain("no free callback");
 		return -EINVAL;
 	}
 	return sim_get(p2p_token, va_space, virtual_address, length, page_table,
 		       false, free_callback, data);
 }
-EXPORT_SYMBOL(nvidia_p2p_get_pages);
+EXPORT_SYMBOL_GPL(nvidia_p2p_get_pages);
 
 int nvidia_p2p_put_pages(uint64_t p2p_token, uint32_t va_space,
 			 uint64_t virtual_address,
@@ -502,26 +546,31 @@ int nvidia_p2p_put_pages(uint64_t p2p_token, uint32_t va_space,
 {
 	return sim_put(p2p_token, va_space, virtual_address, page_table, false);
 }
-EXPORT_SYMBOL(nvidia_p2p_put_pages);
+EXPORT_SYMBOL_GPL(nvidia_p2p_put_pages);
 
 int nvidia_p2p_get_pages_persistent(uint64_t virtual_address, uint64_t length,
 				    struct nvidia_p2p_page_table **page_table,
 				    uint32_t flags)
 {
+	u32 forced = 0;
 	int ret;
 
-	if (flags & ~SIM_GET_FLAGS)
+#ifdef GDR_HAVE_FORCE_BAR1
+	forced = (u8)flags & NVIDIA_P2P_FLAGS_FORCE_BAR1_MAPPING;
+#else
+	if (flags)
 		return -EINVAL;
+#endif
 	ret = sim_get(0, 0, virtual_address, length, page_table, true, NULL,
 		      NULL);
-	if (!ret && flags) {
+	if (!ret && forced) {
 		sim_take();
 		sim_forced++;
 		sim_give();
 	}
 	return ret;
 }
-EXPORT_SYMBOL(nvidia_p2p_get_pages_persistent);
+EXPORT_SYMBOL_GPL(nvidia_p2p_get_pages_persistent);
 
 int nvidia_p2p_put_pages_persistent(uint64_t virtual_address,
 				    struct nvidia_p2p_page_table *page_table,
@@ -531,22 +580,22 @@ int nvidia_p2p_put_pages_persistent(uint64_t virtual_address,
 		return -EINVAL;
 	return sim_put(0, 0, virtual_address, page_table, true);
 }
-EXPORT_SYMBOL(nvidia_p2p_put_pages_persistent);
+EXPORT_SYMBOL_GPL(nvidia_p2p_put_pages_persistent);
 
 /* Only ever called by a free callback, on the table that is being revoked. */
 int nvidia_p2p_free_page_table(struct nvidia_p2p_page_table *page_table)
 {
-	struct sim_pin *pin = container_of(page_table, struct sim_pin, pt);
+	struct sim_pin *pin = NULL;
 
-	if (!pin->calling_back || pin->freed_by_client) {
+	if (READ_ONCE(sim_lock_owner) == current)
+		pin = sim_calling_back;
+	if (!pin || &pin->pt != page_table || pin->freed_by_client)
 		sim_complain("free_page_table outside of a free callback, or twice");
-		return -EINVAL;
-	}
-	sim_free_table(pin);
-	pin->freed_by_client = true;
+	else
+		pin->freed_by_client = true;
 	return 0;
 }
-EXPORT_SYMBOL(nvidia_p2p_free_page_table);
+EXPORT_SYMBOL_GPL(nvidia_p2p_free_page_table);
 
 static bool sim_overlaps(u64 va, u64 size, pid_t tgid)
 {

@@ -59,16 +59,15 @@ struct nvidia_sim_map {
 /* What to do wrong or slowly from now on; each is 0 at load. */
 enum nvidia_sim_knob {
 	NVIDIA_SIM_FAIL_GET,	/* errno for the next get_pages */
-	NVIDIA_SIM_FAIL_PUT,	/* errno for the next put_pages, which is done */
+	NVIDIA_SIM_FAIL_PUT,	/* errno for the next put_pages, which puts nothing */
 	NVIDIA_SIM_BAD_VERSION,	/* page table version of the next get_pages */
 	NVIDIA_SIM_BAD_SIZE,	/* page size type + 1 of the next get_pages */
 	NVIDIA_SIM_BAD_ENTRIES,	/* entries too many in the next get_pages */
 	NVIDIA_SIM_MAJOR,	/* 1 or 2: major of all page tables; 0: the header's */
 	NVIDIA_SIM_CACHEABLE,	/* flag bit 0 of page tables of major 2 */
-	NVIDIA_SIM_CB_DELAY,	/* ms between unlinking and calling back */
+	NVIDIA_SIM_CB_DELAY,	/* ms before a callback, under the driver's lock */
 	NVIDIA_SIM_GET_DELAY,	/* ms that get_pages takes after registering */
 	NVIDIA_SIM_PUT_DELAY,	/* ms that put_pages waits before it looks */
-	NVIDIA_SIM_CB_UNLOCKED,	/* 1: call back without the driver's lock */
 	NVIDIA_SIM_FREE_IN_GET,	/* 1: the next get_pages frees the memory itself */
 	NVIDIA_SIM_KNOBS,
 };
