@@ -43,13 +43,15 @@ lib: $(LIB)
 tools: $(TOOLS)
 
 # The linker wrapper and the version script are no inputs that go knows of.
-$(LIB): $(wildcard capi/*.[chS] capi/*.go capi/*.map capi/*.sh include/*.h) $(shell find core -name '*.go') go.mod go.sum
+$(LIB): $(wildcard capi/*.[chS] capi/*.go capi/*.map capi/*.sh capi/*.in include/*.h) $(shell find core -name '*.go') go.mod go.sum
 	@mkdir -p $(@D)
 	rm -f $@
+	GO='$(GO)' capi/goroot.sh $(B)/goroot
 	CC='$(CC)' GDR_CC='$(CC)' GDR_OBJCOPY='$(OBJCOPY)' \
 	GDR_MAP='$(abspath capi/libgdrapi.map)' \
 	CGO_ENABLED=1 $(GO) build -buildmode=c-shared -trimpath -buildvcs=false \
-		-ldflags '-X runtime.godebugDefault=asyncpreemptoff=1 -extld=$(abspath capi/extld.sh) -extldflags "-Wl,-soname,$(SONAME)"' \
+		-overlay $(abspath $(B)/goroot/overlay.json) \
+		-ldflags '-extld=$(abspath capi/extld.sh) -extldflags "-Wl,-soname,$(SONAME)"' \
 		-o $@ ./capi
 	rm -f $(basename $@).h
 	ln -sf $(notdir $@) $(@D)/$(SONAME)

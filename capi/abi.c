@@ -56,35 +56,37 @@ static int refuse(const char *call, const char *why)
 	rc_;						\
 })
 
-gdr_t gdr_open(void)
+/*
+ * What these name is loaded or written, so a privileged process takes none of them
+ * from its caller.
+ */
+static struct gdr_options options(void)
 {
-	const char *dmabuf = getenv("GDRCOPY_USE_DMABUF_MMAP");
-	/* These name files, so a privileged process takes none from its caller. */
+	const char *dmabuf = secure_getenv("GDRCOPY_USE_DMABUF_MMAP");
 	const char *vk_files = secure_getenv("VK_DRIVER_FILES");
 	const char *vk_files_old = secure_getenv("VK_ICD_FILENAMES");
-	struct gdr_options opts = {
-		.backend = getenv("GDRCOPY_BACKEND"),
+
+	return (struct gdr_options){
+		.backend = secure_getenv("GDRCOPY_BACKEND"),
 		.vk_driver_files = vk_files ? vk_files : vk_files_old,
 		.force_dmabuf = dmabuf && !strcmp(dmabuf, "1"),
-		.log_level = gdr_log_level(),
+		.log_level = gdr_log_read_level(),
 	};
-	struct gdr_front *front = gdr_front_start();
-	uint64_t g = 0;
-	int rc;
+}
 
+gdr_t gdr_open(void)
+{
+	struct gdr_options opts = options();
+	struct gdr_front *front;
+	int rc, error = errno;
+	uint64_t g = 0;
+
+	front = gdr_front_start(&opts);
 	if (!front)
 		return NULL;
 	rc = IN_CORE(atomic_load(&front->core), open(&opts, &g));
-	if (rc)
-		errno = rc;
+	errno = rc ? rc : error;
 	return (gdr_t)(uintptr_t)g;
-}
-
-extern gdr_t gdr_open_hidden(void) __attribute__((alias("gdr_open"), visibility("hidden")));
-
-void *gdr_open_here(void)
-{
-	return (void *)gdr_open_hidden;
 }
 
 int gdr_close(gdr_t g)

@@ -646,13 +646,12 @@ static struct cache *take_place(struct gdr_front *front, uint64_t *handle)
 	struct gdr_caches *all = atomic_load(&front->caches);
 
 	if (!all) {
-		all = mmap(NULL, sizeof(*all), PROT_READ | PROT_WRITE,
-			   MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+		all = gdr_map_memory(NULL, sizeof(*all), PROT_READ | PROT_WRITE,
+				     MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE);
 		if (all == MAP_FAILED)
 			return NULL;
 		/* Huge pages would make the first range cost 2 MiB. */
 		madvise(all, sizeof(*all), MADV_NOHUGEPAGE);
-		madvise(all, sizeof(*all), MADV_DONTFORK);
 		all->slots = (const struct gdr_slot *)(uintptr_t)front->table->slots;
 		all->epoch = front->epoch;
 		atomic_store(&all->attribute, no_driver);

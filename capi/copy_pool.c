@@ -414,17 +414,6 @@ static struct copy_pool *new_pool(void)
 	return mem;
 }
 
-static void block_all_but_faults(sigset_t *old)
-{
-	sigset_t set;
-
-	sigfillset(&set);
-	for (int sig = 1; sig < NSIG; sig++)
-		if (gdr_guest_faults() & gdr_signal_bit(sig))
-			sigdelset(&set, sig);
-	pthread_sigmask(SIG_SETMASK, &set, old);
-}
-
 /* Two workers on one CPU would be worth one. The kernel moves them too late. */
 static void place_workers(struct copy_pool *pool, unsigned int count)
 {
@@ -461,7 +450,7 @@ int copy_pool_start(copy_pool_ref *ref, unsigned int most)
 {
 	struct copy_pool *pool = atomic_load(ref);
 	unsigned int workers = workers_wanted(), count = count_of(pool);
-	sigset_t old;
+	uint64_t mask;
 	int rc = 0;
 
 	if (workers > most - 1) {
@@ -474,7 +463,7 @@ int copy_pool_start(copy_pool_ref *ref, unsigned int most)
 		pool = new_pool();
 	if (!pool)
 		return ENOMEM;
-	block_all_but_faults(&old);
+	gdr_hold_signals(gdr_faults() | gdr_signal_bit(SIGSETXID), &mask);
 	for (; count < workers; count++) {
 		int failed = start_worker(pool, count);
 
@@ -484,7 +473,7 @@ int copy_pool_start(copy_pool_ref *ref, unsigned int most)
 		}
 		atomic_store(&pool->count, count + 1);
 	}
-	pthread_sigmask(SIG_SETMASK, &old, NULL);
+	gdr_release_signals(mask);
 	place_workers(pool, count);
 	atomic_store_explicit(ref, pool, memory_order_release);
 	return rc;

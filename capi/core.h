@@ -2,10 +2,6 @@
 /*
  * core.h - what the C front asks of a Go core.
  *
- * A process may hold more than one core: its own, in this shared object, and
- * after a fork a private copy of it (see start.c). So the front calls a core
- * only through this table, which belongs to the copy that it came from.
- *
  * The functions return 0 or a positive errno value. Handles are the 64-bit
  * values of slot.h. Out-pointers are never NULL here: abi.c has checked.
  */
@@ -18,8 +14,6 @@
 #include "slot.h"
 
 #pragma GCC visibility push(hidden)
-
-#define GDR_CORE_MAGIC 0x3233706165726f63ull
 
 /* What the environment asks for; Go itself sees an empty one. */
 struct gdr_options {
@@ -40,9 +34,6 @@ struct gdr_core_info {
 };
 
 struct gdr_core {
-	uint64_t magic;
-	/* Starts the Go runtime of this copy on its first call. */
-	int (*start)(uint32_t epoch, struct gdr_table **table);
 	int (*open)(struct gdr_options *opts, uint64_t *g);
 	int (*close)(uint64_t g);
 	int (*pin)(uint64_t g, uint64_t addr, uint64_t size, uint64_t token,
@@ -60,7 +51,7 @@ struct gdr_core {
 	int (*mem_ptr)(uint64_t g, uint64_t m, uint64_t *ptr, uint64_t *size);
 };
 
-/* The core of this shared object. */
+/* The core, in Go. */
 extern const struct gdr_core gdr_own_core;
 
 #pragma GCC visibility pop

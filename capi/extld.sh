@@ -4,18 +4,20 @@
 #
 # Before it hands over to the compiler it takes the Go runtime's entry out of
 # .init_array, into a section of another name: loading the library then starts
-# nothing, and capi/start.c starts the runtime when it is first needed. It also
-# lets start.c see the runtime's signal table. The Go
+# nothing, and capi/runtime.c starts the runtime when it is first needed. It also
+# lets runtime.c see where the variables of Go's code begin and end. The Go
 # linker calls this for small probes too; those have no go.o and pass through.
 #
 # GDR_CC and GDR_OBJCOPY name the tools, GDR_MAP the version script.
 set -eu
+variables='data edata noptrdata enoptrdata bss ebss noptrbss enoptrbss'
 
 for arg; do
 	case $arg in
 	*/go.o)
 		"${GDR_OBJCOPY:-objcopy}" --rename-section .init_array=gdr_go_entry,alloc,load,data,contents \
-			--globalize-symbol=runtime.sigtable "$arg"
+			--rename-section .go.module=gdr_go_module \
+			$(for s in $variables; do echo "--globalize-symbol=runtime.$s"; done) "$arg"
 		# An entry in a section of its own is an ordinary pointer, which
 		# the linker relocates; --gc-sections must not drop it.
 		stubs=${arg%/go.o}/stubs

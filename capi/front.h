@@ -30,7 +30,7 @@ struct gdr_front {
 	struct gdr_table *table;
 	uint64_t epoch;		/* of the handles made here; 0 while core is NULL */
 	pthread_mutex_t lock;	/* held while a core is started */
-	const struct gdr_core *loaded;	/* under lock: a core that may be started */
+	bool runs;		/* under lock: the Go runtime does, in this process */
 	const struct copy_impl *impl;	/* what copies through WC mappings use */
 	copy_pool_ref pool;	/* threads that share long copies; NULL: none */
 	gdr_dma_ref dma;	/* NULL: no copies by DMA */
@@ -42,9 +42,10 @@ extern _Atomic(struct gdr_front *) gdr_front_page;
 
 /*
  * Returns the front with a running core, starting one if need be, or NULL with
- * errno set, and a line in the log.
+ * errno set, and a line in the log. None is started where no backend that opts
+ * allow can open.
  */
-struct gdr_front *gdr_front_start(void);
+struct gdr_front *gdr_front_start(const struct gdr_options *opts);
 
 /*
  * Decides whether a call on handles a and b (0: none) may enter the core:
@@ -59,8 +60,12 @@ bool gdr_front_inherited(uint64_t handle);
 /* Log levels; the values are those of GDRCOPY_LOG_LEVEL. */
 enum { GDR_LOG_DEBUG = 1, GDR_LOG_INFO, GDR_LOG_WARN, GDR_LOG_ERROR, GDR_LOG_OFF };
 
-/* The lowest level that the environment asks to see. */
-int gdr_log_level(void);
+/*
+ * Reads the lowest level that the environment asks to see. Lines are written by what
+ * the last call of it found; no line reads the environment, but for those before the
+ * first call.
+ */
+int gdr_log_read_level(void);
 
 /*
  * Writes one line to standard error if the environment asks for that level. A copy
@@ -94,9 +99,6 @@ void gdr_data_init(void);
  * unmap would wait for it for ever.
  */
 void gdr_data_forget(uint64_t key);
-
-/* The hidden name of gdr_open, whose address no interposer can change. */
-void *gdr_open_here(void);
 
 #pragma GCC visibility pop
 

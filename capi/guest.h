@@ -6,51 +6,57 @@
 #define GDR_GUEST_H
 
 #include <signal.h>
-#include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 #pragma GCC visibility push(hidden)
 
-/*
- * What a host thread had before it entered Go.
- *
- * Go code runs on small stacks that grow by being copied. A signal handler of
- * the host that is not on an alternate stack would overflow one, so no signal
- * that can wait is delivered while a thread is inside (start.c's threads: the
- * Go runtime's own, inherit the same mask). The C library's signal 33, by which
- * setuid(2) and its like reach every thread, cannot wait, and neither can a fault:
- * for these the thread has an alternate stack inside, its host's or one of ours.
- */
-struct gdr_guest {
-	uint64_t mask;	/* as the kernel has it */
-	stack_t altstack;
-	bool lent;	/* altstack is none, and to be put back */
-	int cancel;
-};
+/* The C library's own: setuid(2) and its like reach every thread by it, and wait. */
+#define SIGSETXID 33
 
 static inline uint64_t gdr_signal_bit(int sig)
 {
 	return 1ull << (sig - 1);
 }
 
-/* The signals that cannot wait: blocked, a fault kills the process unheard. */
-static inline uint64_t gdr_guest_faults(void)
+/* The signals of a fault in the code that runs: held off, one kills the process unheard. */
+static inline uint64_t gdr_faults(void)
 {
 	return gdr_signal_bit(SIGSEGV) | gdr_signal_bit(SIGBUS) | gdr_signal_bit(SIGFPE) |
 	       gdr_signal_bit(SIGILL) | gdr_signal_bit(SIGTRAP) | gdr_signal_bit(SIGABRT) |
 	       gdr_signal_bit(SIGSYS);
 }
 
+/* Holds off all signals but those of open. mask is as the kernel has it. */
+void gdr_hold_signals(uint64_t open, uint64_t *mask);
+void gdr_release_signals(uint64_t mask);
+
+/*
+ * What a host thread had before it entered Go.
+ *
+ * Go code runs on small stacks that grow by being copied. A handler of the host's
+ * would overflow one, so no signal is delivered while a thread is inside, but for
+ * three. SIGSETXID cannot wait, and SIGSEGV and SIGBUS are those of a fault in a
+ * driver, which a host may want to hear of; Go gives the thread an alternate
+ * stack for them where the host has set none.
+ *
+ * Nor does a thread end inside, and errno is not changed.
+ */
+struct gdr_guest {
+	uint64_t mask;
+	int cancel;
+	int error;
+};
+
 void gdr_guest_enter(struct gdr_guest *g);
 void gdr_guest_leave(const struct gdr_guest *g);
 
 /*
- * What starting the runtime changes in the process, to be put back: every
- * signal's disposition, and the limit of open files. NULL: no memory.
+ * Memory of the library's own, as mmap gives it, anonymous. It is not locked, as
+ * what is reserved would be filled where the host has all future memory locked
+ * (mlockall), and no child inherits it.
  */
-struct gdr_host_state;
-struct gdr_host_state *gdr_host_state_save(void);
-void gdr_host_state_restore(struct gdr_host_state *s);
+void *gdr_map_memory(void *addr, size_t len, int prot, int flags);
 
 #pragma GCC visibility pop
 

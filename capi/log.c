@@ -3,22 +3,39 @@
  * log.c - the front's few log lines. The Go core writes its own, in the same
  * form (core/log).
  */
+#define _GNU_SOURCE
 #include "front.h"
 
+#include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
 
-int gdr_log_level(void)
-{
-	const char *level = getenv("GDRCOPY_LOG_LEVEL");
+#define NOT_READ 0
 
-	if (!getenv("GDRCOPY_ENABLE_LOGGING"))
-		return GDR_LOG_OFF;
-	if (!level || level[0] < '1' || level[0] > '4' || level[1])
-		return GDR_LOG_ERROR;
-	return level[0] - '0';
+/* Read when a gdr_open says so: a host may change its environment at any other time. */
+static _Atomic int threshold = NOT_READ;
+
+int gdr_log_read_level(void)
+{
+	const char *enabled = secure_getenv("GDRCOPY_ENABLE_LOGGING");
+	const char *wanted = secure_getenv("GDRCOPY_LOG_LEVEL");
+	int level = GDR_LOG_ERROR;
+
+	if (!enabled)
+		level = GDR_LOG_OFF;
+	else if (wanted && wanted[0] >= '1' && wanted[0] <= '4' && !wanted[1])
+		level = wanted[0] - '0';
+	atomic_store_explicit(&threshold, level, memory_order_relaxed);
+	return level;
+}
+
+static int log_level(void)
+{
+	int level = atomic_load_explicit(&threshold, memory_order_relaxed);
+
+	return level == NOT_READ ? gdr_log_read_level() : level;
 }
 
 void gdr_log(int level, const char *fmt, ...)
@@ -29,10 +46,10 @@ void gdr_log(int level, const char *fmt, ...)
 	};
 	char line[512];
 	size_t used;
+	int n, error = errno;
 	va_list args;
-	int n;
 
-	if (level < gdr_log_level())
+	if (level < log_level())
 		return;
 	used = snprintf(line, sizeof(line), "%s", prefixes[level]);
 	va_start(args, fmt);
@@ -46,5 +63,5 @@ void gdr_log(int level, const char *fmt, ...)
 	line[used++] = '\n';
 	/* A host may have closed its standard error: nothing is owed then. */
 	if (write(STDERR_FILENO, line, used) < 0)
-		return;
+		errno = error;
 }

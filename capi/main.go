@@ -15,9 +15,7 @@ import "C"
 
 import (
 	"fmt"
-	"runtime"
 	"runtime/debug"
-	"time"
 	"unsafe"
 
 	"gdrapi/core"
@@ -31,17 +29,6 @@ import (
 var library *core.Library
 
 func main() {}
-
-func init() {
-	// A guest takes little: no host is slowed by idle Go threads, and the
-	// control plane has no work to spread.
-	runtime.GOMAXPROCS(2)
-	debug.SetMemoryLimit(64 << 20)
-	// The runtime makes two file descriptors when it first needs a timer, and
-	// ends the process if it cannot. So it does that now, and start.c has seen
-	// that there are some left.
-	time.Sleep(time.Nanosecond)
-}
 
 // finish is deferred by every export: it turns the call's error into the errno
 // value that C gets, with a line in the log. A panic is a defect of this

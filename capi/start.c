@@ -1,32 +1,21 @@
 // SPDX-License-Identifier: MIT
 /*
- * start.c - starts the Go core, in this process or in a forked child of it.
- *
- * The Go runtime does not survive fork(): its other threads are gone, with
- * whatever they held. So a child never enters a runtime that an ancestor
- * started or was starting. It loads a private copy of this shared object and
- * uses the core in that one. docs/design.md has the picture.
+ * start.c - the state of the C front, and the start of the Go core, in this process
+ * or in a forked child of it. docs/design.md has the picture.
  */
 #define _GNU_SOURCE
 #include "copy_cpus.h"
 #include "front.h"
 #include "guest.h"
+#include "runtime.h"
 
 #include "_cgo_export.h"
 
 #include <dlfcn.h>
-#include <elf.h>
 #include <errno.h>
-#include <fcntl.h>
-#include <link.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/auxv.h>
-#include <sys/eventfd.h>
 #include <sys/mman.h>
-#include <sys/sendfile.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #ifndef MADV_WIPEONFORK
@@ -36,139 +25,32 @@
 _Atomic(struct gdr_front *) gdr_front_page;
 
 /*
- * These two outlive a fork on purpose. last_epoch is the epoch of the newest
- * core of this process or its ancestors; runtime_used says that the runtime in
- * this object was started, or was being started, here or in an ancestor. Both
- * are written under gdr_front.lock.
+ * Outlives a fork on purpose: the epoch of the newest core of this process or its
+ * ancestors. Written under gdr_front.lock.
  */
 static _Atomic uint64_t last_epoch;
-static _Atomic bool runtime_used;
 
-/*
- * The runtime's entry, which extld.sh took out of .init_array; the linker makes
- * the symbol from the section's name. It is absent in a build without that
- * wrapper (go vet, go test), where the runtime starts at load.
- */
-typedef void (*go_entry_fn)(int argc, char **argv, char **envp);
-extern const go_entry_fn __start_gdr_go_entry[]
-	__attribute__((weak, visibility("hidden")));
-
-/*
- * The runtime's table of signals, and the flag by which it keeps a signal
- * unblocked in its own threads whatever mask they inherit. It does so for
- * SIGCHLD and SIGPROF, among others: a host's handler would run on a thread, and
- * maybe on a stack, that is not the host's, and a host that waits for a signal
- * that all of its threads block would miss it. So that flag is cleared before
- * the runtime starts, but for faults. Go 1.26: struct sigTabT and
- * _SigUnblock of package runtime.
- */
-struct go_signal {
-	int32_t flags;
-	const char *name;	/* not terminated */
-	int64_t name_len;
-};
-
-#define GO_SIGNALS 65
-#define GO_SIG_UNBLOCK (1 << 7)
-
-extern struct go_signal go_sigtable[GO_SIGNALS]
-	__asm__("runtime.sigtable") __attribute__((weak, visibility("hidden")));
-
-static bool go_sigtable_is_known(void)
+/* Called under the front's lock, again after a failure. */
+static int core_start(struct gdr_front *front, uint32_t epoch)
 {
-	static const char hup[] = "SIGHUP: terminal line hangup";
-
-	return go_sigtable && go_sigtable[SIGHUP].name_len == sizeof(hup) - 1 &&
-	       !memcmp(go_sigtable[SIGHUP].name, hup, sizeof(hup) - 1) &&
-	       (go_sigtable[SIGCHLD].flags & GO_SIG_UNBLOCK);
-}
-
-static void keep_signals_from_go_threads(void)
-{
-	if (!go_sigtable_is_known()) {
-		gdr_log(GDR_LOG_WARN, "this Go runtime's signal table is not the one expected: its threads may take the host's SIGCHLD and SIGPROF");
-		return;
-	}
-	for (int sig = 1; sig < GO_SIGNALS; sig++)
-		if (!(gdr_guest_faults() & gdr_signal_bit(sig)))
-			go_sigtable[sig].flags &= ~GO_SIG_UNBLOCK;
-}
-
-static void run_go_entry(void)
-{
-	/*
-	 * The runtime walks argv, envp and the auxiliary vector as one block of
-	 * memory. It gets one of our own with an empty environment: a host's
-	 * GODEBUG or GOGC is not meant for us.
-	 */
-	static struct {
-		char *argv[2];
-		char *envp[1];
-		unsigned long auxv[6][2];
-	} block;
-	static char name[] = "libgdrapi";
-	static const unsigned long types[] = {
-		AT_PAGESZ, AT_RANDOM, AT_HWCAP, AT_SYSINFO_EHDR, AT_SECURE,
-	};
-
-	if (!__start_gdr_go_entry)
-		return;
-	block.argv[0] = name;
-	for (size_t i = 0; i < sizeof(types) / sizeof(types[0]); i++) {
-		block.auxv[i][0] = types[i];
-		block.auxv[i][1] = getauxval(types[i]);
-	}
-	keep_signals_from_go_threads();
-	__start_gdr_go_entry[0](1, block.argv, block.envp);
-}
-
-/*
- * The runtime makes a few file descriptors while it starts, and ends the process
- * if it cannot.
- */
-static int check_fds_left(void)
-{
-	int fds[4], made = 0;
-
-	while (made < 4 && (fds[made] = eventfd(0, EFD_CLOEXEC)) >= 0)
-		made++;
-	for (int i = 0; i < made; i++)
-		close(fds[i]);
-	return made == 4 ? 0 : EMFILE;
-}
-
-/* struct gdr_core.start. Called under the front's lock, again after a failure. */
-static int core_start(uint32_t epoch, struct gdr_table **table)
-{
-	static bool running;
-	struct gdr_host_state *saved = gdr_host_state_save();
 	uintptr_t addr = 0;
 	struct gdr_guest guest;
-	int rc;
+	int rc = 0;
 
-	if (!saved)
-		return ENOMEM;
-	rc = running ? 0 : check_fds_left();
-	if (rc) {
-		free(saved);
-		return rc;
-	}
 	gdr_guest_enter(&guest);
-	if (!running) {
-		running = true;
-		run_go_entry();
+	if (!front->runs)
+		rc = gdr_runtime_start();
+	if (!rc) {
+		front->runs = true;
+		/* Waits until the runtime, which starts in a thread, is up. */
+		rc = gdrcore_init(epoch, &addr);
 	}
-	/* Waits until the runtime, which starts in a thread, is up. */
-	rc = gdrcore_init(epoch, &addr);
 	gdr_guest_leave(&guest);
-	gdr_host_state_restore(saved);
-	*table = (struct gdr_table *)addr;
+	front->table = (struct gdr_table *)addr;
 	return rc;
 }
 
 const struct gdr_core gdr_own_core = {
-	.magic = GDR_CORE_MAGIC,
-	.start = core_start,
 	.open = gdrcore_open,
 	.close = gdrcore_close,
 	.pin = gdrcore_pin,
@@ -184,111 +66,6 @@ const struct gdr_core gdr_own_core = {
 	.mem_free = gdrcore_mem_free,
 	.mem_ptr = gdrcore_mem_ptr,
 };
-
-/*
- * Opens the file that this object was loaded from. The name is taken from the
- * process's map, as an absolute path, and the file must still be the one that
- * is mapped: another one would have its functions at other places.
- */
-static int open_own_file(void)
-{
-	unsigned long here = (unsigned long)&gdr_own_core;
-	unsigned long lo, hi, inode;
-	unsigned int major, minor;
-	char *line = NULL;
-	size_t room = 0;
-	int fd = -1, at;
-	struct statx st;
-	FILE *maps;
-
-	maps = fopen("/proc/self/maps", "re");
-	if (!maps)
-		return -1;
-	while (getline(&line, &room, maps) > 0) {
-		if (sscanf(line, "%lx-%lx %*s %*x %x:%x %lu %n", &lo, &hi,
-			   &major, &minor, &inode, &at) < 5 ||
-		    here < lo || here >= hi)
-			continue;
-		line[strcspn(line, "\n")] = '\0';
-		fd = open(line + at, O_RDONLY | O_CLOEXEC);
-		break;
-	}
-	/* statx, for fstat ties the library to glibc 2.33. */
-	if (fd >= 0 && (statx(fd, "", AT_EMPTY_PATH, STATX_INO, &st) || st.stx_ino != inode)) {
-		close(fd);
-		fd = -1;
-		errno = ESTALE;
-	}
-	free(line);
-	fclose(maps);
-	return fd;
-}
-
-/* Returns a memory file with the content of fd, or -1. */
-static int copy_to_memory(int fd)
-{
-	ssize_t n;
-	int mem;
-
-	mem = memfd_create("libgdrapi", MFD_CLOEXEC);
-	if (mem < 0)
-		return -1;
-	do
-		n = sendfile(mem, fd, NULL, 1 << 30);
-	while (n > 0 || (n < 0 && errno == EINTR));
-	if (n < 0) {
-		close(mem);
-		return -1;
-	}
-	return mem;
-}
-
-/*
- * Loads a private copy of this object and returns its core, or NULL with errno
- * set. The copy is the same file at another address, so its core lies as far
- * from its gdr_open as ours from ours; no symbol needs to be exported for it.
- */
-static const struct gdr_core *load_copy(void)
-{
-	ptrdiff_t offset = (const char *)&gdr_own_core - (const char *)gdr_open_here();
-	const struct gdr_core *core = NULL;
-	const char *why = NULL;
-	int file, mem = -1;
-	char path[64];
-	void *lib, *open_there;
-
-	file = open_own_file();
-	if (file >= 0)
-		mem = copy_to_memory(file);
-	if (mem < 0) {
-		why = strerror(errno);
-		goto out;
-	}
-	snprintf(path, sizeof(path), "/proc/self/fd/%d", mem);
-	lib = dlopen(path, RTLD_NOW | RTLD_LOCAL);
-	open_there = lib ? dlsym(lib, "gdr_open") : NULL;
-	if (!open_there) {
-		why = dlerror();
-		goto out;
-	}
-	core = (const struct gdr_core *)((const char *)open_there + offset);
-	if (core->magic != GDR_CORE_MAGIC || core == &gdr_own_core) {
-		why = "the file on disk is not the one that was loaded";
-		core = NULL;
-	}
-out:
-	if (mem >= 0)
-		close(mem);
-	if (file >= 0)
-		close(file);
-	if (!core) {
-		gdr_log(GDR_LOG_ERROR,
-			"gdr_open in a forked child needs a private copy of libgdrapi, and loading one failed: %s; keep the library's file in place and /proc mounted, or open before no fork",
-			why ? why : "unknown");
-		errno = ENOSYS;
-	}
-	return core;
-}
 
 /* The one user of a page that fork empties where the kernel cannot (< 4.14). */
 static void empty_page_in_child(void)
@@ -350,14 +127,7 @@ static int start_locked(struct gdr_front *front)
 			GDR_HANDLE_EPOCH_MAX);
 		return EAGAIN;
 	}
-	if (!front->loaded) {
-		/* The flag first: a fork may come at any moment. */
-		front->loaded = atomic_exchange(&runtime_used, true) ?
-					load_copy() : &gdr_own_core;
-		if (!front->loaded)
-			return errno;
-	}
-	rc = front->loaded->start(epoch, &front->table);
+	rc = core_start(front, epoch);
 	if (rc) {
 		gdr_log(GDR_LOG_ERROR, "gdr_open: the core did not start: %s", strerror(rc));
 		return rc;
@@ -365,11 +135,37 @@ static int start_locked(struct gdr_front *front)
 	gdr_data_init();
 	front->epoch = epoch;
 	atomic_store(&last_epoch, epoch);
-	atomic_store_explicit(&front->core, front->loaded, memory_order_release);
+	atomic_store_explicit(&front->core, &gdr_own_core, memory_order_release);
 	return 0;
 }
 
-struct gdr_front *gdr_front_start(void)
+static bool is_absent(const char *path)
+{
+	return access(path, F_OK) && errno == ENOENT;
+}
+
+/* Any other failure to load it may pass. */
+static bool no_cuda(void)
+{
+	void *lib = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_LOCAL);
+	const char *why = lib ? NULL : dlerror();
+
+	if (lib)
+		dlclose(lib);
+	return why && strstr(why, strerror(ENOENT));
+}
+
+/*
+ * Whether it is certain that no backend opens: programs that only ask for a GPU
+ * pay for no start. A backend that is asked for by name says itself what it lacks.
+ */
+static bool has_no_gpu(const struct gdr_options *opts)
+{
+	return !(opts->backend && *opts->backend) && !opts->force_dmabuf &&
+	       is_absent("/dev/gdrdrv") && is_absent("/dev/nvidiactl") && no_cuda();
+}
+
+struct gdr_front *gdr_front_start(const struct gdr_options *opts)
 {
 	struct gdr_front *front = front_page();
 	int rc = 0, cancel;
@@ -380,10 +176,16 @@ struct gdr_front *gdr_front_start(void)
 		return front;
 	/* A start calls what ends a cancelled thread: not with the lock held. */
 	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
-	pthread_mutex_lock(&front->lock);
-	if (!atomic_load_explicit(&front->core, memory_order_relaxed))
-		rc = start_locked(front);
-	pthread_mutex_unlock(&front->lock);
+	if (has_no_gpu(opts)) {
+		gdr_log(GDR_LOG_ERROR, "gdr_open: no GPU here: there is no /dev/gdrdrv, no /dev/nvidiactl, and no libcuda.so.1; install a driver (errno %d)",
+			ENODEV);
+		rc = ENODEV;
+	} else {
+		pthread_mutex_lock(&front->lock);
+		if (!atomic_load_explicit(&front->core, memory_order_relaxed))
+			rc = start_locked(front);
+		pthread_mutex_unlock(&front->lock);
+	}
 	pthread_setcancelstate(cancel, NULL);
 	errno = rc;
 	return rc ? NULL : front;

@@ -11,10 +11,14 @@ set -eu
 dir=$1
 mkdir -p "$dir"
 case $("${GDR_CC:-cc}" -dumpmachine) in
-x86_64-*) base=GLIBC_2.2.5 ;;
-*) base=GLIBC_2.17 ;;
+x86_64-*) base=GLIBC_2.2.5 affinity=GLIBC_2.3.4 ;;
+*) base=GLIBC_2.17 affinity=GLIBC_2.17 ;;
 esac
-echo "$base { *; };" >"$dir/map"
+if [ $base = $affinity ]; then
+	echo "$base { *; };"
+else
+	echo "$base { *; }; $affinity { pthread_attr_setaffinity_np; };"
+fi >"$dir/map"
 
 # make NAME FUNCTION...: the bodies are never run.
 make() {
@@ -27,6 +31,6 @@ make() {
 		-Wl,--version-script="$dir/map" -o "$dir/$name" "$dir/$name.c"
 }
 
-make libpthread.so.0 pthread_create pthread_key_create pthread_once pthread_setspecific pthread_sigmask \
+make libpthread.so.0 pthread_create pthread_join pthread_attr_setaffinity_np pthread_key_create pthread_once pthread_setspecific pthread_sigmask \
 	pthread_getattr_np pthread_attr_getstack pthread_attr_getstacksize pthread_attr_setstacksize
 make libdl.so.2 dlopen dlsym dlclose dlerror

@@ -51,8 +51,7 @@ func New(epoch uint32) (*Table, error) {
 	if epoch == 0 || epoch > MaxEpoch {
 		return nil, fmt.Errorf("handle table: epoch %d is not in 1..%d: %w", epoch, MaxEpoch, unix.EAGAIN)
 	}
-	mem, err := unix.Mmap(-1, 0, int(tableBytes), unix.PROT_READ|unix.PROT_WRITE,
-		unix.MAP_PRIVATE|unix.MAP_ANONYMOUS|unix.MAP_NORESERVE)
+	mem, err := reserve(int(tableBytes))
 	if err != nil {
 		return nil, fmt.Errorf("handle table: reserving %d bytes: %w", tableBytes, err)
 	}
@@ -68,6 +67,22 @@ func New(epoch uint32) (*Table, error) {
 		t.header.fenced = 1
 	}
 	return t, nil
+}
+
+// reserve maps memory that is filled as it is used, in a host too that has all
+// future memory locked (mlockall).
+func reserve(size int) ([]byte, error) {
+	mem, err := unix.Mmap(-1, 0, size, unix.PROT_NONE,
+		unix.MAP_PRIVATE|unix.MAP_ANONYMOUS|unix.MAP_NORESERVE)
+	if err != nil {
+		return nil, err
+	}
+	_ = unix.Munlock(mem)
+	if err := unix.Mprotect(mem, unix.PROT_READ|unix.PROT_WRITE); err != nil {
+		_ = unix.Munmap(mem)
+		return nil, err
+	}
+	return mem, nil
 }
 
 // Close gives the table's memory back. Nothing may use the table afterwards,

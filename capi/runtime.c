@@ -1,0 +1,418 @@
+// SPDX-License-Identifier: MIT
+/*
+ * runtime.c - starts the Go runtime, and what it starts on.
+ *
+ * A runtime that cannot have what it needs ends the process. So all of that is
+ * got, or tried for, first. Its threads are made here, once, and are not the
+ * host's in anything: they have the normal policy, all CPUs of the process, all
+ * signals held off but one, and a small stack.
+ *
+ * A runtime does not survive fork(): its other threads are gone, with whatever
+ * they held. But all that it knows lies in this object's variables, and in memory
+ * that no child inherits. So a child puts the variables back to what they were
+ * before the first start, and starts it again.
+ *
+ * goroot.sh changes the runtime's sources so that they call the functions here.
+ */
+#define _GNU_SOURCE
+#include "runtime.h"
+
+#include "front.h"
+#include "guest.h"
+
+#include <elf.h>
+#include <errno.h>
+#include <linux/futex.h>
+#include <pthread.h>
+#include <sched.h>
+#include <string.h>
+#include <sys/auxv.h>
+#include <sys/eventfd.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#pragma GCC visibility push(hidden)
+
+/*
+ * The runtime's entry, which extld.sh took out of .init_array; the linker makes
+ * the symbol from the section's name. What is weak is absent in a build without
+ * Go (go vet, the tests of the C side).
+ */
+typedef void (*go_entry_fn)(int argc, char **argv, char **envp);
+extern const go_entry_fn __start_gdr_go_entry[] __attribute__((weak));
+
+/* The variables of all Go code, by the names that Go's linker gives their ends. */
+extern char go_data[] __asm__("runtime.data") __attribute__((weak));
+extern char go_edata[] __asm__("runtime.edata") __attribute__((weak));
+extern char go_noptrdata[] __asm__("runtime.noptrdata") __attribute__((weak));
+extern char go_enoptrdata[] __asm__("runtime.enoptrdata") __attribute__((weak));
+extern char go_bss[] __asm__("runtime.bss") __attribute__((weak));
+extern char go_ebss[] __asm__("runtime.ebss") __attribute__((weak));
+extern char go_noptrbss[] __asm__("runtime.noptrbss") __attribute__((weak));
+extern char go_enoptrbss[] __asm__("runtime.enoptrbss") __attribute__((weak));
+extern char __start_gdr_go_module[] __attribute__((weak));
+extern char __stop_gdr_go_module[] __attribute__((weak));
+
+/* Of runtime/cgo: what it has in C of a start. */
+void gdr_go_forget_init(void) __attribute__((weak));
+
+/* Called by runtime/cgo, in the place of pthread_create and mmap. */
+int gdr_go_thread(void *(*fn)(void *), void *arg);
+void *gdr_go_mmap(void *addr, size_t len, int prot, int flags, int fd, long off);
+
+#pragma GCC visibility pop
+
+/* The threads. */
+
+/*
+ * Most that the runtime has at once with GOMAXPROCS=2: its first, sysmon, the one
+ * that starts others, one for each of the two that run Go, one that waits for a
+ * timer; and two more, for one that has let go of its turn may not be free yet
+ * when the next is needed. Calls of the host run on the host's threads.
+ */
+#define THREADS 8
+#define STACK_BYTES (256u << 10)
+#define MORE_THREADS_NS 10000000
+
+enum { WAITS, RUNS, LEAVES };
+
+struct thread {
+	_Atomic uint32_t state;	/* a futex */
+	void *(*fn)(void *);
+	void *arg;
+	pthread_t id;
+};
+
+static struct thread threads[THREADS];
+static _Atomic unsigned int threads_made, threads_taken;
+
+static void *wait_and_run(void *arg)
+{
+	struct thread *t = arg;
+
+	prctl(PR_SET_NAME, "gdrapi");
+	while (atomic_load(&t->state) == WAITS)
+		syscall(SYS_futex, &t->state, FUTEX_WAIT_PRIVATE, WAITS, NULL, NULL, 0);
+	return atomic_load(&t->state) == RUNS ? t->fn(t->arg) : NULL;
+}
+
+static void tell(struct thread *t, uint32_t state)
+{
+	atomic_store(&t->state, state);
+	syscall(SYS_futex, &t->state, FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0);
+}
+
+/* As many CPUs as the kernel may have. */
+struct cpus {
+	size_t bytes;
+	unsigned long bits[8192 / 8 / sizeof(unsigned long)];
+};
+
+static struct cpus cpus_at_load;
+
+static void add_cpus(struct cpus *to, pid_t tid)
+{
+	struct cpus c = { 0 };
+	long n = syscall(SYS_sched_getaffinity, tid, sizeof(c.bits), c.bits);
+
+	if (n <= 0)
+		return;
+	if (to->bytes < (size_t)n)
+		to->bytes = n;
+	for (size_t i = 0; i < sizeof(c.bits) / sizeof(c.bits[0]); i++)
+		to->bits[i] |= c.bits[i];
+}
+
+/* Those of the process, before it has put threads on CPUs of their own. */
+static __attribute__((constructor)) void note_cpus(void)
+{
+	add_cpus(&cpus_at_load, 0);
+}
+
+static int set_attributes(pthread_attr_t *attr, size_t stack)
+{
+	struct cpus c = cpus_at_load;
+	struct sched_param normal = { 0 };
+	int rc;
+
+	rc = pthread_attr_setinheritsched(attr, PTHREAD_EXPLICIT_SCHED);
+	if (!rc)
+		rc = pthread_attr_setschedpolicy(attr, SCHED_OTHER);
+	if (!rc)
+		rc = pthread_attr_setschedparam(attr, &normal);
+	if (!rc && stack)
+		rc = pthread_attr_setstacksize(attr, stack);
+	add_cpus(&c, getpid());
+	if (!rc && c.bytes)
+		rc = pthread_attr_setaffinity_np(attr, c.bytes, (cpu_set_t *)c.bits);
+	return rc;
+}
+
+static int make_thread(pthread_t *id, void *(*fn)(void *), void *arg, size_t stack)
+{
+	pthread_attr_t attr;
+	int rc = pthread_attr_init(&attr);
+
+	if (rc)
+		return rc;
+	rc = set_attributes(&attr, stack);
+	if (!rc)
+		rc = pthread_create(id, &attr, fn, arg);
+	pthread_attr_destroy(&attr);
+	return rc;
+}
+
+/* The host's thread-local storage may leave no room on a small stack. */
+static int make_any_thread(pthread_t *id, void *(*fn)(void *), void *arg)
+{
+	int rc = make_thread(id, fn, arg, STACK_BYTES);
+
+	return rc == EINVAL ? make_thread(id, fn, arg, 0) : rc;
+}
+
+static void send_threads_away(void)
+{
+	for (unsigned int i = 0; i < threads_made; i++)
+		tell(&threads[i], LEAVES);
+	for (unsigned int i = 0; i < threads_made; i++)
+		pthread_join(threads[i].id, NULL);
+	threads_made = 0;
+}
+
+static int make_threads(void)
+{
+	uint64_t mask;
+	int rc = 0;
+
+	gdr_hold_signals(gdr_signal_bit(SIGSETXID), &mask);
+	while (!rc && threads_made < THREADS) {
+		struct thread *t = &threads[threads_made];
+
+		atomic_store(&t->state, WAITS);
+		rc = make_any_thread(&t->id, wait_and_run, t);
+		threads_made += !rc;
+	}
+	gdr_release_signals(mask);
+	if (rc)
+		send_threads_away();
+	return rc;
+}
+
+/*
+ * The runtime asks for one of the threads. It cannot be refused: should it ask for
+ * more than it was given, which nobody has seen it do, it waits for the system.
+ */
+int gdr_go_thread(void *(*fn)(void *), void *arg)
+{
+	unsigned int n = atomic_fetch_add(&threads_taken, 1);
+	const struct timespec pause = { .tv_nsec = MORE_THREADS_NS };
+	pthread_t id;
+
+	if (n < threads_made) {
+		threads[n].fn = fn;
+		threads[n].arg = arg;
+		tell(&threads[n], RUNS);
+		return 0;
+	}
+	gdr_log(GDR_LOG_WARN, "the Go runtime asks for more than %u threads, please report it", THREADS);
+	while (make_any_thread(&id, fn, arg))
+		nanosleep(&pause, NULL);
+	return 0;
+}
+
+/* The memory. */
+
+void *gdr_go_mmap(void *addr, size_t len, int prot, int flags, int fd, long off)
+{
+	(void)fd;
+	(void)off;
+	return gdr_map_memory(addr, len, prot, flags);
+}
+
+/*
+ * What the start of the runtime takes, and some more, on amd64 with Go 1.26: 1150
+ * MiB of address space, 45 MiB of it to write to, 60 mappings. The loader needs a
+ * descriptor for a driver's library, and a driver that fails has failed for good.
+ */
+#define SPACE_BYTES (1280ul << 20)
+#define WRITABLE_BYTES (64ul << 20)
+#define MAPS 64
+#define FDS 4
+
+static int try_maps(char *mem, size_t page)
+{
+	for (size_t i = 0; i < MAPS; i++)
+		if (mprotect(mem + 2 * i * page, page, PROT_READ))
+			return errno;
+	return 0;
+}
+
+static int try_memory(void)
+{
+	size_t page = sysconf(_SC_PAGESIZE);
+	char *space, *writable;
+	int rc = 0;
+
+	space = mmap(NULL, SPACE_BYTES, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	if (space == MAP_FAILED)
+		return errno;
+	writable = gdr_map_memory(NULL, WRITABLE_BYTES, PROT_READ | PROT_WRITE,
+				  MAP_PRIVATE | MAP_ANONYMOUS);
+	if (writable == MAP_FAILED)
+		rc = errno;
+	else
+		rc = try_maps(space, page);
+	if (writable != MAP_FAILED)
+		munmap(writable, WRITABLE_BYTES);
+	munmap(space, SPACE_BYTES);
+	return rc;
+}
+
+static int try_fds(void)
+{
+	int fds[FDS], made = 0, rc = 0;
+
+	while (made < FDS && (fds[made] = eventfd(0, EFD_CLOEXEC)) >= 0)
+		made++;
+	if (made < FDS)
+		rc = errno;
+	while (made)
+		close(fds[--made]);
+	return rc;
+}
+
+/* The variables. */
+
+struct range {
+	char *start, *end;
+};
+
+#define RANGES 3
+
+static void list_variables(struct range with_value[RANGES], struct range zero[2])
+{
+	with_value[0] = (struct range){ go_data, go_edata };
+	with_value[1] = (struct range){ go_noptrdata, go_enoptrdata };
+	with_value[2] = (struct range){ __start_gdr_go_module, __stop_gdr_go_module };
+	zero[0] = (struct range){ go_bss, go_ebss };
+	zero[1] = (struct range){ go_noptrbss, go_enoptrbss };
+}
+
+/* The variables as they were before the first start here or in an ancestor. */
+static char *saved_variables;
+
+static int save_variables(void)
+{
+	struct range with_value[RANGES], zero[2];
+	size_t len = 0;
+	char *mem, *at;
+
+	list_variables(with_value, zero);
+	for (int i = 0; i < RANGES; i++)
+		len += with_value[i].end - with_value[i].start;
+	if (!len)
+		return 0;
+	mem = at = mmap(NULL, len, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	if (mem == MAP_FAILED)
+		return errno;
+	for (int i = 0; i < RANGES; i++)
+		at = mempcpy(at, with_value[i].start, with_value[i].end - with_value[i].start);
+	mprotect(mem, len, PROT_READ);
+	/* From here on a child takes them to have changed: a fork may come at any moment. */
+	saved_variables = mem;
+	atomic_signal_fence(memory_order_seq_cst);
+	return 0;
+}
+
+static void restore_variables(void)
+{
+	struct range with_value[RANGES], zero[2];
+	const char *at = saved_variables;
+
+	list_variables(with_value, zero);
+	for (int i = 0; i < RANGES; i++) {
+		memcpy(with_value[i].start, at, with_value[i].end - with_value[i].start);
+		at += with_value[i].end - with_value[i].start;
+	}
+	for (int i = 0; i < 2; i++)
+		memset(zero[i].start, 0, zero[i].end - zero[i].start);
+	gdr_go_forget_init();
+}
+
+/*
+ * The runtime walks argv, envp and the auxiliary vector as one block of memory. It
+ * gets one of our own: a host's GODEBUG or GOGC is not meant for us. A guest takes
+ * little: no host is slowed by idle Go threads, and the control plane has no work
+ * to spread. With asynchronous preemption it would send signals.
+ */
+static void run_go_entry(void)
+{
+	static struct {
+		char *argv[2];
+		char *envp[4];
+		unsigned long auxv[6][2];
+	} block = {
+		.argv = { "libgdrapi" },
+		.envp = {
+			"GOMAXPROCS=2",
+			"GOMEMLIMIT=64MiB",
+			"GODEBUG=asyncpreemptoff=1,containermaxprocs=0,updatemaxprocs=0",
+		},
+	};
+	static const unsigned long types[] = {
+		AT_PAGESZ, AT_RANDOM, AT_HWCAP, AT_SYSINFO_EHDR, AT_SECURE,
+	};
+
+	if (!__start_gdr_go_entry)
+		return;
+	for (size_t i = 0; i < sizeof(types) / sizeof(types[0]); i++) {
+		block.auxv[i][0] = types[i];
+		block.auxv[i][1] = getauxval(types[i]);
+	}
+	__start_gdr_go_entry[0](1, block.argv, block.envp);
+}
+
+/* Those that an ancestor made are not here. */
+static void forget_threads(void)
+{
+	memset(threads, 0, sizeof(threads));
+	threads_made = 0;
+	threads_taken = 0;
+}
+
+int gdr_runtime_start(void)
+{
+	int rc;
+
+	forget_threads();
+	rc = try_memory();
+	if (rc) {
+		gdr_log(GDR_LOG_ERROR, "gdr_open: no room for the Go runtime, which takes %lu MiB of address space, %lu MiB of it to write to, and %u mappings: %s; raise the limit that is too low (ulimit -v, -d, -l, vm.max_map_count)",
+			SPACE_BYTES >> 20, WRITABLE_BYTES >> 20, 2 * MAPS, strerror(rc));
+		return rc;
+	}
+	rc = try_fds();
+	if (rc) {
+		gdr_log(GDR_LOG_ERROR, "gdr_open: fewer than %u file descriptors are left: %s; close some, or raise their limit (ulimit -n)",
+			FDS, strerror(rc));
+		return rc;
+	}
+	rc = make_threads();
+	if (rc) {
+		gdr_log(GDR_LOG_ERROR, "gdr_open: the %u threads that the Go runtime may need cannot be made: %s; raise the limit of threads (ulimit -u, pids.max), and open from a thread that may make others (not SCHED_DEADLINE)",
+			THREADS, strerror(rc));
+		return rc;
+	}
+	if (saved_variables)
+		restore_variables();
+	else
+		rc = save_variables();
+	if (rc)
+		send_threads_away();
+	else
+		run_go_entry();
+	return rc;
+}
