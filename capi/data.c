@@ -6,9 +6,11 @@
  * thread writes. slot.h states the protocol that keeps gdr_unmap from taking a
  * mapping away under a copy.
  */
+#define _GNU_SOURCE
 #include "copy.h"
 #include "copy_fence.h"
 #include "front.h"
+#include "guest.h"
 
 #include <errno.h>
 #include <signal.h>
@@ -41,7 +43,12 @@ struct mine {
 	struct gdr_slot *slots;
 	const struct copy_impl *impl;
 	volatile uintptr_t frame[GDR_HAZARD_LEVELS];
+	uintptr_t alt_start, alt_bytes;	/* a stack with SS_AUTODISARM that was set */
 };
+
+#ifndef SS_AUTODISARM
+#define SS_AUTODISARM (1u << 31)	/* Linux 4.7 */
+#endif
 
 #define NO_EPOCH UINT64_MAX
 
@@ -57,10 +64,6 @@ static __thread struct mine mine __attribute__((tls_model("initial-exec"))) = {
  */
 #define MUST_FENCE (1ull << 63)
 
-/* Its destructor gives a thread's record back. */
-static pthread_key_t exit_key;
-static bool have_exit_key;
-
 static bool record_is_ours(void)
 {
 	return mine.busy && mine.front->epoch == (mine.epoch & ~MUST_FENCE);
@@ -71,44 +74,107 @@ static struct copy_pool *pool(void)
 	return atomic_load_explicit(&mine.front->pool, memory_order_acquire);
 }
 
-static void give_back(void *record)
-{
-	struct gdr_hazard *hazard = record;
+/*
+ * A thread that ends leaves its record as it is: what the C library has to tell of
+ * its end takes memory, and a first copy may run in a handler that has interrupted
+ * malloc. So its record is taken when there are twice as many as threads that live.
+ */
+#define RECORDS_AT_FIRST 64
+#define BEING_FREED UINT32_MAX	/* no thread's ID */
 
-	if (record_is_ours()) {
-		copy_pool_settle(pool(), &mine);
-		for (int i = 0; i < GDR_HAZARD_LEVELS; i++)
-			atomic_store_explicit(&hazard->busy[i], 0, memory_order_release);
-		atomic_store_explicit(&hazard->owner, 0, memory_order_release);
-	}
-	mine = (struct mine){ .front = &no_front, .epoch = NO_EPOCH };
+static bool has_ended(uint32_t thread)
+{
+	return syscall(SYS_tgkill, getpid(), thread, 0) && errno == ESRCH;
 }
 
-void gdr_data_init(void)
-{
-	if (!have_exit_key)
-		have_exit_key = pthread_key_create(&exit_key, give_back) == 0;
-}
-
-/* Takes a free record of table, or returns NULL when all are taken. */
-static struct gdr_hazard *claim(struct gdr_table *table)
+static struct gdr_hazard *record_at(const struct gdr_table *table, uint32_t i)
 {
 	struct gdr_hazard *end = (struct gdr_hazard *)(uintptr_t)table->hazards + GDR_HAZARD_COUNT;
 
-	for (uint32_t i = 0; i < GDR_HAZARD_COUNT; i++) {
-		struct gdr_hazard *hazard = end - 1 - i;
-		uint32_t expect = 0, used;
+	return end - 1 - i;
+}
 
-		if (atomic_load_explicit(&hazard->owner, memory_order_relaxed) ||
-		    !atomic_compare_exchange_strong(&hazard->owner, &expect, 1))
+/* The copy that the thread was in, if it ended in one, goes no further. */
+static void free_record(const struct gdr_front *front, struct gdr_hazard *record, uint32_t owner)
+{
+	if (!atomic_compare_exchange_strong(&record->owner, &owner, BEING_FREED))
+		return;
+	copy_pool_settle(atomic_load(&front->pool), record->busy);
+	for (int i = 0; i < GDR_HAZARD_LEVELS; i++)
+		atomic_store_explicit(&record->busy[i], 0, memory_order_release);
+	atomic_store_explicit(&record->owner, 0, memory_order_release);
+}
+
+/* Frees the records of threads that have ended. Returns how many are left. */
+static uint32_t free_records(const struct gdr_front *front, uint32_t used)
+{
+	uint32_t left = 0;
+
+	for (uint32_t i = 0; i < used; i++) {
+		struct gdr_hazard *record = record_at(front->table, i);
+		uint32_t owner = atomic_load_explicit(&record->owner, memory_order_relaxed);
+
+		if (!owner || owner == BEING_FREED)
+			continue;
+		if (has_ended(owner))
+			free_record(front, record, owner);
+		else
+			left++;
+	}
+	return left;
+}
+
+/* Takes a free record out of the first n; NULL: there is none. */
+static struct gdr_hazard *claim_of(struct gdr_table *table, uint32_t n, uint32_t thread)
+{
+	for (uint32_t i = 0; i < n; i++) {
+		struct gdr_hazard *record = record_at(table, i);
+		uint32_t none = 0, used;
+
+		if (atomic_load_explicit(&record->owner, memory_order_relaxed) ||
+		    !atomic_compare_exchange_strong(&record->owner, &none, thread))
 			continue;
 		used = atomic_load(&table->hazards_used);
 		while (used <= i &&
 		       !atomic_compare_exchange_weak(&table->hazards_used, &used, i + 1))
 			;
-		return hazard;
+		return record;
 	}
 	return NULL;
+}
+
+/* Takes a free record, or returns NULL when that many threads live and have copied. */
+static struct gdr_hazard *claim(const struct gdr_front *front)
+{
+	static _Atomic uint32_t most = RECORDS_AT_FIRST;
+	uint32_t thread = (uint32_t)syscall(SYS_gettid), left;
+	struct gdr_hazard *record;
+
+	record = claim_of(front->table, atomic_load(&most), thread);
+	if (record)
+		return record;
+	left = free_records(front, atomic_load(&front->table->hazards_used));
+	if (left > GDR_HAZARD_COUNT / 2)
+		left = GDR_HAZARD_COUNT / 2;
+	atomic_store(&most, left < RECORDS_AT_FIRST / 2 ? RECORDS_AT_FIRST : 2 * left);
+	return claim_of(front->table, GDR_HAZARD_COUNT, thread);
+}
+
+/*
+ * Whether a frame is not on the thread's own stack. The kernel forgets a stack with
+ * SS_AUTODISARM while a handler runs on it, so it is remembered from before.
+ */
+static bool is_on_other_stack(uintptr_t frame)
+{
+	stack_t stack;
+
+	if (sigaltstack(NULL, &stack))
+		return true;
+	if (!(stack.ss_flags & SS_DISABLE)) {
+		mine.alt_start = (uintptr_t)stack.ss_sp;
+		mine.alt_bytes = stack.ss_flags & SS_AUTODISARM ? stack.ss_size : 0;
+	}
+	return stack.ss_flags & SS_ONSTACK || frame - mine.alt_start < mine.alt_bytes;
 }
 
 /* A thread's first copy in this process. Signals are held off: a handler that
@@ -117,11 +183,11 @@ static struct gdr_hazard *claim(struct gdr_table *table)
 static int take_record(const struct gdr_front *front)
 {
 	struct gdr_hazard *hazard;
-	sigset_t all, old;
+	int error = errno;
+	uint64_t mask;
 
-	sigfillset(&all);
-	pthread_sigmask(SIG_SETMASK, &all, &old);
-	hazard = claim(front->table);
+	gdr_hold_signals(0, &mask);
+	hazard = claim(front);
 	if (hazard) {
 		mine = (struct mine){
 			.front = front,
@@ -131,11 +197,10 @@ static int take_record(const struct gdr_front *front)
 			.slots = (struct gdr_slot *)(uintptr_t)front->table->slots,
 			.impl = front->impl,
 		};
-		/* Without a key the record stays taken when the thread ends. */
-		if (have_exit_key)
-			pthread_setspecific(exit_key, hazard);
+		is_on_other_stack(0);
 	}
-	pthread_sigmask(SIG_SETMASK, &old, NULL);
+	gdr_release_signals(mask);
+	errno = error;
 	if (!hazard)
 		gdr_log(GDR_LOG_ERROR, "gdr_copy: %u threads are copying already", GDR_HAZARD_COUNT);
 	return hazard ? 0 : EAGAIN;
@@ -187,7 +252,7 @@ static inline void leave_level(unsigned int level)
 static void abandon_level(unsigned int level)
 {
 	if (level == 0)
-		copy_pool_settle(pool(), &mine);
+		copy_pool_settle(pool(), mine.busy);
 	leave_level(level);
 }
 
@@ -198,9 +263,7 @@ static void abandon_level(unsigned int level)
  */
 static void drop_left_copies(uintptr_t frame)
 {
-	stack_t stack;
-
-	if (sigaltstack(NULL, &stack) || (stack.ss_flags & SS_ONSTACK))
+	if (is_on_other_stack(frame))
 		return;
 	for (unsigned int i = 0; i < GDR_HAZARD_LEVELS; i++)
 		if (busy(i) && mine.frame[i] <= frame)
@@ -387,7 +450,7 @@ copy_long(uint64_t key, void *dev, void *host, size_t size, bool to)
 		if (gdr_dma_copy(dma, key, (uintptr_t)dev - slot_of(key)->va, host, size, to))
 			return;
 	}
-	copy_pool_copy(pool(), &mine, mine.impl, dev, host, size, to);
+	copy_pool_copy(pool(), mine.busy, mine.impl, dev, host, size, to);
 }
 
 static inline bool is_long(size_t size, _Atomic size_t *least)

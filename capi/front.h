@@ -89,9 +89,6 @@ void gdr_front_mapped(struct gdr_front *front, const struct gdr_core *core, uint
  */
 void gdr_data_set_limits(void);
 
-/* Called under the front's lock, before a core's first copy. */
-void gdr_data_init(void);
-
 /*
  * Ends what this thread's record says of copies through key, or of all copies
  * for key 0. Called before a mapping goes: the thread that takes it down is in

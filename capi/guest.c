@@ -5,23 +5,6 @@
 #include <errno.h>
 #include <pthread.h>
 #include <sys/mman.h>
-#include <sys/syscall.h>
-#include <unistd.h>
-
-#define KERNEL_SIGSET_BYTES 8
-
-/* Of the kernel: the C library would leave its own two signals as they are. */
-void gdr_hold_signals(uint64_t open, uint64_t *mask)
-{
-	uint64_t set = ~open;
-
-	syscall(SYS_rt_sigprocmask, SIG_BLOCK, &set, mask, KERNEL_SIGSET_BYTES);
-}
-
-void gdr_release_signals(uint64_t mask)
-{
-	syscall(SYS_rt_sigprocmask, SIG_SETMASK, &mask, NULL, KERNEL_SIGSET_BYTES);
-}
 
 void gdr_guest_enter(struct gdr_guest *g)
 {

@@ -8,6 +8,8 @@
 #include <signal.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #pragma GCC visibility push(hidden)
 
@@ -27,9 +29,23 @@ static inline uint64_t gdr_faults(void)
 	       gdr_signal_bit(SIGSYS);
 }
 
-/* Holds off all signals but those of open. mask is as the kernel has it. */
-void gdr_hold_signals(uint64_t open, uint64_t *mask);
-void gdr_release_signals(uint64_t mask);
+#define KERNEL_SIGSET_BYTES 8
+
+/*
+ * Holds off all signals but those of open. The kernel is asked, for the C library
+ * would leave its own two signals as they are; mask is as the kernel has it.
+ */
+static inline void gdr_hold_signals(uint64_t open, uint64_t *mask)
+{
+	uint64_t set = ~open;
+
+	syscall(SYS_rt_sigprocmask, SIG_BLOCK, &set, mask, KERNEL_SIGSET_BYTES);
+}
+
+static inline void gdr_release_signals(uint64_t mask)
+{
+	syscall(SYS_rt_sigprocmask, SIG_SETMASK, &mask, NULL, KERNEL_SIGSET_BYTES);
+}
 
 /*
  * What a host thread had before it entered Go.

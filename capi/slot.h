@@ -41,7 +41,8 @@ struct gdr_slot {
 
 /*
  * What one thread is copying through right now; one cache line of its own.
- * owner is nonzero while a live thread holds the record. busy[i] is the handle
+ * owner is the ID of the thread that took the record, and 0 for a free one; a
+ * thread that ends leaves it (see data.c). busy[i] is the handle
  * of the copy at nesting level i (a signal handler may copy inside a copy) and
  * 0 otherwise. gdr_unmap clears the slot's key, then has every thread pass a
  * memory barrier (membarrier(2)), then waits until no record names the key.

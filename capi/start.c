@@ -132,7 +132,6 @@ static int start_locked(struct gdr_front *front)
 		gdr_log(GDR_LOG_ERROR, "gdr_open: the core did not start: %s", strerror(rc));
 		return rc;
 	}
-	gdr_data_init();
 	front->epoch = epoch;
 	atomic_store(&last_epoch, epoch);
 	atomic_store_explicit(&front->core, &gdr_own_core, memory_order_release);

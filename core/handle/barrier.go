@@ -1,6 +1,10 @@
 package handle
 
-import "golang.org/x/sys/unix"
+import (
+	"time"
+
+	"golang.org/x/sys/unix"
+)
 
 // Commands of membarrier(2). With them the copy path needs no fence between
 // "I use this handle" and "is it still good": the rare unmap makes every
@@ -13,10 +17,13 @@ const (
 func registerBarrier() error { return membarrier(membarrierRegisterPrivateExpedited) }
 
 // barrier makes every running thread of this process pass a full memory
-// barrier. It cannot fail once registerBarrier has succeeded.
+// barrier. A host may have refused itself membarrier(2) since it was registered
+// (seccomp). Then there is a wait instead, for which no thread's stores are held
+// back: processors keep them for less than a microsecond.
 func barrier() {
-	if err := membarrier(membarrierPrivateExpedited); err != nil {
-		panic("membarrier: " + err.Error())
+	if membarrier(membarrierPrivateExpedited) != nil {
+		ts := unix.NsecToTimespec(int64(10 * time.Millisecond))
+		_ = unix.Nanosleep(&ts, nil)
 	}
 }
 

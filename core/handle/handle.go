@@ -148,15 +148,27 @@ func (t *Table) Retract(h Handle) {
 }
 
 // wait returns once the thread that owns z does not copy through h. A copy of
-// some megabytes takes milliseconds, so it sleeps after a short spin.
+// some megabytes takes milliseconds, so it sleeps after a short spin. A thread
+// that has ended in a copy copies no more.
 func (z *hazard) wait(h Handle) {
 	for l := range z.busy {
-		for spins := 0; z.busy[l].Load() == uint64(h); spins++ {
-			if spins > 100 {
-				time.Sleep(20 * time.Microsecond)
+		for spins := 1; z.busy[l].Load() == uint64(h); spins++ {
+			if spins < 100 {
+				continue
 			}
+			if spins%100 == 0 && z.ownerHasEnded() {
+				z.busy[l].CompareAndSwap(uint64(h), 0)
+				break
+			}
+			ts := unix.NsecToTimespec(int64(20 * time.Microsecond))
+			_ = unix.Nanosleep(&ts, nil)
 		}
 	}
+}
+
+func (z *hazard) ownerHasEnded() bool {
+	owner := z.owner.Load()
+	return owner != 0 && unix.Tgkill(unix.Getpid(), int(owner), 0) == unix.ESRCH
 }
 
 // count notes that a mapping of type typ came or went. Copies fence fully

@@ -1026,12 +1026,12 @@ static void too_many_copies(void)
 	char line[512] = { 0 };
 	ssize_t n;
 
+	setenv("GDRCOPY_ENABLE_LOGGING", "1", 1);
 	make_buffer(open_or_fail(), &nested, 64 * KIB);
 	/* A thread's first copy is unlike the others: this one is refused. */
 	expect_is(copy_from_bad_page(), EINVAL);
 	nested_host = bad_page();
 	catch_faults(copy_in_fault, SA_NODEFER);
-	setenv("GDRCOPY_ENABLE_LOGGING", "1", 1);
 	expect(log >= 0 && dup2(log, STDERR_FILENO) >= 0);
 	expect_is(copy_from_bad_page(), 0);
 	expect_is(nested_copies, LEVELS);

@@ -182,7 +182,6 @@ static void *many_short_threads(void *unused)
 
 static void set_up(void)
 {
-	gdr_data_init();
 	table.epoch = 1;
 	table.fenced = 1;
 	table.slots = (uintptr_t)slots;
@@ -229,7 +228,7 @@ static void test(struct tap *t, const struct copy_impl *impl, const struct times
 	       atomic_load(&done), atomic_load(&refused), atomic_load(&table.hazards_used));
 	tap_ok(t, done > 0 && refused > 0, "%s: some copies were done, and some refused", impl->name);
 	tap_is(t, wrong, 0, "wrong bytes or errors");
-	tap_ok(t, atomic_load(&table.hazards_used) < 64, "records are used again");
+	tap_ok(t, atomic_load(&table.hazards_used) <= 64, "records are used again");
 }
 
 int main(int argc, char **argv)

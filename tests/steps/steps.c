@@ -359,7 +359,6 @@ static void *new_page(int prot)
 
 static void set_up(void)
 {
-	gdr_data_init();
 	table.epoch = 1;
 	table.slots = (uintptr_t)slots;
 	table.hazards = (uintptr_t)hazards;
