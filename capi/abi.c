@@ -97,8 +97,10 @@ int gdr_close(gdr_t g)
 	if (rc)
 		return rc;
 	gdr_data_forget(0);
+	rc = IN_CORE(core, close(id_of(g)));
+	/* One that is opened meanwhile is found here, or finds that g is closed. */
 	gdr_cache_forget(id_of(g));
-	return IN_CORE(core, close(id_of(g)));
+	return rc;
 }
 
 static int pin(gdr_t g, unsigned long addr, size_t size, uint64_t token,
@@ -201,7 +203,7 @@ static int map(gdr_t g, gdr_mh_t handle, void **va, size_t size, int flags)
 {
 	const struct gdr_core *core;
 	uint64_t addr = 0;
-	int rc = gdr_front_admit(id_of(g), handle.h, &core);
+	int rc = gdr_front_admit(id_of(g), handle.h, &core), error;
 
 	if (rc)
 		return rc;
@@ -211,7 +213,9 @@ static int map(gdr_t g, gdr_mh_t handle, void **va, size_t size, int flags)
 	if (rc)
 		return rc;
 	*va = (void *)(uintptr_t)addr;
+	error = errno;
 	gdr_front_mapped(atomic_load(&gdr_front_page), core, id_of(g), handle.h);
+	errno = error;
 	return 0;
 }
 

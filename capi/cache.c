@@ -691,6 +691,18 @@ static int open_cache(const struct gdr_core *core, uint64_t g, size_t most, gdr_
 	return 0;
 }
 
+static int close_orphan(uint64_t handle)
+{
+	struct gdr_caches *all = all_caches();
+	struct cache *cache = lock_cache(all, handle);
+
+	if (cache) {
+		give_place_back(all, cache);
+		pthread_mutex_unlock(&cache->lock);
+	}
+	return EINVAL;
+}
+
 int gdr_cache_open(gdr_t g, size_t max_bytes, unsigned flags, gdr_cache_t *c)
 {
 	uint64_t id = (uintptr_t)g;
@@ -710,6 +722,9 @@ int gdr_cache_open(gdr_t g, size_t max_bytes, unsigned flags, gdr_cache_t *c)
 	rc = core->driver_version(id, &v[0], &v[1]);
 	if (!rc)
 		rc = open_cache(core, id, max_bytes, c);
+	/* A gdr_close meanwhile has not seen the cache if it was done before. */
+	if (!rc && core->driver_version(id, &v[0], &v[1]))
+		rc = close_orphan(c->h);
 	gdr_guest_leave(&guest);
 	return rc;
 }
