@@ -19,10 +19,18 @@
  */
 typedef int copy_last(_Atomic uint64_t *busy, void *dev, const void *host);
 
+/* The same for a read of 0 < n <= COPY_LINE bytes, with the fence before it, too. */
+typedef int copy_read(void *host, const void *dev, size_t n, _Atomic uint64_t *busy);
+
 /*
  * One implementation. to() writes n > 0 bytes from host memory into a WC
  * mapping, from() reads n > 0 bytes out of one. Neither fences: the caller does
- * (copy_fence_*). last[n] writes n <= COPY_LINE bytes, and ends the copy.
+ * (copy_fence_*). Up to COPY_LINE bytes have functions that end the copy as well:
+ * last[n] writes n of them; read() reads, with the fences that its loads need.
+ *
+ * gather() reads n whole lines, each from an address of its own, to one place
+ * after the other, by loads that do not wait for each other. It does not fence.
+ * NULL: the CPU has no such loads, or all its loads are so.
  *
  * Contract: any alignment and any n; the device side is touched by naturally
  * aligned accesses only; no byte outside [p, p + n) is written on either side,
@@ -36,6 +44,8 @@ struct copy_impl {
 	bool (*usable)(void);	/* the CPU and the OS support it */
 	void (*to)(void *dev, const void *host, size_t n);
 	void (*from)(void *host, const void *dev, size_t n);
+	copy_read *read;
+	void (*gather)(void *lines, const void *const *devs, size_t n);
 	copy_last *last[COPY_LINE + 1];	/* there is no entry 0 */
 };
 

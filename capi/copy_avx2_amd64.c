@@ -89,6 +89,17 @@ static AVX2 void part_from(void *host, const void *line, size_t off, size_t n)
 	memcpy(host, whole + off, n);
 }
 
+static AVX2 void gather(void *lines, const void *const *devs, size_t n)
+{
+	uint8_t *line = lines;
+	__m256i v[2];
+
+	for (size_t i = 0; i < n; i++, line += COPY_LINE) {
+		load_line(v, devs[i]);
+		keep_line(line, v);
+	}
+}
+
 static bool usable(void)
 {
 	return (cpu_leaf(7).ebx & CPU_7_EBX_AVX2) && cpu_os_saves(XCR0_AVX);
@@ -112,11 +123,35 @@ static void from(void *host, const void *dev, size_t n)
 	copy_cover_from(host, dev, n, part_from, lines_from);
 }
 
+/* Of bytes in one half of a line, by a plain load of it. */
+static AVX2 void one_from(void *host, const void *dev, size_t n)
+{
+	size_t off = (uintptr_t)dev % sizeof(__m256i);
+	const __m256i *half = (const __m256i *)((uintptr_t)dev - off);
+	uint8_t whole[sizeof(__m256i)];
+	__m256i v;
+
+	if (copy_in_word(dev, n)) {
+		copy_word_from(host, dev, n);
+		return;
+	}
+	__asm__ __volatile__("vmovdqa %1, %0" : "=x"(v) : "m"(*half));
+	_mm256_storeu_si256((__m256i *)whole, v);
+	memcpy(host, whole + off, n);
+}
+
+static int read(void *host, const void *dev, size_t n, _Atomic uint64_t *busy)
+{
+	return copy_read_block(host, dev, n, busy, sizeof(__m256i), one_from, from);
+}
+
 const struct copy_impl copy_avx2 = {
 	.name = "avx2",
 	.usable = usable,
 	.to = to,
 	.from = from,
+	.read = read,
+	.gather = gather,
 	.last = { COPY_SIZES(COPY_ENTRY_VEC) [COPY_LINE] = last_line },
 };
 #endif

@@ -29,7 +29,7 @@ static inline AVX512 __m512i load_line(const uint8_t *dev)
 	return v;
 }
 
-static AVX512 void lines_to(void *dev, const void *host, size_t n)
+AVX512 void copy_avx512_lines_to(void *dev, const void *host, size_t n)
 {
 	uint8_t *d = dev;
 	const uint8_t *h = host;
@@ -82,14 +82,27 @@ static AVX512 void lines_from(void *host, const void *dev, size_t n)
 }
 
 /* The mask keeps the store off all other bytes: they neither change nor fault. */
-static AVX512 void part_from(void *host, const void *line, size_t off, size_t n)
+static inline AVX512 void keep_part(void *host, __m512i v, size_t off, size_t n)
 {
 	__mmask64 keep = (~0ull >> (COPY_LINE - n)) << off;
 
-	_mm512_mask_storeu_epi8((uint8_t *)host - off, keep, load_line(line));
+	_mm512_mask_storeu_epi8((uint8_t *)host - off, keep, v);
 }
 
-static bool usable(void)
+static AVX512 void part_from(void *host, const void *line, size_t off, size_t n)
+{
+	keep_part(host, load_line(line), off, n);
+}
+
+AVX512 void copy_avx512_gather(void *lines, const void *const *devs, size_t n)
+{
+	uint8_t *line = lines;
+
+	for (size_t i = 0; i < n; i++, line += COPY_LINE)
+		_mm512_storeu_si512(line, load_line(devs[i]));
+}
+
+bool copy_avx512_usable(void)
 {
 	uint32_t need = CPU_7_EBX_AVX512F | CPU_7_EBX_AVX512BW;
 
@@ -114,19 +127,41 @@ static AVX512 int last_line(_Atomic uint64_t *busy, void *dev, const void *host)
 
 static void to(void *dev, const void *host, size_t n)
 {
-	copy_split_to(dev, host, n, copy_put_vec, lines_to);
+	copy_split_to(dev, host, n, copy_put_vec, copy_avx512_lines_to);
 }
 
-static void from(void *host, const void *dev, size_t n)
+void copy_avx512_from(void *host, const void *dev, size_t n)
 {
 	copy_cover_from(host, dev, n, part_from, lines_from);
 }
 
+/* Of bytes in one line, by a plain load of it. */
+static AVX512 void one_from(void *host, const void *dev, size_t n)
+{
+	size_t off = (uintptr_t)dev % COPY_LINE;
+	const __m512i *line = (const __m512i *)((uintptr_t)dev - off);
+	__m512i v;
+
+	if (copy_in_word(dev, n)) {
+		copy_word_from(host, dev, n);
+		return;
+	}
+	__asm__ __volatile__("vmovdqa64 %1, %0" : "=v"(v) : "m"(*line));
+	keep_part(host, v, off, n);
+}
+
+int copy_avx512_read(void *host, const void *dev, size_t n, _Atomic uint64_t *busy)
+{
+	return copy_read_block(host, dev, n, busy, COPY_LINE, one_from, copy_avx512_from);
+}
+
 const struct copy_impl copy_avx512 = {
 	.name = "avx512",
-	.usable = usable,
+	.usable = copy_avx512_usable,
 	.to = to,
-	.from = from,
+	.from = copy_avx512_from,
+	.read = copy_avx512_read,
+	.gather = copy_avx512_gather,
 	.last = { COPY_SIZES(COPY_ENTRY_VEC) [COPY_LINE] = last_line },
 };
 #endif

@@ -3,7 +3,8 @@
  * copy_fence.h - the fences around copies through a mapping.
  *
  * A write: the copy, then copy_fence_store(). A read: copy_fence_read_begin(),
- * the copy, copy_fence_read_end(). When mappings of more than one type are
+ * or copy_fence_load_begin() if it has no streaming loads, the copy, then
+ * copy_fence_read_end(). docs/dataplane.md names the manuals. When mappings of more than one type are
  * live in the process, copy_fence_full() stands in for the store fence: that
  * orders stores alone, and a later read of a caching mapping may pass a write
  * that still sits in a write-combining buffer. The fences around a read hold
@@ -50,7 +51,7 @@ static inline void copy_fence_full(void)
 }
 
 /*
- * Before a read, so that it sees what the device wrote before now.
+ * Before a read by streaming loads, so that it sees what the device wrote before now.
  *
  * x86-64: MOVNTDQA may be served from a streaming load buffer, which holds the
  * line as it was at an earlier streaming load and snoops nobody. And a WC load
@@ -65,6 +66,22 @@ static inline void copy_fence_read_begin(void)
 	__asm__ __volatile__("dmb osh" ::: "memory");
 #else
 	copy_fence_full();
+#endif
+}
+
+/*
+ * Before a read by plain loads. These are never served from a streaming load
+ * buffer, so their order is enough: none begins before the load of the flag that
+ * said the data is there is over.
+ *
+ * x86-64: LFENCE waits for earlier loads, and lets nothing later begin.
+ */
+static inline void copy_fence_load_begin(void)
+{
+#if defined(__x86_64__) || defined(__i386__)
+	__asm__ __volatile__("lfence" ::: "memory");
+#else
+	copy_fence_read_begin();
 #endif
 }
 

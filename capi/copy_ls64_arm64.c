@@ -136,11 +136,17 @@ static void from(void *host, const void *dev, size_t n)
 	copy_split_from(host, dev, n, copy_small_from_vec, lines_from);
 }
 
+static int read(void *host, const void *dev, size_t n, _Atomic uint64_t *busy)
+{
+	return copy_read_plain(host, dev, n, busy, copy_small_from_vec, lines_from, from);
+}
+
 const struct copy_impl copy_ls64 = {
 	.name = "ls64",
 	.usable = usable,
 	.to = to,
 	.from = from,
+	.read = read,
 	.last = { COPY_SIZES(COPY_ENTRY_VEC) [COPY_LINE] = last_line },
 };
 #endif

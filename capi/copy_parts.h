@@ -75,10 +75,15 @@ static inline bool copy_at_line(const void *dev)
 
 typedef uint64_t __attribute__((may_alias)) copy_word;
 
-/* Whether n bytes at dev lie inside one aligned word. */
+/* Whether n bytes at dev lie inside one aligned block of that many bytes. */
+static inline bool copy_in_block(const void *dev, size_t n, size_t block)
+{
+	return (uintptr_t)dev % block + n <= block;
+}
+
 static inline bool copy_in_word(const void *dev, size_t n)
 {
-	return (uintptr_t)dev % sizeof(copy_word) + n <= sizeof(copy_word);
+	return copy_in_block(dev, n, sizeof(copy_word));
 }
 
 /* Reads n bytes that lie inside one aligned word, by one load. */
@@ -194,17 +199,62 @@ copy_cover_from(void *host, const void *dev, size_t n, copy_part *part, copy_spa
 		part(h, d, 0, n);
 }
 
+/* Ends a read. */
+static inline int copy_end_read(_Atomic uint64_t *busy)
+{
+	copy_fence_read_end();
+	atomic_store_explicit(busy, 0, memory_order_release);
+	return 0;
+}
+
+/* A read of up to a line by plain loads alone. */
+static inline __attribute__((always_inline)) int
+copy_read_plain(void *host, const void *dev, size_t n, _Atomic uint64_t *busy, copy_span *small,
+		copy_span *lines, copy_span *from)
+{
+	copy_fence_load_begin();
+	if (n < COPY_LINE)
+		small(host, dev, n);
+	else if (copy_at_line(dev))
+		lines(host, dev, n);
+	else
+		from(host, dev, n);
+	return copy_end_read(busy);
+}
+
+/* The same by one plain load, as one does, if it lies inside a block; else by streaming loads. */
+static inline __attribute__((always_inline)) int
+copy_read_block(void *host, const void *dev, size_t n, _Atomic uint64_t *busy, size_t block,
+		copy_span *one, copy_span *from)
+{
+	if (copy_in_block(dev, n, block)) {
+		copy_fence_load_begin();
+		one(host, dev, n);
+	} else {
+		copy_fence_read_begin();
+		from(host, dev, n);
+	}
+	return copy_end_read(busy);
+}
+
 #if defined(__x86_64__)
 extern const struct copy_impl copy_sse2 COPY_HIDDEN;
 extern const struct copy_impl copy_sse41 COPY_HIDDEN;
 extern const struct copy_impl copy_avx2 COPY_HIDDEN;
 extern const struct copy_impl copy_avx512 COPY_HIDDEN;
+extern const struct copy_impl copy_direct COPY_HIDDEN;
 extern const struct copy_impl copy_movdir64b COPY_HIDDEN;
 
 /* What another routine borrows. */
 COPY_HIDDEN copy_last copy_sse2_last_line;
 COPY_HIDDEN void copy_sse2_lines_to(void *dev, const void *host, size_t n);
-COPY_HIDDEN void copy_sse41_from(void *host, const void *dev, size_t n);
+COPY_HIDDEN copy_span copy_sse41_from;
+COPY_HIDDEN copy_read copy_sse41_read;
+COPY_HIDDEN void copy_sse41_gather(void *lines, const void *const *devs, size_t n);
+COPY_HIDDEN copy_span copy_avx512_lines_to, copy_avx512_from;
+COPY_HIDDEN copy_read copy_avx512_read;
+COPY_HIDDEN void copy_avx512_gather(void *lines, const void *const *devs, size_t n);
+COPY_HIDDEN bool copy_avx512_usable(void);
 #endif
 
 #if defined(__aarch64__)

@@ -2,18 +2,10 @@
 /*
  * copy_table.c - the copy routines of this architecture and how one is chosen.
  *
- * The order on x86-64 is by measurement, on an H200's BAR1 through a Vulkan
- * mapping, one core, median of back-to-back calls, before this library was:
- *
- *	write		AVX-512	SSE	MOVDIR64B
- *	4 KiB, ns	290	330	472
- *	64 KiB, us	3.73	4.18	7.10
- *	1 MiB, us	62.2	69.1	109
- *	16 MiB, us	1171	1229	1732
- *
- * Reads were fastest with AVX-512 too: 4.1 us against 5.2 us at 4 KiB for
- * AVX2. MOVDIR64B lost at every size from 4 KiB up and won nothing below, so
- * it stands after all the others: GDRCOPY_COPY_IMPL=movdir64b picks it, for
+ * The order on x86-64 is by measurement on an H200's BAR1 (docs/dataplane.md):
+ * AVX-512 is ahead at 1 MiB and up and in reads; MOVDIR64B is 2 to 4 ns ahead in
+ * writes of up to 2 KiB, and behind from 16 KiB on. "direct" is both. MOVDIR64B
+ * alone stands after all the others: GDRCOPY_COPY_IMPL=movdir64b picks it, for
  * the machine where it wins. LS64 stands there for the reason in its file.
  */
 #include <string.h>
@@ -22,6 +14,7 @@
 
 const struct copy_impl *const copy_impls[] = {
 #if defined(__x86_64__)
+	&copy_direct,
 	&copy_avx512,
 	&copy_avx2,
 	&copy_sse41,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 /*
- * data.c - gdr_copy_to_mapping and gdr_copy_from_mapping.
+ * data.c - gdr_copy_to_mapping and gdr_copy_from_mapping, of one piece or of many.
  *
  * They never enter Go, take no lock, and write no cache line that another
  * thread writes. slot.h states the protocol that keeps gdr_unmap from taking a
@@ -16,7 +16,7 @@
 #include <signal.h>
 #include <string.h>
 
-#include "../include/gdrapi.h"
+#include "../include/gdrapi_ext.h"
 
 /*
  * What this thread knows of the table it copies through. It belongs to one
@@ -44,6 +44,7 @@ struct mine {
 	const struct copy_impl *impl;
 	volatile uintptr_t frame[GDR_HAZARD_LEVELS];
 	uintptr_t alt_start, alt_bytes;	/* a stack with SS_AUTODISARM that was set */
+	uint64_t many;			/* copies of many pieces so far */
 };
 
 #ifndef SS_AUTODISARM
@@ -274,9 +275,12 @@ void gdr_data_forget(uint64_t key)
 {
 	if (!record_is_ours())
 		return;
-	for (unsigned int i = 0; i < GDR_HAZARD_LEVELS; i++)
-		if (busy(i) && (!key || busy(i) == key))
+	for (unsigned int i = 0; i < GDR_HAZARD_LEVELS; i++) {
+		uint64_t named = busy(i);
+
+		if (named && (!key || named == key || gdr_is_many(named)))
 			abandon_level(i);
+	}
 }
 
 /* One copy, as the caller asked for it. */
@@ -329,6 +333,7 @@ static inline void end_write(void)
 		copy_fence_store();
 }
 
+/* These do not fence. */
 static void move_to(const struct request *r, uint32_t type)
 {
 	if (type == GDR_MAPPING_TYPE_WC)
@@ -337,18 +342,27 @@ static void move_to(const struct request *r, uint32_t type)
 		copy_portable.to(r->dev, r->host, r->size);
 	else
 		memcpy(r->dev, r->host, r->size);
-	end_write();
 }
 
 static void move_from(const struct request *r, uint32_t type)
 {
-	copy_fence_read_begin();
 	if (type == GDR_MAPPING_TYPE_WC)
 		mine.impl->from(r->host, r->dev, r->size);
 	else if (type == GDR_MAPPING_TYPE_DEVICE)
 		copy_portable.from(r->host, r->dev, r->size);
 	else
 		memcpy(r->host, r->dev, r->size);
+}
+
+static void move(const struct request *r, uint32_t type)
+{
+	if (r->to) {
+		move_to(r, type);
+		end_write();
+		return;
+	}
+	copy_fence_read_begin();
+	move_from(r, type);
 	copy_fence_read_end();
 }
 
@@ -363,7 +377,7 @@ static int finish_slowly(const struct request *r, unsigned int level)
 		off = (uintptr_t)r->dev - slot->va;
 		inside = off <= slot->len && r->size <= slot->len - off;
 		if (inside && r->host)
-			(r->to ? move_to : move_from)(r, slot->type);
+			move(r, slot->type);
 	}
 	leave_level(level);
 	if (!mapped)
@@ -390,11 +404,13 @@ copy_unusual(uint64_t key, void *dev, void *host, size_t size, bool to, uintptr_
 	return finish_slowly(&r, 0);
 }
 
-/* This thread's first copy, one inside another, or one that must fence. */
-static __attribute__((noinline, cold)) int
-copy_long_way(uint64_t key, void *dev, void *host, size_t size, bool to, uintptr_t frame)
+/*
+ * Takes this thread's record, if it has none yet, and a free level of it. Fails as
+ * a copy through key does.
+ */
+static inline __attribute__((always_inline)) int
+take_level(uint64_t key, uintptr_t frame, unsigned int *taken)
 {
-	const struct request r = { .key = key, .dev = dev, .host = host, .size = size, .to = to };
 	struct gdr_front *front = atomic_load_explicit(&gdr_front_page, memory_order_acquire);
 	unsigned int level = 0;
 	int rc = 0;
@@ -414,9 +430,29 @@ copy_long_way(uint64_t key, void *dev, void *host, size_t size, bool to, uintptr
 			GDR_HAZARD_LEVELS, EAGAIN);
 		return EAGAIN;
 	}
+	*taken = level;
+	return 0;
+}
+
+static void announce_at(unsigned int level, uint64_t key, uintptr_t frame)
+{
 	enter_level(level, key, frame);
 	if (mine.table->fenced)
 		atomic_thread_fence(memory_order_seq_cst);
+}
+
+/* This thread's first copy, one inside another, or one that must fence. */
+static __attribute__((noinline, cold)) int
+copy_long_way(uint64_t key, void *dev, void *host, size_t size, bool to, uintptr_t frame)
+{
+	const struct request r = { .key = key, .dev = dev, .host = host, .size = size, .to = to };
+	unsigned int level = 0;
+	int rc;
+
+	rc = take_level(key, frame, &level);
+	if (rc)
+		return rc;
+	announce_at(level, key, frame);
 	return finish_slowly(&r, level);
 }
 
@@ -495,13 +531,43 @@ write_lines(uint64_t key, void *dev, void *host, size_t size)
 	return 0;
 }
 
+static __attribute__((noinline)) int
+read_long(void *host, const void *dev, size_t size)
+{
+	copy_fence_read_begin();
+	copy_long(busy(0), (void *)dev, host, size, false);
+	copy_fence_read_end();
+	leave_level(0);
+	return 0;
+}
+
+static inline int read_lines(void *host, const void *dev, size_t size)
+{
+	if (is_long(size, &least_long_from))
+		return read_long(host, dev, size);
+	copy_fence_read_begin();
+	mine.impl->from(host, dev, size);
+	copy_fence_read_end();
+	leave_level(0);
+	return 0;
+}
+
+/* The caller's stack address. By the asm it is worked out once. */
+static inline __attribute__((always_inline)) uintptr_t frame_here(void)
+{
+	uintptr_t frame = (uintptr_t)__builtin_dwarf_cfa();
+
+	__asm__("" : "+r"(frame));
+	return frame;
+}
+
 /*
  * Besides the data it stores twice, the caller's return address not counted:
  * busy, and busy again. So nothing is saved on the stack, and the last call is a jump.
  */
 int gdr_copy_to_mapping(gdr_mh_t handle, void *map_d_ptr, const void *h_ptr, size_t size)
 {
-	uintptr_t frame = (uintptr_t)__builtin_dwarf_cfa();
+	uintptr_t frame = frame_here();
 
 	if (__builtin_expect(!take_level_0(frame), 0))
 		return copy_long_way(handle.h, map_d_ptr, (void *)h_ptr, size, true, frame);
@@ -517,7 +583,7 @@ int gdr_copy_to_mapping(gdr_mh_t handle, void *map_d_ptr, const void *h_ptr, siz
 
 int gdr_copy_from_mapping(gdr_mh_t handle, void *h_ptr, const void *map_d_ptr, size_t size)
 {
-	uintptr_t frame = (uintptr_t)__builtin_dwarf_cfa();
+	uintptr_t frame = frame_here();
 
 	if (__builtin_expect(!take_level_0(frame), 0))
 		return copy_long_way(handle.h, (void *)map_d_ptr, h_ptr, size, false, frame);
@@ -525,12 +591,181 @@ int gdr_copy_from_mapping(gdr_mh_t handle, void *h_ptr, const void *map_d_ptr, s
 	if (__builtin_expect(!is_usual(handle.h, map_d_ptr, h_ptr, size) ||
 			     !has_level_0(frame), 0))
 		return copy_unusual(handle.h, (void *)map_d_ptr, h_ptr, size, false, frame);
-	copy_fence_read_begin();
-	if (is_long(size, &least_long_from))
-		copy_long(handle.h, (void *)map_d_ptr, h_ptr, size, false);
+	if (__builtin_expect(size <= COPY_LINE, 1))
+		return mine.impl->read(h_ptr, map_d_ptr, size, mine.busy);
+	return read_lines(h_ptr, map_d_ptr, size);
+}
+
+/* Copies of many pieces. */
+
+static inline struct request request_of(const gdr_piece_t *piece, bool to)
+{
+	return (struct request){
+		.key = piece->handle.h, .dev = piece->map_d_ptr, .host = piece->h_ptr,
+		.size = piece->size, .to = to,
+	};
+}
+
+/* Of a copy that level 0 was free for, threads and the GPU may make parts. */
+static void move_piece(const struct request *r, uint32_t type, bool alone)
+{
+	bool far = !alone && type == GDR_MAPPING_TYPE_WC &&
+		   is_long(r->size, r->to ? &least_long_to : &least_long_from);
+
+	if (far)
+		copy_long(r->key, r->dev, r->host, r->size, r->to);
 	else
-		mine.impl->from(h_ptr, map_d_ptr, size);
+		(r->to ? move_to : move_from)(r, type);
+}
+
+static void move_all_to(const gdr_piece_t *pieces, size_t count, bool alone)
+{
+	bool fully = mixed();
+
+	alone |= fully;
+	for (size_t i = 0; i < count; i++) {
+		const struct request r = request_of(&pieces[i], true);
+		uint32_t type = slot_of(r.key)->type;
+
+		fully |= type != GDR_MAPPING_TYPE_WC;
+		if (r.size)
+			move_piece(&r, type, alone);
+	}
+	if (fully)
+		copy_fence_full();
+	else
+		copy_fence_store();
+}
+
+/*
+ * Lines that are read together: as many as a core has in flight. What is asked for
+ * of each goes on from there.
+ */
+#define GATHER 16u
+struct gather {
+	_Alignas(COPY_LINE) uint8_t lines[GATHER][COPY_LINE];
+	const void *devs[GATHER];
+	struct {
+		void *host;
+		size_t off, n;
+	} parts[GATHER];
+	size_t used;
+};
+
+static void gather_lines(struct gather *g)
+{
+	if (g->used)
+		mine.impl->gather(g->lines, g->devs, g->used);
+	for (size_t i = 0; i < g->used; i++)
+		if (g->parts[i].n == COPY_LINE)
+			memcpy(g->parts[i].host, g->lines[i], COPY_LINE);
+		else
+			memcpy(g->parts[i].host, g->lines[i] + g->parts[i].off, g->parts[i].n);
+	g->used = 0;
+}
+
+static void add_lines(struct gather *g, const struct request *r)
+{
+	const uint8_t *dev = r->dev;
+	uint8_t *host = r->host;
+
+	for (size_t left = r->size, n; left; left -= n, dev += n, host += n) {
+		size_t off = (uintptr_t)dev % COPY_LINE;
+
+		n = left < COPY_LINE - off ? left : COPY_LINE - off;
+		g->devs[g->used] = dev - off;
+		g->parts[g->used].host = host;
+		g->parts[g->used].off = off;
+		g->parts[g->used].n = n;
+		if (++g->used == GATHER)
+			gather_lines(g);
+	}
+}
+
+/* A piece of that many lines fills the link by itself. */
+static void move_all_from(const gdr_piece_t *pieces, size_t count, bool alone)
+{
+	bool can_gather = mine.impl->gather;
+	struct gather g;
+
+	g.used = 0;
+	copy_fence_read_begin();
+	for (size_t i = 0; i < count; i++) {
+		const struct request r = request_of(&pieces[i], false);
+		uint32_t type = slot_of(r.key)->type;
+
+		if (!r.size)
+			continue;
+		if (can_gather && type == GDR_MAPPING_TYPE_WC && r.size < GATHER * COPY_LINE)
+			add_lines(&g, &r);
+		else
+			move_piece(&r, type, alone);
+	}
+	gather_lines(&g);
 	copy_fence_read_end();
-	leave_level(0);
-	return 0;
+}
+
+/* The first piece that no copy can be made of, or count. */
+static size_t find_bad(const gdr_piece_t *pieces, size_t count)
+{
+	for (size_t i = 0; i < count; i++) {
+		const struct gdr_slot *slot = slot_of(pieces[i].handle.h);
+		uint64_t off = (uintptr_t)pieces[i].map_d_ptr;
+		size_t size = pieces[i].size;
+
+		if (unmapped(pieces[i].handle.h))
+			return i;
+		off -= slot->va;
+		if (size && (!pieces[i].h_ptr || size > slot->len || off > slot->len - size))
+			return i;
+	}
+	return count;
+}
+
+static int refuse_piece(const gdr_piece_t *piece, size_t i, bool mapped)
+{
+	if (!mapped)
+		return refuse(piece->handle.h);
+	gdr_log(GDR_LOG_ERROR, "gdr_copy: piece %zu, %zu bytes at %#lx, does not lie in the mapping of handle %#lx, or has no host address (errno %d)",
+		i, piece->size, (uintptr_t)piece->map_d_ptr, piece->handle.h, EINVAL);
+	return EINVAL;
+}
+
+static int copy_many(const gdr_piece_t *pieces, size_t count, bool to, uintptr_t frame)
+{
+	unsigned int level = 0;
+	bool mapped = true;
+	size_t bad;
+	int rc;
+
+	if (!count)
+		return 0;
+	if (!pieces) {
+		gdr_log(GDR_LOG_ERROR, "gdr_copy: the array of %zu pieces is NULL (errno %d)", count, EINVAL);
+		return EINVAL;
+	}
+	rc = take_level(pieces[0].handle.h, frame, &level);
+	if (rc)
+		return rc;
+	announce_at(level, ++mine.many, frame);
+	/* A handler may have left a copy here since the level was found to be free. */
+	if (level == 0)
+		copy_pool_settle(pool(), &mine);
+	bad = find_bad(pieces, count);
+	if (bad < count)
+		mapped = !unmapped(pieces[bad].handle.h);
+	else
+		(to ? move_all_to : move_all_from)(pieces, count, level > 0);
+	leave_level(level);
+	return bad < count ? refuse_piece(&pieces[bad], bad, mapped) : 0;
+}
+
+int gdr_copy_to_mapping_v(const gdr_piece_t *pieces, size_t count)
+{
+	return copy_many(pieces, count, true, (uintptr_t)__builtin_dwarf_cfa());
+}
+
+int gdr_copy_from_mapping_v(const gdr_piece_t *pieces, size_t count)
+{
+	return copy_many(pieces, count, false, (uintptr_t)__builtin_dwarf_cfa());
 }

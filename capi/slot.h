@@ -22,6 +22,12 @@
 #define GDR_HANDLE_EPOCH_BITS 12
 #define GDR_HANDLE_EPOCH_SHIFT (GDR_HANDLE_INDEX_BITS + GDR_HANDLE_GEN_BITS)
 #define GDR_HANDLE_EPOCH_MAX ((1u << GDR_HANDLE_EPOCH_BITS) - 1)
+/* Whether what a record says is under way is a copy of many pieces. */
+static inline int gdr_is_many(uint64_t busy)
+{
+	return busy && !(busy >> GDR_HANDLE_EPOCH_SHIFT);
+}
+
 #define GDR_SLOT_COUNT (1u << GDR_HANDLE_INDEX_BITS)
 
 /*
@@ -44,8 +50,11 @@ struct gdr_slot {
  * owner is the ID of the thread that took the record, and 0 for a free one; a
  * thread that ends leaves it (see data.c). busy[i] is the handle
  * of the copy at nesting level i (a signal handler may copy inside a copy) and
- * 0 otherwise. gdr_unmap clears the slot's key, then has every thread pass a
- * memory barrier (membarrier(2)), then waits until no record names the key.
+ * 0 otherwise. A copy of many pieces, which may be of many handles, has a number
+ * there instead: handles have an epoch, numbers have none. Each such copy of a
+ * thread has another one. gdr_unmap clears the slot's key, then has every thread
+ * pass a memory barrier (membarrier(2)), then waits until no record names the key,
+ * nor a number that it has found there.
  *
  * Records are taken from the end of the array, so that the first ones end a
  * page, and the header does so too. A CPU compares addresses of loads with those

@@ -80,6 +80,46 @@ int gdr_mem_free(gdr_t g, gdr_mem_t mem);
 int gdr_mem_get_device_ptr(gdr_t g, gdr_mem_t mem, unsigned long *dptr,
 			   size_t *size);
 
+/* One piece of a copy of many; 32 bytes. */
+typedef struct gdr_piece_s {
+	gdr_mh_t handle;	/* mapped buffer */
+	void *map_d_ptr;	/* anywhere inside its mapping */
+	void *h_ptr;		/* in the memory of the process; writes only read it */
+	size_t size;		/* bytes; a piece of 0 bytes is not copied */
+} gdr_piece_t;
+
+/**
+ * gdr_copy_to_mapping_v - write many pieces to GPU memory
+ * @pieces: what goes where; the pieces may be of different buffers
+ * @count: how many; 0 does nothing
+ *
+ * Does what a gdr_copy_to_mapping of each piece would, and takes less time: the
+ * pieces are written in any order, and one fence comes after all of them. So a
+ * flag for data of the same call needs a call of its own, after this one. All
+ * pieces are checked before the first byte moves, and what the pieces are must not
+ * change during the call. Pieces that overlap are written in no order. Threads,
+ * DMA and signal handlers: as gdr_copy_to_mapping; each piece counts for itself.
+ *
+ * Returns: 0, and all is written; else nothing is: EINVAL, EAGAIN and EACCES as
+ * gdr_copy_to_mapping, for the first piece that is wrong, and EINVAL when @pieces
+ * is NULL and @count is not 0.
+ */
+int gdr_copy_to_mapping_v(const gdr_piece_t *pieces, size_t count);
+
+/**
+ * gdr_copy_from_mapping_v - read many pieces of GPU memory
+ * @pieces: what goes where; the pieces may be of different buffers
+ * @count: how many; 0 does nothing
+ *
+ * As gdr_copy_to_mapping_v in the other direction. The pieces are read in any
+ * order, by one CPU up to 16 lines of 64 bytes at a time; calls of
+ * gdr_copy_from_mapping wait for one after the other. All loads are done, and in
+ * order before every later load of this thread, when the call returns.
+ *
+ * Returns: as gdr_copy_to_mapping_v.
+ */
+int gdr_copy_from_mapping_v(const gdr_piece_t *pieces, size_t count);
+
 /**
  * gdr_set_copy_threads - how many threads share a long copy
  * @reads: threads for gdr_copy_from_mapping, the caller among them: 1 to 64

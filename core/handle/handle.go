@@ -148,16 +148,22 @@ func (t *Table) Retract(h Handle) {
 }
 
 // wait returns once the thread that owns z does not copy through h. A copy of
-// some megabytes takes milliseconds, so it sleeps after a short spin. A thread
-// that has ended in a copy copies no more.
+// many pieces may be through any handle: its number stands for all of them, and
+// a copy that begins later has another number. A copy of some megabytes takes
+// milliseconds, so it sleeps after a short spin. A thread that has ended in a copy
+// copies no more.
 func (z *hazard) wait(h Handle) {
 	for l := range z.busy {
-		for spins := 1; z.busy[l].Load() == uint64(h); spins++ {
+		busy := z.busy[l].Load()
+		if busy != uint64(h) && !isMany(busy) {
+			continue
+		}
+		for spins := 1; z.busy[l].Load() == busy; spins++ {
 			if spins < 100 {
 				continue
 			}
 			if spins%100 == 0 && z.ownerHasEnded() {
-				z.busy[l].CompareAndSwap(uint64(h), 0)
+				z.busy[l].CompareAndSwap(busy, 0)
 				break
 			}
 			ts := unix.NsecToTimespec(int64(20 * time.Microsecond))
@@ -170,6 +176,10 @@ func (z *hazard) ownerHasEnded() bool {
 	owner := z.owner.Load()
 	return owner != 0 && unix.Tgkill(unix.Getpid(), int(owner), 0) == unix.ESRCH
 }
+
+// isMany reports whether busy, of a hazard record, is the number of a copy of
+// many pieces: handles have an epoch, such numbers have none.
+func isMany(busy uint64) bool { return busy != 0 && busy>>(genBits+indexBits) == 0 }
 
 // count notes that a mapping of type typ came or went. Copies fence fully
 // while more than one type is live.

@@ -131,6 +131,42 @@ func TestRetractWaitsForCopies(t *testing.T) {
 	<-done
 }
 
+// A copy of many pieces names no handle. What it may hold is waited for, but not a
+// copy that began after the slot's key was gone.
+func TestRetractWaitsForCopiesOfMany(t *testing.T) {
+	tab := newTable(t, 1)
+	h, err := tab.Alloc()
+	require.NoError(t, err)
+	tab.Publish(h, 0, 1, 1)
+	tab.header.hazardsUsed.Store(1)
+	z := &tab.hazards[hazardCount-1]
+	z.busy[0].Store(7)
+
+	done := make(chan struct{})
+	go func() {
+		tab.Retract(h)
+		close(done)
+	}()
+	for tab.slots[h.index()].key.Load() != 0 {
+		time.Sleep(time.Millisecond)
+	}
+	select {
+	case <-done:
+		t.Fatal("Retract returned during a copy")
+	case <-time.After(20 * time.Millisecond):
+	}
+	z.busy[0].Store(8)
+	<-done
+}
+
+func TestNoHandleIsTheNumberOfACopy(t *testing.T) {
+	require.False(t, isMany(0))
+	require.True(t, isMany(1))
+	require.True(t, isMany(1<<(genBits+indexBits)-1))
+	require.False(t, isMany(uint64(compose(1, 0, 0))))
+	require.False(t, isMany(uint64(compose(MaxEpoch, maxGen, slotCount-1))))
+}
+
 func TestConcurrentUse(t *testing.T) {
 	tab := newTable(t, 1)
 	var wg sync.WaitGroup

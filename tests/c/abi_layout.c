@@ -22,6 +22,9 @@ _Static_assert(sizeof(gdr_t) == 8, "gdr_t is a pointer");
 _Static_assert(sizeof(gdr_mh_t) == 8, "gdr_mh_t fits a register");
 _Static_assert(sizeof(gdr_mem_t) == 8, "gdr_mem_t fits a register");
 _Static_assert(sizeof(gdr_cache_t) == 8, "gdr_cache_t fits a register");
+_Static_assert(sizeof(gdr_piece_t) == 32, "a piece");
+_Static_assert(offsetof(gdr_piece_t, handle) == 0 && offsetof(gdr_piece_t, map_d_ptr) == 8 &&
+	       offsetof(gdr_piece_t, h_ptr) == 16 && offsetof(gdr_piece_t, size) == 24, "a piece");
 _Static_assert(sizeof(gdr_attr_t) == 4, "enums are ints");
 _Static_assert(sizeof(gdr_info_t) == sizeof(gdr_info_v2_t), "gdr_info_t is v2");
 
@@ -44,6 +47,8 @@ SAME_TYPE(gdr_map_v2, int(gdr_t, gdr_mh_t, void **, size_t, int));
 SAME_TYPE(gdr_unmap, int(gdr_t, gdr_mh_t, void *, size_t));
 SAME_TYPE(gdr_copy_to_mapping, int(gdr_mh_t, void *, const void *, size_t));
 SAME_TYPE(gdr_copy_from_mapping, int(gdr_mh_t, void *, const void *, size_t));
+SAME_TYPE(gdr_copy_to_mapping_v, int(const gdr_piece_t *, size_t));
+SAME_TYPE(gdr_copy_from_mapping_v, int(const gdr_piece_t *, size_t));
 SAME_TYPE(gdr_runtime_get_version, void(int *, int *));
 SAME_TYPE(gdr_driver_get_version, int(gdr_t, int *, int *));
 SAME_TYPE(gdr_get_attribute, int(gdr_t, gdr_attr_t, int *));

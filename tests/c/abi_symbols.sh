@@ -49,7 +49,9 @@ gdr_cache_open
 gdr_cache_put
 gdr_close
 gdr_copy_from_mapping
+gdr_copy_from_mapping_v
 gdr_copy_to_mapping
+gdr_copy_to_mapping_v
 gdr_driver_get_version
 gdr_get_attribute
 gdr_get_backend

@@ -163,6 +163,24 @@ static int h_copy_from(gdr_t g, unsigned long h)
 	(void)g;
 	return gdr_copy_from_mapping((gdr_mh_t){ h }, out.bytes, w.va, 8);
 }
+static int h_copy_to_v(gdr_t g, unsigned long h)
+{
+	const gdr_piece_t pieces[2] = {
+		{ w.mapped, w.va, out.bytes, 8 }, { { h }, w.va + 8, out.bytes, 8 },
+	};
+
+	(void)g;
+	return gdr_copy_to_mapping_v(pieces, 2);
+}
+static int h_copy_from_v(gdr_t g, unsigned long h)
+{
+	const gdr_piece_t pieces[2] = {
+		{ { h }, w.va, out.bytes, 8 }, { w.mapped, w.va, out.bytes, 8 },
+	};
+
+	(void)g;
+	return gdr_copy_from_mapping_v(pieces, 2);
+}
 
 enum { TAKES_G = 1, TAKES_MEM = 2 };
 static const struct {
@@ -181,6 +199,8 @@ static const struct {
 	{ "gdr_mem_get_device_ptr", h_mem_ptr, TAKES_G | TAKES_MEM },
 	{ "gdr_copy_to_mapping", h_copy_to, 0 },
 	{ "gdr_copy_from_mapping", h_copy_from, 0 },
+	{ "gdr_copy_to_mapping_v", h_copy_to_v, 0 },
+	{ "gdr_copy_from_mapping_v", h_copy_from_v, 0 },
 };
 
 static void bad_opens(void)
@@ -323,6 +343,8 @@ static void null_pointers(void)
 		  gdr_copy_from_mapping(w.mapped, out.bytes, NULL, 1) },
 		{ "gdr_copy_from_mapping, host",
 		  gdr_copy_from_mapping(w.mapped, NULL, w.va, 1) },
+		{ "gdr_copy_to_mapping_v, pieces", gdr_copy_to_mapping_v(NULL, 1) },
+		{ "gdr_copy_from_mapping_v, pieces", gdr_copy_from_mapping_v(NULL, SIZE_MAX) },
 		{ "gdr_driver_get_version, both",
 		  gdr_driver_get_version(w.g, NULL, NULL) },
 		{ "gdr_driver_get_version, major",
@@ -386,6 +408,11 @@ static void bad_numbers(void)
 	is_rc(gdr_copy_from_mapping(w.mapped, out.bytes, w.other_va, 1), EINVAL,
 	      "gdr_copy_from_mapping", "another mapping");
 	for (i = 0; i < COUNT(sizes); i++) {
+		const gdr_piece_t huge = { w.mapped, w.va, out.bytes, sizes[i] };
+
+		is_rc(gdr_copy_to_mapping_v(&huge, 1), EINVAL, "gdr_copy_to_mapping_v", "huge size");
+		is_rc(gdr_copy_from_mapping_v(&huge, 1), EINVAL, "gdr_copy_from_mapping_v",
+		      "huge size");
 		is_rc(gdr_pin_buffer(w.g, w.addr, sizes[i], 0, 0, &out.mh),
 		      EINVAL, "gdr_pin_buffer", "huge size");
 		is_rc(gdr_map(w.g, w.pinned, &out.va, sizes[i]), EINVAL,
@@ -499,6 +526,7 @@ int main(int argc, char **argv)
 	      "12345 before gdr_open");
 	is_rc(h_copy_to(NULL, 12345), EINVAL, "gdr_copy_to_mapping",
 	      "before gdr_open");
+	is_rc(h_copy_to_v(NULL, 12345), EINVAL, "gdr_copy_to_mapping_v", "before gdr_open");
 	is_rc(h_unpin(NULL, 0), EINVAL, "gdr_unpin_buffer", "before gdr_open");
 
 	if (!set_up()) {

@@ -57,7 +57,13 @@ static void impl_read(struct bench_op *op, size_t count)
 {
 	const struct copy_impl *impl = op->user;
 
+	static _Atomic uint64_t busy;
+
 	for (; count; count--) {
+		if (op->size <= COPY_LINE) {
+			impl->read(op->host, op->dev, op->size, &busy);
+			continue;
+		}
 		copy_fence_read_begin();
 		impl->from(op->host, op->dev, op->size);
 		copy_fence_read_end();

@@ -547,6 +547,39 @@ static void last_to(void *dst, const void *src, size_t n)
 		__builtin_trap();
 }
 
+/* Reads as gdr_copy_from_mapping makes them. */
+static void read_from(void *dst, const void *src, size_t n)
+{
+	_Atomic uint64_t busy = 1;
+
+	if (n > COPY_LINE)
+		ending->from(dst, src, n);
+	else if (ending->read(dst, src, n, &busy) || busy)
+		__builtin_trap();
+}
+
+/* Reads line by line, each together with those next to it, the last one first. */
+#define LINES_MAX (MEDIUM_MAX / COPY_LINE + 2)
+static void gather_from(void *dst, const void *src, size_t n)
+{
+	static _Alignas(COPY_LINE) uint8_t lines[LINES_MAX][COPY_LINE];
+	const void *devs[LINES_MAX] = { NULL };
+	size_t off = (uintptr_t)src % COPY_LINE, count = (off + n + COPY_LINE - 1) / COPY_LINE;
+
+	for (size_t i = 0; i < count; i++)
+		devs[i] = (const uint8_t *)src - off + (count - 1 - i) * COPY_LINE;
+	memset(lines, CANARY, sizeof(lines));
+	ending->gather(lines, devs, count);
+	for (size_t i = 0; i < count; i++) {
+		size_t from = i ? 0 : off, to = i + 1 < count ? COPY_LINE : (off + n - 1) % COPY_LINE + 1;
+
+		memcpy((uint8_t *)dst + i * COPY_LINE + from - off, lines[count - 1 - i] + from, to - from);
+	}
+	for (size_t i = 0; count < LINES_MAX && i < COPY_LINE; i++)
+		if (lines[count][i] != CANARY)
+			__builtin_trap();
+}
+
 /*
  * That a copy ends after its last byte: the word that says so lies in a page that
  * cannot be written to, and when that faults, all bytes are there.
@@ -574,6 +607,20 @@ static bool end_once(uint8_t *dst, const uint8_t *src)
 	return ok;
 }
 
+static bool end_read_once(uint8_t *dst, const uint8_t *src)
+{
+	bool ok;
+
+	if (sigsetjmp(at_end, 0) == 0) {
+		ending->read(dst, src, now.n, (_Atomic uint64_t *)small_src.base);
+		because("it did not end");
+		return false;
+	}
+	ok = check(dst, src, &small_dst);
+	memset(dst, CANARY, now.n);
+	return ok;
+}
+
 static bool ends(copy_fn *unused)
 {
 	(void)unused;
@@ -581,7 +628,9 @@ static bool ends(copy_fn *unused)
 	for (now.n = 1; now.n <= COPY_LINE; now.n++)
 		for (now.dst_off = 0; now.dst_off < OFFSETS; now.dst_off++)
 			if (!end_once(small_dst.base + place(&small_dst, now.n, now.dst_off),
-				      small_src.base + place(&small_src, now.n, 0)))
+				      small_src.base + place(&small_src, now.n, 0)) ||
+			    !end_read_once(small_dst.base + place(&small_dst, now.n, 0),
+					   small_src.base + place(&small_src, now.n, now.dst_off)))
 				return false;
 	return true;
 }
@@ -613,7 +662,10 @@ static void test_copies(const struct copy_impl *impl)
 	}
 	ending = impl;
 	report(run_group(small_sizes, last_to), impl->name, "writes that end by themselves");
-	report(run_ends(), impl->name, "they end after the last byte");
+	report(run_group(small_sizes, read_from), impl->name, "reads that end by themselves");
+	report(run_ends(), impl->name, "both end after the last byte");
+	if (impl->gather)
+		report(run_group(small_sizes, gather_from), impl->name, "lines that are read together");
 	if (no_alignment_check) {
 		skip(impl->name, "aligned accesses", no_alignment_check);
 		return;
@@ -622,6 +674,7 @@ static void test_copies(const struct copy_impl *impl)
 	report(run_aligned(impl->to, true), impl->name, "aligned accesses of writes");
 	report(run_aligned(last_to, true), impl->name, "and of those that end by themselves");
 	report(run_aligned(impl->from, false), impl->name, "aligned accesses of reads");
+	report(run_aligned(read_from, false), impl->name, "and of those that end by themselves");
 #endif
 }
 
@@ -753,6 +806,7 @@ static void test_table(void)
 static bool fences(copy_fn *copy)
 {
 	copy_fence_read_begin();
+	copy_fence_load_begin();
 	if (!copy_once(copy, &small_dst, &small_src, 100, 3, 5))
 		return false;
 	copy_fence_read_end();

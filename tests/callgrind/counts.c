@@ -177,6 +177,23 @@ static void count_copies(gdr_mh_t mh, unsigned char *va)
 	COUNT("gdr_copy_from_mapping,0", gdr_copy_from_mapping(mh, host, va, 0));
 }
 
+#define PIECES 16
+static void count_many(gdr_mh_t mh, unsigned char *va)
+{
+	static const size_t sizes[] = { 8, 64, 1024 };
+	gdr_piece_t pieces[PIECES];
+	char name[80];
+
+	for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
+		for (size_t k = 0; k < PIECES; k++)
+			pieces[k] = (gdr_piece_t){ mh, va + 4096 * k, host + 1024 * k, sizes[i] };
+		snprintf(name, sizeof(name), "gdr_copy_to_mapping_v,%d,%zu", PIECES, sizes[i]);
+		COUNT(name, gdr_copy_to_mapping_v(pieces, PIECES));
+		snprintf(name, sizeof(name), "gdr_copy_from_mapping_v,%d,%zu", PIECES, sizes[i]);
+		COUNT(name, gdr_copy_from_mapping_v(pieces, PIECES));
+	}
+}
+
 static void count_pinned(gdr_t g, gdr_mh_t mh)
 {
 	gdr_info_t info;
@@ -186,6 +203,7 @@ static void count_pinned(gdr_t g, gdr_mh_t mh)
 	COUNT("gdr_map", gdr_map(g, mh, &va, BYTES));
 	COUNT("gdr_copy_to_mapping,first", gdr_copy_to_mapping(mh, va, host, 8));
 	count_copies(mh, va);
+	count_many(mh, va);
 	COUNT("gdr_get_info_v2", gdr_get_info_v2(g, mh, &info));
 	COUNT("gdr_get_callback_flag", gdr_get_callback_flag(g, mh, &flag));
 	COUNT("gdr_unmap", gdr_unmap(g, mh, va, BYTES));

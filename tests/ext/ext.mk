@@ -2,7 +2,7 @@
 #
 # make check-ext      what gdrapi_ext.h adds, and the threads behind it
 
-EXT       := $(addprefix $(BIN)/,ext_threads ext_dma ext_cache)
+EXT       := $(addprefix $(BIN)/,ext_threads ext_dma ext_cache ext_many)
 POOL      := $(T)/ext_pool.c $(wildcard capi/copy*.c)
 
 .PHONY: check-ext
@@ -12,6 +12,7 @@ check-ext: $(EXT) $(BIN)/ext_pool $(DOUBLES)
 		$(RUN) ext-threads-$$b $(SIM) GDRCOPY_BACKEND=$$b $(BIN)/ext_threads; \
 		$(RUN) ext-dma-$$b $(SIM) GDRCOPY_BACKEND=$$b $(BIN)/ext_dma; \
 		$(RUN) ext-cache-$$b $(SIM) GDRCOPY_BACKEND=$$b $(BIN)/ext_cache; \
+		$(RUN) ext-many-$$b $(SIM) GDRCOPY_BACKEND=$$b $(BIN)/ext_many; \
 	done
 
 # Part of make check, and of make check-tsan.

@@ -497,6 +497,13 @@ static void learn(struct content *content, size_t offset, const uint8_t *data, s
 	}
 }
 
+/* Nobody knows which of some writes is there. */
+static void forget_bytes(struct content *content, size_t offset, size_t n)
+{
+	for (size_t i = 0; i < n && offset + i < MEM_BYTES; i++)
+		content->known[offset + i] = false;
+}
+
 /* What a copy has read there must be what was last written, by any mapping. */
 static void compare(const struct content *content, size_t offset, const uint8_t *data, size_t n)
 {
@@ -544,6 +551,59 @@ static void do_copy(void)
 		learn(found->content, offset, data, n);
 	}
 	free(data);
+}
+
+/*
+ * Many pieces at once: nothing moves if one of them is wrong. Reads are checked
+ * after all of them, and writes are taken in order, for pieces may overlap.
+ */
+#define PIECES 6
+static void do_copy_many(void)
+{
+	gdr_piece_t pieces[PIECES];
+	uint8_t data[PIECES][3 * 64];
+	struct buffer *found[PIECES];
+	size_t count = byte() % (PIECES + 1);
+	bool read = byte() & 1, apart = true;
+	int rc, want = 0;
+
+	for (size_t i = 0; i < count; i++) {
+		struct buffer *b = &w.buffers[byte() % BUFFERS];
+		uint64_t h = some_handle(b->mh.h);
+		size_t n = byte() % 16 ? byte() % sizeof(data[i]) : some_size(1);
+		size_t at = byte() % 16 ? byte() * 16 : some_size(round_up(b->asked));
+		bool null = byte() % 32 == 0;
+		size_t mapped;
+
+		found[i] = find_buffer(NULL, h);
+		mapped = found[i] && found[i]->mapped ? round_up(found[i]->asked) : 0;
+		/* What is right is so within the host's memory alone. */
+		if (n > sizeof(data[i]) && n <= mapped)
+			n = sizeof(data[i]);
+		memset(data[i], byte(), sizeof(data[i]));
+		pieces[i] = (gdr_piece_t){ { h }, (void *)(b->va + at), null ? NULL : data[i], n };
+		if (!mapped || (n && (null || b->va + at < found[i]->va ||
+				      b->va + at - found[i]->va > mapped ||
+				      n > mapped - (b->va + at - found[i]->va))))
+			want = EINVAL;
+		/* Other mappings may be of the same memory: then the order would show. */
+		for (size_t k = 0; k < i; k++)
+			apart &= found[i] && found[k] && found[i]->content != found[k]->content;
+	}
+	rc = read ? gdr_copy_from_mapping_v(pieces, count) : gdr_copy_to_mapping_v(pieces, count);
+	check(read ? "gdr_copy_from_mapping_v" : "gdr_copy_to_mapping_v", rc, want);
+	for (size_t i = 0; !rc && i < count; i++) {
+		size_t offset = found[i]->offset + ((uintptr_t)pieces[i].map_d_ptr - found[i]->va);
+
+		if (!pieces[i].size)
+			continue;
+		if (read)
+			compare(found[i]->content, offset, data[i], pieces[i].size);
+		else if (apart)
+			learn(found[i]->content, offset, data[i], pieces[i].size);
+		else
+			forget_bytes(found[i]->content, offset, pieces[i].size);
+	}
 }
 
 static void do_info(void)
@@ -854,10 +914,15 @@ int LLVMFuzzerInitialize(int *argc, char ***argv)
 	return 0;
 }
 
-/* 255, the last of the bytes that mean the first call, leads to the cache's. */
+/*
+ * 255 and 238, the last two of the bytes that mean the first call, lead to the cache's
+ * and to copies of many: so nearly all kept inputs mean what they did.
+ */
 static void call(uint8_t which)
 {
-	if (which < UINT8_MAX)
+	if (which == UINT8_MAX - COUNT(calls))
+		do_copy_many();
+	else if (which < UINT8_MAX)
 		calls[which % COUNT(calls)]();
 	else
 		cache_calls[byte() % COUNT(cache_calls)]();

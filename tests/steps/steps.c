@@ -33,7 +33,7 @@
 
 #include "copy.h"
 #include "front.h"
-#include "gdrapi.h"
+#include "gdrapi_ext.h"
 #include "slot.h"
 
 #define EFLAGS_TF (1ull << 8)
@@ -74,12 +74,13 @@ static gdr_mh_t handle_of(int i)
 			   (unsigned long)i };
 }
 
+/* A copy of many pieces stands for all handles; only the outer one is of many. */
 static bool named(int i)
 {
 	const struct gdr_hazard *mine = &hazards[GDR_HAZARD_COUNT - 1];
 
 	for (int l = 0; l < GDR_HAZARD_LEVELS; l++)
-		if (mine->busy[l] == handle_of(i).h)
+		if (mine->busy[l] == handle_of(i).h || gdr_is_many(mine->busy[l]))
 			return true;
 	return false;
 }
@@ -119,6 +120,7 @@ static struct {
 	long at[ACTS];
 	size_t n;
 	bool to;
+	bool many;	/* two pieces of n bytes, the second one half a page on */
 	bool armed;
 } now;
 
@@ -234,6 +236,15 @@ static void on_touch(int sig, siginfo_t *info, void *context)
 
 static int outer_copy(void)
 {
+	unsigned char *at = now.to ? host : host + PAGE / 2;
+	const gdr_piece_t pieces[] = {
+		{ handle_of(OUTER), page[OUTER], at, now.n },
+		{ handle_of(OUTER), page[OUTER] + PAGE / 2, at + PAGE / 4, now.n },
+	};
+
+	if (now.many)
+		return now.to ? gdr_copy_to_mapping_v(pieces, 2) :
+				gdr_copy_from_mapping_v(pieces, 2);
 	if (now.to)
 		return gdr_copy_to_mapping(handle_of(OUTER), page[OUTER], host, now.n);
 	return gdr_copy_from_mapping(handle_of(OUTER), host + PAGE / 2, page[OUTER], now.n);
@@ -258,7 +269,10 @@ static void call_outer_plainly(void)
 
 static bool data_is_there(void)
 {
-	return !memcmp(page[OUTER], now.to ? host : host + PAGE / 2, now.n);
+	const unsigned char *at = now.to ? host : host + PAGE / 2;
+
+	return !memcmp(page[OUTER], at, now.n) &&
+	       (!now.many || !memcmp(page[OUTER] + PAGE / 2, at + PAGE / 4, now.n));
 }
 
 static void arm(void)
@@ -321,7 +335,7 @@ static bool run_from(int i, long first, bool same_frame, long *runs)
 	return true;
 }
 
-static void run_plan(struct tap *t, const struct plan *plan, bool to, size_t n)
+static void run_plan(struct tap *t, const struct plan *plan, bool to, size_t n, bool many)
 {
 	long runs = 0;
 	bool ok;
@@ -329,11 +343,12 @@ static void run_plan(struct tap *t, const struct plan *plan, bool to, size_t n)
 	now.plan = plan;
 	now.to = to;
 	now.n = n;
+	now.many = many;
 	ok = run_from(0, 0, false, &runs);
 	if (!plan->act[full ? 2 : 1])
 		ok = ok && run_from(0, 0, true, &runs);
-	tap_ok(t, ok && runs > 50, "%s of %zu bytes: %s", to ? "write" : "read", n,
-	       plan->name);
+	tap_ok(t, ok && runs > 50, "%s of %s%zu bytes: %s", to ? "write" : "read",
+	       many ? "twice " : "", n, plan->name);
 	printf("# %ld runs\n", runs);
 	if (!ok)
 		printf("# %s; steps %ld, %ld, %ld, touched at %ld\n", seen.wrong, now.at[0], now.at[1],
@@ -409,7 +424,11 @@ static void *run_all(void *tap)
 		for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++)
 			for (int to = 0; to < 2; to++)
 				if (is_wanted(&plans[p], to, sizes[i]))
-					run_plan(tap, &plans[p], to, sizes[i]);
+					run_plan(tap, &plans[p], to, sizes[i], false);
+	for (size_t p = 0; p < many; p++)
+		for (int to = 0; to < 2; to++)
+			if (!plans[p].act[1] || (full && !plans[p].act[2]))
+				run_plan(tap, &plans[p], to, 8, true);
 	return NULL;
 }
 
