@@ -176,7 +176,7 @@ func (s *session) importAt(g *gpu, at uint64) (handle, error) {
 // checkEnd makes sure of an end that CUDA does not vouch for: the driver puts
 // nothing into the BAR that is past the end of an object.
 func (s *session) checkEnd(g *gpu, last piece, b buffer) error {
-	if !b.memory.Legacy || b.end <= (b.memory.End()+gpuPage-1)&^(gpuPage-1) {
+	if !b.memory.Legacy || b.within() {
 		return nil
 	}
 	w, err := g.openWindow(last.object, last.offset+last.length-gpuPage, gpuPage)

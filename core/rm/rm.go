@@ -146,9 +146,12 @@ func (s *session) hold() (*client, error) {
 type buffer struct {
 	first, end uint64
 	asked      uint64 // address of the caller's first byte that CUDA knows
-	last       uint64 // address of the caller's last byte
+	last       uint64 // address of the caller's last byte that CUDA knows
 	memory     cuda.MemoryInfo
 }
+
+// within tells whether the buffer ends on the allocation's last GPU page or before.
+func (b *buffer) within() bool { return b.end <= (b.memory.End()+gpuPage-1)&^(gpuPage-1) }
 
 // Pin pins the 64 KiB pages that the buffer touches. Token and VASpace mean
 // nothing to the driver's requests and are not looked at.
@@ -199,6 +202,9 @@ func (s *session) buffer(req backend.PinRequest) (b buffer, err error) {
 		return b, fmt.Errorf("%d bytes at %#x pass the end of the address space: %w", req.Size, req.Addr, unix.EINVAL)
 	}
 	b.memory, b.asked, err = s.cuda.MemoryIn(req.Addr, req.Size)
+	if err == nil && b.within() {
+		b.last = min(b.last, b.memory.End()-1)
+	}
 	return b, err
 }
 

@@ -315,7 +315,7 @@ static void round_trip(struct life *l)
 		beneath_gdrdrv(l);
 	else if (!strcmp(l->backend, "dmabuf"))
 		beneath_dmabuf(l);
-	else
+	else if (!strcmp(l->backend, "vulkan"))
 		beneath_vulkan(l);
 }
 
