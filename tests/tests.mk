@@ -28,11 +28,9 @@ $(D)/libvulkan.so.1: tests/doubles/vulkan_sim.c $(wildcard tests/doubles/sim_*.[
 	@mkdir -p $(@D)
 	$(CC) -shared -fPIC -fvisibility=hidden -std=gnu11 $(CFLAGS) $(WARN) -Wl,-soname,$(@F) -o $@ $(filter %.c,$^) -lpthread
 
-# The simulated driver needs its preload library beside it.
 $(D)/rm_sim: $(wildcard tests/doubles/rm_sim*.[ch]) tests/doubles/rm_uapi.h $(wildcard tests/doubles/sim_fault.[ch])
 	@mkdir -p $(@D)
-	$(CC) -shared -fPIC -std=gnu11 $(CFLAGS) $(WARN) -o $(D)/rm_sim_preload.so tests/doubles/rm_sim_preload.c
-	$(CC) -std=gnu11 $(CFLAGS) $(WARN) -o $@ $(filter-out %preload.c,$(filter %.c,$^)) -lpthread
+	$(CC) -std=gnu11 $(CFLAGS) $(WARN) -o $@ $(filter %.c,$^) -lpthread
 
 # The simulated loader has its driver built in; the library looks for a manifest.
 $(D)/nvidia_icd.json:

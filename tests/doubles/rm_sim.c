@@ -212,24 +212,6 @@ static int start_driver(void)
 	return sock[0];
 }
 
-/* The library beside this program that has mmap know the simulated files. */
-static void preload(void)
-{
-	const char *now = getenv("LD_PRELOAD");
-	char path[PATH_MAX], *all;
-	ssize_t n = readlink("/proc/self/exe", path, sizeof(path) - 1);
-
-	if (n < 0)
-		die("/proc/self/exe");
-	path[n] = '\0';
-	*strrchr(path, '/') = '\0';
-	if (asprintf(&all, "%s/rm_sim_preload.so%s%s", path, now ? ":" : "", now ? now : "") < 0)
-		die("asprintf");
-	if (setenv("LD_PRELOAD", all, 1) || setenv("CUDA_SIM_RM", "1", 1))
-		die("setenv");
-	free(all);
-}
-
 int main(int argc, char **argv)
 {
 	int sock, listener;
@@ -240,7 +222,8 @@ int main(int argc, char **argv)
 	}
 	configure();
 	sock = start_driver();
-	preload();
+	if (setenv("CUDA_SIM_RM", "1", 1))
+		die("setenv");
 	listener = install();
 	send_fd(sock, listener);
 	close(listener);

@@ -86,7 +86,8 @@ struct rm_file {
 struct rm_caller {
 	uint64_t id;		/* of the notification */
 	pid_t tid;
-	struct rm_file *file;	/* the request is on this one */
+	int fd;			/* the request is on this one, ... */
+	struct rm_file *file;	/* ... which is open as that */
 };
 
 struct rm_gpu {
@@ -113,6 +114,7 @@ bool caller_is(const struct rm_caller *c, pid_t process);
 pid_t caller_process(const struct rm_caller *c);
 struct rm_file *caller_file(const struct rm_caller *c, int fd);
 int caller_give(const struct rm_caller *c, int fd, bool cloexec);
+int caller_replace(const struct rm_caller *c, int fd);
 struct rm_file *file_new(enum rm_file_kind kind, int gpu, int *fd);
 struct rm_file *file_first(void);
 

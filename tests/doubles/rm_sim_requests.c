@@ -558,6 +558,8 @@ static int give_pages(const struct rm_caller *c, const struct rm_memory *m, uint
 {
 	a->offset = offset;
 	a->out_fd = caller_give(c, m->fd, true);
+	if (a->out_fd == -EMFILE)
+		a->out_fd = caller_replace(c, m->fd);
 	return a->out_fd < 0 ? -a->out_fd : 0;
 }
 
@@ -573,7 +575,7 @@ static int mmap_dmabuf(const struct rm_caller *c, struct rm_sim_mmap *a)
 	return give_pages(c, f->memory, f->offset + a->offset, a);
 }
 
-/* What the preload library's mmap shall map. */
+/* What the simulated libcuda's mmap shall map. */
 static int rm_sim_mmap(const struct rm_caller *c, void *arg)
 {
 	struct rm_sim_mmap *a = arg;

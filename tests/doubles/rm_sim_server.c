@@ -98,6 +98,20 @@ int caller_give(const struct rm_caller *c, int fd, bool cloexec)
 	return there < 0 ? -errno : there;
 }
 
+/* fd in place of the caller's file. */
+int caller_replace(const struct rm_caller *c, int fd)
+{
+	struct seccomp_notif_addfd add = {
+		.id = c->id,
+		.flags = SECCOMP_ADDFD_FLAG_SETFD,
+		.srcfd = (uint32_t)fd,
+		.newfd = (uint32_t)c->fd,
+		.newfd_flags = O_CLOEXEC,
+	};
+
+	return ioctl(notify, SECCOMP_IOCTL_NOTIF_ADDFD, &add) < 0 ? -errno : c->fd;
+}
+
 /* *fd is for the caller; the file is released once all copies are closed. */
 struct rm_file *file_new(enum rm_file_kind kind, int gpu, int *fd)
 {
@@ -279,7 +293,8 @@ static void do_ioctl(struct rm_caller *c, const struct seccomp_notif *n)
 	size_t size = _IOC_SIZE(cmd);
 	int error;
 
-	c->file = caller_file(c, (int)n->data.args[0]);
+	c->fd = (int)n->data.args[0];
+	c->file = caller_file(c, c->fd);
 	if (!c->file) {
 		answer(n, cmd == RM_SIM_MMAP ? ENOTTY : 0, 0,
 		       cmd == RM_SIM_MMAP ? 0 : SECCOMP_USER_NOTIF_FLAG_CONTINUE);

@@ -400,9 +400,10 @@ RM_ASSERT(sizeof(struct rm_sim_stats) == 56);
 /*
  * Of the user-mode double alone, whose fds are not mapped themselves.
  *
- * RM_SIM_MMAP, on a GPU's file or a dma-buf: its preload library asks for what mmap(length,
- * fd, offset) shall map, and closes out_fd after that. ENOTTY: the file is
- * none of this driver. EINVAL: mmap fails so.
+ * RM_SIM_MMAP, on a GPU's file or a dma-buf: the simulated libcuda's mmap asks for
+ * what mmap(length, fd, offset) shall map, and closes out_fd after that. out_fd is
+ * fd itself where the process may have no more descriptors: that file is gone
+ * then. ENOTTY: the file is none of this driver. Another errno: mmap fails so.
  *
  * RM_SIM_HOLDS, on any of its files: 0 if the file keeps memory alive, as a
  * dma-buf and an exported object do, else ENODATA.

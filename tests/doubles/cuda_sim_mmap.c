@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: MIT
+/*
+ * Simulated libcuda: mmap of the simulated driver's files. Test code.
+ *
+ * Memory is in memfds, and a mapping starts at an offset in one, while a program
+ * maps a GPU's file at offset 0. The driver says which memfd and offset that is.
+ * So on that driver the C library's mmap is this file's, in whatever way it was
+ * found: its first instruction jumps here. (A library that comes first in the
+ * search for symbols would be passed by with RTLD_DEEPBIND, and with an
+ * LD_PRELOAD that a program sets for another.)
+ */
+#include "cuda_sim.h"
+
+#include <dlfcn.h>
+#include <errno.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "rm_uapi.h"
+
+static void *map(void *addr, size_t length, int prot, int flags, int fd, off_t offset)
+{
+	return (void *)syscall(SYS_mmap, addr, length, prot, flags, fd, offset);
+}
+
+static void *sim_mmap(void *addr, size_t length, int prot, int flags, int fd, off_t offset)
+{
+	struct rm_sim_mmap m = { .length = length, .offset = (uint64_t)offset };
+	int saved = errno;
+	void *p;
+
+	if (fd < 0 || !(flags & MAP_SHARED))
+		return map(addr, length, prot, flags, fd, offset);
+	if (syscall(SYS_ioctl, fd, RM_SIM_MMAP, &m)) {
+		/* Not a file of the driver's. */
+		if (errno != ENOTTY && errno != EBADF)
+			return MAP_FAILED;
+		errno = saved;
+		return map(addr, length, prot, flags, fd, offset);
+	}
+	p = map(addr, length, prot, flags, m.out_fd, (off_t)m.offset);
+	saved = p == MAP_FAILED ? errno : saved;
+	if (m.out_fd != fd)
+		close(m.out_fd);
+	errno = saved;
+	return p;
+}
+
+#ifdef __x86_64__
+/*
+ * The jump is written at once, as other threads may be in the C library. Its code
+ * is near this library, and its functions begin at multiples of 16.
+ */
+static bool jump(void *from, void *to)
+{
+	int64_t distance = (char *)to - ((char *)from + 5);
+	uintptr_t page = (uintptr_t)from & ~((uintptr_t)getpagesize() - 1);
+	int32_t near = (int32_t)distance;
+	uint64_t code;
+
+	if (near != distance || (uintptr_t)from % sizeof(code) ||
+	    mprotect((void *)page, (size_t)getpagesize(), PROT_READ | PROT_WRITE | PROT_EXEC))
+		return false;
+	memcpy(&code, from, sizeof(code));
+	*(uint8_t *)&code = 0xe9;
+	memcpy((uint8_t *)&code + 1, &near, sizeof(near));
+	atomic_store((_Atomic uint64_t *)from, code);
+	return !mprotect((void *)page, (size_t)getpagesize(), PROT_READ | PROT_EXEC);
+}
+#else
+static bool jump(void *from, void *to)
+{
+	(void)from;
+	(void)to;
+	return false;
+}
+#endif
+
+__attribute__((constructor)) static void take_mmap(void)
+{
+	void *libc = rm_mode() ? dlopen("libc.so.6", RTLD_NOW | RTLD_NOLOAD) : NULL;
+
+	if (!libc)
+		return;
+	if (!jump(dlsym(libc, "mmap"), (void *)(uintptr_t)sim_mmap)) {
+		fprintf(stderr, "CUDA_SIM_RM=1: the C library's mmap cannot be replaced here\n");
+		abort();
+	}
+	dlclose(libc);
+}
