@@ -7,8 +7,10 @@ T         := tests/c
 D         := $(B)/doubles
 BIN       := $(B)/bin
 RUN       := tests/run.sh
-SIM       := env LD_LIBRARY_PATH=$(abspath $(D)):$(abspath $(B)) VK_DRIVER_FILES=$(abspath $(D))/nvidia_icd.json GDR_TEST_DOUBLES=1
-SIMASAN   := env LD_LIBRARY_PATH=$(abspath $(D)):$(abspath $(B)/asan) VK_DRIVER_FILES=$(abspath $(D))/nvidia_icd.json ASAN_OPTIONS=detect_leaks=0:detect_stack_use_after_return=0
+ON        := tests/on.sh
+BACKENDS  := $(shell $(ON))
+SIM       := env LD_LIBRARY_PATH=$(abspath $(D)):$(abspath $(B)) VK_DRIVER_FILES=$(abspath $(D))/nvidia_icd.json RM_SIM=$(abspath $(D))/rm_sim GDR_TEST_DOUBLES=1
+SIMASAN   := env LD_LIBRARY_PATH=$(abspath $(D)):$(abspath $(B)/asan) VK_DRIVER_FILES=$(abspath $(D))/nvidia_icd.json RM_SIM=$(abspath $(D))/rm_sim ASAN_OPTIONS=detect_leaks=0:detect_stack_use_after_return=0
 CLANG     ?= clang
 
 TOOLS     := $(addprefix $(BIN)/gdrcopy_,sanity copybw copylat apiperf pplat report)
@@ -100,14 +102,14 @@ check-abi: $(CHECKS) $(DOUBLES) all
 
 check-c: $(CHECKS) $(DOUBLES) tools
 	@$(RUN) copy-routines $(BIN)/copy_test
-	@for b in dmabuf vulkan; do \
-		$(RUN) badinput-$$b $(SIM) GDRCOPY_BACKEND=$$b $(BIN)/badinput; \
-		$(RUN) sanity-$$b $(SIM) GDRCOPY_BACKEND=$$b $(BIN)/gdrcopy_sanity; \
+	@for b in $(BACKENDS); do \
+		$(RUN) badinput-$$b $(SIM) $(ON) $$b $(BIN)/badinput; \
+		$(RUN) sanity-$$b $(SIM) $(ON) $$b $(BIN)/gdrcopy_sanity; \
 	done
 
 check-guest: $(CHECKS) $(DOUBLES)
-	@for b in dmabuf vulkan; do for t in $(GUESTS); do \
-		$(RUN) guest-$$t-$$b $(SIM) GDRCOPY_BACKEND=$$b $(BIN)/guest_$$t; \
+	@for b in $(BACKENDS); do for t in $(GUESTS); do \
+		$(RUN) guest-$$t-$$b $(SIM) $(ON) $$b $(BIN)/guest_$$t; \
 	done; done
 
 # The copy routines of other machines, under emulation.
@@ -127,9 +129,9 @@ check-memory: $(CHECKS) $(DOUBLES)
 	$(CC) $(C11) -O1 -g $(SANITIZE) -o $(B)/asan/badinput $(T)/badinput.c -L$(B)/asan -lgdrapi -ldl -lpthread
 	$(CC) $(C11) -O1 -g $(SANITIZE) -Icapi -o $(B)/asan/copy_test $(T)/copy_test.c capi/copy*.c
 	@$(RUN) copy-routines-asan $(B)/asan/copy_test
-	@for b in dmabuf vulkan; do \
-		$(RUN) badinput-$$b-asan $(SIMASAN) GDRCOPY_BACKEND=$$b $(B)/asan/badinput; \
-		$(RUN) badinput-$$b-valgrind $(SIM) GDRCOPY_BACKEND=$$b valgrind -q --error-exitcode=9 \
+	@for b in $(BACKENDS); do \
+		$(RUN) badinput-$$b-asan $(SIMASAN) $(ON) $$b $(B)/asan/badinput; \
+		$(RUN) badinput-$$b-valgrind $(SIM) $(ON) $$b valgrind -q --error-exitcode=9 \
 			--suppressions=$(T)/badinput.supp $(BIN)/badinput; \
 	done
 	@$(RUN) --go go-test-race $(SIM) $(GO) test -race -v -count=1 ./core/...

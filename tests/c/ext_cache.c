@@ -274,7 +274,7 @@ static bool overlaps_are_simulated(void)
 {
 	const char *backend = getenv("GDRCOPY_BACKEND");
 
-	return !on_doubles() || (backend && !strcmp(backend, "vulkan"));
+	return !on_doubles() || (backend && strcmp(backend, "dmabuf") != 0);
 }
 
 /* Ranges that have some bytes in common: each is found for what it has. */
@@ -638,6 +638,10 @@ static void no_room(void)
 		lib = dlopen("libvulkan.so.1", RTLD_NOW | RTLD_NOLOAD);
 		*(void **)&fail = dlsym(lib, "vulkan_sim_fail");
 		fail("vkMapMemory", -5, 1);
+	} else if (backend && !strcmp(backend, "rm")) {
+		lib = dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
+		*(void **)&fail = dlsym(lib, "rm_sim_fail");
+		fail("MAP_MEMORY", 0x1a, 1);
 	} else {
 		lib = dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
 		*(void **)&fail = dlsym(lib, "cuda_sim_fail");

@@ -102,6 +102,18 @@ static gdr_t open_with_dma(struct buffer *b)
 	return g;
 }
 
+/*
+ * Nothing that is refused from now on is the backend's: rm has a copy made, too,
+ * when it pins memory for the first time.
+ */
+static void pin_once(gdr_t g, const struct buffer *b)
+{
+	gdr_mh_t mh;
+
+	expect_is(gdr_pin_buffer(g, b->dptr, b->size, 0, 0, &mh), 0);
+	expect_is(gdr_unpin_buffer(g, mh), 0);
+}
+
 static void none_unless_asked(void)
 {
 	struct buffer b;
@@ -114,6 +126,7 @@ static void none_unless_asked(void)
 	catch_log();
 	g = open_or_fail();
 	alloc_buffer(g, &b, BYTES);
+	pin_once(g, &b);
 	refuse("cuStreamCreate", 999);
 	refuse("cuMemcpyDtoHAsync_v2", 999);
 	refuse("cuMemcpyHtoDAsync_v2", 999);
@@ -161,6 +174,7 @@ static void one_refusal(const char *name, bool when_mapped, const char *line)
 	want_dma("16384", "65536");
 	g = open_or_fail();
 	alloc_buffer(g, &b, BYTES);
+	pin_once(g, &b);
 	if (!when_mapped)
 		refuse(name, 999);
 	map_buffer(g, &b);

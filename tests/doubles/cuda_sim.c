@@ -295,7 +295,7 @@ SIM_API unsigned long cuda_sim_live(void)
 	if (!pid || pid != getpid())
 		return 0;
 	pthread_mutex_lock(&lock);
-	n = alloc_live() + vmm_live() + exported_fds();
+	n = alloc_live() + vmm_live() + exported_fds() + (rm_mode() ? rm_live() : 0);
 	pthread_mutex_unlock(&lock);
 	return n;
 }

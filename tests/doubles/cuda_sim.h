@@ -223,6 +223,7 @@ int rm_import_object(struct mem *m, int fd);
 int rm_import_shared(struct mem *m, uint32_t client_src, uint32_t object);
 int rm_share(const struct mem *m, uint32_t *client_src, uint32_t *object);
 bool rm_fd_holds(int fd);
+unsigned long rm_live(void);
 
 /* cuda_sim_dmabuf.c */
 bool dmabuf_supported(int device);

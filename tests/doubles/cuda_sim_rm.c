@@ -365,6 +365,26 @@ int rm_share(const struct mem *m, uint32_t *client_src, uint32_t *object)
 	return result_of(a.status);
 }
 
+/* To be called after cuInit. */
+SIM_API void rm_sim_fail(const char *name, int result, int nth)
+{
+	struct rm_sim_fail f = { .result = result, .nth = (uint32_t)nth };
+
+	snprintf(f.name, sizeof(f.name), "%s", name);
+	if (!ioctl(ctl, RM_SIM_FAIL, &f))
+		return;
+	fprintf(stderr, "rm_sim_fail: the simulated driver has no request %s\n", name);
+	abort();
+}
+
+/* What this process has of the driver by other clients than this library's. */
+unsigned long rm_live(void)
+{
+	struct rm_sim_live live;
+
+	return ioctl(ctl, RM_SIM_LIVE, &live) ? 0 : live.objects + live.mappings;
+}
+
 /* Whether fd is a file that keeps memory. */
 bool rm_fd_holds(int fd)
 {

@@ -494,6 +494,26 @@ static void test_values(void)
 	IS(in_child(child_launch, (const char *[]){ "NVRM_SIM_FAIL", "MAP_MEMORY" }), -SIGABRT);
 }
 
+/* A rule that is made in the program. */
+static void test_fail(void)
+{
+	struct rm_sim_fail f = { .name = "FREE", .result = RM_NOT_SUPPORTED, .nth = 2 };
+	uint32_t mem;
+	struct rm r;
+
+	rm_open(&r, 0);
+	IS(ioctl(r.ctl, RM_SIM_FAIL, &f), 0);
+	IS(rm_new_memory(&r, PAGE, &mem), 0);
+	IS(rm_free(&r, 0x1234), RM_NOT_FOUND);
+	IS(rm_free(&r, mem), RM_NOT_SUPPORTED);
+	IS(rm_free(&r, mem), 0);
+	f.result = 0;
+	IS(ioctl(r.ctl, RM_SIM_FAIL, &f), 0);
+	strcpy(f.name, "REE");
+	IS(ioctl_errno(r.ctl, RM_SIM_FAIL, &f), EINVAL);
+	rm_close(&r);
+}
+
 /*
  * NVRM_SIM_DEVICES=1 NVRM_SIM_DRIVER=535 NVRM_SIM_CACHE=0 NVRM_SIM_BAR1_MIB=1
  * NVRM_SIM_FAIL=DUP_OBJECT=0x51@2,UNMAP_MEMORY=0x1f@1,OPEN=13@5
@@ -551,6 +571,7 @@ int main(int argc, char **argv)
 	test_dup();
 	test_fds();
 	test_life();
+	test_fail();
 	test_values();
 	test_rm_cuda();
 	return tap_end();

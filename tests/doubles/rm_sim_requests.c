@@ -3,6 +3,7 @@
 #include "rm_sim.h"
 
 #include <errno.h>
+#include <limits.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -599,6 +600,37 @@ static int rm_sim_holds(const struct rm_caller *c, void *arg)
 	return c->file->memory ? 0 : ENODATA;
 }
 
+static int rm_sim_live(const struct rm_caller *c, void *arg)
+{
+	struct rm_sim_live *a = arg;
+	const struct rm_client *client;
+	const struct rm_mapping *m;
+	const struct rm_object *o;
+
+	*a = (struct rm_sim_live){ .objects = 0 };
+	for (client = client_first(); client; client = client->next) {
+		if (client->file->cuda || !caller_is(c, client->process))
+			continue;
+		for (o = client->objects; o; o = o->next) {
+			a->objects += o->memory != NULL;
+			for (m = o->mappings; m; m = m->next)
+				a->mappings++;
+		}
+	}
+	return 0;
+}
+
+static int rm_sim_fail(const struct rm_caller *c, void *arg)
+{
+	const struct rm_sim_fail *a = arg;
+
+	(void)c;
+	if (!memchr(a->name, 0, sizeof(a->name)) || !request_known(a->name) || a->nth > INT_MAX)
+		return EINVAL;
+	sim_fault_set(&rm_faults, a->name, a->result, (int)a->nth);
+	return 0;
+}
+
 static int rm_sim_cuda(const struct rm_caller *c, void *arg)
 {
 	(void)arg;
@@ -634,6 +666,8 @@ static const struct {
 	{ _IOC_NR(RM_SIM_MMAP), ANY, sizeof(struct rm_sim_mmap), 0, "MMAP", rm_sim_mmap, NULL },
 	{ _IOC_NR(RM_SIM_INFO), CTL, STATUS(rm_sim_info), "INFO", rm_sim_info, NULL },
 	{ _IOC_NR(RM_SIM_HOLDS), ANY, 0, 0, "HOLDS", rm_sim_holds, NULL },
+	{ _IOC_NR(RM_SIM_LIVE), CTL, sizeof(struct rm_sim_live), 0, "LIVE", rm_sim_live, NULL },
+	{ _IOC_NR(RM_SIM_FAIL), CTL, sizeof(struct rm_sim_fail), 0, "FAIL", rm_sim_fail, NULL },
 	{ _IOC_NR(RM_SIM_CUDA), CTL, 0, 0, "CUDA", rm_sim_cuda, NULL },
 #undef STATUS
 };

@@ -409,7 +409,12 @@ RM_ASSERT(sizeof(struct rm_sim_stats) == 56);
  * dma-buf and an exported object do, else ENODATA.
  *
  * RM_SIM_CUDA, on RM_CTL_DEVICE, marks a file as the simulated libcuda's:
- * NVRM_SIM_FAIL leaves its requests alone. A driver without it answers EINVAL.
+ * NVRM_SIM_FAIL leaves its requests alone.
+ *
+ * RM_SIM_LIVE, on RM_CTL_DEVICE: what the caller's process has by other files than
+ * those: memory objects and their mappings. Leak tests look at that.
+ *
+ * A driver without one of these answers EINVAL.
  */
 struct rm_sim_mmap {
 	__u64 length;		/* in */
@@ -421,6 +426,27 @@ struct rm_sim_mmap {
 #define RM_SIM_MMAP		RM_IOC(0xf1, struct rm_sim_mmap)
 #define RM_SIM_CUDA		_IO(RM_TYPE, 0xf2)
 #define RM_SIM_HOLDS		_IO(RM_TYPE, 0xf4)
+
+/*
+ * RM_SIM_FAIL, on RM_CTL_DEVICE: a rule of NVRM_SIM_FAIL made while the program
+ * runs. result 0 drops the rules of the name; nth 0 is every call.
+ */
+struct rm_sim_fail {
+	char name[32];
+	__s32 result;
+	__u32 nth;
+};
+
+#define RM_SIM_FAIL		RM_IOC(0xf6, struct rm_sim_fail)
+RM_ASSERT(sizeof(struct rm_sim_fail) == 40);
+
+struct rm_sim_live {
+	__u32 objects;
+	__u32 mappings;
+};
+
+#define RM_SIM_LIVE		RM_IOC(0xf5, struct rm_sim_live)
+RM_ASSERT(sizeof(struct rm_sim_live) == 8);
 RM_ASSERT(sizeof(struct rm_sim_mmap) == 24);
 
 #endif

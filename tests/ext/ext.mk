@@ -8,11 +8,11 @@ POOL      := $(T)/ext_pool.c $(wildcard capi/copy*.c)
 .PHONY: check-ext
 check-ext: $(EXT) $(BIN)/ext_pool $(DOUBLES)
 	@$(RUN) ext-pool $(BIN)/ext_pool
-	@for b in dmabuf vulkan; do \
-		$(RUN) ext-threads-$$b $(SIM) GDRCOPY_BACKEND=$$b $(BIN)/ext_threads; \
-		$(RUN) ext-dma-$$b $(SIM) GDRCOPY_BACKEND=$$b $(BIN)/ext_dma; \
-		$(RUN) ext-cache-$$b $(SIM) GDRCOPY_BACKEND=$$b $(BIN)/ext_cache; \
-		$(RUN) ext-many-$$b $(SIM) GDRCOPY_BACKEND=$$b $(BIN)/ext_many; \
+	@for b in $(BACKENDS); do \
+		$(RUN) ext-threads-$$b $(SIM) $(ON) $$b $(BIN)/ext_threads; \
+		$(RUN) ext-dma-$$b $(SIM) $(ON) $$b $(BIN)/ext_dma; \
+		$(RUN) ext-cache-$$b $(SIM) $(ON) $$b $(BIN)/ext_cache; \
+		$(RUN) ext-many-$$b $(SIM) $(ON) $$b $(BIN)/ext_many; \
 	done
 
 # Part of make check, and of make check-tsan.

@@ -12,9 +12,8 @@ GO_FUZZ_SHORT   := 250000
 FUZZ_SHORT      := 20
 FUZZ            := tests/fuzz/fuzz.sh
 FUZZ_SANITIZE   := -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer
-SIMFUZZ          = env LD_LIBRARY_PATH=$(abspath $(F)):$(abspath $(D)) VK_DRIVER_FILES=$(abspath $(D))/nvidia_icd.json ASAN_OPTIONS=detect_leaks=0
+SIMFUZZ          = env LD_LIBRARY_PATH=$(abspath $(F)):$(abspath $(D)) VK_DRIVER_FILES=$(abspath $(D))/nvidia_icd.json RM_SIM=$(abspath $(D))/rm_sim ASAN_OPTIONS=detect_leaks=0
 GO_FUZZ         := core:FuzzOptions core/handle:FuzzTable core/handle:FuzzEpoch
-FUZZ_BACKENDS   := dmabuf vulkan
 
 .PHONY: check-fuzz fuzz fuzz-corpus fuzz-build
 
@@ -42,20 +41,20 @@ $(F)/abi_fuzz: tests/fuzz/abi_fuzz.c $(F)/.built
 fuzz-build: $(F)/abi_fuzz $(DOUBLES)
 
 check-fuzz: fuzz-build
-	@for b in $(FUZZ_BACKENDS); do \
-		$(RUN) fuzz-abi-$$b $(SIMFUZZ) GDRCOPY_BACKEND=$$b $(FUZZ) $(F)/abi_fuzz $(FUZZ_SHORT) $(F)/$$b; \
+	@for b in $(BACKENDS); do \
+		$(RUN) fuzz-abi-$$b $(SIMFUZZ) $(ON) $$b $(FUZZ) $(F)/abi_fuzz $(FUZZ_SHORT) $(F)/$$b; \
 	done
 	@for t in $(GO_FUZZ); do \
 		$(RUN) --go fuzz-go-$${t#*:} $(GO) test -v -run '^$$' -fuzz "^$${t#*:}\$$" -fuzzminimizetime 1s -fuzztime $(GO_FUZZ_SHORT)x ./$${t%:*}; \
 	done
 
 fuzz: fuzz-build
-	@for b in $(FUZZ_BACKENDS); do \
-		$(RUN) fuzz-abi-$$b-long $(SIMFUZZ) GDRCOPY_BACKEND=$$b $(FUZZ) $(F)/abi_fuzz $(FUZZ_SECONDS) $(F)/$$b; \
+	@for b in $(BACKENDS); do \
+		$(RUN) fuzz-abi-$$b-long $(SIMFUZZ) $(ON) $$b $(FUZZ) $(F)/abi_fuzz $(FUZZ_SECONDS) $(F)/$$b; \
 	done
 	@for t in $(GO_FUZZ); do \
 		$(RUN) --go fuzz-go-$${t#*:}-long $(GO) test -v -timeout 0 -run '^$$' -fuzz "^$${t#*:}\$$" -fuzzminimizetime 1s -fuzztime $(GO_FUZZ_RUNS)x ./$${t%:*}; \
 	done
 
 fuzz-corpus: fuzz-build
-	$(SIMFUZZ) $(FUZZ) --merge $(F)/abi_fuzz $(FUZZ_BACKENDS)
+	$(SIMFUZZ) $(FUZZ) --merge $(F)/abi_fuzz $(BACKENDS)

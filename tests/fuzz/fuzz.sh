@@ -10,7 +10,8 @@
 #
 # An input that fails is kept as FOUND-crash-*: run PROGRAM with that file.
 set -u
-kept=$(dirname "$0")/corpus
+here=$(dirname "$0")
+kept=$here/corpus
 
 # The simulated libcuda says so each time that it cannot do what a GPU can.
 quiet() {
@@ -25,7 +26,7 @@ if [ "$1" = --merge ]; then
 	for b; do
 		found=$(dirname "$program")/$b
 		mkdir -p "$found"
-		GDRCOPY_BACKEND=$b "$program" -set_cover_merge=1 -print_funcs=0 -use_counters=0 -use_cmp=0 \
+		"$here/../on.sh" "$b" "$program" -set_cover_merge=1 -print_funcs=0 -use_counters=0 -use_cmp=0 \
 			-max_len=512 "$new" "$kept" "$found" 2>&1 | quiet
 	done
 	find "$kept" -type f -delete

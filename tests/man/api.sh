@@ -66,7 +66,7 @@ compiles() {
 runs() {
 	# shellcheck disable=SC2086 # flags are words
 	$cc $cflags -o "$work/word" "$work/gdrapi.c" -L"$build" -lgdrapi &&
-		GDRCOPY_BACKEND=$1 GDRCOPY_ENABLE_LOGGING=1 "$work/word" >"$work/word.out" &&
+		GDRCOPY_ENABLE_LOGGING=1 tests/on.sh "$1" "$work/word" >"$work/word.out" &&
 		[ "$(cat "$work/word.out")" = 42 ]
 }
 
@@ -112,7 +112,7 @@ for page in $(pages | grep '/man3/'); do
 		check "the example of $page compiles" compiles "$work/$(basename "$page" .3).c"
 	fi
 done
-for backend in dmabuf vulkan; do
+for backend in $(tests/on.sh); do
 	check "the example of gdrapi(3) runs on $backend" runs "$backend"
 done
 check "the environment is what the code reads" same "$(read_by_code)" "$(items "$api/gdrapi.3" Ev)"

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
 #
-# make stress         the guest tests at their full length, on both backends
+# make stress         the guest tests at their full length, on each backend
 # make check-tsan     the data plane under ThreadSanitizer
 
 GUEST_LONG ?= $(GUESTS)
@@ -11,8 +11,8 @@ GUEST_LONG ?= $(GUESTS)
 $(BIN)/guest_static: CFLAGS += -rdynamic
 
 stress: $(CHECKS) $(DOUBLES)
-	@for t in $(GUEST_LONG); do for b in dmabuf vulkan; do \
-		$(RUN) stress-$$t-$$b $(SIM) GDRCOPY_BACKEND=$$b $(BIN)/guest_$$t --long; \
+	@for t in $(GUEST_LONG); do for b in $(BACKENDS); do \
+		$(RUN) stress-$$t-$$b $(SIM) $(ON) $$b $(BIN)/guest_$$t --long; \
 	done; done
 	@$(MAKE) --no-print-directory check-tsan TSAN_LENGTH=--long
 
