@@ -40,6 +40,11 @@ static int split(struct vm_area_struct *vma, unsigned long addr) { return -1; }
 extern const struct vm_operations_struct gdr_test;
 const struct vm_operations_struct gdr_test = { .may_split = split };
 END
+try PFN_IS_MAP_MEMORY <<'END'
+#include <linux/mm.h>
+int gdr_test(unsigned long pfn);
+int gdr_test(unsigned long pfn) { return pfn_is_map_memory(pfn); }
+END
 try PERSISTENT <<'END'
 #include <linux/types.h>
 #include <nv-p2p.h>

@@ -4,14 +4,16 @@
  *
  *	main.c		module, device, open/release, ioctl
  *	mr.c		memory regions: their life, their revocation
- *	mmap.c		CPU mappings: checks, faults, memory types
+ *	mmap.c		CPU mappings: checks, faults
+ *	memtype.c	how x86 maps a region's pages
+ *	limit.c		how much a file and a user may pin
  *	nvp2p.c		the one place that talks to NVIDIA's driver
  *	procfs.c	/proc/driver/gdrdrv
  *
  * Locks, outermost first:
  *
  *	gdr_tables_lock -> GPU driver's own -> mm's mmap_lock -> gdr_mr.lock ->
- *	xa_lock
+ *	gdr_blocks_lock or gdr_users_lock -> xa_lock
  *
  * The free callback arrives under the GPU driver's locks and takes gdr_mr.lock.
  * So no lock that it takes is ever held around a call into the GPU driver; of
@@ -64,6 +66,12 @@ struct gdr_process {
 	u64 start;
 };
 
+/* What is pinned, in all. Under gdr_users_lock. */
+struct gdr_usage {
+	u64 pins;
+	u64 bytes;
+};
+
 /*
  * One open file.
  * - owner opened it.
@@ -79,7 +87,10 @@ struct gdr_file {
 	struct inode *inode;
 	struct xarray mrs;
 	u64 next_handle;
+	struct gdr_usage usage;
 };
+
+struct gdr_user;
 
 enum gdr_mr_state {
 	GDR_MR_PINNING,		/* the GPU driver has not answered yet */
@@ -100,23 +111,27 @@ enum gdr_mr_state {
  * - handle << PAGE_SHIFT up to + size is this region's range of mmap offsets. It
  *   is 0 until the region is LIVE.
  *
- * lock guards state, revoked, abandoned, vmas, type, want and memtype.
+ * lock guards state, revoked, abandoned, vmas, type, want, memtype and uncached.
  * - state only moves forward. A CPU page table entry is made with lock held
  *   for reading and state LIVE; so after DEAD was set and the range zapped,
  *   there is none and there never will be.
  * - vmas counts the VMAs that show the region: 0 or 1, and for a moment 2
  *   while mremap moves it. type is not NONE exactly while vmas is not 0.
- * - memtype: the pages' memory type is reserved as write-combining.
+ * - memtype: the pages' memory type is reserved as write-combining; uncached: in
+ *   vain, they are mapped uncached.
  * - revoked: the free callback ran. The GPU driver owns the pages again, and
  *   they must not be put. callback_done completes once it is done with them.
  * - abandoned: nobody can put the pages any more, so the region waits for the
  *   free callback, which ends it. Never set once revoked is.
+ *
+ * user is who is charged for it, until the region goes.
  *
  * counted is 1 while the GPU driver's pages are got and not given back.
  */
 struct gdr_mr {
 	struct kref ref;
 	struct gdr_process owner;
+	struct gdr_user *user;
 	u64 handle;
 	struct inode *inode;
 
@@ -139,6 +154,7 @@ struct gdr_mr {
 	bool revoked;
 	bool abandoned;
 	bool memtype;
+	bool uncached;
 	unsigned int vmas;
 	enum gdrdrv_mapping_type type;
 	enum gdrdrv_mapping_type want;
@@ -169,10 +185,31 @@ void gdr_mr_get(struct gdr_mr *mr);
 void gdr_mr_put(struct gdr_mr *mr);
 bool gdr_mr_revoke(struct gdr_mr *mr);
 
+/* limit.c */
+void gdr_limit_init(void);
+int gdr_limit_charge(struct gdr_file *f, struct gdr_mr *mr);
+void gdr_limit_leave_file(struct gdr_file *f, const struct gdr_mr *mr);
+void gdr_limit_uncharge(struct gdr_mr *mr);
+
 /* mmap.c */
 int gdr_mmap(struct file *filp, struct vm_area_struct *vma);
 bool gdr_type_supported(const struct gdr_mr *mr, enum gdrdrv_mapping_type type);
+
+/* memtype.c */
+#ifdef CONFIG_X86
+int gdr_memtype_reserve(struct gdr_mr *mr);
 void gdr_memtype_release(struct gdr_mr *mr);
+pgprot_t gdr_memtype_prot(pgprot_t prot);
+#else
+static inline int gdr_memtype_reserve(struct gdr_mr *mr)
+{
+	return 0;
+}
+
+static inline void gdr_memtype_release(struct gdr_mr *mr)
+{
+}
+#endif
 
 /* nvp2p.c */
 void gdr_nvp2p_exit(void);

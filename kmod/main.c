@@ -112,7 +112,7 @@ static int gdr_open(struct inode *inode, struct file *filp)
 	}
 	f->owner = gdr_process_current();
 	f->next_handle = 1;
-	xa_init(&f->mrs);
+	xa_init_flags(&f->mrs, XA_FLAGS_ACCOUNT);
 
 	filp->f_mapping = f->inode->i_mapping;
 	filp->private_data = f;
@@ -416,6 +416,7 @@ static int __init gdr_init(void)
 	BUILD_BUG_ON(GDRDRV_IOC_REQ_TYPE != 0xC008DA08);
 	BUILD_BUG_ON(GDRDRV_IOC_VERSION != 0xC008DAFF);
 
+	gdr_limit_init();
 	ret = simple_pin_fs(&gdr_fs, &gdr_mnt, &gdr_mnt_count);
 	if (ret)
 		return ret;

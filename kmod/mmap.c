@@ -9,7 +9,6 @@
 #define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
 
 #include <linux/io.h>
-#include <linux/mem_encrypt.h>
 #include <linux/pci.h>
 #include <linux/personality.h>
 #include <linux/sched.h>
@@ -41,11 +40,17 @@ static bool gdr_cpu_can_cache(void)
 #endif
 }
 
-/* The GPU's memory is host memory to the kernel (NVLink to Power9 or Grace). */
-static bool gdr_is_ram(const struct gdr_mr *mr)
+/*
+ * The GPU's memory is host memory to the kernel (NVLink to Power9 or Grace). Not
+ * all that has a struct page is: a BAR may, for transfers between devices.
+ * page_is_ram would say it, but is for GPL-only modules.
+ */
+static bool gdr_is_ram(unsigned long pfn)
 {
-#if defined(CONFIG_ARM64) || defined(CONFIG_PPC64)
-	return pfn_valid(mr->pages[0] >> PAGE_SHIFT);
+#if defined(GDR_HAVE_PFN_IS_MAP_MEMORY)
+	return pfn_is_map_memory(pfn);
+#elif defined(CONFIG_ARM64) || defined(CONFIG_PPC64)
+	return pfn_valid(pfn) && !is_zone_device_page(pfn_to_page(pfn));
 #else
 	return false;
 #endif
@@ -94,7 +99,7 @@ static bool gdr_needs_device(const struct gdr_mr *mr)
 
 static enum gdrdrv_mapping_type gdr_default_type(const struct gdr_mr *mr)
 {
-	if (gdr_cpu_can_cache() && (mr->cacheable || gdr_is_ram(mr)))
+	if (gdr_cpu_can_cache() && (mr->cacheable || gdr_is_ram(mr->pages[0] >> PAGE_SHIFT)))
 		return GDRDRV_MAPPING_CACHING;
 	if (gdr_needs_device(mr))
 		return GDRDRV_MAPPING_DEVICE;
@@ -119,92 +124,21 @@ bool gdr_type_supported(const struct gdr_mr *mr, enum gdrdrv_mapping_type type)
 	}
 }
 
-/* How many GPU pages follow page i in physical memory without a gap. */
-static u64 gdr_run(const struct gdr_mr *mr, u64 i)
-{
-	u64 n = 1;
-
-	while (i + n < mr->npages &&
-	       mr->pages[i + n] == mr->pages[i] + n * GDRDRV_GPU_PAGE_SIZE)
-		n++;
-	return n;
-}
-
-static void gdr_memtype_free_upto(struct gdr_mr *mr, u64 end)
-{
-	u64 i, n;
-
-	for (i = 0; i < end; i += n) {
-		n = gdr_run(mr, i);
-		arch_io_free_memtype_wc(mr->pages[i],
-					n << GDRDRV_GPU_PAGE_SHIFT);
-	}
-}
-
-/*
- * On x86 the kernel, not the page protection, decides how a page of I/O memory
- * is mapped: as its physical range was reserved, else uncached. So reserve it.
- * Called with mr->lock held for writing.
- */
-static int gdr_memtype_reserve(struct gdr_mr *mr)
-{
-	u64 i, n;
-	int ret;
-
-	if (mr->memtype)
-		return 0;
-	for (i = 0; i < mr->npages; i += n) {
-		n = gdr_run(mr, i);
-		ret = arch_io_reserve_memtype_wc(mr->pages[i],
-						 n << GDRDRV_GPU_PAGE_SHIFT);
-		if (ret) {
-			gdr_memtype_free_upto(mr, i);
-			return ret;
-		}
-	}
-	mr->memtype = true;
-	return 0;
-}
-
-/* Called with mr->lock held for writing, when no page is mapped any more. */
-void gdr_memtype_release(struct gdr_mr *mr)
-{
-	if (!mr->memtype)
-		return;
-	gdr_memtype_free_upto(mr, mr->npages);
-	mr->memtype = false;
-}
-
-/*
- * x86 exports pgprot_writecombine to GPL-only modules. Uncached is what we want
- * without PAT, and with PAT vmf_insert_pfn makes it what was reserved.
- */
-static pgprot_t gdr_prot_wc(pgprot_t prot)
-{
-#ifdef CONFIG_X86
-	return pgprot_noncached(prot);
-#else
-	return pgprot_writecombine(prot);
-#endif
-}
-
 static pgprot_t gdr_prot(struct vm_area_struct *vma,
 			 enum gdrdrv_mapping_type type)
 {
 	pgprot_t prot = vm_get_page_prot(vma->vm_flags);
 
-	switch (type) {
-	case GDRDRV_MAPPING_WC:
-		prot = gdr_prot_wc(prot);
-		break;
-	case GDRDRV_MAPPING_DEVICE:
-		prot = pgprot_device(prot);
-		break;
-	default:
+	if (type == GDRDRV_MAPPING_CACHING)
 		return prot;
-	}
-	/* A device's memory is outside of the host's memory encryption. */
-	return __pgprot(__sme_clr(pgprot_val(prot)));
+#ifdef CONFIG_X86
+	return gdr_memtype_prot(prot);
+#else
+	/* A device's memory is outside of memory encryption. */
+	prot = pgprot_decrypted(prot);
+	return type == GDRDRV_MAPPING_DEVICE ? pgprot_device(prot) :
+					       pgprot_writecombine(prot);
+#endif
 }
 
 static void gdr_vm_open(struct vm_area_struct *vma)
@@ -303,6 +237,10 @@ static int gdr_mmap_locked(struct gdr_mr *mr, struct vm_area_struct *vma)
 		ret = gdr_memtype_reserve(mr);
 		if (ret)
 			return ret;
+		if (mr->uncached && mr->want)
+			return -EOPNOTSUPP;
+		if (mr->uncached)
+			type = GDRDRV_MAPPING_DEVICE;
 	}
 	gdr_vma_flags(vma, VM_IO | VM_PFNMAP | VM_DONTEXPAND | VM_DONTDUMP |
 		      VM_DONTCOPY, VM_EXEC | VM_MAYEXEC);

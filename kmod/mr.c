@@ -17,6 +17,7 @@ static void gdr_mr_free(struct kref *ref)
 {
 	struct gdr_mr *mr = container_of(ref, struct gdr_mr, ref);
 
+	gdr_limit_uncharge(mr);
 	iput(mr->inode);
 	kvfree(mr->pages);
 	kfree(mr);
@@ -209,11 +210,15 @@ int gdr_mr_pin(struct gdr_file *f, const struct gdr_pin_args *args, u64 *handle)
 	mr = gdr_mr_alloc(f, args);
 	if (IS_ERR(mr))
 		return PTR_ERR(mr);
+	ret = gdr_limit_charge(f, mr);
+	if (ret)
+		goto drop;
+
 	before = gdr_cycles();
 	ret = gdr_nvp2p_get(mr, args->flags);
 	mr->tm_cycles = gdr_cycles() - before;
 	if (ret)
-		goto drop;
+		goto leave;
 	ret = gdr_mr_publish(f, mr, handle);
 	if (ret)
 		goto unpin;
@@ -223,6 +228,8 @@ int gdr_mr_pin(struct gdr_file *f, const struct gdr_pin_args *args, u64 *handle)
 unpin:
 	gdr_mr_kill(mr);
 	gdr_nvp2p_end(mr);
+leave:
+	gdr_limit_leave_file(f, mr);
 drop:
 	gdr_mr_put(mr);
 	return ret;
@@ -263,6 +270,7 @@ int gdr_mr_unpin(struct gdr_file *f, u64 handle)
 		return ret;
 	}
 	xa_erase(&f->mrs, handle);
+	gdr_limit_leave_file(f, mr);
 	gdr_mr_put(mr);
 	return 0;
 }

@@ -51,7 +51,7 @@ static_assert(offsetof(struct gdr_page_table_v2, flags) ==
  * twice, so a callback that comes late finds nothing, and harms nothing. Each one
  * has a reference to the module: while a callback may come, its text must stay.
  */
-static DEFINE_XARRAY(gdr_cookies);
+static DEFINE_XARRAY_FLAGS(gdr_cookies, XA_FLAGS_ACCOUNT);
 static atomic_long_t gdr_last_cookie;
 
 /*

@@ -1337,6 +1337,60 @@ static void test_write_combining(void)
 	CHECK(wc_ranges() == before);
 }
 
+/*
+ * Where somebody has reserved the BAR as uncached, the mapping is uncached, and
+ * must be said to be.
+ */
+static void test_uncached(void)
+{
+	uint64_t va = gpu_alloc(4 * GPU_PAGE), h;
+	struct gdrdrv_info v1 = { 0 };
+	int fd = gdr_open(), before = wc_ranges();
+	volatile unsigned char *p;
+
+	set_knob(NVIDIA_SIM_UNCACHED, 1);
+	h = pin(fd, va, 4 * GPU_PAGE);
+	p = map(fd, h, 4 * GPU_PAGE);
+	p[0] = 1;
+	CHECK(!pte_is_shown(p) || pte(p) == (PTE_USER | PTE_RW | PTE_PCD | PTE_NX));
+	CHECK(info(fd, h).mapping_type == GDRDRV_MAPPING_DEVICE);
+	v1.handle = h;
+	CHECK(ioctl(fd, GDRDRV_IOC_INFO, &v1) == 0);
+	CHECK(v1.mapped == 1 && v1.wc_mapping == 0);
+	CHECK(munmap((void *)p, 4 * GPU_PAGE) == 0);
+	CHECK(req_type(fd, h, GDRDRV_MAPPING_WC) == 0);
+	CHECK_ERR(try_map(fd, h, GPU_PAGE) == MAP_FAILED ? -1 : 0, EOPNOTSUPP);
+	CHECK(unpin(fd, h) == 0);
+
+	set_knob(NVIDIA_SIM_UNCACHED, 0);
+	h = pin(fd, va, 4 * GPU_PAGE);
+	p = map(fd, h, 4 * GPU_PAGE);
+	p[0] = 1;
+	CHECK(info(fd, h).mapping_type == GDRDRV_MAPPING_WC);
+	CHECK(!pte_is_shown(p) || pte(p) == (PTE_USER | PTE_RW | PTE_PWT | PTE_NX));
+	CHECK(unpin(fd, h) == 0);
+	CHECK(wc_ranges() == before);
+}
+
+/* Any number of mappings of the same pages are one entry in the kernel's list. */
+static void test_many_aliases(void)
+{
+	enum { N = 1000 };
+	uint64_t va = gpu_alloc(4 * GPU_PAGE), h[N];
+	int fd = gdr_open(), before = wc_ranges(), i;
+
+	for (i = 0; i < N; i++) {
+		h[i] = pin(fd, va, (1 + i % 4) * GPU_PAGE);
+		map(fd, h[i], GPU_PAGE);
+	}
+	CHECK(wc_ranges() - before <= 4);
+	for (i = 0; i < N; i++) {
+		CHECK(wc_ranges() > before);
+		CHECK(unpin(fd, h[i]) == 0);
+	}
+	CHECK(wc_ranges() == before);
+}
+
 static void test_injected_failures(void)
 {
 	uint64_t va = gpu_alloc(2 * GPU_PAGE), h;
@@ -1733,6 +1787,65 @@ static void test_many_pins(void)
 		pin(fd, va, 1);
 	CHECK(held() == N);
 	CHECK(stats().pins == N);
+}
+
+static uint64_t parameter(const char *name)
+{
+	unsigned long long n;
+	char path[128];
+	FILE *f;
+
+	snprintf(path, sizeof(path), "/sys/module/gdrdrv/parameters/%s", name);
+	f = fopen(path, "r");
+	CHECK(f);
+	CHECK(fscanf(f, "%llu", &n) == 1);
+	fclose(f);
+	return n;
+}
+
+/* Pins until it fails, for want of memory; how many there were. */
+static uint64_t pin_all(int fd, uint64_t va, uint64_t size)
+{
+	uint64_t n = 0, h;
+
+	while (!try_pin(fd, va, size, &h)) {
+		n++;
+		CHECK(n <= 10000);
+	}
+	CHECK(errno == ENOMEM);
+	return n;
+}
+
+/* What one file may pin, and one user with two. */
+static void check_limits(uint64_t va, uint64_t size, uint64_t file, uint64_t user)
+{
+	int fd = gdr_open(), fd2 = gdr_open();
+
+	CHECK(file < user && user < 2 * file);
+	CHECK(pin_all(fd, va, size) == file);
+	CHECK(unpin(fd, 1) == 0);
+	CHECK(pin_all(fd, va, size) == 1);
+	CHECK(pin_all(fd2, va, size) == user - file);
+	close(fd);
+	CHECK(pin_all(fd2, va, size) == 2 * file - user);
+	close(fd2);
+	CHECK(held() == 0);
+}
+
+static void test_limits(void)
+{
+	const size_t size = 64 << 20;
+	uint64_t va = gpu_alloc(size), h;
+	int fd = gdr_open(), i;
+
+	check_limits(va, 1, parameter("max_pins_per_file"),
+		     parameter("max_pins_per_user"));
+	check_limits(va, size, parameter("max_mib_per_file") / 64,
+		     parameter("max_mib_per_user") / 64);
+	/* Failed pins count for nothing. */
+	for (i = 0; i < 100; i++)
+		CHECK_ERR(try_pin(fd, va + size, size, &h), EINVAL);
+	CHECK(pin_all(fd, va, size) == parameter("max_mib_per_file") / 64);
 }
 
 static unsigned int rnd(unsigned int *s)
@@ -2151,11 +2264,11 @@ static const struct test tests[] = {
 	T(unknown_handle), T(unpin_zaps), T(close_keeps_mappings), T(free_after_close),
 	T(close_of_a_copy), T(close_in_child),
 	T(fork), T(fd_passed), T(thread),
-	T(mapping_types), T(write_combining), T(injected_failures),
+	T(mapping_types), T(write_combining), T(uncached), T(many_aliases), T(injected_failures),
 	T(failed_puts), T(put_of_another),
 	T(page_table_majors), T(gpu_free), T(free_inside_get), T(races),
 	T(pin_against_free), T(back_doors), T(no_page_references),
-	T(file_calls), T(procfs), T(rmmod_refused), T(many_pins), T(fuzz),
+	T(file_calls), T(procfs), T(rmmod_refused), T(many_pins), T(limits), T(fuzz),
 	T(threads_race), T(allocation_failures), T(kill),
 };
 #define NTESTS (sizeof(tests) / sizeof(tests[0]))

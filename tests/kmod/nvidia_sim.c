@@ -138,6 +138,7 @@ static DEFINE_MUTEX(sim_mem_lock);
 
 static struct pci_dev *sim_pdev;
 static resource_size_t sim_bar;
+static void __iomem *sim_uncached;
 static u64 sim_npages;
 static u64 sim_nfree;
 static unsigned long *sim_used;
@@ -813,9 +814,24 @@ static int sim_ioc_free(struct file *filp, u64 __user *arg)
 	return ret;
 }
 
+/* As a driver that maps its BAR before gdrdrv does. Called with sim_lock held. */
+static int sim_reserve_uncached(bool on)
+{
+	if (on && !sim_uncached) {
+		sim_uncached = ioremap(sim_bar, sim_npages << SIM_PAGE_SHIFT);
+		return sim_uncached ? 0 : -ENOMEM;
+	}
+	if (!on && sim_uncached) {
+		iounmap(sim_uncached);
+		sim_uncached = NULL;
+	}
+	return 0;
+}
+
 static int sim_ioc_set(struct nvidia_sim_set __user *arg)
 {
 	struct nvidia_sim_set p;
+	int ret;
 
 	if (copy_from_user(&p, arg, sizeof(p)))
 		return -EFAULT;
@@ -823,8 +839,9 @@ static int sim_ioc_set(struct nvidia_sim_set __user *arg)
 		return -EINVAL;
 	sim_take();
 	sim_knobs[p.knob] = p.value;
+	ret = sim_reserve_uncached(sim_knobs[NVIDIA_SIM_UNCACHED]);
 	sim_give();
-	return 0;
+	return ret;
 }
 
 static int sim_ioc_stats(struct nvidia_sim_stats __user *arg)
@@ -1094,6 +1111,7 @@ static void __exit sim_exit(void)
 	misc_deregister(&sim_misc);
 	if (!list_empty(&sim_pins))
 		pr_err("MISUSE by a client: page tables are still out at unload\n");
+	sim_reserve_uncached(false);
 	bitmap_free(sim_used);
 	pci_release_region(sim_pdev, 2);
 	pci_disable_device(sim_pdev);

@@ -69,6 +69,7 @@ enum nvidia_sim_knob {
 	NVIDIA_SIM_GET_DELAY,	/* ms that get_pages takes after registering */
 	NVIDIA_SIM_PUT_DELAY,	/* ms that put_pages waits before it looks */
 	NVIDIA_SIM_FREE_IN_GET,	/* 1: the next get_pages frees the memory itself */
+	NVIDIA_SIM_UNCACHED,	/* 1: the whole BAR is reserved as uncached */
 	NVIDIA_SIM_KNOBS,
 };
 

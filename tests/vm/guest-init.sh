@@ -60,7 +60,9 @@ detectors() {
 load() {
 	p=$1
 	shift
-	insmod /nvidia.ko "$@" && insmod /gdrdrv.ko dbg_enabled=1 use_persistent_mapping="$p" || return 1
+	# shellcheck disable=SC2086 # several words
+	insmod /nvidia.ko "$@" && insmod /gdrdrv.ko dbg_enabled=1 \
+		use_persistent_mapping="$p" ${GDRDRV_ARGS-} || return 1
 	gdrdrv-node add && gdrdrv-node add && [ "$(stat -c %a:%u:%g /dev/gdrdrv)" = 666:0:0 ]
 }
 

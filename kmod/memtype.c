@@ -1,0 +1,254 @@
+// SPDX-License-Identifier: (GPL-2.0 OR MIT)
+/*
+ * memtype.c - how x86 maps the pages of a region.
+ *
+ * There the kernel, not the page protection, decides how a page of I/O memory is
+ * mapped: as its physical range was reserved, else uncached. So it is reserved as
+ * write-combining. What was reserved otherwise before stays so, and nobody says
+ * it: the reservation succeeds. So the kernel is asked for a mapping of its own,
+ * and that one is looked at.
+ *
+ * The kernel's list of reservations is slow where many overlap, and any number of
+ * regions may share pages. So a region's physical ranges are cut into aligned
+ * blocks of a few sizes, and each block is reserved once, however many regions
+ * have it: a page is in one block of each size at most.
+ */
+#define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
+
+#include <linux/io.h>
+#include <linux/mem_encrypt.h>
+#include <linux/mutex.h>
+#include <linux/sched.h>
+#include <linux/xarray.h>
+
+#include "gdrdrv.h"
+
+/* A block of level n has 32^n GPU pages: 64 KiB, 2 MiB, 64 MiB, 2 GiB. */
+#define GDR_BLOCK_LEVELS 4
+#define GDR_BLOCK_SHIFT 5
+
+/* The bits of a page table entry that are an address, or say who can read it. */
+#define GDR_PTE_ADDRESS GENMASK_ULL(51, PAGE_SHIFT)
+
+/*
+ * One run of GPU pages that follow each other in physical memory: pages of them
+ * are left, from phys on. index is the GPU page of the region behind the run.
+ */
+struct gdr_run {
+	u64 phys;
+	u64 pages;
+	u64 index;
+};
+
+/*
+ * Of each block that is reserved: how many regions have it, times 2, plus 1 if it
+ * is uncached. By gdr_block_key().
+ */
+static DEFINE_XARRAY_FLAGS(gdr_blocks, XA_FLAGS_ACCOUNT);
+static DEFINE_MUTEX(gdr_blocks_lock);
+
+/* What guest memory encryption has set for memory of a device; always the same. */
+static u64 gdr_shared_bits;
+
+static u64 gdr_block_pages(unsigned int level)
+{
+	return 1ULL << (level * GDR_BLOCK_SHIFT);
+}
+
+static unsigned long gdr_block_key(u64 phys, unsigned int level)
+{
+	return (phys >> PAGE_SHIFT) * GDR_BLOCK_LEVELS + level;
+}
+
+static struct gdr_run gdr_first_run(void)
+{
+	return (struct gdr_run) {};
+}
+
+/* Go to the next run if this one is at its end; false at that of the region. */
+static bool gdr_more(const struct gdr_mr *mr, struct gdr_run *run)
+{
+	u64 i = run->index;
+
+	if (run->pages)
+		return true;
+	if (i == mr->npages)
+		return false;
+	run->phys = mr->pages[i];
+	while (i + run->pages < mr->npages &&
+	       mr->pages[i + run->pages] ==
+	       run->phys + run->pages * GDRDRV_GPU_PAGE_SIZE)
+		run->pages++;
+	run->index += run->pages;
+	return true;
+}
+
+/* The level of the largest block that the run begins with. */
+static unsigned int gdr_block_level(const struct gdr_run *run)
+{
+	unsigned int level = GDR_BLOCK_LEVELS - 1;
+
+	while (level && (gdr_block_pages(level) > run->pages ||
+			 !IS_ALIGNED(run->phys, gdr_block_pages(level) *
+				     GDRDRV_GPU_PAGE_SIZE)))
+		level--;
+	return level;
+}
+
+static void gdr_skip(struct gdr_run *run, unsigned int level)
+{
+	run->phys += gdr_block_pages(level) * GDRDRV_GPU_PAGE_SIZE;
+	run->pages -= gdr_block_pages(level);
+}
+
+/* The kernel's own page table entry for an address that ioremap answered. */
+static u64 gdr_kernel_pte(unsigned long addr)
+{
+	p4d_t *p4d = p4d_offset(pgd_offset(current->mm, addr), addr);
+	pud_t *pud;
+	pmd_t *pmd;
+
+	if (p4d_none(*p4d))
+		return 0;
+	pud = pud_offset(p4d, addr);
+	if (pud_none(*pud))
+		return 0;
+	pmd = pmd_offset(pud, addr);
+	if (pmd_none(*pmd))
+		return 0;
+	return pte_val(*pte_offset_kernel(pmd, addr));
+}
+
+/* Is a page of a block that is reserved mapped uncached? 0, 1 or an error. */
+static int gdr_is_uncached(u64 phys)
+{
+	unsigned long wc = cachemode2protval(_PAGE_CACHE_MODE_WC);
+	void __iomem *p;
+	u64 pte;
+
+	p = ioremap_wc(phys, PAGE_SIZE);
+	if (!p)
+		return -ENOMEM;
+	pte = gdr_kernel_pte((unsigned long)p);
+	iounmap(p);
+	gdr_shared_bits = pte & GDR_PTE_ADDRESS & ~phys;
+	/* Without PAT there is no write-combining to be had. */
+	return (pte & _PAGE_CACHE_MASK) != wc ||
+	       wc == cachemode2protval(_PAGE_CACHE_MODE_UC_MINUS);
+}
+
+static int gdr_block_new(u64 phys, u64 size, unsigned long key)
+{
+	int uncached, ret;
+
+	ret = arch_io_reserve_memtype_wc(phys, size);
+	if (ret)
+		return ret;
+	uncached = gdr_is_uncached(phys);
+	ret = uncached;
+	if (ret < 0)
+		goto free;
+	ret = xa_err(xa_store(&gdr_blocks, key, xa_mk_value(2 | uncached),
+			      GFP_KERNEL_ACCOUNT));
+	if (ret)
+		goto free;
+	return uncached;
+
+free:
+	arch_io_free_memtype_wc(phys, size);
+	return ret;
+}
+
+/* Reserve a block, or count one more that has it. 1: uncached; 0; or an error. */
+static int gdr_block_get(u64 phys, unsigned int level)
+{
+	unsigned long key = gdr_block_key(phys, level);
+	void *entry = xa_load(&gdr_blocks, key);
+
+	if (!entry)
+		return gdr_block_new(phys, gdr_block_pages(level) *
+				     GDRDRV_GPU_PAGE_SIZE, key);
+	xa_store(&gdr_blocks, key, xa_mk_value(xa_to_value(entry) + 2),
+		 GFP_KERNEL_ACCOUNT);
+	return xa_to_value(entry) & 1;
+}
+
+static void gdr_block_put(u64 phys, unsigned int level)
+{
+	unsigned long key = gdr_block_key(phys, level);
+	unsigned long value = xa_to_value(xa_load(&gdr_blocks, key)) - 2;
+
+	if (value > 1) {
+		xa_store(&gdr_blocks, key, xa_mk_value(value), GFP_KERNEL_ACCOUNT);
+		return;
+	}
+	xa_erase(&gdr_blocks, key);
+	arch_io_free_memtype_wc(phys, gdr_block_pages(level) * GDRDRV_GPU_PAGE_SIZE);
+}
+
+/* Free the first so many blocks of the region. Called with gdr_blocks_lock held. */
+static void gdr_blocks_put(const struct gdr_mr *mr, u64 blocks)
+{
+	struct gdr_run run = gdr_first_run();
+	unsigned int level;
+
+	for (; blocks && gdr_more(mr, &run); blocks--) {
+		level = gdr_block_level(&run);
+		gdr_block_put(run.phys, level);
+		gdr_skip(&run, level);
+	}
+}
+
+/* Called with mr->lock held for writing. Sets memtype and uncached. */
+int gdr_memtype_reserve(struct gdr_mr *mr)
+{
+	struct gdr_run run = gdr_first_run();
+	bool uncached = false;
+	unsigned int level;
+	u64 blocks = 0;
+	int ret = 0;
+
+	if (mr->memtype)
+		return 0;
+	mutex_lock(&gdr_blocks_lock);
+	while (gdr_more(mr, &run)) {
+		level = gdr_block_level(&run);
+		ret = gdr_block_get(run.phys, level);
+		if (ret < 0)
+			break;
+		uncached |= ret;
+		gdr_skip(&run, level);
+		blocks++;
+	}
+	if (ret < 0)
+		gdr_blocks_put(mr, blocks);
+	mutex_unlock(&gdr_blocks_lock);
+	if (ret < 0)
+		return ret;
+	mr->memtype = true;
+	mr->uncached = uncached;
+	return 0;
+}
+
+/* Called with mr->lock held for writing, when no page is mapped any more. */
+void gdr_memtype_release(struct gdr_mr *mr)
+{
+	if (!mr->memtype)
+		return;
+	mutex_lock(&gdr_blocks_lock);
+	gdr_blocks_put(mr, U64_MAX);
+	mutex_unlock(&gdr_blocks_lock);
+	mr->memtype = false;
+}
+
+/*
+ * x86 exports pgprot_writecombine to GPL-only modules. Uncached is what we want
+ * without PAT, and with PAT vmf_insert_pfn makes it what was reserved. A device's
+ * memory is outside of memory encryption, as io_remap_pfn_range has it, whose
+ * pgprot_decrypted is for GPL-only modules as well.
+ */
+pgprot_t gdr_memtype_prot(pgprot_t prot)
+{
+	prot = pgprot_noncached(prot);
+	return __pgprot(__sme_clr(pgprot_val(prot)) | gdr_shared_bits);
+}
