@@ -250,7 +250,7 @@ static int gdr_fill_info(struct gdr_file *f, u64 handle,
 		return -EINVAL;
 	memset(info, 0, sizeof(*info));
 	info->handle = handle;
-	info->va = mr->addr;
+	info->va = mr->start;
 	info->mapped_size = mr->size;
 	info->page_size = GDRDRV_GPU_PAGE_SIZE;
 	info->tsc_khz = gdr_cycles_khz();
@@ -328,6 +328,10 @@ static int gdr_ioc_req_type(struct gdr_file *f, void __user *arg)
 
 	if (copy_from_user(&p, arg, sizeof(p)))
 		return -EFAULT;
+	if (p.type > GDRDRV_MAPPING_DEVICE) {
+		gdr_info("there is no mapping type %u\n", p.type);
+		return -EINVAL;
+	}
 	mr = gdr_mr_find(f, p.handle);
 	if (!mr)
 		return -EINVAL;
@@ -381,7 +385,7 @@ static int gdr_request(struct gdr_file *f, unsigned int cmd, void __user *to)
 		return gdr_ioc_version(to);
 	default:
 		gdr_info("unknown request %#x\n", cmd);
-		return -ENOTTY;
+		return -EINVAL;
 	}
 }
 

@@ -57,41 +57,19 @@ static bool gdr_is_ram(unsigned long pfn)
 }
 
 #ifdef CONFIG_ARM64
-#define GDR_VENDOR_MELLANOX 0x15b3
-#define GDR_VENDOR_NVIDIA 0x10de
-#define GDR_DEVICE_BLUEFIELD3_ROOT 0xa2da
-
-static bool gdr_pci_has(struct pci_dev *dev, u64 addr)
+/* A BlueField-3 is in the machine: its CPU needs device memory for any GPU. */
+static bool gdr_needs_device(void)
 {
-	int i;
+	static const struct pci_device_id ids[] = {
+		{ PCI_DEVICE(0x15b3, 0xa2dc) },
+		{ PCI_DEVICE(0x15b3, 0xa2db) },
+		{}
+	};
 
-	for (i = 0; i < PCI_STD_NUM_BARS; i++)
-		if (pci_resource_len(dev, i) &&
-		    addr >= pci_resource_start(dev, i) &&
-		    addr <= pci_resource_end(dev, i))
-			return true;
-	return false;
-}
-
-/* The GPU sits below a BlueField-3, whose CPU needs device memory for it. */
-static bool gdr_needs_device(const struct gdr_mr *mr)
-{
-	struct pci_dev *dev = NULL, *root;
-	bool ret = false;
-
-	while ((dev = pci_get_device(GDR_VENDOR_NVIDIA, PCI_ANY_ID, dev))) {
-		if (!gdr_pci_has(dev, mr->pages[0]))
-			continue;
-		root = pcie_find_root_port(dev);
-		ret = root && root->vendor == GDR_VENDOR_MELLANOX &&
-		      root->device == GDR_DEVICE_BLUEFIELD3_ROOT;
-		pci_dev_put(dev);
-		break;
-	}
-	return ret;
+	return pci_dev_present(ids);
 }
 #else
-static bool gdr_needs_device(const struct gdr_mr *mr)
+static bool gdr_needs_device(void)
 {
 	return false;
 }
@@ -101,7 +79,7 @@ static enum gdrdrv_mapping_type gdr_default_type(const struct gdr_mr *mr)
 {
 	if (gdr_cpu_can_cache() && (mr->cacheable || gdr_is_ram(mr->pages[0] >> PAGE_SHIFT)))
 		return GDRDRV_MAPPING_CACHING;
-	if (gdr_needs_device(mr))
+	if (gdr_needs_device())
 		return GDRDRV_MAPPING_DEVICE;
 	return GDRDRV_MAPPING_WC;
 }
@@ -112,8 +90,7 @@ bool gdr_type_supported(const struct gdr_mr *mr, enum gdrdrv_mapping_type type)
 
 	switch (type) {
 	case GDRDRV_MAPPING_WC:
-		/* One physical page must not be cached here and not there. */
-		return def == GDRDRV_MAPPING_WC;
+		return true;
 	case GDRDRV_MAPPING_CACHING:
 		return def == GDRDRV_MAPPING_CACHING;
 	case GDRDRV_MAPPING_DEVICE:

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: (GPL-2.0 OR MIT)
 /*
- * procfs.c - /proc/driver/gdrdrv: the parameters and, for tests, the number
- * of pinnings that are held.
+ * procfs.c - /proc/driver/gdrdrv: what was built and loaded and, for tests, the
+ * number of pinnings that are held.
  */
 #define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
 
@@ -9,11 +9,17 @@
 #include <linux/seq_file.h>
 
 #include "gdrdrv.h"
+#include "gdrdrv_nvidia.h"
 
 static struct proc_dir_entry *gdr_proc_dir;
 
 static int gdr_proc_params(struct seq_file *s, void *unused)
 {
+	seq_printf(s, "version: %d.%d\n", GDRDRV_MAJOR_VERSION,
+		   GDRDRV_MINOR_VERSION);
+	seq_printf(s, "NVIDIA driver flavour: %s\n", GDR_NVIDIA_FLAVOUR);
+	seq_printf(s, "Use persistent mapping: %s\n",
+		   gdr_nvp2p_persistent() ? "yes" : "no");
 	seq_printf(s, "dbg_enabled: %d\n", gdr_dbg_enabled);
 	seq_printf(s, "info_enabled: %d\n", gdr_info_enabled);
 	seq_printf(s, "use_persistent_mapping: %d\n", gdr_use_persistent);

@@ -1,14 +1,15 @@
 #!/bin/sh
 # SPDX-License-Identifier: (GPL-2.0 OR MIT)
 #
-# symvers.sh KVER NVIDIA_INC OUT - write the versions of the symbols that
-# gdrdrv takes from NVIDIA's driver, as the kernel's build system wants them.
+# symvers.sh KVER NVIDIA_INC OUT HEADER - write the versions of the symbols that
+# gdrdrv takes from NVIDIA's driver, as the kernel's build system wants them, and
+# into HEADER which flavour of the driver they are of.
 #
 # From Module.symvers of a built driver if there is one ($NVIDIA_SYMVERS, or
 # near nv-p2p.h); else out of the installed nvidia.ko; else zeros, with which
 # the module builds but loads only into a kernel without MODVERSIONS.
 set -eu
-kver=$1 inc=$2 out=$3
+kver=$1 inc=$2 out=$3 header=$4
 symbols='nvidia_p2p_get_pages nvidia_p2p_put_pages nvidia_p2p_free_page_table
 nvidia_p2p_get_pages_persistent nvidia_p2p_put_pages_persistent'
 
@@ -46,12 +47,20 @@ crc() {
 	}
 }
 
+# export_of: how the unpacked module exports.
+export_of() {
+	case $(modinfo -F license "$tmp/nvidia.ko") in
+	*GPL*) echo EXPORT_SYMBOL_GPL ;;
+	*) echo EXPORT_SYMBOL ;;
+	esac
+}
+
 from_module() {
 	unpack "$1"
 	: >"$tmp/out"
 	for s in $symbols; do
 		v=$(crc "$s")
-		[ -z "$v" ] || printf '%s\t%s\tnvidia\tEXPORT_SYMBOL\t\n' "$v" "$s" >>"$tmp/out"
+		[ -z "$v" ] || printf '%s\t%s\tnvidia\t%s\t\n' "$v" "$s" "$(export_of)" >>"$tmp/out"
 	done
 	[ -s "$tmp/out" ]
 }
@@ -76,5 +85,16 @@ find_versions() {
 	no_versions
 }
 
+# The open flavour exports to GPL modules alone.
+flavour() {
+	case $(awk '$2 == "nvidia_p2p_get_pages" { print $1, $4 }' "$tmp/out") in
+	0x00000000*) echo unknown ;;
+	*_GPL) echo open ;;
+	*) echo proprietary ;;
+	esac
+}
+
 find_versions
 cmp -s "$tmp/out" "$out" || cp "$tmp/out" "$out"
+printf '#define GDR_NVIDIA_FLAVOUR "%s"\n' "$(flavour)" >"$tmp/header"
+cmp -s "$tmp/header" "$header" || cp "$tmp/header" "$header"
