@@ -66,6 +66,11 @@ var ipcOf agreement
 // errNotWatched means that exports cannot be watched in this process.
 var errNotWatched = errors.New("exports of this CUDA driver cannot be watched")
 
+// errNotSaid means that CUDA refused an export before it asked the kernel: of
+// another process's memory, and of a page that begins in front of a small buffer,
+// where nothing is allocated.
+var errNotSaid = errors.New("CUDA does not say where memory lies")
+
 // find gives the place of a host page of device memory. m describes the memory.
 //
 // cuMemAlloc's IPC handle names the object in 0.3 us, a watched export takes 12 to
@@ -77,15 +82,16 @@ func (f *finder) find(page uint64, m cuda.MemoryInfo) (place, error) {
 		}
 	}
 	p, err := f.byExport(page)
-	switch {
-	case err == nil:
+	if err == nil {
 		f.compare(page, m, p)
 		return p, nil
-	case !errors.Is(err, errNotWatched):
-		return place{}, err
-	case m.Legacy && f.ipc.state.Load() != differs:
+	}
+	silent := errors.Is(err, errNotWatched) || errors.Is(err, errNotSaid)
+	if silent && m.Legacy && f.ipc.state.Load() != differs {
 		// The bytes are compared before the object is used: see verify.
-		return f.byIPC(page, m)
+		if p, err := f.byIPC(page, m); err == nil {
+			return p, nil
+		}
 	}
 	return place{}, err
 }
@@ -155,7 +161,7 @@ func (f *finder) byExport(page uint64) (place, error) {
 	case err == nil:
 		return place{}, fmt.Errorf("%w (no request was seen)", errNotWatched)
 	}
-	return place{}, fmt.Errorf("CUDA does not say where %#x lies, so it is not this process's own allocation (memory of cudaIpcOpenMemHandle is another process's: pin it there): %w (%v)", page, unix.ENOTSUP, err)
+	return place{}, fmt.Errorf("%w at %#x, so it is not this process's own allocation (memory of cudaIpcOpenMemHandle is another process's: pin it there): %w (%v)", errNotSaid, page, unix.ENOTSUP, err)
 }
 
 // verifiedSet is the objects that verify has confirmed.

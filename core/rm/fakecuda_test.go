@@ -1,0 +1,430 @@
+package rm
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"gdrapi/core/cuda"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+)
+
+// fakeCUDA is a simulated CUDA driver over a simulated resource manager: a test
+// double, and no more. It makes memory of each kind, and answers as an H100 with
+// driver 580.159 did.
+type fakeCUDA struct {
+	t      testing.TB
+	rm     *fakeRM
+	client uint32 // CUDA's
+	other  uint32 // another process's
+
+	mu         sync.Mutex
+	allocs     []*fakeAlloc
+	next       uint64    // address
+	chunk      *fakePart // that small buffers share
+	chunkUsed  uint64    // bytes
+	references map[cuda.MemHandle]*fakePart
+	nextHandle cuda.MemHandle
+	synced     []uint64 // addresses of SYNC_MEMOPS
+
+	contexts atomic.Int32 // WithDevice that run
+
+	// What a test changes.
+	wrongReads int        // so many ReadBacks give other bytes
+	ipcWord    [16]uint32 // added to the words of IPC handles
+	noExport   bool       // no cuMemGetHandleForAddressRange
+	seen       func(*Seen)
+}
+
+type fakeKind int
+
+const (
+	legacy   fakeKind = iota // cuMemAlloc
+	vmm                      // cuMemCreate
+	pool                     // cuMemAllocAsync
+	managed                  // cuMemAllocManaged
+	host                     // cuMemAllocHost
+	imported                 // cuIpcOpenMemHandle
+)
+
+func (k fakeKind) String() string {
+	return [...]string{"cuMemAlloc", "VMM", "pool", "managed", "host", "imported"}[k]
+}
+
+// fakeAlloc is one allocation; of VMM one reserved range.
+type fakeAlloc struct {
+	kind        fakeKind
+	ordinal     int
+	start, size uint64
+	parts       []*fakePart
+}
+
+func (a *fakeAlloc) end() uint64 { return a.start + a.size }
+
+// fakePart is a range of addresses that one object of the driver is mapped to.
+type fakePart struct {
+	start, size    uint64
+	offset         uint64 // in the object
+	client, object uint32
+	memory         *fakeMemory
+	exportable     bool
+}
+
+func newCUDA(rm *fakeRM) *fakeCUDA {
+	return &fakeCUDA{
+		t: rm.t, rm: rm, client: rm.newClient(false), other: rm.newClient(true),
+		next: 0x7f0000000000, references: map[cuda.MemHandle]*fakePart{}, nextHandle: 77,
+	}
+}
+
+const mib = 1 << 20
+
+// part makes an object of a GPU and gives it addresses.
+func (c *fakeCUDA) part(ordinal int, client uint32, size uint64) *fakePart {
+	object, m := c.rm.newMemory(c.rm.gpus[ordinal], client, size)
+	return &fakePart{size: size, client: client, object: object, memory: m, exportable: true}
+}
+
+// place puts parts side by side at addresses of their own.
+func (c *fakeCUDA) place(parts ...*fakePart) (start uint64) {
+	start = c.next
+	at := start
+	for _, p := range parts {
+		p.start = at
+		at += p.size
+	}
+	c.next = (at + 64*mib) &^ (2*mib - 1)
+	return start
+}
+
+func (c *fakeCUDA) add(a *fakeAlloc) *fakeAlloc {
+	c.allocs = append(c.allocs, a)
+	return a
+}
+
+// memAlloc is cuMemAlloc: small buffers share an object of 2 MiB, at distances of
+// 512 bytes; large ones have one of their own.
+func (c *fakeCUDA) memAlloc(ordinal int, size uint64) *fakeAlloc {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	a := &fakeAlloc{kind: legacy, ordinal: ordinal, size: size}
+	if size > mib {
+		p := c.part(ordinal, c.client, (size+2*mib-1)&^(2*mib-1))
+		a.start = c.place(p)
+		a.parts = []*fakePart{p}
+		return c.add(a)
+	}
+	if c.chunk == nil || c.chunkUsed+size > c.chunk.size {
+		c.chunk, c.chunkUsed = c.part(ordinal, c.client, 2*mib), 0
+		c.place(c.chunk)
+	}
+	a.start = c.chunk.start + c.chunkUsed
+	a.parts = []*fakePart{c.chunk}
+	c.chunkUsed += (size + 511) &^ 511
+	return c.add(a)
+}
+
+// vmm is a reserved range of objects; the same index twice is the same object.
+func (c *fakeCUDA) vmm(ordinal int, exportable bool, sizes []uint64, which ...int) *fakeAlloc {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var objects []*fakePart
+	for _, size := range sizes {
+		p := c.part(ordinal, c.client, size)
+		p.exportable = exportable
+		objects = append(objects, p)
+	}
+	parts := slices.Clone(objects)
+	if len(which) > 0 {
+		parts = nil
+		for _, i := range which {
+			p := *objects[i]
+			parts = append(parts, &p)
+		}
+	}
+	a := &fakeAlloc{kind: vmm, ordinal: ordinal, parts: parts, start: c.place(parts...)}
+	for _, p := range parts {
+		a.size += p.size
+	}
+	return c.add(a)
+}
+
+// pool is cuMemAllocAsync: objects of 32 MiB, side by side, and the allocation
+// somewhere in them.
+func (c *fakeCUDA) pool(ordinal int, before, size uint64) *fakeAlloc {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var parts []*fakePart
+	for have := uint64(0); have < before+size; have += 32 * mib {
+		parts = append(parts, c.part(ordinal, c.client, 32*mib))
+	}
+	a := &fakeAlloc{kind: pool, ordinal: ordinal, parts: parts, size: size}
+	a.start = c.place(parts...) + before
+	return c.add(a)
+}
+
+// of is memory of the other kinds.
+func (c *fakeCUDA) of(kind fakeKind, size uint64) *fakeAlloc {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	client := c.client
+	if kind == imported {
+		client = c.other
+	}
+	p := c.part(0, client, (size+2*mib-1)&^(2*mib-1))
+	return c.add(&fakeAlloc{kind: kind, size: size, start: c.place(p), parts: []*fakePart{p}})
+}
+
+// free is cuMemFree and its like. The addresses are not given out again.
+func (c *fakeCUDA) free(a *fakeAlloc) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.allocs = slices.DeleteFunc(c.allocs, func(b *fakeAlloc) bool { return b == a })
+	gone := map[uint32]bool{}
+	for _, p := range a.parts {
+		shared := slices.ContainsFunc(c.allocs, func(b *fakeAlloc) bool { return slices.Contains(b.parts, p) })
+		if !shared && p != c.chunk && !gone[p.object] {
+			gone[p.object] = true
+			c.rm.freeMemory(p.client, p.object)
+		}
+	}
+}
+
+// at finds the allocation that an address is in, and the part.
+func (c *fakeCUDA) at(addr uint64) (*fakeAlloc, *fakePart) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, a := range c.allocs {
+		if addr < a.start || addr >= a.end() {
+			continue
+		}
+		for _, p := range a.parts {
+			if addr >= p.start && addr < p.start+p.size {
+				return a, p
+			}
+		}
+	}
+	return nil, nil
+}
+
+// pread and pwrite are copies of the GPU's.
+func (c *fakeCUDA) pread(b []byte, addr uint64) {
+	_, p := c.at(addr)
+	require.NotNil(c.t, p, "%#x", addr)
+	n, err := unix.Pread(p.memory.fd, b, int64(p.offset+addr-p.start))
+	require.NoError(c.t, err)
+	require.Equal(c.t, len(b), n)
+}
+
+func (c *fakeCUDA) pwrite(addr uint64, b []byte) {
+	_, p := c.at(addr)
+	require.NotNil(c.t, p, "%#x", addr)
+	n, err := unix.Pwrite(p.memory.fd, b, int64(p.offset+addr-p.start))
+	require.NoError(c.t, err)
+	require.Equal(c.t, len(b), n)
+}
+
+func result(name string, r cuda.Result) error { return fmt.Errorf("%s: %w", name, r) }
+
+func (c *fakeCUDA) needsContext(name string) {
+	if c.contexts.Load() == 0 {
+		c.t.Errorf("%s without a current context", name)
+	}
+}
+
+func (c *fakeCUDA) MemoryAt(addr uint64) (cuda.MemoryInfo, error) {
+	if err := c.rm.called("MemoryAt"); err != nil {
+		return cuda.MemoryInfo{}, err
+	}
+	a, _ := c.at(addr)
+	if a == nil || a.kind == host || a.kind == managed {
+		return cuda.MemoryInfo{}, fmt.Errorf("%#x is no device memory: %w", addr, unix.EINVAL)
+	}
+	return cuda.MemoryInfo{Ordinal: a.ordinal, Legacy: a.kind == legacy, Start: a.start, Size: a.size}, nil
+}
+
+func (c *fakeCUDA) MemoryIn(addr, size uint64) (m cuda.MemoryInfo, at uint64, err error) {
+	m, err = c.MemoryAt(addr)
+	if !errors.Is(err, unix.EINVAL) {
+		return m, addr, err
+	}
+	for at := addr + 1; at < addr+size && at < addr&^0xffff+0x10000; at++ {
+		if a, _ := c.at(at); a != nil && a.kind == legacy {
+			m, err := c.MemoryAt(at)
+			return m, at, err
+		}
+	}
+	return m, addr, err
+}
+
+func (c *fakeCUDA) MemGetAddressRange(addr uint64) (base, size uint64, err error) {
+	c.needsContext("cuMemGetAddressRange")
+	if err := c.rm.called("cuMemGetAddressRange"); err != nil {
+		return 0, 0, err
+	}
+	a, p := c.at(addr)
+	if a == nil {
+		return 0, 0, result("cuMemGetAddressRange", cuda.ErrInvalidValue)
+	}
+	if a.kind == vmm {
+		return p.start, p.size, nil
+	}
+	return a.start, a.size, nil
+}
+
+func (c *fakeCUDA) MemRetainAllocationHandle(addr uint64) (cuda.MemHandle, error) {
+	if err := c.rm.called("cuMemRetainAllocationHandle"); err != nil {
+		return 0, err
+	}
+	a, p := c.at(addr)
+	if a == nil || a.kind != vmm {
+		return 0, result("cuMemRetainAllocationHandle", cuda.ErrInvalidValue)
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.nextHandle++
+	c.references[c.nextHandle] = p
+	return c.nextHandle, nil
+}
+
+func (c *fakeCUDA) MemExport(h cuda.MemHandle) (int, error) {
+	if err := c.rm.called("cuMemExportToShareableHandle"); err != nil {
+		return -1, err
+	}
+	c.mu.Lock()
+	p := c.references[h]
+	c.mu.Unlock()
+	require.NotNil(c.t, p)
+	if !p.exportable {
+		return -1, result("cuMemExportToShareableHandle", cuda.ErrNotPermitted)
+	}
+	return unix.FcntlInt(uintptr(p.memory.fd), unix.F_DUPFD_CLOEXEC, 0)
+}
+
+func (c *fakeCUDA) MemRelease(h cuda.MemHandle) error {
+	c.mu.Lock()
+	if c.references[h] == nil {
+		c.t.Errorf("cuMemRelease of %d", h)
+	}
+	delete(c.references, h)
+	c.mu.Unlock()
+	return c.rm.called("cuMemRelease")
+}
+
+func (c *fakeCUDA) IPCHandle(addr uint64) ([16]uint32, error) {
+	if err := c.rm.called("cuIpcGetMemHandle"); err != nil {
+		return [16]uint32{}, err
+	}
+	a, p := c.at(addr)
+	if a == nil || a.kind != legacy {
+		return [16]uint32{}, result("cuIpcGetMemHandle", cuda.ErrInvalidValue)
+	}
+	words := [16]uint32{2: 4711, 4: uint32(a.size), 5: uint32(a.size >> 32), 7: uint32(a.start - p.start), 12: p.client, 13: p.object}
+	for i := range words {
+		words[i] += c.ipcWord[i]
+	}
+	return words, nil
+}
+
+const fakeExport = 0xE0 // where cuMemGetHandleForAddressRange would be
+
+func (c *fakeCUDA) ExportFunction() uintptr {
+	if c.noExport {
+		return 0
+	}
+	return fakeExport
+}
+
+// watch is what capi/watch.c sees of an export.
+func (c *fakeCUDA) watch(export uintptr, addr, size uint64) (Seen, error) {
+	c.needsContext("an export")
+	if export != fakeExport || addr%hostPage != 0 || size != hostPage {
+		c.t.Errorf("an export of %d bytes at %#x by %#x", size, addr, export)
+	}
+	if err := c.rm.called("watch"); err != nil {
+		return Seen{}, err
+	}
+	seen := c.export(addr)
+	if c.seen != nil {
+		c.seen(&seen)
+	}
+	return seen, nil
+}
+
+func (c *fakeCUDA) export(addr uint64) Seen {
+	a, p := c.at(addr)
+	refused := Seen{Result: int32(cuda.ErrInvalidValue), FD: -1}
+	if a == nil || a.kind == imported || a.kind == host || a.kind == managed {
+		return refused
+	}
+	s := Seen{FD: -1, Requests: 1, Size: 2608, Client: p.client, Object: p.object, Offset: p.offset + addr - p.start}
+	if a.kind == pool {
+		s.Result = int32(cuda.ErrInvalidValue)
+		return s
+	}
+	fd, err := unix.Eventfd(0, 0) // a driver's descriptor is not close-on-exec
+	if err != nil {
+		s.Result = int32(cuda.ErrOperatingSystem)
+		return s
+	}
+	s.FD = int32(fd)
+	return s
+}
+
+func (c *fakeCUDA) ReadBack(b []byte, addr uint64) error {
+	c.needsContext("a copy")
+	if err := c.rm.called("ReadBack"); err != nil {
+		return err
+	}
+	c.pread(b, addr)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.wrongReads > 0 {
+		c.wrongReads--
+		b[len(b)-1]++
+	}
+	return nil
+}
+
+func (c *fakeCUDA) SetSyncMemops(addr uint64) {
+	c.needsContext("SYNC_MEMOPS")
+	if a, _ := c.at(addr); a == nil {
+		c.t.Errorf("SYNC_MEMOPS of %#x, which is no memory", addr)
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.synced = append(c.synced, addr)
+}
+
+func (c *fakeCUDA) Device(ordinal int) (cuda.Device, error) {
+	// A CUdevice is no ordinal: this one's are others.
+	return cuda.Device(10 + ordinal), c.rm.called("cuDeviceGet")
+}
+
+func (c *fakeCUDA) gpu(dev cuda.Device) *fakeGPU { return c.rm.gpus[dev-10] }
+
+func (c *fakeCUDA) DeviceAttribute(a cuda.DeviceAttribute, dev cuda.Device) (int, error) {
+	require.Equal(c.t, cuda.HostPageTables, a)
+	if c.gpu(dev).coherent {
+		return 1, nil
+	}
+	return 0, c.rm.called("cuDeviceGetAttribute")
+}
+
+func (c *fakeCUDA) PCIAddress(dev cuda.Device) (cuda.PCIAddress, error) {
+	return c.gpu(dev).at, c.rm.called("cuDeviceGetPCIBusId")
+}
+
+func (c *fakeCUDA) WithDevice(_ int, fn func() error) error {
+	if err := c.rm.called("WithDevice"); err != nil {
+		return err
+	}
+	c.contexts.Add(1)
+	defer c.contexts.Add(-1)
+	return fn()
+}

@@ -1,0 +1,646 @@
+package rm
+
+import (
+	"errors"
+	"fmt"
+	"runtime"
+	"slices"
+	"testing"
+	"unsafe"
+
+	"gdrapi/core/backend"
+	"gdrapi/core/cuda"
+	"gdrapi/core/cuda/cudatest"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+)
+
+var _ backend.Backend = Backend{}
+
+// world is a simulated machine and a session on it.
+type world struct {
+	t    *testing.T
+	rm   *fakeRM
+	cuda *fakeCUDA
+	ipc  *agreement
+	of   *shared // the process's client
+	*session
+}
+
+func newWorld(t *testing.T) *world {
+	w := &world{t: t, rm: newRM(t), ipc: new(agreement), of: new(shared)}
+	w.cuda = newCUDA(w.rm)
+	w.session = newSession(w.rm, w.cuda, w.cuda.watch, w.of, w.ipc)
+	return w
+}
+
+// blind is newWorld where exports cannot be watched.
+func blind(t *testing.T) *world {
+	w := newWorld(t)
+	w.session = newSession(w.rm, w.cuda, nil, w.of, w.ipc)
+	return w
+}
+
+func (w *world) pinned(addr, size uint64) *pin {
+	w.t.Helper()
+	p, err := w.Pin(backend.PinRequest{Addr: addr, Size: size})
+	require.NoError(w.t, err, "%d bytes at %#x", size, addr)
+	return p.(*pin)
+}
+
+func (w *world) notPinned(addr, size uint64, want error, line string) {
+	w.t.Helper()
+	live := w.held()
+	_, err := w.Pin(backend.PinRequest{Addr: addr, Size: size})
+	require.ErrorIs(w.t, err, want, "%d bytes at %#x", size, addr)
+	require.ErrorContains(w.t, err, line)
+	require.Equal(w.t, live, w.held(), "left behind by %d bytes at %#x", size, addr)
+}
+
+// held counts what the library has of the machine, but for its client and its
+// devices, which stay until the last session ends.
+func (w *world) held() int {
+	w.cuda.mu.Lock()
+	references := len(w.cuda.references)
+	w.cuda.mu.Unlock()
+	live := w.rm.live() + references
+	if c := w.of.client; c != nil {
+		live -= 2 + 2*len(c.gpus) // descriptor and client; descriptor and device
+	}
+	return live
+}
+
+// end closes the session: nothing is left.
+func (w *world) end() {
+	w.t.Helper()
+	require.NoError(w.t, w.Close())
+	require.Zero(w.t, w.rm.live())
+	require.Empty(w.t, w.cuda.references)
+}
+
+// checkBytes writes on one side and reads on the other: 8 bytes of each part of
+// what is mapped at va, and the last ones.
+func (w *world) checkBytes(va uintptr, addr, size uint64) {
+	w.t.Helper()
+	got, word := make([]byte, 8), make([]byte, 8)
+	check := func(at uint64) {
+		if a, _ := w.cuda.at(addr + at); a == nil || addr+at+8 > a.end() {
+			return // beside a small buffer
+		}
+		m := cudatest.Bytes(va+uintptr(at), 8)
+		order.PutUint64(word, addr+at)
+		w.cuda.pwrite(addr+at, word)
+		require.Equal(w.t, word, []byte(string(m)), "the GPU's bytes at %#x", addr+at)
+		order.PutUint64(word, ^(addr + at))
+		copy(m, word)
+		w.cuda.pread(got, addr+at)
+		require.Equal(w.t, word, got, "the CPU's bytes at %#x", addr+at)
+	}
+	for at := uint64(0); at < size; at += 1 << 16 {
+		check(at)
+	}
+	check(size - 8)
+}
+
+// cycle maps the whole pages of a pin and checks all bytes.
+func (w *world) cycle(p *pin) {
+	w.t.Helper()
+	va, got, err := p.Map(p.size, backend.None)
+	require.NoError(w.t, err)
+	require.Equal(w.t, backend.WC, got)
+	w.checkBytes(va, p.first, p.size)
+	require.NoError(w.t, p.Unmap())
+}
+
+func TestWholeLife(t *testing.T) {
+	w := newWorld(t)
+	a := w.cuda.memAlloc(0, 3*mib)
+	fds := cudatest.FDs(t)
+	p := w.pinned(a.start, 70000)
+	info, err := p.Info()
+	require.NoError(t, err)
+	require.Equal(t, backend.Info{VA: a.start, MappedSize: 2 << 16, PageSize: 1 << 16}, info)
+	require.Equal(t, []uint64{a.start}, w.cuda.synced)
+	flag, err := p.CallbackFlag()
+	require.NoError(t, err)
+	require.Zero(t, flag)
+
+	for range 2 {
+		va, got, err := p.Map(2<<16, backend.None)
+		require.NoError(t, err)
+		require.Equal(t, backend.WC, got)
+		require.Contains(t, cudatest.VMFlags(t, va), "dc", "not for forked children")
+		w.checkBytes(va, a.start, 2<<16)
+		_, _, err = p.Map(1<<16, backend.None)
+		require.ErrorIs(t, err, unix.EINVAL, "mapped already")
+		require.NoError(t, p.Unmap())
+		require.True(t, cudatest.Faults(va))
+		require.ErrorIs(t, p.Unmap(), unix.EINVAL)
+	}
+	require.NoError(t, p.Unpin())
+	require.Zero(t, w.held())
+	require.Equal(t, 4, w.rm.live(), "the client and the device, each with a descriptor, until the session ends")
+	w.end()
+	require.NoError(t, w.Close(), "with no client")
+	require.Equal(t, fds, cudatest.FDs(t))
+	require.Equal(t, uint64(1<<40), w.rm.barFree)
+}
+
+func TestEveryKindOfMemory(t *testing.T) {
+	two := []uint64{2 * mib, 2 * mib}
+	for _, c := range []struct {
+		what string
+		make func(c *fakeCUDA) *fakeAlloc
+		err  error
+	}{
+		{"cuMemAlloc of 100 B", func(c *fakeCUDA) *fakeAlloc { return c.memAlloc(0, 100) }, nil},
+		{"cuMemAlloc of 1 B", func(c *fakeCUDA) *fakeAlloc { return c.memAlloc(0, 1) }, nil},
+		{"cuMemAlloc of 1000 B", func(c *fakeCUDA) *fakeAlloc { return c.memAlloc(0, 1000) }, nil},
+		{"cuMemAlloc of 64 KiB", func(c *fakeCUDA) *fakeAlloc { return c.memAlloc(0, 1<<16) }, nil},
+		{"cuMemAlloc of 3 MiB", func(c *fakeCUDA) *fakeAlloc { return c.memAlloc(0, 3*mib) }, nil},
+		{"cuMemAlloc of 1 GiB", func(c *fakeCUDA) *fakeAlloc { return c.memAlloc(0, 1<<30) }, nil},
+		{"the second GPU", func(c *fakeCUDA) *fakeAlloc { return c.memAlloc(1, 3*mib) }, nil},
+		{"pool", func(c *fakeCUDA) *fakeAlloc { return c.pool(0, mib, 5*mib) }, nil},
+		{"pool of 100 MiB", func(c *fakeCUDA) *fakeAlloc { return c.pool(1, 0, 100*mib) }, nil},
+		{"VMM", func(c *fakeCUDA) *fakeAlloc { return c.vmm(0, false, two[:1]) }, nil},
+		{"VMM with descriptors", func(c *fakeCUDA) *fakeAlloc { return c.vmm(0, true, two[:1]) }, nil},
+		{"VMM of 2 objects", func(c *fakeCUDA) *fakeAlloc { return c.vmm(0, false, two) }, nil},
+		{"VMM of 3 objects", func(c *fakeCUDA) *fakeAlloc { return c.vmm(0, false, []uint64{6 * mib, 2 * mib, 4 * mib}) }, nil},
+		{"VMM of 5 objects", func(c *fakeCUDA) *fakeAlloc {
+			return c.vmm(1, true, []uint64{2 * mib, 2 * mib, 8 * mib, 2 * mib, 4 * mib})
+		}, nil},
+		{"VMM A, B, A", func(c *fakeCUDA) *fakeAlloc { return c.vmm(0, false, two, 0, 1, 0) }, nil},
+		{"VMM A, A", func(c *fakeCUDA) *fakeAlloc { return c.vmm(0, false, two, 0, 0) }, nil},
+		{"VMM A, A, B, A, A", func(c *fakeCUDA) *fakeAlloc { return c.vmm(0, false, two, 0, 0, 1, 0, 0) }, nil},
+		{"managed", func(c *fakeCUDA) *fakeAlloc { return c.of(managed, mib) }, unix.EINVAL},
+		{"host", func(c *fakeCUDA) *fakeAlloc { return c.of(host, mib) }, unix.EINVAL},
+		{"imported by IPC", func(c *fakeCUDA) *fakeAlloc { return c.of(imported, mib) }, unix.ENOTSUP},
+	} {
+		t.Run(c.what, func(t *testing.T) {
+			w := newWorld(t)
+			w.cuda.memAlloc(0, 300) // a neighbour of what is small
+			w.cuda.memAlloc(0, 1<<16)
+			a := c.make(w.cuda)
+			if c.err != nil {
+				w.notPinned(a.start, a.size, c.err, "")
+				w.end()
+				return
+			}
+			// Whole pages: the rest of this test maps them.
+			start := a.start &^ (gpuPage - 1)
+			p := w.pinned(start, a.end()-start)
+			w.cycle(p)
+			w.cycle(p)
+			require.NoError(t, p.Unpin())
+			require.Zero(t, w.held())
+			w.end()
+			w.cuda.free(a)
+		})
+	}
+}
+
+// A part of the buffer is pinned, and a part of that mapped.
+func TestParts(t *testing.T) {
+	const unit = 2 * mib
+	sizes := []uint64{unit, unit, 3 * unit, unit, 2 * unit}
+	for _, c := range []struct {
+		from, pin, mapped uint64
+		pieces, windows   int
+	}{
+		{0, 8 * unit, 8 * unit, 5, 5},
+		{0, 8 * unit, 4096, 5, 1},
+		{0, 8 * unit, unit, 5, 1},
+		{0, 8 * unit, unit + 4096, 5, 2},
+		{0, 8 * unit, 2*unit + 65536, 5, 3},
+		{unit - 65536, 2 * 65536, 2 * 65536, 2, 2},
+		{unit - 65536, 2 * 65536, 65536, 2, 1},
+		{unit + 65536, 3 * unit, 3 * unit, 2, 2},
+		{unit - 65536, unit + 2*65536, unit + 2*65536, 3, 3},
+		{2*unit + 65536, unit, unit, 1, 1},
+		{5*unit - 1<<16, 3 << 16, 3 << 16, 2, 2},
+		{8*unit - 1<<16, 1, 65536, 1, 1},
+	} {
+		for _, open := range []func(*testing.T) *world{newWorld, blind} {
+			w := open(t)
+			a := w.cuda.vmm(0, true, sizes)
+			p := w.pinned(a.start+c.from, c.pin)
+			require.Len(t, p.pieces, c.pieces, "%+v", c)
+			require.Equal(t, c.pieces, w.held(), "an object each")
+			va, _, err := p.Map(c.mapped, backend.None)
+			require.NoError(t, err, "%+v", c)
+			require.Equal(t, c.pieces+c.windows+1, w.held(), "and a window each, in one mapping")
+			w.checkBytes(va, p.first, c.mapped)
+			require.NoError(t, p.Unmap())
+			require.NoError(t, p.Unpin())
+			require.Zero(t, w.held())
+			w.end()
+		}
+	}
+}
+
+// Windows are whole GPU pages: they may begin before a small buffer and end after
+// it, as gdrdrv's do.
+func TestWindowsAroundSmallBuffers(t *testing.T) {
+	w := newWorld(t)
+	w.cuda.memAlloc(0, 70000)
+	gone := w.cuda.memAlloc(0, 512)
+	small := w.cuda.memAlloc(0, 256)
+	w.cuda.memAlloc(0, 512)
+	require.NotZero(t, small.start%gpuPage)
+	page := small.start &^ (gpuPage - 1)
+	for _, c := range []struct{ addr, size, asked uint64 }{
+		{small.start, small.size, small.start},
+		{small.start + 100, 1, small.start + 100},
+		{page, gpuPage, page},
+		{small.start &^ 4095, 4096, small.start &^ 4095},
+		{small.start, 4096, small.start}, // its neighbour's bytes, too
+	} {
+		p := w.pinned(c.addr, c.size)
+		require.Equal(t, page, p.first, "%+v", c)
+		require.Equal(t, c.asked, w.cuda.synced[len(w.cuda.synced)-1])
+		if c.addr%gpuPage != 0 {
+			_, _, err := p.Map(4096, backend.None)
+			require.ErrorIs(t, err, unix.EINVAL)
+			require.ErrorContains(t, err, "multiple of 65536")
+		} else {
+			w.cycle(p)
+		}
+		require.NoError(t, p.Unpin())
+	}
+
+	// Before the buffer there is nothing any more.
+	w.cuda.free(gone)
+	p := w.pinned(gone.start, 1024)
+	require.Equal(t, small.start, w.cuda.synced[len(w.cuda.synced)-1], "the first address that CUDA knows")
+	require.NoError(t, p.Unpin())
+	w.end()
+}
+
+// The first pin of a process, of a buffer on whose host page others were freed:
+// an export of the page fails.
+func TestPageThatBeginsInFreeSpace(t *testing.T) {
+	w := newWorld(t)
+	gone := w.cuda.memAlloc(0, 512)
+	small := w.cuda.memAlloc(0, 256)
+	w.cuda.pwrite(small.start, []byte("some bytes"))
+	w.cuda.free(gone)
+	p := w.pinned(small.start, small.size)
+	require.NoError(t, p.Unpin())
+	require.Equal(t, int32(notCompared), w.ipc.state.Load())
+	w.end()
+}
+
+func TestRangeOverTwoAllocations(t *testing.T) {
+	for _, open := range []func(*testing.T) *world{newWorld, blind} {
+		w := open(t)
+		a := w.cuda.memAlloc(0, 2*mib)
+		w.cuda.next = a.end() // the next lies beside it
+		b := w.cuda.memAlloc(0, 2*mib)
+		require.Equal(t, a.end(), b.start)
+		w.notPinned(a.start, 4*mib, unix.EINVAL, "end past the memory")
+		w.notPinned(a.start, 2*mib+1, unix.EINVAL, "end past the memory")
+		w.notPinned(a.end()-1, 2, unix.EINVAL, "end past the memory")
+		// 3 MiB are an object of 4: the rest of it is no one else's.
+		c := w.cuda.memAlloc(0, 3*mib)
+		require.NoError(t, w.pinned(c.start, 4*mib).Unpin())
+		w.notPinned(c.start, 4*mib+1, unix.EINVAL, "end past the memory")
+		require.NoError(t, w.pinned(a.start, 2*mib).Unpin())
+		w.end()
+	}
+}
+
+func TestPinRefusesBadInput(t *testing.T) {
+	w := newWorld(t)
+	a := w.cuda.memAlloc(0, 2*mib)
+	v := w.cuda.vmm(0, false, []uint64{2 * mib})
+	for _, c := range []struct {
+		what string
+		req  backend.PinRequest
+		want error
+		line string
+	}{
+		{"an unknown flag", backend.PinRequest{Addr: a.start, Size: 4096, Flags: 2, V2: true}, unix.EINVAL, "flags"},
+		{"no memory", backend.PinRequest{Addr: 4096, Size: 4096}, unix.EINVAL, "no device memory"},
+		{"absurdly more", backend.PinRequest{Addr: a.start, Size: 1<<64 - 1 - a.start}, unix.EINVAL, "end of the address space"},
+		{"more than the VMM range", backend.PinRequest{Addr: v.start, Size: 4 * mib}, unix.EINVAL, ""},
+	} {
+		_, err := w.Pin(c.req)
+		require.ErrorIs(t, err, c.want, c.what)
+		require.ErrorContains(t, err, c.line, c.what)
+		require.Zero(t, w.held(), c.what)
+	}
+	// Tokens mean nothing here.
+	p, err := w.Pin(backend.PinRequest{Addr: a.start, Size: 1, Token: 7, VASpace: 9, Flags: backend.PinForcePCIe, V2: true})
+	require.NoError(t, err)
+	for _, size := range []uint64{0, 2 << 16, 1 << 63} {
+		_, _, err = p.Map(size, backend.None)
+		require.ErrorIs(t, err, unix.EINVAL, "%d", size)
+	}
+	require.NoError(t, p.Unpin())
+	w.end()
+}
+
+func TestForcedPCIeOnACoherentGPU(t *testing.T) {
+	w := newWorld(t)
+	w.rm.gpus[0].coherent = true
+	a := w.cuda.memAlloc(0, 4096)
+	_, err := w.Pin(backend.PinRequest{Addr: a.start, Size: 1, Flags: backend.PinForcePCIe, V2: true})
+	require.ErrorIs(t, err, unix.EINVAL)
+	require.ErrorContains(t, err, "PCIe")
+	w.end()
+}
+
+func TestMappingTypes(t *testing.T) {
+	for _, c := range []struct {
+		cacheType uint32
+		want, got backend.MappingType
+		err       error
+	}{
+		{2, backend.None, backend.WC, nil},
+		{2, backend.WC, backend.WC, nil},
+		{2, backend.Caching, 0, unix.ENOTSUP},
+		{2, backend.Device, 0, unix.ENOTSUP},
+		{0, backend.None, backend.Caching, nil},
+		{5, backend.Caching, backend.Caching, nil},
+		{5, backend.WC, 0, unix.ENOTSUP},
+		{1, backend.None, backend.Device, nil},
+		{1, backend.Device, backend.Device, nil},
+		{3, backend.None, 0, unix.ENOTSUP},
+		{4, backend.WC, 0, unix.ENOTSUP},
+		{7, backend.None, 0, unix.ENOTSUP},
+	} {
+		w := newWorld(t)
+		w.rm.gpus[0].cacheType = c.cacheType
+		a := w.cuda.vmm(0, false, []uint64{2 * mib, 2 * mib})
+		p := w.pinned(a.start, 4*mib)
+		_, got, err := p.Map(4*mib, c.want)
+		require.ErrorIs(t, err, c.err, "%+v", c)
+		if c.err == nil {
+			require.Equal(t, c.got, got, "%+v", c)
+			require.NoError(t, p.Unmap())
+		}
+		require.Equal(t, 2, w.held(), "two objects, and nothing mapped")
+		require.ErrorIs(t, p.Unmap(), unix.EINVAL)
+		require.NoError(t, p.Unpin())
+		w.end()
+	}
+}
+
+func TestPartsOfDifferentTypes(t *testing.T) {
+	w := newWorld(t)
+	a := w.cuda.vmm(0, false, []uint64{2 * mib, 2 * mib})
+	cached := uint32(5)
+	a.parts[1].memory.cacheType = &cached
+	p := w.pinned(a.start, 4*mib)
+	_, _, err := p.Map(4*mib, backend.None)
+	require.ErrorIs(t, err, unix.ENOTSUP)
+	require.ErrorContains(t, err, "pin each on its own")
+	require.Equal(t, 2, w.held())
+	_, got, err := p.Map(2*mib, backend.None)
+	require.NoError(t, err, "the first alone")
+	require.Equal(t, backend.WC, got)
+	require.NoError(t, p.Unmap())
+	require.NoError(t, p.Unpin())
+	w.end()
+}
+
+// A pin keeps the memory that the program has freed, and the mapping of it.
+func TestMappingOutlivesTheMemory(t *testing.T) {
+	w := newWorld(t)
+	a := w.cuda.memAlloc(0, 2*mib)
+	before := w.rm.memories
+	p := w.pinned(a.start, 4096)
+	w.cuda.pwrite(a.start, []byte("still here"))
+	w.cuda.free(a)
+	require.Equal(t, before, w.rm.memories)
+	va, _, err := p.Map(4096, backend.None)
+	require.NoError(t, err)
+	require.Equal(t, "still here", string(cudatest.Bytes(va, 10)))
+	require.NoError(t, p.Unmap())
+	require.NoError(t, p.Unpin())
+	require.Equal(t, before-1, w.rm.memories)
+	w.end()
+}
+
+func TestAttributesAndVersion(t *testing.T) {
+	w := newWorld(t)
+	for a, want := range map[backend.Attr]int{backend.AttrPersistentMapping: 1, backend.AttrForcePCIe: 1, backend.AttrDMABufMmap: 0} {
+		got, err := w.Attribute(a)
+		require.NoError(t, err)
+		if a == backend.AttrForcePCIe && runtime.GOARCH == "arm64" {
+			want = 0
+		}
+		require.Equal(t, want, got, "%d", a)
+	}
+	for _, a := range []backend.Attr{0, 4, -1} {
+		_, err := w.Attribute(a)
+		require.ErrorIs(t, err, unix.EINVAL)
+	}
+	major, minor := w.Version()
+	require.Equal(t, []int{2, 6}, []int{major, minor})
+	require.Zero(t, w.rm.live(), "and no client is made for it")
+}
+
+// fork's children: a driver's mapping may have the flag already, and refuse.
+func TestDontForkIsBestEffort(t *testing.T) {
+	w := newWorld(t)
+	a := w.cuda.memAlloc(0, 2*mib)
+	p := w.pinned(a.start, 4096)
+	w.rm.fail("dontFork", 1, unix.EINVAL)
+	w.cycle(p)
+	require.NoError(t, p.Unpin())
+	w.end()
+}
+
+// The whole of a pin's life on one kind of memory.
+func life(w *world, a *fakeAlloc) error {
+	p, err := w.Pin(backend.PinRequest{Addr: a.start, Size: a.size})
+	if err != nil {
+		return err
+	}
+	_, _, err = p.Map(p.(*pin).size, backend.None)
+	// As the core does: what is mapped is unmapped, once more where that failed.
+	for range 2 {
+		if p.(*pin).mapped != 0 {
+			err = errors.Join(err, p.Unmap())
+		}
+	}
+	return errors.Join(err, p.Unpin())
+}
+
+// Each call on the way fails, at each of its times: the error comes out, and
+// nothing is left behind.
+func TestEveryCallFailsOnce(t *testing.T) {
+	kinds := map[string]func(c *fakeCUDA) *fakeAlloc{
+		"cuMemAlloc": func(c *fakeCUDA) *fakeAlloc { return c.memAlloc(0, 3*mib) },
+		"pool":       func(c *fakeCUDA) *fakeAlloc { return c.pool(0, mib, 40*mib) },
+		"VMM":        func(c *fakeCUDA) *fakeAlloc { return c.vmm(1, true, []uint64{2 * mib, 2 * mib, 2 * mib}) },
+	}
+	// What a failure of these is, that is not the library's own.
+	tolerated := []string{"identity", "close", "dontFork", "cuMemRelease", "watch", "cuIpcGetMemHandle"}
+	for kind, make := range kinds {
+		for _, open := range []func(*testing.T) *world{newWorld, blind} {
+			clean := open(t)
+			if err := life(clean, make(clean.cuda)); kind == "pool" && err != nil {
+				require.ErrorIs(t, err, unix.ENOTSUP)
+				continue // a pool's memory is found by the watch alone
+			} else {
+				require.NoError(t, err)
+			}
+			clean.end()
+			times := map[string]int{}
+			for _, name := range clean.rm.calls {
+				times[name]++
+			}
+			require.Greater(t, len(times), 12)
+			times["identity"] = 2 // at the end it says that the descriptor is another's
+			for name, n := range times {
+				for nth := 1; nth <= n; nth++ {
+					for _, failure := range []error{unix.EMLINK, statusStateInUse} {
+						request := slices.ContainsFunc([]string{"RM_", "DUP", "MAP_", "UNMAP"}, func(p string) bool { return len(name) > len(p) && name[:len(p)] == p })
+						if _, ok := failure.(status); ok && !request {
+							continue
+						}
+						what := fmt.Sprintf("%s: call %d of %s fails with %v", kind, nth, name, failure)
+						w := open(t)
+						a := make(w.cuda)
+						w.rm.fail(name, nth, failure)
+						fds := cudatest.FDs(t)
+						err := life(w, a)
+						want := failure
+						if name == "cuMemRetainAllocationHandle" {
+							want = unix.ENOTSUP // the memory has none
+						}
+						if !slices.Contains(tolerated, name) {
+							require.ErrorIs(t, err, want, what)
+						}
+						left := 0
+						if name == "munmap" && nth < n {
+							left = 1 // addresses that the kernel does not give back; the pin's own munmap is made again
+						}
+						if name != "RM_FREE" {
+							require.Equal(t, left, w.held(), what)
+						}
+						require.NoError(t, life(w, a), "%s, and the session works on", what)
+						_ = w.Close() // the failing call may be the last one
+						require.Equal(t, left, w.rm.live(), what)
+						require.Empty(t, w.cuda.references, what)
+						require.Equal(t, fds, cudatest.FDs(t), what)
+						require.Equal(t, uint64(1<<40), w.rm.barFree, what)
+					}
+				}
+			}
+		}
+	}
+}
+
+func TestStatusToErrno(t *testing.T) {
+	for _, c := range []struct {
+		number uint32
+		errno  unix.Errno
+	}{
+		{0x1A, unix.ENOMEM}, {0x1B, unix.EPERM}, {0x1F, unix.EINVAL}, {0x20, unix.EINVAL}, {0x23, unix.EACCES},
+		{0x26, unix.ENODEV}, {0x2E, unix.EINVAL}, {0x31, unix.EINVAL}, {0x33, unix.EINVAL}, {0x40, unix.EIO},
+		{0x51, unix.ENOMEM}, {0x56, unix.ENOTSUP}, {0x57, unix.EINVAL}, {0x63, unix.EBUSY}, {0x12345, unix.EIO},
+	} {
+		s := status(c.number)
+		wrapped := fmt.Errorf("REQUEST: %w", s)
+		require.Equal(t, c.errno, s.Errno(), "%v", s)
+		require.ErrorIs(t, wrapped, c.errno)
+		require.ErrorIs(t, wrapped, s)
+		require.NotErrorIs(t, wrapped, unix.EMLINK)
+		require.Contains(t, s.Error(), fmt.Sprintf("%#x", c.number))
+	}
+	for s, e := range statuses {
+		require.NotZero(t, e.errno, "%v", s)
+		require.Contains(t, e.name, "NV_ERR_", "%v", s)
+	}
+}
+
+// What a caller gets of each status at a map, where the driver's own word counts,
+// and of one that says that the object cannot be had.
+func TestErrnoOfRequests(t *testing.T) {
+	for s, e := range statuses {
+		w := newWorld(t)
+		a := w.cuda.memAlloc(0, 2*mib)
+		p := w.pinned(a.start, 4096)
+		w.rm.fail("MAP_MEMORY", 1, s)
+		_, _, err := p.Map(4096, backend.None)
+		require.ErrorIs(t, err, e.errno, "%v", s)
+		require.ErrorIs(t, err, s)
+		if s == statusInsufficient {
+			require.ErrorContains(t, err, "BAR1")
+		}
+		require.NoError(t, p.Unpin())
+
+		want := e.errno
+		switch s {
+		case statusInsufficientRights, statusInvalidClient, statusInvalidObject, statusInvalidObjectHandle, statusObjectNotFound:
+			want = unix.ENOTSUP
+		}
+		w.rm.fail("DUP_OBJECT", 1, s)
+		w.notPinned(a.start, 4096, want, "DUP_OBJECT")
+		w.end()
+	}
+}
+
+func TestBARIsFull(t *testing.T) {
+	w := newWorld(t)
+	a := w.cuda.memAlloc(0, 8*mib)
+	p := w.pinned(a.start, 8*mib)
+	w.rm.barFree = 4 * mib
+	_, _, err := p.Map(8*mib, backend.None)
+	require.ErrorIs(t, err, unix.ENOMEM)
+	require.ErrorContains(t, err, "unpin buffers")
+	require.Equal(t, 1, w.held())
+	_, _, err = p.Map(4*mib, backend.None)
+	require.NoError(t, err)
+	require.NoError(t, p.Unmap())
+	require.NoError(t, p.Unpin())
+	w.end()
+}
+
+// Memory that CUDA has in this process, and that another one made.
+func TestObjectOfAnotherProcess(t *testing.T) {
+	w := newWorld(t)
+	a := w.cuda.memAlloc(0, 2*mib)
+	w.cuda.seen = func(s *Seen) { s.Client = w.cuda.other }
+	w.notPinned(a.start, 4096, unix.ENOTSUP, "another process")
+	w.end()
+}
+
+func TestLoad(t *testing.T) {
+	words := make([]uint64, 12)
+	from := unsafe.Slice((*byte)(unsafe.Pointer(&words[0])), 96)
+	for i := range from {
+		from[i] = byte(i * 7)
+	}
+	for _, c := range []struct{ at, n int }{{0, 64}, {0, 1}, {3, 64}, {3, 2}, {8, 20}, {5, 0}} {
+		b := make([]byte, c.n)
+		load(b, uintptr(unsafe.Pointer(&from[c.at])))
+		require.Equal(t, from[c.at:c.at+c.n], b, "%+v", c)
+	}
+}
+
+var errOwn = errors.New("of this test")
+
+// A fault of CUDA's that is no result comes through as it is.
+func TestDeviceErrors(t *testing.T) {
+	for _, name := range []string{"cuDeviceGet", "cuDeviceGetAttribute", "cuDeviceGetPCIBusId", "WithDevice"} {
+		w := newWorld(t)
+		a := w.cuda.memAlloc(0, 4096)
+		w.rm.fail(name, 1, errOwn)
+		_, err := w.Pin(backend.PinRequest{Addr: a.start, Size: 1})
+		require.ErrorIs(t, err, errOwn, name)
+		require.NoError(t, w.pinned(a.start, 1).Unpin())
+		require.NoError(t, w.pinned(a.start, 1).Unpin())
+		want := 2 // the device is looked up once
+		if name == "WithDevice" {
+			want = 1
+		}
+		require.Equal(t, want, w.rm.count("cuDeviceGet"), name)
+		w.end()
+	}
+	var _ driver = (*cuda.Driver)(nil)
+}
