@@ -305,6 +305,8 @@ func TestRangeOverTwoAllocations(t *testing.T) {
 		c := w.cuda.memAlloc(0, 3*mib)
 		require.NoError(t, w.pinned(c.start, 4*mib).Unpin())
 		w.notPinned(c.start, 4*mib+1, unix.EINVAL, "end past the memory")
+		w.rm.fail("MAP_MEMORY", 1, unix.EMLINK)
+		w.notPinned(c.start, 4*mib, unix.EMLINK, "MAP_MEMORY")
 		require.NoError(t, w.pinned(a.start, 2*mib).Unpin())
 		w.end()
 	}

@@ -1,0 +1,312 @@
+package rm
+
+import (
+	"fmt"
+	"sync"
+	"testing"
+
+	"gdrapi/core/backend"
+	"gdrapi/core/cuda"
+	"gdrapi/core/cuda/cudatest"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+)
+
+func (w *world) another() *session { return newSession(w.rm, w.cuda, w.cuda.watch, w.of, w.ipc) }
+
+func TestSessionsShareTheClient(t *testing.T) {
+	w := newWorld(t)
+	a, far := w.cuda.memAlloc(0, 2*mib), w.cuda.memAlloc(1, 2*mib)
+	second, idle := w.another(), w.another()
+	p := w.pinned(a.start, 1)
+	q, err := second.Pin(backend.PinRequest{Addr: far.start, Size: 1})
+	require.NoError(t, err)
+	r, err := second.Pin(backend.PinRequest{Addr: a.start, Size: 1})
+	require.NoError(t, err)
+	require.Equal(t, 1, w.rm.count("open /dev/nvidiactl"))
+	require.Equal(t, 1, w.rm.count("RM_ALLOC 0x41"))
+	require.Equal(t, 2, w.rm.count("RM_ALLOC 0x80"), "a device for each GPU")
+	require.NoError(t, p.Unpin())
+	require.NoError(t, w.Close())
+	require.NoError(t, idle.Close(), "it never had the client")
+	require.NotNil(t, w.of.client)
+	va, _, err := q.Map(65536, backend.None)
+	require.NoError(t, err, "the second session's are as they were")
+	w.checkBytes(va, far.start, 65536)
+	require.NoError(t, q.Unmap())
+	require.NoError(t, q.Unpin())
+	require.NoError(t, r.Unpin())
+	require.NoError(t, second.Close())
+	require.Zero(t, w.rm.live(), "the last one closes")
+	require.NoError(t, second.Close())
+
+	require.NoError(t, w.pinned(a.start, 1).Unpin(), "and the next one makes a client anew")
+	require.Equal(t, 2, w.rm.count("open /dev/nvidiactl"))
+	w.end()
+}
+
+// A session holds the client from its first pin on, once.
+func TestSessionHoldsOnce(t *testing.T) {
+	w := newWorld(t)
+	a := w.cuda.memAlloc(0, 2*mib)
+	other := w.another()
+	for range 3 {
+		require.NoError(t, w.pinned(a.start, 1).Unpin())
+	}
+	p, err := other.Pin(backend.PinRequest{Addr: a.start, Size: 1})
+	require.NoError(t, err)
+	require.Equal(t, 2, w.of.holders)
+	require.NoError(t, w.Close())
+	require.Equal(t, 1, w.of.holders)
+	require.NoError(t, p.Unpin())
+	require.NoError(t, other.Close())
+	require.Zero(t, w.rm.live())
+}
+
+// A host that closes every descriptor (daemons do) loses what was pinned; a pin
+// works again. A number that is the host's by then is left alone.
+func TestHostClosesOurDescriptors(t *testing.T) {
+	for _, reuse := range []bool{false, true} {
+		w := newWorld(t)
+		a := w.cuda.memAlloc(0, 2*mib)
+		second := w.another()
+		old := w.pinned(a.start, 1)
+		_, err := second.Pin(backend.PinRequest{Addr: a.start, Size: 1})
+		require.NoError(t, err)
+		_, _, err = old.Map(4096, backend.None)
+		require.NoError(t, err)
+
+		lost := w.of.client
+		w.rm.hostCloses(lost.fd, reuse)
+		for _, g := range lost.gpus {
+			w.rm.hostCloses(g.fd, reuse)
+		}
+		require.False(t, lost.alive())
+		p := w.pinned(a.start, 1)
+		require.NotSame(t, lost, w.of.client)
+		w.cycle(p)
+		require.NoError(t, p.Unpin())
+
+		require.Error(t, old.Unmap(), "its window went with the client")
+		require.Error(t, old.Unpin())
+		require.NoError(t, second.Close(), "it had the client that is gone")
+		require.NotNil(t, w.of.client)
+		q, err := w.Pin(backend.PinRequest{Addr: a.start, Size: 1})
+		require.NoError(t, err)
+		require.NoError(t, q.Unpin())
+		require.Zero(t, w.held())
+		w.end()
+		hosts := 0
+		for _, file := range w.rm.files {
+			require.True(t, file.host)
+			hosts++
+		}
+		if reuse {
+			require.Equal(t, 2, hosts, "what is the host's stays open")
+		}
+	}
+}
+
+// The same at the end of the last session.
+func TestCloseLeavesTheHostsFiles(t *testing.T) {
+	w := newWorld(t)
+	a := w.cuda.memAlloc(0, 2*mib)
+	require.NoError(t, w.pinned(a.start, 1).Unpin())
+	w.rm.hostCloses(w.of.client.fd, true)
+	require.NoError(t, w.Close())
+	require.Zero(t, w.rm.live())
+	require.Len(t, w.rm.files, 1)
+}
+
+// In a forked child the parent's client is refused.
+func TestClientOfAnotherProcess(t *testing.T) {
+	w := newWorld(t)
+	a := w.cuda.memAlloc(0, 2*mib)
+	p := w.pinned(a.start, 1)
+	w.rm.fail("MAP_MEMORY", 1, statusInvalidClient)
+	_, _, err := p.Map(4096, backend.None)
+	require.ErrorIs(t, err, unix.EACCES)
+	require.ErrorContains(t, err, "gdr_open")
+	require.NoError(t, p.Unpin())
+	w.end()
+}
+
+func TestNoClient(t *testing.T) {
+	for _, c := range []struct {
+		call string
+		err  error
+		want error
+		line string
+	}{
+		{"open /dev/nvidiactl", unix.ENOENT, unix.ENOENT, "no NVIDIA driver"},
+		{"open /dev/nvidiactl", unix.EACCES, unix.EACCES, "/dev/nvidiactl may not be opened"},
+		{"open /dev/nvidiactl", unix.ENOMEM, unix.ENOMEM, "open /dev/nvidiactl"},
+		{"open /dev/nvidia3", unix.EPERM, unix.EPERM, "/dev/nvidia3 may not be opened"},
+		{"open /dev/nvidia3", unix.ENXIO, unix.ENXIO, "compute,utility"},
+		{"CARD_INFO", unix.EINVAL, unix.ENOTSUP, "CARD_INFO: this NVIDIA driver does not know the request"},
+		{"RM_ALLOC 0x41", unix.EINVAL, unix.ENOTSUP, "load gdrdrv"},
+		{"RM_ALLOC 0x80", unix.ENOTTY, unix.ENOTSUP, "load gdrdrv"},
+		{"RM_ALLOC 0x80", statusInvalidDevice, unix.ENODEV, "NV_ERR_INVALID_DEVICE"},
+		{"REGISTER_FD", unix.EINVAL, unix.ENOTSUP, "REGISTER_FD"},
+		{"RM_CONTROL 0x205", statusNotSupported, unix.ENOTSUP, "GET_ID_INFO"},
+		{"DUP_OBJECT", unix.EINVAL, unix.ENOTSUP, "DUP_OBJECT"},
+		{"MAP_MEMORY", unix.EINVAL, unix.ENOTSUP, "MAP_MEMORY"},
+	} {
+		w := newWorld(t)
+		a := w.cuda.memAlloc(0, 2*mib)
+		w.rm.fail(c.call, 1, c.err)
+		w.notPinned(a.start, 4096, c.want, c.line)
+		require.NoError(t, w.pinned(a.start, 4096).Unpin())
+		w.end()
+	}
+}
+
+func TestGPUThatTheDriverDoesNotList(t *testing.T) {
+	w := newWorld(t)
+	a := w.cuda.memAlloc(0, 2*mib)
+	at := &w.rm.gpus[0].at
+	for _, other := range []cuda.PCIAddress{
+		{Domain: at.Domain + 1, Bus: at.Bus, Slot: at.Slot},
+		{Domain: at.Domain, Bus: at.Bus + 1, Slot: at.Slot},
+		{Domain: at.Domain, Bus: at.Bus, Slot: at.Slot + 1},
+	} {
+		w.session.devices[0] = device{at: other}
+		w.notPinned(a.start, 1, unix.ENODEV, other.String())
+	}
+	w.end()
+}
+
+func TestProbe(t *testing.T) {
+	for _, c := range []struct {
+		what   string
+		change func(f *fakeRM)
+		want   error
+		line   string
+	}{
+		{"a machine with two GPUs", func(*fakeRM) {}, nil, ""},
+		{"the first one's node is not ours", func(f *fakeRM) { f.gpus[0].nodeMode = unix.EACCES }, nil, ""},
+		{"the second one is not in the container", func(f *fakeRM) { f.gpus[1].nodeMode = unix.ENOENT }, nil, ""},
+		{"no node is ours", func(f *fakeRM) { f.gpus[0].nodeMode, f.gpus[1].nodeMode = unix.EACCES, unix.EACCES }, unix.EACCES, "may not be opened"},
+		{"no node", func(f *fakeRM) { f.gpus[0].nodeMode, f.gpus[1].nodeMode = unix.ENOENT, unix.ENOENT }, unix.ENOENT, "compute,utility"},
+		{"no GPU", func(f *fakeRM) { f.gpus = nil }, unix.ENODEV, "no GPU"},
+		{"no driver", func(f *fakeRM) { f.fail("open /dev/nvidiactl", 1, unix.ENOENT) }, unix.ENOENT, "no NVIDIA driver"},
+		{"not for this user", func(f *fakeRM) { f.fail("open /dev/nvidiactl", 1, unix.EACCES) }, unix.EACCES, "may not be opened"},
+		{"a client of another size", func(f *fakeRM) { f.fail("RM_ALLOC 0x41", 1, unix.EINVAL) }, unix.ENOTSUP, "does not know the request"},
+		{"cards of another size", func(f *fakeRM) { f.fail("CARD_INFO", 1, unix.EINVAL) }, unix.ENOTSUP, "does not know the request"},
+		{"no client", func(f *fakeRM) { f.fail("RM_ALLOC 0x41", 1, statusNoMemory) }, unix.ENOMEM, "RM_ALLOC of a client"},
+		{"a close that fails", func(f *fakeRM) { f.fail("close", 1, unix.EIO) }, nil, ""},
+		{"no identity", func(f *fakeRM) { f.fail("identity", 1, unix.EIO) }, unix.EIO, ""},
+	} {
+		f := newRM(t)
+		c.change(f)
+		err := probe(f, f.access)
+		if c.want == nil {
+			require.NoError(t, err, c.what)
+		} else {
+			require.ErrorIs(t, err, c.want, c.what)
+			require.ErrorContains(t, err, c.line, c.what)
+		}
+		require.Zero(t, f.live(), "an open leaves nothing: %s", c.what)
+		for _, call := range f.calls {
+			require.NotContains(t, []string{"open /dev/nvidia1", "open /dev/nvidia3"}, call, "a GPU's first open takes seconds")
+		}
+	}
+}
+
+func TestRequestNumbers(t *testing.T) {
+	known := map[uint32]bool{}
+	for _, c := range []struct{ nr, size uintptr }{
+		{nrFree, 16}, {nrControl, 32}, {nrAlloc, 48}, {nrDup, 28}, {nrMapMemory, 56}, {nrUnmapMemory, 32},
+		{nrCardInfo, maxCards * 72}, {nrRegisterFD, 4},
+	} {
+		n := request(c.nr, c.size)
+		require.Contains(t, fakeRequests, n, "%#x", n)
+		known[n] = true
+	}
+	require.Len(t, fakeRequests, len(known))
+}
+
+// Threads pin, map, unmap and unpin, and sessions come and go.
+func TestManyThreads(t *testing.T) {
+	w := newWorld(t)
+	small, v := w.cuda.memAlloc(0, 1<<16), w.cuda.vmm(1, true, []uint64{2 * mib, 2 * mib})
+	large, p := w.cuda.memAlloc(0, 8*mib), w.cuda.pool(0, 0, 40*mib)
+	fds := cudatest.FDs(t)
+	cycle := func(s *session, a *fakeAlloc) error {
+		p, err := s.Pin(backend.PinRequest{Addr: a.start, Size: a.size})
+		if err != nil {
+			return err
+		}
+		for range 2 {
+			va, _, err := p.Map(a.size, backend.None)
+			if err != nil {
+				return err
+			}
+			if b := cudatest.Bytes(va, 8); b[0] != 0 {
+				return fmt.Errorf("bytes %x of nobody's", b)
+			}
+			if err := p.Unmap(); err != nil {
+				return err
+			}
+		}
+		return p.Unpin()
+	}
+	cudatest.Together(16, func(i int) {
+		for range 8 {
+			s := w.another()
+			for _, a := range []*fakeAlloc{small, v, large, p} {
+				if err := cycle(s, a); err != nil {
+					t.Errorf("thread %d: %v", i, err)
+				}
+			}
+			if err := s.Close(); err != nil {
+				t.Errorf("thread %d: %v", i, err)
+			}
+		}
+	})
+	require.Zero(t, w.rm.live())
+	require.Empty(t, w.cuda.references)
+	require.Equal(t, fds, cudatest.FDs(t))
+	require.Nil(t, w.of.client)
+}
+
+// One session, many threads, one of which closes the host's descriptors now and
+// then: every call comes back, with an error or without.
+func TestThreadsWithAHostThatCloses(t *testing.T) {
+	w := newWorld(t)
+	a := w.cuda.memAlloc(0, 2*mib)
+	w.rm.faulty = true // objects may go while they are mapped
+	var stop sync.WaitGroup
+	done := make(chan struct{})
+	stop.Go(func() {
+		for {
+			select {
+			case <-done:
+				return
+			default:
+			}
+			w.of.mu.Lock()
+			if c := w.of.client; c != nil && c.alive() {
+				w.rm.hostCloses(c.fd, false)
+			}
+			w.of.mu.Unlock()
+		}
+	})
+	cudatest.Together(4, func(int) {
+		for range 50 {
+			p, err := w.Pin(backend.PinRequest{Addr: a.start, Size: 4096})
+			if err != nil {
+				continue
+			}
+			if _, _, err := p.Map(4096, backend.None); err == nil {
+				_ = p.Unmap()
+			}
+			_ = p.Unpin()
+		}
+	})
+	close(done)
+	stop.Wait()
+	require.Empty(t, w.rm.mappings)
+	require.NoError(t, w.Close())
+}

@@ -1,0 +1,133 @@
+package rm
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+	"unsafe"
+
+	"gdrapi/core/cuda"
+	"gdrapi/core/cuda/cudatest"
+
+	"github.com/ebitengine/purego"
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+)
+
+// The kernel itself, with a file in the device's place.
+func TestLinux(t *testing.T) {
+	var k kernel = linux{}
+	page := uintptr(hostPage)
+	path := filepath.Join(t.TempDir(), "memory")
+	require.NoError(t, os.WriteFile(path, make([]byte, 2*page), 0o600))
+	fd, err := k.open(path)
+	require.NoError(t, err)
+	flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0)
+	require.NoError(t, err)
+	require.Equal(t, unix.FD_CLOEXEC, flags)
+	var arg registerFD
+	require.Equal(t, unix.ENOTTY, k.ioctl(fd, request(nrRegisterFD, unsafe.Sizeof(arg)), unsafe.Pointer(&arg)))
+
+	va, err := k.mmap(fd, 2*page)
+	require.NoError(t, err)
+	require.NoError(t, k.dontFork(va, 2*page))
+	range1, err := k.reserve(3 * page)
+	require.NoError(t, err)
+	require.True(t, cudatest.Faults(range1))
+	require.NoError(t, k.mmapInto(range1+page, fd, page))
+	cudatest.Bytes(va, 8)[7] = 77
+	require.Equal(t, byte(77), cudatest.Bytes(range1+page, 8)[7])
+	require.NoError(t, k.munmap(va, 2*page))
+	require.NoError(t, k.munmap(range1, 3*page))
+
+	first, err := k.identity(fd)
+	require.NoError(t, err)
+	null, err := k.open("/dev/null")
+	require.NoError(t, err)
+	other, err := k.identity(null)
+	require.NoError(t, err)
+	require.NotEqual(t, first, other)
+	again, err := k.open("/dev/null")
+	require.NoError(t, err)
+	same, err := k.identity(again)
+	require.NoError(t, err)
+	require.Equal(t, other, same)
+	for _, fd := range []int{fd, null, again} {
+		require.NoError(t, k.close(fd))
+	}
+	_, err = k.identity(fd)
+	require.Equal(t, unix.EBADF, err)
+	_, err = k.open(path + "x")
+	require.Equal(t, unix.ENOENT, err)
+}
+
+func TestAccess(t *testing.T) {
+	require.NoError(t, access("/dev/null"))
+	require.Equal(t, unix.ENOENT, access("/dev/nothing of this name"))
+}
+
+// On a machine without the driver the real kernel says so.
+func TestOpenWithoutTheDriver(t *testing.T) {
+	cudatest.NeedRaw(t)
+	if err := unix.Access(controlPath, unix.F_OK); err == nil {
+		t.Skipf("%s exists here", controlPath)
+	}
+	_, err := Backend{}.Open()
+	require.ErrorIs(t, err, unix.ENOENT)
+	require.ErrorContains(t, err, "compute,utility")
+	require.Equal(t, "rm", Backend{}.Name())
+}
+
+// A made-up NVML: of 64 GiB of BAR1 60 are free, on one GPU.
+const nvmlInC = `
+#include <string.h>
+int nvmlInit_v2(void) { return FAIL_INIT; }
+int nvmlShutdown(void) { return 0; }
+int nvmlDeviceGetHandleByPciBusId_v2(const char *id, void **device)
+{
+	*device = (void *)7;
+	return strcmp(id, "0001:8d:02.0") ? 6 : 0;
+}
+int nvmlDeviceGetBAR1MemoryInfo(void *device, unsigned long long m[3])
+{
+	m[0] = 64ull << 30;
+	m[1] = 60ull << 30;
+	m[2] = 4ull << 30;
+	return device == (void *)7 ? 0 : 2;
+}
+`
+
+func TestBAR1Use(t *testing.T) {
+	if _, err := purego.Dlopen("libnvidia-ml.so.1", purego.RTLD_NOW); err == nil {
+		t.Skip("an NVML is installed here")
+	}
+	at := cuda.PCIAddress{Domain: 1, Bus: 0x8d, Slot: 2}
+	require.Contains(t, bar1Use(at), "nvidia-smi", "without NVML")
+	cc, err := exec.LookPath("cc")
+	if err != nil {
+		t.Skip("needs a C compiler: ", err)
+	}
+	dir := t.TempDir()
+	file := filepath.Join(dir, "nvml.c")
+	require.NoError(t, os.WriteFile(file, []byte(nvmlInC), 0o600))
+	for _, c := range []struct {
+		fail string
+		at   cuda.PCIAddress
+		want string
+	}{
+		{"0", at, "of 65536 MiB of BAR1 61440 MiB are free"},
+		{"0", cuda.PCIAddress{Bus: 1}, "nvidia-smi"},
+		{"9", at, "nvidia-smi"},
+	} {
+		// The loader knows a library that is there by its soname.
+		lib := filepath.Join(dir, "nvml"+c.fail+".so")
+		out, err := exec.Command(cc, "-shared", "-fPIC", "-DFAIL_INIT="+c.fail, "-Wl,-soname,libnvidia-ml.so.1", "-o", lib, file).CombinedOutput()
+		require.NoError(t, err, "%s", out)
+		h, err := purego.Dlopen(lib, purego.RTLD_NOW|purego.RTLD_LOCAL)
+		require.NoError(t, err)
+		require.Contains(t, bar1Use(c.at), c.want)
+		require.False(t, nvml(h, "nvmlNothing"))
+		require.NoError(t, purego.Dlclose(h))
+	}
+}
