@@ -157,9 +157,6 @@ func layoutInGo() map[string]uintptr {
 	off("card", "pci.domain", unsafe.Offsetof(ca.domain))
 	off("card", "pci.bus", unsafe.Offsetof(ca.bus))
 	off("card", "pci.slot", unsafe.Offsetof(ca.slot))
-	off("card", "pci.function", unsafe.Offsetof(ca.function))
-	off("card", "pci.vendor", unsafe.Offsetof(ca.vendor))
-	off("card", "pci.device", unsafe.Offsetof(ca.device))
 	off("card", "gpu_id", unsafe.Offsetof(ca.gpuID))
 	off("card", "minor", unsafe.Offsetof(ca.minor))
 
