@@ -160,6 +160,19 @@ func (s *Sim) HostAlloc(size uint64) uint64 {
 	return p
 }
 
+// Managed is managed memory, freed when the test ends.
+func (s *Sim) Managed(size uint64) uint64 {
+	const attachGlobal = 1
+	var p uint64
+	leave := s.WithContext(0)
+	s.Must("cuMemAllocManaged", uintptr(unsafe.Pointer(&p)), uintptr(size), attachGlobal)
+	s.t.Cleanup(func() {
+		s.Must("cuMemFree_v2", uintptr(p))
+		leave()
+	})
+	return p
+}
+
 // HtoD copies host bytes to the device.
 func (s *Sim) HtoD(ordinal int, dst uint64, b []byte) {
 	defer s.WithContext(ordinal)()

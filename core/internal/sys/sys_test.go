@@ -75,3 +75,90 @@ func TestErrorsComeThrough(t *testing.T) {
 	require.Equal(t, unix.ENOTTY, Ioctl(memfd(t, 1), 0xC008DAFF, unsafe.Pointer(&arg)))
 	require.Equal(t, unix.EBADF, Close(-1))
 }
+
+func TestReserve(t *testing.T) {
+	page := uintptr(os.Getpagesize())
+	fd := memfd(t, 2)
+	va, err := Reserve(4 * page)
+	require.NoError(t, err)
+	require.False(t, Readable(va), "an access faults")
+	require.NoError(t, MmapInto(va+page, fd, 2*page))
+	require.False(t, Readable(va))
+	require.True(t, Readable(va+page))
+	require.True(t, Readable(va+3*page-8))
+	require.False(t, Readable(va+3*page))
+	bytesAt(va+page, page)[9] = 99
+	got := make([]byte, 1)
+	_, err = unix.Pread(fd, got, 9)
+	require.NoError(t, err)
+	require.Equal(t, byte(99), got[0])
+	require.Equal(t, unix.EBADF, MmapInto(va, -1, page))
+	require.NoError(t, Munmap(va, 4*page), "one call takes all down")
+	require.False(t, Readable(va+page))
+}
+
+// What cannot be read is told, and raises no signal.
+func TestReadable(t *testing.T) {
+	page := uintptr(os.Getpagesize())
+	fd := memfd(t, 3)
+	va, err := Mmap(fd, 0, 3*page)
+	require.NoError(t, err)
+	require.True(t, Readable(va+3*page-8))
+	require.NoError(t, unix.Ftruncate(fd, int64(page)))
+	require.True(t, Readable(va+page-8))
+	require.False(t, Readable(va+page-4), "half of it is past the file's end")
+	require.False(t, Readable(va+3*page-8), "past the file's end")
+	calls := interrupt(t, 2)
+	require.True(t, Readable(va))
+	require.Equal(t, 3, *calls)
+	require.NoError(t, Munmap(va, 3*page))
+	require.False(t, Readable(va))
+	require.False(t, Readable(8))
+}
+
+// A host's functions see every mapping come and go, and their errors come through.
+func TestUseMemory(t *testing.T) {
+	saved := memory
+	t.Cleanup(func() { memory = saved })
+	type call struct {
+		addr, size      uintptr
+		prot, flags, fd int
+		offset          uint64
+	}
+	const va = 0x7f0000000000
+	var calls []call
+	var fails error
+	UseMemory(Memory{
+		Mmap: func(addr, size uintptr, prot, flags, fd int, offset uint64) (uintptr, error) {
+			calls = append(calls, call{addr, size, prot, flags, fd, offset})
+			return va, fails
+		},
+		Munmap: func(va, size uintptr) error {
+			calls = append(calls, call{addr: va, size: size})
+			return fails
+		},
+	})
+	const readWrite, shared = unix.PROT_READ | unix.PROT_WRITE, unix.MAP_SHARED
+	got, err := Mmap(7, 8192, 4096)
+	require.NoError(t, err)
+	require.Equal(t, uintptr(va), got)
+	got, err = Reserve(12288)
+	require.NoError(t, err)
+	require.Equal(t, uintptr(va), got)
+	require.NoError(t, MmapInto(va+4096, 9, 4096))
+	require.NoError(t, Munmap(va, 12288))
+	require.Equal(t, []call{
+		{0, 4096, readWrite, shared, 7, 8192},
+		{0, 12288, unix.PROT_NONE, unix.MAP_PRIVATE | unix.MAP_ANONYMOUS | unix.MAP_NORESERVE, -1, 0},
+		{va + 4096, 4096, readWrite, shared | unix.MAP_FIXED, 9, 0},
+		{addr: va, size: 12288},
+	}, calls)
+
+	fails = unix.ENOMEM
+	_, err = Mmap(7, 0, 4096)
+	require.Equal(t, unix.ENOMEM, err)
+	_, err = Reserve(4096)
+	require.Equal(t, unix.ENOMEM, err)
+	require.Equal(t, unix.ENOMEM, MmapInto(va, 7, 4096))
+	require.Equal(t, unix.ENOMEM, Munmap(va, 4096))
+}

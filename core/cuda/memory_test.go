@@ -1,0 +1,322 @@
+package cuda
+
+import (
+	"os"
+	"testing"
+	"unsafe"
+
+	"gdrapi/core/cuda/cudatest"
+
+	"github.com/ebitengine/purego"
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+)
+
+// with is a driver that has one function: fn, which purego makes callable.
+func with(s symbol, fn any) *Driver {
+	d := new(Driver)
+	d.fn[s] = purego.NewCallback(fn)
+	return d
+}
+
+// bytesOf is memory that a caller of the driver gave it the address of.
+func bytesOf(p uintptr, n int) []byte { return cudatest.Bytes(p, n) }
+
+func TestMemoryAt(t *testing.T) {
+	sim := cudatest.Need(t)
+	d := load1(t)
+	p := sim.MemAlloc(1, 3<<20)
+	for _, at := range []uint64{0, 12345, 3<<20 - 1} {
+		m, err := d.MemoryAt(p + at)
+		require.NoError(t, err)
+		require.Equal(t, MemoryInfo{Ordinal: 1, Legacy: true, Start: p, Size: 3 << 20}, m)
+		require.Equal(t, p+3<<20, m.End())
+	}
+	v, free := sim.VMM(0, 2, 0)
+	m, err := d.MemoryAt(v + 5)
+	require.NoError(t, err)
+	require.Equal(t, 0, m.Ordinal)
+	require.False(t, m.Legacy)
+	require.LessOrEqual(t, m.Start, v+5)
+	require.Greater(t, m.End(), v+5)
+	free()
+
+	managed := sim.Managed(1 << 16)
+	for _, c := range []struct {
+		what string
+		addr uint64
+		line string
+	}{
+		{"managed memory", managed + 8, "cudaMalloc"},
+		{"CUDA's host memory", sim.HostAlloc(4096), "host memory"},
+		{"Go's memory", uint64(uintptr(unsafe.Pointer(d))), "no CUDA device pointer"},
+		{"VMM memory that is gone", v, "no CUDA device pointer"},
+		{"nothing", 4096, "no CUDA device pointer"},
+		{"the end of the address space", 1<<64 - 1, "no CUDA device pointer"},
+	} {
+		_, err := d.MemoryAt(c.addr)
+		require.ErrorIs(t, err, unix.EINVAL, c.what)
+		require.ErrorContains(t, err, c.line, c.what)
+	}
+	sim.Fail("cuPointerGetAttributes", int(ErrUnknown), 1)
+	_, err = d.MemoryAt(p)
+	require.ErrorIs(t, err, unix.EIO)
+}
+
+func TestMemoryBeforeInit(t *testing.T) {
+	if !cudatest.InChild(t) {
+		return
+	}
+	d := load1(t)
+	_, err := d.MemoryAt(1 << 20)
+	require.ErrorIs(t, err, unix.EINVAL)
+	require.ErrorContains(t, err, "CUDA is not initialised")
+	_, _, err = d.MemoryIn(1<<20, 1<<20)
+	require.ErrorIs(t, err, ErrNotInitialized)
+	_, err = d.DeviceCount()
+	require.ErrorIs(t, err, ErrNotInitialized, "nothing above may have called cuInit")
+}
+
+// smallBuffers is n buffers of 512 bytes, and a function that frees one.
+func smallBuffers(t *testing.T, sim *cudatest.Sim, n int) (addrs []uint64, free func(uint64)) {
+	leave := sim.WithContext(0)
+	live := map[uint64]bool{}
+	for range n {
+		var p uint64
+		sim.Must("cuMemAlloc_v2", uintptr(unsafe.Pointer(&p)), 512)
+		addrs = append(addrs, p)
+		live[p] = true
+	}
+	free = func(p uint64) {
+		sim.Must("cuMemFree_v2", uintptr(p))
+		delete(live, p)
+	}
+	t.Cleanup(func() {
+		for p := range live {
+			free(p)
+		}
+		leave()
+	})
+	return addrs, free
+}
+
+// A range may begin beside a buffer on the same GPU page, and end there.
+func TestMemoryIn(t *testing.T) {
+	sim := cudatest.Need(t)
+	d := load1(t)
+	addrs, free := smallBuffers(t, sim, 4)
+	p := addrs[2]
+	for _, gone := range []int{0, 1, 3} {
+		free(addrs[gone])
+	}
+	const gpuPage = 1 << 16
+	page := p &^ (gpuPage - 1)
+	for _, c := range []struct {
+		what       string
+		addr, size uint64
+		at         uint64 // 0: not found
+	}{
+		{"the buffer", p, 512, p},
+		{"a part", p + 100, 4, p + 100},
+		{"from the first byte of the GPU page on", page, gpuPage, p},
+		{"from just before", p - 1, 2, p},
+		{"far past the end", p - 256, 1 << 30, p},
+		{"up to it", p - 256, 256, 0},
+		{"behind it", p + 512, gpuPage - (p - page) - 512, 0},
+		{"the pages behind", page + gpuPage, 1 << 20, 0},
+	} {
+		if c.addr < page {
+			continue // the buffer is the page's first
+		}
+		m, at, err := d.MemoryIn(c.addr, c.size)
+		if c.at == 0 {
+			require.ErrorIs(t, err, unix.EINVAL, c.what)
+			continue
+		}
+		require.NoError(t, err, c.what)
+		require.Equal(t, c.at, at, c.what)
+		require.Equal(t, MemoryInfo{Legacy: true, Start: p, Size: 512}, m, c.what)
+	}
+
+	// VMM memory has no neighbours on its pages.
+	v, _ := sim.VMM(0, 1, 0)
+	_, at, err := d.MemoryIn(v, 1)
+	require.NoError(t, err)
+	require.Equal(t, v, at)
+	_, _, err = d.MemoryIn(v-4096, 8192)
+	require.ErrorIs(t, err, unix.EINVAL)
+
+	sim.Fail("cuPointerGetAttributes", int(ErrUnknown), 1)
+	_, _, err = d.MemoryIn(p, 1)
+	require.ErrorIs(t, err, unix.EIO, "only what is no memory is searched")
+}
+
+func TestPCIAddress(t *testing.T) {
+	for _, c := range []struct {
+		text string
+		want PCIAddress
+		name string
+	}{
+		{"0000:1B:00.0", PCIAddress{0, 0x1b, 0}, "0000:1b:00.0"},
+		{"0000:8d:1f.0", PCIAddress{0, 0x8d, 0x1f}, "0000:8d:1f.0"},
+		{"00010000:FF:02.0", PCIAddress{0x10000, 0xff, 2}, "10000:ff:02.0"},
+	} {
+		d := with(symDeviceGetPCIBusID, func(text uintptr, n int32, dev int32) uintptr {
+			require.EqualValues(t, 3, dev)
+			copy(bytesOf(text, int(n)), c.text+"\x00garbage")
+			return 0
+		})
+		got, err := d.PCIAddress(3)
+		require.NoError(t, err, c.text)
+		require.Equal(t, c.want, got)
+		require.Equal(t, c.name, got.String())
+	}
+	for _, bad := range []string{"", "x", "0000", "0000:1b", "0000:1bb:00", "0000:zz:00.0", "0123456789012345678901234567890123"} {
+		d := with(symDeviceGetPCIBusID, func(text uintptr, n int32, _ int32) uintptr {
+			copy(bytesOf(text, int(n)), bad)
+			return 0
+		})
+		_, err := d.PCIAddress(0)
+		require.ErrorIs(t, err, unix.EIO, bad)
+	}
+}
+
+func TestPCIAddressesDiffer(t *testing.T) {
+	sim := cudatest.Need(t)
+	d := load1(t)
+	seen := map[PCIAddress]bool{}
+	n, err := d.DeviceCount()
+	require.NoError(t, err)
+	for i := range n {
+		p, err := d.PCIAddress(Device(i))
+		require.NoError(t, err)
+		require.False(t, seen[p], "%v", p)
+		seen[p] = true
+	}
+	sim.Fail("cuDeviceGetPCIBusId", int(ErrInvalidDevice), 1)
+	_, err = d.PCIAddress(0)
+	require.ErrorIs(t, err, unix.ENODEV)
+}
+
+func TestIPCHandle(t *testing.T) {
+	d := with(symIPCGetMemHandle, func(handle, addr uintptr) uintptr {
+		if addr != 0x10000 {
+			return uintptr(ErrInvalidValue)
+		}
+		words := unsafe.Slice((*uint32)(unsafe.Pointer(&bytesOf(handle, 64)[0])), 16)
+		for i := range words {
+			words[i] = uint32(i) << 28
+		}
+		return 0
+	})
+	words, err := d.IPCHandle(0x10000)
+	require.NoError(t, err)
+	for i, w := range words {
+		require.Equal(t, uint32(i)<<28, w)
+	}
+	_, err = d.IPCHandle(0x20000)
+	require.ErrorIs(t, err, ErrInvalidValue)
+	require.ErrorContains(t, err, "cuIpcGetMemHandle")
+}
+
+func TestOwnExport(t *testing.T) {
+	require.Zero(t, new(Driver).ExportFunction())
+	cudatest.NeedRaw(t)
+	require.NotZero(t, load1(t).ExportFunction())
+
+	raw, err := unix.Eventfd(0, 0)
+	require.NoError(t, err)
+	fd, err := OwnExport(0, int32(raw))
+	require.NoError(t, err)
+	require.Equal(t, raw, fd)
+	flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0)
+	require.NoError(t, err)
+	require.Equal(t, unix.FD_CLOEXEC, flags)
+	require.NoError(t, unix.Close(fd))
+
+	fd, err = OwnExport(int32(ErrInvalidValue), -1)
+	require.ErrorIs(t, err, ErrInvalidValue)
+	require.ErrorContains(t, err, "cuMemGetHandleForAddressRange")
+	require.Equal(t, -1, fd)
+	fd, err = OwnExport(0, -1)
+	require.ErrorIs(t, err, unix.EBADF)
+	require.Equal(t, -1, fd)
+	cudatest.WithoutDescriptors(t, func() { _, err = OwnExport(int32(ErrOperatingSystem), -1) })
+	require.ErrorIs(t, err, unix.EMFILE)
+}
+
+func TestReadBack(t *testing.T) {
+	sim := cudatest.Need(t)
+	d := load1(t)
+	addr := sim.MemAlloc(0, 1<<16)
+	page := make([]byte, os.Getpagesize())
+	for i := range page {
+		page[i] = byte(i * 13)
+	}
+	sim.HtoD(0, addr+64, page)
+	live := sim.Live()
+	read := func(n int) (b []byte, err error) {
+		b = make([]byte, n)
+		return b, d.WithDevice(0, func() error { return d.ReadBack(b, addr+64) })
+	}
+	for _, n := range []int{1, 64, len(page)} {
+		got, err := read(n)
+		require.NoError(t, err)
+		require.Equal(t, page[:n], got)
+	}
+	for _, name := range []string{"cuStreamCreate", "cuMemcpyDtoHAsync_v2", "cuStreamSynchronize"} {
+		sim.Fail(name, int(ErrNotPermitted), 1)
+		_, err := read(64)
+		require.ErrorIs(t, err, unix.EPERM, name)
+		require.ErrorContains(t, err, name)
+		sim.Heal(name)
+		require.Equal(t, live, sim.Live(), "no stream is left: %s", name)
+	}
+	sim.Fail("cuStreamDestroy_v2", int(ErrNotPermitted), 1)
+	_, err := read(64)
+	require.ErrorIs(t, err, unix.EPERM)
+	sim.Heal("cuStreamDestroy_v2")
+
+	// Without the capture mode it goes on: there is no capture, most of the time.
+	for nth := 1; nth <= 2; nth++ {
+		sim.Fail("cuThreadExchangeStreamCaptureMode", int(ErrNotPermitted), nth)
+		got, err := read(64)
+		require.NoError(t, err)
+		require.Equal(t, page[:64], got)
+		sim.Heal("cuThreadExchangeStreamCaptureMode")
+	}
+}
+
+// A capture on another thread goes on: the mode is relaxed meanwhile, and as it was
+// after that.
+func TestReadBackExchangesTheCaptureMode(t *testing.T) {
+	mode := int32(0)
+	var during []int32
+	d := with(symThreadExchangeStreamCaptureMode, func(m uintptr) uintptr {
+		p := (*int32)(unsafe.Pointer(&bytesOf(m, 4)[0]))
+		mode, *p = *p, mode
+		return 0
+	})
+	d.fn[symStreamCreate] = purego.NewCallback(func(stream uintptr, flags uint32) uintptr {
+		require.EqualValues(t, streamNonBlocking, flags)
+		*(*uintptr)(unsafe.Pointer(&bytesOf(stream, 8)[0])) = 77
+		return 0
+	})
+	d.fn[symMemcpyDtoHAsync] = purego.NewCallback(func(to, from, n, stream uintptr) uintptr {
+		during = append(during, mode)
+		copy(bytesOf(to, int(n)), "0123456789")
+		require.Equal(t, []uintptr{0x1000, 10, 77}, []uintptr{from, n, stream})
+		return 0
+	})
+	done := purego.NewCallback(func(stream uintptr) uintptr {
+		require.Equal(t, uintptr(77), stream)
+		during = append(during, mode)
+		return 0
+	})
+	d.fn[symStreamSynchronize], d.fn[symStreamDestroy] = done, done
+	b := make([]byte, 10)
+	require.NoError(t, d.ReadBack(b, 0x1000))
+	require.Equal(t, "0123456789", string(b))
+	require.Equal(t, []int32{captureModeRelaxed, captureModeRelaxed, captureModeRelaxed}, during)
+	require.Zero(t, mode)
+}
