@@ -1,0 +1,242 @@
+package dmabuf
+
+import (
+	"os"
+	"runtime"
+	"strings"
+	"testing"
+
+	"gdrapi/core/backend"
+	"gdrapi/core/cuda"
+	"gdrapi/core/cuda/cudatest"
+	"gdrapi/core/internal/sys"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+)
+
+var _ backend.Undecided = (*session)(nil)
+
+func driver(t *testing.T) *cuda.Driver {
+	cu, err := cuda.Load()
+	require.NoError(t, err)
+	return cu
+}
+
+// A CUDA of 13.3 over a kernel driver that is older: attribute 152 is 0.
+func TestDevicesThatDoNotMap(t *testing.T) {
+	t.Run("no device", func(t *testing.T) {
+		if !cudatest.InChild(t, "CUDA_SIM_DMABUF_MMAP=0") {
+			return
+		}
+		sim := cudatest.Need(t)
+		_, err := Backend{}.Open()
+		require.ErrorIs(t, err, unix.ENOTSUP)
+		require.ErrorContains(t, err, "none of the 3 CUDA devices")
+		require.Zero(t, sim.Current())
+	})
+	t.Run("one device", func(t *testing.T) {
+		if !cudatest.InChild(t, "CUDA_SIM_DMABUF_MMAP=0,1,1") {
+			return
+		}
+		sim := cudatest.Need(t)
+		s, err := Backend{}.Open()
+		require.NoError(t, err, "device %d is able", coherent)
+		unable, able, silent := sim.MemAlloc(plain, page), sim.MemAlloc(coherent, page), sim.MemAlloc(mute, page)
+		fds := cudatest.FDs(t)
+		for _, c := range []struct {
+			addr uint64
+			want error
+			line string
+		}{
+			{able, nil, ""},
+			{unable, unix.ENOTSUP, "older than CUDA 13.3"},
+			{silent, unix.ENOTSUP, "cannot export"},
+			{4096, unix.EINVAL, "no CUDA device pointer"},
+		} {
+			req := backend.PinRequest{Addr: c.addr, Size: 8}
+			served := s.(backend.Undecided).Serves(req)
+			require.Equal(t, fds, cudatest.FDs(t), "a question pins nothing")
+			p, err := s.Pin(req)
+			if c.want == nil {
+				require.NoError(t, served)
+				require.NoError(t, err)
+				require.NoError(t, p.Unpin())
+				continue
+			}
+			for _, err := range []error{served, err} {
+				require.ErrorIs(t, err, c.want)
+				require.ErrorContains(t, err, c.line)
+			}
+			require.Equal(t, fds, cudatest.FDs(t))
+		}
+	})
+}
+
+// A driver that does not know attribute 152 answers INVALID_VALUE, which is no.
+// Another error is one.
+func TestAttributeThatIsNotKnown(t *testing.T) {
+	sim := cudatest.Need(t)
+	addr := sim.MemAlloc(plain, page)
+	const maps = 2 // the call that asks for it
+	for _, c := range []struct {
+		result cuda.Result
+		want   error
+	}{
+		{cuda.ErrInvalidValue, unix.ENOTSUP},
+		{cuda.ErrNotPermitted, unix.EPERM},
+		{cuda.ErrUnknown, unix.EIO},
+	} {
+		s := &session{cuda: driver(t), devices: map[int]device{}}
+		sim.Fail("cuDeviceGetAttribute", int(c.result), maps)
+		err := s.Serves(backend.PinRequest{Addr: addr, Size: 8})
+		require.ErrorIs(t, err, c.want, "%v", c.result)
+		sim.Heal("cuDeviceGetAttribute")
+		err = s.Serves(backend.PinRequest{Addr: addr, Size: 8})
+		if c.want == unix.ENOTSUP {
+			require.ErrorIs(t, err, unix.ENOTSUP, "an answer is kept")
+		} else {
+			require.NoError(t, err, "an error is not")
+		}
+	}
+	// Attribute 124 is older than every driver that gets so far.
+	s := &session{cuda: driver(t), devices: map[int]device{}}
+	sim.Fail("cuDeviceGetAttribute", int(cuda.ErrInvalidValue), 1)
+	require.ErrorIs(t, s.Serves(backend.PinRequest{Addr: addr, Size: 8}), unix.EINVAL)
+}
+
+// Before cuInit only the first pin can tell.
+func TestUndecidedBeforeInit(t *testing.T) {
+	if !cudatest.InChild(t) {
+		return
+	}
+	early, err := Backend{}.Open()
+	require.NoError(t, err)
+	u := early.(backend.Undecided)
+	require.True(t, u.Undecided())
+	err = u.Serves(backend.PinRequest{Addr: 1 << 20, Size: 8})
+	require.ErrorIs(t, err, unix.EINVAL)
+	require.NotErrorIs(t, err, unix.ENOTSUP, "that would decide for the other backend")
+	_, err = driver(t).DeviceCount()
+	require.ErrorIs(t, err, cuda.ErrNotInitialized)
+
+	sim := cudatest.Need(t)
+	require.True(t, u.Undecided(), "as it was when the session was opened")
+	require.NoError(t, u.Serves(backend.PinRequest{Addr: sim.MemAlloc(plain, page), Size: 8}))
+	require.ErrorIs(t, u.Serves(backend.PinRequest{Addr: sim.MemAlloc(mute, page), Size: 8}), unix.ENOTSUP)
+	late, err := Backend{}.Open()
+	require.NoError(t, err)
+	require.False(t, late.(backend.Undecided).Undecided())
+}
+
+// memfd stands for a dma-buf of so many pages.
+func memfd(t *testing.T, name string, pages uint64) int {
+	fd, err := unix.MemfdCreate(name, unix.MFD_CLOEXEC)
+	require.NoError(t, err)
+	t.Cleanup(func() { unix.Close(fd) })
+	require.NoError(t, unix.Ftruncate(fd, int64(pages*page)))
+	return fd
+}
+
+func mapped(t *testing.T, name string) bool {
+	maps, err := os.ReadFile("/proc/self/maps")
+	require.NoError(t, err)
+	return strings.Contains(string(maps), name)
+}
+
+// A driver may map less of a dma-buf than it was asked to.
+func TestLastByteIsMissing(t *testing.T) {
+	fd := memfd(t, "short_dmabuf", 2)
+	for pages := uint64(1); pages <= 4; pages++ {
+		va, err := mmap(fd, uintptr(pages*page))
+		if pages <= 2 {
+			require.NoError(t, err)
+			require.NoError(t, sys.Munmap(va, uintptr(pages*page)))
+			continue
+		}
+		require.ErrorIs(t, err, unix.ENOTSUP, "%d pages", pages)
+		require.ErrorContains(t, err, "pin each allocation on its own")
+		require.False(t, mapped(t, "short_dmabuf"), "the mapping is taken down")
+	}
+	p := &pin{addr: page, size: 4 * page, page: page, fd: fd, mappingType: backend.WC}
+	_, _, err := p.Map(4*page, backend.None)
+	require.ErrorIs(t, err, unix.ENOTSUP)
+	require.ErrorIs(t, p.Unmap(), unix.EINVAL)
+	va, got, err := p.Map(2*page, backend.None)
+	require.NoError(t, err, "what is there can be mapped")
+	require.Equal(t, backend.WC, got)
+	require.False(t, cudatest.Faults(va+uintptr(2*page)-8))
+	require.NoError(t, p.Unmap())
+}
+
+// What mmap and madvise fail with.
+func TestMmapFails(t *testing.T) {
+	if !cudatest.InChild(t) { // the functions for mappings are the process's
+		return
+	}
+	fd := memfd(t, "refused_dmabuf", 1)
+	var answer error
+	var va uintptr
+	taken := 0
+	sys.UseMemory(sys.Memory{
+		Mmap:   func(uintptr, uintptr, int, int, int, uint64) (uintptr, error) { return va, answer },
+		Munmap: func(uintptr, uintptr) error { taken++; return nil },
+	})
+	answer = kernelENOTSUPP
+	_, err := mmap(fd, uintptr(page))
+	require.ErrorIs(t, err, unix.ENOTSUP)
+	require.ErrorContains(t, err, "cannot mmap its dma-bufs")
+	answer = unix.EMLINK
+	_, err = mmap(fd, uintptr(page))
+	require.ErrorIs(t, err, unix.EMLINK)
+	require.Zero(t, taken)
+
+	host := new([64]byte)
+	answer, va = nil, cudatest.Address(host)+8 // no page's start: madvise refuses
+	_, err = mmap(fd, 16)
+	require.ErrorIs(t, err, unix.EINVAL)
+	require.ErrorContains(t, err, "MADV_DONTFORK")
+	require.Equal(t, 1, taken)
+	runtime.KeepAlive(host)
+}
+
+// As with gdrdrv a window is whole pages, which may begin before a small buffer and
+// end after it.
+func TestWindowsAroundSmallBuffers(t *testing.T) {
+	sim := cudatest.Need(t)
+	s := openSession(t)
+	sim.MemAlloc(plain, 512)
+	addr := sim.MemAlloc(plain, 600)
+	first := addr &^ (page - 1)
+	live, fds := sim.Live(), cudatest.FDs(t)
+	for _, c := range []struct {
+		what       string
+		addr, size uint64
+	}{
+		{"the buffer", addr, 600},
+		{"its page", first, page},
+		{"a byte of it", addr + 599, 1},
+		{"from before it on", addr - 8, 16},
+	} {
+		p, err := s.Pin(backend.PinRequest{Addr: c.addr, Size: c.size})
+		require.NoError(t, err, c.what)
+		info, err := p.Info()
+		require.NoError(t, err)
+		require.Equal(t, backend.Info{VA: c.addr, MappedSize: page, PageSize: uint32(page)}, info, c.what)
+		va, _, err := p.Map(page, backend.None)
+		if c.addr%page != 0 {
+			require.ErrorIs(t, err, unix.EINVAL, c.what)
+		} else {
+			require.NoError(t, err, c.what)
+			m := cudatest.Bytes(va, int(page))[addr-first:]
+			sim.HtoD(plain, addr+3, []byte("from the host"))
+			require.Equal(t, "from the host", string(m[3:16]), c.what)
+			copy(m[50:], "from the CPU")
+			require.Equal(t, "from the CPU", string(sim.DtoH(plain, addr+50, 12)), c.what)
+			require.NoError(t, p.Unmap())
+		}
+		require.NoError(t, p.Unpin())
+	}
+	require.Equal(t, live, sim.Live())
+	require.Equal(t, fds, cudatest.FDs(t))
+}
