@@ -47,13 +47,12 @@ type fault struct {
 }
 
 type fakeGPU struct {
-	at              cuda.PCIAddress
-	minor, gpuID    uint32
-	instance        uint32
-	coherent        bool
-	cacheType       uint32 // of mappings
-	nodeMode        error  // of access to its device node
-	registeredFiles int
+	at           cuda.PCIAddress
+	minor, gpuID uint32
+	instance     uint32
+	coherent     bool
+	cacheType    uint32 // of mappings
+	nodeMode     error  // of access to its device node
 }
 
 func (g *fakeGPU) path() string { return fmt.Sprintf("/dev/nvidia%d", g.minor) }
