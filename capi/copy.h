@@ -12,6 +12,9 @@
 
 #define COPY_LINE 64u	/* bytes; also the most that one device access moves */
 
+/* Moves n bytes from src to dst. */
+typedef void copy_span(void *dst, const void *src, size_t n);
+
 /*
  * All that is left of a small write, so that its caller ends in a jump to it:
  * writes as many bytes as its place in a table says, fences (copy_fence_store),
@@ -42,8 +45,8 @@ typedef int copy_read(void *host, const void *dev, size_t n, _Atomic uint64_t *b
 struct copy_impl {
 	const char *name;	/* GDRCOPY_COPY_IMPL takes this */
 	bool (*usable)(void);	/* the CPU and the OS support it */
-	void (*to)(void *dev, const void *host, size_t n);
-	void (*from)(void *host, const void *dev, size_t n);
+	copy_span *to;		/* the device */
+	copy_span *from;
 	copy_read *read;
 	void (*gather)(void *lines, const void *const *devs, size_t n);
 	copy_last *last[COPY_LINE + 1];	/* there is no entry 0 */

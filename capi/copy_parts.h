@@ -95,9 +95,6 @@ static inline void copy_word_from(void *host, const void *dev, size_t n)
 	memcpy(host, (const uint8_t *)&v + off, n);
 }
 
-/* Moves n bytes from src to dst. */
-typedef void copy_span(void *dst, const void *src, size_t n);
-
 /* Loads the line at line and keeps n bytes of it from byte off on. */
 typedef void copy_part(void *host, const void *line, size_t off, size_t n);
 

@@ -598,6 +598,15 @@ int gdr_copy_from_mapping(gdr_mh_t handle, void *h_ptr, const void *map_d_ptr, s
 
 /* Copies of many pieces. */
 
+/* What is known of them once all are found to be right. */
+struct pieces {
+	const gdr_piece_t *at;
+	size_t count;
+	size_t longest;
+	bool plain;	/* all are of write-combined memory */
+	bool alone;	/* no thread and no GPU may help */
+};
+
 static inline struct request request_of(const gdr_piece_t *piece, bool to)
 {
 	return (struct request){
@@ -606,30 +615,42 @@ static inline struct request request_of(const gdr_piece_t *piece, bool to)
 	};
 }
 
-/* Of a copy that level 0 was free for, threads and the GPU may make parts. */
-static void move_piece(const struct request *r, uint32_t type, bool alone)
+/* One of any type and size, or none. */
+static void move_piece(const struct pieces *p, const gdr_piece_t *piece, bool to)
 {
-	bool far = !alone && type == GDR_MAPPING_TYPE_WC &&
-		   is_long(r->size, r->to ? &least_long_to : &least_long_from);
+	const struct request r = request_of(piece, to);
+	uint32_t type;
 
-	if (far)
-		copy_long(r->key, r->dev, r->host, r->size, r->to);
+	if (!r.size)
+		return;
+	type = slot_of(r.key)->type;
+	if (!p->alone && type == GDR_MAPPING_TYPE_WC &&
+	    is_long(r.size, to ? &least_long_to : &least_long_from))
+		copy_long(r.key, r.dev, r.host, r.size, to);
 	else
-		(r->to ? move_to : move_from)(r, type);
+		(to ? move_to : move_from)(&r, type);
 }
 
-static void move_all_to(const gdr_piece_t *pieces, size_t count, bool alone)
+/* Whether none needs more than the routine for write-combined memory. */
+static inline bool are_usual(const struct pieces *p, _Atomic size_t *least)
 {
-	bool fully = mixed();
+	return p->plain && (p->alone || !is_long(p->longest, least));
+}
 
-	alone |= fully;
-	for (size_t i = 0; i < count; i++) {
-		const struct request r = request_of(&pieces[i], true);
-		uint32_t type = slot_of(r.key)->type;
+static void move_all_to(struct pieces *p)
+{
+	bool fully = mixed() || !p->plain;
 
-		fully |= type != GDR_MAPPING_TYPE_WC;
-		if (r.size)
-			move_piece(&r, type, alone);
+	p->alone |= fully;
+	if (are_usual(p, &least_long_to)) {
+		copy_span *to = mine.impl->to;
+
+		for (const gdr_piece_t *piece = p->at, *end = piece + p->count; piece < end; piece++)
+			if (piece->size)
+				to(piece->map_d_ptr, piece->h_ptr, piece->size);
+	} else {
+		for (size_t i = 0; i < p->count; i++)
+			move_piece(p, &p->at[i], true);
 	}
 	if (fully)
 		copy_fence_full();
@@ -652,24 +673,32 @@ struct gather {
 	size_t used;
 };
 
+static inline void keep_part(void *host, const uint8_t *line, size_t n)
+{
+	/* Known sizes need no call. */
+	switch (n) {
+	case 4: memcpy(host, line, 4); break;
+	case 8: memcpy(host, line, 8); break;
+	case COPY_LINE: memcpy(host, line, COPY_LINE); break;
+	default: memcpy(host, line, n); break;
+	}
+}
+
 static void gather_lines(struct gather *g)
 {
 	if (g->used)
 		mine.impl->gather(g->lines, g->devs, g->used);
 	for (size_t i = 0; i < g->used; i++)
-		if (g->parts[i].n == COPY_LINE)
-			memcpy(g->parts[i].host, g->lines[i], COPY_LINE);
-		else
-			memcpy(g->parts[i].host, g->lines[i] + g->parts[i].off, g->parts[i].n);
+		keep_part(g->parts[i].host, g->lines[i] + g->parts[i].off, g->parts[i].n);
 	g->used = 0;
 }
 
-static void add_lines(struct gather *g, const struct request *r)
+static void add_lines(struct gather *g, const gdr_piece_t *piece)
 {
-	const uint8_t *dev = r->dev;
-	uint8_t *host = r->host;
+	const uint8_t *dev = piece->map_d_ptr;
+	uint8_t *host = piece->h_ptr;
 
-	for (size_t left = r->size, n; left; left -= n, dev += n, host += n) {
+	for (size_t left = piece->size, n; left; left -= n, dev += n, host += n) {
 		size_t off = (uintptr_t)dev % COPY_LINE;
 
 		n = left < COPY_LINE - off ? left : COPY_LINE - off;
@@ -682,44 +711,55 @@ static void add_lines(struct gather *g, const struct request *r)
 	}
 }
 
-/* A piece of that many lines fills the link by itself. */
-static void move_all_from(const gdr_piece_t *pieces, size_t count, bool alone)
+/* From so many bytes on a piece is read by itself: its lines do not wait for others'. */
+#define GATHER_MAX (4 * COPY_LINE)
+
+static void move_all_from(struct pieces *p)
 {
-	bool can_gather = mine.impl->gather;
+	bool gathers = mine.impl->gather && p->plain;
 	struct gather g;
 
 	g.used = 0;
 	copy_fence_read_begin();
-	for (size_t i = 0; i < count; i++) {
-		const struct request r = request_of(&pieces[i], false);
-		uint32_t type = slot_of(r.key)->type;
-
-		if (!r.size)
-			continue;
-		if (can_gather && type == GDR_MAPPING_TYPE_WC && r.size < GATHER * COPY_LINE)
-			add_lines(&g, &r);
+	for (size_t i = 0; i < p->count; i++)
+		if (gathers && p->at[i].size < GATHER_MAX)
+			add_lines(&g, &p->at[i]);
 		else
-			move_piece(&r, type, alone);
-	}
+			move_piece(p, &p->at[i], false);
 	gather_lines(&g);
 	copy_fence_read_end();
 }
 
-/* The first piece that no copy can be made of, or count. */
-static size_t find_bad(const gdr_piece_t *pieces, size_t count)
+static inline bool is_right(const gdr_piece_t *piece, const struct gdr_slot *slot)
 {
-	for (size_t i = 0; i < count; i++) {
-		const struct gdr_slot *slot = slot_of(pieces[i].handle.h);
-		uint64_t off = (uintptr_t)pieces[i].map_d_ptr;
-		size_t size = pieces[i].size;
+	uint64_t off = (uintptr_t)piece->map_d_ptr, key = piece->handle.h;
+	size_t size = piece->size;
 
-		if (unmapped(pieces[i].handle.h))
-			return i;
-		off -= slot->va;
-		if (size && (!pieces[i].h_ptr || size > slot->len || off > slot->len - size))
-			return i;
+	if (!key || atomic_load_explicit(&slot->key, memory_order_acquire) != key)
+		return false;
+	off -= slot->va;
+	return !size || (piece->h_ptr && size <= slot->len && off <= slot->len - size);
+}
+
+/* The first piece that no copy can be made of, or the count. */
+static size_t find_bad(struct pieces *p)
+{
+	const gdr_piece_t *piece = p->at, *end = piece + p->count;
+	const struct gdr_slot *slots = mine.slots;
+	size_t longest = 0;
+	bool plain = true;
+
+	for (; piece < end; piece++) {
+		const struct gdr_slot *slot = &slots[piece->handle.h & (GDR_SLOT_COUNT - 1)];
+
+		if (!is_right(piece, slot))
+			break;
+		plain &= slot->type == GDR_MAPPING_TYPE_WC;
+		longest = longest < piece->size ? piece->size : longest;
 	}
-	return count;
+	p->plain = plain;
+	p->longest = longest;
+	return (size_t)(piece - p->at);
 }
 
 static int refuse_piece(const gdr_piece_t *piece, size_t i, bool mapped)
@@ -733,6 +773,7 @@ static int refuse_piece(const gdr_piece_t *piece, size_t i, bool mapped)
 
 static int copy_many(const gdr_piece_t *pieces, size_t count, bool to, uintptr_t frame)
 {
+	struct pieces p = { .at = pieces, .count = count };
 	unsigned int level = 0;
 	bool mapped = true;
 	size_t bad;
@@ -751,11 +792,12 @@ static int copy_many(const gdr_piece_t *pieces, size_t count, bool to, uintptr_t
 	/* A handler may have left a copy here since the level was found to be free. */
 	if (level == 0)
 		copy_pool_settle(pool(), &mine);
-	bad = find_bad(pieces, count);
+	p.alone = level > 0;
+	bad = find_bad(&p);
 	if (bad < count)
 		mapped = !unmapped(pieces[bad].handle.h);
 	else
-		(to ? move_all_to : move_all_from)(pieces, count, level > 0);
+		(to ? move_all_to : move_all_from)(&p);
 	leave_level(level);
 	return bad < count ? refuse_piece(&pieces[bad], bad, mapped) : 0;
 }

@@ -20,6 +20,7 @@ static const struct {
 	{ "cuStreamCreate", offsetof(struct bench_cuda, stream_create), true },
 	{ "cuStreamDestroy_v2", offsetof(struct bench_cuda, stream_destroy), true },
 	{ "cuStreamSynchronize", offsetof(struct bench_cuda, stream_sync), true },
+	{ "cuMemcpyHtoDAsync_v2", offsetof(struct bench_cuda, to_gpu_async), false },
 	{ "cuPointerSetAttribute", offsetof(struct bench_cuda, set_attribute), false },
 	{ "cuMemGetAddressRange_v2", offsetof(struct bench_cuda, address_range), false },
 	{ "cuMemGetHandleForAddressRange", offsetof(struct bench_cuda, range_handle), false },

@@ -34,6 +34,7 @@ struct bench_cuda {
 	int (*stream_create)(cu_stream *s, unsigned int flags);
 	int (*stream_destroy)(cu_stream s);
 	int (*stream_sync)(cu_stream s);
+	int (*to_gpu_async)(cu_ptr dst, const void *src, size_t n, cu_stream s);
 	int (*set_attribute)(const void *value, int attr, cu_ptr p);
 	int (*address_range)(cu_ptr *base, size_t *size, cu_ptr p);
 	int (*range_handle)(void *handle, cu_ptr p, size_t size, int kind,

@@ -81,6 +81,13 @@ static inline __attribute__((always_inline)) void move(volatile uint8_t *d,
 			move(op->host, op->dev, n);			\
 			load_fence();					\
 		}							\
+	}								\
+	static void plain_loose_##n(struct bench_op *op, size_t count)	\
+	{								\
+		for (; count; count--) {				\
+			move(op->host, op->dev, n);			\
+			store_fence();					\
+		}							\
 	}
 
 PLAIN(1)
@@ -105,6 +112,16 @@ static bench_run *plain_from(size_t n)
 	static bench_run *const of[9] = {
 		[1] = plain_from_1, [2] = plain_from_2, [3] = plain_from_3,
 		[4] = plain_from_4, [7] = plain_from_7, [8] = plain_from_8,
+	};
+
+	return n <= 8 ? of[n] : NULL;
+}
+
+static bench_run *plain_loose(size_t n)
+{
+	static bench_run *const of[9] = {
+		[1] = plain_loose_1, [2] = plain_loose_2, [3] = plain_loose_3,
+		[4] = plain_loose_4, [7] = plain_loose_7, [8] = plain_loose_8,
 	};
 
 	return n <= 8 ? of[n] : NULL;
@@ -230,49 +247,75 @@ static DIR64 void movdir64b_run(struct bench_op *op, size_t count)
 }
 
 /* The reads load a line, or two of AVX2, before they store the first of it. */
+static inline __attribute__((always_inline)) SSE41 void sse41_load(struct bench_op *op)
+{
+	__m128i *s = op->dev, *end = s + op->size / 16, *d = op->host;
+
+	for (; end - s >= 4; s += 4, d += 4) {
+		__m128i a = _mm_stream_load_si128(s);
+		__m128i b = _mm_stream_load_si128(s + 1);
+		__m128i c = _mm_stream_load_si128(s + 2);
+		__m128i e = _mm_stream_load_si128(s + 3);
+
+		_mm_store_si128(d, a);
+		_mm_store_si128(d + 1, b);
+		_mm_store_si128(d + 2, c);
+		_mm_store_si128(d + 3, e);
+	}
+	for (; s < end; s++, d++)
+		_mm_store_si128(d, _mm_stream_load_si128(s));
+}
+
 static SSE41 void sse41_read(struct bench_op *op, size_t count)
 {
 	for (; count; count--) {
-		__m128i *s = op->dev, *end = s + op->size / 16, *d = op->host;
-
 		_mm_mfence();
-		for (; end - s >= 4; s += 4, d += 4) {
-			__m128i a = _mm_stream_load_si128(s);
-			__m128i b = _mm_stream_load_si128(s + 1);
-			__m128i c = _mm_stream_load_si128(s + 2);
-			__m128i e = _mm_stream_load_si128(s + 3);
-
-			_mm_store_si128(d, a);
-			_mm_store_si128(d + 1, b);
-			_mm_store_si128(d + 2, c);
-			_mm_store_si128(d + 3, e);
-		}
-		for (; s < end; s++, d++)
-			_mm_store_si128(d, _mm_stream_load_si128(s));
+		sse41_load(op);
 		load_fence();
 	}
+}
+
+static SSE41 void sse41_loosely(struct bench_op *op, size_t count)
+{
+	for (; count; count--) {
+		sse41_load(op);
+		store_fence();
+	}
+}
+
+static inline __attribute__((always_inline)) AVX2 void avx2_load(struct bench_op *op)
+{
+	__m256i *s = op->dev, *end = s + op->size / 32, *d = op->host;
+
+	for (; end - s >= 4; s += 4, d += 4) {
+		__m256i a = _mm256_stream_load_si256(s);
+		__m256i b = _mm256_stream_load_si256(s + 1);
+		__m256i c = _mm256_stream_load_si256(s + 2);
+		__m256i e = _mm256_stream_load_si256(s + 3);
+
+		_mm256_store_si256(d, a);
+		_mm256_store_si256(d + 1, b);
+		_mm256_store_si256(d + 2, c);
+		_mm256_store_si256(d + 3, e);
+	}
+	for (; s < end; s++, d++)
+		_mm256_store_si256(d, _mm256_stream_load_si256(s));
 }
 
 static AVX2 void avx2_read(struct bench_op *op, size_t count)
 {
 	for (; count; count--) {
-		__m256i *s = op->dev, *end = s + op->size / 32, *d = op->host;
-
 		_mm_mfence();
-		for (; end - s >= 4; s += 4, d += 4) {
-			__m256i a = _mm256_stream_load_si256(s);
-			__m256i b = _mm256_stream_load_si256(s + 1);
-			__m256i c = _mm256_stream_load_si256(s + 2);
-			__m256i e = _mm256_stream_load_si256(s + 3);
-
-			_mm256_store_si256(d, a);
-			_mm256_store_si256(d + 1, b);
-			_mm256_store_si256(d + 2, c);
-			_mm256_store_si256(d + 3, e);
-		}
-		for (; s < end; s++, d++)
-			_mm256_store_si256(d, _mm256_stream_load_si256(s));
+		avx2_load(op);
 		load_fence();
+	}
+}
+
+static AVX2 void avx2_loosely(struct bench_op *op, size_t count)
+{
+	for (; count; count--) {
+		avx2_load(op);
+		store_fence();
 	}
 }
 
@@ -323,6 +366,16 @@ static bench_run *avx512_from(size_t n)
 	return n % 64 == 0 ? avx512_read : NULL;
 }
 
+static bench_run *sse41_loose(size_t n)
+{
+	return in_16(n, sse41_loosely);
+}
+
+static bench_run *avx2_loose(size_t n)
+{
+	return n % 32 == 0 ? avx2_loosely : NULL;
+}
+
 static bench_run *movdir64b_to(size_t n)
 {
 	return n % 64 == 0 ? movdir64b_run : NULL;
@@ -330,20 +383,23 @@ static bench_run *movdir64b_to(size_t n)
 #endif
 
 const struct bench_loop bench_loops[] = {
-	{ "plain", false, always, plain_to },
-	{ "plain", true, always, plain_from },
-	{ "memcpy", false, always, memcpy_to },
-	{ "memcpy", true, always, memcpy_from },
+	{ "plain", false, false, always, plain_to },
+	{ "plain", true, false, always, plain_from },
+	{ "memcpy", false, false, always, memcpy_to },
+	{ "memcpy", true, false, always, memcpy_from },
+	{ "plain loose", true, true, always, plain_loose },
 #if defined(__x86_64__)
-	{ "sse2", false, always, sse2_to },
-	{ "avx2", false, has_avx2, avx2_to },
-	{ "avx512", false, has_avx512, avx512_to },
-	{ "movdir64b", false, has_movdir64b, movdir64b_to },
-	{ "sse4.1", true, has_sse41, sse41_from },
-	{ "avx2", true, has_avx2, avx2_from },
-	{ "avx512", true, has_avx512, avx512_from },
+	{ "sse2", false, false, always, sse2_to },
+	{ "avx2", false, false, has_avx2, avx2_to },
+	{ "avx512", false, false, has_avx512, avx512_to },
+	{ "movdir64b", false, false, has_movdir64b, movdir64b_to },
+	{ "sse4.1", true, false, has_sse41, sse41_from },
+	{ "avx2", true, false, has_avx2, avx2_from },
+	{ "avx512", true, false, has_avx512, avx512_from },
+	{ "sse4.1 loose", true, true, has_sse41, sse41_loose },
+	{ "avx2 loose", true, true, has_avx2, avx2_loose },
 #endif
-	{ NULL, false, NULL, NULL }
+	{ NULL, false, false, NULL, NULL }
 };
 
 #if defined(__x86_64__) || defined(__aarch64__) || defined(__powerpc64__)

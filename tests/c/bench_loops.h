@@ -6,7 +6,8 @@
  *
  * A write ends with a store fence. A read is over when its loads are; the
  * loops that use streaming loads begin with the full fence without which they
- * might be served stale data.
+ * might be served stale data. Loose reads have no fence but a store fence at
+ * their end: their loads may pass those of the reads next to them.
  */
 #ifndef BENCH_LOOPS_H
 #define BENCH_LOOPS_H
@@ -36,6 +37,7 @@ typedef void bench_run(struct bench_op *op, size_t count);
 struct bench_loop {
 	const char *name;	/* the instruction that it uses */
 	bool read;
+	bool loose;
 	bool (*usable)(void);	/* by this CPU */
 	bench_run *(*run)(size_t size);	/* NULL: not for this size */
 };

@@ -23,6 +23,9 @@ struct option_row {
 static const struct option_row rows[] = {
 	{ OPT_HELP, 'h', "help", NULL, "print this text" },
 	{ OPT_GPU, 'd', "device", "GPU", "CUDA's number of the GPU (0)" },
+	{ OPT_MODE, 'm', "mode", "MODE",
+	  "each: copies one by one; used: reads whose bytes are used before the next;\n"
+	  "                             many: 16 reads and 64 writes at once; pause: copies after a pause" },
 	{ OPT_SIZE, 's', "size", "SIZE", "bytes of the buffer; K, M and G are powers of 1024" },
 	{ OPT_COPY_SIZE, 'c', "copy-size", "SIZE", "bytes of a copy (all of the buffer past -o)" },
 	{ OPT_COLD, 'c', "cold", NULL, "the host side is not in the CPU's caches" },
@@ -196,6 +199,14 @@ static const struct word allocs[] = {
 	{ NULL, 0 }
 };
 
+static const struct word modes[] = {
+	{ "each", BENCH_MODE_EACH },
+	{ "used", BENCH_MODE_USED },
+	{ "many", BENCH_MODE_MANY },
+	{ "pause", BENCH_MODE_PAUSE },
+	{ NULL, 0 }
+};
+
 static const struct word answers[] = {
 	{ "both", BENCH_ANSWER_BOTH },
 	{ "hostmem", BENCH_ANSWER_HOST },
@@ -240,6 +251,9 @@ static void set(struct bench_opts *o, const struct bench_tool *tool,
 	case OPT_ALLOC:
 		o->mem = (enum bench_mem)word(tool, r, arg, allocs);
 		break;
+	case OPT_MODE:
+		o->mode = (enum bench_mode)word(tool, r, arg, modes);
+		break;
 	case OPT_WRITES:
 		o->writes = number(tool, r, arg, 1, 100000000);
 		break;
@@ -250,7 +264,7 @@ static void set(struct bench_opts *o, const struct bench_tool *tool,
 		o->iters = number(tool, r, arg, 1, 100000000);
 		break;
 	case OPT_ROUNDS:
-		o->rounds = number(tool, r, arg, 1, 10000000);
+		o->rounds = number(tool, r, arg, 1, 1000000000);
 		break;
 	case OPT_TIMEOUT:
 		o->timeout_s = number(tool, r, arg, 1, 600);

@@ -22,6 +22,9 @@ enum bench_mem {
 	BENCH_MEM_VMM		/* cuMemCreate, exportable by file descriptor */
 };
 
+/* What gdrcopy_copylat measures. */
+enum bench_mode { BENCH_MODE_EACH, BENCH_MODE_USED, BENCH_MODE_MANY, BENCH_MODE_PAUSE };
+
 enum bench_answer { BENCH_ANSWER_BOTH, BENCH_ANSWER_HOST, BENCH_ANSWER_GPU };
 
 /*
@@ -31,6 +34,7 @@ enum bench_answer { BENCH_ANSWER_BOTH, BENCH_ANSWER_HOST, BENCH_ANSWER_GPU };
 enum {
 	OPT_HELP = 'h',
 	OPT_GPU = 'd',
+	OPT_MODE = 'm',
 	OPT_SIZE = 's',
 	OPT_COPY_SIZE = 'c',
 	OPT_COLD = 'k',
@@ -64,6 +68,7 @@ struct bench_opts {
 	int map_flags;		/* gdr_map_flags_t */
 	enum bench_mem mem;
 	enum bench_answer answer;
+	enum bench_mode mode;
 	bool cold;
 	bool json, csv;
 	long writes, reads;	/* the most that are timed */

@@ -46,6 +46,8 @@ const char *bench_pace_name(enum bench_pace pace)
 		[BENCH_BACK_TO_BACK] = "back-to-back",
 		[BENCH_ALONE] = "alone",
 		[BENCH_COLD] = "cold",
+		[BENCH_USED] = "used",
+		[BENCH_PAUSED] = "paused",
 	};
 
 	return names[pace];
@@ -99,16 +101,52 @@ void bench_verify(struct bench_gpu *b, struct bench_cell *c)
 	free(got);
 }
 
+/* 0, but not before the byte is there. */
+static inline size_t zero_after(const uint8_t *byte)
+{
+	size_t v = *(const volatile uint8_t *)byte;
+
+#if defined(__x86_64__)
+	__asm__ __volatile__("and $0, %0" : "+r"(v));
+#elif defined(__aarch64__)
+	__asm__ __volatile__("and %0, %0, xzr" : "+r"(v));
+#else
+	__asm__ __volatile__("" : "+r"(v) : : "memory");
+	v *= 0;
+#endif
+	return v;
+}
+
+static void run_used(struct bench_cell *c)
+{
+	struct bench_op op = c->arg;
+	const uint8_t *host = op.host;
+
+	for (unsigned i = 0; i < c->batch; i++) {
+		c->run(&op, 1);
+		op.dev = (uint8_t *)op.dev + zero_after(host) + zero_after(host + op.size - 1);
+	}
+	c->arg.rc |= op.rc;
+}
+
+static bool in_a_row(const struct bench_cell *c)
+{
+	return c->pace == BENCH_BACK_TO_BACK || c->pace == BENCH_USED;
+}
+
 static double sample(struct bench_cell *c)
 {
 	uint64_t t0, t1, cost = bench_clock_cost();
 
 	if (c->pace == BENCH_COLD)
 		bench_flush(c->arg.host, c->arg.size);
-	if (c->pace != BENCH_BACK_TO_BACK)
-		bench_spin(bench_ticks_of(DRAIN_NS));
+	if (!in_a_row(c))
+		bench_spin(bench_ticks_of(c->pace == BENCH_PAUSED ? c->gap_ns : DRAIN_NS));
 	t0 = bench_ticks();
-	c->run(&c->arg, c->batch);
+	if (c->pace == BENCH_USED)
+		run_used(c);
+	else
+		c->run(&c->arg, c->batch);
 	t1 = bench_ticks() - t0;
 	return bench_ns(t1 > cost ? t1 - cost : 0) / c->batch;
 }
@@ -131,7 +169,7 @@ static void start(struct bench_cell *c)
 {
 	c->batch = 1;
 	sample(c);
-	if (c->pace == BENCH_BACK_TO_BACK) {
+	if (in_a_row(c)) {
 		c->batch = fitting_batch(c);
 		c->batch = fitting_batch(c);
 	}
@@ -160,7 +198,7 @@ static void finish(struct bench_cell *c, struct bench_result *r)
 	struct bench_row row = {
 		.op = c->op,
 		.who = c->who,
-		.mode = bench_pace_name(c->pace),
+		.mode = c->mode ? c->mode : bench_pace_name(c->pace),
 		.size = c->arg.size,
 		.threads = c->threads ? c->threads : 1,
 		.batch = c->batch,
@@ -173,6 +211,8 @@ static void finish(struct bench_cell *c, struct bench_result *r)
 	row.samples = c->samples.n;
 	row.p0 = bench_p0(&c->samples);
 	row.p50 = bench_p50(&c->samples);
+	if (c->pace == BENCH_PAUSED)
+		row.p99 = bench_p99(&c->samples);
 	bench_row(r, &row);
 	bench_samples_free(&c->samples);
 }

@@ -13,7 +13,9 @@
 enum bench_pace {
 	BENCH_BACK_TO_BACK,	/* one right after the other; short ones in batches */
 	BENCH_ALONE,		/* each starts 2 us after the end of the one before */
-	BENCH_COLD		/* as alone, with the host side out of the caches */
+	BENCH_COLD,		/* as alone, with the host side out of the caches */
+	BENCH_USED,		/* back to back, each at an address that the bytes before tell */
+	BENCH_PAUSED		/* as alone, after a gap in which the CPU does other things */
 };
 
 /* One figure in the making. The texts live as long as the program. */
@@ -24,6 +26,8 @@ struct bench_cell {
 	bench_run *run;
 	struct bench_op arg;
 	long max;		/* operations to time, at most */
+	double gap_ns;		/* of BENCH_PAUSED */
+	const char *mode;	/* what the row says; NULL: the pace's name */
 	int threads;		/* that share the operation; 0 means 1 */
 	unsigned batch;		/* operations a sample; set by the race */
 	struct bench_samples samples;

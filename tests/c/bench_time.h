@@ -72,8 +72,9 @@ bool bench_samples_init(struct bench_samples *s, size_t cap);
 void bench_samples_free(struct bench_samples *s);
 void bench_samples_add(struct bench_samples *s, double ns);
 
-/* The smallest and the median; sorts the samples; n must not be 0. */
+/* The smallest, the median, and what 99 of 100 are no more than; n must not be 0. */
 double bench_p0(struct bench_samples *s);
 double bench_p50(struct bench_samples *s);
+double bench_p99(struct bench_samples *s);
 
 #endif

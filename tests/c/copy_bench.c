@@ -18,7 +18,7 @@
 #include "copy_trial.h"
 
 #define CELLS 40
-#define ALL_SIZES 16
+#define ALL_SIZES 20
 #define ALL_TEAMS 6
 
 static const struct bench_tool tool = {
@@ -31,7 +31,7 @@ static const struct bench_tool tool = {
 };
 
 static const size_t write_sizes[ALL_SIZES] = {
-	1, 4, 8, 16, 64, 128, 1024, 4096, 16384, 65536, 262144, 1048576, 4194304, 16777216,
+	1, 4, 8, 16, 64, 128, 256, 512, 1024, 2048, 4096, 16384, 65536, 262144, 1048576, 4194304, 16777216,
 };
 
 static const size_t read_sizes[ALL_SIZES] = {

@@ -153,6 +153,7 @@ INLINE DIR64 void write_mixed(struct bench_op *op, const size_t direct, const si
 		}
 }
 
+WRITE(dir_each, DIR64, write_mixed(op, 1, 1))
 WRITE(dir_all, DIR64, write_mixed(op, 8, 8))
 WRITE(dir_half, DIR64, write_mixed(op, 1, 2))
 WRITE(dir_eighth, DIR64, write_mixed(op, 1, 8))
@@ -298,6 +299,25 @@ READ(load_two, AVX512, read_streams(op, 2))
 READ(load_four, AVX512, read_streams(op, 4))
 READ(load_around, AVX512, read_around(op))
 
+/* One line, by one plain load, with lesser fences; and what each fence takes. */
+#define ONE_LINE(name, before, how, after)					\
+	static AVX512 void name(struct bench_op *op, size_t count)		\
+	{									\
+		for (; count; count--) {					\
+			before;							\
+			_mm512_storeu_si512(op->host, get(op->dev, how));	\
+			after;							\
+		}								\
+	}
+
+#define LOCKED() __asm__ __volatile__("lock; addl $0, -64(%%rsp)" ::: "memory")
+
+ONE_LINE(line_mm, _mm_mfence(), NT, _mm_lfence())
+ONE_LINE(line_ll, _mm_lfence(), PLAIN, _mm_lfence())
+ONE_LINE(line_locked, LOCKED(), PLAIN, _mm_lfence())
+ONE_LINE(line_l, (void)0, PLAIN, _mm_lfence())
+ONE_LINE(line_loose, (void)0, PLAIN, (void)0)
+
 static DIR64 void read_direct(struct bench_op *op, size_t count)
 {
 	for (; count; count--) {
@@ -332,12 +352,18 @@ const struct copy_trial copy_trials[] = {
 	{ "4 pages", false, 4 * PAGE, SIZE_MAX, has_avx512, four_pages },
 	{ "backwards", false, LINE, SIZE_MAX, has_avx512, backwards_run },
 	{ "rep movsb", false, LINE, SIZE_MAX, any_cpu, nt_movsb },
+	{ "direct x1", false, LINE, SIZE_MAX, has_movdir64b, dir_each },
 	{ "direct", false, 8 * LINE, SIZE_MAX, has_movdir64b, dir_all },
 	{ "direct 1/2", false, 2 * LINE, SIZE_MAX, has_movdir64b, dir_half },
 	{ "direct 1/8", false, 8 * LINE, SIZE_MAX, has_movdir64b, dir_eighth },
 	{ "fence 1 KiB", false, LINE, SIZE_MAX, has_avx512, fence_16 },
 	{ "fence 4 KiB", false, LINE, SIZE_MAX, has_avx512, fence_64 },
 	{ "fence 64 KiB", false, LINE, SIZE_MAX, has_avx512, fence_1024 },
+	{ "line m nt l", true, LINE, LINE, has_avx512, line_mm },
+	{ "line l ld l", true, LINE, LINE, has_avx512, line_ll },
+	{ "line lock ld", true, LINE, LINE, has_avx512, line_locked },
+	{ "line ld l", true, LINE, LINE, has_avx512, line_l },
+	{ "line ld", true, LINE, LINE, has_avx512, line_loose },
 	{ "load x1", true, LINE, SIZE_MAX, has_avx512, load1 },
 	{ "load x4", true, LINE, SIZE_MAX, has_avx512, load4 },
 	{ "load x16", true, LINE, SIZE_MAX, has_avx512, load16 },

@@ -18,6 +18,8 @@
 #include "bench_vk.h"
 
 /* Other libgdrapi libraries lack the extensions: there, these are NULL. */
+extern __typeof__(gdr_copy_to_mapping_v) gdr_copy_to_mapping_v __attribute__((weak));
+extern __typeof__(gdr_copy_from_mapping_v) gdr_copy_from_mapping_v __attribute__((weak));
 extern __typeof__(gdr_cache_open) gdr_cache_open __attribute__((weak));
 extern __typeof__(gdr_cache_get) gdr_cache_get __attribute__((weak));
 extern __typeof__(gdr_cache_put) gdr_cache_put __attribute__((weak));
@@ -125,6 +127,47 @@ static void check_data(struct life *l, gdr_mh_t mh, void *va)
 		bench_die("%s: what was written through the mapping is not in GPU memory", tool.name);
 }
 
+/* Copies of many pieces, and as many copies of one. */
+#define READS 16
+#define WRITES 64
+#define APART (15 * 64u)	/* an odd number of lines */
+
+static int read_each(const gdr_piece_t *p)
+{
+	int rc = 0;
+
+	for (int i = 0; i < READS; i++)
+		rc |= gdr_copy_from_mapping(p[i].handle, p[i].h_ptr, p[i].map_d_ptr, p[i].size);
+	return rc;
+}
+
+static int write_each(const gdr_piece_t *p)
+{
+	int rc = 0;
+
+	for (int i = 0; i < WRITES; i++)
+		rc |= gdr_copy_to_mapping(p[i].handle, p[i].map_d_ptr, p[i].h_ptr, p[i].size);
+	return rc;
+}
+
+static void copies(struct life *l, gdr_mh_t mh, uint8_t *va)
+{
+	static uint8_t host[WRITES][64];
+	gdr_piece_t pieces[WRITES];
+
+	for (int i = 0; i < WRITES; i++)
+		pieces[i] = (gdr_piece_t){ mh, va + APART * i, host[i], 64 };
+	GDR(l, "gdr_copy_from_mapping, 16 x 64 B", read_each(pieces));
+	if (gdr_copy_from_mapping_v)
+		GDR(l, "gdr_copy_from_mapping_v, 16 x 64 B",
+		    gdr_copy_from_mapping_v(pieces, READS));
+	for (int i = 0; i < WRITES; i++)
+		pieces[i].size = 8;
+	GDR(l, "gdr_copy_to_mapping, 64 x 8 B", write_each(pieces));
+	if (gdr_copy_to_mapping_v)
+		GDR(l, "gdr_copy_to_mapping_v, 64 x 8 B", gdr_copy_to_mapping_v(pieces, WRITES));
+}
+
 static void library_round(struct life *l)
 {
 	unsigned long addr = l->buf.addr;
@@ -141,6 +184,7 @@ static void library_round(struct life *l)
 	GDR(l, "gdr_get_callback_flag", gdr_get_callback_flag(g, mh, &v));
 	GDR(l, "gdr_get_attribute", gdr_get_attribute(g, GDR_ATTR_USE_PERSISTENT_MAPPING, &v));
 	check_data(l, mh, va);
+	copies(l, mh, va);
 	GDR(l, "gdr_unmap", gdr_unmap(g, mh, va, size));
 	GDR(l, "gdr_unpin_buffer", gdr_unpin_buffer(g, mh));
 }

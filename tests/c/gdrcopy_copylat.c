@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "bench_race.h"
+#include "copylat_modes.h"
 
 #define MAX_SIZE ((size_t)1 << 40)
 #define ALONE_MAX 65536u	/* above, what came before no longer matters */
@@ -16,7 +17,7 @@
 
 static const struct bench_tool tool = {
 	.name = "gdrcopy_copylat",
-	.codes = (const char[]){ OPT_GPU, OPT_SIZE, OPT_OFFSET, OPT_MAP, OPT_ALLOC, OPT_COLD,
+	.codes = (const char[]){ OPT_GPU, OPT_MODE, OPT_SIZE, OPT_OFFSET, OPT_MAP, OPT_ALLOC, OPT_COLD,
 				 OPT_WRITES, OPT_READS, OPT_READ_THREADS, OPT_WRITE_THREADS, OPT_BUDGET, OPT_CPU, OPT_JSON, OPT_CSV,
 				 OPT_BACKEND, 0 },
 	.what = "Times writes to and reads from GPU memory through a mapping, for sizes from\n"
@@ -66,15 +67,12 @@ static void add_read(struct heat *h, const struct bench_op *op, const char *who,
 	add(h, op, "read", who, o->cold ? BENCH_COLD : BENCH_BACK_TO_BACK, run, o->reads);
 }
 
-/* Device mappings of Arm allow neither unaligned nor wide accesses. */
 static bool allowed(const struct bench_map *m, const struct bench_loop *l,
 		    const struct bench_op *op)
 {
-	if (m->info.mapping_type == GDR_MAPPING_TYPE_DEVICE && strcmp(l->name, "plain"))
+	if (l->loose || (l->read && !strcmp(l->name, "memcpy") && op->size > SLOW_READ_MAX))
 		return false;
-	if (l->read && !strcmp(l->name, "memcpy") && op->size > SLOW_READ_MAX)
-		return false;
-	return (uintptr_t)op->dev % 64 == 0 && l->usable() && l->run(op->size);
+	return copylat_allowed(m, l, op);
 }
 
 static void enter(struct heat *h, struct bench_gpu *b, const struct bench_map *m,
@@ -99,7 +97,7 @@ static void enter(struct heat *h, struct bench_gpu *b, const struct bench_map *m
 
 static size_t next_size(size_t n)
 {
-	static const size_t small[] = { 1, 2, 3, 4, 7, 8, 16, 32, 48, 64 };
+	static const size_t small[] = { 1, 2, 3, 4, 7, 8, 16, 32, 48, 64, 96, 128, 192, 256 };
 	size_t i;
 
 	for (i = 0; i + 1 < sizeof(small) / sizeof(small[0]); i++)
@@ -145,6 +143,32 @@ static void table(const struct bench_result *r, const struct column *cols, size_
 	}
 }
 
+/* The first column's row over the others'. */
+static void ratios(const struct bench_result *r, const struct column *cols, size_t max)
+{
+	const struct column *c;
+	size_t n;
+
+	printf("%9s", "bytes");
+	for (c = cols + 1; c->title; c++)
+		printf(" %10s", c->title);
+	putchar('\n');
+	for (n = 1; n && n <= max; n = next_size(n)) {
+		const struct bench_row *ours = bench_find(r, cols->op, cols->who, cols->mode, n);
+
+		printf("%9zu", n);
+		for (c = cols + 1; c->title; c++) {
+			const struct bench_row *row = bench_find(r, c->op, c->who, c->mode, n);
+
+			if (ours && row && ours->p50 > 0)
+				printf(" %10.3f", row->p50 / ours->p50);
+			else
+				printf(" %10s", "-");
+		}
+		putchar('\n');
+	}
+}
+
 static void loops_table(const struct bench_result *r, const char *what, bool read,
 			const char *mode, size_t max)
 {
@@ -154,10 +178,12 @@ static void loops_table(const struct bench_result *r, const char *what, bool rea
 
 	cols[n++] = (struct column){ "gdrcopy", read ? "read" : "write", "gdrcopy", mode, false };
 	for (l = bench_loops; l->name; l++)
-		if (l->read == read && l->usable())
+		if (l->read == read && !l->loose && l->usable())
 			cols[n++] = (struct column){ l->name, cols[0].op, l->name, mode, false };
 	printf("\n%s, P50\n", what);
 	table(r, cols, max);
+	printf("\n%s: how many times as long as gdrcopy the loops take\n", what);
+	ratios(r, cols, max);
 }
 
 static void print(const struct bench_result *r, const struct bench_opts *o)
@@ -196,8 +222,34 @@ static void print(const struct bench_result *r, const struct bench_opts *o)
 	loops_table(r, "Reads", true, "back-to-back", o->size);
 }
 
+static const struct copylat_mode *const modes[] = {
+	[BENCH_MODE_USED] = &copylat_used,
+	[BENCH_MODE_MANY] = &copylat_many,
+	[BENCH_MODE_PAUSE] = &copylat_pause,
+};
+
+/* Copies one by one. */
+static void run(const struct copylat *l)
+{
+	const struct bench_opts *o = l->gpu->opts;
+	static struct heat h;
+
+	for (size_t n = 1; n && n <= o->size; n = next_size(n)) {
+		struct bench_op op = l->base;
+
+		op.size = n;
+		bench_progress("%zu of %zu bytes", n, o->size);
+		enter(&h, l->gpu, l->map, &op);
+		for (size_t i = 0; i < h.n; i++)
+			bench_verify(l->gpu, &h.cells[i]);
+		bench_race(h.cells, h.n, o->budget_ms, l->result);
+	}
+}
+
 int main(int argc, char **argv)
 {
+	static const struct copylat_mode one_by_one = { run, print, 0 };
+	const struct copylat_mode *mode;
 	struct bench_opts o = {
 		.size = 16 << 20, .writes = 100000, .reads = 10000, .budget_ms = 100, .cpu = -1,
 	};
@@ -205,41 +257,36 @@ int main(int argc, char **argv)
 	struct bench_gpu b;
 	struct bench_buf buf;
 	struct bench_map m;
-	static struct heat h;
-	uint8_t *host;
-	size_t n, i;
+	struct copylat l;
+	size_t room;
 
 	bench_parse(&o, &tool, argc, argv);
+	mode = o.mode ? modes[o.mode] : &one_by_one;
+	room = o.size > mode->room ? o.size : mode->room;
 	bench_on_cpu(o.cpu);
 	bench_clock_init();
 	bench_result_init(&r, tool.name);
 	bench_gpu_start(&b, &tool, &o);
 	bench_gpu_open(&b);
-	bench_buf_alloc(&b, &buf, o.offset + o.size);
+	bench_buf_alloc(&b, &buf, o.offset + room);
 	bench_map_make(&b, &m, &buf);
 	bench_gpu_facts(&b, &m, &r);
 	bench_fact(&r, "clock", "%s", bench_clock_text());
-	host = bench_host_alloc(o.size);
-
-	for (n = 1; n && n <= o.size; n = next_size(n)) {
-		struct bench_op op = {
+	l = (struct copylat){
+		.gpu = &b, .map = &m, .result = &r,
+		.base = {
 			.mh = m.mh, .addr = buf.addr + o.offset, .dev = m.p + o.offset,
-			.host = host, .size = n, .user = &b.cu,
-		};
-
-		bench_progress("%zu of %zu bytes", n, o.size);
-		enter(&h, &b, &m, &op);
-		for (i = 0; i < h.n; i++)
-			bench_verify(&b, &h.cells[i]);
-		bench_race(h.cells, h.n, o.budget_ms, &r);
-	}
+			.host = bench_host_alloc(room), .user = &b.cu,
+		},
+	};
+	mode->run(&l);
 	bench_progress(NULL);
 	bench_map_drop(&b, &m);
 	bench_buf_free(&b, &buf);
 	bench_gpu_stop(&b);
 	bench_fact(&r, "data", "verified, every size and competitor");
 
-	bench_print(&r, &o, print);
+	bench_print(&r, &o, mode->print);
 	bench_result_free(&r);
 	return BENCH_OK;
 }

@@ -1,0 +1,56 @@
+#!/bin/sh
+# SPDX-License-Identifier: MIT
+# gpu.sh [PART...]: what docs/dataplane.md is made from, on a machine with a GPU,
+# with the programs of 'make tools copy-bench litmus'. Parts: litmus, used, many,
+# each, pause, heat, calls; without one, all of them, in some five minutes.
+#
+# ALLOC says how the GPU memory is allocated (cumemalloc), GDRCOPY_BACKEND is the
+# library's, ROUNDS of the litmus test are 100 million.
+set -eu
+bin=build/bin
+alloc=${ALLOC:-cumemalloc}
+rounds=${ROUNDS:-100000000}
+cpus=$(nproc)
+failed=0
+
+# title WHAT: also the time, to see what takes it.
+title() {
+	printf '\n===== %s (%s)\n' "$*" "$(date -u +%H:%M:%S)"
+}
+
+# tool NAME ARGUMENT...: goes on when one fails, and says so at the end.
+tool() {
+	name=$1
+	shift
+	title "$name" "$@"
+	"$bin/$name" "$@" -a "$alloc" || { failed=1; echo "FAILED: $name ended with $?"; }
+}
+
+# How a long copy is made, and what a pause before it costs.
+pause() {
+	for n in 1 2 4 8; do
+		[ "$n" -le "$cpus" ] || continue
+		tool gdrcopy_copylat -m pause --budget 30 --read-threads "$n" --write-threads "$((n > 2 ? 2 : n))"
+	done
+	title "all by DMA"
+	GDRCOPY_DMA_READ=1 GDRCOPY_DMA_WRITE=1 tool gdrcopy_copylat -m pause --budget 30
+}
+
+uname -srm
+grep -m1 'model name' /proc/cpuinfo
+cat /proc/driver/nvidia/version 2>/dev/null || true
+[ $# -gt 0 ] || set -- used many each pause heat calls litmus
+for part in "$@"; do
+	case $part in
+	litmus) tool copy_litmus -t "$rounds" --threads "$((cpus > 4 ? cpus - 2 : 2))" --budget 20000 ;;
+	used) tool gdrcopy_copylat -m used --budget 30 ;;
+	many) tool gdrcopy_copylat -m many --budget 20 ;;
+	each) tool gdrcopy_copylat --budget 20 ;;
+	heat) tool copy_bench -s 1M --budget 8 ;;
+	calls) tool gdrcopy_apiperf --budget 300 -s 64K ;;
+	pause) pause ;;
+	*) echo "gpu.sh: there is no part $part" >&2; exit 2 ;;
+	esac
+done
+title end
+exit "$failed"
