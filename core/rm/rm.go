@@ -202,10 +202,23 @@ func (s *session) buffer(req backend.PinRequest) (b buffer, err error) {
 		return b, fmt.Errorf("%d bytes at %#x pass the end of the address space: %w", req.Size, req.Addr, unix.EINVAL)
 	}
 	b.memory, b.asked, err = s.cuda.MemoryIn(req.Addr, req.Size)
-	if err == nil && b.within() {
-		b.last = min(b.last, b.memory.End()-1)
+	if err == nil && !b.memory.Legacy {
+		b.last, err = s.lastKnown(b)
 	}
 	return b, err
+}
+
+// lastKnown is the buffer's last byte or, where the last GPU page goes on past the
+// end of an allocation, the last address in it that CUDA knows, to 256 bytes.
+func (s *session) lastKnown(b buffer) (uint64, error) {
+	const step = 256
+	lowest := max(b.end-gpuPage, b.asked)
+	for at := b.last; at >= lowest; at = at&^(step-1) - 1 {
+		if _, err := s.cuda.MemoryAt(at); !errors.Is(err, unix.EINVAL) {
+			return at, err
+		}
+	}
+	return b.last, nil
 }
 
 func (s *session) Attribute(a backend.Attr) (int, error) {
