@@ -46,11 +46,11 @@ tools: $(TOOLS)
 $(LIB): $(wildcard capi/*.[chS] capi/*.go capi/*.map capi/*.sh capi/*.in include/*.h) $(shell find core -name '*.go') go.mod go.sum
 	@mkdir -p $(@D)
 	rm -f $@
-	GO='$(GO)' capi/goroot.sh $(B)/goroot
+	GO='$(GO)' capi/goroot.sh $(B)/_goroot
 	CC='$(CC)' GDR_CC='$(CC)' GDR_OBJCOPY='$(OBJCOPY)' \
 	GDR_MAP='$(abspath capi/libgdrapi.map)' \
 	CGO_ENABLED=1 $(GO) build -buildmode=c-shared -trimpath -buildvcs=false \
-		-overlay $(abspath $(B)/goroot/overlay.json) \
+		-overlay $(abspath $(B)/_goroot/overlay.json) \
 		-ldflags '-extld=$(abspath capi/extld.sh) -extldflags "-Wl,-soname,$(SONAME)"' \
 		-o $@ ./capi
 	rm -f $(basename $@).h

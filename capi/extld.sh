@@ -15,6 +15,7 @@ variables='data edata noptrdata enoptrdata bss ebss noptrbss enoptrbss'
 for arg; do
 	case $arg in
 	*/go.o)
+		# shellcheck disable=SC2046 # each name is a word
 		"${GDR_OBJCOPY:-objcopy}" --rename-section .init_array=gdr_go_entry,alloc,load,data,contents \
 			--rename-section .go.module=gdr_go_module \
 			$(for s in $variables; do echo "--globalize-symbol=runtime.$s"; done) "$arg"

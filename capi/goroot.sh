@@ -58,6 +58,7 @@ list="$list,
 cp "$here/netpoll.go.in" "$out/netpoll.go"
 
 # Without the key a host thread gives its M back after each call.
+# shellcheck disable=SC2016 # sed's $, not the shell's
 edit runtime/cgo/gcc_libinit.c 7 \
 	-e 's/^#include "libcgo_unix.h"$/&\nextern int gdr_go_thread(void *(*fn)(void *), void *arg) __attribute__((weak, visibility("hidden")));/' \
 	-e 's/if \(x_cgo_pthread_key_created == 0 && /if (0 \&\& /' \
