@@ -29,6 +29,7 @@ func TestSessionsShareTheClient(t *testing.T) {
 	require.Equal(t, 2, w.rm.count("RM_ALLOC 0x80"), "a device for each GPU")
 	require.NoError(t, p.Unpin())
 	require.NoError(t, w.Close())
+	require.NoError(t, w.Close(), "a second time gives nothing back")
 	require.NoError(t, idle.Close(), "it never had the client")
 	require.NotNil(t, w.of.client)
 	va, _, err := q.Map(65536, backend.None)
@@ -106,6 +107,17 @@ func TestHostClosesOurDescriptors(t *testing.T) {
 			require.Equal(t, 2, hosts, "what is the host's stays open")
 		}
 	}
+}
+
+// The host closes the client's descriptor alone: the others are closed for it.
+func TestHostClosesTheClient(t *testing.T) {
+	w := newWorld(t)
+	a := w.cuda.memAlloc(0, 2*mib)
+	require.NoError(t, w.pinned(a.start, 1).Unpin())
+	w.rm.hostCloses(w.of.client.fd, false)
+	require.NoError(t, w.pinned(a.start, 1).Unpin())
+	require.Equal(t, 4, w.rm.live(), "the new client's")
+	w.end()
 }
 
 // The same at the end of the last session.

@@ -215,6 +215,26 @@ func TestPiecesThatAreTooSmall(t *testing.T) {
 	w.end()
 }
 
+// The search halves what it does not know: it does not ask for each 2 MiB.
+func TestSearchIsShort(t *testing.T) {
+	for _, c := range []struct {
+		sizes   []uint64
+		watched int
+	}{
+		{[]uint64{128 * mib}, 2},
+		{[]uint64{64 * mib, 64 * mib}, 5},
+		{[]uint64{64 * mib, 32 * mib, 32 * mib}, 8},
+	} {
+		w := newWorld(t)
+		a := w.cuda.vmm(0, false, c.sizes)
+		p := w.pinned(a.start, a.size)
+		require.Len(t, p.pieces, len(c.sizes))
+		require.Equal(t, c.watched, w.rm.count("watch"), "%v", c.sizes)
+		require.NoError(t, p.Unpin())
+		w.end()
+	}
+}
+
 // Bytes that differ once are a kernel's that writes there; twice, the object is not
 // the address's.
 func TestVerify(t *testing.T) {

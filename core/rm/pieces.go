@@ -277,10 +277,7 @@ func (p *pin) mapPieces(size uintptr) (va uintptr, got backend.MappingType, err 
 		if i > 0 && kind != got {
 			return va, backend.None, fmt.Errorf("the driver maps parts of the buffer as type %d and as type %d; pin each on its own: %w", got, kind, unix.ENOTSUP)
 		}
-		if va == 0 {
-			va = at
-		}
-		got = kind
+		va, got = at, kind
 		done += n
 	}
 	keepFromChildren(p.kernel, va, size)
@@ -288,7 +285,7 @@ func (p *pin) mapPieces(size uintptr) (va uintptr, got backend.MappingType, err 
 }
 
 // mapPiece maps n bytes of a piece: done bytes into the range at va, or where the
-// kernel likes for va 0.
+// kernel likes for va 0. It gives the address of the range.
 func (p *pin) mapPiece(piece *piece, va, done, n uintptr) (uintptr, backend.MappingType, error) {
 	w, err := p.gpu.openWindow(piece.object, piece.offset, uint64(n))
 	if err != nil {
@@ -302,7 +299,6 @@ func (p *pin) mapPiece(piece *piece, va, done, n uintptr) (uintptr, backend.Mapp
 	}
 	if va != 0 {
 		err = p.kernel.mmapInto(va+done, w.fd, n)
-		va += done
 	} else {
 		va, err = p.kernel.mmap(w.fd, n)
 	}

@@ -139,6 +139,7 @@ func TestWholeLife(t *testing.T) {
 		require.ErrorIs(t, p.Unmap(), unix.EINVAL)
 	}
 	require.NoError(t, p.Unpin())
+	require.Zero(t, w.rm.count("reserve"), "one object needs no range of addresses")
 	require.Zero(t, w.held())
 	require.Equal(t, 4, w.rm.live(), "the client and the device, each with a descriptor, until the session ends")
 	w.end()
@@ -595,6 +596,7 @@ func TestBARIsFull(t *testing.T) {
 	_, _, err := p.Map(8*mib, backend.None)
 	require.ErrorIs(t, err, unix.ENOMEM)
 	require.ErrorContains(t, err, "unpin buffers")
+	require.Regexp(t, "nvidia-smi|MiB of BAR1", err.Error(), "how much is free, or how to find out")
 	require.Equal(t, 1, w.held())
 	_, _, err = p.Map(4*mib, backend.None)
 	require.NoError(t, err)
