@@ -209,16 +209,17 @@ func (s *session) buffer(req backend.PinRequest) (b buffer, err error) {
 }
 
 // lastKnown is the buffer's last byte or, where the last GPU page goes on past the
-// end of an allocation, the last address in it that CUDA knows, to 256 bytes.
+// end of an allocation, the last address in it that CUDA knows, to 256 bytes: at
+// that distance allocations begin.
 func (s *session) lastKnown(b buffer) (uint64, error) {
 	const step = 256
 	lowest := max(b.end-gpuPage, b.asked)
-	for at := b.last; at >= lowest; at = at&^(step-1) - 1 {
+	for at := b.last; at > lowest; at = max((at-1)&^(step-1), lowest) {
 		if _, err := s.cuda.MemoryAt(at); !errors.Is(err, unix.EINVAL) {
 			return at, err
 		}
 	}
-	return b.last, nil
+	return lowest, nil
 }
 
 func (s *session) Attribute(a backend.Attr) (int, error) {

@@ -278,6 +278,34 @@ func TestWindowsAroundSmallBuffers(t *testing.T) {
 	w.end()
 }
 
+// The last GPU page of a buffer in a pool may go on past it, no more.
+func TestWindowsPastAPoolsBuffer(t *testing.T) {
+	for _, size := range []uint64{1, 300, 4096, 65536 + 1, 40*mib + 300, 31*mib - 1} {
+		w := newWorld(t)
+		a := w.cuda.pool(0, mib, size)
+		whole := (size + gpuPage - 1) &^ (gpuPage - 1)
+		for _, n := range []uint64{1, size, whole - 1, whole} {
+			p := w.pinned(a.start, n)
+			w.cycle(p)
+			require.NoError(t, p.Unpin())
+		}
+		for _, at := range []uint64{0, size / 2, size - 1} {
+			first := a.start + at
+			require.NoError(t, w.pinned(first, a.start+whole-first).Unpin(), "from %d of %d on", at, size)
+		}
+		for _, n := range []uint64{whole + 1, whole + 4096, whole + mib} {
+			w.notPinned(a.start, n, unix.EINVAL, "no device memory")
+		}
+		w.end()
+	}
+	w := newWorld(t)
+	v := w.cuda.vmm(0, true, []uint64{2 * mib})
+	w.notPinned(v.start, v.size+1, unix.EINVAL, "")
+	w.rm.fail("MemoryAt", 2, errOwn) // the first is of the buffer's start
+	w.notPinned(v.start, v.size, errOwn, "")
+	w.end()
+}
+
 // The first pin of a process, of a buffer on whose host page others were freed:
 // an export of the page fails.
 func TestPageThatBeginsInFreeSpace(t *testing.T) {
