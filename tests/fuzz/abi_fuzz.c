@@ -9,7 +9,8 @@
  * an error that the header lists. At the end of each input everything must be
  * gone again: the driver's objects and the file descriptors, too.
  *
- * GDRCOPY_BACKEND picks the backend; it is dmabuf unless set.
+ * GDRCOPY_BACKEND picks the backend; it is dmabuf unless set. On rm the program
+ * runs by rm_sim.
  */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
@@ -36,6 +37,7 @@ int gdr_get_info(gdr_t g, gdr_mh_t handle, void *info);
 #define CACHES 2
 #define HOLDS 6
 #define PAGE 4096ul
+#define GPU_PAGE_BYTES (16 * PAGE)
 #define MEM_BYTES (16 * PAGE)	/* of an allocation that is asked for and modelled */
 #define CONTENTS 12	/* allocations of one input, at most */
 #define CALLS 200	/* of one input, at most */
@@ -113,7 +115,11 @@ static void (*cuda_sim_fail)(const char *name, int result, int nth);
 static unsigned long (*cuda_sim_live)(void);
 static void (*vulkan_sim_fail)(const char *name, int result, int nth);
 static unsigned long (*vulkan_sim_live)(void);
-static bool dmabuf;
+static void (*rm_sim_fail)(const char *name, int result, int nth);
+static bool dmabuf, rm;
+
+/* What a pinning is made of. */
+static size_t pin_page = PAGE;
 
 /* The first standard error: libFuzzer closes that of the library if asked to. */
 static int report_fd = STDERR_FILENO;
@@ -134,6 +140,12 @@ static const char *const vulkan_calls[] = {
 	"vkCreateInstance", "vkEnumeratePhysicalDevices", "vkCreateDevice",
 	"vkAllocateMemory", "vkMapMemory",
 };
+
+/* Of the simulated NVIDIA driver; what it opens fails with an errno. */
+static const char *const rm_calls[] = {
+	"ALLOC", "CONTROL", "DUP_OBJECT", "MAP_MEMORY", "OPEN", "CARD_INFO", "REGISTER_FD", "MMAP",
+};
+#define RM_STATUSES 4	/* how many of them fail with a status */
 
 #define COUNT(a) (sizeof(a) / sizeof((a)[0]))
 
@@ -201,9 +213,14 @@ static size_t some_size(size_t right)
 	}
 }
 
+static size_t round_to(size_t n, size_t page)
+{
+	return (n + page - 1) & ~(page - 1);
+}
+
 static size_t round_up(size_t n)
 {
-	return (n + PAGE - 1) & ~(PAGE - 1);
+	return round_to(n, PAGE);
 }
 
 /* A value that is like a handle: mostly right, else stale, forged or 0. */
@@ -259,6 +276,22 @@ static struct memory *memory_at(unsigned long addr, size_t size)
 			return m;
 	}
 	return NULL;
+}
+
+/* Whether each byte of a range is live memory, of any number of allocations. */
+static bool all_memory(unsigned long addr, size_t size)
+{
+	while (size) {
+		const struct memory *m = memory_at(addr, 1);
+		size_t n = m ? m->size - (addr - m->dptr) : 0;
+
+		if (!m)
+			return false;
+		n = n < size ? n : size;
+		addr += n;
+		size -= n;
+	}
+	return true;
 }
 
 static uint64_t some_g(int right)
@@ -393,13 +426,19 @@ static bool beyond_simulation(const struct content *content, size_t offset, size
 	return false;
 }
 
+/* On rm what can be mapped begins on a GPU page: half of the pinnings do. */
+static size_t pin_offset(unsigned int page)
+{
+	return rm && page % 2 == 0 ? page * GPU_PAGE_BYTES : page * PAGE;
+}
+
 static void do_pin(void)
 {
 	struct buffer *b = &w.buffers[byte() % BUFFERS];
 	struct memory *m = &w.memories[byte() % MEMORIES];
 	uint64_t g = some_g(m->owner);
 	struct context *c = find_context(g);
-	size_t offset = byte() % 4 * PAGE, size = some_size((1 + byte() % 4) * PAGE);
+	size_t offset = pin_offset(byte() % 4), size = some_size((1 + byte() % 4) * PAGE);
 	unsigned long addr = m->dptr + offset;
 	bool v2 = byte() & 1, null = byte() % 16 == 0, refused;
 	uint32_t flags = v2 && !(byte() % 4) ? byte() : 0;
@@ -420,10 +459,17 @@ static void do_pin(void)
 		check("gdr_pin_buffer with wrong arguments", rc, EINVAL);
 	else if (m && !(rc == EIO && beyond_simulation(m->content, addr - m->dptr, size)))
 		check_driver("gdr_pin_buffer", rc, 0);
+	else if (!m && rm && all_memory(addr, size))
+		check_driver("gdr_pin_buffer of allocations side by side", rc, 0);
 	else if (!m && (!rc || !documented(rc)))
 		fail("gdr_pin_buffer of no GPU memory", rc, EINVAL);
 	if (rc)
 		return;
+	if (!m) {
+		/* There is no model of that. */
+		check("gdr_unpin_buffer", gdr_unpin_buffer((gdr_t)g, mh), 0);
+		return;
+	}
 	*b = (struct buffer){ .mh = mh, .owner = c - w.contexts, .dptr = addr, .pinned = size,
 			      .content = m->content, .offset = addr - m->dptr, .live = true };
 }
@@ -457,9 +503,9 @@ static void do_map(void)
 		if (found->mapped)
 			want = EAGAIN;
 		else if (size && round_up(size) >= size &&
-			 round_up(size) <= round_up(found->pinned) &&
-			 flags <= GDR_MAP_FLAG_REQ_WC_MAPPING && !(found->dptr % PAGE))
-			want = 0;
+			 round_up(size) <= round_to(found->pinned, pin_page) &&
+			 !(found->dptr % pin_page))
+			want = flags <= GDR_MAP_FLAG_REQ_WC_MAPPING ? 0 : rm ? ENOTSUP : EINVAL;
 	}
 	rc = v1 && flags == GDR_MAP_FLAG_DEFAULT ?
 		gdr_map((gdr_t)g, (gdr_mh_t){ h }, null ? NULL : &va, size) :
@@ -627,7 +673,7 @@ static void do_info(void)
 	check("gdr_get_info_v2", rc, want);
 	if (rc)
 		return;
-	if (flag || info.va != found->dptr || info.mapped != found->mapped ||
+	if (flag || info.va != (rm ? found->dptr & -pin_page : found->dptr) || info.mapped != found->mapped ||
 	    info.mapped_size < found->pinned)
 		fail("gdr_get_info_v2: the content", 0, 1);
 }
@@ -664,7 +710,10 @@ static void do_fault(void)
 {
 	static const int cuda_results[] = { 1, 2, 3, 100, 201, 304, 400, 801, 999, 12345 };
 	static const int vulkan_results[] = { -1, -2, -3, -4, -5, -10, -13, -1000072003 };
+	static const int statuses[] = { 0x1a, 0x1b, 0x1f, 0x2e, 0x51, 0x56, 0x57 };
+	static const int errnos[] = { ENOMEM, EMFILE, ENODEV, EPERM };
 	uint8_t which = byte(), result = byte(), nth = byte() % 4;
+	size_t request = which / 2 % COUNT(rm_calls);
 
 	if (w.faults == FAULTS)
 		return;
@@ -673,6 +722,9 @@ static void do_fault(void)
 	if (vulkan_sim_fail && which % 2)
 		vulkan_sim_fail(vulkan_calls[which / 2 % COUNT(vulkan_calls)],
 				vulkan_results[result % COUNT(vulkan_results)], nth);
+	else if (rm && which % 2)
+		rm_sim_fail(rm_calls[request], request < RM_STATUSES ? statuses[result % COUNT(statuses)] :
+			    errnos[result % COUNT(errnos)], nth);
 	else
 		cuda_sim_fail(cuda_calls[which / 2 % COUNT(cuda_calls)],
 			      cuda_results[result % COUNT(cuda_results)], nth);
@@ -686,6 +738,8 @@ static void no_faults(void)
 		cuda_sim_fail(cuda_calls[i], 0, 0);
 	for (size_t i = 0; vulkan_sim_fail && i < COUNT(vulkan_calls); i++)
 		vulkan_sim_fail(vulkan_calls[i], 0, 0);
+	for (size_t i = 0; rm && i < COUNT(rm_calls); i++)
+		rm_sim_fail(rm_calls[i], 0, 0);
 }
 
 /* The registration cache. */
@@ -879,17 +933,19 @@ static struct left look(void)
 static void find_drivers(void)
 {
 	void *cuda = dlopen("libcuda.so.1", RTLD_NOW);
-	void *vulkan = dmabuf ? NULL : dlopen("libvulkan.so.1", RTLD_NOW);
+	void *vulkan = dmabuf || rm ? NULL : dlopen("libvulkan.so.1", RTLD_NOW);
 
 	if (cuda) {
 		*(void **)&cuda_sim_fail = dlsym(cuda, "cuda_sim_fail");
 		*(void **)&cuda_sim_live = dlsym(cuda, "cuda_sim_live");
+		*(void **)&rm_sim_fail = dlsym(cuda, "rm_sim_fail");
 	}
 	if (vulkan) {
 		*(void **)&vulkan_sim_fail = dlsym(vulkan, "vulkan_sim_fail");
 		*(void **)&vulkan_sim_live = dlsym(vulkan, "vulkan_sim_live");
 	}
-	if (cuda_sim_fail && cuda_sim_live && (dmabuf || (vulkan_sim_fail && vulkan_sim_live)))
+	if (cuda_sim_fail && cuda_sim_live &&
+	    (dmabuf || (rm && rm_sim_fail) || (vulkan_sim_fail && vulkan_sim_live)))
 		return;
 	fputs("abi_fuzz: needs the simulated drivers on LD_LIBRARY_PATH (make doubles)\n", stderr);
 	exit(2);
@@ -905,6 +961,9 @@ int LLVMFuzzerInitialize(int *argc, char ***argv)
 	report_fd = dup(STDERR_FILENO);
 	setenv("GDRCOPY_BACKEND", "dmabuf", 0);
 	dmabuf = !strcmp(getenv("GDRCOPY_BACKEND"), "dmabuf");
+	rm = !strcmp(getenv("GDRCOPY_BACKEND"), "rm");
+	if (rm)
+		pin_page = GPU_PAGE_BYTES;
 	find_drivers();
 	/* A first pinning makes what is kept: contexts, the Vulkan device. */
 	begin();
