@@ -122,6 +122,7 @@ check-cross:
 	@$(RUN) copy-routines-ppc64le qemu-ppc64le $(BIN)/copy_test.ppc64le
 
 # The C side under the sanitizers and valgrind, the Go side under the race detector.
+# Valgrind must see that the simulated libcuda replaces mmap on rm.
 SANITIZE  := -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer
 check-memory: $(CHECKS) $(DOUBLES)
 	@mkdir -p $(B)/asan
@@ -132,7 +133,7 @@ check-memory: $(CHECKS) $(DOUBLES)
 	@$(RUN) copy-routines-asan $(B)/asan/copy_test
 	@for b in $(BACKENDS); do \
 		$(RUN) badinput-$$b-asan $(SIMASAN) $(ON) $$b $(B)/asan/badinput; \
-		$(RUN) badinput-$$b-valgrind $(SIM) $(ON) $$b valgrind -q --error-exitcode=9 \
+		$(RUN) badinput-$$b-valgrind $(SIM) $(ON) $$b valgrind -q --smc-check=all --error-exitcode=9 \
 			--suppressions=$(T)/badinput.supp $(BIN)/badinput; \
 	done
 	@$(RUN) --go go-test-race $(SIM) $(GO) test -race -v -count=1 ./core/...

@@ -90,7 +90,7 @@ static int by_address(const void *a, const void *b)
 /* Every GPU of the driver, in CUDA's order; how many, or minus a result. */
 static int find_gpus(void)
 {
-	struct rm_card_info cards[CARDS];
+	struct rm_card_info cards[CARDS] = { { .valid = 0 } };
 	int i, n = 0;
 
 	if (ioctl(ctl, RM_CARD_INFO(CARDS), cards))
@@ -147,6 +147,7 @@ static int gpu_init(struct gpu *g)
 /* *devices: how many are wanted at most, and how many there are then. */
 int rm_init(int *devices)
 {
+	uint32_t zero = 0;
 	int i, n, result;
 
 	ctl = open(RM_CTL_DEVICE, O_RDWR | O_CLOEXEC);
@@ -155,7 +156,7 @@ int rm_init(int *devices)
 		return CU_NO_DEVICE;
 	}
 	/* The driver of the virtual machine does not know this one. */
-	ioctl(ctl, RM_SIM_CUDA);
+	ioctl(ctl, RM_SIM_CUDA, &zero);
 	result = rm_alloc(0, RM_CLASS_CLIENT, NULL, 0, &client);
 	n = find_gpus();
 	if (!result && n < 0)
@@ -380,7 +381,7 @@ SIM_API void rm_sim_fail(const char *name, int result, int nth)
 /* What this process has of the driver by other clients than this library's. */
 unsigned long rm_live(void)
 {
-	struct rm_sim_live live;
+	struct rm_sim_live live = { .objects = 0 };
 
 	return ioctl(ctl, RM_SIM_LIVE, &live) ? 0 : live.objects + live.mappings;
 }
@@ -388,5 +389,7 @@ unsigned long rm_live(void)
 /* Whether fd is a file that keeps memory. */
 bool rm_fd_holds(int fd)
 {
-	return !ioctl(fd, RM_SIM_HOLDS);
+	uint32_t zero = 0;
+
+	return !ioctl(fd, RM_SIM_HOLDS, &zero);
 }

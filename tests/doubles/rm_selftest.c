@@ -61,7 +61,7 @@ static void test_others(void)
 	char *p;
 
 	TRUE(null >= 0);
-	IS(ioctl(null, RM_SIM_CUDA), -1);
+	IS(ioctl(null, RM_ALLOC, &fd), -1);
 	IS(errno, ENOTTY);
 	IS(ftruncate(fd, (off_t)(2 * PAGE)), 0);
 	IS(pwrite(fd, "x", 1, (off_t)PAGE), 1);

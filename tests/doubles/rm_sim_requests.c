@@ -665,10 +665,10 @@ static const struct {
 	{ _IOC_NR(RM_SIM_STATS), CTL, sizeof(struct rm_sim_stats), 0, "STATS", rm_sim_stats, NULL },
 	{ _IOC_NR(RM_SIM_MMAP), ANY, sizeof(struct rm_sim_mmap), 0, "MMAP", rm_sim_mmap, NULL },
 	{ _IOC_NR(RM_SIM_INFO), CTL, STATUS(rm_sim_info), "INFO", rm_sim_info, NULL },
-	{ _IOC_NR(RM_SIM_HOLDS), ANY, 0, 0, "HOLDS", rm_sim_holds, NULL },
+	{ _IOC_NR(RM_SIM_HOLDS), ANY, sizeof(uint32_t), 0, "HOLDS", rm_sim_holds, NULL },
 	{ _IOC_NR(RM_SIM_LIVE), CTL, sizeof(struct rm_sim_live), 0, "LIVE", rm_sim_live, NULL },
 	{ _IOC_NR(RM_SIM_FAIL), CTL, sizeof(struct rm_sim_fail), 0, "FAIL", rm_sim_fail, NULL },
-	{ _IOC_NR(RM_SIM_CUDA), CTL, 0, 0, "CUDA", rm_sim_cuda, NULL },
+	{ _IOC_NR(RM_SIM_CUDA), CTL, sizeof(uint32_t), 0, "CUDA", rm_sim_cuda, NULL },
 #undef STATUS
 };
 

@@ -424,8 +424,8 @@ struct rm_sim_mmap {
 };
 
 #define RM_SIM_MMAP		RM_IOC(0xf1, struct rm_sim_mmap)
-#define RM_SIM_CUDA		_IO(RM_TYPE, 0xf2)
-#define RM_SIM_HOLDS		_IO(RM_TYPE, 0xf4)
+#define RM_SIM_CUDA		RM_IOC(0xf2, __u32)	/* 0 */
+#define RM_SIM_HOLDS		RM_IOC(0xf4, __u32)	/* 0 */
 
 /*
  * RM_SIM_FAIL, on RM_CTL_DEVICE: a rule of NVRM_SIM_FAIL made while the program
