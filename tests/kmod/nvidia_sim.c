@@ -56,10 +56,9 @@
 #include <linux/vmalloc.h>
 
 #include <nv-p2p.h>
+#include "nvidia_sim.h"
 #include "nvidia_sim_uapi.h"
 
-#define SIM_PAGE_SHIFT 16
-#define SIM_PAGE_SIZE (1ULL << SIM_PAGE_SHIFT)
 #define SIM_VA_BASE 0x7d0000000000ULL
 #define SIM_OFFSET_BASE (1ULL << 56)
 #define SIM_POISON 0xdd
@@ -74,13 +73,6 @@
 
 /* A bigger table than this is not made in one piece, as os_alloc_mem has it. */
 #define SIM_KMALLOC_LIMIT (128 * 1024)
-
-/* pages[i] is the BAR page behind the i-th page of the device addresses. */
-struct sim_mem {
-	struct kref ref;
-	u64 npages;
-	u32 pages[];
-};
 
 /*
  * Memory that has no device address of its own; on sim_memories while its owner
@@ -226,7 +218,35 @@ static u32 sim_pick_page(void)
 	return sim_next_page;
 }
 
-static struct sim_mem *sim_mem_new(u64 npages)
+void sim_mem_put(struct sim_mem *mem)
+{
+	kref_put(&mem->ref, sim_mem_free);
+}
+
+/* The physical address of a byte of it. */
+u64 sim_mem_phys(const struct sim_mem *mem, u64 at)
+{
+	return sim_bar +
+	       ((u64)mem->pages[at >> SIM_PAGE_SHIFT] << SIM_PAGE_SHIFT) +
+	       (at & (SIM_PAGE_SIZE - 1));
+}
+
+u64 sim_mem_total(void)
+{
+	return sim_npages << SIM_PAGE_SHIFT;
+}
+
+u64 sim_mem_used(void)
+{
+	u64 used;
+
+	mutex_lock(&sim_mem_lock);
+	used = (sim_npages - sim_nfree) << SIM_PAGE_SHIFT;
+	mutex_unlock(&sim_mem_lock);
+	return used;
+}
+
+struct sim_mem *sim_mem_new(u64 npages)
 {
 	struct sim_mem *mem = NULL;
 	u64 i;
@@ -288,7 +308,7 @@ static void sim_free_pin(struct sim_pin *pin)
 {
 	list_del(&pin->node);
 	sim_free_table(pin);
-	kref_put(&pin->mem->ref, sim_mem_free);
+	sim_mem_put(pin->mem);
 	kfree(pin);
 }
 
@@ -349,7 +369,7 @@ static void sim_free_alloc(struct sim_alloc *a)
 		unmap_mapping_range(sim_mapping, a->va, a->size, 1);
 	while ((pin = sim_first_pin_of(a)))
 		sim_revoke(pin);
-	kref_put(&a->mem->ref, sim_mem_free);
+	sim_mem_put(a->mem);
 	kfree(a);
 }
 
@@ -395,8 +415,8 @@ static struct sim_pin *sim_new_pin(struct sim_alloc *a, u64 va, u64 len)
 		page = kzalloc(sizeof(*page), GFP_KERNEL);
 		if (!page)
 			goto fail;
-		page->physical_address = sim_bar +
-			((u64)a->mem->pages[first + i] << SIM_PAGE_SHIFT);
+		page->physical_address =
+			sim_mem_phys(a->mem, (u64)(first + i) << SIM_PAGE_SHIFT);
 		pin->pt.pages[i] = page;
 		pin->npages = i + 1;
 	}
@@ -682,7 +702,7 @@ static int sim_ioc_alloc(struct file *filp, struct nvidia_sim_alloc __user *arg)
 		goto unlock;
 	ret = sim_new_alloc(filp, mem, p.va, size, &a);
 	if (ret) {
-		kref_put(&mem->ref, sim_mem_free);
+		sim_mem_put(mem);
 		goto unlock;
 	}
 	p.va = a->va;
@@ -752,7 +772,7 @@ static int sim_ioc_map(struct file *filp, struct nvidia_sim_map __user *arg)
 	kref_get(&m->mem->ref);
 	ret = sim_new_alloc(filp, m->mem, p.va, size, &a);
 	if (ret) {
-		kref_put(&m->mem->ref, sim_mem_free);
+		sim_mem_put(m->mem);
 		goto unlock;
 	}
 	p.p2p_token = a->p2p_token;
@@ -773,7 +793,7 @@ static void sim_release_memory(struct sim_memory *m)
 	if (sim_mapping)
 		unmap_mapping_range(sim_mapping, m->offset,
 				    m->mem->npages << SIM_PAGE_SHIFT, 1);
-	kref_put(&m->mem->ref, sim_mem_free);
+	sim_mem_put(m->mem);
 	kfree(m);
 }
 
@@ -994,10 +1014,8 @@ static vm_fault_t sim_fault(struct vm_fault *vmf)
 	mutex_lock(&sim_mem_lock);
 	mem = sim_mem_at(vmf->vma->vm_file, &at);
 	if (mem) {
-		at = ((u64)mem->pages[at >> SIM_PAGE_SHIFT] << SIM_PAGE_SHIFT) +
-		     (at & (SIM_PAGE_SIZE - 1));
 		ret = vmf_insert_pfn(vmf->vma, vmf->address,
-				     (sim_bar + at) >> PAGE_SHIFT);
+				     sim_mem_phys(mem, at) >> PAGE_SHIFT);
 	}
 	mutex_unlock(&sim_mem_lock);
 	return ret;
@@ -1089,12 +1107,17 @@ static int __init sim_init(void)
 	sim_used = bitmap_zalloc(sim_npages, GFP_KERNEL);
 	if (!sim_used)
 		goto region;
-	ret = misc_register(&sim_misc);
+	ret = sim_rm_init(sim_pdev);
 	if (ret)
 		goto bitmap;
+	ret = misc_register(&sim_misc);
+	if (ret)
+		goto rm;
 	pr_info("%llu MiB of simulated GPU memory\n", sim_npages >> 4);
 	return 0;
 
+rm:
+	sim_rm_exit();
 bitmap:
 	bitmap_free(sim_used);
 region:
@@ -1109,6 +1132,7 @@ put:
 static void __exit sim_exit(void)
 {
 	misc_deregister(&sim_misc);
+	sim_rm_exit();
 	if (!list_empty(&sim_pins))
 		pr_err("MISUSE by a client: page tables are still out at unload\n");
 	sim_reserve_uncached(false);

@@ -6,28 +6,32 @@
 
 VM        := tests/vm
 VMRUN     := env GDRAPI_VM_BUILD=$(abspath $(B))/vm $(VM)/run.sh
-VMSANITY  := $(VMRUN) -j $(VM)/job-sanity.sh -f $(BIN)/gdrcopy_sanity -f $(BIN)/badinput \
-	     -f $(B)/$(SONAME):/lib -f $(D)/libcuda.so.1:/lib
+VMFILES   := -f $(BIN)/gdrcopy_sanity -f $(BIN)/badinput -f $(B)/$(SONAME):/lib \
+	     -f $(D)/libcuda.so.1:/lib
+VMSANITY  := $(VMRUN) -j $(VM)/job-sanity.sh $(VMFILES)
+VMRM      := $(VMRUN) -j $(VM)/job-rm.sh $(VMFILES) -f $(BIN)/rm_test
 
 .PHONY: check-vm check-vm-all check-vm-debug check-kmod-static check-kmod-matrix
 
 check-vm: VMKERNELS := 6.1
 check-vm-all: VMKERNELS := 6.1 6.12 7.2
 check-vm-all: VMHEADERS := older newer
-check-vm check-vm-all: tools $(BIN)/badinput $(DOUBLES)
+check-vm check-vm-all: tools $(BIN)/badinput $(BIN)/rm_test $(DOUBLES)
 	@for k in $(VMKERNELS); do \
 		$(RUN) vm-kmod-$$k $(VMRUN) -t 900 $$k; \
 		$(RUN) vm-sanity-$$k $(VMSANITY) -t 900 $$k; \
+		$(RUN) vm-rm-$$k $(VMRM) -t 900 $$k; \
 	done
 	@for h in $(VMHEADERS); do \
 		$(RUN) vm-kmod-6.1-$$h $(VMRUN) -t 900 -n $$h 6.1; \
 	done
 	@test -z '$(VMHEADERS)' || GDR_MAKE=SIM_PROPRIETARY=y $(RUN) vm-kmod-6.1-proprietary $(VMRUN) -t 900 6.1
 
-check-vm-debug: tools $(BIN)/badinput $(DOUBLES)
+check-vm-debug: tools $(BIN)/badinput $(BIN)/rm_test $(DOUBLES)
 	@for k in 6.1-kasan 6.1-kcsan; do \
 		$(RUN) vm-kmod-$$k $(VMRUN) -M 2048 -t 3600 $$k; \
 		$(RUN) vm-sanity-$$k $(VMSANITY) -M 2048 -t 3600 $$k; \
+		$(RUN) vm-rm-$$k $(VMRM) -M 2048 -t 3600 $$k; \
 	done
 
 check-kmod-static:
@@ -36,6 +40,11 @@ check-kmod-static:
 
 check-kmod-matrix:
 	@$(RUN) kmod-matrix $(VM)/matrix.sh $(B)/vm
+
+$(BIN)/rm_test: tests/kmod/rm_test.c tests/doubles/rm_selftest_client.c tests/doubles/selftest_util.c \
+		$(wildcard tests/doubles/*selftest.h) tests/doubles/rm_uapi.h $(D)/libcuda.so.1
+	@mkdir -p $(@D)
+	$(CC) $(C11) $(CFLAGS) -o $@ $(filter %.c,$^) $(D)/libcuda.so.1
 
 # The simulated libcuda speaks to the simulated nvidia.ko.
 $(D)/libcuda.so.1: tests/kmod/nvidia_sim_uapi.h

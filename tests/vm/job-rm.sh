@@ -1,0 +1,19 @@
+# SPDX-License-Identifier: MIT
+# shellcheck shell=sh
+# job-rm.sh - sourced by guest-init.sh: the library on the rm backend, over the
+# simulated nvidia.ko alone: gdrdrv is not loaded. SANITY_ARGS comes from the host.
+export LD_LIBRARY_PATH=/lib CUDA_SIM_RM=1 GDR_TEST_DOUBLES=1 GDRCOPY_BACKEND=rm
+insmod /nvidia.ko && mknod -m 666 /dev/nvidiactl c 195 255 && mknod -m 666 /dev/nvidia0 c 195 0
+result $? "the simulated driver loads"
+/bin/rm_test
+result $? "rm_test"
+# shellcheck disable=SC2086 # several words
+/bin/gdrcopy_sanity ${SANITY_ARGS-}
+result $? "gdrcopy_sanity (rm)"
+for program in badinput guest_fork guest_signals guest_threads guest_fds; do
+	[ ! -e /bin/$program ] || { /bin/$program; result $? "$program (rm)"; }
+done
+rmmod nvidia
+result $? "the simulated driver unloads"
+detectors "the library (rm)"
+clean_log "the library (rm)"
