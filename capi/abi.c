@@ -324,6 +324,21 @@ int gdr_set_copy_threads(unsigned reads, unsigned writes)
 	return gdr_front_start_threads(front) ? ENOMEM : 0;
 }
 
+int gdr_set_copy_policy(gdr_copy_policy_t policy)
+{
+	struct gdr_front *front = atomic_load_explicit(&gdr_front_page, memory_order_acquire);
+	bool on = policy == GDR_COPY_POLICY_AUTO;
+
+	if (!on && policy != GDR_COPY_POLICY_CALLER)
+		return refuse("gdr_set_copy_policy", "there is no such policy");
+	copy_auto_want(on);
+	copy_pool_suggest(on ? GDR_AUTO_READ_THREADS : 1, on ? GDR_AUTO_WRITE_THREADS : 1);
+	gdr_data_set_limits();
+	if (!front || !atomic_load_explicit(&front->core, memory_order_acquire))
+		return 0;
+	return gdr_front_start_threads(front) ? ENOMEM : 0;
+}
+
 int gdr_mem_alloc(gdr_t g, int cuda_device, size_t size, unsigned int flags, gdr_mem_t *mem)
 {
 	const struct gdr_core *core;

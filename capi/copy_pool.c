@@ -16,6 +16,11 @@
  * 16 KiB costs. So a worker claims by a line of its own, which others only look at
  * when it is late, and says that it is through by another.
  *
+ * A thread that sleeps is woken by one that does not, so that the caller makes no
+ * system call; it wakes one itself where none is awake, but for copies alone that
+ * take many times as long as a thread to wake up. Shorter ones are shared among those
+ * that are awake.
+ *
  * How many threads are worth it was measured on an H200 with a Xeon of 16 cores
  * (docs/dataplane.md): a core has 16 lines of a read in flight, so a share is as
  * much at least; writes of less than 64 KiB gained nothing from a second thread.
@@ -30,6 +35,7 @@
 #include <signal.h>
 #include <stdint.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
@@ -48,7 +54,14 @@
 #define WRITE_SHARE 32768u
 #define WRITE_CHUNK 32768u
 
-#define SPIN_NS 50000		/* a worker looks for work so long before it sleeps */
+#define READ_WAKES (256u << 10)	/* from here on sleeping threads are woken: 260 us by one */
+#define WRITE_WAKES (4u << 20)	/* 220 us by one */
+
+#define MANY_CLOSE 8		/* in a row: then more will come before threads sleep again */
+
+#define SPIN_US 50		/* a worker looks for work so long before it sleeps */
+#define SPIN_US_MAX 1000000000u
+#define FOREVER UINT64_MAX
 #define SPIN_STEPS 32		/* looks between two looks at the clock */
 #define GRACE_NS 500		/* a caller leaves shares of one chunk alone so long */
 #define WAIT_STEPS 4096		/* looks before a caller lets others run */
@@ -103,6 +116,8 @@ struct worker {
 struct copy_pool {
 	_Alignas(APART) struct notice notice;
 	_Alignas(APART) _Atomic uintptr_t owner;	/* 0: free */
+	_Atomic uint64_t last;		/* ns: when the last copy began */
+	_Atomic uint32_t close;		/* copies in a row that came soon after the one before */
 	_Atomic uint64_t share;		/* the caller's, which is share 0 */
 	_Alignas(APART) _Atomic uint64_t asleep;	/* a bit for each worker */
 	_Atomic unsigned int count;		/* workers that run */
@@ -114,6 +129,7 @@ _Static_assert(sizeof(struct notice) <= COPY_LINE, "one line");
 
 _Atomic size_t copy_least_shared_to = SIZE_MAX, copy_least_shared_from = SIZE_MAX;
 
+static _Atomic uint64_t spin_ns = SPIN_US * 1000u;	/* or FOREVER */
 static _Atomic unsigned int threads_to = 1, threads_from = 1;
 static _Atomic bool told;	/* by copy_pool_want, which goes before the environment */
 
@@ -148,17 +164,48 @@ static unsigned int number(const char *text)
 	return *end || n > COPY_THREADS_MAX ? 0 : n;
 }
 
+/* Microseconds, or "forever". */
+static bool spin_by(const char *text)
+{
+	unsigned long us;
+	char *end;
+
+	if (!text || !*text)
+		return true;
+	if (!strcmp(text, "forever")) {
+		atomic_store(&spin_ns, FOREVER);
+		return true;
+	}
+	if (*text < '0' || *text > '9')
+		return false;
+	us = strtoul(text, &end, 10);
+	if (*end || us > SPIN_US_MAX)
+		return false;
+	atomic_store(&spin_ns, us * 1000u);
+	return true;
+}
+
 int copy_pool_want_env(const char **bad)
 {
 	unsigned int reads = number(getenv("GDRCOPY_READ_THREADS"));
 	unsigned int writes = number(getenv("GDRCOPY_WRITE_THREADS"));
 
 	*bad = !reads ? "GDRCOPY_READ_THREADS" : !writes ? "GDRCOPY_WRITE_THREADS" : NULL;
+	if (!*bad && !spin_by(getenv("GDRCOPY_COPY_SPIN")))
+		*bad = "GDRCOPY_COPY_SPIN";
 	if (*bad)
 		return EINVAL;
+	if (!atomic_load(&told) && (reads > 1 || writes > 1)) {
+		atomic_store(&told, true);
+		set_threads(reads, writes);
+	}
+	return 0;
+}
+
+void copy_pool_suggest(unsigned int reads, unsigned int writes)
+{
 	if (!atomic_load(&told))
 		set_threads(reads, writes);
-	return 0;
 }
 
 static inline void pause_cpu(void)
@@ -306,7 +353,7 @@ static bool look(struct worker *w, struct job *j)
 /* Looks for a job for a while. */
 static bool find_job(struct worker *w, struct job *j)
 {
-	uint64_t end = now_ns() + SPIN_NS;
+	uint64_t begin = now_ns(), spin;
 
 	do {
 		for (int i = 0; i < SPIN_STEPS; i++) {
@@ -314,7 +361,8 @@ static bool find_job(struct worker *w, struct job *j)
 				return true;
 			pause_cpu();
 		}
-	} while (now_ns() < end);
+		spin = atomic_load_explicit(&spin_ns, memory_order_relaxed);
+	} while (spin == FOREVER || now_ns() - begin < spin);
 	return false;
 }
 
@@ -340,12 +388,23 @@ static bool sleep_until_roused(struct worker *w, struct job *j)
 	return found;
 }
 
+/* How many workers in a row, from the first one on, are awake. */
+static unsigned int awake(struct copy_pool *pool, unsigned int workers)
+{
+	uint64_t asleep = atomic_load_explicit(&pool->asleep, memory_order_relaxed);
+	unsigned int first = asleep ? (unsigned int)__builtin_ctzll(asleep) : WORKERS_MAX;
+
+	return first < workers ? first : workers;
+}
+
 /* Its own share first. A share of one chunk is left to its thread and the caller. */
 static void take_part(struct worker *w, const struct job *j)
 {
 	uint32_t own = w->index + 1, chunk;
 	uint64_t turn = w->turn;
 
+	if (w->index == 0)
+		rouse_some(w->pool, j->shares, PASS_ON);
 	chunk = claim(&w->share, j, turn, ENTERED);
 	if (chunk == j->per)
 		return;
@@ -479,7 +538,7 @@ int copy_pool_start(copy_pool_ref *ref, unsigned int most)
 	return rc;
 }
 
-/* How many threads have a share of a copy of n bytes. */
+/* How many threads have a share of a copy of n bytes, if all are awake. */
 static unsigned int shares_of(struct copy_pool *pool, size_t n, bool to)
 {
 	size_t shares = n / (to ? WRITE_SHARE : READ_SHARE);
@@ -490,6 +549,54 @@ static unsigned int shares_of(struct copy_pool *pool, size_t n, bool to)
 	if (most > wanted)
 		most = wanted;
 	return shares < most ? (unsigned int)shares : most;
+}
+
+bool copy_pool_is_busy(struct copy_pool *pool)
+{
+	return atomic_load_explicit(&pool->close, memory_order_relaxed) >= MANY_CLOSE;
+}
+
+static bool is_worth_waking(struct copy_pool *pool, size_t n, bool to)
+{
+	return n >= (to ? WRITE_WAKES : READ_WAKES) || copy_pool_is_busy(pool);
+}
+
+/*
+ * A copy that comes while threads that had worked for the last one would still look
+ * for work is close to it. What the last one took is thought to be what one of this
+ * size takes: 1 GB/s, or 16 GB/s.
+ */
+void copy_pool_note(struct copy_pool *pool, size_t n, bool to)
+{
+	uint64_t now = now_ns(), last = atomic_load_explicit(&pool->last, memory_order_relaxed);
+	uint64_t spin = atomic_load_explicit(&spin_ns, memory_order_relaxed);
+	uint32_t close = atomic_load_explicit(&pool->close, memory_order_relaxed);
+	bool is_close = spin == FOREVER || now - last < spin + (to ? n / 16 : n);
+
+	atomic_store_explicit(&pool->last, now, memory_order_relaxed);
+	if (!is_close)
+		close = 0;
+	else if (close < MANY_CLOSE)
+		close++;
+	atomic_store_explicit(&pool->close, close, memory_order_relaxed);
+}
+
+enum copy_help copy_pool_help(struct copy_pool *pool, size_t n, bool to)
+{
+	size_t least = atomic_load_explicit(to ? &copy_least_shared_to : &copy_least_shared_from,
+					    memory_order_relaxed);
+	unsigned int shares;
+
+	if (!pool || n < least)
+		return COPY_NO_HELP;
+	shares = shares_of(pool, n, to);
+	if (shares < 2)
+		return COPY_NO_HELP;
+	if (awake(pool, shares - 1) == shares - 1)
+		return COPY_HELP_AWAKE;
+	if (is_worth_waking(pool, n, to))
+		return COPY_HELP_ASLEEP;
+	return awake(pool, shares - 1) ? COPY_HELP_AWAKE : COPY_NO_HELP;
 }
 
 static uint32_t chunks_of(const struct job *j)
@@ -543,7 +650,10 @@ static void share_out(struct copy_pool *pool, const struct job *j)
 	uint64_t turn = publish(&pool->notice, j);
 	unsigned int workers = j->shares - 1;
 
-	rouse_some(pool, j->shares, 1);
+	if (!awake(pool, workers)) {
+		rouse_some(pool, j->shares, 1);
+		atomic_store_explicit(&pool->close, 0, memory_order_relaxed);
+	}
 	use_up(pool, j, 0, turn);
 	if (j->per == 1)
 		give_time(pool, workers, turn);
@@ -576,17 +686,22 @@ void copy_pool_copy(struct copy_pool *pool, const void *owner, const struct copy
 	};
 	size_t least = atomic_load_explicit(to ? &copy_least_shared_to : &copy_least_shared_from,
 					    memory_order_relaxed);
+	unsigned int shares;
 
 	if (!pool || n < least || !take(pool, owner)) {
 		move(&j, 0, 0);
 		return;
 	}
-	j.shares = shares_of(pool, n, to);
-	j.per = chunks_of(&j);
-	if (j.shares > 1)
+	shares = shares_of(pool, n, to);
+	if (shares > 1 && !is_worth_waking(pool, n, to))
+		shares = 1 + awake(pool, shares - 1);
+	if (shares > 1) {
+		j.shares = shares;
+		j.per = chunks_of(&j);
 		share_out(pool, &j);
-	else
+	} else {
 		move(&j, 0, 0);
+	}
 	drop(pool);
 }
 

@@ -38,7 +38,8 @@ int copy_pool_want(unsigned int reads, unsigned int writes);
 
 /*
  * The same by GDRCOPY_READ_THREADS and GDRCOPY_WRITE_THREADS, unless
- * copy_pool_want was called. For EINVAL *bad names the one that is no number.
+ * copy_pool_want was called; and how long workers look for work before they sleep,
+ * by GDRCOPY_COPY_SPIN. For EINVAL *bad names the one that is no good.
  */
 int copy_pool_want_env(const char **bad);
 
@@ -62,6 +63,28 @@ int copy_pool_start(copy_pool_ref *ref, unsigned int most);
  */
 void copy_pool_copy(struct copy_pool *pool, const void *owner, const struct copy_impl *impl,
 		    void *dev, void *host, size_t n, bool to);
+
+/*
+ * Whether threads would help with a copy of n bytes now, if they help with no other:
+ * that depends on how many are awake, and on whether it is worth waking some.
+ */
+enum copy_help { COPY_NO_HELP, COPY_HELP_AWAKE, COPY_HELP_ASLEEP };
+enum copy_help copy_pool_help(struct copy_pool *pool, size_t n, bool to);
+
+/* A copy begins that may be shared: called for each, before it. */
+void copy_pool_note(struct copy_pool *pool, size_t n, bool to);
+
+/*
+ * Whether copies come so close to each other that threads which work for one are
+ * awake for the next. pool is not NULL.
+ */
+bool copy_pool_is_busy(struct copy_pool *pool);
+
+/*
+ * How many threads share a copy if nobody has said so by copy_pool_want or the
+ * environment; 1 and 1 at first.
+ */
+void copy_pool_suggest(unsigned int reads, unsigned int writes);
 
 /*
  * Ends the copy that owner left in the midst by siglongjmp, if there is one: when

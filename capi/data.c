@@ -8,6 +8,7 @@
  */
 #define _GNU_SOURCE
 #include "copy.h"
+#include "copy_auto.h"
 #include "copy_fence.h"
 #include "front.h"
 #include "guest.h"
@@ -15,6 +16,7 @@
 #include <errno.h>
 #include <signal.h>
 #include <string.h>
+#include <time.h>
 
 #include "../include/gdrapi_ext.h"
 
@@ -459,34 +461,91 @@ copy_long_way(uint64_t key, void *dev, void *host, size_t size, bool to, uintptr
 /* How many bytes a copy has at least that others than the caller may make. */
 static _Atomic size_t least_long_to = SIZE_MAX, least_long_from = SIZE_MAX;
 
-static size_t smaller(_Atomic size_t *a, _Atomic size_t *b)
+static size_t least_of(_Atomic size_t *a, _Atomic size_t *b, _Atomic size_t *c)
 {
-	size_t x = atomic_load(a), y = atomic_load(b);
+	size_t x = atomic_load(a), y = atomic_load(b), z = atomic_load(c);
 
-	return x < y ? x : y;
+	if (y < x)
+		x = y;
+	return z < x ? z : x;
 }
 
 void gdr_data_set_limits(void)
 {
-	atomic_store(&least_long_to, smaller(&copy_least_shared_to, &gdr_dma_least_to));
-	atomic_store(&least_long_from, smaller(&copy_least_shared_from, &gdr_dma_least_from));
+	atomic_store(&least_long_to,
+		     least_of(&copy_least_shared_to, &gdr_dma_least_to, &copy_least_auto_to));
+	atomic_store(&least_long_from,
+		     least_of(&copy_least_shared_from, &gdr_dma_least_from, &copy_least_auto_from));
 }
 
-/*
- * A copy at level 0 that the GPU's copy engine or other threads may help with.
- * Stores of the caller to the mapping come before the engine is told.
- */
-static __attribute__((noinline)) void
-copy_long(uint64_t key, void *dev, void *host, size_t size, bool to)
+/* Stores of the caller to the mapping come before the engine is told. */
+static bool copy_by_dma(uint64_t key, void *dev, void *host, size_t size, bool to)
 {
 	struct gdr_dma *dma = atomic_load_explicit(&mine.front->dma, memory_order_acquire);
 
-	if (size >= atomic_load(to ? &gdr_dma_least_to : &gdr_dma_least_from)) {
-		copy_fence_store();
-		if (gdr_dma_copy(dma, key, (uintptr_t)dev - slot_of(key)->va, host, size, to))
-			return;
+	copy_fence_store();
+	return gdr_dma_copy(dma, key, (uintptr_t)dev - slot_of(key)->va, host, size, to);
+}
+
+/* The ways that there are now for a copy, a bit for each. */
+static unsigned int ways_for(uint64_t key, size_t size, bool to)
+{
+	struct gdr_dma *dma = atomic_load_explicit(&mine.front->dma, memory_order_acquire);
+	unsigned int ways = 1u << COPY_ALONE;
+
+	if (gdr_dma_has(dma, key))
+		ways |= 1u << COPY_DMA;
+	switch (copy_pool_help(pool(), size, to)) {
+	case COPY_HELP_AWAKE: return ways | 1u << COPY_SHARED;
+	case COPY_HELP_ASLEEP: return ways | 1u << COPY_WAKING;
+	default: return ways;
 	}
-	copy_pool_copy(pool(), mine.busy, mine.impl, dev, host, size, to);
+}
+
+static uint64_t now_ns(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+/* By the way that is thought to take the least time. */
+static void copy_best(uint64_t key, void *dev, void *host, size_t size, bool to)
+{
+	unsigned int ways = ways_for(key, size, to);
+	enum copy_way way = copy_auto_choose(size, to, ways);
+	uint64_t begin;
+
+	/* To have threads awake for the copies after it, where these are close to each other. */
+	if ((ways & 1u << COPY_WAKING) && copy_pool_is_busy(pool()) &&
+	    copy_auto_expect(size, to, COPY_SHARED) < copy_auto_expect(size, to, way))
+		way = COPY_WAKING;
+	begin = now_ns();
+	if (way == COPY_DMA && !copy_by_dma(key, dev, host, size, to))
+		way = COPY_ALONE;
+	if (way == COPY_ALONE)
+		(to ? mine.impl->to : mine.impl->from)(to ? dev : host, to ? host : dev, size);
+	else if (way != COPY_DMA)
+		copy_pool_copy(pool(), mine.busy, mine.impl, dev, host, size, to);
+	if (to)
+		copy_fence_store();
+	copy_auto_learn(size, to, way, now_ns() - begin);
+}
+
+/* A copy at level 0 that the GPU's copy engine or other threads may help with. */
+static __attribute__((noinline)) void
+copy_long(uint64_t key, void *dev, void *host, size_t size, bool to)
+{
+	if (pool())
+		copy_pool_note(pool(), size, to);
+	if (size >= atomic_load(to ? &gdr_dma_least_to : &gdr_dma_least_from) &&
+	    copy_by_dma(key, dev, host, size, to))
+		return;
+	if (size >= atomic_load(to ? &copy_least_auto_to : &copy_least_auto_from))
+		copy_best(key, dev, host, size, to);
+	else
+		copy_pool_copy(pool(), mine.busy, mine.impl, dev, host, size, to);
 }
 
 static inline bool is_long(size_t size, _Atomic size_t *least)
@@ -791,7 +850,7 @@ static int copy_many(const gdr_piece_t *pieces, size_t count, bool to, uintptr_t
 	announce_at(level, ++mine.many, frame);
 	/* A handler may have left a copy here since the level was found to be free. */
 	if (level == 0)
-		copy_pool_settle(pool(), &mine);
+		copy_pool_settle(pool(), mine.busy);
 	p.alone = level > 0;
 	bad = find_bad(&p);
 	if (bad < count)

@@ -176,6 +176,12 @@ void gdr_dma_map(gdr_dma_ref *ref, uint64_t key, uint64_t gpu_addr)
 	atomic_store_explicit(&e->key, key, memory_order_release);
 }
 
+bool gdr_dma_has(struct gdr_dma *dma, uint64_t key)
+{
+	return dma && atomic_load_explicit(&dma->entries[key & (GDR_SLOT_COUNT - 1)].key,
+					   memory_order_acquire) == key;
+}
+
 bool gdr_dma_copy(struct gdr_dma *dma, uint64_t key, uint64_t off, void *host, size_t n, bool to)
 {
 	const struct entry *e;
@@ -183,12 +189,10 @@ bool gdr_dma_copy(struct gdr_dma *dma, uint64_t key, uint64_t off, void *host, s
 	void *popped;
 	int rc;
 
-	if (!dma)
+	if (!gdr_dma_has(dma, key))
 		return false;
 	c = &dma->cuda;
 	e = &dma->entries[key & (GDR_SLOT_COUNT - 1)];
-	if (atomic_load_explicit(&e->key, memory_order_acquire) != key)
-		return false;
 	rc = c->push(e->gpu->ctx);
 	if (!rc) {
 		if (to)

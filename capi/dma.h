@@ -32,6 +32,9 @@ int gdr_dma_want_env(const char **bad);
  */
 void gdr_dma_map(gdr_dma_ref *ref, uint64_t key, uint64_t gpu);
 
+/* Whether the mapping of key is one that it can copy through; dma may be NULL. */
+bool gdr_dma_has(struct gdr_dma *dma, uint64_t key);
+
 /*
  * Copies n bytes at off of the mapping of key, and returns when they are there.
  * false: the CPU must do it; some bytes may have been copied.

@@ -12,6 +12,7 @@
 
 #include "cache.h"
 #include "copy.h"
+#include "copy_auto.h"
 #include "copy_pool.h"
 #include "core.h"
 #include "dma.h"
@@ -82,6 +83,10 @@ int gdr_front_start_threads(struct gdr_front *front);
 
 /* A mapping has been made: gets ready what long copies through it may need. */
 void gdr_front_mapped(struct gdr_front *front, const struct gdr_core *core, uint64_t g, uint64_t h);
+
+/* How many threads share a long copy where the library chooses; no more than the CPUs. */
+#define GDR_AUTO_READ_THREADS 8
+#define GDR_AUTO_WRITE_THREADS 2
 
 /*
  * Called when the least sizes of copies by threads or by DMA have changed: the

@@ -121,6 +121,13 @@ static int start_locked(struct gdr_front *front)
 		gdr_log(GDR_LOG_ERROR, "%s is not a number of bytes, from 1; correct or unset it", bad);
 		return rc;
 	}
+	rc = copy_auto_want_env();
+	if (rc) {
+		gdr_log(GDR_LOG_ERROR, "GDRCOPY_COPY is neither \"caller\" nor \"auto\"; correct or unset it");
+		return rc;
+	}
+	if (copy_auto_is_on())
+		copy_pool_suggest(GDR_AUTO_READ_THREADS, GDR_AUTO_WRITE_THREADS);
 	gdr_data_set_limits();
 	if (epoch > GDR_HANDLE_EPOCH_MAX) {
 		gdr_log(GDR_LOG_ERROR, "gdr_open: %d generations of forks have opened; no more handles to tell apart",
@@ -230,7 +237,7 @@ static void prepare_dma(struct gdr_front *front, const struct gdr_core *core, ui
 void gdr_front_mapped(struct gdr_front *front, const struct gdr_core *core, uint64_t g, uint64_t h)
 {
 	gdr_front_start_threads(front);
-	if (atomic_load(&gdr_dma_least_to) != SIZE_MAX ||
+	if (copy_auto_is_on() || atomic_load(&gdr_dma_least_to) != SIZE_MAX ||
 	    atomic_load(&gdr_dma_least_from) != SIZE_MAX)
 		prepare_dma(front, core, g, h);
 }

@@ -147,6 +147,34 @@ int gdr_copy_from_mapping_v(const gdr_piece_t *pieces, size_t count);
  */
 int gdr_set_copy_threads(unsigned reads, unsigned writes);
 
+/* Who makes long copies; the size of an int. */
+typedef enum gdr_copy_policy {
+	GDR_COPY_POLICY_CALLER = 0,	/* the thread that calls, and who it asked for */
+	GDR_COPY_POLICY_AUTO = 1	/* who is thought to take the least time */
+} gdr_copy_policy_t;
+
+/**
+ * gdr_set_copy_policy - have the library choose how long copies are made
+ * @policy: GDR_COPY_POLICY_CALLER, as it is at first, or GDR_COPY_POLICY_AUTO
+ *
+ * With GDR_COPY_POLICY_AUTO each read from 4 KiB and each write from 64 KiB on is
+ * made by the way that takes the least time for so many bytes: by the caller, by
+ * threads as of gdr_set_copy_threads, or by the GPU's copy engine as with
+ * GDRCOPY_DMA_READ. The library begins with times that were measured on an H200 and
+ * goes on with those of the copies that it makes; it tries a way that it does not
+ * know well if that may be the fastest. GDRCOPY_COPY=auto in the environment asks for
+ * the same; this call goes before it. It may come at any time, and before gdr_open.
+ *
+ * As many as 8 threads share a read and 2 a write, unless gdr_set_copy_threads or the
+ * environment says how many. They start, and the copy engine is made ready, with the
+ * next gdr_map: it makes copies of what is mapped from then on. Such copies call the
+ * driver: they must not be made in a signal handler.
+ *
+ * Returns: 0; EINVAL for another @policy, and nothing changes; ENOMEM when not all
+ * threads can be started: those that were are used.
+ */
+int gdr_set_copy_policy(gdr_copy_policy_t policy);
+
 /* A registration cache that gdr_cache_open made. By value; 0 is never a valid h. */
 typedef struct gdr_cache_s {
 	unsigned long h;

@@ -34,6 +34,8 @@ pause() {
 	done
 	title "all by DMA"
 	GDRCOPY_DMA_READ=1 GDRCOPY_DMA_WRITE=1 tool gdrcopy_copylat -m pause --budget 30
+	title "by the library's choice"
+	GDRCOPY_COPY=auto tool gdrcopy_copylat -m pause --budget 30
 }
 
 uname -srm

@@ -47,6 +47,7 @@ SAME_TYPE(gdr_map_v2, int(gdr_t, gdr_mh_t, void **, size_t, int));
 SAME_TYPE(gdr_unmap, int(gdr_t, gdr_mh_t, void *, size_t));
 SAME_TYPE(gdr_copy_to_mapping, int(gdr_mh_t, void *, const void *, size_t));
 SAME_TYPE(gdr_copy_from_mapping, int(gdr_mh_t, void *, const void *, size_t));
+SAME_TYPE(gdr_set_copy_policy, int(gdr_copy_policy_t));
 SAME_TYPE(gdr_copy_to_mapping_v, int(const gdr_piece_t *, size_t));
 SAME_TYPE(gdr_copy_from_mapping_v, int(const gdr_piece_t *, size_t));
 SAME_TYPE(gdr_runtime_get_version, void(int *, int *));

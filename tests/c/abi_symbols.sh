@@ -68,6 +68,7 @@ gdr_open
 gdr_pin_buffer
 gdr_pin_buffer_v2
 gdr_runtime_get_version
+gdr_set_copy_policy
 gdr_set_copy_threads
 gdr_unmap
 gdr_unpin_buffer

@@ -167,7 +167,7 @@ static void *copy_slowly(void *arg)
 {
 	struct left *l = arg;
 
-	copy_pool_copy(atomic_load(&ref), l->owner, &slow_impl, l->s.dev, l->s.host, 65536, false);
+	copy_pool_copy(atomic_load(&ref), l->owner, &slow_impl, l->s.dev, l->s.host, MOST, false);
 	return NULL;
 }
 
@@ -290,6 +290,51 @@ static bool threads_are_kept_apart(void)
 	return ok;
 }
 
+/* While all sleep, only what takes long enough is shared. */
+static bool short_copies_wake_nobody(void)
+{
+	struct sides s = new_sides();
+	struct copy_pool *pool = atomic_load(&ref);
+	bool ok = true;
+
+	usleep(200000);
+	for (size_t n = 4096; ok && n < MOST; n *= 2)
+		ok = copy_pool_help(pool, n, false) == COPY_NO_HELP && copy_is_right(&s, n, 0, 0, false, n);
+	ok = ok && copy_pool_help(pool, MOST, false) == COPY_HELP_ASLEEP;
+	ok = ok && copy_pool_help(NULL, MOST, false) == COPY_NO_HELP;
+	free_sides(&s);
+	return ok;
+}
+
+static bool spins_for(const char *text, bool good)
+{
+	const char *bad = NULL;
+	int rc;
+
+	setenv("GDRCOPY_COPY_SPIN", text, 1);
+	rc = copy_pool_want_env(&bad);
+	unsetenv("GDRCOPY_COPY_SPIN");
+	return good ? !rc : rc == EINVAL && bad && !strcmp(bad, "GDRCOPY_COPY_SPIN");
+}
+
+/* By then one thread has had work, so that it spins. */
+static bool some_spin_for_ever(void)
+{
+	struct sides s = new_sides();
+	bool ok;
+
+	ok = spins_for("forever", true) && copy_is_right(&s, MOST, 0, 0, false, 5);
+	usleep(200000);
+	ok = ok && copy_pool_help(atomic_load(&ref), 4096, false) == COPY_HELP_AWAKE &&
+	     copy_is_right(&s, 4096, 0, 0, false, 6);
+	ok = ok && spins_for("0", true);
+	for (int i = 0; i < 1000 && copy_pool_help(atomic_load(&ref), 4096, false) == COPY_HELP_AWAKE; i++)
+		usleep(1000);
+	ok = ok && copy_pool_help(atomic_load(&ref), 4096, false) == COPY_NO_HELP && spins_for("50", true);
+	free_sides(&s);
+	return ok;
+}
+
 static double cpu_seconds(void)
 {
 	struct timespec t;
@@ -334,6 +379,11 @@ int main(void)
 	tap_ok(&t, busy_pool_is_left_alone(), "a busy pool is not waited for");
 	tap_ok(&t, left_copy_is_settled(), "a left copy ends with its workers");
 	tap_ok(&t, callers_are_right(), "the pool goes on after that");
+	tap_ok(&t, short_copies_wake_nobody(), "short copies wake nobody");
+	tap_ok(&t, spins_for("", true) && spins_for("x", false) && spins_for("-1", false) &&
+	       spins_for("1000000001", false) && spins_for("5s", false) && spins_for("50", true),
+	       "how long threads spin is a number, or for ever");
+	tap_ok(&t, some_spin_for_ever(), "threads spin for ever, or not at all");
 	tap_ok(&t, threads_are_kept_apart(), "threads are kept apart");
 	tap_ok(&t, idle_takes_no_cpu(), "64 idle threads take no CPU");
 	return tap_done(&t);

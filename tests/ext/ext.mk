@@ -2,17 +2,19 @@
 #
 # make check-ext      what gdrapi_ext.h adds, and the threads behind it
 
-EXT       := $(addprefix $(BIN)/,ext_threads ext_dma ext_cache ext_many)
+EXT       := $(addprefix $(BIN)/,ext_threads ext_dma ext_cache ext_many ext_auto)
 POOL      := $(T)/ext_pool.c $(wildcard capi/copy*.c)
 
 .PHONY: check-ext
-check-ext: $(EXT) $(BIN)/ext_pool $(DOUBLES)
+check-ext: $(EXT) $(BIN)/ext_pool $(BIN)/auto_test $(DOUBLES)
 	@$(RUN) ext-pool $(BIN)/ext_pool
+	@$(RUN) ext-choice $(BIN)/auto_test
 	@for b in $(BACKENDS); do \
 		$(RUN) ext-threads-$$b $(SIM) $(ON) $$b $(BIN)/ext_threads; \
 		$(RUN) ext-dma-$$b $(SIM) $(ON) $$b $(BIN)/ext_dma; \
 		$(RUN) ext-cache-$$b $(SIM) $(ON) $$b $(BIN)/ext_cache; \
 		$(RUN) ext-many-$$b $(SIM) $(ON) $$b $(BIN)/ext_many; \
+		$(RUN) ext-auto-$$b $(SIM) $(ON) $$b $(BIN)/ext_auto; \
 	done
 
 # Part of make check, and of make check-tsan.
@@ -27,6 +29,10 @@ $(BIN)/ext_cache: $(T)/cuda_dl.c
 $(EXT): $(BIN)/%: $(T)/%.c $(LIB) $(wildcard $(T)/*.h)
 	@mkdir -p $(@D)
 	$(CC) $(C11) $(CFLAGS) -o $@ $(filter %.c,$^) $(LINK)
+
+$(BIN)/auto_test: $(T)/auto_test.c capi/copy_auto.c capi/copy_auto.h $(T)/sanity_tap.h
+	@mkdir -p $(@D)
+	$(CC) $(C11) $(CFLAGS) -Icapi -o $@ $(filter %.c,$^)
 
 $(BIN)/ext_pool: $(POOL) $(wildcard capi/*.h) $(T)/sanity_tap.h
 	@mkdir -p $(@D)

@@ -97,7 +97,8 @@ each_is_in() {
 
 constants_exist() {
 	constants 'GDR_|GPU_|MINIMUM_' >"$work/constants"
-	[ -s "$work/constants" ] && each_is_in include/gdrapi.h <"$work/constants"
+	cat include/gdrapi.h include/gdrapi_ext.h >"$work/headers"
+	[ -s "$work/constants" ] && each_is_in "$work/headers" <"$work/constants"
 }
 
 check "what is exported is documented, and the other way" same "$(exported)" "$(documented)"

@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: MIT
+/*
+ * copy_auto.c - which way a long copy is made.
+ *
+ * For each direction, power of two of bytes, and way there is an estimate. It begins
+ * with what was measured on an H200 (docs/dataplane.md), and follows what copies take
+ * on this machine. A way that was not tried often is tried if it may be the best one;
+ * each way is tried again from time to time, for machines change.
+ *
+ * Threads write the estimates as they copy, with no lock: one that is lost does no
+ * harm, and once all is known most copies write one word.
+ */
+#include "copy_auto.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define LEAST_FROM 4096u	/* what threads share at least */
+#define LEAST_TO 65536u
+#define CLASSES 40u		/* powers of two of bytes */
+#define TRIES 6u		/* of a way, before it is known */
+#define MAY_BE_BEST 2u		/* times the best: such a way is tried */
+#define AGAIN 256u		/* a way that is not the best gets one copy of so many */
+#define EVEN_BAD 4u		/* and one that is much worse gets one of so many of these */
+#define STEADY 8u		/* known ways learn from one copy of so many */
+
+struct estimate {
+	_Atomic uint32_t tries;
+	_Atomic uint64_t ns;	/* for as many bytes as the class begins with */
+};
+
+struct class {
+	struct estimate ways[COPY_WAYS];
+	_Atomic uint32_t copies;
+};
+
+static struct class classes[2][CLASSES];	/* reads, writes */
+
+_Atomic size_t copy_least_auto_to = SIZE_MAX, copy_least_auto_from = SIZE_MAX;
+static _Atomic bool told;	/* by copy_auto_want, which goes before the environment */
+
+static void set(bool on)
+{
+	atomic_store(&copy_least_auto_from, on ? LEAST_FROM : SIZE_MAX);
+	atomic_store(&copy_least_auto_to, on ? LEAST_TO : SIZE_MAX);
+}
+
+void copy_auto_want(bool on)
+{
+	atomic_store(&told, true);
+	set(on);
+}
+
+int copy_auto_want_env(void)
+{
+	const char *text = getenv("GDRCOPY_COPY");
+	bool on = text && !strcmp(text, "auto");
+
+	if (text && *text && !on && strcmp(text, "caller") != 0)
+		return EINVAL;
+	if (!atomic_load(&told))
+		set(on);
+	return 0;
+}
+
+static unsigned int class_of(size_t n)
+{
+	unsigned int c = 63 - (unsigned int)__builtin_clzll(n);
+
+	return c < CLASSES ? c : CLASSES - 1;
+}
+
+/* A fixed part, and so many bytes in 16 ns. */
+static const struct {
+	uint32_t ns, bytes;
+} before_any[2][COPY_WAYS] = {
+	{ { 0, 16 }, { 800, 128 }, { 100000, 128 }, { 6600, 320 } },
+	{ { 0, 350 }, { 300, 540 }, { 100000, 540 }, { 6500, 300 } },
+};
+
+static uint64_t scaled(uint64_t ns, size_t from, size_t to)
+{
+	return (uint64_t)((double)ns * (double)to / (double)from);
+}
+
+/* For as many bytes as class c begins with. */
+static uint64_t estimate(unsigned int c, bool to, enum copy_way way)
+{
+	const struct estimate *e = &classes[to][c].ways[way];
+	uint64_t ns = atomic_load_explicit(&e->ns, memory_order_relaxed);
+
+	if (ns)
+		return ns;
+	return before_any[to][way].ns + (((uint64_t)16 << c) / before_any[to][way].bytes);
+}
+
+static bool is_known(unsigned int c, bool to, unsigned int way)
+{
+	return atomic_load_explicit(&classes[to][c].ways[way].tries, memory_order_relaxed) >= TRIES;
+}
+
+static enum copy_way best_of(unsigned int c, bool to, unsigned int ways)
+{
+	enum copy_way best = COPY_ALONE;
+
+	for (unsigned int way = 1; way < COPY_WAYS; way++)
+		if ((ways & 1u << way) && estimate(c, to, way) < estimate(c, to, best))
+			best = way;
+	return best;
+}
+
+enum copy_way copy_auto_choose(size_t n, bool to, unsigned int ways)
+{
+	unsigned int c = class_of(n), count, turn;
+	enum copy_way best = best_of(c, to, ways);
+	uint64_t most = MAY_BE_BEST * estimate(c, to, best);
+	struct class *class = &classes[to][c];
+
+	for (unsigned int way = 0; way < COPY_WAYS; way++)
+		if ((ways & 1u << way) && !is_known(c, to, way) && estimate(c, to, way) < most)
+			return way;
+	count = atomic_load_explicit(&class->copies, memory_order_relaxed) + 1;
+	atomic_store_explicit(&class->copies, count, memory_order_relaxed);
+	turn = count / AGAIN;
+	if (count % AGAIN == 0 && (ways & 1u << turn % COPY_WAYS) &&
+	    (turn / COPY_WAYS % EVEN_BAD == 0 || estimate(c, to, turn % COPY_WAYS) < 2 * most))
+		return turn % COPY_WAYS;
+	return best;
+}
+
+void copy_auto_learn(size_t n, bool to, enum copy_way way, uint64_t ns)
+{
+	unsigned int c = class_of(n);
+	struct estimate *e = &classes[to][c].ways[way];
+	uint64_t was = atomic_load_explicit(&e->ns, memory_order_relaxed);
+	uint32_t tries = atomic_load_explicit(&e->tries, memory_order_relaxed);
+
+	if (tries >= TRIES &&
+	    atomic_load_explicit(&classes[to][c].copies, memory_order_relaxed) % STEADY)
+		return;
+	ns = scaled(ns, n, (size_t)1 << c);
+	/* A thread that lost its CPU says nothing of the way: one long time counts little. */
+	if (was && ns > 4 * was)
+		ns = 2 * was;
+	if (tries > 1)
+		ns = ns < was ? (was + 3 * ns) / 4 : (3 * was + ns) / 4;
+	else if (tries == 1 && was < ns)
+		ns = was;
+	atomic_store_explicit(&e->ns, ns ? ns : 1, memory_order_relaxed);
+	atomic_store_explicit(&e->tries, tries + 1, memory_order_relaxed);
+}
+
+uint64_t copy_auto_expect(size_t n, bool to, enum copy_way way)
+{
+	unsigned int c = class_of(n);
+
+	return scaled(estimate(c, to, way), (size_t)1 << c, n);
+}

@@ -1,0 +1,55 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * copy_auto.h - which way a long copy is made, where the host leaves that to the
+ * library: by the caller, by threads that share it, or by the GPU's copy engine.
+ */
+#ifndef GDR_COPY_AUTO_H
+#define GDR_COPY_AUTO_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#pragma GCC visibility push(hidden)
+
+enum copy_way {
+	COPY_ALONE,
+	COPY_SHARED,	/* by threads that are awake */
+	COPY_WAKING,	/* by threads of which some must be woken */
+	COPY_DMA,
+	COPY_WAYS
+};
+
+/* How many bytes a copy has at least that the library chooses for; SIZE_MAX: none. */
+extern _Atomic size_t copy_least_auto_to, copy_least_auto_from;
+
+static inline bool copy_auto_is_on(void)
+{
+	return atomic_load_explicit(&copy_least_auto_from, memory_order_relaxed) != SIZE_MAX;
+}
+
+/* Has the library choose, or leaves copies to their callers again. */
+void copy_auto_want(bool on);
+
+/*
+ * The same by GDRCOPY_COPY, "auto" or "caller", unless copy_auto_want was called.
+ * EINVAL for another value.
+ */
+int copy_auto_want_env(void);
+
+/*
+ * The way that takes the least time for n bytes, of those whose bit (1 << way) is in
+ * ways, which COPY_ALONE's always is. It is one that is not known well now and then.
+ */
+enum copy_way copy_auto_choose(size_t n, bool to, unsigned int ways);
+
+/* A copy of n bytes took so long. */
+void copy_auto_learn(size_t n, bool to, enum copy_way way, uint64_t ns);
+
+/* How long a copy is thought to take. */
+uint64_t copy_auto_expect(size_t n, bool to, enum copy_way way);
+
+#pragma GCC visibility pop
+
+#endif
