@@ -69,7 +69,7 @@ install: all $(B)/gdrapi.pc
 	$(INSTALL) -m 755 $(LIB) $(DESTDIR)$(libdir)/
 	ln -sf libgdrapi.so.$(VERSION) $(DESTDIR)$(libdir)/$(SONAME)
 	ln -sf $(SONAME) $(DESTDIR)$(libdir)/libgdrapi.so
-	$(INSTALL) -m 644 include/gdrapi.h include/gdrapi_ext.h $(DESTDIR)$(includedir)/
+	$(INSTALL) -m 644 include/gdrapi.h include/gdrapi_ext.h include/gdrconfig.h $(DESTDIR)$(includedir)/
 	$(INSTALL) -m 644 $(B)/gdrapi.pc $(DESTDIR)$(libdir)/pkgconfig/
 	$(INSTALL) -m 755 $(TOOLS) $(DESTDIR)$(bindir)/
 	$(INSTALL) -d $(addprefix $(DESTDIR)$(mandir)/,$(sort $(dir $(MANPAGES))))
@@ -81,7 +81,7 @@ install: all $(B)/gdrapi.pc
 
 uninstall:
 	rm -f $(addprefix $(DESTDIR)$(libdir)/,libgdrapi.so.$(VERSION) $(SONAME) libgdrapi.so pkgconfig/gdrapi.pc)
-	rm -f $(addprefix $(DESTDIR)$(includedir)/,gdrapi.h gdrapi_ext.h)
+	rm -f $(addprefix $(DESTDIR)$(includedir)/,gdrapi.h gdrapi_ext.h gdrconfig.h)
 	rm -f $(addprefix $(DESTDIR)$(bindir)/,$(notdir $(TOOLS)))
 	rm -f $(addprefix $(DESTDIR)$(mandir)/,$(MANPAGES) $(MANLINKS))
 

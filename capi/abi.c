@@ -104,7 +104,7 @@ int gdr_close(gdr_t g)
 }
 
 static int pin(gdr_t g, unsigned long addr, size_t size, uint64_t token,
-	       uint32_t va_space, uint32_t flags, int v2, gdr_mh_t *handle)
+	       uint32_t va_space, uint32_t flags, gdr_mh_t *handle)
 {
 	const struct gdr_core *core;
 	uint64_t h = 0;
@@ -114,7 +114,7 @@ static int pin(gdr_t g, unsigned long addr, size_t size, uint64_t token,
 		return rc;
 	if (!handle)
 		return refuse("gdr_pin_buffer", "no place for the handle: handle is NULL");
-	rc = IN_CORE(core, pin(id_of(g), addr, size, token, va_space, flags, v2, &h));
+	rc = IN_CORE(core, pin(id_of(g), addr, size, token, va_space, flags, &h));
 	if (!rc)
 		handle->h = h;
 	return rc;
@@ -123,13 +123,13 @@ static int pin(gdr_t g, unsigned long addr, size_t size, uint64_t token,
 int gdr_pin_buffer(gdr_t g, unsigned long addr, size_t size, uint64_t p2p_token,
 		   uint32_t va_space, gdr_mh_t *handle)
 {
-	return pin(g, addr, size, p2p_token, va_space, 0, 0, handle);
+	return pin(g, addr, size, p2p_token, va_space, 0, handle);
 }
 
 int gdr_pin_buffer_v2(gdr_t g, unsigned long addr, size_t size, uint32_t flags,
 		      gdr_mh_t *handle)
 {
-	return pin(g, addr, size, 0, 0, flags, 1, handle);
+	return pin(g, addr, size, 0, 0, flags, handle);
 }
 
 int gdr_unpin_buffer(gdr_t g, gdr_mh_t handle)

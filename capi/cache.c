@@ -389,7 +389,7 @@ static int pin_once(struct cache *cache, const struct plan *p, struct pinned *ou
 	uint64_t handle = 0, va = 0;
 	int rc;
 
-	rc = core->pin(cache->g, start, p->end - start, 0, 0, 0, 0, &handle);
+	rc = core->pin(cache->g, start, p->end - start, 0, 0, 0, &handle);
 	if (rc)
 		return rc;
 	rc = core->info(cache->g, handle, &info);

@@ -37,7 +37,7 @@ struct gdr_core {
 	int (*open)(struct gdr_options *opts, uint64_t *g);
 	int (*close)(uint64_t g);
 	int (*pin)(uint64_t g, uint64_t addr, uint64_t size, uint64_t token,
-		   uint32_t va_space, uint32_t flags, int v2, uint64_t *h);
+		   uint32_t va_space, uint32_t flags, uint64_t *h);
 	int (*unpin)(uint64_t g, uint64_t h);
 	int (*map)(uint64_t g, uint64_t h, uint64_t size, int flags, uint64_t *va);
 	int (*unmap)(uint64_t g, uint64_t h, uint64_t va, uint64_t size);

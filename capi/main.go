@@ -87,7 +87,7 @@ func gdrcore_close(g C.uint64_t) (rc C.int) {
 }
 
 //export gdrcore_pin
-func gdrcore_pin(g, addr, size, token C.uint64_t, vaSpace, flags C.uint32_t, v2 C.int, h *C.uint64_t) (rc C.int) {
+func gdrcore_pin(g, addr, size, token C.uint64_t, vaSpace, flags C.uint32_t, h *C.uint64_t) (rc C.int) {
 	var err error
 	defer finish("gdr_pin_buffer", &err, &rc)
 	var pinned core.Handle
@@ -97,7 +97,6 @@ func gdrcore_pin(g, addr, size, token C.uint64_t, vaSpace, flags C.uint32_t, v2 
 		Token:   uint64(token),
 		VASpace: uint32(vaSpace),
 		Flags:   uint32(flags),
-		V2:      v2 != 0,
 	})
 	*h = C.uint64_t(pinned)
 	return

@@ -367,7 +367,9 @@ func (l *Library) mapBuffer(h Handle, b *buffer, size uint64, flags int) (uintpt
 	return va, nil
 }
 
-// Unmap takes down a mapping; copies under way through it end first.
+// Unmap takes down a mapping; copies under way through it end first. As with the
+// reference it is the handle that names the mapping: consumers pass other
+// addresses in va, as DPDK does with the GPU's.
 func (l *Library) Unmap(g, h Handle, va uintptr, size uint64) error {
 	c, err := l.enter(g)
 	if err != nil {
@@ -382,8 +384,14 @@ func (l *Library) Unmap(g, h Handle, va uintptr, size uint64) error {
 	if b.va == 0 {
 		return fmt.Errorf("unmap: the buffer is not mapped: %w", unix.EINVAL)
 	}
-	if rounded, ok := roundToPage(size); !ok || va != b.va || rounded != b.mapped {
-		return fmt.Errorf("unmap of %d bytes at %#x: the mapping has %d at %#x: %w", size, va, b.mapped, b.va, unix.EINVAL)
+	if rounded, ok := roundToPage(size); !ok || rounded != b.mapped {
+		return fmt.Errorf("unmap of %d bytes: the mapping has %d: %w", size, b.mapped, unix.EINVAL)
+	}
+	if uint64(va)%hostPage != 0 {
+		return fmt.Errorf("unmap at %#x, which is not on a host page; the mapping is at %#x: %w", va, b.va, unix.EINVAL)
+	}
+	if va != b.va {
+		log.Warnf("gdr_unmap: the mapping of %#x is at %#x, not at %#x; it is taken down all the same", uint64(h), b.va, va)
 	}
 	return l.unmap(h, b)
 }

@@ -41,9 +41,15 @@
  */
 #ifndef GDRAPI_H
 #define GDRAPI_H
+/* The guard of NVIDIA's header, too: of both the first that is included counts. */
+#ifndef __GDRAPI_H__
+#define __GDRAPI_H__
 
+#include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+
+#include "gdrconfig.h"
 
 /* The version of this interface; gdr_runtime_get_version tells the library's. */
 #define GDR_API_MAJOR_VERSION 2
@@ -191,8 +197,8 @@ int gdr_close(gdr_t g);
  * Any alignment of @addr and @size may be pinned: whole pages of the backend
  * are. But a buffer whose @addr is not aligned to that page cannot be mapped.
  * The same memory may be pinned more than once, and each pinning is mapped by
- * itself. Tokens are for gdrdrv with mappings that are not persistent; with
- * persistent ones it refuses them, and the other backends do not look at them.
+ * itself. Tokens are for a gdrdrv before 2.5; later ones and the other backends
+ * are given none, and need none.
  *
  * From here on CUDA finishes synchronous copies to the buffer before they
  * return (its SYNC_MEMOPS attribute), so that the mapping shows them. For memory
@@ -313,14 +319,15 @@ int gdr_map_v2(gdr_t g, gdr_mh_t handle, void **va, size_t size, int flags);
  * gdr_unmap - undo gdr_map
  * @g: open library
  * @handle: mapped buffer
- * @va: what gdr_map gave
+ * @va: what gdr_map gave, on a page of the CPU
  * @size: what gdr_map was given; both are rounded up to pages of the CPU
  *
  * Waits for copies through the mapping. The buffer stays pinned and may be
- * mapped again, perhaps elsewhere.
+ * mapped again, perhaps elsewhere. @handle names the mapping: where @va is
+ * another address, the mapping is taken down all the same, with a warning.
  *
- * Returns: 0; EINVAL when the buffer is not mapped or when @va or @size is
- * not the mapping's, which then stays; EACCES in a forked child.
+ * Returns: 0; EINVAL when the buffer is not mapped, when @va is not on a page, or
+ * when @size is not the mapping's, which then stays; EACCES in a forked child.
  */
 int gdr_unmap(gdr_t g, gdr_mh_t handle, void *va, size_t size);
 
@@ -413,4 +420,5 @@ int gdr_get_mapping_type_string(gdr_mapping_type_t mapping_type,
 }
 #endif
 
+#endif /* __GDRAPI_H__ */
 #endif /* GDRAPI_H */

@@ -30,10 +30,9 @@ const (
 // PinRequest says what to pin. Size is not 0 and Addr+Size does not wrap.
 type PinRequest struct {
 	Addr, Size uint64
-	Token      uint64 // p2p_token; only gdrdrv knows tokens
+	Token      uint64 // p2p_token; only a gdrdrv before 2.5 is given tokens
 	VASpace    uint32
 	Flags      uint32
-	V2         bool // from gdr_pin_buffer_v2
 }
 
 // Info is what a backend knows of a pinned buffer. The core fills in whether

@@ -132,7 +132,7 @@ func TestBytesAndMappingTypes(t *testing.T) {
 			s := openSession(t)
 			addr := sim.MemAlloc(c.device, 4*page)
 			live, fds := sim.Live(), cudatest.FDs(t)
-			p, err := s.Pin(backend.PinRequest{Addr: addr + page, Size: page + 100, Flags: c.flags, V2: true})
+			p, err := s.Pin(backend.PinRequest{Addr: addr + page, Size: page + 100, Flags: c.flags})
 			require.NoError(t, err)
 			require.Equal(t, fds+1, cudatest.FDs(t), "one descriptor a pin")
 
@@ -213,7 +213,7 @@ func TestPinRefusesBadInput(t *testing.T) {
 		want unix.Errno
 		line string
 	}{
-		{"an unknown flag", backend.PinRequest{Addr: addr, Size: 4096, Flags: 2, V2: true}, unix.EINVAL, "flags"},
+		{"an unknown flag", backend.PinRequest{Addr: addr, Size: 4096, Flags: 2}, unix.EINVAL, "flags"},
 		{"host memory", backend.PinRequest{Addr: uint64(cudatest.Address(&page)), Size: 8}, unix.EINVAL, "no CUDA device pointer"},
 		{"no memory", backend.PinRequest{Addr: 4096, Size: 4096}, unix.EINVAL, "no CUDA device pointer"},
 		{"the end of the address space", backend.PinRequest{Addr: 1<<64 - 8192, Size: 8191}, unix.EINVAL, "no CUDA device pointer"},

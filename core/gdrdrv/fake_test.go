@@ -29,6 +29,8 @@ type fakeDriver struct {
 	nextHandle uint64
 	mappings   map[uintptr]fakeMapping
 
+	revokeAtMmap bool // the memory is freed right after the next mmap
+
 	calls []string
 	fail  map[string]unix.Errno // by call; each fails once
 }
@@ -292,6 +294,9 @@ func (f *fakeDriver) mmap(fd int, offset uint64, size uintptr) (uintptr, error) 
 	}
 	va := uintptr(0x7f0000000000 + offset)
 	f.mappings[va] = fakeMapping{size: size, buffer: b}
+	if f.revokeAtMmap {
+		b.revoked, b.mapped = true, 0
+	}
 	return va, nil
 }
 

@@ -86,13 +86,14 @@ func (s *session) ioctl(name string, code uint32, arg unsafe.Pointer) error {
 	return nil
 }
 
-// Pin pins the 64 KiB pages that the buffer touches. Flags need a driver of
-// 2.5 or later: an older one answers EINVAL, as for a flag that it does not
-// know.
+// Pin pins the 64 KiB pages that the buffer touches. A driver of 2.5 or later is
+// given flags and no token, as the reference does: persistent pinning refuses
+// tokens, and NVIDIA's driver needs none. An older one knows no flags: EINVAL, as
+// for a flag that it does not know.
 func (s *session) Pin(req backend.PinRequest) (backend.Pin, error) {
 	p := &pin{session: s, addr: req.Addr}
 	var err error
-	if req.V2 && s.driver >= sincePinV2 {
+	if s.driver >= sincePinV2 {
 		arg := pinBufferV2{addr: req.Addr, size: req.Size, flags: req.Flags}
 		err = s.ioctl("PIN_BUFFER_V2", iocPinBufferV2, unsafe.Pointer(&arg))
 		p.handle = arg.handle
@@ -199,7 +200,9 @@ func (p *pin) Map(size uint64, want backend.MappingType) (uintptr, backend.Mappi
 		return 0, backend.None, fmt.Errorf("mmap of gdrdrv: %w", err)
 	}
 	_, got, err := p.info()
-	if err == nil && want != backend.None && want != got {
+	if err == nil && got == backend.None {
+		err = fmt.Errorf("the GPU memory was freed while it was being mapped: %w", unix.EAGAIN)
+	} else if err == nil && want != backend.None && want != got {
 		err = fmt.Errorf("mapping type %d was asked for, gdrdrv gave type %d: %w", want, got, unix.ENOTSUP)
 	}
 	if err != nil {

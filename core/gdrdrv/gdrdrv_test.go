@@ -116,49 +116,63 @@ func TestOpenSaysWhatIsMissing(t *testing.T) {
 // Every version pins, maps, tells and takes down, by the ioctls it has.
 func TestLifeOfABuffer(t *testing.T) {
 	for _, minor := range []uint32{0, 3, 4, 5, 6} {
-		for _, v2 := range []bool{false, true} {
-			f := newFake(t, 2, minor)
-			s := openFake(t, f)
-			p, err := s.Pin(backend.PinRequest{Addr: buffer, Size: 70000, V2: v2})
+		f := newFake(t, 2, minor)
+		s := openFake(t, f)
+		p, err := s.Pin(backend.PinRequest{Addr: buffer, Size: 70000})
+		require.NoError(t, err, "%v", f)
+
+		info, err := p.Info()
+		require.NoError(t, err)
+		require.Equal(t, backend.Info{VA: buffer, MappedSize: 2 << 16, PageSize: 1 << 16, TMCycles: 987654, CyclesPerMS: 2400}, info)
+
+		for range 2 {
+			va, got, err := p.Map(2<<16, backend.None)
 			require.NoError(t, err, "%v", f)
-
-			info, err := p.Info()
-			require.NoError(t, err)
-			require.Equal(t, backend.Info{VA: buffer, MappedSize: 2 << 16, PageSize: 1 << 16, TMCycles: 987654, CyclesPerMS: 2400}, info)
-
-			for range 2 {
-				va, got, err := p.Map(2<<16, backend.None)
-				require.NoError(t, err, "%v", f)
-				require.NotZero(t, va)
-				require.Equal(t, backend.WC, got)
-				_, _, err = p.Map(2<<16, backend.None)
-				require.ErrorIs(t, err, unix.EINVAL, "mapped already")
-				require.NoError(t, p.Unmap())
-				require.ErrorIs(t, p.Unmap(), unix.EINVAL)
-			}
-
-			flag, err := p.CallbackFlag()
-			require.NoError(t, err)
-			require.Zero(t, flag)
-			f.buffers[p.(*pin).handle].revoked = true
-			flag, err = p.CallbackFlag()
-			require.NoError(t, err)
-			require.Equal(t, 1, flag)
-
-			require.NoError(t, p.Unpin())
-			require.Equal(t, 1, f.live(), "the session's descriptor alone")
-			require.ErrorIs(t, p.Unpin(), unix.EINVAL)
-			_, err = p.Info()
-			require.ErrorIs(t, err, unix.EINVAL)
-			require.NoError(t, s.Close())
-			require.Zero(t, f.live())
-
-			pinned := "PIN_BUFFER"
-			if v2 && minor >= 5 {
-				pinned = "PIN_BUFFER_V2"
-			}
-			require.Contains(t, f.calls, pinned, "%v", f)
+			require.NotZero(t, va)
+			require.Equal(t, backend.WC, got)
+			_, _, err = p.Map(2<<16, backend.None)
+			require.ErrorIs(t, err, unix.EINVAL, "mapped already")
+			require.NoError(t, p.Unmap())
+			require.ErrorIs(t, p.Unmap(), unix.EINVAL)
 		}
+
+		flag, err := p.CallbackFlag()
+		require.NoError(t, err)
+		require.Zero(t, flag)
+		f.buffers[p.(*pin).handle].revoked = true
+		flag, err = p.CallbackFlag()
+		require.NoError(t, err)
+		require.Equal(t, 1, flag)
+
+		require.NoError(t, p.Unpin())
+		require.Equal(t, 1, f.live(), "the session's descriptor alone")
+		require.ErrorIs(t, p.Unpin(), unix.EINVAL)
+		_, err = p.Info()
+		require.ErrorIs(t, err, unix.EINVAL)
+		require.NoError(t, s.Close())
+		require.Zero(t, f.live())
+
+		pinned := "PIN_BUFFER"
+		if minor >= 5 {
+			pinned = "PIN_BUFFER_V2"
+		}
+		require.Contains(t, f.calls, pinned, "%v", f)
+	}
+}
+
+// The driver drops a mapping when the memory is freed.
+func TestRevokedWhileMapping(t *testing.T) {
+	for _, minor := range []uint32{3, 6} {
+		f := newFake(t, 2, minor)
+		f.persistent, f.revokeAtMmap = false, true
+		s := openFake(t, f)
+		p, err := s.Pin(backend.PinRequest{Addr: buffer, Size: 65536})
+		require.NoError(t, err)
+		_, _, err = p.Map(65536, backend.None)
+		require.ErrorIs(t, err, unix.EAGAIN)
+		require.Empty(t, f.mappings, "nothing is left mapped")
+		require.NoError(t, p.Unpin())
+		require.NoError(t, s.Close())
 	}
 }
 
@@ -171,12 +185,14 @@ func TestPinFlagsAndTokens(t *testing.T) {
 		req        backend.PinRequest
 		want       error
 	}{
-		{"FORCE_PCIE", 6, true, true, backend.PinRequest{Flags: 1, V2: true}, nil},
-		{"FORCE_PCIE, not in this NVIDIA driver", 6, true, false, backend.PinRequest{Flags: 1, V2: true}, unix.EINVAL},
-		{"FORCE_PCIE, old gdrdrv", 4, true, true, backend.PinRequest{Flags: 1, V2: true}, unix.EINVAL},
-		{"flags 0, old gdrdrv", 4, true, true, backend.PinRequest{V2: true}, nil},
+		{"FORCE_PCIE", 6, true, true, backend.PinRequest{Flags: 1}, nil},
+		{"FORCE_PCIE, not in this NVIDIA driver", 6, true, false, backend.PinRequest{Flags: 1}, unix.EINVAL},
+		{"FORCE_PCIE, old gdrdrv", 4, true, true, backend.PinRequest{Flags: 1}, unix.EINVAL},
+		{"flags 0, old gdrdrv", 4, true, true, backend.PinRequest{}, nil},
 		{"tokens", 6, false, true, backend.PinRequest{Token: 7, VASpace: 9}, nil},
-		{"tokens, persistent", 6, true, true, backend.PinRequest{Token: 7, VASpace: 9}, unix.EINVAL},
+		{"tokens, persistent", 6, true, true, backend.PinRequest{Token: 7, VASpace: 9}, nil},
+		{"tokens, old gdrdrv", 4, false, true, backend.PinRequest{Token: 7, VASpace: 9}, nil},
+		{"tokens, persistent, old gdrdrv", 4, true, true, backend.PinRequest{Token: 7, VASpace: 9}, unix.EINVAL},
 	} {
 		f := newFake(t, 2, c.minor)
 		f.persistent, f.forcePCIe = c.persistent, c.forcePCIe
@@ -311,7 +327,7 @@ func TestEveryCallFailsOnce(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		p, err := s.Pin(backend.PinRequest{Addr: buffer, Size: 65536, V2: f.driver&1 == 0})
+		p, err := s.Pin(backend.PinRequest{Addr: buffer, Size: 65536})
 		if err != nil {
 			return err
 		}

@@ -351,7 +351,7 @@ func TestPinRefusesBadInput(t *testing.T) {
 		want error
 		line string
 	}{
-		{"an unknown flag", backend.PinRequest{Addr: a.start, Size: 4096, Flags: 2, V2: true}, unix.EINVAL, "flags"},
+		{"an unknown flag", backend.PinRequest{Addr: a.start, Size: 4096, Flags: 2}, unix.EINVAL, "flags"},
 		{"no memory", backend.PinRequest{Addr: 4096, Size: 4096}, unix.EINVAL, "no device memory"},
 		{"absurdly more", backend.PinRequest{Addr: a.start, Size: 1<<64 - 1 - a.start}, unix.EINVAL, "end of the address space"},
 		{"more than the VMM range", backend.PinRequest{Addr: v.start, Size: 4 * mib}, unix.EINVAL, ""},
@@ -362,7 +362,7 @@ func TestPinRefusesBadInput(t *testing.T) {
 		require.Zero(t, w.held(), c.what)
 	}
 	// Tokens mean nothing here.
-	p, err := w.Pin(backend.PinRequest{Addr: a.start, Size: 1, Token: 7, VASpace: 9, Flags: backend.PinForcePCIe, V2: true})
+	p, err := w.Pin(backend.PinRequest{Addr: a.start, Size: 1, Token: 7, VASpace: 9, Flags: backend.PinForcePCIe})
 	require.NoError(t, err)
 	for _, size := range []uint64{0, 2 << 16, 1 << 63} {
 		_, _, err = p.Map(size, backend.None)
@@ -376,7 +376,7 @@ func TestForcedPCIeOnACoherentGPU(t *testing.T) {
 	w := newWorld(t)
 	w.rm.gpus[0].coherent = true
 	a := w.cuda.memAlloc(0, 4096)
-	_, err := w.Pin(backend.PinRequest{Addr: a.start, Size: 1, Flags: backend.PinForcePCIe, V2: true})
+	_, err := w.Pin(backend.PinRequest{Addr: a.start, Size: 1, Flags: backend.PinForcePCIe})
 	require.ErrorIs(t, err, unix.EINVAL)
 	require.ErrorContains(t, err, "PCIe")
 	w.end()

@@ -334,7 +334,6 @@ static void null_pointers(void)
 		{ "gdr_get_info_v2", gdr_get_info_v2(w.g, w.mapped, NULL) },
 		{ "gdr_map", gdr_map(w.g, w.pinned, NULL, w.size) },
 		{ "gdr_map_v2", gdr_map_v2(w.g, w.pinned, NULL, w.size, 0) },
-		{ "gdr_unmap", gdr_unmap(w.g, w.mapped, NULL, w.size) },
 		{ "gdr_copy_to_mapping, mapping",
 		  gdr_copy_to_mapping(w.mapped, NULL, out.bytes, 1) },
 		{ "gdr_copy_to_mapping, host",
@@ -397,8 +396,6 @@ static void bad_numbers(void)
 	is_rc(gdr_unmap(w.g, w.mapped, w.va, 0), EINVAL, "gdr_unmap", "size 0");
 	is_rc(gdr_unmap(w.g, w.mapped, w.va + 64, w.size), EINVAL, "gdr_unmap",
 	      "the middle of a mapping");
-	is_rc(gdr_unmap(w.g, w.mapped, w.other_va, w.size), EINVAL, "gdr_unmap",
-	      "the address of another mapping");
 	is_rc(gdr_copy_to_mapping(w.pinned, w.va, out.bytes, 1), EINVAL,
 	      "gdr_copy_to_mapping", "a buffer that is not mapped");
 	is_rc(gdr_copy_from_mapping(w.pinned, out.bytes, w.va, 1), EINVAL,

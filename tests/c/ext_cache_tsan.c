@@ -95,12 +95,12 @@ static int find_place(void)
 }
 
 static int core_pin(uint64_t g, uint64_t addr, uint64_t size, uint64_t token, uint32_t va_space,
-		    uint32_t flags, int v2, uint64_t *h)
+		    uint32_t flags, uint64_t *h)
 {
 	uint64_t id = addr >> SHIFT < ALLOCATIONS ? atomic_load(&cache_cuda_ids[addr >> SHIFT]) : 0;
 	int i, rc = 0;
 
-	if (!g || !id || !size || token || va_space || flags || v2)
+	if (!g || !id || !size || token || va_space || flags)
 		return EINVAL;
 	pthread_mutex_lock(&core_lock);
 	i = find_place();

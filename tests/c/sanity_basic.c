@@ -203,7 +203,6 @@ static void tokens(struct env *e)
 	struct cu_tokens t = { 1, 1 };
 	struct buf b;
 	gdr_mh_t mh;
-	int want = e->backend == BE_GDRDRV && e->persistent ? EINVAL : 0;
 
 	start(e);
 	buf_alloc(e, &b, usual_kind(e), GPU_PAGE_SIZE);
@@ -215,9 +214,8 @@ static void tokens(struct env *e)
 			     cuda_error(&e->cu, rc));
 	}
 	check_rc(gdr_pin_buffer(e->g, b.addr, b.size, t.p2p_token, t.va_space,
-				&mh), want);
-	if (!want)
-		check_rc(gdr_unpin_buffer(e->g, mh), 0);
+				&mh), 0);
+	check_rc(gdr_unpin_buffer(e->g, mh), 0);
 	buf_free(e, &b);
 }
 

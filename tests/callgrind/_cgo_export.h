@@ -11,7 +11,7 @@ int gdrcore_init(uint32_t epoch, uintptr_t *table);
 int gdrcore_open(struct gdr_options *opts, uint64_t *g);
 int gdrcore_close(uint64_t g);
 int gdrcore_pin(uint64_t g, uint64_t addr, uint64_t size, uint64_t token, uint32_t va_space,
-		uint32_t flags, int v2, uint64_t *h);
+		uint32_t flags, uint64_t *h);
 int gdrcore_unpin(uint64_t g, uint64_t h);
 int gdrcore_map(uint64_t g, uint64_t h, uint64_t size, int flags, uint64_t *va);
 int gdrcore_unmap(uint64_t g, uint64_t h, uint64_t va, uint64_t size);
@@ -19,6 +19,7 @@ int gdrcore_info(uint64_t g, uint64_t h, struct gdr_core_info *info);
 int gdrcore_callback_flag(uint64_t g, uint64_t h, int *flag);
 int gdrcore_attribute(uint64_t g, int attr, int *value);
 int gdrcore_driver_version(uint64_t g, int *major, int *minor);
+int gdrcore_backend(uint64_t g, char *name, size_t size);
 int gdrcore_mem_alloc(uint64_t g, int device, uint64_t size, uint64_t *m);
 int gdrcore_mem_free(uint64_t g, uint64_t m);
 int gdrcore_mem_ptr(uint64_t g, uint64_t m, uint64_t *ptr, uint64_t *size);

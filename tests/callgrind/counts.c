@@ -52,7 +52,7 @@ int gdrcore_close(uint64_t g)
 }
 
 int gdrcore_pin(uint64_t g, uint64_t addr, uint64_t size, uint64_t token, uint32_t va_space,
-		uint32_t flags, int v2, uint64_t *h)
+		uint32_t flags, uint64_t *h)
 {
 	(void)g;
 	(void)addr;
@@ -60,8 +60,16 @@ int gdrcore_pin(uint64_t g, uint64_t addr, uint64_t size, uint64_t token, uint32
 	(void)token;
 	(void)va_space;
 	(void)flags;
-	(void)v2;
 	*h = handle(1);
+	return 0;
+}
+
+int gdrcore_backend(uint64_t g, char *name, size_t size)
+{
+	(void)g;
+	if (size < 3)
+		return 34;
+	memcpy(name, "rm", 3);
 	return 0;
 }
 
