@@ -184,7 +184,8 @@ func TestIPCHandleOfNothing(t *testing.T) {
 		words, err := w.cuda.IPCHandle(a.start)
 		require.NoError(t, err)
 		w.cuda.ipcWord[word] = -words[word] // it is 0 then
-		w.notPinned(a.start, 1, unix.ENOTSUP, "load gdrdrv")
+		w.notPinned(a.start, 1, unix.ENOTSUP, "cannot be watched")
+		require.Zero(t, w.rm.count("DUP_OBJECT"))
 		w.end()
 	}
 }

@@ -216,6 +216,7 @@ func TestParts(t *testing.T) {
 		{0, 8 * unit, 2*unit + 65536, 5, 3},
 		{unit - 65536, 2 * 65536, 2 * 65536, 2, 2},
 		{unit - 65536, 2 * 65536, 65536, 2, 1},
+		{unit - 65536, 65536 + 1, 2 * 65536, 2, 2}, // a single byte of the second
 		{unit + 65536, 3 * unit, 3 * unit, 2, 2},
 		{unit - 65536, unit + 2*65536, unit + 2*65536, 3, 3},
 		{2*unit + 65536, unit, unit, 1, 1},
