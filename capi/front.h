@@ -32,6 +32,7 @@ struct gdr_front {
 	uint64_t epoch;		/* of the handles made here; 0 while core is NULL */
 	pthread_mutex_t lock;	/* held while a core is started */
 	bool runs;		/* under lock: the Go runtime does, in this process */
+	bool stuck;		/* under lock: the loader is, since the fork */
 	const struct copy_impl *impl;	/* what copies through WC mappings use */
 	copy_pool_ref pool;	/* threads that share long copies; NULL: none */
 	gdr_dma_ref dma;	/* NULL: no copies by DMA */

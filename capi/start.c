@@ -15,7 +15,9 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <linux/futex.h>
 #include <sys/mman.h>
+#include <time.h>
 #include <unistd.h>
 
 #ifndef MADV_WIPEONFORK
@@ -29,6 +31,13 @@ _Atomic(struct gdr_front *) gdr_front_page;
  * ancestors. Written under gdr_front.lock.
  */
 static _Atomic uint64_t last_epoch;
+
+static pid_t process_at_load;
+
+static __attribute__((constructor)) void note_process(void)
+{
+	process_at_load = getpid();
+}
 
 /* Called under the front's lock, again after a failure. */
 static int core_start(struct gdr_front *front, uint32_t epoch)
@@ -171,6 +180,75 @@ static bool has_no_gpu(const struct gdr_options *opts)
 	       is_absent("/dev/gdrdrv") && is_absent("/dev/nvidiactl") && no_cuda();
 }
 
+/*
+ * In a forked child the loader's locks may be held by a thread that is not there,
+ * and then a library that is not loaded yet never will be. So it is loaded aside.
+ */
+#define LOADING_SECONDS 5
+
+static _Atomic uint32_t loaded;	/* a futex */
+
+static void *load_cuda(void *unused)
+{
+	(void)unused;
+	dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
+	atomic_store(&loaded, 1);
+	syscall(SYS_futex, &loaded, FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0);
+	return NULL;
+}
+
+static int load_aside(void)
+{
+	const struct timespec limit = { .tv_sec = LOADING_SECONDS };
+	pthread_t thread;
+	uint64_t mask;
+	int rc;
+
+	atomic_store(&loaded, 0);
+	gdr_hold_signals(gdr_signal_bit(SIGSETXID), &mask);
+	rc = pthread_create(&thread, NULL, load_cuda, NULL);
+	gdr_release_signals(mask);
+	if (rc)
+		return rc;
+	pthread_detach(thread);
+	if (!atomic_load(&loaded))
+		syscall(SYS_futex, &loaded, FUTEX_WAIT_PRIVATE, 0, &limit, NULL, 0);
+	return atomic_load(&loaded) ? 0 : EBUSY;
+}
+
+static bool wants_cuda(const struct gdr_options *opts)
+{
+	if (opts->backend && *opts->backend)
+		return strcmp(opts->backend, "gdrdrv");
+	return opts->force_dmabuf || is_absent("/dev/gdrdrv");
+}
+
+/* A loader that is stuck stays so: later calls need not wait. */
+static bool is_loader_stuck(struct gdr_front *front, const struct gdr_options *opts)
+{
+	if (getpid() == process_at_load || !wants_cuda(opts))
+		return false;
+	if (!front->stuck)
+		front->stuck = load_aside() == EBUSY;
+	return front->stuck;
+}
+
+/* What can be told of the drivers before anything is started. */
+static int check_drivers(struct gdr_front *front, const struct gdr_options *opts)
+{
+	if (is_loader_stuck(front, opts)) {
+		gdr_log(GDR_LOG_ERROR, "gdr_open: when this process was forked, another thread of its parent was loading a library, so that none can be loaded here; fork at another time, or load libcuda.so.1 before it (errno %d)",
+			EBUSY);
+		return EBUSY;
+	}
+	if (has_no_gpu(opts)) {
+		gdr_log(GDR_LOG_ERROR, "gdr_open: no GPU here: there is no /dev/gdrdrv, no /dev/nvidiactl, and no libcuda.so.1; install a driver (errno %d)",
+			ENODEV);
+		return ENODEV;
+	}
+	return 0;
+}
+
 struct gdr_front *gdr_front_start(const struct gdr_options *opts)
 {
 	struct gdr_front *front = front_page();
@@ -182,16 +260,13 @@ struct gdr_front *gdr_front_start(const struct gdr_options *opts)
 		return front;
 	/* A start calls what ends a cancelled thread: not with the lock held. */
 	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
-	if (has_no_gpu(opts)) {
-		gdr_log(GDR_LOG_ERROR, "gdr_open: no GPU here: there is no /dev/gdrdrv, no /dev/nvidiactl, and no libcuda.so.1; install a driver (errno %d)",
-			ENODEV);
-		rc = ENODEV;
-	} else {
-		pthread_mutex_lock(&front->lock);
-		if (!atomic_load_explicit(&front->core, memory_order_relaxed))
+	pthread_mutex_lock(&front->lock);
+	if (!atomic_load_explicit(&front->core, memory_order_relaxed)) {
+		rc = check_drivers(front, opts);
+		if (!rc)
 			rc = start_locked(front);
-		pthread_mutex_unlock(&front->lock);
 	}
+	pthread_mutex_unlock(&front->lock);
 	pthread_setcancelstate(cancel, NULL);
 	errno = rc;
 	return rc ? NULL : front;

@@ -55,6 +55,11 @@ $(TOOLS) $(BIN)/badinput $(BIN)/abi_layout $(addprefix $(BIN)/guest_,$(GUESTS)):
 	@mkdir -p $(@D)
 	$(CC) $(C11) $(CFLAGS) -o $@ $(filter %.c,$^) $(LINK)
 
+$(BIN)/guest_hosts: | $(BIN)/secure_host
+$(BIN)/secure_host: $(T)/secure_host.c
+	@mkdir -p $(@D)
+	$(CC) $(C11) $(CFLAGS) -o $@ $< -ldl
+
 $(BIN)/abi_cpp: $(T)/abi_cpp.cpp $(LIB)
 	@mkdir -p $(@D)
 	$(CXX) -std=c++98 -pedantic $(WARN) $(CFLAGS) -Iinclude -o $@ $< $(LINK)
