@@ -53,6 +53,7 @@ $(LIB): $(wildcard capi/*.[chS] capi/*.go capi/*.map capi/*.sh capi/*.in include
 		-overlay $(abspath $(B)/_goroot/overlay.json) \
 		-ldflags '-extld=$(abspath capi/extld.sh) -extldflags "-Wl,-soname,$(SONAME)"' \
 		-o $@ ./capi
+	capi/check.sh $@
 	rm -f $(basename $@).h
 	ln -sf $(notdir $@) $(@D)/$(SONAME)
 	ln -sf $(SONAME) $(@D)/libgdrapi.so

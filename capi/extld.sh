@@ -10,15 +10,29 @@
 #
 # GDR_CC and GDR_OBJCOPY name the tools, GDR_MAP the version script.
 set -eu
-variables='data edata noptrdata enoptrdata bss ebss noptrbss enoptrbss'
+
+# A child of fork() puts Go's variables back (capi/runtime.c): it must know of all
+# the sections that they lie in. Those of no name below are the sanitizers'.
+check_sections() {
+	unknown=$("${GDR_READELF:-readelf}" -SW "$1" | sed 's/^ *\[ *[0-9]*\] *//' |
+		awk '$7 ~ /W/ && $1 !~ /^\.(noptrdata|data|bss|noptrbss|tbss|init_array)$/ && $1 !~ /^\.data\.rel\.ro/ &&
+		     $1 !~ /^\.go\.(module|buildinfo|fipsinfo|fuzzcntrs)$/ && $1 !~ /^__libfuzzer/ { print $1 }')
+	[ -z "$unknown" ] || {
+		echo "extld.sh: this Go has variables in sections that capi/runtime.c does not know:" "$unknown" >&2
+		exit 1
+	}
+}
 
 for arg; do
 	case $arg in
 	*/go.o)
-		# shellcheck disable=SC2046 # each name is a word
+		check_sections "$arg"
 		"${GDR_OBJCOPY:-objcopy}" --rename-section .init_array=gdr_go_entry,alloc,load,data,contents \
 			--rename-section .go.module=gdr_go_module \
-			$(for s in $variables; do echo "--globalize-symbol=runtime.$s"; done) "$arg"
+			--globalize-symbol=runtime.data --globalize-symbol=runtime.edata \
+			--globalize-symbol=runtime.noptrdata --globalize-symbol=runtime.enoptrdata \
+			--globalize-symbol=runtime.bss --globalize-symbol=runtime.ebss \
+			--globalize-symbol=runtime.noptrbss --globalize-symbol=runtime.enoptrbss "$arg"
 		# An entry in a section of its own is an ordinary pointer, which
 		# the linker relocates; --gc-sections must not drop it.
 		stubs=${arg%/go.o}/stubs

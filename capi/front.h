@@ -31,6 +31,7 @@ struct gdr_front {
 	struct gdr_table *table;
 	uint64_t epoch;		/* of the handles made here; 0 while core is NULL */
 	pthread_mutex_t lock;	/* held while a core is started */
+	pthread_mutex_t loading;	/* held while a driver's library is, and by a fork */
 	bool runs;		/* under lock: the Go runtime does, in this process */
 	bool stuck;		/* under lock: the loader is, since the fork */
 	const struct copy_impl *impl;	/* what copies through WC mappings use */

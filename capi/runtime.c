@@ -68,12 +68,15 @@ void *gdr_go_mmap(void *addr, size_t len, int prot, int flags, int fd, long off)
 /* The threads. */
 
 /*
- * Most that the runtime has at once with GOMAXPROCS=2: its first, sysmon, the one
- * that starts others, one for each of the two that run Go, one that waits for a
- * timer; and two more, for one that has let go of its turn may not be free yet
- * when the next is needed. Calls of the host run on the host's threads.
+ * The runtime has these at once with GOMAXPROCS=2: its first, sysmon, the one that
+ * starts others, one for each of the two that run Go, one that waits for a timer.
+ * A thread that has let go of its turn may not be free yet when the next is needed,
+ * so now and then there is one more, which stays. Calls of the host run on the
+ * host's threads.
  */
-#define THREADS 8
+#define THREADS_AT_FIRST 10
+#define THREADS_MAX 256
+#define SPARE 4		/* that are made before they are asked for */
 #define STACK_BYTES (256u << 10)
 #define MORE_THREADS_NS 10000000
 
@@ -86,8 +89,9 @@ struct thread {
 	pthread_t id;
 };
 
-static struct thread threads[THREADS];
-static _Atomic unsigned int threads_made, threads_taken;
+static struct thread threads[THREADS_MAX];
+static unsigned int threads_made, threads_taken;
+static pthread_mutex_t threads_lock = PTHREAD_MUTEX_INITIALIZER;
 
 static void *wait_and_run(void *arg)
 {
@@ -182,19 +186,27 @@ static void send_threads_away(void)
 	threads_made = 0;
 }
 
+static int make_next_thread(void)
+{
+	struct thread *t = &threads[threads_made];
+	int rc;
+
+	if (threads_made == THREADS_MAX)
+		return EAGAIN;
+	atomic_store(&t->state, WAITS);
+	rc = make_any_thread(&t->id, wait_and_run, t);
+	threads_made += !rc;
+	return rc;
+}
+
 static int make_threads(void)
 {
 	uint64_t mask;
 	int rc = 0;
 
 	gdr_hold_signals(gdr_signal_bit(SIGSETXID), &mask);
-	while (!rc && threads_made < THREADS) {
-		struct thread *t = &threads[threads_made];
-
-		atomic_store(&t->state, WAITS);
-		rc = make_any_thread(&t->id, wait_and_run, t);
-		threads_made += !rc;
-	}
+	while (!rc && threads_made < THREADS_AT_FIRST)
+		rc = make_next_thread();
 	gdr_release_signals(mask);
 	if (rc)
 		send_threads_away();
@@ -202,24 +214,26 @@ static int make_threads(void)
 }
 
 /*
- * The runtime asks for one of the threads. It cannot be refused: should it ask for
- * more than it was given, which nobody has seen it do, it waits for the system.
+ * The runtime asks for one of the threads. It cannot be refused, so the next ones
+ * are made now, while there may be room for them; without any, it waits for room.
  */
 int gdr_go_thread(void *(*fn)(void *), void *arg)
 {
-	unsigned int n = atomic_fetch_add(&threads_taken, 1);
 	const struct timespec pause = { .tv_nsec = MORE_THREADS_NS };
-	pthread_t id;
+	struct thread *t;
 
-	if (n < threads_made) {
-		threads[n].fn = fn;
-		threads[n].arg = arg;
-		tell(&threads[n], RUNS);
-		return 0;
-	}
-	gdr_log(GDR_LOG_WARN, "the Go runtime asks for more than %u threads, please report it", THREADS);
-	while (make_any_thread(&id, fn, arg))
+	pthread_mutex_lock(&threads_lock);
+	while (threads_made < threads_taken + 1 + SPARE && !make_next_thread())
+		;
+	while (threads_taken == threads_made) {
 		nanosleep(&pause, NULL);
+		make_next_thread();
+	}
+	t = &threads[threads_taken++];
+	pthread_mutex_unlock(&threads_lock);
+	t->fn = fn;
+	t->arg = arg;
+	tell(t, RUNS);
 	return 0;
 }
 
@@ -381,6 +395,7 @@ static void forget_threads(void)
 	memset(threads, 0, sizeof(threads));
 	threads_made = 0;
 	threads_taken = 0;
+	threads_lock = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
 }
 
 int gdr_runtime_start(void)
@@ -403,7 +418,7 @@ int gdr_runtime_start(void)
 	rc = make_threads();
 	if (rc) {
 		gdr_log(GDR_LOG_ERROR, "gdr_open: the %u threads that the Go runtime may need cannot be made: %s; raise the limit of threads (ulimit -u, pids.max), and open from a thread that may make others (not SCHED_DEADLINE)",
-			THREADS, strerror(rc));
+			THREADS_AT_FIRST, strerror(rc));
 		return rc;
 	}
 	if (saved_variables)

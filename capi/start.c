@@ -32,13 +32,6 @@ _Atomic(struct gdr_front *) gdr_front_page;
  */
 static _Atomic uint64_t last_epoch;
 
-static pid_t process_at_load;
-
-static __attribute__((constructor)) void note_process(void)
-{
-	process_at_load = getpid();
-}
-
 /* Called under the front's lock, again after a failure. */
 static int core_start(struct gdr_front *front, uint32_t epoch)
 {
@@ -76,10 +69,26 @@ const struct gdr_core gdr_own_core = {
 	.mem_ptr = gdrcore_mem_ptr,
 };
 
+/* The thread that loads a driver: one that starts a program there is not waited for. */
+static __thread bool loads_here __attribute__((tls_model("initial-exec")));
+
 /* The one user of a page that fork empties where the kernel cannot (< 4.14). */
 static void empty_page_in_child(void)
 {
 	memset(atomic_load(&gdr_front_page), 0, sizeof(struct gdr_front));
+}
+
+/* A fork waits until the driver's library is there. The child's page is empty. */
+static void before_fork(void)
+{
+	if (!loads_here)
+		pthread_mutex_lock(&atomic_load(&gdr_front_page)->loading);
+}
+
+static void after_fork(void)
+{
+	if (!loads_here)
+		pthread_mutex_unlock(&atomic_load(&gdr_front_page)->loading);
 }
 
 static struct gdr_front *front_page(void)
@@ -99,8 +108,7 @@ static struct gdr_front *front_page(void)
 		munmap(mine, len);
 		return theirs;
 	}
-	if (!wiped)
-		pthread_atfork(NULL, NULL, empty_page_in_child);
+	pthread_atfork(before_fork, after_fork, wiped ? NULL : empty_page_in_child);
 	return mine;
 }
 
@@ -159,61 +167,73 @@ static bool is_absent(const char *path)
 	return access(path, F_OK) && errno == ENOENT;
 }
 
-/* Any other failure to load it may pass. */
-static bool no_cuda(void)
-{
-	void *lib = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_LOCAL);
-	const char *why = lib ? NULL : dlerror();
-
-	if (lib)
-		dlclose(lib);
-	return why && strstr(why, strerror(ENOENT));
-}
-
 /*
- * Whether it is certain that no backend opens: programs that only ask for a GPU
- * pay for no start. A backend that is asked for by name says itself what it lacks.
- */
-static bool has_no_gpu(const struct gdr_options *opts)
-{
-	return !(opts->backend && *opts->backend) && !opts->force_dmabuf &&
-	       is_absent("/dev/gdrdrv") && is_absent("/dev/nvidiactl") && no_cuda();
-}
-
-/*
- * In a forked child the loader's locks may be held by a thread that is not there,
- * and then a library that is not loaded yet never will be. So it is loaded aside.
+ * The driver's library is loaded here, before the core asks for it, and no fork
+ * comes meanwhile (front->loading): a child would have a library that is half
+ * there. A child whose loader is held by a thread that is not there any more would
+ * wait for ever, so it has another thread load.
  */
 #define LOADING_SECONDS 5
 
-static _Atomic uint32_t loaded;	/* a futex */
+enum { LOADING, LOADED, NOT_FOUND, BROKEN };
+
+static _Atomic uint32_t cuda_state;	/* a futex */
 
 static void *load_cuda(void *unused)
 {
-	(void)unused;
-	dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
-	atomic_store(&loaded, 1);
-	syscall(SYS_futex, &loaded, FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0);
-	return NULL;
+	const char *why = NULL;
+	uint32_t state = LOADED;
+
+	loads_here = true;
+	if (!dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL)) {
+		why = dlerror();
+		state = why && strstr(why, strerror(ENOENT)) ? NOT_FOUND : BROKEN;
+	}
+	loads_here = false;
+	atomic_store(&cuda_state, state);
+	syscall(SYS_futex, &cuda_state, FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0);
+	return unused;
 }
 
-static int load_aside(void)
+static void load_cuda_aside(void)
 {
 	const struct timespec limit = { .tv_sec = LOADING_SECONDS };
 	pthread_t thread;
-	uint64_t mask;
-	int rc;
 
-	atomic_store(&loaded, 0);
-	gdr_hold_signals(gdr_signal_bit(SIGSETXID), &mask);
-	rc = pthread_create(&thread, NULL, load_cuda, NULL);
-	gdr_release_signals(mask);
-	if (rc)
-		return rc;
+	if (pthread_create(&thread, NULL, load_cuda, NULL)) {
+		atomic_store(&cuda_state, BROKEN);
+		return;
+	}
 	pthread_detach(thread);
-	if (!atomic_load(&loaded))
-		syscall(SYS_futex, &loaded, FUTEX_WAIT_PRIVATE, 0, &limit, NULL, 0);
-	return atomic_load(&loaded) ? 0 : EBUSY;
+	if (atomic_load(&cuda_state) == LOADING)
+		syscall(SYS_futex, &cuda_state, FUTEX_WAIT_PRIVATE, LOADING, &limit, NULL, 0);
+}
+
+static pid_t process_at_load;
+
+static __attribute__((constructor)) void note_process(void)
+{
+	process_at_load = getpid();
+}
+
+/* Under the front's lock. What has failed is tried again, but for a stuck loader. */
+static uint32_t find_cuda(struct gdr_front *front)
+{
+	uint64_t mask;
+
+	if (front->stuck)
+		return LOADING;
+	gdr_hold_signals(gdr_signal_bit(SIGSETXID), &mask);
+	pthread_mutex_lock(&front->loading);
+	atomic_store(&cuda_state, LOADING);
+	if (getpid() == process_at_load)
+		load_cuda(NULL);
+	else
+		load_cuda_aside();
+	pthread_mutex_unlock(&front->loading);
+	gdr_release_signals(mask);
+	front->stuck = atomic_load(&cuda_state) == LOADING;
+	return atomic_load(&cuda_state);
 }
 
 static bool wants_cuda(const struct gdr_options *opts)
@@ -223,25 +243,29 @@ static bool wants_cuda(const struct gdr_options *opts)
 	return opts->force_dmabuf || is_absent("/dev/gdrdrv");
 }
 
-/* A loader that is stuck stays so: later calls need not wait. */
-static bool is_loader_stuck(struct gdr_front *front, const struct gdr_options *opts)
+/* A backend that is asked for by name says itself what it lacks. */
+static bool may_be_any(const struct gdr_options *opts)
 {
-	if (getpid() == process_at_load || !wants_cuda(opts))
-		return false;
-	if (!front->stuck)
-		front->stuck = load_aside() == EBUSY;
-	return front->stuck;
+	return !(opts->backend && *opts->backend) && !opts->force_dmabuf;
 }
 
-/* What can be told of the drivers before anything is started. */
+/*
+ * What can be told of the drivers before anything is started: programs that only
+ * ask for a GPU pay for no start. It must be certain.
+ */
 static int check_drivers(struct gdr_front *front, const struct gdr_options *opts)
 {
-	if (is_loader_stuck(front, opts)) {
+	uint32_t cuda;
+
+	if (!wants_cuda(opts))
+		return 0;
+	cuda = find_cuda(front);
+	if (cuda == LOADING) {
 		gdr_log(GDR_LOG_ERROR, "gdr_open: when this process was forked, another thread of its parent was loading a library, so that none can be loaded here; fork at another time, or load libcuda.so.1 before it (errno %d)",
 			EBUSY);
 		return EBUSY;
 	}
-	if (has_no_gpu(opts)) {
+	if (cuda == NOT_FOUND && may_be_any(opts) && is_absent("/dev/nvidiactl")) {
 		gdr_log(GDR_LOG_ERROR, "gdr_open: no GPU here: there is no /dev/gdrdrv, no /dev/nvidiactl, and no libcuda.so.1; install a driver (errno %d)",
 			ENODEV);
 		return ENODEV;

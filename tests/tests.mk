@@ -55,6 +55,11 @@ $(TOOLS) $(BIN)/badinput $(BIN)/abi_layout $(addprefix $(BIN)/guest_,$(GUESTS)):
 	@mkdir -p $(@D)
 	$(CC) $(C11) $(CFLAGS) -o $@ $(filter %.c,$^) $(LINK)
 
+# What control calls cost a host; docs/design.md has its figures.
+$(BIN)/call_cost: $(T)/call_cost.c $(T)/guest_common.h $(LIB)
+	@mkdir -p $(@D)
+	$(CC) $(C11) $(CFLAGS) -o $@ $< $(LINK)
+
 $(BIN)/guest_hosts: | $(BIN)/secure_host
 $(BIN)/secure_host: $(T)/secure_host.c
 	@mkdir -p $(@D)

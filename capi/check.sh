@@ -1,0 +1,50 @@
+#!/bin/sh
+# SPDX-License-Identifier: MIT
+# check.sh LIBRARY - what capi/runtime.c and capi/goroot.sh take for granted of the
+# Go that the library was linked from. Whatever does not hold ends the build: the
+# library would fail in a host instead.
+set -eu
+lib=$1
+readelf=${READELF:-readelf}
+symbols=$("$readelf" -sW "$lib")
+sections=$("$readelf" -SW "$lib")
+
+fail() {
+	echo "check.sh: $lib: $1" >&2
+	exit 1
+}
+
+# value SYMBOL: its address, as readelf prints it; each must be there once.
+value() {
+	printf '%s\n' "$symbols" | awk -v name="$1" '$8 == name { if (!seen[$2]++) print $2 }'
+}
+
+# size SECTION
+size() {
+	printf '%s\n' "$sections" | sed 's/^ *\[ *[0-9]*\] *//' | awk -v name="$1" '$1 == name { print $5 }'
+}
+
+[ -n "$(size gdr_go_entry)" ] || fail "it has no section gdr_go_entry: go.o had no .init_array?"
+[ "$(printf '%d' "0x$(size gdr_go_entry)")" -eq 8 ] || fail "gdr_go_entry is not one pointer"
+case $("$readelf" -hW "$lib") in
+*X86-64*) arch=amd64 ;;
+*AArch64*) arch=arm64 ;;
+*) arch=ppc64le ;;
+esac
+entry=$(value "_rt0_${arch}_linux_lib" | sed 's/^0*//')
+[ -n "$entry" ] || fail "it has no _rt0_${arch}_linux_lib"
+at=$(printf '%s\n' "$sections" | sed 's/^ *\[ *[0-9]*\] *//' | awk '$1 == "gdr_go_entry" { print $3 }')
+"$readelf" -rW "$lib" | grep -q "^$at .* $entry\$" || fail "gdr_go_entry does not hold _rt0_${arch}_linux_lib"
+
+[ -n "$(size gdr_go_module)" ] || fail "it has no section gdr_go_module: Go's module data is elsewhere"
+for part in data noptrdata bss noptrbss; do
+	start=$(value "runtime.$part") end=$(value "runtime.e$part")
+	[ -n "$start" ] || fail "it has no runtime.$part"
+	[ -n "$end" ] || fail "it has no runtime.e$part"
+	[ "$(printf '%d' "0x$start")" -lt "$(printf '%d' "0x$end")" ] || fail "Go's $part is empty"
+done
+
+# What capi/goroot.sh has taken out is not there.
+! printf '%s\n' "$symbols" | grep -q 'EpollCreate' || fail "the runtime has an epoll"
+! printf '%s\n' "$symbols" | grep -q 'UND pthread_key_create' || fail "a host thread keeps its M"
+[ -n "$(value gdr_go_forget_init)" ] || fail "runtime/cgo was not built from capi/goroot.sh's sources"
