@@ -49,7 +49,7 @@ $(BIN)/gdrcopy_copylat: $(T)/copylat_modes.c
 $(BIN)/gdrcopy_report: $(T)/gdrcopy_report.c $(addprefix $(T)/bench_,opt.c out.c json.c svg.c)
 $(BIN)/badinput $(BIN)/abi_layout: $(BIN)/%: $(T)/%.c
 $(addprefix $(BIN)/guest_,$(GUESTS)): $(BIN)/%: $(T)/%.c $(T)/guest_common.h
-$(addprefix $(BIN)/guest_,rest signals threads): $(T)/cuda_dl.c
+$(addprefix $(BIN)/guest_,hosts rest signals threads): $(T)/cuda_dl.c
 
 $(TOOLS) $(BIN)/badinput $(BIN)/abi_layout $(addprefix $(BIN)/guest_,$(GUESTS)): $(LIB) $(wildcard $(T)/*.h)
 	@mkdir -p $(@D)

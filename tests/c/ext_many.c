@@ -2,7 +2,7 @@
 /*
  * ext_many.c - gdr_copy_to_mapping_v and gdr_copy_from_mapping_v in a host.
  */
-#include "guest_common.h"
+#include "guest_cuda.h"
 
 #include <pthread.h>
 #include <setjmp.h>
@@ -30,7 +30,7 @@ static void read_back(const struct buffer *b, unsigned char *to)
 
 static void make_scene(struct scene *s)
 {
-	s->g = open_or_fail();
+	s->g = open_with_context();
 	s->host = malloc(PIECES * ROOM);
 	expect(s->host != NULL);
 	for (int i = 0; i < BUFFERS; i++) {

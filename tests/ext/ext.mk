@@ -25,7 +25,7 @@ check-ext-tsan: $(BIN)/ext_pool_tsan $(BIN)/ext_cache_tsan
 	@$(RUN) tsan-ext-pool env GDRCOPY_COPY_IMPL=portable $(BIN)/ext_pool_tsan
 	@$(RUN) tsan-ext-cache $(BIN)/ext_cache_tsan
 
-$(BIN)/ext_cache: $(T)/cuda_dl.c
+$(BIN)/ext_cache $(BIN)/ext_many: $(T)/cuda_dl.c
 $(EXT): $(BIN)/%: $(T)/%.c $(LIB) $(wildcard $(T)/*.h)
 	@mkdir -p $(@D)
 	$(CC) $(C11) $(CFLAGS) -o $@ $(filter %.c,$^) $(LINK)
