@@ -249,7 +249,10 @@ func TestErrno(t *testing.T) {
 	require.Equal(t, unix.EDOM, Errno(fmt.Errorf("a: %w", coded{})))
 	require.Equal(t, unix.EPERM, Errno(fmt.Errorf("a: %w", unix.EPERM)))
 	require.Equal(t, unix.EPERM, Errno(errors.Join(errors.New("x"), unix.EPERM)))
+	require.Equal(t, unix.EDOM, Errno(errors.Join(errors.New("x"), fmt.Errorf("a: %w", coded{}), unix.EPERM)))
+	require.Equal(t, unix.EDOM, Errno(fmt.Errorf("%w: %w", errors.New("x"), coded{})))
 	require.Equal(t, unix.EIO, Errno(errors.New("x")))
+	require.Equal(t, unix.EIO, Errno(errors.Join(errors.New("x"), fmt.Errorf("%w", errors.New("y")))))
 }
 
 // Threads race on the same handles; the fake panics where the core lets two

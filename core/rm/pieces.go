@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"gdrapi/core/backend"
+	"gdrapi/core/cuda"
 	"gdrapi/core/internal/sys"
 	"gdrapi/core/log"
 
@@ -166,6 +167,9 @@ func (s *session) importAt(g *gpu, at uint64) (handle, error) {
 		}
 	}()
 	fd, err := s.cuda.MemExport(h)
+	if errors.Is(err, cuda.ErrInvalidValue) {
+		err = fmt.Errorf("%w (%v)", unix.ENOTSUP, err)
+	}
 	if err != nil {
 		return 0, fmt.Errorf("%w, and the memory at %#x cannot be exported; create it with CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, or load gdrdrv: %w", errNotWatched, at, err)
 	}
