@@ -117,6 +117,8 @@ check-c: $(CHECKS) $(DOUBLES) tools
 		$(RUN) badinput-$$b $(SIM) $(ON) $$b $(BIN)/badinput; \
 		$(RUN) sanity-$$b $(SIM) $(ON) $$b $(BIN)/gdrcopy_sanity; \
 	done
+	@$(RUN) sanity-rm-535 $(SIM) NVRM_SIM_DRIVER=535 NVRM_SIM_DEVICES=1 $(ON) rm $(BIN)/gdrcopy_sanity
+	@$(RUN) sanity-rm-ipc $(SIM) CUDA_SIM_DMABUF=0 $(ON) rm $(BIN)/gdrcopy_sanity
 
 check-guest: $(CHECKS) $(DOUBLES)
 	@for b in $(BACKENDS); do for t in $(GUESTS); do \

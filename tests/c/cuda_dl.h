@@ -22,7 +22,8 @@ enum {
 
 /* Device attributes. */
 enum {
-	CU_DEV_VMM_RDMA = 110	/* memory of cuMemCreate is fit for gdrdrv */
+	CU_DEV_VMM_RDMA = 110,	/* memory of cuMemCreate is fit for gdrdrv */
+	CU_DEV_DMA_BUF = 124	/* memory can be exported as a dma-buf */
 };
 
 /* Pointer attributes. */

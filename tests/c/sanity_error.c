@@ -5,6 +5,8 @@
  */
 #include "sanity.h"
 
+#include <dlfcn.h>
+
 static const char *set_env(const char *name, const char *value)
 {
 	char *old = getenv(name);
@@ -271,6 +273,52 @@ static void errno_mem(struct env *e)
 	check_rc(gdr_mem_get_device_ptr(e->g, mem, &addr, &size), EINVAL);
 }
 
+/* What the NVIDIA driver answers becomes an errno, and nothing stays behind. */
+static void errno_rm(struct env *e)
+{
+	static const struct {
+		const char *request;
+		int status, pin, map;
+	} answers[] = {
+		{ "DUP_OBJECT", 0x1b, ENOTSUP, 0 },	/* permissions */
+		{ "DUP_OBJECT", 0x51, ENOMEM, 0 },	/* memory */
+		{ "MAP_MEMORY", 0x1a, 0, ENOMEM },	/* BAR1 is full */
+		{ "MAP_MEMORY", 0x56, 0, ENOTSUP },	/* not supported */
+		{ "MAP_MEMORY", 0x77, 0, EIO },		/* not one that is known */
+	};
+	void (*rm_sim_fail)(const char *request, int status, int nth) = NULL;
+	gdr_mh_t mh;
+	struct buf b;
+	struct map m;
+	void *va, *lib;
+	size_t i;
+
+	start(e);
+	lib = dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
+	if (lib)
+		*(void **)&rm_sim_fail = dlsym(lib, "rm_sim_fail");
+	if (!rm_sim_fail)
+		skip("a real driver cannot be told to refuse a request");
+	buf_alloc(e, &b, usual_kind(e), GPU_PAGE_SIZE);
+	map_make(e, &m, b.addr, b.size);
+	for (i = 0; i < sizeof(answers) / sizeof(answers[0]); i++) {
+		note("%s answers %#x", answers[i].request, answers[i].status);
+		rm_sim_fail(answers[i].request, answers[i].status, 0);
+		check_rc(gdr_pin_buffer(e->g, b.addr, b.size, 0, 0, &mh), answers[i].pin);
+		if (!answers[i].pin) {
+			check_rc(gdr_map(e->g, mh, &va, b.size), answers[i].map);
+			check_rc(gdr_unpin_buffer(e->g, mh), 0);
+		}
+		rm_sim_fail(answers[i].request, 0, 0);
+		m.p[i] = (unsigned char)(i + 1);
+		check_eq(m.p[i], i + 1);
+	}
+	map_drop(e, &m);
+	map_make(e, &m, b.addr, b.size);
+	map_drop(e, &m);
+	buf_free(e, &b);
+}
+
 const struct sanity_case error_cases[] = {
 	{ "errno_open", errno_open, BE_ALL, NULL },
 	{ "errno_pin", errno_pin, BE_ALL, NULL },
@@ -280,5 +328,6 @@ const struct sanity_case error_cases[] = {
 	{ "errno_copy", errno_copy, BE_ALL, NULL },
 	{ "errno_query", errno_query, BE_ALL, NULL },
 	{ "errno_mem", errno_mem, BE_ALL, NULL },
+	{ "errno_rm", errno_rm, BE_RM, NULL },
 	{ NULL, NULL, 0, NULL }
 };
