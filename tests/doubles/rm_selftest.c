@@ -212,7 +212,7 @@ static void test_devices(void)
 static void test_map(void)
 {
 	uint64_t lin, lin2;
-	uint32_t mem, elsewhere;
+	uint32_t mem, copy, elsewhere;
 	struct rm r, other;
 	uint8_t *p, *q;
 	int fd, wrong;
@@ -264,9 +264,30 @@ static void test_map(void)
 	IS(rm_unmap(&r, mem, lin), 0);
 	TRUE(mmap(NULL, PAGE, PROT_READ, MAP_SHARED, fd, 0) == MAP_FAILED);
 	close(fd);
-	/* FREE first: UNMAP finds nothing. */
+	IS(rm_unmap(&r, mem, lin2), 0);
+	/* FREE first: the mapping reads zeros, and UNMAP finds nothing. */
+	IS(rm_dup(&r, r.client, mem, &copy), 0);
+	p = rm_map(&r, copy, PAGE, 2 * PAGE, &lin);
+	q = rm_map(&r, mem, 0, 16 * PAGE, &lin2);
+	TRUE(p && q && p[5] == 7);
+	IS(rm_free(&r, copy), 0);
+	IS(p[5], 0);
+	p[5] = 8;
+	IS(q[PAGE + 5], 7);
+	IS(rm_unmap(&r, copy, lin), RM_NOT_FOUND);
+	munmap(p, 2 * PAGE);
+	munmap(q, 16 * PAGE);
 	IS(rm_free(&r, mem), 0);
 	IS(rm_unmap(&r, mem, lin2), RM_NOT_FOUND);
+	/* All of a client's at once. */
+	IS(rm_new_memory(&r, 16 * PAGE, &mem), 0);
+	p = rm_map(&r, mem, 0, PAGE, &lin);
+	q = rm_map(&r, mem, PAGE, PAGE, &lin2);
+	p[0] = q[0] = 3;
+	IS(rm_free(&r, r.client), 0);
+	IS(p[0] + q[0], 0);
+	munmap(p, PAGE);
+	munmap(q, PAGE);
 	IS(rm_stats(&r).bar_used, 0);
 	IS(rm_stats(&r).used, 0);
 	rm_close(&other);

@@ -39,6 +39,7 @@ struct rm_mapping {
 	struct rm_mapping *next;
 	uint64_t linear, offset, length;
 	bool counted;		/* in the GPU's BAR1 */
+	uint64_t addr;		/* where the program has it mapped, as far as known */
 };
 
 /* A device, or memory below one. Its handle is its client's. */
@@ -86,6 +87,7 @@ struct rm_file {
 struct rm_caller {
 	uint64_t id;		/* of the notification */
 	pid_t tid;
+	uint64_t code;		/* address of its system call instruction */
 	int fd;			/* the request is on this one, ... */
 	struct rm_file *file;	/* ... which is open as that */
 };
@@ -139,6 +141,11 @@ void object_end(struct rm_client *c, struct rm_object *o);
 struct rm_mapping *mapping_new(struct rm_object *o, uint64_t offset, uint64_t length, bool counted);
 struct rm_mapping *mapping_find(const struct rm_client *c, uint64_t linear, struct rm_object **o);
 void mapping_end(struct rm_object *o, struct rm_mapping *m);
+
+/* rm_sim_revoke.c */
+void revoke_later(const struct rm_caller *c, const struct rm_client *client,
+		  const struct rm_object *o);
+void revoke_now(void);
 
 /* rm_sim_requests.c: 0 or an errno */
 int request(const struct rm_caller *c, unsigned int cmd, void *arg);

@@ -140,15 +140,14 @@ static int rm_alloc(const struct rm_caller *c, void *arg)
 	return 0;
 }
 
-/*
- * The real driver takes the pages from mappings of a memory object that is
- * freed. This one cannot: it says so, as no program should come here.
- */
-static void warn_of_mappings(const struct rm_caller *c, const struct rm_object *o)
+static void revoke_below(const struct rm_caller *c, const struct rm_client *client,
+			 const struct rm_object *top)
 {
-	if (o->mappings)
-		fprintf(stderr, "rm_sim: process %d frees object %#x before its mapping: the real one reads zeros from now on, this one does not\n",
-			caller_process(c), o->handle);
+	const struct rm_object *o;
+
+	for (o = client->objects; o; o = o->next)
+		if (o->memory && (!top || o == top || o->device == top))
+			revoke_later(c, client, o);
 }
 
 static int rm_free(const struct rm_caller *c, void *arg)
@@ -161,11 +160,12 @@ static int rm_free(const struct rm_caller *c, void *arg)
 	if (!client) {
 		a->status = RM_INVALID_CLIENT;
 	} else if (a->object == client->handle) {
+		revoke_below(c, client, NULL);
 		client_end(client);
 	} else if (!o) {
 		a->status = RM_NOT_FOUND;
 	} else {
-		warn_of_mappings(c, o);
+		revoke_below(c, client, o);
 		object_end(client, o);
 	}
 	return 0;
@@ -594,6 +594,23 @@ static int rm_sim_mmap(const struct rm_caller *c, void *arg)
 	return give_pages(c, o->memory, m->offset, a);
 }
 
+/* Where the program has put it. An older one at that place is no more. */
+static int rm_sim_mapped(const struct rm_caller *c, void *arg)
+{
+	const struct rm_sim_mapped *a = arg;
+	const struct rm_client *client = client_find(c->file->mapper);
+	struct rm_mapping *m;
+	struct rm_object *o;
+
+	for (o = client ? client->objects : NULL; o; o = o->next)
+		for (m = o->mappings; m; m = m->next)
+			if (m->linear == c->file->linear)
+				m->addr = a->addr;
+			else if (m->addr == a->addr)
+				m->addr = 0;
+	return 0;
+}
+
 static int rm_sim_holds(const struct rm_caller *c, void *arg)
 {
 	(void)arg;
@@ -664,6 +681,7 @@ static const struct {
 	{ _IOC_NR(RM_EXPORT_DMABUF), GPU, 0, 0, "EXPORT_DMABUF", NULL, rm_export_dmabuf },
 	{ _IOC_NR(RM_SIM_STATS), CTL, sizeof(struct rm_sim_stats), 0, "STATS", rm_sim_stats, NULL },
 	{ _IOC_NR(RM_SIM_MMAP), ANY, sizeof(struct rm_sim_mmap), 0, "MMAP", rm_sim_mmap, NULL },
+	{ _IOC_NR(RM_SIM_MAPPED), GPU, sizeof(struct rm_sim_mapped), 0, "MAPPED", rm_sim_mapped, NULL },
 	{ _IOC_NR(RM_SIM_INFO), CTL, STATUS(rm_sim_info), "INFO", rm_sim_info, NULL },
 	{ _IOC_NR(RM_SIM_HOLDS), ANY, sizeof(uint32_t), 0, "HOLDS", rm_sim_holds, NULL },
 	{ _IOC_NR(RM_SIM_LIVE), CTL, sizeof(struct rm_sim_live), 0, "LIVE", rm_sim_live, NULL },

@@ -306,6 +306,7 @@ static void do_ioctl(struct rm_caller *c, const struct seccomp_notif *n)
 	if (!error)
 		error = caller_write(c, n->data.args[2], arg, size);
 	answer(n, error, 0, 0);
+	revoke_now();
 }
 
 static void call(struct seccomp_notif *n, size_t size)
@@ -319,7 +320,8 @@ static void call(struct seccomp_notif *n, size_t size)
 			die("rm_sim: receive");
 		return;
 	}
-	c = (struct rm_caller){ .id = n->id, .tid = (pid_t)n->pid };
+	c = (struct rm_caller){ .id = n->id, .tid = (pid_t)n->pid,
+				.code = n->data.instruction_pointer - 2 };
 	if (n->data.nr == SYS_ioctl)
 		do_ioctl(&c, n);
 	else

@@ -405,6 +405,9 @@ RM_ASSERT(sizeof(struct rm_sim_stats) == 56);
  * fd itself where the process may have no more descriptors: that file is gone
  * then. ENOTTY: the file is none of this driver. Another errno: mmap fails so.
  *
+ * RM_SIM_MAPPED, on a GPU's file: where mmap has put it then. The driver takes the
+ * mapping from the process when its object is freed.
+ *
  * RM_SIM_HOLDS, on any of its files: 0 if the file keeps memory alive, as a
  * dma-buf and an exported object do, else ENODATA.
  *
@@ -424,6 +427,13 @@ struct rm_sim_mmap {
 };
 
 #define RM_SIM_MMAP		RM_IOC(0xf1, struct rm_sim_mmap)
+struct rm_sim_mapped {
+	__u64 addr;
+};
+
+#define RM_SIM_MAPPED		RM_IOC(0xf7, struct rm_sim_mapped)
+RM_ASSERT(sizeof(struct rm_sim_mapped) == 8);
+
 #define RM_SIM_CUDA		RM_IOC(0xf2, __u32)	/* 0 */
 #define RM_SIM_HOLDS		RM_IOC(0xf4, __u32)	/* 0 */
 
