@@ -225,6 +225,9 @@ int rm_share(const struct mem *m, uint32_t *client_src, uint32_t *object);
 bool rm_fd_holds(int fd);
 unsigned long rm_live(void);
 
+/* cuda_sim_mmap.c */
+bool mmap_taken(void);
+
 /* cuda_sim_dmabuf.c */
 bool dmabuf_supported(int device);
 

@@ -14,8 +14,6 @@
 #include <dlfcn.h>
 #include <errno.h>
 #include <stdatomic.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
@@ -85,15 +83,24 @@ static bool jump(void *from, void *to)
 }
 #endif
 
-__attribute__((constructor)) static void take_mmap(void)
+/*
+ * Whether mmap is this file's. A process may be at its limit of mappings when this
+ * library is loaded; cuInit tries again.
+ */
+bool mmap_taken(void)
 {
-	void *libc = rm_mode() ? dlopen("libc.so.6", RTLD_NOW | RTLD_NOLOAD) : NULL;
+	static bool taken;
+	void *libc = taken ? NULL : dlopen("libc.so.6", RTLD_NOW | RTLD_NOLOAD);
 
 	if (!libc)
-		return;
-	if (!jump(dlsym(libc, "mmap"), (void *)(uintptr_t)sim_mmap)) {
-		fprintf(stderr, "CUDA_SIM_RM=1: the C library's mmap cannot be replaced here\n");
-		abort();
-	}
+		return taken;
+	taken = jump(dlsym(libc, "mmap"), (void *)(uintptr_t)sim_mmap);
 	dlclose(libc);
+	return taken;
+}
+
+__attribute__((constructor)) static void take_mmap(void)
+{
+	if (rm_mode())
+		mmap_taken();
 }

@@ -150,6 +150,10 @@ int rm_init(int *devices)
 	uint32_t zero = 0;
 	int i, n, result;
 
+	if (!mmap_taken()) {
+		fprintf(stderr, "CUDA_SIM_RM=1: the C library's mmap cannot be replaced here\n");
+		return CU_OUT_OF_MEMORY;
+	}
 	ctl = open(RM_CTL_DEVICE, O_RDWR | O_CLOEXEC);
 	if (ctl < 0) {
 		perror("CUDA_SIM_RM=1: " RM_CTL_DEVICE " (run the program by rm_sim)");
