@@ -1,23 +1,28 @@
 #!/bin/sh
 # SPDX-License-Identifier: (GPL-2.0 OR MIT)
 #
-# symvers.sh KVER NVIDIA_INC OUT HEADER - write the versions of the symbols that
-# gdrdrv takes from NVIDIA's driver, as the kernel's build system wants them, and
-# into HEADER which flavour of the driver they are of.
+# symvers.sh KVER KDIR NVIDIA_INC OUT HEADER - write the versions of the symbols
+# that gdrdrv takes from NVIDIA's driver, as the kernel's build system wants them,
+# and into HEADER which flavour of the driver they are of.
 #
-# From Module.symvers of a built driver if there is one ($NVIDIA_SYMVERS, or
-# near nv-p2p.h); else out of the installed nvidia.ko; else zeros, with which
-# the module builds but loads only into a kernel without MODVERSIONS.
+# From Module.symvers of a built driver if there is one ($NVIDIA_SYMVERS, or near
+# nv-p2p.h); else out of the installed module, whatever that is called; else zeros,
+# with which the module loads only into a kernel without CONFIG_MODVERSIONS: for
+# another one that is an error, unless NVIDIA_SYMVERS=none.
 set -eu
-kver=$1 inc=$2 out=$3 header=$4
+kver=$1 kdir=$2 inc=$3 out=$4 header=$5
+here=$(cd "$(dirname "$0")" && pwd)
 symbols='nvidia_p2p_get_pages nvidia_p2p_put_pages nvidia_p2p_free_page_table
 nvidia_p2p_get_pages_persistent nvidia_p2p_put_pages_persistent'
 
 tmp=$(mktemp -d)
 trap 'rm -rf "$tmp"' EXIT
 
+say() { echo "gdrdrv: $*" >&2; }
+
 from_symvers() {
-	grep -E '[[:space:]]nvidia_p2p_' "$1" >"$tmp/out"
+	grep -E '[[:space:]]nvidia_p2p_' "$1" >"$tmp/out" &&
+		say "symbol versions of $1"
 }
 
 # unpack FILE: the module, whatever it is packed with.
@@ -30,15 +35,17 @@ unpack() {
 	esac >"$tmp/nvidia.ko"
 }
 
-# crc SYMBOL: a version is the value of an absolute symbol in older kernels,
-# and a word in the section __kcrctab in newer ones.
+# crc SYMBOL: a version is the value of an absolute symbol in older kernels, and
+# a word in a section in newer ones: __kcrctab, or __kcrctab_gpl for exports to GPL
+# modules alone.
 crc() {
-	nm "$tmp/nvidia.ko" | awk -v s="__crc_$1" '$3 == s { print $2, $1 }' | {
-		read -r type value || exit 0
-		case $type in
-		a | A) echo "0x$(printf '%s' "$value" | tail -c 8)" ;;
+	objdump -t "$tmp/nvidia.ko" | awk -v s="__crc_$1" '$NF == s { print $(NF - 2), $1 }' | {
+		read -r section value || exit 0
+		case $section in
+		\*ABS\*) echo "0x$(printf '%s' "$value" | tail -c 8)" ;;
 		*)
-			objcopy -O binary --only-section=__kcrctab \
+			objcopy -O binary --only-section="$section" \
+				--set-section-flags "$section=alloc,load" \
 				"$tmp/nvidia.ko" "$tmp/crcs"
 			printf '0x%s\n' "$(od -An -v -tx4 -N4 \
 				-j "$((0x$value))" "$tmp/crcs" | tr -d ' ')"
@@ -62,11 +69,17 @@ from_module() {
 		v=$(crc "$s")
 		[ -z "$v" ] || printf '%s\t%s\tnvidia\t%s\t\n' "$v" "$s" "$(export_of)" >>"$tmp/out"
 	done
-	[ -s "$tmp/out" ]
+	[ -s "$tmp/out" ] && say "symbol versions of $1"
 }
 
 no_versions() {
-	echo "gdrdrv: no nvidia.ko for $kver found: building without its symbol versions" >&2
+	if [ "${NVIDIA_SYMVERS:-}" != none ] &&
+		grep -qx CONFIG_MODVERSIONS=y "$kdir/include/config/auto.conf" 2>/dev/null; then
+		say "no module of NVIDIA's driver with symbol versions for $kver: without them gdrdrv does not load into this kernel"
+		say "install the driver for $kver first, or give NVIDIA_SYMVERS="
+		exit 1
+	fi
+	say "no module of NVIDIA's driver for $kver: building without symbol versions"
 	for s in $symbols; do
 		printf '0x00000000\t%s\tnvidia\tEXPORT_SYMBOL\t\n' "$s"
 	done >"$tmp/out"
@@ -78,8 +91,8 @@ find_versions() {
 			from_symvers "$f" && return
 		fi
 	done
-	ko=$(modinfo -k "$kver" -F filename nvidia 2>/dev/null | head -n 1) || :
-	if [ -n "$ko" ] && [ -e "$ko" ]; then
+	ko=$("$here/nvidia.sh" module "$kver")
+	if [ -n "$ko" ]; then
 		from_module "$ko" && return
 	fi
 	no_versions

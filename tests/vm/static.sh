@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: MIT
 #
 # static.sh OUT - the static checks of the kernel code, as TAP: sparse with the
-# compiler's own warnings, the kernel's style, what must not be in it, and a build
-# as DKMS does it. Builds under OUT.
+# compiler's own warnings, the kernel's style, and what must not be in it. Builds
+# under OUT.
 set -uo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 top=$(cd "$here/../.." && pwd)
@@ -32,27 +32,8 @@ style() {
 # absent REGEX: no line of the module's code has it.
 absent() { ! grep -nE "$1" "$top"/kmod/*.[ch]; }
 
-# dkms TREE: build from what "make install" puts into TREE, as DKMS does: by the
-# command in dkms.conf, in a copy of the sources, with the module where it says.
-dkms() (
-	dir=$1/dkms/gdrdrv/2.6/build
-	make -s -C "$top/kmod" install DESTDIR="$1" && mkdir -p "$dir" &&
-		cp "$1"/usr/src/gdrdrv-2.6/* "$dir/" && cd "$dir" || return
-	# shellcheck disable=SC2034 # dkms.conf uses them
-	kernelver=$(cat "$kdir/release") dkms_tree=$1/dkms
-	# shellcheck disable=SC2034
-	kernel_source_dir=$kdir/usr/src/linux-headers-$kernelver
-	# shellcheck source=packaging/dkms.conf
-	. ./dkms.conf
-	# shellcheck disable=SC2086 # a command and its arguments
-	env NVIDIA_SRC_DIR="$nvidia" ${MAKE[0]} &&
-		test -e "${BUILT_MODULE_LOCATION[0]}${BUILT_MODULE_NAME[0]}.ko" &&
-		$CLEAN && test ! -e "${BUILT_MODULE_LOCATION[0]}"
-)
-
 need sparse:sparse perl:perl
 source=$("$here/fetch.sh" style 6.1) || exit 1
-kdir=$("$here/fetch.sh" kernel 6.1) && nvidia=$("$here/fetch.sh" nvidia 550) || exit 1
 # build.sh fails on any warning.
 check "sparse and gcc -Wall -Wextra, kernel 6.1" \
 	env GDR_MAKE=C=2 "$here/build.sh" 6.1 550 "$1/6.1-550-sparse"
@@ -61,9 +42,6 @@ check "sparse and gcc -Wall -Wextra, kernel 6.12" \
 for f in "$top"/kmod/*.[ch] "$top"/tests/kmod/nvidia_sim*.[ch]; do
 	check "checkpatch --strict ${f#"$top"/}" style "$f"
 done
-tmp=$(mktemp -d)
-trap 'rm -rf "$tmp"' EXIT
-check "DKMS builds from what make install puts down" dkms "$tmp"
 check "no pointer is printed" absent '%p'
 check "nothing that a user could make WARN or BUG" absent '\b(WARN|BUG)(_ON)?(_ONCE)?\('
 echo "1..$n"

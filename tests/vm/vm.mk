@@ -2,7 +2,8 @@
 #
 # make check-vm       the kernel module in a virtual machine: see docs/kmod.md
 # make check-vm-all   ... on every kernel; check-vm-debug: on ones that look for faults
-# make check-kmod-static, check-kmod-matrix   the module's static checks and builds
+# make check-kmod-static, check-kmod-matrix, check-kmod-dkms   the module's static
+#                     checks, builds, and DKMS beside each packaging of the driver
 
 VM        := tests/vm
 VMRUN     := env GDRAPI_VM_BUILD=$(abspath $(B))/vm $(VM)/run.sh
@@ -11,7 +12,7 @@ VMFILES   := -f $(BIN)/gdrcopy_sanity -f $(BIN)/badinput -f $(B)/$(SONAME):/lib 
 VMSANITY  := $(VMRUN) -j $(VM)/job-sanity.sh $(VMFILES)
 VMRM      := $(VMRUN) -j $(VM)/job-rm.sh $(VMFILES) -f $(BIN)/rm_test
 
-.PHONY: check-vm check-vm-all check-vm-debug check-kmod-static check-kmod-matrix
+.PHONY: check-vm check-vm-all check-vm-debug check-kmod-static check-kmod-matrix check-kmod-dkms
 
 check-vm: VMKERNELS := 6.1
 check-vm-all: VMKERNELS := 6.1 6.12 7.2
@@ -45,6 +46,9 @@ $(BIN)/rm_test: tests/kmod/rm_test.c tests/doubles/rm_selftest_client.c tests/do
 		$(wildcard tests/doubles/*selftest.h) tests/doubles/rm_uapi.h $(D)/libcuda.so.1
 	@mkdir -p $(@D)
 	$(CC) $(C11) $(CFLAGS) -o $@ $(filter %.c,$^) $(D)/libcuda.so.1
+
+check-kmod-dkms:
+	@$(RUN) kmod-dkms $(VM)/dkms.sh $(B)/vm
 
 # The simulated libcuda speaks to the simulated nvidia.ko.
 $(D)/libcuda.so.1: tests/kmod/nvidia_sim_uapi.h
