@@ -45,7 +45,7 @@ BENCH    := $(addprefix $(T)/bench_,opt.c time.c out.c gpu.c loops.c race.c team
 
 $(BIN)/gdrcopy_sanity: $(T)/gdrcopy_sanity.c $(wildcard $(T)/sanity_*.c) $(T)/cuda_dl.c
 $(BIN)/gdrcopy_copybw $(BIN)/gdrcopy_copylat $(BIN)/gdrcopy_apiperf $(BIN)/gdrcopy_pplat: $(BIN)/%: $(T)/%.c $(BENCH)
-$(BIN)/gdrcopy_copylat: $(T)/copylat_modes.c
+$(BIN)/gdrcopy_copylat: $(T)/copylat_modes.c $(T)/copylat_callers.c
 $(BIN)/gdrcopy_report: $(T)/gdrcopy_report.c $(addprefix $(T)/bench_,opt.c out.c json.c svg.c)
 $(BIN)/badinput $(BIN)/abi_layout: $(BIN)/%: $(T)/%.c
 $(addprefix $(BIN)/guest_,$(GUESTS)): $(BIN)/%: $(T)/%.c $(T)/guest_common.h

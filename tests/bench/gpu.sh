@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: MIT
 # gpu.sh [PART...]: what docs/dataplane.md is made from, on a machine with a GPU,
 # with the programs of 'make tools copy-bench litmus'. Parts: litmus, used, many,
-# each, pause, heat, calls; without one, all of them, in some five minutes.
+# each, pause, callers, heat, calls; without one, all of them, in some five minutes.
 #
 # ALLOC says how the GPU memory is allocated (cumemalloc), GDRCOPY_BACKEND is the
 # library's, ROUNDS of the litmus test are 100 million.
@@ -41,12 +41,13 @@ pause() {
 uname -srm
 grep -m1 'model name' /proc/cpuinfo
 cat /proc/driver/nvidia/version 2>/dev/null || true
-[ $# -gt 0 ] || set -- used many each pause heat calls litmus
+[ $# -gt 0 ] || set -- used many each pause callers heat calls litmus
 for part in "$@"; do
 	case $part in
 	litmus) tool copy_litmus -t "$rounds" --threads "$((cpus > 4 ? cpus - 2 : 2))" --budget 20000 ;;
 	used) tool gdrcopy_copylat -m used --budget 30 ;;
 	many) tool gdrcopy_copylat -m many --budget 20 ;;
+	callers) tool gdrcopy_copylat -m callers --budget 30 ;;
 	each) tool gdrcopy_copylat --budget 20 ;;
 	heat) tool copy_bench -s 1M --budget 8 ;;
 	calls) tool gdrcopy_apiperf --budget 300 -s 64K ;;

@@ -25,7 +25,8 @@ static const struct option_row rows[] = {
 	{ OPT_GPU, 'd', "device", "GPU", "CUDA's number of the GPU (0)" },
 	{ OPT_MODE, 'm', "mode", "MODE",
 	  "each: copies one by one; used: reads whose bytes are used before the next;\n"
-	  "                             many: 16 reads and 64 writes at once; pause: copies after a pause" },
+	  "                             many: 16 reads and 64 writes at once; pause: copies after a pause;\n"
+	  "                             callers: small copies by 1 to 14 threads, each its own" },
 	{ OPT_SIZE, 's', "size", "SIZE", "bytes of the buffer; K, M and G are powers of 1024" },
 	{ OPT_COPY_SIZE, 'c', "copy-size", "SIZE", "bytes of a copy (all of the buffer past -o)" },
 	{ OPT_COLD, 'c', "cold", NULL, "the host side is not in the CPU's caches" },
@@ -204,6 +205,7 @@ static const struct word modes[] = {
 	{ "used", BENCH_MODE_USED },
 	{ "many", BENCH_MODE_MANY },
 	{ "pause", BENCH_MODE_PAUSE },
+	{ "callers", BENCH_MODE_CALLERS },
 	{ NULL, 0 }
 };
 

@@ -23,7 +23,8 @@ enum bench_mem {
 };
 
 /* What gdrcopy_copylat measures. */
-enum bench_mode { BENCH_MODE_EACH, BENCH_MODE_USED, BENCH_MODE_MANY, BENCH_MODE_PAUSE };
+enum bench_mode { BENCH_MODE_EACH, BENCH_MODE_USED, BENCH_MODE_MANY, BENCH_MODE_PAUSE,
+		  BENCH_MODE_CALLERS };
 
 enum bench_answer { BENCH_ANSWER_BOTH, BENCH_ANSWER_HOST, BENCH_ANSWER_GPU };
 

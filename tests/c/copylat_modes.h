@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * copylat_modes.h - what gdrcopy_copylat measures besides copies one by one:
- * reads whose bytes are used before the next, many copies at once, and copies
- * after a pause.
+ * reads whose bytes are used before the next, many copies at once, copies after a
+ * pause, and copies by many callers.
  */
 #ifndef COPYLAT_MODES_H
 #define COPYLAT_MODES_H
@@ -24,7 +24,7 @@ struct copylat_mode {
 	size_t room;
 };
 
-extern const struct copylat_mode copylat_used, copylat_many, copylat_pause;
+extern const struct copylat_mode copylat_used, copylat_many, copylat_pause, copylat_callers;
 
 /* Whether a loop can do the operation on that mapping. */
 bool copylat_allowed(const struct bench_map *m, const struct bench_loop *l,

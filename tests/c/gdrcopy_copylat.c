@@ -226,6 +226,7 @@ static const struct copylat_mode *const modes[] = {
 	[BENCH_MODE_USED] = &copylat_used,
 	[BENCH_MODE_MANY] = &copylat_many,
 	[BENCH_MODE_PAUSE] = &copylat_pause,
+	[BENCH_MODE_CALLERS] = &copylat_callers,
 };
 
 /* Copies one by one. */
