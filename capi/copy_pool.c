@@ -568,11 +568,16 @@ static bool is_worth_waking(struct copy_pool *pool, size_t n, bool to)
  */
 void copy_pool_note(struct copy_pool *pool, size_t n, bool to)
 {
-	uint64_t now = now_ns(), last = atomic_load_explicit(&pool->last, memory_order_relaxed);
+	uint64_t now, last = atomic_load_explicit(&pool->last, memory_order_relaxed);
 	uint64_t spin = atomic_load_explicit(&spin_ns, memory_order_relaxed);
 	uint32_t close = atomic_load_explicit(&pool->close, memory_order_relaxed);
-	bool is_close = spin == FOREVER || now - last < spin + (to ? n / 16 : n);
+	bool is_close;
 
+	/* While all are awake nobody asks, and the clock takes some 30 ns. */
+	if (!atomic_load_explicit(&pool->asleep, memory_order_relaxed))
+		return;
+	now = now_ns();
+	is_close = spin == FOREVER || now - last < spin + (to ? n / 16 : n);
 	atomic_store_explicit(&pool->last, now, memory_order_relaxed);
 	if (!is_close)
 		close = 0;
