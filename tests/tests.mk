@@ -56,9 +56,9 @@ $(TOOLS) $(BIN)/badinput $(BIN)/abi_layout $(addprefix $(BIN)/guest_,$(GUESTS)):
 	$(CC) $(C11) $(CFLAGS) -o $@ $(filter %.c,$^) $(LINK)
 
 # What control calls cost a host; docs/design.md has its figures.
-$(BIN)/call_cost: $(T)/call_cost.c $(T)/guest_common.h $(LIB)
+$(BIN)/call_cost: $(T)/call_cost.c $(T)/cuda_dl.c $(LIB) $(wildcard $(T)/*.h)
 	@mkdir -p $(@D)
-	$(CC) $(C11) $(CFLAGS) -o $@ $< $(LINK)
+	$(CC) $(C11) $(CFLAGS) -o $@ $(filter %.c,$^) $(LINK)
 
 $(BIN)/guest_hosts: | $(BIN)/secure_host
 $(BIN)/secure_host: $(T)/secure_host.c

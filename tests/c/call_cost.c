@@ -7,7 +7,7 @@
  * serves nothing, so what is measured is the way there and back alone. It is worth
  * having where that is less than the way into Go and out, which the first table has.
  */
-#include "guest_common.h"
+#include "guest_cuda.h"
 
 #include <linux/futex.h>
 
@@ -161,7 +161,7 @@ int main(void)
 
 	setvbuf(stdout, NULL, _IOLBF, 0);
 	print_rss("before gdr_open");
-	g = open_or_fail();
+	g = open_with_context();
 	print_rss("after gdr_open");
 	make_buffer(g, &b, 64 * KIB);
 	print_rss("with a buffer");
