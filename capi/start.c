@@ -173,7 +173,7 @@ static bool is_absent(const char *path)
  * there. A child whose loader is held by a thread that is not there any more would
  * wait for ever, so it has another thread load.
  */
-#define LOADING_SECONDS 5
+#define LOADING_SECONDS 10
 
 enum { LOADING, LOADED, NOT_FOUND, BROKEN };
 
@@ -216,13 +216,15 @@ static __attribute__((constructor)) void note_process(void)
 	process_at_load = getpid();
 }
 
-/* Under the front's lock. What has failed is tried again, but for a stuck loader. */
+/* Under the front's lock. What has failed is tried again; who has not ended may yet. */
 static uint32_t find_cuda(struct gdr_front *front)
 {
 	uint64_t mask;
 
-	if (front->stuck)
-		return LOADING;
+	if (front->stuck) {
+		front->stuck = atomic_load(&cuda_state) == LOADING;
+		return atomic_load(&cuda_state);
+	}
 	gdr_hold_signals(gdr_signal_bit(SIGSETXID), &mask);
 	pthread_mutex_lock(&front->loading);
 	atomic_store(&cuda_state, LOADING);

@@ -31,6 +31,6 @@ make() {
 		-Wl,--version-script="$dir/map" -o "$dir/$name" "$dir/$name.c"
 }
 
-make libpthread.so.0 pthread_create pthread_detach pthread_join pthread_attr_setaffinity_np pthread_key_create pthread_once pthread_setspecific pthread_sigmask \
-	pthread_getattr_np pthread_attr_getstack pthread_attr_getstacksize pthread_attr_setstacksize
+make libpthread.so.0 pthread_create pthread_detach pthread_join pthread_setspecific pthread_sigmask \
+	pthread_attr_setaffinity_np pthread_attr_setstacksize
 make libdl.so.2 dlopen dlsym dlclose dlerror

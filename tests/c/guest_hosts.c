@@ -251,8 +251,8 @@ static void fork_in_loader_first(void)
 
 	for (int i = 0; i < 2; i++)
 		start_thread(&t[i], 0, walk_libraries, NULL);
-	for (int i = 0; i < scaled(3); i++)
-		expect(in_child("of a parent in the loader", open_or_busy, NULL, 20));
+	for (int i = 0; i < scaled(2); i++)
+		expect(in_child("of a parent in the loader", open_or_busy, NULL, 40));
 	atomic_store(&stop, true);
 	for (int i = 0; i < 2; i++)
 		expect_is(pthread_join(t[i], NULL), 0);
