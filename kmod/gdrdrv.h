@@ -111,14 +111,14 @@ enum gdr_mr_state {
  * - handle << PAGE_SHIFT up to + size is this region's range of mmap offsets. It
  *   is 0 until the region is LIVE.
  *
- * lock guards state, revoked, abandoned, vmas, type, want, memtype and uncached.
+ * lock guards state, revoked, abandoned, vmas, type, want, memtype, uncached, whole.
  * - state only moves forward. A CPU page table entry is made with lock held
  *   for reading and state LIVE; so after DEAD was set and the range zapped,
  *   there is none and there never will be.
  * - vmas counts the VMAs that show the region: 0 or 1, and for a moment 2
  *   while mremap moves it. type is not NONE exactly while vmas is not 0.
  * - memtype: the pages' memory type is reserved as write-combining; uncached: in
- *   vain, they are mapped uncached.
+ *   vain, they are mapped uncached. whole: the first fault maps all there is.
  * - revoked: the free callback ran. The GPU driver owns the pages again, and
  *   they must not be put. callback_done completes once it is done with them.
  * - abandoned: nobody can put the pages any more, so the region waits for the
@@ -155,6 +155,7 @@ struct gdr_mr {
 	bool abandoned;
 	bool memtype;
 	bool uncached;
+	bool whole;
 	unsigned int vmas;
 	enum gdrdrv_mapping_type type;
 	enum gdrdrv_mapping_type want;

@@ -9,6 +9,7 @@
 #define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
 
 #include <linux/io.h>
+#include <linux/module.h>
 #include <linux/pci.h>
 #include <linux/personality.h>
 #include <linux/sched.h>
@@ -17,6 +18,11 @@
 #endif
 
 #include "gdrdrv.h"
+
+static bool gdr_map_whole;
+module_param_named(map_whole, gdr_map_whole, bool, 0444);
+MODULE_PARM_DESC(map_whole,
+		 "The first touch of a mapping maps all of it, not 2 MiB (default N)");
 
 /* Only for a VMA that mmap is making: nobody else can see it, so no lock. */
 static void gdr_vma_flags(struct vm_area_struct *vma, unsigned long set,
@@ -157,24 +163,31 @@ static vm_fault_t gdr_insert(struct vm_area_struct *vma, unsigned long addr,
 
 /*
  * Map the page that was touched, then the rest of what one page-table page
- * covers: it costs no more memory and saves up to 511 faults.
+ * covers: it costs no more memory and saves up to 511 faults. Or all there is,
+ * for who wants no fault later.
  * Called with mr->lock held for reading and the region LIVE.
  */
 static vm_fault_t gdr_fault_live(struct vm_fault *vmf, const struct gdr_mr *mr)
 {
 	struct vm_area_struct *vma = vmf->vma;
-	unsigned long addr, end, at = vmf->address & PAGE_MASK;
+	unsigned long addr = vma->vm_start, end = vma->vm_end;
+	unsigned long at = vmf->address & PAGE_MASK;
 	vm_fault_t ret;
 
 	ret = gdr_insert(vma, at, mr, at - vma->vm_start);
 	if (ret != VM_FAULT_NOPAGE)
 		return ret;
-	addr = max(at & PMD_MASK, vma->vm_start);
-	end = min((at & PMD_MASK) + PMD_SIZE, vma->vm_end);
-	for (; addr < end; addr += PAGE_SIZE)
+	if (!mr->whole) {
+		addr = max(at & PMD_MASK, addr);
+		end = min((at & PMD_MASK) + PMD_SIZE, end);
+	}
+	for (; addr < end; addr += PAGE_SIZE) {
 		if (gdr_insert(vma, addr, mr, addr - vma->vm_start) !=
 		    VM_FAULT_NOPAGE)
 			break;
+		if (!(addr & ~PMD_MASK))
+			cond_resched();
+	}
 	return VM_FAULT_NOPAGE;
 }
 
@@ -226,6 +239,8 @@ static int gdr_mmap_locked(struct gdr_mr *mr, struct vm_area_struct *vma)
 	vma->vm_private_data = mr;
 	mr->type = type;
 	mr->vmas = 1;
+	/* Real-time programs lock what they map: MAP_LOCKED, mlockall(2). */
+	mr->whole = gdr_map_whole || vma->vm_flags & VM_LOCKED;
 	return 0;
 }
 

@@ -26,6 +26,7 @@
 #include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/ptrace.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -694,10 +695,9 @@ static void test_info(void)
 	CHECK(v1.mapped == 1 && v1.wc_mapping == 1);
 }
 
-/* Each byte must be at its place, though the pages are scattered. */
-static void test_data(void)
+/* Each byte must be at its place, though the pages are scattered, or are not. */
+static void check_data(size_t size)
 {
-	const size_t size = 40 * GPU_PAGE;
 	uint64_t va = gpu_alloc(size), h;
 	unsigned char *view = gpu_view(va, size);
 	volatile uint32_t *p;
@@ -717,6 +717,33 @@ static void test_data(void)
 	for (i = 511; i < size / 4; i += 1024)
 		CHECK(p[i] == (uint32_t)~i);
 	CHECK(munmap(view, size) == 0);
+	CHECK(unpin(fd, h) == 0);
+	gpu_free(va);
+}
+
+static void test_data(void)
+{
+	check_data(40 * GPU_PAGE);
+	set_knob(NVIDIA_SIM_CONTIGUOUS, 1);
+	check_data(40 * GPU_PAGE);
+	check_data(1100 * GPU_PAGE);
+	set_knob(NVIDIA_SIM_CONTIGUOUS, 0);
+	check_data(100 * GPU_PAGE);
+}
+
+/* What the GPU can show of its memory at a time has an end. */
+static void test_bar1(void)
+{
+	uint64_t va = gpu_alloc(16 * GPU_PAGE), h, h2;
+	int fd = gdr_open();
+
+	set_knob(NVIDIA_SIM_BAR1_PAGES, 16);
+	h = pin(fd, va, 12 * GPU_PAGE);
+	CHECK_ERR(try_pin(fd, va, 5 * GPU_PAGE, &h2), ENOMEM);
+	h2 = pin(fd, va, 4 * GPU_PAGE);
+	CHECK(unpin(fd, h) == 0);
+	CHECK(unpin(fd, pin(fd, va, 12 * GPU_PAGE)) == 0);
+	CHECK(unpin(fd, h2) == 0);
 }
 
 static void test_pin_inside(void)
@@ -736,6 +763,41 @@ static void test_pin_inside(void)
 	CHECK(unpin(fd, h1) == 0);
 	CHECK(is_fault(read_faults(a + GPU_PAGE + 5)));
 	CHECK(b[5] == 42);
+}
+
+/* How many faults it takes to touch each page. */
+static long faults_of(volatile unsigned char *p, size_t size)
+{
+	struct rusage before, after;
+	size_t i;
+
+	p[0] = 1;
+	CHECK(getrusage(RUSAGE_SELF, &before) == 0);
+	for (i = 0; i < size; i += 4096)
+		p[i] = 1;
+	CHECK(getrusage(RUSAGE_SELF, &after) == 0);
+	return after.ru_minflt - before.ru_minflt;
+}
+
+/* A fault brings in 2 MiB; the first one all, in a mapping that is locked. */
+static void test_faults(void)
+{
+	const size_t size = 64 << 20;
+	uint64_t va = gpu_alloc(size), h;
+	volatile unsigned char *p;
+	int fd = gdr_open();
+	long n;
+
+	h = pin(fd, va, size);
+	n = faults_of(map(fd, h, size), size);
+	CHECK(n >= (long)(size >> 21) - 1 && n < 100);
+	h = pin(fd, va, size);
+	p = map_prot(fd, h, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_LOCKED);
+	CHECK(p != MAP_FAILED);
+	CHECK(faults_of(p, size) < 10);
+	/* It ends as any other does. */
+	CHECK(unpin(fd, h) == 0);
+	CHECK(is_fault(read_faults(p)) && is_fault(read_faults(p + size - 1)));
 }
 
 static void test_map_arguments(void)
@@ -2264,7 +2326,7 @@ static const struct test tests[] = {
 	T(minor), T(aliases), T(bad_ioctls), T(pin_arguments),
 	T(pin_rounds), T(pin_v2), T(force_pcie), T(pin_answer_fault),
 	T(failed_pins), T(sim_is_strict), T(tokens),
-	T(attributes), T(info), T(data), T(pin_inside), T(map_arguments),
+	T(attributes), T(info), T(data), T(bar1), T(pin_inside), T(faults), T(map_arguments),
 	T(read_only), T(vma_flags), T(vma_operations), T(map_over), T(handles),
 	T(unknown_handle), T(unpin_zaps), T(close_keeps_mappings), T(free_after_close),
 	T(close_of_a_copy), T(close_in_child),

@@ -26,6 +26,8 @@
  * - The flags of persistent pinnings: 550 and older take none; the newer ones look
  *   at one byte of them, and there at the bit that they know.
  * - The open flavour exports to GPL modules alone (NV_EXPORT_SYMBOL).
+ * - What is pinned takes room in BAR1; where there is none, -ENOMEM
+ *   (NV_ERR_INSUFFICIENT_RESOURCES in nvidia_p2p_map_status).
  * - Memory of persistent pinnings outlives its owner until it is put
  *   (RmP2PGetPagesPersistent).
  *
@@ -201,11 +203,13 @@ static void sim_mem_free(struct kref *ref)
 	kvfree(mem);
 }
 
-/* Next free page in an order that leaves neighbours far apart. */
+/* Next free page, in an order that leaves neighbours far apart unless told. */
 static u32 sim_pick_page(void)
 {
+	u32 step = sim_knobs[NVIDIA_SIM_CONTIGUOUS] ? 1 : 37;
+
 	do {
-		sim_next_page = (sim_next_page + 37) % sim_npages;
+		sim_next_page = (sim_next_page + step) % sim_npages;
 		if (sim_next_page == 0)
 			sim_next_page = 1 % sim_npages;
 		if (test_bit(sim_next_page, sim_used))
@@ -452,6 +456,18 @@ static void *sim_alloc_addresses(u64 len)
 	return size > SIM_KMALLOC_LIMIT ? vmalloc(size) : kmalloc(size, GFP_KERNEL);
 }
 
+/* Whether BAR1 has room for the range. Called with sim_lock held. */
+static bool sim_bar1_fits(u64 len)
+{
+	u64 pages = len >> SIM_PAGE_SHIFT;
+	struct sim_pin *pin;
+
+	list_for_each_entry(pin, &sim_pins, node)
+		pages += pin->npages;
+	return !sim_knobs[NVIDIA_SIM_BAR1_PAGES] ||
+	       pages <= sim_knobs[NVIDIA_SIM_BAR1_PAGES];
+}
+
 /* Called with sim_lock held. */
 static struct sim_alloc *sim_find_range(u64 token, u32 space, u64 va, u64 len)
 {
@@ -487,6 +503,8 @@ static int sim_get(u64 token, u32 space, u64 va, u64 len,
 	if (!a)
 		goto unlock;
 	ret = -ENOMEM;
+	if (!sim_bar1_fits(len))
+		goto unlock;
 	pin = sim_new_pin(a, va, len);
 	if (!pin)
 		goto unlock;

@@ -70,6 +70,8 @@ enum nvidia_sim_knob {
 	NVIDIA_SIM_PUT_DELAY,	/* ms that put_pages waits before it looks */
 	NVIDIA_SIM_FREE_IN_GET,	/* 1: the next get_pages frees the memory itself */
 	NVIDIA_SIM_UNCACHED,	/* 1: the whole BAR is reserved as uncached */
+	NVIDIA_SIM_CONTIGUOUS,	/* 1: hand out pages that follow each other */
+	NVIDIA_SIM_BAR1_PAGES,	/* as many may be pinned; 0: any number */
 	NVIDIA_SIM_KNOBS,
 };
 

@@ -3,7 +3,7 @@
 #
 # build.sh KERNEL NVIDIA OUT - build gdrdrv.ko and the simulated nvidia.ko for
 # a kernel (of run.sh) against NVIDIA's header of a release (535, 550), or against
-# what older and newer ones have, of which Debian ships none (see vary).
+# what older and newer ones and 570 have, of which Debian ships none (see vary).
 # Any warning is an error. Extra make variables come in GDR_MAKE, as "C=2".
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
@@ -15,7 +15,7 @@ need make:make gcc:gcc pahole:dwarves
 [ $# -eq 3 ] || die "usage: build.sh KERNEL NVIDIA OUT"
 kdir=$("$here/fetch.sh" kernel "$1")
 case $2 in
-older | newer) nv=$("$here/fetch.sh" nvidia 550) ;;
+older | newer | 570) nv=$("$here/fetch.sh" nvidia 550) ;;
 *) nv=$("$here/fetch.sh" nvidia "$2") ;;
 esac
 rel=$(cat "$kdir/release")
@@ -36,9 +36,12 @@ esac
 
 # vary WHICH HEADER: make 550's header say what others say. Older ones know no
 # persistent mappings; newer ones have page tables of major 2 and the flag for
-# mappings over PCIe.
+# mappings over PCIe; 570 and 575 the flag alone.
 vary() {
 	case $1 in
+	570)
+		sed -i '/define NVIDIA_P2P_CAP_GET_PAGES/a #define NVIDIA_P2P_FLAGS_FORCE_BAR1_MAPPING 1' "$2"
+		;;
 	older) sed -i '/define NVIDIA_P2P_CAP_GET_PAGES_PERSISTENT_API/d' "$2" ;;
 	newer)
 		sed -i -e '/define NVIDIA_P2P_PAGE_TABLE_VERSION /s/0x00010002/0x00020000/' \

@@ -24,6 +24,7 @@ for kernel in 6.1 6.12 7.2; do
 done
 build amd64 6.1 older
 build amd64 6.1 newer
+build amd64 6.1 570
 build arm64 6.1 535
 build arm64 6.12 550
 build arm64 6.12 newer

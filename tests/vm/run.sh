@@ -6,7 +6,7 @@
 #
 #   KERNEL         6.1, 6.12 or 7.2; 6.1-kasan or 6.1-kcsan: see fetch.sh
 #   -n RELEASE     build against NVIDIA's header of 535 or 550 (default 550), or
-#                  older or newer: see build.sh
+#                  older, newer or 570: see build.sh
 #   -j FILE        what to run in the guest (default job-kmod.sh)
 #   -f FILE[:DIR]  put a file (with the libraries it needs) into the guest's
 #                  DIR (default /bin); may be repeated
@@ -62,7 +62,8 @@ put() {
 	local lib
 	mkdir -p "$root$2"
 	cp -L "$1" "$root$2/"
-	ldd "$1" 2>/dev/null | grep -oE '/[^ ]+' | while read -r lib; do
+	# A static one has none, and ldd fails for it.
+	{ ldd "$1" 2>/dev/null || :; } | { grep -oE '/[^ ]+' || :; } | while read -r lib; do
 		mkdir -p "$root$(dirname "$lib")"
 		cp -Ln "$lib" "$root$lib"
 	done

@@ -16,7 +16,7 @@ VMRM      := $(VMRUN) -j $(VM)/job-rm.sh $(VMFILES) -f $(BIN)/rm_test
 
 check-vm: VMKERNELS := 6.1
 check-vm-all: VMKERNELS := 6.1 6.12 7.2
-check-vm-all: VMHEADERS := older newer
+check-vm-all: VMHEADERS := older newer 570
 check-vm check-vm-all: tools $(BIN)/badinput $(BIN)/rm_test $(DOUBLES)
 	@for k in $(VMKERNELS); do \
 		$(RUN) vm-kmod-$$k $(VMRUN) -t 900 $$k; \
