@@ -15,6 +15,7 @@ here=$(cd "$(dirname "$0")" && pwd)
 symbols='nvidia_p2p_get_pages nvidia_p2p_put_pages nvidia_p2p_free_page_table
 nvidia_p2p_get_pages_persistent nvidia_p2p_put_pages_persistent'
 
+unknown=
 tmp=$(mktemp -d)
 trap 'rm -rf "$tmp"' EXIT
 
@@ -80,6 +81,7 @@ no_versions() {
 		exit 1
 	fi
 	say "no module of NVIDIA's driver for $kver: building without symbol versions"
+	unknown=1
 	for s in $symbols; do
 		printf '0x00000000\t%s\tnvidia\tEXPORT_SYMBOL\t\n' "$s"
 	done >"$tmp/out"
@@ -100,11 +102,13 @@ find_versions() {
 
 # The open flavour exports to GPL modules alone.
 flavour() {
-	case $(awk '$2 == "nvidia_p2p_get_pages" { print $1, $4 }' "$tmp/out") in
-	0x00000000*) echo unknown ;;
-	*_GPL) echo open ;;
-	*) echo proprietary ;;
-	esac
+	if [ -n "$unknown" ]; then
+		echo unknown
+	elif grep -q 'nvidia_p2p_get_pages[[:space:]].*_GPL' "$tmp/out"; then
+		echo open
+	else
+		echo proprietary
+	fi
 }
 
 find_versions
