@@ -10,11 +10,11 @@
 #define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
 
 #include <linux/cred.h>
+#include <linux/list.h>
 #include <linux/mm.h>
 #include <linux/module.h>
-#include <linux/mutex.h>
 #include <linux/slab.h>
-#include <linux/xarray.h>
+#include <linux/spinlock.h>
 
 #include "gdrdrv.h"
 
@@ -39,17 +39,19 @@ MODULE_PARM_DESC(max_mib_per_user,
 		 "MiB pinned by one user (default: 128 times the memory)");
 
 /*
- * A user with at least one region; in gdr_users by the number of the user, under
- * gdr_users_lock, as are all counts. told: the log says that a limit was met.
+ * A user with at least one region, on gdr_users. All counts are under
+ * gdr_users_lock, which the free callback takes: nothing sleeps under it. told:
+ * the log says that a limit was met.
  */
 struct gdr_user {
-	unsigned long uid;
+	struct list_head node;
+	uid_t uid;
 	struct gdr_usage usage;
 	bool told;
 };
 
-static DEFINE_XARRAY_FLAGS(gdr_users, XA_FLAGS_ACCOUNT);
-static DEFINE_MUTEX(gdr_users_lock);
+static LIST_HEAD(gdr_users);
+static DEFINE_SPINLOCK(gdr_users_lock);
 
 void gdr_limit_init(void)
 {
@@ -86,77 +88,86 @@ static void gdr_unuse(struct gdr_usage *usage, u64 bytes)
 	usage->bytes -= bytes;
 }
 
-/* The caller's entry, made if there is none. Called with gdr_users_lock held. */
-static struct gdr_user *gdr_user_find(void)
+static struct gdr_user *gdr_user_find(uid_t uid)
 {
-	unsigned long uid = __kuid_val(current_uid());
-	struct gdr_user *u = xa_load(&gdr_users, uid);
+	struct gdr_user *u;
 
-	if (u)
-		return u;
-	u = kzalloc(sizeof(*u), GFP_KERNEL_ACCOUNT);
-	if (!u)
-		return NULL;
-	u->uid = uid;
-	if (!xa_err(xa_store(&gdr_users, uid, u, GFP_KERNEL_ACCOUNT)))
-		return u;
-	kfree(u);
+	list_for_each_entry(u, &gdr_users, node)
+		if (u->uid == uid)
+			return u;
 	return NULL;
 }
 
-static void gdr_user_drop_unused(struct gdr_user *u)
+static struct gdr_user *gdr_user_new(uid_t uid)
 {
-	if (u->usage.pins)
-		return;
-	xa_erase(&gdr_users, u->uid);
-	kfree(u);
+	struct gdr_user *u = kzalloc(sizeof(*u), GFP_KERNEL_ACCOUNT);
+
+	if (u)
+		u->uid = uid;
+	return u;
+}
+
+/* Called with gdr_users_lock held. False, and perhaps a line to say: it met one. */
+static bool gdr_charge_locked(struct gdr_file *f, struct gdr_mr *mr,
+			      struct gdr_user *u, bool *tell)
+{
+	if (!gdr_fits(&f->usage, mr->size, gdr_file_pins, gdr_file_mib) ||
+	    !gdr_fits(&u->usage, mr->size, gdr_user_pins, gdr_user_mib)) {
+		*tell = !u->told;
+		u->told = true;
+		return false;
+	}
+	gdr_use(&f->usage, mr->size);
+	gdr_use(&u->usage, mr->size);
+	mr->user = u;
+	return true;
 }
 
 /* Count a region that is about to be pinned; ENOMEM where a limit is met. */
 int gdr_limit_charge(struct gdr_file *f, struct gdr_mr *mr)
 {
-	struct gdr_user *u;
-	int ret = 0;
+	uid_t uid = __kuid_val(current_uid());
+	struct gdr_user *fresh = gdr_user_new(uid), *u;
+	bool fits, tell = false;
 
-	mutex_lock(&gdr_users_lock);
-	u = gdr_user_find();
-	if (!u) {
-		ret = -ENOMEM;
-		goto unlock;
+	if (!fresh)
+		return -ENOMEM;
+	spin_lock(&gdr_users_lock);
+	u = gdr_user_find(uid);
+	fits = gdr_charge_locked(f, mr, u ? u : fresh, &tell);
+	if (mr->user == fresh) {
+		list_add(&fresh->node, &gdr_users);
+		fresh = NULL;
 	}
-	if (gdr_fits(&f->usage, mr->size, gdr_file_pins, gdr_file_mib) &&
-	    gdr_fits(&u->usage, mr->size, gdr_user_pins, gdr_user_mib)) {
-		gdr_use(&f->usage, mr->size);
-		gdr_use(&u->usage, mr->size);
-		mr->user = u;
-	} else {
-		ret = -ENOMEM;
-		if (!u->told)
-			gdr_err("user %lu meets a limit: see max_pins_per_* and max_mib_per_*\n",
-				u->uid);
-		u->told = true;
-		gdr_user_drop_unused(u);
-	}
-unlock:
-	mutex_unlock(&gdr_users_lock);
-	return ret;
+	spin_unlock(&gdr_users_lock);
+	kfree(fresh);
+	if (tell)
+		gdr_err("user %u meets a limit: see max_pins_per_* and max_mib_per_*\n",
+			uid);
+	return fits ? 0 : -ENOMEM;
 }
 
 /* The region is no longer the file's. */
 void gdr_limit_leave_file(struct gdr_file *f, const struct gdr_mr *mr)
 {
-	mutex_lock(&gdr_users_lock);
+	spin_lock(&gdr_users_lock);
 	gdr_unuse(&f->usage, mr->size);
-	mutex_unlock(&gdr_users_lock);
+	spin_unlock(&gdr_users_lock);
 }
 
 /* The region goes. */
 void gdr_limit_uncharge(struct gdr_mr *mr)
 {
+	struct gdr_user *unused = NULL;
+
 	if (!mr->user)
 		return;
-	mutex_lock(&gdr_users_lock);
+	spin_lock(&gdr_users_lock);
 	gdr_unuse(&mr->user->usage, mr->size);
-	gdr_user_drop_unused(mr->user);
-	mutex_unlock(&gdr_users_lock);
+	if (!mr->user->usage.pins) {
+		unused = mr->user;
+		list_del(&unused->node);
+	}
+	spin_unlock(&gdr_users_lock);
+	kfree(unused);
 }
