@@ -1,10 +1,24 @@
 # SPDX-License-Identifier: MIT
 #
-# make check-rm       every kind of CUDA memory on the rm backend, on the simulated driver
+# make check-rm       every kind of CUDA memory on the rm backend, on the simulated driver;
+#                     how its requests are watched, on stand-ins for libcuda
 
-.PHONY: check-rm
-check-rm: $(BIN)/rm_memory $(DOUBLES)
+WATCHED   := $(addprefix $(B)/watched/,$(addsuffix .so,watched_lazy watched_relro watched_got watched_absent watched_two watched_again \
+	     watch_copy watch_closed))
+WATCH     := tests/rm/watch_test.c capi/watch.c
+
+.PHONY: check-rm check-watch-tsan check-watch-asan
+check-rm: $(BIN)/rm_memory $(BIN)/watch_test $(WATCHED) $(DOUBLES)
 	@$(RUN) rm-memory $(SIM) GDRCOPY_BACKEND=rm $(D)/rm_sim $(BIN)/rm_memory
+	@$(RUN) rm-watch $(BIN)/watch_test $(B)/watched
+
+check-tsan: check-watch-tsan
+check-watch-tsan: $(BIN)/watch_tsan $(WATCHED)
+	@$(RUN) rm-watch-tsan $< $(B)/watched
+
+check-memory: check-watch-asan
+check-watch-asan: $(B)/asan/watch_test $(WATCHED)
+	@$(RUN) rm-watch-asan $< $(B)/watched
 
 # Part of make check.
 check-c: check-rm
@@ -12,3 +26,46 @@ check-c: check-rm
 $(BIN)/rm_memory: tests/rm/rm_memory.c $(T)/cuda_dl.c $(LIB) $(wildcard $(T)/*.h)
 	@mkdir -p $(@D)
 	$(CC) $(C11) $(CFLAGS) -I$(T) -o $@ $(filter %.c,$^) $(LINK)
+
+WATCH_CC   = $(C11) -Icapi -I$(T) -o $@ $(filter %.c,$^) -ldl -lpthread
+$(BIN)/watch_test $(BIN)/watch_tsan $(B)/asan/watch_test: $(WATCH) tests/rm/watched.h capi/watch.h $(T)/sanity_tap.h
+
+$(BIN)/watch_test:
+	@mkdir -p $(@D)
+	$(CC) $(CFLAGS) $(WATCH_CC)
+
+$(BIN)/watch_tsan:
+	@mkdir -p $(@D)
+	$(CLANG) -O1 -g -fsanitize=thread $(WATCH_CC)
+
+$(B)/asan/watch_test:
+	@mkdir -p $(@D)
+	$(CC) -O1 -g $(SANITIZE) $(WATCH_CC)
+
+# How the stand-in reaches ioctl: through a slot that is bound when it is called, or when the stand-in is loaded
+# and then read-only; through a table that is no slot; by no name; through two slots of that name.
+$(B)/watched/watched_lazy.so: HOW = -fplt -Wl,-z,lazy
+$(B)/watched/watched_relro.so: HOW = -fplt -Wl,-z,now -Wl,-z,relro
+$(B)/watched/watched_got.so: HOW = -fno-plt
+$(B)/watched/watched_absent.so: HOW = -DWATCHED_ABSENT
+$(B)/watched/watched_two.so: HOW = -fplt -Wl,-z,lazy -DWATCHED_TWO $(B)/watched/libother.so -Wl,-rpath,'$$ORIGIN'
+$(B)/watched/watched_two.so: $(B)/watched/libother.so
+$(B)/watched/watch_copy.so: HOW = -Wl,-z,nodelete -lpthread
+$(B)/watched/watched_%.so: tests/rm/watched.c tests/rm/watched.h
+	@mkdir -p $(@D)
+	$(CC) $(C11) $(CFLAGS) -shared -fPIC -o $@ $< $(HOW)
+
+$(B)/watched/libother.so: tests/rm/watched_other.c
+	@mkdir -p $(@D)
+	echo 'WATCHED_OTHER { global: ioctl; local: *; };' >$(B)/watched/other.map
+	$(CC) $(C11) $(CFLAGS) -shared -fPIC -Wl,-soname,$(@F) -Wl,--version-script,$(B)/watched/other.map -o $@ $<
+
+$(B)/watched/watch_copy.so: tests/rm/watch_copy.c capi/watch.c capi/watch.h
+	@mkdir -p $(@D)
+	$(CC) $(C11) $(CFLAGS) -Icapi -shared -fPIC -o $@ $(filter %.c,$^) $(HOW)
+
+# The same file under another name is another object to the loader.
+$(B)/watched/watched_again.so: $(B)/watched/watched_lazy.so
+$(B)/watched/watch_closed.so: $(B)/watched/watch_copy.so
+$(B)/watched/watched_again.so $(B)/watched/watch_closed.so:
+	cp $< $@

@@ -1,0 +1,781 @@
+// SPDX-License-Identifier: MIT
+/*
+ * watch_test.c - capi/watch.c, on stand-ins for libcuda (watched.c).
+ *
+ *	watch_test DIRECTORY	of the stand-ins
+ *
+ * What must hold: the request is seen, nobody else's is, and the stand-in is as it
+ * was before.
+ */
+#define _GNU_SOURCE
+#include "watch.h"
+
+#include "sanity_tap.h"
+#include "watched.h"
+
+#include <dlfcn.h>
+#include <elf.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <link.h>
+#include <pthread.h>
+#include <sched.h>
+#include <semaphore.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define BYTES 65536
+#define CLIENT 0xc1d00001u
+#define OBJECT 0x5c000011u
+#define OFFSET 0x123450000ull
+
+/* The request of open-gpu-kernel-modules, by its size in bytes. */
+#define EXPORT(size) _IOC(_IOC_READ | _IOC_WRITE, 'F', 217, size)
+#define OLD 2600u
+#define NEW 2608u
+
+typedef int (*ioctl_fn)(int fd, unsigned long request, ...);
+typedef int (*watch_fn)(void *export, uint64_t addr, uint64_t size, struct gdr_watch *w);
+
+static struct tap tap;
+static const char *directory;
+static int null_fd;
+
+/* One stand-in that is loaded. */
+struct standin {
+	void *lib;
+	void *export;
+	int (*ioctl)(int fd, unsigned long request, void *arg);
+	_Atomic(ioctl_fn) *slot;	/* NULL: it has none */
+};
+
+/* The slot by name alone, as the loader's tables have it. */
+static void *slot_of(void *lib)
+{
+	const ElfW(Rela) *rela = NULL;
+	const ElfW(Sym) *symbols = NULL;
+	const char *names = NULL;
+	struct link_map *map;
+	size_t bytes = 0;
+
+	if (dlinfo(lib, RTLD_DI_LINKMAP, &map))
+		return NULL;
+	for (ElfW(Dyn) *d = map->l_ld; d->d_tag != DT_NULL; d++) {
+		if (d->d_tag == DT_JMPREL)
+			rela = (void *)d->d_un.d_ptr;
+		else if (d->d_tag == DT_PLTRELSZ)
+			bytes = d->d_un.d_val;
+		else if (d->d_tag == DT_SYMTAB)
+			symbols = (void *)d->d_un.d_ptr;
+		else if (d->d_tag == DT_STRTAB)
+			names = (void *)d->d_un.d_ptr;
+	}
+	for (; rela && bytes; rela++, bytes -= sizeof(*rela))
+		if (!strcmp(names + symbols[ELF64_R_SYM(rela->r_info)].st_name, "ioctl"))
+			return (void *)(map->l_addr + rela->r_offset);
+	return NULL;
+}
+
+static void *open_lib(const char *name, bool other_namespace)
+{
+	char path[4096];
+	void *lib;
+
+	snprintf(path, sizeof(path), "%s/%s.so", directory, name);
+	lib = other_namespace ? dlmopen(LM_ID_NEWLM, path, RTLD_LAZY) : dlopen(path, RTLD_LAZY);
+	if (!lib && !other_namespace) {
+		printf("# %s\n", dlerror());
+		exit(2);
+	}
+	return lib;
+}
+
+static struct standin standin_of(void *lib)
+{
+	struct standin s = { .lib = lib };
+
+	s.export = dlsym(lib, "watched_export");
+	s.ioctl = (int (*)(int, unsigned long, void *))dlsym(lib, "watched_ioctl");
+	s.slot = slot_of(lib);
+	return s;
+}
+
+static struct standin load(const char *name)
+{
+	return standin_of(open_lib(name, false));
+}
+
+/* "r--p" and so on, of the page that p lies in. */
+static const char *access_of(const void *p)
+{
+	static char got[5];
+	unsigned long low, high;
+	char line[512];
+	FILE *maps = fopen("/proc/self/maps", "r");
+
+	strcpy(got, "none");
+	while (maps && fgets(line, sizeof(line), maps)) {
+		if (sscanf(line, "%lx-%lx %4s", &low, &high, got) == 3 &&
+		    (unsigned long)p >= low && (unsigned long)p < high)
+			break;
+		strcpy(got, "none");
+	}
+	if (maps)
+		fclose(maps);
+	return got;
+}
+
+/* Room for a struct of either form, and for a longer one. */
+struct form {
+	_Alignas(8) unsigned char bytes[4096];
+};
+
+/* The driver's struct, with each field at its place. */
+static void *form(struct form *f, unsigned int size, uint32_t objects, uint32_t object)
+{
+	bool new = size == NEW;
+	uint32_t client = CLIENT;
+	uint64_t offset = OFFSET;
+
+	memset(f->bytes, 0xee, sizeof(f->bytes));
+	memcpy(f->bytes + 4, &client, 4);
+	memcpy(f->bytes + 12, &objects, 4);
+	memcpy(f->bytes + (new ? 36 : 32), &object, 4);
+	memcpy(f->bytes + (new ? 552 : 544), &offset, 8);
+	return f->bytes;
+}
+
+/* Watches one export that runs plan. */
+static int watch(const struct standin *s, struct watched_plan *plan, struct gdr_watch *w)
+{
+	return gdr_watch_export(s->export, (uintptr_t)plan, BYTES, w);
+}
+
+static struct watched_request asks(unsigned long request, void *arg)
+{
+	return (struct watched_request){ .fd = null_fd, .request = request, .arg = arg };
+}
+
+/* Whether w is what an export of one request of size bytes shows. */
+static bool saw(const struct gdr_watch *w, unsigned int size)
+{
+	return w->requests == 1 && w->size == size && w->client == CLIENT &&
+	       w->object == OBJECT && w->offset == OFFSET;
+}
+
+static bool saw_nothing(const struct gdr_watch *w)
+{
+	return !w->requests && !w->size && !w->client && !w->object && !w->offset;
+}
+
+/* One export through s of one request; returns whether it was seen. */
+static bool sees(const struct standin *s)
+{
+	struct form f;
+	struct watched_request r = asks(EXPORT(NEW), form(&f, NEW, 1, OBJECT));
+	struct watched_plan plan = { .request = &r, .requests = 1 };
+	struct gdr_watch w;
+
+	return !watch(s, &plan, &w) && plan.calls == 1 && saw(&w, NEW);
+}
+
+/* Another library's hook: counts what passes through it. */
+static _Atomic long passed;
+
+static int counting(int fd, unsigned long request, ...)
+{
+	va_list ap;
+	void *arg;
+
+	va_start(ap, request);
+	arg = va_arg(ap, void *);
+	va_end(ap);
+	passed++;
+	return ioctl(fd, request, arg);
+}
+
+static void test_lazy(void)
+{
+	struct standin s = load("watched_lazy");
+	struct link_map *map;
+	Dl_info info;
+	ioctl_fn first;
+
+	tap_ok(&tap, s.slot != NULL, "lazy: the stand-in has a slot");
+	if (!s.slot || dlinfo(s.lib, RTLD_DI_LINKMAP, &map))
+		return;
+	first = atomic_load(s.slot);
+	tap_ok(&tap, dladdr((void *)first, &info) && info.dli_fbase == (void *)map->l_addr,
+	       "lazy: the slot is not bound, it holds an address of the stand-in");
+	tap_ok(&tap, sees(&s), "lazy: the request is seen");
+	tap_ok(&tap, atomic_load(s.slot) == first, "lazy: the slot is as it was");
+	tap_ok(&tap, sees(&s), "lazy: a second time");
+	tap_ok(&tap, s.ioctl(-1, FIONREAD, NULL) == -1 && errno == EBADF,
+	       "lazy: the stand-in then binds it");
+	first = atomic_load(s.slot);
+	tap_ok(&tap, sees(&s) && atomic_load(s.slot) == first, "lazy: bound, it is seen and put back");
+}
+
+/* What is noted of each request, in the forms of the driver and others. */
+static void test_requests(void)
+{
+	static const struct {
+		const char *what;
+		unsigned long request;
+		uint32_t objects;
+		bool null, noted, known;
+	} row[] = {
+		{ "2608 bytes", EXPORT(NEW), 1, .noted = true, .known = true },
+		{ "2600 bytes", EXPORT(OLD), 1, .noted = true, .known = true },
+		{ "2608 bytes, 128 objects", EXPORT(NEW), 128, .noted = true, .known = true },
+		{ "2608 bytes, no object", EXPORT(NEW), 0, .noted = true },
+		{ "2600 bytes, no object", EXPORT(OLD), 0, .noted = true },
+		{ "2616 bytes", EXPORT(2616), 1, .noted = true },
+		{ "8 bytes", EXPORT(8), 1, .noted = true },
+		{ "no struct", EXPORT(NEW), 1, .null = true },
+		{ "another number", _IOC(3, 'F', 216, NEW), 1, .noted = false },
+		{ "another magic", _IOC(3, 'G', 217, NEW), 1, .noted = false },
+	};
+	struct standin s = load("watched_lazy");
+
+	for (size_t i = 0; i < sizeof(row) / sizeof(*row); i++) {
+		unsigned int size = _IOC_SIZE(row[i].request);
+		struct form f;
+		void *arg = form(&f, size, row[i].objects, OBJECT);
+		struct watched_request r = asks(row[i].request, row[i].null ? NULL : arg);
+		struct watched_plan plan = { .request = &r, .requests = 1 };
+		struct gdr_watch w;
+		bool ok = !watch(&s, &plan, &w);
+
+		if (row[i].known)
+			ok = ok && saw(&w, size);
+		else if (row[i].noted)
+			ok = ok && w.requests == 1 && w.size == size && !w.client && !w.object && !w.offset;
+		else
+			ok = ok && saw_nothing(&w);
+		tap_ok(&tap, ok, "request: %s", row[i].what);
+		tap_ok(&tap, r.result == -1 && r.error == ENOTTY, "request: %s: the kernel's answer is given", row[i].what);
+	}
+}
+
+static void test_export(void)
+{
+	struct standin s = load("watched_lazy");
+	struct form f[3];
+	struct watched_request r[3] = {
+		asks(EXPORT(OLD), form(&f[0], OLD, 1, OBJECT)),
+		asks(EXPORT(NEW), form(&f[1], NEW, 1, OBJECT + 1)),
+		asks(EXPORT(16), form(&f[2], OLD, 1, OBJECT + 2)),
+	};
+	struct watched_plan plan = { .fd = 7, .result = 1 };
+	struct gdr_watch w;
+
+	tap_is(&tap, watch(&s, &plan, &w), 0, "export without a request: the return");
+	tap_ok(&tap, saw_nothing(&w), "export without a request: none is noted");
+	tap_ok(&tap, w.result == 1 && w.fd == 7, "export: its result and descriptor are given");
+	tap_ok(&tap, plan.calls == 1 && plan.size == BYTES && plan.type == 1 && !plan.flags,
+	       "export: called once, for a dma-buf");
+	plan = (struct watched_plan){ .request = r, .requests = 3, .fd = -1 };
+	tap_ok(&tap, !watch(&s, &plan, &w) && w.requests == 3, "three requests: counted");
+	w.requests = 1;
+	tap_ok(&tap, saw(&w, OLD), "three requests: the first one's are told");
+}
+
+static void access_in_middle(void *arg)
+{
+	const struct standin *s = arg;
+
+	tap_ok(&tap, !strncmp(access_of(s->slot), "rw", 2), "relro: writable while an export runs");
+}
+
+static void test_relro(void)
+{
+	struct standin s = load("watched_relro");
+	struct watched_plan plan = { .middle = access_in_middle, .arg = &s };
+	struct gdr_watch w;
+	ioctl_fn first;
+
+	tap_ok(&tap, s.slot && !strcmp(access_of(s.slot), "r--p"), "relro: the loader made the slot read-only");
+	if (!s.slot)
+		return;
+	first = atomic_load(s.slot);
+	tap_ok(&tap, !watch(&s, &plan, &w), "relro: it can be watched");
+	for (int i = 0; i < 3; i++) {
+		tap_ok(&tap, sees(&s), "relro: the request is seen, %d", i);
+		tap_ok(&tap, !strcmp(access_of(s.slot), "r--p") && atomic_load(s.slot) == first,
+		       "relro: the slot is as it was, and read-only, %d", i);
+	}
+}
+
+/* No slot, or more than one: nothing can be watched, and nothing is called. */
+static void test_not_watched(void)
+{
+	static const char *const name[] = { "watched_got", "watched_absent", "watched_two" };
+
+	for (size_t i = 0; i < sizeof(name) / sizeof(*name); i++) {
+		struct standin s = load(name[i]);
+		struct watched_plan plan = { .fd = 3 };
+		struct gdr_watch w;
+
+		tap_ok(&tap, watch(&s, &plan, &w) == ENOTSUP && !plan.calls, "%s: ENOTSUP, not called", name[i]);
+		tap_ok(&tap, saw_nothing(&w) && w.fd == -1, "%s: nothing is told", name[i]);
+	}
+	tap_is(&tap, gdr_watch_export((void *)test_not_watched, 0, BYTES, &(struct gdr_watch){ 0 }), ENOTSUP,
+	       "an export in a program without a slot");
+	tap_is(&tap, gdr_watch_export(&tap, 0, BYTES, &(struct gdr_watch){ 0 }), ENOTSUP,
+	       "an export that is no function");
+}
+
+struct two {
+	struct standin here, there;
+	ioctl_fn was;
+	bool ok;
+};
+
+static void only_here(void *arg)
+{
+	struct two *t = arg;
+
+	t->ok = atomic_load(t->there.slot) == t->was && atomic_load(t->here.slot) != t->was;
+}
+
+/* Only the one that the export lies in is touched, whichever was first. */
+static void test_twice(void)
+{
+	struct standin s[2] = { load("watched_lazy"), load("watched_again") };
+	void *lib;
+
+	for (int i = 0; i < 4; i++) {
+		struct two t = { .here = s[i & 1], .there = s[!(i & 1)] };
+		struct watched_plan plan = { .middle = only_here, .arg = &t };
+		ioctl_fn was = atomic_load(t.here.slot);
+		struct gdr_watch w;
+
+		t.was = atomic_load(t.there.slot);
+		tap_ok(&tap, !watch(&t.here, &plan, &w) && t.ok && sees(&t.here), "loaded twice: one is watched, %d", i);
+		tap_ok(&tap, atomic_load(t.there.slot) == t.was && atomic_load(t.here.slot) == was,
+		       "loaded twice: both are as they were, %d", i);
+	}
+	lib = open_lib("watched_lazy", true);
+	if (lib) {
+		struct standin far = standin_of(lib);
+		struct watched_plan plan = { .fd = 3 };
+		ioctl_fn was = atomic_load(far.slot);
+		struct gdr_watch w;
+
+		tap_ok(&tap, watch(&far, &plan, &w) == ENOTSUP && !plan.calls, "in another namespace: ENOTSUP, not called");
+		tap_ok(&tap, atomic_load(far.slot) == was, "in another namespace: not touched");
+		tap_ok(&tap, sees(&s[0]), "in another namespace: the one here is still watched");
+	} else {
+		printf("# dlmopen: %s\n", dlerror());
+	}
+}
+
+static void test_other_hook(void)
+{
+	struct standin s = load("watched_again");
+	ioctl_fn first = atomic_load(s.slot);
+
+	atomic_store(s.slot, counting);
+	passed = 0;
+	tap_ok(&tap, sees(&s), "another hook: the request is seen");
+	tap_is(&tap, passed, 1, "another hook: requests it got");
+	tap_ok(&tap, atomic_load(s.slot) == counting, "another hook: it is in the slot again");
+	atomic_store(s.slot, first);
+	tap_ok(&tap, sees(&s) && passed == 1, "another hook: once gone, it is not called");
+}
+
+/* Puts a hook that stays, as a tool does that attaches meanwhile. */
+static void change_slot(void *arg)
+{
+	const struct standin *s = arg;
+
+	atomic_store(s->slot, counting);
+}
+
+static void test_changed_meanwhile(const char *name)
+{
+	struct standin s = load(name);
+	ioctl_fn first = atomic_load(s.slot);
+	const char *was = strdup(access_of(s.slot));
+	struct watched_request r = asks(FIONREAD, NULL);
+	struct watched_plan plan = { .middle = change_slot, .arg = &s, .request = &r, .requests = 1 };
+	struct gdr_watch w;
+
+	passed = 0;
+	tap_ok(&tap, !watch(&s, &plan, &w) && passed == 1 && saw_nothing(&w), "%s changed meanwhile: the export ends", name);
+	tap_ok(&tap, atomic_load(s.slot) == counting, "%s changed meanwhile: the slot is left alone", name);
+	tap_ok(&tap, !strcmp(access_of(s.slot), was), "%s changed meanwhile: its page is %s", name, was);
+	tap_ok(&tap, sees(&s) && passed == 2 && atomic_load(s.slot) == counting,
+	       "%s changed meanwhile: the next watch keeps the new one", name);
+	/* Only a writable slot can be put back from here. */
+	if (was[1] == 'w')
+		atomic_store(s.slot, first);
+	free((void *)was);
+}
+
+/* Calls of one thread through the stand-in, each with an answer that is known. */
+struct caller {
+	struct standin s;
+	int pipe[2];
+	int bytes;		/* in the pipe, other than any other caller's */
+	long calls, wrong;
+	struct form form;
+};
+
+static void caller_init(struct caller *c, struct standin s, int bytes)
+{
+	char data[256] = "";
+
+	*c = (struct caller){ .s = s, .bytes = bytes };
+	if (pipe(c->pipe) || write(c->pipe[1], data, bytes) != bytes)
+		exit(2);
+}
+
+static void caller_end(struct caller *c)
+{
+	close(c->pipe[0]);
+	close(c->pipe[1]);
+}
+
+static void call_once(struct caller *c)
+{
+	void *export = form(&c->form, c->calls & 1 ? OLD : NEW, 1, 0xbad);
+	int n = -1;
+
+	errno = 0;
+	c->wrong += c->s.ioctl(c->pipe[0], FIONREAD, &n) != 0 || n != c->bytes || errno;
+	errno = 0;
+	c->wrong += c->s.ioctl(-1, FIONREAD, &n) != -1 || errno != EBADF;
+	errno = 0;
+	c->wrong += c->s.ioctl(null_fd, EXPORT(c->calls & 1 ? OLD : NEW), export) != -1 || errno != ENOTTY;
+	c->calls++;
+}
+
+#define CALLERS 64
+#define WATCHERS 4
+#define WATCHES 200
+
+static struct caller callers[CALLERS];
+static pthread_t caller_thread[CALLERS];
+static _Atomic bool stop;
+static sem_t called;
+
+static void *call_on(void *arg)
+{
+	call_once(arg);
+	sem_post(&called);
+	while (!stop) {
+		call_once(arg);
+		sched_yield();
+	}
+	return NULL;
+}
+
+/* Each of them has called in the middle of the watch. */
+static void start_callers(void *arg)
+{
+	(void)arg;
+	for (int i = 0; i < CALLERS; i++)
+		if (pthread_create(&caller_thread[i], NULL, call_on, &callers[i]))
+			exit(2);
+	for (int i = 0; i < CALLERS; i++)
+		sem_wait(&called);
+}
+
+/* Lets another watcher come, if the lock would. */
+static void yield(void *arg)
+{
+	(void)arg;
+	sched_yield();
+}
+
+static void *watch_on(void *arg)
+{
+	struct standin *s = arg;
+	long wrong = 0;
+
+	for (int i = 0; i < WATCHES; i++) {
+		struct form f;
+		struct watched_request r = asks(EXPORT(NEW), form(&f, NEW, 1, OBJECT));
+		struct watched_plan plan = { .middle = yield, .request = &r, .requests = 1 };
+		struct gdr_watch w;
+
+		wrong += watch(s, &plan, &w) || plan.calls != 1 || !saw(&w, NEW);
+	}
+	return (void *)wrong;
+}
+
+static void test_threads(const char *name)
+{
+	struct standin s = load(name);
+	struct watched_plan plan = { .middle = start_callers };
+	pthread_t watcher[WATCHERS];
+	long wrong = 0, missed = 0;
+	struct gdr_watch w;
+	ioctl_fn first;
+
+	s.ioctl(-1, 0, NULL);	/* a lazy slot is bound from here on */
+	first = atomic_load(s.slot);
+	stop = false;
+	sem_init(&called, 0, 0);
+	for (int i = 0; i < CALLERS; i++)
+		caller_init(&callers[i], s, i + 1);
+	tap_ok(&tap, !watch(&s, &plan, &w) && saw_nothing(&w), "%s: requests of 64 other threads are not noted", name);
+	for (int i = 0; i < WATCHERS; i++)
+		if (pthread_create(&watcher[i], NULL, watch_on, &s))
+			exit(2);
+	for (int i = 0; i < WATCHERS; i++) {
+		void *n;
+
+		pthread_join(watcher[i], &n);
+		missed += (long)n;
+	}
+	stop = true;
+	for (int i = 0; i < CALLERS; i++) {
+		pthread_join(caller_thread[i], NULL);
+		wrong += callers[i].wrong;
+		caller_end(&callers[i]);
+	}
+	tap_is(&tap, missed, 0, "threads: exports seen wrongly");
+	tap_is(&tap, wrong, 0, "threads: calls with a wrong result or errno");
+	tap_ok(&tap, atomic_load(s.slot) == first, "%s: the slot is as before the threads", name);
+}
+
+static struct caller *from_signal;
+
+static void raise_signal(void *arg)
+{
+	(void)arg;
+	raise(SIGUSR1);
+}
+
+/* Its request is of the watching thread; no handler exports memory. */
+static void call_from_signal(int sig)
+{
+	int n = -1;
+
+	(void)sig;
+	from_signal->wrong += from_signal->s.ioctl(from_signal->pipe[0], FIONREAD, &n) || n != from_signal->bytes;
+	from_signal->wrong += from_signal->s.ioctl(-1, FIONREAD, &n) != -1 || errno != EBADF;
+	from_signal->calls++;
+}
+
+static void test_signal(void)
+{
+	struct standin s = load("watched_lazy");
+	struct sigaction act = { .sa_handler = call_from_signal }, old;
+	struct form f;
+	struct watched_request r = asks(EXPORT(NEW), form(&f, NEW, 1, OBJECT));
+	struct watched_plan plan = { .middle = raise_signal, .request = &r, .requests = 1 };
+	struct caller c;
+	struct gdr_watch w;
+
+	caller_init(&c, s, 11);
+	from_signal = &c;
+	sigaction(SIGUSR1, &act, &old);
+	tap_ok(&tap, !watch(&s, &plan, &w) && saw(&w, NEW), "signal: the request is seen, not the handler's");
+	tap_ok(&tap, c.calls == 1 && !c.wrong, "signal: the handler's calls go through");
+	sigaction(SIGUSR1, &old, NULL);
+	caller_end(&c);
+}
+
+/* A thread that takes its turn in the middle of a watch. */
+struct turn {
+	sem_t begin, end;
+	struct standin s;
+	pid_t child;
+	watch_fn watch;		/* another copy of watch.c */
+	int result;
+};
+
+static void give_turn(void *arg)
+{
+	struct turn *t = arg;
+
+	sem_post(&t->begin);
+	sem_wait(&t->end);
+}
+
+static int in_child(const struct turn *t)
+{
+	struct form f;
+	struct watched_request r = asks(EXPORT(NEW), form(&f, NEW, 1, OBJECT));
+	struct watched_plan plan = { .request = &r, .requests = 1, .fd = 9 };
+	ioctl_fn was = atomic_load(t->s.slot);
+	struct gdr_watch w;
+	struct caller c;
+
+	caller_init(&c, t->s, 17);
+	for (int i = 0; i < 10; i++)
+		call_once(&c);
+	if (c.wrong)
+		return 1;
+	for (int i = 0; i < 3; i++) {
+		plan.calls = 0;
+		if (t->watch(t->s.export, (uintptr_t)&plan, BYTES, &w) || !saw(&w, NEW) || plan.calls != 1 || w.fd != 9)
+			return 2;
+	}
+	call_once(&c);
+	if (c.wrong)
+		return 3;
+	return atomic_load(t->s.slot) == was ? 0 : 4;
+}
+
+static void *fork_now(void *arg)
+{
+	struct turn *t = arg;
+
+	sem_wait(&t->begin);
+	t->child = fork();
+	if (!t->child)
+		_exit(in_child(t));
+	sem_post(&t->end);
+	return NULL;
+}
+
+static void test_fork(const char *name)
+{
+	struct turn t = { .s = load(name), .child = -1 };
+	struct form f;
+	struct watched_request r = asks(EXPORT(OLD), form(&f, OLD, 1, OBJECT));
+	struct watched_plan plan = { .middle = give_turn, .arg = &t, .request = &r, .requests = 1 };
+	ioctl_fn first = atomic_load(t.s.slot);
+	struct gdr_watch w;
+	pthread_t thread;
+	int status = -1;
+
+	t.watch = (watch_fn)dlsym(open_lib("watch_copy", false), "watch_copy");
+	sem_init(&t.begin, 0, 0);
+	sem_init(&t.end, 0, 0);
+	pthread_create(&thread, NULL, fork_now, &t);
+	tap_ok(&tap, !watch(&t.s, &plan, &w) && saw(&w, OLD), "%s fork: the parent's request is seen", name);
+	pthread_join(thread, NULL);
+	tap_ok(&tap, atomic_load(t.s.slot) == first, "%s fork: the parent's slot is as it was", name);
+	tap_ok(&tap, t.child > 0 && waitpid(t.child, &status, 0) == t.child, "%s fork: a child in the middle of a watch", name);
+	tap_ok(&tap, WIFEXITED(status) && !WEXITSTATUS(status),
+	       "%s fork: the child calls through, and watches with another copy", name);
+	if (status)
+		printf("# wait status %#x\n", status);
+}
+
+static void *watch_with_turn(void *arg)
+{
+	struct turn *t = arg;
+	struct watched_plan plan = { .middle = give_turn, .arg = t };
+	struct gdr_watch w;
+
+	t->result = watch(&t->s, &plan, &w) || !saw_nothing(&w);
+	return NULL;
+}
+
+/* A watch that is over notes nothing more, also where another one goes on. */
+static void test_over(void)
+{
+	struct turn t = { .s = load("watched_lazy") };
+	struct form f;
+	struct watched_request r = asks(EXPORT(NEW), form(&f, NEW, 1, OBJECT));
+	struct watched_plan plan = { .request = &r, .requests = 1 };
+	struct gdr_watch w;
+	pthread_t thread;
+
+	sem_init(&t.begin, 0, 0);
+	sem_init(&t.end, 0, 0);
+	tap_ok(&tap, !watch(&t.s, &plan, &w) && saw(&w, NEW), "over: the request is seen");
+	pthread_create(&thread, NULL, watch_with_turn, &t);
+	sem_wait(&t.begin);
+	t.s.ioctl(r.fd, r.request, r.arg);
+	sem_post(&t.end);
+	pthread_join(thread, NULL);
+	tap_ok(&tap, saw(&w, NEW), "over: a later request of this thread is not noted");
+	tap_is(&tap, t.result, 0, "over: nor by the other's watch, which");
+}
+
+static sem_t entered, leave;
+
+/* A hook that another library has set, in which a call stays. */
+static int staying(int fd, unsigned long request, ...)
+{
+	(void)request;
+	sem_post(&entered);
+	sem_wait(&leave);
+	errno = EXDEV;
+	return fd + 1;
+}
+
+static void *call_and_stay(void *arg)
+{
+	struct turn *t = arg;
+
+	sem_wait(&t->begin);
+	t->result = t->s.ioctl(41, 0, NULL);
+	if (errno != EXDEV)
+		t->result = -1;
+	return NULL;
+}
+
+static void wait_until_entered(void *arg)
+{
+	struct turn *t = arg;
+
+	sem_post(&t->begin);
+	sem_wait(&entered);
+}
+
+/* The thread is in watch.c's function while the object that holds it is closed. */
+static void test_dlclose(void)
+{
+	struct turn t = { .s = load("watched_again") };
+	struct watched_plan plan = { .middle = wait_until_entered, .arg = &t };
+	ioctl_fn first = atomic_load(t.s.slot);
+	void *copy = open_lib("watch_closed", false);
+	watch_fn closed = (watch_fn)dlsym(copy, "watch_copy");
+	struct gdr_watch w;
+	pthread_t thread;
+
+	sem_init(&t.begin, 0, 0);
+	sem_init(&entered, 0, 0);
+	sem_init(&leave, 0, 0);
+	atomic_store(t.s.slot, staying);
+	pthread_create(&thread, NULL, call_and_stay, &t);
+	tap_ok(&tap, !closed(t.s.export, (uintptr_t)&plan, BYTES, &w), "dlclose: a watch while a call stays in it");
+	tap_ok(&tap, !dlclose(copy) && strcmp(access_of((void *)closed), "none"), "dlclose: the code stays");
+	sem_post(&leave);
+	pthread_join(thread, NULL);
+	tap_is(&tap, t.result, 42, "dlclose: the result of the call that was in it");
+	atomic_store(t.s.slot, first);
+}
+
+int main(int argc, char **argv)
+{
+	if (argc != 2) {
+		fprintf(stderr, "usage: watch_test DIRECTORY\n");
+		return 2;
+	}
+	directory = argv[1];
+	null_fd = open("/dev/null", O_RDWR | O_CLOEXEC);
+	test_lazy();
+	test_requests();
+	test_export();
+	test_relro();
+	test_not_watched();
+	test_twice();
+	test_other_hook();
+	test_signal();
+	test_fork("watched_lazy");
+	test_fork("watched_relro");
+	test_over();
+	test_dlclose();
+	test_threads("watched_lazy");
+	test_threads("watched_relro");
+	test_changed_meanwhile("watched_again");
+	test_changed_meanwhile("watched_relro");
+	return tap_done(&tap);
+}

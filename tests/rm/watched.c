@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: MIT
+/* See watched.h. rm.mk builds it in several variants. */
+#define _GNU_SOURCE
+#include "watched.h"
+
+#include <errno.h>
+#include <stdint.h>
+#include <sys/ioctl.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+/* WATCHED_ABSENT: ioctl is not called by name. */
+int watched_ioctl(int fd, unsigned long request, void *arg)
+{
+#ifdef WATCHED_ABSENT
+	return syscall(SYS_ioctl, fd, request, arg);
+#else
+	return ioctl(fd, request, arg);
+#endif
+}
+
+#ifdef WATCHED_TWO
+/* A second slot of that name: of the function that watched_other.c has. */
+extern int other_ioctl(int fd, unsigned long request, ...);
+__asm__(".symver other_ioctl, ioctl@WATCHED_OTHER");
+
+int watched_call_other(int fd)
+{
+	return other_ioctl(fd, 0);
+}
+#endif
+
+int watched_export(void *handle, unsigned long long addr, size_t size, int type,
+		   unsigned long long flags)
+{
+	struct watched_plan *plan = (void *)(uintptr_t)addr;
+
+	plan->calls++;
+	plan->size = size;
+	plan->type = type;
+	plan->flags = flags;
+	if (plan->middle)
+		plan->middle(plan->arg);
+	for (size_t i = 0; i < plan->requests; i++) {
+		struct watched_request *r = &plan->request[i];
+
+		errno = 0;
+		r->result = watched_ioctl(r->fd, r->request, r->arg);
+		r->error = errno;
+	}
+	*(int *)handle = plan->fd;
+	return plan->result;
+}
