@@ -15,7 +15,6 @@ import "C"
 
 import (
 	"fmt"
-	"runtime/debug"
 	"unsafe"
 
 	"gdrapi/core"
@@ -30,21 +29,10 @@ var library *core.Library
 
 func main() {}
 
-// finish is deferred by every export: it turns the call's error into the errno
-// value that C gets, with a line in the log. A panic is a defect of this
-// library; it must not take the host down, so it ends as EIO and a line that
-// asks for a report.
+// finish is deferred by every export: it turns the call's error, or its panic, into
+// the errno value that C gets.
 func finish(call string, err *error, rc *C.int) {
-	if p := recover(); p != nil {
-		log.Errorf("%s: internal error, please report it: %v\n%s", call, p, debug.Stack())
-		*rc = C.int(unix.EIO)
-		return
-	}
-	if *err != nil {
-		errno := core.Errno(*err)
-		log.Errorf("%s: %v (errno %d)", call, *err, int(errno))
-		*rc = C.int(errno)
-	}
+	*rc = C.int(core.Outcome(call, *err, recover()))
 }
 
 //export gdrcore_init

@@ -306,12 +306,10 @@ func (l *Library) Unpin(g, h Handle) error {
 	return l.unpin(h, b)
 }
 
-// unpin does it with b locked. The handle is gone whatever the driver says: a
+// unpin does it with b locked and not gone: Close comes here after the last call
+// on its context has left. The handle is gone whatever the driver says: a
 // caller could do nothing with it.
 func (l *Library) unpin(h Handle, b *buffer) error {
-	if b.gone {
-		return nil // another thread's Unpin was first, before a Close
-	}
 	var err error
 	if b.va != 0 {
 		err = l.unmap(h, b)

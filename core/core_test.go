@@ -18,6 +18,9 @@ type fake struct {
 	fail  map[string]error
 	calls []string
 	live  int // pins that were not unpinned
+	flag  int // of each pin
+
+	onUnpin func() // called in each Unpin; nil: nothing
 }
 
 func (f *fake) call(name string) error {
@@ -71,7 +74,7 @@ func (p *fakePin) Unmap() error {
 	return p.f.call("unmap")
 }
 
-func (p *fakePin) CallbackFlag() (int, error) { return 0, p.f.call("flag") }
+func (p *fakePin) CallbackFlag() (int, error) { return p.f.flag, p.f.call("flag") }
 
 func (p *fakePin) Unpin() error {
 	if p.mapped {
@@ -80,7 +83,11 @@ func (p *fakePin) Unpin() error {
 	p.f.mu.Lock()
 	p.f.live--
 	p.f.mu.Unlock()
-	return p.f.call("unpin")
+	err := p.f.call("unpin")
+	if p.f.onUnpin != nil {
+		p.f.onUnpin()
+	}
+	return err
 }
 
 // open makes a Library whose only backend is a fake, with one context in it.

@@ -5,11 +5,13 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+	"unsafe"
 
 	"gdrapi/core/backend"
 	"gdrapi/core/cuda"
 	"gdrapi/core/cuda/cudatest"
 
+	"github.com/ebitengine/purego"
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 )
@@ -395,6 +397,38 @@ func TestEveryVulkanFailure(t *testing.T) {
 			require.Equal(t, fds, cudatest.FDs(t))
 		})
 	}
+}
+
+// A mapping that does not begin on a page is taken down again.
+func TestMisalignedMapping(t *testing.T) {
+	if !cudatest.InChild(t) { // the functions are the process's
+		return
+	}
+	sim := cudatest.Need(t)
+	vk := cudatest.NeedVulkan(t)
+	addr, _ := sim.VMM(0, 1, posixFD)
+	require.NoError(t, mapOnce(addr))
+	live, kept := sim.Live(), vk.Live()
+	a, err := loadAPI()
+	require.NoError(t, err)
+	mapMemory, unmapMemory := a.fn[symMapMemory], a.fn[symUnmapMemory]
+	var mapped, unmapped int
+	a.fn[symMapMemory] = purego.NewCallback(func(dev, m, offset, size, flags uintptr, va *uintptr) uintptr {
+		mapped++
+		r, _, _ := purego.SyscallN(mapMemory, dev, m, offset, size, flags, uintptr(unsafe.Pointer(va)))
+		*va += 8
+		return r
+	})
+	a.fn[symUnmapMemory] = purego.NewCallback(func(dev, m uintptr) {
+		unmapped++
+		purego.SyscallN(unmapMemory, dev, m)
+	})
+	err = mapOnce(addr)
+	require.ErrorIs(t, err, unix.EIO)
+	require.ErrorContains(t, err, "not aligned to a page")
+	require.Equal(t, []int{1, 1}, []int{mapped, unmapped})
+	require.Equal(t, live, sim.Live())
+	require.Equal(t, kept, vk.Live())
 }
 
 // mapOnce goes all the way to a mapping and back.

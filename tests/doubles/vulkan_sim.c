@@ -124,8 +124,9 @@ struct object {
 			bool imported;
 			bool exportable;
 			VkDeviceSize size;
-			void *map;		/* NULL: not mapped */
-			size_t map_length;
+			bool mapped;
+			void *pages;		/* of the last mapping; NULL: none */
+			size_t pages_length;
 		} memory;
 	};
 };
@@ -900,11 +901,12 @@ VkResult vkAllocateMemory(VkDevice device, const VkMemoryAllocateInfo *info,
 	return r;
 }
 
-static void unmap(const char *function, struct object *m)
+/* The pages outlive vkUnmapMemory, as with NVIDIA's driver (H200, 580.159.04). */
+static void drop_pages(const char *function, struct object *m)
 {
-	if (munmap(m->memory.map, m->memory.map_length))
+	if (m->memory.pages && munmap(m->memory.pages, m->memory.pages_length))
 		die("%s: munmap: %s", function, strerror(errno));
-	m->memory.map = NULL;
+	m->memory.pages = NULL;
 }
 
 void vkFreeMemory(VkDevice device, VkDeviceMemory memory,
@@ -917,8 +919,7 @@ void vkFreeMemory(VkDevice device, VkDeviceMemory memory,
 	find_device(__func__, device);
 	if (memory) {
 		m = find_memory(__func__, device, memory);
-		if (m->memory.map)
-			unmap(__func__, m);
+		drop_pages(__func__, m);
 		if (!m->memory.imported)
 			*heap_used(m) -= m->memory.size;
 		if (close(m->memory.fd))
@@ -938,18 +939,20 @@ static VkResult map(struct object *m, VkDeviceSize offset, VkDeviceSize size, vo
 
 	if (!(types[m->memory.type].propertyFlags & VK_MEMORY_PROPERTY_HOST_VISIBLE_BIT))
 		return VK_ERROR_MEMORY_MAP_FAILED;
-	if (m->memory.map || offset >= m->memory.size)
+	if (m->memory.mapped || offset >= m->memory.size)
 		return VK_ERROR_MEMORY_MAP_FAILED;
 	if (size == VK_WHOLE_SIZE)
 		size = m->memory.size - offset;
 	if (!size || size > m->memory.size - offset)
 		return VK_ERROR_MEMORY_MAP_FAILED;
+	drop_pages(__func__, m);
 	p = mmap(NULL, skip + size, PROT_READ | PROT_WRITE, MAP_SHARED, m->memory.fd,
 		 (off_t)(offset - skip));
 	if (p == MAP_FAILED)
 		return VK_ERROR_MEMORY_MAP_FAILED;
-	m->memory.map = p;
-	m->memory.map_length = skip + size;
+	m->memory.mapped = true;
+	m->memory.pages = p;
+	m->memory.pages_length = skip + size;
 	*out = (char *)p + skip;
 	return VK_SUCCESS;
 }
@@ -975,9 +978,9 @@ void vkUnmapMemory(VkDevice device, VkDeviceMemory memory)
 
 	pthread_mutex_lock(&sim.lock);
 	m = find_memory(__func__, device, memory);
-	if (!m->memory.map)
+	if (!m->memory.mapped)
 		die("%s: the memory is not mapped", __func__);
-	unmap(__func__, m);
+	m->memory.mapped = false;
 	pthread_mutex_unlock(&sim.lock);
 }
 

@@ -1,0 +1,106 @@
+package handle
+
+import (
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+)
+
+// watchBarrier calls f for each membarrier(2), until the test ends.
+func watchBarrier(t *testing.T, f func(cmd uintptr) error) {
+	real := membarrier
+	membarrier = f
+	t.Cleanup(func() { membarrier = real })
+}
+
+// The barrier comes once, after the key is gone and before the records are read: a
+// copy that a thread admitted before it is waited for.
+func TestBarrierIsBetweenKeyAndScan(t *testing.T) {
+	tab := newTable(t, 1)
+	tab.header.fenced = 0
+	h, err := tab.Alloc()
+	require.NoError(t, err)
+	tab.Publish(h, 0x1000, 4096, 1)
+	calls := 0
+	var ended atomic.Bool
+	watchBarrier(t, func(cmd uintptr) error {
+		calls++
+		require.EqualValues(t, membarrierPrivateExpedited, cmd)
+		require.Zero(t, tab.slots[h.index()].key.Load(), "the key is gone")
+		tab.header.hazardsUsed.Store(1)
+		z := &tab.hazards[hazardCount-1]
+		z.busy[0].Store(uint64(h))
+		go func() {
+			time.Sleep(10 * time.Millisecond)
+			ended.Store(true)
+			z.busy[0].Store(0)
+		}()
+		return nil
+	})
+	tab.Retract(h)
+	require.True(t, ended.Load(), "the copy has ended")
+	require.Equal(t, 1, calls)
+}
+
+// A barrier that the host has refused itself since is replaced by a wait; one that
+// the kernel never had is not asked for: copies fence then.
+func TestNoBarrier(t *testing.T) {
+	calls := 0
+	watchBarrier(t, func(uintptr) error {
+		calls++
+		return unix.ENOSYS
+	})
+	tab := newTable(t, 1)
+	require.Equal(t, 1, calls, "the registration")
+	require.EqualValues(t, 1, tab.header.fenced)
+	h, err := tab.Alloc()
+	require.NoError(t, err)
+	for _, fenced := range []uint32{1, 0} {
+		calls = 0
+		tab.header.fenced = fenced
+		tab.Publish(h, 0x1000, 4096, 1)
+		tab.Retract(h)
+		require.EqualValues(t, 1-fenced, calls)
+		require.Zero(t, tab.slots[h.index()].key.Load())
+	}
+}
+
+// Who finds the key finds the mapping that it stands for. The two threads have to
+// meet within a few instructions, so it takes many mappings.
+func TestKeyIsPublishedLast(t *testing.T) {
+	tab := newTable(t, 1)
+	const mappings = 200_000
+	va := func(h Handle) uint64 { return uint64(h) << 12 }
+	var next atomic.Uint32
+	found, wrong := 0, 0
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for {
+			i := next.Load()
+			if i == mappings {
+				return
+			}
+			s := &tab.slots[i]
+			key := s.key.Load()
+			for key == 0 {
+				key = s.key.Load()
+			}
+			if s.va != va(Handle(key)) || s.len != key {
+				wrong++
+			}
+			found++
+		}
+	}()
+	for i := range uint32(mappings) {
+		h := compose(1, 1, i)
+		tab.Publish(h, uintptr(va(h)), uint64(h), 1)
+		next.Store(i + 1)
+	}
+	<-done
+	require.NotZero(t, found)
+	require.Zero(t, wrong, "a key was found before its address and length")
+}

@@ -1,0 +1,246 @@
+package core
+
+import (
+	"errors"
+	"slices"
+	"testing"
+
+	"gdrapi/core/backend"
+	"gdrapi/core/cuda/cudatest"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+)
+
+// freeSlots is which slots of the table the next handles get. It is the same
+// before and after calls that leave nothing behind.
+func freeSlots(t *testing.T, l *Library) []uint32 {
+	t.Helper()
+	const slotMask = 1<<20 - 1
+	var handles [32]Handle
+	var slots []uint32
+	for i := range handles {
+		h, err := l.table.Alloc()
+		require.NoError(t, err)
+		handles[i] = h
+		slots = append(slots, uint32(h)&slotMask)
+	}
+	for _, h := range handles {
+		l.table.Free(h)
+	}
+	slices.Sort(slots)
+	return slots
+}
+
+// Whatever the backend answers, a call that ends leaves no slot and no pin.
+func TestEverySlotComesBack(t *testing.T) {
+	mustPin := func(t *testing.T, l *Library, g Handle) Handle {
+		h, err := l.Pin(g, request)
+		require.NoError(t, err)
+		return h
+	}
+	for name, c := range map[string]struct {
+		fail map[string]error
+		do   func(t *testing.T, l *Library, g Handle) error
+		want unix.Errno
+	}{
+		"unpin": {nil, func(t *testing.T, l *Library, g Handle) error {
+			return l.Unpin(g, mustPin(t, l, g))
+		}, 0},
+		"a pin that is refused": {map[string]error{"pin": unix.ENOMEM}, func(t *testing.T, l *Library, g Handle) error {
+			_, err := l.Pin(g, request)
+			return err
+		}, unix.ENOMEM},
+		"an unpin that fails": {map[string]error{"unpin": unix.EIO}, func(t *testing.T, l *Library, g Handle) error {
+			return l.Unpin(g, mustPin(t, l, g))
+		}, unix.EIO},
+		"an unpin whose unmap fails": {map[string]error{"unmap": unix.EPERM, "unpin": unix.EIO}, func(t *testing.T, l *Library, g Handle) error {
+			h := mustPin(t, l, g)
+			_, err := l.Map(g, h, 4096, 0)
+			require.NoError(t, err)
+			return l.Unpin(g, h)
+		}, unix.EPERM},
+		"an open that fails": {map[string]error{"open": unix.ENOENT}, func(t *testing.T, l *Library, g Handle) error {
+			_, err := l.Open(Options{})
+			return err
+		}, unix.ENODEV},
+		"a close where all fails": {map[string]error{"unmap": unix.EPERM, "unpin": unix.EIO, "close": unix.EBADF}, func(t *testing.T, l *Library, g Handle) error {
+			g, err := l.Open(Options{})
+			require.NoError(t, err)
+			for range 5 {
+				_, err := l.Map(g, mustPin(t, l, g), 4096, 0)
+				require.NoError(t, err)
+			}
+			return l.Close(g)
+		}, unix.EPERM},
+		"a close that fails alone": {map[string]error{"close": unix.EBADF}, func(t *testing.T, l *Library, g Handle) error {
+			g, err := l.Open(Options{})
+			require.NoError(t, err)
+			mustPin(t, l, g)
+			return l.Close(g)
+		}, unix.EBADF},
+	} {
+		t.Run(name, func(t *testing.T) {
+			l, f, g := open(t)
+			before := freeSlots(t, l)
+			for what, err := range c.fail {
+				f.fail[what] = err
+			}
+			for range 3 {
+				require.Equal(t, c.want, Errno(c.do(t, l, g)))
+			}
+			require.Equal(t, before, freeSlots(t, l))
+			require.Zero(t, f.live)
+			require.Empty(t, l.buffers)
+			require.Len(t, l.contexts, 1)
+		})
+	}
+}
+
+// With every handle in use a call ends with ENOMEM, and takes back what it made.
+func TestNoHandleIsLeft(t *testing.T) {
+	l, f, g := open(t)
+	for {
+		if _, err := l.table.Alloc(); err != nil {
+			break
+		}
+	}
+	f.calls = nil
+	_, err := l.Open(Options{})
+	require.Equal(t, unix.ENOMEM, Errno(err))
+	require.Equal(t, []string{"open", "close"}, f.calls)
+	_, err = l.Pin(g, request)
+	require.Equal(t, unix.ENOMEM, Errno(err))
+	_, err = l.MemAlloc(g, 0, 4096)
+	require.Equal(t, unix.ENOMEM, Errno(err))
+	require.Zero(t, f.live)
+	require.Len(t, l.contexts, 1)
+}
+
+// Close waits for the call that is under way, and undoes nothing twice.
+func TestCloseWaitsForUnpin(t *testing.T) {
+	l, f, g := open(t)
+	h, err := l.Pin(g, request)
+	require.NoError(t, err)
+	c, err := l.find(g)
+	require.NoError(t, err)
+	inUnpin, goOn := make(chan struct{}), make(chan struct{})
+	f.onUnpin = func() {
+		close(inUnpin)
+		<-goOn
+	}
+	unpinned, closed := make(chan error), make(chan error)
+	go func() { unpinned <- l.Unpin(g, h) }()
+	<-inUnpin
+	go func() { closed <- l.Close(g) }()
+	for c.mu.TryRLock() { // false once Close waits
+		c.mu.RUnlock()
+	}
+	close(goOn)
+	require.NoError(t, <-unpinned)
+	require.NoError(t, <-closed)
+	require.Equal(t, []string{"open", "pin", "unpin", "close"}, f.calls)
+}
+
+func TestAnswersOfTheBackend(t *testing.T) {
+	l, f, g := open(t)
+	major, minor, err := l.DriverVersion(g)
+	require.NoError(t, err)
+	require.Equal(t, []int{2, 6}, []int{major, minor})
+	name, err := l.BackendName(g)
+	require.NoError(t, err)
+	require.Equal(t, "fake", name)
+	v, err := l.Attribute(g, backend.AttrForcePCIe)
+	require.NoError(t, err)
+	require.EqualValues(t, backend.AttrForcePCIe, v)
+	h, err := l.Pin(g, request)
+	require.NoError(t, err)
+	for _, want := range []int{0, 1} {
+		f.flag = want
+		flag, err := l.CallbackFlag(g, h)
+		require.NoError(t, err)
+		require.Equal(t, want, flag)
+	}
+	f.fail["flag"] = unix.EIO
+	_, err = l.CallbackFlag(g, h)
+	require.Equal(t, unix.EIO, Errno(err))
+	require.NoError(t, l.Unpin(g, h))
+	_, err = l.CallbackFlag(g, h)
+	require.Equal(t, unix.EINVAL, Errno(err))
+	require.NoError(t, l.Close(g))
+	_, _, err = l.DriverVersion(g)
+	require.Equal(t, unix.EINVAL, Errno(err))
+}
+
+// Allocations, on the simulated driver.
+func TestMemory(t *testing.T) {
+	sim := cudatest.Need(t)
+	l, _, g := open(t)
+	other, err := l.Open(Options{})
+	require.NoError(t, err)
+	live, slots := sim.Live(), freeSlots(t, l)
+	m, err := l.MemAlloc(g, 0, 1)
+	require.NoError(t, err)
+	ptr, size, err := l.MemPtr(g, m)
+	require.NoError(t, err)
+	require.EqualValues(t, cudatest.VMMChunk, size)
+	sim.HtoD(0, ptr+size-8, []byte("the last"))
+	require.Equal(t, "the last", string(sim.DtoH(0, ptr+size-8, 8)))
+
+	_, _, err = l.MemPtr(other, m)
+	require.Equal(t, unix.EINVAL, Errno(err), "through another gdr_t")
+	require.Equal(t, unix.EINVAL, Errno(l.MemFree(other, m)))
+	mem, err := l.memory(&context{}, m)
+	require.Nil(t, mem)
+	require.Error(t, err)
+
+	require.NoError(t, l.MemFree(g, m))
+	require.Equal(t, unix.EINVAL, Errno(l.MemFree(g, m)))
+	_, _, err = l.MemPtr(g, m)
+	require.Equal(t, unix.EINVAL, Errno(err))
+	require.Equal(t, live, sim.Live())
+	require.Equal(t, slots, freeSlots(t, l))
+
+	const outOfMemory = 2
+	sim.Fail("cuMemCreate", outOfMemory, 1)
+	_, err = l.MemAlloc(g, 0, 1)
+	require.Equal(t, unix.ENOMEM, Errno(err))
+	require.Equal(t, slots, freeSlots(t, l))
+	require.Empty(t, l.memories)
+
+	for range 3 {
+		_, err = l.MemAlloc(g, 0, 1)
+		require.NoError(t, err)
+	}
+	_, err = l.MemAlloc(other, 1, 1)
+	require.NoError(t, err)
+	require.NoError(t, l.Close(g))
+	require.Len(t, l.memories, 1, "the other's stays")
+	require.NoError(t, l.Close(other))
+	require.Equal(t, live, sim.Live(), "Close frees what is left")
+	require.Empty(t, l.memories)
+}
+
+// Two threads may both have found an allocation that they free.
+func TestMemoryIsFreedOnce(t *testing.T) {
+	sim := cudatest.Need(t)
+	l, _, g := open(t)
+	slots, live := freeSlots(t, l), sim.Live()
+	m, err := l.MemAlloc(g, 0, 1)
+	require.NoError(t, err)
+	c, err := l.find(g)
+	require.NoError(t, err)
+	mem, err := l.memory(c, m)
+	require.NoError(t, err)
+	require.NoError(t, l.freeMemory(m, mem))
+	require.Equal(t, unix.EINVAL, Errno(l.freeMemory(m, mem)))
+	require.Equal(t, slots, freeSlots(t, l))
+	require.Equal(t, live, sim.Live())
+}
+
+func TestOutcome(t *testing.T) {
+	require.Zero(t, Outcome("gdr_map", nil, nil))
+	require.Equal(t, unix.EAGAIN, Outcome("gdr_map", unix.EAGAIN, nil))
+	require.Equal(t, unix.EIO, Outcome("gdr_map", nil, "a defect"))
+	require.Equal(t, unix.EIO, Outcome("gdr_map", unix.EAGAIN, errors.New("a defect")))
+}
