@@ -112,7 +112,7 @@ static void own_unmap(struct worker *w, struct own *o)
 	int rc;
 
 	if (o->state == MAPPED && !pick(w, 4)) {
-		expect_is(gdr_unmap(w->g, o->mh, o->va + 4096, o->size), EINVAL);
+		expect_is(gdr_unmap(w->g, o->mh, o->va + 1, o->size), EINVAL);
 		expect_is(gdr_unmap(w->g, o->mh, o->va, o->size + 4096), EINVAL);
 		expect_is(gdr_unmap(all.g, o->mh, o->va, o->size), EINVAL);
 	}
