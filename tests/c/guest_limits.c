@@ -204,8 +204,6 @@ static void few_maps(void)
 {
 	if (max_maps() > 1000000)
 		skip_case("vm.max_map_count is too high to be reached");
-	if (is_on("rm") && on_doubles())
-		skip_case("the simulated driver itself needs mappings");
 	for (int i = 0; i < scaled(4); i++)
 		for (long leave = 0; leave < 250; leave += 10)
 			expect(in_child("with few mappings", open_with_maps, &leave, 20));
