@@ -328,6 +328,7 @@ const struct sanity_case error_cases[] = {
 	{ "errno_copy", errno_copy, BE_ALL, NULL },
 	{ "errno_query", errno_query, BE_ALL, NULL },
 	{ "errno_mem", errno_mem, BE_ALL, NULL },
-	{ "errno_rm", errno_rm, BE_RM, NULL },
+	{ "errno_rm", errno_rm, BE_RM,
+	  "only rm asks the NVIDIA driver by itself" },
 	{ NULL, NULL, 0, NULL }
 };
