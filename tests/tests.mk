@@ -111,6 +111,8 @@ check-abi: $(CHECKS) $(DOUBLES) all
 	@$(RUN) readme-example $(SIM) tests/fresh/readme.sh $(abspath $(B)/root) /usr/lib
 	@rm -rf $(B)/root $(B)/gdrapi.pc
 
+# Beside the usual: rm on an older driver, and on one that exports nothing; what is
+# taken unasked; dma-bufs of a driver, whose ranges may overlap.
 check-c: $(CHECKS) $(DOUBLES) tools
 	@$(RUN) copy-routines $(BIN)/copy_test
 	@for b in $(BACKENDS); do \
@@ -119,6 +121,9 @@ check-c: $(CHECKS) $(DOUBLES) tools
 	done
 	@$(RUN) sanity-rm-535 $(SIM) NVRM_SIM_DRIVER=535 NVRM_SIM_DEVICES=1 $(ON) rm $(BIN)/gdrcopy_sanity
 	@$(RUN) sanity-rm-ipc $(SIM) CUDA_SIM_DMABUF=0 $(ON) rm $(BIN)/gdrcopy_sanity
+	@$(RUN) sanity-unasked $(SIM) $(D)/rm_sim $(BIN)/gdrcopy_sanity
+	@$(RUN) sanity-dmabuf-driver $(SIM) CUDA_SIM_DRIVER_VERSION=13030 CUDA_SIM_DMABUF_MMAP=1 \
+		$(D)/rm_sim $(ON) dmabuf $(BIN)/gdrcopy_sanity
 
 check-guest: $(CHECKS) $(DOUBLES)
 	@for b in $(BACKENDS); do for t in $(GUESTS); do \
