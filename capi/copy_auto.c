@@ -4,7 +4,8 @@
  *
  * For each direction, power of two of bytes, and way there is an estimate. It begins
  * with what was measured on an H200 (docs/dataplane.md), and follows what copies take
- * on this machine. A way that was not tried often is tried if it may be the best one;
+ * on this machine. A way that was not tried often is tried if it may be the best one,
+ * and the shortest time counts, for the first ones may have found nothing in the caches;
  * each way is tried again from time to time, for machines change.
  *
  * Threads write the estimates as they copy, with no lock: one that is lost does no
@@ -84,15 +85,19 @@ static uint64_t scaled(uint64_t ns, size_t from, size_t to)
 	return (uint64_t)((double)ns * (double)to / (double)from);
 }
 
+/* What is thought of it before the first copy. */
+static uint64_t guess(unsigned int c, bool to, enum copy_way way)
+{
+	return before_any[to][way].ns + (((uint64_t)16 << c) / before_any[to][way].bytes);
+}
+
 /* For as many bytes as class c begins with. */
 static uint64_t estimate(unsigned int c, bool to, enum copy_way way)
 {
 	const struct estimate *e = &classes[to][c].ways[way];
 	uint64_t ns = atomic_load_explicit(&e->ns, memory_order_relaxed);
 
-	if (ns)
-		return ns;
-	return before_any[to][way].ns + (((uint64_t)16 << c) / before_any[to][way].bytes);
+	return ns ? ns : guess(c, to, way);
 }
 
 static bool is_known(unsigned int c, bool to, unsigned int way)
@@ -118,7 +123,7 @@ enum copy_way copy_auto_choose(size_t n, bool to, unsigned int ways)
 	struct class *class = &classes[to][c];
 
 	for (unsigned int way = 0; way < COPY_WAYS; way++)
-		if ((ways & 1u << way) && !is_known(c, to, way) && estimate(c, to, way) < most)
+		if ((ways & 1u << way) && !is_known(c, to, way) && guess(c, to, way) < most)
 			return way;
 	count = atomic_load_explicit(&class->copies, memory_order_relaxed) + 1;
 	atomic_store_explicit(&class->copies, count, memory_order_relaxed);
@@ -141,12 +146,13 @@ void copy_auto_learn(size_t n, bool to, enum copy_way way, uint64_t ns)
 		return;
 	ns = scaled(ns, n, (size_t)1 << c);
 	/* A thread that lost its CPU says nothing of the way: one long time counts little. */
-	if (was && ns > 4 * was)
-		ns = 2 * was;
-	if (tries > 1)
+	if (tries >= TRIES) {
+		if (ns > 4 * was)
+			ns = 2 * was;
 		ns = ns < was ? (was + 3 * ns) / 4 : (3 * was + ns) / 4;
-	else if (tries == 1 && was < ns)
+	} else if (tries && was < ns) {
 		ns = was;
+	}
 	atomic_store_explicit(&e->ns, ns ? ns : 1, memory_order_relaxed);
 	atomic_store_explicit(&e->tries, tries + 1, memory_order_relaxed);
 }

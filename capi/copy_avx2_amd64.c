@@ -132,7 +132,7 @@ static AVX2 void one_from(void *host, const void *dev, size_t n)
 	__m256i v;
 
 	if (copy_in_word(dev, n)) {
-		copy_word_from(host, dev, n);
+		copy_short_from(host, dev, n);
 		return;
 	}
 	__asm__ __volatile__("vmovdqa %1, %0" : "=x"(v) : "m"(*half));

@@ -29,7 +29,7 @@ static inline AVX512 __m512i load_line(const uint8_t *dev)
 	return v;
 }
 
-AVX512 void copy_avx512_lines_to(void *dev, const void *host, size_t n)
+static AVX512 void lines_to(void *dev, const void *host, size_t n)
 {
 	uint8_t *d = dev;
 	const uint8_t *h = host;
@@ -94,7 +94,7 @@ static AVX512 void part_from(void *host, const void *line, size_t off, size_t n)
 	keep_part(host, load_line(line), off, n);
 }
 
-AVX512 void copy_avx512_gather(void *lines, const void *const *devs, size_t n)
+static AVX512 void gather(void *lines, const void *const *devs, size_t n)
 {
 	uint8_t *line = lines;
 
@@ -102,7 +102,7 @@ AVX512 void copy_avx512_gather(void *lines, const void *const *devs, size_t n)
 		_mm512_storeu_si512(line, load_line(devs[i]));
 }
 
-bool copy_avx512_usable(void)
+static bool usable(void)
 {
 	uint32_t need = CPU_7_EBX_AVX512F | CPU_7_EBX_AVX512BW;
 
@@ -127,10 +127,10 @@ static AVX512 int last_line(_Atomic uint64_t *busy, void *dev, const void *host)
 
 static void to(void *dev, const void *host, size_t n)
 {
-	copy_split_to(dev, host, n, copy_put_vec, copy_avx512_lines_to);
+	copy_split_to(dev, host, n, copy_put_vec, lines_to);
 }
 
-void copy_avx512_from(void *host, const void *dev, size_t n)
+static void from(void *host, const void *dev, size_t n)
 {
 	copy_cover_from(host, dev, n, part_from, lines_from);
 }
@@ -143,25 +143,25 @@ static AVX512 void one_from(void *host, const void *dev, size_t n)
 	__m512i v;
 
 	if (copy_in_word(dev, n)) {
-		copy_word_from(host, dev, n);
+		copy_short_from(host, dev, n);
 		return;
 	}
 	__asm__ __volatile__("vmovdqa64 %1, %0" : "=v"(v) : "m"(*line));
 	keep_part(host, v, off, n);
 }
 
-int copy_avx512_read(void *host, const void *dev, size_t n, _Atomic uint64_t *busy)
+static int read(void *host, const void *dev, size_t n, _Atomic uint64_t *busy)
 {
-	return copy_read_block(host, dev, n, busy, COPY_LINE, one_from, copy_avx512_from);
+	return copy_read_block(host, dev, n, busy, COPY_LINE, one_from, from);
 }
 
 const struct copy_impl copy_avx512 = {
 	.name = "avx512",
-	.usable = copy_avx512_usable,
+	.usable = usable,
 	.to = to,
-	.from = copy_avx512_from,
-	.read = copy_avx512_read,
-	.gather = copy_avx512_gather,
+	.from = from,
+	.read = read,
+	.gather = gather,
 	.last = { COPY_SIZES(COPY_ENTRY_VEC) [COPY_LINE] = last_line },
 };
 #endif

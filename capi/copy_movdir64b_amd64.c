@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MIT
 /*
  * copy_movdir64b_amd64.c - writes of a line by one direct store, which goes to
- * the device as one 64-byte write and not through a write-combining buffer. The
- * instruction has no counterpart for reads.
+ * the device as one 64-byte write and not through a write-combining buffer. Reads
+ * are SSE4.1's: the instruction has no counterpart for them.
  *
- * "movdir64b" writes all lines so, and reads as SSE4.1 does. "direct" does what
- * was measured to be fastest: short writes by direct stores, all else as AVX-512.
+ * Not the default: a direct store does not wait in a buffer of the CPU's, so the caller
+ * waits for the link, from 128 bytes on (docs/dataplane.md).
  */
 #if defined(__x86_64__)
 #include "copy_cpu_amd64.h"
@@ -42,37 +42,6 @@ static void to(void *dev, const void *host, size_t n)
 {
 	copy_split_to(dev, host, n, copy_put_vec, lines_to);
 }
-
-/* Up to here direct stores take 2 to 4 ns less (docs/dataplane.md); from 16 KiB on, more. */
-#define DIRECT_MAX 2048u
-
-static void short_lines_to(void *dev, const void *host, size_t n)
-{
-	if (n <= DIRECT_MAX)
-		lines_to(dev, host, n);
-	else
-		copy_avx512_lines_to(dev, host, n);
-}
-
-static void direct_to(void *dev, const void *host, size_t n)
-{
-	copy_split_to(dev, host, n, copy_put_vec, short_lines_to);
-}
-
-static bool direct_usable(void)
-{
-	return usable() && copy_avx512_usable();
-}
-
-const struct copy_impl copy_direct = {
-	.name = "direct",
-	.usable = direct_usable,
-	.to = direct_to,
-	.from = copy_avx512_from,
-	.read = copy_avx512_read,
-	.gather = copy_avx512_gather,
-	.last = { COPY_SIZES(COPY_ENTRY_VEC) [COPY_LINE] = last_line },
-};
 
 const struct copy_impl copy_movdir64b = {
 	.name = "movdir64b",

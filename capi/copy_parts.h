@@ -204,6 +204,23 @@ static inline int copy_end_read(_Atomic uint64_t *busy)
 	return 0;
 }
 
+#if defined(__x86_64__)
+/* The same with no call and no way through memory for the usual sizes. */
+static inline void copy_short_from(void *host, const void *dev, size_t n)
+{
+	size_t off = (uintptr_t)dev % sizeof(copy_word);
+	uint64_t v = *(const volatile copy_word *)((uintptr_t)dev - off) >> (8 * off);
+
+	switch (n) {
+	case 1: memcpy(host, &v, 1); break;
+	case 2: memcpy(host, &v, 2); break;
+	case 4: memcpy(host, &v, 4); break;
+	case 8: memcpy(host, &v, 8); break;
+	default: memcpy(host, &v, n); break;
+	}
+}
+#endif
+
 /* A read of up to a line by plain loads alone. */
 static inline __attribute__((always_inline)) int
 copy_read_plain(void *host, const void *dev, size_t n, _Atomic uint64_t *busy, copy_span *small,
@@ -239,7 +256,6 @@ extern const struct copy_impl copy_sse2 COPY_HIDDEN;
 extern const struct copy_impl copy_sse41 COPY_HIDDEN;
 extern const struct copy_impl copy_avx2 COPY_HIDDEN;
 extern const struct copy_impl copy_avx512 COPY_HIDDEN;
-extern const struct copy_impl copy_direct COPY_HIDDEN;
 extern const struct copy_impl copy_movdir64b COPY_HIDDEN;
 
 /* What another routine borrows. */
@@ -248,10 +264,6 @@ COPY_HIDDEN void copy_sse2_lines_to(void *dev, const void *host, size_t n);
 COPY_HIDDEN copy_span copy_sse41_from;
 COPY_HIDDEN copy_read copy_sse41_read;
 COPY_HIDDEN void copy_sse41_gather(void *lines, const void *const *devs, size_t n);
-COPY_HIDDEN copy_span copy_avx512_lines_to, copy_avx512_from;
-COPY_HIDDEN copy_read copy_avx512_read;
-COPY_HIDDEN void copy_avx512_gather(void *lines, const void *const *devs, size_t n);
-COPY_HIDDEN bool copy_avx512_usable(void);
 #endif
 
 #if defined(__aarch64__)

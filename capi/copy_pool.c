@@ -57,7 +57,7 @@
 #define READ_WAKES (256u << 10)	/* from here on sleeping threads are woken: 260 us by one */
 #define WRITE_WAKES (4u << 20)	/* 220 us by one */
 
-#define MANY_CLOSE 8		/* in a row: then more will come before threads sleep again */
+#define MANY_CLOSE 3		/* in a row: then more will come before threads sleep again */
 
 #define SPIN_US 50		/* a worker looks for work so long before it sleeps */
 #define SPIN_US_MAX 1000000000u
@@ -597,7 +597,7 @@ enum copy_help copy_pool_help(struct copy_pool *pool, size_t n, bool to)
 	shares = shares_of(pool, n, to);
 	if (shares < 2)
 		return COPY_NO_HELP;
-	if (awake(pool, shares - 1) == shares - 1)
+	if (2 * awake(pool, shares - 1) >= shares - 1)
 		return COPY_HELP_AWAKE;
 	if (is_worth_waking(pool, n, to))
 		return COPY_HELP_ASLEEP;
@@ -655,10 +655,8 @@ static void share_out(struct copy_pool *pool, const struct job *j)
 	uint64_t turn = publish(&pool->notice, j);
 	unsigned int workers = j->shares - 1;
 
-	if (!awake(pool, workers)) {
+	if (!awake(pool, workers))
 		rouse_some(pool, j->shares, 1);
-		atomic_store_explicit(&pool->close, 0, memory_order_relaxed);
-	}
 	use_up(pool, j, 0, turn);
 	if (j->per == 1)
 		give_time(pool, workers, turn);
@@ -698,8 +696,12 @@ void copy_pool_copy(struct copy_pool *pool, const void *owner, const struct copy
 		return;
 	}
 	shares = shares_of(pool, n, to);
-	if (shares > 1 && !is_worth_waking(pool, n, to))
-		shares = 1 + awake(pool, shares - 1);
+	if (shares > 1 && awake(pool, shares - 1) < shares - 1) {
+		if (is_worth_waking(pool, n, to))
+			atomic_store_explicit(&pool->close, 0, memory_order_relaxed);
+		else
+			shares = 1 + awake(pool, shares - 1);
+	}
 	if (shares > 1) {
 		j.shares = shares;
 		j.per = chunks_of(&j);

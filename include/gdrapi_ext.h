@@ -175,6 +175,29 @@ typedef enum gdr_copy_policy {
  */
 int gdr_set_copy_policy(gdr_copy_policy_t policy);
 
+/* What a copy is thought to take, in nanoseconds; 32 bytes. */
+typedef struct gdr_copy_times_s {
+	unsigned long caller;	/* by the thread that calls */
+	unsigned long shared;	/* by threads that are awake */
+	unsigned long waking;	/* by threads that sleep */
+	unsigned long dma;	/* by the GPU's copy engine */
+} gdr_copy_times_t;
+
+/**
+ * gdr_get_copy_times - what GDR_COPY_POLICY_AUTO chooses by
+ * @to_gpu: 1 for writes, 0 for reads
+ * @size: bytes of a copy; not 0
+ * @times: receives the times
+ *
+ * Before copies of about @size bytes have been made with that policy, the times are
+ * those that the library begins with. A way that this process does not have (no
+ * threads, no CUDA driver) is never chosen, whatever its time. Needs no gdr_open, and
+ * may be called in a signal handler.
+ *
+ * Returns: 0; EINVAL for another @to_gpu, a @size of 0 and a NULL @times.
+ */
+int gdr_get_copy_times(int to_gpu, size_t size, gdr_copy_times_t *times);
+
 /* A registration cache that gdr_cache_open made. By value; 0 is never a valid h. */
 typedef struct gdr_cache_s {
 	unsigned long h;

@@ -50,7 +50,7 @@ for part in "$@"; do
 	callers) tool gdrcopy_copylat -m callers --budget 30 ;;
 	each) tool gdrcopy_copylat --budget 20 ;;
 	heat) tool copy_bench -s 1M --budget 8 ;;
-	calls) tool gdrcopy_apiperf --budget 300 -s 64K ;;
+	calls) tool gdrcopy_apiperf --budget 200 ;;
 	pause) pause ;;
 	*) echo "gpu.sh: there is no part $part" >&2; exit 2 ;;
 	esac

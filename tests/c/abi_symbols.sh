@@ -56,6 +56,7 @@ gdr_driver_get_version
 gdr_get_attribute
 gdr_get_backend
 gdr_get_callback_flag
+gdr_get_copy_times
 gdr_get_info
 gdr_get_info_v2
 gdr_get_mapping_type_string

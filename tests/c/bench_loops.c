@@ -27,6 +27,11 @@ static inline void store_fence(void)
 #endif
 }
 
+void bench_store_fence(void)
+{
+	store_fence();
+}
+
 /* Also keeps the compiler from making one read of many. */
 static inline void load_fence(void)
 {
@@ -329,6 +334,14 @@ static AVX512 void avx512_read(struct bench_op *op, size_t count)
 			_mm512_store_si512(d, _mm512_stream_load_si512(s));
 		load_fence();
 	}
+}
+
+bool bench_has_movdiri(void)
+{
+	unsigned int ebx, ecx;
+
+	leaf7(&ebx, &ecx);
+	return ecx & 1u << 27;
 }
 
 static bench_run *in_16(size_t n, bench_run *run)

@@ -45,6 +45,14 @@ struct bench_loop {
 /* The loops of this architecture; a NULL name ends the table. */
 extern const struct bench_loop bench_loops[];
 
+/* That which ends the writes. */
+void bench_store_fence(void);
+
+#if defined(__x86_64__)
+/* Whether the CPU has MOVDIRI. */
+bool bench_has_movdiri(void);
+#endif
+
 /* Removes n bytes from the CPU's caches, or does its best. */
 void bench_flush(const void *p, size_t n);
 

@@ -3,6 +3,9 @@
 
 #include <stdio.h>
 #include <string.h>
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
 
 #define CELLS 24
 #define SIZES 20
@@ -155,6 +158,31 @@ static void many_read(struct bench_op *op, size_t count)
 		op->rc |= gdr_copy_from_mapping_v(m->pieces, m->count);
 }
 
+/* What the link takes of such writes: one store each, and one fence for all. */
+static void many_plain_8(struct bench_op *op, size_t count)
+{
+	const struct many *m = op->user;
+
+	for (; count; count--) {
+		for (size_t i = 0; i < m->count; i++)
+			*(volatile uint64_t *)m->ops[i].dev = *(const uint64_t *)m->ops[i].host;
+		bench_store_fence();
+	}
+}
+
+#if defined(__x86_64__)
+static __attribute__((target("movdiri"))) void many_movdiri_8(struct bench_op *op, size_t count)
+{
+	const struct many *m = op->user;
+
+	for (; count; count--) {
+		for (size_t i = 0; i < m->count; i++)
+			_directstoreu_u64(m->ops[i].dev, *(const uint64_t *)m->ops[i].host);
+		bench_store_fence();
+	}
+}
+#endif
+
 static void lay_out(struct many *m, const struct copylat *c, bench_run *one, size_t count,
 		    size_t size)
 {
@@ -229,6 +257,22 @@ static void race_many(const struct copylat *c, bool read, size_t size)
 		lay_out(&plans[n], c, l->run(size), count, size);
 		n++;
 	}
+	if (!read && size == 8) {
+		cells[n] = cell;
+		cells[n].who = "plain, 1 fence";
+		cells[n].run = many_plain_8;
+		lay_out(&plans[n], c, NULL, count, size);
+		n++;
+#if defined(__x86_64__)
+		if (bench_has_movdiri()) {
+			cells[n] = cell;
+			cells[n].who = "movdiri, 1 f";
+			cells[n].run = many_movdiri_8;
+			lay_out(&plans[n], c, NULL, count, size);
+			n++;
+		}
+#endif
+	}
 	for (size_t i = 0; i < n; i++) {
 		cells[i].arg.user = &plans[i];
 		verify_many(c, &cells[i], read);
@@ -256,7 +300,8 @@ static void print_many(const struct bench_result *r, const struct bench_opts *o)
 		"sse4.1 loose", "avx2 loose", NULL
 	};
 	static const char *const writes[] = {
-		"gdrcopy_v", "gdrcopy", "plain", "sse2", "avx2", "avx512", "movdir64b", NULL
+		"gdrcopy_v", "gdrcopy", "plain", "sse2", "avx2", "avx512", "movdir64b", "plain, 1 fence",
+		"movdiri, 1 f", NULL
 	};
 
 	(void)o;

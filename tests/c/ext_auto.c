@@ -106,10 +106,35 @@ static void at_once(void)
 		expect_is(pthread_join(t[i], NULL), 0);
 }
 
+static void times(void)
+{
+	gdr_copy_times_t t = { 0, 0, 0, 0 }, after;
+	struct buffer b;
+	gdr_t g;
+
+	expect_is(gdr_get_copy_times(2, 4096, &t), EINVAL);
+	expect_is(gdr_get_copy_times(-1, 4096, &t), EINVAL);
+	expect_is(gdr_get_copy_times(0, 0, &t), EINVAL);
+	expect_is(gdr_get_copy_times(0, 4096, NULL), EINVAL);
+	expect(!t.caller && !t.shared && !t.waking && !t.dma);
+	expect_is(gdr_get_copy_times(0, 1, &t), 0);
+	expect_is(gdr_get_copy_times(1, SIZE_MAX, &t), 0);
+	expect_is(gdr_get_copy_times(0, MIB, &t), 0);
+	expect(t.caller && t.shared && t.waking && t.dma);
+	expect_is(gdr_set_copy_policy(GDR_COPY_POLICY_AUTO), 0);
+	g = open_or_fail();
+	make_buffer(g, &b, BYTES);
+	for (int i = 0; i < 100; i++)
+		check_copy(&b, MIB, 0, i);
+	expect_is(gdr_get_copy_times(0, MIB, &after), 0);
+	expect(memcmp(&t, &after, sizeof(t)));
+}
+
 static const struct guest_case cases[] = {
 	{ "the library chooses, by the environment", by_environment, 60, 300 },
 	{ "a bad word in the environment", bad_environment, 30, 0 },
 	{ "the library chooses, by gdr_set_copy_policy", by_call, 60, 0 },
+	{ "what copies are thought to take", times, 60, 0 },
 	{ "threads at the same time", at_once, 60, 300 },
 	{ NULL, NULL, 0, 0 }
 };
