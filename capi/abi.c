@@ -203,7 +203,7 @@ static int map(gdr_t g, gdr_mh_t handle, void **va, size_t size, int flags)
 {
 	const struct gdr_core *core;
 	uint64_t addr = 0;
-	int rc = gdr_front_admit(id_of(g), handle.h, &core), error;
+	int rc = gdr_front_admit(id_of(g), handle.h, &core);
 
 	if (rc)
 		return rc;
@@ -213,9 +213,7 @@ static int map(gdr_t g, gdr_mh_t handle, void **va, size_t size, int flags)
 	if (rc)
 		return rc;
 	*va = (void *)(uintptr_t)addr;
-	error = errno;
 	gdr_front_mapped(atomic_load(&gdr_front_page), core, id_of(g), handle.h);
-	errno = error;
 	return 0;
 }
 

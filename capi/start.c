@@ -300,7 +300,7 @@ struct gdr_front *gdr_front_start(const struct gdr_options *opts)
 
 int gdr_front_start_threads(struct gdr_front *front)
 {
-	int rc;
+	int rc, error = errno;
 
 	if (!copy_pool_short(atomic_load(&front->pool)))
 		return 0;
@@ -314,6 +314,7 @@ int gdr_front_start_threads(struct gdr_front *front)
 	if (rc)
 		gdr_log(GDR_LOG_ERROR, "fewer threads share a copy than were asked for: %s; raise the limit of threads or of memory",
 			strerror(rc));
+	errno = error;
 	return rc;
 }
 

@@ -640,6 +640,7 @@ static void errno_is_kept(void)
 	errno = FRESH;
 	g = open_or_fail();
 	expect_is(errno, FRESH);
+	KEEPS_ERRNO(gdr_set_copy_threads(2, 2));
 	KEEPS_ERRNO(gdr_driver_get_version(g, &major, &minor));
 	KEEPS_ERRNO(gdr_mem_alloc(g, 0, 64 * KIB, 0, &mem));
 	KEEPS_ERRNO(gdr_mem_get_device_ptr(g, mem, &dptr, NULL));
