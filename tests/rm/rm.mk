@@ -7,8 +7,9 @@ WATCHED   := $(addprefix $(B)/watched/,$(addsuffix .so,watched_lazy watched_relr
 	     watch_copy watch_closed))
 WATCH     := tests/rm/watch_test.c capi/watch.c
 
-.PHONY: check-rm check-watch-tsan check-watch-asan
-check-rm: $(BIN)/rm_memory $(BIN)/watch_test $(WATCHED) $(DOUBLES)
+.PHONY: check-rm watch-test check-watch-tsan check-watch-asan
+watch-test: $(BIN)/watch_test $(WATCHED)
+check-rm: $(BIN)/rm_memory watch-test $(DOUBLES)
 	@$(RUN) rm-memory $(SIM) GDRCOPY_BACKEND=rm $(D)/rm_sim $(BIN)/rm_memory
 	@$(RUN) rm-watch $(BIN)/watch_test $(B)/watched
 
