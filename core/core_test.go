@@ -20,7 +20,7 @@ type fake struct {
 	live  int // pins that were not unpinned
 	flag  int // of each pin
 
-	onUnpin func() // called in each Unpin; nil: nothing
+	onUnpin, onClose func() // called in each Unpin and Close; nil: nothing
 }
 
 func (f *fake) call(name string) error {
@@ -34,7 +34,12 @@ func (f *fake) Name() string                          { return "fake" }
 func (f *fake) Open() (backend.Session, error)        { return f, f.call("open") }
 func (f *fake) Attribute(a backend.Attr) (int, error) { return int(a), f.call("attribute") }
 func (f *fake) Version() (int, int)                   { return 2, 6 }
-func (f *fake) Close() error                          { return f.call("close") }
+func (f *fake) Close() error {
+	if f.onClose != nil {
+		f.onClose()
+	}
+	return f.call("close")
+}
 func (f *fake) Pin(r backend.PinRequest) (backend.Pin, error) {
 	if err := f.call("pin"); err != nil {
 		return nil, err

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"slices"
 	"testing"
+	"time"
 
 	"gdrapi/core/backend"
 	"gdrapi/core/cuda/cudatest"
@@ -140,6 +141,54 @@ func TestCloseWaitsForUnpin(t *testing.T) {
 	require.NoError(t, <-unpinned)
 	require.NoError(t, <-closed)
 	require.Equal(t, []string{"open", "pin", "unpin", "close"}, f.calls)
+}
+
+// Nothing new appears once Close has begun.
+func TestCallsDuringClose(t *testing.T) {
+	l, f, g := open(t)
+	h, err := l.Pin(g, request)
+	require.NoError(t, err)
+	f.onClose = func() {
+		_, err := l.Pin(g, request)
+		require.Equal(t, unix.EINVAL, Errno(err))
+		_, err = l.MemAlloc(g, 0, 1)
+		require.Equal(t, unix.EINVAL, Errno(err))
+		require.Equal(t, unix.EINVAL, Errno(l.Unpin(g, h)))
+		require.Equal(t, unix.EINVAL, Errno(l.Close(g)))
+	}
+	require.NoError(t, l.Close(g))
+	require.Equal(t, []string{"open", "pin", "unpin", "close"}, f.calls)
+}
+
+// Of several threads that unpin a buffer one does, also where the others have found
+// it before it was gone.
+func TestUnpinHappensOnce(t *testing.T) {
+	l, f, g := open(t)
+	h, err := l.Pin(g, request)
+	require.NoError(t, err)
+	inUnpin, goOn := make(chan struct{}), make(chan struct{})
+	f.onUnpin = func() {
+		close(inUnpin) // once
+		<-goOn
+	}
+	const threads = 8
+	results := make(chan error, threads)
+	for range threads {
+		go func() { results <- l.Unpin(g, h) }()
+	}
+	<-inUnpin
+	time.Sleep(20 * time.Millisecond) // the others wait for the first, most of the time
+	close(goOn)
+	var done int
+	for range threads {
+		if err := <-results; err == nil {
+			done++
+		} else {
+			require.Equal(t, unix.EINVAL, Errno(err))
+		}
+	}
+	require.Equal(t, 1, done)
+	require.Equal(t, []string{"open", "pin", "unpin"}, f.calls)
 }
 
 func TestAnswersOfTheBackend(t *testing.T) {

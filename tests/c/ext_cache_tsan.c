@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT
 /*
- * ext_cache_tsan.c - the registration cache under ThreadSanitizer.
+ * ext_cache_tsan.c - the registration cache, step by step and under ThreadSanitizer.
+ *
+ *	ext_cache_tsan [--steps | --long]
  *
  * It is built from capi/cache.c itself, with a core in C that pins nothing and a
  * driver (cache_cuda.c) whose memory is freed and allocated anew at any time. A
@@ -12,12 +14,14 @@
 #include <errno.h>
 #include <pthread.h>
 #include <sched.h>
+#include <semaphore.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
 
+#include "cache_range.h"
 #include "front.h"
 #include "gdrapi_ext.h"
 #include "sanity_tap.h"
@@ -31,6 +35,16 @@
 #define EPOCH 1ull
 
 extern _Atomic uint64_t cache_cuda_ids[ALLOCATIONS];
+extern _Atomic uint64_t cache_cuda_split;
+
+/* What a step does in the middle of a call; NULL: nothing. */
+static void (*in_pin)(void), (*in_unpin)(void), (*in_forget)(void);
+
+static void step_in(void (*f)(void))
+{
+	if (f)
+		f();
+}
 
 /* What cache.c needs of the rest of the front. */
 
@@ -58,6 +72,7 @@ void gdr_front_mapped(struct gdr_front *f, const struct gdr_core *core, uint64_t
 void gdr_data_forget(uint64_t key)
 {
 	(void)key;
+	step_in(in_forget);
 }
 
 void gdr_log(int level, const char *fmt, ...)
@@ -80,6 +95,9 @@ static uint32_t generations[PINS];
 static pthread_mutex_t core_lock = PTHREAD_MUTEX_INITIALIZER;
 static _Atomic long wrong, pinned, full;
 static long live;
+static int no_place = ENOMEM;	/* the answer where no place is left */
+static int places = PINS;
+static uint64_t last_size;	/* of the newest pinning, in bytes */
 
 static struct pin *pin_of(uint64_t handle)
 {
@@ -88,7 +106,7 @@ static struct pin *pin_of(uint64_t handle)
 
 static int find_place(void)
 {
-	for (int i = 0; i < PINS; i++)
+	for (int i = 0; i < places; i++)
 		if (!pins[i].live)
 			return i;
 	return -1;
@@ -106,8 +124,9 @@ static int core_pin(uint64_t g, uint64_t addr, uint64_t size, uint64_t token, ui
 	i = find_place();
 	if (i < 0) {
 		atomic_fetch_add(&full, 1);
-		rc = ENOMEM;
+		rc = no_place;
 	} else {
+		last_size = size;
 		*h = EPOCH << GDR_HANDLE_EPOCH_SHIFT |
 		     (uint64_t)++generations[i] << GDR_HANDLE_INDEX_BITS | (uint64_t)i;
 		pins[i].live = true;
@@ -118,6 +137,7 @@ static int core_pin(uint64_t g, uint64_t addr, uint64_t size, uint64_t token, ui
 		atomic_fetch_add(&pinned, 1);
 	}
 	pthread_mutex_unlock(&core_lock);
+	step_in(in_pin);
 	return rc;
 }
 
@@ -126,6 +146,7 @@ static int core_unpin(uint64_t g, uint64_t h)
 	struct pin *p = pin_of(h);
 
 	(void)g;
+	step_in(in_unpin);
 	pthread_mutex_lock(&core_lock);
 	if (!p->live || p->handle != h)
 		atomic_fetch_add(&wrong, 1);
@@ -312,6 +333,182 @@ static void run(struct tap *t, const char *what, bool replace, int seconds)
 	tap_is(t, live, 0, "pinnings left");
 }
 
+/* The steps, of one thread. */
+
+static void free_first(void)
+{
+	atomic_store(&cache_cuda_ids[1], 0);
+}
+
+static void renew_first(void)
+{
+	atomic_store(&cache_cuda_ids[1], atomic_fetch_add(&newest_id, 1) + 1);
+}
+
+static int get(gdr_cache_t c, uint64_t addr, size_t size, gdr_mh_t *mh)
+{
+	void *va;
+
+	return gdr_cache_get(c, addr, size, mh, &va);
+}
+
+/* A pinning that may be of memory that is gone is not handed out. */
+static void freed_in_the_pin(struct tap *t, gdr_cache_t c)
+{
+	gdr_mh_t mh;
+
+	in_pin = free_first;
+	tap_is(t, get(c, 1 << SHIFT, 64, &mh), EINVAL, "a get whose memory is freed meanwhile");
+	tap_is(t, live, 0, "what it leaves pinned");
+	renew_first();
+	in_pin = renew_first;
+	tap_is(t, get(c, 1 << SHIFT, 64, &mh), EINVAL, "a get whose memory is another meanwhile");
+	tap_is(t, live, 0, "what it leaves pinned");
+	in_pin = NULL;
+	tap_is(t, get(c, 1 << SHIFT, 64, &mh), 0, "the get after it");
+	tap_is(t, gdr_cache_put(c, mh), 0, "its put");
+}
+
+/* Where pinnings or descriptors are short, one that nobody holds goes. */
+static void others_make_room(struct tap *t, gdr_cache_t c, int answer)
+{
+	gdr_mh_t mh[3];
+
+	gdr_cache_flush(c);
+	no_place = answer;
+	places = 2;
+	for (int i = 0; i < 2; i++)
+		tap_is(t, get(c, (uint64_t)(i + 1) << SHIFT, 64, &mh[i]), 0, "a get that fills a place");
+	tap_is(t, get(c, 3 << SHIFT, 64, &mh[2]), answer, "a get while all are held");
+	tap_is(t, gdr_cache_put(c, mh[0]), 0, "a put");
+	tap_is(t, get(c, 3 << SHIFT, 64, &mh[2]), 0, "a get after it");
+	tap_is(t, live, 2, "pinnings");
+	tap_is(t, gdr_cache_put(c, mh[0]), EINVAL, "a put of what had to go");
+	tap_is(t, gdr_cache_put(c, mh[1]), 0, "a put of what was held");
+	tap_is(t, gdr_cache_put(c, mh[2]), 0, "a put of the new one");
+	places = PINS;
+	gdr_cache_flush(c);
+	tap_is(t, live, 0, "pinnings after a flush");
+}
+
+/* What goes is what was used the longest ago. */
+static void oldest_goes(struct tap *t, gdr_cache_t c)
+{
+	uint64_t order[] = { 1, 2, 3, 1 };
+	gdr_mh_t mh[ALLOCATIONS], again;
+
+	places = 3;
+	for (int i = 0; i < 4; i++) {
+		tap_is(t, get(c, order[i] << SHIFT, 64, &mh[order[i]]), 0, "a get");
+		gdr_cache_put(c, mh[order[i]]);
+	}
+	tap_is(t, get(c, 4 << SHIFT, 64, &mh[4]), 0, "a get without a place left");
+	gdr_cache_put(c, mh[4]);
+	tap_is(t, get(c, 1 << SHIFT, 64, &again), 0, "a get of what was used last");
+	tap_ok(t, again.h == mh[1].h, "it has stayed");
+	gdr_cache_put(c, again);
+	places = PINS;
+	gdr_cache_flush(c);
+}
+
+/* A range is widened to GPU pages as far as its allocation goes. */
+static void allocations_in_a_page(struct tap *t, gdr_cache_t c)
+{
+	uint64_t split = (1 << SHIFT) + PAGE + PAGE / 2;
+	gdr_mh_t mh;
+
+	tap_is(t, get(c, split - 100, 50, &mh), 0, "a get in the middle of a page");
+	tap_is(t, last_size, PAGE, "bytes pinned");
+	gdr_cache_put(c, mh);
+	gdr_cache_flush(c);
+	atomic_store(&cache_cuda_split, split);
+	tap_is(t, get(c, split - 100, 50, &mh), 0, "a get in a page of two allocations");
+	tap_is(t, last_size, PAGE / 2 - 50, "bytes pinned");
+	gdr_cache_put(c, mh);
+	tap_is(t, get(c, split - 100, 200, &mh), ENOTSUP, "a get of both allocations");
+	gdr_cache_flush(c);
+	atomic_store(&cache_cuda_split, 0);
+	tap_is(t, live, 0, "pinnings");
+}
+
+static gdr_cache_t closing;
+static pthread_t second_close;
+static int second_result;
+static sem_t second_is_in;
+
+static void say_in(void)
+{
+	sem_post(&second_is_in);
+}
+
+static void *close_second(void *arg)
+{
+	second_result = gdr_cache_close(closing);
+	return arg;
+}
+
+/* In the first close, which has the lock: the second has come in, and waits for it. */
+static void start_second(void)
+{
+	in_unpin = NULL;
+	in_forget = say_in;
+	if (pthread_create(&second_close, NULL, close_second, NULL))
+		exit(2);
+	sem_wait(&second_is_in);
+	usleep(20000);
+	in_forget = NULL;
+}
+
+/* Who waited for the lock of a cache that is gone then has no cache. */
+static void closed_twice(struct tap *t, gdr_cache_t c)
+{
+	gdr_mh_t mh;
+
+	sem_init(&second_is_in, 0, 0);
+	closing = c;
+	tap_is(t, get(c, 1 << SHIFT, 64, &mh), 0, "a get");
+	gdr_cache_put(c, mh);
+	in_unpin = start_second;
+	tap_is(t, gdr_cache_close(c), 0, "the close");
+	pthread_join(second_close, NULL);
+	tap_is(t, second_result, EINVAL, "a close that came while it ran");
+	tap_is(t, live, 0, "pinnings");
+	tap_is(t, wrong, 0, "wrong answers");
+}
+
+static void states_of_a_range(struct tap *t)
+{
+	uint64_t h = EPOCH << GDR_HANDLE_EPOCH_SHIFT | 5ull << GDR_HANDLE_INDEX_BITS | 3, left = 9;
+	uint64_t later = h + (1ull << GDR_HANDLE_INDEX_BITS);
+	struct range r = { .state = state_of(h) };
+
+	tap_ok(t, !range_let_go(&r, h, &left) && left == 9, "state: no hold can be given back");
+	tap_ok(t, range_hold(&r, h) && range_holds(&r, h) == 1, "state: a hold");
+	tap_ok(t, !range_hold(&r, later), "state: a later handle has none");
+	tap_ok(t, !range_retire(&r, h, false) && range_is_there(&r, h), "state: held, it is not retired");
+	tap_ok(t, range_retire(&r, h, true) && !range_is_there(&r, h), "state: it is, if holds do not matter");
+	tap_ok(t, !range_hold(&r, h) && range_holds(&r, h) == 1, "state: retired, it gives no hold");
+	tap_ok(t, range_let_go(&r, h, &left) && left == (state_of(h) | RETIRED), "state: the last hold is given back");
+	tap_ok(t, range_retire(&r, later, false), "state: another handle counts as retired");
+	r.state = state_of(h) | HOLDS_MAX;
+	tap_ok(t, !range_hold(&r, h), "state: no more holds than fit");
+}
+
+static void steps(struct tap *t)
+{
+	gdr_cache_t c;
+
+	open_new(1 << 30);
+	c.h = atomic_load(&cache);
+	freed_in_the_pin(t, c);
+	others_make_room(t, c, ENOMEM);
+	others_make_room(t, c, EMFILE);
+	oldest_goes(t, c);
+	allocations_in_a_page(t, c);
+	closed_twice(t, c);
+	states_of_a_range(t);
+}
+
 int main(int argc, char **argv)
 {
 	int seconds = argc > 1 && !strcmp(argv[1], "--long") ? 60 : 3;
@@ -327,6 +524,9 @@ int main(int argc, char **argv)
 	atomic_store(&gdr_front_page, &front);
 	for (int i = 1; i < ALLOCATIONS; i++)
 		atomic_store(&cache_cuda_ids[i], atomic_fetch_add(&newest_id, 1) + 1);
+	steps(&t);
+	if (argc > 1 && !strcmp(argv[1], "--steps"))
+		return tap_done(&t);
 	run(&t, "memory that comes and goes", false, seconds);
 	run(&t, "caches that do, too", true, seconds);
 	/* ThreadSanitizer itself ends the program with 66 if it saw a race. */

@@ -6,8 +6,9 @@ EXT       := $(addprefix $(BIN)/,ext_threads ext_dma ext_cache ext_many ext_auto
 POOL      := $(T)/ext_pool.c $(wildcard capi/copy*.c)
 
 .PHONY: check-ext
-check-ext: $(EXT) $(BIN)/ext_pool $(BIN)/auto_test $(DOUBLES)
+check-ext: $(EXT) $(BIN)/ext_pool $(BIN)/ext_cache_steps $(BIN)/auto_test $(DOUBLES)
 	@$(RUN) ext-pool $(BIN)/ext_pool
+	@$(RUN) ext-cache-steps $(BIN)/ext_cache_steps --steps
 	@$(RUN) ext-choice $(BIN)/auto_test
 	@for b in $(BACKENDS); do \
 		$(RUN) ext-threads-$$b $(SIM) $(ON) $$b $(BIN)/ext_threads; \
@@ -47,6 +48,10 @@ CACHE_TSAN := $(T)/ext_cache_tsan.c capi/cache.c capi/guest.c
 $(B)/cache-cuda/libcuda.so.1: $(T)/cache_cuda.c
 	@mkdir -p $(@D)
 	$(CLANG) -shared -fPIC $(C11) -O1 -g -Wl,-soname,$(@F) -o $@ $<
+
+$(BIN)/ext_cache_steps: $(CACHE_TSAN) $(B)/cache-cuda/libcuda.so.1 $(wildcard capi/*.h) $(T)/sanity_tap.h
+	@mkdir -p $(@D)
+	$(CC) $(C11) $(CFLAGS) -Icapi -o $@ $(filter %.c %.so.1,$^) -Wl,-rpath,'$$ORIGIN/../cache-cuda' -lpthread -ldl
 
 $(BIN)/ext_cache_tsan: $(CACHE_TSAN) $(B)/cache-cuda/libcuda.so.1 $(wildcard capi/*.h) $(T)/sanity_tap.h
 	@mkdir -p $(@D)
