@@ -20,7 +20,7 @@ type fake struct {
 	live  int // pins that were not unpinned
 	flag  int // of each pin
 
-	onUnpin, onClose func() // called in each Unpin and Close; nil: nothing
+	onUnmap, onUnpin, onClose func() // called in each of these; nil: nothing
 }
 
 func (f *fake) call(name string) error {
@@ -76,6 +76,9 @@ func (p *fakePin) Unmap() error {
 		panic("unmapped twice")
 	}
 	p.mapped = false
+	if p.f.onUnmap != nil {
+		p.f.onUnmap()
+	}
 	return p.f.call("unmap")
 }
 

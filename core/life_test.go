@@ -5,6 +5,7 @@ import (
 	"slices"
 	"testing"
 	"time"
+	"unsafe"
 
 	"gdrapi/core/backend"
 	"gdrapi/core/cuda/cudatest"
@@ -141,6 +142,47 @@ func TestCloseWaitsForUnpin(t *testing.T) {
 	require.NoError(t, <-unpinned)
 	require.NoError(t, <-closed)
 	require.Equal(t, []string{"open", "pin", "unpin", "close"}, f.calls)
+}
+
+// slotOf is what the copy routines find of a handle: capi/slot.h states the layout.
+func slotOf(l *Library, h Handle) (key, va, size uint64) {
+	const slots, slotSize, slotMask = 16, 64, 1<<20 - 1
+	at := l.TableAddr()
+	table := *(**uint64)(unsafe.Add(*(*unsafe.Pointer)(unsafe.Pointer(&at)), slots))
+	slot := unsafe.Slice((*uint64)(unsafe.Add(unsafe.Pointer(table), uintptr(h&slotMask)*slotSize)), 3)
+	return slot[0], slot[1], slot[2]
+}
+
+// Copies are let in while a buffer is mapped, and end before it is not.
+func TestCopiesAreLetInWhileMapped(t *testing.T) {
+	l, f, g := open(t)
+	h, err := l.Pin(g, request)
+	require.NoError(t, err)
+	key, _, _ := slotOf(l, h)
+	require.Zero(t, key)
+	f.onUnmap = func() {
+		key, _, _ := slotOf(l, h)
+		require.Zero(t, key, "no copy is let in any more")
+	}
+	for _, end := range []func() error{
+		func() error { return l.Unmap(g, h, 0x7000, 5000) },
+		func() error { return l.Unpin(g, h) },
+	} {
+		_, err := l.Map(g, h, 5000, 0)
+		require.NoError(t, err)
+		key, va, size := slotOf(l, h)
+		require.EqualValues(t, h, key)
+		require.EqualValues(t, 0x7000, va)
+		require.EqualValues(t, 8192, size, "in host pages")
+		require.NoError(t, end())
+	}
+	f.fail["map"] = unix.EIO
+	h, err = l.Pin(g, request)
+	require.NoError(t, err)
+	_, err = l.Map(g, h, 5000, 0)
+	require.Equal(t, unix.EIO, Errno(err))
+	key, _, _ = slotOf(l, h)
+	require.Zero(t, key)
 }
 
 // Nothing new appears once Close has begun.

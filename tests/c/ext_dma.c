@@ -244,6 +244,38 @@ static void another_buffer(void)
 	check_sizes(&b);
 }
 
+static unsigned int streams(unsigned int flags)
+{
+	unsigned int (*count)(unsigned int);
+
+	*(void **)&count = of_driver("cuda_sim_streams");
+	expect(count != NULL);
+	return count(flags);
+}
+
+/* Whatever is mapped, and unmapped, a GPU has one stream. The host's default stream
+ * must not wait for it.
+ */
+static void one_stream(void)
+{
+	enum { BLOCKING, NON_BLOCKING };
+	struct buffer b[4];
+	gdr_t g;
+
+	if (!on_doubles())
+		skip_case("a real driver does not count streams");
+	g = open_with_dma(&b[0]);
+	for (int i = 1; i < 4; i++)
+		make_buffer(g, &b[i], BYTES);
+	for (int i = 0; i < 4; i++)
+		check_copy(&b[i], LEAST_WRITE, 1, i);
+	expect_is(gdr_unpin_buffer(g, b[0].mh), 0);
+	map_buffer(g, &b[0]);
+	check_copy(&b[0], LEAST_WRITE, 1, 9);
+	expect_is(streams(NON_BLOCKING), 1);
+	expect_is(streams(BLOCKING), 0);
+}
+
 /* A pinning that does not begin where its memory does. */
 static void part_of_memory(void)
 {
@@ -313,6 +345,7 @@ static const struct guest_case cases[] = {
 	{ "what the driver refuses, the CPU does", refusals, 120, 0 },
 	{ "a bad number in the environment", bad_environment, 30, 0 },
 	{ "another buffer in the same slot", another_buffer, 60, 0 },
+	{ "one stream for a GPU", one_stream, 30, 0 },
 	{ "a part of the memory", part_of_memory, 60, 0 },
 	{ "the thread's context stays", context_stays, 30, 0 },
 	{ "threads at the same time", at_the_same_time, 60, 300 },

@@ -16,6 +16,7 @@ static _Thread_local int depth;
 struct stream {
 	struct stream *next;
 	struct ctx *ctx;
+	unsigned int flags;
 };
 
 static struct stream *streams;
@@ -342,6 +343,7 @@ static int stream_create(struct ctx *ctx, struct stream **stream, unsigned int f
 	if (!s)
 		return CU_OUT_OF_MEMORY;
 	s->ctx = ctx;
+	s->flags = flags;
 	s->next = streams;
 	streams = s;
 	*stream = s;
@@ -365,6 +367,18 @@ SIM_API int cuThreadExchangeStreamCaptureMode(int *mode)
 	}
 	leave();
 	return result;
+}
+
+SIM_API unsigned int cuda_sim_streams(unsigned int flags)
+{
+	unsigned int n = 0;
+
+	if (enter(__func__))
+		return 0;
+	for (const struct stream *s = streams; s; s = s->next)
+		n += s->flags == flags;
+	leave();
+	return n;
 }
 
 SIM_API int cuStreamCreate(struct stream **stream, unsigned int flags)

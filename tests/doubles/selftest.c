@@ -199,7 +199,12 @@ static void test_contexts(void)
 	TRUE(cur == a);
 	IS(cuCtxPushCurrent_v2((cu_ctx)&dev), 201);
 	IS(cuCtxSetCurrent((cu_ctx)&dev), 201);
+	IS(cuStreamCreate(&stream, 1), 0);
+	IS(cuda_sim_streams(1), 1);
+	IS(cuStreamDestroy_v2(stream), 0);
+	IS(cuda_sim_streams(1), 0);
 	IS(cuStreamCreate(&stream, 0), 0);
+	IS(cuda_sim_streams(0), 1);
 	IS(cuStreamSynchronize(stream), 0);
 	IS(cuStreamSynchronize(NULL), 0);
 	IS(cuStreamSynchronize(&other), 400);

@@ -93,6 +93,7 @@ int cuMemImportFromShareableHandle(uint64_t *h, void *os, int type);
 int cuMemGetHandleForAddressRange(void *out, cu_ptr p, size_t size, int type, uint64_t flags);
 void cuda_sim_fail(const char *name, int result, int nth);
 unsigned long cuda_sim_live(void);
+unsigned int cuda_sim_streams(unsigned int flags);
 
 /* One TAP line. The value of got is what the test goes on with. */
 long tap_is(long got, long want, const char *what, const char *file, int line);
