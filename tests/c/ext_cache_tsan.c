@@ -411,6 +411,21 @@ static void oldest_goes(struct tap *t, gdr_cache_t c)
 	gdr_cache_flush(c);
 }
 
+/* What was pinned for memory that is gone serves nobody. */
+static void another_memory_there(struct tap *t, gdr_cache_t c)
+{
+	gdr_mh_t old, new;
+
+	tap_is(t, get(c, 1 << SHIFT, 64, &old), 0, "a get");
+	gdr_cache_put(c, old);
+	renew_first();
+	tap_is(t, get(c, 1 << SHIFT, 64, &new), 0, "a get of other memory at the address");
+	tap_ok(t, new.h != old.h, "it is pinned anew");
+	tap_is(t, live, 1, "pinnings");
+	gdr_cache_put(c, new);
+	gdr_cache_flush(c);
+}
+
 /* A range is widened to GPU pages as far as its allocation goes. */
 static void allocations_in_a_page(struct tap *t, gdr_cache_t c)
 {
@@ -504,6 +519,7 @@ static void steps(struct tap *t)
 	others_make_room(t, c, ENOMEM);
 	others_make_room(t, c, EMFILE);
 	oldest_goes(t, c);
+	another_memory_there(t, c);
 	allocations_in_a_page(t, c);
 	closed_twice(t, c);
 	states_of_a_range(t);

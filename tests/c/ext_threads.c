@@ -14,6 +14,19 @@
 #define COPIERS 4
 #define WANTED 8
 
+static _Atomic bool no_threads;
+
+/* The C library's, for the library too: it may be told that there are no threads left. */
+int pthread_create(pthread_t *t, const pthread_attr_t *attr, void *(*f)(void *), void *arg)
+{
+	int (*create)(pthread_t *, const pthread_attr_t *, void *(*)(void *), void *);
+
+	if (atomic_load(&no_threads))
+		return EAGAIN;
+	*(void **)&create = dlsym(RTLD_NEXT, "pthread_create");
+	return create(t, attr, f, arg);
+}
+
 static long cpus(void)
 {
 	cpu_set_t set;
@@ -152,6 +165,28 @@ static void by_call(void)
 	check_sizes(&b);
 	expect_is(gdr_set_copy_threads(1, 0), EINVAL);
 	expect_is(gdr_set_copy_threads(1, 1), 0);
+	check_sizes(&b);
+}
+
+/* The call tells, and copies go on; a later call may find that there are some. */
+static void no_thread_is_left(void)
+{
+	struct buffer b;
+	gdr_t g;
+
+	if (workers_for(2) < 1)
+		skip_case("on one CPU no thread is wanted");
+	unsetenv("GDRCOPY_READ_THREADS");
+	unsetenv("GDRCOPY_WRITE_THREADS");
+	g = open_or_fail();
+	make_buffer(g, &b, BYTES);
+	atomic_store(&no_threads, true);
+	expect_is(gdr_set_copy_threads(2, 1), ENOMEM);
+	check_sizes(&b);
+	atomic_store(&no_threads, false);
+	expect_is(count_workers(), 0);
+	expect_is(gdr_set_copy_threads(2, 1), 0);
+	expect_workers(workers_for(2));
 	check_sizes(&b);
 }
 
@@ -364,6 +399,7 @@ static const struct guest_case cases[] = {
 	{ "threads by the environment", by_environment, 30, 0 },
 	{ "a bad number in the environment", bad_environment, 30, 0 },
 	{ "threads by gdr_set_copy_threads", by_call, 30, 0 },
+	{ "no thread is left", no_thread_is_left, 30, 0 },
 	{ "callers at the same time", concurrent_callers, 60, 300 },
 	{ "a fork while idle, and while busy", fork_idle_and_busy, 120, 0 },
 	{ "gdr_unmap under shared copies", unmap_under_copies, 60, 300 },

@@ -27,7 +27,9 @@ static void errno_open(struct env *e)
 
 		if (i == 1)
 			old = was;
+		errno = 0;
 		check(gdr_open() == NULL);
+		check_eq(errno, EINVAL);
 	}
 	set_env("GDRCOPY_BACKEND", old);
 	start(e);
