@@ -151,5 +151,16 @@ void revoke_now(void);
 int request(const struct rm_caller *c, unsigned int cmd, void *arg);
 int fault(const struct rm_caller *c, const char *name);
 bool request_known(const char *name);
+struct rm_client *own_client(const struct rm_caller *c, uint32_t handle);
+
+/* rm_sim_private.c: the same, each with its struct */
+int rm_sim_info(const struct rm_caller *c, void *arg);
+int rm_sim_stats(const struct rm_caller *c, void *arg);
+int rm_sim_mmap(const struct rm_caller *c, void *arg);
+int rm_sim_mapped(const struct rm_caller *c, void *arg);
+int rm_sim_holds(const struct rm_caller *c, void *arg);
+int rm_sim_live(const struct rm_caller *c, void *arg);
+int rm_sim_fail(const struct rm_caller *c, void *arg);
+int rm_sim_cuda(const struct rm_caller *c, void *arg);
 
 #endif
