@@ -96,10 +96,6 @@ check-go: $(DOUBLES)
 check-doubles: $(CHECKS)
 	@$(RUN) doubles-libcuda $(SIM) $(BIN)/doubles_selftest
 	@$(RUN) doubles-libvulkan $(SIM) $(BIN)/vulkan_selftest
-	@$(RUN) doubles-libcuda-rm $(SIM) CUDA_SIM_DRIVER_VERSION=13030 CUDA_SIM_DMABUF_MMAP=1 $(D)/rm_sim $(BIN)/doubles_selftest
-	@$(RUN) doubles-rm $(SIM) $(D)/rm_sim $(BIN)/rm_selftest
-	@$(RUN) doubles-rm-options $(SIM) NVRM_SIM_DEVICES=1 NVRM_SIM_DRIVER=535 NVRM_SIM_CACHE=0 NVRM_SIM_BAR1_MIB=1 \
-		NVRM_SIM_FAIL=DUP_OBJECT=0x51@2,UNMAP_MEMORY=0x1f@1,OPEN=13@5 $(D)/rm_sim $(BIN)/rm_selftest options
 
 check-abi: $(CHECKS) $(DOUBLES) all
 	@$(RUN) abi-layout $(SIM) $(BIN)/abi_layout
@@ -111,19 +107,12 @@ check-abi: $(CHECKS) $(DOUBLES) all
 	@$(RUN) readme-example $(SIM) tests/fresh/readme.sh $(abspath $(B)/root) /usr/lib
 	@rm -rf $(B)/root $(B)/gdrapi.pc
 
-# Beside the usual: rm on an older driver, and on one that exports nothing; what is
-# taken unasked; dma-bufs of a driver, whose ranges may overlap.
 check-c: $(CHECKS) $(DOUBLES) tools
 	@$(RUN) copy-routines $(BIN)/copy_test
 	@for b in $(BACKENDS); do \
 		$(RUN) badinput-$$b $(SIM) $(ON) $$b $(BIN)/badinput; \
 		$(RUN) sanity-$$b $(SIM) $(ON) $$b $(BIN)/gdrcopy_sanity; \
 	done
-	@$(RUN) sanity-rm-535 $(SIM) NVRM_SIM_DRIVER=535 NVRM_SIM_DEVICES=1 $(ON) rm $(BIN)/gdrcopy_sanity
-	@$(RUN) sanity-rm-ipc $(SIM) CUDA_SIM_DMABUF=0 $(ON) rm $(BIN)/gdrcopy_sanity
-	@$(RUN) sanity-unasked $(SIM) $(D)/rm_sim $(BIN)/gdrcopy_sanity
-	@$(RUN) sanity-dmabuf-driver $(SIM) CUDA_SIM_DRIVER_VERSION=13030 CUDA_SIM_DMABUF_MMAP=1 \
-		$(D)/rm_sim $(ON) dmabuf $(BIN)/gdrcopy_sanity
 
 check-guest: $(CHECKS) $(DOUBLES)
 	@for b in $(BACKENDS); do for t in $(GUESTS); do \
