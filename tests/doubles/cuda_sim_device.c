@@ -123,6 +123,8 @@ SIM_API int cuDeviceGetPCIBusId(char *id, int len, int device)
 static int attribute(int attr, int device)
 {
 	switch (attr) {
+	case 20:	/* compute mode: the default one, for any number of contexts */
+		return 0;
 	case 33:	/* PCI bus */
 		return (int)pci_of(device).bus;
 	case 34:	/* PCI device */

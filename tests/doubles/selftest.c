@@ -310,6 +310,8 @@ int main(void)
 	IS(live, 0);
 	test_memory();
 	IS(cuda_sim_live(), 0);
+	test_runtime();
+	IS(cuda_sim_live(), 0);
 	test_vmm();
 	IS(cuda_sim_live(), 0);
 	test_export();
