@@ -8,6 +8,9 @@
 
 # The architecture of the packages, as Debian calls it.
 VM_ARCH=${VM_ARCH:-amd64}
+# The parts of the archive, and whether source packages, too.
+VM_COMPONENTS=${VM_COMPONENTS:-main contrib}
+VM_SOURCES=${VM_SOURCES:-}
 GDRAPI_VM_CACHE=${GDRAPI_VM_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/gdrapi-vm}
 
 say() { printf '%s\n' "# $*" >&2; }
@@ -51,7 +54,7 @@ vm_apt() {
 
 # vm_suite SUITE: fetch the package lists of a suite, once a day.
 vm_suite() {
-	local d mirror
+	local d mirror kind
 	d=$(vm_suite_dir "$1")
 	if [ -e "$d/stamp" ] && [ -z "$(find "$d/stamp" -mmin +1440)" ]; then
 		return 0
@@ -60,8 +63,10 @@ vm_suite() {
 	[ -n "$mirror" ] || die "apt names no Debian mirror: run apt-get update first"
 	mkdir -p "$d/state/lists/partial" "$d/cache/archives/partial"
 	: >"$d/state/status"
-	printf 'deb [signed-by=%s] %s %s main contrib\n' \
-		/usr/share/keyrings/debian-archive-keyring.gpg "$mirror" "$1" >"$d/sources.list"
+	for kind in deb ${VM_SOURCES:+deb-src}; do
+		printf '%s [signed-by=%s] %s %s %s\n' "$kind" \
+			/usr/share/keyrings/debian-archive-keyring.gpg "$mirror" "$1" "$VM_COMPONENTS"
+	done >"$d/sources.list"
 	say "fetching the package lists of $1"
 	vm_apt "$1" apt-get update || die "no package lists for $1"
 	touch "$d/stamp"
