@@ -154,8 +154,8 @@ lint: $(DOUBLES)
 	cd capi && $(GO) tool cgo -objdir ../$(B)/_cgo -- main.go
 	for cc in $(CC) $(CLANG); do for f in capi/*.c; do \
 		$$cc -std=gnu11 -O2 $(WARN) -Icapi -I$(B)/_cgo -fsyntax-only $$f || exit 1; done; \
-		for f in $(T)/*.c tests/doubles/*.c tests/fuzz/*.c tests/callgrind/*.c; do \
-		$$cc $(C11) -O2 -Icapi -fsyntax-only $$f || exit 1; done; done
+		for f in $(T)/*.c tests/doubles/*.c tests/fuzz/*.c tests/callgrind/*.c tests/consumers/*.c examples/*.c; do \
+		$$cc $(C11) -O2 -Icapi -I$(T) -fsyntax-only $$f || exit 1; done; done
 	aarch64-linux-gnu-gcc -std=gnu11 -O2 $(WARN) -Icapi -I$(B)/_cgo -fsyntax-only capi/*.c
 	GOARCH=arm64 $(GO) vet ./core/...
 	GOARCH=ppc64le $(GO) vet ./core/...
