@@ -23,7 +23,6 @@ work=$GDRAPI_VM_CACHE/ucx-$suite
 cuda=$GDRAPI_VM_CACHE/cuda-$suite
 prefix=$work/installed
 log=$build/consumers/ucx.log
-on=$here/../on.sh
 
 # install PACKAGE...: what is missing of them.
 install() {
@@ -104,7 +103,7 @@ build_ucx() {
 # of what it tries on each transport needs an operation that gdr_copy does not have.
 gtest() {
 	local out=$build/consumers/gtest-$1.log status=0 kind name n=0
-	(cd "$work/build/test/gtest" && timeout 900 "$on" "$1" ./gtest --gtest_filter="$2") \
+	(cd "$work/build/test/gtest" && GDRCOPY_BACKEND=$1 timeout 900 "$RM_SIM" ./gtest --gtest_filter="$2") \
 		>"$out" 2>&1 || status=$?
 	while read -r kind name; do
 		case $kind in
@@ -127,14 +126,14 @@ gtest() {
 perf() {
 	local b=$1 name=$2 out=$build/consumers/perf.log
 	shift 2
-	GDRCOPY_ENABLE_LOGGING=1 GDRCOPY_LOG_LEVEL=1 timeout 300 "$on" "$b" \
-		"$prefix/bin/ucx_perftest" -l "$@" >"$out" 2>&1 &&
+	GDRCOPY_BACKEND=$b GDRCOPY_ENABLE_LOGGING=1 GDRCOPY_LOG_LEVEL=1 timeout 300 \
+		"$RM_SIM" "$prefix/bin/ucx_perftest" -l "$@" >"$out" 2>&1 &&
 		grep -q '^Final:' "$out" && grep -q '^DBG: *pinned' "$out" && ! grep -q ' ERROR ' "$out"
 	result $? "$b: ucx_perftest, $name" "$out"
 }
 
 info() {
-	"$on" "$1" "$prefix/bin/ucx_info" -d >"$build/consumers/info.log" 2>&1 &&
+	GDRCOPY_BACKEND=$1 "$RM_SIM" "$prefix/bin/ucx_info" -d >"$build/consumers/info.log" 2>&1 &&
 		grep -q 'Transport: gdr_copy' "$build/consumers/info.log"
 	result $? "$1: ucx_info shows gdr_copy" "$build/consumers/info.log"
 }
@@ -154,14 +153,14 @@ if [ "$(cat "$work/.built" 2>/dev/null)" != "$stamp" ]; then
 fi
 
 set +e
+# The simulated driver, with dma-bufs that can be mapped.
+export CUDA_SIM_DRIVER_VERSION=13030 CUDA_SIM_DMABUF_MMAP=1
 # UCX watches cudaFree by relocation: the simulated libcuda's functions do not begin as
 # those that its other way can patch. Of mmap it needs nothing here, and must not take
 # it from the simulated driver.
 export UCX_MEM_CUDA_HOOK_MODE=reloc UCX_MEM_MMAP_HOOK_MODE=none
-# It pins whole GPU pages around small buffers: the real driver exports those as dma-bufs
-# and the simulated libcuda does not, so that dmabuf is not among these. Managed memory,
-# the third kind, is not modelled far enough.
-for b in ${UCX_BACKENDS:-rm}; do
+# Managed memory, the third kind, is not modelled far enough.
+for b in dmabuf rm; do
 	info "$b"
 	gtest "$b" '*gdr_copy*:*cuda_hooks*:*memtype_cache*:all/test_ucp_mem_type*:mem_types/memtype_hooks*-*memtype_hooks.*/2:all/*/2'
 	export UCX_TLS=self,sm,cuda_copy,gdr_copy
