@@ -49,7 +49,7 @@ $(LIB): $(wildcard capi/*.[chS] capi/*.go capi/*.map capi/*.sh capi/*.in include
 	GO='$(GO)' capi/goroot.sh $(B)/_goroot
 	CC='$(CC)' GDR_CC='$(CC)' GDR_OBJCOPY='$(OBJCOPY)' \
 	GDR_MAP='$(abspath capi/libgdrapi.map)' \
-	CGO_ENABLED=1 $(GO) build -buildmode=c-shared -trimpath -buildvcs=false \
+	CGO_ENABLED=1 GOROOT='$(abspath $(B)/_goroot/root)' $(B)/_goroot/root/bin/go build -buildmode=c-shared -trimpath -buildvcs=false \
 		-overlay $(abspath $(B)/_goroot/overlay.json) \
 		-ldflags '-extld=$(abspath capi/extld.sh) -extldflags "-Wl,-soname,$(SONAME)"' \
 		-o $@ ./capi

@@ -1,6 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: MIT
-# goroot.sh DIR - writes DIR/overlay.json for `go build -overlay`.
+# goroot.sh DIR - writes DIR/overlay.json for `go build -overlay`, with DIR/root for
+# GOROOT and DIR/root/bin/go for the command.
 #
 # The library is a guest: its Go runtime must take nothing of the host's. What a
 # runtime takes that no setting turns off is taken out of its sources here, line
@@ -18,10 +19,13 @@
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
 out=$1
-src=$(${GO:-go} env GOROOT)/src
 rm -rf "$out"
 mkdir -p "$out"
 out=$(cd "$out" && pwd)
+# A Go that another one fetched lies in the module cache, where no file may be
+# replaced: it is reached by a link.
+ln -s "$(${GO:-go} env GOROOT)" "$out/root"
+src=$out/root/src
 list=
 
 fail() {
