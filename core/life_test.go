@@ -66,20 +66,20 @@ func TestEverySlotComesBack(t *testing.T) {
 			_, err := l.Open(Options{})
 			return err
 		}, unix.ENODEV},
-		"a close where all fails": {map[string]error{"unmap": unix.EPERM, "unpin": unix.EIO, "close": unix.EBADF}, func(t *testing.T, l *Library, g Handle) error {
-			g, err := l.Open(Options{})
+		"a close where all fails": {map[string]error{"unmap": unix.EPERM, "unpin": unix.EIO, "close": unix.EBADF}, func(t *testing.T, l *Library, _ Handle) error {
+			own, err := l.Open(Options{})
 			require.NoError(t, err)
 			for range 5 {
-				_, err := l.Map(g, mustPin(t, l, g), 4096, 0)
+				_, err := l.Map(own, mustPin(t, l, own), 4096, 0)
 				require.NoError(t, err)
 			}
-			return l.Close(g)
+			return l.Close(own)
 		}, unix.EPERM},
-		"a close that fails alone": {map[string]error{"close": unix.EBADF}, func(t *testing.T, l *Library, g Handle) error {
-			g, err := l.Open(Options{})
+		"a close that fails alone": {map[string]error{"close": unix.EBADF}, func(t *testing.T, l *Library, _ Handle) error {
+			own, err := l.Open(Options{})
 			require.NoError(t, err)
-			mustPin(t, l, g)
-			return l.Close(g)
+			mustPin(t, l, own)
+			return l.Close(own)
 		}, unix.EBADF},
 	} {
 		t.Run(name, func(t *testing.T) {
