@@ -16,7 +16,9 @@ check-consumers-quick: $(CONSUMERS) $(DOUBLES)
 		$(RUN) consumer-python-$$b $(SIM) $(ON) $$b tests/consumers/python.sh; \
 	done
 
-check-consumers: check-consumers-quick check-ucx
+check-consumers:
+	@export GDR_RESULTS=$(B)/consumers/results; $(RUN) --clear; \
+		$(MAKE) --no-print-directory check-consumers-quick check-ucx && $(RUN) --total
 
 check-ucx: $(LIB) $(DOUBLES) $(CUDART)
 	@$(MAKE) --no-print-directory -s install DESTDIR=$(abspath $(B)/consumers) prefix=/usr libdir=/usr/lib
