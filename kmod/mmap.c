@@ -151,10 +151,12 @@ static int gdr_vm_may_split(struct vm_area_struct *vma, unsigned long addr)
 	return -EINVAL;
 }
 
-/* Map the host page at that offset into the region. */
+/* Map the host page at that address of the mapping, which may be a part of one. */
 static vm_fault_t gdr_insert(struct vm_area_struct *vma, unsigned long addr,
-			     const struct gdr_mr *mr, u64 offset)
+			     const struct gdr_mr *mr)
 {
+	u64 offset = addr - vma->vm_start +
+		     ((vma->vm_pgoff - mr->handle) << PAGE_SHIFT);
 	u64 phys = mr->pages[offset >> GDRDRV_GPU_PAGE_SHIFT] +
 		   (offset & (GDRDRV_GPU_PAGE_SIZE - 1));
 
@@ -174,7 +176,7 @@ static vm_fault_t gdr_fault_live(struct vm_fault *vmf, const struct gdr_mr *mr)
 	unsigned long at = vmf->address & PAGE_MASK;
 	vm_fault_t ret;
 
-	ret = gdr_insert(vma, at, mr, at - vma->vm_start);
+	ret = gdr_insert(vma, at, mr);
 	if (ret != VM_FAULT_NOPAGE)
 		return ret;
 	if (!mr->whole) {
@@ -182,8 +184,7 @@ static vm_fault_t gdr_fault_live(struct vm_fault *vmf, const struct gdr_mr *mr)
 		end = min((at & PMD_MASK) + PMD_SIZE, end);
 	}
 	for (; addr < end; addr += PAGE_SIZE) {
-		if (gdr_insert(vma, addr, mr, addr - vma->vm_start) !=
-		    VM_FAULT_NOPAGE)
+		if (gdr_insert(vma, addr, mr) != VM_FAULT_NOPAGE)
 			break;
 		if (!(addr & ~PMD_MASK))
 			cond_resched();

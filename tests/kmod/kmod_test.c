@@ -2032,7 +2032,7 @@ static void fuzzer(void *arg)
 	uint64_t va;
 	int fd, i;
 
-	alarm(HANG_SECONDS);
+	alarm(HANG_SECONDS + fuzz_rounds / 100);
 	sim = open(NVIDIA_SIM_DEVICE, O_RDWR | O_CLOEXEC);
 	va = gpu_alloc(32 * GPU_PAGE);
 	fd = gdr_open();
@@ -2060,6 +2060,56 @@ static void test_fuzz(void)
 	/* It may well have unmapped its own stack; it may not have hung. */
 	if (WIFSIGNALED(status))
 		CHECK(WTERMSIG(status) != SIGALRM && WTERMSIG(status) != SIGKILL);
+	CHECK(held() == 0);
+}
+
+/* The GPU driver fails, waits, and runs out of room, now and then. */
+static void turn_knobs(void *arg)
+{
+	static const struct { unsigned int knob, most; } knobs[] = {
+		{ NVIDIA_SIM_FAIL_GET, EIO }, { NVIDIA_SIM_FAIL_PUT, ENOMEM },
+		{ NVIDIA_SIM_CB_DELAY, 2 }, { NVIDIA_SIM_GET_DELAY, 2 },
+		{ NVIDIA_SIM_PUT_DELAY, 2 }, { NVIDIA_SIM_BAD_SIZE, 4 },
+		{ NVIDIA_SIM_BAD_ENTRIES, 1 }, { NVIDIA_SIM_UNCACHED, 1 },
+		{ NVIDIA_SIM_CONTIGUOUS, 1 }, { NVIDIA_SIM_BAR1_PAGES, 200 },
+	};
+	unsigned int s = *(unsigned int *)arg | 1, i;
+
+	for (;;) {
+		i = rnd(&s) % (sizeof(knobs) / sizeof(knobs[0]));
+		set_knob(knobs[i].knob, rnd(&s) % 2 * (rnd(&s) % (knobs[i].most + 1)));
+		usleep(rnd(&s) % 2000);
+	}
+}
+
+/* Several processes at once make the fuzzer's calls, over such a driver. */
+static void test_storm(void)
+{
+	enum { N = 4 };
+	unsigned int s = seed * 40503u, knob;
+	pid_t pid[N + 1];
+	int i, status;
+
+	fflush(stdout);
+	for (i = 0; i <= N; i++) {
+		s = rnd(&s);
+		pid[i] = fork();
+		CHECK(pid[i] >= 0);
+		if (!pid[i]) {
+			(i < N ? fuzzer : turn_knobs)(&s);
+			_exit(0);
+		}
+	}
+	for (i = 0; i <= N; i++) {
+		if (i == N)
+			CHECK(kill(pid[i], SIGKILL) == 0);
+		CHECK(waitpid(pid[i], &status, 0) == pid[i]);
+		/* As in test_fuzz. */
+		if (i < N && WIFSIGNALED(status))
+			CHECK(WTERMSIG(status) != SIGALRM && WTERMSIG(status) != SIGKILL);
+	}
+	for (knob = 0; knob < NVIDIA_SIM_KNOBS; knob++)
+		set_knob(knob, 0);
 	CHECK(held() == 0);
 }
 
@@ -2336,7 +2386,7 @@ static const struct test tests[] = {
 	T(page_table_majors), T(gpu_free), T(free_inside_get), T(races),
 	T(pin_against_free), T(back_doors), T(no_page_references),
 	T(file_calls), T(procfs), T(rmmod_refused), T(many_pins), T(limits), T(fuzz),
-	T(threads_race), T(allocation_failures), T(kill),
+	T(storm), T(threads_race), T(allocation_failures), T(kill),
 };
 #define NTESTS (sizeof(tests) / sizeof(tests[0]))
 
@@ -2345,7 +2395,7 @@ static void run_one(void *arg)
 	const struct test *t = arg;
 	unsigned int knob;
 
-	alarm(HANG_SECONDS + kills);
+	alarm(HANG_SECONDS + kills + fuzz_rounds / 50);
 	catch_faults();
 	/* The parent's own belongs to the parent. */
 	close(sim);
@@ -2457,7 +2507,8 @@ int main(int argc, char **argv)
 		if (status && !skipped)
 			printf("# wait status %#x\n", status);
 		ok = nothing_left(misuse) && (status == 0 || skipped);
-		ok &= log_is_clean(kmsg, !strcmp(tests[i].name, "failed_puts"));
+		ok &= log_is_clean(kmsg, !strcmp(tests[i].name, "failed_puts") ||
+				   !strcmp(tests[i].name, "storm"));
 		failed += !ok;
 		printf("%sok %d - %s (%s)%s\n", ok ? "" : "not ", ++n,
 		       tests[i].name, persistent ? "persistent" : "traditional",

@@ -22,6 +22,8 @@ rel=$(cat "$kdir/release")
 mkdir -p "$3"
 out=$(cd "$3" && pwd)
 read -r -a extra <<<"${GDR_MAKE-}"
+# Its headers name a compiler that newer Debians do not have.
+[ "$1" != 5.10 ] || extra+=(CC=gcc)
 # For another VM_ARCH the kernel must be one whose tools run on this machine.
 case $VM_ARCH in
 arm64)

@@ -4,7 +4,7 @@
 # fetch.sh - fetch what the VM tier needs of one kernel into the cache.
 #
 #   fetch.sh nvidia 535|550		nv-p2p.h of that driver
-#   fetch.sh kernel 6.1|6.12|7.2	image, headers
+#   fetch.sh kernel 5.10|6.1|6.12|7.2	image, headers
 #   fetch.sh kernel 6.1-kasan|6.1-kcsan	the same, built from source (minutes)
 #   fetch.sh style 6.1|6.12|7.2		scripts/checkpatch.pl of the kernel's source
 #
@@ -50,10 +50,11 @@ fetch_nvidia() {
 # suite_of VERSION: where Debian ships that kernel.
 suite_of() {
 	case $1 in
+	5.10) echo bullseye ;;
 	6.1) echo bookworm ;;
 	6.12) echo bookworm-backports ;;
 	7.2) echo sid ;;
-	*) die "unknown kernel $1: use 6.1, 6.12 or 7.2" ;;
+	*) die "unknown kernel $1: use 5.10, 6.1, 6.12 or 7.2" ;;
 	esac
 }
 
