@@ -90,6 +90,7 @@ struct rm_client {
 struct rm_file {
 	struct list_head node;
 	struct file *filp;
+	struct pid *process;		/* that opened it; NULL for a dma-buf */
 	enum rm_kind kind;
 	u64 id;
 	u64 registered;			/* a GPU's: id of the control file */
@@ -108,13 +109,25 @@ struct rm_call {
 	int new_fd;
 };
 
+/* A rule of RM_SIM_FAIL, of the process that made the file. */
+struct rm_rule {
+	struct list_head node;
+	struct rm_file *file;
+	struct pid *process;
+	struct rm_sim_fail fail;
+	u32 calls;
+};
+
 static DEFINE_MUTEX(rm_lock);
+static LIST_HEAD(rm_rules);
 static LIST_HEAD(rm_clients);
 static LIST_HEAD(rm_files);
 static struct pci_dev *rm_pdev;
 static struct page *rm_zeros;
 static u64 rm_bar_used;
 static const struct file_operations rm_fops, rm_dmabuf_fops;
+
+static bool rm_request_known(const char *name);
 
 static int rm_driver = 580;
 module_param(rm_driver, int, 0444);
@@ -860,6 +873,76 @@ static int rm_req_sim_stats(struct rm_call *c, void *arg)
 	return 0;
 }
 
+/* What the caller's process has by files that are not the simulated libcuda's. */
+static int rm_req_sim_live(struct rm_call *c, void *arg)
+{
+	struct rm_sim_live *a = arg;
+	struct rm_client *client;
+	struct rm_mapping *m;
+	struct rm_object *o;
+
+	*a = (struct rm_sim_live) {};
+	list_for_each_entry(client, &rm_clients, node) {
+		if (client->file->cuda || client->process != task_tgid(current))
+			continue;
+		list_for_each_entry(o, &client->objects, node) {
+			a->objects += !!o->memory;
+			list_for_each_entry(m, &o->mappings, node)
+				a->mappings++;
+		}
+	}
+	return 0;
+}
+
+static void rm_rule_drop(struct rm_rule *r)
+{
+	list_del(&r->node);
+	kfree(r);
+}
+
+/* A request of the file's process shall fail; the rule goes with the file. */
+static int rm_req_sim_fail(struct rm_call *c, void *arg)
+{
+	const struct rm_sim_fail *a = arg;
+	struct rm_rule *r, *next;
+
+	if (strnlen(a->name, sizeof(a->name)) == sizeof(a->name) ||
+	    !rm_request_known(a->name))
+		return -EINVAL;
+	if (!a->result) {
+		list_for_each_entry_safe(r, next, &rm_rules, node)
+			if (r->process == c->file->process &&
+			    !strcmp(r->fail.name, a->name))
+				rm_rule_drop(r);
+		return 0;
+	}
+	r = kzalloc(sizeof(*r), GFP_KERNEL);
+	if (!r)
+		return -ENOMEM;
+	r->fail = *a;
+	r->file = c->file;
+	r->process = c->file->process;
+	list_add_tail(&r->node, &rm_rules);
+	return 0;
+}
+
+/* What a call shall fail with, or 0. */
+static int rm_failure(const struct rm_file *f, const char *name)
+{
+	struct rm_rule *r;
+
+	if (f->cuda)
+		return 0;
+	list_for_each_entry(r, &rm_rules, node) {
+		if (r->process != task_tgid(current) || strcmp(r->fail.name, name))
+			continue;
+		r->calls++;
+		if (!r->fail.nth || r->calls == r->fail.nth)
+			return r->fail.result;
+	}
+	return 0;
+}
+
 static int rm_req_sim_holds(struct rm_call *c, void *arg)
 {
 	return c->file->memory ? 0 : -ENODATA;
@@ -883,35 +966,70 @@ static int rm_req_sim_mmap(struct rm_call *c, void *arg)
 static const struct rm_request {
 	unsigned int nr, kinds;
 	size_t size;		/* RM_ANY_SIZE: fn checks it */
+	size_t status;		/* where in the struct; 0: it has none */
+	const char *name;
 	int (*fn)(struct rm_call *c, void *arg);
 } rm_requests[] = {
-	{ _IOC_NR(RM_ALLOC), RM_FILE_CTL, sizeof(struct rm_alloc), rm_req_alloc },
-	{ _IOC_NR(RM_FREE), RM_FILE_CTL, sizeof(struct rm_free), rm_req_free },
+	{ _IOC_NR(RM_ALLOC), RM_FILE_CTL, sizeof(struct rm_alloc),
+	  offsetof(struct rm_alloc, status), "ALLOC", rm_req_alloc },
+	{ _IOC_NR(RM_FREE), RM_FILE_CTL, sizeof(struct rm_free),
+	  offsetof(struct rm_free, status), "FREE", rm_req_free },
 	{ _IOC_NR(RM_CONTROL), RM_FILE_CTL, sizeof(struct rm_control),
-	  rm_req_control },
+	  offsetof(struct rm_control, status), "CONTROL", rm_req_control },
 	{ _IOC_NR(RM_DUP_OBJECT), RM_FILE_CTL, sizeof(struct rm_dup_object),
-	  rm_req_dup },
-	{ _IOC_NR(RM_SHARE), RM_FILE_CTL, sizeof(struct rm_share), rm_req_share },
+	  offsetof(struct rm_dup_object, status), "DUP_OBJECT", rm_req_dup },
+	{ _IOC_NR(RM_SHARE), RM_FILE_CTL, sizeof(struct rm_share),
+	  offsetof(struct rm_share, status), "SHARE", rm_req_share },
 	{ _IOC_NR(RM_MAP_MEMORY), RM_FILE_CTL, sizeof(struct rm_map_memory),
-	  rm_req_map },
+	  offsetof(struct rm_map_memory, status), "MAP_MEMORY", rm_req_map },
 	{ _IOC_NR(RM_UNMAP_MEMORY), RM_FILE_CTL, sizeof(struct rm_unmap_memory),
-	  rm_req_unmap },
-	{ RM_CARD_INFO_NR, RM_FILE_CTL, RM_ANY_SIZE, rm_req_card_info },
-	{ _IOC_NR(RM_REGISTER_FD), RM_FILE_GPU, sizeof(struct rm_register_fd),
-	  rm_req_register_fd },
-	{ _IOC_NR(RM_VERSION), RM_FILE_CTL, sizeof(struct rm_version),
-	  rm_req_version },
-	{ _IOC_NR(RM_EXPORT_DMABUF), RM_FILE_GPU, RM_ANY_SIZE,
-	  rm_req_export_dmabuf },
+	  offsetof(struct rm_unmap_memory, status), "UNMAP_MEMORY", rm_req_unmap },
+	{ RM_CARD_INFO_NR, RM_FILE_CTL, RM_ANY_SIZE, 0, "CARD_INFO",
+	  rm_req_card_info },
+	{ _IOC_NR(RM_REGISTER_FD), RM_FILE_GPU, sizeof(struct rm_register_fd), 0,
+	  "REGISTER_FD", rm_req_register_fd },
+	{ _IOC_NR(RM_VERSION), RM_FILE_CTL, sizeof(struct rm_version), 0,
+	  "VERSION", rm_req_version },
+	{ _IOC_NR(RM_EXPORT_DMABUF), RM_FILE_GPU, RM_ANY_SIZE, 0,
+	  "EXPORT_DMABUF", rm_req_export_dmabuf },
 	{ _IOC_NR(RM_SIM_INFO), RM_FILE_CTL, sizeof(struct rm_sim_info),
-	  rm_req_sim_info },
-	{ _IOC_NR(RM_SIM_STATS), RM_FILE_CTL, sizeof(struct rm_sim_stats),
-	  rm_req_sim_stats },
-	{ _IOC_NR(RM_SIM_HOLDS), RM_ANY, 0, rm_req_sim_holds },
-	{ _IOC_NR(RM_SIM_CUDA), RM_FILE_CTL, 0, rm_req_sim_cuda },
-	{ _IOC_NR(RM_SIM_MMAP), RM_ANY, sizeof(struct rm_sim_mmap),
+	  offsetof(struct rm_sim_info, status), "INFO", rm_req_sim_info },
+	{ _IOC_NR(RM_SIM_STATS), RM_FILE_CTL, sizeof(struct rm_sim_stats), 0,
+	  "STATS", rm_req_sim_stats },
+	{ _IOC_NR(RM_SIM_HOLDS), RM_ANY, sizeof(u32), 0, "HOLDS",
+	  rm_req_sim_holds },
+	{ _IOC_NR(RM_SIM_CUDA), RM_FILE_CTL, sizeof(u32), 0, "CUDA",
+	  rm_req_sim_cuda },
+	{ _IOC_NR(RM_SIM_LIVE), RM_FILE_CTL, sizeof(struct rm_sim_live), 0,
+	  "LIVE", rm_req_sim_live },
+	{ _IOC_NR(RM_SIM_FAIL), RM_FILE_CTL, sizeof(struct rm_sim_fail), 0,
+	  "FAIL", rm_req_sim_fail },
+	{ _IOC_NR(RM_SIM_MMAP), RM_ANY, sizeof(struct rm_sim_mmap), 0, "MMAP",
 	  rm_req_sim_mmap },
 };
+
+static bool rm_request_known(const char *name)
+{
+	size_t i;
+
+	for (i = 0; i < ARRAY_SIZE(rm_requests); i++)
+		if (!strcmp(rm_requests[i].name, name))
+			return true;
+	return false;
+}
+
+/* Called with rm_lock held. */
+static int rm_request(const struct rm_request *r, struct rm_call *c, void *arg)
+{
+	int fault = rm_failure(c->file, r->name);
+
+	if (!fault)
+		return r->fn(c, arg);
+	if (!r->status)
+		return -fault;
+	*(u32 *)(arg + r->status) = fault;
+	return 0;
+}
 
 static const struct rm_request *rm_find_request(const struct rm_file *f,
 						unsigned int cmd)
@@ -987,7 +1105,7 @@ static long rm_ioctl(struct file *filp, unsigned int cmd, unsigned long user)
 	c.params_bad = copy_from_user(c.params, u64_to_user_ptr(params_at),
 				      params_size);
 	mutex_lock(&rm_lock);
-	ret = r->fn(&c, arg);
+	ret = rm_request(r, &c, arg);
 	mutex_unlock(&rm_lock);
 	if (!ret)
 		ret = rm_answer(&c, r->nr, to, arg, params_at,
@@ -1010,6 +1128,7 @@ static int rm_open(struct inode *inode, struct file *filp)
 	if (!f)
 		return -ENOMEM;
 	f->filp = filp;
+	f->process = get_pid(task_tgid(current));
 	f->kind = iminor(inode) == RM_CTL_MINOR ? RM_FILE_CTL : RM_FILE_GPU;
 	filp->private_data = f;
 	mutex_lock(&rm_lock);
@@ -1023,11 +1142,15 @@ static int rm_release(struct inode *inode, struct file *filp)
 {
 	struct rm_file *f = filp->private_data;
 	struct rm_client *c, *next;
+	struct rm_rule *r, *next_rule;
 
 	mutex_lock(&rm_lock);
 	list_for_each_entry_safe(c, next, &rm_clients, node)
 		if (c->file == f)
 			rm_client_end(c);
+	list_for_each_entry_safe(r, next_rule, &rm_rules, node)
+		if (r->file == f)
+			rm_rule_drop(r);
 	if (f->mapping) {
 		f->mapping->file = NULL;
 		kref_put(&f->mapping->ref, rm_mapping_free);
@@ -1035,6 +1158,7 @@ static int rm_release(struct inode *inode, struct file *filp)
 	rm_memory_put(f->memory);
 	list_del(&f->node);
 	mutex_unlock(&rm_lock);
+	put_pid(f->process);
 	kfree(f);
 	return 0;
 }

@@ -221,7 +221,7 @@ static void test_export_fd(void)
 {
 	struct rm_dmabuf a = { .fd = -1, .total_objects = 1, .objects = 1,
 			       .total_size = PAGE, .offsets = { PAGE }, .sizes = { PAGE } };
-	uint32_t mem;
+	uint32_t mem, zero = 0;
 	struct rm r;
 	int fd;
 
@@ -233,7 +233,7 @@ static void test_export_fd(void)
 	IS(a.status, 0);
 	TRUE(a.fd >= 0);
 	fd = a.fd;
-	IS(ioctl_errno(fd, RM_SIM_HOLDS, NULL), 0);
+	IS(ioctl_errno(fd, RM_SIM_HOLDS, &zero), 0);
 	IS(rm_free(&r, mem), 0);
 	TRUE(rm_stats(&r).used > 0);
 	close(fd);
