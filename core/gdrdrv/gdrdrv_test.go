@@ -77,6 +77,7 @@ func TestOpenChecksTheVersionWindow(t *testing.T) {
 		ok           bool
 	}{
 		{1, 9, 0x20000, false},
+		{1, 65535, 0x20000, false},
 		{2, 0, 0x20000, true},
 		{2, 3, 0x20000, true},
 		{2, 6, 0x20000, true},

@@ -491,6 +491,33 @@ static void closed_twice(struct tap *t, gdr_cache_t c)
 	tap_is(t, wrong, 0, "wrong answers");
 }
 
+/* What is unpinned no longer counts towards what a cache may keep. */
+static void two_pages_stay(struct tap *t)
+{
+	gdr_mh_t first, mh;
+	gdr_cache_t c;
+
+	open_new(2 * PAGE);
+	c.h = atomic_load(&cache);
+	for (int i = 0; i < 5; i++) {
+		tap_is(t, get(c, 1 << SHIFT, 64, &first), 0, "a get");
+		gdr_cache_put(c, first);
+		if (i < 4)
+			gdr_cache_flush(c);
+	}
+	tap_is(t, get(c, 2 << SHIFT, 64, &mh), 0, "a get of a second page");
+	gdr_cache_put(c, mh);
+	tap_is(t, live, 2, "pinnings");
+	tap_is(t, get(c, 1 << SHIFT, 64, &mh), 0, "a get of the first");
+	tap_ok(t, mh.h == first.h, "it has stayed");
+	gdr_cache_put(c, mh);
+	tap_is(t, get(c, 3 << SHIFT, 64, &mh), 0, "a get of a third page");
+	gdr_cache_put(c, mh);
+	tap_is(t, live, 2, "pinnings");
+	tap_is(t, gdr_cache_close(c), 0, "the close");
+	tap_is(t, live, 0, "pinnings");
+}
+
 static void states_of_a_range(struct tap *t)
 {
 	uint64_t h = EPOCH << GDR_HANDLE_EPOCH_SHIFT | 5ull << GDR_HANDLE_INDEX_BITS | 3, left = 9;
@@ -522,6 +549,7 @@ static void steps(struct tap *t)
 	another_memory_there(t, c);
 	allocations_in_a_page(t, c);
 	closed_twice(t, c);
+	two_pages_stay(t);
 	states_of_a_range(t);
 }
 

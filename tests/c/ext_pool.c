@@ -177,6 +177,35 @@ static void wait_for(_Atomic int *v, int want)
 		usleep(500);
 }
 
+/* A routine that looks where on the device its calls begin. */
+static const unsigned char *beginning;
+static _Atomic int calls_seen, off_line;
+
+static void look(void *dst, const void *src, size_t n)
+{
+	atomic_fetch_add(&calls_seen, 1);
+	if (src != beginning && (uintptr_t)src % COPY_LINE)
+		atomic_fetch_add(&off_line, 1);
+	memcpy(dst, src, n);
+}
+
+static const struct copy_impl looking_impl = { .name = "looking", .to = look, .from = look };
+
+/* Two threads in one line of the device would both have it fetched. */
+static bool lines_are_not_shared(void)
+{
+	struct sides s = new_sides();
+
+	atomic_store(&calls_seen, 0);
+	for (size_t odd = 0; odd < COPY_LINE; odd += 7)
+		for (size_t n = MOST; n < MOST + 2 * GUARD; n += GUARD / 3) {
+			beginning = s.dev + odd;
+			copy_pool_copy(atomic_load(&ref), &s, &looking_impl, s.dev + odd, s.host, n, false);
+		}
+	free_sides(&s);
+	return atomic_load(&calls_seen) > 100 && !atomic_load(&off_line);
+}
+
 /* While one copy has the pool, another is done by its caller alone. */
 static bool busy_pool_is_left_alone(void)
 {
@@ -186,16 +215,19 @@ static bool busy_pool_is_left_alone(void)
 	bool ok;
 
 	l.owner = &l;
+	memset(l.s.dev, 0xa7, MOST);
+	memset(l.s.host, 0, MOST);
 	atomic_store(&begun, 0);
 	atomic_store(&held, true);
 	pthread_create(&t, NULL, copy_slowly, &l);
 	wait_for(&begun, 2);
 	ok = atomic_load(&begun) >= 2 && copy_is_right(&other, 65536, 0, 0, false, 1);
-	/* It is nobody else's to end. */
+	/* It is nobody else's to end: the pool is its own after that, too. */
 	copy_pool_settle(atomic_load(&ref), &other);
-	ok &= atomic_load(&held);
+	ok = ok && copy_is_right(&other, 65536, 0, 0, false, 2);
 	atomic_store(&held, false);
 	pthread_join(t, NULL);
+	ok = ok && !memcmp(l.s.dev, l.s.host, MOST);
 	free_sides(&l.s);
 	free_sides(&other);
 	return ok;
@@ -378,6 +410,7 @@ int main(void)
 	for (size_t i = 0; i < sizeof(counts) / sizeof(counts[0]); i++)
 		tap_ok(&t, sizes_are_right(counts[i]), "copies by %u threads are right", counts[i]);
 	tap_ok(&t, callers_are_right(), "%d callers at once", CALLERS);
+	tap_ok(&t, lines_are_not_shared(), "no two threads read one line");
 	tap_ok(&t, busy_pool_is_left_alone(), "a busy pool is not waited for");
 	tap_ok(&t, left_copy_is_settled(), "a left copy ends with its workers");
 	tap_ok(&t, callers_are_right(), "the pool goes on after that");
