@@ -249,10 +249,11 @@ void *gdr_go_mmap(void *addr, size_t len, int prot, int flags, int fd, long off)
 
 /*
  * What the start of the runtime takes, and some more, on amd64 with Go 1.26: 1150
- * MiB of address space, 45 MiB of it to write to, 60 mappings. The loader needs a
- * descriptor for a driver's library, and a driver that fails has failed for good.
+ * MiB of address space, 45 MiB of it to write to, 60 mappings. Threads that
+ * allocate meanwhile take some more of the address space: 64 MiB each for the C
+ * library, of which two had left too little once. The loader needs a descriptor for a driver's library, and a driver that fails has failed for good.
  */
-#define SPACE_BYTES (1280ul << 20)
+#define SPACE_BYTES (1536ul << 20)
 #define WRITABLE_BYTES (64ul << 20)
 #define MAPS 64
 #define FDS 4
