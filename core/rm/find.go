@@ -156,7 +156,7 @@ func (f *finder) byExport(page uint64) (place, error) {
 		return place{}, fmt.Errorf("this CUDA driver exports memory with a request of %d bytes, which this library does not know; load gdrdrv, or use a libgdrapi that knows the driver: %w", seen.Size, unix.ENOTSUP)
 	case errors.Is(err, cuda.ErrNotSupported):
 		return place{}, fmt.Errorf("%w (%v)", errNotWatched, err)
-	case errors.Is(err, unix.EMFILE):
+	case errors.Is(err, unix.EMFILE), errors.Is(err, cuda.ErrOutOfMemory):
 		return place{}, err
 	case err == nil:
 		return place{}, fmt.Errorf("%w (no request was seen)", errNotWatched)

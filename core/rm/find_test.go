@@ -150,6 +150,7 @@ func TestExportsThatAreNotKnown(t *testing.T) {
 		{"a request of another size", func(s *Seen) { closeSeen(s); *s = Seen{Result: 1, FD: -1, Requests: 1, Size: 4000} }, unix.ENOTSUP, "4000 bytes"},
 		{"the same, and it works", func(s *Seen) { *s = Seen{FD: s.FD, Requests: 1, Size: 4000} }, unix.ENOTSUP, "4000 bytes"},
 		{"refused", func(s *Seen) { closeSeen(s); *s = Seen{Result: 1, FD: -1} }, unix.ENOTSUP, "cudaIpcOpenMemHandle"},
+		{"no memory", func(s *Seen) { closeSeen(s); *s = Seen{Result: 2, FD: -1} }, unix.ENOMEM, "OUT_OF_MEMORY"},
 		{"an object that is none", func(s *Seen) { s.Object++ }, unix.ENOTSUP, "DUP_OBJECT"},
 		{"a client that is none", func(s *Seen) { s.Client++ }, unix.ENOTSUP, "DUP_OBJECT"},
 		{"an offset past the object", func(s *Seen) { s.Offset += 1 << 40 }, unix.EINVAL, ""},
