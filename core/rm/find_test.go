@@ -207,6 +207,18 @@ func TestOutOfDescriptors(t *testing.T) {
 	w.end()
 }
 
+// Neighbours are one span where they touch in one object, and only there.
+func TestJoin(t *testing.T) {
+	left := span{place: place{client: 1, object: 2, offset: 0x1000}, first: 0x20000, end: 0x30000}
+	right := span{place: place{client: 1, object: 2, offset: 0x11000}, first: 0x30000, end: 0x50000}
+	require.Equal(t, []span{{place: left.place, first: 0x20000, end: 0x50000}}, join([]span{left}, []span{right}))
+	for _, p := range []place{{1, 3, 0x11000}, {2, 2, 0x11000}, {1, 2, 0x12000}} {
+		other := right
+		other.place = p
+		require.Equal(t, []span{left, other}, join([]span{left}, []span{other}))
+	}
+}
+
 // The memory of a range in smaller pieces than CUDA makes.
 func TestPiecesThatAreTooSmall(t *testing.T) {
 	w := newWorld(t)

@@ -249,7 +249,6 @@ func (p *pin) free() error {
 	for _, piece := range p.pieces {
 		err = errors.Join(err, p.gpu.free(piece.object))
 	}
-	p.pieces = nil
 	return err
 }
 

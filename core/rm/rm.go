@@ -202,24 +202,16 @@ func (s *session) buffer(req backend.PinRequest) (b buffer, err error) {
 		return b, fmt.Errorf("%d bytes at %#x pass the end of the address space: %w", req.Size, req.Addr, unix.EINVAL)
 	}
 	b.memory, b.asked, err = s.cuda.MemoryIn(req.Addr, req.Size)
-	if err == nil && !b.memory.Legacy {
-		b.last, err = s.lastKnown(b)
+	if err != nil || b.memory.Legacy {
+		return b, err
+	}
+	// The last GPU page may go on past the end of an allocation. What it begins with
+	// will do, for no object ends inside of a GPU page.
+	_, err = s.cuda.MemoryAt(b.last)
+	if errors.Is(err, unix.EINVAL) {
+		b.last, err = max(b.end-gpuPage, b.asked), nil
 	}
 	return b, err
-}
-
-// lastKnown is the buffer's last byte or, where the last GPU page goes on past the
-// end of an allocation, the last address in it that CUDA knows, to 256 bytes: at
-// that distance allocations begin.
-func (s *session) lastKnown(b buffer) (uint64, error) {
-	const step = 256
-	lowest := max(b.end-gpuPage, b.asked)
-	for at := b.last; at > lowest; at = max((at-1)&^(step-1), lowest) {
-		if _, err := s.cuda.MemoryAt(at); !errors.Is(err, unix.EINVAL) {
-			return at, err
-		}
-	}
-	return lowest, nil
 }
 
 func (s *session) Attribute(a backend.Attr) (int, error) {

@@ -342,6 +342,13 @@ func TestRangeOverTwoAllocations(t *testing.T) {
 	}
 }
 
+// From address 1 to the last one: rounded to GPU pages it ends where it begins.
+func TestPinOfAllAddresses(t *testing.T) {
+	w := newWorld(t)
+	w.notPinned(1, 1<<64-2, unix.EINVAL, "end of the address space")
+	w.end()
+}
+
 func TestPinRefusesBadInput(t *testing.T) {
 	w := newWorld(t)
 	a := w.cuda.memAlloc(0, 2*mib)
