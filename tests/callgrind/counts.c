@@ -262,7 +262,10 @@ int main(void)
 
 	setvbuf(stdout, NULL, _IOLBF, 0);
 	COUNT("gdr_runtime_get_version", (gdr_runtime_get_version(&major, &minor), 0));
-	COUNT("gdr_open,first", (g = gdr_open(), g == NULL));
+	/* Not counted: it starts threads, and what they have run by its end differs. */
+	g = gdr_open();
+	if (!g)
+		return 1;
 	COUNT("gdr_open", (g = gdr_open(), g == NULL));
 	COUNT("gdr_set_copy_threads", gdr_set_copy_threads(1, 1));
 	COUNT("gdr_get_backend", gdr_get_backend(g, name, sizeof(name)));
