@@ -311,6 +311,7 @@ static void run(struct tap *t, const char *what, bool replace, int seconds)
 	pthread_t users[USERS], others[2];
 
 	gets = refused = wrong = pinned = full = 0;
+	no_place = ENOMEM;	/* the steps may have left another */
 	atomic_store(&stop, false);
 	atomic_store(&may_write, !replace);
 	open_new(8 * PAGE);
