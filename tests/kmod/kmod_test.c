@@ -1278,6 +1278,23 @@ static void test_fd_passed(void)
 	CHECK(held() == 0);
 }
 
+/* Persistent pages hold the GPU open when the process that had it is gone. */
+static void test_gpu_held_open(void)
+{
+	uint64_t before = stats().holders;
+	struct shared_fd s = { 0 };
+	int pair[2];
+
+	CHECK(socketpair(AF_UNIX, SOCK_STREAM, 0, pair) == 0);
+	s.sock = pair[0];
+	CHECK(in_child(owner_that_sends, &s) == 0);
+	s.fd = receive_fd(pair[1]);
+	CHECK(stats().allocs == 0);
+	CHECK(stats().holders == before + (persistent ? 1 : 0));
+	close(s.fd);
+	CHECK(stats().holders == before);
+}
+
 static void *thread_pins(void *arg)
 {
 	struct thread_arg *t = arg;
@@ -2380,7 +2397,7 @@ static const struct test tests[] = {
 	T(read_only), T(vma_flags), T(vma_operations), T(map_over), T(handles),
 	T(unknown_handle), T(unpin_zaps), T(close_keeps_mappings), T(free_after_close),
 	T(close_of_a_copy), T(close_in_child),
-	T(fork), T(fd_passed), T(thread),
+	T(fork), T(fd_passed), T(gpu_held_open), T(thread),
 	T(mapping_types), T(write_combining), T(uncached), T(many_aliases), T(injected_failures),
 	T(failed_puts), T(put_of_another),
 	T(page_table_majors), T(gpu_free), T(free_inside_get), T(races),

@@ -29,7 +29,8 @@
  * - What is pinned takes room in BAR1; where there is none, -ENOMEM
  *   (NV_ERR_INSUFFICIENT_RESOURCES in nvidia_p2p_map_status).
  * - Memory of persistent pinnings outlives its owner until it is put
- *   (RmP2PGetPagesPersistent).
+ *   (RmP2PGetPagesPersistent). Each of them holds the GPU open, as an open file
+ *   does (nv_p2p_get_pages, nvidia_dev_get_uuid).
  *
  * And what the real one does not do, for the sake of the tests:
  *
@@ -145,6 +146,7 @@ static LIST_HEAD(sim_pins);
 static struct sim_pin *sim_calling_back;
 static u32 sim_knobs[NVIDIA_SIM_KNOBS];
 static u64 sim_gets, sim_forced, sim_callbacks, sim_misuse;
+static u64 sim_opens;
 
 static int page_table_major;
 module_param(page_table_major, int, 0444);
@@ -336,6 +338,17 @@ static struct sim_pin *sim_find_persistent(const struct nvidia_p2p_page_table *p
 		if (&pin->pt == pt && pin->persistent)
 			return pin;
 	return NULL;
+}
+
+/* The open files, and the persistent pinnings. Called with sim_lock held. */
+static u64 sim_holders(void)
+{
+	struct sim_pin *pin;
+	u64 n = sim_opens;
+
+	list_for_each_entry(pin, &sim_pins, node)
+		n += pin->persistent;
+	return n;
 }
 
 /* Take a pinning from its client. Called with sim_lock held. */
@@ -900,6 +913,7 @@ static int sim_ioc_stats(struct nvidia_sim_stats __user *arg)
 	p.callbacks = sim_callbacks;
 	p.misuse = sim_misuse;
 	p.forced = sim_forced;
+	p.holders = sim_holders();
 	sim_give();
 	return copy_to_user(arg, &p, sizeof(p)) ? -EFAULT : 0;
 }
@@ -1061,6 +1075,7 @@ static int sim_open(struct inode *inode, struct file *filp)
 {
 	sim_take();
 	sim_mapping = filp->f_mapping;
+	sim_opens++;
 	sim_give();
 	return 0;
 }
@@ -1084,6 +1099,7 @@ again:
 		/* The lock may have been let go. */
 		goto again;
 	}
+	sim_opens--;
 	sim_give();
 	return 0;
 }

@@ -90,6 +90,7 @@ struct nvidia_sim_stats {
 	__u64 misuse;		/* times that a client broke the rules */
 	__u64 memories;		/* that are not released */
 	__u64 forced;		/* get_pages that asked for mappings over PCIe, ever */
+	__u64 holders;	/* of the GPU: open files, and persistent page tables */
 };
 
 /*
