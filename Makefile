@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: MIT
 #
 # make                the library and its tools, under build/
-# make check          every test that needs no GPU; make check-memory, check-cross: more
 # make install        DESTDIR=, prefix=, libdir= as usual
 # make help           the other targets
 
@@ -23,10 +22,11 @@ GO       := $(shell sh setup.sh --go)
 endif
 
 B        := build
+BIN      := $(B)/bin
 LIB      := $(B)/libgdrapi.so.$(VERSION)
 WARN     := -Wall -Wextra -Werror
 CFLAGS   ?= -O2 -g
-C11      := -std=gnu11 $(WARN) -Iinclude
+C11      := -std=gnu11 $(WARN) -Iinclude -Itools
 
 .DEFAULT_GOAL := all
 .DELETE_ON_ERROR:
@@ -35,12 +35,11 @@ C11      := -std=gnu11 $(WARN) -Iinclude
 MANPAGES := $(patsubst docs/man/%,%,$(shell find docs/man -type f -name '*.[1-9]'))
 MANLINKS := $(patsubst docs/man/%,%,$(shell find docs/man -type l -name '*.[1-9]'))
 
-include tests/tests.mk
+include tools/tools.mk tests/tests.mk
 
-.PHONY: all lib tools help install uninstall clean
+.PHONY: all lib help install uninstall clean
 all: lib tools
 lib: $(LIB)
-tools: $(TOOLS)
 
 # The linker wrapper and the version script are no inputs that go knows of.
 $(LIB): $(wildcard capi/*.[chS] capi/*.go capi/*.map capi/*.sh capi/*.in include/*.h) $(shell find core -name '*.go') go.mod go.sum

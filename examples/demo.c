@@ -14,7 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "bench_time.h"
+#include "bench/timing.h"
 #include "cuda_dl.h"
 
 enum { NO_GPU = 2, BYTES = 4096, TIMES = 2001 };

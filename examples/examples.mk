@@ -6,6 +6,6 @@
 demo: $(BIN)/demo $(DOUBLES)
 	@$(BIN)/demo; rc=$$?; [ $$rc -ne 2 ] || { $(SIM) $(BIN)/demo; rc=$$?; }; exit $$rc
 
-$(BIN)/demo: examples/demo.c $(T)/cuda_dl.c $(T)/bench_time.c $(LIB) $(wildcard $(T)/*.h)
+$(BIN)/demo: examples/demo.c tools/cuda_dl.c tools/bench/timing.c $(LIB) $(TOOL_H)
 	@mkdir -p $(@D)
-	$(CC) $(C11) $(CFLAGS) -I$(T) -o $@ $(filter %.c,$^) $(LINK)
+	$(CC) $(C11) $(CFLAGS) -o $@ $(filter %.c,$^) $(LINK)

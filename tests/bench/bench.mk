@@ -1,17 +1,17 @@
 # SPDX-License-Identifier: MIT
 #
-# make copy-bench     the tool that compares copy routines on a mapping (not installed)
-
-.PHONY: copy-bench
-copy-bench: $(BIN)/copy_bench
-
+# make copy-bench     the program that compares copy routines on a mapping (not installed)
 # make litmus         the program that looks for stale reads (not installed)
-.PHONY: litmus
-litmus: $(BIN)/copy_litmus
-$(BIN)/copy_litmus: $(T)/copy_litmus.c $(BENCH) $(LIB) $(wildcard $(T)/*.h)
-	@mkdir -p $(@D)
-	$(CC) $(C11) $(CFLAGS) -o $@ $(filter %.c,$^) $(LINK)
+# make call-cost      the program that measures control calls (not installed)
 
-$(BIN)/copy_bench: $(T)/copy_bench.c $(T)/copy_trial.c $(BENCH) $(wildcard capi/copy*.[ch]) $(LIB) $(wildcard $(T)/*.h)
+.PHONY: copy-bench litmus call-cost
+copy-bench: $(BIN)/copy_bench
+litmus: $(BIN)/copy_litmus
+call-cost: $(BIN)/call_cost
+
+$(BIN)/copy_bench: tests/bench/copy_bench.c tests/bench/copy_trial.c $(BENCH) $(COPY_C)
+$(BIN)/copy_litmus: tests/bench/copy_litmus.c $(BENCH)
+$(BIN)/call_cost: tests/bench/call_cost.c tools/cuda_dl.c $(GUEST_H)
+$(addprefix $(BIN)/,copy_bench copy_litmus call_cost): $(LIB) $(TOOL_H) $(CAPI_H)
 	@mkdir -p $(@D)
-	$(CC) $(C11) $(CFLAGS) -Icapi -o $@ $(filter %.c,$^) $(LINK)
+	$(CC) $(C11) $(CFLAGS) -I$(T) -Icapi -o $@ $(filter %.c,$^) $(LINK)

@@ -8,8 +8,6 @@ CUDART    := $(D)/libcudart.so $(D)/libnvidia-ml.so.1
 
 .PHONY: check-consumers check-consumers-quick check-ucx
 
-# Part of make check.
-check-guest: check-consumers-quick
 check-consumers-quick: $(CONSUMERS) $(DOUBLES)
 	@for b in dmabuf rm; do \
 		for c in nccl dpdk; do $(RUN) consumer-$$c-$$b $(SIM) $(ON) $$b $(BIN)/consumer_$$c; done; \
@@ -24,9 +22,9 @@ check-ucx: $(LIB) $(DOUBLES) $(CUDART)
 	@$(MAKE) --no-print-directory -s install DESTDIR=$(abspath $(B)/consumers) prefix=/usr libdir=/usr/lib
 	@$(RUN) consumer-ucx $(SIM) tests/consumers/ucx.sh $(abspath $(B))
 
-$(CONSUMERS): $(BIN)/consumer_%: tests/consumers/%.c tests/consumers/load.h $(T)/cuda_dl.c $(LIB) $(wildcard $(T)/*.h)
+$(CONSUMERS): $(BIN)/consumer_%: tests/consumers/%.c tests/consumers/load.h tools/cuda_dl.c $(LIB) $(TOOL_H)
 	@mkdir -p $(@D)
-	$(CC) $(C11) $(CFLAGS) -I$(T) -o $@ $(filter %.c,$^) -ldl
+	$(CC) $(C11) $(CFLAGS) -o $@ $(filter %.c,$^) -ldl
 
 $(D)/libcudart.so: tests/doubles/cudart_sim.c $(D)/libcuda.so.1
 	$(CC) -shared -fPIC -fvisibility=hidden -std=gnu11 $(CFLAGS) $(WARN) -Wl,--no-undefined -Wl,-soname,$(@F) -o $@ $^ -lpthread

@@ -9,7 +9,7 @@
 #include <string.h>
 
 #include "load.h"
-#include "sanity_tap.h"
+#include "tap.h"
 
 enum { ROUNDS = 100 };
 

@@ -8,7 +8,7 @@
 #include <string.h>
 
 #include "load.h"
-#include "sanity_tap.h"
+#include "tap.h"
 
 enum { LINES = 64, BUFFERS = 32 };
 

@@ -7,7 +7,7 @@
  */
 #define _GNU_SOURCE
 #include "sim_device.h"
-#include "../c/sanity_tap.h"
+#include "tap.h"
 
 #include <dlfcn.h>
 #include <errno.h>

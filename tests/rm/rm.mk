@@ -21,15 +21,12 @@ check-memory: check-watch-asan
 check-watch-asan: $(B)/asan/watch_test $(WATCHED)
 	@$(RUN) rm-watch-asan $< $(B)/watched
 
-# Part of make check.
-check-c: check-rm
-
-$(BIN)/rm_memory: tests/rm/rm_memory.c $(T)/cuda_dl.c $(LIB) $(wildcard $(T)/*.h)
+$(BIN)/rm_memory: tests/rm/rm_memory.c tools/cuda_dl.c $(LIB) $(TOOL_H)
 	@mkdir -p $(@D)
-	$(CC) $(C11) $(CFLAGS) -I$(T) -o $@ $(filter %.c,$^) $(LINK)
+	$(CC) $(C11) $(CFLAGS) -o $@ $(filter %.c,$^) $(LINK)
 
-WATCH_CC   = $(C11) -Icapi -I$(T) -o $@ $(filter %.c,$^) -ldl -lpthread
-$(BIN)/watch_test $(BIN)/watch_tsan $(B)/asan/watch_test: $(WATCH) tests/rm/watched.h capi/watch.h $(T)/sanity_tap.h
+WATCH_CC   = $(C11) -Icapi -o $@ $(filter %.c,$^) -ldl -lpthread
+$(BIN)/watch_test $(BIN)/watch_tsan $(B)/asan/watch_test: $(WATCH) tests/rm/watched.h capi/watch.h tools/tap.h
 
 $(BIN)/watch_test:
 	@mkdir -p $(@D)

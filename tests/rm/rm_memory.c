@@ -9,7 +9,7 @@
  */
 #define _GNU_SOURCE
 #include "cuda_dl.h"
-#include "sanity_tap.h"
+#include "tap.h"
 
 #include <dirent.h>
 #include <dlfcn.h>

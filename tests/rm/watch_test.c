@@ -10,7 +10,7 @@
 #define _GNU_SOURCE
 #include "watch.h"
 
-#include "sanity_tap.h"
+#include "tap.h"
 #include "watched.h"
 
 #include <dlfcn.h>

@@ -10,7 +10,7 @@
  * touch it at all. Each plan is run with every choice of steps; --full runs all
  * plans, which takes half an hour.
  *
- * Built from capi/data.c and the copy routines themselves; see guest_tsan.c for
+ * Built from capi/data.c and the copy routines themselves; see tests/c/copy/tsan.c for
  * the same protocol between threads.
  */
 #ifndef _GNU_SOURCE
@@ -18,7 +18,7 @@
 #endif
 #include <stdio.h>
 
-#include "sanity_tap.h"
+#include "tap.h"
 
 #if defined(__x86_64__)
 #include <alloca.h>

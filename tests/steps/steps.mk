@@ -8,11 +8,9 @@ STEPS ?=
 check-steps: $(BIN)/steps
 	@$(RUN) steps $(BIN)/steps $(STEPS)
 
-# Part of make check.
-check-guest: check-steps
 stress: STEPS := --full
 stress: check-steps
 
-$(BIN)/steps: tests/steps/steps.c $(wildcard capi/*.[ch]) $(T)/sanity_tap.h
+$(BIN)/steps: tests/steps/steps.c $(wildcard capi/*.[ch]) tools/tap.h
 	@mkdir -p $(@D)
-	$(CC) $(C11) $(CFLAGS) -Icapi -I$(T) -o $@ $< capi/data.c capi/dma.c $(wildcard capi/copy*.c) -lpthread -ldl
+	$(CC) $(C11) $(CFLAGS) -Icapi -o $@ $< capi/data.c capi/dma.c $(COPY_C) -lpthread -ldl

@@ -1,0 +1,554 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * copy_litmus - whether a read may show what was there before the data that a flag
+ * promises.
+ *
+ * A writer (a kernel, the driver's copies, or a thread of this program) writes a
+ * number to all words of the data and then to the flag, again and again. Readers
+ * read the flag, then the data: a word that is less than the flag is stale. The
+ * library's reads must find none. Bare loads with and without their fences show
+ * which fence is needed on this machine. Last, threads read back what they wrote.
+ *
+ * Built for measuring (make litmus), and not installed.
+ */
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+#include "bench/cuda.h"
+#include "bench/gpu.h"
+#include "bench/timing.h"
+
+#define FLAG_AT 0u
+#define STOP_AT 256u
+#define DATA_AT 4096u
+#define OWN_AT 65536u	/* a page for each thread from here on */
+#define WORDS 64u	/* of the data */
+#define BYTES (8 * WORDS)
+#define READERS_MAX 64
+#define RING 1024u	/* copies that the driver is given before they are waited for */
+
+static const struct bench_tool tool = {
+	.name = "copy_litmus",
+	.codes = (const char[]){ OPT_GPU, OPT_MAP, OPT_ALLOC, OPT_ROUNDS, OPT_TIMEOUT, OPT_THREADS,
+				 OPT_BUDGET, OPT_BACKEND, 0 },
+	.what = "Looks for stale reads: a writer writes data, then a flag; readers read the\n"
+		"flag, then the data.",
+	.method =
+		"  -t is the rounds of each of the library's reads by all --threads readers\n"
+		"  together, while a kernel writes; bare loads have a tenth, and so have the\n"
+		"  other writers. No case takes longer than --budget.\n"
+		"  Exits 1 if reads with all their fences were stale.",
+};
+
+struct stage {
+	struct bench_gpu gpu;
+	struct bench_cuda cuda;
+	struct bench_buf buf;
+	struct bench_map map;
+	cu_module module;
+	cu_function kernel;
+	cu_stream stream;
+	bool kernels;
+	_Atomic bool writing, reading;
+	_Atomic long rounds;	/* to go */
+};
+
+static struct stage st;
+
+/* Readers. */
+
+static inline uint64_t lib_flag(void)
+{
+	uint64_t flag = 0;
+
+	bench_rc(gdr_copy_from_mapping(st.map.mh, &flag, st.map.p + FLAG_AT, sizeof(flag)),
+		 "gdr_copy_from_mapping");
+	return flag;
+}
+
+static inline uint64_t lib_read(uint64_t *data, size_t n)
+{
+	uint64_t flag = lib_flag();
+
+	bench_rc(gdr_copy_from_mapping(st.map.mh, data, st.map.p + DATA_AT, n),
+		 "gdr_copy_from_mapping");
+	return flag;
+}
+
+static uint64_t lib_8(uint64_t *data)
+{
+	return lib_read(data, 8);
+}
+
+static uint64_t lib_64(uint64_t *data)
+{
+	return lib_read(data, 64);
+}
+
+static uint64_t lib_512(uint64_t *data)
+{
+	return lib_read(data, BYTES);
+}
+
+static uint64_t lib_many(uint64_t *data)
+{
+	gdr_piece_t pieces[WORDS / 8];
+	uint64_t flag = lib_flag();
+
+	for (size_t i = 0; i < WORDS / 8; i++)
+		pieces[i] = (gdr_piece_t){ st.map.mh, st.map.p + DATA_AT + 64 * i, data + 8 * i, 64 };
+	bench_rc(gdr_copy_from_mapping_v(pieces, WORDS / 8), "gdr_copy_from_mapping_v");
+	return flag;
+}
+
+#if defined(__x86_64__)
+static inline uint64_t load(size_t at)
+{
+	return *(volatile uint64_t *)(st.map.p + at);
+}
+
+static uint64_t plain_loose(uint64_t *data)
+{
+	uint64_t flag = load(FLAG_AT);
+
+	data[0] = load(DATA_AT);
+	return flag;
+}
+
+static uint64_t plain_lfence(uint64_t *data)
+{
+	uint64_t flag = load(FLAG_AT);
+
+	_mm_lfence();
+	data[0] = load(DATA_AT);
+	return flag;
+}
+
+static inline __attribute__((target("sse4.1"), always_inline)) uint64_t stream(size_t at)
+{
+	__m128i v;
+
+	__asm__ __volatile__("movntdqa %1, %0" : "=x"(v) : "m"(*(__m128i *)(st.map.p + at)));
+	return (uint64_t)_mm_extract_epi64(v, 0);
+}
+
+static __attribute__((target("sse4.1"))) uint64_t stream_loose(uint64_t *data)
+{
+	uint64_t flag = stream(FLAG_AT);
+
+	data[0] = stream(DATA_AT);
+	return flag;
+}
+
+static __attribute__((target("sse4.1"))) uint64_t stream_lfence(uint64_t *data)
+{
+	uint64_t flag = stream(FLAG_AT);
+
+	_mm_lfence();
+	data[0] = stream(DATA_AT);
+	_mm_lfence();
+	return flag;
+}
+
+static __attribute__((target("sse4.1"))) uint64_t stream_mfence(uint64_t *data)
+{
+	uint64_t flag;
+
+	_mm_mfence();
+	flag = stream(FLAG_AT);
+	_mm_lfence();
+	_mm_mfence();
+	data[0] = stream(DATA_AT);
+	_mm_lfence();
+	return flag;
+}
+
+/* Half of a line, then the other half: the second from the buffer that the first filled? */
+static __attribute__((target("sse4.1"))) uint64_t stream_again(uint64_t *data)
+{
+	uint64_t flag;
+
+	(void)stream(DATA_AT + 16);
+	_mm_lfence();
+	flag = load(FLAG_AT);
+	_mm_lfence();
+	data[0] = stream(DATA_AT);
+	_mm_lfence();
+	return flag;
+}
+#endif
+
+static const struct reader {
+	const char *name;
+	uint64_t (*read)(uint64_t *data);
+	size_t words;	/* that it reads */
+	bool sound;	/* has all fences */
+	bool bare;
+} readers[] = {
+	{ "gdr_copy, 8 bytes", lib_8, 1, true, false },
+	{ "gdr_copy, 64 bytes", lib_64, 8, true, false },
+	{ "gdr_copy, 512 bytes", lib_512, WORDS, true, false },
+	{ "gdr_copy_v, 8 times 64 bytes", lib_many, WORDS, true, false },
+#if defined(__x86_64__)
+	{ "plain, LFENCE between", plain_lfence, 1, true, true },
+	{ "plain, no fence", plain_loose, 1, false, true },
+	{ "streaming, MFENCE and LFENCE", stream_mfence, 1, true, true },
+	{ "streaming, LFENCE between", stream_lfence, 1, false, true },
+	{ "streaming, no fence", stream_loose, 1, false, true },
+	{ "streaming, line begun before", stream_again, 1, false, true },
+#endif
+};
+
+#define NREADERS (sizeof(readers) / sizeof(readers[0]))
+#define SLICE 1000	/* rounds that a reader takes at a time */
+
+struct tally {
+	const struct reader *reader;
+	long rounds, stale, seen;
+};
+
+static bool take_slice(void)
+{
+	return atomic_load(&st.reading) && atomic_fetch_sub(&st.rounds, SLICE) > 0;
+}
+
+static void *read_rounds(void *arg)
+{
+	_Alignas(64) uint64_t data[WORDS] = { 0 };
+	struct tally *t = arg;
+	uint64_t last = 0;
+
+	while (take_slice())
+		for (int i = 0; i < SLICE; i++) {
+			uint64_t flag = t->reader->read(data);
+			bool stale = false;
+
+			for (size_t k = 0; k < t->reader->words; k++)
+				stale |= data[k] < flag;
+			t->rounds++;
+			t->stale += stale;
+			t->seen += flag != last;
+			last = flag;
+		}
+	return NULL;
+}
+
+/* Writers: each counts up until it is told to stop. */
+
+static const char ptx_body[] =
+	".address_size 64\n"
+	".visible .entry litmus(.param .u64 pflag, .param .u64 pdata, .param .u64 pstop,\n"
+	"	.param .u64 pwords, .param .u64 plimit)\n"
+	"{\n"
+	"	.reg .pred %p<4>;\n"
+	"	.reg .b32 %r<4>;\n"
+	"	.reg .b64 %rd<12>;\n"
+	"	ld.param.u64 %rd1, [pflag];\n"
+	"	ld.param.u64 %rd2, [pdata];\n"
+	"	ld.param.u64 %rd3, [pstop];\n"
+	"	ld.param.u64 %rd4, [pwords];\n"
+	"	ld.param.u64 %rd5, [plimit];\n"
+	"	cvta.to.global.u64 %rd1, %rd1;\n"
+	"	cvta.to.global.u64 %rd2, %rd2;\n"
+	"	cvta.to.global.u64 %rd3, %rd3;\n"
+	"	mov.u64 %rd6, 0;\n"
+	"	mov.u64 %rd7, %clock64;\n"
+	"NEXT:\n"
+	"	add.u64 %rd6, %rd6, 1;\n"
+	"	mov.u64 %rd8, 0;\n"
+	"	mov.u64 %rd9, %rd2;\n"
+	"WORD:\n"
+	"	st.volatile.global.u64 [%rd9], %rd6;\n"
+	"	add.u64 %rd9, %rd9, 8;\n"
+	"	add.u64 %rd8, %rd8, 1;\n"
+	"	setp.lt.u64 %p1, %rd8, %rd4;\n"
+	"	@%p1 bra WORD;\n"
+	"	membar.sys;\n"
+	"	st.volatile.global.u64 [%rd1], %rd6;\n"
+	"	ld.volatile.global.u32 %r1, [%rd3];\n"
+	"	setp.ne.u32 %p2, %r1, 0;\n"
+	"	@%p2 bra DONE;\n"
+	"	mov.u64 %rd10, %clock64;\n"
+	"	sub.u64 %rd11, %rd10, %rd7;\n"
+	"	setp.lt.u64 %p3, %rd11, %rd5;\n"
+	"	@%p3 bra NEXT;\n"
+	"DONE:\n"
+	"	ret;\n"
+	"}\n";
+
+static void cu(int result, const char *what)
+{
+	bench_cu(&st.gpu, result, what);
+}
+
+/* A new driver may no longer compile for the oldest target. */
+static void load_kernel(void)
+{
+	static const char *const targets[] = {
+		".version 6.0\n.target sm_50\n",
+		".version 6.3\n.target sm_75\n",
+		".version 7.8\n.target sm_90\n",
+	};
+	char text[sizeof(ptx_body) + 64];
+	int rc = CU_OK;
+
+	for (size_t i = 0; i < sizeof(targets) / sizeof(targets[0]); i++) {
+		snprintf(text, sizeof(text), "%s%s", targets[i], ptx_body);
+		rc = st.cuda.module_load(&st.module, text);
+		if (rc == CU_OK)
+			break;
+	}
+	cu(rc, "cuModuleLoadData");
+	cu(st.cuda.module_function(&st.kernel, st.module, "litmus"), "cuModuleGetFunction");
+}
+
+static void start_kernel(void)
+{
+	cu_ptr flag = st.buf.addr + FLAG_AT, data = st.buf.addr + DATA_AT;
+	cu_ptr stop = st.buf.addr + STOP_AT;
+	unsigned long long words = WORDS, limit;
+	void *params[] = { &flag, &data, &stop, &words, &limit };
+	int khz = 0;
+
+	if (st.gpu.cu.device_attribute(&khz, CU_DEV_CLOCK_KHZ, st.gpu.dev) != CU_OK || khz <= 0)
+		khz = 2000000;
+	limit = (unsigned long long)khz * 1000u * (unsigned long long)st.gpu.opts->timeout_s;
+	cu(st.cuda.launch(st.kernel, 1, 1, 1, 1, 1, 1, 0, st.stream, params, NULL), "cuLaunchKernel");
+}
+
+static void stop_kernel(void)
+{
+	uint32_t one = 1;
+
+	bench_rc(gdr_copy_to_mapping(st.map.mh, st.map.p + STOP_AT, &one, sizeof(one)),
+		 "gdr_copy_to_mapping");
+	cu(st.cuda.stream_sync(st.stream), "cuStreamSynchronize");
+}
+
+static void *write_by_driver(void *unused)
+{
+	static _Alignas(64) uint64_t *ring;
+	void *p = NULL;
+
+	(void)unused;
+	cu(st.gpu.cu.ctx_set(st.gpu.ctx), "cuCtxSetCurrent");
+	cu(st.cuda.host_alloc(&p, RING * BYTES, CU_HOST_MAPPED), "cuMemHostAlloc");
+	ring = p;
+	for (uint64_t r = 1; atomic_load(&st.writing); r++) {
+		uint64_t *entry = ring + r % RING * WORDS;
+
+		for (size_t i = 0; i < WORDS; i++)
+			entry[i] = r;
+		cu(st.cuda.to_gpu_async(st.buf.addr + DATA_AT, entry, BYTES, st.stream),
+		   "cuMemcpyHtoDAsync");
+		cu(st.cuda.to_gpu_async(st.buf.addr + FLAG_AT, entry, 8, st.stream),
+		   "cuMemcpyHtoDAsync");
+		if (r % RING == 0)
+			cu(st.cuda.stream_sync(st.stream), "cuStreamSynchronize");
+	}
+	cu(st.cuda.stream_sync(st.stream), "cuStreamSynchronize");
+	cu(st.cuda.host_free(ring), "cuMemFreeHost");
+	return NULL;
+}
+
+static void *write_by_cpu(void *unused)
+{
+	_Alignas(64) uint64_t data[WORDS];
+
+	(void)unused;
+	for (uint64_t r = 1; atomic_load(&st.writing); r++) {
+		for (size_t i = 0; i < WORDS; i++)
+			data[i] = r;
+		bench_rc(gdr_copy_to_mapping(st.map.mh, st.map.p + DATA_AT, data, BYTES),
+			 "gdr_copy_to_mapping");
+		bench_rc(gdr_copy_to_mapping(st.map.mh, st.map.p + FLAG_AT, &r, sizeof(r)),
+			 "gdr_copy_to_mapping");
+	}
+	return NULL;
+}
+
+static const struct writer {
+	const char *name;
+	void *(*thread)(void *);	/* NULL: the kernel */
+	bool needs_gpu;
+} writers[] = {
+	{ "kernel", NULL, true },
+	{ "driver's copies", write_by_driver, true },
+	{ "CPU", write_by_cpu, false },
+};
+
+static pthread_t spawn(void *(*fn)(void *), void *arg)
+{
+	pthread_t t;
+	int rc = pthread_create(&t, NULL, fn, arg);
+
+	bench_rc(rc, "pthread_create");
+	return t;
+}
+
+/* Waits until the readers are through, or the time is. */
+static void wait_for(pthread_t *threads, int n)
+{
+	uint64_t end = bench_monotonic_ns() + (uint64_t)st.gpu.opts->budget_ms * 1000000u;
+	struct timespec some = { 0, 2000000 };
+
+	while (atomic_load(&st.rounds) > 0 && bench_monotonic_ns() < end)
+		nanosleep(&some, NULL);
+	atomic_store(&st.reading, false);
+	for (int i = 0; i < n; i++)
+		pthread_join(threads[i], NULL);
+}
+
+/* Returns the stale rounds of a reader that should have had none. */
+static long try(const struct writer *w, const struct reader *r)
+{
+	static uint8_t zero[DATA_AT + BYTES];
+	static struct tally tallies[READERS_MAX];
+	pthread_t threads[READERS_MAX], writer;
+	int n = st.gpu.opts->threads;
+	uint64_t t0 = bench_monotonic_ns();
+	struct tally sum = { r, 0, 0, 0 };
+
+	bench_gpu_put(&st.gpu, st.buf.addr, zero, sizeof(zero));
+	atomic_store(&st.rounds, st.gpu.opts->rounds / (r->bare ? 10 : 1) / (w->thread ? 10 : 1));
+	atomic_store(&st.reading, true);
+	atomic_store(&st.writing, true);
+	if (w->thread)
+		writer = spawn(w->thread, NULL);
+	else
+		start_kernel();
+	for (int i = 0; i < n; i++) {
+		tallies[i] = sum;
+		threads[i] = spawn(read_rounds, &tallies[i]);
+	}
+	wait_for(threads, n);
+	atomic_store(&st.writing, false);
+	if (w->thread)
+		pthread_join(writer, NULL);
+	else
+		stop_kernel();
+	for (int i = 0; i < n; i++) {
+		sum.rounds += tallies[i].rounds;
+		sum.stale += tallies[i].stale;
+		sum.seen += tallies[i].seen;
+	}
+	printf("%-16s %-30s %12ld %12ld %10ld  %s %5.1f s\n", w->name, r->name, sum.rounds, sum.seen,
+	       sum.stale, r->sound ? "must be 0" : "may be   ",
+	       (double)(bench_monotonic_ns() - t0) / 1e9);
+	fflush(stdout);
+	return r->sound ? sum.stale : 0;
+}
+
+/* Each thread reads what it has just written, in a page of its own. */
+static void *read_own(void *arg)
+{
+	static const size_t sizes[] = { 1, 4, 8, 16, 63, 64, 65, 100, 192, 300, 1024, 2048, 3000 };
+	struct tally *t = arg;
+	size_t page = OWN_AT + (size_t)(t->seen) * 4096;
+	unsigned char out[4096], in[4096];
+	uint64_t round = 0;
+
+	while (take_slice())
+		for (int i = 0; i < SLICE; i++, round++) {
+			size_t n = sizes[round % (sizeof(sizes) / sizeof(sizes[0]))];
+			uint8_t *at = st.map.p + page + round * 7 % 64;
+
+			memset(out, (int)(round * 31 + 1), n);
+			out[n - 1] ^= 0x55;
+			bench_rc(gdr_copy_to_mapping(st.map.mh, at, out, n), "gdr_copy_to_mapping");
+			bench_rc(gdr_copy_from_mapping(st.map.mh, in, at, n), "gdr_copy_from_mapping");
+			t->rounds++;
+			t->stale += memcmp(in, out, n) != 0;
+		}
+	return NULL;
+}
+
+static long try_own(void)
+{
+	static struct tally tallies[READERS_MAX];
+	pthread_t threads[READERS_MAX];
+	int n = st.gpu.opts->threads;
+	long rounds = 0, stale = 0;
+
+	atomic_store(&st.rounds, st.gpu.opts->rounds / 10);
+	atomic_store(&st.reading, true);
+	for (int i = 0; i < n; i++) {
+		tallies[i] = (struct tally){ NULL, 0, 0, i };
+		threads[i] = spawn(read_own, &tallies[i]);
+	}
+	wait_for(threads, n);
+	for (int i = 0; i < n; i++) {
+		rounds += tallies[i].rounds;
+		stale += tallies[i].stale;
+	}
+	printf("%-16s %-30s %12ld %12s %10ld  must be 0\n", "the reader", "gdr_copy, 1 to 3000 bytes",
+	       rounds, "-", stale);
+	return stale;
+}
+
+static void set_stage(const struct bench_opts *o)
+{
+	const char *err, *missing;
+
+	bench_gpu_start(&st.gpu, &tool, o);
+	err = bench_cuda_load(&st.cuda);
+	if (err)
+		bench_die("%s: %s", tool.name, err);
+	missing = bench_cuda_no_kernels(&st.cuda);
+	st.kernels = !missing;
+	if (missing)
+		printf("# no kernel and no driver's copies: this libcuda.so.1 has no %s\n", missing);
+	bench_gpu_open(&st.gpu);
+	bench_buf_alloc(&st.gpu, &st.buf, OWN_AT + READERS_MAX * 4096);
+	bench_map_make(&st.gpu, &st.map, &st.buf);
+	if (!st.kernels)
+		return;
+	cu(st.cuda.stream_create(&st.stream, CU_STREAM_APART), "cuStreamCreate");
+	load_kernel();
+}
+
+static void clear_stage(void)
+{
+	if (st.kernels) {
+		cu(st.cuda.stream_destroy(st.stream), "cuStreamDestroy");
+		cu(st.cuda.module_unload(st.module), "cuModuleUnload");
+	}
+	bench_map_drop(&st.gpu, &st.map);
+	bench_buf_free(&st.gpu, &st.buf);
+	bench_gpu_stop(&st.gpu);
+}
+
+int main(int argc, char **argv)
+{
+	struct bench_opts o = {
+		.size = GPU_PAGE_SIZE, .rounds = 1000000, .timeout_s = 300, .budget_ms = 20000,
+		.threads = 1, .cpu = -1,
+	};
+	struct bench_result r;
+	long stale = 0;
+
+	bench_parse(&o, &tool, argc, argv);
+	if (o.threads > READERS_MAX)
+		bench_usage(&tool, "at most %d threads", READERS_MAX);
+	bench_clock_init();
+	bench_result_init(&r, tool.name);
+	set_stage(&o);
+	bench_gpu_facts(&st.gpu, &st.map, &r);
+	bench_facts(&r, stdout);
+	printf("\n%-16s %-30s %12s %12s %10s\n", "writer", "read by", "rounds", "new flags", "stale");
+	for (size_t w = 0; w < sizeof(writers) / sizeof(writers[0]); w++)
+		for (size_t i = 0; i < NREADERS; i++)
+			if (st.kernels || !writers[w].needs_gpu)
+				stale += try(&writers[w], &readers[i]);
+	stale += try_own();
+	clear_stage();
+	bench_result_free(&r);
+	printf("\n%s\n", stale ? "FAILED: sound reads were stale" : "no sound read was stale");
+	return stale ? BENCH_FAILED : BENCH_OK;
+}

@@ -1,0 +1,128 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * abi/layout.c - the sizes, offsets, values and prototypes of gdrapi.h.
+ *
+ * The compiler checks each of them; the program prints the ones that old
+ * binaries depend on. It uses no function of the library.
+ */
+#include <stddef.h>
+
+#include "gdrapi.h"
+#include "gdrapi_ext.h"
+#include "tap.h"
+
+_Static_assert(GDR_API_VERSION == 0x20006, "API version");
+_Static_assert(MINIMUM_GDRDRV_VERSION == 0x20000, "oldest gdrdrv");
+_Static_assert(MINOR_VERSION_MASK == 0xffff, "minor version mask");
+_Static_assert(GPU_PAGE_SIZE == 65536 && GPU_PAGE_SHIFT == 16, "GPU page");
+_Static_assert(GPU_PAGE_MASK == 0xffffffffffff0000UL, "GPU page mask");
+_Static_assert(GPU_PAGE_OFFSET == 0xffff, "offset in a GPU page");
+
+_Static_assert(sizeof(gdr_t) == 8, "gdr_t is a pointer");
+_Static_assert(sizeof(gdr_mh_t) == 8, "gdr_mh_t fits a register");
+_Static_assert(sizeof(gdr_mem_t) == 8, "gdr_mem_t fits a register");
+_Static_assert(sizeof(gdr_cache_t) == 8, "gdr_cache_t fits a register");
+_Static_assert(sizeof(gdr_piece_t) == 32, "a piece");
+_Static_assert(offsetof(gdr_piece_t, handle) == 0 && offsetof(gdr_piece_t, map_d_ptr) == 8 &&
+	       offsetof(gdr_piece_t, h_ptr) == 16 && offsetof(gdr_piece_t, size) == 24, "a piece");
+_Static_assert(sizeof(gdr_copy_times_t) == 32, "four numbers");
+_Static_assert(sizeof(gdr_copy_policy_t) == 4, "enums are ints");
+_Static_assert(sizeof(gdr_attr_t) == 4, "enums are ints");
+_Static_assert(sizeof(gdr_info_t) == sizeof(gdr_info_v2_t), "gdr_info_t is v2");
+
+/* Exact types of all functions: a changed argument breaks old binaries. */
+#define SAME_TYPE(f, ...) \
+	_Static_assert(__builtin_types_compatible_p(__typeof__(f), __VA_ARGS__), #f)
+
+SAME_TYPE(gdr_open, gdr_t(void));
+SAME_TYPE(gdr_close, int(gdr_t));
+SAME_TYPE(gdr_pin_buffer, int(gdr_t, unsigned long, size_t, uint64_t, uint32_t,
+			      gdr_mh_t *));
+SAME_TYPE(gdr_pin_buffer_v2, int(gdr_t, unsigned long, size_t, uint32_t,
+				 gdr_mh_t *));
+SAME_TYPE(gdr_unpin_buffer, int(gdr_t, gdr_mh_t));
+SAME_TYPE(gdr_get_callback_flag, int(gdr_t, gdr_mh_t, int *));
+SAME_TYPE(gdr_get_info, int(gdr_t, gdr_mh_t, gdr_info_t *));
+SAME_TYPE(gdr_get_info_v2, int(gdr_t, gdr_mh_t, gdr_info_v2_t *));
+SAME_TYPE(gdr_map, int(gdr_t, gdr_mh_t, void **, size_t));
+SAME_TYPE(gdr_map_v2, int(gdr_t, gdr_mh_t, void **, size_t, int));
+SAME_TYPE(gdr_unmap, int(gdr_t, gdr_mh_t, void *, size_t));
+SAME_TYPE(gdr_copy_to_mapping, int(gdr_mh_t, void *, const void *, size_t));
+SAME_TYPE(gdr_copy_from_mapping, int(gdr_mh_t, void *, const void *, size_t));
+SAME_TYPE(gdr_get_copy_times, int(int, size_t, gdr_copy_times_t *));
+SAME_TYPE(gdr_set_copy_policy, int(gdr_copy_policy_t));
+SAME_TYPE(gdr_copy_to_mapping_v, int(const gdr_piece_t *, size_t));
+SAME_TYPE(gdr_copy_from_mapping_v, int(const gdr_piece_t *, size_t));
+SAME_TYPE(gdr_runtime_get_version, void(int *, int *));
+SAME_TYPE(gdr_driver_get_version, int(gdr_t, int *, int *));
+SAME_TYPE(gdr_get_attribute, int(gdr_t, gdr_attr_t, int *));
+SAME_TYPE(gdr_get_mapping_type_string, int(gdr_mapping_type_t, const char **));
+SAME_TYPE(gdr_get_backend, int(gdr_t, char *, size_t));
+SAME_TYPE(gdr_mem_alloc, int(gdr_t, int, size_t, unsigned, gdr_mem_t *));
+SAME_TYPE(gdr_mem_free, int(gdr_t, gdr_mem_t));
+SAME_TYPE(gdr_mem_get_device_ptr, int(gdr_t, gdr_mem_t, unsigned long *,
+				      size_t *));
+
+/* Where the compiler puts the two bits cannot be asked for by offsetof. */
+static size_t byte_of_bits(gdr_info_v2_t info)
+{
+	const unsigned char *b = (const unsigned char *)&info;
+	size_t i;
+
+	for (i = 0; i < sizeof(info); i++)
+		if (b[i])
+			return i;
+	return i;
+}
+
+int main(void)
+{
+	static const struct {
+		const char *what;
+		long got, want;
+	} rows[] = {
+		{ "sizeof(gdr_info_v2_t)", sizeof(gdr_info_v2_t), 48 },
+		{ "offset of va", offsetof(gdr_info_v2_t, va), 0 },
+		{ "offset of mapped_size",
+		  offsetof(gdr_info_v2_t, mapped_size), 8 },
+		{ "offset of page_size", offsetof(gdr_info_v2_t, page_size), 16 },
+		{ "offset of tm_cycles", offsetof(gdr_info_v2_t, tm_cycles), 24 },
+		{ "offset of cycles_per_ms",
+		  offsetof(gdr_info_v2_t, cycles_per_ms), 32 },
+		{ "offset of mapping_type",
+		  offsetof(gdr_info_v2_t, mapping_type), 40 },
+		{ "GDR_PIN_FLAG_DEFAULT", GDR_PIN_FLAG_DEFAULT, 0 },
+		{ "GDR_PIN_FLAG_FORCE_PCIE", GDR_PIN_FLAG_FORCE_PCIE, 1 },
+		{ "GDR_MAPPING_TYPE_NONE", GDR_MAPPING_TYPE_NONE, 0 },
+		{ "GDR_MAPPING_TYPE_WC", GDR_MAPPING_TYPE_WC, 1 },
+		{ "GDR_MAPPING_TYPE_CACHING", GDR_MAPPING_TYPE_CACHING, 2 },
+		{ "GDR_MAPPING_TYPE_DEVICE", GDR_MAPPING_TYPE_DEVICE, 3 },
+		{ "GDR_MAPPING_TYPE_MAX", GDR_MAPPING_TYPE_MAX, 4 },
+		{ "GDR_MAP_FLAG_DEFAULT", GDR_MAP_FLAG_DEFAULT, 0 },
+		{ "GDR_MAP_FLAG_REQ_WC_MAPPING", GDR_MAP_FLAG_REQ_WC_MAPPING, 1 },
+		{ "GDR_MAP_FLAG_REQ_CACHE_MAPPING",
+		  GDR_MAP_FLAG_REQ_CACHE_MAPPING, 2 },
+		{ "GDR_MAP_FLAG_REQ_DEVICE_MAPPING",
+		  GDR_MAP_FLAG_REQ_DEVICE_MAPPING, 3 },
+		{ "GDR_ATTR_USE_PERSISTENT_MAPPING",
+		  GDR_ATTR_USE_PERSISTENT_MAPPING, 1 },
+		{ "GDR_ATTR_SUPPORT_PIN_FLAG_FORCE_PCIE",
+		  GDR_ATTR_SUPPORT_PIN_FLAG_FORCE_PCIE, 2 },
+		{ "GDR_ATTR_USING_DMA_BUF_MMAP", GDR_ATTR_USING_DMA_BUF_MMAP, 3 },
+		{ "GDR_ATTR_MAX", GDR_ATTR_MAX, 4 },
+		{ "GDR_API_VERSION", GDR_API_VERSION, 131078 },
+		{ "MINIMUM_GDRDRV_VERSION", MINIMUM_GDRDRV_VERSION, 131072 },
+		{ "GPU_PAGE_SIZE", GPU_PAGE_SIZE, 65536 },
+	};
+	gdr_info_v2_t mapped = { .mapped = 1 }, wc = { .wc_mapping = 1 };
+	struct tap t = { 0 };
+	size_t i;
+
+	for (i = 0; i < sizeof(rows) / sizeof(rows[0]); i++)
+		tap_is(&t, rows[i].got, rows[i].want, rows[i].what);
+	tap_is(&t, byte_of_bits(mapped), 36, "byte of mapped");
+	tap_is(&t, byte_of_bits(wc), 36, "byte of wc_mapping");
+	tap_is(&t, ((unsigned char *)&mapped)[36], 1, "bit of mapped");
+	tap_is(&t, ((unsigned char *)&wc)[36], 2, "bit of wc_mapping");
+	return tap_done(&t);
+}

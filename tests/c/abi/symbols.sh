@@ -1,0 +1,108 @@
+#!/bin/sh
+# SPDX-License-Identifier: MIT
+#
+# abi/symbols.sh LIBRARY - what the shared object shows to the linker: its
+# symbols, its name, what it needs, and how old a glibc may be.
+set -u
+export LC_ALL=C
+
+lib=${1:?usage: $0 libgdrapi.so.2.6}
+max_glibc=${GLIBC_MAX:-2.31}
+readelf=${READELF:-readelf}
+passed=0 failed=0
+
+# result NAME STATUS [NOTE]: one TAP line, and NOTE when STATUS is not 0.
+result() {
+	if [ "$2" -eq 0 ]; then
+		passed=$((passed + 1))
+		echo "ok $((passed + failed)) - $1"
+	else
+		failed=$((failed + 1))
+		echo "not ok $((passed + failed)) - $1"
+		printf '%s\n' "${3:-}" | sed 's/^/# /'
+	fi
+}
+
+# is NAME GOT WANT
+is() {
+	[ "$2" = "$3" ]
+	result "$1" $? "got: $2
+want: $3"
+}
+
+# none NAME GOT: nothing may be left.
+none() {
+	[ -z "$2" ]
+	result "$1" $? "$2"
+}
+
+dynamic=$("$readelf" -dW "$lib") || { echo "Bail out! $readelf cannot read $lib"; exit 1; }
+symbols=$("$readelf" --dyn-syms -W "$lib")
+exported=$(printf '%s\n' "$symbols" |
+	awk '$1 ~ /^[0-9]+:$/ && $7 != "UND" && $5 != "LOCAL" && $7 != "ABS" { sub(/@.*/, "", $8); print $8 }' |
+	sort -u)
+documented=$(sort -u <<'LIST'
+gdr_cache_close
+gdr_cache_flush
+gdr_cache_get
+gdr_cache_open
+gdr_cache_put
+gdr_close
+gdr_copy_from_mapping
+gdr_copy_from_mapping_v
+gdr_copy_to_mapping
+gdr_copy_to_mapping_v
+gdr_driver_get_version
+gdr_get_attribute
+gdr_get_backend
+gdr_get_callback_flag
+gdr_get_copy_times
+gdr_get_info
+gdr_get_info_v2
+gdr_get_mapping_type_string
+gdr_map
+gdr_map_v2
+gdr_mem_alloc
+gdr_mem_free
+gdr_mem_get_device_ptr
+gdr_open
+gdr_pin_buffer
+gdr_pin_buffer_v2
+gdr_runtime_get_version
+gdr_set_copy_policy
+gdr_set_copy_threads
+gdr_unmap
+gdr_unpin_buffer
+LIST
+)
+
+# tag NAME: the values of a dynamic entry, in one line.
+tag() {
+	printf '%s\n' "$dynamic" | sed -n "s/.*($1).*\[\(.*\)\].*/\1/p" | sort | tr '\n' ' ' | sed 's/ $//'
+}
+
+none "every documented function is exported" \
+	"$(printf '%s\n' "$exported" "$exported" "$documented" | sort | uniq -u)"
+none "nothing else is exported" \
+	"$(printf '%s\n' "$documented" "$documented" "$exported" | sort | uniq -u)"
+none "no symbol of Go or cgo is exported" \
+	"$(printf '%s\n' "$exported" | grep -Ei '^_?(_|x_|crosscall|cgo|go|runtime|main\.)' || true)"
+none "every export is a function" "$(printf '%s\n' "$symbols" |
+	awk '$7 != "UND" && $8 ~ /^gdr_/ && $4 != "FUNC"')"
+is "the SONAME" "$(tag SONAME)" "libgdrapi.so.2"
+none "only glibc is needed" "$(tag NEEDED | tr ' ' '\n' |
+	grep -Ev '^(libc\.so\.6|libdl\.so\.2|libpthread\.so\.0|ld-linux.*|ld64\.so\.[12])$' || true)"
+none "no text relocation" "$(printf '%s\n' "$dynamic" | grep TEXTREL || true)"
+none "no run path" "$(printf '%s\n' "$dynamic" | grep -E 'R(UN)?PATH' || true)"
+none "the stack is not executable" "$("$readelf" -lW "$lib" | awk '$1 == "GNU_STACK" && /RWE/')"
+none "no segment is writable and executable" \
+	"$("$readelf" -lW "$lib" | awk '$1 == "LOAD" && /RWE/')"
+
+needed=$(printf '%s\n' "$symbols" | grep -o 'GLIBC_[0-9.]*' | sed 's/GLIBC_//' | sort -uV | tail -n 1)
+echo "# newest glibc symbol version needed: ${needed:-none}"
+[ "$(printf '%s\n' "${needed:-0}" "$max_glibc" | sort -V | tail -n 1)" = "$max_glibc" ]
+result "runs on glibc $max_glibc" $? "$(printf '%s\n' "$symbols" | grep "GLIBC_$needed")"
+
+echo "1..$((passed + failed))"
+echo "$passed passed, $failed failed, 0 skipped"
+[ "$failed" -eq 0 ]

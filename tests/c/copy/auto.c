@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: MIT
+/*
+ * copy/auto.c - how capi/copy_auto.c chooses, by itself: a machine whose ways take
+ * what this program says.
+ */
+#include <errno.h>
+#include <stdlib.h>
+
+#include "copy_auto.h"
+#include "tap.h"
+
+#define ALL ((1u << COPY_WAYS) - 1)
+
+/* What n bytes take by each way. */
+struct machine {
+	uint64_t fixed[COPY_WAYS];
+	double per_byte[COPY_WAYS];
+};
+
+static uint64_t takes(const struct machine *m, enum copy_way way, size_t n)
+{
+	return m->fixed[way] + (uint64_t)(m->per_byte[way] * (double)n);
+}
+
+static enum copy_way best(const struct machine *m, size_t n, unsigned int ways)
+{
+	enum copy_way b = COPY_ALONE;
+
+	for (unsigned int way = 1; way < COPY_WAYS; way++)
+		if ((ways & 1u << way) && takes(m, way, n) < takes(m, b, n))
+			b = way;
+	return b;
+}
+
+#define LAST 1024
+
+/* Makes copies, and returns how many of the last ones were not made by the best way. */
+static int copy_often(const struct machine *m, size_t n, bool to, unsigned int ways, int copies)
+{
+	int wrong = 0;
+
+	for (int i = 0; i < copies; i++) {
+		enum copy_way way = copy_auto_choose(n, to, ways);
+
+		if (!(ways & 1u << way))
+			return -1;
+		if (i >= copies - LAST && takes(m, way, n) * 10 > takes(m, best(m, n, ways), n) * 11)
+			wrong++;
+		copy_auto_learn(n, to, way, takes(m, way, n));
+	}
+	return wrong;
+}
+
+/* What was right for another machine is unlearnt; a copy of 256 may try another way. */
+static bool finds_the_best(const struct machine *m, bool to)
+{
+	for (size_t n = 4096; n <= 16u << 20; n *= 2)
+		for (unsigned int ways = 1; ways <= ALL; ways += 2) {
+			int wrong = copy_often(m, n, to, ways, 32768);
+
+			if (wrong < 0 || wrong > LAST / 256) {
+				printf("# %zu bytes, ways %#x: %d of the last %d\n", n, ways, wrong,
+				       LAST);
+				return false;
+			}
+		}
+	return true;
+}
+
+int main(void)
+{
+	/* As an H200; with slow threads; with a slow copy engine; then all changes again. */
+	static const struct machine machines[] = {
+		{ { 0, 700, 100000, 6600 }, { 1, 0.13, 0.13, 0.05 } },
+		{ { 0, 4000, 200000, 6600 }, { 1, 0.9, 0.9, 0.05 } },
+		{ { 0, 700, 60000, 90000 }, { 1, 0.13, 0.13, 0.5 } },
+		{ { 0, 90000, 90000, 90000 }, { 0.01, 0.01, 0.01, 0.01 } },
+		{ { 0, 700, 100000, 6600 }, { 1, 0.13, 0.13, 0.05 } },
+	};
+	struct tap t = { 0, 0, 0 };
+
+	tap_ok(&t, !copy_auto_is_on(), "it is off at first");
+	setenv("GDRCOPY_COPY", "fast", 1);
+	tap_is(&t, copy_auto_want_env(), EINVAL, "an unknown word");
+	setenv("GDRCOPY_COPY", "auto", 1);
+	tap_ok(&t, !copy_auto_want_env() && copy_auto_is_on(), "GDRCOPY_COPY=auto");
+	setenv("GDRCOPY_COPY", "caller", 1);
+	tap_ok(&t, !copy_auto_want_env() && !copy_auto_is_on(), "GDRCOPY_COPY=caller");
+	setenv("GDRCOPY_COPY", "", 1);
+	tap_ok(&t, !copy_auto_want_env() && !copy_auto_is_on(), "an empty GDRCOPY_COPY");
+	copy_auto_want(true);
+	tap_ok(&t, !copy_auto_want_env() && copy_auto_is_on(), "the call goes before it");
+	tap_ok(&t, copy_auto_choose(SIZE_MAX, true, 1) == COPY_ALONE &&
+	       copy_auto_choose(1, false, 1) == COPY_ALONE, "any size has a way");
+	for (size_t i = 0; i < sizeof(machines) / sizeof(machines[0]); i++) {
+		tap_ok(&t, finds_the_best(&machines[i], false), "machine %zu: reads", i);
+		tap_ok(&t, finds_the_best(&machines[i], true), "machine %zu: writes", i);
+	}
+	/* One copy that took long changes nothing. */
+	copy_auto_learn(1 << 20, false, best(&machines[0], 1 << 20, ALL), 1000000000);
+	tap_ok(&t, copy_often(&machines[0], 1 << 20, false, ALL, LAST) <= LAST / 256, "one long copy");
+	return tap_done(&t);
+}

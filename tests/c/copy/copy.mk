@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: MIT
+#
+# make check-copy     the copy routines, the threads behind them, and how the way is chosen
+# make check-cross    the copy routines of other machines, under emulation
+# make check-tsan     the data plane under ThreadSanitizer
+
+.PHONY: check-copy check-cross check-tsan
+check-copy: $(addprefix $(BIN)/,copy_test ext_pool auto_test)
+	@$(RUN) copy-routines $(BIN)/copy_test
+	@$(RUN) ext-pool $(BIN)/ext_pool
+	@$(RUN) ext-choice $(BIN)/auto_test
+
+COPY_TEST  = $(C11) -Icapi -o $@ $(filter %.c,$^) -lpthread
+$(addprefix $(BIN)/,copy_test copy_test.arm64 copy_test.ppc64le) $(B)/asan/copy_test: $(T)/copy/test.c
+$(BIN)/ext_pool $(BIN)/ext_pool_tsan: $(T)/copy/pool.c
+$(BIN)/guest_tsan: $(T)/copy/tsan.c capi/data.c capi/dma.c
+$(addprefix $(BIN)/,copy_test copy_test.arm64 copy_test.ppc64le ext_pool ext_pool_tsan guest_tsan) $(B)/asan/copy_test: \
+		$(COPY_C) $(CAPI_H) tools/tap.h
+
+$(BIN)/copy_test $(BIN)/ext_pool:
+	@mkdir -p $(@D)
+	$(CC) $(CFLAGS) $(COPY_TEST)
+
+$(BIN)/auto_test: $(T)/copy/auto.c $(filter %/copy_auto.c,$(COPY_C)) $(CAPI_H) tools/tap.h
+	@mkdir -p $(@D)
+	$(CC) $(CFLAGS) $(COPY_TEST)
+
+$(BIN)/ext_pool_tsan $(BIN)/guest_tsan:
+	@mkdir -p $(@D)
+	$(CLANG) -O1 -g -fsanitize=thread $(COPY_TEST)
+
+$(B)/asan/copy_test:
+	@mkdir -p $(@D)
+	$(CC) -O1 -g $(SANITIZE) $(COPY_TEST)
+
+$(BIN)/copy_test.arm64:
+	@mkdir -p $(@D)
+	aarch64-linux-gnu-gcc $(CFLAGS) -static $(COPY_TEST)
+
+$(BIN)/copy_test.ppc64le:
+	@mkdir -p $(@D)
+	powerpc64le-linux-gnu-gcc $(CFLAGS) -static $(COPY_TEST)
+
+check-cross: $(BIN)/copy_test.arm64 $(BIN)/copy_test.ppc64le
+	@$(RUN) copy-routines-arm64 qemu-aarch64 $(BIN)/copy_test.arm64
+	@$(RUN) copy-routines-ppc64le qemu-ppc64le $(BIN)/copy_test.ppc64le
+
+TSAN_LENGTH ?=
+check-tsan: $(BIN)/guest_tsan $(BIN)/ext_pool_tsan
+	@$(RUN) tsan $(BIN)/guest_tsan $(TSAN_LENGTH)
+	@$(RUN) tsan-ext-pool env GDRCOPY_COPY_IMPL=portable $(BIN)/ext_pool_tsan

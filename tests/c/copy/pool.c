@@ -1,0 +1,425 @@
+// SPDX-License-Identifier: MIT
+/*
+ * copy/pool.c - the threads that share a copy, by themselves: capi/copy_pool.c
+ * and the copy routines, on ordinary memory, with more threads than CPUs.
+ *
+ * Built a second time with ThreadSanitizer. That does not see the accesses of
+ * assembly, so there the routine is "portable".
+ */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <pthread.h>
+#include <sched.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "copy_cpus.h"
+#include "copy_fence.h"
+#include "copy_pool.h"
+#include "tap.h"
+
+#define MOST (256u << 10)
+#define GUARD 1024u
+#define CALLERS 4
+#define PLACED_MAX 16
+#define ROUNDS 300
+
+static copy_pool_ref ref;
+static const struct copy_impl *impl;
+
+struct sides {
+	uint8_t *dev, *host, *model;
+};
+
+static uint64_t next(uint64_t *state)
+{
+	*state = *state * 6364136223846793005ull + 1442695040888963407ull;
+	return *state >> 33;
+}
+
+static void fill(uint8_t *p, size_t n, uint64_t seed)
+{
+	for (size_t i = 0; i < n; i++)
+		p[i] = (uint8_t)next(&seed);
+}
+
+static struct sides new_sides(void)
+{
+	size_t room = MOST + 4 * GUARD;
+	struct sides s = { aligned_alloc(4096, room), malloc(room), malloc(room) };
+
+	if (!s.dev || !s.host || !s.model) {
+		puts("Bail out! out of memory");
+		exit(1);
+	}
+	return s;
+}
+
+static void free_sides(struct sides *s)
+{
+	free(s->dev);
+	free(s->host);
+	free(s->model);
+}
+
+/* One copy of n bytes, at odd places of both sides, against memcpy. */
+static bool copy_is_right(struct sides *s, size_t n, size_t at_dev, size_t at_host, bool to,
+			  uint64_t seed)
+{
+	size_t room = MOST + 4 * GUARD;
+	uint8_t *dst = to ? s->dev : s->host;
+
+	fill(s->dev, room, seed);
+	fill(s->host, room, seed + 1);
+	memcpy(s->model, dst, room);
+	if (to)
+		memcpy(s->model + at_dev, s->host + at_host, n);
+	else
+		memcpy(s->model + at_host, s->dev + at_dev, n);
+	copy_fence_read_begin();
+	copy_pool_copy(atomic_load(&ref), s, impl, s->dev + at_dev, s->host + at_host, n, to);
+	copy_fence_store();
+	copy_fence_read_end();
+	return !memcmp(dst, s->model, room);
+}
+
+static bool sizes_are_right(unsigned int threads)
+{
+	static const size_t sizes[] = { 1, 63, 1024, 4095, 4096, 4097, 8192, 16384, 65535,
+					65536, 65599, 131072, MOST };
+	struct sides s = new_sides();
+	bool ok = !copy_pool_want(threads, threads) && !copy_pool_start(&ref, COPY_THREADS_MAX);
+
+	for (size_t i = 0; ok && i < sizeof(sizes) / sizeof(sizes[0]); i++)
+		for (unsigned int odd = 0; ok && odd < 4; odd++) {
+			size_t dev = GUARD + 21 * odd, host = GUARD + 7 * odd;
+
+			ok = copy_is_right(&s, sizes[i], dev, host, true, i) &&
+			     copy_is_right(&s, sizes[i], dev, host, false, i);
+			if (!ok)
+				printf("# %zu bytes, %u threads, offset %zu\n", sizes[i], threads, dev);
+		}
+	free_sides(&s);
+	return ok;
+}
+
+static void *call(void *arg)
+{
+	struct sides s = new_sides();
+	uint64_t seed = (uintptr_t)arg;
+	bool ok = true;
+
+	for (int i = 0; ok && i < ROUNDS; i++) {
+		size_t n = 4096 + next(&seed) % (i % 8 ? 8192 : MOST - 4096);
+
+		ok = copy_is_right(&s, n, next(&seed) % GUARD, next(&seed) % GUARD, i % 2, seed);
+		/* Some workers are asleep by the next. */
+		if (i % 64 == 63)
+			usleep(2000);
+	}
+	free_sides(&s);
+	return (void *)(uintptr_t)ok;
+}
+
+static bool callers_are_right(void)
+{
+	pthread_t t[CALLERS];
+	bool ok = true;
+
+	for (uintptr_t i = 0; i < CALLERS; i++)
+		if (pthread_create(&t[i], NULL, call, (void *)(i + 1)))
+			exit(1);
+	for (int i = 0; i < CALLERS; i++) {
+		void *right;
+
+		pthread_join(t[i], &right);
+		ok &= right != NULL;
+	}
+	return ok;
+}
+
+/* A routine whose calls can be held up, and are counted. */
+static _Atomic int begun, ended;
+static _Atomic bool held;
+
+static void slow(void *dst, const void *src, size_t n)
+{
+	atomic_fetch_add(&begun, 1);
+	while (atomic_load(&held))
+		usleep(100);
+	memcpy(dst, src, n);
+	atomic_fetch_add(&ended, 1);
+}
+
+static const struct copy_impl slow_impl = { .name = "slow", .to = slow, .from = slow };
+
+struct left {
+	struct sides s;
+	const void *owner;
+};
+
+static void *copy_slowly(void *arg)
+{
+	struct left *l = arg;
+
+	copy_pool_copy(atomic_load(&ref), l->owner, &slow_impl, l->s.dev, l->s.host, MOST, false);
+	return NULL;
+}
+
+static void wait_for(_Atomic int *v, int want)
+{
+	for (int i = 0; i < 20000 && atomic_load(v) < want; i++)
+		usleep(500);
+}
+
+/* A routine that looks where on the device its calls begin. */
+static const unsigned char *beginning;
+static _Atomic int calls_seen, off_line;
+
+static void look(void *dst, const void *src, size_t n)
+{
+	atomic_fetch_add(&calls_seen, 1);
+	if (src != beginning && (uintptr_t)src % COPY_LINE)
+		atomic_fetch_add(&off_line, 1);
+	memcpy(dst, src, n);
+}
+
+static const struct copy_impl looking_impl = { .name = "looking", .to = look, .from = look };
+
+/* Two threads in one line of the device would both have it fetched. */
+static bool lines_are_not_shared(void)
+{
+	struct sides s = new_sides();
+
+	atomic_store(&calls_seen, 0);
+	for (size_t odd = 0; odd < COPY_LINE; odd += 7)
+		for (size_t n = MOST; n < MOST + 2 * GUARD; n += GUARD / 3) {
+			beginning = s.dev + odd;
+			copy_pool_copy(atomic_load(&ref), &s, &looking_impl, s.dev + odd, s.host, n, false);
+		}
+	free_sides(&s);
+	return atomic_load(&calls_seen) > 100 && !atomic_load(&off_line);
+}
+
+/* While one copy has the pool, another is done by its caller alone. */
+static bool busy_pool_is_left_alone(void)
+{
+	struct left l = { .s = new_sides() };
+	struct sides other = new_sides();
+	pthread_t t;
+	bool ok;
+
+	l.owner = &l;
+	memset(l.s.dev, 0xa7, MOST);
+	memset(l.s.host, 0, MOST);
+	atomic_store(&begun, 0);
+	atomic_store(&held, true);
+	pthread_create(&t, NULL, copy_slowly, &l);
+	wait_for(&begun, 2);
+	ok = atomic_load(&begun) >= 2 && copy_is_right(&other, 65536, 0, 0, false, 1);
+	/* It is nobody else's to end: the pool is its own after that, too. */
+	copy_pool_settle(atomic_load(&ref), &other);
+	ok = ok && copy_is_right(&other, 65536, 0, 0, false, 2);
+	atomic_store(&held, false);
+	pthread_join(t, NULL);
+	ok = ok && !memcmp(l.s.dev, l.s.host, MOST);
+	free_sides(&l.s);
+	free_sides(&other);
+	return ok;
+}
+
+static void *settle(void *arg)
+{
+	copy_pool_settle(atomic_load(&ref), arg);
+	atomic_store(&ended, 1000);
+	return NULL;
+}
+
+/* What a handler leaves: the owner's own part does not go on, the workers' do. */
+static bool left_copy_is_settled(void)
+{
+	static struct left l;	/* its thread never ends */
+	pthread_t t, u;
+	int early;
+	bool ok;
+
+	l.s = new_sides();
+	l.owner = &l;
+	atomic_store(&begun, 0);
+	atomic_store(&ended, 0);
+	atomic_store(&held, true);
+	pthread_create(&t, NULL, copy_slowly, &l);
+	wait_for(&begun, 3);
+	pthread_create(&u, NULL, settle, &l);
+	usleep(20000);
+	early = atomic_load(&ended);
+	atomic_store(&held, false);
+	pthread_join(u, NULL);
+	pthread_join(t, NULL);
+	ok = early == 0 && copy_is_right(&l.s, 65536, 0, 0, false, 2);
+	free_sides(&l.s);
+	return ok;
+}
+
+static _Atomic pid_t tids[PLACED_MAX];
+static _Atomic bool placed;
+
+static void *be_placed(void *arg)
+{
+	atomic_store(&tids[(uintptr_t)arg], (pid_t)syscall(SYS_gettid));
+	while (!atomic_load(&placed))
+		usleep(500);
+	return NULL;
+}
+
+/* Whether each of n threads has CPUs that are of may, and that no other has. */
+static bool have_cpus_apart(unsigned int n, cpu_set_t may)
+{
+	for (unsigned int i = 0; i < n; i++) {
+		cpu_set_t own, both;
+
+		if (sched_getaffinity(atomic_load(&tids[i]), sizeof(own), &own))
+			return false;
+		CPU_AND(&both, &own, &may);
+		if (!CPU_COUNT(&own) || !CPU_EQUAL(&own, &both))
+			return false;
+		CPU_XOR(&may, &may, &own);
+	}
+	return true;
+}
+
+/* As many threads as go beside this one, with a CPU for each at least. */
+static bool threads_are_kept_apart(void)
+{
+	unsigned int n = copy_cpus_allowed() - 1;
+	struct copy_cpus *cpus;
+	pthread_t t[PLACED_MAX];
+	cpu_set_t may;
+	bool ok;
+
+	if (n > PLACED_MAX)
+		n = PLACED_MAX;
+	ok = !sched_getaffinity(0, sizeof(may), &may) && !copy_cpus_new(CPU_COUNT(&may));
+	cpus = n ? copy_cpus_new(n) : NULL;
+	for (uintptr_t i = 0; i < n; i++) {
+		if (pthread_create(&t[i], NULL, be_placed, (void *)i))
+			exit(1);
+		while (!atomic_load(&tids[i]))
+			usleep(100);
+		if (cpus)
+			copy_cpus_place(cpus, atomic_load(&tids[i]), (unsigned int)i);
+	}
+	ok = ok && (!n || cpus) && have_cpus_apart(n, may);
+	copy_cpus_free(cpus);
+	atomic_store(&placed, true);
+	for (unsigned int i = 0; i < n; i++)
+		pthread_join(t[i], NULL);
+	return ok;
+}
+
+/* While all sleep, only what takes long enough is shared. */
+static bool short_copies_wake_nobody(void)
+{
+	struct sides s = new_sides();
+	struct copy_pool *pool = atomic_load(&ref);
+	bool ok = true;
+
+	usleep(200000);
+	for (size_t n = 4096; ok && n < MOST; n *= 2)
+		ok = copy_pool_help(pool, n, false) == COPY_NO_HELP && copy_is_right(&s, n, 0, 0, false, n);
+	ok = ok && copy_pool_help(pool, MOST, false) == COPY_HELP_ASLEEP;
+	ok = ok && copy_pool_help(NULL, MOST, false) == COPY_NO_HELP;
+	free_sides(&s);
+	return ok;
+}
+
+static bool spins_for(const char *text, bool good)
+{
+	const char *bad = NULL;
+	int rc;
+
+	setenv("GDRCOPY_COPY_SPIN", text, 1);
+	rc = copy_pool_want_env(&bad);
+	unsetenv("GDRCOPY_COPY_SPIN");
+	return good ? !rc : rc == EINVAL && bad && !strcmp(bad, "GDRCOPY_COPY_SPIN");
+}
+
+/* By then one thread has had work, so that it spins. */
+static bool some_spin_for_ever(void)
+{
+	struct sides s = new_sides();
+	bool ok;
+
+	/* More than there are CPUs would keep each other from them. */
+	ok = !copy_pool_want(2, 2) && spins_for("forever", true) && copy_is_right(&s, MOST, 0, 0, false, 5);
+	usleep(200000);
+	ok = ok && copy_pool_help(atomic_load(&ref), 4096, false) == COPY_HELP_AWAKE &&
+	     copy_is_right(&s, 4096, 0, 0, false, 6);
+	ok = ok && spins_for("0", true);
+	for (int i = 0; i < 1000 && copy_pool_help(atomic_load(&ref), 4096, false) == COPY_HELP_AWAKE; i++)
+		usleep(1000);
+	ok = ok && copy_pool_help(atomic_load(&ref), 4096, false) == COPY_NO_HELP && spins_for("50", true);
+	ok = ok && !copy_pool_want(64, 64);
+	free_sides(&s);
+	return ok;
+}
+
+static double cpu_seconds(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
+	return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
+}
+
+/* Not a limit on a time: asleep they take none, awake a second each. */
+static bool idle_takes_no_cpu(void)
+{
+	double before;
+
+	usleep(200000);
+	before = cpu_seconds();
+	sleep(1);
+	return cpu_seconds() - before < 0.1;
+}
+
+int main(void)
+{
+	static const unsigned int counts[] = { 2, 3, 8, 64 };
+	const char *name = getenv("GDRCOPY_COPY_IMPL");
+	struct tap t = { 0, 0, 0 };
+
+	impl = copy_select(name);
+	if (!impl) {
+		puts("Bail out! GDRCOPY_COPY_IMPL names no routine of this CPU");
+		return 1;
+	}
+	tap_ok(&t, copy_pool_want(0, 1) == EINVAL && copy_pool_want(1, 0) == EINVAL &&
+	       copy_pool_want(65, 1) == EINVAL && copy_pool_want(1, 65) == EINVAL,
+	       "only 1 to 64 threads can be wanted");
+	tap_ok(&t, !copy_pool_want(1, 1) && !copy_pool_start(&ref, COPY_THREADS_MAX) &&
+	       !atomic_load(&ref) && atomic_load(&copy_least_shared_to) == SIZE_MAX &&
+	       atomic_load(&copy_least_shared_from) == SIZE_MAX, "one thread starts none");
+	tap_ok(&t, !copy_pool_want(8, 1) && copy_pool_start(&ref, 1) == ERANGE &&
+	       copy_pool_short(atomic_load(&ref)), "one CPU starts none");
+	for (size_t i = 0; i < sizeof(counts) / sizeof(counts[0]); i++)
+		tap_ok(&t, sizes_are_right(counts[i]), "copies by %u threads are right", counts[i]);
+	tap_ok(&t, callers_are_right(), "%d callers at once", CALLERS);
+	tap_ok(&t, lines_are_not_shared(), "no two threads read one line");
+	tap_ok(&t, busy_pool_is_left_alone(), "a busy pool is not waited for");
+	tap_ok(&t, left_copy_is_settled(), "a left copy ends with its workers");
+	tap_ok(&t, callers_are_right(), "the pool goes on after that");
+	tap_ok(&t, short_copies_wake_nobody(), "short copies wake nobody");
+	tap_ok(&t, spins_for("", true) && spins_for("x", false) && spins_for("-1", false) &&
+	       spins_for("1000000001", false) && spins_for("5s", false) && spins_for("50", true),
+	       "how long threads spin is a number, or for ever");
+	tap_ok(&t, some_spin_for_ever(), "threads spin for ever, or not at all");
+	tap_ok(&t, threads_are_kept_apart(), "threads are kept apart");
+	tap_ok(&t, idle_takes_no_cpu(), "64 idle threads take no CPU");
+	return tap_done(&t);
+}

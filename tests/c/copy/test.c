@@ -1,0 +1,872 @@
+// SPDX-License-Identifier: MIT
+/*
+ * copy/test.c - the copy routines against a byte-exact model, on plain memory.
+ *
+ * Every routine this CPU can run copies between two regions that have a guard
+ * page right before and right after: a touch outside faults. The source is
+ * read-only, so that a store to the wrong side faults too. The destination
+ * holds a byte that the source never holds; after each copy it must differ
+ * from that in exactly the bytes asked for.
+ *
+ * The program is built from this file and capi/copy*.c, with no library. It
+ * prints TAP and, last, `N passed, N failed, N skipped`.
+ */
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE	/* REG_EFL */
+#endif
+#include <errno.h>
+#include <inttypes.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <ucontext.h>
+#include <unistd.h>
+#if defined(__x86_64__)
+#include <x86intrin.h>
+#endif
+
+#if defined(__SANITIZE_ADDRESS__)
+#define UNDER_ASAN 1
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer)
+#define UNDER_ASAN 1
+#endif
+#endif
+/* AddressSanitizer's own accesses are misaligned, so its builds cannot check. */
+#if defined(__x86_64__) && !defined(UNDER_ASAN)
+#define CHECK_ALIGNMENT 1
+#endif
+
+#include "copy.h"
+#include "copy_fence.h"
+
+#if defined(__x86_64__)
+#define EFLAGS_TF (1 << 8)	/* trap after the next instruction */
+#define EFLAGS_AC (1 << 18)	/* alignment check */
+#endif
+
+#define CANARY 0xc3
+#define OFFSETS 64u
+#define SMALL_MAX 300u		/* up to here every pair of offsets, always */
+#define MEDIUM_MAX 4096u
+#define BIG_MAX ((16u << 20) + 3)
+#define MARGIN 128u
+
+typedef void copy_fn(void *dst, const void *src, size_t n);
+
+/* len bytes at base; the pages next to them on both sides are not accessible. */
+struct region {
+	uint8_t *base;
+	size_t len;
+};
+
+/* The copy under way, for the report of one that fails or faults. */
+struct copy_case {
+	size_t n;
+	size_t dst_off, src_off;
+	bool high;	/* offsets count down from the end of the regions */
+};
+
+static struct region small_src, small_dst, big_src, big_dst;
+static volatile struct copy_case now;
+static char reason[256];	/* why the last group failed */
+static sigjmp_buf on_fault;
+static volatile sig_atomic_t armed;
+static int passed, failed, skipped;
+static bool full;
+
+static __attribute__((format(printf, 1, 2))) void because(const char *fmt, ...)
+{
+	va_list ap;
+
+	va_start(ap, fmt);
+	vsnprintf(reason, sizeof(reason), fmt, ap);
+	va_end(ap);
+}
+
+static void die(const char *what)
+{
+	fprintf(stderr, "copy_test: %s: %s\n", what, strerror(errno));
+	exit(2);
+}
+
+static void report(bool ok, const char *impl, const char *what)
+{
+	printf("%s %d - %s: %s\n", ok ? "ok" : "not ok", passed + failed + skipped + 1, impl, what);
+	if (ok) {
+		passed++;
+		return;
+	}
+	failed++;
+	printf("# %s\n", reason);
+}
+
+static void skip(const char *impl, const char *what, const char *why)
+{
+	printf("ok %d - %s: %s # SKIP %s\n", passed + failed + skipped + 1, impl, what, why);
+	skipped++;
+}
+
+/* Regions. */
+
+static struct region make_region(size_t len)
+{
+	size_t page = (size_t)sysconf(_SC_PAGESIZE);
+	struct region r;
+	uint8_t *p;
+
+	r.len = (len + page - 1) / page * page;
+	p = mmap(NULL, r.len + 2 * page, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	if (p == MAP_FAILED)
+		die("mmap");
+	r.base = p + page;
+	if (mprotect(r.base, r.len, PROT_READ | PROT_WRITE))
+		die("mprotect");
+	return r;
+}
+
+static struct region make_source(size_t len)
+{
+	struct region r = make_region(len);
+	uint64_t x = 0x9e3779b97f4a7c15u;
+
+	for (size_t i = 0; i < r.len; i++) {
+		x ^= x << 13;
+		x ^= x >> 7;
+		x ^= x << 17;
+		r.base[i] = (uint8_t)x == CANARY ? 0 : (uint8_t)x;
+	}
+	if (mprotect(r.base, r.len, PROT_READ))
+		die("mprotect");
+	return r;
+}
+
+static struct region make_destination(size_t len)
+{
+	struct region r = make_region(len);
+
+	memset(r.base, CANARY, r.len);
+	return r;
+}
+
+static bool all_canary(const uint8_t *p, size_t n)
+{
+	return n == 0 || (p[0] == CANARY && memcmp(p, p + 1, n - 1) == 0);
+}
+
+/* Faults. */
+
+static void handle_fault(int sig, siginfo_t *info, void *context)
+{
+	(void)context;
+#if defined(__x86_64__)
+	__writeeflags(__readeflags() & ~(unsigned long long)EFLAGS_AC);
+#endif
+	if (!armed) {
+		signal(sig, SIG_DFL);
+		return;
+	}
+	because("%s at %p", sig == SIGBUS ? "SIGBUS" : sig == SIGILL ? "SIGILL" : "SIGSEGV",
+		info->si_addr);
+	siglongjmp(on_fault, 1);
+}
+
+static void catch_signal(int sig, void (*handler)(int, siginfo_t *, void *))
+{
+	struct sigaction sa;
+
+	memset(&sa, 0, sizeof(sa));
+	sa.sa_sigaction = handler;
+	sa.sa_flags = SA_SIGINFO | SA_NODEFER;
+	if (sigaction(sig, &sa, NULL))
+		die("sigaction");
+}
+
+/* Groups of copies. Each returns false, with reason set, at the first wrong one. */
+
+static size_t place(const struct region *r, size_t n, size_t off)
+{
+	return now.high ? r->len - n - off : off;
+}
+
+static bool check(const uint8_t *dst, const uint8_t *src, const struct region *region)
+{
+	size_t n = now.n;
+	size_t before = (size_t)(dst - region->base);
+	size_t after = region->len - before - n;
+
+	if (before > MARGIN)
+		before = MARGIN;
+	if (after > MARGIN)
+		after = MARGIN;
+	if (memcmp(dst, src, n) != 0)
+		because("wrong bytes");
+	else if (!all_canary(dst - before, before))
+		because("a byte before the destination changed");
+	else if (!all_canary(dst + n, after))
+		because("a byte after the destination changed");
+	else
+		return true;
+	return false;
+}
+
+static bool copy_once(copy_fn *copy, const struct region *to, const struct region *from, size_t n,
+		      size_t dst_off, size_t src_off)
+{
+	const uint8_t *src;
+	uint8_t *dst;
+	bool ok;
+
+	now.n = n;
+	now.dst_off = dst_off;
+	now.src_off = src_off;
+	dst = to->base + place(to, n, dst_off);
+	src = from->base + place(from, n, src_off);
+	copy(dst, src, n);
+	ok = check(dst, src, to);
+	memset(dst, CANARY, n);
+	return ok;
+}
+
+static bool whole_canary(const struct region *r)
+{
+	if (all_canary(r->base, r->len))
+		return true;
+	because("a byte far from the destination changed");
+	memset(r->base, CANARY, r->len);
+	return false;
+}
+
+/* One size, every pair of offsets. */
+static bool every_pair(copy_fn *copy, size_t n)
+{
+	for (size_t d = 0; d < OFFSETS; d++) {
+		for (size_t s = 0; s < OFFSETS; s++)
+			if (!copy_once(copy, &small_dst, &small_src, n, d, s))
+				return false;
+	}
+	return whole_canary(&small_dst);
+}
+
+/*
+ * One size, each offset of either side once. Sizes that follow one another
+ * pair them differently: 64 sizes in a row have every pair.
+ */
+static bool some_pairs(copy_fn *copy, size_t n)
+{
+	for (size_t d = 0; d < OFFSETS; d++)
+		if (!copy_once(copy, &small_dst, &small_src, n, d, (5 * d + n) % OFFSETS))
+			return false;
+	return whole_canary(&small_dst);
+}
+
+static bool small_sizes(copy_fn *copy)
+{
+	for (size_t n = 1; n <= SMALL_MAX; n++)
+		if (!every_pair(copy, n))
+			return false;
+	return true;
+}
+
+static bool medium_sizes(copy_fn *copy)
+{
+	for (size_t n = SMALL_MAX + 1; n <= MEDIUM_MAX; n++)
+		if (!(full ? every_pair(copy, n) : some_pairs(copy, n)))
+			return false;
+	return true;
+}
+
+static bool big_sizes(copy_fn *copy)
+{
+	static const size_t sizes[] = {
+		(64u << 10) - 1, 64u << 10, (64u << 10) + 1, (64u << 10) + 63,
+		(1u << 20) - 7, 1u << 20, (1u << 20) + 7, BIG_MAX,
+	};
+	static const uint8_t offsets[][2] = {
+		{ 0, 0 }, { 0, 1 }, { 1, 0 }, { 63, 17 }, { 32, 40 }, { 7, 7 },
+	};
+
+	for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
+		for (size_t k = 0; k < sizeof(offsets) / sizeof(offsets[0]); k++)
+			if (!copy_once(copy, &big_dst, &big_src, sizes[i], offsets[k][0],
+				       offsets[k][1]))
+				return false;
+		if (!whole_canary(&big_dst))
+			return false;
+	}
+	return true;
+}
+
+/* NULL where alignment is checked, else why it cannot be. */
+static const char *no_alignment_check =
+	"only x86-64 can make the CPU check alignment, and not under AddressSanitizer";
+
+#if defined(CHECK_ALIGNMENT)
+/*
+ * With EFLAGS.AC set the CPU answers a misaligned scalar access with SIGBUS.
+ * (The vector instructions used on the device side fault by themselves.) The
+ * host side and the stack may be misaligned, so the handler finds out which it
+ * was: it takes the device's pages away and has the one instruction run again,
+ * with no check. If it was the device's access it now faults at an address there.
+ */
+static const struct region *dev_side;
+static int dev_prot;
+
+static void protect_dev(int prot)
+{
+	if (mprotect(dev_side->base, dev_side->len, prot))
+		die("mprotect");
+}
+
+static void on_misaligned(int sig, siginfo_t *info, void *context)
+{
+	greg_t *flags = &((ucontext_t *)context)->uc_mcontext.gregs[REG_EFL];
+
+	if (!(*flags & EFLAGS_AC)) {
+		handle_fault(sig, info, context);
+		return;
+	}
+	__writeeflags(__readeflags() & ~(unsigned long long)EFLAGS_AC);
+	*flags = (*flags & ~EFLAGS_AC) | EFLAGS_TF;
+	protect_dev(PROT_NONE);
+}
+
+static void on_no_access(int sig, siginfo_t *info, void *context)
+{
+	greg_t flags = ((ucontext_t *)context)->uc_mcontext.gregs[REG_EFL];
+	uintptr_t at = (uintptr_t)info->si_addr - (uintptr_t)dev_side->base;
+
+	protect_dev(dev_prot);
+	if (!(flags & EFLAGS_TF) || at >= dev_side->len) {
+		handle_fault(sig, info, context);
+		return;
+	}
+	because("a misaligned access to the device side");
+	siglongjmp(on_fault, 1);
+}
+
+static void on_step(int sig, siginfo_t *info, void *context)
+{
+	greg_t *flags = &((ucontext_t *)context)->uc_mcontext.gregs[REG_EFL];
+
+	(void)sig;
+	(void)info;
+	*flags = (*flags & ~EFLAGS_TF) | EFLAGS_AC;
+	protect_dev(dev_prot);
+}
+
+/* Both sides get the same offset, so most host accesses are aligned as well. */
+static bool aligned_accesses(copy_fn *copy)
+{
+	for (size_t n = 1; n <= SMALL_MAX; n++) {
+		for (size_t off = 0; off < OFFSETS; off++) {
+			size_t at = place(&small_dst, n, off);
+
+			now.n = n;
+			now.dst_off = off;
+			now.src_off = off;
+			__writeeflags(__readeflags() | EFLAGS_AC);
+			copy(small_dst.base + at, small_src.base + at, n);
+			__writeeflags(__readeflags() & ~(unsigned long long)EFLAGS_AC);
+			memset(small_dst.base + at, CANARY, n);
+		}
+	}
+	return true;
+}
+#endif
+
+static bool both_placements(bool (*group)(copy_fn *), copy_fn *copy)
+{
+	now.high = false;
+	if (!group(copy))
+		return false;
+	now.high = true;
+	return group(copy);
+}
+
+/* Runs a group with its faults caught, offsets counted from each end in turn. */
+static bool run_group(bool (*group)(copy_fn *), copy_fn *copy)
+{
+	size_t used;
+
+	because("no reason was given");
+	if (sigsetjmp(on_fault, 0) == 0) {
+		armed = 1;
+		if (both_placements(group, copy)) {
+			armed = 0;
+			return true;
+		}
+	}
+	armed = 0;
+	used = strlen(reason);
+	snprintf(reason + used, sizeof(reason) - used,
+		 " (size %zu, offset in the destination %zu, in the source %zu, from the %s)",
+		 now.n, now.dst_off, now.src_off, now.high ? "end" : "start");
+	memset(small_dst.base, CANARY, small_dst.len);
+	memset(big_dst.base, CANARY, big_dst.len);
+	return false;
+}
+
+/*
+ * Broken routines: each has one of the faults this program is there to find.
+ * The volatile byte loop keeps the compiler from turning them into memcpy.
+ */
+static void good_bytes(void *dst, const void *src, size_t n)
+{
+	volatile uint8_t *d = dst;
+	const volatile uint8_t *s = src;
+
+	for (size_t i = 0; i < n; i++)
+		d[i] = s[i];
+}
+
+static void reads_past(void *dst, const void *src, size_t n)
+{
+	good_bytes(dst, src, n);
+	(void)((const volatile uint8_t *)src)[n];
+}
+
+static void reads_before(void *dst, const void *src, size_t n)
+{
+	good_bytes(dst, src, n);
+	(void)((const volatile uint8_t *)src)[-1];
+}
+
+static void writes_past(void *dst, const void *src, size_t n)
+{
+	good_bytes(dst, src, n);
+	((volatile uint8_t *)dst)[n] = 0;
+}
+
+static void writes_before(void *dst, const void *src, size_t n)
+{
+	good_bytes(dst, src, n);
+	((volatile uint8_t *)dst)[-1] = 0;
+}
+
+static void writes_far(void *dst, const void *src, size_t n)
+{
+	good_bytes(dst, src, n);
+	if (n == 77 && !now.high)
+		((volatile uint8_t *)dst)[n + 3 * MARGIN] = 0;
+}
+
+static void drops_last(void *dst, const void *src, size_t n)
+{
+	good_bytes(dst, src, n == 299 ? n - 1 : n);
+}
+
+static void swaps_sides(void *dst, const void *src, size_t n)
+{
+	good_bytes(dst, src, n);
+	if (n == 33)
+		((volatile uint8_t *)(uintptr_t)src)[5] = 0;
+}
+
+static void test_harness(void)
+{
+	static const struct {
+		const char *what;
+		copy_fn *copy;
+	} broken[] = {
+		{ "a read past the source is found", reads_past },
+		{ "a read before the source is found", reads_before },
+		{ "a write past the destination is found", writes_past },
+		{ "a write before the destination is found", writes_before },
+		{ "a write far from the destination is found", writes_far },
+		{ "a byte left out is found", drops_last },
+		{ "a write to the source is found", swaps_sides },
+	};
+
+	report(run_group(small_sizes, good_bytes), "harness", "a correct byte loop passes");
+	for (size_t i = 0; i < sizeof(broken) / sizeof(broken[0]); i++) {
+		bool found = !run_group(small_sizes, broken[i].copy);
+
+		if (!found)
+			because("the broken routine passed");
+		report(found, "harness", broken[i].what);
+	}
+}
+
+#if defined(CHECK_ALIGNMENT)
+static bool run_aligned(copy_fn *copy, bool write)
+{
+	bool ok;
+
+	dev_side = write ? &small_dst : &small_src;
+	dev_prot = write ? PROT_READ | PROT_WRITE : PROT_READ;
+	catch_signal(SIGBUS, on_misaligned);
+	catch_signal(SIGSEGV, on_no_access);
+	catch_signal(SIGTRAP, on_step);
+	ok = run_group(aligned_accesses, copy);
+	catch_signal(SIGBUS, handle_fault);
+	catch_signal(SIGSEGV, handle_fault);
+	catch_signal(SIGTRAP, handle_fault);
+	return ok;
+}
+
+/* By asm: this one access must be misaligned, whatever the compiler thinks. */
+static void misaligned_dst(void *dst, const void *src, size_t n)
+{
+	uint8_t *p = (uint8_t *)(((uintptr_t)dst + 3) & ~(uintptr_t)3) + 1;
+
+	(void)src;
+	if (n >= 8)
+		__asm__ __volatile__("movl $0, (%0)" : : "r"(p) : "memory");
+}
+
+/* Whether the check works here, and tells one side from the other. */
+static void probe_alignment_check(void)
+{
+	if (run_aligned(misaligned_dst, true)) {
+		no_alignment_check = "this machine ignores EFLAGS.AC";
+		return;
+	}
+	no_alignment_check = NULL;
+	report(strstr(reason, "misaligned"), "harness", "a misaligned access is found");
+	report(run_aligned(misaligned_dst, false), "harness",
+	       "a misaligned access to the host side is let pass");
+}
+#endif
+
+/* Writes as gdr_copy_to_mapping makes them: up to a line by what ends the copy as well. */
+static const struct copy_impl *ending;
+
+static void last_to(void *dst, const void *src, size_t n)
+{
+	_Atomic uint64_t busy = 1;
+
+	if (n > COPY_LINE)
+		ending->to(dst, src, n);
+	else if (ending->last[n](&busy, dst, src) || busy)
+		__builtin_trap();
+}
+
+/* Reads as gdr_copy_from_mapping makes them. */
+static void read_from(void *dst, const void *src, size_t n)
+{
+	_Atomic uint64_t busy = 1;
+
+	if (n > COPY_LINE)
+		ending->from(dst, src, n);
+	else if (ending->read(dst, src, n, &busy) || busy)
+		__builtin_trap();
+}
+
+/* Reads line by line, each together with those next to it, the last one first. */
+#define LINES_MAX (MEDIUM_MAX / COPY_LINE + 2)
+static void gather_from(void *dst, const void *src, size_t n)
+{
+	static _Alignas(COPY_LINE) uint8_t lines[LINES_MAX][COPY_LINE];
+	const void *devs[LINES_MAX] = { NULL };
+	size_t off = (uintptr_t)src % COPY_LINE, count = (off + n + COPY_LINE - 1) / COPY_LINE;
+
+	for (size_t i = 0; i < count; i++)
+		devs[i] = (const uint8_t *)src - off + (count - 1 - i) * COPY_LINE;
+	memset(lines, CANARY, sizeof(lines));
+	ending->gather(lines, devs, count);
+	for (size_t i = 0; i < count; i++) {
+		size_t from = i ? 0 : off, to = i + 1 < count ? COPY_LINE : (off + n - 1) % COPY_LINE + 1;
+
+		memcpy((uint8_t *)dst + i * COPY_LINE + from - off, lines[count - 1 - i] + from, to - from);
+	}
+	for (size_t i = 0; count < LINES_MAX && i < COPY_LINE; i++)
+		if (lines[count][i] != CANARY)
+			__builtin_trap();
+}
+
+/*
+ * That a copy ends after its last byte: the word that says so lies in a page that
+ * cannot be written to, and when that faults, all bytes are there.
+ */
+static sigjmp_buf at_end;
+
+static void on_end(int sig, siginfo_t *info, void *context)
+{
+	if (info->si_addr == small_src.base)
+		siglongjmp(at_end, 1);
+	handle_fault(sig, info, context);
+}
+
+static bool end_once(uint8_t *dst, const uint8_t *src)
+{
+	bool ok;
+
+	if (sigsetjmp(at_end, 0) == 0) {
+		ending->last[now.n]((_Atomic uint64_t *)small_src.base, dst, src);
+		because("it did not end");
+		return false;
+	}
+	ok = check(dst, src, &small_dst);
+	memset(dst, CANARY, now.n);
+	return ok;
+}
+
+static bool end_read_once(uint8_t *dst, const uint8_t *src)
+{
+	bool ok;
+
+	if (sigsetjmp(at_end, 0) == 0) {
+		ending->read(dst, src, now.n, (_Atomic uint64_t *)small_src.base);
+		because("it did not end");
+		return false;
+	}
+	ok = check(dst, src, &small_dst);
+	memset(dst, CANARY, now.n);
+	return ok;
+}
+
+static bool ends(copy_fn *unused)
+{
+	(void)unused;
+	now.src_off = 0;
+	for (now.n = 1; now.n <= COPY_LINE; now.n++)
+		for (now.dst_off = 0; now.dst_off < OFFSETS; now.dst_off++)
+			if (!end_once(small_dst.base + place(&small_dst, now.n, now.dst_off),
+				      small_src.base + place(&small_src, now.n, 0)) ||
+			    !end_read_once(small_dst.base + place(&small_dst, now.n, 0),
+					   small_src.base + place(&small_src, now.n, now.dst_off)))
+				return false;
+	return true;
+}
+
+static bool run_ends(void)
+{
+	bool ok;
+
+	catch_signal(SIGSEGV, on_end);
+	ok = run_group(ends, last_to);
+	catch_signal(SIGSEGV, handle_fault);
+	return ok;
+}
+
+static void test_copies(const struct copy_impl *impl)
+{
+	static const struct {
+		const char *to, *from;
+		bool (*group)(copy_fn *);
+	} groups[] = {
+		{ "writes of 1 to 300 bytes", "reads of 1 to 300 bytes", small_sizes },
+		{ "writes of 301 to 4096 bytes", "reads of 301 to 4096 bytes", medium_sizes },
+		{ "writes of 64 KiB to 16 MiB", "reads of 64 KiB to 16 MiB", big_sizes },
+	};
+
+	for (size_t i = 0; i < sizeof(groups) / sizeof(groups[0]); i++) {
+		report(run_group(groups[i].group, impl->to), impl->name, groups[i].to);
+		report(run_group(groups[i].group, impl->from), impl->name, groups[i].from);
+	}
+	ending = impl;
+	report(run_group(small_sizes, last_to), impl->name, "writes that end by themselves");
+	report(run_group(small_sizes, read_from), impl->name, "reads that end by themselves");
+	report(run_ends(), impl->name, "both end after the last byte");
+	if (impl->gather)
+		report(run_group(small_sizes, gather_from), impl->name, "lines that are read together");
+	if (no_alignment_check) {
+		skip(impl->name, "aligned accesses", no_alignment_check);
+		return;
+	}
+#if defined(CHECK_ALIGNMENT)
+	report(run_aligned(impl->to, true), impl->name, "aligned accesses of writes");
+	report(run_aligned(last_to, true), impl->name, "and of those that end by themselves");
+	report(run_aligned(impl->from, false), impl->name, "aligned accesses of reads");
+	report(run_aligned(read_from, false), impl->name, "and of those that end by themselves");
+#endif
+}
+
+#if defined(__aarch64__)
+/*
+ * LS64 on a CPU that lacks it: ST64B and LD64B trap, and this carries them out
+ * as strictly as the real ones: an address that is not 64-byte aligned is a
+ * SIGBUS. It stands for the instructions, not for the memory's answer to them.
+ */
+static volatile sig_atomic_t emulated;
+
+static void emulate_ls64(int sig, siginfo_t *info, void *context)
+{
+	mcontext_t *cpu = &((ucontext_t *)context)->uc_mcontext;
+	uint32_t insn = *(const uint32_t *)(uintptr_t)cpu->pc;
+	unsigned int first = insn & 31, base = insn >> 5 & 31;
+	bool store = (insn & 0xfffffc00) == 0xf83f9000;
+	bool load = (insn & 0xfffffc00) == 0xf83fd000;
+	volatile uint64_t *p;
+
+	if ((!store && !load) || first > 22 || first % 2) {
+		handle_fault(sig, info, context);
+		return;
+	}
+	p = (volatile uint64_t *)(uintptr_t)(base == 31 ? cpu->sp : cpu->regs[base]);
+	if ((uintptr_t)p % 64) {
+		handle_fault(SIGBUS, info, context);
+		return;
+	}
+	for (unsigned int i = 0; i < 8; i++) {
+		if (store)
+			p[i] = cpu->regs[first + i];
+		else
+			cpu->regs[first + i] = p[i];
+	}
+	cpu->pc += 4;
+	emulated++;
+}
+
+/* A trap costs microseconds: sizes with one or a few lines, some offsets. */
+static bool some_lines(copy_fn *copy)
+{
+	for (size_t n = 64; n <= 4096; n += 61)
+		for (size_t d = 0; d < OFFSETS; d += 7)
+			if (!copy_once(copy, &small_dst, &small_src, n, d, (5 * d + n) % OFFSETS))
+				return false;
+	return whole_canary(&small_dst);
+}
+
+static bool one_line(copy_fn *copy)
+{
+	return every_pair(copy, COPY_LINE);
+}
+
+static void test_emulated(const struct copy_impl *impl)
+{
+	bool ok;
+
+	emulated = 0;
+	catch_signal(SIGILL, emulate_ls64);
+	ok = run_group(some_lines, impl->to);
+	if (ok && !emulated) {
+		because("no ST64B was met");
+		ok = false;
+	}
+	report(ok, impl->name, "writes, with the instruction emulated");
+	emulated = 0;
+	ending = impl;
+	ok = run_group(one_line, last_to);
+	if (ok && !emulated) {
+		because("no ST64B was met");
+		ok = false;
+	}
+	report(ok, impl->name, "a line that ends by itself");
+	emulated = 0;
+	ok = run_group(some_lines, impl->from);
+	if (ok && !emulated) {
+		because("no LD64B was met");
+		ok = false;
+	}
+	report(ok, impl->name, "reads, with the instruction emulated");
+	catch_signal(SIGILL, handle_fault);
+}
+#endif
+
+static void test_impl(const struct copy_impl *impl)
+{
+	if (impl->usable()) {
+		test_copies(impl);
+		return;
+	}
+	skip(impl->name, "copies", "this CPU cannot run it");
+#if defined(__aarch64__)
+	if (strcmp(impl->name, "ls64") == 0)
+		test_emulated(impl);
+#endif
+}
+
+static void test_table(void)
+{
+	const struct copy_impl *first = NULL, *last = NULL;
+	bool ok = true;
+
+	for (size_t i = 0; copy_impls[i]; i++) {
+		const struct copy_impl *impl = copy_impls[i];
+		const struct copy_impl *got = copy_select(impl->name);
+
+		if (got != (impl->usable() ? impl : NULL)) {
+			because("by the name %s: %s", impl->name, got ? got->name : "none");
+			ok = false;
+		}
+		if (!first && impl->usable())
+			first = impl;
+		last = impl;
+	}
+	report(ok, "table", "each name selects its own routine, if usable");
+	ok = last == &copy_portable && last->usable();
+	because("the last entry is %s", last ? last->name : "none");
+	report(ok, "table", "portable comes last and is usable");
+	ok = first && copy_select(NULL) == first;
+	because("no name does not select the first usable routine");
+	report(ok, "table", "no name selects the first usable routine");
+	ok = !copy_select("") && !copy_select("sse") && !copy_select("portable ");
+	because("a name that is no routine's selects one");
+	report(ok, "table", "other names select nothing");
+}
+
+/* The fences have no result to check here; that each is a legal instruction is. */
+static bool fences(copy_fn *copy)
+{
+	copy_fence_read_begin();
+	copy_fence_load_begin();
+	if (!copy_once(copy, &small_dst, &small_src, 100, 3, 5))
+		return false;
+	copy_fence_read_end();
+	copy_fence_store();
+	copy_fence_full();
+	return true;
+}
+
+static int usage(const char *self, int status)
+{
+	fprintf(status ? stderr : stdout,
+		"usage: %s [--full] [--impl=NAME]\n"
+		"  --full       every pair of offsets at every size up to 4096 (minutes)\n"
+		"  --impl=NAME  only this routine\n"
+		"routines:", self);
+	for (size_t i = 0; copy_impls[i]; i++)
+		fprintf(status ? stderr : stdout, " %s%s", copy_impls[i]->name,
+			copy_impls[i]->usable() ? "" : "(unusable)");
+	fputc('\n', status ? stderr : stdout);
+	return status;
+}
+
+int main(int argc, char **argv)
+{
+	const char *only = NULL;
+	bool met = false;
+
+	setvbuf(stdout, NULL, _IOLBF, 0);
+	for (int i = 1; i < argc; i++) {
+		if (strcmp(argv[i], "--full") == 0)
+			full = true;
+		else if (strncmp(argv[i], "--impl=", 7) == 0)
+			only = argv[i] + 7;
+		else
+			return usage(argv[0], strcmp(argv[i], "-h") && strcmp(argv[i], "--help") ? 2 : 0);
+	}
+	for (size_t i = 0; copy_impls[i]; i++)
+		met |= only && strcmp(only, copy_impls[i]->name) == 0;
+	if (only && !met)
+		return usage(argv[0], 2);
+
+	small_src = make_source(MEDIUM_MAX + 2 * OFFSETS + 8 * MARGIN);
+	small_dst = make_destination(MEDIUM_MAX + 2 * OFFSETS + 8 * MARGIN);
+	big_src = make_source(BIG_MAX + 2 * OFFSETS);
+	big_dst = make_destination(BIG_MAX + 2 * OFFSETS);
+	catch_signal(SIGSEGV, handle_fault);
+	catch_signal(SIGBUS, handle_fault);
+	catch_signal(SIGILL, handle_fault);
+
+	test_harness();
+	test_table();
+#if defined(CHECK_ALIGNMENT)
+	probe_alignment_check();
+#endif
+	report(run_group(fences, copy_portable.to), "fences", "each one runs on this CPU");
+	for (size_t i = 0; copy_impls[i]; i++)
+		if (!only || strcmp(only, copy_impls[i]->name) == 0)
+			test_impl(copy_impls[i]);
+
+	printf("1..%d\n", passed + failed + skipped);
+	printf("%d passed, %d failed, %d skipped\n", passed, failed, skipped);
+	return failed ? 1 : 0;
+}

@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: MIT
+/*
+ * ext/auto.c - GDRCOPY_COPY=auto and gdr_set_copy_policy in a host: the bytes are
+ * right, whoever copies. copy/auto.c has how it chooses.
+ */
+#include "guest/common.h"
+
+#include <pthread.h>
+
+#define BYTES (4 * MIB)
+#define COPIERS 3
+
+static void check_copy(struct buffer *b, size_t n, size_t at, uint64_t seed)
+{
+	unsigned char *out = malloc(n), *in = malloc(n + 2);
+
+	expect(out && in && at + n <= b->size);
+	fill_random(out, n, seed);
+	memset(in, 0x5a, n + 2);
+	expect_is(gdr_copy_to_mapping(b->mh, b->va + at, out, n), 0);
+	expect_is(gdr_copy_from_mapping(b->mh, in + 1, b->va + at, n), 0);
+	expect(!memcmp(in + 1, out, n) && in[0] == 0x5a && in[n + 1] == 0x5a);
+	free(out);
+	free(in);
+}
+
+static void check_sizes(struct buffer *b, long rounds)
+{
+	static const size_t sizes[] = { 1, 64, 4095, 4096, 16384, 65536, 65537, 300000, BYTES - 64 };
+
+	for (long round = 0; round < rounds; round++)
+		for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++)
+			check_copy(b, sizes[i], (size_t)(round + 3) % 64, round * 100 + i);
+}
+
+static void by_environment(void)
+{
+	struct buffer b;
+	gdr_t g;
+
+	expect_is(setenv("GDRCOPY_COPY", "auto", 1), 0);
+	g = open_or_fail();
+	make_buffer(g, &b, BYTES);
+	check_sizes(&b, scaled(40));
+	sleep_us(100000);
+	check_sizes(&b, 2);
+}
+
+static void bad_environment(void)
+{
+	static const char *const bad[] = { "Auto", "auto ", "dma", "0" };
+
+	for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
+		expect_is(setenv("GDRCOPY_COPY", bad[i], 1), 0);
+		errno = 0;
+		expect(gdr_open() == NULL);
+		expect_is(errno, EINVAL);
+	}
+	expect_is(setenv("GDRCOPY_COPY", "caller", 1), 0);
+	open_or_fail();
+}
+
+static void by_call(void)
+{
+	struct buffer before, after;
+	gdr_t g;
+
+	unsetenv("GDRCOPY_COPY");
+	expect_is(gdr_set_copy_policy((gdr_copy_policy_t)2), EINVAL);
+	expect_is(gdr_set_copy_policy((gdr_copy_policy_t)-1), EINVAL);
+	g = open_or_fail();
+	make_buffer(g, &before, BYTES);
+	expect_is(gdr_set_copy_policy(GDR_COPY_POLICY_AUTO), 0);
+	make_buffer(g, &after, BYTES);
+	check_sizes(&before, 5);
+	check_sizes(&after, 5);
+	expect_is(gdr_set_copy_policy(GDR_COPY_POLICY_CALLER), 0);
+	check_sizes(&after, 2);
+	expect_is(gdr_set_copy_threads(2, 2), 0);
+	expect_is(gdr_set_copy_policy(GDR_COPY_POLICY_AUTO), 0);
+	check_sizes(&after, 2);
+}
+
+static void *copy_part(void *arg)
+{
+	const struct buffer *b = arg;
+	struct buffer part = *b;
+
+	check_sizes(&part, scaled(10));
+	return NULL;
+}
+
+static void at_once(void)
+{
+	struct buffer b[COPIERS];
+	pthread_t t[COPIERS];
+	gdr_t g;
+
+	expect_is(setenv("GDRCOPY_COPY", "auto", 1), 0);
+	g = open_or_fail();
+	for (int i = 0; i < COPIERS; i++)
+		make_buffer(g, &b[i], BYTES);
+	for (int i = 0; i < COPIERS; i++)
+		start_thread(&t[i], 0, copy_part, &b[i]);
+	for (int i = 0; i < COPIERS; i++)
+		expect_is(pthread_join(t[i], NULL), 0);
+}
+
+static void times(void)
+{
+	gdr_copy_times_t t = { 0, 0, 0, 0 }, after;
+	struct buffer b;
+	gdr_t g;
+
+	expect_is(gdr_get_copy_times(2, 4096, &t), EINVAL);
+	expect_is(gdr_get_copy_times(-1, 4096, &t), EINVAL);
+	expect_is(gdr_get_copy_times(0, 0, &t), EINVAL);
+	expect_is(gdr_get_copy_times(0, 4096, NULL), EINVAL);
+	expect(!t.caller && !t.shared && !t.waking && !t.dma);
+	expect_is(gdr_get_copy_times(0, 1, &t), 0);
+	expect_is(gdr_get_copy_times(1, SIZE_MAX, &t), 0);
+	expect_is(gdr_get_copy_times(0, MIB, &t), 0);
+	expect(t.caller && t.shared && t.waking && t.dma);
+	expect_is(gdr_set_copy_policy(GDR_COPY_POLICY_AUTO), 0);
+	g = open_or_fail();
+	make_buffer(g, &b, BYTES);
+	for (int i = 0; i < 100; i++)
+		check_copy(&b, MIB, 0, i);
+	expect_is(gdr_get_copy_times(0, MIB, &after), 0);
+	expect(memcmp(&t, &after, sizeof(t)));
+}
+
+static const struct guest_case cases[] = {
+	{ "the library chooses, by the environment", by_environment, 60, 300 },
+	{ "a bad word in the environment", bad_environment, 30, 0 },
+	{ "the library chooses, by gdr_set_copy_policy", by_call, 60, 0 },
+	{ "what copies are thought to take", times, 60, 0 },
+	{ "threads at the same time", at_once, 60, 300 },
+	{ NULL, NULL, 0, 0 }
+};
+
+int main(int argc, char **argv)
+{
+	return guest_main(argc, argv, cases);
+}

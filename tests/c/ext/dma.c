@@ -1,0 +1,358 @@
+// SPDX-License-Identifier: MIT
+/*
+ * ext/dma.c - GDRCOPY_DMA_READ and GDRCOPY_DMA_WRITE.
+ *
+ * Whether the copy engine made a copy does not show in its bytes. So some cases
+ * have the simulated driver refuse one of the calls that it takes, and look for
+ * the line that the library writes then: the CPU must have made the copy.
+ */
+#include "guest/common.h"
+
+#define BYTES (1 * MIB)
+#define LEAST_READ 16384
+#define LEAST_WRITE 65536
+#define COPIERS 4
+
+static int log_fd = -1;
+
+/* From here on standard error goes to a file that logged() reads. */
+static void catch_log(void)
+{
+	log_fd = memfd_create("log", 0);
+	expect(log_fd >= 0 && dup2(log_fd, STDERR_FILENO) >= 0);
+	setenv("GDRCOPY_ENABLE_LOGGING", "1", 1);
+	setenv("GDRCOPY_LOG_LEVEL", "3", 1);
+}
+
+static bool logged(const char *what)
+{
+	char text[8192];
+	ssize_t n = pread(log_fd, text, sizeof(text) - 1, 0);
+
+	text[n > 0 ? n : 0] = '\0';
+	return strstr(text, what);
+}
+
+/* A function of the driver that the process has loaded by now, or NULL. */
+static void *of_driver(const char *name)
+{
+	void *lib = dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
+
+	return lib ? dlsym(lib, name) : NULL;
+}
+
+/* Has each call of name fail from now on; 0 ends that. */
+static void refuse(const char *name, int result)
+{
+	void (*fail)(const char *, int, int);
+
+	*(void **)&fail = of_driver("cuda_sim_fail");
+	expect(fail != NULL);
+	fail(name, result, 0);
+}
+
+static void want_dma(const char *reads, const char *writes)
+{
+	expect_is(setenv("GDRCOPY_DMA_READ", reads, 1), 0);
+	expect_is(setenv("GDRCOPY_DMA_WRITE", writes, 1), 0);
+}
+
+/* Writes n bytes and reads them back, twice: by one call, and by small ones, which
+ * no engine makes. All else must stay.
+ */
+static void check_copy(struct buffer *b, size_t n, size_t at, uint64_t seed)
+{
+	unsigned char *out = malloc(n), *in = malloc(n + 2), *slow = malloc(n + 2);
+
+	expect(out && in && slow && at > 0 && at + n < b->size);
+	fill_random(out, n, seed);
+	memset(in, 0x5a, n + 2);
+	for (size_t i = 0; i < n + 2; i += 1024)
+		expect_is(gdr_copy_to_mapping(b->mh, b->va + at - 1 + i, in + i,
+					      n + 2 - i < 1024 ? n + 2 - i : 1024), 0);
+	expect_is(gdr_copy_to_mapping(b->mh, b->va + at, out, n), 0);
+	expect_is(gdr_copy_from_mapping(b->mh, in + 1, b->va + at, n), 0);
+	expect(!memcmp(in + 1, out, n) && in[0] == 0x5a && in[n + 1] == 0x5a);
+	for (size_t i = 0; i < n + 2; i += 1024)
+		expect_is(gdr_copy_from_mapping(b->mh, slow + i, b->va + at - 1 + i,
+						n + 2 - i < 1024 ? n + 2 - i : 1024), 0);
+	expect(!memcmp(slow, in, n + 2));
+	free(out);
+	free(in);
+	free(slow);
+}
+
+static void check_sizes(struct buffer *b)
+{
+	static const size_t sizes[] = { 8, 4096, LEAST_READ - 1, LEAST_READ, LEAST_WRITE - 1,
+					LEAST_WRITE, 300001 };
+
+	for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++)
+		for (size_t at = 1; at < 130; at += 64)
+			check_copy(b, sizes[i], at, i + at);
+}
+
+static gdr_t open_with_dma(struct buffer *b)
+{
+	gdr_t g;
+
+	want_dma("16384", "65536");
+	g = open_or_fail();
+	make_buffer(g, b, BYTES);
+	return g;
+}
+
+/*
+ * Nothing that is refused from now on is the backend's: rm has a copy made, too,
+ * when it pins memory for the first time.
+ */
+static void pin_once(gdr_t g, const struct buffer *b)
+{
+	gdr_mh_t mh;
+
+	expect_is(gdr_pin_buffer(g, b->dptr, b->size, 0, 0, &mh), 0);
+	expect_is(gdr_unpin_buffer(g, mh), 0);
+}
+
+static void none_unless_asked(void)
+{
+	struct buffer b;
+	gdr_t g;
+
+	if (!on_doubles())
+		skip_case("a real driver cannot be told to refuse a call");
+	unsetenv("GDRCOPY_DMA_READ");
+	unsetenv("GDRCOPY_DMA_WRITE");
+	catch_log();
+	g = open_or_fail();
+	alloc_buffer(g, &b, BYTES);
+	pin_once(g, &b);
+	refuse("cuStreamCreate", 999);
+	refuse("cuMemcpyDtoHAsync_v2", 999);
+	refuse("cuMemcpyHtoDAsync_v2", 999);
+	map_buffer(g, &b);
+	check_sizes(&b);
+	expect(!logged("DMA"));
+}
+
+static void bytes_are_right(void)
+{
+	struct buffer b;
+
+	catch_log();
+	open_with_dma(&b);
+	check_sizes(&b);
+	expect(!logged("DMA"));
+}
+
+static void least_sizes(void)
+{
+	static unsigned char host[LEAST_WRITE];
+	struct buffer b;
+
+	if (!on_doubles())
+		skip_case("a real driver cannot be told to refuse a call");
+	catch_log();
+	open_with_dma(&b);
+	refuse("cuMemcpyDtoHAsync_v2", 999);
+	refuse("cuMemcpyHtoDAsync_v2", 999);
+	/* A thread's first copy is the CPU's in any case. */
+	expect_is(gdr_copy_to_mapping(b.mh, b.va, host, 8), 0);
+	expect_is(gdr_copy_to_mapping(b.mh, b.va, host, LEAST_WRITE - 1), 0);
+	expect_is(gdr_copy_from_mapping(b.mh, host, b.va, LEAST_READ - 1), 0);
+	expect(!logged("DMA"));
+	expect_is(gdr_copy_from_mapping(b.mh, host, b.va, LEAST_READ), 0);
+	expect(logged("DMA"));
+}
+
+static void one_refusal(const char *name, bool when_mapped, const char *line)
+{
+	struct buffer b;
+	gdr_t g;
+
+	catch_log();
+	want_dma("16384", "65536");
+	g = open_or_fail();
+	alloc_buffer(g, &b, BYTES);
+	pin_once(g, &b);
+	if (!when_mapped)
+		refuse(name, 999);
+	map_buffer(g, &b);
+	refuse(name, 999);
+	check_sizes(&b);
+	expect(logged(line));
+	refuse(name, 0);
+	check_sizes(&b);
+}
+
+struct refusal {
+	const char *name;
+	bool when_mapped;
+	const char *line;
+};
+
+static void refuse_one(void *arg)
+{
+	const struct refusal *r = arg;
+
+	one_refusal(r->name, r->when_mapped, r->line);
+}
+
+static void refusals(void)
+{
+	static struct refusal list[] = {
+		{ "cuStreamCreate", false, "no copies by DMA" },
+		{ "cuMemcpyDtoHAsync_v2", true, "a copy by DMA failed" },
+		{ "cuMemcpyHtoDAsync_v2", true, "a copy by DMA failed" },
+		{ "cuStreamSynchronize", true, "a copy by DMA failed" },
+		{ "cuCtxPushCurrent_v2", true, "a copy by DMA failed" },
+	};
+
+	if (!on_doubles())
+		skip_case("a real driver cannot be told to refuse a call");
+	for (size_t i = 0; i < sizeof(list) / sizeof(list[0]); i++)
+		expect(in_child(list[i].name, refuse_one, &list[i], 60));
+}
+
+static void bad_environment(void)
+{
+	static const char *const bad[] = { "0", "-1", "64K", " 2", "x", "99999999999999999999999" };
+
+	for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
+		want_dma(i % 2 ? bad[i] : "1", i % 2 ? "1" : bad[i]);
+		errno = 0;
+		expect(gdr_open() == NULL);
+		expect_is(errno, EINVAL);
+	}
+	want_dma("", "1");
+	open_or_fail();
+}
+
+/* A handle's slot is used again: the engine must go to the new one's memory. */
+static void another_buffer(void)
+{
+	struct buffer a, b;
+	gdr_t g = open_with_dma(&a);
+
+	check_sizes(&a);
+	alloc_buffer(g, &b, BYTES);
+	expect_is(gdr_unpin_buffer(g, a.mh), 0);
+	map_buffer(g, &b);
+	check_sizes(&b);
+	map_buffer(g, &a);
+	check_sizes(&a);
+	check_sizes(&b);
+}
+
+static unsigned int streams(unsigned int flags)
+{
+	unsigned int (*count)(unsigned int);
+
+	*(void **)&count = of_driver("cuda_sim_streams");
+	expect(count != NULL);
+	return count(flags);
+}
+
+/* Whatever is mapped, and unmapped, a GPU has one stream. The host's default stream
+ * must not wait for it.
+ */
+static void one_stream(void)
+{
+	enum { BLOCKING, NON_BLOCKING };
+	struct buffer b[4];
+	gdr_t g;
+
+	if (!on_doubles())
+		skip_case("a real driver does not count streams");
+	g = open_with_dma(&b[0]);
+	for (int i = 1; i < 4; i++)
+		make_buffer(g, &b[i], BYTES);
+	for (int i = 0; i < 4; i++)
+		check_copy(&b[i], LEAST_WRITE, 1, i);
+	expect_is(gdr_unpin_buffer(g, b[0].mh), 0);
+	map_buffer(g, &b[0]);
+	check_copy(&b[0], LEAST_WRITE, 1, 9);
+	expect_is(streams(NON_BLOCKING), 1);
+	expect_is(streams(BLOCKING), 0);
+}
+
+/* A pinning that does not begin where its memory does. */
+static void part_of_memory(void)
+{
+	struct buffer whole, part;
+	gdr_t g = open_with_dma(&whole);
+
+	expect_is(gdr_unpin_buffer(g, whole.mh), 0);
+	part = whole;
+	part.dptr += 64 * KIB;
+	part.size -= 64 * KIB;
+	map_buffer(g, &part);
+	check_sizes(&part);
+}
+
+static void context_stays(void)
+{
+	int (*current)(void **ctx);
+	void *before, *after;
+	struct buffer b;
+
+	open_with_dma(&b);
+	*(void **)&current = of_driver("cuCtxGetCurrent");
+	expect(current != NULL);
+	expect_is(current(&before), 0);
+	check_sizes(&b);
+	expect_is(current(&after), 0);
+	expect(before == after);
+}
+
+struct copier {
+	struct buffer part;
+	uint64_t seed;
+};
+
+static void *copy_part(void *arg)
+{
+	struct copier *c = arg;
+
+	for (long i = 0; i < scaled(30); i++)
+		check_copy(&c->part, LEAST_WRITE + next_random(&c->seed) % 100000,
+			   1 + next_random(&c->seed) % 99, c->seed);
+	return NULL;
+}
+
+static void at_the_same_time(void)
+{
+	struct copier c[COPIERS];
+	pthread_t t[COPIERS];
+	struct buffer b;
+
+	setenv("GDRCOPY_READ_THREADS", "4", 1);
+	open_with_dma(&b);
+	for (int i = 0; i < COPIERS; i++) {
+		c[i] = (struct copier){ .part = b, .seed = i };
+		c[i].part.va += i * (BYTES / COPIERS);
+		c[i].part.size = BYTES / COPIERS;
+		start_thread(&t[i], 0, copy_part, &c[i]);
+	}
+	for (int i = 0; i < COPIERS; i++)
+		expect_is(pthread_join(t[i], NULL), 0);
+}
+
+static const struct guest_case cases[] = {
+	{ "no DMA unless asked", none_unless_asked, 30, 0 },
+	{ "bytes by DMA", bytes_are_right, 60, 0 },
+	{ "from which size on", least_sizes, 30, 0 },
+	{ "what the driver refuses, the CPU does", refusals, 120, 0 },
+	{ "a bad number in the environment", bad_environment, 30, 0 },
+	{ "another buffer in the same slot", another_buffer, 60, 0 },
+	{ "one stream for a GPU", one_stream, 30, 0 },
+	{ "a part of the memory", part_of_memory, 60, 0 },
+	{ "the thread's context stays", context_stays, 30, 0 },
+	{ "threads at the same time", at_the_same_time, 60, 300 },
+	{ NULL, NULL, 0, 0 }
+};
+
+int main(int argc, char **argv)
+{
+	return guest_main(argc, argv, cases);
+}

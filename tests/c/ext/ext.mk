@@ -1,0 +1,39 @@
+# SPDX-License-Identifier: MIT
+#
+# make check-ext      what gdrapi_ext.h adds
+
+EXTS      := threads dma cache many auto
+EXTBINS   := $(addprefix $(BIN)/ext_,$(EXTS))
+
+.PHONY: check-ext check-ext-tsan
+check-ext: $(EXTBINS) $(BIN)/ext_cache_steps $(DOUBLES)
+	@$(RUN) ext-cache-steps $(BIN)/ext_cache_steps --steps
+	@for b in $(BACKENDS); do for t in $(EXTS); do \
+		$(RUN) ext-$$t-$$b $(SIM) $(ON) $$b $(BIN)/ext_$$t; \
+	done; done
+
+check-tsan: check-ext-tsan
+check-ext-tsan: $(BIN)/ext_cache_tsan
+	@$(RUN) tsan-ext-cache $(BIN)/ext_cache_tsan
+
+$(BIN)/ext_cache $(BIN)/ext_many: tools/cuda_dl.c
+$(EXTBINS): $(BIN)/ext_%: $(T)/ext/%.c $(LIB) $(GUEST_H)
+	@mkdir -p $(@D)
+	$(CC) $(C11) $(CFLAGS) -I$(T) -o $@ $(filter %.c,$^) $(LINK)
+
+# A driver of its own, whose memory the test frees at any time.
+CACHE_CUDA := $(B)/cache-cuda/libcuda.so.1
+$(CACHE_CUDA): $(T)/ext/cache_cuda.c
+	@mkdir -p $(@D)
+	$(CC) -shared -fPIC $(C11) -O1 -g -Wl,-soname,$(@F) -o $@ $<
+
+CACHE_TEST = $(C11) -Icapi -o $@ $(filter %.c %.so.1,$^) -Wl,-rpath,'$$ORIGIN/../cache-cuda' -lpthread -ldl
+$(BIN)/ext_cache_steps $(BIN)/ext_cache_tsan: $(T)/ext/cache_tsan.c capi/cache.c capi/guest.c $(CACHE_CUDA) $(CAPI_H) tools/tap.h
+
+$(BIN)/ext_cache_steps:
+	@mkdir -p $(@D)
+	$(CC) $(CFLAGS) $(CACHE_TEST)
+
+$(BIN)/ext_cache_tsan:
+	@mkdir -p $(@D)
+	$(CLANG) -O1 -g -fsanitize=thread $(CACHE_TEST)

@@ -1,0 +1,542 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * guest/common.h - what the guest_* programs are made of.
+ *
+ * They show that the library is a good guest in the process of somebody else:
+ * that it starts late, survives forks, leaves signals alone, and so on. Every
+ * case runs in a process of its own, in which nothing has touched the library
+ * or CUDA before, and in a process group of its own: a case that takes too
+ * long is killed with all that it started, and counts as failed.
+ */
+#ifndef GUEST_COMMON_H
+#define GUEST_COMMON_H
+
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE
+#endif
+
+#include <dirent.h>
+#include <dlfcn.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "gdrapi.h"
+#include "gdrapi_ext.h"
+#include "tap.h"
+
+/* The call behind the plain name, which fills 40 bytes. */
+#undef gdr_get_info
+int gdr_get_info(gdr_t g, gdr_mh_t handle, void *info);
+
+#define GUEST_SKIP 77	/* exit status of a case that does not apply here */
+#define KIB 1024ul
+#define MIB (1024 * KIB)
+
+/* --long asks for the stress length. */
+static bool guest_long;
+
+/* GUEST_SCALE in the environment: how many times that much is done; 1 if unset. */
+static double guest_scale = 1;
+
+/* So many times, or seconds, at the scale that is asked for. */
+static inline long scaled(long n)
+{
+	long m = n * guest_scale;
+
+	return m > 0 ? m : 1;
+}
+
+/*
+ * Whether the drivers are those of tests/doubles; who runs the tests says so.
+ * A real driver's start takes a second, its calls a millisecond, and it brings
+ * threads, file descriptors and memory of its own.
+ */
+static inline bool on_doubles(void)
+{
+	const char *set = getenv("GDR_TEST_DOUBLES");
+
+	return set && !strcmp(set, "1");
+}
+
+/* A line that is no TAP result, in one write: many processes print. */
+__attribute__((format(printf, 1, 2)))
+static inline void note(const char *fmt, ...)
+{
+	char line[512] = "# ";
+	va_list args;
+	size_t used;
+
+	va_start(args, fmt);
+	vsnprintf(line + 2, sizeof(line) - 3, fmt, args);
+	va_end(args);
+	used = strlen(line);
+	line[used++] = '\n';
+	fflush(stdout);
+	if (write(STDOUT_FILENO, line, used) < 0)
+		_exit(2);
+}
+
+/* Ends this process, and so the case, as failed unless ok. */
+static inline void expect_at(bool ok, const char *what, const char *file, int line)
+{
+	if (ok)
+		return;
+	note("%s:%d: failed: %s", file, line, what);
+	_exit(1);
+}
+
+static inline void expect_is_at(long got, long want, const char *what,
+				const char *file, int line)
+{
+	if (got == want)
+		return;
+	note("%s:%d: %s is %ld, want %ld", file, line, what, got, want);
+	_exit(1);
+}
+
+#define expect(cond) expect_at((cond), #cond, __FILE__, __LINE__)
+#define expect_is(got, want) \
+	expect_is_at((long)(got), (long)(want), #got, __FILE__, __LINE__)
+
+__attribute__((format(printf, 1, 2), noreturn))
+static inline void skip_case(const char *fmt, ...)
+{
+	char why[256];
+	va_list args;
+
+	va_start(args, fmt);
+	vsnprintf(why, sizeof(why), fmt, args);
+	va_end(args);
+	note("skipped: %s", why);
+	_exit(GUEST_SKIP);
+}
+
+static inline double seconds_now(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return t.tv_sec + t.tv_nsec / 1e9;
+}
+
+static inline void sleep_us(long us)
+{
+	struct timespec t = { us / 1000000, us % 1000000 * 1000 };
+
+	while (nanosleep(&t, &t) && errno == EINTR)
+		;
+}
+
+/* A small generator, one state a thread: the same seed gives the same run. */
+static inline uint32_t next_random(uint64_t *state)
+{
+	*state = *state * 6364136223846793005ull + 1442695040888963407ull;
+	return *state >> 33;
+}
+
+/*
+ * Waits for a child that must end by itself. Returns its wait status, or -1
+ * for one that did not end within the time and was killed: it hung.
+ */
+static inline int wait_child(pid_t pid, double seconds)
+{
+	double limit = seconds_now() + seconds;
+	long nap = 50;
+	int status;
+
+	for (;;) {
+		pid_t got = waitpid(pid, &status, WNOHANG);
+
+		if (got == pid)
+			return status;
+		if (got < 0 && errno != EINTR)
+			return -1;
+		if (seconds_now() > limit) {
+			kill(pid, SIGKILL);
+			waitpid(pid, &status, 0);
+			return -1;
+		}
+		sleep_us(nap);
+		if (nap < 5000)
+			nap *= 2;
+	}
+}
+
+/* Whether a child ended well; says why not. */
+static inline bool child_ok(const char *what, int status)
+{
+	if (status == 0)
+		return true;
+	if (status == -1)
+		note("%s: the child hung", what);
+	else if (WIFSIGNALED(status))
+		note("%s: the child died of signal %d", what, WTERMSIG(status));
+	else
+		note("%s: the child ended with %d", what, WEXITSTATUS(status));
+	return false;
+}
+
+/*
+ * Forks a child that runs fn(arg) and ends with 0, unless an expect in it
+ * fails. Returns whether it ended well within the time.
+ */
+static inline bool in_child(const char *what, void (*fn)(void *), void *arg, double seconds)
+{
+	pid_t pid;
+
+	fflush(stdout);
+	pid = fork();
+	if (pid < 0) {
+		note("%s: fork: %s", what, strerror(errno));
+		return false;
+	}
+	if (!pid) {
+		fn(arg);
+		_exit(0);
+	}
+	return child_ok(what, wait_child(pid, seconds));
+}
+
+/* One case. The list of a program ends with name NULL. */
+struct guest_case {
+	const char *name;
+	void (*run)(void);
+	int short_s;	/* the case is killed after this many seconds */
+	int long_s;	/* the same for --long; 0: as short_s */
+};
+
+static inline int scaled_limit(int seconds)
+{
+	return guest_scale > 1 ? seconds * guest_scale : seconds;
+}
+
+/* Runs one case in a process and a process group of its own. */
+static inline void run_case(struct tap *t, const struct guest_case *c)
+{
+	int limit = scaled_limit(guest_long && c->long_s ? c->long_s : c->short_s);
+	int status;
+	pid_t pid;
+
+	fflush(stdout);
+	pid = fork();
+	if (pid < 0) {
+		tap_ok(t, 0, "%s (fork: %s)", c->name, strerror(errno));
+		return;
+	}
+	if (!pid) {
+		setpgid(0, 0);
+		c->run();
+		fflush(stdout);
+		_exit(0);
+	}
+	setpgid(pid, pid);
+	status = wait_child(pid, limit);
+	kill(-pid, SIGKILL);
+	if (status != -1 && WIFEXITED(status) && WEXITSTATUS(status) == GUEST_SKIP) {
+		t->skipped++;
+		printf("ok %d - %s # SKIP the line above says why\n",
+		       t->passed + t->failed + t->skipped, c->name);
+		return;
+	}
+	if (status == -1)
+		note("%s: killed after %d s", c->name, limit);
+	else if (WIFSIGNALED(status))
+		note("%s: died of signal %d", c->name, WTERMSIG(status));
+	tap_ok(t, status == 0, "%s", c->name);
+}
+
+static inline void read_scale(void)
+{
+	const char *set = getenv("GUEST_SCALE");
+	char *end;
+
+	if (!set)
+		return;
+	guest_scale = strtod(set, &end);
+	if (*end || !(guest_scale > 0 && guest_scale <= 1000)) {
+		fputs("GUEST_SCALE: a number above 0 and up to 1000\n", stderr);
+		exit(2);
+	}
+}
+
+/* The main of a guest program: [--long] [-l] [case ...] */
+static inline int guest_main(int argc, char **argv, const struct guest_case *cases)
+{
+	struct tap t = { 0, 0, 0 };
+	bool list = false, some = false;
+
+	setvbuf(stdout, NULL, _IOLBF, 0);
+	read_scale();
+	for (int i = 1; i < argc; i++) {
+		if (!strcmp(argv[i], "--long"))
+			guest_long = true;
+		else if (!strcmp(argv[i], "-l"))
+			list = true;
+		else
+			some = true;
+	}
+	for (const struct guest_case *c = cases; c->name; c++) {
+		bool asked = !some;
+
+		for (int i = 1; i < argc; i++)
+			asked |= !strcmp(argv[i], c->name);
+		if (list)
+			puts(c->name);
+		else if (asked)
+			run_case(&t, c);
+	}
+	return list ? 0 : tap_done(&t);
+}
+
+/* The number after a key such as "VmSize:" in a file of /proc, or -1. */
+static inline long proc_number(const char *file, const char *key)
+{
+	char line[256];
+	long value = -1;
+	FILE *f = fopen(file, "re");
+
+	if (!f)
+		return -1;
+	while (value < 0 && fgets(line, sizeof(line), f))
+		if (!strncmp(line, key, strlen(key)))
+			value = strtol(line + strlen(key), NULL, 10);
+	fclose(f);
+	return value;
+}
+
+static inline long count_threads(void)
+{
+	return proc_number("/proc/self/status", "Threads:");
+}
+
+/*
+ * Waits for threads that are ending: pthread_join returns a moment before the
+ * kernel has forgotten the thread.
+ */
+static inline long count_threads_settled(long want)
+{
+	for (int i = 0; i < 200 && count_threads() > want; i++)
+		sleep_us(5000);
+	return count_threads();
+}
+
+static inline long count_fds(void)
+{
+	DIR *d = opendir("/proc/self/fd");
+	long n = -1;	/* the directory's own */
+
+	if (!d)
+		return -1;
+	for (struct dirent *e; (e = readdir(d)); )
+		n += e->d_name[0] != '.';
+	closedir(d);
+	return n;
+}
+
+/* Whether a thread of this process, as /proc names it, has that name itself. */
+static inline bool is_named(const char *tid, const char *want)
+{
+	char path[300], name[32] = "";
+	FILE *f;
+
+	snprintf(path, sizeof(path), "/proc/self/task/%s/comm", tid);
+	f = fopen(path, "re");
+	if (!f)
+		return false;	/* it ended */
+	if (fgets(name, sizeof(name), f))
+		name[strcspn(name, "\n")] = '\0';
+	fclose(f);
+	return !strcmp(name, want);
+}
+
+/* Lines of /proc/self/maps; with files_only those that name a file. */
+static inline long count_maps(bool files_only)
+{
+	char line[1024];
+	long n = 0;
+	FILE *f = fopen("/proc/self/maps", "re");
+
+	if (!f)
+		return -1;
+	while (fgets(line, sizeof(line), f))
+		n += !files_only || strchr(line, '/');
+	fclose(f);
+	return n;
+}
+
+static inline bool va_is_mapped(uintptr_t va)
+{
+	unsigned char vec;
+
+	return mincore((void *)(va & ~(uintptr_t)(sysconf(_SC_PAGESIZE) - 1)), 1, &vec) == 0 ||
+	       errno != ENOMEM;
+}
+
+/* Resident memory of this process in KiB. */
+static inline long rss_kib(void)
+{
+	long kib = proc_number("/proc/self/smaps_rollup", "Rss:");
+
+	return kib >= 0 ? kib : proc_number("/proc/self/status", "VmRSS:");
+}
+
+/* Opens the library; without a backend no case can go on. */
+static inline gdr_t open_or_fail(void)
+{
+	gdr_t g = gdr_open();
+
+	if (!g)
+		note("gdr_open: %s; GDRCOPY_ENABLE_LOGGING=1 shows why", strerror(errno));
+	expect(g != NULL);
+	return g;
+}
+
+/* GPU memory, and what of it is pinned. */
+struct buffer {
+	gdr_mem_t mem;
+	unsigned long dptr;
+	size_t size;
+	gdr_mh_t mh;
+	unsigned char *va;	/* NULL: not mapped */
+};
+
+static inline void alloc_buffer(gdr_t g, struct buffer *b, size_t size)
+{
+	size_t real = 0;
+
+	memset(b, 0, sizeof(*b));
+	expect_is(gdr_mem_alloc(g, 0, size, 0, &b->mem), 0);
+	expect_is(gdr_mem_get_device_ptr(g, b->mem, &b->dptr, &real), 0);
+	expect(real >= size && b->dptr);
+	b->size = size;
+}
+
+static inline void map_buffer(gdr_t g, struct buffer *b)
+{
+	void *va = NULL;
+
+	expect_is(gdr_pin_buffer(g, b->dptr, b->size, 0, 0, &b->mh), 0);
+	expect_is(gdr_map(g, b->mh, &va, b->size), 0);
+	expect(va != NULL);
+	b->va = va;
+}
+
+static inline void make_buffer(gdr_t g, struct buffer *b, size_t size)
+{
+	alloc_buffer(g, b, size);
+	map_buffer(g, b);
+}
+
+static inline void drop_buffer(gdr_t g, struct buffer *b)
+{
+	if (b->va)
+		expect_is(gdr_unmap(g, b->mh, b->va, b->size), 0);
+	expect_is(gdr_unpin_buffer(g, b->mh), 0);
+	expect_is(gdr_mem_free(g, b->mem), 0);
+	b->va = NULL;
+}
+
+static inline void fill_random(unsigned char *p, size_t n, uint64_t seed)
+{
+	for (size_t i = 0; i < n; i++)
+		p[i] = next_random(&seed);
+}
+
+/* Writes size random bytes through the mapping and reads them back. */
+static inline void check_copies(struct buffer *b, uint64_t seed)
+{
+	unsigned char out[4096], in[4096];
+	size_t n = b->size < sizeof(out) ? b->size : sizeof(out);
+
+	fill_random(out, n, seed);
+	memset(in, 0, sizeof(in));
+	expect_is(gdr_copy_to_mapping(b->mh, b->va, out, n), 0);
+	expect_is(gdr_copy_from_mapping(b->mh, in, b->va, n), 0);
+	expect(!memcmp(in, out, n));
+}
+
+/* The whole life of a buffer, with data. */
+static inline void whole_life(gdr_t g, uint64_t seed)
+{
+	struct buffer b;
+
+	make_buffer(g, &b, 64 * KIB);
+	check_copies(&b, seed);
+	drop_buffer(g, &b);
+}
+
+static inline void start_thread(pthread_t *t, size_t stack, void *(*fn)(void *), void *arg)
+{
+	pthread_attr_t attr;
+
+	expect_is(pthread_attr_init(&attr), 0);
+	if (stack)
+		expect_is(pthread_attr_setstacksize(&attr, stack), 0);
+	expect_is(pthread_create(t, &attr, fn, arg), 0);
+	pthread_attr_destroy(&attr);
+}
+
+static inline void run_thread(size_t stack, void *(*fn)(void *), void *arg)
+{
+	pthread_t t;
+
+	start_thread(&t, stack, fn, arg);
+	expect_is(pthread_join(t, NULL), 0);
+}
+
+/* The calling thread's mask, with the signals that the C library hides. */
+static inline uint64_t read_mask(void)
+{
+	uint64_t mask = 0;
+
+	expect_is(syscall(SYS_rt_sigprocmask, SIG_BLOCK, NULL, &mask, sizeof(mask)), 0);
+	return mask;
+}
+
+/* A disposition as the kernel has it. */
+struct raw_action {
+	unsigned char bytes[64];
+};
+
+/*
+ * All but those of signals 32 and 33. They are the C library's, which installs
+ * the handler of one with the first thread of a process, and hides both.
+ */
+static inline void read_actions(struct raw_action act[65])
+{
+	memset(act, 0, 65 * sizeof(*act));
+	for (int sig = 1; sig <= 64; sig++)
+		if (sig != 32 && sig != 33)
+			expect_is(syscall(SYS_rt_sigaction, sig, NULL, &act[sig], 8), 0);
+}
+
+static inline void expect_same_actions(const struct raw_action a[65], const struct raw_action b[65])
+{
+	int changed = 0;
+
+	for (int sig = 1; sig <= 64; sig++) {
+		if (!memcmp(&a[sig], &b[sig], sizeof(a[sig])))
+			continue;
+		note("the disposition of signal %d has changed", sig);
+		changed++;
+	}
+	expect_is(changed, 0);
+}
+
+#endif

@@ -1,0 +1,636 @@
+// SPDX-License-Identifier: MIT
+/*
+ * guest/fork.c - forks before, during and after the library's start.
+ *
+ * CUDA refuses to work in a child that was forked after cuInit, and
+ * gdr_mem_alloc calls cuInit. So where a child must do everything, its parent
+ * has opened the library but allocated nothing.
+ */
+#include "common.h"
+
+#include <spawn.h>
+
+#define CHILD_S 20.0	/* a child that takes longer hangs */
+#define THREADS 8
+
+extern char **environ;
+
+/* On glibc before 2.34 this is NULL. */
+extern pid_t _Fork(void) __attribute__((weak));
+
+/*
+ * Each child that works in full starts CUDA and Vulkan; with a real driver that
+ * takes it a second, and there are fewer.
+ */
+static int children(void)
+{
+	int n = guest_long ? 1000 : 100;
+
+	return scaled(on_doubles() ? n : n / 10);
+}
+
+static int few_children(void)
+{
+	return children() / 10 > 2 ? children() / 10 : 2;
+}
+
+/* All that a child can do that its parent could. */
+static void work_in_full(void *seed)
+{
+	gdr_t g = open_or_fail();
+
+	whole_life(g, (uintptr_t)seed);
+	expect_is(gdr_close(g), 0);
+}
+
+/* What a child can do once its parent has initialised CUDA. */
+static void work_without_cuda(void *unused)
+{
+	gdr_t g = open_or_fail();
+	int v = -1, major = 0, minor = 0;
+	gdr_mh_t mh;
+	int rc;
+
+	(void)unused;
+	expect_is(gdr_get_attribute(g, GDR_ATTR_USE_PERSISTENT_MAPPING, &v), 0);
+	expect(v == 0 || v == 1);
+	expect_is(gdr_driver_get_version(g, &major, &minor), 0);
+	expect_is(major, 2);
+	rc = gdr_pin_buffer(g, 0x7f0000000000, 4096, 0, 0, &mh);
+	if (rc <= 0)
+		note("gdr_pin_buffer in a child without CUDA gives %d", rc);
+	expect(rc > 0);
+	expect_is(gdr_close(g), 0);
+}
+
+/* What the parent had when it forked. */
+struct parent {
+	gdr_t g;
+	struct buffer b;
+};
+
+static void expect_inherited_refused(const struct parent *p)
+{
+	unsigned char bytes[64];
+	unsigned long dptr;
+	gdr_mem_t mem;
+	gdr_mh_t mh;
+	void *va;
+	int v;
+
+	expect_is(gdr_pin_buffer(p->g, p->b.dptr, 4096, 0, 0, &mh), EACCES);
+	expect_is(gdr_pin_buffer_v2(p->g, p->b.dptr, 4096, 0, &mh), EACCES);
+	expect_is(gdr_unpin_buffer(p->g, p->b.mh), EACCES);
+	expect_is(gdr_get_callback_flag(p->g, p->b.mh, &v), EACCES);
+	expect_is(gdr_get_info(p->g, p->b.mh, bytes), EACCES);
+	expect_is(gdr_get_info_v2(p->g, p->b.mh, (gdr_info_v2_t *)bytes), EACCES);
+	expect_is(gdr_map(p->g, p->b.mh, &va, 4096), EACCES);
+	expect_is(gdr_map_v2(p->g, p->b.mh, &va, 4096, 0), EACCES);
+	expect_is(gdr_unmap(p->g, p->b.mh, p->b.va, p->b.size), EACCES);
+	expect_is(gdr_copy_to_mapping(p->b.mh, p->b.va, bytes, 8), EACCES);
+	expect_is(gdr_copy_from_mapping(p->b.mh, bytes, p->b.va, 8), EACCES);
+	expect_is(gdr_copy_to_mapping(p->b.mh, p->b.va, bytes, 0), EACCES);
+	expect_is(gdr_copy_from_mapping(p->b.mh, bytes, p->b.va, 0), EACCES);
+	expect_is(gdr_driver_get_version(p->g, &v, &v), EACCES);
+	expect_is(gdr_get_attribute(p->g, GDR_ATTR_USE_PERSISTENT_MAPPING, &v), EACCES);
+	expect_is(gdr_mem_alloc(p->g, 0, 4096, 0, &mem), EACCES);
+	expect_is(gdr_mem_free(p->g, p->b.mem), EACCES);
+	expect_is(gdr_mem_get_device_ptr(p->g, p->b.mem, &dptr, NULL), EACCES);
+	expect_is(gdr_close(p->g), EACCES);
+	/* NULL pointers do not come first. */
+	expect_is(gdr_pin_buffer(p->g, p->b.dptr, 4096, 0, 0, NULL), EACCES);
+	expect_is(gdr_copy_to_mapping(p->b.mh, NULL, NULL, 8), EACCES);
+	/* These two take no handle. */
+	gdr_runtime_get_version(&v, &v);
+	expect_is(v, 6);
+}
+
+/* The same once the child has a core of its own, and across the two. */
+static void expect_mixed_refused(const struct parent *p, gdr_t own)
+{
+	unsigned char bytes[64];
+	unsigned long dptr;
+	void *va;
+
+	expect_inherited_refused(p);
+	expect_is(gdr_unpin_buffer(own, p->b.mh), EACCES);
+	expect_is(gdr_map(own, p->b.mh, &va, 4096), EACCES);
+	expect_is(gdr_get_info(own, p->b.mh, bytes), EACCES);
+	expect_is(gdr_mem_free(own, p->b.mem), EACCES);
+	expect_is(gdr_mem_get_device_ptr(own, p->b.mem, &dptr, NULL), EACCES);
+	expect_is(gdr_unpin_buffer(p->g, (gdr_mh_t){ 0 }), EACCES);
+	/* A forged handle is not an inherited one. */
+	expect_is(gdr_unpin_buffer(own, (gdr_mh_t){ 12345 }), EINVAL);
+	expect_is(gdr_copy_to_mapping((gdr_mh_t){ 12345 }, bytes, bytes, 8), EINVAL);
+	expect_is(gdr_copy_to_mapping((gdr_mh_t){ ~0ul }, bytes, bytes, 8), EINVAL);
+}
+
+/* Fork before the first open. */
+
+static void before_open(void)
+{
+	for (int i = 0; i < few_children(); i++)
+		expect(in_child("before the first open", work_in_full, (void *)(uintptr_t)i, CHILD_S));
+	/* And the parent afterwards. */
+	work_in_full(NULL);
+}
+
+/* Fork after it. */
+
+static void refused_child(void *parent)
+{
+	long threads = count_threads();
+
+	expect(!va_is_mapped((uintptr_t)((struct parent *)parent)->b.va));
+	expect_inherited_refused(parent);
+	expect_is(count_threads(), threads);
+	expect_is(threads, 1);
+}
+
+static void inherited(void)
+{
+	struct parent p = { .g = open_or_fail() };
+
+	make_buffer(p.g, &p.b, 64 * KIB);
+	/* The copies of this thread have left a record behind. */
+	check_copies(&p.b, 1);
+	for (int i = 0; i < 10; i++)
+		expect(in_child("with inherited handles", refused_child, &p, CHILD_S));
+	check_copies(&p.b, 2);
+	drop_buffer(p.g, &p.b);
+	expect_is(gdr_close(p.g), 0);
+}
+
+static void mixed_child(void *parent)
+{
+	gdr_t own = open_or_fail();
+
+	expect_mixed_refused(parent, own);
+	expect_is(gdr_close(own), 0);
+	expect_inherited_refused(parent);
+}
+
+static void inherited_and_own(void)
+{
+	struct parent p = { .g = open_or_fail() };
+
+	make_buffer(p.g, &p.b, 64 * KIB);
+	check_copies(&p.b, 1);
+	for (int i = 0; i < 5; i++)
+		expect(in_child("with inherited and own handles", mixed_child, &p, CHILD_S));
+	check_copies(&p.b, 2);
+	expect_is(gdr_close(p.g), 0);
+}
+
+/* CUDA is up in the parent, so only in the parent: but nothing may hang. */
+static void no_cuda_child(void *parent)
+{
+	struct parent *p = parent;
+	gdr_t own = open_or_fail();
+	gdr_mem_t mem;
+	gdr_mh_t mh;
+	int rc;
+
+	rc = gdr_pin_buffer(own, p->b.dptr, p->b.size, 0, 0, &mh);
+	expect(rc > 0 && rc != EACCES);
+	expect_is(gdr_mem_alloc(own, 0, 64 * KIB, 0, &mem), ENODEV);
+	expect_mixed_refused(p, own);
+	expect_is(gdr_close(own), 0);
+	work_without_cuda(NULL);
+}
+
+static void cuda_in_parent(void)
+{
+	struct parent p = { .g = open_or_fail() };
+
+	make_buffer(p.g, &p.b, 64 * KIB);
+	check_copies(&p.b, 1);
+	for (int i = 0; i < 5; i++)
+		expect(in_child("with CUDA in the parent", no_cuda_child, &p, CHILD_S));
+	check_copies(&p.b, 2);
+	expect_is(gdr_close(p.g), 0);
+}
+
+static void idle_parent(void)
+{
+	gdr_t g = open_or_fail();
+	int v;
+
+	for (int i = 0; i < children(); i++)
+		expect(in_child("with an idle parent", work_in_full, (void *)(uintptr_t)i, CHILD_S));
+	expect_is(gdr_get_attribute(g, GDR_ATTR_USE_PERSISTENT_MAPPING, &v), 0);
+	whole_life(g, 7);
+	expect_is(gdr_close(g), 0);
+}
+
+static void *work_in_full_thread(void *seed)
+{
+	work_in_full(seed);
+	return NULL;
+}
+
+static void child_with_threads(void *seed)
+{
+	pthread_t t[4];
+
+	for (int i = 0; i < 4; i++)
+		start_thread(&t[i], 0, work_in_full_thread, (void *)((uintptr_t)seed + i));
+	work_in_full(seed);
+	for (int i = 0; i < 4; i++)
+		expect_is(pthread_join(t[i], NULL), 0);
+}
+
+static void threads_in_child(void)
+{
+	gdr_t g = open_or_fail();
+
+	for (int i = 0; i < few_children(); i++)
+		expect(in_child("with threads in the child", child_with_threads,
+				(void *)(uintptr_t)i, CHILD_S));
+	expect_is(gdr_close(g), 0);
+}
+
+/* Each generation opens, forks the next one, and works again after it. */
+static void generation(void *left)
+{
+	uintptr_t n = (uintptr_t)left;
+	gdr_t g = open_or_fail();
+	struct parent p = { .g = g, .b.mh.h = (unsigned long)(uintptr_t)g };
+
+	if (n > 1) {
+		expect(in_child("a next generation", generation, (void *)(n - 1), CHILD_S * n));
+	} else {
+		whole_life(g, n);
+	}
+	expect_is(gdr_get_attribute(p.g, GDR_ATTR_USE_PERSISTENT_MAPPING, &(int){ 0 }), 0);
+	/* A child that forks without having opened by itself. */
+	if (n == 2)
+		expect(in_child("a sibling", work_in_full, NULL, CHILD_S));
+	expect_is(gdr_close(g), 0);
+}
+
+static void silent_middle(void *unused)
+{
+	(void)unused;
+	expect(in_child("the child of a child that did not open", work_in_full, NULL, CHILD_S));
+	work_in_full(NULL);
+}
+
+static void grandchildren(void)
+{
+	gdr_t g;
+
+	generation((void *)6);
+	g = open_or_fail();
+	expect(in_child("a child that opens after its own child", silent_middle, NULL, 3 * CHILD_S));
+	expect_is(gdr_close(g), 0);
+}
+
+/* The thread that forks was in the parent's core, another one opens first. */
+static void *open_thread(void *g)
+{
+	*(gdr_t *)g = open_or_fail();
+	return NULL;
+}
+
+static void other_thread_opens(void *unused)
+{
+	stack_t before, after;
+	gdr_t g = NULL;
+	int v;
+
+	(void)unused;
+	expect_is(sigaltstack(NULL, &before), 0);
+	run_thread(0, open_thread, &g);
+	expect_is(gdr_get_attribute(g, GDR_ATTR_USE_PERSISTENT_MAPPING, &v), 0);
+	expect_is(sigaltstack(NULL, &after), 0);
+	expect_is(after.ss_flags, before.ss_flags);
+	expect(after.ss_sp == before.ss_sp);
+	whole_life(g, 3);
+	expect_is(gdr_close(g), 0);
+}
+
+static void second_thread_first(void)
+{
+	gdr_t g = open_or_fail();
+
+	for (int i = 0; i < 5; i++)
+		expect(in_child("where a new thread opens", other_thread_opens, NULL, CHILD_S));
+	expect_is(gdr_close(g), 0);
+}
+
+/* A thread with little stack opens in a child. */
+static void small_stack_child(void *unused)
+{
+	gdr_t g = NULL;
+
+	(void)unused;
+	run_thread(64 * KIB, open_thread, &g);
+	work_in_full(NULL);
+	expect_is(gdr_close(g), 0);
+}
+
+static void small_stack(void)
+{
+	gdr_t g = open_or_fail();
+
+	expect(in_child("with a 64 KiB stack", small_stack_child, NULL, CHILD_S));
+	expect_is(gdr_close(g), 0);
+}
+
+/* Fork with threads of the parent inside the library. */
+
+static _Atomic bool stop;
+
+/* CUDA stays down. */
+static void *busy_without_cuda(void *unused)
+{
+	(void)unused;
+	while (!atomic_load(&stop))
+		work_without_cuda(NULL);
+	return NULL;
+}
+
+static void *busy_with_buffers(void *parent)
+{
+	struct parent *p = parent;
+
+	while (!atomic_load(&stop)) {
+		struct buffer b = p->b;
+
+		map_buffer(p->g, &b);
+		check_copies(&b, b.mh.h);
+		expect_is(gdr_unmap(p->g, b.mh, b.va, b.size), 0);
+		expect_is(gdr_unpin_buffer(p->g, b.mh), 0);
+	}
+	return NULL;
+}
+
+static void fork_among(void *(*busy)(void *), void *arg, void (*child)(void *), void *child_arg)
+{
+	pthread_t t[THREADS];
+	int failed = 0;
+
+	for (int i = 0; i < THREADS; i++)
+		start_thread(&t[i], 0, busy, (char *)arg + i * sizeof(struct parent));
+	sleep_us(20000);
+	for (int i = 0; i < children() && failed < 3; i++)
+		failed += !in_child("with 8 threads inside", child, child_arg, CHILD_S);
+	atomic_store(&stop, true);
+	for (int i = 0; i < THREADS; i++)
+		expect_is(pthread_join(t[i], NULL), 0);
+	expect_is(failed, 0);
+}
+
+static void busy_parent(void)
+{
+	static struct parent unused[THREADS];
+	gdr_t g = open_or_fail();
+
+	fork_among(busy_without_cuda, unused, work_in_full, NULL);
+	whole_life(g, 1);
+	expect_is(gdr_close(g), 0);
+}
+
+static void busy_child(void *parent)
+{
+	expect_is(gdr_close(((struct parent *)parent)->g), EACCES);
+	work_without_cuda(NULL);
+}
+
+static void busy_parent_with_buffers(void)
+{
+	struct parent p[THREADS];
+	gdr_t g = open_or_fail();
+
+	for (int i = 0; i < THREADS; i++) {
+		p[i].g = g;
+		alloc_buffer(g, &p[i].b, 64 * KIB);
+	}
+	fork_among(busy_with_buffers, p, busy_child, &p[0]);
+	whole_life(g, 1);
+	expect_is(gdr_close(g), 0);
+}
+
+/* Fork while the first gdr_open runs in another thread. */
+
+static void *first_open(void *g)
+{
+	*(gdr_t *)g = open_or_fail();
+	return NULL;
+}
+
+/* delay is in units of 10 us; a start takes 1 to 3 ms. */
+static void race_trial(void *delay)
+{
+	double until = seconds_now() + (uintptr_t)delay * 10e-6;
+	gdr_t g = NULL;
+	pthread_t t;
+	bool ok;
+
+	start_thread(&t, 0, first_open, &g);
+	while (seconds_now() < until)
+		;
+	ok = in_child("in the middle of a start", work_in_full, NULL, CHILD_S);
+	expect_is(pthread_join(t, NULL), 0);
+	expect(ok);
+	whole_life(g, 5);
+	expect_is(gdr_close(g), 0);
+}
+
+static void starting_parent(void)
+{
+	int failed = 0;
+
+	for (int i = 0; i < children() && failed < 5; i++) {
+		if (in_child("a trial", race_trial, (void *)(uintptr_t)(i * 7 % 400), 2 * CHILD_S))
+			continue;
+		note("with a delay of %d us", i * 7 % 400 * 10);
+		failed++;
+	}
+	expect_is(failed, 0);
+}
+
+/* Forks that the C library does not see. */
+
+static pid_t raw_fork(void)
+{
+#if defined(__s390x__) || defined(__CRIS__)
+	return syscall(SYS_clone, 0, SIGCHLD, 0, 0, 0);
+#else
+	return syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0);
+#endif
+}
+
+static void fork_by(const char *what, pid_t (*how)(void), const struct parent *p,
+		    void (*child)(void *))
+{
+	for (int i = 0; i < few_children(); i++) {
+		pid_t pid;
+
+		fflush(stdout);
+		pid = how();
+		expect(pid >= 0);
+		if (!pid) {
+			child((void *)p);
+			_exit(0);
+		}
+		expect(child_ok(what, wait_child(pid, CHILD_S)));
+	}
+}
+
+static void raw_forks(void)
+{
+	struct parent p = { .g = open_or_fail() };
+
+	fork_by("raw clone", raw_fork, &p, work_in_full);
+	if (_Fork)
+		fork_by("_Fork", _Fork, &p, work_in_full);
+	make_buffer(p.g, &p.b, 64 * KIB);
+	check_copies(&p.b, 1);
+	fork_by("raw clone, with handles", raw_fork, &p, refused_child);
+	fork_by("raw clone, with handles and an own core", raw_fork, &p, no_cuda_child);
+	check_copies(&p.b, 2);
+	expect_is(gdr_close(p.g), 0);
+}
+
+/* The parent's mappings do not exist in the child, and the parent's stay. */
+
+static void touch(void *va)
+{
+	*(volatile unsigned char *)va = 1;
+}
+
+static void mappings(void)
+{
+	struct parent p = { .g = open_or_fail() };
+	unsigned char in[1], out[1] = { 0x5a };
+	int status;
+	pid_t pid;
+
+	make_buffer(p.g, &p.b, 64 * KIB);
+	expect_is(gdr_copy_to_mapping(p.b.mh, p.b.va, out, 1), 0);
+	fflush(stdout);
+	pid = fork();
+	if (!pid) {
+		struct rlimit none = { 0, 0 };
+
+		setrlimit(RLIMIT_CORE, &none);
+		signal(SIGSEGV, SIG_DFL);
+		touch(p.b.va);
+		_exit(0);
+	}
+	status = wait_child(pid, CHILD_S);
+	expect(status != -1 && WIFSIGNALED(status) && WTERMSIG(status) == SIGSEGV);
+	expect_is(gdr_copy_from_mapping(p.b.mh, in, p.b.va, 1), 0);
+	expect_is(in[0], 0x5a);
+	expect_is(gdr_close(p.g), 0);
+}
+
+/* New programs inherit no file descriptor. */
+
+static const char list_env[] = "GUEST_FORK_LIST_FDS";
+
+/* What the new program does: its exit status is the number of fds it has. */
+static int list_fds(void)
+{
+	DIR *d = opendir("/proc/self/fd");
+	int n = 0;
+
+	if (!d)
+		return 99;
+	for (struct dirent *e; (e = readdir(d)); ) {
+		char link[256] = "";
+
+		if (e->d_name[0] == '.' || atoi(e->d_name) <= STDERR_FILENO ||
+		    atoi(e->d_name) == dirfd(d))
+			continue;
+		if (readlinkat(dirfd(d), e->d_name, link, sizeof(link) - 1) < 0)
+			return 98;
+		/* What the driver opens for itself is the driver's. */
+		if (!strncmp(link, "/dev/nvidia", 11))
+			continue;
+		note("fd %s (%s) survived exec", e->d_name, link);
+		n++;
+	}
+	closedir(d);
+	return n;
+}
+
+static char self_path[] = "/proc/self/exe";
+static char *const self_argv[] = { self_path, NULL };
+
+static pid_t by_fork_exec(void)
+{
+	pid_t pid = fork();
+
+	if (!pid) {
+		execv(self_path, self_argv);
+		_exit(127);
+	}
+	return pid;
+}
+
+static pid_t by_vfork_exec(void)
+{
+	pid_t pid = vfork();
+
+	if (!pid) {
+		execv(self_path, self_argv);
+		_exit(127);
+	}
+	return pid;
+}
+
+static pid_t by_posix_spawn(void)
+{
+	pid_t pid = -1;
+
+	expect_is(posix_spawn(&pid, self_path, NULL, NULL, self_argv, environ), 0);
+	return pid;
+}
+
+static void new_programs(void)
+{
+	struct parent p;
+	gdr_mh_t more[16];
+
+	for (int fd = 3; fd < 256; fd++)
+		fcntl(fd, F_SETFD, FD_CLOEXEC);
+	p.g = open_or_fail();
+	make_buffer(p.g, &p.b, 64 * KIB);
+	for (int i = 0; i < 16; i++)
+		expect_is(gdr_pin_buffer(p.g, p.b.dptr, 4096, 0, 0, &more[i]), 0);
+	setenv(list_env, "1", 1);
+	expect(child_ok("fork and exec", wait_child(by_fork_exec(), CHILD_S)));
+	expect(child_ok("vfork and exec", wait_child(by_vfork_exec(), CHILD_S)));
+	expect(child_ok("posix_spawn", wait_child(by_posix_spawn(), CHILD_S)));
+	check_copies(&p.b, 2);
+	expect_is(gdr_close(p.g), 0);
+}
+
+static const struct guest_case cases[] = {
+	{ "fork before the first open: the child works in full", before_open, 120, 600 },
+	{ "fork after it: every function refuses inherited handles", inherited, 120, 0 },
+	{ "and goes on to when the child has opened", inherited_and_own, 120, 0 },
+	{ "with CUDA up in the parent: errors, and no hang", cuda_in_parent, 120, 0 },
+	{ "an idle parent: children open anew and work in full", idle_parent, 120, 900 },
+	{ "several threads in the child", threads_in_child, 120, 900 },
+	{ "grandchildren", grandchildren, 240, 0 },
+	{ "in the child another thread opens", second_thread_first, 120, 0 },
+	{ "in the child a thread with 64 KiB of stack opens", small_stack, 60, 0 },
+	{ "8 parent threads inside: children work in full", busy_parent, 240, 1800 },
+	{ "8 parent threads pin, map and copy", busy_parent_with_buffers, 240, 1800 },
+	{ "the runtime is just starting", starting_parent, 240, 1800 },
+	{ "raw clone and _Fork", raw_forks, 120, 600 },
+	{ "mappings are not inherited", mappings, 60, 0 },
+	{ "exec, vfork and posix_spawn leave no fd", new_programs, 60, 0 },
+	{ NULL, NULL, 0, 0 }
+};
+
+int main(int argc, char **argv)
+{
+	if (getenv(list_env))
+		return list_fds();
+	return guest_main(argc, argv, cases);
+}

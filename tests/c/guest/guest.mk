@@ -1,0 +1,25 @@
+# SPDX-License-Identifier: MIT
+#
+# make check-guest    the library in hosts that do what hosts do
+
+GUESTS    := $(patsubst $(T)/guest/%.c,%,$(filter-out %/secure_host.c,$(wildcard $(T)/guest/*.c)))
+GUESTBINS := $(addprefix $(BIN)/guest_,$(GUESTS))
+
+.PHONY: check-guest
+check-guest: $(GUESTBINS) $(DOUBLES)
+	@for b in $(BACKENDS); do for t in $(GUESTS); do \
+		$(RUN) guest-$$t-$$b $(SIM) $(ON) $$b $(BIN)/guest_$$t; \
+	done; done
+
+$(addprefix $(BIN)/guest_,hosts rest signals threads): tools/cuda_dl.c
+$(GUESTBINS): $(BIN)/guest_%: $(T)/guest/%.c $(LIB) $(GUEST_H)
+	@mkdir -p $(@D)
+	$(CC) $(C11) $(CFLAGS) -o $@ $(filter %.c,$^) $(LINK)
+
+# Its functions must be found before the library's.
+$(BIN)/guest_static: CFLAGS += -rdynamic
+
+$(BIN)/guest_hosts: | $(BIN)/secure_host
+$(BIN)/secure_host: $(T)/guest/secure_host.c
+	@mkdir -p $(@D)
+	$(CC) $(C11) $(CFLAGS) -o $@ $< -ldl

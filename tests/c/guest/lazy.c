@@ -1,0 +1,368 @@
+// SPDX-License-Identifier: MIT
+/*
+ * guest/lazy.c - loading the library starts nothing.
+ *
+ * This program is not linked to the library: it loads it by dlopen, as NCCL
+ * does. (guest_rest is linked, and looks at that.)
+ */
+#include "api.h"
+
+/* KiB of address space that the mappings of a file take. */
+static long mapped_kib(const char *path)
+{
+	unsigned long lo, hi;
+	char line[1024];
+	long kib = 0;
+	FILE *f = fopen("/proc/self/maps", "re");
+
+	expect(f != NULL);
+	while (fgets(line, sizeof(line), f))
+		if (strstr(line, path) && sscanf(line, "%lx-%lx", &lo, &hi) == 2)
+			kib += (hi - lo) / 1024;
+	fclose(f);
+	return kib;
+}
+
+/* What loading must leave alone. */
+struct quiet {
+	struct raw_action act[65];
+	stack_t altstack;
+	uint64_t mask;
+	long vm_kib;
+};
+
+static void look(struct quiet *q)
+{
+	read_actions(q->act);
+	expect_is(sigaltstack(NULL, &q->altstack), 0);
+	q->mask = read_mask();
+	q->vm_kib = proc_number("/proc/self/status", "VmSize:");
+	expect(q->vm_kib > 0);
+}
+
+static void expect_quiet(const struct quiet *before, long lib_kib)
+{
+	struct quiet now;
+	long extra;
+
+	look(&now);
+	expect_is(count_threads(), 1);
+	expect_same_actions(before->act, now.act);
+	expect_is(now.altstack.ss_flags, before->altstack.ss_flags);
+	expect(now.altstack.ss_sp == before->altstack.ss_sp);
+	expect(now.mask == before->mask);
+	extra = now.vm_kib - before->vm_kib - lib_kib;
+	note("%ld KiB of address space beyond the library's segments", extra);
+	expect(extra < 10 * 1024);
+}
+
+static void load_quietly(struct api *a, int flags)
+{
+	char path[PATH_MAX];
+	struct quiet before;
+	double start;
+
+	expect(!dlopen(LIBRARY, RTLD_NOW | RTLD_NOLOAD));
+	look(&before);
+	start = seconds_now();
+	expect((a->lib = dlopen(LIBRARY, flags)) != NULL);
+	note("loaded in %.3f ms", (seconds_now() - start) * 1e3);
+	library_path(a->lib, path);
+	expect(mapped_kib(path) > 0);
+	expect_quiet(&before, mapped_kib(path));
+	load(a, LIBRARY, flags);
+}
+
+static void local(void)
+{
+	struct api a;
+
+	load_quietly(&a, RTLD_NOW | RTLD_LOCAL);
+	full_work(&a);
+}
+
+static void deepbind(void)
+{
+	struct api a;
+
+	load_quietly(&a, RTLD_NOW | RTLD_LOCAL | RTLD_DEEPBIND);
+	full_work(&a);
+}
+
+static void lazy_global(void)
+{
+	struct api a;
+
+	load_quietly(&a, RTLD_LAZY | RTLD_GLOBAL);
+	full_work(&a);
+}
+
+static void answers_without_start(void)
+{
+	static const char *const names[] = { "None", "Write Combining", "Caching", "Device" };
+	int major = 0, minor = 0;
+	struct quiet before;
+	const char *s;
+	struct api a;
+
+	load_quietly(&a, RTLD_NOW | RTLD_LOCAL);
+	look(&before);
+	a.version(&major, &minor);
+	expect_is(major, 2);
+	expect_is(minor, 6);
+	a.version(NULL, NULL);
+	for (int i = 0; i < GDR_MAPPING_TYPE_MAX; i++) {
+		s = NULL;
+		expect_is(a.type_string(i, &s), 0);
+		expect(s && !strcmp(s, names[i]));
+	}
+	expect_is(a.type_string(GDR_MAPPING_TYPE_MAX, &s), EINVAL);
+	expect_is(a.type_string(-1, &s), EINVAL);
+	expect_quiet(&before, 0);
+}
+
+/* Without a gdr_open no handle is good, and none is worth a start. */
+static void refuses_without_start(void)
+{
+	const gdr_mh_t forged[] = { { 0 }, { 1 }, { 1ul << 52 }, { ~0ul } };
+	gdr_t gs[] = { NULL, (gdr_t)1, (gdr_t)(1ul << 52), (gdr_t)~0ul };
+	struct quiet before;
+	unsigned long dptr;
+	char bytes[64];
+	struct api a;
+	gdr_mh_t mh;
+	gdr_mem_t mem;
+	void *va;
+	int v;
+
+	load_quietly(&a, RTLD_NOW | RTLD_LOCAL);
+	look(&before);
+	for (int i = 0; i < 4; i++) {
+		gdr_t g = gs[i];
+
+		mem.h = forged[i].h;
+		expect_is(a.close(g), EINVAL);
+		expect_is(a.pin(g, 4096, 4096, 0, 0, &mh), EINVAL);
+		expect_is(a.pin_v2(g, 4096, 4096, 0, &mh), EINVAL);
+		expect_is(a.unpin(g, forged[i]), EINVAL);
+		expect_is(a.flag(g, forged[i], &v), EINVAL);
+		expect_is(a.info(g, forged[i], bytes), EINVAL);
+		expect_is(a.info_v2(g, forged[i], (gdr_info_v2_t *)bytes), EINVAL);
+		expect_is(a.map(g, forged[i], &va, 4096), EINVAL);
+		expect_is(a.map_v2(g, forged[i], &va, 4096, 0), EINVAL);
+		expect_is(a.unmap(g, forged[i], bytes, 4096), EINVAL);
+		expect_is(a.to(forged[i], bytes, bytes, 8), EINVAL);
+		expect_is(a.from(forged[i], bytes, bytes, 8), EINVAL);
+		expect_is(a.to(forged[i], bytes, bytes, 0), EINVAL);
+		expect_is(a.driver(g, &v, &v), EINVAL);
+		expect_is(a.attribute(g, GDR_ATTR_USE_PERSISTENT_MAPPING, &v), EINVAL);
+		expect_is(a.mem_alloc(g, 0, 4096, 0, &mem), EINVAL);
+		expect_is(a.mem_free(g, mem), EINVAL);
+		expect_is(a.mem_ptr(g, mem, &dptr, NULL), EINVAL);
+	}
+	expect_quiet(&before, 0);
+}
+
+static void *work_in_thread(void *api)
+{
+	full_work(api);
+	return NULL;
+}
+
+/* A thread's records outlive a dlclose that comes before its end. */
+static void *work_and_unload(void *api)
+{
+	struct api *a = api;
+
+	full_work(a);
+	expect_is(dlclose(a->lib), 0);
+	return NULL;
+}
+
+static void reload(void)
+{
+	struct api a;
+
+	load_quietly(&a, RTLD_NOW | RTLD_LOCAL);
+	expect_is(dlclose(a.lib), 0);
+	for (int i = 0; i < 5; i++) {
+		load(&a, LIBRARY, RTLD_NOW | RTLD_LOCAL);
+		full_work(&a);
+		run_thread(0, work_in_thread, &a);
+		expect_is(dlclose(a.lib), 0);
+	}
+	load(&a, LIBRARY, RTLD_NOW | RTLD_LOCAL);
+	run_thread(0, work_and_unload, &a);
+	sleep_us(10000);
+}
+
+static void use_a_copys_handles(const struct api *a, const struct api *b)
+{
+	gdr_t ga = a->open(), gb = b->open();
+	int v;
+
+	expect(ga && gb);
+	expect_is(a->attribute(ga, GDR_ATTR_USE_PERSISTENT_MAPPING, &v), 0);
+	expect_is(b->attribute(gb, GDR_ATTR_USE_PERSISTENT_MAPPING, &v), 0);
+	full_work(a);
+	full_work(b);
+	expect_is(a->close(ga), 0);
+	expect_is(a->attribute(ga, GDR_ATTR_USE_PERSISTENT_MAPPING, &v), EINVAL);
+	expect_is(b->attribute(gb, GDR_ATTR_USE_PERSISTENT_MAPPING, &v), 0);
+	full_work(b);
+	full_work(a);
+	expect_is(b->close(gb), 0);
+}
+
+static void two_copies(void)
+{
+	char path[PATH_MAX], copy[PATH_MAX];
+	struct api a, b;
+
+	load_quietly(&a, RTLD_NOW | RTLD_LOCAL);
+	library_path(a.lib, path);
+	copy_library(path, copy);
+	load(&b, copy, RTLD_NOW | RTLD_LOCAL);
+	unlink(copy);
+	expect(a.open != b.open);
+	use_a_copys_handles(&a, &b);
+}
+
+static void copies_in_child(void *api)
+{
+	struct api *ab = api;
+
+	full_work(&ab[0]);
+	full_work(&ab[1]);
+}
+
+/* Each of two copies finds its own file again in a forked child. */
+static void two_copies_fork(void)
+{
+	char path[PATH_MAX], copy[PATH_MAX];
+	struct api ab[2];
+	gdr_t g[2];
+	bool ok;
+
+	load(&ab[0], LIBRARY, RTLD_NOW | RTLD_LOCAL);
+	library_path(ab[0].lib, path);
+	copy_library(path, copy);
+	load(&ab[1], copy, RTLD_NOW | RTLD_LOCAL);
+	g[0] = ab[0].open();
+	g[1] = ab[1].open();
+	ok = in_child("a child of two copies", copies_in_child, ab, 20);
+	unlink(copy);
+	expect(ok && g[0] && g[1]);
+	expect_is(ab[0].close(g[0]), 0);
+	expect_is(ab[1].close(g[1]), 0);
+}
+
+static void child_opens(void *api)
+{
+	struct api *a = api;
+	gdr_t g = a->open();
+
+	expect(g != NULL);
+	full_work(a);
+	expect_is(a->close(g), 0);
+}
+
+static void write_byte(const char *path)
+{
+	int fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0755);
+
+	expect(fd >= 0);
+	expect_is(write(fd, "x", 1), 1);
+	close(fd);
+}
+
+/*
+ * An update may replace the library's file while a process uses it. A forked
+ * child starts the runtime anew, and needs no file for that.
+ */
+static void file_is_gone(void)
+{
+	char path[PATH_MAX], copy[PATH_MAX];
+	struct api a, b;
+	bool gone, other;
+	gdr_t g;
+
+	load(&a, LIBRARY, RTLD_NOW | RTLD_LOCAL);
+	library_path(a.lib, path);
+	copy_library(path, copy);
+	load(&b, copy, RTLD_NOW | RTLD_LOCAL);
+	g = b.open();
+	unlink(copy);
+	gone = in_child("of a library whose file is gone", child_opens, &b, 20);
+	write_byte(copy);
+	other = in_child("of a library whose file is another", child_opens, &b, 20);
+	unlink(copy);
+	expect(gone && other);
+	full_work(&b);
+	expect_is(b.close(g), 0);
+}
+
+static const char preloaded_env[] = "GUEST_LAZY_PRELOADED";
+
+/*
+ * The program after exec: one copy came by LD_PRELOAD; a second one, of the
+ * name in the environment, is loaded by its path. Its functions must stay its
+ * own although the first one's have the same names and come first.
+ */
+static int run_preloaded(const char *path)
+{
+	struct api first, second;
+
+	expect_is(count_threads(), 1);
+	load(&first, NULL, RTLD_NOW);
+	load(&second, path, RTLD_NOW | RTLD_LOCAL);
+	expect(first.open != second.open);
+	expect_is(count_threads(), 1);
+	use_a_copys_handles(&first, &second);
+	return 0;
+}
+
+static void preload(void)
+{
+	char path[PATH_MAX], copy[PATH_MAX];
+	struct api a;
+	int status;
+	pid_t pid;
+
+	load(&a, LIBRARY, RTLD_NOW | RTLD_LOCAL);
+	library_path(a.lib, path);
+	copy_library(path, copy);
+	pid = fork();
+	if (!pid) {
+		setenv("LD_PRELOAD", copy, 1);
+		setenv(preloaded_env, path, 1);
+		execl("/proc/self/exe", "guest_lazy", (char *)NULL);
+		_exit(127);
+	}
+	status = wait_child(pid, 30);
+	unlink(copy);
+	expect(child_ok("the program with LD_PRELOAD", status));
+}
+
+static const struct guest_case cases[] = {
+	{ "dlopen RTLD_LOCAL starts nothing, then all works", local, 60, 0 },
+	{ "the same with RTLD_DEEPBIND", deepbind, 60, 0 },
+	{ "the same with RTLD_LAZY and RTLD_GLOBAL", lazy_global, 60, 0 },
+	{ "version and type names start nothing", answers_without_start, 60, 0 },
+	{ "calls before gdr_open fail and start nothing", refuses_without_start, 60, 0 },
+	{ "dlclose and dlopen again", reload, 60, 0 },
+	{ "two copies in one process", two_copies, 60, 0 },
+	{ "two copies in a forked child", two_copies_fork, 60, 0 },
+	{ "a forked child of a library whose file is gone", file_is_gone, 60, 0 },
+	{ "a preloaded copy over another", preload, 60, 0 },
+	{ NULL, NULL, 0, 0 }
+};
+
+int main(int argc, char **argv)
+{
+	const char *preloaded = getenv(preloaded_env);
+
+	if (preloaded)
+		return run_preloaded(preloaded);
+	return guest_main(argc, argv, cases);
+}

@@ -1,0 +1,403 @@
+// SPDX-License-Identifier: MIT
+/*
+ * guest/limits.c - hosts that have little left, or that run by other rules: of
+ * threads, of address space, of mappings, of memory that may be locked, with
+ * real-time policies, or without any GPU.
+ *
+ * What the library cannot have is an errno, and nothing else has changed then.
+ */
+#include "common.h"
+
+#include <linux/sched.h>
+#include <sched.h>
+
+#define NOBODY 65533
+#define MORE_RSS_KIB (20 * 1024)
+#define GO_THREADS 10	/* THREADS_AT_FIRST of capi/runtime.c: there may be a few more */
+#define GO_THREADS_MAX 24
+
+static const char no_gpu_env[] = "GUEST_NO_GPU";
+
+/* A user with no other process: the kernel counts by user, and not for root. */
+static void become_somebody(unsigned int uid)
+{
+	if (geteuid())
+		skip_case("only root can become another user");
+	expect_is(setgid(NOBODY), 0);
+	expect_is(setuid(uid), 0);
+}
+
+static void set_limit(int what, rlim_t n)
+{
+	struct rlimit l = { n, n };
+
+	expect_is(setrlimit(what, &l), 0);
+}
+
+static bool is_on(const char *backend)
+{
+	const char *set = getenv("GDRCOPY_BACKEND");
+
+	return set && !strcmp(set, backend);
+}
+
+/* This thread and the library's. */
+static void expect_go_threads(void)
+{
+	long n = count_threads() - 1;
+
+	if (n < GO_THREADS || n > GO_THREADS_MAX)
+		note("%ld threads of the library's", n);
+	expect(n >= GO_THREADS && n <= GO_THREADS_MAX);
+}
+
+/* gdr_open either works or says why not. */
+static void open_or_errno(int want, int or_else)
+{
+	int error;
+	gdr_t g;
+
+	errno = 0;
+	g = gdr_open();
+	error = errno;
+	if (g) {
+		expect_is(gdr_close(g), 0);
+		return;
+	}
+	if (error != or_else)
+		expect_is(error, want);
+	/* What is lacking may be memory for the core, whose runtime then runs. */
+	if (count_threads_settled(1) != 1)
+		expect_go_threads();
+}
+
+/* A number of threads that there is room for. */
+static void open_with_room(void *room)
+{
+	become_somebody(54399);
+	set_limit(RLIMIT_NPROC, 1 + *(int *)room);
+	open_or_errno(EAGAIN, EAGAIN);
+	/* And again: nothing was spoilt. */
+	open_or_errno(EAGAIN, EAGAIN);
+}
+
+static void few_threads(void)
+{
+	if (geteuid())
+		skip_case("only root can become another user");
+	for (int i = 0; i < scaled(10); i++)
+		for (int room = 0; room < 10; room++)
+			expect(in_child("with few threads", open_with_room, &room, 20));
+}
+
+/* A failure is none of the next gdr_open's. */
+static void room_again(void)
+{
+	struct rlimit was, low;
+	gdr_t g;
+
+	expect_is(getrlimit(RLIMIT_NPROC, &was), 0);
+	become_somebody(54398);
+	low = was;
+	low.rlim_cur = 3;
+	expect_is(setrlimit(RLIMIT_NPROC, &low), 0);
+	errno = 0;
+	expect(!gdr_open());
+	expect_is(errno, EAGAIN);
+	expect_is(setrlimit(RLIMIT_NPROC, &was), 0);
+	g = open_or_fail();
+	whole_life(g, 1);
+	expect_is(gdr_close(g), 0);
+}
+
+static gdr_t shared;
+static _Atomic bool go;
+
+static void *many_lives(void *unused)
+{
+	(void)unused;
+	while (!atomic_load(&go))
+		sleep_us(1000);
+	for (int i = 0; i < scaled(100); i++) {
+		gdr_mem_t mem;
+		int rc = gdr_mem_alloc(shared, 0, 64 * KIB, 0, &mem);
+
+		expect(rc >= 0);
+		if (!rc)
+			expect_is(gdr_mem_free(shared, mem), 0);
+	}
+	return NULL;
+}
+
+/* The limit comes after the open: what the runtime may need, it has. */
+static void no_more_threads(void *unused)
+{
+	pthread_t t[8];
+
+	(void)unused;
+	become_somebody(54321);
+	shared = open_or_fail();
+	for (int i = 0; i < 8; i++)
+		start_thread(&t[i], 0, many_lives, NULL);
+	set_limit(RLIMIT_NPROC, 1);
+	atomic_store(&go, true);
+	for (int i = 0; i < 8; i++)
+		expect_is(pthread_join(t[i], NULL), 0);
+	count_threads_settled(1 + GO_THREADS);
+	expect_go_threads();
+	expect_is(gdr_close(shared), 0);
+}
+
+static void threads_used_up(void)
+{
+	if (geteuid())
+		skip_case("only root can become another user");
+	for (int i = 0; i < scaled(20); i++)
+		expect(in_child("at the limit of threads", no_more_threads, NULL, 60));
+}
+
+static void open_with_space(void *mib)
+{
+	set_limit(RLIMIT_AS, *(long *)mib * MIB);
+	open_or_errno(ENOMEM, EAGAIN);
+}
+
+static void little_space(void)
+{
+	for (int i = 0; i < scaled(5); i++)
+		for (long mib = 64; mib <= 4096; mib = mib * 5 / 4)
+			expect(in_child("with little address space", open_with_space, &mib, 20));
+}
+
+static long max_maps(void)
+{
+	long n = 65530;
+	FILE *f = fopen("/proc/sys/vm/max_map_count", "re");
+
+	if (f && fscanf(f, "%ld", &n) != 1)
+		n = 65530;
+	if (f)
+		fclose(f);
+	return n;
+}
+
+/* Leaves room for some mappings. */
+static void use_maps_up(long leave)
+{
+	long want = (max_maps() - count_maps(false) - leave) / 2, page = sysconf(_SC_PAGESIZE);
+	char *p = mmap(NULL, 2 * want * page, PROT_NONE,
+		       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+
+	expect(p != MAP_FAILED);
+	for (long i = 0; i < want; i++)
+		if (mprotect(p + 2 * i * page, page, PROT_READ))
+			break;
+}
+
+static void open_with_maps(void *leave)
+{
+	use_maps_up(*(long *)leave);
+	open_or_errno(ENOMEM, EAGAIN);
+}
+
+static void few_maps(void)
+{
+	if (max_maps() > 1000000)
+		skip_case("vm.max_map_count is too high to be reached");
+	for (int i = 0; i < scaled(4); i++)
+		for (long leave = 0; leave < 250; leave += 10)
+			expect(in_child("with few mappings", open_with_maps, &leave, 20));
+}
+
+static void open_with_little_locked(void *mib)
+{
+	set_limit(RLIMIT_MEMLOCK, *(long *)mib * MIB);
+	become_somebody(NOBODY);
+	expect_is(mlockall(MCL_FUTURE), 0);
+	open_or_errno(EAGAIN, ENOMEM);
+}
+
+static void little_locked(void)
+{
+	struct rlimit l;
+
+	if (geteuid())
+		skip_case("only root can become another user");
+	expect_is(getrlimit(RLIMIT_MEMLOCK, &l), 0);
+	for (int i = 0; i < scaled(10); i++)
+		for (long mib = 1; mib <= 4096 && mib * MIB <= l.rlim_max; mib *= 2)
+			expect(in_child("with little to lock", open_with_little_locked, &mib, 20));
+}
+
+/* All memory is locked: what the library only reserves is not filled. */
+static void all_locked(void)
+{
+	struct buffer b;
+	gdr_cache_t c;
+	long before;
+	gdr_t g;
+
+	if (!on_doubles())
+		skip_case("the memory of a real driver is its own");
+	if (mlockall(MCL_CURRENT | MCL_FUTURE))
+		skip_case("mlockall: %s", strerror(errno));
+	before = rss_kib();
+	g = open_or_fail();
+	make_buffer(g, &b, 64 * KIB);
+	check_copies(&b, 1);
+	expect_is(gdr_cache_open(g, MIB, 0, &c), 0);
+	note("RSS %ld KiB, and %ld KiB with a cache", before, rss_kib());
+	expect(rss_kib() < before + MORE_RSS_KIB);
+	expect_is(gdr_cache_close(c), 0);
+	drop_buffer(g, &b);
+	expect_is(gdr_close(g), 0);
+}
+
+/* As the kernel has it, for the headers of glibc before 2.41 do not. */
+struct attributes {
+	uint32_t size, policy;
+	uint64_t flags;
+	int32_t nice;
+	uint32_t priority;
+	uint64_t runtime, deadline, period;
+};
+
+/* Such a thread may make no other. */
+static void deadline(void)
+{
+	struct attributes a = {
+		.size = sizeof(a), .policy = 6 /* SCHED_DEADLINE */,
+		.runtime = 10000000, .deadline = 30000000, .period = 30000000,
+	};
+
+	if (syscall(SYS_sched_setattr, 0, &a, 0))
+		skip_case("sched_setattr: %s", strerror(errno));
+	for (int i = 0; i < 100; i++)
+		open_or_errno(EAGAIN, EAGAIN);
+}
+
+/* Each of the library's threads: normal policy, all CPUs that the process had. */
+static void check_threads(const cpu_set_t *all)
+{
+	DIR *d = opendir("/proc/self/task");
+	int n = 0;
+
+	expect(d != NULL);
+	for (struct dirent *e; (e = readdir(d)); ) {
+		cpu_set_t cpus;
+
+		if (e->d_name[0] == '.' || !is_named(e->d_name, "gdrapi"))
+			continue;
+		n++;
+		expect_is(sched_getscheduler(atoi(e->d_name)), SCHED_OTHER);
+		expect_is(sched_getaffinity(atoi(e->d_name), sizeof(cpus), &cpus), 0);
+		expect(CPU_EQUAL(&cpus, all));
+	}
+	closedir(d);
+	expect(n >= GO_THREADS && n < GO_THREADS_MAX);
+}
+
+/* Real-time, on one CPU: the library's threads are not. */
+static void real_time(void)
+{
+	struct sched_param p = { .sched_priority = 50 };
+	cpu_set_t all, one;
+	int cpu = 0;
+	gdr_t g;
+
+	expect_is(sched_getaffinity(0, sizeof(all), &all), 0);
+	while (!CPU_ISSET(cpu, &all))
+		cpu++;
+	CPU_ZERO(&one);
+	CPU_SET(cpu, &one);
+	expect_is(sched_setaffinity(0, sizeof(one), &one), 0);
+	if (sched_setscheduler(0, SCHED_FIFO, &p))
+		skip_case("sched_setscheduler: %s", strerror(errno));
+	g = open_or_fail();
+	whole_life(g, 1);
+	check_threads(&all);
+	expect_is(sched_getscheduler(0), SCHED_FIFO);
+	expect_is(sched_getaffinity(0, sizeof(all), &all), 0);
+	expect(CPU_EQUAL(&all, &one));
+	expect_is(gdr_close(g), 0);
+}
+
+/* What a start takes: these threads, no descriptor that stays, no handler. */
+static void what_a_start_takes(void)
+{
+	struct raw_action before[65], after[65];
+	long fds;
+	gdr_t g;
+
+	if (!on_doubles())
+		skip_case("a real driver takes descriptors and threads of its own");
+	fds = count_fds();
+	read_actions(before);
+	g = open_or_fail();
+	whole_life(g, 1);
+	read_actions(after);
+	expect_same_actions(before, after);
+	expect_go_threads();
+	expect_is(gdr_close(g), 0);
+	/* rm keeps those of the driver's devices. */
+	note("%ld descriptors before, %ld after", fds, count_fds());
+	expect(is_on("rm") || count_fds() == fds);
+}
+
+/* The program after exec, with no driver to be found. */
+static int without_gpu(void)
+{
+	struct rlimit l = { 512 * MIB, 512 * MIB };
+	int log = memfd_create("log", MFD_CLOEXEC);
+	char line[512] = { 0 };
+	void *cuda = dlopen("libcuda.so.1", RTLD_LAZY);
+	double start;
+
+	if (cuda || !access("/dev/nvidiactl", F_OK) || !access("/dev/gdrdrv", F_OK))
+		skip_case("this machine has a driver");
+	expect_is(setrlimit(RLIMIT_AS, &l), 0);
+	expect(log >= 0 && dup2(log, STDERR_FILENO) >= 0);
+	start = seconds_now();
+	for (int i = 0; i < 100; i++) {
+		errno = 0;
+		expect(!gdr_open());
+		expect_is(errno, ENODEV);
+	}
+	note("%.0f us each", (seconds_now() - start) * 1e4);
+	expect_is(count_threads(), 1);
+	expect(pread(log, line, sizeof(line) - 1, 0) > 0 && strstr(line, "no GPU here"));
+	return 0;
+}
+
+static void no_gpu(void)
+{
+	char *argv[] = { "guest_limits", NULL };
+	char enabled[] = "GDRCOPY_ENABLE_LOGGING=1", mark[64];
+	char *envp[] = { enabled, mark, NULL };
+
+	snprintf(mark, sizeof(mark), "%s=1", no_gpu_env);
+	execve("/proc/self/exe", argv, envp);
+	expect(false);
+}
+
+static const struct guest_case cases[] = {
+	{ "what a start takes", what_a_start_takes, 60, 0 },
+	{ "no GPU: ENODEV, and nothing is started", no_gpu, 60, 0 },
+	{ "room for few threads", few_threads, 120, 0 },
+	{ "gdr_open works once there is room", room_again, 60, 0 },
+	{ "no more threads after the open", threads_used_up, 240, 0 },
+	{ "little address space", little_space, 120, 0 },
+	{ "few mappings", few_maps, 120, 0 },
+	{ "little memory that may be locked", little_locked, 120, 0 },
+	{ "all memory is locked", all_locked, 60, 0 },
+	{ "SCHED_DEADLINE", deadline, 60, 0 },
+	{ "SCHED_FIFO on one CPU", real_time, 60, 0 },
+	{ NULL, NULL, 0, 0 }
+};
+
+int main(int argc, char **argv)
+{
+	if (getenv(no_gpu_env))
+		return without_gpu();
+	return guest_main(argc, argv, cases);
+}

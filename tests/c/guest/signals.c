@@ -1,0 +1,1079 @@
+// SPDX-License-Identifier: MIT
+/*
+ * guest/signals.c - the host's signals stay the host's.
+ */
+#include "cuda.h"
+
+#include <setjmp.h>
+#include <sys/time.h>
+
+#define PAGE 4096
+
+/* Set in every thread that this program made; the library's have it 0. */
+static __thread volatile int host_thread;
+
+struct host_start {
+	void *(*fn)(void *);
+	void *arg;
+	sigset_t mask;
+};
+
+static void *host_main(void *arg)
+{
+	struct host_start start = *(struct host_start *)arg;
+
+	free(arg);
+	host_thread = 1;
+	expect_is(pthread_sigmask(SIG_SETMASK, &start.mask, NULL), 0);
+	return start.fn(start.arg);
+}
+
+/* Starts a thread that takes no signal before host_thread is set. */
+static void start_host_thread(pthread_t *t, size_t stack, void *(*fn)(void *), void *arg)
+{
+	struct host_start *start = malloc(sizeof(*start));
+	sigset_t all, mask;
+
+	expect(start != NULL);
+	sigfillset(&all);
+	expect_is(pthread_sigmask(SIG_SETMASK, &all, &mask), 0);
+	*start = (struct host_start){ fn, arg, mask };
+	start_thread(t, stack, host_main, start);
+	expect_is(pthread_sigmask(SIG_SETMASK, &mask, NULL), 0);
+}
+
+static void run_host_thread(size_t stack, void *(*fn)(void *), void *arg)
+{
+	pthread_t t;
+
+	start_host_thread(&t, stack, fn, arg);
+	expect_is(pthread_join(t, NULL), 0);
+}
+
+/* Signals that a thread can wait for: neither faults nor the C library's. */
+static bool waitable(int sig)
+{
+	switch (sig) {
+	case SIGKILL: case SIGSTOP: case 32: case 33:
+	case SIGSEGV: case SIGBUS: case SIGFPE: case SIGILL: case SIGTRAP:
+	case SIGABRT: case SIGSYS:
+		return false;
+	}
+	return true;
+}
+
+/* What a thread must find as it was. */
+struct thread_state {
+	uint64_t mask;
+	stack_t altstack;
+};
+
+static void look(struct thread_state *s)
+{
+	s->mask = read_mask();
+	expect_is(sigaltstack(NULL, &s->altstack), 0);
+}
+
+static void expect_same(const struct thread_state *before)
+{
+	struct thread_state now;
+
+	look(&now);
+	if (now.mask != before->mask)
+		note("mask %#llx, was %#llx", (unsigned long long)now.mask,
+		     (unsigned long long)before->mask);
+	expect(now.mask == before->mask);
+	expect_is(now.altstack.ss_flags, before->altstack.ss_flags);
+	expect(now.altstack.ss_sp == before->altstack.ss_sp);
+	expect_is(now.altstack.ss_size, before->altstack.ss_size);
+}
+
+static void own_altstack(size_t size)
+{
+	stack_t s = { .ss_sp = malloc(size), .ss_size = size };
+
+	expect(s.ss_sp != NULL);
+	expect_is(sigaltstack(&s, NULL), 0);
+}
+
+static void count_signal(int sig);
+
+static void install(int sig, void (*handler)(int), int flags)
+{
+	struct sigaction sa;
+
+	memset(&sa, 0, sizeof(sa));
+	sa.sa_handler = handler;
+	sa.sa_flags = flags;
+	expect_is(sigaction(sig, &sa, NULL), 0);
+}
+
+/* Dispositions, masks, alternate stacks. */
+
+struct first_call {
+	gdr_t g;
+	bool altstack;
+	bool mask;
+};
+
+/* A thread's first call into a library that another thread has opened. */
+static void *first_call(void *arg)
+{
+	const struct first_call *f = arg;
+	struct raw_action before[65], after[65];
+	struct thread_state s;
+	sigset_t some;
+	int v;
+
+	if (f->altstack)
+		own_altstack(SIGSTKSZ);
+	sigemptyset(&some);
+	sigaddset(&some, SIGUSR2);
+	sigaddset(&some, SIGPROF);
+	if (f->mask)
+		expect_is(pthread_sigmask(SIG_BLOCK, &some, NULL), 0);
+	look(&s);
+	read_actions(before);
+	expect_is(gdr_get_attribute(f->g, GDR_ATTR_USE_PERSISTENT_MAPPING, &v), 0);
+	expect_same(&s);
+	whole_life(f->g, 1);
+	expect_same(&s);
+	read_actions(after);
+	expect_same_actions(before, after);
+	return NULL;
+}
+
+static void states_around_open(bool altstack, bool mask)
+{
+	struct raw_action before[65], after[65];
+	struct first_call f;
+	struct thread_state s;
+	sigset_t some;
+
+	install(SIGUSR1, count_signal, SA_RESTART | SA_NODEFER);
+	install(SIGSEGV, count_signal, SA_ONSTACK);
+	install(SIGPIPE, SIG_IGN, 0);
+	if (altstack)
+		own_altstack(SIGSTKSZ);
+	sigemptyset(&some);
+	sigaddset(&some, SIGUSR1);
+	sigaddset(&some, SIGCHLD);
+	sigaddset(&some, SIGRTMIN);
+	if (mask)
+		expect_is(pthread_sigmask(SIG_BLOCK, &some, NULL), 0);
+	look(&s);
+	read_actions(before);
+	f.g = open_or_fail();
+	expect_same(&s);
+	read_actions(after);
+	expect_same_actions(before, after);
+	whole_life(f.g, 1);
+	expect_same(&s);
+	for (int i = 0; i < 4; i++) {
+		f.altstack = i & 1;
+		f.mask = i & 2;
+		run_host_thread(0, first_call, &f);
+	}
+	expect_is(gdr_close(f.g), 0);
+	expect_same(&s);
+	read_actions(after);
+	expect_same_actions(before, after);
+}
+
+static void states_plain(void)
+{
+	states_around_open(false, false);
+}
+
+static void states_masked(void)
+{
+	states_around_open(false, true);
+}
+
+static void states_altstack(void)
+{
+	states_around_open(true, true);
+}
+
+/*
+ * A program may block a signal in all its threads and wait for it. None of
+ * the library's threads may take the signal instead.
+ */
+static void waits_for(gdr_t g)
+{
+	sigset_t one;
+	int v;
+
+	for (int sig = 1; sig <= 64; sig++) {
+		struct timespec limit = { 5, 0 };
+		int got;
+
+		if (!waitable(sig))
+			continue;
+		sigemptyset(&one);
+		sigaddset(&one, sig);
+		for (int i = 0; i < 3; i++) {
+			expect_is(gdr_get_attribute(g, GDR_ATTR_USE_PERSISTENT_MAPPING, &v), 0);
+			expect_is(kill(getpid(), sig), 0);
+			/* Time for a thread of the library to take it. */
+			sleep_us(200);
+			got = sigtimedwait(&one, NULL, &limit);
+			if (got != sig)
+				note("signal %d was sent, and sigtimedwait gives %d", sig, got);
+			expect_is(got, sig);
+		}
+	}
+}
+
+static void sigwait_works(void)
+{
+	sigset_t all;
+	gdr_t g;
+
+	sigfillset(&all);
+	expect_is(pthread_sigmask(SIG_SETMASK, &all, NULL), 0);
+	g = open_or_fail();
+	waits_for(g);
+	whole_life(g, 1);
+	waits_for(g);
+	expect_is(gdr_close(g), 0);
+}
+
+/* The same for a program that blocks them only once the library runs. */
+static void sigwait_works_later(void)
+{
+	gdr_t g = open_or_fail();
+	sigset_t all;
+
+	whole_life(g, 1);
+	sigfillset(&all);
+	expect_is(pthread_sigmask(SIG_SETMASK, &all, NULL), 0);
+	waits_for(g);
+	expect_is(gdr_close(g), 0);
+}
+
+/* The host's handlers. */
+
+static _Atomic long counted[65];
+static _Atomic long on_foreign_threads;
+
+static void count_signal(int sig)
+{
+	atomic_fetch_add(&counted[sig], 1);
+	if (!host_thread)
+		atomic_fetch_add(&on_foreign_threads, 1);
+}
+
+/* As deep as many handlers are; the stack it needs must be there. */
+__attribute__((noinline))
+static void count_deeply(int sig)
+{
+	volatile unsigned char room[4 * KIB];
+
+	for (size_t i = 0; i < sizeof(room); i += 64)
+		room[i] = sig;
+	count_signal(sig + (room[64] - sig));
+}
+
+static const int usual[] = { SIGPROF, SIGURG, SIGPIPE, SIGCHLD, SIGALRM, SIGUSR1 };
+#define USUAL (int)(sizeof(usual) / sizeof(usual[0]))
+
+static void raise_usual(int times)
+{
+	for (int i = 0; i < USUAL; i++) {
+		long before = atomic_load(&counted[usual[i]]);
+
+		for (int n = 0; n < times; n++)
+			expect_is(raise(usual[i]), 0);
+		expect_is(atomic_load(&counted[usual[i]]) - before, times);
+	}
+}
+
+static void *raise_in_thread(void *g)
+{
+	raise_usual(5);
+	whole_life(g, 2);
+	raise_usual(5);
+	return NULL;
+}
+
+static void handlers_work(void)
+{
+	int end[2], status;
+	long before;
+	pid_t pid;
+	gdr_t g;
+
+	host_thread = 1;
+	for (int i = 0; i < USUAL; i++)
+		install(usual[i], count_signal, 0);
+	g = open_or_fail();
+	raise_usual(5);
+	whole_life(g, 1);
+	raise_usual(5);
+	run_host_thread(0, raise_in_thread, g);
+
+	/* From where they come in life, too. */
+	before = atomic_load(&counted[SIGCHLD]);
+	pid = fork();
+	if (!pid)
+		_exit(3);
+	while (waitpid(pid, &status, 0) < 0)
+		expect_is(errno, EINTR);
+	expect_is(WEXITSTATUS(status), 3);
+	while (atomic_load(&counted[SIGCHLD]) == before)
+		sleep_us(1000);
+	before = atomic_load(&counted[SIGPIPE]);
+	expect_is(pipe(end), 0);
+	close(end[0]);
+	expect(write(end[1], "x", 1) < 0 && errno == EPIPE);
+	expect_is(atomic_load(&counted[SIGPIPE]), before + 1);
+	expect_is(atomic_load(&on_foreign_threads), 0);
+	expect_is(gdr_close(g), 0);
+}
+
+/* A handler that the host installs after the start works, and so does a reset. */
+static void handlers_work_later(void)
+{
+	gdr_t g;
+
+	host_thread = 1;
+	g = open_or_fail();
+	whole_life(g, 1);
+	for (int i = 0; i < USUAL; i++)
+		install(usual[i], count_signal, 0);
+	raise_usual(5);
+	run_host_thread(0, raise_in_thread, g);
+	expect_is(atomic_load(&on_foreign_threads), 0);
+	expect_is(gdr_close(g), 0);
+}
+
+/* Timers. */
+
+static void start_timer(int which, long us)
+{
+	struct itimerval every = { { 0, us }, { 0, us } };
+
+	expect_is(setitimer(which, &every, NULL), 0);
+}
+
+static void *life_after_life(void *until)
+{
+	uint64_t seed = 1;
+
+	while (seconds_now() < *(double *)until) {
+		gdr_t g = open_or_fail();
+
+		for (int i = 0; i < 20; i++)
+			whole_life(g, seed++);
+		expect_is(gdr_close(g), 0);
+	}
+	return NULL;
+}
+
+/* Each thread makes its first call, under the timer. */
+static void *first_life(void *g)
+{
+	whole_life(g, 9);
+	return NULL;
+}
+
+static void under_timer(int which, int sig, int threads)
+{
+	pthread_t t[4];
+	double until;
+	gdr_t g;
+
+	hold_context();
+	until = seconds_now() + scaled(guest_long ? 30 : 5);
+	host_thread = 1;
+	install(sig, count_deeply, 0);
+	start_timer(which, 1000);
+	for (int i = 0; i < threads; i++)
+		start_host_thread(&t[i], 0, life_after_life, &until);
+	g = open_or_fail();
+	while (seconds_now() < until)
+		run_host_thread(0, first_life, g);
+	for (int i = 0; i < threads; i++)
+		expect_is(pthread_join(t[i], NULL), 0);
+	expect_is(gdr_close(g), 0);
+	start_timer(which, 0);
+	note("%ld signals came", atomic_load(&counted[sig]));
+	expect(atomic_load(&counted[sig]) > 0);
+	expect_is(atomic_load(&on_foreign_threads), 0);
+}
+
+static void sigalrm_timer(void)
+{
+	under_timer(ITIMER_REAL, SIGALRM, 0);
+}
+
+static void sigalrm_timer_threads(void)
+{
+	under_timer(ITIMER_REAL, SIGALRM, 3);
+}
+
+static void sigprof_timer(void)
+{
+	under_timer(ITIMER_PROF, SIGPROF, 3);
+}
+
+static void sigvtalrm_timer(void)
+{
+	under_timer(ITIMER_VIRTUAL, SIGVTALRM, 3);
+}
+
+/* Faults. */
+
+static sigjmp_buf out_of_fault;
+static void *volatile fault_at;
+static volatile int fault_signal;
+
+static void leave_fault(int sig, siginfo_t *info, void *context)
+{
+	(void)context;
+	fault_at = info->si_addr;
+	fault_signal = sig;
+	siglongjmp(out_of_fault, 1);
+}
+
+static void catch_faults(void (*handler)(int, siginfo_t *, void *), int flags)
+{
+	struct sigaction sa;
+
+	memset(&sa, 0, sizeof(sa));
+	sa.sa_sigaction = handler;
+	sa.sa_flags = SA_SIGINFO | flags;
+	expect_is(sigaction(SIGSEGV, &sa, NULL), 0);
+	expect_is(sigaction(SIGBUS, &sa, NULL), 0);
+}
+
+/* One page without access. */
+static unsigned char *bad_page(void)
+{
+	void *p = mmap(NULL, PAGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+	expect(p != MAP_FAILED);
+	return p;
+}
+
+/* Readable pages of a file, of which the last is cut off: SIGBUS. */
+static unsigned char *cut_file(size_t len)
+{
+	int fd = memfd_create("cut", MFD_CLOEXEC);
+	unsigned char *p;
+
+	expect(fd >= 0 && !ftruncate(fd, len - PAGE));
+	p = mmap(NULL, len, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	expect(p != MAP_FAILED);
+	close(fd);
+	return p;
+}
+
+/* The host's own fault reaches its handler. */
+static void expect_fault_caught(void)
+{
+	unsigned char *volatile bad = bad_page();
+
+	fault_at = NULL;
+	if (!sigsetjmp(out_of_fault, 1)) {
+		bad[123] = 1;
+		expect(!"reached");
+	}
+	expect_is(fault_signal, SIGSEGV);
+	expect(fault_at == bad + 123);
+	munmap(bad, PAGE);
+}
+
+static void *faults_in_thread(void *g)
+{
+	own_altstack(4 * SIGSTKSZ);
+	expect_fault_caught();
+	whole_life(g, 1);
+	expect_fault_caught();
+	return NULL;
+}
+
+static void faults_caught(int flags)
+{
+	gdr_t g;
+
+	if (flags & SA_ONSTACK)
+		own_altstack(4 * SIGSTKSZ);
+	catch_faults(leave_fault, flags);
+	expect_fault_caught();
+	g = open_or_fail();
+	expect_fault_caught();
+	whole_life(g, 1);
+	expect_fault_caught();
+	run_host_thread(0, faults_in_thread, g);
+	expect_is(gdr_close(g), 0);
+	expect_fault_caught();
+}
+
+static void faults_on_stack(void)
+{
+	faults_caught(0);
+}
+
+static void faults_on_altstack(void)
+{
+	faults_caught(SA_ONSTACK);
+}
+
+static void crash(void *how)
+{
+	struct rlimit none = { 0, 0 };
+	gdr_t g = open_or_fail();
+
+	setrlimit(RLIMIT_CORE, &none);
+	whole_life(g, 1);
+	if (how)
+		abort();
+	*(volatile unsigned char *)bad_page() = 1;
+}
+
+static void default_crash(void)
+{
+	for (int how = 0; how < 2; how++) {
+		int status;
+		pid_t pid;
+
+		fflush(stdout);
+		pid = fork();
+		if (!pid) {
+			crash(how ? &how : NULL);
+			_exit(0);
+		}
+		status = wait_child(pid, 20);
+		expect(status != -1 && WIFSIGNALED(status));
+		expect_is(WTERMSIG(status), how ? SIGABRT : SIGSEGV);
+	}
+}
+
+/* Threads that are not like others. */
+
+static void *all_blocked(void *g)
+{
+	struct thread_state s;
+	sigset_t all;
+
+	sigfillset(&all);
+	expect_is(pthread_sigmask(SIG_SETMASK, &all, NULL), 0);
+	look(&s);
+	for (int i = 0; i < 10; i++)
+		whole_life(g, i);
+	expect_same(&s);
+	return NULL;
+}
+
+static void blocked_thread(void)
+{
+	gdr_t g = open_or_fail();
+
+	run_host_thread(0, all_blocked, g);
+	expect_is(gdr_close(g), 0);
+}
+
+static void *open_all_blocked(void *unused)
+{
+	struct thread_state s;
+	sigset_t all;
+	gdr_t g;
+
+	(void)unused;
+	sigfillset(&all);
+	expect_is(pthread_sigmask(SIG_SETMASK, &all, NULL), 0);
+	look(&s);
+	g = open_or_fail();
+	whole_life(g, 1);
+	expect_is(gdr_close(g), 0);
+	expect_same(&s);
+	return NULL;
+}
+
+static void blocked_opener(void)
+{
+	run_host_thread(0, open_all_blocked, NULL);
+}
+
+static void *lives(void *g)
+{
+	for (int i = 0; i < 10; i++)
+		whole_life(g, i);
+	return NULL;
+}
+
+static void *copies(void *b)
+{
+	for (int i = 0; i < 10; i++)
+		check_copies(b, i);
+	return NULL;
+}
+
+/*
+ * The library needs no more than 64 KiB for any call. NVIDIA's driver, which a
+ * control call may enter on the same stack, does: driver 580.159.04 overflowed
+ * it. So with that one the threads that make control calls have more; a copy
+ * enters no driver.
+ */
+static size_t control_stack(void)
+{
+	return (on_doubles() ? 64 : 256) * KIB;
+}
+
+static void small_stack(void)
+{
+	gdr_t g = open_or_fail();
+	struct buffer b;
+
+	make_buffer(g, &b, 64 * KIB);
+	for (int i = 0; i < 8; i++) {
+		run_host_thread(64 * KIB, copies, &b);
+		run_host_thread(control_stack(), lives, g);
+	}
+	drop_buffer(g, &b);
+	expect_is(gdr_close(g), 0);
+}
+
+static void small_stack_opener(void)
+{
+	run_host_thread(control_stack(), open_all_blocked, NULL);
+}
+
+/* A thread that the host cancels is not ended inside the library. */
+
+static void *lives_until_cancelled(void *g)
+{
+	for (;;) {
+		whole_life(g, 3);
+		pthread_testcancel();
+	}
+	return NULL;
+}
+
+static void cancel(void)
+{
+	gdr_t g = open_with_context();
+	uint64_t seed = 1;
+
+	for (int i = 0; i < scaled(guest_long ? 500 : 50); i++) {
+		pthread_t t;
+		void *end;
+
+		start_host_thread(&t, 0, lives_until_cancelled, g);
+		sleep_us(200 + next_random(&seed) % 3000);
+		expect_is(pthread_cancel(t), 0);
+		expect_is(pthread_join(t, &end), 0);
+		expect(end == PTHREAD_CANCELED);
+		whole_life(g, i);
+	}
+	expect_is(gdr_close(g), 0);
+}
+
+/* It was cancelled before the call, which goes to its end all the same. */
+static void *open_cancelled(void *g)
+{
+	expect_is(pthread_cancel(pthread_self()), 0);
+	*(gdr_t *)g = open_or_fail();
+	pthread_testcancel();
+	return NULL;
+}
+
+static void open_while_cancelled(void *unused)
+{
+	gdr_t g = NULL;
+
+	(void)unused;
+	run_host_thread(0, open_cancelled, &g);
+	expect(g != NULL);
+	whole_life(g, 1);
+	expect_is(gdr_close(g), 0);
+	g = open_or_fail();
+	expect_is(gdr_close(g), 0);
+}
+
+/* A start reads files, in a forked child most of all, and holds a lock. */
+static void cancelled_opener(void)
+{
+	gdr_t g;
+
+	expect(in_child("in a first start", open_while_cancelled, NULL, 20));
+	g = open_or_fail();
+	expect(in_child("in a child of one that is open", open_while_cancelled, NULL, 20));
+	expect_is(gdr_close(g), 0);
+}
+
+/*
+ * The C library has two signals of its own, which no one can block through it.
+ * With the second one it has every thread change its user, those in the
+ * library and the library's own as well, and waits for all of them.
+ */
+static void change_users(void)
+{
+	gdr_t g = open_with_context();
+	double until = seconds_now() + scaled(guest_long ? 30 : 3);
+	pthread_t t[4];
+	long times = 0;
+
+	for (int i = 0; i < 4; i++)
+		start_host_thread(&t[i], 0, life_after_life, &until);
+	for (; seconds_now() < until; times++)
+		expect_is(setresuid(-1, geteuid(), -1), 0);
+	for (int i = 0; i < 4; i++)
+		expect_is(pthread_join(t[i], NULL), 0);
+	note("%ld changes of the user", times);
+	whole_life(g, 1);
+	expect_is(gdr_close(g), 0);
+}
+
+/*
+ * That signal needs a stack, wherever it finds a thread: its own, or the alternate
+ * one. Go code runs on neither, and has less room than a signal takes. Here it is
+ * sent to the threads all the time, with a handler that looks where it is.
+ */
+static __thread struct {
+	char *lo, *hi;		/* the thread's stack */
+} own_stack;
+static _Atomic long looked, astray;
+
+static void look_where(int sig, siginfo_t *info, void *context)
+{
+	const stack_t *alt = &((const ucontext_t *)context)->uc_stack;
+	char *here = __builtin_frame_address(0);
+
+	(void)sig;
+	(void)info;
+	if (!own_stack.hi)
+		return;
+	atomic_fetch_add(&looked, 1);
+	if (here >= own_stack.lo && here < own_stack.hi)
+		return;
+	if (alt->ss_flags & SS_DISABLE || here < (char *)alt->ss_sp ||
+	    here >= (char *)alt->ss_sp + alt->ss_size)
+		atomic_fetch_add(&astray, 1);
+}
+
+struct looker {
+	pthread_t t;
+	_Atomic pid_t tid;
+	bool altstack;
+};
+
+static void *live_and_look(void *arg)
+{
+	double until = seconds_now() + scaled(2);
+	struct looker *l = arg;
+	pthread_attr_t attr;
+	size_t size;
+	void *lo;
+
+	if (l->altstack)
+		own_altstack(SIGSTKSZ);
+	expect_is(pthread_getattr_np(pthread_self(), &attr), 0);
+	expect_is(pthread_attr_getstack(&attr, &lo, &size), 0);
+	pthread_attr_destroy(&attr);
+	own_stack.hi = (char *)lo + size;
+	own_stack.lo = lo;
+	atomic_store(&l->tid, (pid_t)syscall(SYS_gettid));
+	life_after_life(&until);
+	atomic_store(&l->tid, 0);
+	return NULL;
+}
+
+static void stack_for_signals(void)
+{
+	void (*handler)(int, siginfo_t *, void *) = look_where;
+	struct raw_action theirs, ours;
+	struct looker l[4] = { { .altstack = true } };
+	gdr_t g = open_with_context();
+	int left;
+
+	/* With the flags and the mask that the C library and the runtime gave it. */
+	expect_is(syscall(SYS_rt_sigaction, 33, NULL, &theirs, 8), 0);
+	ours = theirs;
+	memcpy(ours.bytes, &handler, sizeof(handler));
+	expect_is(syscall(SYS_rt_sigaction, 33, &ours, NULL, 8), 0);
+	for (int i = 0; i < 4; i++) {
+		start_host_thread(&l[i].t, 0, live_and_look, &l[i]);
+		while (!atomic_load(&l[i].tid))
+			;
+	}
+	do {
+		left = 0;
+		for (int i = 0; i < 4; i++) {
+			pid_t tid = atomic_load(&l[i].tid);
+
+			if (tid && !syscall(SYS_tgkill, getpid(), tid, 33))
+				left++;
+		}
+	} while (left);
+	for (int i = 0; i < 4; i++)
+		expect_is(pthread_join(l[i].t, NULL), 0);
+	expect_is(syscall(SYS_rt_sigaction, 33, &theirs, NULL, 8), 0);
+	note("%ld signals, %ld of them on no stack of theirs", atomic_load(&looked),
+	     atomic_load(&astray));
+	expect(atomic_load(&looked) > 0);
+	expect_is(atomic_load(&astray), 0);
+	expect_is(gdr_close(g), 0);
+}
+
+/* Copies that signals interrupt. */
+
+/* Leaves a copy by a fault on the host's side of it, in either direction. */
+static void leave_copy(struct buffer *b, unsigned char *bad, size_t n, bool to, int sig)
+{
+	fault_at = NULL;
+	if (!sigsetjmp(out_of_fault, 1)) {
+		if (to)
+			gdr_copy_to_mapping(b->mh, b->va, bad, n);
+		else
+			gdr_copy_from_mapping(b->mh, bad, b->va, n);
+		expect(!"reached");
+	}
+	expect_is(fault_signal, sig);
+	expect((unsigned char *)fault_at >= bad && (unsigned char *)fault_at < bad + n);
+}
+
+static void leave_copies(struct buffer *b, int times)
+{
+	unsigned char *bad = bad_page(), *cut = cut_file(4 * PAGE);
+
+	for (int i = 0; i < times; i++) {
+		leave_copy(b, bad, PAGE, i & 1, SIGSEGV);
+		leave_copy(b, cut, 4 * PAGE, i & 1, SIGBUS);
+	}
+	munmap(bad, PAGE);
+	munmap(cut, 4 * PAGE);
+}
+
+static void left_copies(int flags)
+{
+	struct buffer b;
+	gdr_t g = open_or_fail();
+
+	if (flags & SA_ONSTACK)
+		own_altstack(4 * SIGSTKSZ);
+	catch_faults(leave_fault, flags);
+	make_buffer(g, &b, 64 * KIB);
+	for (int i = 1; i <= 8; i++) {
+		leave_copies(&b, i);
+		check_copies(&b, i);
+		leave_copies(&b, i);
+		expect_is(gdr_unmap(g, b.mh, b.va, b.size), 0);
+		expect_is(gdr_unpin_buffer(g, b.mh), 0);
+		map_buffer(g, &b);
+		leave_copies(&b, i);
+		expect_is(gdr_unpin_buffer(g, b.mh), 0);
+		map_buffer(g, &b);
+	}
+	leave_copies(&b, 1);
+	expect_is(gdr_close(g), 0);
+}
+
+static void left_copies_on_stack(void)
+{
+	left_copies(0);
+}
+
+static void left_copies_on_altstack(void)
+{
+	left_copies(SA_ONSTACK);
+}
+
+/* A call from more stack than the copy that was left had used. */
+__attribute__((noinline))
+static int unmap_deeply(gdr_t g, struct buffer *b)
+{
+	volatile unsigned char room[32 * KIB];
+	int rc;
+
+	for (size_t i = 0; i < sizeof(room); i += 64)
+		room[i] = 1;
+	rc = gdr_unmap(g, b->mh, b->va, b->size);
+	return rc + room[64] - 1;
+}
+
+static void left_copy_deeper_unmap(void)
+{
+	struct buffer b;
+	gdr_t g = open_or_fail();
+
+	catch_faults(leave_fault, 0);
+	make_buffer(g, &b, 64 * KIB);
+	leave_copies(&b, 1);
+	expect_is(unmap_deeply(g, &b), 0);
+	expect_is(gdr_close(g), 0);
+}
+
+/* What a handler finds while it is inside a copy. */
+static struct {
+	gdr_t g;
+	struct buffer *busy, *other;
+	int rc_copy;
+	bool data;
+} in_handler;
+
+static void handler_calls(int sig, siginfo_t *info, void *context)
+{
+	unsigned char out[64], in[64];
+
+	fill_random(out, sizeof(out), 77);
+	in_handler.rc_copy = gdr_copy_to_mapping(in_handler.other->mh, in_handler.other->va,
+						 out, sizeof(out));
+	memset(in, 0, sizeof(in));
+	in_handler.rc_copy |= gdr_copy_from_mapping(in_handler.other->mh, in,
+						    in_handler.other->va, sizeof(in));
+	in_handler.data = !memcmp(in, out, sizeof(in));
+	leave_fault(sig, info, context);
+}
+
+static void calls_inside_copy(void)
+{
+	struct buffer a, b;
+	gdr_t g = open_or_fail();
+	unsigned char *bad = bad_page();
+
+	make_buffer(g, &a, 64 * KIB);
+	make_buffer(g, &b, 64 * KIB);
+	catch_faults(handler_calls, 0);
+	in_handler.other = &b;
+	leave_copy(&a, bad, 64, true, SIGSEGV);
+	expect_is(in_handler.rc_copy, 0);
+	expect(in_handler.data);
+	/* Outside it they work again. */
+	drop_buffer(g, &a);
+	drop_buffer(g, &b);
+	expect_is(gdr_close(g), 0);
+}
+
+/* Copies in the handler of a timer, inside copies of the interrupted code. */
+
+static struct buffer *timer_buffer;
+static volatile long timer_copies, timer_bad;
+
+static void copy_in_handler(int sig)
+{
+	unsigned char out[512], in[512];
+
+	(void)sig;
+	memset(in, 0, sizeof(in));
+	fill_random(out, sizeof(out), ++timer_copies);
+	if (gdr_copy_to_mapping(timer_buffer->mh, timer_buffer->va, out, sizeof(out)) ||
+	    gdr_copy_from_mapping(timer_buffer->mh, in, timer_buffer->va, sizeof(in)) ||
+	    memcmp(in, out, sizeof(in)))
+		timer_bad++;
+}
+
+#define BIG (256 * KIB)
+
+static void copies_inside_copies(void)
+{
+	static unsigned char out[BIG], in[BIG];
+	double until = seconds_now() + scaled(guest_long ? 30 : 2);
+	struct buffer a, b;
+	gdr_t g = open_or_fail();
+	uint64_t seed = 1;
+
+	make_buffer(g, &a, BIG);
+	make_buffer(g, &b, 64 * KIB);
+	timer_buffer = &b;
+	install(SIGALRM, copy_in_handler, 0);
+	start_timer(ITIMER_REAL, 200);
+	while (seconds_now() < until) {
+		fill_random(out, sizeof(out), seed++);
+		expect_is(gdr_copy_to_mapping(a.mh, a.va, out, BIG), 0);
+		expect_is(gdr_copy_from_mapping(a.mh, in, a.va, BIG), 0);
+		expect(!memcmp(in, out, BIG));
+	}
+	start_timer(ITIMER_REAL, 0);
+	note("%ld copies in a handler", timer_copies);
+	expect(timer_copies > 0);
+	expect_is(timer_bad, 0);
+	drop_buffer(g, &a);
+	drop_buffer(g, &b);
+	expect_is(gdr_close(g), 0);
+}
+
+/* Three copies of a thread may be under way, each in a handler that one made. */
+#define LEVELS 3
+
+static struct buffer nested;
+static unsigned char *nested_host;
+static volatile int nested_copies, nested_refusals;
+
+static int copy_from_bad_page(void)
+{
+	return gdr_copy_to_mapping(nested.mh, nested.va, nested_host, 8);
+}
+
+/* Copies again, from the page that the copy beneath has faulted on. */
+static void copy_in_fault(int sig, siginfo_t *info, void *context)
+{
+	(void)sig;
+	(void)info;
+	(void)context;
+	if (++nested_copies < LEVELS)
+		expect_is(copy_from_bad_page(), 0);
+	else if (copy_from_bad_page() == EAGAIN)
+		nested_refusals++;
+	expect_is(mprotect(nested_host, PAGE, PROT_READ), 0);
+}
+
+static void too_many_copies(void)
+{
+	int log = memfd_create("log", MFD_CLOEXEC);
+	char line[512] = { 0 };
+	ssize_t n;
+
+	setenv("GDRCOPY_ENABLE_LOGGING", "1", 1);
+	make_buffer(open_or_fail(), &nested, 64 * KIB);
+	/* A thread's first copy is unlike the others: this one is refused. */
+	expect_is(copy_from_bad_page(), EINVAL);
+	nested_host = bad_page();
+	catch_faults(copy_in_fault, SA_NODEFER);
+	expect(log >= 0 && dup2(log, STDERR_FILENO) >= 0);
+	expect_is(copy_from_bad_page(), 0);
+	expect_is(nested_copies, LEVELS);
+	expect_is(nested_refusals, 1);
+	n = pread(log, line, sizeof(line) - 1, 0);
+	expect(n > 0 && strstr(line, "interrupted 3 copies") && strchr(line, '\n') == line + n - 1);
+	check_copies(&nested, 1);
+}
+
+static const struct guest_case cases[] = {
+	{ "dispositions, masks and stacks stay as they were", states_plain, 60, 0 },
+	{ "with some signals blocked", states_masked, 60, 0 },
+	{ "with an alternate stack", states_altstack, 60, 0 },
+	{ "a host can wait for any signal", sigwait_works, 60, 0 },
+	{ "also one that blocks them after the open", sigwait_works_later, 60, 0 },
+	{ "the host's handlers go on working", handlers_work, 60, 0 },
+	{ "and those installed after the open", handlers_work_later, 60, 0 },
+	{ "SIGALRM at 1 kHz", sigalrm_timer, 60, 120 },
+	{ "SIGALRM at 1 kHz and 4 threads", sigalrm_timer_threads, 60, 120 },
+	{ "SIGPROF at 1 kHz and 4 threads", sigprof_timer, 60, 120 },
+	{ "SIGVTALRM at 1 kHz and 4 threads", sigvtalrm_timer, 60, 120 },
+	{ "the host's SIGSEGV handler gets its faults", faults_on_stack, 60, 0 },
+	{ "on an alternate stack, too", faults_on_altstack, 60, 0 },
+	{ "without a handler a crash is a crash", default_crash, 60, 0 },
+	{ "a thread with all signals blocked", blocked_thread, 60, 0 },
+	{ "such a thread opens", blocked_opener, 60, 0 },
+	{ "a cancelled thread leaves no lock and no copy behind", cancel, 60, 120 },
+	{ "a cancelled thread opens", cancelled_opener, 60, 0 },
+	{ "setresuid in a process with threads inside", change_users, 60, 120 },
+	{ "the C library's signals find a stack", stack_for_signals, 60, 0 },
+	{ "threads with 64 KiB of stack", small_stack, 60, 0 },
+	{ "such a thread opens", small_stack_opener, 60, 0 },
+	{ "copies left by siglongjmp do not block gdr_unmap", left_copies_on_stack, 60, 0 },
+	{ "left from an alternate stack, too", left_copies_on_altstack, 60, 0 },
+	{ "gdr_unmap from a deeper frame than the left copy's", left_copy_deeper_unmap, 60, 0 },
+	{ "calls from a handler inside a copy", calls_inside_copy, 60, 0 },
+	{ "copies in a timer's handler inside copies", copies_inside_copies, 60, 120 },
+	{ "a fourth copy inside of three", too_many_copies, 60, 0 },
+	{ NULL, NULL, 0, 0 }
+};
+
+int main(int argc, char **argv)
+{
+	return guest_main(argc, argv, cases);
+}

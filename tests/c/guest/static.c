@@ -1,0 +1,203 @@
+// SPDX-License-Identifier: MIT
+/*
+ * guest/static.c - the library in a program that has an older one linked in.
+ *
+ * The program has functions of its own under the library's names, as one has
+ * that was linked statically to an older GDRCopy: their handles are pointers,
+ * and some newer functions are missing. They are in the program's dynamic symbol
+ * table (-rdynamic), where a lookup by name finds them before those of a library
+ * that something else in the process loads. Neither may notice the other.
+ */
+#include "api.h"
+
+/* The older one's state, which its handles point to. */
+struct gdr {
+	int calls;
+	unsigned char bytes[64];
+};
+
+static int calls_of_any;	/* of an older function with whatever handle */
+
+static struct gdr *old_state(gdr_mh_t handle)
+{
+	calls_of_any++;
+	return (struct gdr *)(uintptr_t)handle.h;
+}
+
+gdr_t gdr_open(void)
+{
+	calls_of_any++;
+	return calloc(1, sizeof(struct gdr));
+}
+
+int gdr_close(gdr_t g)
+{
+	calls_of_any++;
+	free(g);
+	return 0;
+}
+
+int gdr_pin_buffer(gdr_t g, unsigned long addr, size_t size, uint64_t token,
+		   uint32_t va_space, gdr_mh_t *handle)
+{
+	calls_of_any++;
+	(void)addr;
+	(void)size;
+	(void)token;
+	(void)va_space;
+	handle->h = (uintptr_t)g;
+	return 0;
+}
+
+int gdr_unpin_buffer(gdr_t g, gdr_mh_t handle)
+{
+	return old_state(handle) == g ? 0 : EINVAL;
+}
+
+int gdr_map(gdr_t g, gdr_mh_t handle, void **va, size_t size)
+{
+	(void)size;
+	*va = old_state(handle)->bytes;
+	return old_state(handle) == g ? 0 : EINVAL;
+}
+
+int gdr_unmap(gdr_t g, gdr_mh_t handle, void *va, size_t size)
+{
+	(void)size;
+	return old_state(handle) == g && va == old_state(handle)->bytes ? 0 : EINVAL;
+}
+
+int gdr_copy_to_mapping(gdr_mh_t handle, void *dst, const void *src, size_t size)
+{
+	old_state(handle)->calls++;
+	memcpy(dst, src, size);
+	return 0;
+}
+
+int gdr_copy_from_mapping(gdr_mh_t handle, void *dst, const void *src, size_t size)
+{
+	old_state(handle)->calls++;
+	memcpy(dst, src, size);
+	return 0;
+}
+
+void gdr_runtime_get_version(int *major, int *minor)
+{
+	calls_of_any++;
+	*major = 2;
+	*minor = 0;
+}
+
+/* The older one's own users go on as before. */
+static void use_the_older(void)
+{
+	gdr_t g = gdr_open();
+	char in[8] = "", out[8] = "older";
+	int major, minor;
+	gdr_mh_t mh;
+	void *va;
+
+	expect(g != NULL);
+	gdr_runtime_get_version(&major, &minor);
+	expect_is(minor, 0);
+	expect_is(gdr_pin_buffer(g, 4096, 64, 0, 0, &mh), 0);
+	expect_is(mh.h, (uintptr_t)g);
+	expect_is(gdr_map(g, mh, &va, 64), 0);
+	expect_is(gdr_copy_to_mapping(mh, va, out, sizeof(out)), 0);
+	expect_is(gdr_copy_from_mapping(mh, in, va, sizeof(in)), 0);
+	expect(!memcmp(in, out, sizeof(in)));
+	expect_is(((struct gdr *)g)->calls, 2);
+	expect_is(gdr_unmap(g, mh, va, 64), 0);
+	expect_is(gdr_unpin_buffer(g, mh), 0);
+	expect_is(gdr_close(g), 0);
+}
+
+/* No call of the library may end in one of the program's functions. */
+static void use_the_library(const struct api *a)
+{
+	int before = calls_of_any, major, minor;
+
+	a->version(&major, &minor);
+	expect_is(minor, 6);
+	full_work(a);
+	expect_is(calls_of_any, before);
+}
+
+static void side_by_side(int flags)
+{
+	struct api a;
+
+	expect(dlsym(RTLD_DEFAULT, "gdr_open") == (void *)gdr_open);
+	expect(!dlopen(LIBRARY, RTLD_NOW | RTLD_NOLOAD));
+	use_the_older();
+	load(&a, LIBRARY, RTLD_NOW | flags);
+	expect(a.open != gdr_open && a.to != gdr_copy_to_mapping);
+	use_the_library(&a);
+	use_the_older();
+	use_the_library(&a);
+}
+
+static void local(void)
+{
+	side_by_side(RTLD_LOCAL);
+}
+
+static void global(void)
+{
+	side_by_side(RTLD_GLOBAL);
+}
+
+static void child_of_both(void *api)
+{
+	use_the_library(api);
+	use_the_older();
+}
+
+/* A child loads a private copy; it must find the copy's functions, too. */
+static void both_in_a_child(void)
+{
+	struct api a;
+	gdr_t g;
+
+	load(&a, LIBRARY, RTLD_NOW | RTLD_LOCAL);
+	g = a.open();
+	expect(g != NULL);
+	expect(in_child("a child of both", child_of_both, &a, 20));
+	expect_is(a.close(g), 0);
+}
+
+/* Handles of the one are none of the other's, and crash nothing. */
+static void foreign_handles(void)
+{
+	char bytes[64];
+	struct api a;
+	gdr_mh_t mh;
+	gdr_t old = gdr_open(), g;
+	int v;
+
+	load(&a, LIBRARY, RTLD_NOW | RTLD_LOCAL);
+	g = a.open();
+	expect(old && g);
+	mh.h = (uintptr_t)old;
+	expect_is(a.attribute(old, GDR_ATTR_USE_PERSISTENT_MAPPING, &v), EINVAL);
+	expect_is(a.unpin(g, mh), EINVAL);
+	expect_is(a.info(g, mh, bytes), EINVAL);
+	expect_is(a.to(mh, bytes, bytes, 8), EINVAL);
+	expect_is(a.from(mh, bytes, bytes, 8), EINVAL);
+	expect_is(a.close(old), EINVAL);
+	expect_is(a.close(g), 0);
+	expect_is(gdr_close(old), 0);
+}
+
+static const struct guest_case cases[] = {
+	{ "beside an older one, RTLD_LOCAL", local, 60, 0 },
+	{ "beside an older one, RTLD_GLOBAL", global, 60, 0 },
+	{ "both in a forked child", both_in_a_child, 60, 0 },
+	{ "the older one's handles are refused", foreign_handles, 60, 0 },
+	{ NULL, NULL, 0, 0 }
+};
+
+int main(int argc, char **argv)
+{
+	return guest_main(argc, argv, cases);
+}

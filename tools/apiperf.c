@@ -1,0 +1,578 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * gdrcopy_apiperf - how long each control call takes, beside the calls of the
+ * system and the driver that the work comes down to.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "../kmod/gdrdrv_uapi.h"
+#include "bench/cuda.h"
+#include "bench/gpu.h"
+#include "bench/timing.h"
+#include "bench/vk.h"
+
+/* Other libgdrapi libraries lack the extensions: there, these are NULL. */
+extern __typeof__(gdr_copy_to_mapping_v) gdr_copy_to_mapping_v __attribute__((weak));
+extern __typeof__(gdr_copy_from_mapping_v) gdr_copy_from_mapping_v __attribute__((weak));
+extern __typeof__(gdr_set_copy_policy) gdr_set_copy_policy __attribute__((weak));
+extern __typeof__(gdr_get_copy_times) gdr_get_copy_times __attribute__((weak));
+extern __typeof__(gdr_cache_open) gdr_cache_open __attribute__((weak));
+extern __typeof__(gdr_cache_get) gdr_cache_get __attribute__((weak));
+extern __typeof__(gdr_cache_put) gdr_cache_put __attribute__((weak));
+extern __typeof__(gdr_cache_flush) gdr_cache_flush __attribute__((weak));
+extern __typeof__(gdr_cache_close) gdr_cache_close __attribute__((weak));
+
+#define STEPS 32
+#define ROW 1000		/* calls that are timed together */
+#define MIN_SAMPLES 3
+
+static const struct bench_tool tool = {
+	.name = "gdrcopy_apiperf",
+	.codes = (const char[]){ OPT_GPU, OPT_SIZE, OPT_MAP, OPT_ALLOC, OPT_ITERS, OPT_BUDGET,
+				 OPT_CPU, OPT_JSON, OPT_CSV, OPT_BACKEND, 0 },
+	.what = "Times each control call of the library, for buffers of 64 KiB, 1 MiB and 16 MiB\n"
+		"up to -s (16 MiB), beside the calls that the work comes down to.",
+	.method =
+		"  Each call is timed alone, by the TSC between two LFENCEs (elsewhere\n"
+		"  CLOCK_MONOTONIC); what reading that costs is subtracted. Calls go in the\n"
+		"  order of a buffer's life, again and again: at most -n times (1000), at most\n"
+		"  --budget milliseconds for each size (1000), at least three times. P0 is the\n"
+		"  smallest sample and P50 the median. The first gdr_open and the first round\n"
+		"  of a size are not part of them. gdr_open 'first' is the first one of the\n"
+		"  process, 'again' when none is open. The hit of the registration cache is the\n"
+		"  second one after a miss, and has a cuPointerGetAttribute(BUFFER_ID) in it; of\n"
+		"  those 'in a row', 1000 are timed together, and what one takes is shown.\n"
+		"  The calls beneath are made by this program itself on the same memory: those\n"
+		"  of the backend in use that can be made from outside of the library.",
+};
+
+/* One call. Steps live in the order in which they were first timed. */
+struct step {
+	const char *op, *who;
+	struct bench_samples samples;
+};
+
+struct life {
+	struct bench_gpu gpu;
+	struct bench_cuda cuda;
+	struct bench_vk vk;	/* open on the vulkan backend alone */
+	struct bench_buf buf;
+	gdr_cache_t cache;
+	const char *backend;
+	struct step steps[STEPS];
+	size_t nsteps;
+	bool warm;		/* times count */
+};
+
+static void step_add(struct life *l, const char *op, const char *who, uint64_t ticks)
+{
+	uint64_t cost = bench_clock_cost();
+	struct step *s = l->steps;
+
+	if (!l->warm)
+		return;
+	while (s < l->steps + l->nsteps && strcmp(s->op, op))
+		s++;
+	if (s == l->steps + l->nsteps) {
+		if (l->nsteps == STEPS)
+			bench_die("%s: too many kinds of calls", tool.name);
+		l->nsteps++;
+		*s = (struct step){ .op = op, .who = who };
+		if (!bench_samples_init(&s->samples, (size_t)l->gpu.opts->iters + MIN_SAMPLES))
+			bench_die("out of memory for samples");
+	}
+	bench_samples_add(&s->samples, bench_ns(ticks > cost ? ticks - cost : 0));
+}
+
+static void vulkan_result(int result, const char *what)
+{
+	if (result)
+		bench_die("%s: %s gave VkResult %d", tool.name, what, result);
+}
+
+/* Times the expression that follows and ends the program unless it gives 0. */
+#define TIME(l, op, who, rc_of, call)			\
+	do {						\
+		uint64_t t0_ = bench_ticks();		\
+		int rc_ = (call);			\
+							\
+		step_add(l, op, who, bench_ticks() - t0_); \
+		rc_of;					\
+	} while (0)
+#define GDR(l, op, call) TIME(l, op, "gdrcopy", bench_rc(rc_, op), call)
+#define CUDA(l, op, call) TIME(l, op, "driver", bench_cu(&(l)->gpu, rc_, op), call)
+#define VULKAN(l, op, call) TIME(l, op, "driver", vulkan_result(rc_, op), call)
+#define SYS(l, op, call) TIME(l, op, "system", bench_rc(rc_ < 0 ? errno : 0, op), call)
+
+/* The library's mappings are touched, too, before they are taken down. */
+static void touch(void *va)
+{
+	*(volatile uint8_t *)va = 0;
+}
+
+/* Bytes written through the mapping are there for the driver. */
+static void check_data(struct life *l, gdr_mh_t mh, void *va)
+{
+	static uint64_t seed = 1;
+	uint8_t want[64], got[64] = { 0 };
+
+	bench_fill(want, sizeof(want), seed++);
+	bench_rc(gdr_copy_to_mapping(mh, va, want, sizeof(want)), "gdr_copy_to_mapping");
+	bench_gpu_get(&l->gpu, got, l->buf.addr, sizeof(got));
+	if (memcmp(want, got, sizeof(got)))
+		bench_die("%s: what was written through the mapping is not in GPU memory", tool.name);
+}
+
+/* Copies of many pieces, and as many copies of one. */
+#define READS 16
+#define WRITES 64
+#define APART (15 * 64u)	/* an odd number of lines */
+
+static int read_each(const gdr_piece_t *p)
+{
+	int rc = 0;
+
+	for (int i = 0; i < READS; i++)
+		rc |= gdr_copy_from_mapping(p[i].handle, p[i].h_ptr, p[i].map_d_ptr, p[i].size);
+	return rc;
+}
+
+static int write_each(const gdr_piece_t *p)
+{
+	int rc = 0;
+
+	for (int i = 0; i < WRITES; i++)
+		rc |= gdr_copy_to_mapping(p[i].handle, p[i].map_d_ptr, p[i].h_ptr, p[i].size);
+	return rc;
+}
+
+static void copies(struct life *l, gdr_mh_t mh, uint8_t *va)
+{
+	static uint8_t host[WRITES][64];
+	gdr_piece_t pieces[WRITES];
+
+	for (int i = 0; i < WRITES; i++)
+		pieces[i] = (gdr_piece_t){ mh, va + APART * i, host[i], 64 };
+	GDR(l, "gdr_copy_from_mapping, 16 x 64 B", read_each(pieces));
+	if (gdr_copy_from_mapping_v)
+		GDR(l, "gdr_copy_from_mapping_v, 16 x 64 B",
+		    gdr_copy_from_mapping_v(pieces, READS));
+	for (int i = 0; i < WRITES; i++)
+		pieces[i].size = 8;
+	GDR(l, "gdr_copy_to_mapping, 64 x 8 B", write_each(pieces));
+	if (gdr_copy_to_mapping_v)
+		GDR(l, "gdr_copy_to_mapping_v, 64 x 8 B", gdr_copy_to_mapping_v(pieces, WRITES));
+}
+
+static void library_round(struct life *l)
+{
+	unsigned long addr = l->buf.addr;
+	size_t size = l->buf.size;
+	gdr_t g = l->gpu.g;
+	gdr_info_t info;
+	gdr_mh_t mh;
+	void *va;
+	int v;
+
+	GDR(l, "gdr_pin_buffer_v2", gdr_pin_buffer_v2(g, addr, size, GDR_PIN_FLAG_DEFAULT, &mh));
+	GDR(l, "gdr_map_v2", gdr_map_v2(g, mh, &va, size, l->gpu.opts->map_flags));
+	GDR(l, "gdr_get_info", gdr_get_info(g, mh, &info));
+	GDR(l, "gdr_get_callback_flag", gdr_get_callback_flag(g, mh, &v));
+	GDR(l, "gdr_get_attribute", gdr_get_attribute(g, GDR_ATTR_USE_PERSISTENT_MAPPING, &v));
+	check_data(l, mh, va);
+	copies(l, mh, va);
+	GDR(l, "gdr_unmap", gdr_unmap(g, mh, va, size));
+	GDR(l, "gdr_unpin_buffer", gdr_unpin_buffer(g, mh));
+}
+
+static int cache_hit(struct life *l)
+{
+	gdr_mh_t mh;
+	void *va;
+	int rc;
+
+	rc = gdr_cache_get(l->cache, l->buf.addr, l->buf.size, &mh, &va);
+	return rc ? rc : gdr_cache_put(l->cache, mh);
+}
+
+/* What one of ROW calls takes; reading the clock once for all of them is nothing. */
+static void add_row(struct life *l, const char *op, const char *who, uint64_t ticks)
+{
+	step_add(l, op, who, ticks / ROW + bench_clock_cost());
+}
+
+static void hits_in_a_row(struct life *l)
+{
+	unsigned long long id;
+	uint64_t t0;
+	int rc = 0;
+
+	t0 = bench_ticks();
+	for (int i = 0; i < ROW; i++)
+		rc |= cache_hit(l);
+	add_row(l, "gdr_cache_get + put, hits in a row", "gdrcopy", bench_ticks() - t0);
+	bench_rc(rc, "gdr_cache_get");
+	t0 = bench_ticks();
+	for (int i = 0; i < ROW; i++)
+		rc |= l->gpu.cu.pointer_attribute(&id, CU_ATTR_BUFFER_ID, l->buf.addr);
+	add_row(l, "BUFFER_ID queries in a row", "driver", bench_ticks() - t0);
+	bench_cu(&l->gpu, rc, "cuPointerGetAttribute");
+}
+
+/* The first hit after a miss is not timed: it finds nothing in the CPU's caches. */
+static void cache_round(struct life *l)
+{
+	gdr_mh_t mh;
+	void *va;
+
+	if (!gdr_cache_open)
+		return;
+	GDR(l, "gdr_cache_get, miss",
+	    gdr_cache_get(l->cache, l->buf.addr, l->buf.size, &mh, &va));
+	check_data(l, mh, va);
+	bench_rc(gdr_cache_put(l->cache, mh), "gdr_cache_put");
+	bench_rc(cache_hit(l), "gdr_cache_get");
+	GDR(l, "gdr_cache_get + put, hit", cache_hit(l));
+	hits_in_a_row(l);
+	GDR(l, "gdr_cache_flush", gdr_cache_flush(l->cache));
+}
+
+/* mmap gives a pointer, and the macros want a number. */
+static int map_fd(void **va, size_t size, int fd, off_t at)
+{
+	*va = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, at);
+	return *va == MAP_FAILED ? -1 : 0;
+}
+
+static void beneath_gdrdrv(struct life *l)
+{
+	struct gdrdrv_pin pin = { .addr = l->buf.addr, .size = l->buf.size };
+	struct gdrdrv_unpin unpin;
+	void *va;
+	int fd;
+
+	SYS(l, "open(/dev/gdrdrv)", fd = open("/dev/gdrdrv", O_RDWR | O_CLOEXEC));
+	SYS(l, "ioctl(PIN_BUFFER)", ioctl(fd, GDRDRV_IOC_PIN, &pin));
+	SYS(l, "mmap", map_fd(&va, l->buf.size, fd, (off_t)pin.handle * getpagesize()));
+	touch(va);
+	SYS(l, "munmap", munmap(va, l->buf.size));
+	unpin.handle = pin.handle;
+	SYS(l, "ioctl(UNPIN_BUFFER)", ioctl(fd, GDRDRV_IOC_UNPIN, &unpin));
+	SYS(l, "close", close(fd));
+}
+
+static void beneath_dmabuf(struct life *l)
+{
+	int fd = -1;
+	void *va;
+
+	if (!l->cuda.range_handle)
+		return;
+	CUDA(l, "cuMemGetHandleForAddressRange",
+	     l->cuda.range_handle(&fd, l->buf.addr, l->buf.size, CU_RANGE_DMA_BUF, 0));
+	SYS(l, "mmap", map_fd(&va, l->buf.size, fd, 0));
+	touch(va);
+	SYS(l, "munmap", munmap(va, l->buf.size));
+	SYS(l, "close", close(fd));
+}
+
+/* A Vulkan device of this program's own stands in for the library's. */
+static void start_vulkan(struct life *l)
+{
+	unsigned char uuid[16] = { 0 };
+	const char *err;
+
+	if (!l->cuda.retain || !l->cuda.export_fd || !l->cuda.address_range || !l->cuda.uuid)
+		bench_die("%s: this libcuda.so.1 lacks calls that the vulkan backend is made of",
+			  tool.name);
+	bench_cu(&l->gpu, l->cuda.uuid(uuid, l->gpu.dev), "cuDeviceGetUuid");
+	err = bench_vk_open(&l->vk, uuid);
+	if (err)
+		bench_die("%s: Vulkan: %s", tool.name, err);
+}
+
+/* Some Vulkan calls return nothing, and the macros want a number. */
+static int vk_unmap(const struct bench_vk *v, vk_memory memory)
+{
+	v->unmap(v->device, memory);
+	return 0;
+}
+
+static int vk_free(const struct bench_vk *v, vk_memory memory)
+{
+	v->free(v->device, memory, NULL);
+	return 0;
+}
+
+static void beneath_vulkan(struct life *l)
+{
+	const struct bench_vk *v = &l->vk;
+	vk_memory memory = 0;
+	cu_mem mem = 0;
+	cu_ptr base = 0;
+	size_t size = 0;
+	void *va = NULL;
+	int fd = -1;
+
+	bench_cu(&l->gpu, l->cuda.address_range(&base, &size, l->buf.addr), "cuMemGetAddressRange");
+	CUDA(l, "cuMemRetainAllocationHandle",
+	     l->cuda.retain(&mem, (void *)(uintptr_t)l->buf.addr));
+	CUDA(l, "cuMemExportToShareableHandle", l->cuda.export_fd(&fd, mem, CU_EXPORT_FD, 0));
+	VULKAN(l, "vkAllocateMemory(import)", bench_vk_import(v, fd, size, &memory));
+	CUDA(l, "cuMemRelease", l->gpu.cu.release(mem));
+	VULKAN(l, "vkMapMemory",
+	       v->map(v->device, memory, l->buf.addr - base, l->buf.size, 0, &va));
+	touch(va);
+	VULKAN(l, "vkUnmapMemory", vk_unmap(v, memory));
+	VULKAN(l, "vkFreeMemory", vk_free(v, memory));
+}
+
+static void beneath_any(struct life *l)
+{
+	unsigned long long id = 0;
+	unsigned int on = 1;
+	cu_ptr base = 0;
+	size_t size = 0;
+
+	if (l->cuda.address_range)
+		CUDA(l, "cuMemGetAddressRange",
+		     l->cuda.address_range(&base, &size, l->buf.addr));
+	CUDA(l, "cuPointerGetAttribute(BUFFER_ID)",
+	     l->gpu.cu.pointer_attribute(&id, CU_ATTR_BUFFER_ID, l->buf.addr));
+	/* Memory of cuMemCreate does not have it: driver 580 answers NOT_SUPPORTED. */
+	if (l->cuda.set_attribute &&
+	    !l->cuda.set_attribute(&on, CU_ATTR_SYNC_MEMOPS, l->buf.addr))
+		CUDA(l, "cuPointerSetAttribute(SYNC_MEMOPS)",
+		     l->cuda.set_attribute(&on, CU_ATTR_SYNC_MEMOPS, l->buf.addr));
+}
+
+static void round_trip(struct life *l)
+{
+	library_round(l);
+	cache_round(l);
+	beneath_any(l);
+	if (!strcmp(l->backend, "gdrdrv"))
+		beneath_gdrdrv(l);
+	else if (!strcmp(l->backend, "dmabuf"))
+		beneath_dmabuf(l);
+	else if (!strcmp(l->backend, "vulkan"))
+		beneath_vulkan(l);
+}
+
+/*
+ * What the library chooses by, where it is asked to choose: after as many copies of a
+ * size as it needs to know them. One row for each way, of the time that it thinks.
+ */
+#define TO_KNOW 64
+
+static void add_time(struct bench_result *r, const char *op, const char *way, size_t size,
+		     unsigned long ns)
+{
+	bench_row(r, &(struct bench_row){
+		.op = op, .who = way, .mode = "choice", .size = size, .threads = 1, .batch = 1,
+		.samples = TO_KNOW, .p0 = (double)ns, .p50 = (double)ns, .moves = true,
+	});
+}
+
+static void choices(struct life *l, struct bench_result *r)
+{
+	uint8_t *host = bench_host_alloc(l->buf.size);
+	struct bench_map m;
+
+	if (!gdr_set_copy_policy || !gdr_get_copy_times)
+		return;
+	bench_rc(gdr_set_copy_policy(GDR_COPY_POLICY_AUTO), "gdr_set_copy_policy");
+	bench_map_make(&l->gpu, &m, &l->buf);
+	for (size_t size = 4096; size <= l->buf.size; size *= 4)
+		for (int to = 0; to < 2; to++) {
+			const char *op = to ? "write" : "read";
+			gdr_copy_times_t t;
+
+			for (int i = 0; i < TO_KNOW; i++)
+				bench_rc(to ? gdr_copy_to_mapping(m.mh, m.p, host, size) :
+					      gdr_copy_from_mapping(m.mh, host, m.p, size), op);
+			bench_rc(gdr_get_copy_times(to, size, &t), "gdr_get_copy_times");
+			add_time(r, op, "caller", size, t.caller);
+			add_time(r, op, "shared", size, t.shared);
+			add_time(r, op, "waking", size, t.waking);
+			add_time(r, op, "dma", size, t.dma);
+		}
+	bench_map_drop(&l->gpu, &m);
+	bench_rc(gdr_set_copy_policy(GDR_COPY_POLICY_CALLER), "gdr_set_copy_policy");
+}
+
+static void print_choices(const struct bench_result *r)
+{
+	static const char *const whos[] = { "caller", "shared", "waking", "dma" };
+	char size[32], text[32];
+
+	for (int to = 0; to < 2; to++) {
+		const char *op = to ? "write" : "read";
+
+		printf("\n%-10s as GDRCOPY_COPY=auto thinks\n%-10s %12s %12s %12s %12s\n", op, "bytes",
+		       whos[0], whos[1], whos[2], whos[3]);
+		for (size_t n = 4096; bench_find(r, op, "caller", "choice", n); n *= 4) {
+			printf("%-10s", bench_size_text(size, sizeof(size), n));
+			for (int w = 0; w < 4; w++)
+				printf(" %12s", bench_ns_text(text, sizeof(text),
+					bench_find(r, op, whos[w], "choice", n)->p50));
+			putchar('\n');
+		}
+	}
+}
+
+static void flush_steps(struct life *l, struct bench_result *r, const char *mode, size_t size)
+{
+	size_t i;
+
+	for (i = 0; i < l->nsteps; i++) {
+		struct step *s = &l->steps[i];
+		struct bench_row row = {
+			.op = s->op, .who = s->who, .mode = mode, .size = size,
+			.threads = 1, .batch = 1, .samples = s->samples.n,
+			.p0 = bench_p0(&s->samples), .p50 = bench_p50(&s->samples),
+		};
+
+		bench_row(r, &row);
+		bench_samples_free(&s->samples);
+	}
+	l->nsteps = 0;
+}
+
+/* Runs once to warm up, and then as often as the options say. */
+static void repeat(struct life *l, void (*once)(struct life *))
+{
+	const struct bench_opts *o = l->gpu.opts;
+	uint64_t end;
+	long i;
+
+	l->warm = false;
+	once(l);
+	l->warm = true;
+	end = bench_monotonic_ns() + (uint64_t)o->budget_ms * 1000000u;
+	for (i = 0; i < MIN_SAMPLES || (i < o->iters && bench_monotonic_ns() < end); i++)
+		once(l);
+}
+
+static void open_and_close(struct life *l)
+{
+	uint64_t t0 = bench_ticks(), t1;
+
+	l->gpu.g = gdr_open();
+	t1 = bench_ticks();
+	step_add(l, "gdr_open", "gdrcopy", t1 - t0);
+	if (!l->gpu.g)
+		bench_die("%s: gdr_open found no way to the GPU's memory; GDRCOPY_ENABLE_LOGGING=1 tells why",
+			  tool.name);
+	GDR(l, "gdr_close", gdr_close(l->gpu.g));
+}
+
+/* The first pin of the process: what a backend puts off until then is in it. */
+static void first_pin(struct life *l)
+{
+	void *va = NULL;
+	gdr_mh_t mh;
+
+	GDR(l, "gdr_pin_buffer_v2",
+	    gdr_pin_buffer_v2(l->gpu.g, l->buf.addr, l->buf.size, GDR_PIN_FLAG_DEFAULT, &mh));
+	GDR(l, "gdr_map_v2", gdr_map_v2(l->gpu.g, mh, &va, l->buf.size, l->gpu.opts->map_flags));
+	touch(va);
+	GDR(l, "gdr_unmap", gdr_unmap(l->gpu.g, mh, va, l->buf.size));
+	GDR(l, "gdr_unpin_buffer", gdr_unpin_buffer(l->gpu.g, mh));
+}
+
+static void print(const struct bench_result *r, const struct bench_opts *o)
+{
+	char p0[32], p50[32], size[32];
+	size_t i, last = 0;
+
+	(void)o;
+	bench_facts(r, stdout);
+	for (i = 0; i < r->nrows; i++) {
+		const struct bench_row *row = &r->rows[i];
+
+		if (!strcmp(row->mode, "choice"))
+			continue;
+		if (i == 0 || row->size != last)
+			printf("\n%-10s %-36s %-8s %12s %12s %8s\n",
+			       row->size ? bench_size_text(size, sizeof(size), row->size) : "",
+			       "call", "of", "P0", "P50", "samples");
+		last = row->size;
+		printf("%-10s %-36s %-8s %12s %12s %8zu\n", row->size ? "" : row->mode, row->op,
+		       row->who, bench_ns_text(p0, sizeof(p0), row->p0),
+		       bench_ns_text(p50, sizeof(p50), row->p50), row->samples);
+	}
+	print_choices(r);
+}
+
+int main(int argc, char **argv)
+{
+	static const size_t sizes[] = { 64 << 10, 1 << 20, 16 << 20 };
+	struct bench_opts o = {
+		.size = 16 << 20, .iters = 1000, .budget_ms = 1000, .cpu = -1,
+	};
+	static struct life l;
+	struct bench_result r;
+	struct bench_map m;
+	const char *err;
+	size_t i;
+
+	bench_parse(&o, &tool, argc, argv);
+	bench_on_cpu(o.cpu);
+	bench_clock_init();
+	bench_result_init(&r, tool.name);
+	bench_gpu_start(&l.gpu, &tool, &o);
+	err = bench_cuda_load(&l.cuda);
+	if (err)
+		bench_die("%s: %s", tool.name, err);
+
+	bench_progress("gdr_open");
+	l.warm = true;
+	open_and_close(&l);
+	flush_steps(&l, &r, "first", 0);
+	repeat(&l, open_and_close);
+	flush_steps(&l, &r, "again", 0);
+
+	bench_gpu_open(&l.gpu);
+	bench_buf_alloc(&l.gpu, &l.buf, sizes[0]);
+	l.warm = true;
+	first_pin(&l);
+	flush_steps(&l, &r, "first", 0);
+	bench_map_make(&l.gpu, &m, &l.buf);
+	bench_gpu_facts(&l.gpu, &m, &r);
+	bench_fact(&r, "clock", "%s", bench_clock_text());
+	l.backend = bench_backend(&l.gpu);
+	if (!strcmp(l.backend, "vulkan"))
+		start_vulkan(&l);
+	bench_map_drop(&l.gpu, &m);
+	bench_buf_free(&l.gpu, &l.buf);
+	for (i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
+		if (i && sizes[i] > o.size)
+			break;
+		bench_progress("buffers of %zu bytes", sizes[i]);
+		bench_buf_alloc(&l.gpu, &l.buf, sizes[i]);
+		if (gdr_cache_open)
+			bench_rc(gdr_cache_open(l.gpu.g, SIZE_MAX, 0, &l.cache), "gdr_cache_open");
+		repeat(&l, round_trip);
+		if (gdr_cache_open)
+			bench_rc(gdr_cache_close(l.cache), "gdr_cache_close");
+		flush_steps(&l, &r, "alone", sizes[i]);
+		if (i + 1 == sizeof(sizes) / sizeof(sizes[0]) || sizes[i + 1] > o.size)
+			choices(&l, &r);
+		bench_buf_free(&l.gpu, &l.buf);
+	}
+	bench_progress(NULL);
+	bench_vk_close(&l.vk);
+	bench_gpu_stop(&l.gpu);
+	bench_fact(&r, "data", "verified, in every mapping");
+
+	bench_print(&r, &o, print);
+	bench_result_free(&r);
+	return BENCH_OK;
+}

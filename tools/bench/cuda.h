@@ -1,0 +1,53 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * bench/cuda.h - driver calls that only the benchmarks make. Each is NULL when
+ * the driver has no such call.
+ */
+#ifndef BENCH_CUDA_H
+#define BENCH_CUDA_H
+
+#include "cuda_dl.h"
+
+typedef struct cu_module *cu_module;
+typedef struct cu_function *cu_function;
+typedef struct cu_stream *cu_stream;
+
+enum {
+	CU_DEV_CLOCK_KHZ = 13,		/* attribute of a device */
+	CU_ATTR_SYNC_MEMOPS = 6,	/* attribute of a pointer */
+	CU_ATTR_BUFFER_ID = 7,
+	CU_RANGE_DMA_BUF = 1,		/* kind of handle of a range */
+	CU_STREAM_APART = 1,		/* the stream does not wait for stream 0 */
+	CU_HOST_MAPPED = 2		/* the GPU can reach the memory */
+};
+
+struct bench_cuda {
+	int (*module_load)(cu_module *m, const void *image);
+	int (*module_unload)(cu_module m);
+	int (*module_function)(cu_function *f, cu_module m, const char *name);
+	int (*launch)(cu_function f, unsigned int gx, unsigned int gy, unsigned int gz,
+		      unsigned int bx, unsigned int by, unsigned int bz,
+		      unsigned int shared, cu_stream s, void **params, void **extra);
+	int (*host_alloc)(void **p, size_t size, unsigned int flags);
+	int (*host_free)(void *p);
+	int (*host_device_ptr)(cu_ptr *d, void *p, unsigned int flags);
+	int (*stream_create)(cu_stream *s, unsigned int flags);
+	int (*stream_destroy)(cu_stream s);
+	int (*stream_sync)(cu_stream s);
+	int (*to_gpu_async)(cu_ptr dst, const void *src, size_t n, cu_stream s);
+	int (*set_attribute)(const void *value, int attr, cu_ptr p);
+	int (*address_range)(cu_ptr *base, size_t *size, cu_ptr p);
+	int (*range_handle)(void *handle, cu_ptr p, size_t size, int kind,
+			    unsigned long long flags);
+	int (*retain)(cu_mem *mem, void *p);
+	int (*uuid)(unsigned char uuid[16], int dev);
+	int (*export_fd)(void *fd, cu_mem mem, int kind, unsigned long long flags);
+};
+
+/* libcuda.so.1 must be loaded already. Returns NULL, or what went wrong. */
+const char *bench_cuda_load(struct bench_cuda *c);
+
+/* The first of the calls of a GPU kernel that is missing, or NULL. */
+const char *bench_cuda_no_kernels(const struct bench_cuda *c);
+
+#endif

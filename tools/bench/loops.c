@@ -1,0 +1,458 @@
+/* SPDX-License-Identifier: MIT */
+#include "loops.h"
+
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#if defined(__x86_64__)
+#include <cpuid.h>
+#include <immintrin.h>
+#endif
+
+static bool always(void)
+{
+	return true;
+}
+
+static inline void store_fence(void)
+{
+#if defined(__x86_64__)
+	_mm_sfence();
+#elif defined(__aarch64__)
+	__asm__ __volatile__("dsb st" ::: "memory");
+#elif defined(__powerpc__)
+	__asm__ __volatile__("sync" ::: "memory");
+#else
+	__atomic_thread_fence(__ATOMIC_SEQ_CST);
+#endif
+}
+
+void bench_store_fence(void)
+{
+	store_fence();
+}
+
+/* Also keeps the compiler from making one read of many. */
+static inline void load_fence(void)
+{
+#if defined(__x86_64__)
+	_mm_lfence();
+#elif defined(__aarch64__)
+	__asm__ __volatile__("dmb oshld" ::: "memory");
+#elif defined(__powerpc__)
+	__asm__ __volatile__("sync" ::: "memory");
+#else
+	__atomic_thread_fence(__ATOMIC_SEQ_CST);
+#endif
+}
+
+/*
+ * plain: a size of at most 8 bytes by one to three stores or loads, with no
+ * loop and no branch. Volatile keeps each access whole.
+ */
+static inline __attribute__((always_inline)) void move(volatile uint8_t *d,
+							const volatile uint8_t *s, size_t n)
+{
+	if (n & 8) {
+		*(volatile uint64_t *)d = *(const volatile uint64_t *)s;
+		return;
+	}
+	if (n & 4) {
+		*(volatile uint32_t *)d = *(const volatile uint32_t *)s;
+		d += 4;
+		s += 4;
+	}
+	if (n & 2) {
+		*(volatile uint16_t *)d = *(const volatile uint16_t *)s;
+		d += 2;
+		s += 2;
+	}
+	if (n & 1)
+		*d = *s;
+}
+
+/* A function of its own for each size, so that the size is a constant in it. */
+#define PLAIN(n)							\
+	static void plain_to_##n(struct bench_op *op, size_t count)	\
+	{								\
+		for (; count; count--) {				\
+			move(op->dev, op->host, n);			\
+			store_fence();					\
+		}							\
+	}								\
+	static void plain_from_##n(struct bench_op *op, size_t count)	\
+	{								\
+		for (; count; count--) {				\
+			move(op->host, op->dev, n);			\
+			load_fence();					\
+		}							\
+	}								\
+	static void plain_loose_##n(struct bench_op *op, size_t count)	\
+	{								\
+		for (; count; count--) {				\
+			move(op->host, op->dev, n);			\
+			store_fence();					\
+		}							\
+	}
+
+PLAIN(1)
+PLAIN(2)
+PLAIN(3)
+PLAIN(4)
+PLAIN(7)
+PLAIN(8)
+
+static bench_run *plain_to(size_t n)
+{
+	static bench_run *const of[9] = {
+		[1] = plain_to_1, [2] = plain_to_2, [3] = plain_to_3,
+		[4] = plain_to_4, [7] = plain_to_7, [8] = plain_to_8,
+	};
+
+	return n <= 8 ? of[n] : NULL;
+}
+
+static bench_run *plain_from(size_t n)
+{
+	static bench_run *const of[9] = {
+		[1] = plain_from_1, [2] = plain_from_2, [3] = plain_from_3,
+		[4] = plain_from_4, [7] = plain_from_7, [8] = plain_from_8,
+	};
+
+	return n <= 8 ? of[n] : NULL;
+}
+
+static bench_run *plain_loose(size_t n)
+{
+	static bench_run *const of[9] = {
+		[1] = plain_loose_1, [2] = plain_loose_2, [3] = plain_loose_3,
+		[4] = plain_loose_4, [7] = plain_loose_7, [8] = plain_loose_8,
+	};
+
+	return n <= 8 ? of[n] : NULL;
+}
+
+/* libc's memcpy, which knows nothing of the mapping. */
+static void libc_to(struct bench_op *op, size_t count)
+{
+	for (; count; count--) {
+		memcpy(op->dev, op->host, op->size);
+		store_fence();
+	}
+}
+
+static void libc_from(struct bench_op *op, size_t count)
+{
+	for (; count; count--) {
+		memcpy(op->host, op->dev, op->size);
+		load_fence();
+	}
+}
+
+static bench_run *memcpy_to(size_t n)
+{
+	(void)n;
+	return libc_to;
+}
+
+static bench_run *memcpy_from(size_t n)
+{
+	(void)n;
+	return libc_from;
+}
+
+#if defined(__x86_64__)
+#define AVX2 __attribute__((target("avx2")))
+#define AVX512 __attribute__((target("avx512f")))
+#define SSE41 __attribute__((target("sse4.1")))
+#define DIR64 __attribute__((target("movdir64b")))
+
+/* Leaf 7's registers, all 0 when there is no such leaf. */
+static void leaf7(unsigned int *ebx, unsigned int *ecx)
+{
+	unsigned int a, d;
+
+	*ebx = *ecx = 0;
+	if (!__get_cpuid_count(7, 0, &a, ebx, ecx, &d))
+		*ebx = *ecx = 0;
+}
+
+static bool has_sse41(void)
+{
+	__builtin_cpu_init();
+	return __builtin_cpu_supports("sse4.1");
+}
+
+static bool has_avx2(void)
+{
+	__builtin_cpu_init();
+	return __builtin_cpu_supports("avx2");
+}
+
+static bool has_avx512(void)
+{
+	__builtin_cpu_init();
+	return __builtin_cpu_supports("avx512f");
+}
+
+static bool has_movdir64b(void)
+{
+	unsigned int ebx, ecx;
+
+	leaf7(&ebx, &ecx);
+	return ecx & 1u << 28;
+}
+
+static void sse2_run(struct bench_op *op, size_t count)
+{
+	for (; count; count--) {
+		const __m128i *s = op->host, *end = s + op->size / 16;
+		__m128i *d = op->dev;
+
+		for (; s < end; s++, d++)
+			_mm_stream_si128(d, _mm_load_si128(s));
+		_mm_sfence();
+	}
+}
+
+static AVX2 void avx2_run(struct bench_op *op, size_t count)
+{
+	for (; count; count--) {
+		const __m256i *s = op->host, *end = s + op->size / 32;
+		__m256i *d = op->dev;
+
+		for (; s < end; s++, d++)
+			_mm256_stream_si256(d, _mm256_load_si256(s));
+		_mm_sfence();
+	}
+}
+
+static AVX512 void avx512_run(struct bench_op *op, size_t count)
+{
+	for (; count; count--) {
+		const uint8_t *s = op->host, *end = s + op->size;
+		uint8_t *d = op->dev;
+
+		for (; s < end; s += 64, d += 64)
+			_mm512_stream_si512((void *)d, _mm512_load_si512(s));
+		_mm_sfence();
+	}
+}
+
+static DIR64 void movdir64b_run(struct bench_op *op, size_t count)
+{
+	for (; count; count--) {
+		const uint8_t *s = op->host, *end = s + op->size;
+		uint8_t *d = op->dev;
+
+		for (; s < end; s += 64, d += 64)
+			_movdir64b(d, s);
+		_mm_sfence();
+	}
+}
+
+/* The reads load a line, or two of AVX2, before they store the first of it. */
+static inline __attribute__((always_inline)) SSE41 void sse41_load(struct bench_op *op)
+{
+	__m128i *s = op->dev, *end = s + op->size / 16, *d = op->host;
+
+	for (; end - s >= 4; s += 4, d += 4) {
+		__m128i a = _mm_stream_load_si128(s);
+		__m128i b = _mm_stream_load_si128(s + 1);
+		__m128i c = _mm_stream_load_si128(s + 2);
+		__m128i e = _mm_stream_load_si128(s + 3);
+
+		_mm_store_si128(d, a);
+		_mm_store_si128(d + 1, b);
+		_mm_store_si128(d + 2, c);
+		_mm_store_si128(d + 3, e);
+	}
+	for (; s < end; s++, d++)
+		_mm_store_si128(d, _mm_stream_load_si128(s));
+}
+
+static SSE41 void sse41_read(struct bench_op *op, size_t count)
+{
+	for (; count; count--) {
+		_mm_mfence();
+		sse41_load(op);
+		load_fence();
+	}
+}
+
+static SSE41 void sse41_loosely(struct bench_op *op, size_t count)
+{
+	for (; count; count--) {
+		sse41_load(op);
+		store_fence();
+	}
+}
+
+static inline __attribute__((always_inline)) AVX2 void avx2_load(struct bench_op *op)
+{
+	__m256i *s = op->dev, *end = s + op->size / 32, *d = op->host;
+
+	for (; end - s >= 4; s += 4, d += 4) {
+		__m256i a = _mm256_stream_load_si256(s);
+		__m256i b = _mm256_stream_load_si256(s + 1);
+		__m256i c = _mm256_stream_load_si256(s + 2);
+		__m256i e = _mm256_stream_load_si256(s + 3);
+
+		_mm256_store_si256(d, a);
+		_mm256_store_si256(d + 1, b);
+		_mm256_store_si256(d + 2, c);
+		_mm256_store_si256(d + 3, e);
+	}
+	for (; s < end; s++, d++)
+		_mm256_store_si256(d, _mm256_stream_load_si256(s));
+}
+
+static AVX2 void avx2_read(struct bench_op *op, size_t count)
+{
+	for (; count; count--) {
+		_mm_mfence();
+		avx2_load(op);
+		load_fence();
+	}
+}
+
+static AVX2 void avx2_loosely(struct bench_op *op, size_t count)
+{
+	for (; count; count--) {
+		avx2_load(op);
+		store_fence();
+	}
+}
+
+static AVX512 void avx512_read(struct bench_op *op, size_t count)
+{
+	for (; count; count--) {
+		uint8_t *s = op->dev, *end = s + op->size, *d = op->host;
+
+		_mm_mfence();
+		for (; s < end; s += 64, d += 64)
+			_mm512_store_si512(d, _mm512_stream_load_si512(s));
+		load_fence();
+	}
+}
+
+bool bench_has_movdiri(void)
+{
+	unsigned int ebx, ecx;
+
+	leaf7(&ebx, &ecx);
+	return ecx & 1u << 27;
+}
+
+static bench_run *in_16(size_t n, bench_run *run)
+{
+	return n % 16 == 0 ? run : NULL;
+}
+
+static bench_run *sse2_to(size_t n)
+{
+	return in_16(n, sse2_run);
+}
+
+static bench_run *sse41_from(size_t n)
+{
+	return in_16(n, sse41_read);
+}
+
+static bench_run *avx2_to(size_t n)
+{
+	return n % 32 == 0 ? avx2_run : NULL;
+}
+
+static bench_run *avx2_from(size_t n)
+{
+	return n % 32 == 0 ? avx2_read : NULL;
+}
+
+static bench_run *avx512_to(size_t n)
+{
+	return n % 64 == 0 ? avx512_run : NULL;
+}
+
+static bench_run *avx512_from(size_t n)
+{
+	return n % 64 == 0 ? avx512_read : NULL;
+}
+
+static bench_run *sse41_loose(size_t n)
+{
+	return in_16(n, sse41_loosely);
+}
+
+static bench_run *avx2_loose(size_t n)
+{
+	return n % 32 == 0 ? avx2_loosely : NULL;
+}
+
+static bench_run *movdir64b_to(size_t n)
+{
+	return n % 64 == 0 ? movdir64b_run : NULL;
+}
+#endif
+
+const struct bench_loop bench_loops[] = {
+	{ "plain", false, false, always, plain_to },
+	{ "plain", true, false, always, plain_from },
+	{ "memcpy", false, false, always, memcpy_to },
+	{ "memcpy", true, false, always, memcpy_from },
+	{ "plain loose", true, true, always, plain_loose },
+#if defined(__x86_64__)
+	{ "sse2", false, false, always, sse2_to },
+	{ "avx2", false, false, has_avx2, avx2_to },
+	{ "avx512", false, false, has_avx512, avx512_to },
+	{ "movdir64b", false, false, has_movdir64b, movdir64b_to },
+	{ "sse4.1", true, false, has_sse41, sse41_from },
+	{ "avx2", true, false, has_avx2, avx2_from },
+	{ "avx512", true, false, has_avx512, avx512_from },
+	{ "sse4.1 loose", true, true, has_sse41, sse41_loose },
+	{ "avx2 loose", true, true, has_avx2, avx2_loose },
+#endif
+	{ NULL, false, false, NULL, NULL }
+};
+
+#if defined(__x86_64__) || defined(__aarch64__) || defined(__powerpc64__)
+static void flush_line(const uint8_t *p)
+{
+#if defined(__x86_64__)
+	_mm_clflush(p);
+#elif defined(__aarch64__)
+	__asm__ __volatile__("dc civac, %0" : : "r"(p) : "memory");
+#else
+	__asm__ __volatile__("dcbf 0, %0" : : "r"(p) : "memory");
+#endif
+}
+
+/* 32 bytes: no CPU has shorter lines, and to flush one twice does no harm. */
+void bench_flush(const void *p, size_t n)
+{
+	const uint8_t *b = p;
+	size_t i;
+
+	for (i = 0; i < n; i += 32)
+		flush_line(b + i);
+	if (n)
+		flush_line(b + n - 1);
+	load_fence();
+	store_fence();
+}
+#else
+/* No instruction for it: push the lines out by reading much else. */
+void bench_flush(const void *p, size_t n)
+{
+	enum { MUCH = 64 << 20 };
+	static uint8_t *much;
+	size_t i;
+
+	(void)p;
+	(void)n;
+	if (!much)
+		much = calloc(1, MUCH);
+	for (i = 0; much && i < MUCH; i += 32)
+		((volatile uint8_t *)much)[i]++;
+}
+#endif

@@ -1,0 +1,59 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * bench/loops.h - the benchmark's own plain copy loops, to hold the library
+ * against: each is the shortest loop around one kind of instruction, and
+ * checks nothing.
+ *
+ * A write ends with a store fence. A read is over when its loads are; the
+ * loops that use streaming loads begin with the full fence without which they
+ * might be served stale data. Loose reads have no fence but a store fence at
+ * their end: their loads may pass those of the reads next to them.
+ */
+#ifndef BENCH_LOOPS_H
+#define BENCH_LOOPS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "gdrapi.h"
+
+/*
+ * One operation to time. Loops ask for a dev and a host on a 64-byte boundary.
+ * rc is 0 or the last error of a call that can fail.
+ */
+struct bench_op {
+	gdr_mh_t mh;
+	unsigned long addr;	/* GPU address of dev */
+	void *dev;		/* in the mapping */
+	void *host;
+	size_t size;
+	const void *user;	/* what the function needs besides */
+	int rc;
+};
+
+/* Does the operation count times. */
+typedef void bench_run(struct bench_op *op, size_t count);
+
+struct bench_loop {
+	const char *name;	/* the instruction that it uses */
+	bool read;
+	bool loose;
+	bool (*usable)(void);	/* by this CPU */
+	bench_run *(*run)(size_t size);	/* NULL: not for this size */
+};
+
+/* The loops of this architecture; a NULL name ends the table. */
+extern const struct bench_loop bench_loops[];
+
+/* That which ends the writes. */
+void bench_store_fence(void);
+
+#if defined(__x86_64__)
+/* Whether the CPU has MOVDIRI. */
+bool bench_has_movdiri(void);
+#endif
+
+/* Removes n bytes from the CPU's caches, or does its best. */
+void bench_flush(const void *p, size_t n);
+
+#endif

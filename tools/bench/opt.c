@@ -1,0 +1,371 @@
+/* SPDX-License-Identifier: MIT */
+#include "opt.h"
+
+#include <errno.h>
+#include <getopt.h>
+#include <limits.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+
+#include "gdrapi.h"
+
+struct option_row {
+	int code;		/* OPT_* */
+	char letter;		/* 0: it has only the long name */
+	const char *name;
+	const char *arg;	/* NULL: it takes none */
+	const char *help;
+};
+
+static const struct option_row rows[] = {
+	{ OPT_HELP, 'h', "help", NULL, "print this text" },
+	{ OPT_GPU, 'd', "device", "GPU", "CUDA's number of the GPU (0)" },
+	{ OPT_MODE, 'm', "mode", "MODE",
+	  "each: copies one by one; used: reads whose bytes are used before the next;\n"
+	  "                             many: 16 reads and 64 writes at once; pause: copies after a pause;\n"
+	  "                             callers: small copies by 1 to 14 threads, each its own" },
+	{ OPT_SIZE, 's', "size", "SIZE", "bytes of the buffer; K, M and G are powers of 1024" },
+	{ OPT_COPY_SIZE, 'c', "copy-size", "SIZE", "bytes of a copy (all of the buffer past -o)" },
+	{ OPT_COLD, 'c', "cold", NULL, "the host side is not in the CPU's caches" },
+	{ OPT_OFFSET, 'o', "offset", "SIZE", "where in the buffer the copies begin (0)" },
+	{ OPT_MAP, 'M', "mapping", "TYPE", "default, wc, cached or device (default)" },
+	{ OPT_ALLOC, 'a', "alloc", "KIND",
+	  "ext (gdr_mem_alloc), cumemalloc or cumemcreate (ext); -A is the same" },
+	{ OPT_WRITES, 'w', "writes", "N", "time at most N writes" },
+	{ OPT_READS, 'r', "reads", "N", "time at most N reads" },
+	{ OPT_ITERS, 'n', "iterations", "N", "time at most N of each call" },
+	{ OPT_ROUNDS, 't', "rounds", "N", "make N round trips" },
+	{ OPT_TIMEOUT, 'u', "timeout", "SECONDS", "give up when an answer takes so long" },
+	{ OPT_ANSWER, 'G', "answer", "WHERE", "hostmem, gpumem or both (both)" },
+	{ OPT_THREADS, 0, "threads", "N", "each copy is split among N threads (1)" },
+	{ OPT_READ_THREADS, 0, "read-threads", "N",
+	  "the library shares a read among N threads: sets GDRCOPY_READ_THREADS" },
+	{ OPT_WRITE_THREADS, 0, "write-threads", "N",
+	  "the same for a write: sets GDRCOPY_WRITE_THREADS" },
+	{ OPT_BUDGET, 0, "budget", "MS", "spend at most MS milliseconds on one figure" },
+	{ OPT_CPU, 0, "cpu", "N", "run the measuring thread on CPU N" },
+	{ OPT_JSON, 0, "json", NULL, "print one JSON object" },
+	{ OPT_CSV, 0, "csv", NULL, "print comma-separated values with a header" },
+	{ OPT_BACKEND, 0, "backend", "NAME",
+	  "gdrdrv, dmabuf, rm or vulkan: sets GDRCOPY_BACKEND" },
+	{ OPT_OUT, 'o', "out", "DIR", "the directory to write to (gdrcopy_report)" },
+	{ OPT_IN, 'i', "in", "DIR", "plot DIR/*.json of an earlier run and measure nothing" },
+};
+
+#define NROWS (sizeof(rows) / sizeof(rows[0]))
+
+static void say(const char *fmt, va_list ap)
+{
+	fflush(stdout);
+	vfprintf(stderr, fmt, ap);
+	fputc('\n', stderr);
+}
+
+void bench_die(const char *fmt, ...)
+{
+	va_list ap;
+
+	va_start(ap, fmt);
+	say(fmt, ap);
+	va_end(ap);
+	exit(BENCH_FAILED);
+}
+
+void bench_skip(const char *fmt, ...)
+{
+	va_list ap;
+
+	va_start(ap, fmt);
+	say(fmt, ap);
+	va_end(ap);
+	exit(BENCH_SKIPPED);
+}
+
+void bench_usage(const struct bench_tool *tool, const char *fmt, ...)
+{
+	va_list ap;
+
+	fprintf(stderr, "%s: ", tool->name);
+	va_start(ap, fmt);
+	vfprintf(stderr, fmt, ap);
+	va_end(ap);
+	fprintf(stderr, "\nTry '%s --help'.\n", tool->name);
+	exit(BENCH_USAGE);
+}
+
+static bool takes(const struct bench_tool *tool, const struct option_row *row)
+{
+	return row->code == OPT_HELP || strchr(tool->codes, row->code);
+}
+
+static void help(const struct bench_tool *tool)
+{
+	size_t i;
+
+	printf("Usage: %s [options]\n\n%s\n\nOptions:\n", tool->name, tool->what);
+	for (i = 0; i < NROWS; i++) {
+		const struct option_row *r = &rows[i];
+		char left[64], letter[8] = "   ";
+
+		if (!takes(tool, r))
+			continue;
+		if (r->letter)
+			snprintf(letter, sizeof(letter), "-%c,", r->letter);
+		snprintf(left, sizeof(left), "%s --%s%s%s", letter, r->name,
+			 r->arg ? " " : "", r->arg ? r->arg : "");
+		printf("  %-26s %s\n", left, r->help);
+	}
+	if (tool->method)
+		printf("\nMethod:\n%s\n", tool->method);
+	printf("\nExit status: 0 when all went well and all data was right, 1 on a failure,\n"
+	       "2 for a bad option, 77 when this machine cannot run it.\n");
+	exit(BENCH_OK);
+}
+
+static long number(const struct bench_tool *tool, const struct option_row *row,
+		   const char *text, long min, long max)
+{
+	char *end;
+	long v;
+
+	errno = 0;
+	v = strtol(text, &end, 10);
+	if (errno || end == text || *end || v < min || v > max)
+		bench_usage(tool, "--%s takes a number from %ld to %ld, not '%s'",
+			    row->name, min, max, text);
+	return v;
+}
+
+/* 4096, 64K, 64KiB, 1M, 2G. */
+static size_t size(const struct bench_tool *tool, const struct option_row *row,
+		   const char *text, size_t min)
+{
+	static const char units[] = "KMG";
+	unsigned long long v;
+	const char *unit;
+	int shift = 0;
+	char *end;
+
+	errno = 0;
+	v = strtoull(text, &end, 0);
+	if (errno || end == text || strchr(text, '-'))
+		goto bad;
+	unit = *end ? strchr(units, *end == 'k' ? 'K' : *end) : NULL;
+	if (unit) {
+		shift = 10 * (int)(unit - units + 1);
+		end++;
+		if (!strcasecmp(end, "b") || !strcasecmp(end, "ib"))
+			end += strlen(end);
+	}
+	if (*end || v > ((size_t)1 << 40) >> shift || (v << shift) < min)
+		goto bad;
+	return (size_t)v << shift;
+bad:
+	bench_usage(tool, "--%s takes a size of %zu bytes to 1024G, as 4096 or 64K, not '%s'",
+		    row->name, min, text);
+}
+
+struct word {
+	const char *text;
+	int value;
+};
+
+/* words ends with a NULL text. */
+static int word(const struct bench_tool *tool, const struct option_row *row,
+		const char *text, const struct word *words)
+{
+	for (; words->text; words++)
+		if (!strcasecmp(text, words->text))
+			return words->value;
+	bench_usage(tool, "--%s does not know '%s': %s", row->name, text, row->help);
+}
+
+static const struct word mappings[] = {
+	{ "default", GDR_MAP_FLAG_DEFAULT },
+	{ "wc", GDR_MAP_FLAG_REQ_WC_MAPPING },
+	{ "cached", GDR_MAP_FLAG_REQ_CACHE_MAPPING },
+	{ "cache", GDR_MAP_FLAG_REQ_CACHE_MAPPING },
+	{ "caching", GDR_MAP_FLAG_REQ_CACHE_MAPPING },
+	{ "device", GDR_MAP_FLAG_REQ_DEVICE_MAPPING },
+	{ NULL, 0 }
+};
+
+static const struct word allocs[] = {
+	{ "ext", BENCH_MEM_EXT },
+	{ "cumemalloc", BENCH_MEM_PLAIN },
+	{ "cumemcreate", BENCH_MEM_VMM },
+	{ NULL, 0 }
+};
+
+static const struct word modes[] = {
+	{ "each", BENCH_MODE_EACH },
+	{ "used", BENCH_MODE_USED },
+	{ "many", BENCH_MODE_MANY },
+	{ "pause", BENCH_MODE_PAUSE },
+	{ "callers", BENCH_MODE_CALLERS },
+	{ NULL, 0 }
+};
+
+static const struct word answers[] = {
+	{ "both", BENCH_ANSWER_BOTH },
+	{ "hostmem", BENCH_ANSWER_HOST },
+	{ "gpumem", BENCH_ANSWER_GPU },
+	{ NULL, 0 }
+};
+
+static const struct word backends[] = {
+	{ "gdrdrv", 0 }, { "dmabuf", 0 }, { "vulkan", 0 }, { NULL, 0 }
+};
+
+const char *bench_mem_name(enum bench_mem mem)
+{
+	return allocs[mem].text;
+}
+
+static void set(struct bench_opts *o, const struct bench_tool *tool,
+		const struct option_row *r, const char *arg)
+{
+	switch (r->code) {
+	case OPT_HELP:
+		help(tool);
+		break;
+	case OPT_GPU:
+		o->gpu = (int)number(tool, r, arg, 0, 1023);
+		break;
+	case OPT_SIZE:
+		o->size = size(tool, r, arg, 1);
+		break;
+	case OPT_COPY_SIZE:
+		o->copy_size = size(tool, r, arg, 1);
+		break;
+	case OPT_COLD:
+		o->cold = true;
+		break;
+	case OPT_OFFSET:
+		o->offset = size(tool, r, arg, 0);
+		break;
+	case OPT_MAP:
+		o->map_flags = word(tool, r, arg, mappings);
+		break;
+	case OPT_ALLOC:
+		o->mem = (enum bench_mem)word(tool, r, arg, allocs);
+		break;
+	case OPT_MODE:
+		o->mode = (enum bench_mode)word(tool, r, arg, modes);
+		break;
+	case OPT_WRITES:
+		o->writes = number(tool, r, arg, 1, 100000000);
+		break;
+	case OPT_READS:
+		o->reads = number(tool, r, arg, 1, 100000000);
+		break;
+	case OPT_ITERS:
+		o->iters = number(tool, r, arg, 1, 100000000);
+		break;
+	case OPT_ROUNDS:
+		o->rounds = number(tool, r, arg, 1, 1000000000);
+		break;
+	case OPT_TIMEOUT:
+		o->timeout_s = number(tool, r, arg, 1, 600);
+		break;
+	case OPT_ANSWER:
+		o->answer = (enum bench_answer)word(tool, r, arg, answers);
+		break;
+	case OPT_THREADS:
+		o->threads = (int)number(tool, r, arg, 1, 256);
+		break;
+	case OPT_READ_THREADS:
+		number(tool, r, arg, 1, 64);
+		o->read_threads = arg;
+		break;
+	case OPT_WRITE_THREADS:
+		number(tool, r, arg, 1, 64);
+		o->write_threads = arg;
+		break;
+	case OPT_BUDGET:
+		o->budget_ms = number(tool, r, arg, 1, 600000);
+		break;
+	case OPT_CPU:
+		o->cpu = (int)number(tool, r, arg, 0, 1023);
+		break;
+	case OPT_JSON:
+		o->json = true;
+		break;
+	case OPT_CSV:
+		o->csv = true;
+		break;
+	case OPT_BACKEND:
+		word(tool, r, arg, backends);
+		o->backend = arg;
+		break;
+	case OPT_OUT:
+		o->out = arg;
+		break;
+	case OPT_IN:
+		o->in = arg;
+		break;
+	}
+}
+
+static const struct option_row *row_of(int code)
+{
+	size_t i;
+
+	for (i = 0; rows[i].code != code; i++)
+		;
+	return &rows[i];
+}
+
+/*
+ * getopt gives the letter of a short option and this code of a long one, so
+ * that the two never meet.
+ */
+#define LONG_BASE 0x1000
+
+void bench_parse(struct bench_opts *o, const struct bench_tool *tool, int argc,
+		 char **argv)
+{
+	struct option longs[NROWS + 1] = { 0 };
+	char shorts[2 * NROWS + 4] = ":";
+	int code_of_letter[CHAR_MAX + 1] = { 0 };
+	size_t i, nl = 0, ns = 1;
+	int c;
+
+	for (i = 0; i < NROWS; i++) {
+		const struct option_row *r = &rows[i];
+
+		if (!takes(tool, r))
+			continue;
+		longs[nl++] = (struct option){ r->name, r->arg ? required_argument : no_argument,
+					       NULL, LONG_BASE + r->code };
+		if (!r->letter)
+			continue;
+		code_of_letter[(int)r->letter] = r->code;
+		shorts[ns++] = r->letter;
+		if (r->arg)
+			shorts[ns++] = ':';
+		if (r->code == OPT_ALLOC) {
+			code_of_letter['A'] = r->code;
+			shorts[ns++] = 'A';
+			shorts[ns++] = ':';
+		}
+	}
+	opterr = 0;
+	while ((c = getopt_long(argc, argv, shorts, longs, NULL)) != -1) {
+		if (c == ':')
+			bench_usage(tool, "%s needs a value", argv[optind - 1]);
+		if (c == '?' && optopt && optopt < LONG_BASE)
+			bench_usage(tool, "unknown option -%c", optopt);
+		if (c == '?')
+			bench_usage(tool, "unknown option, or one that takes no value: %s",
+				    argv[optind - 1]);
+		set(o, tool, row_of(c >= LONG_BASE ? c - LONG_BASE : code_of_letter[c]), optarg);
+	}
+	if (optind < argc)
+		bench_usage(tool, "'%s' is no option", argv[optind]);
+	if (o->json && o->csv)
+		bench_usage(tool, "--json and --csv are two forms of one output: choose one");
+}

@@ -1,0 +1,115 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * bench/opt.h - the command line of the benchmarks.
+ */
+#ifndef BENCH_OPT_H
+#define BENCH_OPT_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+/* How a benchmark ends. */
+enum {
+	BENCH_OK = 0,
+	BENCH_FAILED = 1,
+	BENCH_USAGE = 2,	/* a bad option */
+	BENCH_SKIPPED = 77	/* this machine cannot run it; stderr says why */
+};
+
+enum bench_mem {
+	BENCH_MEM_EXT,		/* gdr_mem_alloc */
+	BENCH_MEM_PLAIN,	/* cuMemAlloc */
+	BENCH_MEM_VMM		/* cuMemCreate, exportable by file descriptor */
+};
+
+/* What gdrcopy_copylat measures. */
+enum bench_mode { BENCH_MODE_EACH, BENCH_MODE_USED, BENCH_MODE_MANY, BENCH_MODE_PAUSE,
+		  BENCH_MODE_CALLERS };
+
+enum bench_answer { BENCH_ANSWER_BOTH, BENCH_ANSWER_HOST, BENCH_ANSWER_GPU };
+
+/*
+ * One code an option. A tool names those that it takes in a string; two tools
+ * may so give one letter two meanings.
+ */
+enum {
+	OPT_HELP = 'h',
+	OPT_GPU = 'd',
+	OPT_MODE = 'm',
+	OPT_SIZE = 's',
+	OPT_COPY_SIZE = 'c',
+	OPT_COLD = 'k',
+	OPT_OFFSET = 'o',
+	OPT_MAP = 'M',
+	OPT_ALLOC = 'a',
+	OPT_WRITES = 'w',
+	OPT_READS = 'r',
+	OPT_ITERS = 'n',
+	OPT_ROUNDS = 't',
+	OPT_TIMEOUT = 'u',
+	OPT_ANSWER = 'G',
+	OPT_THREADS = 'T',
+	OPT_READ_THREADS = 'x',
+	OPT_WRITE_THREADS = 'y',
+	OPT_BUDGET = 'b',
+	OPT_CPU = 'p',
+	OPT_JSON = 'J',
+	OPT_CSV = 'V',
+	OPT_BACKEND = 'B',
+	OPT_OUT = 'O',
+	OPT_IN = 'I'
+};
+
+/* Sizes are bytes. A tool sets its defaults, bench_parse changes what is given. */
+struct bench_opts {
+	int gpu;
+	size_t size;
+	size_t copy_size;	/* 0: not given */
+	size_t offset;
+	int map_flags;		/* gdr_map_flags_t */
+	enum bench_mem mem;
+	enum bench_answer answer;
+	enum bench_mode mode;
+	bool cold;
+	bool json, csv;
+	long writes, reads;	/* the most that are timed */
+	long iters;
+	long rounds;
+	long timeout_s;
+	long budget_ms;		/* the most time for one figure */
+	int threads;
+	const char *read_threads, *write_threads;	/* the library's; NULL: as it will */
+	int cpu;		/* -1: any */
+	const char *backend;	/* NULL: gdr_open chooses */
+	const char *out, *in;	/* directories of the report */
+};
+
+struct bench_tool {
+	const char *name;
+	const char *codes;	/* the options that it takes, by OPT_ code */
+	const char *what;	/* what it does, for --help */
+	const char *method;	/* how it measures, for --help; may be NULL */
+};
+
+/* Reads the command line. On --help prints it and exits 0; on a bad option
+ * says what is wrong on stderr and exits BENCH_USAGE.
+ */
+void bench_parse(struct bench_opts *o, const struct bench_tool *tool, int argc,
+		 char **argv);
+
+/* Says what is wrong with the options, on stderr, and exits BENCH_USAGE. */
+__attribute__((format(printf, 2, 3), noreturn))
+void bench_usage(const struct bench_tool *tool, const char *fmt, ...);
+
+/* Says what failed, on stderr, and exits BENCH_FAILED. */
+__attribute__((format(printf, 1, 2), noreturn))
+void bench_die(const char *fmt, ...);
+
+/* Says why this machine cannot run it, on stderr, and exits BENCH_SKIPPED. */
+__attribute__((format(printf, 1, 2), noreturn))
+void bench_skip(const char *fmt, ...);
+
+/* The option's word for a kind of memory, of answer, of mapping. */
+const char *bench_mem_name(enum bench_mem mem);
+
+#endif

@@ -1,0 +1,67 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * bench/race.h - times competitors in turns, so that what changes with time
+ * (the CPU's clock, neighbours) hits them all alike.
+ */
+#ifndef BENCH_RACE_H
+#define BENCH_RACE_H
+
+#include "gpu.h"
+#include "loops.h"
+#include "timing.h"
+
+enum bench_pace {
+	BENCH_BACK_TO_BACK,	/* one right after the other; short ones in batches */
+	BENCH_ALONE,		/* each starts 2 us after the end of the one before */
+	BENCH_COLD,		/* as alone, with the host side out of the caches */
+	BENCH_USED,		/* back to back, each at an address that the bytes before tell */
+	BENCH_PAUSED		/* as alone, after a gap in which the CPU does other things */
+};
+
+/* One figure in the making. The texts live as long as the program. */
+struct bench_cell {
+	const char *op;		/* "write" or "read" */
+	const char *who;
+	enum bench_pace pace;
+	bench_run *run;
+	struct bench_op arg;
+	long max;		/* operations to time, at most */
+	double gap_ns;		/* of BENCH_PAUSED */
+	const char *mode;	/* what the row says; NULL: the pace's name */
+	int threads;		/* that share the operation; 0 means 1 */
+	unsigned batch;		/* operations a sample; set by the race */
+	struct bench_samples samples;
+};
+
+/* What --help says of the above. */
+#define BENCH_METHOD \
+	"  The clock is the TSC between two LFENCEs (elsewhere CLOCK_MONOTONIC). What\n" \
+	"  reading it costs, with an empty call between, is measured first and\n" \
+	"  subtracted. 'alone' times single operations, each 2 us after the end of the\n" \
+	"  one before, so that what that left in the CPU's and the link's buffers is\n" \
+	"  gone; a write is over when its fence is issued, not when the GPU has the\n" \
+	"  bytes. 'back-to-back' times as many operations in a row as fill 100 us, 1000\n" \
+	"  at most, and divides: in less time those that still wait in the CPU's store\n" \
+	"  buffer count, and a bare loop has more of them there. 'cold' is 'alone' with\n" \
+	"  the host side flushed from the caches.\n" \
+	"  All competitors take turns, eight each in an order that changes, at the same\n" \
+	"  addresses. P0 is the smallest sample and P50 the median. Each competitor\n" \
+	"  first moves fresh data of the size once, and the driver's copy of it is\n" \
+	"  compared."
+
+const char *bench_pace_name(enum bench_pace pace);
+
+/* Ends the program unless the cell moves the right bytes. */
+void bench_verify(struct bench_gpu *b, struct bench_cell *c);
+
+/*
+ * Times the cells, budget_ms milliseconds each at most (but at least three
+ * samples), and adds a row for each to r.
+ */
+void bench_race(struct bench_cell *cells, size_t n, long budget_ms,
+		struct bench_result *r);
+
+/* What cells run: the library's copies, and the driver's with user a cuda_dl. */
+bench_run bench_gdr_write, bench_gdr_read, bench_cu_write, bench_cu_read;
+
+#endif

@@ -1,0 +1,293 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * gdrcopy_copylat - how long copies to and from GPU memory take, by size,
+ * beside the driver's copies and plain loops on the same mapping.
+ */
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "bench/race.h"
+#include "copylat_modes.h"
+
+#define MAX_SIZE ((size_t)1 << 40)
+#define ALONE_MAX 65536u	/* above, what came before no longer matters */
+#define SLOW_READ_MAX 65536u	/* libc may read such memory byte by byte */
+#define CELLS 24
+
+static const struct bench_tool tool = {
+	.name = "gdrcopy_copylat",
+	.codes = (const char[]){ OPT_GPU, OPT_MODE, OPT_SIZE, OPT_OFFSET, OPT_MAP, OPT_ALLOC, OPT_COLD,
+				 OPT_WRITES, OPT_READS, OPT_READ_THREADS, OPT_WRITE_THREADS, OPT_BUDGET, OPT_CPU, OPT_JSON, OPT_CSV,
+				 OPT_BACKEND, 0 },
+	.what = "Times writes to and reads from GPU memory through a mapping, for sizes from\n"
+		"1 byte to -s (16 MiB), beside cuMemcpy and plain copy loops in the same run.",
+	.method = BENCH_METHOD "\n"
+		"  The plain loops: 'plain' is one to three stores or loads of up to 8 bytes;\n"
+		"  'memcpy' is libc's; 'sse2', 'avx2' and 'avx512' are non-temporal stores;\n"
+		"  'movdir64b' is direct stores of 64 bytes; 'sse4.1', 'avx2' and 'avx512'\n"
+		"  streaming loads. Writes end with a store fence. Writes of more than 64 KiB\n"
+		"  are timed back-to-back only, reads always are, and libc's memcpy does not\n"
+		"  read more than 64 KiB. cuMemcpy uses pageable memory of the host. The\n"
+		"  plain loops use one thread, whatever --read-threads and --write-threads ask\n"
+		"  the library for; --cpu leaves it none.",
+};
+
+/* The cells of one size. */
+struct heat {
+	struct bench_cell cells[CELLS];
+	size_t n;
+};
+
+static void add(struct heat *h, const struct bench_op *op, const char *name,
+		const char *who, enum bench_pace pace, bench_run *run, long max)
+{
+	struct bench_cell *c = &h->cells[h->n++];
+
+	*c = (struct bench_cell){
+		.op = name, .who = who, .pace = pace, .run = run, .arg = *op, .max = max,
+	};
+}
+
+static void add_write(struct heat *h, const struct bench_op *op, const char *who,
+		      bench_run *run, const struct bench_opts *o)
+{
+	if (o->cold) {
+		add(h, op, "write", who, BENCH_COLD, run, o->writes);
+		return;
+	}
+	if (op->size <= ALONE_MAX)
+		add(h, op, "write", who, BENCH_ALONE, run, o->writes);
+	add(h, op, "write", who, BENCH_BACK_TO_BACK, run, o->writes);
+}
+
+static void add_read(struct heat *h, const struct bench_op *op, const char *who,
+		     bench_run *run, const struct bench_opts *o)
+{
+	add(h, op, "read", who, o->cold ? BENCH_COLD : BENCH_BACK_TO_BACK, run, o->reads);
+}
+
+static bool allowed(const struct bench_map *m, const struct bench_loop *l,
+		    const struct bench_op *op)
+{
+	if (l->loose || (l->read && !strcmp(l->name, "memcpy") && op->size > SLOW_READ_MAX))
+		return false;
+	return copylat_allowed(m, l, op);
+}
+
+static void enter(struct heat *h, struct bench_gpu *b, const struct bench_map *m,
+		  const struct bench_op *op)
+{
+	const struct bench_opts *o = b->opts;
+	const struct bench_loop *l;
+
+	h->n = 0;
+	add_write(h, op, "gdrcopy", bench_gdr_write, o);
+	for (l = bench_loops; l->name; l++)
+		if (!l->read && allowed(m, l, op))
+			add_write(h, op, l->name, l->run(op->size), o);
+	add(h, op, "write", "cuMemcpy", o->cold ? BENCH_COLD : BENCH_BACK_TO_BACK,
+	    bench_cu_write, o->writes);
+	add_read(h, op, "gdrcopy", bench_gdr_read, o);
+	for (l = bench_loops; l->name; l++)
+		if (l->read && allowed(m, l, op))
+			add_read(h, op, l->name, l->run(op->size), o);
+	add_read(h, op, "cuMemcpy", bench_cu_read, o);
+}
+
+static size_t next_size(size_t n)
+{
+	static const size_t small[] = { 1, 2, 3, 4, 7, 8, 16, 32, 48, 64, 96, 128, 192, 256 };
+	size_t i;
+
+	for (i = 0; i + 1 < sizeof(small) / sizeof(small[0]); i++)
+		if (small[i] == n)
+			return small[i + 1];
+	return n < MAX_SIZE ? 2 * n : 0;
+}
+
+static void cell_text(char *buf, size_t len, const struct bench_result *r,
+		      const char *op, const char *who, const char *mode, size_t n, bool p0)
+{
+	const struct bench_row *row = bench_find(r, op, who, mode, n);
+
+	if (row)
+		bench_ns_text(buf, len, p0 ? row->p0 : row->p50);
+	else
+		snprintf(buf, len, "-");
+}
+
+struct column {
+	const char *title, *op, *who, *mode;
+	bool p0;
+};
+
+/* One line a size; a column with no title ends them. */
+static void table(const struct bench_result *r, const struct column *cols, size_t max)
+{
+	const struct column *c;
+	char text[32];
+	size_t n;
+
+	printf("\n%9s", "bytes");
+	for (c = cols; c->title; c++)
+		printf(" %14s", c->title);
+	putchar('\n');
+	for (n = 1; n && n <= max; n = next_size(n)) {
+		printf("%9zu", n);
+		for (c = cols; c->title; c++) {
+			cell_text(text, sizeof(text), r, c->op, c->who, c->mode, n, c->p0);
+			printf(" %14s", text);
+		}
+		putchar('\n');
+	}
+}
+
+/* The first column's row over the others'. */
+static void ratios(const struct bench_result *r, const struct column *cols, size_t max)
+{
+	const struct column *c;
+	size_t n;
+
+	printf("%9s", "bytes");
+	for (c = cols + 1; c->title; c++)
+		printf(" %10s", c->title);
+	putchar('\n');
+	for (n = 1; n && n <= max; n = next_size(n)) {
+		const struct bench_row *ours = bench_find(r, cols->op, cols->who, cols->mode, n);
+
+		printf("%9zu", n);
+		for (c = cols + 1; c->title; c++) {
+			const struct bench_row *row = bench_find(r, c->op, c->who, c->mode, n);
+
+			if (ours && row && ours->p50 > 0)
+				printf(" %10.3f", row->p50 / ours->p50);
+			else
+				printf(" %10s", "-");
+		}
+		putchar('\n');
+	}
+}
+
+static void loops_table(const struct bench_result *r, const char *what, bool read,
+			const char *mode, size_t max)
+{
+	struct column cols[CELLS] = { 0 };
+	const struct bench_loop *l;
+	size_t n = 0;
+
+	cols[n++] = (struct column){ "gdrcopy", read ? "read" : "write", "gdrcopy", mode, false };
+	for (l = bench_loops; l->name; l++)
+		if (l->read == read && !l->loose && l->usable())
+			cols[n++] = (struct column){ l->name, cols[0].op, l->name, mode, false };
+	printf("\n%s, P50\n", what);
+	table(r, cols, max);
+	printf("\n%s: how many times as long as gdrcopy the loops take\n", what);
+	ratios(r, cols, max);
+}
+
+static void print(const struct bench_result *r, const struct bench_opts *o)
+{
+	const struct column hot[] = {
+		{ "write P0", "write", "gdrcopy", "alone", true },
+		{ "write P50", "write", "gdrcopy", "alone", false },
+		{ "b-to-b P0", "write", "gdrcopy", "back-to-back", true },
+		{ "b-to-b P50", "write", "gdrcopy", "back-to-back", false },
+		{ "cuMemcpy HtoD", "write", "cuMemcpy", NULL, false },
+		{ "read P0", "read", "gdrcopy", NULL, true },
+		{ "read P50", "read", "gdrcopy", NULL, false },
+		{ "cuMemcpy DtoH", "read", "cuMemcpy", NULL, false },
+		{ NULL, NULL, NULL, NULL, false }
+	};
+	const struct column cold[] = {
+		{ "write P0", "write", "gdrcopy", "cold", true },
+		{ "write P50", "write", "gdrcopy", "cold", false },
+		{ "cuMemcpy HtoD", "write", "cuMemcpy", "cold", false },
+		{ "read P0", "read", "gdrcopy", "cold", true },
+		{ "read P50", "read", "gdrcopy", "cold", false },
+		{ "cuMemcpy DtoH", "read", "cuMemcpy", "cold", false },
+		{ NULL, NULL, NULL, NULL, false }
+	};
+
+	bench_facts(r, stdout);
+	table(r, o->cold ? cold : hot, o->size);
+	if (o->cold) {
+		loops_table(r, "Writes, host side cold", false, "cold", o->size);
+		loops_table(r, "Reads, host side cold", true, "cold", o->size);
+		return;
+	}
+	loops_table(r, "Writes alone", false, "alone",
+		    o->size < ALONE_MAX ? o->size : ALONE_MAX);
+	loops_table(r, "Writes back to back", false, "back-to-back", o->size);
+	loops_table(r, "Reads", true, "back-to-back", o->size);
+}
+
+static const struct copylat_mode *const modes[] = {
+	[BENCH_MODE_USED] = &copylat_used,
+	[BENCH_MODE_MANY] = &copylat_many,
+	[BENCH_MODE_PAUSE] = &copylat_pause,
+	[BENCH_MODE_CALLERS] = &copylat_callers,
+};
+
+/* Copies one by one. */
+static void run(const struct copylat *l)
+{
+	const struct bench_opts *o = l->gpu->opts;
+	static struct heat h;
+
+	for (size_t n = 1; n && n <= o->size; n = next_size(n)) {
+		struct bench_op op = l->base;
+
+		op.size = n;
+		bench_progress("%zu of %zu bytes", n, o->size);
+		enter(&h, l->gpu, l->map, &op);
+		for (size_t i = 0; i < h.n; i++)
+			bench_verify(l->gpu, &h.cells[i]);
+		bench_race(h.cells, h.n, o->budget_ms, l->result);
+	}
+}
+
+int main(int argc, char **argv)
+{
+	static const struct copylat_mode one_by_one = { run, print, 0 };
+	const struct copylat_mode *mode;
+	struct bench_opts o = {
+		.size = 16 << 20, .writes = 100000, .reads = 10000, .budget_ms = 100, .cpu = -1,
+	};
+	struct bench_result r;
+	struct bench_gpu b;
+	struct bench_buf buf;
+	struct bench_map m;
+	struct copylat l;
+	size_t room;
+
+	bench_parse(&o, &tool, argc, argv);
+	mode = o.mode ? modes[o.mode] : &one_by_one;
+	room = o.size > mode->room ? o.size : mode->room;
+	bench_on_cpu(o.cpu);
+	bench_clock_init();
+	bench_result_init(&r, tool.name);
+	bench_gpu_start(&b, &tool, &o);
+	bench_gpu_open(&b);
+	bench_buf_alloc(&b, &buf, o.offset + room);
+	bench_map_make(&b, &m, &buf);
+	bench_gpu_facts(&b, &m, &r);
+	bench_fact(&r, "clock", "%s", bench_clock_text());
+	l = (struct copylat){
+		.gpu = &b, .map = &m, .result = &r,
+		.base = {
+			.mh = m.mh, .addr = buf.addr + o.offset, .dev = m.p + o.offset,
+			.host = bench_host_alloc(room), .user = &b.cu,
+		},
+	};
+	mode->run(&l);
+	bench_progress(NULL);
+	bench_map_drop(&b, &m);
+	bench_buf_free(&b, &buf);
+	bench_gpu_stop(&b);
+	bench_fact(&r, "data", "verified, every size and competitor");
+
+	bench_print(&r, &o, mode->print);
+	bench_result_free(&r);
+	return BENCH_OK;
+}

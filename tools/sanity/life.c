@@ -1,0 +1,318 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * sanity/life.c - what is left of a mapping, a pinning or a gdr_t once it is
+ * ended, in any order: a fault or EINVAL, and never another one's memory.
+ */
+#include "sanity.h"
+
+#include <sys/resource.h>
+
+/* The library refuses the handle, whatever is at its old address now. */
+static void expect_stale(struct env *e, const struct map *m)
+{
+	unsigned char byte = 0;
+	gdr_info_t info;
+	void *va = NULL;
+
+	check_rc(gdr_copy_to_mapping(m->mh, m->p, &byte, 1), EINVAL);
+	check_rc(gdr_copy_from_mapping(m->mh, &byte, m->p, 1), EINVAL);
+	check_rc(gdr_copy_to_mapping(m->mh, m->p, &byte, 0), EINVAL);
+	check_rc(gdr_get_info(e->g, m->mh, &info), EINVAL);
+	check_rc(gdr_map(e->g, m->mh, &va, m->size), EINVAL);
+	check_rc(gdr_unmap(e->g, m->mh, m->va, m->size), EINVAL);
+	check_rc(gdr_unpin_buffer(e->g, m->mh), EINVAL);
+}
+
+/* The handle is refused, and so is the CPU. */
+static void expect_gone(struct env *e, const struct map *m)
+{
+	check(read_faults(m->p));
+	check(write_faults(m->p));
+	check(read_faults(m->p + m->size - 1));
+	expect_stale(e, m);
+}
+
+static void access_after_unmap(struct env *e)
+{
+	unsigned char byte = 1;
+	struct buf b;
+	struct map m;
+	void *va;
+
+	start(e);
+	buf_alloc(e, &b, usual_kind(e), GPU_PAGE_SIZE);
+	map_make(e, &m, b.addr, b.size);
+	check(!read_faults(m.p) && !write_faults(m.p));
+	check_rc(gdr_unmap(e->g, m.mh, m.va, m.size), 0);
+	check(read_faults(m.p) && write_faults(m.p));
+	check_rc(gdr_copy_to_mapping(m.mh, m.p, &byte, 1), EINVAL);
+	check_rc(gdr_copy_from_mapping(m.mh, &byte, m.p, 1), EINVAL);
+	check_rc(gdr_copy_to_mapping(m.mh, m.p, &byte, 0), EINVAL);
+	check_rc(gdr_unmap(e->g, m.mh, m.va, m.size), EINVAL);
+
+	/* Still pinned: it maps again, and the bytes are still there. */
+	check_rc(gdr_map(e->g, m.mh, &va, m.size), 0);
+	check_rc(gdr_copy_from_mapping(m.mh, &byte, va, 1), 0);
+	check_eq(byte, 0xbd);
+	check_rc(gdr_unmap(e->g, m.mh, va, m.size), 0);
+	check_rc(gdr_unpin_buffer(e->g, m.mh), 0);
+	buf_free(e, &b);
+}
+
+static void access_after_unpin(struct env *e)
+{
+	struct buf b;
+	struct map m;
+
+	start(e);
+	buf_alloc(e, &b, usual_kind(e), GPU_PAGE_SIZE);
+	map_make(e, &m, b.addr, b.size);
+	check_rc(gdr_unpin_buffer(e->g, m.mh), 0);
+	expect_gone(e, &m);
+	buf_free(e, &b);
+}
+
+static void access_after_close(struct env *e)
+{
+	enum { N = 5 };
+	unsigned long addr;
+	gdr_t old;
+	struct buf b[N];
+	struct map m[N];
+	int i, v;
+
+	start(e);
+	for (i = 0; i < N; i++) {
+		buf_alloc(e, &b[i], i == 0 ? MEM_EXT : usual_kind(e), GPU_PAGE_SIZE);
+		map_make(e, &m[i], b[i].addr, b[i].size);
+	}
+	check_rc(gdr_unmap(e->g, m[1].mh, m[1].va, m[1].size), 0);
+	check_rc(gdr_close(e->g), 0);
+	for (i = 0; i < N; i++)
+		expect_gone(e, &m[i]);
+	check_rc(gdr_close(e->g), EINVAL);
+	check_rc(gdr_get_attribute(e->g, GDR_ATTR_USE_PERSISTENT_MAPPING, &v),
+		 EINVAL);
+	check_rc(gdr_mem_get_device_ptr(e->g, b[0].ext, &addr, NULL), EINVAL);
+
+	/* A new gdr_t does not bring the old handles back. */
+	old = e->g;
+	e->g = gdr_open();
+	check(e->g != NULL && e->g != old);
+	for (i = 0; i < N; i++)
+		expect_stale(e, &m[i]);
+	check_rc(gdr_mem_free(e->g, b[0].ext), EINVAL);
+	for (i = 1; i < N; i++)
+		buf_free(e, &b[i]);
+	check_rc(gdr_close(e->g), 0);
+}
+
+/* The memory is freed under a live mapping. */
+static void free_under(struct env *e, enum mem_kind kind)
+{
+	unsigned char ours[256], theirs[256], seen[256];
+	struct buf b, next;
+	struct map m;
+	int flag = -1;
+
+	buf_alloc(e, &b, kind, GPU_PAGE_SIZE);
+	map_make(e, &m, b.addr, b.size);
+	fill(ours, sizeof(ours), 1);
+	fill(theirs, sizeof(theirs), 2);
+	check_rc(gdr_copy_to_mapping(m.mh, m.p, ours, sizeof(ours)), 0);
+	buf_free(e, &b);
+	buf_alloc(e, &next, kind, GPU_PAGE_SIZE);
+	gpu_write(e, next.addr, theirs, sizeof(theirs));
+
+	check_rc(gdr_get_callback_flag(e->g, m.mh, &flag), 0);
+	if (e->persistent) {
+		/* The pinning holds the memory, so it is nobody else's. */
+		check_eq(flag, 0);
+		check_rc(gdr_copy_from_mapping(m.mh, seen, m.p, sizeof(seen)), 0);
+		check(memcmp(seen, ours, sizeof(seen)) == 0);
+		check_rc(gdr_copy_to_mapping(m.mh, m.p, ours, 1), 0);
+	} else {
+		check_eq(flag, 1);
+		check(read_faults(m.p));
+	}
+	gpu_check(e, next.addr, theirs, sizeof(theirs));
+	check_rc(gdr_unpin_buffer(e->g, m.mh), 0);
+	expect_gone(e, &m);
+	buf_free(e, &next);
+}
+
+static void access_after_free(struct env *e)
+{
+	int k;
+
+	start(e);
+	for (k = 0; k < MEM_KINDS; k++)
+		if (can_pin(e, k))
+			free_under(e, k);
+}
+
+/* A handle is never good for the buffer that came after its own. */
+static void stale_handle(struct env *e)
+{
+	enum { N = 200 };
+	gdr_mh_t old[N];
+	uint32_t mark = 0xabcdabcd, x = 0;
+	struct buf b;
+	struct map m;
+	int i;
+
+	start(e);
+	buf_alloc(e, &b, usual_kind(e), GPU_PAGE_SIZE);
+	for (i = 0; i < N; i++) {
+		map_make(e, &m, b.addr, b.size);
+		old[i] = m.mh;
+		map_drop(e, &m);
+	}
+	map_make(e, &m, b.addr, b.size);
+	check_rc(gdr_copy_to_mapping(m.mh, m.p, &mark, 4), 0);
+	for (i = 0; i < N; i++) {
+		check(old[i].h != m.mh.h);
+		check_rc(gdr_copy_from_mapping(old[i], &x, m.p, 4), EINVAL);
+		check_rc(gdr_copy_to_mapping(old[i], m.p, &x, 4), EINVAL);
+		check_rc(gdr_unmap(e->g, old[i], m.va, m.size), EINVAL);
+		check_rc(gdr_unpin_buffer(e->g, old[i]), EINVAL);
+	}
+	check_eq(x, 0);
+	check_rc(gdr_copy_from_mapping(m.mh, &x, m.p, 4), 0);
+	check_eq(x, mark);
+	map_drop(e, &m);
+	buf_free(e, &b);
+}
+
+/* The handle of one gdr_t is unknown to another. */
+static void foreign_handle(struct env *e)
+{
+	unsigned long addr = 0;
+	gdr_info_t info;
+	struct buf b;
+	struct map m;
+	gdr_t other;
+	void *va = NULL;
+	int flag;
+
+	start(e);
+	other = gdr_open();
+	check(other != NULL);
+	buf_alloc(e, &b, MEM_EXT, GPU_PAGE_SIZE);
+	map_make(e, &m, b.addr, b.size);
+	check_rc(gdr_get_info(other, m.mh, &info), EINVAL);
+	check_rc(gdr_get_callback_flag(other, m.mh, &flag), EINVAL);
+	check_rc(gdr_map(other, m.mh, &va, m.size), EINVAL);
+	check_rc(gdr_unmap(other, m.mh, m.va, m.size), EINVAL);
+	check_rc(gdr_unpin_buffer(other, m.mh), EINVAL);
+	check_rc(gdr_mem_free(other, b.ext), EINVAL);
+	check_rc(gdr_mem_get_device_ptr(other, b.ext, &addr, NULL), EINVAL);
+	check_rc(gdr_close(other), 0);
+	check(!read_faults(m.p));
+	map_drop(e, &m);
+	buf_free(e, &b);
+}
+
+/* After the first round nothing may be left behind by another one. */
+static void no_leaks(struct env *e)
+{
+	int round, fds = 0, inheritable = count_inheritable_fds();
+	struct buf b;
+	struct map m;
+
+	start_cuda(e);
+	for (round = 0; round < 30; round++) {
+		e->g = gdr_open();
+		check(e->g != NULL);
+		buf_alloc(e, &b, usual_kind(e), GPU_PAGE_SIZE);
+		map_make(e, &m, b.addr, b.size);
+		if (round % 3 == 0)
+			map_drop(e, &m);
+		if (round % 3 == 1)
+			check_rc(gdr_unmap(e->g, m.mh, m.va, m.size), 0);
+		check_rc(gdr_close(e->g), 0);
+		buf_free(e, &b);
+		if (round == 3)
+			fds = count_fds();
+	}
+	check_eq(count_fds(), fds);
+	note("%d descriptors stay open, %d of them inheritable, %d before",
+	     fds, count_inheritable_fds(), inheritable);
+}
+
+/* What a pinning opens must not reach a program that the process starts. */
+static void close_on_exec(struct env *e)
+{
+	int inheritable, fds;
+	struct buf b;
+	struct map m;
+	gdr_t g;
+
+	start(e);
+	buf_alloc(e, &b, usual_kind(e), GPU_PAGE_SIZE);
+	map_make(e, &m, b.addr, b.size);	/* lets the drivers open theirs */
+	map_drop(e, &m);
+	inheritable = count_inheritable_fds();
+	fds = count_fds();
+	g = e->g;
+	e->g = gdr_open();
+	check(e->g != NULL);
+	map_make(e, &m, b.addr, b.size);
+	note("a second open and pinning hold %d descriptors", count_fds() - fds);
+	if (e->backend == BE_DMABUF)
+		check(count_fds() > fds);
+	check_eq(count_inheritable_fds(), inheritable);
+	map_drop(e, &m);
+	check_rc(gdr_close(e->g), 0);
+	check_rc(gdr_close(g), 0);
+	buf_free(e, &b);
+}
+
+static void fd_limit(struct env *e)
+{
+	enum { MAX = 64 };
+	struct rlimit old, few;
+	gdr_mh_t mh[MAX];
+	struct buf b;
+	struct map m;
+	int n, rc = 0;
+
+	start(e);
+	buf_alloc(e, &b, usual_kind(e), GPU_PAGE_SIZE);
+	map_make(e, &m, b.addr, b.size);
+	map_drop(e, &m);
+	check_eq(getrlimit(RLIMIT_NOFILE, &old), 0);
+	few = old;
+	few.rlim_cur = count_fds() + MAX / 2;
+	check_eq(setrlimit(RLIMIT_NOFILE, &few), 0);
+	for (n = 0; n < MAX; n++) {
+		rc = gdr_pin_buffer_v2(e->g, b.addr, b.size, 0, &mh[n]);
+		if (rc)
+			break;
+	}
+	note("%d pinnings before: %s", n, strerror(rc));
+	check_rc(rc, EMFILE);
+	check(n > 0);
+	check_rc(gdr_unpin_buffer(e->g, mh[--n]), 0);
+	check_rc(gdr_pin_buffer_v2(e->g, b.addr, b.size, 0, &mh[n++]), 0);
+	check_eq(setrlimit(RLIMIT_NOFILE, &old), 0);
+	while (n > 0)
+		check_rc(gdr_unpin_buffer(e->g, mh[--n]), 0);
+	map_make(e, &m, b.addr, b.size);
+	map_drop(e, &m);
+	buf_free(e, &b);
+}
+
+const struct sanity_case life_cases[] = {
+	{ "access_after_unmap", access_after_unmap, BE_ALL, NULL },
+	{ "access_after_unpin", access_after_unpin, BE_ALL, NULL },
+	{ "access_after_close", access_after_close, BE_ALL, NULL },
+	{ "access_after_free", access_after_free, BE_ALL, NULL },
+	{ "stale_handle", stale_handle, BE_ALL, NULL },
+	{ "foreign_handle", foreign_handle, BE_ALL, NULL },
+	{ "no_leaks", no_leaks, BE_ALL, NULL },
+	{ "close_on_exec", close_on_exec, BE_ALL, NULL },
+	{ "fd_limit", fd_limit, BE_DMABUF,
+	  "whether a pinning holds a descriptor is the drivers' choice here" },
+	{ NULL, NULL, 0, NULL }
+};

@@ -1,0 +1,30 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * sanity/run.h - between the runner of gdrcopy_sanity and its helpers.
+ */
+#ifndef SANITY_RUN_H
+#define SANITY_RUN_H
+
+#include <stdbool.h>
+
+/* After this long a case is stuck, and SIGALRM ends it. */
+enum { CASE_SECONDS = 60 };
+
+/* The exit status of a case. */
+enum { CASE_PASSED = 0, CASE_FAILED = 1, CASE_SKIPPED = 77 };
+
+/* Shared memory of the runner and the case that runs. */
+struct verdict {
+	unsigned long checks;	/* made so far; a case with none has failed */
+	char why[200];		/* of a skip */
+	struct {
+		int backend, persistent, force_pcie, gpus;
+		int lib[2], driver[2], cuda;
+		char gpu_name[96];
+	} probe;
+};
+
+extern struct verdict *verdict;
+extern bool verbose;
+
+#endif
