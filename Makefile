@@ -41,12 +41,14 @@ include tools/tools.mk tests/tests.mk
 all: lib tools
 lib: $(LIB)
 
-# The linker wrapper and the version script are no inputs that go knows of.
-$(LIB): $(wildcard capi/*.[chS] capi/*.go capi/*.map capi/*.sh capi/*.in include/*.h) $(shell find core -name '*.go') go.mod go.sum
+# The linker wrapper and the version script are no inputs that go knows of, nor are
+# headers of another folder: their sum stands in for them.
+HEADERS = $(shell cat include/*.h capi/*.h capi/copy/*.h | cksum | tr ' ' _)
+$(LIB): $(wildcard capi/*.[ch] capi/copy/*.[ch] capi/*.go capi/copy/*.go capi/*.map capi/*.sh capi/*.in include/*.h) $(shell find core -name '*.go') go.mod go.sum
 	@mkdir -p $(@D)
 	rm -f $@
 	GO='$(GO)' capi/goroot.sh $(B)/_goroot
-	CC='$(CC)' GDR_CC='$(CC)' GDR_OBJCOPY='$(OBJCOPY)' \
+	CC='$(CC)' GDR_CC='$(CC)' GDR_OBJCOPY='$(OBJCOPY)' CGO_CPPFLAGS='-DGDR_HEADERS=$(HEADERS)' \
 	GDR_MAP='$(abspath capi/libgdrapi.map)' \
 	CGO_ENABLED=1 GOROOT='$(abspath $(B)/_goroot/root)' $(B)/_goroot/root/bin/go build -buildmode=c-shared -trimpath -buildvcs=false \
 		-overlay $(abspath $(B)/_goroot/overlay.json) \

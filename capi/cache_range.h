@@ -25,7 +25,7 @@
 #include <stdint.h>
 #include <time.h>
 
-#include "slot.h"
+#include "copy/slot.h"
 
 #define RANGES_MAX 16384u	/* of one cache */
 #define RETIRED (1ull << 31)	/* in a state: nobody gets a hold any more */

@@ -11,7 +11,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "slot.h"
+#include "copy/slot.h"
 
 #pragma GCC visibility push(hidden)
 

@@ -7,9 +7,9 @@
  * mapping away under a copy.
  */
 #define _GNU_SOURCE
-#include "copy.h"
-#include "copy_auto.h"
-#include "copy_fence.h"
+#include "copy/copy.h"
+#include "copy/auto.h"
+#include "copy/fence.h"
 #include "front.h"
 #include "guest.h"
 

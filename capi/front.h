@@ -11,12 +11,12 @@
 #include <stdint.h>
 
 #include "cache.h"
-#include "copy.h"
-#include "copy_auto.h"
-#include "copy_pool.h"
+#include "copy/copy.h"
+#include "copy/auto.h"
+#include "copy/pool.h"
 #include "core.h"
 #include "dma.h"
-#include "slot.h"
+#include "copy/slot.h"
 
 #pragma GCC visibility push(hidden)
 

@@ -5,47 +5,12 @@
 #ifndef GDR_GUEST_H
 #define GDR_GUEST_H
 
-#include <signal.h>
 #include <stddef.h>
 #include <stdint.h>
-#include <sys/syscall.h>
-#include <unistd.h>
+
+#include "copy/signals.h"
 
 #pragma GCC visibility push(hidden)
-
-/* The C library's own: setuid(2) and its like reach every thread by it, and wait. */
-#define SIGSETXID 33
-
-static inline uint64_t gdr_signal_bit(int sig)
-{
-	return 1ull << (sig - 1);
-}
-
-/* The signals of a fault in the code that runs: held off, one kills the process unheard. */
-static inline uint64_t gdr_faults(void)
-{
-	return gdr_signal_bit(SIGSEGV) | gdr_signal_bit(SIGBUS) | gdr_signal_bit(SIGFPE) |
-	       gdr_signal_bit(SIGILL) | gdr_signal_bit(SIGTRAP) | gdr_signal_bit(SIGABRT) |
-	       gdr_signal_bit(SIGSYS);
-}
-
-#define KERNEL_SIGSET_BYTES 8
-
-/*
- * Holds off all signals but those of open. The kernel is asked, for the C library
- * would leave its own two signals as they are; mask is as the kernel has it.
- */
-static inline void gdr_hold_signals(uint64_t open, uint64_t *mask)
-{
-	uint64_t set = ~open;
-
-	syscall(SYS_rt_sigprocmask, SIG_BLOCK, &set, mask, KERNEL_SIGSET_BYTES);
-}
-
-static inline void gdr_release_signals(uint64_t mask)
-{
-	syscall(SYS_rt_sigprocmask, SIG_SETMASK, &mask, NULL, KERNEL_SIGSET_BYTES);
-}
 
 /*
  * What a host thread had before it entered Go.

@@ -17,6 +17,7 @@ import (
 	"fmt"
 	"unsafe"
 
+	_ "gdrapi/capi/copy" // C alone: abi.c and data.c call it
 	"gdrapi/core"
 	"gdrapi/core/backend"
 	"gdrapi/core/log"

@@ -4,7 +4,7 @@
  * or in a forked child of it. docs/design.md has the picture.
  */
 #define _GNU_SOURCE
-#include "copy_cpus.h"
+#include "copy/cpus.h"
 #include "front.h"
 #include "guest.h"
 #include "runtime.h"

@@ -144,7 +144,7 @@ func TestCloseWaitsForUnpin(t *testing.T) {
 	require.Equal(t, []string{"open", "pin", "unpin", "close"}, f.calls)
 }
 
-// slotOf is what the copy routines find of a handle: capi/slot.h states the layout.
+// slotOf is what the copy routines find of a handle: capi/copy/slot.h states the layout.
 func slotOf(l *Library, h Handle) (key, va, size uint64) {
 	const slots, slotSize, slotMask = 16, 64, 1<<20 - 1
 	at := l.TableAddr()

@@ -14,8 +14,8 @@ CLANG     ?= clang
 
 DOUBLES   := $(D)/libcuda.so.1 $(D)/libvulkan.so.1 $(D)/nvidia_icd.json $(D)/rm_sim
 # What programs are built from, or again for, beside their own source.
-COPY_C    := $(wildcard capi/copy*.c)
-CAPI_H    := $(wildcard capi/*.h)
+COPY_C    := $(wildcard capi/copy/*.c)
+CAPI_H    := $(wildcard capi/*.h capi/copy/*.h)
 GUEST_H   := $(wildcard $(T)/guest/*.h tools/*.h)
 
 .PHONY: check check-go check-badinput check-sanity check-memory lint
@@ -67,12 +67,12 @@ lint: $(DOUBLES)
 	shellcheck -x setup.sh capi/*.sh kmod/*.sh packaging/*.sh tests/*.sh tests/*/*.sh $(T)/*/*.sh .ci/run
 	@mkdir -p $(B)/_cgo
 	cd capi && $(GO) tool cgo -objdir ../$(B)/_cgo -- main.go
-	for cc in $(CC) $(CLANG); do for f in capi/*.c; do \
+	for cc in $(CC) $(CLANG); do for f in capi/*.c capi/copy/*.c; do \
 		$$cc -std=gnu11 -O2 $(WARN) -Icapi -I$(B)/_cgo -fsyntax-only $$f || exit 1; done; \
 		for f in tools/*.c tools/*/*.c $(T)/*/*.c $(addprefix tests/,$(addsuffix /*.c,bench callgrind consumers doubles fuzz rm steps)) \
 			examples/*.c; do \
 		$$cc $(C11) -O2 -Icapi -I$(T) -fsyntax-only $$f || exit 1; done; done
-	aarch64-linux-gnu-gcc -std=gnu11 -O2 $(WARN) -Icapi -I$(B)/_cgo -fsyntax-only capi/*.c
+	aarch64-linux-gnu-gcc -std=gnu11 -O2 $(WARN) -Icapi -I$(B)/_cgo -fsyntax-only capi/*.c capi/copy/*.c
 	GOARCH=arm64 $(GO) vet ./core/...
 	GOARCH=ppc64le $(GO) vet ./core/...
 

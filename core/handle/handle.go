@@ -2,7 +2,7 @@
 // through which the C copy routines look them up without a lock.
 //
 // A handle names a slot by index and carries the slot's generation, so a stale
-// or forged handle never names somebody else's buffer. See capi/slot.h for the
+// or forged handle never names somebody else's buffer. See capi/copy/slot.h for the
 // layout and the protocol between a copy and an unmap.
 package handle
 

@@ -191,7 +191,7 @@ func TestConcurrentUse(t *testing.T) {
 	require.Equal(t, len(tab.gens), len(tab.free), "every slot came back")
 }
 
-// layoutProgram prints what the C compiler makes of capi/slot.h.
+// layoutProgram prints what the C compiler makes of capi/copy/slot.h.
 const layoutProgram = `
 #include <stddef.h>
 #include <stdio.h>
@@ -216,13 +216,13 @@ int main(void)
 func TestLayout(t *testing.T) {
 	cc, err := exec.LookPath("cc")
 	if err != nil {
-		t.Skip("no C compiler to read capi/slot.h with")
+		t.Skip("no C compiler to read capi/copy/slot.h with")
 	}
 	dir := t.TempDir()
 	src := filepath.Join(dir, "layout.c")
 	bin := filepath.Join(dir, "layout")
 	require.NoError(t, os.WriteFile(src, []byte(layoutProgram), 0o600))
-	out, err := exec.Command(cc, "-I../../capi", "-o", bin, src).CombinedOutput()
+	out, err := exec.Command(cc, "-I../../capi/copy", "-o", bin, src).CombinedOutput()
 	require.NoError(t, err, "%s", out)
 	out, err = exec.Command(bin).Output()
 	require.NoError(t, err)

@@ -5,7 +5,7 @@ import (
 	"unsafe"
 )
 
-// The structs of this file are those of capi/slot.h, field by field: the C copy
+// The structs of this file are those of capi/copy/slot.h, field by field: the C copy
 // routines read this memory. TestLayout compares the two.
 
 const (

@@ -4,7 +4,7 @@
  * library's routines and candidates for them, all on one mapping in one run.
  *
  * This is how a routine is chosen; docs/dataplane.md has what it found. It is
- * built from capi/copy*.c as well, and is not installed. It asserts nothing but
+ * built from the files of capi/copy/ as well, and is not installed. It asserts nothing but
  * that each candidate moves the right bytes.
  */
 #include <stdio.h>
@@ -13,8 +13,8 @@
 
 #include "bench/race.h"
 #include "bench/team.h"
-#include "copy.h"
-#include "copy_fence.h"
+#include "copy/copy.h"
+#include "copy/fence.h"
 #include "copy_trial.h"
 
 #define CELLS 40

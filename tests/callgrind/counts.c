@@ -14,7 +14,7 @@
 #include "_cgo_export.h"
 #include "gdrapi.h"
 #include "gdrapi_ext.h"
-#include "slot.h"
+#include "copy/slot.h"
 
 #define BYTES (1u << 20)
 

@@ -31,10 +31,10 @@
 #include <unistd.h>
 #include <x86intrin.h>
 
-#include "copy.h"
+#include "copy/copy.h"
 #include "front.h"
 #include "gdrapi_ext.h"
-#include "slot.h"
+#include "copy/slot.h"
 
 #define EFLAGS_TF (1ull << 8)
 #define PAGE 4096

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: MIT
 /*
- * copy/auto.c - how capi/copy_auto.c chooses, by itself: a machine whose ways take
+ * copy/auto.c - how capi/copy/auto.c chooses, by itself: a machine whose ways take
  * what this program says.
  */
 #include <errno.h>
 #include <stdlib.h>
 
-#include "copy_auto.h"
+#include "copy/auto.h"
 #include "tap.h"
 
 #define ALL ((1u << COPY_WAYS) - 1)

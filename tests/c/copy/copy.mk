@@ -21,7 +21,7 @@ $(BIN)/copy_test $(BIN)/ext_pool:
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS) $(COPY_TEST)
 
-$(BIN)/auto_test: $(T)/copy/auto.c $(filter %/copy_auto.c,$(COPY_C)) $(CAPI_H) tools/tap.h
+$(BIN)/auto_test: $(T)/copy/auto.c $(filter %/auto.c,$(COPY_C)) $(CAPI_H) tools/tap.h
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS) $(COPY_TEST)
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 /*
- * copy/pool.c - the threads that share a copy, by themselves: capi/copy_pool.c
+ * copy/pool.c - the threads that share a copy, by themselves: capi/copy/pool.c
  * and the copy routines, on ordinary memory, with more threads than CPUs.
  *
  * Built a second time with ThreadSanitizer. That does not see the accesses of
@@ -18,9 +18,9 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "copy_cpus.h"
-#include "copy_fence.h"
-#include "copy_pool.h"
+#include "copy/cpus.h"
+#include "copy/fence.h"
+#include "copy/pool.h"
 #include "tap.h"
 
 #define MOST (256u << 10)

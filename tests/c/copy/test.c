@@ -8,7 +8,7 @@
  * holds a byte that the source never holds; after each copy it must differ
  * from that in exactly the bytes asked for.
  *
- * The program is built from this file and capi/copy*.c, with no library. It
+ * The program is built from this file and the files of capi/copy/, with no library. It
  * prints TAP and, last, `N passed, N failed, N skipped`.
  */
 #ifndef _GNU_SOURCE
@@ -42,8 +42,8 @@
 #define CHECK_ALIGNMENT 1
 #endif
 
-#include "copy.h"
-#include "copy_fence.h"
+#include "copy/copy.h"
+#include "copy/fence.h"
 
 #if defined(__x86_64__)
 #define EFLAGS_TF (1 << 8)	/* trap after the next instruction */

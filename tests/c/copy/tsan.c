@@ -27,9 +27,9 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "copy.h"
+#include "copy/copy.h"
 #include "front.h"
-#include "slot.h"
+#include "copy/slot.h"
 #include "gdrapi_ext.h"
 #include "tap.h"
 

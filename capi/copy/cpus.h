@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * copy_cpus.h - on which CPUs threads that share copies run.
+ * cpus.h - on which CPUs threads that share copies run.
  */
 #ifndef GDR_COPY_CPUS_H
 #define GDR_COPY_CPUS_H

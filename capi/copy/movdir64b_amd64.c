@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 /*
- * copy_movdir64b_amd64.c - writes of a line by one direct store, which goes to
+ * movdir64b_amd64.c - writes of a line by one direct store, which goes to
  * the device as one 64-byte write and not through a write-combining buffer. Reads
  * are SSE4.1's: the instruction has no counterpart for them.
  *
@@ -8,8 +8,8 @@
  * waits for the link, from 128 bytes on (docs/dataplane.md).
  */
 #if defined(__x86_64__)
-#include "copy_cpu_amd64.h"
-#include "copy_parts.h"
+#include "cpu_amd64.h"
+#include "parts.h"
 
 struct line {
 	uint8_t bytes[COPY_LINE];

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 /*
- * copy_small.c - copies of less than one line, and the ends of longer ones.
+ * small.c - copies of less than one line, and the ends of longer ones.
  *
  * A write must be cut into naturally aligned pieces, and the number of branches
  * before the first of them must stay small: a write of a few bytes costs a few
@@ -19,7 +19,7 @@
 #include <stdbool.h>
 #include <string.h>
 
-#include "copy_parts.h"
+#include "parts.h"
 
 #define INLINE static inline __attribute__((always_inline))
 

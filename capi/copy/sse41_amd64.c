@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 /*
- * copy_sse41_amd64.c - SSE2's writes; reads by 16-byte streaming loads.
+ * sse41_amd64.c - SSE2's writes; reads by 16-byte streaming loads.
  *
  * A plain load from WC memory asks the device for its own bytes alone. The
  * first MOVNTDQA of a line fetches all of it into a streaming load buffer and
@@ -9,8 +9,8 @@
 #if defined(__x86_64__)
 #include <emmintrin.h>
 
-#include "copy_cpu_amd64.h"
-#include "copy_parts.h"
+#include "cpu_amd64.h"
+#include "parts.h"
 
 #define GROUP 4u	/* lines whose loads are issued before the first is used */
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * copy_cpu_amd64.h - what this CPU can do and this OS lets it do.
+ * cpu_amd64.h - what this CPU can do and this OS lets it do.
  *
  * A CPUID bit alone is not enough for the wide registers: the OS must save
  * them at a context switch, which XCR0 tells.

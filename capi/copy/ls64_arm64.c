@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 /*
- * copy_ls64_arm64.c - a line by one ST64B or LD64B (FEAT_LS64).
+ * ls64_arm64.c - a line by one ST64B or LD64B (FEAT_LS64).
  *
  * The two instructions are written as their encodings, with the registers that
  * these name: no compiler and no assembler needs to know them, and the file
@@ -14,7 +14,7 @@
 #include <string.h>
 #include <sys/auxv.h>
 
-#include "copy_parts.h"
+#include "parts.h"
 
 #define LINE_WORDS (COPY_LINE / sizeof(uint64_t))
 

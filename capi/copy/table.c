@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 /*
- * copy_table.c - the copy routines of this architecture and how one is chosen.
+ * table.c - the copy routines of this architecture and how one is chosen.
  *
  * The order on x86-64 is by measurement on an H200's BAR1 (docs/dataplane.md). AVX-512
  * is first at all sizes: back to back no routine is more than 2 ns ahead, and a caller
@@ -10,7 +10,7 @@
  */
 #include <string.h>
 
-#include "copy_parts.h"
+#include "parts.h"
 
 const struct copy_impl *const copy_impls[] = {
 #if defined(__x86_64__)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * copy_pool.h - threads that share long copies. There are none unless the host
+ * pool.h - threads that share long copies. There are none unless the host
  * asks for them.
  *
  * The thread that copies is the caller; it does a share itself, and what of the

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: MIT
 /*
- * copy_portable.c - C alone: volatile accesses of 8, 4, 2 and 1 bytes.
+ * portable.c - C alone: volatile accesses of 8, 4, 2 and 1 bytes.
  *
  * The accesses are what a Device mapping on Arm allows; so this routine serves
  * those on every machine, and WC mappings where there is nothing better.
  */
 #include <string.h>
 
-#include "copy_parts.h"
+#include "parts.h"
 
 typedef uint64_t __attribute__((may_alias)) dev64;
 

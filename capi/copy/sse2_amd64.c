@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MIT
 /*
- * copy_sse2_amd64.c - 16-byte non-temporal stores, plain loads; every x86-64.
+ * sse2_amd64.c - 16-byte non-temporal stores, plain loads; every x86-64.
  */
 #if defined(__x86_64__)
 #include <emmintrin.h>
 
-#include "copy_parts.h"
+#include "parts.h"
 
 /* One line; the asm, as no compiler may split or drop a device access. */
 static inline void store_line(void *dev, __m128i a, __m128i b, __m128i c, __m128i d)

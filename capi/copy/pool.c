@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 /*
- * copy_pool.c - threads that share long copies.
+ * pool.c - threads that share long copies.
  *
  * A copy is cut into chunks, and each thread has a share of them, which it takes
  * chunk by chunk; one that is through takes from the others' shares, and the
@@ -26,7 +26,7 @@
  * much at least; writes of less than 64 KiB gained nothing from a second thread.
  */
 #define _GNU_SOURCE
-#include "copy_pool.h"
+#include "pool.h"
 
 #include <errno.h>
 #include <linux/futex.h>
@@ -42,9 +42,9 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "copy_cpus.h"
-#include "copy_fence.h"
-#include "guest.h"
+#include "cpus.h"
+#include "fence.h"
+#include "signals.h"
 
 #define WORKERS_MAX (COPY_THREADS_MAX - 1)
 #define READ_LEAST 4096u

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * copy_parts.h - what the copy routines are put together from.
+ * parts.h - what the copy routines are put together from.
  *
  * A routine moves whole 64-byte lines its own way. What is left of a copy, a
  * head up to the first line and a tail after the last one, or a copy of less
@@ -14,7 +14,7 @@
 #include <string.h>
 
 #include "copy.h"
-#include "copy_fence.h"
+#include "fence.h"
 
 #define COPY_HIDDEN __attribute__((visibility("hidden")))
 

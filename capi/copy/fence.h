@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * copy_fence.h - the fences around copies through a mapping.
+ * fence.h - the fences around copies through a mapping.
  *
  * A write: the copy, then copy_fence_store(). A read: copy_fence_read_begin(),
  * or copy_fence_load_begin() if it has no streaming loads, the copy, then

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: MIT
 /*
- * copy_cpus.c - on which CPUs threads that share copies run.
+ * cpus.c - on which CPUs threads that share copies run.
  *
  * What a core can have in flight is the limit of a read. So each thread gets a
  * core of its own, as far as they go round, and CPUs of one node: those of the
  * thread that asks, which a host that cares has bound next to its GPU.
  */
 #define _GNU_SOURCE
-#include "copy_cpus.h"
+#include "cpus.h"
 
 #include <fcntl.h>
 #include <stdbool.h>

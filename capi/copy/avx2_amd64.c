@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: MIT
 /*
- * copy_avx2_amd64.c - 32-byte non-temporal stores and streaming loads.
+ * avx2_amd64.c - 32-byte non-temporal stores and streaming loads.
  */
 #if defined(__x86_64__)
 #include <immintrin.h>
 
-#include "copy_cpu_amd64.h"
-#include "copy_parts.h"
+#include "cpu_amd64.h"
+#include "parts.h"
 
 #define AVX2 __attribute__((target("avx2")))
 #define GROUP 8u	/* lines in flight: all 16 registers */

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: MIT
 /*
- * copy_avx512_amd64.c - a whole line by one non-temporal store or one
+ * avx512_amd64.c - a whole line by one non-temporal store or one
  * streaming load.
  */
 #if defined(__x86_64__)
 #include <immintrin.h>
 
-#include "copy_cpu_amd64.h"
-#include "copy_parts.h"
+#include "cpu_amd64.h"
+#include "parts.h"
 
 #define AVX512 __attribute__((target("avx512f,avx512bw")))
 #define GROUP_TO 4u	/* lines loaded from the host before the first is stored */

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 /*
- * copy_neon_arm64.c - lines by pairs of 16-byte registers.
+ * neon_arm64.c - lines by pairs of 16-byte registers.
  *
  * WC on Arm is Normal Non-cacheable memory: the CPU gathers stores and orders
  * nothing, so a line is two store pairs in a row.
@@ -9,7 +9,7 @@
 #include <arm_neon.h>
 #include <sys/auxv.h>
 
-#include "copy_parts.h"
+#include "parts.h"
 
 #define GROUP 4u	/* lines in flight from the device: 16 of 32 registers */
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * copy_auto.h - which way a long copy is made, where the host leaves that to the
+ * auto.h - which way a long copy is made, where the host leaves that to the
  * library: by the caller, by threads that share it, or by the GPU's copy engine.
  */
 #ifndef GDR_COPY_AUTO_H

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 /*
- * copy_auto.c - which way a long copy is made.
+ * auto.c - which way a long copy is made.
  *
  * For each direction, power of two of bytes, and way there is an estimate. It begins
  * with what was measured on an H200 (docs/dataplane.md), and follows what copies take
@@ -11,7 +11,7 @@
  * Threads write the estimates as they copy, with no lock: one that is lost does no
  * harm, and once all is known most copies write one word.
  */
-#include "copy_auto.h"
+#include "auto.h"
 
 #include <errno.h>
 #include <stdlib.h>
