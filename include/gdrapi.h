@@ -138,7 +138,7 @@ typedef struct gdr_mh_s {
  * wc_mapping is 0 and mapping_type is GDR_MAPPING_TYPE_NONE.
  */
 struct gdr_info_v2 {
-	uint64_t va;		/* GPU address of the first byte that a mapping shows */
+	uint64_t va;		/* GPU address of the first page that is pinned */
 	uint64_t mapped_size;	/* bytes from va on that may be mapped */
 	uint32_t page_size;	/* the backend's page, bytes */
 	uint64_t tm_cycles;	/* CPU cycles that pinning took; 0: unknown */

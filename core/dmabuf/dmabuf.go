@@ -175,7 +175,7 @@ func (s *session) Pin(req backend.PinRequest) (backend.Pin, error) {
 	if !ok {
 		return nil, fmt.Errorf("%d bytes at %#x pass the end of the address space: %w", req.Size, req.Addr, unix.EINVAL)
 	}
-	p := &pin{addr: req.Addr, size: roundUp(req.Size, page), page: page, fd: -1, mappingType: backend.WC}
+	p := &pin{addr: req.Addr, first: first, size: length, page: page, fd: -1, mappingType: backend.WC}
 	pcie := req.Flags&backend.PinForcePCIe != 0
 	if dev.coherent && !pcie {
 		p.mappingType = backend.Caching
@@ -217,16 +217,17 @@ func (s *session) Close() error { return nil }
 
 // pin is one dma-buf. va is not 0 while it is mapped.
 type pin struct {
-	addr, size, page uint64 // size is in whole pages
-	fd               int
-	mappingType      backend.MappingType
-	va, mapped       uintptr
+	addr        uint64 // that the caller gave
+	first, size uint64 // whole pages
+	page        uint64
+	fd          int
+	mappingType backend.MappingType
+	va, mapped  uintptr
 }
 
-// Info gives the address that the caller pinned, and the caller's size in
-// whole host pages.
+// Info gives the host pages that are pinned, as gdrdrv gives its own.
 func (p *pin) Info() (backend.Info, error) {
-	return backend.Info{VA: p.addr, MappedSize: p.size, PageSize: uint32(p.page)}, nil
+	return backend.Info{VA: p.first, MappedSize: p.size, PageSize: uint32(p.page)}, nil
 }
 
 func (p *pin) Map(size uint64, want backend.MappingType) (uintptr, backend.MappingType, error) {

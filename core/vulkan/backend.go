@@ -100,7 +100,7 @@ func (s *session) pin(req backend.PinRequest) (_ *pin, err error) {
 		return nil, err
 	}
 	page := uint64(unix.Getpagesize())
-	size := (req.Size + page - 1) &^ (page - 1)
+	size := (req.Addr%page + req.Size + page - 1) &^ (page - 1)
 	offset := req.Addr - base
 	if req.Addr < base || offset > length || req.Size > length-offset {
 		if _, err := s.cuda.DeviceOf(req.Addr + req.Size - 1); err != nil {
@@ -187,7 +187,7 @@ type pin struct {
 	device     deviceHandle
 	memory     memoryHandle
 
-	addr, offset, size, page uint64 // size is in whole pages
+	addr, offset, size, page uint64 // size is that of the whole pages that are touched
 	va                       uintptr
 }
 
@@ -217,10 +217,9 @@ func (p *pin) dropImport() {
 	}
 }
 
-// Info gives the address that the caller pinned, and the caller's size in
-// whole host pages.
+// Info gives the host pages that are pinned, as gdrdrv gives its own.
 func (p *pin) Info() (backend.Info, error) {
-	return backend.Info{VA: p.addr, MappedSize: p.size, PageSize: uint32(p.page)}, nil
+	return backend.Info{VA: p.addr &^ (p.page - 1), MappedSize: p.size, PageSize: uint32(p.page)}, nil
 }
 
 func (p *pin) Map(size uint64, want backend.MappingType) (uintptr, backend.MappingType, error) {

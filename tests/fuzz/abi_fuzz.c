@@ -674,7 +674,7 @@ static void do_info(void)
 	check("gdr_get_info_v2", rc, want);
 	if (rc)
 		return;
-	if (flag || info.va != (rm ? found->dptr & -pin_page : found->dptr) || info.mapped != found->mapped ||
+	if (flag || info.va != (found->dptr & -pin_page) || info.mapped != found->mapped ||
 	    info.mapped_size < found->pinned)
 		fail("gdr_get_info_v2: the content", 0, 1);
 }

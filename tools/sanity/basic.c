@@ -246,7 +246,9 @@ static void unaligned_address(struct env *e)
 		gdr_mh_t mh = pin_only(e, addr, GPU_PAGE_SIZE);
 
 		check_rc(gdr_get_info(e->g, mh, &info), 0);
-		check(info.va <= addr && addr < info.va + info.mapped_size);
+		check_eq(info.va, addr / e->page * e->page);
+		check_eq(info.mapped_size,
+			 (addr + GPU_PAGE_SIZE - info.va + e->page - 1) / e->page * e->page);
 		check_rc(gdr_map(e->g, mh, &va, GPU_PAGE_SIZE), EINVAL);
 		check(va == (void *)&i);
 		check_rc(gdr_get_info(e->g, mh, &info), 0);
