@@ -271,4 +271,31 @@ void flush(void);
 
 #define SIM_API __attribute__((visibility("default")))
 
+/*
+ * Stands behind the declaration of a function that programs hook by its first bytes
+ * (UCX: "bistro"). The hook moves 12 of them aside and writes a jump there, and it knows
+ * no more instructions than the real driver's functions begin with. So does the entry
+ * here. It goes on to the function, whose own symbol is sim_NAME.
+ */
+#ifdef __x86_64__
+#define SIM_HOOKABLE(name)				\
+	__asm__("sim_" #name)				\
+		__attribute__((visibility("hidden")));	\
+	__asm__(".pushsection .text\n"			\
+		".globl " #name "\n"			\
+		".type " #name ", @function\n"		\
+		".p2align 4\n"				\
+		#name ":\n"				\
+		"push %rbp\n"				\
+		"mov %rsp, %rbp\n"			\
+		"mov $0, %eax\n"			\
+		"mov $0, %eax\n"			\
+		"pop %rbp\n"				\
+		"jmp sim_" #name "\n"			\
+		".size " #name ", . - " #name "\n"	\
+		".popsection")
+#else
+#define SIM_HOOKABLE(name)
+#endif
+
 #endif

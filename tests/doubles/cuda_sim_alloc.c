@@ -157,7 +157,9 @@ static int alloc(struct ctx *ctx, uint64_t *addr, size_t size)
 	return CU_OK;
 }
 
-SIM_API int cuMemAlloc_v2(uint64_t *addr, size_t size)
+int cuMemAlloc_v2(uint64_t *addr, size_t size) SIM_HOOKABLE(cuMemAlloc_v2);
+
+int cuMemAlloc_v2(uint64_t *addr, size_t size)
 {
 	struct ctx *ctx;
 	int result = enter_ctx(__func__, &ctx);
@@ -183,8 +185,10 @@ static void alloc_free(struct buffer *b)
 		chunk_free(c);
 }
 
+int cuMemFree_v2(uint64_t addr) SIM_HOOKABLE(cuMemFree_v2);
+
 /* The address tells the context; none needs to be current, as with the real driver. */
-SIM_API int cuMemFree_v2(uint64_t addr)
+int cuMemFree_v2(uint64_t addr)
 {
 	struct buffer *b;
 	int result = enter(__func__);

@@ -10,32 +10,24 @@ bool dmabuf_supported(int device)
 	return !kernel_mode() && device_flag("CUDA_SIM_DMABUF", device, true);
 }
 
-/*
- * The buffer that all of the range lies in, its first and last byte rounded
- * out to host pages: buffers of cuMemAlloc need not start or end on one.
- */
-static struct buffer *range_buffer(uint64_t addr, uint64_t size)
+/* The first buffer that has a byte on the host page at addr. */
+static struct buffer *page_buffer(uint64_t addr)
 {
-	uint64_t mask = (uint64_t)getpagesize() - 1;
 	struct buffer *b;
 
-	for (b = buffer_first(); b; b = b->next) {
-		uint64_t start = b->addr & ~mask;
-		uint64_t len = ((b->addr + b->size + mask) & ~mask) - start;
-
-		if (addr >= start && size <= len && addr - start <= len - size)
+	for (b = buffer_first(); b; b = b->next)
+		if (b->addr < addr + (uint64_t)getpagesize() && addr < b->addr + b->size)
 			return b;
-	}
 	return NULL;
 }
 
 /*
- * The same for a driver of its own, which lets a window reach past the end of a
- * buffer as long as it is in the object.
+ * The buffer that the range begins with. As with the real driver the range may reach
+ * past its end, but not past that of the object, which small buffers share.
  */
-static struct buffer *range_in_object(uint64_t addr, uint64_t size)
+static struct buffer *range_buffer(uint64_t addr, uint64_t size)
 {
-	struct buffer *b = range_buffer(addr, (uint64_t)getpagesize());
+	struct buffer *b = page_buffer(addr);
 	uint64_t offset = b ? b->offset + addr - b->addr : 0;
 
 	return b && size <= b->mem->size && offset <= b->mem->size - size ? b : NULL;
@@ -44,7 +36,7 @@ static struct buffer *range_in_object(uint64_t addr, uint64_t size)
 /* For memory of a pool the real one makes a request that cannot be served. */
 static int export_by_driver(uint64_t addr, uint64_t size, int *fd)
 {
-	const struct buffer *b = range_in_object(addr, size);
+	const struct buffer *b = range_buffer(addr, size);
 	uint64_t offset, claimed = size;
 
 	if (!b || b->imported)

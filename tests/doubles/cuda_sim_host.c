@@ -50,8 +50,11 @@ SIM_API int cuMemAllocHost_v2(void **addr, size_t size)
 	return result;
 }
 
+int cuMemAllocManaged(uint64_t *addr, size_t size, unsigned int flags)
+	SIM_HOOKABLE(cuMemAllocManaged);
+
 /* flags: attached to all streams, 1, or to the host, 2. */
-SIM_API int cuMemAllocManaged(uint64_t *addr, size_t size, unsigned int flags)
+int cuMemAllocManaged(uint64_t *addr, size_t size, unsigned int flags)
 {
 	struct ctx *ctx;
 	int result = enter_ctx(__func__, &ctx);
@@ -80,7 +83,9 @@ int host_free(uint64_t addr, bool managed)
 	return CU_OK;
 }
 
-SIM_API int cuMemFreeHost(void *addr)
+int cuMemFreeHost(void *addr) SIM_HOOKABLE(cuMemFreeHost);
+
+int cuMemFreeHost(void *addr)
 {
 	struct ctx *ctx;
 	int result = enter_ctx(__func__, &ctx);

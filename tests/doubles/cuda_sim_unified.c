@@ -95,8 +95,11 @@ SIM_API int cuMemsetD8Async(uint64_t addr, unsigned char value, size_t n, struct
 	return result ? result : cuMemsetD8_v2(addr, value, n);
 }
 
-SIM_API int cuMemAllocPitch_v2(uint64_t *addr, size_t *pitch, size_t width, size_t height,
-			       unsigned int element)
+int cuMemAllocPitch_v2(uint64_t *addr, size_t *pitch, size_t width, size_t height,
+		       unsigned int element) SIM_HOOKABLE(cuMemAllocPitch_v2);
+
+int cuMemAllocPitch_v2(uint64_t *addr, size_t *pitch, size_t width, size_t height,
+		       unsigned int element)
 {
 	size_t row = (width + PITCH - 1) / PITCH * PITCH;
 	int result;
