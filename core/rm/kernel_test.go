@@ -127,7 +127,6 @@ func TestBAR1Use(t *testing.T) {
 		h, err := purego.Dlopen(lib, purego.RTLD_NOW|purego.RTLD_LOCAL)
 		require.NoError(t, err)
 		require.Contains(t, bar1Use(c.at), c.want)
-		require.False(t, nvml(h, "nvmlNothing"))
 		require.NoError(t, purego.Dlclose(h))
 	}
 }

@@ -1,0 +1,145 @@
+// Package nvml asks NVIDIA's management library, libnvidia-ml.so.1, about GPUs. The
+// library is loaded at run time, and need not be there: containers have it with the
+// driver capability utility.
+//
+// The structures and numbers are those of NVML's own ABI, which is versioned by the
+// names of the functions.
+package nvml
+
+import (
+	"bytes"
+	"fmt"
+	"unsafe"
+
+	"github.com/ebitengine/purego"
+	"golang.org/x/sys/unix"
+)
+
+// Result is an nvmlReturn_t other than success.
+type Result int32
+
+func (r Result) Error() string { return fmt.Sprintf("NVML answered %d", int32(r)) }
+
+// Library is an NVML that is loaded and initialised. One goroutine at a time may use it.
+type Library struct{ handle uintptr }
+
+// Open loads NVML and initialises it. It is ENODEV where NVML is not installed.
+func Open() (*Library, error) {
+	handle, err := purego.Dlopen("libnvidia-ml.so.1", purego.RTLD_NOW|purego.RTLD_LOCAL)
+	if err != nil {
+		return nil, fmt.Errorf("cannot load NVML: %w (%v)", unix.ENODEV, err)
+	}
+	l := &Library{handle}
+	if err := l.call("nvmlInit_v2"); err != nil {
+		_ = purego.Dlclose(handle)
+		return nil, err
+	}
+	return l, nil
+}
+
+// Close ends the use of NVML and unloads it.
+func (l *Library) Close() {
+	_ = l.call("nvmlShutdown")
+	_ = purego.Dlclose(l.handle)
+}
+
+// call calls a function of NVML. What the arguments point to stays in place and alive
+// for as long as it runs.
+//
+//go:uintptrescapes
+func (l *Library) call(name string, args ...uintptr) error {
+	fn, err := purego.Dlsym(l.handle, name)
+	if err != nil {
+		return fmt.Errorf("NVML has no %s: %w", name, unix.ENOTSUP)
+	}
+	r, _, _ := purego.SyscallN(fn, args...)
+	if r := Result(int32(r)); r != 0 {
+		return fmt.Errorf("%s: %w", name, r)
+	}
+	return nil
+}
+
+// Device is a GPU. It is valid until its Library is closed.
+type Device struct {
+	library *Library
+	handle  uintptr
+}
+
+// DeviceAt gives the GPU at a PCI address, in the form 0000:18:00.0.
+func (l *Library) DeviceAt(pci string) (Device, error) {
+	id := append([]byte(pci), 0)
+	d := Device{library: l}
+	err := l.call("nvmlDeviceGetHandleByPciBusId_v2", uintptr(unsafe.Pointer(unsafe.SliceData(id))), uintptr(unsafe.Pointer(&d.handle)))
+	return d, err
+}
+
+// Devices lists the GPUs that this process may see.
+func (l *Library) Devices() ([]Device, error) {
+	var n uint32
+	if err := l.call("nvmlDeviceGetCount_v2", uintptr(unsafe.Pointer(&n))); err != nil {
+		return nil, err
+	}
+	list := make([]Device, n)
+	for i := range list {
+		list[i].library = l
+		if err := l.call("nvmlDeviceGetHandleByIndex_v2", uintptr(i), uintptr(unsafe.Pointer(&list[i].handle))); err != nil {
+			return nil, err
+		}
+	}
+	return list, nil
+}
+
+// pciInfo is nvmlPciInfo_t, 68 bytes.
+type pciInfo struct {
+	busIDLegacy                                [16]byte
+	domain, bus, device, deviceID, subsystemID uint32
+	busID                                      [32]byte
+}
+
+// PCI is the GPU's PCI address, in the form 00000000:18:00.0.
+func (d Device) PCI() (string, error) {
+	var p pciInfo
+	err := d.library.call("nvmlDeviceGetPciInfo_v3", d.handle, uintptr(unsafe.Pointer(&p)))
+	text, _, _ := bytes.Cut(p.busID[:], []byte{0})
+	return string(text), err
+}
+
+// BAR1 is how large a GPU's BAR1 is and how much of it is free, in bytes.
+type BAR1 struct{ Total, Free uint64 }
+
+// BAR1 asks how much of BAR1 is free.
+func (d Device) BAR1() (BAR1, error) {
+	var m struct{ total, free, used uint64 } // nvmlBAR1Memory_t
+	err := d.library.call("nvmlDeviceGetBAR1MemoryInfo", d.handle, uintptr(unsafe.Pointer(&m)))
+	return BAR1{m.total, m.free}, err
+}
+
+// MIG tells whether the GPU is parted into instances.
+func (d Device) MIG() (bool, error) {
+	var current, pending uint32
+	err := d.library.call("nvmlDeviceGetMigMode", d.handle, uintptr(unsafe.Pointer(&current)), uintptr(unsafe.Pointer(&pending)))
+	return current != 0, err
+}
+
+// Virtualization is an nvmlGpuVirtualizationMode_t.
+type Virtualization int32
+
+const (
+	Bare        Virtualization = 0
+	Passthrough Virtualization = 1
+	VGPU        Virtualization = 2 // this is a virtual machine, and the GPU a part of one
+)
+
+// Virtualization tells how a virtual machine has the GPU.
+func (d Device) Virtualization() (Virtualization, error) {
+	var v Virtualization
+	err := d.library.call("nvmlDeviceGetVirtualizationMode", d.handle, uintptr(unsafe.Pointer(&v)))
+	return v, err
+}
+
+// ConfidentialComputing tells whether the GPUs hide their memory from the host.
+func (l *Library) ConfidentialComputing() (bool, error) {
+	var s struct{ environment, feature, devTools uint32 } // nvmlConfComputeSystemState_t
+	err := l.call("nvmlSystemGetConfComputeState", uintptr(unsafe.Pointer(&s)))
+	return s.feature != 0, err
+}

@@ -1,0 +1,131 @@
+package nvml
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+
+	"github.com/ebitengine/purego"
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+)
+
+// nvmlInC is an NVML of two GPUs. The second one is older and knows no MIG.
+const nvmlInC = `
+#include <string.h>
+static char first, second;
+struct pci { char legacy[16]; unsigned int numbers[5]; char id[32]; };
+int nvmlInit_v2(void) { return FAIL_INIT; }
+int nvmlShutdown(void) { return 0; }
+int nvmlDeviceGetCount_v2(unsigned int *n) { *n = 2; return 0; }
+int nvmlDeviceGetHandleByIndex_v2(unsigned int i, void **d)
+{
+	*d = i ? &second : &first;
+	return i < 2 ? 0 : 2;
+}
+int nvmlDeviceGetHandleByPciBusId_v2(const char *id, void **d)
+{
+	*d = &second;
+	return strcmp(id, "0001:8d:02.0") ? 6 : 0;
+}
+int nvmlDeviceGetPciInfo_v3(void *d, struct pci *p)
+{
+	strcpy(p->id, d == &first ? "00000000:18:00.0" : "00000001:8D:02.0");
+	return 0;
+}
+int nvmlDeviceGetBAR1MemoryInfo(void *d, unsigned long long m[3])
+{
+	m[0] = (unsigned long long)(d == &first ? 128 : 64) << 30;
+	m[1] = 60ull << 30;
+	m[2] = m[0] - m[1];
+	return 0;
+}
+int nvmlDeviceGetMigMode(void *d, unsigned int *now, unsigned int *next)
+{
+	*now = 1;
+	*next = 0;
+	return d == &first ? 0 : 3;
+}
+int nvmlDeviceGetVirtualizationMode(void *d, int *mode)
+{
+	*mode = d == &first ? 1 : 2;
+	return 0;
+}
+int nvmlSystemGetConfComputeState(unsigned int s[3])
+{
+	s[1] = 1;
+	return 0;
+}
+`
+
+// load builds an NVML and loads it: the loader knows a library that is there by its
+// soname.
+func load(t *testing.T, init string) {
+	t.Helper()
+	cc, err := exec.LookPath("cc")
+	if err != nil {
+		t.Skip("needs a C compiler: ", err)
+	}
+	dir := t.TempDir()
+	file, lib := filepath.Join(dir, "nvml.c"), filepath.Join(dir, "nvml.so")
+	require.NoError(t, os.WriteFile(file, []byte(nvmlInC), 0o600))
+	out, err := exec.Command(cc, "-shared", "-fPIC", "-DFAIL_INIT="+init, "-Wl,-soname,libnvidia-ml.so.1", "-o", lib, file).CombinedOutput()
+	require.NoError(t, err, string(out))
+	h, err := purego.Dlopen(lib, purego.RTLD_NOW|purego.RTLD_LOCAL)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, purego.Dlclose(h)) })
+}
+
+func TestNVML(t *testing.T) {
+	if l, err := Open(); err == nil {
+		l.Close()
+		t.Skip("an NVML is installed here")
+	}
+	_, err := Open()
+	require.ErrorIs(t, err, unix.ENODEV)
+
+	t.Run("no init", func(t *testing.T) {
+		load(t, "9")
+		_, err := Open()
+		require.ErrorIs(t, err, Result(9))
+		require.ErrorContains(t, err, "nvmlInit_v2")
+	})
+	t.Run("two GPUs", func(t *testing.T) {
+		load(t, "0")
+		l, err := Open()
+		require.NoError(t, err)
+		defer l.Close()
+		all, err := l.Devices()
+		require.NoError(t, err)
+		require.Len(t, all, 2)
+
+		pci, err := all[0].PCI()
+		require.NoError(t, err)
+		require.Equal(t, "00000000:18:00.0", pci)
+		mig, err := all[0].MIG()
+		require.NoError(t, err)
+		require.True(t, mig)
+		_, err = all[1].MIG()
+		require.ErrorIs(t, err, Result(3))
+		v, err := all[0].Virtualization()
+		require.NoError(t, err)
+		require.Equal(t, Passthrough, v)
+		v, err = all[1].Virtualization()
+		require.NoError(t, err)
+		require.Equal(t, VGPU, v)
+		cc, err := l.ConfidentialComputing()
+		require.NoError(t, err)
+		require.True(t, cc)
+
+		at, err := l.DeviceAt("0001:8d:02.0")
+		require.NoError(t, err)
+		require.Equal(t, all[1], at)
+		bar, err := at.BAR1()
+		require.NoError(t, err)
+		require.Equal(t, BAR1{Total: 64 << 30, Free: 60 << 30}, bar)
+		_, err = l.DeviceAt("0000:00:00.0")
+		require.ErrorIs(t, err, Result(6))
+		require.ErrorIs(t, l.call("nvmlNotThere"), unix.ENOTSUP)
+	})
+}
