@@ -1,0 +1,339 @@
+package diagnose
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"gdrapi/cmd/gdrcopy_doctor/internal/facts"
+)
+
+// onRequest is the backend that gdr_open takes only where GDRCOPY_BACKEND names it.
+const onRequest = "vulkan"
+
+// choice is the backend that gdr_open takes. Where no libgdrapi could be tried, it is
+// the one that the library of this version would take.
+func (e *examination) choice() string {
+	if len(e.Trials) > 0 {
+		return e.Trials[0].Backend
+	}
+	forced := e.forced()
+	for _, b := range e.Backends {
+		if b.Error == "" && b.Died == "" && (b.Name == forced || forced == "" && b.Name != onRequest) {
+			return b.Name
+		}
+	}
+	return ""
+}
+
+// forced is the backend that the environment asks for, "" for none.
+func (e *examination) forced() string {
+	switch {
+	case e.Env["GDRCOPY_BACKEND"] != "":
+		return e.Env["GDRCOPY_BACKEND"]
+	case e.Env["GDRCOPY_USE_DMABUF_MMAP"] == "1":
+		return "dmabuf"
+	}
+	return ""
+}
+
+// trialOf is the trial of a backend, nil for none.
+func (e *examination) trialOf(name string) *facts.Trial {
+	for i := range e.Trials {
+		t := &e.Trials[i]
+		if t.Asked == name || i == 0 && t.Backend == name {
+			return t
+		}
+	}
+	return nil
+}
+
+// isTaken tells whether gdr_open takes a backend, or leaves it to the first pin between
+// that and another one.
+func (e *examination) isTaken(name string) bool {
+	return slices.Contains(strings.Split(e.taken, "|"), name)
+}
+
+func (e *examination) backendResult(name string) Backend {
+	b := Backend{Name: name, Taken: e.isTaken(name)}
+	if t := e.trialOf(name); t != nil {
+		b.Works, b.WriteNS, b.ReadNS = t.Worked(), t.WriteNS, t.ReadNS
+	}
+	return b
+}
+
+// backends has a finding for each.
+func (e *examination) backends() []Finding {
+	var findings []Finding
+	for _, b := range e.Backends {
+		f := e.backend(b)
+		f.ID = "backend-" + b.Name
+		findings = append(findings, f)
+	}
+	return findings
+}
+
+func (e *examination) backend(b facts.Backend) Finding {
+	t := e.trialOf(b.Name)
+	taken := e.isTaken(b.Name)
+	switch {
+	case taken && len(e.Trials) == 0:
+		return Finding{Status: OK, Cause: "gdr_open of this version takes it. It was not tried, for no libgdrapi was loaded."}
+	case taken && t != nil && t.Worked():
+		return Finding{Status: OK, Cause: "Taken, and it works. " + speed(*t)}
+	case taken:
+		return Finding{Status: Fail, Cause: "Taken, but it does not work: see the line trial."}
+	case b.Died != "":
+		return Finding{Status: e.cause(), Cause: "Not taken. Its driver was asked in a process of its own: " + b.Died + ".", Advice: "Look into dmesg, and install the driver anew."}
+	case t != nil && t.Worked():
+		return Finding{Status: OK, Cause: "Not taken, for " + e.whyNot(b.Name) + ". It works" + forWhat(b.Name) + ". " + speed(*t), Advice: fmt.Sprintf("To take it all the same: GDRCOPY_BACKEND=%s.", b.Name)}
+	case t != nil:
+		return Finding{Status: OK, Cause: "Not taken. It opens, and then fails. " + failure(*t)}
+	case b.Error == "":
+		return Finding{Status: OK, Cause: "Not taken, for " + e.whyNot(b.Name) + ". It opens, but was not tried."}
+	}
+	cause, advice := e.refusal(b)
+	f := Finding{Status: OK, Cause: "Not taken: " + cause, Advice: advice}
+	switch {
+	case b.Name == e.forced():
+		f.Status = Fail
+	case e.taken == "" && b.Name == "rm":
+		f.Status = e.cause() // the one that needs nothing installed
+	}
+	return f
+}
+
+// whyNot is why a backend that opens is not taken.
+func (e *examination) whyNot(name string) string {
+	switch {
+	case len(e.Libraries) > 0 && e.Libraries[0].Error == "" && !e.Libraries[0].Ours:
+		return "the libgdrapi here is not this project's"
+	case e.forced() != "":
+		return "the environment asks for another one"
+	case name == onRequest:
+		return "nobody asked for it"
+	}
+	return "another one comes first"
+}
+
+// forWhat is what a backend serves, where that is not all.
+func forWhat(name string) string {
+	if name == onRequest {
+		return " for memory that can be exported"
+	}
+	return ""
+}
+
+// failure is what a trial failed with.
+func failure(t facts.Trial) string {
+	if t.Died != "" {
+		return sentence(t.Died)
+	}
+	return sentence(t.Step + " answers " + t.Error)
+}
+
+// refusal says why a backend does not open, and what to do.
+func (e *examination) refusal(b facts.Backend) (cause, advice string) {
+	switch b.Name {
+	case "gdrdrv":
+		cause, advice = e.refusalGdrdrv(b)
+	case "dmabuf":
+		cause, advice = e.refusalDMABuf()
+	case "rm":
+		cause, advice = e.refusalRM(b)
+	case onRequest:
+		advice = "It is for GDRCOPY_BACKEND=vulkan alone. To have it: the Vulkan loader (libvulkan1 on Debian) and the driver's nvidia_icd.json; in a container the capability graphics."
+	}
+	if cause == "" {
+		cause = strings.TrimSuffix(b.Error, ".") + "."
+	}
+	return cause, advice
+}
+
+// unneeded begins an advice about a backend that nobody has to have.
+func (e *examination) unneeded() string {
+	if e.worked {
+		return "It is not needed here. "
+	}
+	return "It is not needed where another backend works. "
+}
+
+func (e *examination) refusalGdrdrv(b facts.Backend) (cause, advice string) {
+	n := e.node("/dev/gdrdrv")
+	install := e.unneeded() + "To have it, install the module (the package gdrdrv-dkms) and load it: modprobe gdrdrv."
+	switch {
+	case !n.Exists && e.Gdrdrv.Loaded && e.inContainer():
+		return "the module gdrdrv is loaded, but this container has no /dev/gdrdrv.", "Start the container with --device /dev/gdrdrv."
+	case !n.Exists && e.Gdrdrv.Loaded:
+		return "the module gdrdrv is loaded, but there is no /dev/gdrdrv.", "As root: /usr/libexec/gdrdrv-node add."
+	case !n.Exists:
+		return "the module gdrdrv is not loaded.", install
+	case n.Kind != "device":
+		return fmt.Sprintf("/dev/gdrdrv is a %s, not a device.", n.Kind), "Remove it, and load the module before the container starts."
+	case n.Access != "":
+		return fmt.Sprintf("/dev/gdrdrv may not be used by this user: %s (mode %s, owner %s).", n.Access, n.Mode, n.Owner),
+			"Set MODE and GROUP in /etc/default/gdrdrv, then as root: /usr/libexec/gdrdrv-node add."
+	case b.Errno == "ENXIO" || b.Errno == "ENODEV":
+		return "/dev/gdrdrv is there, but the module is not loaded.", "As root: modprobe gdrdrv."
+	case b.Errno == "EPERM" || b.Errno == "EACCES":
+		return "this container may not open /dev/gdrdrv.", "Start the container with --device /dev/gdrdrv: to mount the node alone is not enough."
+	case b.Errno == "ENOTSUP":
+		version := e.Gdrdrv.Version
+		if version != "" {
+			version = " (" + version + ")"
+		}
+		return "the module gdrdrv" + version + " and this library do not fit. " + sentence(b.Error), "Install module and library of one version."
+	case b.Errno == "ENOTTY" || b.Errno == "EINVAL":
+		return "/dev/gdrdrv does not answer as gdrdrv does. " + sentence(b.Error), "Remove what else made this node, and load the module gdrdrv."
+	}
+	return "", install
+}
+
+func (e *examination) refusalDMABuf() (cause, advice string) {
+	update := e.unneeded() + "To have it, update both parts of the driver to CUDA 13.3 or later."
+	exports := func(d facts.Device) bool { return d.DMABuf > 0 }
+	switch {
+	case e.CUDA.Load != "":
+		return "libcuda.so.1 does not load.", "See the line cuda."
+	case e.CUDA.Version != 0 && e.CUDA.Version < 13030:
+		return fmt.Sprintf("CUDA is %d.%d, and 13.3 is the first whose dma-bufs can be mapped.", e.CUDA.Version/1000, e.CUDA.Version%1000/10), update
+	case e.CUDA.Error != "" || e.CUDA.Died != "":
+		return "CUDA does not start.", "See the line cuda."
+	case len(e.CUDA.Devices) > 0 && !slices.ContainsFunc(e.CUDA.Devices, exports):
+		if e.Driver.Version != "" && !e.Driver.Open {
+			return "the GPUs export no dma-bufs (attribute 124 is 0).", "The closed kernel modules cannot. Install the open ones, on Linux 5.12 or later."
+		}
+		return "the GPUs export no dma-bufs (attribute 124 is 0).", "It takes the open kernel modules on Linux 5.12 or later, and GPUs from Turing on."
+	case len(e.CUDA.Devices) > 0:
+		return "dma-bufs of these GPUs cannot be mapped (attribute 152 is 0, or not known), for the driver's kernel part is older than CUDA 13.3's.", update
+	}
+	return "", update
+}
+
+func (e *examination) refusalRM(b facts.Backend) (cause, advice string) {
+	n := e.node("/dev/nvidiactl")
+	switch {
+	case e.CUDA.Load != "":
+		return "libcuda.so.1 does not load.", "See the line cuda."
+	case !n.Exists && e.inContainer():
+		return "this container has no /dev/nvidiactl.", giveGPU + " The driver capabilities compute,utility are enough."
+	case !n.Exists:
+		return "there is no /dev/nvidiactl.", "Load NVIDIA's driver; as root, nvidia-smi makes the nodes."
+	case n.Kind != "device" || n.Access != "":
+		return "/dev/nvidiactl cannot be used.", "See the line device-nodes."
+	case b.Errno == "EPERM" || b.Errno == "EACCES":
+		return sentence(b.Error), "Give the container the devices: --gpus all, or --device /dev/nvidiactl and --device /dev/nvidia0. A sandbox that filters the driver's requests (gVisor) has to let them pass."
+	case b.Errno == "ENOTSUP":
+		return sentence(b.Error), "Use a libgdrapi that knows this driver, or load gdrdrv."
+	case b.Errno == "EMFILE" || b.Errno == "ENFILE":
+		return sentence(b.Error), "Raise the limit of descriptors: ulimit -n."
+	}
+	return "", "Run nvidia-smi, and look into dmesg for lines of NVRM."
+}
+
+// library says which libgdrapi a consumer gets.
+func (e *examination) library() []Finding {
+	if len(e.Libraries) == 0 {
+		return nil
+	}
+	so2, so := e.libraryOf("libgdrapi.so.2"), e.libraryOf("libgdrapi.so")
+	const path = "Install the package libgdrapi2, or after make install run ldconfig as root. Of a library elsewhere, put its folder into LD_LIBRARY_PATH."
+	switch {
+	case so2.Died != "":
+		return one("library", Fail, "libgdrapi.so.2 was loaded in a process of its own: "+so2.Died+".", "Install the library anew.")
+	case strings.Contains(so2.Error, "No such file"):
+		return one("library", Fail, "The loader finds no libgdrapi.so.2.", path)
+	case so2.Error != "":
+		return one("library", Fail, "libgdrapi.so.2 does not load. "+sentence(so2.Error), "Install the library of this machine's architecture and C library anew.")
+	}
+	var findings []Finding
+	if so2.Ours {
+		findings = one("library", OK, fmt.Sprintf("libgdrapi.so.2 is %s, version %s, this project's.", so2.Path, so2.Version), "")
+	} else {
+		findings = one("library", Warn, fmt.Sprintf("libgdrapi.so.2 is %s, version %s, which is not this project's: it has no gdr_get_backend. It needs the module gdrdrv.", so2.Path, so2.Version),
+			"Remove that one's package, or put this project's library first: LD_LIBRARY_PATH, or LD_PRELOAD for one program.")
+	}
+	switch {
+	case so.Error != "" || so.Died != "":
+		return append(findings, Finding{"library-name", Warn, "The loader finds no libgdrapi.so, the name that NCCL, DPDK and aws-ofi-nccl load.",
+			"The package libgdrapi2 has that name, too. Else: ln -s libgdrapi.so.2 libgdrapi.so in the library's folder."})
+	case so.Path != so2.Path:
+		return append(findings, Finding{"library-name", Warn, fmt.Sprintf("libgdrapi.so is another file than libgdrapi.so.2: %s.", so.Path),
+			"Remove one of the two. Consumers load one name or the other."})
+	}
+	return findings
+}
+
+func (e *examination) libraryOf(name string) facts.Library {
+	for _, l := range e.Libraries {
+		if l.Name == name {
+			return l
+		}
+	}
+	return facts.Library{Name: name, Error: "it was not asked for"}
+}
+
+// trial says how the use of the library went.
+func (e *examination) trial() []Finding {
+	if len(e.Trials) == 0 {
+		return nil // library says why
+	}
+	t := e.Trials[0]
+	if t.Worked() {
+		return one("trial", OK, fmt.Sprintf("open, pin, map, write, read, compare: all well on %s. %s", t.Backend, speed(t)), "")
+	}
+	return one("trial", Fail, "A use of libgdrapi.so.2 failed. "+failure(t)+said(t), e.trialAdvice(t))
+}
+
+// said is the library's own lines about a failure.
+func said(t facts.Trial) string {
+	var lines []string
+	for _, l := range t.Log {
+		if rest, ok := strings.CutPrefix(l, "ERR: "); ok {
+			lines = append(lines, strings.TrimSpace(rest))
+		}
+	}
+	if lines == nil {
+		return ""
+	}
+	return " The library says: " + strings.Join(lines, " / ")
+}
+
+func (e *examination) trialAdvice(t facts.Trial) string {
+	const report = "Please report it, with the output of gdrcopy_doctor --json."
+	switch {
+	case t.Died != "":
+		return report
+	case e.Env["GDRCOPY_BACKEND"] != "" && t.Step == "gdr_open":
+		return "Unset GDRCOPY_BACKEND, or see why that backend does not open in its line."
+	}
+	switch t.Step {
+	case "dlopen":
+		return "See the line library."
+	case "gdr_open":
+		return "See the lines of the backends. If all is well there, do what the library says."
+	case "cuInit":
+		return "See the line cuda."
+	case "cuMemAlloc":
+		return "The GPU's memory is full, or another process has the GPU for itself: look at nvidia-smi."
+	case "gdr_pin_buffer", "gdr_map":
+		return "Do what the library says. See the lines bar1, mig, vgpu and confidential-computing, too."
+	}
+	return report
+}
+
+// environment looks at the variables that force a choice.
+func (e *examination) environment() []Finding {
+	forced := e.forced()
+	if forced == "" {
+		return nil
+	}
+	name := "GDRCOPY_BACKEND=" + forced
+	if e.Env["GDRCOPY_BACKEND"] == "" {
+		name = "GDRCOPY_USE_DMABUF_MMAP=1"
+	}
+	if e.worked {
+		return one("environment", OK, name+" forces the backend.", "Unset it to let the library choose.")
+	}
+	return one("environment", Fail, name+" forces a backend that does not work.", "Unset it: the library then takes the first backend that opens.")
+}

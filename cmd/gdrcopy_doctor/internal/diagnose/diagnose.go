@@ -1,0 +1,176 @@
+// Package diagnose says in plain words what is wrong with a machine, and what to do.
+// It knows nothing but the facts that it is given.
+package diagnose
+
+import (
+	"fmt"
+	"strings"
+
+	"gdrapi/cmd/gdrcopy_doctor/internal/facts"
+)
+
+// Status is how bad a finding is.
+type Status string
+
+const (
+	OK   Status = "ok"
+	Warn Status = "warn" // the library works, but not as well as it could, or not for all
+	Fail Status = "fail" // the library does not work, and this may be why
+)
+
+// Finding is one thing that was looked at.
+type Finding struct {
+	ID     string `json:"id"`
+	Status Status `json:"status"`
+	Cause  string `json:"cause"`  // what was found, in sentences
+	Advice string `json:"advice"` // what to do; "" where there is nothing to do
+}
+
+// Backend is one way to map GPU memory.
+type Backend struct {
+	Name    string  `json:"name"`
+	Taken   bool    `json:"taken"` // gdr_open takes it, or would
+	Works   bool    `json:"works"` // a write and a read went well
+	WriteNS float64 `json:"write_ns"`
+	ReadNS  float64 `json:"read_ns"`
+}
+
+// Verdict is the answer in a word.
+type Verdict string
+
+const (
+	Works  Verdict = "works"
+	Broken Verdict = "broken"
+	NoGPU  Verdict = "no-gpu"
+)
+
+// Report is the diagnosis.
+type Report struct {
+	Verdict  Verdict   `json:"verdict"`
+	Summary  string    `json:"summary"`
+	Backend  string    `json:"backend"` // that is taken, "" for none
+	Backends []Backend `json:"backends"`
+	Findings []Finding `json:"findings"`
+}
+
+// examination is a diagnosis that is being made.
+type examination struct {
+	facts.Facts
+	taken  string // the backend that is taken, "" for none
+	worked bool   // the library copied to the GPU and back
+}
+
+// Examine makes the diagnosis.
+func Examine(f facts.Facts) Report {
+	e := &examination{Facts: f}
+	e.worked = len(f.Trials) > 0 && f.Trials[0].Worked()
+	e.taken = e.choice()
+	r := Report{Verdict: Works, Backend: e.taken}
+	if !e.hasGPU() {
+		r.Verdict = NoGPU
+		r.Findings = append([]Finding{e.noGPU()}, e.library()...)
+		r.Summary = r.Findings[0].Cause
+		return r
+	}
+	for _, rule := range []func() []Finding{
+		e.gpu, e.driver, e.cuda, e.attributes, e.nodes, e.container, e.backends, e.library, e.trial, e.environment,
+		e.bar1, e.mig, e.vgpu, e.confidential, e.limits, e.consumers,
+	} {
+		r.Findings = append(r.Findings, rule()...)
+	}
+	for _, b := range f.Backends {
+		r.Backends = append(r.Backends, e.backendResult(b.Name))
+	}
+	for _, finding := range r.Findings {
+		if finding.Status == Fail {
+			r.Verdict = Broken
+		}
+	}
+	r.Summary = e.summary(r)
+	return r
+}
+
+func (e *examination) summary(r Report) string {
+	switch {
+	case e.worked && r.Verdict == Works:
+		return fmt.Sprintf("libgdrapi works here: gdr_open takes %s. %s", e.taken, speed(e.Trials[0]))
+	case e.worked:
+		return fmt.Sprintf("gdr_open takes %s, and it works. Something else is wrong: see the lines with FAIL.", e.taken)
+	}
+	return "libgdrapi does not work here. See the lines with FAIL."
+}
+
+// cause is the status of what may stop the library: it stops nothing where the library
+// works.
+func (e *examination) cause() Status {
+	if e.worked {
+		return Warn
+	}
+	return Fail
+}
+
+func one(id string, s Status, cause, advice string) []Finding {
+	return []Finding{{ID: id, Status: s, Cause: cause, Advice: advice}}
+}
+
+func (e *examination) node(path string) facts.Node {
+	for _, n := range e.Nodes {
+		if n.Path == path {
+			return n
+		}
+	}
+	return facts.Node{Path: path}
+}
+
+func (e *examination) inContainer() bool { return e.Container.Kind != "" }
+
+// hasGPU tells whether there is a GPU of NVIDIA's, in whatever state.
+func (e *examination) hasGPU() bool {
+	return e.worked || len(e.GPUs) > 0 || len(e.CUDA.Devices) > 0 || e.Driver.Version != "" ||
+		e.node("/dev/nvidiactl").Exists || e.WSL || e.Tegra
+}
+
+func (e *examination) noGPU() Finding {
+	f := Finding{ID: "gpu", Status: Fail, Cause: "There is no NVIDIA GPU here.", Advice: "Run this on a machine with an NVIDIA GPU."}
+	if e.inContainer() {
+		f.Cause = fmt.Sprintf("This %s container sees no NVIDIA GPU.", e.Container.Kind)
+		f.Advice = giveGPU
+	}
+	return f
+}
+
+// giveGPU is how a container gets a GPU.
+const giveGPU = "Give the container the GPU: docker run --gpus all, podman run --device nvidia.com/gpu=all, in Kubernetes the resource nvidia.com/gpu."
+
+// speed says how long a write and a read take.
+func speed(t facts.Trial) string {
+	return fmt.Sprintf("A write of 4 bytes takes %s, a read %s.", duration(t.WriteNS), duration(t.ReadNS))
+}
+
+func duration(ns float64) string {
+	if ns < 1000 {
+		return fmt.Sprintf("%.0f ns", ns)
+	}
+	return fmt.Sprintf("%.2f us", ns/1000)
+}
+
+func plural(n int, what string) string {
+	if n == 1 {
+		return "1 " + what
+	}
+	return fmt.Sprintf("%d %ss", n, what)
+}
+
+// sentence makes a sentence of a message that may be one already. What begins with a
+// name keeps it as it is.
+func sentence(s string) string {
+	s = strings.TrimSuffix(strings.TrimSpace(s), ".")
+	if s == "" {
+		return s
+	}
+	word, _, _ := strings.Cut(s, " ")
+	if !strings.ContainsAny(word, "_./0123456789") && word == strings.ToLower(word) && word != "gdrdrv" {
+		s = strings.ToUpper(s[:1]) + s[1:]
+	}
+	return s + "."
+}

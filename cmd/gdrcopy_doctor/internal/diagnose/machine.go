@@ -1,0 +1,194 @@
+package diagnose
+
+import (
+	"fmt"
+	"path"
+	"strings"
+
+	"gdrapi/cmd/gdrcopy_doctor/internal/facts"
+)
+
+const mib = 1 << 20
+
+// bar1 looks at the window through which the CPU sees GPU memory: all that is mapped at
+// one time has to fit into it.
+func (e *examination) bar1() []Finding {
+	const small, scarce = 1 << 30, 64 * mib
+	var findings []Finding
+	for _, g := range e.NVML.GPUs {
+		if g.BAR1Total == 0 {
+			continue
+		}
+		text := fmt.Sprintf("GPU %s: of %d MiB of BAR1 %d MiB are free", g.PCI, g.BAR1Total/mib, g.BAR1Free/mib)
+		switch {
+		case g.BAR1Free < scarce:
+			findings = append(findings, Finding{"bar1", e.cause(), text + ".", "Processes that map GPU memory hold it: unmap buffers, or end those (nvidia-smi lists them)."})
+		case g.BAR1Total < small:
+			findings = append(findings, Finding{"bar1", Warn, text + ". No more than that can be mapped at one time.", resize})
+		default:
+			findings = append(findings, Finding{"bar1", OK, text + ".", ""})
+		}
+	}
+	if findings != nil {
+		return findings
+	}
+	for _, g := range e.GPUs {
+		switch {
+		case g.BAR1 == 0:
+		case g.BAR1 < small:
+			findings = append(findings, Finding{"bar1", Warn, fmt.Sprintf("GPU %s: BAR1 has %d MiB. No more than that can be mapped at one time.", g.PCI, g.BAR1/mib), resize})
+		default:
+			findings = append(findings, Finding{"bar1", OK, fmt.Sprintf("GPU %s: BAR1 has %d MiB. Without NVML it is not known how much is in use.", g.PCI, g.BAR1/mib), ""})
+		}
+	}
+	return findings
+}
+
+const resize = "Turn on Resizable BAR (and Above 4G Decoding) in the machine's firmware, if GPU and board have it."
+
+// mig looks for GPUs that are parted into instances.
+func (e *examination) mig() []Finding {
+	for _, g := range e.NVML.GPUs {
+		if !g.MIG {
+			continue
+		}
+		if e.worked {
+			return one("mig", OK, fmt.Sprintf("GPU %s is parted into instances (MIG), and the trial went well on one.", g.PCI), "")
+		}
+		return one("mig", Warn, fmt.Sprintf("GPU %s is parted into instances (MIG). This project was not tried there.", g.PCI),
+			"Let CUDA_VISIBLE_DEVICES name an instance (nvidia-smi -L lists them). If that does not help, turn MIG off: nvidia-smi -mig 0.")
+	}
+	return nil
+}
+
+// vgpu looks for GPUs that are a part of one.
+func (e *examination) vgpu() []Finding {
+	for _, g := range e.NVML.GPUs {
+		if g.VGPU {
+			return one("vgpu", Warn, fmt.Sprintf("GPU %s is a virtual one (vGPU). Whether its memory can be mapped is the host's choice.", g.PCI),
+				"If the trial failed: have the machine given a whole GPU (passthrough), or a profile of a whole one.")
+		}
+	}
+	return nil
+}
+
+// confidential looks for confidential computing.
+func (e *examination) confidential() []Finding {
+	if !e.NVML.Confidential {
+		return nil
+	}
+	return one("confidential-computing", e.cause(), "Confidential computing is on: the GPU hides its memory from the CPU, which cannot map it.",
+		"Let programs use cuMemcpy. To map memory, turn the mode off on the host.")
+}
+
+// limits looks at what a process may have.
+func (e *examination) limits() []Finding {
+	const fewFiles, littleMemory = 1024, 64 * mib
+	var findings []Finding
+	l := e.Limits
+	switch {
+	case l.Files < fewFiles:
+		findings = one("limit-files", Warn, fmt.Sprintf("A process may have %d descriptors. The backend dmabuf takes one for each pinned buffer.", l.Files), "Raise the limit: ulimit -n, LimitNOFILE of systemd, --ulimit nofile of a container.")
+	default:
+		findings = one("limit-files", OK, fmt.Sprintf("A process may have %s descriptors.", number(l.Files)), "")
+	}
+	switch {
+	case l.Memlock == facts.Unlimited:
+		return append(findings, Finding{"limit-memlock", OK, "A process may lock any amount of memory.", ""})
+	case e.RDMA && l.Memlock < littleMemory:
+		return append(findings, Finding{"limit-memlock", Warn, fmt.Sprintf("A process may lock %d KiB of memory. libgdrapi locks none, but UCX, libfabric and NCCL do for the RDMA card.", l.Memlock>>10),
+			"Raise the limit: ulimit -l unlimited, LimitMEMLOCK of systemd, --ulimit memlock=-1 of a container."})
+	}
+	return append(findings, Finding{"limit-memlock", OK, fmt.Sprintf("A process may lock %d KiB of memory. libgdrapi locks none.", l.Memlock>>10), ""})
+}
+
+func number(n uint64) string {
+	if n == facts.Unlimited {
+		return "any number of"
+	}
+	return fmt.Sprint(n)
+}
+
+// consumers says of each consumer which libgdrapi it takes.
+func (e *examination) consumers() []Finding {
+	var findings []Finding
+	for _, c := range e.Consumers {
+		f := e.consumer(c)
+		f.ID = "consumer"
+		f.Cause = fmt.Sprintf("%s (%s): %s", strings.TrimSuffix(c.Name, " without its transport"), c.Path, f.Cause)
+		findings = append(findings, f)
+	}
+	if findings == nil {
+		return one("consumer", OK, "No consumer of libgdrapi was found in the loader's folders.", "")
+	}
+	return findings
+}
+
+func (e *examination) consumer(c facts.Consumer) Finding {
+	switch {
+	case c.Name == facts.UCXWithout:
+		return Finding{Status: Warn, Cause: "its transport for libgdrapi, libuct_cuda_gdrcopy.so, is not there.",
+			Advice: "Install it (ucx-gdrcopy on Fedora), or build UCX with --with-gdrcopy."}
+	case c.Name == facts.OpenMPI:
+		return Finding{Status: OK, Cause: "it uses libgdrapi through UCX or libfabric."}
+	case len(c.Wants) == 0:
+		return Finding{Status: Warn, Cause: "it was built without GDRCopy.", Advice: "Take a build with GDRCopy, if you want it to use libgdrapi."}
+	}
+	var found *facts.Library
+	for _, want := range append([]string{c.Finds}, c.Wants...) {
+		if l := e.libraryOf(want); l.Error == "" && l.Died == "" {
+			found = &l
+			break
+		}
+	}
+	switch {
+	case found == nil:
+		return Finding{Status: Warn, Cause: fmt.Sprintf("it wants %s, which the loader does not find.", strings.Join(c.Wants, " or ")), Advice: "See the lines library and library-name."}
+	case !found.Ours && found.Name == c.Finds:
+		return Finding{Status: Warn, Cause: fmt.Sprintf("it takes %s, which is beside it and not this project's.", found.Path), Advice: "Remove that file, or put a link to this project's library there."}
+	case !found.Ours:
+		return Finding{Status: Warn, Cause: fmt.Sprintf("it takes %s, which is not this project's.", found.Path), Advice: "See the line library."}
+	}
+	if setting, advice := e.setting(c.Name); setting != "" {
+		return Finding{Status: OK, Cause: fmt.Sprintf("it would take %s, but %s.", found.Path, setting), Advice: advice}
+	}
+	return Finding{Status: OK, Cause: fmt.Sprintf("it takes %s, as %s.", found.Path, found.Name)}
+}
+
+// setting is what keeps a consumer from using the library that it finds.
+func (e *examination) setting(name string) (setting, advice string) {
+	switch name {
+	case "NCCL":
+		if e.Env["NCCL_GDRCOPY_ENABLE"] != "1" {
+			return "NCCL_GDRCOPY_ENABLE is not 1", "Set NCCL_GDRCOPY_ENABLE=1."
+		}
+	case "UCX":
+		if tls := e.Env["UCX_TLS"]; tls != "" && !allowsGDRCopy(tls) {
+			return "UCX_TLS=" + tls + " leaves it out", "Add gdr_copy to UCX_TLS, or unset it."
+		}
+	case "libfabric":
+		if v := strings.ToLower(e.Env["FI_HMEM_CUDA_USE_GDRCOPY"]); v == "0" || v == "false" || v == "no" {
+			return "FI_HMEM_CUDA_USE_GDRCOPY=" + v + " turns it off", "Unset it."
+		}
+	case "NVSHMEM":
+		if v := strings.ToLower(e.Env["NVSHMEM_DISABLE_GDRCOPY"]); v != "" && v != "0" && v != "false" {
+			return "NVSHMEM_DISABLE_GDRCOPY=" + v + " turns it off", "Unset it."
+		}
+	}
+	return "", ""
+}
+
+// allowsGDRCopy reads a list of UCX's transports. One that begins with ^ is of those
+// that are not used.
+func allowsGDRCopy(tls string) bool {
+	list, without := strings.CutPrefix(tls, "^")
+	listed := false
+	for _, t := range strings.Split(list, ",") {
+		for _, name := range []string{"gdr_copy", "cuda"} {
+			matches, _ := path.Match(strings.TrimPrefix(t, "\\"), name)
+			listed = listed || matches
+		}
+		listed = listed || t == "all" && !without
+	}
+	return listed != without
+}

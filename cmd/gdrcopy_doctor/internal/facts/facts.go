@@ -1,0 +1,149 @@
+// Package facts holds what gdrcopy_doctor finds out about a machine. It judges
+// nothing: package diagnose does.
+//
+// What lies in files is read below a root folder, so that tests can make a machine
+// as a tree of files. What drivers and libraries answer, package probe fills in.
+package facts
+
+// Facts is all that is known of a machine.
+type Facts struct {
+	Nodes     []Node            `json:"nodes"`
+	Gdrdrv    Gdrdrv            `json:"gdrdrv"`
+	Driver    Driver            `json:"driver"`
+	GPUs      []GPU             `json:"gpus"`
+	Nouveau   bool              `json:"nouveau"` // the module is loaded
+	WSL       bool              `json:"wsl"`     // the GPU is reached through Windows
+	Tegra     bool              `json:"tegra"`   // the GPU shares the CPU's memory
+	RDMA      bool              `json:"rdma"`    // there is an RDMA network card
+	Container Container         `json:"container"`
+	Env       map[string]string `json:"env"`
+	Limits    Limits            `json:"limits"`
+	Consumers []Consumer        `json:"consumers"`
+
+	CUDA      CUDA      `json:"cuda"`
+	NVML      NVML      `json:"nvml"`
+	Backends  []Backend `json:"backends"`
+	Libraries []Library `json:"libraries"` // those that the loader finds, by name or path
+	Trials    []Trial   `json:"trials"`    // the first is without GDRCOPY_BACKEND set by the doctor
+}
+
+// Node is a device node.
+type Node struct {
+	Path   string `json:"path"`
+	Exists bool   `json:"exists"`
+	Kind   string `json:"kind"`   // device, folder or file
+	Mode   string `json:"mode"`   // such as 0660
+	Owner  string `json:"owner"`  // user and group by number, such as 0:44
+	Access string `json:"access"` // "", or why it may not be read and written
+}
+
+// Gdrdrv is the kernel module gdrdrv, as the kernel lists it.
+type Gdrdrv struct {
+	Loaded  bool   `json:"loaded"`
+	Version string `json:"version"` // "" where the module does not say
+}
+
+// Driver is the kernel part of NVIDIA's driver.
+type Driver struct {
+	Version string `json:"version"` // "" where it is not loaded
+	Open    bool   `json:"open"`    // the open kernel modules
+}
+
+// GPU is an NVIDIA GPU on the PCI bus.
+type GPU struct {
+	PCI   string `json:"pci"`
+	Model string `json:"model"` // "" where the driver does not say
+	BAR1  uint64 `json:"bar1"`  // bytes, 0 where that is not known
+}
+
+// Container is what this process runs in.
+type Container struct {
+	Kind string `json:"kind"` // "" for none
+}
+
+// Limits are the process's. Unlimited is the largest number.
+type Limits struct {
+	Files     uint64 `json:"files"`      // RLIMIT_NOFILE
+	FilesUsed uint64 `json:"files_used"` // descriptors that are open
+	Memlock   uint64 `json:"memlock"`    // RLIMIT_MEMLOCK, bytes
+}
+
+// Unlimited is RLIM_INFINITY.
+const Unlimited = ^uint64(0)
+
+// Consumer is a library that uses libgdrapi, or could.
+type Consumer struct {
+	Name  string   `json:"name"` // UCX, NCCL, ...
+	Path  string   `json:"path"`
+	Wants []string `json:"wants"` // the names of libgdrapi that it has in it
+	Finds string   `json:"finds"` // a libgdrapi beside it that it takes before the loader's; "" for none
+}
+
+// CUDA is what libcuda answers.
+type CUDA struct {
+	Died    string   `json:"died"`    // how the child ended that asked, "" for well
+	Load    string   `json:"load"`    // why libcuda.so.1 does not load
+	Path    string   `json:"path"`    // of the file that was loaded
+	Version int      `json:"version"` // 1000 * major + 10 * minor
+	Init    int      `json:"init"`    // the CUresult of cuInit
+	Error   string   `json:"error"`   // of cuInit or of a later call
+	Devices []Device `json:"devices"`
+}
+
+// Device is what CUDA says of a device. An attribute that the driver does not know is
+// -1.
+type Device struct {
+	PCI        string `json:"pci"`
+	DMABuf     int    `json:"dma_buf"`      // attribute 124: dma-bufs are exported
+	DMABufMmap int    `json:"dma_buf_mmap"` // attribute 152: they can be mapped
+}
+
+// NVML is what the management library answers.
+type NVML struct {
+	Died         string       `json:"died"`
+	Error        string       `json:"error"`
+	Confidential bool         `json:"confidential"`
+	GPUs         []ManagedGPU `json:"gpus"`
+}
+
+// ManagedGPU is what NVML says of a GPU.
+type ManagedGPU struct {
+	PCI       string `json:"pci"`
+	BAR1Total uint64 `json:"bar1_total"` // bytes; 0 where NVML does not say
+	BAR1Free  uint64 `json:"bar1_free"`
+	MIG       bool   `json:"mig"`
+	VGPU      bool   `json:"vgpu"`
+}
+
+// Backend is what the open of a backend answers, in the library of this version.
+type Backend struct {
+	Name  string `json:"name"`
+	Died  string `json:"died"`
+	Error string `json:"error"` // "": it opens
+	Errno string `json:"errno"` // such as ENODEV
+}
+
+// Library is what the loader finds for a name of libgdrapi.
+type Library struct {
+	Name    string `json:"name"` // or a path
+	Died    string `json:"died"`
+	Error   string `json:"error"`
+	Path    string `json:"path"`
+	Ours    bool   `json:"ours"` // it has gdr_get_backend
+	Version string `json:"version"`
+}
+
+// Trial is one use of a libgdrapi: open, pin, map, write, read, compare.
+type Trial struct {
+	Asked   string   `json:"asked"`   // the backend that the doctor asked for, "" for none
+	Died    string   `json:"died"`    // how the child ended that tried, "" for well
+	Step    string   `json:"step"`    // the call that failed, "" for none
+	Error   string   `json:"error"`   // what it answered
+	Log     []string `json:"log"`     // the library's lines
+	Backend string   `json:"backend"` // that the library took
+	WriteNS float64  `json:"write_ns"`
+	ReadNS  float64  `json:"read_ns"`
+}
+
+// Worked tells whether all of it went well.
+func (t Trial) Worked() bool { return t.Died == "" && t.Step == "" }

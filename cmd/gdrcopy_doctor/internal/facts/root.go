@@ -1,0 +1,272 @@
+package facts
+
+import (
+	"bufio"
+	"bytes"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// Root is the folder that stands for the machine's /.
+type Root string
+
+func (r Root) path(p string) string { return filepath.Join(string(r), p) }
+
+// text is a file without space at its ends, "" where it cannot be read.
+func (r Root) text(p string) string {
+	b, _ := os.ReadFile(r.path(p))
+	return string(bytes.TrimSpace(b))
+}
+
+func (r Root) exists(p string) bool { return unix.Access(r.path(p), unix.F_OK) == nil }
+
+// names lists the names in a folder.
+func (r Root) names(dir string) []string {
+	entries, _ := os.ReadDir(r.path(dir))
+	var names []string
+	for _, e := range entries {
+		names = append(names, e.Name())
+	}
+	return names
+}
+
+// Gather reads what files say. lookup is os.LookupEnv, or a test's.
+func (r Root) Gather(lookup func(string) (string, bool)) Facts {
+	getenv := func(name string) string { v, _ := lookup(name); return v }
+	f := Facts{
+		Nodes:     r.nodes(),
+		Gdrdrv:    r.gdrdrv(),
+		Driver:    r.driver(),
+		GPUs:      r.gpus(),
+		Nouveau:   r.exists("/sys/module/nouveau"),
+		WSL:       r.exists("/dev/dxg"),
+		Tegra:     r.exists("/dev/nvmap"),
+		RDMA:      len(r.names("/dev/infiniband")) > 0,
+		Container: r.container(getenv),
+		Env:       map[string]string{},
+		Limits:    limits(),
+	}
+	for _, name := range variables {
+		if v, set := lookup(name); set {
+			f.Env[name] = v
+		}
+	}
+	f.Consumers = r.consumers(r.libraryFolders(getenv))
+	return f
+}
+
+// variables are those that change what the library, CUDA or a consumer does.
+var variables = []string{
+	"GDRCOPY_BACKEND", "GDRCOPY_USE_DMABUF_MMAP", "LD_PRELOAD", "LD_LIBRARY_PATH",
+	"CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES", "NVIDIA_DRIVER_CAPABILITIES",
+	"NCCL_GDRCOPY_ENABLE", "UCX_TLS", "FI_HMEM_CUDA_USE_GDRCOPY", "NVSHMEM_DISABLE_GDRCOPY",
+}
+
+// maxGPUs is how many /dev/nvidiaN are looked for.
+const maxGPUs = 32
+
+// nodes describes the device nodes. Of the GPUs' only those that are there are listed.
+func (r Root) nodes() []Node {
+	list := []Node{r.node("/dev/nvidiactl"), r.node("/dev/nvidia-uvm"), r.node("/dev/gdrdrv")}
+	for i := range maxGPUs {
+		if n := r.node("/dev/nvidia" + strconv.Itoa(i)); n.Exists {
+			list = append(list, n)
+		}
+	}
+	return list
+}
+
+func (r Root) node(path string) Node {
+	n := Node{Path: path}
+	info, err := os.Stat(r.path(path))
+	if err != nil {
+		return n
+	}
+	n.Exists = true
+	n.Mode = fmt.Sprintf("%04o", info.Mode().Perm())
+	switch {
+	case info.Mode()&os.ModeCharDevice != 0:
+		n.Kind = "device"
+	case info.IsDir():
+		n.Kind = "folder"
+	default:
+		n.Kind = "file"
+	}
+	if st, ok := info.Sys().(*syscall.Stat_t); ok {
+		n.Owner = fmt.Sprintf("%d:%d", st.Uid, st.Gid)
+	}
+	if err := unix.Access(r.path(path), unix.R_OK|unix.W_OK); err != nil {
+		n.Access = err.Error()
+	}
+	return n
+}
+
+func (r Root) gdrdrv() Gdrdrv {
+	m := Gdrdrv{Version: r.text("/sys/module/gdrdrv/version")}
+	m.Loaded = m.Version != "" || r.exists("/sys/module/gdrdrv") || r.exists("/proc/driver/gdrdrv")
+	lines := bufio.NewScanner(strings.NewReader(r.text("/proc/modules")))
+	for lines.Scan() {
+		if strings.HasPrefix(lines.Text(), "gdrdrv ") {
+			m.Loaded = true
+		}
+	}
+	return m
+}
+
+// kernelModule matches the line of both kinds of NVIDIA's kernel modules.
+var kernelModule = regexp.MustCompile(`NVRM version: +NVIDIA .*Kernel Module.*? +([0-9]+\.[0-9.]+)`)
+
+func (r Root) driver() Driver {
+	text := r.text("/proc/driver/nvidia/version")
+	d := Driver{Open: strings.Contains(text, "Open Kernel Module")}
+	if m := kernelModule.FindStringSubmatch(text); m != nil {
+		d.Version = m[1]
+	} else {
+		d.Version = r.text("/sys/module/nvidia/version")
+	}
+	return d
+}
+
+const (
+	vendorNVIDIA = "0x10de"
+	classDisplay = "0x03" // the first byte: VGA and 3D controllers
+)
+
+func (r Root) gpus() []GPU {
+	var list []GPU
+	const devices = "/sys/bus/pci/devices"
+	for _, pci := range r.names(devices) {
+		dir := filepath.Join(devices, pci)
+		if r.text(filepath.Join(dir, "vendor")) != vendorNVIDIA || !strings.HasPrefix(r.text(filepath.Join(dir, "class")), classDisplay) {
+			continue
+		}
+		list = append(list, GPU{PCI: pci, Model: r.model(pci), BAR1: bar1(r.text(filepath.Join(dir, "resource")))})
+	}
+	return list
+}
+
+// model is the name that the driver has for a GPU.
+func (r Root) model(pci string) string {
+	for _, line := range strings.Split(r.text("/proc/driver/nvidia/gpus/"+pci+"/information"), "\n") {
+		if name, ok := strings.CutPrefix(line, "Model:"); ok {
+			return strings.TrimSpace(name)
+		}
+	}
+	return ""
+}
+
+// bar1 is the size of a GPU's BAR1: the second line of the PCI device's resources has
+// its first and last byte.
+func bar1(resource string) uint64 {
+	lines := strings.Split(resource, "\n")
+	if len(lines) < 2 {
+		return 0
+	}
+	var first, last uint64
+	if n, _ := fmt.Sscanf(lines[1], "0x%x 0x%x", &first, &last); n != 2 || last <= first {
+		return 0
+	}
+	return last - first + 1
+}
+
+// container tells what kind of container this is. No single file tells of all kinds.
+func (r Root) container(getenv func(string) string) Container {
+	switch {
+	case getenv("KUBERNETES_SERVICE_HOST") != "":
+		return Container{"Kubernetes"}
+	case getenv("APPTAINER_CONTAINER") != "" || getenv("SINGULARITY_CONTAINER") != "":
+		return Container{"Apptainer"}
+	case r.exists("/run/.containerenv"):
+		return Container{"Podman"}
+	case r.exists("/.dockerenv"):
+		return Container{"Docker"}
+	case getenv("container") != "":
+		return Container{getenv("container")}
+	}
+	if kind := r.text("/run/systemd/container"); kind != "" {
+		return Container{kind}
+	}
+	group := r.text("/proc/1/cgroup")
+	for _, k := range []struct{ part, kind string }{
+		{"kubepods", "Kubernetes"}, {"docker", "Docker"}, {"libpod", "Podman"}, {"lxc", "LXC"}, {"containerd", "containerd"},
+	} {
+		if strings.Contains(group, k.part) {
+			return Container{k.kind}
+		}
+	}
+	return Container{}
+}
+
+// limits are this process's, not the tree's.
+func limits() Limits {
+	l := Limits{Files: Unlimited, Memlock: Unlimited}
+	var v unix.Rlimit
+	if unix.Getrlimit(unix.RLIMIT_NOFILE, &v) == nil {
+		l.Files = v.Cur
+	}
+	if unix.Getrlimit(unix.RLIMIT_MEMLOCK, &v) == nil {
+		l.Memlock = v.Cur
+	}
+	l.FilesUsed = uint64(len(Root("/").names("/proc/self/fd")))
+	return l
+}
+
+// libraryFolders lists where shared libraries lie: the loader's folders, and those of
+// well-known packages.
+func (r Root) libraryFolders(getenv func(string) string) []string {
+	list := filepath.SplitList(getenv("LD_LIBRARY_PATH"))
+	list = append(list, r.loaderConf("/etc/ld.so.conf", 0)...)
+	list = append(list, "/lib", "/usr/lib", "/lib64", "/usr/lib64", "/usr/local/lib", "/usr/local/lib64")
+	patterns := []string{
+		"/usr/lib/*-linux-gnu*", "/opt/*/lib", "/opt/*/lib64", "/opt/*/*/lib", "/usr/local/*/lib",
+		"/usr/lib/python3*/*-packages/nvidia/*/lib", "/usr/local/lib/python3*/*-packages/nvidia/*/lib",
+	}
+	if v := getenv("VIRTUAL_ENV"); v != "" {
+		patterns = append(patterns, v+"/lib/python3*/site-packages/nvidia/*/lib")
+	}
+	for _, p := range patterns {
+		list = append(list, r.glob(p)...)
+	}
+	for _, dir := range slices.Clone(list) {
+		list = append(list, filepath.Join(dir, "ucx"))
+		list = append(list, r.glob(filepath.Join(dir, "dpdk", "pmds-*"))...)
+	}
+	return list
+}
+
+// loaderConf reads the folders of a loader's configuration file and of those that it
+// includes.
+func (r Root) loaderConf(file string, depth int) []string {
+	const maxDepth = 4
+	var list []string
+	for _, line := range strings.Split(r.text(file), "\n") {
+		line, _, _ = strings.Cut(line, "#")
+		words := strings.Fields(line)
+		switch {
+		case len(words) == 2 && words[0] == "include" && depth < maxDepth:
+			for _, f := range r.glob(words[1]) {
+				list = append(list, r.loaderConf(f, depth+1)...)
+			}
+		case len(words) == 1 && filepath.IsAbs(words[0]):
+			list = append(list, words[0])
+		}
+	}
+	return list
+}
+
+// glob is filepath.Glob below the root.
+func (r Root) glob(pattern string) []string {
+	found, _ := filepath.Glob(r.path(pattern))
+	for i, f := range found {
+		found[i] = "/" + strings.TrimPrefix(strings.TrimPrefix(f, filepath.Clean(string(r))), "/")
+	}
+	return found
+}

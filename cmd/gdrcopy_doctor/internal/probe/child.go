@@ -1,0 +1,185 @@
+package probe
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+
+	"gdrapi/cmd/gdrcopy_doctor/internal/facts"
+	"gdrapi/core"
+	"gdrapi/core/backend"
+	"gdrapi/core/cuda"
+	"gdrapi/core/dmabuf"
+	"gdrapi/core/gdrdrv"
+	"gdrapi/core/nvml"
+	"gdrapi/core/rm"
+	"gdrapi/core/vulkan"
+
+	"golang.org/x/sys/unix"
+)
+
+// Child is what a child does. It gives the process's exit status.
+func Child(args []string) int {
+	if len(args) != 2 {
+		fmt.Fprintln(os.Stderr, "gdrcopy_doctor: a probe takes a name and an argument")
+		return 2
+	}
+	var answer any
+	switch name, argument := args[0], args[1]; name {
+	case "cuda":
+		answer = askCUDA()
+	case "nvml":
+		answer = askNVML()
+	case "backend":
+		answer = askBackend(argument)
+	case "library":
+		answer = askLibrary(argument)
+	case "trial":
+		answer = try(argument)
+	default:
+		fmt.Fprintf(os.Stderr, "gdrcopy_doctor: there is no probe %q\n", name)
+		return 2
+	}
+	out := os.NewFile(answerFD, "answer")
+	if err := json.NewEncoder(out).Encode(answer); err != nil {
+		fmt.Fprintln(os.Stderr, "gdrcopy_doctor:", err)
+		return 1
+	}
+	return 0
+}
+
+func askCUDA() facts.CUDA {
+	var c facts.CUDA
+	d, err := cuda.Load()
+	if err != nil {
+		c.Load = err.Error()
+		return c
+	}
+	if l, err := load("libcuda.so.1"); err == nil {
+		c.Path = l.file("cuInit")
+	}
+	if c.Version, err = d.Version(); err != nil {
+		c.Error = err.Error()
+		return c
+	}
+	if err := d.Init(); err != nil {
+		c.Error = err.Error()
+		c.Init = int(cuda.ErrUnknown)
+		var r cuda.Result
+		if errors.As(err, &r) {
+			c.Init = int(r)
+		}
+		return c
+	}
+	n, err := d.DeviceCount()
+	for i := 0; err == nil && i < n; i++ {
+		var dev facts.Device
+		dev, err = askDevice(d, i)
+		c.Devices = append(c.Devices, dev)
+	}
+	if err != nil {
+		c.Error = err.Error()
+	}
+	return c
+}
+
+func askDevice(d *cuda.Driver, ordinal int) (facts.Device, error) {
+	var dev facts.Device
+	cu, err := d.Device(ordinal)
+	if err != nil {
+		return dev, err
+	}
+	if at, err := d.PCIAddress(cu); err == nil {
+		dev.PCI = at.String()
+	}
+	for _, a := range []struct {
+		attribute cuda.DeviceAttribute
+		value     *int
+	}{{cuda.DMABufSupported, &dev.DMABuf}, {cuda.DMABufMmapSupported, &dev.DMABufMmap}} {
+		v, err := d.DeviceAttribute(a.attribute, cu)
+		if errors.Is(err, cuda.ErrInvalidValue) {
+			v, err = -1, nil // a driver that does not know the attribute
+		}
+		if err != nil {
+			return dev, err
+		}
+		*a.value = v
+	}
+	return dev, nil
+}
+
+func askNVML() facts.NVML {
+	var n facts.NVML
+	lib, err := nvml.Open()
+	if err != nil {
+		n.Error = err.Error()
+		return n
+	}
+	defer lib.Close()
+	n.Confidential, _ = lib.ConfidentialComputing() // an older NVML does not know of it
+	gpus, err := lib.Devices()
+	if err != nil {
+		n.Error = err.Error()
+		return n
+	}
+	for _, gpu := range gpus {
+		var m facts.ManagedGPU
+		m.PCI, _ = gpu.PCI()
+		bar, _ := gpu.BAR1()
+		m.BAR1Total, m.BAR1Free = bar.Total, bar.Free
+		m.MIG, _ = gpu.MIG()
+		v, _ := gpu.Virtualization()
+		m.VGPU = v == nvml.VGPU
+		n.GPUs = append(n.GPUs, m)
+	}
+	return n
+}
+
+// Backends are the backends, in the order in which gdr_open tries them.
+var Backends = []string{"gdrdrv", "dmabuf", "rm", "vulkan"}
+
+func askBackend(name string) facts.Backend {
+	answer := facts.Backend{Name: name}
+	session, err := openBackend(name)
+	if err != nil {
+		errno := core.Errno(err)
+		answer.Error, answer.Errno = err.Error(), unix.ErrnoName(errno)
+		return answer
+	}
+	_ = session.Close()
+	return answer
+}
+
+func openBackend(name string) (backend.Session, error) {
+	var b backend.Backend
+	switch name {
+	case gdrdrv.Backend{}.Name():
+		b = gdrdrv.Backend{}
+	case dmabuf.Backend{}.Name():
+		// With CUDA initialised the backend knows whether it serves.
+		cu, err := cuda.Load()
+		if err != nil {
+			return nil, err
+		}
+		if err := cu.Init(); err != nil {
+			return nil, err
+		}
+		b = dmabuf.Backend{}
+	case rm.Backend{}.Name():
+		b = rm.Backend{}
+	case vulkan.Backend{}.Name():
+		b = vulkan.Backend{DriverFiles: driverFiles()}
+	default:
+		return nil, fmt.Errorf("there is no backend %q: %w", name, unix.EINVAL)
+	}
+	return b.Open()
+}
+
+// driverFiles is what the library takes for the manifests of Vulkan drivers.
+func driverFiles() string {
+	if v := os.Getenv("VK_DRIVER_FILES"); v != "" {
+		return v
+	}
+	return os.Getenv("VK_ICD_FILENAMES")
+}

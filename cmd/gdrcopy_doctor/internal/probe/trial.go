@@ -1,0 +1,211 @@
+package probe
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"math"
+	"time"
+	"unsafe"
+
+	"gdrapi/cmd/gdrcopy_doctor/internal/facts"
+	"gdrapi/core/cuda"
+	"gdrapi/core/vulkan"
+)
+
+const (
+	gpuPage = 1 << 16 // bytes; a mapping begins on one
+	word    = 4       // bytes of a timed copy
+)
+
+// failed is an error with the step that it came from.
+type failed struct {
+	step string
+	err  error
+}
+
+func (f *failed) Error() string { return f.step + ": " + f.err.Error() }
+
+func step(name string, err error) error {
+	if err == nil {
+		return nil
+	}
+	return &failed{name, err}
+}
+
+// try uses libgdrapi.so.2 as a consumer does, on the first GPU. The environment is the
+// caller's.
+func try(asked string) facts.Trial {
+	t := facts.Trial{Asked: asked}
+	var f *failed
+	if err := use(&t); errors.As(err, &f) {
+		t.Step, t.Error = f.step, f.err.Error()
+	} else if err != nil {
+		t.Step, t.Error = "trial", err.Error()
+	}
+	return t
+}
+
+// mapping is GPU memory that the CPU sees.
+type mapping struct {
+	library *library
+	handle  uint64 // gdr_mh_t
+	va      uintptr
+}
+
+func use(t *facts.Trial) (err error) {
+	l, err := load(libraryNames[0])
+	if err != nil {
+		return step("dlopen", err)
+	}
+	// gdr_open comes before cuInit, as in consumers that fork.
+	g, err := l.call("gdr_open")
+	if err != nil {
+		return step("gdr_open", err)
+	}
+	if g == 0 {
+		return step("gdr_open", errors.New("NULL"))
+	}
+	defer func() { err = errors.Join(err, step("gdr_close", l.errno("gdr_close", g))) }()
+	t.Backend = l.backend(g)
+	cu, err := cuda.Load()
+	if err != nil {
+		return step("cuInit", err)
+	}
+	if err := cu.Init(); err != nil {
+		return step("cuInit", err)
+	}
+	return cu.WithDevice(0, func() error {
+		addr, free, err := allocate(t.Backend)
+		if err != nil {
+			return step("cuMemAlloc", err)
+		}
+		defer free()
+		return copies(t, l, g, addr)
+	})
+}
+
+// backend is the name of the library's choice, "gdrdrv" of a library that has no other.
+func (l *library) backend(g uintptr) string {
+	var name [16]byte
+	if err := l.errno("gdr_get_backend", g, uintptr(unsafe.Pointer(&name)), uintptr(len(name))); err != nil {
+		return "gdrdrv"
+	}
+	text, _, _ := bytes.Cut(name[:], []byte{0})
+	return string(text)
+}
+
+// allocate gives the address of a GPU page that is ours. It is plain memory, as a
+// program's usually is, but for vulkan, which cannot map that. It needs a current
+// context.
+func allocate(backend string) (addr uint64, free func(), err error) {
+	if backend == (vulkan.Backend{}).Name() {
+		a, err := cuda.Alloc(0, gpuPage)
+		if err != nil {
+			return 0, nil, err
+		}
+		return a.Ptr(), func() { _ = a.Free() }, nil
+	}
+	lib, err := load("libcuda.so.1")
+	if err != nil {
+		return 0, nil, err
+	}
+	var raw uint64
+	r, err := lib.call("cuMemAlloc_v2", uintptr(unsafe.Pointer(&raw)), 2*gpuPage)
+	if err == nil && int32(r) != 0 {
+		err = cuda.Result(int32(r))
+	}
+	if err != nil {
+		return 0, nil, err
+	}
+	free = func() { _, _ = lib.call("cuMemFree_v2", uintptr(raw)) }
+	return (raw + gpuPage - 1) &^ (gpuPage - 1), free, nil
+}
+
+// copies pins and maps a page, writes to it and reads it back.
+func copies(t *facts.Trial, l *library, g uintptr, addr uint64) (err error) {
+	m := mapping{library: l}
+	if err := l.errno("gdr_pin_buffer", g, uintptr(addr), gpuPage, 0, 0, uintptr(unsafe.Pointer(&m.handle))); err != nil {
+		return step("gdr_pin_buffer", err)
+	}
+	defer func() {
+		err = errors.Join(err, step("gdr_unpin_buffer", l.errno("gdr_unpin_buffer", g, uintptr(m.handle))))
+	}()
+	t.Backend = l.backend(g) // the first pin may have decided
+	if err := l.errno("gdr_map", g, uintptr(m.handle), uintptr(unsafe.Pointer(&m.va)), gpuPage); err != nil {
+		return step("gdr_map", err)
+	}
+	defer func() {
+		err = errors.Join(err, step("gdr_unmap", l.errno("gdr_unmap", g, uintptr(m.handle), m.va, gpuPage)))
+	}()
+	sent, got := make([]byte, 256), make([]byte, 256)
+	for i := range sent {
+		sent[i] = byte(i*7 + 1)
+	}
+	if err := m.write(sent); err != nil {
+		return step("gdr_copy_to_mapping", err)
+	}
+	if err := m.read(got); err != nil {
+		return step("gdr_copy_from_mapping", err)
+	}
+	if !bytes.Equal(sent, got) {
+		return step("comparison", fmt.Errorf("what was read (% x...) is not what was written (% x...)", got[:8], sent[:8]))
+	}
+	return m.time(t)
+}
+
+func (m mapping) write(b []byte) error {
+	return m.library.errno("gdr_copy_to_mapping", uintptr(m.handle), m.va, uintptr(unsafe.Pointer(&b[0])), uintptr(len(b)))
+}
+
+func (m mapping) read(b []byte) error {
+	return m.library.errno("gdr_copy_from_mapping", uintptr(m.handle), uintptr(unsafe.Pointer(&b[0])), m.va, uintptr(len(b)))
+}
+
+// time measures a copy of one word each way, less what a call from here takes by
+// itself.
+func (m mapping) time(t *facts.Trial) error {
+	b := make([]byte, word)
+	var major, minor int32
+	empty := func() error {
+		return m.library.errno("gdr_runtime_get_version", uintptr(unsafe.Pointer(&major)), uintptr(unsafe.Pointer(&minor)))
+	}
+	var err error
+	if t.WriteNS, err = beyond(empty, func() error { return m.write(b) }); err != nil {
+		return step("gdr_copy_to_mapping", err)
+	}
+	t.ReadNS, err = beyond(empty, func() error { return m.read(b) })
+	return step("gdr_copy_from_mapping", err)
+}
+
+// beyond is how much longer a call takes than an empty one, in nanoseconds. The two are
+// timed in turns, and the quickest round of each counts, for the CPU's speed changes.
+func beyond(empty, call func() error) (float64, error) {
+	const rounds = 50
+	base, all := time.Duration(math.MaxInt64), time.Duration(math.MaxInt64)
+	for range rounds {
+		for _, c := range []struct {
+			do    func() error
+			least *time.Duration
+		}{{empty, &base}, {call, &all}} {
+			d, err := round(c.do)
+			if err != nil {
+				return 0, err
+			}
+			*c.least = min(*c.least, d)
+		}
+	}
+	return max(float64((all - base).Nanoseconds())/callsOfRound, 1), nil
+}
+
+const callsOfRound = 100
+
+func round(do func() error) (time.Duration, error) {
+	start := time.Now()
+	for range callsOfRound {
+		if err := do(); err != nil {
+			return 0, err
+		}
+	}
+	return time.Since(start), nil
+}

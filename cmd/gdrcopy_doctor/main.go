@@ -1,0 +1,176 @@
+// Command gdrcopy_doctor answers why libgdrapi does not work on a machine: which backend
+// gdr_open takes, why not each other one, and what to do. See gdrcopy_doctor(1).
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"runtime"
+	"time"
+
+	"gdrapi/cmd/gdrcopy_doctor/internal/diagnose"
+	"gdrapi/cmd/gdrcopy_doctor/internal/facts"
+	"gdrapi/cmd/gdrcopy_doctor/internal/probe"
+)
+
+// The linker sets these; see the Makefile.
+var (
+	version = "unknown"
+	commit  = "unknown"
+)
+
+// Exit statuses.
+const (
+	exitWorks  = 0
+	exitBroken = 1
+	exitUsage  = 2
+	exitNoGPU  = 77
+)
+
+const help = `Usage: gdrcopy_doctor [-j]
+Says whether libgdrapi works on this machine, by which backend, and what to do where it
+does not.
+
+  -j, --json     print the diagnosis as JSON
+  -V, --version  print the versions of the program and of Go
+  -h, --help     print this
+
+Exit status:
+  0   libgdrapi works
+  1   something is wrong, and there is an advice
+  2   an argument is wrong
+  77  there is no NVIDIA GPU
+`
+
+// childLimit is how long one driver or library may take to answer. The first use of a
+// GPU takes seconds where nothing keeps it awake.
+const childLimit = 60 * time.Second
+
+func main() {
+	if len(os.Args) > 1 && os.Args[1] == probe.Flag {
+		os.Exit(probe.Child(os.Args[2:]))
+	}
+	os.Exit(run(os.Args[1:], os.Stdout, os.Stderr, examine))
+}
+
+// options are what the command line asks for.
+type options struct{ json, version, help bool }
+
+func parse(args []string) (options, error) {
+	var o options
+	set := flag.NewFlagSet("gdrcopy_doctor", flag.ContinueOnError)
+	set.SetOutput(io.Discard)
+	for _, name := range []string{"j", "json"} {
+		set.BoolVar(&o.json, name, false, "")
+	}
+	for _, name := range []string{"V", "version"} {
+		set.BoolVar(&o.version, name, false, "")
+	}
+	for _, name := range []string{"h", "help"} {
+		set.BoolVar(&o.help, name, false, "")
+	}
+	if err := set.Parse(args); err != nil {
+		return o, err
+	}
+	if set.NArg() > 0 {
+		return o, fmt.Errorf("it takes no argument like %q", set.Arg(0))
+	}
+	return o, nil
+}
+
+// run is the program, with what it says and finds out as parameters.
+func run(args []string, out, errs io.Writer, examine func() (diagnose.Report, error)) int {
+	o, err := parse(args)
+	switch {
+	case err != nil:
+		fmt.Fprintf(errs, "gdrcopy_doctor: %v; -h lists the options\n", err)
+		return exitUsage
+	case o.help:
+		return status(exitWorks, write(out, errs, help))
+	case o.version:
+		return status(exitWorks, write(out, errs, fmt.Sprintf("gdrcopy_doctor %s (commit %s, %s)\n", version, commit, runtime.Version())))
+	}
+	report, err := examine()
+	if err != nil {
+		fmt.Fprintf(errs, "gdrcopy_doctor: %v\n", err)
+		return exitBroken
+	}
+	text := plain(report)
+	if o.json {
+		text = asJSON(report)
+	}
+	return status(statusOf(report.Verdict), write(out, errs, text))
+}
+
+// write is false where the output could not be written.
+func write(out, errs io.Writer, text string) bool {
+	if _, err := io.WriteString(out, text); err != nil {
+		fmt.Fprintf(errs, "gdrcopy_doctor: cannot write the output: %v\n", err)
+		return false
+	}
+	return true
+}
+
+func status(s int, written bool) int {
+	if !written {
+		return exitBroken
+	}
+	return s
+}
+
+func statusOf(v diagnose.Verdict) int {
+	switch v {
+	case diagnose.Works:
+		return exitWorks
+	case diagnose.NoGPU:
+		return exitNoGPU
+	}
+	return exitBroken
+}
+
+// examine looks at this machine.
+func examine() (diagnose.Report, error) {
+	self, err := os.Executable()
+	if err != nil {
+		return diagnose.Report{}, errors.Join(errors.New("cannot find this program's file, which the probes run"), err)
+	}
+	f := facts.Root("/").Gather(os.LookupEnv)
+	probe.Runner{Program: self, Limit: childLimit}.All(&f)
+	return diagnose.Examine(f), nil
+}
+
+// plain is the report for people.
+func plain(r diagnose.Report) string {
+	words := map[diagnose.Status]string{diagnose.OK: "OK  ", diagnose.Warn: "WARN", diagnose.Fail: "FAIL"}
+	text := ""
+	for _, f := range r.Findings {
+		text += fmt.Sprintf("%s  %s: %s\n", words[f.Status], f.ID, f.Cause)
+		if f.Advice != "" {
+			text += fmt.Sprintf("      do: %s\n", f.Advice)
+		}
+	}
+	return text + "\n" + r.Summary + "\n"
+}
+
+// asJSON is the report for programs. Its names are those of gdrcopy_doctor(1).
+func asJSON(r diagnose.Report) string {
+	b, err := json.MarshalIndent(struct {
+		Doctor tool `json:"doctor"`
+		diagnose.Report
+	}{tool{version, commit, runtime.Version()}, r}, "", "  ")
+	if err != nil {
+		panic(err) // a Report has nothing that JSON lacks
+	}
+	return string(b) + "\n"
+}
+
+// tool is this program.
+type tool struct {
+	Version string `json:"version"`
+	Commit  string `json:"commit"`
+	Go      string `json:"go"`
+}
