@@ -9,6 +9,7 @@
 #define _GNU_SOURCE
 #include "copy/copy.h"
 #include "copy/auto.h"
+#include "copy/direct.h"
 #include "copy/fence.h"
 #include "front.h"
 #include "guest.h"
@@ -696,17 +697,34 @@ static inline bool are_usual(const struct pieces *p, _Atomic size_t *least)
 	return p->plain && (p->alone || !is_long(p->longest, least));
 }
 
+static void put_all(const struct pieces *p)
+{
+	copy_span *to = mine.impl->to;
+
+	for (const gdr_piece_t *piece = p->at, *end = piece + p->count; piece < end; piece++)
+		if (piece->size)
+			to(piece->map_d_ptr, piece->h_ptr, piece->size);
+}
+
+static void put_all_direct(const struct pieces *p)
+{
+	copy_span *to = mine.impl->to;
+
+	for (const gdr_piece_t *piece = p->at, *end = piece + p->count; piece < end; piece++)
+		if (piece->size && !copy_put_direct(piece->map_d_ptr, piece->h_ptr, piece->size))
+			to(piece->map_d_ptr, piece->h_ptr, piece->size);
+}
+
 static void move_all_to(struct pieces *p)
 {
 	bool fully = mixed() || !p->plain;
 
 	p->alone |= fully;
 	if (are_usual(p, &least_long_to)) {
-		copy_span *to = mine.impl->to;
-
-		for (const gdr_piece_t *piece = p->at, *end = piece + p->count; piece < end; piece++)
-			if (piece->size)
-				to(piece->map_d_ptr, piece->h_ptr, piece->size);
+		if (mine.front->direct)
+			put_all_direct(p);
+		else
+			put_all(p);
 	} else {
 		for (size_t i = 0; i < p->count; i++)
 			move_piece(p, &p->at[i], true);

@@ -35,6 +35,7 @@ struct gdr_front {
 	bool runs;		/* under lock: the Go runtime does, in this process */
 	bool stuck;		/* under lock: the loader is, since the fork */
 	const struct copy_impl *impl;	/* what copies through WC mappings use */
+	bool direct;		/* short pieces of many are written by direct stores */
 	copy_pool_ref pool;	/* threads that share long copies; NULL: none */
 	gdr_dma_ref dma;	/* NULL: no copies by DMA */
 	gdr_caches_ref caches;	/* NULL: no registration cache yet */

@@ -5,6 +5,7 @@
  */
 #define _GNU_SOURCE
 #include "copy/cpus.h"
+#include "copy/direct.h"
 #include "front.h"
 #include "guest.h"
 #include "runtime.h"
@@ -127,6 +128,8 @@ static int start_locked(struct gdr_front *front)
 			impl_name);
 		return EINVAL;
 	}
+	/* Who names a routine gets its stores and no others. */
+	front->direct = !impl_name && copy_has_direct();
 	rc = copy_pool_want_env(&bad);
 	if (rc) {
 		gdr_log(GDR_LOG_ERROR, "%s is not a number from 1 to %u; correct or unset it",

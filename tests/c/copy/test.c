@@ -43,6 +43,7 @@
 #endif
 
 #include "copy/copy.h"
+#include "copy/direct.h"
 #include "copy/fence.h"
 
 #if defined(__x86_64__)
@@ -580,6 +581,14 @@ static void gather_from(void *dst, const void *src, size_t n)
 			__builtin_trap();
 }
 
+/* Writes as one piece of many is written, as far as this CPU can. */
+static bool has_direct;
+static void piece_to(void *dst, const void *src, size_t n)
+{
+	if (!(has_direct && copy_put_direct(dst, src, n)))
+		ending->to(dst, src, n);
+}
+
 /*
  * That a copy ends after its last byte: the word that says so lies in a page that
  * cannot be written to, and when that faults, all bytes are there.
@@ -664,6 +673,9 @@ static void test_copies(const struct copy_impl *impl)
 	report(run_group(small_sizes, last_to), impl->name, "writes that end by themselves");
 	report(run_group(small_sizes, read_from), impl->name, "reads that end by themselves");
 	report(run_ends(), impl->name, "both end after the last byte");
+	has_direct = copy_has_direct();
+	if (has_direct)
+		report(run_group(small_sizes, piece_to), impl->name, "pieces of many by direct stores");
 	if (impl->gather)
 		report(run_group(small_sizes, gather_from), impl->name, "lines that are read together");
 	if (no_alignment_check) {
@@ -673,6 +685,8 @@ static void test_copies(const struct copy_impl *impl)
 #if defined(CHECK_ALIGNMENT)
 	report(run_aligned(impl->to, true), impl->name, "aligned accesses of writes");
 	report(run_aligned(last_to, true), impl->name, "and of those that end by themselves");
+	if (has_direct)
+		report(run_aligned(piece_to, true), impl->name, "and of pieces of many");
 	report(run_aligned(impl->from, false), impl->name, "aligned accesses of reads");
 	report(run_aligned(read_from, false), impl->name, "and of those that end by themselves");
 #endif
