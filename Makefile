@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: MIT
 #
-# make                the library and its tools, under build/
-# make install        DESTDIR=, prefix=, libdir= as usual
-# make help           the other targets
+# make                [build 1 min] the library and its tools, under build/
+# make lib            [build 1 min] the library alone
+# make install        [build 5 s] DESTDIR=, prefix=, libdir=, bindir= as usual; make uninstall
+# make clean          [build 1 s] removes build/
+# make help           [build 1 s] this list
 
 VERSION  := 2.6
 SONAME   := libgdrapi.so.2
@@ -29,6 +31,8 @@ CFLAGS   ?= -O2 -g
 C11      := -std=gnu11 $(WARN) -Iinclude -Itools
 
 .DEFAULT_GOAL := all
+# In a recipe, too, the first command that fails is the last.
+.SHELLFLAGS := -ec
 .DELETE_ON_ERROR:
 
 # A page that describes several functions has a link for each other one.
@@ -91,4 +95,4 @@ clean:
 	rm -rf $(B)
 
 help:
-	@sed -n 's/^# \{0,1\}make /make /p' Makefile $(filter %.mk,$(MAKEFILE_LIST))
+	@awk -f tests/help.awk Makefile $(filter %.mk,$(MAKEFILE_LIST))

@@ -1,7 +1,13 @@
 # SPDX-License-Identifier: MIT
 #
-# make check          every test that needs no GPU and no other machine
-# make lint           the static checks
+# make check          [check 12 min] every test that needs no GPU; CHECK='abi guest' picks some of them
+# make check-all      [more 60 min] that, the checks below and make lint: what CI runs
+# make check-go       [check 1 min] the tests of the Go packages
+# make check-badinput [check 20 s] every function with what no caller should pass, on each backend
+# make check-sanity   [check 30 s] the conformance suite on each backend
+# make check-run      [check 10 s] tests/run.sh itself: a test that fails makes make fail
+# make check-memory   [more 10 min] the sanitizers, valgrind and the race detector
+# make lint           [more 2 min] the static checks
 
 T         := tests/c
 D         := $(B)/doubles
@@ -18,15 +24,25 @@ COPY_C    := $(wildcard capi/copy/*.c)
 CAPI_H    := $(wildcard capi/*.h capi/copy/*.h)
 GUEST_H   := $(wildcard $(T)/guest/*.h tools/*.h)
 
-.PHONY: check check-go check-badinput check-sanity check-memory lint
+.PHONY: check check-all check-go check-badinput check-sanity check-run check-memory lint
 
-# What make check runs, in this order.
-CHECK     := go doubles abi copy badinput sanity rm guest ext steps consumers-quick
+# What make check runs, in this order, and what CI runs besides.
+CHECK      = run go doubles abi install copy badinput sanity rm guest ext steps consumers-quick
+CHECK_MORE = man memory cross tsan fuzz counts kmod-static vm fresh
 
+# A target that fails does not keep the others from being made.
 check:
-	@$(RUN) --clear
-	@for c in $(CHECK); do $(MAKE) --no-print-directory check-$$c || exit; done
-	@$(RUN) --total
+	@MAKE='$(MAKE)' $(RUN) --make $(addprefix check-,$(CHECK))
+
+check-all:
+	@MAKE='$(MAKE)' $(RUN) --make all demo $(addprefix check-,$(CHECK)) lint $(addprefix check-,$(CHECK_MORE))
+
+# Without that program a target cannot be made.
+need-%:
+	@$(RUN) --need $*
+
+check-run:
+	@$(RUN) run-itself tests/run_test.sh
 
 check-go: $(DOUBLES)
 	@$(RUN) --go go-test $(SIM) $(GO) test -v -count=1 ./core/...
@@ -40,7 +56,7 @@ check-sanity: $(BIN)/gdrcopy_sanity $(DOUBLES)
 # The C side under the sanitizers and valgrind, the Go side under the race detector.
 # Valgrind must see that the simulated libcuda replaces mmap on rm.
 SANITIZE  := -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer
-check-memory: $(BIN)/badinput $(B)/asan/badinput $(B)/asan/copy_test $(DOUBLES)
+check-memory: need-valgrind $(BIN)/badinput $(B)/asan/badinput $(B)/asan/copy_test $(DOUBLES)
 	@$(RUN) copy-routines-asan $(B)/asan/copy_test
 	@for b in $(BACKENDS); do \
 		$(RUN) badinput-$$b-asan $(SIMASAN) $(ON) $$b $(B)/asan/badinput; \
@@ -60,7 +76,7 @@ $(B)/asan/badinput: $(T)/abi/badinput.c $(B)/asan/.built
 	$(CC) $(C11) -O1 -g $(SANITIZE) -o $@ $< -L$(B)/asan -lgdrapi -ldl -lpthread
 
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
-lint: $(DOUBLES)
+lint: need-shellcheck need-$(CLANG) need-aarch64-linux-gnu-gcc $(DOUBLES)
 	@test -z "$$(gofmt -l capi core)" || { gofmt -d capi core; exit 1; }
 	$(GO) vet ./...
 	$(GO) run $(STATICCHECK) ./...

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
 #
-# make tools          the programs that are installed beside the library
+# make tools          [build 20 s] the programs that are installed beside the library
 
 TOOLS     := $(addprefix $(BIN)/gdrcopy_,sanity copybw copylat apiperf pplat report)
 TOOL_H    := $(wildcard tools/*.h tools/*/*.h)

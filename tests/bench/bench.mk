@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
 #
-# make copy-bench     the program that compares copy routines on a mapping (not installed)
-# make litmus         the program that looks for stale reads (not installed)
-# make call-cost      the program that measures control calls (not installed)
+# make copy-bench     [measure 1 min] the program that compares copy routines on a mapping (not installed)
+# make litmus         [measure 1 min] the program that looks for stale reads (not installed)
+# make call-cost      [measure 1 min] the program that measures control calls (not installed)
 
 .PHONY: copy-bench litmus call-cost
 copy-bench: $(BIN)/copy_bench

@@ -20,7 +20,6 @@ bail() {
 	exit 0
 }
 
-command -v valgrind >/dev/null || bail "there is no valgrind"
 if [ "${2-}" != --update ] && [ "$with" != "$(sed -n 's/^# compiler: //p' $here/counts.txt)" ]; then
 	bail "counts.txt was made by another compiler, not by $with; '$0 $1 --update' makes it anew"
 fi

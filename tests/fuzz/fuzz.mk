@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
 #
-# make check-fuzz     replays the kept inputs, then fuzzes each target a little
-# make fuzz           fuzzes each target long: FUZZ_SECONDS, GO_FUZZ_RUNS
-# make fuzz-corpus    adds what make fuzz found to the kept inputs, minimised
+# make check-fuzz     [more 3 min] replays the kept inputs, then fuzzes each target a little
+# make fuzz           [long 80 min] fuzzes each target long: FUZZ_SECONDS, GO_FUZZ_RUNS
+# make fuzz-corpus    [long 10 s] adds what make fuzz found to the kept inputs, minimised
 
 F               := $(B)/fuzz
 FUZZ_SECONDS    ?= 1800
@@ -18,7 +18,7 @@ GO_FUZZ         := core:FuzzOptions core/handle:FuzzTable core/handle:FuzzEpoch
 .PHONY: check-fuzz fuzz fuzz-corpus fuzz-build
 
 # An archive, for the hooks must come once although each package links them.
-$(F)/libgo_hooks.a: tests/fuzz/go_hooks.c
+$(F)/libgo_hooks.a: tests/fuzz/go_hooks.c | need-clang
 	@mkdir -p $(F)
 	$(CLANG) $(C11) -O2 -fPIC -c -o $(F)/go_hooks.o $<
 	rm -f $@
@@ -34,7 +34,7 @@ $(F)/.built: $(LIB) $(F)/libgo_hooks.a
 	touch $@
 
 # The model is no part of what is covered; the hooks look for the program's.
-$(F)/abi_fuzz: tests/fuzz/abi_fuzz.c $(F)/.built
+$(F)/abi_fuzz: tests/fuzz/abi_fuzz.c $(F)/.built | need-clang
 	$(CLANG) $(C11) -O1 -g $(FUZZ_SANITIZE) -c -o $@.o $<
 	$(CLANG) -fsanitize=fuzzer,address,undefined -rdynamic -o $@ $@.o -L$(F) -lgdrapi -ldl -lpthread
 
@@ -48,6 +48,7 @@ check-fuzz: fuzz-build
 		$(RUN) --go fuzz-go-$${t#*:} $(GO) test -v -run '^$$' -fuzz "^$${t#*:}\$$" -fuzzminimizetime 1s -fuzztime $(GO_FUZZ_SHORT)x ./$${t%:*}; \
 	done
 
+fuzz: export GDR_LIMIT := 0
 fuzz: fuzz-build
 	@for b in $(BACKENDS); do \
 		$(RUN) fuzz-abi-$$b-long $(SIMFUZZ) $(ON) $$b $(FUZZ) $(F)/abi_fuzz $(FUZZ_SECONDS) $(F)/$$b; \

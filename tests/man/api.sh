@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: MIT
 # Section 3 against the library: api.sh BUILD. What is exported is documented, as
 # the headers declare it; the environment, the constants and the examples are true.
-. tests/man/tap.sh
+. tests/man/pages.sh
 build=$1
 cc=${CC:-cc}
 cflags='-std=gnu11 -Wall -Wextra -Werror -Iinclude'

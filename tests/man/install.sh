@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: MIT
 # What make install did: install.sh MANDIR BINDIR. All pages and links are there,
 # and each program that was installed has one.
-. tests/man/tap.sh
+. tests/man/pages.sh
 mandir=$1
 bindir=$2
 

@@ -1,7 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: MIT
 # gdrdrv(4) against the kernel module: its parameters, requests and files.
-. tests/man/tap.sh
+. tests/man/pages.sh
 page=$man/man4/gdrdrv.4
 
 parameters() {

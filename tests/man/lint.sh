@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: MIT
 # The manual pages by themselves: mandoc has nothing to say, each page is where
 # its title says and each of its names finds it, and no reference leads nowhere.
-. tests/man/tap.sh
+. tests/man/pages.sh
 
 lints() {
 	mandoc -Tlint -W warning "$1" >"$work/lint" 2>&1
@@ -34,11 +34,7 @@ refers() {
 }
 
 for page in $(pages); do
-	if command -v mandoc >/dev/null; then
-		check "mandoc finds nothing in $page" lints "$page"
-	else
-		skip "mandoc finds nothing in $page" "mandoc is not installed"
-	fi
+	check "mandoc finds nothing in $page" lints "$page"
 	check "$page is where its title says" placed "$page"
 	check "the names of $page lead to it" named "$page"
 	check "the references of $page lead somewhere" refers "$page"

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: MIT
 #
-# make check-man      the manual pages against the code
+# make check-man      [more 20 s] the manual pages against the code
 
 MANROOT   := $(B)/man-root
 
 .PHONY: check-man
-check-man: all $(DOUBLES)
+check-man: need-mandoc all $(DOUBLES)
 	@$(RUN) man-lint tests/man/lint.sh
 	@CC='$(CC)' $(RUN) man-api $(SIM) tests/man/api.sh $(B)
 	@$(RUN) man-tools tests/man/tools.sh $(TOOLS)

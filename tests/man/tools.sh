@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: MIT
 # Section 1 against the programs: tools.sh PROGRAM... Each has a page, and the
 # page has the options that the program's -h prints, and no other.
-. tests/man/tap.sh
+. tests/man/pages.sh
 
 page_of() {
 	echo "$man/man1/$(basename "$1").1"

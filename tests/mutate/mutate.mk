@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
 #
-# make mutate         small wrong changes in a copy of the tree, and how many the tests notice; ONLY= picks
+# make mutate         [long 90 min] small wrong changes in a copy of the tree, and how many the tests notice; ONLY= picks
 
 .PHONY: mutate mutate-sim
 mutate:

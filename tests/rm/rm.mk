@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: MIT
 #
-# make check-rm       every kind of CUDA memory on the rm backend, on the simulated driver;
-#                     how its requests are watched, on stand-ins for libcuda
+# make check-rm       [check 15 s] every kind of CUDA memory on the rm backend, and how its requests are watched
 
 WATCHED   := $(addprefix $(B)/watched/,$(addsuffix .so,watched_lazy watched_relro watched_got watched_absent watched_two watched_again \
 	     watch_copy watch_closed))
@@ -32,7 +31,7 @@ $(BIN)/watch_test:
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS) $(WATCH_CC)
 
-$(BIN)/watch_tsan:
+$(BIN)/watch_tsan: | need-$(CLANG)
 	@mkdir -p $(@D)
 	$(CLANG) -O1 -g -fsanitize=thread $(WATCH_CC)
 

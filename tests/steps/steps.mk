@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
 #
-# make check-steps    signals at every instruction of a copy; STEPS=--full: all plans
+# make check-steps    [check 30 s] signals at every instruction of a copy; STEPS=--full: all plans
 
 STEPS ?=
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
 #
-# make stress         the guest tests at their full length, on each backend
+# make stress         [long 60 min] the guest tests at their full length, on each backend
 
 GUEST_LONG ?= $(GUESTS)
 

@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: MIT
 #
-# make check-vm       the kernel module in a virtual machine: see docs/kmod.md
-# make check-vm-all   ... on every kernel; check-vm-debug: on ones that look for faults
-# make check-kmod-static, check-kmod-matrix, check-kmod-dkms   the module's static
-#                     checks, builds, and DKMS beside each packaging of the driver
+# make check-vm       [more 10 min] the kernel module in a virtual machine: see docs/kmod.md
+# make check-vm-all   [long 40 min] that, on every kernel
+# make check-vm-debug [long 2 h] that, on kernels that look for faults
+# make check-kmod-static  [more 2 min] the static checks of the kernel module
+# make check-kmod-matrix  [long 30 min] builds of the kernel module for every kernel and driver
+# make check-kmod-dkms    [long 20 min] DKMS beside each packaging of the driver
 
 VM        := tests/vm
 VMRUN     := env GDRAPI_VM_BUILD=$(abspath $(B))/vm $(VM)/run.sh
@@ -28,6 +30,7 @@ check-vm check-vm-all: tools $(BIN)/badinput $(BIN)/rm_test $(DOUBLES)
 	done
 	@test -z '$(VMHEADERS)' || GDR_MAKE=SIM_PROPRIETARY=y $(RUN) vm-kmod-6.1-proprietary $(VMRUN) -t 900 6.1
 
+check-vm-debug: export GDR_LIMIT := 0
 check-vm-debug: tools $(BIN)/badinput $(BIN)/rm_test $(DOUBLES)
 	@for k in 6.1-kasan 6.1-kcsan; do \
 		$(RUN) vm-kmod-$$k $(VMRUN) -M 2048 -t 3600 $$k; \

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
 #
-# make check-abi      what the header and the library promise, and an install that is used
+# make check-abi      [check 15 s] what the header and the library promise, and an install that is used
 
 .PHONY: check-abi
 check-abi: $(addprefix $(BIN)/,abi_layout abi_cpp badinput) $(DOUBLES) all

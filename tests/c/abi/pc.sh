@@ -4,30 +4,13 @@
 # abi/pc.sh ROOT LIBDIR - a consumer's way to an installed library: pkg-config
 # gives the flags, the compiler takes them, the program runs. ROOT is the
 # DESTDIR of `make install`, LIBDIR the libdir that it was given.
-set -u
+. tests/tap.sh
 
 root=${1:?usage: $0 destdir libdir}
 libdir=${2:?usage: $0 destdir libdir}
-work=$(mktemp -d) || exit 1
-trap 'rm -rf "$work"' EXIT
-passed=0 failed=0
 
 export PKG_CONFIG_LIBDIR="$root$libdir/pkgconfig"
 export PKG_CONFIG_SYSROOT_DIR="$root"
-
-# try NAME COMMAND...: one TAP line; the command's output when it fails.
-try() {
-	name=$1
-	shift
-	if "$@" >"$work/out" 2>&1; then
-		passed=$((passed + 1))
-		echo "ok $((passed + failed)) - $name"
-	else
-		failed=$((failed + 1))
-		echo "not ok $((passed + failed)) - $name"
-		sed 's/^/# /' "$work/out"
-	fi
-}
 
 cat >"$work/app.c" <<'APP'
 #include <stdio.h>
@@ -58,11 +41,8 @@ links() {
 	[ -f "$root$libdir/libgdrapi.so.2.6" ]
 }
 
-try "pkg-config knows gdrapi 2.6" pkg-config --exact-version=2.6 gdrapi
-try "the installed links" links
-try "a program compiles with its flags" build
-try "the program gets version 2.6" env LD_LIBRARY_PATH="$root$libdir" "$work/app"
-
-echo "1..$((passed + failed))"
-echo "$passed passed, $failed failed, 0 skipped"
-[ "$failed" -eq 0 ]
+check "pkg-config knows gdrapi 2.6" pkg-config --exact-version=2.6 gdrapi
+check "the installed links" links
+check "a program compiles with its flags" build
+check "the program gets version 2.6" env LD_LIBRARY_PATH="$root$libdir" "$work/app"
+done_testing

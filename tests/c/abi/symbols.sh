@@ -3,38 +3,12 @@
 #
 # abi/symbols.sh LIBRARY - what the shared object shows to the linker: its
 # symbols, its name, what it needs, and how old a glibc may be.
-set -u
+. tests/tap.sh
 export LC_ALL=C
 
 lib=${1:?usage: $0 libgdrapi.so.2.6}
 max_glibc=${GLIBC_MAX:-2.31}
 readelf=${READELF:-readelf}
-passed=0 failed=0
-
-# result NAME STATUS [NOTE]: one TAP line, and NOTE when STATUS is not 0.
-result() {
-	if [ "$2" -eq 0 ]; then
-		passed=$((passed + 1))
-		echo "ok $((passed + failed)) - $1"
-	else
-		failed=$((failed + 1))
-		echo "not ok $((passed + failed)) - $1"
-		printf '%s\n' "${3:-}" | sed 's/^/# /'
-	fi
-}
-
-# is NAME GOT WANT
-is() {
-	[ "$2" = "$3" ]
-	result "$1" $? "got: $2
-want: $3"
-}
-
-# none NAME GOT: nothing may be left.
-none() {
-	[ -z "$2" ]
-	result "$1" $? "$2"
-}
 
 dynamic=$("$readelf" -dW "$lib") || { echo "Bail out! $readelf cannot read $lib"; exit 1; }
 symbols=$("$readelf" --dyn-syms -W "$lib")
@@ -101,8 +75,6 @@ none "no segment is writable and executable" \
 needed=$(printf '%s\n' "$symbols" | grep -o 'GLIBC_[0-9.]*' | sed 's/GLIBC_//' | sort -uV | tail -n 1)
 echo "# newest glibc symbol version needed: ${needed:-none}"
 [ "$(printf '%s\n' "${needed:-0}" "$max_glibc" | sort -V | tail -n 1)" = "$max_glibc" ]
-result "runs on glibc $max_glibc" $? "$(printf '%s\n' "$symbols" | grep "GLIBC_$needed")"
+result $? "runs on glibc $max_glibc" "$(printf '%s\n' "$symbols" | grep "GLIBC_$needed")"
 
-echo "1..$((passed + failed))"
-echo "$passed passed, $failed failed, 0 skipped"
-[ "$failed" -eq 0 ]
+done_testing

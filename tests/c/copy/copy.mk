@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
 #
-# make check-copy     the copy routines, the threads behind them, and how the way is chosen
-# make check-cross    the copy routines of other machines, under emulation
-# make check-tsan     the data plane under ThreadSanitizer
+# make check-copy     [check 20 s] the copy routines, the threads behind them, and how the way is chosen
+# make check-cross    [more 1 min] the copy routines of other machines, under emulation
+# make check-tsan     [more 20 s] the data plane under ThreadSanitizer
 
 .PHONY: check-copy check-cross check-tsan
 check-copy: $(addprefix $(BIN)/,copy_test ext_pool auto_test)
@@ -25,7 +25,7 @@ $(BIN)/auto_test: $(T)/copy/auto.c $(filter %/auto.c,$(COPY_C)) $(CAPI_H) tools/
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS) $(COPY_TEST)
 
-$(BIN)/ext_pool_tsan $(BIN)/guest_tsan:
+$(BIN)/ext_pool_tsan $(BIN)/guest_tsan: | need-$(CLANG)
 	@mkdir -p $(@D)
 	$(CLANG) -O1 -g -fsanitize=thread $(COPY_TEST)
 
@@ -33,15 +33,15 @@ $(B)/asan/copy_test:
 	@mkdir -p $(@D)
 	$(CC) -O1 -g $(SANITIZE) $(COPY_TEST)
 
-$(BIN)/copy_test.arm64:
+$(BIN)/copy_test.arm64: | need-aarch64-linux-gnu-gcc
 	@mkdir -p $(@D)
 	aarch64-linux-gnu-gcc $(CFLAGS) -static $(COPY_TEST)
 
-$(BIN)/copy_test.ppc64le:
+$(BIN)/copy_test.ppc64le: | need-powerpc64le-linux-gnu-gcc
 	@mkdir -p $(@D)
 	powerpc64le-linux-gnu-gcc $(CFLAGS) -static $(COPY_TEST)
 
-check-cross: $(BIN)/copy_test.arm64 $(BIN)/copy_test.ppc64le
+check-cross: need-qemu-aarch64 need-qemu-ppc64le $(BIN)/copy_test.arm64 $(BIN)/copy_test.ppc64le
 	@$(RUN) copy-routines-arm64 qemu-aarch64 $(BIN)/copy_test.arm64
 	@$(RUN) copy-routines-ppc64le qemu-ppc64le $(BIN)/copy_test.ppc64le
 

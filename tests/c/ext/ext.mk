@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
 #
-# make check-ext      what gdrapi_ext.h adds
+# make check-ext      [check 1 min] what gdrapi_ext.h adds
 
 EXTS      := threads dma cache many auto
 EXTBINS   := $(addprefix $(BIN)/ext_,$(EXTS))
@@ -34,6 +34,6 @@ $(BIN)/ext_cache_steps:
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS) $(CACHE_TEST)
 
-$(BIN)/ext_cache_tsan:
+$(BIN)/ext_cache_tsan: | need-$(CLANG)
 	@mkdir -p $(@D)
 	$(CLANG) -O1 -g -fsanitize=thread $(CACHE_TEST)

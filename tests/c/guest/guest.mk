@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
 #
-# make check-guest    the library in hosts that do what hosts do
+# make check-guest    [check 5 min] the library in hosts that do what hosts do
 
 GUESTS    := $(patsubst $(T)/guest/%.c,%,$(filter-out %/secure_host.c,$(wildcard $(T)/guest/*.c)))
 GUESTBINS := $(addprefix $(BIN)/guest_,$(GUESTS))

@@ -1,0 +1,59 @@
+# shellcheck shell=sh
+# SPDX-License-Identifier: MIT
+#
+# Sourced by test scripts. They print TAP and, last, the counts. $work is a folder
+# that goes when the script ends.
+set -u
+passed=0
+failed=0
+skipped=0
+work=$(mktemp -d) || exit 1
+# shellcheck disable=SC2064 # the folder of now, whatever $work is later
+trap "rm -rf '$work'" EXIT
+
+# result STATUS NAME [NOTE]: one test that is over. NOTE is shown if the status is not 0.
+result() {
+	if [ "$1" -eq 0 ]; then
+		passed=$((passed + 1))
+		echo "ok $((passed + failed + skipped)) - $2"
+		return
+	fi
+	failed=$((failed + 1))
+	echo "not ok $((passed + failed + skipped)) - $2"
+	[ -z "${3-}" ] || printf '%s\n' "$3" | sed 's/^/# /'
+	return 0
+}
+
+# check NAME COMMAND...: one test. COMMAND succeeds; its output is shown when it does not.
+check() {
+	check_name=$1
+	shift
+	"$@" >"$work/said" 2>&1
+	result $? "$check_name" "$(tail -n 30 "$work/said")"
+}
+
+# is NAME GOT WANT: one test. Two texts are the same.
+is() {
+	[ "$2" = "$3" ]
+	result $? "$1" "got: $2
+want: $3"
+}
+
+# none NAME TEXT: one test. There is no text.
+none() {
+	[ -z "$2" ]
+	result $? "$1" "$2"
+}
+
+# skip NAME WHY: one test that nothing can be said of here.
+skip() {
+	skipped=$((skipped + 1))
+	echo "ok $((passed + failed + skipped)) - $1 # SKIP $2"
+}
+
+# done_testing: the last lines. It fails if a test did, or if there was none.
+done_testing() {
+	echo "1..$((passed + failed + skipped))"
+	echo "$passed passed, $failed failed, $skipped skipped"
+	[ "$failed" -eq 0 ] && [ "$passed" -gt 0 ]
+}
