@@ -70,14 +70,14 @@ $(B)/gdrapi.pc: pkg-config/gdrapi.pc.in
 	sed -e 's|@prefix@|$(prefix)|' -e 's|@libdir@|$(libdir)|' \
 	    -e 's|@includedir@|$(includedir)|' -e 's|@version@|$(VERSION)|' $< >$@
 
-install: all $(B)/gdrapi.pc
+install: all tools-install $(B)/gdrapi.pc
 	$(INSTALL) -d $(DESTDIR)$(libdir)/pkgconfig $(DESTDIR)$(includedir) $(DESTDIR)$(bindir)
 	$(INSTALL) -m 755 $(LIB) $(DESTDIR)$(libdir)/
 	ln -sf libgdrapi.so.$(VERSION) $(DESTDIR)$(libdir)/$(SONAME)
 	ln -sf $(SONAME) $(DESTDIR)$(libdir)/libgdrapi.so
 	$(INSTALL) -m 644 include/gdrapi.h include/gdrapi_ext.h include/gdrconfig.h $(DESTDIR)$(includedir)/
 	$(INSTALL) -m 644 $(B)/gdrapi.pc $(DESTDIR)$(libdir)/pkgconfig/
-	$(INSTALL) -m 755 $(TOOLS) $(DESTDIR)$(bindir)/
+	$(INSTALL) -m 755 $(TOOLS:$(BIN)/%=$(B)/install/%) $(DESTDIR)$(bindir)/
 	$(INSTALL) -d $(addprefix $(DESTDIR)$(mandir)/,$(sort $(dir $(MANPAGES))))
 	for p in $(MANPAGES); do \
 		$(INSTALL) -m 644 docs/man/$$p $(DESTDIR)$(mandir)/$$p || exit 1; done

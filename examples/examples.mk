@@ -6,6 +6,6 @@
 demo: $(BIN)/demo $(DOUBLES)
 	@rc=0; $(BIN)/demo || rc=$$?; [ $$rc -ne 2 ] || { rc=0; $(SIM) $(BIN)/demo || rc=$$?; }; exit $$rc
 
-$(BIN)/demo: examples/demo.c tools/cuda_dl.c tools/bench/timing.c $(LIB) $(TOOL_H)
+$(BIN)/demo: examples/demo.c $(CUDA_DL) $(call object,bench/timing.c) $(LIB) $(TOOL_H)
 	@mkdir -p $(@D)
-	$(CC) $(C11) $(CFLAGS) -o $@ $(filter %.c,$^) $(LINK)
+	$(CC) $(C11) $(CFLAGS) -o $@ $(filter %.c %.o,$^) $(LINK)

@@ -2,21 +2,48 @@
 #
 # make tools          [build 20 s] the programs that are installed beside the library
 
-TOOLS     := $(addprefix $(BIN)/gdrcopy_,sanity copybw copylat apiperf pplat report)
+TOOL_NAMES := sanity copybw copylat apiperf pplat report
+TOOLS     := $(addprefix $(BIN)/gdrcopy_,$(TOOL_NAMES))
 TOOL_H    := $(wildcard tools/*.h tools/*/*.h)
-BENCH     := $(addprefix tools/bench/,opt.c timing.c out.c gpu.c loops.c race.c team.c cuda.c vk.c) tools/cuda_dl.c
+object     = $(patsubst %.c,$(B)/obj/%.o,$(wildcard $(addprefix tools/,$(1))))
+BENCH     := $(call object,$(addprefix bench/,opt.c timing.c out.c gpu.c loops.c race.c team.c cuda.c vk.c) cuda_dl.c)
+CUDA_DL   := $(call object,cuda_dl.c)
 
-.PHONY: tools
+sanity_O  := $(call object,sanity/*.c) $(CUDA_DL)
+copybw_O  := $(call object,copybw.c) $(BENCH)
+copylat_O := $(call object,copylat*.c) $(BENCH)
+apiperf_O := $(call object,apiperf.c) $(BENCH)
+pplat_O   := $(call object,pplat.c) $(BENCH)
+report_O  := $(call object,report.c $(addprefix bench/,opt.c out.c json.c svg.c))
+
+# Programs find the library above their own folder, in the build tree.
+WITH_LIB   = -L$(B) -lgdrapi -ldl -lpthread -lm
+LINK       = $(WITH_LIB) -Wl,-rpath,'$$ORIGIN/..'
+
+# When they are installed, they find it by the way from bindir to libdir. In a folder
+# that the loader looks into by itself no way is needed.
+LOADERS   := /lib /usr/lib /lib64 /usr/lib64 $(addprefix /usr/lib/,$(shell $(CC) -print-multiarch))
+LINK_INST  = $(WITH_LIB) $(if $(filter $(libdir),$(LOADERS)),,-Wl,-rpath,'$$ORIGIN/$(shell realpath -ms --relative-to='$(bindir)' '$(libdir)')')
+
+.PHONY: tools tools-install
 tools: $(TOOLS)
+tools-install: $(TOOLS:$(BIN)/%=$(B)/install/%)
 
-# Programs that use the library find it beside them, or where it is installed.
-LINK       = -L$(B) -lgdrapi -ldl -lpthread -lm -Wl,-rpath,'$$ORIGIN/..:$(libdir)'
-
-$(BIN)/gdrcopy_sanity: $(wildcard tools/sanity/*.c) tools/cuda_dl.c
-$(addprefix $(BIN)/gdrcopy_,copybw copylat apiperf pplat): $(BIN)/gdrcopy_%: tools/%.c $(BENCH)
-$(BIN)/gdrcopy_copylat: tools/copylat_modes.c tools/copylat_callers.c
-$(BIN)/gdrcopy_report: tools/report.c $(addprefix tools/bench/,opt.c out.c json.c svg.c)
-
-$(TOOLS): $(LIB) $(TOOL_H)
+$(B)/obj/%.o: %.c $(TOOL_H)
 	@mkdir -p $(@D)
-	$(CC) $(C11) $(CFLAGS) -o $@ $(filter %.c,$^) $(LINK)
+	$(CC) $(C11) $(CFLAGS) -ffile-prefix-map=$(CURDIR)=. -c -o $@ $<
+
+define tool
+$(BIN)/gdrcopy_$(1) $(B)/install/gdrcopy_$(1): $$($(1)_O) $$(LIB)
+endef
+$(foreach t,$(TOOL_NAMES),$(eval $(call tool,$(t))))
+
+$(TOOLS):
+	@mkdir -p $(@D)
+	$(CC) $(CFLAGS) $(LDFLAGS) -o $@ $(filter %.o,$^) $(LINK)
+
+# Made anew each time: it depends on variables.
+.PHONY: $(TOOLS:$(BIN)/%=$(B)/install/%)
+$(TOOLS:$(BIN)/%=$(B)/install/%):
+	@mkdir -p $(@D)
+	$(CC) $(CFLAGS) $(LDFLAGS) -o $@ $(filter %.o,$^) $(LINK_INST)

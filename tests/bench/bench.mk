@@ -11,7 +11,7 @@ call-cost: $(BIN)/call_cost
 
 $(BIN)/copy_bench: tests/bench/copy_bench.c tests/bench/copy_trial.c $(BENCH) $(COPY_C)
 $(BIN)/copy_litmus: tests/bench/copy_litmus.c $(BENCH)
-$(BIN)/call_cost: tests/bench/call_cost.c tools/cuda_dl.c $(GUEST_H)
+$(BIN)/call_cost: tests/bench/call_cost.c $(CUDA_DL) $(GUEST_H)
 $(addprefix $(BIN)/,copy_bench copy_litmus call_cost): $(LIB) $(TOOL_H) $(CAPI_H)
 	@mkdir -p $(@D)
-	$(CC) $(C11) $(CFLAGS) -I$(T) -Icapi -o $@ $(filter %.c,$^) $(LINK)
+	$(CC) $(C11) $(CFLAGS) -I$(T) -Icapi -o $@ $(filter %.c %.o,$^) $(LINK)

@@ -21,9 +21,9 @@ check-ucx: $(LIB) $(DOUBLES) $(CUDART)
 	@$(MAKE) --no-print-directory -s install DESTDIR=$(abspath $(B)/consumers) prefix=/usr libdir=/usr/lib
 	@$(RUN) consumer-ucx $(SIM) tests/consumers/ucx.sh $(abspath $(B))
 
-$(CONSUMERS): $(BIN)/consumer_%: tests/consumers/%.c tests/consumers/load.h tools/cuda_dl.c $(LIB) $(TOOL_H)
+$(CONSUMERS): $(BIN)/consumer_%: tests/consumers/%.c tests/consumers/load.h $(CUDA_DL) $(LIB) $(TOOL_H)
 	@mkdir -p $(@D)
-	$(CC) $(C11) $(CFLAGS) -o $@ $(filter %.c,$^) -ldl
+	$(CC) $(C11) $(CFLAGS) -o $@ $(filter %.c %.o,$^) -ldl
 
 $(D)/libcudart.so: tests/doubles/cudart_sim.c $(D)/libcuda.so.1
 	$(CC) -shared -fPIC -fvisibility=hidden -std=gnu11 $(CFLAGS) $(WARN) -Wl,--no-undefined -Wl,-soname,$(@F) -o $@ $^ -lpthread

@@ -20,11 +20,11 @@ check-memory: check-watch-asan
 check-watch-asan: $(B)/asan/watch_test $(WATCHED)
 	@$(RUN) rm-watch-asan $< $(B)/watched
 
-$(BIN)/rm_memory: tests/rm/rm_memory.c tools/cuda_dl.c $(LIB) $(TOOL_H)
+$(BIN)/rm_memory: tests/rm/rm_memory.c $(CUDA_DL) $(LIB) $(TOOL_H)
 	@mkdir -p $(@D)
-	$(CC) $(C11) $(CFLAGS) -o $@ $(filter %.c,$^) $(LINK)
+	$(CC) $(C11) $(CFLAGS) -o $@ $(filter %.c %.o,$^) $(LINK)
 
-WATCH_CC   = $(C11) -Icapi -o $@ $(filter %.c,$^) -ldl -lpthread
+WATCH_CC   = $(C11) -Icapi -o $@ $(filter %.c %.o,$^) -ldl -lpthread
 $(BIN)/watch_test $(BIN)/watch_tsan $(B)/asan/watch_test: $(WATCH) tests/rm/watched.h capi/watch.h tools/tap.h
 
 $(BIN)/watch_test:
@@ -59,7 +59,7 @@ $(B)/watched/libother.so: tests/rm/watched_other.c
 
 $(B)/watched/watch_copy.so: tests/rm/watch_copy.c capi/watch.c capi/watch.h
 	@mkdir -p $(@D)
-	$(CC) $(C11) $(CFLAGS) -Icapi -shared -fPIC -o $@ $(filter %.c,$^) $(HOW)
+	$(CC) $(C11) $(CFLAGS) -Icapi -shared -fPIC -o $@ $(filter %.c %.o,$^) $(HOW)
 
 # The same file under another name is another object to the loader.
 $(B)/watched/watched_again.so: $(B)/watched/watched_lazy.so

@@ -6,7 +6,7 @@
 # DESTDIR of `make install`, LIBDIR the libdir that it was given.
 . tests/tap.sh
 
-root=${1:?usage: $0 destdir libdir}
+root=${1?usage: $0 destdir libdir}
 libdir=${2:?usage: $0 destdir libdir}
 
 export PKG_CONFIG_LIBDIR="$root$libdir/pkgconfig"

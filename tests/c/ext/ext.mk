@@ -16,10 +16,10 @@ check-tsan: check-ext-tsan
 check-ext-tsan: $(BIN)/ext_cache_tsan
 	@$(RUN) tsan-ext-cache $(BIN)/ext_cache_tsan
 
-$(BIN)/ext_cache $(BIN)/ext_many: tools/cuda_dl.c
+$(BIN)/ext_cache $(BIN)/ext_many: $(CUDA_DL)
 $(EXTBINS): $(BIN)/ext_%: $(T)/ext/%.c $(LIB) $(GUEST_H)
 	@mkdir -p $(@D)
-	$(CC) $(C11) $(CFLAGS) -I$(T) -o $@ $(filter %.c,$^) $(LINK)
+	$(CC) $(C11) $(CFLAGS) -I$(T) -o $@ $(filter %.c %.o,$^) $(LINK)
 
 # A driver of its own, whose memory the test frees at any time.
 CACHE_CUDA := $(B)/cache-cuda/libcuda.so.1

@@ -11,10 +11,10 @@ check-guest: $(GUESTBINS) $(DOUBLES)
 		$(RUN) guest-$$t-$$b $(SIM) $(ON) $$b $(BIN)/guest_$$t; \
 	done; done
 
-$(addprefix $(BIN)/guest_,hosts rest signals threads): tools/cuda_dl.c
+$(addprefix $(BIN)/guest_,hosts rest signals threads): $(CUDA_DL)
 $(GUESTBINS): $(BIN)/guest_%: $(T)/guest/%.c $(LIB) $(GUEST_H)
 	@mkdir -p $(@D)
-	$(CC) $(C11) $(CFLAGS) -o $@ $(filter %.c,$^) $(LINK)
+	$(CC) $(C11) $(CFLAGS) -o $@ $(filter %.c %.o,$^) $(LINK)
 
 # Its functions must be found before the library's.
 $(BIN)/guest_static: CFLAGS += -rdynamic
