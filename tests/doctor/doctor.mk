@@ -4,6 +4,7 @@
 
 DOCTOR    := $(BIN)/gdrcopy_doctor
 TOOLS     += $(DOCTOR)
+tools: $(DOCTOR)
 
 # What the program calls its commit; a build without git may say it.
 COMMIT    ?= $(shell git describe --always --dirty --abbrev=12 --exclude='*' 2>/dev/null || echo unknown)

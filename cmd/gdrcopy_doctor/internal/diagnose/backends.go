@@ -81,14 +81,18 @@ func (e *examination) backend(b facts.Backend) Finding {
 		return Finding{Status: OK, Cause: "gdr_open of this version takes it. It was not tried, for no libgdrapi was loaded."}
 	case taken && t != nil && t.Worked():
 		return Finding{Status: OK, Cause: "Taken, and it works. " + speed(*t)}
+	case taken && b.Error != "":
+		// gdr_open comes before CUDA is initialised, and knows less.
+		cause, advice := e.refusal(b)
+		return Finding{Status: Fail, Cause: "Taken, but it does not work: " + cause, Advice: advice}
 	case taken:
-		return Finding{Status: Fail, Cause: "Taken, but it does not work: see the line trial."}
+		return Finding{Status: Fail, Cause: "Taken, but it does not work.", Advice: "See the line trial."}
 	case b.Died != "":
 		return Finding{Status: e.cause(), Cause: "Not taken. Its driver was asked in a process of its own: " + b.Died + ".", Advice: "Look into dmesg, and install the driver anew."}
 	case t != nil && t.Worked():
 		return Finding{Status: OK, Cause: "Not taken, for " + e.whyNot(b.Name) + ". It works" + forWhat(b.Name) + ". " + speed(*t), Advice: fmt.Sprintf("To take it all the same: GDRCOPY_BACKEND=%s.", b.Name)}
 	case t != nil:
-		return Finding{Status: OK, Cause: "Not taken. It opens, and then fails. " + failure(*t)}
+		return Finding{Status: OK, Cause: "Not taken. It opens, but does not work. " + failure(*t)}
 	case b.Error == "":
 		return Finding{Status: OK, Cause: "Not taken, for " + e.whyNot(b.Name) + ". It opens, but was not tried."}
 	}
@@ -126,10 +130,13 @@ func forWhat(name string) string {
 
 // failure is what a trial failed with.
 func failure(t facts.Trial) string {
-	if t.Died != "" {
+	switch {
+	case t.Died != "":
 		return sentence(t.Died)
+	case t.Step == "comparison":
+		return sentence(t.Error)
 	}
-	return sentence(t.Step + " answers " + t.Error)
+	return sentence("It failed at " + t.Step + ": " + t.Error)
 }
 
 // refusal says why a backend does not open, and what to do.
@@ -282,7 +289,7 @@ func (e *examination) trial() []Finding {
 	if t.Worked() {
 		return one("trial", OK, fmt.Sprintf("open, pin, map, write, read, compare: all well on %s. %s", t.Backend, speed(t)), "")
 	}
-	return one("trial", Fail, "A use of libgdrapi.so.2 failed. "+failure(t)+said(t), e.trialAdvice(t))
+	return one("trial", Fail, "libgdrapi.so.2 was tried. "+failure(t)+said(t), e.trialAdvice(t))
 }
 
 // said is the library's own lines about a failure.

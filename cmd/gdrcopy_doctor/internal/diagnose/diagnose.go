@@ -65,7 +65,7 @@ func Examine(f facts.Facts) Report {
 	e := &examination{Facts: f}
 	e.worked = len(f.Trials) > 0 && f.Trials[0].Worked()
 	e.taken = e.choice()
-	r := Report{Verdict: Works, Backend: e.taken}
+	r := Report{Verdict: Works, Backend: e.taken, Backends: []Backend{}}
 	if !e.hasGPU() {
 		r.Verdict = NoGPU
 		r.Findings = append([]Finding{e.noGPU()}, e.library()...)

@@ -195,7 +195,7 @@ func beyond(empty, call func() error) (float64, error) {
 			*c.least = min(*c.least, d)
 		}
 	}
-	return max(float64((all - base).Nanoseconds())/callsOfRound, 1), nil
+	return max(float64((all-base).Nanoseconds())/callsOfRound, 1), nil
 }
 
 const callsOfRound = 100

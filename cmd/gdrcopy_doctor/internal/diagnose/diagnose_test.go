@@ -1,0 +1,441 @@
+package diagnose
+
+import (
+	"os"
+	"regexp"
+	"strings"
+	"testing"
+
+	"gdrapi/cmd/gdrcopy_doctor/internal/facts"
+
+	"github.com/stretchr/testify/require"
+)
+
+// scene is a machine that a test changes.
+type scene struct{ facts.Facts }
+
+const pci = "0000:18:00.0"
+
+// healthy is a machine on which all is well, with rm: an H200, driver 580, no gdrdrv.
+func healthy() *scene {
+	device := func(path string) facts.Node {
+		return facts.Node{Path: path, Exists: true, Kind: "device", Mode: "0666", Owner: "0:0"}
+	}
+	library := func(name string) facts.Library {
+		return facts.Library{Name: name, Path: "/usr/lib/libgdrapi.so.2.6", Ours: true, Version: "2.6"}
+	}
+	return &scene{facts.Facts{
+		Nodes:  []facts.Node{device("/dev/nvidiactl"), device("/dev/nvidia-uvm"), {Path: "/dev/gdrdrv"}, device("/dev/nvidia0")},
+		Driver: facts.Driver{Version: "580.159.04", Open: true},
+		GPUs:   []facts.GPU{{PCI: pci, Model: "NVIDIA H200", BAR1: 256 << 30}},
+		Env:    map[string]string{},
+		Limits: facts.Limits{Files: 1 << 20, FilesUsed: 8, Memlock: facts.Unlimited},
+		CUDA: facts.CUDA{Path: "/usr/lib/libcuda.so.580.159.04", Version: 13000,
+			Devices: []facts.Device{{PCI: pci, DMABuf: 1, DMABufMmap: -1}}},
+		NVML: facts.NVML{GPUs: []facts.ManagedGPU{{PCI: pci, BAR1Total: 256 << 30, BAR1Free: 255 << 30}}},
+		Backends: []facts.Backend{
+			{Name: "gdrdrv", Error: "there is no /dev/gdrdrv: no such file or directory", Errno: "ENOENT"},
+			{Name: "dmabuf", Error: "the CUDA driver is 13.0: operation not supported", Errno: "ENOTSUP"},
+			{Name: "rm"},
+			{Name: "vulkan", Error: "no NVIDIA Vulkan driver is installed: no such device", Errno: "ENODEV"},
+		},
+		Libraries: []facts.Library{library("libgdrapi.so.2"), library("libgdrapi.so")},
+		Trials:    []facts.Trial{{Backend: "rm", WriteNS: 159, ReadNS: 1018}},
+	}}
+}
+
+// broken is healthy, less that gdr_open finds a backend.
+func broken() *scene {
+	s := healthy()
+	s.Trials = []facts.Trial{{Step: "gdr_open", Error: "NULL", Log: []string{"INFO: other", "ERR:  gdr_open: no backend opens (errno 19)"}}}
+	s.backend("rm").Error, s.backend("rm").Errno = "RM_ALLOC of a client: NVRM is not well", "EIO"
+	return s
+}
+
+func (s *scene) node(path string) *facts.Node {
+	for i := range s.Nodes {
+		if s.Nodes[i].Path == path {
+			return &s.Nodes[i]
+		}
+	}
+	s.Nodes = append(s.Nodes, facts.Node{Path: path})
+	return &s.Nodes[len(s.Nodes)-1]
+}
+
+func (s *scene) backend(name string) *facts.Backend {
+	for i := range s.Backends {
+		if s.Backends[i].Name == name {
+			return &s.Backends[i]
+		}
+	}
+	panic("no backend " + name)
+}
+
+// noDriver takes the driver away.
+func (s *scene) noDriver() {
+	s.Driver = facts.Driver{}
+	s.Nodes = nil
+	s.CUDA = facts.CUDA{Load: "cannot load the CUDA driver: no such device"}
+	s.NVML = facts.NVML{Error: "cannot load NVML"}
+}
+
+func (s *scene) gdrdrvNode() *facts.Node {
+	n := s.node("/dev/gdrdrv")
+	*n = facts.Node{Path: "/dev/gdrdrv", Exists: true, Kind: "device", Mode: "0600", Owner: "0:0"}
+	return n
+}
+
+func (s *scene) init(result int) {
+	s.CUDA.Init, s.CUDA.Error, s.CUDA.Devices = result, "cuInit: some result", nil
+}
+
+func (s *scene) consumer(c facts.Consumer) { s.Consumers = []facts.Consumer{c} }
+
+func TestMachineThatWorks(t *testing.T) {
+	r := Examine(healthy().Facts)
+	require.Equal(t, Works, r.Verdict)
+	require.Equal(t, "rm", r.Backend)
+	require.Equal(t, "libgdrapi works here: gdr_open takes rm. A write of 4 bytes takes 159 ns, a read 1.02 us.", r.Summary)
+	require.Equal(t, []Backend{{Name: "gdrdrv"}, {Name: "dmabuf"}, {Name: "rm", Taken: true, Works: true, WriteNS: 159, ReadNS: 1018}, {Name: "vulkan"}}, r.Backends)
+	for _, f := range r.Findings {
+		require.Equal(t, OK, f.Status, "%+v", f)
+	}
+}
+
+func TestMachineThatDoesNot(t *testing.T) {
+	r := Examine(broken().Facts)
+	require.Equal(t, Broken, r.Verdict)
+	require.Equal(t, "", r.Backend)
+	require.Equal(t, "libgdrapi does not work here. See the lines with FAIL.", r.Summary)
+}
+
+func TestMachineWithoutGPU(t *testing.T) {
+	s := broken()
+	s.noDriver()
+	s.GPUs = nil
+	r := Examine(s.Facts)
+	require.Equal(t, NoGPU, r.Verdict)
+	require.Equal(t, "There is no NVIDIA GPU here.", r.Summary)
+	require.Equal(t, []Backend{}, r.Backends, "an array in JSON, too")
+	s.Container.Kind = "Docker"
+	r = Examine(s.Facts)
+	require.Equal(t, NoGPU, r.Verdict)
+	require.Contains(t, r.Findings[0].Advice, "--gpus all")
+}
+
+// What is wrong beside a library that works is told as such.
+func TestSomethingElseIsWrong(t *testing.T) {
+	s := healthy()
+	s.backend("dmabuf").Error = "x"
+	s.Env["GDRCOPY_USE_DMABUF_MMAP"] = "1"
+	r := Examine(s.Facts)
+	require.Equal(t, Broken, r.Verdict)
+	require.Contains(t, r.Summary, "Something else is wrong")
+}
+
+// causes has each cause that the texts know. Those that begin with broken are FAIL where
+// the library does not work.
+var causes = []struct {
+	name          string
+	from          func() *scene
+	change        func(*scene)
+	id            string
+	status        Status
+	cause, advice string // parts of the texts
+}{
+	// gpu
+	{"WSL", broken, func(s *scene) { s.noDriver(); s.WSL = true }, "gpu", Fail, "WSL", "Linux itself"},
+	{"Tegra", broken, func(s *scene) { s.noDriver(); s.Tegra = true }, "gpu", Fail, "shares the CPU's memory", "cudaHostAlloc"},
+	{"container without the GPU", broken, func(s *scene) { s.noDriver(); s.Container.Kind = "Podman" }, "gpu", Fail, "has 1 NVIDIA GPU, but this Podman container", "nvidia.com/gpu=all"},
+	{"nouveau", broken, func(s *scene) { s.noDriver(); s.Nouveau = true }, "gpu", Fail, "nouveau has the GPU", "blacklist nouveau"},
+	{"no driver", broken, (*scene).noDriver, "gpu", Fail, "kernel driver is not loaded", "Secure Boot"},
+	{"GPUs", healthy, func(s *scene) { s.GPUs = append(s.GPUs, facts.GPU{PCI: "0000:2a:00.0"}) }, "gpu", OK, "2 NVIDIA GPUs: NVIDIA H200 at 0000:18:00.0, 0000:2a:00.0.", ""},
+	{"GPUs that CUDA alone shows", healthy, func(s *scene) { s.GPUs = nil }, "gpu", OK, "1 NVIDIA GPU: " + pci, ""},
+	{"GPUs that nobody shows", broken, func(s *scene) { s.GPUs, s.CUDA.Devices = nil, nil }, "gpu", OK, "does not say", ""},
+
+	// driver
+	{"both parts", healthy, nil, "driver", OK, "NVIDIA driver 580.159.04 (open modules), and libcuda is of the same", ""},
+	{"closed modules", healthy, func(s *scene) { s.Driver.Open = false }, "driver", OK, "(closed modules)", ""},
+	{"user part alone", healthy, func(s *scene) { s.Driver.Version = "" }, "driver", OK, "libcuda is of driver 580.159.04", ""},
+	{"user part unknown", healthy, func(s *scene) { s.CUDA.Path = "/usr/lib/libcuda.so.1" }, "driver", OK, "driver 580.159.04 (open modules).", ""},
+	{"old driver", broken, func(s *scene) { s.Driver.Version = "525.60.13" }, "driver", Fail, "535 is the first", "Update the driver to 535"},
+	{"compat package", healthy, func(s *scene) { s.CUDA.Path = "/usr/local/cuda-13.3/compat/libcuda.so.610.1.2" }, "driver", OK, "610.1.2 (/usr/local/cuda-13.3/compat/libcuda.so.610.1.2): a compatibility package", "both parts are of CUDA 13.3"},
+	{"compat package that fails", broken, func(s *scene) { s.CUDA.Path = "/opt/libcuda.so.580.160"; s.init(804) }, "driver", Fail, "compatibility package", "CUDA starts"},
+	{"libcuda that is older", broken, func(s *scene) { s.CUDA.Path = "/usr/lib/libcuda.so.570.1" }, "driver", Fail, "570.1 (/usr/lib/libcuda.so.570.1), which is older", "reboot"},
+
+	// cuda
+	{"CUDA starts", healthy, nil, "cuda", OK, "CUDA 13.0 starts, with 1 device.", ""},
+	{"CUDA crashes", broken, func(s *scene) { s.CUDA = facts.CUDA{Died: "it crashed (SIGSEGV)"} }, "cuda", Fail, "it crashed (SIGSEGV)", "dmesg"},
+	{"no libcuda in a container", broken, func(s *scene) { s.CUDA = facts.CUDA{Load: "not found"}; s.Container.Kind = "Docker" }, "cuda", Fail, "in this container. Not found.", "NVIDIA_DRIVER_CAPABILITIES=compute,utility"},
+	{"no libcuda", broken, func(s *scene) { s.CUDA = facts.CUDA{Load: "libcuda.so.1: no such file"} }, "cuda", Fail, "does not load. libcuda.so.1: no such file.", "libcuda1 on Debian"},
+	{"stub", broken, func(s *scene) { s.CUDA.Path = "/usr/local/cuda/lib64/stubs/libcuda.so"; s.init(34) }, "cuda", Fail, "the toolkit's stub", "LD_LIBRARY_PATH"},
+	{"CUDA_VISIBLE_DEVICES", broken, func(s *scene) { s.init(100); s.Env["CUDA_VISIBLE_DEVICES"] = "" }, "cuda", Fail, "with CUDA_VISIBLE_DEVICES=.", "Unset CUDA_VISIBLE_DEVICES"},
+	{"no device in a container", broken, func(s *scene) { s.init(100); s.Container.Kind = "Docker" }, "cuda", Fail, "no device (100)", "systemd"},
+	{"no device", broken, func(s *scene) { s.init(100) }, "cuda", Fail, "no device (100)", "nvidia-smi"},
+	{"fabric manager", broken, func(s *scene) { s.init(802) }, "cuda", Fail, "not ready (802)", "nvidia-fabricmanager"},
+	{"mismatch", broken, func(s *scene) { s.init(803) }, "cuda", Fail, "different versions (803)", "reboot"},
+	{"compat refused", broken, func(s *scene) { s.init(804) }, "cuda", Fail, "(804)", "cuda-compat"},
+	{"exclusive mode", broken, func(s *scene) { s.init(46) }, "cuda", Fail, "taken (46)", "nvidia-smi -c DEFAULT"},
+	{"unknown error", broken, func(s *scene) { s.init(999) }, "cuda", Fail, "unknown error (999)", "modprobe nvidia-uvm"},
+	{"another error", broken, func(s *scene) { s.init(2) }, "cuda", Fail, "does not start. cuInit: some result.", "nvidia-smi"},
+
+	// attributes
+	{"attributes", healthy, func(s *scene) { s.CUDA.Devices = append(s.CUDA.Devices, facts.Device{DMABuf: 0, DMABufMmap: 1}) }, "attributes", OK, "124 (dma-bufs are exported): 1, 0; attribute 152 (they can be mapped): not known to the driver, 1", ""},
+
+	// device-nodes
+	{"nodes", healthy, nil, "device-nodes", OK, "the nodes of 1 GPU are there", ""},
+	{"no nvidiactl", broken, func(s *scene) { s.node("/dev/nvidiactl").Exists = false }, "device-nodes", Fail, "no /dev/nvidiactl", "nvidia-modprobe -c=0"},
+	{"no uvm", broken, func(s *scene) { s.node("/dev/nvidia-uvm").Exists = false }, "device-nodes", Fail, "no /dev/nvidia-uvm", "modprobe nvidia-uvm"},
+	{"no uvm, and yet it works", healthy, func(s *scene) { s.node("/dev/nvidia-uvm").Exists = false }, "device-nodes", Warn, "no /dev/nvidia-uvm", "modprobe nvidia-uvm"},
+	{"no uvm in a container", broken, func(s *scene) { s.node("/dev/nvidia-uvm").Exists = false; s.Container.Kind = "Docker" }, "device-nodes", Fail, "no /dev/nvidia-uvm", "--device /dev/nvidia-uvm"},
+	{"no nvidia0", broken, func(s *scene) { s.Nodes = s.Nodes[:3] }, "device-nodes", Fail, "no /dev/nvidia0", "nvidia-modprobe"},
+	{"no nvidia0 in a container", broken, func(s *scene) { s.Nodes = s.Nodes[:3]; s.Container.Kind = "Docker" }, "device-nodes", Fail, "no /dev/nvidia0", "--gpus all"},
+	{"a folder", broken, func(s *scene) { s.node("/dev/nvidiactl").Kind = "folder" }, "device-nodes", Fail, "is a folder, not a device", "load the driver first"},
+	{"no access", broken, func(s *scene) {
+		*s.node("/dev/nvidia0") = facts.Node{Path: "/dev/nvidia0", Exists: true, Kind: "device", Mode: "0660", Owner: "0:44", Access: "permission denied"}
+	}, "device-nodes", Fail, "permission denied (mode 0660, owner 0:44)", "NVreg_DeviceFileMode=0666"},
+
+	// container
+	{"no container", healthy, nil, "container", OK, "no container", ""},
+	{"container that works", healthy, func(s *scene) { s.Container.Kind = "Docker" }, "container", OK, "container (Docker).", ""},
+	{"container that is void", broken, func(s *scene) { s.Container.Kind = "Docker"; s.Env["NVIDIA_VISIBLE_DEVICES"] = "void" }, "container", Fail, "NVIDIA_VISIBLE_DEVICES=void", "--gpus all"},
+	{"capabilities not set", broken, func(s *scene) { s.Container.Kind = "Docker" }, "container", Warn, "is not set", "compute,utility"},
+	{"without compute", broken, func(s *scene) { s.Container.Kind = "Docker"; s.Env["NVIDIA_DRIVER_CAPABILITIES"] = "utility" }, "container", Fail, "without compute", "compute,utility"},
+	{"without utility", healthy, func(s *scene) { s.Container.Kind = "Docker"; s.Env["NVIDIA_DRIVER_CAPABILITIES"] = "compute" }, "container", Warn, "without utility", "compute,utility"},
+	{"all capabilities", broken, func(s *scene) { s.Container.Kind = "Docker"; s.Env["NVIDIA_DRIVER_CAPABILITIES"] = "all" }, "container", OK, "NVIDIA_DRIVER_CAPABILITIES=all.", ""},
+
+	// backend-gdrdrv
+	{"module not loaded", healthy, nil, "backend-gdrdrv", OK, "gdrdrv is not loaded", "It is not needed here. To have it, install the module"},
+	{"module not loaded, nothing works", broken, nil, "backend-gdrdrv", OK, "gdrdrv is not loaded", "not needed where another backend works"},
+	{"module without node", broken, func(s *scene) { s.Gdrdrv.Loaded = true }, "backend-gdrdrv", OK, "is loaded, but there is no /dev/gdrdrv", "gdrdrv-node add"},
+	{"module without node in a container", broken, func(s *scene) { s.Gdrdrv.Loaded = true; s.Container.Kind = "Docker" }, "backend-gdrdrv", OK, "this container has no /dev/gdrdrv", "--device /dev/gdrdrv"},
+	{"node is a folder", broken, func(s *scene) { s.gdrdrvNode().Kind = "folder" }, "backend-gdrdrv", OK, "is a folder", "before the container starts"},
+	{"node is closed", broken, func(s *scene) { s.gdrdrvNode().Access = "permission denied" }, "backend-gdrdrv", OK, "permission denied (mode 0600, owner 0:0)", "/etc/default/gdrdrv"},
+	{"node without module", broken, func(s *scene) { s.gdrdrvNode(); s.backend("gdrdrv").Errno = "ENXIO" }, "backend-gdrdrv", OK, "the module is not loaded", "modprobe gdrdrv"},
+	{"node that the container may not open", broken, func(s *scene) { s.gdrdrvNode(); s.backend("gdrdrv").Errno = "EPERM" }, "backend-gdrdrv", OK, "may not open", "mount the node alone is not enough"},
+	{"module of another version", broken, func(s *scene) {
+		s.gdrdrvNode()
+		s.backend("gdrdrv").Errno = "ENOTSUP"
+		s.Gdrdrv = facts.Gdrdrv{Loaded: true, Version: "1.3"}
+	}, "backend-gdrdrv", OK, "gdrdrv (1.3) and this library do not fit", "of one version"},
+	{"another driver's node", broken, func(s *scene) { s.gdrdrvNode(); s.backend("gdrdrv").Errno = "ENOTTY" }, "backend-gdrdrv", OK, "does not answer as gdrdrv does", "what else made this node"},
+	{"module that fails", broken, func(s *scene) {
+		s.gdrdrvNode()
+		*s.backend("gdrdrv") = facts.Backend{Name: "gdrdrv", Error: "open: out of memory", Errno: "ENOMEM"}
+	}, "backend-gdrdrv", OK, "open: out of memory.", "modprobe gdrdrv"},
+
+	// backend-dmabuf
+	{"CUDA before 13.3", healthy, nil, "backend-dmabuf", OK, "CUDA is 13.0, and 13.3 is the first", "both parts"},
+	{"no libcuda for dmabuf", broken, func(s *scene) { s.CUDA = facts.CUDA{Load: "x"} }, "backend-dmabuf", OK, "libcuda.so.1 does not load", "line cuda"},
+	{"no CUDA for dmabuf", broken, func(s *scene) { s.CUDA.Version = 13030; s.init(999) }, "backend-dmabuf", OK, "CUDA does not start", "line cuda"},
+	{"no export, closed", healthy, func(s *scene) { s.CUDA.Version, s.CUDA.Devices[0].DMABuf, s.Driver.Open = 13030, 0, false }, "backend-dmabuf", OK, "attribute 124 is 0", "Install the open ones"},
+	{"no export, open", healthy, func(s *scene) { s.CUDA.Version, s.CUDA.Devices[0].DMABuf = 13030, 0 }, "backend-dmabuf", OK, "attribute 124 is 0", "Turing"},
+	{"compat over an older kernel part", healthy, func(s *scene) { s.CUDA.Version = 13030 }, "backend-dmabuf", OK, "attribute 152 is 0, or not known", "both parts"},
+	{"dmabuf taken before CUDA could tell", healthy, func(s *scene) {
+		s.CUDA.Version, s.CUDA.Devices[0].DMABuf = 13030, 0
+		s.Trials = []facts.Trial{{Backend: "dmabuf", Step: "gdr_pin_buffer", Error: "ENOTSUP"}}
+	}, "backend-dmabuf", Fail, "Taken, but it does not work: the GPUs export no dma-bufs", "Turing"},
+	{"dmabuf for no reason known", healthy, func(s *scene) { s.CUDA = facts.CUDA{}; s.backend("dmabuf").Error = "odd" }, "backend-dmabuf", OK, "Not taken: odd.", "both parts"},
+
+	// backend-rm
+	{"rm taken", healthy, nil, "backend-rm", OK, "Taken, and it works. A write of 4 bytes takes 159 ns", ""},
+	{"rm taken and broken", healthy, func(s *scene) { s.Trials[0].Step = "gdr_map" }, "backend-rm", Fail, "Taken, but it does not work", "line trial"},
+	{"rm not tried", healthy, func(s *scene) {
+		s.Trials = nil
+		s.Libraries[0] = facts.Library{Name: "libgdrapi.so.2", Error: "No such file"}
+	}, "backend-rm", OK, "gdr_open of this version takes it", ""},
+	{"no libcuda for rm", broken, func(s *scene) { s.CUDA = facts.CUDA{Load: "x"} }, "backend-rm", Fail, "libcuda.so.1 does not load", "line cuda"},
+	{"no nvidiactl for rm", broken, func(s *scene) { s.node("/dev/nvidiactl").Exists = false }, "backend-rm", Fail, "there is no /dev/nvidiactl", "nvidia-smi"},
+	{"no nvidiactl for rm in a container", broken, func(s *scene) { s.node("/dev/nvidiactl").Exists = false; s.Container.Kind = "Docker" }, "backend-rm", Fail, "this container has no /dev/nvidiactl", "compute,utility"},
+	{"nvidiactl closed", broken, func(s *scene) { s.node("/dev/nvidiactl").Access = "permission denied" }, "backend-rm", Fail, "cannot be used", "device-nodes"},
+	{"device rules", broken, func(s *scene) { s.backend("rm").Errno = "EPERM" }, "backend-rm", Fail, "NVRM is not well", "gVisor"},
+	{"unknown driver", broken, func(s *scene) { s.backend("rm").Errno = "ENOTSUP" }, "backend-rm", Fail, "NVRM is not well", "knows this driver"},
+	{"no descriptors", broken, func(s *scene) { s.backend("rm").Errno = "EMFILE" }, "backend-rm", Fail, "NVRM is not well", "ulimit -n"},
+	{"rm for no reason known", broken, nil, "backend-rm", Fail, "NVRM is not well", "dmesg"},
+	{"rm crashes", broken, func(s *scene) { s.backend("rm").Died = "it crashed (SIGSEGV)" }, "backend-rm", Fail, "it crashed (SIGSEGV)", "dmesg"},
+	{"rm after gdrdrv", healthy, func(s *scene) { s.Trials = []facts.Trial{{Backend: "gdrdrv"}, {Asked: "rm", Backend: "rm"}} }, "backend-rm", OK, "another one comes first. It works.", "GDRCOPY_BACKEND=rm"},
+	{"rm opens and fails", healthy, func(s *scene) {
+		s.Trials = []facts.Trial{{Backend: "gdrdrv"}, {Asked: "rm", Step: "gdr_map", Error: "ENOMEM"}}
+	}, "backend-rm", OK, "It opens, but does not work. It failed at gdr_map: ENOMEM.", ""},
+	{"another maker's library", healthy, func(s *scene) { s.Trials[0].Backend = "gdrdrv"; s.Libraries[0].Ours = false }, "backend-rm", OK, "is not this project's. It opens, but was not tried", ""},
+	{"undecided", healthy, func(s *scene) { s.Trials = []facts.Trial{{Backend: "dmabuf|rm", Step: "cuInit", Error: "x"}} }, "backend-rm", Fail, "Taken, but it does not work", "line trial"},
+
+	// backend-vulkan
+	{"no Vulkan", healthy, nil, "backend-vulkan", OK, "no NVIDIA Vulkan driver is installed", "nvidia_icd.json"},
+	{"Vulkan unasked", healthy, func(s *scene) { s.Trials = append(s.Trials, facts.Trial{Asked: "vulkan", Backend: "vulkan"}) }, "backend-vulkan", OK, "nobody asked for it. It works for memory that can be exported.", "GDRCOPY_BACKEND=vulkan"},
+	{"Vulkan asked for", healthy, func(s *scene) { s.Env["GDRCOPY_BACKEND"] = "vulkan"; s.Trials = broken().Trials }, "backend-vulkan", Fail, "no NVIDIA Vulkan driver", "nvidia_icd.json"},
+	{"dmabuf asked for, rm works", healthy, func(s *scene) {
+		s.Env["GDRCOPY_BACKEND"] = "dmabuf"
+		s.Trials = []facts.Trial{{Backend: "dmabuf"}, {Asked: "rm"}}
+	}, "backend-rm", OK, "the environment asks for another one", "GDRCOPY_BACKEND=rm"},
+
+	// library
+	{"library", healthy, nil, "library", OK, "/usr/lib/libgdrapi.so.2.6, version 2.6, this project's", ""},
+	{"library crashes", broken, func(s *scene) { s.Trials = nil; s.Libraries[0].Died = "it crashed (SIGILL)" }, "library", Fail, "it crashed (SIGILL)", "anew"},
+	{"no library", broken, func(s *scene) {
+		s.Trials = nil
+		s.Libraries[0].Error = "libgdrapi.so.2: cannot open shared object file: No such file or directory"
+	}, "library", Fail, "finds no libgdrapi.so.2", "ldconfig"},
+	{"library of another machine", broken, func(s *scene) { s.Trials = nil; s.Libraries[0].Error = "libgdrapi.so.2: wrong ELF class" }, "library", Fail, "libgdrapi.so.2: wrong ELF class.", "architecture"},
+	{"NVIDIA's library", healthy, func(s *scene) { s.Libraries[0].Ours = false }, "library", Warn, "not this project's", "LD_PRELOAD"},
+	{"no unversioned name", healthy, func(s *scene) { s.Libraries[1].Error = "x" }, "library-name", Warn, "NCCL, DPDK and aws-ofi-nccl", "ln -s"},
+	{"two libraries", healthy, func(s *scene) { s.Libraries[1].Path = "/opt/libgdrapi.so.2.4" }, "library-name", Warn, "another file than libgdrapi.so.2: /opt/libgdrapi.so.2.4", "one of the two"},
+
+	// trial
+	{"trial", healthy, nil, "trial", OK, "all well on rm", ""},
+	{"trial crashes", healthy, func(s *scene) { s.Trials[0].Died = "it crashed (SIGBUS)" }, "trial", Fail, "It crashed (SIGBUS).", "report it"},
+	{"no backend", broken, nil, "trial", Fail, "It failed at gdr_open: NULL. The library says: gdr_open: no backend opens (errno 19)", "lines of the backends"},
+	{"the asked backend does not open", broken, func(s *scene) { s.Env["GDRCOPY_BACKEND"] = "gdrdrv" }, "trial", Fail, "It failed at gdr_open: NULL.", "Unset GDRCOPY_BACKEND"},
+	{"trial cannot load", healthy, func(s *scene) { s.Trials[0].Step = "dlopen" }, "trial", Fail, "It failed at dlopen", "line library"},
+	{"trial without CUDA", healthy, func(s *scene) { s.Trials[0].Step = "cuInit" }, "trial", Fail, "It failed at cuInit", "line cuda"},
+	{"trial without memory", healthy, func(s *scene) { s.Trials[0].Step = "cuMemAlloc" }, "trial", Fail, "It failed at cuMemAlloc", "full"},
+	{"trial cannot pin", healthy, func(s *scene) { s.Trials[0].Step = "gdr_pin_buffer" }, "trial", Fail, "It failed at gdr_pin_buffer", "bar1"},
+	{"trial reads other bytes", healthy, func(s *scene) {
+		s.Trials[0].Step, s.Trials[0].Error = "comparison", "what was read is not what was written"
+	}, "trial", Fail, "What was read is not what was written.", "report it"},
+
+	// environment
+	{"forced", healthy, func(s *scene) { s.Env["GDRCOPY_BACKEND"] = "rm" }, "environment", OK, "GDRCOPY_BACKEND=rm forces", "Unset it"},
+	{"forced in vain", broken, func(s *scene) { s.Env["GDRCOPY_USE_DMABUF_MMAP"] = "1" }, "environment", Fail, "GDRCOPY_USE_DMABUF_MMAP=1 forces a backend that does not work", "Unset it"},
+
+	// bar1
+	{"BAR1", healthy, nil, "bar1", OK, "of 262144 MiB of BAR1 261120 MiB are free", ""},
+	{"BAR1 full", broken, func(s *scene) { s.NVML.GPUs[0].BAR1Free = 1 << 20 }, "bar1", Fail, "1 MiB are free", "unmap buffers"},
+	{"BAR1 small", healthy, func(s *scene) { s.NVML.GPUs[0].BAR1Total, s.NVML.GPUs[0].BAR1Free = 256<<20, 200<<20 }, "bar1", Warn, "of 256 MiB of BAR1 200", "Resizable BAR"},
+	{"BAR1 by the bus", healthy, func(s *scene) { s.NVML.GPUs[0].BAR1Total = 0 }, "bar1", OK, "BAR1 has 262144 MiB. Without NVML", ""},
+	{"BAR1 small by the bus", healthy, func(s *scene) { s.NVML.GPUs, s.GPUs[0].BAR1 = nil, 256<<20 }, "bar1", Warn, "BAR1 has 256 MiB", "Resizable BAR"},
+
+	// mig, vgpu, confidential-computing
+	{"MIG", healthy, func(s *scene) { s.NVML.GPUs[0].MIG = true }, "mig", OK, "the trial went well", ""},
+	{"MIG that fails", broken, func(s *scene) { s.NVML.GPUs[0].MIG = true }, "mig", Warn, "parted into instances (MIG)", "nvidia-smi -mig 0"},
+	{"vGPU", healthy, func(s *scene) { s.NVML.GPUs[0].VGPU = true }, "vgpu", Warn, "virtual one (vGPU)", "passthrough"},
+	{"confidential computing", broken, func(s *scene) { s.NVML.Confidential = true }, "confidential-computing", Fail, "hides its memory", "cuMemcpy"},
+
+	// limits
+	{"limits", healthy, nil, "limit-files", OK, "1048576 descriptors", ""},
+	{"no limits", healthy, func(s *scene) { s.Limits.Files = facts.Unlimited }, "limit-files", OK, "any number of descriptors", ""},
+	{"few descriptors", healthy, func(s *scene) { s.Limits.Files = 256 }, "limit-files", Warn, "may have 256 descriptors", "ulimit -n"},
+	{"any memory", healthy, nil, "limit-memlock", OK, "any amount", ""},
+	{"little memory, no RDMA", healthy, func(s *scene) { s.Limits.Memlock = 8 << 20 }, "limit-memlock", OK, "8192 KiB", ""},
+	{"little memory, RDMA", healthy, func(s *scene) { s.Limits.Memlock = 8 << 20; s.RDMA = true }, "limit-memlock", Warn, "8192 KiB", "ulimit -l"},
+
+	// consumer
+	{"no consumer", healthy, nil, "consumer", OK, "No consumer", ""},
+	{"UCX", healthy, func(s *scene) { s.consumer(facts.Consumer{Name: "UCX", Path: "/u", Wants: []string{"libgdrapi.so.2"}}) }, "consumer", OK, "UCX (/u): it takes /usr/lib/libgdrapi.so.2.6, as libgdrapi.so.2.", ""},
+	{"UCX without it", healthy, func(s *scene) { s.consumer(facts.Consumer{Name: facts.UCXWithout, Path: "/u"}) }, "consumer", Warn, "UCX (/u): its transport", "ucx-gdrcopy"},
+	{"UCX told not to", healthy, func(s *scene) {
+		s.consumer(facts.Consumer{Name: "UCX", Wants: []string{"libgdrapi.so.2"}})
+		s.Env["UCX_TLS"] = "rc,cuda_copy"
+	}, "consumer", OK, "UCX_TLS=rc,cuda_copy leaves it out", "gdr_copy"},
+	{"Open MPI", healthy, func(s *scene) { s.consumer(facts.Consumer{Name: facts.OpenMPI}) }, "consumer", OK, "through UCX or libfabric", ""},
+	{"built without", healthy, func(s *scene) { s.consumer(facts.Consumer{Name: "libfabric"}) }, "consumer", Warn, "built without GDRCopy", "a build with GDRCopy"},
+	{"NCCL not told", healthy, func(s *scene) { s.consumer(facts.Consumer{Name: "NCCL", Wants: []string{"libgdrapi.so"}}) }, "consumer", OK, "NCCL_GDRCOPY_ENABLE is not 1", "NCCL_GDRCOPY_ENABLE=1"},
+	{"NCCL told", healthy, func(s *scene) {
+		s.consumer(facts.Consumer{Name: "NCCL", Wants: []string{"libgdrapi.so"}})
+		s.Env["NCCL_GDRCOPY_ENABLE"] = "1"
+	}, "consumer", OK, "as libgdrapi.so.", ""},
+	{"libfabric told not to", healthy, func(s *scene) {
+		s.consumer(facts.Consumer{Name: "libfabric", Wants: []string{"libgdrapi.so"}})
+		s.Env["FI_HMEM_CUDA_USE_GDRCOPY"] = "False"
+	}, "consumer", OK, "FI_HMEM_CUDA_USE_GDRCOPY=false turns it off", "Unset"},
+	{"NVSHMEM told not to", healthy, func(s *scene) {
+		s.consumer(facts.Consumer{Name: "NVSHMEM", Wants: []string{"libgdrapi.so"}})
+		s.Env["NVSHMEM_DISABLE_GDRCOPY"] = "1"
+	}, "consumer", OK, "NVSHMEM_DISABLE_GDRCOPY=1 turns it off", "Unset"},
+	{"no library for a consumer", healthy, func(s *scene) {
+		s.consumer(facts.Consumer{Name: "DPDK", Wants: []string{"libgdrapi.so"}})
+		s.Libraries[1].Error = "x"
+	}, "consumer", Warn, "wants libgdrapi.so, which the loader does not find", "library-name"},
+	{"NVIDIA's library for a consumer", healthy, func(s *scene) {
+		s.consumer(facts.Consumer{Name: "DPDK", Wants: []string{"libgdrapi.so"}})
+		s.Libraries[1].Ours = false
+	}, "consumer", Warn, "not this project's", "line library"},
+	{"a library beside a consumer", healthy, func(s *scene) {
+		s.consumer(facts.Consumer{Name: "UCX", Wants: []string{"libgdrapi.so.2"}, Finds: "/u/libgdrapi.so.2"})
+		s.Libraries = append(s.Libraries, facts.Library{Name: "/u/libgdrapi.so.2", Path: "/u/libgdrapi.so.2"})
+	}, "consumer", Warn, "/u/libgdrapi.so.2, which is beside it", "Remove that file"},
+	{"ours beside a consumer", healthy, func(s *scene) {
+		s.consumer(facts.Consumer{Name: "UCX", Wants: []string{"libgdrapi.so.2"}, Finds: "/u/libgdrapi.so.2"})
+		s.Libraries = append(s.Libraries, facts.Library{Name: "/u/libgdrapi.so.2", Path: "/u/libgdrapi.so.2", Ours: true})
+	}, "consumer", OK, "it takes /u/libgdrapi.so.2", ""},
+}
+
+func TestCauses(t *testing.T) {
+	for _, c := range causes {
+		t.Run(c.name, func(t *testing.T) {
+			s := c.from()
+			if c.change != nil {
+				c.change(s)
+			}
+			r := Examine(s.Facts)
+			f := findingOf(t, r, c.id)
+			require.Equal(t, c.status, f.Status, "%+v", f)
+			require.Contains(t, f.Cause, c.cause)
+			require.Contains(t, f.Advice, c.advice)
+			if c.status == Fail {
+				require.Equal(t, Broken, r.Verdict)
+			}
+			for _, f := range r.Findings {
+				require.True(t, strings.HasSuffix(f.Cause, ".") || strings.HasSuffix(f.Cause, ")"), f.Cause)
+				require.True(t, f.Advice == "" || strings.HasSuffix(f.Advice, "."), f.Advice)
+				require.True(t, f.Status == OK || f.Advice != "", "%+v has no advice", f)
+			}
+		})
+	}
+}
+
+// The manual page has each name of a finding, and no other.
+func TestManualHasTheFindings(t *testing.T) {
+	page, err := os.ReadFile("../../../../docs/man/man1/gdrcopy_doctor.1")
+	require.NoError(t, err)
+	_, section, found := strings.Cut(string(page), "\n.Sh FINDINGS\n")
+	require.True(t, found)
+	section, _, _ = strings.Cut(section, "\n.Sh ")
+	documented, tested := map[string]bool{}, map[string]bool{}
+	for _, m := range regexp.MustCompile(`(?m)^\.It Li ([a-z0-9-]+)$`).FindAllStringSubmatch(section, -1) {
+		documented[m[1]] = true
+	}
+	for _, c := range causes {
+		tested[c.id] = true
+		s := c.from()
+		if c.change != nil {
+			c.change(s)
+		}
+		for _, f := range Examine(s.Facts).Findings {
+			require.True(t, documented[f.ID], f.ID)
+		}
+	}
+	require.Equal(t, documented, tested)
+}
+
+func findingOf(t *testing.T, r Report, id string) Finding {
+	t.Helper()
+	for _, f := range r.Findings {
+		if f.ID == id {
+			return f
+		}
+	}
+	t.Fatalf("no finding %q in %+v", id, r.Findings)
+	return Finding{}
+}
+
+func TestNewer(t *testing.T) {
+	require.True(t, newer("580.10", "580.9"))
+	require.False(t, newer("580.9", "580.10"))
+	require.True(t, newer("580.9.1", "580.9"))
+	require.False(t, newer("580.9", "580.9"))
+}
+
+func TestAllowsGDRCopy(t *testing.T) {
+	for tls, want := range map[string]bool{
+		"all": true, "cuda": true, "gdr_copy": true, "rc,gdr_copy": true, "rc": false, "cuda_copy": false,
+		"^gdr_copy": false, "^rc": true, "^all": true,
+	} {
+		require.Equal(t, want, allowsGDRCopy(tls), tls)
+	}
+}
+
+func TestDuration(t *testing.T) {
+	require.Equal(t, "159 ns", duration(159.4))
+	require.Equal(t, "1.02 us", duration(1018))
+}

@@ -1,0 +1,256 @@
+package facts
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+)
+
+// tree makes a machine of files. A text of the form "-> path" is a link, and one that is
+// empty at a path with / at its end is a folder.
+func tree(t *testing.T, files map[string]string) Root {
+	t.Helper()
+	dir := t.TempDir()
+	for name, text := range files {
+		at := filepath.Join(dir, name)
+		require.NoError(t, os.MkdirAll(filepath.Dir(at), 0o700))
+		switch {
+		case name[len(name)-1] == '/':
+			require.NoError(t, os.MkdirAll(at, 0o700))
+		case len(text) > 3 && text[:3] == "-> ":
+			require.NoError(t, os.Symlink(text[3:], at))
+		default:
+			require.NoError(t, os.WriteFile(at, []byte(text), 0o600))
+		}
+	}
+	return Root(dir)
+}
+
+// env makes a lookup of a map.
+func env(m map[string]string) func(string) (string, bool) {
+	return func(name string) (string, bool) {
+		v, set := m[name]
+		return v, set
+	}
+}
+
+const (
+	closed535 = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.183.01  Sun May 12 19:39:15 UTC 2024\nGCC version:  gcc version 12.2.0\n"
+	open580   = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.159.04  Release Build  (dvs-builder@U16)  Tue\n"
+)
+
+func TestEmptyMachine(t *testing.T) {
+	f := tree(t, nil).Gather(env(nil))
+	require.Len(t, f.Nodes, 3)
+	for _, n := range f.Nodes {
+		require.False(t, n.Exists)
+	}
+	f.Nodes, f.Limits = nil, Limits{}
+	require.Equal(t, Facts{Env: map[string]string{}}, f)
+}
+
+func TestNodes(t *testing.T) {
+	r := tree(t, map[string]string{
+		"dev/nvidiactl": "-> /dev/null", "dev/nvidia3": "-> /dev/null", "dev/gdrdrv/": "", "dev/nvidia-uvm": "no device",
+	})
+	nodes := r.Gather(env(nil)).Nodes
+	require.Len(t, nodes, 4)
+	byPath := map[string]Node{}
+	for _, n := range nodes {
+		require.True(t, n.Exists)
+		byPath[n.Path] = n
+	}
+	require.Equal(t, "device", byPath["/dev/nvidiactl"].Kind)
+	require.Equal(t, "0666", byPath["/dev/nvidiactl"].Mode)
+	require.Equal(t, "0:0", byPath["/dev/nvidiactl"].Owner)
+	require.Equal(t, "", byPath["/dev/nvidiactl"].Access)
+	require.Equal(t, "device", byPath["/dev/nvidia3"].Kind)
+	require.Equal(t, "folder", byPath["/dev/gdrdrv"].Kind)
+	require.Equal(t, "file", byPath["/dev/nvidia-uvm"].Kind)
+}
+
+// Root may use any file, so root asks as another user: on a thread of its own, which
+// ends with that user's rights.
+func TestNodeWithoutAccess(t *testing.T) {
+	r := tree(t, map[string]string{"dev/nvidiactl": "x", "dev/nvidia0": "x"})
+	require.NoError(t, os.Chmod(filepath.Dir(string(r)), 0o755))
+	require.NoError(t, os.Chmod(r.path("dev"), 0o755))
+	require.NoError(t, os.Chmod(r.path("dev/nvidiactl"), 0))
+	require.NoError(t, os.Chmod(r.path("dev/nvidia0"), 0o666))
+	type answer struct {
+		errno        unix.Errno
+		closed, open Node
+	}
+	answers := make(chan answer)
+	go func() {
+		runtime.LockOSThread()
+		const nobody = 65534
+		var a answer
+		if os.Getuid() == 0 {
+			_, _, a.errno = unix.RawSyscall(unix.SYS_SETRESUID, nobody, nobody, nobody)
+		}
+		a.closed, a.open = r.node("/dev/nvidiactl"), r.node("/dev/nvidia0")
+		answers <- a
+	}()
+	a := <-answers
+	require.Zero(t, a.errno)
+	require.True(t, a.closed.Exists)
+	require.Equal(t, "0000", a.closed.Mode)
+	require.Equal(t, "permission denied", a.closed.Access)
+	require.Equal(t, "", a.open.Access)
+}
+
+func TestDriver(t *testing.T) {
+	for _, c := range []struct {
+		name, text string
+		want       Driver
+	}{
+		{"closed", closed535, Driver{Version: "535.183.01"}},
+		{"open", open580, Driver{Version: "580.159.04", Open: true}},
+		{"odd", "something else\n", Driver{}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			require.Equal(t, c.want, tree(t, map[string]string{"proc/driver/nvidia/version": c.text}).driver())
+		})
+	}
+	require.Equal(t, Driver{Version: "550.1"}, tree(t, map[string]string{"sys/module/nvidia/version": "550.1\n"}).driver())
+}
+
+func TestGdrdrv(t *testing.T) {
+	require.Equal(t, Gdrdrv{true, "2.6"}, tree(t, map[string]string{"sys/module/gdrdrv/version": "2.6\n"}).gdrdrv())
+	require.Equal(t, Gdrdrv{Loaded: true}, tree(t, map[string]string{"proc/modules": "nvidia 1 0 - Live 0x0\ngdrdrv 32768 0 - Live 0x0 (OE)\n"}).gdrdrv())
+	require.Equal(t, Gdrdrv{Loaded: true}, tree(t, map[string]string{"proc/driver/gdrdrv/params": ""}).gdrdrv())
+	require.Equal(t, Gdrdrv{}, tree(t, map[string]string{"proc/modules": "gdrdrv_other 1 0\n"}).gdrdrv())
+}
+
+func TestGPUs(t *testing.T) {
+	const at = "sys/bus/pci/devices/"
+	r := tree(t, map[string]string{
+		at + "0000:18:00.0/vendor": "0x10de\n", at + "0000:18:00.0/class": "0x030200\n",
+		at + "0000:18:00.0/resource": "0x00000000aa000000 0x00000000aaffffff 0x0000000000040200\n0x0000208000000000 0x000020bfffffffff 0x000000000014220c\n",
+		at + "0000:19:00.0/vendor":   "0x10de\n", at + "0000:19:00.0/class": "0x030000\n", at + "0000:19:00.0/resource": "odd\n",
+		at + "0000:1a:00.0/vendor": "0x10de\n", at + "0000:1a:00.0/class": "0x040300\n", // the sound of a GPU
+		at + "0000:1b:00.0/vendor": "0x8086\n", at + "0000:1b:00.0/class": "0x030000\n",
+		"proc/driver/nvidia/gpus/0000:18:00.0/information": "Model: \t\t NVIDIA H200\nIRQ: 3\n",
+	})
+	require.Equal(t, []GPU{{"0000:18:00.0", "NVIDIA H200", 256 << 30}, {"0000:19:00.0", "", 0}}, r.gpus())
+}
+
+func TestKindsOfMachine(t *testing.T) {
+	f := tree(t, map[string]string{"dev/dxg": "", "dev/nvmap": "", "sys/module/nouveau/": "", "dev/infiniband/uverbs0": ""}).Gather(env(nil))
+	require.True(t, f.WSL)
+	require.True(t, f.Tegra)
+	require.True(t, f.Nouveau)
+	require.True(t, f.RDMA)
+}
+
+func TestContainer(t *testing.T) {
+	for _, c := range []struct {
+		want  string
+		files map[string]string
+		env   map[string]string
+	}{
+		{"", map[string]string{"proc/1/cgroup": "0::/init.scope\n"}, nil},
+		{"Kubernetes", nil, map[string]string{"KUBERNETES_SERVICE_HOST": "10.0.0.1"}},
+		{"Kubernetes", map[string]string{"proc/1/cgroup": "0::/kubepods.slice/x\n"}, nil},
+		{"Apptainer", nil, map[string]string{"APPTAINER_CONTAINER": "/a.sif"}},
+		{"Podman", map[string]string{"run/.containerenv": ""}, nil},
+		{"Docker", map[string]string{".dockerenv": ""}, nil},
+		{"Docker", map[string]string{"proc/1/cgroup": "1:name=systemd:/docker/0a\n"}, nil},
+		{"lxc", nil, map[string]string{"container": "lxc"}},
+		{"systemd-nspawn", map[string]string{"run/systemd/container": "systemd-nspawn\n"}, nil},
+		{"LXC", map[string]string{"proc/1/cgroup": "0::/lxc/a\n"}, nil},
+	} {
+		require.Equal(t, Container{c.want}, tree(t, c.files).Gather(env(c.env)).Container, "%v", c)
+	}
+}
+
+// An empty CUDA_VISIBLE_DEVICES hides all GPUs: it is not the same as none.
+func TestEnvironment(t *testing.T) {
+	f := tree(t, nil).Gather(env(map[string]string{"CUDA_VISIBLE_DEVICES": "", "GDRCOPY_BACKEND": "rm", "HOME": "/root"}))
+	require.Equal(t, map[string]string{"CUDA_VISIBLE_DEVICES": "", "GDRCOPY_BACKEND": "rm"}, f.Env)
+}
+
+func TestLimits(t *testing.T) {
+	l := limits()
+	require.NotZero(t, l.Files)
+	require.NotZero(t, l.FilesUsed)
+}
+
+func TestLibraryFolders(t *testing.T) {
+	r := tree(t, map[string]string{
+		"etc/ld.so.conf":                                  "# first\ninclude /etc/ld.so.conf.d/*.conf\n/late # of the list\n",
+		"etc/ld.so.conf.d/cuda.conf":                      "/usr/local/cuda/lib64\n",
+		"etc/ld.so.conf.d/loop.conf":                      "include /etc/ld.so.conf\n",
+		"usr/lib/x86_64-linux-gnu/":                       "",
+		"opt/hpcx/ucx/lib/":                               "",
+		"usr/lib/dpdk/pmds-23.0/":                         "",
+		"v/lib/python3.12/site-packages/nvidia/nccl/lib/": "",
+	})
+	get := func(name string) string {
+		return map[string]string{"LD_LIBRARY_PATH": "/mine", "VIRTUAL_ENV": "/v"}[name]
+	}
+	got := r.libraryFolders(get)
+	for _, want := range []string{
+		"/mine", "/usr/local/cuda/lib64", "/late", "/usr/lib", "/usr/lib/x86_64-linux-gnu", "/opt/hpcx/ucx/lib",
+		"/usr/lib/ucx", "/usr/lib/dpdk/pmds-23.0", "/v/lib/python3.12/site-packages/nvidia/nccl/lib",
+	} {
+		require.Contains(t, got, want)
+	}
+	require.Equal(t, "/mine", got[0])
+}
+
+func TestConsumers(t *testing.T) {
+	r := tree(t, map[string]string{
+		"usr/lib/ucx/libuct_cuda_gdrcopy.so.0.0.0":       "\x00libgdrapi.so.2\x00",
+		"usr/lib/ucx/libuct_cuda_gdrcopy.so.0":           "-> libuct_cuda_gdrcopy.so.0.0.0",
+		"usr/lib/libuct.so.0":                            "",
+		"usr/lib/libnccl.so.2":                           "x\x00libgdrapi.so\x00libgdrapi.so\x00",
+		"usr/lib/libmpi.so.40":                           "",
+		"usr/lib/libfabric.so.1":                         "libgdrapi.so not a name",
+		"usr/lib/libnccl-net.so":                         "-> nowhere",
+		"opt/nvshmem/lib/nvshmem_transport_ibrc.so.3":    "libgdrapi.so.2\x00",
+		"usr/lib/dpdk/pmds-23.0/librte_gpu_cuda.so.23.0": "libgdrapi.so\x00",
+	})
+	require.Equal(t, []Consumer{
+		{Name: "UCX", Path: "/usr/lib/ucx/libuct_cuda_gdrcopy.so.0", Wants: []string{"libgdrapi.so.2"}},
+		{Name: "NCCL", Path: "/usr/lib/libnccl.so.2", Wants: []string{"libgdrapi.so"}},
+		{Name: "libfabric", Path: "/usr/lib/libfabric.so.1"},
+		{Name: "NVSHMEM", Path: "/opt/nvshmem/lib/nvshmem_transport_ibrc.so.3", Wants: []string{"libgdrapi.so.2"}},
+		{Name: "Open MPI", Path: "/usr/lib/libmpi.so.40"},
+		{Name: "DPDK", Path: "/usr/lib/dpdk/pmds-23.0/librte_gpu_cuda.so.23.0", Wants: []string{"libgdrapi.so"}},
+	}, r.Gather(env(nil)).Consumers)
+
+	r = tree(t, map[string]string{"usr/lib/libuct.so.0": ""})
+	require.Equal(t, []Consumer{{Name: UCXWithout, Path: "/usr/lib/libuct.so.0"}}, r.Gather(env(nil)).Consumers)
+}
+
+// A consumer that is a real library: the name is in its dynamic section or in its
+// constants, and it has folders of its own.
+func TestConsumerOfELF(t *testing.T) {
+	cc, err := exec.LookPath("cc")
+	if err != nil {
+		t.Skip("needs a C compiler: ", err)
+	}
+	r := tree(t, map[string]string{
+		"lib.c": "int gdr_open;\n", "usr/lib/mine/libgdrapi.so.2": "",
+		"dl.c": "const char *name(void) { return \"libgdrapi.so\"; }\n",
+	})
+	build := func(args ...string) {
+		out, err := exec.Command(cc, append([]string{"-shared", "-fPIC"}, args...)...).CombinedOutput()
+		require.NoError(t, err, "%s", out)
+	}
+	stub := r.path("stub.so")
+	build("-o", stub, "-Wl,-soname,libgdrapi.so.2", r.path("lib.c"))
+	build("-o", r.path("usr/lib/libuct_cuda_gdrcopy.so.0"), "-Wl,--no-as-needed", "-Wl,-rpath,$ORIGIN/mine", r.path("lib.c"), stub)
+	build("-o", r.path("usr/lib/libnccl.so.2"), r.path("dl.c"))
+	require.Equal(t, []Consumer{
+		{Name: "UCX", Path: "/usr/lib/libuct_cuda_gdrcopy.so.0", Wants: []string{"libgdrapi.so.2"}, Finds: "/usr/lib/mine/libgdrapi.so.2"},
+		{Name: "NCCL", Path: "/usr/lib/libnccl.so.2", Wants: []string{"libgdrapi.so"}},
+	}, r.Gather(env(nil)).Consumers)
+}

@@ -1,0 +1,137 @@
+package probe
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"gdrapi/cmd/gdrcopy_doctor/internal/facts"
+
+	"github.com/stretchr/testify/require"
+)
+
+// The test's program is its own child, as the doctor is.
+func TestMain(m *testing.M) {
+	if len(os.Args) > 1 && os.Args[1] == Flag {
+		os.Exit(Child(os.Args[2:]))
+	}
+	os.Exit(m.Run())
+}
+
+func runner(t *testing.T) Runner {
+	t.Helper()
+	self, err := os.Executable()
+	require.NoError(t, err)
+	return Runner{Program: self, Limit: time.Minute}
+}
+
+// script is a child that is a shell script.
+func script(t *testing.T, text string) Runner {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "child")
+	require.NoError(t, os.WriteFile(file, []byte("#!/bin/sh\n"+text+"\n"), 0o700))
+	return Runner{Program: file, Limit: time.Minute}
+}
+
+func TestHowAChildEnds(t *testing.T) {
+	for _, c := range []struct{ script, want string }{
+		{`echo '{"path": "/x"}' >&3`, ""},
+		{`echo noise; echo noise >&2; echo '{"path": "/x"}' >&3`, ""},
+		{`kill -SEGV $$`, "it crashed (segmentation fault)"},
+		{`echo 'SIGSEGV: segmentation violation' >&2; exit 2`, "it crashed (SIGSEGV)"},
+		{`printf 'fatal error: unexpected signal\n[signal SIGBUS: bus error code=0x1]\n' >&2; exit 2`, "it crashed (SIGBUS)"},
+		{`echo 'a driver says: no'; exit 3`, "it failed (exit status 3): a driver says: no"},
+		{`exit 4`, "it failed (exit status 4)"},
+		{`echo garbage >&3`, "it ended without an answer"},
+		{`exit 0`, "it ended without an answer"},
+	} {
+		var l facts.Library
+		require.Equal(t, c.want, script(t, c.script).run(&l, "any", ""), c.script)
+		if c.want == "" {
+			require.Equal(t, "/x", l.Path)
+		}
+	}
+}
+
+func TestChildThatHangs(t *testing.T) {
+	r := script(t, "exec sleep 100")
+	r.Limit = 100 * time.Millisecond
+	require.Equal(t, "it gave no answer in 100ms", r.run(new(facts.Library), "any", ""))
+}
+
+func TestChildThatIsNotThere(t *testing.T) {
+	r := Runner{Program: "/nothing of this name", Limit: time.Minute}
+	require.Contains(t, r.run(new(facts.Library), "any", ""), "no such file")
+}
+
+// What a child writes is kept to a limit, and never makes it wait.
+func TestChildThatSaysMuch(t *testing.T) {
+	said := new(head)
+	died := script(t, `yes | head -c 1000000; echo '{}' >&3`).child(new(facts.Library), said, nil, "any", "")
+	require.Equal(t, "", died)
+	require.Equal(t, 64<<10, len(said.String()))
+}
+
+func TestUnknownProbes(t *testing.T) {
+	r := runner(t)
+	require.Contains(t, r.run(new(facts.Library), "weather", ""), `there is no probe "weather"`)
+	require.Equal(t, 2, Child(nil))
+	var b facts.Backend
+	require.Equal(t, "", r.run(&b, "backend", "carrier pigeon"))
+	require.Equal(t, "EINVAL", b.Errno)
+}
+
+func TestTrialKeepsTheLog(t *testing.T) {
+	trial := script(t, `[ "$GDRCOPY_ENABLE_LOGGING$GDRCOPY_LOG_LEVEL$GDRCOPY_BACKEND" = 12rm ] || exit 9
+		echo 'ERR:  gdr_open: no' >&2; echo 'a driver says more' >&2; echo '{"step": "gdr_open"}' >&3`).trial("rm")
+	require.Equal(t, facts.Trial{Asked: "rm", Step: "gdr_open", Log: []string{"ERR:  gdr_open: no"}}, trial)
+	require.False(t, trial.Worked())
+}
+
+func TestLibraryThatIsNotThere(t *testing.T) {
+	l := askLibrary("libnothing-of-this-name.so")
+	require.Contains(t, l.Error, "No such file")
+	require.False(t, l.Ours)
+}
+
+// A library that is none of libgdrapi's has no such function.
+func TestForeignLibrary(t *testing.T) {
+	l := askLibrary("libc.so.6")
+	require.Equal(t, "", l.Error)
+	require.False(t, l.Ours)
+	require.Equal(t, "", l.Version)
+	lib, err := load("libc.so.6")
+	require.NoError(t, err)
+	require.True(t, strings.HasPrefix(lib.file("printf"), "/"), lib.file("printf"))
+	_, err = lib.call("gdr_open")
+	require.Error(t, err)
+	require.Error(t, lib.errno("gdr_close", 0))
+}
+
+// On the simulated CUDA driver, with this project's library.
+func TestAll(t *testing.T) {
+	if os.Getenv("GDR_TEST_DOUBLES") == "" {
+		t.Skip("needs the simulated drivers: make check-doctor")
+	}
+	var f facts.Facts
+	runner(t).All(&f)
+	require.Equal(t, "", f.CUDA.Died+f.CUDA.Load+f.CUDA.Error)
+	require.Equal(t, 13030, f.CUDA.Version)
+	require.Contains(t, f.CUDA.Path, "libcuda.so")
+	require.Equal(t, []facts.Device{{PCI: "0000:01:00.0", DMABuf: 1, DMABufMmap: 1}, {PCI: "0000:02:00.0", DMABuf: 1, DMABufMmap: 1}}, f.CUDA.Devices)
+	require.Len(t, f.Backends, 4)
+	require.Equal(t, facts.Backend{Name: "dmabuf"}, f.Backends[1])
+	for _, l := range f.Libraries {
+		require.True(t, l.Ours, "%+v", l)
+		require.Equal(t, "2.6", l.Version)
+	}
+	require.Equal(t, "dmabuf", f.Trials[0].Backend)
+	for _, trial := range f.Trials {
+		require.True(t, trial.Worked(), "%+v", trial)
+		require.Positive(t, trial.WriteNS)
+		require.Positive(t, trial.ReadNS)
+	}
+	require.Equal(t, "vulkan", f.Trials[1].Asked)
+}

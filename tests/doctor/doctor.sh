@@ -1,0 +1,166 @@
+#!/bin/sh
+# SPDX-License-Identifier: MIT
+# gdrcopy_doctor itself: doctor.sh BUILD. On each simulated driver it finds the backend,
+# and what is broken there it names; without any driver it says so.
+. tests/man/tap.sh
+build=$1
+cc=${CC:-cc}
+doctor=$build/bin/gdrcopy_doctor
+folders=$build		# where the loader looks for libgdrapi
+
+# run MACHINE [NAME=VALUE...] -- COMMAND... - on a machine with the simulated libcuda
+# (plain), with the simulated driver below it (rm), or with neither (none).
+run() {
+	machine=$1 variables=
+	shift
+	while [ "$1" != -- ]; do
+		variables="$variables $1"
+		shift
+	done
+	shift
+	path=$folders launcher=
+	[ "$machine" = none ] || path=$path:$build/doubles
+	[ "$machine" != rm ] || launcher=$build/doubles/rm_sim
+	# shellcheck disable=SC2086 # words
+	env -i PATH="$PATH" LD_LIBRARY_PATH="$path" VK_DRIVER_FILES="$build/doubles/nvidia_icd.json" \
+		$variables $launcher "$@"
+}
+
+# says STATUS TEXT MACHINE [NAME=VALUE...] - the doctor ends with the status and prints a
+# line that matches, and nothing on standard error.
+says() {
+	want=$1 text=$2
+	shift 2
+	run "$@" -- "$doctor" >"$work/out" 2>"$work/err"
+	got=$?
+	echo "status $got"
+	cat "$work/out" "$work/err"
+	[ "$got" -eq "$want" ] && grep -qE "$text" "$work/out" && [ ! -s "$work/err" ]
+}
+
+# printed TEXT - the doctor that ran last printed such a line.
+printed() {
+	cat "$work/out"
+	grep -qE "$1" "$work/out"
+}
+
+nothing_failed() {
+	! printed '^FAIL'
+}
+
+# Each FAIL has an advice under it, and there is one.
+advised() {
+	awk '/^FAIL/ { n++; getline; if ($1 != "do:") { print; bad = 1 } } END { exit bad || !n }' "$work/out"
+}
+
+json_is_whole() {
+	backend=$1
+	shift
+	run "$@" -- "$doctor" --json >"$work/json" &&
+	python3 - "$work/json" "$backend" <<-'EOF'
+		import json, sys
+		report = json.load(open(sys.argv[1]))
+		taken = [b["name"] for b in report["backends"] if b["taken"]]
+		assert report["verdict"] == "works", report["verdict"]
+		assert report["backend"] == sys.argv[2] and taken == [sys.argv[2]], report["backend"]
+		assert all(b["write_ns"] > 0 and b["read_ns"] > 0 for b in report["backends"] if b["works"])
+		assert all(f["cause"] and f["status"] in ("ok", "warn", "fail") for f in report["findings"])
+	EOF
+}
+
+versions() {
+	"$doctor" --version >"$work/version"
+	cat "$work/version"
+	grep -qE '^gdrcopy_doctor [0-9.]+ \(commit ([0-9a-f]{12}(-dirty)?|unknown), go1\.[0-9.]+\)$' "$work/version"
+}
+
+# fake NAME CODE - folders begins with one that has a library of that name, made of CODE.
+fake() {
+	mkdir -p "$work/fake"
+	rm -f "$work/fake/"*
+	printf '%s\n' "$2" >"$work/fake.c"
+	$cc -shared -fPIC -w -Wl,-soname,"$1" -o "$work/fake/$1" "$work/fake.c"
+	folders=$work/fake:$build
+}
+
+# has_gpu - this machine has an NVIDIA GPU of its own.
+has_gpu() {
+	[ -e /dev/nvidiactl ] || [ -e /dev/dxg ] || [ -e /dev/nvmap ] || [ -e /proc/driver/nvidia ] ||
+		grep -lqs 0x10de /sys/bus/pci/devices/*/vendor
+}
+
+check "the versions" versions
+
+# works BACKEND MACHINE [NAME=VALUE...]
+works() {
+	backend=$1
+	shift
+	check "$backend is taken, and works" says 0 "^libgdrapi works here: gdr_open takes $backend\\." "$@"
+	check "the line of $backend" printed "^OK    backend-$backend: Taken, and it works\\."
+	check "nothing failed on $backend" nothing_failed
+	if command -v python3 >/dev/null; then
+		check "the JSON of $backend is whole" json_is_whole "$backend" "$@"
+	else
+		skip "the JSON of $backend is whole" "needs python3"
+	fi
+}
+
+works dmabuf plain
+check "vulkan beside it" printed '^OK    backend-vulkan: Not taken, for nobody asked for it\. It works'
+works vulkan plain GDRCOPY_BACKEND=vulkan
+
+check "CUDA that exports nothing" says 1 'backend-dmabuf: .*attribute 124 is 0' plain CUDA_SIM_DMABUF=0
+check "each FAIL has an advice" advised
+check "a kernel part that cannot map" says 1 'backend-dmabuf: .*attribute 152 is 0' plain CUDA_SIM_DMABUF_MMAP=0
+check "the attributes" printed '^OK    attributes: .*\): 1, 1; attribute 152 .*: 0, 0\.'
+check "CUDA before 13.3" says 1 'CUDA is 12\.4, and 13\.3 is the first' plain CUDA_SIM_DRIVER_VERSION=12040
+check "a pin that fails" says 1 '^FAIL  trial: .*It failed at gdr_pin_buffer' plain \
+	CUDA_SIM_FAIL=cuMemGetHandleForAddressRange=1
+check "each FAIL has an advice" advised
+check "a name that is no backend" says 1 '^FAIL  trial: .*names no backend' plain GDRCOPY_BACKEND=pigeon
+check "what to do about it" printed 'do: Unset GDRCOPY_BACKEND'
+check "a setting that is wrong" says 1 '^FAIL  trial: .*GDRCOPY_COPY_IMPL=no' plain GDRCOPY_COPY_IMPL=no
+
+case $(tests/on.sh) in
+*rm*)
+	works rm rm
+	check "CUDA without a device" says 1 '^FAIL  cuda: .*\(100\)' rm CUDA_SIM_FAIL=cuInit=100
+	check "a system that is not ready" says 1 '^FAIL  cuda: .*\(802\)' rm CUDA_SIM_FAIL=cuInit=802
+	check "a driver that refuses" says 1 '^FAIL  backend-rm: .*NV_ERR_INSUFFICIENT_PERMISSIONS' rm NVRM_SIM_FAIL=ALLOC=0x1b
+	check "each FAIL has an advice" advised
+	check "a BAR1 that is full" says 1 '^FAIL  trial: .*gdr_pin_buffer.*BAR1' rm NVRM_SIM_BAR1_MIB=0
+	check "the libcuda of 13.3 over 580" says 0 'Not taken: dma-bufs of these GPUs cannot be mapped' rm \
+		CUDA_SIM_DRIVER_VERSION=13030
+
+	fake libcuda.so.1 'int cuInit(void) { return *(volatile int *)8; } int cuDriverGetVersion(int *v) { *v = 13000; return 0; }'
+	check "a libcuda that crashes" says 1 '^FAIL  cuda: .*it crashed \(SIGSEGV\)' rm
+	fake libcuda.so.1 'int cuDriverGetVersion(int *v) { *v = 12000; return 0; } int cuInit(void) { return 34; }'
+	check "the toolkit's stub" says 1 '^FAIL  cuda: .*stub' rm
+	: >"$work/fake/libcuda.so.1"
+	check "a libcuda that is empty" says 1 '^FAIL  cuda: .*does not load' rm
+	fake libgdrapi.so.2 '#include <stdlib.h>
+		__attribute__((constructor)) static void f(void) { abort(); }'
+	check "a libgdrapi that crashes" says 1 '^FAIL  library: .*it crashed \(SIGABRT\)' rm
+	fake libgdrapi.so.2 'void *gdr_open(void) { return 0; }
+		void gdr_runtime_get_version(int *a, int *b) { *a = 2; *b = 5; }'
+	check "a libgdrapi of another maker" says 1 '^WARN  library: .*version 2\.5, which is not this project' rm
+	check "two libgdrapi" printed '^WARN  library-name: libgdrapi\.so is another file'
+	folders=$build
+	;;
+esac
+
+folders=$work/empty
+check "no libgdrapi" says 1 '^FAIL  library: The loader finds no libgdrapi\.so\.2' plain
+check "which backend it would take" printed 'backend-dmabuf: gdr_open of this version takes it'
+mkdir "$work/one"
+ln -s "$build/libgdrapi.so.2" "$work/one/libgdrapi.so.2"
+folders=$work/one
+check "no unversioned name" says 0 '^WARN  library-name: The loader finds no libgdrapi\.so' plain
+
+folders=$build
+if has_gpu; then
+	skip "no GPU" "there is one here"
+else
+	check "no GPU" says 77 '^FAIL  gpu: .*no NVIDIA GPU' none
+fi
+done_testing
