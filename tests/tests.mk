@@ -77,7 +77,7 @@ $(B)/asan/badinput: $(T)/abi/badinput.c $(B)/asan/.built
 
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 lint: need-shellcheck need-$(CLANG) need-aarch64-linux-gnu-gcc $(DOUBLES)
-	@test -z "$$(gofmt -l capi core)" || { gofmt -d capi core; exit 1; }
+	@test -z "$$(gofmt -l capi core cmd)" || { gofmt -d capi core cmd; exit 1; }
 	$(GO) vet ./...
 	$(GO) run $(STATICCHECK) ./...
 	shellcheck -x setup.sh capi/*.sh kmod/*.sh packaging/*.sh tests/*.sh tests/*/*.sh $(T)/*/*.sh .ci/run
