@@ -46,7 +46,8 @@ all: lib tools
 lib: $(LIB)
 
 # The linker wrapper and the version script are no inputs that go knows of, nor are
-# headers of another folder: their sum stands in for them.
+# headers of another folder: their sum stands in for them. Go's build ID would tell the folder
+# of the build; the linker's tells the content alone.
 HEADERS = $(shell cat include/*.h capi/*.h capi/copy/*.h | cksum | tr ' ' _)
 $(LIB): $(wildcard capi/*.[ch] capi/copy/*.[ch] capi/*.go capi/copy/*.go capi/*.map capi/*.sh capi/*.in include/*.h) $(shell find core -name '*.go') go.mod go.sum
 	@mkdir -p $(@D)
@@ -56,27 +57,31 @@ $(LIB): $(wildcard capi/*.[ch] capi/copy/*.[ch] capi/*.go capi/copy/*.go capi/*.
 	GDR_MAP='$(abspath capi/libgdrapi.map)' \
 	CGO_ENABLED=1 GOROOT='$(abspath $(B)/_goroot/root)' $(B)/_goroot/root/bin/go build -buildmode=c-shared -trimpath -buildvcs=false \
 		-overlay $(abspath $(B)/_goroot/overlay.json) \
-		-ldflags '-extld=$(abspath capi/extld.sh) -extldflags "-Wl,-soname,$(SONAME)"' \
+		-ldflags '-buildid= -extld=$(abspath capi/extld.sh) -extldflags "-Wl,-soname,$(SONAME) -Wl,--build-id"' \
 		-o $@ ./capi
 	capi/check.sh $@
 	rm -f $(basename $@).h
 	ln -sf $(notdir $@) $(@D)/$(SONAME)
 	ln -sf $(SONAME) $(@D)/libgdrapi.so
 
-# Made anew each time: it depends on the variables above.
-.PHONY: $(B)/gdrapi.pc
-$(B)/gdrapi.pc: pkg-config/gdrapi.pc.in
+# What pkg-config and CMake find. Made anew each time: it depends on the variables above.
+FINDFILES := gdrapi.pc gdrapi-config.cmake gdrapi-config-version.cmake
+cmakedir   = $(libdir)/cmake/gdrapi
+.PHONY: $(addprefix $(B)/,$(FINDFILES))
+$(addprefix $(B)/,$(FINDFILES)): $(B)/%: pkg-config/%.in
 	@mkdir -p $(B)
-	sed -e 's|@prefix@|$(prefix)|' -e 's|@libdir@|$(libdir)|' \
-	    -e 's|@includedir@|$(includedir)|' -e 's|@version@|$(VERSION)|' $< >$@
+	sed -e 's|@prefix@|$(prefix)|' -e 's|@libdir@|$(libdir)|' -e 's|@soname@|$(SONAME)|' \
+	    -e 's|@includedir@|$(includedir)|' -e 's|@version@|$(VERSION)|' \
+	    -e "s|@to_includedir@|$$(realpath -ms --relative-to=$(cmakedir) $(includedir))|" $< >$@
 
-install: all tools-install $(B)/gdrapi.pc
-	$(INSTALL) -d $(DESTDIR)$(libdir)/pkgconfig $(DESTDIR)$(includedir) $(DESTDIR)$(bindir)
+install: all tools-install $(addprefix $(B)/,$(FINDFILES))
+	$(INSTALL) -d $(DESTDIR)$(libdir)/pkgconfig $(DESTDIR)$(cmakedir) $(DESTDIR)$(includedir) $(DESTDIR)$(bindir)
 	$(INSTALL) -m 755 $(LIB) $(DESTDIR)$(libdir)/
 	ln -sf libgdrapi.so.$(VERSION) $(DESTDIR)$(libdir)/$(SONAME)
 	ln -sf $(SONAME) $(DESTDIR)$(libdir)/libgdrapi.so
 	$(INSTALL) -m 644 include/gdrapi.h include/gdrapi_ext.h include/gdrconfig.h $(DESTDIR)$(includedir)/
 	$(INSTALL) -m 644 $(B)/gdrapi.pc $(DESTDIR)$(libdir)/pkgconfig/
+	$(INSTALL) -m 644 $(addprefix $(B)/,$(filter %.cmake,$(FINDFILES))) $(DESTDIR)$(cmakedir)/
 	$(INSTALL) -m 755 $(TOOLS:$(BIN)/%=$(B)/install/%) $(DESTDIR)$(bindir)/
 	$(INSTALL) -d $(addprefix $(DESTDIR)$(mandir)/,$(sort $(dir $(MANPAGES))))
 	for p in $(MANPAGES); do \
@@ -87,6 +92,7 @@ install: all tools-install $(B)/gdrapi.pc
 
 uninstall:
 	rm -f $(addprefix $(DESTDIR)$(libdir)/,libgdrapi.so.$(VERSION) $(SONAME) libgdrapi.so pkgconfig/gdrapi.pc)
+	rm -rf $(DESTDIR)$(cmakedir)
 	rm -f $(addprefix $(DESTDIR)$(includedir)/,gdrapi.h gdrapi_ext.h gdrconfig.h)
 	rm -f $(addprefix $(DESTDIR)$(bindir)/,$(notdir $(TOOLS)))
 	rm -f $(addprefix $(DESTDIR)$(mandir)/,$(MANPAGES) $(MANLINKS))
