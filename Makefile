@@ -39,7 +39,7 @@ C11      := -std=gnu11 $(WARN) -Iinclude -Itools
 MANPAGES := $(patsubst docs/man/%,%,$(shell find docs/man -type f -name '*.[1-9]'))
 MANLINKS := $(patsubst docs/man/%,%,$(shell find docs/man -type l -name '*.[1-9]'))
 
-include tools/tools.mk tests/tests.mk
+include tools/tools.mk tests/tests.mk packaging/packaging.mk
 
 .PHONY: all lib help install uninstall clean
 all: lib tools

@@ -1,0 +1,43 @@
+#!/bin/sh
+# SPDX-License-Identifier: MIT
+#
+# dist.sh OUT - the source tarball OUT/gdrapi-VERSION.tar.xz, which the packages are
+# built from: the files that git tracks, the Go modules in vendor/ (so that a build
+# takes nothing from the network but, where Go is older than go.mod says, its
+# toolchain), and RELEASE. The same commit gives the same bytes.
+set -eu
+out=${1:?usage: dist.sh OUT}
+here=$(cd "$(dirname "$0")" && pwd)
+top=$(dirname "$here")
+
+die() { echo "dist.sh: $*" >&2; exit 1; }
+for p in git:git tar:tar xz:xz-utils; do
+	command -v "${p%:*}" >/dev/null || die "${p%:*} is missing: install Debian's package ${p#*:}"
+done
+[ -e "$top/.git" ] || die "$top is not a git checkout: the tarball is made of one"
+go=${GO:-$(sh "$top/setup.sh" --go)}
+
+version=$("$here/version.sh") commit=$("$here/version.sh" --commit) epoch=$("$here/version.sh" --epoch)
+mkdir -p "$out"
+out=$(cd "$out" && pwd)
+name=gdrapi-$version
+stage=$out/.$name
+rm -rf "$stage"
+trap 'rm -rf "$stage"' EXIT
+mkdir -p "$stage/$name"
+
+cd "$top"
+# A commit of what differs from HEAD in the working tree, which no branch names.
+commit_of_tree=$(git -c safe.directory="$top" -c user.name=dist -c user.email=dist stash create)
+git -c safe.directory="$top" archive "${commit_of_tree:-HEAD}" | tar -C "$stage/$name" -xf -
+cd "$stage/$name"
+GOFLAGS=-mod=mod "$go" mod vendor
+echo "$version $commit $epoch" >RELEASE
+sed -i "1s/([^)]*)/($version-1)/" packaging/deb/debian/changelog
+sed -i "s/^Version:.*/Version:        $version/" packaging/rpm/gdrapi.spec
+
+cd "$stage"
+tar --sort=name --mtime="@$epoch" --owner=0 --group=0 --numeric-owner --format=gnu \
+	--mode=u+rw,go+rX,go-w -cf - "$name" | xz -6 -T1 >"$name.tar.xz"
+mv "$name.tar.xz" "$out/"
+echo "$out/$name.tar.xz"

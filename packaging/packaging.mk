@@ -1,0 +1,20 @@
+# SPDX-License-Identifier: MIT
+#
+# make dist           the source tarball, under build/packages; see packaging/README.md
+# make deb            ... and Debian's packages of it
+# make rpm            ... and RPMs of it
+# make tarball        ... and a tree that runs from any folder
+# make sbom           the Go modules in the built programs, as CycloneDX JSON
+
+PKG       := $(B)/packages
+RELEASE    = $(shell packaging/version.sh)
+COMMIT     = $(shell packaging/version.sh --commit)
+
+.PHONY: dist deb rpm tarball sbom
+dist:
+	GO='$(GO)' packaging/dist.sh $(PKG)
+deb rpm tarball: dist
+	GO='$(GO)' packaging/$@.sh $(PKG)/gdrapi-$(RELEASE).tar.xz $(PKG)/$@
+
+sbom: all
+	$(GO) run ./packaging/sbom -version $(RELEASE) -epoch $(shell packaging/version.sh --epoch) -o $(B)/gdrapi.cdx.json $(LIB) $(filter %_doctor,$(TOOLS))

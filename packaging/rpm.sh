@@ -1,0 +1,27 @@
+#!/bin/sh
+# SPDX-License-Identifier: MIT
+#
+# rpm.sh TARBALL OUT - the RPMs of a source tarball, in OUT. Lists them.
+set -eu
+tarball=$(realpath "${1:?usage: rpm.sh TARBALL OUT}") out=${2:?usage: rpm.sh TARBALL OUT}
+
+die() { echo "rpm.sh: $*" >&2; exit 1; }
+for p in rpmbuild:rpm make:make gcc:gcc xz:xz-utils; do
+	command -v "${p%:*}" >/dev/null || die "${p%:*} is missing: install Debian's package ${p#*:}"
+done
+: "${GO:=$(sh "$(dirname "$0")/../setup.sh" --go)}"
+
+rm -rf "$out"
+mkdir -p "$out"
+out=$(cd "$out" && pwd)
+# On a machine whose packages are not RPMs none is required, and libdir is named.
+set -- --define "_topdir $out/.top" --define "go $GO" --with owngo
+[ -e /etc/rpm/macros.dist ] || set -- "$@" --nodeps --define '_libdir /usr/lib64' --define 'dist %{nil}'
+mkdir -p "$out/.top"
+rpmbuild -ta "$@" "$tarball" >"$out/build.log" 2>&1 || {
+	tail -n 40 "$out/build.log" >&2
+	die "rpmbuild failed: see $out/build.log"
+}
+find "$out/.top/RPMS" "$out/.top/SRPMS" -name '*.rpm' -exec mv {} "$out/" \;
+rm -rf "$out/.top"
+ls "$out"/*.rpm

@@ -1,0 +1,51 @@
+#!/bin/sh
+# SPDX-License-Identifier: MIT
+#
+# tarball.sh TARBALL OUT - out of a source tarball, OUT/gdrapi-VERSION-linux-MACHINE.tar.xz:
+# one folder with the library, the programs, the headers and the manual pages, which
+# may lie anywhere. Its programs find the library beside them, its .pc file and CMake
+# files are relative to themselves.
+set -eu
+tarball=$(realpath "${1:?usage: tarball.sh TARBALL OUT}") out=${2:?usage: tarball.sh TARBALL OUT}
+
+die() { echo "tarball.sh: $*" >&2; exit 1; }
+for p in make:make gcc:gcc strip:binutils tar:tar xz:xz-utils; do
+	command -v "${p%:*}" >/dev/null || die "${p%:*} is missing: install Debian's package ${p#*:}"
+done
+
+rm -rf "$out"
+mkdir -p "$out"
+out=$(cd "$out" && pwd)
+cd "$out"
+tar -xf "$tarball"
+source=$(basename "$tarball" .tar.xz)
+name=$source-linux-$(uname -m)
+cd "$source"
+GO=${GO:-$(sh setup.sh --go)}
+epoch=$(packaging/version.sh --epoch)
+export GOFLAGS=-mod=vendor
+
+# make_ ARGUMENTS: with the flags of all that is shipped here.
+make_() {
+	make GO="$GO" CFLAGS="-O2 -g -ffile-prefix-map=$PWD=." WARN='-Wall -Wextra' prefix= libdir=/lib \
+		LINK='-Lbuild -lgdrapi -ldl -lpthread -lm -Wl,-z,relro,-z,now -Wl,-rpath,$$ORIGIN/../lib' "$@"
+}
+{
+	make_ install DESTDIR="$out/$name" mandir=/share/man &&
+	make_ -s sbom &&
+	make_ build/gdrapi.pc prefix='$${pcfiledir}/../..' libdir='$${prefix}/lib' includedir='$${prefix}/include'
+} >"$out/build.log" 2>&1 || {
+	tail -n 40 "$out/build.log" >&2
+	die "the build failed: see $out/build.log"
+}
+install -m 644 build/gdrapi.pc "$out/$name/lib/pkgconfig/"
+strip --strip-unneeded "$out/$name/lib/libgdrapi.so.2.6" "$out/$name"/bin/*
+install -d "$out/$name/share/doc/gdrapi"
+install -m 644 README.md CHANGELOG.md LICENSE packaging/deb/debian/copyright build/gdrapi.cdx.json docs/*.md \
+	"$out/$name/share/doc/gdrapi/"
+cd "$out"
+rm -rf "$source"
+tar --sort=name --mtime="@$epoch" --owner=0 --group=0 --numeric-owner --format=gnu \
+	--mode=u+rw,go+rX,go-w -cf - "$name" | xz -6 -T1 >"$name.tar.xz"
+rm -rf "$name"
+ls "$out/$name.tar.xz"
