@@ -13,6 +13,8 @@ suite=${1:?which suite?}
 here=$(cd "$(dirname "$0")/../.." && pwd)
 # shellcheck source=tests/vm/apt.sh
 . "$here/tests/vm/apt.sh"
+# shellcheck source=tests/fresh/root.sh
+. "$here/tests/fresh/root.sh"
 need debootstrap unshare:util-linux git
 [ "$(id -u)" -eq 0 ] || die "only root may make a root: run it with sudo"
 work=$here/build/fresh
@@ -23,40 +25,6 @@ passed=0 failed=0
 mkdir -p "$work"
 : >"$log"
 trap 'rm -rf --one-file-system "$root"' EXIT
-
-# The steps below run where a failed command does not end a function: hence the &&.
-make_root() {
-	local mirror
-	mirror=$(vm_mirror)
-	if [ -z "$mirror" ]; then
-		echo "apt names no Debian mirror: run apt-get update first"
-		return 1
-	fi
-	rm -rf --one-file-system "$root" &&
-		debootstrap --variant=minbase "$suite" "$root" "$mirror"
-}
-
-# What a machine on this network has before anybody installs anything.
-set_network() {
-	local certs=usr/local/share/ca-certificates
-	mkdir -p "$root/$certs" && cp -L /etc/resolv.conf "$root/etc/resolv.conf" &&
-		find "/$certs" -name '*.crt' -exec cp -t "$root/$certs" {} + &&
-		apt-config dump | sed -n '/^Acquire::[a-z]*::Proxy /Ip' >"$root/etc/apt/apt.conf.d/90proxy"
-}
-
-put_source() {
-	mkdir -p "$root/src" && cd "$here" &&
-		git ls-files -z -co --exclude-standard | tar --null -cf - -T - | tar -C "$root/src" -xf -
-}
-
-# inside COMMAND: in the root, with processes and an environment of its own.
-inside() {
-	env -i HOME=/root PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin \
-		${http_proxy+http_proxy="$http_proxy"} ${https_proxy+https_proxy="$https_proxy"} \
-		${no_proxy+no_proxy="$no_proxy"} ${GOPROXY+GOPROXY="$GOPROXY"} \
-		unshare --mount --pid --fork --mount-proc="$root/proc" \
-		chroot "$root" sh -c "cd /src && $1"
-}
 
 # refuses COMMAND TEXT: it fails, says TEXT, and installs nothing.
 refuses() {
@@ -104,7 +72,7 @@ try() {
 # Each step needs the one before.
 steps() {
 	try "README.md says what is run here" grep -qx 'sh setup.sh && make demo' "$here/README.md" &&
-		try "a root made by debootstrap" make_root &&
+		try "a root made by debootstrap" make_root "$suite" &&
 		try "its network" set_network &&
 		try "the working tree" put_source &&
 		try "setup.sh without root stops" refuses 'setpriv --reuid=nobody --clear-groups sh setup.sh' 'run: su -c' &&
