@@ -15,7 +15,7 @@ COMMIT    ?= $(shell git describe --always --dirty --abbrev=12 --exclude='*' 2>/
 $(DOCTOR):
 	@mkdir -p $(@D)
 	CGO_ENABLED=0 $(GO) build -trimpath -buildvcs=false \
-		-ldflags '-X main.version=$(VERSION) -X main.commit=$(COMMIT)' -o $@ ./cmd/gdrcopy_doctor
+		-ldflags '-X main.version=$(RELEASE) -X main.commit=$(COMMIT)' -o $@ ./cmd/gdrcopy_doctor
 
 check-doctor: $(DOUBLES) $(LIB) $(DOCTOR)
 	@$(RUN) --go doctor-texts $(SIM) $(GO) test -v -count=1 ./cmd/...
