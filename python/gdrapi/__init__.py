@@ -1,0 +1,27 @@
+# SPDX-License-Identifier: MIT
+"""CPU access to GPU memory through a mapping of it.
+
+    import gdrapi
+
+    with gdrapi.open() as gdr, gdr.pin(tensor) as buffer:
+        buffer.write(b"from the CPU")
+        first = buffer.read(4)
+        view = buffer.view()        # a memoryview of the GPU memory itself
+
+What can be pinned has ``__cuda_array_interface__`` or ``__dlpack__`` (PyTorch, CuPy, numba,
+JAX, ...), or is a pair of a GPU address and a number of bytes. Sizes and offsets are bytes.
+
+The library does not order the CPU and the GPU. Wait for the GPU's work on the memory before
+the CPU reads it (``torch.cuda.synchronize()``), and launch work after the CPU wrote it.
+
+Every object may be used from any thread. A forked child opens and pins for itself: there, what
+it inherited raises GdrError with EACCES, and an inherited view must not be touched.
+"""
+from ._buffer import Buffer, Cache, Gdr, Held, Mapping, Memory, open
+from ._errors import GdrError
+from ._lib import version
+from ._source import GpuArray
+
+__all__ = [
+    "Buffer", "Cache", "Gdr", "GdrError", "GpuArray", "Held", "Mapping", "Memory", "open", "version",
+]

@@ -1,0 +1,338 @@
+# SPDX-License-Identifier: MIT
+"""An open library, pinned memory, memory of its own, and the registration cache.
+
+Each of these ends once: by close, with its block of `with`, or with the last reference to it.
+Views keep what they show: close raises BufferError while one lives.
+"""
+import ctypes
+import os
+import threading
+import weakref
+from types import TracebackType
+from typing import Any, Callable, Dict, Iterator, Optional, Tuple, Type, TypeVar
+from contextlib import contextmanager
+
+from . import _lib
+from ._errors import GdrError
+from ._source import GpuArray, Source, source_of
+
+_T = TypeVar("_T", bound="_Resource")
+
+
+class _PyBuffer(ctypes.Structure):
+    """Py_buffer, of the stable ABI."""
+
+    _fields_ = [
+        ("buf", ctypes.c_void_p),
+        ("obj", ctypes.c_void_p),
+        ("len", ctypes.c_ssize_t),
+        ("itemsize", ctypes.c_ssize_t),
+        ("readonly", ctypes.c_int),
+        ("ndim", ctypes.c_int),
+        ("format", ctypes.c_char_p),
+        ("shape", ctypes.c_void_p),
+        ("strides", ctypes.c_void_p),
+        ("suboffsets", ctypes.c_void_p),
+        ("internal", ctypes.c_void_p),
+    ]
+
+
+_SIMPLE, _WRITABLE = 0, 1  # flags of PyObject_GetBuffer
+_get_buffer = ctypes.pythonapi.PyObject_GetBuffer
+_get_buffer.argtypes = [ctypes.py_object, ctypes.POINTER(_PyBuffer), ctypes.c_int]
+_release_buffer = ctypes.pythonapi.PyBuffer_Release
+_release_buffer.argtypes, _release_buffer.restype = [ctypes.POINTER(_PyBuffer)], None
+
+
+@contextmanager
+def _bytes_of(thing: Any, flags: int) -> Iterator[Tuple[int, int]]:
+    """Address and length of the bytes of anything with the buffer protocol, not copied."""
+    held = _PyBuffer()
+    _get_buffer(thing, ctypes.byref(held), flags)
+    try:
+        yield held.buf or 0, held.len
+    finally:
+        _release_buffer(ctypes.byref(held))
+
+
+class _Resource:
+    """What is open until its finalizer has run, which it does once."""
+
+    _finalizer: Any  # weakref.finalize
+
+    def _opened(self, name: str, *arguments: Any) -> None:
+        """The call of that name ends this object; its errors count in close alone."""
+        self._call = name
+        self._finalizer = weakref.finalize(self, _lib.function(name), *arguments)
+        self._finalizer.atexit = False  # the end of the process ends all
+
+    @property
+    def closed(self) -> bool:
+        """True after close."""
+        return not self._finalizer.alive
+
+    def _check_unused(self) -> None:
+        """Raises BufferError while something lives that must not outlive this."""
+
+    def close(self) -> None:
+        """Ends this. BufferError while a view of its memory lives; nothing if it is closed."""
+        self._check_unused()
+        left = self._finalizer.detach()
+        if left is None:
+            return
+        _, end, arguments, _ = left
+        number = end(*arguments)
+        if number:
+            raise GdrError(number, self._call)
+
+    def __enter__(self: _T) -> _T:
+        return self
+
+    def __exit__(self, kind: Optional[Type[BaseException]], error: Optional[BaseException],
+                 trace: Optional[TracebackType]) -> None:
+        self.close()
+
+
+class Mapping(_Resource):
+    """GPU memory that is mapped for the CPU: what Buffer and Held have in common."""
+
+    address: int  #: GPU address of the first byte
+    nbytes: int
+    shape: Tuple[int, ...]
+    readonly: bool
+
+    def __init__(self) -> None:
+        self._views: "weakref.WeakValueDictionary[int, Any]" = weakref.WeakValueDictionary()
+
+    def _mapped(self, gdr: "Gdr", source: Source, handle: _lib.Handle, va: int) -> None:
+        self._gdr, self._source, self._handle, self._va = gdr, source, handle, va
+        self.address, self.nbytes, self.shape = source.address, source.nbytes, source.shape
+        self.readonly = source.readonly
+        gdr._watch(self)
+
+    def __len__(self) -> int:
+        return self.nbytes
+
+    def _at(self, offset: int, size: int) -> int:
+        """The CPU's address of that byte, of which size shall be used."""
+        if self.closed:
+            raise ValueError("the mapping is closed")
+        if offset < 0 or size < 0 or offset + size > self.nbytes:
+            raise ValueError("%d bytes at %d are not all in the %d that are mapped"
+                             % (size, offset, self.nbytes))
+        return self._va + offset
+
+    def write(self, data: Any, offset: int = 0) -> int:
+        """Writes the bytes of data, anything with the buffer protocol. Returns how many.
+
+        When this returns, the bytes are in order before every later store of this thread.
+        """
+        if self.readonly:
+            raise TypeError("the array is read-only")
+        with _bytes_of(data, _SIMPLE) as (start, size):
+            _lib.call("gdr_copy_to_mapping", self._handle, self._at(offset, size), start, size)
+        return size
+
+    def readinto(self, target: Any, offset: int = 0) -> int:
+        """Fills target, anything with a writable buffer. Returns how many bytes it has."""
+        with _bytes_of(target, _WRITABLE) as (start, size):
+            _lib.call("gdr_copy_from_mapping", self._handle, start, self._at(offset, size), size)
+        return size
+
+    def read(self, size: int = -1, offset: int = 0) -> bytes:
+        """Reads size bytes, or all from offset on."""
+        data = bytearray(size if size >= 0 else max(self.nbytes - offset, 0))
+        self.readinto(data, offset)
+        return bytes(data)
+
+    def view(self) -> memoryview:
+        """The GPU memory itself, with the array's shape and type.
+
+        Where memoryview has no such type (float16, complex, ...), these are its bytes; NumPy's
+        asarray of this object has every type. Loads from a write-combined mapping are slow and
+        stores to it have no order: read, readinto and write are fast, and fence.
+        """
+        data = self._exported()
+        letter = self._source.format
+        return data.cast(letter, list(self.shape)) if letter else data
+
+    def _exported(self) -> memoryview:
+        """All bytes; the array that they are of lives as long as a view of them does."""
+        array = (ctypes.c_ubyte * self.nbytes).from_address(self._at(0, self.nbytes))
+        array.mapping = self  # type: ignore[attr-defined]
+        self._views[id(array)] = array
+        data = memoryview(array).cast("B")
+        return data.toreadonly() if self.readonly else data
+
+    def __buffer__(self, flags: int) -> memoryview:
+        """memoryview(mapping), from Python 3.12 on; NumPy asks here first."""
+        if not self._source.format:
+            raise BufferError("memoryview has no type %s: use view" % self._source.typestr)
+        return self.view()
+
+    @property
+    def __array_interface__(self) -> Dict[str, Any]:
+        """numpy.asarray(mapping): the GPU memory itself, as NumPy's."""
+        return {"version": 3, "shape": self.shape, "typestr": self._source.typestr,
+                "data": self._exported()}
+
+    def _check_unused(self) -> None:
+        if len(self._views) and not self.closed:
+            raise BufferError("views of this memory exist: release or delete them first")
+
+
+class Buffer(Mapping):
+    """GPU memory that Gdr.pin pinned and mapped."""
+
+    def __init__(self, gdr: "Gdr", array: GpuArray, map_flags: int = 0) -> None:
+        super().__init__()
+        source, self._info = source_of(array), _lib.Info()
+        while not self._pinned(gdr, source):
+            gdr._page = int(self._info.page_size)
+        handle, va, size = self._handle, ctypes.c_void_p(), source.nbytes + source.address - int(self._info.va)
+        try:
+            _lib.call("gdr_map_v2", gdr._g, handle, ctypes.byref(va), size, map_flags)
+            _lib.call("gdr_get_info_v2", gdr._g, handle, ctypes.byref(self._info))
+        except GdrError:
+            self._finalizer()
+            raise
+        self._mapped(gdr, source, handle, (va.value or 0) + source.address - int(self._info.va))
+
+    def _pinned(self, gdr: "Gdr", source: Source) -> bool:
+        """Pins; False where the backend's page is larger: a mapping begins on such a page."""
+        start = source.address // gdr._page * gdr._page
+        size = source.address + source.nbytes - start
+        self._handle = _lib.Handle()
+        _lib.call("gdr_pin_buffer", gdr._g, start, size, 0, 0, ctypes.byref(self._handle))
+        self._opened("gdr_unpin_buffer", gdr._g, self._handle)
+        _lib.call("gdr_get_info_v2", gdr._g, self._handle, ctypes.byref(self._info))
+        if start % self._info.page_size == 0:
+            return True
+        self.close()
+        return False
+
+    @property
+    def mapping_type(self) -> str:
+        """"wc", "cached" or "device"."""
+        return ("none", "wc", "cached", "device")[self._info.mapping_type]
+
+
+class Held(Mapping):
+    """GPU memory that a cache holds mapped, until close."""
+
+    def __init__(self, cache: "Cache", array: GpuArray) -> None:
+        super().__init__()
+        source = source_of(array)
+        handle, va = _lib.Handle(), ctypes.c_void_p()
+        _lib.call("gdr_cache_get", cache._cache, source.address, source.nbytes,
+                  ctypes.byref(handle), ctypes.byref(va))
+        self._opened("gdr_cache_put", cache._cache, handle)
+        self._cache = cache
+        self._mapped(cache._gdr, source, handle, va.value or 0)
+
+
+class Cache(_Resource):
+    """A registration cache: what it pinned stays pinned, for the next that asks for it."""
+
+    def __init__(self, gdr: "Gdr", max_bytes: int) -> None:
+        self._gdr, self._cache = gdr, _lib.Handle()
+        _lib.call("gdr_cache_open", gdr._g, max_bytes, 0, ctypes.byref(self._cache))
+        self._opened("gdr_cache_close", self._cache)
+
+    def get(self, array: GpuArray) -> Held:
+        """Has the array mapped, and holds it until close of what this returns.
+
+        A range in the cache is found without a lock or a system call.
+        """
+        return Held(self, array)
+
+    def flush(self) -> None:
+        """Unpins all that nobody holds."""
+        _lib.call("gdr_cache_flush", self._cache)
+
+    def _check_unused(self) -> None:
+        self._gdr._check_views(lambda mapping: isinstance(mapping, Held) and mapping._cache is self)
+
+
+class Memory(_Resource):
+    """GPU memory that can be pinned on every backend, of Gdr.alloc.
+
+    It has __cuda_array_interface__: torch.as_tensor(memory, device="cuda") and
+    cupy.asarray(memory) are arrays in it, which keep it. close is for when they are gone.
+    """
+
+    def __init__(self, gdr: "Gdr", size: int, device: int) -> None:
+        self._gdr, memory, address = gdr, _lib.Handle(), ctypes.c_ulong()
+        _lib.call("gdr_mem_alloc", gdr._g, device, size, 0, ctypes.byref(memory))
+        self._opened("gdr_mem_free", gdr._g, memory)
+        _lib.call("gdr_mem_get_device_ptr", gdr._g, memory, ctypes.byref(address), None)
+        self.address, self.nbytes, self.device = int(address.value), size, device
+
+    @property
+    def __cuda_array_interface__(self) -> Dict[str, Any]:
+        return {"version": 3, "shape": (self.nbytes,), "typestr": "|u1",
+                "data": (self.address, False), "strides": None, "stream": None}
+
+    def __len__(self) -> int:
+        return self.nbytes
+
+    def _check_unused(self) -> None:
+        self._gdr._check_views(lambda mapping: mapping._source.owner is self)
+
+
+class Gdr(_Resource):
+    """An open library."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._mappings: "weakref.WeakSet[Mapping]" = weakref.WeakSet()
+        self._page = os.sysconf("SC_PAGE_SIZE")  # the backend's, once a pin has told
+        self._g = _lib.open_library()
+        self._opened("gdr_close", self._g)
+
+    @property
+    def backend(self) -> str:
+        """"gdrdrv", "dmabuf", "rm" or "vulkan"; "dmabuf|rm" until the first pin decides."""
+        name = ctypes.create_string_buffer(16)
+        _lib.call("gdr_get_backend", self._g, name, len(name))
+        return name.value.decode()
+
+    @property
+    def persistent(self) -> bool:
+        """True: a mapping stays valid when its GPU memory is freed, until it is closed."""
+        answer = ctypes.c_int()
+        _lib.call("gdr_get_attribute", self._g, 1, ctypes.byref(answer))
+        return bool(answer.value)
+
+    def pin(self, array: GpuArray, map_flags: int = 0) -> Buffer:
+        """Pins and maps the memory of a contiguous array, which the Buffer keeps.
+
+        map_flags is 0, or one of the GDR_MAP_FLAG_REQ_ values of gdrapi.h.
+        """
+        return Buffer(self, array, map_flags)
+
+    def alloc(self, size: int, device: int = 0) -> Memory:
+        """Allocates GPU memory that can be pinned on every backend; it initialises CUDA."""
+        return Memory(self, size, device)
+
+    def cache(self, max_bytes: int = 1 << 30) -> Cache:
+        """Makes a registration cache that keeps so much pinned while nobody uses it."""
+        return Cache(self, max_bytes)
+
+    def _watch(self, mapping: Mapping) -> None:
+        with self._lock:
+            self._mappings.add(mapping)
+
+    def _check_views(self, of: Callable[[Mapping], bool]) -> None:
+        with self._lock:
+            mappings = [mapping for mapping in self._mappings if of(mapping)]
+        for mapping in mappings:
+            mapping._check_unused()
+
+    def _check_unused(self) -> None:
+        self._check_views(lambda mapping: True)
+
+
+def open() -> Gdr:  # noqa: A001 - gdrapi.open, as os.open
+    """Opens the library: gdr_open(3) says which backend it takes."""
+    return Gdr()

@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: MIT
+"""GPU memory of CUDA's driver, and the closing line that tests/run.sh counts."""
+import ctypes
+import os
+
+import pytest
+
+import gdrapi
+
+
+class Cuda:
+    """The driver's few calls that the tests make, on GPU 0."""
+
+    def __init__(self):
+        self.lib = ctypes.CDLL("libcuda.so.1")
+        self.gdr, self.memories = None, {}
+        context = ctypes.c_void_p()
+        self("cuInit", 0)
+        self("cuDevicePrimaryCtxRetain", ctypes.byref(context), 0)
+        self("cuCtxSetCurrent", context)
+
+    def __call__(self, name, *arguments):
+        result = getattr(self.lib, name)(*arguments)
+        assert result == 0, "%s: %d" % (name, result)
+
+    def alloc(self, size):
+        if os.environ.get("GDRCOPY_BACKEND") == "vulkan":
+            return self.alloc_for_vulkan(size)
+        address = ctypes.c_uint64()
+        self("cuMemAlloc_v2", ctypes.byref(address), ctypes.c_size_t(size))
+        return address.value
+
+    def alloc_for_vulkan(self, size):
+        """Vulkan cannot pin memory of cuMemAlloc."""
+        if not self.gdr:
+            self.gdr = gdrapi.open()
+        memory = self.gdr.alloc(size)
+        self.memories[memory.address] = memory
+        return memory.address
+
+    def free(self, address):
+        if address in self.memories:
+            return self.memories.pop(address).close()
+        self("cuMemFree_v2", ctypes.c_uint64(address))
+
+    def write(self, address, data):
+        self("cuMemcpyHtoD_v2", ctypes.c_uint64(address), data, ctypes.c_size_t(len(data)))
+
+    def read(self, address, size):
+        data = ctypes.create_string_buffer(size)
+        self("cuMemcpyDtoH_v2", data, ctypes.c_uint64(address), ctypes.c_size_t(size))
+        return data.raw
+
+
+class Array:
+    """An array of the driver's memory, with __cuda_array_interface__."""
+
+    def __init__(self, cuda, shape=(1024,), typestr="<f4", offset=0, readonly=False, strides=None):
+        self.cuda, self.shape, self.typestr, self.strides = cuda, shape, typestr, strides
+        self.nbytes = int(typestr[2:])
+        for n in shape:
+            self.nbytes *= n
+        self.base = cuda.alloc(max(self.nbytes, 1) + offset)
+        self.address, self.readonly = self.base + offset, readonly
+
+    def __del__(self):
+        self.cuda.free(self.base)
+
+    @property
+    def __cuda_array_interface__(self):
+        return {"version": 3, "shape": self.shape, "typestr": self.typestr, "strides": self.strides,
+                "data": (self.address, self.readonly)}
+
+    def get(self, size=None, offset=0):
+        """What CUDA reads."""
+        return self.cuda.read(self.address + offset, self.nbytes if size is None else size)
+
+    def put(self, data):
+        """CUDA writes."""
+        self.cuda.write(self.address, data)
+
+
+@pytest.fixture(scope="session")
+def cuda():
+    return Cuda()
+
+
+@pytest.fixture
+def array(cuda):
+    return Array(cuda)
+
+
+@pytest.fixture
+def make(cuda):
+    return lambda **how: Array(cuda, **how)
+
+
+@pytest.fixture
+def gdr():
+    with gdrapi.open() as opened:
+        yield opened
+
+
+counts = {"passed": 0, "failed": 0, "skipped": 0}
+
+
+def pytest_runtest_logreport(report):
+    if report.when == "call" or not report.passed:
+        counts[report.outcome] += 1
+
+
+def pytest_collectreport(report):
+    if report.failed:
+        counts["failed"] += 1
+
+
+def pytest_unconfigure(config):
+    if not hasattr(config, "workerinput"):
+        print("\n%(passed)d passed, %(failed)d failed, %(skipped)d skipped" % counts)

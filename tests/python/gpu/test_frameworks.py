@@ -1,0 +1,175 @@
+# SPDX-License-Identifier: MIT
+"""Arrays of PyTorch, CuPy, numba and JAX on a real GPU. What is not installed is skipped."""
+import threading
+
+import numpy
+import pytest
+
+import gdrapi
+
+pytestmark = pytest.mark.usefixtures("cuda")
+
+
+@pytest.fixture(scope="module")
+def gdr():
+    with gdrapi.open() as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def torch():
+    return pytest.importorskip("torch")
+
+
+@pytest.fixture(scope="module")
+def cupy():
+    return pytest.importorskip("cupy")
+
+
+@pytest.mark.parametrize("name", [
+    "bool", "uint8", "int8", "int16", "int32", "int64", "float16", "float32", "float64", "complex64",
+])
+def test_torch_types(gdr, torch, name):
+    tensor = torch.ones(1000, dtype=getattr(torch, name), device="cuda")
+    torch.cuda.synchronize()
+    with gdr.pin(tensor) as buffer:
+        seen = numpy.asarray(buffer)
+        assert seen.dtype == numpy.dtype(name) and (seen == 1).all()
+        seen[500:] = 0
+        del seen
+        assert (tensor.cpu().numpy() == [1] * 500 + [0] * 500).all()
+
+
+def test_torch_bfloat16(gdr, torch):
+    tensor = torch.ones(8, dtype=torch.bfloat16, device="cuda")
+    torch.cuda.synchronize()
+    with gdr.pin(tensor) as buffer:
+        assert buffer.read(2) == b"\x80\x3f"
+
+
+def test_torch_slices_of_one_block(gdr, torch):
+    whole = torch.zeros(1 << 20, dtype=torch.uint8, device="cuda")
+    torch.cuda.synchronize()
+    for start in (0, 1, 511, 512, 65535, 65536, 300001):
+        part = whole[start:start + 1000]
+        with gdr.pin(part) as buffer:
+            buffer.write(bytes([start % 251 + 1]) * 1000)
+        assert (part.cpu().numpy() == start % 251 + 1).all()
+
+
+def test_torch_not_contiguous(gdr, torch):
+    with pytest.raises(ValueError):
+        gdr.pin(torch.zeros(8, 8, device="cuda").t()[1:])
+
+
+def test_torch_of_the_host(gdr, torch):
+    with pytest.raises(TypeError):
+        gdr.pin(torch.zeros(8))
+
+
+def test_torch_keeps_its_memory(gdr, torch):
+    """The block is not given to another tensor while it is pinned."""
+    tensor = torch.zeros(1 << 16, dtype=torch.uint8, device="cuda")
+    address = tensor.data_ptr()
+    with gdr.pin(tensor) as buffer:
+        del tensor
+        others = [torch.zeros(1 << 16, dtype=torch.uint8, device="cuda") for _ in range(64)]
+        assert address not in [other.data_ptr() for other in others]
+        assert buffer.address == address
+
+
+def test_torch_in_memory_of_the_library(gdr, torch):
+    memory = gdr.alloc(1 << 20)
+    tensor = torch.as_tensor(memory, device="cuda")
+    assert tensor.data_ptr() == memory.address
+    tensor.fill_(9)
+    torch.cuda.synchronize()
+    with gdr.pin(tensor) as buffer:
+        assert buffer.read(4, 4096) == b"\x09" * 4
+        buffer.write(b"\x05" * 1000)
+    assert int(tensor[:1000].sum()) == 5000
+
+
+def test_torch_kernels_see_what_was_written(gdr, torch):
+    tensor = torch.zeros(4096, dtype=torch.int32, device="cuda")
+    torch.cuda.synchronize()
+    with gdr.pin(tensor) as buffer:
+        for number in range(1, 200):
+            buffer.write(numpy.full(4096, number, "i4"))
+            assert int(tensor.sum()) == 4096 * number
+            tensor.add_(1)
+            torch.cuda.synchronize()
+            assert (numpy.frombuffer(buffer.read(), "i4") == number + 1).all()
+
+
+def test_torch_and_the_cache(gdr, torch):
+    with gdr.cache() as cache:
+        for size in (1, 1000, 1 << 20, 1000, 1):
+            tensor = torch.full((size,), size % 251, dtype=torch.uint8, device="cuda")
+            torch.cuda.synchronize()
+            with cache.get(tensor) as held:
+                assert held.read() == bytes([size % 251]) * size
+
+
+def test_torch_from_threads(gdr, torch):
+    wrong = []
+
+    def work(number):
+        tensor = torch.zeros(100000, dtype=torch.uint8, device="cuda")
+        torch.cuda.synchronize()
+        for _ in range(20):
+            with gdr.pin(tensor) as buffer:
+                buffer.write(bytes([number]) * 100000)
+            if int(tensor.sum()) != number * 100000:
+                wrong.append(number)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(1, 9)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+@pytest.mark.parametrize("name", ["uint8", "int16", "float16", "float64", "complex128"])
+def test_cupy(gdr, cupy, name):
+    array = cupy.arange(10, dtype=name)
+    cupy.cuda.Device().synchronize()
+    with gdr.pin(array) as buffer:
+        seen = numpy.asarray(buffer)
+        assert (seen == numpy.arange(10, dtype=name)).all()
+        seen += 1
+        del seen
+    assert (array.get() == numpy.arange(1, 11, dtype=name)).all()
+
+
+def test_cupy_in_memory_of_the_library(gdr, cupy):
+    memory = gdr.alloc(4096)
+    array = cupy.asarray(memory)
+    array[:] = 3
+    cupy.cuda.Device().synchronize()
+    with gdr.pin(memory) as buffer:
+        assert buffer.read() == b"\x03" * 4096
+
+
+def test_numba(gdr):
+    cuda = pytest.importorskip("numba.cuda")
+    array = cuda.to_device(numpy.arange(100, dtype="f4"))
+    cuda.synchronize()
+    with gdr.pin(array) as buffer:
+        with buffer.view() as view:
+            assert view.format == "f" and view[99] == 99.0
+        buffer.write(numpy.zeros(50, "f4"))
+    assert array.copy_to_host().sum() == sum(range(50, 100))
+
+
+def test_jax(gdr):
+    jax = pytest.importorskip("jax")
+    try:
+        device = jax.devices("cuda")[0]
+    except RuntimeError as error:
+        pytest.skip("JAX has no GPU: %s" % error)
+    array = jax.device_put(numpy.arange(64, dtype="i4"), device)
+    array.block_until_ready()
+    with gdr.pin(array) as buffer:
+        assert buffer.read() == numpy.arange(64, dtype="i4").tobytes()

@@ -1,0 +1,244 @@
+# SPDX-License-Identifier: MIT
+"""Pins, copies and views."""
+import ctypes
+import errno
+import gc
+import pickle
+import threading
+
+import pytest
+
+import gdrapi
+from gdrapi import _lib
+from dlpack import CPU, Exporter, live
+
+DATA = bytes(range(256)) * 16
+
+
+def test_structs_are_the_headers():
+    assert ctypes.sizeof(_lib.Info) == 48
+    assert ctypes.sizeof(_lib.Handle) == ctypes.sizeof(ctypes.c_void_p)
+
+
+def test_version():
+    assert gdrapi.version() >= (2, 6)
+
+
+def test_the_cpu_writes_and_cuda_reads(gdr, array):
+    with gdr.pin(array) as buffer:
+        assert buffer.write(DATA) == len(DATA) == len(buffer)
+        assert array.get() == DATA
+        assert buffer.mapping_type in ("wc", "cached", "device")
+    assert gdr.backend in ("gdrdrv", "dmabuf", "rm", "vulkan")
+
+
+def test_cuda_writes_and_the_cpu_reads(gdr, array):
+    array.put(DATA)
+    with gdr.pin(array) as buffer:
+        assert buffer.read() == DATA
+        assert buffer.read(3, offset=5) == DATA[5:8]
+        target = bytearray(7)
+        assert buffer.readinto(target, 9) == 7
+        assert target == DATA[9:16]
+
+
+@pytest.mark.parametrize("offset", [0, 4, 512, 4096, 65536 - 4, 65536, 100000])
+def test_any_address_can_be_pinned(gdr, make, offset):
+    array = make(shape=(16,), offset=offset)
+    with gdr.pin(array) as buffer:
+        buffer.write(b"sixteen words of 4 bytes".ljust(64))
+        assert array.get().rstrip() == b"sixteen words of 4 bytes"
+
+
+def test_a_pair_is_an_address_and_a_size(gdr, array):
+    with gdr.pin((array.address, 8)) as buffer:
+        buffer.write(b"8 bytes!")
+    assert array.get(8) == b"8 bytes!"
+
+
+@pytest.mark.parametrize("source", [
+    b"bytes", bytearray(b"bytes"), memoryview(b"bytes"), (ctypes.c_char * 5)(*b"bytes"),
+])
+def test_what_can_be_written(gdr, array, source):
+    with gdr.pin(array) as buffer:
+        assert buffer.write(source, offset=3) == 5
+    assert array.get(5, offset=3) == b"bytes"
+
+
+@pytest.mark.parametrize("offset, size", [(-1, 4), (4093, 4), (4097, 0), (0, 4097)])
+def test_nothing_is_copied_past_the_ends(gdr, array, offset, size):
+    with gdr.pin(array) as buffer:
+        with pytest.raises(ValueError):
+            buffer.write(bytes(size), offset)
+        with pytest.raises(ValueError):
+            buffer.readinto(bytearray(size), offset)
+
+
+def test_a_view_is_the_memory(gdr, make):
+    array = make(shape=(8, 4), typestr="<i4")
+    with gdr.pin(array) as buffer, buffer.view() as view:
+        assert view.shape == (8, 4) and view.format == "i"
+        view[2, 1] = 77
+        assert array.get(4, offset=4 * 9) == (77).to_bytes(4, "little")
+
+
+@pytest.mark.parametrize("typestr", ["<f2", "<c8", ">i4", "<V2"])
+def test_a_type_that_memoryview_lacks_is_bytes(gdr, make, typestr):
+    with gdr.pin(make(shape=(6,), typestr=typestr)) as buffer, buffer.view() as view:
+        assert view.format == "B" and len(view) == 6 * int(typestr[2:])
+
+
+def test_a_read_only_array(gdr, make):
+    array = make(readonly=True)
+    with gdr.pin(array) as buffer:
+        with pytest.raises(TypeError):
+            buffer.write(b"x")
+        with buffer.view() as view:
+            assert view.readonly
+
+
+def test_numpy_sees_the_memory(gdr, make):
+    numpy = pytest.importorskip("numpy")
+    for typestr in ("<f2", "<f4", "<c8", "|b1"):
+        array = make(shape=(4, 2), typestr=typestr)
+        with gdr.pin(array) as buffer:
+            seen = numpy.asarray(buffer)
+            assert seen.shape == (4, 2) and seen.dtype == numpy.dtype(typestr)
+            seen[:] = 1
+            assert array.get() == numpy.ones((4, 2), typestr).tobytes()
+            with pytest.raises(BufferError):
+                buffer.close()
+            del seen
+
+
+def test_a_view_keeps_its_mapping(gdr, array):
+    buffer = gdr.pin(array)
+    view = buffer.view()
+    part = view[4:8]
+    view.release()
+    for resource in (buffer, gdr):
+        with pytest.raises(BufferError):
+            resource.close()
+    del buffer
+    gc.collect()
+    part[0] = 1.0
+    part.release()
+    gc.collect()
+    assert not gdr._mappings
+
+
+def test_a_buffer_keeps_its_array(gdr, make):
+    array = make()
+    address, cuda = array.address, array.cuda
+    buffer = gdr.pin(array)
+    del array
+    gc.collect()
+    buffer.write(b"kept")
+    assert cuda.read(address, 4) == b"kept"
+    buffer.close()
+
+
+def test_close_is_once(gdr, array):
+    buffer = gdr.pin(array)
+    assert not buffer.closed
+    buffer.close()
+    buffer.close()
+    assert buffer.closed
+    for use in (buffer.view, buffer.read, lambda: buffer.write(b"x")):
+        with pytest.raises(ValueError):
+            use()
+
+
+def test_the_library_closed_first(array):
+    gdr = gdrapi.open()
+    buffer = gdr.pin(array)
+    gdr.close()
+    with pytest.raises(gdrapi.GdrError) as error:
+        buffer.write(b"x")
+    assert error.value.errno == errno.EINVAL
+    with pytest.raises(gdrapi.GdrError):
+        buffer.close()
+    buffer.close()
+
+
+def test_an_error_says_what_to_do(gdr):
+    with pytest.raises(gdrapi.GdrError) as error:
+        gdr.pin((65536, 4096))
+    assert error.value.errno == errno.EINVAL
+    assert error.value.call == "gdr_pin_buffer"
+    assert error.value.advice in str(error.value)
+    assert isinstance(error.value, OSError)
+    again = pickle.loads(pickle.dumps(error.value))
+    assert (again.errno, again.call, str(again)) == (errno.EINVAL, "gdr_pin_buffer", str(error.value))
+
+
+@pytest.mark.parametrize("thing", [b"host memory", object(), 5])
+def test_what_is_not_on_a_gpu(gdr, thing):
+    with pytest.raises(TypeError):
+        gdr.pin(thing)
+
+
+def test_what_is_not_one_range(gdr, make):
+    for how in ({"shape": (4, 4), "strides": (4, 16)}, {"shape": (0,)}, {"strides": (8,)}):
+        with pytest.raises(ValueError):
+            gdr.pin(make(**how))
+    with gdr.pin(make(shape=(4, 1, 4), strides=(16, 999, 4))) as buffer:
+        assert buffer.nbytes == 64
+
+
+def test_dlpack(gdr, make):
+    array = make(shape=(2, 3), typestr="<i2")
+    tensor = Exporter(array, 0, 16)
+    with gdr.pin(tensor) as buffer:
+        assert len(live) == 1
+        assert (buffer.shape, buffer.nbytes) == ((2, 3), 12)
+        buffer.write(b"twelve bytes")
+        with buffer.view() as view:
+            assert view.format == "h"
+    assert array.get() == b"twelve bytes"
+    del buffer
+    gc.collect()
+    assert not live
+
+
+def test_dlpack_of_other_kinds(gdr, make):
+    array = make(shape=(2, 3), typestr="<i2")
+    with pytest.raises(TypeError):
+        gdr.pin(Exporter(array, 0, 16, device=CPU))
+    with pytest.raises(ValueError):
+        gdr.pin(Exporter(array, 0, 16, strides=(1, 2)))
+    with gdr.pin(Exporter(array, 4, 16, strides=(3, 1), offset=8)) as buffer:
+        assert buffer.address == array.address
+        with buffer.view() as view:
+            assert view.format == "B"  # bfloat16
+
+
+def test_memory_of_the_library(gdr, cuda):
+    with gdr.alloc(100000) as memory, gdr.pin(memory) as buffer:
+        assert len(memory) == len(buffer) == 100000
+        buffer.write(b"shared", offset=99994)
+        assert cuda.read(memory.address + 99994, 6) == b"shared"
+        with buffer.view(), pytest.raises(BufferError):
+            memory.close()
+
+
+def test_threads(gdr, make):
+    array = make(shape=(64, 4096), typestr="|u1")
+    failed = []
+
+    def work(number):
+        try:
+            for row in range(number, 64, 8):
+                with gdr.pin(array) as buffer:
+                    buffer.write(bytes([row]) * 4096, 4096 * row)
+                    assert buffer.read(4096, 4096 * row) == bytes([row]) * 4096
+        except BaseException as error:  # noqa: B902 - it is shown by the test
+            failed.append(error)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failed
+    assert array.get() == b"".join(bytes([row]) * 4096 for row in range(64))

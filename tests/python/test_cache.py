@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: MIT
+"""The registration cache."""
+import errno
+
+import pytest
+
+import gdrapi
+
+
+def test_what_was_pinned_is_found_again(gdr, make):
+    array = make(shape=(65536,), typestr="|u1")
+    with gdr.cache(1 << 20) as cache:
+        with cache.get(array) as first:
+            handle = first._handle.h
+            first.write(b"from the cache", 100)
+        assert array.get(14, 100) == b"from the cache"
+        with cache.get(array) as again, cache.get((array.address + 50, 100)) as part:
+            assert again._handle.h == part._handle.h == handle
+            assert part.read(14, 50) == b"from the cache"
+
+
+def test_flush_unpins_what_nobody_holds(gdr, array):
+    with gdr.cache() as cache:
+        held = cache.get(array)
+        cache.flush()
+        held.write(b"still there")
+        held.close()
+        handle = held._handle.h
+        cache.flush()
+        with cache.get(array) as again:
+            assert again._handle.h != handle
+            assert again.read(11) == b"still there"
+
+
+def test_a_view_holds_the_cache(gdr, array):
+    cache = gdr.cache()
+    held = cache.get(array)
+    view = held.view()
+    for resource in (held, cache, gdr):
+        with pytest.raises(BufferError):
+            resource.close()
+    view.release()
+    held.close()
+    cache.close()
+
+
+def test_errors(gdr, array):
+    with pytest.raises(gdrapi.GdrError) as error:
+        gdr.cache(0)
+    assert error.value.errno == errno.EINVAL
+    with gdr.cache() as cache:
+        with pytest.raises(gdrapi.GdrError) as error:
+            cache.get((65536, 4096))
+        assert (error.value.errno, error.value.call) == (errno.EINVAL, "gdr_cache_get")
+    with pytest.raises(gdrapi.GdrError):
+        cache.get(array)

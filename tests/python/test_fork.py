@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: MIT
+"""Children: of fork before and after CUDA started, and of spawn."""
+import errno
+import multiprocessing
+
+import gdrapi
+
+
+def whole(number):
+    """All from the start, in a process of its own."""
+    from conftest import Array, Cuda
+
+    array = Array(Cuda())
+    with gdrapi.open() as gdr, gdr.pin(array) as buffer:
+        buffer.write(b"child %3d" % number)
+        return array.get(9) == b"child %3d" % number
+
+
+def inherited(buffer):
+    """errno of a copy through what a forked child inherited."""
+    try:
+        buffer.write(b"from the child")
+    except gdrapi.GdrError as error:
+        return error.errno, error.call
+    return 0, ""
+
+
+def clean(_):
+    """In a process that has no CUDA yet: opens, and forks children that do all."""
+    with gdrapi.open():
+        with multiprocessing.get_context("fork").Pool(2) as pool:
+            return pool.map(whole, range(4), chunksize=1) == [True] * 4
+
+
+def run(method, function, argument):
+    with multiprocessing.get_context(method).Pool(1) as pool:
+        return pool.apply(function, (argument,))
+
+
+def in_fork(function, argument):
+    """What function returns in a forked child; argument is inherited, not pickled."""
+    context = multiprocessing.get_context("fork")
+    queue = context.SimpleQueue()
+    child = context.Process(target=lambda: queue.put(function(argument)))
+    child.start()
+    answer = queue.get()
+    child.join()
+    return answer, child.exitcode
+
+
+def test_a_spawned_child_has_all_for_itself():
+    assert run("spawn", whole, 1)
+
+
+def test_children_forked_after_the_open():
+    process = multiprocessing.get_context("spawn").Process(target=exit_by_clean)
+    process.start()
+    process.join()
+    assert process.exitcode == 0
+
+
+def exit_by_clean():
+    raise SystemExit(0 if clean(None) else 1)
+
+
+def test_what_a_forked_child_inherited(gdr, array):
+    with gdr.pin(array) as buffer, gdr.cache() as cache, cache.get(array) as held:
+        buffer.write(b"the parent's")
+        for mapping in (buffer, held):
+            assert in_fork(inherited, mapping) == ((errno.EACCES, "gdr_copy_to_mapping"), 0)
+        assert array.get(12) == b"the parent's"
+
+
+def close_all(things):
+    answers = []
+    for thing in things:
+        try:
+            thing.close()
+            answers.append(0)
+        except gdrapi.GdrError as error:
+            answers.append(error.errno)
+    return answers
+
+
+def test_a_forked_child_closes_nothing_of_its_parent(gdr, array):
+    with gdr.pin(array) as buffer:
+        assert in_fork(close_all, [buffer, gdr]) == ([errno.EACCES] * 2, 0)
+        buffer.write(b"still mapped")
+        assert array.get(12) == b"still mapped"
