@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: MIT
 #
-# make                [build 1 min] the library and its tools, under build/
-# make lib            [build 1 min] the library alone
+# make                [build 1 min] the libraries and their tools, under build/
+# make lib            [build 1 min] libgdrapi alone
+# make vkgdr          [build 1 min] libvkgdr, vkgdr's interface on it
 # make install        [build 5 s] DESTDIR=, prefix=, libdir=, bindir= as usual; make uninstall
 # make clean          [build 1 s] removes build/
 # make help           [build 1 s] this list
@@ -26,6 +27,7 @@ endif
 B        := build
 BIN      := $(B)/bin
 LIB      := $(B)/libgdrapi.so.$(VERSION)
+VKGDR    := $(B)/libvkgdr.so
 WARN     := -Wall -Wextra -Werror
 CFLAGS   ?= -O2 -g
 C11      := -std=gnu11 $(WARN) -Iinclude -Itools
@@ -41,9 +43,10 @@ MANLINKS := $(patsubst docs/man/%,%,$(shell find docs/man -type l -name '*.[1-9]
 
 include tools/tools.mk tests/tests.mk packaging/packaging.mk
 
-.PHONY: all lib help install uninstall clean
-all: lib tools
+.PHONY: all lib vkgdr help install uninstall clean
+all: lib vkgdr tools
 lib: $(LIB)
+vkgdr: $(VKGDR)
 
 # The linker wrapper and the version script are no inputs that go knows of, nor are
 # headers of another folder: their sum stands in for them. Go's build ID would tell the folder
@@ -64,8 +67,13 @@ $(LIB): $(wildcard capi/*.[ch] capi/copy/*.[ch] capi/*.go capi/copy/*.go capi/*.
 	ln -sf $(notdir $@) $(@D)/$(SONAME)
 	ln -sf $(SONAME) $(@D)/libgdrapi.so
 
+# vkgdr's interface; it finds libgdrapi.so.2 beside itself.
+$(VKGDR): vkgdr/vkgdr.c include/vkgdr.h $(LIB)
+	$(CC) -shared -fPIC -fvisibility=hidden $(C11) $(CFLAGS) -Wl,-soname,$(@F) -Wl,-z,defs -o $@ $< \
+		-L$(B) -lgdrapi -ldl -Wl,-rpath,'$$ORIGIN'
+
 # What pkg-config and CMake find. Made anew each time: it depends on the variables above.
-FINDFILES := gdrapi.pc gdrapi-config.cmake gdrapi-config-version.cmake
+FINDFILES := gdrapi.pc vkgdr.pc gdrapi-config.cmake gdrapi-config-version.cmake
 cmakedir   = $(libdir)/cmake/gdrapi
 .PHONY: $(addprefix $(B)/,$(FINDFILES))
 $(addprefix $(B)/,$(FINDFILES)): $(B)/%: pkg-config/%.in
@@ -76,11 +84,11 @@ $(addprefix $(B)/,$(FINDFILES)): $(B)/%: pkg-config/%.in
 
 install: all tools-install $(addprefix $(B)/,$(FINDFILES))
 	$(INSTALL) -d $(DESTDIR)$(libdir)/pkgconfig $(DESTDIR)$(cmakedir) $(DESTDIR)$(includedir) $(DESTDIR)$(bindir)
-	$(INSTALL) -m 755 $(LIB) $(DESTDIR)$(libdir)/
+	$(INSTALL) -m 755 $(LIB) $(VKGDR) $(DESTDIR)$(libdir)/
 	ln -sf libgdrapi.so.$(VERSION) $(DESTDIR)$(libdir)/$(SONAME)
 	ln -sf $(SONAME) $(DESTDIR)$(libdir)/libgdrapi.so
-	$(INSTALL) -m 644 include/gdrapi.h include/gdrapi_ext.h include/gdrconfig.h $(DESTDIR)$(includedir)/
-	$(INSTALL) -m 644 $(B)/gdrapi.pc $(DESTDIR)$(libdir)/pkgconfig/
+	$(INSTALL) -m 644 include/gdrapi.h include/gdrapi_ext.h include/gdrconfig.h include/vkgdr.h $(DESTDIR)$(includedir)/
+	$(INSTALL) -m 644 $(addprefix $(B)/,$(filter %.pc,$(FINDFILES))) $(DESTDIR)$(libdir)/pkgconfig/
 	$(INSTALL) -m 644 $(addprefix $(B)/,$(filter %.cmake,$(FINDFILES))) $(DESTDIR)$(cmakedir)/
 	$(INSTALL) -m 755 $(TOOLS:$(BIN)/%=$(B)/install/%) $(DESTDIR)$(bindir)/
 	$(INSTALL) -d $(addprefix $(DESTDIR)$(mandir)/,$(sort $(dir $(MANPAGES))))
@@ -91,9 +99,9 @@ install: all tools-install $(addprefix $(B)/,$(FINDFILES))
 	@[ -n '$(DESTDIR)' ] || [ "$$(id -u)" -ne 0 ] || PATH="$$PATH:/sbin:/usr/sbin" $(LDCONFIG)
 
 uninstall:
-	rm -f $(addprefix $(DESTDIR)$(libdir)/,libgdrapi.so.$(VERSION) $(SONAME) libgdrapi.so pkgconfig/gdrapi.pc)
+	rm -f $(addprefix $(DESTDIR)$(libdir)/,libgdrapi.so.$(VERSION) $(SONAME) libgdrapi.so libvkgdr.so pkgconfig/gdrapi.pc pkgconfig/vkgdr.pc)
 	rm -rf $(DESTDIR)$(cmakedir)
-	rm -f $(addprefix $(DESTDIR)$(includedir)/,gdrapi.h gdrapi_ext.h gdrconfig.h)
+	rm -f $(addprefix $(DESTDIR)$(includedir)/,gdrapi.h gdrapi_ext.h gdrconfig.h vkgdr.h)
 	rm -f $(addprefix $(DESTDIR)$(bindir)/,$(notdir $(TOOLS)))
 	rm -f $(addprefix $(DESTDIR)$(mandir)/,$(MANPAGES) $(MANLINKS))
 
