@@ -1,0 +1,188 @@
+// SPDX-License-Identifier: MIT
+/*
+ * vkgdr_test - libvkgdr.so as a program written for vkgdr uses it: by its header and
+ * its functions alone, beside CUDA's driver.
+ */
+#include <vkgdr.h>
+
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "cuda_dl.h"
+
+static int passed, failed;
+static struct cuda_dl cu;
+
+static void check(bool ok, const char *name)
+{
+	ok ? passed++ : failed++;
+	printf("%sok %d - %s\n", ok ? "" : "not ", passed + failed, name);
+}
+
+static void fill(unsigned char *p, size_t n, unsigned int seed)
+{
+	for (size_t i = 0; i < n; i++)
+		p[i] = (unsigned char)(i * 31 + (i >> 8) + seed);
+}
+
+/* The CPU writes and CUDA reads, and the other way. */
+static bool moves(vkgdr_memory_t mem, unsigned int seed)
+{
+	enum { N = 100000 };
+	unsigned char sent[N], got[N];
+	unsigned char *host = vkgdr_memory_get_host_ptr(mem);
+	CUdeviceptr dev = vkgdr_memory_get_device_ptr(mem);
+
+	fill(sent, N, seed);
+	memcpy(host, sent, N);
+	vkgdr_memory_flush(mem, 0, N);
+	if (cu.from_gpu(got, dev, N) || memcmp(sent, got, N))
+		return false;
+	fill(sent, N, seed + 1);
+	if (cu.to_gpu(dev, sent, N) || cu.ctx_sync())
+		return false;
+	vkgdr_memory_invalidate(mem, 0, N);
+	return !memcmp(host, sent, N);
+}
+
+static void test_memory(vkgdr_t g)
+{
+	static const size_t sizes[] = { 100000, 1 << 20, (2 << 20) + 1, 16 << 20 };
+	vkgdr_memory_t mem[4];
+
+	for (int i = 0; i < 4; i++) {
+		mem[i] = vkgdr_memory_alloc(g, sizes[i], 0);
+		check(mem[i], "vkgdr_memory_alloc");
+		if (!mem[i]) {
+			printf("# %s\n", vkgdr_last_error());
+			return;
+		}
+		check(vkgdr_memory_get_size(mem[i]) == sizes[i], "the size is the one that was asked for");
+		check((uintptr_t)vkgdr_memory_get_host_ptr(mem[i]) % 4096 == 0 &&
+		      vkgdr_memory_get_device_ptr(mem[i]) % 65536 == 0, "both addresses are aligned");
+	}
+	for (int i = 0; i < 4; i++)
+		check(moves(mem[i], (unsigned int)i), "what one side wrote, the other reads");
+	check(vkgdr_memory_is_coherent(mem[0]), "the memory is coherent");
+	check(vkgdr_memory_get_non_coherent_atom_size(mem[0]) == 1, "any range may be flushed");
+	for (int i = 0; i < 4; i++)
+		vkgdr_memory_free(mem[i]);
+}
+
+static void test_errors(vkgdr_t g)
+{
+	check(!vkgdr_open(99, 0) && *vkgdr_last_error(), "no such GPU: NULL and a reason");
+	printf("# %s\n", vkgdr_last_error());
+	check(!vkgdr_open(0, 1 << 30) && strstr(vkgdr_last_error(), "flags"), "an unknown flag");
+	check(!vkgdr_memory_alloc(g, 0, 0) && strstr(vkgdr_last_error(), "gdr_mem_alloc"), "no bytes");
+	printf("# %s\n", vkgdr_last_error());
+	check(!vkgdr_memory_alloc(g, (size_t)1 << 60, 0), "too many bytes");
+	check(!vkgdr_memory_alloc(g, 4096, 1), "an unknown flag of memory");
+	check(!vkgdr_memory_alloc(NULL, 4096, 0), "no library");
+	vkgdr_memory_free(NULL);
+	vkgdr_close(NULL);
+}
+
+static void *thread(void *arg)
+{
+	size_t bad = 0;
+
+	if (*vkgdr_last_error())
+		return (void *)1;	/* another thread's */
+	for (int i = 0; i < 8; i++) {
+		vkgdr_memory_t mem = vkgdr_memory_alloc(arg, 100000, 0);
+
+		bad += !mem;
+		if (mem)
+			memset(vkgdr_memory_get_host_ptr(mem), i, 100000);
+		vkgdr_memory_free(mem);
+	}
+	return (void *)bad;
+}
+
+static void test_threads(vkgdr_t g)
+{
+	pthread_t t[8];
+	size_t bad = 0;
+
+	for (int i = 0; i < 8; i++)
+		bad += pthread_create(&t[i], NULL, thread, g) != 0;
+	for (int i = 0; i < 8 && !bad; i++) {
+		void *answer;
+
+		pthread_join(t[i], &answer);
+		bad += (size_t)answer;
+	}
+	check(!bad, "eight threads allocate and free");
+}
+
+static void test_closed_first(void)
+{
+	vkgdr_t g = vkgdr_open(0, VKGDR_OPEN_CURRENT_CONTEXT_BIT | VKGDR_OPEN_REQUIRE_COHERENT_BIT);
+	vkgdr_memory_t mem;
+
+	check(g, "vkgdr_open of the current context's GPU");
+	mem = g ? vkgdr_memory_alloc(g, 1 << 20, 0) : NULL;
+	vkgdr_close(g);
+	check(mem && moves(mem, 9), "memory outlives vkgdr_close");
+	vkgdr_memory_free(mem);
+}
+
+/* A child of a process with CUDA has none; it must get an answer. */
+static void test_fork(vkgdr_t g)
+{
+	vkgdr_memory_t mem = vkgdr_memory_alloc(g, 1 << 20, 0);
+	int status = -1;
+	pid_t pid = fork();
+
+	if (!pid) {
+		int wrong = vkgdr_memory_alloc(g, 4096, 0) != NULL;
+
+		vkgdr_memory_free(mem);
+		vkgdr_close(g);
+		_exit(wrong);
+	}
+	waitpid(pid, &status, 0);
+	check(!status, "a forked child is refused, and its frees touch nothing of its parent");
+	check(mem && moves(mem, 3), "the parent's memory is as it was");
+	vkgdr_memory_free(mem);
+}
+
+static bool start_cuda(void)
+{
+	const char *why = cuda_load(&cu);
+	cu_ctx ctx;
+	int dev;
+
+	if (why)
+		printf("# %s\n", why);
+	return !why && !cu.init(0) && !cu.device_get(&dev, 0) && !cu.primary_retain(&ctx, dev) &&
+	       !cu.ctx_set(ctx);
+}
+
+int main(void)
+{
+	vkgdr_t g = NULL;
+
+	check(!*vkgdr_last_error(), "no error yet");
+	check(!vkgdr_open(0, 0) && strstr(vkgdr_last_error(), "cuInit"), "without CUDA there is an error");
+	check(start_cuda(), "CUDA starts");
+	if (!failed)
+		g = vkgdr_open(0, VKGDR_OPEN_REQUIRE_COHERENT);
+	check(g, "vkgdr_open");
+	if (g) {
+		test_memory(g);
+		test_errors(g);
+		test_threads(g);
+		test_closed_first();
+		test_fork(g);
+	} else {
+		printf("# %s\n", vkgdr_last_error());
+	}
+	vkgdr_close(g);
+	printf("1..%d\n%d passed, %d failed\n", passed + failed, passed, failed);
+	return failed != 0;
+}
