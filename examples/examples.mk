@@ -1,11 +1,33 @@
 # SPDX-License-Identifier: MIT
 #
 # make demo           [build 5 s] what the library is for, in ten lines; without a GPU, simulated
+# make examples       [build 5 s] the programs of examples/, under build/examples
+# make check-examples [test 5 s] them on the doubles
 
-.PHONY: demo
+EX        := $(B)/examples
+EXAMPLES  := $(addprefix $(EX)/,write_read flag cache pingpong)
+
+.PHONY: demo examples check-examples
 demo: $(BIN)/demo $(DOUBLES)
 	@rc=0; $(BIN)/demo || rc=$$?; [ $$rc -ne 2 ] || { rc=0; $(SIM) $(BIN)/demo || rc=$$?; }; exit $$rc
 
 $(BIN)/demo: examples/demo.c $(CUDA_DL) $(call object,bench/timing.c) $(LIB) $(TOOL_H)
 	@mkdir -p $(@D)
 	$(CC) $(C11) $(CFLAGS) -o $@ $(filter %.c %.o,$^) $(LINK)
+
+examples: $(EXAMPLES)
+$(EX)/write_read $(EX)/flag $(EX)/cache: $(EX)/%: examples/%.c
+$(EX)/pingpong: examples/mailbox/pingpong.c examples/mailbox/mailbox.h
+$(EX)/mailbox_test: tests/examples/mailbox_test.c examples/mailbox/mailbox.h
+
+# As a user builds them, against libcuda.so.1. It is the simulated one here; the same
+# programs run with the real one.
+$(EXAMPLES) $(EX)/mailbox_test: $(wildcard examples/*.h) $(LIB) $(D)/libcuda.so.1
+	@mkdir -p $(@D)
+	$(CC) $(C11) $(CFLAGS) -Iexamples -o $@ $(filter %.c,$^) $(LINK) $(D)/libcuda.so.1
+
+check-examples: $(EXAMPLES) $(EX)/mailbox_test $(DOUBLES)
+	@for b in dmabuf rm; do \
+		$(RUN) examples-$$b $(SIM) $(ON) $$b tests/examples/examples.sh $(EX); \
+		$(RUN) mailbox-$$b $(SIM) $(ON) $$b $(EX)/mailbox_test; \
+	done

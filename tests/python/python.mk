@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 #
-# make check-python   the Python package on the doubles: pytest, mypy, pip; 20 s
-# make check-python-gpu  the same package with PyTorch, CuPy, numba and JAX on a real GPU
+# make check-python   [more 20 s] the Python package on the doubles: pytest, mypy, pip
+# make check-python-gpu [long 1 min] the same package with PyTorch, CuPy, numba and JAX on a real GPU
 
 # The first that has pytest; Debian's python3 has it where another is before it in PATH.
 PYTHON    ?= $(firstword $(foreach p,python3 /usr/bin/python3,$(shell $p -c 'import pytest' 2>/dev/null && echo $p)) python3)
@@ -13,9 +13,7 @@ check-python: $(LIB) $(DOUBLES)
 	@$(PYTHON) -m pip --version >/dev/null || { echo 'check-python needs python3-pip'; exit 1; }
 	@command -v mypy >/dev/null || { echo 'check-python needs mypy'; exit 1; }
 	cd python && mypy --strict --cache-dir=/dev/null gdrapi gdrapi_build.py
-	@export GDR_RESULTS=$(B)/python/results; $(RUN) --clear; \
-		for b in $(BACKENDS); do $(RUN) python-$$b $(SIM) $(ON) $$b $(PYTEST) tests/python --ignore=tests/python/gpu; done; \
-		$(RUN) --total
+	@for b in $(BACKENDS); do $(RUN) python-$$b $(SIM) $(ON) $$b $(PYTEST) tests/python --ignore=tests/python/gpu; done
 
 # On the GPU machine's own Python. What is not installed there is skipped, and said.
 check-python-gpu: $(LIB)

@@ -1,0 +1,201 @@
+// SPDX-License-Identifier: MIT
+/*
+ * mailbox_test - the rings of examples/mailbox. A thread has the GPU's part: it does the
+ * steps of mailbox.h by loads and stores on a mapping of its own of the same memory.
+ */
+#include <pthread.h>
+#include <sched.h>
+#include <stdbool.h>
+#include <stdlib.h>
+
+#include "example.h"
+#include "mailbox/mailbox.h"
+
+static int passed, failed;
+
+static void check(bool ok, const char *name)
+{
+	ok ? passed++ : failed++;
+	printf("%sok %d - %s\n", ok ? "" : "not ", passed + failed, name);
+}
+
+/* The GPU's side, with the names of mailbox.h. */
+struct peer {
+	struct mailbox_ring *gpu;	/* its own mapping of what the CPU writes */
+	struct mailbox_ring *host;
+	uint32_t sent, received;
+};
+
+static bool peer_receive(struct peer *p, uint32_t *word, unsigned char *data)
+{
+	struct mailbox_slot *slot = &p->gpu->slot[p->received % MAILBOX_SLOTS];
+	uint64_t head = atomic_load_explicit(&slot->head, memory_order_acquire);
+
+	if (head >> 32 != p->received + 1)
+		return false;
+	*word = (uint32_t)head;
+	memcpy(data, slot->data, MAILBOX_DATA);
+	atomic_store_explicit(&p->host->taken, ++p->received, memory_order_release);
+	return true;
+}
+
+static bool peer_send(struct peer *p, uint32_t word, const unsigned char *data)
+{
+	struct mailbox_slot *slot = &p->host->slot[p->sent % MAILBOX_SLOTS];
+	uint32_t number = p->sent + 1;
+
+	if (number - atomic_load_explicit(&p->gpu->taken, memory_order_acquire) > MAILBOX_SLOTS)
+		return false;
+	memcpy(slot->data, data, MAILBOX_DATA);
+	atomic_store_explicit(&slot->head, mailbox_head(number, word), memory_order_release);
+	p->sent = number;
+	return true;
+}
+
+/* The memory of all, and two mappings of the part in the GPU. */
+struct stage {
+	gdr_t g;
+	struct example_memory m;
+	gdr_mh_t second;
+	void *second_va;
+	struct mailbox_ring host;
+	struct mailbox box;
+	struct peer peer;
+};
+
+static void set(struct stage *s)
+{
+	gdr(mailbox_init(&s->box, s->m.mh, s->m.cpu, &s->host), "mailbox_init");
+	s->peer = (struct peer){ .gpu = s->second_va, .host = &s->host };
+}
+
+/* Both sides as if so many messages had been sent already. */
+static void set_at(struct stage *s, uint32_t n)
+{
+	set(s);
+	s->box.sent = s->box.received = s->peer.sent = s->peer.received = n;
+	atomic_store(&s->host.taken, n);
+	gdr(gdr_copy_to_mapping(s->m.mh, &s->box.gpu->taken, &n, sizeof(n)), "gdr_copy_to_mapping");
+}
+
+static void fill(unsigned char data[MAILBOX_DATA], uint32_t n)
+{
+	for (unsigned int i = 0; i < MAILBOX_DATA; i++)
+		data[i] = (unsigned char)(n * 7 + i);
+}
+
+static bool is_filled(const unsigned char data[MAILBOX_DATA], uint32_t n)
+{
+	unsigned char want[MAILBOX_DATA];
+
+	fill(want, n);
+	return !memcmp(data, want, MAILBOX_DATA);
+}
+
+static void test_one(struct stage *s)
+{
+	unsigned char data[MAILBOX_DATA], got[MAILBOX_DATA] = "";
+	uint32_t word = 0;
+
+	set(s);
+	check(mailbox_receive(&s->box, &word, NULL, 0) == EAGAIN, "an empty ring has no message");
+	check(!peer_receive(&s->peer, &word, got), "nor has the other");
+	fill(data, 5);
+	check(!mailbox_send(&s->box, 42, data, MAILBOX_DATA), "a message is sent");
+	check(peer_receive(&s->peer, &word, got) && word == 42 && is_filled(got, 5), "and arrives, data and word");
+	check(!peer_receive(&s->peer, &word, got), "once");
+	check(peer_send(&s->peer, 43, data), "an answer is sent");
+	check(!mailbox_receive(&s->box, &word, got, MAILBOX_DATA) && word == 43 && is_filled(got, 5), "and arrives");
+	check(mailbox_receive(&s->box, &word, NULL, 0) == EAGAIN, "once");
+	check(mailbox_send(&s->box, 0, data, MAILBOX_DATA + 1) == EINVAL, "too much data is refused");
+	check(mailbox_receive(&s->box, &word, got, MAILBOX_DATA + 1) == EINVAL, "both ways");
+	check(!mailbox_send(&s->box, 0, NULL, 0) && peer_receive(&s->peer, &word, got) && !word, "a word alone, of 0");
+}
+
+static void test_full(struct stage *s, uint32_t from, const char *name)
+{
+	unsigned char data[MAILBOX_DATA], got[MAILBOX_DATA];
+	bool ok = true;
+	uint32_t word, n;
+
+	set_at(s, from);
+	for (n = 0; n < MAILBOX_SLOTS; n++) {
+		fill(data, n);
+		ok &= !mailbox_send(&s->box, n, data, MAILBOX_DATA) && peer_send(&s->peer, n, data);
+	}
+	ok &= mailbox_send(&s->box, n, data, 0) == EAGAIN && !peer_send(&s->peer, n, data);
+	for (n = 0; n < MAILBOX_SLOTS; n++) {
+		ok &= peer_receive(&s->peer, &word, got) && word == n && is_filled(got, n);
+		ok &= !mailbox_receive(&s->box, &word, got, MAILBOX_DATA) && word == n && is_filled(got, n);
+	}
+	ok &= !mailbox_send(&s->box, 1, NULL, 0) && peer_send(&s->peer, 1, data);
+	check(ok, name);
+}
+
+/* Sends back what comes. */
+static void *echo(void *arg)
+{
+	struct stage *s = arg;
+	unsigned char data[MAILBOX_DATA];
+	uint32_t word = 1;
+
+	while (word) {
+		while (!peer_receive(&s->peer, &word, data))
+			sched_yield();
+		while (!peer_send(&s->peer, word, data))
+			sched_yield();
+	}
+	return NULL;
+}
+
+static void test_stream(struct stage *s)
+{
+	enum { COUNT = 200000 };
+	unsigned char data[MAILBOX_DATA], got[MAILBOX_DATA];
+	uint32_t sent = 0, received = 0, word, wrong = 0;
+	pthread_t t;
+
+	set_at(s, UINT32_MAX - COUNT / 2);	/* the numbers wrap on the way */
+	gdr(pthread_create(&t, NULL, echo, s), "pthread_create");
+	while (received < COUNT) {
+		int err = EAGAIN;
+
+		if (sent < COUNT) {
+			fill(data, sent);
+			/* The last word is 0 and ends the echo. */
+			err = mailbox_send(&s->box, COUNT - 1 - sent, data, MAILBOX_DATA);
+			sent += !err;
+		}
+		if (!mailbox_receive(&s->box, &word, got, MAILBOX_DATA)) {
+			wrong += word != COUNT - 1 - received || !is_filled(got, received);
+			received++;
+		} else if (err) {
+			sched_yield();
+		}
+	}
+	pthread_join(t, NULL);
+	check(!wrong, "200000 messages there and back, in order and whole");
+}
+
+int main(void)
+{
+	static struct stage s;
+
+	example_context();
+	s.g = example_open();
+	example_map(s.g, &s.m, GPU_PAGE_SIZE);
+	gdr(gdr_pin_buffer(s.g, s.m.dev, s.m.size, 0, 0, &s.second), "gdr_pin_buffer");
+	gdr(gdr_map(s.g, s.second, &s.second_va, s.m.size), "gdr_map");
+
+	test_one(&s);
+	test_full(&s, 0, "a full ring refuses, and goes on when it is read");
+	test_full(&s, 40, "the same from the middle of the ring");
+	test_full(&s, UINT32_MAX - 10, "the same where the numbers wrap");
+	test_stream(&s);
+	gdr(gdr_copy_to_mapping(s.m.mh, s.m.cpu, "", 1), "gdr_copy_to_mapping");
+	example_unmap(s.g, &s.m);
+	check(mailbox_send(&s.box, 1, NULL, 0) == EINVAL, "after the unmap a send is an errno");
+	gdr(gdr_close(s.g), "gdr_close");
+	printf("1..%d\n%d passed, %d failed\n", passed + failed, passed, failed);
+	return failed != 0;
+}
