@@ -90,7 +90,7 @@ install: all tools-install $(addprefix $(B)/,$(FINDFILES))
 	$(INSTALL) -m 644 include/gdrapi.h include/gdrapi_ext.h include/gdrconfig.h include/vkgdr.h $(DESTDIR)$(includedir)/
 	$(INSTALL) -m 644 $(addprefix $(B)/,$(filter %.pc,$(FINDFILES))) $(DESTDIR)$(libdir)/pkgconfig/
 	$(INSTALL) -m 644 $(addprefix $(B)/,$(filter %.cmake,$(FINDFILES))) $(DESTDIR)$(cmakedir)/
-	$(INSTALL) -m 755 $(TOOLS:$(BIN)/%=$(B)/install/%) $(DESTDIR)$(bindir)/
+	$(INSTALL) -m 755 $(INSTALLED) $(GO_TOOLS) $(DESTDIR)$(bindir)/
 	$(INSTALL) -d $(addprefix $(DESTDIR)$(mandir)/,$(sort $(dir $(MANPAGES))))
 	for p in $(MANPAGES); do \
 		$(INSTALL) -m 644 docs/man/$$p $(DESTDIR)$(mandir)/$$p || exit 1; done

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: MIT
 #
-# make dist           the source tarball, under build/packages; see packaging/README.md
-# make deb            ... and Debian's packages of it
-# make rpm            ... and RPMs of it
-# make tarball        ... and a tree that runs from any folder
-# make sbom           the Go modules in the built programs, as CycloneDX JSON
+# make dist           [build 5 s] the source tarball, under build/packages; see packaging/README.md
+# make deb            [build 2 min] ... and Debian's packages of it
+# make rpm            [build 2 min] ... and RPMs of it
+# make tarball        [build 2 min] ... and a tree that runs from any folder
+# make sbom           [build 5 s] the Go modules in the built programs, as CycloneDX JSON
 
 PKG       := $(B)/packages
 RELEASE    = $(shell packaging/version.sh)

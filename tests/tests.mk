@@ -45,7 +45,7 @@ check-run:
 	@$(RUN) run-itself tests/run_test.sh
 
 check-go: $(DOUBLES)
-	@$(RUN) --go go-test $(SIM) $(GO) test -v -count=1 ./core/...
+	@$(RUN) --go go-test $(SIM) $(GO) test -v -count=1 ./core/... ./cmd/gdrcopy_report/...
 
 check-badinput: $(BIN)/badinput $(DOUBLES)
 	@for b in $(BACKENDS); do $(RUN) badinput-$$b $(SIM) $(ON) $$b $(BIN)/badinput; done

@@ -2,8 +2,11 @@
 #
 # make tools          [build 20 s] the programs that are installed beside the library
 
-TOOL_NAMES := sanity copybw copylat apiperf pplat report
-TOOLS     := $(addprefix $(BIN)/gdrcopy_,$(TOOL_NAMES))
+TOOL_NAMES := sanity copybw copylat apiperf pplat
+C_TOOLS   := $(addprefix $(BIN)/gdrcopy_,$(TOOL_NAMES))
+GO_TOOLS  := $(addprefix $(BIN)/gdrcopy_,report doctor)
+TOOLS     := $(C_TOOLS) $(GO_TOOLS)
+INSTALLED := $(C_TOOLS:$(BIN)/%=$(B)/install/%)
 TOOL_H    := $(wildcard tools/*.h tools/*/*.h)
 object     = $(patsubst %.c,$(B)/obj/%.o,$(wildcard $(addprefix tools/,$(1))))
 BENCH     := $(call object,$(addprefix bench/,opt.c timing.c out.c gpu.c loops.c race.c team.c cuda.c vk.c) cuda_dl.c)
@@ -14,7 +17,6 @@ copybw_O  := $(call object,copybw.c) $(BENCH)
 copylat_O := $(call object,copylat*.c) $(BENCH)
 apiperf_O := $(call object,apiperf.c) $(BENCH)
 pplat_O   := $(call object,pplat.c) $(BENCH)
-report_O  := $(call object,report.c $(addprefix bench/,opt.c out.c json.c svg.c))
 
 # Programs find the library above their own folder, in the build tree.
 WITH_LIB   = -L$(B) -lgdrapi -ldl -lpthread -lm
@@ -27,7 +29,7 @@ LINK_INST  = $(WITH_LIB) $(if $(filter $(libdir),$(LOADERS)),,-Wl,-rpath,'$$ORIG
 
 .PHONY: tools tools-install
 tools: $(TOOLS)
-tools-install: $(TOOLS:$(BIN)/%=$(B)/install/%)
+tools-install: $(INSTALLED)
 
 $(B)/obj/%.o: %.c $(TOOL_H)
 	@mkdir -p $(@D)
@@ -38,12 +40,20 @@ $(BIN)/gdrcopy_$(1) $(B)/install/gdrcopy_$(1): $$($(1)_O) $$(LIB)
 endef
 $(foreach t,$(TOOL_NAMES),$(eval $(call tool,$(t))))
 
-$(TOOLS):
+$(C_TOOLS):
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS) $(LDFLAGS) -o $@ $(filter %.o,$^) $(LINK)
 
 # Made anew each time: it depends on variables.
-.PHONY: $(TOOLS:$(BIN)/%=$(B)/install/%)
-$(TOOLS:$(BIN)/%=$(B)/install/%):
+.PHONY: $(INSTALLED)
+$(INSTALLED):
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS) $(LDFLAGS) -o $@ $(filter %.o,$^) $(LINK_INST)
+
+# Without cgo they are bound to no version of the C library. Made anew each time, for go
+# knows what has changed.
+.PHONY: $(GO_TOOLS)
+$(GO_TOOLS): $(BIN)/%:
+	@mkdir -p $(@D)
+	CGO_ENABLED=0 $(GO) build -trimpath -buildvcs=false \
+		-ldflags '-X main.version=$(RELEASE) -X main.commit=$(COMMIT)' -o $@ ./cmd/$*

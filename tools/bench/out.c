@@ -31,6 +31,21 @@ static void cpu_name(char *buf, size_t len)
 	fclose(f);
 }
 
+/* The version of NVIDIA's kernel driver; none on simulated ones. */
+static void driver_version(struct bench_result *r)
+{
+	FILE *f = fopen("/sys/module/nvidia/version", "re");
+	char version[64];
+
+	if (!f)
+		return;
+	if (fgets(version, sizeof(version), f)) {
+		version[strcspn(version, "\n")] = '\0';
+		bench_fact(r, "driver", "%s", version);
+	}
+	fclose(f);
+}
+
 void bench_result_init(struct bench_result *r, const char *tool)
 {
 	time_t now = time(NULL);
@@ -46,6 +61,7 @@ void bench_result_init(struct bench_result *r, const char *tool)
 	bench_fact(r, "cpu", "%s, %ld online", cpu, sysconf(_SC_NPROCESSORS_ONLN));
 	if (!uname(&u))
 		bench_fact(r, "kernel", "%s %s %s", u.sysname, u.release, u.machine);
+	driver_version(r);
 }
 
 void bench_result_free(struct bench_result *r)
