@@ -80,7 +80,7 @@ func (e *examination) backend(b facts.Backend) Finding {
 	case taken && len(e.Trials) == 0:
 		return Finding{Status: OK, Cause: "gdr_open of this version takes it. It was not tried, for no libgdrapi was loaded."}
 	case taken && t != nil && t.Worked():
-		return Finding{Status: OK, Cause: "Taken, and it works. " + speed(*t)}
+		return Finding{Status: OK, Cause: "Taken, and it works. " + e.module(b.Name) + speed(*t)}
 	case taken && b.Error != "":
 		// gdr_open comes before CUDA is initialised, and knows less.
 		cause, advice := e.refusal(b)
@@ -105,6 +105,14 @@ func (e *examination) backend(b facts.Backend) Finding {
 		f.Status = e.cause() // the one that needs nothing installed
 	}
 	return f
+}
+
+// module says of gdrdrv which version it is.
+func (e *examination) module(backend string) string {
+	if backend != "gdrdrv" || e.Gdrdrv.Version == "" {
+		return ""
+	}
+	return "The module is of version " + e.Gdrdrv.Version + ". "
 }
 
 // whyNot is why a backend that opens is not taken.

@@ -29,7 +29,7 @@ func healthy() *scene {
 		Driver: facts.Driver{Version: "580.159.04", Open: true},
 		GPUs:   []facts.GPU{{PCI: pci, Model: "NVIDIA H200", BAR1: 256 << 30}},
 		Env:    map[string]string{},
-		Limits: facts.Limits{Files: 1 << 20, FilesUsed: 8, Memlock: facts.Unlimited},
+		Limits: facts.Limits{Files: 1 << 20, Memlock: facts.Unlimited},
 		CUDA: facts.CUDA{Path: "/usr/lib/libcuda.so.580.159.04", Version: 13000,
 			Devices: []facts.Device{{PCI: pci, DMABuf: 1, DMABufMmap: -1}}},
 		NVML: facts.NVML{GPUs: []facts.ManagedGPU{{PCI: pci, BAR1Total: 256 << 30, BAR1Free: 255 << 30}}},
@@ -219,6 +219,11 @@ var causes = []struct {
 		s.Gdrdrv = facts.Gdrdrv{Loaded: true, Version: "1.3"}
 	}, "backend-gdrdrv", OK, "gdrdrv (1.3) and this library do not fit", "of one version"},
 	{"another driver's node", broken, func(s *scene) { s.gdrdrvNode(); s.backend("gdrdrv").Errno = "ENOTTY" }, "backend-gdrdrv", OK, "does not answer as gdrdrv does", "what else made this node"},
+	{"module that is taken", healthy, func(s *scene) {
+		s.gdrdrvNode()
+		s.Gdrdrv = facts.Gdrdrv{Loaded: true, Version: "2.6"}
+		s.Trials[0].Backend = "gdrdrv"
+	}, "backend-gdrdrv", OK, "Taken, and it works. The module is of version 2.6. A write", ""},
 	{"module that fails", broken, func(s *scene) {
 		s.gdrdrvNode()
 		*s.backend("gdrdrv") = facts.Backend{Name: "gdrdrv", Error: "open: out of memory", Errno: "ENOMEM"}

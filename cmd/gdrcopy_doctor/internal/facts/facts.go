@@ -1,71 +1,72 @@
 // Package facts holds what gdrcopy_doctor finds out about a machine. It judges
 // nothing: package diagnose does.
 //
+// What a child answers about goes through JSON.
+//
 // What lies in files is read below a root folder, so that tests can make a machine
 // as a tree of files. What drivers and libraries answer, package probe fills in.
 package facts
 
 // Facts is all that is known of a machine.
 type Facts struct {
-	Nodes     []Node            `json:"nodes"`
-	Gdrdrv    Gdrdrv            `json:"gdrdrv"`
-	Driver    Driver            `json:"driver"`
-	GPUs      []GPU             `json:"gpus"`
-	Nouveau   bool              `json:"nouveau"` // the module is loaded
-	WSL       bool              `json:"wsl"`     // the GPU is reached through Windows
-	Tegra     bool              `json:"tegra"`   // the GPU shares the CPU's memory
-	RDMA      bool              `json:"rdma"`    // there is an RDMA network card
-	Container Container         `json:"container"`
-	Env       map[string]string `json:"env"`
-	Limits    Limits            `json:"limits"`
-	Consumers []Consumer        `json:"consumers"`
+	Nodes     []Node
+	Gdrdrv    Gdrdrv
+	Driver    Driver
+	GPUs      []GPU
+	Nouveau   bool // the module is loaded
+	WSL       bool // the GPU is reached through Windows
+	Tegra     bool // the GPU shares the CPU's memory
+	RDMA      bool // there is an RDMA network card
+	Container Container
+	Env       map[string]string
+	Limits    Limits
+	Consumers []Consumer
 
-	CUDA      CUDA      `json:"cuda"`
-	NVML      NVML      `json:"nvml"`
-	Backends  []Backend `json:"backends"`
-	Libraries []Library `json:"libraries"` // those that the loader finds, by name or path
-	Trials    []Trial   `json:"trials"`    // the first is without GDRCOPY_BACKEND set by the doctor
+	CUDA      CUDA
+	NVML      NVML
+	Backends  []Backend
+	Libraries []Library // those that the loader finds, by name or path
+	Trials    []Trial   // the first is without GDRCOPY_BACKEND set by the doctor
 }
 
 // Node is a device node.
 type Node struct {
-	Path   string `json:"path"`
-	Exists bool   `json:"exists"`
-	Kind   string `json:"kind"`   // device, folder or file
-	Mode   string `json:"mode"`   // such as 0660
-	Owner  string `json:"owner"`  // user and group by number, such as 0:44
-	Access string `json:"access"` // "", or why it may not be read and written
+	Path   string
+	Exists bool
+	Kind   string // device, folder or file
+	Mode   string // such as 0660
+	Owner  string // user and group by number, such as 0:44
+	Access string // "", or why it may not be read and written
 }
 
 // Gdrdrv is the kernel module gdrdrv, as the kernel lists it.
 type Gdrdrv struct {
-	Loaded  bool   `json:"loaded"`
-	Version string `json:"version"` // "" where the module does not say
+	Loaded  bool
+	Version string // "" where the module does not say
 }
 
 // Driver is the kernel part of NVIDIA's driver.
 type Driver struct {
-	Version string `json:"version"` // "" where it is not loaded
-	Open    bool   `json:"open"`    // the open kernel modules
+	Version string // "" where it is not loaded
+	Open    bool   // the open kernel modules
 }
 
 // GPU is an NVIDIA GPU on the PCI bus.
 type GPU struct {
-	PCI   string `json:"pci"`
-	Model string `json:"model"` // "" where the driver does not say
-	BAR1  uint64 `json:"bar1"`  // bytes, 0 where that is not known
+	PCI   string
+	Model string // "" where the driver does not say
+	BAR1  uint64 // bytes, 0 where that is not known
 }
 
 // Container is what this process runs in.
 type Container struct {
-	Kind string `json:"kind"` // "" for none
+	Kind string // "" for none
 }
 
 // Limits are the process's. Unlimited is the largest number.
 type Limits struct {
-	Files     uint64 `json:"files"`      // RLIMIT_NOFILE
-	FilesUsed uint64 `json:"files_used"` // descriptors that are open
-	Memlock   uint64 `json:"memlock"`    // RLIMIT_MEMLOCK, bytes
+	Files   uint64 // RLIMIT_NOFILE
+	Memlock uint64 // RLIMIT_MEMLOCK, bytes
 }
 
 // Unlimited is RLIM_INFINITY.
@@ -73,10 +74,10 @@ const Unlimited = ^uint64(0)
 
 // Consumer is a library that uses libgdrapi, or could.
 type Consumer struct {
-	Name  string   `json:"name"` // UCX, NCCL, ...
-	Path  string   `json:"path"`
-	Wants []string `json:"wants"` // the names of libgdrapi that it has in it
-	Finds string   `json:"finds"` // a libgdrapi beside it that it takes before the loader's; "" for none
+	Name  string // UCX, NCCL, ...
+	Path  string
+	Wants []string // the names of libgdrapi that it has in it
+	Finds string   // a libgdrapi beside it that it takes before the loader's; "" for none
 }
 
 // CUDA is what libcuda answers.

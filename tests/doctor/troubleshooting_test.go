@@ -1,0 +1,213 @@
+// Package doctor has the test of docs/troubleshooting.md against the code.
+package doctor
+
+import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"os"
+	"path/filepath"
+	"regexp"
+	"sort"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+const (
+	top  = "../.."
+	page = top + "/docs/troubleshooting.md"
+)
+
+// verb is what the formats of Go and of C put a value for.
+var verb = regexp.MustCompile(`%[-+# 0-9.*]*(?:l|ll|z)?[a-zA-Z]`)
+
+// wrapped is what a message ends with where it passes on another one.
+var wrapped = regexp.MustCompile(`(?:: …| \(…\)| \(errno …\)|\n…)+$`)
+
+// shape is a message as the page has it: … for a value, without what it passes on.
+func shape(format string) string {
+	text := verb.ReplaceAllString(format, "…")
+	text = wrapped.ReplaceAllString(text, "")
+	return strings.TrimPrefix(text, "…: ")
+}
+
+// words matches two words, or one beside a value.
+var words = regexp.MustCompile(`[A-Za-z]{2}.* |….* .*[A-Za-z]{2}`)
+
+// add notes a message, unless it only passes on others.
+func add(messages map[string]string, format, file string) {
+	if s := shape(format); words.MatchString(s) {
+		messages[s] = file
+	}
+}
+
+// ofGo collects the messages of a Go file: what goes to package log, and the errors,
+// which end there.
+func ofGo(t *testing.T, messages map[string]string, file string) {
+	t.Helper()
+	parsed, err := parser.ParseFile(token.NewFileSet(), file, nil, 0)
+	require.NoError(t, err)
+	ast.Inspect(parsed, func(n ast.Node) bool {
+		call, ok := n.(*ast.CallExpr)
+		if !ok || len(call.Args) == 0 {
+			return true
+		}
+		function, ok := call.Fun.(*ast.SelectorExpr)
+		if !ok {
+			return true
+		}
+		of, ok := function.X.(*ast.Ident)
+		if !ok || of.Name+"."+function.Sel.Name != "fmt.Errorf" && of.Name+"."+function.Sel.Name != "errors.New" && of.Name != "log" {
+			return true
+		}
+		if literal, ok := call.Args[0].(*ast.BasicLit); ok && literal.Kind == token.STRING {
+			text, err := strconv.Unquote(literal.Value)
+			require.NoError(t, err)
+			add(messages, text, file)
+		}
+		return true
+	})
+}
+
+// Calls of C whose last string is a message, and strings that have a name.
+var (
+	callOfC = regexp.MustCompile(`(?s)\b(?:gdr_log|refuse)\((.*?)\);`)
+	named   = regexp.MustCompile(`static const char \w+\[\] =\s*("(?:[^"\\]|\\.)*")`)
+	literal = regexp.MustCompile(`"(?:[^"\\]|\\.)*"`)
+)
+
+func ofC(t *testing.T, messages map[string]string, file string) {
+	t.Helper()
+	text, err := os.ReadFile(file)
+	require.NoError(t, err)
+	note := func(quoted string) {
+		message, err := strconv.Unquote(quoted)
+		require.NoError(t, err, "%s: %s", file, quoted)
+		if strings.Contains(message, " ") {
+			add(messages, message, file)
+		}
+	}
+	for _, call := range callOfC.FindAllStringSubmatch(string(text), -1) {
+		if all := literal.FindAllString(call[1], -1); all != nil {
+			note(all[len(all)-1])
+		}
+	}
+	for _, m := range named.FindAllStringSubmatch(string(text), -1) {
+		note(m[1])
+	}
+}
+
+// inCode collects the messages of the library.
+func inCode(t *testing.T) map[string]string {
+	t.Helper()
+	messages := map[string]string{}
+	require.NoError(t, filepath.WalkDir(filepath.Join(top, "core"), func(path string, d os.DirEntry, err error) error {
+		switch {
+		case err != nil:
+			return err
+		case d.IsDir() && (d.Name() == "nvml" || strings.HasSuffix(d.Name(), "test")):
+			return filepath.SkipDir // what NVML answers is never logged
+		case strings.HasSuffix(path, ".go") && !strings.HasSuffix(path, "_test.go"):
+			ofGo(t, messages, path)
+		}
+		return nil
+	}))
+	for _, pattern := range []string{"capi/*.go", "capi/*.c", "capi/*/*.c"} {
+		files, err := filepath.Glob(filepath.Join(top, pattern))
+		require.NoError(t, err)
+		for _, file := range files {
+			switch {
+			case strings.HasSuffix(file, "_test.go"):
+			case strings.HasSuffix(file, ".go"):
+				ofGo(t, messages, file)
+			default:
+				ofC(t, messages, file)
+			}
+		}
+	}
+	return messages
+}
+
+// onPage collects the lines in the first column of the tables of "By log line".
+func onPage(t *testing.T) map[string]bool {
+	t.Helper()
+	text, err := os.ReadFile(page)
+	require.NoError(t, err)
+	_, section, found := strings.Cut(string(text), "\n## By log line\n")
+	require.True(t, found)
+	section, _, _ = strings.Cut(section, "\n## ")
+	lines := map[string]bool{}
+	for _, row := range strings.Split(section, "\n") {
+		if !strings.HasPrefix(row, "| `") {
+			continue
+		}
+		cells := strings.Split(row, " | ")
+		require.Len(t, cells, 2, row)
+		require.Greater(t, len(strings.TrimSuffix(cells[1], " |")), 3, "no advice: %s", row)
+		for _, m := range regexp.MustCompile("`([^`]+)`").FindAllStringSubmatch(cells[0], -1) {
+			require.False(t, lines[m[1]], "twice on the page: %s", m[1])
+			lines[m[1]] = true
+		}
+	}
+	return lines
+}
+
+func TestEachLogLineIsOnThePage(t *testing.T) {
+	code, lines := inCode(t), onPage(t)
+	var missing, gone []string
+	for message, file := range code {
+		if !lines[message] {
+			missing = append(missing, filepath.Base(file)+": "+message)
+		}
+	}
+	for line := range lines {
+		if code[line] == "" {
+			gone = append(gone, line)
+		}
+	}
+	sort.Strings(missing)
+	sort.Strings(gone)
+	require.Empty(t, missing, "docs/troubleshooting.md lacks these lines of the library:\n%s", strings.Join(missing, "\n"))
+	require.Empty(t, gone, "docs/troubleshooting.md has lines that the library does not:\n%s", strings.Join(gone, "\n"))
+}
+
+// names collects the words of a kind in a file.
+func names(t *testing.T, file, kind string) []string {
+	t.Helper()
+	text, err := os.ReadFile(file)
+	require.NoError(t, err)
+	set := map[string]bool{}
+	for _, name := range regexp.MustCompile(kind).FindAllString(string(text), -1) {
+		set[name] = true
+	}
+	var list []string
+	for name := range set {
+		list = append(list, name)
+	}
+	sort.Strings(list)
+	return list
+}
+
+// The names of NVIDIA's statuses and CUDA's results that lines end with.
+func TestStatusesAreOnThePage(t *testing.T) {
+	const status, result = `\bNV_ERR_[A-Z_]+`, `\bCUDA_ERROR_[A-Z_]+`
+	require.Equal(t, names(t, top+"/core/rm/status.go", status), names(t, page, status))
+	require.Equal(t, names(t, top+"/core/cuda/result.go", result), names(t, page, result))
+}
+
+func TestShape(t *testing.T) {
+	for format, want := range map[string]string{
+		"%s: %w":                           "…",
+		"gdr_open: using the %s backend":   "gdr_open: using the … backend",
+		"open %s: %w":                      "open …",
+		"%d bytes at %#x end: %w (%v)":     "… bytes at … end",
+		"gdr_copy: handle %#lx (errno %d)": "gdr_copy: handle …",
+		"%s: internal error: %v\n%s":       "internal error",
+		"%zu bytes, %u threads":            "… bytes, … threads",
+	} {
+		require.Equal(t, want, shape(format), format)
+	}
+}
