@@ -5,7 +5,7 @@
 # make check-examples [check 5 s] them on the doubles
 
 EX        := $(B)/examples
-EXAMPLES  := $(addprefix $(EX)/,write_read flag cache pingpong)
+EXAMPLES  := $(addprefix $(EX)/,write_read flag cache pingpong capture)
 
 .PHONY: demo examples check-examples
 demo: $(BIN)/demo $(DOUBLES)
@@ -18,6 +18,7 @@ $(BIN)/demo: examples/demo.c $(CUDA_DL) $(call object,bench/timing.c) $(LIB) $(T
 examples: $(EXAMPLES)
 $(EX)/write_read $(EX)/flag $(EX)/cache: $(EX)/%: examples/%.c
 $(EX)/pingpong: examples/mailbox/pingpong.c examples/mailbox/mailbox.h
+$(EX)/capture: $(addprefix examples/capture/,capture.c card.c histogram.c) $(wildcard examples/capture/*.h)
 $(EX)/mailbox_test: tests/examples/mailbox_test.c examples/mailbox/mailbox.h
 
 # As a user builds them, against libcuda.so.1. It is the simulated one here; the same

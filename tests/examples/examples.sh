@@ -20,10 +20,31 @@ no_kernels() {
 	[ $? -eq 2 ] && grep -F "needs a real GPU" "$work/out"
 }
 
+# fails_with WORDS COMMAND... - COMMAND fails, and says these words.
+fails_with() {
+	words=$1
+	shift
+	! "$@" >"$work/out" 2>&1 && grep -F "$words" "$work/out"
+}
+
+# drawn SVG FRAMES - the bars of the picture add up to so many frames.
+drawn() {
+	sed -n 's/.*<title>\([0-9]*\)<.*/\1/p' "$1" | awk -v want="$2" '{ sum += $1 } END { exit sum != want }'
+}
+
 check "write_read" says "the CPU reads: from CUDA" "$bin/write_read"
 check "flag" says "sent 41, the GPU answers 42" "$bin/flag"
 check "cache" says "400 headers to 4 buffers, 0 wrong" "$bin/cache"
 check "pingpong, without a GPU" no_kernels "$bin/pingpong" 10
+for way in read copy; do
+	check "capture by $way" says "20 frames of 1048576 bytes every 1000 us" \
+		"$bin/capture" -m $way -n 20 -b 1048576 -p 1000 -k 20 -o "$work/$way.svg"
+	check "its frames were whole, and none was lost" grep -F "0 lost, 0 damaged" "$work/out"
+	check "its picture has all frames" drawn "$work/$way.svg" 20
+done
+check "capture by read of a device" says "4 frames of 1024 bytes" "$bin/capture" -d /dev/zero -n 4 -b 1024
+check "capture of a device that ends" fails_with "0 frames" "$bin/capture" -d /dev/null -n 4
+check "capture refuses a wrong option" fails_with "usage: capture" "$bin/capture" -m dma
 if command -v python3 >/dev/null; then
 	check "write_read.py" says "read: FROM the CPU" \
 		env PYTHONPATH=python PYTHONDONTWRITEBYTECODE=1 python3 examples/write_read.py
