@@ -6,16 +6,21 @@
  * hands over to the core. include/gdrapi.h documents them.
  */
 #define _GNU_SOURCE
-#include "front.h"
-#include "guest.h"
-
 #include <errno.h>
 #include <stddef.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "../include/gdrapi.h"
 #include "../include/gdrapi_ext.h"
+#include "_cgo_export.h"
+#include "cache.h"
+#include "copy/auto.h"
+#include "data.h"
+#include "env.h"
+#include "front.h"
+#include "guest.h"
+#include "log.h"
+#include "long.h"
 
 /*
  * The first form of gdr_info_v2_t, without mapping_type at its end. Binaries older
@@ -45,59 +50,38 @@ static int refuse(const char *call, const char *why)
 }
 
 /* A call into the core, on a thread prepared for it. */
-#define IN_CORE(core, call) ({				\
-	const struct gdr_core *core_ = (core);		\
+#define IN_CORE(call) ({				\
 	struct gdr_guest guest_;			\
 	int rc_;					\
 							\
 	gdr_guest_enter(&guest_);			\
-	rc_ = core_->call;				\
+	rc_ = (call);					\
 	gdr_guest_leave(&guest_);			\
 	rc_;						\
 })
 
-/*
- * What these name is loaded or written, so a privileged process takes none of them
- * from its caller.
- */
-static struct gdr_options options(void)
-{
-	const char *dmabuf = secure_getenv("GDRCOPY_USE_DMABUF_MMAP");
-	const char *vk_files = secure_getenv("VK_DRIVER_FILES");
-	const char *vk_files_old = secure_getenv("VK_ICD_FILENAMES");
-
-	return (struct gdr_options){
-		.backend = secure_getenv("GDRCOPY_BACKEND"),
-		.vk_driver_files = vk_files ? vk_files : vk_files_old,
-		.force_dmabuf = dmabuf && !strcmp(dmabuf, "1"),
-		.log_level = gdr_log_read_level(),
-	};
-}
-
 gdr_t gdr_open(void)
 {
-	struct gdr_options opts = options();
-	struct gdr_front *front;
+	struct gdr_options opts = gdr_env_options();
 	int rc, error = errno;
 	uint64_t g = 0;
 
-	front = gdr_front_start(&opts);
-	if (!front)
+	gdr_log_set_level(opts.log_level);
+	if (!gdr_front_start(&opts))
 		return NULL;
-	rc = IN_CORE(atomic_load(&front->core), open(&opts, &g));
+	rc = IN_CORE(gdrcore_open(&opts, &g));
 	errno = rc ? rc : error;
 	return (gdr_t)(uintptr_t)g;
 }
 
 int gdr_close(gdr_t g)
 {
-	const struct gdr_core *core;
-	int rc = gdr_front_admit(id_of(g), 0, &core);
+	int rc = gdr_front_admit(id_of(g), 0);
 
 	if (rc)
 		return rc;
 	gdr_data_forget(0);
-	rc = IN_CORE(core, close(id_of(g)));
+	rc = IN_CORE(gdrcore_close(id_of(g)));
 	/* One that is opened meanwhile is found here, or finds that g is closed. */
 	gdr_cache_forget(id_of(g));
 	return rc;
@@ -106,15 +90,14 @@ int gdr_close(gdr_t g)
 static int pin(gdr_t g, unsigned long addr, size_t size, uint64_t token,
 	       uint32_t va_space, uint32_t flags, gdr_mh_t *handle)
 {
-	const struct gdr_core *core;
 	uint64_t h = 0;
-	int rc = gdr_front_admit(id_of(g), 0, &core);
+	int rc = gdr_front_admit(id_of(g), 0);
 
 	if (rc)
 		return rc;
 	if (!handle)
 		return refuse("gdr_pin_buffer", "no place for the handle: handle is NULL");
-	rc = IN_CORE(core, pin(id_of(g), addr, size, token, va_space, flags, &h));
+	rc = IN_CORE(gdrcore_pin(id_of(g), addr, size, token, va_space, flags, &h));
 	if (!rc)
 		handle->h = h;
 	return rc;
@@ -134,26 +117,24 @@ int gdr_pin_buffer_v2(gdr_t g, unsigned long addr, size_t size, uint32_t flags,
 
 int gdr_unpin_buffer(gdr_t g, gdr_mh_t handle)
 {
-	const struct gdr_core *core;
-	int rc = gdr_front_admit(id_of(g), handle.h, &core);
+	int rc = gdr_front_admit(id_of(g), handle.h);
 
 	if (rc)
 		return rc;
 	gdr_data_forget(handle.h);
-	return IN_CORE(core, unpin(id_of(g), handle.h));
+	return IN_CORE(gdrcore_unpin(id_of(g), handle.h));
 }
 
 int gdr_get_callback_flag(gdr_t g, gdr_mh_t handle, int *flag)
 {
-	const struct gdr_core *core;
-	int rc = gdr_front_admit(id_of(g), handle.h, &core);
+	int rc = gdr_front_admit(id_of(g), handle.h);
 	int value = 0;
 
 	if (rc)
 		return rc;
 	if (!flag)
 		return refuse("gdr_get_callback_flag", "no place for the answer: flag is NULL");
-	rc = IN_CORE(core, callback_flag(id_of(g), handle.h, &value));
+	rc = IN_CORE(gdrcore_callback_flag(id_of(g), handle.h, &value));
 	if (!rc)
 		*flag = value;
 	return rc;
@@ -162,14 +143,13 @@ int gdr_get_callback_flag(gdr_t g, gdr_mh_t handle, int *flag)
 static int info(const char *call, gdr_t g, gdr_mh_t handle, gdr_info_v2_t *out)
 {
 	struct gdr_core_info i = { 0 };
-	const struct gdr_core *core;
-	int rc = gdr_front_admit(id_of(g), handle.h, &core);
+	int rc = gdr_front_admit(id_of(g), handle.h);
 
 	if (rc)
 		return rc;
 	if (!out)
 		return refuse(call, "no place for the answer: info is NULL");
-	rc = IN_CORE(core, info(id_of(g), handle.h, &i));
+	rc = IN_CORE(gdrcore_info(id_of(g), handle.h, &i));
 	if (rc)
 		return rc;
 	memset(out, 0, sizeof(*out));
@@ -201,19 +181,18 @@ int gdr_get_info(gdr_t g, gdr_mh_t handle, struct info_v1 *out)
 
 static int map(gdr_t g, gdr_mh_t handle, void **va, size_t size, int flags)
 {
-	const struct gdr_core *core;
-	uint64_t addr = 0;
-	int rc = gdr_front_admit(id_of(g), handle.h, &core);
+	uint64_t addr = 0, gpu = 0;
+	int rc = gdr_front_admit(id_of(g), handle.h);
 
 	if (rc)
 		return rc;
 	if (!va)
 		return refuse("gdr_map", "no place for the address: va is NULL");
-	rc = IN_CORE(core, map(id_of(g), handle.h, size, flags, &addr));
+	rc = IN_CORE(gdrcore_map(id_of(g), handle.h, size, flags, &addr, &gpu));
 	if (rc)
 		return rc;
 	*va = (void *)(uintptr_t)addr;
-	gdr_front_mapped(atomic_load(&gdr_front_page), core, id_of(g), handle.h);
+	gdr_long_mapped(gdr_front_here(), handle.h, gpu);
 	return 0;
 }
 
@@ -229,13 +208,12 @@ int gdr_map_v2(gdr_t g, gdr_mh_t handle, void **va, size_t size, int flags)
 
 int gdr_unmap(gdr_t g, gdr_mh_t handle, void *va, size_t size)
 {
-	const struct gdr_core *core;
-	int rc = gdr_front_admit(id_of(g), handle.h, &core);
+	int rc = gdr_front_admit(id_of(g), handle.h);
 
 	if (rc)
 		return rc;
 	gdr_data_forget(handle.h);
-	return IN_CORE(core, unmap(id_of(g), handle.h, (uintptr_t)va, size));
+	return IN_CORE(gdrcore_unmap(id_of(g), handle.h, (uintptr_t)va, size));
 }
 
 void gdr_runtime_get_version(int *major, int *minor)
@@ -248,15 +226,14 @@ void gdr_runtime_get_version(int *major, int *minor)
 
 int gdr_driver_get_version(gdr_t g, int *major, int *minor)
 {
-	const struct gdr_core *core;
-	int rc = gdr_front_admit(id_of(g), 0, &core);
+	int rc = gdr_front_admit(id_of(g), 0);
 	int v[2] = { 0, 0 };
 
 	if (rc)
 		return rc;
 	if (!major || !minor)
 		return refuse("gdr_driver_get_version", "no place for the answer: major or minor is NULL");
-	rc = IN_CORE(core, driver_version(id_of(g), &v[0], &v[1]));
+	rc = IN_CORE(gdrcore_driver_version(id_of(g), &v[0], &v[1]));
 	if (!rc) {
 		*major = v[0];
 		*minor = v[1];
@@ -266,27 +243,25 @@ int gdr_driver_get_version(gdr_t g, int *major, int *minor)
 
 int gdr_get_backend(gdr_t g, char *name, size_t size)
 {
-	const struct gdr_core *core;
-	int rc = gdr_front_admit(id_of(g), 0, &core);
+	int rc = gdr_front_admit(id_of(g), 0);
 
 	if (rc)
 		return rc;
 	if (!name)
 		return refuse("gdr_get_backend", "no place for the answer: name is NULL");
-	return IN_CORE(core, backend(id_of(g), name, size));
+	return IN_CORE(gdrcore_backend(id_of(g), name, size));
 }
 
 int gdr_get_attribute(gdr_t g, gdr_attr_t attr, int *v)
 {
-	const struct gdr_core *core;
-	int rc = gdr_front_admit(id_of(g), 0, &core);
+	int rc = gdr_front_admit(id_of(g), 0);
 	int value = 0;
 
 	if (rc)
 		return rc;
 	if (!v)
 		return refuse("gdr_get_attribute", "no place for the answer: v is NULL");
-	rc = IN_CORE(core, attribute(id_of(g), attr, &value));
+	rc = IN_CORE(gdrcore_attribute(id_of(g), attr, &value));
 	if (!rc)
 		*v = value;
 	return rc;
@@ -309,32 +284,31 @@ int gdr_get_mapping_type_string(gdr_mapping_type_t type, const char **str)
 	return 0;
 }
 
+/* Before the first gdr_open there is nobody to start threads for. */
+static int start_threads(void)
+{
+	struct gdr_front *front = gdr_front_here();
+
+	return front && gdr_long_start_threads(front) ? ENOMEM : 0;
+}
+
 int gdr_set_copy_threads(unsigned reads, unsigned writes)
 {
-	struct gdr_front *front = atomic_load_explicit(&gdr_front_page, memory_order_acquire);
-	int rc = copy_pool_want(reads, writes);
-
-	if (rc)
+	if (copy_pool_want(reads, writes))
 		return refuse("gdr_set_copy_threads", "ask for 1 to 64 threads");
-	gdr_data_set_limits();
-	if (!front || !atomic_load_explicit(&front->core, memory_order_acquire))
-		return 0;
-	return gdr_front_start_threads(front) ? ENOMEM : 0;
+	gdr_long_set_limits();
+	return start_threads();
 }
 
 int gdr_set_copy_policy(gdr_copy_policy_t policy)
 {
-	struct gdr_front *front = atomic_load_explicit(&gdr_front_page, memory_order_acquire);
 	bool on = policy == GDR_COPY_POLICY_AUTO;
 
 	if (!on && policy != GDR_COPY_POLICY_CALLER)
 		return refuse("gdr_set_copy_policy", "there is no such policy");
 	copy_auto_want(on);
-	copy_pool_suggest(on ? GDR_AUTO_READ_THREADS : 1, on ? GDR_AUTO_WRITE_THREADS : 1);
-	gdr_data_set_limits();
-	if (!front || !atomic_load_explicit(&front->core, memory_order_acquire))
-		return 0;
-	return gdr_front_start_threads(front) ? ENOMEM : 0;
+	gdr_long_choose();
+	return start_threads();
 }
 
 int gdr_get_copy_times(int to_gpu, size_t size, gdr_copy_times_t *times)
@@ -352,8 +326,7 @@ int gdr_get_copy_times(int to_gpu, size_t size, gdr_copy_times_t *times)
 
 int gdr_mem_alloc(gdr_t g, int cuda_device, size_t size, unsigned int flags, gdr_mem_t *mem)
 {
-	const struct gdr_core *core;
-	int rc = gdr_front_admit(id_of(g), 0, &core);
+	int rc = gdr_front_admit(id_of(g), 0);
 	uint64_t m = 0;
 
 	if (rc)
@@ -362,7 +335,7 @@ int gdr_mem_alloc(gdr_t g, int cuda_device, size_t size, unsigned int flags, gdr
 		return refuse("gdr_mem_alloc", "no place for the handle: mem is NULL");
 	if (flags)
 		return refuse("gdr_mem_alloc", "no flags are defined: pass 0");
-	rc = IN_CORE(core, mem_alloc(id_of(g), cuda_device, size, &m));
+	rc = IN_CORE(gdrcore_mem_alloc(id_of(g), cuda_device, size, &m));
 	if (!rc)
 		mem->h = m;
 	return rc;
@@ -370,25 +343,23 @@ int gdr_mem_alloc(gdr_t g, int cuda_device, size_t size, unsigned int flags, gdr
 
 int gdr_mem_free(gdr_t g, gdr_mem_t mem)
 {
-	const struct gdr_core *core;
-	int rc = gdr_front_admit(id_of(g), mem.h, &core);
+	int rc = gdr_front_admit(id_of(g), mem.h);
 
 	if (rc)
 		return rc;
-	return IN_CORE(core, mem_free(id_of(g), mem.h));
+	return IN_CORE(gdrcore_mem_free(id_of(g), mem.h));
 }
 
 int gdr_mem_get_device_ptr(gdr_t g, gdr_mem_t mem, unsigned long *dptr, size_t *size)
 {
-	const struct gdr_core *core;
-	int rc = gdr_front_admit(id_of(g), mem.h, &core);
+	int rc = gdr_front_admit(id_of(g), mem.h);
 	uint64_t addr = 0, len = 0;
 
 	if (rc)
 		return rc;
 	if (!dptr)
 		return refuse("gdr_mem_get_device_ptr", "no place for the address: dptr is NULL");
-	rc = IN_CORE(core, mem_ptr(id_of(g), mem.h, &addr, &len));
+	rc = IN_CORE(gdrcore_mem_ptr(id_of(g), mem.h, &addr, &len));
 	if (rc)
 		return rc;
 	*dptr = addr;

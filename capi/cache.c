@@ -22,9 +22,13 @@
 #include <unistd.h>
 
 #include "../include/gdrapi_ext.h"
+#include "_cgo_export.h"
 #include "cache_range.h"
+#include "data.h"
 #include "front.h"
 #include "guest.h"
+#include "log.h"
+#include "long.h"
 
 #define CACHES_MAX 64u
 #define GENERATIONS (1u << (GDR_HANDLE_GEN_BITS - 1))
@@ -47,7 +51,6 @@ struct cache {
 	_Alignas(64) pthread_mutex_t lock;
 	uint32_t retired;		/* spans[RANGES_MAX - retired..]: until the last put */
 	uint64_t g;
-	const struct gdr_core *core;
 	uint64_t page;			/* the backend's, once a pinning has told */
 	struct span spans[RANGES_MAX];
 };
@@ -186,7 +189,7 @@ static struct cache *lock_cache(struct gdr_caches *all, uint64_t handle)
 /* Where the driver fails, the core has let go of the handle all the same. */
 static void unpin(struct cache *cache, const struct span *s)
 {
-	cache->core->unpin(cache->g, atomic_load(&s->handle));
+	gdrcore_unpin(cache->g, atomic_load(&s->handle));
 	atomic_fetch_sub(&cache->pinned, s->bytes);
 }
 
@@ -377,35 +380,35 @@ static int make_plan(struct gdr_caches *all, uint64_t addr, uint64_t size, uint6
 }
 
 struct pinned {
-	uint64_t handle, va, bytes;
+	uint64_t handle, va, gpu, bytes;
 };
 
 /* Pins and maps. It fails when it finds the backend's page to be another one. */
 static int pin_once(struct cache *cache, const struct plan *p, struct pinned *out)
 {
-	const struct gdr_core *core = cache->core;
 	uint64_t start = round_down(p->start, cache->page);
 	struct gdr_core_info info = { 0 };
-	uint64_t handle = 0, va = 0;
+	uint64_t handle = 0, va = 0, gpu = 0;
 	int rc;
 
-	rc = core->pin(cache->g, start, p->end - start, 0, 0, 0, &handle);
+	rc = gdrcore_pin(cache->g, start, p->end - start, 0, 0, 0, &handle);
 	if (rc)
 		return rc;
-	rc = core->info(cache->g, handle, &info);
+	rc = gdrcore_info(cache->g, handle, &info);
 	if (!rc && info.page_size > cache->page) {
 		cache->page = info.page_size;
 		rc = start % cache->page ? EINVAL : 0;
 	}
 	if (!rc)
-		rc = core->map(cache->g, handle, p->end - start, GDR_MAP_FLAG_DEFAULT, &va);
+		rc = gdrcore_map(cache->g, handle, p->end - start, GDR_MAP_FLAG_DEFAULT, &va, &gpu);
 	if (rc) {
-		core->unpin(cache->g, handle);
+		gdrcore_unpin(cache->g, handle);
 		return rc;
 	}
 	*out = (struct pinned){
 		.handle = handle,
 		.va = va + (p->start - info.va),
+		.gpu = gpu,
 		.bytes = round_up(p->end - start, cache->page),
 	};
 	return 0;
@@ -506,13 +509,13 @@ static int add(struct gdr_caches *all, struct cache *cache, uint64_t addr, uint6
 	if (rc)
 		return rc;
 	if (!has_id(all, p.start, id) || !has_id(all, p.end - 1, id)) {
-		cache->core->unpin(cache->g, new.handle);
+		gdrcore_unpin(cache->g, new.handle);
 		return refuse("gdr_cache_get", "the memory was freed while it was being pinned", EINVAL);
 	}
 	insert(all, cache, &p, &new);
 	/* What was held before the pinning may be held no more. */
 	make_room(all, cache, 0);
-	gdr_front_mapped(atomic_load(&gdr_front_page), cache->core, cache->g, new.handle);
+	gdr_long_mapped(atomic_load(&gdr_front_page), new.handle, new.gpu);
 	*handle = new.handle;
 	*va = new.va + (addr - p.start);
 	return 0;
@@ -621,10 +624,9 @@ static int do_locked(struct gdr_caches *all, struct cache *cache, struct request
 static int do_slowly(const char *name, gdr_cache_t c, struct request *r)
 {
 	struct gdr_caches *all = all_caches();
-	const struct gdr_core *core;
 	struct gdr_guest guest;
 	struct cache *cache;
-	int rc = gdr_front_admit(c.h, 0, &core);
+	int rc = gdr_front_admit(c.h, 0);
 
 	if (rc)
 		return rc;
@@ -669,7 +671,7 @@ static struct cache *take_place(struct gdr_front *front, uint64_t *handle)
 	return NULL;
 }
 
-static int open_cache(const struct gdr_core *core, uint64_t g, size_t most, gdr_cache_t *c)
+static int open_cache(uint64_t g, size_t most, gdr_cache_t *c)
 {
 	struct gdr_front *front = atomic_load(&gdr_front_page);
 	struct cache *cache;
@@ -682,7 +684,6 @@ static int open_cache(const struct gdr_core *core, uint64_t g, size_t most, gdr_
 		return refuse("gdr_cache_open", "no memory, or 64 caches are open; close one", ENOMEM);
 	pthread_mutex_lock(&cache->lock);
 	cache->g = g;
-	cache->core = core;
 	cache->page = sysconf(_SC_PAGESIZE);
 	atomic_store(&cache->most, most);
 	atomic_store(&cache->key, handle);
@@ -706,9 +707,8 @@ static int close_orphan(uint64_t handle)
 int gdr_cache_open(gdr_t g, size_t max_bytes, unsigned flags, gdr_cache_t *c)
 {
 	uint64_t id = (uintptr_t)g;
-	const struct gdr_core *core;
 	struct gdr_guest guest;
-	int rc = gdr_front_admit(id, 0, &core), v[2];
+	int rc = gdr_front_admit(id, 0), v[2];
 
 	if (rc)
 		return rc;
@@ -719,11 +719,11 @@ int gdr_cache_open(gdr_t g, size_t max_bytes, unsigned flags, gdr_cache_t *c)
 	if (flags)
 		return refuse("gdr_cache_open", "no flags are defined: pass 0", EINVAL);
 	gdr_guest_enter(&guest);
-	rc = core->driver_version(id, &v[0], &v[1]);
+	rc = gdrcore_driver_version(id, &v[0], &v[1]);
 	if (!rc)
-		rc = open_cache(core, id, max_bytes, c);
+		rc = open_cache(id, max_bytes, c);
 	/* A gdr_close meanwhile has not seen the cache if it was done before. */
-	if (!rc && core->driver_version(id, &v[0], &v[1]))
+	if (!rc && gdrcore_driver_version(id, &v[0], &v[1]))
 		rc = close_orphan(c->h);
 	gdr_guest_leave(&guest);
 	return rc;
@@ -734,8 +734,7 @@ static __attribute__((noinline, cold)) int
 get_slowly(gdr_cache_t c, unsigned long addr, size_t size, gdr_mh_t *mh, void **va)
 {
 	struct request r = { .call = GET, .addr = addr, .size = size };
-	const struct gdr_core *core;
-	int rc = gdr_front_admit(c.h, 0, &core);
+	int rc = gdr_front_admit(c.h, 0);
 
 	if (rc)
 		return rc;
@@ -769,8 +768,7 @@ int gdr_cache_get(gdr_cache_t c, unsigned long addr, size_t size, gdr_mh_t *mh, 
 
 static __attribute__((noinline, cold)) int put_nothing(gdr_cache_t c, gdr_mh_t mh)
 {
-	const struct gdr_core *core;
-	int rc = gdr_front_admit(c.h, mh.h, &core);
+	int rc = gdr_front_admit(c.h, mh.h);
 
 	if (rc)
 		return rc;

@@ -9,8 +9,6 @@
 #include <stdatomic.h>
 #include <stdint.h>
 
-#include "core.h"
-
 #pragma GCC visibility push(hidden)
 
 /* The caches of a process; NULL: there never was one. A child must not touch it. */

@@ -7,12 +7,7 @@
  * mapping away under a copy.
  */
 #define _GNU_SOURCE
-#include "copy/copy.h"
-#include "copy/auto.h"
-#include "copy/direct.h"
-#include "copy/fence.h"
-#include "front.h"
-#include "guest.h"
+#include "data.h"
 
 #include <errno.h>
 #include <signal.h>
@@ -20,6 +15,14 @@
 #include <time.h>
 
 #include "../include/gdrapi_ext.h"
+#include "copy/auto.h"
+#include "copy/copy.h"
+#include "copy/direct.h"
+#include "copy/fence.h"
+#include "copy/signals.h"
+#include "front.h"
+#include "log.h"
+#include "long.h"
 
 /*
  * What this thread knows of the table it copies through. It belongs to one
@@ -414,17 +417,17 @@ copy_unusual(uint64_t key, void *dev, void *host, size_t size, bool to, uintptr_
 static inline __attribute__((always_inline)) int
 take_level(uint64_t key, uintptr_t frame, unsigned int *taken)
 {
-	struct gdr_front *front = atomic_load_explicit(&gdr_front_page, memory_order_acquire);
+	struct gdr_front *front = gdr_front_here();
 	unsigned int level = 0;
 	int rc = 0;
 
-	if (!front || !atomic_load_explicit(&front->core, memory_order_acquire))
+	if (__builtin_expect(!front, 0))
 		return refuse(key);
-	if (!record_is_ours())
+	if (__builtin_expect(!record_is_ours(), 0))
 		rc = gdr_front_inherited(key) ? refuse(key) : take_record(front);
 	if (rc)
 		return rc;
-	if (busy(0) || busy(1) || busy(2))
+	if (__builtin_expect(busy(0) || busy(1) || busy(2), 0))
 		drop_left_copies(frame);
 	while (level < GDR_HAZARD_LEVELS && busy(level))
 		level++;
@@ -457,26 +460,6 @@ copy_long_way(uint64_t key, void *dev, void *host, size_t size, bool to, uintptr
 		return rc;
 	announce_at(level, key, frame);
 	return finish_slowly(&r, level);
-}
-
-/* How many bytes a copy has at least that others than the caller may make. */
-static _Atomic size_t least_long_to = SIZE_MAX, least_long_from = SIZE_MAX;
-
-static size_t least_of(_Atomic size_t *a, _Atomic size_t *b, _Atomic size_t *c)
-{
-	size_t x = atomic_load(a), y = atomic_load(b), z = atomic_load(c);
-
-	if (y < x)
-		x = y;
-	return z < x ? z : x;
-}
-
-void gdr_data_set_limits(void)
-{
-	atomic_store(&least_long_to,
-		     least_of(&copy_least_shared_to, &gdr_dma_least_to, &copy_least_auto_to));
-	atomic_store(&least_long_from,
-		     least_of(&copy_least_shared_from, &gdr_dma_least_from, &copy_least_auto_from));
 }
 
 /* Stores of the caller to the mapping come before the engine is told. */
@@ -582,7 +565,7 @@ static inline bool has_level_0(uintptr_t frame)
 static __attribute__((noinline)) int
 write_lines(uint64_t key, void *dev, void *host, size_t size)
 {
-	if (is_long(size, &least_long_to))
+	if (is_long(size, &gdr_long_to))
 		copy_long(key, dev, host, size, true);
 	else
 		mine.impl->to(dev, host, size);
@@ -603,7 +586,7 @@ read_long(void *host, const void *dev, size_t size)
 
 static inline int read_lines(void *host, const void *dev, size_t size)
 {
-	if (is_long(size, &least_long_from))
+	if (is_long(size, &gdr_long_from))
 		return read_long(host, dev, size);
 	copy_fence_read_begin();
 	mine.impl->from(host, dev, size);
@@ -685,7 +668,7 @@ static void move_piece(const struct pieces *p, const gdr_piece_t *piece, bool to
 		return;
 	type = slot_of(r.key)->type;
 	if (!p->alone && type == GDR_MAPPING_TYPE_WC &&
-	    is_long(r.size, to ? &least_long_to : &least_long_from))
+	    is_long(r.size, to ? &gdr_long_to : &gdr_long_from))
 		copy_long(r.key, r.dev, r.host, r.size, to);
 	else
 		(to ? move_to : move_from)(&r, type);
@@ -720,7 +703,7 @@ static void move_all_to(struct pieces *p)
 	bool fully = mixed() || !p->plain;
 
 	p->alone |= fully;
-	if (are_usual(p, &least_long_to)) {
+	if (are_usual(p, &gdr_long_to)) {
 		if (mine.front->direct)
 			put_all_direct(p);
 		else
@@ -863,11 +846,11 @@ static int copy_many(const gdr_piece_t *pieces, size_t count, bool to, uintptr_t
 		return EINVAL;
 	}
 	rc = take_level(pieces[0].handle.h, frame, &level);
-	if (rc)
+	if (__builtin_expect(rc, 0))
 		return rc;
 	announce_at(level, ++mine.many, frame);
 	/* A handler may have left a copy here since the level was found to be free. */
-	if (level == 0)
+	if (__builtin_expect(level == 0, 1))
 		copy_pool_settle(pool(), mine.busy);
 	p.alone = level > 0;
 	bad = find_bad(&p);

@@ -9,12 +9,11 @@
 #define _GNU_SOURCE
 #include "dma.h"
 
-#include <dlfcn.h>
-#include <errno.h>
-#include <stdlib.h>
 #include <sys/mman.h>
 
-#include "front.h"
+#include "copy/slot.h"
+#include "driver.h"
+#include "log.h"
 
 #define GPUS_MAX 64
 #define CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL 9
@@ -55,55 +54,23 @@ struct gdr_dma {
 	struct entry entries[GDR_SLOT_COUNT];
 };
 
-/* Unset or empty: none. 0 is no number of bytes. */
-static size_t number(const char *text)
+void gdr_dma_want(size_t from, size_t to)
 {
-	unsigned long long n;
-	char *end;
-
-	if (!text || !*text)
-		return SIZE_MAX;
-	if (*text < '0' || *text > '9')
-		return 0;
-	errno = 0;
-	n = strtoull(text, &end, 10);
-	return *end || errno ? 0 : n;
-}
-
-int gdr_dma_want_env(const char **bad)
-{
-	size_t from = number(getenv("GDRCOPY_DMA_READ"));
-	size_t to = number(getenv("GDRCOPY_DMA_WRITE"));
-
-	*bad = !from ? "GDRCOPY_DMA_READ" : !to ? "GDRCOPY_DMA_WRITE" : NULL;
-	if (*bad)
-		return EINVAL;
 	atomic_store(&gdr_dma_least_from, from);
 	atomic_store(&gdr_dma_least_to, to);
-	return 0;
-}
-
-static bool find(void *lib, const char *name, void *place)
-{
-	void *f = dlsym(lib, name);
-
-	*(void **)place = f;
-	return f != NULL;
 }
 
 static bool find_all(struct cuda *c)
 {
-	void *lib = dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
-
-	return lib && find(lib, "cuPointerGetAttribute", &c->pointer_attribute) &&
-	       find(lib, "cuDeviceGet", &c->device_get) &&
-	       find(lib, "cuDevicePrimaryCtxRetain", &c->primary_retain) &&
-	       find(lib, "cuCtxPushCurrent_v2", &c->push) &&
-	       find(lib, "cuCtxPopCurrent_v2", &c->pop) &&
-	       find(lib, "cuStreamCreate", &c->stream_create) &&
-	       find(lib, "cuStreamSynchronize", &c->stream_wait) &&
-	       find(lib, "cuMemcpyHtoDAsync_v2", &c->to) &&
-	       find(lib, "cuMemcpyDtoHAsync_v2", &c->from);
+	return gdr_driver_find("cuPointerGetAttribute", &c->pointer_attribute) &&
+	       gdr_driver_find("cuDeviceGet", &c->device_get) &&
+	       gdr_driver_find("cuDevicePrimaryCtxRetain", &c->primary_retain) &&
+	       gdr_driver_find("cuCtxPushCurrent_v2", &c->push) &&
+	       gdr_driver_find("cuCtxPopCurrent_v2", &c->pop) &&
+	       gdr_driver_find("cuStreamCreate", &c->stream_create) &&
+	       gdr_driver_find("cuStreamSynchronize", &c->stream_wait) &&
+	       gdr_driver_find("cuMemcpyHtoDAsync_v2", &c->to) &&
+	       gdr_driver_find("cuMemcpyDtoHAsync_v2", &c->from);
 }
 
 static struct gdr_dma *new_dma(void)

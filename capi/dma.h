@@ -20,11 +20,8 @@ extern _Atomic size_t gdr_dma_least_to, gdr_dma_least_from;
 struct gdr_dma;
 typedef _Atomic(struct gdr_dma *) gdr_dma_ref;
 
-/*
- * Reads GDRCOPY_DMA_READ and GDRCOPY_DMA_WRITE. For EINVAL *bad names the one
- * that is no number.
- */
-int gdr_dma_want_env(const char **bad);
+/* Sets them. */
+void gdr_dma_want(size_t from, size_t to);
 
 /*
  * Makes DMA possible through handle key, whose mapping begins at gpu. Calls for

@@ -4,38 +4,30 @@
  * form (core/log).
  */
 #define _GNU_SOURCE
-#include "front.h"
+#include "log.h"
 
 #include <errno.h>
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <unistd.h>
+
+#include "env.h"
 
 #define NOT_READ 0
 
-/* Read when a gdr_open says so: a host may change its environment at any other time. */
 static _Atomic int threshold = NOT_READ;
 
-int gdr_log_read_level(void)
+void gdr_log_set_level(int level)
 {
-	const char *enabled = secure_getenv("GDRCOPY_ENABLE_LOGGING");
-	const char *wanted = secure_getenv("GDRCOPY_LOG_LEVEL");
-	int level = GDR_LOG_ERROR;
-
-	if (!enabled)
-		level = GDR_LOG_OFF;
-	else if (wanted && wanted[0] >= '1' && wanted[0] <= '4' && !wanted[1])
-		level = wanted[0] - '0';
 	atomic_store_explicit(&threshold, level, memory_order_relaxed);
-	return level;
 }
 
 static int log_level(void)
 {
 	int level = atomic_load_explicit(&threshold, memory_order_relaxed);
 
-	return level == NOT_READ ? gdr_log_read_level() : level;
+	return level == NOT_READ ? gdr_env_log_level() : level;
 }
 
 void gdr_log(int level, const char *fmt, ...)

@@ -1,9 +1,9 @@
 // Command capi is libgdrapi.so: the C ABI of include/gdrapi.h around package
 // core. It is built with -buildmode=c-shared; see the Makefile.
 //
-// The functions that hosts call are C, in abi.c, data.c and start.c. Those here
-// are the Go half of struct gdr_core in core.h: one line each, that turns C
-// values into Go ones and errors into errno values.
+// The functions that hosts call are C, in abi.c, data.c and cache.c. Those here
+// are what they call: one line each, that turns C values into Go ones and errors
+// into errno values.
 package main
 
 /*
@@ -100,12 +100,12 @@ func gdrcore_unpin(g, h C.uint64_t) (rc C.int) {
 }
 
 //export gdrcore_map
-func gdrcore_map(g, h, size C.uint64_t, flags C.int, va *C.uint64_t) (rc C.int) {
+func gdrcore_map(g, h, size C.uint64_t, flags C.int, va, gpu *C.uint64_t) (rc C.int) {
 	var err error
 	defer finish("gdr_map", &err, &rc)
-	var addr uintptr
-	addr, err = library.Map(core.Handle(g), core.Handle(h), uint64(size), int(flags))
-	*va = C.uint64_t(addr)
+	var m core.Mapping
+	m, err = library.Map(core.Handle(g), core.Handle(h), uint64(size), int(flags))
+	*va, *gpu = C.uint64_t(m.VA), C.uint64_t(m.GPU)
 	return
 }
 

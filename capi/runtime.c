@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT
 /*
- * runtime.c - starts the Go runtime, and what it starts on.
+ * runtime.c - starts the Go runtime, and what it starts on. What the C side knows of
+ * Go's insides is in this file and in goroot.sh; both were read in Go 1.26. check.sh
+ * and extld.sh end a build with a Go in which it is otherwise.
  *
  * A runtime that cannot have what it needs ends the process. So all of that is
  * got, or tried for, first. Its threads are made here, once, and are not the
@@ -17,15 +19,17 @@
 #define _GNU_SOURCE
 #include "runtime.h"
 
-#include "front.h"
 #include "guest.h"
+#include "log.h"
+#include "threads.h"
 
 #include <elf.h>
 #include <errno.h>
 #include <linux/futex.h>
 #include <linux/membarrier.h>
 #include <pthread.h>
-#include <sched.h>
+#include <stdatomic.h>
+#include <stdbool.h>
 #include <string.h>
 #include <sys/auxv.h>
 #include <sys/eventfd.h>
@@ -78,7 +82,6 @@ void *gdr_go_mmap(void *addr, size_t len, int prot, int flags, int fd, long off)
 #define THREADS_AT_FIRST 10
 #define THREADS_MAX 256
 #define SPARE 4		/* that are made before they are asked for */
-#define STACK_BYTES (256u << 10)
 #define MORE_THREADS_NS 10000000
 
 enum { WAITS, RUNS, LEAVES };
@@ -110,74 +113,6 @@ static void tell(struct thread *t, uint32_t state)
 	syscall(SYS_futex, &t->state, FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0);
 }
 
-/* As many CPUs as the kernel may have. */
-struct cpus {
-	size_t bytes;
-	unsigned long bits[8192 / 8 / sizeof(unsigned long)];
-};
-
-static struct cpus cpus_at_load;
-
-static void add_cpus(struct cpus *to, pid_t tid)
-{
-	struct cpus c = { 0 };
-	long n = syscall(SYS_sched_getaffinity, tid, sizeof(c.bits), c.bits);
-
-	if (n <= 0)
-		return;
-	if (to->bytes < (size_t)n)
-		to->bytes = n;
-	for (size_t i = 0; i < sizeof(c.bits) / sizeof(c.bits[0]); i++)
-		to->bits[i] |= c.bits[i];
-}
-
-/* Those of the process, before it has put threads on CPUs of their own. */
-static __attribute__((constructor)) void note_cpus(void)
-{
-	add_cpus(&cpus_at_load, 0);
-}
-
-static int set_attributes(pthread_attr_t *attr, size_t stack)
-{
-	struct cpus c = cpus_at_load;
-	struct sched_param normal = { 0 };
-	int rc;
-
-	rc = pthread_attr_setinheritsched(attr, PTHREAD_EXPLICIT_SCHED);
-	if (!rc)
-		rc = pthread_attr_setschedpolicy(attr, SCHED_OTHER);
-	if (!rc)
-		rc = pthread_attr_setschedparam(attr, &normal);
-	if (!rc && stack)
-		rc = pthread_attr_setstacksize(attr, stack);
-	add_cpus(&c, getpid());
-	if (!rc && c.bytes)
-		rc = pthread_attr_setaffinity_np(attr, c.bytes, (cpu_set_t *)c.bits);
-	return rc;
-}
-
-static int make_thread(pthread_t *id, void *(*fn)(void *), void *arg, size_t stack)
-{
-	pthread_attr_t attr;
-	int rc = pthread_attr_init(&attr);
-
-	if (rc)
-		return rc;
-	rc = set_attributes(&attr, stack);
-	if (!rc)
-		rc = pthread_create(id, &attr, fn, arg);
-	pthread_attr_destroy(&attr);
-	return rc;
-}
-
-/* The host's thread-local storage may leave no room on a small stack. */
-static int make_any_thread(pthread_t *id, void *(*fn)(void *), void *arg)
-{
-	int rc = make_thread(id, fn, arg, STACK_BYTES);
-
-	return rc == EINVAL ? make_thread(id, fn, arg, 0) : rc;
-}
-
 static void send_threads_away(void)
 {
 	for (unsigned int i = 0; i < threads_made; i++)
@@ -195,7 +130,7 @@ static int make_next_thread(void)
 	if (threads_made == THREADS_MAX)
 		return EAGAIN;
 	atomic_store(&t->state, WAITS);
-	rc = make_any_thread(&t->id, wait_and_run, t);
+	rc = gdr_thread_make(&t->id, wait_and_run, t);
 	threads_made += !rc;
 	return rc;
 }

@@ -324,45 +324,52 @@ func (l *Library) unpin(h Handle, b *buffer) error {
 	return err
 }
 
+// Mapping is a mapping that has been made: the CPU's address of its first byte, and
+// the GPU's.
+type Mapping struct {
+	VA  uintptr
+	GPU uint64
+}
+
 // Map gives the CPU a mapping of the first size bytes of a pinned buffer.
-func (l *Library) Map(g, h Handle, size uint64, flags int) (uintptr, error) {
+func (l *Library) Map(g, h Handle, size uint64, flags int) (Mapping, error) {
 	c, err := l.enter(g)
 	if err != nil {
-		return 0, err
+		return Mapping{}, err
 	}
 	defer c.leave()
 	b, err := l.acquire(c, h)
 	if err != nil {
-		return 0, err
+		return Mapping{}, err
 	}
 	defer b.release()
 	return l.mapBuffer(h, b, size, flags)
 }
 
-func (l *Library) mapBuffer(h Handle, b *buffer, size uint64, flags int) (uintptr, error) {
+func (l *Library) mapBuffer(h Handle, b *buffer, size uint64, flags int) (Mapping, error) {
 	if flags < mapFlagDefault || flags > mapFlagMax {
-		return 0, fmt.Errorf("map: unknown flags %#x: %w", flags, unix.EINVAL)
+		return Mapping{}, fmt.Errorf("map: unknown flags %#x: %w", flags, unix.EINVAL)
 	}
 	if b.va != 0 {
-		return 0, fmt.Errorf("map: the buffer is mapped already; pin it again for a second mapping: %w", unix.EAGAIN)
+		return Mapping{}, fmt.Errorf("map: the buffer is mapped already; pin it again for a second mapping: %w", unix.EAGAIN)
 	}
 	info, err := b.pin.Info()
 	if err != nil {
-		return 0, err
+		return Mapping{}, err
 	}
 	rounded, ok := roundToPage(size)
 	limit, _ := roundToPage(info.MappedSize)
 	if !ok || size == 0 || rounded > limit {
-		return 0, fmt.Errorf("map of %d bytes: the pinning allows 1 to %d: %w", size, limit, unix.EINVAL)
+		return Mapping{}, fmt.Errorf("map of %d bytes: the pinning allows 1 to %d: %w", size, limit, unix.EINVAL)
 	}
 	va, typ, err := b.pin.Map(rounded, backend.MappingType(flags))
 	if err != nil {
-		return 0, err
+		return Mapping{}, err
 	}
 	b.va, b.mapped, b.typ = va, rounded, typ
 	l.table.Publish(h, va, rounded, uint32(typ))
 	log.Debugf("mapped %d bytes of %#x at %#x, mapping type %d", rounded, uint64(h), va, typ)
-	return va, nil
+	return Mapping{VA: va, GPU: info.VA}, nil
 }
 
 // Unmap takes down a mapping; copies under way through it end first. As with the

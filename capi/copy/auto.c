@@ -13,10 +13,6 @@
  */
 #include "auto.h"
 
-#include <errno.h>
-#include <stdlib.h>
-#include <string.h>
-
 #define LEAST_FROM 4096u	/* what threads share at least */
 #define LEAST_TO 65536u
 #define CLASSES 40u		/* powers of two of bytes */
@@ -53,16 +49,10 @@ void copy_auto_want(bool on)
 	set(on);
 }
 
-int copy_auto_want_env(void)
+void copy_auto_ask(bool on)
 {
-	const char *text = getenv("GDRCOPY_COPY");
-	bool on = text && !strcmp(text, "auto");
-
-	if (text && *text && !on && strcmp(text, "caller") != 0)
-		return EINVAL;
 	if (!atomic_load(&told))
 		set(on);
-	return 0;
 }
 
 static unsigned int class_of(size_t n)

@@ -32,11 +32,8 @@ static inline bool copy_auto_is_on(void)
 /* Has the library choose, or leaves copies to their callers again. */
 void copy_auto_want(bool on);
 
-/*
- * The same by GDRCOPY_COPY, "auto" or "caller", unless copy_auto_want was called.
- * EINVAL for another value.
- */
-int copy_auto_want_env(void);
+/* The same for what the environment asks for: copy_auto_want goes before it. */
+void copy_auto_ask(bool on);
 
 /*
  * The way that takes the least time for n bytes, of those whose bit (1 << way) is in

@@ -60,7 +60,6 @@
 #define MANY_CLOSE 3		/* in a row: then more will come before threads sleep again */
 
 #define SPIN_US 50		/* a worker looks for work so long before it sleeps */
-#define SPIN_US_MAX 1000000000u
 #define FOREVER UINT64_MAX
 #define SPIN_STEPS 32		/* looks between two looks at the clock */
 #define GRACE_NS 500		/* a caller leaves shares of one chunk alone so long */
@@ -150,56 +149,20 @@ int copy_pool_want(unsigned int reads, unsigned int writes)
 	return 0;
 }
 
-/* A variable that is not set or empty asks for one thread; 0 is a bad value. */
-static unsigned int number(const char *text)
+void copy_pool_ask(unsigned int reads, unsigned int writes)
 {
-	unsigned long n;
-	char *end;
-
-	if (!text || !*text)
-		return 1;
-	if (*text < '0' || *text > '9')
-		return 0;
-	n = strtoul(text, &end, 10);
-	return *end || n > COPY_THREADS_MAX ? 0 : n;
+	if (atomic_load(&told) || (reads == 1 && writes == 1))
+		return;
+	atomic_store(&told, true);
+	set_threads(reads, writes);
 }
 
-/* Microseconds, or "forever". */
-static bool spin_by(const char *text)
+void copy_pool_spin(uint64_t us)
 {
-	unsigned long us;
-	char *end;
-
-	if (!text || !*text)
-		return true;
-	if (!strcmp(text, "forever")) {
+	if (us == COPY_SPIN_FOREVER)
 		atomic_store(&spin_ns, FOREVER);
-		return true;
-	}
-	if (*text < '0' || *text > '9')
-		return false;
-	us = strtoul(text, &end, 10);
-	if (*end || us > SPIN_US_MAX)
-		return false;
-	atomic_store(&spin_ns, us * 1000u);
-	return true;
-}
-
-int copy_pool_want_env(const char **bad)
-{
-	unsigned int reads = number(getenv("GDRCOPY_READ_THREADS"));
-	unsigned int writes = number(getenv("GDRCOPY_WRITE_THREADS"));
-
-	*bad = !reads ? "GDRCOPY_READ_THREADS" : !writes ? "GDRCOPY_WRITE_THREADS" : NULL;
-	if (!*bad && !spin_by(getenv("GDRCOPY_COPY_SPIN")))
-		*bad = "GDRCOPY_COPY_SPIN";
-	if (*bad)
-		return EINVAL;
-	if (!atomic_load(&told) && (reads > 1 || writes > 1)) {
-		atomic_store(&told, true);
-		set_threads(reads, writes);
-	}
-	return 0;
+	else if (us != COPY_SPIN_UNSET)
+		atomic_store(&spin_ns, us * 1000u);
 }
 
 void copy_pool_suggest(unsigned int reads, unsigned int writes)

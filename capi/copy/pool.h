@@ -13,6 +13,7 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 
 #include "copy.h"
 
@@ -37,11 +38,19 @@ typedef _Atomic(struct copy_pool *) copy_pool_ref;
 int copy_pool_want(unsigned int reads, unsigned int writes);
 
 /*
- * The same by GDRCOPY_READ_THREADS and GDRCOPY_WRITE_THREADS, unless
- * copy_pool_want was called; and how long workers look for work before they sleep,
- * by GDRCOPY_COPY_SPIN. For EINVAL *bad names the one that is no good.
+ * The same for what the environment asks for: copy_pool_want goes before it. 1 and 1
+ * ask for nothing.
  */
-int copy_pool_want_env(const char **bad);
+void copy_pool_ask(unsigned int reads, unsigned int writes);
+
+/*
+ * How many microseconds workers look for work before they sleep, up to
+ * COPY_SPIN_US_MAX, or COPY_SPIN_FOREVER. COPY_SPIN_UNSET changes nothing.
+ */
+#define COPY_SPIN_US_MAX 1000000000u
+#define COPY_SPIN_FOREVER UINT64_MAX
+#define COPY_SPIN_UNSET (UINT64_MAX - 1)
+void copy_pool_spin(uint64_t us);
 
 /* Whether the pool, which may be NULL, has fewer workers than are wanted. */
 bool copy_pool_short(struct copy_pool *pool);

@@ -3,6 +3,7 @@
  * _cgo_export.h - what cgo makes of capi/main.go, for a build of the C front
  * without Go: counts.c has these functions.
  */
+#include <stddef.h>
 #include <stdint.h>
 
 #include "core.h"
@@ -13,7 +14,7 @@ int gdrcore_close(uint64_t g);
 int gdrcore_pin(uint64_t g, uint64_t addr, uint64_t size, uint64_t token, uint32_t va_space,
 		uint32_t flags, uint64_t *h);
 int gdrcore_unpin(uint64_t g, uint64_t h);
-int gdrcore_map(uint64_t g, uint64_t h, uint64_t size, int flags, uint64_t *va);
+int gdrcore_map(uint64_t g, uint64_t h, uint64_t size, int flags, uint64_t *va, uint64_t *gpu);
 int gdrcore_unmap(uint64_t g, uint64_t h, uint64_t va, uint64_t size);
 int gdrcore_info(uint64_t g, uint64_t h, struct gdr_core_info *info);
 int gdrcore_callback_flag(uint64_t g, uint64_t h, int *flag);

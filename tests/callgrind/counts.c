@@ -78,7 +78,7 @@ int gdrcore_unpin(uint64_t g, uint64_t h)
 	return g && h ? 0 : 22;
 }
 
-int gdrcore_map(uint64_t g, uint64_t h, uint64_t size, int flags, uint64_t *va)
+int gdrcore_map(uint64_t g, uint64_t h, uint64_t size, int flags, uint64_t *va, uint64_t *gpu)
 {
 	(void)g;
 	(void)flags;
@@ -86,7 +86,7 @@ int gdrcore_map(uint64_t g, uint64_t h, uint64_t size, int flags, uint64_t *va)
 	slots[1].len = size;
 	slots[1].type = GDR_MAPPING_TYPE_WC;
 	atomic_store(&slots[1].key, h);
-	*va = slots[1].va;
+	*va = *gpu = slots[1].va;
 	return 0;
 }
 

@@ -70,12 +70,21 @@ runs() {
 		[ "$(cat "$work/word.out")" = 42 ]
 }
 
-# Every name that the code gives to a getenv.
-read_by_code() {
-	grep -rhoE --include='*.c' --include='*.h' 'getenv\("[A-Z_0-9]+"\)' capi |
-		sed 's/.*"\(.*\)".*/\1/'
-	grep -rhoE --include='*.go' --exclude='*_test.go' --exclude-dir='*test' '(Getenv|LookupEnv)\("[A-Z_0-9]+"\)' capi core |
-		sed 's/.*"\(.*\)".*/\1/'
+# The table of the environment's variables, capi/env.c.
+variables() {
+	sed -nE 's/^\t\[[A-Z_]+\] = \{ "([A-Z_]+)", .*/\1/p' capi/env.c
+}
+
+# Only env.c asks for one, of C's and Go's code.
+asked_elsewhere() {
+	grep -rnE --include='*.c' --include='*.h' --include='*.go' --exclude='env.c' --exclude='*_test.go' \
+		--exclude-dir='*test' '(getenv|os\.(Getenv|LookupEnv|Environ))\(' capi core
+}
+
+# Each is in the one or the other of the pages that people read first.
+in_docs() {
+	cat README.md docs/*.md >"$work/docs"
+	variables | each_is_in "$work/docs"
 }
 
 enumerators() {
@@ -116,7 +125,9 @@ done
 for backend in $(tests/on.sh); do
 	check "the example of gdrapi(3) runs on $backend" runs "$backend"
 done
-check "the environment is what the code reads" same "$(read_by_code)" "$(items "$api/gdrapi.3" Ev)"
+check "the environment is what the code reads" same "$(variables)" "$(items "$api/gdrapi.3" Ev)"
+check "one file reads the environment" test -z "$(asked_elsewhere)"
+check "README.md or docs/ names each variable" in_docs
 check "every flag, type and attribute is documented" same "$(enumerators)" \
 	"$(constants 'GDR_(PIN_FLAG|MAP_FLAG|MAPPING_TYPE|ATTR)_')"
 check "every constant of the pages is in the header" constants_exist

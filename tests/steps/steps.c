@@ -32,7 +32,9 @@
 #include <x86intrin.h>
 
 #include "copy/copy.h"
+#include "data.h"
 #include "front.h"
+#include "log.h"
 #include "gdrapi_ext.h"
 #include "copy/slot.h"
 
@@ -44,7 +46,6 @@
 
 _Atomic(struct gdr_front *) gdr_front_page;
 static struct gdr_front front;
-static struct gdr_core core;
 
 bool gdr_front_inherited(uint64_t handle)
 {
@@ -378,9 +379,9 @@ static void set_up(void)
 	table.slots = (uintptr_t)slots;
 	table.hazards = (uintptr_t)hazards;
 	front.table = &table;
-	front.epoch = 1;
 	front.impl = copy_select(NULL);
-	atomic_store(&front.core, &core);
+	front.epoch = 1;
+	atomic_store(&front.up, 1);
 	atomic_store(&gdr_front_page, &front);
 	for (int i = OUTER; i <= INNER; i++) {
 		page[i] = new_page(PROT_READ | PROT_WRITE);

@@ -13,4 +13,4 @@ stress: check-steps
 
 $(BIN)/steps: tests/steps/steps.c $(wildcard capi/*.[ch] capi/copy/*.[ch]) tools/tap.h
 	@mkdir -p $(@D)
-	$(CC) $(C11) $(CFLAGS) -Icapi -o $@ $< capi/data.c capi/dma.c $(COPY_C) -lpthread -ldl
+	$(CC) $(C11) $(CFLAGS) -Icapi -o $@ $< capi/data.c capi/dma.c capi/driver.c capi/long.c capi/guest.c $(COPY_C) -lpthread -ldl

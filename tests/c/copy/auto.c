@@ -3,7 +3,6 @@
  * copy/auto.c - how capi/copy/auto.c chooses, by itself: a machine whose ways take
  * what this program says.
  */
-#include <errno.h>
 #include <stdlib.h>
 
 #include "copy/auto.h"
@@ -80,16 +79,13 @@ int main(void)
 	struct tap t = { 0, 0, 0 };
 
 	tap_ok(&t, !copy_auto_is_on(), "it is off at first");
-	setenv("GDRCOPY_COPY", "fast", 1);
-	tap_is(&t, copy_auto_want_env(), EINVAL, "an unknown word");
-	setenv("GDRCOPY_COPY", "auto", 1);
-	tap_ok(&t, !copy_auto_want_env() && copy_auto_is_on(), "GDRCOPY_COPY=auto");
-	setenv("GDRCOPY_COPY", "caller", 1);
-	tap_ok(&t, !copy_auto_want_env() && !copy_auto_is_on(), "GDRCOPY_COPY=caller");
-	setenv("GDRCOPY_COPY", "", 1);
-	tap_ok(&t, !copy_auto_want_env() && !copy_auto_is_on(), "an empty GDRCOPY_COPY");
+	copy_auto_ask(true);
+	tap_ok(&t, copy_auto_is_on(), "the environment asks for it");
+	copy_auto_ask(false);
+	tap_ok(&t, !copy_auto_is_on(), "and not any more");
 	copy_auto_want(true);
-	tap_ok(&t, !copy_auto_want_env() && copy_auto_is_on(), "the call goes before it");
+	copy_auto_ask(false);
+	tap_ok(&t, copy_auto_is_on(), "the call goes before it");
 	tap_ok(&t, copy_auto_choose(SIZE_MAX, true, 1) == COPY_ALONE &&
 	       copy_auto_choose(1, false, 1) == COPY_ALONE, "any size has a way");
 	for (size_t i = 0; i < sizeof(machines) / sizeof(machines[0]); i++) {

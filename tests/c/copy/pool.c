@@ -338,17 +338,6 @@ static bool short_copies_wake_nobody(void)
 	return ok;
 }
 
-static bool spins_for(const char *text, bool good)
-{
-	const char *bad = NULL;
-	int rc;
-
-	setenv("GDRCOPY_COPY_SPIN", text, 1);
-	rc = copy_pool_want_env(&bad);
-	unsetenv("GDRCOPY_COPY_SPIN");
-	return good ? !rc : rc == EINVAL && bad && !strcmp(bad, "GDRCOPY_COPY_SPIN");
-}
-
 /* By then one thread has had work, so that it spins. */
 static bool some_spin_for_ever(void)
 {
@@ -356,14 +345,16 @@ static bool some_spin_for_ever(void)
 	bool ok;
 
 	/* More than there are CPUs would keep each other from them. */
-	ok = !copy_pool_want(2, 2) && spins_for("forever", true) && copy_is_right(&s, MOST, 0, 0, false, 5);
+	copy_pool_spin(COPY_SPIN_FOREVER);
+	ok = !copy_pool_want(2, 2) && copy_is_right(&s, MOST, 0, 0, false, 5);
 	usleep(200000);
 	ok = ok && copy_pool_help(atomic_load(&ref), 4096, false) == COPY_HELP_AWAKE &&
 	     copy_is_right(&s, 4096, 0, 0, false, 6);
-	ok = ok && spins_for("0", true);
+	copy_pool_spin(0);
 	for (int i = 0; i < 1000 && copy_pool_help(atomic_load(&ref), 4096, false) == COPY_HELP_AWAKE; i++)
 		usleep(1000);
-	ok = ok && copy_pool_help(atomic_load(&ref), 4096, false) == COPY_NO_HELP && spins_for("50", true);
+	ok = ok && copy_pool_help(atomic_load(&ref), 4096, false) == COPY_NO_HELP;
+	copy_pool_spin(50);
 	ok = ok && !copy_pool_want(64, 64);
 	free_sides(&s);
 	return ok;
@@ -415,9 +406,6 @@ int main(void)
 	tap_ok(&t, left_copy_is_settled(), "a left copy ends with its workers");
 	tap_ok(&t, callers_are_right(), "the pool goes on after that");
 	tap_ok(&t, short_copies_wake_nobody(), "short copies wake nobody");
-	tap_ok(&t, spins_for("", true) && spins_for("x", false) && spins_for("-1", false) &&
-	       spins_for("1000000001", false) && spins_for("5s", false) && spins_for("50", true),
-	       "how long threads spin is a number, or for ever");
 	tap_ok(&t, some_spin_for_ever(), "threads spin for ever, or not at all");
 	tap_ok(&t, threads_are_kept_apart(), "threads are kept apart");
 	tap_ok(&t, idle_takes_no_cpu(), "64 idle threads take no CPU");

@@ -29,6 +29,7 @@
 
 #include "copy/copy.h"
 #include "front.h"
+#include "log.h"
 #include "copy/slot.h"
 #include "gdrapi_ext.h"
 #include "tap.h"
@@ -43,7 +44,6 @@
 
 _Atomic(struct gdr_front *) gdr_front_page;
 static struct gdr_front front;
-static struct gdr_core core;
 
 bool gdr_front_inherited(uint64_t handle)
 {
@@ -225,7 +225,7 @@ static void set_up(void)
 	table.hazards = (uintptr_t)hazards;
 	front.table = &table;
 	front.epoch = 1;
-	atomic_store(&front.core, &core);
+	atomic_store(&front.up, 1);
 	atomic_store(&gdr_front_page, &front);
 	for (uint32_t i = 0; i < BUFFERS; i++) {
 		buffers[i].index = i;

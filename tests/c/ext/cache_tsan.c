@@ -21,9 +21,13 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "_cgo_export.h"
 #include "cache_range.h"
+#include "data.h"
 #include "front.h"
 #include "gdrapi_ext.h"
+#include "log.h"
+#include "long.h"
 #include "tap.h"
 
 #define SHIFT 21
@@ -53,20 +57,18 @@ static struct gdr_front front;
 static struct gdr_table table;
 static struct gdr_slot *slots;
 
-int gdr_front_admit(uint64_t a, uint64_t b, const struct gdr_core **core)
+int gdr_front_admit(uint64_t a, uint64_t b)
 {
 	(void)a;
 	(void)b;
-	*core = atomic_load(&front.core);
 	return 0;
 }
 
-void gdr_front_mapped(struct gdr_front *f, const struct gdr_core *core, uint64_t g, uint64_t h)
+void gdr_long_mapped(struct gdr_front *f, uint64_t h, uint64_t gpu)
 {
 	(void)f;
-	(void)core;
-	(void)g;
 	(void)h;
+	(void)gpu;
 }
 
 void gdr_data_forget(uint64_t key)
@@ -112,7 +114,7 @@ static int find_place(void)
 	return -1;
 }
 
-static int core_pin(uint64_t g, uint64_t addr, uint64_t size, uint64_t token, uint32_t va_space,
+int gdrcore_pin(uint64_t g, uint64_t addr, uint64_t size, uint64_t token, uint32_t va_space,
 		    uint32_t flags, uint64_t *h)
 {
 	uint64_t id = addr >> SHIFT < ALLOCATIONS ? atomic_load(&cache_cuda_ids[addr >> SHIFT]) : 0;
@@ -141,7 +143,7 @@ static int core_pin(uint64_t g, uint64_t addr, uint64_t size, uint64_t token, ui
 	return rc;
 }
 
-static int core_unpin(uint64_t g, uint64_t h)
+int gdrcore_unpin(uint64_t g, uint64_t h)
 {
 	struct pin *p = pin_of(h);
 
@@ -158,37 +160,30 @@ static int core_unpin(uint64_t g, uint64_t h)
 	return 0;
 }
 
-static int core_map(uint64_t g, uint64_t h, uint64_t size, int flags, uint64_t *va)
+int gdrcore_map(uint64_t g, uint64_t h, uint64_t size, int flags, uint64_t *va, uint64_t *gpu)
 {
 	(void)g;
 	(void)size;
 	(void)flags;
 	/* One address serves each page: only the users' own bytes are there. */
 	*va = h;
+	*gpu = 0;
 	atomic_store(&slots[h & (GDR_SLOT_COUNT - 1)].key, h);
 	return 0;
 }
 
-static int core_info(uint64_t g, uint64_t h, struct gdr_core_info *info)
+int gdrcore_info(uint64_t g, uint64_t h, struct gdr_core_info *info)
 {
 	(void)g;
 	*info = (struct gdr_core_info){ .va = pin_of(h)->addr, .page_size = PAGE };
 	return 0;
 }
 
-static int core_version(uint64_t g, int *major, int *minor)
+int gdrcore_driver_version(uint64_t g, int *major, int *minor)
 {
 	*major = *minor = 1;
 	return g ? 0 : EINVAL;
 }
-
-static const struct gdr_core core = {
-	.pin = core_pin,
-	.unpin = core_unpin,
-	.map = core_map,
-	.info = core_info,
-	.driver_version = core_version,
-};
 
 /* The threads. */
 
@@ -565,7 +560,7 @@ int main(int argc, char **argv)
 	table.slots = (uintptr_t)slots;
 	front.table = &table;
 	front.epoch = EPOCH;
-	atomic_store(&front.core, &core);
+	atomic_store(&front.up, 1);
 	atomic_store(&gdr_front_page, &front);
 	for (int i = 1; i < ALLOCATIONS; i++)
 		atomic_store(&cache_cuda_ids[i], atomic_fetch_add(&newest_id, 1) + 1);

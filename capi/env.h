@@ -1,0 +1,44 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * env.h - what the environment of the host asks for. The library reads no variable
+ * elsewhere; env.c has the table of all of them.
+ */
+#ifndef GDR_ENV_H
+#define GDR_ENV_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "copy/copy.h"
+#include "core.h"
+
+#pragma GCC visibility push(hidden)
+
+/* For copies. A process reads it once, when the library starts in it. */
+struct gdr_copy_env {
+	const struct copy_impl *impl;	/* what copies through WC mappings use */
+	bool direct;		/* short pieces of many are written by direct stores */
+	bool choose;		/* the library chooses the way of long copies */
+	unsigned int read_threads, write_threads;	/* 1: the caller alone */
+	uint64_t spin_us;	/* COPY_SPIN_FOREVER, or COPY_SPIN_UNSET */
+	size_t dma_read, dma_write;	/* least bytes; SIZE_MAX: never */
+};
+
+/* A variable whose value is no good, and what the value must be. */
+struct gdr_env_error {
+	const char *name, *want;
+};
+
+/* For one gdr_open. The strings are the environment's: they hold until it changes. */
+struct gdr_options gdr_env_options(void);
+
+/* The least level of the lines that are logged, as gdr_log takes it. */
+int gdr_env_log_level(void);
+
+/* EINVAL with *error set if a value is no good. */
+int gdr_env_copies(struct gdr_copy_env *env, struct gdr_env_error *error);
+
+#pragma GCC visibility pop
+
+#endif

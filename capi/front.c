@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: MIT
+/*
+ * front.c - the page that a fork empties, and which handles belong to this process.
+ * docs/design.md has the picture.
+ */
+#define _GNU_SOURCE
+#include "front.h"
+
+#include <errno.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "log.h"
+#include "start.h"
+
+#ifndef MADV_WIPEONFORK
+#define MADV_WIPEONFORK 18	/* Linux 4.14 */
+#endif
+
+_Atomic(struct gdr_front *) gdr_front_page;
+
+/*
+ * Outlives a fork on purpose: the epoch of the newest core of this process or its
+ * ancestors. Written under gdr_front.lock.
+ */
+static _Atomic uint64_t last_epoch;
+
+/* The one user of a page that fork empties where the kernel cannot (< 4.14). */
+static void empty_page_in_child(void)
+{
+	memset(atomic_load(&gdr_front_page), 0, sizeof(struct gdr_front));
+}
+
+/* A fork waits until the driver's library is there. The child's page is empty. */
+static void before_fork(void)
+{
+	gdr_driver_before_fork(&atomic_load(&gdr_front_page)->driver);
+}
+
+static void after_fork(void)
+{
+	gdr_driver_after_fork(&atomic_load(&gdr_front_page)->driver);
+}
+
+static struct gdr_front *front_page(void)
+{
+	struct gdr_front *mine, *theirs = NULL;
+	size_t len = sizeof(struct gdr_front);
+
+	mine = atomic_load_explicit(&gdr_front_page, memory_order_acquire);
+	if (mine)
+		return mine;
+	mine = mmap(NULL, len, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	if (mine == MAP_FAILED)
+		return NULL;
+	bool wiped = madvise(mine, len, MADV_WIPEONFORK) == 0;
+
+	if (!atomic_compare_exchange_strong(&gdr_front_page, &theirs, mine)) {
+		munmap(mine, len);
+		return theirs;
+	}
+	pthread_atfork(before_fork, after_fork, wiped ? NULL : empty_page_in_child);
+	return mine;
+}
+
+/* Under the lock. */
+static int start_next_epoch(struct gdr_front *front, const struct gdr_options *opts)
+{
+	uint64_t epoch = atomic_load(&last_epoch) + 1;
+	int rc;
+
+	if (epoch > GDR_HANDLE_EPOCH_MAX) {
+		gdr_log(GDR_LOG_ERROR, "gdr_open: %d generations of forks have opened; no more handles to tell apart",
+			GDR_HANDLE_EPOCH_MAX);
+		return EAGAIN;
+	}
+	rc = gdr_start(front, opts, epoch);
+	if (rc)
+		return rc;
+	front->epoch = epoch;
+	atomic_store(&last_epoch, epoch);
+	atomic_store_explicit(&front->up, 1, memory_order_release);
+	return 0;
+}
+
+struct gdr_front *gdr_front_start(const struct gdr_options *opts)
+{
+	struct gdr_front *front = front_page();
+	int rc = 0, cancel;
+
+	if (!front)
+		return NULL;
+	if (atomic_load_explicit(&front->up, memory_order_acquire))
+		return front;
+	/* A start calls what ends a cancelled thread: not with the lock held. */
+	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
+	pthread_mutex_lock(&front->lock);
+	if (!atomic_load_explicit(&front->up, memory_order_relaxed))
+		rc = start_next_epoch(front, opts);
+	pthread_mutex_unlock(&front->lock);
+	pthread_setcancelstate(cancel, NULL);
+	errno = rc;
+	return rc ? NULL : front;
+}
+
+bool gdr_front_inherited(uint64_t handle)
+{
+	uint64_t epoch = handle >> GDR_HANDLE_EPOCH_SHIFT;
+	struct gdr_front *front;
+
+	if (!epoch)
+		return false;
+	front = gdr_front_here();
+	return epoch != (front ? front->epoch : 0) && epoch <= atomic_load(&last_epoch);
+}
+
+int gdr_front_admit(uint64_t a, uint64_t b)
+{
+	if (gdr_front_inherited(a) || gdr_front_inherited(b)) {
+		gdr_log(GDR_LOG_ERROR, "a handle from before fork() does not work in the child; call gdr_open here (errno %d)",
+			EACCES);
+		return EACCES;
+	}
+	if (gdr_front_here())
+		return 0;
+	gdr_log(GDR_LOG_ERROR, "no gdr_t is open in this process; call gdr_open first (errno %d)", EINVAL);
+	return EINVAL;
+}

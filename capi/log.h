@@ -1,0 +1,29 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * log.h - the C side's log lines.
+ */
+#ifndef GDR_LOG_H
+#define GDR_LOG_H
+
+#pragma GCC visibility push(hidden)
+
+/* Log levels; the values are those of GDRCOPY_LOG_LEVEL. */
+enum { GDR_LOG_DEBUG = 1, GDR_LOG_INFO, GDR_LOG_WARN, GDR_LOG_ERROR, GDR_LOG_OFF };
+
+/*
+ * Sets the least level of the lines that are written. Before the first call the
+ * environment says it, line by line; after that no line reads the environment, for
+ * a host may change it at any time.
+ */
+void gdr_log_set_level(int level);
+
+/*
+ * Writes one line to standard error if it is of that level at least. A copy may log
+ * in a signal handler: integers and strings alone are formatted there, for which the
+ * C library takes no lock and no memory.
+ */
+void gdr_log(int level, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+
+#pragma GCC visibility pop
+
+#endif

@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: MIT
+/*
+ * env.c - what capi/env.c makes of the environment, by itself.
+ */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "copy/pool.h"
+#include "env.h"
+#include "log.h"
+#include "tap.h"
+
+/* text NULL: the variable is not set. */
+static void set(const char *name, const char *text)
+{
+	if (text)
+		setenv(name, text, 1);
+	else
+		unsetenv(name);
+}
+
+/* Whether the variable may be text; if not, the error names it. */
+static bool takes(const char *name, const char *text, struct gdr_copy_env *env)
+{
+	struct gdr_env_error error = { NULL, NULL };
+	int rc;
+
+	set(name, text);
+	rc = gdr_env_copies(env, &error);
+	set(name, NULL);
+	if (rc && (rc != EINVAL || !error.name || strcmp(error.name, name) || !error.want))
+		abort();
+	return !rc;
+}
+
+static void bad_values(struct tap *t)
+{
+	static const struct {
+		const char *name, *text;
+	} bad[] = {
+		{ "GDRCOPY_COPY", "fast" }, { "GDRCOPY_COPY", "AUTO" },
+		{ "GDRCOPY_COPY_IMPL", "x" }, { "GDRCOPY_COPY_IMPL", "" },
+		{ "GDRCOPY_COPY_SPIN", "x" }, { "GDRCOPY_COPY_SPIN", "-1" },
+		{ "GDRCOPY_COPY_SPIN", "1000000001" }, { "GDRCOPY_COPY_SPIN", "5s" },
+		{ "GDRCOPY_READ_THREADS", "0" }, { "GDRCOPY_READ_THREADS", "65" },
+		{ "GDRCOPY_READ_THREADS", "2x" }, { "GDRCOPY_WRITE_THREADS", "+2" },
+		{ "GDRCOPY_WRITE_THREADS", " 2" }, { "GDRCOPY_WRITE_THREADS", "99999999999999999999" },
+		{ "GDRCOPY_DMA_READ", "0" }, { "GDRCOPY_DMA_READ", "-1" },
+		{ "GDRCOPY_DMA_WRITE", "1k" }, { "GDRCOPY_DMA_WRITE", "99999999999999999999" },
+	};
+	struct gdr_copy_env env;
+
+	for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++)
+		tap_ok(t, !takes(bad[i].name, bad[i].text, &env), "%s=%s is refused",
+		       bad[i].name, bad[i].text);
+}
+
+static bool is_default(const struct gdr_copy_env *env)
+{
+	return env->impl && !env->choose && env->read_threads == 1 && env->write_threads == 1 &&
+	       env->spin_us == COPY_SPIN_UNSET && env->dma_read == SIZE_MAX &&
+	       env->dma_write == SIZE_MAX;
+}
+
+static void good_values(struct tap *t)
+{
+	static const char *const may_be_empty[] = {
+		"GDRCOPY_COPY", "GDRCOPY_COPY_SPIN", "GDRCOPY_READ_THREADS", "GDRCOPY_WRITE_THREADS",
+		"GDRCOPY_DMA_READ", "GDRCOPY_DMA_WRITE",
+	};
+	struct gdr_copy_env env;
+
+	tap_ok(t, takes("GDRCOPY_COPY", NULL, &env) && is_default(&env), "nothing is set");
+	for (size_t i = 0; i < sizeof(may_be_empty) / sizeof(may_be_empty[0]); i++)
+		tap_ok(t, takes(may_be_empty[i], "", &env) && is_default(&env), "%s may be empty",
+		       may_be_empty[i]);
+	tap_ok(t, takes("GDRCOPY_COPY", "auto", &env) && env.choose, "GDRCOPY_COPY=auto");
+	tap_ok(t, takes("GDRCOPY_COPY", "caller", &env) && !env.choose, "GDRCOPY_COPY=caller");
+	tap_ok(t, takes("GDRCOPY_COPY_IMPL", "portable", &env) && env.impl == &copy_portable, "a routine");
+	tap_ok(t, takes("GDRCOPY_COPY_SPIN", "forever", &env) && env.spin_us == COPY_SPIN_FOREVER, "for ever");
+	tap_ok(t, takes("GDRCOPY_COPY_SPIN", "0", &env) && env.spin_us == 0, "not at all");
+	tap_ok(t, takes("GDRCOPY_COPY_SPIN", "1000000000", &env) && env.spin_us == 1000000000, "the longest time");
+	tap_ok(t, takes("GDRCOPY_READ_THREADS", "64", &env) && env.read_threads == 64 && env.write_threads == 1,
+	       "threads for reads");
+	tap_ok(t, takes("GDRCOPY_WRITE_THREADS", "2", &env) && env.write_threads == 2 && env.read_threads == 1,
+	       "threads for writes");
+	tap_ok(t, takes("GDRCOPY_DMA_READ", "1", &env) && env.dma_read == 1 && env.dma_write == SIZE_MAX, "DMA for reads");
+	tap_ok(t, takes("GDRCOPY_DMA_WRITE", "65536", &env) && env.dma_write == 65536 && env.dma_read == SIZE_MAX,
+	       "DMA for writes");
+}
+
+static bool backend_is(const char *text, const char *want)
+{
+	const char *got;
+
+	set("GDRCOPY_BACKEND", text);
+	got = gdr_env_options().backend;
+	return want ? got && !strcmp(got, want) : !got;
+}
+
+static bool files_are(const char *now, const char *old, const char *want)
+{
+	const char *got;
+
+	set("VK_DRIVER_FILES", now);
+	set("VK_ICD_FILENAMES", old);
+	got = gdr_env_options().vk_driver_files;
+	return want ? got && !strcmp(got, want) : !got;
+}
+
+static bool forces_dmabuf(const char *text)
+{
+	set("GDRCOPY_USE_DMABUF_MMAP", text);
+	return gdr_env_options().force_dmabuf;
+}
+
+static bool level_is(const char *enabled, const char *wanted, int level)
+{
+	set("GDRCOPY_ENABLE_LOGGING", enabled);
+	set("GDRCOPY_LOG_LEVEL", wanted);
+	return gdr_env_log_level() == level && gdr_env_options().log_level == level;
+}
+
+static void options(struct tap *t)
+{
+	tap_ok(t, backend_is(NULL, NULL) && backend_is("", NULL) && backend_is("rm", "rm"), "the backend");
+	tap_ok(t, !forces_dmabuf(NULL) && !forces_dmabuf("") && !forces_dmabuf("2") && forces_dmabuf("1"),
+	       "dmabuf");
+	tap_ok(t, files_are(NULL, NULL, NULL) && files_are("a", NULL, "a") && files_are(NULL, "b", "b") &&
+	       files_are("a", "b", "a"), "the Vulkan drivers");
+	tap_ok(t, level_is(NULL, NULL, GDR_LOG_OFF) && level_is(NULL, "1", GDR_LOG_OFF), "no log");
+	tap_ok(t, level_is("", NULL, GDR_LOG_ERROR) && level_is("0", "5", GDR_LOG_ERROR) &&
+	       level_is("1", "11", GDR_LOG_ERROR), "errors are logged");
+	tap_ok(t, level_is("1", "1", GDR_LOG_DEBUG) && level_is("1", "3", GDR_LOG_WARN), "a level");
+}
+
+int main(void)
+{
+	struct tap t = { 0, 0, 0 };
+
+	unsetenv("GDRCOPY_COPY_IMPL");
+	good_values(&t);
+	bad_values(&t);
+	options(&t);
+	return tap_done(&t);
+}
