@@ -8,6 +8,7 @@
 #                            '--- PASS', '--- FAIL' and '--- SKIP' lines
 #   run.sh --make TARGET...  forgets what was kept, makes each target, goes on after
 #                            one that fails, then does --total
+#   run.sh --clear           forgets what was kept
 #   run.sh --total           prints what was kept, and the sum; fails if a test failed
 #   run.sh --need PROGRAM... fails if one is missing, and names its Debian package
 #   run.sh --packages        the packages of all programs that tests need
@@ -48,8 +49,12 @@ need() {
 	return "$lacks"
 }
 
-make_all() {
+clear() {
 	rm -f "$dir"/*.count
+}
+
+make_all() {
+	clear
 	for target; do
 		began=$(date +%s)
 		GDR_GO_ON=1 ${MAKE:-make} --no-print-directory "$target" && continue
@@ -114,6 +119,7 @@ one() {
 mkdir -p "$dir"
 case ${1-} in
 --make) shift; make_all "$@" ;;
+--clear) clear ;;
 --total) total ;;
 --need) shift; need "$@" ;;
 --packages) awk '!/^#/ { $1 = ""; print substr($0, 2) }' "$needs" | tr ' ' '\n' | sort -u ;;

@@ -4,5 +4,5 @@
 
 .PHONY: check-doctor
 check-doctor: $(DOUBLES) $(LIB) $(BIN)/gdrcopy_doctor
-	@$(RUN) --go doctor-texts $(SIM) $(GO) test -v -count=1 ./cmd/... ./tests/doctor/...
+	@$(RUN) --go doctor-texts $(SIM) $(GO) test -v -count=1 ./cmd/gdrcopy_doctor/... ./tests/doctor/...
 	@CC='$(CC)' $(RUN) doctor-program tests/doctor/doctor.sh $(abspath $(B))
