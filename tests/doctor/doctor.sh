@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: MIT
 # gdrcopy_doctor itself: doctor.sh BUILD. On each simulated driver it finds the backend,
 # and what is broken there it names; without any driver it says so.
-. tests/man/tap.sh
+. tests/tap.sh
 build=$1
 cc=${CC:-cc}
 doctor=$build/bin/gdrcopy_doctor
@@ -71,7 +71,7 @@ json_is_whole() {
 versions() {
 	"$doctor" --version >"$work/version"
 	cat "$work/version"
-	grep -qE '^gdrcopy_doctor [0-9.]+ \(commit ([0-9a-f]{12}(-dirty)?|unknown), go1\.[0-9.]+\)$' "$work/version"
+	grep -qE '^gdrcopy_doctor [0-9][^ ]* \(commit ([0-9a-f]{12}(-dirty)?|unknown), go1\.[0-9.]+\)$' "$work/version"
 }
 
 # fake NAME CODE - folders begins with one that has a library of that name, made of CODE.

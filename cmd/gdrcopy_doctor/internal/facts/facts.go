@@ -1,10 +1,9 @@
 // Package facts holds what gdrcopy_doctor finds out about a machine. It judges
 // nothing: package diagnose does.
 //
-// What a child answers about goes through JSON.
-//
-// What lies in files is read below a root folder, so that tests can make a machine
-// as a tree of files. What drivers and libraries answer, package probe fills in.
+// What lies in files is read below a root folder, so that tests can make a machine as a
+// tree of files. What drivers and libraries answer, package probe fills in: it has that
+// from its children as JSON.
 package facts
 
 // Facts is all that is known of a machine.
