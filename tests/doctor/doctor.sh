@@ -149,6 +149,27 @@ case $(tests/on.sh) in
 	;;
 esac
 
+# An NVML of one GPU that has all that makes mapping hard.
+fake libnvidia-ml.so.1 '#include <string.h>
+	int nvmlInit_v2(void) { return 0; }
+	int nvmlShutdown(void) { return 0; }
+	int nvmlDeviceGetCount_v2(unsigned int *n) { *n = 1; return 0; }
+	int nvmlDeviceGetHandleByIndex_v2(unsigned int i, void **d) { *d = (void *)7; return 0; }
+	int nvmlDeviceGetPciInfo_v3(void *d, char *p) { strcpy(p + 36, "00000000:18:00.0"); return 0; }
+	int nvmlDeviceGetBAR1MemoryInfo(void *d, unsigned long long *m) { m[0] = 256 << 20; m[1] = 200 << 20; m[2] = 56 << 20; return 0; }
+	int nvmlDeviceGetMigMode(void *d, unsigned int *now, unsigned int *next) { *now = *next = 1; return 0; }
+	int nvmlDeviceGetVirtualizationMode(void *d, int *mode) { *mode = 2; return 0; }
+	int nvmlSystemGetConfComputeState(unsigned int *s) { s[0] = s[1] = 1; s[2] = 0; return 0; }'
+check "NVML is asked" says 0 '^WARN  bar1: GPU 00000000:18:00\.0: of 256 MiB of BAR1 200 MiB are free' plain
+check "MIG" printed '^OK    mig: '
+check "vGPU" printed '^WARN  vgpu: '
+check "confidential computing" printed '^WARN  confidential-computing: '
+
+fake libnccl.so.2 'const char *name(void) { return "libgdrapi.so"; }'
+check "a consumer that is not told" says 0 \
+	"^OK    consumer: NCCL .*it would take .*libgdrapi.*, but NCCL_GDRCOPY_ENABLE is not 1" plain
+check "a consumer that is" says 0 "^OK    consumer: NCCL .*it takes .*, as libgdrapi\\.so\\." plain NCCL_GDRCOPY_ENABLE=1
+
 folders=$work/empty
 check "no libgdrapi" says 1 '^FAIL  library: The loader finds no libgdrapi\.so\.2' plain
 check "which backend it would take" printed 'backend-dmabuf: gdr_open of this version takes it'

@@ -144,7 +144,7 @@ func (e *examination) cuda() []Finding {
 			"Start the container with NVIDIA_DRIVER_CAPABILITIES=compute,utility and the NVIDIA container toolkit: it lends the machine's libcuda.")
 	case c.Load != "":
 		return one("cuda", e.cause(), "libcuda.so.1 does not load. "+sentence(c.Load),
-			"Install the driver's CUDA library (libcuda1 on Debian, libnvidia-compute on Ubuntu, nvidia-driver-cuda-libs on Fedora), then run ldconfig.")
+			"Install the driver's CUDA library (libcuda1 on Debian, libnvidia-compute on Ubuntu, nvidia-driver-cuda-libs among NVIDIA's RPMs), then run ldconfig.")
 	case c.Init == cudaStub || strings.Contains(c.Path, "/stubs/"):
 		return one("cuda", e.cause(), fmt.Sprintf("%s is the toolkit's stub, which is there for linking alone.", c.Path),
 			"Take the folder stubs out of LD_LIBRARY_PATH and of the loader's configuration.")

@@ -128,7 +128,7 @@ func (e *examination) consumer(c facts.Consumer) Finding {
 	switch {
 	case c.Name == facts.UCXWithout:
 		return Finding{Status: Warn, Cause: "its transport for libgdrapi, libuct_cuda_gdrcopy.so, is not there.",
-			Advice: "Install it (ucx-gdrcopy on Fedora), or build UCX with --with-gdrcopy."}
+			Advice: "Install it (UCX's own packages have it in ucx-gdrcopy or ucx-cuda), or build UCX with --with-gdrcopy."}
 	case c.Name == facts.OpenMPI:
 		return Finding{Status: OK, Cause: "it uses libgdrapi through UCX or libfabric."}
 	case len(c.Wants) == 0:
