@@ -31,6 +31,16 @@ var backends = func(opts Options) []entry {
 	}
 }
 
+// Backends lists all backends, in the order in which Open tries them, for a program
+// that asks each.
+func Backends(opts Options) []backend.Backend {
+	var all []backend.Backend
+	for _, e := range backends(opts) {
+		all = append(all, e.Backend)
+	}
+	return all
+}
+
 // Options are what the environment of the host process asks for, and what the C
 // side lends.
 type Options struct {
