@@ -10,11 +10,7 @@ import (
 	"gdrapi/core"
 	"gdrapi/core/backend"
 	"gdrapi/core/cuda"
-	"gdrapi/core/dmabuf"
-	"gdrapi/core/gdrdrv"
 	"gdrapi/core/nvml"
-	"gdrapi/core/rm"
-	"gdrapi/core/vulkan"
 
 	"golang.org/x/sys/unix"
 )
@@ -136,15 +132,16 @@ func askNVML() facts.NVML {
 	return n
 }
 
-// Backends are the backends, in the order in which gdr_open tries them.
-var Backends = []string{"gdrdrv", "dmabuf", "rm", "vulkan"}
+// backends are the library's, with the environment that they look at.
+func backends() []backend.Backend {
+	return core.Backends(core.Options{VulkanDriverFiles: driverFiles()})
+}
 
 func askBackend(name string) facts.Backend {
 	answer := facts.Backend{Name: name}
 	session, err := openBackend(name)
 	if err != nil {
-		errno := core.Errno(err)
-		answer.Error, answer.Errno = err.Error(), unix.ErrnoName(errno)
+		answer.Error, answer.Errno = err.Error(), unix.ErrnoName(core.Errno(err))
 		return answer
 	}
 	_ = session.Close()
@@ -152,26 +149,29 @@ func askBackend(name string) facts.Backend {
 }
 
 func openBackend(name string) (backend.Session, error) {
-	var b backend.Backend
-	switch name {
-	case gdrdrv.Backend{}.Name():
-		b = gdrdrv.Backend{}
-	case dmabuf.Backend{}.Name():
-		// With CUDA initialised the backend knows whether it serves.
-		cu, err := cuda.Load()
-		if err != nil {
-			return nil, err
+	for _, b := range backends() {
+		if b.Name() == name {
+			return openDecided(b)
 		}
-		if err := cu.Init(); err != nil {
-			return nil, err
-		}
-		b = dmabuf.Backend{}
-	case rm.Backend{}.Name():
-		b = rm.Backend{}
-	case vulkan.Backend{}.Name():
-		b = vulkan.Backend{DriverFiles: driverFiles()}
-	default:
-		return nil, fmt.Errorf("there is no backend %q: %w", name, unix.EINVAL)
+	}
+	return nil, fmt.Errorf("there is no backend %q: %w", name, unix.EINVAL)
+}
+
+// openDecided opens a backend. One that only CUDA can tell of is opened again when CUDA
+// is initialised.
+func openDecided(b backend.Backend) (backend.Session, error) {
+	session, err := b.Open()
+	u, ok := session.(backend.Undecided)
+	if err != nil || !ok || !u.Undecided() {
+		return session, err
+	}
+	_ = session.Close()
+	cu, err := cuda.Load()
+	if err != nil {
+		return nil, err
+	}
+	if err := cu.Init(); err != nil {
+		return nil, err
 	}
 	return b.Open()
 }

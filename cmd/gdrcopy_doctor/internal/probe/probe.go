@@ -38,9 +38,9 @@ type Runner struct {
 func (r Runner) All(f *facts.Facts) {
 	f.CUDA.Died = r.run(&f.CUDA, "cuda", "")
 	f.NVML.Died = r.run(&f.NVML, "nvml", "")
-	for _, name := range Backends {
-		b := facts.Backend{Name: name}
-		b.Died = r.run(&b, "backend", name)
+	for _, known := range backends() {
+		b := facts.Backend{Name: known.Name()}
+		b.Died = r.run(&b, "backend", b.Name)
 		f.Backends = append(f.Backends, b)
 	}
 	names := slices.Clone(libraryNames)
