@@ -25,19 +25,24 @@ GO=${GO:-$(sh setup.sh --go)}
 epoch=$(packaging/version.sh --epoch)
 export GOFLAGS=-mod=vendor
 
+# The dollars are for make, for the loader and for pkg-config.
+# shellcheck disable=SC2016
+run_path='$$ORIGIN/../lib' prefix='$${pcfiledir}/../..' libdir='$${prefix}/lib' includedir='$${prefix}/include'
+
 # make_ ARGUMENTS: with the flags of all that is shipped here.
 make_() {
 	make GO="$GO" CFLAGS="-O2 -g -ffile-prefix-map=$PWD=." WARN='-Wall -Wextra' prefix= libdir=/lib \
-		LINK='-Lbuild -lgdrapi -ldl -lpthread -lm -Wl,-z,relro,-z,now -Wl,-rpath,$$ORIGIN/../lib' "$@"
+		LINK="-Lbuild -lgdrapi -ldl -lpthread -lm -Wl,-z,relro,-z,now -Wl,-rpath,'$run_path'" "$@"
 }
 {
 	make_ install DESTDIR="$out/$name" mandir=/share/man &&
 	make_ -s sbom &&
-	make_ build/gdrapi.pc prefix='$${pcfiledir}/../..' libdir='$${prefix}/lib' includedir='$${prefix}/include'
+	make_ build/gdrapi.pc prefix="$prefix" libdir="$libdir" includedir="$includedir"
 } >"$out/build.log" 2>&1 || {
 	tail -n 40 "$out/build.log" >&2
 	die "the build failed: see $out/build.log"
 }
+rm -r "$out/$name/share/man/man4" # the kernel module's
 install -m 644 build/gdrapi.pc "$out/$name/lib/pkgconfig/"
 strip --strip-unneeded "$out/$name/lib/libgdrapi.so.2.6" "$out/$name"/bin/*
 install -d "$out/$name/share/doc/gdrapi"

@@ -5,6 +5,7 @@
 # reaches the network as this machine does, with the working tree $here in /src.
 #
 # A function runs where a failed command does not end it: hence the &&.
+# shellcheck disable=SC2154 # $root and $here are the caller's
 
 # make_root SUITE: as small as debootstrap makes it.
 make_root() {

@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: MIT
+
+package main
+
+import (
+	"encoding/json"
+	"os"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// document returns the SBOM of this test's own binary, decoded.
+func document(t *testing.T) map[string]any {
+	t.Helper()
+	self, err := os.Executable()
+	require.NoError(t, err)
+	f, err := os.Open("../../go.sum")
+	require.NoError(t, err)
+	defer f.Close()
+	sums, err := readSums(f)
+	require.NoError(t, err)
+	// What tests alone are linked with is in no shipped binary.
+	for _, m := range []string{"github.com/stretchr/testify", "go.yaml.in/yaml/v3"} {
+		licences[m] = "MIT"
+		t.Cleanup(func() { delete(licences, m) })
+	}
+	b, err := build("1.2.3", time.Unix(1000000000, 0), sums, []string{self})
+	require.NoError(t, err)
+	text, err := json.Marshal(b)
+	require.NoError(t, err)
+	var doc map[string]any
+	require.NoError(t, json.Unmarshal(text, &doc))
+	return doc
+}
+
+// What CycloneDX 1.5 requires of a document, and of each component that it has.
+func TestRequiredFields(t *testing.T) {
+	doc := document(t)
+	require.Equal(t, "CycloneDX", doc["bomFormat"])
+	require.Equal(t, "1.5", doc["specVersion"])
+	require.EqualValues(t, 1, doc["version"])
+	require.Regexp(t, `^urn:uuid:[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$`, doc["serialNumber"])
+	meta := doc["metadata"].(map[string]any)
+	require.Equal(t, "2001-09-09T01:46:40Z", meta["timestamp"])
+
+	all := append([]any{meta["component"]}, doc["components"].([]any)...)
+	kinds := []string{"application", "library"}
+	purl := regexp.MustCompile(`^pkg:(golang|generic)/[^@ ]+@[^@ ]+$`)
+	refs := make(map[string]bool)
+	for _, c := range all {
+		c := c.(map[string]any)
+		require.Contains(t, kinds, c["type"])
+		require.NotEmpty(t, c["name"])
+		require.NotEmpty(t, c["version"])
+		require.Regexp(t, purl, c["purl"])
+		ref := c["bom-ref"].(string)
+		require.NotEmpty(t, ref)
+		require.False(t, refs[ref], "bom-ref %s is there twice", ref)
+		refs[ref] = true
+		require.Len(t, c["licenses"], 1)
+		id := c["licenses"].([]any)[0].(map[string]any)["license"].(map[string]any)["id"]
+		require.Contains(t, []any{"MIT", "BSD-3-Clause", "Apache-2.0"}, id)
+	}
+	seen := make(map[string]bool)
+	for _, d := range doc["dependencies"].([]any) {
+		d := d.(map[string]any)
+		ref := d["ref"].(string)
+		require.True(t, refs[ref], "%s is no component", ref)
+		require.False(t, seen[ref], "%s has two lists", ref)
+		seen[ref] = true
+		for _, on := range d["dependsOn"].([]any) {
+			require.True(t, refs[on.(string)], "%s depends on %s, which is no component", ref, on)
+		}
+	}
+	require.Equal(t, refs, seen, "each component has its list")
+}
+
+func TestSameInputSameBytes(t *testing.T) {
+	require.Equal(t, document(t), document(t))
+}
+
+func TestModules(t *testing.T) {
+	sum := strings.Repeat("A", 43) + "="
+	for _, tc := range []struct {
+		name, path, version string
+		sums                map[string]string
+		want                string
+	}{
+		{"in go.sum", "golang.org/x/sys", "v1.0.0", map[string]string{"golang.org/x/sys v1.0.0": sum}, ""},
+		{"Go's own", "std", "1.26.0", nil, ""},
+		{"another version", "golang.org/x/sys", "v1.0.1", map[string]string{"golang.org/x/sys v1.0.0": sum}, "not in go.sum"},
+		{"no sum", "golang.org/x/sys", "v1.0.0", map[string]string{"golang.org/x/sys v1.0.0": "AAAA"}, "bad sum"},
+		{"no licence", "example.com/new", "v1.0.0", map[string]string{"example.com/new v1.0.0": sum}, "its licence is not known"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			c, err := module(tc.path, tc.version, tc.sums)
+			if tc.want != "" {
+				require.ErrorContains(t, err, tc.want)
+				return
+			}
+			require.NoError(t, err)
+			require.Equal(t, "pkg:golang/"+tc.path+"@"+tc.version, c.Purl)
+		})
+	}
+}
+
+func TestReadSums(t *testing.T) {
+	sums, err := readSums(strings.NewReader("a v1 h1:x=\na v1/go.mod h1:y=\n"))
+	require.NoError(t, err)
+	require.Equal(t, map[string]string{"a v1": "x=", "a v1/go.mod": "y="}, sums)
+	_, err = readSums(strings.NewReader("a v1\n"))
+	require.ErrorContains(t, err, "not three words")
+}
+
+func TestNoBinary(t *testing.T) {
+	_, err := build("1", time.Unix(0, 0), nil, []string{"main.go"})
+	require.ErrorContains(t, err, "main.go")
+}

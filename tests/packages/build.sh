@@ -1,0 +1,107 @@
+#!/bin/bash
+# SPDX-License-Identifier: MIT
+#
+# build.sh OUT - builds the source tarball and all packages of it in OUT, which is
+# build/packages, by the commands of docs/install.md, and looks at them: lintian, the names, the same files in Debian's
+# packages and in RPMs, and what is in the library.
+set -uo pipefail
+# shellcheck source=tests/packages/lib.sh
+. "$(dirname "$0")/lib.sh"
+need git dpkg-buildpackage:dpkg-dev dh:debhelper lintian rpmbuild:rpm rpm2cpio cpio readelf:binutils
+go=${GO:-go}
+rm -rf "$1"/*.tar.xz "$1/deb" "$1/rpm" "$1/tarball"
+mkdir -p "$1"
+out=$(cd "$1" && pwd)
+cd "$here" || exit 1
+
+# By the commands of docs/install.md.
+blocks docs/install.md "Build the packages" >"$scratch/commands"
+cat "$scratch/commands"
+check "docs/install.md: build the packages" env -u MAKEFLAGS -u MAKELEVEL GO="$go" sh -eux "$scratch/commands"
+version=$(packaging/version.sh)
+# Without them there is nothing to look at.
+[ "$failed" -eq 0 ] || { closing; exit; }
+
+lint() {
+	local said
+	said=$(lintian --no-user-dirs --allow-root -I --pedantic "$out"/deb/*.changes 2>&1)
+	echo "$said"
+	[ -z "$said" ]
+}
+check "lintian has nothing to say" lint
+
+# Each package unpacked: $scratch/deb/NAME and $scratch/rpm/NAME, RPMs under Debian's names.
+deb_names=(gdrcopy-tools gdrcopy-tools-dbgsym gdrdrv-dkms libgdrapi-dev libgdrapi2 libgdrapi2-dbgsym)
+names=(gdrcopy-tools gdrdrv-dkms libgdrapi-dev libgdrapi2)
+for f in "$out"/deb/*.deb; do
+	name=$(dpkg-deb -f "$f" Package)
+	mkdir -p "$scratch/deb/$name"
+	dpkg-deb -x "$f" "$scratch/deb/$name"
+done
+for f in "$out"/rpm/*.rpm; do
+	name=$(rpm -qp --qf '%{NAME}' "$f" 2>/dev/null)
+	case $f in *.src.rpm) name=source ;; esac
+	mkdir -p "$scratch/rpm/${name/%-devel/-dev}"
+	rpm2cpio "$f" | (cd "$scratch/rpm/${name/%-devel/-dev}" && cpio -idm --quiet)
+done
+folders_of() { (cd "$1" && printf '%s\n' *); }
+check "Debian's packages" same <(printf '%s\n' "${deb_names[@]}") <(folders_of "$scratch/deb")
+check "RPMs" same <(printf '%s\n' "${names[@]}" source) <(folders_of "$scratch/rpm")
+
+# files KIND NAME: what is in a package, less what each system adds of its own, under
+# the paths of Debian.
+files() {
+	(cd "$scratch/$1/$2" && find . ! -type d) | sed -e 's|^\.||' -e "s|^/usr/lib/$(gcc -print-multiarch)/|/usr/lib64/|" \
+		-e 's|^\(/usr/share/man/.*\)\.gz$|\1|' |
+		grep -vE '^/usr/(share/(doc|licenses|lintian)|lib/\.build-id)/' | sort
+}
+for name in "${names[@]}"; do
+	files deb "$name" >"$scratch/files-deb"
+	files rpm "$name" >"$scratch/files-rpm"
+	check "$name: the same files as .deb and .rpm" same "$scratch/files-deb" "$scratch/files-rpm"
+	check "$name: some" test -s "$scratch/files-deb"
+done
+
+# The tarball: the same, under one folder.
+mkdir -p "$scratch/tarball"
+tar -C "$scratch/tarball" --strip-components=1 -xf "$out"/tarball/*.tar.xz
+(cd "$scratch/tarball" && find . ! -type d ! -path './share/doc/*') | sed 's|^\./||' | sort >"$scratch/files-tarball"
+for name in libgdrapi2 libgdrapi-dev gdrcopy-tools; do files deb "$name"; done |
+	sed -e 's|^/usr/||' -e 's|^lib64/|lib/|' | sort >"$scratch/files-deb"
+check "the tarball has the files of the packages" same "$scratch/files-deb" "$scratch/files-tarball"
+
+# made_of LIBRARY SBOM: the SBOM has the modules that the library says it was linked from.
+made_of() {
+	"$go" version -m "$1" | awk '$1 == "dep" { print "pkg:golang/" $2 "@" $3 }' | sort >"$scratch/linked"
+	[ -s "$scratch/linked" ] && while read -r purl; do
+		grep -qF "\"purl\": \"$purl\"" "$2" || { echo "$2 has no $purl"; return 1; }
+	done <"$scratch/linked"
+}
+for root in "$scratch/deb/libgdrapi2" "$scratch/rpm/libgdrapi2" "$scratch/tarball"; do
+	name=${root#"$scratch/"}
+	lib=$(find "$root" -name 'libgdrapi.so.2.6')
+	check "$name: the library's symbols" tests/c/abi/symbols.sh "$lib"
+	check "$name: the SBOM has its modules" made_of "$lib" "$(find "$root" -name gdrapi.cdx.json)"
+	stripped() { ! readelf -SW "$lib" | grep -q '\.debug_info'; }
+	check "$name: no debugging data" stripped
+	tells() { ! grep -rlaF "$here" "$root"; }
+	check "$name: no name of the folder it was built in" tells
+done
+for p in "$scratch"/deb/gdrcopy-tools/usr/bin/*; do
+	run_path() { ! readelf -dW "$p" | grep -E 'R(UN)?PATH'; }
+	check "${p##*/}: no run path" run_path
+done
+doctor=$scratch/deb/gdrcopy-tools/usr/bin/gdrcopy_doctor
+says_version() { "$doctor" --version | grep -F "$version" | grep -F "$(packaging/version.sh --commit)"; }
+check "gdrcopy_doctor --version says the release and the commit" says_version
+
+# Fields by which a package stands in for NVIDIA's.
+field() { dpkg-deb -f "$out/deb/$1"_*.deb "$2" | grep -F "$3"; }
+check "libgdrapi2 provides libgdrapi" field libgdrapi2 Provides "libgdrapi (= "
+check "libgdrapi2 conflicts with libgdrapi" field libgdrapi2 Conflicts libgdrapi
+check "gdrcopy-tools provides gdrcopy-tests" field gdrcopy-tools Provides "gdrcopy-tests (= "
+rpm_says() { rpm -qp "--$2" "$out/rpm/$1"-[0-9]*.rpm 2>/dev/null | grep -x "$3.*"; }
+check "the RPM libgdrapi2 provides gdrcopy" rpm_says libgdrapi2 provides "gdrcopy = "
+check "the RPM libgdrapi2 conflicts with gdrcopy" rpm_says libgdrapi2 conflicts gdrcopy
+check "the RPM libgdrapi-devel provides gdrcopy-devel" rpm_says libgdrapi-devel provides "gdrcopy-devel = "
+closing

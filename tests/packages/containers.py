@@ -1,0 +1,153 @@
+# SPDX-License-Identifier: MIT
+"""containers.py CONTAINERS CDI_SCHEMAS KUBERNETES_SCHEMA - see containers.sh."""
+import copy
+import json
+import pathlib
+import re
+import sys
+
+import jsonschema
+import yaml
+
+passed = failed = 0
+
+
+def check(name, problems):
+    """One TAP line: a list of problems, empty if all is well."""
+    global passed, failed
+    ok = not problems
+    passed, failed = passed + ok, failed + (not ok)
+    print(f"{'ok' if ok else 'not ok'} {passed + failed} - {name}")
+    for p in problems:
+        print(f"# {p}")
+
+
+def strict(schema):
+    """The schema, refusing names that it does not know: Kubernetes' own does not."""
+    if isinstance(schema, dict):
+        if "properties" in schema and "additionalProperties" not in schema:
+            schema["additionalProperties"] = False
+        for v in schema.values():
+            strict(v)
+    elif isinstance(schema, list):
+        for v in schema:
+            strict(v)
+    return schema
+
+
+def whole(schema, refs):
+    """The schema with what its references name in their place. None refers to itself."""
+    if isinstance(schema, list):
+        return [whole(s, refs) for s in schema]
+    if not isinstance(schema, dict):
+        return schema
+    if "$ref" in schema:
+        return whole(refs(schema["$ref"]), refs)
+    return {k: whole(v, refs) for k, v in schema.items()}
+
+
+def problems(schema, document):
+    found = jsonschema.Draft7Validator(schema).iter_errors(document)
+    return [f"{'/'.join(map(str, e.absolute_path))}: {e.message[:200]}" for e in found]
+
+
+def changed(document, change):
+    other = copy.deepcopy(document)
+    change(other)
+    return other
+
+
+def refuse(name, found):
+    check(f"refused: {name}", [] if found else ["it was taken"])
+
+
+def cdi_rules(spec):
+    """What CDI's specification says beyond its schema, as its own library checks it."""
+    bad = []
+    vendor, _, kind = spec["kind"].partition("/")
+    if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_.-]*[A-Za-z0-9]", vendor):
+        bad.append(f"vendor {vendor!r}")
+    if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_-]*[A-Za-z0-9]", kind):
+        bad.append(f"class {kind!r}")
+    names = [d["name"] for d in spec["devices"]]
+    if not names or len(set(names)) != len(names):
+        bad.append(f"devices {names}")
+    for d in spec["devices"]:
+        if not re.fullmatch(r"[A-Za-z0-9]([A-Za-z0-9_.:-]*[A-Za-z0-9])?", d["name"]):
+            bad.append(f"device {d['name']!r}")
+        for n in d["containerEdits"].get("deviceNodes", []):
+            if not n["path"].startswith("/") or set(n.get("permissions", "")) - set("rwm"):
+                bad.append(f"node {n}")
+    return bad
+
+
+def check_cdi(folder, schemas):
+    load = lambda name: json.loads((schemas / name).read_text())
+    files = {"defs.json": load("defs.json"), "schema.json": load("schema.json")}
+
+    def refs(ref):
+        file, _, path = ref.partition("#")
+        at = files[file or "defs.json"]
+        for part in filter(None, path.split("/")):
+            at = at[part]
+        return at
+
+    schema = strict(whole(files["schema.json"], refs))
+    spec = json.loads((folder / "gdrdrv.json").read_text())
+    check("gdrdrv.json: CDI's schema", problems(schema, spec))
+    check("gdrdrv.json: CDI's rules of names", cdi_rules(spec))
+    check("gdrdrv.json: the node alone", [] if [d["containerEdits"] for d in spec["devices"]] ==
+          [{"deviceNodes": [{"path": "/dev/gdrdrv", "permissions": "rw"}]}] else [str(spec["devices"])])
+    node = lambda s: s["devices"][0]["containerEdits"]["deviceNodes"][0]
+    for name, change in {
+        "no kind": lambda s: s.pop("kind"),
+        "no version": lambda s: s.pop("cdiVersion"),
+        "devices that are no list": lambda s: s.update(devices={}),
+        "a node without a path": lambda s: node(s).pop("path"),
+        "a path that is a number": lambda s: node(s).update(path=1),
+        "an unknown name": lambda s: node(s).update(paht="/dev/x"),
+    }.items():
+        refuse(f"CDI: {name}", problems(schema, changed(spec, change)))
+    for name, change in {
+        "a kind without a class": lambda s: s.update(kind="gdrapi"),
+        "a relative path": lambda s: node(s).update(path="dev/gdrdrv"),
+        "an unknown permission": lambda s: node(s).update(permissions="rwx"),
+    }.items():
+        refuse(f"CDI: {name}", cdi_rules(changed(spec, change)))
+
+
+def check_pods(folder, api):
+    schemas = json.loads(api.read_text())["components"]["schemas"]
+    refs = lambda ref: schemas[ref.rsplit("/", 1)[1]]
+    # A label selector's and an owner's schemas are long; none refers to itself.
+    schema = strict(whole(schemas["io.k8s.api.core.v1.Pod"], refs))
+    for file in ["pod-rm.yaml", "pod-gdrdrv.yaml"]:
+        pod = yaml.safe_load((folder / file).read_text())
+        check(f"{file}: Kubernetes' schema", problems(schema, pod) +
+              ([] if (pod.get("apiVersion"), pod.get("kind")) == ("v1", "Pod") else ["no v1 Pod"]))
+        box = pod["spec"]["containers"][0]
+        env = {e["name"]: e["value"] for e in box["env"]}
+        check(f"{file}: the driver capabilities compute and utility, no more",
+              [] if env.get("NVIDIA_DRIVER_CAPABILITIES") == "compute,utility" else [str(env)])
+        security = box["securityContext"]
+        check(f"{file}: no privilege", [] if pod["spec"]["securityContext"]["runAsNonRoot"] is True
+              and security == {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
+              and "volumes" not in pod["spec"] else [str(security)])
+        first = lambda p: p["spec"]["containers"][0]
+        for name, change in {
+            "an unknown name": lambda p: first(p).update(comand=["x"]),
+            "a container without a name": lambda p: first(p).pop("name"),
+            "a value that is a number": lambda p: first(p)["env"][0].update(value=1),
+            "a command that is no list": lambda p: first(p).update(command="x"),
+            "no containers": lambda p: p["spec"].pop("containers"),
+        }.items():
+            refuse(f"{file}: {name}", problems(schema, changed(pod, change)))
+    check("pod-gdrdrv.yaml asks for the node", [] if env.get("NVIDIA_GDRCOPY") == "enabled" else [str(env)])
+
+
+containers, cdi, kubernetes = map(pathlib.Path, sys.argv[1:])
+check_cdi(containers, cdi)
+check_pods(containers, kubernetes)
+print(f"1..{passed + failed}")
+print(f"{passed} passed, {failed} failed, 0 skipped")
+sys.exit(failed != 0)

@@ -1,0 +1,56 @@
+#!/bin/bash
+# SPDX-License-Identifier: MIT
+#
+# version.sh - one version everywhere, and what packaging/version.sh makes of a tag, of a
+# commit without one and of a source tarball.
+set -uo pipefail
+# shellcheck source=tests/packages/lib.sh
+. "$(dirname "$0")/lib.sh"
+need git dpkg:dpkg
+
+# is NAME GOT WANT
+is() {
+	echo "got $2, want $3" >"$scratch/out"
+	[ "$2" = "$3" ]
+	result $? "$1" "$scratch/out"
+}
+
+release=$(sed -n 's/^## \([0-9.]*\) .*/\1/p' "$here/CHANGELOG.md" | head -n 1)
+is "the release begins with the ABI's version" "${release%.*}" "$(sed -n 's/^VERSION  *:= //p' "$here/Makefile")"
+is "debian/changelog has it" "$(sed -n '1s/.*(\(.*\)-1).*/\1/p' "$here/packaging/deb/debian/changelog")" "$release"
+is "the spec has it" "$(sed -n 's/^Version: *//p' "$here/packaging/rpm/gdrapi.spec")" "$release"
+for f in packaging/dkms.conf kmod/Makefile packaging/rpm/gdrapi.spec; do
+	check "$f: the module's version is the ABI's" grep -Eq "(^PACKAGE_VERSION=\"|^VERSION := |dkmsversion )${release%.*}\"?\$" "$here/$f"
+done
+
+# A tree of its own, with a history of one commit.
+tree=$scratch/tree
+mkdir -p "$tree/packaging"
+cp "$here/packaging/version.sh" "$tree/packaging/"
+echo '## 9.8.7 - unreleased' >"$tree/CHANGELOG.md"
+git_in() { git -C "$tree" -c user.name=t -c user.email=t "$@" >"$scratch/git" 2>&1 || cat "$scratch/git"; }
+git_in init -q
+git_in add -A
+GIT_COMMITTER_DATE='@1000000000 +0000' git_in commit -qm one
+commit=$(git -C "$tree" rev-parse --short=12 HEAD)
+v() { "$tree/packaging/version.sh" "$@"; }
+
+is "a commit without a tag" "$(v)" "9.8.7~git200109090146.$commit"
+is "its time" "$(v --epoch)" 1000000000
+check "which dpkg sorts before the release" dpkg --compare-versions "$(v)-1" lt 9.8.7-1
+git_in tag v9.8.6
+is "another release's tag changes nothing" "$(v)" "9.8.7~git200109090146.$commit"
+git_in tag v9.8.7
+is "the release's tag" "$(v)" 9.8.7
+is "the commit" "$(v --commit)" "$commit"
+echo '# more' >>"$tree/CHANGELOG.md"
+is "a changed tree is not the release" "$(v)" "9.8.7~git200109090146.$commit.dirty"
+rm -rf "$tree/.git"
+is "no history" "$(v --commit)" unknown
+echo '1.2.3 abcdef 42' >"$tree/RELEASE"
+is "a source tarball's version, commit and time" "$(v) $(v --commit) $(v --epoch)" '1.2.3 abcdef 42'
+rm "$tree/RELEASE"
+echo '# nothing' >"$tree/CHANGELOG.md"
+refuses() { ! v 2>"$scratch/said" && grep 'has no heading' "$scratch/said"; }
+check "a changelog without a release is an error" refuses
+closing
