@@ -41,6 +41,7 @@ enum {
 };
 
 #define GRANULARITY (2ull << 20)
+#define GPU_PAGE (64ull << 10)	/* no object ends inside of one */
 #define HANDLE_POSIX_FD 1
 #define DMABUF_DRIVER_VERSION 13030	/* the first whose dma-bufs can be mapped */
 

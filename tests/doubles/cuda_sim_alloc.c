@@ -114,7 +114,7 @@ static int alloc_big(struct ctx *ctx, uint64_t size, struct buffer **b)
 	struct mem *m;
 	int result;
 
-	m = mem_new(ctx->device, round_up(size, (uint64_t)getpagesize()), &result);
+	m = mem_new(ctx->device, round_up(size, GPU_PAGE), &result);
 	if (!m)
 		return result;
 	result = va_take(round_up(size, GRANULARITY), GRANULARITY, 0, false, &addr);

@@ -18,7 +18,6 @@
 #include "rm_uapi.h"
 
 #define CARDS 32
-#define GPU_PAGE (64ull << 10)
 
 static int ctl = -1;
 static uint32_t client;
