@@ -1,13 +1,18 @@
 # SPDX-License-Identifier: MIT
 #
 # make check-consumers-quick  [check 30 s] programs that use the library: NCCL's, DPDK's and Python's ways
-# make check-consumers  [more 1 min] these and UCX, check-ucx; the first time 10 min and 0.8 GB
+# make check-consumers  [more 8 min] these and the three below; the first time 25 min and 0.9 GB
+# make check-ucx      [more 4 min] UCX of Debian's sources, built with the library
+# make check-libfabric  [more 2 min] libfabric of Debian's sources, the same way
+# make check-openmpi  [more 1 min] two ranks of Debian's Open MPI over that UCX
 
 CONSUMERS := $(addprefix $(BIN)/consumer_,nccl dpdk)
 # What a consumer that is built here takes for a CUDA toolkit, less its headers.
 CUDART    := $(D)/libcudart.so $(D)/libnvidia-ml.so.1
 
-.PHONY: check-consumers check-consumers-quick check-ucx
+BUILT     := ucx libfabric openmpi
+
+.PHONY: check-consumers check-consumers-quick $(addprefix check-,$(BUILT))
 
 check-consumers-quick: $(CONSUMERS) $(DOUBLES)
 	@for b in dmabuf rm; do \
@@ -15,11 +20,11 @@ check-consumers-quick: $(CONSUMERS) $(DOUBLES)
 		$(RUN) consumer-python-$$b $(SIM) $(ON) $$b python3 tests/consumers/python.py; \
 	done
 
-check-consumers: check-consumers-quick check-ucx
+check-consumers: check-consumers-quick $(addprefix check-,$(BUILT))
 
-check-ucx: $(LIB) $(DOUBLES) $(CUDART)
+$(addprefix check-,$(BUILT)): check-%: $(LIB) $(DOUBLES) $(CUDART)
 	@$(MAKE) --no-print-directory -s install DESTDIR=$(abspath $(B)/consumers) prefix=/usr libdir=/usr/lib
-	@$(RUN) consumer-ucx $(SIM) tests/consumers/ucx.sh $(abspath $(B))
+	@$(RUN) consumer-$* $(SIM) tests/consumers/$*.sh $(abspath $(B))
 
 $(CONSUMERS): $(BIN)/consumer_%: tests/consumers/%.c tests/consumers/load.h $(CUDA_DL) $(LIB) $(TOOL_H)
 	@mkdir -p $(@D)

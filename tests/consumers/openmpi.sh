@@ -1,0 +1,46 @@
+#!/bin/bash
+# SPDX-License-Identifier: MIT
+#
+# openmpi.sh BUILD - two ranks of Debian's Open MPI over UCX, which is the one that ucx.sh
+# builds: Debian's own knows no CUDA. BUILD is the project's build folder; the environment
+# has the doubles.
+set -euo pipefail
+build=${1:?which build folder?}
+name=openmpi
+# shellcheck source=tests/consumers/build.sh
+. "$(dirname "$0")/build.sh"
+# shellcheck source=tests/consumers/ucx/build.sh
+. "$here/ucx/build.sh"
+
+install openmpi-bin libopenmpi-dev
+mpicc -std=gnu11 -O1 -g -Wall -Wextra -Werror -I"$here/../../include" -I"$here/../../tools" \
+	-o "$build/consumers/ranks" "$here/openmpi/ranks.c" "$here/../../tools/cuda_dl.c" -ldl \
+	>>"$log" 2>&1 || die "ranks.c does not compile: see $log"
+
+# ranks BACKEND HOW: the ranks report, and both have pinned.
+ranks() {
+	local out=$build/consumers/ranks-$1-$2.log
+	timeout 300 "$here/../on.sh" "$1" mpirun -n 2 --allow-run-as-root --oversubscribe \
+		--bind-to none --mca pml ucx --mca opal_common_ucx_tls any \
+		"$build/consumers/ranks" >"$out" 2>"$out.err"
+	result $? "$1, $2: mpirun ends with status 0" "$out.err"
+	grep -E '^(not )?ok ' "$out" | sed -E "s/^(not )?ok [0-9]+ - /&$1, $2: /" >"$out.lines"
+	while read -r verdict rest; do
+		[ "$verdict" = ok ]
+		result $? "${rest#*- }"
+	done <"$out.lines"
+	[ -s "$out.lines" ] && [ "$(grep -c '^DBG: *pinned' "$out.err")" -ge 2 ]
+	result $? "$1, $2: both ranks have pinned" "$out.err"
+}
+
+set +e
+# The simulated driver, with dma-bufs that can be mapped.
+export CUDA_SIM_DRIVER_VERSION=13030 CUDA_SIM_DMABUF_MMAP=1
+export GDRCOPY_ENABLE_LOGGING=1 GDRCOPY_LOG_LEVEL=1
+export UCX_TLS=self,sm,cuda_copy,gdr_copy UCX_MEM_MMAP_HOOK_MODE=none
+export OMPI_MCA_btl_vader_single_copy_mechanism=none
+for b in dmabuf rm; do
+	UCX_MEM_CUDA_HOOK_MODE=reloc ranks "$b" reloc
+	UCX_MEM_CUDA_HOOK_MODE=bistro ranks "$b" bistro
+done
+closing
