@@ -3,7 +3,7 @@
 #
 # examples.sh BIN - runs the examples that are in BIN and Python's. Each must say what it
 # did. The driver is the simulated one.
-. tests/man/tap.sh
+. tests/tap.sh
 bin=$1
 
 # says WORDS COMMAND... - COMMAND succeeds and has a line with these words.

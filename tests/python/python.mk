@@ -8,10 +8,9 @@ PYTHON    ?= $(firstword $(foreach p,python3 /usr/bin/python3,$(shell $p -c 'imp
 PYTEST    := env PYTHONPATH=$(abspath python) PYTHONDONTWRITEBYTECODE=1 $(PYTHON) -m pytest -q -p no:cacheprovider
 
 .PHONY: check-python check-python-gpu
-check-python: $(LIB) $(DOUBLES)
+check-python: need-mypy $(LIB) $(DOUBLES)
 	@$(PYTHON) -c 'import pytest, numpy' || { echo 'check-python needs python3-pytest and python3-numpy'; exit 1; }
 	@$(PYTHON) -m pip --version >/dev/null || { echo 'check-python needs python3-pip'; exit 1; }
-	@command -v mypy >/dev/null || { echo 'check-python needs mypy'; exit 1; }
 	cd python && mypy --strict --cache-dir=/dev/null gdrapi gdrapi_build.py
 	@for b in $(BACKENDS); do $(RUN) python-$$b $(SIM) $(ON) $$b $(PYTEST) tests/python --ignore=tests/python/gpu; done
 

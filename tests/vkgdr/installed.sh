@@ -3,7 +3,7 @@
 #
 # installed.sh DESTDIR LIBDIR - libvkgdr.so as it was installed: its names, what it needs,
 # its manual page, and a program that finds it by pkg-config, in C and in C++.
-. tests/man/tap.sh
+. tests/man/pages.sh
 root=$1 libdir=$2
 lib=$root$libdir/libvkgdr.so
 export PKG_CONFIG_LIBDIR="$root$libdir/pkgconfig" PKG_CONFIG_SYSROOT_DIR="$root"
