@@ -9,8 +9,7 @@ PYTEST    := env PYTHONPATH=$(abspath python) PYTHONDONTWRITEBYTECODE=1 $(PYTHON
 
 .PHONY: check-python check-python-gpu
 check-python: need-mypy $(LIB) $(DOUBLES)
-	@$(PYTHON) -c 'import pytest, numpy' || { echo 'check-python needs python3-pytest and python3-numpy'; exit 1; }
-	@$(PYTHON) -m pip --version >/dev/null || { echo 'check-python needs python3-pip'; exit 1; }
+	@$(PYTHON) -c 'import numpy, pip, pytest' || { $(RUN) --need pytest-3; exit 1; }
 	cd python && mypy --strict --cache-dir=/dev/null gdrapi gdrapi_build.py
 	@for b in $(BACKENDS); do $(RUN) python-$$b $(SIM) $(ON) $$b $(PYTEST) tests/python --ignore=tests/python/gpu; done
 
