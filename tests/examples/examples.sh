@@ -1,8 +1,8 @@
 #!/bin/sh
 # SPDX-License-Identifier: MIT
 #
-# examples.sh BIN - runs the examples that are in BIN and Python's. Each must say what it
-# did. The driver is the simulated one.
+# examples.sh BIN [gpu] - runs the examples that are in BIN and Python's. Each must say
+# what it did. The driver is the simulated one, or that of a real GPU.
 . tests/tap.sh
 bin=$1
 
@@ -35,7 +35,11 @@ drawn() {
 check "write_read" says "the CPU reads: from CUDA" "$bin/write_read"
 check "flag" says "sent 41, the GPU answers 42" "$bin/flag"
 check "cache" says "400 headers to 4 buffers, 0 wrong" "$bin/cache"
-check "pingpong, without a GPU" no_kernels "$bin/pingpong" 10
+if [ "${2-}" = gpu ]; then
+	check "pingpong" says "messages/s there and back" "$bin/pingpong" 10000
+else
+	check "pingpong, without a GPU" no_kernels "$bin/pingpong" 10
+fi
 for way in read copy; do
 	check "capture by $way" says "20 frames of 1048576 bytes every 1000 us" \
 		"$bin/capture" -m $way -n 20 -b 1048576 -p 1000 -k 20 -o "$work/$way.svg"
