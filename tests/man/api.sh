@@ -15,7 +15,7 @@ exported() {
 
 documented() {
 	for page in "$api"/*.3; do
-		section "$page" SYNOPSIS | awk '$1 == ".Fo" { print $2 }'
+		section "$page" SYNOPSIS | awk '$1 == ".Fo" && $2 ~ /^gdr_/ { print $2 }'
 	done
 }
 

@@ -22,7 +22,7 @@ needed() {
 }
 
 documented() {
-	section "$man/man3/vkgdr.3" SYNOPSIS | awk '$1 == ".Fn" { print $2 }' | sort
+	section "$man/man3/vkgdr.3" SYNOPSIS | awk '$1 == ".Fo" { print $2 }' | sort
 }
 
 cat >"$work/app.c" <<'APP'
