@@ -367,3 +367,17 @@ int gdr_mem_get_device_ptr(gdr_t g, gdr_mem_t mem, unsigned long *dptr, size_t *
 		*size = len;
 	return 0;
 }
+
+int gdr_mem_export_dmabuf(gdr_t g, gdr_mem_t mem, unsigned int flags, int *fd)
+{
+	int rc = gdr_front_admit(id_of(g), mem.h), out = -1;
+
+	if (rc)
+		return rc;
+	if (!fd)
+		return refuse("gdr_mem_export_dmabuf", "no place for the descriptor: fd is NULL");
+	rc = IN_CORE(gdrcore_mem_export(id_of(g), mem.h, flags, &out));
+	if (!rc)
+		*fd = out;
+	return rc;
+}

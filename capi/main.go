@@ -213,3 +213,13 @@ func gdrcore_mem_ptr(g, m C.uint64_t, ptr, size *C.uint64_t) (rc C.int) {
 	*ptr, *size = C.uint64_t(p), C.uint64_t(n)
 	return
 }
+
+//export gdrcore_mem_export
+func gdrcore_mem_export(g, m C.uint64_t, flags C.uint32_t, fd *C.int) (rc C.int) {
+	var err error
+	defer finish("gdr_mem_export_dmabuf", &err, &rc)
+	var n int
+	n, err = library.MemExport(core.Handle(g), core.Handle(m), uint32(flags))
+	*fd = C.int(n)
+	return
+}

@@ -561,6 +561,23 @@ func (l *Library) MemPtr(g, m Handle) (ptr, size uint64, err error) {
 	return mem.alloc.Ptr(), mem.alloc.Size(), nil
 }
 
+// MemExport is an allocation as a dma-buf. The descriptor is the caller's.
+func (l *Library) MemExport(g, m Handle, flags uint32) (fd int, err error) {
+	c, err := l.enter(g)
+	if err != nil {
+		return -1, err
+	}
+	defer c.leave()
+	mem, err := l.memory(c, m)
+	if err != nil {
+		return -1, err
+	}
+	if flags&^backend.PinForcePCIe != 0 {
+		return -1, fmt.Errorf("export flags %#x; pass 0 or GDR_PIN_FLAG_FORCE_PCIE: %w", flags, unix.EINVAL)
+	}
+	return mem.alloc.Export(flags&backend.PinForcePCIe != 0)
+}
+
 func (l *Library) memory(c *context, h Handle) (*memory, error) {
 	l.mu.RLock()
 	defer l.mu.RUnlock()

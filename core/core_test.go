@@ -170,6 +170,7 @@ func TestBadArguments(t *testing.T) {
 		"attribute 0":         func() error { _, err := l.Attribute(g, 0); return err }(),
 		"version of nothing":  func() error { _, _, err := l.DriverVersion(0); return err }(),
 		"memory of a context": func() error { _, _, err := l.MemPtr(g, g); return err }(),
+		"export of a buffer":  func() error { _, err := l.MemExport(g, h, 0); return err }(),
 	} {
 		require.Equal(t, unix.EINVAL, Errno(err), "%s: %v", name, err)
 	}

@@ -80,6 +80,25 @@ int gdr_mem_free(gdr_t g, gdr_mem_t mem);
 int gdr_mem_get_device_ptr(gdr_t g, gdr_mem_t mem, unsigned long *dptr,
 			   size_t *size);
 
+/**
+ * gdr_mem_export_dmabuf - memory of gdr_mem_alloc as a dma-buf
+ * @g: open library that allocated it
+ * @mem: memory
+ * @flags: 0, or GDR_PIN_FLAG_FORCE_PCIE
+ * @fd: receives a descriptor that the caller closes; it does not survive exec
+ *
+ * The driver of another device imports the descriptor, and that device reads and
+ * writes the GPU memory by DMA: a capture card, a network card. The dma-buf has all
+ * the bytes that gdr_mem_get_device_ptr tells. It keeps the memory, after
+ * gdr_mem_free too, until the descriptor and what was imported are closed. The
+ * GPU's driver must export dma-bufs: with NVIDIA's open kernel modules it does.
+ * Any backend will do. The thread's current context does not change.
+ *
+ * Returns: 0; EINVAL for another flag, a NULL @fd, and a bad @g or @mem; ENOTSUP for
+ * a GPU or a driver that exports none; EMFILE; EACCES in a forked child.
+ */
+int gdr_mem_export_dmabuf(gdr_t g, gdr_mem_t mem, unsigned flags, int *fd);
+
 /* One piece of a copy of many; 32 bytes. */
 typedef struct gdr_piece_s {
 	gdr_mh_t handle;	/* mapped buffer */

@@ -53,6 +53,7 @@ type accessDesc struct {
 // GPUDirect RDMA.
 type Allocation struct {
 	driver *Driver
+	device int // ordinal
 	handle MemHandle
 	addr   uint64
 	size   uint64
@@ -81,7 +82,7 @@ func Alloc(device int, size uint64) (*Allocation, error) {
 	if err != nil {
 		return nil, err
 	}
-	a := &Allocation{driver: d, size: (size + granularity - 1) / granularity * granularity}
+	a := &Allocation{driver: d, device: device, size: (size + granularity - 1) / granularity * granularity}
 	if err := a.build(&prop); err != nil {
 		return nil, err
 	}
@@ -124,6 +125,29 @@ func (a *Allocation) Ptr() uint64 { return a.addr }
 
 // Size is the size in bytes, that of Alloc rounded up to what the GPU hands out.
 func (a *Allocation) Size() uint64 { return a.size }
+
+// Export is the memory as a dma-buf, which keeps it alive. The descriptor is the
+// caller's, and close-on-exec. With pcie other devices reach the memory over PCIe
+// even where the CPU has a coherent link to the GPU. ENOTSUP: the GPU exports none.
+func (a *Allocation) Export(pcie bool) (fd int, err error) {
+	d := a.driver
+	dev, err := d.Device(a.device)
+	if err != nil {
+		return -1, err
+	}
+	exports, err := d.DeviceAttribute(DMABufSupported, dev)
+	if err != nil {
+		return -1, err
+	}
+	if exports == 0 {
+		return -1, fmt.Errorf("CUDA device %d exports no dma-bufs; NVIDIA's open kernel modules do: %w", a.device, unix.ENOTSUP)
+	}
+	err = d.WithDevice(a.device, func() (err error) {
+		fd, err = d.MemExportRange(a.addr, a.size, pcie)
+		return err
+	})
+	return fd, err
+}
 
 // Free gives the memory back; it is called once. A pinned buffer in it keeps
 // the memory itself alive until it is unpinned, but not the device pointer.

@@ -24,3 +24,4 @@ int gdrcore_backend(uint64_t g, char *name, size_t size);
 int gdrcore_mem_alloc(uint64_t g, int device, uint64_t size, uint64_t *m);
 int gdrcore_mem_free(uint64_t g, uint64_t m);
 int gdrcore_mem_ptr(uint64_t g, uint64_t m, uint64_t *ptr, uint64_t *size);
+int gdrcore_mem_export(uint64_t g, uint64_t m, uint32_t flags, int *fd);

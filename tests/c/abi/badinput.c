@@ -153,6 +153,10 @@ static int h_mem_ptr(gdr_t g, unsigned long h)
 {
 	return gdr_mem_get_device_ptr(g, (gdr_mem_t){ h }, &out.addr, &out.size);
 }
+static int h_mem_export(gdr_t g, unsigned long h)
+{
+	return gdr_mem_export_dmabuf(g, (gdr_mem_t){ h }, 0, &out.v);
+}
 static int h_copy_to(gdr_t g, unsigned long h)
 {
 	(void)g;
@@ -197,6 +201,7 @@ static const struct {
 	{ "gdr_unmap", h_unmap, TAKES_G },
 	{ "gdr_mem_free", h_mem_free, TAKES_G | TAKES_MEM },
 	{ "gdr_mem_get_device_ptr", h_mem_ptr, TAKES_G | TAKES_MEM },
+	{ "gdr_mem_export_dmabuf", h_mem_export, TAKES_G | TAKES_MEM },
 	{ "gdr_copy_to_mapping", h_copy_to, 0 },
 	{ "gdr_copy_from_mapping", h_copy_from, 0 },
 	{ "gdr_copy_to_mapping_v", h_copy_to_v, 0 },
@@ -358,6 +363,7 @@ static void null_pointers(void)
 		{ "gdr_mem_alloc", gdr_mem_alloc(w.g, 0, w.size, 0, NULL) },
 		{ "gdr_mem_get_device_ptr",
 		  gdr_mem_get_device_ptr(w.g, w.mem, NULL, &out.size) },
+		{ "gdr_mem_export_dmabuf", gdr_mem_export_dmabuf(w.g, w.mem, 0, NULL) },
 	};
 	size_t i;
 

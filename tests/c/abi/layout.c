@@ -62,6 +62,7 @@ SAME_TYPE(gdr_mem_alloc, int(gdr_t, int, size_t, unsigned, gdr_mem_t *));
 SAME_TYPE(gdr_mem_free, int(gdr_t, gdr_mem_t));
 SAME_TYPE(gdr_mem_get_device_ptr, int(gdr_t, gdr_mem_t, unsigned long *,
 				      size_t *));
+SAME_TYPE(gdr_mem_export_dmabuf, int(gdr_t, gdr_mem_t, unsigned, int *));
 
 /* Where the compiler puts the two bits cannot be asked for by offsetof. */
 static size_t byte_of_bits(gdr_info_v2_t info)

@@ -37,6 +37,7 @@ gdr_get_mapping_type_string
 gdr_map
 gdr_map_v2
 gdr_mem_alloc
+gdr_mem_export_dmabuf
 gdr_mem_free
 gdr_mem_get_device_ptr
 gdr_open
