@@ -120,6 +120,8 @@ func (e *examination) whyNot(name string) string {
 	switch {
 	case len(e.Libraries) > 0 && e.Libraries[0].Error == "" && !e.Libraries[0].Ours:
 		return "the libgdrapi here is not this project's"
+	case e.taken == "":
+		return "gdr_open did not come to it"
 	case e.forced() != "":
 		return "the environment asks for another one"
 	case name == onRequest:

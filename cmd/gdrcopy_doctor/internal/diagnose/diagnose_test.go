@@ -263,6 +263,9 @@ var causes = []struct {
 		s.Trials = []facts.Trial{{Backend: "gdrdrv"}, {Asked: "rm", Step: "gdr_map", Error: "ENOMEM"}}
 	}, "backend-rm", OK, "It opens, but does not work. It failed at gdr_map: ENOMEM.", ""},
 	{"another maker's library", healthy, func(s *scene) { s.Trials[0].Backend = "gdrdrv"; s.Libraries[0].Ours = false }, "backend-rm", OK, "is not this project's. It opens, but was not tried", ""},
+	{"the library crashes before rm", healthy, func(s *scene) {
+		s.Trials = []facts.Trial{{Died: "it crashed (SIGSEGV)"}, {Asked: "rm", Backend: "rm"}}
+	}, "backend-rm", OK, "Not taken, for gdr_open did not come to it. It works.", "GDRCOPY_BACKEND=rm"},
 	{"undecided", healthy, func(s *scene) { s.Trials = []facts.Trial{{Backend: "dmabuf|rm", Step: "cuInit", Error: "x"}} }, "backend-rm", Fail, "Taken, but it does not work", "line trial"},
 
 	// backend-vulkan
@@ -307,6 +310,7 @@ var causes = []struct {
 	{"BAR1", healthy, nil, "bar1", OK, "of 262144 MiB of BAR1 261120 MiB are free", ""},
 	{"BAR1 full", broken, func(s *scene) { s.NVML.GPUs[0].BAR1Free = 1 << 20 }, "bar1", Fail, "1 MiB are free", "unmap buffers"},
 	{"BAR1 small", healthy, func(s *scene) { s.NVML.GPUs[0].BAR1Total, s.NVML.GPUs[0].BAR1Free = 256<<20, 200<<20 }, "bar1", Warn, "of 256 MiB of BAR1 200", "Resizable BAR"},
+	{"BAR1 of a coherent GPU", healthy, func(s *scene) { s.NVML.GPUs[0].BAR1Total, s.CUDA.Devices[0].Coherent = 256<<20, 1 }, "bar1", OK, "coherent with the CPU", ""},
 	{"BAR1 by the bus", healthy, func(s *scene) { s.NVML.GPUs[0].BAR1Total = 0 }, "bar1", OK, "BAR1 has 262144 MiB. Without NVML", ""},
 	{"BAR1 small by the bus", healthy, func(s *scene) { s.NVML.GPUs, s.GPUs[0].BAR1 = nil, 256<<20 }, "bar1", Warn, "BAR1 has 256 MiB", "Resizable BAR"},
 

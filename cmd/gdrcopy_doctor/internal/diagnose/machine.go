@@ -3,6 +3,7 @@ package diagnose
 import (
 	"fmt"
 	"path"
+	"slices"
 	"strings"
 
 	"gdrapi/cmd/gdrcopy_doctor/internal/facts"
@@ -14,6 +15,9 @@ const mib = 1 << 20
 // one time has to fit into it.
 func (e *examination) bar1() []Finding {
 	const small, scarce = 1 << 30, 64 * mib
+	if slices.ContainsFunc(e.CUDA.Devices, func(d facts.Device) bool { return d.Coherent > 0 }) {
+		return one("bar1", OK, "The GPU is coherent with the CPU: only what is forced through PCIe is mapped by BAR1.", "")
+	}
 	var findings []Finding
 	for _, g := range e.NVML.GPUs {
 		if g.BAR1Total == 0 {

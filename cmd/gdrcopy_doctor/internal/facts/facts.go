@@ -94,6 +94,7 @@ type CUDA struct {
 // -1.
 type Device struct {
 	PCI        string `json:"pci"`
+	Coherent   int    `json:"coherent"`     // attribute 100: the CPU may cache its memory
 	DMABuf     int    `json:"dma_buf"`      // attribute 124: dma-bufs are exported
 	DMABufMmap int    `json:"dma_buf_mmap"` // attribute 152: they can be mapped
 }

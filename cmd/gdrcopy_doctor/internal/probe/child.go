@@ -92,7 +92,7 @@ func askDevice(d *cuda.Driver, ordinal int) (facts.Device, error) {
 	for _, a := range []struct {
 		attribute cuda.DeviceAttribute
 		value     *int
-	}{{cuda.DMABufSupported, &dev.DMABuf}, {cuda.DMABufMmapSupported, &dev.DMABufMmap}} {
+	}{{cuda.HostPageTables, &dev.Coherent}, {cuda.DMABufSupported, &dev.DMABuf}, {cuda.DMABufMmapSupported, &dev.DMABufMmap}} {
 		v, err := d.DeviceAttribute(a.attribute, cu)
 		if errors.Is(err, cuda.ErrInvalidValue) {
 			v, err = -1, nil // a driver that does not know the attribute
