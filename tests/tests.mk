@@ -27,7 +27,7 @@ GUEST_H   := $(wildcard $(T)/guest/*.h tools/*.h)
 .PHONY: check check-all check-go check-badinput check-sanity check-run check-memory lint
 
 # What make check runs, in this order, and what CI runs besides.
-CHECK      = run go doubles abi capi install copy badinput sanity rm guest ext steps consumers-quick doctor vkgdr examples
+CHECK      = run go doubles abi capi install copy badinput sanity tools rm guest ext steps consumers-quick doctor vkgdr examples
 CHECK_MORE = man python memory cross tsan fuzz counts kmod-static vm fresh
 
 # A target that fails does not keep the others from being made.

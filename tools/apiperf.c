@@ -511,9 +511,20 @@ static void print(const struct bench_result *r, const struct bench_opts *o)
 	print_choices(r);
 }
 
+static const size_t sizes[] = { 64 << 10, 1 << 20, 16 << 20 };
+
+/* How many of the sizes are not above most. The first one always is. */
+static size_t steps_of(size_t most)
+{
+	size_t n = 1;
+
+	while (n < sizeof(sizes) / sizeof(sizes[0]) && sizes[n] <= most)
+		n++;
+	return n;
+}
+
 int main(int argc, char **argv)
 {
-	static const size_t sizes[] = { 64 << 10, 1 << 20, 16 << 20 };
 	struct bench_opts o = {
 		.size = 16 << 20, .iters = 1000, .budget_ms = 1000, .cpu = -1,
 	};
@@ -532,7 +543,8 @@ int main(int argc, char **argv)
 	if (err)
 		bench_die("%s: %s", tool.name, err);
 
-	bench_progress("gdr_open");
+	progress_total(1 + steps_of(o.size));
+	progress("gdr_open");
 	l.warm = true;
 	open_and_close(&l);
 	flush_steps(&l, &r, "first", 0);
@@ -552,10 +564,8 @@ int main(int argc, char **argv)
 		start_vulkan(&l);
 	bench_map_drop(&l.gpu, &m);
 	bench_buf_free(&l.gpu, &l.buf);
-	for (i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
-		if (i && sizes[i] > o.size)
-			break;
-		bench_progress("buffers of %zu bytes", sizes[i]);
+	for (i = 0; i < steps_of(o.size); i++) {
+		progress("buffers of %zu bytes", sizes[i]);
 		bench_buf_alloc(&l.gpu, &l.buf, sizes[i]);
 		if (gdr_cache_open)
 			bench_rc(gdr_cache_open(l.gpu.g, SIZE_MAX, 0, &l.cache), "gdr_cache_open");
@@ -563,11 +573,11 @@ int main(int argc, char **argv)
 		if (gdr_cache_open)
 			bench_rc(gdr_cache_close(l.cache), "gdr_cache_close");
 		flush_steps(&l, &r, "alone", sizes[i]);
-		if (i + 1 == sizeof(sizes) / sizeof(sizes[0]) || sizes[i + 1] > o.size)
+		if (i + 1 == steps_of(o.size))
 			choices(&l, &r);
 		bench_buf_free(&l.gpu, &l.buf);
 	}
-	bench_progress(NULL);
+	progress_wipe();
 	bench_vk_close(&l.vk);
 	bench_gpu_stop(&l.gpu);
 	bench_fact(&r, "data", "verified, in every mapping");

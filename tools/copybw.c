@@ -106,9 +106,10 @@ int main(int argc, char **argv)
 	cells[2].arg.user = cells[3].arg.user = &b.cu;
 	for (i = 0; i < 4; i++)
 		bench_verify(&b, &cells[i]);
-	bench_progress("%zu bytes, %d threads", o.copy_size, o.threads);
+	progress_total(1);
+	progress("%zu bytes, %d threads", o.copy_size, o.threads);
 	bench_race(cells, 4, o.budget_ms, &r);
-	bench_progress(NULL);
+	progress_wipe();
 	bench_team_stop(team);
 	bench_map_drop(&b, &m);
 	bench_buf_free(&b, &buf);

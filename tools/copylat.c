@@ -17,7 +17,7 @@
 
 static const struct bench_tool tool = {
 	.name = "gdrcopy_copylat",
-	.codes = (const char[]){ OPT_GPU, OPT_MODE, OPT_SIZE, OPT_OFFSET, OPT_MAP, OPT_ALLOC, OPT_COLD,
+	.codes = (const char[]){ OPT_GPU, OPT_MODE, OPT_SIZE, OPT_OFFSET, OPT_MAP, OPT_ALLOC, OPT_CUMEMCPY, OPT_COLD,
 				 OPT_WRITES, OPT_READS, OPT_READ_THREADS, OPT_WRITE_THREADS, OPT_BUDGET, OPT_CPU, OPT_JSON, OPT_CSV,
 				 OPT_BACKEND, 0 },
 	.what = "Times writes to and reads from GPU memory through a mapping, for sizes from\n"
@@ -229,6 +229,15 @@ static const struct copylat_mode *const modes[] = {
 	[BENCH_MODE_CALLERS] = &copylat_callers,
 };
 
+static size_t steps(const struct bench_opts *o)
+{
+	size_t n, count = 0;
+
+	for (n = 1; n && n <= o->size; n = next_size(n))
+		count++;
+	return count;
+}
+
 /* Copies one by one. */
 static void run(const struct copylat *l)
 {
@@ -239,7 +248,7 @@ static void run(const struct copylat *l)
 		struct bench_op op = l->base;
 
 		op.size = n;
-		bench_progress("%zu of %zu bytes", n, o->size);
+		progress("%zu of %zu bytes", n, o->size);
 		enter(&h, l->gpu, l->map, &op);
 		for (size_t i = 0; i < h.n; i++)
 			bench_verify(l->gpu, &h.cells[i]);
@@ -249,7 +258,9 @@ static void run(const struct copylat *l)
 
 int main(int argc, char **argv)
 {
-	static const struct copylat_mode one_by_one = { run, print, 0 };
+	static const struct copylat_mode one_by_one = {
+		.run = run, .print = print, .steps = steps, .name = "--mode each", .unused = "",
+	};
 	const struct copylat_mode *mode;
 	struct bench_opts o = {
 		.size = 16 << 20, .writes = 100000, .reads = 10000, .budget_ms = 100, .cpu = -1,
@@ -263,6 +274,7 @@ int main(int argc, char **argv)
 
 	bench_parse(&o, &tool, argc, argv);
 	mode = o.mode ? modes[o.mode] : &one_by_one;
+	bench_no_effect(&o, &tool, mode->unused, mode->name);
 	room = o.size > mode->room ? o.size : mode->room;
 	bench_on_cpu(o.cpu);
 	bench_clock_init();
@@ -280,8 +292,9 @@ int main(int argc, char **argv)
 			.host = bench_host_alloc(room), .user = &b.cu,
 		},
 	};
+	progress_total(mode->steps(&o));
 	mode->run(&l);
-	bench_progress(NULL);
+	progress_wipe();
 	bench_map_drop(&b, &m);
 	bench_buf_free(&b, &buf);
 	bench_gpu_stop(&b);

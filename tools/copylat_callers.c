@@ -130,6 +130,17 @@ static void time_callers(const struct copylat *c, const struct bench_map *maps, 
 	});
 }
 
+static size_t steps_callers(const struct bench_opts *o)
+{
+	long cpus = sysconf(_SC_NPROCESSORS_ONLN);
+	size_t k = 0;
+
+	(void)o;
+	while (k < NCALLERS && callers[k] <= cpus)
+		k++;
+	return k * NSIZES * NWAYS;
+}
+
 static void run_callers(const struct copylat *c)
 {
 	static struct bench_map maps[CALLERS_MAX];
@@ -141,7 +152,7 @@ static void run_callers(const struct copylat *c)
 	for (size_t k = 0; k < NCALLERS && callers[k] <= cpus; k++)
 		for (size_t s = 0; s < NSIZES; s++)
 			for (size_t w = 0; w < NWAYS; w++) {
-				bench_progress("%d callers, %zu bytes", callers[k], sizes[s]);
+				progress("%d callers, %zu bytes", callers[k], sizes[s]);
 				time_callers(c, maps, w, sizes[s], callers[k]);
 			}
 	for (int i = 0; i < CALLERS_MAX; i++)
@@ -185,4 +196,6 @@ static void print_callers(const struct bench_result *r, const struct bench_opts 
 
 const struct copylat_mode copylat_callers = {
 	.run = run_callers, .print = print_callers, .room = CALLERS_MAX * REGION,
+	.steps = steps_callers, .name = "--mode callers",
+	.unused = (const char[]){ OPT_SIZE, OPT_WRITES, OPT_READS, OPT_COLD, 0 },
 };

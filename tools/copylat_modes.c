@@ -65,11 +65,25 @@ static void print_ratios(const struct bench_result *r, const char *op, const cha
 	}
 }
 
+size_t copylat_count(const size_t *sizes, size_t most)
+{
+	size_t n = 0;
+
+	while (sizes[n] && sizes[n] <= most)
+		n++;
+	return n;
+}
+
 /* Reads whose bytes are used before the next one. */
 
 static const size_t used_sizes[SIZES] = {
 	1, 2, 3, 4, 8, 16, 32, 48, 64, 96, 128, 192, 256, 512, 1024, 2048, 4096, 16384, 65536,
 };
+
+static size_t steps_used(const struct bench_opts *o)
+{
+	return copylat_count(used_sizes, o->size);
+}
 
 static void run_used(const struct copylat *c)
 {
@@ -83,7 +97,7 @@ static void run_used(const struct copylat *c)
 		};
 		size_t n = 0;
 
-		bench_progress("%zu bytes, used", *size);
+		progress("%zu bytes, used", *size);
 		cell.arg.size = *size;
 		cells[n++] = cell;
 		for (const struct bench_loop *l = bench_loops; l->name; l++) {
@@ -114,7 +128,8 @@ static void print_used(const struct bench_result *r, const struct bench_opts *o)
 }
 
 const struct copylat_mode copylat_used = {
-	.run = run_used, .print = print_used, .room = 65536,
+	.run = run_used, .print = print_used, .room = 65536, .steps = steps_used,
+	.name = "--mode used", .unused = (const char[]){ OPT_WRITES, OPT_COLD, 0 },
 };
 
 /* Many copies at once, each at an address of its own. */
@@ -233,7 +248,7 @@ static void race_many(const struct copylat *c, bool read, size_t size)
 		.arg = c->base, .max = read ? o->reads : o->writes,
 	};
 
-	bench_progress("%s of %zu bytes", cell.op, size);
+	progress("%s of %zu bytes", cell.op, size);
 	cell.arg.size = size;
 	if (gdr_copy_to_mapping_v && gdr_copy_from_mapping_v) {
 		cells[n] = cell;
@@ -285,6 +300,12 @@ static void race_many(const struct copylat *c, bool read, size_t size)
 	bench_race(cells, n, o->budget_ms, c->result);
 }
 
+static size_t steps_many(const struct bench_opts *o)
+{
+	(void)o;
+	return 2 * copylat_count(many_sizes, SIZE_MAX);
+}
+
 static void run_many(const struct copylat *c)
 {
 	for (const size_t *size = many_sizes; *size; size++) {
@@ -315,7 +336,8 @@ static void print_many(const struct bench_result *r, const struct bench_opts *o)
 }
 
 const struct copylat_mode copylat_many = {
-	.run = run_many, .print = print_many, .room = MANY_WRITES * APART,
+	.run = run_many, .print = print_many, .room = MANY_WRITES * APART, .steps = steps_many,
+	.name = "--mode many", .unused = (const char[]){ OPT_SIZE, OPT_COLD, 0 },
 };
 
 /* Copies after a pause. */
@@ -345,6 +367,11 @@ static const struct {
 
 #define WAYS (sizeof(pause_ways) / sizeof(pause_ways[0]))
 
+static size_t steps_pause(const struct bench_opts *o)
+{
+	return GAPS * copylat_count(pause_sizes, o->size);
+}
+
 static void run_pause(const struct copylat *c)
 {
 	const struct bench_opts *o = c->gpu->opts;
@@ -352,7 +379,7 @@ static void run_pause(const struct copylat *c)
 
 	for (const size_t *size = pause_sizes; *size && *size <= o->size; size++)
 		for (size_t g = 0; g < GAPS; g++) {
-			bench_progress("%zu bytes %s", *size, gaps[g].mode);
+			progress("%zu bytes %s", *size, gaps[g].mode);
 			for (size_t i = 0; i < WAYS; i++) {
 				cells[i] = (struct bench_cell){
 					.op = pause_ways[i].op, .who = pause_ways[i].who,
@@ -396,5 +423,6 @@ static void print_pause(const struct bench_result *r, const struct bench_opts *o
 }
 
 const struct copylat_mode copylat_pause = {
-	.run = run_pause, .print = print_pause, .room = 0,
+	.run = run_pause, .print = print_pause, .steps = steps_pause,
+	.name = "--mode pause", .unused = (const char[]){ OPT_WRITES, OPT_READS, OPT_COLD, 0 },
 };

@@ -17,12 +17,18 @@ struct copylat {
 	struct bench_result *result;
 };
 
-/* One way of measuring. room says how many bytes the buffer must have at least. */
+/* One way of measuring. */
 struct copylat_mode {
+	size_t (*steps)(const struct bench_opts *o);	/* calls of progress() by run */
 	void (*run)(const struct copylat *c);
 	void (*print)(const struct bench_result *r, const struct bench_opts *o);
-	size_t room;
+	size_t room;		/* the least bytes that the buffer has */
+	const char *name;	/* as an option */
+	const char *unused;	/* codes of the options that it does not look at */
 };
+
+/* How many of the sizes, which end with 0, are not above most. */
+size_t copylat_count(const size_t *sizes, size_t most);
 
 extern const struct copylat_mode copylat_used, copylat_many, copylat_pause, copylat_callers;
 

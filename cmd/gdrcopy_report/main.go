@@ -90,7 +90,7 @@ func run(args []string, stdout io.Writer) error {
 		return err
 	}
 	if err != nil {
-		return &exitError{exitUsage, fmt.Errorf("%w\nTry '%s --help'.", err, name)}
+		return &exitError{exitUsage, fmt.Errorf("%w; see '%s --help'", err, name)}
 	}
 	if err := os.Mkdir(opts.out, 0o777); err != nil && !errors.Is(err, os.ErrExist) {
 		return err

@@ -177,7 +177,7 @@ static void race_all(struct bench_gpu *b, const struct bench_op *base, bool read
 		struct bench_op op = *base;
 
 		op.size = sizes[i];
-		bench_progress("%s of %zu bytes", read ? "reads" : "writes", sizes[i]);
+		progress("%s of %zu bytes", read ? "reads" : "writes", sizes[i]);
 		enter(&h, &op, read, o);
 		for (size_t k = 0; k < h.n; k++)
 			bench_verify(b, &h.cells[k]);
@@ -197,7 +197,7 @@ static void race_team(struct bench_gpu *b, const struct bench_op *base, size_t w
 		struct bench_op op = *base;
 
 		op.size = team_sizes[i];
-		bench_progress("%d threads, %zu bytes", teams[which].threads, op.size);
+		progress("%d threads, %zu bytes", teams[which].threads, op.size);
 		h.n = 0;
 		add(&h, &op, false, teams[which].who, bench_team_write, team, o);
 		add(&h, &op, true, teams[which].who, bench_team_read, team, o);
@@ -247,7 +247,7 @@ int main(int argc, char **argv)
 	race_all(&b, &op, false, &r);
 	race_all(&b, &op, true, &r);
 	race_teams(&b, &op, &r);
-	bench_progress(NULL);
+	progress_wipe();
 	bench_map_drop(&b, &m);
 	bench_buf_free(&b, &buf);
 	bench_gpu_stop(&b);

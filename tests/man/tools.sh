@@ -13,8 +13,10 @@ helped() {
 }
 
 # options - those of the lines of standard input, by the Fl macro.
+# Letters that stand together, as in -vs, are an option each.
 options() {
-	awk '{ for (i = 1; i < NF; i++) if ($i ~ /^\.?Fl$/) print "-" $(i + 1) }'
+	awk '{ for (i = 1; i < NF; i++) if ($i ~ /^\.?Fl$/) print "-" $(i + 1) }' |
+		sed '/^-[a-z][a-z]*$/s/[a-z]/\n-&/g' | grep -v '^-*$'
 }
 
 documented() {

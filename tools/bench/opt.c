@@ -11,6 +11,7 @@
 #include <strings.h>
 
 #include "gdrapi.h"
+#include "progress.h"
 
 struct option_row {
 	int code;		/* OPT_* */
@@ -29,7 +30,8 @@ static const struct option_row rows[] = {
 	  "                             callers: small copies by 1 to 14 threads, each its own" },
 	{ OPT_SIZE, 's', "size", "SIZE", "bytes of the buffer; K, M and G are powers of 1024" },
 	{ OPT_COPY_SIZE, 'c', "copy-size", "SIZE", "bytes of a copy (all of the buffer past -o)" },
-	{ OPT_COLD, 'c', "cold", NULL, "the host side is not in the CPU's caches" },
+	{ OPT_CUMEMCPY, 'c', "cumemcpy", NULL, "time cuMemcpy, too; it always is" },
+	{ OPT_COLD, 0, "cold", NULL, "the host side is not in the CPU's caches" },
 	{ OPT_OFFSET, 'o', "offset", "SIZE", "where in the buffer the copies begin (0)" },
 	{ OPT_MAP, 'M', "mapping", "TYPE", "default, wc, cached or device (default)" },
 	{ OPT_ALLOC, 'a', "alloc", "KIND",
@@ -38,7 +40,7 @@ static const struct option_row rows[] = {
 	{ OPT_READS, 'r', "reads", "N", "time at most N reads" },
 	{ OPT_ITERS, 'n', "iterations", "N", "time at most N of each call" },
 	{ OPT_ROUNDS, 't', "rounds", "N", "make N round trips" },
-	{ OPT_TIMEOUT, 'u', "timeout", "SECONDS", "give up when an answer takes so long" },
+	{ OPT_TIMEOUT, 'u', "timeout", "SECONDS", "give up when an answer takes so long; 0: never" },
 	{ OPT_ANSWER, 'G', "answer", "WHERE", "hostmem, gpumem or both (both)" },
 	{ OPT_THREADS, 0, "threads", "N", "each copy is split among N threads (1)" },
 	{ OPT_READ_THREADS, 0, "read-threads", "N",
@@ -51,14 +53,13 @@ static const struct option_row rows[] = {
 	{ OPT_CSV, 0, "csv", NULL, "print comma-separated values with a header" },
 	{ OPT_BACKEND, 0, "backend", "NAME",
 	  "gdrdrv, dmabuf, rm or vulkan: sets GDRCOPY_BACKEND" },
-	{ OPT_OUT, 'o', "out", "DIR", "the directory to write to (gdrcopy_report)" },
-	{ OPT_IN, 'i', "in", "DIR", "plot DIR/*.json of an earlier run and measure nothing" },
 };
 
 #define NROWS (sizeof(rows) / sizeof(rows[0]))
 
 static void say(const char *fmt, va_list ap)
 {
+	progress_wipe();
 	fflush(stdout);
 	vfprintf(stderr, fmt, ap);
 	fputc('\n', stderr);
@@ -88,11 +89,12 @@ void bench_usage(const struct bench_tool *tool, const char *fmt, ...)
 {
 	va_list ap;
 
+	progress_wipe();
 	fprintf(stderr, "%s: ", tool->name);
 	va_start(ap, fmt);
 	vfprintf(stderr, fmt, ap);
 	va_end(ap);
-	fprintf(stderr, "\nTry '%s --help'.\n", tool->name);
+	fprintf(stderr, "; see '%s --help'\n", tool->name);
 	exit(BENCH_USAGE);
 }
 
@@ -121,7 +123,7 @@ static void help(const struct bench_tool *tool)
 	if (tool->method)
 		printf("\nMethod:\n%s\n", tool->method);
 	printf("\nExit status: 0 when all went well and all data was right, 1 on a failure,\n"
-	       "2 for a bad option, 77 when this machine cannot run it.\n");
+	       "2 for a bad argument, 77 when this machine cannot run it.\n");
 	exit(BENCH_OK);
 }
 
@@ -217,7 +219,7 @@ static const struct word answers[] = {
 };
 
 static const struct word backends[] = {
-	{ "gdrdrv", 0 }, { "dmabuf", 0 }, { "vulkan", 0 }, { NULL, 0 }
+	{ "gdrdrv", 0 }, { "dmabuf", 0 }, { "rm", 0 }, { "vulkan", 0 }, { NULL, 0 }
 };
 
 const char *bench_mem_name(enum bench_mem mem)
@@ -228,6 +230,7 @@ const char *bench_mem_name(enum bench_mem mem)
 static void set(struct bench_opts *o, const struct bench_tool *tool,
 		const struct option_row *r, const char *arg)
 {
+	o->given[r->code] = true;
 	switch (r->code) {
 	case OPT_HELP:
 		help(tool);
@@ -240,6 +243,8 @@ static void set(struct bench_opts *o, const struct bench_tool *tool,
 		break;
 	case OPT_COPY_SIZE:
 		o->copy_size = size(tool, r, arg, 1);
+		break;
+	case OPT_CUMEMCPY:
 		break;
 	case OPT_COLD:
 		o->cold = true;
@@ -269,7 +274,7 @@ static void set(struct bench_opts *o, const struct bench_tool *tool,
 		o->rounds = number(tool, r, arg, 1, 1000000000);
 		break;
 	case OPT_TIMEOUT:
-		o->timeout_s = number(tool, r, arg, 1, 600);
+		o->timeout_s = number(tool, r, arg, 0, 600);
 		break;
 	case OPT_ANSWER:
 		o->answer = (enum bench_answer)word(tool, r, arg, answers);
@@ -301,12 +306,6 @@ static void set(struct bench_opts *o, const struct bench_tool *tool,
 		word(tool, r, arg, backends);
 		o->backend = arg;
 		break;
-	case OPT_OUT:
-		o->out = arg;
-		break;
-	case OPT_IN:
-		o->in = arg;
-		break;
 	}
 }
 
@@ -317,6 +316,15 @@ static const struct option_row *row_of(int code)
 	for (i = 0; rows[i].code != code; i++)
 		;
 	return &rows[i];
+}
+
+void bench_no_effect(const struct bench_opts *o, const struct bench_tool *tool,
+		     const char *codes, const char *with)
+{
+	for (; *codes; codes++)
+		if (o->given[(int)*codes])
+			bench_usage(tool, "--%s has no effect with %s: leave one of them out",
+				    row_of(*codes)->name, with);
 }
 
 /*

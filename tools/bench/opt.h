@@ -5,6 +5,7 @@
 #ifndef BENCH_OPT_H
 #define BENCH_OPT_H
 
+#include <limits.h>
 #include <stdbool.h>
 #include <stddef.h>
 
@@ -38,6 +39,7 @@ enum {
 	OPT_MODE = 'm',
 	OPT_SIZE = 's',
 	OPT_COPY_SIZE = 'c',
+	OPT_CUMEMCPY = 'C',
 	OPT_COLD = 'k',
 	OPT_OFFSET = 'o',
 	OPT_MAP = 'M',
@@ -55,9 +57,7 @@ enum {
 	OPT_CPU = 'p',
 	OPT_JSON = 'J',
 	OPT_CSV = 'V',
-	OPT_BACKEND = 'B',
-	OPT_OUT = 'O',
-	OPT_IN = 'I'
+	OPT_BACKEND = 'B'
 };
 
 /* Sizes are bytes. A tool sets its defaults, bench_parse changes what is given. */
@@ -81,7 +81,7 @@ struct bench_opts {
 	const char *read_threads, *write_threads;	/* the library's; NULL: as it will */
 	int cpu;		/* -1: any */
 	const char *backend;	/* NULL: gdr_open chooses */
-	const char *out, *in;	/* directories of the report */
+	bool given[CHAR_MAX + 1];	/* by OPT_ code */
 };
 
 struct bench_tool {
@@ -96,6 +96,13 @@ struct bench_tool {
  */
 void bench_parse(struct bench_opts *o, const struct bench_tool *tool, int argc,
 		 char **argv);
+
+/*
+ * Ends like bench_usage if one of the options of codes, a string, was given: it has no
+ * effect with what else was asked for, which with says.
+ */
+void bench_no_effect(const struct bench_opts *o, const struct bench_tool *tool,
+		     const char *codes, const char *with);
 
 /* Says what is wrong with the options, on stderr, and exits BENCH_USAGE. */
 __attribute__((format(printf, 2, 3), noreturn))

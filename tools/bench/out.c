@@ -243,18 +243,3 @@ const char *bench_ns_text(char *buf, size_t len, double ns)
 	snprintf(buf, len, "%.*f %s", digits, ns, units[u]);
 	return buf;
 }
-
-void bench_progress(const char *fmt, ...)
-{
-	va_list ap;
-
-	if (!isatty(STDERR_FILENO))
-		return;
-	fputs("\r\033[K", stderr);
-	if (fmt) {
-		va_start(ap, fmt);
-		vfprintf(stderr, fmt, ap);
-		va_end(ap);
-	}
-	fflush(stderr);
-}

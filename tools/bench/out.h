@@ -16,6 +16,7 @@
 #include <stdio.h>
 
 #include "opt.h"
+#include "progress.h"
 
 /*
  * One figure. The texts live as long as the program. size 0: no bytes move,
@@ -79,10 +80,6 @@ const char *bench_size_text(char *buf, size_t len, size_t size);
 
 /* 1234.5 ns as "1.23 us", three digits; buf is returned. */
 const char *bench_ns_text(char *buf, size_t len, double ns);
-
-/* Replaces the progress line, if stderr is a terminal. NULL wipes it. */
-__attribute__((format(printf, 1, 2)))
-void bench_progress(const char *fmt, ...);
 
 /* Writes s as a JSON string. */
 void bench_json_string(FILE *f, const char *s);

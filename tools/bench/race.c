@@ -250,6 +250,7 @@ void bench_race(struct bench_cell *cells, size_t n, long budget_ms,
 		shuffle(order, n);
 		for (i = 0; i < n; i++)
 			turn(order[i], t, (uint64_t)budget_ms * 1000000u);
+		progress_part((t + 1.0) / TURNS);
 	}
 	free(order);
 	for (i = 0; i < n; i++)

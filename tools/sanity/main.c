@@ -6,10 +6,13 @@
  * The runner itself touches neither CUDA nor the library. It forks a probe that
  * finds out what is here, then one child for each case.
  */
+#define _GNU_SOURCE 1	/* asprintf */
 #include "sanity.h"
 #include "run.h"
+#include "progress.h"
 
 #include <fnmatch.h>
+#include <getopt.h>
 #include <signal.h>
 #include <stdio.h>
 #include <sys/mman.h>
@@ -18,6 +21,9 @@
 
 /* NVIDIA's library lacks it. */
 extern __typeof__(gdr_get_backend) gdr_get_backend __attribute__((weak));
+
+#define PROGRAM "gdrcopy_sanity"
+#define SEE_HELP "see '" PROGRAM " --help'"
 
 static const struct sanity_case *const lists[] = {
 	basic_cases, data_cases, life_cases, fork_cases, error_cases
@@ -61,15 +67,34 @@ static enum backend find_backend(struct env *e)
 	return v ? BE_DMABUF : BE_GDRDRV;
 }
 
+/* Ends the probe where there is no GPU to test. */
+static void need_gpu(struct env *e)
+{
+	const char *err = cuda_load(&e->cu);
+	int result;
+
+	if (err)
+		skip("NVIDIA's driver is needed: %s", err);
+	result = e->cu.init(0);
+	if (result == CU_NO_DEVICE)
+		skip("NVIDIA's driver finds no GPU");
+	check_cu(result);
+	check_cu(e->cu.device_count(&verdict->probe.gpus));
+	if (!verdict->probe.gpus)
+		skip("CUDA sees no GPU");
+	if (e->gpu >= verdict->probe.gpus)
+		_exit(CASE_USAGE);
+}
+
 static void probe(struct env *e)
 {
 	int dev;
 
+	need_gpu(e);
 	start(e);
 	check_cu(e->cu.device_get(&dev, e->gpu));
 	check_cu(e->cu.device_name(verdict->probe.gpu_name,
 				   sizeof(verdict->probe.gpu_name), dev));
-	check_cu(e->cu.device_count(&verdict->probe.gpus));
 	check_cu(e->cu.driver_version(&verdict->probe.cuda));
 	gdr_runtime_get_version(&verdict->probe.lib[0], &verdict->probe.lib[1]);
 	check_rc(gdr_driver_get_version(e->g, &verdict->probe.driver[0],
@@ -102,6 +127,7 @@ static int run(const struct sanity_case *c, const struct env *e)
 	}
 	while (pid > 0 && waitpid(pid, &status, 0) < 0 && errno == EINTR)
 		;
+	progress_wipe();
 	if (pid < 0) {
 		printf("#   fork: %s\n", strerror(errno));
 		return CASE_FAILED;
@@ -120,16 +146,29 @@ static int run(const struct sanity_case *c, const struct env *e)
 	return WEXITSTATUS(status);
 }
 
-/* What the probe found; false when there is nothing to test. */
-static bool look_around(struct env *e)
+/* Looks at what there is. Returns the exit status where there is nothing to test, else 0. */
+static int look_around(struct env *e)
 {
 	static const struct sanity_case probe_case = { "probe", probe, BE_ALL,
 						       NULL };
+	int result = run(&probe_case, e);
 
-	if (run(&probe_case, e) != CASE_PASSED) {
-		printf("Bail out! no CUDA, no such GPU, or gdr_open fails: set "
-		       "GDRCOPY_ENABLE_LOGGING=1 to see why\n");
-		return false;
+	switch (result) {
+	case CASE_PASSED:
+		break;
+	case CASE_SKIPPED:
+		printf("1..0 # SKIP %s\n", verdict->why);
+		fprintf(stderr, PROGRAM ": %s\n", verdict->why);
+		return result;
+	case CASE_USAGE:
+		fprintf(stderr, PROGRAM ": there is no GPU %d: CUDA sees %d; " SEE_HELP "\n",
+			e->gpu, verdict->probe.gpus);
+		return result;
+	default:
+		puts("Bail out! CUDA does not work, or gdr_open fails: set "
+		     "GDRCOPY_ENABLE_LOGGING=1 to see why\n"
+		     "0 passed, 1 failed, 0 skipped");
+		return CASE_FAILED;
 	}
 	e->backend = verdict->probe.backend;
 	e->persistent = verdict->probe.persistent;
@@ -144,7 +183,7 @@ static bool look_around(struct env *e)
 	printf("# CUDA driver %d.%d, GPU %d of %d: %s\n",
 	       verdict->probe.cuda / 1000, verdict->probe.cuda % 1000 / 10,
 	       e->gpu, e->gpus, verdict->probe.gpu_name);
-	return true;
+	return 0;
 }
 
 static double seconds(void)
@@ -155,9 +194,33 @@ static double seconds(void)
 	return t.tv_sec + t.tv_nsec / 1e9;
 }
 
+/* What -s shows at the end: names of cases, with what is to be said of them. */
+struct list {
+	char *text;
+	size_t len;
+	FILE *f;
+};
+
 struct totals {
 	int passed, failed, skipped;
+	struct list failures, skips;
 };
+
+static void list_open(struct list *l)
+{
+	l->f = open_memstream(&l->text, &l->len);
+	if (!l->f) {
+		perror("open_memstream");
+		exit(CASE_FAILED);
+	}
+}
+
+static void list_print(struct list *l, const char *title)
+{
+	fclose(l->f);
+	printf("# %s:\n%s", title, l->len ? l->text : "#   none\n");
+	free(l->text);
+}
 
 static void one(const struct sanity_case *c, const struct env *e,
 		const char *skipped, struct totals *t)
@@ -166,6 +229,7 @@ static void one(const struct sanity_case *c, const struct env *e,
 	double began = seconds();
 	int result;
 
+	progress("%s", c->name);
 	if (listed(skipped, c->name))
 		why = "asked";
 	else if (!(c->backends & e->backend))
@@ -174,8 +238,13 @@ static void one(const struct sanity_case *c, const struct env *e,
 	if (result == CASE_SKIPPED && !why)
 		why = verdict->why;
 
+	progress_wipe();
 	*(result == CASE_PASSED ? &t->passed :
 	  result == CASE_SKIPPED ? &t->skipped : &t->failed) += 1;
+	if (result == CASE_SKIPPED)
+		fprintf(t->skips.f, "#   %s: %s\n", c->name, why);
+	else if (result != CASE_PASSED)
+		fprintf(t->failures.f, "#   %s\n", c->name);
 	printf("%sok %d - %s", result == CASE_PASSED || why ? "" : "not ",
 	       t->passed + t->failed + t->skipped, c->name);
 	if (why)
@@ -187,18 +256,45 @@ static void one(const struct sanity_case *c, const struct env *e,
 	fflush(stdout);
 }
 
-static void usage(FILE *f, const char *program)
+static const char help[] =
+	"Usage: " PROGRAM " [options]\n\n"
+	"Checks that the library does what gdrapi.h says, on the backend and the GPU that are\n"
+	"here. The backend is gdr_open's choice: see GDRCOPY_BACKEND.\n\n"
+	"Options:\n"
+	"  -h, --help           print this text\n"
+	"  -v, --verbose        print more about each case\n"
+	"  -s, --summary        print at the end which cases failed and which were skipped\n"
+	"  -l, --list           list the cases and run none\n"
+	"  -t, --test NAMES     run only these; commas between them, patterns as in a shell\n"
+	"      --skip NAMES     skip these\n"
+	"  -d, --device GPU     CUDA's number of the GPU (0)\n\n"
+	"Exit status: 0 when no case failed, 1 when one did or gdr_open fails, 2 for a bad\n"
+	"argument, 77 when there is no GPU.\n";
+
+/* Says what is wrong with the arguments, and what to do. */
+__attribute__((format(printf, 1, 2), noreturn))
+static void usage(const char *fmt, ...)
 {
-	fprintf(f,
-		"usage: %s [-hvl] [-t names] [-s names] [-d gpu]\n"
-		"  -h  this text\n"
-		"  -v  more about each case\n"
-		"  -l  list the cases\n"
-		"  -t  run only these; commas between them, patterns as in a shell\n"
-		"  -s  skip these\n"
-		"  -d  CUDA's number of the GPU to use (0)\n"
-		"The backend is gdr_open's choice: see GDRCOPY_BACKEND.\n",
-		program);
+	va_list ap;
+
+	fputs(PROGRAM ": ", stderr);
+	va_start(ap, fmt);
+	vfprintf(stderr, fmt, ap);
+	va_end(ap);
+	fputs("; " SEE_HELP "\n", stderr);
+	exit(CASE_USAGE);
+}
+
+/* Adds names to a list with commas, for an option that is given more than once. */
+static void add_names(char **list, const char *names)
+{
+	char *old = *list;
+
+	if (asprintf(list, "%s%s%s", old ? old : "", old ? "," : "", names) < 0) {
+		perror("asprintf");
+		exit(CASE_FAILED);
+	}
+	free(old);
 }
 
 /* Calls each case that -t chooses; returns how many there are. */
@@ -237,64 +333,107 @@ static void run_one(const struct sanity_case *c, void *arg)
 	one(c, a->e, a->skipped, &a->totals);
 }
 
-int main(int argc, char **argv)
+struct args {
+	char *only, *skipped;	/* NULL: not given */
+	bool list, summary;
+	int gpu;
+};
+
+static int number(const char *text)
 {
-	struct env e = { .host_page = (size_t)sysconf(_SC_PAGESIZE) };
-	struct run_arg a = { .e = &e };
-	const char *only = NULL;
-	bool list = false;
 	char *end;
+	long n = strtol(text, &end, 10);
+
+	if (*end || end == text || n < 0 || n > 1023)
+		usage("-d takes a number from 0 to 1023, not '%s'", text);
+	return (int)n;
+}
+
+static void parse(struct args *a, int argc, char **argv)
+{
+	static const struct option longs[] = {
+		{ "help", no_argument, NULL, 'h' },
+		{ "verbose", no_argument, NULL, 'v' },
+		{ "summary", no_argument, NULL, 's' },
+		{ "list", no_argument, NULL, 'l' },
+		{ "test", required_argument, NULL, 't' },
+		{ "skip", required_argument, NULL, 'S' },
+		{ "device", required_argument, NULL, 'd' },
+		{ 0 }
+	};
 	int opt;
 
-	while ((opt = getopt(argc, argv, "hvlt:s:d:")) != -1) {
+	opterr = 0;
+	while ((opt = getopt_long(argc, argv, ":hvslt:d:", longs, NULL)) != -1) {
 		switch (opt) {
 		case 'h':
-			usage(stdout, argv[0]);
-			return 0;
+			fputs(help, stdout);
+			exit(0);
 		case 'v':
 			verbose = true;
 			break;
+		case 's':
+			a->summary = true;
+			break;
 		case 'l':
-			list = true;
+			a->list = true;
 			break;
 		case 't':
-			only = optarg;
+			add_names(&a->only, optarg);
 			break;
-		case 's':
-			a.skipped = optarg;
+		case 'S':
+			add_names(&a->skipped, optarg);
 			break;
 		case 'd':
-			e.gpu = (int)strtol(optarg, &end, 10);
-			if (*end || end == optarg || e.gpu < 0) {
-				fprintf(stderr, "-d takes a number\n");
-				return 2;
-			}
+			a->gpu = number(optarg);
 			break;
+		case ':':
+			usage("%s needs a value", argv[optind - 1]);
 		default:
-			usage(stderr, argv[0]);
-			return 2;
+			usage("unknown option %s", argv[optind - 1]);
 		}
 	}
-	if (for_each(only, list ? print_name : NULL, NULL) == 0) {
-		fprintf(stderr, "-t %s names no case; -l lists them\n", only);
-		return 2;
-	}
-	if (list)
-		return 0;
+	if (optind < argc)
+		usage("'%s' is no option", argv[optind]);
+	if (for_each(a->only, NULL, NULL) == 0)
+		usage("-t %s names no case; -l lists them", a->only);
+	if (a->skipped && for_each(a->skipped, NULL, NULL) == 0)
+		usage("--skip %s names no case; -l lists them", a->skipped);
+}
 
+int main(int argc, char **argv)
+{
+	struct env e = { .host_page = (size_t)sysconf(_SC_PAGESIZE) };
+	struct run_arg run = { .e = &e };
+	struct totals *t = &run.totals;
+	struct args a = { 0 };
+	int status;
+
+	parse(&a, argc, argv);
+	if (a.list) {
+		for_each(a.only, print_name, NULL);
+		return 0;
+	}
+	e.gpu = a.gpu;
+	run.skipped = a.skipped;
 	verdict = mmap(NULL, sizeof(*verdict), PROT_READ | PROT_WRITE,
 		       MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 	if (verdict == MAP_FAILED) {
 		perror("mmap");
-		return 1;
+		return CASE_FAILED;
 	}
-	if (!look_around(&e)) {
-		puts("0 passed, 1 failed, 0 skipped");
-		return 1;
+	status = look_around(&e);
+	if (status)
+		return status;
+	list_open(&t->failures);
+	list_open(&t->skips);
+	progress_total((size_t)for_each(a.only, NULL, NULL));
+	printf("1..%d\n", for_each(a.only, NULL, NULL));
+	for_each(a.only, run_one, &run);
+	if (a.summary) {
+		list_print(&t->failures, "Failed");
+		list_print(&t->skips, "Skipped");
 	}
-	printf("1..%d\n", for_each(only, NULL, NULL));
-	for_each(only, run_one, &a);
-	printf("%d passed, %d failed, %d skipped\n", a.totals.passed,
-	       a.totals.failed, a.totals.skipped);
-	return a.totals.failed != 0;
+	printf("%d passed, %d failed, %d skipped\n", t->passed, t->failed, t->skipped);
+	return t->failed ? CASE_FAILED : CASE_PASSED;
 }

@@ -10,8 +10,8 @@
 /* After this long a case is stuck, and SIGALRM ends it. */
 enum { CASE_SECONDS = 60 };
 
-/* The exit status of a case. */
-enum { CASE_PASSED = 0, CASE_FAILED = 1, CASE_SKIPPED = 77 };
+/* The exit status of a case, and of the program. */
+enum { CASE_PASSED = 0, CASE_FAILED = 1, CASE_USAGE = 2, CASE_SKIPPED = 77 };
 
 /* Shared memory of the runner and the case that runs. */
 struct verdict {

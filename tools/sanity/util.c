@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "sanity.h"
 #include "run.h"
+#include "progress.h"
 
 #include <dirent.h>
 #include <fcntl.h>
@@ -20,6 +21,7 @@ void note(const char *fmt, ...)
 
 	if (!verbose)
 		return;
+	progress_wipe();
 	printf("#   ");
 	va_start(ap, fmt);
 	vprintf(fmt, ap);
@@ -44,6 +46,7 @@ static void fail(const char *file, int line, const char *fmt, ...)
 	const char *base = strrchr(file, '/');
 	va_list ap;
 
+	progress_wipe();
 	printf("#   %s:%d: ", base ? base + 1 : file, line);
 	va_start(ap, fmt);
 	vprintf(fmt, ap);

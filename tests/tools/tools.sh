@@ -1,0 +1,114 @@
+#!/bin/sh
+# SPDX-License-Identifier: MIT
+#
+# tools.sh BIN SIM... - the tools' arguments: those of the reference's programs mean here
+# what docs/tools.md says, an argument that has no effect is an error, and all end in the
+# same way. SIM... is a command that runs another one with the simulated driver.
+. tests/tap.sh
+bin=$1
+shift
+simulated=$*
+benchmarks='copybw copylat apiperf pplat'
+
+# ends STATUS COMMAND...: with that status. $work/out and $work/err have what it printed.
+ends() {
+	want=$1
+	shift
+	"$@" >"$work/out" 2>"$work/err" </dev/null
+	got=$?
+	head -n 5 "$work/out" "$work/err"
+	[ "$got" -eq "$want" ] || { echo "status $got, not $want"; return 1; }
+}
+
+# usage TOOL ARGUMENT...: it is refused, in one line that names --help, and nothing else.
+usage() {
+	program=gdrcopy_$1
+	shift
+	ends 2 "$bin/$program" "$@" && [ ! -s "$work/out" ] && [ "$(wc -l <"$work/err")" -eq 1 ] &&
+		grep -q "^$program: .*; see '$program --help'\$" "$work/err"
+}
+
+# absent TOOL ARGUMENT...: where CUDA has no GPU, or there is no CUDA.
+absent() {
+	program=gdrcopy_$1
+	shift
+	ends 77 env -u LD_LIBRARY_PATH CUDA_VISIBLE_DEVICES='' "$bin/$program" "$@" &&
+		[ "$(wc -l <"$work/err")" -eq 1 ] && grep -q "^$program: .*\(driver\|GPU\)" "$work/err"
+}
+
+# sim TOOL ARGUMENT...: with the simulated driver, and nothing on standard error.
+sim() {
+	program=gdrcopy_$1
+	shift
+	args=$*
+	# shellcheck disable=SC2086 # arguments of this script: they have no spaces
+	ends 0 $simulated "$bin/$program" $args && [ ! -s "$work/err" ]
+}
+for tool in $benchmarks report sanity; do
+	check "$tool --help" ends 0 "$bin/gdrcopy_$tool" --help
+	check "$tool -h" ends 0 "$bin/gdrcopy_$tool" -h
+	check "$tool refuses an unknown letter" usage "$tool" -Z
+	check "$tool refuses an unknown name" usage "$tool" --no-such-option
+	check "$tool refuses what is no option" usage "$tool" more
+	check "$tool refuses an option without its value" usage "$tool" -d
+done
+for tool in $benchmarks sanity; do
+	check "$tool refuses a GPU that is no number" usage "$tool" -d first
+	check "$tool where there is no GPU" absent "$tool"
+	check "$tool -d 7 where there is no GPU" absent "$tool" -d 7
+	# shellcheck disable=SC2086 # words
+	check "$tool -d 7 where there are fewer" ends 2 $simulated "$bin/gdrcopy_$tool" -d 7
+	check "it says so" grep -q "^gdrcopy_$tool: there is no GPU 7: CUDA sees [0-9]*; see" "$work/err"
+done
+
+# The reference's arguments.
+check "copybw -s -c -o -d -a -w -r" sim copybw -s 65536 -c 4096 -o 64 -d 0 -a cuMemAlloc -w 10 -r 10
+check "its writes are those of -w and -c" grep -q '^writing test, size=4096 offset=64 ' "$work/out"
+check "its bandwidths are there" grep -q '^read BW: [0-9.]*MB/s$' "$work/out"
+check "copylat -s -d -a -w -r -c" sim copylat -s 64 -d 0 -a cuMemCreate -w 10 -r 10 -c
+check "its largest copy is that of -s" grep -qE '^ *64( |$)' "$work/out"
+check "and no other is larger" sh -c "! grep -qE '^ *96 ' $work/out"
+check "it times cuMemcpy" grep -q 'cuMemcpy HtoD' "$work/out"
+check "apiperf -s -n -d -a" sim apiperf -s 65536 -n 5 -d 0 -a cuMemAlloc
+check "its pins are there" grep -q 'gdr_pin_buffer_v2' "$work/out"
+# It runs a kernel, which simulated GPUs do not: with good arguments it says that.
+pplat() {
+	# shellcheck disable=SC2086 # words
+	ends 77 $simulated "$bin/gdrcopy_pplat" "$@" && grep -q 'needs a real GPU' "$work/err"
+}
+check "pplat -s -d -t -u -G -a" pplat -s 65536 -d 0 -t 10 -u 0 -G hostmem -a cuMemAlloc
+check "sanity -v -s -d -t" sim sanity -v -s -d 0 -t 'fork*' --skip 'fork_t*'
+check "its summary says what was skipped" grep -q '^# Skipped:$' "$work/out"
+check "and why" grep -q '^#   fork_twice: asked$' "$work/out"
+check "and that none failed" grep -qx '#   none' "$work/out"
+check "sanity -l lists" ends 0 "$bin/gdrcopy_sanity" -l
+all=$(wc -l <"$work/out")
+check "sanity -l -t lists some" ends 0 "$bin/gdrcopy_sanity" -l -t 'fork*' -t 'basic*'
+check "fewer than all" test "$(wc -l <"$work/out")" -lt "$all"
+check "sanity -t of no case" usage sanity -t no_such_case
+check "sanity --skip of no case" usage sanity --skip no_such_case
+
+# What has no effect is refused.
+check "copylat --mode many -s" usage copylat --mode many -s 64
+check "copylat --mode used --cold" usage copylat --mode used --cold
+check "copylat --mode callers -w" usage copylat --mode callers -w 5
+check "copylat --mode pause -r" usage copylat --mode pause -r 5
+check "copybw with a copy that does not fit" usage copybw -s 4096 -c 8192
+check "--json with --csv" usage copybw --json --csv
+for backend in gdrdrv dmabuf rm vulkan; do
+	check "--backend $backend is known" absent copybw --backend "$backend"
+done
+check "--backend of another name" usage copybw --backend other
+
+# A terminal has a line of progress; a pipe, above, nothing.
+on_terminal() {
+	# shellcheck disable=SC2086 # words
+	script -qec "$simulated $bin/gdrcopy_$1" "$work/terminal" >/dev/null </dev/null &&
+		tr '\r' '\n' <"$work/terminal" >"$work/lines" &&
+		grep -E '^.\[K\[#* *\] [0-9]+ of [0-9]+' "$work/lines"
+}
+check "progress on a terminal, of copylat" on_terminal "copylat -s 16 --budget 20"
+check "with the time that is left" grep -q '[0-9]:[0-9][0-9] left' "$work/lines"
+check "and of sanity" on_terminal "sanity -t fork_*"
+none "the line is gone at the end" "$(tail -n 3 "$work/lines" | grep -F ' left')"
+done_testing
