@@ -45,15 +45,14 @@ static inline void copy_direct_4(void *dev, const void *host)
 }
 
 /*
- * Writes n bytes to dev if they are an aligned word, or two words: more stores than
- * that take longer than the buffer. False: nothing is written.
+ * Writes n bytes to dev if they are an aligned word. False: nothing is written. Two
+ * stores to a line take longer than the buffer does: 64 times 16 bytes took 2.6 us
+ * as pairs of direct stores, and take 1.0 us as vectors.
  */
 static inline bool copy_put_direct(void *dev, const void *host, size_t n)
 {
-	if ((n == 8 || n == 16) && (uintptr_t)dev % 8 == 0) {
+	if (n == 8 && (uintptr_t)dev % 8 == 0) {
 		copy_direct_8(dev, host);
-		if (n == 16)
-			copy_direct_8((uint8_t *)dev + 8, (const uint8_t *)host + 8);
 		return true;
 	}
 	if (n == 4 && (uintptr_t)dev % 4 == 0) {

@@ -108,22 +108,32 @@ static CUstream start(struct game *g, struct mailbox *m, unsigned int rounds, un
 	return kernel_start(g->echo, params);
 }
 
+/* Whether to try again after err. It looks at the clock each 1024 tries; w begins as zero. */
+struct wait {
+	unsigned int tries;
+	double end;
+};
+
+static int again(struct wait *w, int err)
+{
+	if (err != EAGAIN || ++w->tries % 1024)
+		return err == EAGAIN;
+	if (!w->end)
+		w->end = now_ns() + GIVE_UP_S * 1e9;
+	return now_ns() < w->end;
+}
+
 /* Waits for the next message, which must be number n's echo. */
 static void receive(struct mailbox *m, unsigned int n, size_t size)
 {
 	unsigned char got[MAILBOX_DATA], want[MAILBOX_DATA];
-	double end = 0;
+	struct wait w = { 0 };
 	uint32_t word;
-	int err, polls;
+	int err;
 
-	for (polls = 1; (err = mailbox_receive(m, &word, got, size)) == EAGAIN; polls++) {
-		if (polls % 1024)
-			continue;
-		if (!end)
-			end = now_ns() + GIVE_UP_S * 1e9;
-		if (now_ns() > end)
-			gdr(ETIMEDOUT, "mailbox_receive");
-	}
+	do
+		err = mailbox_receive(m, &word, got, size);
+	while (again(&w, err));
 	gdr(err, "mailbox_receive");
 	memset(want, (int)n, size);
 	if (word != (n ^ 0x5a5a5a5a) || memcmp(got, want, size)) {
@@ -132,12 +142,18 @@ static void receive(struct mailbox *m, unsigned int n, size_t size)
 	}
 }
 
+/* Waits for room, too: an echo may be here before the word that its slot is free. */
 static void send(struct mailbox *m, unsigned int n, size_t size)
 {
 	unsigned char data[MAILBOX_DATA];
+	struct wait w = { 0 };
+	int err;
 
 	memset(data, (int)n, size);
-	gdr(mailbox_send(m, n ^ 0x5a5a5a5a, data, size), "mailbox_send");
+	do
+		err = mailbox_send(m, n ^ 0x5a5a5a5a, data, size);
+	while (again(&w, err));
+	gdr(err, "mailbox_send");
 }
 
 static int by_value(const void *a, const void *b)

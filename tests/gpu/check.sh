@@ -21,7 +21,7 @@ for t in lazy static fds threads signals rest fork hosts limits; do one "gpu-gue
 for t in threads dma cache many auto; do one "gpu-ext-$t" "$bin/ext_$t"; done
 one gpu-copy $bin/copy_test
 one gpu-vkgdr $bin/vkgdr_test
-one gpu-examples tests/examples/examples.sh build/examples gpu
+one gpu-examples env "LD_LIBRARY_PATH=$PWD/build:${LD_LIBRARY_PATH-}" tests/examples/examples.sh build/examples gpu
 if python3 -c 'import pytest, numpy' 2>/dev/null; then
 	one gpu-python env "LD_LIBRARY_PATH=$PWD/build:${LD_LIBRARY_PATH-}" PYTHONPATH=python PYTHONDONTWRITEBYTECODE=1 \
 		python3 -m pytest -q -rs -p no:cacheprovider tests/python tests/python/gpu
