@@ -1,15 +1,16 @@
 # shellcheck shell=sh
 # SPDX-License-Identifier: MIT
 #
-# Sourced by test scripts. They print TAP and, last, the counts. $work is a folder
-# that goes when the script ends.
+# Sourced by test scripts, of sh or bash. They print TAP and, last, the counts. $work is
+# a folder that goes when the script ends; a script may use the name for another one.
 set -u
 passed=0
 failed=0
 skipped=0
-work=$(mktemp -d) || exit 1
-# shellcheck disable=SC2064 # the folder of now, whatever $work is later
-trap "rm -rf '$work'" EXIT
+tap_dir=$(mktemp -d) || exit 1
+trap 'rm -rf "$tap_dir"' EXIT
+# shellcheck disable=SC2034 # for the script
+work=$tap_dir
 
 # result STATUS NAME [NOTE]: one test that is over. NOTE is shown if the status is not 0.
 result() {
@@ -28,21 +29,22 @@ result() {
 check() {
 	check_name=$1
 	shift
-	"$@" >"$work/said" 2>&1
-	result $? "$check_name" "$(tail -n 30 "$work/said")"
+	check_status=0
+	"$@" >"$tap_dir/said" 2>&1 || check_status=$?
+	result "$check_status" "$check_name" "$(tail -n 30 "$tap_dir/said")"
 }
 
 # is NAME GOT WANT: one test. Two texts are the same.
 is() {
-	[ "$2" = "$3" ]
-	result $? "$1" "got: $2
+	is_status=0
+	[ "$2" = "$3" ] || is_status=1
+	result "$is_status" "$1" "got: $2
 want: $3"
 }
 
 # none NAME TEXT: one test. There is no text.
 none() {
-	[ -z "$2" ]
-	result $? "$1" "$2"
+	is "$1" "$2" ''
 }
 
 # skip NAME WHY: one test that nothing can be said of here.

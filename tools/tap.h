@@ -31,6 +31,20 @@ static inline int tap_ok(struct tap *t, int ok, const char *fmt, ...)
 	return ok;
 }
 
+/* Prints that nothing could be said of it, and why. */
+__attribute__((format(printf, 3, 4)))
+static inline void tap_skip(struct tap *t, const char *why, const char *fmt, ...)
+{
+	va_list ap;
+
+	t->skipped++;
+	printf("ok %d - ", t->passed + t->failed + t->skipped);
+	va_start(ap, fmt);
+	vprintf(fmt, ap);
+	va_end(ap);
+	printf(" # SKIP %s\n", why);
+}
+
 /* Prints one result: whether got is want; both are shown if not. */
 static inline int tap_is(struct tap *t, long got, long want, const char *what)
 {

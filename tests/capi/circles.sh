@@ -5,7 +5,8 @@
 #
 # Who calls whom is read from the object files, which are compiled in DIR without Go.
 # A file's functions that Go calls, and Go's that a file calls, are not counted.
-set -eu
+. tests/tap.sh
+set -e
 export LC_ALL=C
 dir=$1/circles
 cc=${CC:-cc}
@@ -35,21 +36,11 @@ for f in capi/*.h capi/copy/*.h; do
 	done
 done | sort -u >"$dir/includes"
 
-passed=0 failed=0
-# check WHAT FILE: tsort names what is in a circle.
-check() {
-	if [ -s "$2" ] && tsort "$2" >/dev/null 2>"$dir/circle"; then
-		passed=$((passed + 1))
-		echo "ok $((passed + failed)) - $1: $(wc -l <"$2") ways, no circle"
-	else
-		failed=$((failed + 1))
-		echo "not ok $((passed + failed)) - $1"
-		sed 's/^/# /' "$dir/circle"
-	fi
+# no_circle FILE: tsort names what is in a circle.
+no_circle() {
+	[ -s "$1" ] && tsort "$1" >/dev/null
 }
 
-check "calls" "$dir/calls"
-check "includes" "$dir/includes"
-echo "1..$((passed + failed))"
-echo "$passed passed, $failed failed"
-[ "$failed" = 0 ]
+check "calls: $(wc -l <"$dir/calls") ways, no circle" no_circle "$dir/calls"
+check "includes: $(wc -l <"$dir/includes") ways, no circle" no_circle "$dir/includes"
+done_testing

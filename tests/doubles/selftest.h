@@ -96,10 +96,10 @@ unsigned long cuda_sim_live(void);
 unsigned int cuda_sim_streams(unsigned int flags);
 
 /* One TAP line. The value of got is what the test goes on with. */
-long tap_is(long got, long want, const char *what, const char *file, int line);
+long tap_is_at(long got, long want, const char *what, const char *file, int line);
 int tap_end(void);
 
-#define IS(got, want) tap_is((long)(got), (long)(want), #got " is " #want, __FILE__, __LINE__)
+#define IS(got, want) tap_is_at((long)(got), (long)(want), #got " is " #want, __FILE__, __LINE__)
 #define TRUE(cond) IS(!!(cond), 1)
 
 /* VMM memory of dev, mapped and accessible, for tests that are about else. */

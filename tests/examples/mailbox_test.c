@@ -10,13 +10,13 @@
 
 #include "example.h"
 #include "mailbox/mailbox.h"
+#include "tap.h"
 
-static int passed, failed;
+static struct tap tap;
 
 static void check(bool ok, const char *name)
 {
-	ok ? passed++ : failed++;
-	printf("%sok %d - %s\n", ok ? "" : "not ", passed + failed, name);
+	tap_ok(&tap, ok, "%s", name);
 }
 
 /* The GPU's side, with the names of mailbox.h. */
@@ -196,6 +196,5 @@ int main(void)
 	example_unmap(s.g, &s.m);
 	check(mailbox_send(&s.box, 1, NULL, 0) == EINVAL, "after the unmap a send is an errno");
 	gdr(gdr_close(s.g), "gdr_close");
-	printf("1..%d\n%d passed, %d failed\n", passed + failed, passed, failed);
-	return failed != 0;
+	return tap_done(&tap);
 }

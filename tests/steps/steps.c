@@ -33,31 +33,12 @@
 
 #include "copy/copy.h"
 #include "data.h"
-#include "front.h"
-#include "log.h"
+#include "front_double.h"
 #include "gdrapi_ext.h"
-#include "copy/slot.h"
 
 #define EFLAGS_TF (1ull << 8)
 #define PAGE 4096
 #define DEEP (8 * PAGE)
-
-/* What data.c needs of the rest of the front. */
-
-_Atomic(struct gdr_front *) gdr_front_page;
-static struct gdr_front front;
-
-bool gdr_front_inherited(uint64_t handle)
-{
-	(void)handle;
-	return false;
-}
-
-void gdr_log(int level, const char *fmt, ...)
-{
-	(void)level;
-	(void)fmt;
-}
 
 static struct gdr_table table;
 static struct gdr_slot slots[4];
@@ -375,14 +356,8 @@ static void *new_page(int prot)
 
 static void set_up(void)
 {
-	table.epoch = 1;
-	table.slots = (uintptr_t)slots;
-	table.hazards = (uintptr_t)hazards;
-	front.table = &table;
 	front.impl = copy_select(NULL);
-	front.epoch = 1;
-	atomic_store(&front.up, 1);
-	atomic_store(&gdr_front_page, &front);
+	front_is_up(&table, 1, slots, hazards);
 	for (int i = OUTER; i <= INNER; i++) {
 		page[i] = new_page(PROT_READ | PROT_WRITE);
 		slots[i].va = (uintptr_t)page[i];

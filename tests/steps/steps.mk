@@ -11,6 +11,6 @@ check-steps: $(BIN)/steps
 stress: STEPS := --full
 stress: check-steps
 
-$(BIN)/steps: tests/steps/steps.c $(wildcard capi/*.[ch] capi/copy/*.[ch]) tools/tap.h
+$(BIN)/steps: tests/steps/steps.c $(wildcard capi/*.[ch] capi/copy/*.[ch]) $(T)/front_double.h tools/tap.h
 	@mkdir -p $(@D)
-	$(CC) $(C11) $(CFLAGS) -Icapi -o $@ $< capi/data.c capi/dma.c capi/driver.c capi/long.c capi/guest.c $(COPY_C) -lpthread -ldl
+	$(CC) $(C11) $(CFLAGS) -Icapi -I$(T) -o $@ $< capi/data.c capi/dma.c capi/driver.c capi/long.c capi/guest.c $(COPY_C) -lpthread -ldl

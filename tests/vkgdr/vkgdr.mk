@@ -5,7 +5,7 @@
 VKROOT    := $(B)/vkgdr-root
 
 .PHONY: check-vkgdr
-$(BIN)/vkgdr_test: tests/vkgdr/vkgdr_test.c $(CUDA_DL) $(VKGDR)
+$(BIN)/vkgdr_test: tests/vkgdr/vkgdr_test.c tools/tap.h $(CUDA_DL) $(VKGDR)
 	@mkdir -p $(@D)
 	$(CC) $(C11) $(CFLAGS) -o $@ $(filter %.c %.o,$^) -L$(B) -lvkgdr -ldl -lpthread -Wl,-rpath,'$$ORIGIN/..'
 

@@ -12,14 +12,14 @@
 #include <unistd.h>
 
 #include "cuda_dl.h"
+#include "tap.h"
 
-static int passed, failed;
+static struct tap tap;
 static struct cuda_dl cu;
 
 static void check(bool ok, const char *name)
 {
-	ok ? passed++ : failed++;
-	printf("%sok %d - %s\n", ok ? "" : "not ", passed + failed, name);
+	tap_ok(&tap, ok, "%s", name);
 }
 
 static void fill(unsigned char *p, size_t n, unsigned int seed)
@@ -170,7 +170,7 @@ int main(void)
 	check(!*vkgdr_last_error(), "no error yet");
 	check(!vkgdr_open(0, 0) && strstr(vkgdr_last_error(), "cuInit"), "without CUDA there is an error");
 	check(start_cuda(), "CUDA starts");
-	if (!failed)
+	if (!tap.failed)
 		g = vkgdr_open(0, VKGDR_OPEN_REQUIRE_COHERENT);
 	check(g, "vkgdr_open");
 	if (g) {
@@ -183,6 +183,5 @@ int main(void)
 		printf("# %s\n", vkgdr_last_error());
 	}
 	vkgdr_close(g);
-	printf("1..%d\n%d passed, %d failed\n", passed + failed, passed, failed);
-	return failed != 0;
+	return tap_done(&tap);
 }

@@ -11,16 +11,8 @@ here=$(cd "$(dirname "$0")" && pwd)
 top=$(cd "$here/../.." && pwd)
 # shellcheck source=tests/vm/apt.sh
 . "$here/apt.sh"
-n=0 bad=0
-
-# check NAME COMMAND...: its output is shown when it fails.
-check() {
-	local name=$1 log word='ok'
-	shift
-	log=$("$@" 2>&1) || { word='not ok' bad=$((bad + 1)) && printf '%s\n' "$log" | sed 's/^/# /'; }
-	n=$((n + 1))
-	printf '%s %d - %s\n' "$word" $n "$name"
-}
+# shellcheck source=tests/tap.sh
+. "$here/../tap.sh"
 
 # driver ROOT NAME VERSION MODULE: the source package of a driver.
 driver() {
@@ -121,6 +113,4 @@ nvidia-srv 550.163.01 nvidia
 END
 check "no driver for the kernel: the build says so, and fails" refused "$out/none"
 check "the newest header by version" newest "$out/newest"
-echo "1..$n"
-echo "$((n - bad)) passed, $bad failed, 0 skipped"
-[ "$bad" -eq 0 ]
+done_testing

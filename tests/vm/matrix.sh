@@ -5,15 +5,14 @@
 # NVIDIA's, under OUT, as TAP. Any warning is a failure.
 set -uo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
-n=0 bad=0
+# shellcheck source=tests/tap.sh
+. "$here/../tap.sh"
 
 # build ARCH KERNEL NVIDIA
 build() {
-	local word='ok' out=$out/$2-$3
-	[ "$1" = amd64 ] || out+=-$1
-	VM_ARCH=$1 "$here/build.sh" "$2" "$3" "$out" || { word='not ok' bad=$((bad + 1)); }
-	n=$((n + 1))
-	printf '%s %d - %s, kernel %s, nv-p2p.h %s\n' "$word" $n "$1" "$2" "$3"
+	local dir=$out/$2-$3
+	[ "$1" = amd64 ] || dir+=-$1
+	check "$1, kernel $2, nv-p2p.h $3" env VM_ARCH="$1" "$here/build.sh" "$2" "$3" "$dir"
 }
 
 out=$1
@@ -31,6 +30,4 @@ build arm64 6.1 535
 build arm64 6.12 550
 build arm64 6.12 newer
 build ppc64el 6.1 550
-echo "1..$n"
-echo "$((n - bad)) passed, $bad failed, 0 skipped"
-[ "$bad" -eq 0 ]
+done_testing

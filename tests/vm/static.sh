@@ -9,16 +9,8 @@ here=$(cd "$(dirname "$0")" && pwd)
 top=$(cd "$here/../.." && pwd)
 # shellcheck source=tests/vm/apt.sh
 . "$here/apt.sh"
-n=0 bad=0
-
-# check NAME COMMAND...: its output is shown when it fails.
-check() {
-	local name=$1 log word='ok'
-	shift
-	log=$("$@" 2>&1) || { word='not ok' bad=$((bad + 1)) && printf '%s\n' "$log"; }
-	n=$((n + 1))
-	printf '%s %d - %s\n' "$word" $n "$name"
-}
+# shellcheck source=tests/tap.sh
+. "$here/../tap.sh"
 
 # The kernel's macros for bits are not for a header that user space includes, and
 # nvidia_sim.c has the prototypes of nv-p2p.h, which say uint64_t.
@@ -44,6 +36,4 @@ for f in "$top"/kmod/*.[ch] "$top"/tests/kmod/nvidia_sim*.[ch]; do
 done
 check "no pointer is printed" absent '%p'
 check "nothing that a user could make WARN or BUG" absent '\b(WARN|BUG)(_ON)?(_ONCE)?\('
-echo "1..$n"
-echo "$((n - bad)) passed, $bad failed, 0 skipped"
-[ "$bad" -eq 0 ]
+done_testing

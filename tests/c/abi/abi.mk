@@ -19,6 +19,6 @@ $(BIN)/badinput $(BIN)/abi_layout: $(LIB) tools/tap.h
 	@mkdir -p $(@D)
 	$(CC) $(C11) $(CFLAGS) -o $@ $(filter %.c,$^) $(LINK)
 
-$(BIN)/abi_cpp: $(T)/abi/cpp.cpp $(LIB)
+$(BIN)/abi_cpp: $(T)/abi/cpp.cpp $(LIB) tools/tap.h
 	@mkdir -p $(@D)
-	$(CXX) -std=c++98 -pedantic $(WARN) $(CFLAGS) -Iinclude -o $@ $< $(LINK)
+	$(CXX) -std=c++98 -pedantic $(WARN) $(CFLAGS) -Iinclude -Itools -o $@ $< $(LINK)

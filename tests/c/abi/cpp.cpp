@@ -4,19 +4,13 @@
  * library. Every function is named, so that one which lacks C linkage or is
  * not exported fails the link.
  */
-#include <stdio.h>
 #include <string.h>
 
 #include "gdrapi.h"
 #include "gdrapi_ext.h"
+#include "tap.h"
 
-static int passed, failed;
-
-static void ok(bool good, const char *what)
-{
-	++(good ? passed : failed);
-	printf("%sok %d - %s\n", good ? "" : "not ", passed + failed, what);
-}
+static struct tap t;
 
 /* A pointer to a function as one to look at, never to call. */
 template <typename F> static bool linked(F *f)
@@ -48,17 +42,15 @@ int main()
 	int major = 0, minor = 0;
 	gdr_mh_t none = { 0 };
 
-	ok(all_linked(), "every function links");
-	ok(info == gdr_get_info_v2, "gdr_get_info is gdr_get_info_v2");
+	tap_ok(&t, all_linked(), "every function links");
+	tap_ok(&t, info == gdr_get_info_v2, "gdr_get_info is gdr_get_info_v2");
 	gdr_runtime_get_version(&major, &minor);
-	ok(major == GDR_API_MAJOR_VERSION && minor == GDR_API_MINOR_VERSION,
+	tap_ok(&t, major == GDR_API_MAJOR_VERSION && minor == GDR_API_MINOR_VERSION,
 	   "the library has the header's version");
-	ok(gdr_get_mapping_type_string(GDR_MAPPING_TYPE_WC, &text) == 0 &&
+	tap_ok(&t, gdr_get_mapping_type_string(GDR_MAPPING_TYPE_WC, &text) == 0 &&
 	   strcmp(text, "Write Combining") == 0, "the name of WC");
-	ok(gdr_copy_to_mapping(none, &none, &none, 1) != 0,
+	tap_ok(&t, gdr_copy_to_mapping(none, &none, &none, 1) != 0,
 	   "no copy through handle 0");
 
-	printf("1..%d\n%d passed, %d failed, 0 skipped\n", passed + failed,
-	       passed, failed);
-	return failed != 0;
+	return tap_done(&t);
 }

@@ -10,18 +10,18 @@ check-copy: $(addprefix $(BIN)/,copy_test ext_pool auto_test)
 	@$(RUN) ext-pool $(BIN)/ext_pool
 	@$(RUN) ext-choice $(BIN)/auto_test
 
-COPY_TEST  = $(C11) -Icapi -o $@ $(filter %.c,$^) -lpthread -ldl
+COPY_TEST  = $(C11) -Icapi -I$(T) -o $@ $(filter %.c,$^) -lpthread -ldl
 $(addprefix $(BIN)/,copy_test copy_test.arm64 copy_test.ppc64le) $(B)/asan/copy_test: $(T)/copy/test.c
 $(BIN)/ext_pool $(BIN)/ext_pool_tsan: $(T)/copy/pool.c
 $(BIN)/guest_tsan: $(T)/copy/tsan.c capi/data.c capi/dma.c capi/driver.c capi/long.c capi/guest.c
 $(addprefix $(BIN)/,copy_test copy_test.arm64 copy_test.ppc64le ext_pool ext_pool_tsan guest_tsan) $(B)/asan/copy_test: \
-		$(COPY_C) $(CAPI_H) tools/tap.h
+		$(COPY_C) $(CAPI_H) $(T)/front_double.h tools/tap.h
 
 $(BIN)/copy_test $(BIN)/ext_pool:
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS) $(COPY_TEST)
 
-$(BIN)/auto_test: $(T)/copy/auto.c $(filter %/auto.c,$(COPY_C)) $(CAPI_H) tools/tap.h
+$(BIN)/auto_test: $(T)/copy/auto.c $(filter %/auto.c,$(COPY_C)) $(CAPI_H) $(T)/front_double.h tools/tap.h
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS) $(COPY_TEST)
 

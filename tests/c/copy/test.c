@@ -45,6 +45,7 @@
 #include "copy/copy.h"
 #include "copy/direct.h"
 #include "copy/fence.h"
+#include "tap.h"
 
 #if defined(__x86_64__)
 #define EFLAGS_TF (1 << 8)	/* trap after the next instruction */
@@ -78,7 +79,7 @@ static volatile struct copy_case now;
 static char reason[256];	/* why the last group failed */
 static sigjmp_buf on_fault;
 static volatile sig_atomic_t armed;
-static int passed, failed, skipped;
+static struct tap tap;
 static bool full;
 
 static __attribute__((format(printf, 1, 2))) void because(const char *fmt, ...)
@@ -98,19 +99,8 @@ static void die(const char *what)
 
 static void report(bool ok, const char *impl, const char *what)
 {
-	printf("%s %d - %s: %s\n", ok ? "ok" : "not ok", passed + failed + skipped + 1, impl, what);
-	if (ok) {
-		passed++;
-		return;
-	}
-	failed++;
-	printf("# %s\n", reason);
-}
-
-static void skip(const char *impl, const char *what, const char *why)
-{
-	printf("ok %d - %s: %s # SKIP %s\n", passed + failed + skipped + 1, impl, what, why);
-	skipped++;
+	if (!tap_ok(&tap, ok, "%s: %s", impl, what))
+		printf("# %s\n", reason);
 }
 
 /* Regions. */
@@ -679,7 +669,7 @@ static void test_copies(const struct copy_impl *impl)
 	if (impl->gather)
 		report(run_group(small_sizes, gather_from), impl->name, "lines that are read together");
 	if (no_alignment_check) {
-		skip(impl->name, "aligned accesses", no_alignment_check);
+		tap_skip(&tap, no_alignment_check, "%s: aligned accesses", impl->name);
 		return;
 	}
 #if defined(CHECK_ALIGNMENT)
@@ -780,7 +770,7 @@ static void test_impl(const struct copy_impl *impl)
 		test_copies(impl);
 		return;
 	}
-	skip(impl->name, "copies", "this CPU cannot run it");
+	tap_skip(&tap, "this CPU cannot run it", "%s: copies", impl->name);
 #if defined(__aarch64__)
 	if (strcmp(impl->name, "ls64") == 0)
 		test_emulated(impl);
@@ -880,7 +870,5 @@ int main(int argc, char **argv)
 		if (!only || strcmp(only, copy_impls[i]->name) == 0)
 			test_impl(copy_impls[i]);
 
-	printf("1..%d\n", passed + failed + skipped);
-	printf("%d passed, %d failed, %d skipped\n", passed, failed, skipped);
-	return failed ? 1 : 0;
+	return tap_done(&tap);
 }

@@ -28,9 +28,7 @@
 #include <unistd.h>
 
 #include "copy/copy.h"
-#include "front.h"
-#include "log.h"
-#include "copy/slot.h"
+#include "front_double.h"
 #include "gdrapi_ext.h"
 #include "tap.h"
 
@@ -39,25 +37,6 @@
 #define PART 512	/* bytes of a buffer that are one copier's */
 #define BYTES (COPIERS * PART)
 #define TYPES 3		/* WC, caching, device */
-
-/* What data.c needs of the rest of the front. */
-
-_Atomic(struct gdr_front *) gdr_front_page;
-static struct gdr_front front;
-
-bool gdr_front_inherited(uint64_t handle)
-{
-	uint64_t epoch = handle >> GDR_HANDLE_EPOCH_SHIFT;
-
-	return epoch && epoch < front.epoch;
-}
-
-/* Refused copies are logged; here they are what is looked for. */
-void gdr_log(int level, const char *fmt, ...)
-{
-	(void)level;
-	(void)fmt;
-}
 
 /* The table, with few slots behind it. */
 
@@ -219,14 +198,8 @@ static void *many_short_threads(void *unused)
 
 static void set_up(void)
 {
-	table.epoch = 1;
 	table.fenced = 1;
-	table.slots = (uintptr_t)slots;
-	table.hazards = (uintptr_t)hazards;
-	front.table = &table;
-	front.epoch = 1;
-	atomic_store(&front.up, 1);
-	atomic_store(&gdr_front_page, &front);
+	front_is_up(&table, 1, slots, hazards);
 	for (uint32_t i = 0; i < BUFFERS; i++) {
 		buffers[i].index = i;
 		buffers[i].bytes = aligned_alloc(4096, 4096);

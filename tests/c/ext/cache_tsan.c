@@ -24,9 +24,8 @@
 #include "_cgo_export.h"
 #include "cache_range.h"
 #include "data.h"
-#include "front.h"
+#include "front_double.h"
 #include "gdrapi_ext.h"
-#include "log.h"
 #include "long.h"
 #include "tap.h"
 
@@ -50,10 +49,8 @@ static void step_in(void (*f)(void))
 		f();
 }
 
-/* What cache.c needs of the rest of the front. */
+/* What cache.c needs besides. */
 
-_Atomic(struct gdr_front *) gdr_front_page;
-static struct gdr_front front;
 static struct gdr_table table;
 static struct gdr_slot *slots;
 
@@ -75,12 +72,6 @@ void gdr_data_forget(uint64_t key)
 {
 	(void)key;
 	step_in(in_forget);
-}
-
-void gdr_log(int level, const char *fmt, ...)
-{
-	(void)level;
-	(void)fmt;
 }
 
 /* The core. A pinning's handle has its index, and a generation that grows. */
@@ -557,11 +548,7 @@ int main(int argc, char **argv)
 	slots = calloc(GDR_SLOT_COUNT, sizeof(*slots));
 	if (!slots)
 		return 2;
-	table.slots = (uintptr_t)slots;
-	front.table = &table;
-	front.epoch = EPOCH;
-	atomic_store(&front.up, 1);
-	atomic_store(&gdr_front_page, &front);
+	front_is_up(&table, EPOCH, slots, NULL);
 	for (int i = 1; i < ALLOCATIONS; i++)
 		atomic_store(&cache_cuda_ids[i], atomic_fetch_add(&newest_id, 1) + 1);
 	steps(&t);
