@@ -88,6 +88,13 @@ why() {
 	esac
 }
 
+# missing LOG: the program that was not found, by what a shell, env or timeout says of it.
+missing() {
+	sed -nE "s/.*[: ]([^ :]+): (command )?not found\$/\1/p
+		 s/^env: .(.+).: No such file or directory\$/\1/p
+		 s/^timeout: failed to run command .(.+).: No such file or directory\$/\1/p" "$1" | head -n 1
+}
+
 # one COUNTER NAME COMMAND...
 one() {
 	counter=$1 name=$2 log=$dir/$2.log
@@ -104,6 +111,8 @@ one() {
 	if [ -z "$counts" ] || { [ "$status" -ne 0 ] && [ "$failed" -eq 0 ]; }; then
 		failed=$((failed + 1))
 		echo "   ended: $(why "$status"); counts: ${counts:-none}"
+		lacking=$(missing "$log")
+		[ -z "$lacking" ] || need "$lacking" || :
 	fi
 	keep "$name" "$1" "$failed" "$3" "$took"
 	if [ "$failed" -ne 0 ]; then

@@ -43,6 +43,17 @@ check "a program that crashes after its counts" one 1 3 1 0 'signal 6' \
 check "a program that hangs" hangs
 check "a program that is missing" run 1 t no-such-program
 check "it is a failure, and said" grep -q 'a program is missing' "$work/out"
+lacks_in() {
+	PATH="$work/bin:/none" run 1 t "$@"
+	grep -qx 'valgrind is missing. Debian: apt-get install valgrind' "$work/out"
+}
+mkdir "$work/bin"
+for program in awk cat date dirname env grep head mkdir rm sed sh tail timeout; do
+	ln -s "$(command -v "$program")" "$work/bin/"
+done
+check "its package is named" lacks_in valgrind
+check "when a shell misses it, too" lacks_in sh -c 'valgrind --version'
+check "and env" lacks_in env A=1 valgrind
 
 check "go test that passes" run 0 --go g sh -c 'echo "--- PASS: A"; echo "--- SKIP: B"; echo PASS'
 check "its counts" kept g 1 0 1
@@ -50,8 +61,6 @@ check "go test that fails" run 1 --go g sh -c 'echo "--- FAIL: A"; echo FAIL; ex
 check "go test that does not build" run 1 --go g sh -c 'echo "--- PASS: A"; echo "FAIL x [build failed]"; exit 1'
 check "a panic in go test" run 1 --go g sh -c 'echo "--- PASS: A"; echo "panic: x"; exit 2'
 
-mkdir "$work/bin"
-for program in awk cat dirname mkdir; do ln -s "$(command -v "$program")" "$work/bin/"; done
 lacks() {
 	run 1 --need "$1" && grep -qx "$2" "$work/out"
 }

@@ -14,7 +14,7 @@ BUILT     := ucx libfabric openmpi
 
 .PHONY: check-consumers check-consumers-quick $(addprefix check-,$(BUILT))
 
-check-consumers-quick: $(CONSUMERS) $(DOUBLES)
+check-consumers-quick: need-python3 $(CONSUMERS) $(DOUBLES)
 	@for b in dmabuf rm; do \
 		for c in nccl dpdk; do $(RUN) consumer-$$c-$$b $(SIM) $(ON) $$b $(BIN)/consumer_$$c; done; \
 		$(RUN) consumer-python-$$b $(SIM) $(ON) $$b python3 tests/consumers/python.py; \

@@ -3,7 +3,7 @@
 # make check-abi      [check 15 s] what the header and the library promise, and an install that is used
 
 .PHONY: check-abi
-check-abi: $(addprefix $(BIN)/,abi_layout abi_cpp badinput) $(DOUBLES) all
+check-abi: need-pkg-config need-readelf $(addprefix $(BIN)/,abi_layout abi_cpp badinput) $(DOUBLES) all
 	@$(RUN) abi-layout $(SIM) $(BIN)/abi_layout
 	@$(RUN) abi-cpp $(SIM) $(BIN)/abi_cpp
 	@$(RUN) abi-symbols $(T)/abi/symbols.sh $(LIB)
