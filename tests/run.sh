@@ -126,6 +126,8 @@ one() {
 }
 
 mkdir -p "$dir"
+# Read as a whole, so that a run does not mind if this file changes meanwhile.
+{
 case ${1-} in
 --make) shift; make_all "$@" ;;
 --clear) clear ;;
@@ -135,3 +137,5 @@ case ${1-} in
 --go) shift; one count_go "$@" ;;
 *) one count_closing_line "$@" ;;
 esac
+exit
+}

@@ -25,6 +25,11 @@ const (
 
 const name = "gdrcopy_report"
 
+const (
+	mostThreads = 256
+	mostBytes   = 1 << 40
+)
+
 const help = `Usage: gdrcopy_report [options]
 
 Runs gdrcopy_copylat, gdrcopy_copybw, gdrcopy_apiperf and gdrcopy_pplat, which must be
@@ -137,15 +142,40 @@ func parse(args []string) (*options, error) {
 	if err := set.Parse(args); err != nil {
 		return nil, err
 	}
+	if err := opts.forEarlierRun(set); err != nil {
+		return nil, err
+	}
 	switch {
 	case set.NArg() > 0:
 		return nil, fmt.Errorf("'%s' is no option", set.Arg(0))
-	case opts.threads < 1 || opts.threads > 256:
-		return nil, errors.New("--threads takes a number from 1 to 256")
+	case opts.threads < 1 || opts.threads > mostThreads:
+		return nil, fmt.Errorf("--threads takes a number from 1 to %d", mostThreads)
 	case opts.budget < 1 || opts.budget > 600000:
 		return nil, errors.New("--budget takes a number from 1 to 600000")
 	}
 	return opts, nil
+}
+
+// forEarlierRun refuses what -i has no use for. Unless told otherwise -i plots all that
+// the earlier run measured, on whatever machine that was.
+func (opts *options) forEarlierRun(set *flag.FlagSet) error {
+	if opts.in == "" {
+		return nil
+	}
+	given := make(map[string]bool)
+	set.Visit(func(f *flag.Flag) { given[f.Name] = true })
+	for _, n := range []string{"d", "device", "M", "mapping", "a", "A", "alloc", "budget", "cpu", "backend"} {
+		if given[n] {
+			return fmt.Errorf("-%s has no effect with -i: leave one of them out", n)
+		}
+	}
+	if !given["threads"] {
+		opts.threads = mostThreads
+	}
+	if !given["s"] && !given["size"] {
+		opts.size = mostBytes
+	}
+	return nil
 }
 
 // parseSize reads 4096, 64K, 64KiB, 1M or 2G.
@@ -167,7 +197,7 @@ func parseSize(text string) (int64, error) {
 		return 0, errors.New("a size ends in K, M or G, as in 64K or 64KiB")
 	}
 	n, err := strconv.ParseInt(number, 0, 64)
-	if err != nil || n < 1 || n > 1<<40>>shift {
+	if err != nil || n < 1 || n > mostBytes>>shift {
 		return 0, errors.New("a size is 1 byte to 1024G, as 4096 or 64K")
 	}
 	return n << shift, nil

@@ -20,7 +20,7 @@ func report(t *testing.T, args ...string) string {
 	t.Helper()
 	dir := t.TempDir()
 	var out bytes.Buffer
-	require.NoError(t, run(append([]string{"-i", "testdata/run", "-o", dir, "--threads", "2"}, args...), &out))
+	require.NoError(t, run(append([]string{"-i", "testdata/run", "-o", dir}, args...), &out))
 	require.Equal(t, filepath.Join(dir, "gdrcopy_report.html")+"\n", out.String())
 	return dir
 }
@@ -120,6 +120,9 @@ func TestPlots(t *testing.T) {
 		})
 	}
 	require.NotContains(t, read(t, dir, "gdrcopy_report.html"), "ZgotmplZ")
+	require.Equal(t, 2, strings.Count(read(t, dir, "write-threads.svg"), "<circle"), "1 and 2 threads")
+	dir = report(t, "--threads", "1")
+	require.Equal(t, 1, strings.Count(read(t, dir, "write-threads.svg"), "<circle"))
 }
 
 // A plot shows its points in its frame, and the greater value higher.
@@ -171,6 +174,7 @@ func TestArguments(t *testing.T) {
 	for _, bad := range [][]string{
 		{"-x"}, {"more"}, {"-s", "16Q"}, {"-s", "K16"}, {"-s", "0"}, {"-s", "M"}, {"-s", "2000G"}, {"--threads", "0"},
 		{"--threads", "many"}, {"--budget", "-1"}, {"-o"},
+		{"-i", "x", "--budget", "5"}, {"-i", "x", "-d", "1"},
 	} {
 		err := run(bad, io.Discard)
 		var exit *exitError
