@@ -9,9 +9,10 @@
 
 VM        := tests/vm
 VMRUN     := env GDRAPI_VM_BUILD=$(abspath $(B))/vm $(VM)/run.sh
-VMFILES   := -f $(BIN)/gdrcopy_sanity -f $(BIN)/badinput -f $(B)/$(SONAME):/lib \
-	     -f $(D)/libcuda.so.1:/lib
+VMLIBS    := -f $(B)/$(SONAME):/lib -f $(D)/libcuda.so.1:/lib
+VMFILES   := -f $(BIN)/gdrcopy_sanity -f $(BIN)/badinput $(VMLIBS)
 VMSANITY  := $(VMRUN) -j $(VM)/job-sanity.sh $(VMFILES)
+VMDOCTOR  := $(VMRUN) -j $(VM)/job-doctor.sh -f $(BIN)/gdrcopy_doctor -f /usr/bin/setpriv $(VMLIBS)
 VMRM      := $(VMRUN) -j $(VM)/job-rm.sh $(VMFILES) -f $(BIN)/rm_test
 
 .PHONY: check-vm check-vm-all check-vm-debug check-kmod-static check-kmod-matrix check-kmod-dkms
@@ -24,6 +25,7 @@ check-vm check-vm-all: tools $(BIN)/badinput $(BIN)/rm_test $(DOUBLES)
 		$(RUN) vm-kmod-$$k $(VMRUN) -t 900 $$k; \
 		$(RUN) vm-sanity-$$k $(VMSANITY) -t 900 $$k; \
 		$(RUN) vm-rm-$$k $(VMRM) -t 900 $$k; \
+		$(RUN) vm-doctor-$$k $(VMDOCTOR) -t 900 $$k; \
 	done
 	@for h in $(VMHEADERS); do \
 		$(RUN) vm-kmod-6.1-$$h $(VMRUN) -t 900 -n $$h 6.1; \
