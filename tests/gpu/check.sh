@@ -15,6 +15,7 @@ tests/run.sh --clear
 one() { GDR_LIMIT=${GDR_LIMIT:-180} tests/run.sh "$@"; }
 
 one gpu-sanity $bin/gdrcopy_sanity
+one gpu-doctor tests/doctor/gpu.sh build
 one gpu-badinput $bin/badinput
 one gpu-rm-memory $bin/rm_memory
 for t in lazy static fds threads signals rest fork hosts limits; do one "gpu-guest-$t" "$bin/guest_$t"; done
