@@ -69,7 +69,7 @@ $(LIB): $(wildcard capi/*.[ch] capi/copy/*.[ch] capi/*.go capi/copy/*.go capi/*.
 
 # vkgdr's interface; it finds libgdrapi.so.2 beside itself.
 $(VKGDR): vkgdr/vkgdr.c include/vkgdr.h $(LIB)
-	$(CC) -shared -fPIC -fvisibility=hidden $(C11) $(CFLAGS) -ffile-prefix-map=$(CURDIR)=. -Wl,-soname,$(@F) -Wl,-z,defs -o $@ $< \
+	$(CC) -shared -fPIC -fvisibility=hidden $(C11) $(CFLAGS) $(LDFLAGS) -ffile-prefix-map=$(CURDIR)=. -Wl,-soname,$(@F) -Wl,-z,defs -o $@ $< \
 		-L$(B) -lgdrapi -ldl -Wl,-rpath,'$$ORIGIN'
 
 # What pkg-config and CMake find. Made anew each time: it depends on the variables above.

@@ -17,4 +17,4 @@ deb rpm tarball: dist
 	GO='$(GO)' packaging/$@.sh $(PKG)/gdrapi-$(RELEASE).tar.xz $(PKG)/$@
 
 sbom: all
-	$(GO) run ./packaging/sbom -version $(RELEASE) -epoch $(shell packaging/version.sh --epoch) -o $(B)/gdrapi.cdx.json $(LIB) $(DOCTOR)
+	$(GO) run ./packaging/sbom -version $(RELEASE) -epoch $(shell packaging/version.sh --epoch) -o $(B)/gdrapi.cdx.json $(LIB) $(GO_TOOLS)

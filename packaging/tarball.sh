@@ -23,28 +23,27 @@ name=$source-linux-$(uname -m)
 cd "$source"
 GO=${GO:-$(sh setup.sh --go)}
 epoch=$(packaging/version.sh --epoch)
-export GOFLAGS=-mod=vendor
+export GOFLAGS='-mod=vendor -buildmode=pie'
 
-# The dollars are for make, for the loader and for pkg-config.
-# shellcheck disable=SC2016
-run_path='$$ORIGIN/../lib' prefix='$${pcfiledir}/../..' libdir='$${prefix}/lib' includedir='$${prefix}/include'
-
-# make_ ARGUMENTS: with the flags of all that is shipped here.
+# make_ ARGUMENTS: with the flags of all that is shipped here, in a folder of its own.
 make_() {
-	make GO="$GO" CFLAGS="-O2 -g -ffile-prefix-map=$PWD=." WARN='-Wall -Wextra' prefix= libdir=/lib \
-		LINK="-Lbuild -lgdrapi -ldl -lpthread -lm -Wl,-z,relro,-z,now -Wl,-rpath,'$run_path'" "$@"
+	make GO="$GO" CFLAGS="-O2 -g -ffile-prefix-map=$PWD=." LDFLAGS=-Wl,-z,relro,-z,now WARN='-Wall -Wextra' \
+		prefix="/$name" "$@"
 }
+# The dollars are for make, and for pkg-config.
+# shellcheck disable=SC2016
 {
-	make_ install DESTDIR="$out/$name" mandir=/share/man &&
+	make_ install DESTDIR="$out" &&
 	make_ -s sbom &&
-	make_ build/gdrapi.pc prefix="$prefix" libdir="$libdir" includedir="$includedir"
+	make_ build/gdrapi.pc build/vkgdr.pc prefix='$${pcfiledir}/../..' \
+		libdir='$${prefix}/lib' includedir='$${prefix}/include'
 } >"$out/build.log" 2>&1 || {
 	tail -n 40 "$out/build.log" >&2
 	die "the build failed: see $out/build.log"
 }
 rm -r "$out/$name/share/man/man4" # the kernel module's
-install -m 644 build/gdrapi.pc "$out/$name/lib/pkgconfig/"
-strip --strip-unneeded "$out/$name/lib/libgdrapi.so.2.6" "$out/$name"/bin/*
+install -m 644 build/gdrapi.pc build/vkgdr.pc "$out/$name/lib/pkgconfig/"
+strip --strip-unneeded "$out/$name/lib/libgdrapi.so.2.6" "$out/$name/lib/libvkgdr.so" "$out/$name"/bin/*
 install -d "$out/$name/share/doc/gdrapi"
 install -m 644 README.md CHANGELOG.md LICENSE packaging/deb/debian/copyright build/gdrapi.cdx.json docs/*.md \
 	"$out/$name/share/doc/gdrapi/"

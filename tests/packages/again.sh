@@ -6,13 +6,12 @@
 set -uo pipefail
 # shellcheck source=tests/packages/lib.sh
 . "$(dirname "$0")/lib.sh"
-need git dpkg-buildpackage:dpkg-dev rpmbuild:rpm
 out=$(cd "$1" && pwd) || exit 1
 first=$(ls "$out"/gdrapi-*.tar.xz) || die "there is no first build in $out: run tests/packages/build.sh"
 again=$out/another/folder
 rm -rf "$out/another"
 mkdir -p "$again"
-trap 'rm -rf "$scratch" "$out/another"' EXIT
+trap 'rm -rf "$work" "$out/another"' EXIT
 cd "$here" || exit 1
 umask 077
 export TZ=Asia/Kathmandu LC_ALL=C.UTF-8 GOCACHE=$again/gocache
@@ -26,4 +25,4 @@ for kind in deb rpm tarball; do
 		[ ! -e "$f" ] || check "${f##*/}" cmp "$f" "$again/$kind/${f##*/}"
 	done
 done
-closing
+done_testing

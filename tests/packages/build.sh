@@ -7,7 +7,6 @@
 set -uo pipefail
 # shellcheck source=tests/packages/lib.sh
 . "$(dirname "$0")/lib.sh"
-need git dpkg-buildpackage:dpkg-dev dh:debhelper lintian rpmbuild:rpm rpm2cpio cpio readelf:binutils
 go=${GO:-go}
 rm -rf "$1"/*.tar.xz "$1/deb" "$1/rpm" "$1/tarball"
 mkdir -p "$1"
@@ -15,12 +14,12 @@ out=$(cd "$1" && pwd)
 cd "$here" || exit 1
 
 # By the commands of docs/install.md.
-blocks docs/install.md "Build the packages" >"$scratch/commands"
-cat "$scratch/commands"
-check "docs/install.md: build the packages" env -u MAKEFLAGS -u MAKELEVEL GO="$go" sh -eux "$scratch/commands"
+blocks docs/install.md "Build the packages" >"$work/commands"
+cat "$work/commands"
+check "docs/install.md: build the packages" env -u MAKEFLAGS -u MAKELEVEL GO="$go" sh -eux "$work/commands"
 version=$(packaging/version.sh)
 # Without them there is nothing to look at.
-[ "$failed" -eq 0 ] || { closing; exit; }
+[ "$failed" -eq 0 ] || { done_testing; exit; }
 
 lint() {
 	local said
@@ -30,55 +29,55 @@ lint() {
 }
 check "lintian has nothing to say" lint
 
-# Each package unpacked: $scratch/deb/NAME and $scratch/rpm/NAME, RPMs under Debian's names.
-deb_names=(gdrcopy-tools gdrcopy-tools-dbgsym gdrdrv-dkms libgdrapi-dev libgdrapi2 libgdrapi2-dbgsym)
-names=(gdrcopy-tools gdrdrv-dkms libgdrapi-dev libgdrapi2)
+# Each package unpacked: $work/deb/NAME and $work/rpm/NAME, RPMs under Debian's names.
+deb_names=(gdrcopy-tools gdrcopy-tools-dbgsym gdrdrv-dkms libgdrapi-dev libgdrapi2 libgdrapi2-dbgsym libvkgdr libvkgdr-dbgsym)
+names=(gdrcopy-tools gdrdrv-dkms libgdrapi-dev libgdrapi2 libvkgdr)
 for f in "$out"/deb/*.deb; do
 	name=$(dpkg-deb -f "$f" Package)
-	mkdir -p "$scratch/deb/$name"
-	dpkg-deb -x "$f" "$scratch/deb/$name"
+	mkdir -p "$work/deb/$name"
+	dpkg-deb -x "$f" "$work/deb/$name"
 done
 for f in "$out"/rpm/*.rpm; do
 	name=$(rpm -qp --qf '%{NAME}' "$f" 2>/dev/null)
 	case $f in *.src.rpm) name=source ;; esac
-	mkdir -p "$scratch/rpm/${name/%-devel/-dev}"
-	rpm2cpio "$f" | (cd "$scratch/rpm/${name/%-devel/-dev}" && cpio -idm --quiet)
+	mkdir -p "$work/rpm/${name/%-devel/-dev}"
+	rpm2cpio "$f" | (cd "$work/rpm/${name/%-devel/-dev}" && cpio -idm --quiet)
 done
 folders_of() { (cd "$1" && printf '%s\n' *); }
-check "Debian's packages" same <(printf '%s\n' "${deb_names[@]}") <(folders_of "$scratch/deb")
-check "RPMs" same <(printf '%s\n' "${names[@]}" source) <(folders_of "$scratch/rpm")
+check "Debian's packages" same <(printf '%s\n' "${deb_names[@]}") <(folders_of "$work/deb")
+check "RPMs" same <(printf '%s\n' "${names[@]}" source) <(folders_of "$work/rpm")
 
 # files KIND NAME: what is in a package, less what each system adds of its own, under
 # the paths of Debian.
 files() {
-	(cd "$scratch/$1/$2" && find . ! -type d) | sed -e 's|^\.||' -e "s|^/usr/lib/$(gcc -print-multiarch)/|/usr/lib64/|" \
+	(cd "$work/$1/$2" && find . ! -type d) | sed -e 's|^\.||' -e "s|^/usr/lib/$(gcc -print-multiarch)/|/usr/lib64/|" \
 		-e 's|^\(/usr/share/man/.*\)\.gz$|\1|' |
 		grep -vE '^/usr/(share/(doc|licenses|lintian)|lib/\.build-id)/' | sort
 }
 for name in "${names[@]}"; do
-	files deb "$name" >"$scratch/files-deb"
-	files rpm "$name" >"$scratch/files-rpm"
-	check "$name: the same files as .deb and .rpm" same "$scratch/files-deb" "$scratch/files-rpm"
-	check "$name: some" test -s "$scratch/files-deb"
+	files deb "$name" >"$work/files-deb"
+	files rpm "$name" >"$work/files-rpm"
+	check "$name: the same files as .deb and .rpm" same "$work/files-deb" "$work/files-rpm"
+	check "$name: some" test -s "$work/files-deb"
 done
 
 # The tarball: the same, under one folder.
-mkdir -p "$scratch/tarball"
-tar -C "$scratch/tarball" --strip-components=1 -xf "$out"/tarball/*.tar.xz
-(cd "$scratch/tarball" && find . ! -type d ! -path './share/doc/*') | sed 's|^\./||' | sort >"$scratch/files-tarball"
-for name in libgdrapi2 libgdrapi-dev gdrcopy-tools; do files deb "$name"; done |
-	sed -e 's|^/usr/||' -e 's|^lib64/|lib/|' | sort >"$scratch/files-deb"
-check "the tarball has the files of the packages" same "$scratch/files-deb" "$scratch/files-tarball"
+mkdir -p "$work/tarball"
+tar -C "$work/tarball" --strip-components=1 -xf "$out"/tarball/*.tar.xz
+(cd "$work/tarball" && find . ! -type d ! -path './share/doc/*') | sed 's|^\./||' | sort >"$work/files-tarball"
+for name in libgdrapi2 libgdrapi-dev libvkgdr gdrcopy-tools; do files deb "$name"; done |
+	sed -e 's|^/usr/||' -e 's|^lib64/|lib/|' | sort >"$work/files-deb"
+check "the tarball has the files of the packages" same "$work/files-deb" "$work/files-tarball"
 
 # made_of LIBRARY SBOM: the SBOM has the modules that the library says it was linked from.
 made_of() {
-	"$go" version -m "$1" | awk '$1 == "dep" { print "pkg:golang/" $2 "@" $3 }' | sort >"$scratch/linked"
-	[ -s "$scratch/linked" ] && while read -r purl; do
+	"$go" version -m "$1" | awk '$1 == "dep" { print "pkg:golang/" $2 "@" $3 }' | sort >"$work/linked"
+	[ -s "$work/linked" ] && while read -r purl; do
 		grep -qF "\"purl\": \"$purl\"" "$2" || { echo "$2 has no $purl"; return 1; }
-	done <"$scratch/linked"
+	done <"$work/linked"
 }
-for root in "$scratch/deb/libgdrapi2" "$scratch/rpm/libgdrapi2" "$scratch/tarball"; do
-	name=${root#"$scratch/"}
+for root in "$work/deb/libgdrapi2" "$work/rpm/libgdrapi2" "$work/tarball"; do
+	name=${root#"$work/"}
 	lib=$(find "$root" -name 'libgdrapi.so.2.6')
 	check "$name: the library's symbols" tests/c/abi/symbols.sh "$lib"
 	check "$name: the SBOM has its modules" made_of "$lib" "$(find "$root" -name gdrapi.cdx.json)"
@@ -87,11 +86,11 @@ for root in "$scratch/deb/libgdrapi2" "$scratch/rpm/libgdrapi2" "$scratch/tarbal
 	tells() { ! grep -rlaF "$here" "$root"; }
 	check "$name: no name of the folder it was built in" tells
 done
-for p in "$scratch"/deb/gdrcopy-tools/usr/bin/*; do
+for p in "$work"/deb/gdrcopy-tools/usr/bin/*; do
 	run_path() { ! readelf -dW "$p" | grep -E 'R(UN)?PATH'; }
 	check "${p##*/}: no run path" run_path
 done
-doctor=$scratch/deb/gdrcopy-tools/usr/bin/gdrcopy_doctor
+doctor=$work/deb/gdrcopy-tools/usr/bin/gdrcopy_doctor
 says_version() { "$doctor" --version | grep -F "$version" | grep -F "$(packaging/version.sh --commit)"; }
 check "gdrcopy_doctor --version says the release and the commit" says_version
 
@@ -104,4 +103,4 @@ rpm_says() { rpm -qp "--$2" "$out/rpm/$1"-[0-9]*.rpm 2>/dev/null | grep -x "$3.*
 check "the RPM libgdrapi2 provides gdrcopy" rpm_says libgdrapi2 provides "gdrcopy = "
 check "the RPM libgdrapi2 conflicts with gdrcopy" rpm_says libgdrapi2 conflicts gdrcopy
 check "the RPM libgdrapi-devel provides gdrcopy-devel" rpm_says libgdrapi-devel provides "gdrcopy-devel = "
-closing
+done_testing

@@ -7,19 +7,18 @@
 set -uo pipefail
 # shellcheck source=tests/packages/lib.sh
 . "$(dirname "$0")/lib.sh"
-need python3 "${GO:-go}:golang"
 for python in python3 /usr/bin/python3 ''; do
 	if "$python" -c 'import jsonschema, yaml' 2>/dev/null; then break; fi
 done
 [ -n "$python" ] ||
-	die "Python's jsonschema or yaml is missing: install Debian's packages python3-jsonschema and python3-yaml"
+	die "Python's jsonschema or yaml is missing. Debian: apt-get install python3-jsonschema python3-yaml"
 
 cdi=tags.cncf.io/container-device-interface@v0.8.1
 kubernetes=sigs.k8s.io/kubectl-validate@v0.0.4
 
 # module NAME@VERSION: the folder of that Go module.
 module() {
-	(cd "$scratch" && "${GO:-go}" mod download -json "$1") | sed -n 's/^\t"Dir": "\(.*\)".*/\1/p'
+	(cd "$work" && "${GO:-go}" mod download -json "$1") | sed -n 's/^\t"Dir": "\(.*\)".*/\1/p'
 }
 
 cdi_dir=$(module "$cdi")

@@ -7,13 +7,12 @@
 set -uo pipefail
 # shellcheck source=tests/packages/lib.sh
 . "$(dirname "$0")/lib.sh"
-need cmake pkg-config cc:gcc make
 out=$(cd "$1" && pwd) || exit 1
 export LD_LIBRARY_PATH=${LD_LIBRARY_PATH-}
 doubles=${LD_LIBRARY_PATH%%:*}
 
-mkdir -p "$scratch/app" "$scratch/any where" "$scratch/root"
-cat >"$scratch/app/app.c" <<'APP'
+mkdir -p "$work/app" "$work/any where" "$work/root"
+cat >"$work/app/app.c" <<'APP'
 #include <stdio.h>
 #include <gdrapi.h>
 #include <gdrapi_ext.h>
@@ -28,7 +27,7 @@ int main(void)
 	return !g || gdr_close(g);
 }
 APP
-cat >"$scratch/app/CMakeLists.txt" <<'APP'
+cat >"$work/app/CMakeLists.txt" <<'APP'
 cmake_minimum_required(VERSION 3.13)
 project(app C)
 if(BY_PKG_CONFIG)
@@ -54,16 +53,16 @@ runs() {
 by_pkg_config() {
 	local flags
 	flags=$(pkg-config --cflags --libs gdrapi) && echo "$flags" &&
-		eval "cc -Wall -Werror -o '$scratch/by-pc' '$scratch/app/app.c' $flags" &&
-		runs "$scratch/by-pc" "$1$2"
+		eval "cc -Wall -Werror -o '$work/by-pc' '$work/app/app.c' $flags" &&
+		runs "$work/by-pc" "$1$2"
 }
 
 # by_cmake PREFIX ARGUMENTS...: CMake itself sets the run path.
 by_cmake() {
-	rm -rf "$scratch/build"
-	cmake -S "$scratch/app" -B "$scratch/build" -DCMAKE_PREFIX_PATH="$1" "${@:2}" &&
-		cmake --build "$scratch/build" && runs "$scratch/build/app" &&
-		ldd "$scratch/build/app" | grep -F "$1"
+	rm -rf "$work/build"
+	cmake -S "$work/app" -B "$work/build" -DCMAKE_PREFIX_PATH="$1" "${@:2}" &&
+		cmake --build "$work/build" && runs "$work/build/app" &&
+		ldd "$work/build/app" | grep -F "$1"
 }
 
 # refused ARGUMENTS...: for its version, nothing else.
@@ -76,15 +75,15 @@ refused() {
 
 no_library() {
 	local said
-	rm "$scratch/root/usr/lib/libgdrapi.so.2" || return
-	said=$(by_cmake "$scratch/root/usr" 2>&1) && return 1
+	rm "$work/root/usr/lib/libgdrapi.so.2" || return
+	said=$(by_cmake "$work/root/usr" 2>&1) && return 1
 	echo "$said"
 	[[ $said == *"install the library"* ]]
 }
 
 # Relative paths alone are in the tree: it may lie anywhere.
-tar -C "$scratch/any where" -xf "$out"/tarball/gdrapi-*-linux-*.tar.xz
-tree=$(echo "$scratch/any where"/*)
+tar -C "$work/any where" -xf "$out"/tarball/gdrapi-*-linux-*.tar.xz
+tree=$(echo "$work/any where"/*)
 export PKG_CONFIG_LIBDIR="$tree/lib/pkgconfig"
 check "tarball: pkg-config" by_pkg_config "$tree" /lib
 check "tarball: CMake" by_cmake "$tree"
@@ -95,15 +94,14 @@ program() {
 check "tarball: a program finds the library beside it" program
 
 # The tree of make install, as a distribution's packages have it.
-(cd "$here" && make -s install DESTDIR="$scratch/root" prefix=/usr libdir=/usr/lib) >"$scratch/out" 2>&1
-result $? "make install" "$scratch/out"
-export PKG_CONFIG_LIBDIR="$scratch/root/usr/lib/pkgconfig" PKG_CONFIG_SYSROOT_DIR="$scratch/root"
-check "make install: pkg-config" by_pkg_config "$scratch/root" /usr/lib
-check "make install: CMake" by_cmake "$scratch/root/usr"
-ln -s usr/lib "$scratch/root/lib"
-check "make install: CMake, by a link to its folder" by_cmake "$scratch/root" -DCMAKE_FIND_ROOT_PATH="$scratch/root"
-for v in 2 2.5 2.6; do check "CMake: version $v will do" by_cmake "$scratch/root/usr" "-DWANTED=$v"; done
-for v in 1 2.7 3 '2.5;EXACT'; do check "CMake: version $v will not" refused "$scratch/root/usr" "-DWANTED=$v"; done
-check "CMake: 2.6 EXACT will do" by_cmake "$scratch/root/usr" '-DWANTED=2.6;EXACT'
+check "make install" make -s -C "$here" install DESTDIR="$work/root" prefix=/usr libdir=/usr/lib
+export PKG_CONFIG_LIBDIR="$work/root/usr/lib/pkgconfig" PKG_CONFIG_SYSROOT_DIR="$work/root"
+check "make install: pkg-config" by_pkg_config "$work/root" /usr/lib
+check "make install: CMake" by_cmake "$work/root/usr"
+ln -s usr/lib "$work/root/lib"
+check "make install: CMake, by a link to its folder" by_cmake "$work/root" -DCMAKE_FIND_ROOT_PATH="$work/root"
+for v in 2 2.5 2.6; do check "CMake: version $v will do" by_cmake "$work/root/usr" "-DWANTED=$v"; done
+for v in 1 2.7 3 '2.5;EXACT'; do check "CMake: version $v will not" refused "$work/root/usr" "-DWANTED=$v"; done
+check "CMake: 2.6 EXACT will do" by_cmake "$work/root/usr" '-DWANTED=2.6;EXACT'
 check "CMake says so where the library is not there" no_library
-closing
+done_testing

@@ -12,18 +12,17 @@ set -uo pipefail
 . "$(dirname "$0")/lib.sh"
 # shellcheck source=tests/fresh/root.sh
 . "$here/tests/fresh/root.sh"
-need debootstrap unshare:util-linux dpkg-scanpackages:dpkg-dev cc:gcc
 [ "$(id -u)" -eq 0 ] || die "only root may make a root: run it with sudo"
 out=$(cd "$1" && pwd) || exit 1
 source=$(ls "$out"/gdrapi-*.tar.xz) || die "there are no packages in $out: run tests/packages/build.sh"
 doc=$here/docs/install.md
 root=$out/root box=$out/box multiarch=$(cc -print-multiarch)
-trap 'rm -rf --one-file-system "$scratch" "$root" "$box"' EXIT
+trap 'rm -rf --one-file-system "$work" "$root" "$box"' EXIT
 
 # step NAME COMMAND...: a check without which the next ones mean nothing.
 step() {
 	check "$@"
-	[ "$failed" -eq 0 ] || { closing; exit 1; }
+	[ "$failed" -eq 0 ] || { done_testing; exit 1; }
 }
 
 # section HEADING: the commands of that part of docs/install.md.
@@ -49,28 +48,28 @@ put_tree() {
 			>"$root/etc/apt/apt.conf.d/91test"
 }
 
-# reference NAME ARCHITECTURE DEPENDS: a package of that name, out of $scratch/NAME.
+# reference NAME ARCHITECTURE DEPENDS: a package of that name, out of $work/NAME.
 reference() {
-	mkdir -p "$scratch/$1/DEBIAN" &&
+	mkdir -p "$work/$1/DEBIAN" &&
 		printf 'Package: %s\nVersion: 2.5-1\nArchitecture: %s\nMaintainer: nobody <nobody@gdrapi.invalid>\n%sDescription: a stand-in of the tests\n' \
 			"$1" "$2" "${3:+Depends: $3
-}" >"$scratch/$1/DEBIAN/control" &&
-		dpkg-deb --build --root-owner-group "$scratch/$1" "$root/nvidia/" >&2
+}" >"$work/$1/DEBIAN/control" &&
+		dpkg-deb --build --root-owner-group "$work/$1" "$root/nvidia/" >&2
 }
 
 # references: a repository of them. Library and program say which version they are.
 references() {
-	local lib=$scratch/libgdrapi/usr/lib/$multiarch bin=$scratch/gdrcopy-tests/usr/bin
-	local src=$scratch/gdrdrv-dkms/usr/src/gdrdrv-2.5
-	mkdir -p "$lib" "$scratch/libgdrapi/usr/include" "$bin" "$src" "$root/nvidia"
-	echo 'void gdr_runtime_get_version(int *a, int *b) { *a = 2; *b = 5; }' >"$scratch/lib.c"
+	local lib=$work/libgdrapi/usr/lib/$multiarch bin=$work/gdrcopy-tests/usr/bin
+	local src=$work/gdrdrv-dkms/usr/src/gdrdrv-2.5
+	mkdir -p "$lib" "$work/libgdrapi/usr/include" "$bin" "$src" "$root/nvidia"
+	echo 'void gdr_runtime_get_version(int *a, int *b) { *a = 2; *b = 5; }' >"$work/lib.c"
 	printf '%s\n' '#include <stdio.h>' 'void gdr_runtime_get_version(int *, int *);' \
 		'int main(void) { int a, b; gdr_runtime_get_version(&a, &b); printf("library %d.%d\n", a, b); return 0; }' \
-		>"$scratch/prog.c"
-	cc -shared -fPIC -Wl,-soname,libgdrapi.so.2 -o "$lib/libgdrapi.so.2.5" "$scratch/lib.c" &&
+		>"$work/prog.c"
+	cc -shared -fPIC -Wl,-soname,libgdrapi.so.2 -o "$lib/libgdrapi.so.2.5" "$work/lib.c" &&
 		ln -s libgdrapi.so.2.5 "$lib/libgdrapi.so.2" && ln -s libgdrapi.so.2 "$lib/libgdrapi.so" &&
-		cp "$here/include/gdrapi.h" "$scratch/libgdrapi/usr/include/" &&
-		cc -o "$bin/gdrcopy_sanity" "$scratch/prog.c" "$lib/libgdrapi.so.2.5" &&
+		cp "$here/include/gdrapi.h" "$work/libgdrapi/usr/include/" &&
+		cc -o "$bin/gdrcopy_sanity" "$work/prog.c" "$lib/libgdrapi.so.2.5" &&
 		touch "$src/Makefile" && reference libgdrapi "$(dpkg --print-architecture)" libc6 &&
 		reference gdrcopy-tests "$(dpkg --print-architecture)" 'libgdrapi (>= 2.5-1)' &&
 		reference gdrdrv-dkms all dkms &&
@@ -105,9 +104,9 @@ ours_alone() {
 
 # beside: the program is NVIDIA's; both ways give it this library, and nothing is left.
 beside() {
-	section "Beside NVIDIA's library" >"$scratch/said" 2>&1
-	cat "$scratch/said"
-	[ "$(grep -c '^library 2.6$' "$scratch/said")" -eq 2 ] && [ "$(inside gdrcopy_sanity)" = 'library 2.5' ]
+	section "Beside NVIDIA's library" >"$work/beside" 2>&1
+	cat "$work/beside"
+	[ "$(grep -c '^library 2.6$' "$work/beside")" -eq 2 ] && [ "$(inside gdrcopy_sanity)" = 'library 2.5' ]
 }
 
 by_name() {
@@ -133,13 +132,18 @@ module_source() {
 		[ -x "$root/usr/libexec/gdrdrv-node" ] && [ -e "$root/usr/lib/udev/rules.d/60-gdrdrv.rules" ]
 }
 
-# On a Debian no RPM is installed that theirs could be checked against: hence --nodeps, in
-# a database and a root of its own.
+# rpms: in a root of their own. No RPM is there that theirs could be checked against or
+# whose ldconfig could run: hence the options that are added to what the page has.
 rpms() {
-	printf '%s\n' '#!/bin/sh' 'exec /usr/bin/rpm --root /rpm --nodeps "$@"' >"$root/usr/local/bin/rpm" &&
-		chmod +x "$root/usr/local/bin/rpm" && mkdir -p "$root/rpm" && section RPMs &&
-		inside 'rpm -q libgdrapi2 gdrcopy-tools && rpm -V libgdrapi2 gdrcopy-tools' && [ -e "$root/rpm/usr/lib64/libgdrapi.so" ] &&
-		inside 'rpm -e libgdrapi2 gdrcopy-tools' && [ ! -e "$root/rpm/usr/lib64/libgdrapi.so.2.6" ]
+	cat >"$root/usr/local/bin/rpm" <<-'END'
+		#!/bin/sh
+		[ "$1" != -U ] || set -- --nodeps --noscripts "$@"
+		exec /usr/bin/rpm --root /rpm "$@"
+	END
+	chmod +x "$root/usr/local/bin/rpm" && mkdir -p "$root/rpm" && section RPMs &&
+		inside 'rpm -q libgdrapi2 gdrcopy-tools && rpm -V --nodeps libgdrapi2 gdrcopy-tools' &&
+		[ -e "$root/rpm/usr/lib64/libgdrapi.so" ] &&
+		inside 'rpm -e --noscripts gdrcopy-tools libgdrapi2' && [ ! -e "$root/rpm/usr/lib64/libgdrapi.so.2.6" ]
 }
 
 from_source() { section "From source" && inside 'command -v gdrcopy_doctor | grep /usr/local/ && gdrcopy_doctor'; }
@@ -223,4 +227,4 @@ check "the image has no list of packages and no package" test ! -e "$box/tmp/pac
 
 # Every command of docs/install.md has run.
 check "all of docs/install.md" same <(headings "$doc" | sort) <(printf '%s\n' "${ran[@]}" | sort -u)
-closing
+done_testing

@@ -6,14 +6,6 @@
 set -uo pipefail
 # shellcheck source=tests/packages/lib.sh
 . "$(dirname "$0")/lib.sh"
-need git dpkg:dpkg
-
-# is NAME GOT WANT
-is() {
-	echo "got $2, want $3" >"$scratch/out"
-	[ "$2" = "$3" ]
-	result $? "$1" "$scratch/out"
-}
 
 release=$(sed -n 's/^## \([0-9.]*\) .*/\1/p' "$here/CHANGELOG.md" | head -n 1)
 is "the release begins with the ABI's version" "${release%.*}" "$(sed -n 's/^VERSION  *:= //p' "$here/Makefile")"
@@ -24,11 +16,11 @@ for f in packaging/dkms.conf kmod/Makefile packaging/rpm/gdrapi.spec; do
 done
 
 # A tree of its own, with a history of one commit.
-tree=$scratch/tree
+tree=$work/tree
 mkdir -p "$tree/packaging"
 cp "$here/packaging/version.sh" "$tree/packaging/"
 echo '## 9.8.7 - unreleased' >"$tree/CHANGELOG.md"
-git_in() { git -C "$tree" -c user.name=t -c user.email=t "$@" >"$scratch/git" 2>&1 || cat "$scratch/git"; }
+git_in() { git -C "$tree" -c user.name=t -c user.email=t "$@" >"$work/git" 2>&1 || cat "$work/git"; }
 git_in init -q
 git_in add -A
 GIT_COMMITTER_DATE='@1000000000 +0000' git_in commit -qm one
@@ -51,6 +43,6 @@ echo '1.2.3 abcdef 42' >"$tree/RELEASE"
 is "a source tarball's version, commit and time" "$(v) $(v --commit) $(v --epoch)" '1.2.3 abcdef 42'
 rm "$tree/RELEASE"
 echo '# nothing' >"$tree/CHANGELOG.md"
-refuses() { ! v 2>"$scratch/said" && grep 'has no heading' "$scratch/said"; }
+refuses() { ! v 2>"$work/refused" && grep 'has no heading' "$work/refused"; }
 check "a changelog without a release is an error" refuses
-closing
+done_testing
