@@ -31,30 +31,16 @@
 #include <unistd.h>
 #include <x86intrin.h>
 
-#include "copy/copy.h"
-#include "data.h"
-#include "front_double.h"
-#include "gdrapi_ext.h"
+#include "table.h"
 
 #define EFLAGS_TF (1ull << 8)
-#define PAGE 4096
 #define DEEP (8 * PAGE)
-
-static struct gdr_table table;
-static struct gdr_slot slots[4];
-static struct gdr_hazard hazards[GDR_HAZARD_COUNT];
 
 /* The copy that is stepped through goes to outer's page, the handler's to inner's. */
 enum { OUTER = 1, INNER = 2 };
 static unsigned char *page[3];
 static unsigned char *no_page;
 static unsigned char host[PAGE];
-
-static gdr_mh_t handle_of(int i)
-{
-	return (gdr_mh_t){ 1ul << GDR_HANDLE_EPOCH_SHIFT | 1ul << GDR_HANDLE_INDEX_BITS |
-			   (unsigned long)i };
-}
 
 /* A copy of many pieces stands for all handles; only the outer one is of many. */
 static bool named(int i)
@@ -345,26 +331,11 @@ static void catch_signal(int sig, void (*handler)(int, siginfo_t *, void *), int
 		abort();
 }
 
-static void *new_page(int prot)
-{
-	void *p = mmap(NULL, PAGE, prot, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-
-	if (p == MAP_FAILED)
-		abort();
-	return p;
-}
-
 static void set_up(void)
 {
-	front.impl = copy_select(NULL);
-	front_is_up(&table, 1, slots, hazards);
-	for (int i = OUTER; i <= INNER; i++) {
-		page[i] = new_page(PROT_READ | PROT_WRITE);
-		slots[i].va = (uintptr_t)page[i];
-		slots[i].len = PAGE;
-		slots[i].type = GDR_MAPPING_TYPE_WC;
-		atomic_store(&slots[i].key, handle_of(i).h);
-	}
+	front_up(copy_select(NULL));
+	for (int i = OUTER; i <= INNER; i++)
+		page[i] = new_mapping(i, GDR_MAPPING_TYPE_WC);
 	no_page = new_page(PROT_NONE);
 	for (size_t i = 0; i < sizeof(host); i++)
 		host[i] = (unsigned char)(i * 7 + 1);

@@ -5,9 +5,10 @@
 # make check-tsan     [more 20 s] the data plane under ThreadSanitizer
 
 .PHONY: check-copy check-cross check-tsan
-check-copy: $(addprefix $(BIN)/,copy_test ext_pool auto_test)
+check-copy: $(addprefix $(BIN)/,copy_test ext_pool pool_steps auto_test)
 	@$(RUN) copy-routines $(BIN)/copy_test
 	@$(RUN) ext-pool $(BIN)/ext_pool
+	@$(RUN) pool-steps $(BIN)/pool_steps
 	@$(RUN) ext-choice $(BIN)/auto_test
 
 COPY_TEST  = $(C11) -Icapi -I$(T) -o $@ $(filter %.c,$^) -lpthread -ldl
@@ -20,6 +21,11 @@ $(addprefix $(BIN)/,copy_test copy_test.arm64 copy_test.ppc64le ext_pool ext_poo
 $(BIN)/copy_test $(BIN)/ext_pool:
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS) $(COPY_TEST)
+
+# It has capi/copy/pool.c in it.
+$(BIN)/pool_steps: $(T)/copy/pool_steps.c $(COPY_C) $(CAPI_H) tools/tap.h
+	@mkdir -p $(@D)
+	$(CC) $(CFLAGS) $(C11) -Icapi -I$(T) -o $@ $(filter-out %/pool.c,$(filter %.c,$^)) -lpthread -ldl
 
 $(BIN)/auto_test: $(T)/copy/auto.c $(filter %/auto.c,$(COPY_C)) $(CAPI_H) $(T)/front_double.h tools/tap.h
 	@mkdir -p $(@D)

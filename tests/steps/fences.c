@@ -1,0 +1,252 @@
+// SPDX-License-Identifier: MIT
+/*
+ * fences.c - the fences of every kind of copy, as the CPU meets them.
+ *
+ * A copy runs step by step. Its mapping is not accessible, but for the one instruction
+ * that touches it. So each touch and each fence is seen, in their order, whatever the
+ * compiler made of the code. All three types of mapping are ordinary memory here: what
+ * is watched is what the library does for them, with one type live and with more.
+ */
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE
+#endif
+#include <stdio.h>
+
+#include "tap.h"
+
+#if defined(__x86_64__)
+#include <signal.h>
+#include <string.h>
+#include <ucontext.h>
+#include <x86intrin.h>
+
+#include "table.h"
+
+#define EFLAGS_TF (1ull << 8)
+enum { MAPPING = 1, WATCHED = 4096 };
+
+static unsigned char *page;
+static unsigned char host[PAGE];
+
+/* s, l, m: the fences. T: a touch. N: one by a streaming load. */
+static char events[WATCHED];
+static volatile unsigned int count;
+static volatile sig_atomic_t watching, open_for_one;
+
+static void note(char event)
+{
+	if (count < WATCHED - 1)
+		events[count++] = event;
+}
+
+/* MOVNTDQA: 66 0F 38 2A, with prefixes of registers in between; VEX and EVEX forms. */
+static bool is_streaming(const unsigned char *at)
+{
+	if (at[0] == 0x66) {
+		at += at[1] >> 4 == 4 ? 2 : 1;
+		return at[0] == 0x0f && at[1] == 0x38 && at[2] == 0x2a;
+	}
+	if (at[0] == 0xc4)
+		return (at[1] & 0x1f) == 2 && at[3] == 0x2a;
+	return at[0] == 0x62 && (at[1] & 7) == 2 && at[4] == 0x2a;
+}
+
+static void on_step(int sig, siginfo_t *info, void *context)
+{
+	const ucontext_t *now = context;
+	const unsigned char *next = (const unsigned char *)now->uc_mcontext.gregs[REG_RIP];
+
+	(void)sig;
+	(void)info;
+	if (open_for_one)
+		mprotect(page, PAGE, PROT_NONE);
+	open_for_one = 0;
+	if (next[0] != 0x0f || next[1] != 0xae)
+		return;
+	if (next[2] == 0xf8)
+		note('s');
+	else if (next[2] == 0xf0)
+		note('m');
+	else if (next[2] == 0xe8)
+		note('l');
+}
+
+static void on_touch(int sig, siginfo_t *info, void *context)
+{
+	const ucontext_t *now = context;
+	const unsigned char *p = info->si_addr;
+
+	if (!watching || p < page || p >= page + PAGE) {
+		signal(sig, SIG_DFL);
+		return;
+	}
+	note(is_streaming((const unsigned char *)now->uc_mcontext.gregs[REG_RIP]) ? 'N' : 'T');
+	mprotect(page, PAGE, PROT_READ | PROT_WRITE);
+	open_for_one = 1;
+}
+
+/* One kind of copy. */
+struct kind {
+	uint32_t type;
+	bool mixed, to, many;
+	size_t n;
+};
+
+static int copy(const struct kind *k)
+{
+	const gdr_piece_t pieces[] = {
+		{ handle_of(MAPPING), page, host, k->n },
+		{ handle_of(MAPPING), page + PAGE / 2, host + PAGE / 2, k->n },
+	};
+
+	if (k->many)
+		return k->to ? gdr_copy_to_mapping_v(pieces, 2) : gdr_copy_from_mapping_v(pieces, 2);
+	return k->to ? gdr_copy_to_mapping(handle_of(MAPPING), page, host, k->n) :
+		       gdr_copy_from_mapping(handle_of(MAPPING), host, page, k->n);
+}
+
+static __attribute__((noinline)) int stepped(const struct kind *k)
+{
+	int rc;
+
+	__writeeflags(__readeflags() | EFLAGS_TF);
+	rc = copy(k);
+	__writeeflags(__readeflags() & ~EFLAGS_TF);
+	return rc;
+}
+
+/* Whether one of fences is among the events from a on and before b. */
+static bool is_fenced(const char *a, const char *b, const char *fences)
+{
+	while (a < b)
+		if (strchr(fences, *a++))
+			return true;
+	return false;
+}
+
+/*
+ * A write ends with SFENCE, or with MFENCE while types are mixed. A read begins with
+ * MFENCE if its loads stream, else with LFENCE, and ends with LFENCE. MFENCE does for
+ * both. Device memory is touched by 8 bytes at most.
+ */
+static const char *judge(const struct kind *k)
+{
+	const char *end = events + count, *first = strpbrk(events, "TN"), *last = end;
+	size_t touches = 0;
+
+	if (!first)
+		return "the mapping was not touched";
+	while (last[-1] != 'T' && last[-1] != 'N')
+		last--;
+	for (const char *e = first; e < last; e++)
+		touches += *e == 'T' || *e == 'N';
+	if (count == WATCHED - 1)
+		return "too much happened to be watched";
+	if (k->type == GDR_MAPPING_TYPE_DEVICE && touches < (k->n + 7) / 8)
+		return "it was touched by more than 8 bytes at a time";
+	if (k->to)
+		return is_fenced(last, end, k->mixed ? "m" : "sm") ? NULL : "no fence after the last write";
+	if (!is_fenced(events, first, strchr(first, 'N') ? "m" : "lm"))
+		return "no fence before the first read";
+	return is_fenced(last, end, "lm") ? NULL : "no fence after the last read";
+}
+
+/* NULL if all is right. */
+static const char *try_copy(const struct kind *k)
+{
+	int rc;
+
+	slots[MAPPING].type = k->type;
+	atomic_store(&table.mixed, k->mixed);
+	for (size_t i = 0; i < PAGE; i++) {
+		page[i] = (unsigned char)(i * 3 + k->to);
+		host[i] = (unsigned char)(i * 5 + 7);
+	}
+	memset(events, 0, sizeof(events));
+	count = 0;
+	watching = 1;
+	mprotect(page, PAGE, PROT_NONE);
+	rc = stepped(k);
+	mprotect(page, PAGE, PROT_READ | PROT_WRITE);
+	watching = open_for_one = 0;
+	if (rc)
+		return "it failed";
+	if (memcmp(page, host, k->n) || (k->many && memcmp(page + PAGE / 2, host + PAGE / 2, k->n)))
+		return "the bytes are not there";
+	return judge(k);
+}
+
+static void try_sizes(struct tap *t, const char *routine, struct kind k)
+{
+	static const char *const types[] = { "", "WC", "caching", "device" };
+	static const size_t sizes[] = { 1, 4, 8, 16, 63, 64, 65, 128, 300 };
+	const char *wrong = NULL;
+	size_t i;
+
+	for (i = 0; !wrong && i < sizeof(sizes) / sizeof(sizes[0]); i++) {
+		k.n = sizes[i];
+		wrong = try_copy(&k);
+	}
+	tap_ok(t, !wrong, "%s: %s%s of a %s mapping%s", routine, k.many ? "a pieced " : "a ",
+	       k.to ? "write" : "read", types[k.type], k.mixed ? ", others live" : "");
+	if (wrong)
+		printf("# %zu bytes: %s: %.300s\n", k.n, wrong, events);
+}
+
+/* A thread of its own for each routine: a thread keeps the first that it has used. */
+struct run {
+	struct tap *tap;
+	const struct copy_impl *impl;
+};
+
+static void *run_all(void *arg)
+{
+	const struct run *run = arg;
+	struct kind first = { .type = GDR_MAPPING_TYPE_WC, .to = true, .n = 1 };
+
+	/* A thread's first copy holds signals off, SIGTRAP too. */
+	copy(&first);
+	for (uint32_t type = GDR_MAPPING_TYPE_WC; type <= GDR_MAPPING_TYPE_DEVICE; type++)
+		for (int kinds = 0; kinds < 8; kinds++)
+			try_sizes(run->tap, run->impl->name,
+				  (struct kind){ .type = type, .mixed = kinds & 1, .to = kinds & 2,
+						 .many = kinds & 4 });
+	return NULL;
+}
+
+static void catch_signal(int sig, void (*handler)(int, siginfo_t *, void *))
+{
+	struct sigaction sa = { .sa_sigaction = handler, .sa_flags = SA_SIGINFO | SA_NODEFER };
+
+	if (sigaction(sig, &sa, NULL))
+		abort();
+}
+
+int main(void)
+{
+	struct tap t = { 0, 0, 0 };
+
+	catch_signal(SIGTRAP, on_step);
+	catch_signal(SIGSEGV, on_touch);
+	page = new_mapping(MAPPING, GDR_MAPPING_TYPE_WC);
+	for (size_t i = 0; copy_impls[i]; i++) {
+		struct run run = { &t, copy_impls[i] };
+		pthread_t thread;
+
+		if (!run.impl->usable())
+			continue;
+		front_up(run.impl);
+		if (pthread_create(&thread, NULL, run_all, &run))
+			abort();
+		pthread_join(thread, NULL);
+	}
+	return tap_done(&t);
+}
+#else
+int main(void)
+{
+	printf("ok 1 - fences # SKIP only x86-64 can run a program step by step from within\n"
+	       "1..1\n0 passed, 0 failed, 1 skipped\n");
+	return 0;
+}
+#endif
