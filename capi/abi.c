@@ -13,7 +13,6 @@
 #include "../include/gdrapi.h"
 #include "../include/gdrapi_ext.h"
 #include "_cgo_export.h"
-#include "cache.h"
 #include "copy/auto.h"
 #include "data.h"
 #include "env.h"
@@ -49,17 +48,6 @@ static int refuse(const char *call, const char *why)
 	return EINVAL;
 }
 
-/* A call into the core, on a thread prepared for it. */
-#define IN_CORE(call) ({				\
-	struct gdr_guest guest_;			\
-	int rc_;					\
-							\
-	gdr_guest_enter(&guest_);			\
-	rc_ = (call);					\
-	gdr_guest_leave(&guest_);			\
-	rc_;						\
-})
-
 gdr_t gdr_open(void)
 {
 	struct gdr_options opts = gdr_env_options();
@@ -81,10 +69,7 @@ int gdr_close(gdr_t g)
 	if (rc)
 		return rc;
 	gdr_data_forget(0);
-	rc = IN_CORE(gdrcore_close(id_of(g)));
-	/* One that is opened meanwhile is found here, or finds that g is closed. */
-	gdr_cache_forget(id_of(g));
-	return rc;
+	return IN_CORE(gdrcore_close(id_of(g)));
 }
 
 static int pin(gdr_t g, unsigned long addr, size_t size, uint64_t token,

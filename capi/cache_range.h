@@ -1,21 +1,28 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * cache_range.h - the pinned ranges of a registration cache, and the holds on
- * them: what a hit reads and writes, without a lock.
+ * cache_range.h - the pinned ranges of registration caches, and the holds on them:
+ * what a hit reads and writes, without a lock. The core writes the rest.
  *
- * A range lies at the index of its handle, as a slot does (slot.h). Its state has
- * the handle's generation, the bit RETIRED and the number of holds, and changes
- * by compare-and-swap alone. So a hold can only be taken of the range that is
- * meant, and one that is given back late, when the place has a new range, changes
- * nothing. The other words are written before a state of a new generation, and
- * only while the old state is retired: who finds the same state, not retired,
- * after reading them as before it has read them whole.
+ * Both sides of the library know this layout: here in C, and in core/cache/layout.go.
+ * core/cache's tests compare the two.
  *
- * A cache finds its ranges by an array in the order of their addresses. No range
- * of it lies in another one, so the ends are in order, too, and one that covers
- * some bytes can only be the last that starts at or before them. The array changes
- * under a hit's feet: what it finds there is a hint, which the range itself
- * confirms. A hint that is missed leads to the slow path, which has the lock.
+ * A range lies at the index of its handle, as a slot does (slot.h). Its state has the
+ * handle's generation, the bit RETIRED and the number of holds.
+ *
+ * 1. The state changes by compare-and-swap. So a hold can be taken of the range alone
+ *    that is meant. One that is given back late, when the place has a new range,
+ *    changes nothing.
+ * 2. The core retires a range before it writes the other words of its place. It
+ *    writes a state of a new generation after them.
+ * 3. Who takes a hold, reads the words, and finds the same generation, not retired,
+ *    has read the words of one range.
+ *
+ * A cache finds its ranges by an array in the order of their addresses.
+ *
+ * 4. No range of a cache lies in another one. So the ends are in order, too, and a
+ *    range that has some bytes is the last one that starts at or before them.
+ * 5. The array changes under a hit's feet. What a hit finds there is a hint, which the
+ *    range itself confirms. A hint that is missed leads to the core, which has a lock.
  */
 #ifndef GDR_CACHE_RANGE_H
 #define GDR_CACHE_RANGE_H
@@ -27,7 +34,6 @@
 
 #include "copy/slot.h"
 
-#define RANGES_MAX 16384u	/* of one cache */
 #define RETIRED (1ull << 31)	/* in a state: nobody gets a hold any more */
 #define HOLDS_MAX (RETIRED - 1)
 
@@ -45,12 +51,30 @@ struct range {
 
 _Static_assert(sizeof(struct range) == 64, "one cache line");
 
-/* A range in the order of addresses. bytes is for who has the cache's lock. */
+/* A range in the order of addresses. */
 struct span {
 	_Atomic uint64_t start;
 	_Atomic uint64_t handle;
-	uint64_t bytes;		/* pinned for it */
 };
+
+/*
+ * A cache: one cache line. It is never unmapped: a call with an old handle must find
+ * a word to compare it with. The last four words are set before the first count that
+ * is not 0, and stay.
+ */
+struct cache {
+	_Atomic uint64_t key;		/* its handle; 0 while there is none */
+	_Atomic uint32_t count;		/* spans that hits find */
+	uint32_t pad0;
+	_Atomic int64_t room;		/* bytes that may be pinned yet; below 0: too many are */
+	uint64_t pad1;
+	uint64_t spans;			/* address of struct span[] */
+	uint64_t ranges;		/* address of struct range[GDR_SLOT_COUNT] */
+	uint64_t slots;			/* address of struct gdr_slot[GDR_SLOT_COUNT] */
+	uint64_t attribute;		/* address of cuPointerGetAttribute */
+};
+
+_Static_assert(sizeof(struct cache) == 64, "one cache line");
 
 static inline uint64_t state_of(uint64_t handle)
 {
@@ -119,37 +143,12 @@ static inline bool range_let_go(struct range *r, uint64_t handle, uint64_t *left
 	return true;
 }
 
-/*
- * Retires the range of handle, if it has no hold or if holds do not matter. false:
- * it has one. A range that is gone, or that has been replaced, counts as retired.
- */
-static inline bool range_retire(struct range *r, uint64_t handle, bool held_too)
-{
-	uint64_t state = atomic_load(&r->state);
-
-	do {
-		if (!same_generation(state, state_of(handle)))
-			return true;
-		if (holds_in(state) && !held_too)
-			return false;
-	} while (!atomic_compare_exchange_weak(&r->state, &state, state | RETIRED));
-	return true;
-}
-
 /* Whether the range of handle was there all the time since it was held. */
 static inline bool range_is_there(const struct range *r, uint64_t handle)
 {
 	uint64_t state = atomic_load_explicit(&r->state, memory_order_relaxed);
 
 	return same_generation(state, state_of(handle)) && !(state & RETIRED);
-}
-
-/* How many holds the range of handle has, retired or not. */
-static inline uint64_t range_holds(struct range *r, uint64_t handle)
-{
-	uint64_t state = atomic_load(&r->state);
-
-	return same_generation(state, state_of(handle)) ? holds_in(state) : 0;
 }
 
 /* The place of the last span that starts at or before addr; n if there is none. */

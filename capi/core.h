@@ -31,6 +31,13 @@ struct gdr_core_info {
 	uint32_t mapping_type;
 };
 
+/* A range that a cache holds for the caller. */
+struct gdr_core_held {
+	uint64_t handle;
+	uint64_t va;	/* the CPU's address of the byte that was asked for */
+	uint64_t gpu;	/* the GPU's address of its mapping, if that is new; else 0 */
+};
+
 #pragma GCC visibility pop
 
 #endif

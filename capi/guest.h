@@ -32,6 +32,17 @@ struct gdr_guest {
 void gdr_guest_enter(struct gdr_guest *g);
 void gdr_guest_leave(const struct gdr_guest *g);
 
+/* A call into the core, on a thread prepared for it. */
+#define IN_CORE(call) ({				\
+	struct gdr_guest guest_;			\
+	int rc_;					\
+							\
+	gdr_guest_enter(&guest_);			\
+	rc_ = (call);					\
+	gdr_guest_leave(&guest_);			\
+	rc_;						\
+})
+
 /*
  * Memory of the library's own, as mmap gives it, anonymous. It is not locked, as
  * what is reserved would be filled where the host has all future memory locked

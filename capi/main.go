@@ -20,6 +20,7 @@ import (
 	_ "gdrapi/capi/copy" // C alone: abi.c and data.c call it
 	"gdrapi/core"
 	"gdrapi/core/backend"
+	"gdrapi/core/cache"
 	"gdrapi/core/log"
 
 	"golang.org/x/sys/unix"
@@ -221,5 +222,53 @@ func gdrcore_mem_export(g, m C.uint64_t, flags C.uint32_t, fd *C.int) (rc C.int)
 	var n int
 	n, err = library.MemExport(core.Handle(g), core.Handle(m), uint32(flags))
 	*fd = C.int(n)
+	return
+}
+
+//export gdrcore_cache_open
+func gdrcore_cache_open(g, most C.uint64_t, c *C.uint64_t) (rc C.int) {
+	var err error
+	defer finish("gdr_cache_open", &err, &rc)
+	var h core.Handle
+	h, err = library.CacheOpen(core.Handle(g), uint64(most))
+	*c = C.uint64_t(h)
+	return
+}
+
+//export gdrcore_cache_get
+func gdrcore_cache_get(c, addr, size, now C.uint64_t, out *C.struct_gdr_core_held) (rc C.int) {
+	var err error
+	defer finish("gdr_cache_get", &err, &rc)
+	var h cache.Held
+	h, err = library.CacheGet(core.Handle(c), uint64(addr), uint64(size), uint64(now))
+	*out = C.struct_gdr_core_held{
+		handle: C.uint64_t(h.Handle),
+		va:     C.uint64_t(h.VA),
+		gpu:    C.uint64_t(h.GPU),
+	}
+	return
+}
+
+//export gdrcore_cache_settle
+func gdrcore_cache_settle(c C.uint64_t) (rc C.int) {
+	var err error
+	defer finish("gdr_cache_put", &err, &rc)
+	err = library.CacheSettle(core.Handle(c))
+	return
+}
+
+//export gdrcore_cache_flush
+func gdrcore_cache_flush(c C.uint64_t) (rc C.int) {
+	var err error
+	defer finish("gdr_cache_flush", &err, &rc)
+	err = library.CacheFlush(core.Handle(c))
+	return
+}
+
+//export gdrcore_cache_close
+func gdrcore_cache_close(c C.uint64_t) (rc C.int) {
+	var err error
+	defer finish("gdr_cache_close", &err, &rc)
+	err = library.CacheClose(core.Handle(c))
 	return
 }

@@ -10,7 +10,6 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "cache.h"
 #include "copy/copy.h"
 #include "copy/pool.h"
 #include "copy/slot.h"
@@ -35,7 +34,6 @@ struct gdr_front {
 	struct gdr_driver driver;	/* under lock, but for its own */
 	copy_pool_ref pool;	/* threads that share long copies; NULL: none */
 	gdr_dma_ref dma;	/* NULL: no copies by DMA */
-	gdr_caches_ref caches;	/* NULL: no registration cache yet */
 };
 
 /* NULL until the first gdr_open of this process or of an ancestor. */

@@ -1,9 +1,9 @@
 // Package core is the control plane of libgdrapi: what the C ABI's functions
 // do, but for the copies, with no cgo in it.
 //
-// A Library is one process's state. Contexts (gdr_t), pinned buffers (gdr_mh_t)
-// and allocations (gdr_mem_t) are named by handles out of one table, so one
-// kind's handle is never taken for another's.
+// A Library is one process's state. Contexts (gdr_t), pinned buffers (gdr_mh_t),
+// allocations (gdr_mem_t) and registration caches (gdr_cache_t) are named by handles
+// out of one table, so one kind's handle is never taken for another's.
 package core
 
 import (
@@ -11,6 +11,7 @@ import (
 	"sync"
 
 	"gdrapi/core/backend"
+	"gdrapi/core/cache"
 	"gdrapi/core/cuda"
 	"gdrapi/core/handle"
 	"gdrapi/core/internal/sys"
@@ -38,6 +39,9 @@ type Library struct {
 	contexts map[Handle]*context
 	buffers  map[Handle]*buffer
 	memories map[Handle]*memory
+	caches   map[Handle]*registrations
+
+	cacheSet cache.Set
 }
 
 // context is one gdr_open.
@@ -87,6 +91,7 @@ func New(epoch uint32) (*Library, error) {
 		contexts: map[Handle]*context{},
 		buffers:  map[Handle]*buffer{},
 		memories: map[Handle]*memory{},
+		caches:   map[Handle]*registrations{},
 	}, nil
 }
 
@@ -211,6 +216,7 @@ func (l *Library) Close(g Handle) error {
 	c.closed = true
 	c.mu.Unlock()
 
+	l.abandonCaches(c)
 	buffers, memories := l.belongings(c)
 	for h, b := range buffers {
 		b.mu.Lock()
@@ -260,6 +266,11 @@ func (l *Library) Pin(g Handle, req backend.PinRequest) (Handle, error) {
 		return 0, err
 	}
 	defer c.leave()
+	return l.pin(c, req)
+}
+
+// pin does it with c entered.
+func (l *Library) pin(c *context, req backend.PinRequest) (Handle, error) {
 	if err := checkPin(req); err != nil {
 		return 0, err
 	}
@@ -298,6 +309,11 @@ func (l *Library) Unpin(g, h Handle) error {
 		return err
 	}
 	defer c.leave()
+	return l.unpinOf(c, h)
+}
+
+// unpinOf does it with c entered.
+func (l *Library) unpinOf(c *context, h Handle) error {
 	b, err := l.acquire(c, h)
 	if err != nil {
 		return err
@@ -338,6 +354,11 @@ func (l *Library) Map(g, h Handle, size uint64, flags int) (Mapping, error) {
 		return Mapping{}, err
 	}
 	defer c.leave()
+	return l.mapOf(c, h, size, flags)
+}
+
+// mapOf does it with c entered.
+func (l *Library) mapOf(c *context, h Handle, size uint64, flags int) (Mapping, error) {
 	b, err := l.acquire(c, h)
 	if err != nil {
 		return Mapping{}, err
@@ -430,6 +451,11 @@ func (l *Library) Info(g, h Handle) (Info, error) {
 		return Info{}, err
 	}
 	defer c.leave()
+	return l.infoOf(c, h)
+}
+
+// infoOf does it with c entered.
+func (l *Library) infoOf(c *context, h Handle) (Info, error) {
 	b, err := l.acquire(c, h)
 	if err != nil {
 		return Info{}, err

@@ -42,7 +42,8 @@ struct gdr_slot {
 	uint64_t len;	/* bytes mapped */
 	uint32_t type;	/* enum gdr_mapping_type */
 	uint32_t pad0;
-	uint64_t pad1[4];
+	_Atomic uint64_t cache;	/* a cache's handle: where its line is (cache_range.h); else 0 */
+	uint64_t pad1[3];
 };
 
 /*

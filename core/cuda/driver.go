@@ -131,6 +131,18 @@ func load() (*Driver, error) {
 	return d, nil
 }
 
+// Loaded is Load in a process that has the driver already, by whoever's doing; it is
+// ENOTSUP in another one.
+func Loaded() (*Driver, error) {
+	if _, err := purego.Dlopen(library, purego.RTLD_NOW|rtldNoload); err != nil {
+		return nil, fmt.Errorf("this process has not loaded %s, which knows what memory is: %w", library, unix.ENOTSUP)
+	}
+	return Load()
+}
+
+// rtldNoload is RTLD_NOLOAD of Linux.
+const rtldNoload = 4
+
 // call calls s. Go objects that args point to stay where they are, and alive,
 // for as long as the call lasts: that is what the directive is for.
 //
@@ -173,6 +185,7 @@ type PointerAttribute int32
 const (
 	MemoryType    PointerAttribute = 2
 	SyncMemops    PointerAttribute = 6
+	bufferID      PointerAttribute = 7
 	DeviceOrdinal PointerAttribute = 9
 )
 
@@ -271,6 +284,32 @@ func (d *Driver) PointerAttribute(a PointerAttribute, addr uint64) (int, error) 
 	err := d.call(symPointerGetAttribute, uintptr(unsafe.Pointer(&v)), uintptr(a), uintptr(addr))
 	return int(v), err
 }
+
+// pointerAttribute64 reads an attribute whose value has eight bytes. It needs no
+// current context.
+func (d *Driver) pointerAttribute64(a PointerAttribute, addr uint64) (uint64, error) {
+	var v uint64
+	err := d.call(symPointerGetAttribute, uintptr(unsafe.Pointer(&v)), uintptr(a), uintptr(addr))
+	return v, err
+}
+
+// BufferID is the ID of the allocation that addr lies in. No two allocations of a
+// process ever have the same one; 0 is none.
+func (d *Driver) BufferID(addr uint64) (uint64, error) { return d.pointerAttribute64(bufferID, addr) }
+
+// AllocationRange is where the driver says that the allocation of addr begins, and
+// how many bytes it has.
+func (d *Driver) AllocationRange(addr uint64) (base, size uint64, err error) {
+	if base, err = d.pointerAttribute64(rangeStartAddr, addr); err != nil {
+		return 0, 0, err
+	}
+	size, err = d.pointerAttribute64(rangeSize, addr)
+	return base, size, err
+}
+
+// PointerGetAttribute is the address of cuPointerGetAttribute, for C; 0 in a driver
+// that has none.
+func (d *Driver) PointerGetAttribute() uintptr { return d.fn[symPointerGetAttribute] }
 
 // setPointerAttribute sets an attribute whose value is an int.
 func (d *Driver) setPointerAttribute(a PointerAttribute, addr uint64, v int32) error {

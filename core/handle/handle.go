@@ -13,6 +13,8 @@ import (
 	"time"
 	"unsafe"
 
+	"gdrapi/core/internal/sys"
+
 	"golang.org/x/sys/unix"
 )
 
@@ -25,6 +27,12 @@ func compose(epoch, gen, index uint32) Handle {
 }
 
 func (h Handle) index() uint32 { return uint32(h) & (slotCount - 1) }
+
+// Index is the place of h's slot, and of whatever else lies at that place.
+func (h Handle) Index() uint32 { return h.index() }
+
+// Generation tells h from other handles that have had its slot.
+func (h Handle) Generation() uint64 { return uint64(h) >> indexBits & (1<<genBits - 1) }
 
 // maxGen is the last generation of a slot: it is then retired, so that no
 // handle value is ever given out twice.
@@ -51,15 +59,10 @@ func New(epoch uint32) (*Table, error) {
 	if epoch == 0 || epoch > MaxEpoch {
 		return nil, fmt.Errorf("handle table: epoch %d is not in 1..%d: %w", epoch, MaxEpoch, unix.EAGAIN)
 	}
-	mem, err := reserve(int(tableBytes))
+	mem, err := sys.Zeros(int(tableBytes))
 	if err != nil {
-		return nil, fmt.Errorf("handle table: reserving %d bytes: %w", tableBytes, err)
+		return nil, fmt.Errorf("handle table: %w", err)
 	}
-	// Neither is needed for correctness: huge pages would only make the first
-	// slot cost 2 MiB, and a child never looks at the table.
-	_ = unix.Madvise(mem, unix.MADV_NOHUGEPAGE)
-	_ = unix.Madvise(mem, unix.MADV_DONTFORK)
-
 	t := &Table{mem: mem}
 	t.header, t.slots, t.hazards = view(mem)
 	t.header.epoch = epoch
@@ -67,22 +70,6 @@ func New(epoch uint32) (*Table, error) {
 		t.header.fenced = 1
 	}
 	return t, nil
-}
-
-// reserve maps memory that is filled as it is used, in a host too that has all
-// future memory locked (mlockall).
-func reserve(size int) ([]byte, error) {
-	mem, err := unix.Mmap(-1, 0, size, unix.PROT_NONE,
-		unix.MAP_PRIVATE|unix.MAP_ANONYMOUS|unix.MAP_NORESERVE)
-	if err != nil {
-		return nil, err
-	}
-	_ = unix.Munlock(mem)
-	if err := unix.Mprotect(mem, unix.PROT_READ|unix.PROT_WRITE); err != nil {
-		_ = unix.Munmap(mem)
-		return nil, err
-	}
-	return mem, nil
 }
 
 // Close gives the table's memory back. Nothing may use the table afterwards,
@@ -180,6 +167,20 @@ func (z *hazard) ownerHasEnded() bool {
 // isMany reports whether busy, of a hazard record, is the number of a copy of
 // many pieces: handles have an epoch, such numbers have none.
 func isMany(busy uint64) bool { return busy != 0 && busy>>(genBits+indexBits) == 0 }
+
+// Published reports whether copies through h are let in.
+func (t *Table) Published(h Handle) bool {
+	return t.slots[h.index()].key.Load() == uint64(h)
+}
+
+// SetCache makes h a registration cache's handle, whose line lies at that address;
+// 0: it is not any more.
+func (t *Table) SetCache(h Handle, line uintptr) {
+	t.slots[h.index()].cache.Store(uint64(line))
+}
+
+// Slots is the address of the slots that C reads.
+func (t *Table) Slots() uintptr { return uintptr(unsafe.Pointer(t.slots)) }
 
 // count notes that a mapping of type typ came or went. Copies fence fully
 // while more than one type is live.

@@ -1,15 +1,12 @@
 package handle
 
 import (
-	"os"
-	"os/exec"
-	"path/filepath"
-	"strconv"
-	"strings"
 	"sync"
 	"testing"
 	"time"
 	"unsafe"
+
+	"gdrapi/core/internal/ctest"
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
@@ -191,56 +188,32 @@ func TestConcurrentUse(t *testing.T) {
 	require.Equal(t, len(tab.gens), len(tab.free), "every slot came back")
 }
 
-// layoutProgram prints what the C compiler makes of capi/copy/slot.h.
-const layoutProgram = `
-#include <stddef.h>
-#include <stdio.h>
-#include "slot.h"
-#define S(t) printf("%zu ", sizeof(t))
-#define O(t, f) printf("%zu ", offsetof(t, f))
-int main(void)
-{
-	S(struct gdr_slot); O(struct gdr_slot, key); O(struct gdr_slot, va);
-	O(struct gdr_slot, len); O(struct gdr_slot, type);
-	S(struct gdr_hazard); O(struct gdr_hazard, owner);
-	O(struct gdr_hazard, busy);
-	S(struct gdr_table); O(struct gdr_table, epoch); O(struct gdr_table, fenced);
-	O(struct gdr_table, hazards_used); O(struct gdr_table, mixed);
-	O(struct gdr_table, slots); O(struct gdr_table, hazards);
-	printf("%u %u %d %u %u", GDR_SLOT_COUNT, GDR_HAZARD_COUNT, GDR_HAZARD_LEVELS,
-	       GDR_HANDLE_EPOCH_SHIFT, GDR_HANDLE_EPOCH_MAX);
-	return 0;
-}
-`
-
+// TestLayout compares the table with capi/copy/slot.h.
 func TestLayout(t *testing.T) {
-	cc, err := exec.LookPath("cc")
-	if err != nil {
-		t.Skip("no C compiler to read capi/copy/slot.h with")
-	}
-	dir := t.TempDir()
-	src := filepath.Join(dir, "layout.c")
-	bin := filepath.Join(dir, "layout")
-	require.NoError(t, os.WriteFile(src, []byte(layoutProgram), 0o600))
-	out, err := exec.Command(cc, "-I../../capi/copy", "-o", bin, src).CombinedOutput()
-	require.NoError(t, err, "%s", out)
-	out, err = exec.Command(bin).Output()
-	require.NoError(t, err)
-
-	var got []uintptr
-	for _, f := range strings.Fields(string(out)) {
-		n, err := strconv.Atoi(f)
-		require.NoError(t, err)
-		got = append(got, uintptr(n))
-	}
 	var s slot
 	var z hazard
 	var h header
-	require.Equal(t, []uintptr{
-		unsafe.Sizeof(s), unsafe.Offsetof(s.key), unsafe.Offsetof(s.va), unsafe.Offsetof(s.len), unsafe.Offsetof(s.typ),
-		unsafe.Sizeof(z), unsafe.Offsetof(z.owner), unsafe.Offsetof(z.busy),
-		unsafe.Sizeof(h), unsafe.Offsetof(h.epoch), unsafe.Offsetof(h.fenced), unsafe.Offsetof(h.hazardsUsed),
-		unsafe.Offsetof(h.mixed), unsafe.Offsetof(h.slots), unsafe.Offsetof(h.hazards),
-		slotCount, hazardCount, hazardLevels, genBits + indexBits, MaxEpoch,
-	}, got)
+	ctest.Agree(t, `#include "slot.h"`, map[string]uint64{
+		"sizeof(struct gdr_slot)":                  uint64(unsafe.Sizeof(s)),
+		"offsetof(struct gdr_slot, key)":           uint64(unsafe.Offsetof(s.key)),
+		"offsetof(struct gdr_slot, va)":            uint64(unsafe.Offsetof(s.va)),
+		"offsetof(struct gdr_slot, len)":           uint64(unsafe.Offsetof(s.len)),
+		"offsetof(struct gdr_slot, type)":          uint64(unsafe.Offsetof(s.typ)),
+		"offsetof(struct gdr_slot, cache)":         uint64(unsafe.Offsetof(s.cache)),
+		"sizeof(struct gdr_hazard)":                uint64(unsafe.Sizeof(z)),
+		"offsetof(struct gdr_hazard, owner)":       uint64(unsafe.Offsetof(z.owner)),
+		"offsetof(struct gdr_hazard, busy)":        uint64(unsafe.Offsetof(z.busy)),
+		"sizeof(struct gdr_table)":                 uint64(unsafe.Sizeof(h)),
+		"offsetof(struct gdr_table, epoch)":        uint64(unsafe.Offsetof(h.epoch)),
+		"offsetof(struct gdr_table, fenced)":       uint64(unsafe.Offsetof(h.fenced)),
+		"offsetof(struct gdr_table, hazards_used)": uint64(unsafe.Offsetof(h.hazardsUsed)),
+		"offsetof(struct gdr_table, mixed)":        uint64(unsafe.Offsetof(h.mixed)),
+		"offsetof(struct gdr_table, slots)":        uint64(unsafe.Offsetof(h.slots)),
+		"offsetof(struct gdr_table, hazards)":      uint64(unsafe.Offsetof(h.hazards)),
+		"GDR_SLOT_COUNT":                           slotCount,
+		"GDR_HAZARD_COUNT":                         hazardCount,
+		"GDR_HAZARD_LEVELS":                        hazardLevels,
+		"GDR_HANDLE_EPOCH_SHIFT":                   genBits + indexBits,
+		"GDR_HANDLE_EPOCH_MAX":                     MaxEpoch,
+	}, "-I../../capi/copy")
 }

@@ -13,21 +13,25 @@ const (
 	genBits   = 32
 	epochBits = 12
 
-	slotCount    = 1 << indexBits
+	slotCount    = SlotCount
 	hazardCount  = 1 << 16
 	hazardLevels = 3
+
+	// SlotCount is how many handles there are at a time.
+	SlotCount = 1 << indexBits
 
 	// MaxEpoch is the highest epoch that fits into a handle.
 	MaxEpoch = 1<<epochBits - 1
 )
 
 type slot struct {
-	key atomic.Uint64
-	va  uint64
-	len uint64
-	typ uint32
-	_   uint32
-	_   [4]uint64
+	key   atomic.Uint64
+	va    uint64
+	len   uint64
+	typ   uint32
+	_     uint32
+	cache atomic.Uint64
+	_     [3]uint64
 }
 
 type hazard struct {

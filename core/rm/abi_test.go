@@ -1,23 +1,17 @@
 package rm
 
 import (
-	"bytes"
-	"fmt"
-	"os"
-	"os/exec"
-	"path/filepath"
-	"strings"
 	"testing"
 	"unsafe"
+
+	"gdrapi/core/internal/ctest"
 
 	"github.com/stretchr/testify/require"
 )
 
 // structsInC is the requests as the driver has them.
 const structsInC = `
-#include <stddef.h>
 #include <stdint.h>
-#include <stdio.h>
 #include <sys/ioctl.h>
 
 struct alloc {
@@ -194,30 +188,11 @@ func layoutInGo() map[string]uintptr {
 
 // C has the last word on every size, offset and request's number.
 func TestLayoutAgainstC(t *testing.T) {
-	cc, err := exec.LookPath("cc")
-	if err != nil {
-		t.Skip("needs a C compiler: ", err)
+	want := map[string]uint64{}
+	for expr, n := range layoutInGo() {
+		want[expr] = uint64(n)
 	}
-	want := layoutInGo()
-	src := bytes.NewBufferString(structsInC + "int main(void)\n{\n")
-	for expr := range want {
-		fmt.Fprintf(src, "\tprintf(\"%%s=%%llu\\n\", %q, (unsigned long long)(%s));\n", expr, expr)
-	}
-	src.WriteString("\treturn 0;\n}\n")
-	dir := t.TempDir()
-	file, prog := filepath.Join(dir, "layout.c"), filepath.Join(dir, "layout")
-	require.NoError(t, os.WriteFile(file, src.Bytes(), 0o600))
-	out, err := exec.Command(cc, "-o", prog, file).CombinedOutput()
-	require.NoError(t, err, "%s", out)
-	out, err = exec.Command(prog).Output()
-	require.NoError(t, err)
-
-	lines := strings.Split(strings.TrimSpace(string(out)), "\n")
-	require.Len(t, lines, len(want))
-	for _, line := range lines {
-		expr, value, _ := strings.Cut(line, "=")
-		require.Equal(t, value, fmt.Sprint(want[expr]), expr)
-	}
+	ctest.Agree(t, structsInC, want)
 }
 
 // The sizes that the driver's request numbers carry.

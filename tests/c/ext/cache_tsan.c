@@ -1,20 +1,21 @@
 // SPDX-License-Identifier: MIT
 /*
- * ext/cache_tsan.c - the registration cache, step by step and under ThreadSanitizer.
+ * ext/cache_tsan.c - hits and puts of the registration cache, step by step and under
+ * ThreadSanitizer.
  *
  *	ext_cache_tsan [--steps | --long]
  *
- * It is built from capi/cache.c itself, with a core in C that pins nothing and a
- * driver (ext/cache_cuda.c) whose memory is freed and allocated anew at any time. A
- * pinning has bytes of its own: who holds it writes there with plain stores, and
- * so does unpinning, so ThreadSanitizer reports each that comes under a hold. And
- * what a get answers must have been pinned in memory at least as new as what was
- * there when the get began.
+ * It is built from capi/cache.c itself. The other half of the protocol of
+ * capi/cache_range.h, which is Go in the library (core/cache has its own tests), is
+ * here in C: a core that pins nothing. The driver is here, too; its memory is freed
+ * and allocated anew at any time. A pinning has bytes of its own: who holds it writes
+ * there with plain stores, and so does unpinning, so ThreadSanitizer reports each that
+ * comes under a hold. And what a get answers must have been pinned in memory at least
+ * as new as what was there when the get began.
  */
 #include <errno.h>
 #include <pthread.h>
 #include <sched.h>
-#include <semaphore.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -32,27 +33,17 @@
 #define SHIFT 21
 #define ALLOCATIONS 8
 #define USERS 5
-#define PINS 10		/* that the core has room for */
+#define PINS 10		/* that there is room for */
 #define PAGE 65536ul
 #define PAGES 2		/* of each allocation, that ranges begin in */
 #define EPOCH 1ull
-
-extern _Atomic uint64_t cache_cuda_ids[ALLOCATIONS];
-extern _Atomic uint64_t cache_cuda_split;
-
-/* What a step does in the middle of a call; NULL: nothing. */
-static void (*in_pin)(void), (*in_unpin)(void), (*in_forget)(void);
-
-static void step_in(void (*f)(void))
-{
-	if (f)
-		f();
-}
+#define CACHE_SLOT 100u	/* of the first of two caches */
 
 /* What cache.c needs besides. */
 
 static struct gdr_table table;
 static struct gdr_slot *slots;
+static _Atomic uint64_t new_mapping;	/* the last one that the front was told of */
 
 int gdr_front_admit(uint64_t a, uint64_t b)
 {
@@ -64,116 +55,261 @@ int gdr_front_admit(uint64_t a, uint64_t b)
 void gdr_long_mapped(struct gdr_front *f, uint64_t h, uint64_t gpu)
 {
 	(void)f;
-	(void)h;
 	(void)gpu;
+	new_mapping = h;
 }
 
 void gdr_data_forget(uint64_t key)
 {
 	(void)key;
-	step_in(in_forget);
 }
 
-/* The core. A pinning's handle has its index, and a generation that grows. */
+/* The driver: allocations of 2 MiB from address 2 MiB on; ID 0 is no memory. */
+
+static _Atomic uint64_t ids[ALLOCATIONS];
+static _Atomic long asked;
+
+static uint64_t id_at(uint64_t addr)
+{
+	return addr >> SHIFT < ALLOCATIONS ? atomic_load(&ids[addr >> SHIFT]) : 0;
+}
+
+static int attribute(void *value, int what, uint64_t addr)
+{
+	uint64_t id = id_at(addr);
+
+	atomic_fetch_add(&asked, 1);
+	if (!id || what != 7)
+		return 1;
+	memcpy(value, &id, sizeof(id));
+	return 0;
+}
+
+/*
+ * The core, with one lock for all. A pinning's handle has its index, and a generation
+ * that grows. One that is retired and held is unpinned with its last hold.
+ */
 
 struct pin {
-	bool live;
-	uint64_t handle, addr;
+	bool live, retired;
+	uint64_t handle, addr, size;
 	_Atomic uint64_t id;	/* of the memory when it was pinned */
 	unsigned char bytes[64];	/* users have 8 each, unpinning all */
 };
 
 static struct pin pins[PINS];
-static uint32_t generations[PINS];
+static uint32_t generations[PINS], cache_generation;
+static struct range *ranges;
+static struct cache caches[2];
+static struct span spans[2][PINS];
+static bool taken[2];
 static pthread_mutex_t core_lock = PTHREAD_MUTEX_INITIALIZER;
-static _Atomic long wrong, pinned, full;
+static _Atomic long wrong, pinned, full, entered, settled;
 static long live;
-static int no_place = ENOMEM;	/* the answer where no place is left */
-static int places = PINS;
-static uint64_t last_size;	/* of the newest pinning, in bytes */
+
+static uint64_t handle_of(uint32_t generation, uint32_t index)
+{
+	return EPOCH << GDR_HANDLE_EPOCH_SHIFT | (uint64_t)generation << GDR_HANDLE_INDEX_BITS | index;
+}
 
 static struct pin *pin_of(uint64_t handle)
 {
 	return &pins[handle & (GDR_SLOT_COUNT - 1)];
 }
 
-static int find_place(void)
+static struct range *range_at(uint64_t handle)
 {
-	for (int i = 0; i < places; i++)
-		if (!pins[i].live)
+	return &ranges[handle & (GDR_SLOT_COUNT - 1)];
+}
+
+static bool is_held(const struct pin *p)
+{
+	return holds_in(atomic_load(&range_at(p->handle)->state));
+}
+
+static void unpin(struct pin *p)
+{
+	if (!p->live)
+		atomic_fetch_add(&wrong, 1);
+	atomic_store(&slots[p->handle & (GDR_SLOT_COUNT - 1)].key, 0);
+	memset(p->bytes, 0xee, sizeof(p->bytes));
+	p->live = p->retired = false;
+	live--;
+}
+
+/* Shows hits the live pins of the cache at place i in the order of their addresses. */
+static void show(int i)
+{
+	uint32_t n = 0;
+
+	for (uint64_t last = 0;; n++) {
+		const struct pin *next = NULL;
+
+		for (struct pin *p = pins; p < pins + PINS; p++)
+			if (p->live && !p->retired && p->addr > last && (!next || p->addr < next->addr))
+				next = p;
+		if (!next)
+			break;
+		last = next->addr;
+		atomic_store(&spans[i][n].start, next->addr);
+		atomic_store(&spans[i][n].handle, next->handle);
+	}
+	atomic_store(&caches[i].count, n);
+}
+
+/* false: somebody holds it, and holds matter. */
+static bool retire(struct pin *p, bool held_too)
+{
+	struct range *r = range_at(p->handle);
+	uint64_t state = atomic_load(&r->state);
+
+	do {
+		if (holds_in(state) && !held_too)
+			return false;
+	} while (!atomic_compare_exchange_weak(&r->state, &state, state | RETIRED));
+	p->retired = true;
+	return true;
+}
+
+static void drop_retired(int i)
+{
+	show(i);
+	for (struct pin *p = pins; p < pins + PINS; p++)
+		if (p->live && p->retired && !is_held(p))
+			unpin(p);
+}
+
+static int place_of(uint64_t c)
+{
+	for (int i = 0; i < 2; i++)
+		if (taken[i] && atomic_load(&caches[i].key) == c)
 			return i;
 	return -1;
 }
 
-int gdrcore_pin(uint64_t g, uint64_t addr, uint64_t size, uint64_t token, uint32_t va_space,
-		    uint32_t flags, uint64_t *h)
+int gdrcore_cache_open(uint64_t g, uint64_t most, uint64_t *c)
 {
-	uint64_t id = addr >> SHIFT < ALLOCATIONS ? atomic_load(&cache_cuda_ids[addr >> SHIFT]) : 0;
-	int i, rc = 0;
+	int i;
 
-	if (!g || !id || !size || token || va_space || flags)
-		return EINVAL;
+	(void)g;
 	pthread_mutex_lock(&core_lock);
-	i = find_place();
-	if (i < 0) {
-		atomic_fetch_add(&full, 1);
-		rc = no_place;
-	} else {
-		last_size = size;
-		*h = EPOCH << GDR_HANDLE_EPOCH_SHIFT |
-		     (uint64_t)++generations[i] << GDR_HANDLE_INDEX_BITS | (uint64_t)i;
-		pins[i].live = true;
-		pins[i].handle = *h;
-		pins[i].addr = addr;
-		atomic_store(&pins[i].id, id);
-		live++;
-		atomic_fetch_add(&pinned, 1);
-	}
+	i = taken[0];
+	taken[i] = true;
+	*c = handle_of(++cache_generation, CACHE_SLOT + i);
+	atomic_store(&caches[i].count, 0);
+	atomic_store(&caches[i].room, (int64_t)most);
+	atomic_store(&caches[i].key, *c);
+	atomic_store(&slots[CACHE_SLOT + i].cache, (uintptr_t)&caches[i]);
 	pthread_mutex_unlock(&core_lock);
-	step_in(in_pin);
+	return 0;
+}
+
+static struct pin *find_place(void)
+{
+	for (int again = 0; again < 2; again++) {
+		for (struct pin *p = pins; p < pins + PINS; p++)
+			if (!p->live)
+				return p;
+		for (struct pin *p = pins; p < pins + PINS && !again; p++)
+			if (!p->retired && retire(p, false)) {
+				unpin(p);
+				break;
+			}
+	}
+	return NULL;
+}
+
+/* Pins whole pages, as far as the allocation goes, and adds them with one hold. */
+static int add(int i, uint64_t addr, uint64_t size, uint64_t id, uint64_t *h)
+{
+	uint64_t start = addr & -PAGE, end = (addr + size + PAGE - 1) & -PAGE;
+	struct range *r;
+	struct pin *p;
+
+	for (p = pins; p < pins + PINS; p++)
+		if (p->live && !p->retired && p->addr < end && start < p->addr + p->size)
+			retire(p, true);
+	drop_retired(i);
+	p = find_place();
+	show(i);
+	if (!p) {
+		atomic_fetch_add(&full, 1);
+		return ENOMEM;
+	}
+	*h = handle_of(++generations[p - pins], (uint32_t)(p - pins));
+	*p = (struct pin){ .live = true, .handle = *h, .addr = start, .size = end - start, .id = id };
+	live++;
+	atomic_fetch_add(&pinned, 1);
+	r = range_at(*h);
+	atomic_fetch_or(&r->state, RETIRED);
+	atomic_store(&r->start, start);
+	atomic_store(&r->end, end);
+	atomic_store(&r->id, id);
+	atomic_store(&r->va, *h);
+	atomic_store(&r->owner, atomic_load(&caches[i].key));
+	atomic_store(&slots[p - pins].key, *h);
+	atomic_store(&r->state, state_of(*h) | 1);
+	show(i);
+	return 0;
+}
+
+int gdrcore_cache_get(uint64_t c, uint64_t addr, uint64_t size, uint64_t now,
+		      struct gdr_core_held *out)
+{
+	int i, rc = EINVAL;
+	uint64_t h = 0, id;
+
+	(void)now;
+	atomic_fetch_add(&entered, 1);
+	pthread_mutex_lock(&core_lock);
+	i = place_of(c);
+	id = id_at(addr);
+	if (i >= 0 && id)
+		rc = id_at(addr + size - 1) == id ? add(i, addr, size, id, &h) : ENOTSUP;
+	/* The address tells of the pinning: only the users' own bytes are there. */
+	if (!rc)
+		*out = (struct gdr_core_held){ .handle = h, .va = h + (addr - pin_of(h)->addr), .gpu = addr };
+	pthread_mutex_unlock(&core_lock);
 	return rc;
 }
 
-int gdrcore_unpin(uint64_t g, uint64_t h)
+static int settle(uint64_t c, bool flush, bool close)
 {
-	struct pin *p = pin_of(h);
+	int i;
 
-	(void)g;
-	step_in(in_unpin);
 	pthread_mutex_lock(&core_lock);
-	if (!p->live || p->handle != h)
-		atomic_fetch_add(&wrong, 1);
-	atomic_store(&slots[h & (GDR_SLOT_COUNT - 1)].key, 0);
-	memset(p->bytes, 0xee, sizeof(p->bytes));
-	p->live = false;
-	live--;
+	i = place_of(c);
+	for (struct pin *p = pins; i >= 0 && p < pins + PINS; p++)
+		if (p->live && (flush || close) && atomic_load(&range_at(p->handle)->owner) == c)
+			retire(p, close);
+	if (i >= 0)
+		drop_retired(i);
+	for (struct pin *p = pins; i >= 0 && close && p < pins + PINS; p++)
+		if (p->live && atomic_load(&range_at(p->handle)->owner) == c)
+			unpin(p);
+	if (i >= 0 && close) {
+		atomic_store(&slots[CACHE_SLOT + i].cache, 0);
+		atomic_store(&caches[i].key, 0);
+		taken[i] = false;
+	}
 	pthread_mutex_unlock(&core_lock);
-	return 0;
+	return i >= 0 ? 0 : EINVAL;
 }
 
-int gdrcore_map(uint64_t g, uint64_t h, uint64_t size, int flags, uint64_t *va, uint64_t *gpu)
+int gdrcore_cache_settle(uint64_t c)
 {
-	(void)g;
-	(void)size;
-	(void)flags;
-	/* One address serves each page: only the users' own bytes are there. */
-	*va = h;
-	*gpu = 0;
-	atomic_store(&slots[h & (GDR_SLOT_COUNT - 1)].key, h);
-	return 0;
+	atomic_fetch_add(&settled, 1);
+	return settle(c, false, false);
 }
 
-int gdrcore_info(uint64_t g, uint64_t h, struct gdr_core_info *info)
+int gdrcore_cache_flush(uint64_t c)
 {
-	(void)g;
-	*info = (struct gdr_core_info){ .va = pin_of(h)->addr, .page_size = PAGE };
-	return 0;
+	return settle(c, true, false);
 }
 
-int gdrcore_driver_version(uint64_t g, int *major, int *minor)
+int gdrcore_cache_close(uint64_t c)
 {
-	*major = *minor = 1;
-	return g ? 0 : EINVAL;
+	return settle(c, false, true);
 }
 
 /* The threads. */
@@ -216,7 +352,7 @@ static void use_once(int me, uint64_t *seed)
 	uint64_t i = 1 + next(seed) % (ALLOCATIONS - 1), page = next(seed) % PAGES;
 	uint64_t addr = (i << SHIFT) + page * PAGE + next(seed) % PAGE;
 	size_t size = 1 + next(seed) % (next(seed) % 4 ? 64 : 2 * PAGE);
-	uint64_t before = atomic_load(&cache_cuda_ids[i]);
+	uint64_t before = atomic_load(&ids[i]);
 	gdr_cache_t c = { atomic_load(&cache) };
 	struct pin *p;
 	gdr_mh_t mh;
@@ -264,10 +400,10 @@ static void *renew(void *arg)
 		uint64_t i = 1 + next(&seed) % (ALLOCATIONS - 1);
 
 		if (next(&seed) % 4 == 0) {
-			atomic_store(&cache_cuda_ids[i], 0);
+			atomic_store(&ids[i], 0);
 			sched_yield();
 		}
-		atomic_store(&cache_cuda_ids[i], atomic_fetch_add(&newest_id, 1) + 1);
+		atomic_store(&ids[i], atomic_fetch_add(&newest_id, 1) + 1);
 		usleep(200);
 	}
 	return NULL;
@@ -297,7 +433,6 @@ static void run(struct tap *t, const char *what, bool replace, int seconds)
 	pthread_t users[USERS], others[2];
 
 	gets = refused = wrong = pinned = full = 0;
-	no_place = ENOMEM;	/* the steps may have left another */
 	atomic_store(&stop, false);
 	atomic_store(&may_write, !replace);
 	open_new(8 * PAGE);
@@ -322,222 +457,195 @@ static void run(struct tap *t, const char *what, bool replace, int seconds)
 
 /* The steps, of one thread. */
 
-static void free_first(void)
+static uint64_t first_of(int i)
 {
-	atomic_store(&cache_cuda_ids[1], 0);
+	return (uint64_t)i << SHIFT;
 }
 
-static void renew_first(void)
+/* A range of the first allocation that nobody holds, alone in a new cache. */
+static uint64_t new_range(gdr_cache_t *c)
 {
-	atomic_store(&cache_cuda_ids[1], atomic_fetch_add(&newest_id, 1) + 1);
-}
-
-static int get(gdr_cache_t c, uint64_t addr, size_t size, gdr_mh_t *mh)
-{
+	gdr_mh_t mh;
 	void *va;
 
-	return gdr_cache_get(c, addr, size, mh, &va);
-}
-
-/* A pinning that may be of memory that is gone is not handed out. */
-static void freed_in_the_pin(struct tap *t, gdr_cache_t c)
-{
-	gdr_mh_t mh;
-
-	in_pin = free_first;
-	tap_is(t, get(c, 1 << SHIFT, 64, &mh), EINVAL, "a get whose memory is freed meanwhile");
-	tap_is(t, live, 0, "what it leaves pinned");
-	renew_first();
-	in_pin = renew_first;
-	tap_is(t, get(c, 1 << SHIFT, 64, &mh), EINVAL, "a get whose memory is another meanwhile");
-	tap_is(t, live, 0, "what it leaves pinned");
-	in_pin = NULL;
-	tap_is(t, get(c, 1 << SHIFT, 64, &mh), 0, "the get after it");
-	tap_is(t, gdr_cache_put(c, mh), 0, "its put");
-}
-
-/* Where pinnings or descriptors are short, one that nobody holds goes. */
-static void others_make_room(struct tap *t, gdr_cache_t c, int answer)
-{
-	gdr_mh_t mh[3];
-
-	gdr_cache_flush(c);
-	no_place = answer;
-	places = 2;
-	for (int i = 0; i < 2; i++)
-		tap_is(t, get(c, (uint64_t)(i + 1) << SHIFT, 64, &mh[i]), 0, "a get that fills a place");
-	tap_is(t, get(c, 3 << SHIFT, 64, &mh[2]), answer, "a get while all are held");
-	tap_is(t, gdr_cache_put(c, mh[0]), 0, "a put");
-	tap_is(t, get(c, 3 << SHIFT, 64, &mh[2]), 0, "a get after it");
-	tap_is(t, live, 2, "pinnings");
-	tap_is(t, gdr_cache_put(c, mh[0]), EINVAL, "a put of what had to go");
-	tap_is(t, gdr_cache_put(c, mh[1]), 0, "a put of what was held");
-	tap_is(t, gdr_cache_put(c, mh[2]), 0, "a put of the new one");
-	places = PINS;
-	gdr_cache_flush(c);
-	tap_is(t, live, 0, "pinnings after a flush");
-}
-
-/* What goes is what was used the longest ago. */
-static void oldest_goes(struct tap *t, gdr_cache_t c)
-{
-	uint64_t order[] = { 1, 2, 3, 1 };
-	gdr_mh_t mh[ALLOCATIONS], again;
-
-	places = 3;
-	for (int i = 0; i < 4; i++) {
-		tap_is(t, get(c, order[i] << SHIFT, 64, &mh[order[i]]), 0, "a get");
-		gdr_cache_put(c, mh[order[i]]);
-	}
-	tap_is(t, get(c, 4 << SHIFT, 64, &mh[4]), 0, "a get without a place left");
-	gdr_cache_put(c, mh[4]);
-	tap_is(t, get(c, 1 << SHIFT, 64, &again), 0, "a get of what was used last");
-	tap_ok(t, again.h == mh[1].h, "it has stayed");
-	gdr_cache_put(c, again);
-	places = PINS;
-	gdr_cache_flush(c);
-}
-
-/* What was pinned for memory that is gone serves nobody. */
-static void another_memory_there(struct tap *t, gdr_cache_t c)
-{
-	gdr_mh_t old, new;
-
-	tap_is(t, get(c, 1 << SHIFT, 64, &old), 0, "a get");
-	gdr_cache_put(c, old);
-	renew_first();
-	tap_is(t, get(c, 1 << SHIFT, 64, &new), 0, "a get of other memory at the address");
-	tap_ok(t, new.h != old.h, "it is pinned anew");
-	tap_is(t, live, 1, "pinnings");
-	gdr_cache_put(c, new);
-	gdr_cache_flush(c);
-}
-
-/* A range is widened to GPU pages as far as its allocation goes. */
-static void allocations_in_a_page(struct tap *t, gdr_cache_t c)
-{
-	uint64_t split = (1 << SHIFT) + PAGE + PAGE / 2;
-	gdr_mh_t mh;
-
-	tap_is(t, get(c, split - 100, 50, &mh), 0, "a get in the middle of a page");
-	tap_is(t, last_size, PAGE, "bytes pinned");
-	gdr_cache_put(c, mh);
-	gdr_cache_flush(c);
-	atomic_store(&cache_cuda_split, split);
-	tap_is(t, get(c, split - 100, 50, &mh), 0, "a get in a page of two allocations");
-	tap_is(t, last_size, PAGE / 2 - 50, "bytes pinned");
-	gdr_cache_put(c, mh);
-	tap_is(t, get(c, split - 100, 200, &mh), ENOTSUP, "a get of both allocations");
-	gdr_cache_flush(c);
-	atomic_store(&cache_cuda_split, 0);
-	tap_is(t, live, 0, "pinnings");
-}
-
-static gdr_cache_t closing;
-static pthread_t second_close;
-static int second_result;
-static sem_t second_is_in;
-
-static void say_in(void)
-{
-	sem_post(&second_is_in);
-}
-
-static void *close_second(void *arg)
-{
-	second_result = gdr_cache_close(closing);
-	return arg;
-}
-
-/* In the first close, which has the lock: the second has come in, and waits for it. */
-static void start_second(void)
-{
-	in_unpin = NULL;
-	in_forget = say_in;
-	if (pthread_create(&second_close, NULL, close_second, NULL))
+	if (gdr_cache_open(some_g, 1 << 30, 0, c) ||
+	    gdr_cache_get(*c, first_of(1), PAGE, &mh, &va) || gdr_cache_put(*c, mh))
 		exit(2);
-	sem_wait(&second_is_in);
-	usleep(20000);
-	in_forget = NULL;
+	return mh.h;
 }
 
-/* Who waited for the lock of a cache that is gone then has no cache. */
-static void closed_twice(struct tap *t, gdr_cache_t c)
+/* Whether a get of the page's bytes is a hit, which is then put. */
+static bool is_hit(gdr_cache_t c, uint64_t addr, size_t size)
 {
+	long before = atomic_load(&entered);
+	gdr_mh_t mh = { 0 };
+	void *va = NULL;
+	int rc = gdr_cache_get(c, addr, size, &mh, &va);
+	bool hit = atomic_load(&entered) == before;
+
+	if (!rc)
+		gdr_cache_put(c, mh);
+	return hit && !rc && (uintptr_t)va == mh.h + (addr - pin_of(mh.h)->addr);
+}
+
+static void what_is_a_hit(struct tap *t)
+{
+	uint64_t at = first_of(1);
+	gdr_cache_t c, other;
 	gdr_mh_t mh;
+	void *va;
 
-	sem_init(&second_is_in, 0, 0);
-	closing = c;
-	tap_is(t, get(c, 1 << SHIFT, 64, &mh), 0, "a get");
-	gdr_cache_put(c, mh);
-	in_unpin = start_second;
+	new_range(&c);
+	tap_ok(t, is_hit(c, at, PAGE), "a hit");
+	tap_ok(t, is_hit(c, at + 77, 100) && is_hit(c, at + PAGE - 1, 1), "a hit of some of the bytes");
+	tap_ok(t, !is_hit(c, at - 1, 1) && !is_hit(c, first_of(2), 1), "no hit before it, and none of others");
+	gdr_cache_flush(c);
+	tap_ok(t, !is_hit(c, at, 1) && is_hit(c, at, 1), "after a flush it is pinned anew");
+	tap_ok(t, !is_hit(c, at + PAGE - 1, 2), "no hit of a byte more");
+	atomic_fetch_add(&newest_id, 1);
+	atomic_store(&ids[1], atomic_load(&newest_id));
+	tap_ok(t, !is_hit(c, at, 1) && is_hit(c, at, 1), "no hit of other memory at the address");
+	atomic_store(&ids[1], 0);
+	tap_ok(t, !is_hit(c, at, 1), "no hit where there is no memory");
+	atomic_store(&ids[1], atomic_load(&newest_id));
+	tap_is(t, gdr_cache_get(c, at, 1, NULL, &va), EINVAL, "a hit without a place for the handle");
+	tap_is(t, gdr_cache_get(c, at, 1, &mh, NULL), EINVAL, "a hit without a place for the address");
+	tap_is(t, gdr_cache_get(c, at, 0, &mh, &va), EINVAL, "a hit of no bytes");
+	tap_is(t, gdr_cache_get(c, at, SIZE_MAX, &mh, &va), EINVAL, "a range that wraps");
+	other.h = c.h ^ 1ull << GDR_HANDLE_INDEX_BITS;
+	tap_is(t, gdr_cache_get(other, at, 1, &mh, &va), EINVAL, "a get of another generation's cache");
 	tap_is(t, gdr_cache_close(c), 0, "the close");
-	pthread_join(second_close, NULL);
-	tap_is(t, second_result, EINVAL, "a close that came while it ran");
+	tap_is(t, gdr_cache_get(c, at, 1, &mh, &va), EINVAL, "a get after it");
 	tap_is(t, live, 0, "pinnings");
-	tap_is(t, wrong, 0, "wrong answers");
 }
 
-/* What is unpinned no longer counts towards what a cache may keep. */
-static void two_pages_stay(struct tap *t)
+/* Each word of a range must be right: with one of them wrong it is no hit. */
+static void words_of_a_range(struct tap *t)
 {
-	gdr_mh_t first, mh;
+	static const char *const names[] = { "start", "end", "id", "owner", "key", "state" };
+	uint64_t at = first_of(1), h;
 	gdr_cache_t c;
 
-	open_new(2 * PAGE);
-	c.h = atomic_load(&cache);
-	for (int i = 0; i < 5; i++) {
-		tap_is(t, get(c, 1 << SHIFT, 64, &first), 0, "a get");
-		gdr_cache_put(c, first);
-		if (i < 4)
-			gdr_cache_flush(c);
+	for (int i = 0; i < 6; i++) {
+		_Atomic uint64_t *words[6];
+		struct range *r;
+		uint64_t saved;
+		bool hit;
+
+		h = new_range(&c);
+		r = range_at(h);
+		words[0] = &r->start;
+		words[1] = &r->end;
+		words[2] = &r->id;
+		words[3] = &r->owner;
+		words[4] = &slots[h & (GDR_SLOT_COUNT - 1)].key;
+		words[5] = &r->state;
+		saved = atomic_load(words[i]);
+		atomic_store(words[i], i == 0 ? at + 8 : i == 1 ? at + 8 : i == 5 ? saved | RETIRED : saved + 1);
+		hit = is_hit(c, at + 4, 8);
+		tap_ok(t, !hit, "no hit with a wrong %s", names[i]);
+		tap_is(t, holds_in(atomic_load(&r->state)), 0, "holds left");
+		gdr_cache_close(c);
 	}
-	tap_is(t, get(c, 2 << SHIFT, 64, &mh), 0, "a get of a second page");
-	gdr_cache_put(c, mh);
-	tap_is(t, live, 2, "pinnings");
-	tap_is(t, get(c, 1 << SHIFT, 64, &mh), 0, "a get of the first");
-	tap_ok(t, mh.h == first.h, "it has stayed");
-	gdr_cache_put(c, mh);
-	tap_is(t, get(c, 3 << SHIFT, 64, &mh), 0, "a get of a third page");
-	gdr_cache_put(c, mh);
-	tap_is(t, live, 2, "pinnings");
-	tap_is(t, gdr_cache_close(c), 0, "the close");
 	tap_is(t, live, 0, "pinnings");
+}
+
+static void what_a_put_does(struct tap *t)
+{
+	gdr_cache_t c, other;
+	gdr_mh_t mh, old;
+	long before;
+	void *va;
+
+	old.h = new_range(&c);
+	gdr_cache_get(c, first_of(1), 1, &mh, &va);
+	tap_ok(t, mh.h == old.h, "a hold");
+	other.h = c.h ^ 1ull << GDR_HANDLE_INDEX_BITS;
+	tap_is(t, gdr_cache_put(other, mh), EINVAL, "a put to another cache");
+	tap_is(t, gdr_cache_put(c, (gdr_mh_t){ mh.h ^ 1ull << GDR_HANDLE_EPOCH_SHIFT }), EINVAL, "a put of another epoch");
+	tap_is(t, gdr_cache_put(c, (gdr_mh_t){ mh.h ^ 1ull << GDR_HANDLE_INDEX_BITS }), EINVAL, "a put of another generation");
+	tap_is(t, gdr_cache_put((gdr_cache_t){ 0 }, (gdr_mh_t){ 0 }), EINVAL, "a put of nothing");
+	before = atomic_load(&settled);
+	tap_is(t, gdr_cache_put(c, mh), 0, "a put");
+	tap_is(t, atomic_load(&settled) - before, 0, "calls of the core");
+	tap_is(t, gdr_cache_put(c, mh), EINVAL, "a second one");
+	gdr_cache_get(c, first_of(1), 1, &mh, &va);
+	gdr_cache_get(c, first_of(1), 1, &mh, &va);
+	atomic_store(&caches[0].room, -1);
+	tap_is(t, gdr_cache_put(c, mh), 0, "a put that is not the last, with too much pinned");
+	tap_is(t, atomic_load(&settled) - before, 0, "calls of the core");
+	tap_is(t, gdr_cache_put(c, mh), 0, "the last");
+	tap_is(t, atomic_load(&settled) - before, 1, "calls of the core");
+	atomic_store(&caches[0].room, 1);
+	gdr_cache_get(c, first_of(1), 1, &mh, &va);
+	retire(pin_of(mh.h), true);
+	tap_is(t, gdr_cache_put(c, mh), 0, "the last put of what is retired");
+	tap_is(t, atomic_load(&settled) - before, 2, "calls of the core");
+	tap_is(t, live, 0, "pinnings");
+	gdr_cache_close(c);
+}
+
+/* The front is told of a mapping that is new, and of no other. */
+static void new_mappings(struct tap *t)
+{
+	gdr_cache_t c;
+	gdr_mh_t mh;
+	uint64_t h;
+	void *va;
+
+	new_mapping = 0;
+	h = new_range(&c);
+	tap_ok(t, new_mapping == h, "a new mapping is told of");
+	new_mapping = 0;
+	gdr_cache_get(c, first_of(1), 1, &mh, &va);
+	tap_ok(t, new_mapping == 0, "one that is hit is not");
+	gdr_cache_put(c, mh);
+	gdr_cache_close(c);
 }
 
 static void states_of_a_range(struct tap *t)
 {
-	uint64_t h = EPOCH << GDR_HANDLE_EPOCH_SHIFT | 5ull << GDR_HANDLE_INDEX_BITS | 3, left = 9;
-	uint64_t later = h + (1ull << GDR_HANDLE_INDEX_BITS);
+	uint64_t h = handle_of(5, 3), later = handle_of(6, 3), left = 9;
 	struct range r = { .state = state_of(h) };
 
 	tap_ok(t, !range_let_go(&r, h, &left) && left == 9, "state: no hold can be given back");
-	tap_ok(t, range_hold(&r, h) && range_holds(&r, h) == 1, "state: a hold");
+	tap_ok(t, range_hold(&r, h) && r.state == (state_of(h) | 1), "state: a hold");
 	tap_ok(t, !range_hold(&r, later), "state: a later handle has none");
-	tap_ok(t, !range_retire(&r, h, false) && range_is_there(&r, h), "state: held, it is not retired");
-	tap_ok(t, range_retire(&r, h, true) && !range_is_there(&r, h), "state: it is, if holds do not matter");
-	tap_ok(t, !range_hold(&r, h) && range_holds(&r, h) == 1, "state: retired, it gives no hold");
+	tap_ok(t, range_is_there(&r, h) && !range_is_there(&r, later), "state: it is there");
+	r.state |= RETIRED;
+	tap_ok(t, !range_is_there(&r, h) && !range_hold(&r, h), "state: retired, it gives no hold");
+	tap_ok(t, !range_let_go(&r, later, &left), "state: a later handle gives none back");
 	tap_ok(t, range_let_go(&r, h, &left) && left == (state_of(h) | RETIRED), "state: the last hold is given back");
-	tap_ok(t, range_retire(&r, later, false), "state: another handle counts as retired");
 	r.state = state_of(h) | HOLDS_MAX;
 	tap_ok(t, !range_hold(&r, h), "state: no more holds than fit");
 }
 
+static void places(struct tap *t)
+{
+	static const struct {
+		uint64_t addr;
+		uint32_t n, want;
+	} cases[] = {
+		{ 5, 0, 0 }, { 9, 3, 3 }, { 10, 3, 0 }, { 19, 3, 0 }, { 20, 3, 1 }, { 30, 3, 2 },
+		{ UINT64_MAX, 3, 2 }, { 30, 2, 1 }, { 10, 1, 0 }, { 9, 1, 1 },
+	};
+	struct span s[] = { { .start = 10 }, { .start = 20 }, { .start = 30 } };
+	bool good = true;
+
+	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++)
+		good &= span_before(s, cases[i].n, cases[i].addr) == cases[i].want;
+	tap_ok(t, good, "the last span that starts at or before an address");
+}
+
 static void steps(struct tap *t)
 {
-	gdr_cache_t c;
-
-	open_new(1 << 30);
-	c.h = atomic_load(&cache);
-	freed_in_the_pin(t, c);
-	others_make_room(t, c, ENOMEM);
-	others_make_room(t, c, EMFILE);
-	oldest_goes(t, c);
-	another_memory_there(t, c);
-	allocations_in_a_page(t, c);
-	closed_twice(t, c);
-	two_pages_stay(t);
+	what_is_a_hit(t);
+	words_of_a_range(t);
+	what_a_put_does(t);
+	new_mappings(t);
 	states_of_a_range(t);
+	places(t);
+	tap_is(t, wrong, 0, "wrong answers");
 }
 
 int main(int argc, char **argv)
@@ -546,11 +654,18 @@ int main(int argc, char **argv)
 	struct tap t = { 0, 0, 0 };
 
 	slots = calloc(GDR_SLOT_COUNT, sizeof(*slots));
-	if (!slots)
+	ranges = calloc(GDR_SLOT_COUNT, sizeof(*ranges));
+	if (!slots || !ranges)
 		return 2;
+	for (int i = 0; i < 2; i++) {
+		caches[i].spans = (uintptr_t)spans[i];
+		caches[i].ranges = (uintptr_t)ranges;
+		caches[i].slots = (uintptr_t)slots;
+		caches[i].attribute = (uintptr_t)attribute;
+	}
 	front_is_up(&table, EPOCH, slots, NULL);
 	for (int i = 1; i < ALLOCATIONS; i++)
-		atomic_store(&cache_cuda_ids[i], atomic_fetch_add(&newest_id, 1) + 1);
+		atomic_store(&ids[i], atomic_fetch_add(&newest_id, 1) + 1);
 	steps(&t);
 	if (argc > 1 && !strcmp(argv[1], "--steps"))
 		return tap_done(&t);

@@ -21,14 +21,8 @@ $(EXTBINS): $(BIN)/ext_%: $(T)/ext/%.c $(LIB) $(GUEST_H)
 	@mkdir -p $(@D)
 	$(CC) $(C11) $(CFLAGS) -I$(T) -o $@ $(filter %.c %.o,$^) $(LINK)
 
-# A driver of its own, whose memory the test frees at any time.
-CACHE_CUDA := $(B)/cache-cuda/libcuda.so.1
-$(CACHE_CUDA): $(T)/ext/cache_cuda.c
-	@mkdir -p $(@D)
-	$(CC) -shared -fPIC $(C11) -O1 -g -Wl,-soname,$(@F) -o $@ $<
-
-CACHE_TEST = $(C11) -Icapi -I$(T) -Itests/callgrind -o $@ $(filter %.c %.so.1,$^) -Wl,-rpath,'$$ORIGIN/../cache-cuda' -lpthread -ldl
-$(BIN)/ext_cache_steps $(BIN)/ext_cache_tsan: $(T)/ext/cache_tsan.c capi/cache.c capi/guest.c $(CACHE_CUDA) $(CAPI_H) $(T)/front_double.h tools/tap.h
+CACHE_TEST = $(C11) -Icapi -I$(T) -Itests/callgrind -o $@ $(filter %.c,$^) -lpthread
+$(BIN)/ext_cache_steps $(BIN)/ext_cache_tsan: $(T)/ext/cache_tsan.c capi/cache.c capi/guest.c $(CAPI_H) $(T)/front_double.h tools/tap.h
 
 $(BIN)/ext_cache_steps:
 	@mkdir -p $(@D)

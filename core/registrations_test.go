@@ -1,0 +1,167 @@
+package core
+
+import (
+	"errors"
+	"sync"
+	"testing"
+
+	"gdrapi/core/cache"
+	"gdrapi/core/cuda"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+)
+
+// memoryDriver knows one allocation without an end: or none, where it has an error.
+type memoryDriver struct{ err error }
+
+func (d memoryDriver) BufferID(uint64) (uint64, error) { return 7, d.err }
+func (d memoryDriver) AllocationRange(addr uint64) (uint64, uint64, error) {
+	return addr, 1 << 20, d.err
+}
+func (d memoryDriver) PointerGetAttribute() uintptr { return 0x1234 }
+
+func useDriver(t *testing.T, d memoryDriver, err error) {
+	saved := findDriver
+	findDriver = func() (cache.Driver, error) { return d, err }
+	t.Cleanup(func() { findDriver = saved })
+}
+
+const someAddr = 0x70000
+
+func TestCache(t *testing.T) {
+	l, f, g := open(t)
+	useDriver(t, memoryDriver{}, nil)
+	c, err := l.CacheOpen(g, 1<<20)
+	require.NoError(t, err)
+	held, err := l.CacheGet(c, someAddr, 100, 1)
+	require.NoError(t, err)
+	require.EqualValues(t, 0x7000, held.VA)
+	require.EqualValues(t, someAddr, held.GPU)
+	again, err := l.CacheGet(c, someAddr, 100, 2)
+	require.NoError(t, err)
+	require.Equal(t, held.Handle, again.Handle)
+	require.Zero(t, again.GPU)
+	i, err := l.Info(g, held.Handle)
+	require.NoError(t, err)
+	require.True(t, i.Mapped)
+	require.NoError(t, l.CacheSettle(c))
+	require.NoError(t, l.CacheFlush(c))
+	require.Equal(t, 1, f.live, "it is held")
+	require.NoError(t, l.CacheClose(c))
+	require.Zero(t, f.live)
+	require.Empty(t, l.caches)
+	require.NoError(t, l.Close(g))
+	require.Equal(t, []string{"open", "pin", "info", "info", "map", "info", "unmap", "unpin", "close"}, f.calls)
+}
+
+// Only an open cache's handle is a cache's.
+func TestNoCache(t *testing.T) {
+	l, _, g := open(t)
+	useDriver(t, memoryDriver{}, nil)
+	closed, err := l.CacheOpen(g, 1)
+	require.NoError(t, err)
+	require.NoError(t, l.CacheClose(closed))
+	h, err := l.Pin(g, request)
+	require.NoError(t, err)
+	other, err := l.Open(Options{})
+	require.NoError(t, err)
+	lost, err := l.CacheOpen(other, 1)
+	require.NoError(t, err)
+	require.NoError(t, l.Close(other))
+	for _, c := range []Handle{0, g, h, closed, lost, closed + 1} {
+		_, err := l.CacheGet(c, someAddr, 1, 1)
+		require.Equal(t, unix.EINVAL, Errno(err))
+		require.Equal(t, unix.EINVAL, Errno(l.CacheSettle(c)))
+		require.Equal(t, unix.EINVAL, Errno(l.CacheFlush(c)))
+		require.Equal(t, unix.EINVAL, Errno(l.CacheClose(c)))
+	}
+	_, err = l.CacheOpen(other, 1)
+	require.Equal(t, unix.EINVAL, Errno(err))
+	open, err := l.CacheOpen(g, 1)
+	require.NoError(t, err)
+	require.Equal(t, unix.EINVAL, Errno(l.Unpin(g, open)))
+	require.Equal(t, unix.EINVAL, Errno(l.Close(open)))
+}
+
+// What CUDA answers is the errno that it is anywhere in this library.
+func TestCacheErrno(t *testing.T) {
+	for _, c := range []struct {
+		driver error // what it answers
+		find   error // or why there is none
+		want   unix.Errno
+	}{
+		{cuda.ErrInvalidValue, nil, unix.EINVAL},
+		{cuda.ErrNotInitialized, nil, unix.EINVAL},
+		{cuda.ErrDeinitialized, nil, unix.ENODEV},
+		{cuda.ErrInvalidContext, nil, unix.EINVAL},
+		{cuda.ErrNotSupported, nil, unix.ENOTSUP},
+		{cuda.Result(12345), nil, unix.EIO},
+		{nil, unix.ENOTSUP, unix.ENOTSUP},
+	} {
+		l, f, g := open(t)
+		useDriver(t, memoryDriver{c.driver}, c.find)
+		h, err := l.CacheOpen(g, 1)
+		require.NoError(t, err)
+		_, err = l.CacheGet(h, someAddr, 1, 1)
+		require.Equal(t, c.want, Errno(err), "%v", err)
+		require.Zero(t, f.live)
+	}
+}
+
+// gdr_close ends the caches of the context, with what they hold, and no others.
+func TestCloseEndsCaches(t *testing.T) {
+	l, f, g := open(t)
+	useDriver(t, memoryDriver{}, nil)
+	other, err := l.Open(Options{})
+	require.NoError(t, err)
+	stays, err := l.CacheOpen(other, 1<<20)
+	require.NoError(t, err)
+	before := freeSlots(t, l)
+	for range 3 {
+		own, err := l.Open(Options{})
+		require.NoError(t, err)
+		for range 2 {
+			c, err := l.CacheOpen(own, 1<<20)
+			require.NoError(t, err)
+			_, err = l.CacheGet(c, someAddr, 100, 1)
+			require.NoError(t, err)
+		}
+		require.Equal(t, 2, f.live)
+		require.NoError(t, l.Close(own))
+		require.Zero(t, f.live)
+		require.Len(t, l.caches, 1)
+	}
+	require.Equal(t, before, freeSlots(t, l))
+	require.NoError(t, l.CacheFlush(stays))
+	require.NoError(t, l.Close(g))
+}
+
+// A close and calls on the context's caches, at once.
+func TestCloseAndGet(t *testing.T) {
+	l, f, _ := open(t)
+	useDriver(t, memoryDriver{}, nil)
+	for range 50 {
+		own, err := l.Open(Options{})
+		require.NoError(t, err)
+		c, err := l.CacheOpen(own, 1<<20)
+		require.NoError(t, err)
+		var wg sync.WaitGroup
+		for i := range 3 {
+			wg.Go(func() {
+				for {
+					if _, err := l.CacheGet(c, someAddr+uint64(i)*65536, 100, 1); err != nil {
+						if !errors.Is(err, unix.EINVAL) {
+							t.Error(err)
+						}
+						return
+					}
+				}
+			})
+		}
+		require.NoError(t, l.Close(own))
+		wg.Wait()
+		require.Zero(t, f.live)
+	}
+	require.Empty(t, l.caches)
+}
