@@ -9,8 +9,7 @@ import os
 import threading
 import weakref
 from types import TracebackType
-from typing import Any, Callable, Dict, Iterator, Optional, Tuple, Type, TypeVar
-from contextlib import contextmanager
+from typing import Any, Callable, Dict, Optional, Tuple, Type, TypeVar
 
 from . import _lib
 from ._errors import GdrError
@@ -37,22 +36,20 @@ class _PyBuffer(ctypes.Structure):
     ]
 
 
-_SIMPLE, _WRITABLE = 0, 1  # flags of PyObject_GetBuffer
+_SIMPLE = 0  # PyBUF_SIMPLE: the bytes, in one piece
 _get_buffer = ctypes.pythonapi.PyObject_GetBuffer
 _get_buffer.argtypes = [ctypes.py_object, ctypes.POINTER(_PyBuffer), ctypes.c_int]
 _release_buffer = ctypes.pythonapi.PyBuffer_Release
 _release_buffer.argtypes, _release_buffer.restype = [ctypes.POINTER(_PyBuffer)], None
 
 
-@contextmanager
-def _bytes_of(thing: Any, flags: int) -> Iterator[Tuple[int, int]]:
-    """Address and length of the bytes of anything with the buffer protocol, not copied."""
+def _address(view: memoryview) -> int:
+    """Where the bytes are, while the view lives. BufferError if they are in several pieces."""
     held = _PyBuffer()
-    _get_buffer(thing, ctypes.byref(held), flags)
-    try:
-        yield held.buf or 0, held.len
-    finally:
-        _release_buffer(ctypes.byref(held))
+    _get_buffer(view, ctypes.byref(held), _SIMPLE)
+    address = held.buf or 0
+    _release_buffer(ctypes.byref(held))
+    return address
 
 
 class _Resource:
@@ -74,12 +71,16 @@ class _Resource:
     def _check_unused(self) -> None:
         """Raises BufferError while something lives that must not outlive this."""
 
+    def _ended(self) -> None:
+        """Forgets what is not valid any more."""
+
     def close(self) -> None:
         """Ends this. BufferError while a view of its memory lives; nothing if it is closed."""
         self._check_unused()
         left = self._finalizer.detach()
         if left is None:
             return
+        self._ended()
         _, end, arguments, _ = left
         number = end(*arguments)
         if number:
@@ -102,10 +103,14 @@ class Mapping(_Resource):
     readonly: bool
 
     def __init__(self) -> None:
+        self._va: Optional[int] = None  # of the byte at address, while it is open
         self._views: "weakref.WeakValueDictionary[int, Any]" = weakref.WeakValueDictionary()
 
     def _mapped(self, gdr: "Gdr", source: Source, handle: _lib.Handle, va: int) -> None:
-        self._gdr, self._source, self._handle, self._va = gdr, source, handle, va
+        self._gdr, self._source, self._handle = gdr, source, handle
+        self._va = va
+        self._copy_to, self._copy_from = (
+            _lib.function("gdr_copy_to_mapping"), _lib.function("gdr_copy_from_mapping"))
         self.address, self.nbytes, self.shape = source.address, source.nbytes, source.shape
         self.readonly = source.readonly
         gdr._watch(self)
@@ -115,12 +120,16 @@ class Mapping(_Resource):
 
     def _at(self, offset: int, size: int) -> int:
         """The CPU's address of that byte, of which size shall be used."""
-        if self.closed:
+        va = self._va
+        if va is None:
             raise ValueError("the mapping is closed")
         if offset < 0 or size < 0 or offset + size > self.nbytes:
             raise ValueError("%d bytes at %d are not all in the %d that are mapped"
                              % (size, offset, self.nbytes))
-        return self._va + offset
+        return va + offset
+
+    def _ended(self) -> None:
+        self._va = None
 
     def write(self, data: Any, offset: int = 0) -> int:
         """Writes the bytes of data, anything with the buffer protocol. Returns how many.
@@ -129,14 +138,26 @@ class Mapping(_Resource):
         """
         if self.readonly:
             raise TypeError("the array is read-only")
-        with _bytes_of(data, _SIMPLE) as (start, size):
-            _lib.call("gdr_copy_to_mapping", self._handle, self._at(offset, size), start, size)
+        if isinstance(data, bytes):
+            start: Any = data  # ctypes takes bytes as they are
+            size = len(data)
+        else:
+            view = memoryview(data)
+            start, size = _address(view), view.nbytes
+        number = self._copy_to(self._handle, self._at(offset, size), start, size)
+        if number:
+            raise GdrError(number, "gdr_copy_to_mapping")
         return size
 
     def readinto(self, target: Any, offset: int = 0) -> int:
         """Fills target, anything with a writable buffer. Returns how many bytes it has."""
-        with _bytes_of(target, _WRITABLE) as (start, size):
-            _lib.call("gdr_copy_from_mapping", self._handle, start, self._at(offset, size), size)
+        view = memoryview(target)
+        if view.readonly:
+            raise TypeError("the target is read-only")
+        size = view.nbytes
+        number = self._copy_from(self._handle, _address(view), self._at(offset, size), size)
+        if number:
+            raise GdrError(number, "gdr_copy_from_mapping")
         return size
 
     def read(self, size: int = -1, offset: int = 0) -> bytes:
@@ -262,7 +283,8 @@ class Memory(_Resource):
     """
 
     def __init__(self, gdr: "Gdr", size: int, device: int) -> None:
-        self._gdr, memory, address = gdr, _lib.Handle(), ctypes.c_ulong()
+        self._gdr, address = gdr, ctypes.c_ulong()
+        self._memory = memory = _lib.Handle()
         _lib.call("gdr_mem_alloc", gdr._g, device, size, 0, ctypes.byref(memory))
         self._opened("gdr_mem_free", gdr._g, memory)
         _lib.call("gdr_mem_get_device_ptr", gdr._g, memory, ctypes.byref(address), None)
@@ -275,6 +297,12 @@ class Memory(_Resource):
 
     def __len__(self) -> int:
         return self.nbytes
+
+    def export_dmabuf(self) -> int:
+        """A descriptor of the memory as a dma-buf, for another device's driver. Close it by os.close."""
+        fd = ctypes.c_int(-1)
+        _lib.call("gdr_mem_export_dmabuf", self._gdr._g, self._memory, 0, ctypes.byref(fd))
+        return fd.value
 
     def _check_unused(self) -> None:
         self._gdr._check_views(lambda mapping: mapping._source.owner is self)

@@ -3,6 +3,7 @@
 import ctypes
 import errno
 import gc
+import os
 import pickle
 import threading
 
@@ -63,6 +64,20 @@ def test_what_can_be_written(gdr, array, source):
     with gdr.pin(array) as buffer:
         assert buffer.write(source, offset=3) == 5
     assert array.get(5, offset=3) == b"bytes"
+
+
+def test_what_cannot_be_copied(gdr, array):
+    with gdr.pin(array) as buffer:
+        with pytest.raises(BufferError):
+            buffer.write(memoryview(bytes(8))[::2])
+        with pytest.raises(BufferError):
+            buffer.readinto(memoryview(bytearray(8))[::2])
+        for target in (b"read-only", "text"):
+            with pytest.raises(TypeError):
+                buffer.readinto(target)
+        with pytest.raises(TypeError):
+            buffer.write("text")
+        assert buffer.write(b"") == 0 and buffer.read(0) == b"" and buffer.write(bytearray()) == 0
 
 
 @pytest.mark.parametrize("offset, size", [(-1, 4), (4093, 4), (4097, 0), (0, 4097)])
@@ -220,6 +235,18 @@ def test_memory_of_the_library(gdr, cuda):
         assert cuda.read(memory.address + 99994, 6) == b"shared"
         with buffer.view(), pytest.raises(BufferError):
             memory.close()
+
+
+def test_memory_as_a_dma_buf(gdr):
+    with gdr.alloc(4096) as memory:
+        fd = memory.export_dmabuf()
+        try:
+            assert not os.get_inheritable(fd)
+        finally:
+            os.close(fd)
+    with pytest.raises(gdrapi.GdrError) as error:
+        memory.export_dmabuf()
+    assert error.value.errno == errno.EINVAL
 
 
 def test_threads(gdr, make):
