@@ -13,6 +13,6 @@ check-python: need-mypy $(LIB) $(DOUBLES)
 	cd python && mypy --strict --cache-dir=/dev/null gdrapi gdrapi_build.py
 	@for b in $(BACKENDS); do $(RUN) python-$$b $(SIM) $(ON) $$b $(PYTEST) tests/python --ignore=tests/python/gpu; done
 
-# On the GPU machine's own Python. What is not installed there is skipped, and said.
+# With the Python that has the frameworks. What is not installed is skipped, and said.
 check-python-gpu: $(LIB)
-	env LD_LIBRARY_PATH=$(abspath $(B)):$$LD_LIBRARY_PATH $(PYTEST) -rs tests/python tests/python/gpu
+	@$(RUN) python-gpu env LD_LIBRARY_PATH=$(abspath $(B)):$$LD_LIBRARY_PATH $(PYTEST) -rs tests/python tests/python/gpu
