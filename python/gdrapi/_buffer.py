@@ -6,7 +6,6 @@ Views keep what they show: close raises BufferError while one lives.
 """
 import ctypes
 import os
-import threading
 import weakref
 from types import TracebackType
 from typing import Any, Callable, Dict, Optional, Tuple, Type, TypeVar
@@ -312,8 +311,8 @@ class Gdr(_Resource):
     """An open library."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._mappings: "weakref.WeakSet[Mapping]" = weakref.WeakSet()
+        # Without a lock, which a fork could leave locked in the child.
+        self._mappings: "weakref.WeakValueDictionary[int, Mapping]" = weakref.WeakValueDictionary()
         self._page = os.sysconf("SC_PAGE_SIZE")  # the backend's, once a pin has told
         self._g = _lib.open_library()
         self._opened("gdr_close", self._g)
@@ -348,14 +347,13 @@ class Gdr(_Resource):
         return Cache(self, max_bytes)
 
     def _watch(self, mapping: Mapping) -> None:
-        with self._lock:
-            self._mappings.add(mapping)
+        self._mappings[id(mapping)] = mapping
 
     def _check_views(self, of: Callable[[Mapping], bool]) -> None:
-        with self._lock:
-            mappings = [mapping for mapping in self._mappings if of(mapping)]
-        for mapping in mappings:
-            mapping._check_unused()
+        for reference in self._mappings.valuerefs():
+            mapping = reference()
+            if mapping is not None and of(mapping):
+                mapping._check_unused()
 
     def _check_unused(self) -> None:
         self._check_views(lambda mapping: True)

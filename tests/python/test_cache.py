@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: MIT
 """The registration cache."""
 import errno
+import gc
 
 import pytest
 
@@ -30,6 +31,15 @@ def test_flush_unpins_what_nobody_holds(gdr, array):
         with cache.get(array) as again:
             assert again._handle.h != handle
             assert again.read(11) == b"still there"
+
+
+def test_what_is_dropped_is_not_held(gdr, array):
+    with gdr.cache() as cache:
+        handle = cache.get(array)._handle.h
+        gc.collect()
+        cache.flush()
+        with cache.get(array) as again:
+            assert again._handle.h != handle
 
 
 def test_a_view_holds_the_cache(gdr, array):
