@@ -55,15 +55,18 @@ def source_of(array: GpuArray) -> Source:
     if isinstance(array, tuple):
         address, nbytes = array
         return _checked(Source(address, nbytes, (nbytes,), "|u1", False, None), None)
-    if hasattr(array, "__cuda_array_interface__"):
-        return _of_interface(array)
+    try:
+        said = array.__cuda_array_interface__  # type: ignore[union-attr]
+    except (AttributeError, KeyError):  # KeyError: of PyTorch, for a type that NumPy lacks
+        pass
+    else:
+        return _of_interface(array, said)
     if hasattr(array, "__dlpack__"):
         return _of_dlpack(array)
     raise TypeError("%s has no __cuda_array_interface__ and no __dlpack__" % type(array).__name__)
 
 
-def _of_interface(array: Any) -> Source:
-    said = array.__cuda_array_interface__
+def _of_interface(array: Any, said: Dict[str, Any]) -> Source:
     address, readonly = said["data"]
     if said.get("mask") is not None:
         raise ValueError("a masked array cannot be pinned")

@@ -216,6 +216,16 @@ def test_dlpack(gdr, make):
     assert not live
 
 
+def test_dlpack_where_the_interface_fails(gdr, make):
+    class Both(Exporter):
+        @property
+        def __cuda_array_interface__(self):
+            raise KeyError("bfloat16")
+
+    with gdr.pin(Both(make(shape=(2, 3), typestr="<i2"), 4, 16)) as buffer:
+        assert buffer.nbytes == 12
+
+
 def test_dlpack_of_other_kinds(gdr, make):
     array = make(shape=(2, 3), typestr="<i2")
     with pytest.raises(TypeError):
