@@ -16,7 +16,8 @@
  *	2. It copies the data, if there are any, to the slot. gdr_copy_to_mapping ends with
  *	   a store fence.
  *	3. It copies the head. So no one sees the head before the data.
- *	4. The GPU reads the head with acquire (ld.acquire.sys) until it has number n.
+ *	4. The GPU reads the head (ld.relaxed.sys) until it has number n. If there are
+ *	   data it then fences (fence.acq_rel.sys), once.
  *	5. It reads the data.
  *	6. It stores n to host->taken with release (st.release.sys): its reads are over.
  *
