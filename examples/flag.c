@@ -26,7 +26,7 @@ static const char ptx[] =
 	".visible .entry answer(.param .u64 pbase, .param .u64 plimit)\n"
 	"{\n"
 	"	.reg .pred %p<3>;\n"
-	"	.reg .b32 %r<4>;\n"
+	"	.reg .b32 %r<5>;\n"
 	"	.reg .b64 %rd<6>;\n"
 	"	ld.param.u64 %rd1, [pbase];\n"
 	"	ld.param.u64 %rd2, [plimit];\n"
@@ -45,7 +45,8 @@ static const char ptx[] =
 	"	ld.global.u32 %r2, [%rd1+64];\n"
 	"	add.u32 %r3, %r2, 1;\n"
 	"	st.global.u32 [%rd1+192], %r3;\n"
-	"	st.release.sys.global.u32 [%rd1+128], 1;\n"
+	"	mov.u32 %r4, 1;\n"
+	"	st.release.sys.global.u32 [%rd1+128], %r4;\n"
 	"	ret;\n"
 	"}\n";
 
