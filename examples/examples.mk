@@ -3,12 +3,11 @@
 # make demo           [build 5 s] what the library is for, in ten lines; without a GPU, simulated
 # make examples       [build 5 s] the programs of examples/, under build/examples
 # make check-examples [check 5 s] them on the doubles
-# make gpu-programs   [build 1 min] what tests/examples/gpu.sh runs on a machine with a GPU
 
 EX        := $(B)/examples
 EXAMPLES  := $(addprefix $(EX)/,write_read flag cache pingpong capture)
 
-.PHONY: demo examples check-examples gpu-programs
+.PHONY: demo examples check-examples
 demo: $(BIN)/demo $(DOUBLES)
 	@rc=0; $(BIN)/demo || rc=$$?; [ $$rc -ne 2 ] || { rc=0; $(SIM) $(BIN)/demo || rc=$$?; }; exit $$rc
 
@@ -17,7 +16,6 @@ $(BIN)/demo: examples/demo.c $(CUDA_DL) $(call object,bench/timing.c) $(LIB) $(T
 	$(CC) $(C11) $(CFLAGS) -o $@ $(filter %.c %.o,$^) $(LINK)
 
 examples: $(EXAMPLES)
-gpu-programs: $(EXAMPLES) $(BIN)/vkgdr_test $(BIN)/ext_export
 $(EX)/write_read $(EX)/flag $(EX)/cache: $(EX)/%: examples/%.c
 $(EX)/pingpong: examples/mailbox/pingpong.c examples/mailbox/mailbox.h
 $(EX)/capture: $(addprefix examples/capture/,capture.c card.c histogram.c) $(wildcard examples/capture/*.h)

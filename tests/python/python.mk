@@ -1,18 +1,13 @@
 # SPDX-License-Identifier: MIT
 #
 # make check-python   [more 20 s] the Python package on the doubles: pytest, mypy, pip
-# make check-python-gpu [long 1 min] the same package with PyTorch, CuPy, numba and JAX on a real GPU
 
 # The first that has pytest; Debian's python3 has it where another is before it in PATH.
 PYTHON    ?= $(firstword $(foreach p,python3 /usr/bin/python3,$(shell $p -c 'import pytest' 2>/dev/null && echo $p)) python3)
 PYTEST    := env PYTHONPATH=$(abspath python) PYTHONDONTWRITEBYTECODE=1 $(PYTHON) -m pytest -q -p no:cacheprovider
 
-.PHONY: check-python check-python-gpu
+.PHONY: check-python
 check-python: need-mypy $(LIB) $(DOUBLES)
 	@$(PYTHON) -c 'import numpy, pip, pytest' || { $(RUN) --need pytest-3; exit 1; }
 	cd python && mypy --strict --cache-dir=/dev/null gdrapi gdrapi_build.py
 	@for b in $(BACKENDS); do $(RUN) python-$$b $(SIM) $(ON) $$b $(PYTEST) tests/python --ignore=tests/python/gpu; done
-
-# With the Python that has the frameworks. What is not installed is skipped, and said.
-check-python-gpu: $(LIB)
-	@$(RUN) python-gpu env LD_LIBRARY_PATH=$(abspath $(B)):$$LD_LIBRARY_PATH $(PYTEST) -rs tests/python tests/python/gpu
