@@ -249,7 +249,12 @@ def test_memory_of_the_library(gdr, cuda):
 
 def test_memory_as_a_dma_buf(gdr):
     with gdr.alloc(4096) as memory:
-        fd = memory.export_dmabuf()
+        try:
+            fd = memory.export_dmabuf()
+        except gdrapi.GdrError as error:
+            if error.errno != errno.ENOTSUP or os.environ.get("GDR_TEST_DOUBLES"):
+                raise
+            pytest.skip("this GPU's driver exports no dma-bufs")
         try:
             assert not os.get_inheritable(fd)
         finally:

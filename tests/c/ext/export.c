@@ -24,9 +24,11 @@ static void make_scene(struct scene *s)
 
 static int export(const struct scene *s, unsigned int flags)
 {
-	int fd = -1;
+	int fd = -1, rc = gdr_mem_export_dmabuf(s->g, s->mem, flags, &fd);
 
-	expect_is(gdr_mem_export_dmabuf(s->g, s->mem, flags, &fd), 0);
+	if (rc == ENOTSUP && !on_doubles())
+		skip_case("this GPU's driver exports no dma-bufs");
+	expect_is(rc, 0);
 	expect(fd >= 0);
 	return fd;
 }
