@@ -335,6 +335,46 @@ func TestAllocUndoesEveryFailure(t *testing.T) {
 	require.Equal(t, fds, cudatest.FDs(t))
 }
 
+// The dma-buf is the allocation's own, on each device; each call on the way fails once.
+func TestAllocationExport(t *testing.T) {
+	sim := cudatest.Need(t)
+	for device := range 2 {
+		a, err := Alloc(device, 1<<20)
+		require.NoError(t, err)
+		fds := cudatest.FDs(t)
+		for _, pcie := range []bool{false, true} {
+			fd, err := a.Export(pcie)
+			require.NoError(t, err)
+			flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0)
+			require.NoError(t, err)
+			require.Equal(t, unix.FD_CLOEXEC, flags&unix.FD_CLOEXEC)
+			require.NoError(t, unix.Close(fd))
+		}
+		for _, name := range []string{"cuDeviceGet", "cuDeviceGetAttribute", "cuMemGetHandleForAddressRange"} {
+			sim.Fail(name, int(ErrNotPermitted), 1)
+			_, err := a.Export(false)
+			require.ErrorIs(t, err, unix.EPERM)
+			require.ErrorContains(t, err, name)
+			sim.Heal(name)
+		}
+		require.Equal(t, fds, cudatest.FDs(t))
+		require.NoError(t, a.Free())
+		_, err = a.Export(false)
+		require.ErrorIs(t, err, unix.EINVAL, "memory that is gone")
+	}
+}
+
+func TestAllocationExportWithoutDMABufs(t *testing.T) {
+	if !cudatest.InChild(t, "CUDA_SIM_DMABUF=0,0,0") {
+		return
+	}
+	a, err := Alloc(0, 1<<20)
+	require.NoError(t, err)
+	_, err = a.Export(false)
+	require.ErrorIs(t, err, unix.ENOTSUP)
+	require.ErrorContains(t, err, "open kernel modules")
+}
+
 func TestFreeGoesOnAfterAFailure(t *testing.T) {
 	sim := cudatest.Need(t)
 	a, err := Alloc(0, 1<<20)
