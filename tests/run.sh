@@ -64,6 +64,7 @@ make_all() {
 	total
 }
 
+# shellcheck disable=SC2317 # called by its name
 count_closing_line() {
 	awk '/^([A-Za-z_-]+: )?[0-9]+ passed, [0-9]+ failed(, [0-9]+ skipped)?$/ {
 		line = $0; sub(/^[A-Za-z_-]+: /, "", line); gsub(/[^0-9 ]/, "", line)
@@ -72,6 +73,7 @@ count_closing_line() {
 	     END { if (seen) print n[1] + 0, n[2] + 0, n[3] + 0 }' "$1"
 }
 
+# shellcheck disable=SC2317 # called by its name
 count_go() {
 	awk '/^ *--- PASS/ { p++ } /^ *--- FAIL/ { f++ } /^ *--- SKIP/ { s++ }
 	     /^(FAIL|panic:)/ { broken = 1 }

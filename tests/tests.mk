@@ -75,9 +75,10 @@ $(B)/asan/.built: $(LIB)
 $(B)/asan/badinput: $(T)/abi/badinput.c $(B)/asan/.built
 	$(CC) $(C11) -O1 -g $(SANITIZE) -o $@ $< -L$(B)/asan -lgdrapi -ldl -lpthread
 
+GO_DIRS   := capi core cmd tests packaging
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 lint: need-shellcheck need-$(CLANG) need-aarch64-linux-gnu-gcc $(DOUBLES)
-	@test -z "$$(gofmt -l capi core cmd)" || { gofmt -d capi core cmd; exit 1; }
+	@test -z "$$(gofmt -l $(GO_DIRS))" || { gofmt -d $(GO_DIRS); exit 1; }
 	$(GO) vet ./...
 	$(GO) run $(STATICCHECK) ./...
 	shellcheck -x setup.sh capi/*.sh kmod/*.sh packaging/*.sh tests/*.sh tests/*/*.sh $(T)/*/*.sh .ci/run
