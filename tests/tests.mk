@@ -86,9 +86,9 @@ lint: need-shellcheck need-$(CLANG) need-aarch64-linux-gnu-gcc $(DOUBLES)
 	cd capi && $(GO) tool cgo -objdir ../$(B)/_cgo -- main.go
 	for cc in $(CC) $(CLANG); do for f in capi/*.c capi/copy/*.c; do \
 		$$cc -std=gnu11 -O2 $(WARN) -Icapi -I$(B)/_cgo -fsyntax-only $$f || exit 1; done; \
-		for f in tools/*.c tools/*/*.c $(T)/*/*.c $(addprefix tests/,$(addsuffix /*.c,bench callgrind consumers doubles examples fuzz rm steps vkgdr)) \
+		for f in tools/*.c tools/*/*.c $(T)/*/*.c $(addprefix tests/,$(addsuffix /*.c,bench callgrind capi consumers doubles examples fuzz rm steps vkgdr)) \
 			examples/*.c examples/*/*.c vkgdr/*.c; do \
-		$$cc $(C11) -O2 -Icapi -Iexamples -I$(T) -fsyntax-only $$f || exit 1; done; done
+		$$cc $(C11) -O2 -Icapi -Iexamples -I$(T) -Itests/callgrind -fsyntax-only $$f || exit 1; done; done
 	aarch64-linux-gnu-gcc -std=gnu11 -O2 $(WARN) -Icapi -I$(B)/_cgo -fsyntax-only capi/*.c capi/copy/*.c
 	GOARCH=arm64 $(GO) vet ./core/...
 	GOARCH=ppc64le $(GO) vet ./core/...
