@@ -3,8 +3,6 @@
 # make check          [check 12 min] every test that needs no GPU; CHECK='abi guest' picks some of them
 # make check-all      [more 60 min] that, the checks below and make lint: what CI runs
 # make check-go       [check 1 min] the tests of the Go packages
-# make check-badinput [check 20 s] every function with what no caller should pass, on each backend
-# make check-sanity   [check 30 s] the conformance suite on each backend
 # make check-run      [check 10 s] tests/run.sh itself: a test that fails makes make fail
 # make check-memory   [more 10 min] the sanitizers, valgrind and the race detector
 # make lint           [more 2 min] the static checks
@@ -24,7 +22,7 @@ COPY_C    := $(wildcard capi/copy/*.c)
 CAPI_H    := $(wildcard capi/*.h capi/copy/*.h)
 GUEST_H   := $(wildcard $(T)/guest/*.h tools/*.h)
 
-.PHONY: check check-all check-go check-badinput check-sanity check-run check-memory lint
+.PHONY: check check-all check-go check-run check-memory lint
 
 # What make check runs, in this order, and what CI runs besides.
 CHECK      = run go doubles abi capi install copy badinput sanity tools rm guest ext steps consumers-quick doctor vkgdr examples
@@ -47,12 +45,6 @@ check-run:
 check-go: $(DOUBLES)
 	@$(RUN) --go go-test $(SIM) $(GO) test -v -count=1 ./core/... ./cmd/gdrcopy_report/...
 
-check-badinput: $(BIN)/badinput $(DOUBLES)
-	@for b in $(BACKENDS); do $(RUN) badinput-$$b $(SIM) $(ON) $$b $(BIN)/badinput; done
-
-check-sanity: $(BIN)/gdrcopy_sanity $(DOUBLES)
-	@for b in $(BACKENDS); do $(RUN) sanity-$$b $(SIM) $(ON) $$b $(BIN)/gdrcopy_sanity; done
-
 # The C side under the sanitizers and valgrind, the Go side under the race detector.
 # Valgrind must see that the simulated libcuda replaces mmap on rm.
 SANITIZE  := -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer
@@ -71,9 +63,6 @@ $(B)/asan/.built: $(LIB)
 	CGO_CFLAGS='-O1 -g $(SANITIZE)' CGO_LDFLAGS='-fsanitize=address,undefined' \
 	$(MAKE) --no-print-directory lib LIB=$(B)/asan/libgdrapi.so.$(VERSION)
 	touch $@
-
-$(B)/asan/badinput: $(T)/abi/badinput.c $(B)/asan/.built
-	$(CC) $(C11) -O1 -g $(SANITIZE) -o $@ $< -L$(B)/asan -lgdrapi -ldl -lpthread
 
 GO_DIRS   := capi core cmd tests packaging
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
