@@ -30,7 +30,7 @@ struct cpu {
 
 struct copy_cpus {
 	unsigned int threads;
-	unsigned int n;
+	unsigned int n, cores;
 	struct cpu cpu[CPUS_MAX];	/* n of them, those of one core together */
 };
 
@@ -120,6 +120,11 @@ static void choose(struct copy_cpus *cpus, const struct set *a, const struct set
 			cpus->cpu[cpus->n++].number = i;
 }
 
+static bool begins_core(const struct copy_cpus *cpus, unsigned int i)
+{
+	return !i || cpus->cpu[i].core != cpus->cpu[i - 1].core;
+}
+
 struct copy_cpus *copy_cpus_new(unsigned int threads)
 {
 	struct copy_cpus *cpus = malloc(sizeof(*cpus));
@@ -145,6 +150,9 @@ struct copy_cpus *copy_cpus_new(unsigned int threads)
 	for (unsigned int i = 0; i < cpus->n; i++)
 		cpus->cpu[i].core = core_of(cpus->cpu[i].number);
 	qsort(cpus->cpu, cpus->n, sizeof(cpus->cpu[0]), by_core);
+	cpus->cores = 0;
+	for (unsigned int i = 0; i < cpus->n; i++)
+		cpus->cores += begins_core(cpus, i);
 	return cpus;
 }
 
@@ -155,10 +163,16 @@ void copy_cpus_free(struct copy_cpus *cpus)
 
 void copy_cpus_place(const struct copy_cpus *cpus, pid_t thread, unsigned int i)
 {
+	bool whole = cpus->cores >= cpus->threads;
+	unsigned int n = whole ? cpus->cores : cpus->n, at = 0;
+	unsigned int from = n * i / cpus->threads, to = n * (i + 1) / cpus->threads;
 	struct set set = { { 0 } };
 
-	for (unsigned int at = cpus->n * i / cpus->threads; at < cpus->n * (i + 1) / cpus->threads; at++)
-		add(&set, cpus->cpu[at].number);
+	for (unsigned int k = 0; k < cpus->n; k++) {
+		at += k && (!whole || begins_core(cpus, k));
+		if (at >= from && at < to)
+			add(&set, cpus->cpu[k].number);
+	}
 	/* It is a wish: where it is refused the kernel chooses. */
 	syscall(SYS_sched_setaffinity, thread, sizeof(set), &set);
 }

@@ -5,10 +5,11 @@
 # make check-tsan     [more 20 s] the data plane under ThreadSanitizer
 
 .PHONY: check-copy check-cross check-tsan
-check-copy: $(addprefix $(BIN)/,copy_test ext_pool pool_steps auto_test)
+check-copy: $(addprefix $(BIN)/,copy_test ext_pool pool_steps cpus_test auto_test)
 	@$(RUN) copy-routines $(BIN)/copy_test
 	@$(RUN) ext-pool $(BIN)/ext_pool
 	@$(RUN) pool-steps $(BIN)/pool_steps
+	@$(RUN) copy-cpus $(BIN)/cpus_test
 	@$(RUN) ext-choice $(BIN)/auto_test
 
 COPY_TEST  = $(C11) -Icapi -I$(T) -o $@ $(filter %.c,$^) -lpthread -ldl
@@ -26,6 +27,11 @@ $(BIN)/copy_test $(BIN)/ext_pool:
 $(BIN)/pool_steps: $(T)/copy/pool_steps.c $(COPY_C) $(CAPI_H) tools/tap.h
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS) $(C11) -Icapi -I$(T) -o $@ $(filter-out %/pool.c,$(filter %.c,$^)) -lpthread -ldl
+
+# It has capi/copy/cpus.c in it.
+$(BIN)/cpus_test: $(T)/copy/cpus.c capi/copy/cpus.c capi/copy/cpus.h tools/tap.h
+	@mkdir -p $(@D)
+	$(CC) $(CFLAGS) $(C11) -Icapi -o $@ $<
 
 $(BIN)/auto_test: $(T)/copy/auto.c $(filter %/auto.c,$(COPY_C)) $(CAPI_H) $(T)/front_double.h tools/tap.h
 	@mkdir -p $(@D)
