@@ -284,8 +284,8 @@ type shared struct {
 var process shared
 
 // hold gives the process's client, which it makes for the first holder, and
-// again after the host closed its descriptor.
-func (s *shared) hold(k kernel) (*client, error) {
+// again after the host closed its descriptor. has is what the caller holds, or nil.
+func (s *shared) hold(k kernel, has *client) (*client, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.client != nil && !s.client.alive() {
@@ -300,7 +300,9 @@ func (s *shared) hold(k kernel) (*client, error) {
 		}
 		s.client = c
 	}
-	s.holders++
+	if has != s.client {
+		s.holders++
+	}
 	return s.client, nil
 }
 

@@ -291,7 +291,9 @@ func TestThreadsWithAHostThatCloses(t *testing.T) {
 	w.rm.faulty = true // objects may go while they are mapped
 	var stop sync.WaitGroup
 	done := make(chan struct{})
-	stop.Go(func() {
+	stop.Add(1)
+	go func() {
+		defer stop.Done()
 		for {
 			select {
 			case <-done:
@@ -304,7 +306,7 @@ func TestThreadsWithAHostThatCloses(t *testing.T) {
 			}
 			w.of.mu.Unlock()
 		}
-	})
+	}()
 	cudatest.Together(4, func(int) {
 		for range 50 {
 			p, err := w.Pin(backend.PinRequest{Addr: a.start, Size: 4096})

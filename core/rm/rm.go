@@ -132,10 +132,7 @@ func (s *session) device(ordinal int) (device, error) {
 func (s *session) hold() (*client, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.client != nil && s.client.alive() {
-		return s.client, nil
-	}
-	c, err := s.shared.hold(s.kernel)
+	c, err := s.shared.hold(s.kernel, s.client)
 	if err == nil {
 		s.client = c
 	}
