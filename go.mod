@@ -1,11 +1,11 @@
 module gdrapi
 
-go 1.26.0
+go 1.24.0
 
 require (
-	github.com/ebitengine/purego v0.11.3
+	github.com/ebitengine/purego v0.10.0
 	github.com/stretchr/testify v1.12.1
-	golang.org/x/sys v0.49.0
+	golang.org/x/sys v0.37.0
 )
 
 require go.yaml.in/yaml/v3 v3.0.5 // indirect

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 /*
  * runtime.c - starts the Go runtime, and what it starts on. What the C side knows of
- * Go's insides is in this file and in goroot.sh; both were read in Go 1.26. check.sh
+ * Go's insides is in this file and in goroot.sh; both were read in Go 1.24 to 1.26. check.sh
  * and extld.sh end a build with a Go in which it is otherwise.
  *
  * A runtime that cannot have what it needs ends the process. So all of that is

@@ -288,17 +288,35 @@ func TestRaces(t *testing.T) {
 		require.NoError(t, err)
 		var wg sync.WaitGroup
 		for range 4 {
-			wg.Go(func() { _, _ = l.Map(g, h, 4096, 0) })
-			wg.Go(func() { _ = l.Unmap(g, h, 0x7000, 4096) })
-			wg.Go(func() { _, _ = l.Info(g, h) })
-			wg.Go(func() { _ = l.Unpin(g, h) })
+			wg.Add(1)
+			go func() {
+				defer wg.Done()
+				_, _ = l.Map(g, h, 4096, 0)
+			}()
+			wg.Add(1)
+			go func() {
+				defer wg.Done()
+				_ = l.Unmap(g, h, 0x7000, 4096)
+			}()
+			wg.Add(1)
+			go func() {
+				defer wg.Done()
+				_, _ = l.Info(g, h)
+			}()
+			wg.Add(1)
+			go func() {
+				defer wg.Done()
+				_ = l.Unpin(g, h)
+			}()
 		}
 		wg.Wait()
 	}
 	require.Zero(t, f.live)
 	var wg sync.WaitGroup
 	for range 8 {
-		wg.Go(func() {
+		wg.Add(1)
+		go func() {
+			defer wg.Done()
 			for {
 				h, err := l.Pin(g, request)
 				if err != nil {
@@ -306,9 +324,13 @@ func TestRaces(t *testing.T) {
 				}
 				_, _ = l.Map(g, h, 4096, 0)
 			}
-		})
+		}()
 	}
-	wg.Go(func() { _ = l.Close(g) })
+	wg.Add(1)
+	go func() {
+		defer wg.Done()
+		_ = l.Close(g)
+	}()
 	wg.Wait()
 	require.Zero(t, f.live, "nothing is pinned behind a Close")
 }

@@ -241,7 +241,9 @@ func TestFirstPinsRace(t *testing.T) {
 	var mu sync.Mutex
 	failed := 0
 	for range 16 {
-		wg.Go(func() {
+		wg.Add(1)
+		go func() {
+			defer wg.Done()
 			_, err := l.Pin(g, request)
 			_, _ = l.Attribute(g, backend.AttrDMABufMmap)
 			_, _ = l.BackendName(g)
@@ -250,7 +252,7 @@ func TestFirstPinsRace(t *testing.T) {
 				failed++
 				mu.Unlock()
 			}
-		})
+		}()
 	}
 	wg.Wait()
 	require.Equal(t, 1, failed, "the one whose request was wrong")

@@ -148,7 +148,9 @@ func TestCloseAndGet(t *testing.T) {
 		require.NoError(t, err)
 		var wg sync.WaitGroup
 		for i := range 3 {
-			wg.Go(func() {
+			wg.Add(1)
+			go func() {
+				defer wg.Done()
 				for {
 					if _, err := l.CacheGet(c, someAddr+uint64(i)*65536, 100, 1); err != nil {
 						if !errors.Is(err, unix.EINVAL) {
@@ -157,7 +159,7 @@ func TestCloseAndGet(t *testing.T) {
 						return
 					}
 				}
-			})
+			}()
 		}
 		require.NoError(t, l.Close(own))
 		wg.Wait()

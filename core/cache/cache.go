@@ -371,10 +371,9 @@ func (c *Cache) show(i int) {
 }
 
 // isStale reports whether e, which has some of p's bytes, was pinned for an allocation
-// that has since lost them, or was unpinned by the caller: then its place has another
-// range.
+// that has since lost them, or was unmapped or unpinned by the caller.
 func (c *Cache) isStale(e entry, p plan) bool {
-	return e.id != p.id || !sameGeneration(c.rangeOf(e.h).state.Load(), stateOf(e.h))
+	return e.id != p.id || !c.table.Published(e.h)
 }
 
 // isNested reports whether one of the two lies in the other: then a search could miss

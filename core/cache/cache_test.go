@@ -427,6 +427,10 @@ func TestUnpinnedByTheCaller(t *testing.T) {
 	require.True(t, u.put(b.Handle))
 	u.shown()
 	require.NoError(t, u.Unpin(b.Handle))
+	long := u.visit(at(1), 2*gpu)
+	require.NoError(t, u.Unpin(long.Handle))
+	u.visit(at(1)+gpu, 2*gpu)
+	require.Len(t, u.live, 1, "what has some of the bytes of another is gone, too")
 	require.NoError(t, u.Flush())
 	u.shown()
 	require.NoError(t, u.Close())
@@ -560,7 +564,9 @@ func TestThreads(t *testing.T) {
 	stop := time.Now().Add(time.Second)
 	var wg sync.WaitGroup
 	for range 4 {
-		wg.Go(func() {
+		wg.Add(1)
+		go func() {
+			defer wg.Done()
 			for time.Now().Before(stop) {
 				i := 1 + rand.IntN(7)
 				addr := at(i) + uint64(rand.IntN(2*gpu))
@@ -580,9 +586,11 @@ func TestThreads(t *testing.T) {
 					return
 				}
 			}
-		})
+		}()
 	}
-	wg.Go(func() {
+	wg.Add(1)
+	go func() {
+		defer wg.Done()
 		for time.Now().Before(stop) {
 			u.renew(1 + rand.IntN(7))
 			if rand.IntN(8) == 0 {
@@ -590,7 +598,7 @@ func TestThreads(t *testing.T) {
 			}
 			time.Sleep(200 * time.Microsecond)
 		}
-	})
+	}()
 	wg.Wait()
 	u.shown()
 	require.NoError(t, u.Close())

@@ -168,7 +168,9 @@ func TestConcurrentUse(t *testing.T) {
 	tab := newTable(t, 1)
 	var wg sync.WaitGroup
 	for range 8 {
-		wg.Go(func() {
+		wg.Add(1)
+		go func() {
+			defer wg.Done()
 			for range 500 {
 				h, err := tab.Alloc()
 				if err != nil {
@@ -182,7 +184,7 @@ func TestConcurrentUse(t *testing.T) {
 				tab.Retract(h)
 				tab.Free(h)
 			}
-		})
+		}()
 	}
 	wg.Wait()
 	require.Equal(t, len(tab.gens), len(tab.free), "every slot came back")

@@ -332,7 +332,11 @@ func Flat(t testing.TB, f func()) {
 func Together(n int, f func(i int)) {
 	var wg sync.WaitGroup
 	for i := range n {
-		wg.Go(func() { f(i) })
+		wg.Add(1)
+		go func() {
+			defer wg.Done()
+			f(i)
+		}()
 	}
 	wg.Wait()
 }
