@@ -26,7 +26,6 @@
 #include <elf.h>
 #include <errno.h>
 #include <linux/futex.h>
-#include <linux/membarrier.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -335,21 +334,11 @@ static void forget_threads(void)
 	threads_lock = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
 }
 
-/*
- * package handle registers the process for membarrier(2). That takes 10 ms and more
- * where the process has threads, and no time where it has none yet.
- */
-static void register_barrier(void)
-{
-	syscall(SYS_membarrier, MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED, 0, 0);
-}
-
 int gdr_runtime_start(void)
 {
 	int rc;
 
 	forget_threads();
-	register_barrier();
 	rc = try_memory();
 	if (rc) {
 		gdr_log(GDR_LOG_ERROR, "gdr_open: no room for the Go runtime, which takes %lu MiB of address space, %lu MiB of it to write to, and %u mappings: %s; raise the limit that is too low (ulimit -v, -d, -l, vm.max_map_count)",

@@ -5,8 +5,9 @@
  * 1. The driver's library is loaded. Where there is none, and no other driver, the
  *    start ends here.
  * 2. What the environment asks of copies is read.
- * 3. The Go runtime is started (runtime.c).
- * 4. The core is made. It tells where its table of handles is.
+ * 3. The process is registered for membarrier(2).
+ * 4. The Go runtime is started (runtime.c).
+ * 5. The core is made. It tells where its table of handles is.
  *
  * docs/design.md has the whole of it.
  */
@@ -14,7 +15,9 @@
 #include "start.h"
 
 #include <errno.h>
+#include <linux/membarrier.h>
 #include <string.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "_cgo_export.h"
@@ -87,6 +90,16 @@ static int read_environment(struct gdr_front *front)
 	return 0;
 }
 
+/*
+ * The core has running threads pass a barrier by membarrier(2), which the process must
+ * be registered for. That takes 10 ms and more where it has threads, and no time where
+ * it has none yet. Where it fails, the core finds out.
+ */
+static void register_barrier(void)
+{
+	syscall(SYS_membarrier, MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED, 0, 0);
+}
+
 static int core_start(struct gdr_front *front, uint32_t epoch)
 {
 	uintptr_t addr = 0;
@@ -94,6 +107,7 @@ static int core_start(struct gdr_front *front, uint32_t epoch)
 	int rc = 0;
 
 	gdr_guest_enter(&guest);
+	register_barrier();
 	if (!front->runs)
 		rc = gdr_runtime_start();
 	if (!rc) {

@@ -6,15 +6,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Commands of membarrier(2). With them the copy path needs no fence between
+// A command of membarrier(2). With it the copy path needs no fence between
 // "I use this handle" and "is it still good": the rare unmap makes every
-// running thread of the process pass one instead. Linux 4.14 has them.
-const (
-	membarrierPrivateExpedited         = 1 << 3
-	membarrierRegisterPrivateExpedited = 1 << 4
-)
+// running thread of the process pass one instead. Linux 4.14 has it.
+//
+// The process must be registered for it: capi/start.c does that before there are
+// threads.
+const membarrierPrivateExpedited = 1 << 3
 
-func registerBarrier() error { return membarrier(membarrierRegisterPrivateExpedited) }
+// hasBarrier reports whether the process has it, and is registered.
+func hasBarrier() bool { return membarrier(membarrierPrivateExpedited) == nil }
 
 // barrier makes every running thread of this process pass a full memory
 // barrier. A host may have refused itself membarrier(2) since it was registered

@@ -66,7 +66,7 @@ func New(epoch uint32) (*Table, error) {
 	t := &Table{mem: mem}
 	t.header, t.slots, t.hazards = view(mem)
 	t.header.epoch = epoch
-	if registerBarrier() != nil {
+	if !hasBarrier() {
 		t.header.fenced = 1
 	}
 	return t, nil

@@ -54,7 +54,7 @@ func TestNoBarrier(t *testing.T) {
 		return unix.ENOSYS
 	})
 	tab := newTable(t, 1)
-	require.Equal(t, 1, calls, "the registration")
+	require.Equal(t, 1, calls, "whether there is one")
 	require.EqualValues(t, 1, tab.header.fenced)
 	h, err := tab.Alloc()
 	require.NoError(t, err)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 #
-# make check-capi     the C front by itself: its environment, and who calls whom
-# make check-go-oldest the library of the oldest Go that go.mod allows
+# make check-capi     [check 10 s] the C front by itself: its environment, and who calls whom
+# make check-go-oldest [more 3 min] the library of the oldest Go that go.mod allows
 
 .PHONY: check-capi
 check-capi: $(BIN)/env_test
