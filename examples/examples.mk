@@ -2,7 +2,7 @@
 #
 # make demo           [build 5 s] what the library is for, in ten lines; without a GPU, simulated
 # make examples       [build 5 s] the programs of examples/, under build/examples
-# make check-examples [check 5 s] them on the doubles
+# make check-examples [check 5 s] the examples on the doubles
 
 EX        := $(B)/examples
 EXAMPLES  := $(addprefix $(EX)/,write_read flag cache pingpong capture)

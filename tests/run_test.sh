@@ -110,4 +110,5 @@ check "there are targets to look for" grep -qx check-guest "$work/targets"
 for target in $(grep -vE -- '-(rm|tsan|asan)$' "$work/targets"; echo check-rm); do
 	check "make help has $target" grep -qE "(make|and UCX,) $target( |,|;|\$)" "$work/help"
 done
+none "make help says of each how long it takes" "$(sed -n '/^Others$/,$p' "$work/help")"
 done_testing

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 #
 # make check          [check 12 min] every test that needs no GPU; CHECK='abi guest' picks some of them
-# make check-all      [more 60 min] that, the checks below and make lint: what CI runs
+# make check-all      [more 60 min] make check, make lint and most of these: what CI runs
 # make check-go       [check 1 min] the tests of the Go packages
 # make check-run      [check 10 s] tests/run.sh itself: a test that fails makes make fail
 # make check-memory   [more 10 min] the sanitizers, valgrind and the race detector

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 #
 # make doubles        [build 10 s] the simulated libcuda, libvulkan and NVIDIA driver that the tests use
-# make check-doubles  [check 15 s] the tests of these
+# make check-doubles  [check 15 s] the tests of the doubles
 
 .PHONY: doubles check-doubles check-doubles-rm check-sanity-rm
 doubles: $(DOUBLES)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
 #
 # make check-vm       [more 10 min] the kernel module in a virtual machine: see docs/kmod.md
-# make check-vm-all   [long 40 min] that, on every kernel
-# make check-vm-debug [long 2 h] that, on kernels that look for faults
+# make check-vm-all   [long 40 min] check-vm on every kernel
+# make check-vm-debug [long 2 h] check-vm on kernels that look for faults
 # make check-kmod-static  [more 2 min] the static checks of the kernel module
 # make check-kmod-matrix  [long 30 min] builds of the kernel module for every kernel and driver
 # make check-kmod-dkms    [long 20 min] DKMS beside each packaging of the driver

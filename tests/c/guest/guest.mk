@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 #
 # make check-guest    [check 5 min] the library in hosts that do what hosts do
-# make stress         [long 60 min] the same at their full length, and make check-tsan
+# make stress         [long 60 min] the guest tests at their full length, and make check-tsan
 
 GUESTS    := $(patsubst $(T)/guest/%.c,%,$(filter-out %/secure_host.c,$(wildcard $(T)/guest/*.c)))
 GUESTBINS := $(addprefix $(BIN)/guest_,$(GUESTS))
