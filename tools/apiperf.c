@@ -39,17 +39,18 @@ static const struct bench_tool tool = {
 	.what = "Times each control call of the library, for buffers of 64 KiB, 1 MiB and 16 MiB\n"
 		"up to -s (16 MiB), beside the calls that the work comes down to.",
 	.method =
-		"  Each call is timed alone, by the TSC between two LFENCEs (elsewhere\n"
-		"  CLOCK_MONOTONIC); what reading that costs is subtracted. Calls go in the\n"
-		"  order of a buffer's life, again and again: at most -n times (1000), at most\n"
-		"  --budget milliseconds for each size (1000), at least three times. P0 is the\n"
-		"  smallest sample and P50 the median. The first gdr_open and the first round\n"
-		"  of a size are not part of them. gdr_open 'first' is the first one of the\n"
-		"  process, 'again' when none is open. The hit of the registration cache is the\n"
-		"  second one after a miss, and has a cuPointerGetAttribute(BUFFER_ID) in it; of\n"
-		"  those 'in a row', 1000 are timed together, and what one takes is shown.\n"
-		"  The calls beneath are made by this program itself on the same memory: those\n"
-		"  of the backend in use that can be made from outside of the library.",
+		"  Each call is timed alone, by the TSC between two LFENCEs; elsewhere by\n"
+		"  CLOCK_MONOTONIC. What reading that costs is subtracted. Calls go in the order\n"
+		"  of a buffer's life, again and again: -n times (1000) or --budget milliseconds\n"
+		"  (1000) for each size, whichever comes first, and three times at least. P0 is\n"
+		"  the smallest sample. P50 is the median.\n"
+		"  The first gdr_open and the first round of a size are no part of them.\n"
+		"  gdr_open 'first' is the first one of the process; 'again' is one when none is\n"
+		"  open. The hit of the registration cache is the second one after a miss. It has\n"
+		"  a cuPointerGetAttribute(BUFFER_ID) in it. Of those 'in a row' 1000 are timed\n"
+		"  together, and what one takes is shown.\n"
+		"  The calls beneath are made by this program itself, on the same memory. They are\n"
+		"  those of the backend in use that can be made from outside of the library.",
 };
 
 /* One call. Steps live in the order in which they were first timed. */

@@ -17,12 +17,12 @@ static const struct bench_tool tool = {
 	.what = "Measures the bandwidth of writes to and reads from GPU memory through a\n"
 		"mapping, for one size (-s, 128 KiB), beside cuMemcpy in the same run.",
 	.method = BENCH_METHOD "\n"
-		"  Here all are back-to-back. A bandwidth is the size over the P50 of the time;\n"
-		"  1 MB/s is 1e6 bytes a second. With --threads N the time is from the start\n"
-		"  of the copy to the end of the last thread's part. Those threads are the\n"
-		"  tool's, each with a copy of its own; --read-threads and --write-threads ask\n"
-		"  the library for threads, and --cpu leaves it none. cuMemcpy uses pageable\n"
-		"  memory of the host and one thread.",
+		"  Here all are back-to-back. A bandwidth is the size over the P50 of the time.\n"
+		"  1 MB/s is 1e6 bytes a second. With --threads N a copy lasts from its start to\n"
+		"  the end of the last thread's part. These threads are the tool's: each makes a\n"
+		"  copy of its own. --read-threads and --write-threads ask the library for\n"
+		"  threads; with --cpu it has no CPU for them. cuMemcpy uses pageable memory of\n"
+		"  the host and one thread.",
 };
 
 static double mbps(const struct bench_row *row)

@@ -23,14 +23,14 @@ static const struct bench_tool tool = {
 	.what = "Times writes to and reads from GPU memory through a mapping, for sizes from\n"
 		"1 byte to -s (16 MiB), beside cuMemcpy and plain copy loops in the same run.",
 	.method = BENCH_METHOD "\n"
-		"  The plain loops: 'plain' is one to three stores or loads of up to 8 bytes;\n"
-		"  'memcpy' is libc's; 'sse2', 'avx2' and 'avx512' are non-temporal stores;\n"
-		"  'movdir64b' is direct stores of 64 bytes; 'sse4.1', 'avx2' and 'avx512'\n"
-		"  streaming loads. Writes end with a store fence. Writes of more than 64 KiB\n"
-		"  are timed back-to-back only, reads always are, and libc's memcpy does not\n"
-		"  read more than 64 KiB. cuMemcpy uses pageable memory of the host. The\n"
-		"  plain loops use one thread, whatever --read-threads and --write-threads ask\n"
-		"  the library for; --cpu leaves it none.",
+		"  The plain loops: 'plain' is one to three stores or loads of up to 8 bytes.\n"
+		"  'memcpy' is libc's. 'sse2', 'avx2' and 'avx512' are non-temporal stores.\n"
+		"  'movdir64b' is direct stores of 64 bytes. 'sse4.1', 'avx2' and 'avx512' are\n"
+		"  streaming loads. Writes end with a store fence.\n"
+		"  Writes of more than 64 KiB are timed back-to-back only. Reads always are.\n"
+		"  libc's memcpy reads 64 KiB at most. cuMemcpy uses pageable memory of the host.\n"
+		"  The plain loops use one thread, whatever --read-threads and --write-threads\n"
+		"  ask the library for. With --cpu the library has no CPU for more threads.",
 };
 
 /* The cells of one size. */

@@ -26,13 +26,13 @@ static const struct bench_tool tool = {
 	.what = "Plays ping-pong with a GPU kernel: the CPU writes a word to GPU memory through\n"
 		"the mapping, the kernel sees it and answers. Needs a real GPU.",
 	.method =
-		"  A round trip is timed from before the write until the CPU has the answer.\n"
-		"  The kernel is one thread that polls the word. The answer goes to pinned\n"
-		"  host memory (hostmem), which the CPU polls, or to GPU memory (gpumem), which\n"
-		"  the CPU polls through the mapping. 'gdrcopy' writes and polls by the\n"
-		"  library's copies, 'plain' by stores with a store fence and loads of its own.\n"
-		"  Each answer is checked. P0 is the shortest round trip, P50 the median; the\n"
-		"  first 200 are not counted. -s is the size of the buffer (64 KiB).",
+		"  A round trip lasts from before the write until the CPU has the answer. The\n"
+		"  kernel is one thread that polls the word. It answers in pinned host memory\n"
+		"  (hostmem), which the CPU polls, or in GPU memory (gpumem), which the CPU polls\n"
+		"  through the mapping. 'gdrcopy' writes and polls by the library's copies.\n"
+		"  'plain' does so by stores with a store fence, and by loads of its own. Each\n"
+		"  answer is checked. P0 is the shortest round trip. P50 is the median. The first\n"
+		"  200 are not counted. -s is the size of the buffer (64 KiB).",
 };
 
 /* Answers word n with n ^ SALT, for n from 1 to rounds; gives up after limit clocks. */

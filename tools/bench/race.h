@@ -35,19 +35,18 @@ struct bench_cell {
 
 /* What --help says of the above. */
 #define BENCH_METHOD \
-	"  The clock is the TSC between two LFENCEs (elsewhere CLOCK_MONOTONIC). What\n" \
-	"  reading it costs, with an empty call between, is measured first and\n" \
-	"  subtracted. 'alone' times single operations, each 2 us after the end of the\n" \
-	"  one before, so that what that left in the CPU's and the link's buffers is\n" \
-	"  gone; a write is over when its fence is issued, not when the GPU has the\n" \
-	"  bytes. 'back-to-back' times as many operations in a row as fill 100 us, 1000\n" \
-	"  at most, and divides: in less time those that still wait in the CPU's store\n" \
-	"  buffer count, and a bare loop has more of them there. 'cold' is 'alone' with\n" \
-	"  the host side flushed from the caches.\n" \
-	"  All competitors take turns, eight each in an order that changes, at the same\n" \
-	"  addresses. P0 is the smallest sample and P50 the median. Each competitor\n" \
-	"  first moves fresh data of the size once, and the driver's copy of it is\n" \
-	"  compared."
+	"  The clock is the TSC between two LFENCEs; elsewhere CLOCK_MONOTONIC. What\n" \
+	"  reading it costs is measured first, with an empty call between, and subtracted.\n" \
+	"  'alone' times single operations. Each begins 2 us after the end of the one\n" \
+	"  before: what that one left in the buffers of the CPU and the link is gone then.\n" \
+	"  A write is over when its fence is issued, not when the GPU has the bytes.\n" \
+	"  'back-to-back' times many operations in a row, and divides. They fill 100 us,\n" \
+	"  and are 1000 at most. In less time those would count as done that still wait\n" \
+	"  in the CPU's store buffer; a bare loop has more of them there.\n" \
+	"  'cold' is 'alone' with the host side flushed from the caches.\n" \
+	"  All competitors take eight turns each, in an order that changes, at the same\n" \
+	"  addresses. P0 is the smallest sample. P50 is the median. Each competitor first\n" \
+	"  moves fresh data of the size once; the driver's copy of it is compared."
 
 const char *bench_pace_name(enum bench_pace pace);
 
