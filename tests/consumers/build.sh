@@ -10,8 +10,8 @@ VM_COMPONENTS='main contrib non-free' VM_SOURCES=1
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 # shellcheck source=tests/vm/apt.sh
 . "$here/../vm/apt.sh"
-# shellcheck source=tests/consumers/tap.sh
-. "$here/tap.sh"
+# shellcheck source=tests/tap.sh
+. "$here/../tap.sh"
 
 : "${build:?}" "${name:?}"
 # Debian 12's: their headers of CUDA are those that all of these consumers build with.

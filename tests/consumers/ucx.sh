@@ -37,7 +37,7 @@ gtest() {
 		END { if (name) print "DIED", name }' "$out")
 	echo "# $n cases are not for gdr_copy"
 	[ "$status" -eq 0 ]
-	result $? "$1, $2: gtest ends with status 0" "$out"
+	result $? "$1, $2: gtest ends with status 0" "$(tail -n 15 "$out")"
 }
 
 # perf BACKEND NAME ARGUMENT...: one run of ucx_perftest with itself, which pins.
@@ -47,13 +47,13 @@ perf() {
 	GDRCOPY_BACKEND=$b GDRCOPY_ENABLE_LOGGING=1 GDRCOPY_LOG_LEVEL=1 timeout 300 \
 		"$RM_SIM" "$prefix/bin/ucx_perftest" -l "$@" >"$out" 2>&1 &&
 		grep -q '^Final:' "$out" && grep -q '^DBG: *pinned' "$out" && ! grep -q ' ERROR ' "$out"
-	result $? "$b: ucx_perftest, $name" "$out"
+	result $? "$b: ucx_perftest, $name" "$(tail -n 15 "$out")"
 }
 
 info() {
 	GDRCOPY_BACKEND=$1 "$RM_SIM" "$prefix/bin/ucx_info" -d >"$build/consumers/info.log" 2>&1 &&
 		grep -q 'Transport: gdr_copy' "$build/consumers/info.log"
-	result $? "$1: ucx_info shows gdr_copy" "$build/consumers/info.log"
+	result $? "$1: ucx_info shows gdr_copy" "$(tail -n 15 "$build/consumers/info.log")"
 }
 
 # ours BACKEND NAME PROGRAM ARGUMENT...: a program of the project that uses UCX.
@@ -61,7 +61,7 @@ ours() {
 	local b=$1 what=$2 of=$3 out=$build/consumers/$3.log
 	shift 3
 	timeout 300 "$here/../on.sh" "$b" "$build/consumers/$of" "$@" >"$out" 2>&1
-	result $? "$b: $what" "$out"
+	result $? "$b: $what" "$(tail -n 15 "$out")"
 }
 
 program messages -lucp -lcuda
@@ -100,4 +100,4 @@ for b in dmabuf rm; do
 	done
 	unset UCX_TLS
 done
-closing
+done_testing
