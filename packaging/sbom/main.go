@@ -197,7 +197,7 @@ func run() error {
 	out := flag.String("o", "", "file to write, instead of standard output")
 	flag.Parse()
 	if *version == "" || flag.NArg() == 0 {
-		return errors.New("usage: sbom -version VERSION [-epoch SECONDS] [-sum go.sum] [-o FILE] BINARY...")
+		return errors.New("usage: sbom -version VERSION [-epoch SECONDS] [-sum go.sum] [-o FILE] BINARY [BINARY ...]")
 	}
 	f, err := os.Open(*sum)
 	if err != nil {
