@@ -10,6 +10,8 @@ result $? "rm_test"
 # shellcheck disable=SC2086 # several words
 /bin/gdrcopy_sanity ${SANITY_ARGS-}
 result $? "gdrcopy_sanity (rm)"
+# An emulated CPU is some 30 times slower. The limits of the cases stay.
+export GUEST_SCALE=0.05
 for program in badinput guest_fork guest_signals guest_threads guest_fds; do
 	[ ! -e /bin/$program ] || { /bin/$program; result $? "$program (rm)"; }
 done

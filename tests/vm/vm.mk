@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
 #
-# make check-vm       [more 10 min] the kernel module in a virtual machine: see docs/kmod.md
+# make check-vm       [more 15 min] the kernel module in a virtual machine: see docs/kmod.md
 # make check-vm-all   [long 40 min] check-vm on every kernel
 # make check-vm-debug [long 2 h] check-vm on kernels that look for faults
 # make check-kmod-static  [more 2 min] the static checks of the kernel module
@@ -14,17 +14,20 @@ VMFILES   := -f $(BIN)/gdrcopy_sanity -f $(BIN)/badinput $(VMLIBS)
 VMSANITY  := $(VMRUN) -j $(VM)/job-sanity.sh $(VMFILES)
 VMDOCTOR  := $(VMRUN) -j $(VM)/job-doctor.sh -f $(BIN)/gdrcopy_doctor -f /usr/bin/setpriv $(VMLIBS)
 VMRM      := $(VMRUN) -j $(VM)/job-rm.sh $(VMFILES) -f $(BIN)/rm_test
+VMGUESTS  := $(addprefix $(BIN)/guest_,fork signals threads fds)
+# pthread_cancel loads libgcc_s.
+VMGUEST   := $(addprefix -f ,$(VMGUESTS)) -f $(shell $(CC) -print-file-name=libgcc_s.so.1):/lib
 
 .PHONY: check-vm check-vm-all check-vm-debug check-kmod-static check-kmod-matrix check-kmod-dkms
 
 check-vm: VMKERNELS := 6.1
 check-vm-all: VMKERNELS := 6.1 6.12 7.2
 check-vm-all: VMHEADERS := older newer 570
-check-vm check-vm-all: tools $(BIN)/badinput $(BIN)/rm_test $(DOUBLES)
+check-vm check-vm-all: tools $(BIN)/badinput $(BIN)/rm_test $(VMGUESTS) $(DOUBLES)
 	@for k in $(VMKERNELS); do \
 		$(RUN) vm-kmod-$$k $(VMRUN) -t 900 $$k; \
 		$(RUN) vm-sanity-$$k $(VMSANITY) -t 900 $$k; \
-		$(RUN) vm-rm-$$k $(VMRM) -t 900 $$k; \
+		$(RUN) vm-rm-$$k $(VMRM) $(VMGUEST) -t 1800 $$k; \
 		$(RUN) vm-doctor-$$k $(VMDOCTOR) -t 900 $$k; \
 	done
 	@for h in $(VMHEADERS); do \
