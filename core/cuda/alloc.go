@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"unsafe"
 
+	"gdrapi/core/internal/sys"
 	"gdrapi/core/log"
 
 	"golang.org/x/sys/unix"
@@ -141,6 +142,11 @@ func (a *Allocation) Export(pcie bool) (fd int, err error) {
 	}
 	if exports == 0 {
 		return -1, fmt.Errorf("CUDA device %d exports no dma-bufs; NVIDIA's open kernel modules do: %w", a.device, unix.ENOTSUP)
+	}
+	// Asked first: once the driver has failed for want of one, the process may have
+	// one again (H200, driver 580.159: the export answered EIO).
+	if err := sys.LackOfFDs(); err != nil {
+		return -1, err
 	}
 	err = d.WithDevice(a.device, func() (err error) {
 		fd, err = d.MemExportRange(a.addr, a.size, pcie)

@@ -72,17 +72,21 @@ func Open(path string, flags int) (int, error) {
 // ExplainFDs makes EMFILE of a driver's err when the process has no file
 // descriptor left: drivers have no result of their own for that.
 func ExplainFDs(err error) error {
-	if !outOfFDs() {
-		return err
+	if lack := LackOfFDs(); lack != nil {
+		return fmt.Errorf("%w (%v)", lack, err)
 	}
-	return fmt.Errorf("%w: the process has no file descriptor left, and the driver needs one for each pinned buffer; raise RLIMIT_NOFILE (ulimit -n) or unpin buffers (%v)", unix.EMFILE, err)
+	return err
 }
 
-// outOfFDs tries to make a descriptor that needs nothing else.
-func outOfFDs() bool {
+// LackOfFDs is EMFILE when the process has no file descriptor left, else nil. It
+// tries to make one that needs nothing else.
+func LackOfFDs() error {
 	fd, err := unix.Eventfd(0, unix.EFD_CLOEXEC)
 	if err == nil {
 		Close(fd)
 	}
-	return err == unix.EMFILE || err == unix.ENFILE
+	if err == unix.EMFILE || err == unix.ENFILE {
+		return fmt.Errorf("%w: the process has no file descriptor left, and the driver needs one for each pinned buffer; raise RLIMIT_NOFILE (ulimit -n) or unpin buffers", unix.EMFILE)
+	}
+	return nil
 }
