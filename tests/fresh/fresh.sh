@@ -15,16 +15,17 @@ here=$(cd "$(dirname "$0")/../.." && pwd)
 . "$here/tests/vm/apt.sh"
 # shellcheck source=tests/fresh/root.sh
 . "$here/tests/fresh/root.sh"
+# shellcheck source=tests/tap.sh
+. "$here/tests/tap.sh"
 need debootstrap unshare:util-linux git
 [ "$(id -u)" -eq 0 ] || die "only root may make a root: run it with sudo"
 work=$here/build/fresh
 root=$work/$suite
 log=$work/$suite.log
-passed=0 failed=0
 
 mkdir -p "$work"
 : >"$log"
-trap 'rm -rf --one-file-system "$root"' EXIT
+trap 'rm -rf --one-file-system "$root" "$tap_dir"' EXIT
 
 # refuses COMMAND TEXT: it fails, says TEXT, and installs nothing.
 refuses() {
@@ -60,11 +61,9 @@ try() {
 	shift
 	echo "== $name" >>"$log"
 	if "$@" >>"$log" 2>&1; then
-		passed=$((passed + 1))
-		echo "ok $passed - $suite: $name # $((SECONDS - t0)) s"
+		result 0 "$suite: $name # $((SECONDS - t0)) s"
 	else
-		echo "not ok $((passed + 1)) - $suite: $name; see $log"
-		tail -n 30 "$log" | sed 's/^/# /'
+		result 1 "$suite: $name; see $log" "$(tail -n 30 "$log")"
 		return 1
 	fi
 }
@@ -84,7 +83,5 @@ steps() {
 		try "README.md's first program" example
 }
 
-steps "${2-}" || failed=1
-echo "1..$((passed + failed))"
-echo "$passed passed, $failed failed, 0 skipped"
-[ "$failed" -eq 0 ]
+steps "${2-}" || :
+done_testing
