@@ -14,9 +14,9 @@ VMFILES   := -f $(BIN)/gdrcopy_sanity -f $(BIN)/badinput $(VMLIBS)
 VMSANITY  := $(VMRUN) -j $(VM)/job-sanity.sh $(VMFILES)
 VMDOCTOR  := $(VMRUN) -j $(VM)/job-doctor.sh -f $(BIN)/gdrcopy_doctor -f /usr/bin/setpriv $(VMLIBS)
 VMRM      := $(VMRUN) -j $(VM)/job-rm.sh $(VMFILES) -f $(BIN)/rm_test
-VMGUESTS  := $(addprefix $(BIN)/guest_,fork signals threads fds)
-# pthread_cancel loads libgcc_s.
-VMGUEST   := $(addprefix -f ,$(VMGUESTS)) -f $(shell $(CC) -print-file-name=libgcc_s.so.1):/lib
+# Those that race against time come to nothing on an emulated CPU of a busy host.
+VMGUESTS  := $(addprefix $(BIN)/guest_,fork fds)
+VMGUEST   := $(addprefix -f ,$(VMGUESTS))
 
 .PHONY: check-vm check-vm-all check-vm-debug check-kmod-static check-kmod-matrix check-kmod-dkms
 
