@@ -1,8 +1,11 @@
 #!/bin/sh
 # SPDX-License-Identifier: MIT
 #
-# rpm.sh TARBALL OUT - the RPMs of a source tarball, in OUT. Lists them.
+# rpm.sh TARBALL OUT - the RPMs of a source tarball, in OUT. Lists them. No source RPM:
+# rpm writes the folder of the build into one, and its sum into the others; who wants
+# one has it from the tarball by rpmbuild -ts.
 set -eu
+umask 022
 tarball=$(realpath "${1:?usage: rpm.sh TARBALL OUT}") out=${2:?usage: rpm.sh TARBALL OUT}
 
 die() { echo "rpm.sh: $*" >&2; exit 1; }
@@ -18,10 +21,10 @@ out=$(cd "$out" && pwd)
 set -- --define "_topdir $out/.top" --define "go $GO" --with owngo
 [ -e /etc/rpm/macros.dist ] || set -- "$@" --nodeps --define '_libdir /usr/lib64' --define 'dist %{nil}'
 mkdir -p "$out/.top"
-rpmbuild -ta "$@" "$tarball" >"$out/build.log" 2>&1 || {
+rpmbuild -tb "$@" "$tarball" >"$out/build.log" 2>&1 || {
 	tail -n 40 "$out/build.log" >&2
 	die "rpmbuild failed: see $out/build.log"
 }
-find "$out/.top/RPMS" "$out/.top/SRPMS" -name '*.rpm' -exec mv {} "$out/" \;
+find "$out/.top/RPMS" -name '*.rpm' -exec mv {} "$out/" \;
 rm -rf "$out/.top"
 ls "$out"/*.rpm

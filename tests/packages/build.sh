@@ -39,13 +39,12 @@ for f in "$out"/deb/*.deb; do
 done
 for f in "$out"/rpm/*.rpm; do
 	name=$(rpm -qp --qf '%{NAME}' "$f" 2>/dev/null)
-	case $f in *.src.rpm) name=source ;; esac
 	mkdir -p "$work/rpm/${name/%-devel/-dev}"
 	rpm2cpio "$f" | (cd "$work/rpm/${name/%-devel/-dev}" && cpio -idm --quiet)
 done
 folders_of() { (cd "$1" && printf '%s\n' *); }
 check "Debian's packages" same <(printf '%s\n' "${deb_names[@]}") <(folders_of "$work/deb")
-check "RPMs" same <(printf '%s\n' "${names[@]}" source) <(folders_of "$work/rpm")
+check "RPMs" same <(printf '%s\n' "${names[@]}") <(folders_of "$work/rpm")
 
 # files KIND NAME: what is in a package, less what each system adds of its own, under
 # the paths of Debian.
