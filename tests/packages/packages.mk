@@ -4,7 +4,7 @@
 # make check-containers [more 5 s] the CDI spec and the pods against their schemas; part of check-packages
 
 PKGTEST   := tests/packages
-PKGRUN    := env GDR_GO_ON=1 GDR_RESULTS=$(PKG)/results GO='$(GO)' $(RUN)
+PKGRUN     = env GDR_GO_ON=1 GDR_RESULTS=$(PKG)/results GO='$(GO)' $(RUN)
 
 .PHONY: check-packages check-containers
 check-packages: all $(DOUBLES)
