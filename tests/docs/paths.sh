@@ -1,0 +1,52 @@
+#!/bin/bash
+# SPDX-License-Identifier: MIT
+#
+# The pages' relative links, and the files of this tree that they name in backquotes,
+# exist. Run from the top of the tree.
+#
+# Of what stands in backquotes these count: a word that begins with a folder of the
+# tree, and may be a pattern; and the bare name of a source file, in any folder. A word
+# with < or $ in it stands for several, and does not count.
+. tests/tap.sh
+
+tops='capi|cmd|core|docs|examples|include|kmod|packaging|pkg-config|python|tests|tools|vkgdr'
+# Source files that are others', or the reader's.
+others='^(nv-p2p\.[ch]|example\.c)$'
+find capi cmd core docs examples include kmod packaging pkg-config python tests tools vkgdr . -maxdepth 6 \
+	-type f -not -path './build/*' -not -path './.git/*' -printf '%f\n' | sort -u >"$work/names"
+
+# quoted PAGE: the words in backquotes, one a line.
+quoted() {
+	# shellcheck disable=SC2016 # the backquotes are the page's
+	grep -oE '`[^`]+`' "$1" | tr -d '`' | tr ' ' '\n' | grep -v '[<$]'
+}
+
+# missing PAGE: what it names and is not there.
+missing() {
+	local word
+
+	grep -oE '\]\([^)]+\)' "$1" | sed -e 's/^](//' -e 's/)$//' -e 's/#.*//' | grep -vE '^([a-z]+:|$)' |
+		while read -r word; do
+			[ -e "$(dirname "$1")/$word" ] || echo "link: $word"
+		done
+	quoted "$1" | grep -E "^($tops)/" | while read -r word; do
+		compgen -G "${word%[.,;:]}" >/dev/null || echo "path: $word"
+	done
+	quoted "$1" | grep -E '^[A-Za-z0-9_-]+\.(c|h|go|sh|mk|py|awk)$' | grep -vE "$others" | while read -r word; do
+		grep -qxF "$word" "$work/names" || echo "name: $word"
+	done
+}
+
+for page in *.md docs/*.md python/*.md examples/*.md examples/*/*.md; do
+	none "$page" "$(missing "$page")"
+done
+
+# The test itself.
+cat >"$work/page.md" <<'END'
+[there](page.md#part), [not there](other.md), [elsewhere](https://example.org/a.md).
+`capi/copy/*.c`, `cc capi/nothing.c`, `core/<backend>`, `fence.h` and `fences.h`.
+END
+is 'what is missing is found' "$(missing "$work/page.md")" "link: other.md
+path: capi/nothing.c
+name: fences.h"
+done_testing
