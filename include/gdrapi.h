@@ -9,13 +9,13 @@
  *
  * What holds for every function, unless its own text says otherwise:
  *
- * Errors.  0 is success. A failure is a positive errno value, returned; errno
- * itself is not part of the interface. Out-parameters are written on success
- * alone. A NULL out-parameter, a NULL or unknown gdr_t, and a gdr_mh_t that is
- * stale, made up, or of another gdr_t are EINVAL. A driver that fails for
- * reasons of its own is EIO. With GDRCOPY_ENABLE_LOGGING set, a line on stderr
- * says what went wrong and what to do about it, unless the arguments alone do,
- * as a NULL out-parameter.
+ * Errors.  A function returns 0 on success and a positive errno value on
+ * failure. It does not set errno. It writes out-parameters on success only.
+ * EINVAL answers a NULL out-parameter, a NULL or unknown gdr_t, and a gdr_mh_t
+ * that is stale, made up, or of another gdr_t. EIO answers a driver that fails
+ * for reasons of its own. With GDRCOPY_ENABLE_LOGGING set, a failure writes a
+ * line on stderr: what went wrong and what to do about it. A failure that the
+ * arguments alone explain, as a NULL out-parameter, writes no line.
  *
  * Units.  Sizes are bytes. A GPU address is the integer value of a CUdeviceptr
  * or of a pointer that the CUDA runtime returned. Sizes given to gdr_map and
@@ -27,21 +27,25 @@
  * own loads and stores have no such guard. In a signal handler only the copies,
  * gdr_runtime_get_version and gdr_get_mapping_type_string may be called.
  *
- * Fork.  A child that is forked inherits no access: there, every gdr_t and
- * gdr_mh_t of the parent answers EACCES, and the parent's mappings do not
- * exist, so that a load or store to one faults. The child may gdr_open and pin
- * for itself. Nothing that the child does with what it inherited changes the
- * parent. No file descriptor of this library survives exec.
+ * Fork.  A forked child inherits no access. In the child, every gdr_t and
+ * gdr_mh_t of the parent answers EACCES. The parent's mappings do not exist
+ * there: a load or store to one faults. The child may call gdr_open and pin for
+ * itself. Nothing that the child does with inherited handles changes the parent.
+ * No file descriptor of this library survives exec.
  *
- * Which way to the memory is taken is gdr_open's choice: the gdrdrv kernel
- * module, dma-buf exports of the CUDA driver, or the requests of the NVIDIA
- * driver's resource manager (rm). Where GDRCOPY_BACKEND asks for it, it is
- * Vulkan. Below, these four are called the backends. The backend's page is 64 KiB
- * on gdrdrv and rm, and the CPU's page elsewhere.
+ * Backends.  gdr_open chooses one of four ways to the memory:
+ *
+ *	gdrdrv	the gdrdrv kernel module
+ *	dmabuf	dma-buf exports of the CUDA driver
+ *	rm	requests to the resource manager of NVIDIA's driver
+ *	vulkan	the Vulkan driver; only where GDRCOPY_BACKEND asks for it
+ *
+ * The backend's page is 64 KiB on gdrdrv and rm. It is the CPU's page on dmabuf
+ * and vulkan.
  */
 #ifndef GDRAPI_H
 #define GDRAPI_H
-/* The guard of NVIDIA's header, too: of both the first that is included counts. */
+/* NVIDIA's header has this guard too. The header that is included first counts. */
 #ifndef __GDRAPI_H__
 #define __GDRAPI_H__
 
@@ -51,7 +55,7 @@
 
 #include "gdrconfig.h"
 
-/* The version of this interface; gdr_runtime_get_version tells the library's. */
+/* The version of this interface. gdr_runtime_get_version gives the library's version. */
 #define GDR_API_MAJOR_VERSION 2
 #define GDR_API_MINOR_VERSION 6
 
@@ -68,8 +72,8 @@
 	((MINIMUM_GDRDRV_MAJOR_VERSION << MAJOR_VERSION_SHIFT) | \
 	 MINIMUM_GDRDRV_MINOR_VERSION)
 
-/* The page of the gdrdrv and rm backends: an address aligned to it can be mapped on
- * every backend.
+/* The page of the gdrdrv and rm backends, in bytes. Every backend can map a buffer
+ * whose address is aligned to it.
  */
 #define GPU_PAGE_SHIFT 16
 #define GPU_PAGE_SIZE (1UL << GPU_PAGE_SHIFT)
@@ -83,9 +87,9 @@ extern "C" {
 /* Flags of gdr_pin_buffer_v2; they may be or-ed. */
 typedef enum gdr_pin_flags {
 	GDR_PIN_FLAG_DEFAULT = 0,
-	/* Reach the memory over PCIe even where the CPU has a coherent link
-	 * to the GPU. GDR_ATTR_SUPPORT_PIN_FLAG_FORCE_PCIE tells whether the
-	 * backend can.
+	/* Map the memory over PCIe, even where the CPU has a coherent link to
+	 * the GPU. GDR_ATTR_SUPPORT_PIN_FLAG_FORCE_PCIE is 1 where the backend
+	 * has this flag.
 	 */
 	GDR_PIN_FLAG_FORCE_PCIE = 1
 } gdr_pin_flags_t;
@@ -99,7 +103,7 @@ typedef enum gdr_mapping_type {
 	GDR_MAPPING_TYPE_MAX
 } gdr_mapping_type_t;
 
-/* What gdr_map_v2 may be asked for: one of these, not a set of bits. */
+/* Flags of gdr_map_v2: exactly one of these. They may not be or-ed. */
 typedef enum gdr_map_flags {
 	GDR_MAP_FLAG_DEFAULT = 0,	/* the type that suits the machine */
 	GDR_MAP_FLAG_REQ_WC_MAPPING = 1,
@@ -113,28 +117,28 @@ typedef enum gdr_attr {
 	 * memory is freed first. 0: freeing the memory revokes the mapping.
 	 */
 	GDR_ATTR_USE_PERSISTENT_MAPPING = 1,
-	/* 1: gdr_pin_buffer_v2 knows GDR_PIN_FLAG_FORCE_PCIE. */
+	/* 1: gdr_pin_buffer_v2 accepts GDR_PIN_FLAG_FORCE_PCIE. */
 	GDR_ATTR_SUPPORT_PIN_FLAG_FORCE_PCIE = 2,
 	/* 1: this gdr_t maps through dma-buf. */
 	GDR_ATTR_USING_DMA_BUF_MMAP = 3,
 	GDR_ATTR_MAX
 } gdr_attr_t;
 
-/* An open library; gdr_open makes one and gdr_close ends it. */
+/* An open library. gdr_open makes it and gdr_close ends it. */
 struct gdr;
 typedef struct gdr *gdr_t;
 
 /*
- * A pinned buffer. It is passed by value, and h has no meaning outside of the
- * library. 0 is never a valid h. The number of a buffer that was unpinned is
- * not soon used again, so an old copy of it answers EINVAL.
+ * A pinned buffer. It is passed by value. h has no meaning outside of the
+ * library, and 0 is never a valid h. The library does not soon use the h of an
+ * unpinned buffer again, so an old copy of it answers EINVAL.
  */
 typedef struct gdr_mh_s {
 	unsigned long h;
 } gdr_mh_t;
 
 /*
- * What gdr_get_info_v2 tells of a pinned buffer. While mapped is 0,
+ * The description of a pinned buffer, from gdr_get_info_v2. While mapped is 0,
  * wc_mapping is 0 and mapping_type is GDR_MAPPING_TYPE_NONE.
  */
 struct gdr_info_v2 {
@@ -153,21 +157,29 @@ typedef gdr_info_v2_t gdr_info_t;
 /**
  * gdr_open - choose a backend and open it
  *
- * Tries gdrdrv (/dev/gdrdrv), then dma-buf (a CUDA driver of 13.3 or later), then
- * rm (/dev/nvidiactl, of NVIDIA's driver 535 or later), and takes the first that
- * works: each of them pins any device memory. Where CUDA is not initialised yet,
- * whether dma-bufs can be mapped is not known; then the first pin decides between
- * dma-buf and rm. GDRCOPY_USE_DMABUF_MMAP=1 in the environment forces dma-buf;
- * GDRCOPY_BACKEND=gdrdrv, =dmabuf, =rm or =vulkan forces that one, and goes first.
- * Vulkan (libvulkan.so.1 and NVIDIA's driver for it) is taken only so: it cannot pin
- * memory of cuMemAlloc.
+ * Opens the first backend of this list that works:
  *
- * CUDA is not initialised here: a process may open first and fork or call
- * cuInit later. Several opens at once are fine; each has its own buffers.
+ *	1. gdrdrv: /dev/gdrdrv
+ *	2. dmabuf: a CUDA driver of 13.3 or later
+ *	3. rm: /dev/nvidiactl of NVIDIA's driver 535 or later
  *
- * Returns: the open library, or NULL when no backend works, when an environment
- * variable names none or no copy routine (GDRCOPY_COPY_IMPL), or when there is
- * no memory or no file descriptor to start with. One log line a backend says why.
+ * Each of them pins any device memory. Before CUDA is initialised, the library
+ * cannot know whether dma-bufs can be mapped. Then the first pin decides between
+ * dmabuf and rm.
+ *
+ * The environment can force a backend. GDRCOPY_BACKEND is gdrdrv, dmabuf, rm or
+ * vulkan. GDRCOPY_USE_DMABUF_MMAP=1 is dmabuf. Where both are set, GDRCOPY_BACKEND
+ * counts. Vulkan needs libvulkan.so.1 and NVIDIA's driver for it. It cannot pin
+ * memory of cuMemAlloc, so only GDRCOPY_BACKEND=vulkan opens it.
+ *
+ * gdr_open does not initialise CUDA: a process may open first, and fork or call
+ * cuInit later. A process may open several times. Each open library has its own
+ * buffers.
+ *
+ * Returns: the open library, or NULL in one of these cases. One log line a
+ * backend says why. No backend works. GDRCOPY_BACKEND names no backend, or
+ * GDRCOPY_COPY_IMPL no copy routine. There is no memory or no file descriptor to
+ * start with.
  */
 gdr_t gdr_open(void);
 
@@ -175,13 +187,13 @@ gdr_t gdr_open(void);
  * gdr_close - close what gdr_open opened
  * @g: ends with this call
  *
- * Unmaps and unpins every buffer of @g that is left and frees its gdr_mem_t
- * (gdrapi_ext.h). It waits for copies in progress. A load or store to a
- * mapping of @g faults from then on.
+ * Waits for copies in progress. Then unmaps and unpins every buffer of @g, and
+ * frees every gdr_mem_t of @g (gdrapi_ext.h). From then on a load or store to a
+ * mapping of @g faults.
  *
  * Returns: 0; EINVAL for a @g that is NULL, unknown or closed; EACCES in a forked
- * child. What a driver answered to a step is returned at the end: @g is closed
- * all the same.
+ * child. When a driver fails a step, gdr_close does the other steps and returns
+ * the driver's error. @g is closed all the same.
  */
 int gdr_close(gdr_t g);
 
@@ -194,30 +206,36 @@ int gdr_close(gdr_t g);
  * @va_space: CUDA's address space number that belongs to the token, or 0
  * @handle: receives the pinned buffer
  *
- * Any alignment of @addr and @size may be pinned: whole pages of the backend
- * are. But a buffer whose @addr is not aligned to that page cannot be mapped.
- * The same memory may be pinned more than once, and each pinning is mapped by
- * itself. Tokens are for a gdrdrv before 2.5; later ones and the other backends
- * are given none, and need none.
+ * @addr and @size may have any alignment: the library pins whole pages of the
+ * backend. But only a buffer whose @addr is aligned to that page can be mapped.
+ * The same memory may be pinned more than once. Each pinning has a mapping of its
+ * own. Only a gdrdrv before 2.5 reads the token and the address space number.
  *
- * From here on CUDA finishes synchronous copies to the buffer before they
- * return (its SYNC_MEMOPS attribute), so that the mapping shows them. For memory
- * of cuMemCreate that holds in one context: the thread's own where it is of the
- * memory's GPU, else that GPU's primary one. Where the driver can set neither, a
- * log line says so, and the caller synchronises after a copy.
+ * Pinning sets CUDA's attribute SYNC_MEMOPS on the buffer: from then on a
+ * synchronous copy to the buffer is finished when CUDA's call returns, so the
+ * mapping shows it. For memory of cuMemCreate the setting holds in one context:
+ * the thread's current context where that is of the memory's GPU, else that GPU's
+ * primary context. Where the driver has neither setting, a log line says so, and
+ * the caller must synchronise after a copy.
  *
- * The thread needs no current CUDA context, but CUDA must have been initialised
- * by the process, or @addr cannot be GPU memory. Where the thread has none of that
- * GPU and nobody holds the GPU's primary one, CUDA makes that for the call and
- * destroys it again, on each pin: 0.17 s on an H200 (docs/measurements.md).
+ * The process must have initialised CUDA, or @addr cannot be GPU memory. The
+ * thread needs no current CUDA context. But pins are slow where the thread has no
+ * context of that GPU and nobody holds the GPU's primary context: CUDA makes the
+ * primary context for each pin and destroys it again, 0.17 s on an H200
+ * (docs/measurements.md).
  *
- * Returns: 0; EINVAL for a @size of 0, a range that wraps, an @addr that is not
- * GPU memory, a range past its allocation, a token that gdrdrv refuses, a NULL
- * @handle or a bad @g; ENOTSUP when the backend cannot map memory of this kind
- * (rm: memory that another process allocated. Vulkan: memory of cuMemAlloc; use
- * gdr_mem_alloc, or cuMemCreate with POSIX file descriptor handles; or a range over
- * several allocations. dma-buf: a GPU that exports none); ENODEV when no Vulkan driver has the GPU; ENOMEM; EMFILE
- * when the process is out of file descriptors; EACCES in a forked child.
+ * Returns: 0;
+ * EINVAL for a @size of 0, a range that wraps, an @addr that is not GPU memory, a
+ * range past its allocation, a token that gdrdrv refuses, a NULL @handle or a bad
+ * @g;
+ * ENOTSUP when the backend cannot map memory of this kind. On rm: memory that
+ * another process allocated. On dmabuf: memory of a GPU that exports no dma-bufs.
+ * On vulkan: memory of cuMemAlloc (use gdr_mem_alloc, or cuMemCreate with POSIX
+ * file descriptor handles), or a range over several allocations;
+ * ENODEV when no Vulkan driver has the GPU;
+ * ENOMEM;
+ * EMFILE when the process is out of file descriptors;
+ * EACCES in a forked child.
  */
 int gdr_pin_buffer(gdr_t g, unsigned long addr, size_t size,
 		   uint64_t p2p_token, uint32_t va_space, gdr_mh_t *handle);
@@ -230,8 +248,8 @@ int gdr_pin_buffer(gdr_t g, unsigned long addr, size_t size,
  * @flags: gdr_pin_flags_t values or-ed
  * @handle: receives the pinned buffer
  *
- * Returns: as gdr_pin_buffer, and EINVAL for a flag that is unknown or that
- * the backend does not have.
+ * Returns: as gdr_pin_buffer; EINVAL also for a flag that is unknown or that the
+ * backend does not have.
  */
 int gdr_pin_buffer_v2(gdr_t g, unsigned long addr, size_t size, uint32_t flags,
 		      gdr_mh_t *handle);
@@ -241,7 +259,8 @@ int gdr_pin_buffer_v2(gdr_t g, unsigned long addr, size_t size, uint32_t flags,
  * @g: open library that pinned it
  * @handle: pinned buffer; stale from then on
  *
- * A mapping that is left is taken down first, after the copies in progress.
+ * Where the buffer is still mapped, the call waits for copies in progress and
+ * unmaps it first.
  *
  * Returns: 0; EINVAL; EACCES in a forked child.
  */
@@ -253,8 +272,8 @@ int gdr_unpin_buffer(gdr_t g, gdr_mh_t handle);
  * @handle: pinned buffer
  * @flag: receives 1 once the GPU driver has revoked the buffer, else 0
  *
- * Only gdrdrv without persistent mappings ever answers 1; then the mapping is
- * gone, a load or store to it faults, and the buffer has yet to be unpinned.
+ * Only gdrdrv without persistent mappings ever answers 1. Then the mapping is
+ * gone: a load or store to it faults. The caller must still unpin the buffer.
  *
  * Returns: 0; EINVAL; EACCES in a forked child.
  */
@@ -274,11 +293,11 @@ int gdr_get_callback_flag(gdr_t g, gdr_mh_t handle, int *flag);
 int gdr_get_info_v2(gdr_t g, gdr_mh_t handle, gdr_info_v2_t *info);
 
 /*
- * Sources say gdr_get_info and mean the call above. The library also has a
- * function of the plain name, which nothing compiled against this header
- * calls: programs of before mapping_type do. It fills 40 bytes, all of struct
- * gdr_info_v2 up to mapping_type. Take care with dlsym: pass "gdr_get_info_v2"
- * to get the call that fits gdr_info_t.
+ * A source that says gdr_get_info calls gdr_get_info_v2. The library also has a
+ * function of the name gdr_get_info, for programs that were compiled before
+ * mapping_type existed. That function fills 40 bytes: struct gdr_info_v2 up to
+ * mapping_type. Take care with dlsym: pass "gdr_get_info_v2" to get the function
+ * that fits gdr_info_t.
  */
 #define gdr_get_info gdr_get_info_v2
 
@@ -294,24 +313,28 @@ int gdr_get_info_v2(gdr_t g, gdr_mh_t handle, gdr_info_v2_t *info);
 int gdr_map(gdr_t g, gdr_mh_t handle, void **va, size_t size);
 
 /**
- * gdr_map_v2 - map a pinned buffer with the memory type that is asked for
+ * gdr_map_v2 - map a pinned buffer with a chosen mapping type
  * @g: open library
  * @handle: pinned buffer that is not mapped
  * @va: receives the address of the mapping, on a page of the CPU
  * @size: bytes from the buffer's start; not 0 and not past the pinning
  * @flags: one gdr_map_flags_t value
  *
- * The mapping is for reading and writing and is not executable. It shows the
- * memory itself, with no copy between. Reads of a WC mapping take ten to twenty
- * times as long as writes; stores to it become visible to the GPU in any order,
- * until a store fence. The copy functions below fence by themselves.
+ * The mapping can be read and written. It is not executable. It shows the GPU's
+ * memory itself, not a copy of it. Reads of a WC mapping take ten to twenty times
+ * as long as writes. The GPU sees stores to a WC mapping in any order; a store
+ * fence puts them in order. The copy functions below fence by themselves.
  *
- * Returns: 0; EINVAL for an unknown flag, a type that the backend cannot give
- * for this buffer, a @size of 0 or past the pinning, a buffer whose address is
- * not on a page of the backend, a NULL @va, a bad @g or @handle; EAGAIN when
- * the buffer is mapped already; ENOMEM; EMFILE (Vulkan, after an unmap); EACCES
- * in a forked child; ENOTSUP (EOPNOTSUPP) for a gdrdrv that lacks the type, and
- * for a driver that cannot map its dma-bufs.
+ * Returns: 0;
+ * EINVAL for an unknown flag, a type that the backend does not have for this
+ * buffer, a @size of 0 or past the pinning, a buffer whose address is not on a
+ * page of the backend, a NULL @va, or a bad @g or @handle;
+ * EAGAIN when the buffer is mapped already;
+ * ENOMEM;
+ * EMFILE (vulkan, after an unmap);
+ * EACCES in a forked child;
+ * ENOTSUP (EOPNOTSUPP) for a gdrdrv that lacks the type, and for a driver that
+ * cannot map its dma-bufs.
  */
 int gdr_map_v2(gdr_t g, gdr_mh_t handle, void **va, size_t size, int flags);
 
@@ -322,12 +345,13 @@ int gdr_map_v2(gdr_t g, gdr_mh_t handle, void **va, size_t size, int flags);
  * @va: what gdr_map gave, on a page of the CPU
  * @size: what gdr_map was given; both are rounded up to pages of the CPU
  *
- * Waits for copies through the mapping. The buffer stays pinned and may be
- * mapped again, perhaps elsewhere. @handle names the mapping: where @va is
- * another address, the mapping is taken down all the same, with a warning.
+ * Waits for copies through the mapping, and unmaps it. The buffer stays pinned. It
+ * may be mapped again, perhaps at another address. @handle names the mapping:
+ * where @va is another address, the call unmaps all the same and logs a warning.
  *
  * Returns: 0; EINVAL when the buffer is not mapped, when @va is not on a page, or
- * when @size is not the mapping's, which then stays; EACCES in a forked child.
+ * when @size is not the mapping's size; EACCES in a forked child. The mapping
+ * stays when the call fails with EINVAL.
  */
 int gdr_unmap(gdr_t g, gdr_mh_t handle, void *va, size_t size);
 
@@ -338,18 +362,23 @@ int gdr_unmap(gdr_t g, gdr_mh_t handle, void *va, size_t size);
  * @h_ptr: what to write, in the memory of the process
  * @size: bytes; 0 does nothing
  *
- * Any alignment of either side and any size. The GPU side of a mapping that is
- * not caching is written by naturally aligned stores, and nothing outside the
- * range is touched. When the call returns, the stores are in order before every
- * later store of this thread. @h_ptr must be readable: that is not checked. The
- * call takes no lock, makes no system call but in the thread's first copy and in
- * a copy inside of a copy, and may be used in a signal handler.
+ * Both pointers may have any alignment, and @size may be any number. Stores to a
+ * mapping that is not caching are naturally aligned. The copy touches nothing
+ * outside the range. When the call returns, its stores are in order before every
+ * later store of this thread. @h_ptr must be readable; the library does not check
+ * that.
  *
- * Returns: 0; EINVAL when the buffer is not mapped, when the range is not all
- * inside its mapping, and for a NULL pointer; EAGAIN when 65536 other threads
- * that have copied are still there, or when signal handlers have interrupted
- * three copies of this thread; EACCES in a forked child. A @size of 0 returns 0
- * for every mapped buffer, whatever the pointers.
+ * The call takes no lock. It makes a system call only in the thread's first copy,
+ * and in a copy by a signal handler that interrupted a copy. It may be called in
+ * a signal handler.
+ *
+ * Returns: 0;
+ * EINVAL when the buffer is not mapped, when the range is not all inside its
+ * mapping, and for a NULL pointer;
+ * EAGAIN when 65536 other threads that have copied still exist, or when signal
+ * handlers have interrupted three copies of this thread;
+ * EACCES in a forked child.
+ * A @size of 0 returns 0 for every mapped buffer, whatever the pointers.
  */
 int gdr_copy_to_mapping(gdr_mh_t handle, void *map_d_ptr, const void *h_ptr,
 			size_t size);
@@ -361,8 +390,8 @@ int gdr_copy_to_mapping(gdr_mh_t handle, void *map_d_ptr, const void *h_ptr,
  * @map_d_ptr: where to read, anywhere inside the mapping
  * @size: bytes; 0 does nothing
  *
- * As gdr_copy_to_mapping in the other direction. The loads are done, and in
- * order before every later load of this thread, when the call returns.
+ * Does what gdr_copy_to_mapping does, in the other direction. When the call
+ * returns, its loads are done, and in order before every later load of this thread.
  *
  * Returns: as gdr_copy_to_mapping.
  */
@@ -374,7 +403,7 @@ int gdr_copy_from_mapping(gdr_mh_t handle, void *h_ptr, const void *map_d_ptr,
  * @major: receives 2; may be NULL
  * @minor: receives 6; may be NULL
  *
- * Needs no gdr_open and works anywhere, in a forked child too.
+ * Needs no gdr_open. May be called anywhere, also in a forked child.
  */
 void gdr_runtime_get_version(int *major, int *minor);
 
@@ -384,8 +413,7 @@ void gdr_runtime_get_version(int *major, int *minor);
  * @major: receives the major number
  * @minor: receives the minor number
  *
- * Without the kernel module, on the other backends, the answer is the
- * library's own version.
+ * On the backends other than gdrdrv the answer is the library's own version.
  *
  * Returns: 0; EINVAL; EACCES in a forked child.
  */
@@ -406,10 +434,10 @@ int gdr_get_attribute(gdr_t g, gdr_attr_t attr, int *v);
 /**
  * gdr_get_mapping_type_string - a mapping type in words
  * @mapping_type: a type
- * @str: receives a text that lives as long as the library is loaded
+ * @str: receives a text that is valid as long as the library is loaded
  *
  * The texts are "None", "Write Combining", "Caching" and "Device". Needs no
- * gdr_open and works anywhere, in a forked child too.
+ * gdr_open. May be called anywhere, also in a forked child.
  *
  * Returns: 0; EINVAL for any other type.
  */

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * gdrapi_ext.h - what this library has beyond the interface of gdrapi.h.
+ * gdrapi_ext.h - the functions of this library that gdrapi.h does not have.
  *
- * Other libgdrapi libraries lack these functions: find them by dlsym where
- * that matters. Errors, threads and fork are as gdrapi.h says; a gdr_mem_t and a
- * gdr_cache_t are checked as a gdr_mh_t is.
+ * Other libgdrapi libraries lack these functions. A program that must run with
+ * those too finds the functions by dlsym. What gdrapi.h says of errors, threads
+ * and fork holds here too. The library checks a gdr_mem_t and a gdr_cache_t as it
+ * checks a gdr_mh_t.
  */
 #ifndef GDRAPI_EXT_H
 #define GDRAPI_EXT_H
@@ -16,20 +17,20 @@ extern "C" {
 #endif
 
 /**
- * gdr_get_backend - the name of the way by which @g maps GPU memory
+ * gdr_get_backend - the name of the backend of an open library
  * @g: open library
  * @name: receives "gdrdrv", "dmabuf", "rm" or "vulkan", with a NUL at its end
  * @size: bytes at @name; 16 are enough
  *
- * A library that was opened before CUDA was initialised may not know yet: its
- * first pin decides, and until then the name is "dmabuf|rm". From any thread.
+ * Where gdr_open could not decide between dmabuf and rm, the name is "dmabuf|rm"
+ * until the first pin. May be called from any thread.
  *
  * Returns: 0; EINVAL for a NULL @name or a bad @g; ERANGE for a @size that is too
  * small; EACCES for a @g from before a fork.
  */
 int gdr_get_backend(gdr_t g, char *name, size_t size);
 
-/* GPU memory that gdr_mem_alloc made. By value; 0 is never a valid h. */
+/* GPU memory of gdr_mem_alloc. It is passed by value. 0 is never a valid h. */
 typedef struct gdr_mem_s {
 	unsigned long h;
 } gdr_mem_t;
@@ -38,20 +39,24 @@ typedef struct gdr_mem_s {
  * gdr_mem_alloc - allocate GPU memory that can be pinned on any backend
  * @g: open library
  * @cuda_device: CUDA's number of the GPU, from 0
- * @size: bytes, not 0; rounded up to what the driver allocates in, which is
- *	usually 2 MiB
+ * @size: bytes, not 0; rounded up to the driver's unit, which is usually 2 MiB
  * @flags: 0
  * @mem: receives the memory
  *
- * The memory is of cuMemCreate, shareable by a POSIX file descriptor, and
- * mapped for reading and writing by @cuda_device. CUDA is initialised (cuInit)
- * if it was not, so no child that is forked later can use CUDA. The thread's
- * current context does not change. The contents are undefined.
+ * The library makes the memory with cuMemCreate. The memory can be exported as a
+ * POSIX file descriptor. @cuda_device can read and write it. Its contents are
+ * undefined. The thread's current context does not change.
  *
- * Returns: 0; EINVAL for a @size of 0 or above 128 TiB, a flag, a NULL @mem or a
- * bad @g; ENODEV for a GPU or a CUDA driver that is not there, or in a child of a
- * process that had initialised CUDA; ENOTSUP for one without virtual memory
- * management; ENOMEM; EACCES for a @g from before a fork.
+ * The call initialises CUDA (cuInit) where the process has not done so. A child
+ * that is forked after that cannot use CUDA.
+ *
+ * Returns: 0;
+ * EINVAL for a @size of 0 or above 128 TiB, a flag, a NULL @mem or a bad @g;
+ * ENODEV for a GPU or a CUDA driver that does not exist, and in a child of a
+ * process that had initialised CUDA;
+ * ENOTSUP for a GPU or a driver without virtual memory management;
+ * ENOMEM;
+ * EACCES for a @g from before a fork.
  */
 int gdr_mem_alloc(gdr_t g, int cuda_device, size_t size, unsigned flags,
 		  gdr_mem_t *mem);
@@ -61,19 +66,19 @@ int gdr_mem_alloc(gdr_t g, int cuda_device, size_t size, unsigned flags,
  * @g: open library that allocated it
  * @mem: memory; stale from then on
  *
- * Work of the GPU on the memory must be done. A pinning of it may outlive it:
- * see GDR_ATTR_USE_PERSISTENT_MAPPING. gdr_close frees what is left.
+ * The GPU's work on the memory must be done. A pinning of the memory may outlive
+ * this call: see GDR_ATTR_USE_PERSISTENT_MAPPING. gdr_close frees all memory of @g.
  *
  * Returns: 0; EINVAL; EACCES in a forked child.
  */
 int gdr_mem_free(gdr_t g, gdr_mem_t mem);
 
 /**
- * gdr_mem_get_device_ptr - where memory of gdr_mem_alloc is
+ * gdr_mem_get_device_ptr - GPU address and size of memory of gdr_mem_alloc
  * @g: open library that allocated it
  * @mem: memory
- * @dptr: receives its GPU address, on a page of GPU_PAGE_SIZE
- * @size: receives the bytes that it really has; may be NULL
+ * @dptr: receives its GPU address, a multiple of GPU_PAGE_SIZE
+ * @size: receives its size in bytes, after rounding up; may be NULL
  *
  * Returns: 0; EINVAL; EACCES in a forked child.
  */
@@ -81,18 +86,19 @@ int gdr_mem_get_device_ptr(gdr_t g, gdr_mem_t mem, unsigned long *dptr,
 			   size_t *size);
 
 /**
- * gdr_mem_export_dmabuf - memory of gdr_mem_alloc as a dma-buf
+ * gdr_mem_export_dmabuf - export memory of gdr_mem_alloc as a dma-buf
  * @g: open library that allocated it
  * @mem: memory
  * @flags: 0, or GDR_PIN_FLAG_FORCE_PCIE
  * @fd: receives a descriptor that the caller closes; it does not survive exec
  *
- * The driver of another device imports the descriptor, and that device reads and
- * writes the GPU memory by DMA: a capture card, a network card. The dma-buf has all
- * the bytes that gdr_mem_get_device_ptr tells. It keeps the memory, after
- * gdr_mem_free too, until the descriptor and what was imported are closed. The
- * GPU's driver must export dma-bufs: with NVIDIA's open kernel modules it does.
- * Any backend will do. The thread's current context does not change.
+ * The driver of another device, as a capture card or a network card, imports the
+ * descriptor. Then that device reads and writes the GPU memory by DMA. The dma-buf
+ * has all the bytes of the memory: the size of gdr_mem_get_device_ptr. It keeps
+ * the memory alive, also after gdr_mem_free, until the descriptor and all imports
+ * are closed. The GPU's driver must export dma-bufs: NVIDIA's open kernel modules
+ * do. The call works on every backend. The thread's current context does not
+ * change.
  *
  * Returns: 0; EINVAL for another flag, a NULL @fd, and a bad @g or @mem; ENOTSUP for
  * a GPU or a driver that exports none; EMFILE; EACCES in a forked child.
@@ -112,16 +118,20 @@ typedef struct gdr_piece_s {
  * @pieces: what goes where; the pieces may be of different buffers
  * @count: how many; 0 does nothing
  *
- * Does what a gdr_copy_to_mapping of each piece would, and takes less time: the
- * pieces are written in any order, and one fence comes after all of them. So a
- * flag for data of the same call needs a call of its own, after this one. All
- * pieces are checked before the first byte moves, and what the pieces are must not
- * change during the call. Pieces that overlap are written in no order. Threads,
- * DMA and signal handlers: as gdr_copy_to_mapping; each piece counts for itself.
+ * Takes less time than a gdr_copy_to_mapping of each piece:
  *
- * Returns: 0, and all is written; else nothing is: EINVAL, EAGAIN and EACCES as
- * gdr_copy_to_mapping, for the first piece that is wrong, and EINVAL when @pieces
- * is NULL and @count is not 0.
+ *	1. It checks all pieces.
+ *	2. It writes the pieces, in any order.
+ *	3. It fences once.
+ *
+ * So write a flag for the data with a second call, after this one. The array must
+ * not change during the call. Where pieces overlap, either one's bytes may remain.
+ * What gdr_copy_to_mapping says of threads, DMA and signal handlers holds for each
+ * piece.
+ *
+ * Returns: 0 when all pieces are written. On an error none is: EINVAL, EAGAIN and
+ * EACCES as gdr_copy_to_mapping, for the first piece that is wrong; EINVAL when
+ * @pieces is NULL and @count is not 0.
  */
 int gdr_copy_to_mapping_v(const gdr_piece_t *pieces, size_t count);
 
@@ -130,111 +140,116 @@ int gdr_copy_to_mapping_v(const gdr_piece_t *pieces, size_t count);
  * @pieces: what goes where; the pieces may be of different buffers
  * @count: how many; 0 does nothing
  *
- * As gdr_copy_to_mapping_v in the other direction. The pieces are read in any
- * order, by one CPU up to 16 lines of 64 bytes at a time; calls of
- * gdr_copy_from_mapping wait for one after the other. All loads are done, and in
- * order before every later load of this thread, when the call returns.
+ * Does what gdr_copy_to_mapping_v does, in the other direction. The pieces are read
+ * in any order. One CPU reads up to 16 lines of 64 bytes at a time, while calls of
+ * gdr_copy_from_mapping wait for one piece after the other. When the call returns,
+ * all loads are done, and in order before every later load of this thread.
  *
  * Returns: as gdr_copy_to_mapping_v.
  */
 int gdr_copy_from_mapping_v(const gdr_piece_t *pieces, size_t count);
 
 /**
- * gdr_set_copy_threads - how many threads share a long copy
- * @reads: threads for gdr_copy_from_mapping, the caller among them: 1 to 64
- * @writes: the same for gdr_copy_to_mapping
+ * gdr_set_copy_threads - set how many threads share a long copy
+ * @reads: threads for gdr_copy_from_mapping, with the caller: 1 to 64
+ * @writes: threads for gdr_copy_to_mapping, with the caller: 1 to 64
  *
- * 1 and 1, as it is at first, means that the library starts no thread to copy.
- * GDRCOPY_READ_THREADS and GDRCOPY_WRITE_THREADS in the environment ask for the
- * same; this call goes before them. It may come at any time, and before
- * gdr_open. A forked child begins with its parent's numbers.
+ * Both numbers are 1 at first: then the library starts no thread to copy. The
+ * variables GDRCOPY_READ_THREADS and GDRCOPY_WRITE_THREADS in the environment set
+ * the same numbers; this call overrides them. It may come at any time, also
+ * before gdr_open. A forked child begins with its parent's numbers.
  *
- * The threads start with the next gdr_map, or at once when the library is open;
- * a copy itself starts none. They sleep when there is nothing to do, and stay.
- * They run on the CPUs that the thread which starts them may use, those of its
- * NUMA node if they are enough, each on some of its own. There are never more of
- * them than it has CPUs less one.
+ * The threads start with the next gdr_map, or at once when the library is open. A
+ * copy starts no thread. Threads without work sleep; they do not end. They run on
+ * the CPUs of the thread that starts them: on those of its NUMA node where these
+ * are enough. Each thread has CPUs of its own. The library starts at most as many
+ * threads as that thread has CPUs, less one.
  *
- * Reads from 4 KiB and writes from 64 KiB on to write-combined memory are
- * shared, one copy at a time: others that run at the same time are not. What a
- * copy promises is the same. But a fault in a copy (SIGBUS when the driver takes
- * the memory back) may come in a thread of the library's: a handler that leaves
- * the copy by siglongjmp may not be used then.
+ * The threads share reads of 4 KiB or more and writes of 64 KiB or more, of
+ * write-combined memory. They share one copy at a time: a copy that runs at the
+ * same time has its caller alone. A shared copy promises what any copy promises.
+ * But a fault in it (SIGBUS when the driver revokes the memory) may come in a
+ * thread of the library. So a handler must not leave the copy by siglongjmp.
  *
  * Returns: 0; EINVAL for a number that is not 1 to 64, and nothing changes;
- * ENOMEM when not all threads can be started: those that were are used.
+ * ENOMEM when not all threads can be started: the library uses those that were.
  */
 int gdr_set_copy_threads(unsigned reads, unsigned writes);
 
-/* Who makes long copies; the size of an int. */
+/* How the library makes long copies. The type has the size of an int. */
 typedef enum gdr_copy_policy {
-	GDR_COPY_POLICY_CALLER = 0,	/* the thread that calls, and who it asked for */
-	GDR_COPY_POLICY_AUTO = 1	/* who is thought to take the least time */
+	GDR_COPY_POLICY_CALLER = 0,	/* as the caller configured it */
+	GDR_COPY_POLICY_AUTO = 1	/* the way that is expected to be the fastest */
 } gdr_copy_policy_t;
 
 /**
- * gdr_set_copy_policy - have the library choose how long copies are made
- * @policy: GDR_COPY_POLICY_CALLER, as it is at first, or GDR_COPY_POLICY_AUTO
+ * gdr_set_copy_policy - set how the library makes long copies
+ * @policy: GDR_COPY_POLICY_CALLER (the default) or GDR_COPY_POLICY_AUTO
  *
- * With GDR_COPY_POLICY_AUTO each read from 4 KiB and each write from 64 KiB on is
- * made by the way that takes the least time for so many bytes: by the caller, by
- * threads as of gdr_set_copy_threads, or by the GPU's copy engine as with
- * GDRCOPY_DMA_READ. The library begins with times that were measured on an H200 and
- * goes on with those of the copies that it makes; it tries a way that it does not
- * know well if that may be the fastest. GDRCOPY_COPY=auto in the environment asks for
- * the same; this call goes before it. It may come at any time, and before gdr_open.
+ * With GDR_COPY_POLICY_AUTO the library chooses one of three ways for each read of
+ * 4 KiB or more and each write of 64 KiB or more:
  *
- * As many as 8 threads share a read and 2 a write, unless gdr_set_copy_threads or the
- * environment says how many. They start, and the copy engine is made ready, with the
- * next gdr_map: it makes copies of what is mapped from then on. Such copies call the
- * driver: they must not be made in a signal handler.
+ *	the caller copies alone
+ *	threads share the copy, as with gdr_set_copy_threads
+ *	the GPU's copy engine copies, as with GDRCOPY_DMA_READ
+ *
+ * It chooses the way that takes the least time for so many bytes. It begins with
+ * times that were measured on an H200, and corrects them by the copies that it
+ * makes. It tries a way with few measurements if that way may be the fastest.
+ * GDRCOPY_COPY=auto in the environment sets the same policy; this call overrides
+ * it. The call may come at any time, also before gdr_open.
+ *
+ * At most 8 threads share a read and 2 a write, unless gdr_set_copy_threads or the
+ * environment sets other numbers. The next gdr_map starts the threads and prepares
+ * the copy engine. The copy engine serves only what is mapped from then on. Its
+ * copies call the driver, so do not copy in a signal handler with this policy.
  *
  * Returns: 0; EINVAL for another @policy, and nothing changes; ENOMEM when not all
- * threads can be started: those that were are used.
+ * threads can be started: the library uses those that were.
  */
 int gdr_set_copy_policy(gdr_copy_policy_t policy);
 
-/* What a copy is thought to take, in nanoseconds; 32 bytes. */
+/* The time that a copy is expected to take each way, in nanoseconds; 32 bytes. */
 typedef struct gdr_copy_times_s {
-	unsigned long caller;	/* by the thread that calls */
+	unsigned long caller;	/* by the caller alone */
 	unsigned long shared;	/* by threads that are awake */
 	unsigned long waking;	/* by threads that sleep */
 	unsigned long dma;	/* by the GPU's copy engine */
 } gdr_copy_times_t;
 
 /**
- * gdr_get_copy_times - what GDR_COPY_POLICY_AUTO chooses by
+ * gdr_get_copy_times - the times by which GDR_COPY_POLICY_AUTO chooses
  * @to_gpu: 1 for writes, 0 for reads
  * @size: bytes of a copy; not 0
  * @times: receives the times
  *
- * Before copies of about @size bytes have been made with that policy, the times are
- * those that the library begins with. A way that this process does not have (no
- * threads, no CUDA driver) is never chosen, whatever its time. Needs no gdr_open, and
- * may be called in a signal handler.
+ * Until the policy has made copies of about @size bytes, the times are those that
+ * the library begins with. The policy never chooses a way that this process does not
+ * have (no threads, no CUDA driver), whatever its time. Needs no gdr_open. May be
+ * called in a signal handler.
  *
  * Returns: 0; EINVAL for another @to_gpu, a @size of 0 and a NULL @times.
  */
 int gdr_get_copy_times(int to_gpu, size_t size, gdr_copy_times_t *times);
 
-/* A registration cache that gdr_cache_open made. By value; 0 is never a valid h. */
+/* A registration cache of gdr_cache_open. It is passed by value. 0 is never a valid h. */
 typedef struct gdr_cache_s {
 	unsigned long h;
 } gdr_cache_t;
 
 /**
  * gdr_cache_open - make a registration cache
- * @g: open library that pins for it
- * @max_bytes: how much to keep pinned while nobody uses it; not 0
+ * @g: open library that pins for the cache
+ * @max_bytes: bytes to keep pinned that nobody holds; not 0
  * @flags: 0
  * @c: receives the cache
  *
- * A cache keeps GPU memory pinned and mapped after it was used (lazy unpinning),
- * and hands it out again, as long as the memory is still the one that was pinned.
- * Nothing is kept by itself: only what gdr_cache_get pinned is.
+ * A cache pins and maps GPU memory for gdr_cache_get. It keeps the memory pinned
+ * and mapped after gdr_cache_put (lazy unpinning). The next gdr_cache_get of the
+ * memory gets the same mapping, as long as the allocation is still the same.
  *
- * gdr_close of @g ends the cache, too: it then answers EINVAL. 64 caches may be
- * open in a process.
+ * gdr_close of @g ends the cache too. From then on the cache answers EINVAL. A
+ * process may have 64 open caches.
  *
  * Returns: 0; EINVAL for a @max_bytes of 0, a flag, a NULL @c or a bad @g;
  * ENOMEM; EACCES in a forked child.
@@ -242,35 +257,39 @@ typedef struct gdr_cache_s {
 int gdr_cache_open(gdr_t g, size_t max_bytes, unsigned flags, gdr_cache_t *c);
 
 /**
- * gdr_cache_get - have GPU memory pinned and mapped, and hold it
+ * gdr_cache_get - get GPU memory pinned and mapped, and hold it
  * @c: cache
  * @addr: GPU address of the first byte, of any alignment
  * @size: bytes, not 0; one allocation must hold them all
- * @mh: receives the pinned buffer that has them
+ * @mh: receives the pinned buffer that has the bytes
  * @va: receives the CPU's address of the byte at @addr
  *
- * A hit is a range in the cache that has all the bytes and was pinned in the
- * allocation that is there now: the CUDA driver is asked for its buffer ID
- * (CU_POINTER_ATTRIBUTE_BUFFER_ID), which no two allocations share. A hit makes
- * that call and takes no lock, makes no system call of its own and allocates
- * nothing. On a miss the range is pinned, widened to pages of GPU_PAGE_SIZE as
- * far as its allocation goes, and mapped with the type that suits the machine.
- * What was pinned in an allocation that is gone is unpinned as soon as that is
- * noticed and nobody holds it.
+ * A hit is a range in the cache that has all the bytes, and that was pinned in the
+ * allocation that is at @addr now. The cache asks the CUDA driver for the
+ * allocation's buffer ID (CU_POINTER_ATTRIBUTE_BUFFER_ID), which no two
+ * allocations share. Apart from that call a hit takes no lock, makes no system
+ * call and allocates nothing.
  *
- * The range stays mapped until gdr_cache_put has been called as often as this,
- * whatever happens to other ranges; gdr_cache_close and gdr_close alone end it
- * earlier. @mh is for the copies and gdr_get_info: do not unmap or unpin it.
+ * On a miss the cache widens the range to pages of GPU_PAGE_SIZE, within the
+ * allocation. Then it pins the range, and maps it with the type that suits the
+ * machine. When the cache notices that an allocation is gone, it unpins that
+ * allocation's ranges, as soon as nobody holds them.
  *
- * Once more than @max_bytes are pinned, ranges that nobody holds are unpinned, the
- * one first that was asked for the longest time ago. So more than that is pinned
- * only while it is held; and also 16384 ranges at most. When memory or file
- * descriptors do not suffice to pin, ranges are unpinned in the same order.
+ * The range stays mapped until gdr_cache_put has been called as often as
+ * gdr_cache_get. Only gdr_cache_close and gdr_close end it earlier. @mh is for the
+ * copies and gdr_get_info: do not unmap or unpin it.
  *
- * Returns: 0; EINVAL for a @size of 0, a range that wraps or ends past its
- * allocation, an @addr that is not GPU memory, a NULL @mh or @va, or a bad @c;
- * ENOTSUP for a range over several allocations, memory that has no buffer ID, and
- * in a process that has not loaded libcuda.so.1; and as gdr_pin_buffer and gdr_map.
+ * While more than @max_bytes, or 16384 ranges, are pinned, the cache unpins ranges
+ * that nobody holds. It begins with the range whose last gdr_cache_get is the
+ * oldest. It never unpins a range that is held. When memory or file descriptors do
+ * not suffice for a pin, the cache unpins ranges in the same order.
+ *
+ * Returns: 0;
+ * EINVAL for a @size of 0, a range that wraps or ends past its allocation, an
+ * @addr that is not GPU memory, a NULL @mh or @va, or a bad @c;
+ * ENOTSUP for a range over several allocations, for memory that has no buffer ID,
+ * and in a process that has not loaded libcuda.so.1;
+ * and the errors of gdr_pin_buffer and gdr_map.
  */
 int gdr_cache_get(gdr_cache_t c, unsigned long addr, size_t size, gdr_mh_t *mh,
 		  void **va);
@@ -278,10 +297,10 @@ int gdr_cache_get(gdr_cache_t c, unsigned long addr, size_t size, gdr_mh_t *mh,
 /**
  * gdr_cache_put - end one hold of gdr_cache_get
  * @c: cache
- * @mh: what gdr_cache_get gave
+ * @mh: pinned buffer of gdr_cache_get
  *
- * The caller's loads and stores through the mapping must be over. The range stays
- * pinned, unless it is stale or the cache is too big.
+ * The caller must have finished its loads and stores through the mapping. The range
+ * stays pinned, unless its allocation is gone or the cache is too big.
  *
  * Returns: 0; EINVAL when nobody holds @mh or when it is not of @c, and for a bad
  * @c; EACCES in a forked child.
@@ -289,11 +308,11 @@ int gdr_cache_get(gdr_cache_t c, unsigned long addr, size_t size, gdr_mh_t *mh,
 int gdr_cache_put(gdr_cache_t c, gdr_mh_t mh);
 
 /**
- * gdr_cache_flush - unpin all that nobody holds
+ * gdr_cache_flush - unpin all ranges that nobody holds
  * @c: cache
  *
- * A pinning keeps GPU memory that was freed from being used for anything else
- * where GDR_ATTR_USE_PERSISTENT_MAPPING is 1: this gives it back.
+ * Where GDR_ATTR_USE_PERSISTENT_MAPPING is 1, the driver cannot use freed GPU memory
+ * again while it is pinned. This call unpins it.
  *
  * Returns: 0; EINVAL; EACCES in a forked child.
  */
@@ -303,8 +322,8 @@ int gdr_cache_flush(gdr_cache_t c);
  * gdr_cache_close - end a cache
  * @c: cache; stale from then on
  *
- * All its ranges are unmapped and unpinned, after the copies in progress. That
- * goes for those that are held, too: their handles are stale, and a load or store
+ * Waits for copies in progress, then unmaps and unpins all ranges of the cache, also
+ * those that are held. Their handles are stale from then on, and a load or store
  * through their mappings faults.
  *
  * Returns: 0; EINVAL; EACCES in a forked child.

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * gdrconfig.h - the CPU that this is compiled for, as programs of GDRCopy ask for it.
+ * gdrconfig.h - GDRAPI_ARCH, the CPU that a program is compiled for.
+ *
+ * Programs written for GDRCopy read these names.
  */
 #ifndef __GDRCONFIG_H__
 #define __GDRCONFIG_H__

@@ -3,13 +3,12 @@
  * vkgdr.h - GPU memory that the CPU has mapped, with the interface of vkgdr.
  *
  * A program written for vkgdr compiles against this header and runs with
- * libvkgdr.so unchanged. The library is a thin one: the memory is of gdr_mem_alloc,
- * pinned and mapped by libgdrapi.so.2 on whichever backend gdr_open takes. So
- * Vulkan need not be there.
+ * libvkgdr.so unchanged. The memory is of gdr_mem_alloc. libgdrapi.so.2 pins and
+ * maps it, on the backend that gdr_open chooses. So Vulkan need not be installed.
  *
- * Errors.  A function that fails returns NULL, and vkgdr_last_error says why.
+ * Errors.  A function that fails returns NULL. vkgdr_last_error says why.
  * Threads.  Every function may be called from any thread at any time.
- * Fork.  A child has nothing of its parent's: it opens for itself.
+ * Fork.  A child inherits no access: it opens for itself.
  */
 #ifndef VKGDR_H
 #define VKGDR_H
@@ -18,7 +17,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* With a CUDA toolkit the two types are its own; they are the same. */
+/* Both types are those of the CUDA toolkit, which defines them where it is installed. */
 #if defined(__has_include)
 #if __has_include(<cuda.h>)
 #include <cuda.h>
@@ -38,7 +37,7 @@ extern "C" {
 
 /* Flags of vkgdr_open; they may be or-ed. */
 #define VKGDR_OPEN_CURRENT_CONTEXT_BIT 1	/* the GPU of the thread's CUDA context */
-#define VKGDR_OPEN_FORCE_NON_COHERENT_BIT 2	/* accepted: there is no such memory */
+#define VKGDR_OPEN_FORCE_NON_COHERENT_BIT 2	/* accepted and ignored */
 #define VKGDR_OPEN_REQUIRE_COHERENT_BIT 4	/* accepted: all memory is coherent */
 #define VKGDR_OPEN_REQUIRE_COHERENT VKGDR_OPEN_REQUIRE_COHERENT_BIT
 
@@ -47,30 +46,31 @@ typedef struct vkgdr_memory *vkgdr_memory_t;	/* memory of it */
 
 /**
  * vkgdr_open - open the library for one GPU
- * @device: CUDA's GPU; not looked at with VKGDR_OPEN_CURRENT_CONTEXT_BIT
+ * @device: CUDA's GPU; ignored with VKGDR_OPEN_CURRENT_CONTEXT_BIT
  * @flags: VKGDR_OPEN_ flags or-ed
  *
- * CUDA must be initialised (cuInit). gdr_open(3) says which backend is taken.
+ * CUDA must be initialised (cuInit). gdr_open(3) says which backend is chosen.
  *
  * Returns: the open library, or NULL.
  */
 VKGDR_API vkgdr_t vkgdr_open(CUdevice device, uint32_t flags);
 
 /**
- * vkgdr_close - end what vkgdr_open gave
+ * vkgdr_close - close what vkgdr_open opened
  * @g: open library, or NULL
  *
- * Memory of it that is left stays valid until vkgdr_memory_free.
+ * Memory of @g stays valid until vkgdr_memory_free.
  */
 VKGDR_API void vkgdr_close(vkgdr_t g);
 
 /**
  * vkgdr_memory_alloc - allocate GPU memory and map it for the CPU
  * @g: open library
- * @size: bytes, not 0; the driver allocates in units of, usually, 2 MiB
+ * @size: bytes, not 0; the driver allocates units of usually 2 MiB
  * @flags: 0
  *
- * Both addresses begin on 64 KiB at least. The contents are undefined.
+ * The CPU's and the GPU's address are multiples of 64 KiB. The contents are
+ * undefined.
  *
  * Returns: the memory, or NULL.
  */
@@ -88,42 +88,43 @@ VKGDR_API void *vkgdr_memory_get_host_ptr(vkgdr_memory_t mem);
 /* The GPU's address of the memory's first byte. */
 VKGDR_API CUdeviceptr vkgdr_memory_get_device_ptr(vkgdr_memory_t mem);
 
-/* The bytes that were asked for. */
+/* The size that vkgdr_memory_alloc was given, in bytes. */
 VKGDR_API size_t vkgdr_memory_get_size(vkgdr_memory_t mem);
 
-/* Always true: a kernel that is launched after a store of the CPU's sees it. */
+/* Always true: a kernel sees every store that the CPU made before the launch. */
 VKGDR_API bool vkgdr_memory_is_coherent(vkgdr_memory_t mem);
 
-/* What flushed ranges would have to be multiples of: 1, for any will do. */
+/* The alignment of flushed ranges, in bytes: 1, which means any alignment. */
 VKGDR_API size_t vkgdr_memory_get_non_coherent_atom_size(vkgdr_memory_t mem);
 
 /**
- * vkgdr_memory_flush - after the CPU wrote
+ * vkgdr_memory_flush - make stores of the CPU visible to the GPU
  * @mem: memory
  * @offset: bytes from its start
  * @size: bytes
  *
- * Coherent memory does not need it before a launch. Here it is a fence over all
- * memory: stores before it come before those after it, for a running kernel, too.
+ * The memory is coherent, so a launch needs no flush before it. The call is a fence
+ * over all memory: a running kernel sees the stores before the call before those
+ * after it.
  */
 VKGDR_API void vkgdr_memory_flush(vkgdr_memory_t mem, size_t offset, size_t size);
 
 /**
- * vkgdr_memory_invalidate - before the CPU reads what the GPU wrote
+ * vkgdr_memory_invalidate - make stores of the GPU visible to the CPU
  * @mem: memory
  * @offset: bytes from its start
  * @size: bytes
  *
- * Coherent memory does not need it after the GPU's work is done. Here it is the
- * same fence: loads after it come after those before it.
+ * The memory is coherent, so finished work of the GPU needs no invalidation. The
+ * call is the fence of vkgdr_memory_flush: loads after it come after those before it.
  */
 VKGDR_API void vkgdr_memory_invalidate(vkgdr_memory_t mem, size_t offset, size_t size);
 
 /**
- * vkgdr_last_error - what went wrong last in this thread
+ * vkgdr_last_error - why the last failed call of this thread failed
  *
- * Returns: a text that is valid until the thread's next call that fails; "" when
- * none has failed.
+ * Returns: a text that is valid until the thread's next failed call; "" when no call
+ * has failed.
  */
 VKGDR_API const char *vkgdr_last_error(void);
 
