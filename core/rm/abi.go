@@ -1,11 +1,11 @@
 package rm
 
-// The requests of NVIDIA's resource manager that this backend makes, as they are
-// in open-gpu-kernel-modules 535, 550, 570, 580 and 595. The size of a struct is in
-// its request's number, so a driver that changed one answers EINVAL. A test
-// compares sizes and offsets with C.
+// This file has the requests of NVIDIA's resource manager that this backend makes.
+// They are the same in open-gpu-kernel-modules 535, 550, 570, 580 and 595. A
+// request's number contains the size of its struct. So a driver with another struct
+// answers EINVAL. A test compares sizes and offsets with C.
 
-// handle names an object of a client, or a client. 0 is none.
+// handle names a client, or an object of a client. 0 names nothing.
 type handle uint32
 
 // request is _IOWR('F', nr, size).
@@ -40,7 +40,7 @@ const (
 // importTypeMemory is the kind of importFD.
 const importTypeMemory = 1
 
-// vaModePrivate is the mode of a device's address space: ours is not used.
+// vaModePrivate is the mode of a device's address space. Our address space is not used.
 const vaModePrivate = 2
 
 // status is an NV_STATUS.
@@ -87,7 +87,7 @@ type mapArgs struct {
 	_                      uint32
 }
 
-// cacheType is what flags of mapArgs say of the CPU's mapping.
+// cacheType is how the CPU's mapping is cached. The driver writes it into flags.
 func (m *mapArgs) cacheType() uint32 { return m.flags >> 23 & 7 }
 
 const (
@@ -105,7 +105,7 @@ type unmapArgs struct {
 	flags                  uint32
 }
 
-// maxCards is how many entries cardInfo has; the driver wants room for each GPU.
+// maxCards is the number of cardInfo entries. The driver wants room for each GPU.
 const maxCards = 32
 
 type cardInfo struct {

@@ -7,7 +7,7 @@ import (
 	"gdrapi/core/nvml"
 )
 
-// bar1Use says how much of a GPU's BAR1 is in use, if NVML is there to tell.
+// bar1Use says how much of a GPU's BAR1 is in use. It needs NVML.
 func bar1Use(at cuda.PCIAddress) string {
 	const unknown = "run nvidia-smi -q -d MEMORY to see how much of BAR1 is in use"
 	lib, err := nvml.Open()

@@ -18,10 +18,10 @@ const controlPath = "/dev/nvidiactl"
 
 func devicePath(minor uint32) string { return fmt.Sprintf("/dev/nvidia%d", minor) }
 
-// client is a client of the resource manager: an open /dev/nvidiactl, a root
-// object of it, and a device object for each GPU that was pinned on. The driver
-// takes all of it back when the descriptor is closed. Its methods may be called
-// from many threads.
+// client is a client of the resource manager. It has an open /dev/nvidiactl, a root
+// object, and a device object for each GPU that has been pinned on. The driver frees
+// all of them when the descriptor is closed. The methods may be called from many
+// threads.
 type client struct {
 	kernel kernel
 	fd     int
@@ -31,7 +31,7 @@ type client struct {
 	mu   sync.Mutex
 	gpus map[cuda.PCIAddress]*gpu
 
-	// Objects that a byte comparison has confirmed.
+	// Objects that verify has confirmed.
 	verified verifiedSet
 }
 
@@ -78,8 +78,8 @@ func explainOpen(path string, err error) error {
 	return fmt.Errorf("open %s: %w", path, sys.ExplainFDs(err))
 }
 
-// close gives everything back. A descriptor that the host has closed, and whose
-// number it may have for a file of its own, is left alone.
+// close frees everything. The host may have closed one of our descriptors, and may use
+// its number for a file of its own. close leaves such a descriptor alone.
 func (c *client) close() error {
 	var err error
 	for _, g := range c.gpus {
@@ -101,8 +101,8 @@ func (c *client) alive() bool {
 	return err == nil && now == c.file
 }
 
-// do makes a request of the client's descriptor. A driver whose struct has
-// another size refuses the request's number.
+// do makes a request on the client's descriptor. A driver whose struct has another
+// size does not know the request's number.
 func (c *client) do(what string, nr uintptr, arg unsafe.Pointer, size uintptr, st *status) error {
 	return ask(c.kernel, c.fd, what, nr, arg, size, st)
 }
@@ -121,7 +121,7 @@ func ask(k kernel, fd int, what string, nr uintptr, arg unsafe.Pointer, size uin
 	return nil
 }
 
-// control makes a control request of an object of the client.
+// control makes a control request on an object of the client.
 func (c *client) control(what string, object handle, command uint32, params unsafe.Pointer, size uintptr) error {
 	var pins runtime.Pinner
 	defer pins.Unpin()
@@ -133,8 +133,7 @@ func (c *client) control(what string, object handle, command uint32, params unsa
 	return c.do(what, nrControl, unsafe.Pointer(&args), unsafe.Sizeof(args), &args.status)
 }
 
-// gpuAt gives the device object of the GPU at a PCI address, which it makes at
-// the first call.
+// gpuAt gives the device object of the GPU at a PCI address. The first call makes it.
 func (c *client) gpuAt(at cuda.PCIAddress) (*gpu, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -215,8 +214,8 @@ func (c *client) allocDevice(instance uint32) (handle, error) {
 	return args.object, err
 }
 
-// duplicate gives our client an object of CUDA's. The driver allows it in the
-// process that made the object.
+// duplicate gives our client a handle of an object of CUDA's client. The driver allows
+// that in the process that made the object.
 func (g *gpu) duplicate(p place) (handle, error) {
 	c := g.client
 	args := dupArgs{client: c.root, parent: g.device, clientSource: p.client, objectSource: p.object}
@@ -228,14 +227,14 @@ func (g *gpu) duplicate(p place) (handle, error) {
 	return args.object, err
 }
 
-// importMemory makes an object of ours of what CUDA exported as fd.
+// importMemory makes an object of our client for the memory that CUDA exported as fd.
 func (g *gpu) importMemory(fd int) (handle, error) {
 	args := &importFD{fd: int32(fd), kind: importTypeMemory, device: g.device, parent: g.device}
 	err := g.client.control("IMPORT_OBJECT_FROM_FD", g.client.root, controlImportFD, unsafe.Pointer(args), unsafe.Sizeof(*args))
 	return args.object, err
 }
 
-// free gives an object of ours back. What it has mapped reads zeros from then on.
+// free frees an object of our client. Mappings of the object read zeros from then on.
 func (g *gpu) free(object handle) error {
 	args := freeArgs{root: g.client.root, parent: g.device, object: object}
 	return g.client.do("RM_FREE", nrFree, unsafe.Pointer(&args), unsafe.Sizeof(args), &args.status)
@@ -268,13 +267,14 @@ func (g *gpu) openWindow(object handle, offset, length uint64) (window, error) {
 	return window{linear: args.linear, cacheType: args.cacheType(), fd: fd}, nil
 }
 
-// closeWindow takes it out of the BAR. The CPU's mapping goes first.
+// closeWindow takes the window that linear names out of the BAR. The CPU's mapping of
+// it must be gone.
 func (g *gpu) closeWindow(object handle, linear uint64) error {
 	args := unmapArgs{client: g.client.root, device: g.device, memory: object, linear: linear}
 	return g.client.do("UNMAP_MEMORY", nrUnmapMemory, unsafe.Pointer(&args), unsafe.Sizeof(args), &args.status)
 }
 
-// shared is the client of the process. Sessions that have pinned hold it.
+// shared is the client of the process. Each session that has pinned holds it.
 type shared struct {
 	mu      sync.Mutex
 	client  *client
@@ -283,8 +283,9 @@ type shared struct {
 
 var process shared
 
-// hold gives the process's client, which it makes for the first holder, and
-// again after the host closed its descriptor. has is what the caller holds, or nil.
+// hold gives the process's client. It makes one for the first holder, and another
+// after the host has closed the client's descriptor. has is the client that the caller
+// holds, or nil.
 func (s *shared) hold(k kernel, has *client) (*client, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -306,12 +307,12 @@ func (s *shared) hold(k kernel, has *client) (*client, error) {
 	return s.client, nil
 }
 
-// release is hold's end. The last one closes the client.
+// release ends a hold. The last release closes the client.
 func (s *shared) release(c *client) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if c != s.client {
-		return nil // it was replaced, and closed then
+		return nil // hold has replaced it, and closed it
 	}
 	if s.holders--; s.holders > 0 {
 		return nil

@@ -13,8 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// place is where device memory lies: an object of CUDA's client, and the place in
-// it in bytes.
+// place is where device memory lies: an object of CUDA's client, and the offset in
+// the object in bytes.
 type place struct {
 	client, object handle
 	offset         uint64
@@ -27,7 +27,7 @@ func (p place) plus(n int64) (place, bool) {
 	return p, at >= 0
 }
 
-// Seen is what a watched export shows. See capi/watch.h.
+// Seen is what libcuda asked the kernel during a watched export. See capi/watch.h.
 type Seen struct {
 	Result   int32 // of cuMemGetHandleForAddressRange
 	FD       int32 // what it gave, -1 for nothing
@@ -38,9 +38,9 @@ type Seen struct {
 	Offset   uint64
 }
 
-// Watch exports size bytes at addr as a dma-buf by the CUDA function at export,
-// and notes what libcuda then asks of the kernel. Where that cannot be seen it is
-// ENOTSUP and nothing was exported. It needs a current context on this thread.
+// Watch exports size bytes at addr as a dma-buf with the CUDA function at export. It
+// notes what libcuda asks the kernel during that call. Where it cannot see that, it
+// returns ENOTSUP and exports nothing. This thread must have a current context.
 type Watch func(export uintptr, addr, size uint64) (Seen, error)
 
 // finder finds the objects that device addresses lie in.
@@ -50,8 +50,8 @@ type finder struct {
 	ipc   *agreement
 }
 
-// agreement is whether the IPC handles of this driver hold what we take them to
-// hold: they are not documented.
+// agreement is whether the IPC handles of this driver have the layout that this
+// package knows. The layout is not documented.
 type agreement struct{ state atomic.Int32 }
 
 const (
@@ -60,21 +60,21 @@ const (
 	differs
 )
 
-// ipcOf is the process's: it is one driver.
+// ipcOf is the agreement of the process, which has one driver.
 var ipcOf agreement
 
 // errNotWatched means that exports cannot be watched in this process.
 var errNotWatched = errors.New("exports of this CUDA driver cannot be watched")
 
-// errNotSaid means that CUDA refused an export before it asked the kernel: of
-// another process's memory, and of a page that begins in front of a small buffer,
+// errNotSaid means that CUDA refused an export before it asked the kernel. It does so
+// for another process's memory, and for a page that begins before a small buffer,
 // where nothing is allocated.
 var errNotSaid = errors.New("CUDA does not say where memory lies")
 
 // find gives the place of a host page of device memory. m describes the memory.
 //
-// cuMemAlloc's IPC handle names the object in 0.3 us, a watched export takes 12 to
-// 50 us (H100). So the handle is taken once both have agreed.
+// There are two ways. The IPC handle of cuMemAlloc names the object in 0.3 us. A
+// watched export takes 12 to 50 us (H100). find uses the handle once both have agreed.
 func (f *finder) find(page uint64, m cuda.MemoryInfo) (place, error) {
 	if m.Legacy && f.ipc.state.Load() == agrees {
 		if p, err := f.byIPC(page, m); err == nil {
@@ -88,7 +88,7 @@ func (f *finder) find(page uint64, m cuda.MemoryInfo) (place, error) {
 	}
 	silent := errors.Is(err, errNotWatched) || errors.Is(err, errNotSaid)
 	if silent && m.Legacy && f.ipc.state.Load() != differs {
-		// The bytes are compared before the object is used: see verify.
+		// verify compares the bytes before the object is used.
 		if p, err := f.byIPC(page, m); err == nil {
 			return p, nil
 		}
@@ -96,7 +96,7 @@ func (f *finder) find(page uint64, m cuda.MemoryInfo) (place, error) {
 	return place{}, err
 }
 
-// compare notes whether the IPC handle says of the page what the export said.
+// compare notes whether the IPC handle and the export give the same place for the page.
 func (f *finder) compare(page uint64, m cuda.MemoryInfo, seen place) {
 	if !m.Legacy || f.ipc.state.Load() != notCompared {
 		return
@@ -134,8 +134,8 @@ func (f *finder) byIPC(page uint64, m cuda.MemoryInfo) (place, error) {
 	return p, nil
 }
 
-// byExport watches an export of the page. Memory of a pool cannot be exported, and
-// still the request names its object.
+// byExport watches an export of the page. An export of a pool's memory fails, but its
+// request names the object all the same.
 func (f *finder) byExport(page uint64) (place, error) {
 	export := f.cuda.ExportFunction()
 	if f.watch == nil || export == 0 {
@@ -164,13 +164,13 @@ func (f *finder) byExport(page uint64) (place, error) {
 	return place{}, fmt.Errorf("%w at %#x, so it is not this process's own allocation (memory of cudaIpcOpenMemHandle is another process's: pin it there): %w (%v)", errNotSaid, page, unix.ENOTSUP, err)
 }
 
-// verifiedSet is the objects that verify has confirmed.
+// verifiedSet has the objects that verify has confirmed.
 type verifiedSet struct {
 	mu  sync.Mutex
 	set map[[2]handle]bool
 }
 
-// maxVerified bounds the set's memory; past it the set starts anew.
+// maxVerified bounds the set's memory. A set of that many objects is emptied.
 const maxVerified = 4096
 
 func (v *verifiedSet) has(p place) bool {

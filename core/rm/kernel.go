@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// kernel is the system calls that the backend makes; tests put a simulated
-// driver behind it. No method returns EINTR.
+// kernel has the system calls that the backend makes. Tests put a simulated driver
+// behind it. No method returns EINTR.
 type kernel interface {
 	open(path string) (fd int, err error)
 	// ioctl takes the address of the structure of abi.go that code is for.
@@ -20,8 +20,8 @@ type kernel interface {
 	mmapInto(va uintptr, fd int, size uintptr) error
 	munmap(va, size uintptr) error
 	dontFork(va, size uintptr) error
-	// identity tells our device file from another file: a host may close our
-	// descriptor, and get its number for a file of its own.
+	// identity tells our device file from another file. A host may close our
+	// descriptor, and open a file of its own under the same number.
 	identity(fd int) (fileID, error)
 	close(fd int) error
 }
@@ -29,8 +29,8 @@ type kernel interface {
 // fileID is equal for two descriptors only if they are of the same device node.
 type fileID struct{ dev, ino, rdev uint64 }
 
-// driver is what the backend asks of CUDA: *cuda.Driver, or a simulated one in
-// tests.
+// driver has the calls of CUDA that the backend makes. It is *cuda.Driver, or a
+// simulated driver in tests.
 type driver interface {
 	MemoryAt(addr uint64) (cuda.MemoryInfo, error)
 	MemoryIn(addr, size uint64) (cuda.MemoryInfo, uint64, error)

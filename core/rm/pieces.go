@@ -13,14 +13,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// span is a part of a buffer that lies in one object without a gap.
+// span is a part of a buffer. It lies in one object without a gap.
 type span struct {
 	place
 	first, end uint64 // device addresses
 }
 
-// piece is a span whose object our client has. While it is mapped it has a window
-// in the BAR, which linear names.
+// piece is a span whose object our client has. A mapped piece has a window in the BAR.
+// linear names that window.
 type piece struct {
 	object         handle
 	offset, length uint64
@@ -28,11 +28,10 @@ type piece struct {
 	linear         uint64
 }
 
-// allocationUnit is the least size of an object that CUDA's pools and VMM
-// allocations are made of.
+// allocationUnit is the smallest object of CUDA's pools and VMM allocations, in bytes.
 const allocationUnit = 2 << 20
 
-// spans finds what objects the buffer lies in, in the order of addresses.
+// spans finds the objects that the buffer lies in, in the order of addresses.
 func (f *finder) spans(b buffer) ([]span, error) {
 	page := b.asked &^ (hostPage - 1)
 	p, err := f.find(page, b.memory)
@@ -44,15 +43,20 @@ func (f *finder) spans(b buffer) ([]span, error) {
 		return nil, fmt.Errorf("%#x lies before the memory that %#x is in: %w", b.first, b.asked, unix.EINVAL)
 	}
 	if b.memory.Legacy {
-		// Where the object ends the driver says: see checkEnd.
+		// checkEnd asks the driver where the object ends.
 		return []span{{place: p, first: b.first, end: b.end}}, nil
 	}
 	return f.split(p, b.first, b.last, b.end)
 }
 
-// split finds the spans of [first, end), of which the place of first is known.
-// Where the place of the last byte fits to it, there is one span between. Else it
-// looks at both halves. Pools and VMM have no object smaller than allocationUnit.
+// split finds the spans of [first, end). last is the last byte to look at:
+//
+//  1. The caller knows the place of first: at.
+//  2. split looks up the place of last.
+//  3. Where both places have the distance of their addresses, there is one span.
+//  4. Else split does the same for each half.
+//
+// Objects of pools and of VMM are never smaller than allocationUnit.
 func (f *finder) split(at place, first, last, end uint64) ([]span, error) {
 	page := last &^ (hostPage - 1)
 	p, err := f.look(page)
@@ -83,7 +87,7 @@ func (f *finder) split(at place, first, last, end uint64) ([]span, error) {
 	return join(left, right), nil
 }
 
-// look is find for an address that may be no memory.
+// look is find for an address where there may be no memory.
 func (f *finder) look(page uint64) (place, error) {
 	m, err := f.cuda.MemoryAt(page)
 	if err != nil {
@@ -92,8 +96,8 @@ func (f *finder) look(page uint64) (place, error) {
 	return f.find(page, m)
 }
 
-// join makes one list of two neighbours, and one span of two that touch in one
-// object.
+// join makes one list of two neighbouring lists. Two spans that touch in one object
+// become one span.
 func join(left, right []span) []span {
 	l, r := &left[len(left)-1], right[0]
 	if p, _ := l.plus(int64(r.first - l.first)); p == r.place {
@@ -103,8 +107,8 @@ func join(left, right []span) []span {
 	return append(left, right...)
 }
 
-// pieces gives our client the objects of the buffer. On an error it returns the
-// pieces that were made so far, to be freed.
+// pieces gives our client the objects of the buffer. On an error it returns the pieces
+// that it has made, and the caller frees them.
 func (s *session) pieces(g *gpu, b buffer) ([]piece, error) {
 	spans, err := s.finder.spans(b)
 	if errors.Is(err, errNotWatched) && !b.memory.Legacy {
@@ -127,7 +131,7 @@ func (s *session) pieces(g *gpu, b buffer) ([]piece, error) {
 	return pieces, s.checkEnd(g, pieces[len(pieces)-1], b)
 }
 
-// notFound says what to do where objects cannot be found.
+// notFound adds to err what the user can do about objects that cannot be found.
 func notFound(err error) error {
 	if errors.Is(err, errNotWatched) {
 		return fmt.Errorf("%w; load gdrdrv: %w", err, unix.ENOTSUP)
@@ -135,8 +139,8 @@ func notFound(err error) error {
 	return err
 }
 
-// imported gives our client VMM memory by its file descriptors, an allocation at
-// a time. It needs no export that is watched, but memory that was made for it.
+// imported gives our client VMM memory by its file descriptors, one allocation at a
+// time. It needs no watched export. The memory must be exportable as a file descriptor.
 func (s *session) imported(g *gpu, b buffer) ([]piece, error) {
 	var pieces []piece
 	for at := b.first; at < b.end; {
@@ -177,8 +181,8 @@ func (s *session) importAt(g *gpu, at uint64) (handle, error) {
 	return object, errors.Join(err, sys.Close(fd))
 }
 
-// checkEnd makes sure of an end that CUDA does not vouch for: the driver puts
-// nothing into the BAR that is past the end of an object.
+// checkEnd checks that the buffer ends inside of its object, where CUDA's answer does
+// not show that. The driver opens no window past the end of an object.
 func (s *session) checkEnd(g *gpu, last piece, b buffer) error {
 	if !b.memory.Legacy || b.within() {
 		return nil
@@ -193,12 +197,15 @@ func (s *session) checkEnd(g *gpu, last piece, b buffer) error {
 	return errors.Join(g.client.kernel.close(w.fd), g.closeWindow(last.object, w.linear))
 }
 
-// lineSize is how much verify compares, in bytes.
+// lineSize is the number of bytes that verify compares.
 const lineSize = 64
 
-// verify compares a line that is read through a mapping with the same bytes read
-// by a copy of the GPU's, once for each object. It is what makes sure that the
-// object is the address's: CUDA does not say so itself.
+// verify checks that the object is the one that the address lies in. CUDA does not
+// document that. verify does this once for each object:
+//
+//  1. It reads a line through a mapping of the object.
+//  2. It reads the same line at the address, with a copy by the GPU.
+//  3. It compares the bytes.
 func (s *session) verify(g *gpu, sp span, object handle, b buffer) error {
 	known := &g.client.verified
 	if known.has(sp.place) {
@@ -207,7 +214,7 @@ func (s *session) verify(g *gpu, sp span, object handle, b buffer) error {
 	from := max(sp.first, b.asked) &^ (lineSize - 1)
 	n := min(lineSize, sp.end-from, b.memory.End()-from)
 	where, _ := sp.plus(int64(from - sp.first))
-	// Twice: a kernel may be writing there.
+	// It tries twice, because a CUDA kernel may be writing to the line.
 	for range 2 {
 		mapped, err := g.read(object, where.offset, n)
 		if err != nil {
@@ -243,7 +250,7 @@ func (g *gpu) read(object handle, offset, n uint64) ([]byte, error) {
 	return b, errors.Join(k.munmap(va, uintptr(hostPage)), g.closeWindow(object, w.linear))
 }
 
-// free gives the pieces' objects back. It goes on when one fails.
+// free frees the objects of the pieces. When one fails, it goes on with the next.
 func (p *pin) free() error {
 	var err error
 	for _, piece := range p.pieces {
@@ -252,8 +259,8 @@ func (p *pin) free() error {
 	return err
 }
 
-// mapPieces maps the first size bytes. Several pieces are mapped side by side into
-// one reserved range. On an error it leaves nothing behind.
+// mapPieces maps the first size bytes. It maps several pieces side by side into one
+// reserved range. On an error nothing stays mapped.
 func (p *pin) mapPieces(size uintptr) (va uintptr, got backend.MappingType, err error) {
 	if len(p.pieces) > 1 {
 		if va, err = p.kernel.reserve(size); err != nil {
@@ -287,8 +294,8 @@ func (p *pin) mapPieces(size uintptr) (va uintptr, got backend.MappingType, err 
 	return va, got, nil
 }
 
-// mapPiece maps n bytes of a piece: done bytes into the range at va, or where the
-// kernel likes for va 0. It gives the address of the range.
+// mapPiece maps n bytes of a piece at va+done, where va is the start of the range. For
+// va 0 the kernel chooses the address. mapPiece gives the start of the range.
 func (p *pin) mapPiece(piece *piece, va, done, n uintptr) (uintptr, backend.MappingType, error) {
 	w, err := p.gpu.openWindow(piece.object, piece.offset, uint64(n))
 	if err != nil {
@@ -311,7 +318,7 @@ func (p *pin) mapPiece(piece *piece, va, done, n uintptr) (uintptr, backend.Mapp
 	return va, kind, nil
 }
 
-// closeWindows takes what is in the BAR out of it, once the CPU's mapping is gone.
+// closeWindows closes the windows of all pieces. The CPU's mapping must be gone.
 func (p *pin) closeWindows() error {
 	var err error
 	for i := range p.pieces {

@@ -1,12 +1,11 @@
-// Package rm is the backend that maps GPU memory by the requests of NVIDIA's own
-// kernel driver, of its resource manager (RM), on /dev/nvidiactl and /dev/nvidiaN.
-// It needs no kernel module beside the driver, no privilege, and no memory of a
-// special kind: it maps any device memory that CUDA allocated in this process.
-// Drivers from 535 on have all of these requests; docs/rm.md says how a driver that
-// differs is noticed.
+// Package rm is the backend that maps GPU memory with requests to the resource manager
+// (RM) of NVIDIA's kernel driver, on /dev/nvidiactl and /dev/nvidiaN. It maps any
+// device memory that CUDA allocated in this process. It needs no other kernel module
+// and no privilege. Drivers from 535 on have all of these requests. docs/rm.md says how
+// the backend notices a driver that differs.
 //
-// A pin duplicates CUDA's memory objects into a client of our own. So pinned
-// memory stays alive, and mappings of it valid, after the program has freed it.
+// A pin duplicates CUDA's memory objects into a client of our own. So pinned memory
+// stays alive after the program has freed it, and its mappings stay valid.
 package rm
 
 import (
@@ -22,25 +21,27 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// What Session.Version answers, for want of gdrdrv: the version of this library.
+// The answer of Session.Version: the version of this library. There is no gdrdrv.
 const major, minor = 2, 6
 
-// gpuPage is what pins are made of, as with gdrdrv, in bytes.
+// gpuPage is the unit of a pin in bytes, as on gdrdrv.
 const gpuPage = 1 << 16
 
 var hostPage = uint64(unix.Getpagesize())
 
 // Backend is the rm backend.
 type Backend struct {
-	// Watch finds memory objects; nil: they are found in other ways.
+	// Watch shows which memory object an address lies in. Without it (nil) the
+	// backend finds objects in other ways.
 	Watch Watch
 }
 
 func (Backend) Name() string { return "rm" }
 
-// Open asks the driver for a client and for its GPUs, and gives both back: the
-// sizes of the requests prove that it is a driver that is known. It neither
-// initialises CUDA nor leaves a descriptor open. The first pin of the process does.
+// Open makes a client, asks it for the GPUs, and closes it again. Success proves that
+// the driver's requests have the sizes that this package knows. Open does not
+// initialise CUDA and leaves no descriptor open. The first pin of the process opens
+// the descriptors that stay.
 func (b Backend) Open() (backend.Session, error) {
 	cu, err := cuda.Load()
 	if err != nil {
@@ -54,8 +55,8 @@ func (b Backend) Open() (backend.Session, error) {
 
 func access(path string) error { return unix.Access(path, unix.R_OK|unix.W_OK) }
 
-// probe finds out whether a GPU can be reached. A GPU's device is not opened: the
-// first open of one may initialise the GPU, which takes seconds.
+// probe finds out whether this process may open a GPU. It does not open a GPU's device:
+// the first open of a device may initialise the GPU, which takes seconds.
 func probe(k kernel, access func(path string) error) error {
 	c, err := newClient(k)
 	if err != nil {
@@ -104,7 +105,7 @@ func newSession(k kernel, cu driver, w Watch, s *shared, ipc *agreement) *sessio
 	}
 }
 
-// device looks a device up, once.
+// device describes a device. It asks CUDA once for each device.
 func (s *session) device(ordinal int) (device, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -128,7 +129,7 @@ func (s *session) device(ordinal int) (device, error) {
 	return d, nil
 }
 
-// hold gives the process's client, which the session keeps until it is closed.
+// hold gives the process's client. The session holds it until the session is closed.
 func (s *session) hold() (*client, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -147,11 +148,10 @@ type buffer struct {
 	memory     cuda.MemoryInfo
 }
 
-// within tells whether the buffer ends on the allocation's last GPU page or before.
+// within reports whether the buffer ends on the allocation's last GPU page or before it.
 func (b *buffer) within() bool { return b.end <= (b.memory.End()+gpuPage-1)&^(gpuPage-1) }
 
-// Pin pins the 64 KiB pages that the buffer touches. Token and VASpace mean
-// nothing to the driver's requests and are not looked at.
+// Pin pins the 64 KiB pages that the buffer touches. It ignores Token and VASpace.
 func (s *session) Pin(req backend.PinRequest) (backend.Pin, error) {
 	if req.Flags&^backend.PinForcePCIe != 0 {
 		return nil, fmt.Errorf("pin flags %#x: %w", req.Flags, unix.EINVAL)
@@ -190,7 +190,7 @@ func (s *session) Pin(req backend.PinRequest) (backend.Pin, error) {
 	return p, nil
 }
 
-// buffer finds out what memory the request names.
+// buffer describes the memory that the request names.
 func (s *session) buffer(req backend.PinRequest) (b buffer, err error) {
 	b.first = req.Addr &^ (gpuPage - 1)
 	b.end = (req.Addr + req.Size + gpuPage - 1) &^ (gpuPage - 1)
@@ -202,8 +202,8 @@ func (s *session) buffer(req backend.PinRequest) (b buffer, err error) {
 	if err != nil || b.memory.Legacy {
 		return b, err
 	}
-	// The last GPU page may go on past the end of an allocation. What it begins with
-	// will do, for no object ends inside of a GPU page.
+	// The last byte may lie past the end of the allocation, on its last GPU page. Then
+	// the first byte of that page stands for it: no object ends inside of a GPU page.
 	_, err = s.cuda.MemoryAt(b.last)
 	if errors.Is(err, unix.EINVAL) {
 		b.last, err = max(b.end-gpuPage, b.asked), nil
@@ -216,7 +216,7 @@ func (s *session) Attribute(a backend.Attr) (int, error) {
 	case backend.AttrPersistentMapping:
 		return 1, nil
 	case backend.AttrForcePCIe:
-		// Without NVLink-C2C each mapping goes through PCIe. Only Arm's have it.
+		// Without NVLink-C2C each mapping goes through PCIe. Only Arm CPUs have it.
 		if runtime.GOARCH == "arm64" {
 			return 0, nil
 		}
@@ -240,7 +240,7 @@ func (s *session) Close() error {
 	return s.shared.release(c)
 }
 
-// pin is a range of GPU pages. mapped is not 0 while it is mapped.
+// pin is a range of GPU pages. While it is mapped, the field mapped is not 0.
 type pin struct {
 	gpu         *gpu
 	kernel      kernel
@@ -286,12 +286,12 @@ func (p *pin) Unmap() error {
 	return p.closeWindows()
 }
 
-// CallbackFlag is always 0: no one revokes a duplicate.
+// CallbackFlag is always 0: the driver does not revoke a duplicate.
 func (p *pin) CallbackFlag() (int, error) { return 0, nil }
 
 func (p *pin) Unpin() error { return p.free() }
 
-// mappingTypes is what each cache type of the driver's is to the C ABI.
+// mappingTypes gives the C ABI's mapping type of each cache type of the driver.
 var mappingTypes = map[uint32]backend.MappingType{
 	cacheTypeCached:        backend.Caching,
 	cacheTypeWriteBack:     backend.Caching,
@@ -301,7 +301,7 @@ var mappingTypes = map[uint32]backend.MappingType{
 
 // keepFromChildren keeps a mapping out of the children that the process forks.
 func keepFromChildren(k kernel, va, size uintptr) {
-	// The driver's mappings may have that already, and refuse.
+	// madvise fails on some mappings of the driver that children do not inherit anyway.
 	if err := k.dontFork(va, size); err != nil {
 		log.Debugf("madvise(MADV_DONTFORK) on a mapping of the GPU's: %v", err)
 	}

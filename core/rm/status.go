@@ -24,8 +24,8 @@ const (
 	statusStateInUse          status = 0x63
 )
 
-// statuses is the one table from an NV_STATUS to its name, its errno and what to
-// do about it.
+// statuses is the only table from an NV_STATUS to its name, its errno and its advice to
+// the user.
 var statuses = map[status]struct {
 	name   string
 	errno  unix.Errno
@@ -47,7 +47,7 @@ var statuses = map[status]struct {
 	statusStateInUse:          {"NV_ERR_STATE_IN_USE", unix.EBUSY, ""},
 }
 
-// Error gives the driver's name of s, its number and what to do.
+// Error gives the driver's name of s, its number and the advice.
 func (s status) Error() string {
 	e, ok := statuses[s]
 	switch {
