@@ -3,6 +3,7 @@
  * env.c - what capi/env.c makes of the environment, by itself.
  */
 #include <errno.h>
+#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -10,6 +11,14 @@
 #include "env.h"
 #include "log.h"
 #include "tap.h"
+
+static bool privileged;
+
+/* In place of the C library's: the program is privileged (AT_SECURE) when a test says so. */
+char *secure_getenv(const char *name)
+{
+	return privileged ? NULL : getenv(name);
+}
 
 /* text NULL: the variable is not set. */
 static void set(const char *name, const char *text)
@@ -135,6 +144,17 @@ static void options(struct tap *t)
 	tap_ok(t, level_is("1", "1", GDR_LOG_DEBUG) && level_is("1", "3", GDR_LOG_WARN), "a level");
 }
 
+/* What decides what is loaded or logged does not count in a privileged program. */
+static void privileged_program(struct tap *t)
+{
+	privileged = true;
+	tap_ok(t, backend_is("rm", NULL), "privileged: no backend is forced");
+	tap_ok(t, !forces_dmabuf("1"), "privileged: nor dmabuf");
+	tap_ok(t, files_are("a", NULL, NULL) && files_are(NULL, "b", NULL), "privileged: no Vulkan driver is named");
+	tap_ok(t, level_is("1", "1", GDR_LOG_OFF), "privileged: nothing is logged");
+	privileged = false;
+}
+
 int main(void)
 {
 	struct tap t = { 0, 0, 0 };
@@ -143,5 +163,6 @@ int main(void)
 	good_values(&t);
 	bad_values(&t);
 	options(&t);
+	privileged_program(&t);
 	return tap_done(&t);
 }
