@@ -1,8 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: MIT
 #
-# The pages' relative links, and the files of this tree that they name in backquotes,
-# exist. Run from the top of the tree.
+# The pages' relative links, with the headings that they name, and the files of this
+# tree that they name in backquotes, exist. Run from the top of the tree.
 #
 # Of what stands in backquotes these count: a word that begins with a folder of the
 # tree, and may be a pattern; and the bare name of a source file, in any folder. A word
@@ -21,14 +21,24 @@ quoted() {
 	grep -oE '`[^`]+`' "$1" | tr -d '`' | tr ' ' '\n' | grep -v '[<$]'
 }
 
+# anchors PAGE: its headings, as links name them.
+anchors() {
+	sed -n 's/^##* //p' "$1" | tr '[:upper:]' '[:lower:]' | tr -cd 'a-z0-9_ \n-' | tr ' ' '-'
+}
+
 # missing PAGE: what it names and is not there.
 missing() {
-	local word
+	local word file
 
-	grep -oE '\]\([^)]+\)' "$1" | sed -e 's/^](//' -e 's/)$//' -e 's/#.*//' | grep -vE '^([a-z]+:|$)' |
-		while read -r word; do
-			[ -e "$(dirname "$1")/$word" ] || echo "link: $word"
-		done
+	grep -oE '\]\([^)]+\)' "$1" | sed -e 's/^](//' -e 's/)$//' | grep -vE '^[a-z]+:' | while read -r word; do
+		file=$(dirname "$1")/${word%%#*}
+		[ "${word%%#*}" ] || file=$1
+		if [ ! -e "$file" ]; then
+			echo "link: $word"
+		elif [ "${word#*#}" != "$word" ] && ! anchors "$file" | grep -qxF -e "${word#*#}"; then
+			echo "heading: $word"
+		fi
+	done
 	quoted "$1" | grep -E "^($tops)/" | while read -r word; do
 		compgen -G "${word%[.,;:]}" >/dev/null || echo "path: $word"
 	done
@@ -43,10 +53,12 @@ done
 
 # The test itself.
 cat >"$work/page.md" <<'END'
-[there](page.md#part), [not there](other.md), [elsewhere](https://example.org/a.md).
+# A part, and no more
+[there](page.md#a-part-and-no-more), [here](#part), [not there](other.md), [elsewhere](https://example.org/a.md).
 `capi/copy/*.c`, `cc capi/nothing.c`, `core/<backend>`, `fence.h` and `fences.h`.
 END
-is 'what is missing is found' "$(missing "$work/page.md")" "link: other.md
+is 'what is missing is found' "$(missing "$work/page.md")" "heading: #part
+link: other.md
 path: capi/nothing.c
 name: fences.h"
 done_testing
