@@ -3,8 +3,8 @@
 #
 # commands.sh BUILD - what the pages say to type. The C of docs/ordering.md compiles,
 # and its PTX is that of examples/flag.c. The commands of docs/migrate.md and of
-# docs/consumers.md run, on the doubles that the environment names. BUILD is the
-# project's build folder.
+# docs/consumers.md run on the simulated driver that the environment names; those of
+# packages are docs/install.md's. BUILD is the project's build folder.
 here=$(cd "$(dirname "$0")/../.." && pwd)
 build=$(cd "$1" && pwd) || exit 1
 # shellcheck source=tests/tap.sh
@@ -30,12 +30,37 @@ ptx() {
 	done <"$1"
 }
 
-x86=$(uname -m)
+# known FILE: each line is one of docs/install.md's, all of which make check-packages runs.
+known() {
+	while read -r line; do
+		grep -xF "$line" "$here/docs/install.md" || { echo "install.md has no: $line"; return 1; }
+	done <"$1"
+}
+
+# runs FILE: its commands, on the simulated driver. What stands for the reader's folder
+# is one with the library and that driver. Each command must print what the reader is
+# told to look for.
+runs() {
+	sed "s#/opt/gdrapi#$work/opt#g" "$1" >"$work/line"
+	(cd "$work" && PATH=$build/bin:$PATH "$RM_SIM" sh -eux line) >"$work/out" 2>&1 ||
+		{ cat "$work/out"; return 1; }
+	cat "$work/out"
+	case $(cat "$1") in
+	*/opt/gdrapi*) [ "$(grep -c '^INFO: gdr_open: using the rm backend$' "$work/out")" -eq 2 ] ;;
+	*LD_DEBUG*) grep -q "trying file=$build/libgdrapi.so.2$" "$work/out" &&
+		grep -q "libgdrapi.so.2 is $build/.*this project's" "$work/out" ;;
+	*gdrcopy_sanity*) grep -q ' 0 failed' "$work/out" && grep -q '^# backend: rm$' "$work/out" ;;
+	*gdrcopy_copylat*) grep -q '^# backend: rm$' "$work/out" ;;
+	*) echo "this test does not know what it should print"; return 1 ;;
+	esac
+}
+
+machine=$(uname -m)
 blocks ordering c
 blocks ordering ptx
 for f in "$work"/ordering-c-*; do
 	what="ordering.md, block ${f##*-} of C"
-	if [ "$x86" != x86_64 ] && grep -q immintrin.h "$f"; then
+	if [ "$machine" != x86_64 ] && grep -q immintrin.h "$f"; then
 		skip "$what" "it is for x86-64"
 	else
 		check "$what" compiles "$f"
@@ -43,5 +68,21 @@ for f in "$work"/ordering-c-*; do
 done
 for f in "$work"/ordering-ptx-*; do
 	check "ordering.md, block ${f##*-} of PTX" ptx "$f"
+done
+
+mkdir -p "$work/opt/lib" && cp -a "$build"/libgdrapi.so* "$work/opt/lib/" &&
+	cp -a "$build"/doubles/libcuda.so.1 "$work/opt/lib/" || exit 1
+blocks migrate sh
+blocks consumers sh
+for f in "$work"/migrate-sh-* "$work"/consumers-sh-*; do
+	page=${f##*/}
+	what="${page%%-*}.md, block ${f##*-} of commands"
+	if grep -qE '^(apt-get|dkms) ' "$f"; then
+		check "$what: install.md's" known "$f"
+	elif [ "$machine" != x86_64 ]; then
+		skip "$what" "rm is simulated on x86-64 alone"
+	else
+		check "$what" runs "$f"
+	fi
 done
 done_testing
