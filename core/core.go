@@ -1,9 +1,9 @@
-// Package core is the control plane of libgdrapi: what the C ABI's functions
-// do, but for the copies, with no cgo in it.
+// Package core is the control plane of libgdrapi. It does what the functions of the C
+// ABI do, except for the copies. It has no cgo.
 //
-// A Library is one process's state. Contexts (gdr_t), pinned buffers (gdr_mh_t),
-// allocations (gdr_mem_t) and registration caches (gdr_cache_t) are named by handles
-// out of one table, so one kind's handle is never taken for another's.
+// A Library is the state of one process. Handles name contexts (gdr_t), pinned buffers
+// (gdr_mh_t), allocations (gdr_mem_t) and registration caches (gdr_cache_t). All
+// handles come out of one table, so no two objects of any kind have the same one.
 package core
 
 import (
@@ -20,18 +20,18 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Handle names a context, a pinned buffer or an allocation.
+// Handle names a context, a pinned buffer, an allocation or a registration cache.
 type Handle = handle.Handle
 
-// Map flags; the values are those of enum gdr_map_flags. A flag other than the
-// default asks for the mapping type of the same value.
+// Map flags. The values are those of enum gdr_map_flags. A flag other than the default
+// requests the mapping type of the same value.
 const (
 	mapFlagDefault = 0
 	mapFlagMax     = int(backend.Device)
 )
 
-// Library is the state behind the C ABI in one process. Its methods may be
-// called from any goroutine.
+// Library is the state of the C ABI in one process. Its methods may be called from any
+// goroutine.
 type Library struct {
 	table *handle.Table
 
@@ -49,8 +49,8 @@ type context struct {
 	session backend.Session
 	backend string // its name
 
-	// mu is held for reading by every call on the context and for writing by
-	// Close, so that nothing new appears once Close has begun.
+	// Every call on the context holds mu for reading. Close holds it for writing. So
+	// nothing new appears once Close has begun.
 	mu     sync.RWMutex
 	closed bool
 }
@@ -74,8 +74,8 @@ type memory struct {
 	alloc *cuda.Allocation
 }
 
-// UseMemory gives the library the host's functions for mappings, before it makes
-// the first.
+// UseMemory sets the functions of the host that make and end mappings. It must be
+// called before the first mapping.
 func UseMemory(mmap func(addr, size uintptr, prot, flags, fd int, offset uint64) (uintptr, error), munmap func(va, size uintptr) error) {
 	sys.UseMemory(sys.Memory{Mmap: mmap, Munmap: munmap})
 }
@@ -98,7 +98,7 @@ func New(epoch uint32) (*Library, error) {
 // TableAddr is the address of the handle table that the C copy routines read.
 func (l *Library) TableAddr() uintptr { return l.table.Addr() }
 
-// Open opens the backend that opts ask for, or the first one that opens.
+// Open opens the backend that opts name, or else the first one that opens.
 func (l *Library) Open(opts Options) (Handle, error) {
 	candidates, err := choose(opts)
 	if err != nil {
@@ -119,9 +119,9 @@ func (l *Library) Open(opts Options) (Handle, error) {
 	return h, nil
 }
 
-// openFirst opens the first of the candidates that opens. Where that one cannot
-// know before a pin whether it can pin, the next that opens stands by. When none
-// does, each one's reason is logged.
+// openFirst opens the first candidate that opens. Where that one cannot know before a
+// pin whether it can pin, the next one that opens stands by. When no candidate opens,
+// openFirst logs the reason of each.
 func openFirst(candidates []backend.Backend) (_ backend.Session, name string, err error) {
 	var reasons []error
 	var undecided *pair
@@ -153,7 +153,7 @@ func openFirst(candidates []backend.Backend) (_ backend.Session, name string, er
 	return nil, "", fmt.Errorf("no backend opens; see the line of each above: %w", unix.ENODEV)
 }
 
-// find finds a context, which may be closed by the time it returns.
+// find finds a context. Another thread may close it before find returns.
 func (l *Library) find(g Handle) (*context, error) {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
@@ -167,7 +167,7 @@ func closedError(g Handle) error {
 	return fmt.Errorf("gdr_t %#x is closed: %w", uint64(g), unix.EINVAL)
 }
 
-// enter finds a context and keeps it from being closed until leave is called.
+// enter finds a context. Close of it then waits until leave is called.
 func (l *Library) enter(g Handle) (*context, error) {
 	c, err := l.find(g)
 	if err != nil {
@@ -201,8 +201,8 @@ func (l *Library) acquire(c *context, h Handle) (*buffer, error) {
 
 func (b *buffer) release() { b.mu.Unlock() }
 
-// Close ends a context: it takes down its mappings, its pinnings and its
-// allocations. It goes on when one of them fails, and reports the first error.
+// Close ends a context and all its mappings, pinnings, allocations and caches. When a
+// step fails, Close goes on. It returns the first error.
 func (l *Library) Close(g Handle) error {
 	c, err := l.find(g)
 	if err != nil {
@@ -269,7 +269,7 @@ func (l *Library) Pin(g Handle, req backend.PinRequest) (Handle, error) {
 	return l.pin(c, req)
 }
 
-// pin does it with c entered.
+// pin is Pin in a context that is entered.
 func (l *Library) pin(c *context, req backend.PinRequest) (Handle, error) {
 	if err := checkPin(req); err != nil {
 		return 0, err
@@ -312,7 +312,7 @@ func (l *Library) Unpin(g, h Handle) error {
 	return l.unpinOf(c, h)
 }
 
-// unpinOf does it with c entered.
+// unpinOf is Unpin in a context that is entered.
 func (l *Library) unpinOf(c *context, h Handle) error {
 	b, err := l.acquire(c, h)
 	if err != nil {
@@ -322,9 +322,9 @@ func (l *Library) unpinOf(c *context, h Handle) error {
 	return l.unpin(h, b)
 }
 
-// unpin does it with b locked and not gone: Close comes here after the last call
-// on its context has left. The handle is gone whatever the driver says: a
-// caller could do nothing with it.
+// unpin unpins b. The caller has locked b, and b is not gone; Close calls unpin after
+// the last call on its context has left. unpin frees the handle even when the driver
+// fails, because a caller could do nothing with it.
 func (l *Library) unpin(h Handle, b *buffer) error {
 	var err error
 	if b.va != 0 {
@@ -340,8 +340,8 @@ func (l *Library) unpin(h Handle, b *buffer) error {
 	return err
 }
 
-// Mapping is a mapping that has been made: the CPU's address of its first byte, and
-// the GPU's.
+// Mapping is a mapping that has been made. It has the CPU's and the GPU's address of
+// the first byte.
 type Mapping struct {
 	VA  uintptr
 	GPU uint64
@@ -357,7 +357,7 @@ func (l *Library) Map(g, h Handle, size uint64, flags int) (Mapping, error) {
 	return l.mapOf(c, h, size, flags)
 }
 
-// mapOf does it with c entered.
+// mapOf is Map in a context that is entered.
 func (l *Library) mapOf(c *context, h Handle, size uint64, flags int) (Mapping, error) {
 	b, err := l.acquire(c, h)
 	if err != nil {
@@ -393,9 +393,9 @@ func (l *Library) mapBuffer(h Handle, b *buffer, size uint64, flags int) (Mappin
 	return Mapping{VA: va, GPU: info.VA}, nil
 }
 
-// Unmap takes down a mapping; copies under way through it end first. As with the
-// reference it is the handle that names the mapping: consumers pass other
-// addresses in va, as DPDK does with the GPU's.
+// Unmap waits for copies through a mapping, and unmaps it. As in the reference, the
+// handle names the mapping. Some consumers pass another address in va; DPDK passes the
+// GPU's.
 func (l *Library) Unmap(g, h Handle, va uintptr, size uint64) error {
 	c, err := l.enter(g)
 	if err != nil {
@@ -422,7 +422,7 @@ func (l *Library) Unmap(g, h Handle, va uintptr, size uint64) error {
 	return l.unmap(h, b)
 }
 
-// unmap does it with b locked and mapped.
+// unmap unmaps b. The caller has locked b, and b is mapped.
 func (l *Library) unmap(h Handle, b *buffer) error {
 	l.table.Retract(h)
 	b.va, b.mapped, b.typ = 0, 0, backend.None
@@ -431,7 +431,7 @@ func (l *Library) unmap(h Handle, b *buffer) error {
 
 var hostPage = uint64(unix.Getpagesize())
 
-// roundToPage rounds up to host pages; it reports false where that wraps.
+// roundToPage rounds up to host pages. It reports false where the sum wraps.
 func roundToPage(n uint64) (uint64, bool) {
 	r := (n + hostPage - 1) &^ (hostPage - 1)
 	return r, r >= n
@@ -454,7 +454,7 @@ func (l *Library) Info(g, h Handle) (Info, error) {
 	return l.infoOf(c, h)
 }
 
-// infoOf does it with c entered.
+// infoOf is Info in a context that is entered.
 func (l *Library) infoOf(c *context, h Handle) (Info, error) {
 	b, err := l.acquire(c, h)
 	if err != nil {
@@ -493,7 +493,7 @@ func (l *Library) Attribute(g Handle, a backend.Attr) (int, error) {
 	return c.session.Attribute(a)
 }
 
-// DriverVersion is gdrdrv's version, or this library's own without gdrdrv.
+// DriverVersion is the version of gdrdrv. On other backends it is this library's.
 func (l *Library) DriverVersion(g Handle) (major, minor int, err error) {
 	c, err := l.enter(g)
 	if err != nil {
@@ -504,8 +504,8 @@ func (l *Library) DriverVersion(g Handle) (major, minor int, err error) {
 	return major, minor, nil
 }
 
-// BackendName is the name of the backend that pins. Of a pair that has not
-// decided it is both names, with a bar between.
+// BackendName is the name of the backend that pins. While a pair has not decided, it is
+// both names with a bar between them.
 func (l *Library) BackendName(g Handle) (string, error) {
 	c, err := l.enter(g)
 	if err != nil {
@@ -545,8 +545,8 @@ func (l *Library) MemAlloc(g Handle, device int, size uint64) (Handle, error) {
 	return h, nil
 }
 
-// MemFree frees what MemAlloc gave. Buffers pinned in it stay as valid as they
-// do when a program frees its own memory.
+// MemFree frees an allocation of MemAlloc. Buffers that are pinned in it behave as
+// after a program has freed its own memory.
 func (l *Library) MemFree(g, m Handle) error {
 	c, err := l.enter(g)
 	if err != nil {
@@ -560,7 +560,7 @@ func (l *Library) MemFree(g, m Handle) error {
 	return l.freeMemory(m, mem)
 }
 
-// freeMemory frees mem unless another thread just did.
+// freeMemory frees mem, unless another thread has just done so.
 func (l *Library) freeMemory(h Handle, mem *memory) error {
 	l.mu.Lock()
 	_, ours := l.memories[h]
@@ -587,7 +587,7 @@ func (l *Library) MemPtr(g, m Handle) (ptr, size uint64, err error) {
 	return mem.alloc.Ptr(), mem.alloc.Size(), nil
 }
 
-// MemExport is an allocation as a dma-buf. The descriptor is the caller's.
+// MemExport exports an allocation as a dma-buf. The caller closes the descriptor.
 func (l *Library) MemExport(g, m Handle, flags uint32) (fd int, err error) {
 	c, err := l.enter(g)
 	if err != nil {

@@ -8,9 +8,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Errno turns an error of this library into the errno value that the C ABI
-// answers: that of the outermost error that has one, and of several at one level
-// the first one's. It is the one place where this is decided.
+// Errno turns an error of this library into the errno value that the C ABI answers. It
+// chooses the outermost error in the chain that has an errno value. Of several such
+// errors at one level it chooses the first. No other place makes this choice.
 func Errno(err error) unix.Errno {
 	if err == nil {
 		return 0
@@ -21,9 +21,9 @@ func Errno(err error) unix.Errno {
 	return unix.EIO
 }
 
-// Outcome is the errno value of a call of the C ABI that ended with err or with a
-// panic, where that is not nil, and logs why. A panic is a defect of this library;
-// it must not take the host down, so it is EIO and a line that asks for a report.
+// Outcome logs how a call of the C ABI ended, and gives its errno value. panicked is nil,
+// or the value of a panic. A panic is a defect of this library. It must not end the
+// host, so the answer is EIO and a log line that asks for a report.
 func Outcome(call string, err error, panicked any) unix.Errno {
 	if panicked != nil {
 		log.Errorf("%s: internal error, please report it: %v\n%s", call, panicked, debug.Stack())

@@ -15,13 +15,13 @@ import (
 // entry is a backend in the table.
 type entry struct {
 	backend.Backend
-	onRequest bool // taken only where GDRCOPY_BACKEND names it
+	onRequest bool // opened only where GDRCOPY_BACKEND names it
 }
 
-// backends lists them in the order in which Open tries them. A new backend is
-// one line here. An open that was not asked for one gives none that could not pin
-// plain device memory: consumers do without the library where gdr_open fails, and
-// abort where a pin does. It is a variable for the tests.
+// backends lists the backends in the order in which Open tries them. A new backend is
+// one line here. Open tries a backend that cannot pin plain device memory only on
+// request: a consumer does without the library where gdr_open fails, but aborts where a
+// pin fails. Tests replace this variable.
 var backends = func(opts Options) []entry {
 	return []entry{
 		{Backend: gdrdrv.Backend{}},
@@ -31,8 +31,8 @@ var backends = func(opts Options) []entry {
 	}
 }
 
-// Backends lists all backends, in the order in which Open tries them, for a program
-// that asks each.
+// Backends lists all backends, in the order in which Open tries them. It is for a
+// program that tries each of them.
 func Backends(opts Options) []backend.Backend {
 	var all []backend.Backend
 	for _, e := range backends(opts) {
@@ -41,8 +41,8 @@ func Backends(opts Options) []backend.Backend {
 	return all
 }
 
-// Options are what the environment of the host process asks for, and what the C
-// side lends.
+// Options are the settings in the environment of the host process, and the functions
+// that the C side provides.
 type Options struct {
 	Backend     string // GDRCOPY_BACKEND: force the one of that name; "" for none
 	ForceDMABuf bool   // GDRCOPY_USE_DMABUF_MMAP=1

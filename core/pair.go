@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// pair is a session of one of two backends. The first pin decides which: that of
-// the first backend if it serves the buffer, else that of the one standing by.
+// pair is a session of one of two backends. The first pin decides which one: the first
+// backend if it serves the buffer, else the standby.
 type pair struct {
 	first             backend.Undecided
 	standby           backend.Session
@@ -63,7 +63,8 @@ func (p *pair) Pin(req backend.PinRequest) (backend.Pin, error) {
 	return session.Pin(req)
 }
 
-// Attribute is what holds whichever is taken, as long as none is.
+// Attribute is the answer of the chosen backend. Before the choice it is an answer that
+// holds for both.
 func (p *pair) Attribute(a backend.Attr) (int, error) {
 	p.mu.Lock()
 	chosen := p.chosen

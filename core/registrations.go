@@ -10,13 +10,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// registrations is one gdr_cache_open.
+// registrations is one registration cache, which gdr_cache_open has made.
 type registrations struct {
 	owner *context
 	*cache.Cache
 }
 
-// cachePins is how a cache pins through its context, which is entered meanwhile.
+// cachePins pins for a cache, through the cache's context. That context is entered.
 type cachePins struct {
 	library *Library
 	context *context
@@ -38,7 +38,7 @@ func (p cachePins) Map(h Handle, size uint64) (uintptr, error) {
 
 func (p cachePins) Unpin(h Handle) error { return p.library.unpinOf(p.context, h) }
 
-// findDriver is what caches ask about memory. It is a variable for the tests.
+// findDriver gives the driver that caches ask about memory. Tests replace this variable.
 var findDriver = func() (cache.Driver, error) {
 	d, err := cuda.Loaded()
 	if err != nil {
@@ -47,7 +47,7 @@ var findDriver = func() (cache.Driver, error) {
 	return d, nil
 }
 
-// CacheOpen opens a cache that keeps up to most bytes pinned.
+// CacheOpen opens a cache. It keeps up to most bytes pinned that nobody holds.
 func (l *Library) CacheOpen(g Handle, most uint64) (Handle, error) {
 	c, err := l.enter(g)
 	if err != nil {
@@ -64,8 +64,8 @@ func (l *Library) CacheOpen(g Handle, most uint64) (Handle, error) {
 	return opened.Handle(), nil
 }
 
-// enterCache finds a cache and keeps its context from being closed until leave is
-// called on that.
+// enterCache finds a cache and enters its context. The caller calls leave on that
+// context.
 func (l *Library) enterCache(h Handle) (*registrations, error) {
 	l.mu.RLock()
 	r := l.caches[h]
@@ -80,8 +80,8 @@ func (l *Library) enterCache(h Handle) (*registrations, error) {
 	return nil, fmt.Errorf("no open cache has the handle %#x; gdr_close of its gdr_t ended it, or gdr_cache_close: %w", uint64(h), unix.EINVAL)
 }
 
-// CacheGet holds a range of a cache that has the size bytes at addr. now is the clock
-// of hits.
+// CacheGet holds a range of a cache that has the size bytes at addr. now is the time on
+// the clock by which C dates hits.
 func (l *Library) CacheGet(h Handle, addr, size, now uint64) (cache.Held, error) {
 	r, err := l.enterCache(h)
 	if err != nil {
@@ -91,7 +91,7 @@ func (l *Library) CacheGet(h Handle, addr, size, now uint64) (cache.Held, error)
 	return r.Get(addr, size, now)
 }
 
-// CacheSettle unpins what a put has left over.
+// CacheSettle unpins the ranges that a put has left to unpin.
 func (l *Library) CacheSettle(h Handle) error {
 	r, err := l.enterCache(h)
 	if err != nil {
@@ -101,7 +101,7 @@ func (l *Library) CacheSettle(h Handle) error {
 	return r.Settle()
 }
 
-// CacheFlush unpins all that nobody holds.
+// CacheFlush unpins all ranges that nobody holds.
 func (l *Library) CacheFlush(h Handle) error {
 	r, err := l.enterCache(h)
 	if err != nil {
@@ -127,8 +127,8 @@ func (l *Library) CacheClose(h Handle) error {
 	return nil
 }
 
-// abandonCaches ends the caches of a context that is closed: no call on one of them is
-// under way.
+// abandonCaches ends the caches of a context that is being closed. No thread is in a
+// call on one of them.
 func (l *Library) abandonCaches(c *context) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -1,10 +1,10 @@
-// Package backend states what the core asks of a backend: one way to get the
-// CPU a mapping of GPU memory. A new backend is one new folder beside this one
-// and one line in the table of core.
+// Package backend has the interface between the core and a backend. A backend is one
+// way to map GPU memory for the CPU. A new backend is one new folder beside this one
+// and one line in the core's table.
 package backend
 
-// MappingType is the memory type of a CPU mapping; the values are those of
-// enum gdr_mapping_type.
+// MappingType is the memory type of a CPU mapping. The values are those of enum
+// gdr_mapping_type.
 type MappingType uint32
 
 const (
@@ -14,11 +14,10 @@ const (
 	Device  MappingType = 3
 )
 
-// PinForcePCIe is GDR_PIN_FLAG_FORCE_PCIE, the one flag of a pin.
+// PinForcePCIe is GDR_PIN_FLAG_FORCE_PCIE. A pin has no other flag.
 const PinForcePCIe uint32 = 1
 
-// Attr is an attribute of an open backend; the values are those of enum
-// gdr_attr.
+// Attr is an attribute of an open backend. The values are those of enum gdr_attr.
 type Attr int
 
 const (
@@ -35,8 +34,8 @@ type PinRequest struct {
 	Flags      uint32
 }
 
-// Info is what a backend knows of a pinned buffer. The core fills in whether
-// it is mapped, and how.
+// Info is a backend's description of a pinned buffer. The core adds whether the buffer
+// is mapped, and how.
 type Info struct {
 	VA          uint64 // GPU address that the mapping starts at
 	MappedSize  uint64 // bytes that may be mapped
@@ -45,16 +44,15 @@ type Info struct {
 	CyclesPerMS uint32
 }
 
-// Backend opens sessions. Open may load libraries and talk to drivers; it must
-// not initialise CUDA (cuInit), which would take CUDA from every child that the
-// process forks later.
+// Backend opens sessions. Open may load libraries and call drivers. It must not
+// initialise CUDA (cuInit): a child that is forked after cuInit cannot use CUDA.
 type Backend interface {
 	Name() string
 	Open() (Session, error)
 }
 
-// Session is one gdr_open of a backend. Its methods are called from many
-// threads at once. Close comes after every Pin has been unpinned.
+// Session is one gdr_open of a backend. Many threads call its methods at once. Close is
+// called after every Pin has been unpinned.
 type Session interface {
 	Pin(PinRequest) (Pin, error)
 	Attribute(Attr) (int, error)
@@ -62,29 +60,29 @@ type Session interface {
 	Close() error
 }
 
-// Undecided is a Session that may not know yet whether it can pin: CUDA tells what
-// a device can do only once it is initialised, which Open may not do.
+// Undecided is a Session that may not know yet whether it can pin. CUDA says what a
+// device can do only once it is initialised, and Open may not initialise it.
 type Undecided interface {
 	Session
-	// Undecided is true where only the first pin can tell.
+	// Undecided is true where only the first pin can decide.
 	Undecided() bool
-	// Serves tells whether a buffer can be pinned: nil, ENOTSUP where another
-	// backend has to do it, or what is wrong with the request.
+	// Serves is nil where the buffer can be pinned. It is ENOTSUP where another
+	// backend must pin it. Any other error says what is wrong with the request.
 	Serves(PinRequest) error
 }
 
 // Pin is one pinned buffer. The core serialises the calls on one Pin.
 type Pin interface {
-	// Info describes the pinning; callable mapped or not.
+	// Info describes the pinning. The buffer may be mapped or not.
 	Info() (Info, error)
-	// Map maps size bytes (a multiple of the host page, not past
-	// Info.MappedSize rounded up to the host page) from Info.VA on. want is
-	// None for the backend's own choice, else the one type to accept.
+	// Map maps size bytes from Info.VA on. size is a multiple of the host page, and
+	// at most Info.MappedSize rounded up to the host page. With want None the backend
+	// chooses the type. Else it gives the type want, or an error.
 	Map(size uint64, want MappingType) (va uintptr, got MappingType, err error)
-	// Unmap takes down what Map made. After it an access to the range faults.
+	// Unmap ends the mapping of Map. After it an access to the range faults.
 	Unmap() error
 	// CallbackFlag is 1 once the driver has revoked the buffer.
 	CallbackFlag() (int, error)
-	// Unpin frees the pinning; nothing is mapped by then.
+	// Unpin frees the pinning. The buffer is not mapped.
 	Unpin() error
 }

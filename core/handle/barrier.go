@@ -6,21 +6,22 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A command of membarrier(2). With it the copy path needs no fence between
-// "I use this handle" and "is it still good": the rare unmap makes every
-// running thread of the process pass one instead. Linux 4.14 has it.
+// membarrierPrivateExpedited is a command of membarrier(2), of Linux 4.14. A copy notes
+// the handle that it uses, and then checks that the handle is valid. The command saves a
+// fence between the two steps: an unmap, which is rare, makes every running thread of
+// the process pass a fence instead.
 //
-// The process must be registered for it: capi/start.c does that before there are
-// threads.
+// The process must be registered for the command. capi/start.c does that before there
+// are threads.
 const membarrierPrivateExpedited = 1 << 3
 
-// hasBarrier reports whether the process has it, and is registered.
+// hasBarrier reports whether the command exists and the process is registered for it.
 func hasBarrier() bool { return membarrier(membarrierPrivateExpedited) == nil }
 
-// barrier makes every running thread of this process pass a full memory
-// barrier. A host may have refused itself membarrier(2) since it was registered
-// (seccomp). Then there is a wait instead, for which no thread's stores are held
-// back: processors keep them for less than a microsecond.
+// barrier makes every running thread of this process pass a full memory barrier. A
+// host may have forbidden itself membarrier(2) since it was registered (seccomp). Then
+// barrier sleeps instead. After that every store of another thread is visible, because
+// processors hold a store back for less than a microsecond.
 func barrier() {
 	if membarrier(membarrierPrivateExpedited) != nil {
 		ts := unix.NsecToTimespec(int64(10 * time.Millisecond))
@@ -28,7 +29,7 @@ func barrier() {
 	}
 }
 
-// membarrier is a variable for tests of the order around it.
+// membarrier is a variable, so that tests can check the order of the steps around it.
 var membarrier = func(cmd uintptr) error {
 	if _, _, e := unix.Syscall(unix.SYS_MEMBARRIER, cmd, 0, 0); e != 0 {
 		return e

@@ -1,9 +1,9 @@
-// Package handle gives out the 64-bit handles of the C ABI and keeps the table
-// through which the C copy routines look them up without a lock.
+// Package handle makes the 64-bit handles of the C ABI and keeps their table. The C
+// copy routines look up handles in that table without a lock.
 //
-// A handle names a slot by index and carries the slot's generation, so a stale
-// or forged handle never names somebody else's buffer. See capi/copy/slot.h for the
-// layout and the protocol between a copy and an unmap.
+// A handle has the index of a slot and the slot's generation. So a stale handle never
+// names another buffer. capi/copy/slot.h describes the layout, and the protocol between
+// a copy and an unmap.
 package handle
 
 import (
@@ -18,8 +18,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Handle is the value of a gdr_t, a gdr_mh_t or a gdr_mem_t. The zero Handle
-// names nothing.
+// Handle is the value of a gdr_t, a gdr_mh_t, a gdr_mem_t or a gdr_cache_t. The zero
+// Handle names nothing.
 type Handle uint64
 
 func compose(epoch, gen, index uint32) Handle {
@@ -28,14 +28,14 @@ func compose(epoch, gen, index uint32) Handle {
 
 func (h Handle) index() uint32 { return uint32(h) & (slotCount - 1) }
 
-// Index is the place of h's slot, and of whatever else lies at that place.
+// Index is the index of h's slot. Other tables use the same index for h.
 func (h Handle) Index() uint32 { return h.index() }
 
-// Generation tells h from other handles that have had its slot.
+// Generation tells h from earlier and later handles of the same slot.
 func (h Handle) Generation() uint64 { return uint64(h) >> indexBits & (1<<genBits - 1) }
 
-// maxGen is the last generation of a slot: it is then retired, so that no
-// handle value is ever given out twice.
+// maxGen is the last generation of a slot. After it the table does not use the slot
+// again. So no handle value is ever made twice.
 const maxGen = 1<<genBits - 1
 
 // Table gives out handles. All its methods may be called from any goroutine.
@@ -53,8 +53,8 @@ type Table struct {
 
 // New makes a table whose handles carry epoch, 1 to MaxEpoch.
 //
-// It reserves 68 MiB of address space, of which only what is used is ever
-// backed by memory. A forked child does not inherit it.
+// It reserves 68 MiB of address space. Only the pages that are used take memory. A
+// forked child does not inherit the table.
 func New(epoch uint32) (*Table, error) {
 	if epoch == 0 || epoch > MaxEpoch {
 		return nil, fmt.Errorf("handle table: epoch %d is not in 1..%d: %w", epoch, MaxEpoch, unix.EAGAIN)
@@ -72,8 +72,8 @@ func New(epoch uint32) (*Table, error) {
 	return t, nil
 }
 
-// Close gives the table's memory back. Nothing may use the table afterwards,
-// the C side included; the library itself never closes its table.
+// Close frees the table's memory. After it neither Go nor C may use the table. The
+// library itself never closes its table.
 func (t *Table) Close() error { return unix.Munmap(t.mem) }
 
 // Addr is the address of the struct gdr_table that C reads.
@@ -99,7 +99,7 @@ func (t *Table) Alloc() (Handle, error) {
 	return compose(t.header.epoch, t.gens[i], i), nil
 }
 
-// Free takes back a handle that Alloc gave out and that is not published.
+// Free ends a handle of Alloc. The handle must not be published.
 func (t *Table) Free(h Handle) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -118,8 +118,8 @@ func (t *Table) Publish(h Handle, va uintptr, n uint64, typ uint32) {
 	s.key.Store(uint64(h))
 }
 
-// Retract ends what Publish began: when it returns, no copy through h is under
-// way, and none will start. The mapping may then be taken down.
+// Retract ends what Publish began. When it returns, no copy through h runs, and none
+// will start. Then the mapping may be unmapped.
 func (t *Table) Retract(h Handle) {
 	s := &t.slots[h.index()]
 	s.key.Store(0)
@@ -134,11 +134,13 @@ func (t *Table) Retract(h Handle) {
 	t.count(s.typ, -1)
 }
 
-// wait returns once the thread that owns z does not copy through h. A copy of
-// many pieces may be through any handle: its number stands for all of them, and
-// a copy that begins later has another number. A copy of some megabytes takes
-// milliseconds, so it sleeps after a short spin. A thread that has ended in a copy
-// copies no more.
+// wait returns once the thread that owns z does not copy through h.
+//
+// A copy of many pieces may use any handle. busy is then the number of that copy, which
+// stands for all handles. A later copy has another number.
+//
+// A copy of some megabytes takes milliseconds, so wait sleeps after a short spin. A
+// thread that ended during a copy leaves busy set; wait clears it.
 func (z *hazard) wait(h Handle) {
 	for l := range z.busy {
 		busy := z.busy[l].Load()
@@ -164,17 +166,17 @@ func (z *hazard) ownerHasEnded() bool {
 	return owner != 0 && unix.Tgkill(unix.Getpid(), int(owner), 0) == unix.ESRCH
 }
 
-// isMany reports whether busy, of a hazard record, is the number of a copy of
-// many pieces: handles have an epoch, such numbers have none.
+// isMany reports whether busy, of a hazard record, is the number of a copy of many
+// pieces. Such a number has no epoch; a handle has one.
 func isMany(busy uint64) bool { return busy != 0 && busy>>(genBits+indexBits) == 0 }
 
-// Published reports whether copies through h are let in.
+// Published reports whether copies may use h.
 func (t *Table) Published(h Handle) bool {
 	return t.slots[h.index()].key.Load() == uint64(h)
 }
 
-// SetCache makes h a registration cache's handle, whose line lies at that address;
-// 0: it is not any more.
+// SetCache makes h the handle of the registration cache whose line is at that address.
+// With 0, h is no cache's handle any more.
 func (t *Table) SetCache(h Handle, line uintptr) {
 	t.slots[h.index()].cache.Store(uint64(line))
 }
@@ -182,8 +184,8 @@ func (t *Table) SetCache(h Handle, line uintptr) {
 // Slots is the address of the slots that C reads.
 func (t *Table) Slots() uintptr { return uintptr(unsafe.Pointer(t.slots)) }
 
-// count notes that a mapping of type typ came or went. Copies fence fully
-// while more than one type is live.
+// count counts the mappings of type typ up or down by by. While there are mappings of
+// more than one type, copies use full fences.
 func (t *Table) count(typ uint32, by int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -5,8 +5,8 @@ import (
 	"unsafe"
 )
 
-// The structs of this file are those of capi/copy/slot.h, field by field: the C copy
-// routines read this memory. TestLayout compares the two.
+// The structs of this file are those of capi/copy/slot.h, field by field, because the C
+// copy routines read this memory. TestLayout compares the two files.
 
 const (
 	indexBits = 20
@@ -17,7 +17,7 @@ const (
 	hazardCount  = 1 << 16
 	hazardLevels = 3
 
-	// SlotCount is how many handles there are at a time.
+	// SlotCount is the number of handles that can exist at a time.
 	SlotCount = 1 << indexBits
 
 	// MaxEpoch is the highest epoch that fits into a handle.
@@ -58,11 +58,11 @@ const (
 	tableBytes  = headerBytes + slotBytes + hazardBytes
 )
 
-// view lays the table's structs over mem, which is tableBytes long and page
-// aligned. It is the one place where that memory changes its type: it is
-// mapped outside the Go heap because C reads it at a fixed address.
+// view lays the table's structs over mem. mem is page aligned and has tableBytes bytes.
+// It lies outside of the Go heap, because C reads it at a fixed address. No other
+// function changes the type of that memory.
 //
-// The header is the last line of its page: slot.h says why.
+// The header is the last line of its page. slot.h says why.
 func view(mem []byte) (*header, *[slotCount]slot, *[hazardCount]hazard) {
 	base := unsafe.Pointer(unsafe.SliceData(mem))
 	slots := unsafe.Add(base, headerBytes)

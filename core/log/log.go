@@ -1,9 +1,9 @@
-// Package log writes the library's log: lines on standard error, off unless
-// the host process asked for them through GDRCOPY_ENABLE_LOGGING.
+// Package log writes the library's log lines to standard error. It writes none unless
+// the host process sets GDRCOPY_ENABLE_LOGGING.
 //
-// It does not use the standard library's log package: a line has to leave in
-// one write(2), whatever a host did to its standard streams, and the prefixes
-// are part of the ABI's documentation.
+// It does not use the standard library's log package, for two reasons. A line must
+// leave in one write(2), whatever the host did to its standard streams. And the
+// prefixes are part of the ABI's documentation.
 package log
 
 import (
@@ -14,7 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Level orders lines by weight; the values are those of GDRCOPY_LOG_LEVEL.
+// Level is the severity of a line. The values are those of GDRCOPY_LOG_LEVEL.
 type Level int32
 
 const (
@@ -29,22 +29,22 @@ const (
 
 var prefixes = [...]string{Debug: "DBG:  ", Info: "INFO: ", Warn: "WARN: ", Error: "ERR:  "}
 
-// threshold is the lowest level that is written.
+// threshold is the lowest level whose lines are written.
 var threshold atomic.Int32
 
 func init() { threshold.Store(int32(Off)) }
 
-// SetThreshold makes lines of level l and above appear. It may be called at
-// any time, from any goroutine.
+// SetThreshold sets the lowest level whose lines are written. It may be called at any
+// time, from any goroutine.
 func SetThreshold(l Level) { threshold.Store(int32(l)) }
 
-// Debugf logs what only a developer of this library wants to see.
+// Debugf logs a detail for developers of this library.
 func Debugf(format string, args ...any) { logf(Debug, format, args) }
 
-// Infof logs a choice that was made.
+// Infof logs a choice that the library has made.
 func Infof(format string, args ...any) { logf(Info, format, args) }
 
-// Warnf logs what works, but not as well as it could.
+// Warnf logs that something works less well than it could.
 func Warnf(format string, args ...any) { logf(Warn, format, args) }
 
 // Errorf logs why a call fails, and what to do about it.

@@ -1,9 +1,9 @@
-// Package nvml asks NVIDIA's management library, libnvidia-ml.so.1, about GPUs. The
-// library is loaded at run time, and need not be there: containers have it with the
-// driver capability utility.
+// Package nvml asks NVIDIA's management library, libnvidia-ml.so.1, about GPUs. It
+// loads the library at run time. The library need not be installed: a container has it
+// only with the driver capability utility.
 //
-// The structures and numbers are those of NVML's own ABI, which is versioned by the
-// names of the functions.
+// The structures and numbers are those of NVML's ABI. The names of its functions carry
+// the ABI's version.
 package nvml
 
 import (
@@ -20,10 +20,11 @@ type Result int32
 
 func (r Result) Error() string { return fmt.Sprintf("NVML answered %d", int32(r)) }
 
-// Library is an NVML that is loaded and initialised. One goroutine at a time may use it.
+// Library is an NVML that is loaded and initialised. Only one goroutine may use it at a
+// time.
 type Library struct{ handle uintptr }
 
-// Open loads NVML and initialises it. It is ENODEV where NVML is not installed.
+// Open loads and initialises NVML. It returns ENODEV where NVML is not installed.
 func Open() (*Library, error) {
 	handle, err := purego.Dlopen("libnvidia-ml.so.1", purego.RTLD_NOW|purego.RTLD_LOCAL)
 	if err != nil {
@@ -43,8 +44,8 @@ func (l *Library) Close() {
 	_ = purego.Dlclose(l.handle)
 }
 
-// call calls a function of NVML. What the arguments point to stays in place and alive
-// for as long as it runs.
+// call calls a function of NVML. Objects that the arguments point to stay in place and
+// alive during the call.
 //
 //go:uintptrescapes
 func (l *Library) call(name string, args ...uintptr) error {
@@ -104,17 +105,17 @@ func (d Device) PCI() (string, error) {
 	return string(text), err
 }
 
-// BAR1 is how large a GPU's BAR1 is and how much of it is free, in bytes.
+// BAR1 is the size of a GPU's BAR1 and the free part of it, in bytes.
 type BAR1 struct{ Total, Free uint64 }
 
-// BAR1 asks how much of BAR1 is free.
+// BAR1 gives the size of the GPU's BAR1 and the free part of it.
 func (d Device) BAR1() (BAR1, error) {
 	var m struct{ total, free, used uint64 } // nvmlBAR1Memory_t
 	err := d.library.call("nvmlDeviceGetBAR1MemoryInfo", d.handle, uintptr(unsafe.Pointer(&m)))
 	return BAR1{m.total, m.free}, err
 }
 
-// MIG tells whether the GPU is parted into instances.
+// MIG reports whether the GPU is divided into instances (multi-instance GPU).
 func (d Device) MIG() (bool, error) {
 	var current, pending uint32
 	err := d.library.call("nvmlDeviceGetMigMode", d.handle, uintptr(unsafe.Pointer(&current)), uintptr(unsafe.Pointer(&pending)))
@@ -127,17 +128,17 @@ type Virtualization int32
 const (
 	Bare        Virtualization = 0
 	Passthrough Virtualization = 1
-	VGPU        Virtualization = 2 // this is a virtual machine, and the GPU a part of one
+	VGPU        Virtualization = 2 // a virtual machine has a part of a GPU
 )
 
-// Virtualization tells how a virtual machine has the GPU.
+// Virtualization gives the way in which a virtual machine has the GPU.
 func (d Device) Virtualization() (Virtualization, error) {
 	var v Virtualization
 	err := d.library.call("nvmlDeviceGetVirtualizationMode", d.handle, uintptr(unsafe.Pointer(&v)))
 	return v, err
 }
 
-// ConfidentialComputing tells whether the GPUs hide their memory from the host.
+// ConfidentialComputing reports whether the GPUs hide their memory from the host.
 func (l *Library) ConfidentialComputing() (bool, error) {
 	var s struct{ environment, feature, devTools uint32 } // nvmlConfComputeSystemState_t
 	err := l.call("nvmlSystemGetConfComputeState", uintptr(unsafe.Pointer(&s)))

@@ -286,7 +286,7 @@ func (p *pin) Unmap() error {
 	return p.closeWindows()
 }
 
-// CallbackFlag is always 0: the driver does not revoke a duplicate.
+// CallbackFlag is always 0: no one revokes a duplicate.
 func (p *pin) CallbackFlag() (int, error) { return 0, nil }
 
 func (p *pin) Unpin() error { return p.free() }
