@@ -17,7 +17,7 @@ type Location struct {
 	ID   int32 // device ordinal
 }
 
-// LocationDevice is the type of a Location that is a device.
+// LocationDevice is the Type of a Location that is a device.
 const LocationDevice = 1
 
 const (
@@ -60,10 +60,10 @@ type Allocation struct {
 	size   uint64
 }
 
-// Alloc allocates at least size bytes on the device with the ordinal; it
-// initialises CUDA. Every byte of the result's Size may be used. Errors:
-// EINVAL (size 0 or absurd), ENODEV (no such device), ENOTSUP (a device or a
-// driver without virtual memory management), ENOMEM.
+// Alloc allocates at least size bytes on a device, which it names by ordinal. It
+// initialises CUDA. Every byte of the result's Size may be used. Errors: EINVAL (size 0
+// or absurd), ENODEV (no such device), ENOTSUP (a device or a driver without virtual
+// memory management), ENOMEM.
 func Alloc(device int, size uint64) (*Allocation, error) {
 	d, err := Load()
 	if err != nil {
@@ -90,8 +90,8 @@ func Alloc(device int, size uint64) (*Allocation, error) {
 	return a, nil
 }
 
-// build makes the memory, an address range, and the one appear in the other.
-// On an error it leaves nothing behind.
+// build makes the memory and an address range, and maps the memory into the range. On
+// an error it frees what it has made.
 func (a *Allocation) build(prop *AllocationProp) (err error) {
 	d := a.driver
 	var undo []func() error
@@ -124,12 +124,13 @@ func (a *Allocation) build(prop *AllocationProp) (err error) {
 // Ptr is the device pointer, aligned to 64 KiB at least.
 func (a *Allocation) Ptr() uint64 { return a.addr }
 
-// Size is the size in bytes, that of Alloc rounded up to what the GPU hands out.
+// Size is the size in bytes: that of Alloc, rounded up to the driver's unit.
 func (a *Allocation) Size() uint64 { return a.size }
 
-// Export is the memory as a dma-buf, which keeps it alive. The descriptor is the
-// caller's, and close-on-exec. With pcie other devices reach the memory over PCIe
-// even where the CPU has a coherent link to the GPU. ENOTSUP: the GPU exports none.
+// Export exports the memory as a dma-buf, which keeps the memory alive. The caller
+// closes the descriptor, which is close-on-exec. With pcie other devices use the memory
+// over PCIe, even where the CPU has a coherent link to the GPU. Errors: ENOTSUP (the GPU
+// exports no dma-bufs).
 func (a *Allocation) Export(pcie bool) (fd int, err error) {
 	d := a.driver
 	dev, err := d.Device(a.device)
@@ -143,8 +144,9 @@ func (a *Allocation) Export(pcie bool) (fd int, err error) {
 	if exports == 0 {
 		return -1, fmt.Errorf("CUDA device %d exports no dma-bufs; NVIDIA's open kernel modules do: %w", a.device, unix.ENOTSUP)
 	}
-	// Asked first: once the driver has failed for want of one, the process may have
-	// one again (H200, driver 580.159: the export answered EIO).
+	// This check comes before the export. An export that fails for lack of a
+	// descriptor answers EIO (H200, driver 580.159). By then the process may have a
+	// descriptor again, so a check after it could not explain the EIO.
 	if err := sys.LackOfFDs(); err != nil {
 		return -1, err
 	}
@@ -155,8 +157,8 @@ func (a *Allocation) Export(pcie bool) (fd int, err error) {
 	return fd, err
 }
 
-// Free gives the memory back; it is called once. A pinned buffer in it keeps
-// the memory itself alive until it is unpinned, but not the device pointer.
+// Free frees the memory. It is called once. A buffer that is pinned in the memory keeps
+// the memory alive until it is unpinned, but not the device pointer.
 func (a *Allocation) Free() error {
 	d := a.driver
 	return errors.Join(
@@ -166,7 +168,7 @@ func (a *Allocation) Free() error {
 	)
 }
 
-// exportableProp is the properties of an Allocation on the device.
+// exportableProp gives the properties of an Allocation on the device.
 func (d *Driver) exportableProp(ordinal int) (AllocationProp, error) {
 	var prop AllocationProp
 	dev, err := d.Device(ordinal)

@@ -1,5 +1,5 @@
-// Package cuda calls the CUDA driver, libcuda.so.1, which it loads at run
-// time: no header, stub or toolkit is needed to build.
+// Package cuda calls the CUDA driver, libcuda.so.1. It loads the driver at run time, so
+// a build needs no header, stub or toolkit.
 //
 // Every function returns an error that wraps a [Result], or [unix.ENOTSUP]
 // where the installed driver is too old to have the function.
@@ -17,7 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// library is the name that every CUDA program links.
+// library is the file name of the driver. Every CUDA program links that name.
 const library = "libcuda.so.1"
 
 // symbol is a function of the driver.
@@ -65,8 +65,8 @@ const (
 	symbolCount
 )
 
-// names holds what libcuda.so.1 exports. A suffix names the revision of the
-// function's ABI that the arguments below are for.
+// names has the names that libcuda.so.1 exports. A suffix names the revision of the
+// function's ABI. The calls below pass the arguments of that revision.
 var names = [symbolCount]string{
 	symInit:                                 "cuInit",
 	symDriverGetVersion:                     "cuDriverGetVersion",
@@ -108,14 +108,14 @@ var names = [symbolCount]string{
 	symThreadExchangeStreamCaptureMode:      "cuThreadExchangeStreamCaptureMode",
 }
 
-// Driver is the loaded CUDA driver. Its methods may be called from any thread
-// at any time; those that need a current context say so.
+// Driver is the loaded CUDA driver. Its methods may be called from any thread at any
+// time. The doc of a method says where it needs a current context.
 type Driver struct {
 	fn [symbolCount]uintptr // 0 where this driver lacks the function
 }
 
-// Load loads the driver, once in a process: later calls give the first one's
-// answer. It does not initialise CUDA.
+// Load loads the driver. It does so once in a process: later calls give the answer of
+// the first. It does not initialise CUDA.
 var Load = sync.OnceValues(load)
 
 func load() (*Driver, error) {
@@ -131,8 +131,8 @@ func load() (*Driver, error) {
 	return d, nil
 }
 
-// Loaded is Load in a process that has the driver already, by whoever's doing; it is
-// ENOTSUP in another one.
+// Loaded is Load in a process where anybody has loaded the driver. In another process
+// it returns ENOTSUP.
 func Loaded() (*Driver, error) {
 	if _, err := purego.Dlopen(library, purego.RTLD_NOW|rtldNoload); err != nil {
 		return nil, fmt.Errorf("this process has not loaded %s, which knows what memory is: %w", library, unix.ENOTSUP)
@@ -143,8 +143,8 @@ func Loaded() (*Driver, error) {
 // rtldNoload is RTLD_NOLOAD of Linux.
 const rtldNoload = 4
 
-// call calls s. Go objects that args point to stay where they are, and alive,
-// for as long as the call lasts: that is what the directive is for.
+// call calls s. Go objects that args point to stay in place and alive during the call.
+// The directive ensures that.
 //
 //go:uintptrescapes
 func (d *Driver) call(s symbol, args ...uintptr) error {
@@ -189,7 +189,7 @@ const (
 	DeviceOrdinal PointerAttribute = 9
 )
 
-// MemoryTypeDevice is what the attribute MemoryType is for GPU memory.
+// MemoryTypeDevice is the value of the attribute MemoryType for GPU memory.
 const MemoryTypeDevice = 2
 
 // Handle types of memory allocations and of address ranges.
@@ -199,9 +199,8 @@ const (
 	rangeFlagPCIe     = 1 // the dma-buf maps through the PCIe BAR
 )
 
-// Init initialises CUDA in this process. A process that forks afterwards has
-// no CUDA in its children, so it is for memory allocation alone. In such a child
-// it is ENODEV.
+// Init initialises CUDA in this process. A child that is forked after that cannot use
+// CUDA: Init returns ENODEV in it. So only memory allocation calls Init.
 func (d *Driver) Init() error {
 	err := d.call(symInit, 0)
 	if errors.Is(err, ErrNotInitialized) {
@@ -218,7 +217,7 @@ func (d *Driver) Version() (int, error) {
 	return int(v), err
 }
 
-// DeviceCount counts the devices; the Result is ErrNotInitialized before Init.
+// DeviceCount counts the devices. Before Init it returns ErrNotInitialized.
 func (d *Driver) DeviceCount() (int, error) {
 	var n int32
 	err := d.call(symDeviceGetCount, uintptr(unsafe.Pointer(&n)))
@@ -294,11 +293,11 @@ func (d *Driver) pointerAttribute64(a PointerAttribute, addr uint64) (uint64, er
 }
 
 // BufferID is the ID of the allocation that addr lies in. No two allocations of a
-// process ever have the same one; 0 is none.
+// process ever have the same ID. 0 is no ID.
 func (d *Driver) BufferID(addr uint64) (uint64, error) { return d.pointerAttribute64(bufferID, addr) }
 
-// AllocationRange is where the driver says that the allocation of addr begins, and
-// how many bytes it has.
+// AllocationRange gives the first address and the size in bytes of the allocation that
+// addr lies in.
 func (d *Driver) AllocationRange(addr uint64) (base, size uint64, err error) {
 	if base, err = d.pointerAttribute64(rangeStartAddr, addr); err != nil {
 		return 0, 0, err
@@ -307,8 +306,8 @@ func (d *Driver) AllocationRange(addr uint64) (base, size uint64, err error) {
 	return base, size, err
 }
 
-// PointerGetAttribute is the address of cuPointerGetAttribute, for C; 0 in a driver
-// that has none.
+// PointerGetAttribute is the address of cuPointerGetAttribute, for C. It is 0 where the
+// driver lacks the function.
 func (d *Driver) PointerGetAttribute() uintptr { return d.fn[symPointerGetAttribute] }
 
 // setPointerAttribute sets an attribute whose value is an int.
@@ -323,10 +322,10 @@ func (d *Driver) MemGetAddressRange(addr uint64) (base, size uint64, err error) 
 	return base, size, err
 }
 
-// MemExportRange exports [addr, addr+size), whole host pages, as a dma-buf
-// with FD_CLOEXEC set. With pcie the mapping of it goes through the PCIe BAR
-// even where the GPU has a coherent link. Out of file descriptors: EMFILE. It
-// needs a current context.
+// MemExportRange exports [addr, addr+size), which is whole host pages, as a dma-buf with
+// FD_CLOEXEC set. With pcie a mapping of it goes through the PCIe BAR, even where the
+// GPU has a coherent link. It returns EMFILE where the process is out of file
+// descriptors. It needs a current context.
 func (d *Driver) MemExportRange(addr, size uint64, pcie bool) (int, error) {
 	var flags uintptr
 	if pcie {
@@ -352,8 +351,8 @@ func (d *Driver) MemGetAllocationProperties(h MemHandle) (AllocationProp, error)
 	return p, err
 }
 
-// MemExport exports the allocation as a POSIX file descriptor with FD_CLOEXEC
-// set. Out of file descriptors: EMFILE.
+// MemExport exports the allocation as a POSIX file descriptor with FD_CLOEXEC set. It
+// returns EMFILE where the process is out of file descriptors.
 func (d *Driver) MemExport(h MemHandle) (int, error) {
 	var fd int32 = -1
 	err := d.call(symMemExportToShareableHandle, uintptr(unsafe.Pointer(&fd)), uintptr(h), HandleTypePosixFD, 0)
@@ -363,9 +362,9 @@ func (d *Driver) MemExport(h MemHandle) (int, error) {
 // MemRelease drops a reference to an allocation.
 func (d *Driver) MemRelease(h MemHandle) error { return d.call(symMemRelease, uintptr(h)) }
 
-// ownFD takes over a descriptor that the driver made. It shuts it to programs
-// that the process executes, and finds out whether a failure is the process's
-// own lack of descriptors, which the driver has no result for.
+// ownFD takes over a descriptor that the driver made, and sets FD_CLOEXEC on it. After a
+// failure it finds out whether the process is out of descriptors, because the driver has
+// no result for that.
 func ownFD(fd int32, err error) (int, error) {
 	if err != nil {
 		return -1, sys.ExplainFDs(err)

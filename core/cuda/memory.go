@@ -11,19 +11,20 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// MemoryInfo is what the driver says of the memory at an address.
+// MemoryInfo is the driver's description of the memory at an address.
 type MemoryInfo struct {
 	Ordinal int  // of the device
 	Legacy  bool // from cuMemAlloc: the one kind that has an IPC handle
 
-	// The allocation: of VMM memory the reserved range, which may hold several.
+	// Start and Size are the allocation's. For VMM memory they are the reserved
+	// range's, which may hold several allocations.
 	Start, Size uint64
 }
 
 // End is the address after the allocation's last byte.
 func (m MemoryInfo) End() uint64 { return m.Start + m.Size }
 
-// Attributes of cuPointerGetAttributes beside those of driver.go.
+// Attributes of cuPointerGetAttributes that driver.go does not have.
 const (
 	isManaged          PointerAttribute = 8
 	isLegacyIPCCapable PointerAttribute = 10
@@ -31,8 +32,8 @@ const (
 	rangeSize          PointerAttribute = 12
 )
 
-// MemoryAt describes the GPU memory at addr. Errors: EINVAL for what is no GPU
-// memory, managed memory included.
+// MemoryAt describes the GPU memory at addr. It returns EINVAL where there is none.
+// Managed memory is not GPU memory here.
 func (d *Driver) MemoryAt(addr uint64) (MemoryInfo, error) {
 	var v struct {
 		kind, ordinal   int32
@@ -60,15 +61,15 @@ func (d *Driver) MemoryAt(addr uint64) (MemoryInfo, error) {
 	return MemoryInfo{Ordinal: int(v.ordinal), Legacy: v.legacy != 0, Start: v.start, Size: v.size}, nil
 }
 
-// MemoryIn is MemoryAt for the first byte of a range that is memory, which it
-// gives, too. As with gdrdrv a range may begin beside an allocation, on the same
-// GPU page: UCX and libfabric round addresses down to pages.
+// MemoryIn is MemoryAt for the first byte of a range that is GPU memory; at is the
+// address of that byte. As with gdrdrv, a range may begin before an allocation, on the
+// same GPU page: UCX and libfabric round addresses down to pages.
 func (d *Driver) MemoryIn(addr, size uint64) (m MemoryInfo, at uint64, err error) {
 	m, err = d.MemoryAt(addr)
 	if !errors.Is(err, unix.EINVAL) || errors.Is(err, ErrNotInitialized) {
 		return m, addr, err
 	}
-	// The least distance of two allocations is 256 bytes.
+	// Two allocations are at least 256 bytes apart.
 	const gpuPage, step = 1 << 16, 256
 	end := min(addr+size, addr&^(gpuPage-1)+gpuPage)
 	for at = addr&^(step-1) + step; at < end; at += step {
@@ -87,7 +88,7 @@ type PCIAddress struct {
 
 func (p PCIAddress) String() string { return fmt.Sprintf("%04x:%02x:%02x.0", p.Domain, p.Bus, p.Slot) }
 
-// PCIAddress is that of the device.
+// PCIAddress gives the PCI address of the device.
 func (d *Driver) PCIAddress(dev Device) (PCIAddress, error) {
 	var text [32]byte
 	err := d.call(symDeviceGetPCIBusID, uintptr(unsafe.Pointer(&text)), uintptr(len(text)), uintptr(dev))
@@ -111,12 +112,12 @@ func clen(b []byte) int {
 	return len(b)
 }
 
-// ExportFunction is the address of cuMemGetHandleForAddressRange, 0 in a driver
+// ExportFunction is the address of cuMemGetHandleForAddressRange. It is 0 in a driver
 // before CUDA 11.7.
 func (d *Driver) ExportFunction() uintptr { return d.fn[symMemGetHandleForAddressRange] }
 
-// OwnExport takes over what a call of ExportFunction by somebody else gave: the
-// descriptor is close-on-exec then, and the result an error.
+// OwnExport takes over the result and the descriptor of a call of ExportFunction that
+// C made. It sets FD_CLOEXEC on the descriptor, and turns the result into an error.
 func OwnExport(result, fd int32) (int, error) {
 	if result == 0 {
 		return ownFD(fd, nil)
@@ -143,11 +144,10 @@ const (
 	captureModeRelaxed = 2
 )
 
-// ReadBack reads GPU memory into b with a copy of the GPU's own. It needs a
-// current context. It waits for no other work of the GPU: the copy has a stream
-// of its own that does not synchronise with the default one, so a kernel that
-// runs for ever does not stop it. A capture of a CUDA graph on another thread
-// goes on.
+// ReadBack reads GPU memory into b with a copy by the GPU. It needs a current context.
+// The copy has a stream of its own, which does not synchronise with the default one. So
+// it waits for no other work of the GPU, and a kernel that never ends does not stop it.
+// A capture of a CUDA graph on another thread goes on.
 func (d *Driver) ReadBack(b []byte, addr uint64) (err error) {
 	mode := int32(captureModeRelaxed)
 	if err := d.exchangeCaptureMode(&mode); err == nil {
@@ -162,12 +162,12 @@ func (d *Driver) ReadBack(b []byte, addr uint64) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, d.call(symStreamDestroy, stream)) }()
-	// The GPU writes to b until the stream is synchronised. Until then b may
-	// neither move nor go: one function holds it for both calls.
+	// The GPU writes to b until the stream is synchronised. Until then b must stay in
+	// place and alive, so one function holds it during both calls.
 	return d.readBack(stream, uintptr(unsafe.Pointer(unsafe.SliceData(b))), uintptr(len(b)), addr)
 }
 
-// readBack keeps what to points to in place and alive for as long as it runs.
+// readBack keeps the object that to points to in place and alive while it runs.
 //
 //go:uintptrescapes
 func (d *Driver) readBack(stream, to, n uintptr, addr uint64) error {

@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// DeviceOf gives the ordinal of the device that the memory at addr is on, or
+// DeviceOf gives the ordinal of the device that has the memory at addr. It returns
 // EINVAL where addr is no device pointer.
 func (d *Driver) DeviceOf(addr uint64) (int, error) {
 	ordinal, err := d.PointerAttribute(DeviceOrdinal, addr)
@@ -28,14 +28,18 @@ func (d *Driver) DeviceOf(addr uint64) (int, error) {
 	return ordinal, nil
 }
 
-// SetSyncMemops makes synchronous copies to and from the allocation at addr
-// complete before they return, so that the CPU's mapping of it never shows
-// bytes from before such a copy. It needs a current context.
+// SetSyncMemops makes CUDA complete synchronous copies to and from the allocation at
+// addr before they return. So the CPU's mapping never shows bytes from before such a
+// copy. SetSyncMemops needs a current context.
 //
-// The driver has no such setting for memory of cuMemCreate (580.159.04 says
-// NOT_SUPPORTED). The current context has one, for all of its copies (CUDA
-// 12.1); so there that is set. Where neither can be, a line in the log says so:
-// the pinning is good, and a caller that synchronises loses nothing.
+// It tries two settings:
+//
+//  1. That of the allocation. Memory of cuMemCreate has none (580.159.04 answers
+//     NOT_SUPPORTED).
+//  2. That of the current context, for all copies of the context (CUDA 12.1).
+//
+// Where both fail, a log line says so. The pinning is good all the same; a caller then
+// synchronises by itself.
 func (d *Driver) SetSyncMemops(addr uint64) {
 	err := d.setPointerAttribute(SyncMemops, addr, 1)
 	if errors.Is(err, ErrNotSupported) {
@@ -57,10 +61,10 @@ func (d *Driver) setCtxSyncMemops() error {
 	return d.call(symCtxSetFlags, uintptr(flags|ctxSyncMemops))
 }
 
-// WithDevice calls fn on a thread whose current context is one of the device's:
-// the thread's own where it is, else the device's primary context, which is
-// given back before WithDevice returns. Another device's context will not do:
-// the driver finds neither address ranges nor attributes of VMM memory in it.
+// WithDevice calls fn on a thread whose current context is of the device. That is the
+// thread's own context where it is of the device. Else it is the device's primary
+// context, which WithDevice releases before it returns. Another device's context does
+// not serve: in it the driver finds neither address ranges nor attributes of VMM memory.
 func (d *Driver) WithDevice(ordinal int, fn func() error) error {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -93,13 +97,13 @@ func (d *Driver) WithDevice(ordinal int, fn func() error) error {
 	return fn()
 }
 
-// popBorrowed leaves the thread with the context that it had, or none.
+// popBorrowed gives the thread back the context that it had, or none.
 func (d *Driver) popBorrowed(current Context) {
 	err := d.ctxPopCurrent()
 	if err == nil {
 		return
 	}
-	// Next best: the thread's stack of contexts keeps one too many.
+	// Then the thread's stack of contexts keeps one context too many.
 	if d.ctxSetCurrent(current) != nil {
 		log.Warnf("a primary context stays current on this thread: %v", err)
 	}

@@ -9,8 +9,8 @@ import (
 // Result is a CUresult other than success.
 type Result int32
 
-// The results that this project tells apart. Any other one is an I/O error
-// that is shown by its number.
+// The results that this project tells apart. Any other result is an I/O error, whose
+// text has the number.
 const (
 	ErrInvalidValue         Result = 1
 	ErrOutOfMemory          Result = 2
@@ -37,12 +37,12 @@ const (
 	ErrUnknown              Result = 999
 )
 
-// results is the one table from a CUresult to its name and its errno.
+// results is the only table from a CUresult to its name and its errno.
 //
-// NOT_INITIALIZED is EINVAL, not ENODEV: this library calls cuInit itself
-// before it allocates, so the result is only ever seen for an address that a
-// caller gave, and with CUDA not initialised no address is a device pointer.
-// DEINITIALIZED means that the process is on its way out.
+// NOT_INITIALIZED is EINVAL, not ENODEV. This library calls cuInit before it allocates,
+// so the result only ever answers an address of the caller's. While CUDA is not
+// initialised, no address is a device pointer. DEINITIALIZED means that the process is
+// ending.
 var results = map[Result]struct {
 	name  string
 	errno unix.Errno
@@ -88,8 +88,8 @@ func (r Result) Errno() unix.Errno {
 	return unix.EIO
 }
 
-// As lets errors.As find the errno of r in a chain of wrapped errors, the way
-// it finds the errno of a system call.
+// As lets errors.As find the errno of r in a chain of wrapped errors, as it finds the
+// errno of a system call.
 func (r Result) As(target any) bool {
 	p, ok := target.(*unix.Errno)
 	if ok {

@@ -1,8 +1,8 @@
-// Package dmabuf is the backend that maps a dma-buf which the CUDA driver
-// exports. It needs no kernel module, but a driver of CUDA 13.3 or later.
+// Package dmabuf is the backend that maps dma-bufs of the CUDA driver. It needs no
+// kernel module. It needs a driver of CUDA 13.3 or later.
 //
-// A pinned buffer holds one file descriptor. Pinned memory stays alive, and
-// mappings of it valid, after the program has freed it.
+// A pinned buffer holds one file descriptor. Pinned memory stays alive after the program
+// has freed it, and its mappings stay valid.
 package dmabuf
 
 import (
@@ -20,8 +20,7 @@ import (
 // minDriver is the first driver whose dma-bufs can be mapped.
 const minDriver = 13030
 
-// What Session.Version answers, for want of a kernel driver: the version of
-// this library.
+// The answer of Session.Version: the version of this library. There is no gdrdrv.
 const major, minor = 2, 6
 
 // Backend is the dma-buf backend.
@@ -50,9 +49,9 @@ func (Backend) Open() (backend.Session, error) {
 	return &session{cuda: cu, undecided: !known, devices: make(map[int]device)}, nil
 }
 
-// anyDevice fails when CUDA is up and no device has dma-bufs that can be mapped,
-// so that the next backend gets its turn. known is false when CUDA is not up: Pin
-// looks again.
+// anyDevice fails when CUDA is initialised and no device has dma-bufs that can be
+// mapped. Then Open fails, and the next backend is tried. known is false when CUDA is
+// not initialised; then Pin checks the device.
 func anyDevice(cu *cuda.Driver) (known bool, err error) {
 	n, err := cu.DeviceCount()
 	if errors.Is(err, cuda.ErrNotInitialized) {
@@ -73,7 +72,7 @@ func anyDevice(cu *cuda.Driver) (known bool, err error) {
 	return false, fmt.Errorf("none of the %d CUDA devices has dma-bufs that can be mapped: %w", n, unix.ENOTSUP)
 }
 
-// device is what the driver says of a device, which does not change.
+// device is the driver's description of a device. It does not change.
 type device struct {
 	exports  bool // DMA_BUF_SUPPORTED
 	maps     bool // DMA_BUF_MMAP_SUPPORTED
@@ -135,10 +134,10 @@ func (s *session) device(ordinal int) (device, error) {
 	return dev, err
 }
 
-// Undecided is true where CUDA was not up yet when the session was opened.
+// Undecided is true where CUDA was not initialised when the session was opened.
 func (s *session) Undecided() bool { return s.undecided }
 
-// Serves tells whether the request's memory is on a device whose dma-bufs can be
+// Serves returns nil where the request's memory is on a device whose dma-bufs can be
 // mapped.
 func (s *session) Serves(req backend.PinRequest) error {
 	m, _, err := s.cuda.MemoryIn(req.Addr, req.Size)
@@ -152,8 +151,8 @@ func (s *session) Serves(req backend.PinRequest) error {
 	return dev.check(m.Ordinal)
 }
 
-// Pin exports the host pages that the buffer touches. Token and VASpace mean
-// nothing to a dma-buf; as in the reference they are not looked at.
+// Pin exports the host pages that the buffer touches. As the reference it ignores Token
+// and VASpace, which a dma-buf does not need.
 func (s *session) Pin(req backend.PinRequest) (backend.Pin, error) {
 	if req.Flags&^backend.PinForcePCIe != 0 {
 		return nil, fmt.Errorf("pin flags %#x: %w", req.Flags, unix.EINVAL)
@@ -195,8 +194,8 @@ func (s *session) Pin(req backend.PinRequest) (backend.Pin, error) {
 
 func roundUp(n, page uint64) uint64 { return (n + page - 1) &^ (page - 1) }
 
-// wholePages is the range of whole pages around size bytes at addr, false
-// where it does not fit into 64 bits.
+// wholePages gives the range of whole pages around size bytes at addr. ok is false where
+// the range does not fit into 64 bits.
 func wholePages(addr, size, page uint64) (first, length uint64, ok bool) {
 	first = addr &^ (page - 1)
 	length = roundUp(addr-first+size, page)
@@ -215,7 +214,7 @@ func (s *session) Version() (int, int) { return major, minor }
 
 func (s *session) Close() error { return nil }
 
-// pin is one dma-buf. va is not 0 while it is mapped.
+// pin is one dma-buf. While it is mapped, va is not 0.
 type pin struct {
 	addr        uint64 // that the caller gave
 	first, size uint64 // whole pages
@@ -225,7 +224,7 @@ type pin struct {
 	va, mapped  uintptr
 }
 
-// Info gives the host pages that are pinned, as gdrdrv gives its own.
+// Info gives the host pages that are pinned, as gdrdrv gives GPU pages.
 func (p *pin) Info() (backend.Info, error) {
 	return backend.Info{VA: p.first, MappedSize: p.size, PageSize: uint32(p.page)}, nil
 }
@@ -271,8 +270,8 @@ func (p *pin) Unpin() error {
 	return nil
 }
 
-// mmap maps the dma-buf's first size bytes and keeps the mapping out of
-// children that the process forks.
+// mmap maps the first size bytes of the dma-buf. Children that the process forks do not
+// inherit the mapping.
 func mmap(fd int, size uintptr) (uintptr, error) {
 	va, err := sys.Mmap(fd, 0, size)
 	if err == kernelENOTSUPP {
@@ -282,7 +281,7 @@ func mmap(fd int, size uintptr) (uintptr, error) {
 		return 0, fmt.Errorf("mmap of the dma-buf: %w", err)
 	}
 	if !sys.Readable(va + size - 8) {
-		// A dma-buf of several allocations: a driver may map the first alone.
+		// A driver may map only the first allocation of a dma-buf of several.
 		_ = sys.Munmap(va, size)
 		return 0, fmt.Errorf("the NVIDIA driver mapped less than %d bytes of the dma-buf; pin each allocation on its own: %w", size, unix.ENOTSUP)
 	}
@@ -293,6 +292,6 @@ func mmap(fd int, size uintptr) (uintptr, error) {
 	return va, nil
 }
 
-// kernelENOTSUPP is the kernel's own ENOTSUPP, no errno of user space; a
-// driver without mmap of dma-bufs answers it.
+// kernelENOTSUPP is the kernel's ENOTSUPP, which is no errno of user space. A driver
+// that cannot mmap dma-bufs answers it.
 const kernelENOTSUPP unix.Errno = 524

@@ -1,8 +1,8 @@
 package gdrdrv
 
-// The ABI of /dev/gdrdrv: ioctl codes and the structures that they take. Most
-// codes have the size of a pointer in them rather than the structure's; old
-// binaries fixed them so.
+// This file has the ABI of /dev/gdrdrv: the ioctl codes and their structures. Most codes
+// contain the size of a pointer instead of the structure's. Old binaries use these
+// codes, so they cannot change.
 
 const (
 	iocPinBuffer      = 0xC028DA01

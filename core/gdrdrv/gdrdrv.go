@@ -21,8 +21,8 @@ type Backend struct{}
 
 func (Backend) Name() string { return "gdrdrv" }
 
-// Open opens the device and checks that the driver and this library know each
-// other's versions.
+// Open opens the device. It checks that the driver serves this library's version, and
+// that this library works with the driver's.
 func (Backend) Open() (backend.Session, error) {
 	return open(linux{}, setSyncMemops)
 }
@@ -86,10 +86,11 @@ func (s *session) ioctl(name string, code uint32, arg unsafe.Pointer) error {
 	return nil
 }
 
-// Pin pins the 64 KiB pages that the buffer touches. A driver of 2.5 or later is
-// given flags and no token, as the reference does: persistent pinning refuses
-// tokens, and NVIDIA's driver needs none. An older one knows no flags: EINVAL, as
-// for a flag that it does not know.
+// Pin pins the 64 KiB pages that the buffer touches.
+//
+// As the reference it sends flags and no token to a driver of 2.5 or later: persistent
+// pinning refuses tokens, and NVIDIA's driver needs none. An older driver has no flags:
+// a flag is EINVAL then, like a flag that the driver does not know.
 func (s *session) Pin(req backend.PinRequest) (backend.Pin, error) {
 	p := &pin{session: s, addr: req.Addr}
 	var err error
@@ -107,15 +108,15 @@ func (s *session) Pin(req backend.PinRequest) (backend.Pin, error) {
 	if err != nil {
 		return nil, err
 	}
-	// The driver has found the memory to be the GPU's. What is left is the
-	// order of CUDA's copies, which a program may see to itself.
+	// The memory is pinned. SYNC_MEMOPS only puts CUDA's copies in order, and a
+	// program can do that by itself. So a failure here does not fail the pin.
 	if err := s.sync(req.Addr); err != nil {
 		log.Warnf("cannot set SYNC_MEMOPS on %#x, synchronise after each cuMemcpy before you read the mapping: %v", req.Addr, err)
 	}
 	return p, nil
 }
 
-// Attribute is 0 for what a driver older than the question cannot tell.
+// Attribute is 0 where the driver is too old to know the attribute.
 func (s *session) Attribute(a backend.Attr) (int, error) {
 	var arg getAttr
 	switch a {
@@ -140,7 +141,7 @@ func (s *session) Version() (int, int) { return s.driver.major(), s.driver.minor
 
 func (s *session) Close() error { return s.kernel.close(s.fd) }
 
-// pin is one handle of the driver. va is not 0 while it is mapped.
+// pin is one handle of the driver. While it is mapped, va is not 0.
 type pin struct {
 	session   *session
 	handle    uint64
@@ -180,9 +181,8 @@ func (p *pin) info() (backend.Info, backend.MappingType, error) {
 	}, mapping, err
 }
 
-// Map fails with ENOTSUP where the driver does not give the type that is
-// wanted. A driver before 2.5 cannot be asked for one: there its own choice
-// has to be that type.
+// Map fails with ENOTSUP where the driver does not map as the type want. A driver before
+// 2.5 always chooses the type itself. There its choice must be want.
 func (p *pin) Map(size uint64, want backend.MappingType) (uintptr, backend.MappingType, error) {
 	s := p.session
 	if p.addr%gpuPage != 0 {
@@ -194,7 +194,7 @@ func (p *pin) Map(size uint64, want backend.MappingType) (uintptr, backend.Mappi
 	if err := p.request(want); err != nil {
 		return 0, backend.None, err
 	}
-	// The offset names the buffer: a handle is a page number.
+	// The offset names the buffer, because a handle is a page number.
 	va, err := s.kernel.mmap(s.fd, p.handle*uint64(unix.Getpagesize()), uintptr(size))
 	if err != nil {
 		return 0, backend.None, fmt.Errorf("mmap of gdrdrv: %w", err)
@@ -212,8 +212,8 @@ func (p *pin) Map(size uint64, want backend.MappingType) (uintptr, backend.Mappi
 	return va, got, nil
 }
 
-// request asks the driver for a mapping type. It has to be told of None only
-// where an earlier request is in the way.
+// request requests a mapping type of the driver. It requests None only to undo an
+// earlier request.
 func (p *pin) request(want backend.MappingType) error {
 	if p.session.driver < sincePinV2 || want == p.requested {
 		return nil

@@ -8,8 +8,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// kernel is the system calls that the backend makes; tests put a simulated
-// driver behind it. No method returns EINTR.
+// kernel has the system calls that the backend makes. Tests put a simulated driver
+// behind it. No method returns EINTR.
 type kernel interface {
 	open(path string) (fd int, err error)
 	// ioctl takes the address of the structure of abi.go that code is for.

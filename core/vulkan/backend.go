@@ -1,10 +1,9 @@
-// Package vulkan is the backend that maps GPU memory through the Vulkan
-// driver. It needs neither a kernel module nor a recent CUDA, but it serves
-// one kind of memory alone: what cuMemCreate made with a POSIX file descriptor
-// among its handle types.
+// Package vulkan is the backend that maps GPU memory through the Vulkan driver. It needs
+// neither a kernel module nor a recent CUDA. It serves only one kind of memory: that of
+// cuMemCreate with a POSIX file descriptor among its handle types.
 //
-// A pinned buffer is the CUDA allocation imported into Vulkan a further time:
-// each has a mapping of its own, and keeps the memory alive.
+// Each pin imports the CUDA allocation into Vulkan once more. So each pinned buffer has a
+// mapping of its own, and keeps the memory alive.
 package vulkan
 
 import (
@@ -19,8 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// What Session.Version answers, for want of a kernel driver: the version of
-// this library.
+// The answer of Session.Version: the version of this library. There is no gdrdrv.
 const major, minor = 2, 6
 
 // waysOut tells a user with memory that cannot be imported what to do.
@@ -35,10 +33,10 @@ type Backend struct {
 
 func (Backend) Name() string { return "vulkan" }
 
-// Open loads CUDA and Vulkan and sees that an NVIDIA Vulkan driver is installed.
-// It calls neither driver: neither lets a process use it whose parent has (H200,
-// driver 580.159.04), so both are left to the process that pins. The first pin
-// of a process makes the Vulkan instance, which takes half a second.
+// Open loads CUDA and Vulkan, and checks that an NVIDIA Vulkan driver is installed. It
+// calls neither driver: a driver that a process has called fails in the process's
+// children (H200, driver 580.159.04). So only a pin calls them. The first pin of a
+// process makes the Vulkan instance, which takes half a second.
 func (b Backend) Open() (backend.Session, error) {
 	cu, err := cuda.Load()
 	if err != nil {
@@ -55,9 +53,8 @@ func (b Backend) Open() (backend.Session, error) {
 
 type session struct{ cuda *cuda.Driver }
 
-// Pin imports the allocation that the buffer lies in. FORCE_PCIE changes
-// nothing: every mapping goes through the BAR. Token and VASpace mean nothing
-// to Vulkan and are not looked at.
+// Pin imports the allocation that the buffer lies in. FORCE_PCIE changes nothing,
+// because every mapping goes through the BAR. Pin ignores Token and VASpace.
 func (s *session) Pin(req backend.PinRequest) (backend.Pin, error) {
 	if req.Flags&^backend.PinForcePCIe != 0 {
 		return nil, fmt.Errorf("pin flags %#x: %w", req.Flags, unix.EINVAL)
@@ -123,8 +120,8 @@ func (s *session) pin(req backend.PinRequest) (_ *pin, err error) {
 	return p, nil
 }
 
-// explain tells plain CUDA memory from what is no GPU memory, once CUDA has no
-// allocation handle for the address.
+// explain is for an address that has no allocation handle. Its error says whether plain
+// CUDA memory is there, or no GPU memory.
 func (s *session) explain(addr uint64, err error) error {
 	if !errors.Is(err, cuda.ErrInvalidValue) && !errors.Is(err, cuda.ErrNotSupported) {
 		return err
@@ -136,8 +133,8 @@ func (s *session) explain(addr uint64, err error) error {
 	return fmt.Errorf("the memory at %#x cannot be exported from CUDA, as plain cuMemAlloc or cudaMalloc memory cannot; %s: %w (%v)", addr, waysOut, unix.ENOTSUP, err)
 }
 
-// gpuOf finds Vulkan's view of the GPU that the allocation is on. It refuses
-// an allocation that was not made to be exported.
+// gpuOf finds Vulkan's device for the GPU of the allocation. It fails for an allocation
+// that cannot be exported.
 func (s *session) gpuOf(h cuda.MemHandle, addr uint64) (*gpu, error) {
 	prop, err := s.cuda.MemGetAllocationProperties(h)
 	if err != nil {
@@ -176,9 +173,9 @@ func (s *session) Version() (int, int) { return major, minor }
 // Close leaves the instance, and the devices, to later sessions.
 func (s *session) Close() error { return nil }
 
-// pin is one CUDA allocation, of which it holds a reference, and a Vulkan memory
-// object of the whole of it. memory is 0 after an Unmap, until the next Map. va
-// is not 0 while it is mapped.
+// pin is one pinned buffer. It holds a reference to the CUDA allocation, and a Vulkan
+// memory object of the whole allocation. From an Unmap until the next Map, memory is 0.
+// While the buffer is mapped, va is not 0.
 type pin struct {
 	cuda       *cuda.Driver
 	allocation cuda.MemHandle
@@ -202,7 +199,7 @@ func (p *pin) importAllocation() error {
 	}
 	p.memory, err = p.gpu.api.importMemory(p.device, fd, p.length, p.gpu.memoryType)
 	if err != nil {
-		// While fd is still held: closing it would give one back.
+		// The check comes before fd is closed, which would free a descriptor.
 		err = sys.ExplainFDs(fmt.Errorf("importing %d bytes of CUDA memory into Vulkan: %w", p.length, err))
 		_ = sys.Close(fd)
 		return err
@@ -217,7 +214,7 @@ func (p *pin) dropImport() {
 	}
 }
 
-// Info gives the host pages that are pinned, as gdrdrv gives its own.
+// Info gives the host pages that are pinned, as gdrdrv gives GPU pages.
 func (p *pin) Info() (backend.Info, error) {
 	return backend.Info{VA: p.addr &^ (p.page - 1), MappedSize: p.size, PageSize: uint32(p.page)}, nil
 }
@@ -243,8 +240,8 @@ func (p *pin) Map(size uint64, want backend.MappingType) (uintptr, backend.Mappi
 		p.gpu.api.unmapMemory(p.device, p.memory)
 		return 0, backend.None, fmt.Errorf("vkMapMemory gave %#x, which is not aligned to a page: %w", va, unix.EIO)
 	}
-	// The driver's mappings are not for children to inherit. Some drivers have
-	// seen to that, and refuse.
+	// Children must not inherit the mapping. Some drivers have ensured that
+	// already, and madvise fails.
 	if err := sys.DontFork(va, uintptr(size)); err != nil {
 		log.Debugf("madvise(MADV_DONTFORK) on a Vulkan mapping: %v", err)
 	}
@@ -252,8 +249,8 @@ func (p *pin) Map(size uint64, want backend.MappingType) (uintptr, backend.Mappi
 	return va, backend.WC, nil
 }
 
-// Unmap frees the memory object with the mapping: vkUnmapMemory alone leaves the
-// pages accessible (H200, driver 580.159.04).
+// Unmap ends the mapping and frees the memory object. After vkUnmapMemory alone the pages
+// stay accessible (H200, driver 580.159.04).
 func (p *pin) Unmap() error {
 	if p.va == 0 {
 		return unix.EINVAL

@@ -16,8 +16,8 @@ import (
 // installHint says what a machine without a usable Vulkan driver lacks.
 const installHint = "let VK_DRIVER_FILES name the NVIDIA driver's nvidia_icd.json, and have the libraries it needs (libegl1 and libgl1 on Debian)"
 
-// manifestDirs is where the Vulkan loader looks for the manifests of drivers,
-// but for the folders of a user.
+// manifestDirs has the folders where the Vulkan loader looks for the manifests of
+// drivers, except for those of a user.
 var manifestDirs = []string{
 	"/etc/vulkan/icd.d",
 	"/usr/local/share/vulkan/icd.d",
@@ -25,13 +25,13 @@ var manifestDirs = []string{
 	"/usr/local/etc/vulkan/icd.d",
 }
 
-// found holds the driverFiles with which a driver was found. It stays loaded, so
-// it need not be looked for again.
+// found has the driverFiles with which a driver was found. That driver stays loaded, so
+// lookForDriver need not look again.
 var found sync.Map
 
-// lookForDriver sees that the manifest of an NVIDIA driver is there, and that
-// the library it names loads. It calls nothing in that library, not even through
-// the Vulkan loader: once called, it fails in every child forked later.
+// lookForDriver checks that there is a manifest of an NVIDIA driver, and that the library
+// in it loads. It calls no function of that library, not even through the Vulkan loader:
+// a library that has been called fails in every child that is forked later.
 func lookForDriver(driverFiles string) error {
 	if _, ok := found.Load(driverFiles); ok {
 		return nil
@@ -48,8 +48,9 @@ func lookForDriver(driverFiles string) error {
 	return fmt.Errorf("no NVIDIA Vulkan driver is installed; %s%s: %w", installHint, strings.Join(reasons, ""), unix.ENODEV)
 }
 
-// manifests lists the files that may describe an NVIDIA driver: those that the
-// host names, else those in the usual folders whose name says so.
+// manifests lists the files that may describe an NVIDIA driver. These are the files that
+// the host names. Where it names none, they are those in the usual folders with a
+// matching name.
 func manifests(driverFiles string) []string {
 	var paths []string
 	if driverFiles == "" {
@@ -83,8 +84,8 @@ func jsonFiles(dir, part string) []string {
 // manifestLimit is far more than a manifest has; NVIDIA's has 140 bytes.
 const manifestLimit = 64 << 10
 
-// loadDriver loads the library that a manifest names. It stays loaded: the
-// Vulkan loader will want it.
+// loadDriver loads the library that a manifest names. The library stays loaded, because
+// the Vulkan loader needs it later.
 func loadDriver(manifest string) error {
 	text, err := sys.ReadFile(manifest, manifestLimit)
 	if err != nil {

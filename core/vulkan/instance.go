@@ -9,15 +9,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// instance is the process's Vulkan instance. Making one takes half a second
-// (measured on an H200), so the first that works is kept for ever.
+// instance is the process's Vulkan instance. To make one takes half a second (H200), so
+// the process keeps the first that works.
 type instance struct {
 	api  *api
 	gpus []*gpu
 }
 
-// gpu is a physical device that can map imported memory. Its logical device is
-// made on the first pin, which takes 77 ms (H200), and then kept.
+// gpu is a physical device that can map imported memory. The first pin makes its logical
+// device, which takes 77 ms (H200). The process keeps that device.
 type gpu struct {
 	api        *api
 	physical   physicalDeviceHandle
@@ -64,8 +64,8 @@ func newInstance() (*instance, error) {
 	return &instance{api: a, gpus: gpus}, nil
 }
 
-// usableGPUs finds the devices that can do what Pin and Map need. At least
-// one, or it is an error.
+// usableGPUs finds the devices that can do what Pin and Map need. It fails where there is
+// none.
 func usableGPUs(a *api, h instanceHandle) ([]*gpu, error) {
 	list, err := a.physicalDevices(h)
 	if err != nil {
@@ -94,8 +94,8 @@ func usableGPUs(a *api, h instanceHandle) ([]*gpu, error) {
 	return gpus, nil
 }
 
-// mappableType finds the type of device memory that the CPU maps through the
-// BAR, write-combined: one that it caches is of another kind.
+// mappableType finds the type of device memory that the CPU maps through the BAR,
+// write-combined. A type that the CPU caches is not it.
 func mappableType(p *memoryProperties) (uint32, bool) {
 	const want = memoryDeviceLocal | memoryHostVisible | memoryHostCoherent
 	for i := range min(p.typeCount, maxMemoryTypes) {

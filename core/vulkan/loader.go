@@ -12,8 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// loaderName is the Vulkan loader. By its ABI it exports every function of the
-// core API, which is all that is used here.
+// loaderName is the file name of the Vulkan loader. The loader exports every function of
+// the core API. This package uses no others.
 const loaderName = "libvulkan.so.1"
 
 type symbol int
@@ -73,9 +73,9 @@ var loadAPI = sync.OnceValues(func() (*api, error) {
 	return a, nil
 })
 
-// call calls s, whose result is a VkResult. Go objects that args point to
-// stay where they are, and alive, for as long as the call lasts: that is what
-// the directive is for. What those objects point to in turn the caller pins.
+// call calls s, whose result is a VkResult. Go objects that args point to stay in place
+// and alive during the call. The directive ensures that. The caller pins the objects that
+// those objects point to.
 //
 //go:uintptrescapes
 func (a *api) call(s symbol, args ...uintptr) error {
@@ -104,8 +104,8 @@ func (a *api) createInstance() (instanceHandle, error) {
 
 func (a *api) destroyInstance(h instanceHandle) { a.callVoid(symDestroyInstance, uintptr(h), 0) }
 
-// enumerate asks get for a count, then for the elements, until the count held
-// between the two calls.
+// enumerate asks get for a count, then for the elements. It repeats both until the count
+// does not change between them.
 func enumerate[T any](get func(n *uint32, first uintptr) error) ([]T, error) {
 	for {
 		var n uint32
@@ -132,7 +132,7 @@ func (a *api) physicalDevices(h instanceHandle) ([]physicalDeviceHandle, error) 
 	})
 }
 
-// hasExtension says whether a device has the extension.
+// hasExtension reports whether a device has the extension.
 func (a *api) hasExtension(pd physicalDeviceHandle, name string) (bool, error) {
 	list, err := enumerate[extensionProperties](func(n *uint32, first uintptr) error {
 		return a.call(symEnumerateDeviceExtensionProperties, uintptr(pd), 0, uintptr(unsafe.Pointer(n)), first)
@@ -145,8 +145,8 @@ func (a *api) hasExtension(pd physicalDeviceHandle, name string) (bool, error) {
 	return false, err
 }
 
-// identity gives the UUID of a device, the one that CUDA knows it by, and its
-// VkPhysicalDeviceType.
+// identity gives the UUID of a device and its VkPhysicalDeviceType. CUDA has the same
+// UUID for the device.
 func (a *api) identity(pd physicalDeviceHandle) (uuid [16]byte, deviceType uint32) {
 	id := &physicalDeviceIDProperties{header: header{sType: typePhysicalDeviceIDProps}}
 	var p runtime.Pinner
@@ -163,8 +163,8 @@ func (a *api) memoryProperties(pd physicalDeviceHandle) *memoryProperties {
 	return props
 }
 
-// createDevice makes a device that can import memory. It has one queue of
-// family 0, for the API wants one; nothing is ever submitted.
+// createDevice makes a device that can import memory. It has one queue of family 0,
+// because the API requires a queue. Nothing is ever submitted to that queue.
 func (a *api) createDevice(pd physicalDeviceHandle) (deviceHandle, error) {
 	name := append([]byte(externalMemoryFd), 0)
 	extension := &name[0]
@@ -188,8 +188,8 @@ func (a *api) createDevice(pd physicalDeviceHandle) (deviceHandle, error) {
 	return h, err
 }
 
-// importMemory makes a memory object of size bytes out of fd. When it
-// succeeds Vulkan owns fd; otherwise the caller still does.
+// importMemory makes a memory object of size bytes out of fd. On success Vulkan owns fd.
+// On an error the caller still owns it.
 func (a *api) importMemory(dev deviceHandle, fd int, size uint64, memoryType uint32) (memoryHandle, error) {
 	from := &importMemoryFdInfo{header: header{sType: typeImportMemoryFdInfo}, handleType: handleTypeOpaqueFD, fd: int32(fd)}
 	info := &memoryAllocateInfo{

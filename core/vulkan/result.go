@@ -25,11 +25,11 @@ const (
 	errInvalidHandle        Result = -1000072003
 )
 
-// results is the one table from a VkResult to its name and its errno.
+// results is the only table from a VkResult to its name and its errno.
 //
-// MEMORY_MAP_FAILED is ENOMEM: what a mapping can run out of is address space
-// or room in the BAR. INVALID_EXTERNAL_HANDLE is ENOTSUP: the descriptor comes
-// from CUDA, never from the caller, so Vulkan refuses that kind of memory.
+// MEMORY_MAP_FAILED is ENOMEM: a mapping can run out of address space or of room in the
+// BAR. INVALID_EXTERNAL_HANDLE is ENOTSUP: the descriptor comes from CUDA, never from the
+// caller, so Vulkan refuses that kind of memory.
 var results = map[Result]struct {
 	name  string
 	errno unix.Errno

@@ -2,10 +2,10 @@ package vulkan
 
 import "unsafe"
 
-// The structures of the Vulkan API that this package uses, by their layout on
-// 64-bit machines. The Go names are the API's without its prefix; structs_test
-// compares each size, offset and constant with the C headers. A handle is 64
-// bits, 0 for none.
+// This file has the structures of the Vulkan API that this package uses, with their
+// layout on 64-bit machines. The Go names are the API's names without the prefix.
+// structs_test compares each size, offset and constant with the C headers. A handle has
+// 64 bits. 0 names nothing.
 
 // Structure types (VkStructureType).
 const (
@@ -106,8 +106,8 @@ type memoryProperties struct {
 	heaps     [maxMemoryHeaps]memoryHeap
 }
 
-// physicalDeviceProperties2 is VkPhysicalDeviceProperties2; of the properties
-// inside only those before rest have names here.
+// physicalDeviceProperties2 is VkPhysicalDeviceProperties2. Only the properties before
+// rest have names here.
 type physicalDeviceProperties2 struct {
 	header
 	apiVersion    uint32
