@@ -15,13 +15,14 @@
  *	gdr_tables_lock -> GPU driver's own -> mm's mmap_lock -> gdr_mr.lock ->
  *	gdr_blocks_lock or gdr_users_lock -> xa_lock
  *
- * The free callback arrives under the GPU driver's locks and takes gdr_mr.lock.
- * So no lock that it takes is ever held around a call into the GPU driver; of
- * ours gdr_tables_lock alone is (see nvp2p.c), which the callback never takes.
- * No lock of ours is held around copy_to_user or copy_from_user.
+ * The GPU driver calls the free callback with its own locks held. The callback
+ * takes gdr_mr.lock. So we never call the GPU driver with a lock that the
+ * callback takes. We call it only with gdr_tables_lock held (see nvp2p.c), which
+ * the callback never takes. We hold no lock around copy_to_user and
+ * copy_from_user.
  *
- * Everything here must link without GPL-only symbols: the kernel refuses them
- * to a module that uses a proprietary one, which NVIDIA's may be.
+ * Everything here must link without GPL-only symbols. The kernel refuses them to
+ * a module that uses symbols of a proprietary one, and NVIDIA's may be that.
  */
 #ifndef GDRDRV_H
 #define GDRDRV_H
@@ -58,15 +59,15 @@ extern int gdr_use_persistent;
 #define gdr_err(fmt, ...) pr_err_ratelimited(fmt, ##__VA_ARGS__)
 
 /*
- * A thread group; its start time tells it from a later one with the same number.
- * Never changes.
+ * A thread group. Its start time tells it from a later one with the same number.
+ * It never changes.
  */
 struct gdr_process {
 	pid_t tgid;
 	u64 start;
 };
 
-/* What is pinned, in all. Under gdr_users_lock. */
+/* The sum of what is pinned. Guarded by gdr_users_lock. */
 struct gdr_usage {
 	u64 pins;
 	u64 bytes;
@@ -75,12 +76,12 @@ struct gdr_usage {
 /*
  * One open file.
  * - owner opened it.
- * - inode is the file's own, so its address_space holds the mappings of this
- *   file alone. The file has a reference, and so has every region.
- * - mrs maps a handle to its region; each entry owns one reference to it.
- * - next_handle only grows, under xa_lock of mrs: no handle is used twice. A
- *   region that is being unpinned leaves a zero entry: nobody finds it, and it
- *   can come back without an allocation.
+ * - inode belongs to this file alone, so its address_space has only the mappings
+ *   of this file. The file and every region have a reference to it.
+ * - mrs maps a handle to its region. Each entry owns one reference to the region.
+ * - next_handle only grows, under xa_lock of mrs, so no handle is used twice. A
+ *   region that is being unpinned leaves a zero entry. Nobody finds that entry,
+ *   and the region can be put back without an allocation.
  */
 struct gdr_file {
 	struct gdr_process owner;
@@ -95,7 +96,7 @@ struct gdr_user;
 enum gdr_mr_state {
 	GDR_MR_PINNING,		/* the GPU driver has not answered yet */
 	GDR_MR_LIVE,		/* pages may be mapped */
-	GDR_MR_DEAD,		/* no page of it is or will be mapped */
+	GDR_MR_DEAD,		/* no page is mapped, and none will be */
 };
 
 /*
@@ -112,21 +113,22 @@ enum gdr_mr_state {
  *   is 0 until the region is LIVE.
  *
  * lock guards state, revoked, abandoned, vmas, type, want, memtype, uncached, whole.
- * - state only moves forward. A CPU page table entry is made with lock held
- *   for reading and state LIVE; so after DEAD was set and the range zapped,
- *   there is none and there never will be.
- * - vmas counts the VMAs that show the region: 0 or 1, and for a moment 2
- *   while mremap moves it. type is not NONE exactly while vmas is not 0.
- * - memtype: the pages' memory type is reserved as write-combining; uncached: in
- *   vain, they are mapped uncached. whole: the first fault maps all there is.
- * - revoked: the free callback ran. The GPU driver owns the pages again, and
- *   they must not be put. callback_done completes once it is done with them.
- * - abandoned: nobody can put the pages any more, so the region waits for the
- *   free callback, which ends it. Never set once revoked is.
+ * - state only moves forward. A CPU page table entry is made with lock held for
+ *   reading and state LIVE. So once DEAD is set and the range is zapped, there is
+ *   no entry, and none will be made.
+ * - vmas counts the VMAs that show the region. It is 0 or 1, and 2 for a moment
+ *   while mremap moves one. type is not NONE exactly while vmas is not 0.
+ * - memtype: the memory type of the pages is reserved as write-combining.
+ * - uncached: that had no effect, and the pages are mapped uncached.
+ * - whole: the first fault maps all pages.
+ * - revoked: the free callback ran. The GPU driver owns the pages again, and they
+ *   must not be put. callback_done completes when the callback has finished.
+ * - abandoned: nobody can put the pages any more. The region waits for the free
+ *   callback, which ends it. abandoned is never set after revoked.
  *
- * user is who is charged for it, until the region goes.
+ * user is charged for the region, until the region is freed.
  *
- * counted is 1 while the GPU driver's pages are got and not given back.
+ * counted is 1 while we have the GPU driver's pages.
  */
 struct gdr_mr {
 	struct kref ref;
@@ -162,7 +164,7 @@ struct gdr_mr {
 	struct completion callback_done;
 };
 
-/* What to pin; addr and size as the user gave them. */
+/* The arguments of a pin. addr and size are those of the user, not rounded. */
 struct gdr_pin_args {
 	u64 addr;
 	u64 size;

@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: (GPL-2.0 OR MIT) */
 /*
- * gdrdrv_uapi.h - what user space and /dev/gdrdrv say to each other.
+ * gdrdrv_uapi.h - the interface between user space and /dev/gdrdrv.
  *
- * This is the published ABI of gdrdrv 2.6. Old binaries carry the numbers
- * below, so none of them may ever change. Most request codes name the size of
- * a pointer where one would expect the size of the struct: the field did it
- * that way once, and the codes stayed.
+ * This is the published ABI of gdrdrv 2.6. Old binaries contain the numbers
+ * below, so no number may ever change. Most request codes contain the size of a
+ * pointer instead of the size of the struct. Old binaries use these codes too.
  */
 #ifndef GDRDRV_UAPI_H
 #define GDRDRV_UAPI_H

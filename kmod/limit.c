@@ -2,10 +2,14 @@
 /*
  * limit.c - how much a file and a user may pin.
  *
- * A pinning takes memory of the kernel: ours, which is charged to the caller's
- * cgroup, the GPU driver's and, for a mapping, that of the list of memory types,
- * which are charged to nobody. Estimated: 2 KiB a pinning, and 64 bytes a GPU
- * page. Without a bound any user could take all memory there is.
+ * A pinning uses kernel memory of three kinds:
+ *
+ *	this module's, charged to the caller's cgroup
+ *	the GPU driver's, charged to nobody
+ *	for a mapping, the list of memory types', charged to nobody
+ *
+ * The estimate is 2 KiB a pinning and 64 bytes a GPU page. Without a limit any
+ * user could use up all memory.
  */
 #define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
 
@@ -39,9 +43,9 @@ MODULE_PARM_DESC(max_mib_per_user,
 		 "MiB pinned by one user (default: 128 times the memory)");
 
 /*
- * A user with at least one region, on gdr_users. All counts are under
- * gdr_users_lock, which the free callback takes: nothing sleeps under it. told:
- * the log says that a limit was met.
+ * A user with at least one region, on gdr_users. gdr_users_lock guards all counts.
+ * The free callback takes it, so nothing sleeps under it. told: the log has the
+ * line that the user met a limit.
  */
 struct gdr_user {
 	struct list_head node;
@@ -107,7 +111,7 @@ static struct gdr_user *gdr_user_new(uid_t uid)
 	return u;
 }
 
-/* Called with gdr_users_lock held. False, and perhaps a line to say: it met one. */
+/* Called with gdr_users_lock held. False: a limit is met; there may be a line to log. */
 static bool gdr_charge_locked(struct gdr_file *f, struct gdr_mr *mr,
 			      struct gdr_user *u, bool *tell)
 {
@@ -123,7 +127,7 @@ static bool gdr_charge_locked(struct gdr_file *f, struct gdr_mr *mr,
 	return true;
 }
 
-/* Count a region that is about to be pinned; ENOMEM where a limit is met. */
+/* Charge for a region that is about to be pinned. ENOMEM where a limit is met. */
 int gdr_limit_charge(struct gdr_file *f, struct gdr_mr *mr)
 {
 	uid_t uid = __kuid_val(current_uid());
@@ -147,7 +151,7 @@ int gdr_limit_charge(struct gdr_file *f, struct gdr_mr *mr)
 	return fits ? 0 : -ENOMEM;
 }
 
-/* The region is no longer the file's. */
+/* The region leaves the file. */
 void gdr_limit_leave_file(struct gdr_file *f, const struct gdr_mr *mr)
 {
 	spin_lock(&gdr_users_lock);
@@ -155,7 +159,7 @@ void gdr_limit_leave_file(struct gdr_file *f, const struct gdr_mr *mr)
 	spin_unlock(&gdr_users_lock);
 }
 
-/* The region goes. */
+/* The region is freed. */
 void gdr_limit_uncharge(struct gdr_mr *mr)
 {
 	struct gdr_user *unused = NULL;

@@ -44,8 +44,8 @@ MODULE_PARM_DESC(use_persistent_mapping,
 static int gdr_major;
 
 /*
- * A file system that nobody can mount. It only serves inodes, so that each
- * open file has an address_space that the VFS itself set up.
+ * A file system that nobody can mount. It only makes inodes, so that each open
+ * file has an address_space of the VFS.
  */
 static struct vfsmount *gdr_mnt;
 static int gdr_mnt_count;
@@ -56,8 +56,8 @@ static int gdr_fs_init_context(struct fs_context *fc)
 }
 
 /*
- * No owner: the module itself holds the one mount, for as long as it lives,
- * and could not unload if that counted as a use of it.
+ * It has no owner. The module itself holds the only mount while it is loaded. If
+ * that counted as a use of the module, the module could not be unloaded.
  */
 static struct file_system_type gdr_fs = {
 	.name = GDRDRV_STRING,
@@ -66,8 +66,8 @@ static struct file_system_type gdr_fs = {
 };
 
 /*
- * current's group leader cannot go before current does, so no lock is needed
- * to look at it. exec keeps both the number and the start time.
+ * current's group leader exists as long as current does, so reading it needs no
+ * lock. exec keeps the number and the start time.
  */
 struct gdr_process gdr_process_current(void)
 {
@@ -120,7 +120,7 @@ static int gdr_open(struct inode *inode, struct file *filp)
 	return nonseekable_open(inode, filp);
 }
 
-/* After the last descriptor and the last mapping, in whatever process that was. */
+/* Runs after the last descriptor and the last mapping are gone, in any process. */
 static int gdr_release(struct inode *inode, struct file *filp)
 {
 	struct gdr_file *f = filp->private_data;
@@ -136,8 +136,8 @@ static int gdr_release(struct inode *inode, struct file *filp)
 }
 
 /*
- * A clock that user space can compare with its own readings. Arm's get_cycles
- * is closed to us, but its register is not.
+ * A clock that user space can read too. On Arm get_cycles needs a GPL-only symbol,
+ * so we read its register.
  */
 u64 gdr_cycles(void)
 {
@@ -148,7 +148,7 @@ u64 gdr_cycles(void)
 #endif
 }
 
-/* Frequency of gdr_cycles in kHz; 0 where nobody knows. */
+/* Frequency of gdr_cycles in kHz; 0 where it is unknown. */
 static u32 gdr_cycles_khz(void)
 {
 #if defined(CONFIG_X86)
@@ -162,7 +162,7 @@ static u32 gdr_cycles_khz(void)
 #endif
 }
 
-/* Give the user the handle; without it the pinning would only be in the way. */
+/* Write the handle to the user. Where that fails, unpin: the user cannot. */
 static int gdr_give_handle(struct gdr_file *f, u64 handle, u64 __user *to)
 {
 	if (!put_user(handle, to))
@@ -239,7 +239,7 @@ static int gdr_ioc_cb_flag(struct gdr_file *f, void __user *arg)
 }
 
 /*
- * Fill a v2 answer, padding and all; the caller makes a v1 answer from it.
+ * Fill a v2 answer with its padding. The caller may make a v1 answer from it.
  */
 static int gdr_fill_info(struct gdr_file *f, u64 handle,
 			 struct gdrdrv_info_v2 *info)
@@ -409,7 +409,7 @@ static int __init gdr_init(void)
 {
 	int ret;
 
-	/* The codes as old binaries carry them. */
+	/* The codes that old binaries use. */
 	BUILD_BUG_ON(GDRDRV_IOC_PIN != 0xC028DA01);
 	BUILD_BUG_ON(GDRDRV_IOC_UNPIN != 0xC008DA02);
 	BUILD_BUG_ON(GDRDRV_IOC_CB_FLAG != 0xC008DA03);

@@ -2,16 +2,20 @@
 /*
  * memtype.c - how x86 maps the pages of a region.
  *
- * There the kernel, not the page protection, decides how a page of I/O memory is
- * mapped: as its physical range was reserved, else uncached. So it is reserved as
- * write-combining. What was reserved otherwise before stays so, and nobody says
- * it: the reservation succeeds. So the kernel is asked for a mapping of its own,
- * and that one is looked at.
+ * On x86 the page protection does not decide how a page of I/O memory is mapped.
+ * The kernel maps the page as its physical range is reserved, and uncached where
+ * it is not reserved. So:
+ *
+ *	1. We reserve the range as write-combining. Where it is reserved with
+ *	   another type already, that type stays, and our call succeeds all the
+ *	   same.
+ *	2. So we have the kernel map a page of the range for itself.
+ *	3. We read the type in the page table entry of that mapping.
  *
  * The kernel's list of reservations is slow where many overlap, and any number of
- * regions may share pages. So a region's physical ranges are cut into aligned
- * blocks of a few sizes, and each block is reserved once, however many regions
- * have it: a page is in one block of each size at most.
+ * regions may share pages. So we cut a region's physical ranges into aligned
+ * blocks of a few sizes, and reserve each block once, however many regions have
+ * it. A page is in at most one block of each size.
  */
 #define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
 
@@ -27,12 +31,13 @@
 #define GDR_BLOCK_LEVELS 4
 #define GDR_BLOCK_SHIFT 5
 
-/* The bits of a page table entry that are an address, or say who can read it. */
+/* The bits of a page table entry that are its address or its encryption. */
 #define GDR_PTE_ADDRESS GENMASK_ULL(51, PAGE_SHIFT)
 
 /*
- * One run of GPU pages that follow each other in physical memory: pages of them
- * are left, from phys on. index is the GPU page of the region behind the run.
+ * A run of GPU pages that follow each other in physical memory. pages is how many
+ * of them are left, from phys on. index is the region's first GPU page after the
+ * run.
  */
 struct gdr_run {
 	u64 phys;
@@ -41,13 +46,13 @@ struct gdr_run {
 };
 
 /*
- * Of each block that is reserved: how many regions have it, times 2, plus 1 if it
- * is uncached. By gdr_block_key().
+ * The reserved blocks, by gdr_block_key(). The value is the number of regions that
+ * have the block, times 2, plus 1 if the block is uncached.
  */
 static DEFINE_XARRAY_FLAGS(gdr_blocks, XA_FLAGS_ACCOUNT);
 static DEFINE_MUTEX(gdr_blocks_lock);
 
-/* What guest memory encryption has set for memory of a device; always the same. */
+/* The bits that guest memory encryption sets for device memory. They never change. */
 static u64 gdr_shared_bits;
 
 static u64 gdr_block_pages(unsigned int level)
@@ -65,7 +70,7 @@ static struct gdr_run gdr_first_run(void)
 	return (struct gdr_run) {};
 }
 
-/* Go to the next run if this one is at its end; false at that of the region. */
+/* Go to the next run if this one is at its end. False at the end of the region. */
 static bool gdr_more(const struct gdr_mr *mr, struct gdr_run *run)
 {
 	u64 i = run->index;
@@ -83,7 +88,7 @@ static bool gdr_more(const struct gdr_mr *mr, struct gdr_run *run)
 	return true;
 }
 
-/* The level of the largest block that the run begins with. */
+/* The level of the largest block at the start of the run. */
 static unsigned int gdr_block_level(const struct gdr_run *run)
 {
 	unsigned int level = GDR_BLOCK_LEVELS - 1;
@@ -101,7 +106,7 @@ static void gdr_skip(struct gdr_run *run, unsigned int level)
 	run->pages -= gdr_block_pages(level);
 }
 
-/* The kernel's own page table entry for an address that ioremap answered. */
+/* The kernel's page table entry for an address of ioremap. */
 static u64 gdr_kernel_pte(unsigned long addr)
 {
 	p4d_t *p4d = p4d_offset(pgd_offset(current->mm, addr), addr);
@@ -119,7 +124,7 @@ static u64 gdr_kernel_pte(unsigned long addr)
 	return pte_val(*pte_offset_kernel(pmd, addr));
 }
 
-/* Is a page of a block that is reserved mapped uncached? 0, 1 or an error. */
+/* Is a page of a reserved block mapped uncached? 0, 1 or an error. */
 static int gdr_is_uncached(u64 phys)
 {
 	unsigned long wc = cachemode2protval(_PAGE_CACHE_MODE_WC);
@@ -132,7 +137,7 @@ static int gdr_is_uncached(u64 phys)
 	pte = gdr_kernel_pte((unsigned long)p);
 	iounmap(p);
 	gdr_shared_bits = pte & GDR_PTE_ADDRESS & ~phys;
-	/* Without PAT there is no write-combining to be had. */
+	/* Without PAT there is no write-combining. */
 	return (pte & _PAGE_CACHE_MASK) != wc ||
 	       wc == cachemode2protval(_PAGE_CACHE_MODE_UC_MINUS);
 }
@@ -159,7 +164,7 @@ free:
 	return ret;
 }
 
-/* Reserve a block, or count one more that has it. 1: uncached; 0; or an error. */
+/* Reserve a block, or count one more region. 1: uncached; 0: not; or an error. */
 static int gdr_block_get(u64 phys, unsigned int level)
 {
 	unsigned long key = gdr_block_key(phys, level);
@@ -186,7 +191,7 @@ static void gdr_block_put(u64 phys, unsigned int level)
 	arch_io_free_memtype_wc(phys, gdr_block_pages(level) * GDRDRV_GPU_PAGE_SIZE);
 }
 
-/* Free the first so many blocks of the region. Called with gdr_blocks_lock held. */
+/* Put the first blocks of the region. Called with gdr_blocks_lock held. */
 static void gdr_blocks_put(const struct gdr_mr *mr, u64 blocks)
 {
 	struct gdr_run run = gdr_first_run();
@@ -230,7 +235,7 @@ int gdr_memtype_reserve(struct gdr_mr *mr)
 	return 0;
 }
 
-/* Called with mr->lock held for writing, when no page is mapped any more. */
+/* Called with mr->lock held for writing, and with no page mapped. */
 void gdr_memtype_release(struct gdr_mr *mr)
 {
 	if (!mr->memtype)
@@ -242,10 +247,10 @@ void gdr_memtype_release(struct gdr_mr *mr)
 }
 
 /*
- * x86 exports pgprot_writecombine to GPL-only modules. Uncached is what we want
- * without PAT, and with PAT vmf_insert_pfn makes it what was reserved. A device's
- * memory is outside of memory encryption, as io_remap_pfn_range has it, whose
- * pgprot_decrypted is for GPL-only modules as well.
+ * x86 exports pgprot_writecombine to GPL modules only, so we pass uncached. That is
+ * right without PAT. With PAT vmf_insert_pfn changes it to the reserved type.
+ * Memory of a device is not encrypted, as in io_remap_pfn_range. pgprot_decrypted
+ * is for GPL modules only too.
  */
 pgprot_t gdr_memtype_prot(pgprot_t prot)
 {

@@ -2,9 +2,9 @@
 /*
  * mmap.c - CPU mappings of a region.
  *
- * mmap only says what may be seen; pages come in by faults. A fault is handled
- * with the VMA already in the address_space, where unmap_mapping_range finds
- * it, so no page can slip in behind a revocation.
+ * mmap only sets up the VMA. Faults map the pages. At a fault the VMA is already in
+ * the address_space, where unmap_mapping_range finds it. So no page is mapped
+ * after a revocation.
  */
 #define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
 
@@ -24,7 +24,7 @@ module_param_named(map_whole, gdr_map_whole, bool, 0444);
 MODULE_PARM_DESC(map_whole,
 		 "The first touch of a mapping maps all of it, not 2 MiB (default N)");
 
-/* Only for a VMA that mmap is making: nobody else can see it, so no lock. */
+/* Only for a VMA that mmap is making. Nobody else can see it, so it needs no lock. */
 static void gdr_vma_flags(struct vm_area_struct *vma, unsigned long set,
 			  unsigned long clear)
 {
@@ -47,9 +47,9 @@ static bool gdr_cpu_can_cache(void)
 }
 
 /*
- * The GPU's memory is host memory to the kernel (NVLink to Power9 or Grace). Not
- * all that has a struct page is: a BAR may, for transfers between devices.
- * page_is_ram would say it, but is for GPL-only modules.
+ * True where the GPU's memory is host memory to the kernel (NVLink to Power9 or
+ * Grace). A struct page does not prove that: a BAR may have them too, for transfers
+ * between devices. page_is_ram is for GPL modules only.
  */
 static bool gdr_is_ram(unsigned long pfn)
 {
@@ -63,7 +63,7 @@ static bool gdr_is_ram(unsigned long pfn)
 }
 
 #ifdef CONFIG_ARM64
-/* A BlueField-3 is in the machine: its CPU needs device memory for any GPU. */
+/* True where a BlueField-3 is in the machine. Its CPU needs device memory for any GPU. */
 static bool gdr_needs_device(void)
 {
 	static const struct pci_device_id ids[] = {
@@ -145,13 +145,13 @@ static void gdr_vm_close(struct vm_area_struct *vma)
 	gdr_mr_put(mr);
 }
 
-/* A mapping lives and dies whole: one handle, one mapping, one size. */
+/* A mapping must not be split: one handle has one mapping of one size. */
 static int gdr_vm_may_split(struct vm_area_struct *vma, unsigned long addr)
 {
 	return -EINVAL;
 }
 
-/* Map the host page at that address of the mapping, which may be a part of one. */
+/* Map the host page at an address. A GPU page may have several host pages. */
 static vm_fault_t gdr_insert(struct vm_area_struct *vma, unsigned long addr,
 			     const struct gdr_mr *mr)
 {
@@ -164,9 +164,9 @@ static vm_fault_t gdr_insert(struct vm_area_struct *vma, unsigned long addr,
 }
 
 /*
- * Map the page that was touched, then the rest of what one page-table page
- * covers: it costs no more memory and saves up to 511 faults. Or all there is,
- * for who wants no fault later.
+ * Map the page of the fault, then the rest of what its page-table page covers. That
+ * costs no more memory and saves up to 511 faults. Where whole is set, map all
+ * pages, so that no fault comes later.
  * Called with mr->lock held for reading and the region LIVE.
  */
 static vm_fault_t gdr_fault_live(struct vm_fault *vmf, const struct gdr_mr *mr)
@@ -276,7 +276,7 @@ static int gdr_mmap_checked(struct gdr_file *f, struct vm_area_struct *vma)
 		gdr_info("a mapping must be shared\n");
 		return -EINVAL;
 	}
-	/* Some programs ask for execution of all they read; let them, without. */
+	/* Some programs request execution of all they read. Map it non-executable. */
 	if ((vma->vm_flags & VM_EXEC) &&
 	    !(current->personality & READ_IMPLIES_EXEC)) {
 		gdr_info("a mapping cannot be executed\n");
@@ -287,7 +287,7 @@ static int gdr_mmap_checked(struct gdr_file *f, struct vm_area_struct *vma)
 		return -EINVAL;
 	ret = gdr_mmap_mr(mr, vma);
 	if (ret)
-		gdr_mr_put(mr);		/* else it is the VMA's */
+		gdr_mr_put(mr);		/* else the VMA owns the reference */
 	return ret;
 }
 

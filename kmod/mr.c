@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: (GPL-2.0 OR MIT)
 /*
- * mr.c - memory regions: made by a pin, ended by an unpin, by the last close
- * or by the GPU driver, in any order and at the same time.
+ * mr.c - memory regions. A pin makes one. An unpin, the last close and the GPU
+ * driver end it, in any order and at the same time.
  */
 #define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
 
@@ -10,7 +10,7 @@
 
 #include "gdrdrv.h"
 
-/* The mmap offset, in bytes, must stay positive as the C library's off_t. */
+/* The mmap offset in bytes must be positive in the C library's off_t. */
 #define GDR_HANDLE_END ((u64)LLONG_MAX >> PAGE_SHIFT)
 
 static void gdr_mr_free(struct kref *ref)
@@ -38,7 +38,7 @@ static void gdr_no_handle(u64 handle)
 	gdr_info("no buffer of this file has the handle %#llx\n", handle);
 }
 
-/* The region with that very handle, with a reference; else NULL. */
+/* Get a reference to the region of the handle; NULL where there is none. */
 struct gdr_mr *gdr_mr_find(struct gdr_file *f, u64 handle)
 {
 	struct gdr_mr *mr;
@@ -58,9 +58,9 @@ struct gdr_mr *gdr_mr_find(struct gdr_file *f, u64 handle)
 }
 
 /*
- * End a region's mappings. When this returns no CPU page table entry of it is
- * left, and none will be made. Any number of callers may do this at once, and
- * each of them may rely on that.
+ * End a region's mappings. When this returns, the region has no CPU page table
+ * entry, and none will be made. That holds for every caller, also where several
+ * call this at once.
  */
 static void gdr_mr_kill(struct gdr_mr *mr)
 {
@@ -76,7 +76,7 @@ static void gdr_mr_kill(struct gdr_mr *mr)
 	up_write(&mr->lock);
 }
 
-/* The GPU driver takes the pages back. True: the region is the callback's to end. */
+/* The GPU driver takes the pages back. True: the callback must end the region. */
 bool gdr_mr_revoke(struct gdr_mr *mr)
 {
 	bool abandoned;
@@ -90,8 +90,8 @@ bool gdr_mr_revoke(struct gdr_mr *mr)
 }
 
 /*
- * Take a range of mmap offsets that no region of the file ever had. Called with
- * mr->lock held for writing.
+ * Give the region a range of mmap offsets that no region of the file ever had.
+ * Called with mr->lock held for writing.
  */
 static int gdr_mr_take_handle(struct gdr_file *f, struct gdr_mr *mr)
 {
@@ -110,9 +110,9 @@ static int gdr_mr_take_handle(struct gdr_file *f, struct gdr_mr *mr)
 }
 
 /*
- * The GPU driver makes lists of 16 bytes for each GPU page before it looks at a
- * range. One whose lists took a 64th of all memory is of no GPU in this machine.
- * Nor is one of more pages than it counts, in 32 bits.
+ * The GPU driver makes lists of 16 bytes for each GPU page before it checks a
+ * range. No GPU of this machine has a range whose lists would take a 64th of all
+ * memory. The GPU driver counts pages in 32 bits, so no range has more.
  */
 static u64 gdr_mr_largest(void)
 {
@@ -121,7 +121,7 @@ static u64 gdr_mr_largest(void)
 	return min_t(u64, pages, U32_MAX - 1) << GDRDRV_GPU_PAGE_SHIFT;
 }
 
-/* Round what is asked for to GPU pages; false if it is no range of addresses. */
+/* Round the arguments to GPU pages. False if they are no range of addresses. */
 static bool gdr_mr_range(const struct gdr_pin_args *args, u64 *start, u64 *end)
 {
 	if (!args->addr || !args->size || args->size > gdr_mr_largest() ||
@@ -178,9 +178,8 @@ static int gdr_mr_check_flags(const struct gdr_pin_args *args)
 }
 
 /*
- * Show the region to user space, unless the pages are gone again already. Only
- * now does it take mmap offsets: failures without end must not use up all there
- * are.
+ * Show the region to user space, unless its pages are revoked already. A region
+ * gets its mmap offsets only here, so that failed pins use up no offsets.
  */
 static int gdr_mr_publish(struct gdr_file *f, struct gdr_mr *mr, u64 *handle)
 {
@@ -194,7 +193,7 @@ static int gdr_mr_publish(struct gdr_file *f, struct gdr_mr *mr, u64 *handle)
 	up_write(&mr->lock);
 	if (ret)
 		return ret;
-	*handle = mr->handle;	/* from here on another thread may unpin it */
+	*handle = mr->handle;	/* after this another thread may unpin it */
 	return xa_insert(&f->mrs, *handle, mr, GFP_KERNEL_ACCOUNT);
 }
 
@@ -236,8 +235,8 @@ drop:
 }
 
 /*
- * Take the region out of the table: of all who try, one gets it, and the table's
- * reference with it. Its place is kept.
+ * Take the region out of the table, with the table's reference. Only one of several
+ * callers gets it. The table keeps its place.
  */
 static struct gdr_mr *gdr_mr_take(struct gdr_file *f, u64 handle)
 {
@@ -255,7 +254,7 @@ static struct gdr_mr *gdr_mr_take(struct gdr_file *f, u64 handle)
 	return mr;
 }
 
-/* Where the GPU driver does not take the pages back, the region stays. */
+/* The region stays where the GPU driver does not take the pages back. */
 int gdr_mr_unpin(struct gdr_file *f, u64 handle)
 {
 	struct gdr_mr *mr = gdr_mr_take(f, handle);
@@ -275,7 +274,7 @@ int gdr_mr_unpin(struct gdr_file *f, u64 handle)
 	return 0;
 }
 
-/* Nobody else has the file any more. */
+/* Called when nobody else has the file. */
 void gdr_mr_unpin_all(struct gdr_file *f)
 {
 	struct gdr_mr *mr;

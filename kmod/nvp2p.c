@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: (GPL-2.0 OR MIT)
 /*
- * nvp2p.c - the one place that talks to NVIDIA's driver and knows how its
- * releases differ.
+ * nvp2p.c - all calls of NVIDIA's driver, and the differences of its releases.
  */
 #define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
 
@@ -17,8 +16,8 @@
 #include <nv-p2p.h>
 
 /*
- * Page tables of major 2 end with one more word. A driver newer than the
- * header that we were built with still hands them out, so spell them out.
+ * Page tables of major 2 end with one more word. A driver that is newer than our
+ * build's header may make them, so the struct stands here.
  */
 struct gdr_page_table_v2 {
 	u32 version;
@@ -42,28 +41,33 @@ static_assert(offsetof(struct gdr_page_table_v2, flags) ==
 	      offsetof(struct nvidia_p2p_page_table, flags));
 #endif
 
-/* How often the last put of a region is tried, and the longest pause, in ms. */
+/* The number of tries of a region's last put, and the longest pause in ms. */
 #define GDR_PUT_TRIES 16
 #define GDR_PUT_PAUSE 500U
 
 /*
- * What the free callback is given instead of a pointer. A cookie is never used
- * twice, so a callback that comes late finds nothing, and harms nothing. Each one
- * has a reference to the module: while a callback may come, its text must stay.
+ * The free callback gets a cookie instead of a pointer. No cookie is used twice, so
+ * a late callback finds no region and does nothing. Each cookie has a reference to
+ * the module, because the module must stay loaded while a callback may come.
  */
 static DEFINE_XARRAY_FLAGS(gdr_cookies, XA_FLAGS_ACCOUNT);
 static atomic_long_t gdr_last_cookie;
 
 /*
- * A put names the page table by its address alone, and the GPU driver frees a
- * table once its callback has returned. Were a new table made at that address
- * between our look at "revoked" and our put, the put would hit the new one. So
- * this is held over both, and over each get that makes a table. The callback
- * must never take it.
+ * A put names the page table by its address alone. The GPU driver frees a table
+ * when its callback has returned. This could go wrong:
+ *
+ *	1. We read "revoked": not set.
+ *	2. The callback runs, and the GPU driver frees the table.
+ *	3. A get makes a new table at the same address.
+ *	4. We put the address, and so the new table.
+ *
+ * So this lock is held over 1 and 4, and over each get. The callback must never
+ * take it.
  */
 static DEFINE_MUTEX(gdr_tables_lock);
 
-/* Pinnings whose pages the GPU driver has given and not got back. */
+/* The number of pinnings whose pages we have from the GPU driver. */
 static atomic_t gdr_pages_held;
 
 int gdr_nvp2p_refcount(void)
@@ -72,8 +76,9 @@ int gdr_nvp2p_refcount(void)
 }
 
 /*
- * A free callback lets go of the module shortly before it returns. It runs under
- * the GPU driver's lock, which a put waits for, and nobody has such a page table.
+ * Wait until every free callback has returned. A callback puts its reference to the
+ * module shortly before it returns. It runs under the GPU driver's lock. A put of a
+ * page table that nobody has waits for that lock and does nothing else.
  */
 static void gdr_callbacks_return(void)
 {
@@ -112,7 +117,7 @@ bool gdr_nvp2p_force_pcie(void)
 #endif
 }
 
-/* Once a pinning, whoever is first: the callback or the unpin. */
+/* Count a pinning down once. The callback or the unpin does so, whichever is first. */
 static void gdr_pages_gone(struct gdr_mr *mr)
 {
 	if (atomic_xchg(&mr->counted, 0))
@@ -149,8 +154,8 @@ static void gdr_cookie_drop(struct gdr_mr *mr)
 }
 
 /*
- * The GPU driver wants its pages back, now: when this returns it may give them
- * to somebody else, and frees the page table.
+ * The GPU driver takes its pages back. When this returns, it frees the page table,
+ * and may give the pages to somebody else.
  */
 static void gdr_free_callback(void *data)
 {
@@ -221,8 +226,8 @@ static int gdr_get_traditional(struct gdr_mr *mr)
 }
 
 /*
- * What of the page table we cannot serve. Nothing but the version may be
- * looked at before the version is known.
+ * Check that we can serve the page table. Until the version is checked, only the
+ * version may be read.
  */
 static int gdr_check_table(const struct gdr_mr *mr,
 			   const struct nvidia_p2p_page_table *pt)
@@ -247,8 +252,8 @@ static int gdr_check_table(const struct gdr_mr *mr,
 }
 
 /*
- * Copy what we need of the page table. mr->lock keeps the callback, and so
- * the end of the table, off; unless it was here already.
+ * Copy what we need of the page table. mr->lock makes the callback wait, so the
+ * table stays, unless the callback has run already.
  */
 static int gdr_read_table(struct gdr_mr *mr)
 {
@@ -282,12 +287,12 @@ unlock:
 	return ret;
 }
 
-/* Have the GPU driver pin the region. On failure nothing is left of it. */
+/* Have the GPU driver pin the region. On failure nothing stays pinned. */
 int gdr_nvp2p_get(struct gdr_mr *mr, u32 flags)
 {
 	int ret;
 
-	/* Set first: the callback may come, and clear it, at any time. */
+	/* Set this first: the callback may clear it at any time. */
 	atomic_set(&mr->counted, 1);
 	atomic_inc(&gdr_pages_held);
 	ret = mr->persistent ? gdr_get_persistent(mr, flags) :
@@ -295,7 +300,7 @@ int gdr_nvp2p_get(struct gdr_mr *mr, u32 flags)
 	if (ret) {
 		gdr_info("the GPU driver refused to pin: %d\n", ret);
 		gdr_pages_gone(mr);
-		/* ENOTSUPP is the kernel's own; no C library knows it. */
+		/* ENOTSUPP is for the kernel only; no C library knows it. */
 		return ret == -ENOTSUPP ? -EOPNOTSUPP : ret;
 	}
 	ret = gdr_read_table(mr);
@@ -333,8 +338,7 @@ static int gdr_put_traditional(struct gdr_mr *mr)
 }
 
 /*
- * Give the pages back. Nothing of the region is mapped by now. On failure the
- * GPU driver has them still.
+ * Give the pages back. No page of the region is mapped. On failure they stay pinned.
  */
 int gdr_nvp2p_put(struct gdr_mr *mr)
 {
@@ -349,8 +353,9 @@ int gdr_nvp2p_put(struct gdr_mr *mr)
 }
 
 /*
- * Without a token the GPU driver looks for the pages among those of the process
- * that asks, finds none of another's, and says that all is well.
+ * Without a token the GPU driver looks for the pages among those of the calling
+ * process. It does not find another process's pages, and returns success all the
+ * same.
  */
 static bool gdr_can_put(const struct gdr_mr *mr)
 {
@@ -358,7 +363,7 @@ static bool gdr_can_put(const struct gdr_mr *mr)
 	       gdr_process_is_current(&mr->owner);
 }
 
-/* Leave the region to the callback; false if that was here already. */
+/* Leave the region to the callback. False if the callback has run already. */
 static bool gdr_abandon(struct gdr_mr *mr)
 {
 	down_write(&mr->lock);
@@ -370,9 +375,9 @@ static bool gdr_abandon(struct gdr_mr *mr)
 }
 
 /*
- * Give the pages back, or see to it that they will be: there is nobody who could
- * try again. The callback comes at the latest when the pinning process has gone.
- * Persistent pages that the GPU driver will not have stay pinned.
+ * Give the pages back, or leave the region to the callback: no caller can try
+ * again. The callback comes at the latest when the pinning process has ended.
+ * Persistent pages stay pinned where the GPU driver does not take them back.
  */
 void gdr_nvp2p_end(struct gdr_mr *mr)
 {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: (GPL-2.0 OR MIT)
 /*
- * procfs.c - /proc/driver/gdrdrv: what was built and loaded and, for tests, the
- * number of pinnings that are held.
+ * procfs.c - /proc/driver/gdrdrv: the build, the parameters and, for tests, the
+ * number of pinnings.
  */
 #define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
 
