@@ -89,8 +89,8 @@ static int fault(const char *name)
 }
 
 /*
- * 0 with the lock held, or a result without it. A process that forked after
- * cuInit has no CUDA in the child, and the lock may be another thread's there.
+ * Returns 0 with the lock held, or a result without it. A child that was forked
+ * after cuInit has no CUDA, and in it another thread's copy may hold the lock.
  */
 int enter(const char *name)
 {
@@ -252,7 +252,7 @@ static void *own_symbol(const char *name)
 	return symbol;
 }
 
-/* A rule for a call that no one can make would fail nothing. */
+/* A rule for a call that does not exist would have no effect. */
 static bool fault_known(const char *name)
 {
 	char versioned[SIM_FAULT_NAME + 4];
@@ -261,7 +261,7 @@ static bool fault_known(const char *name)
 	return own_symbol(name) || own_symbol(versioned);
 }
 
-/* Names come without a suffix; the newest form that is exported is the answer. */
+/* A name has no suffix. The answer is the newest exported form of the function. */
 SIM_API int cuGetProcAddress_v2(const char *name, void **fn, int version, uint64_t flags, int *status)
 {
 	char versioned[80];

@@ -86,10 +86,10 @@ struct carve {
 };
 
 /*
- * Device memory. Its bytes at offset x are always at view + x, whatever memfd
- * they are in: carves do not overlap, and the view has each one's own memfd
- * mapped over that of the memory. In kernel mode there is no memfd, and nothing
- * is exported; in RM mode there is none, and the driver exports.
+ * Device memory. Its byte at offset x is always at view + x, whatever memfd has
+ * the byte. Carves do not overlap. The view maps each carve's memfd over that of
+ * the memory. In kernel mode there is no memfd, and nothing is exported. In RM
+ * mode there is no memfd either, and the driver exports.
  */
 struct mem {
 	unsigned int refs;	/* handles and chunks and buffers that use it */
@@ -151,7 +151,7 @@ struct chunk {
 	unsigned int buffers;	/* never 0 */
 };
 
-/* What a device pointer can point into. The list is sorted by address. */
+/* Memory that a device pointer can point into. The list is sorted by address. */
 struct buffer {
 	struct buffer *next;
 	uint64_t addr, size;
@@ -274,9 +274,9 @@ void flush(void);
 
 /*
  * Stands behind the declaration of a function that programs hook by its first bytes
- * (UCX: "bistro"). The hook moves 12 of them aside and writes a jump there, and it knows
- * no more instructions than the real driver's functions begin with. So does the entry
- * here. It goes on to the function, whose own symbol is sim_NAME.
+ * (UCX: "bistro"). The hook moves 12 bytes aside and writes a jump in their place. It
+ * knows only the instructions that the real driver's functions begin with. So the entry
+ * here begins with these. Then it jumps to the function, whose own symbol is sim_NAME.
  */
 #ifdef __x86_64__
 #define SIM_HOOKABLE(name)				\

@@ -3,9 +3,9 @@
  * Inside of the simulated driver in user mode. Test code: it never ships.
  * README.md says what it models and what it does not.
  *
- * The driver is a process of its own with one thread. The program under test
- * and its children run under a seccomp filter that hands their requests over;
- * each waits until it is answered.
+ * The driver is a process of its own with one thread. The program under test and
+ * its children run under a seccomp filter, which passes their requests to the
+ * driver. A request waits until the driver answers it.
  */
 #ifndef RM_SIM_H
 #define RM_SIM_H

@@ -85,7 +85,7 @@ struct rm_file *caller_file(const struct rm_caller *c, int fd)
 	return f;
 }
 
-/* Open fd in the caller as well: its number there, or minus an errno. */
+/* Open fd in the caller too. Returns its number there, or a negative errno. */
 int caller_give(const struct rm_caller *c, int fd, bool cloexec)
 {
 	struct seccomp_notif_addfd add = {
@@ -98,7 +98,7 @@ int caller_give(const struct rm_caller *c, int fd, bool cloexec)
 	return there < 0 ? -errno : there;
 }
 
-/* fd in place of the caller's file. */
+/* Put fd in place of the caller's file. */
 int caller_replace(const struct rm_caller *c, int fd)
 {
 	struct seccomp_notif_addfd add = {
@@ -112,7 +112,7 @@ int caller_replace(const struct rm_caller *c, int fd)
 	return ioctl(notify, SECCOMP_IOCTL_NOTIF_ADDFD, &add) < 0 ? -errno : c->fd;
 }
 
-/* *fd is for the caller; the file is released once all copies are closed. */
+/* *fd is for the caller. The file is released when all copies of it are closed. */
 struct rm_file *file_new(enum rm_file_kind kind, int gpu, int *fd)
 {
 	static uint64_t last;
@@ -159,7 +159,7 @@ static void answer(const struct seccomp_notif *n, int error, int64_t value, uint
 		die("rm_sim: answer");
 }
 
-/* The string at addr as far as it fits; what is longer is no path of ours. */
+/* The string at addr, as far as it fits. A longer string is no path of ours. */
 static void caller_path(const struct rm_caller *c, uint64_t addr, char path[PATH_LEN])
 {
 	size_t n = RM_PAGE - addr % RM_PAGE;
@@ -328,7 +328,7 @@ static void call(struct seccomp_notif *n, size_t size)
 		do_path(&c, n);
 }
 
-/* Until no process is left that could call. */
+/* Serve until no process is left that could call. */
 void serve(int listener)
 {
 	struct epoll_event event = { .events = EPOLLIN }, e[16];
@@ -360,7 +360,7 @@ void serve(int listener)
 				return;
 			}
 		}
-		/* What a program closed before it called is released before. */
+		/* Release the files that a program closed before this call. */
 		if (ready && !released)
 			call(n, sizes.seccomp_notif);
 	}

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * What the simulated libcuda and libvulkan have to agree on. Test code: it
+ * The agreement between the simulated libcuda and libvulkan. Test code: it
  * never ships.
  *
  * Simulated device memory is a memfd. Its name tells what it is:

@@ -3,7 +3,7 @@
  * Fault injection shared by the test doubles (simulated libcuda and libvulkan).
  * Test code: it never ships.
  *
- * A rule names one entry point and the result that it shall fail with. Rules
+ * A rule has the name of an entry point and the result that it must fail with. Rules
  * come from an environment variable, read once, and from sim_fault_set() while
  * the program runs. The text form is
  *
@@ -20,7 +20,7 @@
 #include <pthread.h>
 #include <stdbool.h>
 
-/* Each double has its own copy; neither may stand in for the other's. */
+/* Each double has a copy of its own, and must not use the other's. */
 #pragma GCC visibility push(hidden)
 
 #define SIM_FAULT_RULES 64

@@ -9,17 +9,17 @@
  * manager that it calls):
  *
  * - One lock, the API lock of rm_p2p_get_pages and rm_p2p_put_pages, is held
- *   through get_pages, put_pages and the free callbacks, so a client that takes
- *   its own lock both ways deadlocks here too.
+ *   through get_pages, put_pages and the free callbacks. So a client deadlocks
+ *   here too if it takes a lock of its own in the callback and around a call.
  * - The callback comes first; then the page table is unlinked and freed
  *   (CliDelThirdPartyP2PVidmemInfo, nv_p2p_mem_info_free_callback). The next
  *   pin may have its address.
- * - put_pages without a token looks among the pinnings of the calling process
- *   (its tgid) alone, and for the table's address alone: what else it is told does
- *   not count (RmP2PPutPages, thirdpartyp2pDelMappingInfoByKey). Where it finds
- *   nothing it returns 0 and does nothing (nv_p2p_put_pages).
- * - free_page_table does nothing (nvidia_p2p_free_page_table). That a client
- *   forgets it in a callback is a misuse all the same.
+ * - put_pages without a token searches only the pinnings of the calling process
+ *   (its tgid), and only by the table's address. It ignores the other arguments
+ *   (RmP2PPutPages, thirdpartyp2pDelMappingInfoByKey). Where it finds nothing it
+ *   returns 0 and does nothing (nv_p2p_put_pages).
+ * - free_page_table does nothing (nvidia_p2p_free_page_table). A client that
+ *   does not call it in a callback is counted as a misuse all the same.
  * - A put that fails has put nothing (nvidia_p2p_put_pages: -ENOMEM).
  * - get_pages makes room for the addresses, 16 bytes a page, before anybody
  *   looks at the range (nv_p2p_get_pages).
@@ -32,10 +32,10 @@
  *   (RmP2PGetPagesPersistent). Each of them holds the GPU open, as an open file
  *   does (nv_p2p_get_pages, nvidia_dev_get_uuid).
  *
- * And what the real one does not do, for the sake of the tests:
+ * For the tests it also does what the real one does not do:
  *
  * - Freed memory is overwritten at once, so that a stale view of it shows.
- * - What a client does wrong is counted (misuse) and logged.
+ * - Every mistake of a client is counted (misuse) and logged.
  *
  * Lock order: sim_lock -> sim_mem_lock; the clients' locks come in between.
  */
@@ -78,8 +78,8 @@
 #define SIM_KMALLOC_LIMIT (128 * 1024)
 
 /*
- * Memory that has no device address of its own; on sim_memories while its owner
- * has it. offset names it, and lies above all device addresses.
+ * Memory that has no device address of its own. It is on sim_memories while its
+ * owner has it. offset names it, and is above all device addresses.
  */
 struct sim_memory {
 	struct list_head node;
@@ -205,7 +205,7 @@ static void sim_mem_free(struct kref *ref)
 	kvfree(mem);
 }
 
-/* Next free page, in an order that leaves neighbours far apart unless told. */
+/* Next free page. By default the order leaves neighbours far apart. */
 static u32 sim_pick_page(void)
 {
 	u32 step = sim_knobs[NVIDIA_SIM_CONTIGUOUS] ? 1 : 37;
@@ -569,7 +569,7 @@ static int sim_put(u64 token, u32 space, u64 va,
 			sim_complain("pages put otherwise than they were got");
 		sim_free_pin(pin);
 	} else if (persistent) {
-		/* The real one would have looked into memory that is free. */
+		/* The real one would have read memory that is freed. */
 		sim_complain("persistent pages put that are not out");
 		ret = -EINVAL;
 	}
@@ -670,7 +670,7 @@ static struct sim_memory *sim_find_memory(u64 offset)
 	return NULL;
 }
 
-/* The size in whole pages, or 0 where the range cannot be one of addresses. */
+/* The size in whole pages, or 0 where the range is no range of addresses. */
 static u64 sim_check_range(u64 va, u64 size)
 {
 	u64 whole = (size + SIM_PAGE_SIZE - 1) & ~(SIM_PAGE_SIZE - 1);
@@ -1096,7 +1096,7 @@ again:
 			continue;
 		sim_unlink_alloc(a);
 		sim_free_alloc(a);
-		/* The lock may have been let go. */
+		/* The lock may have been released meanwhile. */
 		goto again;
 	}
 	sim_opens--;
