@@ -90,7 +90,8 @@ static int fault(const char *name)
 
 /*
  * Returns 0 with the lock held, or a result without it. A child that was forked
- * after cuInit has no CUDA, and in it another thread's copy may hold the lock.
+ * after cuInit has no CUDA. There the lock may be held for ever, by a thread that
+ * only the parent has.
  */
 int enter(const char *name)
 {
