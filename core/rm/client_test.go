@@ -120,6 +120,30 @@ func TestHostClosesTheClient(t *testing.T) {
 	w.end()
 }
 
+// Two sessions held the client that the host closed. Both hold the new one: the end of
+// the first leaves it to the second.
+func TestBothSessionsHoldTheNewClient(t *testing.T) {
+	w := newWorld(t)
+	a := w.cuda.memAlloc(0, 2*mib)
+	second := w.another()
+	pin := func(s *session) {
+		p, err := s.Pin(backend.PinRequest{Addr: a.start, Size: 1})
+		require.NoError(t, err)
+		require.NoError(t, p.Unpin())
+	}
+	pin(w.session)
+	pin(second)
+	w.rm.hostCloses(w.of.client.fd, false)
+	pin(w.session)
+	pin(second)
+	require.Equal(t, 2, w.of.holders)
+	client := w.of.client
+	require.NoError(t, second.Close())
+	pin(w.session)
+	require.Same(t, client, w.of.client)
+	w.end()
+}
+
 // The same at the end of the last session.
 func TestCloseLeavesTheHostsFiles(t *testing.T) {
 	w := newWorld(t)
