@@ -22,9 +22,9 @@
 #include "long.h"
 
 /*
- * The first form of gdr_info_v2_t, without mapping_type at its end. Binaries older
- * than 2.4 expect it from the function that the header hides behind a macro of the
- * same name.
+ * The first form of gdr_info_v2_t. It has no mapping_type at its end. Binaries older than
+ * 2.4 expect it from the function gdr_get_info, which the header hides behind a macro of
+ * the same name.
  */
 struct info_v1 {
 	unsigned char bytes[40];
@@ -41,7 +41,7 @@ static uint64_t id_of(gdr_t g)
 	return (uintptr_t)g;
 }
 
-/* EINVAL for an argument that the core is not asked about. */
+/* Returns EINVAL and logs it, for an argument that is wrong before the core is called. */
 static int refuse(const char *call, const char *why)
 {
 	gdr_log(GDR_LOG_ERROR, "%s: %s (errno %d)", call, why, EINVAL);
@@ -269,7 +269,7 @@ int gdr_get_mapping_type_string(gdr_mapping_type_t type, const char **str)
 	return 0;
 }
 
-/* Before the first gdr_open there is nobody to start threads for. */
+/* Before the first gdr_open there is no pool to start threads in. */
 static int start_threads(void)
 {
 	struct gdr_front *front = gdr_front_here();

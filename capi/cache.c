@@ -42,8 +42,8 @@ static int refuse(const char *call, const char *why)
 }
 
 /*
- * NULL: no cache that is open has this handle. For handle 0 it may be one that is being
- * closed: that has no ranges, and 0 holds none.
+ * The cache with this handle, or NULL if none that is open has it. For handle 0 it may
+ * return a cache that is being closed. That one has no ranges, and handle 0 holds none.
  */
 static inline struct cache *find_cache(uint64_t handle)
 {
@@ -75,8 +75,8 @@ static inline bool is_mapped(const struct cache *cache, uint64_t handle)
 }
 
 /*
- * Step 5, with the hold taken; c is the cache's handle. The words are those of one
- * range when it has said so.
+ * Step 5, after the hold was taken; c is the cache's handle. If it returns true, the
+ * words that were read are those of one range.
  */
 static inline bool confirms(const struct cache *cache, const struct range *r, uint64_t handle,
 			    uint64_t c, uint64_t addr, uint64_t size, uint64_t id, uint64_t *va)
@@ -93,9 +93,9 @@ static inline bool confirms(const struct cache *cache, const struct range *r, ui
 }
 
 /*
- * The handle of a range that has the bytes, and a hold of it; 0: there is none. A
- * hold that is given back here may have kept a range that was to go: the core, which
- * is asked next, makes room.
+ * Returns the handle of a range that has the bytes, and takes a hold of it. 0: there is
+ * none. A hold that is given back here may have kept a retired range alive. The caller
+ * then asks the core, which makes room.
  */
 static inline uint64_t find_and_hold(const struct cache *cache, uint64_t c, uint64_t addr,
 				     uint64_t size, uint64_t *va)
@@ -141,7 +141,7 @@ int gdr_cache_open(gdr_t g, size_t max_bytes, unsigned flags, gdr_cache_t *c)
 	return rc;
 }
 
-/* What a hit cannot do, or must not. */
+/* What a hit cannot do, or must not do. */
 static __attribute__((noinline, cold)) int
 get_slowly(gdr_cache_t c, unsigned long addr, size_t size, gdr_mh_t *mh, void **va)
 {
@@ -154,7 +154,7 @@ get_slowly(gdr_cache_t c, unsigned long addr, size_t size, gdr_mh_t *mh, void **
 		return refuse("gdr_cache_get", "no place for the answer: mh or va is NULL");
 	if (!addr || !size || addr + size < addr)
 		return refuse("gdr_cache_get", "the range is empty, or wraps");
-	/* Who has the cache's lock may wait for a copy that this thread has left. */
+	/* A thread with the cache's lock may wait for a copy that this thread has left. */
 	gdr_data_forget(0);
 	rc = IN_CORE(gdrcore_cache_get(c.h, addr, size, range_clock(), &held));
 	if (rc)
@@ -194,7 +194,7 @@ static __attribute__((noinline, cold)) int put_nothing(gdr_cache_t c, gdr_mh_t m
 	return EINVAL;
 }
 
-/* The last hold of a range has ended that nobody wants, or the cache is too big. */
+/* Called when the last hold of an unwanted range ended, or when the cache is too big. */
 static __attribute__((noinline, cold)) void settle(gdr_cache_t c)
 {
 	gdr_data_forget(0);

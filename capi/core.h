@@ -13,7 +13,7 @@
 
 #pragma GCC visibility push(hidden)
 
-/* What the environment asks for; Go itself sees an empty one. */
+/* What the environment asks for. The Go runtime gets an empty environment. */
 struct gdr_options {
 	const char *backend;	/* GDRCOPY_BACKEND or NULL */
 	int force_dmabuf;	/* GDRCOPY_USE_DMABUF_MMAP is exactly "1" */
@@ -34,8 +34,8 @@ struct gdr_core_info {
 /* A range that a cache holds for the caller. */
 struct gdr_core_held {
 	uint64_t handle;
-	uint64_t va;	/* the CPU's address of the byte that was asked for */
-	uint64_t gpu;	/* the GPU's address of its mapping, if that is new; else 0 */
+	uint64_t va;	/* the CPU's address of the byte asked for */
+	uint64_t gpu;	/* the GPU's address of a new mapping; 0 if the mapping is not new */
 };
 
 #pragma GCC visibility pop

@@ -25,21 +25,26 @@
 #include "long.h"
 
 /*
- * What this thread knows of the table it copies through. It belongs to one
- * epoch: after a fork the parent's table is no longer there to be touched.
+ * What this thread knows of the table it copies through. It belongs to one epoch. After a
+ * fork the parent's table is gone and must not be touched.
  *
- * Nesting level i (a signal handler may copy inside a copy) is taken while the
- * record's busy[i] is not 0. frame[i] is then the stack address of the copy
- * there: a copy that a handler left by siglongjmp is told by it from one still
- * under way. While the level is free it is that of the last copy there, and is
- * left so: every store counts that comes between two fences.
+ * A signal handler may copy inside a copy, so there are nesting levels. Level i is in use
+ * while the record's busy[i] is not 0. frame[i] is the stack address of the copy at level
+ * i. It shows whether that copy is still under way or was left by siglongjmp. At a free
+ * level frame[i] is that of the last copy there. No one clears it, as each store between
+ * two fences takes time.
  *
- * So a copy sets frame[i], then busy[i], and then looks whether frame[i] is its
- * own still. It is not if a handler that ran in between copied at this level, as
- * it lay deeper on the stack, or on another one. Then busy[i] cannot be relied
- * on, either: by that handler's frame a later one may have taken this copy for
- * one that was left. Once frame[i] is found to be the copy's own, it and busy[i]
- * stay as they are until the copy ends: a handler's copy takes another level.
+ * A copy takes a level so:
+ *
+ * 1. It sets frame[i].
+ * 2. It sets busy[i].
+ * 3. It checks that frame[i] is still its own. If not, it starts again.
+ *
+ * A handler that ran in between may have copied at this level. Its copy lay deeper on the
+ * stack, or on another stack, and left its own frame. Then busy[i] is not reliable
+ * either: a later handler may have compared frames and cleared it. After step 3 has
+ * succeeded, frame[i] and busy[i] stay as they are until the copy ends. A handler's copy
+ * takes another level.
  */
 struct mine {
 	const struct gdr_front *front;	/* never NULL */
@@ -49,7 +54,7 @@ struct mine {
 	struct gdr_slot *slots;
 	const struct copy_impl *impl;
 	volatile uintptr_t frame[GDR_HAZARD_LEVELS];
-	uintptr_t alt_start, alt_bytes;	/* a stack with SS_AUTODISARM that was set */
+	uintptr_t alt_start, alt_bytes;	/* of the last stack seen with SS_AUTODISARM */
 	uint64_t many;			/* copies of many pieces so far */
 };
 
@@ -66,8 +71,8 @@ static __thread struct mine mine __attribute__((tls_model("initial-exec"))) = {
 };
 
 /*
- * Where no membarrier(2) is, copies must fence. Then this has that bit set, and
- * no thread's epoch matches the front's: all copies take the long way.
+ * Without membarrier(2), copies must fence. Then the thread's epoch has this bit set, so
+ * it never matches the front's epoch, and all copies take the long way.
  */
 #define MUST_FENCE (1ull << 63)
 
@@ -82,9 +87,10 @@ static struct copy_pool *pool(void)
 }
 
 /*
- * A thread that ends leaves its record as it is: what the C library has to tell of
- * its end takes memory, and a first copy may run in a handler that has interrupted
- * malloc. So its record is taken when there are twice as many as threads that live.
+ * A thread that ends does not free its record. The C library's hooks for the end of a
+ * thread allocate memory, and a first copy may run in a handler that has interrupted
+ * malloc. So records of ended threads are freed by other threads, once there are twice as
+ * many records as living threads.
  */
 #define RECORDS_AT_FIRST 64
 #define BEING_FREED UINT32_MAX	/* no thread's ID */
@@ -101,7 +107,7 @@ static struct gdr_hazard *record_at(const struct gdr_table *table, uint32_t i)
 	return end - 1 - i;
 }
 
-/* The copy that the thread was in, if it ended in one, goes no further. */
+/* If the thread ended in the midst of a copy, that copy stops here. */
 static void free_record(const struct gdr_front *front, struct gdr_hazard *record, uint32_t owner)
 {
 	if (!atomic_compare_exchange_strong(&record->owner, &owner, BEING_FREED))
@@ -131,7 +137,7 @@ static uint32_t free_records(const struct gdr_front *front, uint32_t used)
 	return left;
 }
 
-/* Takes a free record out of the first n; NULL: there is none. */
+/* Takes a free record out of the first n. Returns NULL if there is none. */
 static struct gdr_hazard *claim_of(struct gdr_table *table, uint32_t n, uint32_t thread)
 {
 	for (uint32_t i = 0; i < n; i++) {
@@ -150,7 +156,7 @@ static struct gdr_hazard *claim_of(struct gdr_table *table, uint32_t n, uint32_t
 	return NULL;
 }
 
-/* Takes a free record, or returns NULL when that many threads live and have copied. */
+/* Takes a free record. Returns NULL if that many living threads have copied. */
 static struct gdr_hazard *claim(const struct gdr_front *front)
 {
 	static _Atomic uint32_t most = RECORDS_AT_FIRST;
@@ -168,8 +174,8 @@ static struct gdr_hazard *claim(const struct gdr_front *front)
 }
 
 /*
- * Whether a frame is not on the thread's own stack. The kernel forgets a stack with
- * SS_AUTODISARM while a handler runs on it, so it is remembered from before.
+ * Whether a frame is on another stack than the thread's own. The kernel forgets a stack
+ * with SS_AUTODISARM while a handler runs on it, so we remember it.
  */
 static bool is_on_other_stack(uintptr_t frame)
 {
@@ -184,8 +190,9 @@ static bool is_on_other_stack(uintptr_t frame)
 	return stack.ss_flags & SS_ONSTACK || frame - mine.alt_start < mine.alt_bytes;
 }
 
-/* A thread's first copy in this process. Signals are held off: a handler that
- * copies must not find a record half taken.
+/*
+ * A thread's first copy in this process. Signals are held off: a handler that copies must
+ * not find a record that is half filled in.
  */
 static int take_record(const struct gdr_front *front)
 {
@@ -213,7 +220,7 @@ static int take_record(const struct gdr_front *front)
 	return hazard ? 0 : EAGAIN;
 }
 
-/* Says why no copy goes through key, once it is clear that none does. */
+/* Logs and returns why key cannot be copied through, once that is certain. */
 static int refuse(uint64_t key)
 {
 	if (gdr_front_inherited(key)) {
@@ -231,7 +238,7 @@ static inline uint64_t busy(unsigned int level)
 	return atomic_load_explicit(&mine.busy[level], memory_order_relaxed);
 }
 
-/* It holds once frame[level] is found to be the copy's own after it. */
+/* The announcement counts once frame[level] was found to be the copy's own after it. */
 static inline void announce(unsigned int level, uint64_t key)
 {
 	atomic_signal_fence(memory_order_seq_cst);
@@ -253,8 +260,8 @@ static inline void leave_level(unsigned int level)
 }
 
 /*
- * Ends a copy that was left by siglongjmp. One at level 0 may have had other
- * threads at work.
+ * Ends a copy that was left by siglongjmp. A copy at level 0 may have had other threads
+ * at work.
  */
 static void abandon_level(unsigned int level)
 {
@@ -264,9 +271,9 @@ static void abandon_level(unsigned int level)
 }
 
 /*
- * Frees the levels of copies that are over because a signal handler (SIGBUS on
- * a revoked mapping, say) left them by siglongjmp: their frames lay at frame,
- * which lives, or below it. On an alternate stack addresses do not tell.
+ * Frees the levels of copies that a signal handler left by siglongjmp (after SIGBUS on a
+ * revoked mapping, say). The function at frame is still running. So a copy whose frame
+ * was there or below is over. On an alternate stack, addresses do not show that.
  */
 static void drop_left_copies(uintptr_t frame)
 {
@@ -303,22 +310,22 @@ static inline const struct gdr_slot *slot_of(uint64_t key)
 	return &mine.slots[key & (GDR_SLOT_COUNT - 1)];
 }
 
-/* Slots that hold nothing have key 0. */
+/* An empty slot has key 0. */
 static inline bool unmapped(uint64_t key)
 {
 	return !key || atomic_load_explicit(&slot_of(key)->key, memory_order_acquire) != key;
 }
 
-/* Not 0 while mappings of more than one type are live: writes then fence fully. */
+/* Not 0 while mappings of more than one type are live. Then writes need the full fence. */
 static inline uint32_t mixed(void)
 {
 	return atomic_load_explicit(&mine.table->mixed, memory_order_relaxed);
 }
 
 /*
- * Whether all is as it nearly always is: a mapping of WC memory that holds the
- * bytes asked for, of which there are some. Branches that are never taken cost
- * least here, and need so few registers that a caller saves none.
+ * Whether this is the usual case: size is not 0, and the bytes lie in a live mapping of
+ * WC memory. The compiler lays this out as branches that are never taken, with few
+ * registers, so the caller saves none.
  */
 static inline bool is_usual(uint64_t key, const void *dev, const void *host, size_t size)
 {
@@ -339,7 +346,7 @@ static inline void end_write(void)
 		copy_fence_store();
 }
 
-/* These do not fence. */
+/* move_to and move_from do not fence. */
 static void move_to(const struct request *r, uint32_t type)
 {
 	if (type == GDR_MAPPING_TYPE_WC)
@@ -395,15 +402,15 @@ static int finish_slowly(const struct request *r, unsigned int level)
 }
 
 /*
- * Takes over a copy that level 0 is free for; it may be announced there. Scalars:
- * the usual copy must not lay out a struct for it.
+ * Carries out a copy that is not usual, at level 0. It may be announced there already.
+ * The arguments are scalars: the usual copy must not build a struct for this call.
  */
 static __attribute__((noinline, cold)) int
 copy_unusual(uint64_t key, void *dev, void *host, size_t size, bool to, uintptr_t frame)
 {
 	const struct request r = { .key = key, .dev = dev, .host = host, .size = size, .to = to };
 
-	/* A handler's copy at this level is over; it may have been left. */
+	/* A handler has copied at this level. Its copy is over, or it was left. */
 	if (mine.frame[0] != frame)
 		abandon_level(0);
 	enter_level(0, key, frame);
@@ -411,8 +418,8 @@ copy_unusual(uint64_t key, void *dev, void *host, size_t size, bool to, uintptr_
 }
 
 /*
- * Takes this thread's record, if it has none yet, and a free level of it. Fails as
- * a copy through key does.
+ * Takes this thread's record, if it has none yet, and a free level of the record. Its
+ * errors are those of a copy through key.
  */
 static inline __attribute__((always_inline)) int
 take_level(uint64_t key, uintptr_t frame, unsigned int *taken)
@@ -447,7 +454,9 @@ static void announce_at(unsigned int level, uint64_t key, uintptr_t frame)
 		atomic_thread_fence(memory_order_seq_cst);
 }
 
-/* This thread's first copy, one inside another, or one that must fence. */
+/*
+ * The way of a thread's first copy, of a copy inside another, and of one that must fence.
+ */
 static __attribute__((noinline, cold)) int
 copy_long_way(uint64_t key, void *dev, void *host, size_t size, bool to, uintptr_t frame)
 {
@@ -462,7 +471,7 @@ copy_long_way(uint64_t key, void *dev, void *host, size_t size, bool to, uintptr
 	return finish_slowly(&r, level);
 }
 
-/* Stores of the caller to the mapping come before the engine is told. */
+/* The caller's own stores to the mapping must land before the engine starts. */
 static bool copy_by_dma(uint64_t key, void *dev, void *host, size_t size, bool to)
 {
 	struct gdr_dma *dma = atomic_load_explicit(&mine.front->dma, memory_order_acquire);
@@ -471,7 +480,7 @@ static bool copy_by_dma(uint64_t key, void *dev, void *host, size_t size, bool t
 	return gdr_dma_copy(dma, key, (uintptr_t)dev - slot_of(key)->va, host, size, to);
 }
 
-/* The ways that there are now for a copy, a bit for each. */
+/* The ways that a copy can be made now, one bit each. */
 static unsigned int ways_for(uint64_t key, size_t size, bool to)
 {
 	struct gdr_dma *dma = atomic_load_explicit(&mine.front->dma, memory_order_acquire);
@@ -494,14 +503,14 @@ static uint64_t now_ns(void)
 	return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
 }
 
-/* By the way that is thought to take the least time. */
+/* Makes the copy in the way that should take the least time. */
 static void copy_best(uint64_t key, void *dev, void *host, size_t size, bool to)
 {
 	unsigned int ways = ways_for(key, size, to);
 	enum copy_way way = copy_auto_choose(size, to, ways);
 	uint64_t begin;
 
-	/* To have threads awake for the copies after it, where these are close to each other. */
+	/* Wakes threads for the next copies, if copies come close to each other. */
 	if ((ways & 1u << COPY_WAKING) && copy_pool_is_busy(pool()) &&
 	    copy_auto_expect(size, to, COPY_SHARED) < copy_auto_expect(size, to, way))
 		way = COPY_WAKING;
@@ -538,8 +547,8 @@ static inline bool is_long(size_t size, _Atomic size_t *least)
 }
 
 /*
- * Whether the next copy can be announced at level 0 with no more ado; if so its
- * frame is set. Mostly the last copy's was the same.
+ * Whether the next copy can be announced at level 0 at once. If so, frame[0] is set. It
+ * mostly has that value already, from the last copy.
  */
 static inline bool take_level_0(uintptr_t frame)
 {
@@ -551,17 +560,17 @@ static inline bool take_level_0(uintptr_t frame)
 		return true;
 	mine.frame[0] = frame;
 	atomic_signal_fence(memory_order_seq_cst);
-	/* A handler in between may have left a copy here. */
+	/* A handler that ran in between may have left a copy here. */
 	return busy(0) == 0;
 }
 
-/* Whether the level is this copy's still, now that it is announced there. */
+/* Whether level 0 is still this copy's, after its announcement. */
 static inline bool has_level_0(uintptr_t frame)
 {
 	return mine.frame[0] == frame;
 }
 
-/* More than a line, by what is usual up to here. */
+/* A write of more than a line, in the usual case. */
 static __attribute__((noinline)) int
 write_lines(uint64_t key, void *dev, void *host, size_t size)
 {
@@ -595,7 +604,7 @@ static inline int read_lines(void *host, const void *dev, size_t size)
 	return 0;
 }
 
-/* The caller's stack address. By the asm it is worked out once. */
+/* The caller's stack address. The asm makes the compiler compute it only once. */
 static inline __attribute__((always_inline)) uintptr_t frame_here(void)
 {
 	uintptr_t frame = (uintptr_t)__builtin_dwarf_cfa();
@@ -605,8 +614,8 @@ static inline __attribute__((always_inline)) uintptr_t frame_here(void)
 }
 
 /*
- * Besides the data it stores twice, the caller's return address not counted:
- * busy, and busy again. So nothing is saved on the stack, and the last call is a jump.
+ * Besides the data and the return address, this function stores two values: busy, and
+ * busy again. So it saves nothing on the stack, and its last call is a jump.
  */
 int gdr_copy_to_mapping(gdr_mh_t handle, void *map_d_ptr, const void *h_ptr, size_t size)
 {
@@ -614,7 +623,7 @@ int gdr_copy_to_mapping(gdr_mh_t handle, void *map_d_ptr, const void *h_ptr, siz
 
 	if (__builtin_expect(!take_level_0(frame), 0))
 		return copy_long_way(handle.h, map_d_ptr, (void *)h_ptr, size, true, frame);
-	/* The fence that this lacks is membarrier(2) in handle.Retract. */
+	/* No fence is needed here: membarrier(2) in handle.Retract stands for it. */
 	announce(0, handle.h);
 	if (__builtin_expect(!is_usual(handle.h, map_d_ptr, h_ptr, size) || mixed() ||
 			     !has_level_0(frame), 0))
@@ -641,7 +650,7 @@ int gdr_copy_from_mapping(gdr_mh_t handle, void *h_ptr, const void *map_d_ptr, s
 
 /* Copies of many pieces. */
 
-/* What is known of them once all are found to be right. */
+/* What is known of the pieces once all were checked. */
 struct pieces {
 	const gdr_piece_t *at;
 	size_t count;
@@ -658,7 +667,7 @@ static inline struct request request_of(const gdr_piece_t *piece, bool to)
 	};
 }
 
-/* One of any type and size, or none. */
+/* Moves one piece of any type and size, also 0. */
 static void move_piece(const struct pieces *p, const gdr_piece_t *piece, bool to)
 {
 	const struct request r = request_of(piece, to);
@@ -674,7 +683,7 @@ static void move_piece(const struct pieces *p, const gdr_piece_t *piece, bool to
 		(to ? move_to : move_from)(&r, type);
 }
 
-/* Whether none needs more than the routine for write-combined memory. */
+/* Whether every piece is for the routine for write-combined memory. */
 static inline bool are_usual(const struct pieces *p, _Atomic size_t *least)
 {
 	return p->plain && (p->alone || !is_long(p->longest, least));
@@ -719,8 +728,8 @@ static void move_all_to(struct pieces *p)
 }
 
 /*
- * Lines that are read together: as many as a core has in flight. What is asked for
- * of each goes on from there.
+ * How many lines are read at once: as many as a core has in flight. What is asked for of
+ * each line is copied out of them.
  */
 #define GATHER 16u
 struct gather {
@@ -771,7 +780,10 @@ static void add_lines(struct gather *g, const gdr_piece_t *piece)
 	}
 }
 
-/* From so many bytes on a piece is read by itself: its lines do not wait for others'. */
+/*
+ * A piece of at least this size is read by itself. It does not wait for other pieces'
+ * lines.
+ */
 #define GATHER_MAX (4 * COPY_LINE)
 
 static void move_all_from(struct pieces *p)
@@ -801,7 +813,7 @@ static inline bool is_right(const gdr_piece_t *piece, const struct gdr_slot *slo
 	return !size || (piece->h_ptr && size <= slot->len && off <= slot->len - size);
 }
 
-/* The first piece that no copy can be made of, or the count. */
+/* The index of the first piece that cannot be copied, or the count. */
 static size_t find_bad(struct pieces *p)
 {
 	const gdr_piece_t *piece = p->at, *end = piece + p->count;
@@ -849,7 +861,7 @@ static int copy_many(const gdr_piece_t *pieces, size_t count, bool to, uintptr_t
 	if (__builtin_expect(rc, 0))
 		return rc;
 	announce_at(level, ++mine.many, frame);
-	/* A handler may have left a copy here since the level was found to be free. */
+	/* A handler may have left a copy here after the level was found free. */
 	if (__builtin_expect(level == 0, 1))
 		copy_pool_settle(pool(), mine.busy);
 	p.alone = level > 0;

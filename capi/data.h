@@ -10,10 +10,10 @@
 #pragma GCC visibility push(hidden)
 
 /*
- * Ends what this thread's record says of copies through key, or of all copies
- * for key 0. Called before a mapping goes: the thread that takes it down is in
- * no copy, but a siglongjmp out of one may have left its record set, and the
- * unmap would wait for it for ever.
+ * Ends the copies through key that this thread's record shows; for key 0, all copies.
+ * gdr_unmap calls it before the mapping goes. The thread that unmaps is in no copy. But a
+ * siglongjmp out of a copy may have left the record set, and then the unmap would wait
+ * for ever.
  */
 void gdr_data_forget(uint64_t key);
 

@@ -40,7 +40,7 @@ struct gpu {
 	void *stream;
 };
 
-/* One handle. key is stored last; what a handle stands for never changes. */
+/* One handle. key is stored last. What a handle names never changes. */
 struct entry {
 	_Atomic uint64_t key;
 	uint64_t gpu_addr;
@@ -50,7 +50,7 @@ struct entry {
 struct gdr_dma {
 	struct cuda cuda;
 	struct gpu gpus[GPUS_MAX];
-	_Atomic bool told;	/* of a copy that failed */
+	_Atomic bool told;	/* a failed copy was logged */
 	struct entry entries[GDR_SLOT_COUNT];
 };
 

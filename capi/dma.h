@@ -13,28 +13,28 @@
 
 #pragma GCC visibility push(hidden)
 
-/* How many bytes a copy by DMA has at least; SIZE_MAX: there are none. */
+/* The least size of a copy by DMA, in bytes. SIZE_MAX: no copy is made by DMA. */
 extern _Atomic size_t gdr_dma_least_to, gdr_dma_least_from;
 
-/* What a process knows of its mappings for it. A child must not touch it. */
+/* What a process knows of its mappings, for DMA. A forked child must not touch it. */
 struct gdr_dma;
 typedef _Atomic(struct gdr_dma *) gdr_dma_ref;
 
-/* Sets them. */
+/* Sets the least sizes. */
 void gdr_dma_want(size_t from, size_t to);
 
 /*
- * Makes DMA possible through handle key, whose mapping begins at gpu. Calls for
- * one ref take turns. What fails is logged; the CPU makes the copies then.
+ * Makes DMA possible through handle key, whose mapping begins at gpu. Callers take turns
+ * for one ref. A failure is logged. Then the CPU makes the copies.
  */
 void gdr_dma_map(gdr_dma_ref *ref, uint64_t key, uint64_t gpu);
 
-/* Whether the mapping of key is one that it can copy through; dma may be NULL. */
+/* Whether DMA can copy through the mapping of key. dma may be NULL. */
 bool gdr_dma_has(struct gdr_dma *dma, uint64_t key);
 
 /*
- * Copies n bytes at off of the mapping of key, and returns when they are there.
- * false: the CPU must do it; some bytes may have been copied.
+ * Copies n bytes at offset off of the mapping of key. It returns when they are there.
+ * false: the CPU must make the copy; some bytes may have been copied.
  */
 bool gdr_dma_copy(struct gdr_dma *dma, uint64_t key, uint64_t off, void *host, size_t n, bool to);
 

@@ -17,7 +17,7 @@ static const char library[] = "libcuda.so.1";
 
 static _Atomic uint32_t cuda_state;	/* a futex */
 
-/* In the thread that loads. */
+/* Runs in the thread that loads. */
 static __thread bool loads_here __attribute__((tls_model("initial-exec")));
 
 static void *load_cuda(void *unused)

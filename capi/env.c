@@ -16,14 +16,14 @@ enum variable {
 };
 
 /*
- * Every variable. gdrapi(3) describes them; tests/man/api.sh compares the two.
+ * Every variable. gdrapi(3) describes them, and tests/man/api.sh compares the two.
  *
- * guarded: a privileged process does not take it from its caller. What such a
- * variable names is loaded or written.
+ * guarded: a privileged process ignores the variable. Its value names what is loaded or
+ * written, and it comes from the caller of the process.
  */
 static const struct {
 	const char *name;
-	const char *want;	/* what it must be; NULL: whatever is no good is ignored */
+	const char *want;	/* what the value must be; NULL: a bad value is ignored */
 	bool guarded;
 } variables[] = {
 	[BACKEND] = { "GDRCOPY_BACKEND", NULL, true },
@@ -49,7 +49,7 @@ static const char *value_of(enum variable v)
 	return variables[v].guarded ? secure_getenv(variables[v].name) : getenv(variables[v].name);
 }
 
-/* NULL for an empty value, too. */
+/* NULL for an empty value as well. */
 static const char *text_of(enum variable v)
 {
 	const char *text = value_of(v);
@@ -81,7 +81,7 @@ struct gdr_options gdr_env_options(void)
 	};
 }
 
-/* Decimal digits alone, least to most. if_unset is for no value, or an empty one. */
+/* Digits only, from least to most. if_unset is for a variable that is not set or empty. */
 static bool read_number(enum variable v, uint64_t least, uint64_t most, uint64_t if_unset,
 			uint64_t *n)
 {
@@ -146,7 +146,7 @@ int gdr_env_copies(struct gdr_copy_env *env, struct gdr_env_error *error)
 	env->impl = copy_select(value_of(COPY_IMPL));
 	if (!env->impl)
 		return no_good(COPY_IMPL, error);
-	/* Who names a routine gets its stores and no others. */
+	/* A named routine makes all stores itself, so there are no direct stores. */
 	env->direct = !value_of(COPY_IMPL) && copy_has_direct();
 	if (!read_threads(READ_THREADS, &env->read_threads))
 		return no_good(READ_THREADS, error);

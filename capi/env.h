@@ -25,18 +25,21 @@ struct gdr_copy_env {
 	size_t dma_read, dma_write;	/* least bytes; SIZE_MAX: never */
 };
 
-/* A variable whose value is no good, and what the value must be. */
+/* A variable with a bad value, and what the value must be. */
 struct gdr_env_error {
 	const char *name, *want;
 };
 
-/* For one gdr_open. The strings are the environment's: they hold until it changes. */
+/*
+ * For one gdr_open. The strings belong to the environment. They are valid until it
+ * changes.
+ */
 struct gdr_options gdr_env_options(void);
 
-/* The least level of the lines that are logged, as gdr_log takes it. */
+/* The least level of the lines that are logged, in gdr_log's numbers. */
 int gdr_env_log_level(void);
 
-/* EINVAL with *error set if a value is no good. */
+/* Returns EINVAL and sets *error if a value is bad. */
 int gdr_env_copies(struct gdr_copy_env *env, struct gdr_env_error *error);
 
 #pragma GCC visibility pop

@@ -20,18 +20,18 @@
 _Atomic(struct gdr_front *) gdr_front_page;
 
 /*
- * Outlives a fork on purpose: the epoch of the newest core of this process or its
- * ancestors. Written under gdr_front.lock.
+ * The epoch of the newest core of this process or its ancestors. It outlives a fork on
+ * purpose. It is written under gdr_front.lock.
  */
 static _Atomic uint64_t last_epoch;
 
-/* The one user of a page that fork empties where the kernel cannot (< 4.14). */
+/* For kernels before 4.14, which cannot empty the page in a fork. */
 static void empty_page_in_child(void)
 {
 	memset(atomic_load(&gdr_front_page), 0, sizeof(struct gdr_front));
 }
 
-/* A fork waits until the driver's library is there. The child's page is empty. */
+/* A fork waits until the driver's library is loaded. The child's page is empty. */
 static void before_fork(void)
 {
 	gdr_driver_before_fork(&atomic_load(&gdr_front_page)->driver);
@@ -92,7 +92,10 @@ struct gdr_front *gdr_front_start(const struct gdr_options *opts)
 		return NULL;
 	if (atomic_load_explicit(&front->up, memory_order_acquire))
 		return front;
-	/* A start calls what ends a cancelled thread: not with the lock held. */
+	/*
+	 * A start calls functions that are cancellation points. The thread must not end
+	 * in one with the lock held.
+	 */
 	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
 	pthread_mutex_lock(&front->lock);
 	if (!atomic_load_explicit(&front->up, memory_order_relaxed))

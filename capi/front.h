@@ -14,15 +14,15 @@
 #pragma GCC visibility push(hidden)
 
 /*
- * Returns the page of a process in which the core runs, starting it if need be, or
- * NULL with errno set, and a line in the log. None is started where no backend that
- * opts allow can open.
+ * Returns the page of a process in which the core runs, and starts the core if need be.
+ * On failure it returns NULL, sets errno and logs a line. It does not start the core if
+ * none of the backends that opts allow can open.
  */
 struct gdr_front *gdr_front_start(const struct gdr_options *opts);
 
 /*
- * Decides whether a call on handles a and b (0: none) may enter the core: 0, EACCES
- * when a handle was inherited through a fork, or EINVAL when no core runs here.
+ * Decides whether a call on handles a and b (0: none) may enter the core. Returns 0;
+ * EACCES if a handle was inherited through a fork; EINVAL if no core runs here.
  */
 int gdr_front_admit(uint64_t a, uint64_t b);
 

@@ -13,15 +13,16 @@
 #pragma GCC visibility push(hidden)
 
 /*
- * What a host thread had before it entered Go.
+ * The state of a host thread before it entered Go.
  *
- * Go code runs on small stacks that grow by being copied. A handler of the host's
- * would overflow one, so no signal is delivered while a thread is inside, but for
- * three. SIGSETXID cannot wait, and SIGSEGV and SIGBUS are those of a fault in a
- * driver, which a host may want to hear of; Go gives the thread an alternate
- * stack for them where the host has set none.
- *
- * Nor does a thread end inside, and errno is not changed.
+ * 1. All signals are held off inside but SIGSETXID, SIGSEGV and SIGBUS. Go's stacks are
+ *    small and grow by being copied, so a handler of the host would overflow one.
+ * 2. SIGSETXID stays open because setuid(2) in another thread waits for it.
+ * 3. SIGSEGV and SIGBUS stay open because a driver's code may fault, and the host may
+ *    handle that. Go gives the thread an alternate stack for them if the host has set
+ *    none.
+ * 4. The thread cannot be cancelled inside.
+ * 5. errno is the same afterwards.
  */
 struct gdr_guest {
 	uint64_t mask;
@@ -32,7 +33,7 @@ struct gdr_guest {
 void gdr_guest_enter(struct gdr_guest *g);
 void gdr_guest_leave(const struct gdr_guest *g);
 
-/* A call into the core, on a thread prepared for it. */
+/* A call into the core, made on a prepared thread. */
 #define IN_CORE(call) ({				\
 	struct gdr_guest guest_;			\
 	int rc_;					\
@@ -44,9 +45,9 @@ void gdr_guest_leave(const struct gdr_guest *g);
 })
 
 /*
- * Memory of the library's own, as mmap gives it, anonymous. It is not locked, as
- * what is reserved would be filled where the host has all future memory locked
- * (mlockall), and no child inherits it.
+ * Anonymous memory of the library's own, as mmap gives it. It is not locked: if the host
+ * locks all future memory (mlockall), the kernel would fill all that is reserved. No
+ * child inherits it.
  */
 void *gdr_map_memory(void *addr, size_t len, int prot, int flags);
 

@@ -53,7 +53,7 @@ void gdr_log(int level, const char *fmt, ...)
 	if (used > sizeof(line) - 2)
 		used = sizeof(line) - 2;
 	line[used++] = '\n';
-	/* A host may have closed its standard error: nothing is owed then. */
+	/* The host may have closed its standard error. Then the line is lost. */
 	if (write(STDERR_FILENO, line, used) < 0)
 		errno = error;
 }

@@ -11,16 +11,16 @@
 enum { GDR_LOG_DEBUG = 1, GDR_LOG_INFO, GDR_LOG_WARN, GDR_LOG_ERROR, GDR_LOG_OFF };
 
 /*
- * Sets the least level of the lines that are written. Before the first call the
- * environment says it, line by line; after that no line reads the environment, for
- * a host may change it at any time.
+ * Sets the least level of the lines that are written. Before the first call each line
+ * reads the level from the environment. After it none does, as the host may change the
+ * environment at any time.
  */
 void gdr_log_set_level(int level);
 
 /*
- * Writes one line to standard error if it is of that level at least. A copy may log
- * in a signal handler: integers and strings alone are formatted there, for which the
- * C library takes no lock and no memory.
+ * Writes one line to standard error if its level is high enough. A copy may log in a
+ * signal handler. So only integers and strings are formatted, for which the C library
+ * needs no lock and no memory.
  */
 void gdr_log(int level, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 

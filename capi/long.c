@@ -64,7 +64,7 @@ static void prepare_dma(struct gdr_front *front, uint64_t h, uint64_t gpu)
 {
 	struct gdr_guest guest;
 
-	/* No signal and no end of the thread comes while the lock is held. */
+	/* While the lock is held, no signal comes and the thread does not end. */
 	gdr_guest_enter(&guest);
 	pthread_mutex_lock(&front->lock);
 	gdr_dma_map(&front->dma, h, gpu);

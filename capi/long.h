@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * long.h - long copies: from how many bytes on others than the caller may help, and
- * what they need before that. A copy may run in a signal handler, so nothing is made
- * in one.
+ * long.h - long copies: from which size on other threads or the GPU may help, and what
+ * they need for that. A copy may run in a signal handler, so a copy itself makes none of
+ * that.
  */
 #ifndef GDR_LONG_H
 #define GDR_LONG_H
@@ -15,27 +15,27 @@
 
 #pragma GCC visibility push(hidden)
 
-/* How many bytes a copy has at least that others than the caller may make. */
+/* The least size of a copy that others than the caller may make, in bytes. */
 extern _Atomic size_t gdr_long_to, gdr_long_from;
 
 /*
- * Called when the least sizes of copies by threads or by DMA have changed: the
- * usual copy compares with one number.
+ * Called when the least size of a copy by threads or by DMA has changed. The usual copy
+ * compares its size with this one number.
  */
 void gdr_long_set_limits(void);
 
-/* Called when it has changed whether the library chooses the way; sets the limits. */
+/* Called when the library begins or ends to choose the way of copies. Sets the limits. */
 void gdr_long_choose(void);
 
 /*
- * Starts the threads that long copies are asked to be shared by, if any are
- * missing. What goes wrong is logged; copies go on with those that there are.
+ * Starts the threads that the host wants long copies to be shared by, if any are missing.
+ * A failure is logged. Copies go on with the threads that there are.
  */
 int gdr_long_start_threads(struct gdr_front *front);
 
 /*
- * Handle h of the core has a mapping now, whose first byte has the GPU's address
- * gpu: gets ready what long copies through it may need.
+ * Called when handle h of the core got a mapping. The GPU's address of its first byte is
+ * gpu. Prepares what long copies through it may need.
  */
 void gdr_long_mapped(struct gdr_front *front, uint64_t h, uint64_t gpu);
 

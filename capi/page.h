@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * page.h - what a process has of its own, and a child of fork() has not.
+ * page.h - the state that belongs to one process and that a child of fork() does not
+ * have.
  */
 #ifndef GDR_PAGE_H
 #define GDR_PAGE_H
@@ -19,19 +20,19 @@
 #pragma GCC visibility push(hidden)
 
 /*
- * One page that a fork empties (MADV_WIPEONFORK), so that a child, however it
- * was made, finds a front that was never opened, with a free lock. All zero is
- * its first state. Only gdr_open fills it; it is never taken down.
+ * One page that a fork empties (MADV_WIPEONFORK). However a child was made, it finds a
+ * front that was never opened, with a free lock. The first state is all zero. Only
+ * gdr_open fills the page. It is never unmapped.
  */
 struct gdr_front {
-	_Atomic uint32_t up;	/* 1, set last, when all below is: a core runs in this process */
+	_Atomic uint32_t up;	/* 1: all below is set, a core runs in this process */
 	struct gdr_table *table;
 	uint64_t epoch;		/* of the handles made here; 0 until it is up */
 	const struct copy_impl *impl;	/* what copies through WC mappings use */
 	bool direct;		/* short pieces of many are written by direct stores */
 	pthread_mutex_t lock;	/* held while a core is started */
-	bool runs;		/* under lock: the Go runtime does, in this process */
-	struct gdr_driver driver;	/* under lock, but for its own */
+	bool runs;		/* under lock: whether Go's runtime runs in this process */
+	struct gdr_driver driver;	/* under lock, but for its own lock */
 	copy_pool_ref pool;	/* threads that share long copies; NULL: none */
 	gdr_dma_ref dma;	/* NULL: no copies by DMA */
 };

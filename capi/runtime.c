@@ -1,20 +1,19 @@
 // SPDX-License-Identifier: MIT
 /*
- * runtime.c - starts the Go runtime, and what it starts on. What the C side knows of
- * Go's insides is in this file and in goroot.sh; both were read in Go 1.24 to 1.26. check.sh
- * and extld.sh end a build with a Go in which it is otherwise.
+ * runtime.c - starts the Go runtime, and makes ready what it needs. All that the C side
+ * knows of Go's insides is in this file and in goroot.sh. Both were read in Go 1.24 to
+ * 1.26. With a Go that differs, check.sh and extld.sh fail the build.
  *
- * A runtime that cannot have what it needs ends the process. So all of that is
- * got, or tried for, first. Its threads are made here, once, and are not the
- * host's in anything: they have the normal policy, all CPUs of the process, all
- * signals held off but one, and a small stack.
- *
- * A runtime does not survive fork(): its other threads are gone, with whatever
- * they held. But all that it knows lies in this object's variables, and in memory
- * that no child inherits. So a child puts the variables back to what they were
- * before the first start, and starts it again.
- *
- * goroot.sh changes the runtime's sources so that they call the functions here.
+ * 1. A runtime that does not get what it needs ends the process. So we get all of it
+ *    first, or try whether it can be had.
+ * 2. The runtime's threads are made here, once. They have nothing of the host's: the
+ *    normal policy, all CPUs of the process, all signals held off but one, and a small
+ *    stack.
+ * 3. A runtime does not survive fork(): its other threads are gone, with all that they
+ *    held. But its whole state is in this object's variables and in memory that no child
+ *    inherits. So a child puts the variables back to their values before the first start,
+ *    and starts the runtime again.
+ * 4. goroot.sh changes the runtime's sources so that they call the functions here.
  */
 #define _GNU_SOURCE
 #include "runtime.h"
@@ -41,14 +40,14 @@
 #pragma GCC visibility push(hidden)
 
 /*
- * The runtime's entry, which extld.sh took out of .init_array; the linker makes
- * the symbol from the section's name. What is weak is absent in a build without
- * Go (go vet, the tests of the C side).
+ * The runtime's entry. extld.sh took it out of .init_array. The linker makes the symbol
+ * from the section's name. The weak symbols are absent in a build without Go (go vet, the
+ * tests of the C side).
  */
 typedef void (*go_entry_fn)(int argc, char **argv, char **envp);
 extern const go_entry_fn __start_gdr_go_entry[] __attribute__((weak));
 
-/* The variables of all Go code, by the names that Go's linker gives their ends. */
+/* All variables of Go code. Go's linker gives their bounds these names. */
 extern char go_data[] __asm__("runtime.data") __attribute__((weak));
 extern char go_edata[] __asm__("runtime.edata") __attribute__((weak));
 extern char go_noptrdata[] __asm__("runtime.noptrdata") __attribute__((weak));
@@ -60,10 +59,10 @@ extern char go_enoptrbss[] __asm__("runtime.enoptrbss") __attribute__((weak));
 extern char __start_gdr_go_module[] __attribute__((weak));
 extern char __stop_gdr_go_module[] __attribute__((weak));
 
-/* Of runtime/cgo: what it has in C of a start. */
+/* runtime/cgo's own state of a start, in C. */
 void gdr_go_forget_init(void) __attribute__((weak));
 
-/* Called by runtime/cgo, in the place of pthread_create and mmap. */
+/* runtime/cgo calls these instead of pthread_create and mmap. */
 int gdr_go_thread(void *(*fn)(void *), void *arg);
 void *gdr_go_mmap(void *addr, size_t len, int prot, int flags, int fd, long off);
 
@@ -72,15 +71,14 @@ void *gdr_go_mmap(void *addr, size_t len, int prot, int flags, int fd, long off)
 /* The threads. */
 
 /*
- * The runtime has these at once with GOMAXPROCS=2: its first, sysmon, the one that
- * starts others, one for each of the two that run Go, one that waits for a timer.
- * A thread that has let go of its turn may not be free yet when the next is needed,
- * so now and then there is one more, which stays. Calls of the host run on the
- * host's threads.
+ * With GOMAXPROCS=2 the runtime has these threads at once: its first, sysmon, the one
+ * that starts others, two that run Go, and one that waits for a timer. A thread that gave
+ * up its turn may still be busy when the next one is needed. So now and then there is one
+ * more, which stays. Calls of the host run on the host's threads.
  */
 #define THREADS_AT_FIRST 10
 #define THREADS_MAX 256
-#define SPARE 4		/* that are made before they are asked for */
+#define SPARE 4		/* made before they are asked for */
 #define MORE_THREADS_NS 10000000
 
 enum { WAITS, RUNS, LEAVES };
@@ -149,8 +147,9 @@ static int make_threads(void)
 }
 
 /*
- * The runtime asks for one of the threads. It cannot be refused, so the next ones
- * are made now, while there may be room for them; without any, it waits for room.
+ * Called when the runtime needs a thread. The request cannot fail. So the next threads
+ * are made now, while there may be room for them. If there is none left, this waits until
+ * one can be made.
  */
 int gdr_go_thread(void *(*fn)(void *), void *arg)
 {
@@ -182,10 +181,12 @@ void *gdr_go_mmap(void *addr, size_t len, int prot, int flags, int fd, long off)
 }
 
 /*
- * What the start of the runtime takes, and some more, on amd64 with Go 1.26: 1150
- * MiB of address space, 45 MiB of it to write to, 60 mappings. Threads that
- * allocate meanwhile take some more of the address space: 64 MiB each for the C
- * library, of which two had left too little once. The loader needs a descriptor for a driver's library, and a driver that fails has failed for good.
+ * What the start of the runtime takes, and some more. On amd64 with Go 1.26 that is 1150
+ * MiB of address space, 45 MiB of it writable, and 60 mappings.
+ *
+ * Host threads that allocate meanwhile need address space too: the C library takes 64 MiB
+ * for each. Two such threads once left too little. The loader needs a descriptor for a
+ * driver's library: a driver that failed to load once never loads.
  */
 #define SPACE_BYTES (1536ul << 20)
 #define WRITABLE_BYTES (64ul << 20)
@@ -251,7 +252,7 @@ static void list_variables(struct range with_value[RANGES], struct range zero[2]
 	zero[1] = (struct range){ go_noptrbss, go_enoptrbss };
 }
 
-/* The variables as they were before the first start here or in an ancestor. */
+/* The variables as they were before the first start, here or in an ancestor. */
 static char *saved_variables;
 
 static int save_variables(void)
@@ -271,7 +272,7 @@ static int save_variables(void)
 	for (int i = 0; i < RANGES; i++)
 		at = mempcpy(at, with_value[i].start, with_value[i].end - with_value[i].start);
 	mprotect(mem, len, PROT_READ);
-	/* From here on a child takes them to have changed: a fork may come at any moment. */
+	/* A fork may come at any moment. From here on a child restores the variables. */
 	saved_variables = mem;
 	atomic_signal_fence(memory_order_seq_cst);
 	return 0;
@@ -293,10 +294,10 @@ static void restore_variables(void)
 }
 
 /*
- * The runtime walks argv, envp and the auxiliary vector as one block of memory. It
- * gets one of our own: a host's GODEBUG or GOGC is not meant for us. A guest takes
- * little: no host is slowed by idle Go threads, and the control plane has no work
- * to spread. With asynchronous preemption it would send signals.
+ * The runtime reads argv, envp and the auxiliary vector as one block of memory. It gets a
+ * block of our own, so that it does not obey a host's GODEBUG or GOGC. GOMAXPROCS is
+ * small: idle Go threads would slow the host, and the control plane has no work to
+ * spread. Asynchronous preemption is off, as it sends signals.
  */
 static void run_go_entry(void)
 {
@@ -325,7 +326,7 @@ static void run_go_entry(void)
 	__start_gdr_go_entry[0](1, block.argv, block.envp);
 }
 
-/* Those that an ancestor made are not here. */
+/* Threads that an ancestor made do not exist here. */
 static void forget_threads(void)
 {
 	memset(threads, 0, sizeof(threads));

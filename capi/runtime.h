@@ -8,11 +8,11 @@
 #pragma GCC visibility push(hidden)
 
 /*
- * Starts the runtime, once in a process; a child of fork() starts it anew, in the
- * state that it had in the file. Before anything of Go's runs, it makes the threads
- * and tries for the memory that the runtime will need. Returns 0, or an errno value
- * with a line in the log; it may then be called again. The caller sees to it that
- * one thread calls it at a time.
+ * Starts the runtime, once in a process. A child of fork() starts it anew, in the state
+ * that it had in the file. Before any Go code runs, it makes the threads and tries for
+ * the memory that the runtime will need. Returns 0, or an errno value after it logged a
+ * line; then it may be called again. The caller makes sure that only one thread calls it
+ * at a time.
  */
 int gdr_runtime_start(void);
 

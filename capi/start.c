@@ -40,15 +40,15 @@ static bool wants_cuda(const struct gdr_options *opts)
 	return opts->force_dmabuf || is_absent("/dev/gdrdrv");
 }
 
-/* A backend that is asked for by name says itself what it lacks. */
+/* A backend that was asked for by name logs itself what it lacks. */
 static bool may_be_any(const struct gdr_options *opts)
 {
 	return !(opts->backend && *opts->backend) && !opts->force_dmabuf;
 }
 
 /*
- * What can be told of the drivers before anything is started: programs that only
- * ask for a GPU pay for no start. It must be certain.
+ * Finds out before any start whether a driver is there. A program that only asks for a
+ * GPU then pays for no start. The answer "none" must be certain.
  */
 static int check_drivers(struct gdr_front *front, const struct gdr_options *opts)
 {
@@ -91,9 +91,9 @@ static int read_environment(struct gdr_front *front)
 }
 
 /*
- * The core has running threads pass a barrier by membarrier(2), which the process must
- * be registered for. That takes 10 ms and more where it has threads, and no time where
- * it has none yet. Where it fails, the core finds out.
+ * The core makes running threads pass a barrier by membarrier(2). The process must be
+ * registered for that. Registration takes 10 ms and more if the process has threads
+ * already, and no time before. If it fails, the core finds out by itself.
  */
 static void register_barrier(void)
 {
@@ -112,7 +112,7 @@ static int core_start(struct gdr_front *front, uint32_t epoch)
 		rc = gdr_runtime_start();
 	if (!rc) {
 		front->runs = true;
-		/* Waits until the runtime, which starts in a thread, is up. */
+		/* Waits until the runtime is up. It starts in a thread of its own. */
 		rc = gdrcore_init(epoch, &addr);
 	}
 	gdr_guest_leave(&guest);

@@ -13,9 +13,9 @@
 #pragma GCC visibility push(hidden)
 
 /*
- * Starts the core, whose handles get epoch, and fills in front, but for its epoch.
- * front's lock is held. Returns 0, or an errno value with a line in the log; it may
- * then be called again.
+ * Starts the core, whose handles get epoch. Fills in front, but for front's epoch. The
+ * caller holds front's lock. Returns 0, or an errno value after it logged a line; then it
+ * may be called again.
  */
 int gdr_start(struct gdr_front *front, const struct gdr_options *opts, uint32_t epoch);
 

@@ -70,7 +70,7 @@ static int make_thread(pthread_t *id, void *(*fn)(void *), void *arg, size_t sta
 	return rc;
 }
 
-/* The host's thread-local storage may leave no room on a small stack. */
+/* The host's thread-local storage may be too big for a small stack. */
 int gdr_thread_make(pthread_t *id, void *(*fn)(void *), void *arg)
 {
 	int rc = make_thread(id, fn, arg, STACK_BYTES);

@@ -10,9 +10,9 @@
 #pragma GCC visibility push(hidden)
 
 /*
- * Makes a thread with the normal policy, all CPUs that the process had when this
- * library was loaded and has now, the signals of its maker, and 256 KiB of stack.
- * Returns 0 or an errno value.
+ * Makes a thread with the normal policy, the signal mask of its maker, and 256 KiB of
+ * stack. It may run on all CPUs that the process had when this library was loaded and
+ * still has. Returns 0 or an errno value.
  */
 int gdr_thread_make(pthread_t *id, void *(*fn)(void *), void *arg);
 

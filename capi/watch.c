@@ -31,8 +31,8 @@ typedef int (*export_fn)(void *handle, unsigned long long addr, size_t size,
 #define DMA_BUF_FD 1		/* CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD */
 
 /*
- * The request, of open-gpu-kernel-modules: NV_ESC_EXPORT_TO_DMABUF_FD. Its struct
- * has 128 objects. Since 570 two bytes stand before them.
+ * The request of open-gpu-kernel-modules: NV_ESC_EXPORT_TO_DMABUF_FD. Its struct has 128
+ * objects. Since driver 570 it has two bytes more before them.
  */
 #define EXPORT_MAGIC 'F'
 #define EXPORT_NR 217
@@ -137,7 +137,7 @@ static bool holds(const struct dl_phdr_info *info, uintptr_t addr)
 	return false;
 }
 
-/* The one slot of ioctl in the table of functions that are bound when called. */
+/* The only slot of ioctl in the table of functions that are bound at their first call. */
 static void *ioctl_slot(const struct dl_phdr_info *info)
 {
 	const ElfW(Phdr) *dynamic = segment(info, PT_DYNAMIC);
@@ -179,7 +179,7 @@ static void *ioctl_slot(const struct dl_phdr_info *info)
 	return found;
 }
 
-/* The pages that the loader makes read-only are whole ones. */
+/* The loader makes whole pages read-only. */
 static bool in_relro(const struct dl_phdr_info *info, const void *at)
 {
 	const ElfW(Phdr) *relro = segment(info, PT_GNU_RELRO);
@@ -239,7 +239,7 @@ static int put_hook(ioctl_fn *before)
 	return 0;
 }
 
-/* Leaves the slot alone if somebody has changed it since. */
+/* Changes nothing if somebody else has changed the slot since. */
 static void take_hook(ioctl_fn before)
 {
 	ioctl_fn ours = hook;
