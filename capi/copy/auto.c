@@ -2,29 +2,31 @@
 /*
  * auto.c - which way a long copy is made.
  *
- * For each direction, power of two of bytes, and way there is an estimate. It begins
- * with what was measured on an H200 (docs/dataplane.md), and follows what copies take
- * on this machine. A way that was not tried often is tried if it may be the best one,
- * and the shortest time counts, for the first ones may have found nothing in the caches;
- * each way is tried again from time to time, for machines change.
+ * There is an estimate for each direction, each power of two of bytes, and each way.
  *
- * Threads write the estimates as they copy, with no lock: one that is lost does no
- * harm, and once all is known most copies write one word.
+ * 1. An estimate begins with what was measured on an H200 (docs/dataplane.md). Then it
+ *    follows the times of copies on this machine.
+ * 2. A way that was tried a few times only is tried again if it may be the best one. Its
+ *    shortest time counts, as the first copies may have found cold caches.
+ * 3. Each way is tried again from time to time, as a machine changes.
+ *
+ * Threads write the estimates as they copy, without a lock. A lost write does no harm.
+ * Once all ways are known, most copies write one word.
  */
 #include "auto.h"
 
-#define LEAST_FROM 4096u	/* what threads share at least */
+#define LEAST_FROM 4096u	/* the least size that threads share */
 #define LEAST_TO 65536u
 #define CLASSES 40u		/* powers of two of bytes */
 #define TRIES 6u		/* of a way, before it is known */
-#define MAY_BE_BEST 2u		/* times the best: such a way is tried */
-#define AGAIN 256u		/* a way that is not the best gets one copy of so many */
-#define EVEN_BAD 4u		/* and one that is much worse gets one of so many of these */
-#define STEADY 8u		/* known ways learn from one copy of so many */
+#define MAY_BE_BEST 2u		/* a way with at most this many times the best time is tried */
+#define AGAIN 256u		/* a way that is not the best gets one of this many copies */
+#define EVEN_BAD 4u		/* a much worse way gets one of this many of those */
+#define STEADY 8u		/* a known way learns from one of this many copies */
 
 struct estimate {
 	_Atomic uint32_t tries;
-	_Atomic uint64_t ns;	/* for as many bytes as the class begins with */
+	_Atomic uint64_t ns;	/* time for the least size of the class */
 };
 
 struct class {
@@ -35,7 +37,7 @@ struct class {
 static struct class classes[2][CLASSES];	/* reads, writes */
 
 _Atomic size_t copy_least_auto_to = SIZE_MAX, copy_least_auto_from = SIZE_MAX;
-static _Atomic bool told;	/* by copy_auto_want, which goes before the environment */
+static _Atomic bool told;	/* copy_auto_want was called; the environment then has no effect */
 
 static void set(bool on)
 {
@@ -62,7 +64,7 @@ static unsigned int class_of(size_t n)
 	return c < CLASSES ? c : CLASSES - 1;
 }
 
-/* A fixed part, and so many bytes in 16 ns. */
+/* A fixed part, and a number of bytes in 16 ns. */
 static const struct {
 	uint32_t ns, bytes;
 } before_any[2][COPY_WAYS] = {
@@ -75,13 +77,13 @@ static uint64_t scaled(uint64_t ns, size_t from, size_t to)
 	return (uint64_t)((double)ns * (double)to / (double)from);
 }
 
-/* What is thought of it before the first copy. */
+/* The estimate before the first copy. */
 static uint64_t guess(unsigned int c, bool to, enum copy_way way)
 {
 	return before_any[to][way].ns + (((uint64_t)16 << c) / before_any[to][way].bytes);
 }
 
-/* For as many bytes as class c begins with. */
+/* The estimate for the least size of class c. */
 static uint64_t estimate(unsigned int c, bool to, enum copy_way way)
 {
 	const struct estimate *e = &classes[to][c].ways[way];
@@ -135,7 +137,7 @@ void copy_auto_learn(size_t n, bool to, enum copy_way way, uint64_t ns)
 	    atomic_load_explicit(&classes[to][c].copies, memory_order_relaxed) % STEADY)
 		return;
 	ns = scaled(ns, n, (size_t)1 << c);
-	/* A thread that lost its CPU says nothing of the way: one long time counts little. */
+	/* One long time counts little: the thread may have lost its CPU. */
 	if (tries >= TRIES) {
 		if (ns > 4 * was)
 			ns = 2 * was;

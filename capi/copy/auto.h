@@ -21,7 +21,10 @@ enum copy_way {
 	COPY_WAYS
 };
 
-/* How many bytes a copy has at least that the library chooses for; SIZE_MAX: none. */
+/*
+ * The least size of a copy that the library chooses the way for, in bytes. SIZE_MAX:
+ * none.
+ */
 extern _Atomic size_t copy_least_auto_to, copy_least_auto_from;
 
 static inline bool copy_auto_is_on(void)
@@ -29,22 +32,23 @@ static inline bool copy_auto_is_on(void)
 	return atomic_load_explicit(&copy_least_auto_from, memory_order_relaxed) != SIZE_MAX;
 }
 
-/* Has the library choose, or leaves copies to their callers again. */
+/* Makes the library choose, or leaves copies to their callers again. */
 void copy_auto_want(bool on);
 
-/* The same for what the environment asks for: copy_auto_want goes before it. */
+/* The same, for the environment's wish. A call of copy_auto_want overrides it. */
 void copy_auto_ask(bool on);
 
 /*
- * The way that takes the least time for n bytes, of those whose bit (1 << way) is in
- * ways, which COPY_ALONE's always is. It is one that is not known well now and then.
+ * The way that takes the least time for n bytes. ways has a bit (1 << way) for each way
+ * that is possible; COPY_ALONE's bit is always set. Now and then it returns a way that is
+ * not known well yet.
  */
 enum copy_way copy_auto_choose(size_t n, bool to, unsigned int ways);
 
-/* A copy of n bytes took so long. */
+/* Notes that a copy of n bytes took this long. */
 void copy_auto_learn(size_t n, bool to, enum copy_way way, uint64_t ns);
 
-/* How long a copy is thought to take. */
+/* The estimate of a copy's time. */
 uint64_t copy_auto_expect(size_t n, bool to, enum copy_way way);
 
 #pragma GCC visibility pop

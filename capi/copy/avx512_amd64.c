@@ -81,7 +81,7 @@ static AVX512 void lines_from(void *host, const void *dev, size_t n)
 		_mm512_storeu_si512(h, load_line(d));
 }
 
-/* The mask keeps the store off all other bytes: they neither change nor fault. */
+/* The mask limits the store to the wanted bytes. All others neither change nor fault. */
 static inline AVX512 void keep_part(void *host, __m512i v, size_t off, size_t n)
 {
 	__mmask64 keep = (~0ull >> (COPY_LINE - n)) << off;
@@ -110,8 +110,8 @@ static bool usable(void)
 }
 
 /*
- * By a register of the upper sixteen, which leaves the state that VZEROUPPER
- * would have to clear alone.
+ * Uses one of the upper sixteen registers. So the state that VZEROUPPER would have to
+ * clear stays as it is.
  */
 static AVX512 int last_line(_Atomic uint64_t *busy, void *dev, const void *host)
 {

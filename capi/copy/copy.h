@@ -16,31 +16,35 @@
 typedef void copy_span(void *dst, const void *src, size_t n);
 
 /*
- * All that is left of a small write, so that its caller ends in a jump to it:
- * writes as many bytes as its place in a table says, fences (copy_fence_store),
- * then sets *busy to 0, and returns 0.
+ * Ends a small write, so that its caller ends in a jump to it. It writes as many bytes as
+ * its index in the table says, fences (copy_fence_store), sets *busy to 0, and returns 0.
  */
 typedef int copy_last(_Atomic uint64_t *busy, void *dev, const void *host);
 
-/* The same for a read of 0 < n <= COPY_LINE bytes, with the fence before it, too. */
+/* The same for a read of 0 < n <= COPY_LINE bytes. It also fences before the read. */
 typedef int copy_read(void *host, const void *dev, size_t n, _Atomic uint64_t *busy);
 
 /*
- * One implementation. to() writes n > 0 bytes from host memory into a WC
- * mapping, from() reads n > 0 bytes out of one. Neither fences: the caller does
- * (copy_fence_*). Up to COPY_LINE bytes have functions that end the copy as well:
- * last[n] writes n of them; read() reads, with the fences that its loads need.
+ * One implementation.
  *
- * gather() reads n whole lines, each from an address of its own, to one place
- * after the other, by loads that do not wait for each other. It does not fence.
- * NULL: the CPU has no such loads, or all its loads are so.
+ * to() writes n > 0 bytes from host memory into a WC mapping. from() reads n > 0 bytes
+ * out of one. Neither fences: the caller does (copy_fence_*). Copies of up to COPY_LINE
+ * bytes have functions that end the copy as well. last[n] writes n bytes. read() reads,
+ * with the fences that its loads need.
  *
- * Contract: any alignment and any n; the device side is touched by naturally
- * aligned accesses only; no byte outside [p, p + n) is written on either side,
- * or read on the host's; the two sides do not overlap. A read may load more of
- * the device's side, but of lines of COPY_LINE bytes that hold asked-for ones
- * alone: it stays on pages that the mapping has, and memory of a GPU does not
- * mind being read.
+ * gather() reads n whole lines, each from its own address. It stores them one after the
+ * other, by loads that do not wait for each other. It does not fence. NULL: the CPU has
+ * no such loads, or from() uses them already.
+ *
+ * Contract:
+ *
+ * - Any alignment and any n. The two sides do not overlap.
+ * - The device side is touched by naturally aligned accesses only.
+ * - No byte outside [p, p + n) is written on either side. No byte outside it is read on
+ *   the host's side.
+ * - A read may load more of the device's side, but only from lines of COPY_LINE bytes
+ *   that hold wanted bytes. So it stays on pages that the mapping has. Reads of GPU
+ *   memory have no side effects.
  */
 struct copy_impl {
 	const char *name;	/* GDRCOPY_COPY_IMPL takes this */
@@ -52,18 +56,21 @@ struct copy_impl {
 	copy_last *last[COPY_LINE + 1];	/* there is no entry 0 */
 };
 
-/* The implementations of this architecture, best first; a NULL pointer ends
- * the table. The entry before it is copy_portable, which is always usable.
+/*
+ * The implementations of this architecture, best first. A NULL pointer ends the table.
+ * The entry before it is copy_portable, which is always usable.
  */
 extern const struct copy_impl *const copy_impls[];
 
-/* Its device accesses are of 8, 4, 2 and 1 bytes only. So Device mappings (Arm)
- * must use it; for WC mappings it is the last resort.
+/*
+ * Its device accesses are of 8, 4, 2 and 1 bytes only. So Device mappings (Arm) must use
+ * it. For WC mappings it is the last resort.
  */
 extern const struct copy_impl copy_portable;
 
-/* What WC mappings use: the first usable one, or the one that name names.
- * Returns NULL when name is neither NULL nor a usable implementation's.
+/*
+ * The implementation for WC mappings: the one called name, or the first usable one if
+ * name is NULL. Returns NULL if name is not that of a usable implementation.
  */
 const struct copy_impl *copy_select(const char *name);
 

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * cpu_amd64.h - what this CPU can do and this OS lets it do.
+ * cpu_amd64.h - what this CPU can do and this OS allows.
  *
- * A CPUID bit alone is not enough for the wide registers: the OS must save
- * them at a context switch, which XCR0 tells.
+ * A CPUID bit alone is not enough for the wide registers. The OS must save them at a
+ * context switch. XCR0 shows whether it does.
  */
 #ifndef GDR_COPY_CPU_AMD64_H
 #define GDR_COPY_CPU_AMD64_H

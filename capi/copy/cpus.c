@@ -2,9 +2,9 @@
 /*
  * cpus.c - on which CPUs threads that share copies run.
  *
- * What a core can have in flight is the limit of a read. So each thread gets a
- * core of its own, as far as they go round, and CPUs of one node: those of the
- * thread that asks, which a host that cares has bound next to its GPU.
+ * A read is limited by what one core can have in flight. So each thread gets a core of
+ * its own while there are enough cores. The CPUs are of the caller's NUMA node: a host
+ * that cares has bound the caller next to its GPU.
  */
 #define _GNU_SOURCE
 #include "cpus.h"
@@ -63,7 +63,7 @@ unsigned int copy_cpus_allowed(void)
 	return n ? n : 1;
 }
 
-/* Reads a list of CPUs as sysfs has it ("0-3,8"). false: there is none. */
+/* Reads a list of CPUs in the form of sysfs ("0-3,8"). false: there is no list. */
 static bool read_list(const char *path, struct set *set)
 {
 	char text[4096], *at = text;
@@ -110,7 +110,7 @@ static int by_core(const void *a, const void *b)
 	return x->number < y->number ? -1 : x->number > y->number;
 }
 
-/* Makes cpus those that are in both sets, but for one. */
+/* Keeps in cpus the CPUs that are in both sets, without one CPU. */
 static void choose(struct copy_cpus *cpus, const struct set *a, const struct set *b,
 		   unsigned int but)
 {
@@ -173,6 +173,6 @@ void copy_cpus_place(const struct copy_cpus *cpus, pid_t thread, unsigned int i)
 		if (at >= from && at < to)
 			add(&set, cpus->cpu[k].number);
 	}
-	/* It is a wish: where it is refused the kernel chooses. */
+	/* If the kernel refuses this, it chooses the CPU itself. */
 	syscall(SYS_sched_setaffinity, thread, sizeof(set), &set);
 }

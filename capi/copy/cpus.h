@@ -12,20 +12,23 @@
 /* CPUs to spread threads over. */
 struct copy_cpus;
 
-/* How many CPUs this thread, and so one that it starts, may run on. */
+/*
+ * How many CPUs this thread may run on. A thread that it starts may run on the same ones.
+ */
 unsigned int copy_cpus_allowed(void);
 
 /*
- * The CPUs for the given number of threads beside this one: of those that it may
- * run on the ones of its NUMA node, if they are enough, without the one that it
- * is on. NULL: there is no memory, or fewer CPUs than threads.
+ * The CPUs for the given number of threads beside this one. They are CPUs that this
+ * thread may run on, without the one that it is on. If this NUMA node has enough of them,
+ * they are all of this node. Returns NULL without memory, or with fewer CPUs than
+ * threads.
  */
 struct copy_cpus *copy_cpus_new(unsigned int threads);
 void copy_cpus_free(struct copy_cpus *cpus);
 
 /*
- * Has thread number i run on its part of them: no other number of the same cpus has a
- * CPU of it, nor, where there are enough, one of the same core.
+ * Makes thread number i run on its part of cpus. No other number has a CPU of that part.
+ * If there are enough cores, no other number has a CPU of the same core.
  */
 void copy_cpus_place(const struct copy_cpus *cpus, pid_t thread, unsigned int i);
 

@@ -2,12 +2,12 @@
 /*
  * direct.h - one short write of many, as a direct store.
  *
- * A plain store to WC memory waits in a buffer of the CPU, and what ends the wait is
- * that the buffer is needed for another line: 13 to 16 ns for each line. MOVDIRI goes
- * out by itself: 6 ns for each store (docs/dataplane.md, "Many pieces at once"). So it
- * wins where every store is to a line of its own, and only there.
+ * A plain store to WC memory waits in a buffer of the CPU until the buffer is needed for
+ * another line: 13 to 16 ns for each line. MOVDIRI does not wait in a buffer: 6 ns for
+ * each store (docs/dataplane.md, "Many pieces at once"). So MOVDIRI is faster only if
+ * each store is to a line of its own.
  *
- * Direct stores are ordered as weakly as other stores to WC memory: the caller fences
+ * Direct stores are ordered as weakly as other stores to WC memory. The caller fences
  * (copy_fence_store).
  */
 #ifndef GDR_COPY_DIRECT_H
@@ -45,9 +45,9 @@ static inline void copy_direct_4(void *dev, const void *host)
 }
 
 /*
- * Writes n bytes to dev if they are an aligned word. False: nothing is written. Two
- * stores to a line take longer than the buffer does: 64 times 16 bytes took 2.6 us
- * as pairs of direct stores, and take 1.0 us as vectors.
+ * Writes n bytes to dev if they are one aligned word. Otherwise it returns false and
+ * writes nothing. Two direct stores to one line take longer than the buffer does: 64
+ * times 16 bytes took 2.6 us as pairs of direct stores, and 1.0 us as vectors.
  */
 static inline bool copy_put_direct(void *dev, const void *host, size_t n)
 {

@@ -2,13 +2,12 @@
 /*
  * ls64_arm64.c - a line by one ST64B or LD64B (FEAT_LS64).
  *
- * The two instructions are written as their encodings, with the registers that
- * these name: no compiler and no assembler needs to know them, and the file
- * needs no flag of its own.
+ * The two instructions are written as their encodings, with fixed registers. So the
+ * compiler and the assembler need not know them, and the file needs no flag of its own.
  *
- * Never the default, even where usable() says yes. The CPU having them is not
- * enough: the memory must take 64-byte single-copy accesses, and one that does
- * not answers with a fault, which a library must not risk unasked.
+ * It is never the default, even if usable() says yes. The memory must take 64-byte
+ * single-copy accesses as well. Memory that does not take them answers with a fault. A
+ * library must not risk that unasked.
  */
 #if defined(__aarch64__)
 #include <string.h>
@@ -104,9 +103,9 @@ static void lines_from(void *host, const void *dev, size_t n)
 }
 
 /*
- * The kernel lets user space read the identification registers, and clears the
- * fields of what it does not let it use. So field LS64 of ID_AA64ISAR1_EL1 is
- * set only where the CPU has the instructions and the kernel has enabled them.
+ * The kernel lets user space read the identification registers, and clears the fields of
+ * features that it has not enabled. So field LS64 of ID_AA64ISAR1_EL1 is set only if the
+ * CPU has the instructions and the kernel has enabled them.
  */
 static bool usable(void)
 {

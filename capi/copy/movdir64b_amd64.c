@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MIT
 /*
- * movdir64b_amd64.c - writes of a line by one direct store, which goes to
- * the device as one 64-byte write and not through a write-combining buffer. Reads
- * are SSE4.1's: the instruction has no counterpart for them.
+ * movdir64b_amd64.c - writes of a line by one direct store. The store goes to the device
+ * as one 64-byte write, past the write-combining buffers. Reads are SSE4.1's: there is no
+ * such instruction for loads.
  *
- * Not the default: a direct store does not wait in a buffer of the CPU's, so the caller
- * waits for the link, from 128 bytes on (docs/dataplane.md).
+ * It is not the default. A direct store does not wait in a buffer of the CPU, so from 128
+ * bytes on the caller waits for the link (docs/dataplane.md).
  */
 #if defined(__x86_64__)
 #include "cpu_amd64.h"
@@ -20,7 +20,10 @@ static void lines_to(void *dev, const void *host, size_t n)
 	struct line *d = dev;
 	const struct line *h = host;
 
-	/* The destination is a register operand, so the line is named as an output as well. */
+	/*
+	 * The destination is a register operand. So the asm names the line as an output,
+	 * too.
+	 */
 	for (; n; n -= COPY_LINE, d++, h++)
 		__asm__ __volatile__("movdir64b %1, %2" : "=m"(*d) : "m"(*h), "r"(d));
 }

@@ -2,8 +2,8 @@
 /*
  * neon_arm64.c - lines by pairs of 16-byte registers.
  *
- * WC on Arm is Normal Non-cacheable memory: the CPU gathers stores and orders
- * nothing, so a line is two store pairs in a row.
+ * WC on Arm is Normal Non-cacheable memory. The CPU gathers stores to it and does not
+ * order them. So a line is written by two store pairs in a row.
  */
 #if defined(__aarch64__)
 #include <arm_neon.h>

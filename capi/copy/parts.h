@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * parts.h - what the copy routines are put together from.
+ * parts.h - the parts of the copy routines.
  *
- * A routine moves whole 64-byte lines its own way. What is left of a copy, a
- * head up to the first line and a tail after the last one, or a copy of less
- * than a line, is "small" and is common to all routines of a family.
+ * A routine moves whole 64-byte lines in its own way. The rest of a copy is "small": a
+ * head up to the first line, a tail after the last one, or a copy of less than a line.
+ * All routines of a family share the small parts.
  */
 #ifndef GDR_COPY_PARTS_H
 #define GDR_COPY_PARTS_H
@@ -18,7 +18,7 @@
 
 #define COPY_HIDDEN __attribute__((visibility("hidden")))
 
-/* The sizes of a small copy, of which each has functions of its own. */
+/* The sizes of a small copy. Each size has functions of its own. */
 #define COPY_SIZES(X) \
 	X(1) X(2) X(3) X(4) X(5) X(6) X(7) X(8) X(9) X(10) X(11) X(12) X(13) X(14) X(15) X(16) \
 	X(17) X(18) X(19) X(20) X(21) X(22) X(23) X(24) X(25) X(26) X(27) X(28) X(29) X(30) \
@@ -26,20 +26,23 @@
 	X(45) X(46) X(47) X(48) X(49) X(50) X(51) X(52) X(53) X(54) X(55) X(56) X(57) X(58) \
 	X(59) X(60) X(61) X(62) X(63)
 
-/* Writes as many bytes as its place in a table says. */
+/* Writes as many bytes as its index in the table says. */
 typedef void copy_put(void *dev, const void *host);
 
 /*
- * Writes of n < COPY_LINE bytes, any alignment of either side: entry n writes n
- * bytes, there is no entry 0. Device accesses are naturally aligned, of 1 to 8
- * bytes in _pair and of 1 to 16 in _vec.
+ * Writes of n < COPY_LINE bytes, with any alignment of either side. Entry n writes n
+ * bytes; there is no entry 0. Device accesses are naturally aligned, of 1 to 8 bytes in
+ * _pair and of 1 to 16 in _vec.
  */
 extern copy_put *const copy_put_pair[COPY_LINE] COPY_HIDDEN;
 #if defined(__x86_64__) || defined(__aarch64__)
 extern copy_put *const copy_put_vec[COPY_LINE] COPY_HIDDEN;
 #endif
 
-/* The same as what ends a copy, with one for a line; and the entries of copy_impl.last. */
+/*
+ * The same as functions that end the copy, with one for a whole line; and the entries of
+ * copy_impl.last.
+ */
 #define COPY_LAST_PAIR(n) COPY_HIDDEN copy_last copy_last_pair_##n;
 #define COPY_ENTRY_PAIR(n) [n] = copy_last_pair_##n,
 COPY_SIZES(COPY_LAST_PAIR)
@@ -51,7 +54,7 @@ COPY_SIZES(COPY_LAST_VEC)
 COPY_LAST_VEC(64)
 #endif
 
-/* What a copy_last does after its bytes. */
+/* What a copy_last does after it wrote its bytes. */
 static inline int copy_end(_Atomic uint64_t *busy)
 {
 	copy_fence_store();
@@ -60,8 +63,8 @@ static inline int copy_end(_Atomic uint64_t *busy)
 }
 
 /*
- * Reads of 0 < n < COPY_LINE bytes, any alignment of either side, by loads of
- * the whole aligned words (_vec: vectors of 16 bytes) that cover them.
+ * Reads of 0 < n < COPY_LINE bytes, with any alignment of either side. The loads are the
+ * whole aligned words (_vec: vectors of 16 bytes) that cover the bytes.
  */
 COPY_HIDDEN void copy_small_from(void *host, const void *dev, size_t n);
 #if defined(__x86_64__) || defined(__aarch64__)
@@ -75,7 +78,7 @@ static inline bool copy_at_line(const void *dev)
 
 typedef uint64_t __attribute__((may_alias)) copy_word;
 
-/* Whether n bytes at dev lie inside one aligned block of that many bytes. */
+/* Whether n bytes at dev lie inside one aligned block of the given size. */
 static inline bool copy_in_block(const void *dev, size_t n, size_t block)
 {
 	return (uintptr_t)dev % block + n <= block;
@@ -95,12 +98,12 @@ static inline void copy_word_from(void *host, const void *dev, size_t n)
 	memcpy(host, (const uint8_t *)&v + off, n);
 }
 
-/* Loads the line at line and keeps n bytes of it from byte off on. */
+/* Loads the line at line and stores n bytes of it, from byte off on. */
 typedef void copy_part(void *host, const void *line, size_t off, size_t n);
 
 /*
- * Splits a write at the device side's lines: the ends go to puts, the lines
- * between to lines, which gets a line-aligned address and a multiple of COPY_LINE.
+ * Splits a write at the device side's lines. The ends go to puts. The lines between them
+ * go to lines, with a line-aligned address and a multiple of COPY_LINE.
  */
 static inline __attribute__((always_inline)) void
 copy_split_to(void *dev, const void *host, size_t n, copy_put *const *puts, copy_span *lines)
@@ -162,8 +165,8 @@ copy_split_from(void *host, const void *dev, size_t n, copy_span *small, copy_sp
 }
 
 /*
- * A read by whole lines, for loads that fetch a line at once and wait for it
- * together: the ends are lines too, of which part keeps what was asked for.
+ * A read by whole lines, for loads that fetch a whole line. The ends are read as lines,
+ * too; part stores the wanted bytes of them.
  */
 static inline __attribute__((always_inline)) void
 copy_cover_from(void *host, const void *dev, size_t n, copy_part *part, copy_span *lines)
@@ -205,7 +208,7 @@ static inline int copy_end_read(_Atomic uint64_t *busy)
 }
 
 #if defined(__x86_64__)
-/* The same with no call and no way through memory for the usual sizes. */
+/* The same without a call and without stores to memory for the usual sizes. */
 static inline void copy_short_from(void *host, const void *dev, size_t n)
 {
 	size_t off = (uintptr_t)dev % sizeof(copy_word);
@@ -236,7 +239,7 @@ copy_read_plain(void *host, const void *dev, size_t n, _Atomic uint64_t *busy, c
 	return copy_end_read(busy);
 }
 
-/* The same by one plain load, as one does, if it lies inside a block; else by streaming loads. */
+/* The same by one plain load if the bytes lie inside a block, else by streaming loads. */
 static inline __attribute__((always_inline)) int
 copy_read_block(void *host, const void *dev, size_t n, _Atomic uint64_t *busy, size_t block,
 		copy_span *one, copy_span *from)
@@ -258,7 +261,7 @@ extern const struct copy_impl copy_avx2 COPY_HIDDEN;
 extern const struct copy_impl copy_avx512 COPY_HIDDEN;
 extern const struct copy_impl copy_movdir64b COPY_HIDDEN;
 
-/* What another routine borrows. */
+/* Functions that other routines use as well. */
 COPY_HIDDEN copy_last copy_sse2_last_line;
 COPY_HIDDEN void copy_sse2_lines_to(void *dev, const void *host, size_t n);
 COPY_HIDDEN copy_span copy_sse41_from;

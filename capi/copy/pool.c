@@ -2,28 +2,31 @@
 /*
  * pool.c - threads that share long copies.
  *
- * A copy is cut into chunks, and each thread has a share of them, which it takes
- * chunk by chunk; one that is through takes from the others' shares, and the
- * caller does so until nothing is left. So a worker that sleeps, or has no CPU,
- * delays nothing, and none need be waited for but those that are at a chunk.
+ * How a copy is shared:
  *
- * Who holds the pool publishes the job with one line, which the workers poll. Its
- * turn is in every word that a chunk is claimed by: a word of an earlier turn says
- * that the share has not been touched, so nobody resets it. The caller ends a turn
- * when every share is used up. So a worker that is late finds nothing to claim.
+ * 1. The caller takes the pool. If another thread has the pool, the caller copies alone.
+ * 2. The caller cuts the copy into chunks. Each thread has a share of them.
+ * 3. The caller publishes the job in one line, which the workers poll. The job has a
+ *    turn, which is a number.
+ * 4. A thread claims the chunks of its share one by one. A claim is a change of the
+ *    share's word, which has the turn. A word of an earlier turn means that no chunk is
+ *    claimed yet, so nobody resets the words.
+ * 5. A thread whose share is used up takes chunks of the others' shares.
+ * 6. The caller does so until every chunk is claimed. A worker that sleeps, or has no
+ *    CPU, delays nothing. A worker that comes late finds nothing to claim.
+ * 7. The caller waits for the workers that are still at a chunk. Then the turn is over.
  *
- * A line on its way between two cores takes 100 ns, a quarter of what sharing
- * 16 KiB costs. So a worker claims by a line of its own, which others only look at
- * when it is late, and says that it is through by another.
+ * A line takes 100 ns from one core to another: a quarter of what it costs to share 16
+ * KiB. So a worker has a line of its own for claims, which others read only when it is
+ * late. It has a second line to say that it is done.
  *
- * A thread that sleeps is woken by one that does not, so that the caller makes no
- * system call; it wakes one itself where none is awake, but for copies alone that
- * take many times as long as a thread to wake up. Shorter ones are shared among those
- * that are awake.
+ * A woken worker wakes the others, so the caller wakes at most one. The caller wakes one
+ * if no worker is awake, and only for a copy that takes many times as long as a wake-up.
+ * Shorter copies are shared among the workers that are awake.
  *
  * How many threads are worth it was measured on an H200 with a Xeon of 16 cores
- * (docs/dataplane.md): a core has 16 lines of a read in flight, so a share is as
- * much at least; writes of less than 64 KiB gained nothing from a second thread.
+ * (docs/dataplane.md). A core has 16 lines of a read in flight, so a share is at least
+ * that much. Writes of less than 64 KiB gained nothing from a second thread.
  */
 #define _GNU_SOURCE
 #include "pool.h"
@@ -49,26 +52,29 @@
 #define WORKERS_MAX (COPY_THREADS_MAX - 1)
 #define READ_LEAST 4096u
 #define READ_SHARE 1024u
-#define READ_CHUNK 2048u	/* two round trips: what a late thread costs at most */
+#define READ_CHUNK 2048u	/* two round trips: the most that a late thread costs */
 #define WRITE_LEAST 65536u
 #define WRITE_SHARE 32768u
 #define WRITE_CHUNK 32768u
 
-#define READ_WAKES (256u << 10)	/* from here on sleeping threads are woken: 260 us by one */
-#define WRITE_WAKES (4u << 20)	/* 220 us by one */
+#define READ_WAKES (256u << 10)	/* the least read that wakes threads: one thread takes 260 us */
+#define WRITE_WAKES (4u << 20)	/* the least write that wakes threads: one thread takes 220 us */
 
-#define MANY_CLOSE 3		/* in a row: then more will come before threads sleep again */
+#define MANY_CLOSE 3		/* so many in a row: more copies will come before threads sleep */
 
-#define SPIN_US 50		/* a worker looks for work so long before it sleeps */
+#define SPIN_US 50		/* how long a worker looks for work before it sleeps */
 #define FOREVER UINT64_MAX
 #define SPIN_STEPS 32		/* looks between two looks at the clock */
-#define GRACE_NS 500		/* a caller leaves shares of one chunk alone so long */
-#define WAIT_STEPS 4096		/* looks before a caller lets others run */
-#define PASS_ON 3		/* how many others one that was woken wakes */
+#define GRACE_NS 500		/* how long a caller leaves shares of one chunk to their workers */
+#define WAIT_STEPS 4096		/* looks before a caller yields its CPU */
+#define PASS_ON 3		/* how many others a woken worker wakes */
 #define STACK_BYTES (256u << 10)
 #define APART (2 * COPY_LINE)	/* CPUs fetch lines in pairs */
 
-/* A share's word: turn (47 bits) | whether its worker has had one | chunks claimed (16). */
+/*
+ * A share's word: turn (47 bits) | whether its worker has claimed in it | chunks claimed
+ * (16).
+ */
 #define CHUNKS_MAX 0xffffu
 #define ENTERED (1ull << 16)
 #define TURN_SHIFT 17
@@ -80,13 +86,13 @@ struct job {
 	uint8_t *host;
 	size_t n;
 	uint32_t shares;
-	uint32_t per;	/* chunks a share */
+	uint32_t per;	/* chunks in each share */
 	bool to;
 };
 
 /*
- * A job, as it is published: one line. seq is odd while the owner of the pool
- * writes the rest, and twice the turn's number when that is whole.
+ * A published job: one line. seq is odd while the owner of the pool writes the rest. Then
+ * seq is twice the turn.
  */
 struct notice {
 	_Atomic uint64_t seq;
@@ -98,9 +104,8 @@ struct notice {
 };
 
 /*
- * A worker is at a turn once it has claimed a chunk of its own share in it, until it
- * has set done to the turn: then the bytes of all that it claimed are moved and
- * fenced, and its share is used up.
+ * A worker is at a turn from its first claim in its own share until it sets done to the
+ * turn. By then all bytes that it claimed are moved and fenced, and its share is used up.
  */
 struct worker {
 	_Alignas(APART) _Atomic uint64_t share;
@@ -108,15 +113,15 @@ struct worker {
 	_Alignas(APART) _Atomic uint32_t bell;	/* futex: rung to wake it */
 	_Atomic pid_t tid;	/* 0 until it runs */
 	struct copy_pool *pool;
-	unsigned int index;	/* its share is that of index + 1 */
-	uint64_t turn;		/* the last that it has seen */
+	unsigned int index;	/* its share has the number index + 1 */
+	uint64_t turn;		/* the last turn that it has seen */
 };
 
 struct copy_pool {
 	_Alignas(APART) struct notice notice;
 	_Alignas(APART) _Atomic uintptr_t owner;	/* 0: free */
 	_Atomic uint64_t last;		/* ns: when the last copy began */
-	_Atomic uint32_t close;		/* copies in a row that came soon after the one before */
+	_Atomic uint32_t close;		/* copies in a row that came soon after another */
 	_Atomic uint64_t share;		/* the caller's, which is share 0 */
 	_Alignas(APART) _Atomic uint64_t asleep;	/* a bit for each worker */
 	_Atomic unsigned int count;		/* workers that run */
@@ -130,7 +135,7 @@ _Atomic size_t copy_least_shared_to = SIZE_MAX, copy_least_shared_from = SIZE_MA
 
 static _Atomic uint64_t spin_ns = SPIN_US * 1000u;	/* or FOREVER */
 static _Atomic unsigned int threads_to = 1, threads_from = 1;
-static _Atomic bool told;	/* by copy_pool_want, which goes before the environment */
+static _Atomic bool told;	/* copy_pool_want was called; the environment then has no effect */
 
 static void set_threads(unsigned int reads, unsigned int writes)
 {
@@ -190,7 +195,7 @@ static uint64_t now_ns(void)
 	return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
 }
 
-/* Where part i of parts begins: no two of them touch one line of the device. */
+/* Where part i of parts begins. No two parts touch the same line of the device. */
 static size_t cut(const struct job *j, size_t i, size_t parts)
 {
 	size_t at = j->n / parts * i;
@@ -217,8 +222,9 @@ static _Atomic uint64_t *word_of(struct copy_pool *pool, uint32_t share)
 }
 
 /*
- * Claims the next chunk of a share in turn: its number, or j->per if there is
- * none. Whoever sees a share used up sees whether its worker has had of it.
+ * Claims the next chunk of a share in turn. Returns its number, or j->per if no chunk is
+ * left. A thread that sees a used-up share also sees whether the share's worker claimed
+ * in it.
  */
 static uint32_t claim(_Atomic uint64_t *word, const struct job *j, uint64_t turn, uint64_t mark)
 {
@@ -242,7 +248,7 @@ static void use_up(struct copy_pool *pool, const struct job *j, uint32_t share, 
 		move(j, share, chunk);
 }
 
-/* Has worker i wake up if it sleeps. One ring is enough: it clears the bit. */
+/* Wakes worker i if it sleeps. Clearing the bit makes sure that only one thread rings. */
 static bool rouse(struct copy_pool *pool, unsigned int i)
 {
 	uint64_t bit = 1ull << i;
@@ -255,7 +261,7 @@ static bool rouse(struct copy_pool *pool, unsigned int i)
 	return true;
 }
 
-/* Wakes up to most of the workers that have a share, if any sleep. */
+/* Wakes sleeping workers that have a share, up to the number most. */
 static void rouse_some(struct copy_pool *pool, uint32_t shares, unsigned int most)
 {
 	uint64_t mask = (1ull << (shares - 1)) - 1;
@@ -269,7 +275,7 @@ static void rouse_some(struct copy_pool *pool, uint32_t shares, unsigned int mos
 	}
 }
 
-/* The job of turn, if that is still the last. */
+/* Reads the job of the turn. false: the notice has changed since. */
 static bool read_notice(const struct notice *notice, uint64_t turn, struct job *j)
 {
 	j->impl = atomic_load_explicit(&notice->impl, memory_order_relaxed);
@@ -301,7 +307,7 @@ static uint64_t publish(struct notice *notice, const struct job *j)
 	return (odd + 1) / 2;
 }
 
-/* Whether there is a job for w that it has not seen. */
+/* Finds a job for w that w has not seen. */
 static bool look(struct worker *w, struct job *j)
 {
 	const struct notice *notice = &w->pool->notice;
@@ -330,9 +336,15 @@ static bool find_job(struct worker *w, struct job *j)
 }
 
 /*
- * The bell is read before the bit is set: who clears the bit rings, and a bell
- * that has rung since is not waited for. Who was woken wakes others, so that a
- * caller pays for one wake-up and no more.
+ * How a worker sleeps:
+ *
+ * 1. It reads the bell.
+ * 2. It sets its bit in asleep.
+ * 3. It looks for a job once more.
+ * 4. It waits while the bell has the value of step 1. A thread that clears the bit also
+ *    rings, so a bell that has rung since ends the wait at once.
+ *
+ * A woken worker wakes others, so that a caller pays for one wake-up at most.
  */
 static bool sleep_until_roused(struct worker *w, struct job *j)
 {
@@ -360,7 +372,10 @@ static unsigned int awake(struct copy_pool *pool, unsigned int workers)
 	return first < workers ? first : workers;
 }
 
-/* Its own share first. A share of one chunk is left to its thread and the caller. */
+/*
+ * Takes the worker's own share first. A share of one chunk is left to its worker and the
+ * caller.
+ */
 static void take_part(struct worker *w, const struct job *j)
 {
 	uint32_t own = w->index + 1, chunk;
@@ -415,7 +430,7 @@ static int start_worker(struct copy_pool *pool, unsigned int index)
 	pthread_attr_setstacksize(&attr, STACK_BYTES);
 	rc = pthread_create(&thread, &attr, work, w);
 	if (rc == EINVAL) {
-		/* The host's thread-local storage leaves no room on so small a stack. */
+		/* The host's thread-local storage is too big for so small a stack. */
 		pthread_attr_destroy(&attr);
 		pthread_attr_init(&attr);
 		pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
@@ -436,7 +451,7 @@ static struct copy_pool *new_pool(void)
 	return mem;
 }
 
-/* Two workers on one CPU would be worth one. The kernel moves them too late. */
+/* Two workers on one CPU do the work of one. The kernel would move them too late. */
 static void place_workers(struct copy_pool *pool, unsigned int count)
 {
 	struct copy_cpus *cpus = copy_cpus_new(count);
@@ -525,9 +540,9 @@ static bool is_worth_waking(struct copy_pool *pool, size_t n, bool to)
 }
 
 /*
- * A copy that comes while threads that had worked for the last one would still look
- * for work is close to it. What the last one took is thought to be what one of this
- * size takes: 1 GB/s, or 16 GB/s.
+ * Notes whether copies come close to each other. Two are close if the workers of the last
+ * one still look for work at the next one. The last copy is taken to be as long as this
+ * one: n bytes at 1 GB/s, or 16 GB/s for writes.
  */
 void copy_pool_note(struct copy_pool *pool, size_t n, bool to)
 {
@@ -536,7 +551,10 @@ void copy_pool_note(struct copy_pool *pool, size_t n, bool to)
 	uint32_t close = atomic_load_explicit(&pool->close, memory_order_relaxed);
 	bool is_close;
 
-	/* While all are awake nobody asks, and the clock takes some 30 ns. */
+	/*
+	 * While all workers are awake, nobody asks for this, and the clock takes some 30
+	 * ns.
+	 */
 	if (!atomic_load_explicit(&pool->asleep, memory_order_relaxed))
 		return;
 	now = now_ns();
@@ -581,7 +599,7 @@ static bool is_done(const struct worker *w, uint64_t turn)
 	return atomic_load_explicit(&w->done, memory_order_acquire) == turn;
 }
 
-/* Whether w, whose share is used up, is at turn. */
+/* Whether w is at turn. w's share is used up. */
 static bool is_at(const struct worker *w, uint64_t turn)
 {
 	uint64_t word = atomic_load_explicit(&w->share, memory_order_acquire);
@@ -589,7 +607,7 @@ static bool is_at(const struct worker *w, uint64_t turn)
 	return word >> TURN_SHIFT == turn && (word & ENTERED) && !is_done(w, turn);
 }
 
-/* Waits until no worker is at turn, of which every share is used up. */
+/* Waits until no worker is at turn. Every share is used up. */
 static void wait_for(struct copy_pool *pool, unsigned int workers, uint64_t turn)
 {
 	unsigned int steps = 0;
@@ -602,7 +620,10 @@ static void wait_for(struct copy_pool *pool, unsigned int workers, uint64_t turn
 		}
 }
 
-/* Workers hear of a turn later than the caller begins it, so they end it later. */
+/*
+ * Workers see a turn later than the caller begins it. So they are given some time to end
+ * it.
+ */
 static void give_time(struct copy_pool *pool, unsigned int workers, uint64_t turn)
 {
 	uint64_t end = now_ns() + GRACE_NS;
@@ -683,7 +704,10 @@ void copy_pool_settle(struct copy_pool *pool, const void *owner)
 	if (!pool || atomic_load_explicit(&pool->owner, memory_order_relaxed) != (uintptr_t)owner)
 		return;
 	turn = atomic_load_explicit(&pool->notice.seq, memory_order_relaxed) / 2;
-	/* Else it was left while it wrote the notice: nobody is at it. */
+	/*
+	 * If this fails, the caller was left while it wrote the notice, and no worker is
+	 * at it.
+	 */
 	if (read_notice(&pool->notice, turn, &j)) {
 		for (uint32_t share = 0; share < j.shares; share++)
 			while (claim(word_of(pool, share), &j, turn, 0) < j.per)

@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * pool.h - threads that share long copies. There are none unless the host
- * asks for them.
+ * pool.h - threads that share long copies. There are none unless the host asks for them.
  *
- * The thread that copies is the caller; it does a share itself, and what of the
- * others' no worker has begun, so a worker that sleeps or is not on a CPU never
- * holds a copy up. Workers that have nothing to do sleep after a short while.
+ * The thread that copies is the caller. It does its own share, and then what no worker
+ * has begun of the others. So a worker that sleeps, or has no CPU, never delays a copy.
+ * Workers without work sleep after a short while.
  */
 #ifndef GDR_COPY_POOL_H
 #define GDR_COPY_POOL_H
@@ -22,8 +21,8 @@
 #define COPY_THREADS_MAX 64u
 
 /*
- * How many bytes a shared copy has at least: SIZE_MAX when one thread copies.
- * A fork leaves them as they are: a child wants what its parent wanted.
+ * The least size of a shared copy, in bytes. SIZE_MAX: one thread copies. A fork does not
+ * change them: a child wants what its parent wanted.
  */
 extern _Atomic size_t copy_least_shared_to, copy_least_shared_from;
 
@@ -32,19 +31,19 @@ struct copy_pool;
 typedef _Atomic(struct copy_pool *) copy_pool_ref;
 
 /*
- * Sets how many threads share a copy, the caller among them: 1 to
- * COPY_THREADS_MAX. Starts none. EINVAL changes nothing.
+ * Sets how many threads share a copy, with the caller: 1 to COPY_THREADS_MAX. It starts
+ * no thread. On EINVAL nothing changes.
  */
 int copy_pool_want(unsigned int reads, unsigned int writes);
 
 /*
- * The same for what the environment asks for: copy_pool_want goes before it. 1 and 1
- * ask for nothing.
+ * The same, for the environment's wish. A call of copy_pool_want overrides it. 1 and 1 is
+ * no wish.
  */
 void copy_pool_ask(unsigned int reads, unsigned int writes);
 
 /*
- * How many microseconds workers look for work before they sleep, up to
+ * Sets how many microseconds workers look for work before they sleep: up to
  * COPY_SPIN_US_MAX, or COPY_SPIN_FOREVER. COPY_SPIN_UNSET changes nothing.
  */
 #define COPY_SPIN_US_MAX 1000000000u
@@ -52,52 +51,51 @@ void copy_pool_ask(unsigned int reads, unsigned int writes);
 #define COPY_SPIN_UNSET (UINT64_MAX - 1)
 void copy_pool_spin(uint64_t us);
 
-/* Whether the pool, which may be NULL, has fewer workers than are wanted. */
+/* Whether the pool has fewer workers than are wanted. pool may be NULL. */
 bool copy_pool_short(struct copy_pool *pool);
 
 /*
- * Makes the pool of *ref have as many workers as are wanted, but less than most,
- * which is not 0. Calls for one ref take turns. Returns 0; ENOMEM or EAGAIN when
- * no more can be had, and ERANGE when most was in the way. Those that there are
- * do their work in each case.
+ * Gives the pool of *ref as many workers as are wanted, but fewer than most, which is not
+ * 0. Callers take turns for one ref. Returns 0; ENOMEM or EAGAIN if no more can be had;
+ * ERANGE if most was too small. The workers that exist work in each case.
  */
 int copy_pool_start(copy_pool_ref *ref, unsigned int most);
 
 /*
- * Moves n > 0 bytes as impl->to or ->from does, by all the threads that are
- * worth it, and fences what the workers moved. The caller fences as for a copy of
- * its own. If the pool is in use, or is NULL, the caller does all.
+ * Moves n > 0 bytes as impl->to or ->from does, by all threads that are worth it. It
+ * fences what the workers moved. The caller fences as for a copy of its own. If the pool
+ * is in use, or is NULL, the caller copies alone.
  *
- * owner tells one thread from another.
+ * owner identifies the calling thread.
  */
 void copy_pool_copy(struct copy_pool *pool, const void *owner, const struct copy_impl *impl,
 		    void *dev, void *host, size_t n, bool to);
 
 /*
- * Whether threads would help with a copy of n bytes now, if they help with no other:
- * that depends on how many are awake, and on whether it is worth waking some.
+ * Whether threads would help with a copy of n bytes now, if no other copy has them. That
+ * depends on how many are awake, and on whether it is worth waking some.
  */
 enum copy_help { COPY_NO_HELP, COPY_HELP_AWAKE, COPY_HELP_ASLEEP };
 enum copy_help copy_pool_help(struct copy_pool *pool, size_t n, bool to);
 
-/* A copy begins that may be shared: called for each, before it. */
+/* Called before each copy that may be shared. */
 void copy_pool_note(struct copy_pool *pool, size_t n, bool to);
 
 /*
- * Whether copies come so close to each other that threads which work for one are
- * awake for the next. pool is not NULL.
+ * Whether copies come so close to each other that the threads of one are still awake for
+ * the next. pool is not NULL.
  */
 bool copy_pool_is_busy(struct copy_pool *pool);
 
 /*
- * How many threads share a copy if nobody has said so by copy_pool_want or the
- * environment; 1 and 1 at first.
+ * How many threads share a copy if neither copy_pool_want nor the environment says so. It
+ * is 1 and 1 at first.
  */
 void copy_pool_suggest(unsigned int reads, unsigned int writes);
 
 /*
- * Ends the copy that owner left in the midst by siglongjmp, if there is one: when
- * it returns, no worker is at it, and what none had begun is not done.
+ * Ends the copy that owner left by siglongjmp, if there is one. When it returns, no
+ * worker is at that copy. What no thread had begun is not done.
  */
 void copy_pool_settle(struct copy_pool *pool, const void *owner);
 

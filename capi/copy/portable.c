@@ -2,8 +2,8 @@
 /*
  * portable.c - C alone: volatile accesses of 8, 4, 2 and 1 bytes.
  *
- * The accesses are what a Device mapping on Arm allows; so this routine serves
- * those on every machine, and WC mappings where there is nothing better.
+ * A Device mapping on Arm allows these accesses only. So this routine serves Device
+ * mappings on every machine, and WC mappings if there is no better routine.
  */
 #include <string.h>
 
@@ -13,7 +13,10 @@ typedef uint64_t __attribute__((may_alias)) dev64;
 
 #define LINE_WORDS (COPY_LINE / sizeof(dev64))
 
-/* Written out, as a loop of eight is not unrolled at -O2: all loads, then all stores. */
+/*
+ * Written out, as -O2 does not unroll a loop of eight. All loads come first, then all
+ * stores.
+ */
 static void lines_to(void *dev, const void *host, size_t n)
 {
 	volatile dev64 *d = dev;

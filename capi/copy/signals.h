@@ -11,7 +11,10 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-/* The C library's own: setuid(2) and its like reach every thread by it, and wait. */
+/*
+ * The C library's own signal. By it setuid(2) and the like reach every thread, and they
+ * wait.
+ */
 #define SIGSETXID 33
 
 static inline uint64_t gdr_signal_bit(int sig)
@@ -19,7 +22,10 @@ static inline uint64_t gdr_signal_bit(int sig)
 	return 1ull << (sig - 1);
 }
 
-/* The signals of a fault in the code that runs: held off, one kills the process unheard. */
+/*
+ * The signals of a fault in the running code. If one is held off, it kills the process
+ * without a handler.
+ */
 static inline uint64_t gdr_faults(void)
 {
 	return gdr_signal_bit(SIGSEGV) | gdr_signal_bit(SIGBUS) | gdr_signal_bit(SIGFPE) |
@@ -30,8 +36,8 @@ static inline uint64_t gdr_faults(void)
 #define KERNEL_SIGSET_BYTES 8
 
 /*
- * Holds off all signals but those of open. The kernel is asked, for the C library
- * would leave its own two signals as they are; mask is as the kernel has it.
+ * Holds off all signals but those of open. It calls the kernel itself, as the C library
+ * never holds off its own two signals. mask is in the kernel's form.
  */
 static inline void gdr_hold_signals(uint64_t open, uint64_t *mask)
 {

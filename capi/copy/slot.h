@@ -2,14 +2,16 @@
 /*
  * slot.h - the memory that the Go core writes and the copy routines read.
  *
- * Both sides of the library know this layout: here in C, and in
- * core/handle/layout.go. core/handle's tests compare the two.
+ * Both sides of the library know this layout: here in C, and in core/handle/layout.go.
+ * core/handle's tests compare the two.
  *
- * A handle is 64 bits: epoch (12) | generation (32) | index (20), from the
- * highest bit down. The epoch counts the Go cores that this process and its
- * ancestors have started, so a handle that a fork left behind is told from one
- * made here. The generation changes each time a slot is used again. 0 is never
- * a handle.
+ * A handle is 64 bits: epoch (12) | generation (32) | index (20), from the highest bit
+ * down.
+ *
+ * - The epoch counts the Go cores that this process and its ancestors have started. So a
+ *   handle from before a fork differs from one made here.
+ * - The generation changes each time a slot is used again.
+ * - 0 is never a handle.
  */
 #ifndef GDR_SLOT_H
 #define GDR_SLOT_H
@@ -22,7 +24,7 @@
 #define GDR_HANDLE_EPOCH_BITS 12
 #define GDR_HANDLE_EPOCH_SHIFT (GDR_HANDLE_INDEX_BITS + GDR_HANDLE_GEN_BITS)
 #define GDR_HANDLE_EPOCH_MAX ((1u << GDR_HANDLE_EPOCH_BITS) - 1)
-/* Whether what a record says is under way is a copy of many pieces. */
+/* Whether a record's word stands for a copy of many pieces. */
 static inline int gdr_is_many(uint64_t busy)
 {
 	return busy && !(busy >> GDR_HANDLE_EPOCH_SHIFT);
@@ -31,10 +33,10 @@ static inline int gdr_is_many(uint64_t busy)
 #define GDR_SLOT_COUNT (1u << GDR_HANDLE_INDEX_BITS)
 
 /*
- * One pinned buffer as the data plane sees it; one cache line.
- * key is the handle while the buffer is mapped, and 0 at all other times. It
- * is stored last (release) when a mapping is made and cleared first when one
- * goes. The other fields do not change while any hazard (below) names the key.
+ * One pinned buffer as the data plane sees it; one cache line. key is the handle while
+ * the buffer is mapped, and 0 at all other times. It is stored last (release) when a
+ * mapping is made, and cleared first when a mapping goes. The other fields do not change
+ * while any hazard (below) names the key.
  */
 struct gdr_slot {
 	_Atomic uint64_t key;
@@ -42,25 +44,31 @@ struct gdr_slot {
 	uint64_t len;	/* bytes mapped */
 	uint32_t type;	/* enum gdr_mapping_type */
 	uint32_t pad0;
-	_Atomic uint64_t cache;	/* a cache's handle: where its line is (cache_range.h); else 0 */
+	_Atomic uint64_t cache;	/* a cache's handle, which finds its line (cache_range.h); else 0 */
 	uint64_t pad1[3];
 };
 
 /*
- * What one thread is copying through right now; one cache line of its own.
- * owner is the ID of the thread that took the record, and 0 for a free one; a
- * thread that ends leaves it (see data.c). busy[i] is the handle
- * of the copy at nesting level i (a signal handler may copy inside a copy) and
- * 0 otherwise. A copy of many pieces, which may be of many handles, has a number
- * there instead: handles have an epoch, numbers have none. Each such copy of a
- * thread has another one. gdr_unmap clears the slot's key, then has every thread
- * pass a memory barrier (membarrier(2)), then waits until no record names the key,
- * nor a number that it has found there.
+ * What one thread copies through right now; one cache line of its own.
  *
- * Records are taken from the end of the array, so that the first ones end a
- * page, and the header does so too. A CPU compares addresses of loads with those
- * of stores under way by their last 12 bits: with a record at a page's start, a
- * copy from the start of a page of the host's waited for the store of busy.
+ * - owner is the ID of the thread that took the record, and 0 in a free record. A thread
+ *   that ends leaves its ID there (see data.c).
+ * - busy[i] is the handle of the copy at nesting level i, and 0 without a copy. A signal
+ *   handler may copy inside a copy, hence the levels.
+ * - A copy of many pieces may have many handles. Its busy[i] is a number. A handle has an
+ *   epoch, a number has none. Each such copy of a thread has another number.
+ *
+ * gdr_unmap waits for copies so:
+ *
+ * 1. It clears the slot's key.
+ * 2. It makes every thread pass a memory barrier (membarrier(2)).
+ * 3. It reads every record. It waits for each word that names the key, or has a number,
+ *    until that word changes.
+ *
+ * Records are taken from the end of the array. So the first records taken end a page, and
+ * the header ends a page too. A CPU compares addresses of loads with those of pending
+ * stores by their last 12 bits. With a record at a page's start, a copy from the start of
+ * a host page waited for the store of busy.
  */
 #define GDR_HAZARD_LEVELS 3
 struct gdr_hazard {
@@ -77,7 +85,7 @@ struct gdr_hazard {
 struct gdr_table {
 	uint32_t epoch;
 	uint32_t fenced;	/* 1: no membarrier here, copies must fence */
-	_Atomic uint32_t hazards_used;	/* records ever claimed: the last ones of the array */
+	_Atomic uint32_t hazards_used;	/* records ever taken: the last ones of the array */
 	_Atomic uint32_t mixed;	/* 1: mappings of more than one type are live */
 	uint64_t slots;		/* address of struct gdr_slot[GDR_SLOT_COUNT] */
 	uint64_t hazards;	/* address of struct gdr_hazard[GDR_HAZARD_COUNT] */

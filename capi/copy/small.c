@@ -2,19 +2,17 @@
 /*
  * small.c - copies of less than one line, and the ends of longer ones.
  *
- * A write must be cut into naturally aligned pieces, and the number of branches
- * before the first of them must stay small: a write of a few bytes costs a few
- * nanoseconds, a mispredicted branch costs as much again. So there is a function
- * for each size, straight-line code that the compiler cuts to size: what takes
- * `const` sizes here is inlined with constants.
+ * A write is cut into naturally aligned pieces. Few branches may come before the first
+ * piece: a write of a few bytes costs a few nanoseconds, and a mispredicted branch costs
+ * as much again. So each size has its own function, of straight-line code. Functions with
+ * `const` sizes here are inlined with constants.
  *
- * A read is a round trip of a microsecond for every load, and the CPU does not
- * overlap plain loads of such memory. What counts is how few they are, so a read
- * loads the whole aligned words or vectors that cover its bytes.
+ * A read is a round trip of a microsecond for every load, and the CPU does not overlap
+ * plain loads of such memory. So a read makes as few loads as it can: of the whole
+ * aligned words or vectors that cover its bytes.
  *
- * Device accesses are volatile, or asm volatile where a vector register is
- * needed, so that no compiler merges, splits, repeats or drops one, nor makes
- * a library call of a run of them.
+ * Device accesses are volatile, or asm volatile for a vector register. So no compiler
+ * merges, splits, repeats or drops one, or turns several into a library call.
  */
 #include <stdbool.h>
 #include <string.h>
@@ -27,7 +25,7 @@ typedef uint16_t __attribute__((may_alias)) dev16;
 typedef uint32_t __attribute__((may_alias)) dev32;
 typedef uint64_t __attribute__((may_alias)) dev64;
 
-/* How a 16-byte piece is accessed; smaller ones have but one way. */
+/* How a 16-byte piece is accessed. Smaller pieces are accessed in one way only. */
 enum wide {
 	WIDE_PAIR,	/* as two of 8 bytes */
 	WIDE_VECTOR,
@@ -180,9 +178,9 @@ INLINE void put_inner(uint8_t *dev, const uint8_t *host, const size_t n, const s
 }
 
 /*
- * Lists of cases. A function cannot hold case labels, hence the macros; X is
- * the statement that a case runs with its number. The callers bound n, so the
- * compiler need not: that spares a branch before the jump.
+ * Lists of cases. A function cannot hold case labels, so these are macros. X is the
+ * statement that a case runs with its number. The callers bound n, so the compiler does
+ * not check it: that saves a branch before the jump.
  */
 #define CASE(n, X) case (n): X(n); break;
 #define CASES4(n, X) CASE(n, X) CASE((n) + 1, X) CASE((n) + 2, X) CASE((n) + 3, X)
@@ -208,8 +206,8 @@ INLINE void switch_put_head(uint8_t *dev, const uint8_t *host, size_t n)
 }
 
 /*
- * n is 1 to 6: a range of 7 bytes touches an end of its word. The cases of 0
- * and 7 make the table whole, which spares the range check.
+ * n is 1 to 6: a range of 7 bytes touches an end of its word. The cases of 0 and 7 make
+ * the table complete, so there is no range check.
  */
 INLINE void switch_put_inner(uint8_t *dev, const uint8_t *host, size_t n)
 {
@@ -221,9 +219,9 @@ INLINE void switch_put_inner(uint8_t *dev, const uint8_t *host, size_t n)
 }
 
 /*
- * The length of the head of a misaligned copy: up to a 16-byte boundary, or up
- * to an 8-byte one if the copy ends before the former. More than n: the copy
- * ends before both, it is an inner one.
+ * The length of the head of a misaligned copy: up to a 16-byte boundary, or up to an
+ * 8-byte boundary if the copy ends before the 16-byte one. If the result is more than n,
+ * the copy ends before both, and is an inner one.
  */
 INLINE size_t head_size(const void *dev, size_t n)
 {
@@ -251,7 +249,7 @@ static __attribute__((noinline)) void askew_pair(uint8_t *dev, const uint8_t *ho
 	put_askew(dev, host, n, WIDE_PAIR);
 }
 
-/* What a tail of n bytes must start on a multiple of. */
+/* The alignment that a tail of n bytes must start on. */
 INLINE uintptr_t tail_align(const size_t n, const enum wide wide)
 {
 	if (n >= 16 && wide != WIDE_PAIR)
@@ -260,8 +258,9 @@ INLINE uintptr_t tail_align(const size_t n, const enum wide wide)
 }
 
 /*
- * A function a size, and the table of them; then the same as what ends a copy.
- * These jump to what ends a misaligned one, so that none of them saves a register.
+ * One function for each size, and the table of them. Then the same as functions that end
+ * the copy. These jump to the end of a misaligned copy, so that none of them saves a
+ * register.
  */
 #define PUT_PAIR(n) \
 static void put_pair_##n(void *dev, const void *host) \
@@ -332,7 +331,7 @@ COPY_SIZES(LAST_VEC)
 LAST_VEC(64)
 #endif
 
-/* The words that less than a line may touch: it starts at the end of one. */
+/* How many words less than a line may touch, if it starts at the end of one. */
 #define COVER_WORDS (COPY_LINE / 8 + 1)
 
 void copy_small_from(void *host, const void *dev, size_t n)

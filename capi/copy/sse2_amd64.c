@@ -7,7 +7,7 @@
 
 #include "parts.h"
 
-/* One line; the asm, as no compiler may split or drop a device access. */
+/* One line. It is asm, as no compiler may split or drop a device access. */
 static inline void store_line(void *dev, __m128i a, __m128i b, __m128i c, __m128i d)
 {
 	__m128i *p = dev;

@@ -2,9 +2,9 @@
 /*
  * sse41_amd64.c - SSE2's writes; reads by 16-byte streaming loads.
  *
- * A plain load from WC memory asks the device for its own bytes alone. The
- * first MOVNTDQA of a line fetches all of it into a streaming load buffer and
- * the next three are served from there: one round trip a line, not four.
+ * A plain load from WC memory asks the device for its own bytes alone. The first MOVNTDQA
+ * of a line fetches the whole line into a streaming load buffer. The next three are
+ * served from that buffer. So a line takes one round trip, not four.
  */
 #if defined(__x86_64__)
 #include <emmintrin.h>
@@ -14,7 +14,7 @@
 
 #define GROUP 4u	/* lines whose loads are issued before the first is used */
 
-/* One line. The asm, as no compiler may merge or drop a device access. */
+/* One line. It is asm, as no compiler may merge or drop a device access. */
 static inline void load_line(__m128i v[4], const uint8_t *dev)
 {
 	const __m128i *p = (const __m128i *)dev;
