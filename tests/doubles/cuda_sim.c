@@ -253,7 +253,7 @@ static void *own_symbol(const char *name)
 	return symbol;
 }
 
-/* A rule for a call that does not exist would have no effect. */
+/* A rule for an unknown call would have no effect, so it is an error. */
 static bool fault_known(const char *name)
 {
 	char versioned[SIM_FAULT_NAME + 4];
@@ -262,7 +262,7 @@ static bool fault_known(const char *name)
 	return own_symbol(name) || own_symbol(versioned);
 }
 
-/* A name has no suffix. The answer is the newest exported form of the function. */
+/* The plain name stands for the newest exported form of the function. */
 SIM_API int cuGetProcAddress_v2(const char *name, void **fn, int version, uint64_t flags, int *status)
 {
 	char versioned[80];

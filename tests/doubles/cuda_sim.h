@@ -103,14 +103,14 @@ struct mem {
 	bool foreign;		/* another process has it too: exported stays */
 	struct carve *carves;
 	uint64_t kernel;	/* in kernel mode: the driver's name for it */
-	uint32_t object;	/* in RM mode: the object, ... */
-	uint64_t linear;	/* ... the view's name, ... */
-	uint64_t memory_id;	/* ... what it has in common with its duplicates */
+	uint32_t object;	/* in RM mode: the object, */
+	uint64_t linear;	/* ... the name of the view, */
+	uint64_t memory_id;	/* ... an ID that its duplicates have as well */
 };
 
 /*
- * A CUmemGenericAllocationHandle. It is on the list while refs or mappings is
- * not 0; programs may name it while refs is not 0.
+ * A CUmemGenericAllocationHandle. It is on the list while refs or mappings is not 0.
+ * Programs may use it while refs is not 0.
  */
 struct handle {
 	struct handle *next;
@@ -128,7 +128,7 @@ struct ctx {
 	unsigned int flags;
 };
 
-#define CTX_SYNC_MEMOPS 0x80	/* in flags: what SYNC_MEMOPS is to a buffer */
+#define CTX_SYNC_MEMOPS 0x80	/* in flags: SYNC_MEMOPS for all buffers of the context */
 
 /* An interval of device addresses that is in use. The list is sorted. */
 struct va {
@@ -138,8 +138,8 @@ struct va {
 };
 
 /*
- * A chunk that buffers of one context share: small ones of cuMemAlloc, or those of
- * the pool of cuMemAllocAsync.
+ * A chunk that small buffers of one context share: those of cuMemAlloc, or those of
+ * cuMemAllocAsync's pool.
  */
 struct chunk {
 	struct chunk *next;
@@ -163,7 +163,7 @@ struct buffer {
 	struct p2p_tokens tokens;
 	unsigned int readers, writers;	/* a bit for each device */
 	bool sync_memops;
-	bool imported;		/* another process's, by cuIpcOpenMemHandle */
+	bool imported;		/* opened by cuIpcOpenMemHandle; another process has made it */
 	uint64_t id;
 };
 
@@ -273,10 +273,11 @@ void flush(void);
 #define SIM_API __attribute__((visibility("default")))
 
 /*
- * Stands behind the declaration of a function that programs hook by its first bytes
- * (UCX: "bistro"). The hook moves 12 bytes aside and writes a jump in their place. It
- * knows only the instructions that the real driver's functions begin with. So the entry
- * here begins with these. Then it jumps to the function, whose own symbol is sim_NAME.
+ * Stands behind the declaration of a function that programs hook by its first bytes (UCX:
+ * "bistro"). The hook moves 12 bytes aside and writes a jump in their place. It knows
+ * only the instructions that the real driver's functions begin with. So the entry here
+ * begins with the same instructions. Then it jumps to the function, whose own symbol is
+ * sim_NAME.
  */
 #ifdef __x86_64__
 #define SIM_HOOKABLE(name)				\

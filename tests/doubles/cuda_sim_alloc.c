@@ -6,9 +6,9 @@
 #include <unistd.h>
 
 #define SMALL (64u << 10)	/* buffers below this share chunks */
-#define ALIGN 512ull		/* of the address of each */
+#define ALIGN 512ull		/* alignment of each buffer's address */
 #define POOL_SIZE (64ull << 20)
-#define POOL_START (1ull << 20)	/* where the first buffer of a pool's chunk is */
+#define POOL_START (1ull << 20)	/* offset of the first buffer in a pool's chunk */
 
 static struct chunk *chunks;
 
@@ -61,7 +61,7 @@ static void chunk_free(struct chunk *c)
 	free(c);
 }
 
-/* The first gap of the chunk that takes size bytes, 0 if none does. */
+/* The first gap of the chunk that has room for size bytes; 0 if there is none. */
 static uint64_t chunk_gap(const struct chunk *c, uint64_t size)
 {
 	uint64_t at = c->addr + (c->pool ? POOL_START : 0), end = c->addr + c->size;
@@ -77,7 +77,7 @@ static uint64_t chunk_gap(const struct chunk *c, uint64_t size)
 	return end >= at && end - at >= size ? at : 0;
 }
 
-/* In a chunk, or in a new one of that size. */
+/* A buffer in an existing chunk, or in a new one of that size. */
 static int alloc_in_chunk(struct ctx *ctx, uint64_t size, uint64_t chunk_size, bool pool,
 			  struct buffer **b)
 {
@@ -187,7 +187,7 @@ static void alloc_free(struct buffer *b)
 
 int cuMemFree_v2(uint64_t addr) SIM_HOOKABLE(cuMemFree_v2);
 
-/* The address tells the context; none needs to be current, as with the real driver. */
+/* The address identifies the context. As in the real driver, none needs to be current. */
 int cuMemFree_v2(uint64_t addr)
 {
 	struct buffer *b;
@@ -208,7 +208,7 @@ int cuMemFree_v2(uint64_t addr)
 	return result;
 }
 
-/* A context that ends takes its buffers along. */
+/* Frees the buffers of a context that ends. */
 void alloc_forget(struct ctx *ctx)
 {
 	struct buffer *b, *next;
@@ -228,7 +228,7 @@ static int pool_alloc(struct ctx *ctx, uint64_t *addr, uint64_t size)
 	struct buffer *b;
 	int result;
 
-	/* Elsewhere such memory could be exported, which the real one cannot. */
+	/* Outside RM mode this memory could be exported. Real pool memory cannot. */
 	if (!rm_mode())
 		return CU_NOT_SUPPORTED;
 	if (!addr || !size)
@@ -306,7 +306,7 @@ SIM_API int cuMemGetAddressRange_v2(uint64_t *base, size_t *size, uint64_t addr)
 	if (!base && !size) {
 		result = CU_INVALID_VALUE;
 	} else if (!b || b->mem->device != ctx->device) {
-		/* The memory of another GPU is not found (580.159.04 says so). */
+		/* Memory of another GPU is not found. 580.159.04 does the same. */
 		result = CU_NOT_FOUND;
 	} else {
 		if (base)
@@ -318,7 +318,7 @@ SIM_API int cuMemGetAddressRange_v2(uint64_t *base, size_t *size, uint64_t addr)
 	return result;
 }
 
-/* Buffers and host memory; mappings of handles are vmm_live's. */
+/* Buffers and host memory. vmm_live counts the mappings of handles. */
 unsigned long alloc_live(void)
 {
 	const struct buffer *b;

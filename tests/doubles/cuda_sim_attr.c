@@ -41,7 +41,7 @@ static void tokens(struct value *val, const struct buffer *b)
 	val->size = sizeof(*t);
 }
 
-/* Of host memory only what this library made is known, and only its kind. */
+/* Host memory is known only if this library made it, and only its kind is known. */
 static int get_host(struct value *val, int attr, uint64_t addr)
 {
 	bool managed;
@@ -62,7 +62,7 @@ static int get_host(struct value *val, int attr, uint64_t addr)
 	return CU_INVALID_VALUE;
 }
 
-/* Every value is little-endian, so that its low bytes are the short ones. */
+/* Values are little-endian, so the low bytes are the short values. */
 static int get(struct value *val, int attr, uint64_t addr)
 {
 	const struct buffer *b = buffer_find(addr);
@@ -120,7 +120,7 @@ static int get(struct value *val, int attr, uint64_t addr)
 	return CU_INVALID_VALUE;
 }
 
-/* How many bytes an attribute's value has, 0 for one that is not modelled. */
+/* The size of an attribute's value in bytes; 0 for an attribute that is not modelled. */
 static size_t value_size(int attr)
 {
 	switch (attr) {
@@ -179,7 +179,10 @@ static int get_all(unsigned int n, const int *attrs, void **data, uint64_t addr)
 	return CU_OK;
 }
 
-/* Unlike the call for one, this gives zeroes for what is no device pointer. */
+/*
+ * This call gives zeroes for an address that is no device pointer. The call for one
+ * attribute fails instead.
+ */
 SIM_API int cuPointerGetAttributes(unsigned int n, int *attrs, void **data, uint64_t addr)
 {
 	int result = enter(__func__);
@@ -192,9 +195,8 @@ SIM_API int cuPointerGetAttributes(unsigned int n, int *attrs, void **data, uint
 }
 
 /*
- * Setting it waits for the copies that are under way. VMM memory does not have
- * it: the driver says so too (580.159.04 on an H200, read 2026-11-21). Memory of a
- * pool has it (the same driver on an H100).
+ * Setting the attribute waits for pending copies. VMM memory does not have it (580.159.04
+ * on an H200, read 2026-11-21). Memory of a pool has it (the same driver on an H100).
  */
 static int set_sync_memops(const int *value, uint64_t addr)
 {

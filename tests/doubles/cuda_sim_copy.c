@@ -2,9 +2,10 @@
 /*
  * Simulated libcuda: copies and sets. Test code.
  *
- * As in the real driver a small cuMemcpyHtoD returns once its bytes are taken,
- * and they land later: here at the next call that synchronises, which is the
- * latest that the real one allows. Memory with SYNC_MEMOPS is spared that.
+ * A small cuMemcpyHtoD returns once its bytes are read from the host, as in the real
+ * driver. The bytes land later. Here they land at the next call that synchronises, the
+ * latest time that the real driver allows. With SYNC_MEMOPS they land before the call
+ * returns.
  */
 #include "cuda_sim.h"
 
@@ -13,7 +14,7 @@
 
 #define STAGED (64u << 10)
 
-/* A copy that has been taken and has not landed. */
+/* A copy whose bytes were read and have not landed. */
 struct staged {
 	struct staged *next;
 	uint64_t dst;
@@ -23,12 +24,12 @@ struct staged {
 
 static struct staged *first, **last = &first;
 
-/* What to do with one contiguous piece of device memory. */
+/* What is done with one contiguous piece of device memory. */
 typedef void piece_fn(uint8_t *mem, uint64_t done, uint64_t size, void *arg);
 
 /*
- * CU_OK if all of it is memory that the device may read, or write. Buffers of
- * cuMemAlloc are never one range, however close; mappings side by side are.
+ * CU_OK if all of the range is memory that the device may read, or write. Two buffers of
+ * cuMemAlloc are never one range, even side by side. Two mappings side by side are.
  */
 static int check(uint64_t addr, uint64_t size, int device, bool write)
 {
@@ -118,7 +119,7 @@ static bool any_sync_memops(uint64_t addr, uint64_t size)
 	return false;
 }
 
-/* A host pointer that a copy may use: never a device address. */
+/* A host pointer that a copy may use. A device address is refused. */
 static bool host_ok(const void *p, size_t size)
 {
 	return p && !va_is_device((uintptr_t)p, size);
@@ -182,7 +183,7 @@ SIM_API int cuMemcpyDtoH_v2(void *dst, uint64_t src, size_t size)
 	return result;
 }
 
-/* SYNC_MEMOPS does not reach the calls that say they are asynchronous. */
+/* SYNC_MEMOPS does not change the calls that are asynchronous by name. */
 static int to_device_async(struct ctx *ctx, uint64_t dst, const void *src, size_t size)
 {
 	int result;
@@ -259,7 +260,7 @@ static void set8_piece(uint8_t *mem, uint64_t done, uint64_t size, void *arg)
 	memset(mem, *(const uint8_t *)arg, size);
 }
 
-/* Pieces of a set start at multiples of 4: addresses do, and buffers. */
+/* Pieces of a set start at multiples of 4, as addresses and buffers do. */
 static void set32_piece(uint8_t *mem, uint64_t done, uint64_t size, void *arg)
 {
 	uint64_t i;

@@ -6,7 +6,7 @@
 
 #define STACK_DEPTH 64
 
-/* Contexts stay on the list for ever, so that a stale one is always told. */
+/* Contexts stay on the list for ever, so a stale one is always recognised. */
 static struct ctx *contexts;
 static struct ctx *primaries[SIM_MAX_DEVICES];
 
@@ -46,7 +46,7 @@ static struct ctx *ctx_new(int device, bool primary, unsigned int flags)
 	return c;
 }
 
-/* What was made in a context goes with it. */
+/* Frees what was made in a context. */
 static void ctx_end(struct ctx *c)
 {
 	struct stream **link = &streams;
@@ -189,7 +189,7 @@ SIM_API int cuCtxPopCurrent_v2(struct ctx **ctx)
 	return result;
 }
 
-/* It replaces the top of the stack; NULL pops it. */
+/* Replaces the top of the stack. NULL pops it. */
 static int ctx_set(struct ctx *ctx)
 {
 	if (ctx && !ctx_known(ctx))
@@ -350,7 +350,7 @@ static int stream_create(struct ctx *ctx, struct stream **stream, unsigned int f
 	return CU_OK;
 }
 
-/* Captures are not modelled: the mode is kept for each thread, and has no effect. */
+/* Captures are not modelled. Each thread keeps its mode, which has no effect. */
 SIM_API int cuThreadExchangeStreamCaptureMode(int *mode)
 {
 	static __thread int current;

@@ -83,7 +83,7 @@ SIM_API int cuDeviceTotalMem_v2(size_t *bytes, int device)
 	return result;
 }
 
-/* Whether CUDA says that a dma-buf can be mapped, and it can. */
+/* Whether a dma-buf can be mapped, and CUDA says so. */
 bool dmabuf_mmap(int device)
 {
 	return driver_version() >= DMABUF_DRIVER_VERSION &&
@@ -119,7 +119,7 @@ SIM_API int cuDeviceGetPCIBusId(char *id, int len, int device)
 	return result;
 }
 
-/* -1: an attribute that is not modelled, which is refused. */
+/* -1 for an attribute that is not modelled. The call then fails. */
 static int attribute(int attr, int device)
 {
 	switch (attr) {

@@ -22,8 +22,8 @@ static struct buffer *page_buffer(uint64_t addr)
 }
 
 /*
- * The buffer that the range begins with. As with the real driver the range may reach
- * past its end, but not past that of the object, which small buffers share.
+ * The buffer that the range begins in. As in the real driver the range may end past the
+ * buffer, but not past the object, which small buffers share.
  */
 static struct buffer *range_buffer(uint64_t addr, uint64_t size)
 {
@@ -33,7 +33,7 @@ static struct buffer *range_buffer(uint64_t addr, uint64_t size)
 	return b && size <= b->mem->size && offset <= b->mem->size - size ? b : NULL;
 }
 
-/* For memory of a pool the real one makes a request that cannot be served. */
+/* For pool memory the real driver makes a request that fails. */
 static int export_by_driver(uint64_t addr, uint64_t size, int *fd)
 {
 	const struct buffer *b = range_buffer(addr, size);

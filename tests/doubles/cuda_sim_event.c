@@ -2,9 +2,8 @@
 /*
  * Simulated libcuda: events, and host functions in streams. Test code.
  *
- * Nothing runs by itself here, so an event is passed once somebody has asked for it
- * twice, or has waited: the first query of a recorded event answers "not ready", as
- * a GPU that is still at work would.
+ * Nothing runs by itself here. The first query of a recorded event answers "not ready",
+ * as a busy GPU would. After a second query, or after a wait, the event has passed.
  */
 #include "cuda_sim.h"
 
@@ -142,7 +141,7 @@ SIM_API int cuStreamQuery(struct stream *stream)
 	return result;
 }
 
-/* The work before it is done, and so is the function when this returns. */
+/* The work before it is done. The function has run when this returns. */
 SIM_API int cuLaunchHostFunc(struct stream *stream, void (*fn)(void *), void *arg)
 {
 	int result = cuStreamQuery(stream);

@@ -2,11 +2,11 @@
 /*
  * Simulated libcuda: memory as file descriptors. Test code.
  *
- * Offset 0 of an exported dma-buf is the start of the range. That of a memfd
- * is the start of the memory, so a range that starts elsewhere is carved: its
- * bytes move to a memfd of their own, which the view of the memory then shows
- * in their place. Who has the old memfd mapped would no longer see the same
- * bytes, so a carve is refused while anyone does.
+ * Offset 0 of an exported dma-buf is the start of the range. Offset 0 of a memfd is the
+ * start of the memory. So a range that starts elsewhere is carved: its bytes move to a
+ * memfd of their own, and the view of the memory shows that memfd in their place. A
+ * process that has the old memfd mapped would no longer see the same bytes. So a carve is
+ * refused while anyone has it mapped.
  */
 #include "cuda_sim.h"
 
@@ -23,7 +23,7 @@
 
 static int dead = -1;	/* see dead_fd() */
 
-/* Who in this process, apart from this library, has a memfd. */
+/* The users of a memfd in this process, apart from this library. */
 struct users {
 	int fd;		/* one of its descriptors, -1 for none */
 	bool mapped;
@@ -91,7 +91,7 @@ static bool overlap(const struct carve *c, uint64_t offset, uint64_t size)
 	return c->offset < offset + size && offset < c->offset + c->size;
 }
 
-/* Give the bytes of a carve that no one else has back to m's own memfd. */
+/* Give a carve's bytes back to m's own memfd. No one else may use the carve. */
 static int merge(struct mem *m, struct carve **link)
 {
 	struct carve *c = *link;
@@ -108,7 +108,7 @@ static int merge(struct mem *m, struct carve **link)
 	return CU_OK;
 }
 
-/* Merge all carves that overlap the range; each must be out of use. */
+/* Merge all carves that overlap the range. Each must be unused. */
 static int merge_all(struct mem *m, uint64_t offset, uint64_t size)
 {
 	struct carve **link = &m->carves;
@@ -133,7 +133,7 @@ static int merge_all(struct mem *m, uint64_t offset, uint64_t size)
 	return CU_OK;
 }
 
-/* See that no one uses m's own memfd for a byte from offset on. */
+/* Check that no one uses m's own memfd for a byte from offset on. */
 static int own_memfd_free(struct mem *m, uint64_t offset)
 {
 	struct users u;
@@ -169,8 +169,8 @@ static int carve_fill(struct mem *m, uint64_t offset, uint64_t size, int fd)
 }
 
 /*
- * The memfd is handed out and no copy of it kept, so that a program that
- * closes what it was given has as many descriptors as before.
+ * The caller gets the memfd, and this library keeps no copy of it. So a program that
+ * closes the descriptor has as many descriptors as before.
  */
 static int carve_new(struct mem *m, uint64_t offset, uint64_t size, int *fd)
 {
@@ -206,8 +206,8 @@ static int copy_fd(int fd, int *copy)
 }
 
 /*
- * The copy of a descriptor that another thread may close, and its number be given
- * to another file, at any time. *fd is -1 if that has happened.
+ * *fd becomes a copy of theirs. At any time another thread may close theirs, and its
+ * number may go to another file. Then *fd is -1.
  */
 static int copy_if_still(int theirs, const struct carve *c, int *fd)
 {
@@ -223,7 +223,7 @@ static int copy_if_still(int theirs, const struct carve *c, int *fd)
 	return CU_OK;
 }
 
-/* One more descriptor for a carve, if it can serve the range and is in use. */
+/* One more descriptor for the carve at offset, if it is big enough and in use. */
 static int carve_share(struct mem *m, uint64_t offset, uint64_t size, int *fd)
 {
 	const struct carve *c;
@@ -245,7 +245,7 @@ static int carve_share(struct mem *m, uint64_t offset, uint64_t size, int *fd)
 	return u.mapped ? cannot("the range is mapped, and its descriptor is closed") : CU_OK;
 }
 
-/* A descriptor whose offset 0 is the range's first byte. Host pages alone. */
+/* A descriptor whose offset 0 is the range's first byte. The range is whole host pages. */
 int mem_export(struct mem *m, uint64_t offset, uint64_t size, int *fd)
 {
 	int result;
@@ -269,7 +269,7 @@ int mem_export(struct mem *m, uint64_t offset, uint64_t size, int *fd)
 	return result;
 }
 
-/* What drivers before 13.3 give: a descriptor that mmap refuses. */
+/* What drivers before 13.3 give: a descriptor that cannot be mapped. */
 int dead_fd(int *fd)
 {
 	int ends[2];
@@ -304,7 +304,7 @@ static bool ours(int n)
 	       (strstr(link, ":cuda ") || strstr(link, ":dmabuf "));
 }
 
-/* Descriptors that were handed out and are still open in this process. */
+/* Descriptors that were given out and are still open in this process. */
 unsigned long exported_fds(void)
 {
 	DIR *dir = opendir("/proc/thread-self/fd");
@@ -318,6 +318,6 @@ unsigned long exported_fds(void)
 	while ((e = readdir(dir)))
 		n += e->d_name[0] != '.' && ours(atoi(e->d_name));
 	closedir(dir);
-	/* Each memory has one of its own, and there is one dead one. */
+	/* Each memory has one descriptor of its own, and there is one dead one. */
 	return n - mem_count() - (dead >= 0);
 }

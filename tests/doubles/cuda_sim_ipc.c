@@ -2,8 +2,8 @@
 /*
  * Simulated libcuda: memory of another process by cuIpc. Test code.
  *
- * The handle has its words where those of the real one were seen (580.159, on an
- * H200). Memory that was opened cannot be exported, as there.
+ * The words of a handle are where the real one has them (580.159, seen on an H200). As in
+ * the real driver, opened memory cannot be exported.
  */
 #include "cuda_sim.h"
 
@@ -17,7 +17,7 @@ struct ipc_handle {
 	uint32_t unknown3;
 	uint64_t size;		/* of the allocation */
 	uint32_t unknown6;
-	uint32_t offset;	/* of it in the object */
+	uint32_t offset;	/* of the allocation in the object */
 	uint32_t unknown8[4];
 	uint32_t client, object;
 	uint32_t unknown14[2];
@@ -90,7 +90,7 @@ static int open_handle(struct ctx *ctx, uint64_t *addr, const struct ipc_handle 
 	return CU_OK;
 }
 
-/* flags: lazy peer access, as every caller has it. */
+/* flags: lazy peer access. Every caller sets it. */
 SIM_API int cuIpcOpenMemHandle_v2(uint64_t *addr, struct ipc_handle h, unsigned int flags)
 {
 	struct ctx *ctx;
@@ -103,7 +103,7 @@ SIM_API int cuIpcOpenMemHandle_v2(uint64_t *addr, struct ipc_handle h, unsigned 
 	return result;
 }
 
-/* To be called where the context ends, too. */
+/* Also called when the context ends. */
 void ipc_close(struct buffer *b)
 {
 	uint64_t start = b->addr - b->offset;

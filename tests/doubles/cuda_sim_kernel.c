@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT
 /*
- * Simulated libcuda: device memory that is a kernel's. Test code.
+ * Simulated libcuda: device memory of the kernel. Test code.
  *
- * With CUDA_SIM_KERNEL=1 memory comes from the simulated nvidia.ko of
- * tests/kmod, which knows the device addresses as well, so that gdrdrv can pin
- * them. Such memory is in no memfd.
+ * With CUDA_SIM_KERNEL=1 memory comes from the simulated nvidia.ko of tests/kmod. That
+ * driver knows the device addresses as well, so gdrdrv can pin them. Such memory is in no
+ * memfd.
  */
 #include "cuda_sim.h"
 
@@ -45,7 +45,7 @@ int kernel_init(void)
 	return CU_NO_DEVICE;
 }
 
-/* What a call that failed on the driver means to a program. */
+/* The result that a program gets for a failed call to the driver. */
 static int result_of_errno(void)
 {
 	return errno == ENOMEM ? CU_OUT_OF_MEMORY : CU_UNKNOWN;
@@ -72,7 +72,7 @@ uint64_t kernel_free_bytes(void)
 	return stats().pages_free * KERNEL_PAGE;
 }
 
-/* Memory of whole pages of the driver's, and the CPU's view of it. */
+/* The driver's memory, in whole pages, and the CPU's view of it. */
 int kernel_mem_new(uint64_t *size, uint64_t *offset, uint8_t **view)
 {
 	struct nvidia_sim_memory m = { .size = (*size + KERNEL_PAGE - 1) / KERNEL_PAGE * KERNEL_PAGE };
@@ -110,7 +110,7 @@ int kernel_map(uint64_t offset, uint64_t addr, uint64_t size, struct p2p_tokens 
 	return CU_OK;
 }
 
-/* The driver takes the memory from whoever has it pinned there. */
+/* The driver takes the memory away from all that have pinned it there. */
 void kernel_unmap(uint64_t addr)
 {
 	if (ioctl(device, NVIDIA_SIM_FREE, &addr) < 0)

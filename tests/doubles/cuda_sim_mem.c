@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-/* Simulated libcuda: device memory, which is memfds or a driver's. Test code. */
+/* Simulated libcuda: device memory, in memfds or of a driver. Test code. */
 #include "cuda_sim.h"
 
 #include <fcntl.h>
@@ -34,7 +34,7 @@ uint64_t mem_free_bytes(int device)
 	return kernel_mode() ? kernel_free_bytes() : DEVICE_MEMORY - used[device];
 }
 
-/* Map all of fd, which m takes over even when this fails. */
+/* Map all of fd. m owns fd afterwards, even if this fails. */
 static struct mem *mem_of_fd(int device, int fd, uint64_t size, int *result)
 {
 	struct mem *m = calloc(1, sizeof(*m));
@@ -81,7 +81,7 @@ static struct mem *mem_of_kernel(int device, uint64_t size, int *result)
 	return m;
 }
 
-/* The driver's memory, which fill() gives to a new struct. */
+/* The driver's memory. fill() puts it into a new struct. */
 static struct mem *mem_of_rm(int device, int *result, int (*fill)(struct mem *, const void *),
 			     const void *arg)
 {
@@ -216,7 +216,7 @@ void mem_put(struct mem *m)
 	free(m);
 }
 
-/* Have the first size bytes of m appear at the device address addr. */
+/* Make the first size bytes of m appear at the device address addr. */
 int mem_map(const struct mem *m, uint64_t addr, uint64_t size, struct p2p_tokens *tokens)
 {
 	if (kernel_mode())

@@ -2,12 +2,13 @@
 /*
  * Simulated libcuda: mmap of the simulated driver's files. Test code.
  *
- * Memory is in memfds, and a mapping starts at an offset in one, while a program
- * maps a GPU's file at offset 0. The driver says which memfd and offset that is.
- * So on that driver the C library's mmap is this file's, in whatever way it was
- * found: its first instruction jumps here. (A library that comes first in the
- * search for symbols would be passed by with RTLD_DEEPBIND, and with an
- * LD_PRELOAD that a program sets for another.)
+ * A program maps a GPU's file at offset 0. The memory is in a memfd, at some offset. The
+ * driver says which memfd and which offset.
+ *
+ * So with that driver this file replaces the C library's mmap. The first instruction of
+ * mmap jumps here, however a program has found mmap. (A library that comes first in the
+ * search for symbols would not be enough. RTLD_DEEPBIND goes past it, and so does a
+ * program that sets LD_PRELOAD for another library.)
  */
 #include "cuda_sim.h"
 
@@ -36,7 +37,7 @@ static void *sim_mmap(void *addr, size_t length, int prot, int flags, int fd, of
 	if (fd < 0 || !(flags & MAP_SHARED))
 		return map(addr, length, prot, flags, fd, offset);
 	if (syscall(SYS_ioctl, fd, RM_SIM_MMAP, &m)) {
-		/* Not a file of the driver's. */
+		/* The file is none of the driver's. */
 		if (errno != ENOTTY && errno != EBADF)
 			return MAP_FAILED;
 		errno = saved;
@@ -55,8 +56,8 @@ static void *sim_mmap(void *addr, size_t length, int prot, int flags, int fd, of
 
 #ifdef __x86_64__
 /*
- * The jump is written at once, as other threads may be in the C library. Its code
- * is near this library, and its functions begin at multiples of 16.
+ * The jump is written in one store, as other threads may be in the C library. The C
+ * library's code is near this library. Its functions begin at multiples of 16.
  */
 static bool jump(void *from, void *to)
 {
@@ -84,8 +85,8 @@ static bool jump(void *from, void *to)
 #endif
 
 /*
- * Whether mmap is this file's. A process may be at its limit of mappings when this
- * library is loaded; cuInit tries again.
+ * Whether this file has replaced mmap. When this library is loaded, a process may be at
+ * its limit of mappings. cuInit tries again.
  */
 bool mmap_taken(void)
 {

@@ -3,8 +3,8 @@
  * Simulated libcuda: device memory of NVIDIA's resource manager. Test code.
  *
  * With CUDA_SIM_RM=1 memory comes from the simulated driver, by the requests of
- * rm_uapi.h, on a client of this library's own that lives from cuInit on. As in
- * the real library all go through its own reference to ioctl.
+ * rm_uapi.h. This library has its own client, from cuInit on. As in the real library, all
+ * requests go through its own reference to ioctl.
  */
 #include "cuda_sim.h"
 
@@ -22,7 +22,7 @@
 static int ctl = -1;
 static uint32_t client;
 
-/* By CUDA's ordinals. */
+/* In the order of CUDA's ordinals. */
 static struct gpu {
 	struct rm_card_info card;
 	int fd;
@@ -47,7 +47,7 @@ bool rm_mode(void)
 	return env_flag("CUDA_SIM_RM");
 }
 
-/* Whose launcher has checked it. */
+/* The launcher has checked the value. */
 static int kernel_driver(void)
 {
 	const char *s = getenv("NVRM_SIM_DRIVER");
@@ -62,7 +62,7 @@ int rm_driver_version(void)
 	return driver < 550 ? 12020 : driver < 570 ? 12040 : driver < 580 ? 12080 : 13000;
 }
 
-/* What a status means to a program. */
+/* The result that a program gets for a status. */
 static int result_of(uint32_t status)
 {
 	switch (status) {
@@ -86,7 +86,7 @@ static int by_address(const void *a, const void *b)
 	return x->pci_slot - y->pci_slot;
 }
 
-/* Every GPU of the driver, in CUDA's order; how many, or minus a result. */
+/* Every GPU of the driver, in CUDA's order. Returns how many, or minus a result. */
 static int find_gpus(void)
 {
 	struct rm_card_info cards[CARDS] = { { .valid = 0 } };
@@ -143,7 +143,7 @@ static int gpu_init(struct gpu *g)
 	return rm_alloc(client, RM_CLASS_DEVICE, &p, sizeof(p), &g->device);
 }
 
-/* *devices: how many are wanted at most, and how many there are then. */
+/* *devices is the wanted number at first, and the actual number afterwards. */
 int rm_init(int *devices)
 {
 	uint32_t zero = 0;
@@ -158,7 +158,7 @@ int rm_init(int *devices)
 		perror("CUDA_SIM_RM=1: " RM_CTL_DEVICE " (run the program by rm_sim)");
 		return CU_NO_DEVICE;
 	}
-	/* The driver of the virtual machine does not know this one. */
+	/* The driver of the virtual machine does not know this request. */
 	ioctl(ctl, RM_SIM_CUDA, &zero);
 	result = rm_alloc(0, RM_CLASS_CLIENT, NULL, 0, &client);
 	n = find_gpus();
@@ -201,7 +201,7 @@ uint64_t rm_free_bytes(int device)
 	return s.total - s.used;
 }
 
-/* The CPU's view of an object, which this library copies by. */
+/* The CPU's view of an object. This library copies by it. */
 static int view_new(struct mem *m)
 {
 	struct rm_map_memory a = { .client = client, .device = gpus[m->device].device,
@@ -229,7 +229,7 @@ static void object_free(int device, uint32_t object)
 		fprintf(stderr, "simulated libcuda: RM_FREE: status %#x\n", a.status);
 }
 
-/* Memory for an object of this client, which goes along if this fails. */
+/* Memory for an object of this client. The object is freed if this fails. */
 static int mem_of_object(struct mem *m)
 {
 	struct rm_sim_info info = { .client = client, .object = m->object };
@@ -245,7 +245,7 @@ static int mem_of_object(struct mem *m)
 	return result;
 }
 
-/* size is rounded up to what the driver hands out. */
+/* The driver rounds size up to its granularity. */
 int rm_mem_new(struct mem *m, uint64_t size)
 {
 	struct rm_sim_memory p = { .size = (size + GPU_PAGE - 1) / GPU_PAGE * GPU_PAGE };
@@ -254,7 +254,7 @@ int rm_mem_new(struct mem *m, uint64_t size)
 	return result ? result : mem_of_object(m);
 }
 
-/* The driver keeps the memory while someone has a duplicate. */
+/* The driver keeps the memory while a duplicate exists. */
 void rm_mem_free(struct mem *m)
 {
 	struct rm_unmap_memory a = { .client = client, .device = gpus[m->device].device,
@@ -266,7 +266,7 @@ void rm_mem_free(struct mem *m)
 	object_free(m->device, m->object);
 }
 
-/* The request names the object, its client and the place in it. */
+/* The request has the object, its client and the offset in it. */
 int rm_export_range(const struct mem *m, uint64_t offset, uint64_t size, uint64_t claimed,
 		    bool mappable, int *fd)
 {
@@ -302,7 +302,7 @@ int rm_export_range(const struct mem *m, uint64_t offset, uint64_t size, uint64_
 	return status == RM_NO_RESOURCES ? CU_OPERATING_SYSTEM : status ? CU_INVALID_VALUE : CU_OK;
 }
 
-/* A file of the driver's with the object in it. */
+/* A file of the driver's that keeps the object. */
 int rm_export_object(const struct mem *m, int *fd)
 {
 	struct rm_export_fd p = { .type = RM_FD_OBJECT, .device = gpus[m->device].device,
@@ -319,7 +319,7 @@ int rm_export_object(const struct mem *m, int *fd)
 	return CU_OK;
 }
 
-/* m of the object in fd, on whatever GPU it is. */
+/* A memory for the object in fd, on any GPU. */
 int rm_import_object(struct mem *m, int fd)
 {
 	for (m->device = 0; m->device < device_count(); m->device++) {
@@ -338,7 +338,7 @@ int rm_import_object(struct mem *m, int fd)
 	return CU_INVALID_VALUE;
 }
 
-/* m of another process's object, which allowed that. */
+/* A memory for another process's object, which that process has shared. */
 int rm_import_shared(struct mem *m, uint32_t client_src, uint32_t object)
 {
 	for (m->device = 0; m->device < device_count(); m->device++) {
@@ -357,7 +357,7 @@ int rm_import_shared(struct mem *m, uint32_t client_src, uint32_t object)
 	return CU_INVALID_VALUE;
 }
 
-/* The names under which other processes may have it. */
+/* The names by which other processes can get the memory. */
 int rm_share(const struct mem *m, uint32_t *client_src, uint32_t *object)
 {
 	struct rm_share a = { .client = client, .object = m->object };
@@ -381,7 +381,7 @@ SIM_API void rm_sim_fail(const char *name, int result, int nth)
 	abort();
 }
 
-/* What this process has of the driver by other clients than this library's. */
+/* What this process has from the driver by clients other than this library's. */
 unsigned long rm_live(void)
 {
 	struct rm_sim_live live = { .objects = 0 };

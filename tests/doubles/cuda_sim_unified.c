@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 /*
- * Simulated libcuda: the calls that tell by the address whether memory is the
- * device's or the host's, and what the CUDA runtime needs beside them. Test code.
+ * Simulated libcuda: the calls that find out from the address whether memory is the
+ * device's or the host's, and what else the CUDA runtime needs. Test code.
  */
 #include "cuda_sim.h"
 
@@ -113,7 +113,7 @@ int cuMemAllocPitch_v2(uint64_t *addr, size_t *pitch, size_t width, size_t heigh
 	return result;
 }
 
-/* The GPU reaches any host memory here, so there is nothing to note. */
+/* The GPU can read any host memory here, so nothing is recorded. */
 SIM_API int cuMemHostRegister_v2(void *addr, size_t size, unsigned int flags)
 {
 	struct ctx *ctx;
@@ -151,7 +151,7 @@ SIM_API int cuDeviceCanAccessPeer(int *can, int device, int peer)
 	return result;
 }
 
-/* The old name of cuCtxDestroy, for a context with no other user. */
+/* The old name of cuCtxDestroy, for a context without another user. */
 SIM_API int cuCtxDetach(struct ctx *ctx)
 {
 	return cuCtxDestroy_v2(ctx);

@@ -2,9 +2,8 @@
 /*
  * Simulated libcuda: device addresses. Test code.
  *
- * They come from a range of this process's addresses that nothing can be read
- * from or written to, so that a CPU access to a device pointer faults, and no
- * host pointer ever equals one.
+ * They come from a range of this process's addresses that cannot be read or written. So a
+ * CPU access to a device pointer faults, and no host pointer equals a device pointer.
  */
 #include "cuda_sim.h"
 
@@ -18,7 +17,7 @@ static uint64_t space, space_size;
 static struct va *vas;
 static struct buffer *buffers;
 
-/* Less than SPACE_MAX where a limit of the process or a tool stands in the way. */
+/* Less than SPACE_MAX if a limit of the process or a tool does not allow so much. */
 int va_init(void)
 {
 	uint64_t size;
@@ -30,7 +29,7 @@ int va_init(void)
 	}
 	if (p == MAP_FAILED)
 		return CU_OUT_OF_MEMORY;
-	/* A core dump has no use for it. */
+	/* A core dump does not need it. */
 	madvise(p, space_size, MADV_DONTDUMP);
 	space = ((uint64_t)(uintptr_t)p + GRANULARITY - 1) / GRANULARITY * GRANULARITY;
 	space_size -= GRANULARITY;
@@ -53,8 +52,8 @@ static bool place(uint64_t *addr, uint64_t size, uint64_t align, uint64_t limit)
 }
 
 /*
- * Take size bytes at want if that is free, else at the lowest address that is:
- * addresses come back soon after they were freed, as in the real driver.
+ * Reserve size bytes at want if that is free, else at the lowest free address. As in the
+ * real driver, a freed address is soon used again.
  */
 int va_take(uint64_t size, uint64_t align, uint64_t want, bool reservation, uint64_t *addr)
 {

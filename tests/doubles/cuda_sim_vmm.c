@@ -13,7 +13,7 @@ static bool granular(uint64_t n)
 	return n % GRANULARITY == 0;
 }
 
-/* Add a handle with one reference, which takes over the caller's of m. */
+/* Add a handle with one reference. It takes the caller's reference of m. */
 static struct handle *handle_new(struct mem *m, const struct mem_prop *prop)
 {
 	struct handle *h = calloc(1, sizeof(*h));
@@ -23,7 +23,7 @@ static struct handle *handle_new(struct mem *m, const struct mem_prop *prop)
 		return NULL;
 	}
 	*h = (struct handle){ .next = handles, .refs = 1, .mem = m, .prop = *prop };
-	/* Not a number that is mistaken for an index, a pointer or an fd. */
+	/* The number is unlike an index, a pointer or an fd. */
 	h->id = 0x5100000000ull + next_id() * 16;
 	handles = h;
 	return h;
@@ -38,7 +38,7 @@ static struct handle *handle_find(uint64_t id)
 	return h;
 }
 
-/* To be called once refs or mappings went down. */
+/* Called after refs or mappings went down. */
 static void handle_gc(struct handle *h)
 {
 	struct handle **link = &handles;
@@ -128,7 +128,7 @@ SIM_API int cuMemRelease(uint64_t id)
 	return h ? CU_OK : CU_INVALID_VALUE;
 }
 
-/* The handle of a mapping comes back to life if it had been released. */
+/* A released handle that has a mapping is valid again afterwards. */
 SIM_API int cuMemRetainAllocationHandle(uint64_t *id, void *addr)
 {
 	struct buffer *b;
@@ -179,7 +179,7 @@ SIM_API int cuMemAddressReserve(uint64_t *addr, size_t size, size_t align, uint6
 	return result;
 }
 
-/* A mapping that has a byte in the range, NULL for none. */
+/* A mapping with a byte in the range; NULL if there is none. */
 static struct buffer *mapping_in(uint64_t addr, uint64_t size)
 {
 	struct buffer *b;
@@ -243,7 +243,7 @@ SIM_API int cuMemMap(uint64_t addr, size_t size, size_t offset, uint64_t id, uin
 	return result;
 }
 
-/* CU_OK if the range is one or more mappings, whole and without a gap. */
+/* CU_OK if the range is one or more whole mappings without a gap. */
 static int whole_mappings(uint64_t addr, uint64_t size)
 {
 	uint64_t at = addr;
@@ -367,7 +367,7 @@ SIM_API int cuMemExportToShareableHandle(void *out, uint64_t id, int type, uint6
 	return result;
 }
 
-/* In RM mode an fd does not tell: m is what it was imported as. */
+/* In RM mode an fd does not show its memory. m is what the fd was imported as. */
 static struct mem *own_mem_of_rm(struct mem *m)
 {
 	const struct handle *h;
@@ -381,7 +381,7 @@ static struct mem *own_mem_of_rm(struct mem *m)
 	return m;
 }
 
-/* The memory of this process that fd is for, with a reference; or NULL. */
+/* The memory of this process in fd, with a reference; or NULL. */
 static struct mem *own_mem(int fd)
 {
 	const struct handle *h;
@@ -434,7 +434,7 @@ SIM_API int cuMemImportFromShareableHandle(uint64_t *id, void *os_handle, int ty
 	return result;
 }
 
-/* Handles that programs hold, mappings and reservations. */
+/* Counts handles that programs have, mappings and reservations. */
 unsigned long vmm_live(void)
 {
 	const struct handle *h;

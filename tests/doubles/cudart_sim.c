@@ -2,11 +2,14 @@
 /*
  * A stand-in for the CUDA runtime over the simulated libcuda, for consumers that are
  * linked against libcudart: UCX and libfabric. Test code: it is no CUDA runtime, and
- * never ships. It has what those two call, and no kernels.
+ * never ships. It has the calls of those two, and no kernels.
  *
- * As in the real one the first call that needs a context makes the thread's device's
- * primary context current, unless another is; results are those of the driver,
- * whose numbers the runtime shares; the last failure is kept for each thread.
+ * As in the real runtime:
+ *
+ * - The first call that needs a context makes one current, unless one is already: the
+ *   primary context of the thread's device.
+ * - Results are the driver's. The runtime has the same numbers.
+ * - Each thread keeps its last failure.
  */
 #include <pthread.h>
 #include <stddef.h>
@@ -94,7 +97,7 @@ static int count(int *n)
 	return result ? result : cuDeviceGetCount(n);
 }
 
-/* A context is current when it returns OK. */
+/* Makes sure that a context is current, or fails. */
 static int start(void)
 {
 	struct ctx *ctx = NULL;
@@ -244,7 +247,7 @@ API int cudaMallocHost(void **p, size_t size)
 	return note(result ? result : cuMemAllocHost_v2(p, size));
 }
 
-/* A NULL makes the context and frees nothing: programs use that. */
+/* cudaFree(NULL) makes the context and frees nothing. Programs use that. */
 API int cudaFree(void *p)
 {
 	int result = start();
@@ -284,7 +287,7 @@ API int cudaHostUnregister(void *p)
 	return note(result ? result : cuMemHostUnregister(p));
 }
 
-/* Unified addresses tell the direction; kind is checked and not needed. */
+/* Unified addresses show the direction. kind is only checked. */
 API int cudaMemcpy(void *dst, const void *src, size_t size, int kind)
 {
 	int result = kind >= 0 && kind <= 4 ? start() : INVALID_VALUE;

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT
 /*
- * Self-tests of the simulated driver, to be run by rm_sim: every request, each
- * refusal, how long things live. TAP output.
+ * Self-tests of the simulated driver, run by rm_sim: every request, each refusal, how
+ * long things live. TAP output.
  *
- * Without an argument, with no NVRM_SIM_* variable set. "options": with those
- * that the function of that name tells.
+ * Without an argument no NVRM_SIM_* variable may be set. "options" needs the variables
+ * that the function of that name lists.
  */
 #include "rm_selftest.h"
 
@@ -54,7 +54,7 @@ static void test_files(void)
 	close(a);
 }
 
-/* Files of others go their own way, and so do mappings of theirs. */
+/* Other files and their mappings are as without the driver. */
 static void test_others(void)
 {
 	int fd = memfd_create("other", MFD_CLOEXEC), null = open("/dev/null", O_RDWR | O_CLOEXEC);
@@ -78,7 +78,7 @@ static int ioctl_errno(int fd, unsigned long cmd, void *arg)
 	return ioctl(fd, cmd, arg) ? errno : 0;
 }
 
-/* The size is in the request, and each request belongs to one kind of file. */
+/* The request has the size, and each request is for one kind of file. */
 static void test_sizes(void)
 {
 	char arg[8192] = "";
@@ -127,7 +127,7 @@ static void test_cards(void)
 	IS(n, 4);
 	for (i = 0; i < n; i++)
 		TRUE(c[i].pci_vendor == 0x10de && c[i].minor != (uint32_t)i && c[i].gpu_id != c[i].minor);
-	/* Two differ in the domain alone, two in the slot alone. */
+	/* Two GPUs differ in the domain alone, two in the slot alone. */
 	TRUE(c[3].pci_bus == c[2].pci_bus && c[3].pci_domain != c[2].pci_domain);
 	TRUE(c[1].pci_bus == c[0].pci_bus && c[1].pci_slot != c[0].pci_slot);
 	close(ctl);
@@ -148,7 +148,7 @@ static void test_clients(void)
 	a = (struct rm_alloc){ .class = 0x1234, .root = r.client, .parent = r.client };
 	IS(ioctl(r.ctl, RM_ALLOC, &a), 0);
 	IS(a.status, RM_INVALID_CLASS);
-	/* A client is of its file. */
+	/* A client belongs to its file. */
 	f.root = f.object = other.client;
 	IS(ioctl(r.ctl, RM_FREE, &f), 0);
 	IS(f.status, RM_INVALID_CLIENT);
@@ -246,7 +246,7 @@ static void test_map(void)
 	TRUE(p != MAP_FAILED);
 	close(fd);
 	close(wrong);
-	/* It is the same memory at another place, and not the other GPU's. */
+	/* It is the same memory at another address, and not the other GPU's memory. */
 	q = rm_map(&r, mem, 0, 16 * PAGE, &lin2);
 	TRUE(q && lin2 != lin);
 	p[5] = 7;
@@ -265,7 +265,7 @@ static void test_map(void)
 	TRUE(mmap(NULL, PAGE, PROT_READ, MAP_SHARED, fd, 0) == MAP_FAILED);
 	close(fd);
 	IS(rm_unmap(&r, mem, lin2), 0);
-	/* FREE first: the mapping reads zeros, and UNMAP finds nothing. */
+	/* FREE comes first. Then the mapping reads zeros, and UNMAP finds nothing. */
 	IS(rm_dup(&r, r.client, mem, &copy), 0);
 	p = rm_map(&r, copy, PAGE, 2 * PAGE, &lin);
 	q = rm_map(&r, mem, 0, 16 * PAGE, &lin2);
@@ -279,7 +279,7 @@ static void test_map(void)
 	munmap(q, 16 * PAGE);
 	IS(rm_free(&r, mem), 0);
 	IS(rm_unmap(&r, mem, lin2), RM_NOT_FOUND);
-	/* All of a client's at once. */
+	/* All of a client's objects at once. */
 	IS(rm_new_memory(&r, 16 * PAGE, &mem), 0);
 	p = rm_map(&r, mem, 0, PAGE, &lin);
 	q = rm_map(&r, mem, PAGE, PAGE, &lin2);
@@ -306,10 +306,10 @@ static int child_requests(void *arg)
 	uint32_t copy;
 	struct rm r;
 
-	/* The parent's client, on its file. */
+	/* The child uses the parent's client, on its file. */
 	if (rm_free(s->rm, s->memory) != RM_INVALID_CLIENT)
 		return 1;
-	/* A client of its own, the parent's memory. */
+	/* The child has a client of its own, and the parent's memory. */
 	rm_open(&r, 0);
 	if (rm_dup(&r, s->rm->client, s->memory, &copy) != RM_NO_PERMISSION)
 		return 2;
@@ -361,7 +361,7 @@ static void test_dup(void)
 	IS(rm_dup(&b, a.client, 0x1234, &again), RM_NOT_FOUND);
 	IS(rm_dup(&b, a.client, a.device, &again), RM_INVALID_OBJECT);
 	IS(rm_dup(&elsewhere, a.client, mem, &again), RM_INVALID_PARENT);
-	/* The memory lives as long as a duplicate. */
+	/* The memory lives as long as a duplicate of it. */
 	p = rm_map(&b, copy, PAGE, PAGE, &lin);
 	TRUE(p);
 	p[1] = 9;
@@ -431,7 +431,7 @@ static void test_fds(void)
 	rm_close(&a);
 }
 
-/* Everything of a client ends with the last copy of its file. */
+/* All of a client ends with the last copy of its file. */
 static int child_copy(void *arg)
 {
 	int *pipe = arg;
@@ -459,7 +459,7 @@ static void test_life(void)
 	close(copy);
 	IS(rm_stats(&watcher).clients, 1);
 	close(a.gpu_fd);
-	/* A forked child has a copy, too. */
+	/* A forked child has a copy as well. */
 	rm_open(&a, 0);
 	IS(pipe(ends), 0);
 	pid = fork();
@@ -472,7 +472,7 @@ static void test_life(void)
 	IS(status, 0);
 	close(ends[0]);
 	IS(rm_stats(&watcher).clients, 1);
-	/* One that is killed. */
+	/* A child that is killed. */
 	pid = fork();
 	if (!pid) {
 		uint64_t lin;
@@ -506,7 +506,7 @@ static int child_launch(void *arg)
 	return 2;
 }
 
-/* A value that cannot be understood ends the process. */
+/* A bad value ends the process. */
 static void test_values(void)
 {
 	IS(in_child(child_launch, (const char *[]){ "NVRM_SIM_DEVICES", "9" }), 125);
@@ -515,7 +515,7 @@ static void test_values(void)
 	IS(in_child(child_launch, (const char *[]){ "NVRM_SIM_FAIL", "MAP_MEMORY" }), -SIGABRT);
 }
 
-/* A rule that is made in the program. */
+/* A rule that the program makes itself. */
 static void test_fail(void)
 {
 	struct rm_sim_fail f = { .name = "FREE", .result = RM_NOT_SUPPORTED, .nth = 2 };
@@ -536,6 +536,8 @@ static void test_fail(void)
 }
 
 /*
+ * Needs these variables:
+ *
  * NVRM_SIM_DEVICES=1 NVRM_SIM_DRIVER=535 NVRM_SIM_CACHE=0 NVRM_SIM_BAR1_MIB=1
  * NVRM_SIM_FAIL=DUP_OBJECT=0x51@2,UNMAP_MEMORY=0x1f@1,OPEN=13@5
  */

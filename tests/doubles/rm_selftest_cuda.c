@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 /*
- * Self-tests of the simulated libcuda on the simulated driver: that the object
- * of an address can be seen as with the real ones, and mapped. TAP output.
+ * Self-tests of the simulated libcuda on the simulated driver. The object of an address
+ * can be seen as with the real ones, and mapped. TAP output.
  */
 #include "rm_selftest.h"
 
@@ -31,14 +31,14 @@ int cuIpcCloseMemHandle(cu_ptr p);
 
 typedef int ioctl_fn(int fd, unsigned long cmd, ...);
 
-/* What libcuda asked the driver. */
+/* The requests that libcuda made. */
 static struct seen {
 	unsigned int requests;
 	struct rm_dmabuf arg;
 	size_t size;
 } seen;
 
-/* libcuda's own reference to ioctl, and how many of them there are. */
+/* libcuda's own references to ioctl, and how many there are. */
 static ioctl_fn **slot;
 static unsigned int slots;
 
@@ -94,7 +94,7 @@ static int find_slot(struct dl_phdr_info *info, size_t size, void *arg)
 	return 1;
 }
 
-/* The result of an export, which is closed, while libcuda is watched. */
+/* Exports while libcuda is watched, and closes the export. Returns the result. */
 static int watch(cu_ptr p, size_t size)
 {
 	uintptr_t page = (uintptr_t)slot & ~(uintptr_t)(PAGE - 1);
@@ -111,7 +111,7 @@ static int watch(cu_ptr p, size_t size)
 	return result;
 }
 
-/* Bytes both ways between a mapping of what was seen, and CUDA. */
+/* Compares bytes both ways: a mapping of the seen object, and CUDA. */
 static bool same_memory(const struct rm *r, cu_ptr p, cu_ptr page)
 {
 	uint8_t in[64], out[64], *m;
@@ -135,7 +135,7 @@ static bool same_memory(const struct rm *r, cu_ptr p, cu_ptr page)
 	return !rm_unmap(r, copy, lin) && !rm_free(r, copy) && same;
 }
 
-/* The memory at p is found and mapped. */
+/* Finds and maps the memory at p. */
 static bool mapped(const struct rm *r, cu_ptr p, int result)
 {
 	cu_ptr page = p & ~(cu_ptr)(PAGE - 1);
@@ -173,14 +173,14 @@ static void test_kinds(const struct rm *r)
 	TRUE(mapped(r, small[0], 0));
 	TRUE(mapped(r, small[19], 0));
 	TRUE(seen.arg.offsets[0] > 0 && seen.size == sizeof(struct rm_dmabuf));
-	/* A window reaches past a small buffer. */
+	/* A window that ends past a small buffer. */
 	IS(watch(small[0] & -(cu_ptr)PAGE, 64 << 10), 0);
 	IS(cuMemAlloc_v2(&big, 3 * MIB + 100), 0);
 	TRUE(mapped(r, big, 0));
 	TRUE(mapped(r, big + 2 * MIB + 12345, 0));
 	IS(seen.arg.offsets[0], 2 * MIB + (12345 & -(int)PAGE));
 	TRUE(mapped(r, v.addr + MIB, 0));
-	/* Of a pool: the sizes are wrong and the export fails. */
+	/* Pool memory: the sizes are wrong and the export fails. */
 	IS(cuMemAllocAsync(&pool, 100000, NULL), 0);
 	TRUE(mapped(r, pool, 1));
 	IS(seen.arg.offsets[0], MIB);
@@ -193,7 +193,7 @@ static void test_kinds(const struct rm *r)
 	vmm_free(&v);
 }
 
-/* Memory stays while there is a duplicate. */
+/* Memory lives while there is a duplicate. */
 static void test_after_free(const struct rm *r)
 {
 	uint64_t lin;
@@ -229,7 +229,7 @@ static void test_shareable(const struct rm *r)
 	IS(cuMemExportToShareableHandle(&fd, v.handle, 1, 0), 0);
 	im.fd = fd;
 	IS(rm_control(r, RM_CTRL_IMPORT_FD, &im, sizeof(im)), 0);
-	/* The same memory is one to this process. */
+	/* Two exports of one memory are one memory to this process. */
 	IS(cuMemImportFromShareableHandle(&again, (void *)(intptr_t)fd, 1), 0);
 	close(fd);
 	m = rm_map(r, im.object, 0, 2 * MIB, &lin);
@@ -253,7 +253,7 @@ static int child_ipc(const struct ipc_handle *h)
 		return 1;
 	if (cuIpcOpenMemHandle_v2(&p, *h, 1) || cuMemsetD8_v2(p, 7, 1000))
 		return 2;
-	/* CUDA refuses, and asks nothing. */
+	/* CUDA refuses, and makes no request. */
 	if (watch(p & -(cu_ptr)PAGE, PAGE) != 1 || seen.requests)
 		return 3;
 	rm_open(&r, 0);
@@ -340,7 +340,7 @@ static void test_dmabuf_fd(void)
 	rm_close(&r);
 }
 
-/* A process that has CUDA of its own, and opens what is sent to it. */
+/* A process that has CUDA of its own, and opens the memory sent to it. */
 static pid_t start_child(int *to, int *status_fd)
 {
 	int down[2], up[2], status;
@@ -361,7 +361,7 @@ static pid_t start_child(int *to, int *status_fd)
 	return pid;
 }
 
-/* Of a driver before 570, whose request is shorter. */
+/* A driver before 570: its request is shorter. */
 void test_rm_cuda_old(void)
 {
 	const struct rm_dmabuf_2600 *old = (const void *)&seen.arg;
@@ -382,7 +382,7 @@ void test_rm_cuda_old(void)
 	TRUE(old->client && old->handles[0]);
 }
 
-/* Nothing of CUDA's may have been called in this process before. */
+/* This must be the first use of CUDA in the process. */
 void test_rm_cuda(void)
 {
 	int to, status_fd, status, dev;

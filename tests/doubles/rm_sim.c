@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT
 /*
- * rm_sim PROGRAM [ARGUMENT...] - run a program with a simulated NVIDIA driver.
- * Test code: it is no driver, and never ships.
+ * rm_sim PROGRAM [ARGUMENT...] - run a program with a simulated NVIDIA driver. Test code:
+ * it is no driver, and never ships.
  *
- * This process becomes the program. A second one, the driver, gets the requests
- * of it and of its children, and ends when they have all ended.
+ * This process becomes the program. A second process is the driver. It gets the requests
+ * of the program and of its children. It ends when they have all ended.
  */
 #include "rm_sim.h"
 
@@ -29,7 +29,7 @@
 #elif defined(__aarch64__)
 #define ARCH AUDIT_ARCH_AARCH64
 #else
-#define ARCH 0	/* not on this machine */
+#define ARCH 0	/* this machine is not supported */
 #endif
 
 #ifndef SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV
@@ -73,7 +73,7 @@ static void configure(void)
 	config.cache = (unsigned int)env_number("NVRM_SIM_CACHE", RM_WRITE_COMBINED, RM_CACHED,
 						RM_WRITE_BACK);
 	config.bar = env_number("NVRM_SIM_BAR1_MIB", 256 << 10, 0, 1 << 20) << 20;
-	/* Rules that cannot be understood end the process here. */
+	/* A bad rule ends the process here. */
 	sim_fault(&rm_faults, "");
 }
 
@@ -84,14 +84,14 @@ static void configure(void)
 #define TAKE BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_USER_NOTIF)
 #define PASS BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW)
 
-/* A system call is taken if (argument & mask) == value. */
+/* A system call goes to the driver if (argument & mask) == value. */
 #define CALL_IF(nr, n, mask, value) \
 	IF((nr), 0, 5), LOAD(ARG(n)), AND(mask), IF((value), 0, 1), TAKE, PASS
 #define CALL(nr) IF((nr), 0, 1), TAKE
 
 /*
- * Files are taken that are opened to be read and written, as programs open this
- * driver's; all others go their way without a delay.
+ * Only files opened to be read and written go to the driver: programs open this driver's
+ * files so. All other files are opened without a delay.
  */
 static struct sock_filter filter[] = {
 	LOAD(offsetof(struct seccomp_data, arch)),
@@ -120,7 +120,7 @@ static int install(void)
 	unsigned long flags = SECCOMP_FILTER_FLAG_NEW_LISTENER;
 	int fd;
 
-	/* Only root may do without, and a set-user-ID program works then. */
+	/* Root alone may leave this out. Set-user-ID programs then work. */
 	if (geteuid() && prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))
 		die("no_new_privs");
 	fd = (int)syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER,
@@ -151,7 +151,7 @@ static void send_fd(int sock, int fd)
 		die("sendmsg");
 }
 
-/* -1 if the program was never started. */
+/* Returns -1 if the program was never started. */
 static int receive_fd(int sock)
 {
 	union fd_message m;
@@ -167,7 +167,7 @@ static int receive_fd(int sock)
 	return fd;
 }
 
-/* What the program was started with is not the driver's, but for stderr. */
+/* The driver keeps none of the program's files but stderr. */
 static void driver(int sock)
 {
 	struct rlimit lim;
@@ -188,7 +188,7 @@ static void driver(int sock)
 	_exit(0);
 }
 
-/* The driver is no child of the program's: that one may wait for any child. */
+/* The driver is not the program's child, as the program may wait for any child. */
 static int start_driver(void)
 {
 	int sock[2], status;

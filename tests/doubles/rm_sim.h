@@ -34,12 +34,12 @@ struct rm_memory {
 	uint64_t id;		/* never used twice */
 };
 
-/* What one RM_MAP_MEMORY gave. It ends before its object does. */
+/* The result of one RM_MAP_MEMORY. It ends before its object does. */
 struct rm_mapping {
 	struct rm_mapping *next;
 	uint64_t linear, offset, length;
 	bool counted;		/* in the GPU's BAR1 */
-	uint64_t addr;		/* where the program has it mapped, as far as known */
+	uint64_t addr;		/* where the program has it mapped, if that is known */
 };
 
 /* A device, or memory below one. Its handle is its client's. */
@@ -65,8 +65,8 @@ struct rm_client {
 enum rm_file_kind { RM_FILE_CTL, RM_FILE_GPU, RM_FILE_DMABUF };
 
 /*
- * An open file. The program has the read end of a pipe, and the driver the
- * write end, which tells when the last copy of the other one is closed.
+ * An open file. The program has the read end of a pipe, and the driver has the write end.
+ * The write end shows when the last copy of the read end is closed.
  */
 struct rm_file {
 	struct rm_file *next;
@@ -76,11 +76,11 @@ struct rm_file {
 	int end;
 	int gpu;
 	bool cuda;		/* a control file of the simulated libcuda */
-	uint64_t registered;	/* a GPU's: id of the control file, or 0 */
+	uint64_t registered;	/* a GPU's file: id of its control file, or 0 */
 	struct rm_memory *memory;	/* exported into it, or NULL */
 	uint64_t offset, length;	/* a dma-buf's part of it that mmap gives */
-	uint64_t linear;	/* a GPU's: the mapping that it serves, or 0 */
-	uint32_t mapper;	/* the client whose mapping that is */
+	uint64_t linear;	/* a GPU's file: the mapping that it serves, or 0 */
+	uint32_t mapper;	/* the client of that mapping */
 };
 
 /* The thread that waits for an answer. */
@@ -88,8 +88,8 @@ struct rm_caller {
 	uint64_t id;		/* of the notification */
 	pid_t tid;
 	uint64_t code;		/* address of its system call instruction */
-	int fd;			/* the request is on this one, ... */
-	struct rm_file *file;	/* ... which is open as that */
+	int fd;			/* the descriptor of the request */
+	struct rm_file *file;	/* the driver's file that fd is */
 };
 
 struct rm_gpu {

@@ -12,8 +12,8 @@
 #define FIRST_LINEAR (0x38ull << 40)	/* where a BAR might be */
 
 /*
- * In the order of the PCI addresses, which is that of CUDA's ordinals. Nothing
- * else has that order: neither minors, nor instances, nor RM_CARD_INFO.
+ * The GPUs in the order of their PCI addresses, which is the order of CUDA's ordinals.
+ * Minors, instances and RM_CARD_INFO have other orders.
  */
 struct rm_gpu gpus[RM_MAX_GPUS] = {
 	{ .domain = 0, .bus = 0x17, .slot = 0, .minor = 2, .instance = 1 },
@@ -68,7 +68,7 @@ uint64_t gpu_memory(void)
 	return GPU_MEMORY;
 }
 
-/* NULL: no memory is left. */
+/* Returns NULL if there is no memory left. */
 struct rm_memory *memory_new(int gpu, uint64_t size)
 {
 	static uint64_t last;
@@ -157,9 +157,9 @@ void clients_of_file_end(const struct rm_file *file)
 }
 
 /*
- * A new object with the handle that the caller chose, or, if that is 0, with one
- * of the driver's choice. Clients' numbers are alike: a handle without its client
- * names the wrong object.
+ * A new object. Its handle is the one that the caller chose, or one of the driver's
+ * choice if that is 0. Different clients get the same handles. So a handle without its
+ * client names the wrong object.
  */
 uint32_t object_new(struct rm_client *c, uint32_t *handle, struct rm_object **o)
 {
@@ -185,7 +185,7 @@ struct rm_object *object_find(const struct rm_client *c, uint32_t handle)
 	return o;
 }
 
-/* An object below o, NULL for none. */
+/* An object below o; NULL if there is none. */
 static struct rm_object *child(const struct rm_client *c, const struct rm_object *o)
 {
 	struct rm_object *i;
@@ -211,7 +211,10 @@ void object_end(struct rm_client *c, struct rm_object *o)
 	free(o);
 }
 
-/* NULL: BAR1 is full. The simulated libcuda's own view of memory is not in it. */
+/*
+ * Returns NULL if BAR1 is full. The simulated libcuda's own view of memory does not
+ * count.
+ */
 struct rm_mapping *mapping_new(struct rm_object *o, uint64_t offset, uint64_t length, bool counted)
 {
 	static uint64_t next = FIRST_LINEAR;
@@ -231,7 +234,7 @@ struct rm_mapping *mapping_new(struct rm_object *o, uint64_t offset, uint64_t le
 	return m;
 }
 
-/* The client's mapping of that name, and its object. */
+/* The client's mapping with that name, and its object. */
 struct rm_mapping *mapping_find(const struct rm_client *c, uint64_t linear, struct rm_object **o)
 {
 	struct rm_mapping *m;

@@ -22,7 +22,7 @@ int rm_sim_info(const struct rm_caller *c, void *arg)
 	return 0;
 }
 
-/* What is there, of all clients. */
+/* Counts the objects of all clients. */
 static void count(struct rm_sim_stats *s)
 {
 	const struct rm_client *client;
@@ -71,7 +71,7 @@ static int give_pages(const struct rm_caller *c, const struct rm_memory *m, uint
 	return a->out_fd < 0 ? -a->out_fd : 0;
 }
 
-/* As the real driver, which was not allowed to have it mapped: 524 there. */
+/* Without allow_mmap the length is 0. The real driver gives 524 then. */
 static int mmap_dmabuf(const struct rm_caller *c, struct rm_sim_mmap *a)
 {
 	const struct rm_file *f = c->file;
@@ -83,7 +83,7 @@ static int mmap_dmabuf(const struct rm_caller *c, struct rm_sim_mmap *a)
 	return give_pages(c, f->memory, f->offset + a->offset, a);
 }
 
-/* What the simulated libcuda's mmap shall map. */
+/* Answers what the simulated libcuda's mmap maps. */
 int rm_sim_mmap(const struct rm_caller *c, void *arg)
 {
 	struct rm_sim_mmap *a = arg;
@@ -101,7 +101,7 @@ int rm_sim_mmap(const struct rm_caller *c, void *arg)
 	return give_pages(c, o->memory, m->offset, a);
 }
 
-/* Where the program has put it. An older one at that place is no more. */
+/* Notes where the program has mapped it. An older mapping at that address is gone. */
 int rm_sim_mapped(const struct rm_caller *c, void *arg)
 {
 	const struct rm_sim_mapped *a = arg;

@@ -314,7 +314,7 @@ static int rm_share(const struct rm_caller *c, void *arg)
 	return 0;
 }
 
-/* RM_OK, and the memory object that the three handles name. */
+/* Finds the memory object that the three handles name. Returns RM_OK if there is one. */
 static uint32_t find_memory(const struct rm_client *client, uint32_t device, uint32_t memory,
 			    struct rm_object **o)
 {
@@ -381,7 +381,7 @@ static int rm_unmap_memory(const struct rm_caller *c, void *arg)
 	return 0;
 }
 
-/* Backwards, so that an index is no ordinal. */
+/* In reverse, so that an index is not an ordinal. */
 static int rm_card_info(const struct rm_caller *c, void *arg, size_t size)
 {
 	struct rm_card_info *card = arg;
@@ -406,7 +406,7 @@ static int rm_card_info(const struct rm_caller *c, void *arg, size_t size)
 	return 0;
 }
 
-/* The file that is asked is a GPU's. */
+/* The request is on a GPU's file. */
 static int rm_register_fd(const struct rm_caller *c, void *arg)
 {
 	const struct rm_register_fd *a = arg;
@@ -434,7 +434,7 @@ static int rm_version(const struct rm_caller *c, void *arg)
 	return 0;
 }
 
-/* One part of one object, which is all that the simulated libcuda exports. */
+/* One part of one object: the simulated libcuda exports nothing else. */
 static uint32_t export_dmabuf(const struct rm_caller *c, const struct rm_dmabuf *a, int32_t *out_fd)
 {
 	const struct rm_client *client = client_find(a->client);
@@ -502,7 +502,7 @@ static int rm_export_dmabuf(const struct rm_caller *c, void *arg, size_t size)
 #define GPU (1u << RM_FILE_GPU)
 #define ANY (CTL | GPU | 1u << RM_FILE_DMABUF)
 
-/* size 0: fn checks it. status: where in the struct, 0 for one without. */
+/* size 0: fn checks the size. status: its offset in the struct, 0 without one. */
 static const struct {
 	unsigned int nr, kinds;
 	size_t size, status;
@@ -544,7 +544,7 @@ bool request_known(const char *name)
 	return i < REQUESTS || strcmp(name, "OPEN") == 0;
 }
 
-/* A file of the simulated libcuda's, as far as that is known. */
+/* A file of the simulated libcuda's, if that is known. */
 static bool of_cuda(const struct rm_file *f)
 {
 	const struct rm_client *mapper = f && f->mapper ? client_find(f->mapper) : NULL;
@@ -552,7 +552,7 @@ static bool of_cuda(const struct rm_file *f)
 	return f && (f->cuda || (mapper && mapper->file->cuda));
 }
 
-/* What the call shall fail with: a status, or an errno where there is none. */
+/* The injected failure of the call: a status, or an errno if the call has no status. */
 int fault(const struct rm_caller *c, const char *name)
 {
 	return of_cuda(c->file) ? 0 : sim_fault(&rm_faults, name);

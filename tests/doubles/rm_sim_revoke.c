@@ -2,9 +2,9 @@
 /*
  * Simulated driver: mappings whose memory object is freed. Test code.
  *
- * The real driver takes the pages away, and the mapping reads zeros. Here the
- * process has the memfd mapped, so the thread that made the request is stopped on
- * its way back, and maps fresh pages in that place before it goes on.
+ * The real driver takes the pages away, and the mapping reads zeros. Here the process has
+ * the memfd mapped. So the driver stops the thread that made the request, on its way
+ * back. The thread maps fresh pages in that place and goes on.
  */
 #include "rm_sim.h"
 
@@ -19,7 +19,7 @@
 #include <sys/user.h>
 #include <sys/wait.h>
 
-/* Mappings to take from the caller once its request is answered. */
+/* Mappings to take away from the caller after its request is answered. */
 static struct {
 	pid_t tid;	/* 0: there are none */
 	uint64_t code;	/* of a system call instruction in it */
@@ -29,7 +29,7 @@ static struct {
 	} at[16];
 } pending;
 
-/* Whether the memory is still mapped there: a program may have unmapped it. */
+/* Whether the memory is still mapped at that address. A program may have unmapped it. */
 static bool still_mapped(pid_t process, const struct rm_memory *m, const struct rm_mapping *map)
 {
 	char path[64], line[512];
@@ -52,7 +52,7 @@ static bool still_mapped(pid_t process, const struct rm_memory *m, const struct 
 	return found;
 }
 
-/* To be called before the object ends, and revoke_now() after the answer. */
+/* Called before the object ends. revoke_now() follows after the answer. */
 void revoke_later(const struct rm_caller *c, const struct rm_client *client,
 		  const struct rm_object *o)
 {
@@ -78,7 +78,7 @@ void revoke_later(const struct rm_caller *c, const struct rm_client *client,
 }
 
 #ifdef __x86_64__
-/* mmap of fresh pages at addr, by the stopped thread. */
+/* Maps fresh pages at addr, in the stopped thread. */
 static bool map_fresh(pid_t tid, uint64_t code, uint64_t addr, uint64_t length)
 {
 	struct user_regs_struct before, r;
@@ -89,7 +89,7 @@ static bool map_fresh(pid_t tid, uint64_t code, uint64_t addr, uint64_t length)
 	r = before;
 	r.rip = code;
 	r.rax = SYS_mmap;
-	r.orig_rax = ~0ull;	/* nothing is started anew */
+	r.orig_rax = ~0ull;	/* no system call is restarted */
 	r.rdi = addr;
 	r.rsi = length;
 	r.rdx = PROT_READ | PROT_WRITE;
@@ -114,7 +114,7 @@ static bool map_fresh(pid_t tid, uint64_t code, uint64_t addr, uint64_t length)
 }
 #endif
 
-/* The thread does not go on before this is done. Signals wait. */
+/* The thread does not go on until this is done. Signals wait. */
 void revoke_now(void)
 {
 	uint64_t mask, all = ~0ull;
@@ -125,7 +125,7 @@ void revoke_now(void)
 
 	if (!tid)
 		return;
-	/* It may have been killed. */
+	/* The thread may have been killed. */
 	if (waitpid(tid, &status, __WALL) == tid && WIFSTOPPED(status)) {
 		ptrace(PTRACE_GETSIGMASK, tid, sizeof(mask), &mask);
 		ptrace(PTRACE_SETSIGMASK, tid, sizeof(all), &all);

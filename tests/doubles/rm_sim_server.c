@@ -112,7 +112,7 @@ int caller_replace(const struct rm_caller *c, int fd)
 	return ioctl(notify, SECCOMP_IOCTL_NOTIF_ADDFD, &add) < 0 ? -errno : c->fd;
 }
 
-/* *fd is for the caller. The file is released when all copies of it are closed. */
+/* Give *fd to the caller. The file is released when all copies of it are closed. */
 struct rm_file *file_new(enum rm_file_kind kind, int gpu, int *fd)
 {
 	static uint64_t last;
@@ -159,7 +159,7 @@ static void answer(const struct seccomp_notif *n, int error, int64_t value, uint
 		die("rm_sim: answer");
 }
 
-/* The string at addr, as far as it fits. A longer string is no path of ours. */
+/* The string at addr, cut to the buffer. No path of the driver is that long. */
 static void caller_path(const struct rm_caller *c, uint64_t addr, char path[PATH_LEN])
 {
 	size_t n = RM_PAGE - addr % RM_PAGE;
@@ -177,7 +177,10 @@ struct device {
 	int gpu;
 };
 
-/* 0: a file of ours; ENOENT: one that we do not have; -1: another's. */
+/*
+ * Returns 0 for a file of the driver, ENOENT for one that the driver lacks, -1 for any
+ * other file.
+ */
 static int find_device(const char *path, struct device *d)
 {
 	char *end;
@@ -315,7 +318,7 @@ static void call(struct seccomp_notif *n, size_t size)
 
 	memset(n, 0, size);
 	if (ioctl(notify, SECCOMP_IOCTL_NOTIF_RECV, n)) {
-		/* The caller was interrupted or killed before. */
+		/* The caller was interrupted or killed earlier. */
 		if (errno != ENOENT && errno != EINTR)
 			die("rm_sim: receive");
 		return;
@@ -328,7 +331,7 @@ static void call(struct seccomp_notif *n, size_t size)
 		do_path(&c, n);
 }
 
-/* Serve until no process is left that could call. */
+/* Serve until no process is left that can make a call. */
 void serve(int listener)
 {
 	struct epoll_event event = { .events = EPOLLIN }, e[16];
@@ -360,7 +363,7 @@ void serve(int listener)
 				return;
 			}
 		}
-		/* Release the files that a program closed before this call. */
+		/* Release the files that a program has closed before this call. */
 		if (ready && !released)
 			call(n, sizes.seccomp_notif);
 	}

@@ -1,18 +1,18 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * rm_uapi.h - the requests of NVIDIA's resource manager (RM), as the test
- * doubles serve them.
+ * rm_uapi.h - the requests of NVIDIA's resource manager (RM), as the test doubles serve
+ * them.
  *
- * TEST DOUBLE. Two simulated drivers serve this file: the user-mode one of
- * rm_sim.c and the simulated nvidia.ko of tests/kmod. The simulated libcuda and
- * the self-test use it. The first part is what NVIDIA's driver has, the second
- * part is the doubles' own.
+ * TEST DOUBLE. Two simulated drivers serve this file: the user-mode one of rm_sim.c and
+ * the simulated nvidia.ko of tests/kmod. The simulated libcuda and the self-test use it.
+ * The first part is what NVIDIA's driver has. The second part is the doubles' own.
  *
- * A request is _IOWR('F', nr, struct). A size that is not the struct's is
- * EINVAL, as is a request on the wrong kind of file. Else the ioctl returns 0
- * and the answer is in status. Handles are local to a client. A client is of the
- * file that made it, and of the process: it ends with the last close of the
- * file, and a forked child that uses it is answered RM_INVALID_CLIENT.
+ * 1. A request is _IOWR('F', nr, struct).
+ * 2. A wrong size of the struct, or a request on the wrong kind of file, gives EINVAL.
+ * 3. Otherwise the ioctl returns 0 and the answer is in status.
+ * 4. Handles are local to a client.
+ * 5. A client belongs to the file and to the process that made it. It ends with the last
+ *    close of the file. A forked child that uses it gets RM_INVALID_CLIENT.
  */
 #ifndef RM_UAPI_H
 #define RM_UAPI_H
@@ -64,9 +64,9 @@ enum {
 };
 
 /*
- * On RM_CTL_DEVICE. object 0: the driver chooses the handle. A device needs a
- * file of that GPU that was registered (RM_REGISTER_FD) with this control file:
- * else RM_INVALID_DEVICE. (The real driver wants the GPU opened.)
+ * On RM_CTL_DEVICE. object 0: the driver chooses the handle. A device needs a file of its
+ * GPU that was registered (RM_REGISTER_FD) with this control file, else it is
+ * RM_INVALID_DEVICE. (In the real driver the GPU must be open.)
  */
 struct rm_alloc {
 	__u32 root;
@@ -97,7 +97,7 @@ struct rm_device_params {
 };
 
 /*
- * On RM_CTL_DEVICE. object may be the client itself. What lies below goes along:
+ * On RM_CTL_DEVICE. object may be the client itself. All below the object is freed, too:
  * mappings of a memory object, memory objects of a device.
  */
 struct rm_free {
@@ -136,8 +136,8 @@ struct rm_id_info {
 #define RM_FD_OBJECT		1	/* type: an RM object */
 
 /*
- * fd is a fresh open of RM_CTL_DEVICE: the object goes into it, and whoever has
- * the file, in any process, may import it. The file keeps the memory alive.
+ * fd is a fresh open of RM_CTL_DEVICE. The object goes into the file. Any process with
+ * the file may import the object. The file keeps the memory alive.
  */
 struct rm_export_fd {
 	__u32 type;		/* RM_FD_OBJECT */
@@ -157,9 +157,9 @@ struct rm_import_fd {
 };
 
 /*
- * A duplicate of a memory object in another client (or the same one). Only in
- * the process of the source's client, else RM_NO_PERMISSION (see RM_SHARE for
- * the exception); only below a device of the same GPU.
+ * A duplicate of a memory object, in another client or the same one. The caller must be
+ * the process of the source's client, else it is RM_NO_PERMISSION (RM_SHARE is the
+ * exception). The parent must be a device of the same GPU.
  */
 struct rm_dup_object {
 	__u32 client;
@@ -172,11 +172,10 @@ struct rm_dup_object {
 };
 
 /*
- * On RM_CTL_DEVICE. fd is a file of the GPU of device that has served no
- * RM_MAP_MEMORY (else RM_STATE_IN_USE): mmap(length, MAP_SHARED, fd, 0) gives
- * [offset, offset + length). offset and length: host pages. It needs no
- * RM_REGISTER_FD. The mmap takes the length that was given here, and offset 0,
- * else it fails with EINVAL.
+ * On RM_CTL_DEVICE. fd is a file of device's GPU that has served no RM_MAP_MEMORY, else
+ * it is RM_STATE_IN_USE. It needs no RM_REGISTER_FD. After the request mmap(length,
+ * MAP_SHARED, fd, 0) gives [offset, offset + length). offset and length are whole host
+ * pages. An mmap of another length or offset fails with EINVAL.
  */
 struct rm_map_memory {
 	__u32 client;
@@ -212,8 +211,8 @@ struct rm_unmap_memory {
 };
 
 /*
- * On RM_CTL_DEVICE: an array of these, with room for each GPU at least. Entries
- * without a GPU have valid 0. The order is no one's ordinal.
+ * On RM_CTL_DEVICE: an array of these, with room for every GPU at least. Entries without
+ * a GPU have valid 0. The order is not that of any ordinal.
  */
 struct rm_card_info {
 	__u8 valid;
@@ -237,7 +236,7 @@ struct rm_card_info {
 	__u8 pad4[2];
 };
 
-/* On a GPU's file, once: which control file its process works with. */
+/* On a GPU's file, once: the control file that its process works with. */
 struct rm_register_fd {
 	__s32 ctl_fd;
 };
@@ -252,8 +251,9 @@ struct rm_version {
 #define RM_DMABUF_HANDLES 128
 
 /*
- * On a GPU's file: parts of memory objects of the caller's client as one
- * dma-buf. Drivers before 570 have the struct without the two bytes.
+ * On a GPU's file: parts of memory objects of the caller's client, as one dma-buf.
+ * Drivers before 570 have the struct without the two
+ * bytes mapping_type and allow_mmap.
  */
 struct rm_dmabuf_2600 {
 	__s32 fd;		/* in: -1; out */
@@ -332,13 +332,12 @@ RM_ASSERT(offsetof(struct rm_dmabuf, offsets) == 552);
 /*
  * The doubles' own.
  *
- * The simulated libcuda gets memory by RM_ALLOC of RM_CLASS_MEMORY below its
- * device, with struct rm_sim_memory, and gives it back by RM_FREE. It reads and
- * writes it by RM_MAP_MEMORY and mmap, as anyone does. Memory that was freed
- * stays as long as a duplicate, an exported fd or a dma-buf of it is there.
+ * The simulated libcuda gets memory by RM_ALLOC of RM_CLASS_MEMORY below its device, with
+ * struct rm_sim_memory. It frees memory by RM_FREE. It reads and writes memory by
+ * RM_MAP_MEMORY and mmap, as other programs do. Freed memory stays while a duplicate, an
+ * exported fd or a dma-buf of it exists.
  *
- * CUDA's ordinals are the GPUs of RM_CARD_INFO in the order of their PCI
- * addresses.
+ * CUDA's ordinals are the GPUs of RM_CARD_INFO in the order of their PCI addresses.
  */
 struct rm_sim_memory {
 	__u64 size;		/* bytes; whole host pages, else RM_INVALID_ARGUMENT */
@@ -348,8 +347,8 @@ struct rm_sim_memory {
 RM_ASSERT(sizeof(struct rm_sim_memory) == 16);
 
 /*
- * On RM_CTL_DEVICE: allow every process to duplicate a memory object, as
- * libcuda does for CUDA IPC (the real request 0x35 says more).
+ * On RM_CTL_DEVICE: allows every process to duplicate a memory object. libcuda does this
+ * for CUDA IPC. (The real request 0x35 has more fields.)
  */
 struct rm_share {
 	__u32 client;
@@ -362,14 +361,14 @@ struct rm_share {
 RM_ASSERT(sizeof(struct rm_share) == 24);
 
 /*
- * On RM_CTL_DEVICE: what a memory object of the client is. (libcuda imports an
- * fd without knowing; the real one has RM_CONTROL commands for this.)
+ * On RM_CTL_DEVICE: what a memory object of the client is. libcuda imports an fd without
+ * knowing its kind. (The real driver has RM_CONTROL commands for this.)
  */
 struct rm_sim_info {
 	__u32 client;
 	__u32 object;
 	__u64 size;		/* out, as what follows */
-	__u64 id;		/* of the memory, the same for each duplicate; not 0 */
+	__u64 id;		/* of the memory: each duplicate has the same; not 0 */
 	__u32 gpu_id;
 	__u32 status;
 };
@@ -378,8 +377,8 @@ struct rm_sim_info {
 RM_ASSERT(sizeof(struct rm_sim_info) == 32);
 
 /*
- * The driver's memory of a GPU, on RM_CTL_DEVICE: what cuMemGetInfo answers,
- * and what tests look at. Not counted: what frees memory later.
+ * The driver's memory of a GPU, on RM_CTL_DEVICE. cuMemGetInfo answers it, and tests read
+ * it. Memory that will be freed later is not counted.
  */
 struct rm_sim_stats {
 	__u32 gpu_id;		/* in */
@@ -388,7 +387,7 @@ struct rm_sim_stats {
 	__u64 used;
 	__u64 bar_total;	/* bytes of BAR1 */
 	__u64 bar_used;		/* by RM_MAP_MEMORY, until its end */
-	__u32 clients;		/* of all processes, and all GPUs, as what follows */
+	__u32 clients;		/* of all processes and all GPUs, as the next ones */
 	__u32 objects;		/* devices and memory objects, duplicates too */
 	__u32 mappings;
 	__u32 files;
@@ -398,26 +397,26 @@ struct rm_sim_stats {
 RM_ASSERT(sizeof(struct rm_sim_stats) == 56);
 
 /*
- * Of the user-mode double alone, whose fds are not mapped themselves.
+ * Only the user-mode double has these requests, as its own fds cannot be mapped.
  *
- * RM_SIM_MMAP, on a GPU's file or a dma-buf: the simulated libcuda's mmap asks for
- * what mmap(length, fd, offset) shall map, and closes out_fd after that. out_fd is
- * fd itself where the process may have no more descriptors: that file is gone
- * then. ENOTTY: the file is none of this driver. Another errno: mmap fails so.
+ * RM_SIM_MMAP, on a GPU's file or a dma-buf: the simulated libcuda asks what mmap(length,
+ * fd, offset) must map. It closes out_fd afterwards. If the process may have no more
+ * descriptors, out_fd is fd itself, and fd's file is gone. ENOTTY: the file is not this
+ * driver's. Another errno: mmap fails with it.
  *
- * RM_SIM_MAPPED, on a GPU's file: where mmap has put it then. The driver takes the
- * mapping from the process when its object is freed.
+ * RM_SIM_MAPPED, on a GPU's file: the address at which mmap has put it. The driver takes
+ * the mapping away when its object is freed.
  *
- * RM_SIM_HOLDS, on any of its files: 0 if the file keeps memory alive, as a
+ * RM_SIM_HOLDS, on any of the driver's files: 0 if the file keeps memory alive, as a
  * dma-buf and an exported object do, else ENODATA.
  *
- * RM_SIM_CUDA, on RM_CTL_DEVICE, marks a file as the simulated libcuda's:
- * NVRM_SIM_FAIL leaves its requests alone.
+ * RM_SIM_CUDA, on RM_CTL_DEVICE, marks a file as the simulated libcuda's. NVRM_SIM_FAIL
+ * does not fail its requests.
  *
- * RM_SIM_LIVE, on RM_CTL_DEVICE: what the caller's process has by other files than
- * those: memory objects and their mappings. Leak tests look at that.
+ * RM_SIM_LIVE, on RM_CTL_DEVICE: the memory objects and mappings that the caller's
+ * process has by unmarked files. Leak tests read it.
  *
- * A driver without one of these answers EINVAL.
+ * A driver without one of these requests answers EINVAL.
  */
 struct rm_sim_mmap {
 	__u64 length;		/* in */
@@ -438,8 +437,8 @@ RM_ASSERT(sizeof(struct rm_sim_mapped) == 8);
 #define RM_SIM_HOLDS		RM_IOC(0xf4, __u32)	/* 0 */
 
 /*
- * RM_SIM_FAIL, on RM_CTL_DEVICE: a rule of NVRM_SIM_FAIL made while the program
- * runs. result 0 drops the rules of the name; nth 0 is every call.
+ * RM_SIM_FAIL, on RM_CTL_DEVICE: makes a rule of NVRM_SIM_FAIL while the program runs.
+ * result 0 drops the rules of the name. nth 0 is every call.
  */
 struct rm_sim_fail {
 	char name[32];

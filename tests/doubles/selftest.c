@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT
 /*
- * Self-tests of the simulated libcuda: that it refuses what the real driver
- * refuses. Start, devices, contexts, faults, fork. TAP output.
+ * Self-tests of the simulated libcuda: it refuses what the real driver refuses. Start,
+ * devices, contexts, faults, fork. TAP output.
  *
- * Run it with no CUDA_SIM_* variable set; or by rm_sim, and as a driver whose
+ * Run it with no CUDA_SIM_* variable set. Run it also under rm_sim, as a driver whose
  * dma-bufs can be mapped: CUDA_SIM_DRIVER_VERSION=13030 CUDA_SIM_DMABUF_MMAP=1.
  */
 #include "selftest.h"
@@ -81,7 +81,7 @@ static void test_before_init(void)
 	cu_ptr p;
 	void *fn;
 
-	/* The variable is read at the first call, so this comes before any. */
+	/* The first call reads the variable, so this comes before any call. */
 	IS(in_child(child_fault_env, "cuInit=2@1,cuDeviceGetCount=999"), 0);
 	IS(cuDeviceGetCount(&n), 3);
 	IS(cuDeviceGet(&n, 0), 3);
@@ -172,7 +172,7 @@ static void test_primary(void)
 	IS(cuMemsetD8_v2(p, 1, 4096), 0);
 	IS(cuDevicePrimaryCtxGetState(0, &flags, &active), 0);
 	IS(active, 1);
-	/* The last release takes the memory along, and the context. */
+	/* The last release ends the context and frees its memory. */
 	IS(cuDevicePrimaryCtxRelease_v2(0), 0);
 	IS(cuda_sim_live(), 0);
 	IS(cuMemsetD8_v2(p, 1, 4096), 709);
@@ -260,7 +260,7 @@ static void *busy(void *stop)
 	cu_ctx ctx;
 	cu_ptr p;
 
-	/* What fails here shows as memory that is left. */
+	/* A step that fails leaves memory behind, which the test sees. */
 	if (cuDevicePrimaryCtxRetain(&ctx, 0) || cuCtxSetCurrent(ctx))
 		return NULL;
 	while (!__atomic_load_n((bool *)stop, __ATOMIC_RELAXED))

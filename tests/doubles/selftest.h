@@ -95,14 +95,14 @@ void cuda_sim_fail(const char *name, int result, int nth);
 unsigned long cuda_sim_live(void);
 unsigned int cuda_sim_streams(unsigned int flags);
 
-/* One TAP line. The value of got is what the test goes on with. */
+/* One TAP line. The test goes on with the value of got. */
 long tap_is_at(long got, long want, const char *what, const char *file, int line);
 int tap_end(void);
 
 #define IS(got, want) tap_is_at((long)(got), (long)(want), #got " is " #want, __FILE__, __LINE__)
 #define TRUE(cond) IS(!!(cond), 1)
 
-/* VMM memory of dev, mapped and accessible, for tests that are about else. */
+/* VMM memory of dev, mapped and accessible, for tests of other things. */
 struct vmm {
 	uint64_t handle;
 	cu_ptr addr;

@@ -28,13 +28,13 @@ static uint8_t byte_at(cu_ptr p)
 	return c;
 }
 
-/* Whether memory is that of the simulated driver, and not of memfds. */
+/* Whether memory is the simulated driver's, and not in memfds. */
 static bool on_driver(void)
 {
 	return getenv("CUDA_SIM_RM");
 }
 
-/* The result alone. */
+/* Only the result of an export. */
 static int export_closed(cu_ptr p, size_t size)
 {
 	int fd, result = export(&fd, p, size);
@@ -62,7 +62,9 @@ static void test_arguments(void)
 	IS(export(&fd, p, 2 * MIB), 1);
 	IS(export(&fd, p, -PAGE), 1);
 	IS(export(&fd, (uintptr_t)&fd & -PAGE, PAGE), 1);
-	/* The last page is the buffer's though it ends in the middle. */
+	/*
+	 * The buffer ends in the middle of the last page. The page is still the buffer's.
+	 */
 	IS(export(&fd, p, MIB + PAGE), 0);
 	IS(fcntl(fd, F_GETFD), 0);
 	close(fd);
@@ -74,7 +76,7 @@ static void test_arguments(void)
 	IS(export(&fd, v.addr, PAGE), 1);
 }
 
-/* Ranges from a start, from the middle, shared, and after they were given up. */
+/* Ranges from the start and from the middle, shared ranges, and ranges after their end. */
 static void test_carve(void)
 {
 	uint8_t *a, *b, *c;
@@ -100,7 +102,10 @@ static void test_carve(void)
 	IS(cuMemsetD8_v2(p + 4 * PAGE - 1, 9, 2), 0);
 	IS(a[4 * PAGE - 1], 9);
 	IS(b[0], 9);
-	/* What overlaps with another start has no memfd that would do; a driver can. */
+	/*
+	 * A range that overlaps one with another start has no memfd. A driver can export
+	 * it.
+	 */
 	fflush(stderr);
 	err = dup(STDERR_FILENO);
 	if (!freopen("/dev/null", "w", stderr))
@@ -230,7 +235,7 @@ static void test_out_of_fds(void)
 	IS(cuMemFree_v2(p), 0);
 }
 
-/* To be called before cuInit. */
+/* Called before cuInit. */
 void test_old_driver(void)
 {
 	IS(in_child(child_old_driver, NULL), 0);

@@ -9,7 +9,7 @@
 
 static int child_load(void *p)
 {
-	/* A sanitizer's own handler would exit. */
+	/* A sanitizer's handler would exit. */
 	signal(SIGSEGV, SIG_DFL);
 	return *(volatile char *)p;
 }
@@ -29,7 +29,7 @@ static void test_alloc(void)
 	TRUE(base == a && size == 3 * MIB + 1);
 	IS(cuMemGetAddressRange_v2(&base, &size, a + 3 * MIB + 1), 500);
 	IS(cuMemGetAddressRange_v2(NULL, NULL, a), 1);
-	/* Nor is it found with another device's context. */
+	/* The pointer is not found with another device's context either. */
 	IS(cuDevicePrimaryCtxRetain(&other, 1), 0);
 	IS(cuCtxPushCurrent_v2(other), 0);
 	IS(cuMemGetAddressRange_v2(&base, &size, a), 500);
@@ -134,7 +134,7 @@ static void test_attributes(void)
 	v = 0;
 	IS(cuPointerGetAttribute(&v, 6, a), 0);
 	IS(v, 1);
-	/* The address comes back, the identity does not. */
+	/* The address is used again. The buffer ID is not. */
 	IS(cuPointerGetAttribute(&id, 7, a), 0);
 	IS(cuMemFree_v2(a), 0);
 	IS(cuMemAlloc_v2(&b, MIB), 0);

@@ -22,7 +22,7 @@ int cuLaunchHostFunc(cu_stream stream, void (*fn)(void *), void *arg);
 #define NO_STREAM ((cu_stream)64)
 #define HOST(p) ((cu_ptr)(uintptr_t)(p))
 
-/* Through GPU memory and back, each direction by the one call. */
+/* Copies through GPU memory and back. One call serves each direction. */
 static void test_unified(int (*copy)(cu_ptr dst, cu_ptr src, size_t size))
 {
 	char sent[512], got[512] = { 0 };
@@ -93,7 +93,7 @@ static void store(void *p)
 	*(int *)p = 7;
 }
 
-/* It finds the copy before it landed. */
+/* The call finds the copy before it has landed. */
 static void test_host_function(void)
 {
 	int done = 0, value = 5, got = 0;
@@ -110,7 +110,7 @@ static void test_host_function(void)
 	IS(cuMemFree_v2(a), 0);
 }
 
-/* The driver finds the context by the address. */
+/* The address identifies the context. */
 static void test_free_without_context(void)
 {
 	cu_ctx ctx;

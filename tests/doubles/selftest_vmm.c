@@ -102,7 +102,7 @@ static void test_map(void)
 	IS(cuMemcpyDtoH_v2(c, p + 2 * MIB - 1, 2), 0);
 	IS(memcmp(c, "ab", 2), 0);
 	IS(cuMemFree_v2(p), 1);
-	/* Handles: released while mapped, and taken again. */
+	/* Handles: released while mapped, and retained again. */
 	IS(cuMemRelease(h[0]), 0);
 	IS(cuMemRelease(h[0]), 1);
 	IS(cuMemRetainAllocationHandle(&again, (void *)(p + 9)), 0);

@@ -20,7 +20,7 @@
 #include <pthread.h>
 #include <stdbool.h>
 
-/* Each double has a copy of its own, and must not use the other's. */
+/* Each double has its own copy, and must not use the other's. */
 #pragma GCC visibility push(hidden)
 
 #define SIM_FAULT_RULES 64
@@ -34,12 +34,12 @@ struct sim_fault_rule {
 };
 
 /*
- * env is the name of the environment variable, and known, unless it is NULL,
- * tells the names that rules may have; neither changes. lock guards all that
- * follows it. loaded says whether the variable has been read.
+ * env is the name of the environment variable. known is NULL, or says which names rules
+ * may have. Neither changes. lock guards all fields after it. loaded: the variable was
+ * read.
  *
- * A double has one such object at most: fork() waits for its lock, so that a
- * child finds it free.
+ * A double has at most one such object. fork() waits for its lock, so that a child finds
+ * the lock free.
  */
 struct sim_faults {
 	const char *env;
@@ -51,7 +51,7 @@ struct sim_faults {
 
 #define SIM_FAULTS_INIT(var) { .env = (var), .lock = PTHREAD_MUTEX_INITIALIZER }
 
-/* Count one call of name: 0 to go on, else the result to fail with. */
+/* Count one call of name. Returns 0, or the result that the call must fail with. */
 int sim_fault(struct sim_faults *f, const char *name);
 
 /* Make a rule. nth 0 is every call. result 0 drops every rule of the name. */

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT
 /*
- * vulkan_selftest.c - checks that the simulated libvulkan does what it says.
+ * vulkan_selftest.c - checks that the simulated libvulkan does what its source says.
  *
- * Without that, a test that runs on the double would prove nothing. What must
- * end the process is tried in children. It needs no GPU.
+ * Without these checks a test on the double would prove nothing. Calls that must end the
+ * process run in children. It needs no GPU.
  */
 #define _GNU_SOURCE
 #include "sim_device.h"
@@ -130,7 +130,7 @@ static VkResult export_fd(VkDevice dev, VkDeviceMemory m, int *fd)
 	return get ? get(dev, &info, fd) : VK_ERROR_UNKNOWN;
 }
 
-/* A memfd as the doubles name theirs, or of another name. */
+/* A memfd with a name like the doubles' memfds, or with another name. */
 static int memfd_of(const char *name, unsigned long size)
 {
 	int fd = memfd_create(name, MFD_CLOEXEC);
@@ -437,7 +437,7 @@ static const struct fatal {
 	{ inherited_handle, "a handle from before fork()", "made before fork()" },
 };
 
-/* Runs f in a child; gives its wait status and the start of its stderr. */
+/* Runs f in a child. Returns its wait status and the start of its stderr. */
 static int in_child(void (*f)(void), char *text, size_t size)
 {
 	struct rlimit no_core = { 0, 0 };
@@ -944,7 +944,7 @@ static int child_with_instance(void)
 	return pid > 0 && waitpid(pid, &status, 0) == pid ? status : -1;
 }
 
-/* Gives NULL if each round worked, else what did not. */
+/* Returns NULL if each round worked, else what failed. */
 static void *thread(void *arg)
 {
 	const struct setup *s = arg;

@@ -2,21 +2,22 @@
 /*
  * vulkan_sim.c - a simulated libvulkan.so.1. Test code: it never ships.
  *
- * It stands in for the Vulkan loader and the driver behind it, as far as memory
- * goes: devices, memory, import and export of file descriptors, mappings.
- * Nothing can be submitted to a queue. Device memory is in memfds, which the
- * simulated libcuda shares: their name is "gdrsim:<device>:<kind>".
+ * It replaces the Vulkan loader and the driver behind it, as far as memory goes: devices,
+ * memory, import and export of file descriptors, mappings. Nothing can be submitted to a
+ * queue. Device memory is in memfds, which the simulated libcuda shares. Their name is
+ * "gdrsim:<device>:<kind>".
  *
- * It is strict. What a program may get wrong at run time is a VkResult. What
- * the Vulkan specification calls invalid usage, where a driver may do anything,
- * ends the process with a message.
+ * It is strict. An error that a program may make at run time gives a VkResult. What the
+ * Vulkan specification calls invalid usage ends the process with a message. A real driver
+ * may do anything there.
  *
- * What it cannot show: a mapping here is cached, not write-combined, and nothing
+ * It cannot show two things: a mapping here is cached, not write-combined, and nothing
  * here is slow.
  *
  * Environment:
- *	VULKAN_SIM_DEVICES	number of devices; else CUDA_SIM_DEVICES; else 2
- *	VULKAN_SIM_FAIL		name=result[@n][,...], see sim_fault.h
+ *
+ * 	VULKAN_SIM_DEVICES	number of devices; else CUDA_SIM_DEVICES; else 2
+ * 	VULKAN_SIM_FAIL		name=result[@n][,...], see sim_fault.h
  *
  * Every function is safe to call from any thread.
  */
@@ -37,7 +38,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* What these declare is exported, whatever -fvisibility says. */
+/* The declarations here are exported, whatever -fvisibility says. */
 #pragma GCC visibility push(default)
 #include <vulkan/vulkan_core.h>
 
@@ -71,7 +72,7 @@ static const VkMemoryType types[] = {
 	  VK_MEMORY_PROPERTY_HOST_COHERENT_BIT, 0 },
 };
 
-/* No family has more than 16 queues: queue handles have room for no more. */
+/* No family has more than 16 queues, as queue handles have room for 16. */
 static const VkQueueFamilyProperties families[] = {
 	{ VK_QUEUE_COMPUTE_BIT | VK_QUEUE_TRANSFER_BIT, 8, 64, { 1, 1, 1 } },
 	{ VK_QUEUE_TRANSFER_BIT, 2, 64, { 1, 1, 1 } },
@@ -92,12 +93,12 @@ static const char *const kind_name[] = {
 };
 
 /*
- * One object of the API. A handle is a number that no object had before, never
- * an address: so the use of a stale handle is always seen.
+ * One object of the API. A handle is a number that no earlier object had, and never an
+ * address. So the use of a stale handle is always noticed.
  *
- * parent outlives the object: the instance for a physical device and a device,
- * the device for a memory. children is the number of live devices of an
- * instance, or of memories of a device.
+ * parent outlives the object. It is the instance of a physical device or of a device, and
+ * the device of a memory. children is the number of live devices of an instance, or of
+ * memories of a device.
  */
 struct object {
 	struct object *next;		/* in its hash chain */
@@ -158,10 +159,10 @@ static void die(const char *fmt, ...)
 }
 
 /*
- * A forked child may make an instance of its own, but once an ancestor has made
- * one it gets no device: so does the real driver (580.159.04 on an H200, read
- * 2026-11-21: vkCreateDevice answers VK_ERROR_INITIALIZATION_FAILED there). What
- * the child inherited belongs to its parent: the use of it ends the child.
+ * A forked child may make an instance of its own. If an ancestor has made one, the child
+ * gets no device: vkCreateDevice answers VK_ERROR_INITIALIZATION_FAILED, as the real
+ * driver does (580.159.04 on an H200, read 2026-11-21). Objects that the child inherited
+ * belong to its parent. A child that uses one is ended.
  */
 static void before_fork(void)
 {
@@ -188,7 +189,7 @@ static void start(void)
 		die("pthread_atfork failed");
 }
 
-/* The functions that have a result to fail with. */
+/* The functions that have a result, and can fail by a rule. */
 static const char *const fallible[] = {
 	"vkEnumerateInstanceVersion",
 	"vkEnumerateInstanceExtensionProperties",
@@ -202,7 +203,7 @@ static const char *const fallible[] = {
 	"vkGetMemoryFdPropertiesKHR",
 };
 
-/* A rule that can never match would let a test pass for nothing. */
+/* A rule that never matches would let a test pass without its fault. */
 static void check_fallible(const char *source, const char *name)
 {
 	size_t i;
@@ -237,8 +238,8 @@ static struct object **chain(uint64_t handle)
 }
 
 /*
- * The low 8 bits of a handle are 0: room for the queues of a device. The high
- * part is no address that a process has.
+ * The low 8 bits of a handle are 0, for the queues of a device. The high part is no
+ * address of a process.
  */
 static struct object *new_object(enum kind kind, struct object *parent, int index)
 {
@@ -307,7 +308,7 @@ static struct object *find_memory(const char *function, VkDevice h, VkDeviceMemo
 	return o;
 }
 
-/* For calls that need the physical device to exist, and nothing more of it. */
+/* For calls that only need the physical device to exist. */
 static void check_physical(const char *function, VkPhysicalDevice h)
 {
 	pthread_mutex_lock(&sim.lock);
@@ -330,7 +331,7 @@ static void check_no_chain(const char *function, const void *next)
 		    s->sType);
 }
 
-/* The two-call form of all enumerations: sets *n, says whether all fitted. */
+/* The two-call form of all enumerations: sets *n, and says whether all fitted. */
 static VkResult enumerate(const char *function, uint32_t *n, void *out,
 			  const void *all, uint32_t count, size_t size)
 {
@@ -376,8 +377,8 @@ VkResult vkEnumerateInstanceVersion(uint32_t *version)
 }
 
 /*
- * What the loader lists once it has found a driver: the one that says that
- * memory can be shared. It is in core 1.1, and need not be enabled.
+ * The extension that the loader lists once it has found a driver: memory can be shared.
+ * It is in core 1.1, and need not be enabled.
  */
 VkResult vkEnumerateInstanceExtensionProperties(const char *layer, uint32_t *n,
 						VkExtensionProperties *out)
@@ -688,7 +689,7 @@ static VkResult make_device(const char *function, struct object *gpu,
 	return VK_SUCCESS;
 }
 
-/* Device layers are long deprecated, and ignored, by the specification. */
+/* The specification deprecates device layers. They are ignored. */
 VkResult vkCreateDevice(VkPhysicalDevice gpu, const VkDeviceCreateInfo *info,
 			const VkAllocationCallbacks *callbacks, VkDevice *out)
 {
@@ -724,7 +725,7 @@ void vkDestroyDevice(VkDevice device, const VkAllocationCallbacks *callbacks)
 	pthread_mutex_unlock(&sim.lock);
 }
 
-/* No function here takes a queue, so its handle need not be looked up. */
+/* No function here uses a queue, so its handle is not looked up. */
 void vkGetDeviceQueue(VkDevice device, uint32_t family, uint32_t index, VkQueue *out)
 {
 	struct object *o;
@@ -739,7 +740,7 @@ void vkGetDeviceQueue(VkDevice device, uint32_t family, uint32_t index, VkQueue 
 
 /* ---- Memory ---- */
 
-/* What vkAllocateMemory found in its pNext chain; NULL is not there. */
+/* What vkAllocateMemory found in its pNext chain. NULL: it is not there. */
 struct extras {
 	const VkImportMemoryFdInfoKHR *import;
 	const VkExportMemoryAllocateInfo *export;
@@ -764,7 +765,7 @@ static struct extras take_chain(const char *function, const void *next)
 	return x;
 }
 
-/* A memfd has no directory entry: the kernel shows its name as deleted. */
+/* A memfd has no directory entry, so the kernel shows its name as deleted. */
 static bool is_named(const char *link, int index, const char *kind)
 {
 	char want[64];
@@ -774,10 +775,10 @@ static bool is_named(const char *link, int index, const char *kind)
 }
 
 /*
- * Whether fd is memory that this device can import: a memfd that the doubles
- * made for an allocation on the same GPU, with at least size bytes. Memory of
- * this double must be imported at its full size. Its other memory types, which
- * have their number in the name, and CUDA's dma-bufs are not for import.
+ * Whether this device can import fd: a memfd that the doubles made for an allocation on
+ * the same GPU, with at least size bytes. Memory of this double must be imported at its
+ * full size. Two kinds cannot be imported: its other memory types, whose names have the
+ * type's number, and CUDA's dma-bufs.
  */
 static bool can_import(int fd, int index, VkDeviceSize size)
 {
@@ -800,7 +801,7 @@ static int own_fd(int fd)
 	return fcntl(fd, F_DUPFD_CLOEXEC, 3);
 }
 
-/* On success the caller's fd is closed; else it is as it was. */
+/* On success the caller's fd is closed. Otherwise it is unchanged. */
 static VkResult import_memory(struct object *m, const VkImportMemoryFdInfoKHR *from)
 {
 	if (from->handleType != VK_EXTERNAL_MEMORY_HANDLE_TYPE_OPAQUE_FD_BIT ||
@@ -820,7 +821,7 @@ static VkDeviceSize *heap_used(const struct object *m)
 	return &sim.used[m->index][types[m->memory.type].heapIndex];
 }
 
-/* Counts against the heap only what was allocated here. */
+/* Only memory that was allocated here counts against the heap. */
 static VkResult fresh_memory(struct object *m)
 {
 	VkDeviceSize room = heaps[types[m->memory.type].heapIndex].size - *heap_used(m);
@@ -901,7 +902,7 @@ VkResult vkAllocateMemory(VkDevice device, const VkMemoryAllocateInfo *info,
 	return r;
 }
 
-/* The pages outlive vkUnmapMemory, as with NVIDIA's driver (H200, 580.159.04). */
+/* The pages outlive vkUnmapMemory, as in NVIDIA's driver (H200, 580.159.04). */
 static void drop_pages(const char *function, struct object *m)
 {
 	if (m->memory.pages && munmap(m->memory.pages, m->memory.pages_length))
@@ -931,7 +932,7 @@ void vkFreeMemory(VkDevice device, VkDeviceMemory memory,
 	pthread_mutex_unlock(&sim.lock);
 }
 
-/* The caller holds the lock. A mapping starts on a page; *out need not. */
+/* The caller holds the lock. A mapping starts on a page. *out need not. */
 static VkResult map(struct object *m, VkDeviceSize offset, VkDeviceSize size, void **out)
 {
 	VkDeviceSize skip = offset % (VkDeviceSize)sysconf(_SC_PAGESIZE);
@@ -1009,8 +1010,8 @@ static VkResult get_memory_fd(VkDevice device, const VkMemoryGetFdInfoKHR *info,
 }
 
 /*
- * An opaque fd has no properties to ask for: the specification forbids it. No
- * fd is of another handle type here.
+ * The specification forbids to ask for the properties of an opaque fd. No fd has another
+ * handle type here.
  */
 static VkResult get_memory_fd_properties(VkDevice device, VkExternalMemoryHandleTypeFlagBits type,
 					 int fd, VkMemoryFdPropertiesKHR *out)
@@ -1079,8 +1080,8 @@ static const struct entry *entry_of(const char *name)
 }
 
 /*
- * A real loader may give a function of a device extension here as well, whether
- * or not a device has it enabled. This one never does.
+ * A real loader may return a function of a device extension here, too, even if no device
+ * has the extension enabled. This one never does.
  */
 PFN_vkVoidFunction vkGetInstanceProcAddr(VkInstance instance, const char *name)
 {
@@ -1114,8 +1115,10 @@ PFN_vkVoidFunction vkGetDeviceProcAddr(VkDevice device, const char *name)
 
 /* ---- For tests ---- */
 
-/* Makes the nth call of name from now on (0: every call) give that VkResult;
- * result 0 takes all that back. */
+/*
+ * Makes the nth call of name from now on (0: every call) return that VkResult. result 0
+ * drops all such rules.
+ */
 void vulkan_sim_fail(const char *name, int result, int nth)
 {
 	check_fallible(__func__, name);
