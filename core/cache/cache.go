@@ -2,8 +2,8 @@
 // it plans, pins, evicts and flushes.
 //
 // A hit and a put are C (capi/cache.c): they take no lock and enter no Go. They find
-// ranges in memory that this package writes; capi/cache_range.h states the protocol
-// between the two. All else is here, with the cache's lock.
+// ranges in memory that this package writes. capi/cache_range.h states the protocol
+// between the two. All else is here, under the cache's lock.
 package cache
 
 import (
@@ -23,28 +23,29 @@ import (
 // Handle names a cache, or a buffer that it has pinned.
 type Handle = handle.Handle
 
-// Driver is what a cache asks of CUDA about memory.
+// Driver is what a cache needs to know from CUDA about memory.
 type Driver interface {
-	// BufferID is the ID of the allocation that addr lies in. No two allocations of
-	// a process ever have the same one; 0 is none.
+	// BufferID is the ID of the allocation that has addr. No two allocations of a
+	// process ever have the same ID. 0 is none.
 	BufferID(addr uint64) (uint64, error)
-	// AllocationRange is where that allocation begins, and how many bytes it has.
+	// AllocationRange is the start of that allocation and its size in bytes.
 	AllocationRange(addr uint64) (base, size uint64, err error)
 	// PointerGetAttribute is the address of cuPointerGetAttribute, for hits.
 	PointerGetAttribute() uintptr
 }
 
-// Pins pins and maps through the context that a cache was opened with. The caller of
-// the cache keeps that context open meanwhile.
+// Pins pins and maps through the context that a cache was opened with. The cache's caller
+// keeps that context open meanwhile.
 type Pins interface {
 	Pin(addr, size uint64) (Handle, error)
-	// Info is the GPU's address that h's mapping begins at, and the backend's page.
+	// Info is the GPU address at the start of h's mapping, and the backend's page
+	// size.
 	Info(h Handle) (va uint64, page uint32, err error)
 	Map(h Handle, size uint64) (uintptr, error)
 	Unpin(h Handle) error
 }
 
-// Table gives out handles, and tells C which of them are caches.
+// Table gives out handles, and shows C which of them are caches.
 type Table interface {
 	Alloc() (Handle, error)
 	Free(Handle)
@@ -53,7 +54,7 @@ type Table interface {
 	Slots() uintptr
 }
 
-// Set is the caches of a process. The zero Set has none.
+// Set has the caches of a process. The zero Set has none.
 type Set struct {
 	mu    sync.Mutex
 	mem   *memory // nil before the first cache
@@ -66,7 +67,7 @@ type Cache struct {
 	table Table
 	pins  Pins
 	find  func() (Driver, error)
-	end   func() // gives the place back
+	end   func() // releases the cache's place in the Set
 	mem   *memory
 	line  *line
 	spans *[RangesMax]span
@@ -75,30 +76,30 @@ type Cache struct {
 	mu      sync.Mutex
 	closed  bool
 	driver  Driver // nil until it is found
-	page    uint64 // the backend's, once a pinning has told
-	pinned  uint64 // bytes that are
+	page    uint64 // the backend's page size; 0 before the first pinning
+	pinned  uint64 // bytes that are pinned now
 	live    []entry
-	retired []entry // unpinned with their last hold
+	retired []entry // to be unpinned with their last hold
 }
 
-// entry is a range that is pinned. Those in Cache.live are in the order of their
-// addresses; none lies in another, so their ends are in order, too.
+// entry is a pinned range. The entries of Cache.live are in the order of their addresses.
+// None lies in another, so their ends are in order, too.
 type entry struct {
 	h          Handle
 	start, end uint64
 	id         uint64 // of the allocation
-	bytes      uint64 // that are pinned for it
+	bytes      uint64 // pinned for the range
 }
 
-// Held is a range that the caller holds: C's gdr_cache_put ends that.
+// Held is a range that the caller holds. C's gdr_cache_put ends the hold.
 type Held struct {
 	Handle Handle
-	VA     uint64 // the CPU's address of the byte that was asked for
-	GPU    uint64 // the GPU's address of the mapping, if it is new; else 0
+	VA     uint64 // the CPU's address of the byte asked for
+	GPU    uint64 // the GPU's address of a new mapping; 0 if the mapping is not new
 }
 
-// Open opens a cache that keeps up to most bytes. find finds the driver; it is asked
-// again after an error.
+// Open opens a cache that keeps up to most bytes pinned. find finds the driver. After an
+// error it is called again.
 func (s *Set) Open(table Table, most uint64, pins Pins, find func() (Driver, error)) (*Cache, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -150,8 +151,8 @@ func (c *Cache) lock() error {
 	return nil
 }
 
-// Get holds a range that has the size bytes at addr, which it pins if there is none.
-// now is the clock of hits (capi/cache_range.h).
+// Get holds a range that has the size bytes at addr. It pins one if there is none. now is
+// the clock of hits (capi/cache_range.h).
 func (c *Cache) Get(addr, size, now uint64) (Held, error) {
 	if err := c.lock(); err != nil {
 		return Held{}, err
@@ -189,12 +190,12 @@ func (c *Cache) findDriver() error {
 
 func (c *Cache) rangeOf(h Handle) *rangeLine { return &c.mem.ranges[h.Index()] }
 
-// after is the place of the first range that starts after addr.
+// after is the index of the first range that starts after addr.
 func (c *Cache) after(addr uint64) int {
 	return sort.Search(len(c.live), func(i int) bool { return c.live[i].start > addr })
 }
 
-// hold is what a hit does.
+// hold does what a hit does.
 func (c *Cache) hold(addr, size, id, now uint64) (Held, bool) {
 	at := c.after(addr)
 	if at == 0 {
@@ -212,7 +213,7 @@ func (c *Cache) hold(addr, size, id, now uint64) (Held, bool) {
 	return Held{Handle: e.h, VA: r.va.Load() + (addr - e.start)}, true
 }
 
-// plan is what a miss is about to pin: bytes of the allocation of id.
+// plan is what a miss will pin: bytes of the allocation with this id.
 type plan struct {
 	id, start, end uint64
 }
@@ -242,8 +243,8 @@ func (c *Cache) plan(addr, size, id uint64) (plan, error) {
 	return c.widen(plan{id: id, start: addr, end: addr + size}), nil
 }
 
-// widen widens the range to GPU pages, but not past its allocation, as far as the
-// driver tells where that ends; the ID at both ends has the last word.
+// widen widens the range to GPU pages. It stops at the end of the allocation, if the
+// driver says where that is. The IDs at both ends are checked in any case.
 func (c *Cache) widen(p plan) plan {
 	base, size, err := c.driver.AllocationRange(p.start)
 	if err != nil || base > p.start || size < p.end-base {
@@ -260,7 +261,7 @@ func (c *Cache) widen(p plan) plan {
 	return wide
 }
 
-// pinned is a range that has been pinned and mapped.
+// pinned is a pinned and mapped range.
 type pinned struct {
 	h       Handle
 	va, gpu uint64 // addresses of the mapping's first byte
@@ -283,12 +284,12 @@ func (c *Cache) add(addr, size, id, now uint64) (Held, error) {
 		return Held{}, fmt.Errorf("the memory was freed while it was being pinned: %w", unix.EINVAL)
 	}
 	c.insert(p, m, now)
-	// What was held before the pinning may be held no more.
+	// A range that was held before the pinning may be free now.
 	c.makeRoom(0)
 	return Held{Handle: m.h, VA: m.va + m.skip + (addr - p.start), GPU: m.gpu}, nil
 }
 
-// pin pins and maps, and unpins others if the room for it or the descriptors are short.
+// pin pins and maps. It unpins other ranges if it lacks room or descriptors.
 func (c *Cache) pin(p plan) (pinned, error) {
 	c.makeRoom(roundUp(p.end-roundDown(p.start, c.page), c.page))
 	if len(c.live)+len(c.retired) == RangesMax && !c.evict() {
@@ -308,7 +309,7 @@ func (c *Cache) pin(p plan) (pinned, error) {
 	}
 }
 
-// pinOnce pins and maps. It fails when it finds the backend's page to be another one.
+// pinOnce pins and maps. It fails if the backend's page size is not the expected one.
 func (c *Cache) pinOnce(p plan) (_ pinned, err error) {
 	start := roundDown(p.start, c.page)
 	h, err := c.pins.Pin(start, p.end-start)
@@ -340,7 +341,8 @@ func (c *Cache) pinOnce(p plan) (_ pinned, err error) {
 	}, nil
 }
 
-// insert adds a range with one hold. The state comes last: it lets hits in.
+// insert adds a range with one hold. It writes the state last, because the state lets
+// hits in.
 func (c *Cache) insert(p plan, m pinned, now uint64) {
 	c.retireUseless(p, true)
 	r := c.rangeOf(m.h)
@@ -364,26 +366,26 @@ func (c *Cache) insert(p plan, m pinned, now uint64) {
 	c.line.count.Store(uint32(len(c.live)))
 }
 
-// show tells hits of the range at place i.
+// show lets hits find the range at index i.
 func (c *Cache) show(i int) {
 	c.spans[i].start.Store(c.live[i].start)
 	c.spans[i].handle.Store(uint64(c.live[i].h))
 }
 
-// isStale reports whether e, which has some of p's bytes, was pinned for an allocation
-// that has since lost them, or was unmapped or unpinned by the caller.
+// isStale reports whether e, which has some of p's bytes, is of no use: its allocation no
+// longer has those bytes, or the caller has unmapped or unpinned it.
 func (c *Cache) isStale(e entry, p plan) bool {
 	return e.id != p.id || !c.table.Published(e.h)
 }
 
-// isNested reports whether one of the two lies in the other: then a search could miss
-// one.
+// isNested reports whether one of the two lies in the other. A search could then miss one
+// of them.
 func isNested(e entry, p plan) bool {
 	return (e.start >= p.start && e.end <= p.end) || (e.start <= p.start && e.end >= p.end)
 }
 
-// retireUseless retires the ranges that have some of p's bytes and are stale, or, if p
-// is to be added, nested.
+// retireUseless retires the ranges that share bytes with p and are stale. If p is to be
+// added, it retires nested ranges, too.
 func (c *Cache) retireUseless(p plan, added bool) {
 	i := sort.Search(len(c.live), func(i int) bool { return c.live[i].end > p.start })
 	for i < len(c.live) && c.live[i].start < p.end {
@@ -395,7 +397,7 @@ func (c *Cache) retireUseless(p plan, added bool) {
 	}
 }
 
-// retire takes a range out of what hits find. It is unpinned now, or with its last
+// retire takes a range out of what hits find. It unpins the range now, or with its last
 // hold.
 func (c *Cache) retire(at int) {
 	e := c.live[at]
@@ -413,13 +415,13 @@ func (c *Cache) retire(at int) {
 	}
 }
 
-// unpin unpins e. Where the driver fails, the handle is gone all the same.
+// unpin unpins e. If the driver fails, the handle is gone as well.
 func (c *Cache) unpin(e entry) {
 	_ = c.pins.Unpin(e.h)
 	c.setPinned(c.pinned - e.bytes)
 }
 
-// setPinned tells puts whether too much is pinned.
+// setPinned shows puts whether too much is pinned.
 func (c *Cache) setPinned(bytes uint64) {
 	c.pinned = bytes
 	c.line.room.Store(int64(min(c.most, math.MaxInt64)) - int64(bytes))
@@ -436,8 +438,8 @@ func (c *Cache) dropRetired() {
 	})
 }
 
-// oldest is the place of the range without a hold that was used the longest ago; -1
-// if all are held.
+// oldest is the index of the unheld range whose last use is the longest ago, or -1 if all
+// are held.
 func (c *Cache) oldest() int {
 	oldest, when := -1, uint64(0)
 	for i, e := range c.live {
@@ -451,15 +453,15 @@ func (c *Cache) oldest() int {
 	return oldest
 }
 
-// evict unpins the range that has not been used for the longest time. It is false
-// where none can be.
+// evict unpins the unheld range whose last use is the longest ago. It returns false if
+// none can be unpinned.
 func (c *Cache) evict() bool {
 	for {
 		i := c.oldest()
 		if i < 0 {
 			return false
 		}
-		// A hit may have been faster.
+		// A hit may have taken a hold first.
 		if e := c.live[i]; c.rangeOf(e.h).retire(e.h, false) {
 			c.retire(i)
 			return true
@@ -467,8 +469,8 @@ func (c *Cache) evict() bool {
 	}
 }
 
-// makeRoom makes the cache as small as it should be with more bytes, as far as that
-// goes.
+// makeRoom unpins ranges until the cache has room for more bytes, or until no range can
+// be unpinned.
 func (c *Cache) makeRoom(more uint64) {
 	goal := c.most - min(more, c.most)
 	c.dropRetired()
@@ -476,7 +478,8 @@ func (c *Cache) makeRoom(more uint64) {
 	}
 }
 
-// Settle unpins what nobody holds, as far as the cache is too big or it is retired.
+// Settle unpins unheld ranges while the cache is too big, and all unheld ranges that were
+// retired.
 func (c *Cache) Settle() error {
 	if err := c.lock(); err != nil {
 		return err
@@ -486,7 +489,7 @@ func (c *Cache) Settle() error {
 	return nil
 }
 
-// Flush unpins all that nobody holds.
+// Flush unpins all unheld ranges.
 func (c *Cache) Flush() error {
 	if err := c.lock(); err != nil {
 		return err
@@ -501,7 +504,7 @@ func (c *Cache) Flush() error {
 	return nil
 }
 
-// Close ends the cache and unpins all of it, held or not.
+// Close ends the cache and unpins all its ranges, held or not.
 func (c *Cache) Close() error {
 	if err := c.lock(); err != nil {
 		return err
@@ -516,8 +519,8 @@ func (c *Cache) Close() error {
 	return nil
 }
 
-// Abandon ends the cache of a context that is being closed, which unpins all that was
-// pinned through it.
+// Abandon ends the cache of a context that is being closed. Closing the context unpins
+// all that was pinned through it.
 func (c *Cache) Abandon() {
 	if c.lock() != nil {
 		return
@@ -528,7 +531,7 @@ func (c *Cache) Abandon() {
 	c.leave()
 }
 
-// forget lets nobody find or hold a range any more.
+// forget ends all hits: nobody finds or holds a range any more.
 func (c *Cache) forget() {
 	for _, e := range c.live {
 		c.rangeOf(e.h).retire(e.h, true)
@@ -537,7 +540,7 @@ func (c *Cache) forget() {
 	c.line.count.Store(0)
 }
 
-// leave gives up the handle, then the place, which may be another cache's next.
+// leave gives up the handle, then the place. The next cache may use the place.
 func (c *Cache) leave() {
 	c.closed = true
 	c.table.SetCache(c.h, 0)

@@ -16,27 +16,27 @@ import (
 )
 
 const (
-	allocation = 2 << 20 // bytes of each that the fake driver has, from address 2 MiB on
+	allocation = 2 << 20 // bytes of each allocation of the fake driver; the first is at 2 MiB
 	gpu        = 64 << 10
 )
 
 // fake is a driver and a backend in memory: it pins nothing.
 type fake struct {
 	mu      sync.Mutex
-	ids     [8]uint64 // of the allocations; 0: there is none
+	ids     [8]uint64 // of the allocations; 0: no allocation
 	newest  uint64
-	split   uint64 // from there on an address has another ID; 0: from nowhere on
-	noRange bool   // the driver does not tell where allocations end
+	split   uint64 // addresses from here on have another ID; 0: none has
+	noRange bool   // the driver does not know where allocations end
 
 	table   *handle.Table
 	gpuPage uint32
-	places  int   // pinnings that there is room for
-	full    error // the answer where there is none
+	places  int   // the number of pinnings that fit
+	full    error // the error if no more fit
 	made    map[Handle]pinning
-	sizes   []uint64 // of all pinnings so far
+	sizes   []uint64 // of all pinnings until now
 	fail    map[string]error
 
-	inPin, inUnpin func() // called in each of these; nil: nothing
+	inPin, inUnpin func() // called in Pin and in Unpin; nil: nothing
 }
 
 type pinning struct {
@@ -116,7 +116,7 @@ func (f *fake) Info(h Handle) (uint64, uint32, error) {
 	return f.made[h].addr, f.gpuPage, f.fail["info"]
 }
 
-// Map maps at an address that tells whose mapping it is.
+// Map returns an address that shows whose mapping it is.
 func (f *fake) Map(h Handle, size uint64) (uintptr, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -159,7 +159,7 @@ func call(f func()) {
 
 func (f *fake) find() (Driver, error) { return f, nil }
 
-// user is one cache of the fake, as C uses it.
+// user uses one cache of the fake driver, as C does.
 type user struct {
 	*fake
 	*Cache
@@ -202,7 +202,7 @@ func (c *Cache) letGo(h Handle) (left uint64, ok bool) {
 	}
 }
 
-// put is gdr_cache_put; it is false where nobody holds h.
+// put is gdr_cache_put. It returns false if nobody holds h.
 func (u *user) put(h Handle) bool {
 	left, ok := u.letGo(h)
 	if ok && left&holdsMax == 0 && (left&retiredBit != 0 || u.line.room.Load() < 0) {
@@ -255,7 +255,7 @@ func TestStates(t *testing.T) {
 	require.False(t, r.hold(h), "no more holds than fit")
 }
 
-// A range that is pinned is found for all that it has, and for no more.
+// A pinned range is found for all its bytes, and for no others.
 func TestHits(t *testing.T) {
 	u := newUser(t, 1<<30)
 	first := u.get(at(1)+5, 100)
@@ -328,7 +328,7 @@ func TestPlan(t *testing.T) {
 	}
 }
 
-// A backend's page that is larger than the host's is found out by the first pinning.
+// The first pinning finds out that a backend's page is larger than the host's.
 func TestPageOfTheBackend(t *testing.T) {
 	u := newUser(t, 1<<30)
 	u.noRange = true
@@ -340,7 +340,7 @@ func TestPageOfTheBackend(t *testing.T) {
 	u.shown()
 }
 
-// A pinning that may be of memory that is gone is not handed out.
+// A pinning is not handed out if its memory may be gone.
 func TestFreedInThePin(t *testing.T) {
 	u := newUser(t, 1<<30)
 	u.inPin = func() { u.free(1) }
@@ -355,7 +355,7 @@ func TestFreedInThePin(t *testing.T) {
 	u.shown()
 }
 
-// Where pinnings or descriptors are short, one that nobody holds goes.
+// If pinnings or descriptors are short, an unheld range is unpinned.
 func TestOthersMakeRoom(t *testing.T) {
 	for _, answer := range []unix.Errno{unix.ENOMEM, unix.EMFILE} {
 		t.Run(answer.Error(), func(t *testing.T) {
@@ -381,7 +381,7 @@ func TestOthersMakeRoom(t *testing.T) {
 	require.Len(t, u.made, 1, "an answer of another kind unpins nothing")
 }
 
-// What goes is what was used the longest ago.
+// The range whose last use is the longest ago is unpinned.
 func TestOldestGoes(t *testing.T) {
 	u := newUser(t, 1<<30)
 	u.places = 3
@@ -395,7 +395,7 @@ func TestOldestGoes(t *testing.T) {
 	require.NotZero(t, u.visit(at(2), 64).GPU, "it has gone")
 }
 
-// What was pinned for memory that is gone serves nobody.
+// A range whose memory is gone is not used any more.
 func TestOtherMemoryThere(t *testing.T) {
 	u := newUser(t, 1<<30)
 	old := u.visit(at(1), 64)
@@ -415,7 +415,7 @@ func TestOtherMemoryThere(t *testing.T) {
 	u.shown()
 }
 
-// A range that the caller has unpinned costs itself, and nothing else.
+// If the caller unpins a range, only that range is lost.
 func TestUnpinnedByTheCaller(t *testing.T) {
 	u := newUser(t, 1<<30)
 	a := u.get(at(1), 64)
@@ -436,7 +436,7 @@ func TestUnpinnedByTheCaller(t *testing.T) {
 	require.NoError(t, u.Close())
 }
 
-// A call of the backend's that fails leaves nothing pinned and nothing in the cache.
+// A failed call of the backend leaves nothing pinned and nothing in the cache.
 func TestFailures(t *testing.T) {
 	for _, what := range []string{"pin", "info", "map"} {
 		u := newUser(t, 1<<30)
@@ -456,7 +456,7 @@ func TestFailures(t *testing.T) {
 	u.shown()
 }
 
-// What is unpinned no longer counts towards what a cache may keep.
+// Unpinned bytes do not count towards the cache's limit.
 func TestTwoPagesStay(t *testing.T) {
 	u := newUser(t, 2*gpu)
 	var first Held
@@ -478,7 +478,8 @@ func TestTwoPagesStay(t *testing.T) {
 	u.shown()
 }
 
-// With as many ranges as a cache has, one goes; if all are held, it is ENOMEM.
+// If a cache has all the ranges it can, one is unpinned. If all are held, Get fails with
+// ENOMEM.
 func TestNoPlaceLeft(t *testing.T) {
 	u := newUser(t, 1<<40)
 	u.places, u.noRange, u.gpuPage, u.page = RangesMax+1, true, 1, 1
@@ -494,7 +495,7 @@ func TestNoPlaceLeft(t *testing.T) {
 	u.shown()
 }
 
-// A cache that is closed is gone, for those too who waited for it.
+// A closed cache is gone, also for goroutines that waited for it.
 func TestClose(t *testing.T) {
 	f := newFake(t)
 	var s Set
@@ -516,7 +517,7 @@ func TestClose(t *testing.T) {
 	require.ErrorIs(t, u.Flush(), unix.EINVAL)
 	require.ErrorIs(t, u.Settle(), unix.EINVAL)
 
-	// The next one has its place, and another handle.
+	// The next cache has its place, and another handle.
 	v := f.open(t, &s, 1<<30)
 	require.Same(t, u.line, v.line)
 	require.NotEqual(t, u.Handle(), v.Handle())
@@ -544,7 +545,7 @@ func TestManyCaches(t *testing.T) {
 	require.ErrorIs(t, err, unix.ENOMEM)
 }
 
-// Without a driver there is no answer; it is asked for again.
+// Without a driver Get fails. The next Get looks for a driver again.
 func TestNoDriver(t *testing.T) {
 	f := newFake(t)
 	err := error(unix.ENOTSUP)
@@ -557,7 +558,7 @@ func TestNoDriver(t *testing.T) {
 	require.NoError(t, getErr)
 }
 
-// Threads get and put while memory comes and goes: a range that is held stays pinned.
+// Threads get and put while memory is freed and allocated. A held range stays pinned.
 func TestThreads(t *testing.T) {
 	u := newUser(t, 8*gpu)
 	u.full = unix.ENOMEM

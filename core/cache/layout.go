@@ -8,8 +8,8 @@ import (
 	"gdrapi/core/internal/sys"
 )
 
-// The structs of this file are those of capi/cache_range.h, field by field: hits and
-// puts, which are C, read and write this memory. TestLayout compares the two.
+// The structs of this file are those of capi/cache_range.h, field by field. Hits and puts
+// are C, and read and write this memory. TestLayout compares the two.
 
 const (
 	// RangesMax is how many ranges one cache has at most.
@@ -24,7 +24,7 @@ type span struct {
 	handle atomic.Uint64
 }
 
-// line is what a hit and a put look at first.
+// line is what a hit and a put read first.
 type line struct {
 	key   atomic.Uint64
 	count atomic.Uint32
@@ -58,7 +58,7 @@ func stateOf(h handle.Handle) uint64 { return h.Generation() << 32 }
 
 func sameGeneration(a, b uint64) bool { return (a^b)>>32 == 0 }
 
-// hold takes a hold of the range of h, if it is still there for that.
+// hold takes a hold of the range of h, if h still names that range.
 func (r *rangeLine) hold(h handle.Handle) bool {
 	for {
 		s := r.state.Load()
@@ -71,8 +71,8 @@ func (r *rangeLine) hold(h handle.Handle) bool {
 	}
 }
 
-// retire lets nobody hold the range of h any more. Without heldToo it is false where
-// somebody does. A range that is gone, or that was replaced, counts as retired.
+// retire prevents new holds of the range of h. Without heldToo it returns false if
+// somebody holds the range. A range that is gone, or was replaced, counts as retired.
 func (r *rangeLine) retire(h handle.Handle, heldToo bool) bool {
 	for {
 		s := r.state.Load()
@@ -93,16 +93,16 @@ func (r *rangeLine) held(h handle.Handle) bool {
 	return sameGeneration(s, stateOf(h)) && s&holdsMax != 0
 }
 
-// memory is laid over what C reads, too.
+// memory is shared with C, which reads it.
 type memory struct {
 	ranges [handle.SlotCount]rangeLine
 	lines  [CachesMax]line
 	spans  [CachesMax][RangesMax]span
 }
 
-// newMemory reserves 80 MiB of address space, of which only what is used is ever
-// backed by memory. It is never given back: a call with an old handle may look at it
-// at any time. A forked child does not inherit it.
+// newMemory reserves 80 MiB of address space. Only what is used gets memory. It is never
+// unmapped: a call with an old handle may read it at any time. A forked child does not
+// inherit it.
 func newMemory() (*memory, error) {
 	mem, err := sys.Zeros(int(unsafe.Sizeof(memory{})))
 	if err != nil {

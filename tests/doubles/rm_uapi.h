@@ -252,8 +252,7 @@ struct rm_version {
 
 /*
  * On a GPU's file: parts of memory objects of the caller's client, as one dma-buf.
- * Drivers before 570 have the struct without the two
- * bytes mapping_type and allow_mmap.
+ * Drivers before 570 have the struct without the two bytes mapping_type and allow_mmap.
  */
 struct rm_dmabuf_2600 {
 	__s32 fd;		/* in: -1; out */

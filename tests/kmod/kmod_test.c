@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: MIT
 /*
- * kmod_test - every duty of gdrdrv, asked of the loaded module straight at its
- * ioctls. Runs as root where the simulated nvidia.ko and gdrdrv.ko
- * (dbg_enabled=1) are loaded: see tests/vm.
+ * kmod_test - tests every duty of gdrdrv, by the loaded module's ioctls. It runs as root,
+ * with the simulated nvidia.ko and gdrdrv.ko (dbg_enabled=1) loaded: see tests/vm.
  *
- *	kmod_test [-l] [-t name] [-k kills] [-f fuzz rounds] [-s seed]
+ * 	kmod_test [-l] [-t name] [-k kills] [-f fuzz rounds] [-s seed]
  *
- * Each test runs in a child of its own. After each, nothing may be left: no
- * allocation, no page table, no held pages, no broken rule of nv-p2p, and no
- * complaint in the kernel's log.
+ * Each test runs in a child of its own. After each test nothing may be left: no
+ * allocation, no page table, no held pages, no broken rule of nv-p2p, and no complaint in
+ * the kernel's log.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -282,9 +281,8 @@ static void test_codes(void)
 }
 
 /*
- * Programs that were built with any library since 2.0 say this, byte for byte.
- * Nothing here may come from gdrdrv_uapi.h. What lies around the bytes that the
- * driver is given must stay as it is.
+ * Programs built with any library since 2.0 send exactly these bytes. Nothing here may
+ * come from gdrdrv_uapi.h. The bytes around those that the driver gets must not change.
  */
 static void old_call(int fd, unsigned int code, void *bytes, size_t size)
 {
@@ -342,7 +340,7 @@ static void test_library_2_0(void)
 	old_map_and_unpin(fd, pin[4], va);
 }
 
-/* 2.4 asks by GET_INFO_V2 as well. */
+/* Version 2.4 uses GET_INFO_V2 as well. */
 static void test_library_2_4(void)
 {
 	uint64_t va = gpu_alloc(GPU_PAGE);
@@ -359,7 +357,7 @@ static void test_library_2_4(void)
 	old_map_and_unpin(fd, pin[4], va);
 }
 
-/* 2.5 and 2.6 pin by PIN_BUFFER_V2, and know attributes and mapping types. */
+/* Versions 2.5 and 2.6 pin by PIN_BUFFER_V2, and know attributes and mapping types. */
 static void test_library_2_5(void)
 {
 	uint64_t va = gpu_alloc(GPU_PAGE);
@@ -416,7 +414,7 @@ static void test_bad_ioctls(void)
 	CHECK_ERR(ioctl(fd, 0, NULL), EINVAL);
 }
 
-/* An answer that cannot be given must not leave a pinning behind. */
+/* If the answer cannot be written, no pinning may be left. */
 static void test_pin_answer_fault(void)
 {
 	uint64_t va = gpu_alloc(GPU_PAGE);
@@ -459,7 +457,7 @@ static void test_pin_arguments(void)
 	CHECK(stats().pins == 0);
 }
 
-/* Memory that is at several device addresses, as CUDA's VMM can have it. */
+/* Memory that has several device addresses, as CUDA's VMM allows. */
 static void test_aliases(void)
 {
 	struct nvidia_sim_memory m = { .size = 2 * GPU_PAGE };
@@ -488,7 +486,7 @@ static void test_aliases(void)
 	CHECK_ERR(ioctl(sim, NVIDIA_SIM_RELEASE, &m.offset), EINVAL);
 	CHECK(is_fault(read_faults(view)));
 
-	/* One address goes; the other one has the memory still. */
+	/* One address is freed. The memory still has the other one. */
 	gpu_free(100 * GPU_PAGE);
 	CHECK(cb_flag(fd, h[0]) == !persistent);
 	CHECK(is_fault(read_faults(p[0])) == !persistent);
@@ -525,7 +523,7 @@ static void test_pin_v2(void)
 	struct gdrdrv_pin_v2 p = { .addr = va, .size = 4, .pad = 0xabcd };
 	int fd = gdr_open();
 
-	/* Old callers leave the padding as their stack was. */
+	/* Old callers do not clear the padding. */
 	CHECK(ioctl(fd, GDRDRV_IOC_PIN_V2, &p) == 0);
 	CHECK(unpin(fd, p.handle) == 0);
 	p.flags = 2;
@@ -543,7 +541,7 @@ static unsigned int attribute(int fd, unsigned int which)
 	return a.val;
 }
 
-/* 535's and 550's header lack the flag that this needs; newer ones have it. */
+/* The headers of 535 and 550 lack the flag for this. Newer ones have it. */
 static void test_force_pcie(void)
 {
 	uint64_t va = gpu_alloc(GPU_PAGE), before = stats().forced;
@@ -581,7 +579,7 @@ static void try_as_stranger(void *arg)
 	try_at_sim(arg, 0, 0, EINVAL);
 }
 
-/* The simulated driver refuses what NVIDIA's refuses. */
+/* The simulated driver refuses what NVIDIA's driver refuses. */
 static void test_sim_is_strict(void)
 {
 	struct nvidia_sim_alloc a = gpu_alloc_full(2 * GPU_PAGE);
@@ -610,7 +608,7 @@ static void test_sim_is_strict(void)
 	try_at_sim(&a, 0, 0, EINVAL);
 }
 
-/* A pin that fails takes no mmap offsets with it, or they would run out. */
+/* A failed pin must not use up mmap offsets. */
 static void test_failed_pins(void)
 {
 	uint64_t va = gpu_alloc(GPU_PAGE), h, h2;
@@ -695,7 +693,7 @@ static void test_info(void)
 	CHECK(v1.mapped == 1 && v1.wc_mapping == 1);
 }
 
-/* Each byte must be at its place, though the pages are scattered, or are not. */
+/* Each byte must be at its place, whether the pages are scattered or not. */
 static void check_data(size_t size)
 {
 	uint64_t va = gpu_alloc(size), h;
@@ -731,7 +729,7 @@ static void test_data(void)
 	check_data(100 * GPU_PAGE);
 }
 
-/* What the GPU can show of its memory at a time has an end. */
+/* The GPU can show a limited part of its memory at a time. */
 static void test_bar1(void)
 {
 	uint64_t va = gpu_alloc(16 * GPU_PAGE), h, h2;
@@ -765,7 +763,7 @@ static void test_pin_inside(void)
 	CHECK(b[5] == 42);
 }
 
-/* How many faults it takes to touch each page. */
+/* The number of faults it takes to touch each page. */
 static long faults_of(volatile unsigned char *p, size_t size)
 {
 	struct rusage before, after;
@@ -779,7 +777,7 @@ static long faults_of(volatile unsigned char *p, size_t size)
 	return after.ru_minflt - before.ru_minflt;
 }
 
-/* A fault brings in 2 MiB; the first one all, in a mapping that is locked. */
+/* A fault maps 2 MiB. In a locked mapping the first fault maps all. */
 static void test_faults(void)
 {
 	const size_t size = 64 << 20;
@@ -795,7 +793,7 @@ static void test_faults(void)
 	p = map_prot(fd, h, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_LOCKED);
 	CHECK(p != MAP_FAILED);
 	CHECK(faults_of(p, size) < 10);
-	/* It ends as any other does. */
+	/* The mapping ends as any other does. */
 	CHECK(unpin(fd, h) == 0);
 	CHECK(is_fault(read_faults(p)) && is_fault(read_faults(p + size - 1)));
 }
@@ -843,7 +841,10 @@ static void vm_flags(const volatile void *p, char *line, int size)
 	fclose(f);
 }
 
-/* Not copied over fork, not grown, not dumped, not executable; I/O memory. */
+/*
+ * The mapping is not copied over fork, not grown, not dumped, not executable. It is I/O
+ * memory.
+ */
 static void test_vma_flags(void)
 {
 	static const char *const want[] = { " io ", " pf ", " dc ", " de ", " dd ",
@@ -932,7 +933,7 @@ static void test_vma_operations(void)
 	CHECK(munmap((void *)q, size) == 0);
 }
 
-/* A mapping in place of part of one, or of the whole: the count stays right. */
+/* A new mapping replaces part of an old one, or all of it. The count stays right. */
 static void test_map_over(void)
 {
 	uint64_t va = gpu_alloc(2 * GPU_PAGE), h;
@@ -954,7 +955,7 @@ static void test_map_over(void)
 		else
 			q = syscall(SYS_remap_file_pages, p, size, 0, h, 0) ?
 			    MAP_FAILED : (void *)p;
-		/* The old one may have to go before the new one is refused. */
+		/* The old mapping may have to go before the new one is refused. */
 		CHECK(q == p || (q == MAP_FAILED && errno == EINVAL));
 		CHECK(is_fault(read_faults(p)) == (q == MAP_FAILED));
 		CHECK(info(fd, h).mapping_type == (q == MAP_FAILED ?
@@ -1014,7 +1015,7 @@ static void test_unknown_handle(void)
 		if (!round)
 			h = pin(fd, va, GPU_PAGE);
 	}
-	/* A handle is good in its own file alone. */
+	/* A handle is valid only in its own file. */
 	other = pin(fd2, va, GPU_PAGE);
 	CHECK(unpin(fd2, other) == 0);
 	CHECK_ERR(unpin(fd2, h), EINVAL);
@@ -1042,7 +1043,7 @@ static void test_unpin_zaps(void)
 	CHECK(stats().pins == 0);
 }
 
-/* A mapping holds the file, as mappings of any file do: it ends by munmap. */
+/* A mapping keeps the file, as a mapping of any file does. It ends by munmap. */
 static void test_close_keeps_mappings(void)
 {
 	uint64_t va = gpu_alloc(GPU_PAGE), h;
@@ -1064,7 +1065,7 @@ static void test_close_keeps_mappings(void)
 	CHECK(held() == 0);
 }
 
-/* ... or by the GPU driver, that takes the pages back. */
+/* It also ends when the GPU driver takes the pages back. */
 static void test_free_after_close(void)
 {
 	uint64_t va = gpu_alloc(GPU_PAGE);
@@ -1202,7 +1203,7 @@ static void owner_that_sends(void *arg)
 	struct gdrdrv_version v;
 	uint64_t va;
 
-	/* Its own GPU file, so that its memory dies with it. */
+	/* The child has its own GPU file, so its memory is freed with it. */
 	sim = open(NVIDIA_SIM_DEVICE, O_RDWR | O_CLOEXEC);
 	va = gpu_alloc(GPU_PAGE);
 	s->fd = gdr_open();
@@ -1223,8 +1224,8 @@ static unsigned int module_references(void)
 }
 
 /*
- * The last descriptor goes in a child, from where pages that were got without a
- * token cannot be put: the callback stays registered, and so the module must.
+ * The last descriptor is closed in a child. Pages that were pinned without a token cannot
+ * be put there. So the callback stays registered, and the module must stay, too.
  */
 static void test_close_in_child(void)
 {
@@ -1260,7 +1261,7 @@ static void test_close_in_child(void)
 	CHECK(module_references() == before);
 }
 
-/* The receiver outlives the owner, and must get nothing out of it. */
+/* The receiver outlives the owner. It must not get anything by the descriptor. */
 static void test_fd_passed(void)
 {
 	struct shared_fd s = { 0 };
@@ -1278,7 +1279,7 @@ static void test_fd_passed(void)
 	CHECK(held() == 0);
 }
 
-/* Persistent pages hold the GPU open when the process that had it is gone. */
+/* Persistent pages keep the GPU open after the process that opened it has ended. */
 static void test_gpu_held_open(void)
 {
 	uint64_t before = stats().holders;
@@ -1338,7 +1339,7 @@ static void test_mapping_types(void)
 	CHECK(req_type(fd, h, GDRDRV_MAPPING_WC) == 0);
 }
 
-/* How many ranges the kernel maps write-combining, as x86 tells it. */
+/* How many ranges the kernel maps write-combining. x86 lists them. */
 static int wc_ranges(void)
 {
 	FILE *f = fopen("/sys/kernel/debug/x86/pat_memtype_list", "r");
@@ -1353,8 +1354,8 @@ static int wc_ranges(void)
 }
 
 /*
- * What the page table has. As Linux sets up an x86's PAT, PWT alone is
- * write-combining; PCD is uncached, and neither is cached.
+ * The bits of the page table. As Linux sets up x86's PAT, PWT alone is write-combining,
+ * PCD is uncached, and neither bit is cached.
  */
 #define PTE_RW (1UL << 1)
 #define PTE_USER (1UL << 2)
@@ -1363,7 +1364,7 @@ static int wc_ranges(void)
 #define PTE_PAT (1UL << 7)
 #define PTE_NX (1UL << 63)
 
-/* A simulated driver that is not under the GPL may not look. */
+/* The kernel does not show this to a driver without a GPL licence. */
 static bool pte_is_shown(const volatile void *p)
 {
 	struct nvidia_sim_pte e = { .addr = (uintptr_t)p };
@@ -1400,7 +1401,7 @@ static void test_write_combining(void)
 	int fd = gdr_open(), before = wc_ranges();
 	volatile unsigned char *p;
 
-	/* The double's own view is uncached: pte() tells one from another. */
+	/* The double's own view is uncached. So pte() can tell the two apart. */
 	CHECK(!read_faults(view));
 	CHECK(!pte_is_shown(view) || pte(view) & PTE_PCD);
 	CHECK(munmap(view, GPU_PAGE) == 0);
@@ -1410,15 +1411,15 @@ static void test_write_combining(void)
 	p[0] = 1;
 	if (pte_is_shown(p))
 		check_ptes(p);
-	/* Four scattered pages; neighbours may share a range. */
+	/* Four scattered pages. Two neighbours may share a range. */
 	CHECK(wc_ranges() > before);
 	CHECK(unpin(fd, h) == 0);
 	CHECK(wc_ranges() == before);
 }
 
 /*
- * Where somebody has reserved the BAR as uncached, the mapping is uncached, and
- * must be said to be.
+ * If another driver has reserved the BAR as uncached, the mapping is uncached. The module
+ * must report that.
  */
 static void test_uncached(void)
 {
@@ -1451,7 +1452,7 @@ static void test_uncached(void)
 	CHECK(wc_ranges() == before);
 }
 
-/* Any number of mappings of the same pages are one entry in the kernel's list. */
+/* All mappings of the same pages are one entry in the kernel's list. */
 static void test_many_aliases(void)
 {
 	enum { N = 1000 };
@@ -1504,7 +1505,7 @@ static void test_injected_failures(void)
 	CHECK(held() == 0);
 }
 
-/* Pages that the GPU driver does not take back are still ours to give back. */
+/* If the GPU driver fails to take pages back, the module must try again. */
 static void test_failed_puts(void)
 {
 	static const int errors[] = { ENOMEM, EIO };
@@ -1544,7 +1545,7 @@ static void test_page_table_majors(void)
 		set_knob(NVIDIA_SIM_CACHEABLE, major == 2);
 		h = pin(fd, va, GPU_PAGE);
 		map(fd, h, GPU_PAGE)[0] = 1;
-		/* This CPU cannot cache a device's memory, whatever the flag. */
+		/* This CPU cannot cache a device's memory, with or without the flag. */
 		CHECK(info(fd, h).mapping_type == GDRDRV_MAPPING_WC);
 		CHECK(unpin(fd, h) == 0);
 	}
@@ -1568,7 +1569,7 @@ static void test_gpu_free(void)
 		CHECK(cb_flag(fd, h) == 0);
 		CHECK(p[0] == 17);
 		CHECK(stats().pins == 2);
-		/* Nobody else may get these pages while they are pinned. */
+		/* Pinned pages must not be given to anyone else. */
 		CHECK(stats().pages_free == stats().pages_total - 2);
 	} else {
 		CHECK(stats().callbacks == before + 2);
@@ -1616,14 +1617,14 @@ static void *thread_touches(void *arg)
 	struct thread_arg *t = arg;
 	volatile unsigned char *p;
 
-	/* Either may come first; what may not happen is a hang or an oops. */
+	/* Either call may come first. Neither may hang or crash the kernel. */
 	p = try_map(t->fd, t->handle, 2 * GPU_PAGE);
 	if (p != MAP_FAILED)
 		munmap((void *)p, 2 * GPU_PAGE);
 	return NULL;
 }
 
-/* Free, unpin, mmap and close at the same time, with the windows held open. */
+/* Free, unpin, mmap and close run at the same time. Delays widen the races. */
 static void race(unsigned int cb_ms, unsigned int put_ms)
 {
 	struct thread_arg t = { 0 };
@@ -1670,8 +1671,8 @@ static void *thread_unpins(void *arg)
 }
 
 /*
- * A pinning is freed while it is unpinned, and at once another one is made, whose
- * page table may lie where the first one's did: the unpin must not end that.
+ * A pinning is freed while it is unpinned. At once another is made, and its page table
+ * may have the first one's address. The unpin must not end the second one.
  */
 static void test_put_of_another(void)
 {
@@ -1719,7 +1720,7 @@ static void *thread_faults(void *arg)
 	return NULL;
 }
 
-/* Pin and map in one thread what another frees and allocates again. */
+/* One thread pins and maps what another frees and allocates again. */
 static void test_pin_against_free(void)
 {
 	atomic_int stop = 0;
@@ -1759,7 +1760,7 @@ static void traced(void *arg)
 	raise(SIGSTOP);
 }
 
-/* Nobody looks at the mapping but the CPU that runs its owner. */
+/* Only the CPU that runs the owner can read the mapping. */
 static void test_back_doors(void)
 {
 	struct shared_fd s = { 0 };
@@ -1839,7 +1840,7 @@ static void test_procfs(void)
 					"Use persistent mapping: no\n"));
 	CHECK(strstr(text, "dbg_enabled: 1\n"));
 	CHECK(strstr(text, "info_enabled: "));
-	/* 1 does not help where the GPU driver cannot. */
+	/* With 1 the mode is still off if the GPU driver does not have it. */
 	CHECK(strstr(text, "use_persistent_mapping: 1\n") ||
 	      (!persistent && strstr(text, "use_persistent_mapping: 0\n")));
 	CHECK(held() == 0);
@@ -1887,7 +1888,7 @@ static uint64_t parameter(const char *name)
 	return n;
 }
 
-/* Pins until it fails, for want of memory; how many there were. */
+/* Pins until memory runs out. Returns how many pinnings there were. */
 static uint64_t pin_all(int fd, uint64_t va, uint64_t size)
 {
 	uint64_t n = 0, h;
@@ -1900,7 +1901,7 @@ static uint64_t pin_all(int fd, uint64_t va, uint64_t size)
 	return n;
 }
 
-/* What one file may pin, and one user with two. */
+/* The limit of one file, and the limit of one user with two files. */
 static void check_limits(uint64_t va, uint64_t size, uint64_t file, uint64_t user)
 {
 	int fd = gdr_open(), fd2 = gdr_open();
@@ -1926,7 +1927,7 @@ static void test_limits(void)
 		     parameter("max_pins_per_user"));
 	check_limits(va, size, parameter("max_mib_per_file") / 64,
 		     parameter("max_mib_per_user") / 64);
-	/* Failed pins count for nothing. */
+	/* Failed pins do not count. */
 	for (i = 0; i < 100; i++)
 		CHECK_ERR(try_pin(fd, va + size, size, &h), EINVAL);
 	CHECK(pin_all(fd, va, size) == parameter("max_mib_per_file") / 64);
@@ -1940,10 +1941,10 @@ static unsigned int rnd(unsigned int *s)
 	return *s;
 }
 
-/* A victim's child would live on, with the victim's files, when that is killed. */
+/* A child of the victim would outlive it, and keep its files open. */
 static bool fuzz_may_fork = true;
 
-/* What a forked child does must not matter. */
+/* Nothing that a forked child does may have an effect. */
 static void fuzz_fork(int fd, volatile unsigned char *p, void *arg)
 {
 	pid_t pid = fork();
@@ -1962,7 +1963,7 @@ static void fuzz_fork(int fd, volatile unsigned char *p, void *arg)
 	}
 }
 
-/* One random call, mostly with something right about it. */
+/* One random call, mostly with some valid arguments. */
 static void fuzz_step(int fd, uint64_t va, unsigned int *s)
 {
 	union {
@@ -2015,7 +2016,7 @@ static void fuzz_step(int fd, uint64_t va, unsigned int *s)
 			read_faults(p);
 		break;
 	case 21:
-		/* Our numbers with other sizes and directions, or anything. */
+		/* The module's numbers with other sizes and directions, or any numbers. */
 		ioctl(fd, rnd(s) % 4 ? rnd(s) << 16 | GDRDRV_IOC << 8 | rnd(s) % 12 :
 				       rnd(s), &arg);
 		break;
@@ -2074,13 +2075,13 @@ static void test_fuzz(void)
 	int status;
 
 	status = in_child(fuzzer, &s);
-	/* It may well have unmapped its own stack; it may not have hung. */
+	/* The child may have unmapped its own stack. It must not have hung. */
 	if (WIFSIGNALED(status))
 		CHECK(WTERMSIG(status) != SIGALRM && WTERMSIG(status) != SIGKILL);
 	CHECK(held() == 0);
 }
 
-/* The GPU driver fails, waits, and runs out of room, now and then. */
+/* Now and then the GPU driver fails, waits, or runs out of room. */
 static void turn_knobs(void *arg)
 {
 	static const struct { unsigned int knob, most; } knobs[] = {
@@ -2099,7 +2100,7 @@ static void turn_knobs(void *arg)
 	}
 }
 
-/* Several processes at once make the fuzzer's calls, over such a driver. */
+/* Several processes make the fuzzer's calls at once, over such a driver. */
 static void test_storm(void)
 {
 	enum { N = 4 };
@@ -2185,7 +2186,7 @@ static void test_threads_race(void)
 	CHECK(held() == 0);
 }
 
-/* The process that test_kill kills: one thread frees, one does the rest. */
+/* The process that test_kill kills. One thread frees, another does the rest. */
 static void *victim_frees(void *arg)
 {
 	struct thread_arg *t = arg;
@@ -2208,7 +2209,7 @@ static void victim(unsigned int s)
 	volatile unsigned char *p;
 	int i;
 
-	/* Which of the two files closes first at death goes by their numbers. */
+	/* At the process's end the file with the lower number closes first. */
 	if (s & 2) {
 		t.fd = gdr_open();
 		sim = open(NVIDIA_SIM_DEVICE, O_RDWR | O_CLOEXEC);
@@ -2254,7 +2255,7 @@ static void test_kill(void)
 		usleep(rnd(&s) % 8000);
 		CHECK(kill(pid, SIGKILL) == 0);
 		CHECK(waitpid(pid, &status, 0) == pid);
-		/* One that fuzzes may unmap what it runs on before that. */
+		/* A fuzzing child may have unmapped its own code or stack earlier. */
 		CHECK((WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL) ||
 		      (v & 24) == 24);
 		CHECK(held() == 0);
@@ -2265,8 +2266,8 @@ static void test_kill(void)
 }
 
 /*
- * Each allocation that the kernel makes on the way fails once: the call fails
- * with ENOMEM or does its work, and leaves nothing behind.
+ * Each allocation of the kernel on the way fails once. The call fails with ENOMEM or
+ * succeeds, and leaves nothing behind.
  */
 static const char *const fault_settings[] = {
 	"/sys/kernel/debug/failslab/ignore-gfp-wait",
@@ -2286,7 +2287,7 @@ static void write_file(const char *path, const char *text)
 	close(fd);
 }
 
-/* The n-th allocation of this thread from now on fails; 0: none does. */
+/* Makes this thread's n-th allocation from now on fail. 0: none fails. */
 static void fail_nth(int fd, int n)
 {
 	char text[16];
@@ -2295,7 +2296,7 @@ static void fail_nth(int fd, int n)
 	CHECK(pwrite(fd, text, strlen(text), 0) == (ssize_t)strlen(text));
 }
 
-/* Stops failing; whether it had not come to the one that was to fail. */
+/* Stops the failures. Returns whether the chosen allocation was not reached. */
 static bool fail_was_out_of_reach(int fd)
 {
 	char text[16] = "";
@@ -2313,7 +2314,7 @@ struct life {
 	void *p;
 };
 
-/* 0, or the errno of a step that failed. */
+/* 0, or the errno of the step that failed. */
 static int live(struct life *l, int step)
 {
 	bool failed = false;
@@ -2340,7 +2341,7 @@ static int live(struct life *l, int step)
 	return failed ? errno : 0;
 }
 
-/* A pinning's whole life; true if the n-th allocation of one step failed. */
+/* All calls of a pinning's life. true: the n-th allocation of one step failed. */
 static bool life_with_fault(int nth, uint64_t va, int step, int n)
 {
 	struct life l = { .fd = -1, .va = va, .p = MAP_FAILED };
@@ -2414,7 +2415,7 @@ static void run_one(void *arg)
 
 	alarm(HANG_SECONDS + kills + fuzz_rounds / 50);
 	catch_faults();
-	/* The parent's own belongs to the parent. */
+	/* The parent's file belongs to the parent. */
 	close(sim);
 	sim = open(NVIDIA_SIM_DEVICE, O_RDWR | O_CLOEXEC);
 	CHECK(sim >= 0);
@@ -2438,7 +2439,7 @@ static bool nothing_left(uint64_t misuse)
 	return false;
 }
 
-/* What the kernel says when something is wrong with it, or with us. */
+/* What the kernel logs when something is wrong with it or with the module. */
 static const char *const complaints[] = {
 	"WARNING", "BUG", "Oops", "efcount", "general protection", "Call Trace",
 	"MISUSE", "INFO: task", "possible circular", "possible recursive",
@@ -2447,7 +2448,7 @@ static const char *const complaints[] = {
 	"Busy inodes",
 };
 
-/* Reads the kernel's log from where the last call ended. */
+/* Reads the kernel's log from the end of the last call. */
 static bool log_is_clean(int kmsg, bool injected)
 {
 	char line[2048];

@@ -2,17 +2,17 @@
 /*
  * nvidia_sim_rm.c - a stand-in for NVIDIA's resource manager. TEST DOUBLE.
  *
- * /dev/nvidiactl and /dev/nvidia0 (major 195, minors 255 and 0) serve the
- * requests of tests/doubles/rm_uapi.h, over the BAR of the simulated GPU: there
- * is one. What each of them answers is said there. Of the doubles' own requests
- * it has those that a driver can have whose files are mapped themselves; what
- * it shares with the real one and the user-mode double has not:
+ * /dev/nvidiactl and /dev/nvidia0 (major 195, minors 255 and 0) serve the requests of
+ * tests/doubles/rm_uapi.h, over the BAR of the one simulated GPU. That header has the
+ * answers. Of the doubles' own requests this file has those that make sense if the
+ * driver's own files can be mapped. Two things are as in the real driver, but not in the
+ * user-mode double:
  *
- * - a mapping whose memory object was freed under it reads zeros, with no fault;
- * - memory is reused, and overwritten before that.
+ * - A mapping whose memory object was freed reads zeros, without a fault.
+ * - Freed memory is overwritten, and used again.
  *
- * Lock order: mmap_lock -> rm_lock -> the lock of the memory. So nothing of user
- * space is touched with rm_lock held.
+ * Lock order: mmap_lock -> rm_lock -> the lock of the memory. So user memory is never
+ * touched with rm_lock held.
  */
 #define pr_fmt(fmt) "nvidia_sim: " fmt
 
@@ -43,7 +43,7 @@
 
 enum rm_kind { RM_FILE_CTL = 1, RM_FILE_GPU = 2, RM_FILE_DMABUF = 4 };
 
-/* Device memory; of objects, and of files that it was exported into. */
+/* Device memory. Objects and files that export it have references. */
 struct rm_memory {
 	struct kref ref;
 	struct sim_mem *mem;
@@ -54,8 +54,9 @@ struct rm_memory {
 struct rm_file;
 
 /*
- * What one RM_MAP_MEMORY gave; its object and the file that serves it hold it.
- * memory is NULL once it has ended, file once that has gone.
+ * The result of one RM_MAP_MEMORY. Its object and the file that serves it have
+ * references. memory is NULL after the mapping ended, file is NULL after the file was
+ * closed.
  */
 struct rm_mapping {
 	struct kref ref;
@@ -96,10 +97,10 @@ struct rm_file {
 	u64 registered;			/* a GPU's: id of the control file */
 	bool cuda;			/* the simulated libcuda's */
 	struct rm_memory *memory;	/* exported into it, or NULL */
-	struct rm_mapping *mapping;	/* a GPU's: that it serves, or NULL */
+	struct rm_mapping *mapping;	/* a GPU's: the mapping that it serves, or NULL */
 };
 
-/* One ioctl; what is in params came from user space before rm_lock was taken. */
+/* One ioctl. params were copied from user space before rm_lock was taken. */
 struct rm_call {
 	struct rm_file *file;
 	size_t size;
@@ -109,7 +110,7 @@ struct rm_call {
 	int new_fd;
 };
 
-/* A rule of RM_SIM_FAIL, of the process that made the file. */
+/* A rule of RM_SIM_FAIL, for the process that opened the file. */
 struct rm_rule {
 	struct list_head node;
 	struct rm_file *file;
@@ -171,7 +172,7 @@ static void rm_mapping_free(struct kref *ref)
 	kfree(container_of(ref, struct rm_mapping, ref));
 }
 
-/* From now on what is mapped reads zeros. */
+/* From now on the mappings read zeros. */
 static void rm_mapping_end(struct rm_mapping *m)
 {
 	rm_memory_put(m->memory);
@@ -265,7 +266,7 @@ static void rm_client_end(struct rm_client *c)
 	kfree(c);
 }
 
-/* With the handle that the caller chose, or with one of ours if that is 0. */
+/* The handle is the one that the caller chose, or one chosen here if that is 0. */
 static u32 rm_object_new(struct rm_client *c, u32 *handle, struct rm_object **o)
 {
 	if (*handle && (*handle == c->handle || rm_object_find(c, *handle)))
@@ -307,7 +308,7 @@ static u32 rm_gpu_id(void)
 	       PCI_SLOT(rm_pdev->devfn);
 }
 
-/* The caller's file of that number if it is one of ours; to be put by fput. */
+/* The caller's file with that number if it is one of this driver. Released by fput. */
 static struct rm_file *rm_file_get(int fd, enum rm_kind kind)
 {
 	struct file *filp = fget(fd);
@@ -589,7 +590,7 @@ static int rm_req_share(struct rm_call *c, void *arg)
 	return 0;
 }
 
-/* RM_OK, and the memory object that the three handles name. */
+/* Finds the memory object that the three handles name. Returns RM_OK if there is one. */
 static u32 rm_memory_find(const struct rm_client *client, u32 device, u32 memory,
 			  struct rm_object **o)
 {
@@ -615,7 +616,7 @@ static u32 rm_mapping_new(struct rm_file *f, struct rm_object *o, bool counted,
 	if (!m)
 		return RM_NO_MEMORY;
 	kref_init(&m->ref);
-	kref_get(&m->ref);	/* the object's, and the file's */
+	kref_get(&m->ref);	/* of the object and of the file */
 	m->file = f;
 	m->memory = o->memory;
 	kref_get(&m->memory->ref);
@@ -737,7 +738,7 @@ static int rm_req_version(struct rm_call *c, void *arg)
 	return 0;
 }
 
-/* A file for the memory, that the caller gets if the answer reaches it. */
+/* A file for the memory. The caller gets it if the answer can be written. */
 static u32 rm_new_file(struct rm_call *c, struct rm_memory *m)
 {
 	struct rm_file *f = kzalloc(sizeof(*f), GFP_KERNEL);
@@ -766,7 +767,7 @@ free:
 	return RM_NO_RESOURCES;
 }
 
-/* One part of one object, which is all that the simulated libcuda exports. */
+/* One part of one object: the simulated libcuda exports nothing else. */
 static u32 rm_export(struct rm_call *c, const struct rm_dmabuf *a)
 {
 	const struct rm_client *client = rm_client_find(a->client);
@@ -873,7 +874,7 @@ static int rm_req_sim_stats(struct rm_call *c, void *arg)
 	return 0;
 }
 
-/* What the caller's process has by files that are not the simulated libcuda's. */
+/* What the caller's process has by files other than the simulated libcuda's. */
 static int rm_req_sim_live(struct rm_call *c, void *arg)
 {
 	struct rm_sim_live *a = arg;
@@ -900,7 +901,7 @@ static void rm_rule_drop(struct rm_rule *r)
 	kfree(r);
 }
 
-/* A request of the file's process shall fail; the rule goes with the file. */
+/* Makes a request of the file's process fail. The rule ends with the file. */
 static int rm_req_sim_fail(struct rm_call *c, void *arg)
 {
 	const struct rm_sim_fail *a = arg;
@@ -926,7 +927,7 @@ static int rm_req_sim_fail(struct rm_call *c, void *arg)
 	return 0;
 }
 
-/* What a call shall fail with, or 0. */
+/* The injected failure of a call, or 0. */
 static int rm_failure(const struct rm_file *f, const char *name)
 {
 	struct rm_rule *r;
@@ -954,7 +955,7 @@ static int rm_req_sim_cuda(struct rm_call *c, void *arg)
 	return 0;
 }
 
-/* To whom asks, these files are to be mapped as any file is. */
+/* ENOTTY tells the caller to map these files like any other file. */
 static int rm_req_sim_mmap(struct rm_call *c, void *arg)
 {
 	return -ENOTTY;
@@ -1047,7 +1048,7 @@ static const struct rm_request *rm_find_request(const struct rm_file *f,
 	return NULL;
 }
 
-/* The params of two requests are behind a pointer: where, and how many bytes. */
+/* Two requests have a pointer to their params. Finds the pointer and the size. */
 static void rm_find_params(unsigned int nr, const void *arg, u64 *at, u32 *size)
 {
 	const struct rm_control *control = arg;
@@ -1065,7 +1066,7 @@ static void rm_find_params(unsigned int nr, const void *arg, u64 *at, u32 *size)
 	*size = min_t(u32, *size, RM_MAX_PARAMS);
 }
 
-/* The answer reaches the caller, and with it the file that it names. */
+/* Gives the answer to the caller, and installs the file in it. */
 static long rm_answer(struct rm_call *c, unsigned int nr, void __user *to,
 		      const void *arg, u64 params_at, u32 params_size)
 {
@@ -1174,7 +1175,7 @@ static vm_fault_t rm_insert(struct vm_area_struct *vma, unsigned long addr,
 	return vmf_insert_pfn(vma, addr, pfn);
 }
 
-/* The page that was touched, and those after it in the same page-table page. */
+/* Maps the touched page, and those after it in the same page-table page. */
 static vm_fault_t rm_fault(struct vm_fault *vmf)
 {
 	struct vm_area_struct *vma = vmf->vma;
@@ -1196,7 +1197,7 @@ static const struct vm_operations_struct rm_vm_ops = {
 	.fault = rm_fault,
 };
 
-/* What RM_MAP_MEMORY prepared, whole; with the flags of nvidia_mmap_helper. */
+/* Maps all that RM_MAP_MEMORY prepared, with the flags of nvidia_mmap_helper. */
 static int rm_mmap(struct file *filp, struct vm_area_struct *vma)
 {
 	const struct rm_file *f = filp->private_data;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 /*
- * rm_test - the simulated nvidia.ko's half for the rm backend: what its requests
- * refuse, and how long things live. For the virtual machine; TAP output. It is to
- * answer what tests/doubles/rm_uapi.h says, as the double in user mode does.
+ * rm_test - tests the simulated nvidia.ko's requests for the rm backend: what they
+ * refuse, and how long things live. It runs in the virtual machine; TAP output. The
+ * answers must be those of tests/doubles/rm_uapi.h, as in the user-mode double.
  */
 #include "../doubles/rm_selftest.h"
 
@@ -127,7 +127,7 @@ static void test_map(void)
 	IS(rm_unmap(&r, mem, lin + 1), RM_NOT_FOUND);
 	IS(rm_unmap(&r, mem, lin), 0);
 	IS(rm_unmap(&r, mem, lin), RM_NOT_FOUND);
-	/* Zeros from now on, and no fault. */
+	/* The mapping reads zeros from now on, without a fault. */
 	IS(p[20 * PAGE - 1], 0);
 	IS(q[35 * PAGE - 1], 9);
 	IS(rm_free(&r, mem), 0);
@@ -245,7 +245,7 @@ static void test_export_fd(void)
 	rm_close(&r);
 }
 
-/* All of a client ends with the last copy of its file, however that comes. */
+/* All of a client ends with the last copy of its file, however that copy is closed. */
 static int child_dies(void *arg)
 {
 	uint32_t mem;

@@ -1,5 +1,5 @@
-// Package ctest asks a C compiler what C makes of an expression, for tests that
-// compare structs and numbers of Go with those of C. Nothing that ships imports it.
+// Package ctest evaluates C expressions with a C compiler. Tests use it to compare
+// structs and numbers of Go with those of C. Nothing that ships imports it.
 package ctest
 
 import (
@@ -25,9 +25,9 @@ func Compiler(t testing.TB) string {
 	return cc
 }
 
-// Agree compares each value of want with that of the C expression that is its key.
-// source is what stands before the expressions; flags are the compiler's. A signed
-// expression is compared as C converts it to unsigned long long.
+// Agree compares each value of want with the C expression that is its key. source is the
+// C text before the expressions. flags are the compiler's. A signed expression is
+// compared after C's conversion to unsigned long long.
 func Agree(t testing.TB, source string, want map[string]uint64, flags ...string) {
 	t.Helper()
 	require.NotEmpty(t, want)

@@ -6,10 +6,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ReadFile and ReadDir do what those of package os do, without its poller: that
+// ReadFile and ReadDir do what those of package os do, without its poller. The poller
 // would open two file descriptors in the host and keep them.
 
-// ReadFile reads a file that is at most limit bytes long; EFBIG for others.
+// ReadFile reads a file of at most limit bytes. A longer file is EFBIG.
 func ReadFile(path string, limit int) ([]byte, error) {
 	fd, err := openReadOnly(path, 0)
 	if err != nil {
@@ -69,8 +69,8 @@ func Open(path string, flags int) (int, error) {
 	}
 }
 
-// ExplainFDs makes EMFILE of a driver's err when the process has no file
-// descriptor left: drivers have no result of their own for that.
+// ExplainFDs returns EMFILE instead of a driver's err if the process has no file
+// descriptor left. Drivers have no result of their own for that.
 func ExplainFDs(err error) error {
 	if lack := LackOfFDs(); lack != nil {
 		return fmt.Errorf("%w (%v)", lack, err)
@@ -78,8 +78,8 @@ func ExplainFDs(err error) error {
 	return err
 }
 
-// LackOfFDs is EMFILE when the process has no file descriptor left, else nil. It
-// tries to make one that needs nothing else.
+// LackOfFDs is EMFILE if the process has no file descriptor left, else nil. It makes a
+// descriptor that needs nothing else, to find out.
 func LackOfFDs() error {
 	fd, err := unix.Eventfd(0, unix.EFD_CLOEXEC)
 	if err == nil {

@@ -1,7 +1,7 @@
-// Package sys makes the few system calls on memory that is not Go's: mappings
-// of devices and of dma-bufs. It makes them itself, for x/sys/unix would keep
-// a record of each mapping. No function returns EINTR: a host process may have
-// a timer that interrupts any call.
+// Package sys makes the few system calls on memory that is not Go's: mappings of devices
+// and of dma-bufs. It does not use x/sys/unix for them, which would keep a record of each
+// mapping. No function returns EINTR: a host process may have a timer that interrupts any
+// call.
 package sys
 
 import (
@@ -11,15 +11,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Memory is how mappings are made and taken down. Inside a host process that is
-// the C library's mmap and munmap: hosts hook them to see mappings come and go
-// (the memory hooks of UCX and of libfabric).
+// Memory says how mappings are made and unmapped. Inside a host process that is the C
+// library's mmap and munmap. Hosts hook these two to see mappings come and go (the memory
+// hooks of UCX and of libfabric).
 type Memory struct {
 	Mmap   func(addr, size uintptr, prot, flags, fd int, offset uint64) (uintptr, error)
 	Munmap func(va, size uintptr) error
 }
 
-// memory is the kernel itself until UseMemory.
+// memory calls the kernel itself until UseMemory.
 var memory = Memory{Mmap: mmap, Munmap: munmap}
 
 // UseMemory is called once, before the first mapping.
@@ -34,12 +34,11 @@ func munmap(va, size uintptr) error {
 	return err
 }
 
-// syscall6 is what tests put interruptions into.
+// syscall6 is a variable, so that tests can interrupt calls.
 var syscall6 = unix.Syscall6
 
-// retry makes a system call until no signal interrupts it. Go objects that the
-// arguments point to stay where they are, and alive, until it returns: that is
-// what the directive is for.
+// retry makes a system call until no signal interrupts it. The directive keeps the Go
+// objects that the arguments point to alive and in place until it returns.
 //
 //go:uintptrescapes
 func retry(nr, a, b, c, d, e, f uintptr) (uintptr, error) {
@@ -60,25 +59,23 @@ func Mmap(fd int, offset uint64, size uintptr) (uintptr, error) {
 	return memory.Mmap(0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED, fd, offset)
 }
 
-// Reserve takes size bytes of address space that nothing is mapped to. An access
-// to them faults.
+// Reserve reserves size bytes of address space without memory. An access to them faults.
 func Reserve(size uintptr) (uintptr, error) {
 	return memory.Mmap(0, size, unix.PROT_NONE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS|unix.MAP_NORESERVE, -1, 0)
 }
 
-// MmapInto is Mmap from offset 0 into a part of what Reserve gave.
+// MmapInto is Mmap from offset 0 into a part of what Reserve returned.
 func MmapInto(va uintptr, fd int, size uintptr) error {
 	_, err := memory.Mmap(va, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED|unix.MAP_FIXED, fd, 0)
 	return err
 }
 
-// Munmap takes down mappings, and what Reserve gave.
+// Munmap unmaps a mapping, or what Reserve returned.
 func Munmap(va, size uintptr) error { return memory.Munmap(va, size) }
 
-// Readable tells whether the 8 bytes at va can be read, without a fault. The
-// kernel reads a signal set there before it looks at the other arguments, which
-// are wrong on purpose: EINVAL is the answer where the read went well, EFAULT where
-// it did not.
+// Readable reports whether the 8 bytes at va can be read. It raises no fault. The kernel
+// reads a signal set at va before it checks the other arguments, which are wrong on
+// purpose. EFAULT means that the read failed. EINVAL means that it went well.
 func Readable(va uintptr) bool {
 	const noSuchWay, setBytes = ^uintptr(0), 8
 	_, err := retry(unix.SYS_RT_SIGPROCMASK, noSuchWay, va, 0, setBytes, 0, 0)
@@ -91,15 +88,15 @@ func DontFork(va, size uintptr) error {
 	return err
 }
 
-// Ioctl passes the address of a structure to a driver. The caller sees to it
-// that the structure is the one that code is for.
+// Ioctl passes the address of a structure to a driver. The caller makes sure that the
+// structure is the one for code.
 func Ioctl(fd int, code uint32, arg unsafe.Pointer) error {
 	_, err := retry(unix.SYS_IOCTL, uintptr(fd), uintptr(code), uintptr(arg), 0, 0, 0)
 	return err
 }
 
-// Close closes fd. It does not try again: on Linux the descriptor is gone
-// after EINTR too.
+// Close closes fd. It does not try again: on Linux the descriptor is closed after EINTR,
+// too.
 func Close(fd int) error {
 	if err := unix.Close(fd); err != unix.EINTR {
 		return err

@@ -97,7 +97,7 @@ func TestReserve(t *testing.T) {
 	require.False(t, Readable(va+page))
 }
 
-// What cannot be read is told, and raises no signal.
+// Memory that cannot be read is reported, and raises no signal.
 func TestReadable(t *testing.T) {
 	page := uintptr(os.Getpagesize())
 	fd := memfd(t, 3)
@@ -116,7 +116,7 @@ func TestReadable(t *testing.T) {
 	require.False(t, Readable(8))
 }
 
-// A host's functions see every mapping come and go, and their errors come through.
+// A host's functions see every mapping made and unmapped. Their errors are returned.
 func TestUseMemory(t *testing.T) {
 	saved := memory
 	t.Cleanup(func() { memory = saved })
