@@ -12,15 +12,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// fake is a backend in memory whose calls can be told to fail.
+// fake is a backend in memory. Tests can make its calls fail.
 type fake struct {
 	mu    sync.Mutex
 	fail  map[string]error
 	calls []string
-	live  int // pins that were not unpinned
+	live  int // pins that are not unpinned yet
 	flag  int // of each pin
 
-	onUnmap, onUnpin, onClose func() // called in each of these; nil: nothing
+	onUnmap, onUnpin, onClose func() // called in Unmap, Unpin and Close; nil: nothing
 }
 
 func (f *fake) call(name string) error {
@@ -279,8 +279,7 @@ func TestErrno(t *testing.T) {
 	require.Equal(t, unix.EIO, Errno(errors.Join(errors.New("x"), fmt.Errorf("%w", errors.New("y")))))
 }
 
-// Threads race on the same handles; the fake panics where the core lets two
-// of them through.
+// Threads race on the same handles. The fake panics if the core lets two of them through.
 func TestRaces(t *testing.T) {
 	l, f, g := open(t)
 	for range 50 {

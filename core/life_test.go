@@ -14,8 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// freeSlots is which slots of the table the next handles get. It is the same
-// before and after calls that leave nothing behind.
+// freeSlots is the slots of the table that the next handles get. A call that leaves
+// nothing behind does not change them.
 func freeSlots(t *testing.T, l *Library) []uint32 {
 	t.Helper()
 	const slotMask = 1<<20 - 1
@@ -34,7 +34,7 @@ func freeSlots(t *testing.T, l *Library) []uint32 {
 	return slots
 }
 
-// Whatever the backend answers, a call that ends leaves no slot and no pin.
+// Whatever the backend answers, a finished call leaves no slot and no pin.
 func TestEverySlotComesBack(t *testing.T) {
 	mustPin := func(t *testing.T, l *Library, g Handle) Handle {
 		h, err := l.Pin(g, request)
@@ -99,7 +99,7 @@ func TestEverySlotComesBack(t *testing.T) {
 	}
 }
 
-// With every handle in use a call ends with ENOMEM, and takes back what it made.
+// With every handle in use a call fails with ENOMEM, and undoes what it made.
 func TestNoHandleIsLeft(t *testing.T) {
 	l, f, g := open(t)
 	for {
@@ -119,7 +119,7 @@ func TestNoHandleIsLeft(t *testing.T) {
 	require.Len(t, l.contexts, 1)
 }
 
-// Close waits for the call that is under way, and undoes nothing twice.
+// Close waits for the running call, and undoes nothing twice.
 func TestCloseWaitsForUnpin(t *testing.T) {
 	l, f, g := open(t)
 	h, err := l.Pin(g, request)
@@ -144,7 +144,7 @@ func TestCloseWaitsForUnpin(t *testing.T) {
 	require.Equal(t, []string{"open", "pin", "unpin", "close"}, f.calls)
 }
 
-// slotOf is what the copy routines find of a handle: capi/copy/slot.h states the layout.
+// slotOf is what the copy routines find by a handle. capi/copy/slot.h states the layout.
 func slotOf(l *Library, h Handle) (key, va, size uint64) {
 	const slots, slotSize, slotMask = 16, 64, 1<<20 - 1
 	at := l.TableAddr()
@@ -153,7 +153,7 @@ func slotOf(l *Library, h Handle) (key, va, size uint64) {
 	return slot[0], slot[1], slot[2]
 }
 
-// Copies are let in while a buffer is mapped, and end before it is not.
+// Copies can begin while a buffer is mapped. They end before it is unmapped.
 func TestCopiesAreLetInWhileMapped(t *testing.T) {
 	l, f, g := open(t)
 	h, err := l.Pin(g, request)
@@ -202,8 +202,8 @@ func TestCallsDuringClose(t *testing.T) {
 	require.Equal(t, []string{"open", "pin", "unpin", "close"}, f.calls)
 }
 
-// Of several threads that unpin a buffer one does, also where the others have found
-// it before it was gone.
+// If several threads unpin a buffer, one of them does it, even if the others found the
+// buffer before it was gone.
 func TestUnpinHappensOnce(t *testing.T) {
 	l, f, g := open(t)
 	h, err := l.Pin(g, request)
@@ -219,7 +219,7 @@ func TestUnpinHappensOnce(t *testing.T) {
 		go func() { results <- l.Unpin(g, h) }()
 	}
 	<-inUnpin
-	time.Sleep(20 * time.Millisecond) // the others wait for the first, most of the time
+	time.Sleep(20 * time.Millisecond) // most of the time the others wait for the first
 	close(goOn)
 	var done int
 	for range threads {
@@ -316,7 +316,7 @@ func TestMemory(t *testing.T) {
 	require.Empty(t, l.memories)
 }
 
-// Two threads may both have found an allocation that they free.
+// Two threads may both have found the allocation that they free.
 func TestMemoryIsFreedOnce(t *testing.T) {
 	sim := cudatest.Need(t)
 	l, _, g := open(t)

@@ -7,8 +7,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// FuzzOptions: whatever the environment holds, either all backends are tried
-// in their order, or the one that is named, or the answer is EINVAL.
+// FuzzOptions: whatever the environment has, one of three things happens. All backends
+// are tried in their order, the named one is tried, or the answer is EINVAL.
 func FuzzOptions(f *testing.F) {
 	for _, name := range []string{"", "gdrdrv", "dmabuf", "vulkan", "GDRDRV", "dmabuf ", "1", "\x00", "gdrdrv,dmabuf"} {
 		f.Add(name, false, "")

@@ -15,7 +15,7 @@ type half struct {
 	*fake
 	name      string
 	undecided bool
-	serves    []error // of each call, the last one for the rest
+	serves    []error // the result of each call; the last one is also for all later calls
 	attribute int
 	version   int
 }
@@ -100,7 +100,7 @@ func TestFirstPinDecides(t *testing.T) {
 	}
 }
 
-// What is wrong with a request says nothing of the backends.
+// An invalid request says nothing about the backends.
 func TestErrorsDoNotDecide(t *testing.T) {
 	able, other := newHalf("able", true, unix.EINVAL, unix.ENOMEM, unix.EINVAL, unix.ENOTSUP), newHalf("other", false)
 	l, g := openHalves(t, able, other)
@@ -122,7 +122,7 @@ func TestErrorsDoNotDecide(t *testing.T) {
 	require.Zero(t, other.live)
 }
 
-// Before the first pin an attribute is what holds with either.
+// Before the first pin an attribute is the value that is true of both.
 func TestAttributesOfAPair(t *testing.T) {
 	for _, c := range []struct{ able, other, before int }{{1, 1, 1}, {1, 0, 0}, {0, 1, 0}, {0, 0, 0}} {
 		for _, serves := range []error{nil, unix.ENOTSUP} {
@@ -172,7 +172,7 @@ func TestCloseOfAPairTellsTheFirstError(t *testing.T) {
 	require.Equal(t, unix.ENOMEM, Errno(l.Close(g)))
 }
 
-// When there is a pair, and when one backend is taken.
+// When there is a pair, and when there is one backend.
 func TestWhoStandsBy(t *testing.T) {
 	fails := func(h *half) *half {
 		h.fail["open"] = unix.ENOENT
@@ -182,7 +182,7 @@ func TestWhoStandsBy(t *testing.T) {
 		what   string
 		halves []*half
 		name   string
-		opened int // of the backends, from the first on
+		opened int // how many backends are opened, from the first on
 	}{
 		{"decided", []*half{newHalf("a", false), newHalf("b", false)}, "a", 1},
 		{"alone", []*half{newHalf("a", true, nil)}, "a", 1},
@@ -207,7 +207,7 @@ func TestWhoStandsBy(t *testing.T) {
 	}
 }
 
-// A backend for those who ask is opened for no one else, not even where none opens.
+// A backend for requests by name is opened only for those, even if no other opens.
 func TestOnRequestAlone(t *testing.T) {
 	plain, asked := newHalf("plain", false), newHalf("asked", false)
 	saved := backends
@@ -233,7 +233,7 @@ func TestOnRequestAlone(t *testing.T) {
 	require.Equal(t, 2, plain.count("open"), "the one that was not asked for is not tried")
 }
 
-// Many first pins at once decide once.
+// Many first pins at the same time decide once.
 func TestFirstPinsRace(t *testing.T) {
 	able, other := newHalf("able", true, unix.EINVAL, unix.ENOTSUP), newHalf("other", false)
 	l, g := openHalves(t, able, other)

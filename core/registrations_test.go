@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// memoryDriver knows one allocation without an end: or none, where it has an error.
+// memoryDriver knows one allocation without an end. With an error it knows none.
 type memoryDriver struct{ err error }
 
 func (d memoryDriver) BufferID(uint64) (uint64, error) { return 7, d.err }
@@ -55,7 +55,7 @@ func TestCache(t *testing.T) {
 	require.Equal(t, []string{"open", "pin", "info", "info", "map", "info", "unmap", "unpin", "close"}, f.calls)
 }
 
-// Only an open cache's handle is a cache's.
+// Only the handle of an open cache is a cache's handle.
 func TestNoCache(t *testing.T) {
 	l, _, g := open(t)
 	useDriver(t, memoryDriver{}, nil)
@@ -84,11 +84,11 @@ func TestNoCache(t *testing.T) {
 	require.Equal(t, unix.EINVAL, Errno(l.Close(open)))
 }
 
-// What CUDA answers is the errno that it is anywhere in this library.
+// An error of CUDA becomes the same errno as everywhere in this library.
 func TestCacheErrno(t *testing.T) {
 	for _, c := range []struct {
-		driver error // what it answers
-		find   error // or why there is none
+		driver error // the driver's answer
+		find   error // why there is no driver
 		want   unix.Errno
 	}{
 		{cuda.ErrInvalidValue, nil, unix.EINVAL},
@@ -109,7 +109,7 @@ func TestCacheErrno(t *testing.T) {
 	}
 }
 
-// gdr_close ends the caches of the context, with what they hold, and no others.
+// gdr_close ends the caches of the context, with their ranges, and no other caches.
 func TestCloseEndsCaches(t *testing.T) {
 	l, f, g := open(t)
 	useDriver(t, memoryDriver{}, nil)
@@ -137,7 +137,7 @@ func TestCloseEndsCaches(t *testing.T) {
 	require.NoError(t, l.Close(g))
 }
 
-// A close and calls on the context's caches, at once.
+// A close and calls on the context's caches at the same time.
 func TestCloseAndGet(t *testing.T) {
 	l, f, _ := open(t)
 	useDriver(t, memoryDriver{}, nil)

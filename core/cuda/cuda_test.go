@@ -68,13 +68,13 @@ func TestLayout(t *testing.T) {
 }
 
 func TestMissingFunctionIsToldWhenItIsNeeded(t *testing.T) {
-	d := new(Driver) // a driver with no function at all
+	d := new(Driver) // a driver without any function
 	_, err := d.MemExportRange(1<<16, 1<<16, false)
 	require.ErrorIs(t, err, unix.ENOTSUP)
 	require.ErrorContains(t, err, "cuMemGetHandleForAddressRange")
 }
 
-// The arguments of an export, which no double shows.
+// The arguments of an export. No double shows them.
 func TestExportArguments(t *testing.T) {
 	type args struct{ addr, size, handleType, flags uintptr }
 	var got args
@@ -236,7 +236,7 @@ func TestSetSyncMemops(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, 1, v)
 
-	// Memory that has no such setting: the context's is set.
+	// This memory has no such setting, so the context's is set.
 	leave := sim.WithContext(0)
 	defer leave()
 	flags := func() (flags uint32) {
@@ -311,7 +311,7 @@ func TestAllocRefusesBadInput(t *testing.T) {
 	require.Equal(t, before, sim.Live())
 }
 
-// Each call on the way fails once; nothing is left.
+// Each call on the way fails once. Nothing may be left.
 func TestAllocUndoesEveryFailure(t *testing.T) {
 	sim := cudatest.Need(t)
 	load1(t)
@@ -335,7 +335,8 @@ func TestAllocUndoesEveryFailure(t *testing.T) {
 	require.Equal(t, fds, cudatest.FDs(t))
 }
 
-// The dma-buf is the allocation's own, on each device; each call on the way fails once.
+// The dma-buf is of the right allocation, on each device. Each call on the way fails
+// once.
 func TestAllocationExport(t *testing.T) {
 	sim := cudatest.Need(t)
 	for device := range 2 {

@@ -12,14 +12,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// with is a driver that has one function: fn, which purego makes callable.
+// with is a driver with one function: fn, which purego makes callable from C.
 func with(s symbol, fn any) *Driver {
 	d := new(Driver)
 	d.fn[s] = purego.NewCallback(fn)
 	return d
 }
 
-// bytesOf is memory that a caller of the driver gave it the address of.
+// bytesOf is the memory at an address that a caller gave to the driver.
 func bytesOf(p uintptr, n int) []byte { return cudatest.Bytes(p, n) }
 
 func TestMemoryAt(t *testing.T) {
@@ -100,7 +100,7 @@ func smallBuffers(t *testing.T, sim *cudatest.Sim, n int) (addrs []uint64, free 
 	return addrs, free
 }
 
-// A range may begin beside a buffer on the same GPU page, and end there.
+// A range may begin or end beside a buffer on the same GPU page.
 func TestMemoryIn(t *testing.T) {
 	sim := cudatest.Need(t)
 	d := load1(t)
@@ -277,7 +277,7 @@ func TestReadBack(t *testing.T) {
 	require.ErrorIs(t, err, unix.EPERM)
 	sim.Heal("cuStreamDestroy_v2")
 
-	// Without the capture mode it goes on: there is no capture, most of the time.
+	// Without a capture mode the call goes on: most of the time there is no capture.
 	for nth := 1; nth <= 2; nth++ {
 		sim.Fail("cuThreadExchangeStreamCaptureMode", int(ErrNotPermitted), nth)
 		got, err := read(64)
@@ -287,8 +287,8 @@ func TestReadBack(t *testing.T) {
 	}
 }
 
-// A capture on another thread goes on: the mode is relaxed meanwhile, and as it was
-// after that.
+// A capture on another thread goes on. The mode is relaxed during the call, and restored
+// after it.
 func TestReadBackExchangesTheCaptureMode(t *testing.T) {
 	mode := int32(0)
 	var during []int32

@@ -23,7 +23,7 @@ func driver(t *testing.T) *cuda.Driver {
 	return cu
 }
 
-// A CUDA of 13.3 over a kernel driver that is older: attribute 152 is 0.
+// CUDA 13.3 over an older kernel driver: attribute 152 is 0.
 func TestDevicesThatDoNotMap(t *testing.T) {
 	t.Run("no device", func(t *testing.T) {
 		if !cudatest.InChild(t, "CUDA_SIM_DMABUF_MMAP=0") {
@@ -73,12 +73,12 @@ func TestDevicesThatDoNotMap(t *testing.T) {
 	})
 }
 
-// A driver that does not know attribute 152 answers INVALID_VALUE, which is no.
-// Another error is one.
+// A driver that does not know attribute 152 answers INVALID_VALUE, which means no. Any
+// other error is an error.
 func TestAttributeThatIsNotKnown(t *testing.T) {
 	sim := cudatest.Need(t)
 	addr := sim.MemAlloc(plain, page)
-	const maps = 2 // the call that asks for it
+	const maps = 2 // the number of the call that asks for it
 	for _, c := range []struct {
 		result cuda.Result
 		want   error
@@ -99,13 +99,13 @@ func TestAttributeThatIsNotKnown(t *testing.T) {
 			require.NoError(t, err, "an error is not")
 		}
 	}
-	// Attribute 124 is older than every driver that gets so far.
+	// Attribute 124 is older than every driver that can get here.
 	s := &session{cuda: driver(t), devices: map[int]device{}}
 	sim.Fail("cuDeviceGetAttribute", int(cuda.ErrInvalidValue), 1)
 	require.ErrorIs(t, s.Serves(backend.PinRequest{Addr: addr, Size: 8}), unix.EINVAL)
 }
 
-// Before cuInit only the first pin can tell.
+// Before cuInit only the first pin shows it.
 func TestUndecidedBeforeInit(t *testing.T) {
 	if !cudatest.InChild(t) {
 		return
@@ -129,7 +129,7 @@ func TestUndecidedBeforeInit(t *testing.T) {
 	require.False(t, late.(backend.Undecided).Undecided())
 }
 
-// memfd stands for a dma-buf of so many pages.
+// memfd stands for a dma-buf of this many pages.
 func memfd(t *testing.T, name string, pages uint64) int {
 	fd, err := unix.MemfdCreate(name, unix.MFD_CLOEXEC)
 	require.NoError(t, err)
@@ -144,7 +144,7 @@ func mapped(t *testing.T, name string) bool {
 	return strings.Contains(string(maps), name)
 }
 
-// A driver may map less of a dma-buf than it was asked to.
+// A driver may map less of a dma-buf than the library wants.
 func TestLastByteIsMissing(t *testing.T) {
 	fd := memfd(t, "short_dmabuf", 2)
 	for pages := uint64(1); pages <= 4; pages++ {
@@ -169,9 +169,9 @@ func TestLastByteIsMissing(t *testing.T) {
 	require.NoError(t, p.Unmap())
 }
 
-// What mmap and madvise fail with.
+// The errors of mmap and madvise.
 func TestMmapFails(t *testing.T) {
-	if !cudatest.InChild(t) { // the functions for mappings are the process's
+	if !cudatest.InChild(t) { // the functions for mappings belong to the process
 		return
 	}
 	fd := memfd(t, "refused_dmabuf", 1)
@@ -192,7 +192,7 @@ func TestMmapFails(t *testing.T) {
 	require.Zero(t, taken)
 
 	host := new([64]byte)
-	answer, va = nil, cudatest.Address(host)+8 // no page's start: madvise refuses
+	answer, va = nil, cudatest.Address(host)+8 // not the start of a page, so madvise fails
 	_, err = mmap(fd, 16)
 	require.ErrorIs(t, err, unix.EINVAL)
 	require.ErrorContains(t, err, "MADV_DONTFORK")
@@ -200,8 +200,8 @@ func TestMmapFails(t *testing.T) {
 	runtime.KeepAlive(host)
 }
 
-// As with gdrdrv a window is whole pages, which may begin before a small buffer and
-// end after it.
+// As with gdrdrv a window is whole pages. It may begin before a small buffer and end
+// after it.
 func TestWindowsAroundSmallBuffers(t *testing.T) {
 	sim := cudatest.Need(t)
 	s := openSession(t)

@@ -18,8 +18,8 @@ var _ backend.Backend = Backend{}
 // The devices of these tests.
 const (
 	plain    = 0 // exports dma-bufs
-	coherent = 1 // so does this, and the CPU may cache its memory
-	mute     = 2 // exports none
+	coherent = 1 // exports dma-bufs, and the CPU may cache its memory
+	mute     = 2 // exports no dma-bufs
 )
 
 func TestMain(m *testing.M) {
@@ -107,7 +107,7 @@ func TestAttributes(t *testing.T) {
 	}
 }
 
-// What is written on one side is read on the other, for each type.
+// For each type, bytes written on one side are read on the other.
 func TestBytesAndMappingTypes(t *testing.T) {
 	for _, c := range []struct {
 		what   string
@@ -241,8 +241,8 @@ func TestMapRefusesBadSizes(t *testing.T) {
 	require.NoError(t, p.Unpin())
 }
 
-// Each CUDA call on the way to a pinned buffer fails once, with a context of
-// the thread's own and without one: the errno comes out and nothing is left.
+// Each CUDA call on the way to a pinned buffer fails once: with a context of the thread's
+// own, and without one. The caller gets the errno, and nothing is left.
 func TestPinUndoesEveryFailure(t *testing.T) {
 	sim := cudatest.Need(t)
 	addr := sim.MemAlloc(coherent, 4*page)
@@ -284,7 +284,7 @@ func TestOutOfDescriptors(t *testing.T) {
 	require.ErrorContains(t, err, "RLIMIT_NOFILE")
 }
 
-// A pin outlives the memory: what a program freed stays mapped.
+// A pin outlives the memory. Freed memory stays mapped.
 func TestMappingOutlivesTheMemory(t *testing.T) {
 	sim := cudatest.Need(t)
 	s := openSession(t)

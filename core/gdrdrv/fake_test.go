@@ -10,17 +10,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// fakeDriver is a simulated gdrdrv in memory: a test double, and no more. It
-// reads and writes the ioctls' arguments by the byte offsets of the ABI, not
-// through the structures under test. What a real driver refuses it refuses
-// with the same errno; what no right library would do fails the test.
+// fakeDriver is a simulated gdrdrv in memory. It is only a test double. It reads and
+// writes the ioctls' arguments by the byte offsets of the ABI, not through the structures
+// under test. It refuses what a real driver refuses, with the same errno. A call that no
+// correct library makes fails the test.
 type fakeDriver struct {
 	t          *testing.T
 	driver     uint32
 	minAPI     uint32
 	persistent bool
 	forcePCIe  bool
-	defaultMap uint32          // mapping type it picks by itself
+	defaultMap uint32          // mapping type that the driver chooses itself
 	canMap     map[uint32]bool // types that may be requested
 
 	fds        map[int]bool
@@ -32,7 +32,7 @@ type fakeDriver struct {
 	revokeAtMmap bool // the memory is freed right after the next mmap
 
 	calls []string
-	fail  map[string]unix.Errno // by call; each fails once
+	fail  map[string]unix.Errno // by name of the call; each error is returned once
 }
 
 type fakeBuffer struct {
@@ -56,7 +56,7 @@ func newFake(t *testing.T, major, minor uint32) *fakeDriver {
 	}
 }
 
-// call notes a call and gives the error it is to fail with.
+// call notes a call and returns the error that it must fail with.
 func (f *fakeDriver) call(name string) error {
 	f.calls = append(f.calls, name)
 	if errno, ok := f.fail[name]; ok {
@@ -66,7 +66,7 @@ func (f *fakeDriver) call(name string) error {
 	return nil
 }
 
-// live counts what the library holds of the driver.
+// live counts what the library has from the driver.
 func (f *fakeDriver) live() int { return len(f.fds) + len(f.buffers) + len(f.mappings) }
 
 func (f *fakeDriver) open(path string) (int, error) {
@@ -89,12 +89,12 @@ func (f *fakeDriver) close(fd int) error {
 	}
 	err := f.call("close")
 	delete(f.fds, fd)
-	clear(f.buffers) // the driver frees what a file leaves behind
+	clear(f.buffers) // the driver frees what a closed file leaves
 	return err
 }
 
-// The ABI once more, by bytes: sizes of the arguments, and the driver version
-// that brought each ioctl.
+// The ABI once more, by bytes: sizes of the arguments, and the driver version that added
+// each ioctl.
 var fakeIoctls = map[uint32]struct {
 	name  string
 	size  int
@@ -125,7 +125,7 @@ func (f *fakeDriver) ioctl(fd int, code uint32, arg unsafe.Pointer) error {
 	if err := f.call(call.name); err != nil {
 		return err
 	}
-	// Under -race this fails where the structure is smaller than the ABI's.
+	// With -race this fails if the structure is smaller than the ABI's.
 	return call.do(f, unsafe.Slice((*byte)(arg), call.size))
 }
 
@@ -267,7 +267,7 @@ func (f *fakeDriver) reqMappingType(arg []byte) error {
 	return nil
 }
 
-// mmap gives made-up addresses, which nothing ever touches.
+// mmap returns invented addresses, which nothing touches.
 func (f *fakeDriver) mmap(fd int, offset uint64, size uintptr) (uintptr, error) {
 	if !f.fds[fd] {
 		f.t.Errorf("mmap of descriptor %d, which is not open", fd)

@@ -114,7 +114,7 @@ func TestOpenSaysWhatIsMissing(t *testing.T) {
 	require.ErrorIs(t, err, unix.EACCES)
 }
 
-// Every version pins, maps, tells and takes down, by the ioctls it has.
+// Every version pins, maps, reports and unmaps, by the ioctls that it has.
 func TestLifeOfABuffer(t *testing.T) {
 	for _, minor := range []uint32{0, 3, 4, 5, 6} {
 		f := newFake(t, 2, minor)
@@ -271,7 +271,7 @@ func TestMappingTypes(t *testing.T) {
 	}
 }
 
-// A type that was asked for once does not stick to later mappings.
+// A requested type does not apply to later mappings.
 func TestRequestedTypeIsTakenBack(t *testing.T) {
 	f := newFake(t, 2, 6)
 	f.defaultMap, f.canMap = 2, map[uint32]bool{0: true, 1: true, 2: true}
@@ -315,8 +315,8 @@ func TestAttributes(t *testing.T) {
 	}
 }
 
-// Each call on the way fails once: the errno comes out, and closing the
-// session leaves nothing.
+// Each call on the way fails once. The caller gets the errno, and after the session is
+// closed nothing is left.
 func TestEveryCallFailsOnce(t *testing.T) {
 	life := func(f *fakeDriver) error {
 		s, err := open(f, noSync)
@@ -357,7 +357,7 @@ func TestEveryCallFailsOnce(t *testing.T) {
 		require.Greater(t, len(calls), 6)
 		for _, name := range calls {
 			f := newFake(t, 2, minor)
-			f.fail[name] = unix.EMLINK // nothing here makes that one up
+			f.fail[name] = unix.EMLINK // the library never returns this errno by itself
 			err := life(f)
 			if name != "close" {
 				require.ErrorIs(t, err, unix.EMLINK, "%v: %s", f, name)
@@ -367,7 +367,7 @@ func TestEveryCallFailsOnce(t *testing.T) {
 	}
 }
 
-// A GET_INFO that fails after mmap takes the mapping down again.
+// If GET_INFO fails after mmap, the mapping is unmapped.
 func TestMapLeavesNothingWhenTheTypeIsUnknown(t *testing.T) {
 	f := newFake(t, 2, 6)
 	p, err := openFake(t, f).Pin(backend.PinRequest{Addr: buffer, Size: 65536})

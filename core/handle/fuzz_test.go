@@ -15,11 +15,11 @@ type modelSlot struct {
 	typ    uint32
 }
 
-// tableSteps bounds a script: each step compares the whole table.
+// tableSteps limits a script, as each step compares the whole table.
 const tableSteps = 200
 
-// FuzzTable lets bytes drive a table, two a step: what to do, and to which of
-// the live handles. A model knows the handles that live and what is mapped.
+// FuzzTable runs a script of bytes, two for each step: what to do, and which of the live
+// handles to do it to. A model knows the live handles and the mappings.
 func FuzzTable(f *testing.F) {
 	f.Add([]byte{})
 	f.Add([]byte{0, 0, 1, 0, 2, 0, 3, 0})                               // one handle's life
@@ -38,8 +38,8 @@ func FuzzTable(f *testing.F) {
 
 func runTableScript(t *testing.T, tab *Table, script []byte) {
 	live := map[Handle]*modelSlot{}
-	var order []Handle         // the live ones, for the script to choose from
-	given := map[Handle]bool{} // all that ever lived
+	var order []Handle         // the live ones; the script chooses from them
+	given := map[Handle]bool{} // all handles until now
 
 	for range tableSteps {
 		if len(script) < 2 {
@@ -68,7 +68,7 @@ func runTableScript(t *testing.T, tab *Table, script []byte) {
 		switch op & 0xf {
 		case 1:
 			if m.mapped {
-				break // the core maps a handle once
+				break // the core maps a handle only once
 			}
 			*m = modelSlot{true, 4096 * uint64(which+1), 4096 * uint64(op+1), uint32(op >> 4 & 3)}
 			tab.Publish(h, uintptr(m.va), m.n, m.typ)
@@ -102,11 +102,11 @@ func runTableScript(t *testing.T, tab *Table, script []byte) {
 	require.Zero(t, tab.header.mixed.Load())
 }
 
-// retire makes h's generation the last one of its slot.
+// retire makes h's generation the last of its slot.
 func retire(tab *Table, h Handle) { tab.gens[h.index()] = maxGen }
 
-// checkTable compares what C would read with the model. It is most of the work of
-// the target, so it does without require's reflection.
+// checkTable compares what C would read with the model. It is most of the target's work,
+// so it does not use require's reflection.
 func checkTable(t *testing.T, tab *Table, live map[Handle]*modelSlot, given map[Handle]bool) {
 	types := map[uint32]bool{}
 	seen := map[uint32]Handle{}
@@ -140,7 +140,7 @@ func mapping(tab *Table, h Handle) modelSlot {
 	return modelSlot{mapped: s.key.Load() == uint64(h), va: s.va, n: s.len, typ: s.typ}
 }
 
-// checkForged sees that a handle of another generation finds nothing.
+// checkForged checks that a handle with another generation finds nothing.
 func checkForged(t *testing.T, tab *Table, live map[Handle]*modelSlot, forged Handle) {
 	if m := live[forged]; m != nil {
 		return
@@ -148,7 +148,7 @@ func checkForged(t *testing.T, tab *Table, live map[Handle]*modelSlot, forged Ha
 	require.NotEqualValues(t, forged, tab.slots[forged.index()].key.Load())
 }
 
-// FuzzEpoch: New takes the epochs that fit into a handle, and no other.
+// FuzzEpoch: New accepts the epochs that fit into a handle, and no others.
 func FuzzEpoch(f *testing.F) {
 	for _, epoch := range []uint32{0, 1, MaxEpoch, MaxEpoch + 1, 1 << 31} {
 		f.Add(epoch)

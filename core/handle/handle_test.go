@@ -100,8 +100,8 @@ func TestMixedTypes(t *testing.T) {
 	require.Zero(t, mixed())
 }
 
-// A thread that copies is modelled by a goroutine that names the handle in a
-// hazard record, as capi/data.c does.
+// A goroutine stands for a thread that copies. It writes the handle into a hazard record,
+// as capi/data.c does.
 func TestRetractWaitsForCopies(t *testing.T) {
 	tab := newTable(t, 1)
 	h, err := tab.Alloc()
@@ -128,8 +128,8 @@ func TestRetractWaitsForCopies(t *testing.T) {
 	<-done
 }
 
-// A copy of many pieces names no handle. What it may hold is waited for, but not a
-// copy that began after the slot's key was gone.
+// A copy of many pieces has no handle in its record. Retract waits for it, but not for a
+// copy that began after the slot's key was cleared.
 func TestRetractWaitsForCopiesOfMany(t *testing.T) {
 	tab := newTable(t, 1)
 	h, err := tab.Alloc()

@@ -16,8 +16,8 @@ func watchBarrier(t *testing.T, f func(cmd uintptr) error) {
 	t.Cleanup(func() { membarrier = real })
 }
 
-// The barrier comes once, after the key is gone and before the records are read: a
-// copy that a thread admitted before it is waited for.
+// The barrier comes once, after the key is cleared and before the records are read. So
+// Retract waits for a copy that a thread announced before.
 func TestBarrierIsBetweenKeyAndScan(t *testing.T) {
 	tab := newTable(t, 1)
 	tab.header.fenced = 0
@@ -45,8 +45,8 @@ func TestBarrierIsBetweenKeyAndScan(t *testing.T) {
 	require.Equal(t, 1, calls)
 }
 
-// A barrier that the host has refused itself since is replaced by a wait; one that
-// the kernel never had is not asked for: copies fence then.
+// If the host has blocked the barrier since the start, a wait replaces it. If the kernel
+// never had the barrier, it is not called, and copies fence.
 func TestNoBarrier(t *testing.T) {
 	calls := 0
 	watchBarrier(t, func(uintptr) error {
@@ -68,8 +68,8 @@ func TestNoBarrier(t *testing.T) {
 	}
 }
 
-// Who finds the key finds the mapping that it stands for. The two threads have to
-// meet within a few instructions, so it takes many mappings.
+// A thread that finds the key finds the key's mapping. The two threads must meet within a
+// few instructions, so the test makes many mappings.
 func TestKeyIsPublishedLast(t *testing.T) {
 	tab := newTable(t, 1)
 	const mappings = 200_000

@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// nvmlInC is an NVML of two GPUs. The second one is older and knows no MIG.
+// nvmlInC is an NVML of two GPUs. The second GPU is older and has no MIG.
 const nvmlInC = `
 #include <string.h>
 static char first, second;
@@ -59,8 +59,7 @@ int nvmlSystemGetConfComputeState(unsigned int s[3])
 }
 `
 
-// load builds an NVML and loads it: the loader knows a library that is there by its
-// soname.
+// load builds an NVML and loads it. The loader recognises a loaded library by its soname.
 func load(t *testing.T, init string) {
 	t.Helper()
 	cc, err := exec.LookPath("cc")

@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// structsInC is the requests as the driver has them.
+// structsInC has the requests as the driver declares them.
 const structsInC = `
 #include <stdint.h>
 #include <sys/ioctl.h>
@@ -73,7 +73,7 @@ struct import_fd {
 };
 `
 
-// layoutInGo is every size, offset and request's number by its C expression.
+// layoutInGo is every size, offset and request number, by its C expression.
 func layoutInGo() map[string]uintptr {
 	var (
 		al  allocArgs
@@ -186,7 +186,7 @@ func layoutInGo() map[string]uintptr {
 	return m
 }
 
-// C has the last word on every size, offset and request's number.
+// The C compiler decides every size, offset and request number.
 func TestLayoutAgainstC(t *testing.T) {
 	want := map[string]uint64{}
 	for expr, n := range layoutInGo() {
@@ -195,7 +195,7 @@ func TestLayoutAgainstC(t *testing.T) {
 	ctest.Agree(t, structsInC, want)
 }
 
-// The sizes that the driver's request numbers carry.
+// The sizes in the driver's request numbers.
 func TestSizes(t *testing.T) {
 	for of, size := range map[string]uintptr{
 		"alloc": 48, "release": 16, "control": 32, "dup": 28, "map": 56, "unmap": 32, "card": 72,

@@ -47,7 +47,7 @@ func TestSessionsShareTheClient(t *testing.T) {
 	w.end()
 }
 
-// A session holds the client from its first pin on, once.
+// A session takes a reference to the client at its first pin, once.
 func TestSessionHoldsOnce(t *testing.T) {
 	w := newWorld(t)
 	a := w.cuda.memAlloc(0, 2*mib)
@@ -65,8 +65,8 @@ func TestSessionHoldsOnce(t *testing.T) {
 	require.Zero(t, w.rm.live())
 }
 
-// A host that closes every descriptor (daemons do) loses what was pinned; a pin
-// works again. A number that is the host's by then is left alone.
+// A host that closes every descriptor (daemons do) loses its pins. A later pin works
+// again. A number that the host uses by then is not touched.
 func TestHostClosesOurDescriptors(t *testing.T) {
 	for _, reuse := range []bool{false, true} {
 		w := newWorld(t)
@@ -109,7 +109,7 @@ func TestHostClosesOurDescriptors(t *testing.T) {
 	}
 }
 
-// The host closes the client's descriptor alone: the others are closed for it.
+// The host closes only the client's descriptor. The library then closes the others.
 func TestHostClosesTheClient(t *testing.T) {
 	w := newWorld(t)
 	a := w.cuda.memAlloc(0, 2*mib)
@@ -120,8 +120,8 @@ func TestHostClosesTheClient(t *testing.T) {
 	w.end()
 }
 
-// Two sessions held the client that the host closed. Both hold the new one: the end of
-// the first leaves it to the second.
+// Two sessions held the client that the host closed. Both hold the new one. When the
+// first session ends, the second still has it.
 func TestBothSessionsHoldTheNewClient(t *testing.T) {
 	w := newWorld(t)
 	a := w.cuda.memAlloc(0, 2*mib)
@@ -307,12 +307,12 @@ func TestManyThreads(t *testing.T) {
 	require.Nil(t, w.of.client)
 }
 
-// One session, many threads, one of which closes the host's descriptors now and
-// then: every call comes back, with an error or without.
+// One session, many threads. One of them closes the host's descriptors now and then.
+// Every call returns, with or without an error.
 func TestThreadsWithAHostThatCloses(t *testing.T) {
 	w := newWorld(t)
 	a := w.cuda.memAlloc(0, 2*mib)
-	w.rm.faulty = true // objects may go while they are mapped
+	w.rm.faulty = true // objects may be freed while they are mapped
 	var stop sync.WaitGroup
 	done := make(chan struct{})
 	stop.Add(1)

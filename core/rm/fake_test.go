@@ -15,10 +15,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// fakeRM is a simulated resource manager of NVIDIA's kernel driver: a test
-// double, and no more. It reads and writes the requests by the byte offsets of the
-// interface, not through the structs under test. What the driver refuses it
-// refuses with the same status. What no right library would do fails the test.
+// fakeRM is a simulated resource manager of NVIDIA's kernel driver. It is only a test
+// double. It reads and writes the requests by the byte offsets of the interface, not
+// through the structs under test. It refuses what the driver refuses, with the same
+// status. A call that no correct library makes fails the test.
 //
 // Its memory is memfds, and its mappings are real.
 type fakeRM struct {
@@ -29,18 +29,18 @@ type fakeRM struct {
 	files    map[int]*fakeFile
 	nextFD   int
 	clients  map[uint32]*fakeClient
-	next     uint32 // handle
+	next     uint32 // next handle
 	linear   uint64
 	mappings map[uintptr]*fakeMapping
 	barFree  uint64
-	memories int // that are alive
+	memories int // that are not freed
 
 	calls  []string
 	faults map[string]*fault
-	faulty bool // a fault has hit: what cannot be undone then is not the library's mistake
+	faulty bool // a fault was injected; what cannot be undone then is not the library's mistake
 }
 
-// fault makes the nth call of a name fail: with a status where err is one.
+// fault makes the nth call of a name fail: with a status if err is one.
 type fault struct {
 	nth int
 	err error
@@ -63,7 +63,7 @@ type fakeFile struct {
 	registered *fakeFile // the control file that a GPU's file was registered with
 	window     *fakeWindow
 	used       bool // MAP_MEMORY has prepared it
-	host       bool // a file of the host's, none of the driver's
+	host       bool // a file of the host's, not the driver's
 }
 
 type fakeClient struct {
@@ -92,11 +92,11 @@ type fakeMemory struct {
 type fakeWindow struct {
 	memory         *fakeMemory
 	offset, length uint64
-	va             uintptr // 0: the CPU has no mapping of it
+	va             uintptr // 0: the CPU has not mapped it
 }
 
-// fakeMapping is what one munmap takes down: a mapping, or a reserved range with
-// the mappings in it.
+// fakeMapping is what one munmap removes: a mapping, or a reserved range with its
+// mappings.
 type fakeMapping struct {
 	size     uintptr
 	reserved bool
@@ -122,7 +122,7 @@ func newRM(t testing.TB) *fakeRM {
 	return f
 }
 
-// call notes a call and gives the error it is to fail with. f.mu is held.
+// call notes a call and returns the error that it must fail with. f.mu is held.
 func (f *fakeRM) call(name string) error {
 	f.calls = append(f.calls, name)
 	if x := f.faults[name]; x != nil {
@@ -148,7 +148,7 @@ func (f *fakeRM) fail(name string, nth int, err error) {
 	f.faults[name] = &fault{nth, err}
 }
 
-// count is how often name was called.
+// count returns how often name was called.
 func (f *fakeRM) count(name string) int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -161,8 +161,8 @@ func (f *fakeRM) count(name string) int {
 	return n
 }
 
-// live counts what the library holds of the driver: descriptors, clients and
-// their objects, windows in the BAR, mappings.
+// live counts what the library has from the driver: descriptors, clients and their
+// objects, windows in the BAR, mappings.
 func (f *fakeRM) live() int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -220,7 +220,7 @@ func (f *fakeRM) close(fd int) error {
 	return err
 }
 
-// end is the last close of a file: its clients go.
+// end is the last close of a file. It frees the file's clients.
 func (f *fakeRM) end(fd int) {
 	file := f.files[fd]
 	delete(f.files, fd)
@@ -235,7 +235,7 @@ func (f *fakeRM) end(fd int) {
 	}
 }
 
-// drop ends an object, with what is in the BAR of it.
+// drop frees an object and its windows in the BAR.
 func (f *fakeRM) drop(o *fakeObject) {
 	for _, w := range o.windows {
 		f.barFree += w.length
@@ -252,8 +252,8 @@ func (f *fakeRM) unref(m *fakeMemory) {
 	}
 }
 
-// hostCloses closes a descriptor behind the library's back. With reuse the number
-// becomes that of a file of the host's.
+// hostCloses closes a descriptor without the library's knowledge. With reuse the number
+// then belongs to a file of the host's.
 func (f *fakeRM) hostCloses(fd int, reuse bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -322,7 +322,7 @@ func (f *fakeRM) ioctl(fd int, code uint32, arg unsafe.Pointer) error {
 		f.t.Errorf("request %#x (%s) on %s", code, r.name, file.path)
 		return unix.EINVAL
 	}
-	// Under -race this fails where the struct is smaller than the interface's.
+	// With -race this fails if the struct is smaller than the interface's.
 	b := unsafe.Slice((*byte)(arg), r.size)
 	name := r.name
 	switch name {
@@ -346,7 +346,7 @@ func (f *fakeRM) ioctl(fd int, code uint32, arg unsafe.Pointer) error {
 	return err
 }
 
-// client is the client with the handle, if it is of the file.
+// client is the client with the handle, if it belongs to the file.
 func (f *fakeRM) client(file *fakeFile, h uint32) *fakeClient {
 	if c := f.clients[h]; c != nil && c.file == file {
 		return c
@@ -359,7 +359,7 @@ func (f *fakeRM) newHandle() uint32 {
 	return f.next
 }
 
-// zero fails the test where bytes that are to be 0 are not.
+// zero fails the test if bytes that must be 0 are not.
 func (f *fakeRM) zero(what string, b []byte) {
 	for _, x := range b {
 		if x != 0 {
@@ -417,7 +417,7 @@ func (f *fakeRM) rmAlloc(file *fakeFile, b []byte) (status, error) {
 	return 0, nil
 }
 
-// attached is the GPU of an instance if a file of it is registered with the
+// attached is the GPU of an instance, if a file of that GPU is registered with the
 // control file.
 func (f *fakeRM) attached(control *fakeFile, instance uint32) *fakeGPU {
 	for _, file := range f.files {
@@ -451,7 +451,7 @@ func (f *fakeRM) rmControl(file *fakeFile, b []byte) (status, error) {
 		return 0x23, nil
 	}
 	if u32(b, 4) != u32(b, 0) {
-		return 0x56, nil // these commands are the client's own
+		return 0x56, nil // these commands need the client itself
 	}
 	f.zero("flags of RM_CONTROL", b[12:16])
 	switch u32(b, 8) {
@@ -495,7 +495,7 @@ func (f *fakeRM) importFD(c *fakeClient, b []byte) status {
 	return 0
 }
 
-// exported is the memory that a descriptor of it names.
+// exported is the memory in an exported descriptor.
 func (f *fakeRM) exported(fd int) *fakeMemory {
 	var st unix.Stat_t
 	if unix.Fstat(fd, &st) != nil {
@@ -591,7 +591,7 @@ func (f *fakeRM) mapMemory(file *fakeFile, b []byte) (status, error) {
 	if o.memory.cacheType != nil {
 		kind = *o.memory.cacheType
 	}
-	// Bits beside the cache type's are not 0.
+	// The bits beside the cache type are not 0.
 	order.PutUint32(b[44:], 1<<26|kind<<23|1<<22|1)
 	return 0, nil
 }
@@ -618,7 +618,7 @@ func (f *fakeRM) unmapMemory(file *fakeFile, b []byte) (status, error) {
 func (f *fakeRM) cardInfo(_ *fakeFile, b []byte) (status, error) {
 	f.zero("CARD_INFO", b)
 	for i, g := range f.gpus {
-		e := b[(i*3+1)*72:] // with entries between that have no GPU
+		e := b[(i*3+1)*72:] // entries without a GPU lie between
 		e[0] = 1
 		order.PutUint32(e[4:], g.at.Domain)
 		e[8], e[9] = g.at.Bus, g.at.Slot
@@ -638,7 +638,7 @@ func (f *fakeRM) registerFD(file *fakeFile, b []byte) (status, error) {
 	return 0, nil
 }
 
-// take gives the window that the one mmap of a file may map.
+// take returns the window that the one mmap of a file may map.
 func (f *fakeRM) take(fd int, size uintptr) (*fakeWindow, error) {
 	file := f.files[fd]
 	if file == nil || file.window == nil {
@@ -682,8 +682,8 @@ func (f *fakeRM) reserve(size uintptr) (uintptr, error) {
 	return va, nil
 }
 
-// mmapInto maps into what was reserved. (sys.MmapInto maps a file from its start:
-// here it is the memory's, and the place in it is not 0.)
+// mmapInto maps into a reserved range. sys.MmapInto maps a file from offset 0. Here the
+// file is the memory's, and the offset in it is not 0.
 func (f *fakeRM) mmapInto(va uintptr, fd int, size uintptr) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -735,7 +735,7 @@ func (f *fakeRM) dontFork(va, size uintptr) error {
 	return sys.DontFork(va, size)
 }
 
-// access is that of the device nodes.
+// access checks access to the device nodes.
 func (f *fakeRM) access(path string) error {
 	for _, g := range f.gpus {
 		if g.path() == path {
@@ -745,7 +745,7 @@ func (f *fakeRM) access(path string) error {
 	return unix.ENOENT
 }
 
-// newMemory makes memory of a GPU in a client of CUDA's.
+// newMemory makes memory of a GPU, in a client of CUDA's.
 func (f *fakeRM) newMemory(gpu *fakeGPU, client uint32, size uint64) (object uint32, m *fakeMemory) {
 	fd, err := unix.MemfdCreate("gpu", unix.MFD_CLOEXEC)
 	require.NoError(f.t, err)
@@ -759,7 +759,7 @@ func (f *fakeRM) newMemory(gpu *fakeGPU, client uint32, size uint64) (object uin
 	return f.addMemory(f.clients[client], client, m), m
 }
 
-// newClient makes a client that is none of the library's.
+// newClient makes a client that is not the library's.
 func (f *fakeRM) newClient(foreign bool) uint32 {
 	f.mu.Lock()
 	defer f.mu.Unlock()

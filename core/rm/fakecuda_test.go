@@ -14,9 +14,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// fakeCUDA is a simulated CUDA driver over a simulated resource manager: a test
-// double, and no more. It makes memory of each kind, and answers as an H100 with
-// driver 580.159 did.
+// fakeCUDA is a simulated CUDA driver over a simulated resource manager. It is only a
+// test double. It makes memory of each kind. Its answers are those of an H100 with driver
+// 580.159.
 type fakeCUDA struct {
 	t      testing.TB
 	rm     *fakeRM
@@ -25,17 +25,17 @@ type fakeCUDA struct {
 
 	mu         sync.Mutex
 	allocs     []*fakeAlloc
-	next       uint64    // address
-	chunk      *fakePart // that small buffers share
+	next       uint64    // next address
+	chunk      *fakePart // shared by small buffers
 	chunkUsed  uint64    // bytes
 	references map[cuda.MemHandle]*fakePart
 	nextHandle cuda.MemHandle
-	synced     []uint64 // addresses of SYNC_MEMOPS
+	synced     []uint64 // addresses with SYNC_MEMOPS
 
-	contexts atomic.Int32 // WithDevice that run
+	contexts atomic.Int32 // calls of WithDevice that run now
 
 	// What a test changes.
-	wrongReads int        // so many ReadBacks give other bytes
+	wrongReads int        // this many ReadBacks return other bytes
 	ipcWord    [16]uint32 // added to the words of IPC handles
 	noExport   bool       // no cuMemGetHandleForAddressRange
 	seen       func(*Seen)
@@ -66,7 +66,7 @@ type fakeAlloc struct {
 
 func (a *fakeAlloc) end() uint64 { return a.start + a.size }
 
-// fakePart is a range of addresses that one object of the driver is mapped to.
+// fakePart is a range of addresses with one object of the driver mapped to it.
 type fakePart struct {
 	start, size    uint64
 	offset         uint64 // in the object
@@ -84,13 +84,13 @@ func newCUDA(rm *fakeRM) *fakeCUDA {
 
 const mib = 1 << 20
 
-// part makes an object of a GPU and gives it addresses.
+// part makes an object of a GPU and maps it at new addresses.
 func (c *fakeCUDA) part(ordinal int, client uint32, size uint64) *fakePart {
 	object, m := c.rm.newMemory(c.rm.gpus[ordinal], client, size)
 	return &fakePart{size: size, client: client, object: object, memory: m, exportable: true}
 }
 
-// place puts parts side by side at addresses of their own.
+// place puts parts side by side, at addresses that no one else has.
 func (c *fakeCUDA) place(parts ...*fakePart) (start uint64) {
 	start = c.next
 	at := start
@@ -107,8 +107,8 @@ func (c *fakeCUDA) add(a *fakeAlloc) *fakeAlloc {
 	return a
 }
 
-// memAlloc is cuMemAlloc: small buffers share an object of 2 MiB, at distances of
-// 512 bytes; large ones have one of their own.
+// memAlloc is cuMemAlloc. Small buffers share an object of 2 MiB, at distances of 512
+// bytes. Large ones have an object of their own.
 func (c *fakeCUDA) memAlloc(ordinal int, size uint64) *fakeAlloc {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -129,7 +129,7 @@ func (c *fakeCUDA) memAlloc(ordinal int, size uint64) *fakeAlloc {
 	return c.add(a)
 }
 
-// vmm is a reserved range of objects; the same index twice is the same object.
+// vmm is a reserved range of objects. The same index twice is the same object twice.
 func (c *fakeCUDA) vmm(ordinal int, exportable bool, sizes []uint64, which ...int) *fakeAlloc {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -154,8 +154,8 @@ func (c *fakeCUDA) vmm(ordinal int, exportable bool, sizes []uint64, which ...in
 	return c.add(a)
 }
 
-// pool is cuMemAllocAsync: objects of 32 MiB, side by side, and the allocation
-// somewhere in them.
+// pool is cuMemAllocAsync: objects of 32 MiB side by side, with the allocation somewhere
+// in them.
 func (c *fakeCUDA) pool(ordinal int, before, size uint64) *fakeAlloc {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -168,7 +168,7 @@ func (c *fakeCUDA) pool(ordinal int, before, size uint64) *fakeAlloc {
 	return c.add(a)
 }
 
-// of is memory of the other kinds.
+// of makes memory of the other kinds.
 func (c *fakeCUDA) of(kind fakeKind, size uint64) *fakeAlloc {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -180,7 +180,7 @@ func (c *fakeCUDA) of(kind fakeKind, size uint64) *fakeAlloc {
 	return c.add(&fakeAlloc{kind: kind, size: size, start: c.place(p), parts: []*fakePart{p}})
 }
 
-// free is cuMemFree and its like. The addresses are not given out again.
+// free is cuMemFree and the like. The addresses are not used again.
 func (c *fakeCUDA) free(a *fakeAlloc) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -195,7 +195,7 @@ func (c *fakeCUDA) free(a *fakeAlloc) {
 	}
 }
 
-// at finds the allocation that an address is in, and the part.
+// at finds the allocation and the part that an address is in.
 func (c *fakeCUDA) at(addr uint64) (*fakeAlloc, *fakePart) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -212,7 +212,7 @@ func (c *fakeCUDA) at(addr uint64) (*fakeAlloc, *fakePart) {
 	return nil, nil
 }
 
-// pread and pwrite are copies of the GPU's.
+// pread and pwrite are the GPU's copies.
 func (c *fakeCUDA) pread(b []byte, addr uint64) {
 	_, p := c.at(addr)
 	require.NotNil(c.t, p, "%#x", addr)
@@ -331,7 +331,7 @@ func (c *fakeCUDA) IPCHandle(addr uint64) ([16]uint32, error) {
 	return words, nil
 }
 
-const fakeExport = 0xE0 // where cuMemGetHandleForAddressRange would be
+const fakeExport = 0xE0 // the address of cuMemGetHandleForAddressRange
 
 func (c *fakeCUDA) ExportFunction() uintptr {
 	if c.noExport {
@@ -402,7 +402,7 @@ func (c *fakeCUDA) SetSyncMemops(addr uint64) {
 }
 
 func (c *fakeCUDA) Device(ordinal int) (cuda.Device, error) {
-	// A CUdevice is no ordinal: this one's are others.
+	// A CUdevice is not an ordinal: the fake's CUdevices have other numbers.
 	return cuda.Device(10 + ordinal), c.rm.called("cuDeviceGet")
 }
 

@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The IPC handle saves the watch once both have agreed.
+// Once the IPC handle and the watch have agreed, only the IPC handle is used.
 func TestIPCHandleThatAgrees(t *testing.T) {
 	w := newWorld(t)
 	small, large := w.cuda.memAlloc(0, 512), w.cuda.memAlloc(0, 8*mib)
@@ -20,7 +20,7 @@ func TestIPCHandleThatAgrees(t *testing.T) {
 	v := w.cuda.vmm(0, false, []uint64{2 * mib})
 	for _, c := range []struct {
 		a            *fakeAlloc
-		watched, ipc int // so far
+		watched, ipc int // calls until now
 	}{
 		{small, 1, 1},
 		{small, 1, 2},
@@ -39,7 +39,7 @@ func TestIPCHandleThatAgrees(t *testing.T) {
 	}
 	require.Equal(t, int32(agrees), w.ipc.state.Load())
 
-	// It fails once: the watch is there.
+	// The IPC handle fails once. The watch is used.
 	w.rm.fail("cuIpcGetMemHandle", 1, errOwn)
 	require.NoError(t, w.pinned(small.start, 1).Unpin())
 	require.Equal(t, 6, w.rm.count("watch"))
@@ -60,7 +60,7 @@ func TestIPCHandleThatDiffers(t *testing.T) {
 		}
 		require.Equal(t, int32(differs), w.ipc.state.Load())
 
-		// Not even where nothing else is left.
+		// Even if no other way is left.
 		w.session.finder.watch = nil
 		w.notPinned(a.start, 4096, unix.ENOTSUP, "load gdrdrv")
 		require.Equal(t, 1, w.rm.count("cuIpcGetMemHandle"))
@@ -68,7 +68,7 @@ func TestIPCHandleThatDiffers(t *testing.T) {
 	}
 }
 
-// A handle that cannot be had decides nothing.
+// If there is no handle, nothing is decided.
 func TestIPCHandleThatFails(t *testing.T) {
 	w := newWorld(t)
 	a := w.cuda.memAlloc(0, 8*mib)
@@ -80,7 +80,7 @@ func TestIPCHandleThatFails(t *testing.T) {
 	w.end()
 }
 
-// Why exports cannot be watched, and what is found without.
+// Why exports cannot be watched, and what can be found without that.
 func TestWithoutTheWatch(t *testing.T) {
 	for _, c := range []struct {
 		what  string
@@ -133,7 +133,7 @@ func TestWithoutTheWatch(t *testing.T) {
 	}
 }
 
-// closeSeen takes back what a simulated export gave.
+// closeSeen closes the descriptor of a simulated export.
 func closeSeen(s *Seen) {
 	if s.FD >= 0 {
 		unix.Close(int(s.FD))
@@ -168,12 +168,12 @@ func TestExportsThatAreNotKnown(t *testing.T) {
 	}
 }
 
-// A place before the object's start is none.
+// An offset before the object's start is invalid.
 func TestPlaceBeforeTheObject(t *testing.T) {
 	w := newWorld(t)
 	w.cuda.memAlloc(0, 8192)
 	a := w.cuda.memAlloc(0, 512)
-	w.cuda.seen = func(s *Seen) { s.Offset = 0 } // of a page that is 8 KiB further on
+	w.cuda.seen = func(s *Seen) { s.Offset = 0 } // of a page 8 KiB further on
 	w.notPinned(a.start, 1, unix.EINVAL, "before the memory")
 	w.end()
 }
@@ -207,7 +207,7 @@ func TestOutOfDescriptors(t *testing.T) {
 	w.end()
 }
 
-// Neighbours are one span where they touch in one object, and only there.
+// Neighbours are one span if they touch in one object, and only then.
 func TestJoin(t *testing.T) {
 	left := span{place: place{client: 1, object: 2, offset: 0x1000}, first: 0x20000, end: 0x30000}
 	right := span{place: place{client: 1, object: 2, offset: 0x11000}, first: 0x30000, end: 0x50000}
@@ -219,7 +219,7 @@ func TestJoin(t *testing.T) {
 	}
 }
 
-// The memory of a range in smaller pieces than CUDA makes.
+// The memory of a range is in smaller pieces than CUDA makes.
 func TestPiecesThatAreTooSmall(t *testing.T) {
 	w := newWorld(t)
 	a := w.cuda.vmm(0, false, []uint64{2 * mib})
@@ -229,7 +229,7 @@ func TestPiecesThatAreTooSmall(t *testing.T) {
 	w.end()
 }
 
-// The search halves what it does not know: it does not ask for each 2 MiB.
+// The search halves the unknown part. It does not ask for each 2 MiB.
 func TestSearchIsShort(t *testing.T) {
 	for _, c := range []struct {
 		sizes   []uint64
@@ -249,8 +249,8 @@ func TestSearchIsShort(t *testing.T) {
 	}
 }
 
-// Bytes that differ once are a kernel's that writes there; twice, the object is not
-// the address's.
+// If bytes differ once, a kernel may have written there. If they differ twice, the object
+// is not the address's.
 func TestVerify(t *testing.T) {
 	for _, open := range []func(*testing.T) *world{newWorld, blind} {
 		w := open(t)
@@ -275,7 +275,7 @@ func TestVerify(t *testing.T) {
 	}
 }
 
-// An object that was found and is not the address's is noticed by its bytes.
+// Compared bytes show that a found object is not the address's.
 func TestWrongObject(t *testing.T) {
 	w := newWorld(t)
 	a, b := w.cuda.memAlloc(0, 2*mib), w.cuda.memAlloc(0, 2*mib)
@@ -296,14 +296,15 @@ func TestWrongObject(t *testing.T) {
 	w.end()
 }
 
-// One line is compared where the buffer has one; less at the end of small buffers.
+// One line is compared if the buffer has a line. At the end of small buffers less is
+// compared.
 func TestVerifyStaysInTheMemory(t *testing.T) {
 	w := newWorld(t)
 	for _, size := range []uint64{1, 7, 63, 64, 65, 512, 4097} {
 		for _, at := range []uint64{0, size / 2, size - 1} {
 			a := w.cuda.memAlloc(0, size)
 			w.cuda.pwrite(a.start+at, []byte{byte(size)})
-			w.of.client = nil // so that nothing is known of the chunk
+			w.of.client = nil // so that the chunk is unknown
 			w.session.client = nil
 			require.NoError(t, w.pinned(a.start+at, 1).Unpin(), "%d of %d", at, size)
 			require.NoError(t, w.Close())

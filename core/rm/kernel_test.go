@@ -15,7 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The kernel itself, with a file in the device's place.
+// The kernel itself, with a plain file instead of the device.
 func TestLinux(t *testing.T) {
 	var k kernel = linux{}
 	page := uintptr(hostPage)
@@ -79,7 +79,7 @@ func TestOpenWithoutTheDriver(t *testing.T) {
 	require.Equal(t, "rm", Backend{}.Name())
 }
 
-// A made-up NVML: of 64 GiB of BAR1 60 are free, on one GPU.
+// A fake NVML: 60 of 64 GiB of BAR1 are free, on one GPU.
 const nvmlInC = `
 #include <string.h>
 int nvmlInit_v2(void) { return FAIL_INIT; }
@@ -120,7 +120,7 @@ func TestBAR1Use(t *testing.T) {
 		{"0", cuda.PCIAddress{Bus: 1}, "nvidia-smi"},
 		{"9", at, "nvidia-smi"},
 	} {
-		// The loader knows a library that is there by its soname.
+		// The loader recognises a loaded library by its soname.
 		lib := filepath.Join(dir, "nvml"+c.fail+".so")
 		out, err := exec.Command(cc, "-shared", "-fPIC", "-DFAIL_INIT="+c.fail, "-Wl,-soname,libnvidia-ml.so.1", "-o", lib, file).CombinedOutput()
 		require.NoError(t, err, "%s", out)

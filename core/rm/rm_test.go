@@ -35,7 +35,7 @@ func newWorld(t *testing.T) *world {
 	return w
 }
 
-// blind is newWorld where exports cannot be watched.
+// blind is newWorld without watched exports.
 func blind(t *testing.T) *world {
 	w := newWorld(t)
 	w.session = newSession(w.rm, w.cuda, nil, w.of, w.ipc)
@@ -58,8 +58,8 @@ func (w *world) notPinned(addr, size uint64, want error, line string) {
 	require.Equal(w.t, live, w.held(), "left behind by %d bytes at %#x", size, addr)
 }
 
-// held counts what the library has of the machine, but for its client and its
-// devices, which stay until the last session ends.
+// held counts what the library has from the machine, without its client and its devices.
+// These stay until the last session ends.
 func (w *world) held() int {
 	w.cuda.mu.Lock()
 	references := len(w.cuda.references)
@@ -71,7 +71,7 @@ func (w *world) held() int {
 	return live
 }
 
-// end closes the session: nothing is left.
+// end closes the session. Nothing may be left.
 func (w *world) end() {
 	w.t.Helper()
 	require.NoError(w.t, w.Close())
@@ -79,14 +79,14 @@ func (w *world) end() {
 	require.Empty(w.t, w.cuda.references)
 }
 
-// checkBytes writes on one side and reads on the other: 8 bytes of each part of
-// what is mapped at va, and the last ones.
+// checkBytes writes on one side and reads on the other: 8 bytes of each part of the
+// mapping at va, and the last bytes.
 func (w *world) checkBytes(va uintptr, addr, size uint64) {
 	w.t.Helper()
 	got, word := make([]byte, 8), make([]byte, 8)
 	check := func(at uint64) {
 		if a, _ := w.cuda.at(addr + at); a == nil || addr+at+8 > a.end() {
-			return // beside a small buffer
+			return // it is beside a small buffer
 		}
 		m := cudatest.Bytes(va+uintptr(at), 8)
 		order.PutUint64(word, addr+at)
@@ -180,7 +180,7 @@ func TestEveryKindOfMemory(t *testing.T) {
 	} {
 		t.Run(c.what, func(t *testing.T) {
 			w := newWorld(t)
-			w.cuda.memAlloc(0, 300) // a neighbour of what is small
+			w.cuda.memAlloc(0, 300) // a neighbour of a small buffer
 			w.cuda.memAlloc(0, 1<<16)
 			a := c.make(w.cuda)
 			if c.err != nil {
@@ -188,7 +188,7 @@ func TestEveryKindOfMemory(t *testing.T) {
 				w.end()
 				return
 			}
-			// Whole pages: the rest of this test maps them.
+			// Whole pages. The rest of this test maps them.
 			start := a.start &^ (gpuPage - 1)
 			p := w.pinned(start, a.end()-start)
 			w.cycle(p)
@@ -201,7 +201,7 @@ func TestEveryKindOfMemory(t *testing.T) {
 	}
 }
 
-// A part of the buffer is pinned, and a part of that mapped.
+// Part of the buffer is pinned, and part of the pin is mapped.
 func TestParts(t *testing.T) {
 	const unit = 2 * mib
 	sizes := []uint64{unit, unit, 3 * unit, unit, 2 * unit}
@@ -216,7 +216,7 @@ func TestParts(t *testing.T) {
 		{0, 8 * unit, 2*unit + 65536, 5, 3},
 		{unit - 65536, 2 * 65536, 2 * 65536, 2, 2},
 		{unit - 65536, 2 * 65536, 65536, 2, 1},
-		{unit - 65536, 65536 + 1, 2 * 65536, 2, 2}, // a single byte of the second
+		{unit - 65536, 65536 + 1, 2 * 65536, 2, 2}, // one byte of the second unit
 		{unit + 65536, 3 * unit, 3 * unit, 2, 2},
 		{unit - 65536, unit + 2*65536, unit + 2*65536, 3, 3},
 		{2*unit + 65536, unit, unit, 1, 1},
@@ -241,8 +241,8 @@ func TestParts(t *testing.T) {
 	}
 }
 
-// Windows are whole GPU pages: they may begin before a small buffer and end after
-// it, as gdrdrv's do.
+// Windows are whole GPU pages. As with gdrdrv they may begin before a small buffer and
+// end after it.
 func TestWindowsAroundSmallBuffers(t *testing.T) {
 	w := newWorld(t)
 	w.cuda.memAlloc(0, 70000)
@@ -256,7 +256,7 @@ func TestWindowsAroundSmallBuffers(t *testing.T) {
 		{small.start + 100, 1, small.start + 100},
 		{page, gpuPage, page},
 		{small.start &^ 4095, 4096, small.start &^ 4095},
-		{small.start, 4096, small.start}, // its neighbour's bytes, too
+		{small.start, 4096, small.start}, // with the neighbour's bytes
 	} {
 		p := w.pinned(c.addr, c.size)
 		require.Equal(t, page, p.first, "%+v", c)
@@ -271,7 +271,7 @@ func TestWindowsAroundSmallBuffers(t *testing.T) {
 		require.NoError(t, p.Unpin())
 	}
 
-	// Before the buffer there is nothing any more.
+	// There is nothing before the buffer any more.
 	w.cuda.free(gone)
 	p := w.pinned(gone.start, 1024)
 	require.Equal(t, small.start, w.cuda.synced[len(w.cuda.synced)-1], "the first address that CUDA knows")
@@ -279,7 +279,7 @@ func TestWindowsAroundSmallBuffers(t *testing.T) {
 	w.end()
 }
 
-// The last GPU page of a buffer in a pool may go on past it, no more.
+// The last GPU page of a buffer in a pool may reach past the buffer, but not further.
 func TestWindowsPastAPoolsBuffer(t *testing.T) {
 	for _, size := range []uint64{1, 300, 4096, 65536 + 1, 40*mib + 300, 31*mib - 1} {
 		w := newWorld(t)
@@ -302,13 +302,13 @@ func TestWindowsPastAPoolsBuffer(t *testing.T) {
 	w := newWorld(t)
 	v := w.cuda.vmm(0, true, []uint64{2 * mib})
 	w.notPinned(v.start, v.size+1, unix.EINVAL, "")
-	w.rm.fail("MemoryAt", 2, errOwn) // the first is of the buffer's start
+	w.rm.fail("MemoryAt", 2, errOwn) // the first call is of the buffer's start
 	w.notPinned(v.start, v.size, errOwn, "")
 	w.end()
 }
 
-// The first pin of a process, of a buffer on whose host page others were freed:
-// an export of the page fails.
+// The first pin of a process: a buffer on a host page with freed buffers. An export of
+// the page fails.
 func TestPageThatBeginsInFreeSpace(t *testing.T) {
 	w := newWorld(t)
 	gone := w.cuda.memAlloc(0, 512)
@@ -325,13 +325,14 @@ func TestRangeOverTwoAllocations(t *testing.T) {
 	for _, open := range []func(*testing.T) *world{newWorld, blind} {
 		w := open(t)
 		a := w.cuda.memAlloc(0, 2*mib)
-		w.cuda.next = a.end() // the next lies beside it
+		w.cuda.next = a.end() // the next allocation lies beside it
 		b := w.cuda.memAlloc(0, 2*mib)
 		require.Equal(t, a.end(), b.start)
 		w.notPinned(a.start, 4*mib, unix.EINVAL, "end past the memory")
 		w.notPinned(a.start, 2*mib+1, unix.EINVAL, "end past the memory")
 		w.notPinned(a.end()-1, 2, unix.EINVAL, "end past the memory")
-		// 3 MiB are an object of 4: the rest of it is no one else's.
+		// 3 MiB are in an object of 4 MiB. No one else has the rest of the
+		// object.
 		c := w.cuda.memAlloc(0, 3*mib)
 		require.NoError(t, w.pinned(c.start, 4*mib).Unpin())
 		w.notPinned(c.start, 4*mib+1, unix.EINVAL, "end past the memory")
@@ -342,7 +343,7 @@ func TestRangeOverTwoAllocations(t *testing.T) {
 	}
 }
 
-// From address 1 to the last one: rounded to GPU pages it ends where it begins.
+// From address 1 to the last one. Rounded to GPU pages, the range ends where it begins.
 func TestPinOfAllAddresses(t *testing.T) {
 	w := newWorld(t)
 	w.notPinned(1, 1<<64-2, unix.EINVAL, "end of the address space")
@@ -369,7 +370,7 @@ func TestPinRefusesBadInput(t *testing.T) {
 		require.ErrorContains(t, err, c.line, c.what)
 		require.Zero(t, w.held(), c.what)
 	}
-	// Tokens mean nothing here.
+	// Tokens have no effect here.
 	p, err := w.Pin(backend.PinRequest{Addr: a.start, Size: 1, Token: 7, VASpace: 9, Flags: backend.PinForcePCIe})
 	require.NoError(t, err)
 	for _, size := range []uint64{0, 2 << 16, 1 << 63} {
@@ -444,7 +445,7 @@ func TestPartsOfDifferentTypes(t *testing.T) {
 	w.end()
 }
 
-// A pin keeps the memory that the program has freed, and the mapping of it.
+// A pin keeps memory that the program has freed, and its mapping.
 func TestMappingOutlivesTheMemory(t *testing.T) {
 	w := newWorld(t)
 	a := w.cuda.memAlloc(0, 2*mib)
@@ -481,7 +482,7 @@ func TestAttributesAndVersion(t *testing.T) {
 	require.Zero(t, w.rm.live(), "and no client is made for it")
 }
 
-// fork's children: a driver's mapping may have the flag already, and refuse.
+// For children of fork. A driver's mapping may have the flag already, and refuse.
 func TestDontForkIsBestEffort(t *testing.T) {
 	w := newWorld(t)
 	a := w.cuda.memAlloc(0, 2*mib)
@@ -492,14 +493,14 @@ func TestDontForkIsBestEffort(t *testing.T) {
 	w.end()
 }
 
-// The whole of a pin's life on one kind of memory.
+// All calls of a pin's life on one kind of memory.
 func life(w *world, a *fakeAlloc) error {
 	p, err := w.Pin(backend.PinRequest{Addr: a.start, Size: a.size})
 	if err != nil {
 		return err
 	}
 	_, _, err = p.Map(p.(*pin).size, backend.None)
-	// As the core does: what is mapped is unmapped, once more where that failed.
+	// As the core does: a mapping is unmapped, once more if that failed.
 	for range 2 {
 		if p.(*pin).mapped != 0 {
 			err = errors.Join(err, p.Unmap())
@@ -508,22 +509,22 @@ func life(w *world, a *fakeAlloc) error {
 	return errors.Join(err, p.Unpin())
 }
 
-// Each call on the way fails, at each of its times: the error comes out, and
-// nothing is left behind.
+// Each call on the way fails, at each of its times. The caller gets the error, and
+// nothing is left.
 func TestEveryCallFailsOnce(t *testing.T) {
 	kinds := map[string]func(c *fakeCUDA) *fakeAlloc{
 		"cuMemAlloc": func(c *fakeCUDA) *fakeAlloc { return c.memAlloc(0, 3*mib) },
 		"pool":       func(c *fakeCUDA) *fakeAlloc { return c.pool(0, mib, 40*mib) },
 		"VMM":        func(c *fakeCUDA) *fakeAlloc { return c.vmm(1, true, []uint64{2 * mib, 2 * mib, 2 * mib}) },
 	}
-	// What a failure of these is, that is not the library's own.
+	// A failure of these calls is not the library's.
 	tolerated := []string{"identity", "close", "dontFork", "cuMemRelease", "watch", "cuIpcGetMemHandle"}
 	for kind, make := range kinds {
 		for _, open := range []func(*testing.T) *world{newWorld, blind} {
 			clean := open(t)
 			if err := life(clean, make(clean.cuda)); kind == "pool" && err != nil {
 				require.ErrorIs(t, err, unix.ENOTSUP)
-				continue // a pool's memory is found by the watch alone
+				continue // only the watch finds a pool's memory
 			} else {
 				require.NoError(t, err)
 			}
@@ -533,7 +534,7 @@ func TestEveryCallFailsOnce(t *testing.T) {
 				times[name]++
 			}
 			require.Greater(t, len(times), 12)
-			times["identity"] = 2 // at the end it says that the descriptor is another's
+			times["identity"] = 2 // at the end the descriptor is another's
 			for name, n := range times {
 				for nth := 1; nth <= n; nth++ {
 					for _, failure := range []error{unix.EMLINK, statusStateInUse} {
@@ -556,13 +557,14 @@ func TestEveryCallFailsOnce(t *testing.T) {
 						}
 						left := 0
 						if name == "munmap" && nth < n {
-							left = 1 // addresses that the kernel does not give back; the pin's own munmap is made again
+							// The kernel keeps these. The pin's munmap is tried again.
+							left = 1
 						}
 						if name != "RM_FREE" {
 							require.Equal(t, left, w.held(), what)
 						}
 						require.NoError(t, life(w, a), "%s, and the session works on", what)
-						_ = w.Close() // the failing call may be the last one
+						_ = w.Close() // this may be the failing call
 						require.Equal(t, left, w.rm.live(), what)
 						require.Empty(t, w.cuda.references, what)
 						require.Equal(t, fds, cudatest.FDs(t), what)
@@ -597,8 +599,8 @@ func TestStatusToErrno(t *testing.T) {
 	}
 }
 
-// What a caller gets of each status at a map, where the driver's own word counts,
-// and of one that says that the object cannot be had.
+// The errno for each status at a map, if the driver's status counts, and for a status
+// that says that the object cannot be had.
 func TestErrnoOfRequests(t *testing.T) {
 	for s, e := range statuses {
 		w := newWorld(t)
@@ -641,7 +643,7 @@ func TestBARIsFull(t *testing.T) {
 	w.end()
 }
 
-// Memory that CUDA has in this process, and that another one made.
+// Memory that CUDA made in this process, and memory of another process.
 func TestObjectOfAnotherProcess(t *testing.T) {
 	w := newWorld(t)
 	a := w.cuda.memAlloc(0, 2*mib)
@@ -665,7 +667,7 @@ func TestLoad(t *testing.T) {
 
 var errOwn = errors.New("of this test")
 
-// A fault of CUDA's that is no result comes through as it is.
+// An error of CUDA's that is no result is returned unchanged.
 func TestDeviceErrors(t *testing.T) {
 	for _, name := range []string{"cuDeviceGet", "cuDeviceGetAttribute", "cuDeviceGetPCIBusId", "WithDevice"} {
 		w := newWorld(t)

@@ -31,7 +31,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// installed is the backend with the driver that the environment names.
+// installed is the backend with the driver that the environment selects.
 func installed() Backend { return Backend{DriverFiles: os.Getenv("VK_DRIVER_FILES")} }
 
 func openSession(t *testing.T) *session {
@@ -116,8 +116,8 @@ func TestAttributes(t *testing.T) {
 	}
 }
 
-// What is written on one side is read on the other: on each device, in each
-// chunk, at any place in it, forced to PCIe or not.
+// Bytes written on one side are read on the other: on each device, in each chunk, at any
+// offset, forced to PCIe or not.
 func TestBytes(t *testing.T) {
 	for _, c := range []struct {
 		what   string
@@ -178,7 +178,7 @@ func checkBytes(t *testing.T, sim *cudatest.Sim, device int, addr uint64, va uin
 	require.Equal(t, "from the CPU", string(sim.DtoH(device, addr+page+50, 12)))
 }
 
-// Pins of one allocation, of one range even, have mappings of their own.
+// Pins of one allocation, even of one range, have mappings of their own.
 func TestPinsOfOneAllocation(t *testing.T) {
 	sim := cudatest.Need(t)
 	s := openSession(t)
@@ -222,8 +222,8 @@ func TestMemAllocPins(t *testing.T) {
 	require.NoError(t, p.Unpin())
 }
 
-// The driver defers a short copy to the device, unless SYNC_MEMOPS is set; for
-// VMM memory that is a matter of the context that was current at the pin.
+// The driver defers a short copy to the device, unless SYNC_MEMOPS is set. For VMM memory
+// that depends on the context that was current at the pin.
 func TestSyncMemopsIsSet(t *testing.T) {
 	sim := cudatest.Need(t)
 	s := openSession(t)
@@ -302,7 +302,7 @@ func TestMapRefuses(t *testing.T) {
 	require.NoError(t, p.Unpin())
 }
 
-// A GPU that CUDA has and Vulkan does not offer.
+// CUDA has this GPU, but Vulkan does not.
 func TestNoVulkanForTheGPU(t *testing.T) {
 	if !cudatest.InChild(t, "VULKAN_SIM_DEVICES=1") {
 		return
@@ -358,14 +358,14 @@ func TestOutOfDescriptors(t *testing.T) {
 	require.Equal(t, live, sim.Live())
 }
 
-// Each Vulkan call fails once: in a process of its own, for an instance is
-// made once.
+// Each Vulkan call fails once, in a process of its own: an instance is made only once in
+// a process.
 func TestEveryVulkanFailure(t *testing.T) {
 	for _, c := range []struct {
 		name   string
 		result int
 		want   unix.Errno
-		kept   int // Vulkan objects after the failure
+		kept   int // Vulkan objects that stay after the failure
 	}{
 		{"vkCreateInstance", -9, unix.ENODEV, 0},
 		{"vkEnumeratePhysicalDevices", -1, unix.ENOMEM, 0},
@@ -398,9 +398,9 @@ func TestEveryVulkanFailure(t *testing.T) {
 	}
 }
 
-// A mapping that does not begin on a page is taken down again.
+// A mapping that does not begin on a page is unmapped again.
 func TestMisalignedMapping(t *testing.T) {
-	if !cudatest.InChild(t) { // the functions are the process's
+	if !cudatest.InChild(t) { // the functions belong to the process
 		return
 	}
 	sim := cudatest.Need(t)
@@ -430,7 +430,7 @@ func TestMisalignedMapping(t *testing.T) {
 	require.Equal(t, kept, vk.Live())
 }
 
-// mapOnce goes all the way to a mapping and back.
+// mapOnce makes a mapping and undoes all.
 func mapOnce(addr uint64) error {
 	s, err := installed().Open()
 	if err != nil {
@@ -488,7 +488,7 @@ func cycle(s backend.Session, addr uint64, value byte) error {
 	return errors.Join(err, p.Unmap(), p.Unpin())
 }
 
-// From a fresh session on, so that the GPU's device is made under way.
+// With a new session, so that the GPU's device is made on the way.
 func TestManyThreads(t *testing.T) {
 	if !cudatest.InChild(t) {
 		return

@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// layout is every number of structs.go and result.go by its C expression.
+// layout is every number of structs.go and result.go, by its C expression.
 func layout() map[string]uint64 {
 	var (
 		app   applicationInfo
@@ -140,7 +140,7 @@ func layout() map[string]uint64 {
 	return m
 }
 
-// The C headers have the last word on every size, offset and constant.
+// The C headers decide every size, offset and constant.
 func TestLayoutAgainstTheHeaders(t *testing.T) {
 	cc := ctest.Compiler(t)
 	if err := exec.Command(cc, "-E", "-include", "vulkan/vulkan.h", "-x", "c", os.DevNull).Run(); err != nil {
