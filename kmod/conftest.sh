@@ -1,18 +1,18 @@
 #!/bin/sh
 # SPDX-License-Identifier: (GPL-2.0 OR MIT)
 #
-# conftest.sh KDIR NVIDIA_INC OUT - find out by compiling what this kernel and
-# this nv-p2p.h have, and write it to OUT as macros. Versions lie (backports);
-# a compiler does not.
+# conftest.sh KDIR NVIDIA_INC OUT - find out what this kernel and this nv-p2p.h have, and
+# write it to OUT as macros. It compiles small tests, as version numbers do not show
+# backports.
 set -eu
 kdir=$1 inc=$2 out=$3
-# A make of its own: nothing of the caller's options may reach it.
+# A separate make: it must not get the caller's options.
 unset MAKEFLAGS MFLAGS MAKELEVEL MAKEOVERRIDES
 
 tmp=$(mktemp -d)
 trap 'rm -rf "$tmp"' EXIT
 
-# try NAME: a test is one object file; its source comes on stdin.
+# try NAME: a test is one object file. Its source comes on stdin.
 names=
 try() {
 	names="$names $1"
@@ -71,7 +71,7 @@ int gdr_test(struct nvidia_p2p_page_table *pt);
 int gdr_test(struct nvidia_p2p_page_table *pt) { return pt->flags; }
 END
 
-# -i: a failed test must not keep the others from being tried.
+# -i: after a failed test the others must still be tried.
 make -k -i -C "$kdir" M="$tmp" ${CC:+CC="$CC"} modules >"$tmp/log" 2>&1 || :
 if [ ! -e "$tmp/SANE.o" ]; then
 	cat "$tmp/log" >&2

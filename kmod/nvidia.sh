@@ -2,16 +2,16 @@
 # SPDX-License-Identifier: (GPL-2.0 OR MIT)
 #
 # nvidia.sh module|source KVER - find NVIDIA's driver: the file of its module for a
-# kernel, or the folder of the nv-p2p.h that belongs to it. Prints nothing if
-# there is none. SYSROOT: another root to look in.
+# kernel, or the folder of its nv-p2p.h. Prints nothing if there is none. SYSROOT: another
+# root to look in.
 #
-# Packages name both as they like: nvidia.ko or nvidia-current.ko, nvidia-550.54,
-# nvidia-open-550.54 or nvidia-srv-550.54. What counts is what is in them.
+# Packages give both any name: nvidia.ko or nvidia-current.ko, nvidia-550.54,
+# nvidia-open-550.54 or nvidia-srv-550.54. So this looks at their contents.
 set -eu
 what=$1 kver=$2 root=${SYSROOT-}
 PATH=$PATH:/usr/sbin:/sbin
 
-# unpack FILE: the module, whatever it is packed with.
+# unpack FILE: the module, in whatever way it is packed.
 unpack() {
 	case $1 in
 	*.xz) xz -dc "$1" ;;
@@ -21,10 +21,10 @@ unpack() {
 	esac
 }
 
-# exports FILE: whether the module is the one that gdrdrv takes symbols from.
+# exports FILE: whether the module exports the symbols that gdrdrv needs.
 exports() { unpack "$1" 2>/dev/null | grep -aq nvidia_p2p_get_pages; }
 
-# candidates: what modprobe would load comes first.
+# candidates: the module that modprobe would load comes first.
 candidates() {
 	modprobe ${root:+-d "$root"} -S "$kver" --show-depends nvidia 2>/dev/null |
 		sed -n 's/^insmod \([^ ]*\).*/\1/p' | tail -n 1
@@ -41,7 +41,7 @@ module() {
 	done
 }
 
-# sources: "VERSION FOLDER" of each nv-p2p.h that an installer put down, by version.
+# sources: "VERSION FOLDER" of each nv-p2p.h that an installer left, by version.
 sources() {
 	for h in "$root"/usr/src/nvidia-*/nvidia/nv-p2p.h \
 		"$root"/usr/src/nvidia-*/kernel-open/nvidia/nv-p2p.h \
@@ -52,7 +52,7 @@ sources() {
 		sort -V
 }
 
-# source_of MODULE: that of the module's version, else the newest.
+# source_of MODULE: the one of the module's version, else the newest.
 source_of() {
 	version=
 	[ -z "$1" ] || version=$(modinfo -F version "$1" 2>/dev/null) || :

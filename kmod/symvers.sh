@@ -1,14 +1,16 @@
 #!/bin/sh
 # SPDX-License-Identifier: (GPL-2.0 OR MIT)
 #
-# symvers.sh KVER KDIR NVIDIA_INC OUT HEADER - write the versions of the symbols
-# that gdrdrv takes from NVIDIA's driver, as the kernel's build system wants them,
-# and into HEADER which flavour of the driver they are of.
+# symvers.sh KVER KDIR NVIDIA_INC OUT HEADER - write to OUT the versions of the symbols
+# that gdrdrv needs from NVIDIA's driver, in the form of the kernel's build system. Write
+# to HEADER which flavour of the driver they are of.
 #
-# From Module.symvers of a built driver if there is one ($NVIDIA_SYMVERS, or near
-# nv-p2p.h); else out of the installed module, whatever that is called; else zeros,
-# with which the module loads only into a kernel without CONFIG_MODVERSIONS: for
-# another one that is an error, unless NVIDIA_SYMVERS=none.
+# The versions come from the first of these:
+#
+# 1. Module.symvers of a built driver ($NVIDIA_SYMVERS, or near nv-p2p.h).
+# 2. The installed module, whatever its name is.
+# 3. Zeros. Then the module loads only into a kernel without CONFIG_MODVERSIONS. For
+#    another kernel that is an error, unless NVIDIA_SYMVERS=none.
 set -eu
 kver=$1 kdir=$2 inc=$3 out=$4 header=$5
 here=$(cd "$(dirname "$0")" && pwd)
@@ -26,7 +28,7 @@ from_symvers() {
 		say "symbol versions of $1"
 }
 
-# unpack FILE: the module, whatever it is packed with.
+# unpack FILE: the module, in whatever way it is packed.
 unpack() {
 	case $1 in
 	*.xz) xz -dc "$1" ;;
@@ -36,9 +38,8 @@ unpack() {
 	esac >"$tmp/nvidia.ko"
 }
 
-# crc SYMBOL: a version is the value of an absolute symbol in older kernels, and
-# a word in a section in newer ones: __kcrctab, or __kcrctab_gpl for exports to GPL
-# modules alone.
+# crc SYMBOL: in older kernels a version is the value of an absolute symbol. In newer ones
+# it is a word in a section: __kcrctab, or __kcrctab_gpl for exports to GPL modules alone.
 crc() {
 	objdump -t "$tmp/nvidia.ko" | awk -v s="__crc_$1" '$NF == s { print $(NF - 2), $1 }' | {
 		read -r section value || exit 0
@@ -100,7 +101,7 @@ find_versions() {
 	no_versions
 }
 
-# The open flavour exports to GPL modules alone.
+# The open flavour exports to GPL modules only.
 flavour() {
 	if [ -n "$unknown" ]; then
 		echo unknown

@@ -557,7 +557,8 @@ func TestEveryCallFailsOnce(t *testing.T) {
 						}
 						left := 0
 						if name == "munmap" && nth < n {
-							// The kernel keeps these. The pin's munmap is tried again.
+							// The kernel keeps these.
+							// The pin's munmap is tried again.
 							left = 1
 						}
 						if name != "RM_FREE" {

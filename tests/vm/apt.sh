@@ -4,11 +4,11 @@
 # apt.sh - sourced. Fetches Debian packages of any suite into a cache without
 # touching the machine's own package lists.
 #
-# The mirror is the one that the machine's apt uses, so no host is named here.
+# The mirror is that of the machine's apt, so no host is named here.
 
 # The architecture of the packages, as Debian calls it.
 VM_ARCH=${VM_ARCH:-amd64}
-# The parts of the archive, and whether source packages, too.
+# The parts of the archive, and whether to use source packages.
 VM_COMPONENTS=${VM_COMPONENTS:-main contrib}
 VM_SOURCES=${VM_SOURCES:-}
 GDRAPI_VM_CACHE=${GDRAPI_VM_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/gdrapi-vm}
@@ -16,7 +16,7 @@ GDRAPI_VM_CACHE=${GDRAPI_VM_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/gdrapi-vm}
 say() { printf '%s\n' "# $*" >&2; }
 die() { printf '%s: %s\n' "${0##*/}" "$*" >&2; exit 1; }
 
-# need PROGRAM[:PACKAGE]...: end here unless they are installed.
+# need PROGRAM[:PACKAGE]...: end here unless all are installed.
 need() {
 	local p
 	for p in "$@"; do
@@ -25,8 +25,8 @@ need() {
 	done
 }
 
-# vm_mirror: the base URI of the machine's Debian archive. Other archives, the
-# one of security updates too, have other labels.
+# vm_mirror: the base URI of the machine's Debian archive. Other archives have other
+# labels, also that of security updates.
 vm_mirror() {
 	# shellcheck disable=SC2016 # a format of apt
 	apt-get indextargets --format '$(REPO_URI)' \
@@ -37,8 +37,8 @@ vm_mirror() {
 # vm_suite_dir SUITE: where the lists of one suite live.
 vm_suite_dir() { printf '%s/apt/%s-%s' "$GDRAPI_VM_CACHE" "$1" "$VM_ARCH"; }
 
-# vm_apt SUITE TOOL ARGS...: run an apt tool on that suite's lists alone. They may
-# be older than they would be valid: a mirror may stand still at a date.
+# vm_apt SUITE TOOL ARGS...: run an apt tool on the lists of that suite alone. Expired
+# lists are accepted: a mirror may be frozen at a date.
 vm_apt() {
 	local d tool
 	d=$(vm_suite_dir "$1"); tool=$2

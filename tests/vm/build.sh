@@ -1,10 +1,10 @@
 #!/bin/bash
 # SPDX-License-Identifier: MIT
 #
-# build.sh KERNEL NVIDIA OUT - build gdrdrv.ko and the simulated nvidia.ko for
-# a kernel (of run.sh) against NVIDIA's header of a release (535, 550), or against
-# what older and newer ones and 570 have, of which Debian ships none (see vary).
-# Any warning is an error. Extra make variables come in GDR_MAKE, as "C=2".
+# build.sh KERNEL NVIDIA OUT - build gdrdrv.ko and the simulated nvidia.ko for a kernel
+# (of run.sh), against NVIDIA's header of a release (535, 550). Debian has no header of
+# 570, of older and of newer releases: vary makes these. Any warning is an error. GDR_MAKE
+# has extra make variables, as "C=2".
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 top=$(cd "$here/../.." && pwd)
@@ -22,9 +22,9 @@ rel=$(cat "$kdir/release")
 mkdir -p "$3"
 out=$(cd "$3" && pwd)
 read -r -a extra <<<"${GDR_MAKE-}"
-# Its headers name a compiler that newer Debians do not have.
+# The headers of 5.10 name a compiler that newer Debians do not have.
 [ "$1" != 5.10 ] || extra+=(CC=gcc)
-# For another VM_ARCH the kernel must be one whose tools run on this machine.
+# For another VM_ARCH, choose a kernel whose build tools run on this machine.
 case $VM_ARCH in
 arm64)
 	need aarch64-linux-gnu-gcc:gcc-aarch64-linux-gnu
@@ -36,9 +36,9 @@ ppc64el)
 	;;
 esac
 
-# vary WHICH HEADER: make 550's header say what others say. Older ones know no
-# persistent mappings; newer ones have page tables of major 2 and the flag for
-# mappings over PCIe; 570 and 575 the flag alone.
+# vary WHICH HEADER: turn the header of 550 into another release's. Older releases have no
+# persistent mappings. Newer ones have page tables of major 2, and the flag for mappings
+# over PCIe. 570 and 575 have the flag alone.
 vary() {
 	case $1 in
 	570)
@@ -53,7 +53,7 @@ vary() {
 	esac
 }
 
-# stage DIR NVIDIA: everything that the build reads, in one folder.
+# stage DIR NVIDIA: put everything that the build reads into one folder.
 stage() {
 	mkdir -p "$1/kmod" "$1/sim" "$1/nv"
 	cp "$top"/kmod/* "$1/kmod/"
@@ -80,7 +80,7 @@ if [ -e "$kdir/root" ]; then
 	[ -e "$root/dev/null" ] || mknod -m 666 "$root/dev/null" c 1 3
 	trap 'rm -rf "$root$work"' EXIT
 	stage "$root$work" "$2"
-	# objtool reads /proc; the mount goes with the namespace.
+	# objtool reads /proc. The mount ends with the namespace.
 	# shellcheck disable=SC2016 # likewise
 	unshare --mount sh -c 'mount -t proc proc "$1/proc" && exec chroot "$@"' sh \
 		"$root" env -i PATH=/usr/sbin:/usr/bin HOME=/ w="$work" \
@@ -102,8 +102,9 @@ if grep -iE 'warning' "$out/build.log" | grep -v 'the compiler differs'; then
 	die "the build warned: see $out/build.log"
 fi
 
-# GPL-only symbols would keep gdrdrv off a proprietary nvidia.ko. The kernel's own
-# inline functions use some where locks are checked; no one runs such a kernel.
+# With GPL-only symbols gdrdrv could not be used with a proprietary nvidia.ko. The
+# kernel's own inline functions use some if locks are checked. No one runs such a kernel
+# with that driver.
 case $1 in
 *-kasan | *-kcsan)
 	say "built for $rel, nv-p2p.h $2: no warning"

@@ -1,11 +1,11 @@
 #!/bin/bash
 # SPDX-License-Identifier: MIT
 #
-# dkms.sh OUT - DKMS builds gdrdrv after NVIDIA's driver, by whatever names a
-# distribution's packages have for that, and both load together; as TAP.
+# dkms.sh OUT - DKMS builds gdrdrv after NVIDIA's driver, with the package names of
+# several distributions. Then both modules load together. TAP.
 #
-# DKMS itself runs, with trees of its own under OUT. The driver is the simulated one, in
-# a source package as NVIDIA's are. Each pair is loaded in a virtual machine.
+# It runs DKMS itself, with separate trees under OUT. The driver is the simulated one, in
+# a source package like NVIDIA's. Each pair of modules is loaded in a virtual machine.
 set -uo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 top=$(cd "$here/../.." && pwd)
@@ -40,7 +40,7 @@ driver() {
 	END
 }
 
-# run_dkms ROOT COMMAND...: DKMS with the trees of that root.
+# run_dkms ROOT COMMAND...: run DKMS with the trees of that root.
 run_dkms() {
 	local root=$1
 	shift
@@ -63,7 +63,7 @@ install() {
 		test -e "$root/lib/modules/$rel/updates/dkms/gdrdrv.ko"
 }
 
-# loads ROOT MODULE: in the guest, with a kernel that compares symbol versions.
+# loads ROOT MODULE: load both in the guest. Its kernel compares symbol versions.
 loads() {
 	local m=$1/lib/modules/$rel/updates/dkms
 	mkdir -p "$1/vm"
@@ -71,7 +71,7 @@ loads() {
 		"$here/run.sh" -b "$1/vm" -j "$here/job-load.sh" -t 300 6.1
 }
 
-# refused ROOT: without a driver for the kernel there is no module that cannot load.
+# refused ROOT: without a driver for the kernel, no module is built.
 refused() {
 	local root=$1 log
 	mkdir -p "$root/var/lib/dkms" "$root/lib/modules/$rel" "$root/usr/src/nvidia-550.1"
@@ -83,7 +83,7 @@ refused() {
 	grep -q 'install the driver' "$log"
 }
 
-# newest ROOT: versions are numbers, and an installed driver's own header comes first.
+# newest ROOT: versions compare as numbers, and an installed driver's header comes first.
 newest() {
 	local v
 	for v in 99.1 550.90 550.127; do

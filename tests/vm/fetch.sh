@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: MIT
 #
-# fetch.sh - fetch what the VM tier needs of one kernel into the cache.
+# fetch.sh - fetch what the VM tests need for one kernel into the cache.
 #
 #   fetch.sh nvidia 535|550		nv-p2p.h of that driver
 #   fetch.sh kernel 5.10|6.1|6.12|7.2	image, headers
@@ -9,15 +9,15 @@
 #   fetch.sh style 6.1|6.12|7.2		scripts/checkpatch.pl of the kernel's source
 #
 # VM_ARCH=arm64 or ppc64el fetches headers for that architecture, to build with only.
-# Prints the folder on stdout. Everything comes from Debian's packages; nothing
-# is installed, and nothing outside the cache is written.
+# Prints the folder on stdout. Everything comes from Debian's packages. Nothing is
+# installed, and nothing outside the cache is written.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 # shellcheck source=tests/vm/apt.sh
 . "$here/apt.sh"
 
-# absolute DIR: Debian's headers name each other by absolute path; make those
-# paths lead into DIR.
+# absolute DIR: headers of Debian refer to each other by absolute path. Change these paths
+# so that they lead into DIR.
 absolute() {
 	local f
 	grep -rlIE '/usr/(src|lib)/linux' "$1/usr/src" --include=Makefile \
@@ -47,7 +47,7 @@ fetch_nvidia() {
 	dirname "$header"
 }
 
-# suite_of VERSION: where Debian ships that kernel.
+# suite_of VERSION: the Debian suite that has that kernel.
 suite_of() {
 	case $1 in
 	5.10) echo bullseye ;;
@@ -61,8 +61,8 @@ suite_of() {
 # newest SUITE REGEX: the newest package of that name.
 newest() { vm_names "$1" "$2" | tail -n 1; }
 
-# fetch_headers SUITE VERSION DIR: unpack headers that this machine's compiler
-# can use; prints the kernel's release.
+# fetch_headers SUITE VERSION DIR: unpack headers that this machine's compiler can use.
+# Prints the kernel's release.
 fetch_headers() {
 	local rel kb kbuild flavour
 	case $VM_ARCH in
@@ -75,7 +75,7 @@ fetch_headers() {
 	kb=${rel%-"$flavour"}
 	vm_unpack "$1" "linux-headers-$rel" "$3"
 	vm_unpack "$1" "linux-headers-$kb-common" "$3"
-	# The build's own tools run here, whatever they build for.
+	# The build's own tools run here, for every target.
 	VM_ARCH=amd64 vm_suite "$1"
 	kbuild=$(VM_ARCH=amd64 newest "$1" "linux-kbuild-${kb//+/\\+}")
 	VM_ARCH=amd64 vm_unpack "$1" "${kbuild:-linux-kbuild-$2}" "$3"
@@ -83,8 +83,8 @@ fetch_headers() {
 	printf '%s\n' "$rel"
 }
 
-# fetch_root SUITE DIR: a whole small Debian with compiler and headers, for
-# kernels whose build tools are too new to run on this machine.
+# fetch_root SUITE DIR: a small Debian with compiler and headers, for kernels whose build
+# tools are too new for this machine.
 fetch_root() {
 	local rel
 	need debootstrap:debootstrap
@@ -104,15 +104,15 @@ fetch_root() {
 # fetch_image SUITE RELEASE DIR: the kernel itself, as DIR/vmlinuz.
 fetch_image() {
 	local p
-	# Newer packages keep the kernel itself apart.
+	# Newer packages have the kernel itself in a separate package.
 	p=$(newest "$1" "linux-binary-${2//+/\\+}")
 	vm_unpack "$1" "${p:-linux-image-$2}" "$3"
 	find "$3" -type f -name 'vmlinuz*' -exec ln -sfn {} "$3/vmlinuz" \;
 	[ -e "$3/vmlinuz" ] || die "no kernel image in ${p:-linux-image-$2}"
 }
 
-# configure SOURCE BUILD FLAVOUR: a small kernel that looks for faults. An option
-# that did not come through would be a detector that is missing.
+# configure SOURCE BUILD FLAVOUR: a small kernel that looks for faults. Every option must
+# be set in the result, or a detector is missing.
 configure() {
 	local line name
 	cat "$here/debug.config" "$here/$3.config" >"$2/wanted"
@@ -171,8 +171,7 @@ fetch_kernel() {
 	printf '%s\n' "$dir"
 }
 
-# fetch_source VERSION DIR [PATTERN]: the kernel's source, or the files of it that
-# are asked for.
+# fetch_source VERSION DIR [PATTERN]: the kernel's source, or only the files that match.
 fetch_source() {
 	local suite src=linux-source-$1
 	suite=$(suite_of "$1")
@@ -189,7 +188,7 @@ fetch_source() {
 	printf '%s\n' "$2/$src"
 }
 
-# One at a time: others wait for what is under way.
+# One at a time: a second process waits for the first.
 mkdir -p "$GDRAPI_VM_CACHE"
 exec 9>"$GDRAPI_VM_CACHE/lock"
 flock 9

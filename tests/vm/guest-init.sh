@@ -2,9 +2,9 @@
 # shellcheck shell=dash
 # SPDX-License-Identifier: MIT
 #
-# guest-init.sh - the first process of the test VM. Runs what /job says, then
-# looks at the kernel's log, and powers off. What the host reads are the lines
-# "ok" and "not ok" and the last one, "GUEST DONE".
+# guest-init.sh - the first process of the test VM. It runs /job, checks the kernel's log,
+# and powers off. The host reads the lines "ok" and "not ok", and the last line, "GUEST
+# DONE".
 export PATH=/bin:/sbin HOME=/
 /bin/busybox mkdir -p /bin /proc /sys /dev /tmp
 /bin/busybox --install -s /bin
@@ -14,8 +14,8 @@ mount -t devtmpfs dev /dev
 mount -t debugfs debugfs /sys/kernel/debug
 mount -t tmpfs tmp /tmp
 ln -sf /proc/self/fd /dev/fd
-# Errors and worse show at once; the rest is in the log, for the serial line is slow
-# and has the tests' results.
+# Only errors and worse are printed at once. The rest is in the log: the serial line is
+# slow and has the results of the tests.
 echo 4 >/proc/sys/kernel/printk
 echo "# guest: $(uname -r), $(nproc) processors"
 
@@ -23,7 +23,7 @@ result() { # result STATUS NAME
 	[ "$1" -eq 0 ] && echo "ok - $2" || echo "not ok - $2"
 }
 
-# clean_log NAME: the kernel has complained of nothing since the last call.
+# clean_log NAME: the kernel has logged no complaint since the last call.
 clean_log() {
 	dmesg -c >/tmp/log
 	grep -E 'WARNING|BUG|Oops|[Rr]efcount|general protection|Call Trace|MISUSE|INFO: task|possible (circular|recursive)|suspicious RCU|KASAN|UBSAN|memory leak|never given back|unchecked MSR|double fault|stack guard|soft lockup|rcu_.*stall|Busy inodes' \
@@ -36,15 +36,15 @@ clean_log() {
 	fi
 }
 
-# detectors NAME: with a kernel that looks for them, nothing lost was found
-# since the last call, and the checks of locks have not been given up.
+# detectors NAME: a kernel with detectors has found no leak since the last call, and still
+# checks locks.
 detectors() {
 	if [ -e /proc/lockdep_stats ]; then
 		grep -q 'debug_locks: *1' /proc/lockdep_stats
 		result $? "locks are still being checked after $1"
 	fi
 	[ -e "$kmemleak" ] || return 0
-	# What is younger than 5 s is left out, and what changes between scans.
+	# Objects younger than 5 s, and those that change between scans, do not count.
 	sleep 6
 	if echo scan >"$kmemleak" && echo scan >"$kmemleak" && cat "$kmemleak" >/tmp/leaks; then
 		cat /tmp/leaks
@@ -78,7 +78,7 @@ unload() {
 }
 
 kmemleak=/sys/kernel/debug/kmemleak
-# What the start of the kernel lost is not our concern.
+# Leaks of the kernel's own start do not count.
 [ ! -e "$kmemleak" ] || { sleep 6; echo scan >"$kmemleak"; echo clear >"$kmemleak"; }
 dmesg -c >/dev/null
 # shellcheck source=/dev/null

@@ -4,7 +4,7 @@
 # loaded, where its node is gone, where it is closed, and where the module is not loaded.
 export LD_LIBRARY_PATH=/lib CUDA_SIM_KERNEL=1 GDR_TEST_DOUBLES=1
 
-# says STATUS TEXT NAME - the doctor ends with the status, and a line of it matches.
+# says STATUS TEXT NAME - the doctor ends with that status, and one of its lines matches.
 says() {
 	# shellcheck disable=SC2086 # words
 	${AS-} /bin/gdrcopy_doctor >/tmp/doctor 2>&1

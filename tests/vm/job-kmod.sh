@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 # shellcheck shell=sh
-# job-kmod.sh - sourced by guest-init.sh: the module's own tests, both modes.
-# KMOD_ARGS comes from the host. The limits are what the tests can reach.
+# job-kmod.sh - sourced by guest-init.sh: the module's own tests, in both modes. KMOD_ARGS
+# comes from the host. The limits are low enough for the tests to reach.
 export GDRDRV_ARGS='max_pins_per_file=5000 max_pins_per_user=8000
 	max_mib_per_file=2048 max_mib_per_user=3072'
 for persistent in 1 0; do

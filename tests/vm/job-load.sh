@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
 # shellcheck shell=sh
-# job-load.sh - sourced by guest-init.sh: the modules load, and say what they are.
+# job-load.sh - sourced by guest-init.sh: the modules load, and print what they are.
 load 1
 result $? "the modules load"
 cat /proc/driver/gdrdrv/params

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: MIT
 # shellcheck shell=sh
-# job-sanity.sh - sourced by guest-init.sh: the library on the gdrdrv backend,
-# both modes. Device memory is the simulated nvidia.ko's. SANITY_ARGS comes from
-# the host.
+# job-sanity.sh - sourced by guest-init.sh: the library on the gdrdrv backend, in both
+# modes. The simulated nvidia.ko has the device memory. SANITY_ARGS comes from the host.
 export LD_LIBRARY_PATH=/lib CUDA_SIM_KERNEL=1 GDR_TEST_DOUBLES=1 GDRCOPY_BACKEND=gdrdrv
 for persistent in 1 0; do
 	mode="persistent=$persistent"

@@ -1,8 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: MIT
 #
-# matrix.sh OUT - build gdrdrv for every kernel against every header of
-# NVIDIA's, under OUT, as TAP. Any warning is a failure.
+# matrix.sh OUT - build gdrdrv for every kernel against every header of NVIDIA's, under
+# OUT. TAP. Any warning is a failure.
 set -uo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 # shellcheck source=tests/tap.sh

@@ -57,20 +57,20 @@ if ldd "$(command -v busybox)" 2>/dev/null | grep -q '=>'; then
 	die "busybox needs libraries: install busybox-static in its place"
 fi
 
-# put FILE DIR: copy a program and the libraries it is linked to.
+# put FILE DIR: copy a program and the libraries that it is linked to.
 put() {
 	local lib
 	mkdir -p "$root$2"
 	cp -L "$1" "$root$2/"
-	# A static one has none, and ldd fails for it.
+	# A static program has none, and ldd fails for it.
 	{ ldd "$1" 2>/dev/null || :; } | { grep -oE '/[^ ]+' || :; } | while read -r lib; do
 		mkdir -p "$root$(dirname "$lib")"
 		cp -Ln "$lib" "$root$lib"
 	done
 }
 
-# accelerator KERNEL: kvm, if a guest comes to its end with it: a processor that
-# cannot, or a host that does not let us, may have the device all the same.
+# accelerator KERNEL: kvm, if a guest runs to its end with it. A device alone proves
+# nothing: the processor or the host may not support or allow it.
 accelerator() {
 	if [ -w /dev/kvm ] && grep -qwE 'vmx|svm' /proc/cpuinfo &&
 		timeout 20 qemu-system-x86_64 -accel kvm -cpu max -m 512 \
@@ -118,9 +118,9 @@ chmod +x "$root/init"
 log=$tmp/serial
 image=${image:-$kdir/vmlinuz}
 accel=${GDRAPI_VM_ACCEL:-$(accelerator "$image")}
-# QEMU 7.2 emulates cmpxchg16b so that it spoils the flags, and newer kernels
-# fall over it; without cx16 they do not use it. On a busy host the kernel may find
-# no timer interrupts as it starts, though they are there: it is not to look.
+# QEMU 7.2 emulates cmpxchg16b so that it spoils the flags, and newer kernels crash.
+# Without cx16 they do not use it. On a busy host a starting kernel may miss timer
+# interrupts and give up. So its check is off.
 timeout "$limit" nice -n 10 qemu-system-x86_64 -accel "$accel" -cpu max,-cx16 \
 	-smp "$cpus" -m "$memory" -display none -no-reboot -nodefaults \
 	-kernel "$image" -initrd "$tmp/initrd" \
@@ -128,11 +128,11 @@ timeout "$limit" nice -n 10 qemu-system-x86_64 -accel "$accel" -cpu max,-cx16 \
 	-object "memory-backend-ram,id=bar,size=${bar}M,share=on" \
 	-device ivshmem-plain,memdev=bar -serial "file:$log" &
 qemu=$!
-# In the background, so that a signal to this shell ends the guest as well.
+# In the background, so that a signal to this shell ends the guest, too.
 wait "$qemu" || say "QEMU: status $?"
 qemu=''
 
-# Programs in the guest number their own lines; number them all anew, and count.
+# Each program in the guest numbers its own lines. Number all lines anew, and count.
 tr -d '\r' <"$log" | awk '
 	/^(ok|not ok) / {
 		word = /^not/ ? "not ok" : "ok"

@@ -1,9 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: MIT
 #
-# static.sh OUT - the static checks of the kernel code, as TAP: sparse with the
-# compiler's own warnings, the kernel's style, and what must not be in it. Builds
-# under OUT.
+# static.sh OUT - the static checks of the kernel code, as TAP: sparse with the compiler's
+# own warnings, the kernel's style, and code that must not be there. Builds under OUT.
 set -uo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 top=$(cd "$here/../.." && pwd)
@@ -12,8 +11,8 @@ top=$(cd "$here/../.." && pwd)
 # shellcheck source=tests/tap.sh
 . "$here/../tap.sh"
 
-# The kernel's macros for bits are not for a header that user space includes, and
-# nvidia_sim.c has the prototypes of nv-p2p.h, which say uint64_t.
+# Two style rules do not apply. A header that user space includes cannot use the kernel's
+# macros for bits. nvidia_sim.c has the prototypes of nv-p2p.h, which use uint64_t.
 style() {
 	local ignore=BIT_MACRO
 	[[ $1 != */nvidia_sim.c ]] || ignore+=,PREFER_KERNEL_TYPES
@@ -21,7 +20,7 @@ style() {
 		--ignore "$ignore" -f "$1"
 }
 
-# absent REGEX: no line of the module's code has it.
+# absent REGEX: no line of the module's code matches.
 absent() { ! grep -nE "$1" "$top"/kmod/*.[ch]; }
 
 need sparse:sparse perl:perl
