@@ -5,15 +5,15 @@
  * A hit takes no lock, makes no system call and enters no Go:
  *
  * 1. It finds the cache by its handle.
- * 2. It searches the cache's ranges for the last that starts at or before the bytes.
+ * 2. It searches the cache's ranges for the last one that starts at or before the bytes.
  * 3. It asks the CUDA driver for the buffer ID of the memory at the bytes.
  * 4. It takes a hold of the range (cache_range.h).
- * 5. It looks whether the range is one of the cache's, of that allocation, has all
- *    the bytes, and is mapped. If not, it gives the hold back.
+ * 5. It checks the range: it is of this cache and of that allocation, has all the bytes,
+ *    and is mapped. If not, the hit gives the hold back.
  *
- * The ID is asked for before the hold is taken. The driver gives no ID to two
- * allocations, so memory that has a range's ID has been that range's from its
- * pinning on, and stays so while the caller does not free it.
+ * Step 3 comes before step 4. The driver never gives one ID to two allocations. So memory
+ * with the range's ID is the memory that the range was pinned for. It stays so while the
+ * caller does not free it.
  *
  * All else enters the core, once (core/cache).
  */

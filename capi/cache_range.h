@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * cache_range.h - the pinned ranges of registration caches, and the holds on them:
- * what a hit reads and writes, without a lock. The core writes the rest.
+ * cache_range.h - the pinned ranges of registration caches, and the holds on them. A hit
+ * reads and writes them without a lock. The core writes the rest.
  *
  * Both sides of the library know this layout: here in C, and in core/cache/layout.go.
  * core/cache's tests compare the two.
@@ -9,20 +9,20 @@
  * A range lies at the index of its handle, as a slot does (slot.h). Its state has the
  * handle's generation, the bit RETIRED and the number of holds.
  *
- * 1. The state changes by compare-and-swap. So a hold can be taken of the range alone
- *    that is meant. One that is given back late, when the place has a new range,
- *    changes nothing.
- * 2. The core retires a range before it writes the other words of its place. It
- *    writes a state of a new generation after them.
- * 3. Who takes a hold, reads the words, and finds the same generation, not retired,
- *    has read the words of one range.
+ * 1. The state changes by compare-and-swap, which compares the generation, too. So a hold
+ *    is always taken of the right range. A hold that is given back late, when the place
+ *    has a new range, changes nothing.
+ * 2. The core retires a range before it writes the other words of its place. After them
+ *    it writes a state with a new generation.
+ * 3. A reader takes a hold, then reads the words, then reads the state. If the state has
+ *    the same generation and is not retired, the words are those of one range.
  *
  * A cache finds its ranges by an array in the order of their addresses.
  *
- * 4. No range of a cache lies in another one. So the ends are in order, too, and a
- *    range that has some bytes is the last one that starts at or before them.
- * 5. The array changes under a hit's feet. What a hit finds there is a hint, which the
- *    range itself confirms. A hint that is missed leads to the core, which has a lock.
+ * 4. No range of a cache lies in another one. So the ends are in order, too. A range that
+ *    has some bytes is the last one that starts at or before them.
+ * 5. The array may change during a hit. What a hit finds there is a hint, and the range
+ *    itself confirms it. If a hit misses a hint, it enters the core, which has a lock.
  */
 #ifndef GDR_CACHE_RANGE_H
 #define GDR_CACHE_RANGE_H
@@ -34,10 +34,13 @@
 
 #include "copy/slot.h"
 
-#define RETIRED (1ull << 31)	/* in a state: nobody gets a hold any more */
+#define RETIRED (1ull << 31)	/* in a state: no new hold is given */
 #define HOLDS_MAX (RETIRED - 1)
 
-/* One cache line. start and end are GPU addresses; one allocation has them all. */
+/*
+ * One cache line. start and end are GPU addresses. The whole range lies in one
+ * allocation.
+ */
 struct range {
 	_Atomic uint64_t state;	/* generation << 32 | RETIRED | holds */
 	_Atomic uint64_t start;
@@ -45,7 +48,7 @@ struct range {
 	_Atomic uint64_t id;	/* the allocation's, CU_POINTER_ATTRIBUTE_BUFFER_ID */
 	_Atomic uint64_t va;	/* the CPU's address of start */
 	_Atomic uint64_t owner;	/* the cache's handle */
-	_Atomic uint64_t used;	/* range_clock() when it was last asked for */
+	_Atomic uint64_t used;	/* range_clock() of its last use */
 	uint64_t pad;
 };
 
@@ -58,15 +61,15 @@ struct span {
 };
 
 /*
- * A cache: one cache line. It is never unmapped: a call with an old handle must find
- * a word to compare it with. The last four words are set before the first count that
- * is not 0, and stay.
+ * A cache: one cache line. It is never unmapped, as a call with an old handle must find a
+ * word to compare it with. The last four words are set before count is first set to a
+ * value other than 0. They never change afterwards.
  */
 struct cache {
 	_Atomic uint64_t key;		/* its handle; 0 while there is none */
 	_Atomic uint32_t count;		/* spans that hits find */
 	uint32_t pad0;
-	_Atomic int64_t room;		/* bytes that may be pinned yet; below 0: too many are */
+	_Atomic int64_t room;		/* bytes that may still be pinned; below 0: too many are */
 	uint64_t pad1;
 	uint64_t spans;			/* address of struct span[] */
 	uint64_t ranges;		/* address of struct range[GDR_SLOT_COUNT] */
@@ -91,7 +94,7 @@ static inline uint64_t holds_in(uint64_t state)
 	return state & HOLDS_MAX;
 }
 
-/* Grows all the time, on one CPU at least; writes no memory that others read. */
+/* Grows all the time, at least on one CPU. It writes no memory that others read. */
 static inline uint64_t range_clock(void)
 {
 #if defined(__x86_64__)
@@ -109,7 +112,7 @@ static inline uint64_t range_clock(void)
 #endif
 }
 
-/* Takes a hold of the range of handle, if it is still there for that. */
+/* Takes a hold of the range of handle, if handle still names that range. */
 static inline bool range_hold(struct range *r, uint64_t handle)
 {
 	uint64_t state = atomic_load_explicit(&r->state, memory_order_relaxed);
@@ -125,9 +128,9 @@ static inline bool range_hold(struct range *r, uint64_t handle)
 }
 
 /*
- * Gives a hold back: *left is the state then. false: there was none. The order is
- * total, for whoever drops the last hold looks whether the cache is too big, and
- * whoever makes it big looks for holds.
+ * Gives a hold back. *left is the new state. false: there was no hold. The order is
+ * total: the one who drops the last hold checks whether the cache is too big, and the one
+ * who makes the cache too big checks for holds.
  */
 static inline bool range_let_go(struct range *r, uint64_t handle, uint64_t *left)
 {
@@ -143,7 +146,7 @@ static inline bool range_let_go(struct range *r, uint64_t handle, uint64_t *left
 	return true;
 }
 
-/* Whether the range of handle was there all the time since it was held. */
+/* Whether the range of handle has not been retired or replaced since it was held. */
 static inline bool range_is_there(const struct range *r, uint64_t handle)
 {
 	uint64_t state = atomic_load_explicit(&r->state, memory_order_relaxed);

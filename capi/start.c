@@ -7,7 +7,7 @@
  * 2. What the environment asks of copies is read.
  * 3. The process is registered for membarrier(2).
  * 4. The Go runtime is started (runtime.c).
- * 5. The core is made. It tells where its table of handles is.
+ * 5. The core is made. It returns the address of its table of handles.
  *
  * docs/design.md has the whole of it.
  */
