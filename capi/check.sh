@@ -14,9 +14,10 @@ fail() {
 	exit 1
 }
 
-# value SYMBOL: its address, as readelf prints it; each must be there once.
+# value SYMBOL: its address, as readelf prints it; each must be there once. The name is the
+# last field: on POWER one more may stand before it.
 value() {
-	printf '%s\n' "$symbols" | awk -v name="$1" '$8 == name { if (!seen[$2]++) print $2 }'
+	printf '%s\n' "$symbols" | awk -v name="$1" '$NF == name { if (!seen[$2]++) print $2 }'
 }
 
 # size SECTION
