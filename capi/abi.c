@@ -41,13 +41,6 @@ static uint64_t id_of(gdr_t g)
 	return (uintptr_t)g;
 }
 
-/* Returns EINVAL and logs it, for an argument that is wrong before the core is called. */
-static int refuse(const char *call, const char *why)
-{
-	gdr_log(GDR_LOG_ERROR, "%s: %s (errno %d)", call, why, EINVAL);
-	return EINVAL;
-}
-
 gdr_t gdr_open(void)
 {
 	struct gdr_options opts = gdr_env_options();
@@ -81,7 +74,7 @@ static int pin(gdr_t g, unsigned long addr, size_t size, uint64_t token,
 	if (rc)
 		return rc;
 	if (!handle)
-		return refuse("gdr_pin_buffer", "no place for the handle: handle is NULL");
+		return gdr_refuse("gdr_pin_buffer", "no place for the handle: handle is NULL");
 	rc = IN_CORE(gdrcore_pin(id_of(g), addr, size, token, va_space, flags, &h));
 	if (!rc)
 		handle->h = h;
@@ -118,7 +111,7 @@ int gdr_get_callback_flag(gdr_t g, gdr_mh_t handle, int *flag)
 	if (rc)
 		return rc;
 	if (!flag)
-		return refuse("gdr_get_callback_flag", "no place for the answer: flag is NULL");
+		return gdr_refuse("gdr_get_callback_flag", "no place for the answer: flag is NULL");
 	rc = IN_CORE(gdrcore_callback_flag(id_of(g), handle.h, &value));
 	if (!rc)
 		*flag = value;
@@ -133,7 +126,7 @@ static int info(const char *call, gdr_t g, gdr_mh_t handle, gdr_info_v2_t *out)
 	if (rc)
 		return rc;
 	if (!out)
-		return refuse(call, "no place for the answer: info is NULL");
+		return gdr_refuse(call, "no place for the answer: info is NULL");
 	rc = IN_CORE(gdrcore_info(id_of(g), handle.h, &i));
 	if (rc)
 		return rc;
@@ -172,7 +165,7 @@ static int map(gdr_t g, gdr_mh_t handle, void **va, size_t size, int flags)
 	if (rc)
 		return rc;
 	if (!va)
-		return refuse("gdr_map", "no place for the address: va is NULL");
+		return gdr_refuse("gdr_map", "no place for the address: va is NULL");
 	rc = IN_CORE(gdrcore_map(id_of(g), handle.h, size, flags, &addr, &gpu));
 	if (rc)
 		return rc;
@@ -217,7 +210,7 @@ int gdr_driver_get_version(gdr_t g, int *major, int *minor)
 	if (rc)
 		return rc;
 	if (!major || !minor)
-		return refuse("gdr_driver_get_version", "no place for the answer: major or minor is NULL");
+		return gdr_refuse("gdr_driver_get_version", "no place for the answer: major or minor is NULL");
 	rc = IN_CORE(gdrcore_driver_version(id_of(g), &v[0], &v[1]));
 	if (!rc) {
 		*major = v[0];
@@ -233,7 +226,7 @@ int gdr_get_backend(gdr_t g, char *name, size_t size)
 	if (rc)
 		return rc;
 	if (!name)
-		return refuse("gdr_get_backend", "no place for the answer: name is NULL");
+		return gdr_refuse("gdr_get_backend", "no place for the answer: name is NULL");
 	return IN_CORE(gdrcore_backend(id_of(g), name, size));
 }
 
@@ -245,7 +238,7 @@ int gdr_get_attribute(gdr_t g, gdr_attr_t attr, int *v)
 	if (rc)
 		return rc;
 	if (!v)
-		return refuse("gdr_get_attribute", "no place for the answer: v is NULL");
+		return gdr_refuse("gdr_get_attribute", "no place for the answer: v is NULL");
 	rc = IN_CORE(gdrcore_attribute(id_of(g), attr, &value));
 	if (!rc)
 		*v = value;
@@ -262,9 +255,9 @@ int gdr_get_mapping_type_string(gdr_mapping_type_t type, const char **str)
 	};
 
 	if (!str)
-		return refuse("gdr_get_mapping_type_string", "no place for the answer: str is NULL");
+		return gdr_refuse("gdr_get_mapping_type_string", "no place for the answer: str is NULL");
 	if ((unsigned int)type >= GDR_MAPPING_TYPE_MAX)
-		return refuse("gdr_get_mapping_type_string", "no such mapping type; gdr_mapping_type_t lists them");
+		return gdr_refuse("gdr_get_mapping_type_string", "no such mapping type; gdr_mapping_type_t lists them");
 	*str = names[type];
 	return 0;
 }
@@ -280,7 +273,7 @@ static int start_threads(void)
 int gdr_set_copy_threads(unsigned reads, unsigned writes)
 {
 	if (copy_pool_want(reads, writes))
-		return refuse("gdr_set_copy_threads", "ask for 1 to 64 threads");
+		return gdr_refuse("gdr_set_copy_threads", "ask for 1 to 64 threads");
 	gdr_long_set_limits();
 	return start_threads();
 }
@@ -290,7 +283,7 @@ int gdr_set_copy_policy(gdr_copy_policy_t policy)
 	bool on = policy == GDR_COPY_POLICY_AUTO;
 
 	if (!on && policy != GDR_COPY_POLICY_CALLER)
-		return refuse("gdr_set_copy_policy", "there is no such policy");
+		return gdr_refuse("gdr_set_copy_policy", "there is no such policy");
 	copy_auto_want(on);
 	gdr_long_choose();
 	return start_threads();
@@ -299,7 +292,7 @@ int gdr_set_copy_policy(gdr_copy_policy_t policy)
 int gdr_get_copy_times(int to_gpu, size_t size, gdr_copy_times_t *times)
 {
 	if (to_gpu < 0 || to_gpu > 1 || !size || !times)
-		return refuse("gdr_get_copy_times", "pass 0 or 1, a number of bytes, and a place for the times");
+		return gdr_refuse("gdr_get_copy_times", "pass 0 or 1, a number of bytes, and a place for the times");
 	*times = (gdr_copy_times_t){
 		.caller = copy_auto_expect(size, to_gpu, COPY_ALONE),
 		.shared = copy_auto_expect(size, to_gpu, COPY_SHARED),
@@ -317,9 +310,9 @@ int gdr_mem_alloc(gdr_t g, int cuda_device, size_t size, unsigned int flags, gdr
 	if (rc)
 		return rc;
 	if (!mem)
-		return refuse("gdr_mem_alloc", "no place for the handle: mem is NULL");
+		return gdr_refuse("gdr_mem_alloc", "no place for the handle: mem is NULL");
 	if (flags)
-		return refuse("gdr_mem_alloc", "no flags are defined: pass 0");
+		return gdr_refuse("gdr_mem_alloc", "no flags are defined: pass 0");
 	rc = IN_CORE(gdrcore_mem_alloc(id_of(g), cuda_device, size, &m));
 	if (!rc)
 		mem->h = m;
@@ -343,7 +336,7 @@ int gdr_mem_get_device_ptr(gdr_t g, gdr_mem_t mem, unsigned long *dptr, size_t *
 	if (rc)
 		return rc;
 	if (!dptr)
-		return refuse("gdr_mem_get_device_ptr", "no place for the address: dptr is NULL");
+		return gdr_refuse("gdr_mem_get_device_ptr", "no place for the address: dptr is NULL");
 	rc = IN_CORE(gdrcore_mem_ptr(id_of(g), mem.h, &addr, &len));
 	if (rc)
 		return rc;
@@ -360,7 +353,7 @@ int gdr_mem_export_dmabuf(gdr_t g, gdr_mem_t mem, unsigned int flags, int *fd)
 	if (rc)
 		return rc;
 	if (!fd)
-		return refuse("gdr_mem_export_dmabuf", "no place for the descriptor: fd is NULL");
+		return gdr_refuse("gdr_mem_export_dmabuf", "no place for the descriptor: fd is NULL");
 	rc = IN_CORE(gdrcore_mem_export(id_of(g), mem.h, flags, &out));
 	if (!rc)
 		*fd = out;

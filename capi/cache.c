@@ -35,12 +35,6 @@
 /* cuPointerGetAttribute: it needs no current context. */
 typedef int (*attribute_fn)(void *value, int attribute, uint64_t addr);
 
-static int refuse(const char *call, const char *why)
-{
-	gdr_log(GDR_LOG_ERROR, "%s: %s (errno %d)", call, why, EINVAL);
-	return EINVAL;
-}
-
 /*
  * The cache with this handle, or NULL if none that is open has it. For handle 0 it may
  * return a cache that is being closed. That one has no ranges, and handle 0 holds none.
@@ -130,11 +124,11 @@ int gdr_cache_open(gdr_t g, size_t max_bytes, unsigned flags, gdr_cache_t *c)
 	if (rc)
 		return rc;
 	if (!c)
-		return refuse("gdr_cache_open", "no place for the cache: c is NULL");
+		return gdr_refuse("gdr_cache_open", "no place for the cache: c is NULL");
 	if (!max_bytes)
-		return refuse("gdr_cache_open", "a cache of 0 bytes keeps nothing: ask for more");
+		return gdr_refuse("gdr_cache_open", "a cache of 0 bytes keeps nothing: ask for more");
 	if (flags)
-		return refuse("gdr_cache_open", "no flags are defined: pass 0");
+		return gdr_refuse("gdr_cache_open", "no flags are defined: pass 0");
 	rc = IN_CORE(gdrcore_cache_open((uintptr_t)g, max_bytes, &h));
 	if (!rc)
 		c->h = h;
@@ -151,9 +145,9 @@ get_slowly(gdr_cache_t c, unsigned long addr, size_t size, gdr_mh_t *mh, void **
 	if (rc)
 		return rc;
 	if (!mh || !va)
-		return refuse("gdr_cache_get", "no place for the answer: mh or va is NULL");
+		return gdr_refuse("gdr_cache_get", "no place for the answer: mh or va is NULL");
 	if (!addr || !size || addr + size < addr)
-		return refuse("gdr_cache_get", "the range is empty, or wraps");
+		return gdr_refuse("gdr_cache_get", "the range is empty, or wraps");
 	/* A thread with the cache's lock may wait for a copy that this thread has left. */
 	gdr_data_forget(0);
 	rc = IN_CORE(gdrcore_cache_get(c.h, addr, size, range_clock(), &held));
@@ -188,7 +182,7 @@ static __attribute__((noinline, cold)) int put_nothing(gdr_cache_t c, gdr_mh_t m
 	if (rc)
 		return rc;
 	if (!find_cache(c.h))
-		return refuse("gdr_cache_put", "no open cache has this handle; gdr_close of its gdr_t ended it, or gdr_cache_close");
+		return gdr_refuse("gdr_cache_put", "no open cache has this handle; gdr_close of its gdr_t ended it, or gdr_cache_close");
 	gdr_log(GDR_LOG_ERROR, "gdr_cache_put: nobody holds %#lx, or it is not of this cache (errno %d)",
 		mh.h, EINVAL);
 	return EINVAL;

@@ -5,6 +5,8 @@
 #ifndef GDR_LOG_H
 #define GDR_LOG_H
 
+#include <errno.h>
+
 #pragma GCC visibility push(hidden)
 
 /* Log levels; the values are those of GDRCOPY_LOG_LEVEL. */
@@ -23,6 +25,13 @@ void gdr_log_set_level(int level);
  * needs no lock and no memory.
  */
 void gdr_log(int level, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+
+/* Logs that call does not take its arguments, and why. Returns EINVAL. */
+static inline int gdr_refuse(const char *call, const char *why)
+{
+	gdr_log(GDR_LOG_ERROR, "%s: %s (errno %d)", call, why, EINVAL);
+	return EINVAL;
+}
 
 #pragma GCC visibility pop
 

@@ -74,7 +74,7 @@ func ofGo(t *testing.T, messages map[string]string, file string) {
 
 // Calls of C whose last string is a message, and strings that have a name.
 var (
-	callOfC = regexp.MustCompile(`(?s)\b(?:gdr_log|refuse)\((.*?)\);`)
+	callOfC = regexp.MustCompile(`(?s)\b(?:gdr_log|gdr_refuse|refuse)\((.*?)\);`)
 	named   = regexp.MustCompile(`static const char \w+\[\] =\s*("(?:[^"\\]|\\.)*")`)
 	literal = regexp.MustCompile(`"(?:[^"\\]|\\.)*"`)
 )
