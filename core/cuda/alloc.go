@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"unsafe"
 
-	"gdrapi/core/internal/sys"
 	"gdrapi/core/log"
 
 	"golang.org/x/sys/unix"
@@ -143,12 +142,6 @@ func (a *Allocation) Export(pcie bool) (fd int, err error) {
 	}
 	if exports == 0 {
 		return -1, fmt.Errorf("CUDA device %d exports no dma-bufs; NVIDIA's open kernel modules do: %w", a.device, unix.ENOTSUP)
-	}
-	// This check comes before the export. An export that fails for lack of a
-	// descriptor answers EIO (H200, driver 580.159). By then the process may have a
-	// descriptor again, so a check after it could not explain the EIO.
-	if err := sys.LackOfFDs(); err != nil {
-		return -1, err
 	}
 	err = d.WithDevice(a.device, func() (err error) {
 		fd, err = d.MemExportRange(a.addr, a.size, pcie)
