@@ -1261,16 +1261,23 @@ static void test_close_in_child(void)
 	CHECK(module_references() == before);
 }
 
+/* Has a process pin memory, pass its descriptor and end. s->fd is the descriptor then. */
+static void outlive_owner(struct shared_fd *s)
+{
+	int pair[2];
+
+	CHECK(socketpair(AF_UNIX, SOCK_STREAM, 0, pair) == 0);
+	s->sock = pair[0];
+	CHECK(in_child(owner_that_sends, s) == 0);
+	s->fd = receive_fd(pair[1]);
+}
+
 /* The receiver outlives the owner. It must not get anything by the descriptor. */
 static void test_fd_passed(void)
 {
 	struct shared_fd s = { 0 };
-	int pair[2];
 
-	CHECK(socketpair(AF_UNIX, SOCK_STREAM, 0, pair) == 0);
-	s.sock = pair[0];
-	CHECK(in_child(owner_that_sends, &s) == 0);
-	s.fd = receive_fd(pair[1]);
+	outlive_owner(&s);
 	CHECK(stats().pins == (persistent ? 1 : 0));
 	s.handle = 1;
 	s.free_handle = 1;
@@ -1284,12 +1291,8 @@ static void test_gpu_held_open(void)
 {
 	uint64_t before = stats().holders;
 	struct shared_fd s = { 0 };
-	int pair[2];
 
-	CHECK(socketpair(AF_UNIX, SOCK_STREAM, 0, pair) == 0);
-	s.sock = pair[0];
-	CHECK(in_child(owner_that_sends, &s) == 0);
-	s.fd = receive_fd(pair[1]);
+	outlive_owner(&s);
 	CHECK(stats().allocs == 0);
 	CHECK(stats().holders == before + (persistent ? 1 : 0));
 	close(s.fd);
