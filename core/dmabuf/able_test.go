@@ -3,8 +3,10 @@ package dmabuf
 import (
 	"os"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
+	"unsafe"
 
 	"gdrapi/core/backend"
 	"gdrapi/core/cuda"
@@ -198,6 +200,30 @@ func TestMmapFails(t *testing.T) {
 	require.ErrorContains(t, err, "MADV_DONTFORK")
 	require.Equal(t, 1, taken)
 	runtime.KeepAlive(host)
+}
+
+// The driver refuses to export a page whose first bytes no allocation has.
+func TestPageThatBeginsInFreeSpace(t *testing.T) {
+	sim := cudatest.Need(t)
+	s := openSession(t)
+	defer sim.WithContext(plain)()
+	var small []uint64
+	for range 16 {
+		var p uint64
+		sim.Must("cuMemAlloc_v2", uintptr(unsafe.Pointer(&p)), 512)
+		small = append(small, p)
+	}
+	i := slices.IndexFunc(small, func(p uint64) bool { return p%page == 0 })
+	require.Equal(t, small[i], small[i+1]&^(page-1), "the next one is on the same page")
+	sim.Must("cuMemFree_v2", uintptr(small[i]))
+	fds := cudatest.FDs(t)
+	_, err := s.Pin(backend.PinRequest{Addr: small[i+1], Size: 512})
+	require.ErrorIs(t, err, cuda.ErrInvalidValue)
+	require.ErrorContains(t, err, "GDRCOPY_BACKEND=rm")
+	require.Equal(t, fds, cudatest.FDs(t))
+	for _, p := range slices.Delete(small, i, i+1) {
+		sim.Must("cuMemFree_v2", uintptr(p))
+	}
 }
 
 // As with gdrdrv a window is whole pages. It may begin before a small buffer and end

@@ -186,6 +186,9 @@ func (s *session) Pin(req backend.PinRequest) (backend.Pin, error) {
 		}
 		return err
 	})
+	if errors.Is(err, cuda.ErrInvalidValue) && first < m.Start {
+		return nil, fmt.Errorf("CUDA exports no page that begins in free space, as at %#x; set GDRCOPY_BACKEND=rm: %w", first, err)
+	}
 	if err != nil {
 		return nil, err
 	}

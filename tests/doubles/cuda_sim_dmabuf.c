@@ -10,24 +10,14 @@ bool dmabuf_supported(int device)
 	return !kernel_mode() && device_flag("CUDA_SIM_DMABUF", device, true);
 }
 
-/* The first buffer that has a byte on the host page at addr. */
-static struct buffer *page_buffer(uint64_t addr)
-{
-	struct buffer *b;
-
-	for (b = buffer_first(); b; b = b->next)
-		if (b->addr < addr + (uint64_t)getpagesize() && addr < b->addr + b->size)
-			return b;
-	return NULL;
-}
-
 /*
  * The buffer that the range begins in. As in the real driver the range may end past the
- * buffer, but not past the object, which small buffers share.
+ * buffer, but not past the object, which small buffers share; and it may not begin in
+ * free space of the object.
  */
 static struct buffer *range_buffer(uint64_t addr, uint64_t size)
 {
-	struct buffer *b = page_buffer(addr);
+	struct buffer *b = buffer_find(addr);
 	uint64_t offset = b ? b->offset + addr - b->addr : 0;
 
 	return b && size <= b->mem->size && offset <= b->mem->size - size ? b : NULL;

@@ -163,6 +163,25 @@ static void test_chunk(void)
 }
 
 /* A copy that has not landed, and the attribute that makes it land. */
+/* A page whose first bytes are free, although a buffer has others of it. */
+static void test_free_space(void)
+{
+	cu_ptr p[16];
+	size_t i, first = 0;
+
+	for (i = 0; i < 16; i++)
+		IS(cuMemAlloc_v2(&p[i], 512), 0);
+	while (first < 15 && p[first] % PAGE)
+		first++;
+	IS(p[first + 1] / PAGE, p[first] / PAGE);
+	IS(export_closed(p[first], PAGE), 0);
+	IS(cuMemFree_v2(p[first]), 0);
+	IS(export_closed(p[first], PAGE), 1);
+	for (i = 0; i < 16; i++)
+		if (i != first)
+			IS(cuMemFree_v2(p[i]), 0);
+}
+
 static void test_sync_memops(void)
 {
 	uint8_t *m, host[2] = { 7, 8 };
@@ -246,6 +265,7 @@ void test_export(void)
 	test_arguments();
 	test_carve();
 	test_chunk();
+	test_free_space();
 	test_sync_memops();
 	test_out_of_fds();
 }
