@@ -18,6 +18,7 @@
 
 #include <dlfcn.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -390,23 +391,6 @@ static void do_mem_free(void)
 		found->live = false;
 }
 
-static void do_mem_ptr(void)
-{
-	struct memory *m = &w.memories[byte() % MEMORIES];
-	uint64_t g = some_g(m->owner), h = some_handle(m->m.h);
-	struct memory *found = find_memory(find_context(g), h);
-	unsigned long dptr = 0;
-	size_t size = 0;
-	int rc;
-
-	rc = gdr_mem_get_device_ptr((gdr_t)g, (gdr_mem_t){ h }, &dptr, byte() % 4 ? &size : NULL);
-	check("gdr_mem_get_device_ptr", rc, found ? 0 : EINVAL);
-	if (!rc && dptr != found->dptr)
-		fail("the device pointer", dptr, found->dptr);
-	if (!rc && size && size != found->size)
-		fail("the size", size, found->size);
-}
-
 /*
  * The simulated libcuda has no two dma-bufs of overlapping ranges with different
  * starts, nor a longer one beside a shorter one of the same start.
@@ -424,6 +408,44 @@ static bool beyond_simulation(const struct content *content, size_t offset, size
 			return true;
 	}
 	return false;
+}
+
+/* The bits of how are the arguments. */
+static void export_memory(uint64_t g, uint64_t h, const struct memory *found, uint8_t how)
+{
+	unsigned int flags = how >> 4 & 3;
+	bool null = how & 8;
+	int fd = -1, rc;
+
+	rc = gdr_mem_export_dmabuf((gdr_t)g, (gdr_mem_t){ h }, flags, null ? NULL : &fd);
+	if (found && rc == EIO && beyond_simulation(found->content, 0, found->size))
+		return;
+	check_driver("gdr_mem_export_dmabuf", rc, found && !null && flags < 2 ? 0 : EINVAL);
+	if (rc)
+		return;
+	if (fcntl(fd, F_GETFD) != FD_CLOEXEC)
+		fail("the dma-buf", fd, 0);
+	close(fd);
+}
+
+static void do_mem_ptr(void)
+{
+	struct memory *m = &w.memories[byte() % MEMORIES];
+	uint64_t g = some_g(m->owner), h = some_handle(m->m.h);
+	struct memory *found = find_memory(find_context(g), h);
+	unsigned long dptr = 0;
+	uint8_t how = byte();
+	size_t size = 0;
+	int rc;
+
+	rc = gdr_mem_get_device_ptr((gdr_t)g, (gdr_mem_t){ h }, &dptr, how % 4 ? &size : NULL);
+	check("gdr_mem_get_device_ptr", rc, found ? 0 : EINVAL);
+	if (!rc && dptr != found->dptr)
+		fail("the device pointer", dptr, found->dptr);
+	if (!rc && size && size != found->size)
+		fail("the size", size, found->size);
+	if (how >= 64)
+		export_memory(g, h, found, how);
 }
 
 /* On rm what can be mapped begins on a GPU page: half of the pinnings do. */
