@@ -35,9 +35,10 @@ check-vm check-vm-all: tools $(BIN)/badinput $(BIN)/rm_test $(VMGUESTS) $(DOUBLE
 	done
 	@test -z '$(VMHEADERS)' || GDR_MAKE=SIM_PROPRIETARY=y $(RUN) vm-kmod-6.1-proprietary $(VMRUN) -t 900 6.1
 
+VMDEBUG := 6.1-kasan 6.1-kcsan
 check-vm-debug: export GDR_LIMIT := 0
 check-vm-debug: tools $(BIN)/badinput $(BIN)/rm_test $(DOUBLES)
-	@for k in 6.1-kasan 6.1-kcsan; do \
+	@for k in $(VMDEBUG); do \
 		$(RUN) vm-kmod-$$k $(VMRUN) -M 2048 -t 3600 $$k; \
 		$(RUN) vm-sanity-$$k $(VMSANITY) -M 2048 -t 3600 $$k; \
 		$(RUN) vm-rm-$$k $(VMRM) -M 2048 -t 3600 $$k; \
