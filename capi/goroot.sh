@@ -87,8 +87,8 @@ edit runtime/cgo/gcc_libinit.c 7 \
 	-e 's/err = pthread_create\(thread, attr, pfn, arg\);/err = gdr_go_thread(pfn, arg);/' \
 	-e '$s/$/\n\nvoid gdr_go_forget_init(void) { runtime_init_done = 0; runtime_init_mu = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER; runtime_init_cond = (pthread_cond_t)PTHREAD_COND_INITIALIZER; }/'
 
-# A thread that runtime.c made has more stack than Go is told of. On a host's
-# thread Go takes 32 KiB for granted; to ask where its stack ends takes a file.
+# A thread that runtime.c made has more stack than Go counts on. On a host's
+# thread Go counts on 32 KiB. To ask where its stack ends takes a file.
 for f in gcc_linux_amd64.c gcc_linux.c gcc_linux_arm64.c gcc_ppc64x.c; do
 	edit runtime/cgo/$f 2 's/pthread_attr_getstacksize\(&attr, &size\);/size = 65536;/'
 done

@@ -104,7 +104,7 @@ static void *wait_and_run(void *arg)
 	return atomic_load(&t->state) == RUNS ? t->fn(t->arg) : NULL;
 }
 
-static void tell(struct thread *t, uint32_t state)
+static void set_state(struct thread *t, uint32_t state)
 {
 	atomic_store(&t->state, state);
 	syscall(SYS_futex, &t->state, FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0);
@@ -113,7 +113,7 @@ static void tell(struct thread *t, uint32_t state)
 static void send_threads_away(void)
 {
 	for (unsigned int i = 0; i < threads_made; i++)
-		tell(&threads[i], LEAVES);
+		set_state(&threads[i], LEAVES);
 	for (unsigned int i = 0; i < threads_made; i++)
 		pthread_join(threads[i].id, NULL);
 	threads_made = 0;
@@ -167,7 +167,7 @@ int gdr_go_thread(void *(*fn)(void *), void *arg)
 	pthread_mutex_unlock(&threads_lock);
 	t->fn = fn;
 	t->arg = arg;
-	tell(t, RUNS);
+	set_state(t, RUNS);
 	return 0;
 }
 

@@ -2,8 +2,8 @@
 /*
  * watch.h - sees one request that libcuda makes of the kernel.
  *
- * CUDA does not say which object of the driver an address lies in. It tells the
- * kernel when it exports the address as a dma-buf. So we watch that one call.
+ * CUDA does not say which object of the driver an address lies in. It names the
+ * object to the kernel when it exports the address as a dma-buf. So we watch that one call.
  *
  * 1. The slot: the one R_*_JUMP_SLOT for "ioctl" in the libcuda that export lies
  *    in. Another libcuda, also a second one in the process, is not touched.

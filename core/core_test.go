@@ -201,7 +201,7 @@ func TestCloseTakesEverythingDown(t *testing.T) {
 		}
 	}
 	f.fail["unpin"] = unix.EIO
-	require.Equal(t, unix.EIO, Errno(l.Close(g)), "the first error is told")
+	require.Equal(t, unix.EIO, Errno(l.Close(g)), "the first error is the answer")
 	require.Zero(t, f.live, "and the rest still goes")
 	require.Empty(t, l.buffers)
 	require.Empty(t, l.contexts)

@@ -59,7 +59,7 @@ extern int gdr_use_persistent;
 #define gdr_err(fmt, ...) pr_err_ratelimited(fmt, ##__VA_ARGS__)
 
 /*
- * A thread group. Its start time tells it from a later one with the same number.
+ * A thread group. A later one with the same number has another start time.
  * It never changes.
  */
 struct gdr_process {

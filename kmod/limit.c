@@ -44,14 +44,14 @@ MODULE_PARM_DESC(max_mib_per_user,
 
 /*
  * A user with at least one region, on gdr_users. gdr_users_lock guards all counts.
- * The free callback takes it, so nothing sleeps under it. told: the log has the
- * line that the user met a limit.
+ * The free callback takes it, so nothing sleeps under it. logged: the log has
+ * the line that the user met a limit.
  */
 struct gdr_user {
 	struct list_head node;
 	uid_t uid;
 	struct gdr_usage usage;
-	bool told;
+	bool logged;
 };
 
 static LIST_HEAD(gdr_users);
@@ -113,12 +113,12 @@ static struct gdr_user *gdr_user_new(uid_t uid)
 
 /* Called with gdr_users_lock held. False: a limit is met; there may be a line to log. */
 static bool gdr_charge_locked(struct gdr_file *f, struct gdr_mr *mr,
-			      struct gdr_user *u, bool *tell)
+			      struct gdr_user *u, bool *first)
 {
 	if (!gdr_fits(&f->usage, mr->size, gdr_file_pins, gdr_file_mib) ||
 	    !gdr_fits(&u->usage, mr->size, gdr_user_pins, gdr_user_mib)) {
-		*tell = !u->told;
-		u->told = true;
+		*first = !u->logged;
+		u->logged = true;
 		return false;
 	}
 	gdr_use(&f->usage, mr->size);
@@ -132,20 +132,20 @@ int gdr_limit_charge(struct gdr_file *f, struct gdr_mr *mr)
 {
 	uid_t uid = __kuid_val(current_uid());
 	struct gdr_user *fresh = gdr_user_new(uid), *u;
-	bool fits, tell = false;
+	bool fits, first = false;
 
 	if (!fresh)
 		return -ENOMEM;
 	spin_lock(&gdr_users_lock);
 	u = gdr_user_find(uid);
-	fits = gdr_charge_locked(f, mr, u ? u : fresh, &tell);
+	fits = gdr_charge_locked(f, mr, u ? u : fresh, &first);
 	if (mr->user == fresh) {
 		list_add(&fresh->node, &gdr_users);
 		fresh = NULL;
 	}
 	spin_unlock(&gdr_users_lock);
 	kfree(fresh);
-	if (tell)
+	if (first)
 		gdr_err("user %u meets a limit: see max_pins_per_* and max_mib_per_*\n",
 			uid);
 	return fits ? 0 : -ENOMEM;

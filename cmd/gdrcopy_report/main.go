@@ -156,7 +156,7 @@ func parse(args []string) (*options, error) {
 	return opts, nil
 }
 
-// forEarlierRun refuses what -i has no use for. Unless told otherwise -i plots all that
+// forEarlierRun refuses what -i has no use for. Without a choice of figures -i plots all that
 // the earlier run measured, on whatever machine that was.
 func (opts *options) forEarlierRun(set *flag.FlagSet) error {
 	if opts.in == "" {

@@ -302,7 +302,7 @@ func TestPlan(t *testing.T) {
 		"over the end":                    {at(2) - 1, 2, 0, false, 0, unix.ENOTSUP},
 		"past the last allocation":        {at(8) - 1, 2, 0, false, 0, unix.EINVAL},
 		"no memory":                       {0x100, 1, 0, false, 0, unix.EINVAL},
-		"a driver that tells no range":    {at(1) + 4096, 10, 0, true, 10, nil},
+		"a driver that gives no range":    {at(1) + 4096, 10, 0, true, 10, nil},
 		"two pages":                       {at(1) + gpu - 1, 2, 0, false, 2 * gpu, nil},
 		"the whole allocation":            {at(3), allocation, 0, false, allocation, nil},
 		"a host page of a larger GPU's":   {at(3) + gpu + 4096, 4096, 0, false, gpu, nil},

@@ -9,7 +9,7 @@ import (
 // Result is a CUresult other than success.
 type Result int32
 
-// The results that this project tells apart. Any other result is an I/O error, whose
+// The results that this project distinguishes. Any other result is an I/O error, whose
 // text has the number.
 const (
 	ErrInvalidValue         Result = 1

@@ -31,7 +31,7 @@ func (h Handle) index() uint32 { return uint32(h) & (slotCount - 1) }
 // Index is the index of h's slot. Other tables use the same index for h.
 func (h Handle) Index() uint32 { return h.index() }
 
-// Generation tells h from earlier and later handles of the same slot.
+// Generation differs between h and the earlier and later handles of the same slot.
 func (h Handle) Generation() uint64 { return uint64(h) >> indexBits & (1<<genBits - 1) }
 
 // maxGen is the last generation of a slot. After it the table does not use the slot

@@ -20,7 +20,7 @@ type kernel interface {
 	mmapInto(va uintptr, fd int, size uintptr) error
 	munmap(va, size uintptr) error
 	dontFork(va, size uintptr) error
-	// identity tells our device file from another file. A host may close our
+	// identity differs between our device file and another file. A host may close our
 	// descriptor, and open a file of its own under the same number.
 	identity(fd int) (fileID, error)
 	close(fd int) error

@@ -21,7 +21,7 @@ import (
 // The answer of Session.Version: the version of this library. There is no gdrdrv.
 const major, minor = 2, 6
 
-// waysOut tells a user with memory that cannot be imported what to do.
+// waysOut is what a user can do whose memory cannot be imported.
 const waysOut = "allocate with gdr_mem_alloc, or with cuMemCreate and CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, or load gdrdrv, or use a driver of CUDA 13.3 or later"
 
 // Backend is the vulkan backend.

@@ -48,7 +48,7 @@ func (e *examination) trialOf(name string) *facts.Trial {
 	return nil
 }
 
-// isTaken tells whether gdr_open takes a backend, or leaves it to the first pin between
+// isTaken says whether gdr_open takes a backend, or leaves it to the first pin between
 // that and another one.
 func (e *examination) isTaken(name string) bool {
 	return slices.Contains(strings.Split(e.taken, "|"), name)

@@ -124,7 +124,7 @@ func (e *examination) node(path string) facts.Node {
 
 func (e *examination) inContainer() bool { return e.Container.Kind != "" }
 
-// hasGPU tells whether there is a GPU of NVIDIA's, in whatever state.
+// hasGPU says whether there is a GPU of NVIDIA's, in whatever state.
 func (e *examination) hasGPU() bool {
 	return e.worked || len(e.GPUs) > 0 || len(e.CUDA.Devices) > 0 || e.Driver.Version != "" ||
 		e.node("/dev/nvidiactl").Exists || e.WSL || e.Tegra

@@ -123,7 +123,7 @@ func TestMachineWithoutGPU(t *testing.T) {
 	require.Contains(t, r.Findings[0].Advice, "--gpus all")
 }
 
-// What is wrong beside a library that works is told as such.
+// The library works, and something beside it is wrong.
 func TestSomethingElseIsWrong(t *testing.T) {
 	s := healthy()
 	s.backend("dmabuf").Error = "x"

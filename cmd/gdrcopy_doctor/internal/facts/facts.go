@@ -146,5 +146,5 @@ type Trial struct {
 	ReadNS  float64  `json:"read_ns"`
 }
 
-// Worked tells whether all of it went well.
+// Worked says whether all of it went well.
 func (t Trial) Worked() bool { return t.Died == "" && t.Step == "" }

@@ -177,7 +177,7 @@ func bar1(resource string) uint64 {
 	return last - first + 1
 }
 
-// container tells what kind of container this is. No single file tells of all kinds.
+// container says what kind of container this is. No single file shows all kinds.
 func (r Root) container(getenv func(string) string) Container {
 	switch {
 	case getenv("KUBERNETES_SERVICE_HOST") != "":

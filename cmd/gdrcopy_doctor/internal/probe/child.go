@@ -157,8 +157,8 @@ func openBackend(name string) (backend.Session, error) {
 	return nil, fmt.Errorf("there is no backend %q: %w", name, unix.EINVAL)
 }
 
-// openDecided opens a backend. One that only CUDA can tell of is opened again when CUDA
-// is initialised.
+// openDecided opens a backend. Where only CUDA can say whether it serves, it is opened
+// again when CUDA is initialised.
 func openDecided(b backend.Backend) (backend.Session, error) {
 	session, err := b.Open()
 	u, ok := session.(backend.Undecided)

@@ -94,7 +94,7 @@ func (r Runner) trial(backend string) facts.Trial {
 // logLine is a line of a libgdrapi's log.
 var logLine = regexp.MustCompile(`^(DBG|INFO|WARN|ERR): `)
 
-// run runs a child whose answer goes to into. It tells how the child ended: "" for well.
+// run runs a child whose answer goes to into. It says how the child ended: "" for well.
 func (r Runner) run(into any, probe, argument string) string {
 	return r.child(into, new(head), nil, probe, argument)
 }
