@@ -61,7 +61,8 @@ type buffer struct {
 
 	mu   sync.Mutex // serialises the calls on pin
 	pin  backend.Pin
-	gone bool // unpinned; its handle is out of the maps or about to be
+	addr uint64 // that the caller pinned
+	gone bool   // unpinned; its handle is out of the maps or about to be
 
 	va     uintptr // of the mapping; 0: not mapped
 	mapped uint64  // bytes, a multiple of the host page
@@ -284,7 +285,7 @@ func (l *Library) pin(c *context, req backend.PinRequest) (Handle, error) {
 		return 0, err
 	}
 	l.mu.Lock()
-	l.buffers[h] = &buffer{owner: c, pin: pin}
+	l.buffers[h] = &buffer{owner: c, pin: pin, addr: req.Addr}
 	l.mu.Unlock()
 	log.Debugf("pinned %d bytes at %#x as %#x", req.Size, req.Addr, uint64(h))
 	return h, nil
@@ -382,6 +383,9 @@ func (l *Library) mapBuffer(h Handle, b *buffer, size uint64, flags int) (Mappin
 	limit, _ := roundToPage(info.MappedSize)
 	if !ok || size == 0 || rounded > limit {
 		return Mapping{}, fmt.Errorf("map of %d bytes: the pinning allows 1 to %d: %w", size, limit, unix.EINVAL)
+	}
+	if page := uint64(info.PageSize); b.addr%page != 0 {
+		return Mapping{}, fmt.Errorf("cannot map %#x, which is not aligned to the backend's pages: pin from a multiple of %d bytes on: %w", b.addr, page, unix.EINVAL)
 	}
 	va, typ, err := b.pin.Map(rounded, backend.MappingType(flags))
 	if err != nil {

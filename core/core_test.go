@@ -115,6 +115,20 @@ func open(t *testing.T) (*Library, *fake, Handle) {
 
 var request = backend.PinRequest{Addr: 0x10000, Size: 3 * 4096}
 
+// As in the reference a buffer that begins within a page is pinned, and not mapped.
+func TestUnalignedBufferPinsAndDoesNotMap(t *testing.T) {
+	l, f, g := open(t)
+	for _, into := range []uint64{1, 256, 4095} {
+		h, err := l.Pin(g, backend.PinRequest{Addr: request.Addr + into, Size: 4096})
+		require.NoError(t, err)
+		_, err = l.Map(g, h, 4096, 0)
+		require.ErrorIs(t, err, unix.EINVAL)
+		require.ErrorContains(t, err, "pin from a multiple of 4096 bytes on")
+		require.NoError(t, l.Unpin(g, h))
+	}
+	require.NotContains(t, f.calls, "map")
+}
+
 func TestWholeLife(t *testing.T) {
 	l, f, g := open(t)
 	h, err := l.Pin(g, request)

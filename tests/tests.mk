@@ -43,7 +43,7 @@ check-run:
 	@$(RUN) run-itself tests/run_test.sh
 
 check-go: $(DOUBLES)
-	@$(RUN) --go go-test $(SIM) $(GO) test -v -count=1 ./core/... ./cmd/gdrcopy_report/...
+	@$(RUN) --go go-test $(SIM) $(GO) test -v -count=1 ./core/... ./cmd/gdrcopy_report/... ./tests/mutate/...
 
 # The C side under the sanitizers and valgrind, the Go side under the race detector.
 # Valgrind must see that the simulated libcuda replaces mmap on rm.

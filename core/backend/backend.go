@@ -39,7 +39,7 @@ type PinRequest struct {
 type Info struct {
 	VA          uint64 // GPU address that the mapping starts at
 	MappedSize  uint64 // bytes that may be mapped
-	PageSize    uint32 // bytes
+	PageSize    uint32 // bytes, not 0
 	TMCycles    uint64 // cycles that pinning took, 0 where unknown
 	CyclesPerMS uint32
 }
@@ -75,8 +75,9 @@ type Undecided interface {
 type Pin interface {
 	// Info describes the pinning. The buffer may be mapped or not.
 	Info() (Info, error)
-	// Map maps size bytes from Info.VA on. size is a multiple of the host page, and
-	// at most Info.MappedSize rounded up to the host page. With want None the backend
+	// Map maps size bytes from Info.VA on, which is the address that was pinned. size
+	// is a multiple of the host page, and at most Info.MappedSize rounded up to the
+	// host page. With want None the backend
 	// chooses the type. Else it gives the type want, or an error.
 	Map(size uint64, want MappingType) (va uintptr, got MappingType, err error)
 	// Unmap ends the mapping of Map. After it an access to the range faults.

@@ -35,9 +35,9 @@ func TestResultToErrno(t *testing.T) {
 		require.Contains(t, r.Error(), fmt.Sprint(c.number))
 	}
 	require.Equal(t, "CUDA_ERROR_OUT_OF_MEMORY (2)", ErrOutOfMemory.Error())
-	for r, e := range results {
-		require.NotZero(t, e.errno, "%v", r)
-		require.NotEmpty(t, e.name, "%d", r)
+	for r, e := range known {
+		require.NotZero(t, e.Errno, "%v", r)
+		require.NotEmpty(t, e.Name, "%d", r)
 	}
 }
 

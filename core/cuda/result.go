@@ -1,7 +1,9 @@
 package cuda
 
 import (
-	"fmt"
+	"strconv"
+
+	"gdrapi/core/internal/results"
 
 	"golang.org/x/sys/unix"
 )
@@ -37,69 +39,44 @@ const (
 	ErrUnknown              Result = 999
 )
 
-// results is the only table from a CUresult to its name and its errno.
+// known is the only table from a CUresult to its name and its errno.
 //
 // NOT_INITIALIZED is EINVAL, not ENODEV. This library calls cuInit before it allocates,
 // so the result only ever answers an address of the caller's. While CUDA is not
 // initialised, no address is a device pointer. DEINITIALIZED means that the process is
 // ending.
-var results = map[Result]struct {
-	name  string
-	errno unix.Errno
-}{
-	ErrInvalidValue:         {"CUDA_ERROR_INVALID_VALUE", unix.EINVAL},
-	ErrOutOfMemory:          {"CUDA_ERROR_OUT_OF_MEMORY", unix.ENOMEM},
-	ErrNotInitialized:       {"CUDA_ERROR_NOT_INITIALIZED", unix.EINVAL},
-	ErrDeinitialized:        {"CUDA_ERROR_DEINITIALIZED", unix.ENODEV},
-	ErrStubLibrary:          {"CUDA_ERROR_STUB_LIBRARY", unix.ENODEV},
-	ErrDeviceUnavailable:    {"CUDA_ERROR_DEVICE_UNAVAILABLE", unix.EBUSY},
-	ErrNoDevice:             {"CUDA_ERROR_NO_DEVICE", unix.ENODEV},
-	ErrInvalidDevice:        {"CUDA_ERROR_INVALID_DEVICE", unix.ENODEV},
-	ErrInvalidContext:       {"CUDA_ERROR_INVALID_CONTEXT", unix.EINVAL},
-	ErrMapFailed:            {"CUDA_ERROR_MAP_FAILED", unix.ENOMEM},
-	ErrUnmapFailed:          {"CUDA_ERROR_UNMAP_FAILED", unix.EIO},
-	ErrECCUncorrectable:     {"CUDA_ERROR_ECC_UNCORRECTABLE", unix.EIO},
-	ErrOperatingSystem:      {"CUDA_ERROR_OPERATING_SYSTEM", unix.EIO},
-	ErrInvalidHandle:        {"CUDA_ERROR_INVALID_HANDLE", unix.EINVAL},
-	ErrNotFound:             {"CUDA_ERROR_NOT_FOUND", unix.EINVAL},
-	ErrIllegalAddress:       {"CUDA_ERROR_ILLEGAL_ADDRESS", unix.EIO},
-	ErrContextIsDestroyed:   {"CUDA_ERROR_CONTEXT_IS_DESTROYED", unix.EINVAL},
-	ErrNotPermitted:         {"CUDA_ERROR_NOT_PERMITTED", unix.EPERM},
-	ErrNotSupported:         {"CUDA_ERROR_NOT_SUPPORTED", unix.ENOTSUP},
-	ErrSystemNotReady:       {"CUDA_ERROR_SYSTEM_NOT_READY", unix.ENODEV},
-	ErrSystemDriverMismatch: {"CUDA_ERROR_SYSTEM_DRIVER_MISMATCH", unix.ENODEV},
-	ErrCompatNotSupported:   {"CUDA_ERROR_COMPAT_NOT_SUPPORTED_ON_DEVICE", unix.ENODEV},
-	ErrUnknown:              {"CUDA_ERROR_UNKNOWN", unix.EIO},
+var known = results.Table[Result]{
+	ErrInvalidValue:         {Name: "CUDA_ERROR_INVALID_VALUE", Errno: unix.EINVAL},
+	ErrOutOfMemory:          {Name: "CUDA_ERROR_OUT_OF_MEMORY", Errno: unix.ENOMEM},
+	ErrNotInitialized:       {Name: "CUDA_ERROR_NOT_INITIALIZED", Errno: unix.EINVAL},
+	ErrDeinitialized:        {Name: "CUDA_ERROR_DEINITIALIZED", Errno: unix.ENODEV},
+	ErrStubLibrary:          {Name: "CUDA_ERROR_STUB_LIBRARY", Errno: unix.ENODEV},
+	ErrDeviceUnavailable:    {Name: "CUDA_ERROR_DEVICE_UNAVAILABLE", Errno: unix.EBUSY},
+	ErrNoDevice:             {Name: "CUDA_ERROR_NO_DEVICE", Errno: unix.ENODEV},
+	ErrInvalidDevice:        {Name: "CUDA_ERROR_INVALID_DEVICE", Errno: unix.ENODEV},
+	ErrInvalidContext:       {Name: "CUDA_ERROR_INVALID_CONTEXT", Errno: unix.EINVAL},
+	ErrMapFailed:            {Name: "CUDA_ERROR_MAP_FAILED", Errno: unix.ENOMEM},
+	ErrUnmapFailed:          {Name: "CUDA_ERROR_UNMAP_FAILED", Errno: unix.EIO},
+	ErrECCUncorrectable:     {Name: "CUDA_ERROR_ECC_UNCORRECTABLE", Errno: unix.EIO},
+	ErrOperatingSystem:      {Name: "CUDA_ERROR_OPERATING_SYSTEM", Errno: unix.EIO},
+	ErrInvalidHandle:        {Name: "CUDA_ERROR_INVALID_HANDLE", Errno: unix.EINVAL},
+	ErrNotFound:             {Name: "CUDA_ERROR_NOT_FOUND", Errno: unix.EINVAL},
+	ErrIllegalAddress:       {Name: "CUDA_ERROR_ILLEGAL_ADDRESS", Errno: unix.EIO},
+	ErrContextIsDestroyed:   {Name: "CUDA_ERROR_CONTEXT_IS_DESTROYED", Errno: unix.EINVAL},
+	ErrNotPermitted:         {Name: "CUDA_ERROR_NOT_PERMITTED", Errno: unix.EPERM},
+	ErrNotSupported:         {Name: "CUDA_ERROR_NOT_SUPPORTED", Errno: unix.ENOTSUP},
+	ErrSystemNotReady:       {Name: "CUDA_ERROR_SYSTEM_NOT_READY", Errno: unix.ENODEV},
+	ErrSystemDriverMismatch: {Name: "CUDA_ERROR_SYSTEM_DRIVER_MISMATCH", Errno: unix.ENODEV},
+	ErrCompatNotSupported:   {Name: "CUDA_ERROR_COMPAT_NOT_SUPPORTED_ON_DEVICE", Errno: unix.ENODEV},
+	ErrUnknown:              {Name: "CUDA_ERROR_UNKNOWN", Errno: unix.EIO},
 }
 
 // Error gives the driver's name of r and its number.
-func (r Result) Error() string {
-	if e, ok := results[r]; ok {
-		return fmt.Sprintf("%s (%d)", e.name, int32(r))
-	}
-	return fmt.Sprintf("CUDA error %d", int32(r))
-}
+func (r Result) Error() string { return known.Text(r, "CUDA error", strconv.Itoa(int(r))) }
 
 // Errno is the errno value that a caller of this library gets for r.
-func (r Result) Errno() unix.Errno {
-	if e, ok := results[r]; ok {
-		return e.errno
-	}
-	return unix.EIO
-}
+func (r Result) Errno() unix.Errno { return known.Errno(r) }
 
-// As lets errors.As find the errno of r in a chain of wrapped errors, as it finds the
-// errno of a system call.
-func (r Result) As(target any) bool {
-	p, ok := target.(*unix.Errno)
-	if ok {
-		*p = r.Errno()
-	}
-	return ok
-}
-
-// Is makes errors.Is(err, unix.ENOMEM) hold for a result that maps to it.
-func (r Result) Is(target error) bool {
-	errno, ok := target.(unix.Errno)
-	return ok && errno == r.Errno()
-}
+// Is and As find the errno of r in a chain of wrapped errors.
+func (r Result) Is(target error) bool { return known.Is(r, target) }
+func (r Result) As(target any) bool   { return known.As(r, target) }

@@ -174,7 +174,7 @@ func (s *session) Pin(req backend.PinRequest) (backend.Pin, error) {
 	if !ok {
 		return nil, fmt.Errorf("%d bytes at %#x pass the end of the address space: %w", req.Size, req.Addr, unix.EINVAL)
 	}
-	p := &pin{addr: req.Addr, first: first, size: length, page: page, fd: -1, mappingType: backend.WC}
+	p := &pin{first: first, size: length, page: page, fd: -1, mappingType: backend.WC}
 	pcie := req.Flags&backend.PinForcePCIe != 0
 	if dev.coherent && !pcie {
 		p.mappingType = backend.Caching
@@ -219,7 +219,6 @@ func (s *session) Close() error { return nil }
 
 // pin is one dma-buf. While it is mapped, va is not 0.
 type pin struct {
-	addr        uint64 // that the caller gave
 	first, size uint64 // whole pages
 	page        uint64
 	fd          int
@@ -233,9 +232,6 @@ func (p *pin) Info() (backend.Info, error) {
 }
 
 func (p *pin) Map(size uint64, want backend.MappingType) (uintptr, backend.MappingType, error) {
-	if p.addr%p.page != 0 {
-		return 0, backend.None, fmt.Errorf("cannot map %#x, which is not aligned to a host page: pin from a multiple of %d bytes on: %w", p.addr, p.page, unix.EINVAL)
-	}
 	if want != backend.None && want != p.mappingType {
 		return 0, backend.None, fmt.Errorf("mapping type %d was asked for, the CUDA driver gave this buffer type %d: %w", want, p.mappingType, unix.EINVAL)
 	}

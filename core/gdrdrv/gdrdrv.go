@@ -92,7 +92,7 @@ func (s *session) ioctl(name string, code uint32, arg unsafe.Pointer) error {
 // pinning refuses tokens, and NVIDIA's driver needs none. An older driver has no flags:
 // a flag is EINVAL then, like a flag that the driver does not know.
 func (s *session) Pin(req backend.PinRequest) (backend.Pin, error) {
-	p := &pin{session: s, addr: req.Addr}
+	p := &pin{session: s}
 	var err error
 	if s.driver >= sincePinV2 {
 		arg := pinBufferV2{addr: req.Addr, size: req.Size, flags: req.Flags}
@@ -145,7 +145,6 @@ func (s *session) Close() error { return s.kernel.close(s.fd) }
 type pin struct {
 	session   *session
 	handle    uint64
-	addr      uint64
 	requested backend.MappingType // what the driver last was asked for
 	va, size  uintptr
 }
@@ -185,9 +184,6 @@ func (p *pin) info() (backend.Info, backend.MappingType, error) {
 // 2.5 always chooses the type itself. There its choice must be want.
 func (p *pin) Map(size uint64, want backend.MappingType) (uintptr, backend.MappingType, error) {
 	s := p.session
-	if p.addr%gpuPage != 0 {
-		return 0, backend.None, fmt.Errorf("cannot map %#x, which is not aligned to a GPU page: pin from a multiple of %d bytes on: %w", p.addr, gpuPage, unix.EINVAL)
-	}
 	if size == 0 || p.va != 0 {
 		return 0, backend.None, unix.EINVAL
 	}

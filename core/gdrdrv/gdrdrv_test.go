@@ -210,18 +210,6 @@ func TestPinFlagsAndTokens(t *testing.T) {
 	}
 }
 
-func TestUnalignedBufferPinsAndDoesNotMap(t *testing.T) {
-	f := newFake(t, 2, 6)
-	s := openFake(t, f)
-	p, err := s.Pin(backend.PinRequest{Addr: buffer + 4096, Size: 4096})
-	require.NoError(t, err)
-	_, _, err = p.Map(4096, backend.None)
-	require.ErrorIs(t, err, unix.EINVAL)
-	require.ErrorContains(t, err, "multiple of 65536")
-	require.NotContains(t, f.calls, "mmap")
-	require.NoError(t, p.Unpin())
-}
-
 func TestMapNotPastThePages(t *testing.T) {
 	f := newFake(t, 2, 6)
 	p, err := openFake(t, f).Pin(backend.PinRequest{Addr: buffer, Size: 4096})

@@ -175,7 +175,7 @@ func (s *session) Pin(req backend.PinRequest) (backend.Pin, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &pin{gpu: g, kernel: s.kernel, addr: req.Addr, first: b.first, size: b.end - b.first}
+	p := &pin{gpu: g, kernel: s.kernel, first: b.first, size: b.end - b.first}
 	err = s.cuda.WithDevice(b.memory.Ordinal, func() error {
 		p.pieces, err = s.pieces(g, b)
 		if err == nil {
@@ -244,7 +244,6 @@ func (s *session) Close() error {
 type pin struct {
 	gpu         *gpu
 	kernel      kernel
-	addr        uint64 // that the caller gave
 	first, size uint64 // whole GPU pages
 	pieces      []piece
 
@@ -257,9 +256,6 @@ func (p *pin) Info() (backend.Info, error) {
 }
 
 func (p *pin) Map(size uint64, want backend.MappingType) (uintptr, backend.MappingType, error) {
-	if p.addr%gpuPage != 0 {
-		return 0, backend.None, fmt.Errorf("cannot map %#x, which is not aligned to a GPU page: pin from a multiple of %d bytes on: %w", p.addr, gpuPage, unix.EINVAL)
-	}
 	if size == 0 || size > p.size || p.mapped != 0 {
 		return 0, backend.None, unix.EINVAL
 	}

@@ -261,13 +261,7 @@ func TestWindowsAroundSmallBuffers(t *testing.T) {
 		p := w.pinned(c.addr, c.size)
 		require.Equal(t, page, p.first, "%+v", c)
 		require.Equal(t, c.asked, w.cuda.synced[len(w.cuda.synced)-1])
-		if c.addr%gpuPage != 0 {
-			_, _, err := p.Map(4096, backend.None)
-			require.ErrorIs(t, err, unix.EINVAL)
-			require.ErrorContains(t, err, "multiple of 65536")
-		} else {
-			w.cycle(p)
-		}
+		w.cycle(p)
 		require.NoError(t, p.Unpin())
 	}
 
@@ -595,8 +589,8 @@ func TestStatusToErrno(t *testing.T) {
 		require.Contains(t, s.Error(), fmt.Sprintf("%#x", c.number))
 	}
 	for s, e := range statuses {
-		require.NotZero(t, e.errno, "%v", s)
-		require.Contains(t, e.name, "NV_ERR_", "%v", s)
+		require.NotZero(t, e.Errno, "%v", s)
+		require.Contains(t, e.Name, "NV_ERR_", "%v", s)
 	}
 }
 
@@ -609,14 +603,14 @@ func TestErrnoOfRequests(t *testing.T) {
 		p := w.pinned(a.start, 4096)
 		w.rm.fail("MAP_MEMORY", 1, s)
 		_, _, err := p.Map(4096, backend.None)
-		require.ErrorIs(t, err, e.errno, "%v", s)
+		require.ErrorIs(t, err, e.Errno, "%v", s)
 		require.ErrorIs(t, err, s)
 		if s == statusInsufficient {
 			require.ErrorContains(t, err, "BAR1")
 		}
 		require.NoError(t, p.Unpin())
 
-		want := e.errno
+		want := e.Errno
 		switch s {
 		case statusInsufficientRights, statusInvalidClient, statusInvalidObject, statusInvalidObjectHandle, statusObjectNotFound:
 			want = unix.ENOTSUP

@@ -1,7 +1,9 @@
 package rm
 
 import (
-	"fmt"
+	"strconv"
+
+	"gdrapi/core/internal/results"
 
 	"golang.org/x/sys/unix"
 )
@@ -26,49 +28,31 @@ const (
 
 // statuses is the only table from an NV_STATUS to its name, its errno and its advice to
 // the user.
-var statuses = map[status]struct {
-	name   string
-	errno  unix.Errno
-	advice string
-}{
-	statusInsufficient:        {"NV_ERR_INSUFFICIENT_RESOURCES", unix.ENOMEM, "the GPU's BAR1 or the driver's memory is used up: unpin buffers, or pin smaller ones"},
-	statusInsufficientRights:  {"NV_ERR_INSUFFICIENT_PERMISSIONS", unix.EPERM, "the memory belongs to another process or user"},
-	statusInvalidArgument:     {"NV_ERR_INVALID_ARGUMENT", unix.EINVAL, ""},
-	statusInvalidBase:         {"NV_ERR_INVALID_BASE", unix.EINVAL, "the range begins past the memory"},
-	statusInvalidClient:       {"NV_ERR_INVALID_CLIENT", unix.EACCES, "the driver's client is another process's: call gdr_open in this one"},
-	statusInvalidDevice:       {"NV_ERR_INVALID_DEVICE", unix.ENODEV, ""},
-	statusInvalidLimit:        {"NV_ERR_INVALID_LIMIT", unix.EINVAL, "the range ends past the memory"},
-	statusInvalidObject:       {"NV_ERR_INVALID_OBJECT", unix.EINVAL, ""},
-	statusInvalidObjectHandle: {"NV_ERR_INVALID_OBJECT_HANDLE", unix.EINVAL, ""},
-	statusInvalidState:        {"NV_ERR_INVALID_STATE", unix.EIO, ""},
-	statusNoMemory:            {"NV_ERR_NO_MEMORY", unix.ENOMEM, "the driver has no memory left"},
-	statusNotSupported:        {"NV_ERR_NOT_SUPPORTED", unix.ENOTSUP, "the driver cannot do this on this GPU"},
-	statusObjectNotFound:      {"NV_ERR_OBJECT_NOT_FOUND", unix.EINVAL, "the driver does not know the memory (any more)"},
-	statusStateInUse:          {"NV_ERR_STATE_IN_USE", unix.EBUSY, ""},
+var statuses = results.Table[status]{
+	statusInsufficient:        {Name: "NV_ERR_INSUFFICIENT_RESOURCES", Errno: unix.ENOMEM, Advice: "the GPU's BAR1 or the driver's memory is used up: unpin buffers, or pin smaller ones"},
+	statusInsufficientRights:  {Name: "NV_ERR_INSUFFICIENT_PERMISSIONS", Errno: unix.EPERM, Advice: "the memory belongs to another process or user"},
+	statusInvalidArgument:     {Name: "NV_ERR_INVALID_ARGUMENT", Errno: unix.EINVAL},
+	statusInvalidBase:         {Name: "NV_ERR_INVALID_BASE", Errno: unix.EINVAL, Advice: "the range begins past the memory"},
+	statusInvalidClient:       {Name: "NV_ERR_INVALID_CLIENT", Errno: unix.EACCES, Advice: "the driver's client is another process's: call gdr_open in this one"},
+	statusInvalidDevice:       {Name: "NV_ERR_INVALID_DEVICE", Errno: unix.ENODEV},
+	statusInvalidLimit:        {Name: "NV_ERR_INVALID_LIMIT", Errno: unix.EINVAL, Advice: "the range ends past the memory"},
+	statusInvalidObject:       {Name: "NV_ERR_INVALID_OBJECT", Errno: unix.EINVAL},
+	statusInvalidObjectHandle: {Name: "NV_ERR_INVALID_OBJECT_HANDLE", Errno: unix.EINVAL},
+	statusInvalidState:        {Name: "NV_ERR_INVALID_STATE", Errno: unix.EIO},
+	statusNoMemory:            {Name: "NV_ERR_NO_MEMORY", Errno: unix.ENOMEM, Advice: "the driver has no memory left"},
+	statusNotSupported:        {Name: "NV_ERR_NOT_SUPPORTED", Errno: unix.ENOTSUP, Advice: "the driver cannot do this on this GPU"},
+	statusObjectNotFound:      {Name: "NV_ERR_OBJECT_NOT_FOUND", Errno: unix.EINVAL, Advice: "the driver does not know the memory (any more)"},
+	statusStateInUse:          {Name: "NV_ERR_STATE_IN_USE", Errno: unix.EBUSY},
 }
 
-// Error gives the driver's name of s, its number and the advice.
+// Error gives the driver's name of s, its advice and its number.
 func (s status) Error() string {
-	e, ok := statuses[s]
-	switch {
-	case !ok:
-		return fmt.Sprintf("NV_STATUS %#x", uint32(s))
-	case e.advice == "":
-		return fmt.Sprintf("%s (%#x)", e.name, uint32(s))
-	}
-	return fmt.Sprintf("%s (%#x): %s", e.name, uint32(s), e.advice)
+	return statuses.Text(s, "NV_STATUS", "0x"+strconv.FormatUint(uint64(s), 16))
 }
 
 // Errno is the errno value that a caller of this library gets for s.
-func (s status) Errno() unix.Errno {
-	if e, ok := statuses[s]; ok {
-		return e.errno
-	}
-	return unix.EIO
-}
+func (s status) Errno() unix.Errno { return statuses.Errno(s) }
 
-// Is makes errors.Is(err, unix.ENOMEM) hold for a status that maps to it.
-func (s status) Is(target error) bool {
-	errno, ok := target.(unix.Errno)
-	return ok && errno == s.Errno()
-}
+// Is and As find the errno of s in a chain of wrapped errors.
+func (s status) Is(target error) bool { return statuses.Is(s, target) }
+func (s status) As(target any) bool   { return statuses.As(s, target) }

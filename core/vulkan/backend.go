@@ -220,9 +220,6 @@ func (p *pin) Info() (backend.Info, error) {
 }
 
 func (p *pin) Map(size uint64, want backend.MappingType) (uintptr, backend.MappingType, error) {
-	if p.addr%p.page != 0 {
-		return 0, backend.None, fmt.Errorf("cannot map %#x, which is not aligned to a host page: pin from a multiple of %d bytes on: %w", p.addr, p.page, unix.EINVAL)
-	}
 	if want != backend.None && want != backend.WC {
 		return 0, backend.None, fmt.Errorf("mapping type %d was asked for, and vulkan has write-combined mappings (%d) alone: %w", want, backend.WC, unix.EINVAL)
 	}

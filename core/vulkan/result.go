@@ -1,7 +1,9 @@
 package vulkan
 
 import (
-	"fmt"
+	"strconv"
+
+	"gdrapi/core/internal/results"
 
 	"golang.org/x/sys/unix"
 )
@@ -25,57 +27,33 @@ const (
 	errInvalidHandle        Result = -1000072003
 )
 
-// results is the only table from a VkResult to its name and its errno.
+// known is the only table from a VkResult to its name and its errno.
 //
 // MEMORY_MAP_FAILED is ENOMEM: a mapping can run out of address space or of room in the
 // BAR. INVALID_EXTERNAL_HANDLE is ENOTSUP: the descriptor comes from CUDA, never from the
 // caller, so Vulkan refuses that kind of memory.
-var results = map[Result]struct {
-	name  string
-	errno unix.Errno
-}{
-	incomplete:              {"VK_INCOMPLETE", unix.EAGAIN},
-	errOutOfHostMemory:      {"VK_ERROR_OUT_OF_HOST_MEMORY", unix.ENOMEM},
-	errOutOfDeviceMemory:    {"VK_ERROR_OUT_OF_DEVICE_MEMORY", unix.ENOMEM},
-	errInitializationFailed: {"VK_ERROR_INITIALIZATION_FAILED", unix.ENODEV},
-	errDeviceLost:           {"VK_ERROR_DEVICE_LOST", unix.EIO},
-	errMemoryMapFailed:      {"VK_ERROR_MEMORY_MAP_FAILED", unix.ENOMEM},
-	errLayerNotPresent:      {"VK_ERROR_LAYER_NOT_PRESENT", unix.ENODEV},
-	errExtensionNotPresent:  {"VK_ERROR_EXTENSION_NOT_PRESENT", unix.ENOTSUP},
-	errFeatureNotPresent:    {"VK_ERROR_FEATURE_NOT_PRESENT", unix.ENOTSUP},
-	errIncompatibleDriver:   {"VK_ERROR_INCOMPATIBLE_DRIVER", unix.ENODEV},
-	errTooManyObjects:       {"VK_ERROR_TOO_MANY_OBJECTS", unix.ENOMEM},
-	errUnknown:              {"VK_ERROR_UNKNOWN", unix.EIO},
-	errInvalidHandle:        {"VK_ERROR_INVALID_EXTERNAL_HANDLE", unix.ENOTSUP},
+var known = results.Table[Result]{
+	incomplete:              {Name: "VK_INCOMPLETE", Errno: unix.EAGAIN},
+	errOutOfHostMemory:      {Name: "VK_ERROR_OUT_OF_HOST_MEMORY", Errno: unix.ENOMEM},
+	errOutOfDeviceMemory:    {Name: "VK_ERROR_OUT_OF_DEVICE_MEMORY", Errno: unix.ENOMEM},
+	errInitializationFailed: {Name: "VK_ERROR_INITIALIZATION_FAILED", Errno: unix.ENODEV},
+	errDeviceLost:           {Name: "VK_ERROR_DEVICE_LOST", Errno: unix.EIO},
+	errMemoryMapFailed:      {Name: "VK_ERROR_MEMORY_MAP_FAILED", Errno: unix.ENOMEM},
+	errLayerNotPresent:      {Name: "VK_ERROR_LAYER_NOT_PRESENT", Errno: unix.ENODEV},
+	errExtensionNotPresent:  {Name: "VK_ERROR_EXTENSION_NOT_PRESENT", Errno: unix.ENOTSUP},
+	errFeatureNotPresent:    {Name: "VK_ERROR_FEATURE_NOT_PRESENT", Errno: unix.ENOTSUP},
+	errIncompatibleDriver:   {Name: "VK_ERROR_INCOMPATIBLE_DRIVER", Errno: unix.ENODEV},
+	errTooManyObjects:       {Name: "VK_ERROR_TOO_MANY_OBJECTS", Errno: unix.ENOMEM},
+	errUnknown:              {Name: "VK_ERROR_UNKNOWN", Errno: unix.EIO},
+	errInvalidHandle:        {Name: "VK_ERROR_INVALID_EXTERNAL_HANDLE", Errno: unix.ENOTSUP},
 }
 
 // Error gives the name of r in the Vulkan specification and its number.
-func (r Result) Error() string {
-	if e, ok := results[r]; ok {
-		return fmt.Sprintf("%s (%d)", e.name, int32(r))
-	}
-	return fmt.Sprintf("Vulkan error %d", int32(r))
-}
+func (r Result) Error() string { return known.Text(r, "Vulkan error", strconv.Itoa(int(r))) }
 
 // Errno is the errno value that a caller of this library gets for r.
-func (r Result) Errno() unix.Errno {
-	if e, ok := results[r]; ok {
-		return e.errno
-	}
-	return unix.EIO
-}
+func (r Result) Errno() unix.Errno { return known.Errno(r) }
 
-// As lets errors.As find the errno of r in a chain of wrapped errors.
-func (r Result) As(target any) bool {
-	p, ok := target.(*unix.Errno)
-	if ok {
-		*p = r.Errno()
-	}
-	return ok
-}
-
-// Is makes errors.Is(err, unix.ENOMEM) hold for a result that maps to it.
-func (r Result) Is(target error) bool {
-	errno, ok := target.(unix.Errno)
-	return ok && errno == r.Errno()
-}
+// Is and As find the errno of r in a chain of wrapped errors.
+func (r Result) Is(target error) bool { return known.Is(r, target) }
+func (r Result) As(target any) bool   { return known.As(r, target) }

@@ -134,8 +134,8 @@ func layout() map[string]uint64 {
 	} {
 		m[name] = v
 	}
-	for r, e := range results {
-		m[e.name] = uint64(int64(r))
+	for r, e := range known {
+		m[e.Name] = uint64(int64(r))
 	}
 	return m
 }
