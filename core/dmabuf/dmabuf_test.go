@@ -1,7 +1,6 @@
 package dmabuf
 
 import (
-	"errors"
 	"os"
 	"testing"
 
@@ -298,23 +297,6 @@ func TestMappingOutlivesTheMemory(t *testing.T) {
 	require.NoError(t, p.Unpin())
 }
 
-func cycle(s backend.Session, addr uint64, value byte) error {
-	p, err := s.Pin(backend.PinRequest{Addr: addr, Size: page})
-	if err != nil {
-		return err
-	}
-	va, _, err := p.Map(page, backend.None)
-	if err != nil {
-		return errors.Join(err, p.Unpin())
-	}
-	b := cudatest.Bytes(va, int(page))
-	b[7] = value
-	if b[7] != value {
-		err = errors.New("another thread's mapping shows through")
-	}
-	return errors.Join(err, p.Unmap(), p.Unpin())
-}
-
 func TestManyThreads(t *testing.T) {
 	sim := cudatest.Need(t)
 	s := openSession(t)
@@ -323,7 +305,7 @@ func TestManyThreads(t *testing.T) {
 	live, fds := sim.Live(), cudatest.FDs(t)
 	cudatest.Together(threads, func(i int) {
 		for n := range 50 {
-			if err := cycle(s, addr+uint64(i)*page, byte(n)); err != nil {
+			if err := cudatest.Cycle(s, addr+uint64(i)*page, page, byte(n)); err != nil {
 				t.Errorf("thread %d: %v", i, err)
 				return
 			}
@@ -337,7 +319,7 @@ func TestCallsLeaveNothingBehind(t *testing.T) {
 	sim := cudatest.Need(t)
 	s := openSession(t)
 	addr := sim.MemAlloc(plain, page)
-	cudatest.Flat(t, func() { require.NoError(t, cycle(s, addr, 1)) })
+	cudatest.Flat(t, func() { require.NoError(t, cudatest.Cycle(s, addr, page, 1)) })
 }
 
 func TestCUDAHostMemory(t *testing.T) {

@@ -1,7 +1,6 @@
 package vulkan
 
 import (
-	"errors"
 	"os"
 	"path/filepath"
 	"testing"
@@ -468,23 +467,6 @@ func TestEnumerateAsksAgain(t *testing.T) {
 	require.ErrorIs(t, err, errDeviceLost)
 }
 
-func cycle(s backend.Session, addr uint64, value byte) error {
-	p, err := s.Pin(backend.PinRequest{Addr: addr, Size: page})
-	if err != nil {
-		return err
-	}
-	va, _, err := p.Map(page, backend.None)
-	if err != nil {
-		return errors.Join(err, p.Unpin())
-	}
-	b := cudatest.Bytes(va, int(page))
-	b[7] = value
-	if b[7] != value {
-		err = errors.New("another thread's mapping shows through")
-	}
-	return errors.Join(err, p.Unmap(), p.Unpin())
-}
-
 // With a new session, so that the GPU's device is made on the way.
 func TestManyThreads(t *testing.T) {
 	if !cudatest.InChild(t) {
@@ -502,7 +484,7 @@ func TestManyThreads(t *testing.T) {
 			return
 		}
 		for n := range 50 {
-			if err := cycle(s, addr+uint64(i)*page, byte(n)); err != nil {
+			if err := cudatest.Cycle(s, addr+uint64(i)*page, page, byte(n)); err != nil {
 				t.Errorf("thread %d: %v", i, err)
 				return
 			}
@@ -517,9 +499,9 @@ func TestCallsLeaveNothingBehind(t *testing.T) {
 	vk := cudatest.NeedVulkan(t)
 	s := openSession(t)
 	addr, _ := sim.VMM(0, 1, posixFD)
-	require.NoError(t, cycle(s, addr, 1))
+	require.NoError(t, cudatest.Cycle(s, addr, page, 1))
 	live := vk.Live()
-	cudatest.Flat(t, func() { require.NoError(t, cycle(s, addr, 1)) })
+	cudatest.Flat(t, func() { require.NoError(t, cudatest.Cycle(s, addr, page, 1)) })
 	require.Equal(t, live, vk.Live())
 }
 

@@ -8,6 +8,7 @@ package cudatest
 
 import (
 	"bufio"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -18,6 +19,8 @@ import (
 	"sync/atomic"
 	"testing"
 	"unsafe"
+
+	"gdrapi/core/backend"
 
 	"github.com/ebitengine/purego"
 	"github.com/stretchr/testify/require"
@@ -339,4 +342,22 @@ func Together(n int, f func(i int)) {
 		}()
 	}
 	wg.Wait()
+}
+
+// Cycle pins size bytes at addr, maps them, writes value, reads it back, and ends both.
+func Cycle(s backend.Session, addr, size uint64, value byte) error {
+	p, err := s.Pin(backend.PinRequest{Addr: addr, Size: size})
+	if err != nil {
+		return err
+	}
+	va, _, err := p.Map(size, backend.None)
+	if err != nil {
+		return errors.Join(err, p.Unpin())
+	}
+	b := Bytes(va, int(size))
+	b[7] = value
+	if b[7] != value {
+		err = errors.New("another thread's mapping shows through")
+	}
+	return errors.Join(err, p.Unmap(), p.Unpin())
 }
