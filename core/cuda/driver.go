@@ -40,6 +40,7 @@ const (
 	symCtxSetFlags
 	symDevicePrimaryCtxRetain
 	symDevicePrimaryCtxRelease
+	symDevicePrimaryCtxGetState
 	symPointerGetAttribute
 	symPointerGetAttributes
 	symPointerSetAttribute
@@ -61,6 +62,8 @@ const (
 	symStreamDestroy
 	symStreamSynchronize
 	symMemcpyDtoHAsync
+	symMemHostRegister
+	symMemHostUnregister
 	symThreadExchangeStreamCaptureMode
 	symbolCount
 )
@@ -84,6 +87,7 @@ var names = [symbolCount]string{
 	symCtxSetFlags:                          "cuCtxSetFlags",
 	symDevicePrimaryCtxRetain:               "cuDevicePrimaryCtxRetain",
 	symDevicePrimaryCtxRelease:              "cuDevicePrimaryCtxRelease_v2",
+	symDevicePrimaryCtxGetState:             "cuDevicePrimaryCtxGetState",
 	symPointerGetAttribute:                  "cuPointerGetAttribute",
 	symPointerGetAttributes:                 "cuPointerGetAttributes",
 	symPointerSetAttribute:                  "cuPointerSetAttribute",
@@ -105,6 +109,8 @@ var names = [symbolCount]string{
 	symStreamDestroy:                        "cuStreamDestroy_v2",
 	symStreamSynchronize:                    "cuStreamSynchronize",
 	symMemcpyDtoHAsync:                      "cuMemcpyDtoHAsync_v2",
+	symMemHostRegister:                      "cuMemHostRegister_v2",
+	symMemHostUnregister:                    "cuMemHostUnregister",
 	symThreadExchangeStreamCaptureMode:      "cuThreadExchangeStreamCaptureMode",
 }
 

@@ -149,14 +149,7 @@ const (
 // it waits for no other work of the GPU, and a kernel that never ends does not stop it.
 // A capture of a CUDA graph on another thread goes on.
 func (d *Driver) ReadBack(b []byte, addr uint64) (err error) {
-	mode := int32(captureModeRelaxed)
-	if err := d.exchangeCaptureMode(&mode); err == nil {
-		defer func() {
-			if err := d.exchangeCaptureMode(&mode); err != nil {
-				log.Warnf("this thread's stream capture mode stays relaxed: %v", err)
-			}
-		}()
-	}
+	defer d.relaxCapture()()
 	var stream uintptr
 	if err := d.call(symStreamCreate, uintptr(unsafe.Pointer(&stream)), streamNonBlocking); err != nil {
 		return err
@@ -177,8 +170,21 @@ func (d *Driver) readBack(stream, to, n uintptr, addr uint64) error {
 	return d.call(symStreamSynchronize, stream)
 }
 
-func (d *Driver) exchangeCaptureMode(mode *int32) error {
-	return d.call(symThreadExchangeStreamCaptureMode, uintptr(unsafe.Pointer(mode)))
+// relaxCapture lets this thread make calls that would end a capture of a CUDA graph on
+// another thread, until the returned function is called on the same thread.
+func (d *Driver) relaxCapture() (restore func()) {
+	mode := int32(captureModeRelaxed)
+	exchange := func() error {
+		return d.call(symThreadExchangeStreamCaptureMode, uintptr(unsafe.Pointer(&mode)))
+	}
+	if exchange() != nil {
+		return func() {}
+	}
+	return func() {
+		if err := exchange(); err != nil {
+			log.Warnf("this thread's stream capture mode stays relaxed: %v", err)
+		}
+	}
 }
 
 func notInitialized(addr uint64, err error) error {

@@ -114,7 +114,7 @@ int enter_ctx(const char *name, struct ctx **ctx)
 	if (result)
 		return result;
 	*ctx = current_ctx();
-	if (*ctx && (*ctx)->refs)
+	if (*ctx && ctx_alive(*ctx))
 		return CU_OK;
 	leave();
 	return *ctx ? CU_CONTEXT_DESTROYED : CU_INVALID_CONTEXT;
@@ -202,6 +202,10 @@ static const struct {
 	{ CU_NOT_FOUND, "CUDA_ERROR_NOT_FOUND", "named symbol not found" },
 	{ CU_NOT_READY, "CUDA_ERROR_NOT_READY", "device not ready" },
 	{ CU_CONTEXT_DESTROYED, "CUDA_ERROR_CONTEXT_IS_DESTROYED", "context is destroyed" },
+	{ CU_HOST_ALREADY_REGISTERED, "CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED",
+	  "part or all of the requested memory range is already mapped" },
+	{ CU_HOST_NOT_REGISTERED, "CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED",
+	  "pointer does not correspond to a registered memory region" },
 	{ CU_NOT_PERMITTED, "CUDA_ERROR_NOT_PERMITTED", "operation not permitted" },
 	{ CU_NOT_SUPPORTED, "CUDA_ERROR_NOT_SUPPORTED", "operation not supported" },
 	{ CU_UNKNOWN, "CUDA_ERROR_UNKNOWN", "unknown error" },

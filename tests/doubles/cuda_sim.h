@@ -35,6 +35,8 @@ enum {
 	CU_NOT_FOUND = 500,
 	CU_NOT_READY = 600,
 	CU_CONTEXT_DESTROYED = 709,
+	CU_HOST_ALREADY_REGISTERED = 712,
+	CU_HOST_NOT_REGISTERED = 713,
 	CU_NOT_PERMITTED = 800,
 	CU_NOT_SUPPORTED = 801,
 	CU_UNKNOWN = 999,
@@ -125,6 +127,7 @@ struct ctx {
 	int device;
 	bool primary;
 	unsigned int refs;	/* 0: destroyed, or a primary one that is not active */
+	bool reset;		/* a primary one that was reset; its next retain begins it anew */
 	unsigned int flags;
 };
 
@@ -185,6 +188,7 @@ bool dmabuf_mmap(int device);
 /* cuda_sim_ctx.c */
 struct stream;
 struct ctx *current_ctx(void);
+bool ctx_alive(const struct ctx *ctx);
 bool stream_known(const struct stream *stream);
 
 /* cuda_sim_mem.c */
@@ -256,6 +260,9 @@ unsigned long alloc_live(void);
 
 /* cuda_sim_host.c */
 bool host_find(uint64_t addr, bool *managed);
+bool host_locked(uint64_t addr, uint64_t size);
+bool host_mixed(uint64_t addr, uint64_t size);
+void host_forget(const struct ctx *ctx);
 int host_free(uint64_t addr, bool managed);
 unsigned long host_live(void);
 

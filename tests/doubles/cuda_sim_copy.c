@@ -119,10 +119,13 @@ static bool any_sync_memops(uint64_t addr, uint64_t size)
 	return false;
 }
 
-/* A host pointer that a copy may use. A device address is refused. */
+/*
+ * A host pointer that a copy may use. A device address is refused, and a range of which a
+ * part is page-locked.
+ */
 static bool host_ok(const void *p, size_t size)
 {
-	return p && !va_is_device((uintptr_t)p, size);
+	return p && !va_is_device((uintptr_t)p, size) && !host_mixed((uintptr_t)p, size);
 }
 
 static int to_device(struct ctx *ctx, uint64_t dst, const void *src, size_t size)

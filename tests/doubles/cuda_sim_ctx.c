@@ -26,6 +26,11 @@ struct ctx *current_ctx(void)
 	return depth ? stack[depth - 1] : NULL;
 }
 
+bool ctx_alive(const struct ctx *ctx)
+{
+	return ctx->refs && !ctx->reset;
+}
+
 static bool ctx_known(const struct ctx *ctx)
 {
 	const struct ctx *c;
@@ -52,8 +57,8 @@ static void ctx_end(struct ctx *c)
 	struct stream **link = &streams;
 
 	flush();
-	c->refs = 0;
 	alloc_forget(c);
+	host_forget(c);
 	while (*link) {
 		struct stream *s = *link;
 
@@ -77,6 +82,7 @@ static int primary_retain(struct ctx **ctx, int device)
 	if (!primaries[device])
 		return CU_OUT_OF_MEMORY;
 	primaries[device]->refs++;
+	primaries[device]->reset = false;
 	*ctx = primaries[device];
 	return CU_OK;
 }
@@ -104,8 +110,7 @@ static int primary_release(int device)
 		return CU_INVALID_CONTEXT;
 	if (c->refs == 1)
 		ctx_end(c);
-	else
-		c->refs--;
+	c->refs--;
 	return CU_OK;
 }
 
@@ -116,6 +121,22 @@ SIM_API int cuDevicePrimaryCtxRelease_v2(int device)
 	if (result)
 		return result;
 	result = primary_release(device);
+	leave();
+	return result;
+}
+
+/* Ends what was made in the context. Who has retained the context releases it all the same. */
+SIM_API int cuDevicePrimaryCtxReset_v2(int device)
+{
+	int result = enter(__func__);
+
+	if (result)
+		return result;
+	result = check_device(device);
+	if (!result && primaries[device] && ctx_alive(primaries[device])) {
+		ctx_end(primaries[device]);
+		primaries[device]->reset = true;
+	}
 	leave();
 	return result;
 }
@@ -131,7 +152,7 @@ SIM_API int cuDevicePrimaryCtxGetState(int device, unsigned int *flags, int *act
 		const struct ctx *c = primaries[device];
 
 		*flags = c ? c->flags : 0;
-		*active = c && c->refs;
+		*active = c && ctx_alive(c);
 	}
 	leave();
 	return result;
@@ -153,7 +174,7 @@ static int ctx_push(struct ctx *ctx)
 {
 	if (!ctx_known(ctx))
 		return CU_INVALID_CONTEXT;
-	if (!ctx->refs)
+	if (!ctx_alive(ctx))
 		return CU_CONTEXT_DESTROYED;
 	if (depth == STACK_DEPTH)
 		return CU_OUT_OF_MEMORY;
@@ -194,7 +215,7 @@ static int ctx_set(struct ctx *ctx)
 {
 	if (ctx && !ctx_known(ctx))
 		return CU_INVALID_CONTEXT;
-	if (ctx && !ctx->refs)
+	if (ctx && !ctx_alive(ctx))
 		return CU_CONTEXT_DESTROYED;
 	if (depth)
 		depth--;
@@ -249,6 +270,7 @@ static int ctx_destroy(struct ctx *ctx)
 	if (!ctx->refs)
 		return CU_CONTEXT_DESTROYED;
 	ctx_end(ctx);
+	ctx->refs = 0;
 	if (current_ctx() == ctx)
 		depth--;
 	return CU_OK;

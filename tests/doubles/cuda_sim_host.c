@@ -1,14 +1,25 @@
 // SPDX-License-Identifier: MIT
-/* Simulated libcuda: host memory and managed memory. Test code. */
+/* Simulated libcuda: host memory, registered memory and managed memory. Test code. */
 #include "cuda_sim.h"
 
 #include <stdlib.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
+#ifndef MADV_POPULATE_WRITE	/* Linux 5.14 */
+#define MADV_POPULATE_READ 22
+#define MADV_POPULATE_WRITE 23
+#endif
+
+#define IO_MEMORY 4u	/* flags of cuMemHostRegister */
+#define READ_ONLY 8u
+
+/* Memory that this library made, or that the host has registered. */
 struct host {
 	struct host *next;
 	uint64_t addr, size;
 	bool managed;
+	const struct ctx *registered;	/* in this context; NULL: not registered, but made here */
 };
 
 static struct host *hosts;
@@ -71,7 +82,8 @@ int host_free(uint64_t addr, bool managed)
 {
 	struct host **link = &hosts, *h;
 
-	while (*link && ((*link)->addr != addr || (*link)->managed != managed))
+	while (*link && ((*link)->addr != addr || (*link)->managed != managed ||
+			 (*link)->registered))
 		link = &(*link)->next;
 	h = *link;
 	if (!h)
@@ -93,6 +105,154 @@ int cuMemFreeHost(void *addr)
 	if (result)
 		return result;
 	result = host_free((uint64_t)(uintptr_t)addr, false);
+	leave();
+	return result;
+}
+
+static bool overlaps(const struct host *h, uint64_t addr, uint64_t size)
+{
+	return addr < h->addr + h->size && h->addr < addr + size;
+}
+
+static const struct host *first_overlap(uint64_t addr, uint64_t size)
+{
+	const struct host *h;
+
+	for (h = hosts; h && !overlaps(h, addr, size); h = h->next)
+		;
+	return h;
+}
+
+/* Whether all of the range is page-locked memory of one piece. */
+bool host_locked(uint64_t addr, uint64_t size)
+{
+	const struct host *h = first_overlap(addr, size);
+
+	return h && !h->managed && addr >= h->addr && addr + size <= h->addr + h->size;
+}
+
+/* Whether the range is neither in one piece of memory that is known here, nor outside of all. */
+bool host_mixed(uint64_t addr, uint64_t size)
+{
+	const struct host *h = first_overlap(addr, size);
+
+	return h && (addr < h->addr || addr + size > h->addr + h->size);
+}
+
+/*
+ * Whether each page of the range is there and can be written to, or read, as the driver
+ * needs when it locks the pages. Before Linux 5.14 all that is found out is whether they
+ * are mapped.
+ */
+static bool is_memory(uint64_t addr, uint64_t size, int advice)
+{
+	uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE), at = addr & ~(page - 1);
+	uint64_t end = (addr + size + page - 1) & ~(page - 1);
+	bool asks = madvise((void *)(uintptr_t)at, 0, advice) == 0;	/* the kernel knows it */
+	unsigned char seen[4096];
+
+	while (at < end) {
+		uint64_t n = end - at < sizeof(seen) * page ? end - at : sizeof(seen) * page;
+
+		if (mincore((void *)(uintptr_t)at, n, seen))
+			return false;
+		if (asks && madvise((void *)(uintptr_t)at, n, advice))
+			return false;
+		at += n;
+	}
+	return true;
+}
+
+/* flags: 1 for all contexts and 2 in the GPU's address space, which is so in any case. */
+static int host_register(const struct ctx *ctx, uint64_t addr, uint64_t size, unsigned int flags)
+{
+	struct host *h;
+
+	if (!addr || !size || size > UINT64_MAX / 2 - addr || flags > 0xf)
+		return CU_INVALID_VALUE;
+	if (first_overlap(addr, size))
+		return CU_HOST_ALREADY_REGISTERED;
+	if (va_is_device(addr, size))
+		return CU_INVALID_VALUE;
+	if (!(flags & IO_MEMORY) &&
+	    !is_memory(addr, size, flags & READ_ONLY ? MADV_POPULATE_READ : MADV_POPULATE_WRITE))
+		return CU_INVALID_VALUE;
+	h = calloc(1, sizeof(*h));
+	if (!h)
+		return CU_OUT_OF_MEMORY;
+	*h = (struct host){ .next = hosts, .addr = addr, .size = size, .registered = ctx };
+	hosts = h;
+	return CU_OK;
+}
+
+SIM_API int cuMemHostRegister_v2(void *addr, size_t size, unsigned int flags)
+{
+	struct ctx *ctx;
+	int result = enter_ctx(__func__, &ctx);
+
+	if (result)
+		return result;
+	result = host_register(ctx, (uintptr_t)addr, size, flags);
+	leave();
+	return result;
+}
+
+static int host_unregister(uint64_t addr)
+{
+	struct host **link = &hosts, *h;
+
+	while (*link && ((*link)->addr != addr || !(*link)->registered))
+		link = &(*link)->next;
+	h = *link;
+	if (!h)
+		return CU_HOST_NOT_REGISTERED;
+	flush();
+	*link = h->next;
+	free(h);
+	return CU_OK;
+}
+
+SIM_API int cuMemHostUnregister(void *addr)
+{
+	struct ctx *ctx;
+	int result = enter_ctx(__func__, &ctx);
+
+	if (result)
+		return result;
+	result = addr ? host_unregister((uintptr_t)addr) : CU_INVALID_VALUE;
+	leave();
+	return result;
+}
+
+/* Registrations end with their context. */
+void host_forget(const struct ctx *ctx)
+{
+	struct host **link = &hosts;
+
+	while (*link) {
+		struct host *h = *link;
+
+		if (h->registered != ctx) {
+			link = &h->next;
+			continue;
+		}
+		*link = h->next;
+		free(h);
+	}
+}
+
+/* Host memory has one address on both sides. */
+SIM_API int cuMemHostGetDevicePointer_v2(uint64_t *dptr, void *addr, unsigned int flags)
+{
+	struct ctx *ctx;
+	int result = enter_ctx(__func__, &ctx);
+
+	if (result)
+		return result;
+	if (!dptr || flags || !host_locked((uintptr_t)addr, 1))
+		result = CU_INVALID_VALUE;
+	else
+		*dptr = (uintptr_t)addr;
 	leave();
 	return result;
 }

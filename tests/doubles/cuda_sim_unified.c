@@ -113,29 +113,6 @@ int cuMemAllocPitch_v2(uint64_t *addr, size_t *pitch, size_t width, size_t heigh
 	return result;
 }
 
-/* The GPU can read any host memory here, so nothing is recorded. */
-SIM_API int cuMemHostRegister_v2(void *addr, size_t size, unsigned int flags)
-{
-	struct ctx *ctx;
-	int result = enter_ctx(__func__, &ctx);
-
-	if (result)
-		return result;
-	leave();
-	return addr && size && flags <= 0xf ? CU_OK : CU_INVALID_VALUE;
-}
-
-SIM_API int cuMemHostUnregister(void *addr)
-{
-	struct ctx *ctx;
-	int result = enter_ctx(__func__, &ctx);
-
-	if (result)
-		return result;
-	leave();
-	return addr ? CU_OK : CU_INVALID_VALUE;
-}
-
 SIM_API int cuDeviceCanAccessPeer(int *can, int device, int peer)
 {
 	int result = enter(__func__);

@@ -6,6 +6,7 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 static int child_load(void *p)
 {
@@ -185,10 +186,73 @@ static void test_threads(void)
 	}
 }
 
+/* Of part of two pages, with a copy and its last byte. */
+static void test_registered(void)
+{
+	uint8_t *p = mmap(NULL, 8 * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	cu_ptr a, b;
+	cu_ctx ctx;
+	int v;
+
+	IS(cuMemAlloc_v2(&a, MIB), 0);
+	IS(cuMemHostRegister_v2(NULL, PAGE, 1), 1);
+	IS(cuMemHostRegister_v2(p, 0, 1), 1);
+	IS(cuMemHostRegister_v2(p, SIZE_MAX, 1), 1);
+	IS(cuMemHostRegister_v2(p, PAGE, 16), 1);
+	IS(cuMemHostRegister_v2((void *)a, PAGE, 1), 1);
+	IS(cuMemHostRegister_v2((void *)PAGE, PAGE, 1), 1);
+	IS(mprotect(p + 4 * PAGE, PAGE, PROT_NONE), 0);
+	IS(mprotect(p + 3 * PAGE, PAGE, PROT_READ), 0);
+	IS(munmap(p + 6 * PAGE, PAGE), 0);
+	IS(cuMemHostRegister_v2(p + 3 * PAGE, 9, 1), 1);
+	IS(cuMemHostRegister_v2(p + 3 * PAGE, 9, 8), 0);
+	IS(cuMemHostUnregister(p + 3 * PAGE), 0);
+	IS(cuMemHostRegister_v2(p + 4 * PAGE + 1, 1, 1), 1);
+	IS(cuMemHostRegister_v2(p + 5 * PAGE, PAGE + 1, 1), 1);
+	IS(cuMemHostRegister_v2(p + 100, PAGE, 3), 0);
+	IS(cuMemHostRegister_v2(p + 100, PAGE, 3), 712);
+	IS(cuMemHostRegister_v2(p, 101, 1), 712);
+	IS(cuMemHostRegister_v2(p + 99 + PAGE, 1, 1), 712);
+	IS(cuPointerGetAttribute(&v, 2, (cu_ptr)(uintptr_t)p + 100), 0);
+	IS(v, 1);
+	IS(cuPointerGetAttribute(&v, 2, (cu_ptr)(uintptr_t)p + 99), 1);
+	IS(cuPointerGetAttribute(&v, 2, (cu_ptr)(uintptr_t)p + 100 + PAGE), 1);
+	IS(cuMemHostGetDevicePointer_v2(&b, p + 200, 0), 0);
+	TRUE(b == (cu_ptr)(uintptr_t)p + 200);
+	IS(cuMemHostGetDevicePointer_v2(&b, p + 200, 1), 1);
+	IS(cuMemHostGetDevicePointer_v2(&b, p, 0), 1);
+	/* The host side of a copy is page-locked as a whole, or not at all. */
+	IS(cuMemcpyDtoH_v2(p + 100, a, PAGE), 0);
+	IS(cuMemcpyDtoH_v2(p + 99, a, PAGE), 1);
+	IS(cuMemcpyHtoD_v2(a, p + 101, PAGE), 1);
+	IS(cuMemcpyHtoD_v2(a, p, 100), 0);
+	IS(cuMemHostUnregister(p), 713);
+	IS(cuMemHostUnregister(p + 101), 713);
+	IS(cuMemFreeHost(p + 100), 1);
+	IS(cuMemHostUnregister(p + 100), 0);
+	IS(cuMemHostUnregister(p + 100), 713);
+	IS(cuMemcpyDtoH_v2(p + 99, a, PAGE), 0);
+	/* A registration ends with its context. The reset leaves the reference to that. */
+	IS(cuDevicePrimaryCtxRetain(&ctx, 1), 0);
+	IS(cuCtxPushCurrent_v2(ctx), 0);
+	IS(cuMemHostRegister_v2(p, PAGE, 1), 0);
+	IS(cuDevicePrimaryCtxReset_v2(1), 0);
+	IS(cuMemHostRegister_v2(p, PAGE, 1), 709);
+	IS(cuCtxPopCurrent_v2(&ctx), 0);
+	IS(cuCtxPushCurrent_v2(ctx), 709);
+	IS(cuMemHostUnregister(p), 713);
+	IS(cuDevicePrimaryCtxRelease_v2(1), 0);
+	IS(cuDevicePrimaryCtxRelease_v2(1), 201);
+	IS(cuMemFree_v2(a), 0);
+	IS(munmap(p, 6 * PAGE), 0);
+	IS(munmap(p + 7 * PAGE, PAGE), 0);
+}
+
 void test_memory(void)
 {
 	test_alloc();
 	test_copies();
 	test_attributes();
+	test_registered();
 	test_threads();
 }
