@@ -149,6 +149,16 @@ int gdrcore_mem_export(uint64_t g, uint64_t m, uint32_t flags, int *fd)
 	return g && m ? 0 : 22;
 }
 
+int gdrcore_host_register(uint64_t g, uint64_t addr, uint64_t size)
+{
+	return g && addr && size ? 0 : 22;
+}
+
+int gdrcore_host_unregister(uint64_t g, uint64_t addr)
+{
+	return g && addr ? 0 : 22;
+}
+
 /* A cache that has one range of dev, if any, from its first miss on. */
 static struct cache cache;
 static struct span span;
@@ -299,6 +309,12 @@ static void count_memory(gdr_t g)
 	COUNT("gdr_mem_free", gdr_mem_free(g, mem));
 }
 
+static void count_host(gdr_t g)
+{
+	COUNT("gdr_host_register", gdr_host_register(g, host, BYTES, 0));
+	COUNT("gdr_host_unregister", gdr_host_unregister(g, host));
+}
+
 static void count_cache(gdr_t g)
 {
 	unsigned long addr = (uintptr_t)dev;
@@ -340,6 +356,7 @@ int main(void)
 	COUNT("gdr_get_mapping_type_string",
 	      gdr_get_mapping_type_string(GDR_MAPPING_TYPE_WC, &text));
 	count_memory(g);
+	count_host(g);
 	COUNT("gdr_pin_buffer_v2", gdr_pin_buffer_v2(g, (uintptr_t)dev, BYTES, 0, &mh));
 	COUNT("gdr_pin_buffer", gdr_pin_buffer(g, (uintptr_t)dev, BYTES, 0, 0, &mh));
 	count_pinned(g, mh);

@@ -2,7 +2,7 @@
 #
 # make check-ext      [check 1 min] what gdrapi_ext.h adds
 
-EXTS      := threads dma cache many auto export
+EXTS      := threads dma cache many auto export host
 EXTBINS   := $(addprefix $(BIN)/ext_,$(EXTS))
 
 .PHONY: check-ext check-ext-tsan
