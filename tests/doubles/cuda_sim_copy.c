@@ -6,6 +6,10 @@
  * driver. The bytes land later. Here they land at the next call that synchronises, the
  * latest time that the real driver allows. With SYNC_MEMOPS they land before the call
  * returns.
+ *
+ * cuMemcpyDtoHAsync into page-locked memory lands as late. cuStreamWriteValue32 has all that
+ * came before it land, and then its value, as if the GPU were that fast. With
+ * CUDA_SIM_LAZY_WRITES=1 its value lands late, too.
  */
 #include "cuda_sim.h"
 
@@ -14,10 +18,16 @@
 
 #define STAGED (64u << 10)
 
-/* A copy whose bytes were read and have not landed. */
+/*
+ * What has not landed: a copy to dst, whose bytes were read; a copy of the device's bytes
+ * at src to host; or a value for the word at host.
+ */
 struct staged {
 	struct staged *next;
-	uint64_t dst;
+	enum { TO_DEVICE, TO_HOST, TO_WORD } kind;
+	uint64_t dst, src;
+	void *host;
+	uint32_t value;
 	size_t size;
 	uint8_t bytes[];
 };
@@ -78,30 +88,54 @@ static void get_piece(uint8_t *mem, uint64_t done, uint64_t size, void *arg)
 	memcpy((uint8_t *)arg + done, mem, size);
 }
 
+static void land(struct staged *s)
+{
+	switch (s->kind) {
+	case TO_DEVICE:
+		each_piece(s->dst, s->size, put_piece, s->bytes);
+		break;
+	case TO_HOST:
+		each_piece(s->src, s->size, get_piece, s->host);
+		break;
+	case TO_WORD:
+		__atomic_store_n((uint32_t *)s->host, s->value, __ATOMIC_RELEASE);
+		break;
+	}
+}
+
 void flush(void)
 {
 	while (first) {
 		struct staged *s = first;
 
-		each_piece(s->dst, s->size, put_piece, s->bytes);
+		land(s);
 		first = s->next;
 		free(s);
 	}
 	last = &first;
 }
 
+/* Appends a copy of what, with room for bytes. */
+static struct staged *append(const struct staged *what, size_t bytes)
+{
+	struct staged *s = malloc(sizeof(*s) + bytes);
+
+	if (!s)
+		return NULL;
+	*s = *what;
+	*last = s;
+	last = &s->next;
+	return s;
+}
+
 static int stage(uint64_t dst, const void *src, size_t size)
 {
-	struct staged *s = malloc(sizeof(*s) + size);
+	const struct staged copy = { .kind = TO_DEVICE, .dst = dst, .size = size };
+	struct staged *s = append(&copy, size);
 
 	if (!s)
 		return CU_OUT_OF_MEMORY;
-	s->next = NULL;
-	s->dst = dst;
-	s->size = size;
 	memcpy(s->bytes, src, size);
-	*last = s;
-	last = &s->next;
 	return CU_OK;
 }
 
@@ -211,6 +245,19 @@ SIM_API int cuMemcpyHtoDAsync_v2(uint64_t dst, const void *src, size_t size, str
 	return result;
 }
 
+static int from_device_async(struct ctx *ctx, void *dst, uint64_t src, size_t size)
+{
+	const struct staged copy = { .kind = TO_HOST, .host = dst, .src = src, .size = size };
+	int result;
+
+	if (!size || !host_locked((uintptr_t)dst, size))
+		return from_device(ctx, dst, src, size);
+	result = check(src, size, ctx->device, false);
+	if (result)
+		return result;
+	return append(&copy, 0) ? CU_OK : CU_OUT_OF_MEMORY;
+}
+
 SIM_API int cuMemcpyDtoHAsync_v2(void *dst, uint64_t src, size_t size, struct stream *stream)
 {
 	struct ctx *ctx;
@@ -218,7 +265,7 @@ SIM_API int cuMemcpyDtoHAsync_v2(void *dst, uint64_t src, size_t size, struct st
 
 	if (result)
 		return result;
-	result = stream_known(stream) ? from_device(ctx, dst, src, size) : CU_INVALID_HANDLE;
+	result = stream_known(stream) ? from_device_async(ctx, dst, src, size) : CU_INVALID_HANDLE;
 	leave();
 	return result;
 }
@@ -310,6 +357,33 @@ SIM_API int cuMemsetD32_v2(uint64_t addr, unsigned int value, size_t n)
 		result = CU_INVALID_VALUE;
 	else
 		result = set(ctx, addr, n * sizeof(uint32_t), set32_piece, &value);
+	leave();
+	return result;
+}
+
+/* Page-locked words alone; those of device memory are not modelled. */
+static int write_value(uint64_t addr, uint32_t value, unsigned int flags)
+{
+	const struct staged word = { .kind = TO_WORD, .host = (void *)(uintptr_t)addr, .value = value };
+
+	if (addr % sizeof(value) || flags > 1 || !host_locked(addr, sizeof(value)))
+		return CU_INVALID_VALUE;
+	if (!append(&word, 0))
+		return CU_OUT_OF_MEMORY;
+	if (!device_flag("CUDA_SIM_LAZY_WRITES", 0, false))
+		flush();
+	return CU_OK;
+}
+
+SIM_API int cuStreamWriteValue32_v2(struct stream *stream, uint64_t addr, uint32_t value,
+				    unsigned int flags)
+{
+	struct ctx *ctx;
+	int result = enter_ctx(__func__, &ctx);
+
+	if (result)
+		return result;
+	result = stream_known(stream) ? write_value(addr, value, flags) : CU_INVALID_HANDLE;
 	leave();
 	return result;
 }

@@ -67,6 +67,7 @@ int cuStreamSynchronize(void *stream);
 int cuMemAlloc_v2(cu_ptr *p, size_t size);
 int cuMemFree_v2(cu_ptr p);
 int cuMemAllocHost_v2(void **p, size_t size);
+int cuStreamWriteValue32_v2(void *stream, cu_ptr p, uint32_t value, unsigned int flags);
 int cuMemFreeHost(void *p);
 int cuMemHostRegister_v2(void *p, size_t size, unsigned int flags);
 int cuMemHostUnregister(void *p);

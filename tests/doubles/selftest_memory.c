@@ -248,11 +248,44 @@ static void test_registered(void)
 	IS(munmap(p + 7 * PAGE, PAGE), 0);
 }
 
+/* A copy into page-locked memory lands late, and a word that is written after it, later. */
+static void test_words(void)
+{
+	void *stream, *p;
+	uint32_t *words;
+	cu_ptr a;
+
+	IS(cuStreamCreate(&stream, 1), 0);
+	IS(cuMemAlloc_v2(&a, MIB), 0);
+	IS(cuMemsetD32_v2(a, 77, 2), 0);
+	IS(cuMemAllocHost_v2(&p, PAGE), 0);
+	words = p;
+	IS(cuStreamWriteValue32_v2(stream, (cu_ptr)(uintptr_t)words + 1, 1, 0), 1);
+	IS(cuStreamWriteValue32_v2(stream, (cu_ptr)(uintptr_t)words, 1, 2), 1);
+	IS(cuStreamWriteValue32_v2(stream, (cu_ptr)(uintptr_t)&words, 1, 0), 1);
+	IS(cuStreamWriteValue32_v2(words, (cu_ptr)(uintptr_t)words, 1, 0), 400);
+	IS(cuMemcpyDtoHAsync_v2(words + 1, a, 8, stream), 0);
+	IS(words[1], 0);
+	IS(cuStreamWriteValue32_v2(stream, (cu_ptr)(uintptr_t)words, 9, 0), 0);
+	TRUE(words[0] == 9 && words[1] == 77 && words[2] == 77);
+	setenv("CUDA_SIM_LAZY_WRITES", "1", 1);
+	IS(cuMemcpyDtoHAsync_v2(words + 3, a, 4, stream), 0);
+	IS(cuStreamWriteValue32_v2(stream, (cu_ptr)(uintptr_t)words, 10, 0), 0);
+	TRUE(words[0] == 9 && words[3] == 0);
+	IS(cuStreamSynchronize(stream), 0);
+	TRUE(words[0] == 10 && words[3] == 77);
+	unsetenv("CUDA_SIM_LAZY_WRITES");
+	IS(cuMemFreeHost(p), 0);
+	IS(cuMemFree_v2(a), 0);
+	IS(cuStreamDestroy_v2(stream), 0);
+}
+
 void test_memory(void)
 {
 	test_alloc();
 	test_copies();
 	test_attributes();
 	test_registered();
+	test_words();
 	test_threads();
 }
