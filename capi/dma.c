@@ -14,8 +14,11 @@
 #include "copy/slot.h"
 #include "driver.h"
 #include "log.h"
+#include "words.h"
 
 #define GPUS_MAX 64
+#define CU_POINTER_ATTRIBUTE_MEMORY_TYPE 2
+#define CU_MEMORYTYPE_HOST 1
 #define CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL 9
 #define CU_STREAM_NON_BLOCKING 1
 
@@ -38,13 +41,14 @@ struct cuda {
 struct gpu {
 	void *ctx;
 	void *stream;
+	struct gdr_words words;	/* the stream's */
 };
 
 /* One handle. key is stored last. What a handle names never changes. */
 struct entry {
 	_Atomic uint64_t key;
 	uint64_t gpu_addr;
-	const struct gpu *gpu;
+	struct gpu *gpu;
 };
 
 struct gdr_dma {
@@ -90,7 +94,7 @@ static struct gdr_dma *new_dma(void)
 }
 
 /* Makes the stream of the GPU that has addr. */
-static int start_gpu(struct gdr_dma *dma, uint64_t addr, const struct gpu **out)
+static int start_gpu(struct gdr_dma *dma, uint64_t addr, struct gpu **out)
 {
 	const struct cuda *c = &dma->cuda;
 	int ordinal = -1, device, rc;
@@ -112,6 +116,8 @@ static int start_gpu(struct gdr_dma *dma, uint64_t addr, const struct gpu **out)
 	if (rc)
 		return rc;
 	rc = c->stream_create(&gpu->stream, CU_STREAM_NON_BLOCKING);
+	if (!rc)
+		gdr_words_start(&gpu->words, gpu->stream, c->stream_wait);
 	c->pop(&popped);
 	return rc;
 }
@@ -119,7 +125,7 @@ static int start_gpu(struct gdr_dma *dma, uint64_t addr, const struct gpu **out)
 void gdr_dma_map(gdr_dma_ref *ref, uint64_t key, uint64_t gpu_addr)
 {
 	struct gdr_dma *dma = atomic_load(ref);
-	const struct gpu *gpu = NULL;
+	struct gpu *gpu = NULL;
 	struct entry *e;
 	int rc;
 
@@ -149,6 +155,29 @@ bool gdr_dma_has(struct gdr_dma *dma, uint64_t key)
 					   memory_order_acquire) == key;
 }
 
+/*
+ * Whether the driver knows host as page-locked. It refuses a copy whose buffer is
+ * page-locked in part, so the first byte answers for all.
+ */
+static bool is_locked(const struct cuda *c, const void *host)
+{
+	int type = 0;
+
+	return !c->pointer_attribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, (uintptr_t)host) &&
+	       type == CU_MEMORYTYPE_HOST;
+}
+
+/*
+ * A copy with other host memory is over, or nearly so, when the driver's call returns:
+ * then a word is no gain.
+ */
+static int wait_for_copy(const struct cuda *c, struct gpu *gpu, const void *host)
+{
+	if (is_locked(c, host))
+		return gdr_words_wait(&gpu->words, gpu->stream, c->stream_wait);
+	return c->stream_wait(gpu->stream);
+}
+
 bool gdr_dma_copy(struct gdr_dma *dma, uint64_t key, uint64_t off, void *host, size_t n, bool to)
 {
 	const struct entry *e;
@@ -167,7 +196,7 @@ bool gdr_dma_copy(struct gdr_dma *dma, uint64_t key, uint64_t off, void *host, s
 		else
 			rc = c->from(host, e->gpu_addr + off, n, e->gpu->stream);
 		if (!rc)
-			rc = c->stream_wait(e->gpu->stream);
+			rc = wait_for_copy(c, e->gpu, host);
 		c->pop(&popped);
 	}
 	if (rc && !atomic_exchange(&dma->told, true))

@@ -47,6 +47,7 @@
 
 #include "cpus.h"
 #include "fence.h"
+#include "pause.h"
 #include "signals.h"
 
 #define WORKERS_MAX (COPY_THREADS_MAX - 1)
@@ -174,17 +175,6 @@ void copy_pool_suggest(unsigned int reads, unsigned int writes)
 {
 	if (!atomic_load(&told))
 		set_threads(reads, writes);
-}
-
-static inline void pause_cpu(void)
-{
-#if defined(__x86_64__) || defined(__i386__)
-	__builtin_ia32_pause();
-#elif defined(__aarch64__)
-	__asm__ __volatile__("isb" ::: "memory");
-#else
-	__asm__ __volatile__("" ::: "memory");
-#endif
 }
 
 static uint64_t now_ns(void)
@@ -328,7 +318,7 @@ static bool find_job(struct worker *w, struct job *j)
 		for (int i = 0; i < SPIN_STEPS; i++) {
 			if (look(w, j))
 				return true;
-			pause_cpu();
+			copy_pause();
 		}
 		spin = atomic_load_explicit(&spin_ns, memory_order_relaxed);
 	} while (spin == FOREVER || now_ns() - begin < spin);
@@ -614,7 +604,7 @@ static void wait_for(struct copy_pool *pool, unsigned int workers, uint64_t turn
 
 	for (unsigned int i = 0; i < workers; i++)
 		while (!is_done(&pool->workers[i], turn) && is_at(&pool->workers[i], turn)) {
-			pause_cpu();
+			copy_pause();
 			if (++steps % WAIT_STEPS == 0)
 				sched_yield();
 		}

@@ -309,18 +309,169 @@ static void context_stays(void)
 	expect(after == NULL);
 }
 
+/* Bytes of host memory that gdr_host_register page-locks. */
+#define LOCKED (2 * MIB)
+
+static unsigned char *lock_memory(gdr_t g)
+{
+	unsigned char *p = mmap(NULL, LOCKED, PROT_READ | PROT_WRITE,
+				MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+	expect(p != MAP_FAILED);
+	expect_is(gdr_host_register(g, p, LOCKED, 0), 0);
+	return p;
+}
+
+/* The same as check_copy, out of the first half of host and into the second. */
+static void check_host(struct buffer *b, unsigned char *host, size_t half, size_t n, size_t at,
+		       uint64_t seed)
+{
+	unsigned char *in = host + half;
+
+	expect(n + 2 <= half && at + n < b->size);
+	fill_random(host, n, seed);
+	memset(in, 0x5a, n + 2);
+	expect_is(gdr_copy_to_mapping(b->mh, b->va + at, host, n), 0);
+	expect_is(gdr_copy_from_mapping(b->mh, in + 1, b->va + at, n), 0);
+	expect(!memcmp(in + 1, host, n) && in[0] == 0x5a && in[n + 1] == 0x5a);
+}
+
+static void check_host_sizes(struct buffer *b, unsigned char *host)
+{
+	static const size_t sizes[] = { LEAST_READ - 1, LEAST_READ, LEAST_WRITE, 300001 };
+
+	for (int round = 0; round < 30; round++)
+		for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++)
+			check_host(b, host, LOCKED / 2, sizes[i], round, i + round);
+}
+
+/* With a word of page-locked memory, the library needs no cuStreamSynchronize. */
+static void waits_by_words(void)
+{
+	unsigned char *host;
+	struct buffer b;
+	gdr_t g;
+
+	if (!on_doubles())
+		skip_case("a real driver cannot be told to refuse a call");
+	catch_log();
+	g = open_with_dma(&b);
+	host = lock_memory(g);
+	check_host_sizes(&b, host);
+	refuse("cuStreamSynchronize", 999);
+	check_host_sizes(&b, host);
+	expect(!logged("DMA"));
+	expect_is(gdr_host_unregister(g, host), 0);
+	check_host_sizes(&b, host);
+	expect(logged("a copy by DMA failed"));
+}
+
+/* Where the word does not come, or cannot be written, the driver is asked. */
+static void without_words(void)
+{
+	unsigned char *host;
+	struct buffer b;
+	gdr_t g;
+
+	catch_log();
+	setenv("CUDA_SIM_LAZY_WRITES", "1", 1);
+	g = open_with_dma(&b);
+	host = lock_memory(g);
+	check_host_sizes(&b, host);
+	if (on_doubles())
+		refuse("cuStreamWriteValue32_v2", 801);
+	check_host_sizes(&b, host);
+	expect(!logged("DMA"));
+}
+
+static void words_refused(void *arg)
+{
+	struct buffer b;
+	gdr_t g;
+
+	catch_log();
+	want_dma("16384", "65536");
+	g = open_or_fail();
+	alloc_buffer(g, &b, BYTES);
+	pin_once(g, &b);
+	refuse(arg, 999);
+	map_buffer(g, &b);
+	refuse(arg, 0);
+	check_host_sizes(&b, lock_memory(g));
+	expect(!logged("DMA"));
+	refuse("cuStreamSynchronize", 999);
+	check_sizes(&b);
+	expect(logged("a copy by DMA failed"));
+}
+
+static void refusals_of_words(void)
+{
+	static const char *const list[] = {
+		"cuMemHostRegister_v2", "cuMemHostGetDevicePointer_v2", "cuStreamWriteValue32_v2",
+		"cuThreadExchangeStreamCaptureMode",
+	};
+
+	if (!on_doubles())
+		skip_case("a real driver cannot be told to refuse a call");
+	for (size_t i = 0; i < sizeof(list) / sizeof(list[0]); i++)
+		expect(in_child(list[i], words_refused, (void *)list[i], 60));
+}
+
+/* The driver refuses a host buffer of which a part is page-locked. */
+static void locked_in_part(void)
+{
+	size_t page = (size_t)sysconf(_SC_PAGESIZE);
+	unsigned char *host;
+	struct buffer b;
+	gdr_t g;
+
+	catch_log();
+	g = open_with_dma(&b);
+	host = lock_memory(g);
+	expect_is(gdr_host_unregister(g, host), 0);
+	expect_is(gdr_host_register(g, host + 4 * page, page, 0), 0);
+	check_host_sizes(&b, host);
+	expect(!on_doubles() || logged("a copy by DMA failed"));
+}
+
+/* The host resets the GPU. The mapping stays, and the CPU makes the copies. */
+static void reset_by_the_host(void)
+{
+	int (*reset)(int device);
+	unsigned char *host;
+	struct buffer b;
+	gdr_t g;
+
+	if (!on_doubles())
+		skip_case("what is left of a mapping is the backend's matter");
+	catch_log();
+	g = open_with_dma(&b);
+	host = lock_memory(g);
+	check_host_sizes(&b, host);
+	*(void **)&reset = of_driver("cuDevicePrimaryCtxReset_v2");
+	expect(reset != NULL);
+	expect_is(reset(0), 0);
+	check_host_sizes(&b, host);
+	expect(logged("a copy by DMA failed"));
+	expect_is(gdr_host_unregister(g, host), EINVAL);
+}
+
 struct copier {
 	struct buffer part;
 	uint64_t seed;
+	unsigned char *locked;	/* or NULL */
 };
 
 static void *copy_part(void *arg)
 {
 	struct copier *c = arg;
 
-	for (long i = 0; i < scaled(30); i++)
+	for (long i = 0; i < scaled(30); i++) {
 		check_copy(&c->part, LEAST_WRITE + next_random(&c->seed) % 100000,
 			   1 + next_random(&c->seed) % 99, c->seed);
+		check_host(&c->part, c->locked, LOCKED / COPIERS / 2,
+			   LEAST_WRITE + next_random(&c->seed) % 100000, 1 + i, c->seed);
+	}
 	return NULL;
 }
 
@@ -328,12 +479,14 @@ static void at_the_same_time(void)
 {
 	struct copier c[COPIERS];
 	pthread_t t[COPIERS];
+	unsigned char *locked;
 	struct buffer b;
 
 	setenv("GDRCOPY_READ_THREADS", "4", 1);
-	open_with_dma(&b);
+	locked = lock_memory(open_with_dma(&b));
 	for (int i = 0; i < COPIERS; i++) {
 		c[i] = (struct copier){ .part = b, .seed = i };
+		c[i].locked = locked + i * (LOCKED / COPIERS);
 		c[i].part.va += i * (BYTES / COPIERS);
 		c[i].part.size = BYTES / COPIERS;
 		start_thread(&t[i], 0, copy_part, &c[i]);
@@ -352,6 +505,11 @@ static const struct guest_case cases[] = {
 	{ "one stream for a GPU", one_stream, 30, 0 },
 	{ "a part of the memory", part_of_memory, 60, 0 },
 	{ "the thread's context stays", context_stays, 30, 0 },
+	{ "page-locked host memory", waits_by_words, 60, 0 },
+	{ "page-locked host memory, without words", without_words, 60, 0 },
+	{ "no words", refusals_of_words, 120, 0 },
+	{ "host memory that is page-locked in part", locked_in_part, 60, 0 },
+	{ "a reset of the GPU", reset_by_the_host, 60, 0 },
 	{ "threads at the same time", at_the_same_time, 60, 300 },
 	{ NULL, NULL, 0, 0 }
 };
