@@ -10,6 +10,9 @@
 #include "bench/race.h"
 #include "copylat_modes.h"
 
+/* Other libraries do not have it. */
+extern __typeof__(gdr_host_register) gdr_host_register __attribute__((weak));
+
 #define MAX_SIZE ((size_t)1 << 40)
 #define ALONE_MAX 65536u	/* above, what came before no longer matters */
 #define SLOW_READ_MAX 65536u	/* libc may read such memory byte by byte */
@@ -18,7 +21,7 @@
 static const struct bench_tool tool = {
 	.name = "gdrcopy_copylat",
 	.codes = (const char[]){ OPT_GPU, OPT_MODE, OPT_SIZE, OPT_OFFSET, OPT_MAP, OPT_ALLOC, OPT_CUMEMCPY, OPT_COLD,
-				 OPT_WRITES, OPT_READS, OPT_READ_THREADS, OPT_WRITE_THREADS, OPT_BUDGET, OPT_CPU, OPT_JSON, OPT_CSV,
+				 OPT_REGISTERED, OPT_WRITES, OPT_READS, OPT_READ_THREADS, OPT_WRITE_THREADS, OPT_BUDGET, OPT_CPU, OPT_JSON, OPT_CSV,
 				 OPT_BACKEND, 0 },
 	.what = "Times writes to and reads from GPU memory through a mapping, for sizes from\n"
 		"1 byte to -s (16 MiB), beside cuMemcpy and plain copy loops in the same run.",
@@ -28,7 +31,8 @@ static const struct bench_tool tool = {
 		"  'movdir64b' is direct stores of 64 bytes. 'sse4.1', 'avx2' and 'avx512' are\n"
 		"  streaming loads. Writes end with a store fence.\n"
 		"  Writes of more than 64 KiB are timed back-to-back only. Reads always are.\n"
-		"  libc's memcpy reads 64 KiB at most. cuMemcpy uses pageable memory of the host.\n"
+		"  libc's memcpy reads 64 KiB at most. cuMemcpy uses pageable memory of the host, unless\n"
+		"  --registered is given.\n"
 		"  The plain loops use one thread, whatever --read-threads and --write-threads\n"
 		"  ask the library for. With --cpu the library has no CPU for more threads.",
 };
@@ -256,6 +260,20 @@ static void run(const struct copylat *l)
 	}
 }
 
+/* Host memory for the copies. */
+static void *host_memory(struct bench_gpu *b, size_t n, struct bench_result *r)
+{
+	void *p = bench_host_alloc(n);
+
+	bench_fact(r, "host_memory", "%s", b->opts->registered ? "registered" : "pageable");
+	if (!b->opts->registered)
+		return p;
+	if (!gdr_host_register)
+		bench_skip("this libgdrapi has no gdr_host_register");
+	bench_rc(gdr_host_register(b->g, p, n, 0), "gdr_host_register");
+	return p;
+}
+
 int main(int argc, char **argv)
 {
 	static const struct copylat_mode one_by_one = {
@@ -289,7 +307,7 @@ int main(int argc, char **argv)
 		.gpu = &b, .map = &m, .result = &r,
 		.base = {
 			.mh = m.mh, .addr = buf.addr + o.offset, .dev = m.p + o.offset,
-			.host = bench_host_alloc(room), .user = &b.cu,
+			.host = host_memory(&b, room, &r), .user = &b.cu,
 		},
 	};
 	progress_total(mode->steps(&o));

@@ -65,6 +65,7 @@ done
 check "copybw -s -c -o -d -a -w -r" sim copybw -s 65536 -c 4096 -o 64 -d 0 -a cuMemAlloc -w 10 -r 10
 check "its writes are those of -w and -c" grep -q '^writing test, size=4096 offset=64 ' "$work/out"
 check "its bandwidths are there" grep -q '^read BW: [0-9.]*MB/s$' "$work/out"
+check "copylat --registered" sim copylat -s 64 --registered -w 10 -r 10
 check "copylat -s -d -a -w -r -c" sim copylat -s 64 -d 0 -a cuMemCreate -w 10 -r 10 -c
 check "its largest copy is that of -s" grep -qE '^ *64( |$)' "$work/out"
 check "and no other is larger" sh -c "! grep -qE '^ *96 ' $work/out"
@@ -91,6 +92,7 @@ check "sanity --skip of no case" usage sanity --skip no_such_case
 # What has no effect is refused.
 check "copylat --mode many -s" usage copylat --mode many -s 64
 check "copylat --mode used --cold" usage copylat --mode used --cold
+check "copylat --mode callers --registered" usage copylat --mode callers --registered
 check "copylat --mode callers -w" usage copylat --mode callers -w 5
 check "copylat --mode pause -r" usage copylat --mode pause -r 5
 check "copybw with a copy that does not fit" usage copybw -s 4096 -c 8192

@@ -32,6 +32,8 @@ static const struct option_row rows[] = {
 	{ OPT_COPY_SIZE, 'c', "copy-size", "SIZE", "bytes of a copy (all of the buffer past -o)" },
 	{ OPT_CUMEMCPY, 'c', "cumemcpy", NULL, "time cuMemcpy, too; it always is" },
 	{ OPT_COLD, 0, "cold", NULL, "the host side is not in the CPU's caches" },
+	{ OPT_REGISTERED, 0, "registered", NULL,
+	  "the host side is page-locked, by gdr_host_register" },
 	{ OPT_OFFSET, 'o', "offset", "SIZE", "where in the buffer the copies begin (0)" },
 	{ OPT_MAP, 'M', "mapping", "TYPE", "default, wc, cached or device (default)" },
 	{ OPT_ALLOC, 'a', "alloc", "KIND",
@@ -248,6 +250,9 @@ static void set(struct bench_opts *o, const struct bench_tool *tool,
 		break;
 	case OPT_COLD:
 		o->cold = true;
+		break;
+	case OPT_REGISTERED:
+		o->registered = true;
 		break;
 	case OPT_OFFSET:
 		o->offset = size(tool, r, arg, 0);

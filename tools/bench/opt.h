@@ -41,6 +41,7 @@ enum {
 	OPT_COPY_SIZE = 'c',
 	OPT_CUMEMCPY = 'C',
 	OPT_COLD = 'k',
+	OPT_REGISTERED = 'R',
 	OPT_OFFSET = 'o',
 	OPT_MAP = 'M',
 	OPT_ALLOC = 'a',
@@ -71,6 +72,7 @@ struct bench_opts {
 	enum bench_answer answer;
 	enum bench_mode mode;
 	bool cold;
+	bool registered;	/* the host side is page-locked */
 	bool json, csv;
 	long writes, reads;	/* the most that are timed */
 	long iters;
