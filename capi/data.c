@@ -471,13 +471,28 @@ copy_long_way(uint64_t key, void *dev, void *host, size_t size, bool to, uintptr
 	return finish_slowly(&r, level);
 }
 
+static void copy_plainly(void *dst, const void *src, size_t n)
+{
+	memcpy(dst, src, n);
+}
+
+/* Has threads share a copy of ordinary memory, as a read. */
+static void copy_out(void *to, void *locked, size_t n)
+{
+	static const struct copy_impl plain = { .from = copy_plainly };
+
+	copy_pool_copy(pool(), mine.busy, &plain, locked, to, n, false);
+}
+
 /* The caller's own stores to the mapping must land before the engine starts. */
 static bool copy_by_dma(uint64_t key, void *dev, void *host, size_t size, bool to)
 {
 	struct gdr_dma *dma = atomic_load_explicit(&mine.front->dma, memory_order_acquire);
+	bool shares = !to && copy_pool_help(pool(), size, to) != COPY_NO_HELP;
 
 	copy_fence_store();
-	return gdr_dma_copy(dma, key, (uintptr_t)dev - slot_of(key)->va, host, size, to);
+	return gdr_dma_copy(dma, key, (uintptr_t)dev - slot_of(key)->va, host, size, to,
+			    shares ? copy_out : NULL);
 }
 
 /* The ways that a copy can be made now, one bit each. */

@@ -42,6 +42,7 @@ struct gpu {
 	void *ctx;
 	void *stream;
 	struct gdr_words words;	/* the stream's */
+	struct gdr_ring ring;
 };
 
 /* One handle. key is stored last. What a handle names never changes. */
@@ -93,6 +94,16 @@ static struct gdr_dma *new_dma(void)
 	return NULL;
 }
 
+static void start_ring(const struct cuda *c, struct gpu *gpu)
+{
+	void *popped;
+
+	if (c->push(gpu->ctx))
+		return;
+	gdr_ring_start(&gpu->ring);
+	c->pop(&popped);
+}
+
 /* Makes the stream of the GPU that has addr. */
 static int start_gpu(struct gdr_dma *dma, uint64_t addr, struct gpu **out)
 {
@@ -122,7 +133,7 @@ static int start_gpu(struct gdr_dma *dma, uint64_t addr, struct gpu **out)
 	return rc;
 }
 
-void gdr_dma_map(gdr_dma_ref *ref, uint64_t key, uint64_t gpu_addr)
+void gdr_dma_map(gdr_dma_ref *ref, uint64_t key, uint64_t gpu_addr, bool shares)
 {
 	struct gdr_dma *dma = atomic_load(ref);
 	struct gpu *gpu = NULL;
@@ -142,6 +153,8 @@ void gdr_dma_map(gdr_dma_ref *ref, uint64_t key, uint64_t gpu_addr)
 		gdr_log(GDR_LOG_WARN, "no copies by DMA through handle %#lx: the CUDA driver answered %d", key, rc);
 		return;
 	}
+	if (shares)
+		start_ring(&dma->cuda, gpu);
 	e = &dma->entries[key & (GDR_SLOT_COUNT - 1)];
 	atomic_store(&e->key, 0);
 	e->gpu_addr = gpu_addr;
@@ -168,17 +181,35 @@ static bool is_locked(const struct cuda *c, const void *host)
 }
 
 /*
- * A copy with other host memory is over, or nearly so, when the driver's call returns:
+ * A copy with pageable memory is over, or nearly so, when the driver's call returns. So
  * then a word is no gain.
  */
-static int wait_for_copy(const struct cuda *c, struct gpu *gpu, const void *host)
+static int wait_for(struct gpu *gpu, bool locked)
 {
-	if (is_locked(c, host))
-		return gdr_words_wait(&gpu->words, gpu->stream, c->stream_wait);
-	return c->stream_wait(gpu->stream);
+	struct gdr_words *words = &gpu->words;
+
+	return locked ? gdr_words_wait(words, gdr_words_ask(words)) : words->sync(words->stream);
 }
 
-bool gdr_dma_copy(struct gdr_dma *dma, uint64_t key, uint64_t off, void *host, size_t n, bool to)
+static int make_copy(const struct cuda *c, struct gpu *gpu, uint64_t at, void *host, size_t n,
+		     bool to, gdr_copy_out *out)
+{
+	bool locked = is_locked(c, host);
+	int rc;
+
+	if (out && !locked && n >= GDR_RING_LEAST && gdr_ring_take(&gpu->ring)) {
+		const struct gdr_ring_read r = {
+			.src = at, .host = host, .n = n, .from = c->from, .out = out,
+		};
+
+		return gdr_ring_read(&gpu->ring, &gpu->words, &r);
+	}
+	rc = to ? c->to(at, host, n, gpu->stream) : c->from(host, at, n, gpu->stream);
+	return rc ? rc : wait_for(gpu, locked);
+}
+
+bool gdr_dma_copy(struct gdr_dma *dma, uint64_t key, uint64_t off, void *host, size_t n, bool to,
+		  gdr_copy_out *out)
 {
 	const struct entry *e;
 	const struct cuda *c;
@@ -191,12 +222,7 @@ bool gdr_dma_copy(struct gdr_dma *dma, uint64_t key, uint64_t off, void *host, s
 	e = &dma->entries[key & (GDR_SLOT_COUNT - 1)];
 	rc = c->push(e->gpu->ctx);
 	if (!rc) {
-		if (to)
-			rc = c->to(e->gpu_addr + off, host, n, e->gpu->stream);
-		else
-			rc = c->from(host, e->gpu_addr + off, n, e->gpu->stream);
-		if (!rc)
-			rc = wait_for_copy(c, e->gpu, host);
+		rc = make_copy(c, e->gpu, e->gpu_addr + off, host, n, to, out);
 		c->pop(&popped);
 	}
 	if (rc && !atomic_exchange(&dma->told, true))

@@ -60,14 +60,16 @@ int gdr_long_start_threads(struct gdr_front *front)
 	return rc;
 }
 
-static void prepare_dma(struct gdr_front *front, uint64_t h, uint64_t gpu)
+static __attribute__((noinline, cold)) void
+prepare_dma(struct gdr_front *front, uint64_t h, uint64_t gpu)
 {
+	bool shares = atomic_load(&copy_least_shared_from) != SIZE_MAX;
 	struct gdr_guest guest;
 
 	/* While the lock is held, no signal comes and the thread does not end. */
 	gdr_guest_enter(&guest);
 	pthread_mutex_lock(&front->lock);
-	gdr_dma_map(&front->dma, h, gpu);
+	gdr_dma_map(&front->dma, h, gpu, shares);
 	pthread_mutex_unlock(&front->lock);
 	gdr_guest_leave(&guest);
 }

@@ -22,12 +22,20 @@
 
 struct gdr_word;
 
-/* The words of one stream. All zero: there are none. */
+/* The words of one stream. */
 struct gdr_words {
-	_Atomic uint64_t free;	/* a bit for each word that nobody has */
+	_Atomic uint64_t free;	/* a bit for each word that nobody has; 0 if there are none */
 	struct gdr_word *at;
 	uint64_t gpu_at;	/* the GPU's address of them */
+	void *stream;
 	int (*write)(void *stream, uint64_t at, uint32_t value, unsigned int flags);
+	int (*sync)(void *stream);
+};
+
+/* What the stream has been told to write. */
+struct gdr_asked {
+	int word;		/* -1: nothing */
+	uint32_t value;
 };
 
 /*
@@ -36,11 +44,11 @@ struct gdr_words {
  */
 void gdr_words_start(struct gdr_words *words, void *stream, int (*sync)(void *stream));
 
-/*
- * Waits until the stream has done what this thread had it do. Returns 0, or what sync
- * answers. Without a free word it is sync.
- */
-int gdr_words_wait(struct gdr_words *words, void *stream, int (*sync)(void *stream));
+/* Has the stream tell when it has done what this thread had it do. */
+struct gdr_asked gdr_words_ask(struct gdr_words *words);
+
+/* Waits until it has. Returns 0, or what sync answers. */
+int gdr_words_wait(struct gdr_words *words, struct gdr_asked asked);
 
 #pragma GCC visibility pop
 

@@ -8,6 +8,8 @@
  */
 #include "guest/common.h"
 
+#include <sched.h>
+
 #define BYTES (1 * MIB)
 #define LEAST_READ 16384
 #define LEAST_WRITE 65536
@@ -456,6 +458,152 @@ static void reset_by_the_host(void)
 	expect_is(gdr_host_unregister(g, host), EINVAL);
 }
 
+/* Long reads into pageable memory: the engine fills chunks, which threads copy out. */
+#define RING_BYTES (3 * MIB)
+
+static gdr_t open_with_ring(struct buffer *b)
+{
+	gdr_t g;
+
+	want_dma("16384", "65536");
+	setenv("GDRCOPY_READ_THREADS", "4", 1);
+	g = open_or_fail();
+	make_buffer(g, b, RING_BYTES);
+	return g;
+}
+
+static void check_ring_sizes(struct buffer *b)
+{
+	static const size_t sizes[] = { 512 * KIB - 1, 512 * KIB, 1000003, 2 * MIB, RING_BYTES - 200 };
+
+	for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++)
+		for (size_t at = 1; at < 130; at += 64)
+			check_copy(b, sizes[i], at, i + at);
+}
+
+/* Only the ring waits without cuStreamSynchronize for pageable memory. */
+static void read_by_ring(const struct buffer *b, bool wanted)
+{
+	unsigned char *in = malloc(2 * MIB), *slow = malloc(2 * MIB);
+
+	expect(in && slow);
+	refuse("cuStreamSynchronize", 999);
+	expect_is(gdr_copy_from_mapping(b->mh, in, b->va + 5, 2 * MIB), 0);
+	expect(logged("a copy by DMA failed") == !wanted);
+	refuse("cuStreamSynchronize", 0);
+	for (size_t i = 0; i < 2 * MIB; i += 1024)
+		expect_is(gdr_copy_from_mapping(b->mh, slow + i, b->va + 5 + i, 1024), 0);
+	expect(!memcmp(in, slow, 2 * MIB));
+	free(in);
+	free(slow);
+}
+
+static bool has_cpus(void)
+{
+	cpu_set_t set;
+
+	expect_is(sched_getaffinity(0, sizeof(set), &set), 0);
+	return CPU_COUNT(&set) > 1;
+}
+
+static void with_a_ring(void)
+{
+	struct buffer b;
+
+	catch_log();
+	open_with_ring(&b);
+	check_ring_sizes(&b);
+	expect(!logged("DMA"));
+	if (!on_doubles())
+		skip_case("the bytes are right; a real driver cannot be told to refuse a call");
+	if (!has_cpus())
+		skip_case("the bytes are right; the library has no CPU for threads here");
+	read_by_ring(&b, true);
+}
+
+/* Without threads there is no ring, and none without the driver's help. */
+static void without_a_ring(void *arg)
+{
+	const char *refused = arg;
+	struct buffer b;
+	gdr_t g;
+
+	catch_log();
+	want_dma("16384", "65536");
+	if (refused)
+		setenv("GDRCOPY_READ_THREADS", "4", 1);
+	g = open_or_fail();
+	alloc_buffer(g, &b, RING_BYTES);
+	pin_once(g, &b);
+	if (refused)
+		refuse(refused, 999);
+	map_buffer(g, &b);
+	if (refused)
+		refuse(refused, 0);
+	check_ring_sizes(&b);
+	expect(!logged("DMA"));
+	read_by_ring(&b, false);
+}
+
+/* The driver fails in the midst of a read. Later reads do without the ring. */
+static void ring_fails(void)
+{
+	void (*fail)(const char *, int, int);
+	struct buffer b;
+
+	catch_log();
+	open_with_ring(&b);
+	*(void **)&fail = of_driver("cuda_sim_fail");
+	expect(fail != NULL);
+	/* The fourth one is the first read that has the ring: two chunks. */
+	fail("cuMemcpyDtoHAsync_v2", 999, 5);
+	check_ring_sizes(&b);
+	expect(logged("a copy by DMA failed"));
+}
+
+static void ring_or_not(void)
+{
+	if (!on_doubles())
+		skip_case("a real driver cannot be told to refuse a call");
+	expect(in_child("no threads", without_a_ring, NULL, 60));
+	expect(in_child("no page-locked memory", without_a_ring, "cuMemHostRegister_v2", 60));
+	ring_fails();
+}
+
+static void ring_without_words(void)
+{
+	struct buffer b;
+
+	setenv("CUDA_SIM_LAZY_WRITES", "1", 1);
+	open_with_ring(&b);
+	check_ring_sizes(&b);
+}
+
+static void *read_ring(void *arg)
+{
+	struct buffer *part = arg;
+
+	for (long i = 0; i < scaled(10); i++)
+		check_copy(part, 600 * KIB + i * 999, 1 + i, i + part->size);
+	return NULL;
+}
+
+static void rings_at_the_same_time(void)
+{
+	struct buffer b, parts[3];
+	pthread_t t[3];
+
+	open_with_ring(&b);
+	for (int i = 0; i < 3; i++) {
+		parts[i] = b;
+		parts[i].va += i * (RING_BYTES / 3);
+		parts[i].size = RING_BYTES / 3;
+		start_thread(&t[i], 0, read_ring, &parts[i]);
+	}
+	for (int i = 0; i < 3; i++)
+		expect_is(pthread_join(t[i], NULL), 0);
+}
+
 struct copier {
 	struct buffer part;
 	uint64_t seed;
@@ -510,6 +658,10 @@ static const struct guest_case cases[] = {
 	{ "no words", refusals_of_words, 120, 0 },
 	{ "host memory that is page-locked in part", locked_in_part, 60, 0 },
 	{ "a reset of the GPU", reset_by_the_host, 60, 0 },
+	{ "a ring of chunks", with_a_ring, 60, 0 },
+	{ "no ring", ring_or_not, 120, 0 },
+	{ "a ring without words", ring_without_words, 60, 0 },
+	{ "rings at the same time", rings_at_the_same_time, 60, 300 },
 	{ "threads at the same time", at_the_same_time, 60, 300 },
 	{ NULL, NULL, 0, 0 }
 };

@@ -35,7 +35,7 @@ $(BIN)/ext_cache_tsan: | need-$(CLANG)
 	$(CLANG) -O1 -g -fsanitize=thread $(CACHE_TEST)
 
 WORDS_TEST = $(C11) -Icapi -o $@ $(filter %.c,$^) -lpthread
-$(BIN)/ext_words $(BIN)/ext_words_tsan: $(T)/ext/words.c capi/words.c $(CAPI_H) tools/tap.h
+$(BIN)/ext_words $(BIN)/ext_words_tsan: $(T)/ext/words.c capi/words.c capi/ring.c capi/locked.c $(CAPI_H) tools/tap.h
 
 $(BIN)/ext_words:
 	@mkdir -p $(@D)

@@ -1,28 +1,33 @@
 // SPDX-License-Identifier: MIT
 /*
- * ext/words.c - the words by which a stream tells that it is done (capi/words.c), with a
- * stream of this program's: a thread that does one thing after the other.
+ * ext/words.c - the words by which a stream tells that it is done (capi/words.c), and the
+ * ring of chunks (capi/ring.c), with a stream of this program's: a thread that does one
+ * thing after the other.
  *
  * Many threads use the stream at the same time. A wait that ends before its own copy was
- * made shows in the copy's mark, which is no atomic variable: the thread sanitizer sees
- * also that the word alone orders the two.
+ * made shows in the copied bytes. The thread sanitizer sees also that the word alone
+ * orders the two.
  */
 #define _GNU_SOURCE
 #include <pthread.h>
+#include <sched.h>
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "driver.h"
+#include "ring.h"
 #include "tap.h"
 #include "words.h"
 
-enum { QUEUE = 256, CALLERS = 8, ROUNDS = 3000 };
+enum { QUEUE = 256, CALLERS = 8, ROUNDS = 3000, READERS = 3, READS = 30 };
 
-/* What the stream has to do: set mark, or write value to word. */
+/* What the stream has to do: copy n bytes, or write value to word. */
 struct work {
-	int *mark;
+	void *dst;
+	const void *src;
+	size_t n;
 	_Atomic uint32_t *word;
 	uint32_t value;
 };
@@ -33,17 +38,18 @@ static struct stream {
 	struct work queue[QUEUE];
 	uint64_t in, out;	/* how much was put in, and is done */
 	bool stopped;		/* it does nothing, but for syncs */
-} stream = { .lock = PTHREAD_MUTEX_INITIALIZER, .change = PTHREAD_COND_INITIALIZER };
+	bool fast;		/* it is mostly done before its thread has run */
+} stream = { .fast = true, .lock = PTHREAD_MUTEX_INITIALIZER, .change = PTHREAD_COND_INITIALIZER };
 
-static _Atomic int syncs, locked, write_result, sync_result;
+static _Atomic int syncs, locked, write_result, sync_result, address_result;
 static struct tap tap;
 
 static void do_one(void)
 {
 	struct work w = stream.queue[stream.out % QUEUE];
 
-	if (w.mark)
-		*w.mark = 1;
+	if (w.n)
+		memcpy(w.dst, w.src, w.n);
 	if (w.word)
 		atomic_store_explicit(w.word, w.value, memory_order_release);
 	stream.out++;
@@ -70,8 +76,7 @@ static void put_in(struct work w)
 	while (stream.in - stream.out == QUEUE)
 		pthread_cond_wait(&stream.change, &stream.lock);
 	stream.queue[stream.in++ % QUEUE] = w;
-	/* Mostly the stream is fast: all is done before its thread would have run. */
-	while (!stream.stopped && stream.in % 8 && stream.out < stream.in)
+	while (stream.fast && !stream.stopped && stream.in % 8 && stream.out < stream.in)
 		do_one();
 	pthread_cond_broadcast(&stream.change);
 	pthread_mutex_unlock(&stream.lock);
@@ -131,7 +136,7 @@ static int unlock_memory(void *addr)
 static int gpu_address(uint64_t *at, void *addr, unsigned int flags)
 {
 	*at = (uintptr_t)addr;
-	return flags != 0;
+	return flags ? 1 : atomic_load(&address_result);
 }
 
 static int exchange_mode(int *mode)
@@ -178,9 +183,11 @@ static struct gdr_words started(void)
 /* A copy, and how the wait for it ended. */
 static int copy_and_wait(struct gdr_words *words, int *mark)
 {
+	static const int one = 1;
+
 	*mark = 0;
-	put_in((struct work){ .mark = mark });
-	return gdr_words_wait(words, &stream, sync_stream);
+	put_in((struct work){ .dst = mark, .src = &one, .n = sizeof(one) });
+	return gdr_words_wait(words, gdr_words_ask(words));
 }
 
 static void by_one(void)
@@ -231,6 +238,11 @@ static void not_made(void)
 	atomic_store(&write_result, 0);
 	tap_ok(&tap, !words.free && atomic_load(&locked) == before,
 	       "no words where the stream writes none, and no memory stays locked");
+	atomic_store(&address_result, 1);
+	words = started();
+	atomic_store(&address_result, 0);
+	tap_ok(&tap, !words.free && atomic_load(&locked) == before,
+	       "no words where the GPU has no address of them");
 }
 
 static struct gdr_words shared;
@@ -264,6 +276,91 @@ static void by_many(void)
 	printf("# %d of %d waits asked the driver\n", atomic_load(&syncs) - before, CALLERS * ROUNDS);
 }
 
+/* The ring. */
+
+static struct gdr_ring ring;
+static uint8_t device[3u << 20];
+static _Atomic int by_ring, from_result, from_calls;
+
+static int from_device(void *dst, uint64_t src, size_t n, void *s)
+{
+	/* The third call of one read fails, if any shall. */
+	if (s != &stream || (atomic_load(&from_result) && atomic_fetch_add(&from_calls, 1) == 2))
+		return 1;
+	put_in((struct work){ .dst = dst, .src = (const void *)(uintptr_t)src, .n = n });
+	return 0;
+}
+
+static void copy_out(void *to, void *locked_memory, size_t n)
+{
+	memcpy(to, locked_memory, n);
+}
+
+static int read_some(uint8_t *host, size_t at, size_t n)
+{
+	const struct gdr_ring_read r = {
+		.src = (uintptr_t)device + at, .host = host, .n = n, .from = from_device,
+		.out = copy_out,
+	};
+
+	if (!gdr_ring_take(&ring))
+		return -1;
+	atomic_fetch_add(&by_ring, 1);
+	return gdr_ring_read(&ring, &shared, &r);
+}
+
+static void *read_often(void *arg)
+{
+	unsigned int *bad = arg;
+	uint8_t *host = malloc(sizeof(device) + 1);
+
+	for (size_t i = 0; i < READS; i++) {
+		size_t at = i * 4097, n = sizeof(device) - at - i * i * 2003;
+		int rc;
+
+		memset(host, 0x5a, n + 1);
+		while ((rc = read_some(host, at, n)) < 0)
+			sched_yield();
+		*bad += rc || memcmp(host, device + at, n) || host[n] != 0x5a;
+	}
+	free(host);
+	return NULL;
+}
+
+static void ring_by_many(void)
+{
+	unsigned int bad[READERS] = { 0 }, sum = 0;
+	pthread_t t[READERS];
+
+	for (size_t i = 0; i < sizeof(device); i++)
+		device[i] = (uint8_t)(i * 7 + i / 251);
+	stream.fast = false;
+	tap_ok(&tap, !gdr_ring_take(&ring), "there is no ring at first");
+	gdr_ring_start(&ring);
+	gdr_ring_start(&ring);
+	for (int i = 0; i < READERS; i++)
+		if (pthread_create(&t[i], NULL, read_often, &bad[i]))
+			abort();
+	for (int i = 0; i < READERS; i++) {
+		pthread_join(t[i], NULL);
+		sum += bad[i];
+	}
+	tap_is(&tap, sum, 0, "reads by the ring");
+	tap_is(&tap, atomic_load(&by_ring), READERS * READS, "how many had it");
+}
+
+static void ring_fails(void)
+{
+	uint8_t *host = malloc(sizeof(device));
+
+	atomic_store(&from_result, 1);
+	tap_is(&tap, read_some(host, 0, sizeof(device)), 1, "the driver's answer is passed on");
+	atomic_store(&from_result, 0);
+	tap_is(&tap, read_some(host, 0, sizeof(device)), -1,
+	       "a ring that the stream may still write to stays taken");
+	free(host);
+}
+
 int main(void)
 {
 	pthread_t engine;
@@ -273,5 +370,7 @@ int main(void)
 	by_one();
 	not_made();
 	by_many();
+	ring_by_many();
+	ring_fails();
 	return tap_done(&tap);
 }
