@@ -27,6 +27,7 @@ _Atomic size_t gdr_dma_least_to = SIZE_MAX, gdr_dma_least_from = SIZE_MAX;
 /* Functions of libcuda.so.1. All return a CUresult. */
 struct cuda {
 	int (*pointer_attribute)(void *value, int attribute, uint64_t ptr);
+	int (*pointer_attributes)(unsigned int n, int *attributes, void **values, uint64_t ptr);
 	int (*device_get)(int *device, int ordinal);
 	int (*primary_retain)(void **ctx, int device);
 	int (*push)(void *ctx);
@@ -68,6 +69,7 @@ void gdr_dma_want(size_t from, size_t to)
 static bool find_all(struct cuda *c)
 {
 	return gdr_driver_find("cuPointerGetAttribute", &c->pointer_attribute) &&
+	       gdr_driver_find("cuPointerGetAttributes", &c->pointer_attributes) &&
 	       gdr_driver_find("cuDeviceGet", &c->device_get) &&
 	       gdr_driver_find("cuDevicePrimaryCtxRetain", &c->primary_retain) &&
 	       gdr_driver_find("cuCtxPushCurrent_v2", &c->push) &&
@@ -170,13 +172,16 @@ bool gdr_dma_has(struct gdr_dma *dma, uint64_t key)
 
 /*
  * Whether the driver knows host as page-locked. It refuses a copy whose buffer is
- * page-locked in part, so the first byte answers for all.
+ * page-locked in part, so the first byte answers for all. Asked for several attributes,
+ * the driver answers 0 for memory that it does not know; asked for one, it fails, which
+ * debuggers of CUDA report.
  */
 static bool is_locked(const struct cuda *c, const void *host)
 {
-	int type = 0;
+	int attribute = CU_POINTER_ATTRIBUTE_MEMORY_TYPE, type = 0;
+	void *value = &type;
 
-	return !c->pointer_attribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, (uintptr_t)host) &&
+	return !c->pointer_attributes(1, &attribute, &value, (uintptr_t)host) &&
 	       type == CU_MEMORYTYPE_HOST;
 }
 
