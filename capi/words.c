@@ -12,7 +12,7 @@
 #define WORD_APART 64u		/* a line each */
 #define LOOKS 1024		/* some 50 us: 16 MiB take 300 us, of which the driver's 1 us is little */
 
-/* The stream's alone to write, from the time that it was told to until it has. */
+/* The stream's alone to write, from the time that it was asked to until it has. */
 struct gdr_word {
 	_Alignas(WORD_APART) _Atomic uint32_t value;
 };

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * words.h - words of page-locked memory, by which a stream of CUDA's tells that it is
+ * words.h - words of page-locked memory, by which a stream of CUDA's shows that it is
  * done. To look at a word takes less time than cuStreamSynchronize.
  *
  * 1. A thread takes a word, so that nobody else waits by it.
@@ -32,7 +32,7 @@ struct gdr_words {
 	int (*sync)(void *stream);
 };
 
-/* What the stream has been told to write. */
+/* What the stream shall write. */
 struct gdr_asked {
 	int word;		/* -1: nothing */
 	uint32_t value;
@@ -44,7 +44,7 @@ struct gdr_asked {
  */
 void gdr_words_start(struct gdr_words *words, void *stream, int (*sync)(void *stream));
 
-/* Has the stream tell when it has done what this thread had it do. */
+/* Has the stream write a word when it has done what this thread had it do. */
 struct gdr_asked gdr_words_ask(struct gdr_words *words);
 
 /* Waits until it has. Returns 0, or what sync answers. */

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 /*
- * ext/words.c - the words by which a stream tells that it is done (capi/words.c), and the
+ * ext/words.c - the words by which a stream shows that it is done (capi/words.c), and the
  * ring of chunks (capi/ring.c), with a stream of this program's: a thread that does one
  * thing after the other.
  *
