@@ -407,7 +407,7 @@ RM_ASSERT(sizeof(struct rm_sim_stats) == 56);
  * the mapping away when its object is freed.
  *
  * RM_SIM_HOLDS, on any of the driver's files: 0 if the file keeps memory alive, as a
- * dma-buf and an exported object do, else ENODATA.
+ * dma-buf and an exported object do, else ENODATA. ENOTTY: a dma-buf of the kernel's.
  *
  * RM_SIM_CUDA, on RM_CTL_DEVICE, marks a file as the simulated libcuda's. NVRM_SIM_FAIL
  * does not fail its requests.

@@ -10,14 +10,19 @@
  *
  * - A mapping whose memory object was freed reads zeros, without a fault.
  * - Freed memory is overwritten, and used again.
+ * - What is exported is a dma-buf of the kernel's, as nv-dmabuf.c makes it: its list has
+ *   bus addresses and no struct page, an entry is no longer than the importer's segments,
+ *   and a dynamic importer must allow peer-to-peer. There is no vmap; mmap answers 524.
+ *   It keeps the memory, and the module, until its last user is gone.
  *
  * Lock order: mmap_lock -> rm_lock -> the lock of the memory. So user memory is never
  * touched with rm_lock held.
  */
 #define pr_fmt(fmt) "nvidia_sim: " fmt
 
-#include <linux/anon_inodes.h>
 #include <linux/cdev.h>
+#include <linux/dma-buf.h>
+#include <linux/dma-mapping.h>
 #include <linux/file.h>
 #include <linux/fs.h>
 #include <linux/gfp.h>
@@ -26,6 +31,7 @@
 #include <linux/module.h>
 #include <linux/mutex.h>
 #include <linux/pid.h>
+#include <linux/scatterlist.h>
 #include <linux/sched.h>
 #include <linux/sched/signal.h>
 #include <linux/slab.h>
@@ -40,8 +46,9 @@
 #define RM_FIRST_OBJECT 0xcaf00000
 #define RM_FIRST_LINEAR (0x38ULL << 40)
 #define RM_MAX_PARAMS 64
+#define RM_ENOTSUPP 524			/* the kernel's own, which NVIDIA's driver gives */
 
-enum rm_kind { RM_FILE_CTL = 1, RM_FILE_GPU = 2, RM_FILE_DMABUF = 4 };
+enum rm_kind { RM_FILE_CTL = 1, RM_FILE_GPU = 2, RM_FILE_DMABUF = 4 };	/* DMABUF: no requests */
 
 /* Device memory. Objects and files that export it have references. */
 struct rm_memory {
@@ -97,6 +104,7 @@ struct rm_file {
 	u64 registered;			/* a GPU's: id of the control file */
 	bool cuda;			/* the simulated libcuda's */
 	struct rm_memory *memory;	/* exported into it, or NULL */
+	u64 offset, size;		/* a dma-buf's: the part of the memory */
 	struct rm_mapping *mapping;	/* a GPU's: the mapping that it serves, or NULL */
 };
 
@@ -126,7 +134,7 @@ static LIST_HEAD(rm_files);
 static struct pci_dev *rm_pdev;
 static struct page *rm_zeros;
 static u64 rm_bar_used;
-static const struct file_operations rm_fops, rm_dmabuf_fops;
+static const struct file_operations rm_fops;
 
 static bool rm_request_known(const char *name);
 
@@ -738,29 +746,126 @@ static int rm_req_version(struct rm_call *c, void *arg)
 	return 0;
 }
 
-/* A file for the memory. The caller gets it if the answer can be written. */
-static u32 rm_new_file(struct rm_call *c, struct rm_memory *m)
+/* Dma-bufs. */
+
+/* How many bytes from there on follow each other on the bus, as far as an entry goes. */
+static u64 rm_run(const struct rm_file *f, u64 at, u64 longest)
 {
+	u64 phys = sim_mem_phys(f->memory->mem, f->offset + at);
+	u64 n = SIM_PAGE_SIZE - (phys & (SIM_PAGE_SIZE - 1));
+
+	while (at + n < f->size && n < longest &&
+	       sim_mem_phys(f->memory->mem, f->offset + at + n) == phys + n)
+		n += SIM_PAGE_SIZE;
+	return min3(n, longest, f->size - at);
+}
+
+static void rm_dmabuf_unmap(struct dma_buf_attachment *attachment,
+			    struct sg_table *sgt, enum dma_data_direction dir)
+{
+	struct scatterlist *sg;
+	int i;
+
+	for_each_sgtable_dma_sg(sgt, sg, i)
+		dma_unmap_resource(attachment->dev, sg_dma_address(sg),
+				   sg_dma_len(sg), dir, 0);
+	sg_free_table(sgt);
+	kfree(sgt);
+}
+
+static struct sg_table *rm_dmabuf_map(struct dma_buf_attachment *attachment,
+				      enum dma_data_direction dir)
+{
+	const struct rm_file *f = attachment->dmabuf->priv;
+	u64 longest = dma_get_max_seg_size(attachment->dev) & PAGE_MASK;
+	unsigned int entries = 0;
+	struct scatterlist *sg;
+	struct sg_table *sgt;
+	dma_addr_t bus;
+	u64 at, n;
+
+	if (!longest || (attachment->importer_ops && !attachment->peer2peer))
+		return ERR_PTR(-ENOMEM);
+	for (at = 0; at < f->size; at += rm_run(f, at, longest))
+		entries++;
+	sgt = kzalloc(sizeof(*sgt), GFP_KERNEL);
+	if (!sgt)
+		return ERR_PTR(-ENOMEM);
+	if (sg_alloc_table(sgt, entries, GFP_KERNEL)) {
+		kfree(sgt);
+		return ERR_PTR(-ENOMEM);
+	}
+	sgt->nents = 0;		/* those that are mapped */
+	for (at = 0, sg = sgt->sgl; at < f->size; at += n, sg = sg_next(sg)) {
+		n = rm_run(f, at, longest);
+		bus = dma_map_resource(attachment->dev,
+				       sim_mem_phys(f->memory->mem, f->offset + at),
+				       n, dir, 0);
+		if (dma_mapping_error(attachment->dev, bus)) {
+			rm_dmabuf_unmap(attachment, sgt, dir);
+			return ERR_PTR(-ENOMEM);
+		}
+		sg_set_page(sg, NULL, n, 0);
+		sg_dma_address(sg) = bus;
+		sg_dma_len(sg) = n;
+		sgt->nents++;
+	}
+	return sgt;
+}
+
+static int rm_dmabuf_mmap(struct dma_buf *buf, struct vm_area_struct *vma)
+{
+	return -RM_ENOTSUPP;
+}
+
+static void rm_dmabuf_release(struct dma_buf *buf)
+{
+	struct rm_file *f = buf->priv;
+
+	mutex_lock(&rm_lock);
+	rm_memory_put(f->memory);
+	list_del(&f->node);
+	mutex_unlock(&rm_lock);
+	kfree(f);
+}
+
+static const struct dma_buf_ops rm_dmabuf_ops = {
+	.map_dma_buf = rm_dmabuf_map,
+	.unmap_dma_buf = rm_dmabuf_unmap,
+	.mmap = rm_dmabuf_mmap,
+	.release = rm_dmabuf_release,
+};
+
+/* A dma-buf of a part of the memory. The caller gets it if the answer can be written. */
+static u32 rm_dmabuf_new(struct rm_call *c, struct rm_memory *m, u64 offset, u64 size)
+{
+	DEFINE_DMA_BUF_EXPORT_INFO(info);
 	struct rm_file *f = kzalloc(sizeof(*f), GFP_KERNEL);
+	struct dma_buf *buf;
 
 	if (!f)
 		return RM_NO_MEMORY;
 	f->kind = RM_FILE_DMABUF;
+	f->offset = offset;
+	f->size = size;
 	c->new_fd = get_unused_fd_flags(O_CLOEXEC);
 	if (c->new_fd < 0)
 		goto free;
-	c->new_file = anon_inode_getfile("nvidia_sim_dmabuf", &rm_dmabuf_fops, f,
-					 O_RDWR);
-	if (IS_ERR(c->new_file))
+	info.ops = &rm_dmabuf_ops;
+	info.size = size;
+	info.flags = O_RDWR;
+	info.priv = f;
+	buf = dma_buf_export(&info);
+	if (IS_ERR(buf))
 		goto fd;
-	f->filp = c->new_file;
+	c->new_file = buf->file;
+	f->filp = buf->file;
 	f->memory = m;
 	kref_get(&m->ref);
 	list_add(&f->node, &rm_files);
 	return RM_OK;
 
 fd:
-	c->new_file = NULL;
 	put_unused_fd(c->new_fd);
 free:
 	kfree(f);
@@ -789,7 +894,7 @@ static u32 rm_export(struct rm_call *c, const struct rm_dmabuf *a)
 	    a->offsets[0] > o->memory->size - a->sizes[0] ||
 	    a->total_size != a->sizes[0])
 		return RM_INVALID_ARGUMENT;
-	return rm_new_file(c, o->memory);
+	return rm_dmabuf_new(c, o->memory, a->offsets[0], a->sizes[0]);
 }
 
 static int rm_export_old(struct rm_call *c, struct rm_dmabuf_2600 *old)
@@ -961,7 +1066,7 @@ static int rm_req_sim_mmap(struct rm_call *c, void *arg)
 	return -ENOTTY;
 }
 
-#define RM_ANY (RM_FILE_CTL | RM_FILE_GPU | RM_FILE_DMABUF)
+#define RM_ANY (RM_FILE_CTL | RM_FILE_GPU)
 #define RM_ANY_SIZE ((size_t)-1)
 
 static const struct rm_request {
@@ -1229,12 +1334,6 @@ static const struct file_operations rm_fops = {
 	.mmap = rm_mmap,
 };
 
-static const struct file_operations rm_dmabuf_fops = {
-	.owner = THIS_MODULE,
-	.release = rm_release,
-	.unlocked_ioctl = rm_ioctl,
-};
-
 int sim_rm_init(struct pci_dev *pdev)
 {
 	int ret;
@@ -1254,3 +1353,6 @@ void sim_rm_exit(void)
 	unregister_chrdev(RM_MAJOR, "nvidia");
 	__free_page(rm_zeros);
 }
+
+/* The macro for this wants a name before 6.13, and a string from then on. */
+MODULE_INFO(import_ns, "DMA_BUF");

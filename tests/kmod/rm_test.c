@@ -233,7 +233,11 @@ static void test_export_fd(void)
 	IS(a.status, 0);
 	TRUE(a.fd >= 0);
 	fd = a.fd;
-	IS(ioctl_errno(fd, RM_SIM_HOLDS, &zero), 0);
+	/* It is a dma-buf of the kernel's. This driver's cannot be mapped. */
+	IS(ioctl_errno(fd, RM_SIM_HOLDS, &zero), ENOTTY);
+	IS(lseek(fd, 0, SEEK_END), PAGE);
+	TRUE(mmap(NULL, PAGE, PROT_READ, MAP_SHARED, fd, 0) == MAP_FAILED);
+	IS(errno, 524);
 	IS(rm_free(&r, mem), 0);
 	TRUE(rm_stats(&r).used > 0);
 	close(fd);
