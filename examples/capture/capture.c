@@ -3,31 +3,42 @@
  * capture - frames of a capture card straight into GPU memory: no copy through memory of
  * the host, no copy engine, no call into the GPU's driver for a frame.
  *
- * A frame lies in one of two places in GPU memory, in turn: while the GPU works on one,
- * the next one arrives in the other. It comes there by one of two ways:
+ * Frames lie in places in GPU memory, in turn: while the GPU works on one, the next one
+ * arrives in another. A frame comes there by one of three ways:
  *	read	read(2) of the card's descriptor, with the mapping as its buffer
  *	copy	gdr_copy_to_mapping from the memory that the card's driver lets one mmap
+ *	dma	the card writes it itself; its driver has imported the memory as a dma-buf
  *
  * The thread runs with SCHED_FIFO on a CPU of its own, with all memory locked. It counts
  * the frames that came too late, and draws how long each took.
  */
 #define _GNU_SOURCE
-#include <fcntl.h>
 #include <poll.h>
 #include <sched.h>
 #include <stdbool.h>
+#include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <unistd.h>
+
+#include <gdrapi_ext.h>
 
 #include "../example.h"
 #include "card.h"
 #include "histogram.h"
 
-enum { PLACES = 2 };
+enum way { BY_READ, BY_COPY, BY_DMA };
+
+static const struct {
+	const char *option, *name;
+} ways[] = {
+	[BY_READ] = { "read", "read(2)" },
+	[BY_COPY] = { "copy", "gdr_copy_to_mapping" },
+	[BY_DMA] = { "dma", "the card's DMA" },
+};
 
 struct options {
-	bool copy;		/* by mmap, not by read(2) */
+	enum way way;
 	const char *device;	/* NULL: the simulated card */
 	size_t frame;
 	uint32_t frames;
@@ -37,15 +48,21 @@ struct options {
 	int priority;		/* of SCHED_FIFO; 0: none */
 	const char *picture;	/* NULL: none */
 	bool strict;
+	bool all;		/* look at all bytes of all frames */
 };
 
 /* All that a run has and counts. */
 struct run {
 	const struct options *o;
-	struct card card;	/* of a device fd, ring, frame and slots alone */
-	struct example_memory gpu;
+	struct card card;
+	bool tells;		/* the card: when frames are due, and what is in them */
+	struct example_memory gpu;	/* by DMA dev alone */
+	gdr_mem_t mem;		/* by DMA */
+	uint32_t places;
+	size_t place;		/* bytes of one */
 	struct histogram times;
 	uint32_t late;
+	uint32_t lost;
 	uint32_t damaged;
 	int64_t cpu_ns, wall_ns;
 };
@@ -53,12 +70,14 @@ struct run {
 static void usage(void)
 {
 	fprintf(stderr,
-		"usage: capture [-m read|copy] [-d DEVICE] [-b BYTES] [-n FRAMES] [-p PERIOD_US]\n"
-		"               [-k SLOTS] [-c CPU] [-r PRIORITY] [-o PICTURE.svg] [-x]\n"
-		"  -m  read: read(2) into the mapping (the default); copy: from the card's mmap\n"
+		"usage: capture [-m read|copy|dma] [-d DEVICE] [-b BYTES] [-n FRAMES] [-p PERIOD_US]\n"
+		"               [-k SLOTS] [-c CPU] [-r PRIORITY] [-o PICTURE.svg] [-a] [-x]\n"
+		"  -m  read: read(2) into the mapping (the default); copy: from the card's mmap;\n"
+		"      dma: the card writes into GPU memory (with -d)\n"
 		"  -d  a device to read frames from; with copy a UIO device. Else a simulated card\n"
-		"  -b  4194304   -n  1000   -p  8000   -k  8 slots in the card's memory\n"
+		"  -b  4194304   -n  1000   -p  8000   -k  8 slots in the card's memory, or by DMA\n"
 		"  -c  a CPU to run on   -r  a priority of SCHED_FIFO, 1 to 99\n"
+		"  -a  look at all bytes of each frame, not at its ends alone\n"
 		"  -x  exit with 1 if a frame was late, too\n");
 	exit(1);
 }
@@ -75,18 +94,23 @@ static long number(const char *text, long low, long high)
 	return n;
 }
 
+static enum way way(const char *option)
+{
+	for (size_t i = 0; i < sizeof(ways) / sizeof(ways[0]); i++)
+		if (!strcmp(option, ways[i].option))
+			return (enum way)i;
+	usage();
+	return BY_READ;
+}
+
 static void parse(struct options *o, int argc, char **argv)
 {
 	int c;
 
 	*o = (struct options){ .frame = 4 << 20, .frames = 1000, .period_us = 8000, .slots = 8, .cpu = -1 };
-	while ((c = getopt(argc, argv, "m:d:b:n:p:k:c:r:o:x")) != -1) {
+	while ((c = getopt(argc, argv, "m:d:b:n:p:k:c:r:o:ax")) != -1) {
 		switch (c) {
-		case 'm':
-			if (strcmp(optarg, "read") && strcmp(optarg, "copy"))
-				usage();
-			o->copy = !strcmp(optarg, "copy");
-			break;
+		case 'm': o->way = way(optarg); break;
 		case 'd': o->device = optarg; break;
 		case 'b': o->frame = (size_t)number(optarg, 64, 1 << 30) / 8 * 8; break;
 		case 'n': o->frames = (uint32_t)number(optarg, 1, 1 << 30); break;
@@ -95,24 +119,13 @@ static void parse(struct options *o, int argc, char **argv)
 		case 'c': o->cpu = (int)number(optarg, 0, CPU_SETSIZE - 1); break;
 		case 'r': o->priority = (int)number(optarg, 1, 99); break;
 		case 'o': o->picture = optarg; break;
+		case 'a': o->all = true; break;
 		case 'x': o->strict = true; break;
 		default: usage();
 		}
 	}
-	if (optind != argc)
+	if (optind != argc || (o->way == BY_DMA && !o->device))
 		usage();
-}
-
-/* A real card: the way of its driver's read(2), or that of UIO. */
-static int open_device(struct run *r)
-{
-	r->card.fd = open(r->o->device, O_RDWR | O_CLOEXEC);
-	if (r->card.fd < 0)
-		return errno;
-	if (!r->o->copy)
-		return 0;
-	r->card.ring = mmap(NULL, r->o->slots * r->o->frame, PROT_READ, MAP_SHARED, r->card.fd, 0);
-	return r->card.ring == MAP_FAILED ? errno : 0;
 }
 
 static void open_source(struct run *r)
@@ -121,11 +134,47 @@ static void open_source(struct run *r)
 	r->card.frames = r->o->frames;
 	r->card.period_ns = r->o->period_us * 1000;
 	r->card.priority = r->o->priority;
-	r->card.slots = r->o->copy ? r->o->slots : 0;
+	r->card.slots = r->o->way == BY_COPY ? r->o->slots : 0;
 	if (r->o->device)
-		gdr(open_device(r), r->o->device);
+		gdr(card_open(&r->card, r->o->device), r->o->device);
 	else
 		gdr(card_start(&r->card), "the simulated card");
+	r->tells = card_tells(&r->card);
+}
+
+/*
+ * GPU memory that the card writes. Its driver imports the dma-buf; by which request
+ * differs from card to card.
+ */
+static void give_to_card(gdr_t g, struct run *r)
+{
+	struct card_dma dma = { .slots = r->places, .stride = r->place };
+	unsigned long dev;
+
+	gdr(gdr_mem_alloc(g, 0, r->places * r->place, 0, &r->mem), "gdr_mem_alloc");
+	gdr(gdr_mem_get_device_ptr(g, r->mem, &dev, NULL), "gdr_mem_get_device_ptr");
+	gdr(gdr_mem_export_dmabuf(g, r->mem, 0, &dma.fd), "gdr_mem_export_dmabuf");
+	gdr(ioctl(r->card.fd, CARD_DMA, &dma) ? errno : 0, "CARD_DMA");
+	close(dma.fd);
+	r->gpu.dev = dev;
+}
+
+static void make_places(gdr_t g, struct run *r)
+{
+	r->place = (r->o->frame + GPU_PAGE_SIZE - 1) & GPU_PAGE_MASK;
+	r->places = r->o->way == BY_DMA ? r->o->slots : 2;
+	if (r->o->way == BY_DMA)
+		give_to_card(g, r);
+	else
+		example_map(g, &r->gpu, r->places * r->place);
+}
+
+static void free_places(gdr_t g, struct run *r)
+{
+	if (r->o->way == BY_DMA)
+		gdr(gdr_mem_free(g, r->mem), "gdr_mem_free");
+	else
+		example_unmap(g, &r->gpu);
 }
 
 static void warn(const char *what)
@@ -190,32 +239,31 @@ static int64_t wait_for_device(const struct run *r)
 	return card_now();
 }
 
-/* Frame i, by read(2), to that place; number is the frame's own and due when it was. */
-static int take_by_read(struct run *r, uint32_t i, unsigned char *place, uint32_t *number, int64_t *due)
+/* A notice that the next slot has a frame: 4 bytes, as the interrupts of a UIO device. */
+static int wait_for_slot(const struct run *r)
 {
-	int err;
+	uint32_t notice;
 
-	*number = i;
-	*due = r->o->device ? wait_for_device(r) : card_due(&r->card, i);
-	err = read_all(r->card.fd, place, r->o->frame);
-	store_fence();
-	return err;
+	return read_all(r->card.fd, (unsigned char *)&notice, sizeof(notice));
 }
 
-/* The same, out of the card's memory. */
-static int take_by_copy(struct run *r, uint32_t i, unsigned char *place, uint32_t *number, int64_t *due)
+/* Frame i of those that are not lost, to that offset in GPU memory. Returns 0 or an errno. */
+static int take(struct run *r, uint32_t i, size_t at)
 {
-	uint32_t slot = i % r->o->slots, notice;
-	int64_t there = r->o->device ? wait_for_device(r) : 0;
-	int err = read_all(r->card.fd, (unsigned char *)&notice, sizeof(notice));
+	unsigned char *place = r->gpu.cpu;
+	int err;
 
-	if (err)
+	if (r->o->way == BY_READ) {
+		err = read_all(r->card.fd, place + at, r->o->frame);
+		store_fence();
 		return err;
-	*number = r->o->device ? i : r->card.shared->number[slot];
-	*due = r->o->device ? there : card_due(&r->card, *number);
-	err = gdr_copy_to_mapping(r->gpu.mh, place, r->card.ring + slot * r->o->frame, r->o->frame);
-	if (!r->o->device)
-		atomic_store(&r->card.shared->taken, i + 1);
+	}
+	err = wait_for_slot(r);
+	if (err || r->o->way == BY_DMA)
+		return err;	/* the card has put it there */
+	err = gdr_copy_to_mapping(r->gpu.mh, place + at,
+				  r->card.ring + i % r->o->slots * r->o->frame, r->o->frame);
+	card_take(&r->card, i + 1);
 	return err;
 }
 
@@ -235,15 +283,24 @@ static bool is_whole(uint32_t number, CUdeviceptr place, size_t first, size_t wo
 	return true;
 }
 
-/* Here a program launches its kernels on the frame. This one looks at its ends. */
-static void use(struct run *r, uint32_t number, CUdeviceptr place)
+/*
+ * Here a program launches its kernels on the frame. This one looks which of the card's
+ * frames it is, that number or a later one, and whether it is whole. Returns which.
+ */
+static uint32_t use(struct run *r, uint32_t number, CUdeviceptr place)
 {
-	size_t words = r->o->frame / 8;
+	size_t words = r->o->frame / 8, looked = r->o->all ? words : 1;
+	uint32_t got;
+	uint64_t first;
 
-	if (r->o->device)
-		return;
-	if (!is_whole(number, place, 0, 1) || !is_whole(number, place, words - 1, 1))
+	cu(cuMemcpyDtoH(&first, place, sizeof(first)), "cuMemcpyDtoH");
+	got = card_number(first);
+	if (got < number || !is_whole(got, place, 0, looked) || !is_whole(got, place, words - 1, 1)) {
 		r->damaged++;
+		return number;
+	}
+	r->lost += got - number;
+	return got;
 }
 
 static int64_t thread_cpu_ns(void)
@@ -257,30 +314,35 @@ static int64_t thread_cpu_ns(void)
 
 static void capture(struct run *r)
 {
-	int64_t cpu = thread_cpu_ns(), start = card_now(), due = 0;
-	uint32_t number = 0, i;
+	int64_t cpu = thread_cpu_ns(), start = card_now();
+	uint32_t next = 0, i;	/* the card's number of the next frame; how many there were */
 	size_t at = 0;
-	int err;
+	int err = 0;
 
-	if (!r->o->device)
-		card_go(&r->card);
+	card_go(&r->card);
 	for (i = 0; i < r->o->frames; i++) {
-		int64_t took;
+		int64_t due = r->tells ? 0 : wait_for_device(r), took;
 
-		at = i % PLACES * r->gpu.size / PLACES;
-		err = (r->o->copy ? take_by_copy : take_by_read)(r, i, (unsigned char *)r->gpu.cpu + at,
-								 &number, &due);
+		at = i % r->places * r->place;
+		err = take(r, i, at);
 		if (err == ENODATA)
 			break;	/* the card has lost frames, and has no more */
-		gdr(err, r->o->copy ? "gdr_copy_to_mapping" : "read");
-		took = card_now() - due;
-		histogram_add(&r->times, took);
-		r->late += took > r->card.period_ns;
-		use(r, number, r->gpu.dev + at);
+		gdr(err, ways[r->o->way].name);
+		took = card_now();
+		if (r->tells) {
+			next = use(r, next, r->gpu.dev + at) + 1;
+			due = card_due(&r->card, next - 1);
+		}
+		histogram_add(&r->times, took - due);
+		r->late += took - due > r->card.period_ns;
 	}
 	r->cpu_ns = thread_cpu_ns() - cpu;
 	r->wall_ns = card_now() - start;
-	if (!r->o->device && r->times.n && !is_whole(number, r->gpu.dev + at, 0, r->o->frame / 8))
+	if (!r->tells)
+		return;
+	if (err == ENODATA)
+		r->lost += r->o->frames - next;
+	if (i && !is_whole(next - 1, r->gpu.dev + at, 0, r->o->frame / 8))
 		r->damaged++;
 }
 
@@ -292,7 +354,7 @@ static void draw(const struct run *r)
 	if (!f)
 		gdr(errno, r->o->picture);
 	snprintf(title, sizeof(title), "%zu frames of %zu bytes every %ld us, by %s: %u late, worst %.0f us",
-		 r->times.n, r->o->frame, r->o->period_us, r->o->copy ? "gdr_copy_to_mapping" : "read(2)",
+		 r->times.n, r->o->frame, r->o->period_us, ways[r->o->way].name,
 		 r->late, (double)histogram_at(&r->times, 1) / 1e3);
 	histogram_svg(&r->times, title, r->card.period_ns, f);
 	if (fclose(f))
@@ -302,11 +364,10 @@ static void draw(const struct run *r)
 /* Returns whether all was well. */
 static bool report(struct run *r)
 {
-	uint32_t lost = r->o->device ? 0 : atomic_load(&r->card.shared->lost);
 	static const double shares[] = { 0.5, 0.99, 0.999, 1 };
 
 	printf("%zu frames of %zu bytes every %ld us, by %s: %u late, %u lost, %u damaged\n", r->times.n,
-	       r->o->frame, r->o->period_us, r->o->copy ? "gdr_copy_to_mapping" : "read(2)", r->late, lost,
+	       r->o->frame, r->o->period_us, ways[r->o->way].name, r->late, r->lost,
 	       r->damaged);
 	if (!r->times.n)
 		return false;
@@ -318,7 +379,7 @@ static bool report(struct run *r)
 	       (double)r->times.n * (double)r->o->frame / (double)r->wall_ns);
 	if (r->o->picture)
 		draw(r);
-	return !lost && !r->damaged && !(r->o->strict && r->late);
+	return !r->lost && !r->damaged && !(r->o->strict && r->late);
 }
 
 int main(int argc, char **argv)
@@ -332,15 +393,14 @@ int main(int argc, char **argv)
 	open_source(&r);	/* forks: before CUDA */
 	example_context();
 	g = example_open();
-	example_map(g, &r.gpu, PLACES * ((o.frame + GPU_PAGE_SIZE - 1) & GPU_PAGE_MASK));
+	make_places(g, &r);
 	gdr(histogram_init(&r.times, o.frames), "histogram_init");
 	be_real_time(&o);
 	capture(&r);
 	well = report(&r);
-	if (!o.device)
-		card_stop(&r.card);
+	card_stop(&r.card);
 	histogram_free(&r.times);
-	example_unmap(g, &r.gpu);
+	free_places(g, &r);
 	gdr(gdr_close(g), "gdr_close");
 	return !well;
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 /*
- * card.c - the simulated card's process. card.h says what it does.
+ * card.c - a device, or the simulated card's process. card.h says what it does.
  */
 #define _GNU_SOURCE
 #include "card.h"
@@ -10,6 +10,7 @@
 #include <sched.h>
 #include <signal.h>
 #include <stdlib.h>
+#include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
@@ -26,14 +27,32 @@ int64_t card_now(void)
 	return (int64_t)t.tv_sec * NS + t.tv_nsec;
 }
 
+bool card_tells(const struct card *c)
+{
+	struct card_info info;
+
+	return c->shared || !ioctl(c->fd, CARD_INFO, &info);
+}
+
 int64_t card_due(const struct card *c, uint32_t number)
 {
-	return atomic_load(&c->shared->start_ns) + number * c->period_ns;
+	struct card_info info;
+
+	if (c->shared)
+		return atomic_load(&c->shared->start_ns) + number * c->period_ns;
+	return ioctl(c->fd, CARD_INFO, &info) ? 0 : info.start_ns + number * info.period_ns;
 }
 
 void card_go(struct card *c)
 {
-	atomic_store(&c->shared->start_ns, card_now() + c->period_ns);
+	if (c->shared)
+		atomic_store(&c->shared->start_ns, card_now() + c->period_ns);
+}
+
+void card_take(struct card *c, uint32_t slots)
+{
+	if (c->shared)
+		atomic_store(&c->shared->taken, slots);
 }
 
 static void sleep_until(int64_t ns)
@@ -89,12 +108,8 @@ static void run_ring(const struct card *c, int out)
 		uint32_t slot = filled % c->slots;
 		bool room = filled - atomic_load(&c->shared->taken) < c->slots;
 
-		if (room) {
+		if (room)
 			fill(c->ring + slot * c->frame, c->frame, n);
-			c->shared->number[slot] = n;
-		} else {
-			atomic_fetch_add(&c->shared->lost, 1);
-		}
 		sleep_until(card_due(c, n));
 		if (room) {
 			filled++;
@@ -162,9 +177,27 @@ int card_start(struct card *c)
 	return c->pid < 0 ? errno : 0;
 }
 
+int card_open(struct card *c, const char *device)
+{
+	c->pid = 0;
+	c->shared = NULL;
+	c->ring = NULL;
+	c->fd = open(device, O_RDWR | O_CLOEXEC);
+	if (c->fd < 0)
+		return errno;
+	if (!c->slots)
+		return 0;
+	c->ring = mmap(NULL, c->slots * c->frame, PROT_READ, MAP_SHARED, c->fd, 0);
+	return c->ring == MAP_FAILED ? errno : 0;
+}
+
 void card_stop(struct card *c)
 {
-	kill(c->pid, SIGKILL);
-	waitpid(c->pid, NULL, 0);
+	if (c->pid) {
+		kill(c->pid, SIGKILL);
+		waitpid(c->pid, NULL, 0);
+	}
+	if (c->ring)
+		munmap(c->ring, c->slots * c->frame);
 	close(c->fd);
 }

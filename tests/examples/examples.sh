@@ -48,7 +48,9 @@ for way in read copy; do
 done
 check "capture by read of a device" says "4 frames of 1024 bytes" "$bin/capture" -d /dev/zero -n 4 -b 1024
 check "capture of a device that ends" fails_with "0 frames" "$bin/capture" -d /dev/null -n 4
-check "capture refuses a wrong option" fails_with "usage: capture" "$bin/capture" -m dma
+check "capture refuses DMA without a device" fails_with "usage: capture" "$bin/capture" -m dma
+check "capture refuses a wrong option" fails_with "usage: capture" "$bin/capture" -m pio
+check "capture by DMA of no card" fails_with "CARD_DMA: " "$bin/capture" -m dma -d /dev/null -b 65536
 if command -v python3 >/dev/null; then
 	check "write_read.py" says "read: FROM the CPU" \
 		env PYTHONPATH=python PYTHONDONTWRITEBYTECODE=1 python3 examples/write_read.py
