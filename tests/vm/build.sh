@@ -1,8 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: MIT
 #
-# build.sh KERNEL NVIDIA OUT - build gdrdrv.ko and the simulated nvidia.ko for a kernel
-# (of run.sh), against NVIDIA's header of a release (535, 550). Debian has no header of
+# build.sh KERNEL NVIDIA OUT - build gdrdrv.ko, the simulated nvidia.ko and card_sim.ko for a
+# kernel (of run.sh), against NVIDIA's header of a release (535, 550). Debian has no header of
 # 570, of older and of newer releases: vary makes these. Any warning is an error. GDR_MAKE
 # has extra make variables, as "C=2".
 set -euo pipefail
@@ -57,7 +57,8 @@ vary() {
 stage() {
 	mkdir -p "$1/kmod" "$1/sim" "$1/nv"
 	cp "$top"/kmod/* "$1/kmod/"
-	cp "$top"/tests/kmod/{nvidia_sim*.[ch],Kbuild} "$top/tests/doubles/rm_uapi.h" "$1/sim/"
+	cp "$top"/tests/kmod/{nvidia_sim*.[ch],card_sim.c,Kbuild} "$top/tests/doubles/rm_uapi.h" \
+		"$top/examples/capture/card_uapi.h" "$1/sim/"
 	cp "$nv/nv-p2p.h" "$1/nv/"
 	vary "$2" "$1/nv/nv-p2p.h"
 }
@@ -95,7 +96,7 @@ else
 		sh -c "$recipe" sh "${extra[@]}" >"$out/build.log" 2>&1 ||
 		{ cat "$out/build.log" >&2; die "the build failed"; }
 fi
-cp "$work/out/gdrdrv.ko" "$work/sim/nvidia.ko" "$work/gdrdrv_config.h" "$out/"
+cp "$work/out/gdrdrv.ko" "$work/sim/"*.ko "$work/gdrdrv_config.h" "$out/"
 
 # modpost and objtool warn without failing.
 if grep -iE 'warning' "$out/build.log" | grep -v 'the compiler differs'; then

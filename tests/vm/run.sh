@@ -17,6 +17,7 @@
 #   -t SECONDS     give up after that long (default 1800)
 #   -k FILE        another kernel image of that release
 #   -b DIR         modules that are built already
+#   -D DEVICE      another device of QEMU's
 #
 # GDRAPI_VM_ACCEL: QEMU's accelerator (default kvm where that runs a guest, else
 # tcg,thread=multi).
@@ -34,8 +35,8 @@ usage() {
 }
 
 nvidia=550 job=$here/job-kmod.sh files=() vars=() bar=256 cpus=2 limit=1800 memory=1024
-image='' modules=''
-while getopts n:j:f:e:m:M:c:t:k:b: o; do
+image='' modules='' devices=()
+while getopts n:j:f:e:m:M:c:t:k:b:D: o; do
 	case $o in
 	n) nvidia=$OPTARG ;;
 	j) job=$OPTARG ;;
@@ -47,6 +48,7 @@ while getopts n:j:f:e:m:M:c:t:k:b: o; do
 	t) limit=$OPTARG ;;
 	k) image=$OPTARG ;;
 	b) modules=$OPTARG ;;
+	D) devices+=(-device "$OPTARG") ;;
 	*) usage ;;
 	esac
 done
@@ -96,7 +98,7 @@ if [ -z "$modules" ]; then
 	modules=${GDRAPI_VM_BUILD:-$top/build/vm}/$1-$nvidia
 	"$here/build.sh" "$1" "$nvidia" "$modules"
 fi
-cp "$modules/gdrdrv.ko" "$modules/nvidia.ko" "$root/"
+cp "$modules"/*.ko "$root/"
 cp "$(command -v busybox)" "$root/bin/"
 gcc -std=gnu11 -O1 -Wall -Wextra -Werror -static -pthread \
 	-o "$root/bin/kmod_test" "$top/tests/kmod/kmod_test.c"
@@ -126,7 +128,7 @@ timeout "$limit" nice -n 10 qemu-system-x86_64 -accel "$accel" -cpu max,-cx16 \
 	-kernel "$image" -initrd "$tmp/initrd" \
 	-append "console=ttyS0 panic=-1 quiet log_buf_len=4M nokaslr no_timer_check rdinit=/init" \
 	-object "memory-backend-ram,id=bar,size=${bar}M,share=on" \
-	-device ivshmem-plain,memdev=bar -serial "file:$log" &
+	-device ivshmem-plain,memdev=bar ${devices[@]+"${devices[@]}"} -serial "file:$log" &
 qemu=$!
 # In the background, so that a signal to this shell ends the guest, too.
 wait "$qemu" || say "QEMU: status $?"

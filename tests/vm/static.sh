@@ -30,7 +30,8 @@ check "sparse and gcc -Wall -Wextra, kernel 6.1" \
 	env GDR_MAKE=C=2 "$here/build.sh" 6.1 550 "$1/6.1-550-sparse"
 check "sparse and gcc -Wall -Wextra, kernel 6.12" \
 	env GDR_MAKE=C=2 "$here/build.sh" 6.12 550 "$1/6.12-550-sparse"
-for f in "$top"/kmod/*.[ch] "$top"/tests/kmod/nvidia_sim*.[ch]; do
+for f in "$top"/kmod/*.[ch] "$top"/tests/kmod/{nvidia_sim*.[ch],card_sim.c} \
+	"$top/examples/capture/card_uapi.h"; do
 	check "checkpatch --strict ${f#"$top"/}" style "$f"
 done
 check "no pointer is printed" absent '%p'

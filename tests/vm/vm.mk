@@ -14,6 +14,8 @@ VMFILES   := -f $(BIN)/gdrcopy_sanity -f $(BIN)/badinput $(VMLIBS)
 VMSANITY  := $(VMRUN) -j $(VM)/job-sanity.sh $(VMFILES)
 VMDOCTOR  := $(VMRUN) -j $(VM)/job-doctor.sh -f $(BIN)/gdrcopy_doctor -f /usr/bin/setpriv $(VMLIBS)
 VMRM      := $(VMRUN) -j $(VM)/job-rm.sh $(VMFILES) -f $(BIN)/rm_test
+VMCARD    := $(VMRUN) -j $(VM)/job-card.sh -D edu,dma_mask=0xffffffffffffffff \
+	-f $(B)/examples/capture -f $(BIN)/card_test $(VMLIBS)
 # Those that race against time come to nothing on an emulated CPU of a busy host.
 VMGUESTS  := $(addprefix $(BIN)/guest_,fork fds)
 VMGUEST   := $(addprefix -f ,$(VMGUESTS))
@@ -23,11 +25,13 @@ VMGUEST   := $(addprefix -f ,$(VMGUESTS))
 check-vm: VMKERNELS := 6.1
 check-vm-all: VMKERNELS := 6.1 6.12 7.2
 check-vm-all: VMHEADERS := older newer 570
-check-vm check-vm-all: tools $(BIN)/badinput $(BIN)/rm_test $(VMGUESTS) $(DOUBLES)
+check-vm check-vm-all: tools $(B)/examples/capture $(addprefix $(BIN)/,badinput rm_test card_test) \
+		$(VMGUESTS) $(DOUBLES)
 	@for k in $(VMKERNELS); do \
 		$(RUN) vm-kmod-$$k $(VMRUN) -t 900 $$k; \
 		$(RUN) vm-sanity-$$k $(VMSANITY) -t 900 $$k; \
 		$(RUN) vm-rm-$$k $(VMRM) $(VMGUEST) -t 1800 $$k; \
+		$(RUN) vm-card-$$k $(VMCARD) -t 900 $$k; \
 		$(RUN) vm-doctor-$$k $(VMDOCTOR) -t 900 $$k; \
 	done
 	@for h in $(VMHEADERS); do \
@@ -55,6 +59,12 @@ $(BIN)/rm_test: tests/kmod/rm_test.c tests/doubles/rm_selftest_client.c tests/do
 		$(wildcard tests/doubles/*selftest.h) tests/doubles/rm_uapi.h $(D)/libcuda.so.1
 	@mkdir -p $(@D)
 	$(CC) $(C11) $(CFLAGS) -o $@ $(filter %.c,$^) $(D)/libcuda.so.1
+
+$(BIN)/card_test: tests/kmod/card_test.c examples/capture/card_uapi.h tests/doubles/rm_selftest_client.c \
+		tests/doubles/selftest_util.c $(wildcard tests/doubles/*selftest.h) tests/doubles/rm_uapi.h \
+		$(LIB) $(D)/libcuda.so.1
+	@mkdir -p $(@D)
+	$(CC) $(C11) $(CFLAGS) -o $@ $(filter %.c,$^) $(LINK) $(D)/libcuda.so.1
 
 check-kmod-dkms:
 	@$(RUN) kmod-dkms $(VM)/dkms.sh $(B)/vm
