@@ -481,11 +481,15 @@ static inline void whole_life(gdr_t g, uint64_t seed)
 	drop_buffer(g, &b);
 }
 
+/* With that much stack, or the least of this machine: 128 KiB on arm64 and ppc64le. */
 static inline void start_thread(pthread_t *t, size_t stack, void *(*fn)(void *), void *arg)
 {
+	size_t least = sysconf(_SC_THREAD_STACK_MIN);
 	pthread_attr_t attr;
 
 	expect_is(pthread_attr_init(&attr), 0);
+	if (stack && stack < least)
+		stack = least;
 	if (stack)
 		expect_is(pthread_attr_setstacksize(&attr, stack), 0);
 	expect_is(pthread_create(t, &attr, fn, arg), 0);
