@@ -54,35 +54,54 @@ static void *sim_mmap(void *addr, size_t length, int prot, int flags, int fd, of
 	return p;
 }
 
-#ifdef __x86_64__
-/*
- * The jump is written in one store, as other threads may be in the C library. The C
- * library's code is near this library. Its functions begin at multiples of 16.
- */
-static bool jump(void *from, void *to)
-{
-	int64_t distance = (char *)to - ((char *)from + 5);
-	uintptr_t page = (uintptr_t)from & ~((uintptr_t)getpagesize() - 1);
-	int32_t near = (int32_t)distance;
-	uint64_t code;
+#if defined(__x86_64__)
+typedef uint64_t code_t;
 
-	if (near != distance || (uintptr_t)from % sizeof(code) ||
-	    mprotect((void *)page, (size_t)getpagesize(), PROT_READ | PROT_WRITE | PROT_EXEC))
-		return false;
-	memcpy(&code, from, sizeof(code));
-	*(uint8_t *)&code = 0xe9;
-	memcpy((uint8_t *)&code + 1, &near, sizeof(near));
-	atomic_store((_Atomic uint64_t *)from, code);
-	return !mprotect((void *)page, (size_t)getpagesize(), PROT_READ | PROT_EXEC);
+/* A jump over a distance, into the first bytes of a function. Functions begin at multiples of 16. */
+static bool put_jump(code_t *code, int64_t distance)
+{
+	int32_t near = (int32_t)(distance - 5);
+
+	*(uint8_t *)code = 0xe9;
+	memcpy((uint8_t *)code + 1, &near, sizeof(near));
+	return near == distance - 5;
+}
+#elif defined(__aarch64__)
+typedef uint32_t code_t;
+
+static bool put_jump(code_t *code, int64_t distance)
+{
+	*code = 0x14000000 | ((uint64_t)distance >> 2 & 0x3ffffff);
+	return distance >= -(128 << 20) && distance < 128 << 20;
 }
 #else
-static bool jump(void *from, void *to)
+typedef uint32_t code_t;
+
+static bool put_jump(code_t *code, int64_t distance)
 {
-	(void)from;
-	(void)to;
+	(void)code;
+	(void)distance;
 	return false;
 }
 #endif
+
+/*
+ * The jump is written in one store, as other threads may be in the C library. The C
+ * library's code is near this library.
+ */
+static bool jump(void *from, void *to)
+{
+	uintptr_t page = (uintptr_t)from & ~((uintptr_t)getpagesize() - 1);
+	code_t code;
+
+	memcpy(&code, from, sizeof(code));
+	if (!put_jump(&code, (char *)to - (char *)from) || (uintptr_t)from % sizeof(code) ||
+	    mprotect((void *)page, (size_t)getpagesize(), PROT_READ | PROT_WRITE | PROT_EXEC))
+		return false;
+	atomic_store((_Atomic code_t *)from, code);
+	__builtin___clear_cache((char *)from, (char *)from + sizeof(code));
+	return !mprotect((void *)page, (size_t)getpagesize(), PROT_READ | PROT_EXEC);
+}
 
 /*
  * Whether this file has replaced mmap. When this library is loaded, a process may be at

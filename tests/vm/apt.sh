@@ -16,6 +16,14 @@ GDRAPI_VM_CACHE=${GDRAPI_VM_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/gdrapi-vm}
 say() { printf '%s\n' "# $*" >&2; }
 die() { printf '%s: %s\n' "${0##*/}" "$*" >&2; exit 1; }
 
+# The prefix of the compiler's name, for another machine than this one.
+# shellcheck disable=SC2034 # for the scripts that source this
+case $VM_ARCH in
+arm64) VM_CROSS=aarch64-linux-gnu- ;;
+ppc64el) VM_CROSS=powerpc64le-linux-gnu- ;;
+*) VM_CROSS= ;;
+esac
+
 # need PROGRAM[:PACKAGE]...: end here unless all are installed.
 need() {
 	local p

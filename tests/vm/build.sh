@@ -26,15 +26,13 @@ read -r -a extra <<<"${GDR_MAKE-}"
 [ "$1" != 5.10 ] || extra+=(CC=gcc)
 # For another VM_ARCH, choose a kernel whose build tools run on this machine.
 case $VM_ARCH in
-arm64)
-	need aarch64-linux-gnu-gcc:gcc-aarch64-linux-gnu
-	extra+=(ARCH=arm64 CROSS_COMPILE=aarch64-linux-gnu-)
-	;;
-ppc64el)
-	need powerpc64le-linux-gnu-gcc:gcc-powerpc64le-linux-gnu
-	extra+=(ARCH=powerpc CROSS_COMPILE=powerpc64le-linux-gnu-)
-	;;
+arm64) extra+=(ARCH=arm64) ;;
+ppc64el) extra+=(ARCH=powerpc) ;;
 esac
+if [ -n "$VM_CROSS" ]; then
+	need "${VM_CROSS}gcc:gcc-${VM_CROSS%-}"
+	extra+=(CROSS_COMPILE="$VM_CROSS")
+fi
 
 # vary WHICH HEADER: turn the header of 550 into another release's. Older releases have no
 # persistent mappings. Newer ones have page tables of major 2, and the flag for mappings

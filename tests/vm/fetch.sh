@@ -7,8 +7,10 @@
 #   fetch.sh kernel 5.10|6.1|6.12|7.2	image, headers
 #   fetch.sh kernel 6.1-kasan|6.1-kcsan	the same, built from source (minutes)
 #   fetch.sh style 6.1|6.12|7.2		scripts/checkpatch.pl of the kernel's source
+#   fetch.sh busybox			the static busybox of the machine VM_ARCH
+#   fetch.sh qemu-user			emulators of user programs, newer than Debian 12's
 #
-# VM_ARCH=arm64 or ppc64el fetches headers for that architecture, to build with only.
+# VM_ARCH=arm64 fetches them for that machine; ppc64el headers alone, to build with.
 # Prints the folder on stdout. Everything comes from Debian's packages. Nothing is
 # installed, and nothing outside the cache is written.
 set -euo pipefail
@@ -104,6 +106,8 @@ fetch_root() {
 # fetch_image SUITE RELEASE DIR: the kernel itself, as DIR/vmlinuz.
 fetch_image() {
 	local p
+	[ ! -e "$3/vmlinuz" ] || return 0
+	vm_suite "$1"
 	# Newer packages have the kernel itself in a separate package.
 	p=$(newest "$1" "linux-binary-${2//+/\\+}")
 	vm_unpack "$1" "${p:-linux-image-$2}" "$3"
@@ -164,11 +168,25 @@ fetch_kernel() {
 		else
 			rel=$(fetch_headers "$suite" "$1" "$dir")
 		fi
-		[ "$VM_ARCH" != amd64 ] || fetch_image "$suite" "$rel" "$dir"
 		printf '%s\n' "$rel" >"$dir/release"
 		: >"$dir/.complete"
 	fi
+	[ "$VM_ARCH" = ppc64el ] || fetch_image "$suite" "$(cat "$dir/release")" "$dir"
 	printf '%s\n' "$dir"
+}
+
+fetch_busybox() {
+	local dir=$GDRAPI_VM_CACHE/busybox-$VM_ARCH
+	[ -e "$dir/bin/busybox" ] || { vm_suite bookworm; vm_unpack bookworm busybox-static "$dir"; }
+	printf '%s\n' "$dir/bin/busybox"
+}
+
+# Of Debian 12's backports: before 8.1 there is no MADV_WIPEONFORK.
+fetch_qemu_user() {
+	local dir=$GDRAPI_VM_CACHE/qemu-user
+	[ -e "$dir/usr/bin" ] ||
+		{ vm_suite bookworm-backports; vm_unpack bookworm-backports qemu-user "$dir"; }
+	printf '%s\n' "$dir/usr/bin"
 }
 
 # fetch_source VERSION DIR [PATTERN]: the kernel's source, or only the files that match.
@@ -196,5 +214,7 @@ case ${1-} in
 style) fetch_source "${2:?which kernel}" "$GDRAPI_VM_CACHE/style-$2" 'scripts/*' ;;
 nvidia) fetch_nvidia "${2:?which driver}" ;;
 kernel) fetch_kernel "${2:?which kernel}" ;;
-*) die "usage: fetch.sh nvidia 535|550 | kernel|style 6.1|6.12|7.2" ;;
+busybox) fetch_busybox ;;
+qemu-user) fetch_qemu_user ;;
+*) die "usage: fetch.sh nvidia 535|550 | kernel|style 6.1|6.12|7.2 | busybox | qemu-user" ;;
 esac

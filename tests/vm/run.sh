@@ -19,6 +19,8 @@
 #   -b DIR         modules that are built already
 #   -D DEVICE      another device of QEMU's
 #
+# VM_ARCH: amd64, or arm64 for a machine of that kind, emulated. Files given with -f are
+# then built for it.
 # GDRAPI_VM_ACCEL: QEMU's accelerator (default kvm where that runs a guest, else
 # tcg,thread=multi).
 # GDRAPI_VM_BUILD: where modules are built (default build/vm of the tree).
@@ -54,8 +56,27 @@ while getopts n:j:f:e:m:M:c:t:k:b:D: o; do
 done
 shift $((OPTIND - 1))
 [ $# -eq 1 ] || usage
-need qemu-system-x86_64:qemu-system-x86 cpio:cpio busybox:busybox-static
-if ldd "$(command -v busybox)" 2>/dev/null | grep -q '=>'; then
+# QEMU 7.2 emulates cmpxchg16b so that it spoils the flags, and newer kernels crash.
+# Without cx16 they do not use it. On a busy host a starting kernel may miss timer
+# interrupts and give up. So its check is off. Pointer authentication as the Arm manual
+# suggests it is slow to emulate.
+case $VM_ARCH in
+amd64)
+	need qemu-system-x86_64:qemu-system-x86 busybox:busybox-static
+	machine=(qemu-system-x86_64 -cpu "max,-cx16")
+	console="ttyS0 no_timer_check"
+	busybox=$(command -v busybox)
+	;;
+arm64)
+	need qemu-system-aarch64:qemu-system-arm "${VM_CROSS}gcc:gcc-${VM_CROSS%-}"
+	machine=(qemu-system-aarch64 -machine virt -cpu "max,pauth-impdef=on")
+	console=ttyAMA0
+	busybox=$("$here/fetch.sh" busybox)
+	;;
+*) die "no virtual machine for $VM_ARCH" ;;
+esac
+need cpio:cpio
+if ldd "$busybox" 2>/dev/null | grep -q '=>'; then
 	die "busybox needs libraries: install busybox-static in its place"
 fi
 
@@ -64,6 +85,13 @@ put() {
 	local lib
 	mkdir -p "$root$2"
 	cp -L "$1" "$root$2/"
+	# Here ldd knows nothing of them.
+	if [ -n "$VM_CROSS" ]; then
+		mkdir -p "$root/lib"
+		cp -Ln "/usr/${VM_CROSS%-}"/lib/lib{c.so.6,dl.so.2,m.so.6,pthread.so.0} \
+			"/usr/${VM_CROSS%-}"/lib/ld-linux-*.so.* "$root/lib/"
+		return
+	fi
 	# A static program has none, and ldd fails for it.
 	{ ldd "$1" 2>/dev/null || :; } | { grep -oE '/[^ ]+' || :; } | while read -r lib; do
 		mkdir -p "$root$(dirname "$lib")"
@@ -74,7 +102,7 @@ put() {
 # accelerator KERNEL: kvm, if a guest runs to its end with it. A device alone proves
 # nothing: the processor or the host may not support or allow it.
 accelerator() {
-	if [ -w /dev/kvm ] && grep -qwE 'vmx|svm' /proc/cpuinfo &&
+	if [ -z "$VM_CROSS" ] && [ -w /dev/kvm ] && grep -qwE 'vmx|svm' /proc/cpuinfo &&
 		timeout 20 qemu-system-x86_64 -accel kvm -cpu max -m 512 \
 			-display none -no-reboot -nodefaults \
 			-kernel "$1" -append panic=-1 >/dev/null 2>&1; then
@@ -99,8 +127,8 @@ if [ -z "$modules" ]; then
 	"$here/build.sh" "$1" "$nvidia" "$modules"
 fi
 cp "$modules"/*.ko "$root/"
-cp "$(command -v busybox)" "$root/bin/"
-gcc -std=gnu11 -O1 -Wall -Wextra -Werror -static -pthread \
+cp "$busybox" "$root/bin/"
+"${VM_CROSS}gcc" -std=gnu11 -O1 -Wall -Wextra -Werror -static -pthread \
 	-o "$root/bin/kmod_test" "$top/tests/kmod/kmod_test.c"
 for f in ${files[@]+"${files[@]}"}; do
 	d=/bin
@@ -120,13 +148,10 @@ chmod +x "$root/init"
 log=$tmp/serial
 image=${image:-$kdir/vmlinuz}
 accel=${GDRAPI_VM_ACCEL:-$(accelerator "$image")}
-# QEMU 7.2 emulates cmpxchg16b so that it spoils the flags, and newer kernels crash.
-# Without cx16 they do not use it. On a busy host a starting kernel may miss timer
-# interrupts and give up. So its check is off.
-timeout "$limit" nice -n 10 qemu-system-x86_64 -accel "$accel" -cpu max,-cx16 \
+timeout "$limit" nice -n 10 "${machine[@]}" -accel "$accel" \
 	-smp "$cpus" -m "$memory" -display none -no-reboot -nodefaults \
 	-kernel "$image" -initrd "$tmp/initrd" \
-	-append "console=ttyS0 panic=-1 quiet log_buf_len=4M nokaslr no_timer_check rdinit=/init" \
+	-append "panic=-1 quiet log_buf_len=4M nokaslr rdinit=/init console=$console" \
 	-object "memory-backend-ram,id=bar,size=${bar}M,share=on" \
 	-device ivshmem-plain,memdev=bar ${devices[@]+"${devices[@]}"} -serial "file:$log" &
 qemu=$!

@@ -2,6 +2,7 @@
 #
 # make check-vm       [more 15 min] the kernel module in a virtual machine: see docs/kmod.md
 # make check-vm-all   [long 40 min] check-vm on every kernel
+# make check-vm-arm64 [long 40 min] check-vm on an emulated arm64 machine
 # make check-vm-debug [long 2 h] check-vm on kernels that look for faults
 # make check-kmod-static  [more 2 min] the static checks of the kernel module
 # make check-kmod-matrix  [long 30 min] builds of the kernel module for every kernel and driver
@@ -20,7 +21,7 @@ VMCARD    := $(VMRUN) -j $(VM)/job-card.sh -D edu,dma_mask=0xffffffffffffffff \
 VMGUESTS  := $(addprefix $(BIN)/guest_,fork fds)
 VMGUEST   := $(addprefix -f ,$(VMGUESTS))
 
-.PHONY: check-vm check-vm-all check-vm-debug check-kmod-static check-kmod-matrix check-kmod-dkms
+.PHONY: check-vm check-vm-all check-vm-arm64 vm-arm64-run check-vm-debug check-kmod-static check-kmod-matrix check-kmod-dkms
 
 check-vm: VMKERNELS := 6.1
 check-vm-all: VMKERNELS := 6.1 6.12 7.2
@@ -38,6 +39,18 @@ check-vm check-vm-all: tools $(B)/examples/capture $(addprefix $(BIN)/,badinput 
 		$(RUN) vm-kmod-6.1-$$h $(VMRUN) -t 900 -n $$h 6.1; \
 	done
 	@test -z '$(VMHEADERS)' || GDR_MAKE=SIM_PROPRIETARY=y $(RUN) vm-kmod-6.1-proprietary $(VMRUN) -t 900 6.1
+
+check-vm-arm64: ARCH := arm64
+check-vm-arm64: need-$(ARCH_CC_arm64)-gcc need-qemu-system-aarch64
+	@VM_ARCH=arm64 $(ARCH_MAKE) vm-arm64-run
+
+# In it B and CC are the other machine's.
+vm-arm64-run: $(BIN)/gdrcopy_sanity $(BIN)/badinput $(BIN)/rm_test $(VMGUESTS) $(D)/libcuda.so.1
+	@for k in 6.1 6.12; do \
+		$(RUN) vm-kmod-arm64-$$k $(VMRUN) -t 1800 $$k; \
+		$(RUN) vm-sanity-arm64-$$k $(VMSANITY) $(VMGUEST) -t 3600 $$k; \
+		$(RUN) vm-rm-arm64-$$k $(VMRM) $(VMGUEST) -t 3600 $$k; \
+	done
 
 VMDEBUG := 6.1-kasan 6.1-kcsan
 check-vm-debug: export GDR_LIMIT := 0
