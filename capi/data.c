@@ -484,25 +484,41 @@ static void copy_out(void *to, void *locked, size_t n)
 	copy_pool_copy(pool(), mine.busy, &plain, locked, to, n, false);
 }
 
-/* The caller's own stores to the mapping must land before the engine starts. */
-static bool copy_by_dma(uint64_t key, void *dev, void *host, size_t size, bool to)
+static struct gdr_dma *dma(void)
 {
-	struct gdr_dma *dma = atomic_load_explicit(&mine.front->dma, memory_order_acquire);
-	bool shares = !to && copy_pool_help(pool(), size, to) != COPY_NO_HELP;
-
-	copy_fence_store();
-	return gdr_dma_copy(dma, key, (uintptr_t)dev - slot_of(key)->va, host, size, to,
-			    shares ? copy_out : NULL);
+	return atomic_load_explicit(&mine.front->dma, memory_order_acquire);
 }
 
-/* The ways that a copy can be made now, one bit each. */
-static unsigned int ways_for(uint64_t key, size_t size, bool to)
+/* The caller's own stores to the mapping must land before the engine starts. */
+static bool copy_by_dma(uint64_t key, void *dev, void *host, size_t size, bool to, bool locked)
 {
-	struct gdr_dma *dma = atomic_load_explicit(&mine.front->dma, memory_order_acquire);
+	bool shares = !to && !locked && copy_pool_help(pool(), size, to) != COPY_NO_HELP;
+	const struct gdr_dma_copy copy = {
+		.key = key, .off = (uintptr_t)dev - slot_of(key)->va, .host = host, .n = size,
+		.to = to, .locked = locked, .out = shares ? copy_out : NULL,
+	};
+
+	copy_fence_store();
+	return gdr_dma_copy(dma(), &copy);
+}
+
+/*
+ * The least copy for which the driver is asked about the host memory. The engine takes 7
+ * us for any less.
+ */
+#define ASKS_LEAST 8192u
+
+/* The ways that a copy can be made now, one bit each. */
+static unsigned int ways_for(uint64_t key, const void *host, size_t size, bool to)
+{
 	unsigned int ways = 1u << COPY_ALONE;
 
-	if (gdr_dma_has(dma, key))
-		ways |= 1u << COPY_DMA;
+	if (gdr_dma_has(dma(), key)) {
+		if (size >= ASKS_LEAST && gdr_dma_is_locked(dma(), host))
+			ways |= 1u << COPY_DMA_LOCKED;
+		else
+			ways |= 1u << COPY_DMA;
+	}
 	switch (copy_pool_help(pool(), size, to)) {
 	case COPY_HELP_AWAKE: return ways | 1u << COPY_SHARED;
 	case COPY_HELP_ASLEEP: return ways | 1u << COPY_WAKING;
@@ -521,7 +537,7 @@ static uint64_t now_ns(void)
 /* Makes the copy in the way that should take the least time. */
 static void copy_best(uint64_t key, void *dev, void *host, size_t size, bool to)
 {
-	unsigned int ways = ways_for(key, size, to);
+	unsigned int ways = ways_for(key, host, size, to);
 	enum copy_way way = copy_auto_choose(size, to, ways);
 	uint64_t begin;
 
@@ -530,11 +546,11 @@ static void copy_best(uint64_t key, void *dev, void *host, size_t size, bool to)
 	    copy_auto_expect(size, to, COPY_SHARED) < copy_auto_expect(size, to, way))
 		way = COPY_WAKING;
 	begin = now_ns();
-	if (way == COPY_DMA && !copy_by_dma(key, dev, host, size, to))
+	if (way >= COPY_DMA && !copy_by_dma(key, dev, host, size, to, way == COPY_DMA_LOCKED))
 		way = COPY_ALONE;
 	if (way == COPY_ALONE)
 		(to ? mine.impl->to : mine.impl->from)(to ? dev : host, to ? host : dev, size);
-	else if (way != COPY_DMA)
+	else if (way < COPY_DMA)
 		copy_pool_copy(pool(), mine.busy, mine.impl, dev, host, size, to);
 	if (to)
 		copy_fence_store();
@@ -548,7 +564,7 @@ copy_long(uint64_t key, void *dev, void *host, size_t size, bool to)
 	if (pool())
 		copy_pool_note(pool(), size, to);
 	if (size >= atomic_load(to ? &gdr_dma_least_to : &gdr_dma_least_from) &&
-	    copy_by_dma(key, dev, host, size, to))
+	    copy_by_dma(key, dev, host, size, to, gdr_dma_is_locked(dma(), host)))
 		return;
 	if (size >= atomic_load(to ? &copy_least_auto_to : &copy_least_auto_from))
 		copy_best(key, dev, host, size, to);

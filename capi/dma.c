@@ -171,17 +171,15 @@ bool gdr_dma_has(struct gdr_dma *dma, uint64_t key)
 }
 
 /*
- * Whether the driver knows host as page-locked. It refuses a copy whose buffer is
- * page-locked in part, so the first byte answers for all. Asked for several attributes,
- * the driver answers 0 for memory that it does not know; asked for one, it fails, which
- * debuggers of CUDA report.
+ * Asked for several attributes, the driver answers 0 for memory that it does not know.
+ * Asked for one, it fails, which debuggers of CUDA report.
  */
-static bool is_locked(const struct cuda *c, const void *host)
+bool gdr_dma_is_locked(struct gdr_dma *dma, const void *host)
 {
 	int attribute = CU_POINTER_ATTRIBUTE_MEMORY_TYPE, type = 0;
 	void *value = &type;
 
-	return !c->pointer_attributes(1, &attribute, &value, (uintptr_t)host) &&
+	return dma && !dma->cuda.pointer_attributes(1, &attribute, &value, (uintptr_t)host) &&
 	       type == CU_MEMORYTYPE_HOST;
 }
 
@@ -196,38 +194,41 @@ static int wait_for(struct gpu *gpu, bool locked)
 	return locked ? gdr_words_wait(words, gdr_words_ask(words)) : words->sync(words->stream);
 }
 
-static int make_copy(const struct cuda *c, struct gpu *gpu, uint64_t at, void *host, size_t n,
-		     bool to, gdr_copy_out *out)
+static int make_copy(const struct cuda *c, const struct entry *e, const struct gdr_dma_copy *copy)
 {
-	bool locked = is_locked(c, host);
+	struct gpu *gpu = e->gpu;
+	uint64_t at = e->gpu_addr + copy->off;
 	int rc;
 
-	if (out && !locked && n >= GDR_RING_LEAST && gdr_ring_take(&gpu->ring)) {
+	if (copy->out && copy->n >= GDR_RING_LEAST && gdr_ring_take(&gpu->ring)) {
 		const struct gdr_ring_read r = {
-			.src = at, .host = host, .n = n, .from = c->from, .out = out,
+			.src = at, .host = copy->host, .n = copy->n, .from = c->from,
+			.out = copy->out,
 		};
 
 		return gdr_ring_read(&gpu->ring, &gpu->words, &r);
 	}
-	rc = to ? c->to(at, host, n, gpu->stream) : c->from(host, at, n, gpu->stream);
-	return rc ? rc : wait_for(gpu, locked);
+	if (copy->to)
+		rc = c->to(at, copy->host, copy->n, gpu->stream);
+	else
+		rc = c->from(copy->host, at, copy->n, gpu->stream);
+	return rc ? rc : wait_for(gpu, copy->locked);
 }
 
-bool gdr_dma_copy(struct gdr_dma *dma, uint64_t key, uint64_t off, void *host, size_t n, bool to,
-		  gdr_copy_out *out)
+bool gdr_dma_copy(struct gdr_dma *dma, const struct gdr_dma_copy *copy)
 {
 	const struct entry *e;
 	const struct cuda *c;
 	void *popped;
 	int rc;
 
-	if (!gdr_dma_has(dma, key))
+	if (!gdr_dma_has(dma, copy->key))
 		return false;
 	c = &dma->cuda;
-	e = &dma->entries[key & (GDR_SLOT_COUNT - 1)];
+	e = &dma->entries[copy->key & (GDR_SLOT_COUNT - 1)];
 	rc = c->push(e->gpu->ctx);
 	if (!rc) {
-		rc = make_copy(c, e->gpu, e->gpu_addr + off, host, n, to, out);
+		rc = make_copy(c, e, copy);
 		c->pop(&popped);
 	}
 	if (rc && !atomic_exchange(&dma->told, true))

@@ -36,14 +36,25 @@ void gdr_dma_map(gdr_dma_ref *ref, uint64_t key, uint64_t gpu, bool shares);
 bool gdr_dma_has(struct gdr_dma *dma, uint64_t key);
 
 /*
- * Copies n bytes at offset off of the mapping of key. It returns when they are there.
- * false: the CPU must make the copy; some bytes may have been copied.
- *
- * out: what copies parts of a read out of the library's memory, by threads. NULL: the
- * driver does.
+ * Whether the CUDA driver knows host memory as page-locked. It refuses a copy whose buffer
+ * is page-locked in part, so the first byte answers for all. dma may be NULL.
  */
-bool gdr_dma_copy(struct gdr_dma *dma, uint64_t key, uint64_t off, void *host, size_t n, bool to,
-		  gdr_copy_out *out);
+bool gdr_dma_is_locked(struct gdr_dma *dma, const void *host);
+
+struct gdr_dma_copy {
+	uint64_t key, off;	/* the place in a mapping */
+	void *host;
+	size_t n;
+	bool to;		/* the device */
+	bool locked;		/* host is page-locked: decides how the copy is waited for */
+	gdr_copy_out *out;	/* copies parts of a read out; NULL: the driver does */
+};
+
+/*
+ * Makes a copy. It returns when the bytes are there. false: the CPU must make the copy;
+ * some bytes may have been copied.
+ */
+bool gdr_dma_copy(struct gdr_dma *dma, const struct gdr_dma_copy *copy);
 
 #pragma GCC visibility pop
 

@@ -260,7 +260,7 @@ typedef struct gdr_copy_times_s {
 	unsigned long caller;	/* by the caller alone */
 	unsigned long shared;	/* by threads that are awake */
 	unsigned long waking;	/* by threads that sleep */
-	unsigned long dma;	/* by the GPU's copy engine */
+	unsigned long dma;	/* by the GPU's copy engine, with pageable host memory */
 } gdr_copy_times_t;
 
 /**

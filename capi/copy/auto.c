@@ -64,12 +64,15 @@ static unsigned int class_of(size_t n)
 	return c < CLASSES ? c : CLASSES - 1;
 }
 
-/* A fixed part, and a number of bytes in 16 ns. */
+/*
+ * A fixed part, and a number of bytes in 16 ns. Writes out of page-locked memory were not
+ * measured: they begin as those out of pageable memory.
+ */
 static const struct {
 	uint32_t ns, bytes;
 } before_any[2][COPY_WAYS] = {
-	{ { 0, 16 }, { 800, 128 }, { 100000, 128 }, { 6600, 320 } },
-	{ { 0, 350 }, { 300, 540 }, { 100000, 540 }, { 6500, 300 } },
+	{ { 0, 16 }, { 800, 128 }, { 100000, 128 }, { 6600, 320 }, { 6600, 850 } },
+	{ { 0, 350 }, { 300, 540 }, { 100000, 540 }, { 6500, 300 }, { 6500, 300 } },
 };
 
 static uint64_t scaled(uint64_t ns, size_t from, size_t to)

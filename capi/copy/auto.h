@@ -17,7 +17,8 @@ enum copy_way {
 	COPY_ALONE,
 	COPY_SHARED,	/* by threads that are awake */
 	COPY_WAKING,	/* by threads of which some must be woken */
-	COPY_DMA,
+	COPY_DMA,	/* with pageable host memory */
+	COPY_DMA_LOCKED,	/* with page-locked host memory */
 	COPY_WAYS
 };
 

@@ -106,6 +106,35 @@ static void at_once(void)
 		expect_is(pthread_join(t[i], NULL), 0);
 }
 
+/* Page-locked host memory has estimates of its own. */
+static void page_locked(void)
+{
+	unsigned char *host = mmap(NULL, 2 * BYTES, PROT_READ | PROT_WRITE,
+				   MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	gdr_copy_times_t before, after;
+	struct buffer b;
+	gdr_t g;
+
+	expect(host != MAP_FAILED);
+	expect_is(setenv("GDRCOPY_COPY", "auto", 1), 0);
+	expect_is(setenv("GDRCOPY_READ_THREADS", "1", 1), 0);
+	g = open_or_fail();
+	make_buffer(g, &b, BYTES);
+	expect_is(gdr_host_register(g, host, 2 * BYTES, 0), 0);
+	expect_is(gdr_get_copy_times(0, MIB, &before), 0);
+	for (size_t n = 4096; n <= BYTES; n *= 2)
+		for (int round = 0; round < 20; round++) {
+			fill_random(host, n, n + round);
+			expect_is(gdr_copy_to_mapping(b.mh, b.va, host, n), 0);
+			expect_is(gdr_copy_from_mapping(b.mh, host + BYTES, b.va, n), 0);
+			expect(!memcmp(host, host + BYTES, n));
+		}
+	expect_is(gdr_get_copy_times(0, MIB, &after), 0);
+	expect_is(after.dma, before.dma);
+	expect_is(gdr_host_unregister(g, host), 0);
+	check_sizes(&b, 5);
+}
+
 static void times(void)
 {
 	gdr_copy_times_t t = { 0, 0, 0, 0 }, after;
@@ -134,6 +163,7 @@ static const struct guest_case cases[] = {
 	{ "the library chooses, by the environment", by_environment, 60, 300 },
 	{ "a bad word in the environment", bad_environment, 30, 0 },
 	{ "the library chooses, by gdr_set_copy_policy", by_call, 60, 0 },
+	{ "page-locked host memory", page_locked, 60, 0 },
 	{ "what copies are thought to take", times, 60, 0 },
 	{ "threads at the same time", at_once, 60, 300 },
 	{ NULL, NULL, 0, 0 }
