@@ -5,6 +5,7 @@
 # From the host: CARD_FRAME (65536 bytes), CARD_PERIOD (40000 us), CARD_FRAMES (50),
 # CARD_WAYS (read copy dma), and CARD_ONLY, so that nothing but these frames is tried.
 export LD_LIBRARY_PATH=/lib CUDA_SIM_RM=1 GDR_TEST_DOUBLES=1 GDRCOPY_BACKEND=rm
+cpu=$(($(nproc) - 1))
 frame=${CARD_FRAME:-65536} period=${CARD_PERIOD:-40000} frames=${CARD_FRAMES:-50}
 
 # card ARGS...: another card.
@@ -18,7 +19,7 @@ card() {
 take() {
 	way=$1 n=$2
 	shift 2
-	/bin/capture -d /dev/card_sim -m "$way" -n "$n" -p "$period" -c 1 -r 50 -a "$@" >/tmp/out 2>&1
+	/bin/capture -d /dev/card_sim -m "$way" -n "$n" -p "$period" -c $cpu -r 50 -a "$@" >/tmp/out 2>&1
 	rc=$?
 	cat /tmp/out
 	[ $rc -eq 0 ] && grep -q "^$n frames of .* 0 lost, 0 damaged" /tmp/out &&
@@ -26,10 +27,10 @@ take() {
 	result $? "$n frames by $way $*"
 }
 
-# real_time PID: its main thread has SCHED_FIFO at 50 and CPU 1 alone, and locked memory.
+# real_time PID: its main thread has SCHED_FIFO at 50 and one CPU, and locked memory.
 real_time() {
 	set -- "$1" "$(cut -d' ' -f40,41 "/proc/$1/stat")"
-	[ "$2" = "50 1" ] && grep -q '^Cpus_allowed_list:.1$' "/proc/$1/status" &&
+	[ "$2" = "50 1" ] && grep -q "^Cpus_allowed_list:.$cpu\$" "/proc/$1/status" &&
 		awk '/^VmLck:/ { locked = $2 } END { exit !locked }' "/proc/$1/status"
 }
 
@@ -43,7 +44,7 @@ for way in ${CARD_WAYS:-read copy dma}; do
 	take "$way" "$frames" -b "$frame" -k 64
 done
 if [ -z "${CARD_ONLY-}" ]; then
-	/bin/capture -d /dev/card_sim -m dma -n 1000000 -b "$frame" -k 64 -c 1 -r 50 >/tmp/out 2>&1 &
+	/bin/capture -d /dev/card_sim -m dma -n 1000000 -b "$frame" -k 64 -c $cpu -r 50 >/tmp/out 2>&1 &
 	pid=$! n=0
 	until real_time $pid || [ $((n += 1)) -gt 300 ] || ! kill -0 $pid; do
 		usleep 100000

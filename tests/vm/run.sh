@@ -18,6 +18,8 @@
 #   -k FILE        another kernel image of that release
 #   -b DIR         modules that are built already
 #   -D DEVICE      another device of QEMU's
+#   -i             one processor, whose instructions take 1 ns each; the guest's clock counts
+#                  them, and skips its sleep. So nothing is late because the host is busy
 #
 # VM_ARCH: amd64, or arm64 for a machine of that kind, emulated. Files given with -f are
 # then built for it.
@@ -37,8 +39,8 @@ usage() {
 }
 
 nvidia=550 job=$here/job-kmod.sh files=() vars=() bar=256 cpus=2 limit=1800 memory=1024
-image='' modules='' devices=()
-while getopts n:j:f:e:m:M:c:t:k:b:D: o; do
+image='' modules='' devices=() clock=()
+while getopts n:j:f:e:m:M:c:t:k:b:D:i o; do
 	case $o in
 	n) nvidia=$OPTARG ;;
 	j) job=$OPTARG ;;
@@ -51,6 +53,7 @@ while getopts n:j:f:e:m:M:c:t:k:b:D: o; do
 	k) image=$OPTARG ;;
 	b) modules=$OPTARG ;;
 	D) devices+=(-device "$OPTARG") ;;
+	i) clock=(-icount "shift=0,sleep=off") ;;
 	*) usage ;;
 	esac
 done
@@ -148,8 +151,9 @@ chmod +x "$root/init"
 log=$tmp/serial
 image=${image:-$kdir/vmlinuz}
 accel=${GDRAPI_VM_ACCEL:-$(accelerator "$image")}
+[ ${#clock[@]} -eq 0 ] || { accel=tcg,thread=single; cpus=1; }
 timeout "$limit" nice -n 10 "${machine[@]}" -accel "$accel" \
-	-smp "$cpus" -m "$memory" -display none -no-reboot -nodefaults \
+	${clock[@]+"${clock[@]}"} -smp "$cpus" -m "$memory" -display none -no-reboot -nodefaults \
 	-kernel "$image" -initrd "$tmp/initrd" \
 	-append "panic=-1 quiet log_buf_len=4M nokaslr rdinit=/init console=$console" \
 	-object "memory-backend-ram,id=bar,size=${bar}M,share=on" \
