@@ -88,10 +88,10 @@ put() {
 	local lib
 	mkdir -p "$root$2"
 	cp -L "$1" "$root$2/"
-	# Here ldd knows nothing of them.
+	# Here ldd knows nothing of them, and the C library loads libgcc_s by itself.
 	if [ -n "$VM_CROSS" ]; then
 		mkdir -p "$root/lib"
-		cp -Ln "/usr/${VM_CROSS%-}"/lib/lib{c.so.6,dl.so.2,m.so.6,pthread.so.0} \
+		cp -Ln "/usr/${VM_CROSS%-}"/lib/lib{c.so.6,dl.so.2,gcc_s.so.1,m.so.6,pthread.so.0} \
 			"/usr/${VM_CROSS%-}"/lib/ld-linux-*.so.* "$root/lib/"
 		return
 	fi
