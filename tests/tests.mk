@@ -26,7 +26,7 @@ GUEST_H   := $(wildcard $(T)/guest/*.h tools/*.h)
 
 # What make check runs, in this order, and what CI runs besides.
 CHECK      = run go doubles abi capi install copy badinput sanity tools rm guest ext steps consumers-quick doctor vkgdr examples
-CHECK_MORE = man docs python memory cross tsan fuzz counts go-oldest kmod-static vm fresh
+CHECK_MORE = man docs python memory cross arch tsan fuzz counts go-oldest kmod-static vm fresh
 
 # A target that fails does not keep the others from being made.
 check:
@@ -75,7 +75,7 @@ lint: need-shellcheck need-$(CLANG) need-aarch64-linux-gnu-gcc $(DOUBLES)
 	cd capi && $(GO) tool cgo -objdir ../$(B)/_cgo -- main.go
 	for cc in $(CC) $(CLANG); do for f in capi/*.c capi/copy/*.c; do \
 		$$cc -std=gnu11 -O2 $(WARN) -Icapi -I$(B)/_cgo -fsyntax-only $$f || exit 1; done; \
-		for f in tools/*.c tools/*/*.c $(T)/*/*.c $(addprefix tests/,$(addsuffix /*.c,bench callgrind capi consumers doubles examples fuzz rm steps vkgdr)) \
+		for f in tools/*.c tools/*/*.c $(T)/*/*.c $(addprefix tests/,$(addsuffix /*.c,arch bench callgrind capi consumers doubles examples fuzz rm steps vkgdr)) \
 			examples/*.c examples/*/*.c vkgdr/*.c; do \
 		$$cc $(C11) -O2 -Icapi -Iexamples -I$(T) -Itests/callgrind -fsyntax-only $$f || exit 1; done; done
 	aarch64-linux-gnu-gcc -std=gnu11 -O2 $(WARN) -Icapi -I$(B)/_cgo -fsyntax-only capi/*.c capi/copy/*.c

@@ -249,9 +249,7 @@ static inline void run_case(struct tap *t, const struct guest_case *c)
 	status = wait_child(pid, limit);
 	kill(-pid, SIGKILL);
 	if (status != -1 && WIFEXITED(status) && WEXITSTATUS(status) == GUEST_SKIP) {
-		t->skipped++;
-		printf("ok %d - %s # SKIP the line above says why\n",
-		       t->passed + t->failed + t->skipped, c->name);
+		tap_skip(t, "the line above says why", "%s", c->name);
 		return;
 	}
 	if (status == -1)
@@ -275,7 +273,7 @@ static inline void read_scale(void)
 	}
 }
 
-/* The main of a guest program: [--long] [-l] [case ...] */
+/* The main of a guest program: [--long] [-l] [--skip case]... [case ...] */
 static inline int guest_main(int argc, char **argv, const struct guest_case *cases)
 {
 	struct tap t = { 0, 0, 0 };
@@ -288,16 +286,24 @@ static inline int guest_main(int argc, char **argv, const struct guest_case *cas
 			guest_long = true;
 		else if (!strcmp(argv[i], "-l"))
 			list = true;
+		else if (!strcmp(argv[i], "--skip"))
+			i++;
 		else
 			some = true;
 	}
 	for (const struct guest_case *c = cases; c->name; c++) {
-		bool asked = !some;
+		bool asked = !some, skip = false;
 
-		for (int i = 1; i < argc; i++)
-			asked |= !strcmp(argv[i], c->name);
+		for (int i = 1; i < argc; i++) {
+			if (!strcmp(argv[i], "--skip") && i + 1 < argc)
+				skip |= !strcmp(argv[++i], c->name);
+			else
+				asked |= !strcmp(argv[i], c->name);
+		}
 		if (list)
 			puts(c->name);
+		else if (skip)
+			tap_skip(&t, "by --skip", "%s", c->name);
 		else if (asked)
 			run_case(&t, c);
 	}
@@ -320,9 +326,15 @@ static inline long proc_number(const char *file, const char *key)
 	return value;
 }
 
+/*
+ * GUEST_OTHER_THREADS in the environment: how many threads of an emulator the process
+ * has beside its own.
+ */
 static inline long count_threads(void)
 {
-	return proc_number("/proc/self/status", "Threads:");
+	const char *others = getenv("GUEST_OTHER_THREADS");
+
+	return proc_number("/proc/self/status", "Threads:") - (others ? atol(others) : 0);
 }
 
 /*
