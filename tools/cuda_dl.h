@@ -22,6 +22,7 @@ enum {
 
 /* Device attributes. */
 enum {
+	CU_DEV_HOST_PAGE_TABLES = 100,	/* the CPU caches the GPU's memory, as on Grace */
 	CU_DEV_VMM_RDMA = 110,	/* memory of cuMemCreate is fit for gdrdrv */
 	CU_DEV_DMA_BUF = 124	/* memory can be exported as a dma-buf */
 };

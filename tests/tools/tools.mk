@@ -9,3 +9,4 @@ check-tools: need-script tools $(DOUBLES)
 
 check-sanity: $(BIN)/gdrcopy_sanity $(DOUBLES)
 	@for b in $(BACKENDS); do $(RUN) sanity-$$b $(SIM) $(ON) $$b $(BIN)/gdrcopy_sanity; done
+	@$(RUN) sanity-dmabuf-coherent $(SIM) CUDA_SIM_COHERENT=1 $(ON) dmabuf $(BIN)/gdrcopy_sanity

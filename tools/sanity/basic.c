@@ -129,14 +129,20 @@ static void mem_alloc_first(struct env *e)
 	check_rc(gdr_close(e->g), 0);
 }
 
+static int device_attribute(struct env *e, int attribute)
+{
+	int dev, value;
+
+	check_cu(e->cu.device_get(&dev, e->gpu));
+	check_cu(e->cu.device_attribute(&value, attribute, dev));
+	return value;
+}
+
 /* rm finds it by a watched export as a dma-buf, which some drivers do not make. */
 static bool needs_fd(struct env *e)
 {
-	int dev, dmabuf;
-
-	check_cu(e->cu.device_get(&dev, e->gpu));
-	check_cu(e->cu.device_attribute(&dmabuf, CU_DEV_DMA_BUF, dev));
-	return e->backend == BE_VULKAN || (e->backend == BE_RM && !dmabuf);
+	return e->backend == BE_VULKAN ||
+	       (e->backend == BE_RM && !device_attribute(e, CU_DEV_DMA_BUF));
 }
 
 static void vmm_no_fd(struct env *e)
@@ -178,6 +184,16 @@ static void basic_v2(struct env *e)
 	buf_free(e, &b);
 }
 
+/*
+ * The attribute is that of all GPUs. rm answers 0 on arm64, as a GPU there may be coherent,
+ * and forces it where the GPU is not.
+ */
+static bool can_force_pcie(struct env *e)
+{
+	return e->force_pcie ||
+	       (e->backend == BE_RM && !device_attribute(e, CU_DEV_HOST_PAGE_TABLES));
+}
+
 static void force_pcie(struct env *e)
 {
 	gdr_info_t info;
@@ -187,7 +203,7 @@ static void force_pcie(struct env *e)
 
 	start(e);
 	buf_alloc(e, &b, usual_kind(e), GPU_PAGE_SIZE);
-	if (!e->force_pcie) {
+	if (!can_force_pcie(e)) {
 		note("not supported here: checking for EINVAL");
 		check_rc(gdr_pin_buffer_v2(e->g, b.addr, b.size,
 					   GDR_PIN_FLAG_FORCE_PCIE, &mh), EINVAL);
@@ -470,6 +486,8 @@ static void info(struct env *e)
 	check(i.mapping_type > GDR_MAPPING_TYPE_NONE &&
 	      i.mapping_type < GDR_MAPPING_TYPE_MAX);
 	check_eq(i.wc_mapping, i.mapping_type == GDR_MAPPING_TYPE_WC);
+	if (e->backend == BE_DMABUF && device_attribute(e, CU_DEV_HOST_PAGE_TABLES))
+		check_eq(i.mapping_type, GDR_MAPPING_TYPE_CACHING);
 	note("mapping type %d, page %u", i.mapping_type, i.page_size);
 
 	check_rc(gdr_unmap(e->g, mh, va, GPU_PAGE_SIZE + 1), 0);
