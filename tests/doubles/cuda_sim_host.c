@@ -2,14 +2,10 @@
 /* Simulated libcuda: host memory, registered memory and managed memory. Test code. */
 #include "cuda_sim.h"
 
+#include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
-#include <unistd.h>
-
-#ifndef MADV_POPULATE_WRITE	/* Linux 5.14 */
-#define MADV_POPULATE_READ 22
-#define MADV_POPULATE_WRITE 23
-#endif
 
 #define IO_MEMORY 4u	/* flags of cuMemHostRegister */
 #define READ_ONLY 8u
@@ -140,27 +136,26 @@ bool host_mixed(uint64_t addr, uint64_t size)
 }
 
 /*
- * Whether each page of the range is there and can be written to, or read, as the driver
- * needs when it locks the pages. Before Linux 5.14 all that is found out is whether they
- * are mapped.
+ * Whether each page of the range is mapped, and can be written to, or read, as the driver
+ * needs when it locks the pages. A process that cannot open its list of mappings has them.
  */
-static bool is_memory(uint64_t addr, uint64_t size, int advice)
+static bool is_memory(uint64_t addr, uint64_t size, bool write)
 {
-	uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE), at = addr & ~(page - 1);
-	uint64_t end = (addr + size + page - 1) & ~(page - 1);
-	bool asks = madvise((void *)(uintptr_t)at, 0, advice) == 0;	/* the kernel knows it */
-	unsigned char seen[4096];
+	uint64_t at = addr, from, to;
+	char line[512], perms[5];
+	FILE *maps = fopen("/proc/self/maps", "re");
 
-	while (at < end) {
-		uint64_t n = end - at < sizeof(seen) * page ? end - at : sizeof(seen) * page;
-
-		if (mincore((void *)(uintptr_t)at, n, seen))
-			return false;
-		if (asks && madvise((void *)(uintptr_t)at, n, advice))
-			return false;
-		at += n;
+	if (!maps)
+		return true;
+	while (at < addr + size && fgets(line, sizeof(line), maps)) {
+		if (sscanf(line, "%" SCNx64 "-%" SCNx64 " %4s", &from, &to, perms) != 3 || to <= at)
+			continue;
+		if (from > at || perms[0] != 'r' || (write && perms[1] != 'w'))
+			break;
+		at = to;
 	}
-	return true;
+	fclose(maps);
+	return at >= addr + size;
 }
 
 /* flags: 1 for all contexts and 2 in the GPU's address space, which is so in any case. */
@@ -174,8 +169,7 @@ static int host_register(const struct ctx *ctx, uint64_t addr, uint64_t size, un
 		return CU_HOST_ALREADY_REGISTERED;
 	if (va_is_device(addr, size))
 		return CU_INVALID_VALUE;
-	if (!(flags & IO_MEMORY) &&
-	    !is_memory(addr, size, flags & READ_ONLY ? MADV_POPULATE_READ : MADV_POPULATE_WRITE))
+	if (!(flags & IO_MEMORY) && !is_memory(addr, size, !(flags & READ_ONLY)))
 		return CU_INVALID_VALUE;
 	h = calloc(1, sizeof(*h));
 	if (!h)
