@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: MIT
 # gpu.sh [PART...]: what docs/dataplane.md is made from, on a machine with a GPU,
 # with the programs of 'make tools copy-bench litmus'. Parts: litmus, used, many,
-# each, pause, callers, heat, calls; without one, all of them, in some five minutes.
+# each, pause, dma, callers, heat, calls; without one, all of them, in some six minutes.
 #
 # ALLOC says how the GPU memory is allocated (cumemalloc), GDRCOPY_BACKEND is the
 # library's. ROUNDS of each of the four ways to read are 28 million in the litmus test.
@@ -38,10 +38,26 @@ pause() {
 	GDRCOPY_COPY=auto tool gdrcopy_copylat -m pause --budget 30
 }
 
+# Copies by DMA of 4 KiB or more, by where the host memory is and who copies out of it.
+by_dma() {
+	GDRCOPY_DMA_READ=4096 GDRCOPY_DMA_WRITE=4096 tool gdrcopy_copylat -m pause --budget 30 "$@"
+}
+
+dma() {
+	title "pageable host memory"
+	by_dma
+	title "pageable host memory, threads copy out"
+	by_dma --read-threads "$((cpus > 8 ? 8 : cpus))"
+	title "page-locked host memory"
+	by_dma --registered
+	title "page-locked host memory, by the library's choice"
+	GDRCOPY_COPY=auto tool gdrcopy_copylat -m pause --budget 30 --registered
+}
+
 uname -srm
 grep -m1 'model name' /proc/cpuinfo
 cat /proc/driver/nvidia/version 2>/dev/null || true
-[ $# -gt 0 ] || set -- used many each pause callers heat calls litmus
+[ $# -gt 0 ] || set -- used many each pause dma callers heat calls litmus
 for part in "$@"; do
 	case $part in
 	litmus) tool copy_litmus -t "$rounds" --threads "$((cpus > 4 ? cpus - 2 : 2))" --budget 40000 ;;
@@ -52,6 +68,7 @@ for part in "$@"; do
 	heat) tool copy_bench -s 1M --budget 8 ;;
 	calls) tool gdrcopy_apiperf --budget 200 ;;
 	pause) pause ;;
+	dma) dma ;;
 	*) echo "gpu.sh: there is no part $part" >&2; exit 2 ;;
 	esac
 done

@@ -19,7 +19,7 @@ one gpu-doctor tests/doctor/gpu.sh build
 one gpu-badinput $bin/badinput
 one gpu-rm-memory $bin/rm_memory
 for t in lazy static fds threads signals rest fork hosts limits; do one "gpu-guest-$t" "$bin/guest_$t"; done
-for t in threads dma cache many auto export; do one "gpu-ext-$t" "$bin/ext_$t"; done
+for t in threads dma cache many auto export host; do one "gpu-ext-$t" "$bin/ext_$t"; done
 one gpu-copy $bin/copy_test
 one gpu-vkgdr $bin/vkgdr_test
 one gpu-examples env "LD_LIBRARY_PATH=$PWD/build:${LD_LIBRARY_PATH-}" tests/examples/examples.sh build/examples gpu
