@@ -388,7 +388,8 @@ func (l *Library) mapBuffer(h Handle, b *buffer, size uint64, flags int) (Mappin
 	if !ok || size == 0 || rounded > limit {
 		return Mapping{}, fmt.Errorf("map of %d bytes: the pinning allows 1 to %d: %w", size, limit, unix.EINVAL)
 	}
-	if page := uint64(info.PageSize); b.addr%page != 0 {
+	// A driver may say anything of its page, 0 too.
+	if page := max(uint64(info.PageSize), hostPage); b.addr%page != 0 {
 		return Mapping{}, fmt.Errorf("cannot map %#x, which is not aligned to the backend's pages: pin from a multiple of %d bytes on: %w", b.addr, page, unix.EINVAL)
 	}
 	va, typ, err := b.pin.Map(rounded, backend.MappingType(flags))

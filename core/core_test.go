@@ -19,6 +19,7 @@ type fake struct {
 	calls []string
 	live  int // pins that are not unpinned yet
 	flag  int // of each pin
+	page  uint32
 
 	onUnmap, onUnpin, onClose func() // called in Unmap, Unpin and Close; nil: nothing
 }
@@ -57,7 +58,7 @@ type fakePin struct {
 }
 
 func (p *fakePin) Info() (backend.Info, error) {
-	return backend.Info{VA: p.r.Addr, MappedSize: p.r.Size, PageSize: 4096}, p.f.call("info")
+	return backend.Info{VA: p.r.Addr, MappedSize: p.r.Size, PageSize: p.f.page}, p.f.call("info")
 }
 
 func (p *fakePin) Map(size uint64, want backend.MappingType) (uintptr, backend.MappingType, error) {
@@ -101,7 +102,7 @@ func (p *fakePin) Unpin() error {
 // open makes a Library whose only backend is a fake, with one context in it.
 func open(t *testing.T) (*Library, *fake, Handle) {
 	t.Helper()
-	f := &fake{fail: map[string]error{}}
+	f := &fake{fail: map[string]error{}, page: 4096}
 	saved := backends
 	backends = func(Options) []entry { return []entry{{Backend: f}} }
 	t.Cleanup(func() { backends = saved })
@@ -127,6 +128,11 @@ func TestUnalignedBufferPinsAndDoesNotMap(t *testing.T) {
 		require.NoError(t, l.Unpin(g, h))
 	}
 	require.NotContains(t, f.calls, "map")
+	f.page = 0
+	h, err := l.Pin(g, request)
+	require.NoError(t, err)
+	_, err = l.Map(g, h, 4096, 0)
+	require.NoError(t, err)
 }
 
 func TestWholeLife(t *testing.T) {

@@ -39,7 +39,7 @@ type PinRequest struct {
 type Info struct {
 	VA          uint64 // GPU address that the mapping starts at
 	MappedSize  uint64 // bytes that may be mapped
-	PageSize    uint32 // bytes, not 0
+	PageSize    uint32 // bytes
 	TMCycles    uint64 // cycles that pinning took, 0 where unknown
 	CyclesPerMS uint32
 }

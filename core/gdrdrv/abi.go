@@ -36,9 +36,6 @@ const (
 	attrForcePCIe  = 2
 )
 
-// gpuPage is the driver's page, in bytes. A mapping starts on one.
-const gpuPage = 1 << 16
-
 type pinBuffer struct {
 	addr, size, p2pToken uint64
 	vaSpace              uint32
