@@ -4,6 +4,7 @@
 # make check-vm-all   [long 40 min] check-vm on every kernel
 # make check-vm-arm64 [long 30 min] check-vm on an emulated arm64 machine, VMKERNELS='6.1 6.12'
 # make check-vm-debug [long 2 h] check-vm on kernels that look for faults
+# make check-vm-card  [long 30 min] 10 minutes of a capture card's frames, each of three ways, all compared
 # make check-kmod-static  [more 2 min] the static checks of the kernel module
 # make check-kmod-matrix  [long 30 min] builds of the kernel module for every kernel and driver
 # make check-kmod-dkms    [long 20 min] DKMS beside each packaging of the driver
@@ -17,17 +18,18 @@ VMDOCTOR  := $(VMRUN) -j $(VM)/job-doctor.sh -f $(BIN)/gdrcopy_doctor -f /usr/bi
 VMRM      := $(VMRUN) -j $(VM)/job-rm.sh $(VMFILES) -f $(BIN)/rm_test
 VMCARD    := $(VMRUN) -j $(VM)/job-card.sh -D edu,dma_mask=0xffffffffffffffff \
 	-f $(B)/examples/capture -f $(BIN)/card_test $(VMLIBS)
+VMCARDDEP := $(B)/examples/capture $(BIN)/card_test $(DOUBLES)
 # Those that race against time come to nothing on an emulated CPU of a busy host.
 VMGUESTS  := $(addprefix $(BIN)/guest_,fork fds)
 VMGUEST   := $(addprefix -f ,$(VMGUESTS))
 
-.PHONY: check-vm check-vm-all check-vm-arm64 vm-arm64-run check-vm-debug check-kmod-static check-kmod-matrix check-kmod-dkms
+.PHONY: check-vm check-vm-all check-vm-arm64 vm-arm64-run check-vm-debug check-vm-card check-kmod-static \
+	check-kmod-matrix check-kmod-dkms
 
 check-vm: VMKERNELS := 6.1
 check-vm-all: VMKERNELS := 6.1 6.12 7.2
 check-vm-all: VMHEADERS := older newer 570
-check-vm check-vm-all: tools $(B)/examples/capture $(addprefix $(BIN)/,badinput rm_test card_test) \
-		$(VMGUESTS) $(DOUBLES)
+check-vm check-vm-all: tools $(BIN)/badinput $(BIN)/rm_test $(VMGUESTS) $(VMCARDDEP)
 	@for k in $(VMKERNELS); do \
 		$(RUN) vm-kmod-$$k $(VMRUN) -t 900 $$k; \
 		$(RUN) vm-sanity-$$k $(VMSANITY) -t 900 $$k; \
@@ -57,12 +59,17 @@ vm-arm64-run: $(addprefix $(BIN)/,gdrcopy_sanity badinput rm_test) $(VMGUESTS) $
 
 VMDEBUG := 6.1-kasan 6.1-kcsan
 check-vm-debug: export GDR_LIMIT := 0
-check-vm-debug: tools $(BIN)/badinput $(BIN)/rm_test $(DOUBLES)
+check-vm-debug: tools $(BIN)/badinput $(BIN)/rm_test $(VMCARDDEP)
 	@for k in $(VMDEBUG); do \
 		$(RUN) vm-kmod-$$k $(VMRUN) -M 2048 -t 3600 $$k; \
 		$(RUN) vm-sanity-$$k $(VMSANITY) -M 2048 -t 3600 $$k; \
 		$(RUN) vm-rm-$$k $(VMRM) -M 2048 -t 3600 $$k; \
+		$(RUN) vm-card-$$k $(VMCARD) -M 2048 -t 3600 $$k; \
 	done
+
+check-vm-card: export GDR_LIMIT := 0
+check-vm-card: $(VMCARDDEP)
+	@$(RUN) vm-card-long $(VMCARD) -i -e CARD_ONLY=1 -e CARD_PERIOD=8000 -e CARD_FRAMES=75000 -t 7200 6.1
 
 check-kmod-static:
 	@$(RUN) kmod-static $(VM)/static.sh $(B)/vm
