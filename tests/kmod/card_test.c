@@ -25,7 +25,8 @@
 
 #define CARD "/dev/card_sim"
 
-enum { SLOTS = 3, GUARD = 4096, MARK = 0x5a };
+/* The second slot lies across two of the GPU's pages, which are not neighbours on the bus. */
+enum { SLOTS = 3, STRIDE = 60 << 10, MARK = 0x5a };
 
 static struct card_info card;	/* frame, slots and period are those of the module */
 
@@ -177,7 +178,7 @@ static struct gpu gpu_new(void)
 	struct gpu gpu = { .g = gdr_open() };
 
 	TRUE(gpu.g != NULL);
-	IS(gdr_mem_alloc(gpu.g, 0, SLOTS * (card.frame + GUARD), 0, &gpu.mem), 0);
+	IS(gdr_mem_alloc(gpu.g, 0, SLOTS * STRIDE, 0, &gpu.mem), 0);
 	IS(gdr_mem_get_device_ptr(gpu.g, gpu.mem, &gpu.dev, &gpu.size), 0);
 	IS(cuMemsetD8_v2(gpu.dev, MARK, gpu.size), 0);
 	IS(gdr_mem_export_dmabuf(gpu.g, gpu.mem, 0, &gpu.fd), 0);
@@ -246,26 +247,26 @@ static bool is_mark(const uint8_t *bytes, size_t size)
 /* Each frame is in its place, whole, and nothing else is written. */
 static void test_dma(void)
 {
-	size_t stride = card.frame + GUARD;
-	uint8_t *bytes = malloc(stride);
+	uint8_t *bytes = malloc(STRIDE);
 	struct gpu gpu = gpu_new();
 	bool whole = true, outside = false;
 	int fd = card_open(0);
 	uint32_t notice, number, least = 0;
 
-	IS(card_dma(fd, gpu.fd, SLOTS, stride), 0);
+	TRUE(STRIDE % GPU_PAGE_SIZE + card.frame > GPU_PAGE_SIZE);
+	IS(card_dma(fd, gpu.fd, SLOTS, STRIDE), 0);
 	for (uint32_t i = 0; i < 4 * SLOTS; i++) {
 		IS(read(fd, &notice, sizeof(notice)), sizeof(notice));
-		fetch(bytes, gpu.dev + i % SLOTS * stride, stride);
+		fetch(bytes, gpu.dev + i % SLOTS * STRIDE, STRIDE);
 		number = card_number(*(uint64_t *)bytes);
 		whole = whole && number >= least && is_frame((uint64_t *)bytes, number);
-		outside = outside || !is_mark(bytes + card.frame, GUARD);
+		outside = outside || !is_mark(bytes + card.frame, STRIDE - card.frame);
 		least = number + 1;
 	}
 	TRUE(whole);
 	close(fd);
-	for (size_t at = SLOTS * stride; at < gpu.size; at += stride) {
-		size_t n = gpu.size - at < stride ? gpu.size - at : stride;
+	for (size_t at = SLOTS * STRIDE; at < gpu.size; at += STRIDE) {
+		size_t n = gpu.size - at < STRIDE ? gpu.size - at : STRIDE;
 
 		fetch(bytes, gpu.dev + at, n);
 		outside = outside || !is_mark(bytes, n);
