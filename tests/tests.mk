@@ -26,7 +26,7 @@ GUEST_H   := $(wildcard $(T)/guest/*.h tools/*.h)
 
 # What make check runs, in this order, and what CI runs besides.
 CHECK      = run go doubles abi capi install copy badinput sanity tools rm guest ext steps consumers-quick doctor vkgdr examples
-CHECK_MORE = man docs python memory cross arch tsan fuzz counts go-oldest kmod-static vm fresh
+CHECK_MORE = man docs python memory cross tsan fuzz counts go-oldest kmod-static vm fresh
 
 # A target that fails does not keep the others from being made.
 check:

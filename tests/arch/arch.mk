@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
 #
-# make check-arch     [more 5 min] ARCH=arm64 or ppc64le: the whole library of that machine, under emulation
+# make check-arch     [long 5 min] ARCH=arm64 or ppc64le: the whole library of that machine, under emulation
 
 ARCH      ?= arm64
 # The emulator may be another: ARCH_QEMU=PATH.

@@ -67,11 +67,12 @@ newest() { vm_names "$1" "$2" | tail -n 1; }
 # Prints the kernel's release.
 fetch_headers() {
 	local rel kb kbuild flavour
-	case $VM_ARCH in
-	ppc64el) flavour=powerpc64le ;;
+	case $VM_ARCH:$2 in
+	ppc64el:*) flavour=powerpc64le ;;
+	*:5.10) flavour=$VM_ARCH ;;	# the one for clouds has no dma-bufs
 	*) flavour=cloud-$VM_ARCH ;;
 	esac
-	rel=$(newest "$1" "linux-headers-${2//./\\.}[.+-].*-$flavour")
+	rel=$(newest "$1" "linux-headers-${2//./\\.}[.+-]([^a-z]|deb|bpo)*-$flavour")
 	rel=${rel#linux-headers-}
 	[ -n "$rel" ] || die "$1 has no headers of a kernel $2 for $VM_ARCH"
 	kb=${rel%-"$flavour"}
