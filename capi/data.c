@@ -565,6 +565,7 @@ copy_long(uint64_t key, void *dev, void *host, size_t size, bool to)
 	if (pool())
 		copy_pool_note(pool(), size, to);
 	if (size >= atomic_load(to ? &gdr_dma_least_to : &gdr_dma_least_from) &&
+	    gdr_dma_has(dma(), key) &&
 	    copy_by_dma(key, dev, host, size, to, gdr_dma_is_locked(dma(), host)))
 		return;
 	if (size >= atomic_load(to ? &copy_least_auto_to : &copy_least_auto_from))

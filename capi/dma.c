@@ -179,13 +179,13 @@ bool gdr_dma_is_locked(struct gdr_dma *dma, const void *host)
 	int attribute = CU_POINTER_ATTRIBUTE_MEMORY_TYPE, type = 0;
 	void *value = &type;
 
-	return dma && !dma->cuda.pointer_attributes(1, &attribute, &value, (uintptr_t)host) &&
+	return !dma->cuda.pointer_attributes(1, &attribute, &value, (uintptr_t)host) &&
 	       type == CU_MEMORYTYPE_HOST;
 }
 
 /*
- * A copy with pageable memory is over, or nearly so, when the driver's call returns. So
- * then a word is no gain.
+ * A copy with pageable memory is over, or nearly so, when the driver's call returns. So a
+ * word is no gain there.
  */
 static int wait_for(struct gpu *gpu, bool locked)
 {

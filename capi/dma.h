@@ -37,7 +37,7 @@ bool gdr_dma_has(struct gdr_dma *dma, uint64_t key);
 
 /*
  * Whether the CUDA driver knows host memory as page-locked. It refuses a copy whose buffer
- * is page-locked in part, so the first byte answers for all. dma may be NULL.
+ * is page-locked in part, so the first byte answers for all.
  */
 bool gdr_dma_is_locked(struct gdr_dma *dma, const void *host);
 

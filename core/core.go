@@ -205,8 +205,7 @@ func (l *Library) acquire(c *context, h Handle) (*buffer, error) {
 func (b *buffer) release() { b.mu.Unlock() }
 
 // Close ends a context and all its mappings, pinnings, allocations, registrations of host
-// memory and caches. When a
-// step fails, Close goes on. It returns the first error.
+// memory and caches. When a step fails, Close goes on. It returns the first error.
 func (l *Library) Close(g Handle) error {
 	c, err := l.find(g)
 	if err != nil {
