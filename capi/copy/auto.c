@@ -8,10 +8,12 @@
  *    follows the times of copies on this machine.
  * 2. A way that was tried a few times only is tried again if it may be the best one. Its
  *    shortest time counts, as the first copies may have found cold caches.
- * 3. Each way is tried again from time to time, as a machine changes.
+ * 3. Each way is tried again from time to time, as a machine changes. Threads that no
+ *    copy uses are asleep. So their estimate is forgotten from time to time, and the
+ *    caller wakes them.
  *
  * Threads write the estimates as they copy, without a lock. A lost write does no harm.
- * Once all ways are known, most copies write one word.
+ * Once all ways are known, most copies write one word, and do not read the clock.
  */
 #include "auto.h"
 
@@ -64,15 +66,12 @@ static unsigned int class_of(size_t n)
 	return c < CLASSES ? c : CLASSES - 1;
 }
 
-/*
- * A fixed part, and a number of bytes in 16 ns. Writes out of page-locked memory were not
- * measured: they begin as those out of pageable memory.
- */
+/* Nanoseconds: a fixed part, and what each MiB takes. */
 static const struct {
-	uint32_t ns, bytes;
+	uint32_t fixed, mib;
 } before_any[2][COPY_WAYS] = {
-	{ { 0, 16 }, { 800, 128 }, { 100000, 128 }, { 6600, 320 }, { 6600, 850 } },
-	{ { 0, 350 }, { 300, 540 }, { 100000, 540 }, { 6500, 300 }, { 6500, 300 } },
+	{ { 0, 1050000 }, { 1000, 160000 }, { 100000, 160000 }, { 7000, 41000 }, { 6500, 20000 } },
+	{ { 0, 48000 }, { 300, 31000 }, { 100000, 31000 }, { 6500, 76000 }, { 7500, 20000 } },
 };
 
 static uint64_t scaled(uint64_t ns, size_t from, size_t to)
@@ -83,7 +82,7 @@ static uint64_t scaled(uint64_t ns, size_t from, size_t to)
 /* The estimate before the first copy. */
 static uint64_t guess(unsigned int c, bool to, enum copy_way way)
 {
-	return before_any[to][way].ns + (((uint64_t)16 << c) / before_any[to][way].bytes);
+	return before_any[to][way].fixed + (((uint64_t)before_any[to][way].mib << c) >> 20);
 }
 
 /* The estimate for the least size of class c. */
@@ -110,6 +109,19 @@ static enum copy_way best_of(unsigned int c, bool to, unsigned int ways)
 	return best;
 }
 
+static bool are_asleep(unsigned int ways)
+{
+	return (ways & 1u << COPY_WAKING) && !(ways & 1u << COPY_SHARED);
+}
+
+static void forget(unsigned int c, bool to, enum copy_way way)
+{
+	struct estimate *e = &classes[to][c].ways[way];
+
+	atomic_store_explicit(&e->ns, 0, memory_order_relaxed);
+	atomic_store_explicit(&e->tries, 0, memory_order_relaxed);
+}
+
 enum copy_way copy_auto_choose(size_t n, bool to, unsigned int ways)
 {
 	unsigned int c = class_of(n), count, turn;
@@ -122,11 +134,23 @@ enum copy_way copy_auto_choose(size_t n, bool to, unsigned int ways)
 			return way;
 	count = atomic_load_explicit(&class->copies, memory_order_relaxed) + 1;
 	atomic_store_explicit(&class->copies, count, memory_order_relaxed);
+	if (count % AGAIN)
+		return best;
 	turn = count / AGAIN;
-	if (count % AGAIN == 0 && (ways & 1u << turn % COPY_WAYS) &&
+	if (turn % COPY_WAYS == COPY_SHARED && are_asleep(ways))
+		forget(c, to, COPY_SHARED);
+	if ((ways & 1u << turn % COPY_WAYS) &&
 	    (turn / COPY_WAYS % EVEN_BAD == 0 || estimate(c, to, turn % COPY_WAYS) < 2 * most))
 		return turn % COPY_WAYS;
 	return best;
+}
+
+bool copy_auto_learns(size_t n, bool to, enum copy_way way)
+{
+	unsigned int c = class_of(n);
+
+	return !is_known(c, to, way) ||
+	       atomic_load_explicit(&classes[to][c].copies, memory_order_relaxed) % STEADY == 0;
 }
 
 void copy_auto_learn(size_t n, bool to, enum copy_way way, uint64_t ns)
@@ -136,9 +160,6 @@ void copy_auto_learn(size_t n, bool to, enum copy_way way, uint64_t ns)
 	uint64_t was = atomic_load_explicit(&e->ns, memory_order_relaxed);
 	uint32_t tries = atomic_load_explicit(&e->tries, memory_order_relaxed);
 
-	if (tries >= TRIES &&
-	    atomic_load_explicit(&classes[to][c].copies, memory_order_relaxed) % STEADY)
-		return;
 	ns = scaled(ns, n, (size_t)1 << c);
 	/* One long time counts little: the thread may have lost its CPU. */
 	if (tries >= TRIES) {

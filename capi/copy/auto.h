@@ -46,6 +46,9 @@ void copy_auto_ask(bool on);
  */
 enum copy_way copy_auto_choose(size_t n, bool to, unsigned int ways);
 
+/* Whether the time of a copy of n bytes is wanted. It mostly is not, once a way is known. */
+bool copy_auto_learns(size_t n, bool to, enum copy_way way);
+
 /* Notes that a copy of n bytes took this long. */
 void copy_auto_learn(size_t n, bool to, enum copy_way way, uint64_t ns);
 
