@@ -12,10 +12,8 @@
 #include <errno.h>
 #include <signal.h>
 #include <string.h>
-#include <time.h>
 
 #include "../include/gdrapi_ext.h"
-#include "copy/auto.h"
 #include "copy/copy.h"
 #include "copy/direct.h"
 #include "copy/fence.h"
@@ -471,107 +469,17 @@ copy_long_way(uint64_t key, void *dev, void *host, size_t size, bool to, uintptr
 	return finish_slowly(&r, level);
 }
 
-static void copy_plainly(void *dst, const void *src, size_t n)
-{
-	memcpy(dst, src, n);
-}
-
-/* Has threads share a copy of ordinary memory, as a read. */
-static void copy_out(void *to, void *locked, size_t n)
-{
-	static const struct copy_impl plain = { .from = copy_plainly };
-
-	copy_pool_copy(pool(), mine.busy, &plain, locked, to, n, false);
-}
-
-static struct gdr_dma *dma(void)
-{
-	return atomic_load_explicit(&mine.front->dma, memory_order_acquire);
-}
-
-/* The caller's own stores to the mapping must land before the engine starts. */
-static bool copy_by_dma(uint64_t key, void *dev, void *host, size_t size, bool to, bool locked)
-{
-	bool shares = !to && !locked && copy_pool_help(pool(), size, to) != COPY_NO_HELP;
-	const struct gdr_dma_copy copy = {
-		.key = key, .off = (uintptr_t)dev - slot_of(key)->va, .host = host, .n = size,
-		.to = to, .locked = locked, .out = shares ? copy_out : NULL,
-	};
-
-	copy_fence_store();
-	return gdr_dma_copy(dma(), &copy);
-}
-
-/*
- * The least copies for which the driver is asked about the host memory. The engine takes 7
- * us for any read, and one core writes less than this in half the engine's time (H200).
- */
-#define ASKS_LEAST_FROM ((size_t)8 << 10)
-#define ASKS_LEAST_TO ((size_t)512 << 10)
-
-/* The ways that a copy can be made now, one bit each. */
-static unsigned int ways_for(uint64_t key, const void *host, size_t size, bool to)
-{
-	unsigned int ways = 1u << COPY_ALONE;
-
-	if (gdr_dma_has(dma(), key)) {
-		if (size >= (to ? ASKS_LEAST_TO : ASKS_LEAST_FROM) && gdr_dma_is_locked(dma(), host))
-			ways |= 1u << COPY_DMA_LOCKED;
-		else
-			ways |= 1u << COPY_DMA;
-	}
-	switch (copy_pool_help(pool(), size, to)) {
-	case COPY_HELP_AWAKE: return ways | 1u << COPY_SHARED;
-	case COPY_HELP_ASLEEP: return ways | 1u << COPY_WAKING;
-	default: return ways;
-	}
-}
-
-static uint64_t now_ns(void)
-{
-	struct timespec t;
-
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
-}
-
-/* Makes the copy in the way that should take the least time. */
-static void copy_best(uint64_t key, void *dev, void *host, size_t size, bool to)
-{
-	unsigned int ways = ways_for(key, host, size, to);
-	enum copy_way way = copy_auto_choose(size, to, ways);
-	uint64_t begin;
-
-	/* Wakes threads for the next copies, if copies come close to each other. */
-	if ((ways & 1u << COPY_WAKING) && copy_pool_is_busy(pool()) &&
-	    copy_auto_expect(size, to, COPY_SHARED) < copy_auto_expect(size, to, way))
-		way = COPY_WAKING;
-	begin = now_ns();
-	if (way >= COPY_DMA && !copy_by_dma(key, dev, host, size, to, way == COPY_DMA_LOCKED))
-		way = COPY_ALONE;
-	if (way == COPY_ALONE)
-		(to ? mine.impl->to : mine.impl->from)(to ? dev : host, to ? host : dev, size);
-	else if (way < COPY_DMA)
-		copy_pool_copy(pool(), mine.busy, mine.impl, dev, host, size, to);
-	if (to)
-		copy_fence_store();
-	copy_auto_learn(size, to, way, now_ns() - begin);
-}
-
 /* A copy at level 0 that the GPU's copy engine or other threads may help with. */
 static __attribute__((noinline)) void
 copy_long(uint64_t key, void *dev, void *host, size_t size, bool to)
 {
-	if (pool())
-		copy_pool_note(pool(), size, to);
-	if (size >= atomic_load(to ? &gdr_dma_least_to : &gdr_dma_least_from) &&
-	    gdr_dma_has(dma(), key) &&
-	    copy_by_dma(key, dev, host, size, to, gdr_dma_is_locked(dma(), host)))
-		return;
-	if (size >= atomic_load(to ? &copy_least_auto_to : &copy_least_auto_from))
-		copy_best(key, dev, host, size, to);
-	else
-		copy_pool_copy(pool(), mine.busy, mine.impl, dev, host, size, to);
+	const struct gdr_long copy = {
+		.front = mine.front, .owner = mine.busy, .impl = mine.impl, .key = key,
+		.off = (uintptr_t)dev - slot_of(key)->va, .dev = dev, .host = host,
+		.size = size, .to = to,
+	};
+
+	gdr_long_copy(&copy);
 }
 
 static inline bool is_long(size_t size, _Atomic size_t *least)

@@ -96,16 +96,6 @@ static struct gdr_dma *new_dma(void)
 	return NULL;
 }
 
-static void start_ring(const struct cuda *c, struct gpu *gpu)
-{
-	void *popped;
-
-	if (c->push(gpu->ctx))
-		return;
-	gdr_ring_start(&gpu->ring);
-	c->pop(&popped);
-}
-
 /* Makes the stream of the GPU that has addr. */
 static int start_gpu(struct gdr_dma *dma, uint64_t addr, struct gpu **out)
 {
@@ -129,13 +119,15 @@ static int start_gpu(struct gdr_dma *dma, uint64_t addr, struct gpu **out)
 	if (rc)
 		return rc;
 	rc = c->stream_create(&gpu->stream, CU_STREAM_NON_BLOCKING);
-	if (!rc)
+	if (!rc) {
 		gdr_words_start(&gpu->words, gpu->stream, c->stream_wait);
+		gdr_ring_start(&gpu->ring);
+	}
 	c->pop(&popped);
 	return rc;
 }
 
-void gdr_dma_map(gdr_dma_ref *ref, uint64_t key, uint64_t gpu_addr, bool shares)
+void gdr_dma_map(gdr_dma_ref *ref, uint64_t key, uint64_t gpu_addr)
 {
 	struct gdr_dma *dma = atomic_load(ref);
 	struct gpu *gpu = NULL;
@@ -155,8 +147,6 @@ void gdr_dma_map(gdr_dma_ref *ref, uint64_t key, uint64_t gpu_addr, bool shares)
 		gdr_log(GDR_LOG_WARN, "no copies by DMA through handle %#lx: the CUDA driver answered %d", key, rc);
 		return;
 	}
-	if (shares)
-		start_ring(&dma->cuda, gpu);
 	e = &dma->entries[key & (GDR_SLOT_COUNT - 1)];
 	atomic_store(&e->key, 0);
 	e->gpu_addr = gpu_addr;
@@ -200,10 +190,10 @@ static int make_copy(const struct cuda *c, const struct entry *e, const struct g
 	uint64_t at = e->gpu_addr + copy->off;
 	int rc;
 
-	if (copy->out && copy->n >= GDR_RING_LEAST && gdr_ring_take(&gpu->ring)) {
+	if (copy->out && gdr_ring_take(&gpu->ring)) {
 		const struct gdr_ring_read r = {
 			.src = at, .host = copy->host, .n = copy->n, .from = c->from,
-			.out = copy->out,
+			.out = copy->out, .arg = copy->arg,
 		};
 
 		return gdr_ring_read(&gpu->ring, &gpu->words, &r);

@@ -26,11 +26,10 @@ typedef _Atomic(struct gdr_dma *) gdr_dma_ref;
 void gdr_dma_want(size_t from, size_t to);
 
 /*
- * Makes DMA possible through handle key, whose mapping begins at gpu. With shares, threads
- * may copy out what the engine reads. Callers take turns for one ref. A failure is logged.
- * Then the CPU makes the copies.
+ * Makes DMA possible through handle key, whose mapping begins at gpu. Callers take turns
+ * for one ref. A failure is logged. Then the CPU makes the copies.
  */
-void gdr_dma_map(gdr_dma_ref *ref, uint64_t key, uint64_t gpu, bool shares);
+void gdr_dma_map(gdr_dma_ref *ref, uint64_t key, uint64_t gpu);
 
 /* Whether DMA can copy through the mapping of key. dma may be NULL. */
 bool gdr_dma_has(struct gdr_dma *dma, uint64_t key);
@@ -46,8 +45,9 @@ struct gdr_dma_copy {
 	void *host;
 	size_t n;
 	bool to;		/* the device */
-	bool locked;		/* host is page-locked: decides how the copy is waited for */
-	gdr_copy_out *out;	/* copies parts of a read out; NULL: the driver does */
+	bool locked;		/* host is page-locked */
+	gdr_copy_out *out;	/* for a read by the ring; NULL: not by it */
+	const void *arg;
 };
 
 /*

@@ -1,16 +1,17 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * long.h - long copies: from which size on other threads or the GPU may help, and what
- * they need for that. A copy may run in a signal handler, so a copy itself makes none of
- * that.
+ * long.h - long copies: from which size on other threads or the GPU may help, what they
+ * need for that, and who makes a copy. A copy starts no thread and no stream.
  */
 #ifndef GDR_LONG_H
 #define GDR_LONG_H
 
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
+#include "copy/copy.h"
 #include "page.h"
 
 #pragma GCC visibility push(hidden)
@@ -38,6 +39,24 @@ int gdr_long_start_threads(struct gdr_front *front);
  * gpu. Prepares what long copies through it may need.
  */
 void gdr_long_mapped(struct gdr_front *front, uint64_t h, uint64_t gpu);
+
+/* A copy of gdr_long_to or gdr_long_from bytes or more, through write-combined memory. */
+struct gdr_long {
+	const struct gdr_front *front;
+	const void *owner;	/* identifies the thread, as for copy_pool_copy */
+	const struct copy_impl *impl;
+	uint64_t key;
+	uint64_t off;		/* of dev in the mapping of key */
+	void *dev, *host;
+	size_t size;
+	bool to;		/* the device */
+};
+
+/*
+ * Makes a copy, by whom it shall be made. The caller fences as for a copy that it makes
+ * itself. A copy of a signal handler that interrupted another copy is not for this.
+ */
+void gdr_long_copy(const struct gdr_long *copy);
 
 #pragma GCC visibility pop
 

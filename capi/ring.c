@@ -5,20 +5,16 @@
 
 /*
  * A chunk takes the engine 5 us, some ten times as long as it takes to hand work to
- * threads. Four chunks stay in the CPU's cache until they are copied out.
+ * threads. Four chunks stay in the CPU's cache until they are copied out. Chunks of 64,
+ * 128, 512 and 1024 KiB took longer (docs/dataplane.md).
  */
 #define CHUNK ((size_t)256 << 10)
 #define CHUNKS 4u
-
-_Static_assert(GDR_RING_LEAST >= 2 * CHUNK, "the engine and the threads work at the same time");
 
 void gdr_ring_start(struct gdr_ring *ring)
 {
 	uint64_t gpu_at;
 
-	if (ring->started)
-		return;
-	ring->started = true;
 	ring->at = gdr_locked_new(CHUNKS * CHUNK, &gpu_at);
 	if (ring->at)
 		atomic_store_explicit(&ring->free, true, memory_order_release);
@@ -60,7 +56,7 @@ static int read_chunks(struct gdr_ring *ring, struct gdr_words *words,
 		rc = gdr_words_wait(words, asked[i % CHUNKS]);
 		if (rc)
 			return rc;
-		r->out(r->host + i * CHUNK, place_of(ring, i), bytes_of(r, i));
+		r->out(r->arg, r->host + i * CHUNK, place_of(ring, i), bytes_of(r, i));
 	}
 	return 0;
 }

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * ring.h - long reads into pageable memory: the engine fills chunks of page-locked memory
- * of the library's, while threads copy those before out to the caller's.
+ * ring.h - reads into pageable memory: the engine fills chunks of page-locked memory of
+ * the library's, while the caller copies those before out to its own, with the threads
+ * that share reads. This takes less time than a read by the driver into pageable memory,
+ * also without threads (docs/dataplane.md).
  *
- * One core copies out at a fifth of the engine's speed. So this pays only where threads
- * share copies. One read at a time has the ring.
+ * One read at a time has the ring.
  */
 #ifndef GDR_RING_H
 #define GDR_RING_H
@@ -18,18 +19,14 @@
 
 #pragma GCC visibility push(hidden)
 
-/* The least read that is worth it: two chunks. */
-#define GDR_RING_LEAST ((size_t)512 << 10)
-
 /* One GPU's. All zero: there is none. */
 struct gdr_ring {
 	_Atomic bool free;	/* there is one, and nobody has it */
-	bool started;		/* gdr_ring_start's */
 	uint8_t *at;		/* never given back */
 };
 
-/* Copies n bytes of page-locked memory out, by whichever threads. */
-typedef void gdr_copy_out(void *to, void *locked, size_t n);
+/* Copies n bytes of page-locked memory out, by whichever threads. arg is the reader's. */
+typedef void gdr_copy_out(const void *arg, void *to, void *locked, size_t n);
 
 /* A read that the engine makes. */
 struct gdr_ring_read {
@@ -38,12 +35,10 @@ struct gdr_ring_read {
 	size_t n;
 	int (*from)(void *dst, uint64_t src, size_t n, void *stream);
 	gdr_copy_out *out;
+	const void *arg;
 };
 
-/*
- * Makes the ring, in the context that is current, if nobody has tried that before. Callers
- * take turns.
- */
+/* Makes the ring, in the context that is current. */
 void gdr_ring_start(struct gdr_ring *ring);
 
 /* Takes the ring. false: there is none, or it is in use. */

@@ -42,9 +42,9 @@
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
-#include <time.h>
 #include <unistd.h>
 
+#include "clock.h"
 #include "cpus.h"
 #include "fence.h"
 #include "pause.h"
@@ -177,14 +177,6 @@ void copy_pool_suggest(unsigned int reads, unsigned int writes)
 		set_threads(reads, writes);
 }
 
-static uint64_t now_ns(void)
-{
-	struct timespec t;
-
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
-}
-
 /* Where part i of parts begins. No two parts touch the same line of the device. */
 static size_t cut(const struct job *j, size_t i, size_t parts)
 {
@@ -312,7 +304,7 @@ static bool look(struct worker *w, struct job *j)
 /* Looks for a job for a while. */
 static bool find_job(struct worker *w, struct job *j)
 {
-	uint64_t begin = now_ns(), spin;
+	uint64_t begin = copy_now_ns(), spin;
 
 	do {
 		for (int i = 0; i < SPIN_STEPS; i++) {
@@ -321,7 +313,7 @@ static bool find_job(struct worker *w, struct job *j)
 			copy_pause();
 		}
 		spin = atomic_load_explicit(&spin_ns, memory_order_relaxed);
-	} while (spin == FOREVER || now_ns() - begin < spin);
+	} while (spin == FOREVER || copy_now_ns() - begin < spin);
 	return false;
 }
 
@@ -524,9 +516,12 @@ bool copy_pool_is_busy(struct copy_pool *pool)
 	return atomic_load_explicit(&pool->close, memory_order_relaxed) >= MANY_CLOSE;
 }
 
-static bool is_worth_waking(struct copy_pool *pool, size_t n, bool to)
+/* wakes: the least size, or 0 for that of copies of GPU memory. */
+static bool is_worth_waking(struct copy_pool *pool, size_t n, bool to, size_t wakes)
 {
-	return n >= (to ? WRITE_WAKES : READ_WAKES) || copy_pool_is_busy(pool);
+	if (!wakes)
+		wakes = to ? WRITE_WAKES : READ_WAKES;
+	return n >= wakes || copy_pool_is_busy(pool);
 }
 
 /*
@@ -547,7 +542,7 @@ void copy_pool_note(struct copy_pool *pool, size_t n, bool to)
 	 */
 	if (!atomic_load_explicit(&pool->asleep, memory_order_relaxed))
 		return;
-	now = now_ns();
+	now = copy_now_ns();
 	is_close = spin == FOREVER || now - last < spin + (to ? n / 16 : n);
 	atomic_store_explicit(&pool->last, now, memory_order_relaxed);
 	if (!is_close)
@@ -570,14 +565,21 @@ enum copy_help copy_pool_help(struct copy_pool *pool, size_t n, bool to)
 		return COPY_NO_HELP;
 	if (2 * awake(pool, shares - 1) >= shares - 1)
 		return COPY_HELP_AWAKE;
-	if (is_worth_waking(pool, n, to))
+	if (is_worth_waking(pool, n, to, 0))
 		return COPY_HELP_ASLEEP;
 	return awake(pool, shares - 1) ? COPY_HELP_AWAKE : COPY_NO_HELP;
 }
 
+static size_t chunk_of(const struct job *j)
+{
+	if (j->to)
+		return WRITE_CHUNK;
+	return j->impl->chunk ? j->impl->chunk : READ_CHUNK;
+}
+
 static uint32_t chunks_of(const struct job *j)
 {
-	size_t per = j->n / j->shares / (j->to ? WRITE_CHUNK : READ_CHUNK);
+	size_t per = j->n / j->shares / chunk_of(j);
 
 	if (per > CHUNKS_MAX)
 		return CHUNKS_MAX;
@@ -616,11 +618,11 @@ static void wait_for(struct copy_pool *pool, unsigned int workers, uint64_t turn
  */
 static void give_time(struct copy_pool *pool, unsigned int workers, uint64_t turn)
 {
-	uint64_t end = now_ns() + GRACE_NS;
+	uint64_t end = copy_now_ns() + GRACE_NS;
 
 	for (unsigned int i = 0; i < workers; i++)
 		while (!is_done(&pool->workers[i], turn))
-			if (now_ns() >= end)
+			if (copy_now_ns() >= end)
 				return;
 }
 
@@ -671,7 +673,7 @@ void copy_pool_copy(struct copy_pool *pool, const void *owner, const struct copy
 	}
 	shares = shares_of(pool, n, to);
 	if (shares > 1 && awake(pool, shares - 1) < shares - 1) {
-		if (is_worth_waking(pool, n, to))
+		if (is_worth_waking(pool, n, to, impl->wakes))
 			atomic_store_explicit(&pool->close, 0, memory_order_relaxed);
 		else
 			shares = 1 + awake(pool, shares - 1);

@@ -458,15 +458,15 @@ static void reset_by_the_host(void)
 	expect_is(gdr_host_unregister(g, host), EINVAL);
 }
 
-/* Long reads into pageable memory: the engine fills chunks, which threads copy out. */
+/* Reads into pageable memory: the engine fills chunks, which are copied out. */
 #define RING_BYTES (3 * MIB)
 
-static gdr_t open_with_ring(struct buffer *b)
+static gdr_t open_with_ring(struct buffer *b, const char *threads)
 {
 	gdr_t g;
 
 	want_dma("16384", "65536");
-	setenv("GDRCOPY_READ_THREADS", "4", 1);
+	setenv("GDRCOPY_READ_THREADS", threads, 1);
 	g = open_or_fail();
 	make_buffer(g, b, RING_BYTES);
 	return g;
@@ -474,7 +474,9 @@ static gdr_t open_with_ring(struct buffer *b)
 
 static void check_ring_sizes(struct buffer *b)
 {
-	static const size_t sizes[] = { 512 * KIB - 1, 512 * KIB, 1000003, 2 * MIB, RING_BYTES - 200 };
+	static const size_t sizes[] = {
+		LEAST_READ, 256 * KIB, 256 * KIB + 1, 1000003, 2 * MIB, RING_BYTES - 200,
+	};
 
 	for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++)
 		for (size_t at = 1; at < 130; at += 64)
@@ -482,18 +484,18 @@ static void check_ring_sizes(struct buffer *b)
 }
 
 /* Only the ring waits without cuStreamSynchronize for pageable memory. */
-static void read_by_ring(const struct buffer *b, bool wanted)
+static void read_by_ring(const struct buffer *b, size_t n, bool wanted)
 {
-	unsigned char *in = malloc(2 * MIB), *slow = malloc(2 * MIB);
+	unsigned char *in = malloc(n), *slow = malloc(n);
 
 	expect(in && slow);
 	refuse("cuStreamSynchronize", 999);
-	expect_is(gdr_copy_from_mapping(b->mh, in, b->va + 5, 2 * MIB), 0);
+	expect_is(gdr_copy_from_mapping(b->mh, in, b->va + 5, n), 0);
 	expect(logged("a copy by DMA failed") == !wanted);
 	refuse("cuStreamSynchronize", 0);
-	for (size_t i = 0; i < 2 * MIB; i += 1024)
+	for (size_t i = 0; i < n; i += 1024)
 		expect_is(gdr_copy_from_mapping(b->mh, slow + i, b->va + 5 + i, 1024), 0);
-	expect(!memcmp(in, slow, 2 * MIB));
+	expect(!memcmp(in, slow, n));
 	free(in);
 	free(slow);
 }
@@ -506,43 +508,46 @@ static bool has_cpus(void)
 	return CPU_COUNT(&set) > 1;
 }
 
-static void with_a_ring(void)
+/* One thread alone uses the ring up to 1 MiB. */
+static void with_a_ring(void *threads)
 {
+	bool shares = strcmp(threads, "1") && has_cpus();
 	struct buffer b;
 
 	catch_log();
-	open_with_ring(&b);
+	open_with_ring(&b, threads);
 	check_ring_sizes(&b);
 	expect(!logged("DMA"));
 	if (!on_doubles())
-		skip_case("the bytes are right; a real driver cannot be told to refuse a call");
-	if (!has_cpus())
-		skip_case("the bytes are right; the library has no CPU for threads here");
-	read_by_ring(&b, true);
+		return;
+	read_by_ring(&b, MIB, true);
+	read_by_ring(&b, 2 * MIB, shares);
 }
 
-/* Without threads there is no ring, and none without the driver's help. */
-static void without_a_ring(void *arg)
+static void rings(void)
 {
-	const char *refused = arg;
+	expect(in_child("no threads", with_a_ring, "1", 60));
+	expect(in_child("4 threads", with_a_ring, "4", 60));
+	if (!on_doubles())
+		skip_case("the bytes are right; a real driver cannot be told to refuse a call");
+}
+
+static void without_a_ring(void *refused)
+{
 	struct buffer b;
 	gdr_t g;
 
 	catch_log();
 	want_dma("16384", "65536");
-	if (refused)
-		setenv("GDRCOPY_READ_THREADS", "4", 1);
 	g = open_or_fail();
 	alloc_buffer(g, &b, RING_BYTES);
 	pin_once(g, &b);
-	if (refused)
-		refuse(refused, 999);
+	refuse(refused, 999);
 	map_buffer(g, &b);
-	if (refused)
-		refuse(refused, 0);
+	refuse(refused, 0);
 	check_ring_sizes(&b);
 	expect(!logged("DMA"));
-	read_by_ring(&b, false);
+	read_by_ring(&b, 2 * MIB, false);
 }
 
 /* The driver fails in the midst of a read. Later reads do without the ring. */
@@ -552,11 +557,11 @@ static void ring_fails(void)
 	struct buffer b;
 
 	catch_log();
-	open_with_ring(&b);
+	open_with_ring(&b, "4");
 	*(void **)&fail = of_driver("cuda_sim_fail");
 	expect(fail != NULL);
-	/* The fourth one is the first read that has the ring: two chunks. */
-	fail("cuMemcpyDtoHAsync_v2", 999, 5);
+	/* After two sizes of one chunk, at three places each: the second chunk of the next. */
+	fail("cuMemcpyDtoHAsync_v2", 999, 8);
 	check_ring_sizes(&b);
 	expect(logged("a copy by DMA failed"));
 }
@@ -565,7 +570,6 @@ static void ring_or_not(void)
 {
 	if (!on_doubles())
 		skip_case("a real driver cannot be told to refuse a call");
-	expect(in_child("no threads", without_a_ring, NULL, 60));
 	expect(in_child("no page-locked memory", without_a_ring, "cuMemHostRegister_v2", 60));
 	ring_fails();
 }
@@ -575,7 +579,7 @@ static void ring_without_words(void)
 	struct buffer b;
 
 	setenv("CUDA_SIM_LAZY_WRITES", "1", 1);
-	open_with_ring(&b);
+	open_with_ring(&b, "4");
 	check_ring_sizes(&b);
 }
 
@@ -593,7 +597,7 @@ static void rings_at_the_same_time(void)
 	struct buffer b, parts[3];
 	pthread_t t[3];
 
-	open_with_ring(&b);
+	open_with_ring(&b, "4");
 	for (int i = 0; i < 3; i++) {
 		parts[i] = b;
 		parts[i].va += i * (RING_BYTES / 3);
@@ -658,7 +662,7 @@ static const struct guest_case cases[] = {
 	{ "no words", refusals_of_words, 120, 0 },
 	{ "host memory that is page-locked in part", locked_in_part, 60, 0 },
 	{ "a reset of the GPU", reset_by_the_host, 60, 0 },
-	{ "a ring of chunks", with_a_ring, 60, 0 },
+	{ "a ring of chunks", rings, 120, 0 },
 	{ "no ring", ring_or_not, 120, 0 },
 	{ "a ring without words", ring_without_words, 60, 0 },
 	{ "rings at the same time", rings_at_the_same_time, 60, 300 },

@@ -39,6 +39,7 @@ static struct stream {
 	uint64_t in, out;	/* how much was put in, and is done */
 	bool stopped;		/* it does nothing, but for syncs */
 	bool fast;		/* it is mostly done before its thread has run */
+	_Atomic bool slow;		/* its thread sleeps after each work */
 } stream = { .fast = true, .lock = PTHREAD_MUTEX_INITIALIZER, .change = PTHREAD_COND_INITIALIZER };
 
 static _Atomic int syncs, locked, write_result, sync_result, address_result;
@@ -65,6 +66,8 @@ static void *run_stream(void *unused)
 		do_one();
 		/* Others put in more meanwhile. */
 		pthread_mutex_unlock(&stream.lock);
+		if (stream.slow)
+			usleep(200);
 		pthread_mutex_lock(&stream.lock);
 	}
 	return unused;
@@ -291,8 +294,9 @@ static int from_device(void *dst, uint64_t src, size_t n, void *s)
 	return 0;
 }
 
-static void copy_out(void *to, void *locked_memory, size_t n)
+static void copy_out(const void *arg, void *to, void *locked_memory, size_t n)
 {
+	(void)arg;
 	memcpy(to, locked_memory, n);
 }
 
@@ -337,7 +341,6 @@ static void ring_by_many(void)
 	stream.fast = false;
 	tap_ok(&tap, !gdr_ring_take(&ring), "there is no ring at first");
 	gdr_ring_start(&ring);
-	gdr_ring_start(&ring);
 	for (int i = 0; i < READERS; i++)
 		if (pthread_create(&t[i], NULL, read_often, &bad[i]))
 			abort();
@@ -347,6 +350,18 @@ static void ring_by_many(void)
 	}
 	tap_is(&tap, sum, 0, "reads by the ring");
 	tap_is(&tap, atomic_load(&by_ring), READERS * READS, "how many had it");
+}
+
+/* Each chunk comes long after the one before is copied out. */
+static void ring_of_slow_stream(void)
+{
+	uint8_t *host = calloc(1, sizeof(device));
+
+	stream.slow = true;
+	tap_ok(&tap, !read_some(host, 0, sizeof(device)) && !memcmp(host, device, sizeof(device)),
+	       "a read from a slow stream");
+	stream.slow = false;
+	free(host);
 }
 
 static void ring_fails(void)
@@ -371,6 +386,7 @@ int main(void)
 	not_made();
 	by_many();
 	ring_by_many();
+	ring_of_slow_stream();
 	ring_fails();
 	return tap_done(&tap);
 }

@@ -1,0 +1,20 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * clock.h - the time, for how long something takes.
+ */
+#ifndef GDR_COPY_CLOCK_H
+#define GDR_COPY_CLOCK_H
+
+#include <stdint.h>
+#include <time.h>
+
+/* Nanoseconds since some time in the past. A reading takes some 30 ns. */
+static inline uint64_t copy_now_ns(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+#endif
