@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: MIT
 # gpu.sh [PART...]: what docs/dataplane.md is made from, on a machine with a GPU,
 # with the programs of 'make tools copy-bench litmus'. Parts: litmus, used, many,
-# each, pause, dma, callers, heat, calls; without one, all of them, in some six minutes.
+# each, pause, dma, choice, callers, heat, calls; without one, all of them, in some nine
+# minutes.
 #
 # ALLOC says how the GPU memory is allocated (cumemalloc), GDRCOPY_BACKEND is the
 # library's. ROUNDS of each of the four ways to read are 28 million in the litmus test.
@@ -54,10 +55,34 @@ dma() {
 	GDRCOPY_COPY=auto tool gdrcopy_copylat -m pause --budget 30 --registered
 }
 
+# once WAY ROUND ARGUMENT...: one way to make copies, for choice.py.
+once() {
+	file=$csv/$1-$2.csv
+	shift 2
+	"$bin/gdrcopy_copylat" -m pause --budget 30 -a "$alloc" --csv "$@" >"$file" ||
+		{ failed=1; echo "FAILED: $file"; }
+}
+
+# The library's choice beside each single way, in turns.
+choice() {
+	title "the library's choice beside each single way, the least of 5 rounds, us"
+	csv=$(mktemp -d)
+	for round in 1 2 3 4 5; do
+		once one $round --read-threads 1
+		once threads-4 $round --read-threads 4 --write-threads 2
+		once threads-8 $round --read-threads 8 --write-threads 4
+		GDRCOPY_DMA_READ=1 GDRCOPY_DMA_WRITE=1 once dma $round --read-threads 1
+		GDRCOPY_DMA_READ=1 GDRCOPY_DMA_WRITE=1 once dma-8 $round --read-threads 8
+		GDRCOPY_COPY=auto once auto $round
+	done
+	python3 tests/bench/choice.py "$csv"/*.csv || failed=1
+	rm -r "$csv"
+}
+
 uname -srm
 grep -m1 'model name' /proc/cpuinfo
 cat /proc/driver/nvidia/version 2>/dev/null || true
-[ $# -gt 0 ] || set -- used many each pause dma callers heat calls litmus
+[ $# -gt 0 ] || set -- used many each pause dma choice callers heat calls litmus
 for part in "$@"; do
 	case $part in
 	litmus) tool copy_litmus -t "$rounds" --threads "$((cpus > 4 ? cpus - 2 : 2))" --budget 40000 ;;
@@ -69,6 +94,7 @@ for part in "$@"; do
 	calls) tool gdrcopy_apiperf --budget 200 ;;
 	pause) pause ;;
 	dma) dma ;;
+	choice) choice ;;
 	*) echo "gpu.sh: there is no part $part" >&2; exit 2 ;;
 	esac
 done
