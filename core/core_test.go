@@ -193,6 +193,7 @@ func TestBadArguments(t *testing.T) {
 		"registration of nothing": l.HostRegister(g, 0, 1),
 		"registration of 0 bytes": l.HostRegister(g, 4096, 0),
 		"registration that wraps": l.HostRegister(g, 4096, ^uint64(0)),
+		"registration too long":   l.HostRegister(g, 4096, 1<<47),
 		"end of no registration":  l.HostUnregister(g, 4096),
 		"export of a buffer":      func() error { _, err := l.MemExport(g, h, 0); return err }(),
 	} {

@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"gdrapi/core/cuda"
+	"gdrapi/core/internal/sys"
 
 	"golang.org/x/sys/unix"
 )
@@ -27,6 +28,9 @@ func (l *Library) HostRegister(g Handle, addr uintptr, size uint64) error {
 		return fmt.Errorf("registration of %d bytes at %#x: neither may be 0: %w", size, addr, unix.EINVAL)
 	case uint64(addr)+size < size:
 		return fmt.Errorf("registration of %d bytes at %#x: the range wraps: %w", size, addr, unix.EINVAL)
+	case !sys.IsMapped(addr, size):
+		// A driver answers "out of memory" for a range that is too long (H200, driver 580.159).
+		return fmt.Errorf("registration of %d bytes at %#x: the process does not have all of this memory: %w", size, addr, unix.EINVAL)
 	}
 	m, err := cuda.RegisterHost(addr, size)
 	if err != nil {

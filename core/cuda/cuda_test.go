@@ -174,6 +174,12 @@ func TestWithDevice(t *testing.T) {
 		}))
 		require.False(t, sim.PrimaryActive(1))
 	})
+	t.Run("names the lack of descriptors", func(t *testing.T) {
+		cudatest.WithoutDescriptors(t, func() {
+			err := d.WithDevice(1, func() error { return nil })
+			require.ErrorIs(t, err, unix.EMFILE)
+		})
+	})
 	t.Run("gives it back after an error", func(t *testing.T) {
 		sim := cudatest.Need(t)
 		require.ErrorIs(t, d.WithDevice(0, func() error { return unix.EMLINK }), unix.EMLINK)

@@ -276,7 +276,10 @@ func (d *Driver) ctxGetDevice() (Device, error) {
 func (d *Driver) primaryCtxRetain(dev Device) (Context, error) {
 	var c Context
 	err := d.call(symDevicePrimaryCtxRetain, uintptr(unsafe.Pointer(&c)), uintptr(dev))
-	return c, err
+	if err != nil {
+		return 0, sys.ExplainFDs(err)
+	}
+	return c, nil
 }
 
 func (d *Driver) primaryCtxRelease(dev Device) error {
@@ -333,12 +336,6 @@ func (d *Driver) MemGetAddressRange(addr uint64) (base, size uint64, err error) 
 // GPU has a coherent link. It returns EMFILE where the process is out of file
 // descriptors. It needs a current context.
 func (d *Driver) MemExportRange(addr, size uint64, pcie bool) (int, error) {
-	// This check comes before the export. An export that fails for lack of a
-	// descriptor answers EIO (H200, driver 580.159). By then the process may have a
-	// descriptor again, so a check after it could not explain the EIO.
-	if err := sys.LackOfFDs(); err != nil {
-		return -1, err
-	}
 	var flags uintptr
 	if pcie {
 		flags = rangeFlagPCIe

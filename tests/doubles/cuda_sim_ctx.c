@@ -3,6 +3,8 @@
 #include "cuda_sim.h"
 
 #include <stdlib.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
 
 #define STACK_DEPTH 64
 
@@ -71,12 +73,24 @@ static void ctx_end(struct ctx *c)
 	}
 }
 
+/* The driver opens device files for a context. */
+static bool has_descriptor(void)
+{
+	int fd = eventfd(0, EFD_CLOEXEC);
+
+	if (fd >= 0)
+		close(fd);
+	return fd >= 0;
+}
+
 static int primary_retain(struct ctx **ctx, int device)
 {
 	int result = ctx ? check_device(device) : CU_INVALID_VALUE;
 
 	if (result)
 		return result;
+	if ((!primaries[device] || !ctx_alive(primaries[device])) && !has_descriptor())
+		return CU_OPERATING_SYSTEM;
 	if (!primaries[device])
 		primaries[device] = ctx_new(device, true, 0);
 	if (!primaries[device])

@@ -163,8 +163,13 @@ static int host_register(const struct ctx *ctx, uint64_t addr, uint64_t size, un
 {
 	struct host *h;
 
-	if (!addr || !size || size > UINT64_MAX / 2 - addr || flags > 0xf)
+	if (!addr || !size || size > UINT64_MAX - addr || flags > 0xf)
 		return CU_INVALID_VALUE;
+	/* As an H200's driver, 580.159, answered. */
+	if (size >= 1ull << 63)
+		return CU_NOT_SUPPORTED;
+	if (size >= 1ull << 40)
+		return CU_OUT_OF_MEMORY;
 	if (first_overlap(addr, size))
 		return CU_HOST_ALREADY_REGISTERED;
 	if (va_is_device(addr, size))

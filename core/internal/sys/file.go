@@ -72,21 +72,13 @@ func Open(path string, flags int) (int, error) {
 // ExplainFDs returns EMFILE instead of a driver's err if the process has no file
 // descriptor left. Drivers have no result of their own for that.
 func ExplainFDs(err error) error {
-	if lack := LackOfFDs(); lack != nil {
-		return fmt.Errorf("%w (%v)", lack, err)
-	}
-	return err
-}
-
-// LackOfFDs is EMFILE if the process has no file descriptor left, else nil. It makes a
-// descriptor that needs nothing else, to find out.
-func LackOfFDs() error {
-	fd, err := unix.Eventfd(0, unix.EFD_CLOEXEC)
-	if err == nil {
+	// A descriptor that needs nothing else, to find out.
+	fd, lack := unix.Eventfd(0, unix.EFD_CLOEXEC)
+	if lack == nil {
 		Close(fd)
 	}
-	if err == unix.EMFILE || err == unix.ENFILE {
-		return fmt.Errorf("%w: the process has no file descriptor left, and the driver needs one for each pinned buffer; raise RLIMIT_NOFILE (ulimit -n) or unpin buffers", unix.EMFILE)
+	if lack == unix.EMFILE || lack == unix.ENFILE {
+		return fmt.Errorf("%w: the process has no file descriptor left, and the driver needs one for each pinned buffer; raise RLIMIT_NOFILE (ulimit -n) or unpin buffers (%v)", unix.EMFILE, err)
 	}
-	return nil
+	return err
 }

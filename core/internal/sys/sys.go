@@ -82,6 +82,16 @@ func Readable(va uintptr) bool {
 	return !errors.Is(err, unix.EFAULT)
 }
 
+// IsMapped reports whether the process has mapped every page of [addr, addr+size), which
+// does not wrap. It asks msync(2), which with MS_ASYNC does nothing else. Where that is
+// forbidden, the answer is yes.
+func IsMapped(addr uintptr, size uint64) bool {
+	page := uintptr(unix.Getpagesize())
+	first := addr &^ (page - 1)
+	_, err := retry(unix.SYS_MSYNC, first, addr-first+uintptr(size), unix.MS_ASYNC, 0, 0, 0)
+	return !errors.Is(err, unix.ENOMEM)
+}
+
 // DontFork keeps a mapping out of the children that the process forks.
 func DontFork(va, size uintptr) error {
 	_, err := retry(unix.SYS_MADVISE, va, size, unix.MADV_DONTFORK, 0, 0, 0)
