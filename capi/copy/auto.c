@@ -163,9 +163,9 @@ void copy_auto_learn(size_t n, bool to, enum copy_way way, uint64_t ns)
 	ns = scaled(ns, n, (size_t)1 << c);
 	/* One long time counts little: the thread may have lost its CPU. */
 	if (tries >= TRIES) {
-		if (ns > 4 * was)
+		if (ns > 2 * was)
 			ns = 2 * was;
-		ns = ns < was ? (was + 3 * ns) / 4 : (3 * was + ns) / 4;
+		ns = ns < was ? (was + 3 * ns) / 4 : (7 * was + ns) / 8;
 	} else if (tries && was < ns) {
 		ns = was;
 	}
