@@ -245,7 +245,7 @@ typedef enum gdr_copy_policy {
  * GDRCOPY_COPY=auto in the environment sets the same policy; this call overrides
  * it. The call may come at any time, also before gdr_open.
  *
- * At most 8 threads share a read and 2 a write, unless gdr_set_copy_threads or the
+ * At most 8 threads share a read and 4 a write, unless gdr_set_copy_threads or the
  * environment sets other numbers. The next gdr_map starts the threads and prepares
  * the copy engine. The copy engine serves only what is mapped from then on. Its
  * copies call the driver, so do not copy in a signal handler with this policy.
