@@ -5,10 +5,16 @@
  * Each GPU has one stream, which waits for no work of the host's and holds none
  * up, in the GPU's primary context. The host has loaded CUDA: its memory is
  * mapped.
+ *
+ * When the host resets the GPU, the context's streams and page-locked memory end. The
+ * driver must not get such a stream. So each copy asks first whether that memory is still
+ * page-locked. A later gdr_map makes a stream and words anew. What the reset has ended is
+ * left as it is, for a copy may still look at it.
  */
 #define _GNU_SOURCE
 #include "dma.h"
 
+#include <stdlib.h>
 #include <sys/mman.h>
 
 #include "copy/slot.h"
@@ -21,6 +27,8 @@
 #define CU_MEMORYTYPE_HOST 1
 #define CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL 9
 #define CU_STREAM_NON_BLOCKING 1
+#define CU_OUT_OF_MEMORY 2
+#define CU_CONTEXT_IS_DESTROYED 709
 
 _Atomic size_t gdr_dma_least_to = SIZE_MAX, gdr_dma_least_from = SIZE_MAX;
 
@@ -30,6 +38,7 @@ struct cuda {
 	int (*pointer_attributes)(unsigned int n, int *attributes, void **values, uint64_t ptr);
 	int (*device_get)(int *device, int ordinal);
 	int (*primary_retain)(void **ctx, int device);
+	int (*primary_release)(int device);
 	int (*push)(void *ctx);
 	int (*pop)(void **ctx);
 	int (*stream_create)(void **stream, unsigned int flags);
@@ -38,12 +47,12 @@ struct cuda {
 	int (*from)(void *dst, uint64_t src, size_t n, void *stream);
 };
 
-/* One GPU. stream is NULL until a mapping of it is made. */
+/* One GPU, until it is reset. Its stream is words.stream. */
 struct gpu {
 	void *ctx;
-	void *stream;
-	struct gdr_words words;	/* the stream's */
+	struct gdr_words words;
 	struct gdr_ring ring;
+	const void *locked;	/* memory that a reset ends the lock of; NULL: there is none */
 };
 
 /* One handle. key is stored last. What a handle names never changes. */
@@ -55,8 +64,8 @@ struct entry {
 
 struct gdr_dma {
 	struct cuda cuda;
-	struct gpu gpus[GPUS_MAX];
-	_Atomic bool told;	/* a failed copy was logged */
+	struct gpu *gpus[GPUS_MAX];	/* NULL until a mapping of it is made */
+	_Atomic bool logged;	/* a failed copy */
 	struct entry entries[GDR_SLOT_COUNT];
 };
 
@@ -72,6 +81,7 @@ static bool find_all(struct cuda *c)
 	       gdr_driver_find("cuPointerGetAttributes", &c->pointer_attributes) &&
 	       gdr_driver_find("cuDeviceGet", &c->device_get) &&
 	       gdr_driver_find("cuDevicePrimaryCtxRetain", &c->primary_retain) &&
+	       gdr_driver_find("cuDevicePrimaryCtxRelease_v2", &c->primary_release) &&
 	       gdr_driver_find("cuCtxPushCurrent_v2", &c->push) &&
 	       gdr_driver_find("cuCtxPopCurrent_v2", &c->pop) &&
 	       gdr_driver_find("cuStreamCreate", &c->stream_create) &&
@@ -96,34 +106,97 @@ static struct gdr_dma *new_dma(void)
 	return NULL;
 }
 
-/* Makes the stream of the GPU that has addr. */
+/*
+ * Asked for several attributes, the driver answers 0 for memory that it does not know.
+ * Asked for one, it fails, which debuggers of CUDA report.
+ */
+static bool is_locked(const struct cuda *c, const void *host)
+{
+	int attribute = CU_POINTER_ATTRIBUTE_MEMORY_TYPE, type = 0;
+	void *value = &type;
+
+	return !c->pointer_attributes(1, &attribute, &value, (uintptr_t)host) &&
+	       type == CU_MEMORYTYPE_HOST;
+}
+
+/* Whether nobody has reset the GPU, whose context is current. */
+static bool is_alive(const struct cuda *c, const struct gpu *gpu)
+{
+	return !gpu->locked || is_locked(c, gpu->locked);
+}
+
+static int make_stream(const struct cuda *c, struct gpu *gpu)
+{
+	void *stream;
+	int rc;
+
+	rc = c->stream_create(&stream, CU_STREAM_NON_BLOCKING);
+	if (rc)
+		return rc;
+	gdr_words_start(&gpu->words, stream, c->stream_wait);
+	gdr_ring_start(&gpu->ring);
+	if (gpu->ring.at && is_locked(c, gpu->ring.at))
+		gpu->locked = gpu->ring.at;
+	return 0;
+}
+
+/* Makes a GPU, and retains its primary context for good. */
+static int new_gpu(const struct cuda *c, int ordinal, struct gpu **out)
+{
+	struct gpu *gpu = calloc(1, sizeof(*gpu));
+	int device, rc;
+	void *popped;
+
+	if (!gpu)
+		return CU_OUT_OF_MEMORY;
+	rc = c->device_get(&device, ordinal);
+	if (!rc)
+		rc = c->primary_retain(&gpu->ctx, device);
+	if (rc)
+		goto no_context;
+	rc = c->push(gpu->ctx);
+	if (!rc) {
+		rc = make_stream(c, gpu);
+		c->pop(&popped);
+	}
+	if (rc)
+		goto no_stream;
+	*out = gpu;
+	return 0;
+
+no_stream:
+	c->primary_release(device);
+no_context:
+	free(gpu);
+	return rc;
+}
+
+static bool was_reset(const struct cuda *c, const struct gpu *gpu)
+{
+	bool reset;
+	void *popped;
+
+	if (c->push(gpu->ctx))
+		return true;
+	reset = !is_alive(c, gpu);
+	c->pop(&popped);
+	return reset;
+}
+
+/* Finds the GPU that has addr, and makes its stream if there is none. */
 static int start_gpu(struct gdr_dma *dma, uint64_t addr, struct gpu **out)
 {
 	const struct cuda *c = &dma->cuda;
-	int ordinal = -1, device, rc;
-	struct gpu *gpu;
-	void *popped;
+	struct gpu **gpu;
+	int ordinal = -1, rc;
 
 	rc = c->pointer_attribute(&ordinal, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, addr);
 	if (rc || ordinal < 0 || ordinal >= GPUS_MAX)
 		return rc ? rc : -1;
 	gpu = &dma->gpus[ordinal];
-	*out = gpu;
-	if (gpu->stream)
-		return 0;
-	rc = c->device_get(&device, ordinal);
-	if (!rc && !gpu->ctx)
-		rc = c->primary_retain(&gpu->ctx, device);
-	if (!rc)
-		rc = c->push(gpu->ctx);
-	if (rc)
-		return rc;
-	rc = c->stream_create(&gpu->stream, CU_STREAM_NON_BLOCKING);
-	if (!rc) {
-		gdr_words_start(&gpu->words, gpu->stream, c->stream_wait);
-		gdr_ring_start(&gpu->ring);
-	}
-	c->pop(&popped);
+	if (!*gpu || was_reset(c, *gpu))
+		rc = new_gpu(c, ordinal, gpu);
+	*out = *gpu;
 	return rc;
 }
 
@@ -160,17 +233,9 @@ bool gdr_dma_has(struct gdr_dma *dma, uint64_t key)
 					   memory_order_acquire) == key;
 }
 
-/*
- * Asked for several attributes, the driver answers 0 for memory that it does not know.
- * Asked for one, it fails, which debuggers of CUDA report.
- */
 bool gdr_dma_is_locked(struct gdr_dma *dma, const void *host)
 {
-	int attribute = CU_POINTER_ATTRIBUTE_MEMORY_TYPE, type = 0;
-	void *value = &type;
-
-	return !dma->cuda.pointer_attributes(1, &attribute, &value, (uintptr_t)host) &&
-	       type == CU_MEMORYTYPE_HOST;
+	return is_locked(&dma->cuda, host);
 }
 
 /*
@@ -199,9 +264,9 @@ static int make_copy(const struct cuda *c, const struct entry *e, const struct g
 		return gdr_ring_read(&gpu->ring, &gpu->words, &r);
 	}
 	if (copy->to)
-		rc = c->to(at, copy->host, copy->n, gpu->stream);
+		rc = c->to(at, copy->host, copy->n, gpu->words.stream);
 	else
-		rc = c->from(copy->host, at, copy->n, gpu->stream);
+		rc = c->from(copy->host, at, copy->n, gpu->words.stream);
 	return rc ? rc : wait_for(gpu, copy->locked);
 }
 
@@ -218,10 +283,10 @@ bool gdr_dma_copy(struct gdr_dma *dma, const struct gdr_dma_copy *copy)
 	e = &dma->entries[copy->key & (GDR_SLOT_COUNT - 1)];
 	rc = c->push(e->gpu->ctx);
 	if (!rc) {
-		rc = make_copy(c, e, copy);
+		rc = is_alive(c, e->gpu) ? make_copy(c, e, copy) : CU_CONTEXT_IS_DESTROYED;
 		c->pop(&popped);
 	}
-	if (rc && !atomic_exchange(&dma->told, true))
+	if (rc && !atomic_exchange(&dma->logged, true))
 		gdr_log(GDR_LOG_WARN, "a copy by DMA failed, and the CPU made it: the CUDA driver answered %d; this is said but once",
 			rc);
 	return rc == 0;

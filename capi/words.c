@@ -105,8 +105,10 @@ void gdr_words_start(struct gdr_words *words, void *stream, int (*sync)(void *st
 	words->at = gdr_locked_new(len, &words->gpu_at);
 	if (!words->at)
 		return;
-	if (try_first(words))
+	if (try_first(words)) {
 		atomic_store(&words->free, UINT64_MAX);
-	else
+	} else {
 		gdr_locked_free(words->at, len);
+		words->at = NULL;
+	}
 }

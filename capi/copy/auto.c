@@ -39,7 +39,7 @@ struct class {
 static struct class classes[2][CLASSES];	/* reads, writes */
 
 _Atomic size_t copy_least_auto_to = SIZE_MAX, copy_least_auto_from = SIZE_MAX;
-static _Atomic bool told;	/* copy_auto_want was called; the environment then has no effect */
+static _Atomic bool is_set;	/* copy_auto_want was called; the environment then has no effect */
 
 static void set(bool on)
 {
@@ -49,13 +49,13 @@ static void set(bool on)
 
 void copy_auto_want(bool on)
 {
-	atomic_store(&told, true);
+	atomic_store(&is_set, true);
 	set(on);
 }
 
 void copy_auto_ask(bool on)
 {
-	if (!atomic_load(&told))
+	if (!atomic_load(&is_set))
 		set(on);
 }
 

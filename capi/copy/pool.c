@@ -136,7 +136,7 @@ _Atomic size_t copy_least_shared_to = SIZE_MAX, copy_least_shared_from = SIZE_MA
 
 static _Atomic uint64_t spin_ns = SPIN_US * 1000u;	/* or FOREVER */
 static _Atomic unsigned int threads_to = 1, threads_from = 1;
-static _Atomic bool told;	/* copy_pool_want was called; the environment then has no effect */
+static _Atomic bool is_set;	/* copy_pool_want was called; the environment then has no effect */
 
 static void set_threads(unsigned int reads, unsigned int writes)
 {
@@ -150,16 +150,16 @@ int copy_pool_want(unsigned int reads, unsigned int writes)
 {
 	if (reads - 1 >= COPY_THREADS_MAX || writes - 1 >= COPY_THREADS_MAX)
 		return EINVAL;
-	atomic_store(&told, true);
+	atomic_store(&is_set, true);
 	set_threads(reads, writes);
 	return 0;
 }
 
 void copy_pool_ask(unsigned int reads, unsigned int writes)
 {
-	if (atomic_load(&told) || (reads == 1 && writes == 1))
+	if (atomic_load(&is_set) || (reads == 1 && writes == 1))
 		return;
-	atomic_store(&told, true);
+	atomic_store(&is_set, true);
 	set_threads(reads, writes);
 }
 
@@ -173,7 +173,7 @@ void copy_pool_spin(uint64_t us)
 
 void copy_pool_suggest(unsigned int reads, unsigned int writes)
 {
-	if (!atomic_load(&told))
+	if (!atomic_load(&is_set))
 		set_threads(reads, writes);
 }
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * histogram.h - latencies: counted without losing any, told in words, drawn as SVG.
+ * histogram.h - latencies: counted without losing any, printed, drawn as SVG.
  */
 #ifndef HISTOGRAM_H
 #define HISTOGRAM_H

@@ -337,7 +337,7 @@ class Gdr(_Resource):
     def __init__(self) -> None:
         # Without a lock, which a fork could leave locked in the child.
         self._mappings: "weakref.WeakValueDictionary[int, Mapping]" = weakref.WeakValueDictionary()
-        self._page = os.sysconf("SC_PAGE_SIZE")  # the backend's, once a pin has told
+        self._page = os.sysconf("SC_PAGE_SIZE")  # the backend's, once a pin is made
         self._g = _lib.open_library()
         self._opened("gdr_close", self._g)
 

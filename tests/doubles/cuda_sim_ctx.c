@@ -2,6 +2,7 @@
 /* Simulated libcuda: contexts and streams. Test code. */
 #include "cuda_sim.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
@@ -22,6 +23,9 @@ struct stream {
 };
 
 static struct stream *streams;
+
+/* Streams that ended with their context. A driver reads freed memory, if it gets one. */
+static struct stream *stale_streams;
 
 struct ctx *current_ctx(void)
 {
@@ -69,7 +73,8 @@ static void ctx_end(struct ctx *c)
 			continue;
 		}
 		*link = s->next;
-		free(s);
+		s->next = stale_streams;
+		stale_streams = s;
 	}
 }
 
@@ -364,6 +369,11 @@ bool stream_known(const struct stream *stream)
 
 	if ((uintptr_t)stream <= 2)
 		return true;
+	for (s = stale_streams; s; s = s->next)
+		if (s == stream) {
+			fprintf(stderr, "simulated libcuda: a stream of a context that was reset\n");
+			abort();
+		}
 	for (s = streams; s && s != stream; s = s->next)
 		;
 	return s;
@@ -433,6 +443,7 @@ static int stream_destroy(struct stream *stream)
 {
 	struct stream **link = &streams;
 
+	stream_known(stream);
 	while (*link && *link != stream)
 		link = &(*link)->next;
 	if (!*link)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * bench/timing.h - short times, and what is told of many of them.
+ * bench/timing.h - short times, and what many of them amount to.
  */
 #ifndef BENCH_TIMING_H
 #define BENCH_TIMING_H

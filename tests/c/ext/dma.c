@@ -187,6 +187,27 @@ static void one_refusal(const char *name, bool when_mapped, const char *line)
 	check_sizes(&b);
 }
 
+/* A failed gdr_map keeps no context. */
+static void keeps_nothing(void *unused)
+{
+	int (*state)(int device, unsigned int *flags, int *active);
+	unsigned int flags;
+	struct buffer b;
+	int active;
+	gdr_t g;
+
+	(void)unused;
+	want_dma("16384", "65536");
+	g = open_or_fail();
+	alloc_buffer(g, &b, BYTES);
+	pin_once(g, &b);
+	refuse("cuStreamCreate", 999);
+	map_buffer(g, &b);
+	*(void **)&state = of_driver("cuDevicePrimaryCtxGetState");
+	expect_is(state(0, &flags, &active), 0);
+	expect_is(active, 0);
+}
+
 struct refusal {
 	const char *name;
 	bool when_mapped;
@@ -214,6 +235,7 @@ static void refusals(void)
 		skip_case("a real driver cannot be told to refuse a call");
 	for (size_t i = 0; i < sizeof(list) / sizeof(list[0]); i++)
 		expect(in_child(list[i].name, refuse_one, &list[i], 60));
+	expect(in_child("a failed gdr_map", keeps_nothing, NULL, 60));
 }
 
 static void bad_environment(void)
@@ -246,6 +268,8 @@ static void another_buffer(void)
 	check_sizes(&b);
 }
 
+enum { BLOCKING, NON_BLOCKING };
+
 static unsigned int streams(unsigned int flags)
 {
 	unsigned int (*count)(unsigned int);
@@ -260,7 +284,6 @@ static unsigned int streams(unsigned int flags)
  */
 static void one_stream(void)
 {
-	enum { BLOCKING, NON_BLOCKING };
 	struct buffer b[4];
 	gdr_t g;
 
@@ -436,12 +459,17 @@ static void locked_in_part(void)
 	expect(!on_doubles() || logged("a copy by DMA failed"));
 }
 
-/* The host resets the GPU. The mapping stays, and the CPU makes the copies. */
+/*
+ * The host resets the GPU, and uses it again. The old mapping stays, and the CPU makes its
+ * copies. The engine makes those of a new one. The simulated driver ends a process that
+ * uses a stream from before the reset.
+ */
 static void reset_by_the_host(void)
 {
-	int (*reset)(int device);
+	int (*retain)(void **ctx, int device), (*reset)(int device);
+	struct buffer b, next;
 	unsigned char *host;
-	struct buffer b;
+	void *ctx;
 	gdr_t g;
 
 	if (!on_doubles())
@@ -456,6 +484,14 @@ static void reset_by_the_host(void)
 	check_host_sizes(&b, host);
 	expect(logged("a copy by DMA failed"));
 	expect_is(gdr_host_unregister(g, host), EINVAL);
+	*(void **)&retain = of_driver("cuDevicePrimaryCtxRetain");
+	expect_is(retain(&ctx, 0), 0);
+	check_host_sizes(&b, host);
+	expect_is(streams(NON_BLOCKING), 0);
+	make_buffer(g, &next, BYTES);
+	expect_is(streams(NON_BLOCKING), 1);
+	check_sizes(&next);
+	check_host_sizes(&b, host);
 }
 
 /* Reads into pageable memory: the engine fills chunks, which are copied out. */
