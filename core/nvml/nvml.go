@@ -11,6 +11,8 @@ import (
 	"fmt"
 	"unsafe"
 
+	"gdrapi/core/internal/dl"
+
 	"github.com/ebitengine/purego"
 	"golang.org/x/sys/unix"
 )
@@ -26,7 +28,7 @@ type Library struct{ handle uintptr }
 
 // Open loads and initialises NVML. It returns ENODEV where NVML is not installed.
 func Open() (*Library, error) {
-	handle, err := purego.Dlopen("libnvidia-ml.so.1", purego.RTLD_NOW|purego.RTLD_LOCAL)
+	handle, err := dl.Open("libnvidia-ml.so.1")
 	if err != nil {
 		return nil, fmt.Errorf("cannot load NVML: %w (%v)", unix.ENODEV, err)
 	}

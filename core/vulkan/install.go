@@ -7,9 +7,9 @@ import (
 	"strings"
 	"sync"
 
+	"gdrapi/core/internal/dl"
 	"gdrapi/core/internal/sys"
 
-	"github.com/ebitengine/purego"
 	"golang.org/x/sys/unix"
 )
 
@@ -106,6 +106,6 @@ func loadDriver(manifest string) error {
 	if lib == "" {
 		return fmt.Errorf("it names no library: %w", unix.EINVAL)
 	}
-	_, err = purego.Dlopen(lib, purego.RTLD_NOW|purego.RTLD_LOCAL)
+	_, err = dl.Open(lib)
 	return err
 }

@@ -8,6 +8,8 @@ import (
 	"sync"
 	"unsafe"
 
+	"gdrapi/core/internal/dl"
+
 	"github.com/ebitengine/purego"
 	"golang.org/x/sys/unix"
 )
@@ -60,7 +62,7 @@ type api struct{ fn [symbolCount]uintptr }
 
 // loadAPI loads the loader, once in a process.
 var loadAPI = sync.OnceValues(func() (*api, error) {
-	lib, err := purego.Dlopen(loaderName, purego.RTLD_NOW|purego.RTLD_LOCAL)
+	lib, err := dl.Open(loaderName)
 	if err != nil {
 		return nil, fmt.Errorf("cannot load the Vulkan loader, which Debian has in libvulkan1: %w (%v)", unix.ENODEV, err)
 	}

@@ -3,6 +3,7 @@ package probe
 import (
 	"fmt"
 	"os"
+	"runtime"
 	"strings"
 	"unsafe"
 
@@ -22,7 +23,11 @@ type library struct {
 	functions map[string]uintptr
 }
 
+// load keeps to one thread: the C library has the text of an error for the thread that
+// failed, and on another one the error would have no text.
 func load(name string) (*library, error) {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
 	h, err := purego.Dlopen(name, purego.RTLD_NOW|purego.RTLD_LOCAL)
 	return &library{h, map[string]uintptr{}}, err
 }
