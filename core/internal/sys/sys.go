@@ -83,13 +83,19 @@ func Readable(va uintptr) bool {
 }
 
 // IsMapped reports whether the process has mapped every page of [addr, addr+size), which
-// does not wrap. It asks msync(2), which with MS_ASYNC does nothing else. Where that is
-// forbidden, the answer is yes.
+// does not wrap. It asks mincore(2). Where that is forbidden, the answer is yes.
 func IsMapped(addr uintptr, size uint64) bool {
+	var resident [4096]byte // one for each page
 	page := uintptr(unix.Getpagesize())
-	first := addr &^ (page - 1)
-	_, err := retry(unix.SYS_MSYNC, first, addr-first+uintptr(size), unix.MS_ASYNC, 0, 0, 0)
-	return !errors.Is(err, unix.ENOMEM)
+	for first, end := addr&^(page-1), addr+uintptr(size); first < end; {
+		n := min(end-first, uintptr(len(resident))*page)
+		_, err := retry(unix.SYS_MINCORE, first, n, uintptr(unsafe.Pointer(&resident[0])), 0, 0, 0)
+		if err != nil {
+			return !errors.Is(err, unix.ENOMEM)
+		}
+		first += n
+	}
+	return true
 }
 
 // DontFork keeps a mapping out of the children that the process forks.
