@@ -3,7 +3,7 @@
  * ring.h - reads into pageable memory: the engine fills chunks of page-locked memory of
  * the library's, while the caller copies those before out to its own, with the threads
  * that share reads. This takes less time than a read by the driver into pageable memory,
- * also without threads (docs/dataplane.md).
+ * up to 1 MiB also without threads (docs/dataplane.md).
  *
  * One read at a time has the ring.
  */
