@@ -11,7 +11,7 @@ import (
 	"fmt"
 	"unsafe"
 
-	"gdrapi/core/internal/dl"
+	"gdrapi/core/dl"
 
 	"github.com/ebitengine/purego"
 	"golang.org/x/sys/unix"

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"sync"
 
-	"gdrapi/core/internal/dl"
+	"gdrapi/core/dl"
 	"gdrapi/core/internal/sys"
 
 	"golang.org/x/sys/unix"

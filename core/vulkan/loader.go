@@ -8,7 +8,7 @@ import (
 	"sync"
 	"unsafe"
 
-	"gdrapi/core/internal/dl"
+	"gdrapi/core/dl"
 
 	"github.com/ebitengine/purego"
 	"golang.org/x/sys/unix"

@@ -21,6 +21,7 @@ import (
 	"unsafe"
 
 	"gdrapi/core/backend"
+	"gdrapi/core/dl"
 
 	"github.com/ebitengine/purego"
 	"github.com/stretchr/testify/require"
@@ -54,7 +55,7 @@ func NeedRaw(t testing.TB) *Sim {
 // Library loads a double, which it knows by a symbol that the real library
 // lacks.
 func Library(t testing.TB, name, mark string) uintptr {
-	lib, err := purego.Dlopen(name, purego.RTLD_NOW|purego.RTLD_LOCAL)
+	lib, err := dl.Open(name)
 	if err == nil {
 		_, err = purego.Dlsym(lib, mark)
 	}

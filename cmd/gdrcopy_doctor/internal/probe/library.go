@@ -3,11 +3,11 @@ package probe
 import (
 	"fmt"
 	"os"
-	"runtime"
 	"strings"
 	"unsafe"
 
 	"gdrapi/cmd/gdrcopy_doctor/internal/facts"
+	"gdrapi/core/dl"
 
 	"github.com/ebitengine/purego"
 	"golang.org/x/sys/unix"
@@ -23,12 +23,8 @@ type library struct {
 	functions map[string]uintptr
 }
 
-// load keeps to one thread: the C library has the text of an error for the thread that
-// failed, and on another one the error would have no text.
 func load(name string) (*library, error) {
-	runtime.LockOSThread()
-	defer runtime.UnlockOSThread()
-	h, err := purego.Dlopen(name, purego.RTLD_NOW|purego.RTLD_LOCAL)
+	h, err := dl.Open(name)
 	return &library{h, map[string]uintptr{}}, err
 }
 
