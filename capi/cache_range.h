@@ -30,8 +30,8 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
-#include <time.h>
 
+#include "copy/clock.h"
 #include "copy/slot.h"
 
 #define RETIRED (1ull << 31)	/* in a state: no new hold is given */
@@ -105,10 +105,7 @@ static inline uint64_t range_clock(void)
 	__asm__ __volatile__("mrs %0, cntvct_el0" : "=r"(t));
 	return t;
 #else
-	struct timespec t;
-
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+	return copy_now_ns();
 #endif
 }
 

@@ -20,12 +20,10 @@ struct stream {
 	struct stream *next;
 	struct ctx *ctx;
 	unsigned int flags;
+	bool ended;	/* with its context: it stays on the list, to be recognised */
 };
 
 static struct stream *streams;
-
-/* Streams that ended with their context. A driver reads freed memory, if it gets one. */
-static struct stream *stale_streams;
 
 struct ctx *current_ctx(void)
 {
@@ -60,22 +58,12 @@ static struct ctx *ctx_new(int device, bool primary, unsigned int flags)
 /* Frees what was made in a context. */
 static void ctx_end(struct ctx *c)
 {
-	struct stream **link = &streams;
-
 	flush();
 	alloc_forget(c);
 	host_forget(c);
-	while (*link) {
-		struct stream *s = *link;
-
-		if (s->ctx != c) {
-			link = &s->next;
-			continue;
-		}
-		*link = s->next;
-		s->next = stale_streams;
-		stale_streams = s;
-	}
+	for (struct stream *s = streams; s; s = s->next)
+		if (s->ctx == c)
+			s->ended = true;
 }
 
 /* The driver opens device files for a context. */
@@ -362,21 +350,24 @@ SIM_API int cuCtxSynchronize(void)
 	return CU_OK;
 }
 
+/* The place of a stream on the list. A driver that gets an ended one reads freed memory. */
+static struct stream **find_stream(const struct stream *stream)
+{
+	struct stream **link = &streams;
+
+	while (*link && *link != stream)
+		link = &(*link)->next;
+	if (*link && (*link)->ended) {
+		fprintf(stderr, "simulated libcuda: a stream of a context that was reset\n");
+		abort();
+	}
+	return link;
+}
+
 /* 0, 1 and 2 are the default streams. */
 bool stream_known(const struct stream *stream)
 {
-	const struct stream *s;
-
-	if ((uintptr_t)stream <= 2)
-		return true;
-	for (s = stale_streams; s; s = s->next)
-		if (s == stream) {
-			fprintf(stderr, "simulated libcuda: a stream of a context that was reset\n");
-			abort();
-		}
-	for (s = streams; s && s != stream; s = s->next)
-		;
-	return s;
+	return (uintptr_t)stream <= 2 || *find_stream(stream);
 }
 
 static int stream_create(struct ctx *ctx, struct stream **stream, unsigned int flags)
@@ -422,7 +413,7 @@ SIM_API unsigned int cuda_sim_streams(unsigned int flags)
 	if (enter(__func__))
 		return 0;
 	for (const struct stream *s = streams; s; s = s->next)
-		n += s->flags == flags;
+		n += s->flags == flags && !s->ended;
 	leave();
 	return n;
 }
@@ -441,11 +432,8 @@ SIM_API int cuStreamCreate(struct stream **stream, unsigned int flags)
 
 static int stream_destroy(struct stream *stream)
 {
-	struct stream **link = &streams;
+	struct stream **link = find_stream(stream);
 
-	stream_known(stream);
-	while (*link && *link != stream)
-		link = &(*link)->next;
 	if (!*link)
 		return CU_INVALID_HANDLE;
 	*link = stream->next;
