@@ -359,23 +359,3 @@ int gdr_mem_export_dmabuf(gdr_t g, gdr_mem_t mem, unsigned int flags, int *fd)
 		*fd = out;
 	return rc;
 }
-
-int gdr_host_register(gdr_t g, void *addr, size_t size, unsigned int flags)
-{
-	int rc = gdr_front_admit(id_of(g), 0);
-
-	if (rc)
-		return rc;
-	if (flags)
-		return gdr_refuse("gdr_host_register", "no flags are defined: pass 0");
-	return IN_CORE(gdrcore_host_register(id_of(g), (uintptr_t)addr, size));
-}
-
-int gdr_host_unregister(gdr_t g, void *addr)
-{
-	int rc = gdr_front_admit(id_of(g), 0);
-
-	if (rc)
-		return rc;
-	return IN_CORE(gdrcore_host_unregister(id_of(g), (uintptr_t)addr));
-}

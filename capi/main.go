@@ -225,22 +225,6 @@ func gdrcore_mem_export(g, m C.uint64_t, flags C.uint32_t, fd *C.int) (rc C.int)
 	return
 }
 
-//export gdrcore_host_register
-func gdrcore_host_register(g, addr, size C.uint64_t) (rc C.int) {
-	var err error
-	defer finish("gdr_host_register", &err, &rc)
-	err = library.HostRegister(core.Handle(g), uintptr(addr), uint64(size))
-	return
-}
-
-//export gdrcore_host_unregister
-func gdrcore_host_unregister(g, addr C.uint64_t) (rc C.int) {
-	var err error
-	defer finish("gdr_host_unregister", &err, &rc)
-	err = library.HostUnregister(core.Handle(g), uintptr(addr))
-	return
-}
-
 //export gdrcore_cache_open
 func gdrcore_cache_open(g, most C.uint64_t, c *C.uint64_t) (rc C.int) {
 	var err error

@@ -40,7 +40,6 @@ type Library struct {
 	buffers  map[Handle]*buffer
 	memories map[Handle]*memory
 	caches   map[Handle]*registrations
-	hosts    map[hostKey]*cuda.HostMemory
 
 	cacheSet cache.Set
 }
@@ -94,7 +93,6 @@ func New(epoch uint32) (*Library, error) {
 		buffers:  map[Handle]*buffer{},
 		memories: map[Handle]*memory{},
 		caches:   map[Handle]*registrations{},
-		hosts:    map[hostKey]*cuda.HostMemory{},
 	}, nil
 }
 
@@ -204,8 +202,8 @@ func (l *Library) acquire(c *context, h Handle) (*buffer, error) {
 
 func (b *buffer) release() { b.mu.Unlock() }
 
-// Close ends a context and all its mappings, pinnings, allocations, registrations of host
-// memory and caches. When a step fails, Close goes on. It returns the first error.
+// Close ends a context and all its mappings, pinnings, allocations and caches. When a step
+// fails, Close goes on. It returns the first error.
 func (l *Library) Close(g Handle) error {
 	c, err := l.find(g)
 	if err != nil {
@@ -229,7 +227,6 @@ func (l *Library) Close(g Handle) error {
 	for h, m := range memories {
 		err = first(err, l.freeMemory(h, m))
 	}
-	err = first(err, l.unregisterAll(c))
 	err = first(err, c.session.Close())
 	l.mu.Lock()
 	delete(l.contexts, g)

@@ -8,7 +8,6 @@ import (
 	"unsafe"
 
 	"gdrapi/core/backend"
-	"gdrapi/core/cuda"
 	"gdrapi/core/cuda/cudatest"
 
 	"github.com/stretchr/testify/require"
@@ -315,45 +314,6 @@ func TestMemory(t *testing.T) {
 	require.NoError(t, l.Close(other))
 	require.Equal(t, live, sim.Live(), "Close frees what is left")
 	require.Empty(t, l.memories)
-}
-
-// Registrations of host memory, on the simulated driver.
-func TestHostRegister(t *testing.T) {
-	sim := cudatest.Need(t)
-	l, _, g := open(t)
-	other, err := l.Open(Options{})
-	require.NoError(t, err)
-	b, err := unix.Mmap(-1, 0, 5*4096, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANON)
-	require.NoError(t, err)
-	defer unix.Munmap(b)
-	addr, live := uintptr(unsafe.Pointer(&b[0])), sim.Live()
-	require.NoError(t, l.HostRegister(g, addr, 4096))
-	require.Equal(t, live+1, sim.Live())
-	require.Equal(t, unix.EEXIST, Errno(l.HostRegister(g, addr, 4096)))
-	require.Equal(t, unix.EEXIST, Errno(l.HostRegister(other, addr+4095, 4096)))
-	require.Equal(t, unix.EINVAL, Errno(l.HostUnregister(other, addr)), "through another gdr_t")
-	require.Equal(t, unix.EINVAL, Errno(l.HostUnregister(g, addr+1)))
-	require.NoError(t, l.HostUnregister(g, addr))
-	require.Equal(t, unix.EINVAL, Errno(l.HostUnregister(g, addr)))
-	require.Equal(t, live, sim.Live())
-
-	// A reset ends the registration, which is then made anew.
-	require.NoError(t, l.HostRegister(g, addr, 4096))
-	sim.Must("cuDevicePrimaryCtxReset_v2", 0)
-	require.NoError(t, l.HostRegister(g, addr, 4096))
-	require.NoError(t, l.HostUnregister(g, addr))
-	require.False(t, sim.PrimaryActive(0))
-
-	for i := range uintptr(4) {
-		require.NoError(t, l.HostRegister(g, addr+i*4096, 4096))
-	}
-	require.NoError(t, l.HostRegister(other, addr+4*4096, 4096))
-	sim.Fail("cuMemHostUnregister", int(cuda.ErrUnknown), 2)
-	require.Equal(t, unix.EIO, Errno(l.Close(g)))
-	require.Len(t, l.hosts, 1, "the other's stays")
-	require.Equal(t, live+2, sim.Live(), "and what the driver refused to end")
-	require.NoError(t, l.Close(other))
-	require.Empty(t, l.hosts)
 }
 
 // Two threads may both have found the allocation that they free.

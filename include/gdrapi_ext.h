@@ -105,52 +105,6 @@ int gdr_mem_get_device_ptr(gdr_t g, gdr_mem_t mem, unsigned long *dptr,
  */
 int gdr_mem_export_dmabuf(gdr_t g, gdr_mem_t mem, unsigned flags, int *fd);
 
-/**
- * gdr_host_register - page-lock memory of the process for the GPUs' copy engines
- * @g: open library
- * @addr: first byte, of any alignment
- * @size: bytes, not 0
- * @flags: 0
- *
- * A copy by DMA (see gdr_copy_to_mapping) goes straight into page-locked memory and
- * out of it. Other memory goes through a buffer of the driver's. This call does what
- * cuMemHostRegister does, for programs without CUDA calls of their own: it locks the
- * pages for all GPUs. On an H200 it took 60 us for 64 KiB and 0.7 ms for 16 MiB
- * (gdrcopy_apiperf, 2026-11-22), so keep what is registered.
- *
- * A copy by DMA must not have a host buffer of which only a part is registered: the
- * CUDA driver refuses that, and the CPU makes the copy. End the registration before
- * the memory is freed. gdr_close ends all registrations of @g.
- *
- * The call initialises CUDA (cuInit) where the process has not done so, and keeps the
- * primary context of a GPU until the registration ends: of the GPU of the thread's
- * current context, else of the first one that has an active primary context, else of
- * GPU 0. The thread's current context does not change. A reset of that GPU ends the
- * registration. May be called from any thread, and not in a signal handler.
- *
- * Returns: 0;
- * EINVAL for a NULL @addr, a @size of 0, a range that wraps or that the process does
- * not have, a flag and a bad @g;
- * EEXIST where a byte of the range is registered, by whomever;
- * ENODEV for a GPU or a CUDA driver that does not exist, and in a child of a process
- * that had initialised CUDA;
- * ENOMEM, EPERM and ENOTSUP as the driver answers, for memory that cannot be locked;
- * EACCES for a @g from before a fork.
- */
-int gdr_host_register(gdr_t g, void *addr, size_t size, unsigned flags);
-
-/**
- * gdr_host_unregister - end a registration of gdr_host_register
- * @g: open library that registered it
- * @addr: first byte, as it was registered
- *
- * No copy may use the memory meanwhile.
- *
- * Returns: 0; EINVAL when no registration of @g begins at @addr, and where a reset of
- * the GPU has ended it; EACCES in a forked child.
- */
-int gdr_host_unregister(gdr_t g, void *addr);
-
 /* One piece of a copy of many; 32 bytes. */
 typedef struct gdr_piece_s {
 	gdr_mh_t handle;	/* mapped buffer */

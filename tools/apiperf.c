@@ -22,8 +22,6 @@ extern __typeof__(gdr_copy_to_mapping_v) gdr_copy_to_mapping_v __attribute__((we
 extern __typeof__(gdr_copy_from_mapping_v) gdr_copy_from_mapping_v __attribute__((weak));
 extern __typeof__(gdr_set_copy_policy) gdr_set_copy_policy __attribute__((weak));
 extern __typeof__(gdr_get_copy_times) gdr_get_copy_times __attribute__((weak));
-extern __typeof__(gdr_host_register) gdr_host_register __attribute__((weak));
-extern __typeof__(gdr_host_unregister) gdr_host_unregister __attribute__((weak));
 extern __typeof__(gdr_cache_open) gdr_cache_open __attribute__((weak));
 extern __typeof__(gdr_cache_get) gdr_cache_get __attribute__((weak));
 extern __typeof__(gdr_cache_put) gdr_cache_put __attribute__((weak));
@@ -246,19 +244,6 @@ static void cache_round(struct life *l)
 	GDR(l, "gdr_cache_flush", gdr_cache_flush(l->cache));
 }
 
-/* Host memory of the buffer's size, which is in the CPU's page tables. */
-static void host_round(struct life *l)
-{
-	void *host;
-
-	if (!gdr_host_register)
-		return;
-	host = bench_host_alloc(l->buf.size);
-	GDR(l, "gdr_host_register", gdr_host_register(l->gpu.g, host, l->buf.size, 0));
-	GDR(l, "gdr_host_unregister", gdr_host_unregister(l->gpu.g, host));
-	munmap(host, l->buf.size);
-}
-
 /* mmap gives a pointer, and the macros want a number. */
 static int map_fd(void **va, size_t size, int fd, off_t at)
 {
@@ -372,7 +357,6 @@ static void round_trip(struct life *l)
 {
 	library_round(l);
 	cache_round(l);
-	host_round(l);
 	beneath_any(l);
 	if (!strcmp(l->backend, "gdrdrv"))
 		beneath_gdrdrv(l);

@@ -7,11 +7,11 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "bench/cuda.h"
 #include "bench/race.h"
 #include "copylat_modes.h"
 
 /* Other libraries do not have it. */
-extern __typeof__(gdr_host_register) gdr_host_register __attribute__((weak));
 
 #define MAX_SIZE ((size_t)1 << 40)
 #define ALONE_MAX 65536u	/* above, what came before no longer matters */
@@ -264,13 +264,16 @@ static void run(const struct copylat *l)
 static void *host_memory(struct bench_gpu *b, size_t n, struct bench_result *r)
 {
 	void *p = bench_host_alloc(n);
+	struct bench_cuda cuda;
+	const char *err;
 
 	bench_fact(r, "host_memory", "%s", b->opts->registered ? "registered" : "pageable");
 	if (!b->opts->registered)
 		return p;
-	if (!gdr_host_register)
-		bench_skip("this libgdrapi has no gdr_host_register");
-	bench_rc(gdr_host_register(b->g, p, n, 0), "gdr_host_register");
+	err = bench_cuda_load(&cuda);
+	if (err || !cuda.host_register)
+		bench_skip("%s", err ? err : "this driver has no cuMemHostRegister");
+	bench_cu(b, cuda.host_register(p, n, CU_HOST_REGISTER_PORTABLE), "cuMemHostRegister");
 	return p;
 }
 

@@ -62,8 +62,6 @@ const (
 	symStreamDestroy
 	symStreamSynchronize
 	symMemcpyDtoHAsync
-	symMemHostRegister
-	symMemHostUnregister
 	symThreadExchangeStreamCaptureMode
 	symbolCount
 )
@@ -109,8 +107,6 @@ var names = [symbolCount]string{
 	symStreamDestroy:                        "cuStreamDestroy_v2",
 	symStreamSynchronize:                    "cuStreamSynchronize",
 	symMemcpyDtoHAsync:                      "cuMemcpyDtoHAsync_v2",
-	symMemHostRegister:                      "cuMemHostRegister_v2",
-	symMemHostUnregister:                    "cuMemHostUnregister",
 	symThreadExchangeStreamCaptureMode:      "cuThreadExchangeStreamCaptureMode",
 }
 

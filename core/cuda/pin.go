@@ -93,17 +93,6 @@ func (d *Driver) WithDevice(ordinal int, fn func() error) error {
 	return d.lend(primary, current, fn)
 }
 
-// withContext calls fn on a thread whose current context is c.
-func (d *Driver) withContext(c Context, fn func() error) error {
-	runtime.LockOSThread()
-	defer runtime.UnlockOSThread()
-	current, err := d.CtxGetCurrent()
-	if err != nil {
-		return err
-	}
-	return d.lend(c, current, fn)
-}
-
 // lend calls fn with c in place of the thread's current context.
 func (d *Driver) lend(c, current Context, fn func() error) error {
 	if err := d.ctxPushCurrent(c); err != nil {

@@ -307,30 +307,6 @@ class Memory(_Resource):
         self._gdr._check_views(lambda mapping: mapping._source.owner is self)
 
 
-class Registered(_Resource):
-    """Host memory that Gdr.register page-locked, until close. It keeps the memory."""
-
-    def __init__(self, gdr: "Gdr", memory: Any) -> None:
-        self._gdr, self._view = gdr, memoryview(memory)
-        address, self.nbytes = _address(self._view), self._view.nbytes
-        try:
-            _lib.call("gdr_host_register", gdr._g, address, self.nbytes, 0)
-        except GdrError:
-            self._view.release()
-            raise
-        self._opened("gdr_host_unregister", gdr._g, address)
-
-    def __len__(self) -> int:
-        return self.nbytes
-
-    def close(self) -> None:
-        """Ends the page lock, and gives the memory back."""
-        try:
-            super().close()
-        finally:
-            self._view.release()
-
-
 class Gdr(_Resource):
     """An open library."""
 
@@ -365,14 +341,6 @@ class Gdr(_Resource):
     def alloc(self, size: int, device: int = 0) -> Memory:
         """Allocates GPU memory that can be pinned on every backend; it initialises CUDA."""
         return Memory(self, size, device)
-
-    def register(self, memory: Any) -> Registered:
-        """Page-locks host memory, anything with the buffer protocol, for copies by DMA.
-
-        GDRCOPY_DMA_READ and GDRCOPY_COPY in the environment ask for such copies. To register
-        takes long, 0.7 ms for 16 MiB on an H200, so keep what this returns.
-        """
-        return Registered(self, memory)
 
     def cache(self, max_bytes: int = 1 << 30) -> Cache:
         """Makes a registration cache that keeps so much pinned while nobody uses it."""

@@ -23,8 +23,6 @@ _ADVICE: Dict[Tuple[str, int], str] = {
     ("gdr_mem_alloc", errno.ENOTSUP): "The GPU has no virtual memory management. Pin memory of CUDA's.",
     ("gdr_mem_export_dmabuf", errno.ENOTSUP): "The GPU's driver exports no dma-bufs. NVIDIA's open kernel "
                                               "modules do.",
-    ("gdr_host_register", errno.EEXIST): "A byte of it is page-locked already.",
-    ("gdr_host_register", errno.EINVAL): "The memory must be the process's, writable, and not empty.",
     ("gdr_cache_get", errno.ENOTSUP): "The cache takes memory of one allocation that has a buffer ID. "
                                       "Pin this memory by Gdr.pin.",
 }

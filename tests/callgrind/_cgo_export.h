@@ -25,8 +25,6 @@ int gdrcore_mem_alloc(uint64_t g, int device, uint64_t size, uint64_t *m);
 int gdrcore_mem_free(uint64_t g, uint64_t m);
 int gdrcore_mem_ptr(uint64_t g, uint64_t m, uint64_t *ptr, uint64_t *size);
 int gdrcore_mem_export(uint64_t g, uint64_t m, uint32_t flags, int *fd);
-int gdrcore_host_register(uint64_t g, uint64_t addr, uint64_t size);
-int gdrcore_host_unregister(uint64_t g, uint64_t addr);
 int gdrcore_cache_open(uint64_t g, uint64_t most, uint64_t *c);
 int gdrcore_cache_get(uint64_t c, uint64_t addr, uint64_t size, uint64_t now,
 		      struct gdr_core_held *out);

@@ -149,16 +149,6 @@ int gdrcore_mem_export(uint64_t g, uint64_t m, uint32_t flags, int *fd)
 	return g && m ? 0 : 22;
 }
 
-int gdrcore_host_register(uint64_t g, uint64_t addr, uint64_t size)
-{
-	return g && addr && size ? 0 : 22;
-}
-
-int gdrcore_host_unregister(uint64_t g, uint64_t addr)
-{
-	return g && addr ? 0 : 22;
-}
-
 /* A cache that has one range of dev, if any, from its first miss on. */
 static struct cache cache;
 static struct span span;
@@ -311,8 +301,6 @@ static void count_memory(gdr_t g)
 
 static void count_host(gdr_t g)
 {
-	COUNT("gdr_host_register", gdr_host_register(g, host, BYTES, 0));
-	COUNT("gdr_host_unregister", gdr_host_unregister(g, host));
 }
 
 static void count_cache(gdr_t g)

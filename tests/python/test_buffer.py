@@ -264,25 +264,6 @@ def test_memory_as_a_dma_buf(gdr):
     assert error.value.errno == errno.EINVAL
 
 
-def test_registered_host_memory(gdr, make):
-    target = bytearray(1 << 20)
-    with gdr.register(target) as registered, gdr.pin(make(shape=(1 << 20,), typestr="|u1")) as buffer:
-        assert len(registered) == len(target)
-        buffer.write(b"\x5a" * len(target))
-        assert buffer.readinto(target) == len(target)
-        assert target == b"\x5a" * len(target)
-        with pytest.raises(gdrapi.GdrError) as error:
-            gdr.register(target)
-        assert error.value.errno == errno.EEXIST
-        with pytest.raises(BufferError):
-            target.clear()
-    assert registered.closed
-    target.clear()
-    with pytest.raises(gdrapi.GdrError) as error:
-        gdr.register(target)
-    assert error.value.errno == errno.EINVAL
-
-
 def test_threads(gdr, make):
     array = make(shape=(64, 4096), typestr="|u1")
     failed = []

@@ -16,6 +16,7 @@ static const struct {
 	{ "cuLaunchKernel", offsetof(struct bench_cuda, launch), true },
 	{ "cuMemHostAlloc", offsetof(struct bench_cuda, host_alloc), true },
 	{ "cuMemFreeHost", offsetof(struct bench_cuda, host_free), true },
+	{ "cuMemHostRegister_v2", offsetof(struct bench_cuda, host_register), false },
 	{ "cuMemHostGetDevicePointer_v2", offsetof(struct bench_cuda, host_device_ptr), true },
 	{ "cuStreamCreate", offsetof(struct bench_cuda, stream_create), true },
 	{ "cuStreamDestroy_v2", offsetof(struct bench_cuda, stream_destroy), true },

@@ -18,7 +18,8 @@ enum {
 	CU_ATTR_BUFFER_ID = 7,
 	CU_RANGE_DMA_BUF = 1,		/* kind of handle of a range */
 	CU_STREAM_APART = 1,		/* the stream does not wait for stream 0 */
-	CU_HOST_MAPPED = 2		/* the GPU can reach the memory */
+	CU_HOST_MAPPED = 2,		/* the GPU can reach the memory */
+	CU_HOST_REGISTER_PORTABLE = 1	/* the memory is page-locked in all contexts */
 };
 
 struct bench_cuda {
@@ -30,6 +31,7 @@ struct bench_cuda {
 		      unsigned int shared, cu_stream s, void **params, void **extra);
 	int (*host_alloc)(void **p, size_t size, unsigned int flags);
 	int (*host_free)(void *p);
+	int (*host_register)(void *p, size_t size, unsigned int flags);
 	int (*host_device_ptr)(cu_ptr *d, void *p, unsigned int flags);
 	int (*stream_create)(cu_stream *s, unsigned int flags);
 	int (*stream_destroy)(cu_stream s);

@@ -33,7 +33,7 @@ static const struct option_row rows[] = {
 	{ OPT_CUMEMCPY, 'c', "cumemcpy", NULL, "time cuMemcpy, too; it always is" },
 	{ OPT_COLD, 0, "cold", NULL, "the host side is not in the CPU's caches" },
 	{ OPT_REGISTERED, 0, "registered", NULL,
-	  "the host side is page-locked, by gdr_host_register" },
+	  "the host side is page-locked, by cuMemHostRegister" },
 	{ OPT_OFFSET, 'o', "offset", "SIZE", "where in the buffer the copies begin (0)" },
 	{ OPT_MAP, 'M', "mapping", "TYPE", "default, wc, cached or device (default)" },
 	{ OPT_ALLOC, 'a', "alloc", "KIND",

@@ -275,26 +275,6 @@ static void errno_mem(struct env *e)
 	check_rc(gdr_mem_get_device_ptr(e->g, mem, &addr, &size), EINVAL);
 }
 
-static void errno_host(struct env *e)
-{
-	static unsigned char host[3 * 4096];
-
-	start(e);
-	check_rc(gdr_host_register(NULL, host, sizeof(host), 0), EINVAL);
-	check_rc(gdr_host_register(e->g, NULL, sizeof(host), 0), EINVAL);
-	check_rc(gdr_host_register(e->g, host, 0, 0), EINVAL);
-	check_rc(gdr_host_register(e->g, host, ~0ul, 0), EINVAL);
-	check_rc(gdr_host_register(e->g, host, sizeof(host), 1), EINVAL);
-	check_rc(gdr_host_unregister(e->g, host), EINVAL);
-
-	check_rc(gdr_host_register(e->g, host + 1, sizeof(host) - 1, 0), 0);
-	check_rc(gdr_host_register(e->g, host + 1, sizeof(host) - 1, 0), EEXIST);
-	check_rc(gdr_host_unregister(NULL, host + 1), EINVAL);
-	check_rc(gdr_host_unregister(e->g, host), EINVAL);
-	check_rc(gdr_host_unregister(e->g, host + 1), 0);
-	check_rc(gdr_host_unregister(e->g, host + 1), EINVAL);
-}
-
 /* What the NVIDIA driver answers becomes an errno, and nothing stays behind. */
 static void errno_rm(struct env *e)
 {
@@ -350,7 +330,6 @@ const struct sanity_case error_cases[] = {
 	{ "errno_copy", errno_copy, BE_ALL, NULL },
 	{ "errno_query", errno_query, BE_ALL, NULL },
 	{ "errno_mem", errno_mem, BE_ALL, NULL },
-	{ "errno_host", errno_host, BE_ALL, NULL },
 	{ "errno_rm", errno_rm, BE_RM,
 	  "only rm asks the NVIDIA driver by itself" },
 	{ NULL, NULL, 0, NULL }

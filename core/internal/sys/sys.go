@@ -82,22 +82,6 @@ func Readable(va uintptr) bool {
 	return !errors.Is(err, unix.EFAULT)
 }
 
-// IsMapped reports whether the process has mapped every page of [addr, addr+size), which
-// does not wrap. It asks mincore(2). Where that is forbidden, the answer is yes.
-func IsMapped(addr uintptr, size uint64) bool {
-	var resident [4096]byte // one for each page
-	page := uintptr(unix.Getpagesize())
-	for first, end := addr&^(page-1), addr+uintptr(size); first < end; {
-		n := min(end-first, uintptr(len(resident))*page)
-		_, err := retry(unix.SYS_MINCORE, first, n, uintptr(unsafe.Pointer(&resident[0])), 0, 0, 0)
-		if err != nil {
-			return !errors.Is(err, unix.ENOMEM)
-		}
-		first += n
-	}
-	return true
-}
-
 // DontFork keeps a mapping out of the children that the process forks.
 func DontFork(va, size uintptr) error {
 	_, err := retry(unix.SYS_MADVISE, va, size, unix.MADV_DONTFORK, 0, 0, 0)

@@ -116,32 +116,6 @@ func TestReadable(t *testing.T) {
 	require.False(t, Readable(8))
 }
 
-func TestIsMapped(t *testing.T) {
-	page := uintptr(os.Getpagesize())
-	va, err := Reserve(9001 * page)
-	require.NoError(t, err)
-	require.NoError(t, Munmap(va+2*page, page))
-	require.NoError(t, Munmap(va+9000*page, page))
-	for _, c := range []struct {
-		first, size uintptr
-		want        bool
-	}{
-		{0, 2 * page, true},
-		{100, 2*page - 100, true},
-		{3 * page, page, true},
-		{100, 2*page - 99, false},
-		{0, 4 * page, false},
-		{2 * page, 1, false},
-		{3 * page, 8997 * page, true},
-		{3 * page, 8998 * page, false},
-		{0, 1 << 47, false},
-		{0, 1 << 63, false},
-	} {
-		require.Equal(t, c.want, IsMapped(va+c.first, uint64(c.size)), "%d bytes at %d", c.size, c.first)
-	}
-	require.NoError(t, Munmap(va, 9000*page))
-}
-
 // A host's functions see every mapping made and unmapped. Their errors are returned.
 func TestUseMemory(t *testing.T) {
 	saved := memory

@@ -101,14 +101,6 @@ static int g_mem_alloc(gdr_t g)
 {
 	return gdr_mem_alloc(g, 0, w.size, 0, &out.mem);
 }
-static int g_register(gdr_t g)
-{
-	return gdr_host_register(g, w.host, sizeof(w.host), 0);
-}
-static int g_unregister(gdr_t g)
-{
-	return gdr_host_unregister(g, w.host);
-}
 
 static const struct {
 	const char *name;
@@ -121,8 +113,6 @@ static const struct {
 	{ "gdr_get_backend", g_backend },
 	{ "gdr_get_attribute", g_attribute },
 	{ "gdr_mem_alloc", g_mem_alloc },
-	{ "gdr_host_register", g_register },
-	{ "gdr_host_unregister", g_unregister },
 };
 
 /* Each function that takes a gdr_t and a handle. */
@@ -375,8 +365,6 @@ static void null_pointers(void)
 		{ "gdr_mem_get_device_ptr",
 		  gdr_mem_get_device_ptr(w.g, w.mem, NULL, &out.size) },
 		{ "gdr_mem_export_dmabuf", gdr_mem_export_dmabuf(w.g, w.mem, 0, NULL) },
-		{ "gdr_host_register", gdr_host_register(w.g, NULL, w.size, 0) },
-		{ "gdr_host_unregister", gdr_host_unregister(w.g, NULL) },
 	};
 	size_t i;
 
@@ -435,8 +423,6 @@ static void bad_numbers(void)
 		      "gdr_map", "huge size");
 		is_rc(gdr_unmap(w.g, w.mapped, w.va, sizes[i]), EINVAL,
 		      "gdr_unmap", "huge size");
-		is_rc(gdr_host_register(w.g, w.host, sizes[i], 0), EINVAL,
-		      "gdr_host_register", "huge size");
 		is_rc(gdr_copy_to_mapping(w.mapped, w.va, out.bytes, sizes[i]),
 		      EINVAL, "gdr_copy_to_mapping", "huge size");
 		is_rc(gdr_copy_from_mapping(w.mapped, out.bytes, w.va, sizes[i]),
@@ -451,8 +437,6 @@ static void bad_numbers(void)
 		is_rc(gdr_mem_alloc(w.g, 0, w.size, (unsigned)flags[i],
 				    &out.mem), EINVAL,
 		      "gdr_mem_alloc", "wrong flag");
-		is_rc(gdr_host_register(w.g, w.host, sizeof(w.host), (unsigned)flags[i]),
-		      EINVAL, "gdr_host_register", "wrong flag");
 	}
 	for (i = 0; i < COUNT(attrs); i++) {
 		is_rc(gdr_get_attribute(w.g, attrs[i], &out.v), EINVAL,
@@ -470,15 +454,6 @@ static void bad_numbers(void)
 	      "gdr_mem_alloc", "GPU -1");
 	is_rc(gdr_mem_alloc(w.g, 1 << 20, w.size, 0, &out.mem), ENODEV,
 	      "gdr_mem_alloc", "GPU 1048576");
-	is_rc(gdr_host_register(w.g, w.host, 0, 0), EINVAL, "gdr_host_register", "size 0");
-	is_rc(gdr_host_register(w.g, (void *)ULONG_MAX, 1, 0), EINVAL, "gdr_host_register",
-	      "the last address");
-	is_rc(gdr_host_register(w.g, (void *)64, 4096, 0), EINVAL, "gdr_host_register",
-	      "no memory");
-	is_rc(gdr_host_register(w.g, (void *)w.addr, w.size, 0), EINVAL, "gdr_host_register",
-	      "GPU memory");
-	is_rc(gdr_host_unregister(w.g, w.host), EINVAL, "gdr_host_unregister",
-	      "memory that is not registered");
 	tap_ok(&tap, text == NULL, "gdr_get_mapping_type_string wrote no text");
 }
 

@@ -32,8 +32,7 @@ static bool all_linked()
 	       linked(gdr_driver_get_version) && linked(gdr_get_attribute) &&
 	       linked(gdr_get_mapping_type_string) &&
 	       linked(gdr_get_backend) && linked(gdr_mem_alloc) && linked(gdr_mem_free) &&
-	       linked(gdr_mem_get_device_ptr) && linked(gdr_mem_export_dmabuf) &&
-	       linked(gdr_host_register) && linked(gdr_host_unregister);
+	       linked(gdr_mem_get_device_ptr) && linked(gdr_mem_export_dmabuf);
 }
 
 int main()

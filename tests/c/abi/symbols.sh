@@ -34,8 +34,6 @@ gdr_get_copy_times
 gdr_get_info
 gdr_get_info_v2
 gdr_get_mapping_type_string
-gdr_host_register
-gdr_host_unregister
 gdr_map
 gdr_map_v2
 gdr_mem_alloc

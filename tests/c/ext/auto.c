@@ -3,7 +3,7 @@
  * ext/auto.c - GDRCOPY_COPY=auto and gdr_set_copy_policy in a host: the bytes are
  * right, whoever copies. copy/auto.c has how it chooses.
  */
-#include "guest/common.h"
+#include "ext/libcuda.h"
 
 #include <pthread.h>
 
@@ -120,7 +120,7 @@ static void page_locked(void)
 	expect_is(setenv("GDRCOPY_READ_THREADS", "1", 1), 0);
 	g = open_or_fail();
 	make_buffer(g, &b, BYTES);
-	expect_is(gdr_host_register(g, host, 2 * BYTES, 0), 0);
+	lock_host(host, 2 * BYTES);
 	expect_is(gdr_get_copy_times(0, MIB, &before), 0);
 	for (size_t n = 4096; n <= BYTES; n *= 2)
 		for (int round = 0; round < 20; round++) {
@@ -131,7 +131,7 @@ static void page_locked(void)
 		}
 	expect_is(gdr_get_copy_times(0, MIB, &after), 0);
 	expect_is(after.dma, before.dma);
-	expect_is(gdr_host_unregister(g, host), 0);
+	unlock_host(host);
 	check_sizes(&b, 5);
 }
 

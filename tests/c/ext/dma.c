@@ -6,7 +6,7 @@
  * have the simulated driver refuse one of the calls that it takes, and look for
  * the line that the library writes then: the CPU must have made the copy.
  */
-#include "guest/common.h"
+#include "ext/libcuda.h"
 
 #include <sched.h>
 
@@ -33,14 +33,6 @@ static bool logged(const char *what)
 
 	text[n > 0 ? n : 0] = '\0';
 	return strstr(text, what);
-}
-
-/* A function of the driver that the process has loaded by now, or NULL. */
-static void *of_driver(const char *name)
-{
-	void *lib = dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
-
-	return lib ? dlsym(lib, name) : NULL;
 }
 
 /* Has each call of name fail from now on; 0 ends that. */
@@ -334,16 +326,16 @@ static void context_stays(void)
 	expect(after == NULL);
 }
 
-/* Bytes of host memory that gdr_host_register page-locks. */
+/* Bytes of page-locked host memory. */
 #define LOCKED (2 * MIB)
 
-static unsigned char *lock_memory(gdr_t g)
+static unsigned char *lock_memory(void)
 {
 	unsigned char *p = mmap(NULL, LOCKED, PROT_READ | PROT_WRITE,
 				MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 
 	expect(p != MAP_FAILED);
-	expect_is(gdr_host_register(g, p, LOCKED, 0), 0);
+	lock_host(p, LOCKED);
 	return p;
 }
 
@@ -375,18 +367,17 @@ static void waits_by_words(void)
 {
 	unsigned char *host;
 	struct buffer b;
-	gdr_t g;
 
 	if (!on_doubles())
 		skip_case("a real driver cannot be told to refuse a call");
 	catch_log();
-	g = open_with_dma(&b);
-	host = lock_memory(g);
+	open_with_dma(&b);
+	host = lock_memory();
 	check_host_sizes(&b, host);
 	refuse("cuStreamSynchronize", 999);
 	check_host_sizes(&b, host);
 	expect(!logged("DMA"));
-	expect_is(gdr_host_unregister(g, host), 0);
+	unlock_host(host);
 	check_host_sizes(&b, host);
 	expect(logged("a copy by DMA failed"));
 }
@@ -396,12 +387,11 @@ static void without_words(void)
 {
 	unsigned char *host;
 	struct buffer b;
-	gdr_t g;
 
 	catch_log();
 	setenv("CUDA_SIM_LAZY_WRITES", "1", 1);
-	g = open_with_dma(&b);
-	host = lock_memory(g);
+	open_with_dma(&b);
+	host = lock_memory();
 	check_host_sizes(&b, host);
 	if (on_doubles())
 		refuse("cuStreamWriteValue32_v2", 801);
@@ -422,7 +412,7 @@ static void words_refused(void *arg)
 	refuse(arg, 999);
 	map_buffer(g, &b);
 	refuse(arg, 0);
-	check_host_sizes(&b, lock_memory(g));
+	check_host_sizes(&b, lock_memory());
 	expect(!logged("DMA"));
 	refuse("cuStreamSynchronize", 999);
 	check_sizes(&b);
@@ -448,13 +438,12 @@ static void locked_in_part(void)
 	size_t page = (size_t)sysconf(_SC_PAGESIZE);
 	unsigned char *host;
 	struct buffer b;
-	gdr_t g;
 
 	catch_log();
-	g = open_with_dma(&b);
-	host = lock_memory(g);
-	expect_is(gdr_host_unregister(g, host), 0);
-	expect_is(gdr_host_register(g, host + 4 * page, page, 0), 0);
+	open_with_dma(&b);
+	host = lock_memory();
+	unlock_host(host);
+	lock_host(host + 4 * page, page);
 	check_host_sizes(&b, host);
 	expect(!on_doubles() || logged("a copy by DMA failed"));
 }
@@ -476,14 +465,13 @@ static void reset_by_the_host(void)
 		skip_case("what is left of a mapping is the backend's matter");
 	catch_log();
 	g = open_with_dma(&b);
-	host = lock_memory(g);
+	host = lock_memory();
 	check_host_sizes(&b, host);
 	*(void **)&reset = of_driver("cuDevicePrimaryCtxReset_v2");
 	expect(reset != NULL);
 	expect_is(reset(0), 0);
 	check_host_sizes(&b, host);
 	expect(logged("a copy by DMA failed"));
-	expect_is(gdr_host_unregister(g, host), EINVAL);
 	*(void **)&retain = of_driver("cuDevicePrimaryCtxRetain");
 	expect_is(retain(&ctx, 0), 0);
 	check_host_sizes(&b, host);
@@ -671,7 +659,8 @@ static void at_the_same_time(void)
 	struct buffer b;
 
 	setenv("GDRCOPY_READ_THREADS", "4", 1);
-	locked = lock_memory(open_with_dma(&b));
+	open_with_dma(&b);
+	locked = lock_memory();
 	for (int i = 0; i < COPIERS; i++) {
 		c[i] = (struct copier){ .part = b, .seed = i };
 		c[i].locked = locked + i * (LOCKED / COPIERS);

@@ -2,7 +2,7 @@
 #
 # make check-ext      [check 1 min] what gdrapi_ext.h adds
 
-EXTS      := threads dma cache many auto export host
+EXTS      := threads dma cache many auto export
 EXTBINS   := $(addprefix $(BIN)/ext_,$(EXTS))
 
 .PHONY: check-ext check-ext-tsan
@@ -19,7 +19,7 @@ check-ext-tsan: $(BIN)/ext_cache_tsan $(BIN)/ext_words_tsan
 	@$(RUN) tsan-ext-cache $(BIN)/ext_cache_tsan
 
 $(BIN)/ext_cache $(BIN)/ext_many: $(CUDA_DL)
-$(EXTBINS): $(BIN)/ext_%: $(T)/ext/%.c $(LIB) $(GUEST_H)
+$(EXTBINS): $(BIN)/ext_%: $(T)/ext/%.c $(T)/ext/libcuda.h $(LIB) $(GUEST_H)
 	@mkdir -p $(@D)
 	$(CC) $(C11) $(CFLAGS) -I$(T) -o $@ $(filter %.c %.o,$^) $(LINK)
 
