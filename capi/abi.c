@@ -57,8 +57,11 @@ gdr_t gdr_open(void)
 
 int gdr_close(gdr_t g)
 {
-	int rc = gdr_front_admit(id_of(g), 0);
+	int rc;
 
+	if (gdr_front_inherited(id_of(g)))
+		return gdr_front_close_inherited(id_of(g));
+	rc = gdr_front_admit(id_of(g), 0);
 	if (rc)
 		return rc;
 	gdr_data_forget(0);

@@ -117,13 +117,28 @@ bool gdr_front_inherited(uint64_t handle)
 	return epoch != (front ? front->epoch : 0) && epoch <= atomic_load(&last_epoch);
 }
 
+static int refuse_inherited(void)
+{
+	gdr_log(GDR_LOG_ERROR, "a handle from before fork() does not work in the child; call gdr_open here (errno %d)",
+		EACCES);
+	return EACCES;
+}
+
+int gdr_front_close_inherited(uint64_t g)
+{
+	struct gdr_front *front = atomic_load(&gdr_front_page);
+
+	for (uint32_t i = 0; i < GDR_INHERITED_MAX; i++)
+		if (atomic_load(&front->inherited[i]) == g)
+			return refuse_inherited();
+	atomic_store(&front->inherited[atomic_fetch_add(&front->inherited_closed, 1) % GDR_INHERITED_MAX], g);
+	return 0;
+}
+
 int gdr_front_admit(uint64_t a, uint64_t b)
 {
-	if (gdr_front_inherited(a) || gdr_front_inherited(b)) {
-		gdr_log(GDR_LOG_ERROR, "a handle from before fork() does not work in the child; call gdr_open here (errno %d)",
-			EACCES);
-		return EACCES;
-	}
+	if (gdr_front_inherited(a) || gdr_front_inherited(b))
+		return refuse_inherited();
 	if (gdr_front_here())
 		return 0;
 	gdr_log(GDR_LOG_ERROR, "no gdr_t is open in this process; call gdr_open first (errno %d)", EINVAL);

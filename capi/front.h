@@ -26,6 +26,13 @@ struct gdr_front *gdr_front_start(const struct gdr_options *opts);
  */
 int gdr_front_admit(uint64_t a, uint64_t b);
 
+/*
+ * Closes a gdr_t that was inherited through a fork: nothing of it is here, so nothing
+ * happens. Returns 0, or EACCES if this process has closed it before. Of many, the last
+ * GDR_INHERITED_MAX are remembered.
+ */
+int gdr_front_close_inherited(uint64_t g);
+
 /* Whether a handle was made by an ancestor of this process. */
 bool gdr_front_inherited(uint64_t handle);
 

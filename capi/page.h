@@ -19,6 +19,8 @@
 
 #pragma GCC visibility push(hidden)
 
+#define GDR_INHERITED_MAX 64u
+
 /*
  * One page that a fork empties (MADV_WIPEONFORK). However a child was made, it finds a
  * front that was never opened, with a free lock. The first state is all zero. Only
@@ -35,6 +37,8 @@ struct gdr_front {
 	struct gdr_driver driver;	/* under lock, but for its own lock */
 	copy_pool_ref pool;	/* threads that share long copies; NULL: none */
 	gdr_dma_ref dma;	/* NULL: no copies by DMA */
+	_Atomic uint32_t inherited_closed;	/* how many of the parent's gdr_t were closed here */
+	_Atomic uint64_t inherited[GDR_INHERITED_MAX];	/* the last ones, 0: none */
 };
 
 /* NULL until the first gdr_open of this process or of an ancestor. */

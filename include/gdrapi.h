@@ -28,7 +28,8 @@
  * gdr_runtime_get_version and gdr_get_mapping_type_string may be called.
  *
  * Fork.  A forked child inherits no access. In the child, every gdr_t and
- * gdr_mh_t of the parent answers EACCES. The parent's mappings do not exist
+ * gdr_mh_t of the parent answers EACCES; only gdr_close of such a gdr_t answers
+ * 0 and does nothing. The parent's mappings do not exist
  * there: a load or store to one faults. The child may call gdr_open and pin for
  * itself. Nothing that the child does with inherited handles changes the parent.
  * No file descriptor of this library survives exec.
@@ -191,9 +192,10 @@ gdr_t gdr_open(void);
  * frees every gdr_mem_t of @g (gdrapi_ext.h). From then on a load or store to a
  * mapping of @g faults.
  *
- * Returns: 0; EINVAL for a @g that is NULL, unknown or closed; EACCES in a forked
- * child. When a driver fails a step, gdr_close does the other steps and returns
- * the driver's error. @g is closed all the same.
+ * Returns: 0; EINVAL for a @g that is NULL, unknown or closed. In a forked child
+ * the parent's @g is closed with 0, which changes nothing; a second time EACCES.
+ * When a driver fails a step, gdr_close does the other steps and returns the
+ * driver's error. @g is closed all the same.
  */
 int gdr_close(gdr_t g);
 

@@ -84,6 +84,6 @@ def close_all(things):
 
 def test_a_forked_child_closes_nothing_of_its_parent(gdr, array):
     with gdr.pin(array) as buffer:
-        assert in_fork(close_all, [buffer, gdr]) == ([errno.EACCES] * 2, 0)
+        assert in_fork(close_all, [buffer, gdr]) == ([errno.EACCES, 0], 0)
         buffer.write(b"still mapped")
         assert array.get(12) == b"still mapped"
