@@ -47,6 +47,7 @@ struct nvidia_p2p_page_table;
 extern int gdr_dbg_enabled;
 extern int gdr_info_enabled;
 extern int gdr_use_persistent;
+extern bool gdr_pass_tokens;
 
 #define gdr_dbg(fmt, ...) do {						\
 	if (gdr_dbg_enabled)						\
@@ -126,6 +127,9 @@ enum gdr_mr_state {
  * - abandoned: nobody can put the pages any more. The region waits for the free
  *   callback, which ends it. abandoned is never set after revoked.
  *
+ * lost: the put of a persistent pinning failed, and it must not be put again. Only
+ * who puts the region reads and writes it.
+ *
  * user is charged for the region, until the region is freed.
  *
  * counted is 1 while we have the GPU driver's pages.
@@ -148,6 +152,7 @@ struct gdr_mr {
 	u64 *pages;
 	u64 npages;
 	bool cacheable;
+	bool lost;
 	u64 tm_cycles;
 	atomic_t counted;
 
@@ -222,6 +227,7 @@ int gdr_nvp2p_get(struct gdr_mr *mr, u32 flags);
 int gdr_nvp2p_put(struct gdr_mr *mr);
 void gdr_nvp2p_end(struct gdr_mr *mr);
 int gdr_nvp2p_refcount(void);
+int gdr_nvp2p_lost(void);
 
 /* procfs.c */
 int gdr_procfs_init(void);

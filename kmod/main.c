@@ -41,6 +41,15 @@ module_param_named(use_persistent_mapping, gdr_use_persistent, int, 0444);
 MODULE_PARM_DESC(use_persistent_mapping,
 		 "Pin persistently where the GPU driver can (default 1)");
 
+/*
+ * NVIDIA's driver checks a token, not the process that sends it, and its tokens are 1,
+ * 2, 3, and so on. So a user who guesses one pins the memory of somebody else.
+ */
+bool gdr_pass_tokens;
+module_param_named(pass_p2p_tokens, gdr_pass_tokens, bool, 0400);
+MODULE_PARM_DESC(pass_p2p_tokens,
+		 "DANGEROUS: give P2P tokens to the GPU driver. Then any user may pin any user's GPU memory (default N)");
+
 static int gdr_major;
 
 /*

@@ -155,8 +155,11 @@ static struct gdr_mr *gdr_mr_alloc(struct gdr_file *f,
 	mr->start = start;
 	mr->size = end - start;
 	mr->npages = mr->size >> GDRDRV_GPU_PAGE_SHIFT;
-	mr->p2p_token = args->p2p_token;
-	mr->va_space = args->va_space;
+	/* Without a token the GPU driver looks among the memory of the caller. */
+	if (gdr_pass_tokens) {
+		mr->p2p_token = args->p2p_token;
+		mr->va_space = args->va_space;
+	}
 	mr->persistent = gdr_nvp2p_persistent();
 	ihold(f->inode);
 	mr->inode = f->inode;
@@ -254,7 +257,7 @@ static struct gdr_mr *gdr_mr_take(struct gdr_file *f, u64 handle)
 	return mr;
 }
 
-/* The region stays where the GPU driver does not take the pages back. */
+/* The region stays if the GPU driver took no pages back, but may take them later. */
 int gdr_mr_unpin(struct gdr_file *f, u64 handle)
 {
 	struct gdr_mr *mr = gdr_mr_take(f, handle);
@@ -264,14 +267,14 @@ int gdr_mr_unpin(struct gdr_file *f, u64 handle)
 		return -EINVAL;
 	gdr_mr_kill(mr);
 	ret = gdr_nvp2p_put(mr);
-	if (ret) {
+	if (ret && !mr->lost) {
 		xa_store(&f->mrs, handle, mr, GFP_KERNEL_ACCOUNT);
 		return ret;
 	}
 	xa_erase(&f->mrs, handle);
 	gdr_limit_leave_file(f, mr);
 	gdr_mr_put(mr);
-	return 0;
+	return ret;
 }
 
 /* Called when nobody else has the file. */

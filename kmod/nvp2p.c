@@ -70,6 +70,14 @@ static DEFINE_MUTEX(gdr_tables_lock);
 /* The number of pinnings whose pages we have from the GPU driver. */
 static atomic_t gdr_pages_held;
 
+/* The number of persistent pinnings whose put has failed for good. */
+static atomic_t gdr_pages_lost;
+
+int gdr_nvp2p_lost(void)
+{
+	return atomic_read(&gdr_pages_lost);
+}
+
 int gdr_nvp2p_refcount(void)
 {
 	return atomic_read(&gdr_pages_held);
@@ -338,17 +346,37 @@ static int gdr_put_traditional(struct gdr_mr *mr)
 }
 
 /*
- * Give the pages back. No page of the region is mapped. On failure they stay pinned.
+ * Nobody will put the pages of a persistent pinning: they stay pinned. There is no
+ * callback, so the module may go.
+ */
+static void gdr_lose(struct gdr_mr *mr)
+{
+	mr->lost = true;
+	atomic_inc(&gdr_pages_lost);
+	gdr_pages_gone(mr);
+	gdr_err("%llu KiB of GPU memory stay pinned until the GPU is reset\n",
+		mr->size >> 10);
+}
+
+/*
+ * Give the pages back. No page of the region is mapped. On failure they stay pinned,
+ * and may be put again unless the region is lost: the GPU driver fails with -ENOMEM
+ * before it does anything. At any other failure it drops its references all the same,
+ * so that another put of a persistent pinning would drop those of another owner
+ * (nvidia_p2p_put_pages_persistent calls nvidia_dev_put_uuid).
  */
 int gdr_nvp2p_put(struct gdr_mr *mr)
 {
 	int ret;
 
 	ret = mr->persistent ? gdr_put_persistent(mr) : gdr_put_traditional(mr);
-	if (ret)
-		gdr_err("the GPU driver took no pages back: %d\n", ret);
-	else
+	if (!ret) {
 		gdr_pages_gone(mr);
+		return 0;
+	}
+	gdr_err("the GPU driver took no pages back: %d\n", ret);
+	if (mr->persistent && ret != -ENOMEM)
+		gdr_lose(mr);
 	return ret;
 }
 
@@ -377,18 +405,20 @@ static bool gdr_abandon(struct gdr_mr *mr)
 /*
  * Give the pages back, or leave the region to the callback: no caller can try
  * again. The callback comes at the latest when the pinning process has ended.
- * Persistent pages stay pinned where the GPU driver does not take them back.
+ * Persistent pages are lost if the GPU driver does not take them back.
  */
 void gdr_nvp2p_end(struct gdr_mr *mr)
 {
 	unsigned int tries = gdr_can_put(mr) ? GDR_PUT_TRIES : 0, pause = 20;
 
 	while (tries--) {
-		if (!gdr_nvp2p_put(mr))
+		if (!gdr_nvp2p_put(mr) || mr->lost)
 			return;
 		msleep(pause);
 		pause = min(2 * pause, GDR_PUT_PAUSE);
 	}
-	if (!mr->persistent && !gdr_abandon(mr))
+	if (mr->persistent)
+		gdr_lose(mr);
+	else if (!gdr_abandon(mr))
 		gdr_nvp2p_put(mr);
 }

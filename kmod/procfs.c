@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: (GPL-2.0 OR MIT)
 /*
- * procfs.c - /proc/driver/gdrdrv: the build, the parameters and, for tests, the
- * number of pinnings.
+ * procfs.c - /proc/driver/gdrdrv: the build, the parameters, the number of lost
+ * pinnings and, for tests, the number of pinnings.
  */
 #define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
 
@@ -23,6 +23,7 @@ static int gdr_proc_params(struct seq_file *s, void *unused)
 	seq_printf(s, "dbg_enabled: %d\n", gdr_dbg_enabled);
 	seq_printf(s, "info_enabled: %d\n", gdr_info_enabled);
 	seq_printf(s, "use_persistent_mapping: %d\n", gdr_use_persistent);
+	seq_printf(s, "lost pinnings: %d\n", gdr_nvp2p_lost());
 	return 0;
 }
 

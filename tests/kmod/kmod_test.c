@@ -579,7 +579,12 @@ static void try_as_stranger(void *arg)
 	try_at_sim(arg, 0, 0, EINVAL);
 }
 
-/* The simulated driver refuses what NVIDIA's driver refuses. */
+static void try_by_token(void *arg)
+{
+	CHECK(ioctl(sim, NVIDIA_SIM_TRY, arg) == 0);
+}
+
+/* The simulated driver refuses what NVIDIA's driver refuses, and no more. */
 static void test_sim_is_strict(void)
 {
 	struct nvidia_sim_alloc a = gpu_alloc_full(2 * GPU_PAGE);
@@ -599,11 +604,14 @@ static void test_sim_is_strict(void)
 	CHECK(in_child(try_as_stranger, &a) == 0);
 
 	CHECK(ioctl(sim, NVIDIA_SIM_TRY, &t) == 0);
-	t.p2p_token ^= 2;
+	CHECK(in_child(try_by_token, &t) == 0);
+	t.p2p_token++;
 	CHECK_ERR(ioctl(sim, NVIDIA_SIM_TRY, &t), EINVAL);
-	t.p2p_token ^= 2;
-	t.va_space ^= 2;
+	t.p2p_token--;
+	t.va_space++;
 	CHECK_ERR(ioctl(sim, NVIDIA_SIM_TRY, &t), EINVAL);
+	t.va_space = 0;
+	CHECK_ERR(ioctl(sim, NVIDIA_SIM_TRY, &t), EIO);
 	gpu_free(a.va);
 	try_at_sim(&a, 0, 0, EINVAL);
 }
@@ -622,27 +630,73 @@ static void test_failed_pins(void)
 	CHECK(!read_faults(map(fd, h2, GPU_PAGE)));
 }
 
+/* root may have loaded the module so that it hands tokens on. */
+static bool tokens_are_passed(void)
+{
+	FILE *f = fopen("/sys/module/gdrdrv/parameters/pass_p2p_tokens", "r");
+	int c;
+
+	if (!f)
+		return false;
+	c = fgetc(f);
+	fclose(f);
+	return c == 'Y';
+}
+
+/* A token and an address space, of one's own or not, change nothing. */
 static void test_tokens(void)
 {
 	struct nvidia_sim_alloc a = gpu_alloc_full(GPU_PAGE);
-	struct gdrdrv_pin p = { .addr = a.va, .size = GPU_PAGE };
-	int fd = gdr_open();
+	const uint64_t tokens[] = { 0, a.p2p_token, a.p2p_token + 1, UINT64_MAX };
+	const uint32_t spaces[] = { 0, a.va_space, a.va_space + 1, UINT32_MAX };
+	int fd = gdr_open(), i;
 
-	p.p2p_token = a.p2p_token;
-	p.va_space = a.va_space;
-	if (persistent) {
-		CHECK_ERR(ioctl(fd, GDRDRV_IOC_PIN, &p), EINVAL);
-		p.p2p_token = 0;
-		CHECK_ERR(ioctl(fd, GDRDRV_IOC_PIN, &p), EINVAL);
-		p.p2p_token = a.p2p_token;
-		p.va_space = 0;
+	for (i = 0; i < 16; i++) {
+		struct gdrdrv_pin p = { .addr = a.va, .size = GPU_PAGE,
+					.p2p_token = tokens[i / 4],
+					.va_space = spaces[i % 4] };
+
+		if (persistent && i) {
+			CHECK_ERR(ioctl(fd, GDRDRV_IOC_PIN, &p), EINVAL);
+		} else if (!tokens_are_passed() || i == 0 || i == 1 || i == 5) {
+			CHECK(ioctl(fd, GDRDRV_IOC_PIN, &p) == 0);
+			CHECK(unpin(fd, p.handle) == 0);
+		} else {
+			CHECK(ioctl(fd, GDRDRV_IOC_PIN, &p) == -1);
+		}
+	}
+}
+
+/* Another user's process knows all about the memory: its address and its tokens. */
+static void token_thief(void *arg)
+{
+	const struct nvidia_sim_alloc *a = arg;
+	struct gdrdrv_pin p = { .addr = a->va, .size = GPU_PAGE,
+				.p2p_token = a->p2p_token, .va_space = a->va_space };
+	bool passed = tokens_are_passed();
+	int fd;
+
+	close(sim);
+	CHECK(setuid(1000) == 0);
+	fd = gdr_open();
+	if (!passed) {
 		CHECK_ERR(ioctl(fd, GDRDRV_IOC_PIN, &p), EINVAL);
 		return;
 	}
+	/* This is the danger of the parameter. */
 	CHECK(ioctl(fd, GDRDRV_IOC_PIN, &p) == 0);
-	CHECK(unpin(fd, p.handle) == 0);
-	p.p2p_token ^= 2;
-	CHECK_ERR(ioctl(fd, GDRDRV_IOC_PIN, &p), EINVAL);
+	CHECK(map(fd, p.handle, GPU_PAGE)[5] == 'x');
+}
+
+static void test_tokens_of_another(void)
+{
+	struct nvidia_sim_alloc a = gpu_alloc_full(GPU_PAGE);
+
+	/* As NVIDIA's tokens they are easy to guess. */
+	CHECK(a.p2p_token < 1 << 20 && a.va_space == 0xfe00);
+	gpu_view(a.va, GPU_PAGE)[5] = 'x';
+	CHECK(in_child(token_thief, &a) == 0);
+	CHECK(stats().pins == 0);
 }
 
 static void test_attributes(void)
@@ -1542,33 +1596,76 @@ static void test_injected_failures(void)
 	CHECK(held() == 0);
 }
 
-/* If the GPU driver fails to take pages back, the module must try again. */
+/* How many pinnings the GPU driver has not taken back and never will. */
+static int lost(void)
+{
+	FILE *f = fopen("/proc/driver/gdrdrv/params", "r");
+	char line[128];
+	int n = -1;
+
+	CHECK(f);
+	while (n < 0 && fgets(line, sizeof(line), f))
+		sscanf(line, "lost pinnings: %d", &n);
+	fclose(f);
+	return n;
+}
+
+/*
+ * The GPU driver fails to take pages back. After ENOMEM the module may try again. After
+ * anything else the driver has dropped the references of a persistent pinning: it must
+ * never be put again.
+ */
+static void failed_put(int fd, uint64_t va, int error)
+{
+	const bool again = error == ENOMEM || !persistent;
+	uint64_t h = pin(fd, va, GPU_PAGE);
+	void *p = (void *)map(fd, h, GPU_PAGE);
+	int before = lost();
+
+	set_knob(NVIDIA_SIM_FAIL_PUT, error);
+	CHECK_ERR(unpin(fd, h), error);
+	CHECK(is_fault(read_faults(p)));
+	CHECK(munmap(p, GPU_PAGE) == 0);
+	CHECK_ERR(try_map(fd, h, GPU_PAGE) == MAP_FAILED ? -1 : 0, EINVAL);
+	CHECK(held() == again && stats().pins == again);
+	CHECK(stats().lost == !again);
+	if (again) {
+		CHECK(info(fd, h).mapped_size == GPU_PAGE);
+		CHECK(unpin(fd, h) == 0);
+	}
+	CHECK_ERR(unpin(fd, h), EINVAL);
+	CHECK(held() == 0 && stats().pins == 0);
+	CHECK(lost() == before + !again);
+	set_knob(NVIDIA_SIM_STOP, 1);
+}
+
+/* The last close can say nothing to anybody. */
+static void failed_put_at_close(uint64_t va, int error)
+{
+	const bool again = error == ENOMEM || !persistent;
+	int fd = gdr_open(), before = lost();
+
+	pin(fd, va, GPU_PAGE);
+	pin(fd, va, GPU_PAGE);
+	set_knob(NVIDIA_SIM_FAIL_PUT, error);
+	close(fd);
+	CHECK(held() == 0 && stats().pins == 0);
+	CHECK(stats().lost == !again && lost() == before + !again);
+	set_knob(NVIDIA_SIM_STOP, 1);
+}
+
 static void test_failed_puts(void)
 {
-	static const int errors[] = { ENOMEM, EIO };
-	uint64_t va = gpu_alloc(GPU_PAGE), h;
+	static const int errors[] = { ENOMEM, EIO, EINVAL, EBUSY, ENODEV };
+	uint64_t va = gpu_alloc(GPU_PAGE);
 	int fd = gdr_open();
-	void *p;
 	size_t i;
 
 	for (i = 0; i < sizeof(errors) / sizeof(errors[0]); i++) {
-		h = pin(fd, va, GPU_PAGE);
-		p = (void *)map(fd, h, GPU_PAGE);
-		set_knob(NVIDIA_SIM_FAIL_PUT, errors[i]);
-		CHECK_ERR(unpin(fd, h), errors[i]);
-		CHECK(held() == 1 && stats().pins == 1);
-		CHECK(is_fault(read_faults(p)));
-		CHECK(munmap(p, GPU_PAGE) == 0);
-		CHECK(info(fd, h).mapped_size == GPU_PAGE);
-		CHECK_ERR(try_map(fd, h, GPU_PAGE) == MAP_FAILED ? -1 : 0, EINVAL);
-		CHECK(unpin(fd, h) == 0);
-		CHECK_ERR(unpin(fd, h), EINVAL);
-		CHECK(held() == 0 && stats().pins == 0);
+		failed_put(fd, va, errors[i]);
+		failed_put_at_close(va, errors[i]);
 	}
-	pin(fd, va, GPU_PAGE);
-	set_knob(NVIDIA_SIM_FAIL_PUT, ENOMEM);
-	close(fd);
-	CHECK(held() == 0 && stats().pins == 0);
+	CHECK(stats().lost == 0);
 }
 
 static void test_page_table_majors(void)
@@ -1885,6 +1982,7 @@ static void test_procfs(void)
 	/* With 1 the mode is still off if the GPU driver does not have it. */
 	CHECK(strstr(text, "use_persistent_mapping: 1\n") ||
 	      (!persistent && strstr(text, "use_persistent_mapping: 0\n")));
+	CHECK(strstr(text, "lost pinnings: "));
 	CHECK(held() == 0);
 	fclose(f);
 }
@@ -2132,6 +2230,7 @@ static void turn_knobs(void *arg)
 		{ NVIDIA_SIM_PUT_DELAY, 2 }, { NVIDIA_SIM_BAD_SIZE, 4 },
 		{ NVIDIA_SIM_BAD_ENTRIES, 1 }, { NVIDIA_SIM_UNCACHED, 1 },
 		{ NVIDIA_SIM_CONTIGUOUS, 1 }, { NVIDIA_SIM_BAR1_PAGES, 200 },
+		{ NVIDIA_SIM_STOP, 1 },
 	};
 	unsigned int s = *(unsigned int *)arg | 1, i;
 
@@ -2170,6 +2269,7 @@ static void test_storm(void)
 	}
 	for (knob = 0; knob < NVIDIA_SIM_KNOBS; knob++)
 		set_knob(knob, 0);
+	set_knob(NVIDIA_SIM_STOP, 1);
 	CHECK(held() == 0);
 }
 
@@ -2435,7 +2535,7 @@ static const struct test tests[] = {
 	T(codes), T(version), T(library_2_0), T(library_2_4), T(library_2_5),
 	T(minor), T(aliases), T(bad_ioctls), T(pin_arguments),
 	T(pin_rounds), T(pin_v2), T(force_pcie), T(pin_answer_fault),
-	T(failed_pins), T(sim_is_strict), T(tokens),
+	T(failed_pins), T(sim_is_strict), T(tokens), T(tokens_of_another),
 	T(attributes), T(info), T(data), T(bar1), T(pin_inside), T(faults), T(map_arguments),
 	T(read_only), T(vma_flags), T(vma_operations), T(map_over), T(handles),
 	T(unknown_handle), T(unpin_zaps), T(close_keeps_mappings), T(free_after_close),
@@ -2474,7 +2574,7 @@ static bool nothing_left(uint64_t misuse)
 {
 	struct nvidia_sim_stats s = stats();
 
-	if (!s.allocs && !s.memories && !s.pins && s.pages_free == s.pages_total &&
+	if (!s.allocs && !s.memories && !s.pins && !s.lost && s.pages_free == s.pages_total &&
 	    s.misuse == misuse && held() == 0)
 		return true;
 	printf("# left: %llu allocations, %llu page tables, %llu of %llu pages free, %llu misuses, %d held\n",
@@ -2490,7 +2590,7 @@ static const char *const complaints[] = {
 	"WARNING", "BUG", "Oops", "efcount", "general protection", "Call Trace",
 	"MISUSE", "INFO: task", "possible circular", "possible recursive",
 	"suspicious RCU", "UBSAN", "memory leak", "never given back",
-	"took no pages back", "unchecked MSR", "double fault", "stall",
+	"took no pages back", "stay pinned", "unchecked MSR", "double fault", "stall",
 	"Busy inodes",
 };
 
@@ -2506,7 +2606,8 @@ static bool log_is_clean(int kmsg, bool injected)
 		line[n > 0 ? n : 0] = 0;
 		for (i = 0; i < sizeof(complaints) / sizeof(complaints[0]); i++) {
 			if (!strstr(line, complaints[i]) ||
-			    (injected && !strcmp(complaints[i], "took no pages back")))
+			    (injected && (!strcmp(complaints[i], "took no pages back") ||
+					  !strcmp(complaints[i], "stay pinned"))))
 				continue;
 			printf("# the kernel's log: %s", line);
 			clean = false;

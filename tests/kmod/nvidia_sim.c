@@ -11,6 +11,10 @@
  * - One lock, the API lock of rm_p2p_get_pages and rm_p2p_put_pages, is held
  *   through get_pages, put_pages and the free callbacks. So a client deadlocks
  *   here too if it takes a lock of its own in the callback and around a call.
+ * - A token is a counter, and opens the memory of the process that has it to any
+ *   process (thirdpartyp2pConstruct_IMPL, CliGetThirdPartyP2PInfoFromToken). An
+ *   address space's number begins at 0xfe00 (CliAddThirdPartyP2PVASpace); a token
+ *   without one finds nothing (_rmP2PGetPages: NV_ERR_INVALID_STATE).
  * - The callback comes first; then the page table is unlinked and freed
  *   (CliDelThirdPartyP2PVidmemInfo, nv_p2p_mem_info_free_callback). The next
  *   pin may have its address.
@@ -20,7 +24,13 @@
  *   returns 0 and does nothing (nv_p2p_put_pages).
  * - free_page_table does nothing (nvidia_p2p_free_page_table). A client that
  *   does not call it in a callback is counted as a misuse all the same.
- * - A put that fails has put nothing (nvidia_p2p_put_pages: -ENOMEM).
+ * - A put that fails with -ENOMEM has done nothing (nvidia_p2p_put_pages and
+ *   nvidia_p2p_put_pages_persistent, which allocate a stack first). After any other
+ *   failure a persistent pinning keeps its pages, but its reference to the GPU is
+ *   dropped, and that of a MIG instance (nvidia_p2p_put_pages_persistent calls
+ *   nvidia_dev_put_uuid whatever nv_p2p_put_pages answered; RmP2PPutPagesPersistent
+ *   calls RmP2PPutMigInfo). So another put drops a reference of somebody else. The
+ *   pages come back when the GPU stops. The real one also WARNs at each such put.
  * - get_pages makes room for the addresses, 16 bytes a page, before anybody
  *   looks at the range (nv_p2p_get_pages).
  * - The flags of persistent pinnings: 550 and older take none; the newer ones look
@@ -52,7 +62,6 @@
 #include <linux/module.h>
 #include <linux/mutex.h>
 #include <linux/pci.h>
-#include <linux/random.h>
 #include <linux/sched.h>
 #include <linux/slab.h>
 #include <linux/uaccess.h>
@@ -65,6 +74,7 @@
 #define SIM_VA_BASE 0x7d0000000000ULL
 #define SIM_OFFSET_BASE (1ULL << 56)
 #define SIM_POISON 0xdd
+#define SIM_VA_SPACE 0xfe00
 
 #ifdef SIM_PROPRIETARY
 #define SIM_LICENSE "Proprietary"
@@ -107,7 +117,8 @@ struct sim_alloc {
  * A page table that is out. On sim_pins until it is put, or until its
  * allocation is freed and its client called back; a persistent one stays on.
  * flags lies where page tables of major 2 have theirs, in case that the header's
- * have none. tgid is the process that the pages belong to.
+ * have none. tgid is the process that the pages belong to. lost: a put has failed,
+ * and no other may come.
  */
 struct sim_pin {
 	struct nvidia_p2p_page_table pt;
@@ -116,6 +127,7 @@ struct sim_pin {
 	struct list_head node;
 	bool persistent;
 	bool freed_by_client;
+	bool lost;
 	pid_t tgid;
 	u64 va;
 	u64 p2p_token;
@@ -288,14 +300,15 @@ static struct sim_alloc *sim_find(u64 va, u64 len, pid_t tgid)
 	return NULL;
 }
 
-static struct sim_alloc *sim_find_by_token(u64 va, u64 len, u64 token, u32 space)
+/* The process that a token belongs to, or 0. */
+static pid_t sim_token_owner(u64 token)
 {
 	struct sim_alloc *a;
 
 	list_for_each_entry(a, &sim_allocs, node)
-		if (a->p2p_token == token && a->va_space == space)
-			return sim_find(va, len, a->tgid) == a ? a : NULL;
-	return NULL;
+		if (a->p2p_token == token)
+			return a->tgid;
+	return 0;
 }
 
 static void sim_free_table(struct sim_pin *pin)
@@ -347,7 +360,7 @@ static u64 sim_holders(void)
 	u64 n = sim_opens;
 
 	list_for_each_entry(pin, &sim_pins, node)
-		n += pin->persistent;
+		n += pin->persistent && !pin->lost;
 	return n;
 }
 
@@ -482,12 +495,15 @@ static bool sim_bar1_fits(u64 len)
 }
 
 /* Called with sim_lock held. */
-static struct sim_alloc *sim_find_range(u64 token, u32 space, u64 va, u64 len)
+static int sim_find_range(u64 token, u32 space, u64 va, u64 len,
+			  struct sim_alloc **out)
 {
 	if (!va || !len || (va | len) & (SIM_PAGE_SIZE - 1) || va + len < va)
-		return NULL;
-	return token || space ? sim_find_by_token(va, len, token, space) :
-				sim_find(va, len, current->tgid);
+		return -EINVAL;
+	*out = sim_find(va, len, token ? sim_token_owner(token) : current->tgid);
+	if (token && !space && sim_token_owner(token))
+		return -EIO;
+	return *out && (!space || space == SIM_VA_SPACE) ? 0 : -EINVAL;
 }
 
 static int sim_get(u64 token, u32 space, u64 va, u64 len,
@@ -511,9 +527,8 @@ static int sim_get(u64 token, u32 space, u64 va, u64 len,
 	ret = -(int)sim_once(NVIDIA_SIM_FAIL_GET);
 	if (ret)
 		goto unlock;
-	ret = -EINVAL;
-	a = sim_find_range(token, space, va, len);
-	if (!a)
+	ret = sim_find_range(token, space, va, len, &a);
+	if (ret)
 		goto unlock;
 	ret = -ENOMEM;
 	if (!sim_bar1_fits(len))
@@ -544,6 +559,35 @@ free:
 	return ret;
 }
 
+/* The GPU stops, and all its memory is free. Called with sim_lock held. */
+static void sim_free_lost(void)
+{
+	struct sim_pin *pin, *next;
+
+	list_for_each_entry_safe(pin, next, &sim_pins, node)
+		if (pin->lost)
+			sim_free_pin(pin);
+}
+
+/* A put of pages that are out fails with that error, or does not. */
+static int sim_put_found(struct sim_pin *pin, u64 token, u32 space, u64 va,
+			 bool persistent, int error)
+{
+	if (pin->persistent != persistent || pin->va != va ||
+	    pin->p2p_token != token || pin->va_space != space)
+		sim_complain("pages put otherwise than they were got");
+	if (pin->lost) {
+		sim_complain("pages put again after a put that failed");
+		return -EIO;
+	}
+	if (error) {
+		pin->lost = persistent;
+		return error;
+	}
+	sim_free_pin(pin);
+	return 0;
+}
+
 static int sim_put(u64 token, u32 space, u64 va,
 		   struct nvidia_p2p_page_table *pt, bool persistent)
 {
@@ -560,14 +604,11 @@ static int sim_put(u64 token, u32 space, u64 va,
 		msleep(sim_knobs[NVIDIA_SIM_PUT_DELAY]);
 	sim_take();
 	ret = -(int)sim_once(NVIDIA_SIM_FAIL_PUT);
-	if (ret)
+	if (ret == -ENOMEM)
 		goto unlock;
 	pin = persistent ? sim_find_persistent(pt) : sim_find_pin(token, pt);
 	if (pin) {
-		if (pin->persistent != persistent || pin->va != va ||
-		    pin->p2p_token != token || pin->va_space != space)
-			sim_complain("pages put otherwise than they were got");
-		sim_free_pin(pin);
+		ret = sim_put_found(pin, token, space, va, persistent, ret);
 	} else if (persistent) {
 		/* The real one would have read memory that is freed. */
 		sim_complain("persistent pages put that are not out");
@@ -703,9 +744,8 @@ static int sim_new_alloc(struct file *filp, struct sim_mem *mem, u64 va,
 	a->size = size;
 	a->file = filp;
 	a->tgid = current->tgid;
-	get_random_bytes(&a->p2p_token, sizeof(a->p2p_token));
-	a->p2p_token |= 1;
-	a->va_space = 1;
+	a->p2p_token = (unsigned long)filp->private_data;
+	a->va_space = SIM_VA_SPACE;
 	a->mem = mem;
 	mutex_lock(&sim_mem_lock);
 	list_add_tail(&a->node, &sim_allocs);
@@ -890,6 +930,8 @@ static int sim_ioc_set(struct nvidia_sim_set __user *arg)
 		return -EINVAL;
 	sim_take();
 	sim_knobs[p.knob] = p.value;
+	if (sim_once(NVIDIA_SIM_STOP))
+		sim_free_lost();
 	ret = sim_reserve_uncached(sim_knobs[NVIDIA_SIM_UNCACHED]);
 	sim_give();
 	return ret;
@@ -898,6 +940,7 @@ static int sim_ioc_set(struct nvidia_sim_set __user *arg)
 static int sim_ioc_stats(struct nvidia_sim_stats __user *arg)
 {
 	struct nvidia_sim_stats p = {};
+	struct sim_pin *pin;
 	struct list_head *n;
 
 	sim_take();
@@ -905,8 +948,12 @@ static int sim_ioc_stats(struct nvidia_sim_stats __user *arg)
 		p.allocs++;
 	list_for_each(n, &sim_memories)
 		p.memories++;
-	list_for_each(n, &sim_pins)
-		p.pins++;
+	list_for_each_entry(pin, &sim_pins, node) {
+		if (pin->lost)
+			p.lost++;
+		else
+			p.pins++;
+	}
 	p.pages_free = sim_nfree;
 	p.pages_total = sim_npages;
 	p.gets = sim_gets;
@@ -1071,9 +1118,14 @@ static int sim_mmap(struct file *filp, struct vm_area_struct *vma)
 	return 0;
 }
 
+/* The token is that of all memory of the file, as it is a process's for one GPU. */
 static int sim_open(struct inode *inode, struct file *filp)
 {
+	static unsigned long last_token;
+
 	sim_take();
+	last_token++;
+	filp->private_data = (void *)last_token;
 	sim_mapping = filp->f_mapping;
 	sim_opens++;
 	sim_give();
@@ -1167,6 +1219,7 @@ static void __exit sim_exit(void)
 {
 	misc_deregister(&sim_misc);
 	sim_rm_exit();
+	sim_free_lost();
 	if (!list_empty(&sim_pins))
 		pr_err("MISUSE by a client: page tables are still out at unload\n");
 	sim_reserve_uncached(false);

@@ -29,8 +29,8 @@
 struct nvidia_sim_alloc {
 	__u64 size;
 	__u64 va;		/* in, out */
-	__u64 p2p_token;	/* out; with va_space it opens the allocation ... */
-	__u32 va_space;		/* out; ... to nvidia_p2p_get_pages */
+	__u64 p2p_token;	/* out: 1, 2, ...; with va_space it opens all memory ... */
+	__u32 va_space;		/* out; ... of the file to nvidia_p2p_get_pages */
 	__u32 pad;
 };
 
@@ -59,7 +59,7 @@ struct nvidia_sim_map {
 /* What to do wrong or slowly from now on; each is 0 at load. */
 enum nvidia_sim_knob {
 	NVIDIA_SIM_FAIL_GET,	/* errno for the next get_pages */
-	NVIDIA_SIM_FAIL_PUT,	/* errno for the next put_pages, which puts nothing */
+	NVIDIA_SIM_FAIL_PUT,	/* errno for the next put_pages; its pages stay out */
 	NVIDIA_SIM_BAD_VERSION,	/* page table version of the next get_pages */
 	NVIDIA_SIM_BAD_SIZE,	/* page size type + 1 of the next get_pages */
 	NVIDIA_SIM_BAD_ENTRIES,	/* entries too many in the next get_pages */
@@ -72,6 +72,7 @@ enum nvidia_sim_knob {
 	NVIDIA_SIM_UNCACHED,	/* 1: the whole BAR is reserved as uncached */
 	NVIDIA_SIM_CONTIGUOUS,	/* 1: hand out pages that follow each other */
 	NVIDIA_SIM_BAR1_PAGES,	/* as many may be pinned; 0: any number */
+	NVIDIA_SIM_STOP,	/* 1: the GPU stops, and gets back what failed puts left */
 	NVIDIA_SIM_KNOBS,
 };
 
@@ -82,7 +83,7 @@ struct nvidia_sim_set {
 
 struct nvidia_sim_stats {
 	__u64 allocs;		/* live allocations */
-	__u64 pins;		/* page tables that are out */
+	__u64 pins;		/* page tables that are out and may be put */
 	__u64 pages_free;	/* 64 KiB pages */
 	__u64 pages_total;
 	__u64 gets;		/* get_pages that succeeded, ever */
@@ -91,6 +92,7 @@ struct nvidia_sim_stats {
 	__u64 memories;		/* that are not released */
 	__u64 forced;		/* get_pages that asked for mappings over PCIe, ever */
 	__u64 holders;	/* of the GPU: open files, and persistent page tables */
+	__u64 lost;	/* persistent page tables whose put failed, but not with ENOMEM */
 };
 
 /*

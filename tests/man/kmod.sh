@@ -5,7 +5,7 @@
 page=$man/man4/gdrdrv.4
 
 parameters() {
-	grep -ohE 'module_param(_named)?\([a-z_]+' kmod/*.c | sed 's/.*(//'
+	grep -ohE 'module_param(_named)?\([a-z0-9_]+' kmod/*.c | sed 's/.*(//'
 }
 
 requests() {

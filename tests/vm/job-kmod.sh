@@ -17,3 +17,14 @@ for persistent in 1 0; do
 		clean_log "kmod_test ($mode)"
 	done
 done
+# A module that hands tokens on.
+GDRDRV_ARGS="$GDRDRV_ARGS pass_p2p_tokens=1" load 0
+result $? "modules load (pass_p2p_tokens)"
+[ "$(stat -c %a /sys/module/gdrdrv/parameters/pass_p2p_tokens)" = 400 ]
+result $? "root alone sees pass_p2p_tokens"
+for t in tokens tokens_of_another close_in_child; do
+	/bin/kmod_test -t $t
+	result $? "kmod_test -t $t (pass_p2p_tokens)"
+done
+unload
+clean_log "pass_p2p_tokens"
