@@ -5,6 +5,7 @@
  * A program written for vkgdr compiles against this header and runs with
  * libvkgdr.so unchanged. The memory is of gdr_mem_alloc. libgdrapi.so.2 pins and
  * maps it, on the backend that gdr_open chooses. So Vulkan need not be installed.
+ * The library loads libcuda.so.1 itself.
  *
  * Errors.  A function that fails returns NULL. vkgdr_last_error says why.
  * Threads.  Every function may be called from any thread at any time.
@@ -36,10 +37,14 @@ extern "C" {
 #endif
 
 /* Flags of vkgdr_open; they may be or-ed. */
-#define VKGDR_OPEN_CURRENT_CONTEXT_BIT 1	/* the GPU of the thread's CUDA context */
-#define VKGDR_OPEN_FORCE_NON_COHERENT_BIT 2	/* accepted and ignored */
-#define VKGDR_OPEN_REQUIRE_COHERENT_BIT 4	/* accepted: all memory is coherent */
-#define VKGDR_OPEN_REQUIRE_COHERENT VKGDR_OPEN_REQUIRE_COHERENT_BIT
+typedef enum vkgdr_open_flags {
+	/* the GPU of the thread's current CUDA context, whatever device says */
+	VKGDR_OPEN_CURRENT_CONTEXT_BIT = 1,
+	/* memory says that it is not coherent, though it is: to test a program's flushes */
+	VKGDR_OPEN_FORCE_NON_COHERENT_BIT = 2,
+	/* fail unless memory is coherent; it always is */
+	VKGDR_OPEN_REQUIRE_COHERENT_BIT = 4
+} vkgdr_open_flags;
 
 typedef struct vkgdr *vkgdr_t;			/* an open library */
 typedef struct vkgdr_memory *vkgdr_memory_t;	/* memory of it */
@@ -51,7 +56,7 @@ typedef struct vkgdr_memory *vkgdr_memory_t;	/* memory of it */
  *
  * CUDA must be initialised (cuInit). gdr_open(3) says which backend is chosen.
  *
- * Returns: the open library, or NULL.
+ * Returns: the open library, or NULL. Other bits in @flags are an error.
  */
 VKGDR_API vkgdr_t vkgdr_open(CUdevice device, uint32_t flags);
 
@@ -69,7 +74,8 @@ VKGDR_API void vkgdr_close(vkgdr_t g);
  * @size: bytes, not 0; the driver allocates units of usually 2 MiB
  * @flags: 0
  *
- * The CPU's and the GPU's address are multiples of 64 KiB. The contents are
+ * The thread's current CUDA context must be one of the GPU that vkgdr_open was
+ * given. The CPU's and the GPU's address are multiples of 64 KiB. The contents are
  * undefined.
  *
  * Returns: the memory, or NULL.
@@ -91,11 +97,17 @@ VKGDR_API CUdeviceptr vkgdr_memory_get_device_ptr(vkgdr_memory_t mem);
 /* The size that vkgdr_memory_alloc was given, in bytes. */
 VKGDR_API size_t vkgdr_memory_get_size(vkgdr_memory_t mem);
 
-/* Always true: a kernel sees every store that the CPU made before the launch. */
+/*
+ * True unless VKGDR_OPEN_FORCE_NON_COHERENT_BIT was given. The memory is coherent in
+ * either case: a kernel sees every store that the CPU made before the launch.
+ */
 VKGDR_API bool vkgdr_memory_is_coherent(vkgdr_memory_t mem);
 
-/* The alignment of flushed ranges, in bytes: 1, which means any alignment. */
-VKGDR_API size_t vkgdr_memory_get_non_coherent_atom_size(vkgdr_memory_t mem);
+/*
+ * The alignment of flushed and invalidated ranges, in bytes: 1 where
+ * vkgdr_memory_is_coherent is true, else 64.
+ */
+VKGDR_API size_t vkgdr_memory_non_coherent_atom_size(vkgdr_memory_t mem);
 
 /**
  * vkgdr_memory_flush - make stores of the CPU visible to the GPU
@@ -121,12 +133,14 @@ VKGDR_API void vkgdr_memory_flush(vkgdr_memory_t mem, size_t offset, size_t size
 VKGDR_API void vkgdr_memory_invalidate(vkgdr_memory_t mem, size_t offset, size_t size);
 
 /**
- * vkgdr_last_error - why the last failed call of this thread failed
+ * vkgdr_last_error - why this thread's last vkgdr_open or vkgdr_memory_alloc failed
  *
- * Returns: a text that is valid until the thread's next failed call; "" when no call
- * has failed.
+ * An error of CUDA's stands in the text by its name, as CUDA_ERROR_INVALID_DEVICE.
+ *
+ * Returns: a text that the caller frees by free(3); NULL if that call succeeded, if
+ * there was none, or if memory is short.
  */
-VKGDR_API const char *vkgdr_last_error(void);
+VKGDR_API char *vkgdr_last_error(void);
 
 #ifdef __cplusplus
 }

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: MIT
-"""The package's build: PEP 517 and PEP 660 with Python alone, no compiler and no network.
+"""The build of a package: PEP 517 and PEP 660 with Python alone, no compiler and no network.
 
-A wheel carries libgdrapi.so.2: that of GDRAPI_LIBRARY in the environment, else the one that
-`make` left in ../build. With neither the wheel has none, and the package takes the one that the
-dynamic loader finds.
+pyproject.toml beside this file names the package and, in tool.gdrapi_build, the libraries that a
+wheel carries: where `make` leaves them, libgdrapi.so.2 last. GDRAPI_LIBRARY in the environment names
+another libgdrapi.so.2; the others then lie beside it. Where one is missing the wheel has none, and
+the package takes those that the dynamic loader finds.
 """
 import base64
 import hashlib
@@ -18,7 +19,6 @@ from typing import Any, Dict, List, Optional
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 SONAME = "libgdrapi.so.2"
-NAME = "gdrapi"
 
 
 def _text(name: str) -> str:
@@ -32,22 +32,33 @@ def _field(name: str) -> str:
     return found.group(1)
 
 
+NAME = _field("name")
+
+
 def _version() -> str:
     return _field("version")
 
 
-def _library() -> Optional[str]:
-    """The library to carry, or None."""
+def _libraries() -> Dict[str, bytes]:
+    """The libraries to carry, by name: all of them, or none."""
+    listed = re.search(r"^libraries = \[(.*)\]$", _text("pyproject.toml"), re.M)
     asked = os.environ.get("GDRAPI_LIBRARY")
-    built = os.path.join(HERE, os.pardir, "build", SONAME)
-    if asked and not os.path.exists(asked):
-        raise SystemExit("GDRAPI_LIBRARY=%s is not there" % asked)
-    return asked or (built if os.path.exists(built) else None)
+    paths = [os.path.join(HERE, path) for path in re.findall(r'"([^"]+)"', listed.group(1) if listed else "")]
+    if asked:
+        paths = [os.path.join(os.path.dirname(asked), os.path.basename(path)) for path in paths[:-1]] + [asked]
+    missing = [path for path in paths if not os.path.exists(path)]
+    if asked and missing:
+        raise SystemExit("GDRAPI_LIBRARY=%s: %s is not there" % (asked, missing[0]))
+    found = {}
+    for path in paths if not missing else []:
+        with open(path, "rb") as file:
+            found[SONAME if path == asked else os.path.basename(path)] = file.read()
+    return found
 
 
-def _platform(library: bytes) -> str:
-    """manylinux with the newest symbol version that the library needs of the C library."""
-    needs = max((int(n) for n in re.findall(rb"GLIBC_2\.(\d+)", library)), default=17)
+def _platform(libraries: Dict[str, bytes]) -> str:
+    """manylinux with the newest symbol version that a library needs of the C library."""
+    needs = max((int(n) for data in libraries.values() for n in re.findall(rb"GLIBC_2\.(\d+)", data)), default=17)
     return "manylinux_2_%d_%s" % (max(needs, 17), platform.machine())
 
 
@@ -89,7 +100,7 @@ def _write_wheel(directory: str, files: Dict[str, bytes], tag: str) -> str:
     with zipfile.ZipFile(os.path.join(directory, wheel), "w", zipfile.ZIP_DEFLATED) as out:
         for path, data in files.items():
             entry = zipfile.ZipInfo(path, (1980, 1, 1, 0, 0, 0))  # the same wheel each time
-            entry.external_attr = (0o755 if SONAME in path else 0o644) << 16
+            entry.external_attr = (0o755 if ".so" in path else 0o644) << 16
             entry.compress_type = zipfile.ZIP_DEFLATED
             out.writestr(entry, data)
     return wheel
@@ -97,13 +108,11 @@ def _write_wheel(directory: str, files: Dict[str, bytes], tag: str) -> str:
 
 def build_wheel(wheel_directory: str, config_settings: Any = None,
                 metadata_directory: Optional[str] = None) -> str:
-    """The wheel, with the library where there is one."""
-    files, tag, library = _package(), "py3-none-any", _library()
-    if library:
-        with open(library, "rb") as file:
-            data = file.read()
-        files["%s/%s" % (NAME, SONAME)] = data
-        tag = "py3-none-" + _platform(data)
+    """The wheel, with its libraries where there are any."""
+    files, tag, libraries = _package(), "py3-none-any", _libraries()
+    if libraries:
+        files.update(("%s/%s" % (NAME, name), data) for name, data in libraries.items())
+        tag = "py3-none-" + _platform(libraries)
     else:
         print("gdrapi_build: no library: run make first, or set GDRAPI_LIBRARY", file=sys.stderr)
     return _write_wheel(wheel_directory, files, tag)

@@ -19,23 +19,37 @@
 #define KNOWN_FLAGS (VKGDR_OPEN_CURRENT_CONTEXT_BIT | VKGDR_OPEN_FORCE_NON_COHERENT_BIT | \
 		     VKGDR_OPEN_REQUIRE_COHERENT_BIT)
 
+/* Memory that is to be treated as not coherent is flushed by lines of the CPU's cache. */
+#define ATOM_SIZE 64
+
+/* CUDA's driver and its three functions that are called here. */
+struct cuda {
+	void *library;
+	int (*device_get)(CUdevice *device, int ordinal);
+	int (*context_device)(CUdevice *device);
+	int (*error_name)(int result, const char **name);
+};
+
 /* Lives until it is closed and its last memory is freed. */
 struct vkgdr {
 	gdr_t g;
-	int device;
-	atomic_size_t users;	/* who opened it, and each memory */
+	struct cuda cuda;
+	CUdevice device;
+	bool coherent;		/* false only where the caller asked to treat it so */
+	atomic_size_t users;	/* the caller who opened it, and each memory */
 };
 
-/* Pinned and mapped from its making to its end. */
+/* Pinned and mapped while it lives. */
 struct vkgdr_memory {
 	struct vkgdr *owner;
 	gdr_mem_t mem;
 	gdr_mh_t mh;
 	unsigned long device_ptr;
 	void *host_ptr;
-	size_t size;	/* that was asked for */
+	size_t size;	/* as requested */
 };
 
+/* Why this thread's last vkgdr_open or vkgdr_memory_alloc failed; "" after a success. */
 static _Thread_local char last_error[256] = "";
 
 static void __attribute__((format(printf, 1, 2))) say(const char *format, ...)
@@ -47,38 +61,70 @@ static void __attribute__((format(printf, 1, 2))) say(const char *format, ...)
 	va_end(args);
 }
 
+/* CUDA's name for an errno, for programs that look for it; the second is vkgdr's own. */
+static const char *error_name(int err)
+{
+	switch (err) {
+	case ENOMEM:
+		return " (CUDA_ERROR_OUT_OF_MEMORY, VK_ERROR_OUT_OF_DEVICE_MEMORY)";
+	case ENODEV:
+		return " (CUDA_ERROR_INVALID_DEVICE)";
+	case ENOTSUP:
+		return " (CUDA_ERROR_NOT_SUPPORTED)";
+	default:
+		return "";
+	}
+}
+
 static void say_errno(const char *call, int err)
 {
-	say("%s: %s; GDRCOPY_ENABLE_LOGGING=1 in the environment makes it say why", call, strerror(err));
+	say("%s: %s%s; with GDRCOPY_ENABLE_LOGGING=1 the log says why", call, strerror(err), error_name(err));
 }
 
-const char *vkgdr_last_error(void)
+char *vkgdr_last_error(void)
 {
-	return last_error;
+	return last_error[0] ? strdup(last_error) : NULL;
 }
 
-/* The GPU that is meant. CUDA is the program's: this loads none. */
-static bool find_device(CUdevice device, uint32_t flags, int *found)
+static bool load_cuda(struct cuda *cuda)
 {
-	const char *call = flags & VKGDR_OPEN_CURRENT_CONTEXT_BIT ? "cuCtxGetDevice" : "cuDeviceGet";
-	void *cuda = dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD), *fn;
-	int result;
+	cuda->library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
+	if (!cuda->library) {
+		const char *why = dlerror();
 
-	if (!cuda) {
-		say("vkgdr_open: libcuda.so.1 is not loaded; call cuInit first");
+		say("%s; NVIDIA's driver has this library", why ? why : "libcuda.so.1 cannot be loaded");
 		return false;
 	}
-	fn = dlsym(cuda, call);
-	if (!fn)
-		result = -1;
-	else if (flags & VKGDR_OPEN_CURRENT_CONTEXT_BIT)
-		result = ((int (*)(int *))fn)(found);
+	cuda->device_get = (int (*)(CUdevice *, int))dlsym(cuda->library, "cuDeviceGet");
+	cuda->context_device = (int (*)(CUdevice *))dlsym(cuda->library, "cuCtxGetDevice");
+	cuda->error_name = (int (*)(int, const char **))dlsym(cuda->library, "cuGetErrorName");
+	if (cuda->device_get && cuda->context_device && cuda->error_name)
+		return true;
+	say("libcuda.so.1 lacks cuDeviceGet, cuCtxGetDevice or cuGetErrorName");
+	dlclose(cuda->library);
+	return false;
+}
+
+/* Whether a call of CUDA's succeeded; if not, its error's name is the reason. */
+static bool succeeded(const struct cuda *cuda, const char *call, int result)
+{
+	const char *name = NULL;
+
+	if (!result)
+		return true;
+	if (cuda->error_name(result, &name) || !name)
+		say("%s failed (unknown CUDA error %d)", call, result);
 	else
-		result = ((int (*)(int *, int))fn)(found, device);
-	dlclose(cuda);
-	if (result)
-		say("%s: CUDA answers %d; was cuInit called, and is there such a GPU?", call, result);
-	return !result;
+		say("%s failed (%s)", call, name);
+	return false;
+}
+
+/* The GPU to allocate on: @device, or that of the thread's current context. */
+static bool find_device(const struct cuda *cuda, CUdevice device, uint32_t flags, CUdevice *found)
+{
+	if (flags & VKGDR_OPEN_CURRENT_CONTEXT_BIT)
+		return succeeded(cuda, "cuCtxGetDevice", cuda->context_device(found));
+	return succeeded(cuda, "cuDeviceGet", cuda->device_get(found, device));
 }
 
 static void drop(struct vkgdr *v)
@@ -86,34 +132,39 @@ static void drop(struct vkgdr *v)
 	if (atomic_fetch_sub(&v->users, 1) > 1)
 		return;
 	gdr_close(v->g);
+	dlclose(v->cuda.library);
 	free(v);
 }
 
 vkgdr_t vkgdr_open(CUdevice device, uint32_t flags)
 {
 	struct vkgdr *v;
-	int found;
 
+	last_error[0] = '\0';
 	if (flags & ~(uint32_t)KNOWN_FLAGS) {
 		say("vkgdr_open: unknown flags %#x", flags);
 		return NULL;
 	}
-	if (!find_device(device, flags, &found))
-		return NULL;
-	v = malloc(sizeof(*v));
+	v = calloc(1, sizeof(*v));
 	if (!v) {
 		say_errno("vkgdr_open", ENOMEM);
 		return NULL;
 	}
-	v->device = found;
 	atomic_init(&v->users, 1);
+	v->coherent = !(flags & VKGDR_OPEN_FORCE_NON_COHERENT_BIT);
+	if (!load_cuda(&v->cuda))
+		goto free_v;
+	if (!find_device(&v->cuda, device, flags, &v->device))
+		goto close_cuda;
 	v->g = gdr_open();
-	if (!v->g) {
-		say("gdr_open: no backend works; GDRCOPY_ENABLE_LOGGING=1 in the environment makes it say why");
-		free(v);
-		return NULL;
-	}
-	return v;
+	if (v->g)
+		return v;
+	say_errno("gdr_open", errno);
+close_cuda:
+	dlclose(v->cuda.library);
+free_v:
+	free(v);
+	return NULL;
 }
 
 void vkgdr_close(vkgdr_t v)
@@ -122,7 +173,7 @@ void vkgdr_close(vkgdr_t v)
 		drop(v);
 }
 
-/* All or nothing; call receives the step that failed. */
+/* Allocates, pins and maps, or nothing; call receives the step that failed. */
 static int make(struct vkgdr *v, struct vkgdr_memory *m, const char **call)
 {
 	size_t whole;
@@ -130,6 +181,8 @@ static int make(struct vkgdr *v, struct vkgdr_memory *m, const char **call)
 
 	*call = "gdr_mem_alloc";
 	err = gdr_mem_alloc(v->g, v->device, m->size, 0, &m->mem);
+	if (err == EINVAL && m->size)	/* larger than an address space */
+		return ENOMEM;
 	if (err)
 		return err;
 	*call = "gdr_mem_get_device_ptr";
@@ -150,16 +203,33 @@ free_mem:
 	return err;
 }
 
+/* As in vkgdr, the thread's current context must be one of the GPU. */
+static bool has_context(const struct vkgdr *v)
+{
+	CUdevice current;
+
+	if (!succeeded(&v->cuda, "cuCtxGetDevice", v->cuda.context_device(&current)))
+		return false;
+	if (current == v->device)
+		return true;
+	say("the current context is of device %d, vkgdr_open was given %d (CUDA_ERROR_INVALID_CONTEXT)",
+	    (int)current, (int)v->device);
+	return false;
+}
+
 vkgdr_memory_t vkgdr_memory_alloc(vkgdr_t v, size_t size, uint32_t flags)
 {
 	const char *call = "vkgdr_memory_alloc";
 	struct vkgdr_memory *m;
 	int err = EINVAL;
 
+	last_error[0] = '\0';
 	if (!v || flags) {
 		say_errno(call, err);
 		return NULL;
 	}
+	if (!has_context(v))
+		return NULL;
 	m = malloc(sizeof(*m));
 	if (!m) {
 		say_errno(call, ENOMEM);
@@ -204,14 +274,12 @@ size_t vkgdr_memory_get_size(vkgdr_memory_t m)
 
 bool vkgdr_memory_is_coherent(vkgdr_memory_t m)
 {
-	(void)m;
-	return true;
+	return m->owner->coherent;
 }
 
-size_t vkgdr_memory_get_non_coherent_atom_size(vkgdr_memory_t m)
+size_t vkgdr_memory_non_coherent_atom_size(vkgdr_memory_t m)
 {
-	(void)m;
-	return 1;
+	return m->owner->coherent ? 1 : ATOM_SIZE;
 }
 
 /* Orders the CPU's loads and stores, write-combined ones too, as a device sees them. */

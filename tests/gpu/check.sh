@@ -24,7 +24,7 @@ one gpu-copy $bin/copy_test
 one gpu-vkgdr $bin/vkgdr_test
 one gpu-examples env "LD_LIBRARY_PATH=$PWD/build:${LD_LIBRARY_PATH-}" tests/examples/examples.sh build/examples gpu
 if python3 -c 'import pytest, numpy' 2>/dev/null; then
-	one gpu-python env "LD_LIBRARY_PATH=$PWD/build:${LD_LIBRARY_PATH-}" PYTHONPATH=python PYTHONDONTWRITEBYTECODE=1 \
+	one gpu-python env "LD_LIBRARY_PATH=$PWD/build:${LD_LIBRARY_PATH-}" PYTHONPATH=python:vkgdr/python PYTHONDONTWRITEBYTECODE=1 \
 		python3 -m pytest -q -rs -p no:cacheprovider tests/python tests/python/gpu
 fi
 tests/run.sh --total

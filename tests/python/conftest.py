@@ -2,10 +2,16 @@
 """GPU memory of CUDA's driver, and the closing line that tests/run.sh counts."""
 import ctypes
 import os
+import subprocess
+import sys
+import zipfile
 
 import pytest
 
 import gdrapi
+
+
+TOP = os.path.join(os.path.dirname(os.path.abspath(__file__)), os.pardir, os.pardir)
 
 
 class Cuda:
@@ -18,6 +24,12 @@ class Cuda:
         self("cuInit", 0)
         self("cuDevicePrimaryCtxRetain", ctypes.byref(context), 0)
         self("cuCtxSetCurrent", context)
+
+    def current(self):
+        """The thread's current context; its value is None where there is none."""
+        context = ctypes.c_void_p()
+        self("cuCtxGetCurrent", ctypes.byref(context))
+        return context
 
     def __call__(self, name, *arguments):
         result = getattr(self.lib, name)(*arguments)
@@ -99,6 +111,38 @@ def make(cuda):
 def gdr():
     with gdrapi.open() as opened:
         yield opened
+
+
+def pip(*arguments, **environment):
+    """pip without a network."""
+    subprocess.run([sys.executable, "-m", "pip", "-q", "--disable-pip-version-check", *arguments],
+                   check=True, env={**os.environ, "PIP_NO_INDEX": "1", **environment})
+
+
+@pytest.fixture
+def install(tmp_path):
+    """Has pip make a wheel of a folder of the tree, install it, and a Python run a program on it."""
+
+    def run(folder, names, program):
+        pip("wheel", "--no-deps", "-w", str(tmp_path / "wheel"), os.path.join(TOP, folder))
+        (wheel,) = (tmp_path / "wheel").iterdir()
+        assert "-py3-none-manylinux_2_" in wheel.name
+        with zipfile.ZipFile(wheel) as files:
+            assert set(names) <= set(files.namelist())
+            for name in names:
+                if ".so" in name:
+                    with open(os.path.join(TOP, "build", os.path.basename(name)), "rb") as library:
+                        assert files.read(name) == library.read()
+        pip("install", "--target", str(tmp_path / "site"), str(wheel))
+        # The doubles alone are where the loader looks.
+        doubles = os.pathsep.join(path for path in os.environ.get("LD_LIBRARY_PATH", "").split(os.pathsep)
+                                  if not os.path.exists(os.path.join(path, "libgdrapi.so.2")))
+        done = subprocess.run([sys.executable, "-c", program], check=True, stdout=subprocess.PIPE, text=True,
+                              cwd=str(tmp_path), env={**os.environ, "LD_LIBRARY_PATH": doubles,
+                                                      "PYTHONPATH": str(tmp_path / "site")})
+        return done.stdout.splitlines()
+
+    return run
 
 
 counts = {"passed": 0, "failed": 0, "skipped": 0}

@@ -8,9 +8,9 @@ import zipfile
 
 import pytest
 
-HERE = os.path.dirname(os.path.abspath(__file__))
-TREE = os.path.join(HERE, os.pardir, os.pardir, "python")
-BUILT = os.path.join(TREE, os.pardir, "build", "libgdrapi.so.2")
+from conftest import TOP, pip
+
+TREE = os.path.join(TOP, "python")
 WRITE = """
 import gdrapi
 with gdrapi.open() as gdr, gdr.alloc(4096) as memory, gdr.pin(memory) as buffer:
@@ -19,11 +19,6 @@ with gdrapi.open() as gdr, gdr.alloc(4096) as memory, gdr.pin(memory) as buffer:
     print([line.split()[-1] for line in open("/proc/self/maps") if "libgdrapi" in line][0])
 """
 EDITABLE = "import site, sys; site.addsitedir(sys.argv[1]); import gdrapi; print(gdrapi.__file__)"
-
-
-def pip(*arguments, **environment):
-    subprocess.run([sys.executable, "-m", "pip", "-q", "--disable-pip-version-check", *arguments],
-                   check=True, env={**os.environ, "PIP_NO_INDEX": "1", **environment})
 
 
 def build():
@@ -35,32 +30,8 @@ def build():
         sys.path.remove(TREE)
 
 
-@pytest.fixture(scope="module")
-def wheel(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("wheel")
-    pip("wheel", "--no-deps", "-w", str(folder), TREE)
-    (made,) = folder.iterdir()
-    return made
-
-
-def test_the_wheel_has_the_library(wheel):
-    assert "-py3-none-manylinux_2_" in wheel.name
-    with zipfile.ZipFile(wheel) as files:
-        with open(BUILT, "rb") as library:
-            assert files.read("gdrapi/libgdrapi.so.2") == library.read()
-        names = set(files.namelist())
-    assert {"gdrapi/__init__.py", "gdrapi/vkgdr.py", "gdrapi/py.typed"} <= names
-
-
-def test_what_is_installed_works(wheel, tmp_path):
-    pip("install", "--target", str(tmp_path / "site"), str(wheel))
-    # The doubles alone are where the loader looks.
-    doubles = os.pathsep.join(path for path in os.environ.get("LD_LIBRARY_PATH", "").split(os.pathsep)
-                              if not os.path.exists(os.path.join(path, "libgdrapi.so.2")))
-    done = subprocess.run([sys.executable, "-c", WRITE], check=True, stdout=subprocess.PIPE, text=True,
-                          cwd=str(tmp_path), env={**os.environ, "LD_LIBRARY_PATH": doubles,
-                                                  "PYTHONPATH": str(tmp_path / "site")})
-    first, library = done.stdout.splitlines()
+def test_what_is_installed_works(install, tmp_path):
+    first, library = install("python", ["gdrapi/__init__.py", "gdrapi/libgdrapi.so.2", "gdrapi/py.typed"], WRITE)
     assert first.startswith("installed " + str(tmp_path))
     assert library == str(tmp_path / "site" / "gdrapi" / "libgdrapi.so.2")
 

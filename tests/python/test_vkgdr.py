@@ -1,52 +1,153 @@
 # SPDX-License-Identifier: MIT
-"""vkgdr's interface."""
+"""The Python package vkgdr, as a program written for vkgdr uses it."""
 import gc
+import subprocess
+import sys
 
 import pytest
 
-from gdrapi import vkgdr
+numpy = pytest.importorskip("numpy")
+
+import vkgdr  # noqa: E402
+from vkgdr import OpenFlags, RawMemory, Vkgdr, VkgdrError  # noqa: E402
+
+SIZE = 4097
 
 
-def test_memory_is_the_gpus_and_the_cpus(cuda):
-    handle = vkgdr.Vkgdr.open_current_context(vkgdr.OpenFlags.REQUIRE_COHERENT)
-    assert handle.device == 0
-    memory = vkgdr.RawMemory(handle, 10000)
-    assert len(memory) == 10000 and memory.is_coherent and memory.non_coherent_atom_size >= 1
-    view = memory.view()
-    view[9990:] = b"ten bytes."
-    memory.flush(9990, 10)
-    assert cuda.read(memory.device_ptr + 9990, 10) == b"ten bytes."
-    cuda.write(memory.device_ptr, b"from CUDA")
-    memory.invalidate(0, 9)
-    assert bytes(view[:9]) == b"from CUDA"
-    assert memory.host_ptr % 4096 == 0
+@pytest.fixture
+def handle(cuda):
+    return Vkgdr.open_current_context()
 
 
-def test_a_view_keeps_the_memory(cuda):
-    memory = vkgdr.RawMemory(vkgdr.Vkgdr.open(0), 4096)
-    view, address = memory.view(), memory.device_ptr
-    del memory
+@pytest.fixture
+def no_context(cuda):
+    """No context is current."""
+    context = cuda.current()
+    cuda("cuCtxSetCurrent", None)
+    yield
+    cuda("cuCtxSetCurrent", context)
+
+
+@pytest.mark.parametrize("flags", [0, OpenFlags.REQUIRE_COHERENT_BIT, OpenFlags.FORCE_NON_COHERENT_BIT])
+def test_memory_is_the_cpus_and_the_gpus(cuda, flags):
+    memory = RawMemory(Vkgdr.open_current_context(flags), SIZE)
+    forced = flags == OpenFlags.FORCE_NON_COHERENT_BIT
+    assert len(memory) == SIZE
+    assert memory.is_coherent is not forced
+    assert (memory.non_coherent_atom_size == 1) is not forced
+    assert memory.__array_interface__["typestr"] == "|V1"
+    array = numpy.asarray(memory).view(numpy.uint8)
+    array[:] = sent = numpy.arange(SIZE, dtype=numpy.uint8)
+    memory.flush(0, SIZE)
+    assert cuda.read(memory.device_ptr, SIZE) == sent.tobytes()
+    cuda.write(memory.device_ptr, bytes(reversed(sent.tobytes())))
+    memory.invalidate(0, SIZE)
+    assert array.tobytes() == bytes(reversed(sent.tobytes()))
+    memory.free()
+
+
+def test_flags_have_vkgdrs_values():
+    assert [int(flag) for flag in OpenFlags] == [1, 2, 4]
+    assert {flag.name for flag in OpenFlags} == {
+        "CURRENT_CONTEXT_BIT", "FORCE_NON_COHERENT_BIT", "REQUIRE_COHERENT_BIT"}
+
+
+def test_free_may_come_twice(handle):
+    memory = RawMemory(handle, SIZE)
+    memory.free()
+    memory.free()
+    for use in (len, lambda m: m.device_ptr, lambda m: m.flush(0, 1), lambda m: m.invalidate(0, 1)):
+        with pytest.raises(VkgdrError, match="freed"):
+            use(memory)
+    assert not hasattr(memory, "__array_interface__")
+
+
+def test_memory_keeps_the_library_open(cuda):
+    memory = RawMemory(Vkgdr(0), SIZE)
     gc.collect()
-    view[0] = 42
-    assert cuda.read(address, 1) == b"\x2a"
+    numpy.asarray(memory).view(numpy.uint8)[0] = 42
+    assert cuda.read(memory.device_ptr, 1) == b"\x2a"
+    memory.free()
 
 
-def test_numpy_is_the_memory(cuda):
-    numpy = pytest.importorskip("numpy")
-    memory = vkgdr.RawMemory(vkgdr.Vkgdr.open(0), 4096)
-    numpy.asarray(memory)[:] = 7
-    assert cuda.read(memory.device_ptr, 4096) == b"\x07" * 4096
+@pytest.mark.parametrize("device, flags, match", [
+    (-1, 0, "CUDA_ERROR_INVALID_DEVICE"),
+    (99, 0, "CUDA_ERROR_INVALID_DEVICE"),
+    (0, 1 << 20, "flags"),
+])
+def test_an_open_that_fails(cuda, device, flags, match):
+    with pytest.raises(VkgdrError, match=match):
+        Vkgdr(device, flags)
 
 
-def test_bad_arguments(cuda):
-    with pytest.raises(ValueError):
-        vkgdr.Vkgdr.open(0, 1 << 20)
-    handle = vkgdr.Vkgdr.open(0)
-    with pytest.raises(ValueError):
-        vkgdr.RawMemory(handle, 4096, 1)
-    with pytest.raises(OSError):
-        vkgdr.RawMemory(handle, 0)
-    with pytest.raises(OSError):
-        vkgdr.RawMemory(vkgdr.Vkgdr.open(99), 4096)
-    with pytest.raises(ValueError):
-        vkgdr.RawMemory(handle, 4096).flush(4000, 100)
+@pytest.mark.parametrize("size, flags, match", [
+    (10 ** 15, 0, "OUT_OF_DEVICE_MEMORY"),
+    (0, 0, "gdr_mem_alloc"),
+    (SIZE, 1, "vkgdr_memory_alloc"),
+])
+def test_memory_that_is_refused(handle, size, flags, match):
+    with pytest.raises(VkgdrError, match=match):
+        RawMemory(handle, size, flags)
+
+
+def test_without_a_context(handle, no_context):
+    with pytest.raises(VkgdrError, match="CUDA_ERROR_INVALID_CONTEXT"):
+        Vkgdr.open_current_context()
+    with pytest.raises(VkgdrError, match="CUDA_ERROR_INVALID_CONTEXT"):
+        RawMemory(handle, SIZE)
+
+
+def test_before_cuda_is_initialised():
+    program = "import vkgdr\ntry: vkgdr.Vkgdr(0)\nexcept vkgdr.VkgdrError as e: print(e)"
+    done = subprocess.run([sys.executable, "-c", program], check=True, stdout=subprocess.PIPE, text=True)
+    assert "CUDA_ERROR_NOT_INITIALIZED" in done.stdout
+
+
+class TestPycuda:
+    """vkgdr.pycuda, on PyCUDA or its double."""
+
+    @pytest.fixture
+    def memory(self, handle):
+        pycuda = pytest.importorskip("vkgdr.pycuda")
+        return lambda: pycuda.Memory(handle, SIZE)
+
+    def test_a_kernel_gets_its_address(self, cuda, memory):
+        made = memory()
+        assert isinstance(made, vkgdr.RawMemory)
+        assert int(made) == made.get_pointer() == made.device_ptr
+        numpy.asarray(made).view(numpy.uint8)[:3] = (1, 2, 3)
+        assert cuda.read(int(made), 3) == b"\1\2\3"
+
+    def test_free_and_the_end_are_in_its_context(self, cuda, memory):
+        made, context = memory(), cuda.current()
+        cuda("cuCtxSetCurrent", None)
+        made.free()
+        assert not cuda.current()
+        cuda("cuCtxSetCurrent", context)
+        made.free()
+
+    def test_garbage_collection_frees(self, memory):
+        made, freed = memory(), []
+        free = made._free_memory
+        made._free_memory = lambda m: (freed.append(m), free(m))
+        held = made._memory
+        del made
+        gc.collect()
+        assert freed == [held]
+
+    def test_without_a_context(self, memory, no_context):
+        with pytest.raises(VkgdrError, match="CUDA_ERROR_INVALID_CONTEXT"):
+            memory()
+
+
+def test_the_wheel(install):
+    """pip installs the package, with both libraries in it, and it works without others."""
+    done = install("vkgdr/python", ["vkgdr/libvkgdr.so", "vkgdr/libgdrapi.so.2", "vkgdr/pycuda.py", "vkgdr/py.typed"], """
+import ctypes, vkgdr
+cuda, context = ctypes.CDLL("libcuda.so.1"), ctypes.c_void_p()
+assert not cuda.cuInit(0) and not cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0)
+assert not cuda.cuCtxSetCurrent(context)
+print(len(vkgdr.RawMemory(vkgdr.Vkgdr.open_current_context(), 100)))
+print([line.split()[-1] for line in open("/proc/self/maps") if "libgdrapi" in line][0])
+""")
+    assert done[0] == "100" and done[1].endswith("/site/vkgdr/libgdrapi.so.2")

@@ -28,12 +28,16 @@ documented() {
 cat >"$work/app.c" <<'APP'
 #include <vkgdr.h>
 #include <stdio.h>
+#include <stdlib.h>
 
 int main(void)
 {
-	vkgdr_t g = vkgdr_open(99, VKGDR_OPEN_REQUIRE_COHERENT);
+	enum vkgdr_open_flags flags = VKGDR_OPEN_REQUIRE_COHERENT_BIT;
+	vkgdr_t g = vkgdr_open(99, flags);
+	char *why = vkgdr_last_error();
 
-	printf("%s\n", vkgdr_last_error());
+	printf("%s\n", why);
+	free(why);
 	vkgdr_close(g);
 	return g != NULL;
 }

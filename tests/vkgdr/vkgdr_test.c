@@ -7,6 +7,7 @@
 
 #include <pthread.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -20,6 +21,18 @@ static struct cuda_dl cu;
 static void check(bool ok, const char *name)
 {
 	tap_ok(&tap, ok, "%s", name);
+}
+
+/* The thread's last error has this text in it; NULL: there is none. Its owner frees it. */
+static bool error_is(const char *part)
+{
+	char *text = vkgdr_last_error();
+	bool is = part ? text && strstr(text, part) : !text;
+
+	if (!is)
+		printf("# %s\n", text ? text : "no error");
+	free(text);
+	return is;
 }
 
 static void fill(unsigned char *p, size_t n, unsigned int seed)
@@ -57,7 +70,7 @@ static void test_memory(vkgdr_t g)
 		mem[i] = vkgdr_memory_alloc(g, sizes[i], 0);
 		check(mem[i], "vkgdr_memory_alloc");
 		if (!mem[i]) {
-			printf("# %s\n", vkgdr_last_error());
+			error_is(NULL);
 			return;
 		}
 		check(vkgdr_memory_get_size(mem[i]) == sizes[i], "the size is the one that was asked for");
@@ -67,31 +80,66 @@ static void test_memory(vkgdr_t g)
 	for (int i = 0; i < 4; i++)
 		check(moves(mem[i], (unsigned int)i), "what one side wrote, the other reads");
 	check(vkgdr_memory_is_coherent(mem[0]), "the memory is coherent");
-	check(vkgdr_memory_get_non_coherent_atom_size(mem[0]) == 1, "any range may be flushed");
+	check(vkgdr_memory_non_coherent_atom_size(mem[0]) == 1, "any range may be flushed");
 	for (int i = 0; i < 4; i++)
 		vkgdr_memory_free(mem[i]);
 }
 
 static void test_errors(vkgdr_t g)
 {
-	check(!vkgdr_open(99, 0) && *vkgdr_last_error(), "no such GPU: NULL and a reason");
-	printf("# %s\n", vkgdr_last_error());
-	check(!vkgdr_open(0, 1 << 30) && strstr(vkgdr_last_error(), "flags"), "an unknown flag");
-	check(!vkgdr_memory_alloc(g, 0, 0) && strstr(vkgdr_last_error(), "gdr_mem_alloc"), "no bytes");
-	printf("# %s\n", vkgdr_last_error());
-	check(!vkgdr_memory_alloc(g, (size_t)1 << 60, 0), "too many bytes");
-	check(!vkgdr_memory_alloc(g, 4096, 1), "an unknown flag of memory");
-	check(!vkgdr_memory_alloc(NULL, 4096, 0), "no library");
+	vkgdr_memory_t mem;
+	vkgdr_t other;
+
+	check(!vkgdr_open(99, 0) && error_is("CUDA_ERROR_INVALID_DEVICE"), "no such GPU: CUDA's name for it");
+	check(!vkgdr_open(-1, 0) && error_is("CUDA_ERROR_INVALID_DEVICE"), "nor -1");
+	check(!vkgdr_open(0, 1 << 30) && error_is("flags"), "an unknown flag");
+	check(!vkgdr_memory_alloc(g, 0, 0) && error_is("gdr_mem_alloc"), "no bytes");
+	check(!vkgdr_memory_alloc(g, (size_t)1 << 60, 0) && error_is("OUT_OF_DEVICE_MEMORY"), "too many bytes");
+	check(error_is("gdr_mem_alloc"), "the error stays until the next call");
+	check(!vkgdr_memory_alloc(g, 4096, 1) && error_is("vkgdr_memory_alloc"), "an unknown flag of memory");
+	check(!vkgdr_memory_alloc(NULL, 4096, 0) && error_is("vkgdr_memory_alloc"), "no library");
+	mem = vkgdr_memory_alloc(g, 4096, 0);
+	check(mem && error_is(NULL), "a success leaves no error");
+	vkgdr_memory_free(mem);
+	check(!vkgdr_open(99, 0) && error_is("cuDeviceGet"), "an error again");
+	other = vkgdr_open(0, 0);
+	check(other && error_is(NULL), "an open that succeeds leaves none");
+	vkgdr_close(other);
 	vkgdr_memory_free(NULL);
 	vkgdr_close(NULL);
 }
 
+/* Both calls need a current context where vkgdr's do. */
+static void test_no_context(vkgdr_t g)
+{
+	cu_ctx ctx;
+
+	check(!cu.ctx_get(&ctx) && !cu.ctx_set(NULL), "no context is current");
+	check(!vkgdr_open(0, VKGDR_OPEN_CURRENT_CONTEXT_BIT) && error_is("CUDA_ERROR_INVALID_CONTEXT"),
+	      "so there is no current context's GPU");
+	check(!vkgdr_memory_alloc(g, 4096, 0) && error_is("CUDA_ERROR_INVALID_CONTEXT"), "nor memory");
+	check(!cu.ctx_set(ctx), "the context is current again");
+}
+
+static void test_non_coherent(void)
+{
+	vkgdr_t g = vkgdr_open(0, VKGDR_OPEN_FORCE_NON_COHERENT_BIT);
+	vkgdr_memory_t mem = g ? vkgdr_memory_alloc(g, 1 << 20, 0) : NULL;
+
+	check(mem && !vkgdr_memory_is_coherent(mem), "memory can be asked to say that it is not coherent");
+	check(mem && vkgdr_memory_non_coherent_atom_size(mem) > 1, "then flushed ranges have an alignment");
+	check(mem && moves(mem, 5), "and what is flushed and invalidated is right");
+	vkgdr_memory_free(mem);
+	vkgdr_close(g);
+}
+
+static cu_ctx context;
+
 static void *thread(void *arg)
 {
-	size_t bad = 0;
+	size_t bad = !error_is(NULL);	/* that would be another thread's */
 
-	if (*vkgdr_last_error())
-		return (void *)1;	/* another thread's */
+	bad += cu.ctx_set(context) != 0;
 	for (int i = 0; i < 8; i++) {
 		vkgdr_memory_t mem = vkgdr_memory_alloc(arg, 100000, 0);
 
@@ -154,33 +202,34 @@ static void test_fork(vkgdr_t g)
 static bool start_cuda(void)
 {
 	const char *why = cuda_load(&cu);
-	cu_ctx ctx;
 	int dev;
 
 	if (why)
 		printf("# %s\n", why);
-	return !why && !cu.init(0) && !cu.device_get(&dev, 0) && !cu.primary_retain(&ctx, dev) &&
-	       !cu.ctx_set(ctx);
+	return !why && !cu.init(0) && !cu.device_get(&dev, 0) && !cu.primary_retain(&context, dev) &&
+	       !cu.ctx_set(context);
 }
 
 int main(void)
 {
 	vkgdr_t g = NULL;
 
-	check(!*vkgdr_last_error(), "no error yet");
-	check(!vkgdr_open(0, 0) && strstr(vkgdr_last_error(), "cuInit"), "without CUDA there is an error");
+	check(error_is(NULL), "no error yet");
+	check(!vkgdr_open(0, 0) && error_is("CUDA_ERROR_NOT_INITIALIZED"), "before cuInit there is an error");
 	check(start_cuda(), "CUDA starts");
 	if (!tap.failed)
-		g = vkgdr_open(0, VKGDR_OPEN_REQUIRE_COHERENT);
+		g = vkgdr_open(0, VKGDR_OPEN_REQUIRE_COHERENT_BIT);
 	check(g, "vkgdr_open");
 	if (g) {
 		test_memory(g);
 		test_errors(g);
+		test_no_context(g);
+		test_non_coherent();
 		test_threads(g);
 		test_closed_first();
 		test_fork(g);
 	} else {
-		printf("# %s\n", vkgdr_last_error());
+		error_is(NULL);
 	}
 	vkgdr_close(g);
 	return tap_done(&tap);

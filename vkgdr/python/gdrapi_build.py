@@ -1,0 +1,1 @@
+../../python/gdrapi_build.py
