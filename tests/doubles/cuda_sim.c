@@ -7,6 +7,7 @@
 
 #include <dlfcn.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -75,13 +76,55 @@ uint64_t next_id(void)
 	return ++last;
 }
 
-/* A rule may also leave out the suffix of the exported name. */
+/* The functions that were called, in the order of their first calls. */
+#define CALLED_MAX 256
+static struct {
+	pthread_mutex_t lock;
+	unsigned int n;
+	const char *names[CALLED_MAX];
+} called = { .lock = PTHREAD_MUTEX_INITIALIZER };
+
+static void note_call(const char *name)
+{
+	unsigned int i = 0;
+
+	pthread_mutex_lock(&called.lock);
+	while (i < called.n && strcmp(called.names[i], name))
+		i++;
+	if (i == called.n && i < CALLED_MAX)
+		called.names[called.n++] = name;
+	pthread_mutex_unlock(&called.lock);
+}
+
+/*
+ * Writes the names of the functions that were called since this was asked last, with a
+ * space after each, and returns how many there are. A name that does not fit is left out.
+ */
+SIM_API unsigned int cuda_sim_called(char *names, size_t size)
+{
+	unsigned int n;
+
+	pthread_mutex_lock(&called.lock);
+	n = called.n;
+	if (size)
+		*names = '\0';
+	for (unsigned int i = 0; i < n; i++)
+		if (strlen(names) + strlen(called.names[i]) + 2 <= size)
+			strcat(strcat(names, called.names[i]), " ");
+	called.n = 0;
+	pthread_mutex_unlock(&called.lock);
+	return n;
+}
+
+/* Each entry point comes here. A rule may also leave out the suffix of the exported name. */
 static int fault(const char *name)
 {
 	char base[SIM_FAULT_NAME];
 	size_t n = strlen(name);
-	int result = sim_fault(&faults, name);
+	int result;
 
+	note_call(name);
+	result = sim_fault(&faults, name);
 	if (result || n < 4 || strcmp(name + n - 3, "_v2") != 0)
 		return result;
 	snprintf(base, sizeof(base), "%.*s", (int)n - 3, name);
@@ -103,7 +146,19 @@ int enter(const char *name)
 	if (result)
 		return result;
 	pthread_mutex_lock(&lock);
-	return CU_OK;
+	result = capture_forbids(name);
+	if (result)
+		leave();
+	return result;
+}
+
+/* The real driver reads the freed memory of a context that cuCtxDestroy has ended. */
+static _Noreturn void fault_in_driver(const char *name)
+{
+	fprintf(stderr, "simulated libcuda: %s in a context that was destroyed\n", name);
+	signal(SIGSEGV, SIG_DFL);
+	raise(SIGSEGV);
+	abort();
 }
 
 /* The same, for a call that needs a current context that is alive. */
@@ -116,13 +171,22 @@ int enter_ctx(const char *name, struct ctx **ctx)
 	*ctx = current_ctx();
 	if (*ctx && ctx_alive(*ctx))
 		return CU_OK;
+	if (*ctx && !(*ctx)->primary)
+		fault_in_driver(name);
 	leave();
 	return *ctx ? CU_CONTEXT_DESTROYED : CU_INVALID_CONTEXT;
 }
 
-static void take_lock(void)
+static void take_locks(void)
 {
 	pthread_mutex_lock(&lock);
+	pthread_mutex_lock(&called.lock);
+}
+
+static void leave_locks(void)
+{
+	pthread_mutex_unlock(&called.lock);
+	leave();
 }
 
 void leave(void)
@@ -130,10 +194,16 @@ void leave(void)
 	pthread_mutex_unlock(&lock);
 }
 
-/* A child that forked before cuInit was through must find the lock free. */
+/* Waits for cond, without the lock meanwhile. */
+void wait_unlocked(pthread_cond_t *cond)
+{
+	pthread_cond_wait(cond, &lock);
+}
+
+/* A child that forked before cuInit was through must find the locks free. */
 __attribute__((constructor)) static void lock_around_fork(void)
 {
-	if (pthread_atfork(take_lock, leave, leave))
+	if (pthread_atfork(take_locks, leave_locks, leave_locks))
 		abort();
 }
 
@@ -199,6 +269,7 @@ static const struct {
 	{ CU_INVALID_CONTEXT, "CUDA_ERROR_INVALID_CONTEXT", "invalid device context" },
 	{ CU_OPERATING_SYSTEM, "CUDA_ERROR_OPERATING_SYSTEM", "OS call failed" },
 	{ CU_INVALID_HANDLE, "CUDA_ERROR_INVALID_HANDLE", "invalid resource handle" },
+	{ CU_ILLEGAL_STATE, "CUDA_ERROR_ILLEGAL_STATE", "the operation cannot be performed in the present state" },
 	{ CU_NOT_FOUND, "CUDA_ERROR_NOT_FOUND", "named symbol not found" },
 	{ CU_NOT_READY, "CUDA_ERROR_NOT_READY", "device not ready" },
 	{ CU_CONTEXT_DESTROYED, "CUDA_ERROR_CONTEXT_IS_DESTROYED", "context is destroyed" },
@@ -208,6 +279,12 @@ static const struct {
 	  "pointer does not correspond to a registered memory region" },
 	{ CU_NOT_PERMITTED, "CUDA_ERROR_NOT_PERMITTED", "operation not permitted" },
 	{ CU_NOT_SUPPORTED, "CUDA_ERROR_NOT_SUPPORTED", "operation not supported" },
+	{ CU_CAPTURE_UNSUPPORTED, "CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED",
+	  "operation not permitted when stream is capturing" },
+	{ CU_CAPTURE_INVALIDATED, "CUDA_ERROR_STREAM_CAPTURE_INVALIDATED",
+	  "operation failed due to a previous error during capture" },
+	{ CU_CAPTURE_WRONG_THREAD, "CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD",
+	  "attempt to terminate a thread-local capture sequence from another thread" },
 	{ CU_UNKNOWN, "CUDA_ERROR_UNKNOWN", "unknown error" },
 };
 

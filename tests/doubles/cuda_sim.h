@@ -13,6 +13,7 @@
 #define _GNU_SOURCE	/* memfd_create; this header is the first one included */
 #endif
 
+#include <pthread.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -32,6 +33,7 @@ enum {
 	CU_INVALID_CONTEXT = 201,
 	CU_OPERATING_SYSTEM = 304,
 	CU_INVALID_HANDLE = 400,
+	CU_ILLEGAL_STATE = 401,
 	CU_NOT_FOUND = 500,
 	CU_NOT_READY = 600,
 	CU_CONTEXT_DESTROYED = 709,
@@ -39,6 +41,9 @@ enum {
 	CU_HOST_NOT_REGISTERED = 713,
 	CU_NOT_PERMITTED = 800,
 	CU_NOT_SUPPORTED = 801,
+	CU_CAPTURE_UNSUPPORTED = 900,
+	CU_CAPTURE_INVALIDATED = 901,
+	CU_CAPTURE_WRONG_THREAD = 908,
 	CU_UNKNOWN = 999,
 };
 
@@ -46,6 +51,7 @@ enum {
 #define GPU_PAGE (64ull << 10)	/* no object ends inside of one */
 #define HANDLE_POSIX_FD 1
 #define DMABUF_DRIVER_VERSION 13030	/* the first whose dma-bufs can be mapped */
+#define MAPPING_DRIVER_VERSION 12000	/* the first with pointer attributes 18 to 20 */
 
 struct location {
 	int type;	/* 1: device */
@@ -96,6 +102,7 @@ struct carve {
 struct mem {
 	unsigned int refs;	/* handles and chunks and buffers that use it */
 	int device;
+	uint64_t id;		/* MEMORY_BLOCK_ID */
 	int fd;			/* the memory's own memfd, close-on-exec; or -1 */
 	dev_t dev;
 	ino_t ino;
@@ -176,6 +183,7 @@ struct buffer {
 int enter(const char *name);
 int enter_ctx(const char *name, struct ctx **ctx);
 void leave(void);
+void wait_unlocked(pthread_cond_t *cond);
 int device_count(void);
 int driver_version(void);
 bool device_flag(const char *env, int device, bool otherwise);
@@ -190,6 +198,17 @@ struct stream;
 struct ctx *current_ctx(void);
 bool ctx_alive(const struct ctx *ctx);
 bool stream_known(const struct stream *stream);
+int stream_takes(const struct stream *stream, bool *now);
+
+/* cuda_sim_capture.c */
+int capture_forbids(const char *name);
+bool capture_takes(const struct stream *stream, int *result);
+int capture_waits(const struct stream *stream);
+void capture_forget(const struct stream *stream);
+
+/* cuda_sim_work.c */
+void kernel_forget(const struct ctx *ctx);
+void kernel_wait(void);
 
 /* cuda_sim_mem.c */
 uint64_t mem_total(void);

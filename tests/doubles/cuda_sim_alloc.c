@@ -201,6 +201,7 @@ int cuMemFree_v2(uint64_t addr)
 	} else if (b->handle || b->imported || b->addr != addr) {
 		result = CU_INVALID_VALUE;
 	} else {
+		kernel_wait();
 		flush();
 		alloc_free(b);
 	}
@@ -247,11 +248,14 @@ static int pool_alloc(struct ctx *ctx, uint64_t *addr, uint64_t size)
 SIM_API int cuMemAllocAsync(uint64_t *addr, size_t size, struct stream *stream)
 {
 	struct ctx *ctx;
+	bool now;
 	int result = enter_ctx(__func__, &ctx);
 
 	if (result)
 		return result;
-	result = stream_known(stream) ? pool_alloc(ctx, addr, size) : CU_INVALID_HANDLE;
+	result = stream_takes(stream, &now);
+	if (!result)
+		result = now ? pool_alloc(ctx, addr, size) : CU_NOT_SUPPORTED;
 	leave();
 	return result;
 }
@@ -260,13 +264,17 @@ SIM_API int cuMemFreeAsync(uint64_t addr, struct stream *stream)
 {
 	struct ctx *ctx;
 	struct buffer *b;
+	bool now;
 	int result = enter_ctx(__func__, &ctx);
 
 	if (result)
 		return result;
 	b = buffer_find(addr);
-	if (!stream_known(stream)) {
-		result = CU_INVALID_HANDLE;
+	result = stream_takes(stream, &now);
+	if (!result && !now) {
+		result = CU_NOT_SUPPORTED;
+	} else if (result) {
+		;
 	} else if (!b || !b->chunk || !b->chunk->pool || b->addr != addr) {
 		result = CU_INVALID_VALUE;
 	} else {

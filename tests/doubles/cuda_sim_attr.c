@@ -19,6 +19,9 @@ enum {
 	ATTR_MAPPED = 13,
 	ATTR_HANDLE_TYPES = 14,
 	ATTR_RDMA_CAPABLE = 15,
+	ATTR_MAPPING_SIZE = 18,
+	ATTR_MAPPING_BASE = 19,
+	ATTR_BLOCK_ID = 20,
 };
 
 /* An attribute's value and how many bytes of it go to the caller. */
@@ -62,7 +65,10 @@ static int get_host(struct value *val, int attr, uint64_t addr)
 	return CU_INVALID_VALUE;
 }
 
-/* Values are little-endian, so the low bytes are the short values. */
+/*
+ * Values are little-endian, so the low bytes are the short values. The range of VMM memory is the whole
+ * reservation; its mapping is one object's (580.159 on an H200, 2026-11-22).
+ */
 static int get(struct value *val, int attr, uint64_t addr)
 {
 	const struct buffer *b = buffer_find(addr);
@@ -101,10 +107,19 @@ static int get(struct value *val, int attr, uint64_t addr)
 		set_value(val, !vmm && !b->imported && !(b->chunk && b->chunk->pool), sizeof(int));
 		return CU_OK;
 	case ATTR_RANGE_START:
-		set_value(val, b->addr, sizeof(uint64_t));
+		set_value(val, vmm ? va_find(addr)->addr : b->addr, sizeof(uint64_t));
 		return CU_OK;
 	case ATTR_RANGE_SIZE:
-		set_value(val, b->size, sizeof(size_t));
+		set_value(val, vmm ? va_find(addr)->size : b->size, sizeof(size_t));
+		return CU_OK;
+	case ATTR_MAPPING_BASE:
+		set_value(val, b->addr - (vmm ? 0 : b->offset), sizeof(uint64_t));
+		return CU_OK;
+	case ATTR_MAPPING_SIZE:
+		set_value(val, vmm ? b->size : b->mem->size, sizeof(size_t));
+		return CU_OK;
+	case ATTR_BLOCK_ID:
+		set_value(val, b->mem->id, sizeof(uint64_t));
 		return CU_OK;
 	case ATTR_MAPPED:
 		set_value(val, 1, sizeof(int));
@@ -139,6 +154,10 @@ static size_t value_size(int attr)
 	case ATTR_RANGE_SIZE:
 	case ATTR_HANDLE_TYPES:
 		return sizeof(uint64_t);
+	case ATTR_MAPPING_SIZE:
+	case ATTR_MAPPING_BASE:
+	case ATTR_BLOCK_ID:
+		return driver_version() < MAPPING_DRIVER_VERSION ? 0 : sizeof(uint64_t);
 	case ATTR_P2P_TOKENS:
 		return sizeof(struct p2p_tokens);
 	}
@@ -152,7 +171,7 @@ SIM_API int cuPointerGetAttribute(void *data, int attr, uint64_t addr)
 
 	if (result)
 		return result;
-	result = data ? get(&val, attr, addr) : CU_INVALID_VALUE;
+	result = data && value_size(attr) ? get(&val, attr, addr) : CU_INVALID_VALUE;
 	if (!result)
 		memcpy(data, val.v, val.size);
 	leave();

@@ -236,11 +236,14 @@ static int to_device_async(struct ctx *ctx, uint64_t dst, const void *src, size_
 SIM_API int cuMemcpyHtoDAsync_v2(uint64_t dst, const void *src, size_t size, struct stream *stream)
 {
 	struct ctx *ctx;
+	bool now;
 	int result = enter_ctx(__func__, &ctx);
 
 	if (result)
 		return result;
-	result = stream_known(stream) ? to_device_async(ctx, dst, src, size) : CU_INVALID_HANDLE;
+	result = stream_takes(stream, &now);
+	if (!result && now)
+		result = to_device_async(ctx, dst, src, size);
 	leave();
 	return result;
 }
@@ -261,11 +264,14 @@ static int from_device_async(struct ctx *ctx, void *dst, uint64_t src, size_t si
 SIM_API int cuMemcpyDtoHAsync_v2(void *dst, uint64_t src, size_t size, struct stream *stream)
 {
 	struct ctx *ctx;
+	bool now;
 	int result = enter_ctx(__func__, &ctx);
 
 	if (result)
 		return result;
-	result = stream_known(stream) ? from_device_async(ctx, dst, src, size) : CU_INVALID_HANDLE;
+	result = stream_takes(stream, &now);
+	if (!result && now)
+		result = from_device_async(ctx, dst, src, size);
 	leave();
 	return result;
 }
@@ -346,6 +352,36 @@ SIM_API int cuMemsetD8_v2(uint64_t addr, unsigned char value, size_t n)
 	return result;
 }
 
+SIM_API int cuMemcpyDtoDAsync_v2(uint64_t dst, uint64_t src, size_t size, struct stream *stream)
+{
+	struct ctx *ctx;
+	bool now;
+	int result = enter_ctx(__func__, &ctx);
+
+	if (result)
+		return result;
+	result = stream_takes(stream, &now);
+	if (!result && now)
+		result = device_to_device(ctx, dst, src, size);
+	leave();
+	return result;
+}
+
+SIM_API int cuMemsetD8Async(uint64_t addr, unsigned char value, size_t n, struct stream *stream)
+{
+	struct ctx *ctx;
+	bool now;
+	int result = enter_ctx(__func__, &ctx);
+
+	if (result)
+		return result;
+	result = stream_takes(stream, &now);
+	if (!result && now)
+		result = set(ctx, addr, n, set8_piece, &value);
+	leave();
+	return result;
+}
+
 SIM_API int cuMemsetD32_v2(uint64_t addr, unsigned int value, size_t n)
 {
 	struct ctx *ctx;
@@ -379,11 +415,14 @@ SIM_API int cuStreamWriteValue32_v2(struct stream *stream, uint64_t addr, uint32
 				    unsigned int flags)
 {
 	struct ctx *ctx;
+	bool now;
 	int result = enter_ctx(__func__, &ctx);
 
 	if (result)
 		return result;
-	result = stream_known(stream) ? write_value(addr, value, flags) : CU_INVALID_HANDLE;
+	result = stream_takes(stream, &now);
+	if (!result && now)
+		result = write_value(addr, value, flags);
 	leave();
 	return result;
 }

@@ -58,12 +58,15 @@ static struct ctx *ctx_new(int device, bool primary, unsigned int flags)
 /* Frees what was made in a context. */
 static void ctx_end(struct ctx *c)
 {
+	kernel_forget(c);
 	flush();
 	alloc_forget(c);
 	host_forget(c);
 	for (struct stream *s = streams; s; s = s->next)
-		if (s->ctx == c)
+		if (s->ctx == c && !s->ended) {
+			capture_forget(s);
 			s->ended = true;
+		}
 }
 
 /* The driver opens device files for a context. */
@@ -217,16 +220,23 @@ SIM_API int cuCtxPopCurrent_v2(struct ctx **ctx)
 	return result;
 }
 
-/* Replaces the top of the stack. NULL pops it. */
+/*
+ * Replaces the top of the stack. NULL pops it. The real driver takes a context that
+ * cuCtxDestroy has ended, too; the next call in it faults.
+ */
 static int ctx_set(struct ctx *ctx)
 {
 	if (ctx && !ctx_known(ctx))
 		return CU_INVALID_CONTEXT;
-	if (ctx && !ctx_alive(ctx))
+	if (ctx && ctx->primary && !ctx_alive(ctx))
 		return CU_CONTEXT_DESTROYED;
 	if (depth)
 		depth--;
-	return ctx ? ctx_push(ctx) : CU_OK;
+	if (ctx && depth == STACK_DEPTH)
+		return CU_OUT_OF_MEMORY;
+	if (ctx)
+		stack[depth++] = ctx;
+	return CU_OK;
 }
 
 SIM_API int cuCtxSetCurrent(struct ctx *ctx)
@@ -345,6 +355,7 @@ SIM_API int cuCtxSynchronize(void)
 
 	if (result)
 		return result;
+	kernel_wait();
 	flush();
 	leave();
 	return CU_OK;
@@ -370,6 +381,20 @@ bool stream_known(const struct stream *stream)
 	return (uintptr_t)stream <= 2 || *find_stream(stream);
 }
 
+/*
+ * Whether a stream takes work. *now: it does the work at once; a captured stream makes it
+ * a part of a graph.
+ */
+int stream_takes(const struct stream *stream, bool *now)
+{
+	int result;
+
+	if (!stream_known(stream))
+		return CU_INVALID_HANDLE;
+	*now = !capture_takes(stream, &result);
+	return result;
+}
+
 static int stream_create(struct ctx *ctx, struct stream **stream, unsigned int flags)
 {
 	struct stream *s;
@@ -385,25 +410,6 @@ static int stream_create(struct ctx *ctx, struct stream **stream, unsigned int f
 	streams = s;
 	*stream = s;
 	return CU_OK;
-}
-
-/* Captures are not modelled. Each thread keeps its mode, which has no effect. */
-SIM_API int cuThreadExchangeStreamCaptureMode(int *mode)
-{
-	static __thread int current;
-	int was, result = enter(__func__);
-
-	if (result)
-		return result;
-	if (!mode || *mode < 0 || *mode > 2) {
-		result = CU_INVALID_VALUE;
-	} else {
-		was = current;
-		current = *mode;
-		*mode = was;
-	}
-	leave();
-	return result;
 }
 
 SIM_API unsigned int cuda_sim_streams(unsigned int flags)
@@ -436,6 +442,7 @@ static int stream_destroy(struct stream *stream)
 
 	if (!*link)
 		return CU_INVALID_HANDLE;
+	capture_forget(stream);
 	*link = stream->next;
 	free(stream);
 	return CU_OK;
@@ -460,7 +467,7 @@ SIM_API int cuStreamSynchronize(struct stream *stream)
 
 	if (result)
 		return result;
-	result = stream_known(stream) ? CU_OK : CU_INVALID_HANDLE;
+	result = stream_known(stream) ? capture_waits(stream) : CU_INVALID_HANDLE;
 	if (!result)
 		flush();
 	leave();

@@ -66,14 +66,14 @@ SIM_API int cuEventDestroy_v2(struct event *event)
 SIM_API int cuEventRecord(struct event *event, struct stream *stream)
 {
 	struct ctx *ctx;
+	bool now;
 	int result = enter_ctx(__func__, &ctx);
 
 	if (result)
 		return result;
-	if (event_known(event) && stream_known(stream))
-		event->pending = true;
-	else
-		result = CU_INVALID_HANDLE;
+	result = event_known(event) ? stream_takes(stream, &now) : CU_INVALID_HANDLE;
+	if (!result)
+		event->pending = now;
 	leave();
 	return result;
 }
@@ -114,14 +114,17 @@ SIM_API int cuEventSynchronize(struct event *event)
 SIM_API int cuStreamWaitEvent(struct stream *stream, struct event *event, unsigned int flags)
 {
 	struct ctx *ctx;
+	bool now;
 	int result = enter_ctx(__func__, &ctx);
 
 	if (result)
 		return result;
 	if (flags)
 		result = CU_INVALID_VALUE;
-	else if (!event_known(event) || !stream_known(stream))
+	else if (!event_known(event))
 		result = CU_INVALID_HANDLE;
+	else
+		result = stream_takes(stream, &now);
 	leave();
 	return result;
 }
@@ -133,10 +136,9 @@ SIM_API int cuStreamQuery(struct stream *stream)
 
 	if (result)
 		return result;
-	if (stream_known(stream))
+	result = stream_known(stream) ? capture_waits(stream) : CU_INVALID_HANDLE;
+	if (!result)
 		flush();
-	else
-		result = CU_INVALID_HANDLE;
 	leave();
 	return result;
 }

@@ -47,6 +47,7 @@ static struct mem *mem_of_fd(int device, int fd, uint64_t size, int *result)
 	if (m->view == MAP_FAILED)
 		goto fail;
 	m->refs = 1;
+	m->id = next_id();
 	m->device = device;
 	m->fd = fd;
 	m->dev = st.st_dev;
@@ -70,6 +71,7 @@ static struct mem *mem_of_kernel(int device, uint64_t size, int *result)
 	if (!m)
 		return NULL;
 	m->refs = 1;
+	m->id = next_id();
 	m->device = device;
 	m->fd = -1;
 	m->size = size;
@@ -91,6 +93,7 @@ static struct mem *mem_of_rm(int device, int *result, int (*fill)(struct mem *, 
 	if (!m)
 		return NULL;
 	m->refs = 1;
+	m->id = next_id();
 	m->device = device;
 	m->fd = -1;
 	*result = fill(m, arg);

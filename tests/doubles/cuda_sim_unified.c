@@ -13,9 +13,9 @@ int cuMemAlloc_v2(uint64_t *addr, size_t size);
 int cuMemcpyHtoD_v2(uint64_t dst, const void *src, size_t size);
 int cuMemcpyDtoH_v2(void *dst, uint64_t src, size_t size);
 int cuMemcpyDtoD_v2(uint64_t dst, uint64_t src, size_t size);
+int cuMemcpyDtoDAsync_v2(uint64_t dst, uint64_t src, size_t size, struct stream *stream);
 int cuMemcpyHtoDAsync_v2(uint64_t dst, const void *src, size_t size, struct stream *stream);
 int cuMemcpyDtoHAsync_v2(void *dst, uint64_t src, size_t size, struct stream *stream);
-int cuMemsetD8_v2(uint64_t addr, unsigned char value, size_t n);
 int cuStreamSynchronize(struct stream *stream);
 int cuCtxDestroy_v2(struct ctx *ctx);
 
@@ -60,19 +60,12 @@ SIM_API int cuMemcpy(uint64_t dst, uint64_t src, size_t size)
 	return cuMemcpyDtoD_v2(dst, src, size);
 }
 
-SIM_API int cuMemcpyDtoDAsync_v2(uint64_t dst, uint64_t src, size_t size, struct stream *stream)
-{
-	int result = cuStreamSynchronize(stream);
-
-	return result ? result : cuMemcpyDtoD_v2(dst, src, size);
-}
-
 SIM_API int cuMemcpyAsync(uint64_t dst, uint64_t src, size_t size, struct stream *stream)
 {
 	unsigned int which;
 	int result = sides(__func__, dst, src, size, &which);
 
-	if (!result && (which == 0 || which == 3))
+	if (!result && which == 0)
 		result = cuStreamSynchronize(stream);
 	if (result)
 		return result;
@@ -85,14 +78,7 @@ SIM_API int cuMemcpyAsync(uint64_t dst, uint64_t src, size_t size, struct stream
 	case 2:
 		return cuMemcpyDtoHAsync_v2(host(dst), src, size, stream);
 	}
-	return cuMemcpyDtoD_v2(dst, src, size);
-}
-
-SIM_API int cuMemsetD8Async(uint64_t addr, unsigned char value, size_t n, struct stream *stream)
-{
-	int result = cuStreamSynchronize(stream);
-
-	return result ? result : cuMemsetD8_v2(addr, value, n);
+	return cuMemcpyDtoDAsync_v2(dst, src, size, stream);
 }
 
 int cuMemAllocPitch_v2(uint64_t *addr, size_t *pitch, size_t width, size_t height,

@@ -299,6 +299,7 @@ int main(void)
 	setvbuf(stdout, NULL, _IOLBF, 0);
 	test_before_init();
 	test_old_driver();
+	test_destroyed();
 	test_devices();
 	test_primary();
 	test_contexts();
@@ -315,6 +316,8 @@ int main(void)
 	test_vmm();
 	IS(cuda_sim_live(), 0);
 	test_export();
+	IS(cuda_sim_live(), 0);
+	test_capture();
 	IS(cuda_sim_live(), 0);
 	return tap_end();
 }

@@ -61,9 +61,17 @@ int cuCtxPushCurrent_v2(cu_ctx ctx);
 int cuCtxPopCurrent_v2(cu_ctx *ctx);
 int cuCtxGetDevice(int *dev);
 int cuCtxSynchronize(void);
+int cuCtxGetFlags(unsigned int *flags);
+int cuCtxSetFlags(unsigned int flags);
 int cuStreamCreate(void **stream, unsigned int flags);
 int cuStreamDestroy_v2(void *stream);
 int cuStreamSynchronize(void *stream);
+int cuStreamQuery(void *stream);
+int cuStreamBeginCapture_v2(void *stream, int mode);
+int cuStreamEndCapture(void *stream, void **graph);
+int cuStreamIsCapturing(void *stream, int *status);
+int cuThreadExchangeStreamCaptureMode(int *mode);
+int cuGraphDestroy(void *graph);
 int cuMemAlloc_v2(cu_ptr *p, size_t size);
 int cuMemFree_v2(cu_ptr p);
 int cuMemAllocHost_v2(void **p, size_t size);
@@ -79,6 +87,7 @@ int cuMemcpyDtoD_v2(cu_ptr dst, cu_ptr src, size_t n);
 int cuMemcpyHtoDAsync_v2(cu_ptr dst, const void *src, size_t n, void *stream);
 int cuMemcpyDtoHAsync_v2(void *dst, cu_ptr src, size_t n, void *stream);
 int cuMemsetD8_v2(cu_ptr p, unsigned char v, size_t n);
+int cuMemsetD8Async(cu_ptr p, unsigned char v, size_t n, void *stream);
 int cuMemsetD32_v2(cu_ptr p, unsigned int v, size_t n);
 int cuPointerGetAttribute(void *data, int attr, cu_ptr p);
 int cuPointerGetAttributes(unsigned int n, int *attrs, void **data, cu_ptr p);
@@ -99,6 +108,9 @@ int cuMemGetHandleForAddressRange(void *out, cu_ptr p, size_t size, int type, ui
 void cuda_sim_fail(const char *name, int result, int nth);
 unsigned long cuda_sim_live(void);
 unsigned int cuda_sim_streams(unsigned int flags);
+unsigned int cuda_sim_called(char *names, size_t size);
+int cuda_sim_kernel_start(cu_ptr p, size_t size);
+int cuda_sim_kernel_end(void);
 
 /* One TAP line. The test goes on with the value of got. */
 long tap_is_at(long got, long want, const char *what, const char *file, int line);
@@ -125,5 +137,7 @@ void test_memory(void);
 void test_runtime(void);
 void test_vmm(void);
 void test_export(void);
+void test_destroyed(void);
+void test_capture(void);
 
 #endif

@@ -59,6 +59,14 @@ static void test_reserve(void)
 	IS(cuMemAddressFree(q, 2 * MIB), 0);
 }
 
+static cu_ptr attribute(int which, cu_ptr p)
+{
+	cu_ptr v = 0;
+
+	IS(cuPointerGetAttribute(&v, which, p), 0);
+	return v;
+}
+
 static void test_map(void)
 {
 	struct grant rw = { { 1, 0 }, 3 }, ro = { { 1, 0 }, 1 }, other = { { 1, 1 }, 3 };
@@ -97,6 +105,12 @@ static void test_map(void)
 	IS(cuMemcpyDtoH_v2(c, p, 1), 0);
 	IS(cuMemcpyDtoH_v2(c, p + 2 * MIB - 1, 2), 1);
 	IS(cuMemSetAccess(p, 6 * MIB, &rw, 1), 0);
+	/* The range is the reservation, the mapping one object's. */
+	IS(attribute(11, p + 3 * MIB), p);
+	IS(attribute(12, p + 3 * MIB), 8 * MIB);
+	IS(attribute(19, p + 3 * MIB), p + 2 * MIB);
+	IS(attribute(18, p + 3 * MIB), 4 * MIB);
+	TRUE(attribute(20, p) != attribute(20, p + 3 * MIB));
 	/* One copy over both mappings. */
 	IS(cuMemcpyHtoD_v2(p + 2 * MIB - 1, "ab", 2), 0);
 	IS(cuMemcpyDtoH_v2(c, p + 2 * MIB - 1, 2), 0);
