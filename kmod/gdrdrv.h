@@ -12,14 +12,17 @@
  *
  * Locks, outermost first:
  *
- *	gdr_tables_lock -> GPU driver's own -> mm's mmap_lock -> gdr_mr.lock ->
- *	gdr_blocks_lock or gdr_users_lock -> xa_lock
+ *	gdr_tables_lock -> GPU driver's own -> mm's mmap_lock -> gdr_mr.lock -> xa_lock
  *
  * The GPU driver calls the free callback with its own locks held. The callback
  * takes gdr_mr.lock. So we never call the GPU driver with a lock that the
  * callback takes. We call it only with gdr_tables_lock held (see nvp2p.c), which
  * the callback never takes. We hold no lock around copy_to_user and
  * copy_from_user.
+ *
+ * All of the machine waits for a callback. So nothing that grows with a region is
+ * done with gdr_mr.lock held: it is done in batches, and between two of them a
+ * callback may come.
  *
  * Everything here must link without GPL-only symbols. The kernel refuses them to
  * a module that uses symbols of a proprietary one, and NVIDIA's may be that.
@@ -68,7 +71,7 @@ struct gdr_process {
 	u64 start;
 };
 
-/* The sum of what is pinned. Guarded by gdr_users_lock. */
+/* The sum of what is pinned. Guarded by the lock of gdr_users (limit.c). */
 struct gdr_usage {
 	u64 pins;
 	u64 bytes;
@@ -191,6 +194,7 @@ void gdr_mr_unpin_all(struct gdr_file *f);
 struct gdr_mr *gdr_mr_find(struct gdr_file *f, u64 handle);
 void gdr_mr_get(struct gdr_mr *mr);
 void gdr_mr_put(struct gdr_mr *mr);
+bool gdr_mr_is_live(struct gdr_mr *mr);
 bool gdr_mr_revoke(struct gdr_mr *mr);
 
 /* limit.c */
@@ -205,16 +209,17 @@ bool gdr_type_supported(const struct gdr_mr *mr, enum gdrdrv_mapping_type type);
 
 /* memtype.c */
 #ifdef CONFIG_X86
-int gdr_memtype_reserve(struct gdr_mr *mr);
-void gdr_memtype_release(struct gdr_mr *mr);
+int gdr_memtype_reserve(struct gdr_mr *mr, bool *uncached);
+void gdr_memtype_release(const struct gdr_mr *mr);
 pgprot_t gdr_memtype_prot(pgprot_t prot);
 #else
-static inline int gdr_memtype_reserve(struct gdr_mr *mr)
+static inline int gdr_memtype_reserve(struct gdr_mr *mr, bool *uncached)
 {
+	*uncached = false;
 	return 0;
 }
 
-static inline void gdr_memtype_release(struct gdr_mr *mr)
+static inline void gdr_memtype_release(const struct gdr_mr *mr)
 {
 }
 #endif

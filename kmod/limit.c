@@ -14,11 +14,10 @@
 #define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
 
 #include <linux/cred.h>
-#include <linux/list.h>
 #include <linux/mm.h>
 #include <linux/module.h>
 #include <linux/slab.h>
-#include <linux/spinlock.h>
+#include <linux/xarray.h>
 
 #include "gdrdrv.h"
 
@@ -43,19 +42,17 @@ MODULE_PARM_DESC(max_mib_per_user,
 		 "MiB pinned by one user (default: 128 times the memory)");
 
 /*
- * A user with at least one region, on gdr_users. gdr_users_lock guards all counts.
- * The free callback takes it, so nothing sleeps under it. logged: the log has
- * the line that the user met a limit.
+ * A user with at least one region, in gdr_users by uid. The lock of gdr_users guards all
+ * counts. The free callback takes it. logged: the log has the line that the user met a
+ * limit.
  */
 struct gdr_user {
-	struct list_head node;
 	uid_t uid;
 	struct gdr_usage usage;
 	bool logged;
 };
 
-static LIST_HEAD(gdr_users);
-static DEFINE_SPINLOCK(gdr_users_lock);
+static DEFINE_XARRAY_FLAGS(gdr_users, XA_FLAGS_ACCOUNT);
 
 void gdr_limit_init(void)
 {
@@ -92,16 +89,6 @@ static void gdr_unuse(struct gdr_usage *usage, u64 bytes)
 	usage->bytes -= bytes;
 }
 
-static struct gdr_user *gdr_user_find(uid_t uid)
-{
-	struct gdr_user *u;
-
-	list_for_each_entry(u, &gdr_users, node)
-		if (u->uid == uid)
-			return u;
-	return NULL;
-}
-
 static struct gdr_user *gdr_user_new(uid_t uid)
 {
 	struct gdr_user *u = kzalloc(sizeof(*u), GFP_KERNEL_ACCOUNT);
@@ -111,7 +98,32 @@ static struct gdr_user *gdr_user_new(uid_t uid)
 	return u;
 }
 
-/* Called with gdr_users_lock held. False: a limit is met; there may be a line to log. */
+/*
+ * The user, who is *fresh if there is none yet; then *fresh becomes NULL. Called with the
+ * lock held, which may be released meanwhile. NULL: no memory.
+ */
+static struct gdr_user *gdr_user_get(uid_t uid, struct gdr_user **fresh)
+{
+	struct gdr_user *u;
+
+	u = __xa_cmpxchg(&gdr_users, uid, NULL, *fresh, GFP_KERNEL_ACCOUNT);
+	if (xa_is_err(u))
+		return NULL;
+	if (!u)
+		swap(u, *fresh);
+	return u;
+}
+
+/* Free a user who has no region. Called with the lock held. */
+static void gdr_user_put(struct gdr_user *u)
+{
+	if (u->usage.pins)
+		return;
+	__xa_erase(&gdr_users, u->uid);
+	kfree(u);
+}
+
+/* Called with the lock held. False: a limit is met; there may be a line to log. */
 static bool gdr_charge_locked(struct gdr_file *f, struct gdr_mr *mr,
 			      struct gdr_user *u, bool *first)
 {
@@ -132,18 +144,17 @@ int gdr_limit_charge(struct gdr_file *f, struct gdr_mr *mr)
 {
 	uid_t uid = __kuid_val(current_uid());
 	struct gdr_user *fresh = gdr_user_new(uid), *u;
-	bool fits, first = false;
+	bool fits = false, first = false;
 
 	if (!fresh)
 		return -ENOMEM;
-	spin_lock(&gdr_users_lock);
-	u = gdr_user_find(uid);
-	fits = gdr_charge_locked(f, mr, u ? u : fresh, &first);
-	if (mr->user == fresh) {
-		list_add(&fresh->node, &gdr_users);
-		fresh = NULL;
+	xa_lock(&gdr_users);
+	u = gdr_user_get(uid, &fresh);
+	if (u) {
+		fits = gdr_charge_locked(f, mr, u, &first);
+		gdr_user_put(u);
 	}
-	spin_unlock(&gdr_users_lock);
+	xa_unlock(&gdr_users);
 	kfree(fresh);
 	if (first)
 		gdr_err("user %u meets a limit: see max_pins_per_* and max_mib_per_*\n",
@@ -154,24 +165,18 @@ int gdr_limit_charge(struct gdr_file *f, struct gdr_mr *mr)
 /* The region leaves the file. */
 void gdr_limit_leave_file(struct gdr_file *f, const struct gdr_mr *mr)
 {
-	spin_lock(&gdr_users_lock);
+	xa_lock(&gdr_users);
 	gdr_unuse(&f->usage, mr->size);
-	spin_unlock(&gdr_users_lock);
+	xa_unlock(&gdr_users);
 }
 
 /* The region is freed. */
 void gdr_limit_uncharge(struct gdr_mr *mr)
 {
-	struct gdr_user *unused = NULL;
-
 	if (!mr->user)
 		return;
-	spin_lock(&gdr_users_lock);
+	xa_lock(&gdr_users);
 	gdr_unuse(&mr->user->usage, mr->size);
-	if (!mr->user->usage.pins) {
-		unused = mr->user;
-		list_del(&unused->node);
-	}
-	spin_unlock(&gdr_users_lock);
-	kfree(unused);
+	gdr_user_put(mr->user);
+	xa_unlock(&gdr_users);
 }

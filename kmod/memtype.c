@@ -16,13 +16,16 @@
  * regions may share pages. So we cut a region's physical ranges into aligned
  * blocks of a few sizes, and reserve each block once, however many regions have
  * it. A page is in at most one block of each size.
+ *
+ * Reserving takes long: it maps a page for each block. So it happens without a lock,
+ * and ends early when the region is revoked or the process is killed.
  */
 #define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
 
 #include <linux/io.h>
 #include <linux/mem_encrypt.h>
-#include <linux/mutex.h>
 #include <linux/sched.h>
+#include <linux/sched/signal.h>
 #include <linux/xarray.h>
 
 #include "gdrdrv.h"
@@ -47,10 +50,10 @@ struct gdr_run {
 
 /*
  * The reserved blocks, by gdr_block_key(). The value is the number of regions that
- * have the block, times 2, plus 1 if the block is uncached.
+ * have the block, times 2, plus 1 if the block is uncached. A block that two callers
+ * reserve at once is reserved twice, until one of them finds the other's entry.
  */
 static DEFINE_XARRAY_FLAGS(gdr_blocks, XA_FLAGS_ACCOUNT);
-static DEFINE_MUTEX(gdr_blocks_lock);
 
 /* The bits that guest memory encryption sets for device memory. They never change. */
 static u64 gdr_shared_bits;
@@ -63,6 +66,11 @@ static u64 gdr_block_pages(unsigned int level)
 static unsigned long gdr_block_key(u64 phys, unsigned int level)
 {
 	return (phys >> PAGE_SHIFT) * GDR_BLOCK_LEVELS + level;
+}
+
+static u64 gdr_block_size(unsigned int level)
+{
+	return gdr_block_pages(level) * GDRDRV_GPU_PAGE_SIZE;
 }
 
 static struct gdr_run gdr_first_run(void)
@@ -94,15 +102,14 @@ static unsigned int gdr_block_level(const struct gdr_run *run)
 	unsigned int level = GDR_BLOCK_LEVELS - 1;
 
 	while (level && (gdr_block_pages(level) > run->pages ||
-			 !IS_ALIGNED(run->phys, gdr_block_pages(level) *
-				     GDRDRV_GPU_PAGE_SIZE)))
+			 !IS_ALIGNED(run->phys, gdr_block_size(level))))
 		level--;
 	return level;
 }
 
 static void gdr_skip(struct gdr_run *run, unsigned int level)
 {
-	run->phys += gdr_block_pages(level) * GDRDRV_GPU_PAGE_SIZE;
+	run->phys += gdr_block_size(level);
 	run->pages -= gdr_block_pages(level);
 }
 
@@ -136,62 +143,79 @@ static int gdr_is_uncached(u64 phys)
 		return -ENOMEM;
 	pte = gdr_kernel_pte((unsigned long)p);
 	iounmap(p);
-	gdr_shared_bits = pte & GDR_PTE_ADDRESS & ~phys;
+	WRITE_ONCE(gdr_shared_bits, pte & GDR_PTE_ADDRESS & ~phys);
 	/* Without PAT there is no write-combining. */
 	return (pte & _PAGE_CACHE_MASK) != wc ||
 	       wc == cachemode2protval(_PAGE_CACHE_MODE_UC_MINUS);
 }
 
-static int gdr_block_new(u64 phys, u64 size, unsigned long key)
+/* Count one more region for a block that is reserved. False if it is not. */
+static bool gdr_block_share(unsigned long key, bool *uncached)
 {
-	int uncached, ret;
+	void *entry;
+
+	xa_lock(&gdr_blocks);
+	entry = xa_load(&gdr_blocks, key);
+	if (entry) {
+		*uncached = xa_to_value(entry) & 1;
+		/* This replaces a value, so it allocates nothing. */
+		__xa_store(&gdr_blocks, key,
+			   xa_mk_value(xa_to_value(entry) + 2), 0);
+	}
+	xa_unlock(&gdr_blocks);
+	return entry;
+}
+
+/* Reserve a block. -EEXIST: another caller was first. */
+static int gdr_block_new(u64 phys, u64 size, unsigned long key, bool *uncached)
+{
+	void *entry;
+	int ret;
 
 	ret = arch_io_reserve_memtype_wc(phys, size);
 	if (ret)
 		return ret;
-	uncached = gdr_is_uncached(phys);
-	ret = uncached;
+	ret = gdr_is_uncached(phys);
 	if (ret < 0)
 		goto free;
-	ret = xa_err(xa_store(&gdr_blocks, key, xa_mk_value(2 | uncached),
-			      GFP_KERNEL_ACCOUNT));
-	if (ret)
-		goto free;
-	return uncached;
-
+	*uncached = ret;
+	entry = xa_cmpxchg(&gdr_blocks, key, NULL, xa_mk_value(2 | *uncached),
+			   GFP_KERNEL_ACCOUNT);
+	if (!entry)
+		return 0;
+	ret = xa_is_err(entry) ? xa_err(entry) : -EEXIST;
 free:
 	arch_io_free_memtype_wc(phys, size);
 	return ret;
 }
 
-/* Reserve a block, or count one more region. 1: uncached; 0: not; or an error. */
-static int gdr_block_get(u64 phys, unsigned int level)
+/* Reserve a block, or count one more region. */
+static int gdr_block_get(u64 phys, unsigned int level, bool *uncached)
 {
 	unsigned long key = gdr_block_key(phys, level);
-	void *entry = xa_load(&gdr_blocks, key);
+	int ret = -EEXIST;
 
-	if (!entry)
-		return gdr_block_new(phys, gdr_block_pages(level) *
-				     GDRDRV_GPU_PAGE_SIZE, key);
-	xa_store(&gdr_blocks, key, xa_mk_value(xa_to_value(entry) + 2),
-		 GFP_KERNEL_ACCOUNT);
-	return xa_to_value(entry) & 1;
+	while (ret == -EEXIST && !gdr_block_share(key, uncached))
+		ret = gdr_block_new(phys, gdr_block_size(level), key, uncached);
+	return ret == -EEXIST ? 0 : ret;
 }
 
 static void gdr_block_put(u64 phys, unsigned int level)
 {
-	unsigned long key = gdr_block_key(phys, level);
-	unsigned long value = xa_to_value(xa_load(&gdr_blocks, key)) - 2;
+	unsigned long key = gdr_block_key(phys, level), value;
 
-	if (value > 1) {
-		xa_store(&gdr_blocks, key, xa_mk_value(value), GFP_KERNEL_ACCOUNT);
-		return;
-	}
-	xa_erase(&gdr_blocks, key);
-	arch_io_free_memtype_wc(phys, gdr_block_pages(level) * GDRDRV_GPU_PAGE_SIZE);
+	xa_lock(&gdr_blocks);
+	value = xa_to_value(xa_load(&gdr_blocks, key)) - 2;
+	if (value > 1)
+		__xa_store(&gdr_blocks, key, xa_mk_value(value), 0);
+	else
+		__xa_erase(&gdr_blocks, key);
+	xa_unlock(&gdr_blocks);
+	if (value <= 1)
+		arch_io_free_memtype_wc(phys, gdr_block_size(level));
 }
 
-/* Put the first blocks of the region. Called with gdr_blocks_lock held. */
+/* Put the first blocks of the region. */
 static void gdr_blocks_put(const struct gdr_mr *mr, u64 blocks)
 {
 	struct gdr_run run = gdr_first_run();
@@ -201,49 +225,47 @@ static void gdr_blocks_put(const struct gdr_mr *mr, u64 blocks)
 		level = gdr_block_level(&run);
 		gdr_block_put(run.phys, level);
 		gdr_skip(&run, level);
+		cond_resched();
 	}
 }
 
-/* Called with mr->lock held for writing. Sets memtype and uncached. */
-int gdr_memtype_reserve(struct gdr_mr *mr)
+/*
+ * Reserve the memory type of all pages. *uncached: that had no effect for some of them.
+ * -EINTR: the process is being killed.
+ */
+int gdr_memtype_reserve(struct gdr_mr *mr, bool *uncached)
 {
 	struct gdr_run run = gdr_first_run();
-	bool uncached = false;
 	unsigned int level;
 	u64 blocks = 0;
 	int ret = 0;
+	bool one;
 
-	if (mr->memtype)
-		return 0;
-	mutex_lock(&gdr_blocks_lock);
+	*uncached = false;
 	while (gdr_more(mr, &run)) {
 		level = gdr_block_level(&run);
-		ret = gdr_block_get(run.phys, level);
-		if (ret < 0)
+		if (fatal_signal_pending(current))
+			ret = -EINTR;
+		else if (!gdr_mr_is_live(mr))
+			ret = -EINVAL;
+		else
+			ret = gdr_block_get(run.phys, level, &one);
+		if (ret)
 			break;
-		uncached |= ret;
+		*uncached |= one;
 		gdr_skip(&run, level);
 		blocks++;
+		cond_resched();
 	}
-	if (ret < 0)
+	if (ret)
 		gdr_blocks_put(mr, blocks);
-	mutex_unlock(&gdr_blocks_lock);
-	if (ret < 0)
-		return ret;
-	mr->memtype = true;
-	mr->uncached = uncached;
-	return 0;
+	return ret;
 }
 
-/* Called with mr->lock held for writing, and with no page mapped. */
-void gdr_memtype_release(struct gdr_mr *mr)
+/* No page of the region is mapped with that type, and none will be. */
+void gdr_memtype_release(const struct gdr_mr *mr)
 {
-	if (!mr->memtype)
-		return;
-	mutex_lock(&gdr_blocks_lock);
 	gdr_blocks_put(mr, U64_MAX);
-	mutex_unlock(&gdr_blocks_lock);
-	mr->memtype = false;
 }
 
 /*
@@ -255,5 +277,5 @@ void gdr_memtype_release(struct gdr_mr *mr)
 pgprot_t gdr_memtype_prot(pgprot_t prot)
 {
 	prot = pgprot_noncached(prot);
-	return __pgprot(__sme_clr(pgprot_val(prot)) | gdr_shared_bits);
+	return __pgprot(__sme_clr(pgprot_val(prot)) | READ_ONCE(gdr_shared_bits));
 }

@@ -13,6 +13,7 @@
 #include <linux/pci.h>
 #include <linux/personality.h>
 #include <linux/sched.h>
+#include <linux/sched/signal.h>
 #ifdef CONFIG_PPC64
 #include <asm/reg.h>
 #endif
@@ -163,45 +164,72 @@ static vm_fault_t gdr_insert(struct vm_area_struct *vma, unsigned long addr,
 	return vmf_insert_pfn(vma, addr, phys >> PAGE_SHIFT);
 }
 
-/*
- * Map the page of the fault, then the rest of what its page-table page covers. That
- * costs no more memory and saves up to 511 faults. Where whole is set, map all
- * pages, so that no fault comes later.
- * Called with mr->lock held for reading and the region LIVE.
- */
-static vm_fault_t gdr_fault_live(struct vm_fault *vmf, const struct gdr_mr *mr)
+/* Map the page of a fault. *whole: the fault shall map all pages. */
+static vm_fault_t gdr_fault_page(struct vm_area_struct *vma, unsigned long addr,
+				 struct gdr_mr *mr, bool *whole)
 {
-	struct vm_area_struct *vma = vmf->vma;
-	unsigned long addr = vma->vm_start, end = vma->vm_end;
-	unsigned long at = vmf->address & PAGE_MASK;
-	vm_fault_t ret;
-
-	ret = gdr_insert(vma, at, mr);
-	if (ret != VM_FAULT_NOPAGE)
-		return ret;
-	if (!mr->whole) {
-		addr = max(at & PMD_MASK, addr);
-		end = min((at & PMD_MASK) + PMD_SIZE, end);
-	}
-	for (; addr < end; addr += PAGE_SIZE) {
-		if (gdr_insert(vma, addr, mr) != VM_FAULT_NOPAGE)
-			break;
-		if (!(addr & ~PMD_MASK))
-			cond_resched();
-	}
-	return VM_FAULT_NOPAGE;
-}
-
-static vm_fault_t gdr_vm_fault(struct vm_fault *vmf)
-{
-	struct gdr_mr *mr = vmf->vma->vm_private_data;
 	vm_fault_t ret = VM_FAULT_SIGBUS;
 
 	down_read(&mr->lock);
 	if (mr->state == GDR_MR_LIVE)
-		ret = gdr_fault_live(vmf, mr);
+		ret = gdr_insert(vma, addr, mr);
+	*whole = mr->whole;
 	up_read(&mr->lock);
 	return ret;
+}
+
+/*
+ * Map what one page-table page covers around an address, as far as it is in the VMA.
+ * False if not all of that can be mapped. A revocation waits for this long.
+ */
+static bool gdr_fault_batch(struct vm_area_struct *vma, unsigned long addr,
+			    struct gdr_mr *mr)
+{
+	unsigned long end = min((addr & PMD_MASK) + PMD_SIZE, vma->vm_end);
+	bool ok;
+
+	addr = max(addr & PMD_MASK, vma->vm_start);
+	down_read(&mr->lock);
+	ok = mr->state == GDR_MR_LIVE;
+	for (; ok && addr < end; addr += PAGE_SIZE)
+		ok = gdr_insert(vma, addr, mr) == VM_FAULT_NOPAGE;
+	up_read(&mr->lock);
+	return ok;
+}
+
+/* Map all pages, until one cannot be mapped. The next fault goes on. */
+static void gdr_fault_whole(struct vm_area_struct *vma, struct gdr_mr *mr)
+{
+	unsigned long addr = vma->vm_start;
+
+	while (addr < vma->vm_end && gdr_fault_batch(vma, addr, mr) &&
+	       !fatal_signal_pending(current)) {
+		addr = (addr & PMD_MASK) + PMD_SIZE;
+		cond_resched();
+	}
+}
+
+/*
+ * Map the page of the fault, then the rest of what its page-table page covers. That
+ * costs no more memory and saves up to 511 faults. Where whole is set, map all
+ * pages, so that no fault comes later.
+ */
+static vm_fault_t gdr_vm_fault(struct vm_fault *vmf)
+{
+	struct vm_area_struct *vma = vmf->vma;
+	struct gdr_mr *mr = vma->vm_private_data;
+	unsigned long addr = vmf->address & PAGE_MASK;
+	vm_fault_t ret;
+	bool whole;
+
+	ret = gdr_fault_page(vma, addr, mr, &whole);
+	if (ret != VM_FAULT_NOPAGE)
+		return ret;
+	if (whole)
+		gdr_fault_whole(vma, mr);
+	else
+		gdr_fault_batch(vma, addr, mr);
+	return VM_FAULT_NOPAGE;
 }
 
 static const struct vm_operations_struct gdr_vm_ops = {
@@ -215,23 +243,29 @@ static const struct vm_operations_struct gdr_vm_ops = {
 	.fault = gdr_vm_fault,
 };
 
-/* Called with mr->lock held for writing. */
-static int gdr_mmap_locked(struct gdr_mr *mr, struct vm_area_struct *vma)
+static bool gdr_may_map(const struct gdr_mr *mr)
 {
-	enum gdrdrv_mapping_type type;
-	int ret;
+	return mr->state == GDR_MR_LIVE && !mr->vmas;
+}
 
-	if (mr->state != GDR_MR_LIVE || mr->vmas)
+static enum gdrdrv_mapping_type gdr_chosen_type(const struct gdr_mr *mr,
+						enum gdrdrv_mapping_type want)
+{
+	return want ? want : gdr_default_type(mr);
+}
+
+/* Called with mr->lock held for writing, and with the memory type reserved. */
+static int gdr_mmap_locked(struct gdr_mr *mr, struct vm_area_struct *vma,
+			   enum gdrdrv_mapping_type want)
+{
+	enum gdrdrv_mapping_type type = gdr_chosen_type(mr, want);
+
+	if (!gdr_may_map(mr))
 		return -EINVAL;
-	type = mr->want ? mr->want : gdr_default_type(mr);
-	if (type == GDRDRV_MAPPING_WC) {
-		ret = gdr_memtype_reserve(mr);
-		if (ret)
-			return ret;
-		if (mr->uncached && mr->want)
+	if (type == GDRDRV_MAPPING_WC && mr->uncached) {
+		if (want)
 			return -EOPNOTSUPP;
-		if (mr->uncached)
-			type = GDRDRV_MAPPING_DEVICE;
+		type = GDRDRV_MAPPING_DEVICE;
 	}
 	gdr_vma_flags(vma, VM_IO | VM_PFNMAP | VM_DONTEXPAND | VM_DONTDUMP |
 		      VM_DONTCOPY, VM_EXEC | VM_MAYEXEC);
@@ -243,6 +277,55 @@ static int gdr_mmap_locked(struct gdr_mr *mr, struct vm_area_struct *vma)
 	/* Real-time programs lock what they map: MAP_LOCKED, mlockall(2). */
 	mr->whole = gdr_map_whole || vma->vm_flags & VM_LOCKED;
 	return 0;
+}
+
+/* Begin an mmap. *reserve: the memory type must be reserved for the type that it wants. */
+static int gdr_mmap_begin(struct gdr_mr *mr, enum gdrdrv_mapping_type *want,
+			  bool *reserve)
+{
+	int ret;
+
+	down_read(&mr->lock);
+	ret = gdr_may_map(mr) ? 0 : -EINVAL;
+	*want = mr->want;
+	*reserve = gdr_chosen_type(mr, mr->want) == GDRDRV_MAPPING_WC &&
+		   !mr->memtype;
+	up_read(&mr->lock);
+	return ret;
+}
+
+/*
+ * Give the region a reservation. False if it has one, or is DEAD and needs none.
+ * Called with mr->lock held for writing.
+ */
+static bool gdr_give_memtype(struct gdr_mr *mr, bool uncached)
+{
+	if (mr->state != GDR_MR_LIVE || mr->memtype)
+		return false;
+	mr->memtype = true;
+	mr->uncached = uncached;
+	return true;
+}
+
+static int gdr_mmap_region(struct gdr_mr *mr, struct vm_area_struct *vma)
+{
+	enum gdrdrv_mapping_type want;
+	bool reserve, uncached = false;
+	int ret;
+
+	ret = gdr_mmap_begin(mr, &want, &reserve);
+	if (!ret && reserve)
+		ret = gdr_memtype_reserve(mr, &uncached);
+	if (ret)
+		return ret;
+	down_write(&mr->lock);
+	if (reserve && gdr_give_memtype(mr, uncached))
+		reserve = false;
+	ret = gdr_mmap_locked(mr, vma, want);
+	up_write(&mr->lock);
+	if (reserve)
+		gdr_memtype_release(mr);
+	return ret;
 }
 
 static int gdr_mmap_mr(struct gdr_mr *mr, struct vm_area_struct *vma)
@@ -257,9 +340,7 @@ static int gdr_mmap_mr(struct gdr_mr *mr, struct vm_area_struct *vma)
 		gdr_info("the mapping is longer than the buffer\n");
 		return -EINVAL;
 	}
-	down_write(&mr->lock);
-	ret = gdr_mmap_locked(mr, vma);
-	up_write(&mr->lock);
+	ret = gdr_mmap_region(mr, vma);
 	if (ret)
 		gdr_info("the buffer is mapped, or gone: %d\n", ret);
 	return ret;

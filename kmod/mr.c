@@ -57,6 +57,16 @@ struct gdr_mr *gdr_mr_find(struct gdr_file *f, u64 handle)
 	return mr;
 }
 
+bool gdr_mr_is_live(struct gdr_mr *mr)
+{
+	bool live;
+
+	down_read(&mr->lock);
+	live = mr->state == GDR_MR_LIVE;
+	up_read(&mr->lock);
+	return live;
+}
+
 /*
  * End a region's mappings. When this returns, the region has no CPU page table
  * entry, and none will be made. That holds for every caller, also where several
@@ -64,16 +74,19 @@ struct gdr_mr *gdr_mr_find(struct gdr_file *f, u64 handle)
  */
 static void gdr_mr_kill(struct gdr_mr *mr)
 {
+	bool memtype;
+
 	down_write(&mr->lock);
 	mr->state = GDR_MR_DEAD;
+	memtype = mr->memtype;
+	mr->memtype = false;
 	up_write(&mr->lock);
 
 	if (mr->handle)
 		unmap_mapping_range(mr->inode->i_mapping,
 				    mr->handle << PAGE_SHIFT, mr->size, 1);
-	down_write(&mr->lock);
-	gdr_memtype_release(mr);
-	up_write(&mr->lock);
+	if (memtype)
+		gdr_memtype_release(mr);
 }
 
 /* The GPU driver takes the pages back. True: the callback must end the region. */

@@ -45,6 +45,9 @@ static_assert(offsetof(struct gdr_page_table_v2, flags) ==
 #define GDR_PUT_TRIES 16
 #define GDR_PUT_PAUSE 500U
 
+/* How many pages are read out of a page table before a callback may come. */
+#define GDR_READ_BATCH 1024ULL
+
 /*
  * The free callback gets a cookie instead of a pointer. No cookie is used twice, so
  * a late callback finds no region and does nothing. Each cookie has a reference to
@@ -260,38 +263,45 @@ static int gdr_check_table(const struct gdr_mr *mr,
 }
 
 /*
- * Copy what we need of the page table. mr->lock makes the callback wait, so the
- * table stays, unless the callback has run already.
+ * Copy what we need of some pages of the page table. mr->lock makes the callback wait,
+ * so the table stays, unless the callback has run already.
  */
-static int gdr_read_table(struct gdr_mr *mr)
+static int gdr_read_batch(struct gdr_mr *mr, u64 i)
 {
 	const struct nvidia_p2p_page_table *pt = mr->page_table;
-	u64 i;
+	u64 end = min(i + GDR_READ_BATCH, mr->npages);
 	int ret;
+
+	down_read(&mr->lock);
+	ret = mr->revoked ? -EINVAL : gdr_check_table(mr, pt);
+	for (; !ret && i < end; i++) {
+		mr->pages[i] = pt->pages[i]->physical_address;
+		if (!IS_ALIGNED(mr->pages[i], PAGE_SIZE)) {
+			gdr_err("a GPU page is not aligned to the host's page\n");
+			ret = -EINVAL;
+		}
+	}
+	if (!ret && pt->version >> 16 >= 2)
+		mr->cacheable = ((const struct gdr_page_table_v2 *)pt)->flags &
+				GDR_PAGE_TABLE_CPU_CACHEABLE;
+	up_read(&mr->lock);
+	return ret;
+}
+
+static int gdr_read_table(struct gdr_mr *mr)
+{
+	u64 i;
+	int ret = 0;
 
 	/* The GPU driver has accepted the size, so it is bounded by its memory. */
 	mr->pages = kvmalloc_array(mr->npages, sizeof(*mr->pages),
 				   GFP_KERNEL_ACCOUNT | __GFP_NOWARN);
 	if (!mr->pages)
 		return -ENOMEM;
-
-	down_read(&mr->lock);
-	ret = mr->revoked ? -EINVAL : gdr_check_table(mr, pt);
-	if (ret)
-		goto unlock;
-	for (i = 0; i < mr->npages; i++) {
-		mr->pages[i] = pt->pages[i]->physical_address;
-		if (!IS_ALIGNED(mr->pages[i], PAGE_SIZE)) {
-			gdr_err("a GPU page is not aligned to the host's page\n");
-			ret = -EINVAL;
-			goto unlock;
-		}
+	for (i = 0; !ret && i < mr->npages; i += GDR_READ_BATCH) {
+		ret = gdr_read_batch(mr, i);
+		cond_resched();
 	}
-	if (pt->version >> 16 >= 2)
-		mr->cacheable = ((const struct gdr_page_table_v2 *)pt)->flags &
-				GDR_PAGE_TABLE_CPU_CACHEABLE;
-unlock:
-	up_read(&mr->lock);
 	return ret;
 }
 

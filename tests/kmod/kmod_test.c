@@ -1793,6 +1793,172 @@ static void race(unsigned int cb_ms, unsigned int put_ms)
 	}
 }
 
+/* KiB of page tables that this process has. A revocation does not free them. */
+static long page_tables(void)
+{
+	FILE *f = fopen("/proc/self/status", "r");
+	char line[128];
+	long kib = -1;
+
+	CHECK(f);
+	while (kib < 0 && fgets(line, sizeof(line), f))
+		sscanf(line, "VmPTE: %ld", &kib);
+	fclose(f);
+	CHECK(kib >= 0);
+	return kib;
+}
+
+/* A pinning ends: the memory is freed, or if that does not end it, it is unpinned. */
+static void end_pinning(int fd, uint64_t va, uint64_t h)
+{
+	if (persistent)
+		CHECK(unpin(fd, h) == 0);
+	else
+		gpu_free(va);
+}
+
+/* What is left of both after that. */
+static void end_rest(int fd, uint64_t va, uint64_t h)
+{
+	if (persistent)
+		gpu_free(va);
+	else
+		CHECK(unpin(fd, h) == 0);
+}
+
+static void *thread_reads(void *arg)
+{
+	struct thread_arg *t = arg;
+
+	read_faults(t->p);
+	atomic_store(t->stop, 1);
+	return NULL;
+}
+
+#define LONG_SIZE (128UL << 20)
+
+/* Whether a pinning ended in the middle of the fault that maps all of it. */
+static bool ended_inside_fault(int fd)
+{
+	const long all = LONG_SIZE >> 21 << 2;	/* KiB */
+	atomic_int done = 0;
+	struct thread_arg t = { .va = gpu_alloc(LONG_SIZE), .stop = &done };
+	pthread_t id;
+	long before;
+
+	t.handle = pin(fd, t.va, LONG_SIZE);
+	t.p = map_prot(fd, t.handle, LONG_SIZE, PROT_READ, MAP_SHARED | MAP_LOCKED);
+	CHECK(t.p != MAP_FAILED);
+	before = page_tables();
+	CHECK(pthread_create(&id, NULL, thread_reads, &t) == 0);
+	while (!atomic_load(&done) && page_tables() < before + all / 8)
+		;
+	end_pinning(fd, t.va, t.handle);
+	CHECK(pthread_join(id, NULL) == 0);
+	CHECK(is_fault(read_faults(t.p)));
+	before = page_tables() - before;
+	CHECK(munmap((void *)t.p, LONG_SIZE) == 0);
+	end_rest(fd, t.va, t.handle);
+	return before < all * 3 / 4;
+}
+
+/* A revocation does not wait until a fault has mapped all of a long mapping. */
+static void test_end_inside_fault(void)
+{
+	int fd = gdr_open(), i;
+
+	for (i = 0; i < 20; i++)
+		if (ended_inside_fault(fd))
+			return;
+	CHECK(!"a revocation may come in the middle of a long fault");
+}
+
+#ifdef __x86_64__
+struct long_mmap {
+	struct thread_arg t;
+	int fd;
+	int error;
+	atomic_int done;
+	pthread_t id;
+};
+
+static void *thread_mmaps(void *arg)
+{
+	struct long_mmap *m = arg;
+
+	errno = 0;
+	m->t.p = try_map(m->fd, m->t.handle, LONG_SIZE);
+	m->error = errno;
+	atomic_store(&m->done, 1);
+	return NULL;
+}
+
+/* Begins an mmap that reserves many ranges, and returns when there are some. */
+static void begin_mmap(struct long_mmap *m, int fd)
+{
+	int before;
+
+	*m = (struct long_mmap){ .fd = fd };
+	m->t.va = gpu_alloc(LONG_SIZE);
+	m->t.handle = pin(fd, m->t.va, LONG_SIZE);
+	before = wc_ranges();
+	CHECK(pthread_create(&m->id, NULL, thread_mmaps, m) == 0);
+	while (!atomic_load(&m->done) && wc_ranges() < before + 10)
+		;
+}
+
+/* Whether another pinning ended while the mmap reserved its ranges. */
+static bool another_ended_inside_mmap(int fd)
+{
+	uint64_t va = gpu_alloc(GPU_PAGE), h = pin(fd, va, GPU_PAGE);
+	struct long_mmap m;
+	int then;
+
+	map(fd, h, GPU_PAGE);
+	begin_mmap(&m, fd);
+	end_pinning(fd, va, h);
+	then = wc_ranges();
+	CHECK(pthread_join(m.id, NULL) == 0);
+	CHECK(m.error == 0);
+	then -= wc_ranges();
+	end_pinning(fd, m.t.va, m.t.handle);
+	end_rest(fd, m.t.va, m.t.handle);
+	end_rest(fd, va, h);
+	CHECK(munmap((void *)m.t.p, LONG_SIZE) == 0);
+	return then < 0;
+}
+
+/* Whether the pinning that is being mapped ended while the mmap reserved its ranges. */
+static bool ended_inside_mmap(int fd)
+{
+	struct long_mmap m;
+
+	begin_mmap(&m, fd);
+	end_pinning(fd, m.t.va, m.t.handle);
+	CHECK(pthread_join(m.id, NULL) == 0);
+	CHECK(m.error == 0 || m.error == EINVAL);
+	if (!m.error)
+		CHECK(munmap((void *)m.t.p, LONG_SIZE) == 0);
+	end_rest(fd, m.t.va, m.t.handle);
+	return m.error == EINVAL;
+}
+
+/* A revocation does not wait for the ranges that an mmap reserves. */
+static void test_end_inside_mmap(void)
+{
+	int fd = gdr_open(), before = wc_ranges(), i, seen = 0;
+
+	for (i = 0; i < 20 && seen != 3; i++) {
+		if (!(seen & 1))
+			seen |= another_ended_inside_mmap(fd);
+		if (!(seen & 2))
+			seen |= ended_inside_mmap(fd) << 1;
+		CHECK(wc_ranges() == before);
+	}
+	CHECK(seen == 3);
+}
+#endif
+
 static void test_races(void)
 {
 	race(0, 0);
@@ -2543,11 +2709,12 @@ static const struct test tests[] = {
 	T(fork), T(fd_passed), T(gpu_held_open), T(thread),
 	T(mapping_types), T(write_combining),
 #ifdef __x86_64__
-	T(uncached), T(many_aliases),
+	T(uncached), T(many_aliases), T(end_inside_mmap),
 #endif
 	T(injected_failures),
 	T(failed_puts), T(put_of_another),
-	T(page_table_majors), T(gpu_free), T(free_inside_get), T(races),
+	T(page_table_majors), T(gpu_free), T(free_inside_get), T(end_inside_fault),
+	T(races),
 	T(pin_against_free), T(back_doors), T(no_page_references),
 	T(file_calls), T(procfs), T(rmmod_refused), T(many_pins), T(limits), T(fuzz),
 	T(storm), T(threads_race), T(allocation_failures), T(kill),
