@@ -7,7 +7,7 @@
 EX        := $(B)/examples
 EXAMPLES  := $(addprefix $(EX)/,write_read flag cache pingpong capture)
 
-.PHONY: demo examples check-examples
+.PHONY: demo examples
 demo: $(BIN)/demo $(DOUBLES)
 	@rc=0; $(BIN)/demo || rc=$$?; [ $$rc -ne 2 ] || { rc=0; $(SIM) $(BIN)/demo || rc=$$?; }; exit $$rc
 
@@ -26,9 +26,3 @@ $(EX)/mailbox_test: tests/examples/mailbox_test.c examples/mailbox/mailbox.h
 $(EXAMPLES) $(EX)/mailbox_test: $(wildcard examples/*.h) $(LIB) $(D)/libcuda.so.1
 	@mkdir -p $(@D)
 	$(CC) $(C11) $(CFLAGS) -Iexamples -o $@ $(filter %.c,$^) $(LINK) $(D)/libcuda.so.1
-
-check-examples: $(EXAMPLES) $(EX)/mailbox_test $(DOUBLES)
-	@for b in dmabuf rm; do \
-		$(RUN) examples-$$b $(SIM) $(ON) $$b tests/examples/examples.sh $(EX); \
-		$(RUN) mailbox-$$b $(SIM) $(ON) $$b $(EX)/mailbox_test; \
-	done

@@ -1,19 +1,15 @@
 # SPDX-License-Identifier: MIT
 #
-# make check          [check 12 min] every test that needs no GPU; CHECK='abi guest' picks some of them
+# make check          [check 6 min] every test that needs no GPU; CHECK='abi guest' picks some of them
 # make check-all      [more 60 min] make check, make lint and most of these: what CI runs
 # make check-go       [check 1 min] the tests of the Go packages
-# make check-run      [check 10 s] tests/run.sh itself: a test that fails makes make fail
+# make check-suite    [check 10 s] the runner of the tests itself: a test that fails makes make fail
 # make check-memory   [more 10 min] the sanitizers, valgrind and the race detector
 # make lint           [more 2 min] the static checks
 
 T         := tests/c
 D         := $(B)/doubles
-RUN       := tests/run.sh
-ON        := tests/on.sh
-BACKENDS  := $(shell $(ON))
 SIM       := env LD_LIBRARY_PATH=$(abspath $(D)):$(abspath $(B)) VK_DRIVER_FILES=$(abspath $(D))/nvidia_icd.json RM_SIM=$(abspath $(D))/rm_sim GDR_TEST_DOUBLES=1
-SIMASAN   := env LD_LIBRARY_PATH=$(abspath $(D)):$(abspath $(B)/asan) VK_DRIVER_FILES=$(abspath $(D))/nvidia_icd.json RM_SIM=$(abspath $(D))/rm_sim ASAN_OPTIONS=detect_leaks=0:detect_stack_use_after_return=0
 CLANG     ?= clang
 
 DOUBLES   := $(D)/libcuda.so.1 $(D)/libvulkan.so.1 $(D)/nvidia_icd.json $(D)/rm_sim
@@ -22,40 +18,48 @@ COPY_C    := $(wildcard capi/copy/*.c)
 CAPI_H    := $(wildcard capi/*.h capi/copy/*.h)
 GUEST_H   := $(wildcard $(T)/guest/*.h tools/*.h)
 
-.PHONY: check check-all check-go check-run check-memory lint
+# The groups of tests/table_test.go: one target for each.
+GROUPS    := abi arch badinput capi consumers-quick containers copy counts cross docs doctor doubles examples ext \
+	     fresh fuzz go go-oldest gpu guest install kmod-dkms kmod-matrix kmod-static man memory packages python rm \
+	     sanity steps suite tools tsan vkgdr vm vm-all vm-arm64 vm-card vm-debug
 
-# What make check runs, in this order, and what CI runs besides.
-CHECK      = run go doubles abi capi install copy badinput sanity tools rm guest ext steps consumers-quick doctor vkgdr examples
-CHECK_MORE = man docs python memory cross tsan fuzz counts go-oldest kmod-static vm fresh
+# The program that builds what tests need, runs them, and ends with the counts.
+SUITE     := $(B)/suite
+# $(call RUN_SUITE,ARGUMENTS)
+RUN_SUITE  = $(BUILD_SUITE) && B='$(B)' CC='$(CC)' CXX='$(CXX)' GO='$(GO)' MAKE='$(MAKE)' $(SUITE) -some $(1)
+BUILD_SUITE = mkdir -p $(B) && env -u GOOS -u GOARCH -u CGO_ENABLED $(GO) test -c -o $(SUITE) ./tests
+empty     :=
+space     := $(empty) $(empty)
+# $(call GROUP,NAME...) is the pattern of these groups.
+GROUP      = '^Test_($(subst $(space),|,$(strip $(subst -,_,$(1)))))$$'
 
-# A target that fails does not keep the others from being made.
+.PHONY: check check-all lint suite root $(addprefix check-,$(GROUPS))
+
+CHECK     ?=
 check:
-	@MAKE='$(MAKE)' $(RUN) --make $(addprefix check-,$(CHECK))
+	@$(call RUN_SUITE,$(if $(strip $(CHECK)),-test.run $(call GROUP,$(CHECK))))
 
 check-all:
-	@MAKE='$(MAKE)' $(RUN) --make all demo $(addprefix check-,$(CHECK)) lint $(addprefix check-,$(CHECK_MORE))
+	@$(call RUN_SUITE,-all)
+
+$(addprefix check-,$(GROUPS)): check-%:
+	@$(call RUN_SUITE,-test.run $(call GROUP,$*))
+
+suite:
+	@$(BUILD_SUITE)
+
+# The library as it is installed, for the tests that want it so.
+root: all
+	@rm -rf $(B)/root
+	@$(MAKE) --no-print-directory -s install DESTDIR=$(abspath $(B)/root) prefix=/usr libdir=/usr/lib
 
 # Without that program a target cannot be made.
 need-%:
-	@$(RUN) --need $*
+	@command -v $* >/dev/null || { packages=$$(sed -n 's/^$* //p' tests/suite/needs.txt); \
+		echo "$* is missing. Debian: apt-get install $${packages:-the package that has it}"; exit 1; }
 
-check-run:
-	@$(RUN) run-itself tests/run_test.sh
-
-check-go: $(DOUBLES)
-	@$(RUN) --go go-test $(SIM) $(GO) test -v -count=1 ./core/... ./cmd/gdrcopy_report/... ./tests/mutate/...
-
-# The C side under the sanitizers and valgrind, the Go side under the race detector.
-# Valgrind must see that the simulated libcuda replaces mmap on rm.
+# The C side under the sanitizers.
 SANITIZE  := -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer
-check-memory: need-valgrind $(BIN)/badinput $(B)/asan/badinput $(B)/asan/copy_test $(DOUBLES)
-	@$(RUN) copy-routines-asan $(B)/asan/copy_test
-	@for b in $(BACKENDS); do \
-		$(RUN) badinput-$$b-asan $(SIMASAN) $(ON) $$b $(B)/asan/badinput; \
-		$(RUN) badinput-$$b-valgrind $(SIM) $(ON) $$b valgrind -q --smc-check=all --error-exitcode=9 \
-			--suppressions=$(T)/abi/badinput.supp $(BIN)/badinput; \
-	done
-	@$(RUN) --go go-test-race $(SIM) $(GO) test -race -v -count=1 ./core/...
 
 # The mark stands for a library of another make.
 $(B)/asan/.built: $(LIB)
@@ -70,7 +74,7 @@ lint: need-shellcheck need-$(CLANG) need-aarch64-linux-gnu-gcc $(DOUBLES)
 	@test -z "$$(gofmt -l $(GO_DIRS))" || { gofmt -d $(GO_DIRS); exit 1; }
 	$(GO) vet ./...
 	$(GO) run $(STATICCHECK) ./...
-	shellcheck -x setup.sh capi/*.sh kmod/*.sh packaging/*.sh tests/*.sh tests/*/*.sh $(T)/*/*.sh .ci/run
+	shellcheck -x setup.sh capi/*.sh kmod/*.sh packaging/*.sh packaging/gdrdrv-node tests/*.sh tests/*/*.sh $(T)/*/*.sh .ci/run
 	@mkdir -p $(B)/_cgo
 	cd capi && $(GO) tool cgo -objdir ../$(B)/_cgo -- main.go
 	for cc in $(CC) $(CLANG); do for f in capi/*.c capi/copy/*.c; do \

@@ -15,31 +15,18 @@ ARCH_QEMU_ppc64le := qemu-ppc64le
 ARCH_MAKE = GOOS=linux GOARCH=$(ARCH) $(MAKE) --no-print-directory ARCH=$(ARCH) B=$(B)/$(ARCH) \
 	CC=$(ARCH_CC)-gcc OBJCOPY=$(ARCH_CC)-objcopy
 
-# The backends are dmabuf and vulkan: rm's simulated driver needs seccomp's notifications,
-# which qemu-user does not have. The guests' own number of rounds takes too long here.
-ARCH_RUN   = $(ARCH_QEMU) -L /usr/$(ARCH_CC)
-EMULATED   = $(SIM) GUEST_SCALE=0.05 $(ON) $(1) tests/arch/emulated.sh $(B)/emulator.lacks $(BIN)/$(2) $(ARCH_RUN)
+ARCH_PROGRAMS := emulator abi_layout doubles_selftest vulkan_selftest badinput gdrcopy_sanity vkgdr_test \
+	$(notdir $(EXTBINS) $(GUESTBINS))
 
-ARCH_DMABUF := badinput gdrcopy_sanity vkgdr_test $(notdir $(EXTBINS) $(GUESTBINS))
-ARCH_VULKAN := badinput gdrcopy_sanity vkgdr_test
-# Those that start no program and compile none.
-ARCH_GO     := ./core ./core/cache ./core/gdrdrv ./core/handle ./cmd/gdrcopy_report/...
+# What the programs need, and the emulator with its arguments as one command.
+.PHONY: arch-programs arch-programs-build
+arch-programs: need-$(ARCH_CC)-gcc
+	@$(ARCH_MAKE) ARCH_QEMU='$(ARCH_QEMU)' arch-programs-build
 
-.PHONY: check-arch arch-programs-run
-check-arch: need-$(ARCH_CC)-gcc
-	@$(ARCH_MAKE) ARCH_QEMU='$(ARCH_QEMU)' arch-programs-run
-
-arch-programs-run: $(addprefix $(BIN)/,emulator abi_layout doubles_selftest vulkan_selftest $(ARCH_DMABUF)) \
-		$(filter-out %/rm_sim,$(DOUBLES))
+arch-programs-build: $(addprefix $(BIN)/,$(ARCH_PROGRAMS)) $(filter-out %/rm_sim,$(DOUBLES))
 	@$(ARCH_QEMU) --version | head -n 1
-	@$(ARCH_RUN) $(BIN)/emulator >$(B)/emulator.lacks
-	@$(RUN) abi-layout-$(ARCH) $(SIM) $(ARCH_RUN) $(BIN)/abi_layout
-	@$(RUN) doubles-libcuda-$(ARCH) $(SIM) $(ARCH_RUN) $(BIN)/doubles_selftest
-	@$(RUN) doubles-libvulkan-$(ARCH) $(SIM) $(ARCH_RUN) $(BIN)/vulkan_selftest
-	@$(foreach p,$(ARCH_DMABUF),$(RUN) $p-dmabuf-$(ARCH) $(call EMULATED,dmabuf,$p);)
-	@$(RUN) sanity-coherent-$(ARCH) env CUDA_SIM_COHERENT=1 $(call EMULATED,dmabuf,gdrcopy_sanity)
-	@$(foreach p,$(ARCH_VULKAN),$(RUN) $p-vulkan-$(ARCH) $(call EMULATED,vulkan,$p);)
-	@CGO_ENABLED=1 $(RUN) --go go-test-$(ARCH) $(SIM) $(GO) test -v -count=1 -exec '$(ARCH_RUN)' $(ARCH_GO)
+	@printf '#!/bin/sh\nexec %s -L %s "$$@"\n' '$(ARCH_QEMU)' /usr/$(ARCH_CC) >$(B)/emulate && chmod 755 $(B)/emulate
+	@$(B)/emulate $(BIN)/emulator >$(B)/emulator.lacks
 
 $(BIN)/emulator: tests/arch/emulator.c
 	@mkdir -p $(@D)

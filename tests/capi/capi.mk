@@ -3,11 +3,6 @@
 # make check-capi     [check 10 s] the C front by itself: its environment, and who calls whom
 # make check-go-oldest [more 3 min] the library of the oldest Go that go.mod allows
 
-.PHONY: check-capi
-check-capi: $(BIN)/env_test
-	@$(RUN) capi-environment $(BIN)/env_test
-	@CC='$(CC)' $(RUN) capi-circles tests/capi/circles.sh $(B)
-
 $(BIN)/env_test: tests/capi/env.c capi/env.c $(COPY_C) $(CAPI_H) tools/tap.h
 	@mkdir -p $(@D)
 	$(CC) $(C11) $(CFLAGS) -Icapi -o $@ $(filter %.c,$^) -lpthread
@@ -15,12 +10,8 @@ $(BIN)/env_test: tests/capi/env.c capi/env.c $(COPY_C) $(CAPI_H) tools/tap.h
 # The newest is the one that all else is built with.
 GO_OLDEST := go$(shell sed -n 's/^go //p' go.mod)
 OLDEST    := $(B)/go-oldest
-SIM_OLDEST = $(subst $(abspath $(D)):$(abspath $(B)),$(abspath $(D)):$(abspath $(OLDEST)),$(SIM))
 
-.PHONY: check-go-oldest
-check-go-oldest: $(BIN)/badinput $(BIN)/guest_fork $(BIN)/guest_lazy $(DOUBLES)
+.PHONY: go-oldest
+go-oldest:
 	$(MAKE) --no-print-directory lib B=$(OLDEST) GO='env GOTOOLCHAIN=$(GO_OLDEST) $(GO)'
 	grep -aqF '$(GO_OLDEST)' $(OLDEST)/libgdrapi.so.$(VERSION)
-	@for b in $(BACKENDS); do for t in badinput guest_fork guest_lazy; do \
-		$(RUN) go-oldest-$$t-$$b $(SIM_OLDEST) $(ON) $$b $(BIN)/$$t; \
-	done; done

@@ -7,24 +7,19 @@
 # make check-openmpi  [more 1 min] two ranks of Debian's Open MPI over that UCX
 
 CONSUMERS := $(addprefix $(BIN)/consumer_,nccl dpdk)
-# What a consumer that is built here takes for a CUDA toolkit, less its headers.
-CUDART    := $(D)/libcudart.so $(D)/libnvidia-ml.so.1
 
 BUILT     := ucx libfabric openmpi
+.PHONY: check-consumers $(addprefix check-,$(BUILT)) consumers-root
+check-consumers:
+	@$(call RUN_SUITE,-test.run '^Test_consumers(_quick)?$$')
+$(addprefix check-,$(BUILT)): check-%:
+	@$(call RUN_SUITE,-test.run '^Test_consumers$$/^$*$$')
 
-.PHONY: check-consumers check-consumers-quick $(addprefix check-,$(BUILT))
-
-check-consumers-quick: need-python3 $(CONSUMERS) $(DOUBLES)
-	@for b in dmabuf rm; do \
-		for c in nccl dpdk; do $(RUN) consumer-$$c-$$b $(SIM) $(ON) $$b $(BIN)/consumer_$$c; done; \
-		$(RUN) consumer-python-$$b $(SIM) $(ON) $$b python3 tests/consumers/python.py; \
-	done
-
-check-consumers: check-consumers-quick $(addprefix check-,$(BUILT))
-
-$(addprefix check-,$(BUILT)): check-%: $(LIB) $(DOUBLES) $(CUDART)
-	@$(MAKE) --no-print-directory -s install DESTDIR=$(abspath $(B)/consumers) prefix=/usr libdir=/usr/lib
-	@$(RUN) consumer-$* $(SIM) tests/consumers/$*.sh $(abspath $(B))
+# Where the consumers that are built here look for the library.
+consumers-root: root
+	@mkdir -p $(B)/consumers
+	@rm -rf $(B)/consumers/usr
+	@ln -s ../root/usr $(B)/consumers/usr
 
 $(CONSUMERS): $(BIN)/consumer_%: tests/consumers/%.c tests/consumers/load.h $(CUDA_DL) $(LIB) $(TOOL_H)
 	@mkdir -p $(@D)

@@ -5,17 +5,11 @@
 # make fuzz-corpus    [long 10 s] adds what make fuzz found to the kept inputs, minimised
 
 F               := $(B)/fuzz
-FUZZ_SECONDS    ?= 1800
-# A number of runs: with a time, 'go test' may take its own deadline for a failure.
-GO_FUZZ_RUNS    ?= 5000000
-GO_FUZZ_SHORT   := 250000
-FUZZ_SHORT      := 20
 FUZZ            := tests/fuzz/fuzz.sh
 FUZZ_SANITIZE   := -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer
 SIMFUZZ          = env LD_LIBRARY_PATH=$(abspath $(F)):$(abspath $(D)) VK_DRIVER_FILES=$(abspath $(D))/nvidia_icd.json RM_SIM=$(abspath $(D))/rm_sim ASAN_OPTIONS=detect_leaks=0
-GO_FUZZ         := core:FuzzOptions core/handle:FuzzTable core/handle:FuzzEpoch
 
-.PHONY: check-fuzz fuzz fuzz-corpus fuzz-build
+.PHONY: fuzz fuzz-corpus fuzz-build
 
 # An archive, for the hooks must come once although each package links them.
 $(F)/libgo_hooks.a: tests/fuzz/go_hooks.c | need-clang
@@ -40,22 +34,8 @@ $(F)/abi_fuzz: tests/fuzz/abi_fuzz.c $(F)/.built | need-clang
 
 fuzz-build: $(F)/abi_fuzz $(DOUBLES)
 
-check-fuzz: fuzz-build
-	@for b in $(BACKENDS); do \
-		$(RUN) fuzz-abi-$$b $(SIMFUZZ) $(ON) $$b $(FUZZ) $(F)/abi_fuzz $(FUZZ_SHORT) $(F)/$$b; \
-	done
-	@for t in $(GO_FUZZ); do \
-		$(RUN) --go fuzz-go-$${t#*:} $(GO) test -v -run '^$$' -fuzz "^$${t#*:}\$$" -fuzzminimizetime 1s -fuzztime $(GO_FUZZ_SHORT)x ./$${t%:*}; \
-	done
-
-fuzz: export GDR_LIMIT := 0
-fuzz: fuzz-build
-	@for b in $(BACKENDS); do \
-		$(RUN) fuzz-abi-$$b-long $(SIMFUZZ) $(ON) $$b $(FUZZ) $(F)/abi_fuzz $(FUZZ_SECONDS) $(F)/$$b; \
-	done
-	@for t in $(GO_FUZZ); do \
-		$(RUN) --go fuzz-go-$${t#*:}-long $(GO) test -v -timeout 0 -run '^$$' -fuzz "^$${t#*:}\$$" -fuzzminimizetime 1s -fuzztime $(GO_FUZZ_RUNS)x ./$${t%:*}; \
-	done
+fuzz:
+	@$(call RUN_SUITE,-test.run '^Test_fuzz_long$$')
 
 fuzz-corpus: fuzz-build
-	$(SIMFUZZ) $(FUZZ) --merge $(F)/abi_fuzz $(BACKENDS)
+	$(SIMFUZZ) $(FUZZ) --merge $(F)/abi_fuzz $(shell tests/on.sh)

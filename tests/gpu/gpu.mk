@@ -3,8 +3,7 @@
 # make gpu-programs   [measure 2 min] what tests/gpu/check.sh and tests/bench/gpu.sh run on a real GPU
 # make check-gpu      [long 5 min] the tests on a real GPU, with the driver that this machine has
 
-.PHONY: gpu-programs check-gpu
-gpu-programs: all examples $(EXTBINS) $(GUESTBINS) $(BIN)/badinput $(BIN)/rm_memory $(BIN)/copy_test $(BIN)/vkgdr_test \
+.PHONY: gpu-programs
+gpu-programs: all examples suite $(EXTBINS) $(GUESTBINS) $(BIN)/badinput $(BIN)/rm_memory $(BIN)/copy_test $(BIN)/vkgdr_test \
 	copy-bench litmus call-cost
 check-gpu: gpu-programs
-	@tests/gpu/check.sh

@@ -6,7 +6,7 @@
 # work; make uninstall leaves no file. $MAKE is the make to run.
 . tests/tap.sh
 export LC_ALL=C
-unset GDR_GO_ON LD_LIBRARY_PATH
+unset LD_LIBRARY_PATH
 
 # install_to VARIABLE=VALUE...: in the project's folder, built before.
 install_to() {

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""GPU memory of CUDA's driver, and the closing line that tests/run.sh counts."""
+"""GPU memory of CUDA's driver, and the closing line that the suite counts."""
 import ctypes
 import os
 import subprocess

@@ -6,19 +6,8 @@ WATCHED   := $(addprefix $(B)/watched/,$(addsuffix .so,watched_lazy watched_relr
 	     watch_copy watch_closed))
 WATCH     := tests/rm/watch_test.c capi/watch.c
 
-.PHONY: check-rm watch-test check-watch-tsan check-watch-asan
+.PHONY: watch-test
 watch-test: $(BIN)/watch_test $(WATCHED)
-check-rm: $(BIN)/rm_memory watch-test $(DOUBLES)
-	@$(RUN) rm-memory $(SIM) GDRCOPY_BACKEND=rm $(D)/rm_sim $(BIN)/rm_memory
-	@$(RUN) rm-watch $(BIN)/watch_test $(B)/watched
-
-check-tsan: check-watch-tsan
-check-watch-tsan: $(BIN)/watch_tsan $(WATCHED)
-	@$(RUN) rm-watch-tsan $< $(B)/watched
-
-check-memory: check-watch-asan
-check-watch-asan: $(B)/asan/watch_test $(WATCHED)
-	@$(RUN) rm-watch-asan $< $(B)/watched
 
 $(BIN)/rm_memory: tests/rm/rm_memory.c $(CUDA_DL) $(LIB) $(TOOL_H)
 	@mkdir -p $(@D)

@@ -4,14 +4,6 @@
 # make check-cross    [more 1 min] the copy routines of other machines, under emulation
 # make check-tsan     [more 20 s] the data plane under ThreadSanitizer
 
-.PHONY: check-copy check-cross check-tsan
-check-copy: $(addprefix $(BIN)/,copy_test ext_pool pool_steps cpus_test auto_test)
-	@$(RUN) copy-routines $(BIN)/copy_test
-	@$(RUN) ext-pool $(BIN)/ext_pool
-	@$(RUN) pool-steps $(BIN)/pool_steps
-	@$(RUN) copy-cpus $(BIN)/cpus_test
-	@$(RUN) ext-choice $(BIN)/auto_test
-
 COPY_TEST  = $(C11) -Icapi -I$(T) -o $@ $(filter %.c,$^) -lpthread -ldl
 $(addprefix $(BIN)/,copy_test copy_test.arm64 copy_test.ppc64le) $(B)/asan/copy_test: $(T)/copy/test.c
 $(BIN)/ext_pool $(BIN)/ext_pool_tsan: $(T)/copy/pool.c
@@ -52,12 +44,3 @@ $(BIN)/copy_test.arm64: | need-aarch64-linux-gnu-gcc
 $(BIN)/copy_test.ppc64le: | need-powerpc64le-linux-gnu-gcc
 	@mkdir -p $(@D)
 	powerpc64le-linux-gnu-gcc $(CFLAGS) -static $(COPY_TEST)
-
-check-cross: need-qemu-aarch64 need-qemu-ppc64le $(BIN)/copy_test.arm64 $(BIN)/copy_test.ppc64le
-	@$(RUN) copy-routines-arm64 qemu-aarch64 $(BIN)/copy_test.arm64
-	@$(RUN) copy-routines-ppc64le qemu-ppc64le $(BIN)/copy_test.ppc64le
-
-TSAN_LENGTH ?=
-check-tsan: $(BIN)/guest_tsan $(BIN)/ext_pool_tsan
-	@$(RUN) tsan $(BIN)/guest_tsan $(TSAN_LENGTH)
-	@$(RUN) tsan-ext-pool env GDRCOPY_COPY_IMPL=portable $(BIN)/ext_pool_tsan

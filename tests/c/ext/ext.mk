@@ -2,24 +2,11 @@
 #
 # make check-ext      [check 1 min] what gdrapi_ext.h adds
 
-EXTS      := threads dma cache many auto export
-EXTBINS   := $(addprefix $(BIN)/ext_,$(EXTS))
-
-.PHONY: check-ext check-ext-tsan
-check-ext: $(EXTBINS) $(BIN)/ext_cache_steps $(BIN)/ext_words $(DOUBLES)
-	@$(RUN) ext-words $(BIN)/ext_words
-	@$(RUN) ext-cache-steps $(BIN)/ext_cache_steps --steps
-	@for b in $(BACKENDS); do for t in $(EXTS); do \
-		$(RUN) ext-$$t-$$b $(SIM) $(ON) $$b $(BIN)/ext_$$t; \
-	done; done
-
-check-tsan: check-ext-tsan
-check-ext-tsan: $(BIN)/ext_cache_tsan $(BIN)/ext_words_tsan
-	@$(RUN) tsan-ext-words $(BIN)/ext_words_tsan
-	@$(RUN) tsan-ext-cache $(BIN)/ext_cache_tsan
+# Programs over the library; the two others are parts of it under a test.
+EXTBINS   := $(patsubst $(T)/ext/%.c,$(BIN)/ext_%,$(filter-out %/words.c %/cache_tsan.c,$(wildcard $(T)/ext/*.c)))
 
 $(BIN)/ext_cache $(BIN)/ext_many: $(CUDA_DL)
-$(EXTBINS): $(BIN)/ext_%: $(T)/ext/%.c $(T)/ext/libcuda.h $(LIB) $(GUEST_H)
+$(EXTBINS): $(BIN)/ext_%: $(T)/ext/%.c $(LIB) $(GUEST_H)
 	@mkdir -p $(@D)
 	$(CC) $(C11) $(CFLAGS) -I$(T) -o $@ $(filter %.c %.o,$^) $(LINK)
 

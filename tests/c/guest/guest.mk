@@ -6,19 +6,9 @@
 GUESTS    := $(patsubst $(T)/guest/%.c,%,$(filter-out %/secure_host.c,$(wildcard $(T)/guest/*.c)))
 GUESTBINS := $(addprefix $(BIN)/guest_,$(GUESTS))
 
-.PHONY: check-guest stress
-check-guest: $(GUESTBINS) $(DOUBLES)
-	@for b in $(BACKENDS); do for t in $(GUESTS); do \
-		$(RUN) guest-$$t-$$b $(SIM) $(ON) $$b $(BIN)/guest_$$t; \
-	done; done
-
-GUEST_LONG ?= $(GUESTS)
-
-stress: $(GUESTBINS) $(DOUBLES)
-	@for t in $(GUEST_LONG); do for b in $(BACKENDS); do \
-		$(RUN) stress-$$t-$$b $(SIM) $(ON) $$b $(BIN)/guest_$$t --long; \
-	done; done
-	@$(MAKE) --no-print-directory check-tsan TSAN_LENGTH=--long
+.PHONY: stress
+stress:
+	@$(call RUN_SUITE,-test.run '^Test_stress$$')
 
 $(addprefix $(BIN)/guest_,hosts rest signals threads): $(CUDA_DL)
 $(GUESTBINS): $(BIN)/guest_%: $(T)/guest/%.c $(LIB) $(GUEST_H)

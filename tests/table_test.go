@@ -1,0 +1,566 @@
+// SPDX-License-Identifier: MIT
+
+// Package tests has the table of all test programs. Each group is a test function, so that
+//
+//	go test ./tests/... -run ext/threads/rm
+//
+// builds what ext/threads needs and runs it on the backend rm. package suite says what a
+// line of the table may hold. In Cmd, Env and Make, $B is the build folder, $TOP the
+// top of the tree, $BACKEND the backend; $GO and $MAKE are these commands.
+package tests
+
+import (
+	"cmp"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	. "gdrapi/tests/suite"
+)
+
+// The backends that need no kernel. rm is simulated on x86-64 alone; Vulkan cannot pin
+// the memory that examples and consumers have.
+var (
+	all   = []string{"dmabuf", "rm", "vulkan"}
+	plain = []string{"dmabuf", "rm"}
+)
+
+func TestMain(m *testing.M) { Main(m, table) }
+
+func Test_abi(t *testing.T)             { Run(t) }
+func Test_arch(t *testing.T)            { Run(t) }
+func Test_badinput(t *testing.T)        { Run(t) }
+func Test_capi(t *testing.T)            { Run(t) }
+func Test_consumers(t *testing.T)       { Run(t) }
+func Test_consumers_quick(t *testing.T) { Run(t) }
+func Test_containers(t *testing.T)      { Run(t) }
+func Test_copy(t *testing.T)            { Run(t) }
+func Test_counts(t *testing.T)          { Run(t) }
+func Test_cross(t *testing.T)           { Run(t) }
+func Test_demo(t *testing.T)            { Run(t) }
+func Test_docs(t *testing.T)            { Run(t) }
+func Test_doctor(t *testing.T)          { Run(t) }
+func Test_doubles(t *testing.T)         { Run(t) }
+func Test_examples(t *testing.T)        { Run(t) }
+func Test_ext(t *testing.T)             { Run(t) }
+func Test_fresh(t *testing.T)           { Run(t) }
+func Test_fuzz(t *testing.T)            { Run(t) }
+func Test_fuzz_long(t *testing.T)       { Run(t) }
+func Test_go(t *testing.T)              { Run(t) }
+func Test_go_oldest(t *testing.T)       { Run(t) }
+func Test_gpu(t *testing.T)             { Run(t) }
+func Test_guest(t *testing.T)           { Run(t) }
+func Test_install(t *testing.T)         { Run(t) }
+func Test_kmod_dkms(t *testing.T)       { Run(t) }
+func Test_kmod_matrix(t *testing.T)     { Run(t) }
+func Test_kmod_static(t *testing.T)     { Run(t) }
+func Test_lint(t *testing.T)            { Run(t) }
+func Test_man(t *testing.T)             { Run(t) }
+func Test_memory(t *testing.T)          { Run(t) }
+func Test_packages(t *testing.T)        { Run(t) }
+func Test_python(t *testing.T)          { Run(t) }
+func Test_rm(t *testing.T)              { Run(t) }
+func Test_sanity(t *testing.T)          { Run(t) }
+func Test_steps(t *testing.T)           { Run(t) }
+func Test_stress(t *testing.T)          { Run(t) }
+func Test_suite(t *testing.T)           { Run(t) }
+func Test_tools(t *testing.T)           { Run(t) }
+func Test_tsan(t *testing.T)            { Run(t) }
+func Test_vkgdr(t *testing.T)           { Run(t) }
+func Test_vm(t *testing.T)              { Run(t) }
+func Test_vm_all(t *testing.T)          { Run(t) }
+func Test_vm_arm64(t *testing.T)        { Run(t) }
+func Test_vm_card(t *testing.T)         { Run(t) }
+func Test_vm_debug(t *testing.T)        { Run(t) }
+
+// The groups that take longest come first: programs start in the table's order.
+var table = []Group{
+	// The library in hosts that do what hosts do.
+	{Name: "guest", Rows: guests},
+
+	// What gdrapi_ext.h adds.
+	{Name: "ext", Rows: append(exts,
+		Program{Name: "words"},
+		Program{Name: "cache_steps", Cmd: cmd("$B/bin/ext_cache_steps", "--steps")})},
+
+	// Every instruction of a copy: signals, fences.
+	{Name: "steps", Rows: []Program{
+		{Name: "steps", Cmd: cmd("$B/bin/steps")},
+		{Name: "fences", Cmd: cmd("$B/bin/fences")},
+	}},
+
+	// The conformance suite.
+	{Name: "sanity", Rows: []Program{
+		sanity(Program{Name: "plain", On: all}),
+		sanity(Program{Name: "coherent", On: cmd("dmabuf"), Env: cmd("CUDA_SIM_COHERENT=1")}),
+		// An older driver, and one that exports nothing; what is taken unasked; dma-bufs
+		// of a driver, whose ranges may overlap.
+		sanity(Program{Name: "535", On: cmd("rm"), Env: cmd("NVRM_SIM_DRIVER=535", "NVRM_SIM_DEVICES=1")}),
+		sanity(Program{Name: "ipc", On: cmd("rm"), Env: cmd("CUDA_SIM_DMABUF=0")}),
+		sanity(Program{Name: "unasked", Sim: RMDriver}),
+		sanity(Program{Name: "driver", On: cmd("dmabuf"), Sim: RMDriver,
+			Env: cmd("CUDA_SIM_DRIVER_VERSION=13030", "CUDA_SIM_DMABUF_MMAP=1")}),
+	}},
+
+	// gdrcopy_doctor: its texts, the program on each simulated driver, docs/troubleshooting.md.
+	{Name: "doctor", Rows: []Program{
+		{Name: "program", Cmd: cmd("tests/doctor/doctor.sh", "$B"), Needs: cmd("python3"),
+			Make: cmd("doubles", "lib", "$B/bin/gdrcopy_doctor")},
+		goTest(Program{Name: "texts", Sim: Plain}, "./cmd/gdrcopy_doctor/...", "./tests/doctor/..."),
+	}},
+
+	// The Go packages.
+	{Name: "go", Rows: []Program{
+		goTest(Program{Name: "core", Sim: Plain}, "./core/..."),
+		goTest(Program{Name: "report"}, "./cmd/gdrcopy_report/..."),
+		goTest(Program{Name: "mutate"}, "./tests/mutate/..."),
+	}},
+
+	// The runner of these tests itself: nothing that broke looks green.
+	{Name: "suite", Rows: []Program{goTest(Program{Name: "runner"}, "./tests/suite/...")}},
+
+	// The simulated drivers.
+	{Name: "doubles", Rows: []Program{
+		{Name: "libcuda", Cmd: cmd("$B/bin/doubles_selftest"), Sim: Plain},
+		{Name: "libvulkan", Cmd: cmd("$B/bin/vulkan_selftest"), Sim: Plain},
+		{Name: "libcuda_rm", Cmd: cmd("$B/bin/doubles_selftest"), Sim: RMDriver,
+			Env: cmd("CUDA_SIM_DRIVER_VERSION=13030", "CUDA_SIM_DMABUF_MMAP=1")},
+		{Name: "rm", Cmd: cmd("$B/bin/rm_selftest"), Sim: RMDriver},
+		{Name: "rm_options", Cmd: cmd("$B/bin/rm_selftest", "options"), Sim: RMDriver,
+			Env: cmd("NVRM_SIM_DEVICES=1", "NVRM_SIM_DRIVER=535", "NVRM_SIM_CACHE=0", "NVRM_SIM_BAR1_MIB=1",
+				"NVRM_SIM_FAIL=DUP_OBJECT=0x51@2,UNMAP_MEMORY=0x1f@1,OPEN=13@5")},
+	}},
+
+	// What the headers and the library promise, and an install that is used.
+	{Name: "abi", Rows: []Program{
+		{Name: "layout", Sim: Plain},
+		{Name: "cpp", Sim: Plain},
+		{Name: "symbols", Cmd: cmd("tests/c/abi/symbols.sh", "$B/libgdrapi.so.2"), Make: cmd("lib"), Needs: cmd("readelf")},
+		{Name: "pkg_config", Cmd: cmd("tests/c/abi/pc.sh", "$B/root", "/usr/lib"), Make: cmd("root"), Needs: cmd("pkg-config")},
+		{Name: "readme", Cmd: cmd("tests/fresh/readme.sh", "$B/root", "/usr/lib"), Make: cmd("root"), Sim: Plain, Needs: cmd("pkg-config")},
+	}},
+
+	// Every function with what no caller should pass.
+	{Name: "badinput", Rows: []Program{
+		{Name: "plain", Cmd: cmd("$B/bin/badinput"), On: all},
+	}},
+
+	// The C front by itself: its environment, and who calls whom.
+	{Name: "capi", Rows: []Program{
+		{Name: "environment", Cmd: cmd("$B/bin/env_test")},
+		{Name: "circles", Cmd: cmd("tests/capi/circles.sh", "$B")},
+	}},
+
+	// The copy routines, the threads behind them, and how the way is chosen.
+	{Name: "copy", Rows: []Program{
+		{Name: "routines", Cmd: cmd("$B/bin/copy_test")},
+		{Name: "pool", Cmd: cmd("$B/bin/ext_pool")},
+		{Name: "pool_steps", Cmd: cmd("$B/bin/pool_steps")},
+		{Name: "cpus", Cmd: cmd("$B/bin/cpus_test")},
+		{Name: "choice", Cmd: cmd("$B/bin/auto_test")},
+	}},
+
+	// Every kind of CUDA memory on rm, and how its requests are watched.
+	{Name: "rm", Rows: []Program{
+		{Name: "memory", On: cmd("rm")},
+		{Name: "watch", Cmd: cmd("$B/bin/watch_test", "$B/watched"), Make: cmd("watch-test")},
+	}},
+
+	// What is installed works in any prefix, and goes again.
+	{Name: "install", Rows: []Program{
+		{Name: "prefixes", Cmd: cmd("tests/install/install.sh"), Make: cmd("all", "root"), Needs: cmd("pkg-config", "readelf")},
+	}},
+
+	// The tools' arguments, exit statuses and progress.
+	{Name: "tools", Rows: []Program{
+		{Name: "arguments", Cmd: cmd("tests/tools/tools.sh", "$B/bin", "env", "LD_LIBRARY_PATH=$B/doubles:$B"),
+			Make: cmd("tools", "doubles"), Needs: cmd("script")},
+	}},
+
+	// Programs that use the library: NCCL's, DPDK's and Python's ways.
+	{Name: "consumers_quick", Rows: []Program{
+		{Name: "nccl", Cmd: cmd("$B/bin/consumer_nccl"), On: plain},
+		{Name: "dpdk", Cmd: cmd("$B/bin/consumer_dpdk"), On: plain},
+		{Name: "python", Cmd: cmd("python3", "tests/consumers/python.py"), On: plain, Make: cmd("lib"), Needs: cmd("python3")},
+	}},
+
+	// vkgdr's interface on the doubles, and as it is installed.
+	{Name: "vkgdr", Rows: []Program{
+		{Name: "test", On: all},
+		{Name: "steps", Sim: Plain},
+		{Name: "installed", Cmd: cmd("tests/vkgdr/installed.sh", "$B/root", "/usr/lib"), Make: cmd("root"), Sim: Plain,
+			Needs: cmd("pkg-config")},
+	}},
+
+	{Name: "examples", Rows: []Program{
+		{Name: "programs", Cmd: cmd("tests/examples/examples.sh", "$B/examples"), Make: cmd("examples"), On: plain},
+		{Name: "mailbox", Cmd: cmd("$B/examples/mailbox_test"), On: plain},
+	}},
+
+	// From here on: what make check does not run.
+
+	// The manual pages against the code.
+	{Name: "man", When: All, Rows: []Program{
+		{Name: "lint", Cmd: cmd("tests/man/lint.sh"), Needs: cmd("mandoc")},
+		{Name: "api", Cmd: cmd("tests/man/api.sh", "$B"), Sim: Plain, Make: cmd("all")},
+		{Name: "tools", Cmd: append(cmd("tests/man/tools.sh"), tools...), Make: cmd("tools")},
+		{Name: "kmod", Cmd: cmd("tests/man/kmod.sh")},
+		{Name: "install", Cmd: cmd("tests/man/install.sh", "$B/root/usr/share/man", "$B/root/usr/bin"), Make: cmd("root")},
+	}},
+
+	// The pages: the files that they name, and what they say to type.
+	{Name: "docs", When: All, Rows: []Program{
+		{Name: "paths", Cmd: cmd("tests/docs/paths.sh")},
+		{Name: "commands", Cmd: cmd("tests/docs/commands.sh", "$B"), Sim: Plain, Make: cmd("all")},
+	}},
+
+	// The Python packages.
+	{Name: "python", When: All, Rows: []Program{
+		{Name: "types", Cmd: cmd("sh", "-c", "cd python && mypy --strict --cache-dir=/dev/null gdrapi gdrapi_build.py && "+
+			"cd ../vkgdr/python && mypy --strict --cache-dir=/dev/null vkgdr"), Count: Status, Needs: cmd("mypy")},
+		{Name: "pytest", Cmd: cmd("sh", "-c", pytest("pytest-3: not found", "tests/python --ignore=tests/python/gpu")),
+			On: all, Make: cmd("lib", "vkgdr"), Env: cmd("PYTHONPATH=$TOP/python:$TOP/vkgdr/python:$TOP/tests/python/doubles", "PYTHONDONTWRITEBYTECODE=1")},
+	}},
+
+	// The C side under the sanitizers and valgrind, the Go side under the race detector.
+	// Valgrind must see that the simulated libcuda replaces mmap on rm.
+	{Name: "memory", When: All, Rows: []Program{
+		{Name: "copy", Cmd: cmd("$B/asan/copy_test")},
+		{Name: "badinput", Cmd: cmd("$B/asan/badinput"), On: all, Tree: "asan",
+			Env: cmd("ASAN_OPTIONS=detect_leaks=0:detect_stack_use_after_return=0")},
+		{Name: "valgrind", Cmd: cmd("valgrind", "-q", "--smc-check=all", "--error-exitcode=9",
+			"--suppressions=tests/c/abi/badinput.supp", "$B/bin/badinput"), Make: cmd("$B/bin/badinput"), On: all,
+			Needs: cmd("valgrind")},
+		{Name: "watch", Cmd: cmd("$B/asan/watch_test", "$B/watched"), Make: cmd("watch-test")},
+		goTest(Program{Name: "race", Sim: Plain}, "-race", "./core/..."),
+	}},
+
+	// The data plane under ThreadSanitizer.
+	{Name: "tsan", When: All, Rows: append(tsans,
+		Program{Name: "watch", Cmd: cmd("$B/bin/watch_tsan", "$B/watched"), Make: cmd("watch-test")})},
+
+	// The copy routines of other machines, under emulation.
+	{Name: "cross", When: All, Rows: []Program{
+		{Name: "arm64", Cmd: cmd("qemu-aarch64", "$B/bin/copy_test.arm64"), Make: cmd("$B/bin/copy_test.arm64"), Needs: cmd("qemu-aarch64")},
+		{Name: "ppc64le", Cmd: cmd("qemu-ppc64le", "$B/bin/copy_test.ppc64le"), Make: cmd("$B/bin/copy_test.ppc64le"),
+			Needs: cmd("qemu-ppc64le")},
+	}},
+
+	// The kept inputs again, then each target a little; fuzz_long: as long as FUZZ_SECONDS
+	// and GO_FUZZ_RUNS say. Go's is a number of runs: with a time, go test may take its
+	// own deadline for a failure.
+	{Name: "fuzz", When: All, Rows: fuzzers("20", "250000", 0)},
+	{Name: "fuzz_long", When: Named, Rows: fuzzers(env("FUZZ_SECONDS", "1800"), env("GO_FUZZ_RUNS", "5000000"), -1)},
+
+	// The C front's instruction counts against tests/callgrind/counts.txt.
+	{Name: "counts", When: All, Rows: []Program{
+		{Name: "callgrind", Cmd: cmd("tests/callgrind/counts.sh", "$B"), Needs: cmd("valgrind")},
+	}},
+
+	// The library of the oldest Go that go.mod allows.
+	{Name: "go_oldest", When: All, Rows: []Program{
+		{Name: "badinput", Cmd: cmd("$B/bin/badinput"), Make: cmd("go-oldest"), On: all, Tree: "go-oldest"},
+		{Name: "guest_fork", Cmd: cmd("$B/bin/guest_fork"), Make: cmd("go-oldest"), On: all, Tree: "go-oldest"},
+		{Name: "guest_lazy", Cmd: cmd("$B/bin/guest_lazy"), Make: cmd("go-oldest"), On: all, Tree: "go-oldest"},
+	}},
+
+	{Name: "lint", When: All, Rows: []Program{{Name: "lint", Cmd: cmd("$MAKE", "-s", "lint"), Count: Status}}},
+	{Name: "demo", When: All, Rows: []Program{{Name: "demo", Cmd: cmd("$MAKE", "-s", "demo"), Make: cmd("$B/bin/demo", "doubles"), Count: Status}}},
+
+	// The kernel module: docs/kmod.md.
+	{Name: "kmod_static", When: All, Rows: []Program{{Name: "checks", Cmd: cmd("tests/vm/static.sh", "$B/vm"), Limit: time.Hour}}},
+	{Name: "vm", When: All, Chain: true, Rows: vms("6.1")},
+	{Name: "vm_all", When: Named, Chain: true, Rows: slices.Concat(vms("6.1", "6.12", "7.2"), []Program{
+		vm("kmod_6.1_older", "", "-t", "900", "-n", "older", "6.1"),
+		vm("kmod_6.1_newer", "", "-t", "900", "-n", "newer", "6.1"),
+		vm("kmod_6.1_570", "", "-t", "900", "-n", "570", "6.1"),
+		vm("kmod_6.1_proprietary", "GDR_MAKE=SIM_PROPRIETARY=y", "-t", "900", "6.1"),
+	})},
+	{Name: "vm_arm64", When: Named, Chain: true, Rows: vmsArm64(words("VMKERNELS", "6.1"))},
+	{Name: "vm_debug", When: Named, Chain: true, Rows: vmsDebug(words("VMDEBUG", "6.1-kasan 6.1-kcsan"))},
+	{Name: "vm_card", When: Named, Rows: []Program{noLimit(vm("long", "", append(vmCard,
+		"-i", "-e", "CARD_ONLY=1", "-e", "CARD_PERIOD=8000", "-e", "CARD_FRAMES=75000", "-t", "7200", "6.1")...))}},
+	{Name: "kmod_matrix", When: Named, Rows: []Program{{Name: "builds", Cmd: cmd("tests/vm/matrix.sh", "$B/vm"), Limit: 2 * time.Hour}}},
+	{Name: "kmod_dkms", When: Named, Rows: []Program{{Name: "dkms", Cmd: cmd("tests/vm/dkms.sh", "$B/vm"), Limit: 2 * time.Hour}}},
+
+	// README.md on fresh Debians, as root; FRESH=--check: make check there, too.
+	{Name: "fresh", When: All, Chain: true, Rows: []Program{
+		{Name: "bookworm", Cmd: append(cmd("tests/fresh/fresh.sh", "bookworm"), words("FRESH", "")...), Limit: -1},
+		{Name: "trixie", Cmd: append(cmd("tests/fresh/fresh.sh", "trixie"), words("FRESH", "")...), Limit: -1},
+	}},
+
+	// Consumers of Debian's sources, built with the library. Open MPI's is over that UCX.
+	{Name: "consumers", When: Named, Chain: true, Rows: []Program{
+		consumer("ucx"), consumer("libfabric"), consumer("openmpi"),
+	}},
+
+	// Packages built twice, compared, installed, used and removed, as root.
+	{Name: "packages", When: Named, Chain: true, Rows: []Program{
+		goTest(Program{Name: "sbom"}, "./packaging/..."),
+		{Name: "version", Cmd: cmd("tests/packages/version.sh")},
+		{Name: "build", Cmd: cmd("tests/packages/build.sh", "$B/packages"), Make: cmd("all"), Limit: time.Hour,
+			Needs: cmd("cmake", "cpio", "debootstrap", "dh", "dpkg-buildpackage", "lintian", "python3", "rpm2cpio", "rpmbuild")},
+		{Name: "find", Cmd: cmd("tests/packages/find.sh", "$B/packages"), Sim: Plain},
+		{Name: "again", Cmd: cmd("tests/packages/again.sh", "$B/packages"), Limit: time.Hour},
+		{Name: "install", Cmd: cmd("tests/packages/install.sh", "$B/packages"), Make: cmd("doubles"), Limit: time.Hour},
+		containers,
+	}},
+	{Name: "containers", When: Named, Rows: []Program{containers}},
+
+	// The guest programs at their full length.
+	{Name: "stress", When: Named, Rows: slices.Concat(long("guest", guests), []Program{
+		{Name: "steps", Cmd: cmd("$B/bin/steps", "--full"), Limit: -1},
+	}, long("", tsans))},
+
+	// Another machine under emulation: ARCH=arm64 or ppc64le.
+	{Name: "arch", When: Named, Rows: emulated(env("ARCH", "arm64"))},
+
+	// A real GPU, with the driver that this machine has. tests/gpu/check.sh runs it where
+	// there is neither make nor Go.
+	{Name: "gpu", When: Named, Chain: true, Rows: gpu},
+}
+
+var guests = []Program{
+	{Name: "hosts", On: all, Cases: Guest},
+	{Name: "signals", On: all, Cases: Guest},
+	{Name: "threads", On: all, Cases: Guest},
+	{Name: "fork", On: all, Cases: Guest},
+	{Name: "lazy", On: all, Cases: Guest},
+	{Name: "limits", On: all, Cases: Guest},
+	{Name: "rest", On: all, Cases: Guest},
+	{Name: "static", On: all, Cases: Guest},
+	{Name: "fds", On: all, Cases: Guest},
+}
+
+var exts = []Program{
+	{Name: "threads", On: all, Cases: Guest},
+	{Name: "dma", On: all, Cases: Guest},
+	{Name: "cache", On: all, Cases: Guest},
+	{Name: "many", On: all, Cases: Guest},
+	{Name: "auto", On: all, Cases: Guest},
+	{Name: "export", On: all, Cases: Guest},
+}
+
+var tsans = []Program{
+	{Name: "data", Cmd: cmd("$B/bin/guest_tsan")},
+	{Name: "pool", Cmd: cmd("$B/bin/ext_pool_tsan"), Env: cmd("GDRCOPY_COPY_IMPL=portable")},
+	{Name: "words", Cmd: cmd("$B/bin/ext_words_tsan")},
+	{Name: "cache", Cmd: cmd("$B/bin/ext_cache_tsan")},
+}
+
+// The CDI spec and the pods against their schemas.
+var containers = Program{Name: "containers", Cmd: cmd("tests/packages/containers.sh"), Needs: cmd("python3")}
+
+var tools = cmd("$B/bin/gdrcopy_sanity", "$B/bin/gdrcopy_copybw", "$B/bin/gdrcopy_copylat", "$B/bin/gdrcopy_apiperf",
+	"$B/bin/gdrcopy_pplat", "$B/bin/gdrcopy_report", "$B/bin/gdrcopy_doctor")
+
+func cmd(words ...string) []string { return words }
+
+func env(name, otherwise string) string { return cmp.Or(os.Getenv(name), otherwise) }
+
+func words(name, otherwise string) []string { return strings.Fields(env(name, otherwise)) }
+
+func sanity(p Program) Program {
+	p.Cmd = cmd("$B/bin/gdrcopy_sanity")
+	p.Cases = Option
+	return p
+}
+
+func goTest(p Program, args ...string) Program {
+	p.Cmd = append(cmd("$GO", "test", "-v", "-count=1"), args...)
+	p.Count = GoTest
+	return p
+}
+
+// pytest is a shell's way to the first python3 that has pytest: Debian's has it where
+// another one is before it in PATH. Without one it runs otherwise.
+func pytest(otherwise, args string) string {
+	return "for p in python3 /usr/bin/python3; do $p -c 'import numpy, pip, pytest' 2>/dev/null && " +
+		"exec $p -m pytest -q -p no:cacheprovider " + args + "; done; echo '" + otherwise + "'; exit 127"
+}
+
+func noLimit(p Program) Program {
+	p.Limit = -1
+	return p
+}
+
+// long makes programs of a group run at their full length.
+func long(group string, programs []Program) []Program {
+	var longer []Program
+	for _, p := range programs {
+		if len(p.Cmd) == 0 {
+			p.Cmd = cmd("$B/bin/" + group + "_" + p.Name)
+		}
+		p.Cmd = append(slices.Clone(p.Cmd), "--long")
+		if group == "" {
+			p.Name = "tsan_" + p.Name
+		}
+		longer = append(longer, noLimit(p))
+	}
+	return longer
+}
+
+// fuzzers run for seconds, and Go's for a number of runs.
+func fuzzers(seconds, runs string, limit time.Duration) []Program {
+	programs := []Program{{
+		Name: "abi", On: all, Tree: "fuzz", Limit: limit, Make: cmd("fuzz-build"), Env: cmd("ASAN_OPTIONS=detect_leaks=0"),
+		Cmd: cmd("tests/fuzz/fuzz.sh", "$B/fuzz/abi_fuzz", seconds, "$B/fuzz/$BACKEND"),
+	}}
+	for _, f := range [][2]string{{"core", "FuzzOptions"}, {"core/handle", "FuzzTable"}, {"core/handle", "FuzzEpoch"}} {
+		p := goTest(Program{Name: f[1], Limit: limit}, "-timeout", "0", "-run", "^$", "-fuzz", "^"+f[1]+"$",
+			"-fuzzminimizetime", "1s", "-fuzztime", runs+"x", "./"+f[0])
+		programs = append(programs, p)
+	}
+	return programs
+}
+
+func consumer(name string) Program {
+	return Program{Name: name, Cmd: cmd("tests/consumers/"+name+".sh", "$B"), Sim: Plain, Limit: 2 * time.Hour,
+		Make: cmd("consumers-root", "$B/doubles/libcudart.so", "$B/doubles/libnvidia-ml.so.1")}
+}
+
+// What a virtual machine is given.
+var (
+	vmLibs  = cmd("-f", "$B/libgdrapi.so.2:/lib", "-f", "$B/doubles/libcuda.so.1:/lib")
+	vmFiles = slices.Concat(cmd("-f", "$B/bin/gdrcopy_sanity", "-f", "$B/bin/badinput"), vmLibs)
+	// Guests that race against time come to nothing on an emulated CPU of a busy host.
+	vmGuests = cmd("-f", "$B/bin/guest_fork", "-f", "$B/bin/guest_fds")
+	vmSanity = slices.Concat(cmd("-j", "tests/vm/job-sanity.sh"), vmFiles)
+	vmRM     = slices.Concat(cmd("-j", "tests/vm/job-rm.sh"), vmFiles, cmd("-f", "$B/bin/rm_test"))
+	vmDoctor = slices.Concat(cmd("-j", "tests/vm/job-doctor.sh", "-f", "$B/bin/gdrcopy_doctor", "-f", "/usr/bin/setpriv"), vmLibs)
+	vmCard   = slices.Concat(cmd("-j", "tests/vm/job-card.sh", "-D", "edu,dma_mask=0xffffffffffffffff",
+		"-f", "$B/examples/capture", "-f", "$B/bin/card_test"), vmLibs)
+)
+
+// vm is one run of a virtual machine. All runs need the same programs.
+func vm(name, variable string, args ...string) Program {
+	p := Program{
+		Name: name, Cmd: append(cmd("tests/vm/run.sh"), args...), Limit: time.Hour,
+		Env: cmd("GDRAPI_VM_BUILD=$B/vm"),
+		Make: cmd("tools", "doubles", "$B/bin/badinput", "$B/bin/rm_test", "$B/bin/guest_fork", "$B/bin/guest_fds",
+			"$B/examples/capture", "$B/bin/card_test"),
+	}
+	if variable != "" {
+		p.Env = append(p.Env, variable)
+	}
+	return p
+}
+
+func vms(kernels ...string) []Program {
+	var all []Program
+	for _, k := range kernels {
+		all = append(all,
+			vm("kmod_"+k, "", "-t", "900", k),
+			vm("sanity_"+k, "", slices.Concat(vmSanity, cmd("-t", "900", k))...),
+			vm("rm_"+k, "", slices.Concat(vmRM, vmGuests, cmd("-t", "1800", k))...),
+			vm("card_"+k, "", slices.Concat(vmCard, cmd("-t", "900", k))...),
+			vm("doctor_"+k, "", slices.Concat(vmDoctor, cmd("-t", "900", k))...))
+	}
+	return all
+}
+
+func vmsDebug(kernels []string) []Program {
+	var all []Program
+	for _, k := range kernels {
+		end := cmd("-M", "2048", "-t", "3600", k)
+		all = append(all,
+			noLimit(vm("kmod_"+k, "", end...)),
+			noLimit(vm("sanity_"+k, "", slices.Concat(vmSanity, end)...)),
+			noLimit(vm("rm_"+k, "", slices.Concat(vmRM, end)...)),
+			noLimit(vm("card_"+k, "", slices.Concat(vmCard, end)...)))
+	}
+	return all
+}
+
+// On an emulated arm64 machine there run also the guests that qemu-user cannot run in full.
+func vmsArm64(kernels []string) []Program {
+	more := cmd("-f", "$B/bin/guest_lazy", "-f", "$B/bin/guest_rest", "-f", "$B/bin/guest_signals")
+	var all []Program
+	for _, k := range kernels {
+		all = append(all,
+			vm("kmod_"+k, "", "-t", "1800", k),
+			vm("sanity_"+k, "", slices.Concat(vmSanity, vmGuests, cmd("-t", "1800", k))...),
+			vm("rm_"+k, "", slices.Concat(vmRM, vmGuests, more, cmd("-t", "1800", k))...))
+	}
+	for i := range all {
+		all[i].Cmd = in("arm64", all[i].Cmd)
+		all[i].Env = cmd("VM_ARCH=arm64", "GDRAPI_VM_BUILD=$B/arm64/vm")
+		all[i].Make = cmd("vm-arm64-programs")
+		all[i].Needs = cmd("aarch64-linux-gnu-gcc", "qemu-system-aarch64")
+	}
+	return all
+}
+
+// in has the files of the build folder in a folder of it.
+func in(folder string, words []string) []string {
+	var moved []string
+	for _, w := range words {
+		moved = append(moved, strings.ReplaceAll(w, "$B/", "$B/"+folder+"/"))
+	}
+	return moved
+}
+
+// emulated are the programs on another machine. The backends are dmabuf and vulkan: rm's
+// simulated driver needs seccomp's notifications, which qemu-user does not have. The
+// guests' own number of rounds takes too long here.
+func emulated(arch string) []Program {
+	tree := "$B/" + arch
+	run := tree + "/emulate" // the emulator, with its arguments
+	sim := cmd("LD_LIBRARY_PATH="+tree+"/doubles:"+tree, "VK_DRIVER_FILES="+tree+"/doubles/nvidia_icd.json", "GUEST_SCALE=0.05")
+	var programs []Program
+	add := func(p Program) {
+		p.Sim, p.Make, p.Built, p.Limit = Plain, cmd("arch-programs"), true, time.Hour
+		p.Env = append(slices.Clone(sim), p.Env...)
+		programs = append(programs, p)
+	}
+	on := func(name, program string, variables []string, backends ...string) {
+		add(Program{Name: name, On: backends, Env: variables,
+			Cmd: cmd("tests/arch/emulated.sh", tree+"/emulator.lacks", tree+"/bin/"+program, run)})
+	}
+	add(Program{Name: "abi_layout", Cmd: cmd(run, tree+"/bin/abi_layout")})
+	add(Program{Name: "doubles_libcuda", Cmd: cmd(run, tree+"/bin/doubles_selftest")})
+	add(Program{Name: "doubles_libvulkan", Cmd: cmd(run, tree+"/bin/vulkan_selftest")})
+	for _, p := range []string{"badinput", "gdrcopy_sanity", "vkgdr_test"} {
+		on(p, p, nil, "dmabuf", "vulkan")
+	}
+	on("sanity_coherent", "gdrcopy_sanity", cmd("CUDA_SIM_COHERENT=1"), "dmabuf")
+	for _, p := range exts {
+		on("ext_"+p.Name, "ext_"+p.Name, nil, "dmabuf")
+	}
+	for _, p := range guests {
+		on("guest_"+p.Name, "guest_"+p.Name, nil, "dmabuf")
+	}
+	// Those that start no program and compile none.
+	add(goTest(Program{Name: "go", Env: cmd("GOOS=linux", "GOARCH="+arch, "CGO_ENABLED=1", "CC="+compilers[arch])}, "-exec", run,
+		"./core", "./core/cache", "./core/gdrdrv", "./core/handle", "./cmd/gdrcopy_report/..."))
+	return programs
+}
+
+var compilers = map[string]string{"arm64": "aarch64-linux-gnu-gcc", "ppc64le": "powerpc64le-linux-gnu-gcc"}
+
+var gpu = func() []Program {
+	var programs []Program
+	add := func(name string, command ...string) {
+		programs = append(programs, Program{Name: name, Cmd: command, Built: true, Limit: 3 * time.Minute})
+	}
+	lib := "LD_LIBRARY_PATH=$B:" + os.Getenv("LD_LIBRARY_PATH")
+	add("sanity", "$B/bin/gdrcopy_sanity")
+	add("doctor", "tests/doctor/gpu.sh", "$B")
+	add("badinput", "$B/bin/badinput")
+	add("rm_memory", "$B/bin/rm_memory")
+	for _, p := range guests {
+		add("guest_"+p.Name, "$B/bin/guest_"+p.Name)
+	}
+	for _, p := range exts {
+		add("ext_"+p.Name, "$B/bin/ext_"+p.Name)
+	}
+	add("copy", "$B/bin/copy_test")
+	add("vkgdr", "$B/bin/vkgdr_test")
+	add("examples", "env", lib, "tests/examples/examples.sh", "$B/examples", "gpu")
+	add("python", "env", lib, "PYTHONPATH=$TOP/python:$TOP/vkgdr/python", "PYTHONDONTWRITEBYTECODE=1", "sh", "-c",
+		"python3 -c 'import pytest, numpy' || { echo '0 passed, 0 failed, 1 skipped'; exit 0; }; "+
+			"exec python3 -m pytest -q -rs -p no:cacheprovider tests/python tests/python/gpu")
+	return programs
+}()
