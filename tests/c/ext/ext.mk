@@ -6,7 +6,7 @@
 EXTBINS   := $(patsubst $(T)/ext/%.c,$(BIN)/ext_%,$(filter-out %/words.c %/cache_tsan.c,$(wildcard $(T)/ext/*.c)))
 
 $(BIN)/ext_cache $(BIN)/ext_many: $(CUDA_DL)
-$(EXTBINS): $(BIN)/ext_%: $(T)/ext/%.c $(LIB) $(GUEST_H)
+$(EXTBINS): $(BIN)/ext_%: $(T)/ext/%.c $(wildcard $(T)/ext/*.h) $(LIB) $(GUEST_H)
 	@mkdir -p $(@D)
 	$(CC) $(C11) $(CFLAGS) -I$(T) -o $@ $(filter %.c %.o,$^) $(LINK)
 
