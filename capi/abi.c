@@ -41,17 +41,23 @@ static uint64_t id_of(gdr_t g)
 	return (uintptr_t)g;
 }
 
+static int open_inside(const struct gdr_options *opts, uint64_t *g)
+{
+	int rc = gdr_front_start(opts);
+
+	return rc ? rc : gdrcore_open((struct gdr_options *)opts, g);
+}
+
 gdr_t gdr_open(void)
 {
 	struct gdr_options opts = gdr_env_options();
-	int rc, error = errno;
 	uint64_t g = 0;
+	int rc;
 
 	gdr_log_set_level(opts.log_level);
-	if (!gdr_front_start(&opts))
-		return NULL;
-	rc = IN_CORE(gdrcore_open(&opts, &g));
-	errno = rc ? rc : error;
+	rc = INSIDE(open_inside(&opts, &g));
+	if (rc)
+		errno = rc;
 	return (gdr_t)(uintptr_t)g;
 }
 
@@ -65,7 +71,7 @@ int gdr_close(gdr_t g)
 	if (rc)
 		return rc;
 	gdr_data_forget(0);
-	return IN_CORE(gdrcore_close(id_of(g)));
+	return INSIDE(gdrcore_close(id_of(g)));
 }
 
 static int pin(gdr_t g, unsigned long addr, size_t size, uint64_t token,
@@ -78,7 +84,7 @@ static int pin(gdr_t g, unsigned long addr, size_t size, uint64_t token,
 		return rc;
 	if (!handle)
 		return gdr_refuse("gdr_pin_buffer", "no place for the handle: handle is NULL");
-	rc = IN_CORE(gdrcore_pin(id_of(g), addr, size, token, va_space, flags, &h));
+	rc = INSIDE(gdrcore_pin(id_of(g), addr, size, token, va_space, flags, &h));
 	if (!rc)
 		handle->h = h;
 	return rc;
@@ -103,7 +109,7 @@ int gdr_unpin_buffer(gdr_t g, gdr_mh_t handle)
 	if (rc)
 		return rc;
 	gdr_data_forget(handle.h);
-	return IN_CORE(gdrcore_unpin(id_of(g), handle.h));
+	return INSIDE(gdrcore_unpin(id_of(g), handle.h));
 }
 
 int gdr_get_callback_flag(gdr_t g, gdr_mh_t handle, int *flag)
@@ -115,7 +121,7 @@ int gdr_get_callback_flag(gdr_t g, gdr_mh_t handle, int *flag)
 		return rc;
 	if (!flag)
 		return gdr_refuse("gdr_get_callback_flag", "no place for the answer: flag is NULL");
-	rc = IN_CORE(gdrcore_callback_flag(id_of(g), handle.h, &value));
+	rc = INSIDE(gdrcore_callback_flag(id_of(g), handle.h, &value));
 	if (!rc)
 		*flag = value;
 	return rc;
@@ -130,7 +136,7 @@ static int info(const char *call, gdr_t g, gdr_mh_t handle, gdr_info_v2_t *out)
 		return rc;
 	if (!out)
 		return gdr_refuse(call, "no place for the answer: info is NULL");
-	rc = IN_CORE(gdrcore_info(id_of(g), handle.h, &i));
+	rc = INSIDE(gdrcore_info(id_of(g), handle.h, &i));
 	if (rc)
 		return rc;
 	memset(out, 0, sizeof(*out));
@@ -160,21 +166,29 @@ int gdr_get_info(gdr_t g, gdr_mh_t handle, struct info_v1 *out)
 	return rc;
 }
 
+static int map_inside(gdr_t g, gdr_mh_t handle, uint64_t *va, size_t size, int flags)
+{
+	uint64_t gpu = 0;
+	int rc = gdrcore_map(id_of(g), handle.h, size, flags, va, &gpu);
+
+	if (!rc)
+		gdr_long_mapped(gdr_front_here(), handle.h, gpu);
+	return rc;
+}
+
 static int map(gdr_t g, gdr_mh_t handle, void **va, size_t size, int flags)
 {
-	uint64_t addr = 0, gpu = 0;
 	int rc = gdr_front_admit(id_of(g), handle.h);
+	uint64_t addr = 0;
 
 	if (rc)
 		return rc;
 	if (!va)
 		return gdr_refuse("gdr_map", "no place for the address: va is NULL");
-	rc = IN_CORE(gdrcore_map(id_of(g), handle.h, size, flags, &addr, &gpu));
-	if (rc)
-		return rc;
-	*va = (void *)(uintptr_t)addr;
-	gdr_long_mapped(gdr_front_here(), handle.h, gpu);
-	return 0;
+	rc = INSIDE(map_inside(g, handle, &addr, size, flags));
+	if (!rc)
+		*va = (void *)(uintptr_t)addr;
+	return rc;
 }
 
 int gdr_map(gdr_t g, gdr_mh_t handle, void **va, size_t size)
@@ -194,7 +208,7 @@ int gdr_unmap(gdr_t g, gdr_mh_t handle, void *va, size_t size)
 	if (rc)
 		return rc;
 	gdr_data_forget(handle.h);
-	return IN_CORE(gdrcore_unmap(id_of(g), handle.h, (uintptr_t)va, size));
+	return INSIDE(gdrcore_unmap(id_of(g), handle.h, (uintptr_t)va, size));
 }
 
 void gdr_runtime_get_version(int *major, int *minor)
@@ -214,7 +228,7 @@ int gdr_driver_get_version(gdr_t g, int *major, int *minor)
 		return rc;
 	if (!major || !minor)
 		return gdr_refuse("gdr_driver_get_version", "no place for the answer: major or minor is NULL");
-	rc = IN_CORE(gdrcore_driver_version(id_of(g), &v[0], &v[1]));
+	rc = INSIDE(gdrcore_driver_version(id_of(g), &v[0], &v[1]));
 	if (!rc) {
 		*major = v[0];
 		*minor = v[1];
@@ -230,7 +244,7 @@ int gdr_get_backend(gdr_t g, char *name, size_t size)
 		return rc;
 	if (!name)
 		return gdr_refuse("gdr_get_backend", "no place for the answer: name is NULL");
-	return IN_CORE(gdrcore_backend(id_of(g), name, size));
+	return INSIDE(gdrcore_backend(id_of(g), name, size));
 }
 
 int gdr_get_attribute(gdr_t g, gdr_attr_t attr, int *v)
@@ -242,7 +256,7 @@ int gdr_get_attribute(gdr_t g, gdr_attr_t attr, int *v)
 		return rc;
 	if (!v)
 		return gdr_refuse("gdr_get_attribute", "no place for the answer: v is NULL");
-	rc = IN_CORE(gdrcore_attribute(id_of(g), attr, &value));
+	rc = INSIDE(gdrcore_attribute(id_of(g), attr, &value));
 	if (!rc)
 		*v = value;
 	return rc;
@@ -278,7 +292,7 @@ int gdr_set_copy_threads(unsigned reads, unsigned writes)
 	if (copy_pool_want(reads, writes))
 		return gdr_refuse("gdr_set_copy_threads", "ask for 1 to 64 threads");
 	gdr_long_set_limits();
-	return start_threads();
+	return INSIDE(start_threads());
 }
 
 int gdr_set_copy_policy(gdr_copy_policy_t policy)
@@ -289,7 +303,7 @@ int gdr_set_copy_policy(gdr_copy_policy_t policy)
 		return gdr_refuse("gdr_set_copy_policy", "there is no such policy");
 	copy_auto_want(on);
 	gdr_long_choose();
-	return start_threads();
+	return INSIDE(start_threads());
 }
 
 int gdr_get_copy_times(int to_gpu, size_t size, gdr_copy_times_t *times)
@@ -316,7 +330,7 @@ int gdr_mem_alloc(gdr_t g, int cuda_device, size_t size, unsigned int flags, gdr
 		return gdr_refuse("gdr_mem_alloc", "no place for the handle: mem is NULL");
 	if (flags)
 		return gdr_refuse("gdr_mem_alloc", "no flags are defined: pass 0");
-	rc = IN_CORE(gdrcore_mem_alloc(id_of(g), cuda_device, size, &m));
+	rc = INSIDE(gdrcore_mem_alloc(id_of(g), cuda_device, size, &m));
 	if (!rc)
 		mem->h = m;
 	return rc;
@@ -328,7 +342,7 @@ int gdr_mem_free(gdr_t g, gdr_mem_t mem)
 
 	if (rc)
 		return rc;
-	return IN_CORE(gdrcore_mem_free(id_of(g), mem.h));
+	return INSIDE(gdrcore_mem_free(id_of(g), mem.h));
 }
 
 int gdr_mem_get_device_ptr(gdr_t g, gdr_mem_t mem, unsigned long *dptr, size_t *size)
@@ -340,7 +354,7 @@ int gdr_mem_get_device_ptr(gdr_t g, gdr_mem_t mem, unsigned long *dptr, size_t *
 		return rc;
 	if (!dptr)
 		return gdr_refuse("gdr_mem_get_device_ptr", "no place for the address: dptr is NULL");
-	rc = IN_CORE(gdrcore_mem_ptr(id_of(g), mem.h, &addr, &len));
+	rc = INSIDE(gdrcore_mem_ptr(id_of(g), mem.h, &addr, &len));
 	if (rc)
 		return rc;
 	*dptr = addr;
@@ -357,7 +371,7 @@ int gdr_mem_export_dmabuf(gdr_t g, gdr_mem_t mem, unsigned int flags, int *fd)
 		return rc;
 	if (!fd)
 		return gdr_refuse("gdr_mem_export_dmabuf", "no place for the descriptor: fd is NULL");
-	rc = IN_CORE(gdrcore_mem_export(id_of(g), mem.h, flags, &out));
+	rc = INSIDE(gdrcore_mem_export(id_of(g), mem.h, flags, &out));
 	if (!rc)
 		*fd = out;
 	return rc;

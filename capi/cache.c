@@ -129,9 +129,18 @@ int gdr_cache_open(gdr_t g, size_t max_bytes, unsigned flags, gdr_cache_t *c)
 		return gdr_refuse("gdr_cache_open", "a cache of 0 bytes keeps nothing: ask for more");
 	if (flags)
 		return gdr_refuse("gdr_cache_open", "no flags are defined: pass 0");
-	rc = IN_CORE(gdrcore_cache_open((uintptr_t)g, max_bytes, &h));
+	rc = INSIDE(gdrcore_cache_open((uintptr_t)g, max_bytes, &h));
 	if (!rc)
 		c->h = h;
+	return rc;
+}
+
+static int get_inside(gdr_cache_t c, unsigned long addr, size_t size, struct gdr_core_held *held)
+{
+	int rc = gdrcore_cache_get(c.h, addr, size, range_clock(), held);
+
+	if (!rc && held->gpu)
+		gdr_long_mapped(gdr_front_here(), held->handle, held->gpu);
 	return rc;
 }
 
@@ -150,13 +159,11 @@ get_slowly(gdr_cache_t c, unsigned long addr, size_t size, gdr_mh_t *mh, void **
 		return gdr_refuse("gdr_cache_get", "the range is empty, or wraps");
 	/* A thread with the cache's lock may wait for a copy that this thread has left. */
 	gdr_data_forget(0);
-	rc = IN_CORE(gdrcore_cache_get(c.h, addr, size, range_clock(), &held));
+	rc = INSIDE(get_inside(c, addr, size, &held));
 	if (rc)
 		return rc;
 	mh->h = held.handle;
 	*va = (void *)(uintptr_t)held.va;
-	if (held.gpu)
-		gdr_long_mapped(gdr_front_here(), held.handle, held.gpu);
 	return 0;
 }
 
@@ -192,7 +199,7 @@ static __attribute__((noinline, cold)) int put_nothing(gdr_cache_t c, gdr_mh_t m
 static __attribute__((noinline, cold)) void settle(gdr_cache_t c)
 {
 	gdr_data_forget(0);
-	(void)IN_CORE(gdrcore_cache_settle(c.h));
+	(void)INSIDE(gdrcore_cache_settle(c.h));
 }
 
 int gdr_cache_put(gdr_cache_t c, gdr_mh_t mh)
@@ -219,7 +226,7 @@ int gdr_cache_flush(gdr_cache_t c)
 	if (rc)
 		return rc;
 	gdr_data_forget(0);
-	return IN_CORE(gdrcore_cache_flush(c.h));
+	return INSIDE(gdrcore_cache_flush(c.h));
 }
 
 int gdr_cache_close(gdr_cache_t c)
@@ -229,5 +236,5 @@ int gdr_cache_close(gdr_cache_t c)
 	if (rc)
 		return rc;
 	gdr_data_forget(0);
-	return IN_CORE(gdrcore_cache_close(c.h));
+	return INSIDE(gdrcore_cache_close(c.h));
 }

@@ -1,47 +1,45 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * driver.h - loading libcuda.so.1.
+ * driver.h - loading libcuda.so.1, and its functions.
  *
- * The first open loads it, before the core asks for it. Other C files find its functions
- * here.
- *
- * A fork waits until a load is over. Otherwise the child would have a library that is
- * half loaded.
- *
- * A forked child may have a locked loader: another thread of the parent may have been
- * loading a library, or walking the list of libraries. So in a child another thread
- * loads, and the caller waits for ten seconds at most.
+ * 1. Only these functions load libcuda, and no lock of ours is held meanwhile: another
+ *    thread may be inside the loader and call gdr_open there, from a constructor.
+ * 2. It is loaded once. A forked child uses what its parent has loaded and looked up.
+ * 3. A child whose parent had not loaded it loads it by itself. If the parent was inside
+ *    the loader when it forked, the child's loader is unusable, and the child does not
+ *    touch it.
+ * 4. A fork waits for a load of ours, up to a second.
  */
 #ifndef GDR_DRIVER_H
 #define GDR_DRIVER_H
 
-#include <pthread.h>
 #include <stdbool.h>
-#include <stdint.h>
+#include <stddef.h>
 
 #pragma GCC visibility push(hidden)
 
-/* One process's loading. All zero at first, in a child too. */
-struct gdr_driver {
-	pthread_mutex_t loading;	/* held while the library is loading, and by a fork */
-	bool stuck;		/* the loader has hung since the fork */
+enum gdr_driver_state {
+	GDR_DRIVER_LOADED,
+	GDR_DRIVER_NOT_FOUND,
+	GDR_DRIVER_BROKEN,	/* it is there, and does not load */
+	GDR_DRIVER_NO_LOADER,	/* see 3 */
 };
 
-enum { GDR_DRIVER_LOADING, GDR_DRIVER_LOADED, GDR_DRIVER_NOT_FOUND, GDR_DRIVER_BROKEN };
-
 /*
- * Loads the library, or tries again after a failure. LOADING: the load did not end in ten
- * seconds, and may still end. Callers take turns.
+ * Loads the library, unless it is loaded. After a failure, why has the reason as text; it
+ * may be tried again. The caller has called gdr_guest_enter and holds no lock.
  */
-uint32_t gdr_driver_load(struct gdr_driver *driver);
+enum gdr_driver_state gdr_driver_load(char *why, size_t size);
 
-/* For pthread_atfork. It does not wait for a program that a load starts. */
-void gdr_driver_before_fork(struct gdr_driver *driver);
-void gdr_driver_after_fork(struct gdr_driver *driver);
+/* Whether this process can load a library at all; see 3. */
+bool gdr_driver_can_load(void);
+
+/* Whether this process or an ancestor has loaded the library, through us or otherwise. */
+bool gdr_driver_is_loaded(void);
 
 /*
  * Stores the address of a function in *place, which is a pointer to a function. false:
- * the library has no function of that name, or is not loaded.
+ * the library has no function of that name, or is not loaded. Each name is looked up once.
  */
 bool gdr_driver_find(const char *name, void *place);
 

@@ -31,17 +31,6 @@ static void empty_page_in_child(void)
 	memset(atomic_load(&gdr_front_page), 0, sizeof(struct gdr_front));
 }
 
-/* A fork waits until the driver's library is loaded. The child's page is empty. */
-static void before_fork(void)
-{
-	gdr_driver_before_fork(&atomic_load(&gdr_front_page)->driver);
-}
-
-static void after_fork(void)
-{
-	gdr_driver_after_fork(&atomic_load(&gdr_front_page)->driver);
-}
-
 static struct gdr_front *front_page(void)
 {
 	struct gdr_front *mine, *theirs = NULL;
@@ -59,12 +48,13 @@ static struct gdr_front *front_page(void)
 		munmap(mine, len);
 		return theirs;
 	}
-	pthread_atfork(before_fork, after_fork, wiped ? NULL : empty_page_in_child);
+	if (!wiped)
+		pthread_atfork(NULL, NULL, empty_page_in_child);
 	return mine;
 }
 
 /* Under the lock. */
-static int start_next_epoch(struct gdr_front *front, const struct gdr_options *opts)
+static int start_next_epoch(struct gdr_front *front)
 {
 	uint64_t epoch = atomic_load(&last_epoch) + 1;
 	int rc;
@@ -74,7 +64,7 @@ static int start_next_epoch(struct gdr_front *front, const struct gdr_options *o
 			GDR_HANDLE_EPOCH_MAX);
 		return EAGAIN;
 	}
-	rc = gdr_start(front, opts, epoch);
+	rc = gdr_start(front, epoch);
 	if (rc)
 		return rc;
 	front->epoch = epoch;
@@ -83,27 +73,23 @@ static int start_next_epoch(struct gdr_front *front, const struct gdr_options *o
 	return 0;
 }
 
-struct gdr_front *gdr_front_start(const struct gdr_options *opts)
+int gdr_front_start(const struct gdr_options *opts)
 {
 	struct gdr_front *front = front_page();
-	int rc = 0, cancel;
+	int rc;
 
 	if (!front)
-		return NULL;
+		return ENOMEM;
 	if (atomic_load_explicit(&front->up, memory_order_acquire))
-		return front;
-	/*
-	 * A start calls functions that are cancellation points. The thread must not end
-	 * in one with the lock held.
-	 */
-	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
+		return 0;
+	rc = gdr_start_prepare(opts);
+	if (rc)
+		return rc;
 	pthread_mutex_lock(&front->lock);
 	if (!atomic_load_explicit(&front->up, memory_order_relaxed))
-		rc = start_next_epoch(front, opts);
+		rc = start_next_epoch(front);
 	pthread_mutex_unlock(&front->lock);
-	pthread_setcancelstate(cancel, NULL);
-	errno = rc;
-	return rc ? NULL : front;
+	return rc;
 }
 
 bool gdr_front_inherited(uint64_t handle)

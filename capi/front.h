@@ -14,11 +14,11 @@
 #pragma GCC visibility push(hidden)
 
 /*
- * Returns the page of a process in which the core runs, and starts the core if need be.
- * On failure it returns NULL, sets errno and logs a line. It does not start the core if
- * none of the backends that opts allow can open.
+ * Starts the core, if it does not run in this process. The caller has called
+ * gdr_guest_enter. Returns 0, or an errno value after it logged a line. It does not start
+ * the core if none of the backends that opts allow can open.
  */
-struct gdr_front *gdr_front_start(const struct gdr_options *opts);
+int gdr_front_start(const struct gdr_options *opts);
 
 /*
  * Decides whether a call on handles a and b (0: none) may enter the core. Returns 0;

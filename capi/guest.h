@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * guest.h - Go code as a guest on the host's threads.
+ * guest.h - the door: Go code and our locks on the host's threads.
  */
 #ifndef GDR_GUEST_H
 #define GDR_GUEST_H
@@ -13,7 +13,7 @@
 #pragma GCC visibility push(hidden)
 
 /*
- * The state of a host thread before it entered Go.
+ * The state of a host thread before it entered.
  *
  * 1. All signals are held off inside but SIGSETXID, SIGSEGV and SIGBUS. Go's stacks are
  *    small and grow by being copied, so a handler of the host would overflow one.
@@ -33,8 +33,11 @@ struct gdr_guest {
 void gdr_guest_enter(struct gdr_guest *g);
 void gdr_guest_leave(const struct gdr_guest *g);
 
-/* A call into the core, made on a prepared thread. */
-#define IN_CORE(call) ({				\
+/*
+ * A call of the core, or of what starts it: the only way in. Whoever takes a lock of ours
+ * is inside. So nobody ends, or leaves by siglongjmp, with a lock held.
+ */
+#define INSIDE(call) ({				\
 	struct gdr_guest guest_;			\
 	int rc_;					\
 							\

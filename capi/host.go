@@ -2,13 +2,16 @@ package main
 
 /*
 #include <sys/mman.h>
+#include "driver.h"
 #include "watch.h"
 */
 import "C"
 
 import (
+	"fmt"
 	"unsafe"
 
+	"gdrapi/core/cuda"
 	"gdrapi/core/rm"
 
 	"golang.org/x/sys/unix"
@@ -32,11 +35,39 @@ func munmap(va, size uintptr) error {
 	return nil
 }
 
+// driver is the CUDA driver that C has loaded, here or in an ancestor of this process.
+var driver = cuda.Loader{
+	Load: func() error {
+		var why [256]C.char
+		switch C.gdr_driver_load(&why[0], C.size_t(len(why))) {
+		case C.GDR_DRIVER_LOADED:
+			return nil
+		case C.GDR_DRIVER_NO_LOADER:
+			return fmt.Errorf("%s: %w", C.GoString(&why[0]), unix.EBUSY)
+		}
+		return fmt.Errorf("%w (%s)", unix.ENODEV, C.GoString(&why[0]))
+	},
+	Loaded: func() bool { return bool(C.gdr_driver_is_loaded()) },
+	Find: func(name string) uintptr {
+		text := append([]byte(name), 0)
+		var fn unsafe.Pointer
+		C.gdr_driver_find((*C.char)(unsafe.Pointer(&text[0])), unsafe.Pointer(&fn))
+		return uintptr(fn)
+	},
+}
+
+// usable reports whether this process can load a library.
+func usable() bool { return bool(C.gdr_driver_can_load()) }
+
 // pointer is an address of the host's, which Go's memory never holds.
 func pointer(addr uintptr) unsafe.Pointer { return *(*unsafe.Pointer)(unsafe.Pointer(&addr)) }
 
 // watch is rm.Watch.
 func watch(export uintptr, addr, size uint64) (rm.Seen, error) {
+	// It walks the list of libraries, which takes a lock of the loader.
+	if !usable() {
+		return rm.Seen{}, unix.ENOTSUP
+	}
 	var w C.struct_gdr_watch
 	if rc := C.gdr_watch_export(pointer(export), C.uint64_t(addr), C.uint64_t(size), &w); rc != 0 {
 		return rm.Seen{}, unix.Errno(rc)

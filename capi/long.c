@@ -9,7 +9,6 @@
 #include "copy/cpus.h"
 #include "copy/fence.h"
 #include "front.h"
-#include "guest.h"
 #include "log.h"
 
 /* How many threads share a long copy where the library chooses. */
@@ -45,7 +44,7 @@ void gdr_long_choose(void)
 
 int gdr_long_start_threads(struct gdr_front *front)
 {
-	int rc, error = errno;
+	int rc;
 
 	if (!copy_pool_short(atomic_load(&front->pool)))
 		return 0;
@@ -59,21 +58,15 @@ int gdr_long_start_threads(struct gdr_front *front)
 	if (rc)
 		gdr_log(GDR_LOG_ERROR, "fewer threads share a copy than were asked for: %s; raise the limit of threads or of memory",
 			strerror(rc));
-	errno = error;
 	return rc;
 }
 
 static __attribute__((noinline, cold)) void
 prepare_dma(struct gdr_front *front, uint64_t h, uint64_t gpu)
 {
-	struct gdr_guest guest;
-
-	/* While the lock is held, no signal comes and the thread does not end. */
-	gdr_guest_enter(&guest);
 	pthread_mutex_lock(&front->lock);
 	gdr_dma_map(&front->dma, h, gpu);
 	pthread_mutex_unlock(&front->lock);
-	gdr_guest_leave(&guest);
 }
 
 void gdr_long_mapped(struct gdr_front *front, uint64_t h, uint64_t gpu)

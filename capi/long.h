@@ -29,6 +29,8 @@ void gdr_long_set_limits(void);
 void gdr_long_choose(void);
 
 /*
+ * The caller of these two has called gdr_guest_enter.
+ *
  * Starts the threads that the host wants long copies to be shared by, if any are missing.
  * A failure is logged. Copies go on with the threads that there are.
  */

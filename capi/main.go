@@ -43,6 +43,7 @@ func gdrcore_init(epoch C.uint32_t, table *C.uintptr_t) (rc C.int) {
 	defer finish("gdr_open", &err, &rc)
 	var l *core.Library
 	core.UseMemory(mmap, munmap)
+	core.UseLoader(driver, usable)
 	if l, err = core.New(uint32(epoch)); err == nil {
 		library = l
 		*table = C.uintptr_t(l.TableAddr())

@@ -15,7 +15,6 @@
 #include "copy/pool.h"
 #include "copy/slot.h"
 #include "dma.h"
-#include "driver.h"
 
 #pragma GCC visibility push(hidden)
 
@@ -32,9 +31,8 @@ struct gdr_front {
 	uint64_t epoch;		/* of the handles made here; 0 until it is up */
 	const struct copy_impl *impl;	/* what copies through WC mappings use */
 	bool direct;		/* short pieces of many are written by direct stores */
-	pthread_mutex_t lock;	/* held while a core is started */
+	pthread_mutex_t lock;	/* held while a core or copy threads are started; see guest.h */
 	bool runs;		/* under lock: whether Go's runtime runs in this process */
-	struct gdr_driver driver;	/* under lock, but for its own lock */
 	copy_pool_ref pool;	/* threads that share long copies; NULL: none */
 	gdr_dma_ref dma;	/* NULL: no copies by DMA */
 	_Atomic uint32_t inherited_closed;	/* how many of the parent's gdr_t were closed here */

@@ -2,8 +2,8 @@
 /*
  * start.c - the start of the core, in this process or in a forked child of it:
  *
- * 1. The driver's library is loaded. Where there is none, and no other driver, the
- *    start ends here.
+ * 1. The driver's library is loaded, without a lock. Where there is none, and no other
+ *    driver, the start ends here.
  * 2. What the environment asks of copies is read.
  * 3. The process is registered for membarrier(2).
  * 4. The Go runtime is started (runtime.c).
@@ -22,8 +22,8 @@
 
 #include "_cgo_export.h"
 #include "copy/auto.h"
+#include "driver.h"
 #include "env.h"
-#include "guest.h"
 #include "log.h"
 #include "long.h"
 #include "runtime.h"
@@ -50,14 +50,15 @@ static bool may_be_any(const struct gdr_options *opts)
  * Finds out before any start whether a driver is there. A program that only asks for a
  * GPU then pays for no start. The answer "none" must be certain.
  */
-static int check_drivers(struct gdr_front *front, const struct gdr_options *opts)
+int gdr_start_prepare(const struct gdr_options *opts)
 {
-	uint32_t cuda;
+	enum gdr_driver_state cuda;
+	char why[256];
 
 	if (!wants_cuda(opts))
 		return 0;
-	cuda = gdr_driver_load(&front->driver);
-	if (cuda == GDR_DRIVER_LOADING) {
+	cuda = gdr_driver_load(why, sizeof(why));
+	if (cuda == GDR_DRIVER_NO_LOADER) {
 		gdr_log(GDR_LOG_ERROR, "gdr_open: when this process was forked, another thread of its parent was loading a library, so that none can be loaded here; fork at another time, or load libcuda.so.1 before it (errno %d)",
 			EBUSY);
 		return EBUSY;
@@ -103,10 +104,8 @@ static void register_barrier(void)
 static int core_start(struct gdr_front *front, uint32_t epoch)
 {
 	uintptr_t addr = 0;
-	struct gdr_guest guest;
 	int rc = 0;
 
-	gdr_guest_enter(&guest);
 	register_barrier();
 	if (!front->runs)
 		rc = gdr_runtime_start();
@@ -115,17 +114,14 @@ static int core_start(struct gdr_front *front, uint32_t epoch)
 		/* Waits until the runtime is up. It starts in a thread of its own. */
 		rc = gdrcore_init(epoch, &addr);
 	}
-	gdr_guest_leave(&guest);
 	front->table = (struct gdr_table *)addr;
 	return rc;
 }
 
-int gdr_start(struct gdr_front *front, const struct gdr_options *opts, uint32_t epoch)
+int gdr_start(struct gdr_front *front, uint32_t epoch)
 {
-	int rc = check_drivers(front, opts);
+	int rc = read_environment(front);
 
-	if (!rc)
-		rc = read_environment(front);
 	if (rc)
 		return rc;
 	rc = core_start(front, epoch);

@@ -13,11 +13,17 @@
 #pragma GCC visibility push(hidden)
 
 /*
- * Starts the core, whose handles get epoch. Fills in front, but for front's epoch. The
- * caller holds front's lock. Returns 0, or an errno value after it logged a line; then it
- * may be called again.
+ * What comes before a start, without any lock: loads the driver that the backends of opts
+ * need. Returns 0, or an errno value after it logged a line.
  */
-int gdr_start(struct gdr_front *front, const struct gdr_options *opts, uint32_t epoch);
+int gdr_start_prepare(const struct gdr_options *opts);
+
+/*
+ * Starts the core, whose handles get epoch. Fills in front, but for front's epoch. The
+ * caller holds front's lock, and has called gdr_guest_enter. Returns 0, or an errno value
+ * after it logged a line; then it may be called again.
+ */
+int gdr_start(struct gdr_front *front, uint32_t epoch);
 
 #pragma GCC visibility pop
 

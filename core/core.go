@@ -13,6 +13,7 @@ import (
 	"gdrapi/core/backend"
 	"gdrapi/core/cache"
 	"gdrapi/core/cuda"
+	"gdrapi/core/dl"
 	"gdrapi/core/handle"
 	"gdrapi/core/internal/sys"
 	"gdrapi/core/log"
@@ -79,6 +80,13 @@ type memory struct {
 // called before the first mapping.
 func UseMemory(mmap func(addr, size uintptr, prot, flags, fd int, offset uint64) (uintptr, error), munmap func(va, size uintptr) error) {
 	sys.UseMemory(sys.Memory{Mmap: mmap, Munmap: munmap})
+}
+
+// UseLoader sets how the CUDA driver is loaded, and what says whether this process can
+// load a library. It must be called before the first open.
+func UseLoader(driver cuda.Loader, usable func() bool) {
+	cuda.UseLoader(driver)
+	dl.Usable = usable
 }
 
 // New makes a Library whose handles carry epoch.

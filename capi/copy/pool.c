@@ -387,6 +387,7 @@ static void *work(void *arg)
 	struct job j;
 
 	prctl(PR_SET_NAME, "gdrcopy");
+	gdr_open_signals(gdr_faults());
 	atomic_store(&w->tid, (pid_t)syscall(SYS_gettid));
 	for (;;) {
 		while (!find_job(w, &j) && !sleep_until_roused(w, &j))
@@ -482,7 +483,7 @@ int copy_pool_start(copy_pool_ref *ref, unsigned int most)
 		pool = new_pool();
 	if (!pool)
 		return ENOMEM;
-	gdr_hold_signals(gdr_faults() | gdr_signal_bit(SIGSETXID), &mask);
+	gdr_hold_signals(gdr_signal_bit(SIGSETXID), &mask);
 	for (; count < workers; count++) {
 		int failed = start_worker(pool, count);
 

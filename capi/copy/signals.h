@@ -46,6 +46,12 @@ static inline void gdr_hold_signals(uint64_t open, uint64_t *mask)
 	syscall(SYS_rt_sigprocmask, SIG_BLOCK, &set, mask, KERNEL_SIGSET_BYTES);
 }
 
+/* Lets signals come that this thread holds off. */
+static inline void gdr_open_signals(uint64_t open)
+{
+	syscall(SYS_rt_sigprocmask, SIG_UNBLOCK, &open, NULL, KERNEL_SIGSET_BYTES);
+}
+
 static inline void gdr_release_signals(uint64_t mask)
 {
 	syscall(SYS_rt_sigprocmask, SIG_SETMASK, &mask, NULL, KERNEL_SIGSET_BYTES);

@@ -8,9 +8,10 @@ package cuda
 import (
 	"errors"
 	"fmt"
-	"sync"
+	"sync/atomic"
 	"unsafe"
 
+	"gdrapi/core/dl"
 	"gdrapi/core/internal/sys"
 
 	"github.com/ebitengine/purego"
@@ -116,34 +117,76 @@ type Driver struct {
 	fn [symbolCount]uintptr // 0 where this driver lacks the function
 }
 
-// Load loads the driver. It does so once in a process: later calls give the answer of
-// the first. It does not initialise CUDA.
-var Load = sync.OnceValues(load)
+// Loader loads the driver and finds its functions. A library in somebody else's process
+// has its own: a forked child must not load again what its memory has.
+type Loader struct {
+	Load   func() error // loads the driver, unless it is loaded
+	Loaded func() bool  // whether anybody in this process has loaded it
+	Find   func(name string) uintptr
+}
 
-func load() (*Driver, error) {
-	lib, err := purego.Dlopen(library, purego.RTLD_NOW|purego.RTLD_LOCAL)
+// UseLoader sets the Loader. It must be called before the first Load.
+func UseLoader(l Loader) { loader = l }
+
+var loader = Loader{
+	Load: func() error {
+		_, err := open()
+		return err
+	},
+	Loaded: func() bool {
+		_, err := purego.Dlopen(library, purego.RTLD_NOW|rtldNoload)
+		return err == nil
+	},
+	Find: func(name string) uintptr {
+		lib, err := open()
+		if err != nil {
+			return 0
+		}
+		fn, _ := purego.Dlsym(lib, name)
+		return fn
+	},
+}
+
+// open loads the driver, and gives its handle.
+func open() (uintptr, error) {
+	lib, err := dl.Open(library)
 	if err != nil {
-		return nil, fmt.Errorf("cannot load the CUDA driver: %w (%v)", unix.ENODEV, err)
+		return 0, fmt.Errorf("%w (%v)", unix.ENODEV, err)
+	}
+	return lib, nil
+}
+
+// rtldNoload is RTLD_NOLOAD of Linux.
+const rtldNoload = 4
+
+var driver atomic.Pointer[Driver]
+
+// Load loads the driver, once in a process. It does not initialise CUDA. No lock is held
+// meanwhile: a constructor of a library that another thread is loading may call Load.
+func Load() (*Driver, error) {
+	if d := driver.Load(); d != nil {
+		return d, nil
+	}
+	if err := loader.Load(); err != nil {
+		return nil, fmt.Errorf("cannot load the CUDA driver: %w", err)
 	}
 	d := new(Driver)
 	for i, name := range names {
 		// A driver older than a function is fine until the function is needed.
-		d.fn[i], _ = purego.Dlsym(lib, name)
+		d.fn[i] = loader.Find(name)
 	}
-	return d, nil
+	driver.CompareAndSwap(nil, d)
+	return driver.Load(), nil
 }
 
 // Loaded is Load in a process where anybody has loaded the driver. In another process
 // it returns ENOTSUP.
 func Loaded() (*Driver, error) {
-	if _, err := purego.Dlopen(library, purego.RTLD_NOW|rtldNoload); err != nil {
+	if driver.Load() == nil && !loader.Loaded() {
 		return nil, fmt.Errorf("this process has not loaded %s, which knows what memory is: %w", library, unix.ENOTSUP)
 	}
 	return Load()
 }
-
-// rtldNoload is RTLD_NOLOAD of Linux.
-const rtldNoload = 4
 
 // call calls s. Go objects that args point to stay in place and alive during the call.
 // The directive ensures that.

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: MIT
 /*
  * guest/hosts.c - hosts that do what hosts are allowed to do, and that a library
- * with a runtime in it may trip over: they close all descriptors, fork while a
- * library is being loaded, change their environment, filter system calls.
+ * with a runtime in it may trip over: they close all descriptors, change their environment, filter system calls.
  */
 #include "api.h"
 #include "cuda.h"
@@ -202,70 +201,6 @@ static void generations(void)
 	for (int i = 0; i < scaled(2); i++)
 		expect(in_child("the first generation", generation, &depth,
 				generation_limit(depth)));
-}
-
-static int visit(struct dl_phdr_info *info, size_t size, void *unused)
-{
-	(void)info;
-	(void)size;
-	(void)unused;
-	return 0;
-}
-
-/* The loader's list of libraries, which a thread may hold at a fork, for ever. */
-static void *walk_libraries(void *unused)
-{
-	(void)unused;
-	while (!atomic_load(&stop))
-		dl_iterate_phdr(visit, NULL);
-	return NULL;
-}
-
-static void open_and_close(void *unused)
-{
-	gdr_t g = gdr_open();
-
-	(void)unused;
-	expect(g != NULL);
-	expect_is(gdr_close(g), 0);
-}
-
-static void fork_in_loader(void)
-{
-	gdr_t g = open_or_fail();
-	pthread_t t[2];
-
-	for (int i = 0; i < 2; i++)
-		start_thread(&t[i], 0, walk_libraries, NULL);
-	for (int i = 0; i < scaled(100); i++)
-		expect(in_child("of a parent in the loader", open_and_close, NULL, 20));
-	atomic_store(&stop, true);
-	for (int i = 0; i < 2; i++)
-		expect_is(pthread_join(t[i], NULL), 0);
-	expect_is(gdr_close(g), 0);
-}
-
-/* Here the driver's library is still to be loaded: it opens, or says why not. */
-static void open_or_busy(void *unused)
-{
-	gdr_t g = gdr_open();
-
-	(void)unused;
-	if (!g)
-		expect_is(errno, EBUSY);
-}
-
-static void fork_in_loader_first(void)
-{
-	pthread_t t[2];
-
-	for (int i = 0; i < 2; i++)
-		start_thread(&t[i], 0, walk_libraries, NULL);
-	for (int i = 0; i < scaled(2); i++)
-		expect(in_child("of a parent in the loader", open_or_busy, NULL, 40));
-	atomic_store(&stop, true);
-	for (int i = 0; i < 2; i++)
-		expect_is(pthread_join(t[i], NULL), 0);
 }
 
 static void nothing(int sig)
@@ -717,8 +652,6 @@ static const struct guest_case cases[] = {
 	{ "their numbers are the host's files", fds_are_files, 60, 0 },
 	{ "their numbers are the host's epolls", fds_are_epolls, 60, 0 },
 	{ "64 generations, each without descriptors", generations, 200, 0 },
-	{ "a fork while another thread is in the loader", fork_in_loader, 120, 0 },
-	{ "the same before the first gdr_open", fork_in_loader_first, 240, 0 },
 	{ "handlers and limits that change during the open", changed_meanwhile, 120, 0 },
 	{ "a thread's first copy in a handler inside malloc", first_copy_in_malloc, 60, 0 },
 	{ "66,000 threads, no pthread key left", no_keys, 120, 0 },

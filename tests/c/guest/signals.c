@@ -676,6 +676,7 @@ static void *open_cancelled(void *g)
 {
 	expect_is(pthread_cancel(pthread_self()), 0);
 	*(gdr_t *)g = open_or_fail();
+	whole_life(*(gdr_t *)g, 1);
 	pthread_testcancel();
 	return NULL;
 }
@@ -693,7 +694,10 @@ static void open_while_cancelled(void *unused)
 	expect_is(gdr_close(g), 0);
 }
 
-/* A start reads files, in a forked child most of all, and holds a lock. */
+/*
+ * The start, the first gdr_map with threads and with DMA, and gdr_set_copy_threads hold a
+ * lock, and the loader and the choice of CPUs read files.
+ */
 static void cancelled_opener(void)
 {
 	gdr_t g;
@@ -702,6 +706,38 @@ static void cancelled_opener(void)
 	g = open_or_fail();
 	expect(in_child("in a child of one that is open", open_while_cancelled, NULL, 20));
 	expect_is(gdr_close(g), 0);
+	setenv("GDRCOPY_READ_THREADS", "3", 1);
+	setenv("GDRCOPY_DMA_READ", "1", 1);
+	expect(in_child("with threads and DMA", open_while_cancelled, NULL, 20));
+}
+
+/* A timeout around the first gdr_open, whose handler leaves by siglongjmp. */
+static sigjmp_buf out_of_open;
+
+static void leave_open(int sig)
+{
+	(void)sig;
+	siglongjmp(out_of_open, 1);
+}
+
+static void open_with_timeout(void *after_us)
+{
+	struct itimerval timer = { { 0, 0 }, { 0, (uintptr_t)after_us } }, none = { 0 };
+
+	install(SIGALRM, leave_open, 0);
+	if (!sigsetjmp(out_of_open, 1)) {
+		expect_is(setitimer(ITIMER_REAL, &timer, NULL), 0);
+		open_or_fail();
+	}
+	expect_is(setitimer(ITIMER_REAL, &none, NULL), 0);
+	open_while_cancelled(NULL);
+}
+
+static void left_open(void)
+{
+	for (uintptr_t i = 0; i < (uintptr_t)scaled(50); i++)
+		expect(in_child("whose first gdr_open is left", open_with_timeout,
+				(void *)(50 + i * 100), 20));
 }
 
 /*
@@ -1060,6 +1096,7 @@ static const struct guest_case cases[] = {
 	{ "such a thread opens", blocked_opener, 60, 0 },
 	{ "a cancelled thread leaves no lock and no copy behind", cancel, 60, 120 },
 	{ "a cancelled thread opens", cancelled_opener, 60, 0 },
+	{ "the first gdr_open is left by siglongjmp", left_open, 120, 0 },
 	{ "setresuid in a process with threads inside", change_users, 60, 120 },
 	{ "the C library's signals find a stack", stack_for_signals, 60, 0 },
 	{ "threads with 64 KiB of stack", small_stack, 60, 0 },

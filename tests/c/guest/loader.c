@@ -1,0 +1,278 @@
+// SPDX-License-Identifier: MIT
+/*
+ * guest/loader.c - gdr_open inside the dynamic loader, beside it, and in children of
+ * parents that were inside it.
+ */
+#include "api.h"
+
+#define CHILD_S 20.0
+#define AT_ONCE_S 5.0	/* a child that takes longer waits for something */
+
+static _Atomic bool stop, in_constructor, may_open;
+static bool constructor_waits;
+
+/* The plugin's constructor calls it, by its name. */
+void guest_plugin_starts(void)
+{
+	atomic_store(&in_constructor, true);
+	while (constructor_waits && !atomic_load(&may_open))
+		sleep_us(1000);
+}
+
+static gdr_t load_plugin(void)
+{
+	char path[PATH_MAX];
+	ssize_t n = readlink("/proc/self/exe", path, sizeof(path) - 32);
+	gdr_t *g;
+	void *lib;
+
+	expect(n > 0);
+	path[n] = '\0';
+	strcpy(strrchr(path, '/') + 1, "guest_plugin.so");
+	lib = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+	if (!lib)
+		note("%s", dlerror());
+	expect(lib != NULL);
+	g = find(lib, "plugin_g");
+	if (!*g)
+		note("gdr_open in the constructor: %s", strerror(*(int *)find(lib, "plugin_errno")));
+	return *g;
+}
+
+static void work_in_full(void *unused)
+{
+	gdr_t g = open_or_fail();
+
+	(void)unused;
+	whole_life(g, 1);
+	expect_is(gdr_close(g), 0);
+}
+
+static void open_in_constructor(void *unused)
+{
+	gdr_t g = load_plugin();
+
+	expect(g != NULL);
+	whole_life(g, 1);
+	expect_is(gdr_close(g), 0);
+	work_in_full(unused);
+}
+
+static void constructor(void)
+{
+	open_in_constructor(NULL);
+}
+
+static void constructor_in_child(void)
+{
+	gdr_t g;
+
+	expect(in_child("which loads a library that opens", open_in_constructor, NULL, AT_ONCE_S));
+	g = open_or_fail();
+	expect(in_child("of a parent that has opened", open_in_constructor, NULL, AT_ONCE_S));
+	expect_is(gdr_close(g), 0);
+}
+
+static void *open_first(void *g)
+{
+	*(gdr_t *)g = open_or_fail();
+	return NULL;
+}
+
+/* Who is in the loader first is left to chance. */
+static void constructor_and_thread(void)
+{
+	gdr_t g = NULL, inner;
+	pthread_t opener;
+
+	start_thread(&opener, 0, open_first, &g);
+	inner = load_plugin();
+	expect_is(pthread_join(opener, NULL), 0);
+	expect(g && inner);
+	whole_life(g, 1);
+	whole_life(inner, 2);
+	expect_is(gdr_close(g), 0);
+	expect_is(gdr_close(inner), 0);
+}
+
+static void *load_plugin_thread(void *g)
+{
+	*(gdr_t *)g = load_plugin();
+	return NULL;
+}
+
+/* The same, where the opener surely waits for a loader that a constructor holds. */
+static void thread_waits_for_constructor(void)
+{
+	gdr_t g = NULL, inner = NULL;
+	pthread_t opener, loader;
+
+	constructor_waits = true;
+	start_thread(&loader, 0, load_plugin_thread, &inner);
+	while (!atomic_load(&in_constructor))
+		sleep_us(1000);
+	start_thread(&opener, 0, open_first, &g);
+	sleep_us(100000);
+	atomic_store(&may_open, true);
+	expect_is(pthread_join(opener, NULL), 0);
+	expect_is(pthread_join(loader, NULL), 0);
+	expect(g && inner);
+	whole_life(g, 1);
+	whole_life(inner, 2);
+	expect_is(gdr_close(g), 0);
+	expect_is(gdr_close(inner), 0);
+}
+
+/* Threads of the parent inside the loader at the fork. */
+
+static int visit(struct dl_phdr_info *info, size_t size, void *unused)
+{
+	(void)info;
+	(void)size;
+	(void)unused;
+	return 0;
+}
+
+static void *walk_libraries(void *unused)
+{
+	(void)unused;
+	while (!atomic_load(&stop))
+		dl_iterate_phdr(visit, NULL);
+	return NULL;
+}
+
+static void *load_libraries(void *unused)
+{
+	(void)unused;
+	while (!atomic_load(&stop)) {
+		void *lib = dlopen("libresolv.so.2", RTLD_NOW | RTLD_LOCAL);
+
+		expect(lib != NULL);
+		expect_is(dlclose(lib), 0);
+	}
+	return NULL;
+}
+
+/* Where the driver's library is still to be loaded: it opens, or says why not. */
+static void open_or_busy(void *unused)
+{
+	gdr_t g = gdr_open();
+
+	(void)unused;
+	if (!g) {
+		expect_is(errno, EBUSY);
+		expect(!gdr_open());
+		expect_is(errno, EBUSY);
+	}
+}
+
+static void fork_among(void *(*busy)(void *), void (*child)(void *), double limit)
+{
+	pthread_t t[2];
+	int failed = 0;
+
+	for (int i = 0; i < 2; i++)
+		start_thread(&t[i], 0, busy, NULL);
+	for (int i = 0; i < scaled(100) && failed < 3; i++)
+		failed += !in_child("of a parent in the loader", child, NULL, limit);
+	atomic_store(&stop, true);
+	for (int i = 0; i < 2; i++)
+		expect_is(pthread_join(t[i], NULL), 0);
+	expect_is(failed, 0);
+}
+
+static void walking_parent(void)
+{
+	gdr_t g = open_or_fail();
+
+	fork_among(walk_libraries, work_in_full, CHILD_S);
+	work_in_full(NULL);
+	expect_is(gdr_close(g), 0);
+}
+
+static void walking_parent_first(void)
+{
+	fork_among(walk_libraries, open_or_busy, AT_ONCE_S);
+}
+
+static void loading_parent(void)
+{
+	gdr_t g = open_or_fail();
+
+	fork_among(load_libraries, work_in_full, CHILD_S);
+	work_in_full(NULL);
+	expect_is(gdr_close(g), 0);
+}
+
+static void loading_parent_first(void)
+{
+	fork_among(load_libraries, open_or_busy, AT_ONCE_S);
+}
+
+/* The constructor's thread has the loader at each of these forks, and does not survive them. */
+static void parent_in_constructor(void)
+{
+	gdr_t inner = NULL, g;
+	pthread_t loader;
+
+	constructor_waits = true;
+	start_thread(&loader, 0, load_plugin_thread, &inner);
+	while (!atomic_load(&in_constructor))
+		sleep_us(1000);
+	for (int i = 0; i < 5; i++)
+		expect(in_child("before the first gdr_open", open_or_busy, NULL, AT_ONCE_S));
+	atomic_store(&may_open, true);
+	expect_is(pthread_join(loader, NULL), 0);
+	g = open_or_fail();
+	expect_is(gdr_close(g), 0);
+	expect_is(gdr_close(inner), 0);
+}
+
+/*
+ * A fork that the C library does not see, so that it frees no lock. (It does not free
+ * malloc's either, which dlopen takes: so here nobody loads.)
+ */
+static void raw_forks(void)
+{
+	gdr_t g = open_or_fail();
+	pthread_t t[2];
+
+	for (int i = 0; i < 2; i++)
+		start_thread(&t[i], 0, walk_libraries, NULL);
+	for (int i = 0; i < scaled(50); i++) {
+		pid_t pid;
+
+		fflush(stdout);
+		pid = syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0);
+		expect(pid >= 0);
+		if (!pid) {
+			gdr_t own = gdr_open();
+
+			_exit(own && !gdr_close(own) ? 0 : 1);
+		}
+		expect(child_ok("raw clone", wait_child(pid, AT_ONCE_S)));
+	}
+	atomic_store(&stop, true);
+	for (int i = 0; i < 2; i++)
+		expect_is(pthread_join(t[i], NULL), 0);
+	expect_is(gdr_close(g), 0);
+}
+
+static const struct guest_case cases[] = {
+	{ "a library's constructor opens", constructor, 60, 0 },
+	{ "the same in a forked child", constructor_in_child, 60, 0 },
+	{ "a constructor and another thread open at once", constructor_and_thread, 60, 0 },
+	{ "a first gdr_open waits for a loader that a constructor holds", thread_waits_for_constructor, 60, 0 },
+	{ "a fork while threads walk the list of libraries", walking_parent, 120, 0 },
+	{ "the same before the first gdr_open", walking_parent_first, 240, 0 },
+	{ "a fork while threads load libraries", loading_parent, 120, 0 },
+	{ "the same before the first gdr_open, loading", loading_parent_first, 240, 0 },
+	{ "a fork while a constructor runs", parent_in_constructor, 60, 0 },
+	{ "raw clone while threads walk it", raw_forks, 120, 0 },
+	{ NULL, NULL, 0, 0 }
+};
+
+int main(int argc, char **argv)
+{
+	return guest_main(argc, argv, cases);
+}
