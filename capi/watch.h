@@ -5,22 +5,28 @@
  * CUDA does not say which object of the driver an address lies in. It names the
  * object to the kernel when it exports the address as a dma-buf. So we watch that one call.
  *
- * 1. The slot: the one R_*_JUMP_SLOT for "ioctl" in the libcuda that export lies
- *    in. Another libcuda, also a second one in the process, is not touched.
- * 2. For how long: while gdr_watch_export runs. The slot holds our function then,
+ * 1. The slot: the one R_*_JUMP_SLOT for "ioctl" in libcuda. That is the library named
+ *    libcuda.so that export lies in. Where a tool's function stands for libcuda's, it is the
+ *    first library of that name; where none has the name, the library that export lies in.
+ * 2. For how long: while a thread is in gdr_watch_export. The slot holds our function then,
  *    and the value from before afterwards. A page that the loader had made
  *    read-only is read-only again.
  * 3. Other threads in libcuda pass through our function. It forwards each request
- *    unchanged and looks at those of the watching thread alone.
- * 4. Callers take turns. The lock is held for one export, 12 to 50 us (H100).
- * 5. A slot that was not yet bound holds an address inside libcuda. We forward to
+ *    unchanged. It looks at those of watching threads alone.
+ * 4. Threads watch at the same time. No lock is held while libcuda, the loader or another
+ *    tool runs.
+ * 5. Several copies of this library in a process: the one that was loaded first watches for
+ *    all. They find it by an ELF note.
+ * 6. A slot that was not yet bound holds an address inside libcuda. We forward to
  *    the C library's ioctl then, to what was in the slot otherwise: a hook that
  *    another library has set stays in the chain.
- * 6. A child that another thread forks meanwhile keeps our function in the slot.
+ * 7. Such a hook may have been set over ours, and call ours. A thread that comes back to our
+ *    function goes to the C library's ioctl.
+ * 8. A child that another thread forks meanwhile keeps our function in the slot.
  *    It goes on forwarding there. CUDA itself does not work in such a child.
- * 7. No such slot (libcuda is bound otherwise, or an unknown machine): ENOTSUP.
- *    rm then finds objects in other ways.
- * 8. The library cannot be unloaded (NODELETE), so the function stays valid for a
+ * 9. No such slot (libcuda is bound otherwise, or an unknown machine), or another libcuda is
+ *    being watched: ENOTSUP. rm then finds objects in other ways.
+ * 10. The library cannot be unloaded (NODELETE), so the function stays valid for a
  *    thread that is in it.
  */
 #ifndef GDR_WATCH_H

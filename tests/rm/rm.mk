@@ -2,7 +2,7 @@
 #
 # make check-rm       [check 15 s] every kind of CUDA memory on the rm backend, and how its requests are watched
 
-WATCHED   := $(addprefix $(B)/watched/,$(addsuffix .so,watched_lazy watched_relro watched_got watched_absent watched_two watched_again \
+WATCHED   := $(addprefix $(B)/watched/,$(addsuffix .so,watched_lazy watched_relro watched_got watched_absent watched_two watched_again watched_named \
 	     watch_copy watch_closed))
 WATCH     := tests/rm/watch_test.c capi/watch.c
 
@@ -36,6 +36,7 @@ $(B)/watched/watched_got.so: HOW = -fno-plt
 $(B)/watched/watched_absent.so: HOW = -DWATCHED_ABSENT
 $(B)/watched/watched_two.so: HOW = -fplt -Wl,-z,lazy -DWATCHED_TWO $(B)/watched/libother.so -Wl,-rpath,'$$ORIGIN'
 $(B)/watched/watched_two.so: $(B)/watched/libother.so
+$(B)/watched/watched_named.so: HOW = -fplt -Wl,-z,lazy -Wl,-soname,libcuda.so.1
 $(B)/watched/watch_copy.so: HOW = -Wl,-z,nodelete -lpthread
 $(B)/watched/watched_%.so: tests/rm/watched.c tests/rm/watched.h
 	@mkdir -p $(@D)

@@ -314,6 +314,80 @@ static void test_relro(void)
 	}
 }
 
+/*
+ * A library whose dynamic section is read-only: the loader leaves its addresses as they are
+ * in the file. The bit in the file says so; not every linker can be told to clear it.
+ */
+static void test_read_only_dynamic(void)
+{
+	char from[4096], to[] = "/tmp/watch_test.XXXXXX";
+	int in, out = mkstemp(to);
+	ElfW(Ehdr) head;
+	ElfW(Phdr) p;
+	char part[4096];
+	ssize_t n;
+	void *lib;
+
+	snprintf(from, sizeof(from), "%s/watched_lazy.so", directory);
+	in = open(from, O_RDONLY | O_CLOEXEC);
+	while ((n = read(in, part, sizeof(part))) > 0)
+		if (write(out, part, n) != n)
+			exit(2);
+	if (pread(in, &head, sizeof(head), 0) != sizeof(head))
+		exit(2);
+	for (off_t at = head.e_phoff; head.e_phnum--; at += sizeof(p)) {
+		if (pread(in, &p, sizeof(p), at) != sizeof(p))
+			exit(2);
+		if (p.p_type != PT_DYNAMIC)
+			continue;
+		p.p_flags &= ~PF_W;
+		if (pwrite(out, &p, sizeof(p), at) != sizeof(p))
+			exit(2);
+	}
+	close(in);
+	close(out);
+	lib = dlopen(to, RTLD_LAZY);
+	unlink(to);
+	if (tap_ok(&tap, lib != NULL, "read-only dynamic section: it loads")) {
+		struct standin s = { .export = dlsym(lib, "watched_export") };
+
+		tap_ok(&tap, sees(&s) && sees(&s), "read-only dynamic section: the request is seen");
+	}
+}
+
+static typeof(watched_export) *interposed;
+
+static void call_interposed(void *arg)
+{
+	struct watched_plan *plan = arg;
+
+	interposed(&plan->fd, (uintptr_t)plan, BYTES, 1, 0);
+}
+
+static int interposer(void *handle, unsigned long long addr, size_t size, int type, unsigned long long flags)
+{
+	return interposed(handle, addr, size, type, flags);
+}
+
+/* A tool's function stands for libcuda's, and calls it. */
+static void test_interposer(void)
+{
+	struct standin real = load("watched_named"), tool = load("watched_lazy");
+	struct form f;
+	struct watched_request r = asks(EXPORT(NEW), form(&f, NEW, 1, OBJECT));
+	struct watched_plan plan = { .request = &r, .requests = 1 };
+	struct watched_plan outer = { .middle = call_interposed, .arg = &plan };
+	ioctl_fn was = atomic_load(real.slot), tools = atomic_load(tool.slot);
+	struct gdr_watch w;
+
+	interposed = (typeof(interposed))real.export;
+	tap_ok(&tap, !gdr_watch_export((void *)interposer, (uintptr_t)&plan, BYTES, &w) && plan.calls == 1 && saw(&w, NEW),
+	       "interposer: the request that libcuda makes is seen");
+	tap_ok(&tap, !watch(&tool, &outer, &w) && outer.calls == 1 && plan.calls == 2 && saw(&w, NEW),
+	       "interposer: also where the tool calls ioctl itself");
+	tap_ok(&tap, atomic_load(real.slot) == was && atomic_load(tool.slot) == tools, "interposer: both are as they were");
+}
+
 /* No slot, or more than one: nothing can be watched, and nothing is called. */
 static void test_not_watched(void)
 {
@@ -398,6 +472,210 @@ static void change_slot(void *arg)
 	const struct standin *s = arg;
 
 	atomic_store(s->slot, counting);
+}
+
+/* A tool that calls what it found in the slot. */
+struct tool {
+	ioctl_fn hook, found;
+	long passed;
+};
+
+static struct tool lower, upper;
+
+static int through(struct tool *t, int fd, unsigned long request, void *arg)
+{
+	if (++t->passed > 1000) {
+		printf("not ok - a tool's hook calls itself without end\n");
+		exit(1);
+	}
+	return t->found(fd, request, arg);
+}
+
+static int lower_hook(int fd, unsigned long request, ...)
+{
+	va_list ap;
+	void *arg;
+
+	va_start(ap, request);
+	arg = va_arg(ap, void *);
+	va_end(ap);
+	return through(&lower, fd, request, arg);
+}
+
+static int upper_hook(int fd, unsigned long request, ...)
+{
+	va_list ap;
+	void *arg;
+
+	va_start(ap, request);
+	arg = va_arg(ap, void *);
+	va_end(ap);
+	return through(&upper, fd, request, arg);
+}
+
+static void attach(struct tool *t, ioctl_fn hook, const struct standin *s)
+{
+	*t = (struct tool){ .hook = hook, .found = atomic_load(s->slot) };
+	atomic_store(s->slot, hook);
+}
+
+static void detach(struct tool *t, const struct standin *s)
+{
+	atomic_store(s->slot, t->found);
+	*t = (struct tool){ 0 };
+}
+
+static void attach_lower(void *arg)
+{
+	attach(&lower, lower_hook, arg);
+}
+
+/* Whether a request passes once through the tools that are attached. */
+static bool once(const struct standin *s, bool watched)
+{
+	lower.passed = upper.passed = 0;
+	if (watched ? !sees(s) : s->ioctl(null_fd, FIONREAD, NULL) != -1)
+		return false;
+	return lower.passed == !!lower.hook && upper.passed == !!upper.hook;
+}
+
+/* A tool attaches while our function is in the slot, and another one later. */
+static void test_tools(bool request)
+{
+	struct standin s = load("watched_again");
+	struct form f;
+	struct watched_request r = asks(EXPORT(NEW), form(&f, NEW, 1, OBJECT));
+	struct watched_plan plan = { .middle = attach_lower, .arg = &s, .request = &r, .requests = request };
+	const char *what = request ? "a request" : "no request";
+	ioctl_fn first;
+	struct gdr_watch w;
+
+	s.ioctl(-1, 0, NULL);	/* binds the slot */
+	first = atomic_load(s.slot);
+	tap_ok(&tap, !watch(&s, &plan, &w) && (request ? saw(&w, NEW) : saw_nothing(&w)),
+	       "tools, %s: one attaches during a watch", what);
+	tap_ok(&tap, atomic_load(s.slot) == lower_hook, "tools, %s: it stays", what);
+	plan = (struct watched_plan){ 0 };
+	tap_ok(&tap, !watch(&s, &plan, &w) && plan.calls == 1, "tools, %s: a watch that sees nothing", what);
+	tap_ok(&tap, once(&s, false) && once(&s, true) && once(&s, false),
+	       "tools, %s: requests pass through it once, watched or not", what);
+	attach(&upper, upper_hook, &s);
+	tap_ok(&tap, once(&s, true) && once(&s, false) && once(&s, true), "tools, %s: and through two", what);
+	detach(&upper, &s);
+	tap_ok(&tap, once(&s, true) && once(&s, false), "tools, %s: one goes", what);
+	detach(&lower, &s);
+	tap_ok(&tap, once(&s, false) && once(&s, true), "tools, %s: the other one goes", what);
+	tap_ok(&tap, atomic_load(s.slot) == first, "tools, %s: the slot is as it was", what);
+}
+
+/* A tool whose hook makes a request of its own. */
+static struct standin reenters_in;
+
+static int reentering(int fd, unsigned long request, ...)
+{
+	va_list ap;
+	void *arg;
+	int n;
+
+	va_start(ap, request);
+	arg = va_arg(ap, void *);
+	va_end(ap);
+	if (++passed > 1000)
+		exit(1);
+	if (request != FIONREAD)
+		reenters_in.ioctl(null_fd, FIONREAD, &n);
+	return ioctl(fd, request, arg);
+}
+
+static void test_reenters(void)
+{
+	struct standin s = load("watched_again");
+	ioctl_fn first = atomic_load(s.slot);
+
+	reenters_in = s;
+	passed = 0;
+	atomic_store(s.slot, reentering);
+	tap_ok(&tap, sees(&s) && passed == 1, "a tool that re-enters: its own request goes to the C library");
+	atomic_store(s.slot, first);
+}
+
+/* A watch that one copy of watch.c makes on a thread of its own. */
+struct copied {
+	watch_fn watch;
+	struct standin s;
+	sem_t begun, go_on;
+	pthread_t thread;
+	bool ok;
+};
+
+static void wait_to_go_on(void *arg)
+{
+	struct copied *c = arg;
+
+	sem_post(&c->begun);
+	sem_wait(&c->go_on);
+}
+
+static void *watch_copied(void *arg)
+{
+	struct copied *c = arg;
+	struct form f;
+	struct watched_request r = asks(EXPORT(NEW), form(&f, NEW, 1, OBJECT));
+	struct watched_plan plan = { .middle = wait_to_go_on, .arg = c, .request = &r, .requests = 1 };
+	struct gdr_watch w;
+
+	c->ok = !c->watch(c->s.export, (uintptr_t)&plan, BYTES, &w) && plan.calls == 1 && saw(&w, NEW);
+	return NULL;
+}
+
+static void copied_begin(struct copied *c)
+{
+	sem_init(&c->begun, 0, 0);
+	sem_init(&c->go_on, 0, 0);
+	if (pthread_create(&c->thread, NULL, watch_copied, c))
+		exit(2);
+	sem_wait(&c->begun);
+}
+
+static bool copied_end(struct copied *c)
+{
+	sem_post(&c->go_on);
+	pthread_join(c->thread, NULL);
+	return c->ok;
+}
+
+static bool copied_alone(struct copied *c)
+{
+	copied_begin(c);
+	return copied_end(c);
+}
+
+/* Two copies of the library in one process watch at the same time. */
+static void test_copies(const char *name)
+{
+	struct standin s = load(name);
+	watch_fn copy[] = {
+		gdr_watch_export,
+		(watch_fn)dlsym(open_lib("watch_copy", false), "watch_copy"),
+		(watch_fn)dlsym(open_lib("watch_closed", false), "watch_copy"),
+	};
+	ioctl_fn first = atomic_load(s.slot);
+
+	for (int i = 0; i < 12; i++) {
+		int one = i % 3, other = (one + 1 + i / 3 % 2) % 3, last = i / 6;
+		struct copied c[2] = { { .watch = copy[one], .s = s }, { .watch = copy[other], .s = s } };
+		bool ok;
+
+		copied_begin(&c[0]);
+		copied_begin(&c[1]);
+		ok = copied_end(&c[!last]);
+		ok = copied_end(&c[last]) && ok;
+		tap_ok(&tap, ok && atomic_load(s.slot) == first, "%s: copies %d and %d, %s ends first", name, one, other,
+		       last ? "the first" : "the second");
+		ok = copied_alone(&c[0]);
+		ok = copied_alone(&c[1]) && ok;
+		tap_ok(&tap, ok && atomic_load(s.slot) == first, "%s: copies %d and %d, one after the other", name, one, other);
+	}
 }
 
 static void test_changed_meanwhile(const char *name)
@@ -499,7 +777,7 @@ static void yield(void *arg)
 
 static void *watch_on(void *arg)
 {
-	struct standin *s = arg;
+	struct copied *c = arg;
 	long wrong = 0;
 
 	for (int i = 0; i < WATCHES; i++) {
@@ -508,7 +786,7 @@ static void *watch_on(void *arg)
 		struct watched_plan plan = { .middle = yield, .request = &r, .requests = 1 };
 		struct gdr_watch w;
 
-		wrong += watch(s, &plan, &w) || plan.calls != 1 || !saw(&w, NEW);
+		wrong += c->watch(c->s.export, (uintptr_t)&plan, BYTES, &w) || plan.calls != 1 || !saw(&w, NEW);
 	}
 	return (void *)wrong;
 }
@@ -517,7 +795,8 @@ static void test_threads(const char *name)
 {
 	struct standin s = load(name);
 	struct watched_plan plan = { .middle = start_callers };
-	pthread_t watcher[WATCHERS];
+	watch_fn copy = (watch_fn)dlsym(open_lib("watch_copy", false), "watch_copy");
+	struct copied watcher[WATCHERS];
 	long wrong = 0, missed = 0;
 	struct gdr_watch w;
 	ioctl_fn first;
@@ -529,13 +808,15 @@ static void test_threads(const char *name)
 	for (int i = 0; i < CALLERS; i++)
 		caller_init(&callers[i], s, i + 1);
 	tap_ok(&tap, !watch(&s, &plan, &w) && saw_nothing(&w), "%s: requests of 64 other threads are not noted", name);
-	for (int i = 0; i < WATCHERS; i++)
-		if (pthread_create(&watcher[i], NULL, watch_on, &s))
+	for (int i = 0; i < WATCHERS; i++) {
+		watcher[i] = (struct copied){ .watch = i & 1 ? copy : gdr_watch_export, .s = s };
+		if (pthread_create(&watcher[i].thread, NULL, watch_on, &watcher[i]))
 			exit(2);
+	}
 	for (int i = 0; i < WATCHERS; i++) {
 		void *n;
 
-		pthread_join(watcher[i], &n);
+		pthread_join(watcher[i].thread, &n);
 		missed += (long)n;
 	}
 	stop = true;
@@ -766,9 +1047,15 @@ int main(int argc, char **argv)
 	test_requests();
 	test_export();
 	test_relro();
+	test_read_only_dynamic();
 	test_not_watched();
 	test_twice();
 	test_other_hook();
+	test_tools(true);
+	test_tools(false);
+	test_reenters();
+	test_copies("watched_lazy");
+	test_copies("watched_relro");
 	test_signal();
 	test_fork("watched_lazy");
 	test_fork("watched_relro");
@@ -778,5 +1065,6 @@ int main(int argc, char **argv)
 	test_threads("watched_relro");
 	test_changed_meanwhile("watched_again");
 	test_changed_meanwhile("watched_relro");
+	test_interposer();	/* from here on a libcuda is loaded */
 	return tap_done(&tap);
 }
