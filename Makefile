@@ -52,13 +52,13 @@ vkgdr: $(VKGDR)
 # headers of another folder: their sum stands in for them. Go's build ID would tell the folder
 # of the build; the linker's tells the content alone.
 HEADERS = $(shell cat include/*.h capi/*.h capi/copy/*.h | cksum | tr ' ' _)
-$(LIB): $(wildcard capi/*.[ch] capi/copy/*.[ch] capi/*.go capi/copy/*.go capi/*.map capi/*.sh capi/*.in include/*.h) $(shell find core -name '*.go') go.mod go.sum
+$(LIB): $(wildcard capi/*.[ch] capi/copy/*.[ch] capi/*.go capi/copy/*.go capi/*.map capi/*.sh capi/*.in capi/go_versions include/*.h) $(shell find core -name '*.go') go.mod go.sum
 	@mkdir -p $(@D)
 	rm -f $@
 	GO='$(GO)' capi/goroot.sh $(@D)/_goroot
 	CC='$(CC)' GDR_CC='$(CC)' GDR_OBJCOPY='$(OBJCOPY)' CGO_CPPFLAGS='-DGDR_HEADERS=$(HEADERS)' \
 	GDR_MAP='$(abspath capi/libgdrapi.map)' \
-	CGO_ENABLED=1 GOROOT='$(abspath $(@D)/_goroot/root)' $(@D)/_goroot/root/bin/go build -buildmode=c-shared -trimpath -buildvcs=false \
+	CGO_ENABLED=1 GOTOOLCHAIN=local GOROOT='$(abspath $(@D)/_goroot/root)' $(@D)/_goroot/root/bin/go build -buildmode=c-shared -trimpath -buildvcs=false \
 		-overlay $(abspath $(@D)/_goroot/overlay.json) \
 		-ldflags '-buildid= -extld=$(abspath capi/extld.sh) -extldflags "-Wl,-soname,$(SONAME) -Wl,--build-id"' \
 		-o $@ ./capi

@@ -2,6 +2,8 @@ module gdrapi
 
 go 1.24.0
 
+toolchain go1.27.4
+
 require (
 	github.com/ebitengine/purego v0.10.0
 	github.com/stretchr/testify v1.12.1

@@ -7,8 +7,15 @@
 #   sh setup.sh        install what is missing, by apt-get
 #   sh setup.sh --go   print the go command that the Makefile takes
 #
-# Any Go from 1.21 on serves: by itself it fetches the version that go.mod names, through
-# the Go module proxy, and leaves the machine's own Go as it is.
+# The library is built with the Go releases in capi/go_versions. Of these, in this order:
+#
+# 1. the go in PATH; an older one than go.mod's toolchain fetches that by itself
+# 2. the newest /usr/lib/go-N/bin/go, where Debian keeps those that are not its default
+# 3. the newest that the tests have passed with: any Go from 1.21 on fetches it through the
+#    Go module proxy (GOTOOLCHAIN), unless it has been told to fetch none
+#
+# The machine's own Go stays as it is. `make GO=COMMAND` takes another. With
+# GDR_GO_UNTESTED=1 the go in PATH is taken as it is, if it is not known.
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
 
@@ -18,19 +25,51 @@ go_least=21
 say() { printf 'setup.sh: %s\n' "$*"; }
 die() { printf 'setup.sh: %s\n' "$*" >&2; exit 1; }
 
-# go_serves COMMAND: is it a Go that can fetch another?
-go_serves() {
+versions=$(sed '/^#/d' "$here/capi/go_versions")
+newest=$(printf '%s\n' "$versions" | tail -n 1)
+
+# go_minor COMMAND: the N of its 1.N, of what is installed.
+go_minor() {
 	command -v "$1" >/dev/null || return 1
-	minor=$(cd / && GOTOOLCHAIN=local "$1" env GOVERSION 2>/dev/null |
-		sed -n 's/.*go1\.\([0-9][0-9]*\).*/\1/p')
-	[ "${minor:-0}" -ge "$go_least" ]
+	(cd / && GOTOOLCHAIN=local "$1" env GOVERSION 2>/dev/null) | sed -nE 's/.*go1\.([0-9]+).*/\1/p'
 }
 
-# find_go: the go in PATH, else the newest that Debian keeps out of it.
+# known MINOR
+known() {
+	printf '%s\n' "$versions" | grep -qE "^go1\.${1:-none}(\.|$)"
+}
+
+# fetches COMMAND: may it fetch another Go?
+fetches() {
+	case $(cd / && "$1" env GOTOOLCHAIN) in
+	local | path | *+path) return 1 ;;
+	esac
+}
+
+# asked COMMAND: GOTOOLCHAIN, in the environment or in go.env, names a version that is known.
+asked() {
+	named=$(cd / && "$1" env GOTOOLCHAIN | sed -nE 's/^go1\.([0-9]+).*/\1/p')
+	[ -n "$named" ] && known "$named"
+}
+
+# find_go: the command that the Makefile takes.
 find_go() {
-	for g in go $(printf '%s\n' /usr/lib/go-1.*/bin/go | sort -t . -k 2,2nr); do
-		if go_serves "$g"; then
+	others=$(printf '%s\n' /usr/lib/go-1.*/bin/go | sort -rV)
+	for g in go $others; do
+		minor=$(go_minor "$g") || continue
+		if known "$minor" || { [ "${minor:-0}" -ge "$go_least" ] && asked "$g"; }; then
 			echo "$g"
+			return
+		fi
+		if [ "$g" = go ] && [ "${GDR_GO_UNTESTED-}" = 1 ]; then
+			echo "env GOTOOLCHAIN=local go"
+			return
+		fi
+	done
+	for g in go $others; do
+		minor=$(go_minor "$g") || continue
+		if [ "${minor:-0}" -ge "$go_least" ] && fetches "$g"; then
+			echo "env GOTOOLCHAIN=$newest $g"
 			return
 		fi
 	done
@@ -73,14 +112,20 @@ apt() {
 		die "apt-get failed; it says why above"
 }
 
-# go_package: the newest Go among the packages that apt knows, if it serves.
+# go_package: of the Gos among the packages that apt knows, the newest that the library is
+# built with; else the newest that can fetch one.
 go_package() {
 	apt-cache search --names-only '^golang-1[.][0-9]+-go$' | sed 's/ .*//' |
-		sort -t . -k 2,2n | tail -n 1 |
+		sort -V |
 		while IFS= read -r p; do
 			minor=${p#golang-1.}
-			[ "${minor%-go}" -lt "$go_least" ] || echo "$p"
-		done
+			minor=${minor%-go}
+			if known "$minor"; then
+				echo "1 $p"
+			elif [ "$minor" -ge "$go_least" ]; then
+				echo "0 $p"
+			fi
+		done | sort -s -k 1,1n | tail -n 1 | sed 's/^. //'
 }
 
 # backports: Debian 12's own Go is too old; the same archive has a newer one.
@@ -108,7 +153,7 @@ if ! known_system; then
 	  - the Vulkan headers and loader, for the tests' doubles (Debian: libvulkan-dev)
   - Python 3, for the tests
 	  - the certificates of the usual authorities (Debian: ca-certificates)
-	  - Go 1.$go_least or later, in PATH; it fetches the version that go.mod names
+	  - Go 1.$go_least or later, in PATH; it fetches a version that the library is built with
 	Then run: make demo
 	END
 	exit 1
@@ -118,7 +163,7 @@ missing=$(missing_packages)
 go=$(find_go) || go=
 if [ -n "$missing" ] || [ -z "$go" ]; then
 	[ -z "$missing" ] || say "missing: $missing"
-	[ -n "$go" ] || say "missing: Go 1.$go_least or later"
+	[ -n "$go" ] || say "missing: a Go that the library is built with ($(echo "$versions" | tr '\n' ' '))"
 	if [ "$(id -u)" -ne 0 ] && ! command -v sudo >/dev/null; then
 		die "only root can install that, and there is no sudo; run: su -c 'sh $here/setup.sh'"
 	fi
@@ -129,11 +174,14 @@ if [ -n "$missing" ] || [ -z "$go" ]; then
 	fi
 	# shellcheck disable=SC2086 # package names are words
 	apt install -y --no-install-recommends $missing
-	go=$(find_go) || die "Go 1.$go_least or later was installed and cannot be run"
+	go=$(find_go) || die "Go was installed, and is none that the library is built with: run make, which says what to do"
 fi
 
-say "using $go; running: $go mod download (the Go that go.mod names, and the modules)"
-cd "$here"
-"$go" mod download ||
-	die "$go could not fetch them: is the Go module proxy reached, and GOTOOLCHAIN ($("$go" env GOTOOLCHAIN)) not 'local'?"
+# A source tarball has the modules.
+if [ ! -d "$here/vendor" ]; then
+	say "using $go; running: $go mod download (the Go that go.mod names, and the modules)"
+	cd "$here"
+	$go mod download ||
+		die "$go could not fetch them: is the Go module proxy reached?"
+fi
 say "all is there. Next: make demo, then make check"

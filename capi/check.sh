@@ -57,7 +57,12 @@ module=$(value runtime.firstmoduledata)
 	lies_in "$module" "$(value runtime.noptrdata)" "$(value runtime.enoptrdata)" ||
 	fail "Go's module data is elsewhere"
 
-# What capi/goroot.sh has taken out is not there.
+# What capi/goroot.sh and capi/extld.sh have taken out is not there.
 ! printf '%s\n' "$symbols" | grep -q 'EpollCreate' || fail "the runtime has an epoll"
-! printf '%s\n' "$symbols" | grep -q 'UND pthread_key_create' || fail "a host thread keeps its M"
-[ -n "$(value gdr_go_forget_init)" ] || fail "runtime/cgo was not built from capi/goroot.sh's sources"
+for f in pthread_key_create pthread_getattr_np pthread_attr_getstack pthread_attr_getstacksize; do
+	! printf '%s\n' "$symbols" | grep -q "UND $f" || fail "runtime/cgo calls $f of the C library"
+done
+[ "$(size gdr_go_c)" ] || fail "runtime/cgo's C has no variables of its own"
+done_init=$(value runtime_init_done)
+[ -z "$done_init" ] || lies_in "$done_init" "$(value __start_gdr_go_c)" "$(value __stop_gdr_go_c)" ||
+	fail "runtime/cgo's C has its variables elsewhere"

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 /*
  * runtime.c - starts the Go runtime, and makes ready what it needs. All that the C side
- * knows of Go's insides is in this file and in goroot.sh. Both were read in Go 1.24 to
- * 1.26. With a Go that differs, check.sh and extld.sh fail the build.
+ * knows of Go's insides is in this file, in goroot.sh and in extld.sh. With a Go that
+ * differs, they and check.sh fail the build.
  *
  * 1. A runtime that does not get what it needs ends the process. So we get all of it
  *    first, or try whether it can be had.
@@ -13,7 +13,7 @@
  *    held. But its whole state is in this object's variables and in memory that no child
  *    inherits. So a child puts the variables back to their values before the first start,
  *    and starts the runtime again.
- * 4. goroot.sh changes the runtime's sources so that they call the functions here.
+ * 4. extld.sh has the runtime's C call the functions here instead of the C library's.
  */
 #define _GNU_SOURCE
 #include "runtime.h"
@@ -59,11 +59,16 @@ extern char go_enoptrbss[] __asm__("runtime.enoptrbss") __attribute__((weak));
 extern char __start_gdr_go_module[] __attribute__((weak));
 extern char __stop_gdr_go_module[] __attribute__((weak));
 
-/* runtime/cgo's own state of a start, in C. */
-void gdr_go_forget_init(void) __attribute__((weak));
+/* The variables of runtime/cgo's C. extld.sh gave them a section of their own. */
+extern char __start_gdr_go_c[] __attribute__((weak));
+extern char __stop_gdr_go_c[] __attribute__((weak));
 
-/* runtime/cgo calls these instead of pthread_create and mmap. */
-int gdr_go_thread(void *(*fn)(void *), void *arg);
+/* runtime/cgo calls each of these instead of the C library's function. */
+int gdr_go_pthread_create(pthread_t *id, const pthread_attr_t *attr, void *(*fn)(void *), void *arg);
+int gdr_go_pthread_key_create(pthread_key_t *key, void (*destructor)(void *));
+int gdr_go_pthread_attr_getstacksize(const pthread_attr_t *attr, size_t *size);
+int gdr_go_pthread_getattr_np(pthread_t id, pthread_attr_t *attr);
+int gdr_go_pthread_attr_getstack(const pthread_attr_t *attr, void **addr, size_t *size);
 void *gdr_go_mmap(void *addr, size_t len, int prot, int flags, int fd, long off);
 
 #pragma GCC visibility pop
@@ -151,11 +156,12 @@ static int make_threads(void)
  * are made now, while there may be room for them. If there is none left, this waits until
  * one can be made.
  */
-int gdr_go_thread(void *(*fn)(void *), void *arg)
+int gdr_go_pthread_create(pthread_t *id, const pthread_attr_t *attr, void *(*fn)(void *), void *arg)
 {
 	const struct timespec pause = { .tv_nsec = MORE_THREADS_NS };
 	struct thread *t;
 
+	(void)attr;
 	pthread_mutex_lock(&threads_lock);
 	while (threads_made < threads_taken + 1 + SPARE && !make_next_thread())
 		;
@@ -165,9 +171,48 @@ int gdr_go_thread(void *(*fn)(void *), void *arg)
 	}
 	t = &threads[threads_taken++];
 	pthread_mutex_unlock(&threads_lock);
+	*id = t->id;
 	t->fn = fn;
 	t->arg = arg;
 	set_state(t, RUNS);
+	return 0;
+}
+
+/*
+ * The key would bind an M to each host thread that ever called. Without it a thread gives
+ * its M back after each call.
+ */
+int gdr_go_pthread_key_create(pthread_key_t *key, void (*destructor)(void *))
+{
+	(void)key;
+	(void)destructor;
+	return EAGAIN;
+}
+
+/* A thread that was made here has more stack than Go counts on. */
+int gdr_go_pthread_attr_getstacksize(const pthread_attr_t *attr, size_t *size)
+{
+	(void)attr;
+	*size = 65536;
+	return 0;
+}
+
+/*
+ * To ask where a host thread's stack ends takes a file. Where the answer is nothing, Go
+ * counts on 32 KiB.
+ */
+int gdr_go_pthread_getattr_np(pthread_t id, pthread_attr_t *attr)
+{
+	(void)id;
+	(void)attr;
+	return 0;
+}
+
+int gdr_go_pthread_attr_getstack(const pthread_attr_t *attr, void **addr, size_t *size)
+{
+	(void)attr;
+	*addr = NULL;
+	*size = 0;
 	return 0;
 }
 
@@ -241,19 +286,27 @@ struct range {
 	char *start, *end;
 };
 
-#define RANGES 3
+#define RANGES 4
 
 static void list_variables(struct range with_value[RANGES], struct range zero[2])
 {
 	with_value[0] = (struct range){ go_data, go_edata };
 	with_value[1] = (struct range){ go_noptrdata, go_enoptrdata };
 	with_value[2] = (struct range){ __start_gdr_go_module, __stop_gdr_go_module };
+	with_value[3] = (struct range){ __start_gdr_go_c, __stop_gdr_go_c };
 	zero[0] = (struct range){ go_bss, go_ebss };
 	zero[1] = (struct range){ go_noptrbss, go_enoptrbss };
 }
 
 /* The variables as they were before the first start, here or in an ancestor. */
 static char *saved_variables;
+
+/* Not memcpy: a sanitizer would look at what lies between the variables. */
+static __attribute__((no_sanitize("address"))) void copy_plain(char *to, const char *from, size_t n)
+{
+	for (size_t i = 0; i < n; i++)
+		*(volatile char *)&to[i] = from[i];
+}
 
 static int save_variables(void)
 {
@@ -269,8 +322,10 @@ static int save_variables(void)
 	mem = at = mmap(NULL, len, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	if (mem == MAP_FAILED)
 		return errno;
-	for (int i = 0; i < RANGES; i++)
-		at = mempcpy(at, with_value[i].start, with_value[i].end - with_value[i].start);
+	for (int i = 0; i < RANGES; i++) {
+		copy_plain(at, with_value[i].start, with_value[i].end - with_value[i].start);
+		at += with_value[i].end - with_value[i].start;
+	}
 	mprotect(mem, len, PROT_READ);
 	/* A fork may come at any moment. From here on a child restores the variables. */
 	saved_variables = mem;
@@ -285,12 +340,11 @@ static void restore_variables(void)
 
 	list_variables(with_value, zero);
 	for (int i = 0; i < RANGES; i++) {
-		memcpy(with_value[i].start, at, with_value[i].end - with_value[i].start);
+		copy_plain(with_value[i].start, at, with_value[i].end - with_value[i].start);
 		at += with_value[i].end - with_value[i].start;
 	}
 	for (int i = 0; i < 2; i++)
 		memset(zero[i].start, 0, zero[i].end - zero[i].start);
-	gdr_go_forget_init();
 }
 
 /*

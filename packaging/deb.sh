@@ -19,10 +19,11 @@ name=$(basename "$tarball" .tar.xz)
 cp "$tarball" "gdrapi_${name#gdrapi-}.orig.tar.xz"
 cp -a "$name/packaging/deb/debian" "$name/debian"
 
-# Debian's own Go is older than go.mod's: with this profile it is the builder's matter.
+# Debian 12 and 13 have an older Go than the oldest that serves: with this profile it is the
+# builder's matter.
 cd "$name"
 GO=${GO:-$(sh setup.sh --go)}
-GOCACHE=$("$GO" env GOCACHE)
+GOCACHE=$($GO env GOCACHE)
 export GO GOCACHE
 dpkg-buildpackage -us -uc -F -Ppkg.gdrapi.owngo >../build.log 2>&1 || {
 	tail -n 40 ../build.log >&2

@@ -2,9 +2,9 @@
 # SPDX-License-Identifier: MIT
 #
 # dist.sh OUT - the source tarball OUT/gdrapi-VERSION.tar.xz, which the packages are
-# built from: the files that git tracks, the Go modules in vendor/ (so that a build
-# takes nothing from the network but, where Go is older than go.mod says, its
-# toolchain), and RELEASE. The same commit gives the same bytes.
+# built from: the files that git tracks, the Go modules in vendor/, and RELEASE. Its
+# go.mod names no toolchain: each Go in capi/go_versions builds it as it is, and takes
+# nothing from the network. The same commit gives the same bytes.
 set -eu
 out=${1:?usage: dist.sh OUT}
 here=$(cd "$(dirname "$0")" && pwd)
@@ -31,7 +31,8 @@ cd "$top"
 commit_of_tree=$(git -c safe.directory="$top" -c user.name=dist -c user.email=dist stash create)
 git -c safe.directory="$top" archive "${commit_of_tree:-HEAD}" | tar -C "$stage/$name" -xf -
 cd "$stage/$name"
-GOFLAGS=-mod=mod "$go" mod vendor
+GOFLAGS=-mod=mod $go mod vendor
+sed -i '/^toolchain /,/^$/d' go.mod
 echo "$version $commit $epoch" >RELEASE
 sed -i "1s/([^)]*)/($version-1)/" packaging/deb/debian/changelog
 sed -i "s/^Version:.*/Version:        $version/" packaging/rpm/gdrapi.spec

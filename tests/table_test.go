@@ -49,6 +49,7 @@ func Test_fresh(t *testing.T)           { Run(t) }
 func Test_fuzz(t *testing.T)            { Run(t) }
 func Test_fuzz_long(t *testing.T)       { Run(t) }
 func Test_go(t *testing.T)              { Run(t) }
+func Test_go_next(t *testing.T)         { Run(t) }
 func Test_go_oldest(t *testing.T)       { Run(t) }
 func Test_gpu(t *testing.T)             { Run(t) }
 func Test_guest(t *testing.T)           { Run(t) }
@@ -59,6 +60,7 @@ func Test_kmod_static(t *testing.T)     { Run(t) }
 func Test_lint(t *testing.T)            { Run(t) }
 func Test_man(t *testing.T)             { Run(t) }
 func Test_memory(t *testing.T)          { Run(t) }
+func Test_offline(t *testing.T)         { Run(t) }
 func Test_packages(t *testing.T)        { Run(t) }
 func Test_python(t *testing.T)          { Run(t) }
 func Test_rm(t *testing.T)              { Run(t) }
@@ -151,6 +153,7 @@ var table = []Group{
 	{Name: "capi", Rows: []Program{
 		{Name: "environment", Cmd: cmd("$B/bin/env_test")},
 		{Name: "circles", Cmd: cmd("tests/capi/circles.sh", "$B")},
+		{Name: "goroot", Cmd: cmd("tests/capi/goroot.sh")},
 	}},
 
 	// The copy routines, the threads behind them, and how the way is chosen.
@@ -259,12 +262,12 @@ var table = []Group{
 		{Name: "callgrind", Cmd: cmd("tests/callgrind/counts.sh", "$B"), Needs: cmd("valgrind")},
 	}},
 
-	// The library of the oldest Go that go.mod allows.
-	{Name: "go_oldest", When: All, Rows: []Program{
-		{Name: "badinput", Cmd: cmd("$B/bin/badinput"), Make: cmd("go-oldest"), On: all, Tree: "go-oldest"},
-		{Name: "guest_fork", Cmd: cmd("$B/bin/guest_fork"), Make: cmd("go-oldest"), On: all, Tree: "go-oldest"},
-		{Name: "guest_lazy", Cmd: cmd("$B/bin/guest_lazy"), Make: cmd("go-oldest"), On: all, Tree: "go-oldest"},
-	}},
+	// The library of the oldest Go that go.mod allows, and of the newest that there is.
+	{Name: "go_oldest", When: All, Rows: otherGo("go-oldest")},
+	{Name: "go_next", When: Named, Rows: otherGo("go-next")},
+
+	// The source tarball builds without a network.
+	{Name: "offline", When: All, Rows: []Program{{Name: "build", Cmd: cmd("tests/packages/offline.sh"), Limit: time.Hour}}},
 
 	{Name: "lint", When: All, Rows: []Program{{Name: "lint", Cmd: cmd("$MAKE", "-s", "lint"), Count: Status}}},
 	{Name: "demo", When: All, Rows: []Program{{Name: "demo", Cmd: cmd("$MAKE", "-s", "demo"), Make: cmd("$B/bin/demo", "doubles"), Count: Status}}},
@@ -348,6 +351,14 @@ var tsans = []Program{
 	{Name: "pool", Cmd: cmd("$B/bin/ext_pool_tsan"), Env: cmd("GDRCOPY_COPY_IMPL=portable")},
 	{Name: "words", Cmd: cmd("$B/bin/ext_words_tsan")},
 	{Name: "cache", Cmd: cmd("$B/bin/ext_cache_tsan")},
+}
+
+// otherGo is what the library of another Go must pass. make names it, and its folder.
+func otherGo(name string) (rows []Program) {
+	for _, p := range []string{"badinput", "guest_fork", "guest_lazy", "guest_limits", "guest_signals"} {
+		rows = append(rows, Program{Name: p, Cmd: cmd("$B/bin/" + p), Make: cmd("$B/bin/"+p, name), On: all, Tree: name})
+	}
+	return rows
 }
 
 // The CDI spec and the pods against their schemas.

@@ -1,17 +1,20 @@
 # SPDX-License-Identifier: MIT
 #
-# make check-capi     [check 10 s] the C front by itself: its environment, and who calls whom
+# make check-capi     [check 20 s] the C front by itself: its environment, who calls whom, which Go is taken
 # make check-go-oldest [more 3 min] the library of the oldest Go that go.mod allows
+# make check-go-next  [long 5 min] the library of the newest Go that there is, release candidates too, and what differs
 
 $(BIN)/env_test: tests/capi/env.c capi/env.c $(COPY_C) $(CAPI_H) tools/tap.h
 	@mkdir -p $(@D)
 	$(CC) $(C11) $(CFLAGS) -Icapi -o $@ $(filter %.c,$^) -lpthread
 
 # The newest is the one that all else is built with.
-GO_OLDEST := go$(shell sed -n 's/^go //p' go.mod)
-OLDEST    := $(B)/go-oldest
+GO_OLDEST := $(firstword $(shell sed '/^\#/d' capi/go_versions))
 
-.PHONY: go-oldest
+.PHONY: go-oldest go-next
 go-oldest:
-	$(MAKE) --no-print-directory lib B=$(OLDEST) GO='env GOTOOLCHAIN=$(GO_OLDEST) $(GO)'
-	grep -aqF '$(GO_OLDEST)' $(OLDEST)/libgdrapi.so.$(VERSION)
+	$(MAKE) --no-print-directory lib B=$(B)/go-oldest GO='env GOTOOLCHAIN=$(GO_OLDEST) $(lastword $(GO))'
+	grep -aqF '$(GO_OLDEST)' $(B)/go-oldest/libgdrapi.so.$(VERSION)
+
+go-next:
+	@GO='$(lastword $(GO))' MAKE='$(MAKE)' tests/capi/go_next.sh $(B)/go-next

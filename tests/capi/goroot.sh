@@ -1,0 +1,132 @@
+#!/bin/sh
+# SPDX-License-Identifier: MIT
+#
+# goroot.sh - which Go is taken, and what the build says of one that it may not take:
+# setup.sh --go with programs that stand for Gos; capi/goroot.sh with a Go whose files
+# differ; capi/extld.sh with objects that stand for runtime/cgo's.
+here=$(cd "$(dirname "$0")/../.." && pwd)
+# shellcheck source=tests/tap.sh
+. "$here/tests/tap.sh"
+
+# The list, and those who have it written down.
+versions=$(sed '/^#/d' "$here/capi/go_versions")
+oldest=$(printf '%s\n' "$versions" | head -n 1)
+newest=$(printf '%s\n' "$versions" | tail -n 1)
+minor=${newest#go1.}
+minor=${minor%%.*}
+older=$(printf '%s\n' "$versions" | tail -n 2 | head -n 1)
+
+is "the list is in order" "$versions" "$(printf '%s\n' "$versions" | sort -V)"
+is "go.mod's toolchain is the newest" "$(sed -n 's/^toolchain //p' "$here/go.mod")" "$newest"
+is "go.mod's go is the oldest" "go$(sed -n 's/^go //p' "$here/go.mod")" "$oldest"
+short=$(echo "$oldest" | sed -E 's/^go([0-9]+\.[0-9]+).*/\1/')
+check "Debian's package asks for the oldest" grep -qF "golang-any (>= 2:$short~)" "$here/packaging/deb/debian/control"
+check "the RPM's does" grep -qx "BuildRequires:  golang >= $short" "$here/packaging/rpm/gdrapi.spec"
+for v in $versions; do
+	check "docs/design.md has $v" grep -q "^| ${v#go}[ ,]" "$here/docs/design.md"
+done
+
+# fake DIR VERSION SETTING: a go command of that version, told so by GOTOOLCHAIN.
+fake() {
+	mkdir -p "$1"
+	cat >"$1/go" <<-END
+	#!/bin/sh
+	case "\$*" in
+	'env GOVERSION') echo $2 ;;
+	'env GOTOOLCHAIN') echo "\${GOTOOLCHAIN:-$3}" ;;
+	'env GOROOT') echo "\${FAKE_ROOT-}" ;;
+	*) exit 2 ;;
+	esac
+	END
+	chmod +x "$1/go"
+}
+
+# chosen VERSION SETTING [NAME=VALUE...]: what setup.sh --go prints where that is the go in
+# PATH and $work/lib is /usr/lib.
+chosen() {
+	rm -rf "${work:?}/bin"
+	[ "$1" = none ] || fake "$work/bin" "$1" "$2"
+	shift 2
+	env PATH="$work/bin:/usr/bin:/bin" "$@" sh "$work/setup.sh" --go
+}
+
+cp -r "$here/capi" "$work/capi"
+sed "s#/usr/lib/go-#$work/lib/go-#" "$here/setup.sh" >"$work/setup.sh"
+next=go1.$((minor + 1)).0
+is "a known Go is taken" "$(chosen "$older" auto)" go
+is "and where it may fetch none" "$(chosen "$older" local)" go
+is "a newer patch of a known one, too" "$(chosen "$newest.9" local)" go
+is "a newer one is brought down" "$(chosen "$next" auto)" "env GOTOOLCHAIN=$newest go"
+is "not where it may fetch none: then make says so" "$(chosen "$next" local)" go
+is "an older one is brought up" "$(chosen go1.22.3 auto)" "env GOTOOLCHAIN=$newest go"
+is "one that cannot fetch is not asked to" "$(chosen go1.19.8 auto)" go
+is "GOTOOLCHAIN's Go is taken" "$(chosen "$next" auto GOTOOLCHAIN="$older")" go
+is "GDR_GO_UNTESTED=1 takes a newer one" "$(chosen "$next" auto GDR_GO_UNTESTED=1)" "env GOTOOLCHAIN=local go"
+is "and changes nothing of a known one" "$(chosen "$older" auto GDR_GO_UNTESTED=1)" go
+for v in "$oldest" "$newest" "$next"; do
+	n=${v#go1.}
+	fake "$work/lib/go-1.${n%%.*}/bin" "$v" auto
+done
+is "before that, the newest known that Debian keeps" "$(chosen "$next" local)" "$work/lib/go-1.$minor/bin/go"
+is "and without any go in PATH" "$(chosen none auto)" "$work/lib/go-1.$minor/bin/go"
+
+# goroot: capi/goroot.sh's output and status, with the Go in $work/bin.
+goroot() {
+	PATH="$work/bin:/usr/bin:/bin" env FAKE_ROOT="$work/root" "$@" GO= "$here/capi/goroot.sh" "$work/out" 2>&1
+}
+
+# says TEXT COMMAND...: it fails, and says TEXT.
+says() {
+	text=$1
+	shift
+	if "$@" >"$work/said-by" || ! grep -qF -e "$text" "$work/said-by"; then
+		cat "$work/said-by"
+		return 1
+	fi
+}
+
+fake "$work/bin" "$next" local
+for choice in '-go in Debian' "GOTOOLCHAIN=$newest make" 'GDR_GO_UNTESTED=1 make'; do
+	check "an unknown Go: make names $choice" says "$choice" goroot env
+done
+real=$(${GO:-go} env GOROOT)
+for f in syscall/rlimit.go runtime/sigtab_linux_generic.go runtime/netpoll_epoll.go runtime/signal_unix.go \
+	runtime/proc.go internal/godebugs/table.go; do
+	mkdir -p "$work/root/src/${f%/*}"
+	cp "$real/src/$f" "$work/root/src/$f"
+done
+check "GDR_GO_UNTESTED=1 goes on" goroot GDR_GO_UNTESTED=1
+is "and warns" "$(goroot GDR_GO_UNTESTED=1)" "goroot.sh: $next: no test of the library has been run with it"
+fake "$work/bin" "$newest" local
+check "a known Go: nothing is said" test -z "$(goroot env)"
+check "five files are replaced" test "$(grep -c '": "' "$work/out/overlay.json")" -eq 5
+sed -i 's/sigblock(false)/sigblock(!true)/' "$work/root/src/runtime/proc.go"
+check "other lines of masks stay" goroot env
+check "all of them" test "$(grep -c '": "' "$work/out/overlay.json")" -eq 3
+sed -i 's/^var Removed .*/&\n\t{Name: "updatemaxprocs", Removed: 99},/' "$work/root/src/internal/godebugs/table.go"
+check "a GODEBUG setting that Go has removed ends the build" says 'has removed the GODEBUG setting updatemaxprocs' goroot env
+cp "$real/src/internal/godebugs/table.go" "$work/root/src/internal/godebugs/table.go"
+mv "$work/root/src/runtime/netpoll_epoll.go" "$work/root/src/runtime/netpoll_poll.go"
+check "a file that is gone ends the build" says 'has no runtime/netpoll_epoll.go' goroot env
+
+# extld SOURCE: capi/extld.sh with an object of that C, in the place of runtime/cgo's.
+extld() {
+	mkdir -p "$work/link"
+	echo 'long runtime_data; int x_cgo_init(void); int x;' | cc -xc -c -o "$work/link/go.o" -
+	echo "$1" | cc -xc -w -c -o "$work/link/000001.o" - &&
+		GDR_CC=true GDR_MAP=none "$here/capi/extld.sh" "$work/link/go.o" "$work/link/000001.o" 2>&1
+}
+
+mends='mmap(), pthread_create(), pthread_key_create(), pthread_attr_getstacksize(), pthread_getattr_np(), pthread_attr_getstack()'
+all=$(echo "$mends" | sed 's/[(]/ (/g; s/,/;/g; s/ (/(/g')
+check "runtime/cgo that calls what it did links" extld "void x_cgo_init(void) { $all; free(0); }"
+check "none of it is the C library's" sh -c "nm -u '$work/link/000001.o' | grep -c gdr_go_ | grep -qx 6"
+check "its variables have a section" sh -c "readelf -SW '$work/link/000001.o' | grep -q ' gdr_go_c '"
+check "a new call of runtime/cgo ends the build" says 'calls timer_create' extld "void x_cgo_init(void) { $all; timer_create(); }"
+for f in mmap pthread_create pthread_key_create pthread_attr_getstacksize pthread_getattr_np pthread_attr_getstack; do
+	check "runtime/cgo without $f ends the build" says "does not call $f:" \
+		extld "void x_cgo_init(void) { $(echo "$all" | sed "s/\<$f()/0/"); }"
+done
+check "so does a variable in another section" says 'sections that capi/runtime.c does not know' \
+	extld "int x __attribute__((section(\"other\"))); void x_cgo_init(void) { $all; }"
+done_testing
