@@ -79,6 +79,21 @@ func Test_vm_debug(t *testing.T)        { Run(t) }
 
 // The groups that take longest come first: programs start in the table's order.
 var table = []Group{
+	// The copy routines, the threads behind them, and how the way is chosen.
+	{Name: "copy", Rows: []Program{
+		{Name: "routines", Cmd: cmd("$B/bin/copy_test")},
+		{Name: "pool", Cmd: cmd("$B/bin/ext_pool")},
+		{Name: "pool_steps", Cmd: cmd("$B/bin/pool_steps")},
+		{Name: "cpus", Cmd: cmd("$B/bin/cpus_test")},
+		{Name: "choice", Cmd: cmd("$B/bin/auto_test")},
+	}},
+
+	// Every instruction of a copy: signals, fences.
+	{Name: "steps", Rows: []Program{
+		{Name: "steps", Cmd: cmd("$B/bin/steps")},
+		{Name: "fences", Cmd: cmd("$B/bin/fences")},
+	}},
+
 	// The library in hosts that do what hosts do.
 	{Name: "guest", Rows: guests},
 
@@ -86,12 +101,6 @@ var table = []Group{
 	{Name: "ext", Rows: append(exts,
 		Program{Name: "words"},
 		Program{Name: "cache_steps", Cmd: cmd("$B/bin/ext_cache_steps", "--steps")})},
-
-	// Every instruction of a copy: signals, fences.
-	{Name: "steps", Rows: []Program{
-		{Name: "steps", Cmd: cmd("$B/bin/steps")},
-		{Name: "fences", Cmd: cmd("$B/bin/fences")},
-	}},
 
 	// The conformance suite.
 	{Name: "sanity", Rows: []Program{
@@ -154,15 +163,6 @@ var table = []Group{
 		{Name: "environment", Cmd: cmd("$B/bin/env_test")},
 		{Name: "circles", Cmd: cmd("tests/capi/circles.sh", "$B")},
 		{Name: "goroot", Cmd: cmd("tests/capi/goroot.sh")},
-	}},
-
-	// The copy routines, the threads behind them, and how the way is chosen.
-	{Name: "copy", Rows: []Program{
-		{Name: "routines", Cmd: cmd("$B/bin/copy_test")},
-		{Name: "pool", Cmd: cmd("$B/bin/ext_pool")},
-		{Name: "pool_steps", Cmd: cmd("$B/bin/pool_steps")},
-		{Name: "cpus", Cmd: cmd("$B/bin/cpus_test")},
-		{Name: "choice", Cmd: cmd("$B/bin/auto_test")},
 	}},
 
 	// Every kind of CUDA memory on rm, and how its requests are watched.
@@ -327,14 +327,14 @@ var table = []Group{
 
 var guests = []Program{
 	{Name: "hosts", On: all, Cases: Guest},
+	{Name: "rest", On: all, Cases: Guest},
 	{Name: "signals", On: all, Cases: Guest},
+	{Name: "limits", On: all, Cases: Guest},
 	{Name: "threads", On: all, Cases: Guest},
 	{Name: "fork", On: all, Cases: Guest},
-	{Name: "lazy", On: all, Cases: Guest},
-	{Name: "limits", On: all, Cases: Guest},
-	{Name: "rest", On: all, Cases: Guest},
-	{Name: "static", On: all, Cases: Guest},
 	{Name: "fds", On: all, Cases: Guest},
+	{Name: "lazy", On: all, Cases: Guest},
+	{Name: "static", On: all, Cases: Guest},
 }
 
 var exts = []Program{
