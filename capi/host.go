@@ -4,6 +4,12 @@ package main
 #include <sys/mman.h>
 #include "driver.h"
 #include "watch.h"
+
+// The answer is a number: a driver may answer an address that no Go pointer may hold.
+static uintptr_t map_memory(uintptr_t addr, size_t size, int prot, int flags, int fd, off_t offset)
+{
+	return (uintptr_t)mmap((void *)addr, size, prot, flags, fd, offset);
+}
 */
 import "C"
 
@@ -21,9 +27,9 @@ import (
 
 // mmap and munmap are the C library's, which hosts hook: see core.UseMemory.
 func mmap(addr, size uintptr, prot, flags, fd int, offset uint64) (uintptr, error) {
-	p, err := C.mmap(pointer(addr), C.size_t(size), C.int(prot), C.int(flags), C.int(fd), C.off_t(offset))
-	if va := uintptr(p); va != ^uintptr(0) {
-		return va, nil
+	va, err := C.map_memory(C.uintptr_t(addr), C.size_t(size), C.int(prot), C.int(flags), C.int(fd), C.off_t(offset))
+	if uintptr(va) != ^uintptr(0) {
+		return uintptr(va), nil
 	}
 	return 0, err
 }

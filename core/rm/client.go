@@ -190,8 +190,14 @@ func (c *client) attach(at cuda.PCIAddress) (_ *gpu, err error) {
 		return nil, err
 	}
 	register := registerFD{control: int32(c.fd)}
-	if err := ask(c.kernel, g.fd, "REGISTER_FD", nrRegisterFD, unsafe.Pointer(&register), unsafe.Sizeof(register), nil); err != nil {
-		return nil, err
+	// The driver knows this request, for it knows RM_ALLOC. It refuses every request to a GPU
+	// that was unplugged.
+	err = c.kernel.ioctl(g.fd, request(nrRegisterFD, unsafe.Sizeof(register)), unsafe.Pointer(&register))
+	if err == unix.EINVAL {
+		return nil, fmt.Errorf("REGISTER_FD: %s: %w (%v)", lost, unix.ENODEV, err)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("REGISTER_FD: %w", err)
 	}
 	id := gpuIDInfo{gpuID: card.gpuID}
 	if err := c.control("GET_ID_INFO", c.root, controlGPUIDInfo, unsafe.Pointer(&id), unsafe.Sizeof(id)); err != nil {

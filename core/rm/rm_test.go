@@ -579,6 +579,8 @@ func TestStatusToErrno(t *testing.T) {
 		{0x1A, unix.ENOMEM}, {0x1B, unix.EPERM}, {0x1F, unix.EINVAL}, {0x20, unix.EINVAL}, {0x23, unix.EACCES},
 		{0x26, unix.ENODEV}, {0x2E, unix.EINVAL}, {0x31, unix.EINVAL}, {0x33, unix.EINVAL}, {0x40, unix.EIO},
 		{0x51, unix.ENOMEM}, {0x56, unix.ENOTSUP}, {0x57, unix.EINVAL}, {0x63, unix.EBUSY}, {0x12345, unix.EIO},
+		{0x03, unix.EAGAIN}, {0x0F, unix.ENODEV}, {0x10, unix.EAGAIN}, {0x11, unix.EAGAIN}, {0x17, unix.EIO}, {0x22, unix.EIO},
+		{0x36, unix.ENOTSUP}, {0x3F, unix.EIO}, {0x62, unix.ENODEV}, {0x65, unix.EIO}, {0x6E, unix.ENODEV}, {0xFFFF, unix.EIO},
 	} {
 		s := status(c.number)
 		wrapped := fmt.Errorf("REQUEST: %w", s)

@@ -6,6 +6,7 @@ package sys
 
 import (
 	"errors"
+	"fmt"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -56,7 +57,18 @@ func retry(nr, a, b, c, d, e, f uintptr) (uintptr, error) {
 
 // Mmap maps size bytes of fd, shared and for reading and writing.
 func Mmap(fd int, offset uint64, size uintptr) (uintptr, error) {
-	return memory.Mmap(0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED, fd, offset)
+	va, err := memory.Mmap(0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED, fd, offset)
+	if err == nil && va%uintptr(unix.Getpagesize()) != 0 {
+		return 0, noMapping(va)
+	}
+	return va, err
+}
+
+// noMapping is the error of an address that mmap cannot have chosen. NVIDIA's drivers
+// before 595 return their status, a small positive number, from mmap on a lost GPU. The
+// kernel takes it for the address. Nothing is mapped there, so there is nothing to unmap.
+func noMapping(va uintptr) error {
+	return fmt.Errorf("mmap answered the address %#x, so the device is lost: %w", va, unix.ENODEV)
 }
 
 // Reserve reserves size bytes of address space without memory. An access to them faults.
@@ -66,7 +78,10 @@ func Reserve(size uintptr) (uintptr, error) {
 
 // MmapInto is Mmap from offset 0 into a part of what Reserve returned.
 func MmapInto(va uintptr, fd int, size uintptr) error {
-	_, err := memory.Mmap(va, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED|unix.MAP_FIXED, fd, 0)
+	got, err := memory.Mmap(va, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED|unix.MAP_FIXED, fd, 0)
+	if err == nil && got != va {
+		return noMapping(got)
+	}
 	return err
 }
 

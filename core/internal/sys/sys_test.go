@@ -131,7 +131,7 @@ func TestUseMemory(t *testing.T) {
 	UseMemory(Memory{
 		Mmap: func(addr, size uintptr, prot, flags, fd int, offset uint64) (uintptr, error) {
 			calls = append(calls, call{addr, size, prot, flags, fd, offset})
-			return va, fails
+			return max(va, addr), fails
 		},
 		Munmap: func(va, size uintptr) error {
 			calls = append(calls, call{addr: va, size: size})
@@ -161,4 +161,20 @@ func TestUseMemory(t *testing.T) {
 	require.Equal(t, unix.ENOMEM, err)
 	require.Equal(t, unix.ENOMEM, MmapInto(va, 7, 4096))
 	require.Equal(t, unix.ENOMEM, Munmap(va, 4096))
+}
+
+// A driver that answers a status from mmap makes it the address of a mapping that is not
+// there.
+func TestMmapThatAnswersAStatus(t *testing.T) {
+	saved := memory
+	t.Cleanup(func() { memory = saved })
+	UseMemory(Memory{
+		Mmap:   func(_, _ uintptr, _, _, _ int, _ uint64) (uintptr, error) { return 0xF, nil },
+		Munmap: func(uintptr, uintptr) error { t.Error("munmap"); return nil },
+	})
+	va, err := Mmap(7, 0, 4096)
+	require.ErrorIs(t, err, unix.ENODEV)
+	require.ErrorContains(t, err, "0xf")
+	require.Zero(t, va)
+	require.ErrorIs(t, MmapInto(0x7f0000000000, 7, 4096), unix.ENODEV)
 }
