@@ -28,6 +28,6 @@ $(CONSUMERS): $(BIN)/consumer_%: tests/consumers/%.c tests/consumers/load.h $(CU
 $(D)/libcudart.so: tests/doubles/cudart_sim.c $(D)/libcuda.so.1
 	$(CC) -shared -fPIC -fvisibility=hidden -std=gnu11 $(CFLAGS) $(WARN) -Wl,--no-undefined -Wl,-soname,$(@F) -o $@ $^ -lpthread
 
-$(D)/libnvidia-ml.so.1: tests/doubles/nvml_sim.c
+$(D)/libnvidia-ml.so.1: tests/doubles/nvml_sim.c tests/doubles/sim_machine.h
 	@mkdir -p $(@D)
 	$(CC) -shared -fPIC -fvisibility=hidden -std=gnu11 $(CFLAGS) $(WARN) -Wl,-soname,$(@F) -o $@ $<

@@ -139,7 +139,7 @@ static int attribute(int attr, int device)
 		return 0;
 	case 88:	/* pageable memory access */
 	case 100:	/* ... by the host's page tables */
-		return device_flag("CUDA_SIM_COHERENT", device, false);
+		return device_flag("CUDA_SIM_COHERENT", device, rm_mode() && rm_coherent(device));
 	case 102:	/* virtual memory management */
 	case 103:	/* POSIX fd handles */
 	case 110:	/* GPUDirect RDMA with VMM */

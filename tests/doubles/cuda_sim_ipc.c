@@ -34,6 +34,8 @@ static int get_handle(struct ipc_handle *h, uint64_t addr)
 		return CU_NOT_SUPPORTED;
 	if (!h || !b || b->handle || b->imported || (b->chunk && b->chunk->pool))
 		return CU_INVALID_VALUE;
+	if (!rm_shares(b->mem->device))
+		return CU_NOT_SUPPORTED;
 	memset(h, 0, sizeof(*h));
 	result = rm_share(b->mem, &h->client, &h->object);
 	h->pid = (uint32_t)getpid();

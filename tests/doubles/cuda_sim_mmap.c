@@ -43,6 +43,10 @@ static void *sim_mmap(void *addr, size_t length, int prot, int flags, int fd, of
 		errno = saved;
 		return map(addr, length, prot, flags, fd, offset);
 	}
+	if (m.address) {
+		errno = saved;
+		return (void *)(uintptr_t)m.address;
+	}
 	p = map(addr, length, prot, flags, m.out_fd, (off_t)m.offset);
 	saved = p == MAP_FAILED ? errno : saved;
 	if (m.out_fd != fd)

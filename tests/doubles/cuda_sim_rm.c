@@ -16,6 +16,7 @@
 #include <unistd.h>
 
 #include "rm_uapi.h"
+#include "sim_machine.h"
 
 #define CARDS 32
 
@@ -25,6 +26,7 @@ static uint32_t client;
 /* In the order of CUDA's ordinals. */
 static struct gpu {
 	struct rm_card_info card;
+	enum sim_machine machine;
 	int fd;
 	uint32_t device;
 } gpus[SIM_MAX_DEVICES];
@@ -86,7 +88,24 @@ static int by_address(const void *a, const void *b)
 	return x->pci_slot - y->pci_slot;
 }
 
-/* Every GPU of the driver, in CUDA's order. Returns how many, or minus a result. */
+/* Removes what does not compute, and notes the machine of each. Returns how many are left. */
+static int keep_computing(int n)
+{
+	int i, next = 0, kept = 0;
+
+	for (i = 0; next < n; i++) {
+		enum sim_machine m = sim_machine(i);
+
+		if (m == SIM_TEGRA)
+			continue;	/* it has no PCI address, so it is not in the list */
+		gpus[kept] = gpus[next++];
+		gpus[kept].machine = m;
+		kept += sim_computes(m);
+	}
+	return kept;
+}
+
+/* Every GPU that computes, in CUDA's order. Returns how many, or minus a result. */
 static int find_gpus(void)
 {
 	struct rm_card_info cards[CARDS] = { { .valid = 0 } };
@@ -95,10 +114,10 @@ static int find_gpus(void)
 	if (ioctl(ctl, RM_CARD_INFO(CARDS), cards))
 		return -CU_NO_DEVICE;
 	for (i = 0; i < CARDS && n < SIM_MAX_DEVICES; i++)
-		if (cards[i].valid)
+		if (cards[i].valid && cards[i].pci_vendor)
 			gpus[n++].card = cards[i];
 	qsort(gpus, (size_t)n, sizeof(gpus[0]), by_address);
-	return n;
+	return keep_computing(n);
 }
 
 static int rm_alloc(uint32_t parent, uint32_t class, void *params, size_t size, uint32_t *object)
@@ -171,6 +190,16 @@ int rm_init(int *devices)
 	return result;
 }
 
+bool rm_coherent(int device)
+{
+	return gpus[device].machine == SIM_GRACE;
+}
+
+bool rm_shares(int device)
+{
+	return gpus[device].machine != SIM_VGPU;
+}
+
 void rm_pci(int device, unsigned int *domain, unsigned int *bus, unsigned int *slot)
 {
 	*domain = gpus[device].card.pci_domain;
@@ -201,12 +230,18 @@ uint64_t rm_free_bytes(int device)
 	return s.total - s.used;
 }
 
+/* System memory is mapped through a control file. */
+static int view_open(const struct gpu *g)
+{
+	return g->machine == SIM_GB10 ? open(RM_CTL_DEVICE, O_RDWR | O_CLOEXEC) : gpu_open(g);
+}
+
 /* The CPU's view of an object. This library copies by it. */
 static int view_new(struct mem *m)
 {
 	struct rm_map_memory a = { .client = client, .device = gpus[m->device].device,
 				   .memory = m->object, .length = m->size,
-				   .fd = gpu_open(&gpus[m->device]) };
+				   .fd = view_open(&gpus[m->device]) };
 	void *p = MAP_FAILED;
 
 	if (a.fd < 0)

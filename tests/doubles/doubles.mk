@@ -14,7 +14,7 @@ $(D)/libvulkan.so.1: tests/doubles/vulkan_sim.c $(wildcard tests/doubles/sim_*.[
 	@mkdir -p $(@D)
 	$(CC) -shared -fPIC -fvisibility=hidden -std=gnu11 $(CFLAGS) $(WARN) -Wl,-soname,$(@F) -o $@ $(filter %.c,$^) -lpthread
 
-$(D)/rm_sim: $(wildcard tests/doubles/rm_sim*.[ch]) tests/doubles/rm_uapi.h $(wildcard tests/doubles/sim_fault.[ch])
+$(D)/rm_sim: $(wildcard tests/doubles/rm_sim*.[ch]) tests/doubles/rm_uapi.h $(wildcard tests/doubles/sim_fault.[ch]) tests/doubles/sim_machine.h
 	@mkdir -p $(@D)
 	$(CC) -std=gnu11 $(CFLAGS) $(WARN) -o $@ $(filter %.c,$^) -lpthread
 

@@ -3,6 +3,8 @@
  * A stand-in for NVML with what UCX and libfabric call. Test code: it never ships.
  * Its devices are those of the simulated libcuda, and have no NVLink.
  */
+#include "sim_machine.h"
+
 #include <stdint.h>
 #include <stdlib.h>
 
@@ -76,6 +78,21 @@ API int nvmlDeviceGetHandleByIndex_v2(unsigned int index, struct device **device
 	if (!device || index >= devices())
 		return INVALID_ARGUMENT;
 	*device = (struct device *)(uintptr_t)(index + 1);
+	return OK;
+}
+
+/* Any address is the first GPU's. */
+API int nvmlDeviceGetHandleByPciBusId_v2(const char *id, struct device **device)
+{
+	return id ? nvmlDeviceGetHandleByIndex_v2(0, device) : INVALID_ARGUMENT;
+}
+
+/* Of the machine's first GPU. */
+API int nvmlDeviceGetMigMode(struct device *device, unsigned int *current, unsigned int *pending)
+{
+	if (!device || !current || !pending)
+		return INVALID_ARGUMENT;
+	*current = *pending = sim_machine(0) == SIM_MIG;
 	return OK;
 }
 

@@ -20,7 +20,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#define CACHE(type) ((long)(type) << 32)
+#define ANSWER(flags) ((long)(flags) << 32)
 
 static void test_files(void)
 {
@@ -192,13 +192,16 @@ static void test_devices(void)
 	IS(ioctl(r.ctl, RM_ALLOC, &a), 0);
 	IS(a.status, RM_DUPLICATE_NAME);
 	IS(rm_new_device(&r, 77, &device), RM_INVALID_DEVICE);
-	/* A GPU without a registered file. */
+	/* A GPU that nobody has opened, and one without a registered file. */
 	cards(r.ctl, c, 32);
 	id.gpu_id = c[1].gpu_id;
+	IS(rm_control(&r, RM_CTRL_ID_INFO, &id, sizeof(id)), RM_INVALID_ARGUMENT);
+	fd = gpu_open(c[1].minor);
 	IS(rm_control(&r, RM_CTRL_ID_INFO, &id, sizeof(id)), 0);
 	TRUE(id.instance != r.instance);
+	IS(id.flags, 0);
+	IS(id.numa, -1);
 	IS(rm_new_device(&r, id.instance, &device), RM_INVALID_DEVICE);
-	fd = gpu_open(c[1].minor);
 	reg.ctl_fd = fd;
 	IS(ioctl_errno(fd, RM_REGISTER_FD, &reg), EINVAL);
 	reg.ctl_fd = r.ctl;
@@ -236,10 +239,10 @@ static void test_map(void)
 	IS(rm_map_on(&r, mem, 0, PAGE, -1, &lin), RM_INVALID_ARGUMENT);
 	IS(rm_map_on(&r, 0x77, 0, PAGE, fd, &lin), RM_NOT_FOUND);
 	IS(rm_map_on(&r, r.device, 0, PAGE, fd, &lin), RM_INVALID_OBJECT);
-	IS(rm_map_on(&r, mem, PAGE, 2 * PAGE, fd, &lin), CACHE(RM_WRITE_COMBINED));
+	IS(rm_map_on(&r, mem, PAGE, 2 * PAGE, fd, &lin), ANSWER(RM_MAP_BAR1));
 	IS(rm_map_on(&r, mem, 0, PAGE, fd, &lin2), RM_STATE_IN_USE);
 	TRUE(mmap(NULL, 3 * PAGE, PROT_READ, MAP_SHARED, fd, 0) == MAP_FAILED);
-	IS(errno, EINVAL);
+	IS(errno, ENXIO);
 	TRUE(mmap(NULL, PAGE, PROT_READ, MAP_SHARED, fd, (off_t)PAGE) == MAP_FAILED);
 	IS(errno, EINVAL);
 	p = mmap(NULL, 2 * PAGE, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
@@ -260,7 +263,7 @@ static void test_map(void)
 	IS(rm_unmap(&r, mem, lin), RM_NOT_FOUND);
 	/* A file that was prepared for a mapping that has ended. */
 	fd = gpu_open(r.minor);
-	IS(rm_map_on(&r, mem, 0, PAGE, fd, &lin), CACHE(RM_WRITE_COMBINED));
+	IS(rm_map_on(&r, mem, 0, PAGE, fd, &lin), ANSWER(RM_MAP_BAR1));
 	IS(rm_unmap(&r, mem, lin), 0);
 	TRUE(mmap(NULL, PAGE, PROT_READ, MAP_SHARED, fd, 0) == MAP_FAILED);
 	close(fd);
@@ -510,7 +513,7 @@ static int child_launch(void *arg)
 static void test_values(void)
 {
 	IS(in_child(child_launch, (const char *[]){ "NVRM_SIM_DEVICES", "9" }), 125);
-	IS(in_child(child_launch, (const char *[]){ "NVRM_SIM_CACHE", "wc" }), 125);
+	IS(in_child(child_launch, (const char *[]){ "NVRM_SIM_MACHINE", "grace,wc" }), 125);
 	IS(in_child(child_launch, (const char *[]){ "NVRM_SIM_FAIL", "MAP=1" }), -SIGABRT);
 	IS(in_child(child_launch, (const char *[]){ "NVRM_SIM_FAIL", "MAP_MEMORY" }), -SIGABRT);
 }
@@ -538,7 +541,7 @@ static void test_fail(void)
 /*
  * Needs these variables:
  *
- * NVRM_SIM_DEVICES=1 NVRM_SIM_DRIVER=535 NVRM_SIM_CACHE=0 NVRM_SIM_BAR1_MIB=1
+ * NVRM_SIM_DEVICES=1 NVRM_SIM_DRIVER=535 NVRM_SIM_BAR1_MIB=1
  * NVRM_SIM_FAIL=DUP_OBJECT=0x51@2,UNMAP_MEMORY=0x1f@1,OPEN=13@5
  */
 static void options(void)
@@ -555,7 +558,7 @@ static void options(void)
 	IS(rm_new_memory(&r, 2 * MIB, &mem), 0);
 	fd = gpu_open(r.minor);
 	IS(rm_map_on(&r, mem, 0, 2 * MIB, fd, &lin), RM_NO_RESOURCES);
-	IS(rm_map_on(&r, mem, MIB, MIB, fd, &lin), CACHE(RM_CACHED));
+	IS(rm_map_on(&r, mem, MIB, MIB, fd, &lin), ANSWER(RM_MAP_BAR1));
 	p = mmap(NULL, MIB, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
 	TRUE(p != MAP_FAILED);
 	close(fd);
@@ -563,7 +566,7 @@ static void options(void)
 	IS(rm_map_on(&r, mem, 0, PAGE, fd, &lin2), RM_NO_RESOURCES);
 	IS(rm_unmap(&r, mem, lin), RM_INVALID_ARGUMENT);
 	IS(rm_unmap(&r, mem, lin), 0);
-	IS(rm_map_on(&r, mem, 0, PAGE, fd, &lin2), CACHE(RM_CACHED));
+	IS(rm_map_on(&r, mem, 0, PAGE, fd, &lin2), ANSWER(RM_MAP_BAR1));
 	close(fd);
 	munmap(p, MIB);
 	IS(rm_dup(&r, r.client, mem, &copy), 0);
@@ -575,9 +578,156 @@ static void options(void)
 	rm_close(&r);
 }
 
+static struct rm_id_info id_info_of(const struct rm *r, uint32_t gpu_id)
+{
+	struct rm_id_info id = { .gpu_id = gpu_id };
+
+	IS(rm_control(r, RM_CTRL_ID_INFO, &id, sizeof(id)), 0);
+	return id;
+}
+
+static uint32_t space_of(const struct rm *r, uint32_t object)
+{
+	struct rm_space p = { .object = object };
+
+	IS(rm_control(r, RM_CTRL_SPACE, &p, sizeof(p)), 0);
+	return p.space;
+}
+
+/* A control on an object. */
+static long control_on(const struct rm *r, uint32_t object, uint32_t cmd, void *params, size_t size)
+{
+	struct rm_control a = { .client = r->client, .object = object, .cmd = cmd,
+				.params = (uintptr_t)params, .params_size = (uint32_t)size };
+
+	return ioctl(r->ctl, RM_CONTROL, &a) ? -errno : (long)a.status;
+}
+
+static uint32_t gpu_at(struct rm_card_info *c, int n, uint32_t minor)
+{
+	int i;
+
+	for (i = 0; i < n; i++)
+		if (c[i].valid && c[i].minor == minor)
+			return c[i].gpu_id;
+	return 0;
+}
+
+/* GPU memory that is the CPU's, too, in two pages that are no neighbours. */
+static void test_coherent(int card, bool numa)
+{
+	struct rm_card_info c[32] = { { .valid = 0 } };
+	uint64_t lin, size = 0;
+	struct rm_id_info id;
+	uint32_t mem;
+	struct rm r;
+	int fd;
+
+	rm_open(&r, card);
+	cards(r.ctl, c, 32);
+	id = id_info_of(&r, gpu_at(c, 32, r.minor));
+	IS(id.flags, RM_ID_ATS);
+	TRUE((id.numa >= 0) == numa);
+	IS(rm_new_memory(&r, 4 * MIB, &mem), 0);
+	IS(space_of(&r, mem), RM_SPACE_VIDEO);
+	IS(control_on(&r, mem, RM_CTRL_PAGE_SIZE, &size, sizeof(size)), 0);
+	IS(size, 2 * MIB);
+	IS(control_on(&r, r.device, RM_CTRL_PAGE_SIZE, &size, sizeof(size)), RM_INVALID_OBJECT);
+	fd = gpu_open(r.minor);
+	IS(rm_map_on(&r, mem, 0, 4 * MIB, fd, &lin), RM_NOT_FOUND);
+	IS(rm_map_on(&r, mem, PAGE, 2 * MIB, fd, &lin), RM_NOT_FOUND);
+	IS(rm_map_on(&r, mem, 2 * MIB, 2 * MIB, fd, &lin), ANSWER(RM_MAP_COHERENT));
+	close(fd);
+	IS(rm_stats(&r).bar_used, 0);
+	rm_close(&r);
+}
+
+/* GPU memory that is the system's. */
+static void test_system(int card)
+{
+	struct rm_surface_item item = { .index = RM_SURFACE_PHYS_ATTR };
+	struct rm_surface list = { .n = 1, .list = (uintptr_t)&item };
+	struct rm_card_info c[32] = { { .valid = 0 } };
+	uint64_t lin;
+	uint32_t mem;
+	struct rm r;
+	void *p;
+	int fd;
+
+	rm_open(&r, card);
+	cards(r.ctl, c, 32);
+	IS(id_info_of(&r, gpu_at(c, 32, r.minor)).flags, RM_ID_SOC | RM_ID_SOC_IGPU);
+	IS(rm_new_memory(&r, 4 * PAGE, &mem), 0);
+	IS(space_of(&r, mem), RM_SPACE_SYSTEM);
+	IS(control_on(&r, mem, RM_CTRL_SURFACE, &list, sizeof(list)), 0);
+	IS(item.data >> 29, 2);
+	fd = gpu_open(r.minor);
+	IS(rm_map_on(&r, mem, 0, PAGE, fd, &lin), RM_INVALID_ARGUMENT);
+	close(fd);
+	fd = ctl_open();
+	IS(rm_map_on(&r, mem, 2 * PAGE, PAGE, fd, &lin), ANSWER(RM_MAP_SYSTEM));
+	TRUE(mmap(NULL, 3 * PAGE, PROT_READ, MAP_SHARED, fd, 0) == MAP_FAILED);
+	IS(errno, ERANGE);
+	p = mmap(NULL, 2 * PAGE, PROT_READ, MAP_SHARED, fd, 0);
+	TRUE(p != MAP_FAILED);
+	munmap(p, 2 * PAGE);
+	close(fd);
+	rm_close(&r);
+}
+
+static void test_mig(int card)
+{
+	struct rm_devices *d = calloc(1, sizeof(*d));
+	struct rm_card_info c[32] = { { .valid = 0 } };
+	uint32_t mem, copy, i, n = 0;
+	struct rm r;
+
+	rm_open(&r, card);
+	cards(r.ctl, c, 32);
+	IS(rm_control(&r, RM_CTRL_DEVICES, d, sizeof(*d)), 0);
+	IS(d->n, 4);
+	for (i = 0; i < d->n; i++)
+		n += d->list[i].gpu_id == gpu_at(c, 32, r.minor) && d->list[i].gpu_instance != RM_NO_INSTANCE;
+	IS(n, 1);
+	IS(rm_new_memory(&r, PAGE, &mem), 0);
+	IS(rm_dup(&r, r.client, mem, &copy), RM_NOT_FOUND);
+	free(d);
+	rm_close(&r);
+}
+
+/* Needs NVRM_SIM_MACHINE=grace,cdmm,gb10,mig NVRM_SIM_SCATTERED=1 NVRM_SIM_BAR1_DEVICE=1 */
+static void machines(void)
+{
+	struct rm_confidential cc;
+	struct rm_chipset chip;
+	struct rm_alloc a = { .class = RM_CLASS_CONFIDENTIAL };
+	struct rm r;
+
+	/* RM_CARD_INFO has the GPUs in the reverse order. */
+	test_coherent(3, true);
+	test_coherent(2, false);
+	test_system(1);
+	test_mig(0);
+	rm_open(&r, 0);
+	IS(rm_control(&r, RM_CTRL_CHIPSET, &chip, sizeof(chip)), 0);
+	IS(chip.flags, 0);
+	a.root = a.parent = r.client;
+	IS(ioctl(r.ctl, RM_ALLOC, &a), 0);
+	IS(a.status, 0);
+	IS(control_on(&r, a.object, RM_CTRL_CONFIDENTIAL, &cc, sizeof(cc) - 1), RM_INVALID_STRUCT);
+	IS(control_on(&r, a.object, RM_CTRL_CONFIDENTIAL, &cc, sizeof(cc)), 0);
+	IS(cc.feature + cc.multi_gpu, 0);
+	IS(rm_free(&r, a.object), 0);
+	rm_close(&r);
+}
+
 int main(int argc, char **argv)
 {
 	setvbuf(stdout, NULL, _IOLBF, 0);
+	if (argc > 1 && strcmp(argv[1], "machines") == 0) {
+		machines();
+		return tap_end();
+	}
 	if (argc > 1 && strcmp(argv[1], "options") == 0) {
 		options();
 		test_rm_cuda_old();

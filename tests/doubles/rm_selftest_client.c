@@ -107,7 +107,7 @@ long rm_map_on(const struct rm *r, uint32_t memory, uint64_t offset, uint64_t le
 	long status = call(r->ctl, RM_MAP_MEMORY, &a, &a.status);
 
 	*linear = a.linear;
-	return status ? status : (long)((a.flags & RM_MAP_CACHE_MASK) >> RM_MAP_CACHE_SHIFT) << 32;
+	return status ? status : (long)(a.flags & RM_MAP_ANSWER_MASK) << 32;
 }
 
 long rm_unmap(const struct rm *r, uint32_t memory, uint64_t linear)

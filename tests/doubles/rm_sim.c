@@ -58,7 +58,7 @@ static unsigned long env_number(const char *name, unsigned long otherwise, unsig
 
 	if (!env)
 		return otherwise;
-	v = strtoul(env, &end, 10);
+	v = strtoul(env, &end, 0);
 	if (end == env || *end || v < min || v > max) {
 		fprintf(stderr, "%s=%s: give a number from %lu to %lu\n", name, env, min, max);
 		exit(125);
@@ -68,10 +68,22 @@ static unsigned long env_number(const char *name, unsigned long otherwise, unsig
 
 static void configure(void)
 {
+	int i;
+
 	config.gpus = (int)env_number("NVRM_SIM_DEVICES", 4, 1, RM_MAX_GPUS);
 	config.driver = (unsigned int)env_number("NVRM_SIM_DRIVER", 580, 535, 999);
-	config.cache = (unsigned int)env_number("NVRM_SIM_CACHE", RM_WRITE_COMBINED, RM_CACHED,
-						RM_WRITE_BACK);
+	config.page = env_number("NVRM_SIM_PAGE", RM_PAGE, RM_PAGE, 64 << 10);
+	config.answer = (unsigned int)env_number("NVRM_SIM_ANSWER", 0, 0, RM_MAP_ANSWER_MASK);
+	config.phys_attr = (unsigned int)env_number("NVRM_SIM_PHYS_ATTR", 2, 0, 7);
+	config.scattered = env_number("NVRM_SIM_SCATTERED", 0, 0, 1);
+	config.bar_is_device = env_number("NVRM_SIM_BAR1_DEVICE", 0, 0, 1);
+	for (i = 0; i < config.gpus; i++) {
+		config.machine[i] = sim_machine(i);
+		if (config.machine[i] == SIM_CDMM && config.driver < 580) {
+			fprintf(stderr, "NVRM_SIM_MACHINE=cdmm: NVRM_SIM_DRIVER must be 580 or more\n");
+			exit(125);
+		}
+	}
 	config.bar = env_number("NVRM_SIM_BAR1_MIB", 256 << 10, 0, 1 << 20) << 20;
 	/* A bad rule ends the process here. */
 	sim_fault(&rm_faults, "");

@@ -21,9 +21,10 @@
 
 #include "rm_uapi.h"
 #include "sim_fault.h"
+#include "sim_machine.h"
 
 #define RM_MAX_GPUS 8
-#define RM_PAGE 4096ull
+#define RM_PAGE 4096ull	/* of this machine */
 
 /* Device memory: a memfd that has one user at least. */
 struct rm_memory {
@@ -42,12 +43,16 @@ struct rm_mapping {
 	uint64_t addr;		/* where the program has it mapped, if that is known */
 };
 
-/* A device, or memory below one. Its handle is its client's. */
+/*
+ * A device, memory below one, or the capabilities of confidential computing. Its handle is
+ * its client's.
+ */
 struct rm_object {
 	struct rm_object *next;
 	uint32_t handle;
 	int gpu;
-	struct rm_memory *memory;	/* NULL: a device */
+	struct rm_memory *memory;	/* NULL: it is none */
+	bool confidential;
 	struct rm_object *device;	/* of memory */
 	bool shared;			/* any process may duplicate it */
 	struct rm_mapping *mappings;
@@ -79,7 +84,7 @@ struct rm_file {
 	uint64_t registered;	/* a GPU's file: id of its control file, or 0 */
 	struct rm_memory *memory;	/* exported into it, or NULL */
 	uint64_t offset, length;	/* a dma-buf's part of it that mmap gives */
-	uint64_t linear;	/* a GPU's file: the mapping that it serves, or 0 */
+	uint64_t linear;	/* the mapping that it serves, or 0 */
 	uint32_t mapper;	/* the client of that mapping */
 };
 
@@ -96,6 +101,7 @@ struct rm_gpu {
 	uint32_t domain;
 	uint8_t bus, slot;
 	uint32_t minor, instance;
+	bool attached;		/* a file of it was opened once */
 	uint64_t used, bar_used;
 };
 
@@ -103,8 +109,13 @@ struct rm_gpu {
 extern struct rm_config {
 	int gpus;
 	unsigned int driver;	/* 535, 550, ...: the version's first number */
-	unsigned int cache;	/* RM_CACHED, ... */
 	uint64_t bar;		/* bytes for each GPU */
+	uint64_t page;		/* the kernel's, in bytes */
+	enum sim_machine machine[RM_MAX_GPUS];
+	unsigned int answer;	/* of RM_MAP_MEMORY, 0: that of the machine */
+	unsigned int phys_attr;	/* how system memory is cached, as RM_CTRL_SURFACE has it */
+	bool scattered;		/* see rm_sim_machine.c */
+	bool bar_is_device;	/* BAR1 is Device memory, on Arm */
 } config;
 extern struct sim_faults rm_faults;
 
@@ -141,6 +152,24 @@ void object_end(struct rm_client *c, struct rm_object *o);
 struct rm_mapping *mapping_new(struct rm_object *o, uint64_t offset, uint64_t length, bool counted);
 struct rm_mapping *mapping_find(const struct rm_client *c, uint64_t linear, struct rm_object **o);
 void mapping_end(struct rm_object *o, struct rm_mapping *m);
+
+/* rm_sim_machine.c: each that returns uint32_t gives a status */
+bool gpu_is_system(int gpu);
+bool gpu_has_bar(int gpu);
+bool gpu_exports(int gpu);
+uint32_t check_duplicate(const struct rm_caller *c, int gpu);
+uint32_t check_map(const struct rm_caller *c, const struct rm_memory *m, uint64_t offset,
+		   uint64_t length);
+uint32_t map_answer(int gpu);
+void card_info(int gpu, struct rm_card_info *card);
+uint32_t id_info(const struct rm_caller *c, struct rm_object *o, void *params);
+uint32_t active_devices(const struct rm_caller *c, struct rm_object *o, void *params);
+uint32_t chipset(const struct rm_caller *c, struct rm_object *o, void *params);
+uint32_t address_space(const struct rm_caller *c, struct rm_object *o, void *params);
+uint32_t surface(const struct rm_caller *c, struct rm_object *o, void *params);
+uint32_t page_size(const struct rm_caller *c, struct rm_object *o, void *params);
+uint32_t capabilities(const struct rm_caller *c, struct rm_object *o, void *params);
+uint32_t capabilities_size(void);
 
 /* rm_sim_revoke.c */
 void revoke_later(const struct rm_caller *c, const struct rm_client *client,

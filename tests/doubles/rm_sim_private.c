@@ -91,13 +91,27 @@ int rm_sim_mmap(const struct rm_caller *c, void *arg)
 	struct rm_object *o;
 	const struct rm_mapping *m = client ? mapping_find(client, c->file->linear, &o) : NULL;
 	uint64_t pages = (a->length + RM_PAGE - 1) / RM_PAGE * RM_PAGE;
+	int failure;
 
-	if (c->file->kind == RM_FILE_CTL)
-		return ENODEV;
+	a->address = 0;
 	if (c->file->kind == RM_FILE_DMABUF)
 		return mmap_dmabuf(c, a);
-	if (!m || a->offset || pages != m->length)
+	/* [nvidia_mmap_helper] */
+	if (!m || a->offset)
 		return EINVAL;
+	failure = fault(c, "MMAP_STATUS");
+	if (!failure && c->file->kind == RM_FILE_GPU && fault(c, "LOST"))
+		failure = RM_GPU_IS_LOST;
+	if (failure && config.driver >= 595)
+		return ENODEV;
+	if (failure) {
+		a->address = (uint32_t)failure;
+		return 0;
+	}
+	if (c->file->kind == RM_FILE_GPU && pages != m->length)
+		return ENXIO;
+	if (pages > o->memory->size - m->offset)
+		return ERANGE;
 	return give_pages(c, o->memory, m->offset, a);
 }
 

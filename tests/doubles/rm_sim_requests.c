@@ -7,8 +7,6 @@
 #include <string.h>
 #include <unistd.h>
 
-#define VENDOR 0x10de
-#define DEVICE_ID 0x2335
 #define VERSION_FORMAT "%u.159.04"
 
 /* The client that the caller may use, by this file; or NULL. */
@@ -23,7 +21,7 @@ static struct rm_object *find_device(const struct rm_client *client, uint32_t ha
 {
 	struct rm_object *o = object_find(client, handle);
 
-	return o && !o->memory ? o : NULL;
+	return o && !o->memory && !o->confidential ? o : NULL;
 }
 
 static bool gpu_registered(const struct rm_file *ctl, int gpu)
@@ -38,7 +36,7 @@ static bool gpu_registered(const struct rm_file *ctl, int gpu)
 
 static bool whole_pages(uint64_t n)
 {
-	return n % RM_PAGE == 0;
+	return n % config.page == 0;
 }
 
 static uint32_t alloc_client(const struct rm_caller *c, struct rm_alloc *a)
@@ -118,6 +116,27 @@ static uint32_t alloc_memory(const struct rm_caller *c, struct rm_client *client
 	return status;
 }
 
+static uint32_t alloc_confidential(struct rm_client *client, struct rm_alloc *a)
+{
+	struct rm_object *o;
+	uint32_t status;
+
+	if (a->parent != client->handle)
+		return RM_INVALID_PARENT;
+	if (a->params || a->params_size)
+		return RM_INVALID_STRUCT;
+	status = object_new(client, &a->object, &o);
+	if (!status)
+		o->confidential = true;
+	return status;
+}
+
+/* The GPU has fallen off the bus. */
+static bool lost(const struct rm_caller *c)
+{
+	return fault(c, "LOST");
+}
+
 static int rm_alloc(const struct rm_caller *c, void *arg)
 {
 	struct rm_alloc *a = arg;
@@ -130,6 +149,10 @@ static int rm_alloc(const struct rm_caller *c, void *arg)
 	client = own_client(c, a->root);
 	if (!client)
 		a->status = RM_INVALID_CLIENT;
+	else if (a->class == RM_CLASS_CONFIDENTIAL)
+		a->status = alloc_confidential(client, a);
+	else if (lost(c))
+		a->status = RM_GPU_IS_LOST;
 	else if (a->class == RM_CLASS_DEVICE)
 		a->status = alloc_device(c, client, a);
 	else if (a->class == RM_CLASS_MEMORY)
@@ -170,25 +193,6 @@ static int rm_free(const struct rm_caller *c, void *arg)
 	return 0;
 }
 
-static uint32_t id_info(const struct rm_caller *c, struct rm_client *client, void *params)
-{
-	struct rm_id_info *p = params;
-	int gpu = gpu_by_id(p->gpu_id);
-
-	(void)c;
-	(void)client;
-	if (gpu < 0)
-		return RM_INVALID_ARGUMENT;
-	p->flags = 0;
-	p->instance = gpus[gpu].instance;
-	p->subdevice = 0;
-	p->sli = 0;
-	p->board = (uint32_t)gpu;
-	p->gpu_instance = gpus[gpu].instance;
-	p->numa = -1;
-	return RM_OK;
-}
-
 static bool has_client(const struct rm_file *file)
 {
 	const struct rm_client *client;
@@ -198,10 +202,9 @@ static bool has_client(const struct rm_file *file)
 	return client;
 }
 
-static uint32_t export_fd(const struct rm_caller *c, struct rm_client *client, void *params)
+static uint32_t export_fd(const struct rm_caller *c, struct rm_object *o, void *params)
 {
 	struct rm_export_fd *p = params;
-	struct rm_object *o = object_find(client, p->object);
 	struct rm_file *file = caller_file(c, p->fd);
 
 	if (p->type != RM_FD_OBJECT || p->flags || !file || file->kind != RM_FILE_CTL)
@@ -220,6 +223,8 @@ static uint32_t export_fd(const struct rm_caller *c, struct rm_client *client, v
 
 static uint32_t import_fd(const struct rm_caller *c, struct rm_client *client, void *params)
 {
+	uint32_t status;
+
 	struct rm_import_fd *p = params;
 	const struct rm_file *file = caller_file(c, p->fd);
 
@@ -227,40 +232,90 @@ static uint32_t import_fd(const struct rm_caller *c, struct rm_client *client, v
 		return RM_INVALID_ARGUMENT;
 	if (p->device != p->parent)
 		return RM_INVALID_PARENT;
-	return memory_object(client, p->parent, file->memory, &p->object);
+	status = check_duplicate(c, file->memory->gpu);
+	return status ? status : memory_object(client, p->parent, file->memory, &p->object);
 }
 
+/* What a control is made on. The client may name an object in the parameters. */
+enum target { ON_CLIENT, ON_MEMORY, ON_CONFIDENTIAL };
+
+/*
+ * fn gets the object that the control is made on, or the one that the word at named in the
+ * parameters names; NULL: there is none. of_client is for controls that make objects.
+ */
 static const struct {
-	uint32_t cmd, size;
-	uint32_t (*fn)(const struct rm_caller *c, struct rm_client *client, void *params);
+	uint32_t cmd;
+	enum target target;
+	uint32_t size;
+	uint32_t (*fn)(const struct rm_caller *c, struct rm_object *o, void *params);
+	uint32_t (*of_client)(const struct rm_caller *c, struct rm_client *client, void *params);
+	size_t named;
 } controls[] = {
-	{ RM_CTRL_ID_INFO, sizeof(struct rm_id_info), id_info },
-	{ RM_CTRL_EXPORT_FD, sizeof(struct rm_export_fd), export_fd },
-	{ RM_CTRL_IMPORT_FD, sizeof(struct rm_import_fd), import_fd },
+	{ RM_CTRL_CHIPSET, ON_CLIENT, sizeof(struct rm_chipset), chipset, NULL, 0 },
+	{ RM_CTRL_ID_INFO, ON_CLIENT, sizeof(struct rm_id_info), id_info, NULL, 0 },
+	{ RM_CTRL_DEVICES, ON_CLIENT, sizeof(struct rm_devices), active_devices, NULL, 0 },
+	{ RM_CTRL_SPACE, ON_CLIENT, sizeof(struct rm_space), address_space, NULL,
+	  offsetof(struct rm_space, object) },
+	{ RM_CTRL_EXPORT_FD, ON_CLIENT, sizeof(struct rm_export_fd), export_fd, NULL,
+	  offsetof(struct rm_export_fd, object) },
+	{ RM_CTRL_IMPORT_FD, ON_CLIENT, sizeof(struct rm_import_fd), NULL, import_fd, 0 },
+	{ RM_CTRL_SURFACE, ON_MEMORY, sizeof(struct rm_surface), surface, NULL, 0 },
+	{ RM_CTRL_PAGE_SIZE, ON_MEMORY, sizeof(uint64_t), page_size, NULL, 0 },
+	{ RM_CTRL_CONFIDENTIAL, ON_CONFIDENTIAL, 0, capabilities, NULL, 0 },
 };
+
+static bool is_target(const struct rm_client *client, uint32_t handle, enum target t)
+{
+	const struct rm_object *o = object_find(client, handle);
+
+	switch (t) {
+	case ON_CLIENT:
+		return handle == client->handle;
+	case ON_MEMORY:
+		return o && o->memory;
+	case ON_CONFIDENTIAL:
+		return o && o->confidential;
+	}
+	return false;
+}
+
+static uint32_t do_control(const struct rm_caller *c, struct rm_client *client,
+			   const struct rm_control *a, size_t i, void *params)
+{
+	uint32_t named;
+
+	if (controls[i].of_client)
+		return controls[i].of_client(c, client, params);
+	memcpy(&named, (const char *)params + controls[i].named, sizeof(named));
+	return controls[i].fn(c, object_find(client, controls[i].target == ON_CLIENT ? named : a->object),
+			      params);
+}
 
 static int rm_control(const struct rm_caller *c, void *arg)
 {
 	struct rm_control *a = arg;
 	struct rm_client *client = own_client(c, a->client);
-	uint8_t params[64];
+	static uint8_t params[sizeof(struct rm_devices)] __attribute__((aligned(8)));
+	uint32_t size = 0;
 	size_t i;
 
 	for (i = 0; i < sizeof(controls) / sizeof(controls[0]); i++)
 		if (controls[i].cmd == a->cmd)
 			break;
+	if (i < sizeof(controls) / sizeof(controls[0]))
+		size = controls[i].size ? controls[i].size : capabilities_size();
 	if (!client) {
 		a->status = RM_INVALID_CLIENT;
 	} else if (i == sizeof(controls) / sizeof(controls[0])) {
 		a->status = RM_NOT_SUPPORTED;
-	} else if (a->object != client->handle) {
+	} else if (!is_target(client, a->object, controls[i].target)) {
 		a->status = RM_INVALID_OBJECT;
-	} else if (a->params_size != controls[i].size) {
+	} else if (a->params_size != size) {
 		a->status = RM_INVALID_STRUCT;
 	} else if (a->flags || caller_read(c, a->params, params, a->params_size)) {
 		a->status = RM_INVALID_ARGUMENT;
 	} else {
-		a->status = controls[i].fn(c, client, params);
+		a->status = do_control(c, client, a, i, params);
 		if (caller_write(c, a->params, params, a->params_size))
 			a->status = RM_INVALID_ARGUMENT;
 	}
@@ -272,6 +327,7 @@ static uint32_t dup_object(const struct rm_caller *c, struct rm_dup_object *a)
 	struct rm_client *client = own_client(c, a->client);
 	const struct rm_client *source = client_find(a->client_src);
 	const struct rm_object *o;
+	uint32_t status;
 
 	if (!client || !source)
 		return RM_INVALID_CLIENT;
@@ -284,7 +340,8 @@ static uint32_t dup_object(const struct rm_caller *c, struct rm_dup_object *a)
 		return RM_INVALID_OBJECT;
 	if (a->flags)
 		return RM_INVALID_ARGUMENT;
-	return memory_object(client, a->parent, o->memory, &a->object);
+	status = check_duplicate(c, o->gpu);
+	return status ? status : memory_object(client, a->parent, o->memory, &a->object);
 }
 
 static int rm_dup_object(const struct rm_caller *c, void *arg)
@@ -342,16 +399,23 @@ static uint32_t map_memory(const struct rm_caller *c, struct rm_map_memory *a)
 		return RM_INVALID_ARGUMENT;
 	if (a->length > o->memory->size || a->offset > o->memory->size - a->length)
 		return RM_INVALID_LIMIT;
-	if (!file || file->kind != RM_FILE_GPU || file->gpu != o->gpu)
+	if (lost(c))
+		return RM_GPU_IS_LOST;
+	status = check_map(c, o->memory, a->offset, a->length);
+	if (status)
+		return status;
+	/* [rm_create_mmap_context] */
+	if (!file || (gpu_is_system(o->gpu) ? file->kind != RM_FILE_CTL :
+		      file->kind != RM_FILE_GPU || file->gpu != o->gpu))
 		return RM_INVALID_ARGUMENT;
 	if (file->linear)
 		return RM_STATE_IN_USE;
-	m = mapping_new(o, a->offset, a->length, !c->file->cuda);
+	m = mapping_new(o, a->offset, a->length, !c->file->cuda && gpu_has_bar(o->gpu));
 	if (!m)
 		return RM_NO_RESOURCES;
 	file->linear = a->linear = m->linear;
 	file->mapper = client->handle;
-	a->flags = (a->flags & ~RM_MAP_CACHE_MASK) | config.cache << RM_MAP_CACHE_SHIFT;
+	a->flags = (a->flags & ~RM_MAP_ANSWER_MASK) | map_answer(o->gpu);
 	return RM_OK;
 }
 
@@ -392,17 +456,7 @@ static int rm_card_info(const struct rm_caller *c, void *arg, size_t size)
 		return EINVAL;
 	memset(arg, 0, size);
 	for (i = config.gpus - 1; i >= 0; i--, card++)
-		*card = (struct rm_card_info){
-			.valid = 1,
-			.pci_domain = gpus[i].domain,
-			.pci_bus = gpus[i].bus,
-			.pci_slot = gpus[i].slot,
-			.pci_vendor = VENDOR,
-			.pci_device = DEVICE_ID,
-			.gpu_id = gpu_id(i),
-			.fb_size = config.bar,
-			.minor = gpus[i].minor,
-		};
+		card_info(i, card);
 	return 0;
 }
 
@@ -453,6 +507,8 @@ static uint32_t export_dmabuf(const struct rm_caller *c, const struct rm_dmabuf 
 		return RM_NOT_FOUND;
 	if (!o->memory || o->gpu != c->file->gpu)
 		return RM_INVALID_OBJECT;
+	if (!gpu_exports(o->gpu))
+		return RM_NOT_SUPPORTED;
 	if (!a->sizes[0] || !whole_pages(a->offsets[0]) || !whole_pages(a->sizes[0]) ||
 	    a->sizes[0] > o->memory->size || a->offsets[0] > o->memory->size - a->sizes[0] ||
 	    a->total_size != a->sizes[0])
@@ -524,7 +580,7 @@ static const struct {
 	{ _IOC_NR(RM_EXPORT_DMABUF), GPU, 0, 0, "EXPORT_DMABUF", NULL, rm_export_dmabuf },
 	{ _IOC_NR(RM_SIM_STATS), CTL, sizeof(struct rm_sim_stats), 0, "STATS", rm_sim_stats, NULL },
 	{ _IOC_NR(RM_SIM_MMAP), ANY, sizeof(struct rm_sim_mmap), 0, "MMAP", rm_sim_mmap, NULL },
-	{ _IOC_NR(RM_SIM_MAPPED), GPU, sizeof(struct rm_sim_mapped), 0, "MAPPED", rm_sim_mapped, NULL },
+	{ _IOC_NR(RM_SIM_MAPPED), CTL | GPU, sizeof(struct rm_sim_mapped), 0, "MAPPED", rm_sim_mapped, NULL },
 	{ _IOC_NR(RM_SIM_INFO), CTL, STATUS(rm_sim_info), "INFO", rm_sim_info, NULL },
 	{ _IOC_NR(RM_SIM_HOLDS), ANY, sizeof(uint32_t), 0, "HOLDS", rm_sim_holds, NULL },
 	{ _IOC_NR(RM_SIM_LIVE), CTL, sizeof(struct rm_sim_live), 0, "LIVE", rm_sim_live, NULL },
@@ -535,13 +591,18 @@ static const struct {
 
 #define REQUESTS (sizeof(requests) / sizeof(requests[0]))
 
+/* What may fail beside the requests: LOST is the GPU, MMAP_STATUS what mmap answers. */
 bool request_known(const char *name)
 {
+	static const char *const others[] = { "OPEN", "LOST", "MMAP_STATUS" };
 	size_t i;
 
+	for (i = 0; i < sizeof(others) / sizeof(others[0]); i++)
+		if (strcmp(others[i], name) == 0)
+			return true;
 	for (i = 0; i < REQUESTS && strcmp(requests[i].name, name) != 0; i++)
 		;
-	return i < REQUESTS || strcmp(name, "OPEN") == 0;
+	return i < REQUESTS;
 }
 
 /* A file of the simulated libcuda's, if that is known. */

@@ -2,7 +2,7 @@
 /*
  * Simulated driver: mappings whose memory object is freed. Test code.
  *
- * The real driver takes the pages away, and the mapping reads zeros. Here the process has
+ * The real driver takes the pages of BAR1 away, and the mapping reads zeros. Here the process has
  * the memfd mapped. So the driver stops the thread that made the request, on its way
  * back. The thread maps fresh pages in that place and goes on.
  */
@@ -59,7 +59,7 @@ void revoke_later(const struct rm_caller *c, const struct rm_client *client,
 	const struct rm_mapping *m;
 
 	for (m = o->mappings; m; m = m->next) {
-		if (!m->addr || pending.n == sizeof(pending.at) / sizeof(pending.at[0]) ||
+		if (!m->addr || !gpu_has_bar(o->gpu) || pending.n == sizeof(pending.at) / sizeof(pending.at[0]) ||
 		    !still_mapped(client->process, o->memory, m))
 			continue;
 		pending.at[pending.n].addr = m->addr;

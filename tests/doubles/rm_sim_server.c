@@ -218,10 +218,14 @@ static void do_open(const struct rm_caller *c, const struct seccomp_notif *n, co
 	uint64_t flags = open_flags(c, &n->data);
 	int fd, there, error = fault(c, "OPEN");
 
+	if (!error && d->kind == RM_FILE_GPU && fault(c, "LOST"))
+		error = ENODEV;
 	if (error) {
 		answer(n, error, 0, 0);
 		return;
 	}
+	if (d->kind == RM_FILE_GPU)
+		gpus[d->gpu].attached = true;
 	file_new(d->kind, d->gpu, &fd);
 	there = caller_give(c, fd, flags & O_CLOEXEC);
 	close(fd);

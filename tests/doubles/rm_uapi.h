@@ -42,11 +42,13 @@ enum {
 	RM_DUPLICATE_NAME	= 0x19,	/* the new handle is in use */
 	RM_NO_RESOURCES		= 0x1a,	/* BAR1 is full */
 	RM_NO_PERMISSION	= 0x1b,	/* the source is another process's */
+	RM_GPU_IS_LOST		= 0x0f,
 	RM_INVALID_ARGUMENT	= 0x1f,
 	RM_INVALID_CLASS	= 0x22,
 	RM_INVALID_CLIENT	= 0x23,	/* unknown, or of another process or file */
 	RM_INVALID_DEVICE	= 0x26,
 	RM_INVALID_LIMIT	= 0x2e,	/* offset + length is past the end */
+	RM_INVALID_HANDLE	= 0x33,	/* of an object */
 	RM_INVALID_OBJECT	= 0x31,	/* not of a kind that the request takes */
 	RM_INVALID_PARENT	= 0x36,
 	RM_INVALID_STRUCT	= 0x3a,	/* params_size is not that of the params */
@@ -61,6 +63,7 @@ enum {
 	RM_CLASS_MEMORY		= 0x40,	/* of a GPU; parent: a device */
 	RM_CLASS_CLIENT		= 0x41,	/* root, parent and object are 0 */
 	RM_CLASS_DEVICE		= 0x80,	/* parent: the client */
+	RM_CLASS_CONFIDENTIAL	= 0xcb33, /* parent: the client; no params */
 };
 
 /*
@@ -121,16 +124,83 @@ struct rm_control {
 #define RM_CTRL_ID_INFO		0x205	/* struct rm_id_info */
 #define RM_CTRL_EXPORT_FD	0x3d05	/* struct rm_export_fd */
 #define RM_CTRL_IMPORT_FD	0x3d06	/* struct rm_import_fd */
+/* Only the user-mode double has these. */
+#define RM_CTRL_CHIPSET		0x104	/* struct rm_chipset */
+#define RM_CTRL_DEVICES		0x288	/* struct rm_devices; from 550 on */
+#define RM_CTRL_SPACE		0xd01	/* struct rm_space */
+/* The object is memory. */
+#define RM_CTRL_SURFACE		0x410110 /* struct rm_surface */
+#define RM_CTRL_PAGE_SIZE	0x410118 /* __u64: bytes of a physical page */
+/* The object is one of RM_CLASS_CONFIDENTIAL. */
+#define RM_CTRL_CONFIDENTIAL	0xcb330101 /* struct rm_confidential */
 
 struct rm_id_info {
 	__u32 gpu_id;		/* in; unknown: RM_INVALID_ARGUMENT */
-	__u32 flags;
-	__u32 instance;		/* out, for rm_device_params */
+	__u32 flags;		/* out, as what follows: RM_ID_ATS, ... */
+	__u32 instance;		/* for rm_device_params */
 	__u32 subdevice;
 	__u32 sli;
 	__u32 board;
 	__u32 gpu_instance;
-	__s32 numa;		/* -1 */
+	__s32 numa;		/* node of the GPU's memory, -1: none */
+};
+
+#define RM_ID_SOC		(1u << 5)
+#define RM_ID_ATS		(1u << 6)
+#define RM_ID_SOC_DISPLAY	(1u << 7)	/* from 580 on, as the next one */
+#define RM_ID_SOC_IGPU		(2u << 7)
+
+struct rm_chipset {
+	__u16 ids[8];
+	__u32 sli_bond;
+	__u8 names[4][32];
+	__u32 flags;
+};
+
+#define RM_CHIPSET_UNALIGNED	(1u << 1)	/* of BAR1; from 590 on */
+
+#define RM_NO_INSTANCE		0xffffffffu
+
+/* A GPU, or each compute instance of one that is in MIG mode. */
+struct rm_devices {
+	__u32 n;
+	struct {
+		__u32 gpu_id;
+		__u32 gpu_instance;
+		__u32 compute_instance;
+	} list[256];
+};
+
+struct rm_space {
+	__u32 object;
+	__u32 map_flags;
+	__u32 space;		/* out */
+};
+
+#define RM_SPACE_SYSTEM		1
+#define RM_SPACE_VIDEO		2
+
+struct rm_surface_item {
+	__u32 index;
+	__u32 data;		/* out */
+};
+
+#define RM_SURFACE_PHYS_ATTR	8	/* bits 31:29: how it is cached */
+
+struct rm_surface {
+	__u32 n;
+	__u32 pad;
+	__u64 list;		/* a pointer to n items */
+};
+
+/* Before 550 without the last field. All are 0 until a GPU was opened. */
+struct rm_confidential {
+	__u8 cpu;
+	__u8 gpus;
+	__u8 environment;
+	__u8 feature;		/* 2: on */
+	__u8 dev_tools;
+	__u8 multi_gpu;		/* 1: protected PCIe */
 };
 
 #define RM_FD_OBJECT		1	/* type: an RM object */
@@ -186,19 +256,17 @@ struct rm_map_memory {
 	__u64 length;
 	__u64 linear;		/* out: the mapping's name */
 	__u32 status;
-	__u32 flags;		/* out: RM_MAP_CACHE */
+	__u32 flags;		/* out: RM_MAP_BAR1, ... */
 	__s32 fd;
 	__u32 pad2;
 };
 
-#define RM_MAP_CACHE_SHIFT	23
-#define RM_MAP_CACHE_MASK	(7u << RM_MAP_CACHE_SHIFT)
-enum {
-	RM_CACHED		= 0,
-	RM_UNCACHED		= 1,
-	RM_WRITE_COMBINED	= 2,
-	RM_WRITE_BACK		= 5,
-};
+/* The answer in flags: bits 16:15 the mapping, bits 25:23 the cache type. */
+#define RM_MAP_ANSWER(mapping, cache)	((mapping) << 15 | (cache) << 23)
+#define RM_MAP_ANSWER_MASK	RM_MAP_ANSWER(3u, 7u)
+#define RM_MAP_BAR1		RM_MAP_ANSWER(2u, 2u)	/* write-combined */
+#define RM_MAP_COHERENT		RM_MAP_ANSWER(0u, 6u)
+#define RM_MAP_SYSTEM		RM_MAP_ANSWER(1u, 6u)	/* RM_CTRL_SURFACE says more */
 
 struct rm_unmap_memory {
 	__u32 client;
@@ -307,6 +375,11 @@ RM_ASSERT(sizeof(struct rm_device_params) == 56);
 RM_ASSERT(sizeof(struct rm_free) == 16);
 RM_ASSERT(sizeof(struct rm_control) == 32);
 RM_ASSERT(sizeof(struct rm_id_info) == 32);
+RM_ASSERT(sizeof(struct rm_chipset) == 152);
+RM_ASSERT(sizeof(struct rm_devices) == 3076);
+RM_ASSERT(sizeof(struct rm_space) == 12);
+RM_ASSERT(sizeof(struct rm_surface) == 16);
+RM_ASSERT(sizeof(struct rm_confidential) == 6);
 RM_ASSERT(sizeof(struct rm_export_fd) == 24);
 RM_ASSERT(sizeof(struct rm_import_fd) == 20);
 RM_ASSERT(sizeof(struct rm_dup_object) == 28);
@@ -401,7 +474,8 @@ RM_ASSERT(sizeof(struct rm_sim_stats) == 56);
  * RM_SIM_MMAP, on a GPU's file or a dma-buf: the simulated libcuda asks what mmap(length,
  * fd, offset) must map. It closes out_fd afterwards. If the process may have no more
  * descriptors, out_fd is fd itself, and fd's file is gone. ENOTTY: the file is not this
- * driver's. Another errno: mmap fails with it.
+ * driver's. Another errno: mmap fails with it. Where address is not 0 mmap maps nothing and
+ * answers that address, as drivers before 595 do on a lost GPU.
  *
  * RM_SIM_MAPPED, on a GPU's file: the address at which mmap has put it. The driver takes
  * the mapping away when its object is freed.
@@ -421,7 +495,7 @@ struct rm_sim_mmap {
 	__u64 length;		/* in */
 	__u64 offset;		/* in: mmap's; out: for out_fd */
 	__s32 out_fd;
-	__u32 pad;
+	__u32 address;		/* out */
 };
 
 #define RM_SIM_MMAP		RM_IOC(0xf1, struct rm_sim_mmap)

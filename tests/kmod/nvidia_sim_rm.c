@@ -638,8 +638,7 @@ static u32 rm_mapping_new(struct rm_file *f, struct rm_object *o, bool counted,
 		rm_bar_used += a->length;
 	f->mapping = m;
 	a->linear = m->linear;
-	a->flags = (a->flags & ~RM_MAP_CACHE_MASK) |
-		   RM_WRITE_COMBINED << RM_MAP_CACHE_SHIFT;
+	a->flags = (a->flags & ~RM_MAP_ANSWER_MASK) | RM_MAP_BAR1;
 	return RM_OK;
 }
 

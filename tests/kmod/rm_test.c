@@ -15,7 +15,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#define CACHE(type) ((long)(type) << 32)
+#define ANSWER(flags) ((long)(flags) << 32)
 
 static int ioctl_errno(int fd, unsigned long cmd, void *arg)
 {
@@ -106,7 +106,7 @@ static void test_map(void)
 	IS(rm_map_on(&r, mem, 0, PAGE, STDOUT_FILENO, &lin), RM_INVALID_ARGUMENT);
 	IS(rm_map_on(&r, mem, 0, PAGE, -1, &lin), RM_INVALID_ARGUMENT);
 	IS(rm_map_on(&r, r.device, 0, PAGE, fd, &lin), RM_INVALID_OBJECT);
-	IS(rm_map_on(&r, mem, 15 * PAGE, 20 * PAGE, fd, &lin), CACHE(RM_WRITE_COMBINED));
+	IS(rm_map_on(&r, mem, 15 * PAGE, 20 * PAGE, fd, &lin), ANSWER(RM_MAP_BAR1));
 	IS(rm_map_on(&r, mem, 0, PAGE, fd, &lin2), RM_STATE_IN_USE);
 	TRUE(mmap(NULL, 21 * PAGE, PROT_READ, MAP_SHARED, fd, 0) == MAP_FAILED);
 	TRUE(mmap(NULL, PAGE, PROT_READ, MAP_SHARED, fd, (off_t)PAGE) == MAP_FAILED);
