@@ -111,6 +111,9 @@ var table = []Group{
 		sanity(Program{Name: "535", On: cmd("rm"), Env: cmd("NVRM_SIM_DRIVER=535", "NVRM_SIM_DEVICES=1")}),
 		sanity(Program{Name: "ipc", On: cmd("rm"), Env: cmd("CUDA_SIM_DMABUF=0")}),
 		sanity(Program{Name: "unasked", Sim: RMDriver}),
+		// Before the first pin rm says of any x86-64 machine that PCIe can be forced.
+		sanity(Program{Name: "grace", On: cmd("rm"), Env: cmd("NVRM_SIM_MACHINE=grace"), Cmd: cmd("--skip", "force_pcie,mixed")}),
+		sanity(Program{Name: "gb10", On: cmd("rm"), Env: cmd("NVRM_SIM_MACHINE=gb10")}),
 		sanity(Program{Name: "driver", On: cmd("dmabuf"), Sim: RMDriver,
 			Env: cmd("CUDA_SIM_DRIVER_VERSION=13030", "CUDA_SIM_DMABUF_MMAP=1")}),
 	}},
@@ -140,8 +143,10 @@ var table = []Group{
 			Env: cmd("CUDA_SIM_DRIVER_VERSION=13030", "CUDA_SIM_DMABUF_MMAP=1")},
 		{Name: "rm", Cmd: cmd("$B/bin/rm_selftest"), Sim: RMDriver},
 		{Name: "rm_options", Cmd: cmd("$B/bin/rm_selftest", "options"), Sim: RMDriver,
-			Env: cmd("NVRM_SIM_DEVICES=1", "NVRM_SIM_DRIVER=535", "NVRM_SIM_CACHE=0", "NVRM_SIM_BAR1_MIB=1",
+			Env: cmd("NVRM_SIM_DEVICES=1", "NVRM_SIM_DRIVER=535", "NVRM_SIM_BAR1_MIB=1",
 				"NVRM_SIM_FAIL=DUP_OBJECT=0x51@2,UNMAP_MEMORY=0x1f@1,OPEN=13@5")},
+		{Name: "rm_machines", Cmd: cmd("$B/bin/rm_selftest", "machines"), Sim: RMDriver,
+			Env: cmd("NVRM_SIM_MACHINE=grace,cdmm,gb10,mig", "NVRM_SIM_SCATTERED=1", "NVRM_SIM_BAR1_DEVICE=1")},
 	}},
 
 	// What the headers and the library promise, and an install that is used.
@@ -168,6 +173,7 @@ var table = []Group{
 	// Every kind of CUDA memory on rm, and how its requests are watched.
 	{Name: "rm", Rows: []Program{
 		{Name: "memory", On: cmd("rm")},
+		{Name: "machines", Sim: Plain, Make: cmd("doubles", "$B/bin/rm_machines", "$B/doubles/libnvidia-ml.so.1")},
 		{Name: "watch", Cmd: cmd("$B/bin/watch_test", "$B/watched"), Make: cmd("watch-test")},
 	}},
 
@@ -374,7 +380,7 @@ func env(name, otherwise string) string { return cmp.Or(os.Getenv(name), otherwi
 func words(name, otherwise string) []string { return strings.Fields(env(name, otherwise)) }
 
 func sanity(p Program) Program {
-	p.Cmd = cmd("$B/bin/gdrcopy_sanity")
+	p.Cmd = append(cmd("$B/bin/gdrcopy_sanity"), p.Cmd...)
 	p.Cases = Option
 	return p
 }

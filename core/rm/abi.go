@@ -23,18 +23,26 @@ const (
 	nrUnmapMemory = 0x4F
 	nrCardInfo    = 200
 	nrRegisterFD  = 201
+	nrVersion     = 210
 )
 
 // Classes of objects.
 const (
-	classRoot   = 0x41 // a client
-	classDevice = 0x80
+	classRoot         = 0x41 // a client
+	classDevice       = 0x80
+	classConfidential = 0xCB33 // of the system: confidential computing
 )
 
 // Controls: commands of nrControl, each with a struct of its own.
 const (
-	controlGPUIDInfo = 0x205  // of a client: gpuIDInfo
-	controlImportFD  = 0x3D06 // of a client: importFD
+	controlChipset       = 0x104      // of a client: chipset
+	controlGPUIDInfo     = 0x205      // of a client: gpuIDInfo
+	controlActiveDevices = 0x288      // of a client: activeDevices; from 550 on
+	controlAddressSpace  = 0xD01      // of a client: addressSpace
+	controlImportFD      = 0x3D06     // of a client: importFD
+	controlSurfaceInfo   = 0x410110   // of memory: surfaceInfo
+	controlPageSize      = 0x410118   // of memory: the size of its pages, a uint64
+	controlConfidential  = 0xCB330101 // of a classConfidential: confidential
 )
 
 // importTypeMemory is the kind of importFD.
@@ -82,19 +90,27 @@ type mapArgs struct {
 	offset, length         uint64 // in the object, in bytes
 	linear                 uint64 // out: names the mapping to unmapArgs
 	status                 status
-	flags                  uint32 // in and out: cacheType
+	flags                  uint32 // in and out: answer
 	fd                     int32  // a fresh one of the GPU's device
 	_                      uint32
 }
 
-// cacheType is how the CPU's mapping is cached. The driver writes it into flags.
-func (m *mapArgs) cacheType() uint32 { return m.flags >> 23 & 7 }
+// answer is what MAP_MEMORY says of a window, in two fields of its flags. Together they
+// tell through which aperture the CPU reaches the memory.
+type answer struct {
+	mapping uint32 // bits 16:15
+	cache   uint32 // bits 25:23: how the CPU caches it
+}
 
-const (
-	cacheTypeCached        = 0
-	cacheTypeUncached      = 1
-	cacheTypeWriteCombined = 2
-	cacheTypeWriteBack     = 5
+func (m *mapArgs) answer() answer {
+	return answer{mapping: m.flags >> 15 & 3, cache: m.flags >> 23 & 7}
+}
+
+var (
+	answerBAR1          = answer{mapping: 2, cache: 2} // write-combined
+	answerBAR1Registers = answer{mapping: 2, cache: 1} // uncached
+	answerCoherent      = answer{mapping: 0, cache: 6} // through the link of a coherent CPU
+	answerSystemMemory  = answer{mapping: 1, cache: 6} // surfaceInfo says how it is cached
 )
 
 type unmapArgs struct {
@@ -114,9 +130,12 @@ type cardInfo struct {
 	domain uint32
 	bus    uint8
 	slot   uint8
-	_      [6]uint8
+	_      [2]uint8
+	vendor uint16
+	_      [2]uint8
 	gpuID  uint32
-	_      [36]uint8
+	_      [28]uint8
+	fbSize uint64 // of BAR1, in bytes; 0: the GPU has none, or is not on PCI
 	minor  uint32 // of /dev/nvidiaN
 	_      [12]uint8
 }
@@ -128,9 +147,76 @@ type registerFD struct {
 type gpuIDInfo struct {
 	gpuID          uint32
 	flags          uint32
-	deviceInstance uint32 // out, like all below
+	deviceInstance uint32 // out, like flags and all below
 	_              [5]uint32
 }
+
+// idATS in gpuIDInfo.flags: the GPU reads the CPU's page tables. A GPU whose memory the CPU may
+// cache does.
+const idATS = 1 << 6
+
+const (
+	noInstance       = 0xFFFFFFFF // in activeDevices: the GPU itself
+	maxActiveDevices = 256
+)
+
+// activeDevices lists each GPU, or in its place each of its instances (MIG). A GPU that is
+// divided and has no instance is not listed.
+type activeDevices struct {
+	n    uint32
+	list [maxActiveDevices]struct {
+		gpuID, instance, compute uint32
+	}
+}
+
+// confidential is what the driver knows of confidential computing. 535 has no
+// multiGPUMode.
+type confidential struct {
+	_            [3]uint8
+	feature      uint8 // 0: off
+	_            uint8
+	multiGPUMode uint8 // 1: protected PCIe. feature is 0 then.
+}
+
+type chipset struct {
+	_     [148]uint8
+	flags uint32
+}
+
+// chipsetUnaligned in chipset.flags: BAR1 is not Device memory on arm64. From 590 on.
+const chipsetUnaligned = 1 << 1
+
+type addressSpace struct {
+	object   handle
+	mapFlags uint32
+	space    uint32 // out
+}
+
+const (
+	spaceSystem = 1
+	spaceVideo  = 2
+)
+
+type surfaceInfo struct {
+	n    uint32
+	_    uint32
+	list uint64 // address of n surfaceItem
+}
+
+type surfaceItem struct {
+	index, data uint32
+}
+
+// surfacePhysAttr is the index of a surfaceItem whose bits 31:29 are how the memory is cached.
+const surfacePhysAttr = 8
+
+type version struct {
+	command uint32 // versionQuery
+	reply   uint32
+	text    [64]byte // "580.159.04"
+}
+
+const versionQuery = '2'
 
 type deviceParams struct {
 	deviceInstance uint32

@@ -71,6 +71,35 @@ struct import_fd {
 	int32_t fd;
 	uint32_t type, device, parent, object;
 };
+struct active_devices {
+	uint32_t n;
+	struct {
+		uint32_t gpu_id, gpu_instance, compute_instance;
+	} list[256];
+};
+struct confidential {
+	uint8_t cpu, gpus, environment, feature, dev_tools, multi_gpu_mode;
+};
+struct chipset {
+	uint16_t ids[8];
+	uint32_t sli_bond;
+	uint8_t names[4][32];
+	uint32_t flags;
+};
+struct address_space {
+	uint32_t object, map_flags, space;
+};
+struct surface_item {
+	uint32_t index, data;
+};
+struct surface_info {
+	uint32_t n;
+	uint64_t list;
+};
+struct version {
+	uint32_t cmd, reply;
+	char text[64];
+};
 `
 
 // layoutInGo is every size, offset and request number, by its C expression.
@@ -87,6 +116,13 @@ func layoutInGo() map[string]uintptr {
 		id  gpuIDInfo
 		dev deviceParams
 		im  importFD
+		ad  activeDevices
+		cc  confidential
+		ch  chipset
+		as  addressSpace
+		it  surfaceItem
+		su  surfaceInfo
+		ve  version
 	)
 	m := map[string]uintptr{}
 	size := func(of string, n uintptr) { m["sizeof(struct "+of+")"] = n }
@@ -174,6 +210,25 @@ func layoutInGo() map[string]uintptr {
 	off("import_fd", "parent", unsafe.Offsetof(im.parent))
 	off("import_fd", "object", unsafe.Offsetof(im.object))
 
+	off("card", "pci.vendor", unsafe.Offsetof(ca.vendor))
+	off("card", "fb_size", unsafe.Offsetof(ca.fbSize))
+
+	size("active_devices", unsafe.Sizeof(ad))
+	off("active_devices", "list[1].gpu_instance", unsafe.Offsetof(ad.list)+unsafe.Sizeof(ad.list[0])+unsafe.Offsetof(ad.list[0].instance))
+	size("confidential", unsafe.Sizeof(cc))
+	off("confidential", "feature", unsafe.Offsetof(cc.feature))
+	off("confidential", "multi_gpu_mode", unsafe.Offsetof(cc.multiGPUMode))
+	size("chipset", unsafe.Sizeof(ch))
+	off("chipset", "flags", unsafe.Offsetof(ch.flags))
+	size("address_space", unsafe.Sizeof(as))
+	off("address_space", "space", unsafe.Offsetof(as.space))
+	size("surface_item", unsafe.Sizeof(it))
+	off("surface_item", "data", unsafe.Offsetof(it.data))
+	size("surface_info", unsafe.Sizeof(su))
+	off("surface_info", "list", unsafe.Offsetof(su.list))
+	size("version", unsafe.Sizeof(ve))
+	off("version", "text", unsafe.Offsetof(ve.text))
+
 	number := func(expr string, n uint32) { m["_IOWR('F', "+expr+")"] = uintptr(n) }
 	number("0x29, struct release", request(nrFree, unsafe.Sizeof(fr)))
 	number("0x2A, struct control", request(nrControl, unsafe.Sizeof(co)))
@@ -182,6 +237,7 @@ func layoutInGo() map[string]uintptr {
 	number("0x4E, struct map", request(nrMapMemory, unsafe.Sizeof(ma)))
 	number("0x4F, struct unmap", request(nrUnmapMemory, unsafe.Sizeof(un)))
 	number("200, struct card[32]", request(nrCardInfo, unsafe.Sizeof([maxCards]cardInfo{})))
+	number("210, struct version", request(nrVersion, unsafe.Sizeof(ve)))
 	number("201, struct register_fd", request(nrRegisterFD, unsafe.Sizeof(re)))
 	return m
 }
@@ -200,14 +256,17 @@ func TestSizes(t *testing.T) {
 	for of, size := range map[string]uintptr{
 		"alloc": 48, "release": 16, "control": 32, "dup": 28, "map": 56, "unmap": 32, "card": 72,
 		"register_fd": 4, "id_info": 32, "device_params": 56, "import_fd": 20,
+		"active_devices": 3076, "confidential": 6, "chipset": 152, "address_space": 12, "surface_item": 8, "surface_info": 16, "version": 72,
 	} {
 		require.Equal(t, size, layoutInGo()["sizeof(struct "+of+")"], of)
 	}
 }
 
-func TestCacheType(t *testing.T) {
-	for kind := range uint32(8) {
-		m := mapArgs{flags: ^uint32(7<<23) | kind<<23}
-		require.Equal(t, kind, m.cacheType())
+func TestAnswer(t *testing.T) {
+	for cache := range uint32(8) {
+		for mapping := range uint32(4) {
+			m := mapArgs{flags: ^uint32(7<<23|3<<15) | cache<<23 | mapping<<15}
+			require.Equal(t, answer{mapping, cache}, m.answer())
+		}
 	}
 }

@@ -5,8 +5,10 @@ import (
 	"fmt"
 	"runtime"
 	"sync"
+	"sync/atomic"
 	"unsafe"
 
+	"gdrapi/core/backend"
 	"gdrapi/core/cuda"
 	"gdrapi/core/internal/sys"
 	"gdrapi/core/log"
@@ -35,7 +37,7 @@ type client struct {
 	verified verifiedSet
 }
 
-// gpu is our device object of one GPU. It does not change.
+// gpu is our device object of one GPU. Only space changes, once.
 type gpu struct {
 	client *client
 	at     cuda.PCIAddress
@@ -43,6 +45,11 @@ type gpu struct {
 	fd     int    // keeps the GPU attached to the client
 	file   fileID
 	device handle
+
+	maybeMIG bool                // the driver cannot say whether the GPU is divided
+	coherent bool                // the CPU may cache the GPU's memory
+	bar1     backend.MappingType // how the CPU maps BAR1
+	space    atomic.Uint32       // where device memory is (spaceVideo, ...); 0: not asked yet
 }
 
 // newClient opens a client. It does not touch CUDA.
@@ -133,19 +140,31 @@ func (c *client) control(what string, object handle, command uint32, params unsa
 	return c.do(what, nrControl, unsafe.Pointer(&args), unsafe.Sizeof(args), &args.status)
 }
 
-// gpuAt gives the device object of the GPU at a PCI address. The first call makes it.
-func (c *client) gpuAt(at cuda.PCIAddress) (*gpu, error) {
+// gpuOf gives the device object of CUDA's device. The first call makes it.
+func (c *client) gpuOf(dev device) (*gpu, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if g := c.gpus[at]; g != nil {
+	if g := c.gpus[dev.at]; g != nil {
 		return g, nil
 	}
-	g, err := c.attach(at)
+	g, err := c.attach(dev.at)
 	if err != nil {
 		return nil, err
 	}
-	c.gpus[at] = g
+	g.coherent = g.coherent || dev.coherent
+	c.gpus[dev.at] = g
 	return g, nil
+}
+
+// anyCoherent reports whether one of the client's GPUs is coherent with the CPU. It is
+// known once there is one.
+func (c *client) anyCoherent() (coherent, known bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, g := range c.gpus {
+		coherent = coherent || g.coherent
+	}
+	return coherent, len(c.gpus) > 0
 }
 
 // cards lists the GPUs that the driver has.
@@ -170,14 +189,18 @@ func (c *client) attach(at cuda.PCIAddress) (_ *gpu, err error) {
 	}
 	var card *cardInfo
 	for i := range cards {
-		if cards[i].domain == at.Domain && cards[i].bus == at.Bus && cards[i].slot == at.Slot {
+		if cards[i].at() == at {
 			card = &cards[i]
 		}
 	}
 	if card == nil {
 		return nil, fmt.Errorf("the NVIDIA driver lists no GPU at %v, where CUDA has one: %w", at, unix.ENODEV)
 	}
-	g := &gpu{client: c, at: at, path: devicePath(card.minor)}
+	divided, known := c.divided()
+	if divided(card.gpuID) {
+		return nil, errMIG(at.String())
+	}
+	g := &gpu{client: c, at: at, path: devicePath(card.minor), maybeMIG: !known}
 	if g.fd, err = c.kernel.open(g.path); err != nil {
 		return nil, explainOpen(g.path, err)
 	}
@@ -194,7 +217,7 @@ func (c *client) attach(at cuda.PCIAddress) (_ *gpu, err error) {
 	// that was unplugged.
 	err = c.kernel.ioctl(g.fd, request(nrRegisterFD, unsafe.Sizeof(register)), unsafe.Pointer(&register))
 	if err == unix.EINVAL {
-		return nil, fmt.Errorf("REGISTER_FD: %s: %w (%v)", lost, unix.ENODEV, err)
+		return nil, fmt.Errorf("REGISTER_FD is refused, so the GPU is lost: look into dmesg for lines of NVRM (Xid): %w (%v)", unix.ENODEV, err)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("REGISTER_FD: %w", err)
@@ -203,6 +226,12 @@ func (c *client) attach(at cuda.PCIAddress) (_ *gpu, err error) {
 	if err := c.control("GET_ID_INFO", c.root, controlGPUIDInfo, unsafe.Pointer(&id), unsafe.Sizeof(id)); err != nil {
 		return nil, err
 	}
+	// With the GPU open, the driver knows it.
+	if err := c.checkConfidential(); err != nil {
+		return nil, err
+	}
+	g.coherent = id.flags&idATS != 0
+	g.bar1 = c.bar1Type()
 	g.device, err = c.allocDevice(id.deviceInstance)
 	return g, err
 }
@@ -226,6 +255,9 @@ func (g *gpu) duplicate(p place) (handle, error) {
 	c := g.client
 	args := dupArgs{client: c.root, parent: g.device, clientSource: p.client, objectSource: p.object}
 	err := c.do("DUP_OBJECT", nrDup, unsafe.Pointer(&args), unsafe.Sizeof(args), &args.status)
+	if args.status == statusObjectNotFound && g.maybeMIG && dividedByNVML(g.at) {
+		return 0, fmt.Errorf("%w (%v)", errMIG(g.at.String()), err)
+	}
 	switch args.status {
 	case statusInsufficientRights, statusInvalidClient, statusInvalidObject, statusInvalidObjectHandle, statusObjectNotFound:
 		return 0, fmt.Errorf("%v: %w; memory of another process (MPS server, cudaIpcOpenMemHandle) cannot be mapped by the rm backend: pin it where it was allocated, or load gdrdrv", err, unix.ENOTSUP)
@@ -240,26 +272,33 @@ func (g *gpu) importMemory(fd int) (handle, error) {
 	return args.object, err
 }
 
-// free frees an object of our client. Mappings of the object read zeros from then on.
-func (g *gpu) free(object handle) error {
-	args := freeArgs{root: g.client.root, parent: g.device, object: object}
-	return g.client.do("RM_FREE", nrFree, unsafe.Pointer(&args), unsafe.Sizeof(args), &args.status)
+// free frees memory of our client. Mappings of it in BAR1 read zeros from then on.
+func (g *gpu) free(object handle) error { return g.client.free(g.device, object) }
+
+// free frees an object of the client.
+func (c *client) free(parent, object handle) error {
+	args := freeArgs{root: c.root, parent: parent, object: object}
+	return c.do("RM_FREE", nrFree, unsafe.Pointer(&args), unsafe.Sizeof(args), &args.status)
 }
 
-// window is a part of an object in the BAR, ready to be mapped through fd.
+// window is a part of an object that the CPU may map, through fd.
 type window struct {
-	linear    uint64
-	cacheType uint32
-	fd        int
+	linear uint64
+	answer answer
+	fd     int
 }
 
-// openWindow puts a part of an object into the BAR. The fd serves one mmap of
+// openWindow makes a part of an object ready to be mapped. The fd serves one mmap of
 // exactly length bytes from offset 0.
 func (g *gpu) openWindow(object handle, offset, length uint64) (window, error) {
 	c := g.client
-	fd, err := c.kernel.open(g.path)
+	path, err := g.node(object)
 	if err != nil {
-		return window{}, explainOpen(g.path, err)
+		return window{}, err
+	}
+	fd, err := c.kernel.open(path)
+	if err != nil {
+		return window{}, explainOpen(path, err)
 	}
 	args := mapArgs{client: c.root, device: g.device, memory: object, offset: offset, length: length, fd: int32(fd)}
 	err = c.do("MAP_MEMORY", nrMapMemory, unsafe.Pointer(&args), unsafe.Sizeof(args), &args.status)
@@ -270,7 +309,7 @@ func (g *gpu) openWindow(object handle, offset, length uint64) (window, error) {
 		}
 		return window{}, err
 	}
-	return window{linear: args.linear, cacheType: args.cacheType(), fd: fd}, nil
+	return window{linear: args.linear, answer: args.answer(), fd: fd}, nil
 }
 
 // closeWindow takes the window that linear names out of the BAR. The CPU's mapping of

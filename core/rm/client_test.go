@@ -184,7 +184,7 @@ func TestNoClient(t *testing.T) {
 		{"RM_ALLOC 0x41", unix.EINVAL, unix.ENOTSUP, "load gdrdrv"},
 		{"RM_ALLOC 0x80", unix.ENOTTY, unix.ENOTSUP, "load gdrdrv"},
 		{"RM_ALLOC 0x80", statusInvalidDevice, unix.ENODEV, "NV_ERR_INVALID_DEVICE"},
-		{"REGISTER_FD", unix.EINVAL, unix.ENODEV, "REGISTER_FD: the GPU is lost"},
+		{"REGISTER_FD", unix.EINVAL, unix.ENODEV, "the GPU is lost"},
 		{"REGISTER_FD", unix.EBADF, unix.EBADF, "REGISTER_FD"},
 		{"RM_CONTROL 0x205", statusNotSupported, unix.ENOTSUP, "GET_ID_INFO"},
 		{"DUP_OBJECT", unix.EINVAL, unix.ENOTSUP, "DUP_OBJECT"},
@@ -224,6 +224,9 @@ func TestProbe(t *testing.T) {
 		{"a machine with two GPUs", func(*fakeRM) {}, nil, ""},
 		{"the first one's node is not ours", func(f *fakeRM) { f.gpus[0].nodeMode = unix.EACCES }, nil, ""},
 		{"the second one is not in the container", func(f *fakeRM) { f.gpus[1].nodeMode = unix.ENOENT }, nil, ""},
+		{"CUDA has the first alone", func(f *fakeRM) { f.gpus[1].nodeMode, f.shown = unix.ENOENT, f.gpus[:1] }, nil, ""},
+		{"CUDA has that one alone", func(f *fakeRM) { f.gpus[1].nodeMode, f.shown = unix.ENOENT, f.gpus[1:] }, unix.ENOENT, "compute,utility"},
+		{"CUDA has none", func(f *fakeRM) { f.shown = f.gpus[:0] }, nil, ""},
 		{"no node is ours", func(f *fakeRM) { f.gpus[0].nodeMode, f.gpus[1].nodeMode = unix.EACCES, unix.EACCES }, unix.EACCES, "may not be opened"},
 		{"no node", func(f *fakeRM) { f.gpus[0].nodeMode, f.gpus[1].nodeMode = unix.ENOENT, unix.ENOENT }, unix.ENOENT, "compute,utility"},
 		{"no GPU", func(f *fakeRM) { f.gpus = nil }, unix.ENODEV, "no GPU"},
@@ -237,7 +240,7 @@ func TestProbe(t *testing.T) {
 	} {
 		f := newRM(t)
 		c.change(f)
-		err := probe(f, f.access)
+		err := probe(f, f.access, f.shows)
 		if c.want == nil {
 			require.NoError(t, err, c.what)
 		} else {
@@ -255,7 +258,7 @@ func TestRequestNumbers(t *testing.T) {
 	known := map[uint32]bool{}
 	for _, c := range []struct{ nr, size uintptr }{
 		{nrFree, 16}, {nrControl, 32}, {nrAlloc, 48}, {nrDup, 28}, {nrMapMemory, 56}, {nrUnmapMemory, 32},
-		{nrCardInfo, maxCards * 72}, {nrRegisterFD, 4},
+		{nrCardInfo, maxCards * 72}, {nrRegisterFD, 4}, {nrVersion, 72},
 	} {
 		n := request(c.nr, c.size)
 		require.Contains(t, fakeRequests, n, "%#x", n)

@@ -35,6 +35,11 @@ type fakeRM struct {
 	barFree  uint64
 	memories int // that are not freed
 
+	shown   []*fakeGPU // to CUDA; nil: CUDA is not initialised
+	chipset int64      // flags of GET_CHIPSET_INFO, -1: the driver does not answer
+	version string
+	page    uint64 // the kernel's
+
 	calls  []string
 	faults map[string]*fault
 	faulty bool // a fault was injected; what cannot be undone then is not the library's mistake
@@ -51,7 +56,8 @@ type fakeGPU struct {
 	minor, gpuID uint32
 	instance     uint32
 	coherent     bool
-	cacheType    uint32 // of mappings
+	answer       answer // of mappings
+	ats          bool   // of GET_ID_INFO
 	nodeMode     error  // of access to its device node
 }
 
@@ -80,12 +86,12 @@ type fakeObject struct {
 }
 
 type fakeMemory struct {
-	fd        int
-	ino       uint64
-	size      uint64
-	gpu       *fakeGPU
-	refs      int
-	cacheType *uint32 // nil: that of the GPU
+	fd     int
+	ino    uint64
+	size   uint64
+	gpu    *fakeGPU
+	refs   int
+	answer *answer // nil: that of the GPU
 }
 
 // fakeWindow is a part of an object in the BAR.
@@ -106,10 +112,11 @@ type fakeMapping struct {
 func newRM(t testing.TB) *fakeRM {
 	f := &fakeRM{
 		t: t, files: map[int]*fakeFile{}, nextFD: 1 << 20, clients: map[uint32]*fakeClient{}, next: 0xC1D00000,
+		chipset: -1, version: "580.159.04", page: uint64(os.Getpagesize()),
 		mappings: map[uintptr]*fakeMapping{}, barFree: 1 << 40, faults: map[string]*fault{},
 		gpus: []*fakeGPU{
-			{at: cuda.PCIAddress{Domain: 0x10000, Bus: 0x8d, Slot: 0}, minor: 3, gpuID: 0x8d00, instance: 1, cacheType: 2},
-			{at: cuda.PCIAddress{Domain: 0, Bus: 0x1b, Slot: 2}, minor: 1, gpuID: 0x1b00, instance: 0, cacheType: 2},
+			{at: cuda.PCIAddress{Domain: 0x10000, Bus: 0x8d, Slot: 0}, minor: 3, gpuID: 0x8d00, instance: 1, answer: answerBAR1},
+			{at: cuda.PCIAddress{Domain: 0, Bus: 0x1b, Slot: 2}, minor: 1, gpuID: 0x1b00, instance: 0, answer: answerBAR1},
 		},
 	}
 	t.Cleanup(func() {
@@ -298,6 +305,7 @@ var fakeRequests = map[uint32]struct {
 	0xC020464F: {"UNMAP_MEMORY", 32, false, 24, (*fakeRM).unmapMemory},
 	0xC90046C8: {"CARD_INFO", 2304, false, 0, (*fakeRM).cardInfo},
 	0xC00446C9: {"REGISTER_FD", 4, true, 0, (*fakeRM).registerFD},
+	0xC04846D2: {"VERSION", 72, false, 0, (*fakeRM).versionText},
 }
 
 var order = binary.NativeEndian
@@ -459,8 +467,21 @@ func (f *fakeRM) rmControl(file *fakeFile, b []byte) (status, error) {
 		return f.idInfo(b), nil
 	case 0x3D06:
 		return f.importFD(c, b), nil
+	case 0x104:
+		if p := f.params(b, 16, 24, 152); p != nil && f.chipset >= 0 {
+			order.PutUint32(p[148:], uint32(f.chipset))
+			return 0, nil
+		}
 	}
 	return 0x56, nil
+}
+
+func (f *fakeRM) versionText(_ *fakeFile, b []byte) (status, error) {
+	if u32(b, 0) != '2' {
+		return 0, unix.EINVAL
+	}
+	copy(b[8:], f.version)
+	return 0, nil
 }
 
 func (f *fakeRM) idInfo(b []byte) status {
@@ -470,6 +491,9 @@ func (f *fakeRM) idInfo(b []byte) status {
 	}
 	for _, g := range f.gpus {
 		if g.gpuID == u32(p, 0) {
+			if g.ats {
+				order.PutUint32(p[4:], 1<<6)
+			}
 			order.PutUint32(p[8:], g.instance)
 			return 0
 		}
@@ -568,7 +592,7 @@ func (f *fakeRM) mapMemory(file *fakeFile, b []byte) (status, error) {
 	if into.used {
 		return 0x63, nil
 	}
-	page := uint64(os.Getpagesize())
+	page := f.page
 	offset, length := u64(b, 16), u64(b, 24)
 	switch {
 	case offset%page != 0 || length%page != 0 || length == 0:
@@ -587,12 +611,12 @@ func (f *fakeRM) mapMemory(file *fakeFile, b []byte) (status, error) {
 	o.windows[f.linear] = w
 	into.used, into.window = true, w
 	order.PutUint64(b[32:], f.linear)
-	kind := o.gpu.cacheType
-	if o.memory.cacheType != nil {
-		kind = *o.memory.cacheType
+	kind := o.gpu.answer
+	if o.memory.answer != nil {
+		kind = *o.memory.answer
 	}
-	// The bits beside the cache type are not 0.
-	order.PutUint32(b[44:], 1<<26|kind<<23|1<<22|1)
+	// The bits beside the two fields are not 0.
+	order.PutUint32(b[44:], 1<<26|kind.cache<<23|1<<22|kind.mapping<<15|1<<17|1)
 	return 0, nil
 }
 
@@ -743,6 +767,18 @@ func (f *fakeRM) access(path string) error {
 		}
 	}
 	return unix.ENOENT
+}
+
+// shows gives the GPUs that CUDA has.
+func (f *fakeRM) shows() map[cuda.PCIAddress]bool {
+	if f.shown == nil {
+		return nil
+	}
+	gpus := map[cuda.PCIAddress]bool{}
+	for _, g := range f.shown {
+		gpus[g.at] = true
+	}
+	return gpus
 }
 
 // newMemory makes memory of a GPU, in a client of CUDA's.

@@ -19,13 +19,12 @@ type span struct {
 	first, end uint64 // device addresses
 }
 
-// piece is a span whose object our client has. A mapped piece has a window in the BAR.
-// linear names that window.
+// piece is a span whose object our client has. A mapped piece has windows, which the
+// driver knows by these numbers.
 type piece struct {
 	object         handle
 	offset, length uint64
-	windowed       bool
-	linear         uint64
+	windows        []uint64
 }
 
 // allocationUnit is the smallest object of CUDA's pools and VMM allocations, in bytes.
@@ -259,10 +258,53 @@ func (p *pin) free() error {
 	return err
 }
 
-// mapPieces maps the first size bytes. It maps several pieces side by side into one
-// reserved range. On an error nothing stays mapped.
+// part is a part of a piece that takes one window.
+type part struct {
+	piece          *piece
+	offset, length uint64 // in the piece's object
+}
+
+// parts cuts the first size bytes into parts. None crosses a multiple of unit in its
+// object. unit gives 0 for an object that needs no cut.
+func (p *pin) parts(size uint64, unit func(object handle) uint64) []part {
+	var parts []part
+	for i := 0; size > 0; i++ {
+		piece := &p.pieces[i]
+		cut := unit(piece.object)
+		at, end := piece.offset, piece.offset+min(piece.length, size)
+		size -= end - at
+		for at < end {
+			next := end
+			if cut != 0 {
+				next = min(end, at&^(cut-1)+cut)
+			}
+			parts = append(parts, part{piece: piece, offset: at, length: next - at})
+			at = next
+		}
+	}
+	return parts
+}
+
+// mapPieces maps the first size bytes. On an error nothing stays mapped.
 func (p *pin) mapPieces(size uintptr) (va uintptr, got backend.MappingType, err error) {
-	if len(p.pieces) > 1 {
+	va, got, err = p.mapParts(size, p.parts(uint64(size), func(handle) uint64 { return 0 }))
+	if err == nil || !p.gpu.coherent || !errors.Is(err, statusObjectNotFound) && !errors.Is(err, statusInvalidArgument) {
+		return va, got, err
+	}
+	// The driver takes an object's pages for neighbours, and finds that the last ones lie
+	// past the GPU's memory. It maps each page.
+	log.Debugf("the buffer is mapped page by page: %v", err)
+	parts := p.parts(uint64(size), p.gpu.pageSize)
+	if err := mapsLeft(len(parts)); err != nil {
+		return 0, backend.None, err
+	}
+	return p.mapParts(size, parts)
+}
+
+// mapParts maps parts, several side by side into one reserved range of size bytes. On an
+// error nothing stays mapped.
+func (p *pin) mapParts(size uintptr, parts []part) (va uintptr, got backend.MappingType, err error) {
+	if len(parts) > 1 {
 		if va, err = p.kernel.reserve(size); err != nil {
 			return 0, backend.None, fmt.Errorf("no %d bytes of address space are left: %w", size, err)
 		}
@@ -277,10 +319,8 @@ func (p *pin) mapPieces(size uintptr) (va uintptr, got backend.MappingType, err 
 		err = errors.Join(err, p.closeWindows())
 	}()
 	var done uintptr
-	for i := 0; done < size; i++ {
-		piece := &p.pieces[i]
-		n := min(uintptr(piece.length), size-done)
-		at, kind, err := p.mapPiece(piece, va, done, n)
+	for i, part := range parts {
+		at, kind, err := p.mapPart(part, va, done)
 		if err != nil {
 			return va, backend.None, err
 		}
@@ -288,29 +328,29 @@ func (p *pin) mapPieces(size uintptr) (va uintptr, got backend.MappingType, err 
 			return va, backend.None, fmt.Errorf("the driver maps parts of the buffer as type %d and as type %d; pin each on its own: %w", got, kind, unix.ENOTSUP)
 		}
 		va, got = at, kind
-		done += n
+		done += uintptr(part.length)
 	}
 	keepFromChildren(p.kernel, va, size)
 	return va, got, nil
 }
 
-// mapPiece maps n bytes of a piece at va+done, where va is the start of the range. For
-// va 0 the kernel chooses the address. mapPiece gives the start of the range.
-func (p *pin) mapPiece(piece *piece, va, done, n uintptr) (uintptr, backend.MappingType, error) {
-	w, err := p.gpu.openWindow(piece.object, piece.offset, uint64(n))
+// mapPart maps a part at va+done, where va is the start of the range. For va 0 the kernel
+// chooses the address. mapPart gives the start of the range.
+func (p *pin) mapPart(part part, va, done uintptr) (uintptr, backend.MappingType, error) {
+	w, err := p.gpu.openWindow(part.piece.object, part.offset, part.length)
 	if err != nil {
 		return 0, backend.None, err
 	}
-	piece.windowed, piece.linear = true, w.linear
+	part.piece.windows = append(part.piece.windows, w.linear)
 	defer p.kernel.close(w.fd)
-	kind, ok := mappingTypes[w.cacheType]
-	if !ok {
-		return 0, backend.None, fmt.Errorf("the NVIDIA driver gave the mapping the cache type %d, which this library does not know: %w", w.cacheType, unix.ENOTSUP)
+	kind, err := p.gpu.kind(part.piece.object, w.answer)
+	if err != nil {
+		return 0, backend.None, err
 	}
 	if va != 0 {
-		err = p.kernel.mmapInto(va+done, w.fd, n)
+		err = p.kernel.mmapInto(va+done, w.fd, uintptr(part.length))
 	} else {
-		va, err = p.kernel.mmap(w.fd, n)
+		va, err = p.kernel.mmap(w.fd, uintptr(part.length))
 	}
 	if err != nil {
 		return 0, backend.None, fmt.Errorf("mmap of GPU memory: %w", err)
@@ -323,10 +363,10 @@ func (p *pin) closeWindows() error {
 	var err error
 	for i := range p.pieces {
 		piece := &p.pieces[i]
-		if piece.windowed {
-			piece.windowed = false
-			err = errors.Join(err, p.gpu.closeWindow(piece.object, piece.linear))
+		for _, linear := range piece.windows {
+			err = errors.Join(err, p.gpu.closeWindow(piece.object, linear))
 		}
+		piece.windows = nil
 	}
 	return err
 }

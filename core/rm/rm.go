@@ -47,7 +47,7 @@ func (b Backend) Open() (backend.Session, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := probe(linux{}, access); err != nil {
+	if err := probe(linux{}, access, shown(cu)); err != nil {
 		return nil, err
 	}
 	return newSession(linux{}, cu, b.Watch, &process, &ipcOf), nil
@@ -55,27 +55,43 @@ func (b Backend) Open() (backend.Session, error) {
 
 func access(path string) error { return unix.Access(path, unix.R_OK|unix.W_OK) }
 
-// probe finds out whether this process may open a GPU. It does not open a GPU's device:
-// the first open of a device may initialise the GPU, which takes seconds.
-func probe(k kernel, access func(path string) error) error {
+// shown gives the GPUs that CUDA has in this process, or nil where CUDA is not
+// initialised.
+func shown(cu *cuda.Driver) func() map[cuda.PCIAddress]bool {
+	return func() map[cuda.PCIAddress]bool {
+		n, err := cu.DeviceCount()
+		if err != nil {
+			return nil
+		}
+		gpus := map[cuda.PCIAddress]bool{}
+		for i := range n {
+			dev, err := cu.Device(i)
+			if err != nil {
+				return nil
+			}
+			at, err := cu.PCIAddress(dev)
+			if err != nil {
+				return nil
+			}
+			gpus[at] = true
+		}
+		return gpus
+	}
+}
+
+// probe finds out whether this process may use a GPU, and whether the backend can serve
+// it.
+func probe(k kernel, access func(path string) error, shown func() map[cuda.PCIAddress]bool) error {
+	if hostPage > gpuPage {
+		return fmt.Errorf("the kernel's pages are of %d bytes, and the GPU's of %d: %w", hostPage, gpuPage, unix.ENOTSUP)
+	}
 	c, err := newClient(k)
 	if err != nil {
 		return err
 	}
-	cards, err := c.cards()
+	err = c.anyUsable(access, shown)
 	if err := c.close(); err != nil {
 		log.Warnf("close of %s: %v", controlPath, err)
-	}
-	if err != nil {
-		return err
-	}
-	err = fmt.Errorf("the NVIDIA driver has no GPU: %w", unix.ENODEV)
-	for _, card := range cards {
-		path := devicePath(card.minor)
-		if err = access(path); err == nil {
-			return nil
-		}
-		err = explainOpen(path, err)
 	}
 	return err
 }
@@ -164,16 +180,16 @@ func (s *session) Pin(req backend.PinRequest) (backend.Pin, error) {
 	if err != nil {
 		return nil, err
 	}
-	if dev.coherent && req.Flags&backend.PinForcePCIe != 0 {
-		return nil, fmt.Errorf("the rm backend cannot force a mapping through PCIe on a GPU that is coherent with the CPU: %w", unix.EINVAL)
-	}
 	c, err := s.hold()
 	if err != nil {
 		return nil, err
 	}
-	g, err := c.gpuAt(dev.at)
+	g, err := c.gpuOf(dev)
 	if err != nil {
 		return nil, err
+	}
+	if g.coherent && req.Flags&backend.PinForcePCIe != 0 {
+		return nil, fmt.Errorf("the rm backend cannot force a mapping through PCIe on a GPU that is coherent with the CPU: %w", unix.EINVAL)
 	}
 	p := &pin{gpu: g, kernel: s.kernel, first: b.first, size: b.end - b.first}
 	err = s.cuda.WithDevice(b.memory.Ordinal, func() error {
@@ -216,8 +232,8 @@ func (s *session) Attribute(a backend.Attr) (int, error) {
 	case backend.AttrPersistentMapping:
 		return 1, nil
 	case backend.AttrForcePCIe:
-		// Without NVLink-C2C each mapping goes through PCIe. Only Arm CPUs have it.
-		if runtime.GOARCH == "arm64" {
+		// Without NVLink-C2C each mapping goes through PCIe.
+		if s.coherent() {
 			return 0, nil
 		}
 		return 1, nil
@@ -225,6 +241,19 @@ func (s *session) Attribute(a backend.Attr) (int, error) {
 		return 0, nil
 	}
 	return 0, fmt.Errorf("attribute %d: %w", a, unix.EINVAL)
+}
+
+// coherent reports whether a GPU may be coherent with the CPU. Before the first pin it is
+// so wherever the CPU is one that such GPUs have.
+func (s *session) coherent() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.client != nil {
+		if coherent, known := s.client.anyCoherent(); known {
+			return coherent
+		}
+	}
+	return runtime.GOARCH == "arm64"
 }
 
 func (s *session) Version() (int, int) { return major, minor }
@@ -286,14 +315,6 @@ func (p *pin) Unmap() error {
 func (p *pin) CallbackFlag() (int, error) { return 0, nil }
 
 func (p *pin) Unpin() error { return p.free() }
-
-// mappingTypes gives the C ABI's mapping type of each cache type of the driver.
-var mappingTypes = map[uint32]backend.MappingType{
-	cacheTypeCached:        backend.Caching,
-	cacheTypeWriteBack:     backend.Caching,
-	cacheTypeUncached:      backend.Device,
-	cacheTypeWriteCombined: backend.WC,
-}
 
 // keepFromChildren keeps a mapping out of the children that the process forks.
 func keepFromChildren(k kernel, va, size uintptr) {

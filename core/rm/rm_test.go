@@ -387,25 +387,33 @@ func TestForcedPCIeOnACoherentGPU(t *testing.T) {
 
 func TestMappingTypes(t *testing.T) {
 	for _, c := range []struct {
-		cacheType uint32
+		answer    answer
+		ats       bool
+		attribute bool // CUDA says that the GPU is coherent
 		want, got backend.MappingType
 		err       error
 	}{
-		{2, backend.None, backend.WC, nil},
-		{2, backend.WC, backend.WC, nil},
-		{2, backend.Caching, 0, unix.ENOTSUP},
-		{2, backend.Device, 0, unix.ENOTSUP},
-		{0, backend.None, backend.Caching, nil},
-		{5, backend.Caching, backend.Caching, nil},
-		{5, backend.WC, 0, unix.ENOTSUP},
-		{1, backend.None, backend.Device, nil},
-		{1, backend.Device, backend.Device, nil},
-		{3, backend.None, 0, unix.ENOTSUP},
-		{4, backend.WC, 0, unix.ENOTSUP},
-		{7, backend.None, 0, unix.ENOTSUP},
+		{answer: answer{2, 2}, got: backend.WC},
+		{answer: answer{2, 2}, want: backend.WC, got: backend.WC},
+		{answer: answer{2, 2}, want: backend.Caching, err: unix.ENOTSUP},
+		{answer: answer{2, 2}, want: backend.Device, err: unix.ENOTSUP},
+		{answer: answer{2, 2}, ats: true, got: backend.WC},
+		{answer: answer{2, 1}, got: backend.Device},
+		{answer: answer{2, 1}, want: backend.Device, got: backend.Device},
+		{answer: answer{0, 6}, ats: true, got: backend.Caching},
+		{answer: answer{0, 6}, attribute: true, got: backend.Caching},
+		{answer: answer{0, 6}, ats: true, want: backend.WC, err: unix.ENOTSUP},
+		{answer: answer{0, 6}, err: unix.ENOTSUP},
+		{answer: answer{1, 6}, got: backend.WC}, // the fake does not say how it is cached
+		{answer: answer{0, 0}, ats: true, err: unix.ENOTSUP},
+		{answer: answer{0, 2}, err: unix.ENOTSUP},
+		{answer: answer{0, 5}, ats: true, err: unix.ENOTSUP},
+		{answer: answer{1, 2}, err: unix.ENOTSUP},
+		{answer: answer{2, 6}, ats: true, err: unix.ENOTSUP},
+		{answer: answer{3, 7}, want: backend.WC, err: unix.ENOTSUP},
 	} {
 		w := newWorld(t)
-		w.rm.gpus[0].cacheType = c.cacheType
+		w.rm.gpus[0].answer, w.rm.gpus[0].ats, w.rm.gpus[0].coherent = c.answer, c.ats, c.attribute
 		a := w.cuda.vmm(0, false, []uint64{2 * mib, 2 * mib})
 		p := w.pinned(a.start, 4*mib)
 		_, got, err := p.Map(4*mib, c.want)
@@ -413,6 +421,8 @@ func TestMappingTypes(t *testing.T) {
 		if c.err == nil {
 			require.Equal(t, c.got, got, "%+v", c)
 			require.NoError(t, p.Unmap())
+		} else if c.want == backend.None {
+			require.ErrorContains(t, err, fmt.Sprintf("the mapping %d and the cache type %d", c.answer.mapping, c.answer.cache))
 		}
 		require.Equal(t, 2, w.held(), "two objects, and nothing mapped")
 		require.ErrorIs(t, p.Unmap(), unix.EINVAL)
@@ -424,8 +434,7 @@ func TestMappingTypes(t *testing.T) {
 func TestPartsOfDifferentTypes(t *testing.T) {
 	w := newWorld(t)
 	a := w.cuda.vmm(0, false, []uint64{2 * mib, 2 * mib})
-	cached := uint32(5)
-	a.parts[1].memory.cacheType = &cached
+	a.parts[1].memory.answer = &answerBAR1Registers
 	p := w.pinned(a.start, 4*mib)
 	_, _, err := p.Map(4*mib, backend.None)
 	require.ErrorIs(t, err, unix.ENOTSUP)
@@ -512,7 +521,10 @@ func TestEveryCallFailsOnce(t *testing.T) {
 		"VMM":        func(c *fakeCUDA) *fakeAlloc { return c.vmm(1, true, []uint64{2 * mib, 2 * mib, 2 * mib}) },
 	}
 	// A failure of these calls is not the library's.
-	tolerated := []string{"identity", "close", "dontFork", "cuMemRelease", "watch", "cuIpcGetMemHandle"}
+	tolerated := []string{
+		"identity", "close", "dontFork", "cuMemRelease", "watch", "cuIpcGetMemHandle",
+		"RM_CONTROL 0x288", "RM_ALLOC 0xcb33", // an answer that is not known refuses nothing
+	}
 	for kind, make := range kinds {
 		for _, open := range []func(*testing.T) *world{newWorld, blind} {
 			clean := open(t)

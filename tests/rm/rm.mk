@@ -9,7 +9,7 @@ WATCH     := tests/rm/watch_test.c capi/watch.c
 .PHONY: watch-test
 watch-test: $(BIN)/watch_test $(WATCHED)
 
-$(BIN)/rm_memory: tests/rm/rm_memory.c $(CUDA_DL) $(LIB) $(TOOL_H)
+$(BIN)/rm_memory $(BIN)/rm_machines: $(BIN)/%: tests/rm/%.c $(CUDA_DL) $(LIB) $(TOOL_H)
 	@mkdir -p $(@D)
 	$(CC) $(C11) $(CFLAGS) -o $@ $(filter %.c %.o,$^) $(LINK)
 

@@ -1,0 +1,309 @@
+package rm
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"path"
+	"runtime"
+	"strconv"
+	"strings"
+	"unsafe"
+
+	"gdrapi/core/backend"
+	"gdrapi/core/cuda"
+	"gdrapi/core/internal/sys"
+	"gdrapi/core/log"
+	"gdrapi/core/nvml"
+
+	"golang.org/x/sys/unix"
+)
+
+// This file asks the driver what kind of machine this is. A driver that does not know a
+// question, or a sandbox that does not let it pass, leaves the answer unknown. Only what
+// is known refuses a GPU.
+
+// Why the backend cannot serve a GPU.
+var (
+	errConfidential = fmt.Errorf("confidential computing is on, and hides GPU memory from the CPU: copy by cuMemcpy, or turn the mode off on the host: %w", unix.ENOTSUP)
+	errNoGPU        = fmt.Errorf("the NVIDIA driver has no GPU: %w", unix.ENODEV)
+	errTegraDisplay = fmt.Errorf("the NVIDIA display driver of this Tegra has no GPU that computes: %w", unix.ENODEV)
+)
+
+func errMIG(gpu string) error {
+	return fmt.Errorf("the GPU %s is divided into instances (MIG), whose memory the rm backend does not map; load gdrdrv, or turn MIG off (nvidia-smi -mig 0): %w", gpu, unix.ENOTSUP)
+}
+
+// anyUsable is an error where the process can use no GPU through this backend. It asks
+// only what the driver knows with no GPU opened: the first open of a GPU's device may
+// initialise the GPU, which takes seconds. shown says which GPUs CUDA has in this process.
+// It is asked where some GPUs are usable and some are not, and answers nil where it is
+// not known.
+func (c *client) anyUsable(access func(path string) error, shown func() map[cuda.PCIAddress]bool) error {
+	cards, err := c.cards()
+	if err != nil {
+		return err
+	}
+	if err := c.checkConfidential(); err != nil {
+		return err
+	}
+	var usable []cuda.PCIAddress
+	refused := errNoGPU
+	divided, _ := c.divided()
+	for i := range cards {
+		if err := cards[i].check(divided, access); err != nil {
+			refused = err
+			continue
+		}
+		usable = append(usable, cards[i].at())
+	}
+	if len(usable) == 0 {
+		return refused
+	}
+	if len(usable) == len(cards) {
+		return nil
+	}
+	log.Debugf("rm serves %d of %d GPUs: %v", len(usable), len(cards), refused)
+	seen := shown()
+	for _, at := range usable {
+		if seen == nil || seen[at] {
+			return nil
+		}
+	}
+	return refused
+}
+
+func (card *cardInfo) at() cuda.PCIAddress {
+	return cuda.PCIAddress{Domain: card.domain, Bus: card.bus, Slot: card.slot}
+}
+
+// check says why the backend cannot serve a GPU.
+func (card *cardInfo) check(divided func(gpuID uint32) bool, access func(path string) error) error {
+	path := devicePath(card.minor)
+	switch {
+	case card.vendor == 0, card.at() == cuda.PCIAddress{} && card.fbSize == 0:
+		return errTegraDisplay // it is not on PCI
+	case divided(card.gpuID):
+		return errMIG(card.at().String())
+	}
+	if err := access(path); err != nil {
+		return explainOpen(path, err)
+	}
+	return nil
+}
+
+// divided says of each GPU whether it is divided into instances (MIG). known is false for
+// 535, which does not know the question.
+func (c *client) divided() (is func(gpuID uint32) bool, known bool) {
+	all := new(activeDevices)
+	err := c.control("GET_ACTIVE_DEVICE_IDS", c.root, controlActiveDevices, unsafe.Pointer(all), unsafe.Sizeof(*all))
+	if err != nil || all.n > maxActiveDevices {
+		log.Debugf("whether GPUs are divided (MIG) is not known: %v", err)
+		return func(uint32) bool { return false }, false
+	}
+	return func(gpuID uint32) bool {
+		for _, d := range all.list[:all.n] {
+			if d.gpuID == gpuID {
+				return d.instance != noInstance
+			}
+		}
+		return true // and has no instance
+	}, true
+}
+
+// dividedByNVML is the same by NVML, for a driver that does not know the question.
+func dividedByNVML(at cuda.PCIAddress) bool {
+	lib, err := nvml.Open()
+	if err != nil {
+		return false
+	}
+	defer lib.Close()
+	gpu, err := lib.DeviceAt(at.String())
+	if err != nil {
+		return false
+	}
+	mig, err := gpu.MIG()
+	return err == nil && mig
+}
+
+// checkConfidential is an error where confidential computing is on. MAP_MEMORY would fail
+// then, with lines in the kernel's log. The driver knows it once a GPU has been opened, by
+// any process.
+func (c *client) checkConfidential() error {
+	args := allocArgs{root: c.root, parent: c.root, class: classConfidential}
+	if err := c.do("RM_ALLOC of NV_CONFIDENTIAL_COMPUTE", nrAlloc, unsafe.Pointer(&args), unsafe.Sizeof(args), &args.status); err != nil {
+		log.Debugf("the driver knows no confidential computing: %v", err)
+		return nil
+	}
+	p := new(confidential)
+	size := unsafe.Sizeof(*p)
+	err := c.control("SYSTEM_GET_CAPABILITIES", args.object, controlConfidential, unsafe.Pointer(p), size)
+	if err != nil {
+		err = c.control("SYSTEM_GET_CAPABILITIES", args.object, controlConfidential, unsafe.Pointer(p), size-1)
+	}
+	if err != nil {
+		log.Debugf("whether confidential computing is on is not known: %v", err)
+	}
+	if err := c.free(c.root, args.object); err != nil {
+		log.Warnf("an object of the driver's is lost: %v", err)
+	}
+	if err == nil && (p.feature != 0 || p.multiGPUMode != 0) {
+		return errConfidential
+	}
+	return nil
+}
+
+// bar1Type is how the CPU maps BAR1. On arm64 a driver may map it as Device memory, and
+// say that it is write-combined. An access that is not aligned is SIGBUS there.
+func (c *client) bar1Type() backend.MappingType {
+	if runtime.GOARCH != "arm64" {
+		return backend.WC
+	}
+	return c.bar1TypeOfArm("/sys/bus/pci/devices")
+}
+
+func (c *client) bar1TypeOfArm(pci string) backend.MappingType {
+	const firstThatSays = 590
+	p := new(chipset)
+	err := c.control("SYSTEM_GET_CHIPSET_INFO", c.root, controlChipset, unsafe.Pointer(p), unsafe.Sizeof(*p))
+	switch {
+	case err == nil && p.flags&chipsetUnaligned != 0:
+		return backend.WC
+	case err == nil && c.major() < firstThatSays && combinesWrites(pci):
+		return backend.WC
+	}
+	log.Debugf("BAR1 is taken for Device memory (chipset flags %#x, %v)", p.flags, err)
+	return backend.Device
+}
+
+// major is the first number of the driver's version. It is firstThatSays or more where it
+// is not known.
+func (c *client) major() int {
+	v := version{command: versionQuery}
+	if err := c.do("CHECK_VERSION_STR", nrVersion, unsafe.Pointer(&v), unsafe.Sizeof(v), nil); err != nil {
+		log.Debugf("%v", err)
+		return 999
+	}
+	first, _, _ := bytes.Cut(v.text[:], []byte{'.'})
+	n, err := strconv.Atoi(string(first))
+	if err != nil {
+		return 999
+	}
+	return n
+}
+
+// combinesWrites is true where the PCI devices of a machine are known, and no root port is
+// of a CPU for which drivers before 590 map BAR1 as Device memory: BlueField-3, and
+// revision 0 of Ampere Altra.
+func combinesWrites(pci string) bool {
+	names, err := sys.ReadDir(pci)
+	seen := false
+	for _, name := range names {
+		if strings.HasPrefix(name, ".") {
+			continue
+		}
+		id := [3]string{}
+		for i, file := range []string{"vendor", "device", "revision"} {
+			text, err := sys.ReadFile(path.Join(pci, name, file), 64)
+			if err != nil {
+				return false
+			}
+			id[i] = strings.TrimSpace(string(text))
+		}
+		switch id[0] + id[1] {
+		case "0x15b30xa2da", "0x15b30xa2db":
+			return false
+		case "0x1def0xe000", "0x1def0xe00d", "0x1def0xe00e", "0x1def0xe010", "0x1def0xe100", "0x1def0xe110":
+			if id[2] == "0x00" {
+				return false
+			}
+		}
+		seen = true
+	}
+	return seen && err == nil
+}
+
+// kind is the memory type of the CPU's mapping of a window of an object.
+func (g *gpu) kind(object handle, a answer) (backend.MappingType, error) {
+	switch {
+	case a == answerBAR1:
+		return g.bar1, nil
+	case a == answerBAR1Registers:
+		return backend.Device, nil
+	case a == answerCoherent && g.coherent:
+		return backend.Caching, nil
+	case a == answerSystemMemory:
+		return g.systemType(object), nil
+	}
+	return 0, fmt.Errorf("the NVIDIA driver answered the mapping %d and the cache type %d (coherent: %v), which this library does not know; load gdrdrv: %w",
+		a.mapping, a.cache, g.coherent, unix.ENOTSUP)
+}
+
+// systemType is how the CPU's mapping of system memory is cached. WC is right for memory
+// of another kind, too: its copies end with fences.
+func (g *gpu) systemType(object handle) backend.MappingType {
+	var pins runtime.Pinner
+	defer pins.Unpin()
+	item := &surfaceItem{index: surfacePhysAttr}
+	pins.Pin(item)
+	list := &surfaceInfo{n: 1, list: uint64(uintptr(unsafe.Pointer(item)))}
+	err := g.client.control("GET_SURFACE_INFO", object, controlSurfaceInfo, unsafe.Pointer(list), unsafe.Sizeof(*list))
+	if err != nil {
+		log.Debugf("how memory is cached is not known: %v", err)
+		return backend.WC
+	}
+	switch item.data >> 29 {
+	case 1, 3, 4, 5: // cached, write-through, write-protect, write-back
+		return backend.Caching
+	}
+	return backend.WC
+}
+
+// node is the device through which an object is mapped: the GPU's own, or the control
+// device where the GPU's memory is the system's. All device memory of a GPU is of one
+// kind. So the first object decides, unless it is of neither.
+func (g *gpu) node(object handle) (string, error) {
+	if g.space.Load() == 0 {
+		p := &addressSpace{object: object}
+		err := g.client.control("GET_ADDR_SPACE_TYPE", g.client.root, controlAddressSpace, unsafe.Pointer(p), unsafe.Sizeof(*p))
+		switch {
+		case errors.Is(err, unix.ENOTSUP):
+			p.space = spaceVideo // it is not asked on such a GPU
+		case err != nil:
+			return "", err
+		case p.space != spaceVideo && p.space != spaceSystem:
+			return "", fmt.Errorf("the memory is in the driver's address space %d, which is no GPU's (memory of another node?): %w", p.space, unix.ENOTSUP)
+		}
+		g.space.Store(p.space)
+	}
+	if g.space.Load() == spaceSystem {
+		return controlPath, nil
+	}
+	return g.path, nil
+}
+
+// pageSize is the size of an object's physical pages, in bytes.
+func (g *gpu) pageSize(object handle) uint64 {
+	const usual = 2 << 20
+	size := new(uint64)
+	err := g.client.control("GET_MEM_PAGE_SIZE", object, controlPageSize, unsafe.Pointer(size), unsafe.Sizeof(*size))
+	if err != nil || *size < gpuPage || *size&(*size-1) != 0 {
+		log.Debugf("pages are taken for %d bytes: %v, %d", usual, err, *size)
+		return usual
+	}
+	return *size
+}
+
+// mapsLeft is an error where n more mappings may be more than a process may have.
+func mapsLeft(n int) error {
+	const others = 4096
+	text, err := sys.ReadFile("/proc/sys/vm/max_map_count", 64)
+	if err != nil {
+		return nil
+	}
+	limit, err := strconv.Atoi(strings.TrimSpace(string(text)))
+	if err == nil && n+others > limit {
+		return fmt.Errorf("the driver maps this buffer only in %d pieces, and the process may have %d mappings; raise vm.max_map_count, or map less: %w", n, limit, unix.ENOMEM)
+	}
+	return nil
+}

@@ -1,0 +1,88 @@
+package rm
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"gdrapi/core/backend"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+)
+
+// pciTree is a folder of PCI devices, each "vendor device revision".
+func pciTree(t *testing.T, devices ...string) string {
+	dir := t.TempDir()
+	for i, d := range devices {
+		at := filepath.Join(dir, fmt.Sprintf("0000:%02x:00.0", i))
+		require.NoError(t, os.Mkdir(at, 0o755))
+		var id [3]string
+		_, err := fmt.Sscan(d, &id[0], &id[1], &id[2])
+		require.NoError(t, err)
+		for j, file := range []string{"vendor", "device", "revision"} {
+			require.NoError(t, os.WriteFile(filepath.Join(at, file), []byte(id[j]+"\n"), 0o644))
+		}
+	}
+	return dir
+}
+
+// On arm64 some drivers map BAR1 as Device memory and answer that it is write-combined.
+func TestBAR1TypeOfArm(t *testing.T) {
+	const gpu, grace = "0x10de 0x2335 0xa1", "0x10de 0x22b2 0x00"
+	for _, c := range []struct {
+		what    string
+		chipset int64
+		version string
+		pci     []string
+		want    backend.MappingType
+	}{
+		{"it says so", 2, "590.48.01", []string{gpu}, backend.WC},
+		{"it says so, and newer", 3, "611.10", nil, backend.WC},
+		{"it says no", 0, "590.48.01", []string{grace, gpu}, backend.Device},
+		{"it says no, beside another flag", 1, "595.45.04", []string{grace, gpu}, backend.Device},
+		{"it cannot say: Grace", 0, "580.142", []string{grace, gpu}, backend.WC},
+		{"it cannot say: BlueField-3", 0, "580.142", []string{gpu, "0x15b3 0xa2da 0x01"}, backend.Device},
+		{"it cannot say: BlueField-3 without crypto", 0, "535.288.01", []string{"0x15b3 0xa2db 0x01", gpu}, backend.Device},
+		{"it cannot say: a card of BlueField-3", 0, "580.142", []string{grace, "0x15b3 0xa2dc 0x01", gpu}, backend.WC},
+		{"it cannot say: Altra, revision 0", 0, "570.211.01", []string{"0x1def 0xe100 0x00", gpu}, backend.Device},
+		{"it cannot say: Altra, revision 4", 0, "570.211.01", []string{"0x1def 0xe100 0x04", gpu}, backend.WC},
+		{"no PCI device is seen", 0, "580.142", nil, backend.Device},
+		{"the version is not known", 0, "", []string{grace, gpu}, backend.Device},
+		{"it does not answer", -1, "580.142", []string{grace, gpu}, backend.Device},
+	} {
+		f := newRM(t)
+		f.chipset, f.version = c.chipset, c.version
+		client, err := newClient(f)
+		require.NoError(t, err)
+		require.Equal(t, c.want, client.bar1TypeOfArm(pciTree(t, c.pci...)), c.what)
+		require.NoError(t, client.close())
+	}
+	require.False(t, combinesWrites("/nowhere"))
+}
+
+// A kernel with pages of 64 KiB: each window is of whole pages, on its pages.
+func TestHostPagesOf64KiB(t *testing.T) {
+	real := hostPage
+	t.Cleanup(func() { hostPage = real })
+	hostPage = 1 << 16
+	for _, w := range []*world{newWorld(t), blind(t)} {
+		w.rm.page = hostPage
+		a, small := w.cuda.memAlloc(0, 3*mib), w.cuda.memAlloc(0, 100)
+		v := w.cuda.vmm(0, true, []uint64{2 * mib, 2 * mib})
+		for _, at := range []struct{ addr, size uint64 }{
+			{a.start, 70000}, {a.start + 5000, 1}, {a.start + 2*mib + 4096, 4096}, {small.start, 100},
+			{v.start + mib, 2 * mib},
+		} {
+			p := w.pinned(at.addr, at.size)
+			w.cycle(p)
+			require.NoError(t, p.Unpin())
+		}
+		w.end()
+	}
+	hostPage = 1 << 17
+	f := newRM(t)
+	require.ErrorIs(t, probe(f, f.access, f.shows), unix.ENOTSUP, "a mapping would show the neighbours")
+	require.Empty(t, f.calls)
+}
