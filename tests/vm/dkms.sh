@@ -18,8 +18,8 @@ top=$(cd "$here/../.." && pwd)
 driver() {
 	local src=$1/usr/src/$2-$3
 	mkdir -p "$src/nvidia"
-	cp "$top"/tests/kmod/{nvidia_sim*.[ch],Kbuild} "$top/tests/doubles/rm_uapi.h" \
-		"$top/kmod/conftest.sh" "$src/"
+	cp "$top"/tests/kmod/{nvidia_sim*.[ch],card_sim.c,Kbuild} "$top/tests/doubles/rm_uapi.h" \
+		"$top/examples/capture/card_uapi.h" "$top/kmod/conftest.sh" "$src/"
 	cp "$nvidia/nv-p2p.h" "$src/nvidia/"
 	printf 'MODULE_VERSION("%s");\n' "$3" >>"$src/nvidia_sim.c"
 	cat >"$src/build.sh" <<-'END'
@@ -83,6 +83,53 @@ refused() {
 	grep -q 'install the driver' "$log"
 }
 
+# scriptlet NAME: a script of the RPM with the module's source.
+scriptlet() {
+	sed -n "/^%$1 -n gdrdrv-dkms\$/,/^%[a-z]* -n /p" "$top/packaging/rpm/gdrapi.spec" |
+		sed -e '/^[%#]/d' -e 's/%{dkmsversion}/2.6/g' -e 's/%%/%/g'
+}
+
+# run_scriptlet ROOT NAME COUNT: as rpm runs it, with that many packages left. Its dkms has
+# the trees of that root, and no other kernel is there.
+run_scriptlet() {
+	mkdir -p "$1/bin" "$1/host"
+	cat >"$1/bin/dkms" <<-END
+		#!/bin/sh
+		action=\$1
+		shift
+		SYSROOT='$1' PATH='$1/host:$PATH' exec dkms "\$action" --kernelsourcedir '$kdir/usr/src/linux-headers-$rel' \\
+			--dkmstree '$1/var/lib/dkms' --sourcetree '$1/usr/src' --installtree '$1/lib/modules' \\
+			--no-depmod "\$@"
+	END
+	# shellcheck disable=SC2016 # for the shell that runs it
+	printf '#!/bin/sh\n[ "$1" != -r ] || { echo %s; exit; }\nexec %s "$@"\n' \
+		"$rel" "$(command -v uname)" >"$1/host/uname"
+	chmod +x "$1/bin/dkms" "$1/host/uname"
+	PATH=$1/bin:$1/host:$PATH sh -ec "$(scriptlet "$2")" sh "$3"
+}
+
+# built ROOT: which release the installed module is of.
+built() { grep -aom1 'release=[a-z]*' "$1/lib/modules/$rel/updates/dkms/gdrdrv.ko"; }
+
+# release ROOT NAME: put down the sources of a release.
+release() {
+	make -s -C "$top/kmod" install DESTDIR="$1" &&
+		printf 'MODULE_INFO(release, "%s");\n' "$2" >>"$1/usr/src/gdrdrv-2.6/main.c"
+}
+
+# upgrade ROOT: the new files are there, then rpm runs the old package's script, then the new
+# one's. The module is the new one. The last package takes it away.
+upgrade() {
+	local root=$1
+	mkdir -p "$root/var/lib/dkms" "$root/lib/modules/$rel"
+	add "$root" nvidia/550.163.01 && run_dkms "$root" autoinstall &&
+		release "$root" one && run_scriptlet "$root" posttrans 1 && [ "$(built "$root")" = release=one ] &&
+		release "$root" two && run_scriptlet "$root" preun 1 && run_scriptlet "$root" posttrans 2 &&
+		[ "$(built "$root")" = release=two ] &&
+		run_scriptlet "$root" preun 0 && [ ! -e "$root/lib/modules/$rel/updates/dkms/gdrdrv.ko" ] &&
+		[ ! -e "$root/var/lib/dkms/gdrdrv/2.6" ]
+}
+
 # newest ROOT: versions compare as numbers, and an installed driver's header comes first.
 newest() {
 	local v
@@ -111,6 +158,8 @@ nvidia-current 550.163.01 nvidia-current
 nvidia-open 550.163.01 nvidia
 nvidia-srv 550.163.01 nvidia
 END
+driver "$out/upgrade" nvidia 550.163.01 nvidia
+check "an upgrade of the RPM builds the new module" upgrade "$out/upgrade"
 check "no driver for the kernel: the build says so, and fails" refused "$out/none"
 check "the newest header by version" newest "$out/newest"
 done_testing

@@ -26,5 +26,11 @@ for t in tokens tokens_of_another close_in_child; do
 	/bin/kmod_test -t $t
 	result $? "kmod_test -t $t (pass_p2p_tokens)"
 done
+# As gdrdrv.service stops: rmmod fails while the module is in use, then the node's turn.
+exec 3</dev/gdrdrv
+rmmod gdrdrv 2>/dev/null || gdrdrv-node remove
+[ -c /dev/gdrdrv ]
+result $? "a module that stays keeps its node"
+exec 3<&-
 unload
 clean_log "pass_p2p_tokens"
