@@ -101,7 +101,7 @@ static bool read_number(enum variable v, uint64_t least, uint64_t most, uint64_t
 static bool read_threads(enum variable v, unsigned int *threads)
 {
 	uint64_t n;
-	bool good = read_number(v, 1, COPY_THREADS_MAX, 1, &n);
+	bool good = read_number(v, 1, COPY_THREADS_MAX, 0, &n);
 
 	*threads = (unsigned int)n;
 	return good;

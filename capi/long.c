@@ -44,13 +44,20 @@ void gdr_long_choose(void)
 
 int gdr_long_start_threads(struct gdr_front *front)
 {
+	struct copy_cpus *cpus = NULL;
+	unsigned int most;
 	int rc;
 
-	if (!copy_pool_short(atomic_load(&front->pool)))
+	if (!copy_pool_short(atomic_load(&front->pool), COPY_THREADS_MAX))
 		return 0;
+	/* Files of /sys are read before the lock is taken. */
+	most = copy_cpus_allowed();
+	if (copy_pool_short(atomic_load(&front->pool), most))
+		cpus = copy_cpus_new(copy_pool_workers(most));
 	pthread_mutex_lock(&front->lock);
-	rc = copy_pool_start(&front->pool, copy_cpus_allowed());
+	rc = copy_pool_start(&front->pool, most, cpus);
 	pthread_mutex_unlock(&front->lock);
+	copy_cpus_free(cpus);
 	if (rc == ERANGE) {
 		gdr_log(GDR_LOG_WARN, "fewer threads share a copy than were asked for: the thread that starts them may run on too few CPUs; let it run on more");
 		rc = 0;

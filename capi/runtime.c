@@ -20,7 +20,7 @@
 
 #include "guest.h"
 #include "log.h"
-#include "threads.h"
+#include "copy/threads.h"
 
 #include <elf.h>
 #include <errno.h>
@@ -32,7 +32,6 @@
 #include <sys/auxv.h>
 #include <sys/eventfd.h>
 #include <sys/mman.h>
-#include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
@@ -92,6 +91,7 @@ struct thread {
 	_Atomic uint32_t state;	/* a futex */
 	void *(*fn)(void *);
 	void *arg;
+	struct gdr_run run;
 	pthread_t id;
 };
 
@@ -103,7 +103,6 @@ static void *wait_and_run(void *arg)
 {
 	struct thread *t = arg;
 
-	prctl(PR_SET_NAME, "gdrapi");
 	while (atomic_load(&t->state) == WAITS)
 		syscall(SYS_futex, &t->state, FUTEX_WAIT_PRIVATE, WAITS, NULL, NULL, 0);
 	return atomic_load(&t->state) == RUNS ? t->fn(t->arg) : NULL;
@@ -132,20 +131,18 @@ static int make_next_thread(void)
 	if (threads_made == THREADS_MAX)
 		return EAGAIN;
 	atomic_store(&t->state, WAITS);
-	rc = gdr_thread_make(&t->id, wait_and_run, t);
+	t->run = (struct gdr_run){ "gdrapi", wait_and_run, t };
+	rc = gdr_thread_make(&t->id, &t->run);
 	threads_made += !rc;
 	return rc;
 }
 
 static int make_threads(void)
 {
-	uint64_t mask;
 	int rc = 0;
 
-	gdr_hold_signals(gdr_signal_bit(SIGSETXID), &mask);
 	while (!rc && threads_made < THREADS_AT_FIRST)
 		rc = make_next_thread();
-	gdr_release_signals(mask);
 	if (rc)
 		send_threads_away();
 	return rc;

@@ -17,7 +17,7 @@ esac
 if [ $base = $affinity ]; then
 	echo "$base { *; };"
 else
-	echo "$base { *; }; $affinity { pthread_attr_setaffinity_np; };"
+	echo "$base { *; }; $affinity { pthread_attr_setaffinity_np; pthread_setaffinity_np; };"
 fi >"$dir/map"
 
 # make NAME FUNCTION...: the bodies are never run.
@@ -32,5 +32,5 @@ make() {
 }
 
 make libpthread.so.0 pthread_create pthread_detach pthread_join pthread_setspecific pthread_sigmask \
-	pthread_attr_setaffinity_np pthread_attr_setstacksize
+	pthread_attr_setaffinity_np pthread_setaffinity_np pthread_attr_setstacksize
 make libdl.so.2 dlopen dlsym dlclose dlerror

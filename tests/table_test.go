@@ -85,6 +85,7 @@ var table = []Group{
 		{Name: "pool", Cmd: cmd("$B/bin/ext_pool")},
 		{Name: "pool_steps", Cmd: cmd("$B/bin/pool_steps")},
 		{Name: "cpus", Cmd: cmd("$B/bin/cpus_test")},
+		{Name: "threads", Cmd: cmd("$B/bin/threads_test")},
 		{Name: "choice", Cmd: cmd("$B/bin/auto_test")},
 	}},
 
@@ -338,6 +339,7 @@ var guests = []Program{
 	{Name: "limits", On: all, Cases: Guest},
 	{Name: "threads", On: all, Cases: Guest},
 	{Name: "fork", On: all, Cases: Guest},
+	{Name: "loader", On: all, Cases: Guest},
 	{Name: "fds", On: all, Cases: Guest},
 	{Name: "lazy", On: all, Cases: Guest},
 	{Name: "static", On: all, Cases: Guest},

@@ -10,6 +10,7 @@
 #include "cpus.h"
 
 #include <fcntl.h>
+#include <sched.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -161,7 +162,7 @@ void copy_cpus_free(struct copy_cpus *cpus)
 	free(cpus);
 }
 
-void copy_cpus_place(const struct copy_cpus *cpus, pid_t thread, unsigned int i)
+void copy_cpus_place(const struct copy_cpus *cpus, pthread_t thread, unsigned int i)
 {
 	bool whole = cpus->cores >= cpus->threads;
 	unsigned int n = whole ? cpus->cores : cpus->n, at = 0;
@@ -174,5 +175,5 @@ void copy_cpus_place(const struct copy_cpus *cpus, pid_t thread, unsigned int i)
 			add(&set, cpus->cpu[k].number);
 	}
 	/* If the kernel refuses this, it chooses the CPU itself. */
-	syscall(SYS_sched_setaffinity, thread, sizeof(set), &set);
+	pthread_setaffinity_np(thread, sizeof(set), (const cpu_set_t *)&set);
 }

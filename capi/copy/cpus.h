@@ -5,7 +5,7 @@
 #ifndef GDR_COPY_CPUS_H
 #define GDR_COPY_CPUS_H
 
-#include <sys/types.h>
+#include <pthread.h>
 
 #pragma GCC visibility push(hidden)
 
@@ -13,7 +13,7 @@
 struct copy_cpus;
 
 /*
- * How many CPUs this thread may run on. A thread that it starts may run on the same ones.
+ * How many CPUs this thread may run on.
  */
 unsigned int copy_cpus_allowed(void);
 
@@ -30,7 +30,7 @@ void copy_cpus_free(struct copy_cpus *cpus);
  * Makes thread number i run on its part of cpus. No other number has a CPU of that part.
  * If there are enough cores, no other number has a CPU of the same core.
  */
-void copy_cpus_place(const struct copy_cpus *cpus, pid_t thread, unsigned int i);
+void copy_cpus_place(const struct copy_cpus *cpus, pthread_t thread, unsigned int i);
 
 #pragma GCC visibility pop
 

@@ -40,7 +40,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -49,6 +48,7 @@
 #include "fence.h"
 #include "pause.h"
 #include "signals.h"
+#include "threads.h"
 
 #define WORKERS_MAX (COPY_THREADS_MAX - 1)
 #define READ_LEAST 4096u
@@ -69,7 +69,6 @@
 #define GRACE_NS 500		/* how long a caller leaves shares of one chunk to their workers */
 #define WAIT_STEPS 4096		/* looks before a caller yields its CPU */
 #define PASS_ON 3		/* how many others a woken worker wakes */
-#define STACK_BYTES (256u << 10)
 #define APART (2 * COPY_LINE)	/* CPUs fetch lines in pairs */
 
 /*
@@ -112,7 +111,8 @@ struct worker {
 	_Alignas(APART) _Atomic uint64_t share;
 	_Alignas(APART) _Atomic uint64_t done;
 	_Alignas(APART) _Atomic uint32_t bell;	/* futex: rung to wake it */
-	_Atomic pid_t tid;	/* 0 until it runs */
+	struct gdr_run run;
+	pthread_t thread;
 	struct copy_pool *pool;
 	unsigned int index;	/* its share has the number index + 1 */
 	uint64_t turn;		/* the last turn that it has seen */
@@ -136,14 +136,35 @@ _Atomic size_t copy_least_shared_to = SIZE_MAX, copy_least_shared_from = SIZE_MA
 
 static _Atomic uint64_t spin_ns = SPIN_US * 1000u;	/* or FOREVER */
 static _Atomic unsigned int threads_to = 1, threads_from = 1;
+static _Atomic unsigned int asked_to, asked_from;	/* by the host; 0: it has not said */
+static _Atomic unsigned int suggested_to = 1, suggested_from = 1;
 static _Atomic bool is_set;	/* copy_pool_want was called; the environment then has no effect */
 
-static void set_threads(unsigned int reads, unsigned int writes)
+static unsigned int set_threads(_Atomic unsigned int *asked, _Atomic unsigned int *suggested,
+				_Atomic unsigned int *threads)
 {
-	atomic_store(&threads_from, reads);
-	atomic_store(&threads_to, writes);
+	unsigned int n = atomic_load(asked);
+
+	if (!n)
+		n = atomic_load(suggested);
+	atomic_store(threads, n);
+	return n;
+}
+
+static void set_both(void)
+{
+	unsigned int reads = set_threads(&asked_from, &suggested_from, &threads_from);
+	unsigned int writes = set_threads(&asked_to, &suggested_to, &threads_to);
+
 	atomic_store(&copy_least_shared_from, reads > 1 ? READ_LEAST : SIZE_MAX);
 	atomic_store(&copy_least_shared_to, writes > 1 ? WRITE_LEAST : SIZE_MAX);
+}
+
+static void ask(unsigned int reads, unsigned int writes)
+{
+	atomic_store(&asked_from, reads);
+	atomic_store(&asked_to, writes);
+	set_both();
 }
 
 int copy_pool_want(unsigned int reads, unsigned int writes)
@@ -151,16 +172,14 @@ int copy_pool_want(unsigned int reads, unsigned int writes)
 	if (reads - 1 >= COPY_THREADS_MAX || writes - 1 >= COPY_THREADS_MAX)
 		return EINVAL;
 	atomic_store(&is_set, true);
-	set_threads(reads, writes);
+	ask(reads, writes);
 	return 0;
 }
 
 void copy_pool_ask(unsigned int reads, unsigned int writes)
 {
-	if (atomic_load(&is_set) || (reads == 1 && writes == 1))
-		return;
-	atomic_store(&is_set, true);
-	set_threads(reads, writes);
+	if (!atomic_load(&is_set))
+		ask(reads, writes);
 }
 
 void copy_pool_spin(uint64_t us)
@@ -173,8 +192,9 @@ void copy_pool_spin(uint64_t us)
 
 void copy_pool_suggest(unsigned int reads, unsigned int writes)
 {
-	if (!atomic_load(&is_set))
-		set_threads(reads, writes);
+	atomic_store(&suggested_from, reads);
+	atomic_store(&suggested_to, writes);
+	set_both();
 }
 
 /* Where part i of parts begins. No two parts touch the same line of the device. */
@@ -386,9 +406,7 @@ static void *work(void *arg)
 	struct worker *w = arg;
 	struct job j;
 
-	prctl(PR_SET_NAME, "gdrcopy");
 	gdr_open_signals(gdr_faults());
-	atomic_store(&w->tid, (pid_t)syscall(SYS_gettid));
 	for (;;) {
 		while (!find_job(w, &j) && !sleep_until_roused(w, &j))
 			;
@@ -400,27 +418,11 @@ static void *work(void *arg)
 static int start_worker(struct copy_pool *pool, unsigned int index)
 {
 	struct worker *w = &pool->workers[index];
-	pthread_attr_t attr;
-	pthread_t thread;
-	int rc;
 
 	w->pool = pool;
 	w->index = index;
-	rc = pthread_attr_init(&attr);
-	if (rc)
-		return rc;
-	pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
-	pthread_attr_setstacksize(&attr, STACK_BYTES);
-	rc = pthread_create(&thread, &attr, work, w);
-	if (rc == EINVAL) {
-		/* The host's thread-local storage is too big for so small a stack. */
-		pthread_attr_destroy(&attr);
-		pthread_attr_init(&attr);
-		pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
-		rc = pthread_create(&thread, &attr, work, w);
-	}
-	pthread_attr_destroy(&attr);
-	return rc;
+	w->run = (struct gdr_run){ "gdrcopy", work, w };
+	return gdr_thread_make(&w->thread, &w->run);
 }
 
 static struct copy_pool *new_pool(void)
@@ -434,21 +436,6 @@ static struct copy_pool *new_pool(void)
 	return mem;
 }
 
-/* Two workers on one CPU do the work of one. The kernel would move them too late. */
-static void place_workers(struct copy_pool *pool, unsigned int count)
-{
-	struct copy_cpus *cpus = copy_cpus_new(count);
-
-	for (unsigned int i = 0; cpus && i < count; i++) {
-		pid_t tid;
-
-		while (!(tid = atomic_load(&pool->workers[i].tid)))
-			sched_yield();
-		copy_cpus_place(cpus, tid, i);
-	}
-	copy_cpus_free(cpus);
-}
-
 static unsigned int workers_wanted(void)
 {
 	unsigned int reads = atomic_load(&threads_from), writes = atomic_load(&threads_to);
@@ -456,47 +443,46 @@ static unsigned int workers_wanted(void)
 	return (reads > writes ? reads : writes) - 1;
 }
 
+unsigned int copy_pool_workers(unsigned int most)
+{
+	unsigned int workers = workers_wanted();
+
+	return workers < most ? workers : most - 1;
+}
+
 static unsigned int count_of(struct copy_pool *pool)
 {
 	return pool ? atomic_load(&pool->count) : 0;
 }
 
-bool copy_pool_short(struct copy_pool *pool)
+bool copy_pool_short(struct copy_pool *pool, unsigned int most)
 {
-	return count_of(pool) < workers_wanted();
+	return count_of(pool) < copy_pool_workers(most);
 }
 
-int copy_pool_start(copy_pool_ref *ref, unsigned int most)
+int copy_pool_start(copy_pool_ref *ref, unsigned int most, const struct copy_cpus *cpus)
 {
+	unsigned int workers = copy_pool_workers(most), count;
+	int rc = workers < workers_wanted() ? ERANGE : 0, failed = 0;
 	struct copy_pool *pool = atomic_load(ref);
-	unsigned int workers = workers_wanted(), count = count_of(pool);
-	uint64_t mask;
-	int rc = 0;
 
-	if (workers > most - 1) {
-		workers = most - 1;
-		rc = ERANGE;
-	}
+	count = count_of(pool);
 	if (workers <= count)
 		return rc;
 	if (!pool)
 		pool = new_pool();
 	if (!pool)
 		return ENOMEM;
-	gdr_hold_signals(gdr_signal_bit(SIGSETXID), &mask);
-	for (; count < workers; count++) {
-		int failed = start_worker(pool, count);
-
-		if (failed) {
-			rc = failed;
-			break;
-		}
-		atomic_store(&pool->count, count + 1);
+	while (count < workers && !failed) {
+		failed = start_worker(pool, count);
+		count += !failed;
 	}
-	gdr_release_signals(mask);
-	place_workers(pool, count);
+	atomic_store(&pool->count, count);
+	/* Two workers on one CPU do the work of one. The kernel would move them too late. */
+	for (unsigned int i = 0; cpus && i < count; i++)
+		copy_cpus_place(cpus, pool->workers[i].thread, i);
 	atomic_store_explicit(ref, pool, memory_order_release);
-	return rc;
+	return failed ? failed : rc;
 }
 
 /* How many threads have a share of a copy of n bytes, if all are awake. */

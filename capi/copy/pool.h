@@ -15,6 +15,7 @@
 #include <stdint.h>
 
 #include "copy.h"
+#include "cpus.h"
 
 #pragma GCC visibility push(hidden)
 
@@ -37,8 +38,8 @@ typedef _Atomic(struct copy_pool *) copy_pool_ref;
 int copy_pool_want(unsigned int reads, unsigned int writes);
 
 /*
- * The same, for the environment's wish. A call of copy_pool_want overrides it. 1 and 1 is
- * no wish.
+ * The same, for the environment's wish; 0: it says nothing. A call of copy_pool_want
+ * overrides it.
  */
 void copy_pool_ask(unsigned int reads, unsigned int writes);
 
@@ -51,15 +52,19 @@ void copy_pool_ask(unsigned int reads, unsigned int writes);
 #define COPY_SPIN_UNSET (UINT64_MAX - 1)
 void copy_pool_spin(uint64_t us);
 
-/* Whether the pool has fewer workers than are wanted. pool may be NULL. */
-bool copy_pool_short(struct copy_pool *pool);
+/* How many workers are wanted, but fewer than most, which is not 0. */
+unsigned int copy_pool_workers(unsigned int most);
+
+/* Whether the pool has fewer. pool may be NULL. */
+bool copy_pool_short(struct copy_pool *pool, unsigned int most);
 
 /*
  * Gives the pool of *ref as many workers as are wanted, but fewer than most, which is not
- * 0. Callers take turns for one ref. Returns 0; ENOMEM or EAGAIN if no more can be had;
- * ERANGE if most was too small. The workers that exist work in each case.
+ * 0. They are put on cpus, which may be NULL. Callers take turns for one ref. Returns 0;
+ * ENOMEM or EAGAIN if no more can be had; ERANGE if most was too small. The workers that
+ * exist work in each case.
  */
-int copy_pool_start(copy_pool_ref *ref, unsigned int most);
+int copy_pool_start(copy_pool_ref *ref, unsigned int most, const struct copy_cpus *cpus);
 
 /*
  * Moves n > 0 bytes as impl->to or ->from does, by all threads that are worth it. It
@@ -88,8 +93,8 @@ void copy_pool_note(struct copy_pool *pool, size_t n, bool to);
 bool copy_pool_is_busy(struct copy_pool *pool);
 
 /*
- * How many threads share a copy if neither copy_pool_want nor the environment says so. It
- * is 1 and 1 at first.
+ * How many threads share a read, or a write, if neither copy_pool_want nor the environment
+ * says so for it. It is 1 and 1 at first.
  */
 void copy_pool_suggest(unsigned int reads, unsigned int writes);
 

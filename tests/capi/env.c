@@ -67,7 +67,7 @@ static void bad_values(struct tap *t)
 
 static bool is_default(const struct gdr_copy_env *env)
 {
-	return env->impl && !env->choose && env->read_threads == 1 && env->write_threads == 1 &&
+	return env->impl && !env->choose && env->read_threads == 0 && env->write_threads == 0 &&
 	       env->spin_us == COPY_SPIN_UNSET && env->dma_read == SIZE_MAX &&
 	       env->dma_write == SIZE_MAX;
 }
@@ -90,9 +90,9 @@ static void good_values(struct tap *t)
 	tap_ok(t, takes("GDRCOPY_COPY_SPIN", "forever", &env) && env.spin_us == COPY_SPIN_FOREVER, "for ever");
 	tap_ok(t, takes("GDRCOPY_COPY_SPIN", "0", &env) && env.spin_us == 0, "not at all");
 	tap_ok(t, takes("GDRCOPY_COPY_SPIN", "1000000000", &env) && env.spin_us == 1000000000, "the longest time");
-	tap_ok(t, takes("GDRCOPY_READ_THREADS", "64", &env) && env.read_threads == 64 && env.write_threads == 1,
+	tap_ok(t, takes("GDRCOPY_READ_THREADS", "64", &env) && env.read_threads == 64 && env.write_threads == 0,
 	       "threads for reads");
-	tap_ok(t, takes("GDRCOPY_WRITE_THREADS", "2", &env) && env.write_threads == 2 && env.read_threads == 1,
+	tap_ok(t, takes("GDRCOPY_WRITE_THREADS", "2", &env) && env.write_threads == 2 && env.read_threads == 0,
 	       "threads for writes");
 	tap_ok(t, takes("GDRCOPY_DMA_READ", "1", &env) && env.dma_read == 1 && env.dma_write == SIZE_MAX, "DMA for reads");
 	tap_ok(t, takes("GDRCOPY_DMA_WRITE", "65536", &env) && env.dma_write == 65536 && env.dma_read == SIZE_MAX,

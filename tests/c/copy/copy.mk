@@ -25,6 +25,10 @@ $(BIN)/cpus_test: $(T)/copy/cpus.c capi/copy/cpus.c capi/copy/cpus.h tools/tap.h
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS) $(C11) -Icapi -o $@ $<
 
+$(BIN)/threads_test: $(T)/copy/threads.c capi/copy/threads.c $(CAPI_H) tools/tap.h
+	@mkdir -p $(@D)
+	$(CC) $(CFLAGS) $(COPY_TEST) -lm
+
 $(BIN)/auto_test: $(T)/copy/auto.c $(filter %/auto.c,$(COPY_C)) $(CAPI_H) $(T)/front_double.h tools/tap.h
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS) $(COPY_TEST)

@@ -6,6 +6,8 @@
  */
 #define _GNU_SOURCE
 #include <fcntl.h>
+#include <pthread.h>
+#include <sched.h>
 #include <stdarg.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -58,23 +60,30 @@ static long made_up_syscall(long number, ...)
 		*va_arg(ap, unsigned int *) = machine.here;
 		*va_arg(ap, unsigned int *) = machine.here % 4 / 2;
 	} else {
-		int thread = va_arg(ap, int);
+		(void)va_arg(ap, int);
 		size_t size = va_arg(ap, size_t);
 		unsigned long *set = va_arg(ap, unsigned long *);
 
 		if (number == SYS_sched_getaffinity && size >= sizeof(*set))
 			*set = machine.may;
-		else if (number == SYS_sched_setaffinity && thread >= 100)
-			machine.placed[thread - 100] = *set;
 	}
 	va_end(ap);
 	return 0;
 }
 
+static int made_up_setaffinity(pthread_t thread, size_t size, const cpu_set_t *set)
+{
+	if (size >= sizeof(machine.placed[0]) && thread >= 100)
+		memcpy(&machine.placed[thread - 100], set, sizeof(machine.placed[0]));
+	return 0;
+}
+
+#define pthread_setaffinity_np made_up_setaffinity
 #define open made_up_open
 #define syscall made_up_syscall
 #include "copy/cpus.c"
 #undef open
+#undef pthread_setaffinity_np
 #undef syscall
 
 /* Threads get the sets of want, from the first to the one that is 0. */
@@ -92,7 +101,7 @@ static bool are_placed(unsigned int here, unsigned long may, bool sysfs, const u
 	machine.has_sysfs = sysfs;
 	cpus = copy_cpus_new(n);
 	for (unsigned int i = 0; cpus && i < n; i++) {
-		copy_cpus_place(cpus, (pid_t)(100 + i), i);
+		copy_cpus_place(cpus, (pthread_t)(100 + i), i);
 		if (machine.placed[i] != want[i]) {
 			printf("# thread %u has %#lx, not %#lx\n", i, machine.placed[i], want[i]);
 			ok = false;

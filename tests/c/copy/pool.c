@@ -93,7 +93,7 @@ static bool sizes_are_right(unsigned int threads)
 	static const size_t sizes[] = { 1, 63, 1024, 4095, 4096, 4097, 8192, 16384, 65535,
 					65536, 65599, 131072, MOST };
 	struct sides s = new_sides();
-	bool ok = !copy_pool_want(threads, threads) && !copy_pool_start(&ref, COPY_THREADS_MAX);
+	bool ok = !copy_pool_want(threads, threads) && !copy_pool_start(&ref, COPY_THREADS_MAX, NULL);
 
 	for (size_t i = 0; ok && i < sizeof(sizes) / sizeof(sizes[0]); i++)
 		for (unsigned int odd = 0; ok && odd < 4; odd++) {
@@ -312,7 +312,7 @@ static bool threads_are_kept_apart(void)
 		while (!atomic_load(&tids[i]))
 			usleep(100);
 		if (cpus)
-			copy_cpus_place(cpus, atomic_load(&tids[i]), (unsigned int)i);
+			copy_cpus_place(cpus, t[i], (unsigned int)i);
 	}
 	ok = ok && (!n || cpus) && have_cpus_apart(n, may);
 	copy_cpus_free(cpus);
@@ -393,11 +393,11 @@ int main(void)
 	tap_ok(&t, copy_pool_want(0, 1) == EINVAL && copy_pool_want(1, 0) == EINVAL &&
 	       copy_pool_want(65, 1) == EINVAL && copy_pool_want(1, 65) == EINVAL,
 	       "only 1 to 64 threads can be wanted");
-	tap_ok(&t, !copy_pool_want(1, 1) && !copy_pool_start(&ref, COPY_THREADS_MAX) &&
+	tap_ok(&t, !copy_pool_want(1, 1) && !copy_pool_start(&ref, COPY_THREADS_MAX, NULL) &&
 	       !atomic_load(&ref) && atomic_load(&copy_least_shared_to) == SIZE_MAX &&
 	       atomic_load(&copy_least_shared_from) == SIZE_MAX, "one thread starts none");
-	tap_ok(&t, !copy_pool_want(8, 1) && copy_pool_start(&ref, 1) == ERANGE &&
-	       copy_pool_short(atomic_load(&ref)), "one CPU starts none");
+	tap_ok(&t, !copy_pool_want(8, 1) && copy_pool_start(&ref, 1, NULL) == ERANGE &&
+	       copy_pool_short(atomic_load(&ref), COPY_THREADS_MAX), "one CPU starts none");
 	for (size_t i = 0; i < sizeof(counts) / sizeof(counts[0]); i++)
 		tap_ok(&t, sizes_are_right(counts[i]), "copies by %u threads are right", counts[i]);
 	tap_ok(&t, callers_are_right(), "%d callers at once", CALLERS);

@@ -394,6 +394,22 @@ static void idle_is_idle(void)
 	expect(cpu_seconds() - before < 0.2);
 }
 
+/* Under GDRCOPY_COPY=auto a number that the host has set stays. */
+static void numbers_under_auto(void)
+{
+	struct buffer b;
+	gdr_t g;
+
+	expect_is(setenv("GDRCOPY_COPY", "auto", 1), 0);
+	want_threads("1", "1");
+	g = open_or_fail();
+	make_buffer(g, &b, BYTES);
+	check_sizes(&b);
+	expect_is(count_workers(), 0);
+	drop_buffer(g, &b);
+	expect_is(gdr_close(g), 0);
+}
+
 static const struct guest_case cases[] = {
 	{ "no thread unless asked", none_unless_asked, 30, 0 },
 	{ "threads by the environment", by_environment, 30, 0 },
@@ -404,6 +420,7 @@ static const struct guest_case cases[] = {
 	{ "a fork while idle, and while busy", fork_idle_and_busy, 120, 0 },
 	{ "gdr_unmap under shared copies", unmap_under_copies, 60, 300 },
 	{ "the host's signals", signals_stay_away, 30, 0 },
+	{ "numbers that are set, under auto", numbers_under_auto, 30, 0 },
 	{ "idle threads sleep", idle_is_idle, 30, 0 },
 	{ NULL, NULL, 0, 0 }
 };

@@ -5,8 +5,10 @@
 #include <errno.h>
 #include <sched.h>
 #include <stddef.h>
-#include <sys/syscall.h>
-#include <unistd.h>
+#include <sys/prctl.h>
+
+#include "float.h"
+#include "signals.h"
 
 #define STACK_BYTES (256u << 10)
 
@@ -56,7 +58,17 @@ static int set_attributes(pthread_attr_t *attr, size_t stack)
 	return rc;
 }
 
-static int make_thread(pthread_t *id, void *(*fn)(void *), void *arg, size_t stack)
+/* It does not allocate: malloc would reserve 64 MiB of address space for the thread. */
+static void *start(void *arg)
+{
+	const struct gdr_run *run = arg;
+
+	gdr_float_default();
+	prctl(PR_SET_NAME, run->name);
+	return run->fn(run->arg);
+}
+
+static int make_thread(pthread_t *id, const struct gdr_run *run, size_t stack)
 {
 	pthread_attr_t attr;
 	int rc = pthread_attr_init(&attr);
@@ -65,15 +77,21 @@ static int make_thread(pthread_t *id, void *(*fn)(void *), void *arg, size_t sta
 		return rc;
 	rc = set_attributes(&attr, stack);
 	if (!rc)
-		rc = pthread_create(id, &attr, fn, arg);
+		rc = pthread_create(id, &attr, start, (void *)run);
 	pthread_attr_destroy(&attr);
 	return rc;
 }
 
-/* The host's thread-local storage may be too big for a small stack. */
-int gdr_thread_make(pthread_t *id, void *(*fn)(void *), void *arg)
+int gdr_thread_make(pthread_t *id, const struct gdr_run *run)
 {
-	int rc = make_thread(id, fn, arg, STACK_BYTES);
+	uint64_t mask;
+	int rc;
 
-	return rc == EINVAL ? make_thread(id, fn, arg, 0) : rc;
+	gdr_hold_signals(gdr_signal_bit(SIGSETXID), &mask);
+	rc = make_thread(id, run, STACK_BYTES);
+	/* The host's thread-local storage may be too big for a small stack. */
+	if (rc == EINVAL)
+		rc = make_thread(id, run, 0);
+	gdr_release_signals(mask);
+	return rc;
 }
