@@ -249,9 +249,11 @@ int gdr_get_backend(gdr_t g, char *name, size_t size)
 
 int gdr_get_attribute(gdr_t g, gdr_attr_t attr, int *v)
 {
-	int rc = gdr_front_admit(id_of(g), 0);
-	int value = 0;
+	int rc, value = 0;
 
+	if (v)
+		*v = 0;
+	rc = gdr_front_admit(id_of(g), 0);
 	if (rc)
 		return rc;
 	if (!v)

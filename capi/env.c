@@ -60,12 +60,11 @@ static const char *text_of(enum variable v)
 int gdr_env_log_level(void)
 {
 	const char *wanted = value_of(LOG_LEVEL);
+	long level = wanted ? strtol(wanted, NULL, 10) : GDR_LOG_ERROR;
 
-	if (!value_of(LOGGING))
+	if (!value_of(LOGGING) || level > GDR_LOG_ERROR)
 		return GDR_LOG_OFF;
-	if (wanted && wanted[0] >= '1' && wanted[0] <= '4' && !wanted[1])
-		return wanted[0] - '0';
-	return GDR_LOG_ERROR;
+	return level < GDR_LOG_DEBUG ? GDR_LOG_DEBUG : (int)level;
 }
 
 struct gdr_options gdr_env_options(void)

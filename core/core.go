@@ -283,6 +283,7 @@ func (l *Library) pin(c *context, req backend.PinRequest) (Handle, error) {
 	if err := checkPin(req); err != nil {
 		return 0, err
 	}
+	req.Flags &= backend.PinForcePCIe // the reference ignores the other bits
 	h, err := l.table.Alloc()
 	if err != nil {
 		return 0, err
@@ -305,8 +306,6 @@ func checkPin(req backend.PinRequest) error {
 		return fmt.Errorf("pin of %d bytes at %#x: neither may be 0: %w", req.Size, req.Addr, unix.EINVAL)
 	case req.Addr+req.Size < req.Addr:
 		return fmt.Errorf("pin of %d bytes at %#x: the range wraps: %w", req.Size, req.Addr, unix.EINVAL)
-	case req.Flags&^backend.PinForcePCIe != 0:
-		return fmt.Errorf("pin: unknown flags %#x: %w", req.Flags, unix.EINVAL)
 	}
 	return nil
 }
@@ -406,9 +405,10 @@ func (l *Library) mapBuffer(h Handle, b *buffer, size uint64, flags int) (Mappin
 	return Mapping{VA: va, GPU: info.VA}, nil
 }
 
-// Unmap waits for copies through a mapping, and unmaps it. As in the reference, the
-// handle names the mapping. Some consumers pass another address in va; DPDK passes the
-// GPU's.
+// Unmap waits for copies through a mapping, and unmaps all of it. As in the reference,
+// the handle names the mapping. Some consumers pass another address in va; DPDK passes
+// the GPU's. As there, size may be smaller than the mapping, or its size in whole pages
+// of the GPU.
 func (l *Library) Unmap(g, h Handle, va uintptr, size uint64) error {
 	c, err := l.enter(g)
 	if err != nil {
@@ -423,7 +423,7 @@ func (l *Library) Unmap(g, h Handle, va uintptr, size uint64) error {
 	if b.va == 0 {
 		return fmt.Errorf("unmap: the buffer is not mapped: %w", unix.EINVAL)
 	}
-	if rounded, ok := roundToPage(size); !ok || rounded != b.mapped {
+	if most := (b.mapped + gpuPage - 1) &^ (gpuPage - 1); size == 0 || size > most {
 		return fmt.Errorf("unmap of %d bytes: the mapping has %d: %w", size, b.mapped, unix.EINVAL)
 	}
 	if uint64(va)%hostPage != 0 {
@@ -441,6 +441,9 @@ func (l *Library) unmap(h Handle, b *buffer) error {
 	b.va, b.mapped, b.typ = 0, 0, backend.None
 	return b.pin.Unmap()
 }
+
+// gpuPage is GPU_PAGE_SIZE of gdrapi.h.
+const gpuPage = 1 << 16
 
 var hostPage = uint64(unix.Getpagesize())
 

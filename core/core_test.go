@@ -172,7 +172,6 @@ func TestBadArguments(t *testing.T) {
 		"pin size 0":          pin(func(r *backend.PinRequest) { r.Size = 0 }),
 		"pin address 0":       pin(func(r *backend.PinRequest) { r.Addr = 0 }),
 		"pin wraps":           pin(func(r *backend.PinRequest) { r.Size = ^uint64(0) }),
-		"pin unknown flag":    pin(func(r *backend.PinRequest) { r.Flags = 2 }),
 		"map size 0":          mapped(0, 0),
 		"map past the end":    mapped(3*4096+1, 0),
 		"map huge":            mapped(^uint64(0), 0),
@@ -199,9 +198,17 @@ func TestBadArguments(t *testing.T) {
 	_, err = l.Map(g, h, 4096, 0)
 	require.Equal(t, unix.EAGAIN, Errno(err))
 	require.Equal(t, unix.EINVAL, Errno(l.Unmap(g, h, m.VA+1, 4096)))
-	require.Equal(t, unix.EINVAL, Errno(l.Unmap(g, h, m.VA, 8192)))
+	require.Equal(t, unix.EINVAL, Errno(l.Unmap(g, h, m.VA, 0)))
+	require.Equal(t, unix.EINVAL, Errno(l.Unmap(g, h, m.VA, 1<<16+1)))
+	require.Equal(t, unix.EINVAL, Errno(l.Unmap(g, h, m.VA, ^uint64(0))))
 	require.NoError(t, l.Unmap(g, h, m.VA+0x10000, 4096), "the handle names the mapping")
 	require.Equal(t, unix.EINVAL, Errno(l.Unmap(g, h, m.VA, 4096)), "it is unmapped")
+	for _, size := range []uint64{1, 4096, 8192, 1 << 16} {
+		m, err = l.Map(g, h, 8192, 0)
+		require.NoError(t, err)
+		require.NoError(t, l.Unmap(g, h, m.VA, size), "%d bytes of 8192: all goes", size)
+		require.Equal(t, unix.EINVAL, Errno(l.Unmap(g, h, m.VA, size)))
+	}
 	_, err = l.Map(g, h, 4096, 0)
 	require.NoError(t, err)
 	require.NoError(t, l.Unpin(g, h), "unpin takes a live mapping down")

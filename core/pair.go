@@ -11,38 +11,40 @@ import (
 )
 
 // pair is a session of one of two backends. The first pin decides which one: the first
-// backend if it serves the buffer, else the standby.
+// backend if it serves the buffer, else the standby. A question for
+// GDR_ATTR_USING_DMA_BUF_MMAP decides before, if CUDA can tell.
 type pair struct {
 	first             backend.Undecided
 	standby           backend.Session
 	name, standbyName string
 
 	mu     sync.Mutex
-	chosen backend.Session // nil before the first pin
+	chosen backend.Session // nil before the choice
 }
 
-// choose gives the session that pins.
-func (p *pair) choose(req backend.PinRequest) (backend.Session, error) {
+// choose gives the session that pins. It keeps the first answer of serves that is nil or
+// ENOTSUP.
+func (p *pair) choose(call string, serves func() error) (backend.Session, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.chosen != nil {
 		return p.chosen, nil
 	}
-	err := p.first.Serves(req)
+	err := serves()
 	switch {
 	case err == nil:
 		p.chosen = p.first
-		log.Infof("gdr_pin_buffer: using the %s backend", p.name)
+		log.Infof("%s: using the %s backend", call, p.name)
 	case errors.Is(err, unix.ENOTSUP):
 		p.chosen = p.standby
-		log.Infof("gdr_pin_buffer: using the %s backend, for the %s backend does not serve: %v", p.standbyName, p.name, err)
+		log.Infof("%s: using the %s backend, for the %s backend does not serve: %v", call, p.standbyName, p.name, err)
 	default:
 		return nil, err
 	}
 	return p.chosen, nil
 }
 
-// chosenName is the name of the backend that pins, "" before the first pin.
+// chosenName is the name of the backend that pins, "" before the choice.
 func (p *pair) chosenName() string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -56,7 +58,7 @@ func (p *pair) chosenName() string {
 }
 
 func (p *pair) Pin(req backend.PinRequest) (backend.Pin, error) {
-	session, err := p.choose(req)
+	session, err := p.choose("gdr_pin_buffer", func() error { return p.first.Serves(req) })
 	if err != nil {
 		return nil, err
 	}
@@ -69,6 +71,9 @@ func (p *pair) Attribute(a backend.Attr) (int, error) {
 	p.mu.Lock()
 	chosen := p.chosen
 	p.mu.Unlock()
+	if chosen == nil && a == backend.AttrDMABufMmap {
+		chosen, _ = p.choose("gdr_get_attribute", p.first.Able)
+	}
 	if chosen != nil {
 		return chosen.Attribute(a)
 	}

@@ -16,6 +16,7 @@ type half struct {
 	name      string
 	undecided bool
 	serves    []error // the result of each call; the last one is also for all later calls
+	able      error
 	attribute int
 	version   int
 }
@@ -30,6 +31,10 @@ func (h *half) Undecided() bool                     { return h.undecided }
 func (h *half) Version() (int, int)                 { return 2, h.version }
 func (h *half) Attribute(backend.Attr) (int, error) { return h.attribute, h.call("attribute") }
 func (h *half) count(name string) (n int)           { return count(h.fake, name) }
+func (h *half) Able() error {
+	_ = h.call("able")
+	return h.able
+}
 func (h *half) Serves(req backend.PinRequest) (e error) {
 	n := h.count("serves")
 	_ = h.call("serves")
@@ -100,6 +105,40 @@ func TestFirstPinDecides(t *testing.T) {
 	}
 }
 
+// The answer for dma-bufs is final once CUDA can give one. It decides for the pins.
+func TestAttributeDecides(t *testing.T) {
+	for _, c := range []struct {
+		able  error
+		value int
+		name  string
+	}{
+		{nil, 1, "able"},
+		{unix.ENOTSUP, 0, "other"},
+	} {
+		able, other := newHalf("able", true, unix.EMLINK), newHalf("other", false)
+		able.attribute = 1
+		l, g := openHalves(t, able, other)
+		able.able = unix.EINVAL // CUDA is not initialised
+		v, err := l.Attribute(g, backend.AttrDMABufMmap)
+		require.NoError(t, err)
+		require.Zero(t, v)
+		require.Equal(t, "able|other", nameOf(t, l, g))
+		able.able = c.able
+		_, err = l.Attribute(g, backend.AttrPersistentMapping)
+		require.NoError(t, err)
+		require.Equal(t, "able|other", nameOf(t, l, g), "the other questions decide nothing")
+		for range 2 {
+			v, err = l.Attribute(g, backend.AttrDMABufMmap)
+			require.NoError(t, err)
+			require.Equal(t, c.value, v)
+			require.Equal(t, c.name, nameOf(t, l, g))
+		}
+		_, err = l.Pin(g, request)
+		require.NoError(t, err)
+		require.Zero(t, able.count("serves"))
+	}
+}
+
 // An invalid request says nothing about the backends.
 func TestErrorsDoNotDecide(t *testing.T) {
 	able, other := newHalf("able", true, unix.EINVAL, unix.ENOMEM, unix.EINVAL, unix.ENOTSUP), newHalf("other", false)
@@ -127,6 +166,7 @@ func TestAttributesOfAPair(t *testing.T) {
 	for _, c := range []struct{ able, other, before int }{{1, 1, 1}, {1, 0, 0}, {0, 1, 0}, {0, 0, 0}} {
 		for _, serves := range []error{nil, unix.ENOTSUP} {
 			able, other := newHalf("able", true, serves), newHalf("other", false)
+			able.able = unix.EINVAL // CUDA cannot tell yet
 			able.attribute, other.attribute = c.able, c.other
 			able.version, other.version = 6, 7
 			l, g := openHalves(t, able, other)
@@ -236,6 +276,7 @@ func TestOnRequestAlone(t *testing.T) {
 // Many first pins at the same time decide once.
 func TestFirstPinsRace(t *testing.T) {
 	able, other := newHalf("able", true, unix.EINVAL, unix.ENOTSUP), newHalf("other", false)
+	able.able = unix.EINVAL
 	l, g := openHalves(t, able, other)
 	var wg sync.WaitGroup
 	var mu sync.Mutex

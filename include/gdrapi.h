@@ -10,7 +10,8 @@
  * What holds for every function, unless its own text says otherwise:
  *
  * Errors.  A function returns 0 on success and a positive errno value on
- * failure. It does not set errno. It writes out-parameters on success only.
+ * failure. It does not set errno. It writes out-parameters on success only, but for
+ * gdr_get_attribute, which stores 0 on failure.
  * EINVAL answers a NULL out-parameter, a NULL or unknown gdr_t, and a gdr_mh_t
  * that is stale, made up, or of another gdr_t. EIO answers a driver that fails
  * for reasons of its own. With GDRCOPY_ENABLE_LOGGING set, a failure writes a
@@ -53,8 +54,6 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
-
-#include "gdrconfig.h"
 
 /* The version of this interface. gdr_runtime_get_version gives the library's version. */
 #define GDR_API_MAJOR_VERSION 2
@@ -247,11 +246,10 @@ int gdr_pin_buffer(gdr_t g, unsigned long addr, size_t size,
  * @g: open library
  * @addr: as for gdr_pin_buffer
  * @size: as for gdr_pin_buffer
- * @flags: gdr_pin_flags_t values or-ed
+ * @flags: gdr_pin_flags_t values or-ed; other bits are ignored
  * @handle: receives the pinned buffer
  *
- * Returns: as gdr_pin_buffer; EINVAL also for a flag that is unknown or that the
- * backend does not have.
+ * Returns: as gdr_pin_buffer; EINVAL also for a flag that the backend does not have.
  */
 int gdr_pin_buffer_v2(gdr_t g, unsigned long addr, size_t size, uint32_t flags,
 		      gdr_mh_t *handle);
@@ -345,14 +343,16 @@ int gdr_map_v2(gdr_t g, gdr_mh_t handle, void **va, size_t size, int flags);
  * @g: open library
  * @handle: mapped buffer
  * @va: what gdr_map gave, on a page of the CPU
- * @size: what gdr_map was given; both are rounded up to pages of the CPU
+ * @size: what gdr_map was given
  *
  * Waits for copies through the mapping, and unmaps it. The buffer stays pinned. It
  * may be mapped again, perhaps at another address. @handle names the mapping:
  * where @va is another address, the call unmaps all the same and logs a warning.
+ * The whole mapping goes, also where @size is smaller than it, or is its size
+ * rounded up to GPU_PAGE_SIZE.
  *
- * Returns: 0; EINVAL when the buffer is not mapped, when @va is not on a page, or
- * when @size is not the mapping's size; EACCES in a forked child. The mapping
+ * Returns: 0; EINVAL when the buffer is not mapped, when @va is not on a page, when
+ * @size is 0 or larger than that; EACCES in a forked child. The mapping
  * stays when the call fails with EINVAL.
  */
 int gdr_unmap(gdr_t g, gdr_mh_t handle, void *va, size_t size);
@@ -425,7 +425,7 @@ int gdr_driver_get_version(gdr_t g, int *major, int *minor);
  * gdr_get_attribute - ask what the backend of an open library can do
  * @g: open library
  * @attr: the question
- * @v: receives the answer, 0 or 1
+ * @v: receives the answer, 0 or 1; 0 on failure
  *
  * A gdrdrv that is too old to know the question answers 0.
  *

@@ -162,6 +162,7 @@ var table = []Group{
 	// Every function with what no caller should pass.
 	{Name: "badinput", Rows: []Program{
 		{Name: "plain", Cmd: cmd("$B/bin/badinput"), On: all},
+		{Name: "reference", Cmd: cmd("$B/bin/abi_reference"), On: all},
 	}},
 
 	// The C front by itself: its environment, and who calls whom.

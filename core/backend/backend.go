@@ -69,6 +69,9 @@ type Undecided interface {
 	// Serves is nil where the buffer can be pinned. It is ENOTSUP where another
 	// backend must pin it. Any other error says what is wrong with the request.
 	Serves(PinRequest) error
+	// Able is nil where a device can be served, as far as CUDA can say it now. It is
+	// ENOTSUP where none can. Any other error says that CUDA cannot say it yet.
+	Able() error
 }
 
 // Pin is one pinned buffer. The core serialises the calls on one Pin.

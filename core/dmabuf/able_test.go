@@ -116,6 +116,7 @@ func TestUndecidedBeforeInit(t *testing.T) {
 	require.NoError(t, err)
 	u := early.(backend.Undecided)
 	require.True(t, u.Undecided())
+	require.ErrorIs(t, u.Able(), cuda.ErrNotInitialized)
 	err = u.Serves(backend.PinRequest{Addr: 1 << 20, Size: 8})
 	require.ErrorIs(t, err, unix.EINVAL)
 	require.NotErrorIs(t, err, unix.ENOTSUP, "that would decide for the other backend")
@@ -124,6 +125,7 @@ func TestUndecidedBeforeInit(t *testing.T) {
 
 	sim := cudatest.Need(t)
 	require.True(t, u.Undecided(), "as it was when the session was opened")
+	require.NoError(t, u.Able())
 	require.NoError(t, u.Serves(backend.PinRequest{Addr: sim.MemAlloc(plain, page), Size: 8}))
 	require.ErrorIs(t, u.Serves(backend.PinRequest{Addr: sim.MemAlloc(mute, page), Size: 8}), unix.ENOTSUP)
 	late, err := Backend{}.Open()

@@ -137,6 +137,15 @@ func (s *session) device(ordinal int) (device, error) {
 // Undecided is true where CUDA was not initialised when the session was opened.
 func (s *session) Undecided() bool { return s.undecided }
 
+// Able is what Open finds where CUDA is initialised.
+func (s *session) Able() error {
+	known, err := anyDevice(s.cuda)
+	if err == nil && !known {
+		return cuda.ErrNotInitialized
+	}
+	return err
+}
+
 // Serves returns nil where the request's memory is on a device whose dma-bufs can be
 // mapped.
 func (s *session) Serves(req backend.PinRequest) error {
@@ -154,9 +163,6 @@ func (s *session) Serves(req backend.PinRequest) error {
 // Pin exports the host pages that the buffer touches. As the reference it ignores Token
 // and VASpace, which a dma-buf does not need.
 func (s *session) Pin(req backend.PinRequest) (backend.Pin, error) {
-	if req.Flags&^backend.PinForcePCIe != 0 {
-		return nil, fmt.Errorf("pin flags %#x: %w", req.Flags, unix.EINVAL)
-	}
 	m, at, err := s.cuda.MemoryIn(req.Addr, req.Size)
 	if err != nil {
 		return nil, err

@@ -169,9 +169,6 @@ func (b *buffer) within() bool { return b.end <= (b.memory.End()+gpuPage-1)&^(gp
 
 // Pin pins the 64 KiB pages that the buffer touches. It ignores Token and VASpace.
 func (s *session) Pin(req backend.PinRequest) (backend.Pin, error) {
-	if req.Flags&^backend.PinForcePCIe != 0 {
-		return nil, fmt.Errorf("pin flags %#x: %w", req.Flags, unix.EINVAL)
-	}
 	b, err := s.buffer(req)
 	if err != nil {
 		return nil, err

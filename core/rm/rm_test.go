@@ -354,7 +354,6 @@ func TestPinRefusesBadInput(t *testing.T) {
 		want error
 		line string
 	}{
-		{"an unknown flag", backend.PinRequest{Addr: a.start, Size: 4096, Flags: 2}, unix.EINVAL, "flags"},
 		{"no memory", backend.PinRequest{Addr: 4096, Size: 4096}, unix.EINVAL, "no device memory"},
 		{"absurdly more", backend.PinRequest{Addr: a.start, Size: 1<<64 - 1 - a.start}, unix.EINVAL, "end of the address space"},
 		{"more than the VMM range", backend.PinRequest{Addr: v.start, Size: 4 * mib}, unix.EINVAL, ""},

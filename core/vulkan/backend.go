@@ -56,9 +56,6 @@ type session struct{ cuda *cuda.Driver }
 // Pin imports the allocation that the buffer lies in. FORCE_PCIE changes nothing,
 // because every mapping goes through the BAR. Pin ignores Token and VASpace.
 func (s *session) Pin(req backend.PinRequest) (backend.Pin, error) {
-	if req.Flags&^backend.PinForcePCIe != 0 {
-		return nil, fmt.Errorf("pin flags %#x: %w", req.Flags, unix.EINVAL)
-	}
 	ordinal, err := s.cuda.DeviceOf(req.Addr)
 	if err != nil {
 		return nil, err

@@ -257,7 +257,6 @@ func TestPinRefuses(t *testing.T) {
 		{"two chunks", backend.PinRequest{Addr: addr + 4096, Size: cudatest.VMMChunk}, unix.ENOTSUP, "one allocation"},
 		{"more than there is", backend.PinRequest{Addr: addr, Size: 1 << 40}, unix.EINVAL, "past their allocation"},
 		{"absurdly more", backend.PinRequest{Addr: addr, Size: 1<<64 - 1 - addr}, unix.EINVAL, "past their allocation"},
-		{"an unknown flag", backend.PinRequest{Addr: addr, Size: 4096, Flags: 2}, unix.EINVAL, "flags"},
 		{"host memory", backend.PinRequest{Addr: uint64(cudatest.Address(&page)), Size: 8}, unix.EINVAL, "no CUDA device pointer"},
 		{"no memory", backend.PinRequest{Addr: 4096, Size: 4096}, unix.EINVAL, "no CUDA device pointer"},
 	} {

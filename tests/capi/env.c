@@ -139,9 +139,13 @@ static void options(struct tap *t)
 	tap_ok(t, files_are(NULL, NULL, NULL) && files_are("a", NULL, "a") && files_are(NULL, "b", "b") &&
 	       files_are("a", "b", "a"), "the Vulkan drivers");
 	tap_ok(t, level_is(NULL, NULL, GDR_LOG_OFF) && level_is(NULL, "1", GDR_LOG_OFF), "no log");
-	tap_ok(t, level_is("", NULL, GDR_LOG_ERROR) && level_is("0", "5", GDR_LOG_ERROR) &&
-	       level_is("1", "11", GDR_LOG_ERROR), "errors are logged");
+	tap_ok(t, level_is("", NULL, GDR_LOG_ERROR) && level_is("0", "4", GDR_LOG_ERROR), "errors are logged");
 	tap_ok(t, level_is("1", "1", GDR_LOG_DEBUG) && level_is("1", "3", GDR_LOG_WARN), "a level");
+	tap_ok(t, level_is("1", "0", GDR_LOG_DEBUG) && level_is("1", "-7", GDR_LOG_DEBUG) &&
+	       level_is("1", "", GDR_LOG_DEBUG) && level_is("1", "all", GDR_LOG_DEBUG), "below the least level: all lines");
+	tap_ok(t, level_is("1", "5", GDR_LOG_OFF) && level_is("1", "11", GDR_LOG_OFF) &&
+	       level_is("1", "99999999999999999999", GDR_LOG_OFF), "above the greatest: none");
+	tap_ok(t, level_is("1", " 2nd", GDR_LOG_INFO), "digits count up to what is no digit");
 }
 
 /* What decides what is loaded or logged does not count in a privileged program. */

@@ -476,7 +476,7 @@ static void do_pin(void)
 	rc = v2 ? gdr_pin_buffer_v2((gdr_t)g, addr, size, flags, null ? NULL : &mh) :
 		  gdr_pin_buffer((gdr_t)g, addr, size, 0, 0, null ? NULL : &mh);
 	m = memory_at(addr, size);
-	refused = !c || !size || flags > 1 || null || addr + size < addr;
+	refused = !c || !size || null || addr + size < addr;
 	if (refused)
 		check("gdr_pin_buffer with wrong arguments", rc, EINVAL);
 	else if (m && !(rc == EIO && beyond_simulation(m->content, addr - m->dptr, size)))
@@ -549,8 +549,8 @@ static void do_unmap(void)
 	uintptr_t va = byte() % 8 ? b->va : b->va + word() % (4 * PAGE);
 	size_t size = some_size(b->asked);
 	/* The handle names the mapping; an address on another page is no mistake. */
-	bool good = found && found->mapped && va % PAGE == 0 &&
-		    round_up(size) >= size && round_up(size) == round_up(found->asked);
+	bool good = found && found->mapped && va % PAGE == 0 && size &&
+		    size <= ((round_up(found->asked) + GPU_PAGE_SIZE - 1) & GPU_PAGE_MASK);
 
 	check("gdr_unmap", gdr_unmap((gdr_t)g, (gdr_mh_t){ h }, (void *)va, size), good ? 0 : EINVAL);
 	if (good)

@@ -5,7 +5,8 @@
 
 $(BIN)/badinput: $(T)/abi/badinput.c
 $(BIN)/abi_layout: $(T)/abi/layout.c
-$(BIN)/badinput $(BIN)/abi_layout: $(LIB) tools/tap.h
+$(BIN)/abi_reference: $(T)/abi/reference.c
+$(BIN)/badinput $(BIN)/abi_layout $(BIN)/abi_reference: $(LIB) tools/tap.h
 	@mkdir -p $(@D)
 	$(CC) $(C11) $(CFLAGS) -o $@ $(filter %.c,$^) $(LINK)
 

@@ -8,8 +8,28 @@
 #include <stddef.h>
 
 #include "gdrapi.h"
+
+/* gdrapi.h brings no name of a CPU; gdrconfig.h has the machine's own alone, empty. */
+#if defined(GDRAPI_X86) || defined(GDRAPI_ARM64) || defined(GDRAPI_POWER) || defined(GDRAPI_ARCH)
+#error "gdrapi.h names a CPU"
+#endif
+#include "gdrconfig.h"
+#if defined(GDRAPI_X86) + defined(GDRAPI_ARM64) + defined(GDRAPI_POWER) != 1 || defined(GDRAPI_ARCH)
+#error "gdrconfig.h does not name one CPU"
+#endif
+
 #include "gdrapi_ext.h"
 #include "tap.h"
+
+#define TEXT_OF(x) #x
+#define TEXT(x) TEXT_OF(x)
+#ifdef __x86_64__
+_Static_assert(sizeof(TEXT(GDRAPI_X86)) == 1, "an empty name");
+#elif defined(__aarch64__)
+_Static_assert(sizeof(TEXT(GDRAPI_ARM64)) == 1, "an empty name");
+#else
+_Static_assert(sizeof(TEXT(GDRAPI_POWER)) == 1, "an empty name");
+#endif
 
 _Static_assert(GDR_API_VERSION == 0x20006, "API version");
 _Static_assert(MINIMUM_GDRDRV_VERSION == 0x20000, "oldest gdrdrv");
