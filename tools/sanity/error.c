@@ -62,10 +62,10 @@ static void errno_pin(struct env *e)
 		check_rc(gdr_pin_buffer_v2(e->g, bad[i].addr, bad[i].size, 0,
 					   &mh), EINVAL);
 	}
-	check_rc(gdr_pin_buffer_v2(e->g, b.addr, b.size, 2, &mh), EINVAL);
-	check_rc(gdr_pin_buffer_v2(e->g, b.addr, b.size, 1u << 31, &mh), EINVAL);
-	check_rc(gdr_pin_buffer_v2(e->g, b.addr, b.size, ~0u, &mh), EINVAL);
 	check_eq(mh.h, 77);
+	/* As the reference's, the library ignores bits that it does not know. */
+	check_rc(gdr_pin_buffer_v2(e->g, b.addr, b.size, ~1u, &mh), 0);
+	check_rc(gdr_unpin_buffer(e->g, mh), 0);
 	check_rc(gdr_pin_buffer(e->g, b.addr, b.size, 0, 0, NULL), EINVAL);
 	check_rc(gdr_pin_buffer_v2(e->g, b.addr, b.size, 0, NULL), EINVAL);
 	check_rc(gdr_pin_buffer(NULL, b.addr, b.size, 0, 0, &mh), EINVAL);
@@ -143,15 +143,14 @@ static void errno_unmap(struct env *e)
 	check_rc(gdr_unmap(e->g, mh, &b, size), EINVAL);	/* not mapped */
 	check_rc(gdr_map(e->g, mh, (void **)&va, size), 0);
 	check_rc(gdr_unmap(e->g, mh, va + 1, size), EINVAL);
-	check_rc(gdr_unmap(e->g, mh, va, size - e->host_page), EINVAL);
-	check_rc(gdr_unmap(e->g, mh, va, size + 1), EINVAL);
+	check_rc(gdr_unmap(e->g, mh, va, 2 * GPU_PAGE_SIZE + 1), EINVAL);
 	check_rc(gdr_unmap(e->g, mh, va, 0), EINVAL);
 	check_rc(gdr_unmap(e->g, mh, va, ~0ul), EINVAL);
 	check_rc(gdr_unmap(NULL, mh, va, size), EINVAL);
 	check(!read_faults(va) && !read_faults(va + size - 1));
 	check_rc(gdr_copy_to_mapping(mh, va, &b, 8), 0);
-	/* Both sizes round up to the same pages. */
-	check_rc(gdr_unmap(e->g, mh, va, size - 1), 0);
+	/* The whole mapping goes by a smaller size, too. */
+	check_rc(gdr_unmap(e->g, mh, va, 1), 0);
 	check(read_faults(va));
 	/* The handle names the mapping: DPDK passes the GPU's address. */
 	check_rc(gdr_map(e->g, mh, (void **)&va, size), 0);
@@ -234,6 +233,8 @@ static void errno_query(struct env *e)
 	check_rc(gdr_get_attribute(e->g, 1 << 30, &v), EINVAL);
 	check_rc(gdr_get_attribute(e->g, 1, NULL), EINVAL);
 	check_rc(gdr_get_attribute(NULL, 1, &v), EINVAL);
+	check_eq(v, 0);		/* the one out-parameter that a failure sets */
+	v = 99;
 	check_rc(gdr_driver_get_version(NULL, &v, &w), EINVAL);
 	check_rc(gdr_driver_get_version(e->g, NULL, &w), EINVAL);
 	check_rc(gdr_driver_get_version(e->g, &v, NULL), EINVAL);

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 #
 # make check-abi      [check 15 s] what the header and the library promise, and an install that is used
-# make check-badinput [check 20 s] every function with what no caller should pass, on each backend
+# make check-badinput [check 20 s] what no caller should pass, and what the reference takes, on each backend
 
 $(BIN)/badinput: $(T)/abi/badinput.c
 $(BIN)/abi_layout: $(T)/abi/layout.c
