@@ -162,8 +162,10 @@ func TestLastByteIsMissing(t *testing.T) {
 		require.ErrorContains(t, err, "pin each allocation on its own")
 		require.False(t, mapped(t, "short_dmabuf"), "the mapping is taken down")
 	}
-	p := &pin{first: page, size: 4 * page, page: page, fd: fd, mappingType: backend.WC}
-	_, _, err := p.Map(4*page, backend.None)
+	file, err := sys.Own(fd)
+	require.NoError(t, err)
+	p := &pin{first: page, size: 4 * page, page: page, fd: fd, file: file, mappingType: backend.WC}
+	_, _, err = p.Map(4*page, backend.None)
 	require.ErrorIs(t, err, unix.ENOTSUP)
 	require.ErrorIs(t, p.Unmap(), unix.EINVAL)
 	va, got, err := p.Map(2*page, backend.None)

@@ -198,6 +198,9 @@ func (s *session) Pin(req backend.PinRequest) (backend.Pin, error) {
 	if err != nil {
 		return nil, err
 	}
+	if p.file, err = sys.Own(p.fd); err != nil {
+		return nil, errors.Join(fmt.Errorf("fstat of the dma-buf: %w", err), p.Unpin())
+	}
 	return p, nil
 }
 
@@ -228,6 +231,7 @@ type pin struct {
 	first, size uint64 // whole pages
 	page        uint64
 	fd          int
+	file        sys.FileID
 	mappingType backend.MappingType
 	va, mapped  uintptr
 }
@@ -243,6 +247,9 @@ func (p *pin) Map(size uint64, want backend.MappingType) (uintptr, backend.Mappi
 	}
 	if size == 0 || size > p.size || p.va != 0 {
 		return 0, backend.None, unix.EINVAL
+	}
+	if now, err := sys.Identify(p.fd); err != nil || now != p.file {
+		return 0, backend.None, fmt.Errorf("the host closed descriptor %d, which was the buffer's dma-buf; unpin it, and pin it again: %w", p.fd, unix.EBADF)
 	}
 	va, err := mmap(p.fd, uintptr(size))
 	if err != nil {
@@ -268,8 +275,11 @@ func (p *pin) CallbackFlag() (int, error) { return 0, nil }
 
 func (p *pin) Unpin() error {
 	fd := p.fd
+	if fd < 0 {
+		return unix.EINVAL
+	}
 	p.fd = -1
-	if err := sys.Close(fd); err != nil {
+	if err := sys.CloseOwn(fd, p.file); err != nil {
 		return fmt.Errorf("close of the dma-buf: %w", err)
 	}
 	return nil

@@ -7,6 +7,8 @@ import (
 	"testing"
 	"unsafe"
 
+	"gdrapi/core/internal/sys"
+
 	"golang.org/x/sys/unix"
 )
 
@@ -23,7 +25,7 @@ type fakeDriver struct {
 	defaultMap uint32          // mapping type that the driver chooses itself
 	canMap     map[uint32]bool // types that may be requested
 
-	fds        map[int]bool
+	fds, hosts map[int]bool // hosts: the host has closed and used again
 	nextFD     int
 	buffers    map[uint64]*fakeBuffer
 	nextHandle uint64
@@ -51,7 +53,7 @@ func newFake(t *testing.T, major, minor uint32) *fakeDriver {
 	return &fakeDriver{
 		t: t, driver: major<<16 | minor, minAPI: 2 << 16,
 		persistent: true, forcePCIe: true, defaultMap: 1, canMap: map[uint32]bool{0: true, 1: true},
-		fds: map[int]bool{}, nextFD: 100, buffers: map[uint64]*fakeBuffer{}, nextHandle: 0x1000,
+		fds: map[int]bool{}, hosts: map[int]bool{}, nextFD: 100, buffers: map[uint64]*fakeBuffer{}, nextHandle: 0x1000,
 		mappings: map[uintptr]fakeMapping{}, fail: map[string]unix.Errno{},
 	}
 }
@@ -82,7 +84,31 @@ func (f *fakeDriver) open(path string) (int, error) {
 	return f.nextFD, nil
 }
 
+func (f *fakeDriver) own(fd int) (sys.FileID, error) {
+	return f.identity(fd)
+}
+
+// identity is the descriptor's own, until hostCloses.
+func (f *fakeDriver) identity(fd int) (sys.FileID, error) {
+	if !f.fds[fd] {
+		return sys.FileID{}, unix.EBADF
+	}
+	if f.hosts[fd] {
+		return sys.FileID{Ino: 1}, nil
+	}
+	return sys.FileID{Ino: 1, Owner: 1}, nil
+}
+
+// hostCloses closes a descriptor without the library's knowledge. The number is then another
+// open of the driver, whose buffers have the same handles.
+func (f *fakeDriver) hostCloses(fd int) {
+	f.hosts[fd] = true
+}
+
 func (f *fakeDriver) close(fd int) error {
+	if f.hosts[fd] {
+		f.t.Errorf("close of descriptor %d, which is the host's", fd)
+	}
 	if !f.fds[fd] {
 		f.t.Errorf("close of descriptor %d, which is not open", fd)
 		return unix.EBADF

@@ -9,6 +9,7 @@ import (
 
 	"gdrapi/core/backend"
 	"gdrapi/core/cuda"
+	"gdrapi/core/internal/sys"
 	"gdrapi/core/log"
 
 	"golang.org/x/sys/unix"
@@ -41,6 +42,9 @@ func open(k kernel, sync func(addr uint64) error) (_ *session, err error) {
 			_ = k.close(fd)
 		}
 	}()
+	if s.file, err = k.own(fd); err != nil {
+		return nil, fmt.Errorf("%s: %w", devicePath, err)
+	}
 	var v getVersion
 	if err := s.ioctl("GET_VERSION", iocGetVersion, unsafe.Pointer(&v)); err != nil {
 		return nil, err
@@ -75,11 +79,24 @@ func setSyncMemops(addr uint64) error {
 type session struct {
 	kernel kernel
 	fd     int
+	file   sys.FileID
 	driver version
 	sync   func(addr uint64) error
 }
 
+// check returns EBADF where the host has closed the descriptor: a request on another open of
+// the driver would reach another's buffers.
+func (s *session) check() error {
+	if now, err := s.kernel.identity(s.fd); err != nil || now != s.file {
+		return fmt.Errorf("the host closed descriptor %d, which was this gdr_t's open of %s; call gdr_open again: %w", s.fd, devicePath, unix.EBADF)
+	}
+	return nil
+}
+
 func (s *session) ioctl(name string, code uint32, arg unsafe.Pointer) error {
+	if err := s.check(); err != nil {
+		return err
+	}
 	if err := s.kernel.ioctl(s.fd, code, arg); err != nil {
 		return fmt.Errorf("gdrdrv %s: %w", name, err)
 	}
@@ -139,7 +156,12 @@ func (s *session) Attribute(a backend.Attr) (int, error) {
 // Version is the driver's.
 func (s *session) Version() (int, int) { return s.driver.major(), s.driver.minor() }
 
-func (s *session) Close() error { return s.kernel.close(s.fd) }
+func (s *session) Close() error {
+	if s.check() != nil {
+		return nil // the driver has freed what the file had
+	}
+	return s.kernel.close(s.fd)
+}
 
 // pin is one handle of the driver. While it is mapped, va is not 0.
 type pin struct {
@@ -188,6 +210,9 @@ func (p *pin) Map(size uint64, want backend.MappingType) (uintptr, backend.Mappi
 		return 0, backend.None, unix.EINVAL
 	}
 	if err := p.request(want); err != nil {
+		return 0, backend.None, err
+	}
+	if err := s.check(); err != nil {
 		return 0, backend.None, err
 	}
 	// The offset names the buffer, because a handle is a page number.

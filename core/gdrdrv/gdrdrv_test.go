@@ -177,6 +177,33 @@ func TestRevokedWhileMapping(t *testing.T) {
 	}
 }
 
+// The host closed the descriptor, and its number is another open of the driver. No call
+// reaches that one's buffers, and gdr_close leaves it open. A new gdr_open works.
+func TestHostClosesTheDescriptor(t *testing.T) {
+	f := newFake(t, 2, 6)
+	s := openFake(t, f)
+	p, err := s.Pin(backend.PinRequest{Addr: buffer, Size: 65536})
+	require.NoError(t, err)
+	f.hostCloses(s.fd)
+	before := len(f.calls)
+	_, err = s.Pin(backend.PinRequest{Addr: buffer, Size: 65536})
+	require.ErrorIs(t, err, unix.EBADF)
+	require.ErrorContains(t, err, "gdr_open")
+	_, _, err = p.Map(65536, backend.None)
+	require.ErrorIs(t, err, unix.EBADF)
+	_, err = p.Info()
+	require.ErrorIs(t, err, unix.EBADF)
+	require.ErrorIs(t, p.Unpin(), unix.EBADF)
+	require.NoError(t, s.Close())
+	require.Len(t, f.calls, before)
+
+	s = openFake(t, f)
+	p, err = s.Pin(backend.PinRequest{Addr: buffer, Size: 65536})
+	require.NoError(t, err)
+	require.NoError(t, p.Unpin())
+	require.NoError(t, s.Close())
+}
+
 func TestPinFlagsAndTokens(t *testing.T) {
 	for _, c := range []struct {
 		what       string

@@ -16,6 +16,10 @@ type kernel interface {
 	ioctl(fd int, code uint32, arg unsafe.Pointer) error
 	mmap(fd int, offset uint64, size uintptr) (va uintptr, err error)
 	munmap(va, size uintptr) error
+	// own marks a file that open gave, and identifies it. identity differs between it and
+	// another file that the host has opened under the same number since.
+	own(fd int) (sys.FileID, error)
+	identity(fd int) (sys.FileID, error)
 	close(fd int) error
 }
 
@@ -30,5 +34,8 @@ func (linux) mmap(fd int, offset uint64, size uintptr) (uintptr, error) {
 	return sys.Mmap(fd, offset, size)
 }
 
-func (linux) munmap(va, size uintptr) error { return sys.Munmap(va, size) }
-func (linux) close(fd int) error            { return sys.Close(fd) }
+func (linux) munmap(va, size uintptr) error       { return sys.Munmap(va, size) }
+func (linux) own(fd int) (sys.FileID, error)      { return sys.Own(fd) }
+func (linux) identity(fd int) (sys.FileID, error) { return sys.Identify(fd) }
+
+func (linux) close(fd int) error { return sys.Close(fd) }

@@ -64,7 +64,7 @@ func newClient(k kernel) (_ *client, err error) {
 			_ = k.close(fd)
 		}
 	}()
-	if c.file, err = k.identity(fd); err != nil {
+	if c.file, err = k.own(fd); err != nil {
 		return nil, err
 	}
 	args := allocArgs{class: classRoot}
@@ -92,6 +92,9 @@ func (c *client) close() error {
 	for _, g := range c.gpus {
 		err = errors.Join(err, c.closeOwn(g.fd, g.file))
 	}
+	if !c.answers() {
+		return err
+	}
 	return errors.Join(err, c.closeOwn(c.fd, c.file))
 }
 
@@ -106,6 +109,14 @@ func (c *client) closeOwn(fd int, file fileID) error {
 func (c *client) alive() bool {
 	now, err := c.kernel.identity(c.fd)
 	return err == nil && now == c.file
+}
+
+// answers is alive by the driver's own word: it does not know the client on another open of
+// the device. Another copy of the library in the process may have marked that open alike.
+func (c *client) answers() bool {
+	var id gpuIDInfo
+	err := c.control("GET_ID_INFO", c.root, controlGPUIDInfo, unsafe.Pointer(&id), unsafe.Sizeof(id))
+	return !errors.Is(err, statusInvalidClient)
 }
 
 // do makes a request on the client's descriptor. A driver whose struct has another
@@ -209,7 +220,7 @@ func (c *client) attach(at cuda.PCIAddress) (_ *gpu, err error) {
 			_ = c.kernel.close(g.fd)
 		}
 	}()
-	if g.file, err = c.kernel.identity(g.fd); err != nil {
+	if g.file, err = c.kernel.own(g.fd); err != nil {
 		return nil, err
 	}
 	register := registerFD{control: int32(c.fd)}
@@ -330,11 +341,11 @@ var process shared
 
 // hold gives the process's client. It makes one for the first holder, and another
 // after the host has closed the client's descriptor. has is the client that the caller
-// holds, or nil.
+// holds, or nil. A session that holds none yet asks the driver, too.
 func (s *shared) hold(k kernel, has *client) (*client, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.client != nil && !s.client.alive() {
+	if s.client != nil && (!s.client.alive() || has != s.client && !s.client.answers()) {
 		log.Warnf("the host closed descriptor %d, which was the library's; buffers pinned before are lost", s.client.fd)
 		_ = s.client.close()
 		s.client, s.holders = nil, 0

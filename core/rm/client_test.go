@@ -68,7 +68,7 @@ func TestSessionHoldsOnce(t *testing.T) {
 // A host that closes every descriptor (daemons do) loses its pins. A later pin works
 // again. A number that the host uses by then is not touched.
 func TestHostClosesOurDescriptors(t *testing.T) {
-	for _, reuse := range []bool{false, true} {
+	for _, then := range []int{nothing, hostsFile, hostsOpen} {
 		w := newWorld(t)
 		a := w.cuda.memAlloc(0, 2*mib)
 		second := w.another()
@@ -79,9 +79,9 @@ func TestHostClosesOurDescriptors(t *testing.T) {
 		require.NoError(t, err)
 
 		lost := w.of.client
-		w.rm.hostCloses(lost.fd, reuse)
+		w.rm.hostCloses(lost.fd, then)
 		for _, g := range lost.gpus {
-			w.rm.hostCloses(g.fd, reuse)
+			w.rm.hostCloses(g.fd, then)
 		}
 		require.False(t, lost.alive())
 		p := w.pinned(a.start, 1)
@@ -103,7 +103,7 @@ func TestHostClosesOurDescriptors(t *testing.T) {
 			require.True(t, file.host)
 			hosts++
 		}
-		if reuse {
+		if then != nothing {
 			require.Equal(t, 2, hosts, "what is the host's stays open")
 		}
 	}
@@ -114,7 +114,7 @@ func TestHostClosesTheClient(t *testing.T) {
 	w := newWorld(t)
 	a := w.cuda.memAlloc(0, 2*mib)
 	require.NoError(t, w.pinned(a.start, 1).Unpin())
-	w.rm.hostCloses(w.of.client.fd, false)
+	w.rm.hostCloses(w.of.client.fd, nothing)
 	require.NoError(t, w.pinned(a.start, 1).Unpin())
 	require.Equal(t, 4, w.rm.live(), "the new client's")
 	w.end()
@@ -133,7 +133,7 @@ func TestBothSessionsHoldTheNewClient(t *testing.T) {
 	}
 	pin(w.session)
 	pin(second)
-	w.rm.hostCloses(w.of.client.fd, false)
+	w.rm.hostCloses(w.of.client.fd, nothing)
 	pin(w.session)
 	pin(second)
 	require.Equal(t, 2, w.of.holders)
@@ -149,10 +149,26 @@ func TestCloseLeavesTheHostsFiles(t *testing.T) {
 	w := newWorld(t)
 	a := w.cuda.memAlloc(0, 2*mib)
 	require.NoError(t, w.pinned(a.start, 1).Unpin())
-	w.rm.hostCloses(w.of.client.fd, true)
+	w.rm.hostCloses(w.of.client.fd, hostsFile)
 	require.NoError(t, w.Close())
 	require.Zero(t, w.rm.live())
 	require.Len(t, w.rm.files, 1)
+}
+
+// The number is an open of the same device by another copy of the library. A new gdr_open
+// works, and after that the old one does.
+func TestAnotherCopyHasTheNumber(t *testing.T) {
+	w := newWorld(t)
+	a := w.cuda.memAlloc(0, 2*mib)
+	require.NoError(t, w.pinned(a.start, 1).Unpin())
+	w.rm.hostCloses(w.of.client.fd, otherCopy)
+	w.notPinned(a.start, 1, unix.ENOTSUP, "NV_ERR_INVALID_CLIENT")
+	second := w.another()
+	p, err := second.Pin(backend.PinRequest{Addr: a.start, Size: 1})
+	require.NoError(t, err)
+	require.NoError(t, p.Unpin())
+	require.NoError(t, w.pinned(a.start, 1).Unpin())
+	require.NoError(t, second.Close())
 }
 
 // In a forked child the parent's client is refused.
@@ -330,7 +346,7 @@ func TestThreadsWithAHostThatCloses(t *testing.T) {
 			}
 			w.of.mu.Lock()
 			if c := w.of.client; c != nil && c.alive() {
-				w.rm.hostCloses(c.fd, false)
+				w.rm.hostCloses(c.fd, nothing)
 			}
 			w.of.mu.Unlock()
 		}

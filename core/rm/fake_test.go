@@ -70,6 +70,7 @@ type fakeFile struct {
 	window     *fakeWindow
 	used       bool // MAP_MEMORY has prepared it
 	host       bool // a file of the host's, not the driver's
+	owned      bool // the library has marked it
 }
 
 type fakeClient struct {
@@ -259,16 +260,36 @@ func (f *fakeRM) unref(m *fakeMemory) {
 	}
 }
 
-// hostCloses closes a descriptor without the library's knowledge. With reuse the number
-// then belongs to a file of the host's.
-func (f *fakeRM) hostCloses(fd int, reuse bool) {
+// What has a descriptor's number after the host has closed the descriptor.
+const (
+	nothing   = iota
+	hostsFile // a file of the host's
+	hostsOpen // another open of the same device
+	otherCopy // such an open of another copy of the library, with the same mark
+)
+
+// hostCloses closes a descriptor without the library's knowledge.
+func (f *fakeRM) hostCloses(fd, then int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	require.NotNil(f.t, f.files[fd])
+	was := f.files[fd]
+	require.NotNil(f.t, was)
 	f.end(fd)
-	if reuse {
+	switch then {
+	case hostsFile:
 		f.files[fd] = &fakeFile{path: "a file of the host's", host: true}
+	case hostsOpen, otherCopy:
+		f.files[fd] = &fakeFile{path: was.path, gpu: was.gpu, host: true, owned: then == otherCopy}
 	}
+}
+
+func (f *fakeRM) own(fd int) (fileID, error) {
+	f.mu.Lock()
+	if file := f.files[fd]; file != nil {
+		file.owned = true
+	}
+	f.mu.Unlock()
+	return f.identity(fd)
 }
 
 func (f *fakeRM) identity(fd int) (fileID, error) {
@@ -278,15 +299,21 @@ func (f *fakeRM) identity(fd int) (fileID, error) {
 		return fileID{}, err
 	}
 	file := f.files[fd]
+	var id fileID
 	switch {
 	case file == nil:
-		return fileID{}, unix.EBADF
-	case file.host:
-		return fileID{dev: 9}, nil
+		return id, unix.EBADF
 	case file.gpu != nil:
-		return fileID{dev: 5, ino: 100 + uint64(file.gpu.minor), rdev: 195 << 8}, nil
+		id = fileID{Dev: 5, Ino: 100 + uint64(file.gpu.minor), Rdev: 195 << 8}
+	case file.path == controlPath:
+		id = fileID{Dev: 5, Ino: 99, Rdev: 195<<8 | 255}
+	default:
+		id = fileID{Dev: 9}
 	}
-	return fileID{dev: 5, ino: 99, rdev: 195<<8 | 255}, nil
+	if file.owned {
+		id.Owner = 1
+	}
+	return id, nil
 }
 
 // The interface once more, by bytes.
@@ -321,7 +348,7 @@ func (f *fakeRM) ioctl(fd int, code uint32, arg unsafe.Pointer) error {
 		_ = f.call("ioctl of nothing")
 		return unix.EBADF
 	}
-	if file.host {
+	if file.host && file.path != controlPath {
 		_ = f.call("ioctl of the host's file")
 		return unix.ENOTTY
 	}

@@ -20,14 +20,14 @@ type kernel interface {
 	mmapInto(va uintptr, fd int, size uintptr) error
 	munmap(va, size uintptr) error
 	dontFork(va, size uintptr) error
-	// identity differs between our device file and another file. A host may close our
-	// descriptor, and open a file of its own under the same number.
+	// own marks a file that open gave, and identifies it. identity differs between it and
+	// another file that the host has opened under the same number since.
+	own(fd int) (fileID, error)
 	identity(fd int) (fileID, error)
 	close(fd int) error
 }
 
-// fileID is equal for two descriptors only if they are of the same device node.
-type fileID struct{ dev, ino, rdev uint64 }
+type fileID = sys.FileID
 
 // driver has the calls of CUDA that the backend makes. It is *cuda.Driver, or a
 // simulated driver in tests.
@@ -63,10 +63,5 @@ func (linux) munmap(va, size uintptr) error                   { return sys.Munma
 func (linux) dontFork(va, size uintptr) error                 { return sys.DontFork(va, size) }
 func (linux) close(fd int) error                              { return sys.Close(fd) }
 
-func (linux) identity(fd int) (fileID, error) {
-	var st unix.Stat_t
-	if err := unix.Fstat(fd, &st); err != nil {
-		return fileID{}, err
-	}
-	return fileID{dev: uint64(st.Dev), ino: st.Ino, rdev: uint64(st.Rdev)}, nil
-}
+func (linux) own(fd int) (fileID, error)      { return sys.Own(fd) }
+func (linux) identity(fd int) (fileID, error) { return sys.Identify(fd) }

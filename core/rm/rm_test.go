@@ -539,7 +539,8 @@ func TestEveryCallFailsOnce(t *testing.T) {
 				times[name]++
 			}
 			require.Greater(t, len(times), 12)
-			times["identity"] = 2 // at the end the descriptor is another's
+			times["identity"] = 2         // at the end the descriptor is another's
+			times["RM_CONTROL 0x205"] = 1 // the close makes one more, and takes any answer but 0x23
 			for name, n := range times {
 				for nth := 1; nth <= n; nth++ {
 					for _, failure := range []error{unix.EMLINK, statusStateInUse} {
