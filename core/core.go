@@ -153,6 +153,10 @@ func openFirst(candidates []backend.Backend) (_ backend.Session, name string, er
 		return session, b.Name(), nil
 	}
 	if undecided != nil {
+		// A pin may find that this one does not serve.
+		for _, err := range reasons {
+			log.Infof("gdr_open: %v", err)
+		}
 		log.Infof("gdr_open: using the %s backend", undecided.name)
 		return undecided.first, undecided.name, nil
 	}

@@ -2,7 +2,6 @@ package dmabuf
 
 import (
 	"os"
-	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -75,36 +74,33 @@ func TestDevicesThatDoNotMap(t *testing.T) {
 	})
 }
 
-// A driver that does not know attribute 152 answers INVALID_VALUE, which means no. Any
-// other error is an error.
+// A driver that does not know attribute 152, or 124 for this GPU, answers INVALID_VALUE,
+// which means no. Any other error is an error.
 func TestAttributeThatIsNotKnown(t *testing.T) {
 	sim := cudatest.Need(t)
 	addr := sim.MemAlloc(plain, page)
-	const maps = 2 // the number of the call that asks for it
-	for _, c := range []struct {
-		result cuda.Result
-		want   error
-	}{
-		{cuda.ErrInvalidValue, unix.ENOTSUP},
-		{cuda.ErrNotPermitted, unix.EPERM},
-		{cuda.ErrUnknown, unix.EIO},
-	} {
-		s := &session{cuda: driver(t), devices: map[int]device{}}
-		sim.Fail("cuDeviceGetAttribute", int(c.result), maps)
-		err := s.Serves(backend.PinRequest{Addr: addr, Size: 8})
-		require.ErrorIs(t, err, c.want, "%v", c.result)
-		sim.Heal("cuDeviceGetAttribute")
-		err = s.Serves(backend.PinRequest{Addr: addr, Size: 8})
-		if c.want == unix.ENOTSUP {
-			require.ErrorIs(t, err, unix.ENOTSUP, "an answer is kept")
-		} else {
-			require.NoError(t, err, "an error is not")
+	for call := 1; call <= 2; call++ { // asks for 124, and for 152
+		for _, c := range []struct {
+			result cuda.Result
+			want   error
+		}{
+			{cuda.ErrInvalidValue, unix.ENOTSUP},
+			{cuda.ErrNotPermitted, unix.EPERM},
+			{cuda.ErrUnknown, unix.EIO},
+		} {
+			s := &session{cuda: driver(t), devices: map[int]device{}}
+			sim.Fail("cuDeviceGetAttribute", int(c.result), call)
+			err := s.Serves(backend.PinRequest{Addr: addr, Size: 8})
+			require.ErrorIs(t, err, c.want, "%v", c.result)
+			sim.Heal("cuDeviceGetAttribute")
+			err = s.Serves(backend.PinRequest{Addr: addr, Size: 8})
+			if c.want == unix.ENOTSUP {
+				require.ErrorIs(t, err, unix.ENOTSUP, "an answer is kept")
+			} else {
+				require.NoError(t, err, "an error is not")
+			}
 		}
 	}
-	// Attribute 124 is older than every driver that can get here.
-	s := &session{cuda: driver(t), devices: map[int]device{}}
-	sim.Fail("cuDeviceGetAttribute", int(cuda.ErrInvalidValue), 1)
-	require.ErrorIs(t, s.Serves(backend.PinRequest{Addr: addr, Size: 8}), unix.EINVAL)
 }
 
 // Before cuInit only the first pin shows it.
@@ -152,7 +148,7 @@ func mapped(t *testing.T, name string) bool {
 func TestLastByteIsMissing(t *testing.T) {
 	fd := memfd(t, "short_dmabuf", 2)
 	for pages := uint64(1); pages <= 4; pages++ {
-		va, err := mmap(fd, uintptr(pages*page))
+		va, err := mmap([]part{{fd: fd, size: pages * page}}, uintptr(pages*page))
 		if pages <= 2 {
 			require.NoError(t, err)
 			require.NoError(t, sys.Munmap(va, uintptr(pages*page)))
@@ -164,7 +160,7 @@ func TestLastByteIsMissing(t *testing.T) {
 	}
 	file, err := sys.Own(fd)
 	require.NoError(t, err)
-	p := &pin{first: page, size: 4 * page, page: page, fd: fd, file: file, mappingType: backend.WC}
+	p := &pin{first: page, size: 4 * page, page: page, parts: []part{{fd, file, 4 * page}}, mappingType: backend.WC}
 	_, _, err = p.Map(4*page, backend.None)
 	require.ErrorIs(t, err, unix.ENOTSUP)
 	require.ErrorIs(t, p.Unmap(), unix.EINVAL)
@@ -189,21 +185,69 @@ func TestMmapFails(t *testing.T) {
 		Munmap: func(uintptr, uintptr) error { taken++; return nil },
 	})
 	answer = kernelENOTSUPP
-	_, err := mmap(fd, uintptr(page))
+	parts := []part{{fd: fd, size: page}}
+	_, err := mmap(parts, uintptr(page))
 	require.ErrorIs(t, err, unix.ENOTSUP)
 	require.ErrorContains(t, err, "cannot mmap its dma-bufs")
 	answer = unix.EMLINK
-	_, err = mmap(fd, uintptr(page))
+	_, err = mmap(parts, uintptr(page))
 	require.ErrorIs(t, err, unix.EMLINK)
 	require.Zero(t, taken)
 
-	host := new([64]byte)
-	answer, va = nil, cudatest.Address(host)+8 // not the start of a page, so madvise fails
-	_, err = mmap(fd, 16)
-	require.ErrorIs(t, err, unix.EINVAL)
+	// A mapping with a hole at its start.
+	hole, err := unix.Mmap(-1, 0, int(2*page), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_ANON|unix.MAP_PRIVATE)
+	require.NoError(t, err)
+	answer, va = nil, cudatest.Address(&hole[0])
+	_, _, errno := unix.Syscall(unix.SYS_MUNMAP, va, uintptr(page), 0)
+	require.Zero(t, errno)
+	_, err = mmap([]part{{fd: fd, size: 2 * page}}, uintptr(2*page))
+	require.ErrorIs(t, err, unix.ENOMEM)
 	require.ErrorContains(t, err, "MADV_DONTFORK")
 	require.Equal(t, 1, taken)
-	runtime.KeepAlive(host)
+}
+
+// A range over several allocations has a dma-buf of each, mapped side by side.
+func TestSeveralAllocations(t *testing.T) {
+	sim := cudatest.Need(t)
+	s := openSession(t)
+	const mib = 1 << 20
+	addr, free := sim.VMM(plain, 3, 0)
+	defer free()
+	fds := cudatest.FDs(t)
+	for _, c := range []struct {
+		what       string
+		first, end uint64
+		descriptor int
+	}{
+		{"all of them", 0, 6 * mib, 3},
+		{"parts of two", 3 * mib, 5 * mib, 2},
+		{"up to an end", mib, 4 * mib, 2},
+		{"one", 2 * mib, 4 * mib, 1},
+	} {
+		size := c.end - c.first
+		p, err := s.Pin(backend.PinRequest{Addr: addr + c.first, Size: size})
+		require.NoError(t, err, c.what)
+		require.Equal(t, fds+c.descriptor, cudatest.FDs(t), c.what)
+		for _, n := range []uint64{size, mib / 2} {
+			va, _, err := p.Map(n, backend.None)
+			require.NoError(t, err, c.what)
+			m := cudatest.Bytes(va, int(n))
+			for at := uint64(0); at < n; at += mib / 4 {
+				sim.HtoD(plain, addr+c.first+at, []byte{byte(at >> 16), 7, 7, 7})
+				require.Equal(t, []byte{byte(at >> 16), 7, 7, 7}, []byte(string(m[at:at+4])), "%s, at %#x", c.what, at)
+				m[at+100] = byte(at>>16) + 1
+				require.Equal(t, []byte{byte(at>>16) + 1}, sim.DtoH(plain, addr+c.first+at+100, 1), "%s, at %#x", c.what, at)
+			}
+			require.NoError(t, p.Unmap())
+			require.True(t, cudatest.Faults(va))
+		}
+		require.NoError(t, p.Unpin())
+		require.Equal(t, fds, cudatest.FDs(t), c.what)
+	}
+	sim.Fail("cuMemGetHandleForAddressRange", 999, 2)
+	_, err := s.Pin(backend.PinRequest{Addr: addr, Size: 6 * mib})
+	require.Error(t, err)
+	require.Equal(t, fds, cudatest.FDs(t), "the first one's descriptor is closed")
 }
 
 // The driver refuses to export a page whose first bytes no allocation has.

@@ -95,14 +95,11 @@ func lookUp(cu *cuda.Driver, ordinal int) (device, error) {
 	if err != nil {
 		return device{}, err
 	}
-	exports, err := cu.DeviceAttribute(cuda.DMABufSupported, dev)
+	exports, err := able(cu, cuda.DMABufSupported, dev)
 	if err != nil {
 		return device{}, err
 	}
-	maps, err := cu.DeviceAttribute(cuda.DMABufMmapSupported, dev)
-	if errors.Is(err, cuda.ErrInvalidValue) {
-		maps, err = 0, nil // a driver that does not know the attribute
-	}
+	maps, err := able(cu, cuda.DMABufMmapSupported, dev)
 	if err != nil {
 		return device{}, err
 	}
@@ -110,7 +107,17 @@ func lookUp(cu *cuda.Driver, ordinal int) (device, error) {
 	if err != nil {
 		return device{}, err
 	}
-	return device{exports: exports != 0, maps: maps != 0, coherent: coherent != 0}, nil
+	return device{exports: exports, maps: maps, coherent: coherent != 0}, nil
+}
+
+// able asks for an attribute. A driver that does not know it, or not for this device (124
+// on GB10), answers INVALID_VALUE: no.
+func able(cu *cuda.Driver, attribute cuda.DeviceAttribute, dev cuda.Device) (bool, error) {
+	v, err := cu.DeviceAttribute(attribute, dev)
+	if errors.Is(err, cuda.ErrInvalidValue) {
+		return false, nil
+	}
+	return v != 0, err
 }
 
 type session struct {
@@ -180,17 +187,27 @@ func (s *session) Pin(req backend.PinRequest) (backend.Pin, error) {
 	if !ok {
 		return nil, fmt.Errorf("%d bytes at %#x pass the end of the address space: %w", req.Size, req.Addr, unix.EINVAL)
 	}
-	p := &pin{first: first, size: length, page: page, fd: -1, mappingType: backend.WC}
+	p := &pin{first: first, size: length, page: page, mappingType: backend.WC}
 	pcie := req.Flags&backend.PinForcePCIe != 0
 	if dev.coherent && !pcie {
 		p.mappingType = backend.Caching
 	}
-	err = s.cuda.WithDevice(ordinal, func() (err error) {
-		p.fd, err = s.cuda.MemExportRange(first, length, pcie)
-		if err == nil {
-			s.cuda.SetSyncMemops(at)
+	err = s.cuda.WithDevice(ordinal, func() error {
+		for at, end := first, first+length; at < end; {
+			n := s.allocation(m, at, end, page)
+			fd, err := s.cuda.MemExportRange(at, n, pcie)
+			if err != nil {
+				return errors.Join(err, p.closeParts())
+			}
+			file, err := sys.Own(fd)
+			p.parts = append(p.parts, part{fd: fd, file: file, size: n})
+			if err != nil {
+				return errors.Join(fmt.Errorf("fstat of the dma-buf: %w", err), p.closeParts())
+			}
+			at += n
 		}
-		return err
+		s.cuda.SetSyncMemops(at)
+		return nil
 	})
 	if errors.Is(err, cuda.ErrInvalidValue) && first < m.Start {
 		return nil, fmt.Errorf("CUDA exports no page that begins in free space, as at %#x; set GDRCOPY_BACKEND=rm: %w", first, err)
@@ -198,10 +215,22 @@ func (s *session) Pin(req backend.PinRequest) (backend.Pin, error) {
 	if err != nil {
 		return nil, err
 	}
-	if p.file, err = sys.Own(p.fd); err != nil {
-		return nil, errors.Join(fmt.Errorf("fstat of the dma-buf: %w", err), p.Unpin())
-	}
 	return p, nil
+}
+
+// allocation is the size of the part of [at, end) that lies in the allocation at at. A
+// driver maps only the first allocation of a dma-buf of several, and says that it has
+// mapped all. Where CUDA does not say where the allocation ends, or it ends inside of a
+// page, the part is all of the range.
+func (s *session) allocation(m cuda.MemoryInfo, at, end, page uint64) uint64 {
+	if m.Legacy {
+		return end - at
+	}
+	base, size, err := s.cuda.MemGetAddressRange(at)
+	if next := base + size; err == nil && next > at && next < end && next%page == 0 {
+		return next - at
+	}
+	return end - at
 }
 
 func roundUp(n, page uint64) uint64 { return (n + page - 1) &^ (page - 1) }
@@ -226,12 +255,18 @@ func (s *session) Version() (int, int) { return major, minor }
 
 func (s *session) Close() error { return nil }
 
-// pin is one dma-buf. While it is mapped, va is not 0.
+// part is a dma-buf of a part of a pin, in bytes: whole pages.
+type part struct {
+	fd   int
+	file sys.FileID
+	size uint64
+}
+
+// pin has one dma-buf for each allocation. While it is mapped, va is not 0.
 type pin struct {
 	first, size uint64 // whole pages
 	page        uint64
-	fd          int
-	file        sys.FileID
+	parts       []part
 	mappingType backend.MappingType
 	va, mapped  uintptr
 }
@@ -248,10 +283,12 @@ func (p *pin) Map(size uint64, want backend.MappingType) (uintptr, backend.Mappi
 	if size == 0 || size > p.size || p.va != 0 {
 		return 0, backend.None, unix.EINVAL
 	}
-	if now, err := sys.Identify(p.fd); err != nil || now != p.file {
-		return 0, backend.None, fmt.Errorf("the host closed descriptor %d, which was the buffer's dma-buf; unpin it, and pin it again: %w", p.fd, unix.EBADF)
+	for _, part := range p.parts {
+		if now, err := sys.Identify(part.fd); err != nil || now != part.file {
+			return 0, backend.None, fmt.Errorf("the host closed descriptor %d, which was the buffer's dma-buf; unpin it, and pin it again: %w", part.fd, unix.EBADF)
+		}
 	}
-	va, err := mmap(p.fd, uintptr(size))
+	va, err := mmap(p.parts, uintptr(size))
 	if err != nil {
 		return 0, backend.None, err
 	}
@@ -274,35 +311,57 @@ func (p *pin) Unmap() error {
 func (p *pin) CallbackFlag() (int, error) { return 0, nil }
 
 func (p *pin) Unpin() error {
-	fd := p.fd
-	if fd < 0 {
+	if p.parts == nil {
 		return unix.EINVAL
 	}
-	p.fd = -1
-	if err := sys.CloseOwn(fd, p.file); err != nil {
-		return fmt.Errorf("close of the dma-buf: %w", err)
-	}
-	return nil
+	return p.closeParts()
 }
 
-// mmap maps the first size bytes of the dma-buf. Children that the process forks do not
-// inherit the mapping.
-func mmap(fd int, size uintptr) (uintptr, error) {
-	va, err := sys.Mmap(fd, 0, size)
-	if err == kernelENOTSUPP {
-		return 0, fmt.Errorf("this NVIDIA driver cannot mmap its dma-bufs; unset GDRCOPY_BACKEND and GDRCOPY_USE_DMABUF_MMAP: %w", unix.ENOTSUP)
+func (p *pin) closeParts() error {
+	var err error
+	for _, part := range p.parts {
+		if e := sys.CloseOwn(part.fd, part.file); e != nil {
+			err = errors.Join(err, fmt.Errorf("close of the dma-buf: %w", e))
+		}
 	}
-	if err != nil {
-		return 0, fmt.Errorf("mmap of the dma-buf: %w", err)
+	p.parts = nil
+	return err
+}
+
+// mmap maps the first size bytes of dma-bufs, several side by side. Children that the
+// process forks do not inherit the mapping. On an error nothing stays mapped.
+func mmap(parts []part, size uintptr) (va uintptr, err error) {
+	several := size > uintptr(parts[0].size)
+	if several {
+		if va, err = sys.Reserve(size); err != nil {
+			return 0, fmt.Errorf("no %d bytes of address space are left: %w", size, err)
+		}
 	}
-	if !sys.Readable(va + size - 8) {
-		// A driver may map only the first allocation of a dma-buf of several.
-		_ = sys.Munmap(va, size)
-		return 0, fmt.Errorf("the NVIDIA driver mapped less than %d bytes of the dma-buf; pin each allocation on its own: %w", size, unix.ENOTSUP)
+	defer func() {
+		if err != nil && va != 0 {
+			_ = sys.Munmap(va, size)
+			va = 0
+		}
+	}()
+	for done := uintptr(0); done < size; parts = parts[1:] {
+		n := min(uintptr(parts[0].size), size-done)
+		if several {
+			err = sys.MmapInto(va+done, parts[0].fd, n)
+		} else {
+			va, err = sys.Mmap(parts[0].fd, 0, n)
+		}
+		switch {
+		case err == kernelENOTSUPP:
+			return va, fmt.Errorf("this NVIDIA driver cannot mmap its dma-bufs; unset GDRCOPY_BACKEND and GDRCOPY_USE_DMABUF_MMAP: %w", unix.ENOTSUP)
+		case err != nil:
+			return va, fmt.Errorf("mmap of the dma-buf: %w", err)
+		case !sys.Readable(va + done + n - 8):
+			return va, fmt.Errorf("the NVIDIA driver mapped less than %d bytes of the dma-buf; pin each allocation on its own: %w", n, unix.ENOTSUP)
+		}
+		done += n
 	}
 	if err := sys.DontFork(va, size); err != nil {
-		_ = sys.Munmap(va, size)
-		return 0, fmt.Errorf("madvise(MADV_DONTFORK) on the dma-buf's mapping: %w", err)
+		return va, fmt.Errorf("madvise(MADV_DONTFORK) on the dma-buf's mapping: %w", err)
 	}
 	return va, nil
 }

@@ -338,7 +338,7 @@ func TestHostClosesTheDescriptor(t *testing.T) {
 	s := openSession(t)
 	p, err := s.Pin(backend.PinRequest{Addr: addr, Size: 65536})
 	require.NoError(t, err)
-	fd := p.(*pin).fd
+	fd := p.(*pin).parts[0].fd
 	null, err := unix.Open("/dev/null", unix.O_RDWR|unix.O_CLOEXEC, 0)
 	require.NoError(t, err)
 	require.NoError(t, unix.Dup3(null, fd, unix.O_CLOEXEC))

@@ -237,6 +237,7 @@ bool rm_mode(void);
 int rm_driver_version(void);
 int rm_init(int *devices);
 bool rm_coherent(int device);	/* as a NUMA node of the CPU's */
+bool rm_is_system(int device);	/* device memory is the system's */
 bool rm_shares(int device);	/* with other processes: CUDA IPC, dma-bufs */
 void rm_pci(int device, unsigned int *domain, unsigned int *bus, unsigned int *slot);
 uint64_t rm_total(void);

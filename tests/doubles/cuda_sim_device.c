@@ -147,8 +147,8 @@ static int attribute(int attr, int device)
 		return 1;
 	case 119:	/* handle types of memory pools */
 		return HANDLE_POSIX_FD;
-	case 124:	/* dma-buf */
-		return dmabuf_supported(device);
+	case 124:	/* dma-buf; GB10 does not know it */
+		return rm_mode() && rm_is_system(device) ? -1 : dmabuf_supported(device);
 	case 152:	/* mmap of dma-bufs; unknown before */
 		return driver_version() < DMABUF_DRIVER_VERSION ? -1 : dmabuf_mmap(device);
 	}

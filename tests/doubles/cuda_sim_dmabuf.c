@@ -7,7 +7,7 @@
 
 bool dmabuf_supported(int device)
 {
-	return !kernel_mode() && device_flag("CUDA_SIM_DMABUF", device, !rm_mode() || rm_shares(device));
+	return !kernel_mode() && device_flag("CUDA_SIM_DMABUF", device, !rm_mode() || (rm_shares(device) && !rm_is_system(device)));
 }
 
 /*

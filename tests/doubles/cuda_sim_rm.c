@@ -200,6 +200,11 @@ bool rm_shares(int device)
 	return gpus[device].machine != SIM_VGPU;
 }
 
+bool rm_is_system(int device)
+{
+	return gpus[device].machine == SIM_GB10;
+}
+
 void rm_pci(int device, unsigned int *domain, unsigned int *bus, unsigned int *slot)
 {
 	*domain = gpus[device].card.pci_domain;
@@ -233,7 +238,7 @@ uint64_t rm_free_bytes(int device)
 /* System memory is mapped through a control file. */
 static int view_open(const struct gpu *g)
 {
-	return g->machine == SIM_GB10 ? open(RM_CTL_DEVICE, O_RDWR | O_CLOEXEC) : gpu_open(g);
+	return rm_is_system((int)(g - gpus)) ? open(RM_CTL_DEVICE, O_RDWR | O_CLOEXEC) : gpu_open(g);
 }
 
 /* The CPU's view of an object. This library copies by it. */
