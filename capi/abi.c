@@ -74,6 +74,16 @@ int gdr_close(gdr_t g)
 	return INSIDE(gdrcore_close(id_of(g)));
 }
 
+static int pin_inside(gdr_t g, unsigned long addr, size_t size, uint64_t token,
+		      uint32_t va_space, uint32_t flags, uint64_t *h)
+{
+	int rc = gdrcore_pin(id_of(g), addr, size, token, va_space, flags, h);
+
+	if (!rc)
+		gdr_long_pinned(gdr_front_here(), *h, addr, size);
+	return rc;
+}
+
 static int pin(gdr_t g, unsigned long addr, size_t size, uint64_t token,
 	       uint32_t va_space, uint32_t flags, gdr_mh_t *handle)
 {
@@ -84,7 +94,7 @@ static int pin(gdr_t g, unsigned long addr, size_t size, uint64_t token,
 		return rc;
 	if (!handle)
 		return gdr_refuse("gdr_pin_buffer", "no place for the handle: handle is NULL");
-	rc = INSIDE(gdrcore_pin(id_of(g), addr, size, token, va_space, flags, &h));
+	rc = INSIDE(pin_inside(g, addr, size, token, va_space, flags, &h));
 	if (!rc)
 		handle->h = h;
 	return rc;

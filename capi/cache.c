@@ -139,8 +139,10 @@ static int get_inside(gdr_cache_t c, unsigned long addr, size_t size, struct gdr
 {
 	int rc = gdrcore_cache_get(c.h, addr, size, range_clock(), held);
 
-	if (!rc && held->gpu)
+	if (!rc && held->gpu) {
+		gdr_long_pinned(gdr_front_here(), held->handle, held->gpu, held->size);
 		gdr_long_mapped(gdr_front_here(), held->handle, held->gpu);
+	}
 	return rc;
 }
 

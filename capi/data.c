@@ -110,7 +110,7 @@ static void free_record(const struct gdr_front *front, struct gdr_hazard *record
 {
 	if (!atomic_compare_exchange_strong(&record->owner, &owner, BEING_FREED))
 		return;
-	copy_pool_settle(atomic_load(&front->pool), record->busy);
+	gdr_long_forget(front, record->busy);
 	for (int i = 0; i < GDR_HAZARD_LEVELS; i++)
 		atomic_store_explicit(&record->busy[i], 0, memory_order_release);
 	atomic_store_explicit(&record->owner, 0, memory_order_release);
@@ -264,7 +264,7 @@ static inline void leave_level(unsigned int level)
 static void abandon_level(unsigned int level)
 {
 	if (level == 0)
-		copy_pool_settle(pool(), mine.busy);
+		gdr_long_forget(mine.front, mine.busy);
 	leave_level(level);
 }
 

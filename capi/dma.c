@@ -1,16 +1,4 @@
 // SPDX-License-Identifier: MIT
-/*
- * dma.c - long copies by the GPU's copy engine, through the CUDA driver.
- *
- * Each GPU has one stream, which waits for no work of the host's and holds none
- * up, in the GPU's primary context. The host has loaded CUDA: its memory is
- * mapped.
- *
- * When the host resets the GPU, the context's streams and page-locked memory end. The
- * driver must not get such a stream. So each copy asks first whether that memory is still
- * page-locked. A later gdr_map makes a stream and words anew. What the reset has ended is
- * left as it is, for a copy may still look at it.
- */
 #define _GNU_SOURCE
 #include "dma.h"
 
@@ -18,55 +6,38 @@
 #include <sys/mman.h>
 
 #include "copy/slot.h"
-#include "driver.h"
 #include "log.h"
-#include "words.h"
 
 #define GPUS_MAX 64
-#define CU_POINTER_ATTRIBUTE_MEMORY_TYPE 2
-#define CU_MEMORYTYPE_HOST 1
-#define CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL 9
-#define CU_STREAM_NON_BLOCKING 1
-#define CU_OUT_OF_MEMORY 2
-#define CU_CONTEXT_IS_DESTROYED 709
+#define RESTS_MOST 1023u
 
 _Atomic size_t gdr_dma_least_to = SIZE_MAX, gdr_dma_least_from = SIZE_MAX;
 
-/* Functions of libcuda.so.1. All return a CUresult. */
-struct cuda {
-	int (*pointer_attribute)(void *value, int attribute, uint64_t ptr);
-	int (*pointer_attributes)(unsigned int n, int *attributes, void **values, uint64_t ptr);
-	int (*device_get)(int *device, int ordinal);
-	int (*primary_retain)(void **ctx, int device);
-	int (*primary_release)(int device);
-	int (*push)(void *ctx);
-	int (*pop)(void **ctx);
-	int (*stream_create)(void **stream, unsigned int flags);
-	int (*stream_wait)(void *stream);
-	int (*to)(uint64_t dst, const void *src, size_t n, void *stream);
-	int (*from)(void *dst, uint64_t src, size_t n, void *stream);
-};
-
-/* One GPU, until it is reset. Its stream is words.stream. */
+/* One GPU. engine is NULL until a pin has made it. A pin after a reset makes another one. */
 struct gpu {
-	void *ctx;
-	struct gdr_words words;
-	struct gdr_ring ring;
-	const void *locked;	/* memory that a reset ends the lock of; NULL: there is none */
+	_Atomic(struct gdr_engine *) engine;
+	_Atomic bool makes;	/* a thread makes the engine */
+	_Atomic uint32_t rests;	/* copies that the engine is not asked for */
+	_Atomic uint32_t rested;	/* copies after the last failure */
 };
 
-/* One handle. key is stored last. What a handle names never changes. */
-struct entry {
+/*
+ * key is stored last by a mapping, and cleared by the slot's next pin. The rest does not
+ * change while the slot is the handle's.
+ */
+struct gdr_dma_handle {
 	_Atomic uint64_t key;
-	uint64_t gpu_addr;
+	uint64_t pinned;	/* the handle that the rest is of */
+	uint64_t gpu_addr;	/* of the mapping's first byte */
 	struct gpu *gpu;
+	struct gdr_extents *memory;
 };
 
 struct gdr_dma {
-	struct cuda cuda;
-	struct gpu *gpus[GPUS_MAX];	/* NULL until a mapping of it is made */
+	struct gdr_cuda cuda;
+	struct gpu gpus[GPUS_MAX];
 	_Atomic bool logged;	/* a failed copy */
-	struct entry entries[GDR_SLOT_COUNT];
+	struct gdr_dma_handle handles[GDR_SLOT_COUNT];
 };
 
 void gdr_dma_want(size_t from, size_t to)
@@ -75,219 +46,185 @@ void gdr_dma_want(size_t from, size_t to)
 	atomic_store(&gdr_dma_least_to, to);
 }
 
-static bool find_all(struct cuda *c)
+/* The process's, which it makes if there is none. */
+static struct gdr_dma *dma_of(gdr_dma_ref *ref)
 {
-	return gdr_driver_find("cuPointerGetAttribute", &c->pointer_attribute) &&
-	       gdr_driver_find("cuPointerGetAttributes", &c->pointer_attributes) &&
-	       gdr_driver_find("cuDeviceGet", &c->device_get) &&
-	       gdr_driver_find("cuDevicePrimaryCtxRetain", &c->primary_retain) &&
-	       gdr_driver_find("cuDevicePrimaryCtxRelease_v2", &c->primary_release) &&
-	       gdr_driver_find("cuCtxPushCurrent_v2", &c->push) &&
-	       gdr_driver_find("cuCtxPopCurrent_v2", &c->pop) &&
-	       gdr_driver_find("cuStreamCreate", &c->stream_create) &&
-	       gdr_driver_find("cuStreamSynchronize", &c->stream_wait) &&
-	       gdr_driver_find("cuMemcpyHtoDAsync_v2", &c->to) &&
-	       gdr_driver_find("cuMemcpyDtoHAsync_v2", &c->from);
-}
+	struct gdr_dma *dma = atomic_load_explicit(ref, memory_order_acquire), *none = NULL;
+	size_t len = sizeof(*dma);
 
-static struct gdr_dma *new_dma(void)
-{
-	size_t len = sizeof(struct gdr_dma);
-	struct gdr_dma *dma;
-
+	if (dma)
+		return dma;
 	dma = mmap(NULL, len, PROT_READ | PROT_WRITE,
 		   MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 	if (dma == MAP_FAILED)
 		return NULL;
 	madvise(dma, len, MADV_DONTFORK);
-	if (find_all(&dma->cuda))
+	if (gdr_cuda_find(&dma->cuda) && atomic_compare_exchange_strong(ref, &none, dma))
 		return dma;
 	munmap(dma, len);
-	return NULL;
+	return none;
 }
+
+/* A pin, and what is found out about it. */
+struct pin {
+	struct gdr_dma *dma;
+	uint64_t addr, size;
+	struct gpu *gpu;	/* NULL: there is no memory of a GPU */
+	void *ctx;
+	struct gdr_extents *memory;
+	bool keeps;	/* the context, for an engine that was made in it */
+};
 
 /*
- * Asked for several attributes, the driver answers 0 for memory that it does not know.
- * Asked for one, it fails, which debuggers of CUDA report.
+ * Finds the memory, and makes an engine if the GPU has none. While another thread makes it
+ * this one goes on: the copies will find it.
  */
-static bool is_locked(const struct cuda *c, const void *host)
+static int find_in_context(const struct gdr_cuda_calls *c, struct pin *p)
 {
-	int attribute = CU_POINTER_ATTRIBUTE_MEMORY_TYPE, type = 0;
-	void *value = &type;
+	struct gdr_engine *e = atomic_load_explicit(&p->gpu->engine, memory_order_acquire);
+	int rc = 0;
 
-	return !c->pointer_attributes(1, &attribute, &value, (uintptr_t)host) &&
-	       type == CU_MEMORYTYPE_HOST;
+	p->memory = gdr_extents_new(c, p->addr, p->size);
+	if ((e && gdr_engine_is_alive(c, e)) || atomic_exchange(&p->gpu->makes, true))
+		return 0;
+	if (atomic_load(&p->gpu->engine) == e) {
+		rc = gdr_engine_new(&p->dma->cuda, c, p->ctx, &e);
+		p->keeps = !rc;
+		if (!rc)
+			atomic_store_explicit(&p->gpu->engine, e, memory_order_release);
+	}
+	atomic_store(&p->gpu->makes, false);
+	return rc;
 }
 
-/* Whether nobody has reset the GPU, whose context is current. */
-static bool is_alive(const struct cuda *c, const struct gpu *gpu)
+static int find_all(const struct gdr_cuda_calls *c, void *arg)
 {
-	return !gpu->locked || is_locked(c, gpu->locked);
-}
-
-static int make_stream(const struct cuda *c, struct gpu *gpu)
-{
-	void *stream;
-	int rc;
-
-	rc = c->stream_create(&stream, CU_STREAM_NON_BLOCKING);
-	if (rc)
-		return rc;
-	gdr_words_start(&gpu->words, stream, c->stream_wait);
-	gdr_ring_start(&gpu->ring);
-	if (gpu->ring.at && is_locked(c, gpu->ring.at))
-		gpu->locked = gpu->ring.at;
-	return 0;
-}
-
-/* Makes a GPU, and retains its primary context for good. */
-static int new_gpu(const struct cuda *c, int ordinal, struct gpu **out)
-{
-	struct gpu *gpu = calloc(1, sizeof(*gpu));
-	int device, rc;
+	struct pin *p = arg;
+	int rc, device, ordinal = gdr_extents_device(c, p->addr, p->size);
 	void *popped;
 
-	if (!gpu)
-		return CU_OUT_OF_MEMORY;
+	if (ordinal < 0 || ordinal >= GPUS_MAX)
+		return 0;
+	p->gpu = &p->dma->gpus[ordinal];
 	rc = c->device_get(&device, ordinal);
 	if (!rc)
-		rc = c->primary_retain(&gpu->ctx, device);
+		rc = c->primary_retain(&p->ctx, device);
 	if (rc)
-		goto no_context;
-	rc = c->push(gpu->ctx);
+		return rc;
+	rc = c->push(p->ctx);
 	if (!rc) {
-		rc = make_stream(c, gpu);
+		rc = find_in_context(c, p);
 		c->pop(&popped);
 	}
-	if (rc)
-		goto no_stream;
-	*out = gpu;
-	return 0;
-
-no_stream:
-	c->primary_release(device);
-no_context:
-	free(gpu);
+	if (!p->keeps)
+		c->primary_release(device);
 	return rc;
 }
 
-static bool was_reset(const struct cuda *c, const struct gpu *gpu)
+static void keep(struct pin *p, uint64_t key)
 {
-	bool reset;
-	void *popped;
+	struct gdr_dma_handle *h = &p->dma->handles[key & (GDR_SLOT_COUNT - 1)];
 
-	if (c->push(gpu->ctx))
-		return true;
-	reset = !is_alive(c, gpu);
-	c->pop(&popped);
-	return reset;
+	atomic_store(&h->key, 0);
+	free(h->memory);
+	h->memory = p->memory;
+	h->gpu = p->gpu;
+	h->pinned = key;
 }
 
-/* Finds the GPU that has addr, and makes its stream if there is none. */
-static int start_gpu(struct gdr_dma *dma, uint64_t addr, struct gpu **out)
+void gdr_dma_pinned(gdr_dma_ref *ref, uint64_t key, uint64_t addr, uint64_t size)
 {
-	const struct cuda *c = &dma->cuda;
-	struct gpu **gpu;
-	int ordinal = -1, rc;
-
-	rc = c->pointer_attribute(&ordinal, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, addr);
-	if (rc || ordinal < 0 || ordinal >= GPUS_MAX)
-		return rc ? rc : -1;
-	gpu = &dma->gpus[ordinal];
-	if (!*gpu || was_reset(c, *gpu))
-		rc = new_gpu(c, ordinal, gpu);
-	*out = *gpu;
-	return rc;
-}
-
-void gdr_dma_map(gdr_dma_ref *ref, uint64_t key, uint64_t gpu_addr)
-{
-	struct gdr_dma *dma = atomic_load(ref);
-	struct gpu *gpu = NULL;
-	struct entry *e;
+	struct pin p = { .dma = dma_of(ref), .addr = addr, .size = size };
 	int rc;
 
-	if (!dma) {
-		dma = new_dma();
-		if (!dma) {
-			gdr_log(GDR_LOG_WARN, "no copies by DMA: no memory, or this process has not loaded libcuda.so.1");
-			return;
-		}
-		atomic_store_explicit(ref, dma, memory_order_release);
-	}
-	rc = start_gpu(dma, gpu_addr, &gpu);
-	if (rc) {
-		gdr_log(GDR_LOG_WARN, "no copies by DMA through handle %#lx: the CUDA driver answered %d", key, rc);
+	if (!p.dma) {
+		gdr_log(GDR_LOG_WARN, "no copies by DMA: no memory, or this process has not loaded libcuda.so.1");
 		return;
 	}
-	e = &dma->entries[key & (GDR_SLOT_COUNT - 1)];
-	atomic_store(&e->key, 0);
-	e->gpu_addr = gpu_addr;
-	e->gpu = gpu;
-	atomic_store_explicit(&e->key, key, memory_order_release);
+	rc = gdr_cuda_run(&p.dma->cuda, NULL, find_all, &p);
+	if (p.memory)
+		keep(&p, key);
+	if (rc)
+		gdr_log(GDR_LOG_WARN, "no copies by DMA through handle %#lx: the CUDA driver answered %d", key, rc);
 }
 
-bool gdr_dma_has(struct gdr_dma *dma, uint64_t key)
+void gdr_dma_mapped(struct gdr_dma *dma, uint64_t key, uint64_t gpu)
 {
-	return dma && atomic_load_explicit(&dma->entries[key & (GDR_SLOT_COUNT - 1)].key,
-					   memory_order_acquire) == key;
+	struct gdr_dma_handle *h;
+
+	if (!dma)
+		return;
+	h = &dma->handles[key & (GDR_SLOT_COUNT - 1)];
+	if (h->pinned != key)
+		return;
+	h->gpu_addr = gpu;
+	atomic_store_explicit(&h->key, key, memory_order_release);
 }
 
-bool gdr_dma_is_locked(struct gdr_dma *dma, const void *host)
+/* Whether the engine rests for this copy. */
+static bool rests(struct gpu *gpu)
 {
-	return is_locked(&dma->cuda, host);
+	uint32_t left = atomic_load_explicit(&gpu->rests, memory_order_relaxed);
+
+	if (left)
+		atomic_store_explicit(&gpu->rests, left - 1, memory_order_relaxed);
+	return left;
 }
 
-/*
- * A copy with pageable memory is over, or nearly so, when the driver's call returns. So a
- * word is no gain there.
- */
-static int wait_for(struct gpu *gpu, bool locked)
+struct gdr_dma_handle *gdr_dma_find(struct gdr_dma *dma, uint64_t key)
 {
-	struct gdr_words *words = &gpu->words;
+	struct gdr_dma_handle *h;
 
-	return locked ? gdr_words_wait(words, gdr_words_ask(words)) : words->sync(words->stream);
+	if (!dma)
+		return NULL;
+	h = &dma->handles[key & (GDR_SLOT_COUNT - 1)];
+	if (atomic_load_explicit(&h->key, memory_order_acquire) != key ||
+	    !atomic_load_explicit(&h->gpu->engine, memory_order_acquire) || rests(h->gpu))
+		return NULL;
+	return h;
 }
 
-static int make_copy(const struct cuda *c, const struct entry *e, const struct gdr_dma_copy *copy)
+bool gdr_dma_is_locked(const struct gdr_dma_handle *h, void *host)
 {
-	struct gpu *gpu = e->gpu;
-	uint64_t at = e->gpu_addr + copy->off;
+	return gdr_engine_is_locked(atomic_load_explicit(&h->gpu->engine, memory_order_acquire), host);
+}
+
+static void learn(struct gpu *gpu, bool failed)
+{
+	uint32_t rested = atomic_load_explicit(&gpu->rested, memory_order_relaxed);
+
+	if (!failed && !rested)
+		return;
+	rested = failed ? 2 * rested + 1 : rested / 2;
+	if (rested > RESTS_MOST)
+		rested = RESTS_MOST;
+	atomic_store_explicit(&gpu->rested, rested, memory_order_relaxed);
+	if (failed)
+		atomic_store_explicit(&gpu->rests, rested, memory_order_relaxed);
+}
+
+bool gdr_dma_copy(struct gdr_dma *dma, struct gdr_dma_handle *h, uint64_t off,
+		  struct gdr_engine_copy *copy)
+{
 	int rc;
 
-	if (copy->out && gdr_ring_take(&gpu->ring)) {
-		const struct gdr_ring_read r = {
-			.src = at, .host = copy->host, .n = copy->n, .from = c->from,
-			.out = copy->out, .arg = copy->arg,
-		};
-
-		return gdr_ring_read(&gpu->ring, &gpu->words, &r);
-	}
-	if (copy->to)
-		rc = c->to(at, copy->host, copy->n, gpu->words.stream);
-	else
-		rc = c->from(copy->host, at, copy->n, gpu->words.stream);
-	return rc ? rc : wait_for(gpu, copy->locked);
-}
-
-bool gdr_dma_copy(struct gdr_dma *dma, const struct gdr_dma_copy *copy)
-{
-	const struct entry *e;
-	const struct cuda *c;
-	void *popped;
-	int rc;
-
-	if (!gdr_dma_has(dma, copy->key))
-		return false;
-	c = &dma->cuda;
-	e = &dma->entries[copy->key & (GDR_SLOT_COUNT - 1)];
-	rc = c->push(e->gpu->ctx);
-	if (!rc) {
-		rc = is_alive(c, e->gpu) ? make_copy(c, e, copy) : CU_CONTEXT_IS_DESTROYED;
-		c->pop(&popped);
-	}
-	if (rc && !atomic_exchange(&dma->logged, true))
+	copy->at = h->gpu_addr + off;
+	copy->memory = h->memory;
+	rc = gdr_engine_copy(atomic_load_explicit(&h->gpu->engine, memory_order_acquire), copy);
+	if (rc >= 0)
+		learn(h->gpu, rc);
+	if (rc > 0 && !atomic_exchange(&dma->logged, true))
 		gdr_log(GDR_LOG_WARN, "a copy by DMA failed, and the CPU made it: the CUDA driver answered %d; this is said but once",
 			rc);
-	return rc == 0;
+	return !rc;
+}
+
+void gdr_dma_forget(struct gdr_dma *dma, const void *owner)
+{
+	for (unsigned int i = 0; dma && i < GPUS_MAX; i++) {
+		struct gdr_engine *e = atomic_load_explicit(&dma->gpus[i].engine, memory_order_acquire);
+
+		if (e)
+			gdr_engine_forget(e, owner);
+	}
 }

@@ -1,7 +1,13 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * dma.h - long copies by the GPU's copy engine, through the CUDA driver. There
- * are none unless the host asks for them.
+ * dma.h - which copies the GPUs' copy engines may make. There are none unless the host
+ * asks for them.
+ *
+ * A handle has DMA from the time that it was pinned: that was when its address meant its
+ * memory. Each copy asks whether it still does (extents.h).
+ *
+ * An engine that fails is tried again after 1, 3, 7, ... copies, at last 1023. The CPU
+ * makes the others.
  */
 #ifndef GDR_DMA_H
 #define GDR_DMA_H
@@ -11,50 +17,54 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "ring.h"
+#include "engine.h"
 
 #pragma GCC visibility push(hidden)
 
 /* The least size of a copy by DMA, in bytes. SIZE_MAX: no copy is made by DMA. */
 extern _Atomic size_t gdr_dma_least_to, gdr_dma_least_from;
 
-/* What a process knows of its mappings, for DMA. A forked child must not touch it. */
+/* What a process knows of its handles, for DMA. A forked child must not touch it. */
 struct gdr_dma;
 typedef _Atomic(struct gdr_dma *) gdr_dma_ref;
+
+/* One handle's. */
+struct gdr_dma_handle;
 
 /* Sets the least sizes. */
 void gdr_dma_want(size_t from, size_t to);
 
 /*
- * Makes DMA possible through handle key, whose mapping begins at gpu. Callers take turns
- * for one ref. A failure is logged. Then the CPU makes the copies.
+ * Prepares DMA through handle key, which has just pinned size bytes at addr. It calls the
+ * driver. A failure is logged. Then the CPU makes the copies.
  */
-void gdr_dma_map(gdr_dma_ref *ref, uint64_t key, uint64_t gpu);
+void gdr_dma_pinned(gdr_dma_ref *ref, uint64_t key, uint64_t addr, uint64_t size);
 
-/* Whether DMA can copy through the mapping of key. dma may be NULL. */
-bool gdr_dma_has(struct gdr_dma *dma, uint64_t key);
+/* Tells that a mapping of key begins at the GPU's address gpu. dma may be NULL. */
+void gdr_dma_mapped(struct gdr_dma *dma, uint64_t key, uint64_t gpu);
 
 /*
- * Whether the CUDA driver knows host memory as page-locked. It refuses a copy whose buffer
- * is page-locked in part, so the first byte answers for all.
+ * What a copy through the mapping of key needs. It is called once for a copy. NULL: the
+ * CPU makes the copy. dma may be NULL.
  */
-bool gdr_dma_is_locked(struct gdr_dma *dma, const void *host);
-
-struct gdr_dma_copy {
-	uint64_t key, off;	/* the place in a mapping */
-	void *host;
-	size_t n;
-	bool to;		/* the device */
-	bool locked;		/* host is page-locked */
-	gdr_copy_out *out;	/* for a read by the ring; NULL: not by it */
-	const void *arg;
-};
+struct gdr_dma_handle *gdr_dma_find(struct gdr_dma *dma, uint64_t key);
 
 /*
- * Makes a copy. It returns when the bytes are there. false: the CPU must make the copy;
- * some bytes may have been copied.
+ * Whether the driver knows host memory as page-locked. It refuses a copy whose buffer is
+ * page-locked in part, so the first byte answers for all.
  */
-bool gdr_dma_copy(struct gdr_dma *dma, const struct gdr_dma_copy *copy);
+bool gdr_dma_is_locked(const struct gdr_dma_handle *h, void *host);
+
+/*
+ * Makes a copy, of which at and memory are not set, off bytes into the mapping. It returns
+ * when the bytes are there. false: the CPU must make the copy; some bytes may have been
+ * copied.
+ */
+bool gdr_dma_copy(struct gdr_dma *dma, struct gdr_dma_handle *h, uint64_t off,
+		  struct gdr_engine_copy *copy);
+
+/* Ends a copy that owner left by siglongjmp. dma may be NULL. */
+void gdr_dma_forget(struct gdr_dma *dma, const void *owner);
 
 #pragma GCC visibility pop
 

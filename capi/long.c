@@ -68,20 +68,23 @@ int gdr_long_start_threads(struct gdr_front *front)
 	return rc;
 }
 
-static __attribute__((noinline, cold)) void
-prepare_dma(struct gdr_front *front, uint64_t h, uint64_t gpu)
+void gdr_long_pinned(struct gdr_front *front, uint64_t h, uint64_t addr, uint64_t size)
 {
-	pthread_mutex_lock(&front->lock);
-	gdr_dma_map(&front->dma, h, gpu);
-	pthread_mutex_unlock(&front->lock);
+	if (copy_auto_is_on() || atomic_load(&gdr_dma_least_to) != SIZE_MAX ||
+	    atomic_load(&gdr_dma_least_from) != SIZE_MAX)
+		gdr_dma_pinned(&front->dma, h, addr, size);
 }
 
 void gdr_long_mapped(struct gdr_front *front, uint64_t h, uint64_t gpu)
 {
 	gdr_long_start_threads(front);
-	if (copy_auto_is_on() || atomic_load(&gdr_dma_least_to) != SIZE_MAX ||
-	    atomic_load(&gdr_dma_least_from) != SIZE_MAX)
-		prepare_dma(front, h, gpu);
+	gdr_dma_mapped(atomic_load(&front->dma), h, gpu);
+}
+
+void gdr_long_forget(const struct gdr_front *front, const void *owner)
+{
+	copy_pool_settle(atomic_load_explicit(&front->pool, memory_order_acquire), owner);
+	gdr_dma_forget(atomic_load_explicit(&front->dma, memory_order_acquire), owner);
 }
 
 static struct copy_pool *pool_of(const struct gdr_long *copy)
@@ -107,79 +110,70 @@ static void copy_plainly(void *dst, const void *src, size_t n)
 }
 
 /*
- * The longest read that one core copies out of page-locked memory in less time than the
- * driver would: both sides fit into its L2 cache. It ends shorter ones before threads that
- * it wakes could help (H200, a Xeon of the fourth generation).
+ * The longest copy that one core moves between page-locked memory and the host's own in
+ * less time than the driver would: both sides fit into its L2 cache. It ends shorter ones
+ * before threads that it wakes could help (H200, a Xeon of the fourth generation).
  */
-#define ALONE_OUT ((size_t)1 << 20)
+#define ALONE_STAGED ((size_t)1 << 20)
 
-/* Copies a part of a read out of the ring. */
-static void copy_out(const void *arg, void *to, void *locked, size_t n)
+static void stage(const void *arg, void *host, void *chunk, size_t n, bool to_chunk)
 {
 	static const struct copy_impl plain = {
-		.from = copy_plainly, .chunk = 8192, .wakes = SIZE_MAX,
+		.to = copy_plainly, .from = copy_plainly, .chunk = 8192, .wakes = SIZE_MAX,
 	}, waking = {
-		.from = copy_plainly, .chunk = 8192, .wakes = 1,
+		.to = copy_plainly, .from = copy_plainly, .chunk = 8192, .wakes = 1,
 	};
 	const struct gdr_long *copy = arg;
 
-	copy_pool_copy(pool_of(copy), copy->owner, copy->size < ALONE_OUT ? &plain : &waking,
-		       locked, to, n, false);
-}
-
-static bool is_for_ring(const struct gdr_long *copy)
-{
-	return !copy->to && (copy->size <= ALONE_OUT ||
-			     copy_pool_help(pool_of(copy), copy->size, false) != COPY_NO_HELP);
+	copy_pool_copy(pool_of(copy), copy->owner, copy->size < ALONE_STAGED ? &plain : &waking,
+		       chunk, host, n, to_chunk);
 }
 
 /* The caller's own stores to the mapping must land before the engine starts. */
-static bool copy_by_dma(const struct gdr_long *copy, bool locked)
+static bool copy_by_dma(const struct gdr_long *copy, struct gdr_dma_handle *h, bool locked)
 {
-	const struct gdr_dma_copy by_dma = {
-		.key = copy->key, .off = copy->off, .host = copy->host, .n = copy->size,
-		.to = copy->to, .locked = locked,
-		.out = !locked && is_for_ring(copy) ? copy_out : NULL, .arg = copy,
+	struct gdr_engine_copy by_dma = {
+		.host = copy->host, .n = copy->size, .to = copy->to, .locked = locked,
+		.owner = copy->owner, .stage = stage, .arg = copy,
 	};
 
 	copy_fence_store();
-	return gdr_dma_copy(dma_of(copy), &by_dma);
+	return gdr_dma_copy(dma_of(copy), h, copy->off, &by_dma);
 }
 
-/*
- * The least copies for which the driver is asked about the host memory. The engine takes 7
- * us for any read, and one core writes less than this in half the engine's time (H200).
- */
-#define ASKS_LEAST_FROM ((size_t)8 << 10)
-#define ASKS_LEAST_TO ((size_t)512 << 10)
-
-static enum copy_way way_of_dma(const struct gdr_long *copy)
+/* The ways that the CPU has now, one bit each. */
+static unsigned int ways_of_cpu(const struct gdr_long *copy)
 {
-	if (copy->size < (copy->to ? ASKS_LEAST_TO : ASKS_LEAST_FROM))
-		return COPY_DMA;
-	return gdr_dma_is_locked(dma_of(copy), copy->host) ? COPY_DMA_LOCKED : COPY_DMA;
-}
-
-/* The ways that a copy can be made now, one bit each. */
-static unsigned int ways_for(const struct gdr_long *copy)
-{
-	unsigned int ways = 1u << COPY_ALONE;
-
-	if (gdr_dma_has(dma_of(copy), copy->key))
-		ways |= 1u << way_of_dma(copy);
 	switch (copy_pool_help(pool_of(copy), copy->size, copy->to)) {
-	case COPY_HELP_AWAKE: return ways | 1u << COPY_SHARED;
-	case COPY_HELP_ASLEEP: return ways | 1u << COPY_WAKING;
-	default: return ways;
+	case COPY_HELP_AWAKE: return 1u << COPY_ALONE | 1u << COPY_SHARED;
+	case COPY_HELP_ASLEEP: return 1u << COPY_ALONE | 1u << COPY_WAKING;
+	default: return 1u << COPY_ALONE;
 	}
 }
 
-static enum copy_way choose(const struct gdr_long *copy)
+/*
+ * Chooses among the CPU's ways and the engine's, if h is not NULL. The driver is asked
+ * whether the host memory is page-locked only where the engine may be the best way.
+ */
+static enum copy_way choose(const struct gdr_long *copy, struct gdr_dma_handle *h,
+			    unsigned int ways)
 {
-	unsigned int ways = ways_for(copy);
-	enum copy_way way = copy_auto_choose(copy->size, copy->to, ways);
+	enum copy_way way;
 
-	/* Wakes threads for the next copies, if copies come close to each other. */
+	if (!h)
+		return copy_auto_choose(copy->size, copy->to, ways);
+	way = copy_auto_choose(copy->size, copy->to, ways | 1u << COPY_DMA);
+	if (way != COPY_DMA && copy_auto_expect(copy->size, copy->to, COPY_DMA_LOCKED) >=
+				       copy_auto_expect(copy->size, copy->to, way))
+		return way;
+	if (!gdr_dma_is_locked(h, copy->host))
+		return way;
+	return copy_auto_choose(copy->size, copy->to, ways | 1u << COPY_DMA_LOCKED);
+}
+
+/* Wakes threads for the next copies, if copies come close to each other. */
+static enum copy_way or_wake(const struct gdr_long *copy, unsigned int ways, enum copy_way way)
+{
 	if ((ways & 1u << COPY_WAKING) && copy_pool_is_busy(pool_of(copy)) &&
 	    copy_auto_expect(copy->size, copy->to, COPY_SHARED) <
 		    copy_auto_expect(copy->size, copy->to, way))
@@ -187,49 +181,62 @@ static enum copy_way choose(const struct gdr_long *copy)
 	return way;
 }
 
-/* Returns the way that the copy was made in the end. */
-static enum copy_way copy_by(const struct gdr_long *copy, enum copy_way way)
+static bool copy_by(const struct gdr_long *copy, struct gdr_dma_handle *h, enum copy_way way)
 {
-	if (way >= COPY_DMA && copy_by_dma(copy, way == COPY_DMA_LOCKED))
-		return way;
-	if (way == COPY_SHARED || way == COPY_WAKING) {
+	if (way >= COPY_DMA)
+		return copy_by_dma(copy, h, way == COPY_DMA_LOCKED);
+	if (way != COPY_ALONE)
 		copy_by_cpu(copy);
-		return way;
-	}
-	if (copy->to)
+	else if (copy->to)
 		copy->impl->to(copy->dev, copy->host, copy->size);
 	else
 		copy->impl->from(copy->host, copy->dev, copy->size);
-	return COPY_ALONE;
+	return true;
 }
 
-/* Makes the copy in the way that should take the least time. */
-static void copy_best(const struct gdr_long *copy)
+/* Makes a copy in a way, and learns how long that took. */
+static bool try_way(const struct gdr_long *copy, struct gdr_dma_handle *h, enum copy_way way)
 {
-	enum copy_way way = choose(copy);
 	bool learns = copy_auto_learns(copy->size, copy->to, way);
 	uint64_t begin = learns ? copy_now_ns() : 0;
 
-	way = copy_by(copy, way);
+	if (!copy_by(copy, h, way))
+		return false;
 	if (!learns)
-		return;
+		return true;
 	if (copy->to)
 		copy_fence_store();
 	copy_auto_learn(copy->size, copy->to, way, copy_now_ns() - begin);
+	return true;
+}
+
+/* Makes the copy in the way that should take the least time. */
+static void copy_best(const struct gdr_long *copy, struct gdr_dma_handle *h)
+{
+	unsigned int ways = ways_of_cpu(copy);
+
+	if (h && try_way(copy, h, or_wake(copy, ways, choose(copy, h, ways))))
+		return;
+	try_way(copy, NULL, or_wake(copy, ways, choose(copy, NULL, ways)));
 }
 
 void gdr_long_copy(const struct gdr_long *copy)
 {
-	_Atomic size_t *least_dma = copy->to ? &gdr_dma_least_to : &gdr_dma_least_from;
-	_Atomic size_t *least_auto = copy->to ? &copy_least_auto_to : &copy_least_auto_from;
+	size_t dma = atomic_load(copy->to ? &gdr_dma_least_to : &gdr_dma_least_from);
+	size_t best = atomic_load(copy->to ? &copy_least_auto_to : &copy_least_auto_from);
+	struct gdr_dma_handle *h = NULL;
 
 	if (pool_of(copy))
 		copy_pool_note(pool_of(copy), copy->size, copy->to);
-	if (copy->size >= atomic_load(least_dma) && gdr_dma_has(dma_of(copy), copy->key) &&
-	    copy_by_dma(copy, gdr_dma_is_locked(dma_of(copy), copy->host)))
-		return;
-	if (copy->size >= atomic_load(least_auto))
-		copy_best(copy);
+	if (copy->size >= dma || copy->size >= best)
+		h = gdr_dma_find(dma_of(copy), copy->key);
+	if (h && copy->size >= dma) {
+		if (copy_by_dma(copy, h, gdr_dma_is_locked(h, copy->host)))
+			return;
+		h = NULL;
+	}
+	if (copy->size >= best)
+		copy_best(copy, h);
 	else
 		copy_by_cpu(copy);
 }

@@ -246,6 +246,7 @@ func gdrcore_cache_get(c, addr, size, now C.uint64_t, out *C.struct_gdr_core_hel
 		handle: C.uint64_t(h.Handle),
 		va:     C.uint64_t(h.VA),
 		gpu:    C.uint64_t(h.GPU),
+		size:   C.uint64_t(h.Size),
 	}
 	return
 }

@@ -200,9 +200,9 @@ typedef enum gdr_copy_policy {
  * it. The call may come at any time, also before gdr_open.
  *
  * At most 8 threads share a read and 4 a write, unless gdr_set_copy_threads or the
- * environment sets other numbers. The next gdr_map starts the threads and prepares
- * the copy engine. The copy engine serves only what is mapped from then on. Its
- * copies call the driver, so do not copy in a signal handler with this policy.
+ * environment sets other numbers. The next gdr_map starts the threads. The next
+ * gdr_pin_buffer prepares the copy engine, which serves only what is pinned from then
+ * on. Its copies call the driver, so do not copy in a signal handler with this policy.
  *
  * Returns: 0; EINVAL for another @policy, and nothing changes; ENOMEM when not all
  * threads can be started: the library uses those that were.

@@ -100,7 +100,7 @@ var table = []Group{
 
 	// What gdrapi_ext.h adds.
 	{Name: "ext", Rows: append(exts,
-		Program{Name: "words"},
+		Program{Name: "engine"},
 		Program{Name: "cache_steps", Cmd: cmd("$B/bin/ext_cache_steps", "--steps")})},
 
 	// The conformance suite.
@@ -358,7 +358,7 @@ var exts = []Program{
 var tsans = []Program{
 	{Name: "data", Cmd: cmd("$B/bin/guest_tsan")},
 	{Name: "pool", Cmd: cmd("$B/bin/ext_pool_tsan"), Env: cmd("GDRCOPY_COPY_IMPL=portable")},
-	{Name: "words", Cmd: cmd("$B/bin/ext_words_tsan")},
+	{Name: "engine", Cmd: cmd("$B/bin/ext_engine_tsan")},
 	{Name: "cache", Cmd: cmd("$B/bin/ext_cache_tsan")},
 }
 

@@ -96,6 +96,7 @@ type Held struct {
 	Handle Handle
 	VA     uint64 // the CPU's address of the byte asked for
 	GPU    uint64 // the GPU's address of a new mapping; 0 if the mapping is not new
+	Size   uint64 // bytes pinned for a new mapping
 }
 
 // Open opens a cache that keeps up to most bytes pinned. find finds the driver. After an
@@ -286,7 +287,7 @@ func (c *Cache) add(addr, size, id, now uint64) (Held, error) {
 	c.insert(p, m, now)
 	// A range that was held before the pinning may be free now.
 	c.makeRoom(0)
-	return Held{Handle: m.h, VA: m.va + m.skip + (addr - p.start), GPU: m.gpu}, nil
+	return Held{Handle: m.h, VA: m.va + m.skip + (addr - p.start), GPU: m.gpu, Size: m.bytes}, nil
 }
 
 // pin pins and maps. It unpins other ranges if it lacks room or descriptors.

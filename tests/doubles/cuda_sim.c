@@ -370,6 +370,12 @@ SIM_API void cuda_sim_fail(const char *name, int result, int nth)
 	sim_fault_set(&faults, name, result, nth);
 }
 
+/* The calls of name since its rule was made. */
+SIM_API unsigned long cuda_sim_calls(const char *name)
+{
+	return sim_fault_calls(&faults, name);
+}
+
 SIM_API unsigned long cuda_sim_live(void)
 {
 	unsigned long n;

@@ -134,3 +134,15 @@ void sim_fault_set(struct sim_faults *f, const char *name, int result, int nth)
 		add_rule(f, name, result, (unsigned long)nth);
 	pthread_mutex_unlock(&f->lock);
 }
+
+unsigned long sim_fault_calls(struct sim_faults *f, const char *name)
+{
+	unsigned long calls = 0;
+
+	pthread_mutex_lock(&f->lock);
+	for (size_t i = 0; i < SIM_FAULT_RULES; i++)
+		if (!strcmp(f->rules[i].name, name))
+			calls = f->rules[i].calls;
+	pthread_mutex_unlock(&f->lock);
+	return calls;
+}

@@ -54,6 +54,9 @@ struct sim_faults {
 /* Count one call of name. Returns 0, or the result that the call must fail with. */
 int sim_fault(struct sim_faults *f, const char *name);
 
+/* The calls of name since its rule was made; 0 if it has none. */
+unsigned long sim_fault_calls(struct sim_faults *f, const char *name);
+
 /* Make a rule. nth 0 is every call. result 0 drops every rule of the name. */
 void sim_fault_set(struct sim_faults *f, const char *name, int result, int nth);
 

@@ -52,6 +52,14 @@ int gdr_front_admit(uint64_t a, uint64_t b)
 	return 0;
 }
 
+void gdr_long_pinned(struct gdr_front *f, uint64_t h, uint64_t addr, uint64_t size)
+{
+	(void)f;
+	(void)h;
+	(void)addr;
+	(void)size;
+}
+
 void gdr_long_mapped(struct gdr_front *f, uint64_t h, uint64_t gpu)
 {
 	(void)f;

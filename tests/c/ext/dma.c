@@ -8,7 +8,7 @@
  */
 #include "ext/libcuda.h"
 
-#include <sched.h>
+#include <setjmp.h>
 
 #define BYTES (1 * MIB)
 #define LEAST_READ 16384
@@ -35,14 +35,54 @@ static bool logged(const char *what)
 	return strstr(text, what);
 }
 
-/* Has each call of name fail from now on; 0 ends that. */
-static void refuse(const char *name, int result)
+/* Has the nth call of name fail from now on, or each, if nth is 0. */
+static void refuse_nth(const char *name, int result, int nth)
 {
 	void (*fail)(const char *, int, int);
 
 	*(void **)&fail = of_driver("cuda_sim_fail");
 	expect(fail != NULL);
-	fail(name, result, 0);
+	fail(name, result, nth);
+}
+
+/* Has each call of name fail from now on; 0 ends that. */
+static void refuse(const char *name, int result)
+{
+	refuse_nth(name, result, 0);
+}
+
+enum { BLOCKING, NON_BLOCKING };
+
+static unsigned int streams(unsigned int flags)
+{
+	unsigned int (*count)(unsigned int);
+
+	*(void **)&count = of_driver("cuda_sim_streams");
+	expect(count != NULL);
+	return count(flags);
+}
+
+/* Counts the calls of name from now on. */
+static void count(const char *name)
+{
+	refuse(name, 0);
+	refuse_nth(name, 999, INT_MAX);
+}
+
+static long counted(const char *name)
+{
+	unsigned long (*calls)(const char *);
+
+	*(void **)&calls = of_driver("cuda_sim_calls");
+	expect(calls != NULL);
+	return calls(name);
+}
+
+static bool has_memory_of_cuda(void)
+{
+	const char *backend = getenv("GDRCOPY_BACKEND");
+
+	return !backend || strcmp(backend, "vulkan");
 }
 
 static void want_dma(const char *reads, const char *writes)
@@ -97,14 +137,18 @@ static gdr_t open_with_dma(struct buffer *b)
 }
 
 /*
- * Nothing that is refused from now on is the backend's: rm has a copy made, too,
- * when it pins memory for the first time.
+ * Nothing that is refused from now on is the backend's: rm has a copy made, too, when it
+ * pins memory for the first time. A call of name is refused meanwhile, if it is not NULL.
  */
-static void pin_once(gdr_t g, const struct buffer *b)
+static void pin_once(gdr_t g, const struct buffer *b, const char *name)
 {
 	gdr_mh_t mh;
 
+	if (name)
+		refuse(name, 999);
 	expect_is(gdr_pin_buffer(g, b->dptr, b->size, 0, 0, &mh), 0);
+	if (name)
+		refuse(name, 0);
 	expect_is(gdr_unpin_buffer(g, mh), 0);
 }
 
@@ -120,7 +164,7 @@ static void none_unless_asked(void)
 	catch_log();
 	g = open_or_fail();
 	alloc_buffer(g, &b, BYTES);
-	pin_once(g, &b);
+	pin_once(g, &b, NULL);
 	refuse("cuStreamCreate", 999);
 	refuse("cuMemcpyDtoHAsync_v2", 999);
 	refuse("cuMemcpyHtoDAsync_v2", 999);
@@ -159,7 +203,7 @@ static void least_sizes(void)
 	expect(logged("DMA"));
 }
 
-static void one_refusal(const char *name, bool when_mapped, const char *line)
+static void one_refusal(const char *name, bool in_copies, const char *line)
 {
 	struct buffer b;
 	gdr_t g;
@@ -168,8 +212,7 @@ static void one_refusal(const char *name, bool when_mapped, const char *line)
 	want_dma("16384", "65536");
 	g = open_or_fail();
 	alloc_buffer(g, &b, BYTES);
-	pin_once(g, &b);
-	if (!when_mapped)
+	if (!in_copies)
 		refuse(name, 999);
 	map_buffer(g, &b);
 	refuse(name, 999);
@@ -179,7 +222,7 @@ static void one_refusal(const char *name, bool when_mapped, const char *line)
 	check_sizes(&b);
 }
 
-/* A failed gdr_map keeps no context. */
+/* A pin that gets no engine keeps no context and no stream. */
 static void keeps_nothing(void *unused)
 {
 	int (*state)(int device, unsigned int *flags, int *active);
@@ -192,17 +235,18 @@ static void keeps_nothing(void *unused)
 	want_dma("16384", "65536");
 	g = open_or_fail();
 	alloc_buffer(g, &b, BYTES);
-	pin_once(g, &b);
-	refuse("cuStreamCreate", 999);
+	pin_once(g, &b, "cuMemHostRegister_v2");
+	refuse("cuMemHostGetDevicePointer_v2", 999);
 	map_buffer(g, &b);
 	*(void **)&state = of_driver("cuDevicePrimaryCtxGetState");
 	expect_is(state(0, &flags, &active), 0);
 	expect_is(active, 0);
+	expect_is(streams(NON_BLOCKING), 0);
 }
 
 struct refusal {
 	const char *name;
-	bool when_mapped;
+	bool in_copies;
 	const char *line;
 };
 
@@ -210,16 +254,17 @@ static void refuse_one(void *arg)
 {
 	const struct refusal *r = arg;
 
-	one_refusal(r->name, r->when_mapped, r->line);
+	one_refusal(r->name, r->in_copies, r->line);
 }
 
 static void refusals(void)
 {
 	static struct refusal list[] = {
-		{ "cuStreamCreate", false, "no copies by DMA" },
+		{ "cuMemHostRegister_v2", false, "no copies by DMA" },
+		{ "cuMemHostGetDevicePointer_v2", false, "no copies by DMA" },
 		{ "cuMemcpyDtoHAsync_v2", true, "a copy by DMA failed" },
 		{ "cuMemcpyHtoDAsync_v2", true, "a copy by DMA failed" },
-		{ "cuStreamSynchronize", true, "a copy by DMA failed" },
+		{ "cuThreadExchangeStreamCaptureMode", true, "a copy by DMA failed" },
 		{ "cuCtxPushCurrent_v2", true, "a copy by DMA failed" },
 	};
 
@@ -227,7 +272,7 @@ static void refusals(void)
 		skip_case("a real driver cannot be told to refuse a call");
 	for (size_t i = 0; i < sizeof(list) / sizeof(list[0]); i++)
 		expect(in_child(list[i].name, refuse_one, &list[i], 60));
-	expect(in_child("a failed gdr_map", keeps_nothing, NULL, 60));
+	expect(in_child("no engine", keeps_nothing, NULL, 60));
 }
 
 static void bad_environment(void)
@@ -258,17 +303,6 @@ static void another_buffer(void)
 	map_buffer(g, &a);
 	check_sizes(&a);
 	check_sizes(&b);
-}
-
-enum { BLOCKING, NON_BLOCKING };
-
-static unsigned int streams(unsigned int flags)
-{
-	unsigned int (*count)(unsigned int);
-
-	*(void **)&count = of_driver("cuda_sim_streams");
-	expect(count != NULL);
-	return count(flags);
 }
 
 /* Whatever is mapped, and unmapped, a GPU has one stream. The host's default stream
@@ -379,6 +413,9 @@ static void waits_by_words(void)
 	expect(!logged("DMA"));
 	unlock_host(host);
 	check_host_sizes(&b, host);
+	expect(!logged("DMA"));
+	refuse("cuStreamWriteValue32_v2", 801);
+	check_host_sizes(&b, host);
 	expect(logged("a copy by DMA failed"));
 }
 
@@ -399,19 +436,21 @@ static void without_words(void)
 	expect(!logged("DMA"));
 }
 
-static void words_refused(void *arg)
+/* The driver writes no words: it is asked. */
+static void no_words(void)
 {
 	struct buffer b;
 	gdr_t g;
 
+	if (!on_doubles())
+		skip_case("a real driver cannot be told to refuse a call");
 	catch_log();
 	want_dma("16384", "65536");
 	g = open_or_fail();
 	alloc_buffer(g, &b, BYTES);
-	pin_once(g, &b);
-	refuse(arg, 999);
+	refuse("cuStreamWriteValue32_v2", 999);
 	map_buffer(g, &b);
-	refuse(arg, 0);
+	refuse("cuStreamWriteValue32_v2", 0);
 	check_host_sizes(&b, lock_memory());
 	expect(!logged("DMA"));
 	refuse("cuStreamSynchronize", 999);
@@ -419,20 +458,10 @@ static void words_refused(void *arg)
 	expect(logged("a copy by DMA failed"));
 }
 
-static void refusals_of_words(void)
-{
-	static const char *const list[] = {
-		"cuMemHostRegister_v2", "cuMemHostGetDevicePointer_v2", "cuStreamWriteValue32_v2",
-		"cuThreadExchangeStreamCaptureMode",
-	};
-
-	if (!on_doubles())
-		skip_case("a real driver cannot be told to refuse a call");
-	for (size_t i = 0; i < sizeof(list) / sizeof(list[0]); i++)
-		expect(in_child(list[i], words_refused, (void *)list[i], 60));
-}
-
-/* The driver refuses a host buffer of which a part is page-locked. */
+/*
+ * The driver refuses a host buffer of which a part is page-locked. It gets none where the
+ * first byte is not.
+ */
 static void locked_in_part(void)
 {
 	size_t page = (size_t)sysconf(_SC_PAGESIZE);
@@ -444,6 +473,9 @@ static void locked_in_part(void)
 	host = lock_memory();
 	unlock_host(host);
 	lock_host(host + 4 * page, page);
+	check_host_sizes(&b, host);
+	expect(!logged("DMA"));
+	lock_host(host, page);
 	check_host_sizes(&b, host);
 	expect(!on_doubles() || logged("a copy by DMA failed"));
 }
@@ -482,24 +514,25 @@ static void reset_by_the_host(void)
 	check_host_sizes(&b, host);
 }
 
-/* Reads into pageable memory: the engine fills chunks, which are copied out. */
-#define RING_BYTES (3 * MIB)
+/* Pageable memory: the engine and the caller's threads take turns with staging chunks. */
+#define STAGED_BYTES (3 * MIB)
 
-static gdr_t open_with_ring(struct buffer *b, const char *threads)
+static gdr_t open_staged(struct buffer *b, const char *threads)
 {
 	gdr_t g;
 
 	want_dma("16384", "65536");
 	setenv("GDRCOPY_READ_THREADS", threads, 1);
+	setenv("GDRCOPY_WRITE_THREADS", threads, 1);
 	g = open_or_fail();
-	make_buffer(g, b, RING_BYTES);
+	make_buffer(g, b, STAGED_BYTES);
 	return g;
 }
 
-static void check_ring_sizes(struct buffer *b)
+static void check_staged_sizes(struct buffer *b)
 {
 	static const size_t sizes[] = {
-		LEAST_READ, 256 * KIB, 256 * KIB + 1, 1000003, 2 * MIB, RING_BYTES - 200,
+		LEAST_READ, 256 * KIB, 256 * KIB + 1, 1000003, 2 * MIB, STAGED_BYTES - 200,
 	};
 
 	for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++)
@@ -507,107 +540,61 @@ static void check_ring_sizes(struct buffer *b)
 			check_copy(b, sizes[i], at, i + at);
 }
 
-/* Only the ring waits without cuStreamSynchronize for pageable memory. */
-static void read_by_ring(const struct buffer *b, size_t n, bool wanted)
+static void staged(void *threads)
 {
-	unsigned char *in = malloc(n), *slow = malloc(n);
-
-	expect(in && slow);
-	refuse("cuStreamSynchronize", 999);
-	expect_is(gdr_copy_from_mapping(b->mh, in, b->va + 5, n), 0);
-	expect(logged("a copy by DMA failed") == !wanted);
-	refuse("cuStreamSynchronize", 0);
-	for (size_t i = 0; i < n; i += 1024)
-		expect_is(gdr_copy_from_mapping(b->mh, slow + i, b->va + 5 + i, 1024), 0);
-	expect(!memcmp(in, slow, n));
-	free(in);
-	free(slow);
-}
-
-static bool has_cpus(void)
-{
-	cpu_set_t set;
-
-	expect_is(sched_getaffinity(0, sizeof(set), &set), 0);
-	return CPU_COUNT(&set) > 1;
-}
-
-/* One thread alone uses the ring up to 1 MiB. */
-static void with_a_ring(void *threads)
-{
-	bool shares = strcmp(threads, "1") && has_cpus();
 	struct buffer b;
 
 	catch_log();
-	open_with_ring(&b, threads);
-	check_ring_sizes(&b);
+	open_staged(&b, threads);
+	if (on_doubles())
+		refuse("cuStreamSynchronize", 999);
+	check_staged_sizes(&b);
 	expect(!logged("DMA"));
-	if (!on_doubles())
-		return;
-	read_by_ring(&b, MIB, true);
-	read_by_ring(&b, 2 * MIB, shares);
 }
 
-static void rings(void)
+static void staging(void)
 {
-	expect(in_child("no threads", with_a_ring, "1", 60));
-	expect(in_child("4 threads", with_a_ring, "4", 60));
-	if (!on_doubles())
-		skip_case("the bytes are right; a real driver cannot be told to refuse a call");
+	expect(in_child("no threads", staged, "1", 60));
+	expect(in_child("4 threads", staged, "4", 60));
 }
 
-static void without_a_ring(void *refused)
+/* After an error in the midst of a copy the engine rests, and then works as before. */
+static void staging_fails(void)
 {
 	struct buffer b;
-	gdr_t g;
 
-	catch_log();
-	want_dma("16384", "65536");
-	g = open_or_fail();
-	alloc_buffer(g, &b, RING_BYTES);
-	pin_once(g, &b);
-	refuse(refused, 999);
-	map_buffer(g, &b);
-	refuse(refused, 0);
-	check_ring_sizes(&b);
-	expect(!logged("DMA"));
-	read_by_ring(&b, 2 * MIB, false);
-}
-
-/* The driver fails in the midst of a read. Later reads do without the ring. */
-static void ring_fails(void)
-{
-	void (*fail)(const char *, int, int);
-	struct buffer b;
-
-	catch_log();
-	open_with_ring(&b, "4");
-	*(void **)&fail = of_driver("cuda_sim_fail");
-	expect(fail != NULL);
-	/* After two sizes of one chunk, at three places each: the second chunk of the next. */
-	fail("cuMemcpyDtoHAsync_v2", 999, 8);
-	check_ring_sizes(&b);
-	expect(logged("a copy by DMA failed"));
-}
-
-static void ring_or_not(void)
-{
 	if (!on_doubles())
 		skip_case("a real driver cannot be told to refuse a call");
-	expect(in_child("no page-locked memory", without_a_ring, "cuMemHostRegister_v2", 60));
-	ring_fails();
+	catch_log();
+	open_staged(&b, "4");
+	for (int i = 1; i < 20; i++) {
+		/* In the second chunk of a copy, or later. */
+		refuse_nth("cuMemcpyDtoHAsync_v2", 999, 7 + i);
+		refuse_nth("cuMemcpyHtoDAsync_v2", 999, 7 + i);
+		check_staged_sizes(&b);
+		refuse("cuMemcpyDtoHAsync_v2", 0);
+		refuse("cuMemcpyHtoDAsync_v2", 0);
+	}
+	expect(logged("a copy by DMA failed"));
+	for (int i = 0; i < 1100; i++)
+		check_copy(&b, LEAST_WRITE, 1, i);
+	count("cuMemcpyDtoHAsync_v2");
+	count("cuMemcpyHtoDAsync_v2");
+	check_copy(&b, MIB, 1, 1);
+	expect_is(counted("cuMemcpyDtoHAsync_v2"), 4);
+	expect_is(counted("cuMemcpyHtoDAsync_v2"), 4);
 }
 
-static void ring_without_words(void)
+static void staging_without_words(void)
 {
 	struct buffer b;
 
 	setenv("CUDA_SIM_LAZY_WRITES", "1", 1);
-	open_with_ring(&b, "4");
-	check_ring_sizes(&b);
+	open_staged(&b, "4");
+	check_staged_sizes(&b);
 }
 
-static void *read_ring(void *arg)
+static void *copy_staged(void *arg)
 {
 	struct buffer *part = arg;
 
@@ -616,20 +603,203 @@ static void *read_ring(void *arg)
 	return NULL;
 }
 
-static void rings_at_the_same_time(void)
+static void staging_at_the_same_time(void)
 {
 	struct buffer b, parts[3];
 	pthread_t t[3];
 
-	open_with_ring(&b, "4");
+	open_staged(&b, "4");
 	for (int i = 0; i < 3; i++) {
 		parts[i] = b;
-		parts[i].va += i * (RING_BYTES / 3);
-		parts[i].size = RING_BYTES / 3;
-		start_thread(&t[i], 0, read_ring, &parts[i]);
+		parts[i].va += i * (STAGED_BYTES / 3);
+		parts[i].size = STAGED_BYTES / 3;
+		start_thread(&t[i], 0, copy_staged, &parts[i]);
 	}
 	for (int i = 0; i < 3; i++)
 		expect_is(pthread_join(t[i], NULL), 0);
+}
+
+/* How many copies an engine is asked for that fails each time. */
+static void fails_for_ever(void)
+{
+	static unsigned char host[LEAST_READ];
+	struct buffer b;
+
+	if (!on_doubles())
+		skip_case("a real driver cannot be told to refuse a call");
+	catch_log();
+	open_with_dma(&b);
+	refuse("cuMemcpyDtoHAsync_v2", 999);
+	for (int i = 0; i < 2000; i++)
+		expect_is(gdr_copy_from_mapping(b.mh, host, b.va, sizeof(host)), 0);
+	expect(counted("cuMemcpyDtoHAsync_v2") >= 5);
+	expect(counted("cuMemcpyDtoHAsync_v2") <= 20);
+}
+
+static sigjmp_buf before_fault;
+
+static void leave_copy(int sig)
+{
+	(void)sig;
+	siglongjmp(before_fault, 1);
+}
+
+/* A handler leaves a copy with host memory that faults. */
+static void left_by_siglongjmp(void)
+{
+	unsigned char *bad = mmap(NULL, STAGED_BYTES, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	void *mine, *now;
+	struct buffer b;
+	gdr_t g;
+
+	catch_log();
+	g = open_staged(&b, "1");
+	check_copy(&b, LEAST_WRITE, 1, 1);
+	driver("cuCtxCreate_v2", (uintptr_t)&mine, 0, 0);
+	expect(bad != MAP_FAILED && signal(SIGSEGV, leave_copy) != SIG_ERR);
+	for (volatile int i = 0; i < 40; i++) {
+		if (sigsetjmp(before_fault, 1)) {
+			driver("cuCtxGetCurrent", (uintptr_t)&now, 0, 0);
+			expect(now == mine);
+			continue;
+		}
+		expect_is(gdr_copy_from_mapping(b.mh, &now, b.va, sizeof(now)), 0);
+		if (i % 2)
+			gdr_copy_to_mapping(b.mh, b.va, bad, 2 * MIB);
+		else
+			gdr_copy_from_mapping(b.mh, bad, b.va, 2 * MIB);
+		expect(false);
+	}
+	/* Only here, no deeper on the stack, does the library see that the last one was left. */
+	expect_is(gdr_copy_from_mapping(b.mh, &now, b.va, sizeof(now)), 0);
+	check_staged_sizes(&b);
+	expect(!logged("DMA"));
+	if (on_doubles()) {
+		count("cuMemcpyDtoHAsync_v2");
+		check_copy(&b, 2 * MIB, 1, 1);
+		expect_is(counted("cuMemcpyDtoHAsync_v2"), 8);
+	}
+	drop_buffer(g, &b);
+	expect_is(gdr_close(g), 0);
+}
+
+/* Memory of cuMemAlloc at an address that the program has just freed; 0: none came back there. */
+static uint64_t alloc_again(uint64_t at, size_t n)
+{
+	uint64_t p = 0, other[16];
+	int held = 0;
+
+	for (; held < 16; held++) {
+		driver("cuMemAlloc_v2", (uintptr_t)&p, n, 0);
+		if (p == at)
+			break;
+		other[held] = p;
+	}
+	for (int i = 0; i < held; i++)
+		driver("cuMemFree_v2", other[i], 0, 0);
+	return p == at ? p : 0;
+}
+
+/* No copy through an old handle reaches the memory that is at its address now. */
+static void check_old(gdr_mh_t mh, unsigned char *va, uint64_t now, size_t n)
+{
+	unsigned char *host = malloc(n), *seen = malloc(n), *locked = lock_memory();
+
+	expect(host && seen && n <= LOCKED);
+	for (int i = 0; i < 30; i++) {
+		unsigned char *p = i % 2 ? host : locked;
+
+		driver("cuMemsetD8_v2", now, 0x11, n);
+		driver("cuCtxSynchronize", 0, 0, 0);
+		memset(p, 0xa0 + i, n);
+		expect_is(gdr_copy_to_mapping(mh, va, p, n), 0);
+		driver("cuMemcpyDtoH_v2", (uintptr_t)seen, now, n);
+		for (size_t at = 0; at < n; at++)
+			expect(seen[at] == 0x11);
+		memset(p, 0, n);
+		expect_is(gdr_copy_from_mapping(mh, p, va, n), 0);
+		for (size_t at = 0; at < n; at++)
+			expect(p[at] == (0xa0 + i) % 256);
+	}
+	free(host);
+	free(seen);
+	unlock_host(locked);
+}
+
+static void other_memory(void *when)
+{
+	bool before_map = !strcmp(when, "before the map");
+	uint64_t p, again;
+	gdr_mh_t mh;
+	void *va;
+	gdr_t g;
+
+	catch_log();
+	g = open_or_fail();
+	use_gpu();
+	driver("cuMemAlloc_v2", (uintptr_t)&p, 2 * MIB, 0);
+	expect_is(gdr_pin_buffer(g, p, 2 * MIB, 0, 0, &mh), 0);
+	if (!before_map)
+		expect_is(gdr_map(g, mh, &va, 2 * MIB), 0);
+	driver("cuMemFree_v2", p, 0, 0);
+	again = alloc_again(p, 2 * MIB);
+	if (!again)
+		_exit(0);
+	if (before_map)
+		expect_is(gdr_map(g, mh, &va, 2 * MIB), 0);
+	check_old(mh, va, again, 2 * MIB);
+	expect(!logged("DMA"));
+	expect_is(gdr_unmap(g, mh, va, 2 * MIB), 0);
+	expect_is(gdr_unpin_buffer(g, mh), 0);
+}
+
+static void same_address(void)
+{
+	if (!has_memory_of_cuda())
+		skip_case("this backend pins no memory of cuMemAlloc");
+	want_dma("4096", "4096");
+	expect(in_child("by DMA, freed before the map", other_memory, "before the map", 60));
+	expect(in_child("by DMA, freed after the map", other_memory, "after the map", 60));
+	want_dma("", "");
+	setenv("GDRCOPY_COPY", "auto", 1);
+	expect(in_child("by choice, freed before the map", other_memory, "before the map", 60));
+	expect(in_child("by choice, freed after the map", other_memory, "after the map", 60));
+}
+
+/* A pin of whole GPU pages around a buffer that begins in the midst of one, as UCX's. */
+static void window(void)
+{
+	uint64_t p[20];
+	struct buffer b = { .size = 64 * KIB };
+	gdr_t g;
+
+	if (!has_memory_of_cuda())
+		skip_case("this backend pins no memory of cuMemAlloc");
+	catch_log();
+	want_dma("4096", "4096");
+	g = open_or_fail();
+	use_gpu();
+	for (int i = 0; i < 20; i++)
+		driver("cuMemAlloc_v2", (uintptr_t)&p[i], 20 * KIB, 0);
+	/* Two neighbours in one page; before them is free space. */
+	for (int i = 1; i < 20; i++) {
+		if (p[i] % (64 * KIB) < 20 * KIB || p[i] % (64 * KIB) > 40 * KIB)
+			continue;
+		driver("cuMemFree_v2", p[i - 1], 0, 0);
+		b.dptr = p[i] & ~(64 * KIB - 1);
+		if (gdr_pin_buffer(g, b.dptr, b.size, 0, 0, &b.mh) == EINVAL)
+			skip_case("this backend pins no range that begins in free space");
+		expect_is(gdr_unpin_buffer(g, b.mh), 0);
+		map_buffer(g, &b);
+		expect(!logged("DMA"));
+		if (on_doubles())
+			count("cuMemcpyDtoHAsync_v2");
+		check_copy(&b, 16 * KIB, p[i] - b.dptr + 100, 1);
+		if (on_doubles())
+			expect_is(counted("cuMemcpyDtoHAsync_v2"), 1);
+		return;
+	}
+	expect(false);
 }
 
 struct copier {
@@ -684,13 +854,17 @@ static const struct guest_case cases[] = {
 	{ "the thread's context stays", context_stays, 30, 0 },
 	{ "page-locked host memory", waits_by_words, 60, 0 },
 	{ "page-locked host memory, without words", without_words, 60, 0 },
-	{ "no words", refusals_of_words, 120, 0 },
+	{ "no words", no_words, 60, 0 },
 	{ "host memory that is page-locked in part", locked_in_part, 60, 0 },
 	{ "a reset of the GPU", reset_by_the_host, 60, 0 },
-	{ "a ring of chunks", rings, 120, 0 },
-	{ "no ring", ring_or_not, 120, 0 },
-	{ "a ring without words", ring_without_words, 60, 0 },
-	{ "rings at the same time", rings_at_the_same_time, 60, 300 },
+	{ "staging chunks", staging, 120, 0 },
+	{ "staging chunks, and a driver that fails", staging_fails, 120, 0 },
+	{ "staging chunks without words", staging_without_words, 60, 0 },
+	{ "staging chunks at the same time", staging_at_the_same_time, 60, 300 },
+	{ "an engine that fails is tried rarely", fails_for_ever, 60, 0 },
+	{ "a copy that a handler leaves", left_by_siglongjmp, 60, 0 },
+	{ "memory that was freed, and its address used again", same_address, 120, 0 },
+	{ "a pin that begins in free space", window, 60, 0 },
 	{ "threads at the same time", at_the_same_time, 60, 300 },
 	{ NULL, NULL, 0, 0 }
 };

@@ -3,7 +3,7 @@
 # make check-ext      [check 1 min] what gdrapi_ext.h adds
 
 # Programs over the library; the two others are parts of it under a test.
-EXTBINS   := $(patsubst $(T)/ext/%.c,$(BIN)/ext_%,$(filter-out %/words.c %/cache_tsan.c,$(wildcard $(T)/ext/*.c)))
+EXTBINS   := $(patsubst $(T)/ext/%.c,$(BIN)/ext_%,$(filter-out %/engine.c %/cache_tsan.c,$(wildcard $(T)/ext/*.c)))
 
 $(BIN)/ext_cache $(BIN)/ext_many: $(CUDA_DL)
 $(EXTBINS): $(BIN)/ext_%: $(T)/ext/%.c $(wildcard $(T)/ext/*.h) $(LIB) $(GUEST_H)
@@ -21,13 +21,13 @@ $(BIN)/ext_cache_tsan: | need-$(CLANG)
 	@mkdir -p $(@D)
 	$(CLANG) -O1 -g -fsanitize=thread $(CACHE_TEST)
 
-WORDS_TEST = $(C11) -Icapi -o $@ $(filter %.c,$^) -lpthread
-$(BIN)/ext_words $(BIN)/ext_words_tsan: $(T)/ext/words.c capi/words.c capi/ring.c capi/locked.c $(CAPI_H) tools/tap.h
+ENGINE_TEST = $(C11) -Icapi -o $@ $(filter %.c,$^) -lpthread
+$(BIN)/ext_engine $(BIN)/ext_engine_tsan: $(T)/ext/engine.c capi/engine.c capi/extents.c capi/cuda.c capi/guest.c $(CAPI_H) tools/tap.h
 
-$(BIN)/ext_words:
+$(BIN)/ext_engine:
 	@mkdir -p $(@D)
-	$(CC) $(CFLAGS) $(WORDS_TEST)
+	$(CC) $(CFLAGS) $(ENGINE_TEST)
 
-$(BIN)/ext_words_tsan: | need-$(CLANG)
+$(BIN)/ext_engine_tsan: | need-$(CLANG)
 	@mkdir -p $(@D)
-	$(CLANG) -O1 -g -fsanitize=thread $(WORDS_TEST)
+	$(CLANG) -O1 -g -fsanitize=thread $(ENGINE_TEST)

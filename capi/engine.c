@@ -1,0 +1,415 @@
+// SPDX-License-Identifier: MIT
+#define _GNU_SOURCE
+#include "engine.h"
+
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+
+#include "copy/clock.h"
+#include "copy/pause.h"
+
+#define POINTER_MEMORY_TYPE 2
+#define MEMORYTYPE_HOST 1
+#define STREAM_NON_BLOCKING 1
+#define HOST_DEVICEMAP 2
+#define CUDA_OUT_OF_MEMORY 2
+#define CUDA_CONTEXT_IS_DESTROYED 709
+
+/*
+ * A chunk takes the engine 5 us, some ten times as long as it takes to hand work to
+ * threads. Four chunks stay in the CPU's cache until they are copied out. With chunks of
+ * 64, 128 and 1024 KiB reads took longer, with those of 512 KiB as long (docs/dataplane.md).
+ */
+#define CHUNK ((size_t)256 << 10)
+#define CHUNKS_OF_A_COPY 4u
+
+#define CHUNKS 8u
+#define SLOTS 64u		/* the first ones have a chunk */
+#define LINE 64u
+#define LOOKS 64		/* between two readings of the clock */
+#define LOOK_NS 1000000u	/* the engine copies 50 MB in that time (H200) */
+
+/* Only the stream writes it while a request is pending. */
+struct word {
+	_Alignas(LINE) _Atomic uint32_t value;
+};
+
+/* Page-locked. */
+struct staging {
+	_Alignas(4096) uint8_t chunks[CHUNKS][CHUNK];
+	struct word words[SLOTS];
+};
+
+/*
+ * owner is NULL: the slot is free, and the stream does nothing for it. Else only the
+ * owner may use the slot.
+ */
+struct slot {
+	_Alignas(LINE) _Atomic(const void *) owner;
+	uint32_t asked;		/* the word's value when the stream has done the work */
+};
+
+struct gdr_engine {
+	const struct gdr_cuda *cuda;
+	void *ctx, *stream;
+	struct staging *staging;
+	uint64_t gpu_at;	/* the GPU's address of staging */
+	bool writes_words;	/* the stream can */
+	_Atomic bool lost;	/* some slots may be lost */
+	struct slot slots[SLOTS];
+};
+
+/* Owners of lost slots, and of those that were lost. They are no threads. */
+static const char is_lost, settles;
+
+/*
+ * Asked for several attributes, the driver answers 0 for memory that it does not know.
+ * Asked for one, it fails, which debuggers of CUDA report.
+ */
+static bool is_locked(const struct gdr_cuda_calls *c, const void *host)
+{
+	int name = POINTER_MEMORY_TYPE, type = 0;
+	void *value = &type;
+
+	return !c->attributes(1, &name, &value, (uintptr_t)host) && type == MEMORYTYPE_HOST;
+}
+
+#define IS_LOCKED (-1)	/* no driver's answer */
+
+static int ask_locked(const struct gdr_cuda_calls *c, void *host)
+{
+	return is_locked(c, host) ? IS_LOCKED : 0;
+}
+
+bool gdr_engine_is_locked(struct gdr_engine *e, void *host)
+{
+	return gdr_cuda_run(e->cuda, e->ctx, ask_locked, host) == IS_LOCKED;
+}
+
+bool gdr_engine_is_alive(const struct gdr_cuda_calls *c, const struct gdr_engine *e)
+{
+	return is_locked(c, e->staging);
+}
+
+static int sync_stream(const struct gdr_cuda_calls *c, struct gdr_engine *e)
+{
+	return gdr_engine_is_alive(c, e) ? c->stream_wait(e->stream) : CUDA_CONTEXT_IS_DESTROYED;
+}
+
+static _Atomic uint32_t *word_of(struct gdr_engine *e, unsigned int slot)
+{
+	return &e->staging->words[slot].value;
+}
+
+/* The stream is idle: what the slot asked for is done. */
+static void mark_done(struct gdr_engine *e, unsigned int slot)
+{
+	atomic_store_explicit(word_of(e, slot), e->slots[slot].asked, memory_order_relaxed);
+}
+
+/* Queues a completion word after this thread's work, or waits for the work. */
+static int ask(const struct gdr_cuda_calls *c, struct gdr_engine *e, unsigned int slot)
+{
+	uint64_t at = e->gpu_at + ((uintptr_t)word_of(e, slot) - (uintptr_t)e->staging);
+	int rc;
+
+	e->slots[slot].asked = atomic_load_explicit(word_of(e, slot), memory_order_relaxed) + 1;
+	if (e->writes_words && !c->write(e->stream, at, e->slots[slot].asked, 0))
+		return 0;
+	rc = c->stream_wait(e->stream);
+	if (!rc)
+		mark_done(e, slot);
+	return rc;
+}
+
+static bool take(struct slot *slot, const void *from, const void *owner)
+{
+	return atomic_load_explicit(&slot->owner, memory_order_relaxed) == from &&
+	       atomic_compare_exchange_strong(&slot->owner, &from, owner);
+}
+
+static void give_back(struct slot *slot)
+{
+	atomic_store_explicit(&slot->owner, NULL, memory_order_release);
+}
+
+static void lose(struct gdr_engine *e, struct slot *slot)
+{
+	atomic_store(&slot->owner, &is_lost);
+	atomic_store(&e->lost, true);
+}
+
+/*
+ * Waits until the stream is idle, and frees the slots that were lost before. For others
+ * the stream may have work since.
+ */
+static int settle(const struct gdr_cuda_calls *c, void *arg)
+{
+	struct gdr_engine *e = arg;
+	int rc;
+
+	atomic_store(&e->lost, false);
+	for (unsigned int i = 0; i < SLOTS; i++)
+		take(&e->slots[i], &is_lost, &settles);
+	rc = sync_stream(c, e);
+	for (unsigned int i = 0; i < SLOTS; i++) {
+		if (atomic_load_explicit(&e->slots[i].owner, memory_order_relaxed) != &settles)
+			continue;
+		if (rc) {
+			lose(e, &e->slots[i]);
+		} else {
+			mark_done(e, i);
+			give_back(&e->slots[i]);
+		}
+	}
+	return rc;
+}
+
+/* A copy under way. Chunk i of it has slot i % count. */
+struct transfer {
+	struct gdr_engine *e;
+	const struct gdr_engine_copy *copy;
+	unsigned int slots[CHUNKS_OF_A_COPY], count;
+	size_t chunk;		/* bytes of one; page-locked memory is one chunk */
+	size_t chunks, begun, until;	/* until: what is to be begun */
+};
+
+static unsigned int slot_of(const struct transfer *t, size_t chunk)
+{
+	return t->slots[chunk % t->count];
+}
+
+static size_t bytes_of(const struct transfer *t, size_t chunk)
+{
+	size_t left = t->copy->n - chunk * t->chunk;
+
+	return left < t->chunk ? left : t->chunk;
+}
+
+static void *place_of(const struct transfer *t, size_t chunk)
+{
+	return t->copy->locked ? t->copy->host : t->e->staging->chunks[slot_of(t, chunk)];
+}
+
+static int begin_one(const struct gdr_cuda_calls *c, const struct transfer *t, size_t chunk)
+{
+	uint64_t at = t->copy->at + chunk * t->chunk;
+	void *place = place_of(t, chunk), *stream = t->e->stream;
+	int rc;
+
+	if (t->copy->to)
+		rc = c->to(at, place, bytes_of(t, chunk), stream);
+	else
+		rc = c->from(place, at, bytes_of(t, chunk), stream);
+	return rc ? rc : ask(c, t->e, slot_of(t, chunk));
+}
+
+static int begin_all(const struct gdr_cuda_calls *c, void *arg)
+{
+	struct transfer *t = arg;
+	int rc = 0;
+
+	if (!gdr_engine_is_alive(c, t->e))
+		return CUDA_CONTEXT_IS_DESTROYED;
+	if (!t->begun && !gdr_extents_are_same(c, t->copy->memory, t->copy->at, t->copy->n))
+		return GDR_ENGINE_OTHER_MEMORY;
+	for (; t->begun < t->until && !rc; t->begun++)
+		rc = begin_one(c, t, t->begun);
+	return rc;
+}
+
+/* Has the engine begin the chunks before until. */
+static int begin(struct transfer *t, size_t until)
+{
+	t->until = until;
+	return t->begun < until ? gdr_cuda_run(t->e->cuda, t->e->ctx, begin_all, t) : 0;
+}
+
+static bool is_seen(struct gdr_engine *e, unsigned int slot)
+{
+	uint64_t start = copy_now_ns();
+
+	do {
+		for (int looks = 0; looks < LOOKS; looks++) {
+			if (atomic_load_explicit(word_of(e, slot), memory_order_acquire) ==
+			    e->slots[slot].asked)
+				return true;
+			copy_pause();
+		}
+	} while (copy_now_ns() - start < LOOK_NS);
+	return false;
+}
+
+static int sync_work(const struct gdr_cuda_calls *c, void *arg)
+{
+	return sync_stream(c, arg);
+}
+
+/* Waits for the slot's word. */
+static int wait_for(struct gdr_engine *e, unsigned int slot)
+{
+	int rc;
+
+	if (is_seen(e, slot))
+		return 0;
+	rc = gdr_cuda_run(e->cuda, e->ctx, sync_work, e);
+	if (!rc)
+		mark_done(e, slot);
+	return rc;
+}
+
+static void take_slots(struct transfer *t)
+{
+	unsigned int first = t->copy->locked ? CHUNKS : 0, room = t->copy->locked ? SLOTS - CHUNKS : CHUNKS;
+	unsigned int i = (unsigned int)((uintptr_t)t->copy->owner / LINE);
+
+	for (unsigned int end = i + room; i != end && t->count < CHUNKS_OF_A_COPY; i++) {
+		if (t->count == t->chunks)
+			return;
+		if (take(&t->e->slots[first + i % room], NULL, t->copy->owner))
+			t->slots[t->count++] = first + i % room;
+	}
+}
+
+static void stage(const struct transfer *t, size_t chunk)
+{
+	const struct gdr_engine_copy *copy = t->copy;
+
+	if (!copy->locked)
+		copy->stage(copy->arg, (uint8_t *)copy->host + chunk * CHUNK, place_of(t, chunk),
+			    bytes_of(t, chunk), copy->to);
+}
+
+/* Reads begin as many chunks as they have slots, in one stay with the driver. */
+static int move(struct transfer *t)
+{
+	bool to = t->copy->to;
+	int rc = 0;
+
+	for (size_t i = 0; i < t->chunks + t->count && !rc; i++) {
+		if (i >= t->count) {
+			rc = wait_for(t->e, slot_of(t, i));
+			if (!rc && !to)
+				stage(t, i - t->count);
+		}
+		if (rc || i >= t->chunks)
+			continue;
+		if (to)
+			stage(t, i);
+		rc = begin(t, to || i ? i + 1 : t->count);
+	}
+	return rc;
+}
+
+static int transfer(struct gdr_engine *e, const struct gdr_engine_copy *copy)
+{
+	struct transfer t = { .e = e, .copy = copy, .chunk = copy->locked ? copy->n : CHUNK };
+	int rc;
+
+	t.chunks = (copy->n + t.chunk - 1) / t.chunk;
+	take_slots(&t);
+	if (!t.count)
+		return GDR_ENGINE_BUSY;
+	rc = move(&t);
+	for (unsigned int i = 0; i < t.count; i++) {
+		if (rc > 0)
+			lose(e, &e->slots[t.slots[i]]);
+		else
+			give_back(&e->slots[t.slots[i]]);
+	}
+	return rc;
+}
+
+static int find_lost(struct gdr_engine *e)
+{
+	if (!atomic_load_explicit(&e->lost, memory_order_relaxed))
+		return 0;
+	return gdr_cuda_run(e->cuda, e->ctx, settle, e);
+}
+
+/* After an error nothing must land later, over what the host writes then. */
+int gdr_engine_copy(struct gdr_engine *e, const struct gdr_engine_copy *copy)
+{
+	int rc = find_lost(e);
+
+	if (!rc)
+		rc = transfer(e, copy);
+	if (rc > 0)
+		find_lost(e);
+	return rc;
+}
+
+/* What was begun lands before the host goes on. */
+void gdr_engine_forget(struct gdr_engine *e, const void *owner)
+{
+	for (unsigned int i = 0; i < SLOTS; i++) {
+		if (atomic_load_explicit(&e->slots[i].owner, memory_order_relaxed) != owner)
+			continue;
+		if (is_seen(e, i))
+			give_back(&e->slots[i]);
+		else
+			lose(e, &e->slots[i]);
+	}
+}
+
+static int lock_staging(const struct gdr_cuda_calls *c, struct gdr_engine *e)
+{
+	size_t n = sizeof(*e->staging);
+	void *p = mmap(NULL, n, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	int rc;
+
+	if (p == MAP_FAILED)
+		return CUDA_OUT_OF_MEMORY;
+	madvise(p, n, MADV_DONTFORK);
+	rc = c->lock(p, n, HOST_DEVICEMAP);
+	if (rc)
+		goto not_locked;
+	rc = c->gpu_address(&e->gpu_at, p, 0);
+	if (rc)
+		goto no_address;
+	e->staging = p;
+	return 0;
+
+no_address:
+	c->unlock(p);
+not_locked:
+	munmap(p, n);
+	return rc;
+}
+
+/* Whether the stream can write a word, and the CPU sees it. */
+static bool try_word(const struct gdr_cuda_calls *c, struct gdr_engine *e)
+{
+	_Atomic uint32_t *word = word_of(e, 0);
+
+	return c->write &&
+	       !c->write(e->stream, e->gpu_at + ((uintptr_t)word - (uintptr_t)e->staging), 1, 0) &&
+	       !c->stream_wait(e->stream) && atomic_load(word) == 1;
+}
+
+int gdr_engine_new(const struct gdr_cuda *cuda, const struct gdr_cuda_calls *c, void *ctx,
+		   struct gdr_engine **out)
+{
+	struct gdr_engine *e = aligned_alloc(LINE, sizeof(*e));
+	int rc;
+
+	if (!e)
+		return CUDA_OUT_OF_MEMORY;
+	*e = (struct gdr_engine){ .cuda = cuda, .ctx = ctx };
+	rc = c->stream_create(&e->stream, STREAM_NON_BLOCKING);
+	if (rc)
+		goto no_stream;
+	rc = lock_staging(c, e);
+	if (rc)
+		goto no_staging;
+	e->writes_words = try_word(c, e);
+	*out = e;
+	return 0;
+
+no_staging:
+	c->stream_destroy(e->stream);
+no_stream:
+	free(e);
+	return rc;
+}

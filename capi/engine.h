@@ -1,0 +1,85 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * engine.h - a GPU's copy engine: a stream of the library's own, and page-locked memory.
+ *
+ * The engine reads and writes page-locked memory alone. Other memory of the host's goes
+ * through staging chunks, which the caller's threads fill or empty. So the driver never
+ * touches memory that may fault, and a handler may leave a copy by siglongjmp.
+ *
+ * A copy, or a chunk of one, takes a slot. A slot has a completion word, and some have a
+ * chunk.
+ *
+ * 1. A thread takes a slot, so that nobody else waits by its word.
+ * 2. It has the stream write the word's next number after the thread's own work. A stream
+ *    does one thing after the other.
+ * 3. It looks at the word for a while, until the number is there. Then it asks the driver,
+ *    which knows of errors, too. To look takes less time than cuStreamSynchronize.
+ *
+ * After an error the stream may still have work. The slots are lost until the stream was
+ * found idle: at once, or where the driver fails again, by a later copy.
+ *
+ * A reset of the GPU ends the stream and the page lock. The driver must not get such a
+ * stream, so each call asks first whether the memory is still page-locked. An engine is
+ * never freed: a copy may still look at it.
+ */
+#ifndef GDR_ENGINE_H
+#define GDR_ENGINE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "cuda.h"
+#include "extents.h"
+
+#pragma GCC visibility push(hidden)
+
+struct gdr_engine;
+
+/* Copies n bytes between the host's memory and a staging chunk. */
+typedef void gdr_stage(const void *arg, void *host, void *chunk, size_t n, bool to_chunk);
+
+struct gdr_engine_copy {
+	uint64_t at;		/* the GPU's address */
+	void *host;
+	size_t n;
+	bool to;		/* the GPU */
+	bool locked;		/* host is page-locked */
+	struct gdr_extents *memory;	/* that at must still mean */
+	const void *owner;	/* identifies the thread */
+	gdr_stage *stage;
+	const void *arg;	/* stage's */
+};
+
+/* What no driver answers. */
+#define GDR_ENGINE_BUSY (-1)	/* others have all slots */
+#define GDR_ENGINE_OTHER_MEMORY (-2)
+
+/*
+ * Makes an engine in a context that is current, and stays retained. Returns 0, or the
+ * driver's error.
+ */
+int gdr_engine_new(const struct gdr_cuda *cuda, const struct gdr_cuda_calls *c, void *ctx,
+		   struct gdr_engine **out);
+
+/* Whether nobody has reset the GPU. The context is current. */
+bool gdr_engine_is_alive(const struct gdr_cuda_calls *c, const struct gdr_engine *e);
+
+/* Whether the driver knows the first byte of host memory as page-locked. */
+bool gdr_engine_is_locked(struct gdr_engine *e, void *host);
+
+/*
+ * Makes a copy, and returns when the bytes are there. Else some may have been copied. The
+ * caller is in no context of the library's.
+ */
+int gdr_engine_copy(struct gdr_engine *e, const struct gdr_engine_copy *copy);
+
+/*
+ * Ends a copy that owner left by siglongjmp. It waits for what the engine has begun, and
+ * makes no call of the driver.
+ */
+void gdr_engine_forget(struct gdr_engine *e, const void *owner);
+
+#pragma GCC visibility pop
+
+#endif

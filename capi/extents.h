@@ -1,0 +1,44 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * extents.h - which memory of CUDA's a range of GPU addresses means.
+ *
+ * A mapping shows the memory that was pinned. An address means what lies there today:
+ * memory that was freed, and allocated anew at the same address, is another one. CUDA
+ * gives each memory a number, BUFFER_ID, that it never gives again. So a copy by address
+ * reaches the pinned memory if the numbers are still those of the pin.
+ */
+#ifndef GDR_EXTENTS_H
+#define GDR_EXTENTS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "cuda.h"
+
+#pragma GCC visibility push(hidden)
+
+/* The memories in a range, by address. What lies between them is free, or unknown. */
+struct gdr_extents;
+
+/*
+ * The ordinal of the GPU whose memory comes first in a range. -1: there is none. Any
+ * context, or none, is current.
+ */
+int gdr_extents_device(const struct gdr_cuda_calls *c, uint64_t addr, uint64_t size);
+
+/*
+ * Finds the memories in a range, but for some of less than 4 KiB. A context of their GPU
+ * is current. NULL: there are none. The caller frees what it returns.
+ */
+struct gdr_extents *gdr_extents_new(const struct gdr_cuda_calls *c, uint64_t addr, uint64_t size);
+
+/*
+ * Whether all n bytes at addr are of the same memories as then. A memory that has gone
+ * does not come back, and costs no call the next time.
+ */
+bool gdr_extents_are_same(const struct gdr_cuda_calls *c, struct gdr_extents *x, uint64_t addr,
+			  uint64_t n);
+
+#pragma GCC visibility pop
+
+#endif
