@@ -17,12 +17,12 @@ the CPU reads it (``torch.cuda.synchronize()``), and launch work after the CPU w
 Every object may be used from any thread. A forked child opens and pins for itself: there, what
 it inherited raises GdrError with EACCES, and an inherited view must not be touched.
 """
-from ._buffer import Buffer, Cache, Gdr, Held, Mapping, Memory, open
+from ._buffer import Buffer, Cache, Gdr, Held, Mapping, Memory, Scalar, open, scalar
 from ._errors import GdrError
 from ._lib import version
 from ._source import GpuArray
 
 __all__ = [
-    "Buffer", "Cache", "Gdr", "GdrError", "GpuArray", "Held", "Mapping", "Memory",
-    "open", "version",
+    "Buffer", "Cache", "Gdr", "GdrError", "GpuArray", "Held", "Mapping", "Memory", "Scalar",
+    "open", "scalar", "version",
 ]

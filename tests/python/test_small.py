@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: MIT
+"""Small reads, which the interpreter makes by itself, and scalar."""
+import os
+import struct
+
+import pytest
+
+import gdrapi
+
+
+@pytest.mark.parametrize("size", [1, 3, 4, 8, 63, 64, 65])
+def test_every_size_reads_the_same(gdr, array, size):
+    sent = (bytes(range(200)) * 21)[:4096]
+    array.put(sent)
+    with gdr.pin(array) as buffer:
+        for offset in (0, 1, 7, 100, 4096 - size):
+            assert buffer.read(size, offset) == sent[offset:offset + size]
+
+
+@pytest.mark.parametrize("size, offset", [(4, -1), (4, -4), (4, 4093), (64, 4096), (1, 1 << 40)])
+def test_nothing_is_read_past_the_ends(gdr, array, size, offset):
+    with gdr.pin(array) as buffer, pytest.raises(ValueError):
+        buffer.read(size, offset)
+
+
+def test_no_read_of_a_mapping_that_is_gone(make):
+    gdr = gdrapi.open()
+    closed, owned, cache = gdr.pin(make()), gdr.pin(make()), gdr.cache()
+    held, put = cache.get(make()), cache.get(make())
+    for mapping in (closed, owned, held, put):
+        assert len(mapping.read(4)) == 4
+    closed.close()
+    put.close()
+    for mapping in (closed, put):
+        with pytest.raises(ValueError):
+            mapping.read(4)
+    cache.close()
+    with pytest.raises(gdrapi.GdrError):
+        held.read(4)
+    gdr.close()
+    with pytest.raises(gdrapi.GdrError):
+        owned.read(4)
+
+
+def test_a_forked_child_gets_an_error(gdr, array):
+    with gdr.pin(array) as buffer:
+        child = os.fork()
+        if not child:
+            try:
+                buffer.read(4)
+            except gdrapi.GdrError:
+                os._exit(0)
+            finally:
+                os._exit(1)
+        assert os.waitpid(child, 0)[1] == 0
+
+
+@pytest.mark.parametrize("typestr, value", [
+    ("<i4", -5), ("<u8", 1 << 63), ("<f4", 0.5), ("<f8", -2.25), ("|u1", 200), ("|b1", True),
+])
+def test_a_scalar_is_the_memory(make, typestr, value):
+    array = make(shape=(1,), typestr=typestr)
+    scalar = gdrapi.scalar(array)
+    letter = {"<i4": "i", "<u8": "Q", "<f4": "f", "<f8": "d", "|u1": "B", "|b1": "?"}[typestr]
+    array.put(struct.pack(letter, value))
+    assert scalar.value == value
+    array.put(bytes(array.nbytes))
+    assert scalar.value == 0
+    scalar.value = value
+    assert array.get() == struct.pack(letter, value)
+    scalar.close()
+    assert scalar.closed
+    with pytest.raises(ValueError):
+        scalar.value
+
+
+@pytest.mark.parametrize("how", [{"shape": (2,)}, {"shape": (1,), "typestr": "<c8"}])
+def test_what_is_no_scalar(make, how):
+    with pytest.raises(ValueError, match="one element"):
+        gdrapi.scalar(make(**how))
+
+
+def test_a_scalar_closed_by_its_block(make):
+    with gdrapi.scalar(make(shape=(1,))) as scalar:
+        assert not scalar.closed
+    assert scalar.closed
