@@ -128,6 +128,16 @@ case $(tests/on.sh) in
 	check "a system that is not ready" says 1 '^FAIL  cuda: .*\(802\)' rm CUDA_SIM_FAIL=cuInit=802
 	check "a driver that refuses" says 1 '^FAIL  backend-rm: .*NV_ERR_INSUFFICIENT_PERMISSIONS' rm NVRM_SIM_FAIL=ALLOC=0x1b
 	check "each FAIL has an advice" advised
+	works rm rm NVRM_SIM_MACHINE=grace
+	check "Grace" printed '^OK    memory: .*cached'
+	works rm rm NVRM_SIM_MACHINE=gb10
+	check "GB10" printed '^OK    memory: .*no memory of its own'
+	check "MIG" says 1 '^FAIL  backend-rm: .*\(MIG\)' rm NVRM_SIM_MACHINE=mig
+	check "each FAIL has an advice" advised
+	check "confidential computing, by the driver" says 1 'onfidential computing' rm NVRM_SIM_MACHINE=cc
+	check "each FAIL has an advice" advised
+	check "a lost GPU" says 1 'the GPU is lost' rm NVRM_SIM_FAIL=MAP_MEMORY=0x0f
+	check "each FAIL has an advice" advised
 	check "a BAR1 that is full" says 1 '^FAIL  trial: .*gdr_pin_buffer.*BAR1' rm NVRM_SIM_BAR1_MIB=0
 	check "the libcuda of 13.3 over 580" says 0 'Not taken: dma-bufs of these GPUs cannot be mapped' rm \
 		CUDA_SIM_DRIVER_VERSION=13030

@@ -123,6 +123,8 @@ SIM_API int cuDeviceGetPCIBusId(char *id, int len, int device)
 static int attribute(int attr, int device)
 {
 	switch (attr) {
+	case 18:	/* integrated */
+		return rm_mode() && rm_is_system(device);
 	case 20:	/* compute mode: the default one, for any number of contexts */
 		return 0;
 	case 33:	/* PCI bus */

@@ -240,6 +240,14 @@ func (e *examination) refusalRM(b facts.Backend) (cause, advice string) {
 		return "/dev/nvidiactl cannot be used.", "See the line device-nodes."
 	case b.Errno == "EPERM" || b.Errno == "EACCES":
 		return sentence(b.Error), "Give the container the devices: --gpus all, or --device /dev/nvidiactl and --device /dev/nvidia0. A sandbox that filters the driver's requests (gVisor) has to let them pass."
+	case strings.Contains(b.Error, "(MIG)"):
+		return sentence(b.Error), "Load gdrdrv, use a GPU that is not parted, or turn MIG off: nvidia-smi -mig 0."
+	case strings.Contains(b.Error, "confidential computing"):
+		return sentence(b.Error), "Let programs use cuMemcpy. To map memory, turn the mode off on the host."
+	case strings.Contains(b.Error, "this Tegra"):
+		return sentence(b.Error), "Allocate memory with cudaHostAlloc: the CPU and the GPU both see it, and libgdrapi is not needed."
+	case strings.Contains(b.Error, "the kernel's pages"):
+		return sentence(b.Error), "Take a kernel with pages of 64 KiB or less, or load gdrdrv."
 	case b.Errno == "ENOTSUP":
 		return sentence(b.Error), "Use a libgdrapi that knows this driver, or load gdrdrv."
 	case b.Errno == "EMFILE" || b.Errno == "ENFILE":

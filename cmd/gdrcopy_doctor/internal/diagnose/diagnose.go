@@ -74,7 +74,7 @@ func Examine(f facts.Facts) Report {
 	}
 	for _, rule := range []func() []Finding{
 		e.gpu, e.driver, e.cuda, e.attributes, e.nodes, e.container, e.backends, e.library, e.trial, e.environment,
-		e.bar1, e.mig, e.vgpu, e.confidential, e.limits, e.consumers,
+		e.bar1, e.memory, e.mig, e.vgpu, e.confidential, e.limits, e.consumers,
 	} {
 		r.Findings = append(r.Findings, rule()...)
 	}

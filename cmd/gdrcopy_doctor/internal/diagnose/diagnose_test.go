@@ -254,6 +254,18 @@ var causes = []struct {
 	{"no nvidiactl for rm in a container", broken, func(s *scene) { s.node("/dev/nvidiactl").Exists = false; s.Container.Kind = "Docker" }, "backend-rm", Fail, "this container has no /dev/nvidiactl", "compute,utility"},
 	{"nvidiactl closed", broken, func(s *scene) { s.node("/dev/nvidiactl").Access = "permission denied" }, "backend-rm", Fail, "cannot be used", "device-nodes"},
 	{"device rules", broken, func(s *scene) { s.backend("rm").Errno = "EPERM" }, "backend-rm", Fail, "NVRM is not well", "gVisor"},
+	{"MIG by the driver", broken, func(s *scene) {
+		s.backend("rm").Errno, s.backend("rm").Error = "ENOTSUP", "the GPU 0000:18:00.0 is divided into instances (MIG)"
+	}, "backend-rm", Fail, "(MIG)", "nvidia-smi -mig 0"},
+	{"confidential computing by the driver", broken, func(s *scene) {
+		s.backend("rm").Errno, s.backend("rm").Error = "ENOTSUP", "confidential computing is on"
+	}, "backend-rm", Fail, "Confidential computing is on", "cuMemcpy"},
+	{"a Tegra's display", broken, func(s *scene) {
+		s.backend("rm").Errno, s.backend("rm").Error = "ENODEV", "the NVIDIA display driver of this Tegra has no GPU that computes"
+	}, "backend-rm", Fail, "this Tegra", "cudaHostAlloc"},
+	{"large pages", broken, func(s *scene) {
+		s.backend("rm").Errno, s.backend("rm").Error = "ENOTSUP", "the kernel's pages are of 131072 bytes"
+	}, "backend-rm", Fail, "pages", "64 KiB or less"},
 	{"unknown driver", broken, func(s *scene) { s.backend("rm").Errno = "ENOTSUP" }, "backend-rm", Fail, "NVRM is not well", "knows this driver"},
 	{"no descriptors", broken, func(s *scene) { s.backend("rm").Errno = "EMFILE" }, "backend-rm", Fail, "NVRM is not well", "ulimit -n"},
 	{"rm for no reason known", broken, nil, "backend-rm", Fail, "NVRM is not well", "dmesg"},
@@ -314,7 +326,9 @@ var causes = []struct {
 	{"BAR1 by the bus", healthy, func(s *scene) { s.NVML.GPUs[0].BAR1Total = 0 }, "bar1", OK, "BAR1 has 262144 MiB. Without NVML", ""},
 	{"BAR1 small by the bus", healthy, func(s *scene) { s.NVML.GPUs, s.GPUs[0].BAR1 = nil, 256<<20 }, "bar1", Warn, "BAR1 has 256 MiB", "Resizable BAR"},
 
-	// mig, vgpu, confidential-computing
+	// memory, mig, vgpu, confidential-computing
+	{"a coherent GPU", healthy, func(s *scene) { s.CUDA.Devices[0].Coherent = 1 }, "memory", OK, "mappings of it are cached", "report it"},
+	{"a GPU without memory", healthy, func(s *scene) { s.CUDA.Devices[0].Integrated = 1 }, "memory", OK, "no memory of its own", "report it"},
 	{"MIG", healthy, func(s *scene) { s.NVML.GPUs[0].MIG = true }, "mig", OK, "the trial went well", ""},
 	{"MIG that fails", broken, func(s *scene) { s.NVML.GPUs[0].MIG = true }, "mig", Warn, "parted into instances (MIG)", "nvidia-smi -mig 0"},
 	{"vGPU", healthy, func(s *scene) { s.NVML.GPUs[0].VGPU = true }, "vgpu", Warn, "virtual one (vGPU)", "passthrough"},

@@ -50,6 +50,20 @@ func (e *examination) bar1() []Finding {
 
 const resize = "Turn on Resizable BAR (and Above 4G Decoding) in the machine's firmware, if GPU and board have it."
 
+// memory says of GPUs whose memory is not behind PCIe how it is mapped.
+func (e *examination) memory() []Finding {
+	const report = "If the trial failed, please report it: no such machine was there when the code was written."
+	for _, d := range e.CUDA.Devices {
+		switch {
+		case d.Integrated > 0:
+			return one("memory", OK, fmt.Sprintf("GPU %s has no memory of its own (as GB10 and Thor). rm maps the system's.", d.PCI), report)
+		case d.Coherent > 0:
+			return one("memory", OK, fmt.Sprintf("The CPU may cache the memory of GPU %s (as on GH200 and GB200). rm's mappings of it are cached.", d.PCI), report)
+		}
+	}
+	return nil
+}
+
 // mig looks for GPUs that are parted into instances.
 func (e *examination) mig() []Finding {
 	for _, g := range e.NVML.GPUs {
@@ -59,8 +73,8 @@ func (e *examination) mig() []Finding {
 		if e.worked {
 			return one("mig", OK, fmt.Sprintf("GPU %s is parted into instances (MIG), and the trial went well on one.", g.PCI), "")
 		}
-		return one("mig", Warn, fmt.Sprintf("GPU %s is parted into instances (MIG). This project was not tried there.", g.PCI),
-			"Let CUDA_VISIBLE_DEVICES name an instance (nvidia-smi -L lists them). If that does not help, turn MIG off: nvidia-smi -mig 0.")
+		return one("mig", Warn, fmt.Sprintf("GPU %s is parted into instances (MIG). rm does not map their memory.", g.PCI),
+			"Load gdrdrv, use a GPU that is not parted, or turn MIG off: nvidia-smi -mig 0.")
 	}
 	return nil
 }

@@ -95,6 +95,7 @@ type CUDA struct {
 type Device struct {
 	PCI        string `json:"pci"`
 	Coherent   int    `json:"coherent"`     // attribute 100: the CPU may cache its memory
+	Integrated int    `json:"integrated"`   // attribute 18: its memory is the system's
 	DMABuf     int    `json:"dma_buf"`      // attribute 124: dma-bufs are exported
 	DMABufMmap int    `json:"dma_buf_mmap"` // attribute 152: they can be mapped
 }

@@ -89,10 +89,11 @@ func askDevice(d *cuda.Driver, ordinal int) (facts.Device, error) {
 	if at, err := d.PCIAddress(cu); err == nil {
 		dev.PCI = at.String()
 	}
+	const integrated cuda.DeviceAttribute = 18
 	for _, a := range []struct {
 		attribute cuda.DeviceAttribute
 		value     *int
-	}{{cuda.HostPageTables, &dev.Coherent}, {cuda.DMABufSupported, &dev.DMABuf}, {cuda.DMABufMmapSupported, &dev.DMABufMmap}} {
+	}{{integrated, &dev.Integrated}, {cuda.HostPageTables, &dev.Coherent}, {cuda.DMABufSupported, &dev.DMABuf}, {cuda.DMABufMmapSupported, &dev.DMABufMmap}} {
 		v, err := d.DeviceAttribute(a.attribute, cu)
 		if errors.Is(err, cuda.ErrInvalidValue) {
 			v, err = -1, nil // a driver that does not know the attribute
