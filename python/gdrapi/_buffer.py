@@ -223,8 +223,11 @@ class Mapping(_Resource):
     @property
     def __array_interface__(self) -> Dict[str, Any]:
         """numpy.asarray(mapping): the GPU memory itself, as NumPy's."""
-        return {"version": 3, "shape": self.shape, "typestr": self._source.typestr,
+        said = {"version": 3, "shape": self.shape, "typestr": self._source.typestr,
                 "data": self._exported()}
+        if self._source.descr:
+            said["descr"] = self._source.descr
+        return said
 
     def _check_unused(self) -> None:
         if len(self._views) and not self.closed:

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: MIT
 """Where an object has its GPU memory, and what lies there."""
 import ctypes
+import re
 from typing import Any, Dict, NamedTuple, Optional, Protocol, Sequence, Tuple, Union, runtime_checkable
 
 
@@ -37,6 +38,7 @@ class Source(NamedTuple):
     typestr: str  # NumPy's name of an element: "<f4"
     readonly: bool
     owner: object  # keeps the memory while it lives
+    descr: Any = None  # the fields of a structured element, as NumPy lists them
 
     @property
     def format(self) -> Optional[str]:
@@ -71,8 +73,22 @@ def _of_interface(array: Any, said: Dict[str, Any]) -> Source:
     if said.get("mask") is not None:
         raise ValueError("a masked array cannot be pinned")
     shape, typestr = tuple(said["shape"]), said["typestr"]
-    nbytes = int(typestr[2:]) * _count(shape)
-    return _checked(Source(address, nbytes, shape, typestr, readonly, array), said.get("strides"))
+    nbytes = _itemsize(typestr) * _count(shape)
+    return _checked(Source(address, nbytes, shape, typestr, readonly, array, said.get("descr")),
+                    said.get("strides"))
+
+
+# NumPy's name of a type: the order of its bytes, a letter, a number; a unit of time for m and M.
+_TYPESTR = re.compile(r"[<>|=](?:([biufcSaUVt])(\d+)|([mM])(8)(?:\[.*\])?)")
+
+
+def _itemsize(typestr: str) -> int:
+    """Bytes of an element: the number in its name, which counts characters for U, bits for t."""
+    said = _TYPESTR.fullmatch(typestr)
+    if not said:
+        raise ValueError("%r is no type of NumPy's that lies in an array itself" % typestr)
+    letter, number = said[1] or said[3], int(said[2] or said[4])
+    return {"U": 4 * number, "t": (number + 7) // 8}.get(letter, number)
 
 
 class _DLTensor(ctypes.Structure):

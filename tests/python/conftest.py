@@ -67,9 +67,10 @@ class Cuda:
 class Array:
     """An array of the driver's memory, with __cuda_array_interface__."""
 
-    def __init__(self, cuda, shape=(1024,), typestr="<f4", offset=0, readonly=False, strides=None):
+    def __init__(self, cuda, shape=(1024,), typestr="<f4", offset=0, readonly=False, strides=None,
+                 itemsize=None, descr=None):
         self.cuda, self.shape, self.typestr, self.strides = cuda, shape, typestr, strides
-        self.nbytes = int(typestr[2:])
+        self.nbytes, self.descr = itemsize or int(typestr[2:]), descr
         for n in shape:
             self.nbytes *= n
         self.base = cuda.alloc(max(self.nbytes, 1) + offset)
@@ -81,7 +82,7 @@ class Array:
     @property
     def __cuda_array_interface__(self):
         return {"version": 3, "shape": self.shape, "typestr": self.typestr, "strides": self.strides,
-                "data": (self.address, self.readonly)}
+                "data": (self.address, self.readonly), **({"descr": self.descr} if self.descr else {})}
 
     def get(self, size=None, offset=0):
         """What CUDA reads."""

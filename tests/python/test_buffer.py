@@ -11,6 +11,7 @@ import pytest
 
 import gdrapi
 from gdrapi import _lib
+from gdrapi._source import _itemsize
 from dlpack import CPU, Exporter, live
 
 DATA = bytes(range(256)) * 16
@@ -112,18 +113,38 @@ def test_a_read_only_array(gdr, make):
             assert view.readonly
 
 
-def test_numpy_sees_the_memory(gdr, make):
+@pytest.mark.parametrize("dtype", [
+    "?", "i1", "<u2", ">i4", "i8", "f2", "f4", ">f8", "c8", "c16", "V7", "V2", "S5", "<U3", ">U3",
+    "M8[ns]", "m8[us]", ">M8[D]", "M8[25s]", "M8", "m8", "M8[ms/10]",
+    [("when", "M8[ns]"), ("name", "U2"), ("at", "f4", (2, 3))],
+], ids=str)
+def test_numpy_sees_the_memory(gdr, make, dtype):
     numpy = pytest.importorskip("numpy")
-    for typestr in ("<f2", "<f4", "<c8", "|b1"):
-        array = make(shape=(4, 2), typestr=typestr)
-        with gdr.pin(array) as buffer:
-            seen = numpy.asarray(buffer)
-            assert seen.shape == (4, 2) and seen.dtype == numpy.dtype(typestr)
-            seen[:] = 1
-            assert array.get() == numpy.ones((4, 2), typestr).tobytes()
-            with pytest.raises(BufferError):
-                buffer.close()
-            del seen
+    dtype = numpy.dtype(dtype)
+    array = make(shape=(4, 2), typestr=dtype.str, itemsize=dtype.itemsize,
+                 descr=dtype.descr if dtype.names else None)
+    with gdr.pin(array) as buffer:
+        seen = numpy.asarray(buffer)
+        assert seen.shape == (4, 2) and seen.dtype == dtype and seen.nbytes == buffer.nbytes
+        bytes_of = numpy.ndarray((buffer.nbytes,), "u1", seen)
+        bytes_of[:] = range(1, buffer.nbytes + 1) if buffer.nbytes < 256 else 7
+        assert array.get() == bytes_of.tobytes()
+        with pytest.raises(BufferError):
+            buffer.close()
+        del seen, bytes_of
+
+
+@pytest.mark.parametrize("typestr, size", [
+    ("<f4", 4), ("=f4", 4), ("|b1", 1), ("<M8", 8), ("<M8[ns]", 8), (">m8[25us]", 8), ("<U5", 20),
+    ("|S5", 5), ("|V12", 12), ("|t9", 2), ("|O8", None), ("f4", None), ("<f", None), ("<M4[s]", None),
+    ("<f4[ns]", None), ("", None),
+])
+def test_sizes_of_types(typestr, size):
+    if size is None:
+        with pytest.raises(ValueError, match="no type of NumPy"):
+            _itemsize(typestr)
+    else:
+        assert _itemsize(typestr) == size
 
 
 def test_a_view_keeps_its_mapping(gdr, array):
