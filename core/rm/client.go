@@ -316,7 +316,7 @@ func (g *gpu) openWindow(object handle, offset, length uint64) (window, error) {
 	if err != nil {
 		_ = c.kernel.close(fd)
 		if errors.Is(err, statusInsufficient) {
-			err = fmt.Errorf("%w (%s)", err, bar1Use(g.at))
+			err = &bar1Full{err, g.at}
 		}
 		return window{}, err
 	}

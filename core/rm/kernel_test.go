@@ -7,6 +7,7 @@ import (
 	"testing"
 	"unsafe"
 
+	"gdrapi/core/backend"
 	"gdrapi/core/cuda"
 	"gdrapi/core/cuda/cudatest"
 
@@ -97,6 +98,33 @@ int nvmlDeviceGetBAR1MemoryInfo(void *device, unsigned long long m[3])
 	return device == (void *)7 ? 0 : 2;
 }
 `
+
+// NVML is asked when an error is written, not when it is made, and once a second at most.
+func TestBAR1IsAskedForTheLog(t *testing.T) {
+	w := newWorld(t)
+	asked := 0
+	askBAR1 = func(cuda.PCIAddress) string { asked++; return "none of it is free" }
+	t.Cleanup(func() { askBAR1 = bar1Use; bar1Asked.Store(0) })
+	bar1Asked.Store(0)
+	p := w.pinned(w.cuda.memAlloc(0, 2*mib).start, 1)
+	var err error
+	for range 30 {
+		w.rm.fail("MAP_MEMORY", 1, statusInsufficient)
+		_, _, err = p.Map(4096, backend.None)
+		require.ErrorIs(t, err, unix.ENOMEM)
+		require.ErrorIs(t, err, statusInsufficient)
+	}
+	require.Zero(t, asked)
+	require.Contains(t, err.Error(), "none of it is free")
+	require.Equal(t, 1, asked)
+	require.Contains(t, err.Error(), "nvidia-smi")
+	require.Equal(t, 1, asked)
+	bar1Asked.Add(-2e9)
+	require.Contains(t, err.Error(), "none of it is free")
+	require.Equal(t, 2, asked)
+	require.NoError(t, p.Unpin())
+	w.end()
+}
 
 func TestBAR1Use(t *testing.T) {
 	if _, err := purego.Dlopen("libnvidia-ml.so.1", purego.RTLD_NOW); err == nil {
