@@ -212,18 +212,18 @@ int gdr_close(gdr_t g);
  * The same memory may be pinned more than once. Each pinning has a mapping of its
  * own. Only a gdrdrv before 2.5 reads the token and the address space number.
  *
- * Pinning sets CUDA's attribute SYNC_MEMOPS on the buffer: from then on a
- * synchronous copy to the buffer is finished when CUDA's call returns, so the
- * mapping shows it. For memory of cuMemCreate the setting holds in one context:
- * the thread's current context where that is of the memory's GPU, else that GPU's
- * primary context. Where the driver has neither setting, a log line says so, and
- * the caller must synchronise after a copy.
+ * Pinning sets CUDA's attribute SYNC_MEMOPS on memory that has it, as that of
+ * cuMemAlloc has: from then on a synchronous copy to the buffer is finished when
+ * CUDA's call returns, so the mapping shows it. Memory of cuMemCreate and of
+ * gdr_mem_alloc does not have it: there the caller synchronises after a copy
+ * before it reads the mapping (docs/ordering.md). Pinning changes no context, and
+ * loses no capture of a CUDA stream.
  *
  * The process must have initialised CUDA, or @addr cannot be GPU memory. The
- * thread needs no current CUDA context. But pins are slow where the thread has no
- * context of that GPU and nobody holds the GPU's primary context: CUDA makes the
- * primary context for each pin and destroys it again, 0.17 s on an H200
- * (docs/measurements.md).
+ * thread needs no current CUDA context. But pins of memory of cuMemCreate or of a
+ * pool are slow where the thread has no context of that GPU and nobody holds the
+ * GPU's primary context: CUDA makes the primary context for each pin and destroys
+ * it again, 0.17 s on an H200 (docs/measurements.md).
  *
  * Returns: 0;
  * EINVAL for a @size of 0, a range that wraps, an @addr that is not GPU memory, a

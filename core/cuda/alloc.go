@@ -143,7 +143,7 @@ func (a *Allocation) Export(pcie bool) (fd int, err error) {
 	if exports == 0 {
 		return -1, fmt.Errorf("CUDA device %d exports no dma-bufs; NVIDIA's open kernel modules do: %w", a.device, unix.ENOTSUP)
 	}
-	err = d.WithDevice(a.device, func() (err error) {
+	err = d.WithMemory(MemoryInfo{Ordinal: a.device}, a.addr, func(d *Driver) (err error) {
 		fd, err = d.MemExportRange(a.addr, a.size, pcie)
 		return err
 	})

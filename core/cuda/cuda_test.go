@@ -68,7 +68,7 @@ func TestLayout(t *testing.T) {
 }
 
 func TestMissingFunctionIsToldWhenItIsNeeded(t *testing.T) {
-	d := new(Driver) // a driver without any function
+	d := &Driver{fn: new(functions)} // a driver without any function
 	_, err := d.MemExportRange(1<<16, 1<<16, false)
 	require.ErrorIs(t, err, unix.ENOTSUP)
 	require.ErrorContains(t, err, "cuMemGetHandleForAddressRange")
@@ -82,7 +82,7 @@ func TestExportArguments(t *testing.T) {
 		got = args{addr, size, handleType, flags}
 		return uintptr(ErrUnknown)
 	})
-	d := new(Driver)
+	d := &Driver{fn: new(functions)}
 	d.fn[symMemGetHandleForAddressRange] = seen
 	_, err := d.MemExportRange(0x10000, 0x3000, false)
 	require.ErrorIs(t, err, ErrUnknown)
@@ -149,91 +149,121 @@ func TestDeviceOf(t *testing.T) {
 	require.ErrorIs(t, err, unix.EIO)
 }
 
-func TestWithDevice(t *testing.T) {
+// What is current while WithMemory runs, and that all is as it was afterwards.
+func TestWithMemory(t *testing.T) {
 	sim := cudatest.Need(t)
 	d := load1(t)
 	before := sim.Live()
-
-	t.Run("borrows the primary context", func(t *testing.T) {
-		sim := cudatest.Need(t)
-		ran := false
-		require.NoError(t, d.WithDevice(1, func() error {
-			ran = true
-			require.NotZero(t, sim.Current())
-			return nil
-		}))
-		require.True(t, ran)
-		require.Zero(t, sim.Current())
-	})
-	t.Run("leaves it to end", func(t *testing.T) {
-		sim := cudatest.Need(t)
-		require.False(t, sim.PrimaryActive(1))
-		require.NoError(t, d.WithDevice(1, func() error {
-			require.True(t, sim.PrimaryActive(1))
-			return nil
-		}))
-		require.False(t, sim.PrimaryActive(1))
-	})
-	t.Run("names the lack of descriptors", func(t *testing.T) {
-		cudatest.WithoutDescriptors(t, func() {
-			err := d.WithDevice(1, func() error { return nil })
-			require.ErrorIs(t, err, unix.EMFILE)
+	plain := sim.MemAlloc(1, 4096)
+	vmm, free := sim.VMM(1, 1, 0)
+	defer free()
+	of := func(addr uint64) MemoryInfo {
+		m, err := d.MemoryAt(addr)
+		require.NoError(t, err)
+		return m
+	}
+	leave := sim.WithContext(1)
+	primary := sim.Current()
+	leave()
+	idle := cudatest.Need(t)
+	create := func(ordinal int) (ctx uintptr) {
+		sim.Must("cuCtxCreate_v2", uintptr(unsafe.Pointer(&ctx)), 0, uintptr(ordinal))
+		return ctx
+	}
+	for _, c := range []struct {
+		what    string
+		addr    uint64
+		current func() (leave func())
+		want    uintptr // 0: what was current before
+	}{
+		{"the memory's own context", plain, func() func() { return func() {} }, primary},
+		{"with another device's current", plain, func() func() { return sim.WithContext(0) }, primary},
+		{"VMM memory in the primary context", vmm, func() func() { return sim.WithContext(0) }, primary},
+		{"with a destroyed one current", plain, func() func() { return destroyed(sim, create(1)) }, primary},
+		{"VMM memory with a destroyed one current", vmm, func() func() { return destroyed(sim, create(1)) }, primary},
+	} {
+		t.Run(c.what, func(t *testing.T) {
+			defer c.current()()
+			was := idle.Current()
+			require.NoError(t, d.WithMemory(of(c.addr), c.addr, func(in *Driver) error {
+				require.Equal(t, c.want, idle.Current())
+				in.SetSyncMemops(c.addr)
+				return nil
+			}))
+			require.Equal(t, was, idle.Current())
+			require.ErrorIs(t, d.WithMemory(of(c.addr), c.addr, func(*Driver) error { return unix.EMLINK }), unix.EMLINK)
+			require.Equal(t, was, idle.Current())
 		})
-	})
-	t.Run("gives it back after an error", func(t *testing.T) {
-		sim := cudatest.Need(t)
-		require.ErrorIs(t, d.WithDevice(0, func() error { return unix.EMLINK }), unix.EMLINK)
-		require.Zero(t, sim.Current())
-	})
-	t.Run("keeps the thread's own", func(t *testing.T) {
-		sim := cudatest.Need(t)
-		leave := sim.WithContext(1)
-		own := sim.Current()
-		require.NoError(t, d.WithDevice(1, func() error {
-			require.Equal(t, own, sim.Current())
-			return nil
-		}))
-		require.Equal(t, own, sim.Current())
-		leave()
-	})
-	t.Run("sets another device's aside", func(t *testing.T) {
-		sim := cudatest.Need(t)
-		leave := sim.WithContext(0)
-		own := sim.Current()
-		require.NoError(t, d.WithDevice(1, func() error {
-			require.NotEqual(t, own, sim.Current())
-			require.True(t, sim.PrimaryActive(1))
-			return nil
-		}))
-		require.Equal(t, own, sim.Current())
-		leave()
-	})
-	for _, name := range []string{"cuCtxGetCurrent", "cuDeviceGet", "cuDevicePrimaryCtxRetain", "cuCtxPushCurrent_v2"} {
+	}
+	for _, name := range []string{"cuCtxPushCurrent_v2", "cuDeviceGet", "cuDevicePrimaryCtxRetain"} {
 		t.Run(name+" fails", func(t *testing.T) {
 			sim := cudatest.Need(t)
 			sim.Fail(name, int(ErrOutOfMemory), 1)
-			err := d.WithDevice(0, func() error { t.Error("fn ran"); return nil })
+			err := d.WithMemory(of(vmm), vmm, func(*Driver) error { t.Error("fn ran"); return nil })
 			require.ErrorIs(t, err, unix.ENOMEM)
 			sim.Heal(name)
 			require.Zero(t, sim.Current())
 		})
 	}
-	t.Run("the pop fails", func(t *testing.T) {
-		sim := cudatest.Need(t)
-		sim.Fail("cuCtxPopCurrent_v2", int(ErrInvalidContext), 1)
-		require.NoError(t, d.WithDevice(0, func() error { return nil }))
-		require.Zero(t, sim.Current())
+	require.Equal(t, before+4, sim.Live(), "the memory of this test: a buffer; a handle, its mapping, a reservation")
+}
+
+// destroyed leaves a context current that has been destroyed.
+func destroyed(sim *cudatest.Sim, ctx uintptr) (leave func()) {
+	sim.Must("cuCtxDestroy_v2", ctx)
+	sim.Must("cuCtxSetCurrent", ctx)
+	return func() { sim.Must("cuCtxSetCurrent", 0) }
+}
+
+// VMM memory where nobody holds the device's primary context: the current one serves if it
+// knows the memory.
+func TestWithMemoryWithoutPrimary(t *testing.T) {
+	sim := cudatest.Need(t)
+	d := load1(t)
+	vmm, free := sim.VMM(1, 1, 0)
+	defer free()
+	m, err := d.MemoryAt(vmm)
+	require.NoError(t, err)
+	require.False(t, sim.PrimaryActive(1))
+	inside := func(want uintptr, active bool) {
+		t.Helper()
+		was := sim.Current()
+		require.NoError(t, d.WithMemory(m, vmm, func(*Driver) error {
+			if want != 0 {
+				require.Equal(t, want, sim.Current())
+			}
+			require.NotZero(t, sim.Current())
+			require.Equal(t, active, sim.PrimaryActive(1))
+			return nil
+		}))
+		require.Equal(t, was, sim.Current())
+		require.False(t, sim.PrimaryActive(1))
+	}
+	inside(0, true)
+	cudatest.WithoutDescriptors(t, func() {
+		require.ErrorIs(t, d.WithMemory(m, vmm, func(*Driver) error { return nil }), unix.EMFILE)
 	})
-	require.Equal(t, before, sim.Live())
+	for ordinal, active := range []bool{true, false} {
+		var ctx uintptr
+		sim.Must("cuCtxCreate_v2", uintptr(unsafe.Pointer(&ctx)), 0, uintptr(ordinal))
+		want := uintptr(0)
+		if !active {
+			want = ctx
+		}
+		inside(want, active)
+		sim.Must("cuCtxDestroy_v2", ctx)
+	}
 }
 
 func TestSetSyncMemops(t *testing.T) {
 	sim := cudatest.Need(t)
 	d := load1(t)
 	p := sim.MemAlloc(0, 4096)
+	m, err := d.MemoryAt(p)
+	require.NoError(t, err)
 	set := func() {
-		require.NoError(t, d.WithDevice(0, func() error {
-			d.SetSyncMemops(p)
+		require.NoError(t, d.WithMemory(m, p, func(in *Driver) error {
+			in.SetSyncMemops(p)
 			return nil
 		}))
 	}
@@ -242,20 +272,84 @@ func TestSetSyncMemops(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, 1, v)
 
-	// This memory has no such setting, so the context's is set.
+	// The context's flags are the program's.
 	leave := sim.WithContext(0)
 	defer leave()
 	flags := func() (flags uint32) {
 		sim.Must("cuCtxGetFlags", uintptr(unsafe.Pointer(&flags)))
 		return flags
 	}
-	require.Zero(t, flags()&ctxSyncMemops)
-	sim.Fail("cuPointerSetAttribute", int(ErrUnknown), 1)
-	set()
-	require.Zero(t, flags()&ctxSyncMemops, "only NOT_SUPPORTED means that the memory has none")
-	sim.Fail("cuPointerSetAttribute", int(ErrNotSupported), 1)
-	set()
-	require.NotZero(t, flags()&ctxSyncMemops)
+	before := flags()
+	for _, r := range []Result{ErrUnknown, ErrNotSupported} {
+		sim.Fail("cuPointerSetAttribute", int(r), 1)
+		set()
+		require.Equal(t, before, flags())
+		sim.Heal("cuPointerSetAttribute")
+	}
+}
+
+// A capture in the global mode, of this thread and of another one. Each call would lose it.
+func TestRelaxed(t *testing.T) {
+	sim := cudatest.Need(t)
+	d := load1(t)
+	p := sim.MemAlloc(0, 4096)
+	m, err := d.MemoryAt(p)
+	require.NoError(t, err)
+	leave := sim.WithContext(0)
+	defer leave()
+	var stream uintptr
+	sim.Must("cuStreamCreate", uintptr(unsafe.Pointer(&stream)), streamNonBlocking)
+	const global, active = 0, 1
+	mode := func() (m int32) {
+		sim.Must("cuThreadExchangeStreamCaptureMode", uintptr(unsafe.Pointer(&m)))
+		other := m
+		sim.Must("cuThreadExchangeStreamCaptureMode", uintptr(unsafe.Pointer(&other)))
+		return m
+	}
+	sim.Must("cuStreamBeginCapture_v2", stream, global)
+	for what, call := range map[string]func(in *Driver) error{
+		"SYNC_MEMOPS": func(in *Driver) error { return in.setPointerAttribute(SyncMemops, p, 1) },
+		"a copy":      func(in *Driver) error { return in.ReadBack(make([]byte, 64), p) },
+		"cuMemAlloc": func(in *Driver) error {
+			_, err := in.MemAlloc(4096)
+			return err
+		},
+		"an error": func(in *Driver) error {
+			require.Error(t, in.setPointerAttribute(SyncMemops, 1, 1))
+			return nil
+		},
+	} {
+		require.NoError(t, call(d), what)
+		require.Zero(t, mode(), what)
+		require.NoError(t, d.WithMemory(m, p, call), what)
+		require.Zero(t, mode(), what)
+		require.ErrorIs(t, d.Relaxed(func(in *Driver) error {
+			require.EqualValues(t, captureModeRelaxed, mode(), what)
+			require.NoError(t, call(in), what)
+			return in.Relaxed(func(*Driver) error { return unix.EMLINK })
+		}), unix.EMLINK)
+		require.Zero(t, mode(), what)
+		var status int32
+		sim.Must("cuStreamIsCapturing", stream, uintptr(unsafe.Pointer(&status)))
+		require.EqualValues(t, active, status, what)
+	}
+	var graph uintptr
+	sim.Must("cuStreamEndCapture", stream, uintptr(unsafe.Pointer(&graph)))
+	sim.Must("cuGraphDestroy", graph)
+	sim.Must("cuStreamDestroy_v2", stream)
+
+	// A driver without the function, and one that fails it.
+	old := &Driver{fn: new(functions)}
+	*old.fn = *d.fn
+	old.fn[symThreadExchangeStreamCaptureMode] = 0
+	require.NoError(t, old.Relaxed(func(in *Driver) error { return in.setPointerAttribute(SyncMemops, p, 1) }))
+	for nth := 1; nth <= 2; nth++ {
+		sim.Fail("cuThreadExchangeStreamCaptureMode", int(ErrNotPermitted), nth)
+		require.NoError(t, d.setPointerAttribute(SyncMemops, p, 1))
+		sim.Heal("cuThreadExchangeStreamCaptureMode")
+		back := int32(global)
+		sim.Must("cuThreadExchangeStreamCaptureMode", uintptr(unsafe.Pointer(&back)))
+	}
 }
 
 func TestAlloc(t *testing.T) {

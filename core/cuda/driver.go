@@ -8,11 +8,13 @@ package cuda
 import (
 	"errors"
 	"fmt"
+	"runtime"
 	"sync/atomic"
 	"unsafe"
 
 	"gdrapi/core/dl"
 	"gdrapi/core/internal/sys"
+	"gdrapi/core/log"
 
 	"github.com/ebitengine/purego"
 	"golang.org/x/sys/unix"
@@ -32,13 +34,8 @@ const (
 	symDeviceGetAttribute
 	symDeviceGetUUID
 	symDeviceGetPCIBusID
-	symCtxGetCurrent
-	symCtxSetCurrent
 	symCtxPushCurrent
 	symCtxPopCurrent
-	symCtxGetDevice
-	symCtxGetFlags
-	symCtxSetFlags
 	symDevicePrimaryCtxRetain
 	symDevicePrimaryCtxRelease
 	symDevicePrimaryCtxGetState
@@ -62,6 +59,8 @@ const (
 	symStreamCreate
 	symStreamDestroy
 	symStreamSynchronize
+	symMemAlloc
+	symMemcpyHtoDAsync
 	symMemcpyDtoHAsync
 	symThreadExchangeStreamCaptureMode
 	symbolCount
@@ -77,13 +76,8 @@ var names = [symbolCount]string{
 	symDeviceGetAttribute:                   "cuDeviceGetAttribute",
 	symDeviceGetUUID:                        "cuDeviceGetUuid",
 	symDeviceGetPCIBusID:                    "cuDeviceGetPCIBusId",
-	symCtxGetCurrent:                        "cuCtxGetCurrent",
-	symCtxSetCurrent:                        "cuCtxSetCurrent",
 	symCtxPushCurrent:                       "cuCtxPushCurrent_v2",
 	symCtxPopCurrent:                        "cuCtxPopCurrent_v2",
-	symCtxGetDevice:                         "cuCtxGetDevice",
-	symCtxGetFlags:                          "cuCtxGetFlags",
-	symCtxSetFlags:                          "cuCtxSetFlags",
 	symDevicePrimaryCtxRetain:               "cuDevicePrimaryCtxRetain",
 	symDevicePrimaryCtxRelease:              "cuDevicePrimaryCtxRelease_v2",
 	symDevicePrimaryCtxGetState:             "cuDevicePrimaryCtxGetState",
@@ -107,14 +101,20 @@ var names = [symbolCount]string{
 	symStreamCreate:                         "cuStreamCreate",
 	symStreamDestroy:                        "cuStreamDestroy_v2",
 	symStreamSynchronize:                    "cuStreamSynchronize",
+	symMemAlloc:                             "cuMemAlloc_v2",
+	symMemcpyHtoDAsync:                      "cuMemcpyHtoDAsync_v2",
 	symMemcpyDtoHAsync:                      "cuMemcpyDtoHAsync_v2",
 	symThreadExchangeStreamCaptureMode:      "cuThreadExchangeStreamCaptureMode",
 }
 
+// functions has the address of each symbol, 0 where this driver lacks the function.
+type functions [symbolCount]uintptr
+
 // Driver is the loaded CUDA driver. Its methods may be called from any thread at any
 // time. The doc of a method says where it needs a current context.
 type Driver struct {
-	fn [symbolCount]uintptr // 0 where this driver lacks the function
+	fn      *functions
+	relaxed bool // its calls are those of one Relaxed
 }
 
 // Loader loads the driver and finds its functions. A library in somebody else's process
@@ -170,7 +170,7 @@ func Load() (*Driver, error) {
 	if err := loader.Load(); err != nil {
 		return nil, fmt.Errorf("cannot load the CUDA driver: %w", err)
 	}
-	d := new(Driver)
+	d := &Driver{fn: new(functions)}
 	for i, name := range names {
 		// A driver older than a function is fine until the function is needed.
 		d.fn[i] = loader.Find(name)
@@ -188,7 +188,61 @@ func Loaded() (*Driver, error) {
 	return Load()
 }
 
-// call calls s. Go objects that args point to stay in place and alive during the call.
+// Relaxed calls fn, whose calls of CUDA on in lose no capture of a stream, of this thread
+// or of another. Each call of a Driver is made so. Relaxed changes the thread's mode once
+// for all of them.
+func (d *Driver) Relaxed(fn func(in *Driver) error) error {
+	if d.relaxed {
+		return fn(d)
+	}
+	defer d.relax().restore()
+	return fn(&Driver{fn: d.fn, relaxed: true})
+}
+
+// captureModeRelaxed is CU_STREAM_CAPTURE_MODE_RELAXED: calls that may wait for the GPU are
+// allowed, and end no capture.
+const captureModeRelaxed = 2
+
+// captureMode is what this thread's mode was before it was relaxed.
+type captureMode struct {
+	exchange uintptr // the driver's function; 0: the mode was not changed
+	mode     *int32
+}
+
+// relax puts this thread into the relaxed capture mode until restore is called. A driver
+// without that function is called as it is (before CUDA 10.1), and so is one that is not
+// initialised: neither has captures.
+func (d *Driver) relax() captureMode {
+	c := captureMode{exchange: d.fn[symThreadExchangeStreamCaptureMode]}
+	if c.exchange == 0 {
+		return c
+	}
+	runtime.LockOSThread()
+	c.mode = new(int32)
+	*c.mode = captureModeRelaxed
+	if c.swap() != nil {
+		runtime.UnlockOSThread()
+		c.exchange = 0
+	}
+	return c
+}
+
+func (c captureMode) swap() error {
+	return invoke(symThreadExchangeStreamCaptureMode, c.exchange, uintptr(unsafe.Pointer(c.mode)))
+}
+
+func (c captureMode) restore() {
+	if c.exchange == 0 {
+		return
+	}
+	if err := c.swap(); err != nil {
+		log.Warnf("this thread's stream capture mode stays relaxed: %v", err)
+	}
+	runtime.UnlockOSThread()
+}
+
+// call calls s. All calls of CUDA but the watched export go through here; that one is made
+// in a WithMemory. Go objects that args point to stay in place and alive during the call.
 // The directive ensures that.
 //
 //go:uintptrescapes
@@ -197,6 +251,16 @@ func (d *Driver) call(s symbol, args ...uintptr) error {
 	if fn == 0 {
 		return fmt.Errorf("this CUDA driver is too old, it has no %s: %w", names[s], unix.ENOTSUP)
 	}
+	if !d.relaxed {
+		defer d.relax().restore()
+	}
+	return invoke(s, fn, args...)
+}
+
+// invoke calls the function fn, which is s.
+//
+//go:uintptrescapes
+func invoke(s symbol, fn uintptr, args ...uintptr) error {
 	r1, _, _ := purego.SyscallN(fn, args...)
 	if r := Result(r1); r != 0 {
 		return fmt.Errorf("%s: %w", names[s], r)
@@ -290,26 +354,11 @@ func (d *Driver) DeviceUUID(dev Device) ([16]byte, error) {
 	return u, err
 }
 
-// CtxGetCurrent is the context of the calling thread.
-func (d *Driver) CtxGetCurrent() (Context, error) {
-	var c Context
-	err := d.call(symCtxGetCurrent, uintptr(unsafe.Pointer(&c)))
-	return c, err
-}
-
-func (d *Driver) ctxSetCurrent(c Context) error  { return d.call(symCtxSetCurrent, uintptr(c)) }
 func (d *Driver) ctxPushCurrent(c Context) error { return d.call(symCtxPushCurrent, uintptr(c)) }
 
 func (d *Driver) ctxPopCurrent() error {
 	var c Context
 	return d.call(symCtxPopCurrent, uintptr(unsafe.Pointer(&c)))
-}
-
-// ctxGetDevice is the device of the thread's current context.
-func (d *Driver) ctxGetDevice() (Device, error) {
-	var dev Device
-	err := d.call(symCtxGetDevice, uintptr(unsafe.Pointer(&dev)))
-	return dev, err
 }
 
 func (d *Driver) primaryCtxRetain(dev Device) (Context, error) {

@@ -4,33 +4,46 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"sync/atomic"
 	"unsafe"
-
-	"gdrapi/core/log"
 
 	"golang.org/x/sys/unix"
 )
 
 // MemoryInfo is the driver's description of the memory at an address.
 type MemoryInfo struct {
-	Ordinal int  // of the device
-	Legacy  bool // from cuMemAlloc: the one kind that has an IPC handle
+	Ordinal int     // of the device
+	Legacy  bool    // from cuMemAlloc: the one kind that has an IPC handle
+	Context Context // that it was allocated in; 0 for VMM memory and for pools
 
 	// Start and Size are the allocation's. For VMM memory they are the reserved
 	// range's, which may hold several allocations.
 	Start, Size uint64
+
+	// Mapping and MappingSize are the range around the address that one memory object is
+	// mapped to, or 0 where the driver does not say (before CUDA 12).
+	Mapping, MappingSize uint64
 }
+
+// MappingEnd is the address after the mapping's last byte.
+func (m MemoryInfo) MappingEnd() uint64 { return m.Mapping + m.MappingSize }
 
 // End is the address after the allocation's last byte.
 func (m MemoryInfo) End() uint64 { return m.Start + m.Size }
 
 // Attributes of cuPointerGetAttributes that driver.go does not have.
 const (
+	contextOf          PointerAttribute = 1
 	isManaged          PointerAttribute = 8
 	isLegacyIPCCapable PointerAttribute = 10
 	rangeStartAddr     PointerAttribute = 11
 	rangeSize          PointerAttribute = 12
+	mappingSize        PointerAttribute = 18
+	mappingBaseAddr    PointerAttribute = 19
 )
+
+// noMappings is true once the driver has turned out not to know the last two.
+var noMappings atomic.Bool
 
 // MemoryAt describes the GPU memory at addr. It returns EINVAL where there is none.
 // Managed memory is not GPU memory here.
@@ -39,13 +52,33 @@ func (d *Driver) MemoryAt(addr uint64) (MemoryInfo, error) {
 		kind, ordinal   int32
 		managed, legacy uint32 // 4 bytes, as the driver writes bool attributes of this call
 		start, size     uint64
+		context         Context
+
+		mapping, mappingSize uint64
 	}
-	names := [...]PointerAttribute{MemoryType, DeviceOrdinal, isManaged, isLegacyIPCCapable, rangeStartAddr, rangeSize}
+	const optional = 2 // names at the end that older drivers do not know
+	names := [...]PointerAttribute{
+		MemoryType, DeviceOrdinal, isManaged, isLegacyIPCCapable, rangeStartAddr, rangeSize, contextOf,
+		mappingBaseAddr, mappingSize,
+	}
 	places := [len(names)]unsafe.Pointer{
 		unsafe.Pointer(&v.kind), unsafe.Pointer(&v.ordinal), unsafe.Pointer(&v.managed),
-		unsafe.Pointer(&v.legacy), unsafe.Pointer(&v.start), unsafe.Pointer(&v.size),
+		unsafe.Pointer(&v.legacy), unsafe.Pointer(&v.start), unsafe.Pointer(&v.size), unsafe.Pointer(&v.context),
+		unsafe.Pointer(&v.mapping), unsafe.Pointer(&v.mappingSize),
 	}
-	err := d.call(symPointerGetAttributes, uintptr(len(names)), uintptr(unsafe.Pointer(&names)), uintptr(unsafe.Pointer(&places)), uintptr(addr))
+	ask := func(n int) error {
+		return d.call(symPointerGetAttributes, uintptr(n), uintptr(unsafe.Pointer(&names)), uintptr(unsafe.Pointer(&places)), uintptr(addr))
+	}
+	var err error
+	known := !noMappings.Load()
+	if known {
+		err = ask(len(names))
+	}
+	if !known || errors.Is(err, ErrInvalidValue) {
+		if err = ask(len(names) - optional); err == nil {
+			noMappings.Store(true)
+		}
+	}
 	switch {
 	case errors.Is(err, ErrNotInitialized):
 		return MemoryInfo{}, notInitialized(addr, err)
@@ -58,7 +91,10 @@ func (d *Driver) MemoryAt(addr uint64) (MemoryInfo, error) {
 	case v.kind == 0 || v.ordinal < 0:
 		return MemoryInfo{}, fmt.Errorf("%#x is no CUDA device pointer: %w", addr, unix.EINVAL)
 	}
-	return MemoryInfo{Ordinal: int(v.ordinal), Legacy: v.legacy != 0, Start: v.start, Size: v.size}, nil
+	return MemoryInfo{
+		Ordinal: int(v.ordinal), Legacy: v.legacy != 0, Context: v.context, Start: v.start, Size: v.size,
+		Mapping: v.mapping, MappingSize: v.mappingSize,
+	}, nil
 }
 
 // MemoryIn is MemoryAt for the first byte of a range that is GPU memory; at is the
@@ -139,52 +175,51 @@ func (d *Driver) IPCHandle(addr uint64) ([16]uint32, error) {
 	return words, nil
 }
 
-const (
-	streamNonBlocking  = 1
-	captureModeRelaxed = 2
-)
+// streamNonBlocking is CU_STREAM_NON_BLOCKING: the stream does not synchronise with the
+// default one.
+const streamNonBlocking = 1
 
-// ReadBack reads GPU memory into b with a copy by the GPU. It needs a current context.
-// The copy has a stream of its own, which does not synchronise with the default one. So
-// it waits for no other work of the GPU, and a kernel that never ends does not stop it.
-// A capture of a CUDA graph on another thread goes on.
-func (d *Driver) ReadBack(b []byte, addr uint64) (err error) {
-	defer d.relaxCapture()()
+// ReadBack reads GPU memory into b with a copy by the GPU. It waits for no other work of
+// the GPU, and a kernel that never ends does not stop it. It needs a current context.
+func (d *Driver) ReadBack(b []byte, addr uint64) error {
+	return d.onStream(func(stream uintptr) error {
+		return d.copyAndWait(symMemcpyDtoHAsync, stream, uintptr(unsafe.Pointer(unsafe.SliceData(b))), uintptr(addr), uintptr(len(b)))
+	})
+}
+
+// WriteOut writes b to GPU memory, as ReadBack reads it.
+func (d *Driver) WriteOut(addr uint64, b []byte) error {
+	return d.onStream(func(stream uintptr) error {
+		return d.copyAndWait(symMemcpyHtoDAsync, stream, uintptr(addr), uintptr(unsafe.Pointer(unsafe.SliceData(b))), uintptr(len(b)))
+	})
+}
+
+// onStream calls fn with a stream of its own.
+func (d *Driver) onStream(fn func(stream uintptr) error) (err error) {
 	var stream uintptr
 	if err := d.call(symStreamCreate, uintptr(unsafe.Pointer(&stream)), streamNonBlocking); err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, d.call(symStreamDestroy, stream)) }()
-	// The GPU writes to b until the stream is synchronised. Until then b must stay in
-	// place and alive, so one function holds it during both calls.
-	return d.readBack(stream, uintptr(unsafe.Pointer(unsafe.SliceData(b))), uintptr(len(b)), addr)
+	return fn(stream)
 }
 
-// readBack keeps the object that to points to in place and alive while it runs.
+// copyAndWait copies n bytes on a stream. The GPU may use the host's bytes until the stream
+// is synchronised, so this function keeps the object that they are in during both calls.
 //
 //go:uintptrescapes
-func (d *Driver) readBack(stream, to, n uintptr, addr uint64) error {
-	if err := d.call(symMemcpyDtoHAsync, to, uintptr(addr), n, stream); err != nil {
+func (d *Driver) copyAndWait(how symbol, stream, to, from, n uintptr) error {
+	if err := d.call(how, to, from, n, stream); err != nil {
 		return err
 	}
 	return d.call(symStreamSynchronize, stream)
 }
 
-// relaxCapture lets this thread make calls that would end a capture of a CUDA graph on
-// another thread, until the returned function is called on the same thread.
-func (d *Driver) relaxCapture() (restore func()) {
-	mode := int32(captureModeRelaxed)
-	exchange := func() error {
-		return d.call(symThreadExchangeStreamCaptureMode, uintptr(unsafe.Pointer(&mode)))
-	}
-	if exchange() != nil {
-		return func() {}
-	}
-	return func() {
-		if err := exchange(); err != nil {
-			log.Warnf("this thread's stream capture mode stays relaxed: %v", err)
-		}
-	}
+// MemAlloc allocates GPU memory in the current context, for good: it ends with the context.
+// To free memory may wait for a kernel that never ends.
+func (d *Driver) MemAlloc(size uint64) (addr uint64, err error) {
+	err = d.call(symMemAlloc, uintptr(unsafe.Pointer(&addr)), uintptr(size))
+	return addr, err
 }
 
 func notInitialized(addr uint64, err error) error {

@@ -14,13 +14,33 @@ import (
 
 // with is a driver with one function: fn, which purego makes callable from C.
 func with(s symbol, fn any) *Driver {
-	d := new(Driver)
+	d := &Driver{fn: new(functions)}
 	d.fn[s] = purego.NewCallback(fn)
 	return d
 }
 
 // bytesOf is the memory at an address that a caller gave to the driver.
 func bytesOf(p uintptr, n int) []byte { return cudatest.Bytes(p, n) }
+
+// A driver before CUDA 12 does not know what one object is mapped to.
+func TestMemoryAtOfAnOldDriver(t *testing.T) {
+	if !cudatest.InChild(t, "CUDA_SIM_DRIVER_VERSION=11080") {
+		return
+	}
+	sim := cudatest.Need(t)
+	d := load1(t)
+	p := sim.MemAlloc(0, 3<<20)
+	for range 2 {
+		m, err := d.MemoryAt(p)
+		require.NoError(t, err)
+		require.NotZero(t, m.Context)
+		m.Context = 0
+		require.Equal(t, MemoryInfo{Legacy: true, Start: p, Size: 3 << 20}, m)
+		require.True(t, noMappings.Load())
+		_, err = d.MemoryAt(4096)
+		require.ErrorIs(t, err, unix.EINVAL)
+	}
+}
 
 func TestMemoryAt(t *testing.T) {
 	sim := cudatest.Need(t)
@@ -29,7 +49,9 @@ func TestMemoryAt(t *testing.T) {
 	for _, at := range []uint64{0, 12345, 3<<20 - 1} {
 		m, err := d.MemoryAt(p + at)
 		require.NoError(t, err)
-		require.Equal(t, MemoryInfo{Ordinal: 1, Legacy: true, Start: p, Size: 3 << 20}, m)
+		require.NotZero(t, m.Context)
+		m.Context = 0
+		require.Equal(t, MemoryInfo{Ordinal: 1, Legacy: true, Start: p, Size: 3 << 20, Mapping: p, MappingSize: 3 << 20}, m)
 		require.Equal(t, p+3<<20, m.End())
 	}
 	v, free := sim.VMM(0, 2, 0)
@@ -37,8 +59,9 @@ func TestMemoryAt(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, 0, m.Ordinal)
 	require.False(t, m.Legacy)
-	require.LessOrEqual(t, m.Start, v+5)
-	require.Greater(t, m.End(), v+5)
+	require.Equal(t, []uint64{v, v + 2*cudatest.VMMChunk}, []uint64{m.Start, m.End()}, "the reservation")
+	require.Equal(t, []uint64{v, v + cudatest.VMMChunk}, []uint64{m.Mapping, m.MappingEnd()}, "one object")
+	require.Zero(t, m.Context)
 	free()
 
 	managed := sim.Managed(1 << 16)
@@ -135,7 +158,8 @@ func TestMemoryIn(t *testing.T) {
 		}
 		require.NoError(t, err, c.what)
 		require.Equal(t, c.at, at, c.what)
-		require.Equal(t, MemoryInfo{Legacy: true, Start: p, Size: 512}, m, c.what)
+		require.Equal(t, []uint64{p, 512}, []uint64{m.Start, m.Size}, c.what)
+		require.True(t, m.Legacy, c.what)
 	}
 
 	// VMM memory has no neighbours on its pages.
@@ -220,7 +244,7 @@ func TestIPCHandle(t *testing.T) {
 }
 
 func TestOwnExport(t *testing.T) {
-	require.Zero(t, new(Driver).ExportFunction())
+	require.Zero(t, (&Driver{fn: new(functions)}).ExportFunction())
 	cudatest.NeedRaw(t)
 	require.NotZero(t, load1(t).ExportFunction())
 
@@ -257,7 +281,7 @@ func TestReadBack(t *testing.T) {
 	live := sim.Live()
 	read := func(n int) (b []byte, err error) {
 		b = make([]byte, n)
-		return b, d.WithDevice(0, func() error { return d.ReadBack(b, addr+64) })
+		return b, d.WithPrimary(0, func(in *Driver) error { return in.ReadBack(b, addr+64) })
 	}
 	for _, n := range []int{1, 64, len(page)} {
 		got, err := read(n)
@@ -277,46 +301,6 @@ func TestReadBack(t *testing.T) {
 	require.ErrorIs(t, err, unix.EPERM)
 	sim.Heal("cuStreamDestroy_v2")
 
-	// Without a capture mode the call goes on: most of the time there is no capture.
-	for nth := 1; nth <= 2; nth++ {
-		sim.Fail("cuThreadExchangeStreamCaptureMode", int(ErrNotPermitted), nth)
-		got, err := read(64)
-		require.NoError(t, err)
-		require.Equal(t, page[:64], got)
-		sim.Heal("cuThreadExchangeStreamCaptureMode")
-	}
-}
-
-// A capture on another thread goes on. The mode is relaxed during the call, and restored
-// after it.
-func TestReadBackExchangesTheCaptureMode(t *testing.T) {
-	mode := int32(0)
-	var during []int32
-	d := with(symThreadExchangeStreamCaptureMode, func(m uintptr) uintptr {
-		p := (*int32)(unsafe.Pointer(&bytesOf(m, 4)[0]))
-		mode, *p = *p, mode
-		return 0
-	})
-	d.fn[symStreamCreate] = purego.NewCallback(func(stream uintptr, flags uint32) uintptr {
-		require.EqualValues(t, streamNonBlocking, flags)
-		*(*uintptr)(unsafe.Pointer(&bytesOf(stream, 8)[0])) = 77
-		return 0
-	})
-	d.fn[symMemcpyDtoHAsync] = purego.NewCallback(func(to, from, n, stream uintptr) uintptr {
-		during = append(during, mode)
-		copy(bytesOf(to, int(n)), "0123456789")
-		require.Equal(t, []uintptr{0x1000, 10, 77}, []uintptr{from, n, stream})
-		return 0
-	})
-	done := purego.NewCallback(func(stream uintptr) uintptr {
-		require.Equal(t, uintptr(77), stream)
-		during = append(during, mode)
-		return 0
-	})
-	d.fn[symStreamSynchronize], d.fn[symStreamDestroy] = done, done
-	b := make([]byte, 10)
-	require.NoError(t, d.ReadBack(b, 0x1000))
-	require.Equal(t, "0123456789", string(b))
-	require.Equal(t, []int32{captureModeRelaxed, captureModeRelaxed, captureModeRelaxed}, during)
-	require.Zero(t, mode)
+	require.NoError(t, d.WithPrimary(0, func(in *Driver) error { return in.WriteOut(addr+100, []byte("written")) }))
+	require.Equal(t, "written", string(sim.DtoH(0, addr+100, 7)))
 }

@@ -3,7 +3,6 @@ package cuda
 import (
 	"errors"
 	"fmt"
-	"runtime"
 	"unsafe"
 
 	"gdrapi/core/log"
@@ -30,86 +29,85 @@ func (d *Driver) DeviceOf(addr uint64) (int, error) {
 
 // SetSyncMemops makes CUDA complete synchronous copies to and from the allocation at
 // addr before they return. So the CPU's mapping never shows bytes from before such a
-// copy. SetSyncMemops needs a current context.
+// copy. SetSyncMemops needs the memory's context, see WithMemory.
 //
-// It tries two settings:
+// Memory of cuMemCreate has no such attribute (580.159.04 answers NOT_SUPPORTED): there the
+// program synchronises, as docs/ordering.md says. The flag of the same name that a context
+// has is the program's: to set it ends captures.
 //
-//  1. That of the allocation. Memory of cuMemCreate has none (580.159.04 answers
-//     NOT_SUPPORTED).
-//  2. That of the current context, for all copies of the context (CUDA 12.1).
-//
-// Where both fail, a log line says so. The pinning is good all the same; a caller then
-// synchronises by itself.
+// Where the driver fails otherwise, a log line says so. The pinning is good all the same.
 func (d *Driver) SetSyncMemops(addr uint64) {
 	err := d.setPointerAttribute(SyncMemops, addr, 1)
-	if errors.Is(err, ErrNotSupported) {
-		err = d.setCtxSyncMemops()
+	if err == nil || errors.Is(err, ErrNotSupported) {
+		return
 	}
-	if err != nil {
-		log.Warnf("the CUDA driver cannot set SYNC_MEMOPS for %#x; synchronise after each cuMemcpy before you read the mapping: %v", addr, err)
-	}
+	log.Warnf("the CUDA driver cannot set SYNC_MEMOPS for %#x; synchronise after each cuMemcpy before you read the mapping: %v", addr, err)
 }
 
-// ctxSyncMemops is CU_CTX_SYNC_MEMOPS.
-const ctxSyncMemops = 0x80
-
-func (d *Driver) setCtxSyncMemops() error {
-	var flags uint32
-	if err := d.call(symCtxGetFlags, uintptr(unsafe.Pointer(&flags))); err != nil || flags&ctxSyncMemops != 0 {
-		return err
-	}
-	return d.call(symCtxSetFlags, uintptr(flags|ctxSyncMemops))
+// WithMemory calls fn with a context current in which CUDA knows the memory at addr, which
+// m describes. fn's calls are those of one Relaxed. What was current before is current
+// again afterwards. WithMemory does not ask what it is: a program may leave a context
+// current that it has destroyed, and libcuda faults in some calls then. It takes
+//
+//  1. the context that the memory was allocated in. Memory of cuMemAlloc has one;
+//  2. else the device's primary context, if it is active;
+//  3. else the current context, if it knows the address: to make a primary context takes
+//     0.2 s and 500 MB;
+//  4. else the primary context, for the time of the call.
+func (d *Driver) WithMemory(m MemoryInfo, addr uint64, fn func(in *Driver) error) error {
+	return d.Relaxed(func(d *Driver) error {
+		if m.Context != 0 {
+			return d.lend(m.Context, fn)
+		}
+		dev, err := d.Device(m.Ordinal)
+		if err != nil {
+			return err
+		}
+		if !d.primaryIsActive(dev) {
+			if _, _, err := d.MemGetAddressRange(addr); err == nil {
+				return fn(d)
+			}
+		}
+		return d.WithPrimary(m.Ordinal, fn)
+	})
 }
 
-// WithDevice calls fn on a thread whose current context is of the device. That is the
-// thread's own context where it is of the device. Else it is the device's primary
-// context, which WithDevice releases before it returns. Another device's context does
-// not serve: in it the driver finds neither address ranges nor attributes of VMM memory.
-func (d *Driver) WithDevice(ordinal int, fn func() error) error {
-	runtime.LockOSThread()
-	defer runtime.UnlockOSThread()
-	current, err := d.CtxGetCurrent()
-	if err != nil {
-		return err
-	}
-	dev, err := d.Device(ordinal)
-	if err != nil {
-		return err
-	}
-	if current != 0 {
-		if of, err := d.ctxGetDevice(); err == nil && of == dev {
-			return fn()
+// WithPrimary is WithMemory in the primary context of a device.
+func (d *Driver) WithPrimary(ordinal int, fn func(in *Driver) error) error {
+	return d.Relaxed(func(d *Driver) error {
+		dev, err := d.Device(ordinal)
+		if err != nil {
+			return err
 		}
-	}
-	primary, err := d.primaryCtxRetain(dev)
-	if err != nil {
-		return err
-	}
-	defer func() {
-		if err := d.primaryCtxRelease(dev); err != nil {
-			log.Warnf("a reference to the primary context of CUDA device %d is lost: %v", ordinal, err)
+		primary, err := d.primaryCtxRetain(dev)
+		if err != nil {
+			return err
 		}
-	}()
-	return d.lend(primary, current, fn)
+		defer func() {
+			if err := d.primaryCtxRelease(dev); err != nil {
+				log.Warnf("a reference to the primary context of CUDA device %d is lost: %v", ordinal, err)
+			}
+		}()
+		return d.lend(primary, fn)
+	})
 }
 
 // lend calls fn with c in place of the thread's current context.
-func (d *Driver) lend(c, current Context, fn func() error) error {
+func (d *Driver) lend(c Context, fn func(in *Driver) error) error {
 	if err := d.ctxPushCurrent(c); err != nil {
 		return err
 	}
-	defer d.popBorrowed(current)
-	return fn()
+	defer func() {
+		if err := d.ctxPopCurrent(); err != nil {
+			log.Warnf("a context of the library's choice stays current on this thread: %v", err)
+		}
+	}()
+	return fn(d)
 }
 
-// popBorrowed gives the thread back the context that it had, or none.
-func (d *Driver) popBorrowed(current Context) {
-	err := d.ctxPopCurrent()
-	if err == nil {
-		return
-	}
-	// Then the thread's stack of contexts keeps one context too many.
-	if d.ctxSetCurrent(current) != nil {
-		log.Warnf("a primary context stays current on this thread: %v", err)
-	}
+func (d *Driver) primaryIsActive(dev Device) bool {
+	var flags uint32
+	var active int32
+	err := d.call(symDevicePrimaryCtxGetState, uintptr(dev), uintptr(unsafe.Pointer(&flags)), uintptr(unsafe.Pointer(&active)))
+	return err == nil && active != 0
 }

@@ -192,10 +192,10 @@ func (s *session) Pin(req backend.PinRequest) (backend.Pin, error) {
 	if dev.coherent && !pcie {
 		p.mappingType = backend.Caching
 	}
-	err = s.cuda.WithDevice(ordinal, func() error {
+	err = s.cuda.WithMemory(m, at, func(in *cuda.Driver) error {
 		for at, end := first, first+length; at < end; {
-			n := s.allocation(m, at, end, page)
-			fd, err := s.cuda.MemExportRange(at, n, pcie)
+			n := allocation(in, m, at, end, page)
+			fd, err := in.MemExportRange(at, n, pcie)
 			if err != nil {
 				return errors.Join(err, p.closeParts())
 			}
@@ -206,7 +206,7 @@ func (s *session) Pin(req backend.PinRequest) (backend.Pin, error) {
 			}
 			at += n
 		}
-		s.cuda.SetSyncMemops(at)
+		in.SetSyncMemops(at)
 		return nil
 	})
 	if errors.Is(err, cuda.ErrInvalidValue) && first < m.Start {
@@ -222,11 +222,11 @@ func (s *session) Pin(req backend.PinRequest) (backend.Pin, error) {
 // driver maps only the first allocation of a dma-buf of several, and says that it has
 // mapped all. Where CUDA does not say where the allocation ends, or it ends inside of a
 // page, the part is all of the range.
-func (s *session) allocation(m cuda.MemoryInfo, at, end, page uint64) uint64 {
+func allocation(in *cuda.Driver, m cuda.MemoryInfo, at, end, page uint64) uint64 {
 	if m.Legacy {
 		return end - at
 	}
-	base, size, err := s.cuda.MemGetAddressRange(at)
+	base, size, err := in.MemGetAddressRange(at)
 	if next := base + size; err == nil && next > at && next < end && next%page == 0 {
 		return next - at
 	}

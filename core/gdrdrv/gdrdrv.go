@@ -59,18 +59,19 @@ func open(k kernel, sync func(addr uint64) error) (_ *session, err error) {
 	return s, nil
 }
 
-// setSyncMemops sets SYNC_MEMOPS on the allocation as the other backends do.
+// setSyncMemops sets SYNC_MEMOPS on the allocation as the other backends do. Memory of
+// cuMemCreate has no such attribute.
 func setSyncMemops(addr uint64) error {
 	cu, err := cuda.Load()
 	if err != nil {
 		return err
 	}
-	ordinal, err := cu.DeviceOf(addr)
-	if err != nil {
+	m, err := cu.MemoryAt(addr)
+	if err != nil || !m.Legacy {
 		return err
 	}
-	return cu.WithDevice(ordinal, func() error {
-		cu.SetSyncMemops(addr)
+	return cu.WithMemory(m, addr, func(in *cuda.Driver) error {
+		in.SetSyncMemops(addr)
 		return nil
 	})
 }

@@ -32,9 +32,6 @@ type client struct {
 
 	mu   sync.Mutex
 	gpus map[cuda.PCIAddress]*gpu
-
-	// Objects that verify has confirmed.
-	verified verifiedSet
 }
 
 // gpu is our device object of one GPU. Only space changes, once.

@@ -32,10 +32,18 @@ type fakeCUDA struct {
 	nextHandle cuda.MemHandle
 	synced     []uint64 // addresses with SYNC_MEMOPS
 
-	contexts atomic.Int32 // calls of WithDevice that run now
+	contexts atomic.Int32 // calls of withMemory that run now
+	ordinal  atomic.Int32 // of the last context
+
+	// What the library gets when it allocates, once on each GPU: of cuMemAlloc, and VMM.
+	ownLegacy, ownVMM []*fakeAlloc
 
 	// What a test changes.
-	wrongReads int        // this many ReadBacks return other bytes
+	wrongReads int  // this many ReadBacks return other bytes
+	written    bool // a kernel writes all memory, all the time
+	noMappings bool // before CUDA 12
+	full       bool // no memory is left
+	writes     byte
 	ipcWord    [16]uint32 // added to the words of IPC handles
 	noExport   bool       // no cuMemGetHandleForAddressRange
 	seen       func(*Seen)
@@ -76,10 +84,17 @@ type fakePart struct {
 }
 
 func newCUDA(rm *fakeRM) *fakeCUDA {
-	return &fakeCUDA{
+	c := &fakeCUDA{
 		t: rm.t, rm: rm, client: rm.newClient(false), other: rm.newClient(true),
 		next: 0x7f0000000000, references: map[cuda.MemHandle]*fakePart{}, nextHandle: 77,
 	}
+	for ordinal := range rm.gpus {
+		p := c.part(ordinal, c.client, 2*mib)
+		start := c.place(p)
+		c.ownLegacy = append(c.ownLegacy, c.add(&fakeAlloc{kind: legacy, ordinal: ordinal, parts: []*fakePart{p}, start: start + 5*gpuPage, size: ownSize}))
+		c.ownVMM = append(c.ownVMM, c.vmm(ordinal, true, []uint64{2 * mib}))
+	}
+	return c
 }
 
 const mib = 1 << 20
@@ -241,11 +256,18 @@ func (c *fakeCUDA) MemoryAt(addr uint64) (cuda.MemoryInfo, error) {
 	if err := c.rm.called("MemoryAt"); err != nil {
 		return cuda.MemoryInfo{}, err
 	}
-	a, _ := c.at(addr)
+	a, p := c.at(addr)
 	if a == nil || a.kind == host || a.kind == managed {
 		return cuda.MemoryInfo{}, fmt.Errorf("%#x is no device memory: %w", addr, unix.EINVAL)
 	}
-	return cuda.MemoryInfo{Ordinal: a.ordinal, Legacy: a.kind == legacy, Start: a.start, Size: a.size}, nil
+	m := cuda.MemoryInfo{Ordinal: a.ordinal, Legacy: a.kind == legacy, Start: a.start, Size: a.size}
+	if m.Legacy {
+		m.Context = 1
+	}
+	if !c.noMappings {
+		m.Mapping, m.MappingSize = p.start, p.size
+	}
+	return m, nil
 }
 
 func (c *fakeCUDA) MemoryIn(addr, size uint64) (m cuda.MemoryInfo, at uint64, err error) {
@@ -384,11 +406,51 @@ func (c *fakeCUDA) ReadBack(b []byte, addr uint64) error {
 	c.pread(b, addr)
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if c.written {
+		c.writes++
+		b[0] += c.writes
+	}
 	if c.wrongReads > 0 {
 		c.wrongReads--
 		b[len(b)-1]++
 	}
 	return nil
+}
+
+func (c *fakeCUDA) WriteOut(addr uint64, b []byte) error {
+	c.needsContext("a copy")
+	if err := c.rm.called("WriteOut"); err != nil {
+		return err
+	}
+	mine := func(a *fakeAlloc) bool { return addr >= a.start && addr+uint64(len(b)) <= a.start+ownSize }
+	if !slices.ContainsFunc(c.ownLegacy, mine) && !slices.ContainsFunc(c.ownVMM, mine) {
+		c.t.Errorf("the library writes to %#x, which is not its own", addr)
+	}
+	c.pwrite(addr, b)
+	return nil
+}
+
+func (c *fakeCUDA) MemAlloc(size uint64) (uint64, error) {
+	c.needsContext("cuMemAlloc")
+	if err := c.rm.called("cuMemAlloc"); err != nil {
+		return 0, err
+	}
+	if c.full {
+		return 0, result("cuMemAlloc", cuda.ErrOutOfMemory)
+	}
+	require.EqualValues(c.t, ownSize, size)
+	return c.ownLegacy[c.ordinal.Load()].start, nil
+}
+
+func (c *fakeCUDA) exportable(ordinal int, size uint64) (uint64, error) {
+	if err := c.rm.called("cuMemCreate"); err != nil {
+		return 0, err
+	}
+	if c.full {
+		return 0, result("cuMemCreate", cuda.ErrOutOfMemory)
+	}
+	require.EqualValues(c.t, ownSize, size)
+	return c.ownVMM[ordinal].start, nil
 }
 
 func (c *fakeCUDA) SetSyncMemops(addr uint64) {
@@ -420,11 +482,15 @@ func (c *fakeCUDA) PCIAddress(dev cuda.Device) (cuda.PCIAddress, error) {
 	return c.gpu(dev).at, c.rm.called("cuDeviceGetPCIBusId")
 }
 
-func (c *fakeCUDA) WithDevice(_ int, fn func() error) error {
-	if err := c.rm.called("WithDevice"); err != nil {
+func (c *fakeCUDA) withMemory(m cuda.MemoryInfo, addr uint64, fn func(in driver) error) error {
+	if err := c.rm.called("withMemory"); err != nil {
 		return err
+	}
+	if a, _ := c.at(addr); a == nil || m.Start != a.start {
+		c.t.Errorf("the context of %#x, which is not in %+v", addr, m)
 	}
 	c.contexts.Add(1)
 	defer c.contexts.Add(-1)
-	return fn()
+	c.ordinal.Store(int32(m.Ordinal))
+	return fn(c)
 }

@@ -26,9 +26,9 @@ func TestIPCHandleThatAgrees(t *testing.T) {
 		{small, 1, 2},
 		{large, 1, 3},
 		{second, 1, 4},
-		{v, 3, 4}, // both ends
-		{v, 5, 4},
-		{small, 5, 5},
+		{v, 2, 4},
+		{v, 3, 4},
+		{small, 3, 5},
 	} {
 		start := c.a.start &^ (gpuPage - 1)
 		p := w.pinned(start, c.a.end()-start)
@@ -37,46 +37,52 @@ func TestIPCHandleThatAgrees(t *testing.T) {
 		w.cycle(p)
 		require.NoError(t, p.Unpin())
 	}
-	require.Equal(t, int32(agrees), w.ipc.state.Load())
+	require.Equal(t, right, w.verdict(byIPC))
+	require.Equal(t, right, w.verdict(byExport))
+	require.Zero(t, w.rm.count("cuMemAlloc")+w.rm.count("WriteOut")+w.rm.count("ReadBack"), "two ways that agree need no bytes")
 
 	// The IPC handle fails once. The watch is used.
 	w.rm.fail("cuIpcGetMemHandle", 1, errOwn)
 	require.NoError(t, w.pinned(small.start, 1).Unpin())
-	require.Equal(t, 6, w.rm.count("watch"))
+	require.Equal(t, 4, w.rm.count("watch"))
 	w.end()
 }
 
 func TestIPCHandleThatDiffers(t *testing.T) {
-	for _, word := range []int{7, 12, 13} {
+	for _, word := range []int{ipcOffset, ipcClient, ipcObject} {
 		w := newWorld(t)
 		w.cuda.ipcWord[word] = 4096
 		a := w.cuda.memAlloc(0, 8*mib)
-		for i := range 3 {
+		for range 3 {
 			p := w.pinned(a.start, a.size)
 			w.cycle(p)
 			require.NoError(t, p.Unpin())
-			require.Equal(t, i+1, w.rm.count("watch"))
-			require.Equal(t, 1, w.rm.count("cuIpcGetMemHandle"), "it is never asked again")
 		}
-		require.Equal(t, int32(differs), w.ipc.state.Load())
+		require.Equal(t, right, w.verdict(byExport), "as our own memory shows")
+		require.Equal(t, wrong, w.verdict(byIPC))
+		asked, watched := w.rm.count("cuIpcGetMemHandle"), w.rm.count("watch")
+		require.Equal(t, 1, w.rm.count("cuMemAlloc"))
+		require.NoError(t, w.pinned(a.start, 4096).Unpin())
+		require.Equal(t, asked, w.rm.count("cuIpcGetMemHandle"), "it is never asked again")
+		require.Equal(t, watched+1, w.rm.count("watch"))
+		require.Equal(t, 1, w.rm.count("cuMemAlloc"))
 
 		// Even if no other way is left.
-		w.session.finder.watch = nil
+		w.session.watch = nil
 		w.notPinned(a.start, 4096, unix.ENOTSUP, "load gdrdrv")
-		require.Equal(t, 1, w.rm.count("cuIpcGetMemHandle"))
+		require.Equal(t, asked, w.rm.count("cuIpcGetMemHandle"))
 		w.end()
 	}
 }
 
-// If there is no handle, nothing is decided.
+// If there is no handle, nothing is decided of it. The ways are tried on our own memory.
 func TestIPCHandleThatFails(t *testing.T) {
 	w := newWorld(t)
 	a := w.cuda.memAlloc(0, 8*mib)
 	w.rm.fail("cuIpcGetMemHandle", 1, errOwn)
 	require.NoError(t, w.pinned(a.start, 1).Unpin())
-	require.Equal(t, int32(notCompared), w.ipc.state.Load())
-	require.NoError(t, w.pinned(a.start, 1).Unpin())
-	require.Equal(t, int32(agrees), w.ipc.state.Load())
+	require.Equal(t, right, w.verdict(byIPC), "our own memory has one")
+	require.Equal(t, right, w.verdict(byExport))
 	w.end()
 }
 
@@ -86,9 +92,9 @@ func TestWithoutTheWatch(t *testing.T) {
 		what  string
 		blind func(w *world)
 	}{
-		{"no watch", func(w *world) { w.session.finder.watch = nil }},
+		{"no watch", func(w *world) { w.session.watch = nil }},
 		{"no slot in libcuda", func(w *world) {
-			w.session.finder.watch = func(uintptr, uint64, uint64) (Seen, error) { return Seen{}, unix.ENOTSUP }
+			w.session.watch = func(uintptr, uint64, uint64) (Seen, error) { return Seen{}, unix.ENOTSUP }
 		}},
 		{"no function", func(w *world) { w.cuda.noExport = true }},
 		{"no dma-bufs", func(w *world) {
@@ -115,7 +121,11 @@ func TestWithoutTheWatch(t *testing.T) {
 				require.NoError(t, p.Unpin())
 				w.cuda.free(a)
 			}
-			require.Equal(t, int32(notCompared), w.ipc.state.Load())
+			require.Equal(t, untried, w.verdict(byExport))
+			require.Equal(t, right, w.verdict(byIPC), "as our own memory shows")
+			require.Equal(t, right, w.verdict(byImport), "as our own memory shows")
+			require.Equal(t, 2, w.rm.count("cuMemAlloc"), "one on each GPU")
+			require.Equal(t, 1, w.rm.count("cuMemCreate"))
 			if c.what != "an export by other requests" {
 				p := w.cuda.pool(0, 0, mib)
 				w.notPinned(p.start, p.size, unix.ENOTSUP, "load gdrdrv")
@@ -151,11 +161,12 @@ func TestExportsThatAreNotKnown(t *testing.T) {
 		{"the same, and it works", func(s *Seen) { *s = Seen{FD: s.FD, Requests: 1, Size: 4000} }, unix.ENOTSUP, "4000 bytes"},
 		{"refused", func(s *Seen) { closeSeen(s); *s = Seen{Result: 1, FD: -1} }, unix.ENOTSUP, "cudaIpcOpenMemHandle"},
 		{"no memory", func(s *Seen) { closeSeen(s); *s = Seen{Result: 2, FD: -1} }, unix.ENOMEM, "OUT_OF_MEMORY"},
-		{"an object that is none", func(s *Seen) { s.Object++ }, unix.ENOTSUP, "DUP_OBJECT"},
+		{"an object that is none", func(s *Seen) { s.Object++ }, unix.ENOTSUP, "do not lead to the memory"},
 		{"a client that is none", func(s *Seen) { s.Client++ }, unix.ENOTSUP, "DUP_OBJECT"},
 		{"an offset past the object", func(s *Seen) { s.Offset += 1 << 40 }, unix.EINVAL, ""},
 	} {
 		w := newWorld(t)
+		w.cuda.ipcWord[ipcOffset] = 4096
 		w.cuda.seen = c.seen
 		v := w.cuda.vmm(0, true, []uint64{2 * mib})
 		if c.want == unix.EINVAL {
@@ -171,6 +182,7 @@ func TestExportsThatAreNotKnown(t *testing.T) {
 // An offset before the object's start is invalid.
 func TestPlaceBeforeTheObject(t *testing.T) {
 	w := newWorld(t)
+	w.proven()
 	w.cuda.memAlloc(0, 8192)
 	a := w.cuda.memAlloc(0, 512)
 	w.cuda.seen = func(s *Seen) { s.Offset = 0 } // of a page 8 KiB further on
@@ -222,6 +234,8 @@ func TestJoin(t *testing.T) {
 // The memory of a range is in smaller pieces than CUDA makes.
 func TestPiecesThatAreTooSmall(t *testing.T) {
 	w := newWorld(t)
+	w.proven()
+	w.cuda.noMappings = true
 	a := w.cuda.vmm(0, false, []uint64{2 * mib})
 	n := uint64(0)
 	w.cuda.seen = func(s *Seen) { n++; s.Offset += n << 30 }
@@ -240,86 +254,14 @@ func TestSearchIsShort(t *testing.T) {
 		{[]uint64{64 * mib, 32 * mib, 32 * mib}, 8},
 	} {
 		w := newWorld(t)
+		w.cuda.noMappings = true
+		require.NoError(t, w.pinned(w.cuda.memAlloc(0, mib).start, 4096).Unpin())
+		before := w.rm.count("watch")
 		a := w.cuda.vmm(0, false, c.sizes)
 		p := w.pinned(a.start, a.size)
 		require.Len(t, p.pieces, len(c.sizes))
-		require.Equal(t, c.watched, w.rm.count("watch"), "%v", c.sizes)
+		require.Equal(t, before+c.watched, w.rm.count("watch"), "%v", c.sizes)
 		require.NoError(t, p.Unpin())
 		w.end()
-	}
-}
-
-// If bytes differ once, a kernel may have written there. If they differ twice, the object
-// is not the address's.
-func TestVerify(t *testing.T) {
-	for _, open := range []func(*testing.T) *world{newWorld, blind} {
-		w := open(t)
-		a := w.cuda.memAlloc(0, 2*mib)
-		w.cuda.wrongReads = 1
-		require.NoError(t, w.pinned(a.start+100, 4096).Unpin())
-		require.Equal(t, 2, w.rm.count("ReadBack"))
-		require.NoError(t, w.pinned(a.start, 4096).Unpin())
-		require.NoError(t, w.pinned(a.start+mib, 4096).Unpin())
-		require.Equal(t, 2, w.rm.count("ReadBack"), "once for an object")
-
-		b := w.cuda.memAlloc(0, 2*mib)
-		w.cuda.wrongReads = 2
-		w.notPinned(b.start, 4096, unix.ENOTSUP, "load gdrdrv")
-		require.Equal(t, 4, w.rm.count("ReadBack"))
-		require.NoError(t, w.pinned(b.start, 4096).Unpin())
-		require.Equal(t, 5, w.rm.count("ReadBack"))
-		w.end()
-		require.NoError(t, w.pinned(b.start, 4096).Unpin())
-		require.Equal(t, 6, w.rm.count("ReadBack"), "and anew for a new client")
-		w.end()
-	}
-}
-
-// Compared bytes show that a found object is not the address's.
-func TestWrongObject(t *testing.T) {
-	w := newWorld(t)
-	a, b := w.cuda.memAlloc(0, 2*mib), w.cuda.memAlloc(0, 2*mib)
-	w.cuda.pwrite(a.start, []byte{1})
-	w.cuda.seen = func(s *Seen) { s.Object = b.parts[0].object }
-	w.notPinned(a.start, 4096, unix.ENOTSUP, "not those of the object")
-	w.cuda.seen = nil
-
-	// The second object of a VMM range, at that.
-	v := w.cuda.vmm(0, false, []uint64{2 * mib, 2 * mib})
-	w.cuda.pwrite(v.start+2*mib, []byte{1})
-	w.cuda.seen = func(s *Seen) {
-		if s.Object == v.parts[1].object {
-			s.Object = b.parts[0].object
-		}
-	}
-	w.notPinned(v.start, v.size, unix.ENOTSUP, "not those of the object")
-	w.end()
-}
-
-// One line is compared if the buffer has a line. At the end of small buffers less is
-// compared.
-func TestVerifyStaysInTheMemory(t *testing.T) {
-	w := newWorld(t)
-	for _, size := range []uint64{1, 7, 63, 64, 65, 512, 4097} {
-		for _, at := range []uint64{0, size / 2, size - 1} {
-			a := w.cuda.memAlloc(0, size)
-			w.cuda.pwrite(a.start+at, []byte{byte(size)})
-			w.of.client = nil // so that the chunk is unknown
-			w.session.client = nil
-			require.NoError(t, w.pinned(a.start+at, 1).Unpin(), "%d of %d", at, size)
-			require.NoError(t, w.Close())
-		}
-	}
-}
-
-func TestVerifiedSetIsBounded(t *testing.T) {
-	var v verifiedSet
-	for i := range handle(3 * maxVerified) {
-		p := place{client: 1, object: i}
-		require.False(t, v.has(p))
-		v.add(p)
-		p.offset = 77
-		require.True(t, v.has(p))
-		require.LessOrEqual(t, len(v.set), maxVerified)
 	}
 }

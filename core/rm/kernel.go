@@ -29,8 +29,8 @@ type kernel interface {
 
 type fileID = sys.FileID
 
-// driver has the calls of CUDA that the backend makes. It is *cuda.Driver, or a
-// simulated driver in tests.
+// driver has the calls of CUDA that the backend makes. It is the CUDA driver, or a
+// simulated one in tests.
 type driver interface {
 	MemoryAt(addr uint64) (cuda.MemoryInfo, error)
 	MemoryIn(addr, size uint64) (cuda.MemoryInfo, uint64, error)
@@ -40,13 +40,32 @@ type driver interface {
 	MemRelease(cuda.MemHandle) error
 	IPCHandle(addr uint64) ([16]uint32, error)
 	ExportFunction() uintptr
+	MemAlloc(size uint64) (addr uint64, err error)
+	WriteOut(addr uint64, b []byte) error
 	ReadBack(b []byte, addr uint64) error
 	SetSyncMemops(addr uint64)
 
 	Device(ordinal int) (cuda.Device, error)
 	DeviceAttribute(cuda.DeviceAttribute, cuda.Device) (int, error)
 	PCIAddress(cuda.Device) (cuda.PCIAddress, error)
-	WithDevice(ordinal int, fn func() error) error
+	withMemory(m cuda.MemoryInfo, addr uint64, fn func(in driver) error) error
+	exportable(ordinal int, size uint64) (addr uint64, err error)
+}
+
+// live is the CUDA driver itself.
+type live struct{ *cuda.Driver }
+
+func (l live) withMemory(m cuda.MemoryInfo, addr uint64, fn func(in driver) error) error {
+	return l.WithMemory(m, addr, func(in *cuda.Driver) error { return fn(live{in}) })
+}
+
+// exportable allocates memory that can be exported as a file descriptor, for good.
+func (live) exportable(ordinal int, size uint64) (addr uint64, err error) {
+	a, err := cuda.Alloc(ordinal, size)
+	if err != nil {
+		return 0, err
+	}
+	return a.Ptr(), nil
 }
 
 // linux is the kernel itself.

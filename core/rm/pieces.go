@@ -1,7 +1,6 @@
 package rm
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 
@@ -45,7 +44,33 @@ func (f *finder) spans(b buffer) ([]span, error) {
 		// checkEnd asks the driver where the object ends.
 		return []span{{place: p, first: b.first, end: b.end}}, nil
 	}
-	return f.split(p, b.first, b.last, b.end)
+	if b.memory.MappingSize == 0 {
+		return f.split(p, b.first, b.last, b.end)
+	}
+	return f.mappings(p, b)
+}
+
+// mappings finds the spans of a buffer that begins at a place, by what the driver says of
+// the objects' bounds.
+func (f *finder) mappings(p place, b buffer) ([]span, error) {
+	end := b.memory.MappingEnd()
+	spans := []span{{place: p, first: b.first, end: min(end, b.end)}}
+	for end <= b.last {
+		m, err := f.cuda.MemoryAt(end)
+		if err != nil {
+			return nil, err
+		}
+		if p, err = f.find(end, m); err != nil {
+			return nil, err
+		}
+		next := m.MappingEnd()
+		if next <= end {
+			return nil, fmt.Errorf("the CUDA driver maps %d bytes at %#x to the address %#x: %w", m.MappingSize, m.Mapping, end, unix.EIO)
+		}
+		spans = join(spans, []span{{place: p, first: end, end: min(next, b.end)}})
+		end = next
+	}
+	return spans, nil
 }
 
 // split finds the spans of [first, end). last is the last byte to look at:
@@ -108,26 +133,23 @@ func join(left, right []span) []span {
 
 // pieces gives our client the objects of the buffer. On an error it returns the pieces
 // that it has made, and the caller frees them.
-func (s *session) pieces(g *gpu, b buffer) ([]piece, error) {
-	spans, err := s.finder.spans(b)
+func (f *finder) pieces(b buffer) ([]piece, error) {
+	spans, err := f.spans(b)
 	if errors.Is(err, errNotWatched) && !b.memory.Legacy {
-		return s.imported(g, b)
+		return f.imported(b)
 	}
 	if err != nil {
 		return nil, notFound(err)
 	}
 	var pieces []piece
 	for _, span := range spans {
-		object, err := g.duplicate(span.place)
+		object, err := f.gpu.duplicate(span.place)
 		if err != nil {
 			return pieces, err
 		}
 		pieces = append(pieces, piece{object: object, offset: span.offset, length: span.end - span.first})
-		if err := s.verify(g, span, object, b); err != nil {
-			return pieces, err
-		}
 	}
-	return pieces, s.checkEnd(g, pieces[len(pieces)-1], b)
+	return pieces, f.gpu.checkEnd(pieces[len(pieces)-1], b)
 }
 
 // notFound adds to err what the user can do about objects that cannot be found.
@@ -140,49 +162,52 @@ func notFound(err error) error {
 
 // imported gives our client VMM memory by its file descriptors, one allocation at a
 // time. It needs no watched export. The memory must be exportable as a file descriptor.
-func (s *session) imported(g *gpu, b buffer) ([]piece, error) {
+func (f *finder) imported(b buffer) ([]piece, error) {
 	var pieces []piece
 	for at := b.first; at < b.end; {
-		base, length, err := s.cuda.MemGetAddressRange(at)
+		base, length, err := f.cuda.MemGetAddressRange(at)
 		if err != nil {
 			return pieces, err
 		}
-		object, err := s.importAt(g, at)
+		object, err := f.importAt(at)
 		if err != nil {
 			return pieces, err
 		}
 		end := min(base+length, b.end)
 		pieces = append(pieces, piece{object: object, offset: at - base, length: end - at})
+		if err := f.confirmImport(object, at-base, at, b.memory.Ordinal); err != nil {
+			return pieces, err
+		}
 		at = end
 	}
 	return pieces, nil
 }
 
 // importAt imports the VMM allocation that is mapped at an address.
-func (s *session) importAt(g *gpu, at uint64) (handle, error) {
-	h, err := s.cuda.MemRetainAllocationHandle(at)
+func (f *finder) importAt(at uint64) (handle, error) {
+	h, err := f.cuda.MemRetainAllocationHandle(at)
 	if err != nil {
 		return 0, fmt.Errorf("%w, and the memory at %#x has no allocation handle; load gdrdrv: %w (%v)", errNotWatched, at, unix.ENOTSUP, err)
 	}
 	defer func() {
-		if err := s.cuda.MemRelease(h); err != nil {
+		if err := f.cuda.MemRelease(h); err != nil {
 			log.Warnf("a reference to the GPU memory at %#x is lost: %v", at, err)
 		}
 	}()
-	fd, err := s.cuda.MemExport(h)
+	fd, err := f.cuda.MemExport(h)
 	if errors.Is(err, cuda.ErrInvalidValue) {
 		err = fmt.Errorf("%w (%v)", unix.ENOTSUP, err)
 	}
 	if err != nil {
 		return 0, fmt.Errorf("%w, and the memory at %#x cannot be exported; create it with CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, or load gdrdrv: %w", errNotWatched, at, err)
 	}
-	object, err := g.importMemory(fd)
+	object, err := f.gpu.importMemory(fd)
 	return object, errors.Join(err, sys.Close(fd))
 }
 
 // checkEnd checks that the buffer ends inside of its object, where CUDA's answer does
 // not show that. The driver opens no window past the end of an object.
-func (s *session) checkEnd(g *gpu, last piece, b buffer) error {
+func (g *gpu) checkEnd(last piece, b buffer) error {
 	if !b.memory.Legacy || b.within() {
 		return nil
 	}
@@ -194,59 +219,6 @@ func (s *session) checkEnd(g *gpu, last piece, b buffer) error {
 		return err
 	}
 	return errors.Join(g.client.kernel.close(w.fd), g.closeWindow(last.object, w.linear))
-}
-
-// lineSize is the number of bytes that verify compares.
-const lineSize = 64
-
-// verify checks that the object is the one that the address lies in. CUDA does not
-// document that. verify does this once for each object:
-//
-//  1. It reads a line through a mapping of the object.
-//  2. It reads the same line at the address, with a copy by the GPU.
-//  3. It compares the bytes.
-func (s *session) verify(g *gpu, sp span, object handle, b buffer) error {
-	known := &g.client.verified
-	if known.has(sp.place) {
-		return nil
-	}
-	from := max(sp.first, b.asked) &^ (lineSize - 1)
-	n := min(lineSize, sp.end-from, b.memory.End()-from)
-	where, _ := sp.plus(int64(from - sp.first))
-	// It tries twice, because a CUDA kernel may be writing to the line.
-	for range 2 {
-		mapped, err := g.read(object, where.offset, n)
-		if err != nil {
-			return err
-		}
-		copied := make([]byte, n)
-		if err := s.cuda.ReadBack(copied, from); err != nil {
-			return err
-		}
-		if bytes.Equal(mapped, copied) {
-			known.add(sp.place)
-			return nil
-		}
-	}
-	return fmt.Errorf("the bytes at %#x are not those of the object that was found for it, so this NVIDIA driver differs from those that are known; load gdrdrv: %w", from, unix.ENOTSUP)
-}
-
-// read reads n bytes of an object through a mapping of their page.
-func (g *gpu) read(object handle, offset, n uint64) ([]byte, error) {
-	k := g.client.kernel
-	page := offset &^ (hostPage - 1)
-	w, err := g.openWindow(object, page, hostPage)
-	if err != nil {
-		return nil, err
-	}
-	va, err := k.mmap(w.fd, uintptr(hostPage))
-	_ = k.close(w.fd)
-	if err != nil {
-		return nil, errors.Join(fmt.Errorf("mmap of GPU memory: %w", err), g.closeWindow(object, w.linear))
-	}
-	b := make([]byte, n)
-	load(b, va+uintptr(offset-page))
-	return b, errors.Join(k.munmap(va, uintptr(hostPage)), g.closeWindow(object, w.linear))
 }
 
 // free frees the objects of the pieces. When one fails, it goes on with the next.

@@ -50,7 +50,7 @@ func (b Backend) Open() (backend.Session, error) {
 	if err := probe(linux{}, access, shown(cu)); err != nil {
 		return nil, err
 	}
-	return newSession(linux{}, cu, b.Watch, &process, &ipcOf), nil
+	return newSession(linux{}, live{cu}, b.Watch, &process, &proven), nil
 }
 
 func access(path string) error { return unix.Access(path, unix.R_OK|unix.W_OK) }
@@ -99,7 +99,8 @@ func probe(k kernel, access func(path string) error, shown func() map[cuda.PCIAd
 type session struct {
 	kernel kernel
 	cuda   driver
-	finder finder
+	watch  Watch // nil: none
+	proofs *proofs
 	shared *shared
 
 	mu      sync.Mutex
@@ -113,10 +114,9 @@ type device struct {
 	coherent bool // the CPU may cache the GPU's memory
 }
 
-func newSession(k kernel, cu driver, w Watch, s *shared, ipc *agreement) *session {
+func newSession(k kernel, cu driver, w Watch, s *shared, p *proofs) *session {
 	return &session{
-		kernel: k, cuda: cu, shared: s,
-		finder:  finder{cuda: cu, watch: w, ipc: ipc},
+		kernel: k, cuda: cu, watch: w, shared: s, proofs: p,
 		devices: map[int]device{},
 	}
 }
@@ -189,10 +189,11 @@ func (s *session) Pin(req backend.PinRequest) (backend.Pin, error) {
 		return nil, fmt.Errorf("the rm backend cannot force a mapping through PCIe on a GPU that is coherent with the CPU: %w", unix.EINVAL)
 	}
 	p := &pin{gpu: g, kernel: s.kernel, first: b.first, size: b.end - b.first}
-	err = s.cuda.WithDevice(b.memory.Ordinal, func() error {
-		p.pieces, err = s.pieces(g, b)
+	err = s.cuda.withMemory(b.memory, b.asked, func(in driver) (err error) {
+		f := finder{cuda: in, watch: s.watch, gpu: g, proof: s.proofs.at(dev.at)}
+		p.pieces, err = f.pieces(b)
 		if err == nil {
-			s.cuda.SetSyncMemops(b.asked)
+			in.SetSyncMemops(b.asked)
 		}
 		return err
 	})
@@ -212,14 +213,15 @@ func (s *session) buffer(req backend.PinRequest) (b buffer, err error) {
 		return b, fmt.Errorf("%d bytes at %#x pass the end of the address space: %w", req.Size, req.Addr, unix.EINVAL)
 	}
 	b.memory, b.asked, err = s.cuda.MemoryIn(req.Addr, req.Size)
-	if err != nil || b.memory.Legacy {
+	if err != nil || b.memory.Legacy || b.last < min(b.memory.MappingEnd(), b.memory.End()) {
 		return b, err
 	}
 	// The last byte may lie past the end of the allocation, on its last GPU page. Then
 	// the first byte of that page stands for it: no object ends inside of a GPU page.
 	_, err = s.cuda.MemoryAt(b.last)
 	if errors.Is(err, unix.EINVAL) {
-		b.last, err = max(b.end-gpuPage, b.asked), nil
+		b.last = max(b.end-gpuPage, b.asked)
+		_, err = s.cuda.MemoryAt(b.last)
 	}
 	return b, err
 }

@@ -9,7 +9,6 @@ import (
 	"unsafe"
 
 	"gdrapi/core/backend"
-	"gdrapi/core/cuda"
 	"gdrapi/core/cuda/cudatest"
 
 	"github.com/stretchr/testify/require"
@@ -23,23 +22,42 @@ type world struct {
 	t    *testing.T
 	rm   *fakeRM
 	cuda *fakeCUDA
-	ipc  *agreement
+	all  *proofs
 	of   *shared // the process's client
 	*session
 }
 
 func newWorld(t *testing.T) *world {
-	w := &world{t: t, rm: newRM(t), ipc: new(agreement), of: new(shared)}
+	w := &world{t: t, rm: newRM(t), all: new(proofs), of: new(shared)}
 	w.cuda = newCUDA(w.rm)
-	w.session = newSession(w.rm, w.cuda, w.cuda.watch, w.of, w.ipc)
+	w.session = newSession(w.rm, w.cuda, w.cuda.watch, w.of, w.all)
 	return w
 }
 
 // blind is newWorld without watched exports.
 func blind(t *testing.T) *world {
 	w := newWorld(t)
-	w.session = newSession(w.rm, w.cuda, nil, w.of, w.ipc)
+	w.session = newSession(w.rm, w.cuda, nil, w.of, w.all)
 	return w
+}
+
+// verdict is what the first GPU's proof says of a way.
+func (w *world) verdict(of way) verdict { return w.all.at(w.rm.gpus[0].at).of(of) }
+
+// proven sets the verdicts of the first GPU: exports are right, and IPC handles are not.
+func (w *world) proven() {
+	p := w.all.at(w.rm.gpus[0].at)
+	p.set(byExport, right)
+	p.set(byIPC, wrong)
+}
+
+// allRight sets the verdicts of both GPUs.
+func (w *world) allRight() {
+	for _, gpu := range w.rm.gpus {
+		for of := range wayCount {
+			w.all.at(gpu.at).set(of, right)
+		}
+	}
 }
 
 func (w *world) pinned(addr, size uint64) *pin {
@@ -296,6 +314,7 @@ func TestWindowsPastAPoolsBuffer(t *testing.T) {
 	w := newWorld(t)
 	v := w.cuda.vmm(0, true, []uint64{2 * mib})
 	w.notPinned(v.start, v.size+1, unix.EINVAL, "")
+	w.cuda.noMappings = true
 	w.rm.fail("MemoryAt", 2, errOwn) // the first call is of the buffer's start
 	w.notPinned(v.start, v.size, errOwn, "")
 	w.end()
@@ -311,7 +330,7 @@ func TestPageThatBeginsInFreeSpace(t *testing.T) {
 	w.cuda.free(gone)
 	p := w.pinned(small.start, small.size)
 	require.NoError(t, p.Unpin())
-	require.Equal(t, int32(notCompared), w.ipc.state.Load())
+	require.Equal(t, right, w.verdict(byIPC), "by memory of the library's own")
 	w.end()
 }
 
@@ -526,6 +545,11 @@ func TestEveryCallFailsOnce(t *testing.T) {
 	}
 	for kind, make := range kinds {
 		for _, open := range []func(*testing.T) *world{newWorld, blind} {
+			open := func(t *testing.T) *world {
+				w := open(t)
+				w.allRight()
+				return w
+			}
 			clean := open(t)
 			if err := life(clean, make(clean.cuda)); kind == "pool" && err != nil {
 				require.ErrorIs(t, err, unix.ENOTSUP)
@@ -678,7 +702,7 @@ var errOwn = errors.New("of this test")
 
 // An error of CUDA's that is no result is returned unchanged.
 func TestDeviceErrors(t *testing.T) {
-	for _, name := range []string{"cuDeviceGet", "cuDeviceGetAttribute", "cuDeviceGetPCIBusId", "WithDevice"} {
+	for _, name := range []string{"cuDeviceGet", "cuDeviceGetAttribute", "cuDeviceGetPCIBusId", "withMemory"} {
 		w := newWorld(t)
 		a := w.cuda.memAlloc(0, 4096)
 		w.rm.fail(name, 1, errOwn)
@@ -687,11 +711,11 @@ func TestDeviceErrors(t *testing.T) {
 		require.NoError(t, w.pinned(a.start, 1).Unpin())
 		require.NoError(t, w.pinned(a.start, 1).Unpin())
 		want := 2 // the device is looked up once
-		if name == "WithDevice" {
+		if name == "withMemory" {
 			want = 1
 		}
 		require.Equal(t, want, w.rm.count("cuDeviceGet"), name)
 		w.end()
 	}
-	var _ driver = (*cuda.Driver)(nil)
+	var _ driver = live{}
 }

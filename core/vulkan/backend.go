@@ -61,8 +61,8 @@ func (s *session) Pin(req backend.PinRequest) (backend.Pin, error) {
 		return nil, err
 	}
 	var p *pin
-	err = s.cuda.WithDevice(ordinal, func() (err error) {
-		p, err = s.pin(req)
+	err = s.cuda.WithMemory(cuda.MemoryInfo{Ordinal: ordinal}, req.Addr, func(in *cuda.Driver) (err error) {
+		p, err = s.pin(in, req)
 		return err
 	})
 	if err != nil {
@@ -71,9 +71,10 @@ func (s *session) Pin(req backend.PinRequest) (backend.Pin, error) {
 	return p, nil
 }
 
-// pin does the work of Pin on a thread with a current context.
-func (s *session) pin(req backend.PinRequest) (_ *pin, err error) {
-	h, err := s.cuda.MemRetainAllocationHandle(req.Addr)
+// pin does the work of Pin on a thread with a current context. The memory has no
+// SYNC_MEMOPS: it is of cuMemCreate.
+func (s *session) pin(in *cuda.Driver, req backend.PinRequest) (_ *pin, err error) {
+	h, err := in.MemRetainAllocationHandle(req.Addr)
 	if err != nil {
 		return nil, s.explain(req.Addr, err)
 	}
@@ -81,7 +82,7 @@ func (s *session) pin(req backend.PinRequest) (_ *pin, err error) {
 		if err == nil {
 			return // the pin keeps it
 		}
-		if err := s.cuda.MemRelease(h); err != nil {
+		if err := in.MemRelease(h); err != nil {
 			log.Warnf("a reference to the GPU memory at %#x is lost: %v", req.Addr, err)
 		}
 	}()
@@ -89,7 +90,7 @@ func (s *session) pin(req backend.PinRequest) (_ *pin, err error) {
 	if err != nil {
 		return nil, err
 	}
-	base, length, err := s.cuda.MemGetAddressRange(req.Addr)
+	base, length, err := in.MemGetAddressRange(req.Addr)
 	if err != nil {
 		return nil, err
 	}
@@ -102,7 +103,6 @@ func (s *session) pin(req backend.PinRequest) (_ *pin, err error) {
 		}
 		return nil, fmt.Errorf("%d bytes at %#x do not lie in one allocation (that is %d bytes at %#x), and vulkan pins no more than one; pin each on its own: %w", req.Size, req.Addr, length, base, unix.ENOTSUP)
 	}
-	s.cuda.SetSyncMemops(req.Addr)
 	dev, err := g.open()
 	if err != nil {
 		return nil, err

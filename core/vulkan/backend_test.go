@@ -221,24 +221,6 @@ func TestMemAllocPins(t *testing.T) {
 	require.NoError(t, p.Unpin())
 }
 
-// The driver defers a short copy to the device, unless SYNC_MEMOPS is set. For VMM memory
-// that depends on the context that was current at the pin.
-func TestSyncMemopsIsSet(t *testing.T) {
-	sim := cudatest.Need(t)
-	s := openSession(t)
-	leave := sim.WithContext(0)
-	defer leave()
-	addr, _ := sim.VMM(0, 1, posixFD)
-	p, err := s.Pin(backend.PinRequest{Addr: addr, Size: page})
-	require.NoError(t, err)
-	va, _, err := p.Map(page, backend.None)
-	require.NoError(t, err)
-	sim.HtoD(0, addr, []byte("landed"))
-	require.Equal(t, "landed", string(cudatest.Bytes(va, 6)))
-	require.NoError(t, p.Unmap())
-	require.NoError(t, p.Unpin())
-}
-
 func TestPinRefuses(t *testing.T) {
 	sim := cudatest.Need(t)
 	s := openSession(t)
@@ -325,10 +307,10 @@ func TestPinUndoesEveryCUDAFailure(t *testing.T) {
 		name string
 		nth  int
 	}{
-		{"cuPointerGetAttribute", 1}, {"cuCtxGetCurrent", 1}, {"cuDeviceGet", 1}, {"cuDeviceGet", 2},
+		{"cuPointerGetAttribute", 1}, {"cuDeviceGet", 1}, {"cuDeviceGet", 2}, {"cuDeviceGet", 3},
 		{"cuDevicePrimaryCtxRetain", 1}, {"cuCtxPushCurrent_v2", 1},
 		{"cuMemRetainAllocationHandle", 1}, {"cuMemGetAllocationPropertiesFromHandle", 1}, {"cuDeviceGetUuid", 1},
-		{"cuMemGetAddressRange_v2", 1}, {"cuMemExportToShareableHandle", 1},
+		{"cuMemGetAddressRange_v2", 2}, {"cuMemExportToShareableHandle", 1},
 	} {
 		sim.Fail(c.name, int(cuda.ErrNotPermitted), c.nth)
 		_, err := s.Pin(backend.PinRequest{Addr: addr, Size: page})

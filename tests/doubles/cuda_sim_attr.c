@@ -78,7 +78,8 @@ static int get(struct value *val, int attr, uint64_t addr)
 		return get_host(val, attr, addr);
 	switch (attr) {
 	case ATTR_CONTEXT:
-		set_value(val, (uintptr_t)b->ctx, sizeof(void *));
+		/* That of cuMemAlloc's memory alone. */
+		set_value(val, b->chunk && b->chunk->pool ? 0 : (uintptr_t)b->ctx, sizeof(void *));
 		return CU_OK;
 	case ATTR_MEMORY_TYPE:
 		set_value(val, 2, sizeof(int));

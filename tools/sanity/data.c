@@ -202,7 +202,10 @@ static void host_guards(struct env *e)
 	munmap(area, 3 * p);
 }
 
-/* A cuMemcpy that has returned is seen: no call to wait for it in between. */
+/*
+ * A cuMemcpy that has returned is seen: no call to wait for it in between, but for memory of
+ * cuMemCreate, which has no SYNC_MEMOPS.
+ */
 static void sync_memops(struct env *e)
 {
 	static const size_t sizes[] = { 4, 256, 4096, 65536, 262144 };
@@ -223,6 +226,8 @@ static void sync_memops(struct env *e)
 			for (round = 0; round < 20; round++) {
 				fill(in, sizes[i], i * 1000 + round);
 				check_cu(e->cu.to_gpu(b.addr, in, sizes[i]));
+				if (k != MEM_PLAIN)
+					check_cu(e->cu.ctx_sync());
 				check_rc(gdr_copy_from_mapping(m.mh, out, m.p,
 							       sizes[i]), 0);
 				check(memcmp(in, out, sizes[i]) == 0);

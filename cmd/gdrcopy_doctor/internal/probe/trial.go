@@ -75,7 +75,7 @@ func use(t *facts.Trial) (err error) {
 	if err := cu.Init(); err != nil {
 		return step("cuInit", err)
 	}
-	return cu.WithDevice(0, func() error {
+	return cu.WithPrimary(0, func(*cuda.Driver) error {
 		addr, free, err := allocate(t.Backend)
 		if err != nil {
 			return step("cuMemAlloc", err)

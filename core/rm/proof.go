@@ -1,0 +1,324 @@
+package rm
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+
+	"gdrapi/core/cuda"
+	"gdrapi/core/log"
+
+	"golang.org/x/sys/unix"
+)
+
+// CUDA does not document what names its memory objects. This file finds out, once in a
+// process for each GPU, whether they mean what this package thinks:
+//
+//  1. Two ways that name the same object and offset are both right: an IPC handle and a
+//     request of the kernel have nothing in common but the memory that they are of.
+//  2. Else a way is tried on memory of our own that has random bytes.
+//  3. Where no such memory is to be had, bytes of the caller's memory are compared.
+//
+// Nothing here waits for other work of the GPU, or loses a capture. What is allocated
+// stays: to free it would wait for a kernel that runs.
+
+// way is a way to find the object that an address lies in.
+type way int
+
+const (
+	byIPC    way = iota // the IPC handle of cuMemAlloc's memory
+	byExport            // a watched export, of any memory
+	byImport            // a file descriptor of cuMemCreate's memory
+	wayCount
+)
+
+func (w way) String() string {
+	return [...]string{"IPC handles", "dma-buf exports", "file descriptors"}[w]
+}
+
+// verdict is what is known of a way.
+type verdict int32
+
+const (
+	untried verdict = iota
+	right
+	wrong
+)
+
+// proof has the verdicts for one GPU.
+type proof struct {
+	verdicts [wayCount]atomic.Int32
+
+	mu    sync.Mutex     // serialises what follows
+	tried [wayCount]bool // on memory of our own, of which there is one for each way
+}
+
+func (p *proof) of(w way) verdict { return verdict(p.verdicts[w].Load()) }
+
+func (p *proof) set(w way, v verdict) {
+	if p.verdicts[w].Swap(int32(v)) != int32(v) && v == wrong {
+		log.Warnf("this NVIDIA driver differs from those that are known: its %v do not lead to the memory, and are not used", w)
+	}
+}
+
+// proofs has the proof of each GPU of the process.
+type proofs struct {
+	mu sync.Mutex
+	of map[cuda.PCIAddress]*proof
+}
+
+var proven proofs
+
+func (p *proofs) at(gpu cuda.PCIAddress) *proof {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.of == nil {
+		p.of = map[cuda.PCIAddress]*proof{}
+	}
+	if p.of[gpu] == nil {
+		p.of[gpu] = new(proof)
+	}
+	return p.of[gpu]
+}
+
+// errDiffers is for a place that is not the memory's.
+func errDiffers(w way, at uint64) error {
+	return fmt.Errorf("this NVIDIA driver differs from those that are known: its %v do not lead to the memory at %#x; load gdrdrv: %w", w, at, unix.ENOTSUP)
+}
+
+// confirm returns nil where p is the place of the page, as w has found it. m describes the
+// page's memory.
+func (f *finder) confirm(w way, page uint64, m cuda.MemoryInfo, p place) error {
+	f.proof.mu.Lock()
+	defer f.proof.mu.Unlock()
+	if m.Legacy && w == byExport && f.agree(page, m, p) {
+		return nil
+	}
+	if f.proof.of(w) == untried {
+		f.tryOnOwn(w, m.Ordinal)
+	}
+	switch f.proof.of(w) {
+	case right:
+		if m.Legacy && w == byExport {
+			f.agree(page, m, p) // a difference is the handle's now
+		}
+		return nil
+	case wrong:
+		return errDiffers(w, page)
+	}
+	at := max(page, m.Start)
+	where, _ := p.plus(int64(at - page))
+	same, err := f.compare(where, at, min(lineSize, m.End()-at))
+	if err == nil && !same {
+		err = errDiffers(w, page)
+	}
+	return err
+}
+
+// confirmImport is confirm for an object that was imported from a file descriptor.
+func (f *finder) confirmImport(object handle, offset, at uint64, ordinal int) error {
+	f.proof.mu.Lock()
+	defer f.proof.mu.Unlock()
+	if f.proof.of(byImport) == untried {
+		f.tryOnOwn(byImport, ordinal)
+	}
+	switch f.proof.of(byImport) {
+	case right:
+		return nil
+	case wrong:
+		return errDiffers(byImport, at)
+	}
+	same, err := f.sameWords(object, offset, at, lineSize)
+	if err == nil && !same {
+		err = errDiffers(byImport, at)
+	}
+	return err
+}
+
+// agree notes whether the IPC handle gives the place that an export gave. Where they
+// differ, or there is no handle, nothing is known of the export.
+func (f *finder) agree(page uint64, m cuda.MemoryInfo, seen place) bool {
+	if f.proof.of(byIPC) == wrong {
+		return false
+	}
+	p, err := f.ipcPlace(page, m)
+	if err != nil {
+		log.Debugf("cuIpcGetMemHandle: %v", err)
+		return false
+	}
+	if p == seen {
+		f.proof.set(byIPC, right)
+		f.proof.set(byExport, right)
+		return true
+	}
+	if f.proof.of(byExport) == right {
+		f.proof.set(byIPC, wrong)
+	}
+	return false
+}
+
+// ownSize is the size in bytes of our own memory: a few pages of the CPU's, in an object
+// that others share.
+const ownSize = 256 << 10
+
+// tryOnOwn finds out whether a way is right, on memory of our own. It leaves the verdict
+// untried where no such memory is to be had, or the way fails with an error.
+func (f *finder) tryOnOwn(w way, ordinal int) {
+	if f.proof.tried[w] {
+		return
+	}
+	var addr uint64
+	var err error
+	if w == byImport {
+		addr, err = f.cuda.exportable(ordinal, ownSize)
+	} else {
+		addr, err = f.cuda.MemAlloc(ownSize)
+	}
+	if err != nil {
+		log.Debugf("no memory to try the driver's %v on: %v", w, err)
+		return
+	}
+	f.proof.tried[w] = true
+	m, err := f.cuda.MemoryAt(addr)
+	if err != nil {
+		log.Debugf("memory of the library's own at %#x: %v", addr, err)
+		return
+	}
+	if w != byImport {
+		page := addr &^ (hostPage - 1)
+		if seen, err := f.exportPlace(page); err == nil && f.agree(page, m, seen) {
+			return
+		}
+	}
+	same, err := f.showsOwn(w, m, addr)
+	switch {
+	case err != nil:
+		log.Debugf("the driver's %v, tried on memory of the library's own: %v", w, err)
+	case same:
+		f.proof.set(w, right)
+	default:
+		f.proof.set(w, wrong)
+	}
+}
+
+// showsOwn writes random bytes to several places of our own memory at addr, and reports
+// whether the objects that w names for these places show them.
+func (f *finder) showsOwn(w way, m cuda.MemoryInfo, addr uint64) (bool, error) {
+	for _, off := range []uint64{0, hostPage + 64, ownSize/2 + 3*hostPage - 64, ownSize - 64} {
+		want := make([]byte, lineSize)
+		for i := 0; i < len(want); i += 8 {
+			binary.NativeEndian.PutUint64(want[i:], rand.Uint64())
+		}
+		if err := f.cuda.WriteOut(addr+off, want); err != nil {
+			return false, err
+		}
+		got, err := f.readBy(w, m, addr+off, lineSize)
+		if err != nil || !bytes.Equal(got, want) {
+			return false, err
+		}
+	}
+	return true, nil
+}
+
+// readBy reads n bytes at an address of our own memory, through a mapping of the object
+// that w names.
+func (f *finder) readBy(w way, m cuda.MemoryInfo, at, n uint64) (_ []byte, err error) {
+	var object handle
+	var offset uint64
+	if w == byImport {
+		base, _, err := f.cuda.MemGetAddressRange(at)
+		if err != nil {
+			return nil, err
+		}
+		if object, err = f.importAt(at); err != nil {
+			return nil, err
+		}
+		offset = at - base
+	} else {
+		p, err := f.placeBy(w, at&^(hostPage-1), m)
+		if err != nil {
+			return nil, err
+		}
+		if object, err = f.gpu.duplicate(p); err != nil {
+			return nil, err
+		}
+		offset = p.offset + at%hostPage
+	}
+	defer func() { err = errors.Join(err, f.gpu.free(object)) }()
+	return f.gpu.read(object, offset, n)
+}
+
+// placeBy gives the place of a page of memory by one way.
+func (f *finder) placeBy(w way, page uint64, m cuda.MemoryInfo) (place, error) {
+	if w == byIPC {
+		return f.ipcPlace(page, m)
+	}
+	return f.exportPlace(page)
+}
+
+// lineSize is the number of bytes that are compared at one place.
+const lineSize = 64
+
+// compare reports whether the n bytes at a place can be those at an address of the
+// caller's. Anybody may be writing them meanwhile. So they are read through a mapping and
+// by the GPU's copy in turns. They differ only where a word was the same in all reads of
+// one side, and the same in all reads of the other, and is not the same in both.
+func (f *finder) compare(p place, addr, n uint64) (bool, error) {
+	object, err := f.gpu.duplicate(p)
+	if err != nil {
+		return false, err
+	}
+	same, err := f.sameWords(object, p.offset, addr, n)
+	return same, errors.Join(err, f.gpu.free(object))
+}
+
+func (f *finder) sameWords(object handle, offset, addr, n uint64) (bool, error) {
+	const rounds = 8
+	var mapped, copied [rounds][]byte
+	for i := range rounds {
+		var err error
+		if mapped[i], err = f.gpu.read(object, offset, n); err != nil {
+			return false, err
+		}
+		copied[i] = make([]byte, n)
+		if err = f.cuda.ReadBack(copied[i], addr); err != nil {
+			return false, err
+		}
+		if bytes.Equal(mapped[i], copied[i]) {
+			return true, nil
+		}
+	}
+	for at := uint64(0); at < n; at += 8 {
+		end := min(at+8, n)
+		steady := true
+		for i := 1; i < rounds; i++ {
+			steady = steady && bytes.Equal(mapped[i][at:end], mapped[0][at:end]) && bytes.Equal(copied[i][at:end], copied[0][at:end])
+		}
+		if steady && !bytes.Equal(mapped[0][at:end], copied[0][at:end]) {
+			return false, nil
+		}
+	}
+	return true, nil
+}
+
+// read reads n bytes of an object through a mapping of their page.
+func (g *gpu) read(object handle, offset, n uint64) ([]byte, error) {
+	k := g.client.kernel
+	page := offset &^ (hostPage - 1)
+	w, err := g.openWindow(object, page, hostPage)
+	if err != nil {
+		return nil, err
+	}
+	va, err := k.mmap(w.fd, uintptr(hostPage))
+	_ = k.close(w.fd)
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("mmap of GPU memory: %w", err), g.closeWindow(object, w.linear))
+	}
+	b := make([]byte, n)
+	load(b, va+uintptr(offset-page))
+	return b, errors.Join(k.munmap(va, uintptr(hostPage)), g.closeWindow(object, w.linear))
+}
