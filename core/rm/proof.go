@@ -208,7 +208,7 @@ func (f *finder) tryOnOwn(w way, ordinal int) {
 // showsOwn writes random bytes to several places of our own memory at addr, and reports
 // whether the objects that w names for these places show them.
 func (f *finder) showsOwn(w way, m cuda.MemoryInfo, addr uint64) (bool, error) {
-	for _, off := range []uint64{0, hostPage + 64, ownSize/2 + 3*hostPage - 64, ownSize - 64} {
+	for _, off := range []uint64{0, hostPage + 64, ownSize/2 + 3<<12 - 64, ownSize - 64} {
 		want := make([]byte, lineSize)
 		for i := 0; i < len(want); i += 8 {
 			binary.NativeEndian.PutUint64(want[i:], rand.Uint64())
