@@ -146,6 +146,7 @@ var table = []Group{
 		{Name: "rm_options", Cmd: cmd("$B/bin/rm_selftest", "options"), Sim: RMDriver,
 			Env: cmd("NVRM_SIM_DEVICES=1", "NVRM_SIM_DRIVER=535", "NVRM_SIM_BAR1_MIB=1",
 				"NVRM_SIM_FAIL=DUP_OBJECT=0x51@2,UNMAP_MEMORY=0x1f@1,OPEN=13@5")},
+		{Name: "rm_pages", Cmd: cmd("$B/bin/rm_selftest", "pages"), Sim: RMDriver, Env: cmd("NVRM_SIM_PAGE=65536")},
 		{Name: "rm_machines", Cmd: cmd("$B/bin/rm_selftest", "machines"), Sim: RMDriver,
 			Env: cmd("NVRM_SIM_MACHINE=grace,cdmm,gb10,mig", "NVRM_SIM_SCATTERED=1", "NVRM_SIM_BAR1_DEVICE=1")},
 	}},

@@ -44,6 +44,7 @@ type gpu struct {
 	device handle
 
 	maybeMIG bool                // the driver cannot say whether the GPU is divided
+	oneRange bool                // the driver needs one range of BAR1 for a window
 	coherent bool                // the CPU may cache the GPU's memory
 	bar1     backend.MappingType // how the CPU maps BAR1
 	space    atomic.Uint32       // where device memory is (spaceVideo, ...); 0: not asked yet
@@ -239,7 +240,9 @@ func (c *client) attach(at cuda.PCIAddress) (_ *gpu, err error) {
 		return nil, err
 	}
 	g.coherent = id.flags&idATS != 0
-	g.bar1 = c.bar1Type()
+	major := c.major()
+	g.oneRange = major < firstThatScatters
+	g.bar1 = c.bar1Type(major)
 	g.device, err = c.allocDevice(id.deviceInstance)
 	return g, err
 }

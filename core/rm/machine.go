@@ -155,29 +155,35 @@ func (c *client) checkConfidential() error {
 
 // bar1Type is how the CPU maps BAR1. On arm64 a driver may map it as Device memory, and
 // say that it is write-combined. An access that is not aligned is SIGBUS there.
-func (c *client) bar1Type() backend.MappingType {
+func (c *client) bar1Type(major int) backend.MappingType {
 	if runtime.GOARCH != "arm64" {
 		return backend.WC
 	}
-	return c.bar1TypeOfArm("/sys/bus/pci/devices")
+	return c.bar1TypeOfArm(major, "/sys/bus/pci/devices")
 }
 
-func (c *client) bar1TypeOfArm(pci string) backend.MappingType {
-	const firstThatSays = 590
+// The first drivers that say whether BAR1 is Device memory on Arm, and that put a window
+// into several ranges of BAR1.
+const (
+	firstThatSays     = 590
+	firstThatScatters = 565
+)
+
+func (c *client) bar1TypeOfArm(major int, pci string) backend.MappingType {
 	p := new(chipset)
 	err := c.control("SYSTEM_GET_CHIPSET_INFO", c.root, controlChipset, unsafe.Pointer(p), unsafe.Sizeof(*p))
 	switch {
 	case err == nil && p.flags&chipsetUnaligned != 0:
 		return backend.WC
-	case err == nil && c.major() < firstThatSays && combinesWrites(pci):
+	case err == nil && major < firstThatSays && combinesWrites(pci):
 		return backend.WC
 	}
 	log.Debugf("BAR1 is taken for Device memory (chipset flags %#x, %v)", p.flags, err)
 	return backend.Device
 }
 
-// major is the first number of the driver's version. It is firstThatSays or more where it
-// is not known.
+// major is the first number of the driver's version. Where it is not known it is a newer
+// driver's.
 func (c *client) major() int {
 	v := version{command: versionQuery}
 	if err := c.do("CHECK_VERSION_STR", nrVersion, unsafe.Pointer(&v), unsafe.Sizeof(v), nil); err != nil {

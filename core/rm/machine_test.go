@@ -56,7 +56,7 @@ func TestBAR1TypeOfArm(t *testing.T) {
 		f.chipset, f.version = c.chipset, c.version
 		client, err := newClient(f)
 		require.NoError(t, err)
-		require.Equal(t, c.want, client.bar1TypeOfArm(pciTree(t, c.pci...)), c.what)
+		require.Equal(t, c.want, client.bar1TypeOfArm(client.major(), pciTree(t, c.pci...)), c.what)
 		require.NoError(t, client.close())
 	}
 	require.False(t, combinesWrites("/nowhere"))
@@ -85,4 +85,42 @@ func TestHostPagesOf64KiB(t *testing.T) {
 	f := newRM(t)
 	require.ErrorIs(t, probe(f, f.access, f.shows), unix.ENOTSUP, "a mapping would show the neighbours")
 	require.Empty(t, f.calls)
+}
+
+// Where BAR1 has no range that is large enough, drivers before 565 map parts. Later ones
+// do that themselves, so what they refuse stays refused.
+func TestPartsWhereBAR1IsInPieces(t *testing.T) {
+	for _, c := range []struct {
+		version string
+		windows int
+		err     error
+	}{
+		{"535.288.01", 1 + 3, nil},
+		{"560.35.03", 1 + 3, nil},
+		{"565.57.01", 1, unix.ENOMEM},
+		{"", 1, unix.ENOMEM},
+	} {
+		for _, s := range []status{statusInsufficient, statusNoMemory} {
+			w := newWorld(t)
+			w.rm.version = c.version
+			a := w.cuda.memAlloc(0, 5*mib)
+			p := w.pinned(a.start, 5*mib)
+			before := w.rm.count("MAP_MEMORY")
+			w.rm.fail("MAP_MEMORY", 1, s)
+			va, _, err := p.Map(5*mib, backend.None)
+			require.ErrorIs(t, err, c.err, c.version)
+			require.Equal(t, c.windows, w.rm.count("MAP_MEMORY")-before, c.version)
+			if err == nil {
+				w.checkBytes(va, a.start, 5*mib)
+				require.NoError(t, p.Unmap())
+			}
+			before = w.rm.count("MAP_MEMORY")
+			w.rm.fail("MAP_MEMORY", 1, s)
+			_, _, err = p.Map(2*mib, backend.None)
+			require.ErrorIs(t, err, unix.ENOMEM, "there are no smaller parts")
+			require.Equal(t, 1, w.rm.count("MAP_MEMORY")-before)
+			require.NoError(t, p.Unpin())
+			w.end()
+		}
+	}
 }

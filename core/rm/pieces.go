@@ -259,18 +259,39 @@ func (p *pin) parts(size uint64, unit func(object handle) uint64) []part {
 
 // mapPieces maps the first size bytes. On an error nothing stays mapped.
 func (p *pin) mapPieces(size uintptr) (va uintptr, got backend.MappingType, err error) {
-	va, got, err = p.mapParts(size, p.parts(uint64(size), func(handle) uint64 { return 0 }))
-	if err == nil || !p.gpu.coherent || !errors.Is(err, statusObjectNotFound) && !errors.Is(err, statusInvalidArgument) {
+	whole := p.parts(uint64(size), func(handle) uint64 { return 0 })
+	va, got, err = p.mapParts(size, whole)
+	unit := p.gpu.unit(err)
+	if unit == nil {
 		return va, got, err
 	}
-	// The driver takes an object's pages for neighbours, and finds that the last ones lie
-	// past the GPU's memory. It maps each page.
-	log.Debugf("the buffer is mapped page by page: %v", err)
-	parts := p.parts(uint64(size), p.gpu.pageSize)
-	if err := mapsLeft(len(parts)); err != nil {
-		return 0, backend.None, err
+	parts := p.parts(uint64(size), unit)
+	if len(parts) == len(whole) {
+		return va, got, err
 	}
+	if few := mapsLeft(len(parts)); few != nil {
+		return 0, backend.None, errors.Join(few, err)
+	}
+	log.Debugf("the buffer is mapped in %d parts: %v", len(parts), err)
 	return p.mapParts(size, parts)
+}
+
+// unit says into which parts a buffer is cut that the driver did not map at once for err.
+// It is nil where parts do not help:
+//
+//   - On a coherent GPU the driver takes an object's pages for neighbours, and may find
+//     that the last ones lie past the GPU's memory. It maps each page.
+//   - Drivers before 565 need one range of BAR1 for a window, and BAR1 may be in pieces.
+func (g *gpu) unit(err error) func(object handle) uint64 {
+	const large = 2 << 20
+	switch {
+	case err == nil:
+	case g.coherent && (errors.Is(err, statusObjectNotFound) || errors.Is(err, statusInvalidArgument)):
+		return g.pageSize
+	case g.oneRange && (errors.Is(err, statusInsufficient) || errors.Is(err, statusNoMemory)):
+		return func(handle) uint64 { return large }
+	}
+	return nil
 }
 
 // mapParts maps parts, several side by side into one reserved range of size bytes. On an

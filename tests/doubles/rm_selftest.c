@@ -578,6 +578,26 @@ static void options(void)
 	rm_close(&r);
 }
 
+/* A kernel with pages of 64 KiB. Needs NVRM_SIM_PAGE=65536 */
+static void large_pages(void)
+{
+	const uint64_t page = 65536;
+	uint64_t lin;
+	uint32_t mem;
+	struct rm r;
+	int fd;
+
+	rm_open(&r, 0);
+	IS(rm_new_memory(&r, page + PAGE, &mem), RM_INVALID_ARGUMENT);
+	IS(rm_new_memory(&r, 2 * page, &mem), 0);
+	fd = gpu_open(r.minor);
+	IS(rm_map_on(&r, mem, 0, PAGE, fd, &lin), RM_INVALID_ARGUMENT);
+	IS(rm_map_on(&r, mem, PAGE, page, fd, &lin), RM_INVALID_ARGUMENT);
+	IS(rm_map_on(&r, mem, page, page, fd, &lin), ANSWER(RM_MAP_BAR1));
+	close(fd);
+	rm_close(&r);
+}
+
 static struct rm_id_info id_info_of(const struct rm *r, uint32_t gpu_id)
 {
 	struct rm_id_info id = { .gpu_id = gpu_id };
@@ -724,6 +744,10 @@ static void machines(void)
 int main(int argc, char **argv)
 {
 	setvbuf(stdout, NULL, _IOLBF, 0);
+	if (argc > 1 && strcmp(argv[1], "pages") == 0) {
+		large_pages();
+		return tap_end();
+	}
 	if (argc > 1 && strcmp(argv[1], "machines") == 0) {
 		machines();
 		return tap_end();

@@ -40,6 +40,7 @@ struct rm_mapping {
 	struct rm_mapping *next;
 	uint64_t linear, offset, length;
 	bool counted;		/* in the GPU's BAR1 */
+	uint64_t bar_at;	/* and its place there */
 	uint64_t addr;		/* where the program has it mapped, if that is known */
 };
 

@@ -211,6 +211,37 @@ void object_end(struct rm_client *c, struct rm_object *o)
 	free(o);
 }
 
+/* A mapping of the GPU that lies in [at, at + length) of its BAR1, or NULL. */
+static const struct rm_mapping *bar_taken(int gpu, uint64_t at, uint64_t length)
+{
+	const struct rm_client *c;
+	const struct rm_mapping *m;
+	const struct rm_object *o;
+
+	for (c = clients; c; c = c->next)
+		for (o = c->objects; o; o = o->next)
+			for (m = o->gpu == gpu ? o->mappings : NULL; m; m = m->next)
+				if (m->counted && m->bar_at < at + length && at < m->bar_at + m->length)
+					return m;
+	return NULL;
+}
+
+/*
+ * The first gap of that length in BAR1; false without one. Drivers from 565 on put a mapping
+ * into several gaps. [kbusMapFbAperture_GM107]
+ */
+static bool bar_gap(int gpu, uint64_t length, uint64_t *at)
+{
+	const struct rm_mapping *m;
+
+	*at = 0;
+	if (config.driver >= 565)
+		return true;
+	while ((m = bar_taken(gpu, *at, length)))
+		*at = m->bar_at + m->length;
+	return *at + length <= config.bar;
+}
+
 /*
  * Returns NULL if BAR1 is full. The simulated libcuda's own view of memory does not
  * count.
@@ -219,14 +250,16 @@ struct rm_mapping *mapping_new(struct rm_object *o, uint64_t offset, uint64_t le
 {
 	static uint64_t next = FIRST_LINEAR;
 	struct rm_mapping *m;
+	uint64_t bar_at = 0;
 
-	if (counted && length > config.bar - gpus[o->gpu].bar_used)
+	if (counted && (length > config.bar - gpus[o->gpu].bar_used ||
+			!bar_gap(o->gpu, length, &bar_at)))
 		return NULL;
 	m = calloc(1, sizeof(*m));
 	if (!m)
 		return NULL;
 	*m = (struct rm_mapping){ .next = o->mappings, .linear = next, .offset = offset,
-				  .length = length, .counted = counted };
+				  .length = length, .counted = counted, .bar_at = bar_at };
 	next += length;
 	if (counted)
 		gpus[o->gpu].bar_used += length;

@@ -51,11 +51,16 @@ static const struct row rows[] = {
 	{ "Grace, driver 535", "NVRM_SIM_MACHINE=grace NVRM_SIM_DRIVER=535", { WORKS "caching" }, NULL, FAILED },
 	{ "Grace, memory in driver mode", "NVRM_SIM_MACHINE=cdmm", { WORKS "caching" }, NULL, FAILED },
 	{ "Grace, at the end of the GPU's memory", "NVRM_SIM_MACHINE=grace NVRM_SIM_SCATTERED=1",
-	  { WORKS "caching" }, "page by page", FAILED },
+	  { WORKS "caching" }, "is mapped in 3 parts", FAILED },
 	{ "the same, driver 595", "NVRM_SIM_MACHINE=cdmm NVRM_SIM_SCATTERED=1 NVRM_SIM_DRIVER=595",
-	  { WORKS "caching" }, "page by page", FAILED },
+	  { WORKS "caching" }, "is mapped in 3 parts", FAILED },
 	{ "the same, and a mapping that fails in the middle",
 	  "NVRM_SIM_MACHINE=grace NVRM_SIM_SCATTERED=1 NVRM_SIM_FAIL=MMAP=12@3", { WORKS "gdr_map ENOMEM" }, FAILED, NULL },
+	{ "BAR1 in pieces, driver 550", "FRAGMENT=1 NVRM_SIM_BAR1_MIB=6 NVRM_SIM_DRIVER=550", { WORKS "wc" },
+	  "is mapped in 3 parts", FAILED },
+	{ "BAR1 in pieces, driver 580", "FRAGMENT=1 NVRM_SIM_BAR1_MIB=6", { WORKS "wc" }, NULL, "parts" },
+	{ "BAR1 full, driver 550", "FRAGMENT=1 NVRM_SIM_BAR1_MIB=5 NVRM_SIM_DRIVER=550", { WORKS "gdr_map ENOMEM" },
+	  "unpin buffers", NULL },
 	{ "GB10", "NVRM_SIM_MACHINE=gb10", { WORKS "wc", WORKS "wc" }, NULL, FAILED },
 	{ "GB10, cached", "NVRM_SIM_MACHINE=gb10 NVRM_SIM_PHYS_ATTR=5", { WORKS "caching" }, NULL, FAILED },
 	{ "GB10, the cache not told", "NVRM_SIM_MACHINE=gb10 NVRM_SIM_PHYS_ATTR=0", { WORKS "wc" }, NULL, FAILED },
@@ -152,6 +157,17 @@ static void use(const struct cuda_dl *cu, gdr_t g, cu_ptr p)
 		printf(", gdr_unpin_buffer");
 }
 
+/* Takes 64 KiB of BAR1 behind a gap of 2 MiB, until gdr_close. Returns whether that went well. */
+static bool fragment(gdr_t g, cu_ptr p)
+{
+	gdr_mh_t first, second;
+	void *va, *va2;
+
+	return !gdr_pin_buffer(g, p, 2 * MIB, 0, 0, &first) && !gdr_pin_buffer(g, p, GPU_PAGE_SIZE, 0, 0, &second) &&
+	       !gdr_map(g, first, &va, 2 * MIB) && !gdr_map(g, second, &va2, GPU_PAGE_SIZE) &&
+	       !gdr_unmap(g, first, va, 2 * MIB) && !gdr_unpin_buffer(g, first);
+}
+
 /* Prints the outcome of one device. Exits 77 where CUDA shows no such device. */
 static int on(int device)
 {
@@ -174,13 +190,15 @@ static int on(int device)
 		g = gdr_open();
 		printf("late %s", g ? "open, " : "NULL");
 	}
+	if (g && getenv("FRAGMENT") && !fragment(g, p))
+		printf("no fragment, ");
 	if (g)
 		use(&cu, g, p);
 	cu.mem_free(p);
-	if (live && live())
-		printf(", %lu things are left", live());
 	if (g && gdr_close(g))
 		printf(", gdr_close");
+	if (live && live())
+		printf(", %lu things are left", live());
 	printf("\n");
 	return 0;
 }
