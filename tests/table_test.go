@@ -176,6 +176,8 @@ var table = []Group{
 	// Every kind of CUDA memory on rm, and how its requests are watched.
 	{Name: "rm", Rows: []Program{
 		{Name: "memory", On: cmd("rm")},
+		{Name: "libraries", On: cmd("rm"), Cmd: cmd("$B/bin/rm_libraries", "$B/libgdrapi.so.2", "$B/watched/libgdrapi_copy.so", "$B/watched/golib.so"),
+			Make: cmd("doubles", "$B/bin/rm_libraries", "$B/watched/libgdrapi_copy.so", "$B/watched/golib.so")},
 		{Name: "machines", Sim: Plain, Make: cmd("doubles", "$B/bin/rm_machines", "$B/doubles/libnvidia-ml.so.1")},
 		{Name: "watch", Cmd: cmd("$B/bin/watch_test", "$B/watched"), Make: cmd("watch-test")},
 	}},

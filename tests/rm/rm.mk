@@ -13,6 +13,20 @@ $(BIN)/rm_memory $(BIN)/rm_machines: $(BIN)/%: tests/rm/%.c $(CUDA_DL) $(LIB) $(
 	@mkdir -p $(@D)
 	$(CC) $(C11) $(CFLAGS) -o $@ $(filter %.c %.o,$^) $(LINK)
 
+# A second file is a second library to the loader.
+$(BIN)/rm_libraries: tests/rm/libraries.c $(LIB) $(TOOL_H) | $(B)/watched/libgdrapi_copy.so $(B)/watched/golib.so
+	@mkdir -p $(@D)
+	$(CC) $(C11) $(CFLAGS) -o $@ $(filter %.c,$^) -ldl -lpthread
+
+$(B)/watched/libgdrapi_copy.so: $(LIB)
+	@mkdir -p $(@D)
+	cp $< $@
+
+$(B)/watched/golib.so: tests/rm/golib/main.go
+	@mkdir -p $(@D)
+	CGO_ENABLED=1 $(GO) build -buildmode=c-shared -o $@ ./$(<D)
+	rm -f $(basename $@).h
+
 WATCH_CC   = $(C11) -Icapi -o $@ $(filter %.c %.o,$^) -ldl -lpthread
 $(BIN)/watch_test $(BIN)/watch_tsan $(B)/asan/watch_test: $(WATCH) tests/rm/watched.h capi/watch.h tools/tap.h
 
