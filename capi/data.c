@@ -196,9 +196,9 @@ static int take_record(const struct gdr_front *front)
 {
 	struct gdr_hazard *hazard;
 	int error = errno;
-	uint64_t mask;
+	uint64_t held;
 
-	gdr_hold_signals(0, &mask);
+	gdr_hold_signals(gdr_signal_bit(SIGSYS), &held);
 	hazard = claim(front);
 	if (hazard) {
 		mine = (struct mine){
@@ -211,7 +211,7 @@ static int take_record(const struct gdr_front *front)
 		};
 		is_on_other_stack(0);
 	}
-	gdr_release_signals(mask);
+	gdr_release_signals(held);
 	errno = error;
 	if (!hazard)
 		gdr_log(GDR_LOG_ERROR, "gdr_copy: %u threads are copying already", GDR_HAZARD_COUNT);

@@ -11,6 +11,7 @@
 #   the limit of open files   capi/go_rlimit.go.in: package syscall does not raise it
 #   signal handlers           capi/go_sigtab.go.in: none is installed or changed but SIGSETXID's
 #   file descriptors          capi/go_netpoll.go.in: no epoll, timers wait in a futex
+#   stacks                    128 KiB for a thread that is inside, for the host's handlers
 #   masks                     not changed around a call, for speed alone
 # In capi/extld.sh, in the objects of runtime/cgo's C: threads, memory, and what a
 # host's thread would keep between two calls.
@@ -76,29 +77,41 @@ ours() {
 	replace "$1" "$out/${2%.in}"
 }
 
-# masks FILE LINES SED...: a copy of FILE in which the script changes LINES lines. Where
-# the lines are others, FILE stays as it is.
-masks() {
+# changes FILE LINES SED...: does the script change LINES lines of FILE? The changed file lies
+# in the overlay's folder.
+changes() {
 	file=$1 lines=$2 copy=$out/$(echo "$1" | tr / _)
 	shift 2
-	[ -f "$src/$file" ] && sed -E "$@" "$src/$file" >"$copy" &&
-		[ "$(diff "$src/$file" "$copy" | grep -c '^[<>]')" = "$lines" ]
+	[ -f "$copy" ] || cp "$src/$file" "$copy" || return 1
+	sed -E "$@" "$copy" >"$copy.new"
+	[ "$(diff "$copy" "$copy.new" | grep -c '^[<>]')" = "$lines" ] || return 1
+	mv "$copy.new" "$copy"
 }
 
 ours syscall/rlimit.go go_rlimit.go.in
 ours runtime/sigtab_linux_generic.go go_sigtab.go.in
 ours runtime/netpoll_epoll.go go_netpoll.go.in
 
+# A handler of the host's may run on the stack that the Go code of a host's thread has, and
+# on the alternate stack that Go gives the thread.
+changes runtime/proc.go 2 '/^func oneNewExtraM\(/,/^\}/s/^\tgp := malg\(4096\)$/\tgp := malg(128 << 10)/' ||
+	fail "$version makes the stack of a host's thread elsewhere than in runtime/proc.go: find out where"
+changes runtime/os_linux.go 2 's/^\tmp\.gsignal = malg\(32 \* 1024\)/\tmp.gsignal = malg(128 << 10)/' ||
+	fail "$version makes alternate stacks elsewhere than in runtime/os_linux.go: find out where"
+replace runtime/proc.go "$out/runtime_proc.go"
+replace runtime/os_linux.go "$out/runtime_os_linux.go"
+
 # No handler is Go's, so no signal is blocked around the changes of stack that one
 # would have to see through. The masks of all threads are guest.c's and runtime.c's.
 # With Go's masks a call takes 2.5 us, without 1.5. Both files are changed, or none.
-if masks runtime/signal_unix.go 1 '/^func minitSignalMask/,/^\}/{/sigprocmask\(/d;}' &&
-	masks runtime/proc.go 5 \
+cp "$out/runtime_proc.go" "$out/runtime_proc.go.masks"
+if changes runtime/signal_unix.go 1 '/^func minitSignalMask/,/^\}/{/sigprocmask\(/d;}' &&
+	changes runtime/proc.go 5 \
 		-e '/^func needm\(/,/^\}/{/^\t(sigsave\(&sigmask\)|sigblock\(false\))$/d;}' \
 		-e '/^func dropm\(/,/^\}/{/^\t(sigmask := mp.sigmask|sigblock\(false\)|msigrestore\(sigmask\))$/d;}'; then
 	replace runtime/signal_unix.go "$out/runtime_signal_unix.go"
-	replace runtime/proc.go "$out/runtime_proc.go"
 else
+	mv "$out/runtime_proc.go.masks" "$out/runtime_proc.go"
 	echo "goroot.sh: $version changes the signal mask by other lines: they stay, and calls are slower" >&2
 fi
 

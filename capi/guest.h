@@ -8,6 +8,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "copy/float.h"
 #include "copy/signals.h"
 
 #pragma GCC visibility push(hidden)
@@ -15,19 +16,24 @@
 /*
  * The state of a host thread before it entered.
  *
- * 1. All signals are held off inside but SIGSETXID, SIGSEGV and SIGBUS. Go's stacks are
- *    small and grow by being copied, so a handler of the host would overflow one.
+ * 1. All signals are held off inside but SIGSETXID and those of faults: no handler of the
+ *    host runs in the middle of our work, or leaves it by siglongjmp.
  * 2. SIGSETXID stays open because setuid(2) in another thread waits for it.
- * 3. SIGSEGV and SIGBUS stay open because a driver's code may fault, and the host may
- *    handle that. Go gives the thread an alternate stack for them if the host has set
- *    none.
+ * 3. The faults stay open because a driver's code, or a filter of system calls (seccomp's
+ *    SECCOMP_RET_TRAP, Syscall User Dispatch), may raise one. A forced signal that is
+ *    held off kills the process. The handler runs on Go's stack, which is 128 KiB here, or
+ *    with SA_ONSTACK on the host's alternate stack. Where the host has none, Go gives the
+ *    thread one of 128 KiB.
  * 4. The thread cannot be cancelled inside.
- * 5. errno is the same afterwards.
+ * 5. Floating-point numbers are as a program finds them at its start, and as they were
+ *    afterwards.
+ * 6. errno is the same afterwards.
  */
 struct gdr_guest {
-	uint64_t mask;
+	uint64_t held;
 	int cancel;
 	int error;
+	struct gdr_float floats;
 };
 
 void gdr_guest_enter(struct gdr_guest *g);

@@ -26,6 +26,7 @@
 #include <errno.h>
 #include <linux/futex.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <string.h>
@@ -65,6 +66,7 @@ extern char __stop_gdr_go_c[] __attribute__((weak));
 /* runtime/cgo calls each of these instead of the C library's function. */
 int gdr_go_pthread_create(pthread_t *id, const pthread_attr_t *attr, void *(*fn)(void *), void *arg);
 int gdr_go_pthread_key_create(pthread_key_t *key, void (*destructor)(void *));
+int gdr_go_pthread_sigmask(int how, const sigset_t *set, sigset_t *was);
 int gdr_go_pthread_attr_getstacksize(const pthread_attr_t *attr, size_t *size);
 int gdr_go_pthread_getattr_np(pthread_t id, pthread_attr_t *attr);
 int gdr_go_pthread_attr_getstack(const pthread_attr_t *attr, void **addr, size_t *size);
@@ -184,6 +186,19 @@ int gdr_go_pthread_key_create(pthread_key_t *key, void (*destructor)(void *))
 	(void)key;
 	(void)destructor;
 	return EAGAIN;
+}
+
+/*
+ * runtime/cgo holds all signals while it makes a thread. Ours have masks of their own, and
+ * a forced SIGSYS that is held kills the process.
+ */
+int gdr_go_pthread_sigmask(int how, const sigset_t *set, sigset_t *was)
+{
+	(void)how;
+	(void)set;
+	if (was)
+		sigemptyset(was);
+	return 0;
 }
 
 /* A thread that was made here has more stack than Go counts on. */
@@ -348,7 +363,9 @@ static void restore_variables(void)
  * The runtime reads argv, envp and the auxiliary vector as one block of memory. It gets a
  * block of our own, so that it does not obey a host's GODEBUG or GOGC. GOMAXPROCS is
  * small: idle Go threads would slow the host, and the control plane has no work to
- * spread. Asynchronous preemption is off, as it sends signals.
+ * spread. Asynchronous preemption is off, as it sends signals. Stacks do not shrink, as
+ * a handler of the host may need the room (goroot.sh). The limit of memory counts them,
+ * 256 KiB for each thread that is inside at once.
  */
 static void run_go_entry(void)
 {
@@ -360,8 +377,8 @@ static void run_go_entry(void)
 		.argv = { "libgdrapi" },
 		.envp = {
 			"GOMAXPROCS=2",
-			"GOMEMLIMIT=64MiB",
-			"GODEBUG=asyncpreemptoff=1,containermaxprocs=0,updatemaxprocs=0",
+			"GOMEMLIMIT=512MiB",
+			"GODEBUG=asyncpreemptoff=1,gcshrinkstackoff=1,containermaxprocs=0,updatemaxprocs=0",
 		},
 	};
 	static const unsigned long types[] = {

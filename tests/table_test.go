@@ -341,6 +341,7 @@ var guests = []Program{
 	{Name: "rest", On: all, Cases: Guest},
 	{Name: "signals", On: all, Cases: Guest},
 	{Name: "limits", On: all, Cases: Guest},
+	{Name: "forced", On: all, Cases: Guest},
 	{Name: "threads", On: all, Cases: Guest},
 	{Name: "fork", On: all, Cases: Guest},
 	{Name: "loader", On: all, Cases: Guest},
@@ -367,7 +368,7 @@ var tsans = []Program{
 
 // otherGo is what the library of another Go must pass. make names it, and its folder.
 func otherGo(name string) (rows []Program) {
-	for _, p := range []string{"badinput", "guest_fork", "guest_lazy", "guest_limits", "guest_signals"} {
+	for _, p := range []string{"badinput", "guest_fork", "guest_lazy", "guest_limits", "guest_signals", "guest_forced"} {
 		rows = append(rows, Program{Name: p, Cmd: cmd("$B/bin/" + p), Make: cmd("$B/bin/"+p, name), On: all, Tree: name})
 	}
 	return rows

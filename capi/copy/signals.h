@@ -33,18 +33,25 @@ static inline uint64_t gdr_faults(void)
 	       gdr_signal_bit(SIGSYS);
 }
 
-#define KERNEL_SIGSET_BYTES 8
+/*
+ * What stays open on a host's thread while it runs our code, and Go's. Stacks there are
+ * large enough for a handler (docs/design.md).
+ */
+static inline uint64_t gdr_open_inside(void)
+{
+	return gdr_faults() | gdr_signal_bit(SIGSETXID);
+}
 
 /*
- * Holds off all signals but those of open. It calls the kernel itself, as the C library
- * never holds off its own two signals. mask is in the kernel's form.
+ * What is open on a thread of ours. A seccomp filter of the host's, which all threads
+ * share, may send SIGSYS for a system call. All else would be another thread's.
  */
-static inline void gdr_hold_signals(uint64_t open, uint64_t *mask)
+static inline uint64_t gdr_open_on_ours(void)
 {
-	uint64_t set = ~open;
-
-	syscall(SYS_rt_sigprocmask, SIG_BLOCK, &set, mask, KERNEL_SIGSET_BYTES);
+	return gdr_signal_bit(SIGSYS) | gdr_signal_bit(SIGSETXID);
 }
+
+#define KERNEL_SIGSET_BYTES 8
 
 /* Lets signals come that this thread holds off. */
 static inline void gdr_open_signals(uint64_t open)
@@ -52,9 +59,26 @@ static inline void gdr_open_signals(uint64_t open)
 	syscall(SYS_rt_sigprocmask, SIG_UNBLOCK, &open, NULL, KERNEL_SIGSET_BYTES);
 }
 
-static inline void gdr_release_signals(uint64_t mask)
+/*
+ * Holds off all signals but those of open. It calls the kernel itself, as the C library
+ * never holds off its own two signals. held is what was not held off before, in the
+ * kernel's form.
+ */
+static inline void gdr_hold_signals(uint64_t open, uint64_t *held)
 {
-	syscall(SYS_rt_sigprocmask, SIG_SETMASK, &mask, NULL, KERNEL_SIGSET_BYTES);
+	uint64_t set = ~open, was;
+
+	*held = syscall(SYS_rt_sigprocmask, SIG_BLOCK, &set, &was, KERNEL_SIGSET_BYTES) ? 0 : set & ~was;
+}
+
+/*
+ * It does not put the old mask back: where a handler of SIGSYS made the call of
+ * gdr_hold_signals, that mask is the handler's.
+ */
+static inline void gdr_release_signals(uint64_t held)
+{
+	if (held)
+		gdr_open_signals(held);
 }
 
 #endif

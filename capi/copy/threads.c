@@ -84,14 +84,14 @@ static int make_thread(pthread_t *id, const struct gdr_run *run, size_t stack)
 
 int gdr_thread_make(pthread_t *id, const struct gdr_run *run)
 {
-	uint64_t mask;
+	uint64_t held;
 	int rc;
 
-	gdr_hold_signals(gdr_signal_bit(SIGSETXID), &mask);
+	gdr_hold_signals(gdr_open_on_ours(), &held);
 	rc = make_thread(id, run, STACK_BYTES);
 	/* The host's thread-local storage may be too big for a small stack. */
 	if (rc == EINVAL)
 		rc = make_thread(id, run, 0);
-	gdr_release_signals(mask);
+	gdr_release_signals(held);
 	return rc;
 }

@@ -91,7 +91,7 @@ for choice in '-go in Debian' "GOTOOLCHAIN=$newest make" 'GDR_GO_UNTESTED=1 make
 done
 real=$(${GO:-go} env GOROOT)
 for f in syscall/rlimit.go runtime/sigtab_linux_generic.go runtime/netpoll_epoll.go runtime/signal_unix.go \
-	runtime/proc.go internal/godebugs/table.go; do
+	runtime/os_linux.go runtime/proc.go internal/godebugs/table.go; do
 	mkdir -p "$work/root/src/${f%/*}"
 	cp "$real/src/$f" "$work/root/src/$f"
 done
@@ -99,10 +99,17 @@ check "GDR_GO_UNTESTED=1 goes on" goroot GDR_GO_UNTESTED=1
 is "and warns" "$(goroot GDR_GO_UNTESTED=1)" "goroot.sh: $next: no test of the library has been run with it"
 fake "$work/bin" "$newest" local
 check "a known Go: nothing is said" test -z "$(goroot env)"
-check "five files are replaced" test "$(grep -c '": "' "$work/out/overlay.json")" -eq 5
+check "six files are replaced" test "$(grep -c '": "' "$work/out/overlay.json")" -eq 6
 sed -i 's/sigblock(false)/sigblock(!true)/' "$work/root/src/runtime/proc.go"
 check "other lines of masks stay" goroot env
-check "all of them" test "$(grep -c '": "' "$work/out/overlay.json")" -eq 3
+check "all of them" test "$(grep -c '": "' "$work/out/overlay.json")" -eq 5
+check "in both files" grep -q 'sigsave(&sigmask)' "$work/out/runtime_proc.go"
+check "the stack is changed" grep -q 'malg(128 << 10)' "$work/out/runtime_proc.go"
+for f in runtime/proc.go runtime/os_linux.go; do
+	sed -i.was 's/malg(/malloc_g(/' "$work/root/src/$f"
+	check "another stack in $f ends the build" says "elsewhere than in $f" goroot env
+	mv "$work/root/src/$f.was" "$work/root/src/$f"
+done
 sed -i 's/^var Removed .*/&\n\t{Name: "updatemaxprocs", Removed: 99},/' "$work/root/src/internal/godebugs/table.go"
 check "a GODEBUG setting that Go has removed ends the build" says 'has removed the GODEBUG setting updatemaxprocs' goroot env
 cp "$real/src/internal/godebugs/table.go" "$work/root/src/internal/godebugs/table.go"
@@ -117,13 +124,13 @@ extld() {
 		GDR_CC=true GDR_MAP=none "$here/capi/extld.sh" "$work/link/go.o" "$work/link/000001.o" 2>&1
 }
 
-mends='mmap(), pthread_create(), pthread_key_create(), pthread_attr_getstacksize(), pthread_getattr_np(), pthread_attr_getstack()'
+mends='mmap(), pthread_create(), pthread_key_create(), pthread_sigmask(), pthread_attr_getstacksize(), pthread_getattr_np(), pthread_attr_getstack()'
 all=$(echo "$mends" | sed 's/[(]/ (/g; s/,/;/g; s/ (/(/g')
 check "runtime/cgo that calls what it did links" extld "void x_cgo_init(void) { $all; free(0); }"
-check "none of it is the C library's" sh -c "nm -u '$work/link/000001.o' | grep -c gdr_go_ | grep -qx 6"
+check "none of it is the C library's" sh -c "nm -u '$work/link/000001.o' | grep -c gdr_go_ | grep -qx 7"
 check "its variables have a section" sh -c "readelf -SW '$work/link/000001.o' | grep -q ' gdr_go_c '"
 check "a new call of runtime/cgo ends the build" says 'calls timer_create' extld "void x_cgo_init(void) { $all; timer_create(); }"
-for f in mmap pthread_create pthread_key_create pthread_attr_getstacksize pthread_getattr_np pthread_attr_getstack; do
+for f in mmap pthread_create pthread_key_create pthread_sigmask pthread_attr_getstacksize pthread_getattr_np pthread_attr_getstack; do
 	check "runtime/cgo without $f ends the build" says "does not call $f:" \
 		extld "void x_cgo_init(void) { $(echo "$all" | sed "s/\<$f()/0/"); }"
 done
