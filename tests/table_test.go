@@ -357,6 +357,7 @@ var exts = []Program{
 	{Name: "many", On: all, Cases: Guest},
 	{Name: "auto", On: all, Cases: Guest},
 	{Name: "export", On: all, Cases: Guest},
+	{Name: "beside", On: all, Cases: Guest},
 }
 
 var tsans = []Program{
