@@ -155,7 +155,7 @@ func (f *finder) pieces(b buffer) ([]piece, error) {
 // notFound adds to err what the user can do about objects that cannot be found.
 func notFound(err error) error {
 	if errors.Is(err, errNotWatched) {
-		return fmt.Errorf("%w; load gdrdrv: %w", err, unix.ENOTSUP)
+		return fmt.Errorf("%w, and CUDA gives no IPC handle, as in the guest of a vGPU; load gdrdrv: %w", err, unix.ENOTSUP)
 	}
 	return err
 }
