@@ -75,7 +75,10 @@ change_cgo() {
 	# x_cgo_inittls, of Go 1.24 to 1.26, is Android's.
 	! symbols "$1" | grep '^COM ' | grep -qv ' x_cgo_inittls$' ||
 		fail "runtime/cgo has variables of no section: build without -fcommon"
-	unknown=$(sections "$1" | grep -vE '^\.(data|bss|toc|init_array|fini_array)$|^\.data\.rel\.ro|asan|^\.(init|fini)_array\.') || unknown=
+	known='^\.(data|bss|toc|init_array|fini_array)$|^\.data\.rel\.ro|^\.(init|fini)_array\.'
+	# The sanitizers' own variables need not be put back in a child.
+	! symbols "$1" | grep -qE '^UND __(a|ub)san_' || known="$known|asan|^\.data\.rel(\.local)?$|^__sancov"
+	unknown=$(sections "$1" | grep -vE "$known") || unknown=
 	[ -z "$unknown" ] || fail "runtime/cgo has variables in sections that capi/runtime.c does not know: $unknown"
 	# shellcheck disable=SC2046 # options are words
 	"$objcopy" $(for f in $ours; do echo "--redefine-sym $f=gdr_go_$f"; done) \

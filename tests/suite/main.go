@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"regexp"
 	"runtime"
 	"strconv"
 	"strings"
@@ -68,14 +69,14 @@ func New(table []Group) (*Suite, error) {
 			os.Setenv(name, value)
 		}
 	}
-	// The jobs of the make above are not this one's to share; its variables are.
-	if _, variables, ok := strings.Cut(os.Getenv("MAKEFLAGS"), "-- "); ok {
-		os.Setenv("MAKEFLAGS", "-- "+variables)
+	if flags := makeflags(os.Getenv("MAKEFLAGS")); flags != "" {
+		os.Setenv("MAKEFLAGS", flags)
 	} else {
 		os.Unsetenv("MAKEFLAGS")
 	}
-	os.Unsetenv("MFLAGS")
-	os.Unsetenv("MAKELEVEL")
+	for _, name := range []string{"MFLAGS", "MAKELEVEL", "MAKEOVERRIDES", "CHECK"} {
+		os.Unsetenv(name)
+	}
 	build, err := filepath.Abs(os.Getenv("B"))
 	if err != nil {
 		return nil, err
@@ -95,6 +96,19 @@ func newSuite(table []Group, top, build string, n int) *Suite {
 	s.made = &makes{log: filepath.Join(s.results, "make.log"), jobs: n}
 	return s
 }
+
+// makeflags are the flags of the make above for those below: its variables. Its jobs are
+// not theirs to share, and CHECK is the kernel's make's, too.
+func makeflags(flags string) string {
+	_, variables, ok := strings.Cut(flags, "-- ")
+	variables = strings.TrimSpace(checkVariable.ReplaceAllString(variables, ""))
+	if !ok || variables == "" {
+		return ""
+	}
+	return "-- " + variables
+}
+
+var checkVariable = regexp.MustCompile(`(^| )CHECK=(\\.|[^\\ ])*`)
 
 // limits reads GDR_LIMIT: seconds for every program; 0 is no limit.
 func limits(set string) (func(*row) time.Duration, error) {

@@ -346,6 +346,10 @@ func (m *makes) one(targets []string) error {
 			m.each = map[string]error{}
 		}
 		m.each[key] = err
+		return err
+	}
+	if err != nil {
+		err = errors.New("make says why above")
 	}
 	return err
 }

@@ -134,6 +134,16 @@ func TestMake(t *testing.T) {
 	got, text = s.one(s.rows[1], nil)
 	require.Equal(t, counts{0, 1, 0}, got.counts)
 	require.Contains(t, text, "wrong source")
+
+	for flags, want := range map[string]string{
+		"":                                      "",
+		"ks -j2 --jobserver-auth=3,4":           "",
+		"s -j2 -- CC=clang CHECK=abi\\ ext B=b": "-- CC=clang B=b",
+		" -- CHECK=abi\\ ext":                   "",
+		" -- CHECK=abi\\ ext GO=env\\ A=1\\ go": "-- GO=env\\ A=1\\ go",
+	} {
+		require.Equal(t, want, makeflags(flags))
+	}
 }
 
 // The environment is that of the backend.
