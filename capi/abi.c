@@ -71,7 +71,7 @@ int gdr_close(gdr_t g)
 	if (rc)
 		return rc;
 	gdr_data_forget(0);
-	return INSIDE(gdrcore_close(id_of(g)));
+	return ENDING(gdrcore_close(id_of(g)));
 }
 
 static int pin_inside(gdr_t g, unsigned long addr, size_t size, uint64_t token,
@@ -119,7 +119,7 @@ int gdr_unpin_buffer(gdr_t g, gdr_mh_t handle)
 	if (rc)
 		return rc;
 	gdr_data_forget(handle.h);
-	return INSIDE(gdrcore_unpin(id_of(g), handle.h));
+	return ENDING(gdrcore_unpin(id_of(g), handle.h));
 }
 
 int gdr_get_callback_flag(gdr_t g, gdr_mh_t handle, int *flag)
@@ -218,7 +218,7 @@ int gdr_unmap(gdr_t g, gdr_mh_t handle, void *va, size_t size)
 	if (rc)
 		return rc;
 	gdr_data_forget(handle.h);
-	return INSIDE(gdrcore_unmap(id_of(g), handle.h, (uintptr_t)va, size));
+	return ENDING(gdrcore_unmap(id_of(g), handle.h, (uintptr_t)va, size));
 }
 
 void gdr_runtime_get_version(int *major, int *minor)

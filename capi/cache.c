@@ -159,7 +159,7 @@ get_slowly(gdr_cache_t c, unsigned long addr, size_t size, gdr_mh_t *mh, void **
 		return gdr_refuse("gdr_cache_get", "no place for the answer: mh or va is NULL");
 	if (!addr || !size || addr + size < addr)
 		return gdr_refuse("gdr_cache_get", "the range is empty, or wraps");
-	/* A thread with the cache's lock may wait for a copy that this thread has left. */
+	/* A copy that this thread has left would keep a range pinned. */
 	gdr_data_forget(0);
 	rc = INSIDE(get_inside(c, addr, size, &held));
 	if (rc)
@@ -228,7 +228,7 @@ int gdr_cache_flush(gdr_cache_t c)
 	if (rc)
 		return rc;
 	gdr_data_forget(0);
-	return INSIDE(gdrcore_cache_flush(c.h));
+	return ENDING(gdrcore_cache_flush(c.h));
 }
 
 int gdr_cache_close(gdr_cache_t c)
@@ -238,5 +238,5 @@ int gdr_cache_close(gdr_cache_t c)
 	if (rc)
 		return rc;
 	gdr_data_forget(0);
-	return INSIDE(gdrcore_cache_close(c.h));
+	return ENDING(gdrcore_cache_close(c.h));
 }

@@ -13,6 +13,9 @@
 
 #pragma GCC visibility push(hidden)
 
+/* What a call that ends mappings answers, beside errno values: copies still run through one. */
+#define GDR_CORE_COPIES (-1)
+
 /* What the environment asks for. The Go runtime gets an empty environment. */
 struct gdr_options {
 	const char *backend;	/* GDRCOPY_BACKEND or NULL */

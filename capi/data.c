@@ -10,8 +10,13 @@
 #include "data.h"
 
 #include <errno.h>
+#include <sched.h>
 #include <signal.h>
+#include <stddef.h>
 #include <string.h>
+#include <sys/prctl.h>
+#include <sys/uio.h>
+#include <time.h>
 
 #include "../include/gdrapi_ext.h"
 #include "copy/copy.h"
@@ -91,11 +96,53 @@ static struct copy_pool *pool(void)
  * many records as living threads.
  */
 #define RECORDS_AT_FIRST 64
+#define TRIES_AWAKE 20u		/* of an unmap that waits: a copy of some KiB ends meanwhile */
+#define TRIES_FOR_ENDED 64u	/* so often it looks for threads that have ended */
+#define SLACK_NS 1000000
 #define BEING_FREED UINT32_MAX	/* no thread's ID */
 
-static bool has_ended(uint32_t thread)
+/* From a thread's own data to where the C library has its ID. The kernel clears that at its end. */
+static _Atomic intptr_t to_thread_id;
+
+static void note_self(struct gdr_hazard *record)
 {
-	return syscall(SYS_tgkill, getpid(), thread, 0) && errno == ESRCH;
+	int *id = NULL;
+
+	if (prctl(PR_GET_TID_ADDRESS, &id) || !id)
+		return;
+	atomic_store(&to_thread_id, (intptr_t)id - (intptr_t)&mine);
+	/* Last: until then a reader has the thread's ID alone. */
+	atomic_store_explicit(&record->self, (uintptr_t)&mine, memory_order_release);
+}
+
+/*
+ * Whether the living thread with the owner's ID is another one. The owner's data are in
+ * its own memory. That of a thread that has ended may be gone, so the kernel reads it.
+ */
+static bool is_another(const struct gdr_hazard *record, uint32_t owner)
+{
+	uintptr_t self = atomic_load_explicit(&record->self, memory_order_acquire);
+	const struct mine *theirs = (const struct mine *)self;
+	const void *busy = NULL;
+	uint32_t id = 0;
+	const struct iovec to[] = { { &busy, sizeof(busy) }, { &id, sizeof(id) } };
+	const struct iovec from[] = {
+		{ (void *)&theirs->busy, sizeof(busy) },
+		{ (void *)(self + (uintptr_t)atomic_load(&to_thread_id)), sizeof(id) },
+	};
+	ssize_t n;
+
+	if (!self)
+		return false;
+	n = process_vm_readv(getpid(), to, 2, from, 2, 0);
+	if (n < 0)
+		return errno == EFAULT;
+	return n < (ssize_t)(sizeof(busy) + sizeof(id)) || busy != record->busy || id != owner;
+}
+
+static bool has_ended(const struct gdr_hazard *record, uint32_t owner)
+{
+	return (syscall(SYS_tgkill, getpid(), owner, 0) && errno == ESRCH) || is_another(record, owner);
 }
 
 static struct gdr_hazard *record_at(const struct gdr_table *table, uint32_t i)
@@ -113,6 +160,7 @@ static void free_record(const struct gdr_front *front, struct gdr_hazard *record
 	gdr_long_forget(front, record->busy);
 	for (int i = 0; i < GDR_HAZARD_LEVELS; i++)
 		atomic_store_explicit(&record->busy[i], 0, memory_order_release);
+	atomic_store(&record->self, 0);
 	atomic_store_explicit(&record->owner, 0, memory_order_release);
 }
 
@@ -127,7 +175,7 @@ static uint32_t free_records(const struct gdr_front *front, uint32_t used)
 
 		if (!owner || owner == BEING_FREED)
 			continue;
-		if (has_ended(owner))
+		if (has_ended(record, owner))
 			free_record(front, record, owner);
 		else
 			left++;
@@ -209,6 +257,7 @@ static int take_record(const struct gdr_front *front)
 			.slots = (struct gdr_slot *)(uintptr_t)front->table->slots,
 			.impl = front->impl,
 		};
+		note_self(hazard);
 		is_on_other_stack(0);
 	}
 	gdr_release_signals(held);
@@ -282,16 +331,51 @@ static void drop_left_copies(uintptr_t frame)
 			abandon_level(i);
 }
 
+static const struct gdr_hazard *record_here(void)
+{
+	return (const struct gdr_hazard *)((uintptr_t)mine.busy - offsetof(struct gdr_hazard, busy));
+}
+
 void gdr_data_forget(uint64_t key)
 {
 	if (!record_is_ours())
 		return;
-	for (unsigned int i = 0; i < GDR_HAZARD_LEVELS; i++) {
-		uint64_t named = busy(i);
-
-		if (named && (!key || named == key || gdr_is_many(named)))
+	for (unsigned int i = 0; i < GDR_HAZARD_LEVELS; i++)
+		if (busy(i) && (!key || gdr_copy_has(record_here(), busy(i), key)))
 			abandon_level(i);
+}
+
+/* A sleep of some 50 us, also for a thread with much slack in its timers. */
+static void sleep_shortly(void)
+{
+	const struct timespec t = { .tv_nsec = 50000 };
+	int slack = prctl(PR_GET_TIMERSLACK);
+	uint64_t mask;
+
+	if (slack >= 0 && slack <= SLACK_NS) {
+		syscall(SYS_nanosleep, &t, NULL);
+		return;
 	}
+	/* A handler must not leave with another slack. */
+	gdr_hold_signals(gdr_signal_bit(SIGSETXID), &mask);
+	prctl(PR_SET_TIMERSLACK, 1ul);
+	syscall(SYS_nanosleep, &t, NULL);
+	prctl(PR_SET_TIMERSLACK, (unsigned long)(unsigned int)slack);
+	gdr_release_signals(mask);
+}
+
+void gdr_data_wait(unsigned int tries)
+{
+	const struct gdr_front *front = gdr_front_here();
+	int error = errno;
+
+	if (front && tries % TRIES_FOR_ENDED == TRIES_FOR_ENDED - 1)
+		free_records(front, atomic_load(&front->table->hazards_used));
+	if (tries < TRIES_AWAKE)
+		sched_yield();
+	else
+		sleep_shortly();
+	errno = error;
 }
 
 /* One copy, as the caller asked for it. */
@@ -598,6 +682,8 @@ struct pieces {
 	size_t longest;
 	bool plain;	/* all are of write-combined memory */
 	bool alone;	/* no thread and no GPU may help */
+	unsigned int handles;	/* that they have; at most one more than fit into names */
+	uint64_t names[GDR_HAZARD_NAMES];
 };
 
 static inline struct request request_of(const gdr_piece_t *piece, bool to)
@@ -743,31 +829,60 @@ static void move_all_from(struct pieces *p)
 	copy_fence_read_end();
 }
 
-static inline bool is_right(const gdr_piece_t *piece, const struct gdr_slot *slot)
+static void add_name(struct pieces *p, uint64_t key)
 {
-	uint64_t off = (uintptr_t)piece->map_d_ptr, key = piece->handle.h;
+	for (unsigned int i = 0; i < p->handles && i < GDR_HAZARD_NAMES; i++)
+		if (p->names[i] == key)
+			return;
+	if (p->handles < GDR_HAZARD_NAMES)
+		p->names[p->handles] = key;
+	if (p->handles <= GDR_HAZARD_NAMES)
+		p->handles++;
+}
+
+/* Says which handles the copy has, so that an unmap of another one does not wait for it. */
+static inline void narrow(const struct pieces *p, uint64_t number)
+{
+	struct gdr_hazard *record = (struct gdr_hazard *)record_here();
+
+	if (p->handles > GDR_HAZARD_NAMES)
+		return;
+	for (unsigned int i = 0; i < p->handles; i++)
+		atomic_store_explicit(&record->names[i], p->names[i], memory_order_release);
+	atomic_store_explicit(&mine.busy[0], number | p->handles, memory_order_release);
+}
+
+static inline bool lies_in(const gdr_piece_t *piece, const struct gdr_slot *slot)
+{
+	uint64_t off = (uintptr_t)piece->map_d_ptr - slot->va;
 	size_t size = piece->size;
 
-	if (!key || atomic_load_explicit(&slot->key, memory_order_acquire) != key)
-		return false;
-	off -= slot->va;
 	return !size || (piece->h_ptr && size <= slot->len && off <= slot->len - size);
 }
 
-/* The index of the first piece that cannot be copied, or the count. */
+/*
+ * The index of the first piece that cannot be copied, or the count. A key that was found
+ * stays until the copy ends.
+ */
 static size_t find_bad(struct pieces *p)
 {
 	const gdr_piece_t *piece = p->at, *end = piece + p->count;
-	const struct gdr_slot *slots = mine.slots;
+	const struct gdr_slot *slot = NULL;
 	size_t longest = 0;
+	uint64_t last = 0;
 	bool plain = true;
 
 	for (; piece < end; piece++) {
-		const struct gdr_slot *slot = &slots[piece->handle.h & (GDR_SLOT_COUNT - 1)];
-
-		if (!is_right(piece, slot))
+		if (piece->handle.h != last || !last) {
+			last = piece->handle.h;
+			if (unmapped(last))
+				break;
+			slot = slot_of(last);
+			plain &= slot->type == GDR_MAPPING_TYPE_WC;
+			add_name(p, last);
+		}
+		if (!lies_in(piece, slot))
 			break;
-		plain &= slot->type == GDR_MAPPING_TYPE_WC;
 		longest = longest < piece->size ? piece->size : longest;
 	}
 	p->plain = plain;
@@ -786,8 +901,9 @@ static int refuse_piece(const gdr_piece_t *piece, size_t i, bool mapped)
 
 static int copy_many(const gdr_piece_t *pieces, size_t count, bool to, uintptr_t frame)
 {
-	struct pieces p = { .at = pieces, .count = count };
+	struct pieces p;
 	unsigned int level = 0;
+	uint64_t number;
 	bool mapped = true;
 	size_t bad;
 	int rc;
@@ -801,16 +917,23 @@ static int copy_many(const gdr_piece_t *pieces, size_t count, bool to, uintptr_t
 	rc = take_level(pieces[0].handle.h, frame, &level);
 	if (__builtin_expect(rc, 0))
 		return rc;
-	announce_at(level, ++mine.many, frame);
+	number = ++mine.many << GDR_MANY_SHIFT;
+	announce_at(level, number, frame);
 	/* A handler may have left a copy here after the level was found free. */
 	if (__builtin_expect(level == 0, 1))
 		copy_pool_settle(pool(), mine.busy);
+	p.at = pieces;
+	p.count = count;
 	p.alone = level > 0;
+	p.handles = 0;
 	bad = find_bad(&p);
-	if (bad < count)
+	if (bad < count) {
 		mapped = !unmapped(pieces[bad].handle.h);
-	else
+	} else {
+		if (level == 0)
+			narrow(&p, number);
 		(to ? move_all_to : move_all_from)(&p);
+	}
 	leave_level(level);
 	return bad < count ? refuse_piece(&pieces[bad], bad, mapped) : 0;
 }

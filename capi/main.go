@@ -34,7 +34,12 @@ func main() {}
 // finish is deferred by every export: it turns the call's error, or its panic, into
 // the errno value that C gets.
 func finish(call string, err *error, rc *C.int) {
-	*rc = C.int(core.Outcome(call, *err, recover()))
+	panicked := recover()
+	if panicked == nil && *err == core.ErrCopies {
+		*rc = C.GDR_CORE_COPIES
+		return
+	}
+	*rc = C.int(core.Outcome(call, *err, panicked))
 }
 
 //export gdrcore_init

@@ -54,6 +54,7 @@ type context struct {
 	// nothing new appears once Close has begun.
 	mu     sync.RWMutex
 	closed bool
+	ended  bool // a Close has begun to end what was made through it
 }
 
 // buffer is one pinned buffer.
@@ -68,6 +69,7 @@ type buffer struct {
 	va     uintptr // of the mapping; 0: not mapped
 	mapped uint64  // bytes, a multiple of the host page
 	typ    backend.MappingType
+	drain  *handle.Drain // not nil: the mapping shall go when its copies have ended
 }
 
 // memory is one gdr_mem_alloc.
@@ -214,23 +216,34 @@ func (l *Library) acquire(c *context, h Handle) (*buffer, error) {
 
 func (b *buffer) release() { b.mu.Unlock() }
 
+// ErrCopies is what a call that ends mappings returns while copies run through one. The
+// caller makes the call again. Meanwhile no new copy begins.
+var ErrCopies = handle.ErrCopies
+
 // Close ends a context and all its mappings, pinnings, allocations and caches. When a step
-// fails, Close goes on. It returns the first error.
+// fails, Close goes on. It returns the first error. ErrCopies comes before it has ended
+// anything. Of several Closes one succeeds.
 func (l *Library) Close(g Handle) error {
 	c, err := l.find(g)
 	if err != nil {
 		return err
 	}
 	c.mu.Lock()
-	if c.closed {
-		c.mu.Unlock()
-		return closedError(g)
-	}
 	c.closed = true
 	c.mu.Unlock()
 
 	l.abandonCaches(c)
 	buffers, memories := l.belongings(c)
+	if !l.retractAll(buffers) {
+		return ErrCopies
+	}
+	c.mu.Lock()
+	ended := c.ended
+	c.ended = true
+	c.mu.Unlock()
+	if ended {
+		return closedError(g)
+	}
 	for h, b := range buffers {
 		b.mu.Lock()
 		err = first(err, l.unpin(h, b))
@@ -245,6 +258,19 @@ func (l *Library) Close(g Handle) error {
 	l.mu.Unlock()
 	l.table.Free(g)
 	return err
+}
+
+// retractAll begins to end all mappings. It returns false while copies run through one.
+func (l *Library) retractAll(buffers map[Handle]*buffer) bool {
+	done := true
+	for h, b := range buffers {
+		b.mu.Lock()
+		if b.va != 0 {
+			done = l.retract(h, b) && done
+		}
+		b.mu.Unlock()
+	}
+	return done
 }
 
 func first(a, b error) error {
@@ -314,7 +340,8 @@ func checkPin(req backend.PinRequest) error {
 	return nil
 }
 
-// Unpin frees a pinned buffer, and its mapping first if there is one.
+// Unpin frees a pinned buffer, and its mapping first if there is one. It returns ErrCopies
+// while copies run through that.
 func (l *Library) Unpin(g, h Handle) error {
 	c, err := l.enter(g)
 	if err != nil {
@@ -340,7 +367,9 @@ func (l *Library) unpinOf(c *context, h Handle) error {
 func (l *Library) unpin(h Handle, b *buffer) error {
 	var err error
 	if b.va != 0 {
-		err = l.unmap(h, b)
+		if err = l.unmap(h, b); err == ErrCopies {
+			return err
+		}
 	}
 	b.gone = true
 	err = first(err, b.pin.Unpin())
@@ -409,10 +438,10 @@ func (l *Library) mapBuffer(h Handle, b *buffer, size uint64, flags int) (Mappin
 	return Mapping{VA: va, GPU: info.VA}, nil
 }
 
-// Unmap waits for copies through a mapping, and unmaps all of it. As in the reference,
-// the handle names the mapping. Some consumers pass another address in va; DPDK passes
-// the GPU's. As there, size may be smaller than the mapping, or its size in whole pages
-// of the GPU.
+// Unmap unmaps all of a mapping. It returns ErrCopies while copies run through it. As in
+// the reference, the handle names the mapping. Some consumers pass another address in va;
+// DPDK passes the GPU's. As there, size may be smaller than the mapping, or its size in
+// whole pages of the GPU.
 func (l *Library) Unmap(g, h Handle, va uintptr, size uint64) error {
 	c, err := l.enter(g)
 	if err != nil {
@@ -439,15 +468,27 @@ func (l *Library) Unmap(g, h Handle, va uintptr, size uint64) error {
 	return l.unmap(h, b)
 }
 
-// unmap unmaps b. The caller has locked b, and b is mapped.
+// unmap unmaps b, once no copy runs through it. The caller has locked b, and b is mapped.
 func (l *Library) unmap(h Handle, b *buffer) error {
-	l.table.Retract(h)
+	if !l.retract(h, b) {
+		return ErrCopies
+	}
+	b.drain = nil
 	b.va, b.mapped, b.typ = 0, 0, backend.None
 	return b.pin.Unmap()
 }
 
 // gpuPage is GPU_PAGE_SIZE of gdrapi.h.
 const gpuPage = 1 << 16
+
+// retract keeps new copies out of b's mapping. It returns false while copies run through
+// it.
+func (l *Library) retract(h Handle, b *buffer) bool {
+	if b.drain == nil {
+		b.drain = l.table.Retract(h)
+	}
+	return b.drain.Done()
+}
 
 var hostPage = uint64(unix.Getpagesize())
 

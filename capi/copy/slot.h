@@ -17,6 +17,7 @@
 #define GDR_SLOT_H
 
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <stdint.h>
 
 #define GDR_HANDLE_INDEX_BITS 20
@@ -24,11 +25,6 @@
 #define GDR_HANDLE_EPOCH_BITS 12
 #define GDR_HANDLE_EPOCH_SHIFT (GDR_HANDLE_INDEX_BITS + GDR_HANDLE_GEN_BITS)
 #define GDR_HANDLE_EPOCH_MAX ((1u << GDR_HANDLE_EPOCH_BITS) - 1)
-/* Whether a record's word stands for a copy of many pieces. */
-static inline int gdr_is_many(uint64_t busy)
-{
-	return busy && !(busy >> GDR_HANDLE_EPOCH_SHIFT);
-}
 
 #define GDR_SLOT_COUNT (1u << GDR_HANDLE_INDEX_BITS)
 
@@ -52,18 +48,24 @@ struct gdr_slot {
  * What one thread copies through right now; one cache line of its own.
  *
  * - owner is the ID of the thread that took the record, and 0 in a free record. A thread
- *   that ends leaves its ID there (see data.c).
+ *   that ends leaves its ID there. self tells it from a later thread of that ID (see
+ *   data.c).
  * - busy[i] is the handle of the copy at nesting level i, and 0 without a copy. A signal
  *   handler may copy inside a copy, hence the levels.
- * - A copy of many pieces may have many handles. Its busy[i] is a number. A handle has an
- *   epoch, a number has none. Each such copy of a thread has another number.
+ * - A copy of many pieces may have many handles. Its busy[i] is a number: what counts the
+ *   thread's copies of many pieces, then two bits. A handle has an epoch, a number has
+ *   none. The two bits are 0 at first, and the copy may have any handle. When all pieces
+ *   were looked at, and they have up to three handles, the bits say how many: names has
+ *   them. Only a copy at level 0 says so.
  *
- * gdr_unmap waits for copies so:
+ * gdr_unmap ends a mapping so:
  *
  * 1. It clears the slot's key.
  * 2. It makes every thread pass a memory barrier (membarrier(2)).
- * 3. It reads every record. It waits for each word that names the key, or has a number,
- *    until that word changes.
+ * 3. It reads every record, and notes each word that names the key, or may. Copies that
+ *    begin later see that the key is gone.
+ * 4. It leaves the library, and comes back, until each of those copies has ended or has
+ *    said that it does not have the key. Meanwhile it holds no lock and no signal.
  *
  * Records are taken from the end of the array. So the first records taken end a page, and
  * the header ends a page too. A CPU compares addresses of loads with those of pending
@@ -71,20 +73,44 @@ struct gdr_slot {
  * a host page waited for the store of busy.
  */
 #define GDR_HAZARD_LEVELS 3
+#define GDR_HAZARD_NAMES 3u
 struct gdr_hazard {
 	_Atomic uint32_t owner;
 	uint32_t pad0;
 	_Atomic uint64_t busy[GDR_HAZARD_LEVELS];
-	uint64_t pad1[4];
+	_Atomic uint64_t names[GDR_HAZARD_NAMES];
+	_Atomic uint64_t self;	/* where the owner's own data lie; 0: not said */
 };
 #define GDR_HAZARD_COUNT (1u << 16)
+
+/* The number of a copy of many pieces, and how many names it has. */
+#define GDR_MANY_SHIFT 2
+#define GDR_MANY_NAMES ((1u << GDR_MANY_SHIFT) - 1)
+
+static inline bool gdr_is_many(uint64_t busy)
+{
+	return busy && !(busy >> GDR_HANDLE_EPOCH_SHIFT);
+}
+
+/* Whether a copy that a record of this word shows has the key, or may have it. */
+static inline bool gdr_copy_has(const struct gdr_hazard *record, uint64_t busy, uint64_t key)
+{
+	unsigned int names = busy & GDR_MANY_NAMES;
+
+	if (!gdr_is_many(busy))
+		return busy == key;
+	for (unsigned int i = 0; i < names; i++)
+		if (atomic_load_explicit(&record->names[i], memory_order_acquire) == key)
+			return true;
+	return !names;
+}
 
 /*
  * The last line of the table's first page.
  */
 struct gdr_table {
 	uint32_t epoch;
-	uint32_t fenced;	/* 1: no membarrier here, copies must fence */
+	_Atomic uint32_t fenced;	/* 1: no membarrier here, copies must fence */
 	_Atomic uint32_t hazards_used;	/* records ever taken: the last ones of the array */
 	_Atomic uint32_t mixed;	/* 1: mappings of more than one type are live */
 	uint64_t slots;		/* address of struct gdr_slot[GDR_SLOT_COUNT] */

@@ -409,17 +409,19 @@ func (c *Cache) retire(at int) {
 		c.show(i)
 	}
 	c.line.count.Store(uint32(len(c.live)))
-	if r.held(e.h) {
+	if r.held(e.h) || !c.unpin(e) {
 		c.retired = append(c.retired, e)
-	} else {
-		c.unpin(e)
 	}
 }
 
-// unpin unpins e. If the driver fails, the handle is gone as well.
-func (c *Cache) unpin(e entry) {
-	_ = c.pins.Unpin(e.h)
+// unpin unpins e, unless copies still run through it. If the driver fails, the handle is
+// gone as well.
+func (c *Cache) unpin(e entry) bool {
+	if c.pins.Unpin(e.h) == handle.ErrCopies {
+		return false
+	}
 	c.setPinned(c.pinned - e.bytes)
+	return true
 }
 
 // setPinned shows puts whether too much is pinned.
@@ -431,11 +433,7 @@ func (c *Cache) setPinned(bytes uint64) {
 // dropRetired unpins the retired ranges that have no hold any more.
 func (c *Cache) dropRetired() {
 	c.retired = slices.DeleteFunc(c.retired, func(e entry) bool {
-		held := c.rangeOf(e.h).held(e.h)
-		if !held {
-			c.unpin(e)
-		}
-		return !held
+		return !c.rangeOf(e.h).held(e.h) && c.unpin(e)
 	})
 }
 
@@ -490,7 +488,8 @@ func (c *Cache) Settle() error {
 	return nil
 }
 
-// Flush unpins all unheld ranges.
+// Flush unpins all unheld ranges. It returns handle.ErrCopies while copies run through
+// one.
 func (c *Cache) Flush() error {
 	if err := c.lock(); err != nil {
 		return err
@@ -502,10 +501,14 @@ func (c *Cache) Flush() error {
 			c.retire(i)
 		}
 	}
+	if slices.ContainsFunc(c.retired, func(e entry) bool { return !c.rangeOf(e.h).held(e.h) }) {
+		return handle.ErrCopies
+	}
 	return nil
 }
 
-// Close ends the cache and unpins all its ranges, held or not.
+// Close ends the cache and unpins all its ranges, held or not. It returns handle.ErrCopies
+// while copies run through one.
 func (c *Cache) Close() error {
 	if err := c.lock(); err != nil {
 		return err
@@ -513,8 +516,9 @@ func (c *Cache) Close() error {
 	defer c.mu.Unlock()
 	ranges := append(c.live, c.retired...)
 	c.forget()
-	for _, e := range ranges {
-		c.unpin(e)
+	c.retired = slices.DeleteFunc(ranges, c.unpin)
+	if len(c.retired) > 0 {
+		return handle.ErrCopies
 	}
 	c.leave()
 	return nil

@@ -74,12 +74,12 @@ func runTableScript(t *testing.T, tab *Table, script []byte) {
 			tab.Publish(h, uintptr(m.va), m.n, m.typ)
 		case 2:
 			if m.mapped {
-				tab.Retract(h)
+				retract(t, tab, h)
 				m.mapped = false
 			}
 		case 4, 3:
 			if m.mapped {
-				tab.Retract(h)
+				retract(t, tab, h)
 			}
 			if op&0xf == 4 { // as if the slot had been used 2^32 times
 				retire(tab, h)
@@ -94,12 +94,18 @@ func runTableScript(t *testing.T, tab *Table, script []byte) {
 	}
 	for h, m := range live {
 		if m.mapped {
-			tab.Retract(h)
+			retract(t, tab, h)
 		}
 		tab.Free(h)
 	}
 	checkTable(t, tab, nil, given)
 	require.Zero(t, tab.header.mixed.Load())
+}
+
+func retract(t *testing.T, tab *Table, h Handle) {
+	if !tab.Retract(h).Done() {
+		t.Fatalf("a copy runs through %#x, and nobody copies", h)
+	}
 }
 
 // retire makes h's generation the last of its slot.

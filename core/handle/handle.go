@@ -7,10 +7,11 @@
 package handle
 
 import (
+	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"sync"
-	"time"
 	"unsafe"
 
 	"gdrapi/core/internal/sys"
@@ -67,7 +68,7 @@ func New(epoch uint32) (*Table, error) {
 	t.header, t.slots, t.hazards = view(mem)
 	t.header.epoch = epoch
 	if !hasBarrier() {
-		t.header.fenced = 1
+		t.header.fenced.Store(1)
 	}
 	return t, nil
 }
@@ -118,52 +119,88 @@ func (t *Table) Publish(h Handle, va uintptr, n uint64, typ uint32) {
 	s.key.Store(uint64(h))
 }
 
-// Retract ends what Publish began. When it returns, no copy through h runs, and none
-// will start. Then the mapping may be unmapped.
-func (t *Table) Retract(h Handle) {
+// ErrCopies says that copies still run through a mapping that shall go. The caller comes
+// back later. Nobody waits with a lock held.
+var ErrCopies = errors.New("copies still run through the mapping")
+
+// Drain is what is left of the copies that ran through a handle when it was retracted.
+type Drain struct {
+	table *Table
+	h     Handle
+	typ   uint32
+	left  []running
+	done  bool
+}
+
+// running is a copy, as a record showed it.
+type running struct {
+	record *hazard
+	level  int
+	busy   uint64
+}
+
+// Retract ends what Publish began: no copy through h will start. When Done of the Drain
+// is true, none runs, and the mapping may be unmapped.
+func (t *Table) Retract(h Handle) *Drain {
 	s := &t.slots[h.index()]
 	s.key.Store(0)
-	if t.header.fenced == 0 {
+	if t.header.fenced.Load() == 0 {
 		barrier()
 	}
+	d := &Drain{table: t, h: h, typ: s.typ}
 	used := min(t.header.hazardsUsed.Load(), hazardCount)
 	records := t.hazards[hazardCount-used:]
 	for i := range records {
-		records[i].wait(h)
-	}
-	t.count(s.typ, -1)
-}
-
-// wait returns once the thread that owns z does not copy through h.
-//
-// A copy of many pieces may use any handle. busy is then the number of that copy, which
-// stands for all handles. A later copy has another number.
-//
-// A copy of some megabytes takes milliseconds, so wait sleeps after a short spin. A
-// thread that ended during a copy leaves busy set; wait clears it.
-func (z *hazard) wait(h Handle) {
-	for l := range z.busy {
-		busy := z.busy[l].Load()
-		if busy != uint64(h) && !isMany(busy) {
-			continue
-		}
-		for spins := 1; z.busy[l].Load() == busy; spins++ {
-			if spins < 100 {
-				continue
+		for l := range records[i].busy {
+			if busy := records[i].busy[l].Load(); records[i].has(busy, h) {
+				d.left = append(d.left, running{&records[i], l, busy})
 			}
-			if spins%100 == 0 && z.ownerHasEnded() {
-				z.busy[l].CompareAndSwap(busy, 0)
-				break
-			}
-			ts := unix.NsecToTimespec(int64(20 * time.Microsecond))
-			_ = unix.Nanosleep(&ts, nil)
 		}
 	}
+	return d
 }
 
-func (z *hazard) ownerHasEnded() bool {
-	owner := z.owner.Load()
-	return owner != 0 && unix.Tgkill(unix.Getpid(), int(owner), 0) == unix.ESRCH
+// Done reports whether all those copies have ended. It may be called again.
+func (d *Drain) Done() bool {
+	d.left = slices.DeleteFunc(d.left, func(r running) bool { return r.hasEnded(d.h) })
+	if len(d.left) > 0 {
+		return false
+	}
+	if !d.done {
+		d.done = true
+		d.table.count(d.typ, -1)
+	}
+	return true
+}
+
+// looks is how often hasEnded looks. A thread that goes on copying through a handle that
+// was retracted shows it again and again, between copies that are refused.
+const looks = 100
+
+func (r running) hasEnded(h Handle) bool {
+	for range looks {
+		busy := r.record.busy[r.level].Load()
+		// A copy of many pieces may have said meanwhile which handles it has.
+		same := busy == r.busy || isMany(busy) && isMany(r.busy) && busy>>manyShift == r.busy>>manyShift
+		if !same || !r.record.has(busy, h) {
+			return true
+		}
+	}
+	return false
+}
+
+// has reports whether the copy that busy of z shows has h, or may have it.
+func (z *hazard) has(busy uint64, h Handle) bool {
+	names := busy & manyNames
+	if !isMany(busy) {
+		return busy == uint64(h)
+	}
+	for i := range names {
+		if z.names[i].Load() == uint64(h) {
+			return true
+		}
+	}
+	return names == 0
 }
 
 // isMany reports whether busy, of a hazard record, is the number of a copy of many

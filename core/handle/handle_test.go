@@ -3,7 +3,6 @@ package handle
 import (
 	"sync"
 	"testing"
-	"time"
 	"unsafe"
 
 	"gdrapi/core/internal/ctest"
@@ -76,7 +75,7 @@ func TestPublishRetract(t *testing.T) {
 	require.EqualValues(t, h, s.key.Load())
 	require.EqualValues(t, 0x1000, s.va)
 	require.EqualValues(t, 4096, s.len)
-	tab.Retract(h)
+	require.True(t, tab.Retract(h).Done())
 	require.Zero(t, s.key.Load())
 }
 
@@ -86,74 +85,64 @@ func TestMixedTypes(t *testing.T) {
 	for i := range hs {
 		hs[i], _ = tab.Alloc()
 	}
+	retract := func(h Handle) { require.True(t, tab.Retract(h).Done()) }
 	mixed := func() uint32 { return tab.header.mixed.Load() }
 	tab.Publish(hs[0], 0, 1, 1)
 	tab.Publish(hs[1], 0, 1, 1)
 	require.Zero(t, mixed())
 	tab.Publish(hs[2], 0, 1, 2)
 	require.EqualValues(t, 1, mixed())
-	tab.Retract(hs[0])
+	retract(hs[0])
 	require.EqualValues(t, 1, mixed())
-	tab.Retract(hs[1])
+	retract(hs[1])
 	require.Zero(t, mixed())
-	tab.Retract(hs[2])
+	retract(hs[2])
 	require.Zero(t, mixed())
 }
 
-// A goroutine stands for a thread that copies. It writes the handle into a hazard record,
-// as capi/data.c does.
-func TestRetractWaitsForCopies(t *testing.T) {
-	tab := newTable(t, 1)
-	h, err := tab.Alloc()
-	require.NoError(t, err)
-	tab.Publish(h, 0, 1, 1)
-	tab.header.hazardsUsed.Store(2)
-	z := &tab.hazards[hazardCount-2]
-	z.busy[2].Store(uint64(h))
-
-	done := make(chan struct{})
-	go func() {
-		tab.Retract(h)
-		close(done)
-	}()
-	for tab.slots[h.index()].key.Load() != 0 {
-		time.Sleep(time.Millisecond)
+// The test stands for a thread that copies. It writes into a hazard record, as capi/data.c
+// does.
+func TestDrain(t *testing.T) {
+	const h, other = Handle(1<<(genBits+indexBits) | 1), Handle(1<<(genBits+indexBits) | 2)
+	many := func(n, names uint64) uint64 { return n<<manyShift | names }
+	for _, c := range []struct {
+		what        string
+		begin, then uint64 // a record's word, when h is retracted and later
+		names       [hazardNames]Handle
+		waits, ends bool // for what it was; for what it is then
+	}{
+		{"a copy through h", uint64(h), 0, [3]Handle{}, true, true},
+		{"that goes on", uint64(h), uint64(h), [3]Handle{}, true, false},
+		{"a copy through another", uint64(other), uint64(other), [3]Handle{}, false, true},
+		{"many pieces, of any handle", many(7, 0), many(7, 0), [3]Handle{}, true, false},
+		{"the next of many", many(7, 0), many(8, 0), [3]Handle{}, true, true},
+		{"many, without h", many(7, 1), many(7, 1), [3]Handle{other, h, h}, false, true},
+		{"many, with h", many(7, 3), many(7, 3), [3]Handle{other, other, h}, true, false},
+		{"many, which then says without h", many(7, 0), many(7, 1), [3]Handle{other}, true, true},
+		{"many, which then says with h", many(7, 0), many(7, 2), [3]Handle{other, h}, true, false},
+		{"many, and then through h", many(7, 0), uint64(h), [3]Handle{}, true, true},
+	} {
+		t.Run(c.what, func(t *testing.T) {
+			tab := newTable(t, 1)
+			tab.header.fenced.Store(1)
+			tab.Publish(h, 0, 1, 1)
+			tab.header.hazardsUsed.Store(2)
+			z := &tab.hazards[hazardCount-2]
+			z.busy[2].Store(c.begin)
+			for i, name := range c.names {
+				z.names[i].Store(uint64(name))
+			}
+			d := tab.Retract(h)
+			require.False(t, tab.Published(h))
+			require.Equal(t, !c.waits, d.Done())
+			z.busy[2].Store(c.then)
+			require.Equal(t, c.ends, d.Done())
+			z.busy[2].Store(0)
+			require.True(t, d.Done())
+			require.True(t, d.Done())
+			require.Zero(t, tab.perType[1])
+		})
 	}
-	select {
-	case <-done:
-		t.Fatal("Retract returned during a copy")
-	case <-time.After(20 * time.Millisecond):
-	}
-	z.busy[2].Store(0)
-	<-done
-}
-
-// A copy of many pieces has no handle in its record. Retract waits for it, but not for a
-// copy that began after the slot's key was cleared.
-func TestRetractWaitsForCopiesOfMany(t *testing.T) {
-	tab := newTable(t, 1)
-	h, err := tab.Alloc()
-	require.NoError(t, err)
-	tab.Publish(h, 0, 1, 1)
-	tab.header.hazardsUsed.Store(1)
-	z := &tab.hazards[hazardCount-1]
-	z.busy[0].Store(7)
-
-	done := make(chan struct{})
-	go func() {
-		tab.Retract(h)
-		close(done)
-	}()
-	for tab.slots[h.index()].key.Load() != 0 {
-		time.Sleep(time.Millisecond)
-	}
-	select {
-	case <-done:
-		t.Fatal("Retract returned during a copy")
-	case <-time.After(20 * time.Millisecond):
-	}
-	z.busy[0].Store(8)
-	<-done
 }
 
 func TestNoHandleIsTheNumberOfACopy(t *testing.T) {
@@ -181,7 +170,9 @@ func TestConcurrentUse(t *testing.T) {
 				if got := tab.slots[h.index()].key.Load(); got != uint64(h) {
 					t.Errorf("slot of %#x holds %#x", h, got)
 				}
-				tab.Retract(h)
+				if !tab.Retract(h).Done() {
+					t.Error("a copy runs, and nobody copies")
+				}
 				tab.Free(h)
 			}
 		}()
@@ -205,6 +196,8 @@ func TestLayout(t *testing.T) {
 		"sizeof(struct gdr_hazard)":                uint64(unsafe.Sizeof(z)),
 		"offsetof(struct gdr_hazard, owner)":       uint64(unsafe.Offsetof(z.owner)),
 		"offsetof(struct gdr_hazard, busy)":        uint64(unsafe.Offsetof(z.busy)),
+		"offsetof(struct gdr_hazard, names)":       uint64(unsafe.Offsetof(z.names)),
+		"offsetof(struct gdr_hazard, self)":        uint64(unsafe.Offsetof(z.self)),
 		"sizeof(struct gdr_table)":                 uint64(unsafe.Sizeof(h)),
 		"offsetof(struct gdr_table, epoch)":        uint64(unsafe.Offsetof(h.epoch)),
 		"offsetof(struct gdr_table, fenced)":       uint64(unsafe.Offsetof(h.fenced)),
@@ -215,6 +208,8 @@ func TestLayout(t *testing.T) {
 		"GDR_SLOT_COUNT":                           slotCount,
 		"GDR_HAZARD_COUNT":                         hazardCount,
 		"GDR_HAZARD_LEVELS":                        hazardLevels,
+		"GDR_HAZARD_NAMES":                         hazardNames,
+		"GDR_MANY_SHIFT":                           manyShift,
 		"GDR_HANDLE_EPOCH_SHIFT":                   genBits + indexBits,
 		"GDR_HANDLE_EPOCH_MAX":                     MaxEpoch,
 	}, "-I../../capi/copy")

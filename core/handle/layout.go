@@ -16,6 +16,11 @@ const (
 	slotCount    = SlotCount
 	hazardCount  = 1 << 16
 	hazardLevels = 3
+	hazardNames  = 3
+
+	// The number of a copy of many pieces has its count of names in the lowest bits.
+	manyShift = 2
+	manyNames = 1<<manyShift - 1
 
 	// SlotCount is the number of handles that can exist at a time.
 	SlotCount = 1 << indexBits
@@ -38,12 +43,13 @@ type hazard struct {
 	owner atomic.Uint32
 	_     uint32
 	busy  [hazardLevels]atomic.Uint64
-	_     [4]uint64
+	names [hazardNames]atomic.Uint64
+	self  atomic.Uint64
 }
 
 type header struct {
 	epoch       uint32
-	fenced      uint32
+	fenced      atomic.Uint32
 	hazardsUsed atomic.Uint32
 	mixed       atomic.Uint32
 	slots       uint64

@@ -20,7 +20,7 @@ func watchBarrier(t *testing.T, f func(cmd uintptr) error) {
 // Retract waits for a copy that a thread announced before.
 func TestBarrierIsBetweenKeyAndScan(t *testing.T) {
 	tab := newTable(t, 1)
-	tab.header.fenced = 0
+	tab.header.fenced.Store(0)
 	h, err := tab.Alloc()
 	require.NoError(t, err)
 	tab.Publish(h, 0x1000, 4096, 1)
@@ -40,7 +40,10 @@ func TestBarrierIsBetweenKeyAndScan(t *testing.T) {
 		}()
 		return nil
 	})
-	tab.Retract(h)
+	d := tab.Retract(h)
+	for !d.Done() {
+		time.Sleep(time.Millisecond)
+	}
 	require.True(t, ended.Load(), "the copy has ended")
 	require.Equal(t, 1, calls)
 }
@@ -55,14 +58,14 @@ func TestNoBarrier(t *testing.T) {
 	})
 	tab := newTable(t, 1)
 	require.Equal(t, 1, calls, "whether there is one")
-	require.EqualValues(t, 1, tab.header.fenced)
+	require.EqualValues(t, 1, tab.header.fenced.Load())
 	h, err := tab.Alloc()
 	require.NoError(t, err)
 	for _, fenced := range []uint32{1, 0} {
 		calls = 0
-		tab.header.fenced = fenced
+		tab.header.fenced.Store(fenced)
 		tab.Publish(h, 0x1000, 4096, 1)
-		tab.Retract(h)
+		require.True(t, tab.Retract(h).Done())
 		require.EqualValues(t, 1-fenced, calls)
 		require.Zero(t, tab.slots[h.index()].key.Load())
 	}

@@ -83,11 +83,15 @@ static void retract(struct buffer *b)
 	used = atomic_load(&table.hazards_used);
 	for (uint32_t i = GDR_HAZARD_COUNT - used; i < GDR_HAZARD_COUNT; i++)
 		for (int l = 0; l < GDR_HAZARD_LEVELS; l++) {
-			uint64_t busy = atomic_load(&hazards[i].busy[l]);
+			uint64_t first = atomic_load(&hazards[i].busy[l]), busy = first;
 
-			while ((busy == h || gdr_is_many(busy)) &&
-			       atomic_load(&hazards[i].busy[l]) == busy)
+			/* A copy of many pieces may say meanwhile that it does not have h. */
+			while (gdr_copy_has(&hazards[i], busy, h) &&
+			       (busy == first || (gdr_is_many(first) &&
+						  busy >> GDR_MANY_SHIFT == first >> GDR_MANY_SHIFT))) {
 				sched_yield();
+				busy = atomic_load(&hazards[i].busy[l]);
+			}
 		}
 }
 
