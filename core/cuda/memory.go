@@ -15,6 +15,7 @@ type MemoryInfo struct {
 	Ordinal int     // of the device
 	Legacy  bool    // from cuMemAlloc: the one kind that has an IPC handle
 	Context Context // that it was allocated in; 0 for VMM memory and for pools
+	ID      uint64  // of the allocation, another one for each
 
 	// Start and Size are the allocation's. For VMM memory they are the reserved
 	// range's, which may hold several allocations.
@@ -53,17 +54,18 @@ func (d *Driver) MemoryAt(addr uint64) (MemoryInfo, error) {
 		managed, legacy uint32 // 4 bytes, as the driver writes bool attributes of this call
 		start, size     uint64
 		context         Context
+		id              uint64
 
 		mapping, mappingSize uint64
 	}
 	const optional = 2 // names at the end that older drivers do not know
 	names := [...]PointerAttribute{
-		MemoryType, DeviceOrdinal, isManaged, isLegacyIPCCapable, rangeStartAddr, rangeSize, contextOf,
+		MemoryType, DeviceOrdinal, isManaged, isLegacyIPCCapable, rangeStartAddr, rangeSize, contextOf, bufferID,
 		mappingBaseAddr, mappingSize,
 	}
 	places := [len(names)]unsafe.Pointer{
 		unsafe.Pointer(&v.kind), unsafe.Pointer(&v.ordinal), unsafe.Pointer(&v.managed),
-		unsafe.Pointer(&v.legacy), unsafe.Pointer(&v.start), unsafe.Pointer(&v.size), unsafe.Pointer(&v.context),
+		unsafe.Pointer(&v.legacy), unsafe.Pointer(&v.start), unsafe.Pointer(&v.size), unsafe.Pointer(&v.context), unsafe.Pointer(&v.id),
 		unsafe.Pointer(&v.mapping), unsafe.Pointer(&v.mappingSize),
 	}
 	ask := func(n int) error {
@@ -92,7 +94,7 @@ func (d *Driver) MemoryAt(addr uint64) (MemoryInfo, error) {
 		return MemoryInfo{}, fmt.Errorf("%#x is no CUDA device pointer: %w", addr, unix.EINVAL)
 	}
 	return MemoryInfo{
-		Ordinal: int(v.ordinal), Legacy: v.legacy != 0, Context: v.context, Start: v.start, Size: v.size,
+		Ordinal: int(v.ordinal), Legacy: v.legacy != 0, Context: v.context, ID: v.id, Start: v.start, Size: v.size,
 		Mapping: v.mapping, MappingSize: v.mappingSize,
 	}, nil
 }

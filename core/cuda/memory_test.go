@@ -34,7 +34,8 @@ func TestMemoryAtOfAnOldDriver(t *testing.T) {
 		m, err := d.MemoryAt(p)
 		require.NoError(t, err)
 		require.NotZero(t, m.Context)
-		m.Context = 0
+		require.NotZero(t, m.ID)
+		m.Context, m.ID = 0, 0
 		require.Equal(t, MemoryInfo{Legacy: true, Start: p, Size: 3 << 20}, m)
 		require.True(t, noMappings.Load())
 		_, err = d.MemoryAt(4096)
@@ -50,7 +51,8 @@ func TestMemoryAt(t *testing.T) {
 		m, err := d.MemoryAt(p + at)
 		require.NoError(t, err)
 		require.NotZero(t, m.Context)
-		m.Context = 0
+		require.NotZero(t, m.ID)
+		m.Context, m.ID = 0, 0
 		require.Equal(t, MemoryInfo{Ordinal: 1, Legacy: true, Start: p, Size: 3 << 20, Mapping: p, MappingSize: 3 << 20}, m)
 		require.Equal(t, p+3<<20, m.End())
 	}

@@ -31,6 +31,7 @@ type fakeCUDA struct {
 	references map[cuda.MemHandle]*fakePart
 	nextHandle cuda.MemHandle
 	synced     []uint64 // addresses with SYNC_MEMOPS
+	lastID     uint64
 
 	contexts atomic.Int32 // calls of withMemory that run now
 	ordinal  atomic.Int32 // of the last context
@@ -69,6 +70,7 @@ type fakeAlloc struct {
 	kind        fakeKind
 	ordinal     int
 	start, size uint64
+	id          uint64 // another one for each
 	parts       []*fakePart
 }
 
@@ -118,6 +120,8 @@ func (c *fakeCUDA) place(parts ...*fakePart) (start uint64) {
 }
 
 func (c *fakeCUDA) add(a *fakeAlloc) *fakeAlloc {
+	c.lastID++
+	a.id = c.lastID
 	c.allocs = append(c.allocs, a)
 	return a
 }
@@ -260,7 +264,7 @@ func (c *fakeCUDA) MemoryAt(addr uint64) (cuda.MemoryInfo, error) {
 	if a == nil || a.kind == host || a.kind == managed {
 		return cuda.MemoryInfo{}, fmt.Errorf("%#x is no device memory: %w", addr, unix.EINVAL)
 	}
-	m := cuda.MemoryInfo{Ordinal: a.ordinal, Legacy: a.kind == legacy, Start: a.start, Size: a.size}
+	m := cuda.MemoryInfo{Ordinal: a.ordinal, Legacy: a.kind == legacy, ID: a.id, Start: a.start, Size: a.size}
 	if m.Legacy {
 		m.Context = 1
 	}
@@ -493,4 +497,24 @@ func (c *fakeCUDA) withMemory(m cuda.MemoryInfo, addr uint64, fn func(in driver)
 	defer c.contexts.Add(-1)
 	c.ordinal.Store(int32(m.Ordinal))
 	return fn(c)
+}
+
+// restore is what cuda-checkpoint's restore does: the same addresses and IDs, in objects of
+// another client.
+func (c *fakeCUDA) restore() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	was := c.client
+	c.client = c.rm.newClient(false)
+	made := map[*fakePart]bool{}
+	for _, a := range c.allocs {
+		for _, p := range a.parts {
+			if p.client != was || made[p] {
+				continue
+			}
+			made[p] = true
+			p.client = c.client
+			p.object, p.memory = c.rm.newMemory(c.rm.gpus[a.ordinal], c.client, p.memory.size)
+		}
+	}
 }

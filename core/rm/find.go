@@ -47,6 +47,8 @@ type finder struct {
 	watch Watch // nil: none
 	gpu   *gpu
 	proof *proof
+
+	source handle // CUDA's client, as pieces has found it
 }
 
 // errNotWatched means that exports cannot be watched in this process.

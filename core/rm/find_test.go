@@ -20,20 +20,21 @@ func TestIPCHandleThatAgrees(t *testing.T) {
 	v := w.cuda.vmm(0, false, []uint64{2 * mib})
 	for _, c := range []struct {
 		a            *fakeAlloc
-		watched, ipc int // calls until now
+		watched, ipc int // calls of the pin
 	}{
 		{small, 1, 1},
-		{small, 1, 2},
-		{large, 1, 3},
-		{second, 1, 4},
-		{v, 2, 4},
-		{v, 3, 4},
-		{small, 3, 5},
+		{small, 0, 1},
+		{large, 0, 1},
+		{second, 0, 1},
+		{v, 1, 0},
+		{v, 1, 0},
+		{small, 0, 1},
 	} {
 		start := c.a.start &^ (gpuPage - 1)
+		watched, ipc := w.rm.count("watch"), w.rm.count("cuIpcGetMemHandle")
 		p := w.pinned(start, c.a.end()-start)
-		require.Equal(t, c.watched, w.rm.count("watch"), "%+v", c)
-		require.Equal(t, c.ipc, w.rm.count("cuIpcGetMemHandle"), "%+v", c)
+		require.Equal(t, c.watched, w.rm.count("watch")-watched, "%+v", c)
+		require.Equal(t, c.ipc, w.rm.count("cuIpcGetMemHandle")-ipc, "%+v", c)
 		w.cycle(p)
 		require.NoError(t, p.Unpin())
 	}
@@ -264,4 +265,50 @@ func TestSearchIsShort(t *testing.T) {
 		require.NoError(t, p.Unpin())
 		w.end()
 	}
+}
+
+// A pin of before a checkpoint is not mapped after it. A new pin shows the memory.
+func TestMapAfterACheckpoint(t *testing.T) {
+	w := newWorld(t)
+	for _, size := range []uint64{300, 8 * mib} {
+		a := w.cuda.memAlloc(0, size)
+		start := a.start &^ (gpuPage - 1)
+		old := w.pinned(start, a.end()-start)
+		w.cycle(old)
+		w.cuda.restore()
+		live := w.held()
+		_, _, err := old.Map(gpuPage, backend.None)
+		require.ErrorIs(t, err, unix.EIO)
+		require.ErrorContains(t, err, "unpin before a checkpoint")
+		require.Equal(t, live, w.held())
+		require.NoError(t, old.Unpin())
+		p := w.pinned(start, a.end()-start)
+		w.cycle(p)
+		require.NoError(t, p.Unpin())
+	}
+	w.end()
+}
+
+// Memory that the program has freed stays pinned, and is mapped, also where it has other
+// memory at the address.
+func TestMapAfterAFree(t *testing.T) {
+	w := newWorld(t)
+	a := w.cuda.memAlloc(0, 8*mib)
+	for _, again := range []bool{false, true} {
+		p := w.pinned(a.start, a.size)
+		at := a.start
+		w.cuda.free(a)
+		if again {
+			w.cuda.client = w.rm.newClient(false)
+			w.cuda.next = at
+			require.Equal(t, at, w.cuda.memAlloc(0, 8*mib).start)
+		}
+		va, _, err := p.Map(a.size, backend.None)
+		require.NoError(t, err)
+		cudatest.Bytes(va, 8)[0] = 1
+		require.NoError(t, p.Unmap())
+		require.NoError(t, p.Unpin())
+		a = w.cuda.memAlloc(0, 8*mib)
+	}
+	w.end()
 }

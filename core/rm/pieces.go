@@ -147,6 +147,7 @@ func (f *finder) pieces(b buffer) ([]piece, error) {
 		if err != nil {
 			return pieces, err
 		}
+		f.source = span.client
 		pieces = append(pieces, piece{object: object, offset: span.offset, length: span.end - span.first})
 	}
 	return pieces, f.gpu.checkEnd(pieces[len(pieces)-1], b)

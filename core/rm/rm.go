@@ -188,10 +188,13 @@ func (s *session) Pin(req backend.PinRequest) (backend.Pin, error) {
 	if g.coherent && req.Flags&backend.PinForcePCIe != 0 {
 		return nil, fmt.Errorf("the rm backend cannot force a mapping through PCIe on a GPU that is coherent with the CPU: %w", unix.EINVAL)
 	}
-	p := &pin{gpu: g, kernel: s.kernel, first: b.first, size: b.end - b.first}
+	p := &pin{gpu: g, kernel: s.kernel, session: s, first: b.first, size: b.end - b.first, asked: b.asked, id: b.memory.ID}
 	err = s.cuda.withMemory(b.memory, b.asked, func(in driver) (err error) {
 		f := finder{cuda: in, watch: s.watch, gpu: g, proof: s.proofs.at(dev.at)}
 		p.pieces, err = f.pieces(b)
+		if b.memory.Legacy {
+			p.source = f.source
+		}
 		if err == nil {
 			in.SetSyncMemops(b.asked)
 		}
@@ -272,8 +275,12 @@ func (s *session) Close() error {
 type pin struct {
 	gpu         *gpu
 	kernel      kernel
+	session     *session
 	first, size uint64 // whole GPU pages
 	pieces      []piece
+
+	asked, id uint64 // first byte in the allocation, and the allocation's ID
+	source    handle // CUDA's client that had memory of cuMemAlloc; else 0
 
 	mapped, length uintptr
 }
@@ -287,6 +294,9 @@ func (p *pin) Map(size uint64, want backend.MappingType) (uintptr, backend.Mappi
 	if size == 0 || size > p.size || p.mapped != 0 {
 		return 0, backend.None, unix.EINVAL
 	}
+	if err := p.moved(); err != nil {
+		return 0, backend.None, err
+	}
 	va, got, err := p.mapPieces(uintptr(size))
 	if err != nil {
 		return 0, backend.None, err
@@ -297,6 +307,30 @@ func (p *pin) Map(size uint64, want backend.MappingType) (uintptr, backend.Mappi
 		return 0, backend.None, errors.Join(err, p.Unmap())
 	}
 	return va, got, nil
+}
+
+// moved returns EIO where CUDA has made the memory anew since the pin, at the same address
+// and with the same ID. cuda-checkpoint does that: all of CUDA's memory has another client
+// after it. The pin has the old memory. Only memory of cuMemAlloc tells its client in less
+// time than a map takes. What cannot be asked has not moved: a program may have freed the memory.
+func (p *pin) moved() error {
+	s := p.session
+	if p.source == 0 || s.proofs.at(p.gpu.at).of(byIPC) != right {
+		return nil
+	}
+	m, err := s.cuda.MemoryAt(p.asked)
+	if err != nil || !m.Legacy || m.ID != p.id {
+		return nil
+	}
+	var words [16]uint32
+	err = s.cuda.withMemory(m, p.asked, func(in driver) (err error) {
+		words, err = in.IPCHandle(m.Start)
+		return err
+	})
+	if now := handle(words[ipcClient]); err != nil || now == 0 || now == p.source {
+		return nil
+	}
+	return fmt.Errorf("CUDA has made the memory at %#x anew since it was pinned, as cuda-checkpoint does: unpin before a checkpoint, and pin again after it: %w", p.asked, unix.EIO)
 }
 
 func (p *pin) Unmap() error {

@@ -582,7 +582,9 @@ func TestEveryCallFailsOnce(t *testing.T) {
 						if name == "cuMemRetainAllocationHandle" {
 							want = unix.ENOTSUP // the memory has none
 						}
-						if !slices.Contains(tolerated, name) {
+						// What a map asks of CUDA may fail.
+						asks := kind == "cuMemAlloc" && nth > 1 && (name == "MemoryAt" || name == "withMemory")
+						if !asks && !slices.Contains(tolerated, name) {
 							require.ErrorIs(t, err, want, what)
 						}
 						left := 0
