@@ -38,6 +38,7 @@ type fakeRM struct {
 	shown   []*fakeGPU // to CUDA; nil: CUDA is not initialised
 	chipset int64      // flags of GET_CHIPSET_INFO, -1: the driver does not answer
 	version string
+	space   uint32 // of memory, 0: the driver does not answer
 	page    uint64 // the kernel's
 
 	calls  []string
@@ -494,6 +495,16 @@ func (f *fakeRM) rmControl(file *fakeFile, b []byte) (status, error) {
 		return f.idInfo(b), nil
 	case 0x3D06:
 		return f.importFD(c, b), nil
+	case 0xD01:
+		p := f.params(b, 16, 24, 12)
+		if p == nil || f.space == 0 {
+			return 0x56, nil
+		}
+		if o := c.objects[u32(p, 0)]; o == nil || o.memory == nil {
+			return 0x33, nil
+		}
+		order.PutUint32(p[8:], f.space)
+		return 0, nil
 	case 0x104:
 		if p := f.params(b, 16, 24, 152); p != nil && f.chipset >= 0 {
 			order.PutUint32(p[148:], uint32(f.chipset))

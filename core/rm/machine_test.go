@@ -124,3 +124,57 @@ func TestPartsWhereBAR1IsInPieces(t *testing.T) {
 		}
 	}
 }
+
+// Device memory is in the GPU or the system's. Anything else is refused, and is not
+// remembered.
+func TestAddressSpaces(t *testing.T) {
+	w := newWorld(t)
+	a := w.cuda.memAlloc(0, 2*mib)
+	p := w.pinned(a.start, 2*mib)
+	g := p.gpu
+	g.space.Store(0)
+	w.rm.space = 4
+	_, _, err := p.Map(2*mib, backend.None)
+	require.ErrorIs(t, err, unix.ENOTSUP)
+	require.ErrorContains(t, err, "address space 4")
+	w.rm.space = spaceVideo
+	w.cycle(p)
+	require.Equal(t, uint32(spaceVideo), g.space.Load())
+	before := w.rm.count("RM_CONTROL 0xd01")
+	w.cycle(p)
+	require.Equal(t, before, w.rm.count("RM_CONTROL 0xd01"), "asked once for a GPU")
+	require.NoError(t, p.Unpin())
+	w.end()
+}
+
+// Whether PCIe can be forced is known of a GPU that was pinned on.
+func TestForcePCIeAttributeAfterAPin(t *testing.T) {
+	for _, ats := range []bool{false, true} {
+		w := newWorld(t)
+		w.rm.gpus[0].ats = ats
+		if ats {
+			w.rm.gpus[0].answer = answerCoherent
+		}
+		a := w.cuda.memAlloc(0, 2*mib)
+		p := w.pinned(a.start, 2*mib)
+		v, err := w.Attribute(backend.AttrForcePCIe)
+		require.NoError(t, err)
+		require.Equal(t, ats, v == 0)
+		q, err := w.Pin(backend.PinRequest{Addr: a.start, Size: 1, Flags: backend.PinForcePCIe})
+		if ats {
+			require.ErrorIs(t, err, unix.EINVAL)
+		} else {
+			require.NoError(t, err)
+			require.NoError(t, q.Unpin())
+		}
+		require.NoError(t, p.Unpin())
+		w.end()
+	}
+}
+
+func TestMapsLeft(t *testing.T) {
+	require.NoError(t, mapsLeft(1))
+	err := mapsLeft(1 << 40)
+	require.ErrorIs(t, err, unix.ENOMEM)
+	require.ErrorContains(t, err, "vm.max_map_count")
+}
