@@ -371,6 +371,10 @@ static int gdr_ioc_version(void __user *arg)
 
 static int gdr_request(struct gdr_file *f, unsigned int cmd, void __user *to)
 {
+	if (_IOC_TYPE(cmd) != GDRDRV_IOC) {
+		gdr_info("%#x is no request of gdrdrv\n", cmd);
+		return -EINVAL;
+	}
 	if (!gdr_file_is_owner(f))
 		return -EACCES;
 	switch (cmd) {
@@ -394,7 +398,7 @@ static int gdr_request(struct gdr_file *f, unsigned int cmd, void __user *to)
 		return gdr_ioc_version(to);
 	default:
 		gdr_info("unknown request %#x\n", cmd);
-		return -EINVAL;
+		return -ENOTTY;
 	}
 }
 

@@ -41,8 +41,9 @@ static_assert(offsetof(struct gdr_page_table_v2, flags) ==
 	      offsetof(struct nvidia_p2p_page_table, flags));
 #endif
 
-/* The number of tries of a region's last put, and the longest pause in ms. */
+/* The number of tries of a region's last put, and the first and longest pause in ms. */
 #define GDR_PUT_TRIES 16
+#define GDR_PUT_FIRST_PAUSE 20U
 #define GDR_PUT_PAUSE 500U
 
 /* How many pages are read out of a page table before a callback may come. */
@@ -89,14 +90,20 @@ int gdr_nvp2p_refcount(void)
 /*
  * Wait until every free callback has returned. A callback puts its reference to the
  * module shortly before it returns. It runs under the GPU driver's lock. A put of a
- * page table that nobody has waits for that lock and does nothing else.
+ * page table that nobody has waits for that lock and does nothing else. If it fails,
+ * it may not have waited.
  */
 static void gdr_callbacks_return(void)
 {
 	static struct nvidia_p2p_page_table nobodys;
+	unsigned int pause = GDR_PUT_FIRST_PAUSE;
+	int ret;
 
-	while (nvidia_p2p_put_pages(0, 0, 0, &nobodys) == -ENOMEM)
-		msleep(20);
+	while ((ret = nvidia_p2p_put_pages(0, 0, 0, &nobodys))) {
+		gdr_err("the GPU driver does not answer: %d; trying again\n", ret);
+		msleep(pause);
+		pause = min(2 * pause, GDR_PUT_PAUSE);
+	}
 }
 
 void gdr_nvp2p_exit(void)
@@ -419,7 +426,8 @@ static bool gdr_abandon(struct gdr_mr *mr)
  */
 void gdr_nvp2p_end(struct gdr_mr *mr)
 {
-	unsigned int tries = gdr_can_put(mr) ? GDR_PUT_TRIES : 0, pause = 20;
+	unsigned int tries = gdr_can_put(mr) ? GDR_PUT_TRIES : 0;
+	unsigned int pause = GDR_PUT_FIRST_PAUSE;
 
 	while (tries--) {
 		if (!gdr_nvp2p_put(mr) || mr->lost)

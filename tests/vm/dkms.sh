@@ -142,6 +142,12 @@ newest() {
 	[ "$v" = "$1/usr/src/nvidia-550.127" ]
 }
 
+# sysroot ROOT: make looks for the driver in another root.
+sysroot() {
+	make -s -C "$top/kmod" check-paths KVER="$rel" KDIR="$kdir/usr/src/linux-headers-$rel" SYSROOT="$1" |
+		tee /dev/stderr | grep -qx "gdrdrv: nv-p2p.h of $1/usr/src/nvidia-550.127"
+}
+
 need dkms:dkms make:make
 kdir=$("$here/fetch.sh" kernel 6.1) && nvidia=$("$here/fetch.sh" nvidia 550) || exit 1
 rel=$(cat "$kdir/release")
@@ -162,4 +168,5 @@ driver "$out/upgrade" nvidia 550.163.01 nvidia
 check "an upgrade of the RPM builds the new module" upgrade "$out/upgrade"
 check "no driver for the kernel: the build says so, and fails" refused "$out/none"
 check "the newest header by version" newest "$out/newest"
+check "make SYSROOT= finds that header" sysroot "$out/newest"
 done_testing
