@@ -245,7 +245,7 @@ struct rm_dup_object {
  * On RM_CTL_DEVICE. fd is a file of device's GPU that has served no RM_MAP_MEMORY, else
  * it is RM_STATE_IN_USE. It needs no RM_REGISTER_FD. After the request mmap(length,
  * MAP_SHARED, fd, 0) gives [offset, offset + length). offset and length are whole host
- * pages. An mmap of another length or offset fails with EINVAL.
+ * pages. An mmap of another length fails with ENXIO, one of another offset with EINVAL.
  */
 struct rm_map_memory {
 	__u32 client;

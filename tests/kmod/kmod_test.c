@@ -1729,18 +1729,47 @@ static void test_gpu_free(void)
 
 static void test_free_inside_get(void)
 {
-	uint64_t va = gpu_alloc(GPU_PAGE), h;
+	uint64_t va, h, before = stats().callbacks;
+	unsigned int references, where;
 	int fd = gdr_open();
 
-	set_knob(NVIDIA_SIM_FREE_IN_GET, 1);
-	if (persistent) {
-		h = pin(fd, va, GPU_PAGE);
-		CHECK(unpin(fd, h) == 0);
-	} else {
-		CHECK_ERR(try_pin(fd, va, GPU_PAGE, &h), EINVAL);
+	references = module_references();
+	for (where = 1; where <= 2; where++) {
+		va = gpu_alloc(GPU_PAGE);
+		set_knob(NVIDIA_SIM_FREE_IN_GET, where);
+		if (persistent) {
+			h = pin(fd, va, GPU_PAGE);
+			if (where == 2)		/* it has no callback to register */
+				gpu_free(va);
+			CHECK(unpin(fd, h) == 0);
+		} else {
+			CHECK_ERR(try_pin(fd, va, GPU_PAGE, &h), EINVAL);
+			CHECK(stats().callbacks == before + where - 1);
+		}
+		CHECK(stats().allocs == 0 && stats().pins == 0);
+		CHECK(held() == 0);
 	}
-	CHECK(stats().allocs == 0);
-	CHECK(held() == 0);
+	CHECK(module_references() == references);
+}
+
+/* Where the GPU is suspended, memory ends without a callback. An unpin ends the rest. */
+static void test_free_without_callback(void)
+{
+	uint64_t va = gpu_alloc(GPU_PAGE), before = stats().callbacks, h;
+	int fd = gdr_open(), lost_before = lost();
+	unsigned int references;
+
+	references = module_references();
+	h = pin(fd, va, GPU_PAGE);
+	set_knob(NVIDIA_SIM_ASLEEP, 1);
+	gpu_free(va);
+	CHECK(stats().callbacks == before && cb_flag(fd, h) == 0);
+	CHECK(held() == 1);
+	CHECK(unpin(fd, h) == 0);
+	CHECK(held() == 0 && lost() == lost_before);
+	CHECK(module_references() == references);
+	set_knob(NVIDIA_SIM_ASLEEP, 0);
+	set_knob(NVIDIA_SIM_STOP, 1);
 }
 
 static void *thread_frees(void *arg)
@@ -2399,10 +2428,15 @@ static void turn_knobs(void *arg)
 		{ NVIDIA_SIM_STOP, 1 },
 	};
 	unsigned int s = *(unsigned int *)arg | 1, i;
+	struct nvidia_sim_set k;
 
 	for (;;) {
 		i = rnd(&s) % (sizeof(knobs) / sizeof(knobs[0]));
-		set_knob(knobs[i].knob, rnd(&s) % 2 * (rnd(&s) % (knobs[i].most + 1)));
+		k.knob = knobs[i].knob;
+		k.value = rnd(&s) % 2 * (rnd(&s) % (knobs[i].most + 1));
+		/* The BAR cannot be reserved while parts of it have different types. */
+		if (ioctl(sim, NVIDIA_SIM_SET, &k))
+			CHECK(k.knob == NVIDIA_SIM_UNCACHED && errno == ENOMEM);
 		usleep(rnd(&s) % 2000);
 	}
 }
@@ -2713,7 +2747,8 @@ static const struct test tests[] = {
 #endif
 	T(injected_failures),
 	T(failed_puts), T(put_of_another),
-	T(page_table_majors), T(gpu_free), T(free_inside_get), T(end_inside_fault),
+	T(page_table_majors), T(gpu_free), T(free_inside_get), T(free_without_callback),
+	T(end_inside_fault),
 	T(races),
 	T(pin_against_free), T(back_doors), T(no_page_references),
 	T(file_calls), T(procfs), T(rmmod_refused), T(many_pins), T(limits), T(fuzz),

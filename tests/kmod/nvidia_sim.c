@@ -5,12 +5,22 @@
  * It exports the nv-p2p functions that gdrdrv uses, over a PCI device with a
  * memory BAR (QEMU's ivshmem-plain), whose 64 KiB pages it hands out scattered.
  * It must never be kinder than the real driver. What it follows, in the open
- * flavour of NVIDIA's 535 and 550 (nv-p2p.c, and the functions of the resource
+ * flavour of NVIDIA's 535 to 595 (nv-p2p.c, and the functions of the resource
  * manager that it calls):
  *
  * - One lock, the API lock of rm_p2p_get_pages and rm_p2p_put_pages, is held
- *   through get_pages, put_pages and the free callbacks. So a client deadlocks
- *   here too if it takes a lock of its own in the callback and around a call.
+ *   through put_pages and the free callbacks. So a client deadlocks here too if it
+ *   takes a lock of its own in the callback and around a call.
+ * - get_pages takes that lock twice: it takes the pages, then it registers the
+ *   callback (nv_p2p_get_pages: rm_p2p_get_pages, rm_p2p_register_callback). Memory
+ *   that is freed in between is a get that fails with -EINVAL, without a callback
+ *   and with a NULL page table. Memory that is freed after that may call back before
+ *   get_pages returns.
+ * - After any other failure the page table is an address that was freed
+ *   (nv_p2p_get_pages, failed).
+ * - Where the GPU is not at full power, memory ends without a callback and keeps its
+ *   pages (thirdpartyp2pDestruct_IMPL returns after gpuFullPowerSanityCheck). A put
+ *   then finds nothing.
  * - A token is a counter, and opens the memory of the process that has it to any
  *   process (thirdpartyp2pConstruct_IMPL, CliGetThirdPartyP2PInfoFromToken). An
  *   address space's number begins at 0xfe00 (CliAddThirdPartyP2PVASpace); a token
@@ -117,8 +127,8 @@ struct sim_alloc {
  * A page table that is out. On sim_pins until it is put, or until its
  * allocation is freed and its client called back; a persistent one stays on.
  * flags lies where page tables of major 2 have theirs, in case that the header's
- * have none. tgid is the process that the pages belong to. lost: a put has failed,
- * and no other may come.
+ * have none. tgid is the process that the pages belong to. lost: its pages stay until
+ * the GPU stops, because a put failed or the memory ended without a callback.
  */
 struct sim_pin {
 	struct nvidia_p2p_page_table pt;
@@ -133,9 +143,9 @@ struct sim_pin {
 	u64 p2p_token;
 	u32 va_space;
 	u32 npages;
-	struct sim_alloc *alloc;	/* NULL when persistent */
-	struct sim_mem *mem;
-	void (*free_callback)(void *data);
+	struct sim_alloc *alloc;	/* NULL when persistent or lost */
+	struct sim_mem *mem;		/* NULL when its memory ended before ... */
+	void (*free_callback)(void *data);	/* ... this was registered */
 	void *data;
 };
 
@@ -158,7 +168,7 @@ static LIST_HEAD(sim_pins);
 static struct sim_pin *sim_calling_back;
 static u32 sim_knobs[NVIDIA_SIM_KNOBS];
 static u64 sim_gets, sim_forced, sim_callbacks, sim_misuse;
-static u64 sim_opens;
+static atomic_long_t sim_references = ATOMIC_LONG_INIT(0);
 
 static int page_table_major;
 module_param(page_table_major, int, 0444);
@@ -180,6 +190,12 @@ static void sim_give(void)
 {
 	WRITE_ONCE(sim_lock_owner, NULL);
 	mutex_unlock(&sim_lock);
+}
+
+/* The GPU is not at full power. */
+bool sim_asleep(void)
+{
+	return READ_ONCE(sim_knobs[NVIDIA_SIM_ASLEEP]);
 }
 
 /* The value of a knob that works once. */
@@ -327,7 +343,8 @@ static void sim_free_pin(struct sim_pin *pin)
 {
 	list_del(&pin->node);
 	sim_free_table(pin);
-	sim_mem_put(pin->mem);
+	if (pin->mem)
+		sim_mem_put(pin->mem);
 	kfree(pin);
 }
 
@@ -337,7 +354,7 @@ static struct sim_pin *sim_find_pin(u64 token, const struct nvidia_p2p_page_tabl
 	struct sim_pin *pin;
 
 	list_for_each_entry(pin, &sim_pins, node)
-		if (&pin->pt == pt &&
+		if (&pin->pt == pt && !pin->lost &&
 		    (token ? pin->p2p_token == token : pin->tgid == current->tgid))
 			return pin;
 	return NULL;
@@ -353,15 +370,39 @@ static struct sim_pin *sim_find_persistent(const struct nvidia_p2p_page_table *p
 	return NULL;
 }
 
-/* The open files, and the persistent pinnings. Called with sim_lock held. */
+/*
+ * nvidia_dev_get and nvidia_dev_put: who holds the GPU open, beside the persistent
+ * pinnings: open files and dma-bufs.
+ */
+void sim_dev_get(void)
+{
+	atomic_long_inc(&sim_references);
+}
+
+void sim_dev_put(void)
+{
+	atomic_long_dec(&sim_references);
+}
+
+/* Called with sim_lock held. */
 static u64 sim_holders(void)
 {
+	u64 n = atomic_long_read(&sim_references);
 	struct sim_pin *pin;
-	u64 n = sim_opens;
 
 	list_for_each_entry(pin, &sim_pins, node)
 		n += pin->persistent && !pin->lost;
 	return n;
+}
+
+/* The GPU stops, and all its memory is free. Called with sim_lock held. */
+static void sim_free_lost(void)
+{
+	struct sim_pin *pin, *next;
+
+	list_for_each_entry_safe(pin, next, &sim_pins, node)
+		if (pin->lost)
+			sim_free_pin(pin);
 }
 
 /* Take a pinning from its client. Called with sim_lock held. */
@@ -388,6 +429,23 @@ static struct sim_pin *sim_first_pin_of(const struct sim_alloc *a)
 	return NULL;
 }
 
+/*
+ * The memory of a pinning ends: its client is called back, if it is registered yet and
+ * the GPU is awake. Called with sim_lock held.
+ */
+static void sim_end_pin(struct sim_pin *pin)
+{
+	pin->alloc = NULL;
+	if (sim_asleep()) {
+		pin->lost = true;
+	} else if (pin->free_callback) {
+		sim_revoke(pin);
+	} else {
+		sim_mem_put(pin->mem);
+		pin->mem = NULL;
+	}
+}
+
 static struct address_space *sim_mapping;
 
 /* Called with sim_lock held; a is off the list. */
@@ -398,7 +456,7 @@ static void sim_free_alloc(struct sim_alloc *a)
 	if (sim_mapping)
 		unmap_mapping_range(sim_mapping, a->va, a->size, 1);
 	while ((pin = sim_first_pin_of(a)))
-		sim_revoke(pin);
+		sim_end_pin(pin);
 	sim_mem_put(a->mem);
 	kfree(a);
 }
@@ -506,67 +564,109 @@ static int sim_find_range(u64 token, u32 space, u64 va, u64 len,
 	return *out && (!space || space == SIM_VA_SPACE) ? 0 : -EINVAL;
 }
 
-static int sim_get(u64 token, u32 space, u64 va, u64 len,
-		   struct nvidia_p2p_page_table **pt, bool persistent,
-		   void (*cb)(void *data), void *data)
+/* The first section of a get: take the pages. Called with sim_lock held. */
+static int sim_get_pages(u64 token, u32 space, u64 va, u64 len, bool persistent,
+			 struct nvidia_p2p_page_table **pt, struct sim_pin **out)
 {
 	struct sim_alloc *a;
 	struct sim_pin *pin;
-	void *addresses;
 	int ret;
 
-	addresses = sim_alloc_addresses(len);
-	if (!addresses)
-		return -ENOMEM;
-	ret = -EINVAL;
-	if (READ_ONCE(sim_lock_owner) == current) {
-		sim_complain("get_pages inside a free callback");
-		goto free;
-	}
-	sim_take();
 	ret = -(int)sim_once(NVIDIA_SIM_FAIL_GET);
 	if (ret)
-		goto unlock;
+		return ret;
 	ret = sim_find_range(token, space, va, len, &a);
 	if (ret)
-		goto unlock;
-	ret = -ENOMEM;
+		return ret;
 	if (!sim_bar1_fits(len))
-		goto unlock;
+		return -ENOMEM;
 	pin = sim_new_pin(a, va, len);
 	if (!pin)
-		goto unlock;
+		return -ENOMEM;
 	pin->persistent = persistent;
 	pin->alloc = persistent ? NULL : a;
 	pin->p2p_token = token;
 	pin->va_space = space;
-	pin->free_callback = cb;
-	pin->data = data;
-	*pt = &pin->pt;
 	list_add_tail(&pin->node, &sim_pins);
+	*pt = &pin->pt;
+	*out = pin;
 	sim_gets++;
-	ret = 0;
-	if (sim_knobs[NVIDIA_SIM_GET_DELAY])
-		msleep(sim_knobs[NVIDIA_SIM_GET_DELAY]);
-	if (sim_once(NVIDIA_SIM_FREE_IN_GET)) {
-		sim_unlink_alloc(a);
-		sim_free_alloc(a);
-	}
-unlock:
-	sim_give();
-free:
-	kvfree(addresses);
-	return ret;
+	return 0;
 }
 
-/* The GPU stops, and all its memory is free. Called with sim_lock held. */
-static void sim_free_lost(void)
+/* The second one: register the callback. Called with sim_lock held. */
+static int sim_register(struct sim_pin *pin, struct nvidia_p2p_page_table **pt,
+			void (*cb)(void *data), void *data)
 {
-	struct sim_pin *pin, *next;
-
-	list_for_each_entry_safe(pin, next, &sim_pins, node)
-		if (pin->lost)
+	if (pin->lost || !pin->mem) {
+		*pt = NULL;
+		if (!pin->lost)
 			sim_free_pin(pin);
+		return -EINVAL;
+	}
+	pin->free_callback = cb;
+	pin->data = data;
+	return 0;
+}
+
+static void sim_get_delay(void)
+{
+	u32 ms = READ_ONCE(sim_knobs[NVIDIA_SIM_GET_DELAY]);
+
+	if (ms)
+		msleep(ms);
+}
+
+/*
+ * Free the memory under a get, where the test wants that at this place of the get. That
+ * is a thread of the process which owns it. Called with sim_lock held.
+ */
+static void sim_free_in_get(u32 where, u64 va)
+{
+	struct sim_alloc *a = sim_find(va, 1, current->tgid);
+
+	if (sim_knobs[NVIDIA_SIM_FREE_IN_GET] != where || !a)
+		return;
+	sim_knobs[NVIDIA_SIM_FREE_IN_GET] = 0;
+	sim_unlink_alloc(a);
+	sim_free_alloc(a);
+}
+
+static int sim_get(u64 token, u32 space, u64 va, u64 len,
+		   struct nvidia_p2p_page_table **pt, bool persistent,
+		   void (*cb)(void *data), void *data)
+{
+	void *addresses = sim_alloc_addresses(len);
+	struct sim_pin *pin;
+	int ret;
+
+	*pt = NULL;
+	if (!addresses)
+		return -ENOMEM;
+	if (READ_ONCE(sim_lock_owner) == current) {
+		sim_complain("get_pages inside a free callback");
+		kvfree(addresses);
+		return -EINVAL;
+	}
+	sim_take();
+	ret = sim_get_pages(token, space, va, len, persistent, pt, &pin);
+	if (!ret)
+		sim_free_in_get(1, va);
+	sim_give();
+	kvfree(addresses);
+	if (ret)
+		memset(pt, SIM_POISON, sizeof(*pt));
+	if (ret || persistent)
+		return ret;
+
+	sim_get_delay();
+	sim_take();
+	ret = sim_register(pin, pt, cb, data);
+	if (!ret)
+		sim_free_in_get(2, va);
+	sim_give();
+	sim_get_delay();
+	return ret;
 }
 
 /* A put of pages that are out fails with that error, or does not. */
@@ -929,7 +1029,9 @@ static int sim_ioc_set(struct nvidia_sim_set __user *arg)
 	if (p.knob >= NVIDIA_SIM_KNOBS)
 		return -EINVAL;
 	sim_take();
-	sim_knobs[p.knob] = p.value;
+	WRITE_ONCE(sim_knobs[p.knob], p.value);
+	if (p.knob == NVIDIA_SIM_ASLEEP && p.value)
+		sim_rm_suspend();
 	if (sim_once(NVIDIA_SIM_STOP))
 		sim_free_lost();
 	ret = sim_reserve_uncached(sim_knobs[NVIDIA_SIM_UNCACHED]);
@@ -1038,6 +1140,15 @@ static int sim_ioc_pte(struct nvidia_sim_pte __user *arg)
 	return ret;
 }
 
+static int sim_ioc_attach(struct nvidia_sim_attach __user *arg)
+{
+	struct nvidia_sim_attach p;
+
+	if (copy_from_user(&p, arg, sizeof(p)))
+		return -EFAULT;
+	return sim_rm_attach(p.fd, p.peer2peer);
+}
+
 static long sim_ioctl(struct file *filp, unsigned int cmd, unsigned long arg)
 {
 	void __user *p = (void __user *)arg;
@@ -1061,6 +1172,8 @@ static long sim_ioctl(struct file *filp, unsigned int cmd, unsigned long arg)
 		return sim_ioc_try(p);
 	case NVIDIA_SIM_PTE:
 		return sim_ioc_pte(p);
+	case NVIDIA_SIM_ATTACH:
+		return sim_ioc_attach(p);
 	default:
 		return -ENOTTY;
 	}
@@ -1127,7 +1240,7 @@ static int sim_open(struct inode *inode, struct file *filp)
 	last_token++;
 	filp->private_data = (void *)last_token;
 	sim_mapping = filp->f_mapping;
-	sim_opens++;
+	sim_dev_get();
 	sim_give();
 	return 0;
 }
@@ -1151,7 +1264,9 @@ again:
 		/* The lock may have been released meanwhile. */
 		goto again;
 	}
-	sim_opens--;
+	sim_dev_put();
+	if (!sim_holders())
+		sim_free_lost();
 	sim_give();
 	return 0;
 }

@@ -28,6 +28,9 @@ void sim_mem_put(struct sim_mem *mem);
 u64 sim_mem_phys(const struct sim_mem *mem, u64 at);
 u64 sim_mem_total(void);
 u64 sim_mem_used(void);
+bool sim_asleep(void);
+void sim_dev_get(void);
+void sim_dev_put(void);
 
 /* nvidia_sim_rm.c */
 #ifdef SIM_PROPRIETARY
@@ -39,9 +42,20 @@ static inline int sim_rm_init(struct pci_dev *pdev)
 static inline void sim_rm_exit(void)
 {
 }
+
+static inline void sim_rm_suspend(void)
+{
+}
+
+static inline int sim_rm_attach(int fd, bool peer2peer)
+{
+	return -EOPNOTSUPP;
+}
 #else
 int sim_rm_init(struct pci_dev *pdev);
 void sim_rm_exit(void);
+void sim_rm_suspend(void);
+int sim_rm_attach(int fd, bool peer2peer);
 #endif
 
 #endif

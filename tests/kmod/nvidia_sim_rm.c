@@ -8,12 +8,18 @@
  * driver's own files can be mapped. Two things are as in the real driver, but not in the
  * user-mode double:
  *
- * - A mapping whose memory object was freed reads zeros, without a fault.
+ * - mmap maps all pages at once, and no fault comes (nvidia_mmap_helper). A mapping
+ *   whose memory object was freed reads zeros.
+ * - While the GPU is suspended no page is mapped, and each access faults until it wakes
+ *   (nv_revoke_gpu_mappings; nvidia_fault returns VM_FAULT_NOPAGE, then maps all).
  * - Freed memory is overwritten, and used again.
  * - What is exported is a dma-buf of the kernel's, as nv-dmabuf.c makes it: its list has
  *   bus addresses and no struct page, an entry is no longer than the importer's segments,
- *   and a dynamic importer must allow peer-to-peer. There is no vmap; mmap answers 524.
- *   It keeps the memory, and the module, until its last user is gone.
+ *   and a dynamic importer must allow peer-to-peer, or it cannot attach
+ *   (nv_dma_buf_attach). There is no vmap; mmap answers 524 (nv_dma_buf_mmap), but for
+ *   one that rm_driver=610 or later exported with allow_mmap. It keeps the memory, and
+ *   the module, until its last user is gone, and holds the GPU open (nv_dma_buf_create,
+ *   nvidia_dev_get).
  *
  * Lock order: mmap_lock -> rm_lock -> the lock of the memory. So user memory is never
  * touched with rm_lock held.
@@ -74,6 +80,7 @@ struct rm_mapping {
 	u64 offset;
 	u64 length;
 	bool counted;
+	bool suspended;			/* a suspend has revoked it */
 };
 
 /* A device, or memory below one. Its handle is its client's. */
@@ -105,6 +112,7 @@ struct rm_file {
 	bool cuda;			/* the simulated libcuda's */
 	struct rm_memory *memory;	/* exported into it, or NULL */
 	u64 offset, size;		/* a dma-buf's: the part of the memory */
+	bool can_mmap;			/* a dma-buf's */
 	struct rm_mapping *mapping;	/* a GPU's: the mapping that it serves, or NULL */
 };
 
@@ -745,6 +753,34 @@ static int rm_req_version(struct rm_call *c, void *arg)
 	return 0;
 }
 
+/* Mappings by the CPU. */
+
+/* Only for a VMA that mmap is making. */
+static void rm_vma_flags(struct vm_area_struct *vma, unsigned long flags)
+{
+#ifdef GDR_HAVE_VM_FLAGS_INIT
+	vm_flags_set(vma, flags);
+#else
+	vma->vm_flags |= flags;
+#endif
+}
+
+/* Maps all of a VMA: the memory from an offset on, or zeros where there is none. */
+static vm_fault_t rm_insert_all(struct vm_area_struct *vma,
+				const struct rm_memory *m, u64 offset)
+{
+	vm_fault_t ret = VM_FAULT_NOPAGE;
+	unsigned long addr, pfn;
+
+	for (addr = vma->vm_start; addr < vma->vm_end && ret == VM_FAULT_NOPAGE;
+	     addr += PAGE_SIZE, offset += PAGE_SIZE) {
+		pfn = m ? sim_mem_phys(m->mem, offset) >> PAGE_SHIFT :
+			  page_to_pfn(rm_zeros);
+		ret = vmf_insert_pfn(vma, addr, pfn);
+	}
+	return ret;
+}
+
 /* Dma-bufs. */
 
 /* How many bytes from there on follow each other on the bus, as far as an entry goes. */
@@ -783,7 +819,7 @@ static struct sg_table *rm_dmabuf_map(struct dma_buf_attachment *attachment,
 	dma_addr_t bus;
 	u64 at, n;
 
-	if (!longest || (attachment->importer_ops && !attachment->peer2peer))
+	if (!longest)
 		return ERR_PTR(-ENOMEM);
 	for (at = 0; at < f->size; at += rm_run(f, at, longest))
 		entries++;
@@ -812,9 +848,29 @@ static struct sg_table *rm_dmabuf_map(struct dma_buf_attachment *attachment,
 	return sgt;
 }
 
+static int rm_dmabuf_attach(struct dma_buf *buf,
+			    struct dma_buf_attachment *attachment)
+{
+	return attachment->importer_ops && !attachment->peer2peer ?
+	       -RM_ENOTSUPP : 0;
+}
+
 static int rm_dmabuf_mmap(struct dma_buf *buf, struct vm_area_struct *vma)
 {
-	return -RM_ENOTSUPP;
+	const struct rm_file *f = buf->priv;
+	u64 at = (u64)vma->vm_pgoff << PAGE_SHIFT;
+	u64 size = vma->vm_end - vma->vm_start;
+
+	if (!f->can_mmap)
+		return -RM_ENOTSUPP;
+	if (at + size < at)
+		return -EOVERFLOW;
+	if (at + size > f->size)
+		return -EINVAL;
+	rm_vma_flags(vma, VM_SHARED | VM_IO | VM_PFNMAP | VM_DONTEXPAND |
+		     VM_DONTDUMP);
+	return rm_insert_all(vma, f->memory, f->offset + at) == VM_FAULT_NOPAGE ?
+	       0 : -EAGAIN;
 }
 
 static void rm_dmabuf_release(struct dma_buf *buf)
@@ -826,9 +882,11 @@ static void rm_dmabuf_release(struct dma_buf *buf)
 	list_del(&f->node);
 	mutex_unlock(&rm_lock);
 	kfree(f);
+	sim_dev_put();
 }
 
 static const struct dma_buf_ops rm_dmabuf_ops = {
+	.attach = rm_dmabuf_attach,
 	.map_dma_buf = rm_dmabuf_map,
 	.unmap_dma_buf = rm_dmabuf_unmap,
 	.mmap = rm_dmabuf_mmap,
@@ -836,7 +894,8 @@ static const struct dma_buf_ops rm_dmabuf_ops = {
 };
 
 /* A dma-buf of a part of the memory. The caller gets it if the answer can be written. */
-static u32 rm_dmabuf_new(struct rm_call *c, struct rm_memory *m, u64 offset, u64 size)
+static u32 rm_dmabuf_new(struct rm_call *c, struct rm_memory *m, u64 offset, u64 size,
+			 bool can_mmap)
 {
 	DEFINE_DMA_BUF_EXPORT_INFO(info);
 	struct rm_file *f = kzalloc(sizeof(*f), GFP_KERNEL);
@@ -847,6 +906,7 @@ static u32 rm_dmabuf_new(struct rm_call *c, struct rm_memory *m, u64 offset, u64
 	f->kind = RM_FILE_DMABUF;
 	f->offset = offset;
 	f->size = size;
+	f->can_mmap = can_mmap;
 	c->new_fd = get_unused_fd_flags(O_CLOEXEC);
 	if (c->new_fd < 0)
 		goto free;
@@ -862,6 +922,7 @@ static u32 rm_dmabuf_new(struct rm_call *c, struct rm_memory *m, u64 offset, u64
 	f->memory = m;
 	kref_get(&m->ref);
 	list_add(&f->node, &rm_files);
+	sim_dev_get();
 	return RM_OK;
 
 fd:
@@ -881,7 +942,8 @@ static u32 rm_export(struct rm_call *c, const struct rm_dmabuf *a)
 		return RM_INVALID_CLIENT;
 	if (a->fd != -1 || a->index || a->mapping_type || a->allow_mmap > 1)
 		return RM_INVALID_ARGUMENT;
-	if (a->total_objects != 1 || a->objects != 1 || a->allow_mmap)
+	if (a->total_objects != 1 || a->objects != 1 ||
+	    (a->allow_mmap && rm_driver < 610))
 		return RM_NOT_SUPPORTED;
 	o = rm_object_find(client, a->handles[0]);
 	if (!o)
@@ -893,7 +955,7 @@ static u32 rm_export(struct rm_call *c, const struct rm_dmabuf *a)
 	    a->offsets[0] > o->memory->size - a->sizes[0] ||
 	    a->total_size != a->sizes[0])
 		return RM_INVALID_ARGUMENT;
-	return rm_dmabuf_new(c, o->memory, a->offsets[0], a->sizes[0]);
+	return rm_dmabuf_new(c, o->memory, a->offsets[0], a->sizes[0], a->allow_mmap);
 }
 
 static int rm_export_old(struct rm_call *c, struct rm_dmabuf_2600 *old)
@@ -1235,6 +1297,8 @@ static int rm_open(struct inode *inode, struct file *filp)
 	f->filp = filp;
 	f->process = get_pid(task_tgid(current));
 	f->kind = iminor(inode) == RM_CTL_MINOR ? RM_FILE_CTL : RM_FILE_GPU;
+	if (f->kind == RM_FILE_GPU)
+		sim_dev_get();
 	filp->private_data = f;
 	mutex_lock(&rm_lock);
 	f->id = ++last;
@@ -1263,36 +1327,36 @@ static int rm_release(struct inode *inode, struct file *filp)
 	rm_memory_put(f->memory);
 	list_del(&f->node);
 	mutex_unlock(&rm_lock);
+	if (f->kind == RM_FILE_GPU)
+		sim_dev_put();
 	put_pid(f->process);
 	kfree(f);
 	return 0;
 }
 
-static vm_fault_t rm_insert(struct vm_area_struct *vma, unsigned long addr,
-			    const struct rm_mapping *m)
+/* Maps all that RM_MAP_MEMORY prepared. Called with rm_lock held. */
+static vm_fault_t rm_insert_mapping(struct vm_area_struct *vma,
+				    const struct rm_mapping *m)
 {
-	unsigned long pfn = page_to_pfn(rm_zeros);
-
-	if (m->memory)
-		pfn = sim_mem_phys(m->memory->mem, m->offset + addr - vma->vm_start +
-				   (vma->vm_pgoff << PAGE_SHIFT)) >> PAGE_SHIFT;
-	return vmf_insert_pfn(vma, addr, pfn);
+	return rm_insert_all(vma, m->memory,
+			     m->offset + ((u64)vma->vm_pgoff << PAGE_SHIFT));
 }
 
-/* Maps the touched page, and those after it in the same page-table page. */
+/*
+ * A fault comes only after the mapping was revoked: by a suspend, by its end, or by that
+ * of another mapping of the same device. The real driver knows the first alone, and has
+ * no part of a mapping come back from it (nvidia_fault, vm_pgoff).
+ */
 static vm_fault_t rm_fault(struct vm_fault *vmf)
 {
-	struct vm_area_struct *vma = vmf->vma;
-	const struct rm_file *f = vma->vm_file->private_data;
-	unsigned long addr = vmf->address & PAGE_MASK;
-	unsigned long end = min((addr & PMD_MASK) + PMD_SIZE, vma->vm_end);
-	vm_fault_t ret, more;
+	const struct rm_file *f = vmf->vma->vm_file->private_data;
+	vm_fault_t ret = VM_FAULT_NOPAGE;
 
 	mutex_lock(&rm_lock);
-	ret = rm_insert(vma, addr, f->mapping);
-	more = ret;
-	while (more == VM_FAULT_NOPAGE && (addr += PAGE_SIZE) < end)
-		more = rm_insert(vma, addr, f->mapping);
+	if (f->mapping->suspended && vmf->vma->vm_pgoff)
+		ret = VM_FAULT_SIGBUS;
+	else if (!sim_asleep())
+		ret = rm_insert_mapping(vmf->vma, f->mapping);
 	mutex_unlock(&rm_lock);
 	return ret;
 }
@@ -1301,28 +1365,33 @@ static const struct vm_operations_struct rm_vm_ops = {
 	.fault = rm_fault,
 };
 
-/* Maps all that RM_MAP_MEMORY prepared, with the flags of nvidia_mmap_helper. */
+/* Called with rm_lock held. The answers are those of nvidia_mmap_helper. */
+static int rm_mmap_locked(const struct rm_mapping *m, struct vm_area_struct *vma)
+{
+	if (!m || !m->memory || vma->vm_pgoff)
+		return -EINVAL;
+	if (vma->vm_end - vma->vm_start != m->length)
+		return -ENXIO;
+	/* The kernel does not map many ranges into a private mapping. */
+	if (!(vma->vm_flags & VM_SHARED))
+		return -EAGAIN;
+	rm_vma_flags(vma, VM_IO | VM_PFNMAP | VM_DONTEXPAND);
+	vma->vm_page_prot = pgprot_noncached(vma->vm_page_prot);
+	vma->vm_ops = &rm_vm_ops;
+	if (sim_asleep())
+		return 0;
+	return rm_insert_mapping(vma, m) == VM_FAULT_NOPAGE ? 0 : -EAGAIN;
+}
+
 static int rm_mmap(struct file *filp, struct vm_area_struct *vma)
 {
 	const struct rm_file *f = filp->private_data;
-	int ret = -EINVAL;
+	int ret;
 
 	mutex_lock(&rm_lock);
-	if (f->mapping && f->mapping->memory && !vma->vm_pgoff &&
-	    vma->vm_end - vma->vm_start == f->mapping->length &&
-	    vma->vm_flags & VM_SHARED)
-		ret = 0;
+	ret = rm_mmap_locked(f->mapping, vma);
 	mutex_unlock(&rm_lock);
-	if (ret)
-		return ret;
-#ifdef GDR_HAVE_VM_FLAGS_INIT
-	vm_flags_set(vma, VM_IO | VM_PFNMAP | VM_DONTEXPAND);
-#else
-	vma->vm_flags |= VM_IO | VM_PFNMAP | VM_DONTEXPAND;
-#endif
-	vma->vm_page_prot = pgprot_noncached(vma->vm_page_prot);
-	vma->vm_ops = &rm_vm_ops;
-	return 0;
+	return ret;
 }
 
 static const struct file_operations rm_fops = {
@@ -1332,6 +1401,42 @@ static const struct file_operations rm_fops = {
 	.unlocked_ioctl = rm_ioctl,
 	.mmap = rm_mmap,
 };
+
+/* The GPU is suspended: the mappings are revoked. They come back by faults. */
+void sim_rm_suspend(void)
+{
+	struct rm_file *f;
+
+	mutex_lock(&rm_lock);
+	list_for_each_entry(f, &rm_files, node)
+		if (f->mapping) {
+			f->mapping->suspended = true;
+			unmap_mapping_range(f->filp->f_mapping, 0, 0, 1);
+		}
+	mutex_unlock(&rm_lock);
+}
+
+static void rm_move_notify(struct dma_buf_attachment *attachment)
+{
+}
+
+int sim_rm_attach(int fd, bool peer2peer)
+{
+	const struct dma_buf_attach_ops ops = {
+		.allow_peer2peer = peer2peer,
+		.move_notify = rm_move_notify,
+	};
+	struct dma_buf_attachment *attachment;
+	struct dma_buf *buf = dma_buf_get(fd);
+
+	if (IS_ERR(buf))
+		return PTR_ERR(buf);
+	attachment = dma_buf_dynamic_attach(buf, &rm_pdev->dev, &ops, NULL);
+	if (!IS_ERR(attachment))
+		dma_buf_detach(buf, attachment);
+	dma_buf_put(buf);
+	return PTR_ERR_OR_ZERO(attachment);
+}
 
 int sim_rm_init(struct pci_dev *pdev)
 {

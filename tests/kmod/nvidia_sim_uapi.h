@@ -66,13 +66,14 @@ enum nvidia_sim_knob {
 	NVIDIA_SIM_MAJOR,	/* 1 or 2: major of all page tables; 0: the header's */
 	NVIDIA_SIM_CACHEABLE,	/* flag bit 0 of page tables of major 2 */
 	NVIDIA_SIM_CB_DELAY,	/* ms before a callback, under the driver's lock */
-	NVIDIA_SIM_GET_DELAY,	/* ms that get_pages takes after registering */
+	NVIDIA_SIM_GET_DELAY,	/* ms that get_pages takes before and after registering */
 	NVIDIA_SIM_PUT_DELAY,	/* ms that put_pages waits before it looks */
-	NVIDIA_SIM_FREE_IN_GET,	/* 1: the next get_pages frees the memory itself */
+	NVIDIA_SIM_FREE_IN_GET,	/* 1, 2: the next get frees the memory before, after registering */
 	NVIDIA_SIM_UNCACHED,	/* 1: the whole BAR is reserved as uncached */
 	NVIDIA_SIM_CONTIGUOUS,	/* 1: hand out pages that follow each other */
 	NVIDIA_SIM_BAR1_PAGES,	/* as many may be pinned; 0: any number */
 	NVIDIA_SIM_STOP,	/* 1: the GPU stops, and gets back what failed puts left */
+	NVIDIA_SIM_ASLEEP,	/* 1: the GPU is suspended: no callbacks, no mappings */
 	NVIDIA_SIM_KNOBS,
 };
 
@@ -91,8 +92,8 @@ struct nvidia_sim_stats {
 	__u64 misuse;		/* times that a client broke the rules */
 	__u64 memories;		/* that are not released */
 	__u64 forced;		/* get_pages that asked for mappings over PCIe, ever */
-	__u64 holders;	/* of the GPU: open files, and persistent page tables */
-	__u64 lost;	/* persistent page tables whose put failed, but not with ENOMEM */
+	__u64 holders;	/* of the GPU: open files, dma-bufs, and persistent page tables */
+	__u64 lost;	/* page tables whose pages nobody can put: see FAIL_PUT and ASLEEP */
 };
 
 /*
@@ -113,6 +114,15 @@ struct nvidia_sim_pte {
 	__u64 flags;		/* out */
 };
 
+/*
+ * Attach to a dma-buf as a dynamic importer, which allows peer-to-peer or not, and detach.
+ * Fails as dma_buf_dynamic_attach did.
+ */
+struct nvidia_sim_attach {
+	__s32 fd;
+	__u32 peer2peer;
+};
+
 #define NVIDIA_SIM_IOC 0xDB
 #define NVIDIA_SIM_ALLOC _IOWR(NVIDIA_SIM_IOC, 1, struct nvidia_sim_alloc)
 #define NVIDIA_SIM_FREE _IOW(NVIDIA_SIM_IOC, 2, __u64)
@@ -123,5 +133,6 @@ struct nvidia_sim_pte {
 #define NVIDIA_SIM_RELEASE _IOW(NVIDIA_SIM_IOC, 7, __u64)
 #define NVIDIA_SIM_TRY _IOW(NVIDIA_SIM_IOC, 8, struct nvidia_sim_try)
 #define NVIDIA_SIM_PTE _IOWR(NVIDIA_SIM_IOC, 9, struct nvidia_sim_pte)
+#define NVIDIA_SIM_ATTACH _IOW(NVIDIA_SIM_IOC, 10, struct nvidia_sim_attach)
 
 #endif

@@ -17,5 +17,7 @@ for program in badinput guest_fork guest_fds guest_lazy guest_rest guest_signals
 done
 rmmod nvidia
 result $? "the simulated driver unloads"
+insmod /nvidia.ko rm_driver=610 && /bin/rm_test && rmmod nvidia
+result $? "rm_test (610)"
 detectors "the library (rm)"
 clean_log "the library (rm)"
