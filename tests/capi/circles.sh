@@ -41,6 +41,13 @@ no_circle() {
 	[ -s "$1" ] && tsort "$1" >/dev/null
 }
 
+# What is asked of CUDA is asked in cuda.c's scope.
+one_binding() {
+	[ "$(awk '$1 == "needs" && $3 == "gdr_driver_find" { print $2 }' "$dir/symbols")" = cuda.c ] &&
+		[ "$(grep -lw unscoped capi/*.[ch] | tr '\n' ' ')" = 'capi/cuda.c capi/cuda.h ' ]
+}
+
 check "calls: $(wc -l <"$dir/calls") ways, no circle" no_circle "$dir/calls"
 check "includes: $(wc -l <"$dir/includes") ways, no circle" no_circle "$dir/includes"
+check "one file finds and calls CUDA's functions" one_binding
 done_testing

@@ -802,6 +802,62 @@ static void window(void)
 	expect(false);
 }
 
+/* Pins, maps and copies, by the engine too. */
+static void *use_all(void *arg)
+{
+	static unsigned char slow[4096];
+	struct buffer *b = arg;
+	unsigned char *locked = b->va;
+	gdr_t g = open_or_fail();
+
+	map_buffer(g, b);
+	for (int i = 0; i < 20; i++) {
+		check_copy(b, LEAST_WRITE + i, 1, i);
+		check_host(b, locked, LOCKED / 2, 300001, 1, i);
+		expect_is(gdr_copy_from_mapping(b->mh, slow, b->va, sizeof(slow)), 0);
+	}
+	expect_is(gdr_unmap(g, b->mh, b->va, b->size), 0);
+	expect_is(gdr_unpin_buffer(g, b->mh), 0);
+	expect_is(gdr_close(g), 0);
+	return NULL;
+}
+
+/* A capture of a CUDA graph is open meanwhile, of this thread or of another. */
+static void beside_a_capture(void *whose)
+{
+	void *stream, *graph = NULL;
+	struct buffer b;
+	pthread_t t;
+	gdr_t g;
+
+	catch_log();
+	g = open_or_fail();
+	alloc_buffer(g, &b, BYTES);
+	b.va = lock_memory();
+	use_gpu();
+	driver("cuStreamCreate", (uintptr_t)&stream, 1, 0);
+	driver("cuStreamBeginCapture_v2", (uintptr_t)stream, 0, 0);
+	if (!strcmp(whose, "this")) {
+		use_all(&b);
+	} else {
+		start_thread(&t, 0, use_all, &b);
+		expect_is(pthread_join(t, NULL), 0);
+	}
+	driver("cuStreamEndCapture", (uintptr_t)stream, (uintptr_t)&graph, 0);
+	expect(graph && !logged("DMA"));
+}
+
+static void captures(void)
+{
+	want_dma("4096", "4096");
+	expect(in_child("by DMA, this thread's", beside_a_capture, "this", 60));
+	expect(in_child("by DMA, another thread's", beside_a_capture, "another", 60));
+	want_dma("", "");
+	setenv("GDRCOPY_COPY", "auto", 1);
+	expect(in_child("by choice, this thread's", beside_a_capture, "this", 60));
+	expect(in_child("by choice, another thread's", beside_a_capture, "another", 60));
+}
+
 struct copier {
 	struct buffer part;
 	uint64_t seed;
@@ -865,6 +921,7 @@ static const struct guest_case cases[] = {
 	{ "a copy that a handler leaves", left_by_siglongjmp, 60, 0 },
 	{ "memory that was freed, and its address used again", same_address, 120, 0 },
 	{ "a pin that begins in free space", window, 60, 0 },
+	{ "captures of CUDA graphs", captures, 120, 0 },
 	{ "threads at the same time", at_the_same_time, 60, 300 },
 	{ NULL, NULL, 0, 0 }
 };
