@@ -359,6 +359,7 @@ var exts = []Program{
 	{Name: "auto", On: all, Cases: Guest},
 	{Name: "export", On: all, Cases: Guest},
 	{Name: "beside", On: all, Cases: Guest},
+	{Name: "calls", On: all, Cases: Guest},
 }
 
 var tsans = []Program{
