@@ -36,6 +36,7 @@ const (
 // Controls: commands of nrControl, each with a struct of its own.
 const (
 	controlChipset       = 0x104      // of a client: chipset
+	controlAttached      = 0x201      // of a client: attached
 	controlGPUIDInfo     = 0x205      // of a client: gpuIDInfo
 	controlActiveDevices = 0x288      // of a client: activeDevices; from 550 on
 	controlAddressSpace  = 0xD01      // of a client: addressSpace
@@ -154,6 +155,11 @@ type gpuIDInfo struct {
 // idATS in gpuIDInfo.flags: the GPU reads the CPU's page tables. A GPU whose memory the CPU may
 // cache does.
 const idATS = 1 << 6
+
+// attached has the IDs of the GPUs that some process has open, and noGPU in the rest.
+type attached [32]uint32
+
+const noGPU = 0xFFFFFFFF
 
 const (
 	noInstance       = 0xFFFFFFFF // in activeDevices: the GPU itself

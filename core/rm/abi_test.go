@@ -77,6 +77,9 @@ struct active_devices {
 		uint32_t gpu_id, gpu_instance, compute_instance;
 	} list[256];
 };
+struct attached {
+	uint32_t gpu_ids[32];
+};
 struct confidential {
 	uint8_t cpu, gpus, environment, feature, dev_tools, multi_gpu_mode;
 };
@@ -215,6 +218,7 @@ func layoutInGo() map[string]uintptr {
 
 	size("active_devices", unsafe.Sizeof(ad))
 	off("active_devices", "list[1].gpu_instance", unsafe.Offsetof(ad.list)+unsafe.Sizeof(ad.list[0])+unsafe.Offsetof(ad.list[0].instance))
+	size("attached", unsafe.Sizeof(attached{}))
 	size("confidential", unsafe.Sizeof(cc))
 	off("confidential", "feature", unsafe.Offsetof(cc.feature))
 	off("confidential", "multi_gpu_mode", unsafe.Offsetof(cc.multiGPUMode))
@@ -256,7 +260,7 @@ func TestSizes(t *testing.T) {
 	for of, size := range map[string]uintptr{
 		"alloc": 48, "release": 16, "control": 32, "dup": 28, "map": 56, "unmap": 32, "card": 72,
 		"register_fd": 4, "id_info": 32, "device_params": 56, "import_fd": 20,
-		"active_devices": 3076, "confidential": 6, "chipset": 152, "address_space": 12, "surface_item": 8, "surface_info": 16, "version": 72,
+		"active_devices": 3076, "attached": 128, "confidential": 6, "chipset": 152, "address_space": 12, "surface_item": 8, "surface_info": 16, "version": 72,
 	} {
 		require.Equal(t, size, layoutInGo()["sizeof(struct "+of+")"], of)
 	}

@@ -44,8 +44,10 @@ func (c *client) anyUsable(access func(path string) error, shown func() map[cuda
 	if err != nil {
 		return err
 	}
-	if err := c.checkConfidential(); err != nil {
-		return err
+	if c.anyAttached() {
+		if err := c.checkConfidential(); err != nil {
+			return err
+		}
 	}
 	var usable []cuda.PCIAddress
 	refused := errNoGPU
@@ -126,9 +128,19 @@ func dividedByNVML(at cuda.PCIAddress) bool {
 	return err == nil && mig
 }
 
+// anyAttached reports whether some process has a GPU open.
+func (c *client) anyAttached() bool {
+	p := new(attached)
+	err := c.control("GET_ATTACHED_IDS", c.root, controlAttached, unsafe.Pointer(p), unsafe.Sizeof(*p))
+	if err != nil {
+		log.Debugf("whether a GPU is open is not known: %v", err)
+	}
+	return err == nil && p[0] != noGPU
+}
+
 // checkConfidential is an error where confidential computing is on. MAP_MEMORY would fail
-// then, with lines in the kernel's log. The driver knows it once a GPU has been opened, by
-// any process.
+// then, with lines in the kernel's log. The question itself has such lines where no
+// process has a GPU open.
 func (c *client) checkConfidential() error {
 	args := allocArgs{root: c.root, parent: c.root, class: classConfidential}
 	if err := c.do("RM_ALLOC of NV_CONFIDENTIAL_COMPUTE", nrAlloc, unsafe.Pointer(&args), unsafe.Sizeof(args), &args.status); err != nil {

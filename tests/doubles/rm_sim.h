@@ -164,6 +164,7 @@ uint32_t check_map(const struct rm_caller *c, const struct rm_memory *m, uint64_
 uint32_t map_answer(int gpu);
 void card_info(int gpu, struct rm_card_info *card);
 uint32_t id_info(const struct rm_caller *c, struct rm_object *o, void *params);
+uint32_t attached(const struct rm_caller *c, struct rm_object *o, void *params);
 uint32_t active_devices(const struct rm_caller *c, struct rm_object *o, void *params);
 uint32_t chipset(const struct rm_caller *c, struct rm_object *o, void *params);
 uint32_t address_space(const struct rm_caller *c, struct rm_object *o, void *params);

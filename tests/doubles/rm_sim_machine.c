@@ -44,15 +44,25 @@ static void kernel_log(const char *line)
 	fprintf(stderr, "NVRM: %s\n", line);
 }
 
-/* The first GPU decides. The driver knows it once a GPU was opened. */
+/* The first GPU decides. */
 static enum sim_machine confidential(void)
 {
-	int i;
+	return machine(0) == SIM_CC || machine(0) == SIM_PPCIE ? machine(0) : SIM_PCIE;
+}
 
+/* [gpumgrGetAttachedGpuIds] Here a GPU stays attached. */
+uint32_t attached(const struct rm_caller *c, struct rm_object *o, void *params)
+{
+	struct rm_attached *p = params;
+	int i, n = 0;
+
+	(void)c;
+	(void)o;
+	memset(p, 0xff, sizeof(*p));
 	for (i = 0; i < config.gpus; i++)
-		if (gpus[i].attached && (machine(0) == SIM_CC || machine(0) == SIM_PPCIE))
-			return machine(0);
-	return SIM_PCIE;
+		if (gpus[i].attached)
+			p->gpu_id[n++] = gpu_id(i);
+	return RM_OK;
 }
 
 /*
@@ -207,14 +217,21 @@ uint32_t page_size(const struct rm_caller *c, struct rm_object *o, void *params)
 	return RM_OK;
 }
 
-/* [confComputeApiCtrlCmdSystemGetCapabilities] Protected PCIe is no feature. */
+/*
+ * [confComputeApiCtrlCmdSystemGetCapabilities, _rmGpuLockIsOwner] Without a GPU that is
+ * attached there are no locks to own. Protected PCIe is no feature.
+ */
 uint32_t capabilities(const struct rm_caller *c, struct rm_object *o, void *params)
 {
 	struct rm_confidential *p = params;
 	enum sim_machine m = confidential();
+	struct rm_attached open;
 
-	(void)c;
-	(void)o;
+	attached(c, o, &open);
+	if (open.gpu_id[0] == RM_NO_GPU) {
+		kernel_log("Assertion failed: rmapiLockIsOwner() && rmGpuLockIsOwner()");
+		return RM_INVALID_LOCK;
+	}
 	p->cpu = p->gpus = p->environment = m != SIM_PCIE ? 2 : 0;
 	p->feature = m == SIM_CC ? 2 : 0;
 	p->dev_tools = 0;

@@ -252,6 +252,7 @@ static const struct {
 	size_t named;
 } controls[] = {
 	{ RM_CTRL_CHIPSET, ON_CLIENT, sizeof(struct rm_chipset), chipset, NULL, 0 },
+	{ RM_CTRL_ATTACHED, ON_CLIENT, sizeof(struct rm_attached), attached, NULL, 0 },
 	{ RM_CTRL_ID_INFO, ON_CLIENT, sizeof(struct rm_id_info), id_info, NULL, 0 },
 	{ RM_CTRL_DEVICES, ON_CLIENT, sizeof(struct rm_devices), active_devices, NULL, 0 },
 	{ RM_CTRL_SPACE, ON_CLIENT, sizeof(struct rm_space), address_space, NULL,

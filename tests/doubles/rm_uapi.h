@@ -48,6 +48,7 @@ enum {
 	RM_INVALID_CLIENT	= 0x23,	/* unknown, or of another process or file */
 	RM_INVALID_DEVICE	= 0x26,
 	RM_INVALID_LIMIT	= 0x2e,	/* offset + length is past the end */
+	RM_INVALID_LOCK		= 0x2f,	/* a GPU must be open */
 	RM_INVALID_HANDLE	= 0x33,	/* of an object */
 	RM_INVALID_OBJECT	= 0x31,	/* not of a kind that the request takes */
 	RM_INVALID_PARENT	= 0x36,
@@ -126,6 +127,7 @@ struct rm_control {
 #define RM_CTRL_IMPORT_FD	0x3d06	/* struct rm_import_fd */
 /* Only the user-mode double has these. */
 #define RM_CTRL_CHIPSET		0x104	/* struct rm_chipset */
+#define RM_CTRL_ATTACHED	0x201	/* struct rm_attached */
 #define RM_CTRL_DEVICES		0x288	/* struct rm_devices; from 550 on */
 #define RM_CTRL_SPACE		0xd01	/* struct rm_space */
 /* The object is memory. */
@@ -158,6 +160,13 @@ struct rm_chipset {
 };
 
 #define RM_CHIPSET_UNALIGNED	(1u << 1)	/* of BAR1; from 590 on */
+
+#define RM_NO_GPU		0xffffffffu
+
+/* The GPUs that were opened; RM_NO_GPU in the rest. */
+struct rm_attached {
+	__u32 gpu_id[32];
+};
 
 #define RM_NO_INSTANCE		0xffffffffu
 
@@ -193,7 +202,7 @@ struct rm_surface {
 	__u64 list;		/* a pointer to n items */
 };
 
-/* Before 550 without the last field. All are 0 until a GPU was opened. */
+/* Before 550 without the last field. RM_INVALID_LOCK until a GPU was opened. */
 struct rm_confidential {
 	__u8 cpu;
 	__u8 gpus;
@@ -376,6 +385,7 @@ RM_ASSERT(sizeof(struct rm_free) == 16);
 RM_ASSERT(sizeof(struct rm_control) == 32);
 RM_ASSERT(sizeof(struct rm_id_info) == 32);
 RM_ASSERT(sizeof(struct rm_chipset) == 152);
+RM_ASSERT(sizeof(struct rm_attached) == 128);
 RM_ASSERT(sizeof(struct rm_devices) == 3076);
 RM_ASSERT(sizeof(struct rm_space) == 12);
 RM_ASSERT(sizeof(struct rm_surface) == 16);

@@ -41,7 +41,7 @@ struct row {
  */
 #define NOT_OPEN "early NULL, late NULL"
 #define WORKS "early open, late open, "
-#define CC_LOG "CPR vidmem"
+#define KERNEL_LOG "NVRM: "
 #define MPS "another process"
 #define FAILED "ERR: "
 
@@ -80,12 +80,12 @@ static const struct row rows[] = {
 	  { WORKS "wc" }, NULL, FAILED },
 	{ "MIG, driver 535", "NVRM_SIM_MACHINE=mig NVRM_SIM_DRIVER=535", { WORKS "gdr_pin_buffer EOPNOTSUPP" },
 	  "MIG", MPS },
-	{ "confidential computing", "NVRM_SIM_MACHINE=cc", { "early open, late NULL" }, "confidential computing", CC_LOG },
+	{ "confidential computing", "NVRM_SIM_MACHINE=cc", { "early open, late NULL" }, "confidential computing", NULL },
 	{ "confidential computing, driver 535", "NVRM_SIM_MACHINE=cc NVRM_SIM_DRIVER=535", { "early open, late NULL" },
-	  "confidential computing", CC_LOG },
-	{ "protected PCIe", "NVRM_SIM_MACHINE=ppcie", { "early open, late NULL" }, "confidential computing", CC_LOG },
+	  "confidential computing", NULL },
+	{ "protected PCIe", "NVRM_SIM_MACHINE=ppcie", { "early open, late NULL" }, "confidential computing", NULL },
 	{ "confidential computing that is seen at the pin", "NVRM_SIM_MACHINE=cc ONE_OPEN=1",
-	  { "early open, gdr_pin_buffer EOPNOTSUPP" }, "confidential computing", CC_LOG },
+	  { "early open, gdr_pin_buffer EOPNOTSUPP" }, "confidential computing", NULL },
 	{ "vGPU", "NVRM_SIM_MACHINE=vgpu", { WORKS "gdr_pin_buffer EOPNOTSUPP" }, "vGPU", NULL },
 	{ "the display of a Tegra", "NVRM_SIM_MACHINE=tegra", { NULL }, NULL, NULL },
 	{ "the display of a Tegra beside a GPU", "NVRM_SIM_MACHINE=tegra,gb10", { WORKS "wc" }, NULL, FAILED },
@@ -273,6 +273,7 @@ static void check(struct tap *t, const struct row *r)
 			bad |= !tap_ok(t, strstr(log, r->log) != NULL, "... and it is said: %s", r->log);
 		if (r->not_log)
 			bad |= !tap_ok(t, !strstr(log, r->not_log), "... and not: %s", r->not_log);
+		bad |= !tap_ok(t, !strstr(log, KERNEL_LOG), "... and the kernel logs nothing");
 		for (char *line = bad ? strtok(log, "\n") : NULL; line; line = strtok(NULL, "\n"))
 			printf("# %s\n", line);
 	}
