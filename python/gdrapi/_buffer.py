@@ -8,6 +8,7 @@ import ctypes
 import os
 import platform
 import struct
+import sys
 import weakref
 from types import TracebackType
 from typing import Any, Callable, Dict, List, Optional, Tuple, Type, TypeVar
@@ -57,6 +58,8 @@ def _address(view: memoryview) -> int:
 # device mapping takes aligned loads alone, which memcpy does not promise.
 _SMALL = 64 if platform.machine() == "x86_64" else 0
 _BYTES = [struct.Struct("%ds" % size) for size in range(_SMALL + 1)]
+# The C library's memcpy makes two loads of such a size, each a round trip to the GPU; an integer is one.
+_WORDS = {struct.calcsize(letter): struct.Struct(letter) for letter in "BHIQ"} if _SMALL else {}
 
 
 class _Resource:
@@ -187,6 +190,9 @@ class Mapping(_Resource):
         """
         if 0 < size <= _SMALL and offset >= 0 and os.getpid() == self._pid:
             try:
+                word = _WORDS.get(size)
+                if word is not None:
+                    return int(word.unpack_from(self._bytes, offset)[0]).to_bytes(size, sys.byteorder)
                 data: bytes = _BYTES[size].unpack_from(self._bytes, offset)[0]
                 return data
             except (struct.error, ValueError):
@@ -292,8 +298,12 @@ class Scalar(_Resource):
 
         It waits for no kernel and no copy, and says nothing of memory beside this element.
         """
-        (value,) = self._struct.unpack(self._buffer.read(self._struct.size))
-        return value
+        if _SMALL and os.getpid() == self._buffer._pid:
+            try:
+                return self._struct.unpack_from(self._buffer._bytes)[0]
+            except ValueError:
+                pass  # closed: read says so
+        return self._struct.unpack(self._buffer.read(self._struct.size))[0]
 
     @value.setter
     def value(self, value: Any) -> None:
