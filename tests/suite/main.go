@@ -36,9 +36,9 @@ type Suite struct {
 	limit    func(*row) time.Duration
 	made     *makes
 
-	mu     sync.Mutex
-	groups map[int]bool // process groups of the programs that run
-	done   map[string]result
+	mu       sync.Mutex
+	sessions map[int]bool // of the programs that run
+	done     map[string]result
 }
 
 type result struct {
@@ -90,7 +90,7 @@ func newSuite(table []Group, top, build string, n int) *Suite {
 	s := &Suite{
 		table: table, rows: rows(table, runtime.GOARCH), selected: map[string]*row{},
 		top: top, build: build, results: filepath.Join(build, "results"), slots: newSlots(n), say: os.Stdout,
-		groups: map[int]bool{}, done: map[string]result{},
+		sessions: map[int]bool{}, done: map[string]result{},
 	}
 	s.limit, _ = limits("")
 	s.made = &makes{log: filepath.Join(s.results, "make.log"), jobs: n}

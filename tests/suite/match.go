@@ -68,11 +68,15 @@ func each(elements, names []string) bool {
 	return true
 }
 
-// names says whether the pattern's first element is there and picks the group.
+// names says whether the pattern's first element names the group, as a whole: fuzz is not
+// fuzz_long.
 func names(pattern, group string) bool {
 	for _, alternative := range split(pattern, '|') {
 		first := split(alternative, '/')[0]
-		if first != "" && each([]string{first}, []string{"Test_" + group}) {
+		if ok, err := regexp.MatchString("^(?:"+first+")$", "Test_"+group); err == nil && ok {
+			return true
+		}
+		if ok, err := regexp.MatchString("^(?:"+first+")$", group); err == nil && ok {
 			return true
 		}
 	}

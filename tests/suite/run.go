@@ -3,6 +3,7 @@
 package suite
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -11,6 +12,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -163,8 +165,7 @@ func (s *Suite) targets(r *row) []string {
 	return targets
 }
 
-// start runs a command in a process group of its own until it ends or is killed at its
-// limit. Its output goes to the row's log. ended is empty for status 0.
+// start runs a command in a session of its own until it ends or is killed at its limit. Its output goes to the row's log. ended is empty for status 0.
 func (s *Suite) start(r *row, argv []string) (ended string, err error) {
 	log, err := os.Create(s.log(r))
 	if err != nil {
@@ -180,8 +181,8 @@ func (s *Suite) start(r *row, argv []string) (ended string, err error) {
 	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
 	cmd.Env = s.environment(r)
 	cmd.Stdout, cmd.Stderr = log, log
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	cmd.Cancel = func() error { return endSession(cmd.Process.Pid) }
 	if err := cmd.Start(); err != nil {
 		// The log says it as a shell would, for missing.
 		if errors.Is(err, exec.ErrNotFound) || errors.Is(err, os.ErrNotExist) {
@@ -190,11 +191,13 @@ func (s *Suite) start(r *row, argv []string) (ended string, err error) {
 		}
 		return "", err
 	}
-	s.group(cmd.Process.Pid, true)
-	defer s.group(cmd.Process.Pid, false)
+	s.session(cmd.Process.Pid, true)
+	defer s.session(cmd.Process.Pid, false)
 	err = cmd.Wait()
 	// What it left behind ends with it.
-	syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL)
+	if err := endSession(cmd.Process.Pid); err != nil {
+		return "", err
+	}
 	var exit *exec.ExitError
 	switch {
 	case ctx.Err() != nil:
@@ -219,22 +222,53 @@ func ending(status syscall.WaitStatus) string {
 	return fmt.Sprintf("status %d", status.ExitStatus())
 }
 
-func (s *Suite) group(pid int, runs bool) {
+func (s *Suite) session(pid int, runs bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if runs {
-		s.groups[pid] = true
+		s.sessions[pid] = true
 	} else {
-		delete(s.groups, pid)
+		delete(s.sessions, pid)
 	}
 }
 
 func (s *Suite) killAll() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for pid := range s.groups {
-		syscall.Kill(-pid, syscall.SIGKILL)
+	for pid := range s.sessions {
+		endSession(pid)
 	}
+}
+
+// endSession kills the processes of a session. Their groups do not tell: timeout and the
+// guest programs make groups of their own. A process may fork meanwhile, so it looks again.
+func endSession(session int) error {
+	for range 1000 {
+		stats, err := filepath.Glob("/proc/[0-9]*/stat")
+		if err != nil {
+			return err
+		}
+		found := false
+		for _, path := range stats {
+			text, err := os.ReadFile(path)
+			if err != nil {
+				continue // it has ended
+			}
+			// PID (NAME) STATE PPID PGRP SESSION
+			fields := strings.Fields(string(text[bytes.LastIndexByte(text, ')')+1:]))
+			if len(fields) < 4 || fields[3] != strconv.Itoa(session) || fields[0] == "Z" || fields[0] == "X" {
+				continue
+			}
+			if pid, err := strconv.Atoi(filepath.Base(filepath.Dir(path))); err == nil {
+				found = syscall.Kill(pid, syscall.SIGKILL) == nil || found
+			}
+		}
+		if !found {
+			return nil
+		}
+		time.Sleep(time.Millisecond)
+	}
+	return fmt.Errorf("processes of session %d do not end", session)
 }
 
 // cases are the arguments by which a row runs only the cases that -run picks.

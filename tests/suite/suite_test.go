@@ -87,7 +87,7 @@ func goOutput(text string, status int) Program {
 // A program that hangs is killed with what it started.
 func TestLimit(t *testing.T) {
 	pid := filepath.Join(t.TempDir(), "pid")
-	p := script("sleep 600 & echo $! >" + pid + "; echo '1 passed, 0 failed, 0 skipped'; wait")
+	p := script("timeout 600 sleep 599 & echo $! >" + pid + "; echo '1 passed, 0 failed, 0 skipped'; wait")
 	p.Limit = time.Second
 	s, _ := suiteOf(t, p)
 	got, said := s.one(s.rows[0], nil)
@@ -204,6 +204,8 @@ func TestPick(t *testing.T) {
 		{"ext/words|guest//vulkan", "", Check, "ext/words guest/threads/vulkan"},
 		{"^Test_(docs|stress)$", "", Check, "docs/paths stress/fork/dmabuf"},
 		{"//dmabuf", "", Check, "ext/threads/dmabuf guest/threads/dmabuf"},
+		{"stress", "", Check, "stress/fork/dmabuf"},
+		{"doc|stres|.", "", Check, "ext/threads/dmabuf ext/threads/vulkan ext/words guest/threads/dmabuf guest/threads/vulkan"},
 		{"ext", "ext/threads", Check, "ext/words"},
 		{"ext", "//dmabuf", Check, "ext/threads/vulkan ext/words"},
 		{"ext", "//dmabuf/one", Check, "ext/threads/dmabuf ext/threads/vulkan ext/words"},
