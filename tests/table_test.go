@@ -106,6 +106,7 @@ var table = []Group{
 	// The conformance suite.
 	{Name: "sanity", Rows: []Program{
 		sanity(Program{Name: "plain", On: all}),
+		sanity(Program{Name: "captured", On: all, Env: captured, Make: cmd("$B/beside_preload.so")}),
 		sanity(Program{Name: "coherent", On: cmd("dmabuf"), Env: cmd("CUDA_SIM_COHERENT=1")}),
 		// An older driver, and one that exports nothing; what is taken unasked; dma-bufs
 		// of a driver, whose ranges may overlap.
@@ -163,6 +164,7 @@ var table = []Group{
 	// Every function with what no caller should pass.
 	{Name: "badinput", Rows: []Program{
 		{Name: "plain", Cmd: cmd("$B/bin/badinput"), On: all},
+		{Name: "captured", Cmd: cmd("$B/bin/badinput"), On: all, Env: captured, Make: cmd("$B/beside_preload.so")},
 		{Name: "reference", Cmd: cmd("$B/bin/abi_reference"), On: all},
 	}},
 
@@ -388,6 +390,9 @@ func cmd(words ...string) []string { return words }
 func env(name, otherwise string) string { return cmp.Or(os.Getenv(name), otherwise) }
 
 func words(name, otherwise string) []string { return strings.Fields(env(name, otherwise)) }
+
+// captured has a capture of a stream open beside the program, the whole time.
+var captured = cmd("LD_PRELOAD=$B/beside_preload.so")
 
 func sanity(p Program) Program {
 	p.Cmd = append(cmd("$B/bin/gdrcopy_sanity"), p.Cmd...)

@@ -2,8 +2,8 @@
 #
 # make check-ext      [check 1 min] what gdrapi_ext.h adds
 
-# Programs over the library; the two others are parts of it under a test.
-EXTBINS   := $(patsubst $(T)/ext/%.c,$(BIN)/ext_%,$(filter-out %/engine.c %/cache_tsan.c,$(wildcard $(T)/ext/*.c)))
+# Programs over the library; of the others two are parts of it under a test.
+EXTBINS   := $(patsubst $(T)/ext/%.c,$(BIN)/ext_%,$(filter-out %/engine.c %/cache_tsan.c %/beside_preload.c,$(wildcard $(T)/ext/*.c)))
 
 $(BIN)/ext_beside $(BIN)/ext_calls $(BIN)/ext_cache $(BIN)/ext_many: $(CUDA_DL)
 $(EXTBINS): $(BIN)/ext_%: $(T)/ext/%.c $(wildcard $(T)/ext/*.h) $(LIB) $(GUEST_H)
@@ -31,3 +31,8 @@ $(BIN)/ext_engine:
 $(BIN)/ext_engine_tsan: | need-$(CLANG)
 	@mkdir -p $(@D)
 	$(CLANG) -O1 -g -fsanitize=thread $(ENGINE_TEST)
+
+# Runs any program beside a capture that is open the whole time.
+$(B)/beside_preload.so: $(T)/ext/beside_preload.c
+	@mkdir -p $(@D)
+	$(CC) $(C11) $(CFLAGS) -shared -fPIC -o $@ $< -ldl -lpthread
