@@ -74,8 +74,9 @@ static __thread struct mine mine __attribute__((tls_model("initial-exec"))) = {
 };
 
 /*
- * Without membarrier(2), copies must fence. Then the thread's epoch has this bit set, so
- * it never matches the front's epoch, and all copies take the long way.
+ * Without membarrier(2), or until the process is registered for it, copies must fence. Then
+ * the thread's epoch has this bit set, so it does not match the front's epoch, and all
+ * copies take the long way. There the bit goes when the barrier has come.
  */
 #define MUST_FENCE (1ull << 63)
 
@@ -251,7 +252,7 @@ static int take_record(const struct gdr_front *front)
 	if (hazard) {
 		mine = (struct mine){
 			.front = front,
-			.epoch = front->epoch | (front->table->fenced ? MUST_FENCE : 0),
+			.epoch = front->epoch | (atomic_load(&front->table->fenced) ? MUST_FENCE : 0),
 			.busy = hazard->busy,
 			.table = front->table,
 			.slots = (struct gdr_slot *)(uintptr_t)front->table->slots,
@@ -499,6 +500,13 @@ copy_unusual(uint64_t key, void *dev, void *host, size_t size, bool to, uintptr_
 	return finish_slowly(&r, 0);
 }
 
+/* Who sees that the barrier has come sees each key that was cleared without it. */
+static void look_for_barrier(void)
+{
+	if (!atomic_load_explicit(&mine.table->fenced, memory_order_acquire))
+		mine.epoch &= ~MUST_FENCE;
+}
+
 /*
  * Takes this thread's record, if it has none yet, and a free level of the record. Its
  * errors are those of a copy through key.
@@ -514,6 +522,8 @@ take_level(uint64_t key, uintptr_t frame, unsigned int *taken)
 		return refuse(key);
 	if (__builtin_expect(!record_is_ours(), 0))
 		rc = gdr_front_inherited(key) ? refuse(key) : take_record(front);
+	else if (__builtin_expect(mine.epoch & MUST_FENCE, 0))
+		look_for_barrier();
 	if (rc)
 		return rc;
 	if (__builtin_expect(busy(0) || busy(1) || busy(2), 0))
@@ -532,7 +542,7 @@ take_level(uint64_t key, uintptr_t frame, unsigned int *taken)
 static void announce_at(unsigned int level, uint64_t key, uintptr_t frame)
 {
 	enter_level(level, key, frame);
-	if (mine.table->fenced)
+	if (mine.epoch & MUST_FENCE)
 		atomic_thread_fence(memory_order_seq_cst);
 }
 

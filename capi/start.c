@@ -5,9 +5,10 @@
  * 1. The driver's library is loaded, without a lock. Where there is none, and no other
  *    driver, the start ends here.
  * 2. What the environment asks of copies is read.
- * 3. The process is registered for membarrier(2).
- * 4. The Go runtime is started (runtime.c).
- * 5. The core is made. It returns the address of its table of handles.
+ * 3. The Go runtime is started (runtime.c).
+ * 4. The core is made. It returns the address of its table of handles.
+ * 5. The process is registered for membarrier(2): before step 3 if it has one thread, else
+ *    by a thread of ours, which nobody waits for.
  *
  * docs/design.md has the whole of it.
  */
@@ -17,11 +18,13 @@
 #include <errno.h>
 #include <linux/membarrier.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include "_cgo_export.h"
 #include "copy/auto.h"
+#include "copy/threads.h"
 #include "driver.h"
 #include "env.h"
 #include "log.h"
@@ -93,12 +96,45 @@ static int read_environment(struct gdr_front *front)
 
 /*
  * The core makes running threads pass a barrier by membarrier(2). The process must be
- * registered for that. Registration takes 10 ms and more if the process has threads
- * already, and no time before. If it fails, the core finds out by itself.
+ * registered for that. A process with one thread is at once. With more it takes 30 ms on
+ * some machines: a thread of ours does it then. Until it has, copies fence, as they always
+ * do where the kernel has no such barrier.
  */
-static void register_barrier(void)
+static bool register_barrier(void)
 {
-	syscall(SYS_membarrier, MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED, 0, 0);
+	return !syscall(SYS_membarrier, MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED, 0, 0);
+}
+
+static bool has_barrier(void)
+{
+	return !syscall(SYS_membarrier, MEMBARRIER_CMD_PRIVATE_EXPEDITED, 0, 0);
+}
+
+/* "." and ".." are links to the folder, as each thread's own ".." is. */
+static bool is_single_threaded(void)
+{
+	struct stat tasks;
+
+	return !stat("/proc/self/task", &tasks) && tasks.st_nlink == 3;
+}
+
+static void *register_aside(void *arg)
+{
+	struct gdr_table *table = arg;
+
+	if (register_barrier())
+		atomic_store(&table->fenced, 0);
+	return NULL;
+}
+
+/* If there is no such thread, copies go on with their fence. */
+static void register_later(struct gdr_front *front)
+{
+	pthread_t thread;
+
+	front->registers = (struct gdr_run){ "gdrapi", register_aside, front->table };
+	if (!gdr_thread_make(&thread, &front->registers))
+		pthread_detach(thread);
 }
 
 static int core_start(struct gdr_front *front, uint32_t epoch)
@@ -106,7 +142,8 @@ static int core_start(struct gdr_front *front, uint32_t epoch)
 	uintptr_t addr = 0;
 	int rc = 0;
 
-	register_barrier();
+	if (is_single_threaded())
+		register_barrier();
 	if (!front->runs)
 		rc = gdr_runtime_start();
 	if (!rc) {
@@ -115,6 +152,8 @@ static int core_start(struct gdr_front *front, uint32_t epoch)
 		rc = gdrcore_init(epoch, &addr);
 	}
 	front->table = (struct gdr_table *)addr;
+	if (!rc && !has_barrier())
+		register_later(front);
 	return rc;
 }
 

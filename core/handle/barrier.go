@@ -11,8 +11,8 @@ import (
 // fence between the two steps: an unmap, which is rare, makes every running thread of
 // the process pass a fence instead.
 //
-// The process must be registered for the command. capi/start.c does that before there
-// are threads.
+// The process must be registered for the command, which takes long where it has threads
+// already. So capi/start.c has a thread do that, which then clears header.fenced.
 const membarrierPrivateExpedited = 1 << 3
 
 // hasBarrier reports whether the command exists and the process is registered for it.

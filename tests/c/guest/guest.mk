@@ -24,6 +24,7 @@ $(BIN)/guest_plugin.so: $(T)/guest/plugin.c $(LIB)
 	@mkdir -p $(@D)
 	$(CC) -shared -fPIC $(C11) $(CFLAGS) -o $@ $< $(LINK)
 
+$(BIN)/guest_hosts: CFLAGS += -rdynamic
 $(BIN)/guest_hosts: | $(BIN)/secure_host
 $(BIN)/secure_host: $(T)/guest/secure_host.c
 	@mkdir -p $(@D)

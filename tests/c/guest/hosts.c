@@ -7,6 +7,7 @@
 #include "cuda.h"
 
 #include <linux/filter.h>
+#include <linux/membarrier.h>
 #include <linux/seccomp.h>
 #include <stddef.h>
 #include <sys/epoll.h>
@@ -500,6 +501,72 @@ static void sent_faults(void)
 	expect(atomic_load(&signals_came) > 0);
 }
 
+/*
+ * The C library's, for the library too: here the registration for membarrier takes as
+ * long as the test wants.
+ */
+static _Atomic bool slow_registration, may_register, registers;
+static long (*real_syscall)(long, ...);
+
+long syscall(long number, ...)
+{
+	long a[6];
+	va_list args;
+
+	va_start(args, number);
+	for (int i = 0; i < 6; i++)
+		a[i] = va_arg(args, long);
+	va_end(args);
+	/* The library's constructors call it first. */
+	if (!real_syscall)
+		*(void **)&real_syscall = dlsym(RTLD_NEXT, "syscall");
+	if (number == SYS_membarrier && a[0] == MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED &&
+	    atomic_load(&slow_registration)) {
+		atomic_store(&registers, true);
+		while (!atomic_load(&may_register))
+			sleep_us(1000);
+	}
+	return real_syscall(number, a[0], a[1], a[2], a[3], a[4], a[5]);
+}
+
+static void *wait_for_stop(void *unused)
+{
+	while (!atomic_load(&stop))
+		sleep_us(1000);
+	return unused;
+}
+
+/* In a process with threads gdr_open does not wait for it, nor does an unmap. */
+static void late_membarrier(void)
+{
+	struct buffer b;
+	pthread_t t;
+	gdr_t g;
+
+	atomic_store(&slow_registration, true);
+	start_thread(&t, 0, wait_for_stop, NULL);
+	g = open_or_fail();
+	make_buffer(g, &b, 64 * KIB);
+	while (!atomic_load(&registers))
+		sleep_us(1000);
+	for (int i = 0; i < 10; i++) {
+		check_copies(&b, i);
+		expect_is(gdr_unmap(g, b.mh, b.va, b.size), 0);
+		expect_is(gdr_unpin_buffer(g, b.mh), 0);
+		map_buffer(g, &b);
+	}
+	atomic_store(&may_register, true);
+	atomic_store(&stop, true);
+	expect_is(pthread_join(t, NULL), 0);
+	for (int i = 0; i < 10; i++) {
+		check_copies(&b, i);
+		sleep_us(1000);
+	}
+	unmap_often(g, &b, scaled(50), NULL, NULL);
+	drop_buffer(g, &b);
+	expect_is(gdr_close(g), 0);
+}
+
 /* A sandbox that is put up after the open refuses membarrier(2). */
 static void no_membarrier(void)
 {
@@ -659,6 +726,7 @@ static const struct guest_case cases[] = {
 	{ "the same with SS_AUTODISARM", autodisarm, 60, 0 },
 	{ "the environment changes", environment_changes, 60, 0 },
 	{ "SIGABRT, SIGTRAP, SIGFPE, SIGSYS, SIGILL are sent", sent_faults, 60, 0 },
+	{ "the registration for membarrier takes long", late_membarrier, 60, 0 },
 	{ "membarrier is refused after the open", no_membarrier, 60, 0 },
 	{ "caches of a gdr_t that is closed meanwhile", caches_of_closed, 60, 0 },
 	{ "errno is as it was after success", errno_is_kept, 60, 0 },

@@ -113,7 +113,7 @@ static void own_unmap(struct worker *w, struct own *o)
 
 	if (o->state == MAPPED && !pick(w, 4)) {
 		expect_is(gdr_unmap(w->g, o->mh, o->va + 1, o->size), EINVAL);
-		expect_is(gdr_unmap(w->g, o->mh, o->va, o->size + 4096), EINVAL);
+		expect_is(gdr_unmap(w->g, o->mh, o->va, o->size + 2 * GPU_PAGE_SIZE), EINVAL);
 		expect_is(gdr_unmap(all.g, o->mh, o->va, o->size), EINVAL);
 	}
 	rc = gdr_unmap(right_g(w), o->mh, o->va, o->size);
