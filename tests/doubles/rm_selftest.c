@@ -175,7 +175,7 @@ static void test_devices(void)
 
 	rm_open(&r, 0);
 	IS(rm_control(&r, RM_CTRL_ID_INFO, &id, sizeof(id)), RM_INVALID_ARGUMENT);
-	IS(rm_control(&r, RM_CTRL_ID_INFO, &id, sizeof(id) - 4), RM_INVALID_STRUCT);
+	IS(rm_control(&r, RM_CTRL_ID_INFO, &id, sizeof(id) - 4), RM_INVALID_ARGUMENT);
 	IS(rm_control(&r, 0x9999, &id, sizeof(id)), RM_NOT_SUPPORTED);
 	p.instance = r.instance;
 	a.root = r.client;
@@ -734,7 +734,7 @@ static void machines(void)
 	a.root = a.parent = r.client;
 	IS(ioctl(r.ctl, RM_ALLOC, &a), 0);
 	IS(a.status, 0);
-	IS(control_on(&r, a.object, RM_CTRL_CONFIDENTIAL, &cc, sizeof(cc) - 1), RM_INVALID_STRUCT);
+	IS(control_on(&r, a.object, RM_CTRL_CONFIDENTIAL, &cc, sizeof(cc) - 1), RM_INVALID_ARGUMENT);
 	IS(control_on(&r, a.object, RM_CTRL_CONFIDENTIAL, &cc, sizeof(cc)), 0);
 	IS(cc.feature + cc.multi_gpu, 0);
 	IS(rm_free(&r, a.object), 0);

@@ -312,7 +312,7 @@ static int rm_control(const struct rm_caller *c, void *arg)
 	} else if (!is_target(client, a->object, controls[i].target)) {
 		a->status = RM_INVALID_OBJECT;
 	} else if (a->params_size != size) {
-		a->status = RM_INVALID_STRUCT;
+		a->status = RM_INVALID_ARGUMENT;	/* seen on 580.159 */
 	} else if (a->flags || caller_read(c, a->params, params, a->params_size)) {
 		a->status = RM_INVALID_ARGUMENT;
 	} else {
