@@ -171,7 +171,7 @@ static bool rests(struct gpu *gpu)
 	return left;
 }
 
-struct gdr_dma_handle *gdr_dma_find(struct gdr_dma *dma, uint64_t key)
+struct gdr_dma_handle *gdr_dma_find(struct gdr_dma *dma, uint64_t key, uint64_t off, uint64_t n)
 {
 	struct gdr_dma_handle *h;
 
@@ -179,6 +179,7 @@ struct gdr_dma_handle *gdr_dma_find(struct gdr_dma *dma, uint64_t key)
 		return NULL;
 	h = &dma->handles[key & (GDR_SLOT_COUNT - 1)];
 	if (atomic_load_explicit(&h->key, memory_order_acquire) != key ||
+	    !gdr_extents_are_same(NULL, h->memory, h->gpu_addr + off, n) ||
 	    !atomic_load_explicit(&h->gpu->engine, memory_order_acquire) || rests(h->gpu))
 		return NULL;
 	return h;

@@ -44,10 +44,10 @@ void gdr_dma_pinned(gdr_dma_ref *ref, uint64_t key, uint64_t addr, uint64_t size
 void gdr_dma_mapped(struct gdr_dma *dma, uint64_t key, uint64_t gpu);
 
 /*
- * What a copy through the mapping of key needs. It is called once for a copy. NULL: the
- * CPU makes the copy. dma may be NULL.
+ * What a copy of n bytes needs, off bytes into the mapping of key. It is called once for a
+ * copy, and does not call the driver. NULL: the CPU makes the copy. dma may be NULL.
  */
-struct gdr_dma_handle *gdr_dma_find(struct gdr_dma *dma, uint64_t key);
+struct gdr_dma_handle *gdr_dma_find(struct gdr_dma *dma, uint64_t key, uint64_t off, uint64_t n);
 
 /*
  * Whether the driver knows host memory as page-locked. It refuses a copy whose buffer is

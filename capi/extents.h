@@ -34,7 +34,7 @@ struct gdr_extents *gdr_extents_new(const struct gdr_cuda_calls *c, uint64_t add
 
 /*
  * Whether all n bytes at addr are of the same memories as then. A memory that has gone
- * does not come back, and costs no call the next time.
+ * does not come back. With c NULL the driver is not asked: false is certain.
  */
 bool gdr_extents_are_same(const struct gdr_cuda_calls *c, struct gdr_extents *x, uint64_t addr,
 			  uint64_t n);

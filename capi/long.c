@@ -229,7 +229,7 @@ void gdr_long_copy(const struct gdr_long *copy)
 	if (pool_of(copy))
 		copy_pool_note(pool_of(copy), copy->size, copy->to);
 	if (copy->size >= dma || copy->size >= best)
-		h = gdr_dma_find(dma_of(copy), copy->key);
+		h = gdr_dma_find(dma_of(copy), copy->key, copy->off, copy->size);
 	if (h && copy->size >= dma) {
 		if (copy_by_dma(copy, h, gdr_dma_is_locked(h, copy->host)))
 			return;

@@ -726,6 +726,14 @@ static void check_old(gdr_mh_t mh, unsigned char *va, uint64_t now, size_t n)
 	unlock_host(locked);
 }
 
+static void check_plainly(gdr_mh_t mh, void *va)
+{
+	static unsigned char host[MIB];
+
+	expect_is(gdr_copy_from_mapping(mh, host, va, sizeof(host)), 0);
+	expect_is(gdr_copy_to_mapping(mh, va, host, sizeof(host)), 0);
+}
+
 static void other_memory(void *when)
 {
 	bool before_map = !strcmp(when, "before the map");
@@ -749,6 +757,12 @@ static void other_memory(void *when)
 		expect_is(gdr_map(g, mh, &va, 2 * MIB), 0);
 	check_old(mh, va, again, 2 * MIB);
 	expect(!logged("DMA"));
+	if (on_doubles()) {
+		/* What is known to be gone costs no call. */
+		count("cuPointerGetAttributes");
+		check_plainly(mh, va);
+		expect_is(counted("cuPointerGetAttributes"), 0);
+	}
 	expect_is(gdr_unmap(g, mh, va, 2 * MIB), 0);
 	expect_is(gdr_unpin_buffer(g, mh), 0);
 }
