@@ -16,6 +16,7 @@ typedef struct cu_context *cu_ctx;
 /* Results that the tests tell apart. */
 enum {
 	CU_OK = 0,
+	CU_INVALID_VALUE = 1,
 	CU_NO_DEVICE = 100,
 	CU_NOT_SUPPORTED = 801
 };

@@ -129,12 +129,16 @@ static void mem_alloc_first(struct env *e)
 	check_rc(gdr_close(e->g), 0);
 }
 
+/* A GPU that does not know the attribute lacks what it stands for, as GB10 does 124. */
 static int device_attribute(struct env *e, int attribute)
 {
-	int dev, value;
+	int dev, value, result;
 
 	check_cu(e->cu.device_get(&dev, e->gpu));
-	check_cu(e->cu.device_attribute(&value, attribute, dev));
+	result = e->cu.device_attribute(&value, attribute, dev);
+	if (result == CU_INVALID_VALUE)
+		return 0;
+	check_cu(result);
 	return value;
 }
 
