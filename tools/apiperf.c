@@ -42,7 +42,7 @@ static const struct bench_tool tool = {
 		"  Each call is timed alone, by the TSC between two LFENCEs; elsewhere by\n"
 		"  CLOCK_MONOTONIC. What reading that costs is subtracted. Calls go in the order\n"
 		"  of a buffer's life, again and again: -n times (1000) or --budget milliseconds\n"
-		"  (1000) for each size, whichever comes first, and three times at least. P0 is\n"
+		"  (1000) for each size, whichever comes first, but three times if -n allows. P0 is\n"
 		"  the smallest sample. P50 is the median.\n"
 		"  The first gdr_open and the first round of a size are no part of them.\n"
 		"  gdr_open 'first' is the first one of the process; 'again' is one when none is\n"
@@ -50,7 +50,8 @@ static const struct bench_tool tool = {
 		"  a cuPointerGetAttribute(BUFFER_ID) in it. Of those 'in a row' 1000 are timed\n"
 		"  together, and what one takes is shown.\n"
 		"  The calls beneath are made by this program itself, on the same memory. They are\n"
-		"  those of the backend in use that can be made from outside of the library.",
+		"  those of the backend in use that can be made from outside of the library.\n"
+		"  What each copy moves is compared with the driver's copy of it, outside the times.",
 };
 
 /* One call. Steps live in the order in which they were first timed. */
@@ -71,9 +72,9 @@ struct life {
 	bool warm;		/* times count */
 };
 
+/* ticks: of one call, less the clock's cost. */
 static void step_add(struct life *l, const char *op, const char *who, uint64_t ticks)
 {
-	uint64_t cost = bench_clock_cost();
 	struct step *s = l->steps;
 
 	if (!l->warm)
@@ -88,7 +89,7 @@ static void step_add(struct life *l, const char *op, const char *who, uint64_t t
 		if (!bench_samples_init(&s->samples, (size_t)l->gpu.opts->iters + MIN_SAMPLES))
 			bench_die("out of memory for samples");
 	}
-	bench_samples_add(&s->samples, bench_ns(ticks > cost ? ticks - cost : 0));
+	bench_samples_add(&s->samples, bench_ns(ticks));
 }
 
 static void vulkan_result(int result, const char *what)
@@ -103,7 +104,7 @@ static void vulkan_result(int result, const char *what)
 		uint64_t t0_ = bench_ticks();		\
 		int rc_ = (call);			\
 							\
-		step_add(l, op, who, bench_ticks() - t0_); \
+		step_add(l, op, who, bench_since(t0_));	\
 		rc_of;					\
 	} while (0)
 #define GDR(l, op, call) TIME(l, op, "gdrcopy", bench_rc(rc_, op), call)
@@ -153,22 +154,59 @@ static int write_each(const gdr_piece_t *p)
 	return rc;
 }
 
+/* Each piece by itself; gpu is a copy of GPU memory that the driver made or was given. */
+static void check_pieces(const char *what, const gdr_piece_t *p, int n, const uint8_t *gpu)
+{
+	for (int i = 0; i < n; i++)
+		if (memcmp(p[i].h_ptr, gpu + APART * i, p[i].size))
+			bench_die("%s: %s: piece %d has wrong bytes", tool.name, what, i);
+}
+
+/* Fresh bytes on the side that the copies read. */
+static void fresh_gpu(struct life *l, uint8_t *gpu, size_t n)
+{
+	static uint64_t seed = 1000;
+
+	bench_fill(gpu, n, seed++);
+	bench_gpu_put(&l->gpu, l->buf.addr, gpu, n);
+}
+
+static void fresh_host(void *host, size_t n)
+{
+	static uint64_t seed = 2000;
+
+	bench_fill(host, n, seed++);
+}
+
 static void copies(struct life *l, gdr_mh_t mh, uint8_t *va)
 {
-	static uint8_t host[WRITES][64];
+	static uint8_t host[WRITES][64], gpu[WRITES * APART];
 	gdr_piece_t pieces[WRITES];
 
 	for (int i = 0; i < WRITES; i++)
 		pieces[i] = (gdr_piece_t){ mh, va + APART * i, host[i], 64 };
+	fresh_gpu(l, gpu, sizeof(gpu));
 	GDR(l, "gdr_copy_from_mapping, 16 x 64 B", read_each(pieces));
-	if (gdr_copy_from_mapping_v)
+	check_pieces("gdr_copy_from_mapping", pieces, READS, gpu);
+	if (gdr_copy_from_mapping_v) {
+		fresh_gpu(l, gpu, sizeof(gpu));
 		GDR(l, "gdr_copy_from_mapping_v, 16 x 64 B",
 		    gdr_copy_from_mapping_v(pieces, READS));
+		check_pieces("gdr_copy_from_mapping_v", pieces, READS, gpu);
+	}
 	for (int i = 0; i < WRITES; i++)
 		pieces[i].size = 8;
+	fresh_host(host, sizeof(host));
 	GDR(l, "gdr_copy_to_mapping, 64 x 8 B", write_each(pieces));
-	if (gdr_copy_to_mapping_v)
-		GDR(l, "gdr_copy_to_mapping_v, 64 x 8 B", gdr_copy_to_mapping_v(pieces, WRITES));
+	bench_gpu_get(&l->gpu, gpu, l->buf.addr, sizeof(gpu));
+	check_pieces("gdr_copy_to_mapping", pieces, WRITES, gpu);
+	if (gdr_copy_to_mapping_v) {
+		fresh_host(host, sizeof(host));
+		GDR(l, "gdr_copy_to_mapping_v, 64 x 8 B",
+		    gdr_copy_to_mapping_v(pieces, WRITES));
+		bench_gpu_get(&l->gpu, gpu, l->buf.addr, sizeof(gpu));
+		check_pieces("gdr_copy_to_mapping_v", pieces, WRITES, gpu);
+	}
 }
 
 static void library_round(struct life *l)
@@ -202,10 +240,10 @@ static int cache_hit(struct life *l)
 	return rc ? rc : gdr_cache_put(l->cache, mh);
 }
 
-/* What one of ROW calls takes; reading the clock once for all of them is nothing. */
+/* What one of ROW calls takes. */
 static void add_row(struct life *l, const char *op, const char *who, uint64_t ticks)
 {
-	step_add(l, op, who, ticks / ROW + bench_clock_cost());
+	step_add(l, op, who, ticks / ROW);
 }
 
 static void hits_in_a_row(struct life *l)
@@ -217,12 +255,12 @@ static void hits_in_a_row(struct life *l)
 	t0 = bench_ticks();
 	for (int i = 0; i < ROW; i++)
 		rc |= cache_hit(l);
-	add_row(l, "gdr_cache_get + put, hits in a row", "gdrcopy", bench_ticks() - t0);
+	add_row(l, "gdr_cache_get + put, hits in a row", "gdrcopy", bench_since(t0));
 	bench_rc(rc, "gdr_cache_get");
 	t0 = bench_ticks();
 	for (int i = 0; i < ROW; i++)
 		rc |= l->gpu.cu.pointer_attribute(&id, CU_ATTR_BUFFER_ID, l->buf.addr);
-	add_row(l, "BUFFER_ID queries in a row", "driver", bench_ticks() - t0);
+	add_row(l, "BUFFER_ID queries in a row", "driver", bench_since(t0));
 	bench_cu(&l->gpu, rc, "cuPointerGetAttribute");
 }
 
@@ -381,9 +419,18 @@ static void add_time(struct bench_result *r, const char *op, const char *way, si
 	});
 }
 
+/* The bytes of the size's copies, of both directions: host and GPU have the same. */
+static void check_choice(struct life *l, const uint8_t *host, uint8_t *gpu, size_t size)
+{
+	bench_gpu_get(&l->gpu, gpu, l->buf.addr, size);
+	if (memcmp(host, gpu, size))
+		bench_die("%s: copies of %zu bytes, as GDRCOPY_COPY=auto has them: wrong bytes",
+			  tool.name, size);
+}
+
 static void choices(struct life *l, struct bench_result *r)
 {
-	uint8_t *host = bench_host_alloc(l->buf.size);
+	uint8_t *host = bench_host_alloc(l->buf.size), *gpu = bench_host_alloc(l->buf.size);
 	struct bench_map m;
 
 	if (!gdr_set_copy_policy || !gdr_get_copy_times)
@@ -395,9 +442,14 @@ static void choices(struct life *l, struct bench_result *r)
 			const char *op = to ? "write" : "read";
 			gdr_copy_times_t t;
 
+			if (to)
+				fresh_host(host, size);
+			else
+				fresh_gpu(l, gpu, size);
 			for (int i = 0; i < TO_KNOW; i++)
 				bench_rc(to ? gdr_copy_to_mapping(m.mh, m.p, host, size) :
 					      gdr_copy_from_mapping(m.mh, host, m.p, size), op);
+			check_choice(l, host, gpu, size);
 			bench_rc(gdr_get_copy_times(to, size, &t), "gdr_get_copy_times");
 			add_time(r, op, "caller", size, t.caller);
 			add_time(r, op, "shared", size, t.shared);
@@ -457,17 +509,17 @@ static void repeat(struct life *l, void (*once)(struct life *))
 	once(l);
 	l->warm = true;
 	end = bench_monotonic_ns() + (uint64_t)o->budget_ms * 1000000u;
-	for (i = 0; i < MIN_SAMPLES || (i < o->iters && bench_monotonic_ns() < end); i++)
+	for (i = 0; i < o->iters && (i < MIN_SAMPLES || bench_monotonic_ns() < end); i++)
 		once(l);
 }
 
 static void open_and_close(struct life *l)
 {
-	uint64_t t0 = bench_ticks(), t1;
+	uint64_t t0 = bench_ticks(), t;
 
 	l->gpu.g = gdr_open();
-	t1 = bench_ticks();
-	step_add(l, "gdr_open", "gdrcopy", t1 - t0);
+	t = bench_since(t0);
+	step_add(l, "gdr_open", "gdrcopy", t);
 	if (!l->gpu.g)
 		bench_die("%s: gdr_open found no way to the GPU's memory; GDRCOPY_ENABLE_LOGGING=1 tells why",
 			  tool.name);

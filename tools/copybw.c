@@ -18,16 +18,17 @@ static const struct bench_tool tool = {
 		"mapping, for one size (-s, 128 KiB), beside cuMemcpy in the same run.",
 	.method = BENCH_METHOD "\n"
 		"  Here all are back-to-back. A bandwidth is the size over the P50 of the time.\n"
-		"  1 MB/s is 1e6 bytes a second. With --threads N a copy lasts from its start to\n"
+		"  1 MB/s is 2^20 bytes a second. With --threads N a copy lasts from its start to\n"
 		"  the end of the last thread's part. These threads are the tool's: each makes a\n"
 		"  copy of its own. --read-threads and --write-threads ask the library for\n"
 		"  threads; with --cpu it has no CPU for them. cuMemcpy uses pageable memory of\n"
 		"  the host and one thread.",
 };
 
+/* The reference's unit: 2^20 bytes a second. */
 static double mbps(const struct bench_row *row)
 {
-	return bench_gbps((double)row->size, row->p50) * 1000;
+	return bench_gbps((double)row->size, row->p50) * 1e9 / (1 << 20);
 }
 
 static void print_one(const char *label, const struct bench_result *r, const char *op,
@@ -109,6 +110,8 @@ int main(int argc, char **argv)
 	progress_total(1);
 	progress("%zu bytes, %d threads", o.copy_size, o.threads);
 	bench_race(cells, 4, o.budget_ms, &r);
+	for (i = 0; i < 4; i++)
+		bench_verify(&b, &cells[i]);
 	progress_wipe();
 	bench_team_stop(team);
 	bench_map_drop(&b, &m);

@@ -257,6 +257,8 @@ static void run(const struct copylat *l)
 		for (size_t i = 0; i < h.n; i++)
 			bench_verify(l->gpu, &h.cells[i]);
 		bench_race(h.cells, h.n, o->budget_ms, l->result);
+		for (size_t i = 0; i < h.n; i++)
+			bench_verify(l->gpu, &h.cells[i]);
 	}
 }
 

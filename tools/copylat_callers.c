@@ -59,10 +59,10 @@ static void *copy_until_over(void *arg)
 	atomic_fetch_add(&ready, 1);
 	while (!atomic_load(&go))
 		;
-	while (!atomic_load_explicit(&over, memory_order_relaxed)) {
+	do {
 		c->run(&c->op, ROW);
 		c->copies += ROW;
-	}
+	} while (!atomic_load_explicit(&over, memory_order_relaxed));
 	return NULL;
 }
 
@@ -83,10 +83,35 @@ static bench_run *run_of(const struct copylat *c, size_t way, size_t size)
 	return NULL;
 }
 
+/*
+ * Fresh bytes in n regions of the side that the copies read, others in the other side.
+ * gpu is what is in GPU memory then.
+ */
+static void fresh(const struct copylat *c, uint8_t *gpu, int n)
+{
+	static uint64_t seed = 1;
+
+	bench_fill(gpu, (size_t)n * REGION, seed++);
+	bench_fill(c->base.host, (size_t)n * REGION, seed++);
+	bench_gpu_put(c->gpu, c->base.addr, gpu, (size_t)n * REGION);
+}
+
+/* What each caller moved is on both sides. */
+static void verify(const struct copylat *c, uint8_t *gpu, size_t way, size_t size, int n)
+{
+	bench_gpu_get(c->gpu, gpu, c->base.addr, (size_t)n * REGION);
+	for (int i = 0; i < n; i++)
+		if (memcmp((uint8_t *)c->base.host + (size_t)i * REGION,
+			   gpu + (size_t)i * REGION, size))
+			bench_die("%s of %zu bytes by caller %d of %d, %s: wrong bytes",
+				  ways[way].read ? "read" : "write", size, i + 1, n, ways[way].who);
+}
+
 /* One figure: n threads for the budget. */
 static void time_callers(const struct copylat *c, const struct bench_map *maps, size_t way,
 			 size_t size, int n)
 {
+	static uint8_t gpu[CALLERS_MAX * REGION];
 	static struct caller caller[CALLERS_MAX];
 	uint64_t budget = (uint64_t)c->gpu->opts->budget_ms * 1000000u, t0, ns;
 	bench_run *run = run_of(c, way, size);
@@ -98,6 +123,7 @@ static void time_callers(const struct copylat *c, const struct bench_map *maps, 
 	atomic_store(&go, false);
 	atomic_store(&over, false);
 	atomic_store(&ready, 0);
+	fresh(c, gpu, n);
 	for (int i = 0; i < n; i++) {
 		const struct bench_map *m = ways[way].apart ? &maps[i] : c->map;
 
@@ -115,14 +141,14 @@ static void time_callers(const struct copylat *c, const struct bench_map *maps, 
 	atomic_store(&go, true);
 	usleep((useconds_t)(budget / 1000));
 	atomic_store(&over, true);
+	for (int i = 0; i < n; i++)
+		pthread_join(threads[i], NULL);
 	ns = bench_monotonic_ns() - t0;
 	for (int i = 0; i < n; i++) {
-		pthread_join(threads[i], NULL);
 		bench_rc(caller[i].op.rc, "a copy");
 		copies += caller[i].copies;
 	}
-	if (!copies)
-		bench_die("%d callers of %s: none got a CPU", n, ways[way].who);
+	verify(c, gpu, way, size, n);
 	bench_row(c->result, &(struct bench_row){
 		.op = ways[way].read ? "read" : "write", .who = ways[way].who, .mode = "callers",
 		.size = size, .threads = n, .batch = ROW, .samples = copies, .moves = true,

@@ -111,6 +111,8 @@ static void run_used(const struct copylat *c)
 		for (size_t i = 0; i < n; i++)
 			bench_verify(c->gpu, &cells[i]);
 		bench_race(cells, n, o->budget_ms, c->result);
+		for (size_t i = 0; i < n; i++)
+			bench_verify(c->gpu, &cells[i]);
 	}
 }
 
@@ -293,11 +295,12 @@ static void race_many(const struct copylat *c, bool read, size_t size)
 		verify_many(c, &cells[i], read);
 	}
 	bench_race(cells, n, o->budget_ms, c->result);
-	if (read)
-		return;
 	for (size_t i = 0; i < n; i++)
 		cells[i].pace = BENCH_ALONE;
-	bench_race(cells, n, o->budget_ms, c->result);
+	if (!read)
+		bench_race(cells, n, o->budget_ms, c->result);
+	for (size_t i = 0; i < n; i++)
+		verify_many(c, &cells[i], read);
 }
 
 static size_t steps_many(const struct bench_opts *o)
@@ -388,10 +391,11 @@ static void run_pause(const struct copylat *c)
 					.mode = gaps[g].mode,
 				};
 				cells[i].arg.size = *size;
-				if (g == 0)
-					bench_verify(c->gpu, &cells[i]);
+				bench_verify(c->gpu, &cells[i]);
 			}
 			bench_race(cells, WAYS, o->budget_ms, c->result);
+			for (size_t i = 0; i < WAYS; i++)
+				bench_verify(c->gpu, &cells[i]);
 		}
 }
 

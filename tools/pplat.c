@@ -216,9 +216,9 @@ static void play(struct table *t, const struct match *m, struct bench_result *r)
 
 		put_word(t, m, n);
 		await(t, m, n);
-		dt = bench_ticks() - t0;
+		dt = bench_since(t0);
 		if (n > WARM_UP)
-			bench_samples_add(&s, bench_ns(dt - bench_clock_cost()));
+			bench_samples_add(&s, bench_ns(dt));
 		if (n % 65536 == 0)
 			progress_part((double)n / rounds);
 	}

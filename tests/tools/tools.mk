@@ -1,4 +1,14 @@
 # SPDX-License-Identifier: MIT
 #
-# make check-tools    [check 15 s] the tools' arguments, exit statuses and progress
+# make check-tools    [check 1 min] the tools' arguments, figures, exit statuses and progress
 # make check-sanity   [check 30 s] the conformance suite on each backend
+
+# Spoils copies of the program that it is preloaded into.
+$(B)/tests/libspoil.so: tests/tools/spoil.c $(wildcard include/*.h)
+	@mkdir -p $(@D)
+	$(CC) -shared -fPIC $(C11) $(CFLAGS) -o $@ $<
+
+# It has a clock of its own, and includes what it tests.
+$(BIN)/figures_test: tests/tools/figures.c tools/copybw.c tools/apiperf.c $(filter-out %/race.o %/timing.o,$(BENCH)) $(TOOL_H) $(LIB)
+	@mkdir -p $(@D)
+	$(CC) $(C11) $(CFLAGS) -o $@ $< $(filter %.o,$^) $(LINK)

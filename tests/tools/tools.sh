@@ -78,8 +78,12 @@ pplat() {
 	ends 77 $simulated "$bin/gdrcopy_pplat" "$@" && grep -q 'needs a real GPU' "$work/err"
 }
 check "pplat -s -d -t -u -G -a" pplat -s 65536 -d 0 -t 10 -u 0 -G hostmem -a cuMemAlloc
-check "sanity -v -s -d -t" sim sanity -v -s -d 0 -t 'fork*' --skip 'fork_t*'
-check "its summary says what was skipped" grep -q '^# Skipped:$' "$work/out"
+check "sanity -v -s -d -e -t" sim sanity -v -s -d 0 -e -t 'fork*' --skip 'fork_t*'
+check "it has its cases" grep -q '^ok 1 - fork_first' "$work/out"
+check "-s prints no summary" sh -c "! grep -q '^# Failed:\|^# Skipped:\|passed' $work/out"
+check "sanity without -s" sim sanity -t 'fork*' --skip 'fork_t*'
+check "its summary says how many" grep -q '^6 passed, 0 failed, 1 skipped$' "$work/out"
+check "and what was skipped" grep -q '^# Skipped:$' "$work/out"
 check "and why" grep -q '^#   fork_twice: asked$' "$work/out"
 check "and that none failed" grep -qx '#   none' "$work/out"
 check "sanity -l lists" ends 0 "$bin/gdrcopy_sanity" -l

@@ -77,6 +77,12 @@ void bench_die(const char *fmt, ...)
 	exit(BENCH_FAILED);
 }
 
+void bench_flush_stdout(const char *tool)
+{
+	if (fflush(stdout) || ferror(stdout))
+		bench_die("%s: cannot write the output: %s", tool, strerror(errno));
+}
+
 void bench_skip(const char *fmt, ...)
 {
 	va_list ap;
@@ -126,6 +132,7 @@ static void help(const struct bench_tool *tool)
 		printf("\nMethod:\n%s\n", tool->method);
 	printf("\nExit status: 0 when all went well and all data was right, 1 on a failure,\n"
 	       "2 for a bad argument, 77 when this machine cannot run it.\n");
+	bench_flush_stdout(tool->name);
 	exit(BENCH_OK);
 }
 

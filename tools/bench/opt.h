@@ -114,6 +114,9 @@ void bench_usage(const struct bench_tool *tool, const char *fmt, ...);
 __attribute__((format(printf, 1, 2), noreturn))
 void bench_die(const char *fmt, ...);
 
+/* Ends the program like bench_die if stdout did not take all. */
+void bench_flush_stdout(const char *tool);
+
 /* Says why this machine cannot run it, on stderr, and exits BENCH_SKIPPED. */
 __attribute__((format(printf, 1, 2), noreturn))
 void bench_skip(const char *fmt, ...);

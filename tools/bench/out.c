@@ -179,6 +179,22 @@ void bench_json(const struct bench_result *r, FILE *f)
 	fputs("]}\n", f);
 }
 
+/* A text with its comma; in quotes where it has a comma or a quote of its own. */
+static void csv_text(FILE *f, const char *s)
+{
+	if (!strpbrk(s, ",\"\n")) {
+		fprintf(f, "%s,", s);
+		return;
+	}
+	fputc('"', f);
+	for (; *s; s++) {
+		if (*s == '"')
+			fputc('"', f);
+		fputc(*s, f);
+	}
+	fputs("\",", f);
+}
+
 void bench_csv(const struct bench_result *r, FILE *f)
 {
 	size_t i;
@@ -187,8 +203,11 @@ void bench_csv(const struct bench_result *r, FILE *f)
 	for (i = 0; i < r->nrows; i++) {
 		const struct bench_row *row = &r->rows[i];
 
-		fprintf(f, "%s,%s,%s,%s,%zu,%d,%u,%zu,%.2f,%.2f,", r->tool, row->op,
-			row->who, row->mode, row->size, row->threads, row->batch,
+		csv_text(f, r->tool);
+		csv_text(f, row->op);
+		csv_text(f, row->who);
+		csv_text(f, row->mode);
+		fprintf(f, "%zu,%d,%u,%zu,%.2f,%.2f,", row->size, row->threads, row->batch,
 			row->samples, row->p0, row->p50);
 		if (row->moves)
 			fprintf(f, "%.4f", bench_gbps((double)row->size, row->p50));
@@ -205,8 +224,7 @@ void bench_print(const struct bench_result *r, const struct bench_opts *o,
 		bench_csv(r, stdout);
 	else
 		text(r, o);
-	if (fflush(stdout) || ferror(stdout))
-		bench_die("%s: stdout: %s", r->tool, strerror(errno));
+	bench_flush_stdout(r->tool);
 }
 
 void bench_facts(const struct bench_result *r, FILE *f)

@@ -136,7 +136,7 @@ static bool in_a_row(const struct bench_cell *c)
 
 static double sample(struct bench_cell *c)
 {
-	uint64_t t0, t1, cost = bench_clock_cost();
+	uint64_t t0;
 
 	if (c->pace == BENCH_COLD)
 		bench_flush(c->arg.host, c->arg.size);
@@ -147,8 +147,7 @@ static double sample(struct bench_cell *c)
 		run_used(c);
 	else
 		c->run(&c->arg, c->batch);
-	t1 = bench_ticks() - t0;
-	return bench_ns(t1 > cost ? t1 - cost : 0) / c->batch;
+	return bench_ns(bench_since(t0)) / c->batch;
 }
 
 /* As many operations as fill BATCH_NS, by what a sample of the batch so far says. */
@@ -177,6 +176,14 @@ static void start(struct bench_cell *c)
 		bench_die("out of memory for samples");
 }
 
+/* How many samples max allows. */
+static size_t most_samples(const struct bench_cell *c)
+{
+	size_t n = (size_t)c->max / c->batch;
+
+	return n < MAX_SAMPLES ? n : MAX_SAMPLES;
+}
+
 /*
  * Samples up to the turn's share of the budget and of max. The first sample does not
  * count: what the one before has left in the buffers is part of it.
@@ -184,10 +191,8 @@ static void start(struct bench_cell *c)
 static void turn(struct bench_cell *c, int turns_done, uint64_t budget_ns)
 {
 	uint64_t end = bench_monotonic_ns() + budget_ns / TURNS;
-	size_t share = (size_t)c->max / c->batch * (size_t)(turns_done + 1) / TURNS;
+	size_t share = most_samples(c) * (size_t)(turns_done + 1) / TURNS;
 
-	if (share > MAX_SAMPLES)
-		share = MAX_SAMPLES;
 	sample(c);
 	while (c->samples.n < share && bench_monotonic_ns() < end)
 		bench_samples_add(&c->samples, sample(c));
@@ -205,7 +210,7 @@ static void finish(struct bench_cell *c, struct bench_result *r)
 		.moves = true,
 	};
 
-	while (c->samples.n < MIN_SAMPLES)
+	while (c->samples.n < MIN_SAMPLES && c->samples.n < most_samples(c))
 		bench_samples_add(&c->samples, sample(c));
 	check(c);
 	row.samples = c->samples.n;

@@ -46,7 +46,8 @@ struct bench_cell {
 	"  'cold' is 'alone' with the host side flushed from the caches.\n" \
 	"  All competitors take eight turns each, in an order that changes, at the same\n" \
 	"  addresses. P0 is the smallest sample. P50 is the median. Each competitor first\n" \
-	"  moves fresh data of the size once; the driver's copy of it is compared."
+	"  moves fresh data of the size once, and once more at the end; each time the\n" \
+	"  driver's copy of it is compared."
 
 const char *bench_pace_name(enum bench_pace pace);
 
@@ -54,8 +55,8 @@ const char *bench_pace_name(enum bench_pace pace);
 void bench_verify(struct bench_gpu *b, struct bench_cell *c);
 
 /*
- * Times the cells, budget_ms milliseconds each at most (but at least three
- * samples), and adds a row for each to r.
+ * Times the cells, budget_ms milliseconds each at most (but at least three samples,
+ * where a cell's max allows them), and adds a row for each to r.
  */
 void bench_race(struct bench_cell *cells, size_t n, long budget_ms,
 		struct bench_result *r);

@@ -53,6 +53,14 @@ uint64_t bench_ticks_of(double ns);
 /* Ticks between two readings with nothing but an empty call between them. */
 uint64_t bench_clock_cost(void);
 
+/* Ticks since the reading t0, less that cost; never below 0. */
+static inline uint64_t bench_since(uint64_t t0)
+{
+	uint64_t t = bench_ticks() - t0, cost = bench_clock_cost();
+
+	return t > cost ? t - cost : 0;
+}
+
 /* For people: which clock, its rate, its cost. */
 const char *bench_clock_text(void);
 

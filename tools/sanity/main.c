@@ -194,7 +194,16 @@ static double seconds(void)
 	return t.tv_sec + t.tv_nsec / 1e9;
 }
 
-/* What -s shows at the end: names of cases, with what is to be said of them. */
+/* The exit status, but for what stdout did not take. */
+static int flushed(int status)
+{
+	if (!fflush(stdout) && !ferror(stdout))
+		return status;
+	fprintf(stderr, PROGRAM ": cannot write the output: %s\n", strerror(errno));
+	return CASE_FAILED;
+}
+
+/* What the summary has: names of cases, with what is to be said of them. */
 struct list {
 	char *text;
 	size_t len;
@@ -263,8 +272,10 @@ static const char help[] =
 	"Options:\n"
 	"  -h, --help           print this text\n"
 	"  -v, --verbose        print more about each case\n"
-	"  -s, --summary        print at the end which cases failed and which were skipped\n"
+	"  -s, --no-summary     do not print at the end which cases failed or were skipped,\n"
+	"                       and how many\n"
 	"  -l, --list           list the cases and run none\n"
+	"  -e, --extended       run the extended cases, too: here, none is left out without it\n"
 	"  -t, --test NAMES     run only these; commas between them, patterns as in a shell\n"
 	"      --skip NAMES     skip these\n"
 	"  -d, --device GPU     CUDA's number of the GPU (0)\n\n"
@@ -335,14 +346,14 @@ static void run_one(const struct sanity_case *c, void *arg)
 
 struct args {
 	char *only, *skipped;	/* NULL: not given */
-	bool list, summary;
+	bool list, quiet;
 	int gpu;
 };
 
 static int number(const char *text)
 {
 	char *end;
-	long n = strtol(text, &end, 10);
+	long n = strtol(text, &end, 0);
 
 	if (*end || end == text || n < 0 || n > 1023)
 		usage("-d takes a number from 0 to 1023, not '%s'", text);
@@ -354,7 +365,8 @@ static void parse(struct args *a, int argc, char **argv)
 	static const struct option longs[] = {
 		{ "help", no_argument, NULL, 'h' },
 		{ "verbose", no_argument, NULL, 'v' },
-		{ "summary", no_argument, NULL, 's' },
+		{ "no-summary", no_argument, NULL, 's' },
+		{ "extended", no_argument, NULL, 'e' },
 		{ "list", no_argument, NULL, 'l' },
 		{ "test", required_argument, NULL, 't' },
 		{ "skip", required_argument, NULL, 'S' },
@@ -364,16 +376,18 @@ static void parse(struct args *a, int argc, char **argv)
 	int opt;
 
 	opterr = 0;
-	while ((opt = getopt_long(argc, argv, ":hvslt:d:", longs, NULL)) != -1) {
+	while ((opt = getopt_long(argc, argv, ":hvslet:d:", longs, NULL)) != -1) {
 		switch (opt) {
 		case 'h':
 			fputs(help, stdout);
-			exit(0);
+			exit(flushed(CASE_PASSED));
 		case 'v':
 			verbose = true;
 			break;
 		case 's':
-			a->summary = true;
+			a->quiet = true;
+			break;
+		case 'e':
 			break;
 		case 'l':
 			a->list = true;
@@ -412,7 +426,7 @@ int main(int argc, char **argv)
 	parse(&a, argc, argv);
 	if (a.list) {
 		for_each(a.only, print_name, NULL);
-		return 0;
+		return flushed(CASE_PASSED);
 	}
 	e.gpu = a.gpu;
 	run.skipped = a.skipped;
@@ -430,10 +444,10 @@ int main(int argc, char **argv)
 	progress_total((size_t)for_each(a.only, NULL, NULL));
 	printf("1..%d\n", for_each(a.only, NULL, NULL));
 	for_each(a.only, run_one, &run);
-	if (a.summary) {
+	if (!a.quiet) {
 		list_print(&t->failures, "Failed");
 		list_print(&t->skips, "Skipped");
+		printf("%d passed, %d failed, %d skipped\n", t->passed, t->failed, t->skipped);
 	}
-	printf("%d passed, %d failed, %d skipped\n", t->passed, t->failed, t->skipped);
-	return t->failed ? CASE_FAILED : CASE_PASSED;
+	return flushed(t->failed ? CASE_FAILED : CASE_PASSED);
 }

@@ -1,0 +1,163 @@
+# SPDX-License-Identifier: MIT
+"""output.py BIN SPOIL: what the tools print, and whether they notice a bad copy.
+
+BIN is the folder of the tools, SPOIL the preload of tests/tools/spoil.c. The simulated
+drivers are those of the environment. It prints TAP.
+"""
+
+import csv
+import io
+import json
+import os
+import subprocess
+import sys
+
+BIN, SPOIL = sys.argv[1:]
+passed = failed = 0
+
+# A short run of each benchmark.
+RUNS = {
+    "copybw": ["-s", "4K", "--budget", "8"],
+    "copybw of two threads": ["-s", "4K", "--budget", "8", "--threads", "2"],
+    "copylat": ["-s", "16", "--budget", "8"],
+    "copylat, cold": ["-s", "4", "--budget", "8", "--cold"],
+    "copylat, used": ["-s", "4", "--mode", "used", "--budget", "8"],
+    "copylat, many": ["--mode", "many", "--budget", "8"],
+    "copylat, callers": ["--mode", "callers", "--budget", "8"],
+    "copylat, pause": ["-s", "64", "--mode", "pause", "--budget", "8"],
+    "apiperf": ["-s", "64K", "-n", "5"],
+}
+
+
+def check(ok, name, note=""):
+    global passed, failed
+    if ok:
+        passed += 1
+    else:
+        failed += 1
+    print(f"{'ok' if ok else 'not ok'} {passed + failed} - {name}")
+    if not ok and note:
+        print("".join(f"# {line}\n" for line in str(note).splitlines()[-12:]), end="")
+    sys.stdout.flush()
+
+
+def run(tool, *args, stdout=subprocess.PIPE, **env):
+    program = os.path.join(BIN, "gdrcopy_" + tool.split()[0].rstrip(","))
+    return subprocess.run([program, *args], stdout=stdout, stderr=subprocess.PIPE, text=True,
+                          stdin=subprocess.DEVNULL, env={**os.environ, **env}, timeout=120)
+
+
+def spoilt(tool, *args, spoil):
+    return run(tool, *args, LD_PRELOAD=SPOIL, SPOIL=spoil)
+
+
+def forms():
+    """JSON and CSV: the fields, their order and their units."""
+    for name, args in RUNS.items():
+        out = run(name, *args, "--json")
+        try:
+            result = json.loads(out.stdout)
+        except ValueError as e:
+            check(False, f"{name}: --json is JSON", f"{e}\n{out.stderr}")
+            continue
+        check(out.returncode == 0 and not out.stderr, f"{name}: --json is JSON", out.stderr)
+        check(result["tool"] == "gdrcopy_" + name.split()[0].rstrip(","), f"{name}: it names itself")
+        check(result["data"].startswith("verified"), f"{name}: it says what of the data was verified")
+        rows = result["results"]
+        check(len(rows) > 0, f"{name}: there are figures")
+        check(all(0 <= r["p0_ns"] <= r["p50_ns"] <= r.get("p99_ns", r["p50_ns"]) for r in rows),
+              f"{name}: P0 is at most P50, P50 at most P99", rows)
+        check(all(r["samples"] >= 1 and r["batch"] >= 1 and r["threads"] >= 1 for r in rows),
+              f"{name}: samples, batch and threads are counted", rows)
+        moved = [r for r in rows if "gb_per_s" in r and r["p50_ns"] > 0]
+        # p50_ns has two digits after the point, gb_per_s four.
+        check(all(abs(r["gb_per_s"] - r["size"] / r["p50_ns"]) <= 0.0002 + 0.01 * r["gb_per_s"] / r["p50_ns"] * 2
+                  for r in moved), f"{name}: a bandwidth is the size over P50", moved)
+
+        out = run(name, *args, "--csv")
+        table = list(csv.reader(io.StringIO(out.stdout), strict=True))
+        check(out.returncode == 0 and table[0] == ["tool", "op", "who", "mode", "size", "threads", "batch", "samples",
+                                                   "p0_ns", "p50_ns", "gb_per_s"], f"{name}: the header of --csv", table[:1])
+        check(all(len(r) == len(table[0]) for r in table), f"{name}: each line of --csv has as many fields", out.stdout)
+        lines = [dict(zip(table[0], r)) for r in table[1:]]
+        key = ("op", "who", "mode", "size", "threads")
+        check(sorted(tuple(str(r[k]) for k in key) for r in rows) == sorted(tuple(r[k] for k in key) for r in lines),
+              f"{name}: --csv has the figures of --json")
+        check(all(float(r["p0_ns"]) <= float(r["p50_ns"]) for r in lines), f"{name}: in --csv, too, P0 is at most P50")
+
+
+def one_sample():
+    """-r 1 -w 1 and -n 1 take one."""
+    rows = json.loads(run("copylat", "-s", "64", "-r", "1", "-w", "1", "--json").stdout)["results"]
+    check(all(r["samples"] * r["batch"] == 1 for r in rows), "copylat -r 1 -w 1 takes one sample of one copy", rows)
+    out = run("copybw", "-s", "4096", "-r", "1", "-w", "1").stdout
+    check(out.count("num_iters=1 ") == 2, "copybw -r 1 -w 1 takes one sample", out)
+    rows = json.loads(run("apiperf", "-s", "64K", "-n", "1", "--json").stdout)["results"]
+    rows = [r for r in rows if r["mode"] != "choice"]
+    check(all(r["samples"] == 1 for r in rows), "apiperf -n 1 takes one sample", rows)
+
+
+def bad_copies():
+    """Each copy that is wrong or refused: status 1, and a line that says so."""
+    each = "copybw", "copylat", "copylat, cold", "apiperf", "copylat, pause"
+    plans = [(name, f"{call}:{how}:{which}") for name in each for call in ("to", "from")
+             for how, which in (("flip", "1"), ("nothing", "1"), ("refuse", "1"), ("flip", "all"), ("refuse", "40"))]
+    # Threads that write the same again and again: a wrong byte stays if all are wrong.
+    plans += [("copylat, callers", f"{call}:{how}") for call in ("to", "from") for how in ("flip:all", "nothing:all", "refuse:400")]
+    # What only one thread of several does, and what one of many pieces is.
+    plans += [(name, f"{call}:{how}:others") for name in ("copybw of two threads", "copylat, callers")
+              for call in ("to", "from") for how in ("flip", "refuse")]
+    plans += [(name, f"{call}:{how}:{which}") for name in ("copylat, many", "apiperf") for call in ("to_v", "from_v")
+              for how, which in (("flip", "1"), ("nothing", "1"), ("refuse", "2"))]
+    plans += [("copylat, used", f"from:{how}") for how in ("flip:1", "nothing:1", "refuse:20")]
+    plans += [("apiperf", f"to:{how}:2") for how in ("flip", "nothing")]	# those that are timed
+    plans += [("apiperf", f"from:{how}:16") for how in ("flip", "nothing")]
+    plans += [(name, f"{call}:refuse:1") for name in ("copybw", "copylat", "apiperf") for call in ("pin", "map", "unmap")]
+    for name, plan in plans:
+        out = spoilt(name, *RUNS[name], spoil=plan)
+        lines = out.stderr.splitlines()
+        check(out.returncode == 1 and not out.stdout and len(lines) == 1 and
+              any(word in lines[0] for word in ("byte", "wrong", "is not in GPU memory", "Input/output error")),
+              f"{name}, {plan}: it is noticed", f"status {out.returncode}\n{out.stdout}{out.stderr}")
+
+
+def sanity():
+    for plan in ("to:flip:1", "from:flip:1", "to:nothing:all", "from:refuse:1", "pin:refuse:1", "map:refuse:1", "unmap:refuse:1"):
+        out = spoilt("sanity", "-t", "basic*,copy*,data*,pin*,map*,life*", spoil=plan)
+        bad = [line for line in out.stdout.splitlines() if line.startswith("not ok ")]
+        check(out.returncode == 1 and bad and f" {len(bad)} failed, " in out.stdout.splitlines()[-1],
+              f"sanity, {plan}: a case fails, and the status says so", f"status {out.returncode}\n{out.stdout}{out.stderr}")
+        check("#   " + bad[0].split(" - ")[1] in out.stdout if bad else False, f"sanity, {plan}: the summary names it", out.stdout)
+
+
+def report(folder="report"):
+    path = os.path.join(os.environ.get("TMPDIR", "/tmp"), f"gdrcopy_{folder}.{os.getpid()}")
+    out = spoilt("report", "-o", path, "--size", "64", "--budget", "5", spoil="to:flip:1")
+    check(out.returncode == 1 and "gdrcopy_copylat failed" in out.stderr, "report, to:flip:1: it is noticed",
+          f"status {out.returncode}\n{out.stderr}")
+    for name in os.listdir(path) if os.path.isdir(path) else []:
+        os.remove(os.path.join(path, name))
+    if os.path.isdir(path):
+        os.rmdir(path)
+
+
+def full_disk():
+    """What cannot be written is a failure."""
+    runs = [(t, a) for t in ("copybw", "copylat", "apiperf", "pplat", "sanity", "report", "doctor") for a in (["--help"],)]
+    runs += [(name, RUNS[name] + form) for name in ("copybw", "copylat", "apiperf") for form in ([], ["--json"], ["--csv"])]
+    runs += [("sanity", ["-l"]), ("sanity", ["-t", "basic*"])]
+    for tool, args in runs:
+        with open("/dev/full", "w") as full:
+            out = run(tool, *args, stdout=full)
+        check(out.returncode == 1 and "No space left" in out.stderr.replace("no space", "No space"),
+              f"{tool} {' '.join(args)} to a full disk", f"status {out.returncode}\n{out.stderr}")
+
+
+forms()
+one_sample()
+bad_copies()
+sanity()
+report()
+full_disk()
+print(f"1..{passed + failed}\n{passed} passed, {failed} failed, 0 skipped")
+sys.exit(1 if failed or not passed else 0)
