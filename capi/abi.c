@@ -55,7 +55,7 @@ gdr_t gdr_open(void)
 	int rc;
 
 	gdr_log_set_level(opts.log_level);
-	rc = INSIDE(open_inside(&opts, &g));
+	rc = INSIDE_WITH_ROOM(open_inside(&opts, &g));
 	if (rc)
 		errno = rc;
 	return (gdr_t)(uintptr_t)g;
@@ -94,7 +94,7 @@ static int pin(gdr_t g, unsigned long addr, size_t size, uint64_t token,
 		return rc;
 	if (!handle)
 		return gdr_refuse("gdr_pin_buffer", "no place for the handle: handle is NULL");
-	rc = INSIDE(pin_inside(g, addr, size, token, va_space, flags, &h));
+	rc = INSIDE_WITH_ROOM(pin_inside(g, addr, size, token, va_space, flags, &h));
 	if (!rc)
 		handle->h = h;
 	return rc;
@@ -195,7 +195,7 @@ static int map(gdr_t g, gdr_mh_t handle, void **va, size_t size, int flags)
 		return rc;
 	if (!va)
 		return gdr_refuse("gdr_map", "no place for the address: va is NULL");
-	rc = INSIDE(map_inside(g, handle, &addr, size, flags));
+	rc = INSIDE_WITH_ROOM(map_inside(g, handle, &addr, size, flags));
 	if (!rc)
 		*va = (void *)(uintptr_t)addr;
 	return rc;
@@ -342,7 +342,7 @@ int gdr_mem_alloc(gdr_t g, int cuda_device, size_t size, unsigned int flags, gdr
 		return gdr_refuse("gdr_mem_alloc", "no place for the handle: mem is NULL");
 	if (flags)
 		return gdr_refuse("gdr_mem_alloc", "no flags are defined: pass 0");
-	rc = INSIDE(gdrcore_mem_alloc(id_of(g), cuda_device, size, &m));
+	rc = INSIDE_WITH_ROOM(gdrcore_mem_alloc(id_of(g), cuda_device, size, &m));
 	if (!rc)
 		mem->h = m;
 	return rc;
@@ -383,7 +383,7 @@ int gdr_mem_export_dmabuf(gdr_t g, gdr_mem_t mem, unsigned int flags, int *fd)
 		return rc;
 	if (!fd)
 		return gdr_refuse("gdr_mem_export_dmabuf", "no place for the descriptor: fd is NULL");
-	rc = INSIDE(gdrcore_mem_export(id_of(g), mem.h, flags, &out));
+	rc = INSIDE_WITH_ROOM(gdrcore_mem_export(id_of(g), mem.h, flags, &out));
 	if (!rc)
 		*fd = out;
 	return rc;

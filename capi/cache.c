@@ -129,7 +129,7 @@ int gdr_cache_open(gdr_t g, size_t max_bytes, unsigned flags, gdr_cache_t *c)
 		return gdr_refuse("gdr_cache_open", "a cache of 0 bytes keeps nothing: ask for more");
 	if (flags)
 		return gdr_refuse("gdr_cache_open", "no flags are defined: pass 0");
-	rc = INSIDE(gdrcore_cache_open((uintptr_t)g, max_bytes, &h));
+	rc = INSIDE_WITH_ROOM(gdrcore_cache_open((uintptr_t)g, max_bytes, &h));
 	if (!rc)
 		c->h = h;
 	return rc;
@@ -161,7 +161,7 @@ get_slowly(gdr_cache_t c, unsigned long addr, size_t size, gdr_mh_t *mh, void **
 		return gdr_refuse("gdr_cache_get", "the range is empty, or wraps");
 	/* A copy that this thread has left would keep a range pinned. */
 	gdr_data_forget(0);
-	rc = INSIDE(get_inside(c, addr, size, &held));
+	rc = INSIDE_WITH_ROOM(get_inside(c, addr, size, &held));
 	if (rc)
 		return rc;
 	mh->h = held.handle;

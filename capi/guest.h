@@ -10,6 +10,7 @@
 
 #include "copy/float.h"
 #include "copy/signals.h"
+#include "reserve.h"
 
 #pragma GCC visibility push(hidden)
 
@@ -41,14 +42,22 @@ void gdr_guest_leave(const struct gdr_guest *g);
 
 /*
  * A call of the core, or of what starts it: the only way in. Whoever takes a lock of ours
- * is inside. So nobody ends, or leaves by siglongjmp, with a lock held.
+ * is inside. So nobody ends, or leaves by siglongjmp, with a lock held. A call that takes
+ * something is INSIDE_WITH_ROOM: it is refused by ENOMEM where Go might lack memory.
  */
-#define INSIDE(call) ({				\
+#define INSIDE(call) INSIDE_IF(true, call)
+#define INSIDE_WITH_ROOM(call) INSIDE_IF(false, call)
+
+#define INSIDE_IF(needed, call) ({			\
 	struct gdr_guest guest_;			\
 	int rc_;					\
 							\
 	gdr_guest_enter(&guest_);			\
-	rc_ = (call);					\
+	rc_ = gdr_reserve_enter(needed);		\
+	if (!rc_) {					\
+		rc_ = (call);				\
+		gdr_reserve_leave();			\
+	}						\
 	gdr_guest_leave(&guest_);			\
 	rc_;						\
 })

@@ -20,6 +20,7 @@
 
 #include "guest.h"
 #include "log.h"
+#include "reserve.h"
 #include "copy/threads.h"
 
 #include <elf.h>
@@ -234,7 +235,7 @@ void *gdr_go_mmap(void *addr, size_t len, int prot, int flags, int fd, long off)
 {
 	(void)fd;
 	(void)off;
-	return gdr_map_memory(addr, len, prot, flags);
+	return gdr_reserve_mmap(addr, len, prot, flags);
 }
 
 /*
@@ -430,9 +431,11 @@ int gdr_runtime_start(void)
 		restore_variables();
 	else
 		rc = save_variables();
-	if (rc)
+	if (rc) {
 		send_threads_away();
-	else
-		run_go_entry();
-	return rc;
+		return rc;
+	}
+	gdr_reserve_start();
+	run_go_entry();
+	return 0;
 }

@@ -8,8 +8,12 @@
  */
 #include "common.h"
 
+#include <linux/filter.h>
 #include <linux/sched.h>
+#include <linux/seccomp.h>
 #include <sched.h>
+#include <stddef.h>
+#include <sys/prctl.h>
 
 #define NOBODY 65533
 #define MORE_RSS_KIB (20 * 1024)
@@ -167,6 +171,120 @@ static void little_space(void)
 	for (int i = 0; i < scaled(5); i++)
 		for (long mib = 64; mib <= 4096; mib = mib * 5 / 4)
 			expect(in_child("with little address space", open_with_space, &mib, 20));
+}
+
+/* What is reached after the open. */
+
+static void limit_to_now(int what, const char *line)
+{
+	set_limit(what, proc_number("/proc/self/status", line) * KIB);
+}
+
+static void limit_space(void)
+{
+	limit_to_now(RLIMIT_AS, "VmSize:");
+}
+
+static void limit_data(void)
+{
+	limit_to_now(RLIMIT_DATA, "VmData:");
+}
+
+static void refuse_mmap(void)
+{
+	struct sock_filter f[] = {
+		BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_mmap, 0, 1),
+		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
+		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+	};
+	struct sock_fprog prog = { .len = sizeof(f) / sizeof(f[0]), .filter = f };
+
+	expect_is(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
+	if (syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_TSYNC, &prog))
+		skip_case("seccomp: %s", strerror(errno));
+}
+
+/* A thread's pins: as many as there is room for, then an errno, and all of them go again. */
+static _Atomic int ready;
+
+struct pins {
+	gdr_t g;
+	unsigned long dptr;
+	gdr_mh_t *mh;
+	long most, made;
+	int rc;
+};
+
+static void *pin_all(void *arg)
+{
+	struct pins *p = arg;
+
+	/* The driver's thread-local data is made at its first call, or the C library aborts. */
+	expect_is(gdr_pin_buffer(p->g, p->dptr, 64 * KIB, 0, 0, &p->mh[0]), 0);
+	expect_is(gdr_unpin_buffer(p->g, p->mh[0]), 0);
+	atomic_fetch_add(&ready, 1);
+	while (!atomic_load(&go))
+		sleep_us(100);
+	for (p->made = 0; p->made < p->most && !p->rc; p->made += !p->rc)
+		p->rc = gdr_pin_buffer(p->g, p->dptr, 64 * KIB, 0, 0, &p->mh[p->made]);
+	for (long i = 0; i < p->made; i++)
+		expect_is(gdr_unpin_buffer(p->g, p->mh[i]), 0);
+	return NULL;
+}
+
+static void pin_to_the_end(void (*limit)(void), int threads)
+{
+	long most = scaled(60000) / threads;
+	struct pins p[8];
+	pthread_t t[8];
+	struct buffer b;
+	gdr_t g = open_or_fail();
+	gdr_mh_t *mh;
+
+	alloc_buffer(g, &b, 64 * KIB);
+	mh = mmap(NULL, threads * most * sizeof(*mh), PROT_READ | PROT_WRITE,
+		  MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
+	expect(mh != MAP_FAILED);
+	for (int i = 0; i < threads; i++)
+		p[i] = (struct pins){ g, b.dptr, mh + i * most, most, 0, 0 };
+	for (int i = 0; i < threads; i++)
+		start_thread(&t[i], 0, pin_all, &p[i]);
+	while (atomic_load(&ready) < threads)
+		sleep_us(100);
+	limit();
+	atomic_store(&go, true);
+	for (int i = 0; i < threads; i++)
+		expect_is(pthread_join(t[i], NULL), 0);
+	for (int i = 0; i < threads; i++)
+		note("%ld pins, then errno %d", p[i].made, p[i].rc);
+	expect_is(gdr_mem_free(g, b.mem), 0);
+	expect_is(gdr_close(g), 0);
+}
+
+static void space_used_up(void)
+{
+	pin_to_the_end(limit_space, 1);
+}
+
+static void data_used_up(void)
+{
+	pin_to_the_end(limit_data, 1);
+}
+
+static void mmap_refused(void)
+{
+	pin_to_the_end(refuse_mmap, 1);
+}
+
+static void space_used_up_by_threads(void)
+{
+	pin_to_the_end(limit_space, 8);
+}
+
+static void data_used_up_by_threads(void)
+{
+	pin_to_the_end(limit_data, 8);
 }
 
 static long max_maps(void)
@@ -387,6 +505,11 @@ static const struct guest_case cases[] = {
 	{ "gdr_open works once there is room", room_again, 60, 0 },
 	{ "no more threads after the open", threads_used_up, 240, 0 },
 	{ "little address space", little_space, 120, 0 },
+	{ "address space used up after the open", space_used_up, 120, 0 },
+	{ "memory to write to used up after the open", data_used_up, 120, 0 },
+	{ "mmap refused after the open", mmap_refused, 120, 0 },
+	{ "address space used up, eight threads", space_used_up_by_threads, 120, 0 },
+	{ "memory to write to used up, eight threads", data_used_up_by_threads, 120, 0 },
 	{ "few mappings", few_maps, 120, 0 },
 	{ "little memory that may be locked", little_locked, 120, 0 },
 	{ "all memory is locked", all_locked, 60, 0 },
