@@ -101,7 +101,8 @@ func (e *examination) confidential() []Finding {
 
 // limits looks at what a process may have.
 func (e *examination) limits() []Finding {
-	const fewFiles, littleMemory = 1024, 64 * mib
+	// littleSpace is SPACE_BYTES of capi/runtime.c.
+	const fewFiles, littleMemory, littleSpace = 1024, 64 * mib, 1536 * mib
 	var findings []Finding
 	l := e.Limits
 	switch {
@@ -109,6 +110,10 @@ func (e *examination) limits() []Finding {
 		findings = one("limit-files", Warn, fmt.Sprintf("A process may have %d descriptors. The backend dmabuf takes one for each pinned buffer.", l.Files), "Raise the limit: ulimit -n, LimitNOFILE of systemd, --ulimit nofile of a container.")
 	default:
 		findings = one("limit-files", OK, fmt.Sprintf("A process may have %s descriptors.", number(l.Files)), "")
+	}
+	if l.Space < littleSpace {
+		findings = append(findings, Finding{"limit-as", Fail, fmt.Sprintf("A process may have %d MiB of address space. gdr_open of this library takes %d MiB, and CUDA more.", l.Space/mib, littleSpace/mib),
+			"Raise the limit: ulimit -v unlimited, LimitAS of systemd, the batch system's limit of virtual memory."})
 	}
 	switch {
 	case l.Memlock == facts.Unlimited:

@@ -66,6 +66,7 @@ type Container struct {
 type Limits struct {
 	Files   uint64 // RLIMIT_NOFILE
 	Memlock uint64 // RLIMIT_MEMLOCK, bytes
+	Space   uint64 // RLIMIT_AS, bytes
 }
 
 // Unlimited is RLIM_INFINITY.

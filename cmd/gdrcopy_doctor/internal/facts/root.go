@@ -207,13 +207,16 @@ func (r Root) container(getenv func(string) string) Container {
 
 // limits are this process's, not the tree's.
 func limits() Limits {
-	l := Limits{Files: Unlimited, Memlock: Unlimited}
+	l := Limits{Files: Unlimited, Memlock: Unlimited, Space: Unlimited}
 	var v unix.Rlimit
 	if unix.Getrlimit(unix.RLIMIT_NOFILE, &v) == nil {
 		l.Files = v.Cur
 	}
 	if unix.Getrlimit(unix.RLIMIT_MEMLOCK, &v) == nil {
 		l.Memlock = v.Cur
+	}
+	if unix.Getrlimit(unix.RLIMIT_AS, &v) == nil {
+		l.Space = v.Cur
 	}
 	return l
 }
