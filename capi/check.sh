@@ -59,7 +59,7 @@ module=$(value runtime.firstmoduledata)
 
 # What capi/goroot.sh and capi/extld.sh have taken out is not there.
 ! printf '%s\n' "$symbols" | grep -q 'EpollCreate' || fail "the runtime has an epoll"
-for f in pthread_key_create pthread_getattr_np pthread_attr_getstack pthread_attr_getstacksize; do
+for f in pthread_key_create pthread_sigmask pthread_getattr_np pthread_attr_getstack pthread_attr_getstacksize; do
 	! printf '%s\n' "$symbols" | grep -q "UND $f" || fail "runtime/cgo calls $f of the C library"
 done
 [ "$(size gdr_go_c)" ] || fail "runtime/cgo's C has no variables of its own"
