@@ -34,7 +34,7 @@ extern __typeof__(gdr_cache_close) gdr_cache_close __attribute__((weak));
 
 static const struct bench_tool tool = {
 	.name = "gdrcopy_apiperf",
-	.codes = (const char[]){ OPT_GPU, OPT_SIZE, OPT_MAP, OPT_ALLOC, OPT_ITERS, OPT_BUDGET,
+	.codes = (const char[]){ OPT_GPU, OPT_SIZE, OPT_MAP, OPT_ALLOC, OPT_ITERS, OPT_WARM_UPS, OPT_BUDGET,
 				 OPT_CPU, OPT_JSON, OPT_CSV, OPT_BACKEND, 0 },
 	.what = "Times each control call of the library, for buffers of 64 KiB, 1 MiB and 16 MiB\n"
 		"up to -s (16 MiB), beside the calls that the work comes down to.",
@@ -44,7 +44,7 @@ static const struct bench_tool tool = {
 		"  of a buffer's life, again and again: -n times (1000) or --budget milliseconds\n"
 		"  (1000) for each size, whichever comes first, but three times if -n allows. P0 is\n"
 		"  the smallest sample. P50 is the median.\n"
-		"  The first gdr_open and the first round of a size are no part of them.\n"
+		"  -w rounds of each size, and as many gdr_open, come first and do not count.\n"
 		"  gdr_open 'first' is the first one of the process; 'again' is one when none is\n"
 		"  open. The hit of the registration cache is the second one after a miss. It has\n"
 		"  a cuPointerGetAttribute(BUFFER_ID) in it. Of those 'in a row' 1000 are timed\n"
@@ -498,7 +498,7 @@ static void flush_steps(struct life *l, struct bench_result *r, const char *mode
 	l->nsteps = 0;
 }
 
-/* Runs once to warm up, and then as often as the options say. */
+/* Runs to warm up, and then to be timed, as often as the options say. */
 static void repeat(struct life *l, void (*once)(struct life *))
 {
 	const struct bench_opts *o = l->gpu.opts;
@@ -506,7 +506,8 @@ static void repeat(struct life *l, void (*once)(struct life *))
 	long i;
 
 	l->warm = false;
-	once(l);
+	for (i = 0; i < o->warm_ups; i++)
+		once(l);
 	l->warm = true;
 	end = bench_monotonic_ns() + (uint64_t)o->budget_ms * 1000000u;
 	for (i = 0; i < o->iters && (i < MIN_SAMPLES || bench_monotonic_ns() < end); i++)
@@ -579,7 +580,7 @@ static size_t steps_of(size_t most)
 int main(int argc, char **argv)
 {
 	struct bench_opts o = {
-		.size = 16 << 20, .iters = 1000, .budget_ms = 1000, .cpu = -1,
+		.size = 16 << 20, .iters = 1000, .warm_ups = 10, .budget_ms = 1000, .cpu = -1,
 	};
 	static struct life l;
 	struct bench_result r;

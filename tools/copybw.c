@@ -10,12 +10,12 @@
 
 static const struct bench_tool tool = {
 	.name = "gdrcopy_copybw",
-	.codes = (const char[]){ OPT_GPU, OPT_SIZE, OPT_COPY_SIZE, OPT_OFFSET, OPT_MAP, OPT_ALLOC,
+	.codes = (const char[]){ OPT_GPU, OPT_SIZE, OPT_COPY_SIZE, OPT_RANGE, OPT_OFFSET, OPT_MAP, OPT_ALLOC,
 				 OPT_WRITES, OPT_READS, OPT_THREADS, OPT_READ_THREADS,
 				 OPT_WRITE_THREADS, OPT_BUDGET, OPT_CPU, OPT_JSON,
 				 OPT_CSV, OPT_BACKEND, 0 },
 	.what = "Measures the bandwidth of writes to and reads from GPU memory through a\n"
-		"mapping, for one size (-s, 128 KiB), beside cuMemcpy in the same run.",
+		"mapping, for one size (-s, 128 KiB) or with -l several, beside cuMemcpy in the same run.",
 	.method = BENCH_METHOD "\n"
 		"  Here all are back-to-back. A bandwidth is the size over the P50 of the time.\n"
 		"  1 MB/s is 2^20 bytes a second. With --threads N a copy lasts from its start to\n"
@@ -31,6 +31,17 @@ static double mbps(const struct bench_row *row)
 	return bench_gbps((double)row->size, row->p50) * 1e9 / (1 << 20);
 }
 
+/* The sizes of the copies: -c, or with -l the powers of two up to it. 0 after the last. */
+static size_t first_size(const struct bench_opts *o)
+{
+	return o->range ? 1 : o->copy_size;
+}
+
+static size_t next_size(const struct bench_opts *o, size_t size)
+{
+	return o->range && size <= o->copy_size / 2 ? 2 * size : 0;
+}
+
 static void print_one(const char *label, const struct bench_result *r, const char *op,
 		      const char *who, size_t size)
 {
@@ -39,13 +50,11 @@ static void print_one(const char *label, const struct bench_result *r, const cha
 	printf("%s: %.2fMB/s\n", label, mbps(row));
 }
 
-static void print(const struct bench_result *r, const struct bench_opts *o)
+static void print_size(const struct bench_result *r, const struct bench_opts *o, size_t size)
 {
-	size_t size = o->copy_size;
 	const struct bench_row *w = bench_find(r, "write", "gdrcopy", NULL, size);
 	const struct bench_row *rd = bench_find(r, "read", "gdrcopy", NULL, size);
 
-	bench_facts(r, stdout);
 	printf("writing test, size=%zu offset=%zu num_iters=%zu threads=%d\n", size, o->offset,
 	       w->samples * w->batch, o->threads);
 	print_one("write BW", r, "write", "gdrcopy", size);
@@ -54,6 +63,42 @@ static void print(const struct bench_result *r, const struct bench_opts *o)
 	       rd->samples * rd->batch, o->threads);
 	print_one("read BW", r, "read", "gdrcopy", size);
 	print_one("cuMemcpyDtoH BW", r, "read", "cuMemcpy", size);
+}
+
+static void print(const struct bench_result *r, const struct bench_opts *o)
+{
+	bench_facts(r, stdout);
+	for (size_t size = first_size(o); size; size = next_size(o, size))
+		print_size(r, o, size);
+}
+
+/* All figures of one size. */
+static void run(struct bench_gpu *b, const struct bench_op *base, size_t size,
+		struct bench_team *team, struct bench_result *r)
+{
+	const struct bench_opts *o = b->opts;
+	struct bench_op op = *base;
+	size_t i;
+
+	op.size = size;
+	op.user = team;
+	struct bench_cell cells[] = {
+		{ .op = "write", .who = "gdrcopy", .run = bench_team_write, .arg = op,
+		  .max = o->writes, .threads = o->threads },
+		{ .op = "read", .who = "gdrcopy", .run = bench_team_read, .arg = op,
+		  .max = o->reads, .threads = o->threads },
+		{ .op = "write", .who = "cuMemcpy", .run = bench_cu_write, .arg = op,
+		  .max = o->writes },
+		{ .op = "read", .who = "cuMemcpy", .run = bench_cu_read, .arg = op,
+		  .max = o->reads },
+	};
+	cells[2].arg.user = cells[3].arg.user = &b->cu;
+	progress("%zu bytes, %d threads", size, o->threads);
+	for (i = 0; i < 4; i++)
+		bench_verify(b, &cells[i]);
+	bench_race(cells, 4, o->budget_ms, r);
+	for (i = 0; i < 4; i++)
+		bench_verify(b, &cells[i]);
 }
 
 int main(int argc, char **argv)
@@ -68,7 +113,7 @@ int main(int argc, char **argv)
 	struct bench_buf buf;
 	struct bench_map m;
 	struct bench_op op;
-	size_t i;
+	size_t size, steps = 0;
 
 	bench_parse(&o, &tool, argc, argv);
 	if (o.offset >= o.size)
@@ -92,26 +137,13 @@ int main(int argc, char **argv)
 
 	op = (struct bench_op){
 		.mh = m.mh, .addr = buf.addr + o.offset, .dev = m.p + o.offset,
-		.host = bench_host_alloc(o.copy_size), .size = o.copy_size, .user = team,
+		.host = bench_host_alloc(o.copy_size),
 	};
-	struct bench_cell cells[] = {
-		{ .op = "write", .who = "gdrcopy", .run = bench_team_write, .arg = op,
-		  .max = o.writes, .threads = o.threads },
-		{ .op = "read", .who = "gdrcopy", .run = bench_team_read, .arg = op,
-		  .max = o.reads, .threads = o.threads },
-		{ .op = "write", .who = "cuMemcpy", .run = bench_cu_write, .arg = op,
-		  .max = o.writes },
-		{ .op = "read", .who = "cuMemcpy", .run = bench_cu_read, .arg = op,
-		  .max = o.reads },
-	};
-	cells[2].arg.user = cells[3].arg.user = &b.cu;
-	for (i = 0; i < 4; i++)
-		bench_verify(&b, &cells[i]);
-	progress_total(1);
-	progress("%zu bytes, %d threads", o.copy_size, o.threads);
-	bench_race(cells, 4, o.budget_ms, &r);
-	for (i = 0; i < 4; i++)
-		bench_verify(&b, &cells[i]);
+	for (size = first_size(&o); size; size = next_size(&o, size))
+		steps++;
+	progress_total(steps);
+	for (size = first_size(&o); size; size = next_size(&o, size))
+		run(&b, &op, size, team, &r);
 	progress_wipe();
 	bench_team_stop(team);
 	bench_map_drop(&b, &m);

@@ -20,7 +20,7 @@
 
 static const struct bench_tool tool = {
 	.name = "gdrcopy_copylat",
-	.codes = (const char[]){ OPT_GPU, OPT_MODE, OPT_SIZE, OPT_OFFSET, OPT_MAP, OPT_ALLOC, OPT_CUMEMCPY, OPT_COLD,
+	.codes = (const char[]){ OPT_GPU, OPT_MODE, OPT_SIZE, OPT_OFFSET, OPT_MAP, OPT_ALLOC, OPT_CUMEMCPY, OPT_COLD, OPT_EVICTED,
 				 OPT_REGISTERED, OPT_WRITES, OPT_READS, OPT_READ_THREADS, OPT_WRITE_THREADS, OPT_BUDGET, OPT_CPU, OPT_JSON, OPT_CSV,
 				 OPT_BACKEND, 0 },
 	.what = "Times writes to and reads from GPU memory through a mapping, for sizes from\n"
@@ -53,22 +53,24 @@ static void add(struct heat *h, const struct bench_op *op, const char *name,
 	};
 }
 
+/* The one pace that was asked for, or back to back. */
+static enum bench_pace pace_of(const struct bench_opts *o)
+{
+	return o->evicted ? BENCH_EVICTED : o->cold ? BENCH_COLD : BENCH_BACK_TO_BACK;
+}
+
 static void add_write(struct heat *h, const struct bench_op *op, const char *who,
 		      bench_run *run, const struct bench_opts *o)
 {
-	if (o->cold) {
-		add(h, op, "write", who, BENCH_COLD, run, o->writes);
-		return;
-	}
-	if (op->size <= ALONE_MAX)
+	if (pace_of(o) == BENCH_BACK_TO_BACK && op->size <= ALONE_MAX)
 		add(h, op, "write", who, BENCH_ALONE, run, o->writes);
-	add(h, op, "write", who, BENCH_BACK_TO_BACK, run, o->writes);
+	add(h, op, "write", who, pace_of(o), run, o->writes);
 }
 
 static void add_read(struct heat *h, const struct bench_op *op, const char *who,
 		     bench_run *run, const struct bench_opts *o)
 {
-	add(h, op, "read", who, o->cold ? BENCH_COLD : BENCH_BACK_TO_BACK, run, o->reads);
+	add(h, op, "read", who, pace_of(o), run, o->reads);
 }
 
 static bool allowed(const struct bench_map *m, const struct bench_loop *l,
@@ -90,8 +92,7 @@ static void enter(struct heat *h, struct bench_gpu *b, const struct bench_map *m
 	for (l = bench_loops; l->name; l++)
 		if (!l->read && allowed(m, l, op))
 			add_write(h, op, l->name, l->run(op->size), o);
-	add(h, op, "write", "cuMemcpy", o->cold ? BENCH_COLD : BENCH_BACK_TO_BACK,
-	    bench_cu_write, o->writes);
+	add(h, op, "write", "cuMemcpy", pace_of(o), bench_cu_write, o->writes);
 	add_read(h, op, "gdrcopy", bench_gdr_read, o);
 	for (l = bench_loops; l->name; l++)
 		if (l->read && allowed(m, l, op))
@@ -203,21 +204,24 @@ static void print(const struct bench_result *r, const struct bench_opts *o)
 		{ "cuMemcpy DtoH", "read", "cuMemcpy", NULL, false },
 		{ NULL, NULL, NULL, NULL, false }
 	};
+	const char *mode = bench_pace_name(pace_of(o));
 	const struct column cold[] = {
-		{ "write P0", "write", "gdrcopy", "cold", true },
-		{ "write P50", "write", "gdrcopy", "cold", false },
-		{ "cuMemcpy HtoD", "write", "cuMemcpy", "cold", false },
-		{ "read P0", "read", "gdrcopy", "cold", true },
-		{ "read P50", "read", "gdrcopy", "cold", false },
-		{ "cuMemcpy DtoH", "read", "cuMemcpy", "cold", false },
+		{ "write P0", "write", "gdrcopy", mode, true },
+		{ "write P50", "write", "gdrcopy", mode, false },
+		{ "cuMemcpy HtoD", "write", "cuMemcpy", mode, false },
+		{ "read P0", "read", "gdrcopy", mode, true },
+		{ "read P50", "read", "gdrcopy", mode, false },
+		{ "cuMemcpy DtoH", "read", "cuMemcpy", mode, false },
 		{ NULL, NULL, NULL, NULL, false }
 	};
 
 	bench_facts(r, stdout);
-	table(r, o->cold ? cold : hot, o->size);
-	if (o->cold) {
-		loops_table(r, "Writes, host side cold", false, "cold", o->size);
-		loops_table(r, "Reads, host side cold", true, "cold", o->size);
+	table(r, o->cold || o->evicted ? cold : hot, o->size);
+	if (o->cold || o->evicted) {
+		loops_table(r, o->cold ? "Writes, host side cold" : "Writes, after the GPU's",
+			    false, mode, o->size);
+		loops_table(r, o->cold ? "Reads, host side cold" : "Reads, after the GPU's writes",
+			    true, mode, o->size);
 		return;
 	}
 	loops_table(r, "Writes alone", false, "alone",
@@ -298,6 +302,8 @@ int main(int argc, char **argv)
 	bench_parse(&o, &tool, argc, argv);
 	mode = o.mode ? modes[o.mode] : &one_by_one;
 	bench_no_effect(&o, &tool, mode->unused, mode->name);
+	if (o.cold && o.evicted)
+		bench_usage(&tool, "--cold and --cold-cache are of two sides: choose one");
 	room = o.size > mode->room ? o.size : mode->room;
 	bench_on_cpu(o.cpu);
 	bench_clock_init();
@@ -306,6 +312,9 @@ int main(int argc, char **argv)
 	bench_gpu_open(&b);
 	bench_buf_alloc(&b, &buf, o.offset + room);
 	bench_map_make(&b, &m, &buf);
+	if (o.evicted && m.info.mapping_type != GDR_MAPPING_TYPE_CACHING)
+		bench_die("%s: --cold-cache has no effect on this mapping, which the CPU does not cache: leave it out",
+			  tool.name);
 	bench_gpu_facts(&b, &m, &r);
 	bench_fact(&r, "clock", "%s", bench_clock_text());
 	l = (struct copylat){

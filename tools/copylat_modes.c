@@ -131,7 +131,7 @@ static void print_used(const struct bench_result *r, const struct bench_opts *o)
 
 const struct copylat_mode copylat_used = {
 	.run = run_used, .print = print_used, .room = 65536, .steps = steps_used,
-	.name = "--mode used", .unused = (const char[]){ OPT_WRITES, OPT_COLD, OPT_REGISTERED, 0 },
+	.name = "--mode used", .unused = (const char[]){ OPT_WRITES, OPT_COLD, OPT_EVICTED, OPT_REGISTERED, 0 },
 };
 
 /* Many copies at once, each at an address of its own. */
@@ -340,7 +340,7 @@ static void print_many(const struct bench_result *r, const struct bench_opts *o)
 
 const struct copylat_mode copylat_many = {
 	.run = run_many, .print = print_many, .room = MANY_WRITES * APART, .steps = steps_many,
-	.name = "--mode many", .unused = (const char[]){ OPT_SIZE, OPT_COLD, OPT_REGISTERED, 0 },
+	.name = "--mode many", .unused = (const char[]){ OPT_SIZE, OPT_COLD, OPT_EVICTED, OPT_REGISTERED, 0 },
 };
 
 /* Copies after a pause. */
@@ -428,5 +428,5 @@ static void print_pause(const struct bench_result *r, const struct bench_opts *o
 
 const struct copylat_mode copylat_pause = {
 	.run = run_pause, .print = print_pause, .steps = steps_pause,
-	.name = "--mode pause", .unused = (const char[]){ OPT_WRITES, OPT_READS, OPT_COLD, 0 },
+	.name = "--mode pause", .unused = (const char[]){ OPT_WRITES, OPT_READS, OPT_COLD, OPT_EVICTED, 0 },
 };

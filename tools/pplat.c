@@ -14,7 +14,8 @@
 #include "bench/gpu.h"
 #include "bench/timing.h"
 
-#define ANSWER_AT 4096u		/* from the flag, when both are in GPU memory */
+#define ANSWER_AT 4096u		/* from the word, in GPU memory */
+#define HOST_WORD 512u		/* from the answer, in words of the host's memory */
 #define WARM_UP 200u		/* round trips that are not counted */
 #define GAVE_UP 0xffffffffu	/* the kernel's answer when no word came */
 #define SALT 0x5a5a0000u	/* tells an answer from the word itself */
@@ -22,7 +23,9 @@
 static const struct bench_tool tool = {
 	.name = "gdrcopy_pplat",
 	.codes = (const char[]){ OPT_GPU, OPT_MAP, OPT_ALLOC, OPT_ROUNDS, OPT_TIMEOUT,
-				 OPT_ANSWER, OPT_CPU, OPT_JSON, OPT_CSV, OPT_BACKEND, OPT_SIZE, 0 },
+				 OPT_WORD, OPT_ANSWER, OPT_DATA, OPT_PRODUCER, OPT_BLOCKS,
+				 OPT_BLOCK_THREADS, OPT_DATA_AT, OPT_CPU, OPT_JSON, OPT_CSV,
+				 OPT_BACKEND, 0 },
 	.what = "Plays ping-pong with a GPU kernel: the CPU writes a word to GPU memory through\n"
 		"the mapping, the kernel sees it and answers. Needs a real GPU.",
 	.method =
@@ -32,7 +35,8 @@ static const struct bench_tool tool = {
 		"  through the mapping. 'gdrcopy' writes and polls by the library's copies.\n"
 		"  'plain' does so by stores with a store fence, and by loads of its own. Each\n"
 		"  answer is checked. P0 is the shortest round trip. P50 is the median. The first\n"
-		"  200 are not counted. -s is the size of the buffer (64 KiB).",
+		"  200 are not counted. With -G hostmem the CPU writes the word into pinned host\n"
+		"  memory by a plain store, and the kernel polls it there.",
 };
 
 /* Answers word n with n ^ SALT, for n from 1 to rounds; gives up after limit clocks. */
@@ -87,11 +91,11 @@ struct table {
 	cu_stream stream;
 	struct bench_buf buf;
 	struct bench_map map;
-	_Atomic uint32_t *host;	/* pinned memory of the host */
+	_Atomic uint32_t *host;	/* pinned memory of the host: the answer; the word at HOST_WORD */
 	cu_ptr host_dev;	/* the same, as the GPU sees it */
 };
 
-/* One match. The GPU memory's flag is at the buffer's start. */
+/* One match. In GPU memory the word is at the buffer's start. */
 struct match {
 	const char *who;
 	const char *mode;
@@ -126,9 +130,16 @@ static void load_kernel(struct table *t)
 	cu(t, t->cuda.module_function(&t->kernel, t->module, "pingpong"), "cuModuleGetFunction");
 }
 
+/* Whether the word lies in the host's memory. */
+static bool in_host(const struct table *t)
+{
+	return t->gpu.opts->word == BENCH_IN_HOST;
+}
+
 static void launch(struct table *t, const struct match *m, uint32_t rounds)
 {
-	cu_ptr flag = t->buf.addr, answer = m->host_answer ? t->host_dev : flag + ANSWER_AT;
+	cu_ptr flag = in_host(t) ? t->host_dev + HOST_WORD * sizeof(uint32_t) : t->buf.addr;
+	cu_ptr answer = m->host_answer ? t->host_dev : t->buf.addr + ANSWER_AT;
 	uint32_t zero = 0, salt = SALT;
 	unsigned long long limit;
 	int khz = 0;
@@ -139,15 +150,20 @@ static void launch(struct table *t, const struct match *m, uint32_t rounds)
 	limit = (unsigned long long)khz * 1000u * (unsigned long long)t->gpu.opts->timeout_s;
 	if (!limit)
 		limit = ~0ull;
-	bench_gpu_put(&t->gpu, flag, &zero, sizeof(zero));
-	bench_gpu_put(&t->gpu, flag + ANSWER_AT, &zero, sizeof(zero));
+	bench_gpu_put(&t->gpu, t->buf.addr, &zero, sizeof(zero));
+	bench_gpu_put(&t->gpu, t->buf.addr + ANSWER_AT, &zero, sizeof(zero));
 	atomic_store(t->host, 0);
+	atomic_store(t->host + HOST_WORD, 0);
 	cu(t, t->cuda.launch(t->kernel, 1, 1, 1, 1, 1, 1, 0, t->stream, params, NULL),
 	   "cuLaunchKernel");
 }
 
 static void put_word(struct table *t, const struct match *m, uint32_t word)
 {
+	if (in_host(t)) {
+		atomic_store(t->host + HOST_WORD, word);
+		return;
+	}
 	if (m->library) {
 		bench_rc(gdr_copy_to_mapping(t->map.mh, t->map.p, &word, sizeof(word)),
 			 "gdr_copy_to_mapping");
@@ -223,9 +239,12 @@ static void play(struct table *t, const struct match *m, struct bench_result *r)
 			progress_part((double)n / rounds);
 	}
 	cu(t, t->cuda.stream_sync(t->stream), "cuStreamSynchronize");
-	bench_gpu_get(&t->gpu, &last, t->buf.addr, sizeof(last));
+	if (in_host(t))
+		last = atomic_load(t->host + HOST_WORD);
+	else
+		bench_gpu_get(&t->gpu, &last, t->buf.addr, sizeof(last));
 	if (last != rounds)
-		bench_die("%s: the last word in GPU memory is %u, not %u", tool.name, last, rounds);
+		bench_die("%s: the last word is %u, not %u", tool.name, last, rounds);
 	row.samples = s.n;
 	row.p0 = bench_p0(&s);
 	row.p50 = bench_p50(&s);
@@ -246,7 +265,7 @@ static void set_table(struct table *t, const struct bench_opts *o)
 	if (missing)
 		bench_skip("%s: needs a real GPU: this libcuda.so.1 has no %s", tool.name, missing);
 	bench_gpu_open(&t->gpu);
-	bench_buf_alloc(&t->gpu, &t->buf, o->size);
+	bench_buf_alloc(&t->gpu, &t->buf, GPU_PAGE_SIZE);
 	bench_map_make(&t->gpu, &t->map, &t->buf);
 	cu(t, t->cuda.host_alloc(&host, 4096, CU_HOST_MAPPED), "cuMemHostAlloc");
 	t->host = host;
@@ -279,20 +298,31 @@ static void print(const struct bench_result *r, const struct bench_opts *o)
 		       bench_ns_text(p50, sizeof(p50), r->rows[i].p50), r->rows[i].samples);
 }
 
+static const struct match matches[] = {
+	{ "gdrcopy", "hostmem", true, true },
+	{ "plain", "hostmem", false, true },
+	{ "gdrcopy", "gpumem", true, false },
+	{ "plain", "gpumem", false, false },
+};
+
+#define NMATCHES (sizeof(matches) / sizeof(matches[0]))
+
+/* Not where the library would have nothing to do. */
+static bool plays(const struct bench_opts *o, const struct match *m)
+{
+	if (m->library && m->host_answer && o->word == BENCH_IN_HOST)
+		return false;
+	return o->answer == BENCH_IN_BOTH || (o->answer == BENCH_IN_HOST) == m->host_answer;
+}
+
 int main(int argc, char **argv)
 {
-	static const struct match matches[] = {
-		{ "gdrcopy", "hostmem", true, true },
-		{ "plain", "hostmem", false, true },
-		{ "gdrcopy", "gpumem", true, false },
-		{ "plain", "gpumem", false, false },
-	};
 	struct bench_opts o = {
-		.size = GPU_PAGE_SIZE, .rounds = 10000, .timeout_s = 5, .cpu = -1,
+		.word = BENCH_IN_GPU, .rounds = 10000, .timeout_s = 5, .cpu = -1,
 	};
 	static struct table t;
 	struct bench_result r;
-	size_t i;
+	size_t i, n = 0;
 
 	bench_parse(&o, &tool, argc, argv);
 	bench_on_cpu(o.cpu);
@@ -301,10 +331,12 @@ int main(int argc, char **argv)
 	set_table(&t, &o);
 	bench_gpu_facts(&t.gpu, &t.map, &r);
 	bench_fact(&r, "clock", "%s", bench_clock_text());
-	progress_total(o.answer == BENCH_ANSWER_BOTH ? 4 : 2);
-	for (i = 0; i < sizeof(matches) / sizeof(matches[0]); i++)
-		if (o.answer == BENCH_ANSWER_BOTH ||
-		    (o.answer == BENCH_ANSWER_HOST) == matches[i].host_answer)
+	bench_fact(&r, "word", "%s", in_host(&t) ? "hostmem" : "gpumem");
+	for (i = 0; i < NMATCHES; i++)
+		n += plays(&o, &matches[i]);
+	progress_total(n);
+	for (i = 0; i < NMATCHES; i++)
+		if (plays(&o, &matches[i]))
 			play(&t, &matches[i], &r);
 	progress_wipe();
 	clear_table(&t);

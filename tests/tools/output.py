@@ -141,6 +141,37 @@ def report(folder="report"):
         os.rmdir(path)
 
 
+# What getopt takes in the sources of GDRCopy 2.4 to 2.6.
+THEIRS = {"sanity": "hvsltde", "copybw": "hsdocwralM", "copylat": "hsdwraMcC", "apiperf": "hsdnwaM",
+          "pplat": "hdtuasBTmGCDM"}
+
+
+def table(page="docs/tools.md"):
+    """Each row of the table of the reference's flags, and each flag in a row."""
+    with open(page, encoding="utf-8") as f:
+        rows = [[cell.strip() for cell in line.strip().strip("|").split("|")] for line in f if line.startswith("| `gdrcopy_")]
+    rows = [r for r in rows if len(r) == 4 and not r[1].startswith(("checks", "the "))]
+    said = {(r[0].strip("`").split()[0][len("gdrcopy_"):], flag) for r in rows
+            for flag in r[0].strip("`").replace("'", "").split()[1:] if flag.startswith("-")}
+    missing = [f"{tool} -{c}" for tool, letters in THEIRS.items() for c in letters if (tool, "-" + c) not in said]
+    check(not missing, "each flag of the reference is in the table", missing)
+    for command, _, here, _ in rows:
+        tool, *args = command.strip("`").replace("'", "").split()
+        tool = tool[len("gdrcopy_"):]
+        if "-h" not in args and tool in ("copybw", "copylat"):
+            args += ["--budget", "5"]
+        if "-h" not in args and tool == "apiperf" and "-n" not in args:
+            args += ["-n", "3"]
+        out = run(tool, *args)
+        lines = out.stderr.splitlines()
+        refused = out.returncode == 2 and not out.stdout and len(lines) == 1 and f"see 'gdrcopy_{tool} --help'" in lines[0]
+        works = (out.returncode == 0 and out.stdout and not lines or
+                 tool == "pplat" and out.returncode == 77 and "needs a real GPU" in out.stderr)
+        impossible = out.returncode == 1 and len(lines) == 1 and not out.stdout
+        ok = {"refused": refused, "the same": works}.get(here, here.startswith("where ") and (works or impossible))
+        check(ok, f"{command}: {here}", f"status {out.returncode}\n{out.stdout}{out.stderr}")
+
+
 def full_disk():
     """What cannot be written is a failure."""
     runs = [(t, a) for t in ("copybw", "copylat", "apiperf", "pplat", "sanity", "report", "doctor") for a in (["--help"],)]
@@ -158,6 +189,7 @@ one_sample()
 bad_copies()
 sanity()
 report()
+table()
 full_disk()
 print(f"1..{passed + failed}\n{passed} passed, {failed} failed, 0 skipped")
 sys.exit(1 if failed or not passed else 0)

@@ -65,11 +65,20 @@ done
 check "copybw -s -c -o -d -a -w -r" sim copybw -s 65536 -c 4096 -o 64 -d 0 -a cuMemAlloc -w 10 -r 10
 check "its writes are those of -w and -c" grep -q '^writing test, size=4096 offset=64 ' "$work/out"
 check "its bandwidths are there" grep -q '^read BW: [0-9.]*MB/s$' "$work/out"
+check "copybw -l -c 8" sim copybw -l -c 8 -w 10 -r 10
+is "its copies are of 1, 2, 4 and 8 bytes" "$(sed -n 's/^writing test, size=\([0-9]*\) .*/\1/p' "$work/out" | xargs)" '1 2 4 8'
+check "each with its bandwidths" test "$(grep -c '^read BW: [0-9.]*MB/s$' "$work/out")" -eq 4
+check "copybw -l -s 100 -o 4" sim copybw -l -s 100 -o 4 -w 10 -r 10
+check "its largest copy is what fits" grep -q '^reading test, size=64 offset=4 ' "$work/out"
 check "copylat --registered" sim copylat -s 64 --registered -w 10 -r 10
 check "copylat -s -d -a -w -r -c" sim copylat -s 64 -d 0 -a cuMemCreate -w 10 -r 10 -c
 check "its largest copy is that of -s" grep -qE '^ *64( |$)' "$work/out"
 check "and no other is larger" sh -c "! grep -qE '^ *96 ' $work/out"
 check "it times cuMemcpy" grep -q 'cuMemcpy HtoD' "$work/out"
+check "copylat -C where the CPU caches the mapping" env GDRCOPY_BACKEND=dmabuf CUDA_SIM_COHERENT=1 $simulated "$bin/gdrcopy_copylat" -C -s 4 -w 10 -r 10 --csv
+check "and where it does not" ends 1 $simulated "$bin/gdrcopy_copylat" -C -s 4
+check "it says so" grep -q '^gdrcopy_copylat: --cold-cache has no effect on this mapping' "$work/err"
+check "apiperf -w 0" sim apiperf -s 65536 -n 1 -w 0
 check "apiperf -s -n -d -a" sim apiperf -s 65536 -n 5 -d 0 -a cuMemAlloc
 check "its pins are there" grep -q 'gdr_pin_buffer_v2' "$work/out"
 # It runs a kernel, which simulated GPUs do not: with good arguments it says that.
@@ -77,7 +86,7 @@ pplat() {
 	# shellcheck disable=SC2086 # words
 	ends 77 $simulated "$bin/gdrcopy_pplat" "$@" && grep -q 'needs a real GPU' "$work/err"
 }
-check "pplat -s -d -t -u -G -a" pplat -s 65536 -d 0 -t 10 -u 0 -G hostmem -a cuMemAlloc
+check "pplat -d -t -u -G -C -a -s -m" pplat -d 0 -t 10 -u 0 -G hostmem -C gpumem -a cuMemAlloc -s 0 -m 0
 check "sanity -v -s -d -e -t" sim sanity -v -s -d 0 -e -t 'fork*' --skip 'fork_t*'
 check "it has its cases" grep -q '^ok 1 - fork_first' "$work/out"
 check "-s prints no summary" sh -c "! grep -q '^# Failed:\|^# Skipped:\|passed' $work/out"
@@ -99,6 +108,8 @@ check "copylat --mode used --cold" usage copylat --mode used --cold
 check "copylat --mode callers --registered" usage copylat --mode callers --registered
 check "copylat --mode callers -w" usage copylat --mode callers -w 5
 check "copylat --mode pause -r" usage copylat --mode pause -r 5
+check "copylat --cold with -C" usage copylat --cold -C
+check "copylat --mode many -C" usage copylat --mode many -C
 check "copybw with a copy that does not fit" usage copybw -s 4096 -c 8192
 check "--json with --csv" usage copybw --json --csv
 for backend in gdrdrv dmabuf rm vulkan; do

@@ -18,7 +18,7 @@ struct option_row {
 	char letter;		/* 0: it has only the long name */
 	const char *name;
 	const char *arg;	/* NULL: it takes none */
-	const char *help;
+	const char *help;	/* NULL: it is known, and refused */
 };
 
 static const struct option_row rows[] = {
@@ -31,6 +31,11 @@ static const struct option_row rows[] = {
 	{ OPT_SIZE, 's', "size", "SIZE", "bytes of the buffer; K, M and G are powers of 1024" },
 	{ OPT_COPY_SIZE, 'c', "copy-size", "SIZE", "bytes of a copy (all of the buffer past -o)" },
 	{ OPT_CUMEMCPY, 'c', "cumemcpy", NULL, "time cuMemcpy, too; it always is" },
+	{ OPT_EVICTED, 'C', "cold-cache", NULL,
+	  "the GPU writes the memory before each copy, so that the CPU's caches lose\n"
+	  "                             it; for cached mappings" },
+	{ OPT_RANGE, 'l', "range", NULL,
+	  "copies of 1 byte, 2, 4 and so on, up to -c, or up to all of the buffer past -o" },
 	{ OPT_COLD, 0, "cold", NULL, "the host side is not in the CPU's caches" },
 	{ OPT_REGISTERED, 0, "registered", NULL,
 	  "the host side is page-locked, by cuMemHostRegister" },
@@ -41,9 +46,16 @@ static const struct option_row rows[] = {
 	{ OPT_WRITES, 'w', "writes", "N", "time at most N writes" },
 	{ OPT_READS, 'r', "reads", "N", "time at most N reads" },
 	{ OPT_ITERS, 'n', "iterations", "N", "time at most N of each call" },
+	{ OPT_WARM_UPS, 'w', "warm-ups", "N", "make N of each call first, and do not count them (10)" },
 	{ OPT_ROUNDS, 't', "rounds", "N", "make N round trips" },
 	{ OPT_TIMEOUT, 'u', "timeout", "SECONDS", "give up when an answer takes so long; 0: never" },
-	{ OPT_ANSWER, 'G', "answer", "WHERE", "hostmem, gpumem or both (both)" },
+	{ OPT_WORD, 'G', "word", "WHERE", "the CPU's word lies in hostmem or gpumem (gpumem)" },
+	{ OPT_ANSWER, 'C', "answer", "WHERE", "the answer lies in hostmem, gpumem or both (both)" },
+	{ OPT_DATA, 's', "data", "SIZE", "bytes that go with the word: 0, which is all that there is here" },
+	{ OPT_PRODUCER, 'm', "producer", "N", "who begins: 0, the CPU, which is all that there is here" },
+	{ OPT_BLOCKS, 'B', "blocks", "N", NULL },
+	{ OPT_BLOCK_THREADS, 'T', "block-threads", "N", NULL },
+	{ OPT_DATA_AT, 'D', "data-at", "WHERE", NULL },
 	{ OPT_THREADS, 0, "threads", "N", "each copy is split among N threads (1)" },
 	{ OPT_READ_THREADS, 0, "read-threads", "N",
 	  "the library shares a read among N threads: sets GDRCOPY_READ_THREADS" },
@@ -120,7 +132,7 @@ static void help(const struct bench_tool *tool)
 		const struct option_row *r = &rows[i];
 		char left[64], letter[8] = "   ";
 
-		if (!takes(tool, r))
+		if (!takes(tool, r) || !r->help)
 			continue;
 		if (r->letter)
 			snprintf(letter, sizeof(letter), "-%c,", r->letter);
@@ -143,7 +155,7 @@ static long number(const struct bench_tool *tool, const struct option_row *row,
 	long v;
 
 	errno = 0;
-	v = strtol(text, &end, 10);
+	v = strtol(text, &end, 0);
 	if (errno || end == text || *end || v < min || v > max)
 		bench_usage(tool, "--%s takes a number from %ld to %ld, not '%s'",
 			    row->name, min, max, text);
@@ -221,9 +233,9 @@ static const struct word modes[] = {
 };
 
 static const struct word answers[] = {
-	{ "both", BENCH_ANSWER_BOTH },
-	{ "hostmem", BENCH_ANSWER_HOST },
-	{ "gpumem", BENCH_ANSWER_GPU },
+	{ "both", BENCH_IN_BOTH },
+	{ "hostmem", BENCH_IN_HOST },
+	{ "gpumem", BENCH_IN_GPU },
 	{ NULL, 0 }
 };
 
@@ -258,6 +270,15 @@ static void set(struct bench_opts *o, const struct bench_tool *tool,
 	case OPT_COLD:
 		o->cold = true;
 		break;
+	case OPT_EVICTED:
+		o->evicted = true;
+		break;
+	case OPT_RANGE:
+		o->range = true;
+		break;
+	case OPT_WARM_UPS:
+		o->warm_ups = number(tool, r, arg, 0, 1000000);
+		break;
 	case OPT_REGISTERED:
 		o->registered = true;
 		break;
@@ -286,10 +307,27 @@ static void set(struct bench_opts *o, const struct bench_tool *tool,
 		o->rounds = number(tool, r, arg, 1, 1000000000);
 		break;
 	case OPT_TIMEOUT:
-		o->timeout_s = number(tool, r, arg, 0, 600);
+		o->timeout_s = number(tool, r, arg, 0, 86400);
 		break;
 	case OPT_ANSWER:
-		o->answer = (enum bench_answer)word(tool, r, arg, answers);
+		o->answer = (enum bench_where)word(tool, r, arg, answers);
+		break;
+	case OPT_WORD:
+		o->word = (enum bench_where)word(tool, r, arg, answers + 1);
+		break;
+	case OPT_DATA:
+		if (size(tool, r, arg, 0))
+			bench_usage(tool, "-s %s: this times a word alone, without data: give 0", arg);
+		break;
+	case OPT_PRODUCER:
+		if (number(tool, r, arg, 0, 1))
+			bench_usage(tool, "-m %s: here the CPU begins: give 0", arg);
+		break;
+	case OPT_BLOCKS:
+	case OPT_BLOCK_THREADS:
+	case OPT_DATA_AT:
+		bench_usage(tool, "-%c is for data that go with the word, and this times a word alone: leave it out",
+			    r->letter);
 		break;
 	case OPT_THREADS:
 		o->threads = (int)number(tool, r, arg, 1, 256);

@@ -27,7 +27,8 @@ enum bench_mem {
 enum bench_mode { BENCH_MODE_EACH, BENCH_MODE_USED, BENCH_MODE_MANY, BENCH_MODE_PAUSE,
 		  BENCH_MODE_CALLERS };
 
-enum bench_answer { BENCH_ANSWER_BOTH, BENCH_ANSWER_HOST, BENCH_ANSWER_GPU };
+/* Where a word lies. */
+enum bench_where { BENCH_IN_BOTH, BENCH_IN_HOST, BENCH_IN_GPU };
 
 /*
  * One code an option. A tool names those that it takes in a string; two tools
@@ -41,6 +42,9 @@ enum {
 	OPT_COPY_SIZE = 'c',
 	OPT_CUMEMCPY = 'C',
 	OPT_COLD = 'k',
+	OPT_EVICTED = 'e',
+	OPT_RANGE = 'l',
+	OPT_WARM_UPS = 'W',
 	OPT_REGISTERED = 'R',
 	OPT_OFFSET = 'o',
 	OPT_MAP = 'M',
@@ -50,7 +54,13 @@ enum {
 	OPT_ITERS = 'n',
 	OPT_ROUNDS = 't',
 	OPT_TIMEOUT = 'u',
-	OPT_ANSWER = 'G',
+	OPT_ANSWER = 'A',
+	OPT_WORD = 'G',
+	OPT_DATA = 'z',
+	OPT_PRODUCER = 'P',
+	OPT_BLOCKS = 'Q',
+	OPT_BLOCK_THREADS = 'X',
+	OPT_DATA_AT = 'D',
 	OPT_THREADS = 'T',
 	OPT_READ_THREADS = 'x',
 	OPT_WRITE_THREADS = 'y',
@@ -69,9 +79,12 @@ struct bench_opts {
 	size_t offset;
 	int map_flags;		/* gdr_map_flags_t */
 	enum bench_mem mem;
-	enum bench_answer answer;
+	enum bench_where answer, word;
 	enum bench_mode mode;
-	bool cold;
+	bool cold;		/* the host side is in no cache */
+	bool evicted;		/* the GPU wrote the memory last */
+	bool range;		/* sizes up to copy_size, not this one alone */
+	long warm_ups;
 	bool registered;	/* the host side is page-locked */
 	bool json, csv;
 	long writes, reads;	/* the most that are timed */

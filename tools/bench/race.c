@@ -46,6 +46,7 @@ const char *bench_pace_name(enum bench_pace pace)
 		[BENCH_BACK_TO_BACK] = "back-to-back",
 		[BENCH_ALONE] = "alone",
 		[BENCH_COLD] = "cold",
+		[BENCH_EVICTED] = "cold-cache",
 		[BENCH_USED] = "used",
 		[BENCH_PAUSED] = "paused",
 	};
@@ -134,12 +135,23 @@ static bool in_a_row(const struct bench_cell *c)
 	return c->pace == BENCH_BACK_TO_BACK || c->pace == BENCH_USED;
 }
 
+/* The CPU's caches lose the lines of a mapping that the GPU writes. */
+static void evict(struct bench_op *op)
+{
+	const struct cuda_dl *cu = op->user;
+
+	op->rc |= cu->set8(op->addr, 0, op->size);
+	op->rc |= cu->ctx_sync();
+}
+
 static double sample(struct bench_cell *c)
 {
 	uint64_t t0;
 
 	if (c->pace == BENCH_COLD)
 		bench_flush(c->arg.host, c->arg.size);
+	if (c->pace == BENCH_EVICTED)
+		evict(&c->arg);
 	if (!in_a_row(c))
 		bench_spin(bench_ticks_of(c->pace == BENCH_PAUSED ? c->gap_ns : DRAIN_NS));
 	t0 = bench_ticks();

@@ -14,6 +14,7 @@ enum bench_pace {
 	BENCH_BACK_TO_BACK,	/* one right after the other; short ones in batches */
 	BENCH_ALONE,		/* each starts 2 us after the end of the one before */
 	BENCH_COLD,		/* as alone, with the host side out of the caches */
+	BENCH_EVICTED,		/* as alone, after the GPU wrote the memory: user is a cuda_dl */
 	BENCH_USED,		/* back to back, each at an address that the bytes before tell */
 	BENCH_PAUSED		/* as alone, after a gap in which the CPU does other things */
 };
@@ -43,7 +44,8 @@ struct bench_cell {
 	"  'back-to-back' times many operations in a row, and divides. They fill 100 us,\n" \
 	"  and are 1000 at most. In less time those would count as done that still wait\n" \
 	"  in the CPU's store buffer; a bare loop has more of them there.\n" \
-	"  'cold' is 'alone' with the host side flushed from the caches.\n" \
+	"  'cold' is 'alone' with the host side flushed from the caches. 'cold-cache' is\n" \
+	"  'alone' after a cuMemsetD8 of the GPU's side, which is not timed.\n" \
 	"  All competitors take eight turns each, in an order that changes, at the same\n" \
 	"  addresses. P0 is the smallest sample. P50 is the median. Each competitor first\n" \
 	"  moves fresh data of the size once, and once more at the end; each time the\n" \
