@@ -16,6 +16,7 @@
 #include "start.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <linux/membarrier.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -113,9 +114,9 @@ static bool has_barrier(void)
 /* "." and ".." are links to the folder, as each thread's own ".." is. */
 static bool is_single_threaded(void)
 {
-	struct stat tasks;
+	struct statx tasks;	/* stat is a function of the C library since 2.33 alone */
 
-	return !stat("/proc/self/task", &tasks) && tasks.st_nlink == 3;
+	return !statx(AT_FDCWD, "/proc/self/task", 0, STATX_NLINK, &tasks) && tasks.stx_nlink == 3;
 }
 
 static void *register_aside(void *arg)
