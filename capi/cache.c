@@ -36,8 +36,8 @@
 typedef int (*attribute_fn)(void *value, int attribute, uint64_t addr);
 
 /*
- * The cache with this handle, or NULL if none that is open has it. For handle 0 it may
- * return a cache that is being closed. That one has no ranges, and handle 0 holds none.
+ * The open cache with this handle, or NULL. For handle 0 it may return a cache that is
+ * being closed. Such a cache has no ranges, so nothing is found in it.
  */
 static inline struct cache *find_cache(uint64_t handle)
 {

@@ -2,8 +2,9 @@
 /*
  * data.c - gdr_copy_to_mapping and gdr_copy_from_mapping, of one piece or of many.
  *
- * They never enter Go, take no lock, and write no cache line that another
- * thread writes. slot.h states the protocol that keeps gdr_unmap from taking a
+ * They never enter Go and take no lock. A copy that its caller makes alone writes no cache
+ * line that another thread writes. A long copy may be shared with other threads, or be
+ * handed to the CUDA driver (long.h). slot.h states the protocol that keeps gdr_unmap from taking a
  * mapping away under a copy.
  */
 #define _GNU_SOURCE

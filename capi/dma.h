@@ -50,8 +50,9 @@ void gdr_dma_mapped(struct gdr_dma *dma, uint64_t key, uint64_t gpu);
 struct gdr_dma_handle *gdr_dma_find(struct gdr_dma *dma, uint64_t key, uint64_t off, uint64_t n);
 
 /*
- * Whether the driver knows host memory as page-locked. It refuses a copy whose buffer is
- * page-locked in part, so the first byte answers for all.
+ * Whether host memory is page-locked: already registered, by this library or another. The
+ * driver refuses a copy whose buffer is page-locked only in part. So the first byte answers
+ * for all bytes.
  */
 bool gdr_dma_is_locked(const struct gdr_dma_handle *h, void *host);
 

@@ -9,7 +9,7 @@
  * A copy, or a chunk of one, takes a slot. A slot has a completion word, and some have a
  * chunk.
  *
- * 1. A thread takes a slot, so that nobody else waits by its word.
+ * 1. A thread takes a slot. So no other thread uses its word.
  * 2. It has the stream write the word's next number after the thread's own work. A stream
  *    does one thing after the other.
  * 3. It looks at the word for a while, until the number is there. Then it asks the driver,
@@ -45,7 +45,7 @@ struct gdr_engine_copy {
 	size_t n;
 	bool to;		/* the GPU */
 	bool locked;		/* host is page-locked */
-	struct gdr_extents *memory;	/* that at must still mean */
+	struct gdr_extents *memory;	/* what at must still belong to */
 	const void *owner;	/* identifies the thread */
 	gdr_stage *stage;
 	const void *arg;	/* stage's */

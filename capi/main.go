@@ -1,9 +1,9 @@
 // Command capi is libgdrapi.so: the C ABI of include/gdrapi.h around package
 // core. It is built with -buildmode=c-shared; see the Makefile.
 //
-// The functions that hosts call are C, in abi.c, data.c and cache.c. Those here
-// are what they call: one line each, that turns C values into Go ones and errors
-// into errno values.
+// Hosts call C functions, in abi.c, data.c and cache.c. These call the exports here.
+// An export turns C values into Go values, calls the core, and turns the result back.
+// finish makes an errno value of each error.
 package main
 
 /*

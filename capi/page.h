@@ -23,8 +23,8 @@
 
 /*
  * One page that a fork empties (MADV_WIPEONFORK). However a child was made, it finds a
- * front that was never opened, with a free lock. The first state is all zero. Only
- * gdr_open fills the page. It is never unmapped.
+ * front that was never opened, with a free lock. The first state is all zero. gdr_open
+ * fills the page. Later calls set pool, dma and inherited. The page is never unmapped.
  */
 struct gdr_front {
 	_Atomic uint32_t up;	/* 1: all below is set, a core runs in this process */
@@ -32,7 +32,7 @@ struct gdr_front {
 	uint64_t epoch;		/* of the handles made here; 0 until it is up */
 	const struct copy_impl *impl;	/* what copies through WC mappings use */
 	bool direct;		/* short pieces of many are written by direct stores */
-	pthread_mutex_t lock;	/* held while a core or copy threads are started; see guest.h */
+	pthread_mutex_t lock;	/* held while the core or copy threads start; see guest.h */
 	struct gdr_run registers;	/* the thread of register_later */
 	bool runs;		/* under lock: whether Go's runtime runs in this process */
 	copy_pool_ref pool;	/* threads that share long copies; NULL: none */

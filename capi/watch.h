@@ -8,18 +8,18 @@
  * 1. The slot: the one R_*_JUMP_SLOT for "ioctl" in libcuda. That is the library named
  *    libcuda.so that export lies in. Where a tool's function stands for libcuda's, it is the
  *    first library of that name; where none has the name, the library that export lies in.
- * 2. For how long: while a thread is in gdr_watch_export. The slot holds our function then,
- *    and the value from before afterwards. A page that the loader had made
- *    read-only is read-only again.
+ * 2. For how long: while a thread is in gdr_watch_export. Meanwhile the slot holds our
+ *    function. Then its old value is restored, and the page is read-only again if the
+ *    loader had made it so.
  * 3. Other threads in libcuda pass through our function. It forwards each request
- *    unchanged. It looks at those of watching threads alone.
+ *    unchanged. It looks only at requests of watching threads.
  * 4. Threads watch at the same time. No lock is held while libcuda, the loader or another
  *    tool runs.
  * 5. Several copies of this library in a process: the one that was loaded first watches for
  *    all. They find it by an ELF note.
- * 6. A slot that was not yet bound holds an address inside libcuda. We forward to
- *    the C library's ioctl then, to what was in the slot otherwise: a hook that
- *    another library has set stays in the chain.
+ * 6. A slot that was not yet bound holds an address inside libcuda. Then we forward to
+ *    the C library's ioctl. Otherwise we forward to what was in the slot: a hook of
+ *    another library stays in the chain.
  * 7. Such a hook may have been set over ours, and call ours. A thread that comes back to our
  *    function goes to the C library's ioctl.
  * 8. A child that another thread forks meanwhile keeps our function in the slot.

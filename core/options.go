@@ -19,7 +19,7 @@ type entry struct {
 }
 
 // backends lists the backends in the order in which Open tries them. A new backend is
-// one line here. Open tries a backend that cannot pin plain device memory only on
+// an entry here. Open tries a backend that cannot pin plain device memory only on
 // request: a consumer does without the library where gdr_open fails, but aborts where a
 // pin fails. Tests replace this variable.
 var backends = func(opts Options) []entry {

@@ -9,8 +9,8 @@
  * 2. A way that was tried a few times only is tried again if it may be the best one. Its
  *    shortest time counts, as the first copies may have found cold caches.
  * 3. Each way is tried again from time to time, as a machine changes. Threads that no
- *    copy uses are asleep. So their estimate is forgotten from time to time, and the
- *    caller wakes them.
+ *    copy uses are asleep, so nothing measures the shared copy. Its estimate is forgotten
+ *    from time to time, and the next copy wakes the threads.
  *
  * Threads write the estimates as they copy, without a lock. A lost write does no harm.
  * Once all ways are known, most copies write one word, and do not read the clock.
@@ -22,9 +22,9 @@
 #define CLASSES 40u		/* powers of two of bytes */
 #define TRIES 6u		/* of a way, before it is known */
 #define MAY_BE_BEST 2u		/* a way with at most this many times the best time is tried */
-#define AGAIN 256u		/* a way that is not the best gets one of this many copies */
-#define EVEN_BAD 4u		/* a much worse way gets one of this many of those */
-#define STEADY 8u		/* a known way learns from one of this many copies */
+#define AGAIN 256u		/* retry a way that is not the best once in this many copies */
+#define EVEN_BAD 4u		/* retry a much worse way at one retry in this many */
+#define STEADY 8u		/* a known way learns from one copy in this many */
 
 struct estimate {
 	_Atomic uint32_t tries;

@@ -16,12 +16,12 @@
 typedef void copy_span(void *dst, const void *src, size_t n);
 
 /*
- * Ends a small write, so that its caller ends in a jump to it. It writes as many bytes as
- * its index in the table says, fences (copy_fence_store), sets *busy to 0, and returns 0.
+ * Writes the last bytes, fences (copy_fence_store), releases the record (*busy = 0), and
+ * returns 0. A tail call of a small write. Its index in the table is the number of bytes.
  */
 typedef int copy_last(_Atomic uint64_t *busy, void *dev, const void *host);
 
-/* The same for a read of 0 < n <= COPY_LINE bytes. It also fences before the read. */
+/* Reads 0 < n <= COPY_LINE bytes, fences before and after, and releases the record. */
 typedef int copy_read(void *host, const void *dev, size_t n, _Atomic uint64_t *busy);
 
 /*

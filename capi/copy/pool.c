@@ -61,12 +61,12 @@
 #define READ_WAKES (256u << 10)	/* the least read that wakes threads: one thread takes 260 us */
 #define WRITE_WAKES (4u << 20)	/* the least write that wakes threads: one thread takes 220 us */
 
-#define MANY_CLOSE 3		/* so many in a row: more copies will come before threads sleep */
+#define MANY_CLOSE 3		/* after so many in a row, more copies are expected before threads sleep */
 
 #define SPIN_US 50		/* how long a worker looks for work before it sleeps */
 #define FOREVER UINT64_MAX
 #define SPIN_STEPS 32		/* looks between two looks at the clock */
-#define GRACE_NS 500		/* how long a caller leaves shares of one chunk to their workers */
+#define GRACE_NS 500		/* how long the caller waits before it takes over one-chunk shares */
 #define WAIT_STEPS 4096		/* looks before a caller yields its CPU */
 #define PASS_ON 3		/* how many others a woken worker wakes */
 #define APART (2 * COPY_LINE)	/* CPUs fetch lines in pairs */
@@ -586,7 +586,7 @@ static bool is_at(const struct worker *w, uint64_t turn)
 	return word >> TURN_SHIFT == turn && (word & ENTERED) && !is_done(w, turn);
 }
 
-/* Waits until no worker is at turn. Every share is used up. */
+/* Waits until no worker is at turn. The caller has seen every share used up. */
 static void wait_for(struct copy_pool *pool, unsigned int workers, uint64_t turn)
 {
 	unsigned int steps = 0;

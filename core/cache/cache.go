@@ -347,7 +347,7 @@ func (c *Cache) pinOnce(p plan) (_ pinned, err error) {
 func (c *Cache) insert(p plan, m pinned, now uint64) {
 	c.retireUseless(p, true)
 	r := c.rangeOf(m.h)
-	// It is, but for a range of this place that the caller has unpinned.
+	// Usually it is retired already. It is not if the caller unpinned the old range.
 	r.state.Or(retiredBit)
 	r.start.Store(p.start)
 	r.end.Store(p.end)

@@ -159,8 +159,8 @@ func (s *session) hold() (*client, error) {
 // buffer is a range to pin, in whole GPU pages.
 type buffer struct {
 	first, end uint64
-	asked      uint64 // address of the caller's first byte that CUDA knows
-	last       uint64 // address of the caller's last byte that CUDA knows
+	asked      uint64 // first requested byte inside an allocation
+	last       uint64 // last requested byte inside an allocation
 	memory     cuda.MemoryInfo
 }
 
