@@ -48,16 +48,25 @@ all: lib vkgdr tools
 lib: $(LIB)
 vkgdr: $(VKGDR)
 
+# What gdr_ext_version says; it changes when the text does.
+VERSION_C = $(dir $(LIB))version.c
+.PHONY: version-text
+$(VERSION_C): version-text
+	@mkdir -p $(@D)
+	@echo 'const char gdr_version_text[] = "libgdrapi $(RELEASE) (commit $(COMMIT), $(shell $(GO) env GOVERSION), backends gdrdrv dmabuf rm vulkan)";' >$@.new
+	@cmp -s $@.new $@ && rm $@.new || mv $@.new $@
+
 # The linker wrapper and the version script are no inputs that go knows of, nor are
 # headers of another folder: their sum stands in for them. Go's build ID would tell the folder
 # of the build; the linker's tells the content alone.
 HEADERS = $(shell cat include/*.h capi/*.h capi/copy/*.h | cksum | tr ' ' _)
-$(LIB): $(wildcard capi/*.[ch] capi/copy/*.[ch] capi/*.go capi/copy/*.go capi/*.map capi/*.sh capi/*.in capi/go_versions include/*.h) $(shell find core -name '*.go') go.mod go.sum
+$(LIB): $(wildcard capi/*.[ch] capi/copy/*.[ch] capi/*.go capi/copy/*.go capi/*.map capi/*.sh capi/*.in capi/go_versions include/*.h) $(shell find core -name '*.go') go.mod go.sum $(VERSION_C)
 	@mkdir -p $(@D)
 	rm -f $@
 	GO='$(GO)' capi/goroot.sh $(@D)/_goroot
+	$(CC) -fPIC -fvisibility=hidden -c -o $(@D)/version.o $(VERSION_C)
 	CC='$(CC)' GDR_CC='$(CC)' GDR_OBJCOPY='$(OBJCOPY)' CGO_CPPFLAGS='-DGDR_HEADERS=$(HEADERS)' \
-	GDR_MAP='$(abspath capi/libgdrapi.map)' \
+	GDR_MAP='$(abspath capi/libgdrapi.map)' GDR_VERSION='$(abspath $(@D)/version.o)' \
 	CGO_ENABLED=1 GOTOOLCHAIN=local GOROOT='$(abspath $(@D)/_goroot/root)' $(@D)/_goroot/root/bin/go build -buildmode=c-shared -trimpath -buildvcs=false \
 		-overlay $(abspath $(@D)/_goroot/overlay.json) \
 		-ldflags '-buildid= -extld=$(abspath capi/extld.sh) -extldflags "-Wl,-soname,$(SONAME) -Wl,--build-id"' \

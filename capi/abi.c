@@ -246,6 +246,14 @@ int gdr_driver_get_version(gdr_t g, int *major, int *minor)
 	return rc;
 }
 
+/* The Makefile writes it, and extld.sh links it: to find out the commit compiles nothing. */
+extern const char gdr_version_text[] __attribute__((weak, visibility("hidden")));
+
+const char *gdr_ext_version(void)
+{
+	return gdr_version_text ? gdr_version_text : "libgdrapi of an unknown build";
+}
+
 int gdr_get_backend(gdr_t g, char *name, size_t size)
 {
 	int rc = gdr_front_admit(id_of(g), 0);

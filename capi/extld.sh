@@ -13,7 +13,8 @@
 #
 # The Go linker calls this for small probes too; those have no go.o and pass through.
 #
-# GDR_CC, GDR_OBJCOPY and GDR_READELF name the tools, GDR_MAP the version script.
+# GDR_CC, GDR_OBJCOPY and GDR_READELF name the tools, GDR_MAP the version script, GDR_VERSION the
+# object with the text of gdr_ext_version, if there is one.
 set -eu
 objcopy=${GDR_OBJCOPY:-objcopy}
 readelf=${GDR_READELF:-readelf}
@@ -103,7 +104,7 @@ for arg; do
 		# the linker relocates; --gc-sections must not drop it.
 		stubs=${arg%/go.o}/stubs
 		"$(dirname "$0")/stubs.sh" "$stubs"
-		set -- "$@" "-L$stubs" -Wl,--no-as-needed -l:libpthread.so.0 -l:libdl.so.2 "-Wl,--version-script=$GDR_MAP" -Wl,-z,now -Wl,-z,relro
+		set -- "$@" "-L$stubs" -Wl,--no-as-needed -l:libpthread.so.0 -l:libdl.so.2 "-Wl,--version-script=$GDR_MAP" ${GDR_VERSION:+"$GDR_VERSION"} -Wl,-z,now -Wl,-z,relro
 		;;
 	*/0*.o)
 		! symbols "$arg" | grep -q '^[0-9]* x_cgo_' || change_cgo "$arg"

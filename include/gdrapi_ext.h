@@ -17,6 +17,21 @@ extern "C" {
 #endif
 
 /**
+ * gdr_ext_version - which build of the library this is
+ *
+ * The text is one line, such as "libgdrapi 2.6.0 (commit 0123456789ab, go1.27.0, backends
+ * gdrdrv dmabuf rm vulkan)": the release, the commit it was built from or "unknown", Go's
+ * version, and all backends in the order in which gdr_open tries them. It is the library's,
+ * and for people: a program asks gdr_runtime_get_version and gdr_get_backend.
+ *
+ * Starts nothing. May be called from any thread at any time, also in a signal handler and
+ * in a forked child.
+ *
+ * Returns: the text; never NULL.
+ */
+const char *gdr_ext_version(void);
+
+/**
  * gdr_get_backend - the name of the backend of an open library
  * @g: open library
  * @name: receives "gdrdrv", "dmabuf", "rm" or "vulkan", with a NUL at its end

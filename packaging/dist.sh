@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: MIT
 #
 # dist.sh OUT - the source tarball OUT/gdrapi-VERSION.tar.xz, which the packages are
-# built from: the files that git tracks, the Go modules in vendor/, and RELEASE. Its
+# built from: the files that git tracks, the Go modules in vendor/, and VERSION. Its
 # go.mod names no toolchain: each Go in capi/go_versions builds it as it is, and takes
 # nothing from the network. The same commit gives the same bytes.
 set -eu
@@ -33,7 +33,7 @@ git -c safe.directory="$top" archive "${commit_of_tree:-HEAD}" | tar -C "$stage/
 cd "$stage/$name"
 GOFLAGS=-mod=mod $go mod vendor
 sed -i '/^toolchain /,/^$/d' go.mod
-echo "$version $commit $epoch" >RELEASE
+echo "$version $commit $epoch" >VERSION
 sed -i "1s/([^)]*)/($version-1)/" packaging/deb/debian/changelog
 sed -i "s/^Version:.*/Version:        $version/" packaging/rpm/gdrapi.spec
 

@@ -7,7 +7,8 @@
 # A release is the commit with the tag vX.Y.Z, where X.Y is the version of the ABI and
 # the first heading of CHANGELOG.md is X.Y.Z. Any other commit on the way to it is
 # X.Y.Z~gitDATE.COMMIT, which dpkg and rpm sort before it. A source tarball has no
-# history: there the file RELEASE holds the three words.
+# history: there the file VERSION holds the three words. With neither it is X.Y.Z~unknown,
+# of the time SOURCE_DATE_EPOCH, or 0: the clock is never asked.
 set -eu
 cd "$(dirname "$0")/.."
 
@@ -27,7 +28,7 @@ commit() {
 }
 
 epoch() {
-	tree_git log -1 --format=%ct || date +%s
+	tree_git log -1 --format=%ct || echo "${SOURCE_DATE_EPOCH:-0}"
 }
 
 version() {
@@ -35,13 +36,15 @@ version() {
 	c=$(commit)
 	if [ "$(tree_git tag --points-at HEAD --list "v$v")" = "v$v" ] && [ "$c" = "${c%-dirty}" ]; then
 		echo "$v"
+	elif [ "$c" = unknown ]; then
+		echo "$v~unknown"
 	else
 		echo "$v~git$(date -u -d "@$(epoch)" +%Y%m%d%H%M).$(echo "$c" | tr - .)"
 	fi
 }
 
-if [ -r RELEASE ]; then
-	read -r version commit epoch <RELEASE
+if [ -r VERSION ]; then
+	read -r version commit epoch <VERSION
 	version() { echo "$version"; }
 	commit() { echo "$commit"; }
 	epoch() { echo "$epoch"; }

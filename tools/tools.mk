@@ -56,4 +56,4 @@ $(INSTALLED):
 $(GO_TOOLS): $(BIN)/%:
 	@mkdir -p $(@D)
 	CGO_ENABLED=0 $(GO) build -trimpath -buildvcs=false \
-		-ldflags '-X main.version=$(RELEASE) -X main.commit=$(COMMIT)' -o $@ ./cmd/$*
+		-ldflags '-X gdrapi/cmd/internal/version.Release=$(RELEASE) -X gdrapi/cmd/internal/version.Commit=$(COMMIT)' -o $@ ./cmd/$*

@@ -15,12 +15,7 @@ import (
 	"gdrapi/cmd/gdrcopy_doctor/internal/diagnose"
 	"gdrapi/cmd/gdrcopy_doctor/internal/facts"
 	"gdrapi/cmd/gdrcopy_doctor/internal/probe"
-)
-
-// The linker sets these; see the Makefile.
-var (
-	version = "unknown"
-	commit  = "unknown"
+	"gdrapi/cmd/internal/version"
 )
 
 // Exit statuses.
@@ -36,7 +31,7 @@ Says whether libgdrapi works on this machine, by which backend, and what to do w
 does not.
 
   -j, --json     print the diagnosis as JSON
-  -V, --version  print the versions of the program and of Go
+  -V, --version  print the release, the commit, the version of Go and the backends
   -h, --help     print this
 
 Exit status:
@@ -92,7 +87,7 @@ func run(args []string, out, errs io.Writer, examine func() (diagnose.Report, er
 	case o.help:
 		return status(exitWorks, write(out, errs, help))
 	case o.version:
-		return status(exitWorks, write(out, errs, fmt.Sprintf("gdrcopy_doctor %s (commit %s, %s)\n", version, commit, runtime.Version())))
+		return status(exitWorks, write(out, errs, version.Line("gdrcopy_doctor")))
 	}
 	report, err := examine()
 	if err != nil {
@@ -161,7 +156,7 @@ func asJSON(r diagnose.Report) string {
 	b, err := json.MarshalIndent(struct {
 		Doctor tool `json:"doctor"`
 		diagnose.Report
-	}{tool{version, commit, runtime.Version()}, r}, "", "  ")
+	}{tool{version.Release, version.Commit, runtime.Version()}, r}, "", "  ")
 	if err != nil {
 		panic(err) // a Report has nothing that JSON lacks
 	}

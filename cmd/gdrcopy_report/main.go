@@ -14,6 +14,8 @@ import (
 	"runtime"
 	"strconv"
 	"strings"
+
+	"gdrapi/cmd/internal/version"
 )
 
 // How the program ends; the benchmarks end in the same way.
@@ -48,6 +50,7 @@ Options:
       --backend NAME     gdrdrv, dmabuf, rm or vulkan: sets GDRCOPY_BACKEND
   -o, --out DIR          the directory to write to (.)
   -i, --in DIR           measure nothing: plot DIR/*.json of an earlier run
+  -V, --version          print the release, the commit, the version of Go and the backends
   -h, --help             print this text
 
 The --help of each benchmark says how it measures. One that this machine cannot run is
@@ -63,6 +66,7 @@ type options struct {
 	size                              int64 // bytes
 	threads, budget                   int
 	out, in                           string
+	version                           bool
 }
 
 // exitError is an error with the status that the program ends with.
@@ -92,6 +96,10 @@ func run(args []string, stdout io.Writer) error {
 	opts, err := parse(args)
 	if errors.Is(err, flag.ErrHelp) {
 		_, err = io.WriteString(stdout, help)
+		return err
+	}
+	if err == nil && opts.version {
+		_, err = io.WriteString(stdout, version.Line(name))
 		return err
 	}
 	if err != nil {
@@ -133,6 +141,9 @@ func parse(args []string) (*options, error) {
 	text(&opts.in, "i", "in")
 	set.IntVar(&opts.threads, "threads", opts.threads, "")
 	set.IntVar(&opts.budget, "budget", opts.budget, "")
+	for _, n := range []string{"V", "version"} {
+		set.BoolVar(&opts.version, n, false, "")
+	}
 	for _, n := range []string{"s", "size"} {
 		set.Func(n, "", func(s string) (err error) {
 			opts.size, err = parseSize(s)

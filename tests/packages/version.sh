@@ -38,10 +38,12 @@ is "the commit" "$(v --commit)" "$commit"
 echo '# more' >>"$tree/CHANGELOG.md"
 is "a changed tree is not the release" "$(v)" "9.8.7~git200109090146.$commit.dirty"
 rm -rf "$tree/.git"
-is "no history" "$(v --commit)" unknown
-echo '1.2.3 abcdef 42' >"$tree/RELEASE"
+is "no history" "$(v) $(v --commit) $(v --epoch)" '9.8.7~unknown unknown 0'
+is "with a time" "$(SOURCE_DATE_EPOCH=77 v --epoch)" 77
+check "which dpkg sorts before the release, too" dpkg --compare-versions "$(v)-1" lt 9.8.7-1
+echo '1.2.3 abcdef 42' >"$tree/VERSION"
 is "a source tarball's version, commit and time" "$(v) $(v --commit) $(v --epoch)" '1.2.3 abcdef 42'
-rm "$tree/RELEASE"
+rm "$tree/VERSION"
 echo '# nothing' >"$tree/CHANGELOG.md"
 refuses() { ! v 2>"$work/refused" && grep 'has no heading' "$work/refused"; }
 check "a changelog without a release is an error" refuses

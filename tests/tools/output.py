@@ -9,6 +9,7 @@ import csv
 import io
 import json
 import os
+import re
 import subprocess
 import sys
 
@@ -172,9 +173,25 @@ def table(page="docs/tools.md"):
         check(ok, f"{command}: {here}", f"status {out.returncode}\n{out.stdout}{out.stderr}")
 
 
+def versions():
+    """One line each; what is of the library is in its file, too. The backends are those of the Go table."""
+    shape = re.compile(r"(\S+) (?:with libgdrapi )?(\d+\.\d+\.\d+\S*) \(commit (\S+), (go\S+), backends ([a-z ]+)\)\n")
+    backends = set()
+    for tool in "copybw", "copylat", "apiperf", "pplat", "sanity", "report", "doctor":
+        for option in "--version", "-V":
+            out = run(tool, option)
+            m = shape.fullmatch(out.stdout)
+            check(out.returncode == 0 and not out.stderr and m and m[1] == "gdrcopy_" + tool, f"{tool} {option}", out.stdout + out.stderr)
+            backends.add(m[5] if m else None)
+    check(len(backends) == 1, "all name the same backends", backends)
+    line = run("copybw", "--version").stdout.split(" with ")[1].strip()
+    with open(os.path.join(BIN, "..", "libgdrapi.so.2"), "rb") as f:
+        check(line.encode() + b"\0" in f.read(), "the library's file has the line")
+
+
 def full_disk():
     """What cannot be written is a failure."""
-    runs = [(t, a) for t in ("copybw", "copylat", "apiperf", "pplat", "sanity", "report", "doctor") for a in (["--help"],)]
+    runs = [(t, a) for t in ("copybw", "copylat", "apiperf", "pplat", "sanity", "report", "doctor") for a in (["--help"], ["--version"])]
     runs += [(name, RUNS[name] + form) for name in ("copybw", "copylat", "apiperf") for form in ([], ["--json"], ["--csv"])]
     runs += [("sanity", ["-l"]), ("sanity", ["-t", "basic*"])]
     for tool, args in runs:
@@ -190,6 +207,7 @@ bad_copies()
 sanity()
 report()
 table()
+versions()
 full_disk()
 print(f"1..{passed + failed}\n{passed} passed, {failed} failed, 0 skipped")
 sys.exit(1 if failed or not passed else 0)

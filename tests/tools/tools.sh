@@ -75,7 +75,9 @@ check "copylat -s -d -a -w -r -c" sim copylat -s 64 -d 0 -a cuMemCreate -w 10 -r
 check "its largest copy is that of -s" grep -qE '^ *64( |$)' "$work/out"
 check "and no other is larger" sh -c "! grep -qE '^ *96 ' $work/out"
 check "it times cuMemcpy" grep -q 'cuMemcpy HtoD' "$work/out"
+# shellcheck disable=SC2086 # words
 check "copylat -C where the CPU caches the mapping" env GDRCOPY_BACKEND=dmabuf CUDA_SIM_COHERENT=1 $simulated "$bin/gdrcopy_copylat" -C -s 4 -w 10 -r 10 --csv
+# shellcheck disable=SC2086 # words
 check "and where it does not" ends 1 $simulated "$bin/gdrcopy_copylat" -C -s 4
 check "it says so" grep -q '^gdrcopy_copylat: --cold-cache has no effect on this mapping' "$work/err"
 check "apiperf -w 0" sim apiperf -s 65536 -n 1 -w 0

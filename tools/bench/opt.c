@@ -12,6 +12,7 @@
 
 #include "gdrapi.h"
 #include "progress.h"
+#include "version.h"
 
 struct option_row {
 	int code;		/* OPT_* */
@@ -23,6 +24,7 @@ struct option_row {
 
 static const struct option_row rows[] = {
 	{ OPT_HELP, 'h', "help", NULL, "print this text" },
+	{ OPT_VERSION, 'V', "version", NULL, "print the library's release, commit, Go and backends" },
 	{ OPT_GPU, 'd', "device", "GPU", "CUDA's number of the GPU (0)" },
 	{ OPT_MODE, 'm', "mode", "MODE",
 	  "each: copies one by one; used: reads whose bytes are used before the next;\n"
@@ -120,7 +122,7 @@ void bench_usage(const struct bench_tool *tool, const char *fmt, ...)
 
 static bool takes(const struct bench_tool *tool, const struct option_row *row)
 {
-	return row->code == OPT_HELP || strchr(tool->codes, row->code);
+	return row->code == OPT_HELP || row->code == OPT_VERSION || strchr(tool->codes, row->code);
 }
 
 static void help(const struct bench_tool *tool)
@@ -256,6 +258,10 @@ static void set(struct bench_opts *o, const struct bench_tool *tool,
 	case OPT_HELP:
 		help(tool);
 		break;
+	case OPT_VERSION:
+		print_version(tool->name);
+		bench_flush_stdout(tool->name);
+		exit(BENCH_OK);
 	case OPT_GPU:
 		o->gpu = (int)number(tool, r, arg, 0, 1023);
 		break;

@@ -36,6 +36,7 @@ enum bench_where { BENCH_IN_BOTH, BENCH_IN_HOST, BENCH_IN_GPU };
  */
 enum {
 	OPT_HELP = 'h',
+	OPT_VERSION = 'v',
 	OPT_GPU = 'd',
 	OPT_MODE = 'm',
 	OPT_SIZE = 's',

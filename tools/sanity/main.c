@@ -10,6 +10,7 @@
 #include "sanity.h"
 #include "run.h"
 #include "progress.h"
+#include "version.h"
 
 #include <fnmatch.h>
 #include <getopt.h>
@@ -271,6 +272,7 @@ static const char help[] =
 	"here. The backend is gdr_open's choice: see GDRCOPY_BACKEND.\n\n"
 	"Options:\n"
 	"  -h, --help           print this text\n"
+	"  -V, --version        print the library's release, commit, Go and backends\n"
 	"  -v, --verbose        print more about each case\n"
 	"  -s, --no-summary     do not print at the end which cases failed or were skipped,\n"
 	"                       and how many\n"
@@ -364,6 +366,7 @@ static void parse(struct args *a, int argc, char **argv)
 {
 	static const struct option longs[] = {
 		{ "help", no_argument, NULL, 'h' },
+		{ "version", no_argument, NULL, 'V' },
 		{ "verbose", no_argument, NULL, 'v' },
 		{ "no-summary", no_argument, NULL, 's' },
 		{ "extended", no_argument, NULL, 'e' },
@@ -376,10 +379,13 @@ static void parse(struct args *a, int argc, char **argv)
 	int opt;
 
 	opterr = 0;
-	while ((opt = getopt_long(argc, argv, ":hvslet:d:", longs, NULL)) != -1) {
+	while ((opt = getopt_long(argc, argv, ":hVvslet:d:", longs, NULL)) != -1) {
 		switch (opt) {
 		case 'h':
 			fputs(help, stdout);
+			exit(flushed(CASE_PASSED));
+		case 'V':
+			print_version(PROGRAM);
 			exit(flushed(CASE_PASSED));
 		case 'v':
 			verbose = true;

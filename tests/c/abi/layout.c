@@ -77,6 +77,7 @@ SAME_TYPE(gdr_runtime_get_version, void(int *, int *));
 SAME_TYPE(gdr_driver_get_version, int(gdr_t, int *, int *));
 SAME_TYPE(gdr_get_attribute, int(gdr_t, gdr_attr_t, int *));
 SAME_TYPE(gdr_get_mapping_type_string, int(gdr_mapping_type_t, const char **));
+SAME_TYPE(gdr_ext_version, const char *(void));
 SAME_TYPE(gdr_get_backend, int(gdr_t, char *, size_t));
 SAME_TYPE(gdr_mem_alloc, int(gdr_t, int, size_t, unsigned, gdr_mem_t *));
 SAME_TYPE(gdr_mem_free, int(gdr_t, gdr_mem_t));

@@ -27,6 +27,7 @@ gdr_copy_from_mapping_v
 gdr_copy_to_mapping
 gdr_copy_to_mapping_v
 gdr_driver_get_version
+gdr_ext_version
 gdr_get_attribute
 gdr_get_backend
 gdr_get_callback_flag
