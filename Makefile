@@ -48,12 +48,13 @@ all: lib vkgdr tools
 lib: $(LIB)
 vkgdr: $(VKGDR)
 
-# What gdr_ext_version says; it changes when the text does.
+# What gdr_ext_version says, but for the version of the Go that builds; it changes when the
+# text does.
 VERSION_C = $(dir $(LIB))version.c
 .PHONY: version-text
 $(VERSION_C): version-text
 	@mkdir -p $(@D)
-	@echo 'const char gdr_version_text[] = "libgdrapi $(RELEASE) (commit $(COMMIT), $(shell $(GO) env GOVERSION), backends gdrdrv dmabuf rm vulkan)";' >$@.new
+	@echo 'const char gdr_version_text[] = "libgdrapi $(RELEASE) (commit $(COMMIT), " GDR_GO ", backends gdrdrv dmabuf rm vulkan)";' >$@.new
 	@cmp -s $@.new $@ && rm $@.new || mv $@.new $@
 
 # The linker wrapper and the version script are no inputs that go knows of, nor are
@@ -64,7 +65,7 @@ $(LIB): $(wildcard capi/*.[ch] capi/copy/*.[ch] capi/*.go capi/copy/*.go capi/*.
 	@mkdir -p $(@D)
 	rm -f $@
 	GO='$(GO)' capi/goroot.sh $(@D)/_goroot
-	$(CC) -fPIC -fvisibility=hidden -c -o $(@D)/version.o $(VERSION_C)
+	$(CC) -fPIC -fvisibility=hidden -DGDR_GO="\"$$(head -n 1 $(@D)/_goroot/root/VERSION)\"" -c -o $(@D)/version.o $(VERSION_C)
 	CC='$(CC)' GDR_CC='$(CC)' GDR_OBJCOPY='$(OBJCOPY)' CGO_CPPFLAGS='-DGDR_HEADERS=$(HEADERS)' \
 	GDR_MAP='$(abspath capi/libgdrapi.map)' GDR_VERSION='$(abspath $(@D)/version.o)' \
 	CGO_ENABLED=1 GOTOOLCHAIN=local GOROOT='$(abspath $(@D)/_goroot/root)' $(@D)/_goroot/root/bin/go build -buildmode=c-shared -trimpath -buildvcs=false \

@@ -54,6 +54,7 @@ def spoilt(tool, *args, spoil):
 
 def forms():
     """JSON and CSV: the fields, their order and their units."""
+    build = run("copybw", "--version").stdout.partition(" with ")[2].strip()
     for name, args in RUNS.items():
         out = run(name, *args, "--json")
         try:
@@ -64,6 +65,7 @@ def forms():
         check(out.returncode == 0 and not out.stderr, f"{name}: --json is JSON", out.stderr)
         check(result["tool"] == "gdrcopy_" + name.split()[0].rstrip(","), f"{name}: it names itself")
         check(result["data"].startswith("verified"), f"{name}: it says what of the data was verified")
+        check(result["build"] == build, f"{name}: it names the library's build", result.get("build"))
         rows = result["results"]
         check(len(rows) > 0, f"{name}: there are figures")
         check(all(0 <= r["p0_ns"] <= r["p50_ns"] <= r.get("p99_ns", r["p50_ns"]) for r in rows),

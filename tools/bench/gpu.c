@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #define _GNU_SOURCE 1	/* sched_setaffinity */
 #include "gpu.h"
+#include "version.h"
 
 #include <errno.h>
 #include <sched.h>
@@ -224,6 +225,8 @@ void bench_gpu_facts(struct bench_gpu *b, const struct bench_map *m,
 	bench_fact(r, "gpu", "%s", name);
 	bench_fact(r, "cuda_driver", "%d.%d", driver / 1000, driver % 1000 / 10);
 	bench_fact(r, "libgdrapi", "%d.%d", major, minor);
+	if (gdr_ext_version)
+		bench_fact(r, "build", "%s", gdr_ext_version());
 	bench_fact(r, "memory", "%s", bench_mem_name(b->opts->mem));
 	if (!m)
 		return;

@@ -44,7 +44,7 @@ struct bench_result {
 	const char *tool;
 	struct bench_row *rows;
 	size_t nrows, cap;
-	struct bench_fact facts[16];
+	struct bench_fact facts[20];
 	size_t nfacts;
 };
 
