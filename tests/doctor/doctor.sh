@@ -138,7 +138,7 @@ case $(tests/on.sh) in
 	check "each FAIL has an advice" advised
 	check "a lost GPU" says 1 'the GPU is lost' rm NVRM_SIM_FAIL=MAP_MEMORY=0x0f
 	check "each FAIL has an advice" advised
-	check "a BAR1 that is full" says 1 '^FAIL  trial: .*gdr_pin_buffer.*BAR1' rm NVRM_SIM_BAR1_MIB=0
+	check "a BAR1 that is full" says 1 '^FAIL  trial: .*gdr_map.*BAR1' rm NVRM_SIM_BAR1_MIB=0
 	check "the libcuda of 13.3 over 580" says 0 'Not taken: dma-bufs of these GPUs cannot be mapped' rm \
 		CUDA_SIM_DRIVER_VERSION=13030
 
