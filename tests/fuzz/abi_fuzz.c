@@ -410,6 +410,22 @@ static bool beyond_simulation(const struct content *content, size_t offset, size
 	return false;
 }
 
+/* The same for a range of live memory, of several allocations. */
+static bool part_beyond_simulation(unsigned long addr, size_t size)
+{
+	while (size) {
+		const struct memory *m = memory_at(addr, 1);
+		size_t offset = addr - m->dptr, n = m->size - offset;
+
+		n = n < size ? n : size;
+		if (beyond_simulation(m->content, offset, n))
+			return true;
+		addr += n;
+		size -= n;
+	}
+	return false;
+}
+
 /* The bits of how are the arguments. */
 static void export_memory(uint64_t g, uint64_t h, const struct memory *found, uint8_t how)
 {
@@ -481,7 +497,8 @@ static void do_pin(void)
 		check("gdr_pin_buffer with wrong arguments", rc, EINVAL);
 	else if (m && !(rc == EIO && beyond_simulation(m->content, addr - m->dptr, size)))
 		check_driver("gdr_pin_buffer", rc, 0);
-	else if (!m && rm && all_memory(addr, size))
+	else if (!m && (rm || dmabuf) && all_memory(addr, size) &&
+		 !(rc == EIO && part_beyond_simulation(addr, size)))
 		check_driver("gdr_pin_buffer of allocations side by side", rc, 0);
 	else if (!m && (!rc || !documented(rc)))
 		fail("gdr_pin_buffer of no GPU memory", rc, EINVAL);
