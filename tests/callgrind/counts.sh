@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: MIT
 # counts.sh DIR [--update]: builds the C front and counts.c in DIR, runs them
 # under callgrind, and compares the instructions of each call with counts.txt, or
-# writes that anew. Counted is what stems from capi/, so neither the C library's
-# share nor the core's.
+# writes that anew. Counted is what the calling thread runs of capi/, so neither the
+# C library's share nor the core's. Other threads run when the kernel has them run.
 #
 # Counts repeat exactly, but with one compiler: another one's are not compared.
 set -eu
@@ -29,7 +29,7 @@ mkdir -p "$dir"
 "$cc" -std=gnu11 -O2 -g -fPIC -w -Icapi -Iinclude -I$here -o "$dir/counts" \
 	$here/counts.c capi/*.c capi/copy/*.c -Wl,--no-as-needed "$dir/libcuda.so.1" -Wl,-rpath,"$dir" -lpthread -ldl
 unset GDRCOPY_READ_THREADS GDRCOPY_WRITE_THREADS GDRCOPY_ENABLE_LOGGING GDRCOPY_LOG_LEVEL
-GDRCOPY_COPY_IMPL=sse2 valgrind -q --tool=callgrind --dump-before=mark --compress-strings=no \
+GDRCOPY_COPY_IMPL=sse2 valgrind -q --tool=callgrind --separate-threads=yes --dump-before=mark --compress-strings=no \
 	--compress-pos=no --dump-instr=no --callgrind-out-file="$dir/out" "$dir/counts" >"$dir/names"
 
 # instructions FILE: the costs that lines of files in capi/ have themselves. The
@@ -48,7 +48,7 @@ instructions() {
 	n=0
 	while read -r name; do
 		n=$((n + 2))
-		echo "$name $(instructions "$dir/out.$n")"
+		echo "$name $(instructions "$dir/out.$n-01")"
 	done <"$dir/names"
 } >"$dir/counts.txt"
 
