@@ -198,11 +198,14 @@ var table = []Group{
 			Make: cmd("tools", "doubles", "$B/tests/libspoil.so"), Needs: cmd("python3")},
 	}},
 
-	// Programs that use the library: NCCL's, DPDK's and Python's ways.
+	// Programs that use the library: NCCL's, DPDK's and Python's ways. A library in front
+	// counts what they do, and breaks.
 	{Name: "consumers_quick", Rows: []Program{
-		{Name: "nccl", Cmd: cmd("$B/bin/consumer_nccl"), On: plain},
-		{Name: "dpdk", Cmd: cmd("$B/bin/consumer_dpdk"), On: plain},
-		{Name: "python", Cmd: cmd("python3", "tests/consumers/python.py"), On: plain, Make: cmd("lib"), Needs: cmd("python3")},
+		counted("nccl", "1 opens=1 pins=64 maps=64 to=4096 from=4608", "$B/bin/consumer_nccl"),
+		counted("dpdk", "1 opens=1 pins=300 maps=300 to=1200 from=2400", "$B/bin/consumer_dpdk"),
+		counted("python", "0 opens=26 pins=25 maps=25 to=250 from=250", "python3", "tests/consumers/python.py"),
+		{Name: "broken", On: plain, Needs: cmd("python3"), Make: cmd("lib", "$B/front/libgdrapi.so", "$B/bin/consumer_nccl", "$B/bin/consumer_dpdk"),
+			Cmd: cmd("tests/consumers/broken.sh", "$B", "$B/bin/consumer_nccl", "$B/bin/consumer_dpdk", "python3 tests/consumers/python.py")},
 	}},
 
 	// vkgdr's interface on the doubles, and as it is installed.
@@ -451,9 +454,22 @@ func fuzzers(seconds, runs string, limit time.Duration) []Program {
 	return programs
 }
 
+// counted is a program that must do as much as least says: counted.sh.
+func counted(name, least string, program ...string) Program {
+	processes, counts, _ := strings.Cut(least, " ")
+	p := Program{Name: name, On: plain, Make: cmd("lib", "$B/front/libgdrapi.so"),
+		Cmd: append(cmd("tests/consumers/counted.sh", "$B", processes, counts), program...)}
+	if strings.HasPrefix(program[0], "$B/") {
+		p.Make = append(p.Make, program[0])
+	} else {
+		p.Needs = program[:1]
+	}
+	return p
+}
+
 func consumer(name string) Program {
 	return Program{Name: name, Cmd: cmd("tests/consumers/"+name+".sh", "$B"), Sim: Plain, Limit: 2 * time.Hour,
-		Make: cmd("consumers-root", "$B/doubles/libcudart.so", "$B/doubles/libnvidia-ml.so.1")}
+		Make: cmd("consumers-root", "$B/front/libgdrapi.so", "$B/doubles/libcudart.so", "$B/doubles/libnvidia-ml.so.1")}
 }
 
 // What a virtual machine is given.

@@ -12,11 +12,16 @@ here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 . "$here/../vm/apt.sh"
 # shellcheck source=tests/tap.sh
 . "$here/../tap.sh"
+# shellcheck source=tests/consumers/count.sh
+. "$here/count.sh"
 
 : "${build:?}" "${name:?}"
 # Debian 12's: their headers of CUDA are those that all of these consumers build with.
 cuda=$GDRAPI_VM_CACHE/cuda-bookworm
 log=$build/consumers/$name.log
+# What the processes of one run did.
+# shellcheck disable=SC2034 # for the script
+counts=$build/consumers/$name-counts
 mkdir -p "$build/consumers" "$GDRAPI_VM_CACHE"
 : >"$log"
 

@@ -8,6 +8,10 @@
 
 CONSUMERS := $(addprefix $(BIN)/consumer_,nccl dpdk)
 
+# The library of front.c. It needs the one behind it by a path, for both have one name: a
+# library that is not there lends the linker that path.
+FRONT     := $(B)/front/libgdrapi.so
+
 BUILT     := ucx libfabric openmpi
 .PHONY: check-consumers $(addprefix check-,$(BUILT)) consumers-root
 check-consumers:
@@ -24,6 +28,13 @@ consumers-root: root
 $(CONSUMERS): $(BIN)/consumer_%: tests/consumers/%.c tests/consumers/load.h $(CUDA_DL) $(LIB) $(TOOL_H)
 	@mkdir -p $(@D)
 	$(CC) $(C11) $(CFLAGS) -o $@ $(filter %.c %.o,$^) -ldl
+
+$(FRONT): tests/consumers/front.c $(LIB)
+	@mkdir -p $(@D)
+	$(CC) -shared -Wl,-soname,'$$ORIGIN/../libgdrapi.so.2' -o $(@D)/behind.so -x c /dev/null
+	$(CC) -shared -fPIC $(C11) $(CFLAGS) -Wl,-soname,libgdrapi.so.2 -Wl,--no-as-needed -o $@.2 $< $(@D)/behind.so -ldl -lpthread
+	@rm $(@D)/behind.so
+	ln -sf $(@F).2 $@
 
 $(D)/libcudart.so: tests/doubles/cudart_sim.c $(D)/libcuda.so.1
 	$(CC) -shared -fPIC -fvisibility=hidden -std=gnu11 $(CFLAGS) $(WARN) -Wl,--no-undefined -Wl,-soname,$(@F) -o $@ $^ -lpthread

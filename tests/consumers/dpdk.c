@@ -3,7 +3,8 @@
  * dpdk.c - what DPDK's gpudev driver for CUDA does with GDRCopy: the library is
  * loaded and opened at the first rte_gpu_mem_cpu_map, a map is a pin and a map of
  * the whole buffer, and an unmap names the mapping by the GPU's address, not by the
- * CPU's. Nothing is ever closed.
+ * CPU's. Nothing is ever closed. DPDK's user has loads and stores alone; the copies here
+ * are the test's.
  */
 #include <stdint.h>
 #include <string.h>
@@ -20,6 +21,8 @@ static struct {
 	int (*unpin)(gdr_t g, gdr_mh_t mh);
 	int (*map)(gdr_t g, gdr_mh_t mh, void **va, size_t size);
 	int (*unmap)(gdr_t g, gdr_mh_t mh, void *va, size_t size);
+	int (*to)(gdr_mh_t mh, void *map, const void *host, size_t size);
+	int (*from)(gdr_mh_t mh, void *host, const void *map, size_t size);
 } gdr;
 
 static struct cuda_dl cu;
@@ -36,6 +39,8 @@ static int cpu_map(cu_ptr addr, size_t size, gdr_mh_t *mh, void **va)
 		gdr.unpin = consumer_find(lib, "gdr_unpin_buffer");
 		gdr.map = consumer_find(lib, "gdr_map");
 		gdr.unmap = consumer_find(lib, "gdr_unmap");
+		gdr.to = consumer_find(lib, "gdr_copy_to_mapping");
+		gdr.from = consumer_find(lib, "gdr_copy_from_mapping");
 		g = gdr.open();
 		if (!g)
 			return -1;
@@ -52,14 +57,17 @@ static int cpu_unmap(cu_ptr addr, size_t size, gdr_mh_t mh)
 	return gdr.unpin(g, mh) ? -1 : 0;
 }
 
-/* 1 if what the CPU stores is what CUDA reads. */
-static int same(cu_ptr addr, void *va, uint32_t value)
+/* 1 if what the CPU stores, and what it copies, is what CUDA reads, and what it loads. */
+static int same(cu_ptr addr, gdr_mh_t mh, void *va, uint32_t value)
 {
-	uint32_t got = ~value;
+	uint32_t want[2] = { value, ~value }, got[2] = { 0 }, back[2] = { 0 };
 
-	*(volatile uint32_t *)va = value;
+	*(volatile uint32_t *)va = want[0];
 	__sync_synchronize();
-	return !cu.from_gpu(&got, addr, sizeof(got)) && got == value;
+	if (gdr.to(mh, (uint32_t *)va + 1, &want[1], sizeof(want[1])) ||
+	    cu.from_gpu(got, addr, sizeof(got)) || gdr.from(mh, back, va, sizeof(back)))
+		return 0;
+	return !memcmp(got, want, sizeof(want)) && !memcmp(back, want, sizeof(want));
 }
 
 static void buffer(size_t size)
@@ -77,7 +85,7 @@ static void buffer(size_t size)
 		if (cpu_map(addr, size, &mh, &va))
 			break;
 		maps++;
-		seen += same(addr, va, (uint32_t)i * 2654435761u);
+		seen += same(addr, mh, va, (uint32_t)i * 2654435761u);
 		unmaps += !cpu_unmap(addr, size, mh);
 	}
 	tap_is(&tap, maps, ROUNDS, "mapped");

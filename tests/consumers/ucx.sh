@@ -17,15 +17,16 @@ name=ucx
 # shellcheck source=tests/consumers/ucx/build.sh
 . "$here/ucx/build.sh"
 
-# gtest BACKEND HOW FILTER: each case is a result of ours, but those that UCX skips: most
-# of what it tries on each transport needs an operation that gdr_copy does not have.
+# gtest BACKEND HOW FILTER CASES COUNT=LEAST...: each case is a result of ours, but those that UCX skips: most
+# of what it tries on each transport needs an operation that gdr_copy does not have. At least
+# CASES of them are not skipped: with a library that does not open, gdr_copy has none.
 gtest() {
-	local out=$build/consumers/gtest-$1-$2.log status=0 kind name n=0
-	(cd "$work/build/test/gtest" && GDRCOPY_BACKEND=$1 timeout 900 "$RM_SIM" ./gtest --gtest_filter="$3") \
-		>"$out" 2>&1 || status=$?
+	local out=$build/consumers/gtest-$1-$2.log status=0 kind name n=0 ran=0
+	GDRCOPY_BACKEND=$1 counting "$counts" timeout 900 "$RM_SIM" env --chdir="$work/build/test/gtest" \
+		./gtest --gtest_filter="$3" >"$out" 2>&1 || status=$?
 	while read -r kind name; do
 		case $kind in
-		OK) result 0 "$1, $2: gtest $name" ;;
+		OK) ran=$((ran + 1)) && result 0 "$1, $2: gtest $name" ;;
 		SKIP) n=$((n + 1)) ;;
 		*) result 1 "$1, $2: gtest $name; see $out" ;;
 		esac
@@ -38,30 +39,38 @@ gtest() {
 	echo "# $n cases are not for gdr_copy"
 	[ "$status" -eq 0 ]
 	result $? "$1, $2: gtest ends with status 0" "$(tail -n 15 "$out")"
+	[ "$ran" -ge "$4" ]
+	result $? "$1, $2: gtest ran $ran cases, at least $4"
+	[ $# -le 4 ] || least "$1, $2: gtest" 0 "$counts" "${@:5}"
 }
 
-# perf BACKEND NAME ARGUMENT...: one run of ucx_perftest with itself, which pins.
+# perf BACKEND NAME BYTES ARGUMENT...: one run of ucx_perftest with itself, which pins, and
+# copies so many bytes each way.
 perf() {
-	local b=$1 name=$2 out=$build/consumers/perf.log
-	shift 2
-	GDRCOPY_BACKEND=$b GDRCOPY_ENABLE_LOGGING=1 GDRCOPY_LOG_LEVEL=1 timeout 300 \
+	local b=$1 name=$2 bytes=$3 out=$build/consumers/perf.log
+	shift 3
+	GDRCOPY_BACKEND=$b counting "$counts" timeout 300 \
 		"$RM_SIM" "$prefix/bin/ucx_perftest" -l "$@" >"$out" 2>&1 &&
-		grep -q '^Final:' "$out" && grep -q '^DBG: *pinned' "$out" && ! grep -q ' ERROR ' "$out"
+		grep -q '^Final:' "$out" && ! grep -q ' ERROR ' "$out"
 	result $? "$b: ucx_perftest, $name" "$(tail -n 15 "$out")"
+	least "$b: ucx_perftest, $name" 1 "$counts" opens=1 pins=1 maps=1 to="$bytes" from="$bytes"
 }
 
 info() {
-	GDRCOPY_BACKEND=$1 "$RM_SIM" "$prefix/bin/ucx_info" -d >"$build/consumers/info.log" 2>&1 &&
+	GDRCOPY_BACKEND=$1 counting "$counts" "$RM_SIM" "$prefix/bin/ucx_info" -d >"$build/consumers/info.log" 2>&1 &&
 		grep -q 'Transport: gdr_copy' "$build/consumers/info.log"
 	result $? "$1: ucx_info shows gdr_copy" "$(tail -n 15 "$build/consumers/info.log")"
+	least "$1: ucx_info" 1 "$counts" opens=1
 }
 
-# ours BACKEND NAME PROGRAM ARGUMENT...: a program of the project that uses UCX.
+# ours BACKEND NAME BYTES PROGRAM ARGUMENT...: a program of the project that uses UCX, which
+# copies so many bytes each way.
 ours() {
-	local b=$1 what=$2 of=$3 out=$build/consumers/$3.log
-	shift 3
-	timeout 300 "$here/../on.sh" "$b" "$build/consumers/$of" "$@" >"$out" 2>&1
+	local b=$1 what=$2 bytes=$3 of=$4 out=$build/consumers/$4.log
+	shift 4
+	counting "$counts" timeout 300 "$here/../on.sh" "$b" "$build/consumers/$of" "$@" >"$out" 2>&1
 	result $? "$b: $what" "$(tail -n 15 "$out")"
+	least "$b: $what" 1 "$counts" opens=1 pins=1 maps=1 to="$bytes" from="$bytes"
 }
 
 program messages -lucp -lcuda
@@ -77,26 +86,26 @@ hooks='*cuda_hooks*:*memtype_cache*:mem_types/memtype_hooks*'
 managed='*memtype_hooks.*/2:all/*/2'
 for b in dmabuf rm; do
 	info "$b"
-	gtest "$b" reloc "*gdr_copy*:$hooks:all/test_ucp_mem_type*-$managed"
-	UCX_MEM_CUDA_HOOK_MODE=bistro gtest "$b" bistro "$hooks-$managed"
-	UCX_GDR_COPY_RCACHE=n gtest "$b" uncached '*gdr_copy*'
+	gtest "$b" reloc "*gdr_copy*:$hooks:all/test_ucp_mem_type*-$managed" 10 opens=1 pins=1 maps=1
+	UCX_MEM_CUDA_HOOK_MODE=bistro gtest "$b" bistro "$hooks-$managed" 5
+	UCX_GDR_COPY_RCACHE=n gtest "$b" uncached '*gdr_copy*' 5 opens=1 pins=1 maps=1
 	export UCX_TLS=self,sm,cuda_copy,gdr_copy
 	for n in 1 2 3 4 5 6; do
-		perf "$b" "tags of GPU memory, $n threads" -t tag_lat -m cuda -s 8 -n 2000 -T "$n" -M multi
+		perf "$b" "tags of GPU memory, $n threads" 8000 -t tag_lat -m cuda -s 8 -n 2000 -T "$n" -M multi
 	done
 	for rcache in y n; do
 		export UCX_GDR_COPY_RCACHE=$rcache
-		perf "$b" "tags of 64 KiB, registration cache: $rcache" -t tag_bw -m cuda -s 65536 -n 200
-		ours "$b" "messages between forks, registration cache: $rcache" messages fork
-		ours "$b" "messages under SIGALRM, registration cache: $rcache" messages alarm
-		ours "$b" "progress in a signal's handler, registration cache: $rcache" signals
+		perf "$b" "tags of 64 KiB, registration cache: $rcache" 0 -t tag_bw -m cuda -s 65536 -n 200
+		ours "$b" "messages between forks, registration cache: $rcache" 480 messages fork
+		ours "$b" "messages under SIGALRM, registration cache: $rcache" 480 messages alarm
+		ours "$b" "progress in a signal's handler, registration cache: $rcache" 2560000 signals
 	done
 	unset UCX_GDR_COPY_RCACHE
 	for hook in reloc bistro; do
 		UCX_MEM_CUDA_HOOK_MODE=$hook \
-			ours "$b" "cuMemFree between messages, hooks by $hook" messages free
+			ours "$b" "cuMemFree between messages, hooks by $hook" 480 messages free
 		[ "$b-$hook" = rm-bistro ] || UCX_MEM_MMAP_HOOK_MODE=$hook \
-			ours "$b" "mappings in UCX's hooks of mmap, by $hook" messages mapped
+			ours "$b" "mappings in UCX's hooks of mmap, by $hook" 0 messages mapped
 	done
 	unset UCX_TLS
 done

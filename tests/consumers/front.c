@@ -1,0 +1,215 @@
+// SPDX-License-Identifier: MIT
+/*
+ * front.c - a libgdrapi.so.2 in front of the library. It counts what a consumer asks for
+ * and gets, and breaks a function if it is told to. A consumer takes it by link, by
+ * dlopen of either name, or by LD_PRELOAD. What it does not define is the library's.
+ *
+ *   GDR_COUNT=FOLDER  each process that makes one of these calls keeps its counts in
+ *                     FOLDER/PID, as a struct counts. They are there however it ends.
+ *   GDR_BREAK=open    gdr_open is NULL, ENODEV
+ *             pin     pins are ENOMEM
+ *             map     a mapping is memory of the CPU's, which no GPU sees
+ *             copy    copies do nothing and answer 0
+ *             flip    copies change a bit
+ */
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <gdrapi.h>
+
+/* What succeeded. count.sh reads it: eight bytes each, in this order. */
+struct counts {
+	uint64_t opens, pins, maps;
+	uint64_t to, from;	/* bytes that were copied and that the mapping has, too */
+};
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static struct counts *counts;
+static pid_t owner;	/* of counts; a forked child makes its own */
+
+static void fail(const char *what)
+{
+	fprintf(stderr, "front: %s\n", what);
+	abort();
+}
+
+static struct counts *make_counts(pid_t pid)
+{
+	static struct counts nowhere;
+	const char *folder = getenv("GDR_COUNT");
+	char path[4096];
+	void *p;
+	int fd;
+
+	if (!folder)
+		return &nowhere;
+	snprintf(path, sizeof(path), "%s/%d", folder, pid);
+	fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+	if (fd < 0 || ftruncate(fd, sizeof(*counts)))
+		fail("GDR_COUNT is no folder for files");
+	p = mmap(NULL, sizeof(*counts), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	if (p == MAP_FAILED)
+		fail("no memory for counts");
+	close(fd);
+	return p;
+}
+
+/* Before the call: what UCX's hooks of mmap see is then the library's alone. */
+static struct counts *mine(void)
+{
+	pid_t pid = getpid();
+
+	if (__atomic_load_n(&owner, __ATOMIC_ACQUIRE) == pid)
+		return counts;
+	pthread_mutex_lock(&lock);
+	if (owner != pid) {
+		counts = make_counts(pid);
+		__atomic_store_n(&owner, pid, __ATOMIC_RELEASE);
+	}
+	pthread_mutex_unlock(&lock);
+	return counts;
+}
+
+static void add(uint64_t *to, uint64_t n)
+{
+	__atomic_add_fetch(to, n, __ATOMIC_RELAXED);
+}
+
+static int breaks(const char *what)
+{
+	const char *told = getenv("GDR_BREAK");
+
+	return told && !strcmp(told, what);
+}
+
+static void *library(const char *name)
+{
+	void *lib = dlopen("$ORIGIN/../libgdrapi.so.2", RTLD_NOW | RTLD_NOLOAD);
+	void *f = lib ? dlsym(lib, name) : NULL;
+
+	if (!f)
+		fail(name);
+	return f;
+}
+
+#define LIBRARY(name)								\
+	static __typeof__(&name) real;						\
+										\
+	if (!real)								\
+		real = (__typeof__(real))library(#name)
+
+gdr_t gdr_open(void)
+{
+	struct counts *c = mine();
+	gdr_t g;
+
+	LIBRARY(gdr_open);
+	if (breaks("open")) {
+		errno = ENODEV;
+		return NULL;
+	}
+	g = real();
+	add(&c->opens, g != NULL);
+	return g;
+}
+
+int gdr_pin_buffer(gdr_t g, unsigned long addr, size_t size, uint64_t token, uint32_t space, gdr_mh_t *mh)
+{
+	struct counts *c = mine();
+	int rc;
+
+	LIBRARY(gdr_pin_buffer);
+	rc = breaks("pin") ? ENOMEM : real(g, addr, size, token, space, mh);
+	add(&c->pins, !rc);
+	return rc;
+}
+
+int gdr_pin_buffer_v2(gdr_t g, unsigned long addr, size_t size, uint32_t flags, gdr_mh_t *mh)
+{
+	struct counts *c = mine();
+	int rc;
+
+	LIBRARY(gdr_pin_buffer_v2);
+	rc = breaks("pin") ? ENOMEM : real(g, addr, size, flags, mh);
+	add(&c->pins, !rc);
+	return rc;
+}
+
+static int other_memory(void **va, size_t size)
+{
+	void *p = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+	if (p == MAP_FAILED)
+		return ENOMEM;
+	*va = p;
+	return 0;
+}
+
+int gdr_map(gdr_t g, gdr_mh_t mh, void **va, size_t size)
+{
+	struct counts *c = mine();
+	int rc;
+
+	LIBRARY(gdr_map);
+	rc = breaks("map") ? other_memory(va, size) : real(g, mh, va, size);
+	add(&c->maps, !rc);
+	return rc;
+}
+
+int gdr_map_v2(gdr_t g, gdr_mh_t mh, void **va, size_t size, int flags)
+{
+	struct counts *c = mine();
+	int rc;
+
+	LIBRARY(gdr_map_v2);
+	rc = breaks("map") ? other_memory(va, size) : real(g, mh, va, size, flags);
+	add(&c->maps, !rc);
+	return rc;
+}
+
+int gdr_copy_to_mapping(gdr_mh_t mh, void *map, const void *host, size_t size)
+{
+	struct counts *c = mine();
+	unsigned char byte;
+	int rc;
+
+	LIBRARY(gdr_copy_to_mapping);
+	if (breaks("copy"))
+		return 0;
+	rc = real(mh, map, host, size);
+	if (!rc && size && breaks("flip")) {
+		byte = ((const unsigned char *)host)[size / 2] ^ 1;
+		rc = real(mh, (char *)map + size / 2, &byte, 1);
+	}
+	add(&c->to, !rc && !memcmp(map, host, size) ? size : 0);
+	return rc;
+}
+
+/* One byte differs before the copy: the host may have had the right ones. */
+int gdr_copy_from_mapping(gdr_mh_t mh, void *host, const void *map, size_t size)
+{
+	unsigned char none = 0, *byte = size ? (unsigned char *)host + size / 2 : &none;
+	struct counts *c = mine();
+	int rc;
+
+	LIBRARY(gdr_copy_from_mapping);
+	if (breaks("copy"))
+		return 0;
+	*byte ^= 0xff;
+	rc = real(mh, host, map, size);
+	if (rc)
+		*byte ^= 0xff;
+	else if (breaks("flip"))
+		*byte ^= 1;
+	add(&c->from, !rc && !memcmp(map, host, size) ? size : 0);
+	return rc;
+}
