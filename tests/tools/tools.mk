@@ -8,6 +8,11 @@ $(B)/tests/libspoil.so: tests/tools/spoil.c $(wildcard include/*.h)
 	@mkdir -p $(@D)
 	$(CC) -shared -fPIC $(C11) $(CFLAGS) -o $@ $<
 
+# It has a GPU of its own, and includes what it tests.
+$(BIN)/pingpong_test: tests/tools/pingpong.c tools/pplat.c $(BENCH) $(TOOL_H) $(LIB)
+	@mkdir -p $(@D)
+	$(CC) $(C11) $(CFLAGS) -o $@ $< $(filter %.o,$^) $(LINK)
+
 # It has a clock of its own, and includes what it tests.
 $(BIN)/figures_test: tests/tools/figures.c tools/copybw.c tools/apiperf.c $(filter-out %/race.o %/timing.o,$(BENCH)) $(TOOL_H) $(LIB)
 	@mkdir -p $(@D)
