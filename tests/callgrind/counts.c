@@ -299,10 +299,6 @@ static void count_memory(gdr_t g)
 	COUNT("gdr_mem_free", gdr_mem_free(g, mem));
 }
 
-static void count_host(gdr_t g)
-{
-}
-
 static void count_cache(gdr_t g)
 {
 	unsigned long addr = (uintptr_t)dev;
@@ -344,7 +340,6 @@ int main(void)
 	COUNT("gdr_get_mapping_type_string",
 	      gdr_get_mapping_type_string(GDR_MAPPING_TYPE_WC, &text));
 	count_memory(g);
-	count_host(g);
 	COUNT("gdr_pin_buffer_v2", gdr_pin_buffer_v2(g, (uintptr_t)dev, BYTES, 0, &mh));
 	COUNT("gdr_pin_buffer", gdr_pin_buffer(g, (uintptr_t)dev, BYTES, 0, 0, &mh));
 	count_pinned(g, mh);
