@@ -309,7 +309,7 @@ static int start_threads(void)
 
 int gdr_set_copy_threads(unsigned reads, unsigned writes)
 {
-	if (copy_pool_want(reads, writes))
+	if (copy_pool_set_by_call(reads, writes))
 		return gdr_refuse("gdr_set_copy_threads", "ask for 1 to 64 threads");
 	gdr_long_set_limits();
 	return INSIDE(start_threads());
@@ -321,8 +321,8 @@ int gdr_set_copy_policy(gdr_copy_policy_t policy)
 
 	if (!on && policy != GDR_COPY_POLICY_CALLER)
 		return gdr_refuse("gdr_set_copy_policy", "there is no such policy");
-	copy_auto_want(on);
-	gdr_long_choose();
+	copy_auto_set_by_call(on);
+	gdr_long_policy_changed();
 	return INSIDE(start_threads());
 }
 

@@ -50,7 +50,7 @@
  * succeeded, frame[i] and busy[i] stay as they are until the copy ends. A handler's copy
  * takes another level.
  */
-struct mine {
+struct copy_thread {
 	const struct gdr_front *front;	/* never NULL */
 	uint64_t epoch;			/* front's, or NO_EPOCH */
 	_Atomic uint64_t *busy;		/* of this thread's record */
@@ -69,7 +69,7 @@ struct mine {
 #define NO_EPOCH UINT64_MAX
 
 static const struct gdr_front no_front;
-static __thread struct mine mine __attribute__((tls_model("initial-exec"))) = {
+static __thread struct copy_thread this_thread __attribute__((tls_model("initial-exec"))) = {
 	.front = &no_front,
 	.epoch = NO_EPOCH,
 };
@@ -77,18 +77,18 @@ static __thread struct mine mine __attribute__((tls_model("initial-exec"))) = {
 /*
  * Without membarrier(2), or until the process is registered for it, copies must fence. Then
  * the thread's epoch has this bit set, so it does not match the front's epoch, and all
- * copies take the long way. There the bit goes when the barrier has come.
+ * copies take copy_at_free_level. It clears the bit when the barrier has come.
  */
 #define MUST_FENCE (1ull << 63)
 
 static bool record_is_ours(void)
 {
-	return mine.busy && mine.front->epoch == (mine.epoch & ~MUST_FENCE);
+	return this_thread.busy && this_thread.front->epoch == (this_thread.epoch & ~MUST_FENCE);
 }
 
 static struct copy_pool *pool(void)
 {
-	return atomic_load_explicit(&mine.front->pool, memory_order_acquire);
+	return atomic_load_explicit(&this_thread.front->pool, memory_order_acquire);
 }
 
 /*
@@ -112,9 +112,9 @@ static void note_self(struct gdr_hazard *record)
 
 	if (prctl(PR_GET_TID_ADDRESS, &id) || !id)
 		return;
-	atomic_store(&to_thread_id, (intptr_t)id - (intptr_t)&mine);
+	atomic_store(&to_thread_id, (intptr_t)id - (intptr_t)&this_thread);
 	/* Last: until then a reader has the thread's ID alone. */
-	atomic_store_explicit(&record->self, (uintptr_t)&mine, memory_order_release);
+	atomic_store_explicit(&record->self, (uintptr_t)&this_thread, memory_order_release);
 }
 
 /*
@@ -124,7 +124,7 @@ static void note_self(struct gdr_hazard *record)
 static bool is_another(const struct gdr_hazard *record, uint32_t owner)
 {
 	uintptr_t self = atomic_load_explicit(&record->self, memory_order_acquire);
-	const struct mine *theirs = (const struct mine *)self;
+	const struct copy_thread *theirs = (const struct copy_thread *)self;
 	const void *busy = NULL;
 	uint32_t id = 0;
 	const struct iovec to[] = { { &busy, sizeof(busy) }, { &id, sizeof(id) } };
@@ -232,10 +232,10 @@ static bool is_on_other_stack(uintptr_t frame)
 	if (sigaltstack(NULL, &stack))
 		return true;
 	if (!(stack.ss_flags & SS_DISABLE)) {
-		mine.alt_start = (uintptr_t)stack.ss_sp;
-		mine.alt_bytes = stack.ss_flags & SS_AUTODISARM ? stack.ss_size : 0;
+		this_thread.alt_start = (uintptr_t)stack.ss_sp;
+		this_thread.alt_bytes = stack.ss_flags & SS_AUTODISARM ? stack.ss_size : 0;
 	}
-	return stack.ss_flags & SS_ONSTACK || frame - mine.alt_start < mine.alt_bytes;
+	return stack.ss_flags & SS_ONSTACK || frame - this_thread.alt_start < this_thread.alt_bytes;
 }
 
 /*
@@ -251,7 +251,7 @@ static int take_record(const struct gdr_front *front)
 	gdr_hold_signals(gdr_signal_bit(SIGSYS), &held);
 	hazard = claim(front);
 	if (hazard) {
-		mine = (struct mine){
+		this_thread = (struct copy_thread){
 			.front = front,
 			.epoch = front->epoch | (atomic_load(&front->table->fenced) ? MUST_FENCE : 0),
 			.busy = hazard->busy,
@@ -284,28 +284,28 @@ static int refuse(uint64_t key)
 /* The key that is announced at a level; 0: the level is free. */
 static inline uint64_t busy(unsigned int level)
 {
-	return atomic_load_explicit(&mine.busy[level], memory_order_relaxed);
+	return atomic_load_explicit(&this_thread.busy[level], memory_order_relaxed);
 }
 
 /* The announcement counts once frame[level] was found to be the copy's own after it. */
 static inline void announce(unsigned int level, uint64_t key)
 {
 	atomic_signal_fence(memory_order_seq_cst);
-	atomic_store_explicit(&mine.busy[level], key, memory_order_relaxed);
+	atomic_store_explicit(&this_thread.busy[level], key, memory_order_relaxed);
 	atomic_signal_fence(memory_order_seq_cst);
 }
 
 static void enter_level(unsigned int level, uint64_t key, uintptr_t frame)
 {
 	do {
-		mine.frame[level] = frame;
+		this_thread.frame[level] = frame;
 		announce(level, key);
-	} while (mine.frame[level] != frame);
+	} while (this_thread.frame[level] != frame);
 }
 
 static inline void leave_level(unsigned int level)
 {
-	atomic_store_explicit(&mine.busy[level], 0, memory_order_release);
+	atomic_store_explicit(&this_thread.busy[level], 0, memory_order_release);
 }
 
 /*
@@ -315,7 +315,7 @@ static inline void leave_level(unsigned int level)
 static void abandon_level(unsigned int level)
 {
 	if (level == 0)
-		gdr_long_forget(mine.front, mine.busy);
+		gdr_long_forget(this_thread.front, this_thread.busy);
 	leave_level(level);
 }
 
@@ -329,13 +329,14 @@ static void drop_left_copies(uintptr_t frame)
 	if (is_on_other_stack(frame))
 		return;
 	for (unsigned int i = 0; i < GDR_HAZARD_LEVELS; i++)
-		if (busy(i) && mine.frame[i] <= frame)
+		if (busy(i) && this_thread.frame[i] <= frame)
 			abandon_level(i);
 }
 
 static const struct gdr_hazard *record_here(void)
 {
-	return (const struct gdr_hazard *)((uintptr_t)mine.busy - offsetof(struct gdr_hazard, busy));
+	return (const struct gdr_hazard *)((uintptr_t)this_thread.busy -
+					   offsetof(struct gdr_hazard, busy));
 }
 
 void gdr_data_forget(uint64_t key)
@@ -391,7 +392,7 @@ struct request {
 
 static inline const struct gdr_slot *slot_of(uint64_t key)
 {
-	return &mine.slots[key & (GDR_SLOT_COUNT - 1)];
+	return &this_thread.slots[key & (GDR_SLOT_COUNT - 1)];
 }
 
 /* An empty slot has key 0. */
@@ -403,7 +404,7 @@ static inline bool unmapped(uint64_t key)
 /* Not 0 while mappings of more than one type are live. Then writes need the full fence. */
 static inline uint32_t mixed(void)
 {
-	return atomic_load_explicit(&mine.table->mixed, memory_order_relaxed);
+	return atomic_load_explicit(&this_thread.table->mixed, memory_order_relaxed);
 }
 
 /*
@@ -434,7 +435,7 @@ static inline void end_write(void)
 static void move_to(const struct request *r, uint32_t type)
 {
 	if (type == GDR_MAPPING_TYPE_WC)
-		mine.impl->to(r->dev, r->host, r->size);
+		this_thread.impl->to(r->dev, r->host, r->size);
 	else if (type == GDR_MAPPING_TYPE_DEVICE)
 		copy_portable.to(r->dev, r->host, r->size);
 	else
@@ -444,7 +445,7 @@ static void move_to(const struct request *r, uint32_t type)
 static void move_from(const struct request *r, uint32_t type)
 {
 	if (type == GDR_MAPPING_TYPE_WC)
-		mine.impl->from(r->host, r->dev, r->size);
+		this_thread.impl->from(r->host, r->dev, r->size);
 	else if (type == GDR_MAPPING_TYPE_DEVICE)
 		copy_portable.from(r->host, r->dev, r->size);
 	else
@@ -464,7 +465,7 @@ static void move(const struct request *r, uint32_t type)
 }
 
 /* Carries out a request that is announced at level, or finds out why not. */
-static int finish_slowly(const struct request *r, unsigned int level)
+static int finish_checked(const struct request *r, unsigned int level)
 {
 	const struct gdr_slot *slot = slot_of(r->key);
 	bool mapped = !unmapped(r->key), inside = true;
@@ -486,26 +487,26 @@ static int finish_slowly(const struct request *r, unsigned int level)
 }
 
 /*
- * Carries out a copy that is not usual, at level 0. It may be announced there already.
+ * The checked path of a copy at level 0. The copy may be announced there already.
  * The arguments are scalars: the usual copy must not build a struct for this call.
  */
 static __attribute__((noinline, cold)) int
-copy_unusual(uint64_t key, void *dev, void *host, size_t size, bool to, uintptr_t frame)
+copy_checked(uint64_t key, void *dev, void *host, size_t size, bool to, uintptr_t frame)
 {
 	const struct request r = { .key = key, .dev = dev, .host = host, .size = size, .to = to };
 
 	/* A handler has copied at this level. Its copy is over, or it was left. */
-	if (mine.frame[0] != frame)
+	if (this_thread.frame[0] != frame)
 		abandon_level(0);
 	enter_level(0, key, frame);
-	return finish_slowly(&r, 0);
+	return finish_checked(&r, 0);
 }
 
 /* Who sees that the barrier has come sees each key that was cleared without it. */
 static void look_for_barrier(void)
 {
-	if (!atomic_load_explicit(&mine.table->fenced, memory_order_acquire))
-		mine.epoch &= ~MUST_FENCE;
+	if (!atomic_load_explicit(&this_thread.table->fenced, memory_order_acquire))
+		this_thread.epoch &= ~MUST_FENCE;
 }
 
 /*
@@ -523,7 +524,7 @@ take_level(uint64_t key, uintptr_t frame, unsigned int *taken)
 		return refuse(key);
 	if (__builtin_expect(!record_is_ours(), 0))
 		rc = gdr_front_inherited(key) ? refuse(key) : take_record(front);
-	else if (__builtin_expect(mine.epoch & MUST_FENCE, 0))
+	else if (__builtin_expect(this_thread.epoch & MUST_FENCE, 0))
 		look_for_barrier();
 	if (rc)
 		return rc;
@@ -543,7 +544,7 @@ take_level(uint64_t key, uintptr_t frame, unsigned int *taken)
 static void announce_at(unsigned int level, uint64_t key, uintptr_t frame)
 {
 	enter_level(level, key, frame);
-	if (mine.epoch & MUST_FENCE)
+	if (this_thread.epoch & MUST_FENCE)
 		atomic_thread_fence(memory_order_seq_cst);
 }
 
@@ -551,7 +552,7 @@ static void announce_at(unsigned int level, uint64_t key, uintptr_t frame)
  * The way of a thread's first copy, of a copy inside another, and of one that must fence.
  */
 static __attribute__((noinline, cold)) int
-copy_long_way(uint64_t key, void *dev, void *host, size_t size, bool to, uintptr_t frame)
+copy_at_free_level(uint64_t key, void *dev, void *host, size_t size, bool to, uintptr_t frame)
 {
 	const struct request r = { .key = key, .dev = dev, .host = host, .size = size, .to = to };
 	unsigned int level = 0;
@@ -561,7 +562,7 @@ copy_long_way(uint64_t key, void *dev, void *host, size_t size, bool to, uintptr
 	if (rc)
 		return rc;
 	announce_at(level, key, frame);
-	return finish_slowly(&r, level);
+	return finish_checked(&r, level);
 }
 
 /* A copy at level 0 that the GPU's copy engine or other threads may help with. */
@@ -569,8 +570,8 @@ static __attribute__((noinline)) void
 copy_long(uint64_t key, void *dev, void *host, size_t size, bool to)
 {
 	const struct gdr_long copy = {
-		.front = mine.front, .owner = mine.busy, .impl = mine.impl, .key = key,
-		.off = (uintptr_t)dev - slot_of(key)->va, .dev = dev, .host = host,
+		.front = this_thread.front, .owner = this_thread.busy, .impl = this_thread.impl,
+		.key = key, .off = (uintptr_t)dev - slot_of(key)->va, .dev = dev, .host = host,
 		.size = size, .to = to,
 	};
 
@@ -588,13 +589,13 @@ static inline bool is_long(size_t size, _Atomic size_t *least)
  */
 static inline bool take_level_0(uintptr_t frame)
 {
-	if (__builtin_expect(mine.front->epoch != mine.epoch, 0))
+	if (__builtin_expect(this_thread.front->epoch != this_thread.epoch, 0))
 		return false;
 	if (__builtin_expect(busy(0) != 0, 0))
 		return false;
-	if (__builtin_expect(mine.frame[0] == frame, 1))
+	if (__builtin_expect(this_thread.frame[0] == frame, 1))
 		return true;
-	mine.frame[0] = frame;
+	this_thread.frame[0] = frame;
 	atomic_signal_fence(memory_order_seq_cst);
 	/* A handler that ran in between may have left a copy here. */
 	return busy(0) == 0;
@@ -603,7 +604,7 @@ static inline bool take_level_0(uintptr_t frame)
 /* Whether level 0 is still this copy's, after its announcement. */
 static inline bool has_level_0(uintptr_t frame)
 {
-	return mine.frame[0] == frame;
+	return this_thread.frame[0] == frame;
 }
 
 /* A write of more than a line, in the usual case. */
@@ -613,7 +614,7 @@ write_lines(uint64_t key, void *dev, void *host, size_t size)
 	if (is_long(size, &gdr_long_to))
 		copy_long(key, dev, host, size, true);
 	else
-		mine.impl->to(dev, host, size);
+		this_thread.impl->to(dev, host, size);
 	copy_fence_store();
 	leave_level(0);
 	return 0;
@@ -634,7 +635,7 @@ static inline int read_lines(void *host, const void *dev, size_t size)
 	if (is_long(size, &gdr_long_from))
 		return read_long(host, dev, size);
 	copy_fence_read_begin();
-	mine.impl->from(host, dev, size);
+	this_thread.impl->from(host, dev, size);
 	copy_fence_read_end();
 	leave_level(0);
 	return 0;
@@ -658,14 +659,14 @@ int gdr_copy_to_mapping(gdr_mh_t handle, void *map_d_ptr, const void *h_ptr, siz
 	uintptr_t frame = frame_here();
 
 	if (__builtin_expect(!take_level_0(frame), 0))
-		return copy_long_way(handle.h, map_d_ptr, (void *)h_ptr, size, true, frame);
+		return copy_at_free_level(handle.h, map_d_ptr, (void *)h_ptr, size, true, frame);
 	/* No fence is needed here: membarrier(2) in handle.Retract stands for it. */
 	announce(0, handle.h);
 	if (__builtin_expect(!is_usual(handle.h, map_d_ptr, h_ptr, size) || mixed() ||
 			     !has_level_0(frame), 0))
-		return copy_unusual(handle.h, map_d_ptr, (void *)h_ptr, size, true, frame);
+		return copy_checked(handle.h, map_d_ptr, (void *)h_ptr, size, true, frame);
 	if (__builtin_expect(size <= COPY_LINE, 1))
-		return mine.impl->last[size](mine.busy, map_d_ptr, h_ptr);
+		return this_thread.impl->write[size](this_thread.busy, map_d_ptr, h_ptr);
 	return write_lines(handle.h, map_d_ptr, (void *)h_ptr, size);
 }
 
@@ -674,13 +675,13 @@ int gdr_copy_from_mapping(gdr_mh_t handle, void *h_ptr, const void *map_d_ptr, s
 	uintptr_t frame = frame_here();
 
 	if (__builtin_expect(!take_level_0(frame), 0))
-		return copy_long_way(handle.h, (void *)map_d_ptr, h_ptr, size, false, frame);
+		return copy_at_free_level(handle.h, (void *)map_d_ptr, h_ptr, size, false, frame);
 	announce(0, handle.h);
 	if (__builtin_expect(!is_usual(handle.h, map_d_ptr, h_ptr, size) ||
 			     !has_level_0(frame), 0))
-		return copy_unusual(handle.h, (void *)map_d_ptr, h_ptr, size, false, frame);
+		return copy_checked(handle.h, (void *)map_d_ptr, h_ptr, size, false, frame);
 	if (__builtin_expect(size <= COPY_LINE, 1))
-		return mine.impl->read(h_ptr, map_d_ptr, size, mine.busy);
+		return this_thread.impl->read(h_ptr, map_d_ptr, size, this_thread.busy);
 	return read_lines(h_ptr, map_d_ptr, size);
 }
 
@@ -729,7 +730,7 @@ static inline bool are_usual(const struct pieces *p, _Atomic size_t *least)
 
 static void put_all(const struct pieces *p)
 {
-	copy_span *to = mine.impl->to;
+	copy_span *to = this_thread.impl->to;
 
 	for (const gdr_piece_t *piece = p->at, *end = piece + p->count; piece < end; piece++)
 		if (piece->size)
@@ -738,7 +739,7 @@ static void put_all(const struct pieces *p)
 
 static void put_all_direct(const struct pieces *p)
 {
-	copy_span *to = mine.impl->to;
+	copy_span *to = this_thread.impl->to;
 
 	for (const gdr_piece_t *piece = p->at, *end = piece + p->count; piece < end; piece++)
 		if (piece->size && !copy_put_direct(piece->map_d_ptr, piece->h_ptr, piece->size))
@@ -751,7 +752,7 @@ static void move_all_to(struct pieces *p)
 
 	p->alone |= fully;
 	if (are_usual(p, &gdr_long_to)) {
-		if (mine.front->direct)
+		if (this_thread.front->direct)
 			put_all_direct(p);
 		else
 			put_all(p);
@@ -794,7 +795,7 @@ static inline void keep_part(void *host, const uint8_t *line, size_t n)
 static void gather_lines(struct gather *g)
 {
 	if (g->used)
-		mine.impl->gather(g->lines, g->devs, g->used);
+		this_thread.impl->gather(g->lines, g->devs, g->used);
 	for (size_t i = 0; i < g->used; i++)
 		keep_part(g->parts[i].host, g->lines[i] + g->parts[i].off, g->parts[i].n);
 	g->used = 0;
@@ -826,7 +827,7 @@ static void add_lines(struct gather *g, const gdr_piece_t *piece)
 
 static void move_all_from(struct pieces *p)
 {
-	bool gathers = mine.impl->gather && p->plain;
+	bool gathers = this_thread.impl->gather && p->plain;
 	struct gather g;
 
 	g.used = 0;
@@ -860,7 +861,7 @@ static inline void narrow(const struct pieces *p, uint64_t number)
 		return;
 	for (unsigned int i = 0; i < p->handles; i++)
 		atomic_store_explicit(&record->names[i], p->names[i], memory_order_release);
-	atomic_store_explicit(&mine.busy[0], number | p->handles, memory_order_release);
+	atomic_store_explicit(&this_thread.busy[0], number | p->handles, memory_order_release);
 }
 
 static inline bool lies_in(const gdr_piece_t *piece, const struct gdr_slot *slot)
@@ -928,11 +929,11 @@ static int copy_many(const gdr_piece_t *pieces, size_t count, bool to, uintptr_t
 	rc = take_level(pieces[0].handle.h, frame, &level);
 	if (__builtin_expect(rc, 0))
 		return rc;
-	number = ++mine.many << GDR_MANY_SHIFT;
+	number = ++this_thread.many << GDR_MANY_SHIFT;
 	announce_at(level, number, frame);
 	/* A handler may have left a copy here after the level was found free. */
 	if (__builtin_expect(level == 0, 1))
-		copy_pool_settle(pool(), mine.busy);
+		copy_pool_settle(pool(), this_thread.busy);
 	p.at = pieces;
 	p.count = count;
 	p.alone = level > 0;

@@ -40,7 +40,7 @@ struct gdr_dma {
 	struct gdr_dma_handle handles[GDR_SLOT_COUNT];
 };
 
-void gdr_dma_want(size_t from, size_t to)
+void gdr_dma_set_least(size_t from, size_t to)
 {
 	atomic_store(&gdr_dma_least_from, from);
 	atomic_store(&gdr_dma_least_to, to);

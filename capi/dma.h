@@ -32,7 +32,7 @@ typedef _Atomic(struct gdr_dma *) gdr_dma_ref;
 struct gdr_dma_handle;
 
 /* Sets the least sizes. */
-void gdr_dma_want(size_t from, size_t to);
+void gdr_dma_set_least(size_t from, size_t to);
 
 /*
  * Prepares DMA through handle key, which has just pinned size bytes at addr. It calls the

@@ -33,24 +33,24 @@ static void empty_page_in_child(void)
 
 static struct gdr_front *front_page(void)
 {
-	struct gdr_front *mine, *theirs = NULL;
+	struct gdr_front *page, *theirs = NULL;
 	size_t len = sizeof(struct gdr_front);
 
-	mine = atomic_load_explicit(&gdr_front_page, memory_order_acquire);
-	if (mine)
-		return mine;
-	mine = mmap(NULL, len, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-	if (mine == MAP_FAILED)
+	page = atomic_load_explicit(&gdr_front_page, memory_order_acquire);
+	if (page)
+		return page;
+	page = mmap(NULL, len, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	if (page == MAP_FAILED)
 		return NULL;
-	bool wiped = madvise(mine, len, MADV_WIPEONFORK) == 0;
+	bool wiped = madvise(page, len, MADV_WIPEONFORK) == 0;
 
-	if (!atomic_compare_exchange_strong(&gdr_front_page, &theirs, mine)) {
-		munmap(mine, len);
+	if (!atomic_compare_exchange_strong(&gdr_front_page, &theirs, page)) {
+		munmap(page, len);
 		return theirs;
 	}
 	if (!wiped)
 		pthread_atfork(NULL, NULL, empty_page_in_child);
-	return mine;
+	return page;
 }
 
 /* Under the lock. */

@@ -34,11 +34,11 @@ void gdr_long_set_limits(void)
 		     least_of(&copy_least_shared_from, &gdr_dma_least_from, &copy_least_auto_from));
 }
 
-void gdr_long_choose(void)
+void gdr_long_policy_changed(void)
 {
 	bool on = copy_auto_is_on();
 
-	copy_pool_suggest(on ? CHOSEN_READ_THREADS : 1, on ? CHOSEN_WRITE_THREADS : 1);
+	copy_pool_set_by_policy(on ? CHOSEN_READ_THREADS : 1, on ? CHOSEN_WRITE_THREADS : 1);
 	gdr_long_set_limits();
 }
 
@@ -161,14 +161,14 @@ static enum copy_way choose(const struct gdr_long *copy, struct gdr_dma_handle *
 	enum copy_way way;
 
 	if (!h)
-		return copy_auto_choose(copy->size, copy->to, ways);
-	way = copy_auto_choose(copy->size, copy->to, ways | 1u << COPY_DMA);
+		return copy_auto_best_way(copy->size, copy->to, ways);
+	way = copy_auto_best_way(copy->size, copy->to, ways | 1u << COPY_DMA);
 	if (way != COPY_DMA && copy_auto_expect(copy->size, copy->to, COPY_DMA_LOCKED) >=
 				       copy_auto_expect(copy->size, copy->to, way))
 		return way;
 	if (!gdr_dma_is_locked(h, copy->host))
 		return way;
-	return copy_auto_choose(copy->size, copy->to, ways | 1u << COPY_DMA_LOCKED);
+	return copy_auto_best_way(copy->size, copy->to, ways | 1u << COPY_DMA_LOCKED);
 }
 
 /* Wakes threads for the next copies, if copies come close to each other. */

@@ -26,7 +26,7 @@ extern _Atomic size_t gdr_long_to, gdr_long_from;
 void gdr_long_set_limits(void);
 
 /* Called when the library begins or ends to choose the way of copies. Sets the limits. */
-void gdr_long_choose(void);
+void gdr_long_policy_changed(void);
 
 /*
  * The caller of these two has called gdr_guest_enter.

@@ -87,11 +87,11 @@ static int read_environment(struct gdr_front *front)
 	}
 	front->impl = env.impl;
 	front->direct = env.direct;
-	copy_pool_ask(env.read_threads, env.write_threads);
+	copy_pool_set_by_env(env.read_threads, env.write_threads);
 	copy_pool_spin(env.spin_us);
-	gdr_dma_want(env.dma_read, env.dma_write);
-	copy_auto_ask(env.choose);
-	gdr_long_choose();
+	gdr_dma_set_least(env.dma_read, env.dma_write);
+	copy_auto_set_by_env(env.choose);
+	gdr_long_policy_changed();
 	return 0;
 }
 

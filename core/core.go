@@ -40,7 +40,7 @@ type Library struct {
 	contexts map[Handle]*context
 	buffers  map[Handle]*buffer
 	memories map[Handle]*memory
-	caches   map[Handle]*registrations
+	caches   map[Handle]*openCache
 
 	cacheSet cache.Set
 }
@@ -102,7 +102,7 @@ func New(epoch uint32) (*Library, error) {
 		contexts: map[Handle]*context{},
 		buffers:  map[Handle]*buffer{},
 		memories: map[Handle]*memory{},
-		caches:   map[Handle]*registrations{},
+		caches:   map[Handle]*openCache{},
 	}, nil
 }
 
@@ -135,7 +135,7 @@ func (l *Library) Open(opts Options) (Handle, error) {
 // openFirst logs the reason of each.
 func openFirst(candidates []backend.Backend) (_ backend.Session, name string, err error) {
 	var reasons []error
-	var undecided *pair
+	var undecided *fallback
 	for _, b := range candidates {
 		session, err := b.Open()
 		if err != nil {
@@ -148,7 +148,7 @@ func openFirst(candidates []backend.Backend) (_ backend.Session, name string, er
 			return undecided, undecided.name + "|" + b.Name(), nil
 		}
 		if u, ok := session.(backend.Undecided); ok && u.Undecided() && len(candidates) > 1 {
-			undecided = &pair{first: u, name: b.Name()}
+			undecided = &fallback{first: u, name: b.Name()}
 			continue
 		}
 		log.Infof("gdr_open: using the %s backend", b.Name())
@@ -565,7 +565,7 @@ func (l *Library) DriverVersion(g Handle) (major, minor int, err error) {
 	return major, minor, nil
 }
 
-// BackendName is the name of the backend that pins. While a pair has not decided, it is
+// BackendName is the name of the backend that pins. While a fallback has not decided, it is
 // both names with a bar between them.
 func (l *Library) BackendName(g Handle) (string, error) {
 	c, err := l.enter(g)
@@ -573,7 +573,7 @@ func (l *Library) BackendName(g Handle) (string, error) {
 		return "", err
 	}
 	defer c.leave()
-	if p, ok := c.session.(*pair); ok {
+	if p, ok := c.session.(*fallback); ok {
 		if name := p.chosenName(); name != "" {
 			return name, nil
 		}

@@ -347,7 +347,7 @@ var table = []Group{
 
 var guests = []Program{
 	{Name: "hosts", On: all, Cases: Guest},
-	{Name: "rest", On: all, Cases: Guest},
+	{Name: "footprint", On: all, Cases: Guest},
 	{Name: "signals", On: all, Cases: Guest},
 	{Name: "limits", On: all, Cases: Guest},
 	{Name: "forced", On: all, Cases: Guest},
@@ -528,7 +528,7 @@ func vmsDebug(kernels []string) []Program {
 
 // On an emulated arm64 machine there run also the guests that qemu-user cannot run in full.
 func vmsArm64(kernels []string) []Program {
-	more := cmd("-f", "$B/bin/guest_lazy", "-f", "$B/bin/guest_rest", "-f", "$B/bin/guest_signals")
+	more := cmd("-f", "$B/bin/guest_lazy", "-f", "$B/bin/guest_footprint", "-f", "$B/bin/guest_signals")
 	var all []Program
 	for _, k := range kernels {
 		all = append(all,

@@ -39,7 +39,7 @@ struct class {
 static struct class classes[2][CLASSES];	/* reads, writes */
 
 _Atomic size_t copy_least_auto_to = SIZE_MAX, copy_least_auto_from = SIZE_MAX;
-static _Atomic bool is_set;	/* copy_auto_want was called; the environment then has no effect */
+static _Atomic bool is_set;	/* by a call; the environment then has no effect */
 
 static void set(bool on)
 {
@@ -47,13 +47,13 @@ static void set(bool on)
 	atomic_store(&copy_least_auto_to, on ? LEAST_TO : SIZE_MAX);
 }
 
-void copy_auto_want(bool on)
+void copy_auto_set_by_call(bool on)
 {
 	atomic_store(&is_set, true);
 	set(on);
 }
 
-void copy_auto_ask(bool on)
+void copy_auto_set_by_env(bool on)
 {
 	if (!atomic_load(&is_set))
 		set(on);
@@ -122,7 +122,7 @@ static void forget(unsigned int c, bool to, enum copy_way way)
 	atomic_store_explicit(&e->tries, 0, memory_order_relaxed);
 }
 
-enum copy_way copy_auto_choose(size_t n, bool to, unsigned int ways)
+enum copy_way copy_auto_best_way(size_t n, bool to, unsigned int ways)
 {
 	unsigned int c = class_of(n), count, turn;
 	enum copy_way best = best_of(c, to, ways);

@@ -34,17 +34,17 @@ static inline bool copy_auto_is_on(void)
 }
 
 /* Makes the library choose, or leaves copies to their callers again. */
-void copy_auto_want(bool on);
+void copy_auto_set_by_call(bool on);
 
-/* The same, for the environment's wish. A call of copy_auto_want overrides it. */
-void copy_auto_ask(bool on);
+/* The same, by the environment. copy_auto_set_by_call overrides it. */
+void copy_auto_set_by_env(bool on);
 
 /*
  * The way that takes the least time for n bytes. ways has a bit (1 << way) for each way
  * that is possible; COPY_ALONE's bit is always set. Now and then it returns a way that is
  * not known well yet.
  */
-enum copy_way copy_auto_choose(size_t n, bool to, unsigned int ways);
+enum copy_way copy_auto_best_way(size_t n, bool to, unsigned int ways);
 
 /* Whether the time of a copy of n bytes is wanted. It mostly is not, once a way is known. */
 bool copy_auto_learns(size_t n, bool to, enum copy_way way);

@@ -105,10 +105,10 @@ static bool usable(void)
 	return (cpu_leaf(7).ebx & CPU_7_EBX_AVX2) && cpu_os_saves(XCR0_AVX);
 }
 
-static AVX2 int last_line(_Atomic uint64_t *busy, void *dev, const void *host)
+static AVX2 int write_line(_Atomic uint64_t *busy, void *dev, const void *host)
 {
 	if (!copy_at_line(dev))
-		return copy_last_vec_64(busy, dev, host);
+		return copy_write_vec_64(busy, dev, host);
 	lines_to(dev, host, COPY_LINE);
 	return copy_end(busy);
 }
@@ -152,6 +152,6 @@ const struct copy_impl copy_avx2 = {
 	.from = from,
 	.read = read,
 	.gather = gather,
-	.last = { COPY_SIZES(COPY_ENTRY_VEC) [COPY_LINE] = last_line },
+	.write = { COPY_SIZES(COPY_ENTRY_VEC) [COPY_LINE] = write_line },
 };
 #endif

@@ -113,10 +113,10 @@ static bool usable(void)
  * Uses one of the upper sixteen registers. So the state that VZEROUPPER would have to
  * clear stays as it is.
  */
-static AVX512 int last_line(_Atomic uint64_t *busy, void *dev, const void *host)
+static AVX512 int write_line(_Atomic uint64_t *busy, void *dev, const void *host)
 {
 	if (!copy_at_line(dev))
-		return copy_last_vec_64(busy, dev, host);
+		return copy_write_vec_64(busy, dev, host);
 	__asm__ __volatile__("vmovdqu64 %1, %%zmm16\n\t"
 			     "vmovntdq %%zmm16, %0"
 			     : "=m"(*(__m512i *)dev)
@@ -162,6 +162,6 @@ const struct copy_impl copy_avx512 = {
 	.from = from,
 	.read = read,
 	.gather = gather,
-	.last = { COPY_SIZES(COPY_ENTRY_VEC) [COPY_LINE] = last_line },
+	.write = { COPY_SIZES(COPY_ENTRY_VEC) [COPY_LINE] = write_line },
 };
 #endif

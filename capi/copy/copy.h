@@ -19,7 +19,7 @@ typedef void copy_span(void *dst, const void *src, size_t n);
  * Writes the last bytes, fences (copy_fence_store), releases the record (*busy = 0), and
  * returns 0. A tail call of a small write. Its index in the table is the number of bytes.
  */
-typedef int copy_last(_Atomic uint64_t *busy, void *dev, const void *host);
+typedef int copy_write(_Atomic uint64_t *busy, void *dev, const void *host);
 
 /* Reads 0 < n <= COPY_LINE bytes, fences before and after, and releases the record. */
 typedef int copy_read(void *host, const void *dev, size_t n, _Atomic uint64_t *busy);
@@ -29,7 +29,7 @@ typedef int copy_read(void *host, const void *dev, size_t n, _Atomic uint64_t *b
  *
  * to() writes n > 0 bytes from host memory into a WC mapping. from() reads n > 0 bytes
  * out of one. Neither fences: the caller does (copy_fence_*). Copies of up to COPY_LINE
- * bytes have functions that end the copy as well. last[n] writes n bytes. read() reads,
+ * bytes have functions that end the copy as well. write[n] writes n bytes. read() reads,
  * with the fences that its loads need.
  *
  * gather() reads n whole lines, each from its own address. It stores them one after the
@@ -56,7 +56,7 @@ struct copy_impl {
 	size_t wakes;	/* the least read that wakes threads */
 	copy_read *read;
 	void (*gather)(void *lines, const void *const *devs, size_t n);
-	copy_last *last[COPY_LINE + 1];	/* there is no entry 0 */
+	copy_write *write[COPY_LINE + 1];	/* there is no entry 0 */
 };
 
 /*

@@ -117,10 +117,10 @@ static bool usable(void)
 	return isar1 >> 60;
 }
 
-static int last_line(_Atomic uint64_t *busy, void *dev, const void *host)
+static int write_line(_Atomic uint64_t *busy, void *dev, const void *host)
 {
 	if (!copy_at_line(dev))
-		return copy_last_vec_64(busy, dev, host);
+		return copy_write_vec_64(busy, dev, host);
 	lines_to(dev, host, COPY_LINE);
 	return copy_end(busy);
 }
@@ -146,6 +146,6 @@ const struct copy_impl copy_ls64 = {
 	.to = to,
 	.from = from,
 	.read = read,
-	.last = { COPY_SIZES(COPY_ENTRY_VEC) [COPY_LINE] = last_line },
+	.write = { COPY_SIZES(COPY_ENTRY_VEC) [COPY_LINE] = write_line },
 };
 #endif

@@ -33,10 +33,10 @@ static bool usable(void)
 	return (cpu_leaf(7).ecx & CPU_7_ECX_MOVDIR64B) && cpu_has_sse41();
 }
 
-static int last_line(_Atomic uint64_t *busy, void *dev, const void *host)
+static int write_line(_Atomic uint64_t *busy, void *dev, const void *host)
 {
 	if (!copy_at_line(dev))
-		return copy_last_vec_64(busy, dev, host);
+		return copy_write_vec_64(busy, dev, host);
 	lines_to(dev, host, COPY_LINE);
 	return copy_end(busy);
 }
@@ -53,6 +53,6 @@ const struct copy_impl copy_movdir64b = {
 	.from = copy_sse41_from,
 	.read = copy_sse41_read,
 	.gather = copy_sse41_gather,
-	.last = { COPY_SIZES(COPY_ENTRY_VEC) [COPY_LINE] = last_line },
+	.write = { COPY_SIZES(COPY_ENTRY_VEC) [COPY_LINE] = write_line },
 };
 #endif

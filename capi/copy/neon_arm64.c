@@ -98,10 +98,10 @@ static bool usable(void)
 	return getauxval(AT_HWCAP) & (1ul << 1);	/* HWCAP_ASIMD */
 }
 
-static int last_line(_Atomic uint64_t *busy, void *dev, const void *host)
+static int write_line(_Atomic uint64_t *busy, void *dev, const void *host)
 {
 	if (!copy_at_line(dev))
-		return copy_last_vec_64(busy, dev, host);
+		return copy_write_vec_64(busy, dev, host);
 	lines_to(dev, host, COPY_LINE);
 	return copy_end(busy);
 }
@@ -127,6 +127,6 @@ const struct copy_impl copy_neon = {
 	.to = to,
 	.from = from,
 	.read = read,
-	.last = { COPY_SIZES(COPY_ENTRY_VEC) [COPY_LINE] = last_line },
+	.write = { COPY_SIZES(COPY_ENTRY_VEC) [COPY_LINE] = write_line },
 };
 #endif

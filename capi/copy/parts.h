@@ -41,20 +41,20 @@ extern copy_put *const copy_put_vec[COPY_LINE] COPY_HIDDEN;
 
 /*
  * The same as functions that end the copy, with one for a whole line; and the entries of
- * copy_impl.last.
+ * copy_impl.write.
  */
-#define COPY_LAST_PAIR(n) COPY_HIDDEN copy_last copy_last_pair_##n;
-#define COPY_ENTRY_PAIR(n) [n] = copy_last_pair_##n,
-COPY_SIZES(COPY_LAST_PAIR)
-COPY_LAST_PAIR(64)
+#define COPY_WRITE_PAIR(n) COPY_HIDDEN copy_write copy_write_pair_##n;
+#define COPY_ENTRY_PAIR(n) [n] = copy_write_pair_##n,
+COPY_SIZES(COPY_WRITE_PAIR)
+COPY_WRITE_PAIR(64)
 #if defined(__x86_64__) || defined(__aarch64__)
-#define COPY_LAST_VEC(n) COPY_HIDDEN copy_last copy_last_vec_##n;
-#define COPY_ENTRY_VEC(n) [n] = copy_last_vec_##n,
-COPY_SIZES(COPY_LAST_VEC)
-COPY_LAST_VEC(64)
+#define COPY_WRITE_VEC(n) COPY_HIDDEN copy_write copy_write_vec_##n;
+#define COPY_ENTRY_VEC(n) [n] = copy_write_vec_##n,
+COPY_SIZES(COPY_WRITE_VEC)
+COPY_WRITE_VEC(64)
 #endif
 
-/* What a copy_last does after it wrote its bytes. */
+/* What a copy_write does after it wrote its bytes. */
 static inline int copy_end(_Atomic uint64_t *busy)
 {
 	copy_fence_store();
@@ -262,7 +262,7 @@ extern const struct copy_impl copy_avx512 COPY_HIDDEN;
 extern const struct copy_impl copy_movdir64b COPY_HIDDEN;
 
 /* Functions that other routines use as well. */
-COPY_HIDDEN copy_last copy_sse2_last_line;
+COPY_HIDDEN copy_write copy_sse2_write_line;
 COPY_HIDDEN void copy_sse2_lines_to(void *dev, const void *host, size_t n);
 COPY_HIDDEN copy_span copy_sse41_from;
 COPY_HIDDEN copy_read copy_sse41_read;

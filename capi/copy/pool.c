@@ -136,50 +136,50 @@ _Atomic size_t copy_least_shared_to = SIZE_MAX, copy_least_shared_from = SIZE_MA
 
 static _Atomic uint64_t spin_ns = SPIN_US * 1000u;	/* or FOREVER */
 static _Atomic unsigned int threads_to = 1, threads_from = 1;
-static _Atomic unsigned int asked_to, asked_from;	/* by the host; 0: it has not said */
-static _Atomic unsigned int suggested_to = 1, suggested_from = 1;
-static _Atomic bool is_set;	/* copy_pool_want was called; the environment then has no effect */
+static _Atomic unsigned int by_host_to, by_host_from;	/* a call or the environment; 0: neither */
+static _Atomic unsigned int by_policy_to = 1, by_policy_from = 1;
+static _Atomic bool is_set;	/* by a call; the environment then has no effect */
 
-static unsigned int set_threads(_Atomic unsigned int *asked, _Atomic unsigned int *suggested,
+static unsigned int set_threads(_Atomic unsigned int *host, _Atomic unsigned int *policy,
 				_Atomic unsigned int *threads)
 {
-	unsigned int n = atomic_load(asked);
+	unsigned int n = atomic_load(host);
 
 	if (!n)
-		n = atomic_load(suggested);
+		n = atomic_load(policy);
 	atomic_store(threads, n);
 	return n;
 }
 
 static void set_both(void)
 {
-	unsigned int reads = set_threads(&asked_from, &suggested_from, &threads_from);
-	unsigned int writes = set_threads(&asked_to, &suggested_to, &threads_to);
+	unsigned int reads = set_threads(&by_host_from, &by_policy_from, &threads_from);
+	unsigned int writes = set_threads(&by_host_to, &by_policy_to, &threads_to);
 
 	atomic_store(&copy_least_shared_from, reads > 1 ? READ_LEAST : SIZE_MAX);
 	atomic_store(&copy_least_shared_to, writes > 1 ? WRITE_LEAST : SIZE_MAX);
 }
 
-static void ask(unsigned int reads, unsigned int writes)
+static void set_host(unsigned int reads, unsigned int writes)
 {
-	atomic_store(&asked_from, reads);
-	atomic_store(&asked_to, writes);
+	atomic_store(&by_host_from, reads);
+	atomic_store(&by_host_to, writes);
 	set_both();
 }
 
-int copy_pool_want(unsigned int reads, unsigned int writes)
+int copy_pool_set_by_call(unsigned int reads, unsigned int writes)
 {
 	if (reads - 1 >= COPY_THREADS_MAX || writes - 1 >= COPY_THREADS_MAX)
 		return EINVAL;
 	atomic_store(&is_set, true);
-	ask(reads, writes);
+	set_host(reads, writes);
 	return 0;
 }
 
-void copy_pool_ask(unsigned int reads, unsigned int writes)
+void copy_pool_set_by_env(unsigned int reads, unsigned int writes)
 {
 	if (!atomic_load(&is_set))
-		ask(reads, writes);
+		set_host(reads, writes);
 }
 
 void copy_pool_spin(uint64_t us)
@@ -190,10 +190,10 @@ void copy_pool_spin(uint64_t us)
 		atomic_store(&spin_ns, us * 1000u);
 }
 
-void copy_pool_suggest(unsigned int reads, unsigned int writes)
+void copy_pool_set_by_policy(unsigned int reads, unsigned int writes)
 {
-	atomic_store(&suggested_from, reads);
-	atomic_store(&suggested_to, writes);
+	atomic_store(&by_policy_from, reads);
+	atomic_store(&by_policy_to, writes);
 	set_both();
 }
 

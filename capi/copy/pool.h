@@ -35,13 +35,12 @@ typedef _Atomic(struct copy_pool *) copy_pool_ref;
  * Sets how many threads share a copy, with the caller: 1 to COPY_THREADS_MAX. It starts
  * no thread. On EINVAL nothing changes.
  */
-int copy_pool_want(unsigned int reads, unsigned int writes);
+int copy_pool_set_by_call(unsigned int reads, unsigned int writes);
 
 /*
- * The same, for the environment's wish; 0: it says nothing. A call of copy_pool_want
- * overrides it.
+ * The same, by the environment; 0: it does not say. copy_pool_set_by_call overrides it.
  */
-void copy_pool_ask(unsigned int reads, unsigned int writes);
+void copy_pool_set_by_env(unsigned int reads, unsigned int writes);
 
 /*
  * Sets how many microseconds workers look for work before they sleep: up to
@@ -93,10 +92,10 @@ void copy_pool_note(struct copy_pool *pool, size_t n, bool to);
 bool copy_pool_is_busy(struct copy_pool *pool);
 
 /*
- * How many threads share a read, or a write, if neither copy_pool_want nor the environment
- * says so for it. It is 1 and 1 at first.
+ * How many threads share a read, or a write, if neither copy_pool_set_by_call nor the
+ * environment sets it. 1 and 1 at first.
  */
-void copy_pool_suggest(unsigned int reads, unsigned int writes);
+void copy_pool_set_by_policy(unsigned int reads, unsigned int writes);
 
 /*
  * Ends the copy that owner left by siglongjmp, if there is one. When it returns, no

@@ -88,5 +88,5 @@ const struct copy_impl copy_portable = {
 	.to = to,
 	.from = from,
 	.read = read,
-	.last = { COPY_SIZES(COPY_ENTRY_PAIR) [COPY_LINE] = copy_last_pair_64 },
+	.write = { COPY_SIZES(COPY_ENTRY_PAIR) [COPY_LINE] = copy_write_pair_64 },
 };

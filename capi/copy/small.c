@@ -283,7 +283,7 @@ last_askew_pair(_Atomic uint64_t *busy, void *dev, const void *host, size_t n)
 }
 
 #define LAST_PAIR(n) \
-int copy_last_pair_##n(_Atomic uint64_t *busy, void *dev, const void *host) \
+int copy_write_pair_##n(_Atomic uint64_t *busy, void *dev, const void *host) \
 { \
 	if ((uintptr_t)dev & (tail_align(n, WIDE_PAIR) - 1)) \
 		return last_askew_pair(busy, dev, host, n); \
@@ -320,7 +320,7 @@ last_askew_vec(_Atomic uint64_t *busy, void *dev, const void *host, size_t n)
 }
 
 #define LAST_VEC(n) \
-int copy_last_vec_##n(_Atomic uint64_t *busy, void *dev, const void *host) \
+int copy_write_vec_##n(_Atomic uint64_t *busy, void *dev, const void *host) \
 { \
 	if ((uintptr_t)dev & (tail_align(n, WIDE_VECTOR) - 1)) \
 		return last_askew_vec(busy, dev, host, n); \

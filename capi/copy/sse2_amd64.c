@@ -56,10 +56,10 @@ static bool usable(void)
 	return true;	/* part of x86-64 */
 }
 
-int copy_sse2_last_line(_Atomic uint64_t *busy, void *dev, const void *host)
+int copy_sse2_write_line(_Atomic uint64_t *busy, void *dev, const void *host)
 {
 	if (!copy_at_line(dev))
-		return copy_last_vec_64(busy, dev, host);
+		return copy_write_vec_64(busy, dev, host);
 	copy_sse2_lines_to(dev, host, COPY_LINE);
 	return copy_end(busy);
 }
@@ -85,6 +85,6 @@ const struct copy_impl copy_sse2 = {
 	.to = to,
 	.from = from,
 	.read = read,
-	.last = { COPY_SIZES(COPY_ENTRY_VEC) [COPY_LINE] = copy_sse2_last_line },
+	.write = { COPY_SIZES(COPY_ENTRY_VEC) [COPY_LINE] = copy_sse2_write_line },
 };
 #endif

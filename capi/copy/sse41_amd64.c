@@ -109,6 +109,6 @@ const struct copy_impl copy_sse41 = {
 	.from = copy_sse41_from,
 	.read = copy_sse41_read,
 	.gather = copy_sse41_gather,
-	.last = { COPY_SIZES(COPY_ENTRY_VEC) [COPY_LINE] = copy_sse2_last_line },
+	.write = { COPY_SIZES(COPY_ENTRY_VEC) [COPY_LINE] = copy_sse2_write_line },
 };
 #endif

@@ -45,7 +45,7 @@ static void impl_write(struct bench_op *op, size_t count)
 
 	for (; count; count--) {
 		if (op->size <= COPY_LINE) {
-			impl->last[op->size](&busy, op->dev, op->host);
+			impl->write[op->size](&busy, op->dev, op->host);
 			continue;
 		}
 		impl->to(op->dev, op->host, op->size);

@@ -12,7 +12,7 @@ result $? "rm_test"
 result $? "gdrcopy_sanity (rm)"
 # An emulated CPU is some 30 times slower. The cases keep their limits.
 export GUEST_SCALE=0.05
-for program in badinput guest_fork guest_fds guest_lazy guest_rest guest_signals guest_threads; do
+for program in badinput guest_fork guest_fds guest_lazy guest_footprint guest_signals guest_threads; do
 	[ ! -e /bin/$program ] || { /bin/$program; result $? "$program (rm)"; }
 done
 rmmod nvidia

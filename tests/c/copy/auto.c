@@ -39,7 +39,7 @@ static int copy_often(const struct machine *m, size_t n, bool to, unsigned int w
 	int wrong = 0;
 
 	for (int i = 0; i < copies; i++) {
-		enum copy_way way = copy_auto_choose(n, to, ways);
+		enum copy_way way = copy_auto_best_way(n, to, ways);
 
 		if (!(ways & 1u << way))
 			return -1;
@@ -113,15 +113,15 @@ int main(void)
 	struct tap t = { 0, 0, 0 };
 
 	tap_ok(&t, !copy_auto_is_on(), "it is off at first");
-	copy_auto_ask(true);
+	copy_auto_set_by_env(true);
 	tap_ok(&t, copy_auto_is_on(), "the environment asks for it");
-	copy_auto_ask(false);
+	copy_auto_set_by_env(false);
 	tap_ok(&t, !copy_auto_is_on(), "and not any more");
-	copy_auto_want(true);
-	copy_auto_ask(false);
+	copy_auto_set_by_call(true);
+	copy_auto_set_by_env(false);
 	tap_ok(&t, copy_auto_is_on(), "the call goes before it");
-	tap_ok(&t, copy_auto_choose(SIZE_MAX, true, 1) == COPY_ALONE &&
-	       copy_auto_choose(1, false, 1) == COPY_ALONE, "any size has a way");
+	tap_ok(&t, copy_auto_best_way(SIZE_MAX, true, 1) == COPY_ALONE &&
+	       copy_auto_best_way(1, false, 1) == COPY_ALONE, "any size has a way");
 	for (size_t i = 0; i < sizeof(machines) / sizeof(machines[0]); i++) {
 		tap_ok(&t, finds_the_best(&machines[i], false), "machine %zu: reads", i);
 		tap_ok(&t, finds_the_best(&machines[i], true), "machine %zu: writes", i);

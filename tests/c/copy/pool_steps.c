@@ -110,7 +110,7 @@ static bool copy(int i, size_t n, unsigned int threads, bool to)
 	static uint8_t seed;
 	uint8_t *src = to ? host[i] : dev[i], *dst = to ? dev[i] : host[i];
 
-	copy_pool_want(threads, threads);
+	copy_pool_set_by_call(threads, threads);
 	memset(src, ++seed, n);
 	memset(dst, 0, n);
 	job.dev = dev[i];

@@ -534,7 +534,7 @@ static void last_to(void *dst, const void *src, size_t n)
 
 	if (n > COPY_LINE)
 		ending->to(dst, src, n);
-	else if (ending->last[n](&busy, dst, src) || busy)
+	else if (ending->write[n](&busy, dst, src) || busy)
 		__builtin_trap();
 }
 
@@ -597,7 +597,7 @@ static bool end_once(uint8_t *dst, const uint8_t *src)
 	bool ok;
 
 	if (sigsetjmp(at_end, 0) == 0) {
-		ending->last[now.n]((_Atomic uint64_t *)small_src.base, dst, src);
+		ending->write[now.n]((_Atomic uint64_t *)small_src.base, dst, src);
 		because("it did not end");
 		return false;
 	}

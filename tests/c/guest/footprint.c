@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 /*
- * guest/rest.c - what the library costs a host that does not use it just now.
+ * guest/footprint.c - what the library costs a host that does not use it just now.
  *
  * This program is linked to the library, as UCX is.
  */
@@ -172,7 +172,7 @@ static void preload(void)
 	if (!pid) {
 		setenv("LD_PRELOAD", real, 1);
 		setenv(preloaded_env, real, 1);
-		execl("/proc/self/exe", "guest_rest", (char *)NULL);
+		execl("/proc/self/exe", "guest_footprint", (char *)NULL);
 		_exit(127);
 	}
 	status = wait_child(pid, 30);

@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// half is a fake backend that may be one of a pair.
+// half is a fake backend that may be half of a fallback.
 type half struct {
 	*fake
 	name      string
@@ -212,7 +212,7 @@ func TestCloseOfAPairTellsTheFirstError(t *testing.T) {
 	require.Equal(t, unix.ENOMEM, Errno(l.Close(g)))
 }
 
-// When there is a pair, and when there is one backend.
+// When there is a fallback, and when there is one backend.
 func TestWhoStandsBy(t *testing.T) {
 	fails := func(h *half) *half {
 		h.fail["open"] = unix.ENOENT
@@ -226,8 +226,8 @@ func TestWhoStandsBy(t *testing.T) {
 	}{
 		{"decided", []*half{newHalf("a", false), newHalf("b", false)}, "a", 1},
 		{"alone", []*half{newHalf("a", true, nil)}, "a", 1},
-		{"a pair", []*half{newHalf("a", true, nil), newHalf("b", false), newHalf("c", false)}, "a|b", 2},
-		{"a pair of the undecided", []*half{newHalf("a", true, nil), newHalf("b", true, nil), newHalf("c", false)}, "a|b", 2},
+		{"a fallback", []*half{newHalf("a", true, nil), newHalf("b", false), newHalf("c", false)}, "a|b", 2},
+		{"a fallback of two undecided", []*half{newHalf("a", true, nil), newHalf("b", true, nil), newHalf("c", false)}, "a|b", 2},
 		{"the next does not open", []*half{newHalf("a", true, nil), fails(newHalf("b", false))}, "a", 2},
 		{"the one after that does", []*half{newHalf("a", true, nil), fails(newHalf("b", false)), newHalf("c", false)}, "a|c", 3},
 		{"the first does not open", []*half{fails(newHalf("a", true)), newHalf("b", true, nil), newHalf("c", false)}, "b|c", 3},

@@ -10,10 +10,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// pair is a session of one of two backends. The first pin decides which one: the first
+// fallback is a session of one of two backends. The first pin decides which one: the first
 // backend if it serves the buffer, else the standby. A question for
 // GDR_ATTR_USING_DMA_BUF_MMAP decides before, if CUDA can tell.
-type pair struct {
+type fallback struct {
 	first             backend.Undecided
 	standby           backend.Session
 	name, standbyName string
@@ -24,7 +24,7 @@ type pair struct {
 
 // choose gives the session that pins. It keeps the first answer of serves that is nil or
 // ENOTSUP.
-func (p *pair) choose(call string, serves func() error) (backend.Session, error) {
+func (p *fallback) choose(call string, serves func() error) (backend.Session, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.chosen != nil {
@@ -45,7 +45,7 @@ func (p *pair) choose(call string, serves func() error) (backend.Session, error)
 }
 
 // chosenName is the name of the backend that pins, "" before the choice.
-func (p *pair) chosenName() string {
+func (p *fallback) chosenName() string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	switch p.chosen {
@@ -57,7 +57,7 @@ func (p *pair) chosenName() string {
 	return p.standbyName
 }
 
-func (p *pair) Pin(req backend.PinRequest) (backend.Pin, error) {
+func (p *fallback) Pin(req backend.PinRequest) (backend.Pin, error) {
 	session, err := p.choose("gdr_pin_buffer", func() error { return p.first.Serves(req) })
 	if err != nil {
 		return nil, err
@@ -67,7 +67,7 @@ func (p *pair) Pin(req backend.PinRequest) (backend.Pin, error) {
 
 // Attribute is the answer of the chosen backend. Before the choice it is an answer that
 // holds for both.
-func (p *pair) Attribute(a backend.Attr) (int, error) {
+func (p *fallback) Attribute(a backend.Attr) (int, error) {
 	p.mu.Lock()
 	chosen := p.chosen
 	p.mu.Unlock()
@@ -85,6 +85,6 @@ func (p *pair) Attribute(a backend.Attr) (int, error) {
 	return min(x, y), err
 }
 
-func (p *pair) Version() (int, int) { return p.first.Version() }
+func (p *fallback) Version() (int, int) { return p.first.Version() }
 
-func (p *pair) Close() error { return first(p.first.Close(), p.standby.Close()) }
+func (p *fallback) Close() error { return first(p.first.Close(), p.standby.Close()) }

@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// registrations is one registration cache, which gdr_cache_open has made.
-type registrations struct {
+// openCache is a registration cache of gdr_cache_open.
+type openCache struct {
 	owner *context
 	*cache.Cache
 }
@@ -59,14 +59,14 @@ func (l *Library) CacheOpen(g Handle, most uint64) (Handle, error) {
 		return 0, err
 	}
 	l.mu.Lock()
-	l.caches[opened.Handle()] = &registrations{c, opened}
+	l.caches[opened.Handle()] = &openCache{c, opened}
 	l.mu.Unlock()
 	return opened.Handle(), nil
 }
 
 // enterCache finds a cache and enters its context. The caller calls leave on that
 // context.
-func (l *Library) enterCache(h Handle) (*registrations, error) {
+func (l *Library) enterCache(h Handle) (*openCache, error) {
 	l.mu.RLock()
 	r := l.caches[h]
 	l.mu.RUnlock()
