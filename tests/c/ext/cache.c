@@ -247,6 +247,43 @@ static void held_stays(void)
 	expect(!is_pinned(ha));
 }
 
+/*
+ * As in MPICH's issue 7977: several messages of one allocation are under way, each with a
+ * hold of its own, while other allocations push the oldest ranges out. One that ends, and
+ * comes again, must not unmap it under the others.
+ */
+static void several_holds(void)
+{
+	enum { PARTS = 4, OTHERS = 8, ROUNDS = 20 };
+	gdr_t g = open_or_fail();
+	gdr_cache_t c = open_cache(g, 2 * RANGE);
+	unsigned long a = some_memory(g, NULL), others[OTHERS];
+	size_t part = RANGE / PARTS;
+	struct held h[PARTS];
+
+	for (int i = 0; i < OTHERS; i++)
+		others[i] = some_memory(g, NULL);
+	visit(c, a, RANGE);
+	for (int i = 0; i < PARTS; i++)
+		h[i] = get(c, a + (size_t)i * part, part);
+	for (int round = 0; round < ROUNDS; round++) {
+		int ends = round % PARTS;
+
+		put(c, h[ends]);
+		for (int i = 0; i < OTHERS; i++)
+			visit(c, others[i], RANGE);
+		expect(is_pinned(h[(ends + 1) % PARTS]));
+		check_bytes(h[(ends + 1) % PARTS], part, (uint64_t)round);
+		h[ends] = get(c, a + (size_t)ends * part, part);
+		expect(same(h[ends], h[(ends + 1) % PARTS]));
+	}
+	for (int i = 0; i < PARTS; i++)
+		put(c, h[i]);
+	for (int i = 0; i < OTHERS; i++)
+		visit(c, others[i], RANGE);
+	expect(!is_pinned(h[0]));
+}
+
 /* A longer range takes the place of those in it. */
 static void longer_range(void)
 {
@@ -932,6 +969,7 @@ static const struct guest_case cases[] = {
 	{ "odd places and sizes", odd_places, 30, 0 },
 	{ "the oldest goes", oldest_goes, 30, 0 },
 	{ "what is held stays", held_stays, 30, 0 },
+	{ "several holds, and others come and go", several_holds, 30, 0 },
 	{ "a longer range", longer_range, 30, 0 },
 	{ "ranges that overlap", overlap, 30, 0 },
 	{ "other memory at the address", other_memory_there, 30, 0 },
