@@ -204,9 +204,12 @@ var table = []Group{
 	{Name: "consumers_quick", Rows: []Program{
 		counted("nccl", "1 opens=1 pins=64 maps=64 to=4096 from=4608", "$B/bin/consumer_nccl"),
 		counted("dpdk", "1 opens=1 pins=300 maps=300 to=1200 from=2400", "$B/bin/consumer_dpdk"),
+		counted("ofi_nccl", "1 opens=1 pins=8 maps=8 to=131072 from=131072", "$B/bin/consumer_ofi_nccl"),
+		counted("nvshmem", "1 opens=1 pins=3 maps=3 to=384 from=384", "$B/bin/consumer_nvshmem"),
+		counted("nixl", "1 opens=16 pins=128 maps=128 to=2097152 from=2097152", "$B/bin/consumer_nixl"),
 		counted("python", "0 opens=26 pins=25 maps=25 to=250 from=250", "python3", "tests/consumers/python.py"),
-		{Name: "broken", On: plain, Needs: cmd("python3"), Make: cmd("lib", "$B/front/libgdrapi.so", "$B/bin/consumer_nccl", "$B/bin/consumer_dpdk"),
-			Cmd: cmd("tests/consumers/broken.sh", "$B", "$B/bin/consumer_nccl", "$B/bin/consumer_dpdk", "python3 tests/consumers/python.py")},
+		{Name: "broken", On: plain, Needs: cmd("python3"), Make: append(cmd("lib", "$B/front/libgdrapi.so"), sequences...),
+			Cmd: append(cmd("tests/consumers/broken.sh", "$B", "python3 tests/consumers/python.py"), sequences...)},
 	}},
 
 	// vkgdr's interface on the doubles, and as it is installed.
@@ -454,6 +457,10 @@ func fuzzers(seconds, runs string, limit time.Duration) []Program {
 	}
 	return programs
 }
+
+// sequences are the calls of consumers as small programs.
+var sequences = cmd("$B/bin/consumer_nccl", "$B/bin/consumer_dpdk", "$B/bin/consumer_ofi_nccl", "$B/bin/consumer_nvshmem",
+	"$B/bin/consumer_nixl")
 
 // counted is a program that must do as much as least says: counted.sh.
 func counted(name, least string, program ...string) Program {

@@ -14,17 +14,7 @@
 
 enum { ROUNDS = 100 };
 
-static struct {
-	gdr_t (*open)(void);
-	int (*pin)(gdr_t g, unsigned long addr, size_t size, uint64_t token, uint32_t space,
-		   gdr_mh_t *mh);
-	int (*unpin)(gdr_t g, gdr_mh_t mh);
-	int (*map)(gdr_t g, gdr_mh_t mh, void **va, size_t size);
-	int (*unmap)(gdr_t g, gdr_mh_t mh, void *va, size_t size);
-	int (*to)(gdr_mh_t mh, void *map, const void *host, size_t size);
-	int (*from)(gdr_mh_t mh, void *host, const void *map, size_t size);
-} gdr;
-
+static struct consumer_gdr gdr;
 static struct cuda_dl cu;
 static struct tap tap;
 static gdr_t g;
@@ -32,15 +22,7 @@ static gdr_t g;
 static int cpu_map(cu_ptr addr, size_t size, gdr_mh_t *mh, void **va)
 {
 	if (!g) {
-		void *lib = consumer_load();
-
-		gdr.open = consumer_find(lib, "gdr_open");
-		gdr.pin = consumer_find(lib, "gdr_pin_buffer");
-		gdr.unpin = consumer_find(lib, "gdr_unpin_buffer");
-		gdr.map = consumer_find(lib, "gdr_map");
-		gdr.unmap = consumer_find(lib, "gdr_unmap");
-		gdr.to = consumer_find(lib, "gdr_copy_to_mapping");
-		gdr.from = consumer_find(lib, "gdr_copy_from_mapping");
+		consumer_functions(consumer_load(), &gdr);
 		g = gdr.open();
 		if (!g)
 			return -1;

@@ -37,6 +37,38 @@ static inline void *consumer_load(void)
 	return lib;
 }
 
+/* The functions that most consumers look up. */
+struct consumer_gdr {
+	gdr_t (*open)(void);
+	int (*close)(gdr_t g);
+	int (*pin)(gdr_t g, unsigned long addr, size_t size, uint64_t token, uint32_t space, gdr_mh_t *mh);
+	int (*pin_v2)(gdr_t g, unsigned long addr, size_t size, uint32_t flags, gdr_mh_t *mh);
+	int (*unpin)(gdr_t g, gdr_mh_t mh);
+	int (*info)(gdr_t g, gdr_mh_t mh, gdr_info_t *info);
+	int (*map)(gdr_t g, gdr_mh_t mh, void **va, size_t size);
+	int (*unmap)(gdr_t g, gdr_mh_t mh, void *va, size_t size);
+	int (*to)(gdr_mh_t mh, void *map, const void *host, size_t size);
+	int (*from)(gdr_mh_t mh, void *host, const void *map, size_t size);
+	void (*runtime_version)(int *major, int *minor);
+	int (*driver_version)(gdr_t g, int *major, int *minor);
+};
+
+static inline void consumer_functions(void *lib, struct consumer_gdr *gdr)
+{
+	gdr->open = consumer_find(lib, "gdr_open");
+	gdr->close = consumer_find(lib, "gdr_close");
+	gdr->pin = consumer_find(lib, "gdr_pin_buffer");
+	gdr->pin_v2 = consumer_find(lib, "gdr_pin_buffer_v2");
+	gdr->unpin = consumer_find(lib, "gdr_unpin_buffer");
+	gdr->info = consumer_find(lib, "gdr_get_info");
+	gdr->map = consumer_find(lib, "gdr_map");
+	gdr->unmap = consumer_find(lib, "gdr_unmap");
+	gdr->to = consumer_find(lib, "gdr_copy_to_mapping");
+	gdr->from = consumer_find(lib, "gdr_copy_from_mapping");
+	gdr->runtime_version = consumer_find(lib, "gdr_runtime_get_version");
+	gdr->driver_version = consumer_find(lib, "gdr_driver_get_version");
+}
+
 /* The first GPU's primary context is current when it returns. */
 static inline void consumer_cuda(struct cuda_dl *cu)
 {

@@ -1,32 +1,22 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * nccl.c - what NCCL does with GDRCopy (its gdrwrap, with NCCL_GDRCOPY_ENABLE=1):
+ * nccl.c - what NCCL 2.30 does with GDRCopy (its gdrwrap, with NCCL_GDRCOPY_ENABLE=1):
  * versions first, then flags and small buffers in GPU memory of cudaMalloc, or of
- * cuMemCreate with NCCL_CUMEM_ENABLE=1, that the CPU stores to and reads.
+ * cuMemCreate with NCCL_CUMEM_ENABLE=1, that the CPU stores to and reads. From GDRCopy 2.5
+ * on it pins by gdr_pin_buffer_v2, with FORCE_PCIE what a flush would be needed for. A
+ * library without a function that it looks up is closed again, unused.
  */
 #include <stdint.h>
 #include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include "load.h"
 #include "tap.h"
 
 enum { LINES = 64, BUFFERS = 32 };
 
-static struct {
-	gdr_t (*open)(void);
-	int (*close)(gdr_t g);
-	int (*pin)(gdr_t g, unsigned long addr, size_t size, uint64_t token, uint32_t space,
-		   gdr_mh_t *mh);
-	int (*unpin)(gdr_t g, gdr_mh_t mh);
-	int (*info)(gdr_t g, gdr_mh_t mh, gdr_info_t *info);
-	int (*map)(gdr_t g, gdr_mh_t mh, void **va, size_t size);
-	int (*unmap)(gdr_t g, gdr_mh_t mh, void *va, size_t size);
-	void (*runtime_version)(int *major, int *minor);
-	int (*driver_version)(gdr_t g, int *major, int *minor);
-	int (*to)(gdr_mh_t mh, void *map, const void *host, size_t size);
-	int (*from)(gdr_mh_t mh, void *host, const void *map, size_t size);
-} gdr;
-
+static struct consumer_gdr gdr;
 static struct cuda_dl cu;
 static struct tap tap;
 
@@ -41,23 +31,6 @@ struct buffer {
 	uint64_t *cpu;
 	cu_ptr gpu;
 };
-
-static void load(void)
-{
-	void *lib = consumer_load();
-
-	gdr.open = consumer_find(lib, "gdr_open");
-	gdr.close = consumer_find(lib, "gdr_close");
-	gdr.pin = consumer_find(lib, "gdr_pin_buffer");
-	gdr.unpin = consumer_find(lib, "gdr_unpin_buffer");
-	gdr.info = consumer_find(lib, "gdr_get_info");
-	gdr.map = consumer_find(lib, "gdr_map");
-	gdr.unmap = consumer_find(lib, "gdr_unmap");
-	gdr.runtime_version = consumer_find(lib, "gdr_runtime_get_version");
-	gdr.driver_version = consumer_find(lib, "gdr_driver_get_version");
-	gdr.to = consumer_find(lib, "gdr_copy_to_mapping");
-	gdr.from = consumer_find(lib, "gdr_copy_from_mapping");
-}
 
 /* NCCL goes on without GDRCopy below 2.1. */
 static void versions(gdr_t g)
@@ -108,8 +81,33 @@ static void free_mem(struct buffer *b)
 		tap_ok(&tap, 0, "freeing the memory");
 }
 
+/*
+ * A child, for the library stays open here. It closes one that cannot open, or that lacks a
+ * function, and goes on with CUDA.
+ */
+static int without_library(int opened)
+{
+	pid_t pid = fork();
+	int status = -1;
+	cu_ptr mem;
+	void *lib;
+
+	if (!pid) {
+		setenv("GDRCOPY_BACKEND", "gdrdrv", 1);
+		lib = consumer_load();
+		consumer_functions(lib, &gdr);
+		if ((opened && gdr.open()) || dlsym(lib, "gdr_no_such_function") || dlclose(lib))
+			_exit(1);
+		consumer_cuda(&cu);
+		_exit(cu.mem_alloc(&mem, GPU_PAGE_SIZE) || cu.set8(mem, 1, GPU_PAGE_SIZE) || cu.ctx_sync() ||
+		      cu.mem_free(mem));
+	}
+	waitpid(pid, &status, 0);
+	return status;
+}
+
 /* A page more than is needed, and pinned from the first whole one on. */
-static int make(gdr_t g, struct buffer *b, size_t size, int vmm)
+static int make(gdr_t g, struct buffer *b, size_t size, int vmm, uint32_t flags)
 {
 	cu_ptr aligned;
 	gdr_info_t info;
@@ -123,7 +121,7 @@ static int make(gdr_t g, struct buffer *b, size_t size, int vmm)
 	if (rc)
 		return rc;
 	aligned = (b->mem + GPU_PAGE_OFFSET) & GPU_PAGE_MASK;
-	rc = gdr.pin(g, aligned, b->map_size, 0, 0, &b->mh);
+	rc = gdr.pin_v2(g, aligned, b->map_size, flags, &b->mh);
 	if (!rc)
 		rc = gdr.map(g, b->mh, &b->map, b->map_size);
 	if (!rc)
@@ -173,7 +171,8 @@ static void communicator(gdr_t g, int vmm)
 	int i, made, bad = 0;
 
 	for (made = 0; made < BUFFERS; made++)
-		if (make(g, &b[made], LINES * sizeof(uint64_t) << made % 12, vmm))
+		if (make(g, &b[made], LINES * sizeof(uint64_t) << made % 12, vmm,
+			 made % 2 ? GDR_PIN_FLAG_FORCE_PCIE : GDR_PIN_FLAG_DEFAULT))
 			break;
 	tap_is(&tap, made, BUFFERS, "buffers pinned and mapped");
 	for (i = 0; i < made; i++)
@@ -188,7 +187,9 @@ int main(void)
 {
 	gdr_t g;
 
-	load();
+	tap_is(&tap, without_library(0), 0, "dlclose of a library that lacks a function, and CUDA");
+	tap_is(&tap, without_library(1), 0, "dlclose after a gdr_open that is NULL, and CUDA");
+	consumer_functions(consumer_load(), &gdr);
 	consumer_cuda(&cu);
 	g = gdr.open();
 	tap_ok(&tap, g != NULL, "gdr_open");
