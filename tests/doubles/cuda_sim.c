@@ -19,7 +19,6 @@ static bool fault_known(const char *name);
 static struct sim_faults faults = {
 	.env = "CUDA_SIM_FAIL",
 	.known = fault_known,
-	.lock = PTHREAD_MUTEX_INITIALIZER,
 };
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static atomic_int init_pid;	/* 0 until cuInit */

@@ -40,7 +40,6 @@ struct rm_config config;
 struct sim_faults rm_faults = {
 	.env = "NVRM_SIM_FAIL",
 	.known = request_known,
-	.lock = PTHREAD_MUTEX_INITIALIZER,
 };
 
 static void die(const char *what)

@@ -4,20 +4,29 @@
 
 #include <errno.h>
 #include <limits.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-static struct sim_faults *forking;	/* whose lock fork() takes */
+/* A double has at most one sim_faults. */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
 static void before_fork(void)
 {
-	pthread_mutex_lock(&forking->lock);
+	pthread_mutex_lock(&lock);
 }
 
 static void after_fork(void)
 {
-	pthread_mutex_unlock(&forking->lock);
+	pthread_mutex_unlock(&lock);
+}
+
+/* Not at the first call: a fork in the middle of that would leave the lock locked in the child. */
+static __attribute__((constructor)) void at_load(void)
+{
+	if (pthread_atfork(before_fork, after_fork, after_fork))
+		abort();
 }
 
 static void bad_rule(const struct sim_faults *f, const char *rule)
@@ -27,7 +36,7 @@ static void bad_rule(const struct sim_faults *f, const char *rule)
 	abort();
 }
 
-/* The caller holds f->lock. */
+/* The caller holds the lock. */
 static void drop_rules(struct sim_faults *f, const char *name)
 {
 	size_t i;
@@ -37,7 +46,7 @@ static void drop_rules(struct sim_faults *f, const char *name)
 			f->rules[i].name[0] = '\0';
 }
 
-/* The caller holds f->lock. */
+/* The caller holds the lock. */
 static void add_rule(struct sim_faults *f, const char *name, int result, unsigned long nth)
 {
 	struct sim_fault_rule *r = f->rules;
@@ -79,7 +88,7 @@ static void parse_rule(struct sim_faults *f, char *text)
 	add_rule(f, text, (int)result, nth);
 }
 
-/* Read the environment once. The caller holds f->lock. */
+/* Read the environment once. The caller holds the lock. */
 static void load(struct sim_faults *f)
 {
 	const char *env;
@@ -88,9 +97,6 @@ static void load(struct sim_faults *f)
 	if (f->loaded)
 		return;
 	f->loaded = 1;
-	forking = f;
-	if (pthread_atfork(before_fork, after_fork, after_fork))
-		abort();
 	env = getenv(f->env);
 	if (!env)
 		return;
@@ -107,7 +113,7 @@ int sim_fault(struct sim_faults *f, const char *name)
 	int result = 0;
 	size_t i;
 
-	pthread_mutex_lock(&f->lock);
+	pthread_mutex_lock(&lock);
 	load(f);
 	for (i = 0; i < SIM_FAULT_RULES; i++) {
 		struct sim_fault_rule *r = &f->rules[i];
@@ -118,13 +124,13 @@ int sim_fault(struct sim_faults *f, const char *name)
 		if (!result && (!r->nth || r->calls == r->nth))
 			result = r->result;
 	}
-	pthread_mutex_unlock(&f->lock);
+	pthread_mutex_unlock(&lock);
 	return result;
 }
 
 void sim_fault_set(struct sim_faults *f, const char *name, int result, int nth)
 {
-	pthread_mutex_lock(&f->lock);
+	pthread_mutex_lock(&lock);
 	load(f);
 	if (!result)
 		drop_rules(f, name);
@@ -132,17 +138,17 @@ void sim_fault_set(struct sim_faults *f, const char *name, int result, int nth)
 		bad_rule(f, name);
 	else
 		add_rule(f, name, result, (unsigned long)nth);
-	pthread_mutex_unlock(&f->lock);
+	pthread_mutex_unlock(&lock);
 }
 
 unsigned long sim_fault_calls(struct sim_faults *f, const char *name)
 {
 	unsigned long calls = 0;
 
-	pthread_mutex_lock(&f->lock);
+	pthread_mutex_lock(&lock);
 	for (size_t i = 0; i < SIM_FAULT_RULES; i++)
 		if (!strcmp(f->rules[i].name, name))
 			calls = f->rules[i].calls;
-	pthread_mutex_unlock(&f->lock);
+	pthread_mutex_unlock(&lock);
 	return calls;
 }

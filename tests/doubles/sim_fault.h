@@ -17,7 +17,6 @@
 #ifndef SIM_FAULT_H
 #define SIM_FAULT_H
 
-#include <pthread.h>
 #include <stdbool.h>
 
 /* Each double has its own copy, and must not use the other's. */
@@ -35,21 +34,19 @@ struct sim_fault_rule {
 
 /*
  * env is the name of the environment variable. known is NULL, or says which names rules
- * may have. Neither changes. lock guards all fields after it. loaded: the variable was
- * read.
+ * may have. Neither changes. A lock guards the other fields. loaded: the variable was read.
  *
- * A double has at most one such object. fork() waits for its lock, so that a child finds
- * the lock free.
+ * A double has at most one such object. fork() waits for the lock, so that a child finds
+ * it free.
  */
 struct sim_faults {
 	const char *env;
 	bool (*known)(const char *name);
-	pthread_mutex_t lock;
 	int loaded;
 	struct sim_fault_rule rules[SIM_FAULT_RULES];
 };
 
-#define SIM_FAULTS_INIT(var) { .env = (var), .lock = PTHREAD_MUTEX_INITIALIZER }
+#define SIM_FAULTS_INIT(var) { .env = (var) }
 
 /* Count one call of name. Returns 0, or the result that the call must fail with. */
 int sim_fault(struct sim_faults *f, const char *name);

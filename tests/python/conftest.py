@@ -56,7 +56,9 @@ class Cuda:
         self("cuMemFree_v2", ctypes.c_uint64(address))
 
     def write(self, address, data):
+        """The CPU's mapping shows the bytes once CUDA has synchronised: docs/ordering.md."""
         self("cuMemcpyHtoD_v2", ctypes.c_uint64(address), data, ctypes.c_size_t(len(data)))
+        self("cuCtxSynchronize")
 
     def read(self, address, size):
         data = ctypes.create_string_buffer(size)

@@ -455,6 +455,7 @@ static void starting_parent(void)
 {
 	int failed = 0;
 
+	skip_where_each_child_loads();
 	for (int i = 0; i < children() && failed < 5; i++) {
 		if (in_child("a trial", race_trial, (void *)(uintptr_t)(i * 7 % 400), 2 * CHILD_S))
 			continue;
