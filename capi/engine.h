@@ -29,7 +29,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "cuda.h"
+#include "relaxed.h"
 #include "extents.h"
 
 #pragma GCC visibility push(hidden)

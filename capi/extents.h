@@ -13,7 +13,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "cuda.h"
+#include "relaxed.h"
 
 #pragma GCC visibility push(hidden)
 

@@ -22,7 +22,7 @@ $(BIN)/ext_cache_tsan: | need-$(CLANG)
 	$(CLANG) -O1 -g -fsanitize=thread $(CACHE_TEST)
 
 ENGINE_TEST = $(C11) -Icapi -o $@ $(filter %.c,$^) -lpthread
-$(BIN)/ext_engine $(BIN)/ext_engine_tsan: $(T)/ext/engine.c capi/engine.c capi/extents.c capi/cuda.c capi/guest.c $(CAPI_H) tools/tap.h
+$(BIN)/ext_engine $(BIN)/ext_engine_tsan: $(T)/ext/engine.c capi/engine.c capi/extents.c capi/relaxed.c capi/guest.c $(CAPI_H) tools/tap.h
 
 $(BIN)/ext_engine:
 	@mkdir -p $(@D)

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * cuda.h - C's calls of the CUDA driver: one way to make them.
+ * relaxed.h - C's calls of the CUDA driver: one way to make them.
  *
  * Whatever the library asks of CUDA must not end a capture of a CUDA graph, on this thread
  * or on another, and must leave the thread as it was.
  */
-#ifndef GDR_CUDA_H
-#define GDR_CUDA_H
+#ifndef GDR_RELAXED_H
+#define GDR_RELAXED_H
 
 #include <stdbool.h>
 #include <stddef.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "cuda.h"
+#include "relaxed.h"
 
 #include "driver.h"
 #include "guest.h"
