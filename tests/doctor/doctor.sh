@@ -71,7 +71,7 @@ json_is_whole() {
 versions() {
 	"$doctor" --version >"$work/version"
 	cat "$work/version"
-	grep -qE '^gdrcopy_doctor [0-9][^ ]* \(commit ([0-9a-f]{12}(-dirty)?|unknown), go1\.[0-9.]+\)$' "$work/version"
+	grep -qE '^gdrcopy_doctor [0-9][^ ]* \(commit ([0-9a-f]{12}(-dirty)?|unknown), go1\.[0-9.]+, backends gdrdrv dmabuf rm vulkan\)$' "$work/version"
 }
 
 # fake NAME CODE - folders begins with one that has a library of that name, made of CODE.
