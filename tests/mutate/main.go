@@ -1,7 +1,10 @@
+// SPDX-License-Identifier: MIT
+
 // Command mutate makes small wrong changes to a copy of the tree, one at a time, and
 // counts those that the tests notice.
 //
-//	go run ./tests/mutate [-only TEXT] LIST
+//	go run ./tests/mutate [-only TEXT] [-part K/N] LIST
+//	go run ./tests/mutate -share TEXT -for TIME LIST
 //
 // LIST has two kinds of blocks. A suite says how some tests are built and run, by
 // the shell, in the copy; $SIM stands for the simulated drivers' environment:
@@ -17,8 +20,15 @@
 //	-	old
 //	+	new
 //
-// With -only it makes the changes whose file or suite has TEXT in its name. It ends
-// with status 1 below the goal, or where a change cannot be made or does not build.
+// With -only it makes the changes whose file or suite has TEXT in its name, with -part the
+// K-th of N parts of the list. A part is of neighbours in the list: they have few suites.
+// A suite must pass before its first change and after its last one. A test that does not
+// end within ten times what the suite takes unchanged, or [leastLimit], has noticed.
+// The status is 1 if a change was not noticed, cannot be made, or was not tried.
+//
+// With -share it begins at a change that TEXT picks and begins no other after TIME. A change
+// that is not noticed was there before the commit that runs this. So nothing fails: the
+// output is TAP, and what was not noticed is skipped and says so.
 package main
 
 import (
@@ -27,17 +37,20 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"hash/fnv"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
 )
 
 const (
-	goal  = 95              // percent
-	limit = 2 * time.Minute // of one command; a test that hangs has noticed
+	buildLimit = 10 * time.Minute
+	leastLimit = 30 * time.Second // of a test; no suite takes longer unchanged, with room to spare
 )
 
 type suite struct{ build, test string }
@@ -49,65 +62,163 @@ type change struct {
 	old, new string
 }
 
+// verdict is what became of a change.
+type verdict int
+
+const (
+	noticed verdict = iota
+	hung            // noticed at the limit of time
+	missed
+	untried
+)
+
+func (v verdict) String() string { return [...]string{"noticed", "hung", "MISSED", "ERROR"}[v] }
+
+// result is a change and its verdict; why says why it was not tried.
+type result struct {
+	change
+	verdict verdict
+	why     error
+}
+
 func main() {
-	only := flag.String("only", "", "make the changes whose file or suite has this in its name")
+	only := flag.String("only", "", "make the changes whose file or suite has `TEXT` in its name")
+	part := flag.String("part", "1/1", "make the changes of part `K/N` of the list")
+	share := flag.String("share", "", "begin at a change that `TEXT` picks; nothing fails")
+	long := flag.Duration("for", 150*time.Second, "with -share: begin no change after this `TIME`")
 	flag.Parse()
 	if flag.NArg() != 1 {
 		flag.Usage()
 		os.Exit(2)
 	}
-	ok, err := run(flag.Arg(0), *only)
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "mutate:", err)
+	if *share != "" {
+		fmt.Print(tap(runShare(flag.Arg(0), *share, *long)))
+		return
 	}
-	if !ok || err != nil {
+	if err := run(flag.Arg(0), *only, *part); err != nil {
+		fmt.Fprintln(os.Stderr, "mutate:", err)
 		os.Exit(1)
 	}
 }
 
-func run(list, only string) (bool, error) {
+func run(list, only, part string) error {
 	suites, changes, err := read(list)
 	if err != nil {
-		return false, err
+		return err
 	}
-	dir, err := os.MkdirTemp("", "mutate")
+	changes = slices.DeleteFunc(changes, func(c change) bool {
+		return !strings.Contains(c.file, only) && !strings.Contains(c.suite, only)
+	})
+	if changes, err = partOf(changes, part); err != nil {
+		return err
+	}
+	if len(changes) == 0 {
+		return errors.New("no change was picked")
+	}
+	t, err := newTree(context.Background(), suites)
 	if err != nil {
-		return false, err
+		return err
 	}
-	defer os.RemoveAll(dir)
-	if err := copyTree(dir); err != nil {
-		return false, err
+	defer t.remove()
+	results, err := t.tryAll(list, changes, time.Time{})
+	if err != nil {
+		return err
 	}
-	t := &tree{dir: dir, suites: suites, good: map[string]bool{}}
-	if t.sim, err = t.output("make -s --no-print-directory mutate-sim"); err != nil {
-		return false, err
-	}
-	noticed, made := 0, 0
-	var failed []error
-	for _, c := range changes {
-		if !strings.Contains(c.file, only) && !strings.Contains(c.suite, only) {
-			continue
+	return summary(list, results)
+}
+
+// summary prints what failed again, and the counts. Its error says that something did.
+func summary(list string, results []result) error {
+	var n [untried + 1]int
+	for _, r := range results {
+		n[r.verdict]++
+		if r.verdict >= missed {
+			fmt.Println(line(list, r))
 		}
-		seen, err := t.try(c)
-		if err != nil {
-			err = fmt.Errorf("%s:%d: %w", list, c.line, err)
-			failed = append(failed, err)
-			fmt.Println("error  ", err)
-			continue
-		}
-		made++
-		verdict := "MISSED "
-		if seen {
-			verdict = "noticed"
-			noticed++
-		}
-		fmt.Printf("%s %s:%d %s (%s)\n", verdict, list, c.line, c.file, c.suite)
 	}
-	if made == 0 {
-		return false, errors.Join(append(failed, errors.New("no change was made"))...)
+	fmt.Printf("%d changes: %d noticed, %d of them hung, %d MISSED, %d not tried\n",
+		len(results), n[noticed]+n[hung], n[hung], n[missed], n[untried])
+	if bad := n[missed] + n[untried]; bad > 0 {
+		return fmt.Errorf("%d changes were not noticed or not tried", bad)
 	}
-	fmt.Printf("%d of %d changes noticed, %d %%\n", noticed, made, noticed*100/made)
-	return noticed*100 >= goal*made, errors.Join(failed...)
+	return nil
+}
+
+func line(list string, r result) string {
+	s := fmt.Sprintf("%-7v %s:%d %s (%s)", r.verdict, list, r.line, r.file, r.suite)
+	if r.why != nil {
+		s += ": " + r.why.Error()
+	}
+	return s
+}
+
+// partOf is part K of N of the changes: "K/N".
+func partOf(changes []change, part string) ([]change, error) {
+	var k, n int
+	var rest string
+	if got, _ := fmt.Sscanf(part+" .", "%d/%d %s", &k, &n, &rest); got != 3 || rest != "." || k < 1 || k > n {
+		return nil, fmt.Errorf("-part %s: it takes K/N, from 1/N to N/N", part)
+	}
+	return changes[len(changes)*(k-1)/n : len(changes)*k/n], nil
+}
+
+// runShare makes the changes from one that text picks, around the list, as long as said. At
+// twice that time what still runs is ended.
+func runShare(list, text string, long time.Duration) ([]result, error) {
+	end := time.Now().Add(long)
+	ctx, cancel := context.WithDeadline(context.Background(), end.Add(long))
+	defer cancel()
+	suites, changes, err := read(list)
+	if err != nil || len(changes) == 0 {
+		return nil, err
+	}
+	t, err := newTree(ctx, suites)
+	if err != nil {
+		return nil, err
+	}
+	defer t.remove()
+	return t.tryAll(list, turned(changes, text), end)
+}
+
+// turned is the list from the change that text picks, and then from its begin.
+func turned(changes []change, text string) []change {
+	h := fnv.New32a()
+	h.Write([]byte(text))
+	at := int(h.Sum32() % uint32(len(changes)))
+	return slices.Concat(changes[at:], changes[:at])
+}
+
+// tap says as TAP what a share found. No line is a failure.
+func tap(results []result, err error) string {
+	var b strings.Builder
+	passed, skipped := 0, 0
+	one := func(name, skip string) {
+		if skip == "" {
+			passed++
+		} else {
+			skipped++
+			skip = " # SKIP " + strings.ReplaceAll(skip, "\n", " ")
+		}
+		fmt.Fprintf(&b, "ok %d - %s%s\n", passed+skipped, name, skip)
+	}
+	for _, r := range results {
+		name := fmt.Sprintf("%s, line %d (%s)", r.file, r.line, r.suite)
+		switch r.verdict {
+		case missed:
+			one(name, "NOT NOTICED: the suite passes with this change")
+		case untried:
+			one(name, "not tried: "+r.why.Error())
+		default:
+			one(name, "")
+		}
+	}
+	if err != nil {
+		one("the share", err.Error())
+	} else if len(results) == 0 {
+		one("the share", "there was no time for a change")
+	}
+	fmt.Fprintf(&b, "1..%d\n%d passed, 0 failed, %d skipped\n", passed+skipped, passed, skipped)
+	return b.String()
 }
 
 // read parses a list.
@@ -171,9 +282,35 @@ func copyTree(dir string) error {
 
 // tree is the copy.
 type tree struct {
-	dir, sim string
-	suites   map[string]suite
-	good     map[string]bool // suites that pass on the tree as it is
+	ctx    context.Context // ends with a signal, and a share's at its limit
+	stop   context.CancelFunc
+	dir    string
+	sim    string
+	suites map[string]suite
+}
+
+func newTree(ctx context.Context, suites map[string]suite) (*tree, error) {
+	dir, err := os.MkdirTemp("", "mutate")
+	if err != nil {
+		return nil, err
+	}
+	t := &tree{dir: dir, suites: suites}
+	t.ctx, t.stop = signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM)
+	if err = copyTree(dir); err == nil {
+		var out []byte
+		out, err = t.command(t.ctx, "make -s --no-print-directory mutate-sim").Output()
+		t.sim = strings.TrimSpace(string(out))
+	}
+	if err != nil {
+		t.remove()
+		return nil, fmt.Errorf("copy of the tree: %w", err)
+	}
+	return t, nil
+}
+
+func (t *tree) remove() {
+	t.stop()
+	os.RemoveAll(t.dir)
 }
 
 func (t *tree) command(ctx context.Context, line string) *exec.Cmd {
@@ -187,44 +324,108 @@ func (t *tree) command(ctx context.Context, line string) *exec.Cmd {
 	return cmd
 }
 
-func (t *tree) output(line string) (string, error) {
-	out, err := t.command(context.Background(), line).Output()
-	return strings.TrimSpace(string(out)), err
-}
-
-func (t *tree) sh(line string) error {
-	ctx, cancel := context.WithTimeout(context.Background(), limit)
+// sh runs a line. Its error has the end of the output.
+func (t *tree) sh(line string, limit time.Duration) error {
+	ctx, cancel := context.WithTimeout(t.ctx, limit)
 	defer cancel()
 	out, err := t.command(ctx, line).CombinedOutput()
+	if ctx.Err() != nil {
+		err = ctx.Err()
+	}
 	if err != nil {
 		err = fmt.Errorf("%s: %w\n%s", line, err, out[max(0, len(out)-2000):])
 	}
 	return err
 }
 
-// try makes a change, runs its suite and takes the change back.
-func (t *tree) try(c change) (noticed bool, err error) {
-	s := t.suites[c.suite]
-	if !t.good[c.suite] {
-		if err := errors.Join(t.sh(s.build), t.sh(s.test)); err != nil {
-			return false, fmt.Errorf("the suite %s fails without a change: %w", c.suite, err)
+// tryAll makes the changes one by one, those of a suite together, and begins none after
+// end, unless that is 0. Its error says that it was ended early.
+func (t *tree) tryAll(list string, changes []change, end time.Time) ([]result, error) {
+	var all []result
+	for len(changes) > 0 && (end.IsZero() || time.Now().Before(end)) {
+		n := 1
+		for n < len(changes) && changes[n].suite == changes[0].suite {
+			n++
 		}
-		t.good[c.suite] = true
+		all = append(all, t.trySuite(list, changes[:n], end)...)
+		if err := t.ctx.Err(); err != nil {
+			return all, fmt.Errorf("ended early: %w", err)
+		}
+		changes = changes[n:]
 	}
+	return all, nil
+}
+
+// trySuite makes changes of one suite. A suite that fails unchanged has noticed nothing.
+func (t *tree) trySuite(list string, changes []change, end time.Time) []result {
+	s := t.suites[changes[0].suite]
+	var results []result
+	took, err := t.unchanged(s)
+	for _, c := range changes {
+		if len(results) > 0 && !end.IsZero() && time.Now().After(end) {
+			break
+		}
+		r := result{change: c, verdict: untried, why: err}
+		if err == nil {
+			r.verdict, r.why = t.try(c, max(leastLimit, 10*took))
+		}
+		results = append(results, r)
+		if end.IsZero() {
+			fmt.Println(line(list, r))
+		}
+	}
+	if err == nil {
+		_, err = t.unchanged(s)
+		for i := range results {
+			if err != nil && results[i].verdict <= hung {
+				results[i].verdict, results[i].why = untried, err
+			}
+		}
+	}
+	return results
+}
+
+// unchanged builds and runs a suite on the tree as it is, and says how long it ran.
+func (t *tree) unchanged(s suite) (time.Duration, error) {
+	if err := t.sh(s.build, buildLimit); err != nil {
+		return 0, fmt.Errorf("unchanged it does not build: %w", err)
+	}
+	began := time.Now()
+	if err := t.sh(s.test, buildLimit); err != nil {
+		return 0, fmt.Errorf("the suite fails without a change: %w", err)
+	}
+	return time.Since(began), nil
+}
+
+// try makes a change, runs its suite and takes the change back.
+func (t *tree) try(c change, limit time.Duration) (v verdict, err error) {
 	path := filepath.Join(t.dir, c.file)
 	text, err := os.ReadFile(path)
 	if err != nil {
-		return false, err
+		return untried, err
 	}
 	if n := strings.Count(string(text), c.old); n != 1 || c.old == "" {
-		return false, fmt.Errorf("the old lines are %d times in %s", n, c.file)
+		return untried, fmt.Errorf("the old lines are %d times in the file", n)
 	}
 	if err := os.WriteFile(path, []byte(strings.Replace(string(text), c.old, c.new, 1)), 0o666); err != nil {
-		return false, err
+		return untried, err
 	}
-	defer func() { err = errors.Join(err, os.WriteFile(path, text, 0o666)) }()
-	if err := t.sh(s.build); err != nil {
-		return false, fmt.Errorf("does not build: %w", err)
+	defer func() {
+		if e := os.WriteFile(path, text, 0o666); e != nil {
+			v, err = untried, e
+		}
+	}()
+	if err := t.sh(t.suites[c.suite].build, buildLimit); err != nil {
+		return untried, fmt.Errorf("it does not build: %w", err)
 	}
-	return t.sh(s.test) != nil, nil
+	err = t.sh(t.suites[c.suite].test, limit)
+	switch {
+	case err == nil:
+		return missed, nil
+	case t.ctx.Err() != nil:
+		return untried, fmt.Errorf("ended early: %w", t.ctx.Err())
+	case errors.Is(err, context.DeadlineExceeded):
+		return hung, nil
+	}
+	return noticed, nil
 }
