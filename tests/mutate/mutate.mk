@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: MIT
 #
 # make mutate         [long 90 min] small wrong changes in a copy of the tree; each must be noticed. PART=1/8, ONLY=rm
+# make check-mutate   [more 3 min] a share of them, which the commit picks
 
 PART ?= 1/1
 .PHONY: mutate mutate-sim
