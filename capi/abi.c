@@ -326,19 +326,6 @@ int gdr_set_copy_policy(gdr_copy_policy_t policy)
 	return INSIDE(start_threads());
 }
 
-int gdr_get_copy_times(int to_gpu, size_t size, gdr_copy_times_t *times)
-{
-	if (to_gpu < 0 || to_gpu > 1 || !size || !times)
-		return gdr_refuse("gdr_get_copy_times", "pass 0 or 1, a number of bytes, and a place for the times");
-	*times = (gdr_copy_times_t){
-		.caller = copy_auto_expect(size, to_gpu, COPY_ALONE),
-		.shared = copy_auto_expect(size, to_gpu, COPY_SHARED),
-		.waking = copy_auto_expect(size, to_gpu, COPY_WAKING),
-		.dma = copy_auto_expect(size, to_gpu, COPY_DMA),
-	};
-	return 0;
-}
-
 int gdr_mem_alloc(gdr_t g, int cuda_device, size_t size, unsigned int flags, gdr_mem_t *mem)
 {
 	int rc = gdr_front_admit(id_of(g), 0);

@@ -12,6 +12,12 @@
 
 #include "gdrapi.h"
 
+/*
+ * Which functions this header has: the number grows when functions are added. Functions of
+ * number N have the symbol version GDRAPI_EXT_N; those of gdrapi.h have none.
+ */
+#define GDRAPI_EXT_VERSION 1
+
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -223,29 +229,6 @@ typedef enum gdr_copy_policy {
  * threads can be started: the library uses those that were.
  */
 int gdr_set_copy_policy(gdr_copy_policy_t policy);
-
-/* The time that a copy is expected to take each way, in nanoseconds; 32 bytes. */
-typedef struct gdr_copy_times_s {
-	unsigned long caller;	/* by the caller alone */
-	unsigned long shared;	/* by threads that are awake */
-	unsigned long waking;	/* by threads that sleep */
-	unsigned long dma;	/* by the GPU's copy engine, with pageable host memory */
-} gdr_copy_times_t;
-
-/**
- * gdr_get_copy_times - the times by which GDR_COPY_POLICY_AUTO chooses
- * @to_gpu: 1 for writes, 0 for reads
- * @size: bytes of a copy; not 0
- * @times: receives the times
- *
- * Until the policy has made copies of about @size bytes, the times are those that
- * the library begins with. The policy never chooses a way that this process does not
- * have (no threads, no CUDA driver), whatever its time. Needs no gdr_open. May be
- * called in a signal handler.
- *
- * Returns: 0; EINVAL for another @to_gpu, a @size of 0 and a NULL @times.
- */
-int gdr_get_copy_times(int to_gpu, size_t size, gdr_copy_times_t *times);
 
 /* A registration cache of gdr_cache_open. It is passed by value. 0 is never a valid h. */
 typedef struct gdr_cache_s {

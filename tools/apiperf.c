@@ -20,8 +20,6 @@
 /* Other libgdrapi libraries lack the extensions: there, these are NULL. */
 extern __typeof__(gdr_copy_to_mapping_v) gdr_copy_to_mapping_v __attribute__((weak));
 extern __typeof__(gdr_copy_from_mapping_v) gdr_copy_from_mapping_v __attribute__((weak));
-extern __typeof__(gdr_set_copy_policy) gdr_set_copy_policy __attribute__((weak));
-extern __typeof__(gdr_get_copy_times) gdr_get_copy_times __attribute__((weak));
 extern __typeof__(gdr_cache_open) gdr_cache_open __attribute__((weak));
 extern __typeof__(gdr_cache_get) gdr_cache_get __attribute__((weak));
 extern __typeof__(gdr_cache_put) gdr_cache_put __attribute__((weak));
@@ -404,82 +402,6 @@ static void round_trip(struct life *l)
 		beneath_vulkan(l);
 }
 
-/*
- * What the library chooses by, where it is asked to choose: after as many copies of a
- * size as it needs to know them. One row for each way, of the time that it thinks.
- */
-#define TO_KNOW 64
-
-static void add_time(struct bench_result *r, const char *op, const char *way, size_t size,
-		     unsigned long ns)
-{
-	bench_row(r, &(struct bench_row){
-		.op = op, .who = way, .mode = "choice", .size = size, .threads = 1, .batch = 1,
-		.samples = TO_KNOW, .p0 = (double)ns, .p50 = (double)ns, .moves = true,
-	});
-}
-
-/* The bytes of the size's copies, of both directions: host and GPU have the same. */
-static void check_choice(struct life *l, const uint8_t *host, uint8_t *gpu, size_t size)
-{
-	bench_gpu_get(&l->gpu, gpu, l->buf.addr, size);
-	if (memcmp(host, gpu, size))
-		bench_die("%s: copies of %zu bytes, as GDRCOPY_COPY=auto has them: wrong bytes",
-			  tool.name, size);
-}
-
-static void choices(struct life *l, struct bench_result *r)
-{
-	uint8_t *host = bench_host_alloc(l->buf.size), *gpu = bench_host_alloc(l->buf.size);
-	struct bench_map m;
-
-	if (!gdr_set_copy_policy || !gdr_get_copy_times)
-		return;
-	bench_rc(gdr_set_copy_policy(GDR_COPY_POLICY_AUTO), "gdr_set_copy_policy");
-	bench_map_make(&l->gpu, &m, &l->buf);
-	for (size_t size = 4096; size <= l->buf.size; size *= 4)
-		for (int to = 0; to < 2; to++) {
-			const char *op = to ? "write" : "read";
-			gdr_copy_times_t t;
-
-			if (to)
-				fresh_host(host, size);
-			else
-				fresh_gpu(l, gpu, size);
-			for (int i = 0; i < TO_KNOW; i++)
-				bench_rc(to ? gdr_copy_to_mapping(m.mh, m.p, host, size) :
-					      gdr_copy_from_mapping(m.mh, host, m.p, size), op);
-			check_choice(l, host, gpu, size);
-			bench_rc(gdr_get_copy_times(to, size, &t), "gdr_get_copy_times");
-			add_time(r, op, "caller", size, t.caller);
-			add_time(r, op, "shared", size, t.shared);
-			add_time(r, op, "waking", size, t.waking);
-			add_time(r, op, "dma", size, t.dma);
-		}
-	bench_map_drop(&l->gpu, &m);
-	bench_rc(gdr_set_copy_policy(GDR_COPY_POLICY_CALLER), "gdr_set_copy_policy");
-}
-
-static void print_choices(const struct bench_result *r)
-{
-	static const char *const whos[] = { "caller", "shared", "waking", "dma" };
-	char size[32], text[32];
-
-	for (int to = 0; to < 2; to++) {
-		const char *op = to ? "write" : "read";
-
-		printf("\n%-10s as GDRCOPY_COPY=auto thinks\n%-10s %12s %12s %12s %12s\n", op, "bytes",
-		       whos[0], whos[1], whos[2], whos[3]);
-		for (size_t n = 4096; bench_find(r, op, "caller", "choice", n); n *= 4) {
-			printf("%-10s", bench_size_text(size, sizeof(size), n));
-			for (int w = 0; w < 4; w++)
-				printf(" %12s", bench_ns_text(text, sizeof(text),
-					bench_find(r, op, whos[w], "choice", n)->p50));
-			putchar('\n');
-		}
-	}
-}
-
 static void flush_steps(struct life *l, struct bench_result *r, const char *mode, size_t size)
 {
 	size_t i;
@@ -551,8 +473,6 @@ static void print(const struct bench_result *r, const struct bench_opts *o)
 	for (i = 0; i < r->nrows; i++) {
 		const struct bench_row *row = &r->rows[i];
 
-		if (!strcmp(row->mode, "choice"))
-			continue;
 		if (i == 0 || row->size != last)
 			printf("\n%-10s %-36s %-8s %12s %12s %8s\n",
 			       row->size ? bench_size_text(size, sizeof(size), row->size) : "",
@@ -562,7 +482,6 @@ static void print(const struct bench_result *r, const struct bench_opts *o)
 		       row->who, bench_ns_text(p0, sizeof(p0), row->p0),
 		       bench_ns_text(p50, sizeof(p50), row->p50), row->samples);
 	}
-	print_choices(r);
 }
 
 static const size_t sizes[] = { 64 << 10, 1 << 20, 16 << 20 };
@@ -627,8 +546,6 @@ int main(int argc, char **argv)
 		if (gdr_cache_open)
 			bench_rc(gdr_cache_close(l.cache), "gdr_cache_close");
 		flush_steps(&l, &r, "alone", sizes[i]);
-		if (i + 1 == steps_of(o.size))
-			choices(&l, &r);
 		bench_buf_free(&l.gpu, &l.buf);
 	}
 	progress_wipe();

@@ -9,8 +9,8 @@ cflags='-std=gnu11 -Wall -Wextra -Werror -Iinclude'
 api=$man/man3
 
 exported() {
-	awk '/^global:/ { on = 1 } /^local:/ { on = 0 }
-	     on && match($0, /^\t[a-z_0-9]+;/) { print substr($0, 2, RLENGTH - 2) }' capi/libgdrapi.map
+	readelf --dyn-syms -W "$build/libgdrapi.so.2" |
+		awk '$4 == "FUNC" && $7 != "UND" { sub(/@.*/, "", $8); print $8 }'
 }
 
 documented() {

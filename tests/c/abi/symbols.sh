@@ -13,56 +13,74 @@ readelf=${READELF:-readelf}
 dynamic=$("$readelf" -dW "$lib") || { echo "Bail out! $readelf cannot read $lib"; exit 1; }
 symbols=$("$readelf" --dyn-syms -W "$lib")
 exported=$(printf '%s\n' "$symbols" |
-	awk '$1 ~ /^[0-9]+:$/ && $7 != "UND" && $5 != "LOCAL" && $7 != "ABS" { sub(/@.*/, "", $8); print $8 }' |
+	awk '$1 ~ /^[0-9]+:$/ && $7 != "UND" && $5 != "LOCAL" && $7 != "ABS" { print $8 }' |
 	sort -u)
 documented=$(sort -u <<'LIST'
-gdr_cache_close
-gdr_cache_flush
-gdr_cache_get
-gdr_cache_open
-gdr_cache_put
+gdr_cache_close@@GDRAPI_EXT_1
+gdr_cache_flush@@GDRAPI_EXT_1
+gdr_cache_get@@GDRAPI_EXT_1
+gdr_cache_open@@GDRAPI_EXT_1
+gdr_cache_put@@GDRAPI_EXT_1
 gdr_close
 gdr_copy_from_mapping
-gdr_copy_from_mapping_v
+gdr_copy_from_mapping_v@@GDRAPI_EXT_1
 gdr_copy_to_mapping
-gdr_copy_to_mapping_v
+gdr_copy_to_mapping_v@@GDRAPI_EXT_1
 gdr_driver_get_version
-gdr_ext_version
+gdr_ext_version@@GDRAPI_EXT_1
 gdr_get_attribute
-gdr_get_backend
+gdr_get_backend@@GDRAPI_EXT_1
 gdr_get_callback_flag
-gdr_get_copy_times
 gdr_get_info
 gdr_get_info_v2
 gdr_get_mapping_type_string
 gdr_map
 gdr_map_v2
-gdr_mem_alloc
-gdr_mem_export_dmabuf
-gdr_mem_free
-gdr_mem_get_device_ptr
+gdr_mem_alloc@@GDRAPI_EXT_1
+gdr_mem_export_dmabuf@@GDRAPI_EXT_1
+gdr_mem_free@@GDRAPI_EXT_1
+gdr_mem_get_device_ptr@@GDRAPI_EXT_1
 gdr_open
 gdr_pin_buffer
 gdr_pin_buffer_v2
 gdr_runtime_get_version
-gdr_set_copy_policy
-gdr_set_copy_threads
+gdr_set_copy_policy@@GDRAPI_EXT_1
+gdr_set_copy_threads@@GDRAPI_EXT_1
 gdr_unmap
 gdr_unpin_buffer
 LIST
 )
+
+# old_program: a program that was linked when the extensions had no version, run on this
+# library. It finds them by the linker and by dlsym.
+old_program() {
+	echo 'const char *gdr_ext_version(void) { return 0; }' |
+		"${CC:-cc}" -shared -fPIC -Wl,-soname,libgdrapi.so.2 -o "$work/libgdrapi.so" -x c - &&
+		"${CC:-cc}" -o "$work/old" -x c - -x none "$work/libgdrapi.so" -ldl <<-'END' &&
+			#include <dlfcn.h>
+			const char *gdr_ext_version(void);
+			int main(void)
+			{
+				void *found = dlsym(RTLD_DEFAULT, "gdr_ext_version");
+
+				return !gdr_ext_version() || found != (void *)gdr_ext_version;
+			}
+		END
+		LD_LIBRARY_PATH=$(dirname "$lib") "$work/old"
+}
 
 # tag NAME: the values of a dynamic entry, in one line.
 tag() {
 	printf '%s\n' "$dynamic" | sed -n "s/.*($1).*\[\(.*\)\].*/\1/p" | sort | tr '\n' ' ' | sed 's/ $//'
 }
 
-none "every documented function is exported" \
+none "every documented function is exported, with its version" \
 	"$(printf '%s\n' "$exported" "$exported" "$documented" | sort | uniq -u)"
 none "nothing else is exported" \
 	"$(printf '%s\n' "$documented" "$documented" "$exported" | sort | uniq -u)"
 none "no symbol of Go or cgo is exported" \
 	"$(printf '%s\n' "$exported" | grep -Ei '^_?(_|x_|crosscall|cgo|go|runtime|main\.)' || true)"
+check "a program linked without versions runs" old_program
 none "every export is a function" "$(printf '%s\n' "$symbols" |
 	awk '$7 != "UND" && $8 ~ /^gdr_/ && $4 != "FUNC"')"
 is "the SONAME" "$(tag SONAME)" "libgdrapi.so.2"

@@ -106,12 +106,11 @@ static void at_once(void)
 		expect_is(pthread_join(t[i], NULL), 0);
 }
 
-/* Page-locked host memory has estimates of its own. */
+/* The engine copies page-locked host memory straight. */
 static void page_locked(void)
 {
 	unsigned char *host = mmap(NULL, 2 * BYTES, PROT_READ | PROT_WRITE,
 				   MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-	gdr_copy_times_t before, after;
 	struct buffer b;
 	gdr_t g;
 
@@ -121,7 +120,6 @@ static void page_locked(void)
 	g = open_or_fail();
 	make_buffer(g, &b, BYTES);
 	lock_host(host, 2 * BYTES);
-	expect_is(gdr_get_copy_times(0, MIB, &before), 0);
 	for (size_t n = 4096; n <= BYTES; n *= 2)
 		for (int round = 0; round < 20; round++) {
 			fill_random(host, n, n + round);
@@ -129,34 +127,8 @@ static void page_locked(void)
 			expect_is(gdr_copy_from_mapping(b.mh, host + BYTES, b.va, n), 0);
 			expect(!memcmp(host, host + BYTES, n));
 		}
-	expect_is(gdr_get_copy_times(0, MIB, &after), 0);
-	expect_is(after.dma, before.dma);
 	unlock_host(host);
 	check_sizes(&b, 5);
-}
-
-static void times(void)
-{
-	gdr_copy_times_t t = { 0, 0, 0, 0 }, after;
-	struct buffer b;
-	gdr_t g;
-
-	expect_is(gdr_get_copy_times(2, 4096, &t), EINVAL);
-	expect_is(gdr_get_copy_times(-1, 4096, &t), EINVAL);
-	expect_is(gdr_get_copy_times(0, 0, &t), EINVAL);
-	expect_is(gdr_get_copy_times(0, 4096, NULL), EINVAL);
-	expect(!t.caller && !t.shared && !t.waking && !t.dma);
-	expect_is(gdr_get_copy_times(0, 1, &t), 0);
-	expect_is(gdr_get_copy_times(1, SIZE_MAX, &t), 0);
-	expect_is(gdr_get_copy_times(0, MIB, &t), 0);
-	expect(t.caller && t.shared && t.waking && t.dma);
-	expect_is(gdr_set_copy_policy(GDR_COPY_POLICY_AUTO), 0);
-	g = open_or_fail();
-	make_buffer(g, &b, BYTES);
-	for (int i = 0; i < 100; i++)
-		check_copy(&b, MIB, 0, i);
-	expect_is(gdr_get_copy_times(0, MIB, &after), 0);
-	expect(memcmp(&t, &after, sizeof(t)));
 }
 
 static const struct guest_case cases[] = {
@@ -164,7 +136,6 @@ static const struct guest_case cases[] = {
 	{ "a bad word in the environment", bad_environment, 30, 0 },
 	{ "the library chooses, by gdr_set_copy_policy", by_call, 60, 0 },
 	{ "page-locked host memory", page_locked, 60, 0 },
-	{ "what copies are thought to take", times, 60, 0 },
 	{ "threads at the same time", at_once, 60, 300 },
 	{ NULL, NULL, 0, 0 }
 };
