@@ -20,13 +20,13 @@ objcopy=${GDR_OBJCOPY:-objcopy}
 readelf=${GDR_READELF:-readelf}
 
 # What capi/runtime.c does instead of the C library, for runtime/cgo.
-ours='mmap pthread_create pthread_key_create pthread_sigmask pthread_attr_getstacksize pthread_getattr_np pthread_attr_getstack'
+ours='malloc free mmap pthread_create pthread_key_create pthread_sigmask pthread_attr_getstacksize pthread_getattr_np pthread_attr_getstack'
 
 # What else runtime/cgo may call. Any other function has to be looked at first: it may take
 # something of the host's. The masks of setenv and sigaction are these: os.Setenv and a
 # handler of Go's, of which the library has none.
 theirs=$(tr -s '\n\t' ' ' <<END
-	__errno_location abort clearenv fatalf fprintf free fwrite malloc memset munmap nanosleep
+	__errno_location abort clearenv fatalf fprintf fwrite memset munmap nanosleep
 	pthread_attr_destroy pthread_attr_init pthread_attr_setdetachstate pthread_cond_broadcast
 	pthread_cond_wait pthread_mutex_lock pthread_mutex_unlock pthread_self pthread_setspecific
 	setenv sigaction sigaddset sigemptyset sigfillset sigismember stderr strerror

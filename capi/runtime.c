@@ -72,6 +72,8 @@ int gdr_go_pthread_attr_getstacksize(const pthread_attr_t *attr, size_t *size);
 int gdr_go_pthread_getattr_np(pthread_t id, pthread_attr_t *attr);
 int gdr_go_pthread_attr_getstack(const pthread_attr_t *attr, void **addr, size_t *size);
 void *gdr_go_mmap(void *addr, size_t len, int prot, int flags, int fd, long off);
+void *gdr_go_malloc(size_t len);
+void gdr_go_free(void *mem);
 
 #pragma GCC visibility pop
 
@@ -239,6 +241,33 @@ void *gdr_go_mmap(void *addr, size_t len, int prot, int flags, int fd, long off)
 }
 
 /*
+ * runtime/cgo writes down here what a new thread is to do, and ends the process if there is
+ * no memory for it. The host's malloc may have none, or be in the middle of something.
+ */
+#define REQUEST_BYTES 64
+
+static struct request {
+	_Alignas(16) char mem[REQUEST_BYTES];
+	_Atomic bool taken;
+} requests[THREADS_MAX];
+
+void *gdr_go_malloc(size_t len)
+{
+	for (size_t i = 0; len <= REQUEST_BYTES && i < THREADS_MAX; i++)
+		if (!atomic_exchange(&requests[i].taken, true))
+			return requests[i].mem;
+	return NULL;
+}
+
+void gdr_go_free(void *mem)
+{
+	struct request *r = mem;	/* its first member */
+
+	if (r)
+		atomic_store(&r->taken, false);
+}
+
+/*
  * What the start of the runtime takes, and some more. On amd64 with Go 1.26 that is 1150
  * MiB of address space, 45 MiB of it writable, and 60 mappings.
  *
@@ -399,6 +428,7 @@ static void run_go_entry(void)
 static void forget_threads(void)
 {
 	memset(threads, 0, sizeof(threads));
+	memset(requests, 0, sizeof(requests));
 	threads_made = 0;
 	threads_taken = 0;
 	threads_lock = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;

@@ -123,17 +123,17 @@ check "a file that is gone ends the build" says 'has no runtime/netpoll_epoll.go
 extld() {
 	mkdir -p "$work/link"
 	echo 'long runtime_data; int x_cgo_init(void); int x;' | cc -xc -c -o "$work/link/go.o" -
-	echo "$1" | cc -xc -w -c -o "$work/link/000001.o" - &&
+	echo "$1" | cc -xc -w -fno-builtin -c -o "$work/link/000001.o" - &&
 		GDR_CC=true GDR_MAP=none "$here/capi/extld.sh" "$work/link/go.o" "$work/link/000001.o" 2>&1
 }
 
-mends='mmap(), pthread_create(), pthread_key_create(), pthread_sigmask(), pthread_attr_getstacksize(), pthread_getattr_np(), pthread_attr_getstack()'
+mends='malloc(), free(), mmap(), pthread_create(), pthread_key_create(), pthread_sigmask(), pthread_attr_getstacksize(), pthread_getattr_np(), pthread_attr_getstack()'
 all=$(echo "$mends" | sed 's/[(]/ (/g; s/,/;/g; s/ (/(/g')
-check "runtime/cgo that calls what it did links" extld "void x_cgo_init(void) { $all; free(0); }"
-check "none of it is the C library's" sh -c "nm -u '$work/link/000001.o' | grep -c gdr_go_ | grep -qx 7"
+check "runtime/cgo that calls what it did links" extld "void x_cgo_init(void) { $all; abort(); }"
+check "none of it is the C library's" sh -c "nm -u '$work/link/000001.o' | grep -c gdr_go_ | grep -qx 9"
 check "its variables have a section" sh -c "readelf -SW '$work/link/000001.o' | grep -q ' gdr_go_c '"
 check "a new call of runtime/cgo ends the build" says 'calls timer_create' extld "void x_cgo_init(void) { $all; timer_create(); }"
-for f in mmap pthread_create pthread_key_create pthread_sigmask pthread_attr_getstacksize pthread_getattr_np pthread_attr_getstack; do
+for f in malloc free mmap pthread_create pthread_key_create pthread_sigmask pthread_attr_getstacksize pthread_getattr_np pthread_attr_getstack; do
 	check "runtime/cgo without $f ends the build" says "does not call $f:" \
 		extld "void x_cgo_init(void) { $(echo "$all" | sed "s/\<$f()/0/"); }"
 done
