@@ -4,6 +4,8 @@
 #include <stdarg.h>
 #include <stdbool.h>
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -49,6 +51,14 @@ static void draw(double part)
 	fprintf(stderr, "  %s", line.what);
 }
 
+/* One that can go back to the start of a line. */
+static bool on_terminal(void)
+{
+	const char *kind = getenv("TERM");
+
+	return kind && strcmp(kind, "dumb") && isatty(STDERR_FILENO);
+}
+
 void progress_total(size_t steps)
 {
 	line.total = steps;
@@ -58,7 +68,7 @@ void progress(const char *fmt, ...)
 {
 	va_list ap;
 
-	if (!isatty(STDERR_FILENO))
+	if (!on_terminal())
 		return;
 	va_start(ap, fmt);
 	vsnprintf(line.what, sizeof(line.what), fmt, ap);
@@ -72,7 +82,7 @@ void progress(const char *fmt, ...)
 
 void progress_part(double part)
 {
-	if (line.begun && isatty(STDERR_FILENO))
+	if (line.begun && on_terminal())
 		draw(part);
 }
 

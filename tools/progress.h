@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * progress.h - one line on a terminal: how much of all is done, how long the rest will
- * take, and what is being done. Where stderr is no terminal, nothing is written.
+ * take, and what is being done. Where stderr is no terminal, or TERM says a dumb
+ * one, nothing is written.
  */
 #ifndef PROGRESS_H
 #define PROGRESS_H

@@ -122,7 +122,7 @@ check "--backend of another name" usage copybw --backend other
 # A terminal has a line of progress; a pipe, above, nothing.
 on_terminal() {
 	# shellcheck disable=SC2086 # words
-	script -qec "$simulated $bin/gdrcopy_$1" "$work/terminal" >/dev/null </dev/null &&
+	TERM=${2-xterm} script -qec "$simulated $bin/gdrcopy_$1" "$work/terminal" >/dev/null </dev/null &&
 		tr '\r' '\n' <"$work/terminal" >"$work/lines" &&
 		grep -E '^.\[K\[#* *\] [0-9]+ of [0-9]+' "$work/lines"
 }
@@ -130,4 +130,7 @@ check "progress on a terminal, of copylat" on_terminal "copylat -s 16 --budget 2
 check "with the time that is left" grep -q '[0-9]:[0-9][0-9] left' "$work/lines"
 check "and of sanity" on_terminal "sanity -t fork_*"
 none "the line is gone at the end" "$(tail -n 3 "$work/lines" | grep -F ' left')"
+on_terminal "copylat -s 16 --budget 20" dumb >/dev/null
+none "a dumb terminal has none" "$(grep -F ' left' "$work/lines")"
+check "but the figures" grep -qw 16 "$work/lines"
 done_testing

@@ -5,7 +5,8 @@
 # guest-init.sh - the first process of the test VM. It runs /job, checks the kernel's log,
 # and powers off. The host reads the lines "ok" and "not ok", and the last line, "GUEST
 # DONE".
-export PATH=/bin:/sbin HOME=/
+# A line of progress before an "ok" would hide it from run.sh.
+export PATH=/bin:/sbin HOME=/ TERM=dumb
 /bin/busybox mkdir -p /bin /proc /sys /dev /tmp
 /bin/busybox --install -s /bin
 mount -t proc proc /proc
