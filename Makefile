@@ -3,15 +3,19 @@
 # make                [build 1 min] the libraries and their tools, under build/
 # make lib            [build 1 min] libgdrapi alone
 # make vkgdr          [build 1 min] libvkgdr, vkgdr's interface on it
-# make install        [build 5 s] DESTDIR=, prefix=, libdir=, bindir= as usual; make uninstall
+# make install        [build 1 s] copies what make built; DESTDIR=, prefix=, libdir=, bindir= as usual; make uninstall
+# make lib_install    [build 1 s] libgdrapi alone; exes_install: the tools alone
+# make driver         [build 1 min] the kernel module; make drv_install puts it into the running kernel's folder
+# make version        [build 1 s] the version of the interface; make config: the architecture
 # make clean          [build 1 s] removes build/
 # make help           [build 1 s] this list
 
 VERSION  := 2.6
 SONAME   := libgdrapi.so.2
 prefix   ?= /usr/local
-libdir   ?= $(prefix)/lib
-bindir   ?= $(prefix)/bin
+exec_prefix ?= $(prefix)
+libdir   ?= $(exec_prefix)/lib
+bindir   ?= $(exec_prefix)/bin
 includedir ?= $(prefix)/include
 mandir   ?= $(prefix)/share/man
 CC       ?= cc
@@ -19,10 +23,14 @@ CXX      ?= c++
 OBJCOPY  ?= objcopy
 INSTALL  ?= install
 LDCONFIG ?= ldconfig
-# The go in PATH, or a newer one that Debian keeps out of it.
+# The go in PATH, or a newer one that Debian keeps out of it. It is looked for where it is first used.
 ifndef GO
-GO       := $(shell sh setup.sh --go)
+GO        = $(eval GO := $(shell sh setup.sh --go))$(GO)
 endif
+
+# GNU make's lists are words.
+$(foreach v,CURDIR DESTDIR prefix exec_prefix libdir bindir includedir mandir,\
+	$(if $(word 2,[$($v)]),$(error $v is "$($v)": make cannot build or install where a path has a space)))
 
 B        := build
 BIN      := $(B)/bin
@@ -43,9 +51,11 @@ MANLINKS := $(patsubst docs/man/%,%,$(shell find docs/man -type l -name '*.[1-9]
 
 include tools/tools.mk tests/tests.mk packaging/packaging.mk
 
-.PHONY: all lib vkgdr help install uninstall clean
-all: lib vkgdr tools
+.PHONY: all lib exes vkgdr driver version config help clean uninstall
+.PHONY: install lib_install vkgdr_install exes_install man_install drv_install
+all: lib vkgdr exes
 lib: $(LIB)
+exes: tools
 vkgdr: $(VKGDR)
 
 # What gdr_ext_version says, but for the version of the Go that builds; it changes when the
@@ -82,37 +92,80 @@ $(VKGDR): vkgdr/vkgdr.c include/vkgdr.h $(LIB)
 	$(CC) -shared -fPIC -fvisibility=hidden $(C11) $(CFLAGS) $(LDFLAGS) -ffile-prefix-map=$(CURDIR)=. -Wl,-soname,$(@F) -Wl,-z,defs -o $@ $< \
 		-L$(B) -lgdrapi -ldl -Wl,-rpath,'$$ORIGIN'
 
-# What pkg-config and CMake find. Made anew each time: it depends on the variables above.
-FINDFILES := gdrapi.pc vkgdr.pc gdrapi-config.cmake gdrapi-config-version.cmake
-cmakedir   = $(libdir)/cmake/gdrapi
-.PHONY: $(addprefix $(B)/,$(FINDFILES))
-$(addprefix $(B)/,$(FINDFILES)): $(B)/%: pkg-config/%.in
-	@mkdir -p $(B)
-	sed -e 's|@prefix@|$(prefix)|' -e 's|@libdir@|$(libdir)|' -e 's|@soname@|$(SONAME)|' \
-	    -e 's|@includedir@|$(includedir)|' -e 's|@version@|$(VERSION)|' \
-	    -e "s|@to_includedir@|$$(realpath -ms --relative-to=$(cmakedir) $(includedir))|" $< >$@
+driver:
+	$(MAKE) -C kmod
 
-install: all tools-install $(addprefix $(B)/,$(FINDFILES))
-	$(INSTALL) -d $(DESTDIR)$(libdir)/pkgconfig $(DESTDIR)$(cmakedir) $(DESTDIR)$(includedir) $(DESTDIR)$(bindir)
-	$(INSTALL) -m 755 $(LIB) $(VKGDR) $(DESTDIR)$(libdir)/
+version:
+	@echo $(VERSION)
+
+# As include/gdrconfig.h has it.
+config:
+	@echo '#include <gdrconfig.h>' | $(CC) -Iinclude -E -dM - | sed -n 's/^#define GDRAPI_\(X86\|ARM64\|POWER\)\>.*/GDRAPI_ARCH=\1/p'
+
+# What pkg-config and CMake find.
+cmakedir   = $(libdir)/cmake/gdrapi
+# $(call find_file,FILE,OUT)
+find_file  = sed -e 's|@prefix@|$(prefix)|' -e 's|@libdir@|$(libdir)|' -e 's|@soname@|$(SONAME)|' \
+	-e 's|@includedir@|$(includedir)|' -e 's|@version@|$(VERSION)|' \
+	-e "s|@to_includedir@|$$(realpath -ms --relative-to=$(cmakedir) $(includedir))|" pkg-config/$(1).in >$(2)/$(1)
+.PHONY: $(B)/gdrapi.pc $(B)/vkgdr.pc
+$(B)/gdrapi.pc $(B)/vkgdr.pc:
+	@mkdir -p $(B)
+	$(call find_file,$(@F),$(B))
+
+# To install is to copy: it builds nothing, fetches nothing and writes nothing in this tree. In one
+# command with what builds (make all install) it comes after that.
+install: lib_install vkgdr_install exes_install man_install
+lib_install vkgdr_install exes_install drv_install: | $(filter all lib vkgdr exes tools driver,$(MAKECMDGOALS))
+# $(call built,FILES,COMMAND): stops where one is missing.
+built = @for f in $(1); do [ -e $$f ] || { echo "make $@: there is no $$f yet: run '$(2)' first" >&2; exit 1; }; done
+ldconfig = @[ -n '$(DESTDIR)' ] || [ "$$(id -u)" -ne 0 ] || PATH="$$PATH:/sbin:/usr/sbin" $(LDCONFIG)
+
+lib_install:
+	$(call built,$(LIB),make)
+	$(INSTALL) -d $(addprefix $(DESTDIR),$(libdir)/pkgconfig $(cmakedir) $(includedir))
+	$(INSTALL) -m 755 $(LIB) $(DESTDIR)$(libdir)/
 	ln -sf libgdrapi.so.$(VERSION) $(DESTDIR)$(libdir)/$(SONAME)
 	ln -sf $(SONAME) $(DESTDIR)$(libdir)/libgdrapi.so
-	$(INSTALL) -m 644 include/gdrapi.h include/gdrapi_ext.h include/gdrconfig.h include/vkgdr.h $(DESTDIR)$(includedir)/
-	$(INSTALL) -m 644 $(addprefix $(B)/,$(filter %.pc,$(FINDFILES))) $(DESTDIR)$(libdir)/pkgconfig/
-	$(INSTALL) -m 644 $(addprefix $(B)/,$(filter %.cmake,$(FINDFILES))) $(DESTDIR)$(cmakedir)/
-	$(INSTALL) -m 755 $(INSTALLED) $(GO_TOOLS) $(DESTDIR)$(bindir)/
+	$(INSTALL) -m 644 include/gdrapi.h include/gdrapi_ext.h include/gdrconfig.h $(DESTDIR)$(includedir)/
+	$(call find_file,gdrapi.pc,$(DESTDIR)$(libdir)/pkgconfig)
+	$(call find_file,gdrapi-config.cmake,$(DESTDIR)$(cmakedir))
+	$(call find_file,gdrapi-config-version.cmake,$(DESTDIR)$(cmakedir))
+	$(ldconfig)
+
+vkgdr_install: | lib_install
+	$(call built,$(VKGDR),make)
+	$(INSTALL) -m 755 $(VKGDR) $(DESTDIR)$(libdir)/
+	$(INSTALL) -m 644 include/vkgdr.h $(DESTDIR)$(includedir)/
+	$(call find_file,vkgdr.pc,$(DESTDIR)$(libdir)/pkgconfig)
+	$(ldconfig)
+
+# Programs that know the way from bindir to ../lib serve too where the loader knows libdir itself.
+exes_install:
+	@dir=$(INSTALL_DIR); [ -n '$(RUNPATH)' ] || [ -e $$dir ] || dir=$(B)/install/.._lib; \
+	for f in $(addprefix $$dir/,$(notdir $(C_TOOLS))) $(GO_TOOLS); do \
+		[ -e $$f ] || { echo "make $@: there is no $$f yet: run 'make$(if $(filter-out .._lib loader,$(notdir $(INSTALL_DIR))), libdir=$(libdir) bindir=$(bindir))' first" >&2; exit 1; }; done; \
+	echo "$(INSTALL) $$dir and $(GO_TOOLS) to $(DESTDIR)$(bindir)"; \
+	$(INSTALL) -d $(DESTDIR)$(bindir); \
+	$(INSTALL) -m 755 $(addprefix $$dir/,$(notdir $(C_TOOLS))) $(GO_TOOLS) $(DESTDIR)$(bindir)/
+	for t in $(OLD_NAMES); do ln -sf gdrcopy_$$t $(DESTDIR)$(bindir)/$$t || exit 1; done
+
+man_install:
 	$(INSTALL) -d $(addprefix $(DESTDIR)$(mandir)/,$(sort $(dir $(MANPAGES))))
 	for p in $(MANPAGES); do \
 		$(INSTALL) -m 644 docs/man/$$p $(DESTDIR)$(mandir)/$$p || exit 1; done
 	for p in $(MANLINKS); do \
 		ln -sf "$$(readlink docs/man/$$p)" $(DESTDIR)$(mandir)/$$p || exit 1; done
-	@[ -n '$(DESTDIR)' ] || [ "$$(id -u)" -ne 0 ] || PATH="$$PATH:/sbin:/usr/sbin" $(LDCONFIG)
+
+drv_install:
+	$(call built,$(B)/kmod/gdrdrv.ko,make driver)
+	$(MAKE) -C kmod modules_install $(if $(DESTDIR),INSTALL_MOD_PATH=$(abspath $(DESTDIR)))
 
 uninstall:
 	rm -f $(addprefix $(DESTDIR)$(libdir)/,libgdrapi.so.$(VERSION) $(SONAME) libgdrapi.so libvkgdr.so pkgconfig/gdrapi.pc pkgconfig/vkgdr.pc)
 	rm -rf $(DESTDIR)$(cmakedir)
 	rm -f $(addprefix $(DESTDIR)$(includedir)/,gdrapi.h gdrapi_ext.h gdrconfig.h vkgdr.h)
-	rm -f $(addprefix $(DESTDIR)$(bindir)/,$(notdir $(TOOLS)))
+	rm -f $(addprefix $(DESTDIR)$(bindir)/,$(notdir $(TOOLS)) $(OLD_NAMES))
 	rm -f $(addprefix $(DESTDIR)$(mandir)/,$(MANPAGES) $(MANLINKS))
 
 clean:

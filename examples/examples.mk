@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
 #
-# make demo           [build 5 s] what the library is for, in ten lines; without a GPU, simulated
+# make demo           [build 2 min] make, then what the library is for, in ten lines; without a GPU, simulated
 # make examples       [build 5 s] the programs of examples/, under build/examples
 # make check-examples [check 5 s] the examples on the doubles
 
@@ -8,7 +8,7 @@ EX        := $(B)/examples
 EXAMPLES  := $(addprefix $(EX)/,write_read flag cache pingpong capture)
 
 .PHONY: demo examples
-demo: $(BIN)/demo $(DOUBLES)
+demo: all $(BIN)/demo $(DOUBLES)
 	@rc=0; $(BIN)/demo || rc=$$?; [ $$rc -ne 2 ] || { rc=0; $(SIM) $(BIN)/demo || rc=$$?; }; exit $$rc
 
 $(BIN)/demo: examples/demo.c $(CUDA_DL) $(call object,bench/timing.c) $(LIB) $(TOOL_H)

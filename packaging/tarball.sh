@@ -33,7 +33,7 @@ make_() {
 # The dollars are for make, and for pkg-config.
 # shellcheck disable=SC2016
 {
-	make_ install DESTDIR="$out" &&
+	make_ all install DESTDIR="$out" &&
 	make_ -s sbom &&
 	make_ build/gdrapi.pc build/vkgdr.pc prefix='$${pcfiledir}/../..' \
 		libdir='$${prefix}/lib' includedir='$${prefix}/include'

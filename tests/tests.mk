@@ -51,7 +51,7 @@ suite:
 # The library as it is installed, for the tests that want it so.
 root: all
 	@rm -rf $(B)/root
-	@$(MAKE) --no-print-directory -s install DESTDIR=$(abspath $(B)/root) prefix=/usr libdir=/usr/lib
+	@$(MAKE) --no-print-directory -s exes install DESTDIR=$(abspath $(B)/root) prefix=/usr libdir=/usr/lib
 
 # Without that program a target cannot be made.
 need-%:

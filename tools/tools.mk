@@ -6,7 +6,9 @@ TOOL_NAMES := sanity copybw copylat apiperf pplat
 C_TOOLS   := $(addprefix $(BIN)/gdrcopy_,$(TOOL_NAMES))
 GO_TOOLS  := $(addprefix $(BIN)/gdrcopy_,report doctor)
 TOOLS     := $(C_TOOLS) $(GO_TOOLS)
-INSTALLED := $(C_TOOLS:$(BIN)/%=$(B)/install/%)
+INSTALLED  = $(C_TOOLS:$(BIN)/%=$(INSTALL_DIR)/%)
+# The reference installs these links, which scripts may call.
+OLD_NAMES := sanity copybw copylat apiperf
 TOOL_H    := $(wildcard tools/*.h tools/*/*.h)
 object     = $(patsubst %.c,$(B)/obj/%.o,$(wildcard $(addprefix tools/,$(1))))
 BENCH     := $(call object,progress.c $(addprefix bench/,opt.c timing.c out.c gpu.c loops.c race.c team.c cuda.c vk.c) cuda_dl.c)
@@ -24,19 +26,20 @@ LINK       = $(WITH_LIB) -Wl,-rpath,'$$ORIGIN/..'
 
 # When they are installed, they find it by the way from bindir to libdir. In a folder
 # that the loader looks into by itself no way is needed.
-LOADERS   := /lib /usr/lib /lib64 /usr/lib64 $(addprefix /usr/lib/,$(shell $(CC) -print-multiarch))
-LINK_INST  = $(WITH_LIB) $(if $(filter $(libdir),$(LOADERS)),,-Wl,-rpath,'$$ORIGIN/$(shell realpath -ms --relative-to='$(bindir)' '$(libdir)')')
+RUNPATH    = $(if $(filter /lib /usr/lib /lib64 /usr/lib64 /usr/lib/%-linux-gnu,$(libdir)),,$$ORIGIN/$(shell realpath -ms --relative-to='$(bindir)' '$(libdir)'))
+INSTALL_DIR = $(B)/install/$(or $(subst /,_,$(RUNPATH:$$ORIGIN/%=%)),loader)
+LINK_INST  = $(WITH_LIB) $(if $(RUNPATH),-Wl$(comma)-rpath$(comma)'$(RUNPATH)')
+comma     := ,
 
-.PHONY: tools tools-install
-tools: $(TOOLS)
-tools-install: $(INSTALLED)
+.PHONY: tools
+tools: $(TOOLS) $(INSTALLED)
 
 $(B)/obj/%.o: %.c $(TOOL_H)
 	@mkdir -p $(@D)
 	$(CC) $(C11) $(CFLAGS) -ffile-prefix-map=$(CURDIR)=. -c -o $@ $<
 
 define tool
-$(BIN)/gdrcopy_$(1) $(B)/install/gdrcopy_$(1): $$($(1)_O) $$(LIB)
+$(BIN)/gdrcopy_$(1) $(INSTALL_DIR)/gdrcopy_$(1): $$($(1)_O) $$(LIB)
 endef
 $(foreach t,$(TOOL_NAMES),$(eval $(call tool,$(t))))
 
@@ -44,8 +47,6 @@ $(C_TOOLS):
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS) $(LDFLAGS) -o $@ $(filter %.o,$^) $(LINK)
 
-# Made anew each time: it depends on variables.
-.PHONY: $(INSTALLED)
 $(INSTALLED):
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS) $(LDFLAGS) -o $@ $(filter %.o,$^) $(LINK_INST)

@@ -1,16 +1,56 @@
 #!/bin/sh
 # SPDX-License-Identifier: MIT
 #
-# install.sh - make install into prefixes of which the build knows nothing. The
-# programs find the library, wherever both are moved; pkg-config gives flags that
-# work; make uninstall leaves no file. $MAKE is the make to run.
+# install.sh - make install into prefixes of which the build knows nothing. It copies, and
+# does no more. The programs find the library, wherever both are moved; pkg-config gives
+# flags that work; make uninstall leaves no file. $MAKE is the make to run.
 . tests/tap.sh
 export LC_ALL=C
-unset LD_LIBRARY_PATH
+unset LD_LIBRARY_PATH MAKEFLAGS MAKELEVEL
+make=${MAKE:-make}
 
-# install_to VARIABLE=VALUE...: in the project's folder, built before.
-install_to() {
-	${MAKE:-make} -s install LDCONFIG=: "$@"
+# A tree as make left it, of its own: other tests run in the project's.
+tree=$work/tree
+mkdir "$tree" "$work/few"
+git ls-files -z | grep -zv '^docs/h200/' | tar --null -cf - -T - | tar -C "$tree" -xf -
+mkdir "$tree/build"
+cp -a build/bin build/install build/lib* "$tree/build/"
+
+# What a machine has that has no compiler, no Go, no git and no network.
+for p in sh install ln sed awk grep realpath readlink basename dirname cat mkdir rm mv find sort tail head tr cut id uname cksum date "$make"; do
+	ln -s "$(command -v "$p")" "$work/few/$(basename "$p")"
+done
+
+# shellcheck disable=SC2016 # for that script
+printf '#!/bin/sh\necho "$@"\n' >"$work/few/echo"
+chmod +x "$work/few/echo"
+
+# there TARGET VARIABLE=VALUE...: make in that tree, on that machine.
+there() {
+	env -i PATH="$work/few" make -s -C "$tree" LDCONFIG=: "$@"
+}
+
+state() {
+	(cd "$tree" && find . -printf '%p %T@ %U\n' | sort)
+}
+
+# copies TARGET VARIABLE=VALUE...: it does, and nothing in the tree changes.
+copies() {
+	state >"$work/before"
+	there "$@" && state >"$work/after" && diff "$work/before" "$work/after"
+}
+
+# refuses TEXT TARGET VARIABLE=VALUE...: it stops, says so in one line (make has another), and
+# copies nothing.
+refuses() {
+	text=$1
+	shift
+	if there "$@" DESTDIR="$work/refused" >"$work/refusal" 2>&1; then
+		return 1
+	fi
+	cat "$work/refusal"
+	[ "$(wc -l <"$work/refusal")" -le 2 ] && grep -qF "$text" "$work/refusal" &&
+		[ -z "$(find "$work/refused" -type f 2>/dev/null)" ]
 }
 
 # runs PROGRAM: it finds its library, and answers.
@@ -31,7 +71,7 @@ all_run() {
 }
 
 first=$work/first
-check "make install prefix=" install_to prefix="$first"
+check "make install prefix=" copies install prefix="$first"
 all_run "$first/bin" "in its prefix"
 is "a program looks for its library from where it lies" \
 	"$(paths "$first/bin/gdrcopy_sanity")" "\$ORIGIN/../lib"
@@ -39,17 +79,51 @@ check "pkg-config gives flags that work" tests/c/abi/pc.sh '' "$first/lib"
 mv "$first" "$work/moved"
 all_run "$work/moved/bin" "in a prefix that was moved"
 mv "$work/moved" "$first"
-check "make uninstall" "${MAKE:-make}" -s uninstall prefix="$first"
+check "make uninstall" there uninstall prefix="$first"
 none "it leaves no file" "$(find "$first" ! -type d)"
 
-other=$work/other
-check "make install bindir= libdir=" install_to prefix="$other" bindir="$other/libexec/gdr" libdir="$other/lib64"
-all_run "$other/libexec/gdr" "with folders of its own"
+# The targets and variables of NVIDIA's Makefile, as its recipes call them.
+recipe=$work/recipe
+is "make version" "$(there version CUDA=/usr/local/cuda)" 2.6
+case $(uname -m) in
+x86_64) arch=X86 ;;
+aarch64) arch=ARM64 ;;
+*) arch=POWER ;;
+esac
+is "make config" "$("$make" -s config)" "GDRAPI_ARCH=$arch"
+check "make lib_install" copies lib_install CUDA=/usr/local/cuda DESTDIR="$recipe" prefix=/opt/g exec_prefix=/opt/g
+is "it is the library and its headers" "$(cd "$recipe/opt/g" && echo lib/*.so* include/gdr*)" \
+	'lib/libgdrapi.so lib/libgdrapi.so.2 lib/libgdrapi.so.2.6 include/gdrapi.h include/gdrapi_ext.h include/gdrconfig.h'
+check "make exes_install" copies exes_install DESTDIR="$recipe" exec_prefix=/opt/g
+all_run "$recipe/opt/g/bin" "with a library that came by itself"
+check "make exes_install bindir= in another folder" copies exes_install DESTDIR="$recipe" bindir=/usr/bin libdir=/usr/lib64
+check "make lib exes lib_install exes_install, all at once" "$make" -s -j4 lib exes lib_install exes_install \
+	LDCONFIG=: CUDA=/none prefix="$work/once"
+all_run "$work/once/bin" "made and installed at once"
+check "make drv_install before make driver" refuses "run 'make driver' first" drv_install
 
-check "make install DESTDIR= libdir=/usr/lib" install_to DESTDIR="$work/root" prefix=/usr libdir=/usr/lib
+# What is not as it was built.
+check "another way from bindir to libdir" refuses "run 'make libdir=/opt/q/lib64 bindir=/opt/q/bin' first" \
+	exes_install libdir=/opt/q/lib64 bindir=/opt/q/bin
+check "a folder with a space" refuses 'a path has a space' install prefix="/opt/a b"
+mv "$tree" "$work/a tree"
+tree="$work/a tree"
+check "a tree in a folder with a space" refuses 'a path has a space' all
+mv "$tree" "$work/tree"
+tree=$work/tree
+mv "$tree/build/libgdrapi.so.2.6" "$work/"
+check "no library" refuses "there is no build/libgdrapi.so.2.6 yet: run 'make' first" install
+mv "$work/libgdrapi.so.2.6" "$tree/build/"
+rm "$tree/build/bin/gdrcopy_doctor"
+check "no program" refuses "there is no build/bin/gdrcopy_doctor yet: run 'make' first" exes_install
+
+# With folders of its own, and as a distribution does it.
+other=$work/other
+check "make install bindir= libdir=" "$make" -s all install LDCONFIG=: prefix="$other" bindir="$other/libexec/gdr" libdir="$other/lib64"
+all_run "$other/libexec/gdr" "with folders of its own"
+check "make install DESTDIR= libdir=/usr/lib" "$make" -s exes install LDCONFIG=: DESTDIR="$work/root" prefix=/usr libdir=/usr/lib
 is "where the loader looks by itself, no path is in the programs" \
 	"$(paths "$work/root/usr/bin/gdrcopy_sanity")" ''
 none "no file names the folder of the build" \
 	"$(grep -rlF "$PWD" "$work/root" || true)"
-rm -f build/gdrapi.pc
 done_testing

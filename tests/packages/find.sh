@@ -97,7 +97,7 @@ program() {
 check "tarball: a program finds the library beside it" program
 
 # The tree of make install, as a distribution's packages have it.
-check "make install" make -s -C "$here" install DESTDIR="$work/root" prefix=/usr libdir=/usr/lib
+check "make install" make -s -C "$here" all install DESTDIR="$work/root" prefix=/usr libdir=/usr/lib
 export PKG_CONFIG_LIBDIR="$work/root/usr/lib/pkgconfig" PKG_CONFIG_SYSROOT_DIR="$work/root"
 check "make install: pkg-config" by_pkg_config "$work/root" /usr/lib
 check "make install: CMake" by_cmake "$work/root/usr"

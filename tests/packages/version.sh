@@ -19,6 +19,7 @@ done
 tree=$work/tree
 mkdir -p "$tree/packaging"
 cp "$here/packaging/version.sh" "$tree/packaging/"
+cp "$here/VERSION" "$here/.gitattributes" "$tree/"
 echo '## 9.8.7 - unreleased' >"$tree/CHANGELOG.md"
 git_in() { git -C "$tree" -c user.name=t -c user.email=t "$@" >"$work/git" 2>&1 || cat "$work/git"; }
 git_in init -q
@@ -26,15 +27,25 @@ git_in add -A
 GIT_COMMITTER_DATE='@1000000000 +0000' git_in commit -qm one
 commit=$(git -C "$tree" rev-parse --short=12 HEAD)
 v() { "$tree/packaging/version.sh" "$@"; }
+# archived: version, commit and time of what git archive makes of the tree.
+archived() {
+	rm -rf "$work/archive"
+	mkdir "$work/archive"
+	git -C "$tree" archive HEAD | tar -C "$work/archive" -xf - &&
+		for o in '' --commit --epoch; do "$work/archive/packaging/version.sh" $o; done | tr '\n' ' '
+}
 
 is "a commit without a tag" "$(v)" "9.8.7~git200109090146.$commit"
 is "its time" "$(v --epoch)" 1000000000
+is "git archive of it" "$(archived)" "9.8.7~git200109090146.$commit $commit 1000000000 "
 check "which dpkg sorts before the release" dpkg --compare-versions "$(v)-1" lt 9.8.7-1
 git_in tag v9.8.6
 is "another release's tag changes nothing" "$(v)" "9.8.7~git200109090146.$commit"
+git_in tag -d v9.8.6
 git_in tag v9.8.7
 is "the release's tag" "$(v)" 9.8.7
 is "the commit" "$(v --commit)" "$commit"
+is "git archive of it" "$(archived)" "9.8.7 $commit 1000000000 "
 echo '# more' >>"$tree/CHANGELOG.md"
 is "a changed tree is not the release" "$(v)" "9.8.7~git200109090146.$commit.dirty"
 rm -rf "$tree/.git"
@@ -43,7 +54,7 @@ is "with a time" "$(SOURCE_DATE_EPOCH=77 v --epoch)" 77
 check "which dpkg sorts before the release, too" dpkg --compare-versions "$(v)-1" lt 9.8.7-1
 echo '1.2.3 abcdef 42' >"$tree/VERSION"
 is "a source tarball's version, commit and time" "$(v) $(v --commit) $(v --epoch)" '1.2.3 abcdef 42'
-rm "$tree/VERSION"
+cp "$here/VERSION" "$tree/"
 echo '# nothing' >"$tree/CHANGELOG.md"
 refuses() { ! v 2>"$work/refused" && grep 'has no heading' "$work/refused"; }
 check "a changelog without a release is an error" refuses
