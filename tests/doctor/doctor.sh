@@ -48,9 +48,21 @@ nothing_failed() {
 	! printed '^FAIL'
 }
 
-# Each FAIL has an advice under it, and there is one.
+# Each FAIL has an advice under it, and there is one. What is OK has none. The last line begins with the
+# first FAIL.
 advised() {
-	awk '/^FAIL/ { n++; getline; if ($1 != "do:") { print; bad = 1 } } END { exit bad || !n }' "$work/out"
+	awk '$1 == "do:" && was == "OK" { print; bad = 1 }
+		was == "FAIL" && $1 != "do:" { print; bad = 1 }
+		$1 == "FAIL" && !n++ { first = $2 }
+		{ was = $1; last = $0 }
+		END { exit bad || !n || !index(last, " Begin with " first) }' "$work/out"
+}
+
+# first NAME TEXT COMMAND...: what the doctor says first is of that finding, and matches the text.
+first() {
+	id=$1 text=$2
+	shift 2
+	says 1 "^libgdrapi does not work here\. Begin with $id: .*$text" "$@" && advised
 }
 
 json_is_whole() {
@@ -117,14 +129,23 @@ check "CUDA before 13.3" says 1 'CUDA is 12\.4, and 13\.3 is the first' plain CU
 check "a pin that fails" says 1 '^FAIL  trial: .*It failed at gdr_pin_buffer' plain \
 	CUDA_SIM_FAIL=cuMemGetHandleForAddressRange=1
 check "each FAIL has an advice" advised
-check "a name that is no backend" says 1 '^FAIL  trial: .*names no backend' plain GDRCOPY_BACKEND=pigeon
-check "what to do about it" printed 'do: Unset GDRCOPY_BACKEND'
-check "a setting that is wrong" says 1 '^FAIL  trial: .*GDRCOPY_COPY_IMPL' plain GDRCOPY_COPY_IMPL=no
+check "a name that is no backend" first environment 'pigeon names no backend' plain GDRCOPY_BACKEND=pigeon
+check "what to do about it" printed 'do: Unset it'
+check "a backend that is not here" first environment 'GDRCOPY_BACKEND=gdrdrv forces .*, and dmabuf would' plain GDRCOPY_BACKEND=gdrdrv
+check "a setting that is wrong" first environment 'refuses GDRCOPY_COPY_IMPL=no\.' plain GDRCOPY_COPY_IMPL=no
 
 case $(tests/on.sh) in
 *rm*)
 	works rm rm
 	check "CUDA without a device" says 1 '^FAIL  cuda: .*\(100\)' rm CUDA_SIM_FAIL=cuInit=100
+	# limited LIMIT FINDING: in a process that may have less of something.
+	limited() {
+		printf '#!/bin/sh\nulimit %s && exec "%s"\n' "$1" "$doctor" >"$work/limited"
+		chmod +x "$work/limited"
+		(doctor=$work/limited && first "$2" '' rm)
+	}
+	check "few descriptors" limited "-n 12" limit-files
+	check "little address space" limited "-v 1400000" limit-as
 	check "a system that is not ready" says 1 '^FAIL  cuda: .*\(802\)' rm CUDA_SIM_FAIL=cuInit=802
 	check "a driver that refuses" says 1 '^FAIL  backend-rm: .*NV_ERR_INSUFFICIENT_PERMISSIONS' rm NVRM_SIM_FAIL=ALLOC=0x1b
 	check "each FAIL has an advice" advised
@@ -153,7 +174,7 @@ case $(tests/on.sh) in
 	check "a libgdrapi that crashes" says 1 '^FAIL  library: .*it crashed \(SIGABRT\)' rm
 	fake libgdrapi.so.2 'void *gdr_open(void) { return 0; }
 		void gdr_runtime_get_version(int *a, int *b) { *a = 2; *b = 5; }'
-	check "a libgdrapi of another maker" says 1 '^WARN  library: .*version 2\.5, which is not this project' rm
+	check "a libgdrapi of another maker" first library 'version 2\.5, which is not this project' rm
 	check "two libgdrapi" printed '^WARN  library-name: libgdrapi\.so is another file'
 	folders=$build
 	;;
@@ -177,10 +198,15 @@ check "confidential computing" printed '^WARN  confidential-computing: '
 
 fake libnccl.so.2 'const char *name(void) { return "libgdrapi.so"; }'
 check "a consumer that is not told" says 0 \
-	"^OK    consumer: NCCL .*it would take .*libgdrapi.*, but NCCL_GDRCOPY_ENABLE is not 1" plain
+	"^OK    consumer: NCCL .*with NCCL_GDRCOPY_ENABLE=1 it takes .*libgdrapi" plain
 check "a consumer that is" says 0 "^OK    consumer: NCCL .*it takes .*, as libgdrapi\\.so\\." plain NCCL_GDRCOPY_ENABLE=1
 
 folders=$work/empty
+check "the library beside the doctor" says 0 '^WARN  library: .*The one beside this program is examined: .*/libgdrapi\.so\.2\.6, version 2\.6\.' plain
+check "it works" printed '^libgdrapi works here: gdr_open takes dmabuf'
+mkdir "$work/bin"
+cp "$doctor" "$work/bin/"
+doctor=$work/bin/gdrcopy_doctor
 check "no libgdrapi" says 1 '^FAIL  library: The loader finds no libgdrapi\.so\.2' plain
 check "which backend it would take" printed 'backend-dmabuf: gdr_open of this version takes it'
 mkdir "$work/one"

@@ -3,8 +3,9 @@
 #
 # fresh.sh SUITE [--check] - README.md's commands on a fresh machine: a root that
 # debootstrap made of that Debian suite, as small as it can be. Then this working tree
-# is put there, and setup.sh, make demo, make install and the first program run;
-# with --check, make check too. There is no GPU in it.
+# is put there, and setup.sh, make demo, make install, the first program and pip's line of
+# python/README.md run; with --check, make check too. There is no GPU in it. Before each step the log
+# has the size of the root.
 #
 # Needs root, and the network. The root reaches it as this machine does: its
 # mirror, its name servers, its own certificates and proxies.
@@ -51,6 +52,27 @@ demo() {
 	out=$(inside 'make demo') && echo "$out" && [ "$(grep -c ': equal$' <<<"$out")" -eq 2 ]
 }
 
+# What README.md names after the demo is there, and the doctor finds the library beside itself.
+# shellcheck disable=SC2016 # for that shell
+next_steps() {
+	inside 'for t in sanity copybw copylat apiperf pplat report doctor; do build/bin/gdrcopy_$t --version || exit 1; done
+		env LD_LIBRARY_PATH=/src/build/doubles build/bin/gdrcopy_doctor | grep "^libgdrapi works here"'
+}
+
+# By a user who has no Go, after the make of another.
+install() {
+	inside 'env PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/nonexistent GO=/bin/false CC=/bin/false make install'
+}
+
+# The lines of python/README.md, with the package that they name.
+pip_line() {
+	local lines
+	lines=$(awk '/^## Install/ { on = 1 } /^```/ { inside = on && $0 == "```sh"; if (!inside && $0 == "```") on = 0; next } inside' "$here/python/README.md")
+	inside "DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends python3-venv &&
+		$lines
+		cd / && /src/venv/bin/python -c 'import gdrapi; print(gdrapi.__file__)' | grep /src/venv"
+}
+
 example() {
 	inside 'LD_LIBRARY_PATH=/src/build/doubles VK_DRIVER_FILES=/src/build/doubles/nvidia_icd.json tests/fresh/readme.sh'
 }
@@ -59,7 +81,7 @@ example() {
 try() {
 	local name=$1 t0=$SECONDS
 	shift
-	echo "== $name" >>"$log"
+	echo "== $name, with $(du -smx "$root" 2>/dev/null | cut -f 1) MiB" >>"$log"
 	if "$@" >>"$log" 2>&1; then
 		result 0 "$suite: $name # $((SECONDS - t0)) s"
 	else
@@ -79,8 +101,10 @@ steps() {
 		try "setup.sh, and again with nothing to do" setup_twice &&
 		try "make demo" demo &&
 		{ [ "${1-}" != --check ] || try "make check" inside 'make check'; } &&
-		try "make install" inside 'make install' &&
-		try "README.md's first program" example
+		try "README.md's next steps" next_steps &&
+		try "make install" install &&
+		try "README.md's first program" example &&
+		try "python/README.md's lines for pip" pip_line
 }
 
 steps "${2-}" || :

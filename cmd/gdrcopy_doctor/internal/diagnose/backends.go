@@ -1,7 +1,10 @@
 package diagnose
 
 import (
+	"cmp"
 	"fmt"
+	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -90,7 +93,7 @@ func (e *examination) backend(b facts.Backend) Finding {
 	case b.Died != "":
 		return Finding{Status: e.cause(), Cause: "Not taken. Its driver was asked in a process of its own: " + b.Died + ".", Advice: "Look into dmesg, and install the driver anew."}
 	case t != nil && t.Worked():
-		return Finding{Status: OK, Cause: "Not taken, for " + e.whyNot(b.Name) + ". It works" + forWhat(b.Name) + ". " + speed(*t), Advice: fmt.Sprintf("To take it all the same: GDRCOPY_BACKEND=%s.", b.Name)}
+		return Finding{Status: OK, Cause: fmt.Sprintf("Not taken, for %s. It works%s, and GDRCOPY_BACKEND=%s takes it. %s", e.whyNot(b.Name), forWhat(b.Name), b.Name, speed(*t))}
 	case t != nil:
 		return Finding{Status: OK, Cause: "Not taken. It opens, but does not work. " + failure(*t)}
 	case b.Error == "":
@@ -167,17 +170,9 @@ func (e *examination) refusal(b facts.Backend) (cause, advice string) {
 	return cause, advice
 }
 
-// unneeded begins an advice about a backend that nobody has to have.
-func (e *examination) unneeded() string {
-	if e.worked {
-		return "It is not needed here. "
-	}
-	return "It is not needed where another backend works. "
-}
-
 func (e *examination) refusalGdrdrv(b facts.Backend) (cause, advice string) {
 	n := e.node("/dev/gdrdrv")
-	install := e.unneeded() + "To have it, install the module (the package gdrdrv-dkms) and load it: modprobe gdrdrv."
+	const install = "Install the module (the package gdrdrv-dkms) and load it: modprobe gdrdrv."
 	switch {
 	case !n.Exists && e.Gdrdrv.Loaded && e.inContainer():
 		return "the module gdrdrv is loaded, but this container has no /dev/gdrdrv.", "Start the container with --device /dev/gdrdrv."
@@ -207,15 +202,15 @@ func (e *examination) refusalGdrdrv(b facts.Backend) (cause, advice string) {
 }
 
 func (e *examination) refusalDMABuf() (cause, advice string) {
-	update := e.unneeded() + "To have it, update both parts of the driver to CUDA 13.3 or later."
+	const update = "Update both parts of the driver to CUDA 13.3 or later."
 	exports := func(d facts.Device) bool { return d.DMABuf > 0 }
 	switch {
 	case e.CUDA.Load != "":
-		return "libcuda.so.1 does not load.", "See the line cuda."
+		return "libcuda.so.1 does not load.", e.see("cuda", "gpu")
 	case e.CUDA.Version != 0 && e.CUDA.Version < 13030:
 		return fmt.Sprintf("CUDA is %d.%d, and 13.3 is the first whose dma-bufs can be mapped.", e.CUDA.Version/1000, e.CUDA.Version%1000/10), update
 	case e.CUDA.Error != "" || e.CUDA.Died != "":
-		return "CUDA does not start.", "See the line cuda."
+		return "CUDA does not start.", e.see("cuda", "gpu")
 	case len(e.CUDA.Devices) > 0 && !slices.ContainsFunc(e.CUDA.Devices, exports):
 		if e.Driver.Version != "" && !e.Driver.Open {
 			return "the GPUs export no dma-bufs (attribute 124 is 0).", "The closed kernel modules cannot. Install the open ones, on Linux 5.12 or later."
@@ -231,13 +226,13 @@ func (e *examination) refusalRM(b facts.Backend) (cause, advice string) {
 	n := e.node("/dev/nvidiactl")
 	switch {
 	case e.CUDA.Load != "":
-		return "libcuda.so.1 does not load.", "See the line cuda."
+		return "libcuda.so.1 does not load.", e.see("cuda", "gpu")
 	case !n.Exists && e.inContainer():
 		return "this container has no /dev/nvidiactl.", giveGPU + " The driver capabilities compute,utility are enough."
 	case !n.Exists:
 		return "there is no /dev/nvidiactl.", "Load NVIDIA's driver; as root, nvidia-smi makes the nodes."
 	case n.Kind != "device" || n.Access != "":
-		return "/dev/nvidiactl cannot be used.", "See the line device-nodes."
+		return "/dev/nvidiactl cannot be used.", e.see("device-nodes")
 	case b.Errno == "EPERM" || b.Errno == "EACCES":
 		return sentence(b.Error), "Give the container the devices: --gpus all, or --device /dev/nvidiactl and --device /dev/nvidia0. A sandbox that filters the driver's requests (gVisor) has to let them pass."
 	case strings.Contains(b.Error, "(MIG)"):
@@ -266,6 +261,9 @@ func (e *examination) library() []Finding {
 	switch {
 	case so2.Died != "":
 		return one("library", Fail, "libgdrapi.so.2 was loaded in a process of its own: "+so2.Died+".", "Install the library anew.")
+	case e.Beside.Path != "":
+		return one("library", Warn, fmt.Sprintf("The loader finds no libgdrapi.so.2. The one beside this program is examined: %s, version %s.", e.Beside.Path, e.Beside.Version),
+			"Programs find it with LD_LIBRARY_PATH="+filepath.Dir(e.Beside.Path)+", or once it is installed: make install, as root.")
 	case strings.Contains(so2.Error, "No such file"):
 		return one("library", Fail, "The loader finds no libgdrapi.so.2.", path)
 	case so2.Error != "":
@@ -275,7 +273,7 @@ func (e *examination) library() []Finding {
 	if so2.Ours {
 		findings = one("library", OK, fmt.Sprintf("libgdrapi.so.2 is %s, version %s, this project's.", so2.Path, so2.Version), "")
 	} else {
-		findings = one("library", Warn, fmt.Sprintf("libgdrapi.so.2 is %s, version %s, which is not this project's: it has no gdr_get_backend. It needs the module gdrdrv.", so2.Path, so2.Version),
+		findings = one("library", e.cause(), fmt.Sprintf("libgdrapi.so.2 is %s, version %s, which is not this project's: it has no gdr_get_backend. It needs the module gdrdrv.", so2.Path, so2.Version),
 			"Remove that one's package, or put this project's library first: LD_LIBRARY_PATH, or LD_PRELOAD for one program.")
 	}
 	switch {
@@ -321,7 +319,7 @@ func said(t facts.Trial) string {
 	if lines == nil {
 		return ""
 	}
-	return " The library says: " + strings.Join(lines, " / ")
+	return " The library says: " + sentence(strings.Join(lines, " / "))
 }
 
 func (e *examination) trialAdvice(t facts.Trial) string {
@@ -329,26 +327,27 @@ func (e *examination) trialAdvice(t facts.Trial) string {
 	switch {
 	case t.Died != "":
 		return report
-	case e.Env["GDRCOPY_BACKEND"] != "" && t.Step == "gdr_open":
-		return "Unset GDRCOPY_BACKEND, or see why that backend does not open in its line."
 	}
 	switch t.Step {
 	case "dlopen":
-		return "See the line library."
+		return cmp.Or(e.see("library"), report)
 	case "gdr_open":
-		return "See the lines of the backends. If all is well there, do what the library says."
+		return cmp.Or(e.seeFirst(), "Do what the library says.")
 	case "cuInit":
-		return "See the line cuda."
+		return cmp.Or(e.see("cuda"), report)
 	case "cuMemAlloc":
 		return "The GPU's memory is full, or another process has the GPU for itself: look at nvidia-smi."
 	case "gdr_pin_buffer", "gdr_map":
-		return "Do what the library says. See the lines bar1, mig, vgpu and confidential-computing, too."
+		return strings.TrimSpace("Do what the library says. " + e.see("confidential-computing", "mig", "vgpu", "bar1"))
 	}
 	return report
 }
 
-// environment looks at the variables that force a choice.
+// environment looks at the variables that force a choice, and at those that the library refuses.
 func (e *examination) environment() []Finding {
+	if name, said := e.refused(); name != "" {
+		return one("environment", Fail, fmt.Sprintf("The library refuses %s=%s. %s", name, e.Env[name], sentence(said)), "Unset "+name+", or set it as gdrapi(3) says.")
+	}
 	forced := e.forced()
 	if forced == "" {
 		return nil
@@ -357,8 +356,40 @@ func (e *examination) environment() []Finding {
 	if e.Env["GDRCOPY_BACKEND"] == "" {
 		name = "GDRCOPY_USE_DMABUF_MMAP=1"
 	}
-	if e.worked {
-		return one("environment", OK, name+" forces the backend.", "Unset it to let the library choose.")
+	var names []string
+	var other string // one that gdr_open would take
+	for _, b := range e.Backends {
+		names = append(names, b.Name)
+		if other == "" && b.Name != forced && b.Name != onRequest && b.Error == "" && b.Died == "" {
+			other = b.Name
+		}
 	}
-	return one("environment", Fail, name+" forces a backend that does not work.", "Unset it: the library then takes the first backend that opens.")
+	asked := slices.IndexFunc(e.Backends, func(b facts.Backend) bool { return b.Name == forced })
+	switch {
+	case asked < 0:
+		return one("environment", Fail, fmt.Sprintf("%s names no backend. They are %s.", name, strings.Join(names, ", ")), "Unset it, or name one of these.")
+	case !e.worked && other != "" && (e.Backends[asked].Error != "" || e.Backends[asked].Died != ""):
+		return one("environment", Fail, fmt.Sprintf("%s forces a backend that does not open here, and %s would.", name, other),
+			fmt.Sprintf("Unset it: gdr_open then takes %s. Why %s does not open is in the line backend-%s.", other, forced, forced))
+	}
+	return one("environment", OK, name+" forces the backend.", "")
+}
+
+// variable is the name of one of the library's.
+var variable = regexp.MustCompile(`\bGDRCOPY_[A-Z_]+`)
+
+// refused is the variable that gdr_open names where it says why it fails, with what it says.
+func (e *examination) refused() (name, said string) {
+	if len(e.Trials) == 0 || e.Trials[0].Step != "gdr_open" {
+		return "", ""
+	}
+	for _, line := range e.Trials[0].Log {
+		rest, isError := strings.CutPrefix(line, "ERR: ")
+		for _, name := range variable.FindAllString(rest, -1) {
+			if isError && e.Env[name] != "" && name != "GDRCOPY_BACKEND" && name != "GDRCOPY_USE_DMABUF_MMAP" {
+				return name, rest
+			}
+		}
+	}
+	return "", ""
 }

@@ -4,6 +4,7 @@ package diagnose
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"gdrapi/cmd/gdrcopy_doctor/internal/facts"
@@ -23,7 +24,7 @@ type Finding struct {
 	ID     string `json:"id"`
 	Status Status `json:"status"`
 	Cause  string `json:"cause"`  // what was found, in sentences
-	Advice string `json:"advice"` // what to do; "" where there is nothing to do
+	Advice string `json:"advice"` // what to do; "" of one that is OK
 }
 
 // Backend is one way to map GPU memory.
@@ -44,7 +45,8 @@ const (
 	NoGPU  Verdict = "no-gpu"
 )
 
-// Report is the diagnosis.
+// Report is the diagnosis. Its findings stand in the order in which to mend them: what one keeps
+// from working comes after it.
 type Report struct {
 	Verdict  Verdict   `json:"verdict"`
 	Summary  string    `json:"summary"`
@@ -56,8 +58,9 @@ type Report struct {
 // examination is a diagnosis that is being made.
 type examination struct {
 	facts.Facts
-	taken  string // the backend that is taken, "" for none
-	worked bool   // the library copied to the GPU and back
+	taken    string // the backend that is taken, "" for none
+	worked   bool   // the library copied to the GPU and back
+	findings []Finding
 }
 
 // Examine makes the diagnosis.
@@ -68,36 +71,56 @@ func Examine(f facts.Facts) Report {
 	r := Report{Verdict: Works, Backend: e.taken, Backends: []Backend{}}
 	if !e.hasGPU() {
 		r.Verdict = NoGPU
-		r.Findings = append([]Finding{e.noGPU()}, e.library()...)
+		e.add([]Finding{e.noGPU()})
+		e.add(e.library())
+		r.Findings = e.findings
 		r.Summary = r.Findings[0].Cause
 		return r
 	}
 	for _, rule := range []func() []Finding{
-		e.gpu, e.driver, e.cuda, e.attributes, e.nodes, e.container, e.backends, e.library, e.trial, e.environment,
-		e.bar1, e.memory, e.mig, e.vgpu, e.confidential, e.limits, e.consumers,
+		e.gpu, e.limits, e.environment, e.container, e.driver, e.nodes, e.cuda, e.attributes,
+		e.memory, e.mig, e.vgpu, e.confidential, e.bar1, e.backends, e.library, e.trial, e.consumers,
 	} {
-		r.Findings = append(r.Findings, rule()...)
+		e.add(rule())
 	}
+	r.Findings = e.findings
 	for _, b := range f.Backends {
 		r.Backends = append(r.Backends, e.backendResult(b.Name))
 	}
-	for _, finding := range r.Findings {
-		if finding.Status == Fail {
-			r.Verdict = Broken
-		}
+	first := slices.IndexFunc(r.Findings, func(f Finding) bool { return f.Status == Fail })
+	if first < 0 {
+		r.Summary = fmt.Sprintf("libgdrapi works here: gdr_open takes %s. %s", e.taken, speed(e.Trials[0]))
+		return r
 	}
-	r.Summary = e.summary(r)
+	r.Verdict = Broken
+	r.Summary = "libgdrapi does not work here."
+	if e.worked {
+		r.Summary = fmt.Sprintf("gdr_open takes %s, and it works. Something else is wrong.", e.taken)
+	}
+	r.Summary += fmt.Sprintf(" Begin with %s: %s", r.Findings[first].ID, r.Findings[first].Cause)
 	return r
 }
 
-func (e *examination) summary(r Report) string {
-	switch {
-	case e.worked && r.Verdict == Works:
-		return fmt.Sprintf("libgdrapi works here: gdr_open takes %s. %s", e.taken, speed(e.Trials[0]))
-	case e.worked:
-		return fmt.Sprintf("gdr_open takes %s, and it works. Something else is wrong: see the lines with FAIL.", e.taken)
+// add notes findings. Where all is well there is nothing to do.
+func (e *examination) add(findings []Finding) {
+	for _, f := range findings {
+		if f.Status == OK {
+			f.Advice = ""
+		}
+		e.findings = append(e.findings, f)
 	}
-	return "libgdrapi does not work here. See the lines with FAIL."
+}
+
+// see is the advice to look at the first of these findings that is not OK; "" where all are.
+func (e *examination) see(ids ...string) string {
+	for _, id := range ids {
+		for _, f := range e.findings {
+			if f.ID == id && f.Status != OK {
+				return "See the line " + id + "."
+			}
+		}
+	}
+	return ""
 }
 
 // cause is the status of what may stop the library: it stops nothing where the library
@@ -107,6 +130,24 @@ func (e *examination) cause() Status {
 		return Warn
 	}
 	return Fail
+}
+
+// seeFirst is the advice to look at the first cause.
+func (e *examination) seeFirst() string {
+	for _, f := range e.findings {
+		if f.Status == Fail {
+			return "See the line " + f.ID + "."
+		}
+	}
+	return ""
+}
+
+// needed is the status of what keeps CUDA from starting, where it is bad: nothing does where CUDA starts.
+func (e *examination) needed() Status {
+	if len(e.CUDA.Devices) > 0 && e.CUDA.Error == "" {
+		return Warn
+	}
+	return e.cause()
 }
 
 func one(id string, s Status, cause, advice string) []Finding {
@@ -153,6 +194,8 @@ func duration(ns float64) string {
 	}
 	return fmt.Sprintf("%.2f us", ns/1000)
 }
+
+func lowerFirst(s string) string { return strings.ToLower(s[:1]) + s[1:] }
 
 func plural(n int, what string) string {
 	if n == 1 {

@@ -3,6 +3,7 @@ package diagnose
 import (
 	"os"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -52,6 +53,15 @@ func broken() *scene {
 	return s
 }
 
+// asked is broken, where the environment asks for a backend.
+func asked(backend string) func() *scene {
+	return func() *scene {
+		s := broken()
+		s.Env["GDRCOPY_BACKEND"] = backend
+		return s
+	}
+}
+
 func (s *scene) node(path string) *facts.Node {
 	for i := range s.Nodes {
 		if s.Nodes[i].Path == path {
@@ -69,6 +79,13 @@ func (s *scene) backend(name string) *facts.Backend {
 		}
 	}
 	panic("no backend " + name)
+}
+
+// dead is broken, and CUDA does not start.
+func dead() *scene {
+	s := broken()
+	s.init(999)
+	return s
 }
 
 // noDriver takes the driver away.
@@ -106,7 +123,7 @@ func TestMachineThatDoesNot(t *testing.T) {
 	r := Examine(broken().Facts)
 	require.Equal(t, Broken, r.Verdict)
 	require.Equal(t, "", r.Backend)
-	require.Equal(t, "libgdrapi does not work here. See the lines with FAIL.", r.Summary)
+	require.Equal(t, "libgdrapi does not work here. Begin with backend-rm: Not taken: RM_ALLOC of a client: NVRM is not well.", r.Summary)
 }
 
 func TestMachineWithoutGPU(t *testing.T) {
@@ -130,7 +147,7 @@ func TestSomethingElseIsWrong(t *testing.T) {
 	s.Env["GDRCOPY_USE_DMABUF_MMAP"] = "1"
 	r := Examine(s.Facts)
 	require.Equal(t, Broken, r.Verdict)
-	require.Contains(t, r.Summary, "Something else is wrong")
+	require.Contains(t, r.Summary, "and it works. Something else is wrong. Begin with backend-dmabuf: ")
 }
 
 // causes has each cause that the texts know. Those that begin with broken are FAIL where
@@ -146,7 +163,10 @@ var causes = []struct {
 	// gpu
 	{"WSL", broken, func(s *scene) { s.noDriver(); s.WSL = true }, "gpu", Fail, "WSL", "Linux itself"},
 	{"Tegra", broken, func(s *scene) { s.noDriver(); s.Tegra = true }, "gpu", Fail, "shares the CPU's memory", "cudaHostAlloc"},
-	{"container without the GPU", broken, func(s *scene) { s.noDriver(); s.Container.Kind = "Podman" }, "gpu", Fail, "has 1 NVIDIA GPU, but this Podman container", "nvidia.com/gpu=all"},
+	{"container without the GPU", broken, func(s *scene) { s.noDriver(); s.Container.Kind = "Podman" }, "gpu", Fail, "is 1 NVIDIA GPU, but this Podman container", "nvidia.com/gpu=all"},
+	{"vfio", broken, func(s *scene) { s.noDriver(); s.GPUs[0].Driver = "vfio-pci" }, "gpu", Fail, "The driver vfio-pci has 1 NVIDIA GPU", "in that machine"},
+	{"vfio beside NVIDIA's driver", broken, func(s *scene) { s.init(100); s.GPUs[0].Driver = "vfio-pci" }, "gpu", Fail, "The driver vfio-pci has", pci},
+	{"one of two GPUs is lent", healthy, func(s *scene) { s.GPUs = append(s.GPUs, facts.GPU{PCI: "0000:2a:00.0", Driver: "vfio-pci"}) }, "gpu", OK, "2 NVIDIA GPUs", ""},
 	{"nouveau", broken, func(s *scene) { s.noDriver(); s.Nouveau = true }, "gpu", Fail, "nouveau has the GPU", "blacklist nouveau"},
 	{"no driver", broken, (*scene).noDriver, "gpu", Fail, "kernel driver is not loaded", "Secure Boot"},
 	{"GPUs", healthy, func(s *scene) { s.GPUs = append(s.GPUs, facts.GPU{PCI: "0000:2a:00.0"}) }, "gpu", OK, "2 NVIDIA GPUs: NVIDIA H200 at 0000:18:00.0, 0000:2a:00.0.", ""},
@@ -161,9 +181,9 @@ var causes = []struct {
 	{"the oldest driver", healthy, func(s *scene) { s.Driver.Version, s.CUDA.Path = "535.43.02", "/usr/lib/libcuda.so.535.43.02" }, "driver", OK, "NVIDIA driver 535.43.02 (open modules), and libcuda is of the same", ""},
 	{"the last one before it", broken, func(s *scene) { s.Driver.Version = "534.99" }, "driver", Fail, "535 is the first", "Update the driver to 535"},
 	{"old driver", broken, func(s *scene) { s.Driver.Version = "525.60.13" }, "driver", Fail, "535 is the first", "Update the driver to 535"},
-	{"compat package", healthy, func(s *scene) { s.CUDA.Path = "/usr/local/cuda-13.3/compat/libcuda.so.610.1.2" }, "driver", OK, "610.1.2 (/usr/local/cuda-13.3/compat/libcuda.so.610.1.2): a compatibility package", "both parts are of CUDA 13.3"},
-	{"compat package that fails", broken, func(s *scene) { s.CUDA.Path = "/opt/libcuda.so.580.160"; s.init(804) }, "driver", Fail, "compatibility package", "CUDA starts"},
-	{"libcuda that is older", broken, func(s *scene) { s.CUDA.Path = "/usr/lib/libcuda.so.570.1" }, "driver", Fail, "570.1 (/usr/lib/libcuda.so.570.1), which is older", "reboot"},
+	{"compat package", healthy, func(s *scene) { s.CUDA.Path = "/usr/local/cuda-13.3/compat/libcuda.so.610.1.2" }, "driver", OK, "610.1.2 (/usr/local/cuda-13.3/compat/libcuda.so.610.1.2): a compatibility package", ""},
+	{"compat package that fails", broken, func(s *scene) { s.CUDA.Path = "/opt/libcuda.so.580.160"; s.init(804) }, "driver", Fail, "compatibility package", "Take the compatibility package away"},
+	{"libcuda that is older", dead, func(s *scene) { s.CUDA.Path = "/usr/lib/libcuda.so.570.1" }, "driver", Fail, "570.1 (/usr/lib/libcuda.so.570.1), which is older", "reboot"},
 
 	// cuda
 	{"CUDA starts", healthy, nil, "cuda", OK, "CUDA 13.0 starts, with 1 device.", ""},
@@ -186,14 +206,15 @@ var causes = []struct {
 
 	// device-nodes
 	{"nodes", healthy, nil, "device-nodes", OK, "the nodes of 1 GPU are there", ""},
-	{"no nvidiactl", broken, func(s *scene) { s.node("/dev/nvidiactl").Exists = false }, "device-nodes", Fail, "no /dev/nvidiactl", "nvidia-modprobe -c=0"},
-	{"no uvm", broken, func(s *scene) { s.node("/dev/nvidia-uvm").Exists = false }, "device-nodes", Fail, "no /dev/nvidia-uvm", "modprobe nvidia-uvm"},
+	{"no nvidiactl", dead, func(s *scene) { s.node("/dev/nvidiactl").Exists = false }, "device-nodes", Fail, "no /dev/nvidiactl", "nvidia-modprobe -c=0"},
+	{"no uvm", dead, func(s *scene) { s.node("/dev/nvidia-uvm").Exists = false }, "device-nodes", Fail, "no /dev/nvidia-uvm", "modprobe nvidia-uvm"},
 	{"no uvm, and yet it works", healthy, func(s *scene) { s.node("/dev/nvidia-uvm").Exists = false }, "device-nodes", Warn, "no /dev/nvidia-uvm", "modprobe nvidia-uvm"},
-	{"no uvm in a container", broken, func(s *scene) { s.node("/dev/nvidia-uvm").Exists = false; s.Container.Kind = "Docker" }, "device-nodes", Fail, "no /dev/nvidia-uvm", "--device /dev/nvidia-uvm"},
-	{"no nvidia0", broken, func(s *scene) { s.Nodes = s.Nodes[:3] }, "device-nodes", Fail, "no /dev/nvidia0", "nvidia-modprobe"},
-	{"no nvidia0 in a container", broken, func(s *scene) { s.Nodes = s.Nodes[:3]; s.Container.Kind = "Docker" }, "device-nodes", Fail, "no /dev/nvidia0", "--gpus all"},
-	{"a folder", broken, func(s *scene) { s.node("/dev/nvidiactl").Kind = "folder" }, "device-nodes", Fail, "is a folder, not a device", "load the driver first"},
-	{"no access", broken, func(s *scene) {
+	{"no uvm, and yet CUDA starts", broken, func(s *scene) { s.node("/dev/nvidia-uvm").Exists = false }, "device-nodes", Warn, "no /dev/nvidia-uvm", "modprobe nvidia-uvm"},
+	{"no uvm in a container", dead, func(s *scene) { s.node("/dev/nvidia-uvm").Exists = false; s.Container.Kind = "Docker" }, "device-nodes", Fail, "no /dev/nvidia-uvm", "--device /dev/nvidia-uvm"},
+	{"no nvidia0", dead, func(s *scene) { s.Nodes = s.Nodes[:3] }, "device-nodes", Fail, "no /dev/nvidia0", "nvidia-modprobe"},
+	{"no nvidia0 in a container", dead, func(s *scene) { s.Nodes = s.Nodes[:3]; s.Container.Kind = "Docker" }, "device-nodes", Fail, "no /dev/nvidia0", "--gpus all"},
+	{"a folder", dead, func(s *scene) { s.node("/dev/nvidiactl").Kind = "folder" }, "device-nodes", Fail, "is a folder, not a device", "load the driver first"},
+	{"no access", dead, func(s *scene) {
 		*s.node("/dev/nvidia0") = facts.Node{Path: "/dev/nvidia0", Exists: true, Kind: "device", Mode: "0660", Owner: "0:44", Access: "permission denied"}
 	}, "device-nodes", Fail, "permission denied (mode 0660, owner 0:44)", "NVreg_DeviceFileMode=0666"},
 
@@ -202,47 +223,47 @@ var causes = []struct {
 	{"container that works", healthy, func(s *scene) { s.Container.Kind = "Docker" }, "container", OK, "container (Docker).", ""},
 	{"container that is void", broken, func(s *scene) { s.Container.Kind = "Docker"; s.Env["NVIDIA_VISIBLE_DEVICES"] = "void" }, "container", Fail, "NVIDIA_VISIBLE_DEVICES=void", "--gpus all"},
 	{"capabilities not set", broken, func(s *scene) { s.Container.Kind = "Docker" }, "container", Warn, "is not set", "compute,utility"},
-	{"without compute", broken, func(s *scene) { s.Container.Kind = "Docker"; s.Env["NVIDIA_DRIVER_CAPABILITIES"] = "utility" }, "container", Fail, "without compute", "compute,utility"},
+	{"without compute", dead, func(s *scene) { s.Container.Kind = "Docker"; s.Env["NVIDIA_DRIVER_CAPABILITIES"] = "utility" }, "container", Fail, "without compute", "compute,utility"},
 	{"without utility", healthy, func(s *scene) { s.Container.Kind = "Docker"; s.Env["NVIDIA_DRIVER_CAPABILITIES"] = "compute" }, "container", Warn, "without utility", "compute,utility"},
 	{"all capabilities", broken, func(s *scene) { s.Container.Kind = "Docker"; s.Env["NVIDIA_DRIVER_CAPABILITIES"] = "all" }, "container", OK, "NVIDIA_DRIVER_CAPABILITIES=all.", ""},
 
 	// backend-gdrdrv
-	{"module not loaded", healthy, nil, "backend-gdrdrv", OK, "gdrdrv is not loaded", "It is not needed here. To have it, install the module"},
-	{"module not loaded, nothing works", broken, nil, "backend-gdrdrv", OK, "gdrdrv is not loaded", "not needed where another backend works"},
-	{"module without node", broken, func(s *scene) { s.Gdrdrv.Loaded = true }, "backend-gdrdrv", OK, "is loaded, but there is no /dev/gdrdrv", "gdrdrv-node add"},
-	{"module without node in a container", broken, func(s *scene) { s.Gdrdrv.Loaded = true; s.Container.Kind = "Docker" }, "backend-gdrdrv", OK, "this container has no /dev/gdrdrv", "--device /dev/gdrdrv"},
-	{"node is a folder", broken, func(s *scene) { s.gdrdrvNode().Kind = "folder" }, "backend-gdrdrv", OK, "is a folder", "before the container starts"},
-	{"node is closed", broken, func(s *scene) { s.gdrdrvNode().Access = "permission denied" }, "backend-gdrdrv", OK, "permission denied (mode 0600, owner 0:0)", "/etc/default/gdrdrv"},
-	{"node without module", broken, func(s *scene) { s.gdrdrvNode(); s.backend("gdrdrv").Errno = "ENXIO" }, "backend-gdrdrv", OK, "the module is not loaded", "modprobe gdrdrv"},
-	{"node that the container may not open", broken, func(s *scene) { s.gdrdrvNode(); s.backend("gdrdrv").Errno = "EPERM" }, "backend-gdrdrv", OK, "may not open", "mount the node alone is not enough"},
-	{"module of another version", broken, func(s *scene) {
+	{"module not loaded", healthy, nil, "backend-gdrdrv", OK, "gdrdrv is not loaded", ""},
+	{"module not loaded, and asked for", asked("gdrdrv"), nil, "backend-gdrdrv", Fail, "gdrdrv is not loaded", "Install the module"},
+	{"module without node", asked("gdrdrv"), func(s *scene) { s.Gdrdrv.Loaded = true }, "backend-gdrdrv", Fail, "is loaded, but there is no /dev/gdrdrv", "gdrdrv-node add"},
+	{"module without node in a container", asked("gdrdrv"), func(s *scene) { s.Gdrdrv.Loaded = true; s.Container.Kind = "Docker" }, "backend-gdrdrv", Fail, "this container has no /dev/gdrdrv", "--device /dev/gdrdrv"},
+	{"node is a folder", asked("gdrdrv"), func(s *scene) { s.gdrdrvNode().Kind = "folder" }, "backend-gdrdrv", Fail, "is a folder", "before the container starts"},
+	{"node is closed", asked("gdrdrv"), func(s *scene) { s.gdrdrvNode().Access = "permission denied" }, "backend-gdrdrv", Fail, "permission denied (mode 0600, owner 0:0)", "/etc/default/gdrdrv"},
+	{"node without module", asked("gdrdrv"), func(s *scene) { s.gdrdrvNode(); s.backend("gdrdrv").Errno = "ENXIO" }, "backend-gdrdrv", Fail, "the module is not loaded", "modprobe gdrdrv"},
+	{"node that the container may not open", asked("gdrdrv"), func(s *scene) { s.gdrdrvNode(); s.backend("gdrdrv").Errno = "EPERM" }, "backend-gdrdrv", Fail, "may not open", "mount the node alone is not enough"},
+	{"module of another version", asked("gdrdrv"), func(s *scene) {
 		s.gdrdrvNode()
 		s.backend("gdrdrv").Errno = "ENOTSUP"
 		s.Gdrdrv = facts.Gdrdrv{Loaded: true, Version: "1.3"}
-	}, "backend-gdrdrv", OK, "gdrdrv (1.3) and this library do not fit", "of one version"},
-	{"another driver's node", broken, func(s *scene) { s.gdrdrvNode(); s.backend("gdrdrv").Errno = "ENOTTY" }, "backend-gdrdrv", OK, "does not answer as gdrdrv does", "what else made this node"},
+	}, "backend-gdrdrv", Fail, "gdrdrv (1.3) and this library do not fit", "of one version"},
+	{"another driver's node", asked("gdrdrv"), func(s *scene) { s.gdrdrvNode(); s.backend("gdrdrv").Errno = "ENOTTY" }, "backend-gdrdrv", Fail, "does not answer as gdrdrv does", "what else made this node"},
 	{"module that is taken", healthy, func(s *scene) {
 		s.gdrdrvNode()
 		s.Gdrdrv = facts.Gdrdrv{Loaded: true, Version: "2.6"}
 		s.Trials[0].Backend = "gdrdrv"
 	}, "backend-gdrdrv", OK, "Taken, and it works. The module is of version 2.6. A write", ""},
-	{"module that fails", broken, func(s *scene) {
+	{"module that fails", asked("gdrdrv"), func(s *scene) {
 		s.gdrdrvNode()
 		*s.backend("gdrdrv") = facts.Backend{Name: "gdrdrv", Error: "open: out of memory", Errno: "ENOMEM"}
-	}, "backend-gdrdrv", OK, "open: out of memory.", "modprobe gdrdrv"},
+	}, "backend-gdrdrv", Fail, "open: out of memory.", "modprobe gdrdrv"},
 
 	// backend-dmabuf
-	{"CUDA before 13.3", healthy, nil, "backend-dmabuf", OK, "CUDA is 13.0, and 13.3 is the first", "both parts"},
-	{"no libcuda for dmabuf", broken, func(s *scene) { s.CUDA = facts.CUDA{Load: "x"} }, "backend-dmabuf", OK, "libcuda.so.1 does not load", "line cuda"},
-	{"no CUDA for dmabuf", broken, func(s *scene) { s.CUDA.Version = 13030; s.init(999) }, "backend-dmabuf", OK, "CUDA does not start", "line cuda"},
-	{"no export, closed", healthy, func(s *scene) { s.CUDA.Version, s.CUDA.Devices[0].DMABuf, s.Driver.Open = 13030, 0, false }, "backend-dmabuf", OK, "attribute 124 is 0", "Install the open ones"},
-	{"no export, open", healthy, func(s *scene) { s.CUDA.Version, s.CUDA.Devices[0].DMABuf = 13030, 0 }, "backend-dmabuf", OK, "attribute 124 is 0", "Turing"},
-	{"compat over an older kernel part", healthy, func(s *scene) { s.CUDA.Version = 13030 }, "backend-dmabuf", OK, "attribute 152 is 0, or not known", "both parts"},
+	{"CUDA before 13.3", asked("dmabuf"), nil, "backend-dmabuf", Fail, "CUDA is 13.0, and 13.3 is the first", "both parts"},
+	{"no libcuda for dmabuf", asked("dmabuf"), func(s *scene) { s.CUDA = facts.CUDA{Load: "x"} }, "backend-dmabuf", Fail, "libcuda.so.1 does not load", "line cuda"},
+	{"no CUDA for dmabuf", asked("dmabuf"), func(s *scene) { s.CUDA.Version = 13030; s.init(999) }, "backend-dmabuf", Fail, "CUDA does not start", "line cuda"},
+	{"no export, closed", asked("dmabuf"), func(s *scene) { s.CUDA.Version, s.CUDA.Devices[0].DMABuf, s.Driver.Open = 13030, 0, false }, "backend-dmabuf", Fail, "attribute 124 is 0", "Install the open ones"},
+	{"no export, open", asked("dmabuf"), func(s *scene) { s.CUDA.Version, s.CUDA.Devices[0].DMABuf = 13030, 0 }, "backend-dmabuf", Fail, "attribute 124 is 0", "Turing"},
+	{"compat over an older kernel part", asked("dmabuf"), func(s *scene) { s.CUDA.Version = 13030 }, "backend-dmabuf", Fail, "attribute 152 is 0, or not known", "both parts"},
 	{"dmabuf taken before CUDA could tell", healthy, func(s *scene) {
 		s.CUDA.Version, s.CUDA.Devices[0].DMABuf = 13030, 0
 		s.Trials = []facts.Trial{{Backend: "dmabuf", Step: "gdr_pin_buffer", Error: "ENOTSUP"}}
 	}, "backend-dmabuf", Fail, "Taken, but it does not work: the GPUs export no dma-bufs", "Turing"},
-	{"dmabuf for no reason known", healthy, func(s *scene) { s.CUDA = facts.CUDA{}; s.backend("dmabuf").Error = "odd" }, "backend-dmabuf", OK, "Not taken: odd.", "both parts"},
+	{"dmabuf for no reason known", asked("dmabuf"), func(s *scene) { s.CUDA = facts.CUDA{}; s.backend("dmabuf").Error = "odd" }, "backend-dmabuf", Fail, "Not taken: odd.", "both parts"},
 
 	// backend-rm
 	{"rm taken", healthy, nil, "backend-rm", OK, "Taken, and it works. A write of 4 bytes takes 159 ns", ""},
@@ -272,24 +293,24 @@ var causes = []struct {
 	{"no descriptors", broken, func(s *scene) { s.backend("rm").Errno = "EMFILE" }, "backend-rm", Fail, "NVRM is not well", "ulimit -n"},
 	{"rm for no reason known", broken, nil, "backend-rm", Fail, "NVRM is not well", "dmesg"},
 	{"rm crashes", broken, func(s *scene) { s.backend("rm").Died = "it crashed (SIGSEGV)" }, "backend-rm", Fail, "it crashed (SIGSEGV)", "dmesg"},
-	{"rm after gdrdrv", healthy, func(s *scene) { s.Trials = []facts.Trial{{Backend: "gdrdrv"}, {Asked: "rm", Backend: "rm"}} }, "backend-rm", OK, "another one comes first. It works.", "GDRCOPY_BACKEND=rm"},
+	{"rm after gdrdrv", healthy, func(s *scene) { s.Trials = []facts.Trial{{Backend: "gdrdrv"}, {Asked: "rm", Backend: "rm"}} }, "backend-rm", OK, "another one comes first. It works, and GDRCOPY_BACKEND=rm takes it.", ""},
 	{"rm opens and fails", healthy, func(s *scene) {
 		s.Trials = []facts.Trial{{Backend: "gdrdrv"}, {Asked: "rm", Step: "gdr_map", Error: "ENOMEM"}}
 	}, "backend-rm", OK, "It opens, but does not work. It failed at gdr_map: ENOMEM.", ""},
 	{"another maker's library", healthy, func(s *scene) { s.Trials[0].Backend = "gdrdrv"; s.Libraries[0].Ours = false }, "backend-rm", OK, "is not this project's. It opens, but was not tried", ""},
 	{"the library crashes before rm", healthy, func(s *scene) {
 		s.Trials = []facts.Trial{{Died: "it crashed (SIGSEGV)"}, {Asked: "rm", Backend: "rm"}}
-	}, "backend-rm", OK, "Not taken, for gdr_open did not come to it. It works.", "GDRCOPY_BACKEND=rm"},
+	}, "backend-rm", OK, "Not taken, for gdr_open did not come to it. It works, and GDRCOPY_BACKEND=rm takes it.", ""},
 	{"undecided", healthy, func(s *scene) { s.Trials = []facts.Trial{{Backend: "dmabuf|rm", Step: "cuInit", Error: "x"}} }, "backend-rm", Fail, "Taken, but it does not work", "line trial"},
 
 	// backend-vulkan
-	{"no Vulkan", healthy, nil, "backend-vulkan", OK, "no NVIDIA Vulkan driver is installed", "nvidia_icd.json"},
-	{"Vulkan unasked", healthy, func(s *scene) { s.Trials = append(s.Trials, facts.Trial{Asked: "vulkan", Backend: "vulkan"}) }, "backend-vulkan", OK, "nobody asked for it. It works for memory that can be exported.", "GDRCOPY_BACKEND=vulkan"},
+	{"no Vulkan", healthy, nil, "backend-vulkan", OK, "no NVIDIA Vulkan driver is installed", ""},
+	{"Vulkan unasked", healthy, func(s *scene) { s.Trials = append(s.Trials, facts.Trial{Asked: "vulkan", Backend: "vulkan"}) }, "backend-vulkan", OK, "nobody asked for it. It works for memory that can be exported, and GDRCOPY_BACKEND=vulkan takes it.", ""},
 	{"Vulkan asked for", healthy, func(s *scene) { s.Env["GDRCOPY_BACKEND"] = "vulkan"; s.Trials = broken().Trials }, "backend-vulkan", Fail, "no NVIDIA Vulkan driver", "nvidia_icd.json"},
 	{"dmabuf asked for, rm works", healthy, func(s *scene) {
 		s.Env["GDRCOPY_BACKEND"] = "dmabuf"
 		s.Trials = []facts.Trial{{Backend: "dmabuf"}, {Asked: "rm"}}
-	}, "backend-rm", OK, "the environment asks for another one", "GDRCOPY_BACKEND=rm"},
+	}, "backend-rm", OK, "the environment asks for another one", ""},
 
 	// library
 	{"library", healthy, nil, "library", OK, "/usr/lib/libgdrapi.so.2.6, version 2.6, this project's", ""},
@@ -298,6 +319,12 @@ var causes = []struct {
 		s.Trials = nil
 		s.Libraries[0].Error = "libgdrapi.so.2: cannot open shared object file: No such file or directory"
 	}, "library", Fail, "finds no libgdrapi.so.2", "ldconfig"},
+	{"a library beside the doctor", healthy, func(s *scene) {
+		s.Beside = facts.Library{Name: "/src/build/libgdrapi.so.2", Path: "/src/build/libgdrapi.so.2.6", Ours: true, Version: "2.6"}
+		for i := range s.Libraries {
+			s.Libraries[i] = facts.Library{Name: s.Libraries[i].Name, Error: "cannot open shared object file: No such file or directory"}
+		}
+	}, "library", Warn, "finds no libgdrapi.so.2. The one beside this program is examined: /src/build/libgdrapi.so.2.6, version 2.6", "LD_LIBRARY_PATH=/src/build"},
 	{"library of another machine", broken, func(s *scene) { s.Trials = nil; s.Libraries[0].Error = "libgdrapi.so.2: wrong ELF class" }, "library", Fail, "libgdrapi.so.2: wrong ELF class.", "architecture"},
 	{"NVIDIA's library", healthy, func(s *scene) { s.Libraries[0].Ours = false }, "library", Warn, "not this project's", "LD_PRELOAD"},
 	{"no unversioned name", healthy, func(s *scene) { s.Libraries[1].Error = "x" }, "library-name", Warn, "NCCL, DPDK and aws-ofi-nccl", "ln -s"},
@@ -306,19 +333,23 @@ var causes = []struct {
 	// trial
 	{"trial", healthy, nil, "trial", OK, "all well on rm", ""},
 	{"trial crashes", healthy, func(s *scene) { s.Trials[0].Died = "it crashed (SIGBUS)" }, "trial", Fail, "It crashed (SIGBUS).", "report it"},
-	{"no backend", broken, nil, "trial", Fail, "It failed at gdr_open: NULL. The library says: gdr_open: no backend opens (errno 19)", "lines of the backends"},
-	{"the asked backend does not open", broken, func(s *scene) { s.Env["GDRCOPY_BACKEND"] = "gdrdrv" }, "trial", Fail, "It failed at gdr_open: NULL.", "Unset GDRCOPY_BACKEND"},
-	{"trial cannot load", healthy, func(s *scene) { s.Trials[0].Step = "dlopen" }, "trial", Fail, "It failed at dlopen", "line library"},
-	{"trial without CUDA", healthy, func(s *scene) { s.Trials[0].Step = "cuInit" }, "trial", Fail, "It failed at cuInit", "line cuda"},
+	{"no backend", broken, nil, "trial", Fail, "It failed at gdr_open: NULL. The library says: gdr_open: no backend opens (errno 19)", "line backend-rm"},
+	{"no backend, and all of them open", healthy, func(s *scene) { s.Trials = broken().Trials }, "trial", Fail, "It failed at gdr_open", "what the library says"},
+	{"the asked backend does not open", broken, func(s *scene) { s.Env["GDRCOPY_BACKEND"] = "gdrdrv" }, "trial", Fail, "It failed at gdr_open: NULL.", "line backend-gdrdrv"},
+	{"trial cannot load", healthy, func(s *scene) { s.Trials[0].Step = "dlopen" }, "trial", Fail, "It failed at dlopen", "report it"},
+	{"trial without CUDA", healthy, func(s *scene) { s.Trials[0].Step = "cuInit"; s.init(802) }, "trial", Fail, "It failed at cuInit", "line cuda"},
 	{"trial without memory", healthy, func(s *scene) { s.Trials[0].Step = "cuMemAlloc" }, "trial", Fail, "It failed at cuMemAlloc", "full"},
-	{"trial cannot pin", healthy, func(s *scene) { s.Trials[0].Step = "gdr_pin_buffer" }, "trial", Fail, "It failed at gdr_pin_buffer", "bar1"},
+	{"trial cannot pin", healthy, func(s *scene) { s.Trials[0].Step, s.NVML.GPUs[0].BAR1Free = "gdr_pin_buffer", 0 }, "trial", Fail, "It failed at gdr_pin_buffer", "line bar1"},
 	{"trial reads other bytes", healthy, func(s *scene) {
 		s.Trials[0].Step, s.Trials[0].Error = "comparison", "what was read is not what was written"
 	}, "trial", Fail, "What was read is not what was written.", "report it"},
 
 	// environment
-	{"forced", healthy, func(s *scene) { s.Env["GDRCOPY_BACKEND"] = "rm" }, "environment", OK, "GDRCOPY_BACKEND=rm forces", "Unset it"},
-	{"forced in vain", broken, func(s *scene) { s.Env["GDRCOPY_USE_DMABUF_MMAP"] = "1" }, "environment", Fail, "GDRCOPY_USE_DMABUF_MMAP=1 forces a backend that does not work", "Unset it"},
+	{"forced", healthy, func(s *scene) { s.Env["GDRCOPY_BACKEND"] = "rm" }, "environment", OK, "GDRCOPY_BACKEND=rm forces", ""},
+	{"forced in vain", broken, func(s *scene) { s.Env["GDRCOPY_USE_DMABUF_MMAP"] = "1"; *s.backend("rm") = facts.Backend{Name: "rm"} }, "environment", Fail, "GDRCOPY_USE_DMABUF_MMAP=1 forces a backend that does not open here, and rm would", "line backend-dmabuf"},
+	{"forced where nothing opens", asked("dmabuf"), nil, "environment", OK, "GDRCOPY_BACKEND=dmabuf forces", ""},
+	{"no backend's name", asked("pigeon"), nil, "environment", Fail, "GDRCOPY_BACKEND=pigeon names no backend. They are gdrdrv, dmabuf, rm, vulkan.", "name one of these"},
+	{"a variable that the library refuses", broken, refusedVariable, "environment", Fail, "The library refuses GDRCOPY_COPY_IMPL=no. GDRCOPY_COPY_IMPL=\"no\" is not", "Unset GDRCOPY_COPY_IMPL"},
 
 	// bar1
 	{"BAR1", healthy, nil, "bar1", OK, "of 262144 MiB of BAR1 261120 MiB are free", ""},
@@ -329,8 +360,8 @@ var causes = []struct {
 	{"BAR1 small by the bus", healthy, func(s *scene) { s.NVML.GPUs, s.GPUs[0].BAR1 = nil, 256<<20 }, "bar1", Warn, "BAR1 has 256 MiB", "Resizable BAR"},
 
 	// memory, mig, vgpu, confidential-computing
-	{"a coherent GPU", healthy, func(s *scene) { s.CUDA.Devices[0].Coherent = 1 }, "memory", OK, "mappings of it are cached", "report it"},
-	{"a GPU without memory", healthy, func(s *scene) { s.CUDA.Devices[0].Integrated = 1 }, "memory", OK, "no memory of its own", "report it"},
+	{"a coherent GPU", healthy, func(s *scene) { s.CUDA.Devices[0].Coherent = 1 }, "memory", OK, "mappings of it are cached", ""},
+	{"a GPU without memory", healthy, func(s *scene) { s.CUDA.Devices[0].Integrated = 1 }, "memory", OK, "no memory of its own", ""},
 	{"MIG", healthy, func(s *scene) { s.NVML.GPUs[0].MIG = true }, "mig", OK, "the trial went well", ""},
 	{"MIG that fails", broken, func(s *scene) { s.NVML.GPUs[0].MIG = true }, "mig", Warn, "parted into instances (MIG)", "nvidia-smi -mig 0"},
 	{"vGPU", healthy, func(s *scene) { s.NVML.GPUs[0].VGPU = true }, "vgpu", Warn, "virtual one (vGPU)", "passthrough"},
@@ -340,7 +371,10 @@ var causes = []struct {
 	{"limits", healthy, nil, "limit-files", OK, "1048576 descriptors", ""},
 	{"no limits", healthy, func(s *scene) { s.Limits.Files = facts.Unlimited }, "limit-files", OK, "any number of descriptors", ""},
 	{"few descriptors", healthy, func(s *scene) { s.Limits.Files = 256 }, "limit-files", Warn, "may have 256 descriptors", "ulimit -n"},
-	{"little address space", healthy, func(s *scene) { s.Limits.Space = 1 << 30 }, "limit-as", Fail, "1024 MiB of address space", "ulimit -v"},
+	{"too few descriptors", broken, func(s *scene) { s.Limits.Files = 20 }, "limit-files", Fail, "may have 20 descriptors", "ulimit -n"},
+	{"descriptors that ran out", broken, func(s *scene) { s.Limits.Files = 100; s.NVML.Died = "pipe2: too many open files" }, "limit-files", Fail, "may have 100 descriptors", "ulimit -n"},
+	{"descriptors of the machine that ran out", broken, func(s *scene) { s.NVML.Died = "pipe2: too many open files in system" }, "limit-files", OK, "1048576 descriptors", ""},
+	{"little address space", broken, func(s *scene) { s.Limits.Space = 1 << 30 }, "limit-as", Fail, "1024 MiB of address space", "ulimit -v"},
 	{"any memory", healthy, nil, "limit-memlock", OK, "any amount", ""},
 	{"little memory, no RDMA", healthy, func(s *scene) { s.Limits.Memlock = 8 << 20 }, "limit-memlock", OK, "8192 KiB", ""},
 	{"little memory, RDMA", healthy, func(s *scene) { s.Limits.Memlock = 8 << 20; s.RDMA = true }, "limit-memlock", Warn, "8192 KiB", "ulimit -l"},
@@ -352,10 +386,10 @@ var causes = []struct {
 	{"UCX told not to", healthy, func(s *scene) {
 		s.consumer(facts.Consumer{Name: "UCX", Wants: []string{"libgdrapi.so.2"}})
 		s.Env["UCX_TLS"] = "rc,cuda_copy"
-	}, "consumer", OK, "UCX_TLS=rc,cuda_copy leaves it out", "gdr_copy"},
+	}, "consumer", Warn, "UCX_TLS=rc,cuda_copy leaves it out", "gdr_copy"},
 	{"Open MPI", healthy, func(s *scene) { s.consumer(facts.Consumer{Name: facts.OpenMPI}) }, "consumer", OK, "through UCX or libfabric", ""},
 	{"built without", healthy, func(s *scene) { s.consumer(facts.Consumer{Name: "libfabric"}) }, "consumer", Warn, "built without GDRCopy", "a build with GDRCopy"},
-	{"NCCL not told", healthy, func(s *scene) { s.consumer(facts.Consumer{Name: "NCCL", Wants: []string{"libgdrapi.so"}}) }, "consumer", OK, "NCCL_GDRCOPY_ENABLE is not 1", "NCCL_GDRCOPY_ENABLE=1"},
+	{"NCCL not told", healthy, func(s *scene) { s.consumer(facts.Consumer{Name: "NCCL", Wants: []string{"libgdrapi.so"}}) }, "consumer", OK, "with NCCL_GDRCOPY_ENABLE=1 it takes", ""},
 	{"NCCL told", healthy, func(s *scene) {
 		s.consumer(facts.Consumer{Name: "NCCL", Wants: []string{"libgdrapi.so"}})
 		s.Env["NCCL_GDRCOPY_ENABLE"] = "1"
@@ -363,19 +397,19 @@ var causes = []struct {
 	{"libfabric told not to", healthy, func(s *scene) {
 		s.consumer(facts.Consumer{Name: "libfabric", Wants: []string{"libgdrapi.so"}})
 		s.Env["FI_HMEM_CUDA_USE_GDRCOPY"] = "False"
-	}, "consumer", OK, "FI_HMEM_CUDA_USE_GDRCOPY=false turns it off", "Unset"},
+	}, "consumer", Warn, "FI_HMEM_CUDA_USE_GDRCOPY=false turns it off", "Unset"},
 	{"NVSHMEM told not to", healthy, func(s *scene) {
 		s.consumer(facts.Consumer{Name: "NVSHMEM", Wants: []string{"libgdrapi.so"}})
 		s.Env["NVSHMEM_DISABLE_GDRCOPY"] = "1"
-	}, "consumer", OK, "NVSHMEM_DISABLE_GDRCOPY=1 turns it off", "Unset"},
+	}, "consumer", Warn, "NVSHMEM_DISABLE_GDRCOPY=1 turns it off", "Unset"},
 	{"no library for a consumer", healthy, func(s *scene) {
 		s.consumer(facts.Consumer{Name: "DPDK", Wants: []string{"libgdrapi.so"}})
 		s.Libraries[1].Error = "x"
 	}, "consumer", Warn, "wants libgdrapi.so, which the loader does not find", "library-name"},
 	{"NVIDIA's library for a consumer", healthy, func(s *scene) {
 		s.consumer(facts.Consumer{Name: "DPDK", Wants: []string{"libgdrapi.so"}})
-		s.Libraries[1].Ours = false
-	}, "consumer", Warn, "not this project's", "line library"},
+		s.Libraries[1].Ours, s.Libraries[1].Path = false, "/opt/libgdrapi.so.2.5"
+	}, "consumer", Warn, "not this project's", "line library-name"},
 	{"a library beside a consumer", healthy, func(s *scene) {
 		s.consumer(facts.Consumer{Name: "UCX", Wants: []string{"libgdrapi.so.2"}, Finds: "/u/libgdrapi.so.2"})
 		s.Libraries = append(s.Libraries, facts.Library{Name: "/u/libgdrapi.so.2", Path: "/u/libgdrapi.so.2"})
@@ -404,7 +438,139 @@ func TestCauses(t *testing.T) {
 			for _, f := range r.Findings {
 				require.True(t, strings.HasSuffix(f.Cause, ".") || strings.HasSuffix(f.Cause, ")"), f.Cause)
 				require.True(t, f.Advice == "" || strings.HasSuffix(f.Advice, "."), f.Advice)
-				require.True(t, f.Status == OK || f.Advice != "", "%+v has no advice", f)
+				require.Equal(t, f.Status != OK, f.Advice != "", "%+v", f)
+				for _, id := range linesNamed(f.Cause + f.Advice) {
+					require.NotEqual(t, OK, findingOf(t, r, id).Status, "%+v", f)
+				}
+			}
+		})
+	}
+}
+
+// linesNamed are the findings that a text tells the reader to look at.
+func linesNamed(text string) []string {
+	var ids []string
+	for _, m := range regexp.MustCompile(`\blines? ([a-z0-9-]+[a-z0-9])`).FindAllStringSubmatch(text, -1) {
+		if m[1] != "of" { // of a log
+			ids = append(ids, m[1])
+		}
+	}
+	return ids
+}
+
+func refusedVariable(s *scene) {
+	s.Env["GDRCOPY_COPY_IMPL"] = "no"
+	*s.backend("rm") = facts.Backend{Name: "rm"}
+	s.Trials[0].Log = []string{`ERR:  GDRCOPY_COPY_IMPL="no" is not a copy routine that this CPU can run`}
+}
+
+// first has machines on which something is wrong, with all that follows from it, and what the doctor
+// says first.
+var first = []struct {
+	name   string
+	change func(*scene) // of broken
+	id     string
+	cause  string
+}{
+	{"the driver is not loaded", (*scene).noDriver, "gpu", "kernel driver is not loaded"},
+	{"nouveau has the GPU", func(s *scene) { s.noDriver(); s.Nouveau = true }, "gpu", "nouveau has the GPU"},
+	{"vfio has the GPU", func(s *scene) { s.noDriver(); s.GPUs[0].Driver = "vfio-pci" }, "gpu", "vfio-pci has"},
+	{"vfio has the GPU, and NVIDIA's driver is loaded", func(s *scene) {
+		s.GPUs[0].Driver = "vfio-pci"
+		s.Nodes = s.Nodes[:3]
+		s.init(100)
+	}, "gpu", "vfio-pci has"},
+	{"a container without the GPU", func(s *scene) { s.noDriver(); s.Container.Kind = "Docker" }, "gpu", "this Docker container"},
+	{"little address space", func(s *scene) {
+		s.Limits.Space = 1 << 30
+		s.CUDA = facts.CUDA{Load: "libcuda.so.1: failed to map segment from shared object"}
+		s.Trials[0].Log = []string{"ERR:  gdr_open: too little address space"}
+	}, "limit-as", "1024 MiB of address space"},
+	{"few descriptors", func(s *scene) {
+		s.Limits.Files = 16
+		s.init(304)
+		s.backend("rm").Errno, s.backend("rm").Error = "EMFILE", "open /dev/nvidiactl: too many open files"
+	}, "limit-files", "16 descriptors"},
+	{"a variable that names no backend", func(s *scene) {
+		s.Env["GDRCOPY_BACKEND"] = "pigeon"
+		*s.backend("rm") = facts.Backend{Name: "rm"}
+	}, "environment", "pigeon names no backend"},
+	{"a variable that forces a backend that is not here", func(s *scene) {
+		s.Env["GDRCOPY_BACKEND"] = "gdrdrv"
+		*s.backend("rm") = facts.Backend{Name: "rm"}
+	}, "environment", "GDRCOPY_BACKEND=gdrdrv forces a backend that does not open here"},
+	{"a variable that the library refuses", refusedVariable, "environment", "refuses GDRCOPY_COPY_IMPL=no"},
+	{"a variable that forces a backend, and no driver", func(s *scene) { s.noDriver(); s.Env["GDRCOPY_BACKEND"] = "rm" }, "gpu", "not loaded"},
+	{"a container that asks for no computing", func(s *scene) {
+		s.Container.Kind = "Docker"
+		s.Env["NVIDIA_DRIVER_CAPABILITIES"] = "utility"
+		s.CUDA = facts.CUDA{Load: "libcuda.so.1: cannot open shared object file"}
+	}, "container", "without compute"},
+	{"nodes that are closed to the user", func(s *scene) {
+		s.node("/dev/nvidiactl").Access = "permission denied"
+		s.init(999)
+	}, "device-nodes", "/dev/nvidiactl may not be used"},
+	{"no nvidia-uvm", func(s *scene) { s.node("/dev/nvidia-uvm").Exists = false; s.init(999) }, "device-nodes", "no /dev/nvidia-uvm"},
+	{"the driver was updated and not loaded anew", func(s *scene) {
+		s.CUDA.Path = "/usr/lib/libcuda.so.570.1"
+		s.init(803)
+	}, "driver", "which is older"},
+	{"a driver that is too old", func(s *scene) {
+		s.Driver.Version, s.CUDA.Path = "470.1", "/usr/lib/libcuda.so.470.1"
+		s.backend("rm").Errno = "ENOTSUP"
+	}, "driver", "535 is the first"},
+	{"no libcuda", func(s *scene) { s.CUDA = facts.CUDA{Load: "libcuda.so.1: no such file"} }, "cuda", "libcuda.so.1 does not load"},
+	{"the toolkit's stub", func(s *scene) { s.CUDA.Path = "/usr/local/cuda/lib64/stubs/libcuda.so"; s.init(34) }, "cuda", "stub"},
+	{"CUDA_VISIBLE_DEVICES", func(s *scene) { s.Env["CUDA_VISIBLE_DEVICES"] = ""; s.init(100) }, "cuda", "CUDA_VISIBLE_DEVICES="},
+	{"no fabric manager", func(s *scene) { s.init(802); s.Trials[0].Step = "cuInit" }, "cuda", "not ready (802)"},
+	{"confidential computing", func(s *scene) {
+		s.NVML.Confidential = true
+		s.backend("rm").Errno, s.backend("rm").Error = "ENOTSUP", "confidential computing is on"
+	}, "confidential-computing", "hides its memory"},
+	{"MIG", func(s *scene) {
+		s.NVML.GPUs[0].MIG = true
+		s.backend("rm").Errno, s.backend("rm").Error = "ENOTSUP", "the GPU is divided into instances (MIG)"
+	}, "backend-rm", "(MIG)"},
+	{"a BAR1 that is full", func(s *scene) {
+		s.NVML.GPUs[0].BAR1Free = 0
+		*s.backend("rm") = facts.Backend{Name: "rm"}
+		s.Trials = []facts.Trial{{Backend: "rm", Step: "gdr_map", Error: "cannot allocate memory"}}
+	}, "bar1", "0 MiB are free"},
+	{"no libgdrapi", func(s *scene) {
+		*s.backend("rm") = facts.Backend{Name: "rm"}
+		s.Trials = nil
+		s.Libraries[0].Error = "libgdrapi.so.2: cannot open shared object file: No such file or directory"
+	}, "library", "finds no libgdrapi.so.2"},
+	{"NVIDIA's libgdrapi, and no module", func(s *scene) {
+		*s.backend("rm") = facts.Backend{Name: "rm"}
+		for i := range s.Libraries {
+			s.Libraries[i].Ours, s.Libraries[i].Version = false, "2.5"
+		}
+	}, "library", "not this project's"},
+	{"the library fails, and nothing else is wrong", func(s *scene) {
+		*s.backend("rm") = facts.Backend{Name: "rm"}
+		s.Trials = []facts.Trial{{Died: "it crashed (SIGSEGV)"}}
+	}, "trial", "It crashed"},
+}
+
+func TestFirst(t *testing.T) {
+	for _, c := range first {
+		t.Run(c.name, func(t *testing.T) {
+			s := broken()
+			c.change(s)
+			r := Examine(s.Facts)
+			i := slices.IndexFunc(r.Findings, func(f Finding) bool { return f.Status == Fail })
+			require.GreaterOrEqual(t, i, 0)
+			f := r.Findings[i]
+			require.Equal(t, c.id, f.ID, "%+v", r.Findings)
+			require.Contains(t, f.Cause, c.cause)
+			require.NotEmpty(t, f.Advice)
+			require.Equal(t, "libgdrapi does not work here. Begin with "+f.ID+": "+f.Cause, r.Summary)
+			for _, f := range r.Findings {
+				require.Equal(t, f.Status != OK, f.Advice != "", "%+v", f)
+				for _, id := range linesNamed(f.Cause + f.Advice) {
+					require.NotEqual(t, OK, findingOf(t, r, id).Status, "%+v", f)
+				}
 			}
 		})
 	}

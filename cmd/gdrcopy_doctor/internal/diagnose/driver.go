@@ -27,7 +27,12 @@ const (
 // gpu says which GPUs there are, and which kinds of machine no backend serves.
 func (e *examination) gpu() []Finding {
 	driven := e.Driver.Version != "" || e.node("/dev/nvidiactl").Exists || len(e.CUDA.Devices) > 0
+	lent := len(e.GPUs) > 0 && len(e.CUDA.Devices) == 0 &&
+		!slices.ContainsFunc(e.GPUs, func(g facts.GPU) bool { return !strings.HasPrefix(g.Driver, "vfio") })
 	switch {
+	case lent:
+		return one("gpu", e.cause(), fmt.Sprintf("The driver %s has %s, to lend it to a virtual machine. NVIDIA's driver does not.", e.GPUs[0].Driver, plural(len(e.GPUs), "NVIDIA GPU")),
+			"Run this in that machine. To have the GPU here: echo "+e.GPUs[0].PCI+" >/sys/bus/pci/drivers/"+e.GPUs[0].Driver+"/unbind as root, keep its ID from vfio-pci (ids= in /etc/modprobe.d), then modprobe nvidia.")
 	case driven:
 	case e.WSL:
 		return one("gpu", e.cause(), "This is Linux on Windows (WSL). The GPU is reached through Windows, and its memory cannot be mapped.",
@@ -35,11 +40,12 @@ func (e *examination) gpu() []Finding {
 	case e.Tegra:
 		return one("gpu", e.cause(), "This GPU (Tegra, Jetson) shares the CPU's memory.",
 			"Allocate memory with cudaHostAlloc: the CPU and the GPU both see it, and libgdrapi is not needed.")
-	case e.inContainer():
-		return one("gpu", e.cause(), fmt.Sprintf("The machine has %s, but this %s container was not given it.", plural(len(e.GPUs), "NVIDIA GPU"), e.Container.Kind), giveGPU)
 	case e.Nouveau:
 		return one("gpu", e.cause(), "The driver nouveau has the GPU, not NVIDIA's.",
 			"Install NVIDIA's driver, keep nouveau from loading (blacklist nouveau in /etc/modprobe.d), and reboot.")
+	case e.inContainer():
+		return one("gpu", e.cause(), fmt.Sprintf("There is %s, but this %s container sees no driver of NVIDIA's.", plural(len(e.GPUs), "NVIDIA GPU"), e.Container.Kind),
+			"Where nvidia-smi works on the machine itself: "+lowerFirst(giveGPU)+" Where it does not, load the driver there.")
 	default:
 		return one("gpu", e.cause(), "There is an NVIDIA GPU, but NVIDIA's kernel driver is not loaded.",
 			"Install it, then: modprobe nvidia. If that is refused, read dmesg; with Secure Boot the module must be signed.")
@@ -87,9 +93,9 @@ func (e *examination) driver() []Finding {
 		return one("driver", OK, text+", and libcuda is of the same.", "")
 	case newer(user, kernel) || strings.Contains(e.CUDA.Path, "compat"):
 		return one("driver", e.compatStatus(), text+fmt.Sprintf(", and libcuda is of %s (%s): a compatibility package.", user, e.CUDA.Path),
-			"Nothing is wrong with that where CUDA starts. What the kernel part lacks stays away, though: dma-bufs can be mapped only where both parts are of CUDA 13.3.")
+			"Take the compatibility package away where CUDA does not start with it: LD_LIBRARY_PATH, or the package cuda-compat.")
 	}
-	return one("driver", e.cause(), text+fmt.Sprintf(", and libcuda is of %s (%s), which is older.", user, e.CUDA.Path),
+	return one("driver", e.needed(), text+fmt.Sprintf(", and libcuda is of %s (%s), which is older.", user, e.CUDA.Path),
 		"Install one version of both. After an update, reboot or load the new module. In a container, do not install a libcuda: the NVIDIA container toolkit lends the machine's.")
 }
 
@@ -228,7 +234,7 @@ func (e *examination) nodes() []Finding {
 		}
 	}
 	if gpus == 0 {
-		findings = append(findings, Finding{"device-nodes", e.cause(), "There is no /dev/nvidia0, nor a node of another GPU.", e.makeNodes("/dev/nvidia0")})
+		findings = append(findings, Finding{"device-nodes", e.needed(), "There is no /dev/nvidia0, nor a node of another GPU.", e.makeNodes("/dev/nvidia0")})
 	}
 	if findings != nil {
 		return findings
@@ -237,7 +243,7 @@ func (e *examination) nodes() []Finding {
 }
 
 func (e *examination) badNode(n facts.Node) (Finding, bool) {
-	f := Finding{ID: "device-nodes", Status: e.cause()}
+	f := Finding{ID: "device-nodes", Status: e.needed()}
 	switch {
 	case !n.Exists:
 		f.Cause = fmt.Sprintf("There is no %s.", n.Path)
@@ -291,7 +297,7 @@ func (e *examination) container() []Finding {
 	}
 	switch {
 	case !has("compute"):
-		return one("container", e.cause(), text+": without compute it has no libcuda.", "Start it with NVIDIA_DRIVER_CAPABILITIES=compute,utility.")
+		return one("container", e.needed(), text+": without compute it has no libcuda.", "Start it with NVIDIA_DRIVER_CAPABILITIES=compute,utility.")
 	case !has("utility"):
 		return one("container", Warn, text+": without utility it has no NVML and no nvidia-smi.",
 			"Start it with NVIDIA_DRIVER_CAPABILITIES=compute,utility, if you want to know how much of BAR1 is in use.")

@@ -1,6 +1,7 @@
 package diagnose
 
 import (
+	"cmp"
 	"fmt"
 	"path"
 	"slices"
@@ -52,13 +53,12 @@ const resize = "Turn on Resizable BAR (and Above 4G Decoding) in the machine's f
 
 // memory says of GPUs whose memory is not behind PCIe how it is mapped.
 func (e *examination) memory() []Finding {
-	const report = "If the trial failed, please report it: no such machine was there when the code was written."
 	for _, d := range e.CUDA.Devices {
 		switch {
 		case d.Integrated > 0:
-			return one("memory", OK, fmt.Sprintf("GPU %s has no memory of its own (as GB10 and Thor). rm maps the system's.", d.PCI), report)
+			return one("memory", OK, fmt.Sprintf("GPU %s has no memory of its own (as GB10 and Thor). rm maps the system's.", d.PCI), "")
 		case d.Coherent > 0:
-			return one("memory", OK, fmt.Sprintf("The CPU may cache the memory of GPU %s (as on GH200 and GB200). rm's mappings of it are cached.", d.PCI), report)
+			return one("memory", OK, fmt.Sprintf("The CPU may cache the memory of GPU %s (as on GH200 and GB200). rm's mappings of it are cached.", d.PCI), "")
 		}
 	}
 	return nil
@@ -101,18 +101,20 @@ func (e *examination) confidential() []Finding {
 
 // limits looks at what a process may have.
 func (e *examination) limits() []Finding {
-	// littleSpace is SPACE_BYTES of capi/runtime.c.
-	const fewFiles, littleMemory, littleSpace = 1024, 64 * mib, 1536 * mib
+	// littleSpace is SPACE_BYTES of capi/runtime.c. CUDA alone takes dozens of descriptors.
+	const fewFiles, tooFewFiles, littleMemory, littleSpace = 1024, 64, 64 * mib, 1536 * mib
 	var findings []Finding
 	l := e.Limits
 	switch {
+	case !e.worked && (l.Files < tooFewFiles || e.outOfFiles()):
+		findings = one("limit-files", Fail, fmt.Sprintf("A process may have %s descriptors, which is too few for CUDA and the library.", number(l.Files)), "Raise the limit: ulimit -n, LimitNOFILE of systemd, --ulimit nofile of a container.")
 	case l.Files < fewFiles:
 		findings = one("limit-files", Warn, fmt.Sprintf("A process may have %d descriptors. The backend dmabuf takes one for each pinned buffer.", l.Files), "Raise the limit: ulimit -n, LimitNOFILE of systemd, --ulimit nofile of a container.")
 	default:
 		findings = one("limit-files", OK, fmt.Sprintf("A process may have %s descriptors.", number(l.Files)), "")
 	}
 	if l.Space < littleSpace {
-		findings = append(findings, Finding{"limit-as", Fail, fmt.Sprintf("A process may have %d MiB of address space. gdr_open of this library takes %d MiB, and CUDA more.", l.Space/mib, littleSpace/mib),
+		findings = append(findings, Finding{"limit-as", e.cause(), fmt.Sprintf("A process may have %d MiB of address space. gdr_open of this library takes %d MiB, and CUDA more.", l.Space/mib, littleSpace/mib),
 			"Raise the limit: ulimit -v unlimited, LimitAS of systemd, the batch system's limit of virtual memory."})
 	}
 	switch {
@@ -123,6 +125,24 @@ func (e *examination) limits() []Finding {
 			"Raise the limit: ulimit -l unlimited, LimitMEMLOCK of systemd, --ulimit memlock=-1 of a container."})
 	}
 	return append(findings, Finding{"limit-memlock", OK, fmt.Sprintf("A process may lock %d KiB of memory. libgdrapi locks none.", l.Memlock>>10), ""})
+}
+
+// outOfFiles says whether somebody met the limit of descriptors of the process.
+func (e *examination) outOfFiles() bool {
+	said := []string{e.CUDA.Died, e.CUDA.Load, e.CUDA.Error, e.NVML.Died, e.NVML.Error}
+	for _, b := range e.Backends {
+		said = append(said, b.Died, b.Error)
+	}
+	for _, l := range e.Libraries {
+		said = append(said, l.Died, l.Error)
+	}
+	for _, t := range e.Trials {
+		said = append(append(said, t.Died, t.Error), t.Log...)
+	}
+	return slices.ContainsFunc(said, func(s string) bool {
+		_, rest, found := strings.Cut(strings.ToLower(s), "too many open files")
+		return found && !strings.HasPrefix(rest, " in system")
+	})
 }
 
 func number(n uint64) string {
@@ -166,14 +186,17 @@ func (e *examination) consumer(c facts.Consumer) Finding {
 	}
 	switch {
 	case found == nil:
-		return Finding{Status: Warn, Cause: fmt.Sprintf("it wants %s, which the loader does not find.", strings.Join(c.Wants, " or ")), Advice: "See the lines library and library-name."}
+		return Finding{Status: Warn, Cause: fmt.Sprintf("it wants %s, which the loader does not find.", strings.Join(c.Wants, " or ")), Advice: cmp.Or(e.see("library", "library-name"), "Install the library where the loader looks, or put its folder into LD_LIBRARY_PATH.")}
 	case !found.Ours && found.Name == c.Finds:
 		return Finding{Status: Warn, Cause: fmt.Sprintf("it takes %s, which is beside it and not this project's.", found.Path), Advice: "Remove that file, or put a link to this project's library there."}
 	case !found.Ours:
-		return Finding{Status: Warn, Cause: fmt.Sprintf("it takes %s, which is not this project's.", found.Path), Advice: "See the line library."}
+		return Finding{Status: Warn, Cause: fmt.Sprintf("it takes %s, which is not this project's.", found.Path), Advice: cmp.Or(e.see("library", "library-name"), "Put this project's library first: LD_LIBRARY_PATH, or LD_PRELOAD for one program.")}
+	}
+	if c.Name == "NCCL" && e.Env["NCCL_GDRCOPY_ENABLE"] != "1" {
+		return Finding{Status: OK, Cause: fmt.Sprintf("with NCCL_GDRCOPY_ENABLE=1 it takes %s.", found.Path)}
 	}
 	if setting, advice := e.setting(c.Name); setting != "" {
-		return Finding{Status: OK, Cause: fmt.Sprintf("it would take %s, but %s.", found.Path, setting), Advice: advice}
+		return Finding{Status: Warn, Cause: fmt.Sprintf("it would take %s, but %s.", found.Path, setting), Advice: advice}
 	}
 	return Finding{Status: OK, Cause: fmt.Sprintf("it takes %s, as %s.", found.Path, found.Name)}
 }
@@ -181,10 +204,6 @@ func (e *examination) consumer(c facts.Consumer) Finding {
 // setting is what keeps a consumer from using the library that it finds.
 func (e *examination) setting(name string) (setting, advice string) {
 	switch name {
-	case "NCCL":
-		if e.Env["NCCL_GDRCOPY_ENABLE"] != "1" {
-			return "NCCL_GDRCOPY_ENABLE is not 1", "Set NCCL_GDRCOPY_ENABLE=1."
-		}
 	case "UCX":
 		if tls := e.Env["UCX_TLS"]; tls != "" && !allowsGDRCopy(tls) {
 			return "UCX_TLS=" + tls + " leaves it out", "Add gdr_copy to UCX_TLS, or unset it."

@@ -25,6 +25,7 @@ type Facts struct {
 	NVML      NVML
 	Backends  []Backend
 	Libraries []Library // those that the loader finds, by name or path
+	Beside    Library   // the one beside this program, where the loader finds none
 	Trials    []Trial   // the first is without GDRCOPY_BACKEND set by the doctor
 }
 
@@ -52,9 +53,10 @@ type Driver struct {
 
 // GPU is an NVIDIA GPU on the PCI bus.
 type GPU struct {
-	PCI   string
-	Model string // "" where the driver does not say
-	BAR1  uint64 // bytes, 0 where that is not known
+	PCI    string
+	Model  string // "" where the driver does not say
+	Driver string // the kernel's driver that has it, such as nvidia or vfio-pci; "" for none
+	BAR1   uint64 // bytes, 0 where that is not known
 }
 
 // Container is what this process runs in.

@@ -26,6 +26,15 @@ func (r Root) text(p string) string {
 	return string(bytes.TrimSpace(b))
 }
 
+// linked is the name of the file that a link leads to, "" where there is none.
+func (r Root) linked(p string) string {
+	to, err := os.Readlink(r.path(p))
+	if err != nil {
+		return ""
+	}
+	return filepath.Base(to)
+}
+
 func (r Root) exists(p string) bool { return unix.Access(r.path(p), unix.F_OK) == nil }
 
 // names lists the names in a folder.
@@ -65,7 +74,8 @@ func (r Root) Gather(lookup func(string) (string, bool)) Facts {
 
 // variables are those that change what the library, CUDA or a consumer does.
 var variables = []string{
-	"GDRCOPY_BACKEND", "GDRCOPY_USE_DMABUF_MMAP",
+	"GDRCOPY_BACKEND", "GDRCOPY_USE_DMABUF_MMAP", "GDRCOPY_COPY", "GDRCOPY_COPY_IMPL", "GDRCOPY_COPY_SPIN",
+	"GDRCOPY_READ_THREADS", "GDRCOPY_WRITE_THREADS", "GDRCOPY_DMA_READ", "GDRCOPY_DMA_WRITE",
 	"CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES", "NVIDIA_DRIVER_CAPABILITIES",
 	"NCCL_GDRCOPY_ENABLE", "UCX_TLS", "FI_HMEM_CUDA_USE_GDRCOPY", "NVSHMEM_DISABLE_GDRCOPY",
 }
@@ -148,7 +158,7 @@ func (r Root) gpus() []GPU {
 		if r.text(filepath.Join(dir, "vendor")) != vendorNVIDIA || !strings.HasPrefix(r.text(filepath.Join(dir, "class")), classDisplay) {
 			continue
 		}
-		list = append(list, GPU{PCI: pci, Model: r.model(pci), BAR1: bar1(r.text(filepath.Join(dir, "resource")))})
+		list = append(list, GPU{PCI: pci, Model: r.model(pci), Driver: r.linked(filepath.Join(dir, "driver")), BAR1: bar1(r.text(filepath.Join(dir, "resource")))})
 	}
 	return list
 }

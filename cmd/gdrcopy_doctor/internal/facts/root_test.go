@@ -133,12 +133,13 @@ func TestGPUs(t *testing.T) {
 	r := tree(t, map[string]string{
 		at + "0000:18:00.0/vendor": "0x10de\n", at + "0000:18:00.0/class": "0x030200\n",
 		at + "0000:18:00.0/resource": "0x00000000aa000000 0x00000000aaffffff 0x0000000000040200\n0x0000208000000000 0x000020bfffffffff 0x000000000014220c\n",
+		at + "0000:18:00.0/driver":   "-> ../../../bus/pci/drivers/nvidia",
 		at + "0000:19:00.0/vendor":   "0x10de\n", at + "0000:19:00.0/class": "0x030000\n", at + "0000:19:00.0/resource": "odd\n",
 		at + "0000:1a:00.0/vendor": "0x10de\n", at + "0000:1a:00.0/class": "0x040300\n", // the sound of a GPU
 		at + "0000:1b:00.0/vendor": "0x8086\n", at + "0000:1b:00.0/class": "0x030000\n",
 		"proc/driver/nvidia/gpus/0000:18:00.0/information": "Model: \t\t NVIDIA H200\nIRQ: 3\n",
 	})
-	require.Equal(t, []GPU{{"0000:18:00.0", "NVIDIA H200", 256 << 30}, {"0000:19:00.0", "", 0}}, r.gpus())
+	require.Equal(t, []GPU{{"0000:18:00.0", "NVIDIA H200", "nvidia", 256 << 30}, {"0000:19:00.0", "", "", 0}}, r.gpus())
 }
 
 func TestKindsOfMachine(t *testing.T) {

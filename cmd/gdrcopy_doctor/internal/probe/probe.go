@@ -14,6 +14,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -54,35 +55,56 @@ func (r Runner) All(f *facts.Facts) {
 		l.Died = r.run(&l, "library", name)
 		f.Libraries = append(f.Libraries, l)
 	}
+	if strings.Contains(f.Libraries[0].Error, "No such file") {
+		f.Beside = r.beside()
+	}
 	f.Trials = r.trials(f)
+}
+
+// beside is the library in the folder above this program's, as in the tree that it was built in, or in
+// lib there, as where it was installed.
+func (r Runner) beside() facts.Library {
+	above := filepath.Dir(filepath.Dir(r.Program))
+	for _, dir := range []string{above, filepath.Join(above, "lib")} {
+		l := facts.Library{Name: filepath.Join(dir, libraryNames[0])}
+		if l.Died = r.run(&l, "library", l.Name); l.Died == "" && l.Error == "" {
+			return l
+		}
+	}
+	return facts.Library{}
 }
 
 // trials tries the library as it is, and then each other backend that opens.
 func (r Runner) trials(f *facts.Facts) []facts.Trial {
 	library := f.Libraries[0]
+	if f.Beside.Path != "" {
+		library = f.Beside
+	}
 	if library.Error != "" || library.Died != "" {
 		return nil
 	}
-	all := []facts.Trial{r.trial("")}
+	all := []facts.Trial{r.trial(library.Name, "")}
 	if !library.Ours {
 		return all
 	}
 	for _, b := range f.Backends {
 		if b.Error == "" && b.Died == "" && b.Name != all[0].Backend {
-			all = append(all, r.trial(b.Name))
+			all = append(all, r.trial(library.Name, b.Name))
 		}
 	}
 	return all
 }
 
-func (r Runner) trial(backend string) facts.Trial {
+// trial has a child use a library, with the backend that is asked for; "" for none.
+func (r Runner) trial(library, backend string) facts.Trial {
 	t := facts.Trial{Asked: backend}
 	env := []string{"GDRCOPY_ENABLE_LOGGING=1", "GDRCOPY_LOG_LEVEL=2"}
 	if backend != "" {
 		env = append(env, "GDRCOPY_BACKEND="+backend, "GDRCOPY_USE_DMABUF_MMAP=")
 	}
 	said := new(head)
-	t.Died = r.child(&t, said, env, "trial", backend)
+	t.Died = r.child(&t, said, env, "trial", library)
+	t.Asked = backend
 	for _, line := range strings.Split(said.String(), "\n") {
 		if logLine.MatchString(line) {
 			t.Log = append(t.Log, line)

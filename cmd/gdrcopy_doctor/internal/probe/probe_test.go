@@ -85,7 +85,7 @@ func TestUnknownProbes(t *testing.T) {
 
 func TestTrialKeepsTheLog(t *testing.T) {
 	trial := script(t, `[ "$GDRCOPY_ENABLE_LOGGING$GDRCOPY_LOG_LEVEL$GDRCOPY_BACKEND" = 12rm ] || exit 9
-		echo 'ERR:  gdr_open: no' >&2; echo 'a driver says more' >&2; echo '{"step": "gdr_open"}' >&3`).trial("rm")
+		echo 'ERR:  gdr_open: no' >&2; echo 'a driver says more' >&2; echo '{"step": "gdr_open"}' >&3`).trial("libgdrapi.so.2", "rm")
 	require.Equal(t, facts.Trial{Asked: "rm", Step: "gdr_open", Log: []string{"ERR:  gdr_open: no"}}, trial)
 	require.False(t, trial.Worked())
 }

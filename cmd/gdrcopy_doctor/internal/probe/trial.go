@@ -33,12 +33,11 @@ func step(name string, err error) error {
 	return &failed{name, err}
 }
 
-// try uses libgdrapi.so.2 as a consumer does, on the first GPU. The environment is the
-// caller's.
-func try(asked string) facts.Trial {
-	t := facts.Trial{Asked: asked}
+// try uses a libgdrapi as a consumer does, on the first GPU. The environment is the caller's.
+func try(library string) facts.Trial {
+	var t facts.Trial
 	var f *failed
-	if err := use(&t); errors.As(err, &f) {
+	if err := use(&t, library); errors.As(err, &f) {
 		t.Step, t.Error = f.step, f.err.Error()
 	} else if err != nil {
 		t.Step, t.Error = "trial", err.Error()
@@ -53,8 +52,8 @@ type mapping struct {
 	va      uintptr
 }
 
-func use(t *facts.Trial) (err error) {
-	l, err := load(libraryNames[0])
+func use(t *facts.Trial, library string) (err error) {
+	l, err := load(library)
 	if err != nil {
 		return step("dlopen", err)
 	}
