@@ -17,8 +17,9 @@ type fake struct {
 	mu    sync.Mutex
 	fail  map[string]error
 	calls []string
-	live  int // pins that are not unpinned yet
-	flag  int // of each pin
+	live  int                // pins that are not unpinned yet
+	asked backend.PinRequest // of the last pin
+	flag  int                // of each pin
 	page  uint32
 
 	onUnmap, onUnpin, onClose func() // called in Unmap, Unpin and Close; nil: nothing
@@ -48,6 +49,7 @@ func (f *fake) Pin(r backend.PinRequest) (backend.Pin, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.live++
+	f.asked = r
 	return &fakePin{f: f, r: r}, nil
 }
 
@@ -127,12 +129,27 @@ func TestUnalignedBufferPinsAndDoesNotMap(t *testing.T) {
 		require.ErrorContains(t, err, "pin from a multiple of 4096 bytes on")
 		require.NoError(t, l.Unpin(g, h))
 	}
+	f.page = 1 << 16
+	h, err := l.Pin(g, backend.PinRequest{Addr: request.Addr + 4096, Size: 4096})
+	require.NoError(t, err)
+	_, err = l.Map(g, h, 4096, 0)
+	require.ErrorContains(t, err, "pin from a multiple of 65536 bytes on")
 	require.NotContains(t, f.calls, "map")
 	f.page = 0
-	h, err := l.Pin(g, request)
+	h, err = l.Pin(g, request)
 	require.NoError(t, err)
 	_, err = l.Map(g, h, 4096, 0)
 	require.NoError(t, err)
+}
+
+// The bits of gdr_pin_buffer_v2 that mean nothing reach no backend.
+func TestFlagsOfAPin(t *testing.T) {
+	l, f, g := open(t)
+	for flags, want := range map[uint32]uint32{0: 0, 1: 1, 2: 0, 0xfffffffe: 0, 0xffffffff: 1} {
+		_, err := l.Pin(g, backend.PinRequest{Addr: request.Addr, Size: 4096, Token: 5, VASpace: 6, Flags: flags})
+		require.NoError(t, err)
+		require.Equal(t, backend.PinRequest{Addr: request.Addr, Size: 4096, Token: 5, VASpace: 6, Flags: want}, f.asked)
+	}
 }
 
 func TestWholeLife(t *testing.T) {
@@ -197,7 +214,9 @@ func TestBadArguments(t *testing.T) {
 	require.NoError(t, err)
 	_, err = l.Map(g, h, 4096, 0)
 	require.Equal(t, unix.EAGAIN, Errno(err))
-	require.Equal(t, unix.EINVAL, Errno(l.Unmap(g, h, m.VA+1, 4096)))
+	for _, off := range []uintptr{1, 8, 2048} {
+		require.Equal(t, unix.EINVAL, Errno(l.Unmap(g, h, m.VA+off, 4096)), "%d bytes into a page", off)
+	}
 	require.Equal(t, unix.EINVAL, Errno(l.Unmap(g, h, m.VA, 0)))
 	require.Equal(t, unix.EINVAL, Errno(l.Unmap(g, h, m.VA, 1<<16+1)))
 	require.Equal(t, unix.EINVAL, Errno(l.Unmap(g, h, m.VA, ^uint64(0))))
@@ -213,6 +232,12 @@ func TestBadArguments(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, l.Unpin(g, h), "unpin takes a live mapping down")
 	require.Equal(t, unix.EINVAL, Errno(l.Unpin(g, h)))
+	h, err = l.Pin(g, backend.PinRequest{Addr: request.Addr, Size: 1 << 17})
+	require.NoError(t, err)
+	m, err = l.Map(g, h, 1<<16, 0)
+	require.NoError(t, err)
+	require.Equal(t, unix.EINVAL, Errno(l.Unmap(g, h, m.VA, 1<<16+1)), "more than whole pages of the GPU")
+	require.NoError(t, l.Unmap(g, h, m.VA, 1<<16))
 	require.NoError(t, l.Close(g))
 	require.Equal(t, unix.EINVAL, Errno(l.Close(g)))
 }

@@ -185,6 +185,48 @@ func TestCopiesAreLetInWhileMapped(t *testing.T) {
 	require.Zero(t, key)
 }
 
+// announce has a copy run through a mapping, as far as the table tells, until end is called.
+func announce(l *Library, h Handle) (end func()) {
+	const used, hazards, hazardSize, hazardCount, busy = 8, 24, 64, 1 << 16, 8
+	at := l.TableAddr()
+	table := *(*unsafe.Pointer)(unsafe.Pointer(&at))
+	*(*uint32)(unsafe.Add(table, used)) = 1
+	record := unsafe.Add(*(*unsafe.Pointer)(unsafe.Add(table, hazards)), (hazardCount-1)*hazardSize)
+	word := (*uint64)(unsafe.Add(record, busy))
+	*word = uint64(h)
+	return func() { *word = 0 }
+}
+
+// While a copy runs through a mapping, whatever would end it is to be called again, ends
+// nothing, and lets no other copy in.
+func TestNothingEndsUnderACopy(t *testing.T) {
+	for name, end := range map[string]func(l *Library, g, h Handle) error{
+		"unmap": func(l *Library, g, h Handle) error { return l.Unmap(g, h, 0x7000, 4096) },
+		"unpin": func(l *Library, g, h Handle) error { return l.Unpin(g, h) },
+		"close": func(l *Library, g, _ Handle) error { return l.Close(g) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			l, f, g := open(t)
+			h, err := l.Pin(g, request)
+			require.NoError(t, err)
+			_, err = l.Map(g, h, 4096, 0)
+			require.NoError(t, err)
+			calls := len(f.calls)
+			copied := announce(l, h)
+			for range 3 {
+				require.ErrorIs(t, end(l, g, h), ErrCopies)
+				require.Len(t, f.calls, calls, "the backend is not asked")
+				key, _, _ := slotOf(l, h)
+				require.Zero(t, key, "no copy is let in")
+			}
+			copied()
+			require.NoError(t, end(l, g, h))
+			require.Contains(t, f.calls[calls:], "unmap")
+			require.Equal(t, unix.EINVAL, Errno(end(l, g, h)), "it is over")
+		})
+	}
+}
+
 // Nothing new appears once Close has begun.
 func TestCallsDuringClose(t *testing.T) {
 	l, f, g := open(t)
@@ -283,8 +325,16 @@ func TestMemory(t *testing.T) {
 	require.Equal(t, unix.EINVAL, Errno(l.MemFree(other, m)))
 	_, err = l.MemExport(other, m, 0)
 	require.Equal(t, unix.EINVAL, Errno(err))
-	_, err = l.MemExport(g, m, 2)
-	require.Equal(t, unix.EINVAL, Errno(err))
+	for _, flags := range []uint32{2, 3, 1 << 31} {
+		_, err = l.MemExport(g, m, flags)
+		require.Equal(t, unix.EINVAL, Errno(err))
+	}
+	for _, flags := range []uint32{0, backend.PinForcePCIe} {
+		fd, err := l.MemExport(g, m, flags)
+		require.NoError(t, err)
+		require.EqualValues(t, flags, sim.ExportFlags())
+		require.NoError(t, unix.Close(fd))
+	}
 	mem, err := l.memory(&context{}, m)
 	require.Nil(t, mem)
 	require.Error(t, err)

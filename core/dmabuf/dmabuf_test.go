@@ -133,6 +133,7 @@ func TestBytesAndMappingTypes(t *testing.T) {
 			live, fds := sim.Live(), cudatest.FDs(t)
 			p, err := s.Pin(backend.PinRequest{Addr: addr + page, Size: page + 100, Flags: c.flags})
 			require.NoError(t, err)
+			require.EqualValues(t, c.flags, sim.ExportFlags(), "the driver is asked for PCIe, too")
 			require.Equal(t, fds+1, cudatest.FDs(t), "one descriptor a pin")
 
 			info, err := p.Info()

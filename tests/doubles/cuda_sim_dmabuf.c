@@ -2,6 +2,7 @@
 /* Simulated libcuda: address ranges as dma-bufs. Test code. */
 #include "cuda_sim.h"
 
+#include <stdatomic.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -67,6 +68,13 @@ static int export_range(void *out, uint64_t addr, size_t size, int type, uint64_
 	return result;
 }
 
+static _Atomic uint64_t last_flags;
+
+SIM_API unsigned long cuda_sim_export_flags(void)
+{
+	return atomic_load(&last_flags);
+}
+
 SIM_API int cuMemGetHandleForAddressRange(void *out, uint64_t addr, size_t size, int type, uint64_t flags)
 {
 	struct ctx *ctx;
@@ -74,6 +82,7 @@ SIM_API int cuMemGetHandleForAddressRange(void *out, uint64_t addr, size_t size,
 
 	if (result)
 		return result;
+	atomic_store(&last_flags, flags);
 	result = export_range(out, addr, size, type, flags);
 	leave();
 	return result;

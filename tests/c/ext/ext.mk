@@ -2,8 +2,8 @@
 #
 # make check-ext      [check 1 min] what gdrapi_ext.h adds
 
-# Programs over the library; of the others two are parts of it under a test.
-EXTBINS   := $(patsubst $(T)/ext/%.c,$(BIN)/ext_%,$(filter-out %/engine.c %/cache_tsan.c %/beside_preload.c,$(wildcard $(T)/ext/*.c)))
+# Programs over the library; the others are parts of it under a test.
+EXTBINS   := $(patsubst $(T)/ext/%.c,$(BIN)/ext_%,$(filter-out %/engine.c %/extents.c %/cache_tsan.c %/beside_preload.c,$(wildcard $(T)/ext/*.c)))
 
 $(BIN)/ext_beside $(BIN)/ext_calls $(BIN)/ext_cache $(BIN)/ext_many: $(CUDA_DL)
 $(EXTBINS): $(BIN)/ext_%: $(T)/ext/%.c $(wildcard $(T)/ext/*.h) $(LIB) $(GUEST_H)
@@ -25,6 +25,10 @@ ENGINE_TEST = $(C11) -Icapi -o $@ $(filter %.c,$^) -lpthread
 $(BIN)/ext_engine $(BIN)/ext_engine_tsan: $(T)/ext/engine.c capi/engine.c capi/extents.c capi/relaxed.c capi/guest.c $(CAPI_H) tools/tap.h
 
 $(BIN)/ext_engine:
+	@mkdir -p $(@D)
+	$(CC) $(CFLAGS) $(ENGINE_TEST)
+
+$(BIN)/ext_extents: $(T)/ext/extents.c capi/extents.c $(CAPI_H) tools/tap.h
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS) $(ENGINE_TEST)
 
