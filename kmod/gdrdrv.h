@@ -9,6 +9,10 @@
  *	limit.c		how much a file and a user may pin
  *	nvp2p.c		the one place that talks to NVIDIA's driver
  *	procfs.c	/proc/driver/gdrdrv
+ *	process.c	who calls; what is logged
+ *
+ * They call each other one way: main -> procfs, mmap -> mr -> nvp2p, memtype, limit ->
+ * process. nvp2p.c calls back through gdr_mr.revoke alone.
  *
  * Locks, outermost first:
  *
@@ -49,8 +53,6 @@ struct nvidia_p2p_page_table;
 
 extern int gdr_dbg_enabled;
 extern int gdr_info_enabled;
-extern int gdr_use_persistent;
-extern bool gdr_pass_tokens;
 
 #define gdr_dbg(fmt, ...) do {						\
 	if (gdr_dbg_enabled)						\
@@ -107,7 +109,7 @@ enum gdr_mr_state {
  * A memory region: one pinning of GPU memory.
  *
  * Constant once the region has a handle: owner, handle, inode, addr, start, size,
- * persistent, p2p_token, va_space, cookie, page_table, pages, npages,
+ * persistent, p2p_token, va_space, revoke, cookie, page_table, pages, npages,
  * cacheable, tm_cycles. owner is the process that pinned it.
  *
  * - start and size are multiples of the GPU page; start <= addr < start + size.
@@ -135,6 +137,9 @@ enum gdr_mr_state {
  *
  * user is charged for the region, until the region is freed.
  *
+ * revoke is the free callback's way to mr.c. It is called with a reference to the
+ * region, and drops it.
+ *
  * counted is 1 while we have the GPU driver's pages.
  */
 struct gdr_mr {
@@ -150,6 +155,7 @@ struct gdr_mr {
 	bool persistent;
 	u64 p2p_token;
 	u32 va_space;
+	void (*revoke)(struct gdr_mr *mr);
 	unsigned long cookie;
 	struct nvidia_p2p_page_table *page_table;
 	u64 *pages;
@@ -181,21 +187,33 @@ struct gdr_pin_args {
 	u32 flags;
 };
 
-/* main.c */
+static inline void gdr_mr_get(struct gdr_mr *mr)
+{
+	kref_get(&mr->ref);
+}
+
+static inline bool gdr_mr_is_live(struct gdr_mr *mr)
+{
+	bool live;
+
+	down_read(&mr->lock);
+	live = mr->state == GDR_MR_LIVE;
+	up_read(&mr->lock);
+	return live;
+}
+
+/* process.c */
 struct gdr_process gdr_process_current(void);
 bool gdr_process_is_current(const struct gdr_process *p);
 bool gdr_file_is_owner(const struct gdr_file *f);
-u64 gdr_cycles(void);
 
 /* mr.c */
 int gdr_mr_pin(struct gdr_file *f, const struct gdr_pin_args *args, u64 *handle);
 int gdr_mr_unpin(struct gdr_file *f, u64 handle);
 void gdr_mr_unpin_all(struct gdr_file *f);
 struct gdr_mr *gdr_mr_find(struct gdr_file *f, u64 handle);
-void gdr_mr_get(struct gdr_mr *mr);
 void gdr_mr_put(struct gdr_mr *mr);
-bool gdr_mr_is_live(struct gdr_mr *mr);
-bool gdr_mr_revoke(struct gdr_mr *mr);
+u32 gdr_mr_khz(void);
 
 /* limit.c */
 void gdr_limit_init(void);
@@ -228,7 +246,10 @@ static inline void gdr_memtype_release(const struct gdr_mr *mr)
 void gdr_nvp2p_exit(void);
 bool gdr_nvp2p_persistent(void);
 bool gdr_nvp2p_force_pcie(void);
-int gdr_nvp2p_get(struct gdr_mr *mr, u32 flags);
+int gdr_nvp2p_wanted(void);
+int gdr_nvp2p_get(struct gdr_mr *mr, u32 flags,
+		  void (*revoke)(struct gdr_mr *mr));
+void gdr_nvp2p_revoked(struct gdr_mr *mr, bool abandoned);
 int gdr_nvp2p_put(struct gdr_mr *mr);
 void gdr_nvp2p_end(struct gdr_mr *mr);
 int gdr_nvp2p_refcount(void);

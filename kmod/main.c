@@ -10,45 +10,13 @@
 #include <linux/mount.h>
 #include <linux/pseudo_fs.h>
 #include <linux/sched.h>
-#include <linux/sched/signal.h>
 #include <linux/slab.h>
-#include <linux/timex.h>
 #include <linux/uaccess.h>
-#if defined(CONFIG_X86)
-#include <asm/tsc.h>
-#elif defined(CONFIG_ARM64)
-#include <asm/arch_timer.h>
-#include <asm/sysreg.h>
-#elif defined(CONFIG_PPC)
-#include <asm/time.h>
-#endif
 
 #include "gdrdrv.h"
 
 /* "gdrp" */
 #define GDR_FS_MAGIC 0x67647270
-
-int gdr_dbg_enabled;
-module_param_named(dbg_enabled, gdr_dbg_enabled, int, 0444);
-MODULE_PARM_DESC(dbg_enabled, "Log every request and its answer (default 0)");
-
-int gdr_info_enabled;
-module_param_named(info_enabled, gdr_info_enabled, int, 0444);
-MODULE_PARM_DESC(info_enabled, "Log why a request is refused (default 0)");
-
-int gdr_use_persistent = 1;
-module_param_named(use_persistent_mapping, gdr_use_persistent, int, 0444);
-MODULE_PARM_DESC(use_persistent_mapping,
-		 "Pin persistently where the GPU driver can (default 1)");
-
-/*
- * NVIDIA's driver checks a token, not the process that sends it, and its tokens are 1,
- * 2, 3, and so on. So a user who guesses one pins the memory of somebody else.
- */
-bool gdr_pass_tokens;
-module_param_named(pass_p2p_tokens, gdr_pass_tokens, bool, 0400);
-MODULE_PARM_DESC(pass_p2p_tokens,
-		 "DANGEROUS: give P2P tokens to the GPU driver. Then any user may pin any user's GPU memory (default N)");
 
 static int gdr_major;
 
@@ -73,33 +41,6 @@ static struct file_system_type gdr_fs = {
 	.init_fs_context = gdr_fs_init_context,
 	.kill_sb = kill_anon_super,
 };
-
-/*
- * current's group leader exists as long as current does, so reading it needs no
- * lock. exec keeps the number and the start time.
- */
-struct gdr_process gdr_process_current(void)
-{
-	return (struct gdr_process) {
-		.tgid = current->tgid,
-		.start = current->group_leader->start_time,
-	};
-}
-
-bool gdr_process_is_current(const struct gdr_process *p)
-{
-	struct gdr_process now = gdr_process_current();
-
-	return p->tgid == now.tgid && p->start == now.start;
-}
-
-bool gdr_file_is_owner(const struct gdr_file *f)
-{
-	if (gdr_process_is_current(&f->owner))
-		return true;
-	gdr_info("process %d did not open this file\n", current->tgid);
-	return false;
-}
 
 static int gdr_open(struct inode *inode, struct file *filp)
 {
@@ -142,33 +83,6 @@ static int gdr_release(struct inode *inode, struct file *filp)
 	iput(f->inode);
 	kfree(f);
 	return 0;
-}
-
-/*
- * A clock that user space can read too. On Arm get_cycles needs a GPL-only symbol,
- * so we read its register.
- */
-u64 gdr_cycles(void)
-{
-#ifdef CONFIG_ARM64
-	return read_sysreg(cntvct_el0);
-#else
-	return get_cycles();
-#endif
-}
-
-/* Frequency of gdr_cycles in kHz; 0 where it is unknown. */
-static u32 gdr_cycles_khz(void)
-{
-#if defined(CONFIG_X86)
-	return tsc_khz;
-#elif defined(CONFIG_ARM64)
-	return arch_timer_get_cntfrq() / 1000;
-#elif defined(CONFIG_PPC)
-	return tb_ticks_per_usec * 1000;
-#else
-	return 0;
-#endif
 }
 
 /* Write the handle to the user. Where that fails, unpin: the user cannot. */
@@ -262,7 +176,7 @@ static int gdr_fill_info(struct gdr_file *f, u64 handle,
 	info->va = mr->start;
 	info->mapped_size = mr->size;
 	info->page_size = GDRDRV_GPU_PAGE_SIZE;
-	info->tsc_khz = gdr_cycles_khz();
+	info->tsc_khz = gdr_mr_khz();
 	info->tm_cycles = mr->tm_cycles;
 	down_read(&mr->lock);
 	info->mapping_type = mr->type;

@@ -6,12 +6,58 @@
 #define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
 
 #include <linux/mm.h>
+#include <linux/module.h>
 #include <linux/slab.h>
+#include <linux/timex.h>
+#if defined(CONFIG_X86)
+#include <asm/tsc.h>
+#elif defined(CONFIG_ARM64)
+#include <asm/arch_timer.h>
+#include <asm/sysreg.h>
+#elif defined(CONFIG_PPC)
+#include <asm/time.h>
+#endif
 
 #include "gdrdrv.h"
 
 /* The mmap offset in bytes must be positive in the C library's off_t. */
 #define GDR_HANDLE_END ((u64)LLONG_MAX >> PAGE_SHIFT)
+
+/*
+ * NVIDIA's driver checks a token, not the process that sends it, and its tokens are 1,
+ * 2, 3, and so on. So a user who guesses one pins the memory of somebody else.
+ */
+static bool gdr_pass_tokens;
+module_param_named(pass_p2p_tokens, gdr_pass_tokens, bool, 0400);
+MODULE_PARM_DESC(pass_p2p_tokens,
+		 "DANGEROUS: give P2P tokens to the GPU driver. Then any user may pin any user's GPU memory (default N)");
+
+/*
+ * A clock that user space can read too. On Arm get_cycles needs a GPL-only symbol,
+ * so we read its register.
+ */
+static u64 gdr_cycles(void)
+{
+#ifdef CONFIG_ARM64
+	return read_sysreg(cntvct_el0);
+#else
+	return get_cycles();
+#endif
+}
+
+/* The frequency of a region's tm_cycles in kHz; 0 where it is unknown. */
+u32 gdr_mr_khz(void)
+{
+#if defined(CONFIG_X86)
+	return tsc_khz;
+#elif defined(CONFIG_ARM64)
+	return arch_timer_get_cntfrq() / 1000;
+#elif defined(CONFIG_PPC)
+	return tb_ticks_per_usec * 1000;
+#else
+	return 0;
+#endif
+}
 
 static void gdr_mr_free(struct kref *ref)
 {
@@ -21,11 +67,6 @@ static void gdr_mr_free(struct kref *ref)
 	iput(mr->inode);
 	kvfree(mr->pages);
 	kfree(mr);
-}
-
-void gdr_mr_get(struct gdr_mr *mr)
-{
-	kref_get(&mr->ref);
 }
 
 void gdr_mr_put(struct gdr_mr *mr)
@@ -50,21 +91,11 @@ struct gdr_mr *gdr_mr_find(struct gdr_file *f, u64 handle)
 	xa_lock(&f->mrs);
 	mr = xa_load(&f->mrs, handle);
 	if (mr)
-		kref_get(&mr->ref);
+		gdr_mr_get(mr);
 	xa_unlock(&f->mrs);
 	if (!mr)
 		gdr_no_handle(handle);
 	return mr;
-}
-
-bool gdr_mr_is_live(struct gdr_mr *mr)
-{
-	bool live;
-
-	down_read(&mr->lock);
-	live = mr->state == GDR_MR_LIVE;
-	up_read(&mr->lock);
-	return live;
 }
 
 /*
@@ -89,8 +120,11 @@ static void gdr_mr_kill(struct gdr_mr *mr)
 		gdr_memtype_release(mr);
 }
 
-/* The GPU driver takes the pages back. True: the callback must end the region. */
-bool gdr_mr_revoke(struct gdr_mr *mr)
+/*
+ * The GPU driver takes the pages back. It waits with its own locks held. The caller
+ * has a reference, which ends here, as does the one of an abandoned region.
+ */
+static void gdr_mr_revoke(struct gdr_mr *mr)
 {
 	bool abandoned;
 
@@ -99,7 +133,10 @@ bool gdr_mr_revoke(struct gdr_mr *mr)
 	abandoned = mr->abandoned;
 	up_write(&mr->lock);
 	gdr_mr_kill(mr);
-	return abandoned;
+	gdr_nvp2p_revoked(mr, abandoned);
+	if (abandoned)
+		gdr_mr_put(mr);
+	gdr_mr_put(mr);
 }
 
 /*
@@ -230,7 +267,7 @@ int gdr_mr_pin(struct gdr_file *f, const struct gdr_pin_args *args, u64 *handle)
 		goto drop;
 
 	before = gdr_cycles();
-	ret = gdr_nvp2p_get(mr, args->flags);
+	ret = gdr_nvp2p_get(mr, args->flags, gdr_mr_revoke);
 	mr->tm_cycles = gdr_cycles() - before;
 	if (ret)
 		goto leave;

@@ -41,6 +41,11 @@ static_assert(offsetof(struct gdr_page_table_v2, flags) ==
 	      offsetof(struct nvidia_p2p_page_table, flags));
 #endif
 
+static int gdr_use_persistent = 1;
+module_param_named(use_persistent_mapping, gdr_use_persistent, int, 0444);
+MODULE_PARM_DESC(use_persistent_mapping,
+		 "Pin persistently where the GPU driver can (default 1)");
+
 /* The number of tries of a region's last put, and the first and longest pause in ms. */
 #define GDR_PUT_TRIES 16
 #define GDR_PUT_FIRST_PAUSE 20U
@@ -117,6 +122,11 @@ void gdr_nvp2p_exit(void)
 	xa_destroy(&gdr_cookies);
 }
 
+int gdr_nvp2p_wanted(void)
+{
+	return gdr_use_persistent;
+}
+
 bool gdr_nvp2p_persistent(void)
 {
 #ifdef GDR_HAVE_PERSISTENT
@@ -178,19 +188,19 @@ static void gdr_cookie_drop(struct gdr_mr *mr)
 static void gdr_free_callback(void *data)
 {
 	struct gdr_mr *mr = gdr_cookie_find((unsigned long)data);
-	bool abandoned;
 
-	if (!mr)
-		return;
-	abandoned = gdr_mr_revoke(mr);
+	if (mr)
+		mr->revoke(mr);
+}
+
+/* The revoke callback has ended the mappings of the region. */
+void gdr_nvp2p_revoked(struct gdr_mr *mr, bool abandoned)
+{
 	nvidia_p2p_free_page_table(mr->page_table);
 	gdr_pages_gone(mr);
 	complete_all(&mr->callback_done);
-	if (abandoned) {
+	if (abandoned)
 		gdr_cookie_drop(mr);
-		gdr_mr_put(mr);
-	}
-	gdr_mr_put(mr);
 }
 
 #ifdef GDR_HAVE_PERSISTENT
@@ -312,11 +322,16 @@ static int gdr_read_table(struct gdr_mr *mr)
 	return ret;
 }
 
-/* Have the GPU driver pin the region. On failure nothing stays pinned. */
-int gdr_nvp2p_get(struct gdr_mr *mr, u32 flags)
+/*
+ * Have the GPU driver pin the region. On failure nothing stays pinned. revoke is called
+ * when the GPU driver takes the pages of a traditional pinning back.
+ */
+int gdr_nvp2p_get(struct gdr_mr *mr, u32 flags,
+		  void (*revoke)(struct gdr_mr *mr))
 {
 	int ret;
 
+	mr->revoke = revoke;
 	/* Set this first: the callback may clear it at any time. */
 	atomic_set(&mr->counted, 1);
 	atomic_inc(&gdr_pages_held);

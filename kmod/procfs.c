@@ -22,7 +22,7 @@ static int gdr_proc_params(struct seq_file *s, void *unused)
 		   gdr_nvp2p_persistent() ? "yes" : "no");
 	seq_printf(s, "dbg_enabled: %d\n", gdr_dbg_enabled);
 	seq_printf(s, "info_enabled: %d\n", gdr_info_enabled);
-	seq_printf(s, "use_persistent_mapping: %d\n", gdr_use_persistent);
+	seq_printf(s, "use_persistent_mapping: %d\n", gdr_nvp2p_wanted());
 	seq_printf(s, "lost pinnings: %d\n", gdr_nvp2p_lost());
 	return 0;
 }

@@ -1,10 +1,12 @@
 #!/bin/sh
 # SPDX-License-Identifier: MIT
-# circles.sh DIR - the C files of capi/ call each other one way: none calls one that
-# calls it, directly or by others. Nor does a header include one that includes it.
+# circles.sh DIR - the C files of capi/, of kmod/ and of tools/ call each other one way: none
+# calls one that calls it, directly or by others. Nor does a header include one that
+# includes it. Go has no circles: its compiler takes none.
 #
-# Who calls whom is read from the object files, which are compiled in DIR without Go.
-# A file's functions that Go calls, and Go's that a file calls, are not counted.
+# Who calls whom is read from the object files, which are compiled in DIR without Go, and in
+# kmod/ from the sources, without the kernel's headers. What goes through a function's
+# address, between C and Go, and a header's static inline function of kmod/, is not counted.
 . tests/tap.sh
 set -e
 export LC_ALL=C
@@ -13,28 +15,62 @@ cc=${CC:-cc}
 rm -rf "$dir"
 mkdir -p "$dir"
 
-# one FILE: the object's name is the path, with _ for /.
-one() {
-	name=$(printf '%s' "${1#capi/}" | tr / _)
-	"$cc" -std=gnu11 -O0 -w -Icapi -Itests/callgrind -c -o "$dir/$name.o" "$1"
-	nm --defined-only --extern-only "$dir/$name.o" | awk -v f="$name" 'NF == 3 { print "has", f, $3 }'
-	nm --undefined-only "$dir/$name.o" | awk -v f="$name" '{ print "needs", f, $2 }'
+# compiled FILE: what it has and needs.
+compiled() {
+	o=$dir/$(printf '%s' "$1" | tr / _).o
+	"$cc" -std=gnu11 -O0 -w -Icapi -Iinclude -Itools -Itools/bench -Itests/callgrind -c -o "$o" "$1"
+	nm --defined-only --extern-only "$o" | awk -v f="$1" 'NF == 3 && $3 != "main" { print "has", f, $3 }'
+	nm --undefined-only "$o" | awk -v f="$1" '{ print "needs", f, $2 }'
 }
 
-for f in capi/*.c capi/copy/*.c; do
-	one "$f"
-done >"$dir/symbols"
-awk '$1 == "has" { owner[$3] = $2 }
-     $1 == "needs" { file[++n] = $2; symbol[n] = $3 }
+# kernel FILE: the same of a file of kmod/. Its own header's macros count. The kernel's
+# headers, and those that the build makes, are empty ones of DIR.
+kernel() {
+	"$cc" -E -nostdinc -DCONFIG_X86 -DGDR_HAVE_PERSISTENT -I"$dir/empty" "$1" |
+		awk -v f="$1" '
+		/^# [0-9]+ "/ { here = index($3, "\"" f "\""); next }
+		!here { next }
+		/^[a-z]/ && !/^(static|typedef)/ && match($0, /gdr_[a-z0-9_]+( = .*)?[(;]/) {
+			name = substr($0, RSTART)
+			sub(/[^a-z0-9_].*/, "", name)
+			print "has", f, name
+		}
+		{
+			gsub(/"([^"\\]|\\.)*"/, "")
+			gsub(/[^A-Za-z0-9_]+/, " ")
+			for (i = 1; i <= NF; i++)
+				if ($i ~ /^gdr_/)
+					print "needs", f, $i
+		}'
+}
+
+sed -nE 's/^#include <(.*)>.*/\1/p' kmod/*.[ch] | while read -r h; do
+	mkdir -p "$(dirname "$dir/empty/$h")"
+	: >"$dir/empty/$h"
+done
+: >"$dir/empty/gdrdrv_config.h"
+: >"$dir/empty/gdrdrv_nvidia.h"
+find capi tools -name '*.c' >"$dir/files"
+while read -r f; do
+	compiled "$f"
+done <"$dir/files" >"$dir/symbols"
+for f in kmod/*.c; do
+	kernel "$f"
+done >>"$dir/symbols"
+awk '{ split($2, part, "/"); key = part[1] " " $3 }
+     $1 == "has" { owner[key] = $2 }
+     $1 == "needs" { file[++n] = $2; symbol[n] = key }
      END { for (i = 1; i <= n; i++)
 		if (symbol[i] in owner && owner[symbol[i]] != file[i])
 			print file[i], owner[symbol[i]] }' "$dir/symbols" | sort -u >"$dir/calls"
-for f in capi/*.h capi/copy/*.h; do
+find capi kmod tools -name '*.[ch]' >"$dir/files"
+while read -r f; do
 	sed -nE 's/^#include "([^"]*)".*/\1/p' "$f" | while read -r to; do
-		[ ! -f "capi/copy/$to" ] || [ "${f#capi/copy/}" = "$f" ] || to=copy/$to
-		echo "${f#capi/} $to"
+		for at in "${f%/*}" capi include tools tools/bench; do
+			[ ! -f "$at/$to" ] || { echo "$f $(realpath --relative-to=. "$at/$to")"; break; }
+		done
 	done
-done | sort -u >"$dir/includes"
+done <"$dir/files" | sort -u >"$dir/includes"
 
 # no_circle FILE: tsort names what is in a circle.
 no_circle() {
@@ -43,7 +79,7 @@ no_circle() {
 
 # What is asked of CUDA is asked in relaxed.c's scope.
 one_binding() {
-	[ "$(awk '$1 == "needs" && $3 == "gdr_driver_find" { print $2 }' "$dir/symbols")" = relaxed.c ] &&
+	[ "$(awk '$1 == "needs" && $3 == "gdr_driver_find" { print $2 }' "$dir/symbols")" = capi/relaxed.c ] &&
 		[ "$(grep -lw unscoped capi/*.[ch] | tr '\n' ' ')" = 'capi/relaxed.c capi/relaxed.h ' ]
 }
 
