@@ -4,6 +4,7 @@
  * with the simulated nvidia.ko and gdrdrv.ko (dbg_enabled=1) loaded: see tests/vm.
  *
  * 	kmod_test [-l] [-t name] [-k kills] [-f fuzz rounds] [-s seed]
+ *	kmod_test -u	unload gdrdrv, whose mode is traditional, inside of a callback
  *
  * Each test runs in a child of its own. After each test nothing may be left: no
  * allocation, no page table, no held pages, no broken rule of nv-p2p, and no complaint in
@@ -1277,21 +1278,15 @@ static unsigned int module_references(void)
 	return n;
 }
 
-/*
- * The last descriptor is closed in a child. Pages that were pinned without a token cannot
- * be put there. So the callback stays registered, and the module must stay, too.
- */
-static void test_close_in_child(void)
+/* Has a child close the last descriptor. */
+static void close_in_child(int fd)
 {
-	uint64_t va = gpu_alloc(2 * GPU_PAGE);
-	unsigned int before = module_references();
-	int fd = gdr_open(), pair[2], status;
+	uint64_t pins = stats().pins;
+	int pair[2], status;
 	char byte;
 	pid_t pid;
 
 	CHECK(pipe(pair) == 0);
-	pin(fd, va, GPU_PAGE);
-	pin(fd, va, 2 * GPU_PAGE);
 	fflush(stdout);
 	pid = fork();
 	CHECK(pid >= 0);
@@ -1301,9 +1296,26 @@ static void test_close_in_child(void)
 		_exit(0);
 	}
 	close(fd);
-	CHECK(stats().pins == 2);
+	CHECK(stats().pins == pins);
 	close(pair[1]);
+	close(pair[0]);
 	CHECK(waitpid(pid, &status, 0) == pid && status == 0);
+}
+
+/*
+ * The last descriptor is closed in a child. Pages that were pinned without a token cannot
+ * be put there. So the callback stays registered, and the module must stay, too.
+ */
+static void test_close_in_child(void)
+{
+	uint64_t va = gpu_alloc(2 * GPU_PAGE);
+	unsigned int before = module_references();
+	int fd = gdr_open();
+
+	pin(fd, va, GPU_PAGE);
+	pin(fd, va, 2 * GPU_PAGE);
+	CHECK(stats().pins == 2);
+	close_in_child(fd);
 	CHECK(stats().pins == (persistent ? 0 : 2));
 	CHECK(held() == (persistent ? 0 : 2));
 	CHECK(module_references() == before + (persistent ? 0 : 2));
@@ -2197,6 +2209,36 @@ static void test_rmmod_refused(void)
 	CHECK_ERR(syscall(SYS_delete_module, "gdrdrv", O_NONBLOCK), EAGAIN);
 }
 
+static void *thread_frees_memory(void *arg)
+{
+	gpu_free(*(uint64_t *)arg);
+	return NULL;
+}
+
+/*
+ * The last callback gives its reference to the module back before it returns. Unloading
+ * waits for its return, also where the GPU driver's first answer is an error.
+ */
+static void test_unload(void)
+{
+	uint64_t va = gpu_alloc(GPU_PAGE);
+	int fd = gdr_open();
+	pthread_t id;
+
+	pin(fd, va, GPU_PAGE);
+	close_in_child(fd);
+	set_knob(NVIDIA_SIM_CB_RETURN, 500);
+	set_knob(NVIDIA_SIM_FAIL_PUT, ENOMEM);
+	CHECK(pthread_create(&id, NULL, thread_frees_memory, &va) == 0);
+	while (syscall(SYS_delete_module, "gdrdrv", O_NONBLOCK) < 0) {
+		CHECK(errno == EAGAIN);
+		usleep(1000);
+	}
+	CHECK(!stats().calling_back);
+	CHECK(pthread_join(id, NULL) == 0);
+	CHECK(stats().pins == 0);
+}
+
 static void test_many_pins(void)
 {
 	enum { N = 2000 };
@@ -2830,11 +2872,13 @@ static void read_mode(void)
 
 int main(int argc, char **argv)
 {
+	const struct test unload = { "unload", test_unload };
 	const char *only = NULL;
+	bool unloads = false;
 	int kmsg, opt, status, n = 0, failed = 0;
 	size_t i;
 
-	while ((opt = getopt(argc, argv, "lt:k:f:s:")) != -1) {
+	while ((opt = getopt(argc, argv, "lt:k:f:s:u")) != -1) {
 		switch (opt) {
 		case 'l':
 			for (i = 0; i < NTESTS; i++)
@@ -2849,6 +2893,9 @@ int main(int argc, char **argv)
 		case 'f':
 			fuzz_rounds = atoi(optarg);
 			break;
+		case 'u':
+			unloads = true;
+			break;
 		case 's':
 			seed = strtoul(optarg, NULL, 0);
 			break;
@@ -2862,6 +2909,8 @@ int main(int argc, char **argv)
 		perror(sim < 0 ? NVIDIA_SIM_DEVICE : "/dev/kmsg");
 		return 2;
 	}
+	if (unloads)
+		return in_child(run_one, (void *)&unload) ? 1 : 0;
 	read_mode();
 	for (i = 0; i < NTESTS; i++) {
 		uint64_t misuse = stats().misuse;

@@ -34,8 +34,9 @@
  *   returns 0 and does nothing (nv_p2p_put_pages).
  * - free_page_table does nothing (nvidia_p2p_free_page_table). A client that
  *   does not call it in a callback is counted as a misuse all the same.
- * - A put that fails with -ENOMEM has done nothing (nvidia_p2p_put_pages and
- *   nvidia_p2p_put_pages_persistent, which allocate a stack first). After any other
+ * - A put that fails with -ENOMEM has done nothing, nor waited for the lock
+ *   (nvidia_p2p_put_pages and nvidia_p2p_put_pages_persistent, which allocate a stack
+ *   first). After any other
  *   failure a persistent pinning keeps its pages, but its reference to the GPU is
  *   dropped, and that of a MIG instance (nvidia_p2p_put_pages_persistent calls
  *   nvidia_dev_put_uuid whatever nv_p2p_put_pages answered; RmP2PPutPagesPersistent
@@ -201,10 +202,7 @@ bool sim_asleep(void)
 /* The value of a knob that works once. */
 static u32 sim_once(enum nvidia_sim_knob k)
 {
-	u32 v = sim_knobs[k];
-
-	sim_knobs[k] = 0;
-	return v;
+	return xchg(&sim_knobs[k], 0);
 }
 
 static void sim_fill(u32 page, int byte)
@@ -411,9 +409,11 @@ static void sim_revoke(struct sim_pin *pin)
 	sim_callbacks++;
 	if (sim_knobs[NVIDIA_SIM_CB_DELAY])
 		msleep(sim_knobs[NVIDIA_SIM_CB_DELAY]);
-	sim_calling_back = pin;
+	WRITE_ONCE(sim_calling_back, pin);
 	pin->free_callback(pin->data);
-	sim_calling_back = NULL;
+	if (sim_knobs[NVIDIA_SIM_CB_RETURN])
+		msleep(sim_knobs[NVIDIA_SIM_CB_RETURN]);
+	WRITE_ONCE(sim_calling_back, NULL);
 	if (!pin->freed_by_client)
 		sim_complain("a free callback did not free the page table");
 	sim_free_pin(pin);
@@ -700,12 +700,12 @@ static int sim_put(u64 token, u32 space, u64 va,
 		sim_complain("put_pages inside a free callback");
 		return -EINVAL;
 	}
+	ret = -(int)sim_once(NVIDIA_SIM_FAIL_PUT);
+	if (ret == -ENOMEM)
+		return ret;
 	if (sim_knobs[NVIDIA_SIM_PUT_DELAY])
 		msleep(sim_knobs[NVIDIA_SIM_PUT_DELAY]);
 	sim_take();
-	ret = -(int)sim_once(NVIDIA_SIM_FAIL_PUT);
-	if (ret == -ENOMEM)
-		goto unlock;
 	pin = persistent ? sim_find_persistent(pt) : sim_find_pin(token, pt);
 	if (pin) {
 		ret = sim_put_found(pin, token, space, va, persistent, ret);
@@ -714,7 +714,6 @@ static int sim_put(u64 token, u32 space, u64 va,
 		sim_complain("persistent pages put that are not out");
 		ret = -EINVAL;
 	}
-unlock:
 	sim_give();
 	return ret;
 }
@@ -1045,6 +1044,7 @@ static int sim_ioc_stats(struct nvidia_sim_stats __user *arg)
 	struct sim_pin *pin;
 	struct list_head *n;
 
+	p.calling_back = !!READ_ONCE(sim_calling_back);
 	sim_take();
 	list_for_each(n, &sim_allocs)
 		p.allocs++;

@@ -66,6 +66,7 @@ enum nvidia_sim_knob {
 	NVIDIA_SIM_MAJOR,	/* 1 or 2: major of all page tables; 0: the header's */
 	NVIDIA_SIM_CACHEABLE,	/* flag bit 0 of page tables of major 2 */
 	NVIDIA_SIM_CB_DELAY,	/* ms before a callback, under the driver's lock */
+	NVIDIA_SIM_CB_RETURN,	/* ms until a callback has returned, likewise */
 	NVIDIA_SIM_GET_DELAY,	/* ms that get_pages takes before and after registering */
 	NVIDIA_SIM_PUT_DELAY,	/* ms that put_pages waits before it looks */
 	NVIDIA_SIM_FREE_IN_GET,	/* 1, 2: the next get frees the memory before, after registering */
@@ -94,6 +95,7 @@ struct nvidia_sim_stats {
 	__u64 forced;		/* get_pages that asked for mappings over PCIe, ever */
 	__u64 holders;	/* of the GPU: open files, dma-bufs, and persistent page tables */
 	__u64 lost;	/* page tables whose pages nobody can put: see FAIL_PUT and ASLEEP */
+	__u64 calling_back;	/* 1: a callback had not returned when this was asked for */
 };
 
 /*

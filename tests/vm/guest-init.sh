@@ -67,10 +67,11 @@ load() {
 	gdrdrv-node add && gdrdrv-node add && [ "$(stat -c %a:%u:%g /dev/gdrdrv)" = 666:0:0 ]
 }
 
+# unload [COMMAND]: the command unloads gdrdrv, in place of rmmod.
 unload() {
 	held=$(cat /proc/driver/gdrdrv/nv_get_pages_refcount)
 	result "$held" "nothing held before unload"
-	rmmod gdrdrv
+	${1-rmmod gdrdrv}
 	result $? "gdrdrv unloads"
 	gdrdrv-node remove && [ ! -e /dev/gdrdrv ]
 	result $? "its node is removed"

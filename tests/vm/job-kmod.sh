@@ -32,5 +32,5 @@ rmmod gdrdrv 2>/dev/null || gdrdrv-node remove
 [ -c /dev/gdrdrv ]
 result $? "a module that stays keeps its node"
 exec 3<&-
-unload
+unload "kmod_test -u"
 clean_log "pass_p2p_tokens"
