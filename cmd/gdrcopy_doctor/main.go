@@ -134,7 +134,9 @@ func examine() (diagnose.Report, error) {
 		return diagnose.Report{}, errors.Join(errors.New("cannot find this program's file, which the probes run"), err)
 	}
 	f := facts.Root("/").Gather(os.LookupEnv)
-	probe.Runner{Program: self, Limit: childLimit}.All(&f)
+	if !diagnose.TooLittleSpace(f) {
+		probe.Runner{Program: self, Limit: childLimit}.All(&f)
+	}
 	return diagnose.Examine(f), nil
 }
 

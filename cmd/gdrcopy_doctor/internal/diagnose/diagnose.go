@@ -69,6 +69,12 @@ func Examine(f facts.Facts) Report {
 	e.worked = len(f.Trials) > 0 && f.Trials[0].Worked()
 	e.taken = e.choice()
 	r := Report{Verdict: Works, Backend: e.taken, Backends: []Backend{}}
+	if TooLittleSpace(f) {
+		e.add(e.limits())
+		r.Findings = e.findings
+		r.judge(e)
+		return r
+	}
 	if !e.hasGPU() {
 		r.Verdict = NoGPU
 		e.add([]Finding{e.noGPU()})
@@ -87,10 +93,16 @@ func Examine(f facts.Facts) Report {
 	for _, b := range f.Backends {
 		r.Backends = append(r.Backends, e.backendResult(b.Name))
 	}
+	r.judge(e)
+	return r
+}
+
+// judge is the verdict of the findings, in a word and in a sentence.
+func (r *Report) judge(e *examination) {
 	first := slices.IndexFunc(r.Findings, func(f Finding) bool { return f.Status == Fail })
 	if first < 0 {
 		r.Summary = fmt.Sprintf("libgdrapi works here: gdr_open takes %s. %s", e.taken, speed(e.Trials[0]))
-		return r
+		return
 	}
 	r.Verdict = Broken
 	r.Summary = "libgdrapi does not work here."
@@ -98,7 +110,6 @@ func Examine(f facts.Facts) Report {
 		r.Summary = fmt.Sprintf("gdr_open takes %s, and it works. Something else is wrong.", e.taken)
 	}
 	r.Summary += fmt.Sprintf(" Begin with %s: %s", r.Findings[first].ID, r.Findings[first].Cause)
-	return r
 }
 
 // add notes findings. Where all is well there is nothing to do.

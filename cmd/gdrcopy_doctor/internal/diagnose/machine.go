@@ -99,10 +99,17 @@ func (e *examination) confidential() []Finding {
 		"Let programs use cuMemcpy. To map memory, turn the mode off on the host.")
 }
 
+// littleSpace is SPACE_BYTES of capi/runtime.c.
+const littleSpace = 1536 * mib
+
+// TooLittleSpace says whether processes may have less address space than the library takes. Then nothing
+// else is worth asking: a child that is asked may run out of it at any point.
+func TooLittleSpace(f facts.Facts) bool { return f.Limits.Space < littleSpace }
+
 // limits looks at what a process may have.
 func (e *examination) limits() []Finding {
-	// littleSpace is SPACE_BYTES of capi/runtime.c. CUDA alone takes dozens of descriptors.
-	const fewFiles, tooFewFiles, littleMemory, littleSpace = 1024, 64, 64 * mib, 1536 * mib
+	// CUDA alone takes dozens of descriptors.
+	const fewFiles, tooFewFiles, littleMemory = 1024, 64, 64 * mib
 	var findings []Finding
 	l := e.Limits
 	switch {
@@ -113,8 +120,8 @@ func (e *examination) limits() []Finding {
 	default:
 		findings = one("limit-files", OK, fmt.Sprintf("A process may have %s descriptors.", number(l.Files)), "")
 	}
-	if l.Space < littleSpace {
-		findings = append(findings, Finding{"limit-as", e.cause(), fmt.Sprintf("A process may have %d MiB of address space. gdr_open of this library takes %d MiB, and CUDA more.", l.Space/mib, littleSpace/mib),
+	if TooLittleSpace(e.Facts) {
+		return append(findings, Finding{"limit-as", Fail, fmt.Sprintf("A process may have %d MiB of address space. gdr_open of this library takes %d MiB, and CUDA more. Nothing else was asked.", l.Space/mib, littleSpace/mib),
 			"Raise the limit: ulimit -v unlimited, LimitAS of systemd, the batch system's limit of virtual memory."})
 	}
 	switch {
