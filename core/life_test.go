@@ -1,7 +1,6 @@
 package core
 
 import (
-	"errors"
 	"slices"
 	"testing"
 	"time"
@@ -381,11 +380,4 @@ func TestMemoryIsFreedOnce(t *testing.T) {
 	require.Equal(t, unix.EINVAL, Errno(l.freeMemory(m, mem)))
 	require.Equal(t, slots, freeSlots(t, l))
 	require.Equal(t, live, sim.Live())
-}
-
-func TestOutcome(t *testing.T) {
-	require.Zero(t, Outcome("gdr_map", nil, nil))
-	require.Equal(t, unix.EAGAIN, Outcome("gdr_map", unix.EAGAIN, nil))
-	require.Equal(t, unix.EIO, Outcome("gdr_map", nil, "a defect"))
-	require.Equal(t, unix.EIO, Outcome("gdr_map", unix.EAGAIN, errors.New("a defect")))
 }
