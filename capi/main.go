@@ -2,7 +2,7 @@
 // core. It is built with -buildmode=c-shared; see the Makefile.
 //
 // Hosts call C functions, in abi.c, data.c and cache.c. These call the exports here.
-// An export turns C values into Go values, calls the core, and turns the result back.
+// An export turns C values into Go values, calls package door, and turns the result back.
 // finish makes an errno value of each error.
 package main
 
@@ -18,6 +18,7 @@ import (
 	"unsafe"
 
 	_ "gdrapi/capi/copy" // C alone: abi.c and data.c call it
+	"gdrapi/capi/door"
 	"gdrapi/core"
 	"gdrapi/core/backend"
 	"gdrapi/core/cache"
@@ -27,7 +28,7 @@ import (
 )
 
 // library is set by gdrcore_init, which returns before any other call.
-var library *core.Library
+var library *door.Library
 
 func main() {}
 
@@ -46,10 +47,10 @@ func finish(call string, err *error, rc *C.int) {
 func gdrcore_init(epoch C.uint32_t, table *C.uintptr_t) (rc C.int) {
 	var err error
 	defer finish("gdr_open", &err, &rc)
-	var l *core.Library
+	var l *door.Library
 	core.UseMemory(mmap, munmap)
 	core.UseLoader(driver, usable)
-	if l, err = core.New(uint32(epoch)); err == nil {
+	if l, err = door.New(uint32(epoch)); err == nil {
 		library = l
 		*table = C.uintptr_t(l.TableAddr())
 	}
@@ -68,7 +69,7 @@ func gdrcore_open(opts *C.struct_gdr_options, g *C.uint64_t) (rc C.int) {
 	if opts.vk_driver_files != nil {
 		o.VulkanDriverFiles = C.GoString(opts.vk_driver_files)
 	}
-	var h core.Handle
+	var h door.Handle
 	h, err = library.Open(o)
 	*g = C.uint64_t(h)
 	return
@@ -78,7 +79,7 @@ func gdrcore_open(opts *C.struct_gdr_options, g *C.uint64_t) (rc C.int) {
 func gdrcore_close(g C.uint64_t) (rc C.int) {
 	var err error
 	defer finish("gdr_close", &err, &rc)
-	err = library.Close(core.Handle(g))
+	err = library.Close(door.Handle(g))
 	return
 }
 
@@ -86,8 +87,8 @@ func gdrcore_close(g C.uint64_t) (rc C.int) {
 func gdrcore_pin(g, addr, size, token C.uint64_t, vaSpace, flags C.uint32_t, h *C.uint64_t) (rc C.int) {
 	var err error
 	defer finish("gdr_pin_buffer", &err, &rc)
-	var pinned core.Handle
-	pinned, err = library.Pin(core.Handle(g), backend.PinRequest{
+	var pinned door.Handle
+	pinned, err = library.Pin(door.Handle(g), backend.PinRequest{
 		Addr:    uint64(addr),
 		Size:    uint64(size),
 		Token:   uint64(token),
@@ -102,7 +103,7 @@ func gdrcore_pin(g, addr, size, token C.uint64_t, vaSpace, flags C.uint32_t, h *
 func gdrcore_unpin(g, h C.uint64_t) (rc C.int) {
 	var err error
 	defer finish("gdr_unpin_buffer", &err, &rc)
-	err = library.Unpin(core.Handle(g), core.Handle(h))
+	err = library.Unpin(door.Handle(g), door.Handle(h))
 	return
 }
 
@@ -110,9 +111,11 @@ func gdrcore_unpin(g, h C.uint64_t) (rc C.int) {
 func gdrcore_map(g, h, size C.uint64_t, flags C.int, va, gpu *C.uint64_t) (rc C.int) {
 	var err error
 	defer finish("gdr_map", &err, &rc)
-	var m core.Mapping
-	m, err = library.Map(core.Handle(g), core.Handle(h), uint64(size), int(flags))
-	*va, *gpu = C.uint64_t(m.VA), C.uint64_t(m.GPU)
+	*va, *gpu = 0, 0
+	var m *core.Mapping
+	if m, err = library.Map(door.Handle(g), door.Handle(h), uint64(size), int(flags)); err == nil {
+		*va, *gpu = C.uint64_t(m.VA()), C.uint64_t(m.GPU())
+	}
 	return
 }
 
@@ -120,7 +123,7 @@ func gdrcore_map(g, h, size C.uint64_t, flags C.int, va, gpu *C.uint64_t) (rc C.
 func gdrcore_unmap(g, h, va, size C.uint64_t) (rc C.int) {
 	var err error
 	defer finish("gdr_unmap", &err, &rc)
-	err = library.Unmap(core.Handle(g), core.Handle(h), uintptr(va), uint64(size))
+	err = library.Unmap(door.Handle(g), door.Handle(h), uintptr(va), uint64(size))
 	return
 }
 
@@ -129,7 +132,7 @@ func gdrcore_info(g, h C.uint64_t, out *C.struct_gdr_core_info) (rc C.int) {
 	var err error
 	defer finish("gdr_get_info", &err, &rc)
 	var i core.Info
-	if i, err = library.Info(core.Handle(g), core.Handle(h)); err != nil {
+	if i, err = library.Info(door.Handle(g), door.Handle(h)); err != nil {
 		return
 	}
 	*out = C.struct_gdr_core_info{
@@ -151,7 +154,7 @@ func gdrcore_callback_flag(g, h C.uint64_t, flag *C.int) (rc C.int) {
 	var err error
 	defer finish("gdr_get_callback_flag", &err, &rc)
 	var v int
-	v, err = library.CallbackFlag(core.Handle(g), core.Handle(h))
+	v, err = library.CallbackFlag(door.Handle(g), door.Handle(h))
 	*flag = C.int(v)
 	return
 }
@@ -161,7 +164,7 @@ func gdrcore_attribute(g C.uint64_t, attr C.int, value *C.int) (rc C.int) {
 	var err error
 	defer finish("gdr_get_attribute", &err, &rc)
 	var v int
-	v, err = library.Attribute(core.Handle(g), backend.Attr(attr))
+	v, err = library.Attribute(door.Handle(g), backend.Attr(attr))
 	*value = C.int(v)
 	return
 }
@@ -171,7 +174,7 @@ func gdrcore_driver_version(g C.uint64_t, major, minor *C.int) (rc C.int) {
 	var err error
 	defer finish("gdr_driver_get_version", &err, &rc)
 	var ma, mi int
-	ma, mi, err = library.DriverVersion(core.Handle(g))
+	ma, mi, err = library.DriverVersion(door.Handle(g))
 	*major, *minor = C.int(ma), C.int(mi)
 	return
 }
@@ -181,7 +184,7 @@ func gdrcore_backend(g C.uint64_t, out *C.char, size C.size_t) (rc C.int) {
 	var err error
 	defer finish("gdr_get_backend", &err, &rc)
 	var name string
-	if name, err = library.BackendName(core.Handle(g)); err != nil {
+	if name, err = library.BackendName(door.Handle(g)); err != nil {
 		return
 	}
 	text := append([]byte(name), 0)
@@ -197,8 +200,8 @@ func gdrcore_backend(g C.uint64_t, out *C.char, size C.size_t) (rc C.int) {
 func gdrcore_mem_alloc(g C.uint64_t, device C.int, size C.uint64_t, m *C.uint64_t) (rc C.int) {
 	var err error
 	defer finish("gdr_mem_alloc", &err, &rc)
-	var h core.Handle
-	h, err = library.MemAlloc(core.Handle(g), int(device), uint64(size))
+	var h door.Handle
+	h, err = library.MemAlloc(door.Handle(g), int(device), uint64(size))
 	*m = C.uint64_t(h)
 	return
 }
@@ -207,7 +210,7 @@ func gdrcore_mem_alloc(g C.uint64_t, device C.int, size C.uint64_t, m *C.uint64_
 func gdrcore_mem_free(g, m C.uint64_t) (rc C.int) {
 	var err error
 	defer finish("gdr_mem_free", &err, &rc)
-	err = library.MemFree(core.Handle(g), core.Handle(m))
+	err = library.MemFree(door.Handle(g), door.Handle(m))
 	return
 }
 
@@ -216,7 +219,7 @@ func gdrcore_mem_ptr(g, m C.uint64_t, ptr, size *C.uint64_t) (rc C.int) {
 	var err error
 	defer finish("gdr_mem_get_device_ptr", &err, &rc)
 	var p, n uint64
-	p, n, err = library.MemPtr(core.Handle(g), core.Handle(m))
+	p, n, err = library.MemPtr(door.Handle(g), door.Handle(m))
 	*ptr, *size = C.uint64_t(p), C.uint64_t(n)
 	return
 }
@@ -226,7 +229,7 @@ func gdrcore_mem_export(g, m C.uint64_t, flags C.uint32_t, fd *C.int) (rc C.int)
 	var err error
 	defer finish("gdr_mem_export_dmabuf", &err, &rc)
 	var n int
-	n, err = library.MemExport(core.Handle(g), core.Handle(m), uint32(flags))
+	n, err = library.MemExport(door.Handle(g), door.Handle(m), uint32(flags))
 	*fd = C.int(n)
 	return
 }
@@ -235,8 +238,8 @@ func gdrcore_mem_export(g, m C.uint64_t, flags C.uint32_t, fd *C.int) (rc C.int)
 func gdrcore_cache_open(g, most C.uint64_t, c *C.uint64_t) (rc C.int) {
 	var err error
 	defer finish("gdr_cache_open", &err, &rc)
-	var h core.Handle
-	h, err = library.CacheOpen(core.Handle(g), uint64(most))
+	var h door.Handle
+	h, err = library.CacheOpen(door.Handle(g), uint64(most))
 	*c = C.uint64_t(h)
 	return
 }
@@ -246,7 +249,7 @@ func gdrcore_cache_get(c, addr, size, now C.uint64_t, out *C.struct_gdr_core_hel
 	var err error
 	defer finish("gdr_cache_get", &err, &rc)
 	var h cache.Held
-	h, err = library.CacheGet(core.Handle(c), uint64(addr), uint64(size), uint64(now))
+	h, err = library.CacheGet(door.Handle(c), uint64(addr), uint64(size), uint64(now))
 	*out = C.struct_gdr_core_held{
 		handle: C.uint64_t(h.Handle),
 		va:     C.uint64_t(h.VA),
@@ -260,7 +263,7 @@ func gdrcore_cache_get(c, addr, size, now C.uint64_t, out *C.struct_gdr_core_hel
 func gdrcore_cache_settle(c C.uint64_t) (rc C.int) {
 	var err error
 	defer finish("gdr_cache_put", &err, &rc)
-	err = library.CacheSettle(core.Handle(c))
+	err = library.CacheSettle(door.Handle(c))
 	return
 }
 
@@ -268,7 +271,7 @@ func gdrcore_cache_settle(c C.uint64_t) (rc C.int) {
 func gdrcore_cache_flush(c C.uint64_t) (rc C.int) {
 	var err error
 	defer finish("gdr_cache_flush", &err, &rc)
-	err = library.CacheFlush(core.Handle(c))
+	err = library.CacheFlush(door.Handle(c))
 	return
 }
 
@@ -276,6 +279,6 @@ func gdrcore_cache_flush(c C.uint64_t) (rc C.int) {
 func gdrcore_cache_close(c C.uint64_t) (rc C.int) {
 	var err error
 	defer finish("gdr_cache_close", &err, &rc)
-	err = library.CacheClose(core.Handle(c))
+	err = library.CacheClose(door.Handle(c))
 	return
 }

@@ -6,40 +6,91 @@ import (
 	"gdrapi/core/backend"
 	"gdrapi/core/cache"
 	"gdrapi/core/cuda"
-
-	"golang.org/x/sys/unix"
+	"gdrapi/core/handle"
 )
 
-// openCache is a registration cache of gdr_cache_open.
-type openCache struct {
-	owner *context
-	*cache.Cache
+// Caches is where caches have their ranges: in the memory of Set, by handles of Table. Buffers
+// are what these handles name.
+type Caches struct {
+	Table   *handle.Table
+	Buffers *handle.Objects[*Buffer]
+	Set     cache.Set
+
+	// Driver gives the driver that caches ask about memory. nil: CUDA's.
+	Driver func() (cache.Driver, error)
 }
 
-// cachePins pins for a cache, through the cache's context. That context is entered.
+// Cache keeps ranges of GPU memory pinned and mapped while nobody uses them.
+type Cache struct {
+	device *Device
+	cache  *cache.Cache
+}
+
+// cachePins pins for a cache, through the cache's device. That device is entered.
 type cachePins struct {
-	library *Library
-	context *context
+	device *Device
+	in     *Caches
 }
 
-func (p cachePins) Pin(addr, size uint64) (Handle, error) {
-	return p.library.pin(p.context, backend.PinRequest{Addr: addr, Size: size})
+func (p cachePins) Pin(addr, size uint64) (handle.Handle, error) {
+	h, err := p.in.Table.Alloc()
+	if err != nil {
+		return 0, err
+	}
+	b, err := p.device.pin(PinRequest{Addr: addr, Size: size})
+	if err != nil {
+		p.in.Table.Free(h)
+		return 0, err
+	}
+	p.in.Buffers.Put(h, b)
+	return h, b.SetGate(p.in.Buffers.Gate(h))
 }
 
-func (p cachePins) Info(h Handle) (va uint64, page uint32, err error) {
-	i, err := p.library.infoOf(p.context, h)
+// hold finds a buffer and takes its lock.
+func (p cachePins) hold(h handle.Handle) (*Buffer, error) {
+	b, ok := p.in.Buffers.Get(h)
+	if !ok {
+		return nil, fmt.Errorf("the buffer is unpinned: %w", ErrClosed)
+	}
+	return b, b.hold()
+}
+
+func (p cachePins) Info(h handle.Handle) (va uint64, page uint32, err error) {
+	b, err := p.hold(h)
+	if err != nil {
+		return 0, 0, err
+	}
+	defer b.mu.Unlock()
+	i, err := b.pin.Info()
 	return i.VA, i.PageSize, err
 }
 
-func (p cachePins) Map(h Handle, size uint64) (uintptr, error) {
-	m, err := p.library.mapOf(p.context, h, size, mapFlagDefault)
-	return m.VA, err
+func (p cachePins) Map(h handle.Handle, size uint64) (uintptr, error) {
+	b, err := p.hold(h)
+	if err != nil {
+		return 0, err
+	}
+	defer b.mu.Unlock()
+	m, err := b.mapLocked(size, backend.None)
+	if err != nil {
+		return 0, err
+	}
+	return m.va, nil
 }
 
-func (p cachePins) Unpin(h Handle) error { return p.library.unpinOf(p.context, h) }
+func (p cachePins) Unpin(h handle.Handle) error {
+	b, err := p.hold(h)
+	if err != nil {
+		return err
+	}
+	defer b.mu.Unlock()
+	return b.unpin()
+}
 
-// findDriver gives the driver that caches ask about memory. Tests replace this variable.
-var findDriver = func() (cache.Driver, error) {
+func (in *Caches) driver() (cache.Driver, error) {
+	if in.Driver != nil {
+		return in.Driver()
+	}
 	d, err := cuda.Loaded()
 	if err != nil {
 		return nil, err
@@ -47,95 +98,70 @@ var findDriver = func() (cache.Driver, error) {
 	return d, nil
 }
 
-// CacheOpen opens a cache. It keeps up to most bytes pinned that nobody holds.
-func (l *Library) CacheOpen(g Handle, most uint64) (Handle, error) {
-	c, err := l.enter(g)
-	if err != nil {
-		return 0, err
+// Open opens a cache through d. It keeps up to most bytes pinned that nobody holds.
+func (in *Caches) Open(d *Device, most uint64) (*Cache, error) {
+	if err := d.enter(); err != nil {
+		return nil, err
 	}
-	defer c.leave()
-	opened, err := l.cacheSet.Open(l.table, most, cachePins{l, c}, findDriver)
+	defer d.leave()
+	opened, err := in.Set.Open(in.Table, most, cachePins{d, in}, in.driver)
 	if err != nil {
-		return 0, err
+		return nil, err
 	}
-	l.mu.Lock()
-	l.caches[opened.Handle()] = &openCache{c, opened}
-	l.mu.Unlock()
-	return opened.Handle(), nil
+	c := &Cache{device: d, cache: opened}
+	d.caches.add(c)
+	return c, nil
 }
 
-// enterCache finds a cache and enters its context. The caller calls leave on that
-// context.
-func (l *Library) enterCache(h Handle) (*openCache, error) {
-	l.mu.RLock()
-	r := l.caches[h]
-	l.mu.RUnlock()
-	if r != nil {
-		r.owner.mu.RLock()
-		if !r.owner.closed {
-			return r, nil
-		}
-		r.owner.mu.RUnlock()
-	}
-	return nil, fmt.Errorf("no open cache has the handle %#x; gdr_close of its gdr_t ended it, or gdr_cache_close: %w", uint64(h), unix.EINVAL)
-}
+// Handle names the cache in its Caches.
+func (c *Cache) Handle() handle.Handle { return c.cache.Handle() }
 
-// CacheGet holds a range of a cache that has the size bytes at addr. now is the time on
-// the clock by which C dates hits.
-func (l *Library) CacheGet(h Handle, addr, size, now uint64) (cache.Held, error) {
-	r, err := l.enterCache(h)
-	if err != nil {
+// Device is the device that the cache pins through.
+func (c *Cache) Device() *Device { return c.device }
+
+// Hold holds a range of the cache that has the size bytes at addr. now is the time on the
+// clock by which hits are dated.
+func (c *Cache) Hold(addr, size, now uint64) (cache.Held, error) {
+	if err := c.device.enter(); err != nil {
 		return cache.Held{}, err
 	}
-	defer r.owner.leave()
-	return r.Get(addr, size, now)
+	defer c.device.leave()
+	return c.cache.Get(addr, size, now)
 }
 
-// CacheSettle unpins the ranges that a put has left to unpin.
-func (l *Library) CacheSettle(h Handle) error {
-	r, err := l.enterCache(h)
-	if err != nil {
+// Settle unpins the ranges that a put has left to unpin.
+func (c *Cache) Settle() error {
+	if err := c.device.enter(); err != nil {
 		return err
 	}
-	defer r.owner.leave()
-	return r.Settle()
+	defer c.device.leave()
+	return c.cache.Settle()
 }
 
-// CacheFlush unpins all ranges that nobody holds.
-func (l *Library) CacheFlush(h Handle) error {
-	r, err := l.enterCache(h)
-	if err != nil {
+// Flush unpins all ranges that nobody holds.
+func (c *Cache) Flush() error {
+	if err := c.device.enter(); err != nil {
 		return err
 	}
-	defer r.owner.leave()
-	return r.Flush()
+	defer c.device.leave()
+	return c.cache.Flush()
 }
 
-// CacheClose ends a cache and unpins all of it.
-func (l *Library) CacheClose(h Handle) error {
-	r, err := l.enterCache(h)
-	if err != nil {
+// Close ends the cache and unpins all of it.
+func (c *Cache) Close() error {
+	if err := c.device.enter(); err != nil {
 		return err
 	}
-	defer r.owner.leave()
-	if err := r.Close(); err != nil {
+	defer c.device.leave()
+	if err := c.cache.Close(); err != nil {
 		return err
 	}
-	l.mu.Lock()
-	delete(l.caches, h)
-	l.mu.Unlock()
+	c.device.caches.remove(c)
 	return nil
 }
 
-// abandonCaches ends the caches of a context that is being closed. No thread is in a
-// call on one of them.
-func (l *Library) abandonCaches(c *context) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for h, r := range l.caches {
-		if r.owner == c {
-			r.Abandon()
-			delete(l.caches, h)
-		}
-	}
+// abandon ends the cache of a device that is being closed. No thread is in a call on it.
+func (c *Cache) abandon() {
+	c.cache.Abandon()
+	c.device.caches.remove(c)
 }

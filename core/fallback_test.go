@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"gdrapi/core/backend"
+	"gdrapi/core/backend/backendtest"
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
@@ -12,7 +13,7 @@ import (
 
 // half is a fake backend that may be half of a fallback.
 type half struct {
-	*fake
+	*backendtest.Fake
 	name      string
 	undecided bool
 	serves    []error // the result of each call; the last one is also for all later calls
@@ -22,29 +23,27 @@ type half struct {
 }
 
 func newHalf(name string, undecided bool, serves ...error) *half {
-	return &half{fake: &fake{fail: map[string]error{}}, name: name, undecided: undecided, serves: serves}
+	return &half{Fake: backendtest.New(), name: name, undecided: undecided, serves: serves}
 }
 
 func (h *half) Name() string                        { return h.name }
-func (h *half) Open() (backend.Session, error)      { return h, h.call("open") }
+func (h *half) Open() (backend.Session, error)      { return h, h.Call("open") }
 func (h *half) Undecided() bool                     { return h.undecided }
 func (h *half) Version() (int, int)                 { return 2, h.version }
-func (h *half) Attribute(backend.Attr) (int, error) { return h.attribute, h.call("attribute") }
-func (h *half) count(name string) (n int)           { return count(h.fake, name) }
+func (h *half) Attribute(backend.Attr) (int, error) { return h.attribute, h.Call("attribute") }
+func (h *half) count(name string) (n int)           { return count(h.Fake, name) }
 func (h *half) Able() error {
-	_ = h.call("able")
+	_ = h.Call("able")
 	return h.able
 }
 func (h *half) Serves(req backend.PinRequest) (e error) {
 	n := h.count("serves")
-	_ = h.call("serves")
+	_ = h.Call("serves")
 	return h.serves[min(n, len(h.serves)-1)]
 }
 
-func count(f *fake, name string) (n int) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	for _, c := range f.calls {
+func count(f *backendtest.Fake, name string) (n int) {
+	for _, c := range f.Made() {
 		if c == name {
 			n++
 		}
@@ -52,28 +51,21 @@ func count(f *fake, name string) (n int) {
 	return n
 }
 
-// openHalves makes a Library with these backends, and a context in it.
-func openHalves(t *testing.T, halves ...*half) (*Library, Handle) {
+// openHalves opens a device with these backends.
+func openHalves(t *testing.T, halves ...*half) *Device {
 	t.Helper()
-	saved := backends
-	backends = func(Options) (entries []entry) {
-		for _, h := range halves {
-			entries = append(entries, entry{Backend: h})
-		}
-		return entries
+	var all []backend.Backend
+	for _, h := range halves {
+		all = append(all, h)
 	}
-	t.Cleanup(func() { backends = saved })
-	l, err := New(1)
+	d, err := Open(Options{Backends: all})
 	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, l.table.Close()) })
-	g, err := l.Open(Options{})
-	require.NoError(t, err)
-	return l, g
+	return d
 }
 
-func nameOf(t *testing.T, l *Library, g Handle) string {
+func nameOf(t *testing.T, d *Device) string {
 	t.Helper()
-	name, err := l.BackendName(g)
+	name, err := d.Backend()
 	require.NoError(t, err)
 	return name
 }
@@ -90,17 +82,17 @@ func TestFirstPinDecides(t *testing.T) {
 	} {
 		// Only the first answer counts.
 		able, other := newHalf("able", true, c.serves, unix.EMLINK), newHalf("other", false)
-		l, g := openHalves(t, able, other)
-		require.Equal(t, "able|other", nameOf(t, l, g), c.what)
+		d := openHalves(t, able, other)
+		require.Equal(t, "able|other", nameOf(t, d), c.what)
 		for range 3 {
-			h, err := l.Pin(g, request)
+			h, err := d.Pin(request)
 			require.NoError(t, err, c.what)
-			require.NoError(t, l.Unpin(g, h))
-			require.Equal(t, c.name, nameOf(t, l, g), c.what)
+			require.NoError(t, h.Close())
+			require.Equal(t, c.name, nameOf(t, d), c.what)
 		}
 		require.Equal(t, 1, able.count("serves"), c.what)
 		require.Equal(t, c.pins, [2]int{able.count("pin"), other.count("pin")}, c.what)
-		require.NoError(t, l.Close(g))
+		require.NoError(t, d.Close())
 		require.Equal(t, [2]int{1, 1}, [2]int{able.count("close"), other.count("close")}, "both are closed")
 	}
 }
@@ -117,23 +109,23 @@ func TestAttributeDecides(t *testing.T) {
 	} {
 		able, other := newHalf("able", true, unix.EMLINK), newHalf("other", false)
 		able.attribute = 1
-		l, g := openHalves(t, able, other)
+		d := openHalves(t, able, other)
 		able.able = unix.EINVAL // CUDA is not initialised
-		v, err := l.Attribute(g, backend.AttrDMABufMmap)
+		v, err := d.Attribute(backend.AttrDMABufMmap)
 		require.NoError(t, err)
 		require.Zero(t, v)
-		require.Equal(t, "able|other", nameOf(t, l, g))
+		require.Equal(t, "able|other", nameOf(t, d))
 		able.able = c.able
-		_, err = l.Attribute(g, backend.AttrPersistentMapping)
+		_, err = d.Attribute(backend.AttrPersistentMapping)
 		require.NoError(t, err)
-		require.Equal(t, "able|other", nameOf(t, l, g), "the other questions decide nothing")
+		require.Equal(t, "able|other", nameOf(t, d), "the other questions decide nothing")
 		for range 2 {
-			v, err = l.Attribute(g, backend.AttrDMABufMmap)
+			v, err = d.Attribute(backend.AttrDMABufMmap)
 			require.NoError(t, err)
 			require.Equal(t, c.value, v)
-			require.Equal(t, c.name, nameOf(t, l, g))
+			require.Equal(t, c.name, nameOf(t, d))
 		}
-		_, err = l.Pin(g, request)
+		_, err = d.Pin(request)
 		require.NoError(t, err)
 		require.Zero(t, able.count("serves"))
 	}
@@ -142,23 +134,23 @@ func TestAttributeDecides(t *testing.T) {
 // An invalid request says nothing about the backends.
 func TestErrorsDoNotDecide(t *testing.T) {
 	able, other := newHalf("able", true, unix.EINVAL, unix.ENOMEM, unix.EINVAL, unix.ENOTSUP), newHalf("other", false)
-	l, g := openHalves(t, able, other)
+	d := openHalves(t, able, other)
 	for _, want := range []unix.Errno{unix.EINVAL, unix.ENOMEM, unix.EINVAL} {
-		_, err := l.Pin(g, request)
+		_, err := d.Pin(request)
 		require.Equal(t, want, Errno(err))
-		require.Equal(t, "able|other", nameOf(t, l, g))
+		require.Equal(t, "able|other", nameOf(t, d))
 	}
-	other.fail["pin"] = unix.ENOMEM
-	_, err := l.Pin(g, request)
+	other.Fail["pin"] = unix.ENOMEM
+	_, err := d.Pin(request)
 	require.Equal(t, unix.ENOMEM, Errno(err))
-	require.Equal(t, "other", nameOf(t, l, g), "a pin that fails has decided")
-	delete(other.fail, "pin")
-	_, err = l.Pin(g, request)
+	require.Equal(t, "other", nameOf(t, d), "a pin that fails has decided")
+	delete(other.Fail, "pin")
+	_, err = d.Pin(request)
 	require.NoError(t, err)
 	require.Equal(t, 4, able.count("serves"))
 	require.Zero(t, able.count("pin"))
-	require.NoError(t, l.Close(g))
-	require.Zero(t, other.live)
+	require.NoError(t, d.Close())
+	require.Zero(t, other.Live)
 }
 
 // Before the first pin an attribute is the value that is true of both.
@@ -169,53 +161,53 @@ func TestAttributesOfAPair(t *testing.T) {
 			able.able = unix.EINVAL // CUDA cannot tell yet
 			able.attribute, other.attribute = c.able, c.other
 			able.version, other.version = 6, 7
-			l, g := openHalves(t, able, other)
-			v, err := l.Attribute(g, backend.AttrDMABufMmap)
+			d := openHalves(t, able, other)
+			v, err := d.Attribute(backend.AttrDMABufMmap)
 			require.NoError(t, err)
 			require.Equal(t, c.before, v, "%+v", c)
-			_, minor, err := l.DriverVersion(g)
+			_, minor, err := d.Version()
 			require.NoError(t, err)
 			require.Equal(t, 6, minor)
 
-			_, err = l.Pin(g, request)
+			_, err = d.Pin(request)
 			require.NoError(t, err)
-			v, err = l.Attribute(g, backend.AttrDMABufMmap)
+			v, err = d.Attribute(backend.AttrDMABufMmap)
 			require.NoError(t, err)
 			want := c.able
 			if serves != nil {
 				want = c.other
 			}
 			require.Equal(t, want, v, "%+v", c)
-			require.NoError(t, l.Close(g))
+			require.NoError(t, d.Close())
 		}
 	}
 	for i := range 2 {
 		halves := []*half{newHalf("able", true, nil), newHalf("other", false)}
-		l, g := openHalves(t, halves...)
-		halves[i].fail["attribute"] = unix.EINVAL
-		_, err := l.Attribute(g, backend.AttrForcePCIe)
+		d := openHalves(t, halves...)
+		halves[i].Fail["attribute"] = unix.EINVAL
+		_, err := d.Attribute(backend.AttrForcePCIe)
 		require.Equal(t, unix.EINVAL, Errno(err))
-		require.NoError(t, l.Close(g))
+		require.NoError(t, d.Close())
 	}
 }
 
 func TestCloseOfAPairTellsTheFirstError(t *testing.T) {
 	able, other := newHalf("able", true, nil), newHalf("other", false)
-	l, g := openHalves(t, able, other)
-	able.fail["close"], other.fail["close"] = unix.EMLINK, unix.ENOMEM
-	require.Equal(t, unix.EMLINK, Errno(l.Close(g)))
+	d := openHalves(t, able, other)
+	able.Fail["close"], other.Fail["close"] = unix.EMLINK, unix.ENOMEM
+	require.Equal(t, unix.EMLINK, Errno(d.Close()))
 	require.Equal(t, 1, other.count("close"), "and the other is closed, too")
 
 	able, other = newHalf("able", true, nil), newHalf("other", false)
-	l, g = openHalves(t, able, other)
-	other.fail["close"] = unix.ENOMEM
-	require.Equal(t, unix.ENOMEM, Errno(l.Close(g)))
+	d = openHalves(t, able, other)
+	other.Fail["close"] = unix.ENOMEM
+	require.Equal(t, unix.ENOMEM, Errno(d.Close()))
 }
 
 // When there is a fallback, and when there is one backend.
 func TestWhoStandsBy(t *testing.T) {
 	fails := func(h *half) *half {
-		h.fail["open"] = unix.ENOENT
+		h.Fail["open"] = unix.ENOENT
 		return h
 	}
 	for _, c := range []struct {
@@ -232,16 +224,16 @@ func TestWhoStandsBy(t *testing.T) {
 		{"the one after that does", []*half{newHalf("a", true, nil), fails(newHalf("b", false)), newHalf("c", false)}, "a|c", 3},
 		{"the first does not open", []*half{fails(newHalf("a", true)), newHalf("b", true, nil), newHalf("c", false)}, "b|c", 3},
 	} {
-		l, g := openHalves(t, c.halves...)
-		require.Equal(t, c.name, nameOf(t, l, g), c.what)
+		d := openHalves(t, c.halves...)
+		require.Equal(t, c.name, nameOf(t, d), c.what)
 		for i, h := range c.halves {
 			require.Equal(t, i < c.opened, h.count("open") == 1, "%s: %s", c.what, h.name)
 		}
-		_, err := l.Pin(g, request)
+		_, err := d.Pin(request)
 		require.NoError(t, err, c.what)
-		require.NoError(t, l.Close(g))
+		require.NoError(t, d.Close())
 		for _, h := range c.halves {
-			opened := h.count("open") == 1 && h.fail["open"] == nil
+			opened := h.count("open") == 1 && h.Fail["open"] == nil
 			require.Equal(t, opened, h.count("close") == 1, "%s: %s is closed", c.what, h.name)
 		}
 	}
@@ -253,23 +245,19 @@ func TestOnRequestAlone(t *testing.T) {
 	saved := backends
 	backends = func(Options) []entry { return []entry{{Backend: plain}, {Backend: asked, onRequest: true}} }
 	t.Cleanup(func() { backends = saved })
-	l, err := New(1)
+	d, err := Open(Options{})
 	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, l.table.Close()) })
-
-	g, err := l.Open(Options{})
-	require.NoError(t, err)
-	require.Equal(t, "plain", nameOf(t, l, g))
-	require.NoError(t, l.Close(g))
-	plain.fail["open"] = unix.ENOENT
-	_, err = l.Open(Options{})
+	require.Equal(t, "plain", nameOf(t, d))
+	require.NoError(t, d.Close())
+	plain.Fail["open"] = unix.ENOENT
+	_, err = Open(Options{})
 	require.Equal(t, unix.ENODEV, Errno(err))
 	require.Zero(t, asked.count("open"))
 
-	g, err = l.Open(Options{Backend: "asked"})
+	d, err = Open(Options{Backend: "asked"})
 	require.NoError(t, err)
-	require.Equal(t, "asked", nameOf(t, l, g))
-	require.NoError(t, l.Close(g))
+	require.Equal(t, "asked", nameOf(t, d))
+	require.NoError(t, d.Close())
 	require.Equal(t, 2, plain.count("open"), "the one that was not asked for is not tried")
 }
 
@@ -277,7 +265,7 @@ func TestOnRequestAlone(t *testing.T) {
 func TestFirstPinsRace(t *testing.T) {
 	able, other := newHalf("able", true, unix.EINVAL, unix.ENOTSUP), newHalf("other", false)
 	able.able = unix.EINVAL
-	l, g := openHalves(t, able, other)
+	d := openHalves(t, able, other)
 	var wg sync.WaitGroup
 	var mu sync.Mutex
 	failed := 0
@@ -285,9 +273,9 @@ func TestFirstPinsRace(t *testing.T) {
 		wg.Add(1)
 		go func() {
 			defer wg.Done()
-			_, err := l.Pin(g, request)
-			_, _ = l.Attribute(g, backend.AttrDMABufMmap)
-			_, _ = l.BackendName(g)
+			_, err := d.Pin(request)
+			_, _ = d.Attribute(backend.AttrDMABufMmap)
+			_, _ = d.Backend()
 			if err != nil {
 				mu.Lock()
 				failed++
@@ -299,13 +287,13 @@ func TestFirstPinsRace(t *testing.T) {
 	require.Equal(t, 1, failed, "the one whose request was wrong")
 	require.Equal(t, 2, able.count("serves"))
 	require.Equal(t, 15, other.count("pin"))
-	require.NoError(t, l.Close(g))
-	require.Zero(t, other.live)
+	require.NoError(t, d.Close())
+	require.Zero(t, other.Live)
 }
 
 func TestBackendNameOfNothing(t *testing.T) {
-	l, g := openHalves(t, newHalf("a", false))
-	require.NoError(t, l.Close(g))
-	_, err := l.BackendName(g)
+	d := openHalves(t, newHalf("a", false))
+	require.NoError(t, d.Close())
+	_, err := d.Backend()
 	require.Equal(t, unix.EINVAL, Errno(err))
 }

@@ -23,6 +23,13 @@ type entry struct {
 // request: a consumer does without the library where gdr_open fails, but aborts where a
 // pin fails. Tests replace this variable.
 var backends = func(opts Options) []entry {
+	if opts.Backends != nil {
+		var entries []entry
+		for _, b := range opts.Backends {
+			entries = append(entries, entry{Backend: b})
+		}
+		return entries
+	}
 	return []entry{
 		{Backend: gdrdrv.Backend{}},
 		{Backend: dmabuf.Backend{}},
@@ -41,15 +48,22 @@ func Backends(opts Options) []backend.Backend {
 	return all
 }
 
-// Options are the settings in the environment of the host process, and the functions
-// that the C side provides.
+// Options say which backend to open. The zero Options are good for most programs. In
+// libgdrapi.so they are the settings in the environment of the host process, which this
+// package does not read.
 type Options struct {
-	Backend     string // GDRCOPY_BACKEND: force the one of that name; "" for none
-	ForceDMABuf bool   // GDRCOPY_USE_DMABUF_MMAP=1
+	// Backend forces gdrdrv, dmabuf, rm or vulkan: GDRCOPY_BACKEND. "" forces none.
+	Backend string
+	// ForceDMABuf forces dmabuf where Backend forces none: GDRCOPY_USE_DMABUF_MMAP=1.
+	ForceDMABuf bool
+	// VulkanDriverFiles are the manifests of Vulkan drivers: VK_DRIVER_FILES, or
+	// VK_ICD_FILENAMES, its older name.
+	VulkanDriverFiles string
 
-	VulkanDriverFiles string // VK_DRIVER_FILES, or VK_ICD_FILENAMES, its older name
-
-	Watch rm.Watch // what the C side lends the rm backend; nil: nothing
+	// Watch shows the rm backend what libcuda asks the kernel. Only libgdrapi.so has one.
+	Watch rm.Watch
+	// Backends are tried in place of this package's, in their order. nil: this package's.
+	Backends []backend.Backend
 }
 
 // choose lists the backends to try, in order.

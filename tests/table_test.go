@@ -130,7 +130,7 @@ var table = []Group{
 
 	// The Go packages.
 	{Name: "go", Rows: []Program{
-		goTest(Program{Name: "core", Sim: Plain}, "./core/..."),
+		goTest(Program{Name: "core", Sim: Plain}, "./core/...", "./capi/door"),
 		goTest(Program{Name: "report"}, "./cmd/gdrcopy_report/..."),
 		goTest(Program{Name: "mutate"}, "./tests/mutate/..."),
 	}},
@@ -261,7 +261,7 @@ var table = []Group{
 			"--suppressions=tests/c/abi/badinput.supp", "$B/bin/badinput"), Make: cmd("$B/bin/badinput"), On: all,
 			Needs: cmd("valgrind")},
 		{Name: "watch", Cmd: cmd("$B/asan/watch_test", "$B/watched"), Make: cmd("watch-test")},
-		goTest(Program{Name: "race", Sim: Plain}, "-race", "./core/..."),
+		goTest(Program{Name: "race", Sim: Plain}, "-race", "./core/...", "./capi/door"),
 	}},
 
 	// The data plane under ThreadSanitizer.
@@ -599,7 +599,7 @@ func emulated(arch string) []Program {
 	}
 	// Those that start no program and compile none.
 	add(goTest(Program{Name: "go", Env: cmd("GOOS=linux", "GOARCH="+arch, "CGO_ENABLED=1", "CC="+compilers[arch])}, "-exec", run,
-		"./core", "./core/cache", "./core/gdrdrv", "./core/handle", "./cmd/gdrcopy_report/..."))
+		"./core", "./capi/door", "./core/cache", "./core/gdrdrv", "./core/handle", "./cmd/gdrcopy_report/..."))
 	return programs
 }
 

@@ -115,7 +115,7 @@ func inCode(t *testing.T) map[string]string {
 		}
 		return nil
 	}))
-	for _, pattern := range []string{"capi/*.go", "capi/*.c", "capi/*/*.c"} {
+	for _, pattern := range []string{"capi/*.go", "capi/*/*.go", "capi/*.c", "capi/*/*.c"} {
 		files, err := filepath.Glob(filepath.Join(top, pattern))
 		require.NoError(t, err)
 		for _, file := range files {

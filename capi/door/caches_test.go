@@ -1,10 +1,11 @@
-package core
+package door
 
 import (
 	"errors"
 	"sync"
 	"testing"
 
+	"gdrapi/core"
 	"gdrapi/core/cache"
 	"gdrapi/core/cuda"
 
@@ -21,17 +22,15 @@ func (d memoryDriver) AllocationRange(addr uint64) (uint64, uint64, error) {
 }
 func (d memoryDriver) PointerGetAttribute() uintptr { return 0x1234 }
 
-func useDriver(t *testing.T, d memoryDriver, err error) {
-	saved := findDriver
-	findDriver = func() (cache.Driver, error) { return d, err }
-	t.Cleanup(func() { findDriver = saved })
+func (l *Library) useDriver(d memoryDriver, err error) {
+	l.ranges.Driver = func() (cache.Driver, error) { return d, err }
 }
 
 const someAddr = 0x70000
 
 func TestCache(t *testing.T) {
 	l, f, g := open(t)
-	useDriver(t, memoryDriver{}, nil)
+	l.useDriver(memoryDriver{}, nil)
 	c, err := l.CacheOpen(g, 1<<20)
 	require.NoError(t, err)
 	held, err := l.CacheGet(c, someAddr, 100, 1)
@@ -47,41 +46,41 @@ func TestCache(t *testing.T) {
 	require.True(t, i.Mapped)
 	require.NoError(t, l.CacheSettle(c))
 	require.NoError(t, l.CacheFlush(c))
-	require.Equal(t, 1, f.live, "it is held")
+	require.Equal(t, 1, f.Live, "it is held")
 	require.NoError(t, l.CacheClose(c))
-	require.Zero(t, f.live)
-	require.Empty(t, l.caches)
+	require.Zero(t, f.Live)
+	require.Zero(t, l.caches.Len())
 	require.NoError(t, l.Close(g))
-	require.Equal(t, []string{"open", "pin", "info", "info", "map", "info", "unmap", "unpin", "close"}, f.calls)
+	require.Equal(t, []string{"open", "pin", "info", "info", "map", "info", "unmap", "unpin", "close"}, f.Calls)
 }
 
 // Only the handle of an open cache is a cache's handle.
 func TestNoCache(t *testing.T) {
-	l, _, g := open(t)
-	useDriver(t, memoryDriver{}, nil)
+	l, f, g := open(t)
+	l.useDriver(memoryDriver{}, nil)
 	closed, err := l.CacheOpen(g, 1)
 	require.NoError(t, err)
 	require.NoError(t, l.CacheClose(closed))
 	h, err := l.Pin(g, request)
 	require.NoError(t, err)
-	other, err := l.Open(Options{})
+	other, err := l.Open(options(f))
 	require.NoError(t, err)
 	lost, err := l.CacheOpen(other, 1)
 	require.NoError(t, err)
 	require.NoError(t, l.Close(other))
 	for _, c := range []Handle{0, g, h, closed, lost, closed + 1} {
 		_, err := l.CacheGet(c, someAddr, 1, 1)
-		require.Equal(t, unix.EINVAL, Errno(err))
-		require.Equal(t, unix.EINVAL, Errno(l.CacheSettle(c)))
-		require.Equal(t, unix.EINVAL, Errno(l.CacheFlush(c)))
-		require.Equal(t, unix.EINVAL, Errno(l.CacheClose(c)))
+		require.Equal(t, unix.EINVAL, core.Errno(err))
+		require.Equal(t, unix.EINVAL, core.Errno(l.CacheSettle(c)))
+		require.Equal(t, unix.EINVAL, core.Errno(l.CacheFlush(c)))
+		require.Equal(t, unix.EINVAL, core.Errno(l.CacheClose(c)))
 	}
 	_, err = l.CacheOpen(other, 1)
-	require.Equal(t, unix.EINVAL, Errno(err))
+	require.Equal(t, unix.EINVAL, core.Errno(err))
 	open, err := l.CacheOpen(g, 1)
 	require.NoError(t, err)
-	require.Equal(t, unix.EINVAL, Errno(l.Unpin(g, open)))
-	require.Equal(t, unix.EINVAL, Errno(l.Close(open)))
+	require.Equal(t, unix.EINVAL, core.Errno(l.Unpin(g, open)))
+	require.Equal(t, unix.EINVAL, core.Errno(l.Close(open)))
 }
 
 // An error of CUDA becomes the same errno as everywhere in this library.
@@ -100,26 +99,26 @@ func TestCacheErrno(t *testing.T) {
 		{nil, unix.ENOTSUP, unix.ENOTSUP},
 	} {
 		l, f, g := open(t)
-		useDriver(t, memoryDriver{c.driver}, c.find)
+		l.useDriver(memoryDriver{c.driver}, c.find)
 		h, err := l.CacheOpen(g, 1)
 		require.NoError(t, err)
 		_, err = l.CacheGet(h, someAddr, 1, 1)
-		require.Equal(t, c.want, Errno(err), "%v", err)
-		require.Zero(t, f.live)
+		require.Equal(t, c.want, core.Errno(err), "%v", err)
+		require.Zero(t, f.Live)
 	}
 }
 
 // gdr_close ends the caches of the context, with their ranges, and no other caches.
 func TestCloseEndsCaches(t *testing.T) {
 	l, f, g := open(t)
-	useDriver(t, memoryDriver{}, nil)
-	other, err := l.Open(Options{})
+	l.useDriver(memoryDriver{}, nil)
+	other, err := l.Open(options(f))
 	require.NoError(t, err)
 	stays, err := l.CacheOpen(other, 1<<20)
 	require.NoError(t, err)
 	before := freeSlots(t, l)
 	for range 3 {
-		own, err := l.Open(Options{})
+		own, err := l.Open(options(f))
 		require.NoError(t, err)
 		for range 2 {
 			c, err := l.CacheOpen(own, 1<<20)
@@ -127,10 +126,10 @@ func TestCloseEndsCaches(t *testing.T) {
 			_, err = l.CacheGet(c, someAddr, 100, 1)
 			require.NoError(t, err)
 		}
-		require.Equal(t, 2, f.live)
+		require.Equal(t, 2, f.Live)
 		require.NoError(t, l.Close(own))
-		require.Zero(t, f.live)
-		require.Len(t, l.caches, 1)
+		require.Zero(t, f.Live)
+		require.Equal(t, 1, l.caches.Len())
 	}
 	require.Equal(t, before, freeSlots(t, l))
 	require.NoError(t, l.CacheFlush(stays))
@@ -140,9 +139,9 @@ func TestCloseEndsCaches(t *testing.T) {
 // A close and calls on the context's caches at the same time.
 func TestCloseAndGet(t *testing.T) {
 	l, f, _ := open(t)
-	useDriver(t, memoryDriver{}, nil)
+	l.useDriver(memoryDriver{}, nil)
 	for range 50 {
-		own, err := l.Open(Options{})
+		own, err := l.Open(options(f))
 		require.NoError(t, err)
 		c, err := l.CacheOpen(own, 1<<20)
 		require.NoError(t, err)
@@ -163,7 +162,7 @@ func TestCloseAndGet(t *testing.T) {
 		}
 		require.NoError(t, l.Close(own))
 		wg.Wait()
-		require.Zero(t, f.live)
+		require.Zero(t, f.Live)
 	}
-	require.Empty(t, l.caches)
+	require.Zero(t, l.caches.Len())
 }

@@ -1,4 +1,4 @@
-package core
+package door
 
 import (
 	"slices"
@@ -6,7 +6,9 @@ import (
 	"time"
 	"unsafe"
 
+	"gdrapi/core"
 	"gdrapi/core/backend"
+	"gdrapi/core/backend/backendtest"
 	"gdrapi/core/cuda/cudatest"
 
 	"github.com/stretchr/testify/require"
@@ -42,31 +44,31 @@ func TestEverySlotComesBack(t *testing.T) {
 	}
 	for name, c := range map[string]struct {
 		fail map[string]error
-		do   func(t *testing.T, l *Library, g Handle) error
+		do   func(t *testing.T, l *Library, f *backendtest.Fake, g Handle) error
 		want unix.Errno
 	}{
-		"unpin": {nil, func(t *testing.T, l *Library, g Handle) error {
+		"unpin": {nil, func(t *testing.T, l *Library, f *backendtest.Fake, g Handle) error {
 			return l.Unpin(g, mustPin(t, l, g))
 		}, 0},
-		"a pin that is refused": {map[string]error{"pin": unix.ENOMEM}, func(t *testing.T, l *Library, g Handle) error {
+		"a pin that is refused": {map[string]error{"pin": unix.ENOMEM}, func(t *testing.T, l *Library, f *backendtest.Fake, g Handle) error {
 			_, err := l.Pin(g, request)
 			return err
 		}, unix.ENOMEM},
-		"an unpin that fails": {map[string]error{"unpin": unix.EIO}, func(t *testing.T, l *Library, g Handle) error {
+		"an unpin that fails": {map[string]error{"unpin": unix.EIO}, func(t *testing.T, l *Library, f *backendtest.Fake, g Handle) error {
 			return l.Unpin(g, mustPin(t, l, g))
 		}, unix.EIO},
-		"an unpin whose unmap fails": {map[string]error{"unmap": unix.EPERM, "unpin": unix.EIO}, func(t *testing.T, l *Library, g Handle) error {
+		"an unpin whose unmap fails": {map[string]error{"unmap": unix.EPERM, "unpin": unix.EIO}, func(t *testing.T, l *Library, f *backendtest.Fake, g Handle) error {
 			h := mustPin(t, l, g)
 			_, err := l.Map(g, h, 4096, 0)
 			require.NoError(t, err)
 			return l.Unpin(g, h)
 		}, unix.EPERM},
-		"an open that fails": {map[string]error{"open": unix.ENOENT}, func(t *testing.T, l *Library, g Handle) error {
-			_, err := l.Open(Options{})
+		"an open that fails": {map[string]error{"open": unix.ENOENT}, func(t *testing.T, l *Library, f *backendtest.Fake, g Handle) error {
+			_, err := l.Open(options(f))
 			return err
 		}, unix.ENODEV},
-		"a close where all fails": {map[string]error{"unmap": unix.EPERM, "unpin": unix.EIO, "close": unix.EBADF}, func(t *testing.T, l *Library, _ Handle) error {
-			own, err := l.Open(Options{})
+		"a close where all fails": {map[string]error{"unmap": unix.EPERM, "unpin": unix.EIO, "close": unix.EBADF}, func(t *testing.T, l *Library, f *backendtest.Fake, _ Handle) error {
+			own, err := l.Open(options(f))
 			require.NoError(t, err)
 			for range 5 {
 				_, err := l.Map(own, mustPin(t, l, own), 4096, 0)
@@ -74,8 +76,8 @@ func TestEverySlotComesBack(t *testing.T) {
 			}
 			return l.Close(own)
 		}, unix.EPERM},
-		"a close that fails alone": {map[string]error{"close": unix.EBADF}, func(t *testing.T, l *Library, _ Handle) error {
-			own, err := l.Open(Options{})
+		"a close that fails alone": {map[string]error{"close": unix.EBADF}, func(t *testing.T, l *Library, f *backendtest.Fake, _ Handle) error {
+			own, err := l.Open(options(f))
 			require.NoError(t, err)
 			mustPin(t, l, own)
 			return l.Close(own)
@@ -85,15 +87,15 @@ func TestEverySlotComesBack(t *testing.T) {
 			l, f, g := open(t)
 			before := freeSlots(t, l)
 			for what, err := range c.fail {
-				f.fail[what] = err
+				f.Fail[what] = err
 			}
 			for range 3 {
-				require.Equal(t, c.want, Errno(c.do(t, l, g)))
+				require.Equal(t, c.want, core.Errno(c.do(t, l, f, g)))
 			}
 			require.Equal(t, before, freeSlots(t, l))
-			require.Zero(t, f.live)
-			require.Empty(t, l.buffers)
-			require.Len(t, l.contexts, 1)
+			require.Zero(t, f.Live)
+			require.Zero(t, l.buffers.Len())
+			require.Equal(t, 1, l.devices.Len())
 		})
 	}
 }
@@ -106,41 +108,16 @@ func TestNoHandleIsLeft(t *testing.T) {
 			break
 		}
 	}
-	f.calls = nil
-	_, err := l.Open(Options{})
-	require.Equal(t, unix.ENOMEM, Errno(err))
-	require.Equal(t, []string{"open", "close"}, f.calls)
+	f.Calls = nil
+	_, err := l.Open(options(f))
+	require.Equal(t, unix.ENOMEM, core.Errno(err))
+	require.Equal(t, []string{"open", "close"}, f.Calls)
 	_, err = l.Pin(g, request)
-	require.Equal(t, unix.ENOMEM, Errno(err))
+	require.Equal(t, unix.ENOMEM, core.Errno(err))
 	_, err = l.MemAlloc(g, 0, 4096)
-	require.Equal(t, unix.ENOMEM, Errno(err))
-	require.Zero(t, f.live)
-	require.Len(t, l.contexts, 1)
-}
-
-// Close waits for the running call, and undoes nothing twice.
-func TestCloseWaitsForUnpin(t *testing.T) {
-	l, f, g := open(t)
-	h, err := l.Pin(g, request)
-	require.NoError(t, err)
-	c, err := l.find(g)
-	require.NoError(t, err)
-	inUnpin, goOn := make(chan struct{}), make(chan struct{})
-	f.onUnpin = func() {
-		close(inUnpin)
-		<-goOn
-	}
-	unpinned, closed := make(chan error), make(chan error)
-	go func() { unpinned <- l.Unpin(g, h) }()
-	<-inUnpin
-	go func() { closed <- l.Close(g) }()
-	for c.mu.TryRLock() { // false once Close waits
-		c.mu.RUnlock()
-	}
-	close(goOn)
-	require.NoError(t, <-unpinned)
-	require.NoError(t, <-closed)
-	require.Equal(t, []string{"open", "pin", "unpin", "close"}, f.calls)
+	require.Equal(t, unix.ENOMEM, core.Errno(err))
+	require.Zero(t, f.Live)
+	require.Equal(t, 1, l.devices.Len())
 }
 
 // slotOf is what the copy routines find by a handle. capi/copy/slot.h states the layout.
@@ -159,7 +136,7 @@ func TestCopiesAreLetInWhileMapped(t *testing.T) {
 	require.NoError(t, err)
 	key, _, _ := slotOf(l, h)
 	require.Zero(t, key)
-	f.onUnmap = func() {
+	f.OnUnmap = func() {
 		key, _, _ := slotOf(l, h)
 		require.Zero(t, key, "no copy is let in any more")
 	}
@@ -175,11 +152,11 @@ func TestCopiesAreLetInWhileMapped(t *testing.T) {
 		require.EqualValues(t, 8192, size, "in host pages")
 		require.NoError(t, end())
 	}
-	f.fail["map"] = unix.EIO
+	f.Fail["map"] = unix.EIO
 	h, err = l.Pin(g, request)
 	require.NoError(t, err)
 	_, err = l.Map(g, h, 5000, 0)
-	require.Equal(t, unix.EIO, Errno(err))
+	require.Equal(t, unix.EIO, core.Errno(err))
 	key, _, _ = slotOf(l, h)
 	require.Zero(t, key)
 }
@@ -210,18 +187,18 @@ func TestNothingEndsUnderACopy(t *testing.T) {
 			require.NoError(t, err)
 			_, err = l.Map(g, h, 4096, 0)
 			require.NoError(t, err)
-			calls := len(f.calls)
+			calls := len(f.Calls)
 			copied := announce(l, h)
 			for range 3 {
-				require.ErrorIs(t, end(l, g, h), ErrCopies)
-				require.Len(t, f.calls, calls, "the backend is not asked")
+				require.ErrorIs(t, end(l, g, h), core.ErrCopies)
+				require.Len(t, f.Calls, calls, "the backend is not asked")
 				key, _, _ := slotOf(l, h)
 				require.Zero(t, key, "no copy is let in")
 			}
 			copied()
 			require.NoError(t, end(l, g, h))
-			require.Contains(t, f.calls[calls:], "unmap")
-			require.Equal(t, unix.EINVAL, Errno(end(l, g, h)), "it is over")
+			require.Contains(t, f.Calls[calls:], "unmap")
+			require.Equal(t, unix.EINVAL, core.Errno(end(l, g, h)), "it is over")
 		})
 	}
 }
@@ -231,16 +208,16 @@ func TestCallsDuringClose(t *testing.T) {
 	l, f, g := open(t)
 	h, err := l.Pin(g, request)
 	require.NoError(t, err)
-	f.onClose = func() {
+	f.OnClose = func() {
 		_, err := l.Pin(g, request)
-		require.Equal(t, unix.EINVAL, Errno(err))
+		require.Equal(t, unix.EINVAL, core.Errno(err))
 		_, err = l.MemAlloc(g, 0, 1)
-		require.Equal(t, unix.EINVAL, Errno(err))
-		require.Equal(t, unix.EINVAL, Errno(l.Unpin(g, h)))
-		require.Equal(t, unix.EINVAL, Errno(l.Close(g)))
+		require.Equal(t, unix.EINVAL, core.Errno(err))
+		require.Equal(t, unix.EINVAL, core.Errno(l.Unpin(g, h)))
+		require.Equal(t, unix.EINVAL, core.Errno(l.Close(g)))
 	}
 	require.NoError(t, l.Close(g))
-	require.Equal(t, []string{"open", "pin", "unpin", "close"}, f.calls)
+	require.Equal(t, []string{"open", "pin", "unpin", "close"}, f.Calls)
 }
 
 // If several threads unpin a buffer, one of them does it, even if the others found the
@@ -250,7 +227,7 @@ func TestUnpinHappensOnce(t *testing.T) {
 	h, err := l.Pin(g, request)
 	require.NoError(t, err)
 	inUnpin, goOn := make(chan struct{}), make(chan struct{})
-	f.onUnpin = func() {
+	f.OnUnpin = func() {
 		close(inUnpin) // once
 		<-goOn
 	}
@@ -267,11 +244,11 @@ func TestUnpinHappensOnce(t *testing.T) {
 		if err := <-results; err == nil {
 			done++
 		} else {
-			require.Equal(t, unix.EINVAL, Errno(err))
+			require.Equal(t, unix.EINVAL, core.Errno(err))
 		}
 	}
 	require.Equal(t, 1, done)
-	require.Equal(t, []string{"open", "pin", "unpin"}, f.calls)
+	require.Equal(t, []string{"open", "pin", "unpin"}, f.Calls)
 }
 
 func TestAnswersOfTheBackend(t *testing.T) {
@@ -288,27 +265,27 @@ func TestAnswersOfTheBackend(t *testing.T) {
 	h, err := l.Pin(g, request)
 	require.NoError(t, err)
 	for _, want := range []int{0, 1} {
-		f.flag = want
+		f.Flag = want
 		flag, err := l.CallbackFlag(g, h)
 		require.NoError(t, err)
 		require.Equal(t, want, flag)
 	}
-	f.fail["flag"] = unix.EIO
+	f.Fail["flag"] = unix.EIO
 	_, err = l.CallbackFlag(g, h)
-	require.Equal(t, unix.EIO, Errno(err))
+	require.Equal(t, unix.EIO, core.Errno(err))
 	require.NoError(t, l.Unpin(g, h))
 	_, err = l.CallbackFlag(g, h)
-	require.Equal(t, unix.EINVAL, Errno(err))
+	require.Equal(t, unix.EINVAL, core.Errno(err))
 	require.NoError(t, l.Close(g))
 	_, _, err = l.DriverVersion(g)
-	require.Equal(t, unix.EINVAL, Errno(err))
+	require.Equal(t, unix.EINVAL, core.Errno(err))
 }
 
 // Allocations, on the simulated driver.
 func TestMemory(t *testing.T) {
 	sim := cudatest.Need(t)
-	l, _, g := open(t)
-	other, err := l.Open(Options{})
+	l, f, g := open(t)
+	other, err := l.Open(options(f))
 	require.NoError(t, err)
 	live, slots := sim.Live(), freeSlots(t, l)
 	m, err := l.MemAlloc(g, 0, 1)
@@ -320,13 +297,13 @@ func TestMemory(t *testing.T) {
 	require.Equal(t, "the last", string(sim.DtoH(0, ptr+size-8, 8)))
 
 	_, _, err = l.MemPtr(other, m)
-	require.Equal(t, unix.EINVAL, Errno(err), "through another gdr_t")
-	require.Equal(t, unix.EINVAL, Errno(l.MemFree(other, m)))
+	require.Equal(t, unix.EINVAL, core.Errno(err), "through another gdr_t")
+	require.Equal(t, unix.EINVAL, core.Errno(l.MemFree(other, m)))
 	_, err = l.MemExport(other, m, 0)
-	require.Equal(t, unix.EINVAL, Errno(err))
+	require.Equal(t, unix.EINVAL, core.Errno(err))
 	for _, flags := range []uint32{2, 3, 1 << 31} {
 		_, err = l.MemExport(g, m, flags)
-		require.Equal(t, unix.EINVAL, Errno(err))
+		require.Equal(t, unix.EINVAL, core.Errno(err))
 	}
 	for _, flags := range []uint32{0, backend.PinForcePCIe} {
 		fd, err := l.MemExport(g, m, flags)
@@ -334,23 +311,20 @@ func TestMemory(t *testing.T) {
 		require.EqualValues(t, flags, sim.ExportFlags())
 		require.NoError(t, unix.Close(fd))
 	}
-	mem, err := l.memory(&context{}, m)
-	require.Nil(t, mem)
-	require.Error(t, err)
 
 	require.NoError(t, l.MemFree(g, m))
-	require.Equal(t, unix.EINVAL, Errno(l.MemFree(g, m)))
+	require.Equal(t, unix.EINVAL, core.Errno(l.MemFree(g, m)))
 	_, _, err = l.MemPtr(g, m)
-	require.Equal(t, unix.EINVAL, Errno(err))
+	require.Equal(t, unix.EINVAL, core.Errno(err))
 	require.Equal(t, live, sim.Live())
 	require.Equal(t, slots, freeSlots(t, l))
 
 	const outOfMemory = 2
 	sim.Fail("cuMemCreate", outOfMemory, 1)
 	_, err = l.MemAlloc(g, 0, 1)
-	require.Equal(t, unix.ENOMEM, Errno(err))
+	require.Equal(t, unix.ENOMEM, core.Errno(err))
 	require.Equal(t, slots, freeSlots(t, l))
-	require.Empty(t, l.memories)
+	require.Zero(t, l.memories.Len())
 
 	for range 3 {
 		_, err = l.MemAlloc(g, 0, 1)
@@ -359,10 +333,10 @@ func TestMemory(t *testing.T) {
 	_, err = l.MemAlloc(other, 1, 1)
 	require.NoError(t, err)
 	require.NoError(t, l.Close(g))
-	require.Len(t, l.memories, 1, "the other's stays")
+	require.Equal(t, 1, l.memories.Len(), "the other's stays")
 	require.NoError(t, l.Close(other))
 	require.Equal(t, live, sim.Live(), "Close frees what is left")
-	require.Empty(t, l.memories)
+	require.Zero(t, l.memories.Len())
 }
 
 // Two threads may both have found the allocation that they free.
@@ -372,12 +346,10 @@ func TestMemoryIsFreedOnce(t *testing.T) {
 	slots, live := freeSlots(t, l), sim.Live()
 	m, err := l.MemAlloc(g, 0, 1)
 	require.NoError(t, err)
-	c, err := l.find(g)
+	mem, err := l.memory(g, m)
 	require.NoError(t, err)
-	mem, err := l.memory(c, m)
-	require.NoError(t, err)
-	require.NoError(t, l.freeMemory(m, mem))
-	require.Equal(t, unix.EINVAL, Errno(l.freeMemory(m, mem)))
+	require.NoError(t, l.MemFree(g, m))
+	require.ErrorIs(t, mem.Close(), core.ErrClosed)
 	require.Equal(t, slots, freeSlots(t, l))
 	require.Equal(t, live, sim.Live())
 }

@@ -1,0 +1,109 @@
+// Package backendtest has a backend in memory, for tests. Nothing that ships imports it.
+package backendtest
+
+import (
+	"slices"
+	"sync"
+
+	"gdrapi/core/backend"
+)
+
+// Fake is a backend in memory. Tests can make its calls fail.
+type Fake struct {
+	mu    sync.Mutex
+	Fail  map[string]error
+	Calls []string
+	Live  int                // pins that are not unpinned yet
+	Asked backend.PinRequest // of the last pin
+	Flag  int                // of each pin
+	Page  uint32
+
+	OnUnmap, OnUnpin, OnClose func() // called in Unmap, Unpin and Close; nil: nothing
+}
+
+// Made lists the calls until now.
+func (f *Fake) Made() []string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return slices.Clone(f.Calls)
+}
+
+// Call notes a call, and gives the error that it shall have.
+func (f *Fake) Call(name string) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.Calls = append(f.Calls, name)
+	return f.Fail[name]
+}
+
+func (f *Fake) Name() string                          { return "fake" }
+func (f *Fake) Open() (backend.Session, error)        { return f, f.Call("open") }
+func (f *Fake) Attribute(a backend.Attr) (int, error) { return int(a), f.Call("attribute") }
+func (f *Fake) Version() (int, int)                   { return 2, 6 }
+func (f *Fake) Close() error {
+	if f.OnClose != nil {
+		f.OnClose()
+	}
+	return f.Call("close")
+}
+func (f *Fake) Pin(r backend.PinRequest) (backend.Pin, error) {
+	if err := f.Call("pin"); err != nil {
+		return nil, err
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.Live++
+	f.Asked = r
+	return &fakePin{f: f, r: r}, nil
+}
+
+type fakePin struct {
+	f      *Fake
+	r      backend.PinRequest
+	mapped bool
+}
+
+func (p *fakePin) Info() (backend.Info, error) {
+	return backend.Info{VA: p.r.Addr, MappedSize: p.r.Size, PageSize: p.f.Page}, p.f.Call("info")
+}
+
+func (p *fakePin) Map(size uint64, want backend.MappingType) (uintptr, backend.MappingType, error) {
+	if p.mapped {
+		panic("mapped twice")
+	}
+	if err := p.f.Call("map"); err != nil {
+		return 0, 0, err
+	}
+	p.mapped = true
+	return 0x7000, backend.WC, nil
+}
+
+func (p *fakePin) Unmap() error {
+	if !p.mapped {
+		panic("unmapped twice")
+	}
+	p.mapped = false
+	if p.f.OnUnmap != nil {
+		p.f.OnUnmap()
+	}
+	return p.f.Call("unmap")
+}
+
+func (p *fakePin) CallbackFlag() (int, error) { return p.f.Flag, p.f.Call("flag") }
+
+func (p *fakePin) Unpin() error {
+	if p.mapped {
+		panic("unpinned while mapped")
+	}
+	p.f.mu.Lock()
+	p.f.Live--
+	p.f.mu.Unlock()
+	err := p.f.Call("unpin")
+	if p.f.OnUnpin != nil {
+		p.f.OnUnpin()
+	}
+	return err
+}
+
+// New makes a Fake in whose pins a page has 4096 bytes.
+func New() *Fake { return &Fake{Fail: map[string]error{}, Page: 4096} }

@@ -1,0 +1,91 @@
+package core
+
+import (
+	"fmt"
+	"sync"
+
+	"gdrapi/core/backend"
+	"gdrapi/core/cuda"
+
+	"golang.org/x/sys/unix"
+)
+
+// Memory is GPU memory that a Device has allocated. Every backend can pin it.
+type Memory struct {
+	device *Device
+	alloc  *cuda.Allocation
+
+	mu    sync.RWMutex // what uses the allocation holds it for reading
+	freed bool
+}
+
+// Alloc allocates GPU memory on the CUDA device with that ordinal. size is in bytes, and is
+// rounded up to the driver's unit. Alloc initialises CUDA. Errors: EINVAL (0 bytes), ENODEV,
+// ENOMEM.
+func (d *Device) Alloc(ordinal int, size uint64) (*Memory, error) {
+	if err := d.enter(); err != nil {
+		return nil, err
+	}
+	defer d.leave()
+	if size == 0 {
+		return nil, fmt.Errorf("gdr_mem_alloc of 0 bytes: %w", unix.EINVAL)
+	}
+	a, err := cuda.Alloc(ordinal, size)
+	if err != nil {
+		return nil, err
+	}
+	m := &Memory{device: d, alloc: a}
+	d.memories.add(m)
+	return m, nil
+}
+
+// Device is the device that has allocated the memory.
+func (m *Memory) Device() *Device { return m.device }
+
+// Addr is the GPU's address of the memory.
+func (m *Memory) Addr() uint64 { return m.alloc.Ptr() }
+
+// Size is the size in bytes.
+func (m *Memory) Size() uint64 { return m.alloc.Size() }
+
+// Close frees the memory. Buffers that are pinned in it behave as after a program has freed
+// its own memory.
+func (m *Memory) Close() error {
+	if err := m.device.enter(); err != nil {
+		return err
+	}
+	defer m.device.leave()
+	return m.free()
+}
+
+// free is Close in a device that is entered, or ending.
+func (m *Memory) free() error {
+	m.mu.Lock()
+	freed := m.freed
+	m.freed = true
+	m.mu.Unlock()
+	if freed {
+		return fmt.Errorf("the allocation is freed: %w", ErrClosed)
+	}
+	m.device.memories.remove(m)
+	return m.alloc.Free()
+}
+
+// Export exports the memory as a dma-buf. The caller closes the descriptor. flags is 0 or
+// backend.PinForcePCIe. Errors: EINVAL (other flags), ENOTSUP (the GPU exports no dma-bufs),
+// EMFILE.
+func (m *Memory) Export(flags uint32) (fd int, err error) {
+	if err := m.device.enter(); err != nil {
+		return -1, err
+	}
+	defer m.device.leave()
+	if flags&^backend.PinForcePCIe != 0 {
+		return -1, fmt.Errorf("export flags %#x; pass 0 or GDR_PIN_FLAG_FORCE_PCIE: %w", flags, unix.EINVAL)
+	}
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	if m.freed {
+		return -1, fmt.Errorf("the allocation is freed: %w", ErrClosed)
+	}
+	return m.alloc.Export(flags&backend.PinForcePCIe != 0)
+}
