@@ -5,6 +5,9 @@
 # built from: the files that git tracks, the Go modules in vendor/, and VERSION. Its
 # go.mod names no toolchain: each Go in capi/go_versions builds it as it is, and takes
 # nothing from the network. The same commit gives the same bytes.
+#
+# MAINTAINER='Name <address>' and URL=ADDRESS in the environment are of who publishes it: they
+# go into the fields of the packages. The project itself has neither.
 set -eu
 out=${1:?usage: dist.sh OUT}
 here=$(cd "$(dirname "$0")" && pwd)
@@ -15,6 +18,7 @@ for p in git:git tar:tar xz:xz-utils; do
 	command -v "${p%:*}" >/dev/null || die "${p%:*} is missing: install Debian's package ${p#*:}"
 done
 [ -e "$top/.git" ] || die "$top is not a git checkout: the tarball is made of one"
+case ${MAINTAINER-}${URL-} in *[\|\&\\]*) die "MAINTAINER and URL may not have | or & or a backslash" ;; esac
 go=${GO:-$(sh "$top/setup.sh" --go)}
 
 version=$("$here/version.sh") commit=$("$here/version.sh" --commit) epoch=$("$here/version.sh" --epoch)
@@ -36,6 +40,10 @@ sed -i '/^toolchain /,/^$/d' go.mod
 echo "$version $commit $epoch" >VERSION
 sed -i "1s/([^)]*)/($version-1)/" packaging/deb/debian/changelog
 sed -i "s/^Version:.*/Version:        $version/" packaging/rpm/gdrapi.spec
+[ -z "${MAINTAINER-}" ] || sed -i "s|The gdrapi authors <maintainers@gdrapi.invalid>|$MAINTAINER|" \
+	packaging/deb/debian/control packaging/deb/debian/changelog packaging/rpm/gdrapi.spec
+[ -z "${URL-}" ] || sed -i "s|^Standards-Version:.*|&\nHomepage: $URL|" packaging/deb/debian/control
+[ -z "${URL-}" ] || sed -i "s|^Source0:  *|URL:            $URL\n&$URL/|" packaging/rpm/gdrapi.spec
 
 cd "$stage"
 tar --sort=name --mtime="@$epoch" --owner=0 --group=0 --numeric-owner --format=gnu \

@@ -5,16 +5,25 @@
 # make rpm            [build 2 min] ... and RPMs of it
 # make tarball        [build 2 min] ... and a tree that runs from any folder
 # make sbom           [build 5 s] the Go modules in the built programs, as CycloneDX JSON
+# make channels       [build 5 s] the recipes for Spack, EasyBuild, conda-forge and Nix; URL= where the tarball lies
+# make release        [build 5 min] all of these of a tag, and SHA256SUMS; see docs/release.md
 
 PKG       := $(B)/packages
 RELEASE    = $(shell packaging/version.sh)
 COMMIT     = $(shell packaging/version.sh --commit)
 
-.PHONY: dist deb rpm tarball sbom
+.PHONY: dist deb rpm tarball sbom channels release
 dist:
-	GO='$(GO)' packaging/dist.sh $(PKG)
+	GO='$(GO)' MAINTAINER='$(MAINTAINER)' URL='$(URL)' packaging/dist.sh $(PKG)
 deb rpm tarball: dist
 	GO='$(GO)' packaging/$@.sh $(PKG)/gdrapi-$(RELEASE).tar.xz $(PKG)/$@
 
 sbom: all
 	$(GO) run ./packaging/sbom -version $(RELEASE) -epoch $(shell packaging/version.sh --epoch) -o $(B)/gdrapi.cdx.json $(LIB) $(GO_TOOLS)
+
+channels: dist
+	URL='$(URL)' packaging/channels.sh $(PKG)/gdrapi-$(RELEASE).tar.xz $(PKG)/channels
+
+release: deb rpm tarball channels wheel sbom
+	cp $(B)/wheel/*.whl $(B)/gdrapi.cdx.json $(PKG)/
+	packaging/release.sh $(PKG)

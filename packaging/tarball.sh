@@ -44,9 +44,10 @@ make_() {
 rm -r "$out/$name/share/man/man4" # the kernel module's
 install -m 644 build/gdrapi.pc build/vkgdr.pc "$out/$name/lib/pkgconfig/"
 strip --strip-unneeded "$out/$name/lib/libgdrapi.so.2.6" "$out/$name/lib/libvkgdr.so" "$out/$name"/bin/*
-install -d "$out/$name/share/doc/gdrapi"
-install -m 644 README.md CHANGELOG.md LICENSE packaging/deb/debian/copyright build/gdrapi.cdx.json docs/*.md \
+install -d "$out/$name/share/doc/gdrapi/docs"
+install -m 644 README.md CHANGELOG.md LICENSE packaging/deb/debian/copyright packaging/ucx.conf build/gdrapi.cdx.json \
 	"$out/$name/share/doc/gdrapi/"
+install -m 644 docs/*.md "$out/$name/share/doc/gdrapi/docs/"
 cd "$out"
 rm -rf "$source"
 tar --sort=name --mtime="@$epoch" --owner=0 --group=0 --numeric-owner --format=gnu \

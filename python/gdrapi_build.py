@@ -57,9 +57,9 @@ def _libraries() -> Dict[str, bytes]:
 
 
 def _platform(libraries: Dict[str, bytes]) -> str:
-    """manylinux with the newest symbol version that a library needs of the C library."""
-    needs = max((int(n) for data in libraries.values() for n in re.findall(rb"GLIBC_2\.(\d+)", data)), default=17)
-    return "manylinux_2_%d_%s" % (max(needs, 17), platform.machine())
+    """manylinux with the newest symbol version that a library needs of the C library; 2.31 is the oldest tried."""
+    needs = max((int(n) for data in libraries.values() for n in re.findall(rb"GLIBC_2\.(\d+)", data)), default=0)
+    return "manylinux_2_%d_%s" % (max(needs, 31), platform.machine())
 
 
 def _metadata() -> str:

@@ -247,6 +247,7 @@ var table = []Group{
 	{Name: "python", When: All, Rows: []Program{
 		{Name: "types", Cmd: cmd("sh", "-c", "cd python && mypy --strict --cache-dir=/dev/null gdrapi gdrapi_build.py && "+
 			"cd ../vkgdr/python && mypy --strict --cache-dir=/dev/null vkgdr"), Count: Status, Needs: cmd("mypy")},
+		{Name: "wheel", Cmd: cmd("tests/packages/wheel.sh", "$B/wheel"), Make: cmd("wheel"), Needs: cmd("readelf")},
 		{Name: "pytest", Cmd: cmd("sh", "-c", pytest("pytest-3: not found", "tests/python --ignore=tests/python/gpu")),
 			On: all, Make: cmd("lib", "vkgdr"), Env: cmd("PYTHONPATH=$TOP/python:$TOP/vkgdr/python:$TOP/tests/python/doubles", "PYTHONDONTWRITEBYTECODE=1")},
 	}},
@@ -296,7 +297,7 @@ var table = []Group{
 	{Name: "go_next", When: Named, Rows: otherGo("go-next")},
 
 	// The source tarball builds without a network.
-	{Name: "offline", When: All, Rows: []Program{{Name: "build", Cmd: cmd("tests/packages/offline.sh"), Limit: time.Hour}}},
+	{Name: "offline", When: All, Rows: []Program{{Name: "build", Cmd: cmd("tests/packages/offline.sh"), Needs: cmd("python3"), Limit: time.Hour}}},
 
 	{Name: "lint", When: All, Rows: []Program{{Name: "lint", Cmd: cmd("$MAKE", "-s", "lint"), Count: Status}}},
 	{Name: "demo", When: All, Rows: []Program{{Name: "demo", Cmd: cmd("$MAKE", "-s", "demo"), Make: cmd("$B/bin/demo", "doubles"), Count: Status}}},

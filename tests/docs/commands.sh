@@ -85,4 +85,11 @@ for f in "$work"/migrate-sh-* "$work"/consumers-sh-*; do
 		check "$what" runs "$f"
 	fi
 done
+
+# conf: packaging/ucx.conf has the settings that docs/consumers.md gives UCX, and no others.
+conf() {
+	sed -n 's/^export \(UCX_.*\)/\1/p' "$here/docs/consumers.md" >"$work/page-conf"
+	[ -s "$work/page-conf" ] && grep -v '^#' "$here/packaging/ucx.conf" | diff "$work/page-conf" -
+}
+check "packaging/ucx.conf is consumers.md's" conf
 done_testing

@@ -82,6 +82,15 @@ for root in "$work/deb/libgdrapi2" "$work/rpm/libgdrapi2" "$work/tarball"; do
 	check "$name: the SBOM has its modules" made_of "$lib" "$(find "$root" -name gdrapi.cdx.json)"
 	stripped() { ! readelf -SW "$lib" | grep -q '\.debug_info'; }
 	check "$name: no debugging data" stripped
+	readme=$(find "$root" -path '*/doc/*' -name README.md ! -path '*/docs/*')
+	pages() {
+		grep -oE '\]\(docs/[a-z0-9-]*\.md' "$readme" | sed 's/^](//' | sort -u >"$work/links"
+		[ -s "$work/links" ] && while read -r page; do
+			[ -s "${readme%/*}/$page" ] || { echo "$name has no $page"; return 1; }
+		done <"$work/links"
+	}
+	check "$name: the pages that its README links to" pages
+	check "$name: the sample ucx.conf" sh -c "find '$root' -name ucx.conf | grep ."
 	tells() { ! grep -rlaF "$here" "$root"; }
 	check "$name: no name of the folder it was built in" tells
 done

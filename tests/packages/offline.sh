@@ -2,12 +2,16 @@
 # SPDX-License-Identifier: MIT
 #
 # offline.sh - the source tarball builds on a machine that reaches no network, with a Go
-# that is there and empty caches. As root it has no network indeed; else the Go command is
-# told so.
+# that is there and empty caches: by the steps of each recipe of packaging/channels. As
+# root it has no network indeed; else the Go command is told so.
 set -uo pipefail
 # shellcheck source=tests/packages/lib.sh
 . "$(dirname "$0")/lib.sh"
 root=$(${GO:-go} env GOROOT)
+for python in python3 /usr/bin/python3 ''; do
+	if "$python" -c 'import yaml' 2>/dev/null; then break; fi
+done
+[ -n "$python" ] || die "Python's yaml is missing. Debian: apt-get install python3-yaml"
 
 # offline COMMAND...: with that Go in PATH, which fetches none.
 offline() {
@@ -16,18 +20,46 @@ offline() {
 	env -i PATH="$root/bin:/usr/bin:/bin" HOME="$work/home" GOTOOLCHAIN=local GOPROXY=off "${net[@]}" "$@"
 }
 
-# built FOLDER: the library and a tool that speaks of it.
-built() {
-	[ -e "$1/build/libgdrapi.so.2" ] && "$1/build/bin/gdrcopy_doctor" --version
-}
-
-mkdir "$work/home"
+mkdir "$work/home" "$work/made"
 check "make dist" "$here/packaging/dist.sh" "$work"
-tar -C "$work" -xf "$work"/gdrapi-*.tar.xz
-source=$(find "$work" -maxdepth 1 -type d -name 'gdrapi-*')
+tarball=$(echo "$work"/gdrapi-*.tar.xz)
+tar -C "$work" -xf "$tarball"
+source=${tarball%.tar.xz}
+version=${source##*/gdrapi-}
+sum=$(sha256sum <"$tarball")
 check "it has the modules" test -e "$source/vendor/modules.txt"
 check "its go.mod names no toolchain" sh -c "! grep -q ^toolchain '$source/go.mod'"
-check "make, without a network" offline make -C "$source" all
-check "the library and the programs are there" built "$source"
+check "make channels" "$here/packaging/channels.sh" "$tarball" "$work/channels"
+
+# steps CHANNEL RECIPE: the recipe's own, into a script.
+steps() {
+	"$python" "$here/tests/packages/recipes.py" "$1" "$2" "$version" "${sum%% *}" "$work/made/$1" >"$work/$1.sh" &&
+		cat "$work/$1.sh"
+}
+
+# runs CHANNEL: the script in the tree, and what it installs. The first builds; the others
+# find it built.
+runs() {
+	if ! (cd "$source" && offline sh -eu "$work/$1.sh") >"$work/out" 2>&1; then
+		tail -n 20 "$work/out"
+		return 1
+	fi
+	"$work/made/$1/bin/gdrcopy_doctor" --version | grep -F "$version" &&
+		[ -e "$work/made/$1/lib/libgdrapi.so" ] && [ -e "$work/made/$1/include/gdrapi.h" ]
+}
+
+for recipe in "$work"/channels/*/*; do
+	channel=$(basename "$(dirname "$recipe")")
+	if [ "$channel" = nix ] && ! command -v nix-instantiate >/dev/null; then
+		skip "nix" "nix-instantiate is missing. Debian: apt-get install nix-bin"
+		continue
+	fi
+	check "$channel: version, checksum and steps" steps "$channel" "$recipe"
+	check "$channel: builds and installs, without a network" runs "$channel"
+done
 check "nothing was fetched" sh -c "! find '$work/home' -path '*pkg/mod*' -type f | grep ."
+
+# A wrong checksum is noticed, or the checks above say nothing.
+wrong() { ! sum=0 steps easybuild "$work/channels/easybuild"/*.eb 2>/dev/null; }
+check "a recipe of another tarball is refused" wrong
 done_testing

@@ -14,6 +14,27 @@ is "the spec has it" "$(sed -n 's/^Version: *//p' "$here/packaging/rpm/gdrapi.sp
 for f in packaging/dkms.conf kmod/Makefile packaging/rpm/gdrapi.spec; do
 	check "$f: the module's version is the ABI's" grep -Eq "(^PACKAGE_VERSION=\"|^VERSION := |dkmsversion )${release%.*}\"?\$" "$here/$f"
 done
+for f in python/pyproject.toml vkgdr/python/pyproject.toml; do
+	is "$f has it" "$(sed -n 's/^version = "\(.*\)"$/\1/p' "$here/$f")" "$release"
+done
+is "vkgdr's module has it" "$(sed -n 's/^__version__ = "\(.*\)"$/\1/p' "$here/vkgdr/python/vkgdr/__init__.py")" "$release"
+
+# The oldest Go, and what of vendor/ is linked in, are those of go_versions and go.mod.
+least=$(sed -n 's/^go\([0-9]*[.][0-9]*\).*/\1/p' "$here/capi/go_versions" | head -n 1)
+is "debian/control has the oldest Go" "$(sed -n 's/.*golang-any (>= 2:\(.*\)~).*/\1/p' "$here/packaging/deb/debian/control")" "$least"
+is "the spec has it" "$(sed -n 's/^BuildRequires: *golang >= //p' "$here/packaging/rpm/gdrapi.spec")" "$least"
+is "the newest is go.mod's toolchain" "$(tail -n 1 "$here/capi/go_versions")" "$(sed -n 's/^toolchain //p' "$here/go.mod")"
+bundled() { sed -n 's/^Provides: *bundled(golang(\(.*\))) = \(.*\)/\1 v\2/p' "$here/packaging/rpm/gdrapi.spec"; }
+is "the spec names what is bundled" "$(bundled)" \
+	"$(awk '$1 ~ /purego$|^golang.org.x.sys$/ { print $1, $2 }' "$here/go.mod")"
+licensed() { awk '$1 ~ "/" && !/^module/ { print $1 }' "$here/go.mod" | sed 's|/testify$||' | while read -r module; do
+	grep -qF "Files: vendor/$module/*" "$here/packaging/deb/debian/copyright" || { echo "debian/copyright lacks $module"; return 1; }
+done; }
+check "debian/copyright has each module of go.mod" licensed
+
+# A release is refused where it is none.
+none_yet() { ! "$here/packaging/release.sh" "$work" 2>"$work/refused" && grep 'is no release' "$work/refused"; }
+case $("$here/packaging/version.sh") in *~*) check "make release refuses a commit without a tag" none_yet ;; esac
 
 # A tree of its own, with a history of one commit.
 tree=$work/tree
@@ -58,4 +79,27 @@ cp "$here/VERSION" "$tree/"
 echo '# nothing' >"$tree/CHANGELOG.md"
 refuses() { ! v 2>"$work/refused" && grep 'has no heading' "$work/refused"; }
 check "a changelog without a release is an error" refuses
+
+# releases: the same tree, with the day in the changelogs and the tag.
+mkdir -p "$tree/packaging/deb/debian" "$tree/packaging/rpm" "$work/out"
+cp "$here/packaging/release.sh" "$tree/packaging/"
+echo one >"$work/out/one" && echo no >"$work/out/build.log"
+echo '## 9.8.7 - 2026-11-22' >"$tree/CHANGELOG.md"
+echo 'gdrapi (9.8.7-1) unstable; urgency=medium' >"$tree/packaging/deb/debian/changelog"
+printf '%s\n' '%changelog' '* Sun Nov 22 2026 t <t@t.invalid> - 9.8.6-1' >"$tree/packaging/rpm/gdrapi.spec"
+git_in init -q
+git_in add -A
+git_in commit -qm two
+git_in tag v9.8.7
+refused() { ! "$tree/packaging/release.sh" "$work/out" 2>"$work/refused" && grep "$1" "$work/refused"; }
+check "a release whose spec has another version is refused" refused 'rpm/gdrapi.spec'
+sed -i 's/9\.8\.6/9.8.7/' "$tree/packaging/rpm/gdrapi.spec"
+git_in commit -qam three
+git_in tag -f v9.8.7
+check "a release" "$tree/packaging/release.sh" "$work/out"
+check "its checksums" sh -c "cd '$work/out' && sha256sum -c SHA256SUMS && ! grep build.log SHA256SUMS"
+sed -i 's/2026-11-22/unreleased/' "$tree/CHANGELOG.md"
+git_in commit -qam four
+git_in tag -f v9.8.7
+check "a release without a day is refused" refused 'YYYY-MM-DD'
 done_testing

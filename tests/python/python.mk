@@ -8,6 +8,7 @@ PYTHON    ?= $(firstword $(foreach p,python3 /usr/bin/python3,$(shell $p -c 'imp
 
 .PHONY: wheel
 wheel: $(LIB) $(VKGDR)
+	rm -f $(B)/wheel/*.whl
 	for p in python vkgdr/python; do \
 		GDRAPI_LIBRARY='$(abspath $(LIB))' $(PYTHON) -m pip wheel -q --disable-pip-version-check --no-index --no-deps -w $(B)/wheel ./$$p; \
 	done

@@ -1,0 +1,28 @@
+#!/bin/sh
+# SPDX-License-Identifier: MIT
+#
+# release.sh OUT - is what `make release` has built in OUT a release? The tree is that of
+# the tag, and CHANGELOG.md and both packages' changelogs have its version and a day.
+# Then writes OUT/SHA256SUMS, of every file that is published.
+set -eu
+out=${1:?usage: release.sh OUT}
+top=$(cd "$(dirname "$0")/.." && pwd)
+
+die() { echo "release.sh: $*" >&2; exit 1; }
+version=$("$top/packaging/version.sh")
+case $version in
+*~*) die "$version is no release: tag a clean commit, v${version%%~*} (docs/release.md)" ;;
+esac
+grep -qE "^## $version - [0-9]{4}-[0-9]{2}-[0-9]{2}\$" "$top/CHANGELOG.md" ||
+	die "CHANGELOG.md has no heading '## $version - YYYY-MM-DD'"
+head -n 1 "$top/packaging/deb/debian/changelog" | grep -qF "($version-" ||
+	die "packaging/deb/debian/changelog begins with another version than $version"
+sed -n '/^%changelog/{n;p;}' "$top/packaging/rpm/gdrapi.spec" | grep -qF -- "- $version-" ||
+	die "the %changelog of packaging/rpm/gdrapi.spec begins with another version than $version"
+
+cd "$out"
+find . -name build.log -prune -o -type f ! -name SHA256SUMS -print | sed 's|^\./||' | sort >.files
+[ -s .files ] || die "there is nothing in $out"
+xargs -d '\n' sha256sum <.files >SHA256SUMS
+rm .files
+echo "$out/SHA256SUMS: $(wc -l <SHA256SUMS) files"
