@@ -180,6 +180,11 @@ func (e *examination) refusalGdrdrv(b facts.Backend) (cause, advice string) {
 		return "the module gdrdrv is loaded, but there is no /dev/gdrdrv.", "As root: /usr/libexec/gdrdrv-node add."
 	case !n.Exists:
 		return "the module gdrdrv is not loaded.", install
+	case n.Kind == "file" && e.Gdrdrv.Loaded:
+		return "the module gdrdrv is loaded, but /dev/gdrdrv is a file, not a device.", "As root: rm /dev/gdrdrv, then /usr/libexec/gdrdrv-node add."
+	case n.Kind == "file":
+		return "/dev/gdrdrv is a file, not a device: no module is loaded.",
+			"Leave it there if no module is wanted: mscclpp takes GDRCopy only where this name is. Otherwise remove it first. " + install
 	case n.Kind != "device":
 		return fmt.Sprintf("/dev/gdrdrv is a %s, not a device.", n.Kind), "Remove it, and load the module before the container starts."
 	case n.Access != "":
