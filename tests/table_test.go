@@ -142,6 +142,8 @@ var table = []Group{
 	{Name: "doubles", Rows: []Program{
 		{Name: "libcuda", Cmd: cmd("$B/bin/doubles_selftest"), Sim: Plain},
 		{Name: "libvulkan", Cmd: cmd("$B/bin/vulkan_selftest"), Sim: Plain},
+		{Name: "libraries", Cmd: cmd("$B/bin/libraries_selftest"), Sim: Plain},
+		{Name: "libraries_rm", Cmd: cmd("$B/bin/libraries_selftest"), Sim: RMDriver},
 		{Name: "libcuda_rm", Cmd: cmd("$B/bin/doubles_selftest"), Sim: RMDriver,
 			Env: cmd("CUDA_SIM_DRIVER_VERSION=13030", "CUDA_SIM_DMABUF_MMAP=1")},
 		{Name: "rm", Cmd: cmd("$B/bin/rm_selftest"), Sim: RMDriver},

@@ -16,8 +16,10 @@ here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 . "$here/count.sh"
 
 : "${build:?}" "${name:?}"
-# Debian 12's: their headers of CUDA are those that all of these consumers build with.
-cuda=$GDRAPI_VM_CACHE/cuda-bookworm
+# Debian 12's: their headers of CUDA are those that all of these consumers build with. Later
+# consumers know more of trixie's.
+cuda_suite=${CUDA_SUITE:-bookworm}
+cuda=$GDRAPI_VM_CACHE/cuda-$cuda_suite
 log=$build/consumers/$name.log
 # What the processes of one run did.
 # shellcheck disable=SC2034 # for the script
@@ -43,19 +45,19 @@ install() {
 make_cuda() {
 	local p
 	if [ ! -e "$cuda/.complete" ]; then
-		vm_suite bookworm
+		vm_suite "$cuda_suite"
 		mkdir -p "$cuda/debs" "$cuda/lib64"
 		for p in nvidia-cuda-dev libnvidia-ml-dev; do
 			say "fetching $p for its headers"
-			(cd "$cuda/debs" && vm_apt bookworm apt-get download "$p") ||
-				die "cannot download $p of bookworm, non-free"
+			(cd "$cuda/debs" && vm_apt "$cuda_suite" apt-get download "$p") ||
+				die "cannot download $p of $cuda_suite, non-free"
 			dpkg-deb --fsys-tarfile "$cuda/debs/${p}_"*.deb |
 				tar -C "$cuda" --strip-components=2 -xf - --wildcards './usr/include/*'
 			rm -f "$cuda/debs/${p}_"*.deb
 		done
 		: >"$cuda/.complete"
 	fi
-	ln -sfn "$build/doubles/libcuda.so.1" "$cuda/lib64/libcuda.so"
+	ln -sfn "$build/doubles/libcuda.so" "$cuda/lib64/libcuda.so"
 	ln -sfn "$build/doubles/libcudart.so" "$cuda/lib64/libcudart.so"
 	ln -sfn "$build/doubles/libnvidia-ml.so.1" "$cuda/lib64/libnvidia-ml.so"
 }

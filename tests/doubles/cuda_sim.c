@@ -364,6 +364,12 @@ SIM_API int cuGetProcAddress_v2(const char *name, void **fn, int version, uint64
 	return *fn ? CU_OK : CU_NOT_FOUND;
 }
 
+/* The name of CUDA 11, which does not tell why. */
+SIM_API int cuGetProcAddress(const char *name, void **fn, int version, uint64_t flags)
+{
+	return cuGetProcAddress_v2(name, fn, version, flags, NULL);
+}
+
 SIM_API void cuda_sim_fail(const char *name, int result, int nth)
 {
 	sim_fault_set(&faults, name, result, nth);
@@ -383,7 +389,7 @@ SIM_API unsigned long cuda_sim_live(void)
 	if (!pid || pid != getpid())
 		return 0;
 	pthread_mutex_lock(&lock);
-	n = alloc_live() + vmm_live() + exported_fds() + (rm_mode() ? rm_live() : 0);
+	n = alloc_live() + pool_live() + vmm_live() + exported_fds() + (rm_mode() ? rm_live() : 0);
 	pthread_mutex_unlock(&lock);
 	return n;
 }

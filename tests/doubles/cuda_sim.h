@@ -133,6 +133,7 @@ struct ctx {
 	struct ctx *next;
 	int device;
 	bool primary;
+	uint64_t id;		/* of cuCtxGetId: another one when a primary context begins anew */
 	unsigned int refs;	/* 0: destroyed, or a primary one that is not active */
 	bool reset;		/* a primary one that was reset; its next retain begins it anew */
 	unsigned int flags;
@@ -148,17 +149,26 @@ struct va {
 };
 
 /*
- * A chunk that small buffers of one context share: those of cuMemAlloc, or those of
- * cuMemAllocAsync's pool.
+ * A chunk that small buffers of one context share: those of cuMemAlloc, or those of a pool.
  */
 struct chunk {
 	struct chunk *next;
 	struct ctx *ctx;
 	struct mem *mem;
 	uint64_t addr, size;	/* size: a multiple of GRANULARITY */
-	bool pool;
+	struct pool *pool;	/* NULL: of cuMemAlloc */
 	struct p2p_tokens tokens;
 	unsigned int buffers;	/* never 0 */
+};
+
+/* A CUmemoryPool. A destroyed one lives until its last chunk is gone. */
+struct pool {
+	struct pool *next;
+	int device;
+	uint64_t max;		/* bytes; 0: what the device has */
+	unsigned int access;	/* a bit for each device */
+	unsigned int chunks;
+	bool gone;
 };
 
 /* Memory that a device pointer can point into. The list is sorted by address. */
@@ -279,11 +289,18 @@ struct buffer *buffer_first(void);
 /* cuda_sim_alloc.c */
 void alloc_forget(struct ctx *ctx);
 unsigned long alloc_live(void);
+int alloc_from_pool(struct ctx *ctx, struct pool *pool, uint64_t size, struct buffer **b);
+void alloc_free(struct buffer *b);
+
+/* cuda_sim_pool.c */
+void pool_put(struct pool *p);
+unsigned long pool_live(void);
 
 /* cuda_sim_host.c */
 bool host_find(uint64_t addr, bool *managed);
 bool host_locked(uint64_t addr, uint64_t size);
 bool host_mixed(uint64_t addr, uint64_t size);
+bool host_managed(uint64_t addr, uint64_t size);
 void host_forget(const struct ctx *ctx);
 int host_free(uint64_t addr, bool managed);
 unsigned long host_live(void);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-/* Simulated libcuda: cuMemAlloc and memory of the default pool. Test code. */
+/* Simulated libcuda: cuMemAlloc, and the chunks of pools. Test code. */
 #include "cuda_sim.h"
 
 #include <stdlib.h>
@@ -17,7 +17,7 @@ static uint64_t round_up(uint64_t n, uint64_t to)
 	return (n + to - 1) / to * to;
 }
 
-static struct chunk *chunk_new(struct ctx *ctx, uint64_t size, bool pool, int *result)
+static struct chunk *chunk_new(struct ctx *ctx, uint64_t size, struct pool *pool, int *result)
 {
 	struct chunk *c = calloc(1, sizeof(*c));
 
@@ -27,7 +27,7 @@ static struct chunk *chunk_new(struct ctx *ctx, uint64_t size, bool pool, int *r
 	c->ctx = ctx;
 	c->size = size;
 	c->pool = pool;
-	c->mem = mem_new(ctx->device, size, result);
+	c->mem = mem_new(pool ? pool->device : ctx->device, size, result);
 	if (!c->mem)
 		goto fail;
 	*result = va_take(size, GRANULARITY, 0, false, &c->addr);
@@ -38,6 +38,8 @@ static struct chunk *chunk_new(struct ctx *ctx, uint64_t size, bool pool, int *r
 		goto fail_va;
 	c->next = chunks;
 	chunks = c;
+	if (pool)
+		pool->chunks++;
 	return c;
 fail_va:
 	va_release(c->addr);
@@ -58,6 +60,8 @@ static void chunk_free(struct chunk *c)
 	mem_unmap(c->addr);
 	va_release(c->addr);
 	mem_put(c->mem);
+	if (c->pool)
+		pool_put(c->pool);
 	free(c);
 }
 
@@ -78,8 +82,8 @@ static uint64_t chunk_gap(const struct chunk *c, uint64_t size)
 }
 
 /* A buffer in an existing chunk, or in a new one of that size. */
-static int alloc_in_chunk(struct ctx *ctx, uint64_t size, uint64_t chunk_size, bool pool,
-			  struct buffer **b)
+static int alloc_in_chunk(struct ctx *ctx, uint64_t size, uint64_t chunk_size,
+			  struct pool *pool, struct buffer **b)
 {
 	int result = CU_OUT_OF_MEMORY;
 	uint64_t at = 0;
@@ -147,7 +151,7 @@ static int alloc(struct ctx *ctx, uint64_t *addr, size_t size)
 		return CU_INVALID_VALUE;
 	if (size > mem_free_bytes(ctx->device))
 		return CU_OUT_OF_MEMORY;
-	result = size < SMALL ? alloc_in_chunk(ctx, size, GRANULARITY, false, &b) :
+	result = size < SMALL ? alloc_in_chunk(ctx, size, GRANULARITY, NULL, &b) :
 				alloc_big(ctx, size, &b);
 	if (result)
 		return result;
@@ -171,7 +175,7 @@ int cuMemAlloc_v2(uint64_t *addr, size_t size)
 	return result;
 }
 
-static void alloc_free(struct buffer *b)
+void alloc_free(struct buffer *b)
 {
 	struct chunk *c = b->chunk;
 	uint64_t addr = b->addr;
@@ -223,65 +227,15 @@ void alloc_forget(struct ctx *ctx)
 	}
 }
 
-static int pool_alloc(struct ctx *ctx, uint64_t *addr, uint64_t size)
+/* Memory of a pool, which counts in chunks of the context. */
+int alloc_from_pool(struct ctx *ctx, struct pool *pool, uint64_t size, struct buffer **b)
 {
 	uint64_t chunk_size = round_up(size + POOL_START, GRANULARITY);
-	struct buffer *b;
 	int result;
 
-	/* Outside RM mode this memory could be exported. Real pool memory cannot. */
-	if (!rm_mode())
-		return CU_NOT_SUPPORTED;
-	if (!addr || !size)
-		return CU_INVALID_VALUE;
-	if (size > mem_free_bytes(ctx->device))
-		return CU_OUT_OF_MEMORY;
-	result = alloc_in_chunk(ctx, size, chunk_size > POOL_SIZE ? chunk_size : POOL_SIZE, true, &b);
-	if (result)
-		return result;
-	b->ctx = ctx;
-	b->readers = b->writers = ~0u;
-	*addr = b->addr;
-	return CU_OK;
-}
-
-SIM_API int cuMemAllocAsync(uint64_t *addr, size_t size, struct stream *stream)
-{
-	struct ctx *ctx;
-	bool now;
-	int result = enter_ctx(__func__, &ctx);
-
-	if (result)
-		return result;
-	result = stream_takes(stream, &now);
+	result = alloc_in_chunk(ctx, size, chunk_size > POOL_SIZE ? chunk_size : POOL_SIZE, pool, b);
 	if (!result)
-		result = now ? pool_alloc(ctx, addr, size) : CU_NOT_SUPPORTED;
-	leave();
-	return result;
-}
-
-SIM_API int cuMemFreeAsync(uint64_t addr, struct stream *stream)
-{
-	struct ctx *ctx;
-	struct buffer *b;
-	bool now;
-	int result = enter_ctx(__func__, &ctx);
-
-	if (result)
-		return result;
-	b = buffer_find(addr);
-	result = stream_takes(stream, &now);
-	if (!result && !now) {
-		result = CU_NOT_SUPPORTED;
-	} else if (result) {
-		;
-	} else if (!b || !b->chunk || !b->chunk->pool || b->addr != addr) {
-		result = CU_INVALID_VALUE;
-	} else {
-		flush();
-		alloc_free(b);
-	}
-	leave();
+		(*b)->ctx = ctx;
 	return result;
 }
 

@@ -41,7 +41,7 @@ static _Thread_local int thread_mode;
  */
 static const char *const unsafe[] = {
 	"cuPointerSetAttribute", "cuStreamSynchronize", "cuStreamQuery", "cuMemAlloc_v2", "cuMemAllocHost_v2", "cuMemHostRegister_v2",
-	"cuMemAllocPitch_v2", "cuMemAllocManaged", "cuMemFree_v2", "cuMemFreeHost", "cuMemHostUnregister",
+	"cuMemAllocPitch_v2", "cuMemAllocManaged", "cuMemHostAlloc", "cuMemFree_v2", "cuMemFreeHost", "cuMemHostUnregister",
 	"cuMemcpy", "cuMemcpyHtoD_v2", "cuMemcpyDtoH_v2", "cuMemcpyDtoD_v2", "cuMemsetD8_v2", "cuMemsetD32_v2",
 	"cuEventQuery", "cuEventSynchronize", "cuModuleLoadData",
 };

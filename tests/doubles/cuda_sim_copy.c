@@ -196,30 +196,6 @@ static int from_device(struct ctx *ctx, void *dst, uint64_t src, size_t size)
 	return CU_OK;
 }
 
-SIM_API int cuMemcpyHtoD_v2(uint64_t dst, const void *src, size_t size)
-{
-	struct ctx *ctx;
-	int result = enter_ctx(__func__, &ctx);
-
-	if (result)
-		return result;
-	result = to_device(ctx, dst, src, size);
-	leave();
-	return result;
-}
-
-SIM_API int cuMemcpyDtoH_v2(void *dst, uint64_t src, size_t size)
-{
-	struct ctx *ctx;
-	int result = enter_ctx(__func__, &ctx);
-
-	if (result)
-		return result;
-	result = from_device(ctx, dst, src, size);
-	leave();
-	return result;
-}
-
 /* SYNC_MEMOPS does not change the calls that are asynchronous by name. */
 static int to_device_async(struct ctx *ctx, uint64_t dst, const void *src, size_t size)
 {
@@ -233,21 +209,6 @@ static int to_device_async(struct ctx *ctx, uint64_t dst, const void *src, size_
 	return result ? result : stage(dst, src, size);
 }
 
-SIM_API int cuMemcpyHtoDAsync_v2(uint64_t dst, const void *src, size_t size, struct stream *stream)
-{
-	struct ctx *ctx;
-	bool now;
-	int result = enter_ctx(__func__, &ctx);
-
-	if (result)
-		return result;
-	result = stream_takes(stream, &now);
-	if (!result && now)
-		result = to_device_async(ctx, dst, src, size);
-	leave();
-	return result;
-}
-
 static int from_device_async(struct ctx *ctx, void *dst, uint64_t src, size_t size)
 {
 	const struct staged copy = { .kind = TO_HOST, .host = dst, .src = src, .size = size };
@@ -259,21 +220,6 @@ static int from_device_async(struct ctx *ctx, void *dst, uint64_t src, size_t si
 	if (result)
 		return result;
 	return append(&copy, 0) ? CU_OK : CU_OUT_OF_MEMORY;
-}
-
-SIM_API int cuMemcpyDtoHAsync_v2(void *dst, uint64_t src, size_t size, struct stream *stream)
-{
-	struct ctx *ctx;
-	bool now;
-	int result = enter_ctx(__func__, &ctx);
-
-	if (result)
-		return result;
-	result = stream_takes(stream, &now);
-	if (!result && now)
-		result = from_device_async(ctx, dst, src, size);
-	leave();
-	return result;
 }
 
 static int device_to_device(struct ctx *ctx, uint64_t dst, uint64_t src, size_t size)
@@ -296,18 +242,6 @@ static int device_to_device(struct ctx *ctx, uint64_t dst, uint64_t src, size_t 
 	each_piece(dst, size, put_piece, p);
 	free(p);
 	return CU_OK;
-}
-
-SIM_API int cuMemcpyDtoD_v2(uint64_t dst, uint64_t src, size_t size)
-{
-	struct ctx *ctx;
-	int result = enter_ctx(__func__, &ctx);
-
-	if (result)
-		return result;
-	result = device_to_device(ctx, dst, src, size);
-	leave();
-	return result;
 }
 
 static void set8_piece(uint8_t *mem, uint64_t done, uint64_t size, void *arg)
@@ -340,69 +274,96 @@ static int set(struct ctx *ctx, uint64_t addr, uint64_t size, piece_fn *fn, void
 	return CU_OK;
 }
 
-SIM_API int cuMemsetD8_v2(uint64_t addr, unsigned char value, size_t n)
+/* What one call asks for. Without STREAMED it is done at once; else when the stream takes it. */
+struct request {
+	int (*work)(struct ctx *ctx, const struct request *r);
+	bool streamed;
+	struct stream *stream;
+	uint64_t dst, src;	/* of the device, or the host's */
+	size_t size;		/* in bytes; of a set of words their number */
+	uint32_t value;
+	unsigned int flags;
+	const struct batch *batch;
+};
+
+/* The one frame of all calls here. A captured stream drops what it is given. */
+static int ask(const char *name, const struct request *r)
 {
 	struct ctx *ctx;
-	int result = enter_ctx(__func__, &ctx);
+	bool now = true;
+	int result = enter_ctx(name, &ctx);
 
 	if (result)
 		return result;
-	result = set(ctx, addr, n, set8_piece, &value);
-	leave();
-	return result;
-}
-
-SIM_API int cuMemcpyDtoDAsync_v2(uint64_t dst, uint64_t src, size_t size, struct stream *stream)
-{
-	struct ctx *ctx;
-	bool now;
-	int result = enter_ctx(__func__, &ctx);
-
-	if (result)
-		return result;
-	result = stream_takes(stream, &now);
+	if (r->streamed)
+		result = stream_takes(r->stream, &now);
 	if (!result && now)
-		result = device_to_device(ctx, dst, src, size);
+		result = r->work(ctx, r);
 	leave();
 	return result;
 }
 
-SIM_API int cuMemsetD8Async(uint64_t addr, unsigned char value, size_t n, struct stream *stream)
+static void *host(uint64_t addr)
 {
-	struct ctx *ctx;
-	bool now;
-	int result = enter_ctx(__func__, &ctx);
-
-	if (result)
-		return result;
-	result = stream_takes(stream, &now);
-	if (!result && now)
-		result = set(ctx, addr, n, set8_piece, &value);
-	leave();
-	return result;
+	return (void *)(uintptr_t)addr;
 }
 
-SIM_API int cuMemsetD32_v2(uint64_t addr, unsigned int value, size_t n)
+static int copy_to(struct ctx *ctx, const struct request *r)
 {
-	struct ctx *ctx;
-	int result = enter_ctx(__func__, &ctx);
+	return r->streamed ? to_device_async(ctx, r->dst, host(r->src), r->size) :
+			     to_device(ctx, r->dst, host(r->src), r->size);
+}
 
-	if (result)
-		return result;
-	if (addr % sizeof(uint32_t) || n > SIZE_MAX / sizeof(uint32_t))
-		result = CU_INVALID_VALUE;
-	else
-		result = set(ctx, addr, n * sizeof(uint32_t), set32_piece, &value);
-	leave();
-	return result;
+static int copy_from(struct ctx *ctx, const struct request *r)
+{
+	return r->streamed ? from_device_async(ctx, host(r->dst), r->src, r->size) :
+			     from_device(ctx, host(r->dst), r->src, r->size);
+}
+
+static int copy_within(struct ctx *ctx, const struct request *r)
+{
+	return device_to_device(ctx, r->dst, r->src, r->size);
+}
+
+/* The addresses tell which sides are the device's. */
+static int copy_any(struct ctx *ctx, const struct request *r)
+{
+	bool to = va_is_device(r->dst, r->size), from = va_is_device(r->src, r->size);
+
+	if (!r->size)
+		return CU_OK;
+	if (!r->dst || !r->src)
+		return CU_INVALID_VALUE;
+	if (to || from)
+		return to && from ? copy_within(ctx, r) : to ? copy_to(ctx, r) : copy_from(ctx, r);
+	flush();
+	memmove(host(r->dst), host(r->src), r->size);
+	return CU_OK;
+}
+
+static int set_bytes(struct ctx *ctx, const struct request *r)
+{
+	uint8_t value = (uint8_t)r->value;
+
+	return set(ctx, r->dst, r->size, set8_piece, &value);
+}
+
+static int set_words(struct ctx *ctx, const struct request *r)
+{
+	uint32_t value = r->value;
+
+	if (r->dst % sizeof(value) || r->size > SIZE_MAX / sizeof(value))
+		return CU_INVALID_VALUE;
+	return set(ctx, r->dst, r->size * sizeof(value), set32_piece, &value);
 }
 
 /* Page-locked words alone; those of device memory are not modelled. */
-static int write_value(uint64_t addr, uint32_t value, unsigned int flags)
+static int write_word(struct ctx *ctx, const struct request *r)
 {
-	const struct staged word = { .kind = TO_WORD, .host = (void *)(uintptr_t)addr, .value = value };
+	const struct staged word = { .kind = TO_WORD, .host = host(r->dst), .value = r->value };
 
-	if (addr % sizeof(value) || flags > 1 || !host_locked(addr, sizeof(value)))
+	(void)ctx;
+	if (r->dst % sizeof(r->value) || r->flags > 1 || !host_locked(r->dst, sizeof(r->value)))
 		return CU_INVALID_VALUE;
 	if (!append(&word, 0))
 		return CU_OUT_OF_MEMORY;
@@ -411,18 +372,203 @@ static int write_value(uint64_t addr, uint32_t value, unsigned int flags)
 	return CU_OK;
 }
 
+/* CUmemcpyAttributes */
+struct batch_attr {
+	int access_order;	/* 1: of the stream, 2: before the call returns, 3: any */
+	struct location src_hint, dst_hint;
+	unsigned int flags;	/* 1: beside computations */
+};
+
+/* Copy i has the last attribute whose first copy is not after it. */
+struct batch {
+	const uint64_t *dsts, *srcs;
+	const size_t *sizes;
+	size_t count;
+	const struct batch_attr *attrs;
+	const size_t *firsts;
+	size_t nr_attrs;
+	size_t *failed;		/* NULL: not asked for */
+};
+
+/* The first copy of each attribute: 0, then ever later ones, none behind the last. */
+static bool attrs_ok(const struct batch *b)
+{
+	size_t i;
+
+	for (i = 0; i < b->nr_attrs; i++) {
+		const struct batch_attr *a = &b->attrs[i];
+
+		if (a->access_order < 1 || a->access_order > 3 || a->flags > 1)
+			return false;
+		if (i ? b->firsts[i] <= b->firsts[i - 1] : b->firsts[i] != 0)
+			return false;
+		if (b->firsts[i] >= b->count)
+			return false;
+	}
+	return true;
+}
+
+/* Whether a copy could be made. */
+static int copies_ok(struct ctx *ctx, const struct request *r)
+{
+	bool to = va_is_device(r->dst, r->size), from = va_is_device(r->src, r->size);
+	int result = CU_OK;
+
+	if (!r->size || !r->dst || !r->src)
+		return CU_INVALID_VALUE;
+	if ((!to && !host_ok(host(r->dst), r->size)) || (!from && !host_ok(host(r->src), r->size)))
+		return CU_INVALID_VALUE;
+	if (to)
+		result = check(r->dst, r->size, ctx->device, true);
+	if (!result && from)
+		result = check(r->src, r->size, ctx->device, false);
+	return result;
+}
+
+/* One of the copies, or a look at it. */
+static int each_copy(struct ctx *ctx, const struct request *r,
+		     int (*fn)(struct ctx *ctx, const struct request *r))
+{
+	const struct batch *b = r->batch;
+	int result;
+	size_t i;
+
+	for (i = 0; i < b->count; i++) {
+		const struct request one = {
+			.streamed = true, .stream = r->stream,
+			.dst = b->dsts[i], .src = b->srcs[i], .size = b->sizes[i],
+		};
+
+		result = fn(ctx, &one);
+		if (result && b->failed)
+			*b->failed = i;
+		if (result)
+			return result;
+	}
+	return CU_OK;
+}
+
+/* No copy is made if one of them cannot be. */
+static int copy_batch(struct ctx *ctx, const struct request *r)
+{
+	int result = each_copy(ctx, r, copies_ok);
+
+	return result ? result : each_copy(ctx, r, copy_any);
+}
+
+static int refuse(struct ctx *ctx, const struct request *r)
+{
+	(void)ctx;
+	(void)r;
+	return CU_INVALID_VALUE;
+}
+
+/* The legacy default stream takes none. */
+static int batch(const char *name, struct stream *stream, const struct batch *b)
+{
+	bool ok = b->dsts && b->srcs && b->sizes && b->count && b->attrs && b->firsts && b->nr_attrs &&
+		  b->nr_attrs <= b->count && (uintptr_t)stream > 1 && attrs_ok(b);
+
+	if (b->failed)
+		*b->failed = SIZE_MAX;
+	return ask(name, &(struct request){ .work = ok ? copy_batch : refuse, .streamed = ok,
+					    .stream = stream, .batch = b });
+}
+
+SIM_API int cuMemcpyHtoD_v2(uint64_t dst, const void *src, size_t size)
+{
+	return ask(__func__, &(struct request){
+		.work = copy_to, .dst = dst, .src = (uintptr_t)src, .size = size });
+}
+
+SIM_API int cuMemcpyDtoH_v2(void *dst, uint64_t src, size_t size)
+{
+	return ask(__func__, &(struct request){
+		.work = copy_from, .dst = (uintptr_t)dst, .src = src, .size = size });
+}
+
+SIM_API int cuMemcpyDtoD_v2(uint64_t dst, uint64_t src, size_t size)
+{
+	return ask(__func__, &(struct request){
+		.work = copy_within, .dst = dst, .src = src, .size = size });
+}
+
+SIM_API int cuMemcpy(uint64_t dst, uint64_t src, size_t size)
+{
+	return ask(__func__, &(struct request){
+		.work = copy_any, .dst = dst, .src = src, .size = size });
+}
+
+SIM_API int cuMemcpyHtoDAsync_v2(uint64_t dst, const void *src, size_t size, struct stream *stream)
+{
+	return ask(__func__, &(struct request){
+		.work = copy_to, .streamed = true, .stream = stream,
+		.dst = dst, .src = (uintptr_t)src, .size = size });
+}
+
+SIM_API int cuMemcpyDtoHAsync_v2(void *dst, uint64_t src, size_t size, struct stream *stream)
+{
+	return ask(__func__, &(struct request){
+		.work = copy_from, .streamed = true, .stream = stream,
+		.dst = (uintptr_t)dst, .src = src, .size = size });
+}
+
+SIM_API int cuMemcpyDtoDAsync_v2(uint64_t dst, uint64_t src, size_t size, struct stream *stream)
+{
+	return ask(__func__, &(struct request){
+		.work = copy_within, .streamed = true, .stream = stream,
+		.dst = dst, .src = src, .size = size });
+}
+
+SIM_API int cuMemcpyAsync(uint64_t dst, uint64_t src, size_t size, struct stream *stream)
+{
+	return ask(__func__, &(struct request){
+		.work = copy_any, .streamed = true, .stream = stream,
+		.dst = dst, .src = src, .size = size });
+}
+
+/* Of CUDA 12.8; in the form of 13.0 it does not say which copy failed. */
+SIM_API int cuMemcpyBatchAsync(uint64_t *dsts, uint64_t *srcs, size_t *sizes, size_t count,
+			       struct batch_attr *attrs, size_t *firsts, size_t nr_attrs,
+			       size_t *failed, struct stream *stream)
+{
+	const struct batch b = { dsts, srcs, sizes, count, attrs, firsts, nr_attrs, failed };
+
+	return batch(__func__, stream, &b);
+}
+
+SIM_API int cuMemcpyBatchAsync_v2(uint64_t *dsts, uint64_t *srcs, size_t *sizes, size_t count,
+				  struct batch_attr *attrs, size_t *firsts, size_t nr_attrs,
+				  struct stream *stream)
+{
+	const struct batch b = { dsts, srcs, sizes, count, attrs, firsts, nr_attrs, NULL };
+
+	return batch(__func__, stream, &b);
+}
+
+SIM_API int cuMemsetD8_v2(uint64_t addr, unsigned char value, size_t n)
+{
+	return ask(__func__, &(struct request){
+		.work = set_bytes, .dst = addr, .value = value, .size = n });
+}
+
+SIM_API int cuMemsetD8Async(uint64_t addr, unsigned char value, size_t n, struct stream *stream)
+{
+	return ask(__func__, &(struct request){
+		.work = set_bytes, .streamed = true, .stream = stream,
+		.dst = addr, .value = value, .size = n });
+}
+
+SIM_API int cuMemsetD32_v2(uint64_t addr, unsigned int value, size_t n)
+{
+	return ask(__func__, &(struct request){
+		.work = set_words, .dst = addr, .value = value, .size = n });
+}
+
 SIM_API int cuStreamWriteValue32_v2(struct stream *stream, uint64_t addr, uint32_t value,
 				    unsigned int flags)
 {
-	struct ctx *ctx;
-	bool now;
-	int result = enter_ctx(__func__, &ctx);
-
-	if (result)
-		return result;
-	result = stream_takes(stream, &now);
-	if (!result && now)
-		result = write_value(addr, value, flags);
-	leave();
-	return result;
+	return ask(__func__, &(struct request){
+		.work = write_word, .streamed = true, .stream = stream,
+		.dst = addr, .value = value, .flags = flags });
 }

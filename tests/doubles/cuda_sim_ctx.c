@@ -50,7 +50,8 @@ static struct ctx *ctx_new(int device, bool primary, unsigned int flags)
 
 	if (!c)
 		return NULL;
-	*c = (struct ctx){ .next = contexts, .device = device, .primary = primary, .flags = flags };
+	*c = (struct ctx){ .next = contexts, .id = next_id(), .device = device, .primary = primary,
+			   .flags = flags };
 	contexts = c;
 	return c;
 }
@@ -91,6 +92,8 @@ static int primary_retain(struct ctx **ctx, int device)
 		primaries[device] = ctx_new(device, true, 0);
 	if (!primaries[device])
 		return CU_OUT_OF_MEMORY;
+	if (!ctx_alive(primaries[device]))
+		primaries[device]->id = next_id();
 	primaries[device]->refs++;
 	primaries[device]->reset = false;
 	*ctx = primaries[device];
@@ -315,6 +318,29 @@ SIM_API int cuCtxGetDevice(int *device)
 		*device = ctx->device;
 	leave();
 	return device ? CU_OK : CU_INVALID_VALUE;
+}
+
+static int ctx_id(struct ctx *ctx, uint64_t *id)
+{
+	ctx = ctx ? ctx : current_ctx();
+	if (!ctx || !ctx_known(ctx))
+		return CU_INVALID_CONTEXT;
+	if (!ctx_alive(ctx))
+		return CU_CONTEXT_DESTROYED;
+	*id = ctx->id;
+	return CU_OK;
+}
+
+/* Without a context: that of the thread. It is the one call that knows a destroyed context. */
+SIM_API int cuCtxGetId(struct ctx *ctx, uint64_t *id)
+{
+	int result = enter(__func__);
+
+	if (result)
+		return result;
+	result = id ? ctx_id(ctx, id) : CU_INVALID_VALUE;
+	leave();
+	return result;
 }
 
 SIM_API int cuCtxGetFlags(unsigned int *flags)

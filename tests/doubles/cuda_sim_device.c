@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 /* Simulated libcuda: devices and their attributes. Test code. */
 #include "cuda_sim.h"
+#include "sim_machine.h"
 
 #include <stdio.h>
 
@@ -90,13 +91,9 @@ bool dmabuf_mmap(int device)
 	       device_flag("CUDA_SIM_DMABUF_MMAP", device, !rm_mode());
 }
 
-struct pci {
-	unsigned int domain, bus, slot;
-};
-
-static struct pci pci_of(int device)
+static struct sim_pci pci_of(int device)
 {
-	struct pci p = { .bus = 1 + (unsigned int)device };
+	struct sim_pci p = sim_pci(device, 0);
 
 	if (rm_mode())
 		rm_pci(device, &p.domain, &p.bus, &p.slot);
@@ -106,7 +103,7 @@ static struct pci pci_of(int device)
 SIM_API int cuDeviceGetPCIBusId(char *id, int len, int device)
 {
 	int result = enter(__func__);
-	struct pci p;
+	struct sim_pci p;
 
 	if (result)
 		return result;
@@ -147,8 +144,10 @@ static int attribute(int attr, int device)
 	case 110:	/* GPUDirect RDMA with VMM */
 	case 116:	/* GPUDirect RDMA */
 		return 1;
+	case 115:	/* memory pools */
+		return rm_mode();
 	case 119:	/* handle types of memory pools */
-		return HANDLE_POSIX_FD;
+		return 0;
 	case 124:	/* dma-buf; GB10 does not know it */
 		return rm_mode() && rm_is_system(device) ? -1 : dmabuf_supported(device);
 	case 152:	/* mmap of dma-bufs; unknown before */

@@ -57,6 +57,22 @@ SIM_API int cuMemAllocHost_v2(void **addr, size_t size)
 	return result;
 }
 
+/* flags: for all contexts, 1, in the GPU's address space, 2, write-combined, 4. */
+SIM_API int cuMemHostAlloc(void **addr, size_t size, unsigned int flags)
+{
+	struct ctx *ctx;
+	uint64_t a;
+	int result = enter_ctx(__func__, &ctx);
+
+	if (result)
+		return result;
+	result = host_alloc(addr && flags <= 7 ? &a : NULL, size, false);
+	if (!result)
+		*addr = (void *)(uintptr_t)a;
+	leave();
+	return result;
+}
+
 int cuMemAllocManaged(uint64_t *addr, size_t size, unsigned int flags)
 	SIM_HOOKABLE(cuMemAllocManaged);
 
@@ -133,6 +149,14 @@ bool host_mixed(uint64_t addr, uint64_t size)
 	const struct host *h = first_overlap(addr, size);
 
 	return h && (addr < h->addr || addr + size > h->addr + h->size);
+}
+
+/* Whether all of the range is managed memory of one piece. */
+bool host_managed(uint64_t addr, uint64_t size)
+{
+	const struct host *h = first_overlap(addr, size);
+
+	return h && h->managed && addr >= h->addr && size <= h->addr + h->size - addr;
 }
 
 /*

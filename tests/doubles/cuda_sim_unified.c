@@ -1,85 +1,13 @@
 // SPDX-License-Identifier: MIT
 /*
- * Simulated libcuda: the calls that find out from the address whether memory is the
- * device's or the host's, and what else the CUDA runtime needs. Test code.
+ * Simulated libcuda: what else the CUDA runtime and UCX need. Test code.
  */
 #include "cuda_sim.h"
-
-#include <string.h>
 
 #define PITCH 512u	/* rows of cuMemAllocPitch begin at multiples of it */
 
 int cuMemAlloc_v2(uint64_t *addr, size_t size);
-int cuMemcpyHtoD_v2(uint64_t dst, const void *src, size_t size);
-int cuMemcpyDtoH_v2(void *dst, uint64_t src, size_t size);
-int cuMemcpyDtoD_v2(uint64_t dst, uint64_t src, size_t size);
-int cuMemcpyDtoDAsync_v2(uint64_t dst, uint64_t src, size_t size, struct stream *stream);
-int cuMemcpyHtoDAsync_v2(uint64_t dst, const void *src, size_t size, struct stream *stream);
-int cuMemcpyDtoHAsync_v2(void *dst, uint64_t src, size_t size, struct stream *stream);
-int cuStreamSynchronize(struct stream *stream);
 int cuCtxDestroy_v2(struct ctx *ctx);
-
-/* Bit 0: dst is device memory; bit 1: src is. */
-static int sides(const char *call, uint64_t dst, uint64_t src, size_t size, unsigned int *which)
-{
-	struct ctx *ctx;
-	int result = enter_ctx(call, &ctx);
-
-	if (result)
-		return result;
-	if ((!dst || !src) && size)
-		result = CU_INVALID_VALUE;
-	*which = va_is_device(dst, size) | (unsigned int)va_is_device(src, size) << 1;
-	if (!*which && !result)
-		flush();
-	leave();
-	return result;
-}
-
-static void *host(uint64_t addr)
-{
-	return (void *)(uintptr_t)addr;
-}
-
-SIM_API int cuMemcpy(uint64_t dst, uint64_t src, size_t size)
-{
-	unsigned int which;
-	int result = sides(__func__, dst, src, size, &which);
-
-	if (result)
-		return result;
-	switch (which) {
-	case 0:
-		memmove(host(dst), host(src), size);
-		return CU_OK;
-	case 1:
-		return cuMemcpyHtoD_v2(dst, host(src), size);
-	case 2:
-		return cuMemcpyDtoH_v2(host(dst), src, size);
-	}
-	return cuMemcpyDtoD_v2(dst, src, size);
-}
-
-SIM_API int cuMemcpyAsync(uint64_t dst, uint64_t src, size_t size, struct stream *stream)
-{
-	unsigned int which;
-	int result = sides(__func__, dst, src, size, &which);
-
-	if (!result && which == 0)
-		result = cuStreamSynchronize(stream);
-	if (result)
-		return result;
-	switch (which) {
-	case 0:
-		memmove(host(dst), host(src), size);
-		return CU_OK;
-	case 1:
-		return cuMemcpyHtoDAsync_v2(dst, host(src), size, stream);
-	case 2:
-		return cuMemcpyDtoHAsync_v2(host(dst), src, size, stream);
-	}
-	return cuMemcpyDtoDAsync_v2(dst, src, size, stream);
-}
 
 int cuMemAllocPitch_v2(uint64_t *addr, size_t *pitch, size_t width, size_t height,
 		       unsigned int element) SIM_HOOKABLE(cuMemAllocPitch_v2);
@@ -118,4 +46,48 @@ SIM_API int cuDeviceCanAccessPeer(int *can, int device, int peer)
 SIM_API int cuCtxDetach(struct ctx *ctx)
 {
 	return cuCtxDestroy_v2(ctx);
+}
+
+/* No advice is modelled: each range is as if it had been given none. */
+static int range_attribute(void *data, size_t size, int attr)
+{
+	enum { READ_MOSTLY = 1, ACCESSED_BY = 3, LAST = 8, NO_DEVICE = -2 };
+	bool type = attr == 5 || attr == 7;	/* of the preferred location, of the last prefetch */
+	int *v = data;
+
+	if (!data || attr < READ_MOSTLY || attr > LAST || !size || size % sizeof(*v) ||
+	    (attr != ACCESSED_BY && size != sizeof(*v)))
+		return CU_INVALID_VALUE;
+	while (size) {
+		size -= sizeof(*v);
+		v[size / sizeof(*v)] = attr == READ_MOSTLY || type ? 0 : NO_DEVICE;
+	}
+	return CU_OK;
+}
+
+/* Managed memory alone has them. */
+SIM_API int cuMemRangeGetAttribute(void *data, size_t size, int attr, uint64_t addr, size_t count)
+{
+	int result = enter(__func__);
+
+	if (result)
+		return result;
+	result = count && host_managed(addr, count) ? range_attribute(data, size, attr) : CU_INVALID_VALUE;
+	leave();
+	return result;
+}
+
+SIM_API int cuMemRangeGetAttributes(void **data, size_t *sizes, int *attrs, size_t n, uint64_t addr, size_t count)
+{
+	size_t i;
+	int result = enter(__func__);
+
+	if (result)
+		return result;
+	if (!data || !sizes || !attrs || !n || !count || !host_managed(addr, count))
+		result = CU_INVALID_VALUE;
+	for (i = 0; !result && i < n; i++)
+		result = range_attribute(data[i], sizes[i], attrs[i]);
+	leave();
+	return result;
 }

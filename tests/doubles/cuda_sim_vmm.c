@@ -232,7 +232,10 @@ static int map(uint64_t addr, size_t size, size_t offset, uint64_t id, uint64_t 
 	return CU_OK;
 }
 
-SIM_API int cuMemMap(uint64_t addr, size_t size, size_t offset, uint64_t id, uint64_t flags)
+int cuMemMap(uint64_t addr, size_t size, size_t offset, uint64_t id, uint64_t flags)
+	SIM_HOOKABLE(cuMemMap);
+
+int cuMemMap(uint64_t addr, size_t size, size_t offset, uint64_t id, uint64_t flags)
 {
 	int result = enter(__func__);
 
@@ -279,7 +282,10 @@ static int unmap(uint64_t addr, size_t size)
 	return CU_OK;
 }
 
-SIM_API int cuMemUnmap(uint64_t addr, size_t size)
+int cuMemUnmap(uint64_t addr, size_t size)
+	SIM_HOOKABLE(cuMemUnmap);
+
+int cuMemUnmap(uint64_t addr, size_t size)
 {
 	int result = enter(__func__);
 

@@ -109,7 +109,7 @@ void kernel_wait(void)
 		wait_unlocked(&ended);
 }
 
-/* No modules are modelled, only that it waits. */
+/* No modules are modelled, only that it waits. So no handle is one. */
 SIM_API int cuModuleLoadData(void **module, const void *image)
 {
 	struct ctx *ctx;
@@ -121,4 +121,31 @@ SIM_API int cuModuleLoadData(void **module, const void *image)
 	kernel_wait();
 	leave();
 	return module ? CU_NOT_SUPPORTED : CU_INVALID_VALUE;
+}
+
+static int no_global(const char *name, const void *out, const void *size, const void *of, const char *global)
+{
+	struct ctx *ctx;
+	int result = enter_ctx(name, &ctx);
+
+	if (result)
+		return result;
+	leave();
+	return (out || size) && of && global ? CU_INVALID_HANDLE : CU_INVALID_VALUE;
+}
+
+int cuModuleGetGlobal_v2(uint64_t *addr, size_t *size, void *module, const char *global)
+	SIM_HOOKABLE(cuModuleGetGlobal_v2);
+
+int cuModuleGetGlobal_v2(uint64_t *addr, size_t *size, void *module, const char *global)
+{
+	return no_global(__func__, addr, size, module, global);
+}
+
+int cuLibraryGetGlobal(uint64_t *addr, size_t *size, void *library, const char *global)
+	SIM_HOOKABLE(cuLibraryGetGlobal);
+
+int cuLibraryGetGlobal(uint64_t *addr, size_t *size, void *library, const char *global)
+{
+	return no_global(__func__, addr, size, library, global);
 }

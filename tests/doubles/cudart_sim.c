@@ -10,6 +10,7 @@
  *   primary context of the thread's device.
  * - Results are the driver's. The runtime has the same numbers.
  * - Each thread keeps its last failure.
+ * - No program has variables on the GPU here, so no symbol is known.
  */
 #include <pthread.h>
 #include <stddef.h>
@@ -17,12 +18,13 @@
 
 #define API __attribute__((visibility("default")))
 
-enum { OK = 0, INVALID_VALUE = 1, INVALID_DEVICE = 101, NOT_READY = 600 };
+enum { OK = 0, INVALID_VALUE = 1, INVALID_SYMBOL = 13, INVALID_DEVICE = 101, NOT_READY = 600 };
 enum { MAX_DEVICES = 8, RUNTIME_VERSION = 12040 };
 
 struct ctx;
 struct stream;
 struct event;
+struct pool;
 struct ipc_handle {
 	char reserved[64];
 };
@@ -44,6 +46,11 @@ int cuMemAllocPitch_v2(uint64_t *addr, size_t *pitch, size_t width, size_t heigh
 		       unsigned int element);
 int cuMemAllocManaged(uint64_t *addr, size_t size, unsigned int flags);
 int cuMemAllocHost_v2(void **addr, size_t size);
+int cuMemHostAlloc(void **addr, size_t size, unsigned int flags);
+int cuMemHostGetDevicePointer_v2(uint64_t *dptr, void *addr, unsigned int flags);
+int cuMemAllocAsync(uint64_t *addr, size_t size, struct stream *stream);
+int cuMemAllocFromPoolAsync(uint64_t *addr, size_t size, struct pool *pool, struct stream *stream);
+int cuMemFreeAsync(uint64_t addr, struct stream *stream);
 int cuMemFree_v2(uint64_t addr);
 int cuMemFreeHost(void *addr);
 int cuMemGetInfo_v2(size_t *free_bytes, size_t *total);
@@ -245,6 +252,76 @@ API int cudaMallocHost(void **p, size_t size)
 	int result = start();
 
 	return note(result ? result : cuMemAllocHost_v2(p, size));
+}
+
+/* The flags are the driver's. */
+API int cudaHostAlloc(void **p, size_t size, unsigned int flags)
+{
+	int result = start();
+
+	return note(result ? result : cuMemHostAlloc(p, size, flags));
+}
+
+API int cudaHostGetDevicePointer(void **dptr, void *p, unsigned int flags)
+{
+	int result = dptr ? start() : INVALID_VALUE;
+	uint64_t addr;
+
+	if (!result)
+		result = cuMemHostGetDevicePointer_v2(&addr, p, flags);
+	if (!result)
+		*dptr = (void *)(uintptr_t)addr;
+	return note(result);
+}
+
+API int cudaMallocAsync(void **p, size_t size, struct stream *stream)
+{
+	int result = p ? start() : INVALID_VALUE;
+	uint64_t addr;
+
+	if (!result)
+		result = cuMemAllocAsync(&addr, size, stream);
+	if (!result)
+		*p = (void *)(uintptr_t)addr;
+	return note(result);
+}
+
+API int cudaMallocFromPoolAsync(void **p, size_t size, struct pool *pool, struct stream *stream)
+{
+	int result = p ? start() : INVALID_VALUE;
+	uint64_t addr;
+
+	if (!result)
+		result = cuMemAllocFromPoolAsync(&addr, size, pool, stream);
+	if (!result)
+		*p = (void *)(uintptr_t)addr;
+	return note(result);
+}
+
+API int cudaFreeAsync(void *p, struct stream *stream)
+{
+	int result = start();
+
+	return note(result ? result : cuMemFreeAsync((uint64_t)(uintptr_t)p, stream));
+}
+
+static int no_symbol(const void *out)
+{
+	int result = out ? start() : INVALID_VALUE;
+
+	return note(result ? result : INVALID_SYMBOL);
+}
+
+API int cudaGetSymbolAddress(void **p, const void *symbol)
+{
+	(void)symbol;
+	return no_symbol(p);
+}
+
+API int cudaGetSymbolSize(size_t *size, const void *symbol)
+{
+	(void)symbol;
+	return no_symbol(size);
 }
 
 /* cudaFree(NULL) makes the context and frees nothing. Programs use that. */

@@ -10,6 +10,10 @@ $(D)/libcuda.so.1: $(wildcard tests/doubles/cuda_sim*.[ch]) $(wildcard tests/dou
 	@mkdir -p $(@D)
 	$(CC) -shared -fPIC -std=gnu11 $(CFLAGS) $(WARN) -Wl,-soname,$(@F) -o $@ $(filter %.c,$^) -lpthread
 
+# What programs that link against CUDA name.
+$(D)/libcuda.so: $(D)/libcuda.so.1
+	ln -sf $(<F) $@
+
 $(D)/libvulkan.so.1: tests/doubles/vulkan_sim.c $(wildcard tests/doubles/sim_*.[ch])
 	@mkdir -p $(@D)
 	$(CC) -shared -fPIC -fvisibility=hidden -std=gnu11 $(CFLAGS) $(WARN) -Wl,-soname,$(@F) -o $@ $(filter %.c,$^) -lpthread
@@ -23,9 +27,13 @@ $(D)/nvidia_icd.json:
 	@mkdir -p $(@D)
 	echo '{ "ICD": { "library_path": "libvulkan.so.1" } }' >$@
 
-$(BIN)/doubles_selftest: $(wildcard tests/doubles/selftest*.[ch]) $(D)/libcuda.so.1
+$(BIN)/doubles_selftest: $(filter-out %_libraries.c,$(wildcard tests/doubles/selftest*.[ch])) $(D)/libcuda.so.1
 	@mkdir -p $(@D)
 	$(CC) $(C11) $(CFLAGS) -o $@ $(filter %.c,$^) $(D)/libcuda.so.1 -lpthread
+
+$(BIN)/libraries_selftest: $(addprefix tests/doubles/selftest,_libraries.c _util.c .h) $(D)/libcudart.so $(D)/libnvidia-ml.so.1
+	@mkdir -p $(@D)
+	$(CC) $(C11) $(CFLAGS) -o $@ $(filter-out %.h,$^) $(D)/libcuda.so.1
 
 $(BIN)/rm_selftest: $(wildcard tests/doubles/rm_selftest*.[ch]) $(wildcard tests/doubles/selftest*.h) tests/doubles/selftest_util.c $(D)/libcuda.so.1 $(D)/rm_sim
 	@mkdir -p $(@D)

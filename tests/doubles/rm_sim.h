@@ -99,8 +99,6 @@ struct rm_caller {
 };
 
 struct rm_gpu {
-	uint32_t domain;
-	uint8_t bus, slot;
 	uint32_t minor, instance;
 	bool attached;		/* a file of it was opened once */
 	uint64_t used, bar_used;

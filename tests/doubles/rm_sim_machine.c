@@ -111,12 +111,14 @@ uint32_t map_answer(int gpu)
 /* [nv.c, nvidia_read_card_info] A platform device has no PCI address. */
 void card_info(int gpu, struct rm_card_info *card)
 {
+	struct sim_pci p = sim_pci(gpu, 1);
+
 	*card = (struct rm_card_info){ .valid = 1, .gpu_id = gpu_id(gpu), .minor = gpus[gpu].minor };
 	if (machine(gpu) == SIM_TEGRA)
 		return;
-	card->pci_domain = gpus[gpu].domain;
-	card->pci_bus = gpus[gpu].bus;
-	card->pci_slot = gpus[gpu].slot;
+	card->pci_domain = p.domain;
+	card->pci_bus = (uint8_t)p.bus;
+	card->pci_slot = (uint8_t)p.slot;
 	card->pci_vendor = 0x10de;
 	card->pci_device = 0x2335;
 	card->fb_size = gpu_is_system(gpu) ? 0 : config.bar;

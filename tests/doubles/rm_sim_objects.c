@@ -12,25 +12,27 @@
 #define FIRST_LINEAR (0x38ull << 40)	/* where a BAR might be */
 
 /*
- * The GPUs in the order of their PCI addresses, which is the order of CUDA's ordinals.
- * Minors, instances and RM_CARD_INFO have other orders.
+ * The GPUs in the order of their PCI addresses (sim_pci), which is the order of CUDA's
+ * ordinals. Minors, instances and RM_CARD_INFO have other orders.
  */
 struct rm_gpu gpus[RM_MAX_GPUS] = {
-	{ .domain = 0, .bus = 0x17, .slot = 0, .minor = 2, .instance = 1 },
-	{ .domain = 1, .bus = 0x17, .slot = 0, .minor = 0, .instance = 3 },
-	{ .domain = 1, .bus = 0x3b, .slot = 0, .minor = 3, .instance = 0 },
-	{ .domain = 1, .bus = 0x3b, .slot = 1, .minor = 1, .instance = 2 },
-	{ .domain = 2, .bus = 0x17, .slot = 0, .minor = 6, .instance = 5 },
-	{ .domain = 2, .bus = 0x3b, .slot = 0, .minor = 4, .instance = 7 },
-	{ .domain = 2, .bus = 0x3b, .slot = 2, .minor = 7, .instance = 4 },
-	{ .domain = 3, .bus = 0x01, .slot = 0, .minor = 5, .instance = 6 },
+	{ .minor = 2, .instance = 1 },
+	{ .minor = 0, .instance = 3 },
+	{ .minor = 3, .instance = 0 },
+	{ .minor = 1, .instance = 2 },
+	{ .minor = 6, .instance = 5 },
+	{ .minor = 4, .instance = 7 },
+	{ .minor = 7, .instance = 4 },
+	{ .minor = 5, .instance = 6 },
 };
 
 static struct rm_client *clients;
 
 uint32_t gpu_id(int gpu)
 {
-	return gpus[gpu].domain << 16 | (uint32_t)gpus[gpu].bus << 8 | gpus[gpu].slot;
+	struct sim_pci p = sim_pci(gpu, 1);
+
+	return p.domain << 16 | p.bus << 8 | p.slot;
 }
 
 int gpu_by_id(uint32_t id)

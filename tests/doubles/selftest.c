@@ -313,6 +313,8 @@ int main(void)
 	IS(cuda_sim_live(), 0);
 	test_runtime();
 	IS(cuda_sim_live(), 0);
+	test_consumers();
+	IS(cuda_sim_live(), 0);
 	test_vmm();
 	IS(cuda_sim_live(), 0);
 	test_export();

@@ -135,6 +135,7 @@ int in_child(int (*fn)(void *), void *arg);
 void test_old_driver(void);
 void test_memory(void);
 void test_runtime(void);
+void test_consumers(void);
 void test_vmm(void);
 void test_export(void);
 void test_destroyed(void);

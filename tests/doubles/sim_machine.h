@@ -52,6 +52,24 @@ static inline enum sim_machine sim_machine(int gpu)
 	exit(125);
 }
 
+struct sim_pci {
+	unsigned int domain, bus, slot;
+};
+
+/*
+ * The PCI address of a GPU. Machines of the simulated driver (driver) have GPUs whose
+ * addresses differ in the domain alone, or in the slot. They ascend, as CUDA's ordinals do.
+ */
+static inline struct sim_pci sim_pci(int gpu, int driver)
+{
+	static const struct sim_pci known[] = {
+		{ 0, 0x17, 0 }, { 1, 0x17, 0 }, { 1, 0x3b, 0 }, { 1, 0x3b, 1 },
+		{ 2, 0x17, 0 }, { 2, 0x3b, 0 }, { 2, 0x3b, 2 }, { 3, 0x01, 0 },
+	};
+
+	return driver ? known[gpu] : (struct sim_pci){ 0, 1 + (unsigned int)gpu, 0 };
+}
+
 /* Whether CUDA shows it as a device. */
 static inline int sim_computes(enum sim_machine m)
 {
