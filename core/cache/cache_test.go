@@ -540,6 +540,20 @@ func TestManyCaches(t *testing.T) {
 	_, err := s.Open(f.table, 1, f, f.find)
 	require.ErrorIs(t, err, unix.ENOMEM)
 	require.NoError(t, all[7].Close())
+	// An open that fails takes no place.
+	var handles []Handle
+	for {
+		h, err := f.table.Alloc()
+		if err != nil {
+			break
+		}
+		handles = append(handles, h)
+	}
+	for range 3 {
+		_, err = s.Open(f.table, 1, f, f.find)
+		require.ErrorIs(t, err, unix.ENOMEM)
+	}
+	f.table.Free(handles[0])
 	f.open(t, &s, 1)
 	_, err = s.Open(f.table, 1, f, f.find)
 	require.ErrorIs(t, err, unix.ENOMEM)

@@ -48,6 +48,7 @@ type fakeCUDA struct {
 	ipcWord    [16]uint32 // added to the words of IPC handles
 	noExport   bool       // no cuMemGetHandleForAddressRange
 	seen       func(*Seen)
+	described  func(*cuda.MemoryInfo)
 }
 
 type fakeKind int
@@ -231,10 +232,12 @@ func (c *fakeCUDA) at(addr uint64) (*fakeAlloc, *fakePart) {
 	return nil, nil
 }
 
-// pread and pwrite are the GPU's copies.
+// pread and pwrite are the GPU's copies. As in the real driver all bytes are of one
+// allocation.
 func (c *fakeCUDA) pread(b []byte, addr uint64) {
-	_, p := c.at(addr)
+	a, p := c.at(addr)
 	require.NotNil(c.t, p, "%#x", addr)
+	require.LessOrEqual(c.t, addr+uint64(len(b)), a.end(), "%#x", addr)
 	n, err := unix.Pread(p.memory.fd, b, int64(p.offset+addr-p.start))
 	require.NoError(c.t, err)
 	require.Equal(c.t, len(b), n)
@@ -270,6 +273,9 @@ func (c *fakeCUDA) MemoryAt(addr uint64) (cuda.MemoryInfo, error) {
 	}
 	if !c.noMappings {
 		m.Mapping, m.MappingSize = p.start, p.size
+	}
+	if c.described != nil {
+		c.described(&m)
 	}
 	return m, nil
 }

@@ -244,6 +244,38 @@ func TestPiecesThatAreTooSmall(t *testing.T) {
 	w.end()
 }
 
+// The last byte is the first one of another object.
+func TestSearchToTheFirstByteOfAnObject(t *testing.T) {
+	for _, noMappings := range []bool{false, true} {
+		w := newWorld(t)
+		w.cuda.noMappings = noMappings
+		a := w.cuda.vmm(0, false, []uint64{2 * mib, 2 * mib, 2 * mib})
+		for objects, size := range map[int]uint64{1: 2 * mib, 2: 2*mib + 1, 3: 4*mib + 1} {
+			p := w.pinned(a.start, size)
+			require.Len(t, p.pieces, objects, "%d bytes", size)
+			w.cycle(p)
+			require.NoError(t, p.Unpin())
+		}
+		w.end()
+	}
+}
+
+// A driver whose mappings have no bytes, or end before they begin.
+func TestMappingsThatDoNotEnd(t *testing.T) {
+	for _, size := range []uint64{0, 1} {
+		w := newWorld(t)
+		w.proven()
+		a := w.cuda.vmm(0, false, []uint64{2 * mib, 2 * mib})
+		w.cuda.described = func(m *cuda.MemoryInfo) {
+			if m.Mapping != a.start {
+				m.Mapping, m.MappingSize = m.Mapping-size, size
+			}
+		}
+		w.notPinned(a.start, a.size, unix.EIO, "maps")
+		w.end()
+	}
+}
+
 // The search halves the unknown part. It does not ask for each 2 MiB.
 func TestSearchIsShort(t *testing.T) {
 	for _, c := range []struct {

@@ -103,6 +103,60 @@ func TestProofThatFails(t *testing.T) {
 	w.end()
 }
 
+// A way that was found wrong stays so, whatever it says afterwards.
+func TestWrongStaysWrong(t *testing.T) {
+	w := blind(t)
+	a := w.cuda.memAlloc(0, 2*mib)
+	w.cuda.ipcWord[ipcOffset] = 4096
+	w.notPinned(a.start, 4096, unix.ENOTSUP, "IPC handles")
+	require.Equal(t, wrong, w.verdict(byIPC))
+	w.cuda.ipcWord[ipcOffset] = 0
+	w.session.watch = w.cuda.watch
+	asked := w.rm.count("cuIpcGetMemHandle")
+	for range 3 {
+		p := w.pinned(a.start, a.size)
+		w.cycle(p)
+		require.NoError(t, p.Unpin())
+	}
+	require.Equal(t, wrong, w.verdict(byIPC))
+	require.Equal(t, right, w.verdict(byExport))
+	require.Equal(t, asked, w.rm.count("cuIpcGetMemHandle"))
+	w.end()
+}
+
+// Where two ways differ, the one that our own memory proves wrong is not used, and the
+// other one is.
+func TestTheOtherWayIsRight(t *testing.T) {
+	w := newWorld(t)
+	a := w.cuda.memAlloc(0, 2*mib)
+	w.cuda.seen = func(s *Seen) { s.Offset ^= 8192 }
+	w.notPinned(a.start, 4096, unix.ENOTSUP, "dma-buf exports")
+	require.Equal(t, wrong, w.verdict(byExport))
+	require.NotEqual(t, wrong, w.verdict(byIPC), "nothing is known of it")
+	w.session.watch = nil
+	p := w.pinned(a.start, a.size)
+	w.cycle(p)
+	require.NoError(t, p.Unpin())
+	require.Equal(t, right, w.verdict(byIPC))
+	w.end()
+}
+
+// What is compared of the caller's memory lies in it: its first byte may be in the midst of
+// a page, and it may be shorter than a line.
+func TestComparedBytesAreTheCallers(t *testing.T) {
+	for _, size := range []uint64{1, 20, 63, 64, 65, 700} {
+		w := blind(t)
+		w.cuda.full = true
+		w.cuda.memAlloc(0, 100)
+		a := w.cuda.memAlloc(0, size)
+		require.NotZero(t, a.start%hostPage)
+		p := w.pinned(a.start, size)
+		require.NotZero(t, w.rm.count("ReadBack"))
+		require.NoError(t, p.Unpin())
+		w.end()
+	}
+}
+
 // Each GPU has a proof of its own.
 func TestProofOfEachGPU(t *testing.T) {
 	w := newWorld(t)

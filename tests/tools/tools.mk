@@ -14,6 +14,6 @@ $(BIN)/pingpong_test: tests/tools/pingpong.c tools/pplat.c $(BENCH) $(TOOL_H) $(
 	$(CC) $(C11) $(CFLAGS) -o $@ $< $(filter %.o,$^) $(LINK)
 
 # It has a clock of its own, and includes what it tests.
-$(BIN)/figures_test: tests/tools/figures.c tools/copybw.c tools/apiperf.c $(filter-out %/race.o %/timing.o,$(BENCH)) $(TOOL_H) $(LIB)
+$(BIN)/figures_test: tests/tools/figures.c tools/copybw.c tools/apiperf.c tools/bench/race.c tools/bench/timing.c $(filter-out %/race.o %/timing.o,$(BENCH)) $(TOOL_H) $(LIB)
 	@mkdir -p $(@D)
 	$(CC) $(C11) $(CFLAGS) -o $@ $< $(filter %.o,$^) $(LINK)
