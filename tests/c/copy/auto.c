@@ -100,6 +100,18 @@ static bool forgives(void)
 	return copy_auto_expect(n, true, COPY_DMA) < copy_auto_expect(n, true, COPY_ALONE);
 }
 
+/* The shortest of the first times counts; an estimate grows with the bytes of its class. */
+static bool first_times(void)
+{
+	size_t n = 8u << 20;
+
+	copy_auto_learn(n, true, COPY_DMA_LOCKED, 9000000);
+	copy_auto_learn(n, true, COPY_DMA_LOCKED, 4000000);
+	copy_auto_learn(n, true, COPY_DMA_LOCKED, 8000000);
+	return copy_auto_expect(n, true, COPY_DMA_LOCKED) == 4000000 &&
+	       copy_auto_expect(n + n / 2, true, COPY_DMA_LOCKED) == 6000000;
+}
+
 int main(void)
 {
 	/* As an H200; with slow threads; with a slow copy engine; then all changes again. */
@@ -122,6 +134,7 @@ int main(void)
 	tap_ok(&t, copy_auto_is_on(), "the call goes before it");
 	tap_ok(&t, copy_auto_best_way(SIZE_MAX, true, 1) == COPY_ALONE &&
 	       copy_auto_best_way(1, false, 1) == COPY_ALONE, "any size has a way");
+	tap_ok(&t, first_times(), "the shortest of the first times, by the bytes");
 	for (size_t i = 0; i < sizeof(machines) / sizeof(machines[0]); i++) {
 		tap_ok(&t, finds_the_best(&machines[i], false), "machine %zu: reads", i);
 		tap_ok(&t, finds_the_best(&machines[i], true), "machine %zu: writes", i);

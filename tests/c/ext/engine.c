@@ -43,7 +43,10 @@ static struct stream {
 	_Atomic bool slow;		/* its thread sleeps after each work */
 } stream = { .fast = true, .lock = PTHREAD_MUTEX_INITIALIZER, .change = PTHREAD_COND_INITIALIZER };
 
-static _Atomic int syncs, locked, write_result, sync_result, address_result;
+static _Atomic int syncs, locked, streams, writes, write_result, sync_result, address_result;
+static _Atomic int push_result, exchange_result;
+static _Atomic bool writes_nowhere;	/* what the stream writes, the CPU does not see */
+static uint32_t newest[64];	/* the last value that was asked of each word */
 static _Atomic int copy_result;	/* what a copy answers, after copies_left others */
 static _Atomic bool was_reset;
 static _Atomic uint64_t buffer_id = 7;
@@ -138,6 +141,13 @@ static int write_value(void *s, uint64_t at, uint32_t value, unsigned int flags)
 		return 1;
 	if (atomic_load(&write_result))
 		return atomic_load(&write_result);
+	atomic_fetch_add(&writes, 1);
+	if (atomic_load(&writes_nowhere))
+		return 0;
+	/* A value that was asked before may come late, and look like this one. */
+	if ((int32_t)(value - newest[at / 64 % 64]) <= 0)
+		abort();
+	newest[at / 64 % 64] = value;
 	put_in((struct work){ .word = (_Atomic uint32_t *)(uintptr_t)at, .value = value });
 	return 0;
 }
@@ -162,6 +172,7 @@ static int copy_from(void *dst, uint64_t src, size_t n, void *s)
 static int lock_memory(void *addr, size_t n, unsigned int flags)
 {
 	staging_at = addr;
+	memset(newest, 0, sizeof(newest));
 	atomic_fetch_add(&locked, 1);
 	return !n || flags != 2;
 }
@@ -182,6 +193,8 @@ static int exchange_mode(int *new_mode)
 {
 	int was = mode;
 
+	if (atomic_load(&exchange_result))
+		return atomic_load(&exchange_result);
 	mode = *new_mode;
 	*new_mode = was;
 	return 0;
@@ -189,7 +202,7 @@ static int exchange_mode(int *new_mode)
 
 static int push(void *ctx)
 {
-	return ctx != &context || pushed++;
+	return atomic_load(&push_result) ? atomic_load(&push_result) : ctx != &context || pushed++;
 }
 
 static int pop(void **ctx)
@@ -202,6 +215,7 @@ static int pop(void **ctx)
 static int create_stream(void **s, unsigned int flags)
 {
 	*s = &stream;
+	atomic_fetch_add(&streams, 1);
 	return flags != 1;
 }
 
@@ -232,6 +246,7 @@ static int attributes(unsigned int n, int *names, void **values, uint64_t ptr)
 
 static int destroy_stream(void *s)
 {
+	atomic_fetch_sub(&streams, 1);
 	return s != &stream;
 }
 
@@ -347,7 +362,7 @@ static void by_one(void)
 static void not_made(void)
 {
 	struct gdr_engine *none = NULL;
-	int before = atomic_load(&locked);
+	int before = atomic_load(&locked), made = atomic_load(&streams);
 
 	lacks = "cuMemHostRegister_v2";
 	tap_ok(&tap, !gdr_cuda_find(&cuda), "no engine without cuMemHostRegister");
@@ -355,9 +370,46 @@ static void not_made(void)
 	gdr_cuda_find(&cuda);
 	atomic_store(&address_result, 1);
 	tap_ok(&tap, gdr_cuda_run(&cuda, &context, make, &none) == 1 && !none &&
-	       atomic_load(&locked) == before,
+	       atomic_load(&locked) == before && atomic_load(&streams) == made,
 	       "no engine where the GPU has no address of its memory, and nothing stays");
 	atomic_store(&address_result, 0);
+}
+
+/* A stream whose words the CPU does not see is asked for none. */
+static void unseen_words(void)
+{
+	static uint8_t host[1u << 20];
+	int before;
+
+	atomic_store(&writes_nowhere, true);
+	start();
+	before = atomic_load(&writes);
+	tap_ok(&tap, reads(3, host, sizeof(host), 0) && reads(5, pinned, 7000, 0), "reads without words");
+	tap_is(&tap, atomic_load(&writes), before, "words that are asked for in vain");
+	atomic_store(&writes_nowhere, false);
+	start();
+}
+
+/* The thread's capture mode is what it was, also where a call fails; then nothing is begun. */
+static void leaves_the_thread(void)
+{
+	uint8_t first = device[0];
+
+	for (int m = 0; m < 3; m++) {
+		mode = m;
+		tap_ok(&tap, !copy(false, 0, pinned, 4096, &owners[0]) && mode == m && !pushed,
+		       "a copy in capture mode %d leaves it", m);
+		atomic_store(&push_result, 201);
+		tap_ok(&tap, copy(true, 0, pinned + 1, 4096, &owners[0]) == 201 && mode == m && !pushed,
+		       "and one whose context cannot be pushed");
+		atomic_store(&push_result, 0);
+		atomic_store(&exchange_result, 202);
+		tap_ok(&tap, copy(true, 0, pinned + 1, 4096, &owners[0]) == 202 && mode == m && !pushed,
+		       "and one whose mode cannot be exchanged");
+		atomic_store(&exchange_result, 0);
+	}
+	mode = 0;
+	tap_ok(&tap, device[0] == first, "what failed wrote nothing");
 }
 
 /* Slots that may still be written to are not used, until the stream was found idle. */
@@ -416,6 +468,39 @@ static void is_left(void)
 		gdr_engine_forget(engine, &owners[1]);
 	}
 	tap_ok(&tap, reads(0, host, sizeof(host), 1), "after copies that were left");
+}
+
+static int stages;
+
+static void leave_second(const void *arg, void *host, void *chunk, size_t n, bool to_chunk)
+{
+	if (stages++)
+		leave(arg, host, chunk, n, to_chunk);
+	memcpy(chunk, host, n);
+}
+
+/* What a copy had begun when it was left lands as it was, before the next one begins. */
+static void lands(void)
+{
+	static uint8_t old[1u << 20], new[4096];
+	struct gdr_engine_copy c = {
+		.at = (uintptr_t)device, .host = old, .n = sizeof(old), .to = true, .memory = memory,
+		.owner = &owners[2], .stage = leave_second,
+	};
+	size_t far = sizeof(device) - sizeof(new);
+
+	memset(old, 0x11, sizeof(old));
+	memset(new, 0x22, sizeof(new));
+	memset(device, 0, sizeof(device));
+	stages = 0;
+	stop(true);
+	if (!setjmp(left))
+		gdr_engine_copy(engine, &c);
+	gdr_engine_forget(engine, &owners[2]);
+	tap_ok(&tap, !copy(true, far, new, sizeof(new), &owners[2]), "a copy after one that was left");
+	stop(false);
+	tap_ok(&tap, device[0] == 0x11 && device[4096] == 0x11 && !memcmp(device + far, new, sizeof(new)),
+	       "what was begun of the first one landed");
 }
 
 static void other_memory(void)
@@ -496,6 +581,8 @@ int main(void)
 		abort();
 	start();
 	by_one();
+	leaves_the_thread();
+	unseen_words();
 	by_many(CALLERS, call, "waits of many threads that end too early");
 	stream.fast = false;
 	by_many(COPIERS, copy_often, "bad reads through staging chunks");
@@ -504,6 +591,7 @@ int main(void)
 	stream.slow = false;
 	fails();
 	is_left();
+	lands();
 	other_memory();
 	reset();
 	not_made();
