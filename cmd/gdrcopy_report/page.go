@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
+	"strings"
 )
 
 //go:embed templates
@@ -51,58 +52,43 @@ func (r *result) factList() []fact {
 }
 
 // A look is how one maker of copies is named and drawn. The class is the style sheet's.
-type look struct{ who, mode, name, class string }
+type look struct{ who, name, class string }
 
-const backToBack = "back-to-back"
+// The ways to repeat a copy. A plot has figures of one of them.
+const (
+	backToBack = "back-to-back"
+	alone      = "alone"
+)
 
 var (
 	writeLooks = []look{
-		{"gdrcopy", backToBack, "gdrcopy", "ours"},
-		{"gdrcopy", "alone", "gdrcopy, alone", "ours dashed"},
-		{"cuMemcpy", backToBack, "cuMemcpyHtoD", "driver"},
-		{"memcpy", backToBack, "libc memcpy", "libc dotted"},
-		{"plain", backToBack, "plain stores", "plain dashed"},
-		{"sse2", backToBack, "SSE2 loop", "sse dashed"},
-		{"avx2", backToBack, "AVX2 loop", "avx2 dashed"},
-		{"avx512", backToBack, "AVX-512 loop", "avx512 dashed"},
-		{"movdir64b", backToBack, "MOVDIR64B loop", "movdir dashed"},
+		{"gdrcopy", "gdrcopy", "ours"},
+		{"cuMemcpy", "cuMemcpyHtoD", "driver"},
+		{"memcpy", "libc memcpy", "libc"},
+		{"plain", "plain stores", "plain"},
+		{"sse2", "SSE2 loop", "sse"},
+		{"avx2", "AVX2 loop", "avx2"},
+		{"avx512", "AVX-512 loop", "avx512"},
+		{"movdir64b", "MOVDIR64B loop", "movdir"},
 	}
 	readLooks = []look{
-		{"gdrcopy", backToBack, "gdrcopy", "ours"},
-		{"cuMemcpy", backToBack, "cuMemcpyDtoH", "driver"},
-		{"memcpy", backToBack, "libc memcpy", "libc dotted"},
-		{"plain", backToBack, "plain loads", "plain dashed"},
-		{"sse4.1", backToBack, "SSE4.1 loop", "sse dashed"},
-		{"avx2", backToBack, "AVX2 loop", "avx2 dashed"},
-		{"avx512", backToBack, "AVX-512 loop", "avx512 dashed"},
+		{"gdrcopy", "gdrcopy", "ours"},
+		{"cuMemcpy", "cuMemcpyDtoH", "driver"},
+		{"memcpy", "libc memcpy", "libc"},
+		{"plain", "plain loads", "plain"},
+		{"sse4.1", "SSE4.1 loop", "sse"},
+		{"avx2", "AVX2 loop", "avx2"},
+		{"avx512", "AVX-512 loop", "avx512"},
 	}
 )
 
-// alone are the looks of copies that were made one by one.
-func alone(looks []look) []look {
-	var single []look
-	for _, l := range looks {
-		if l.mode == backToBack && l.who != "cuMemcpy" {
-			l.mode = "alone"
-			single = append(single, l)
-		}
-	}
-	return single
-}
-
-// only are the looks of that mode. What copies alone take is no bandwidth: the link may
-// still be at work when the next one starts.
-func only(mode string, looks []look) []look {
-	return slices.DeleteFunc(slices.Clone(looks), func(l look) bool { return l.mode != mode })
-}
-
-func (r *result) bySize(op string, looks []look, value func(figure) float64, most float64) []line {
+func (r *result) bySize(op, mode string, looks []look, value func(figure) float64, most float64) []line {
 	var lines []line
 	for _, k := range looks {
 		l := line{name: k.name, class: k.class}
 		for _, f := range r.figures {
 			v := value(f)
-			if f.Op == op && f.Who == k.who && f.Mode == k.mode && f.Size <= most && f.Size > 0 && v > 0 {
+			if f.Op == op && f.Who == k.who && f.Mode == mode && f.Size <= most && f.Size > 0 && v > 0 {
 				l.points = append(l.points, point{f.Size, v})
 			}
 		}
@@ -130,23 +116,24 @@ func (f *found) plots() []plot {
 	const all, small = 1 << 50, 4096
 	took := func(f figure) float64 { return f.P50 }
 	rate := func(f figure) float64 { return f.GBps }
-	bySize := func(title, file, op string, looks []look, most float64) plot {
+	bySize := func(title, file, op, mode string, looks []look, most float64) plot {
 		return plot{title, file, "bytes of a copy", "time, P50", bytesLog, timeLog,
-			f.lat.bySize(op, looks, took, most)}
+			f.lat.bySize(op, mode, looks, took, most)}
 	}
+	// What copies alone take is no bandwidth: the link may still be at work when the next one starts.
 	byRate := func(title, file, op string, looks []look) plot {
 		return plot{title, file, "bytes of a copy", "GB/s", bytesLog, bandwidth,
-			f.lat.bySize(op, only(backToBack, looks), rate, all)}
+			f.lat.bySize(op, backToBack, looks, rate, all)}
 	}
 	byThreads := func(title, file, op string) plot {
 		return plot{title, file, "threads that share a copy", "GB/s", countLog, bandwidth, f.byThreads(op)}
 	}
 	return []plot{
-		bySize("Write latency", "write-latency.svg", "write", writeLooks, all),
-		bySize("Read latency", "read-latency.svg", "read", readLooks, all),
+		bySize("Write latency, back to back", "write-latency.svg", "write", backToBack, writeLooks, all),
+		bySize("Read latency, back to back", "read-latency.svg", "read", backToBack, readLooks, all),
 		byRate("Write bandwidth", "write-bandwidth.svg", "write", writeLooks),
 		byRate("Read bandwidth", "read-bandwidth.svg", "read", readLooks),
-		bySize("Small writes, each alone", "small-writes.svg", "write", alone(writeLooks), small),
+		bySize("Small writes, alone", "small-writes.svg", "write", alone, writeLooks, small),
 		byThreads("Write bandwidth by threads", "write-threads.svg", "write"),
 		byThreads("Read bandwidth by threads", "read-threads.svg", "read"),
 	}
@@ -183,7 +170,7 @@ func (r *result) copyTable() table {
 	for _, n := range r.sizes() {
 		w, rd := r.find("write", "gdrcopy", backToBack, n), r.find("read", "gdrcopy", "", n)
 		t.Rows = append(t.Rows, []string{
-			sizeText(n), timeCell(r.find("write", "gdrcopy", "alone", n).P50), timeCell(w.P50),
+			sizeText(n), timeCell(r.find("write", "gdrcopy", alone, n).P50), timeCell(w.P50),
 			timeCell(r.find("write", "cuMemcpy", "", n).P50), timeCell(rd.P50),
 			timeCell(r.find("read", "cuMemcpy", "", n).P50), rateCell(w.GBps), rateCell(rd.GBps)})
 	}
@@ -223,15 +210,20 @@ func (r *result) headlines() []fact {
 			list = append(list, fact{name, text})
 		}
 	}
-	versus := func(op, way string, size float64) string {
-		ours, driver := r.find(op, "gdrcopy", backToBack, size).P50, r.find(op, "cuMemcpy", "", size).P50
-		if ours <= 0 {
+	// Beside the library stands the driver, whoever is faster.
+	versus := func(op, way string, size float64, text func(figure) string) string {
+		ours, driver := text(r.find(op, "gdrcopy", backToBack, size)), text(r.find(op, "cuMemcpy", "", size))
+		if ours == "" || driver == "" {
+			return ours
+		}
+		return fmt.Sprintf("%s, %s %s", ours, way, driver)
+	}
+	took := func(f figure) string { return timeCell(f.P50) }
+	rate := func(f figure) string {
+		if f.GBps <= 0 {
 			return ""
 		}
-		if driver <= 0 {
-			return timeText(ours)
-		}
-		return fmt.Sprintf("%s, %s %s", timeText(ours), way, timeText(driver))
+		return bandwidth.text(f.GBps)
 	}
 	small, large := sizes[0], sizes[len(sizes)-1]
 	for _, n := range sizes {
@@ -239,19 +231,20 @@ func (r *result) headlines() []fact {
 			small = n
 		}
 	}
-	add("write of "+sizeText(small), versus("write", "cuMemcpyHtoD", small))
-	add("read of "+sizeText(small), versus("read", "cuMemcpyDtoH", small))
-	if v := r.find("write", "gdrcopy", backToBack, large).GBps; v > 0 {
-		add("write of "+sizeText(large), bandwidth.text(v))
+	add("write of "+sizeText(small)+", back to back", versus("write", "cuMemcpyHtoD", small, took))
+	if v := r.find("write", "gdrcopy", alone, small).P50; v > 0 {
+		add("write of "+sizeText(small)+", alone", timeText(v)+"; the bytes are still on their way")
 	}
-	if v := r.find("read", "gdrcopy", backToBack, large).GBps; v > 0 {
-		add("read of "+sizeText(large), bandwidth.text(v))
-	}
+	add("read of "+sizeText(small), versus("read", "cuMemcpyDtoH", small, took))
+	add("write of "+sizeText(large), versus("write", "cuMemcpyHtoD", large, rate))
+	add("read of "+sizeText(large), versus("read", "cuMemcpyDtoH", large, rate))
 	return list
 }
 
 type page struct {
 	GPU, Driver, Machine, Date string
+	Setting                    string // backend, memory, mapping and the build of the library
+	Simulated                  bool   // there was no GPU
 	Headlines                  []fact
 	Drawings                   []*drawing
 	Tables                     []table
@@ -263,6 +256,8 @@ func (f *found) page() *page {
 	p := &page{
 		GPU: facts["gpu"], Machine: facts["cpu"], Date: facts["date"],
 		Driver:    "driver for CUDA " + facts["cuda_driver"],
+		Setting:   setting(facts),
+		Simulated: strings.HasPrefix(facts["gpu"], "Simulated "), // the doubles' name
 		Headlines: f.lat.headlines(),
 		Tables: []table{
 			f.lat.copyTable(),
@@ -275,6 +270,22 @@ func (f *found) page() *page {
 		p.Driver = "NVIDIA driver " + v + ", CUDA " + facts["cuda_driver"]
 	}
 	return p
+}
+
+// setting is what a reader must know to compare the figures with others.
+func setting(facts map[string]string) string {
+	var list []string
+	for _, n := range []struct{ before, key, after string }{
+		{"backend ", "backend", ""}, {"", "memory", " memory"}, {"", "mapping", " mapping"}, {"", "build", ""},
+	} {
+		if text := facts[n.key]; text != "" {
+			list = append(list, n.before+text+n.after)
+		}
+	}
+	if facts["build"] == "" && facts["libgdrapi"] != "" {
+		list = append(list, "libgdrapi "+facts["libgdrapi"]+", of an unknown commit")
+	}
+	return strings.Join(list, "; ")
 }
 
 // write makes the page and, in dir, its plots.

@@ -37,7 +37,7 @@ type point struct{ x, y float64 }
 
 type line struct {
 	name   string
-	class  string // of the style sheet: its color and dashes
+	class  string // of the style sheet: its color
 	points []point
 }
 
@@ -46,7 +46,7 @@ type plot struct {
 	file           string // what it is called by itself
 	xLabel, yLabel string
 	xUnit, yUnit   unit
-	lines          []line // those with no point are not drawn; the first is on top
+	lines          []line // those with no point are not drawn
 }
 
 // An axis maps the values from lo to hi to the places from..to.
@@ -184,16 +184,29 @@ type drawing struct {
 	Left, Right, Top, Bottom float64
 	Middle                   float64 // between left and right
 	XTicks, YTicks           []tick
-	Curves                   []curve // in the order in which they are drawn
+	Curves                   []curve
 	Legend                   []entry
 	Alone                    bool // a file of its own, with the style sheet in it
 }
 
+// A curve is drawn over those before it, and hides none of them: the first is broad, the second narrow,
+// and of the others each has dashes where the rest have gaps.
 type curve struct {
-	Class string
-	Path  string
-	Dots  []dot
+	Class        string
+	Path         string
+	Dots         []dot
+	Width        float64
+	Dash, Offset float64 // a dash begins every Dash, at Offset; 0: it has none
 }
+
+const (
+	broad  = 5.0
+	narrow = 2.0
+	dash   = 5.0 // of plot.svg, too
+)
+
+// Gap is what lies between two dashes.
+func (c curve) Gap() float64 { return c.Dash - dash }
 
 type dot struct {
 	X, Y float64
@@ -203,6 +216,8 @@ type dot struct {
 type entry struct {
 	Class, Name string
 	X, Y        float64
+	Width       float64
+	Dashed      bool
 }
 
 // draw places all that the plot shows. It is nil if there is nothing to show.
@@ -229,19 +244,25 @@ func (p *plot) draw() *drawing {
 		if len(l.points) == 0 {
 			continue
 		}
-		c := curve{Class: l.class}
+		c := curve{Class: l.class, Width: narrow}
+		if len(d.Curves) == 0 {
+			c.Width = broad
+		}
 		for i, pt := range l.points {
 			at := dot{x.place(pt.x), y.place(pt.y),
 				fmt.Sprintf("%s, %s: %s", l.name, p.xUnit.text(pt.x), p.yUnit.text(pt.y))}
 			c.Path += fmt.Sprintf("%c%.1f %.1f", "ML"[min(i, 1)], at.X, at.Y)
 			c.Dots = append(c.Dots, at)
 		}
-		d.Curves = append([]curve{c}, d.Curves...)
+		d.Curves = append(d.Curves, c)
 		n := len(d.Legend)
 		d.Legend = append(d.Legend, entry{l.class, l.name,
 			plotLeft + float64(n%legendCols)*(plotRight-plotLeft)/legendCols,
-			legendTop + float64(n/legendCols)*legendRow})
+			legendTop + float64(n/legendCols)*legendRow, c.Width, n > 1})
 		names = append(names, l.name)
+	}
+	for i := 2; i < len(d.Curves); i++ {
+		d.Curves[i].Dash, d.Curves[i].Offset = dash*float64(max(2, len(d.Curves)-2)), dash*float64(i-2)
 	}
 	d.Summary = fmt.Sprintf("%s over %s, of %s", p.yLabel, p.xLabel, strings.Join(names, ", "))
 	d.Height = d.Legend[len(d.Legend)-1].Y + 14

@@ -7,6 +7,7 @@ import (
 	"encoding/xml"
 	"errors"
 	"io"
+	"math"
 	"os"
 	"path/filepath"
 	"strings"
@@ -65,8 +66,10 @@ func TestPage(t *testing.T) {
 
 	require.Equal(t, []string{"gdrcopy on Test GPU <1>"}, texts(t, page, "h1"))
 	require.Contains(t, texts(t, page, "p")[0], "NVIDIA driver 580.1, CUDA 13.0; Test CPU & Sons, 8 online; 2026-01-02 03:04 UTC")
-	require.Equal(t, []string{"write of 8 B", "read of 8 B", "write of 1 MiB", "read of 1 MiB"}, texts(t, page, "dt"))
-	require.Equal(t, []string{"100 ns, cuMemcpyHtoD 3 us", "1 us, cuMemcpyDtoH 7 us", "24.9 GB/s", "9.91 GB/s"}, texts(t, page, "dd"))
+	require.Equal(t, []string{"write of 8 B, back to back", "write of 8 B, alone", "read of 8 B", "write of 1 MiB", "read of 1 MiB"}, texts(t, page, "dt"))
+	require.Equal(t, []string{"100 ns, cuMemcpyHtoD 3 us", "50.4 ns; the bytes are still on their way", "1 us, cuMemcpyDtoH 7 us", "24.9 GB/s, cuMemcpyHtoD 18.9 GB/s", "9.91 GB/s, cuMemcpyDtoH 17.6 GB/s"}, texts(t, page, "dd"))
+	require.Equal(t, "backend rm; ext memory; Write Combining mapping; libgdrapi 2.6, of an unknown commit", texts(t, page, "p")[1])
+	require.NotContains(t, page, `class="banner"`)
 	require.Contains(t, page, "prefers-color-scheme: dark")
 	require.Contains(t, page, `name="viewport"`)
 	require.NotRegexp(t, `(?i)(src|href)=`, page, "the page needs no other file")
@@ -83,6 +86,67 @@ func TestPageWithoutDriver(t *testing.T) {
 	require.Empty(t, f.page().Headlines)
 }
 
+// What ran without a GPU says so, and each page says what built the library.
+func TestPageOfDoubles(t *testing.T) {
+	in, out := t.TempDir(), t.TempDir()
+	require.NoError(t, os.WriteFile(filepath.Join(in, "copylat.json"),
+		[]byte(`{"gpu": "Simulated GPU 0", "backend": "dmabuf", "build": "libgdrapi 2.6.0 (commit 0123456789ab, go1.27.4)", "results": []}`), 0o666))
+	require.NoError(t, run([]string{"-i", in, "-o", out}, io.Discard))
+	page := read(t, out, "gdrcopy_report.html")
+	require.Contains(t, page, `class="banner"`)
+	require.Contains(t, texts(t, page, "p")[2], "There was no GPU.")
+	require.Equal(t, "backend dmabuf; libgdrapi 2.6.0 (commit 0123456789ab, go1.27.4)", texts(t, page, "p")[1])
+}
+
+// Each plot has figures of one mode.
+func TestPlotsHaveOneMode(t *testing.T) {
+	r := &result{figures: []figure{
+		{Op: "write", Who: "gdrcopy", Mode: alone, Size: 8, P50: 5},
+		{Op: "write", Who: "gdrcopy", Mode: backToBack, Size: 8, P50: 100, GBps: 1},
+		{Op: "write", Who: "avx2", Mode: alone, Size: 8, P50: 6},
+		{Op: "write", Who: "avx2", Mode: backToBack, Size: 8, P50: 101, GBps: 1},
+	}}
+	want := map[string][]float64{"write-latency.svg": {100, 101}, "small-writes.svg": {5, 6}}
+	for _, p := range (&found{lat: r}).plots() {
+		var shown []float64
+		for _, l := range p.lines {
+			for _, at := range l.points {
+				shown = append(shown, at.y)
+			}
+		}
+		if values, ok := want[p.file]; ok {
+			require.Equal(t, values, shown, p.file)
+		}
+	}
+}
+
+// Lines that lie on one another can all be seen: the first is broader than the others, the second is on
+// it, and the others' dashes lie beside each other.
+func TestNoLineHidesAnother(t *testing.T) {
+	for n := 1; n <= 8; n++ {
+		var p plot
+		for range n {
+			p.lines = append(p.lines, line{"a", "ours", []point{{1, 1}, {8, 8}}})
+		}
+		d := p.draw()
+		require.Len(t, d.Curves, n)
+		covered := map[float64]bool{}
+		for i, c := range d.Curves {
+			require.Equal(t, i == 0, c.Width > narrow)
+			if i < 2 {
+				require.Zero(t, c.Dash)
+				continue
+			}
+			require.Less(t, c.Offset, c.Dash)
+			require.GreaterOrEqual(t, c.Gap(), dash, "the line below shows, too")
+			require.False(t, covered[c.Offset])
+			require.Zero(t, math.Mod(c.Offset, dash))
+			covered[c.Offset] = true
+			require.Equal(t, d.Curves[2].Dash, c.Dash)
+		}
+	}
+}
+
 func TestPlots(t *testing.T) {
 	dir := report(t)
 	tests := []struct {
@@ -91,8 +155,8 @@ func TestPlots(t *testing.T) {
 		legend  []string
 		summary string
 	}{
-		{"write-latency.svg", []string{"10 ns", "100 ns", "1 us", "10 us", "100 us"},
-			[]string{"gdrcopy", "gdrcopy, alone", "cuMemcpyHtoD"}, "time, P50 over bytes of a copy"},
+		{"write-latency.svg", []string{"100 ns", "1 us", "10 us", "100 us"},
+			[]string{"gdrcopy", "cuMemcpyHtoD"}, "time, P50 over bytes of a copy"},
 		{"write-bandwidth.svg", []string{"0", "5", "10", "15", "20", "25"},
 			[]string{"gdrcopy", "cuMemcpyHtoD"}, "GB/s over bytes of a copy"},
 		{"small-writes.svg", []string{"10 ns", "20 ns", "50 ns", "100 ns", "200 ns", "500 ns", "1 us"},
