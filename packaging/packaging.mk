@@ -5,6 +5,7 @@
 # make rpm            [build 2 min] ... and RPMs of it
 # make tarball        [build 2 min] ... and a tree that runs from any folder
 # make sbom           [build 5 s] the Go modules in the built programs, as CycloneDX JSON
+# make html           [build 1 s] the manual pages for a browser, build/html/index.html
 # make channels       [build 5 s] the recipes for Spack, EasyBuild, conda-forge and Nix; URL= where the tarball lies
 # make release        [build 5 min] all of these of a tag, and SHA256SUMS; see docs/release.md
 
@@ -12,7 +13,7 @@ PKG       := $(B)/packages
 RELEASE    = $(shell packaging/version.sh)
 COMMIT     = $(shell packaging/version.sh --commit)
 
-.PHONY: dist deb rpm tarball sbom channels release
+.PHONY: dist deb rpm tarball sbom channels release html
 dist:
 	GO='$(GO)' MAINTAINER='$(MAINTAINER)' URL='$(URL)' packaging/dist.sh $(PKG)
 deb rpm tarball: dist
@@ -27,3 +28,6 @@ channels: dist
 release: deb rpm tarball channels wheel sbom
 	cp $(B)/wheel/*.whl $(B)/gdrapi.cdx.json $(PKG)/
 	packaging/release.sh $(PKG)
+
+html:
+	packaging/html.sh $(abspath $(B))/html

@@ -233,6 +233,7 @@ var table = []Group{
 	// The manual pages against the code.
 	{Name: "man", When: All, Rows: []Program{
 		{Name: "lint", Cmd: cmd("tests/man/lint.sh"), Needs: cmd("mandoc")},
+		{Name: "html", Cmd: cmd("tests/man/html.sh"), Needs: cmd("mandoc")},
 		{Name: "api", Cmd: cmd("tests/man/api.sh", "$B"), Sim: Plain, Make: cmd("all")},
 		{Name: "tools", Cmd: append(cmd("tests/man/tools.sh"), tools...), Make: cmd("tools")},
 		{Name: "kmod", Cmd: cmd("tests/man/kmod.sh")},

@@ -1,0 +1,40 @@
+#!/bin/sh
+# SPDX-License-Identifier: MIT
+# The pages as HTML: html.sh. Each link leads to a page and a place that are there, and the
+# index leads to each function that is exported.
+. tests/man/pages.sh
+packaging/html.sh "$work/html" >"$work/said" || { cat "$work/said"; exit 1; }
+
+# links PAGE: what it links to.
+links() {
+	grep -oE 'href="[^"]*"' "$1" | sed -e 's/^href="//' -e 's/"$//' | sort -u
+}
+
+# dead PAGE: the links that lead nowhere, but for those to other sites.
+dead() {
+	links "$1" | grep -v '^https:' | while read -r link; do
+		file=${link%%#*}
+		file=$(dirname "$1")/${file:-$(basename "$1")}
+		if [ ! -s "$file" ]; then
+			echo "$link"
+		elif [ "$link" != "${link#*#}" ] && ! grep -qF "id=\"${link#*#}\"" "$file"; then
+			echo "$link"
+		fi
+	done
+}
+
+# ours PAGE: pages of this project that it looks for at Debian.
+ours() {
+	links "$1" | sed -n 's|^https://manpages.debian.org/||p' | grep -E '^(gdr|vkgdr)'
+}
+
+for page in "$work"/html/*.html; do
+	none "${page##*/}" "$(dead "$page")$(ours "$page")"
+done
+exported=$(sed -nE 's/^\t(gdr_[a-z_0-9]+);.*/\1/p' capi/libgdrapi.map)
+for name in $exported; do
+	check "the index leads to $name" grep -qF "href=\"$name.3.html\"" "$work/html/index.html"
+done
+sed 's|gdr_open.3.html|gdr_opne.3.html|' "$work/html/index.html" >"$work/html/broken.html"
+is "a dead link is found" "$(dead "$work/html/broken.html")" gdr_opne.3.html
+done_testing
