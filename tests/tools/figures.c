@@ -7,7 +7,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
 #include <time.h>
+#include <unistd.h>
 #if defined(__x86_64__)
 #include <x86intrin.h>
 #endif
@@ -16,10 +18,13 @@
 #define RATE 2u		/* ticks of the TSC a ns */
 
 static uint64_t now;	/* ns */
+static unsigned int slow, readings;	/* each slow'th reading takes a microsecond; 0: none */
 
 static inline uint64_t fake_rdtsc(void)
 {
 	now += COST;
+	if (slow && ++readings % slow == 0)
+		now += 1000;
 	return RATE * now;
 }
 
@@ -122,7 +127,9 @@ static void test_clock(void)
 {
 	uint64_t t0;
 
+	slow = 10;
 	bench_clock_init();
+	slow = 0;
 	is_ns(bench_ns(bench_clock_cost()), "20.00", "reading the clock: ns");
 	t0 = bench_ticks();
 	is_ns(bench_ns(bench_since(t0)), "0.00", "nothing: ns");
@@ -163,10 +170,203 @@ static void test_race(void)
 	row = race_one(BENCH_BACK_TO_BACK, 1, same);
 	tap_is(&tap, (long)(row.samples * row.batch), 1, "one in a row at most: the copies");
 	row = race_one(BENCH_BACK_TO_BACK, 10, same);
-	tap_ok(&tap, row.samples * row.batch <= 10, "ten in a row at most: %zu of %u", row.samples,
+	tap_ok(&tap, row.samples && row.samples * row.batch <= 10, "ten in a row at most: %zu of %u", row.samples,
 	       row.batch);
 	row = race_one(BENCH_ALONE, 2, same);
 	tap_is(&tap, (long)row.samples, 2, "two copies at most: the samples");
+}
+
+static size_t ran[4096], runs;
+
+static void work_as(struct bench_op *op, size_t count)
+{
+	if (runs < sizeof(ran) / sizeof(ran[0]))
+		ran[runs++] = op->size;
+	now += 1000 * count;
+}
+
+/* Several at once: each has all its samples, and none always comes after the same other one. */
+static void test_turns(void)
+{
+	static uint8_t host[64];
+	struct bench_cell cells[4];
+	struct bench_result r = { .tool = "t" };
+	unsigned int after[5][5] = { { 0 } };
+	bool whole = true, mixed = true;
+
+	for (size_t i = 0; i < 4; i++)
+		cells[i] = (struct bench_cell){
+			.op = "write", .who = "x", .pace = BENCH_ALONE, .run = work_as, .max = 80,
+			.arg = { .dev = host, .host = host, .size = i + 1 }, .threads = (int)i,
+		};
+	runs = 0;
+	bench_race(cells, 4, 1000, &r);
+	for (size_t i = 0; i < 4; i++)
+		whole &= r.rows[i].size == i + 1 && r.rows[i].samples == 80 &&
+			 r.rows[i].threads == (i ? (int)i : 1) && r.rows[i].p99 <= 0;
+	for (size_t i = 1; i < runs; i++)
+		after[ran[i - 1]][ran[i]]++;
+	for (size_t i = 1; i <= 4; i++) {
+		int others = 0;
+
+		for (size_t k = 1; k <= 4; k++)
+			others += k != i && after[k][i];
+		mixed &= others > 1;
+	}
+	tap_ok(&tap, whole, "four at once: each has its samples, its size and its threads, and no P99");
+	tap_ok(&tap, mixed, "each comes after several others");
+	bench_result_free(&r);
+}
+
+static char events[8];
+
+static int set_bytes(cu_ptr to, unsigned char value, size_t n)
+{
+	(void)to, (void)value, (void)n;
+	strncat(events, "s", sizeof(events) - strlen(events) - 1);
+	return 0;
+}
+
+static int wait_all(void)
+{
+	strncat(events, "w", sizeof(events) - strlen(events) - 1);
+	return 0;
+}
+
+static void work_noted(struct bench_op *op, size_t count)
+{
+	(void)op;
+	now += 1000 * count;
+	strncat(events, "c", sizeof(events) - strlen(events) - 1);
+}
+
+/* The GPU has written, and is done, before the copy that finds the cache without its lines. */
+static void test_evicted(void)
+{
+	static const struct cuda_dl cu = { .set8 = set_bytes, .ctx_sync = wait_all };
+	static uint8_t host[64];
+	struct bench_cell c = {
+		.op = "read", .who = "x", .pace = BENCH_EVICTED, .run = work_noted, .max = 1,
+		.arg = { .dev = host, .host = host, .size = 1, .user = &cu },
+	};
+	struct bench_result r = { .tool = "t" };
+
+	events[0] = '\0';
+	bench_race(&c, 1, 1000, &r);
+	if (!tap_ok(&tap, !strncmp(events, "swcswc", 6), "the GPU writes, is waited for, and then comes the copy"))
+		printf("# %s\n", events);
+	bench_result_free(&r);
+}
+
+static uint8_t gpu[64];
+
+static int put(cu_ptr to, const void *from, size_t n)
+{
+	memcpy((void *)(uintptr_t)to, from, n);
+	return 0;
+}
+
+static int get(void *to, cu_ptr from, size_t n)
+{
+	memcpy(to, (const void *)(uintptr_t)from, n);
+	return 0;
+}
+
+static int good_copies;	/* before those that fail */
+
+static void refused(struct bench_op *op, size_t count)
+{
+	now += 1000 * count;
+	if (good_copies-- <= 0)
+		op->rc = 5;
+}
+
+static void moves_nothing(struct bench_op *op, size_t count)
+{
+	(void)op, (void)count;
+}
+
+static void time_it(struct bench_cell *c)
+{
+	struct bench_result r = { .tool = "t" };
+
+	bench_race(c, 1, 1000, &r);
+}
+
+static void verify_it(struct bench_cell *c)
+{
+	static struct bench_gpu b = { .tool = &tool, .cu = { .to_gpu = put, .from_gpu = get, .ctx_sync = wait_all } };
+
+	bench_verify(&b, c);
+}
+
+/* It ends the program with 1 and says text. */
+static void fails(void (*what)(struct bench_cell *), const char *op, enum bench_pace pace, bench_run *run,
+		  const char *text)
+{
+	static uint8_t host[64];
+	struct bench_cell c = {
+		.op = op, .who = "x", .pace = pace, .run = run, .max = 1000, .gap_ns = 500,
+		.arg = { .dev = gpu, .addr = (uintptr_t)gpu, .host = host, .size = sizeof(gpu) },
+	};
+	char said[256] = "";
+	int status, ends[2];
+	pid_t pid;
+
+	if (pipe(ends))
+		abort();
+	fflush(stdout);
+	good_copies = what == time_it ? 20 : 0;
+	pid = fork();
+	if (!pid) {
+		dup2(ends[1], STDERR_FILENO);
+		what(&c);
+		_exit(0);
+	}
+	close(ends[1]);
+	if (read(ends[0], said, sizeof(said) - 1) < 0)
+		abort();
+	close(ends[0]);
+	waitpid(pid, &status, 0);
+	if (!tap_ok(&tap, WIFEXITED(status) && WEXITSTATUS(status) == 1 && strstr(said, text),
+		    "%s, %s: it ends with 1 and says: %s", op, bench_pace_name(pace), text))
+		printf("# status %#x, %s\n", status, said);
+}
+
+static void test_failures(void)
+{
+	static const enum bench_pace paces[] = { BENCH_ALONE, BENCH_BACK_TO_BACK, BENCH_USED, BENCH_PAUSED };
+
+	for (size_t i = 0; i < sizeof(paces) / sizeof(paces[0]); i++)
+		fails(time_it, "read", paces[i], refused, "Input/output error");
+	fails(verify_it, "read", BENCH_ALONE, refused, "Input/output error");
+	fails(verify_it, "write", BENCH_ALONE, refused, "Input/output error");
+	fails(verify_it, "read", BENCH_ALONE, moves_nothing, "byte 0 is");
+	fails(verify_it, "write", BENCH_ALONE, moves_nothing, "byte 0 is");
+}
+
+/* The sizes of -l: powers of two up to -c, or -c alone. */
+static void test_sizes(void)
+{
+	static const struct {
+		bool range;
+		size_t most, first, last;
+		int count;
+	} cases[] = {
+		{ false, 100, 100, 100, 1 }, { true, 1, 1, 1, 1 }, { true, 2, 1, 2, 2 }, { true, 3, 1, 2, 2 },
+		{ true, 8, 1, 8, 4 }, { true, 100, 1, 64, 7 }, { true, 1ul << 40, 1, 1ul << 40, 41 },
+	};
+
+	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+		struct bench_opts o = { .range = cases[i].range, .copy_size = cases[i].most };
+		size_t last = 0;
+		int n = 0;
+
+		for (size_t size = first_size(&o); size && n < 99; size = next_size(&o, size), n++)
+			last = size;
+		tap_ok(&tap, first_size(&o) == cases[i].first && last == cases[i].last && n == cases[i].count,
+		       "sizes%s up to %zu", o.range ? ", several," : "", o.copy_size);
+	}
 }
 
 static void test_apiperf(void)
@@ -261,6 +461,10 @@ int main(void)
 	test_samples();
 	test_clock();
 	test_race();
+	test_turns();
+	test_evicted();
+	test_failures();
+	test_sizes();
 	test_apiperf();
 	test_units();
 	test_forms();

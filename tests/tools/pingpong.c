@@ -15,16 +15,29 @@
 #include <unistd.h>
 
 #include "gdrapi.h"
+#include "bench/timing.h"
 
 static int fake_to(gdr_mh_t handle, void *va, const void *host, size_t size);
 static int fake_from(gdr_mh_t handle, void *host, const void *va, size_t size);
 
 #define gdr_copy_to_mapping fake_to
 #define gdr_copy_from_mapping fake_from
+static unsigned int samples;	/* that were added, also beyond what there is room for */
+
+static void counted_add(struct bench_samples *s, double ns);
+
 #define main pplat_main
+#define bench_samples_add counted_add
 #include "pplat.c"
 #undef main
+#undef bench_samples_add
 #include "tap.h"
+
+static void counted_add(struct bench_samples *s, double ns)
+{
+	samples++;
+	bench_samples_add(s, ns);
+}
 
 #define ROUNDS 50	/* that are counted */
 #define SPOILT 100u	/* the word, or the call, with which it goes wrong */
@@ -40,6 +53,7 @@ static struct {
 	pthread_t thread;
 	_Atomic uint32_t *word, *answer;
 	uint32_t rounds, salt;
+	unsigned long long limit;	/* ticks of the GPU's clock */
 } kernel;
 
 static int fake_to(gdr_mh_t handle, void *va, const void *host, size_t size)
@@ -99,6 +113,7 @@ static int launch_kernel(cu_function f, unsigned int gx, unsigned int gy, unsign
 	kernel.answer = (_Atomic uint32_t *)(uintptr_t)*(cu_ptr *)params[1];
 	kernel.rounds = *(uint32_t *)params[2];
 	kernel.salt = *(uint32_t *)params[3];
+	kernel.limit = *(unsigned long long *)params[4];
 	return pthread_create(&kernel.thread, NULL, run_kernel, NULL);
 }
 
@@ -148,7 +163,7 @@ static struct bench_row match(const struct match *m, enum bench_where word)
 	};
 	struct bench_row row;
 
-	writes = reads = 0;
+	writes = reads = samples = 0;
 	play(&t, m, &r);
 	row = r.rows[0];
 	bench_result_free(&r);
@@ -161,7 +176,7 @@ static void test_match(const struct match *m, enum bench_where word)
 	struct bench_row row = match(m, word);
 	bool wrote = m->library && word == BENCH_IN_GPU, read = m->library && !m->host_answer;
 
-	tap_ok(&tap, row.samples == ROUNDS && row.p0 <= row.p50 && row.batch == 1,
+	tap_ok(&tap, row.samples == ROUNDS && samples == ROUNDS && row.p0 <= row.p50 && row.batch == 1,
 	       "%s, word in %s, answer in %s: each round is a sample", m->who, in, m->mode);
 	tap_ok(&tap, (uint8_t *)kernel.word == (word == BENCH_IN_HOST ?
 	       (uint8_t *)(host_memory + HOST_WORD) : gpu_memory) &&
@@ -198,6 +213,28 @@ static void test_fault(enum fault f, const char *text)
 		printf("# status %#x, %s\n", status, said);
 }
 
+/* Which matches there are, by -G and -C: the word's place and the answer's. */
+static void test_plays(void)
+{
+	static const struct {
+		enum bench_where word, answer;
+		const char *played;	/* of matches[] */
+	} cases[] = {
+		{ BENCH_IN_GPU, BENCH_IN_BOTH, "1111" }, { BENCH_IN_GPU, BENCH_IN_HOST, "1100" },
+		{ BENCH_IN_GPU, BENCH_IN_GPU, "0011" }, { BENCH_IN_HOST, BENCH_IN_BOTH, "0111" },
+		{ BENCH_IN_HOST, BENCH_IN_HOST, "0100" }, { BENCH_IN_HOST, BENCH_IN_GPU, "0011" },
+	};
+
+	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+		struct bench_opts o = { .word = cases[i].word, .answer = cases[i].answer };
+		bool ok = true;
+
+		for (size_t m = 0; m < NMATCHES; m++)
+			ok &= plays(&o, &matches[m]) == (cases[i].played[m] == '1');
+		tap_ok(&tap, ok, "word %d, answer %d: the matches %s", o.word, o.answer, cases[i].played);
+	}
+}
+
 int main(void)
 {
 	struct bench_opts o = { .word = BENCH_IN_HOST };
@@ -208,6 +245,8 @@ int main(void)
 		if (plays(&o, &matches[i]))
 			test_match(&matches[i], BENCH_IN_HOST);
 	}
+	tap_ok(&tap, kernel.limit == 600ull * 1000000 * 1000, "the kernel waits 600 s by its clock of 1 GHz");
+	test_plays();
 	test_fault(WRONG_ANSWER, "the answer to word 100 is");
 	test_fault(GIVES_UP, "word 100 did not reach the GPU kernel within 600 s");
 	test_fault(LATE_ANSWER, "no answer to word 100");
