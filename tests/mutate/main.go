@@ -294,6 +294,9 @@ func newTree(ctx context.Context, suites map[string]suite) (*tree, error) {
 	if err != nil {
 		return nil, err
 	}
+	if err := os.Chmod(dir, 0o755); err != nil { // some tests run as another user
+		return nil, errors.Join(err, os.Remove(dir))
+	}
 	t := &tree{dir: dir, suites: suites}
 	t.ctx, t.stop = signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM)
 	if err = copyTree(dir); err == nil {

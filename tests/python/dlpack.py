@@ -27,12 +27,12 @@ def end(capsule):
 class Exporter:
     """An array with __dlpack__ alone."""
 
-    def __init__(self, array, code, bits, device=CUDA, strides=None, offset=0):
+    def __init__(self, array, code, bits, device=CUDA, strides=None, offset=0, lanes=1):
         self.array, self.device = array, device
         shape = array.shape
         self.sizes = (ctypes.c_int64 * len(shape))(*shape)
         self.steps = (ctypes.c_int64 * len(shape))(*strides) if strides else None
-        self.tensor = Tensor(array.address - offset, device, 0, len(shape), code, bits, 1,
+        self.tensor = Tensor(array.address - offset, device, 0, len(shape), code, bits, lanes,
                              ctypes.cast(self.sizes, ctypes.POINTER(ctypes.c_int64)),
                              ctypes.cast(self.steps, ctypes.POINTER(ctypes.c_int64)), offset, None, None)
 

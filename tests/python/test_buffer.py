@@ -5,6 +5,8 @@ import errno
 import gc
 import os
 import pickle
+import subprocess
+import sys
 import threading
 
 import pytest
@@ -257,6 +259,60 @@ def test_dlpack_of_other_kinds(gdr, make):
         assert buffer.address == array.address
         with buffer.view() as view:
             assert view.format == "B"  # bfloat16
+
+
+def python(program, **env):
+    done = subprocess.run([sys.executable, "-c", program], env={**os.environ, **env}, stdout=subprocess.PIPE,
+                          stderr=subprocess.PIPE, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout + done.stderr
+
+
+def test_an_open_that_fails_has_its_errno():
+    program = "import gdrapi\ntry: gdrapi.open()\nexcept gdrapi.GdrError as e: print(e.errno, e.call)"
+    assert python(program, GDRCOPY_BACKEND="pigeon") == "%d gdr_open\n" % errno.EINVAL
+
+
+def test_the_end_of_the_program_calls_nothing():
+    """The process ends all; at that time the library may be gone."""
+    program = """
+import gdrapi
+from gdrapi import _lib
+real = _lib.library().gdr_close
+_lib.library().gdr_close = lambda g: (print("closed"), real(g))[1]
+with gdrapi.open(): pass
+kept = gdrapi.open()
+print("the end")
+"""
+    assert python(program) == "closed\nthe end\n"
+
+
+def test_dlpack_of_lanes(gdr, make):
+    """An element of two lanes is one of as many bytes, which is no number."""
+    array = make(shape=(2, 3), typestr="<f4")
+    with gdr.pin(Exporter(array, 2, 16, lanes=2)) as buffer:
+        assert buffer.nbytes == 2 * 3 * 4
+        with buffer.view() as view:
+            assert view.format == "B"
+
+
+def test_a_map_that_is_refused_unpins(gdr, array, monkeypatch):
+    """What was pinned before a call that fails is unpinned."""
+    calls = []
+    for name in ("gdr_pin_buffer", "gdr_unpin_buffer"):
+        real = gdrapi._lib.function(name)
+        monkeypatch.setattr(gdrapi._lib.library(), name, lambda *a, n=name, f=real: (calls.append(n), f(*a))[1])
+    with pytest.raises(gdrapi.GdrError):
+        gdr.pin(array, map_flags=99)
+    pinned = calls.count("gdr_pin_buffer")
+    assert pinned and calls.count("gdr_unpin_buffer") == pinned
+    del calls[:]
+    real_info, infos = gdrapi._lib.function("gdr_get_info_v2"), []
+    monkeypatch.setattr(gdrapi._lib.library(), "gdr_get_info_v2",
+                        lambda *a: (infos.append(1), real_info(*a) if len(infos) < 2 else errno.EIO)[1])
+    with pytest.raises(gdrapi.GdrError):
+        gdr.pin(array)
+    assert calls == ["gdr_pin_buffer", "gdr_unpin_buffer"]
 
 
 def test_memory_of_the_library(gdr, cuda):

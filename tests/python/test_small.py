@@ -80,6 +80,55 @@ def test_what_is_no_scalar(make, how):
         gdrapi.scalar(make(**how))
 
 
+def test_what_is_no_scalar_is_not_pinned(make, monkeypatch):
+    pinned = []
+    for name, one in (("gdr_pin_buffer", 1), ("gdr_unpin_buffer", -1)):
+        real = gdrapi._lib.function(name)
+        monkeypatch.setattr(gdrapi._lib.library(), name, lambda *a, f=real, n=one: (pinned.append(n), f(*a))[1])
+    with pytest.raises(ValueError) as error:
+        gdrapi.scalar(make(shape=(2,)))
+    assert pinned and sum(pinned) == 0  # while the error, and what it names, live
+    assert error
+
+
+def in_child(what):
+    """What a forked child writes: what() there, or the name of its error."""
+    ends = os.pipe()
+    child = os.fork()
+    if not child:
+        try:
+            said = repr(what())
+        except BaseException as error:
+            said = type(error).__name__
+        os.write(ends[1], said.encode())
+        os._exit(0)
+    os.close(ends[1])
+    said = os.read(ends[0], 1000).decode()
+    os.close(ends[0])
+    assert os.waitpid(child, 0)[1] == 0
+    return said
+
+
+def test_a_scalar_in_a_forked_child(make):
+    """An inherited one raises; the library of the next one is the child's own."""
+    array = make(shape=(1,), typestr="<i4")
+    with gdrapi.scalar(array) as scalar:
+        assert in_child(lambda: scalar.value) == "GdrError"
+        g = gdrapi._buffer._default._g
+
+        def another():
+            try:
+                gdrapi.scalar(array)
+            except gdrapi.GdrError as error:  # CUDA does not work in a child that is forked after cuInit
+                if error.call == "gdr_open":
+                    return True
+            return gdrapi._buffer._default._g != g
+
+        assert in_child(another) == "True"
+        scalar.value = 7
+        assert scalar.value == 7
+
+
 def test_a_scalar_closed_by_its_block(make):
     with gdrapi.scalar(make(shape=(1,))) as scalar:
         assert not scalar.closed

@@ -62,6 +62,29 @@ def test_free_may_come_twice(handle):
     assert not hasattr(memory, "__array_interface__")
 
 
+def test_free_lets_the_library_go(cuda, monkeypatch):
+    closed = []
+    memory = RawMemory(Vkgdr(0), SIZE)
+    end = memory._owner._close
+    memory._owner._close = lambda handle: (closed.append(handle), end(handle))
+    gc.collect()
+    assert not closed
+    memory.free()
+    assert len(closed) == 1
+
+
+def test_the_text_of_an_error_is_freed(cuda, monkeypatch):
+    texts, freed = [], []
+    last_error, free = vkgdr._lib.vkgdr_last_error, vkgdr._free
+    monkeypatch.setattr(vkgdr, "_lib", vkgdr._lib)
+    monkeypatch.setattr(vkgdr._lib, "vkgdr_last_error", lambda: (texts.append(last_error()), texts[-1])[1])
+    monkeypatch.setattr(vkgdr, "_free", lambda text: (freed.append(text), free(text)))
+    for _ in range(3):
+        with pytest.raises(VkgdrError):
+            Vkgdr(99)
+    assert len(freed) == 3 and freed == texts
+
+
 def test_memory_keeps_the_library_open(cuda):
     memory = RawMemory(Vkgdr(0), SIZE)
     gc.collect()
