@@ -8,7 +8,10 @@ import ctypes
 import errno
 import multiprocessing
 import os
+import signal
 import sys
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 
 PAGE = 65536
 CHILDREN = 4
@@ -95,6 +98,22 @@ def inherited(mh, va):
     return rc, pin
 
 
+def workers(method, number):
+    """Processes that were started that way. One that dies of a signal is an error; with
+    multiprocessing's own Pool it would be a task that never ends."""
+    return ProcessPoolExecutor(number, multiprocessing.get_context(method))
+
+
+def killed(method):
+    """Whether a child that dies of a signal is seen."""
+    with workers(method, 1) as pool:
+        try:
+            pool.submit(signal.raise_signal, signal.SIGKILL).result()
+        except BrokenProcessPool:
+            return True
+    return False
+
+
 def result(ok, name):
     global passed, failed
     passed, failed = passed + bool(ok), failed + (not ok)
@@ -104,15 +123,16 @@ def result(ok, name):
 def children(method):
     """Several at a time, and a second generation in the same workers."""
     try:
-        with multiprocessing.get_context(method).Pool(CHILDREN) as pool:
-            answer = pool.map(whole, range(2 * CHILDREN), chunksize=1)
-    except OSError as error:
+        with workers(method, CHILDREN) as pool:
+            answer = list(pool.map(whole, range(2 * CHILDREN)))
+    except (OSError, BrokenProcessPool) as error:
         print("# %s: %s" % (method, error))
         return False
     return answer == [True] * (2 * CHILDREN)
 
 
 def main():
+    result(killed("fork"), "a child that dies of a signal is seen")
     # Opened and not yet used: that takes nothing from a child.
     g = load()
     first = g.gdr_open()
@@ -124,8 +144,8 @@ def main():
     buffer.write(b"the parent's")
     for method in ("spawn", "forkserver"):
         result(children(method), "children of %s, beside a parent with a GPU" % method)
-    with multiprocessing.get_context("fork").Pool(1) as pool:
-        rc, pin = pool.apply(inherited, (buffer.mh.h, buffer.va.value))
+    with workers("fork", 1) as pool:
+        rc, pin = pool.submit(inherited, buffer.mh.h, buffer.va.value).result()
     result(rc == errno.EACCES, "a forked child's copy through what it inherited: EACCES is %d" % rc)
     result(pin > 0, "its own pin, without CUDA: an errno, %d" % pin)
     result(buffer.read(12) == (b"the parent's",) * 2, "the parent's buffer is as it was")

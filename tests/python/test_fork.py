@@ -2,8 +2,12 @@
 """Children: of fork before and after CUDA started, and of spawn."""
 import errno
 import multiprocessing
+import signal
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 
 import gdrapi
+import pytest
 
 
 def whole(number):
@@ -28,24 +32,40 @@ def inherited(buffer):
 def clean(_):
     """In a process that has no CUDA yet: opens, and forks children that do all."""
     with gdrapi.open():
-        with multiprocessing.get_context("fork").Pool(2) as pool:
-            return pool.map(whole, range(4), chunksize=1) == [True] * 4
+        with workers("fork", 2) as pool:
+            return list(pool.map(whole, range(4))) == [True] * 4
+
+
+def workers(method, number):
+    """Processes whose death is an error, not a task that never ends."""
+    return ProcessPoolExecutor(number, multiprocessing.get_context(method))
 
 
 def run(method, function, argument):
-    with multiprocessing.get_context(method).Pool(1) as pool:
-        return pool.apply(function, (argument,))
+    with workers(method, 1) as pool:
+        return pool.submit(function, argument).result()
 
 
 def in_fork(function, argument):
-    """What function returns in a forked child; argument is inherited, not pickled."""
+    """What function returns in a forked child, None of one that dies; argument is
+    inherited, not pickled."""
     context = multiprocessing.get_context("fork")
-    queue = context.SimpleQueue()
-    child = context.Process(target=lambda: queue.put(function(argument)))
+    reader, writer = context.Pipe(duplex=False)
+    child = context.Process(target=lambda: writer.send(function(argument)))
     child.start()
-    answer = queue.get()
+    writer.close()
+    try:
+        answer = reader.recv()
+    except EOFError:
+        answer = None
     child.join()
     return answer, child.exitcode
+
+
+def test_a_child_that_dies_is_seen():
+    assert in_fork(signal.raise_signal, signal.SIGKILL) == (None, -signal.SIGKILL)
+    with pytest.raises(BrokenProcessPool):
+        run("fork", signal.raise_signal, signal.SIGKILL)
 
 
 def test_a_spawned_child_has_all_for_itself():
