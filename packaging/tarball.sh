@@ -43,7 +43,7 @@ make_() {
 }
 rm -r "$out/$name/share/man/man4" # the kernel module's
 install -m 644 build/gdrapi.pc build/vkgdr.pc "$out/$name/lib/pkgconfig/"
-strip --strip-unneeded "$out/$name/lib/libgdrapi.so.2.6" "$out/$name/lib/libvkgdr.so" "$out/$name"/bin/*
+find "$out/$name/bin" "$out/$name/lib"/lib*.so.2.6 "$out/$name/lib/libvkgdr.so" -type f -exec strip --strip-unneeded {} +
 install -d "$out/$name/share/doc/gdrapi/docs"
 install -m 644 README.md CHANGELOG.md LICENSE packaging/deb/debian/copyright packaging/ucx.conf build/gdrapi.cdx.json \
 	"$out/$name/share/doc/gdrapi/"
