@@ -117,6 +117,12 @@ release() {
 		printf 'MODULE_INFO(release, "%s");\n' "$2" >>"$1/usr/src/gdrdrv-2.6/main.c"
 }
 
+# keep ROOT NAME: keep the installed modules for the virtual machine.
+keep() {
+	mkdir -p "$1/$2"
+	cp "$1/lib/modules/$rel/updates/dkms/"*.ko "$1/$2/"
+}
+
 # upgrade ROOT: the new files are there, then rpm runs the old package's script, then the new
 # one's. The module is the new one. The last package takes it away.
 upgrade() {
@@ -124,10 +130,19 @@ upgrade() {
 	mkdir -p "$root/var/lib/dkms" "$root/lib/modules/$rel"
 	add "$root" nvidia/550.163.01 && run_dkms "$root" autoinstall &&
 		release "$root" one && run_scriptlet "$root" posttrans 1 && [ "$(built "$root")" = release=one ] &&
+		keep "$root" old &&
 		release "$root" two && run_scriptlet "$root" preun 1 && run_scriptlet "$root" posttrans 2 &&
-		[ "$(built "$root")" = release=two ] &&
+		[ "$(built "$root")" = release=two ] && keep "$root" new &&
 		run_scriptlet "$root" preun 0 && [ ! -e "$root/lib/modules/$rel/updates/dkms/gdrdrv.ko" ] &&
 		[ ! -e "$root/var/lib/dkms/gdrdrv/2.6" ]
+}
+
+# replaces ROOT: the modules of an upgrade in the guest.
+replaces() {
+	"$here/run.sh" -b "$1/new" -f "$1/old/gdrdrv.ko:/old" -f "$top/packaging/gdrdrv.service:/etc" \
+		-e OLD="$(modinfo -F srcversion "$1/old/gdrdrv.ko")" \
+		-e NEW="$(modinfo -F srcversion "$1/new/gdrdrv.ko")" \
+		-j "$here/job-upgrade.sh" -t 300 6.1
 }
 
 # newest ROOT: versions compare as numbers, and an installed driver's header comes first.
@@ -148,7 +163,7 @@ sysroot() {
 		tee /dev/stderr | grep -qx "gdrdrv: nv-p2p.h of $1/usr/src/nvidia-550.127"
 }
 
-need dkms:dkms make:make
+need dkms:dkms make:make modinfo:kmod
 kdir=$("$here/fetch.sh" kernel 6.1) && nvidia=$("$here/fetch.sh" nvidia 550) || exit 1
 rel=$(cat "$kdir/release")
 rm -rf "$1/dkms"
@@ -166,6 +181,7 @@ nvidia-srv 550.163.01 nvidia
 END
 driver "$out/upgrade" nvidia 550.163.01 nvidia
 check "an upgrade of the RPM builds the new module" upgrade "$out/upgrade"
+check "the new module replaces one that is in use, and one that is not" replaces "$out/upgrade"
 check "no driver for the kernel: the build says so, and fails" refused "$out/none"
 check "the newest header by version" newest "$out/newest"
 check "make SYSROOT= finds that header" sysroot "$out/newest"
