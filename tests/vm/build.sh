@@ -105,7 +105,7 @@ fi
 # kernel's own inline functions use some if locks are checked. No one runs such a kernel
 # with that driver.
 case $1 in
-*-kasan | *-kcsan)
+*-kasan | *-kcsan | *-lockdep)
 	say "built for $rel, nv-p2p.h $2: no warning"
 	exit
 	;;

@@ -5,7 +5,9 @@
 #
 #   fetch.sh nvidia 535|550		nv-p2p.h of that driver
 #   fetch.sh kernel 5.10|6.1|6.12|7.2	image, headers
+#   fetch.sh kernel 6.1-rt		the same with PREEMPT_RT
 #   fetch.sh kernel 6.1-kasan|6.1-kcsan	the same, built from source (minutes)
+#   fetch.sh kernel 7.2-lockdep		likewise, with the checks of debug.config alone
 #   fetch.sh style 6.1|6.12|7.2		scripts/checkpatch.pl of the kernel's source
 #   fetch.sh busybox			the static busybox of the machine VM_ARCH
 #   fetch.sh qemu-user			emulators of user programs, newer than Debian 12's
@@ -66,22 +68,23 @@ newest() { vm_names "$1" "$2" | tail -n 1; }
 # fetch_headers SUITE VERSION DIR: unpack headers that this machine's compiler can use.
 # Prints the kernel's release.
 fetch_headers() {
-	local rel kb kbuild flavour
+	local rel kb kbuild flavour common=common version=${2%-rt}
 	case $VM_ARCH:$2 in
+	*:*-rt) flavour=rt-$VM_ARCH common=common-rt ;;
 	ppc64el:*) flavour=powerpc64le ;;
 	*:5.10) flavour=$VM_ARCH ;;	# the one for clouds has no dma-bufs
 	*) flavour=cloud-$VM_ARCH ;;
 	esac
-	rel=$(newest "$1" "linux-headers-${2//./\\.}[.+-]([^a-z]|deb|bpo)*-$flavour")
+	rel=$(newest "$1" "linux-headers-${version//./\\.}[.+-]([^a-z]|deb|bpo)*-$flavour")
 	rel=${rel#linux-headers-}
 	[ -n "$rel" ] || die "$1 has no headers of a kernel $2 for $VM_ARCH"
 	kb=${rel%-"$flavour"}
 	vm_unpack "$1" "linux-headers-$rel" "$3"
-	vm_unpack "$1" "linux-headers-$kb-common" "$3"
+	vm_unpack "$1" "linux-headers-$kb-$common" "$3"
 	# The build's own tools run here, for every target.
 	VM_ARCH=amd64 vm_suite "$1"
 	kbuild=$(VM_ARCH=amd64 newest "$1" "linux-kbuild-${kb//+/\\+}")
-	VM_ARCH=amd64 vm_unpack "$1" "${kbuild:-linux-kbuild-$2}" "$3"
+	VM_ARCH=amd64 vm_unpack "$1" "${kbuild:-linux-kbuild-$version}" "$3"
 	absolute "$3"
 	printf '%s\n' "$rel"
 }
@@ -155,9 +158,9 @@ fetch_debug() {
 fetch_kernel() {
 	local suite dir rel
 	case $1 in
-	*-kasan | *-kcsan) fetch_debug "${1%-*}" "${1##*-}"; return ;;
+	*-kasan | *-kcsan | *-lockdep) fetch_debug "${1%-*}" "${1##*-}"; return ;;
 	esac
-	suite=$(suite_of "$1")
+	suite=$(suite_of "${1%-rt}")
 	dir=$GDRAPI_VM_CACHE/linux-$1
 	[ "$VM_ARCH" = amd64 ] || dir+=-$VM_ARCH
 	if [ ! -e "$dir/.complete" ]; then

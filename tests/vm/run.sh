@@ -4,7 +4,7 @@
 # run.sh [options] KERNEL - boot a Debian kernel under QEMU with gdrdrv and the
 # simulated NVIDIA driver, and run tests in it. TAP on stdout.
 #
-#   KERNEL         6.1, 6.12 or 7.2; 6.1-kasan or 6.1-kcsan: see fetch.sh
+#   KERNEL         6.1, 6.12 or 7.2; 6.1-rt, 6.1-kasan and others: see fetch.sh
 #   -n RELEASE     build against NVIDIA's header of 535 or 550 (default 550), or
 #                  older, newer or 570: see build.sh
 #   -j FILE        what to run in the guest (default job-kmod.sh)
