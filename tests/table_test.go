@@ -174,6 +174,7 @@ var table = []Group{
 	// The C front by itself: its environment, and who calls whom.
 	{Name: "capi", Rows: []Program{
 		{Name: "environment", Cmd: cmd("$B/bin/env_test")},
+		{Name: "log", Cmd: cmd("$B/bin/log_test")},
 		{Name: "circles", Cmd: cmd("tests/capi/circles.sh", "$B")},
 		{Name: "goroot", Cmd: cmd("tests/capi/goroot.sh")},
 	}},

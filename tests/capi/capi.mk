@@ -8,6 +8,10 @@ $(BIN)/env_test: tests/capi/env.c capi/env.c $(COPY_C) $(CAPI_H) tools/tap.h
 	@mkdir -p $(@D)
 	$(CC) $(C11) $(CFLAGS) -Icapi -o $@ $(filter %.c,$^) -lpthread
 
+$(BIN)/log_test: tests/capi/log.c capi/log.c capi/env.c $(COPY_C) $(CAPI_H) tools/tap.h
+	@mkdir -p $(@D)
+	$(CC) $(C11) $(CFLAGS) -Icapi -o $@ $(filter %.c,$^) -lpthread
+
 # The newest is the one that all else is built with.
 GO_OLDEST := $(firstword $(shell sed '/^\#/d' capi/go_versions))
 

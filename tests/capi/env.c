@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "copy/direct.h"
 #include "copy/pool.h"
 #include "env.h"
 #include "log.h"
@@ -131,6 +132,16 @@ static bool level_is(const char *enabled, const char *wanted, int level)
 	return gdr_env_log_level() == level && gdr_env_options().log_level == level;
 }
 
+/* A routine that is named makes all stores itself. */
+static void direct_stores(struct tap *t)
+{
+	struct gdr_copy_env env;
+
+	tap_ok(t, takes("GDRCOPY_COPY_IMPL", NULL, &env) && env.direct == copy_has_direct(),
+	       "direct stores where the CPU has them");
+	tap_ok(t, takes("GDRCOPY_COPY_IMPL", "portable", &env) && !env.direct, "and none by a routine that is named");
+}
+
 static void options(struct tap *t)
 {
 	tap_ok(t, backend_is(NULL, NULL) && backend_is("", NULL) && backend_is("rm", "rm"), "the backend");
@@ -166,6 +177,7 @@ int main(void)
 	unsetenv("GDRCOPY_COPY_IMPL");
 	good_values(&t);
 	bad_values(&t);
+	direct_stores(&t);
 	options(&t);
 	privileged_program(&t);
 	return tap_done(&t);

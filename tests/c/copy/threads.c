@@ -4,6 +4,7 @@
  * is real-time, on one CPU, blocks other signals and traps floating-point exceptions.
  */
 #define _GNU_SOURCE
+#include <dlfcn.h>
 #include <errno.h>
 #include <fenv.h>
 #include <pthread.h>
@@ -24,6 +25,19 @@ struct seen {
 	uint64_t mask;
 	size_t stack;
 };
+
+static int asked, refuse, answer;	/* calls of pthread_create; the first ones that fail, and how */
+
+/* In place of the C library's. */
+int pthread_create(pthread_t *id, const pthread_attr_t *attr, void *(*f)(void *), void *arg)
+{
+	static __typeof__(pthread_create) *next;
+
+	*(void **)&next = dlsym(RTLD_NEXT, "pthread_create");
+	if (!next)
+		abort();
+	return asked++ < refuse ? answer : next(id, attr, f, arg);
+}
 
 static uint64_t mask_now(void)
 {
@@ -103,5 +117,25 @@ int main(void)
 	all_but_two &= ~(gdr_signal_bit(SIGKILL) | gdr_signal_bit(SIGSTOP) | gdr_signal_bit(32));
 	tap_ok(&t, thread.mask == all_but_two, "held signals: %#lx", (unsigned long)thread.mask);
 	tap_ok(&t, thread.stack <= 512 << 10, "%zu bytes of stack", thread.stack);
+	/* The host's thread-local storage may be too big for a small stack. */
+	asked = 0;
+	refuse = 1;
+	answer = EINVAL;
+	tap_is(&t, gdr_thread_make(&id, &run), 0, "where the small stack is refused it is made");
+	tap_is(&t, asked, 2, "by the second call: calls");
+	pthread_join(id, NULL);
+	tap_ok(&t, thread.stack > 512 << 10, "with a larger stack: %zu bytes", thread.stack);
+	tap_ok(&t, thread.policy == SCHED_OTHER && thread.cpus == before.cpus && thread.mask == all_but_two,
+	       "and like others else");
+	asked = 0;
+	answer = EAGAIN;
+	tap_is(&t, gdr_thread_make(&id, &run), EAGAIN, "where no thread can be made, the errno");
+	tap_is(&t, asked, 1, "calls");
+	asked = 0;
+	refuse = 2;
+	answer = EINVAL;
+	tap_is(&t, gdr_thread_make(&id, &run), EINVAL, "where no stack will do, the errno");
+	tap_is(&t, asked, 2, "calls");
+	tap_is(&t, mask_now() == maker.mask, true, "the mask stays then, too");
 	return tap_done(&t);
 }
