@@ -6,6 +6,7 @@ import (
 
 	"gdrapi/core/backend"
 	"gdrapi/core/handle"
+	"gdrapi/core/internal/mmio"
 	"gdrapi/core/log"
 
 	"golang.org/x/sys/unix"
@@ -39,7 +40,8 @@ type Gate interface {
 }
 
 // ErrCopies is what a call that ends mappings returns while a Gate's copies run through one.
-// The caller makes the call again. Meanwhile no new copy begins.
+// The caller makes the call again. Meanwhile no new copy begins. A program that uses this
+// package alone does not meet it: Close waits for ReadAt and WriteAt.
 var ErrCopies = handle.ErrCopies
 
 // Buffer is pinned GPU memory.
@@ -133,8 +135,8 @@ func (b *Buffer) hold() error {
 	return nil
 }
 
-// Close ends the buffer's mapping, if there is one, and unpins the buffer. After an error of
-// the driver's the buffer is gone, too.
+// Close ends the buffer's mapping, if there is one, and unpins the buffer. It waits for
+// ReadAt and WriteAt. After an error of the driver's the buffer is gone, too.
 func (b *Buffer) Close() error {
 	if err := b.lock(); err != nil {
 		return err
@@ -199,7 +201,8 @@ func (b *Buffer) mapLocked(size uint64, typ MappingType) (*Mapping, error) {
 	if err != nil {
 		return nil, err
 	}
-	b.mapping = &Mapping{buffer: b, va: va, gpu: info.VA, mapped: rounded, typ: typ}
+	b.mapping = &Mapping{buffer: b, va: va, gpu: info.VA, mapped: rounded, size: size, typ: typ}
+	mmio.Count(typ, +1)
 	if b.gate != nil {
 		b.gate.Open(va, rounded, uint32(typ))
 	}
@@ -224,6 +227,7 @@ func (b *Buffer) unmap() error {
 	if !b.retract() {
 		return ErrCopies
 	}
+	mmio.Count(b.mapping.typ, -1)
 	b.mapping = nil
 	return b.pin.Unmap()
 }
@@ -231,6 +235,7 @@ func (b *Buffer) unmap() error {
 // retract keeps new copies out of b's mapping. It returns false while copies run through
 // it.
 func (b *Buffer) retract() bool {
+	b.mapping.end()
 	return b.gate == nil || b.gate.Shut()
 }
 

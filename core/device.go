@@ -4,10 +4,12 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 
 	"gdrapi/core/backend"
 	"gdrapi/core/cuda"
 	"gdrapi/core/dl"
+	"gdrapi/core/handle"
 	"gdrapi/core/internal/sys"
 	"gdrapi/core/log"
 
@@ -28,6 +30,8 @@ type Device struct {
 	buffers  set[*Buffer]
 	memories set[*Memory]
 	caches   set[*Cache]
+
+	page atomic.Uint64 // the backend's page in bytes, as far as Map has found out; 0: unknown
 }
 
 // set are the objects of one kind that were made through a device.
@@ -145,12 +149,7 @@ func openFirst(candidates []backend.Backend) (_ backend.Session, name string, er
 
 // ErrClosed is in the error of a method whose object, or whose Device, is closed already. It
 // unwraps to EINVAL.
-var ErrClosed error = closedError{}
-
-type closedError struct{}
-
-func (closedError) Error() string { return unix.EINVAL.Error() }
-func (closedError) Unwrap() error { return unix.EINVAL }
+var ErrClosed = handle.ErrClosed
 
 // enter begins a call. Close of the device then waits until leave is called.
 func (d *Device) enter() error {

@@ -10,7 +10,7 @@ import (
 )
 
 // open opens a device whose only backend is a fake.
-func open(t *testing.T) (*Device, *backendtest.Fake) {
+func open(t testing.TB) (*Device, *backendtest.Fake) {
 	t.Helper()
 	f := backendtest.New()
 	d, err := Open(Options{Backends: []backend.Backend{f}})

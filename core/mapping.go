@@ -1,14 +1,78 @@
 package core
 
-import "fmt"
+import (
+	"fmt"
+	"io"
+	"runtime/debug"
+	"sync"
 
-// Mapping is an address range through which the CPU reads and writes GPU memory.
+	"gdrapi/core/internal/mmio"
+
+	"golang.org/x/sys/unix"
+)
+
+// Mapping is an address range through which the CPU reads and writes GPU memory. It is an
+// io.ReaderAt and an io.WriterAt. Offset 0 is the byte at the address that Map was given.
+//
+// ReadAt and WriteAt may run at the same time, also on the same bytes. What a read then has
+// of a write is not defined, but for the words of up to 8 aligned bytes, which are whole.
 type Mapping struct {
 	buffer *Buffer
 	va     uintptr // of the first page
 	gpu    uint64  // the GPU's address of that
 	mapped uint64  // bytes, a multiple of the host page
+	skip   uint64  // bytes of it before offset 0
+	size   uint64  // bytes that Map was asked for
 	typ    MappingType
+	owner  bool // Close unpins the buffer, too
+
+	copies sync.RWMutex // a copy holds it for reading
+	ended  bool         // no copy may begin
+}
+
+var (
+	_ io.ReaderAt = (*Mapping)(nil)
+	_ io.WriterAt = (*Mapping)(nil)
+)
+
+// Map pins the n bytes of GPU memory at addr and maps them, with any alignment. Close of the
+// mapping unpins them. Errors: those of Pin and of Buffer.Map.
+func (d *Device) Map(addr, n uint64) (*Mapping, error) {
+	if err := d.enter(); err != nil {
+		return nil, err
+	}
+	defer d.leave()
+	for {
+		page := max(d.page.Load(), hostPage)
+		m, needs, err := d.mapFrom(addr, n, page)
+		if err == nil || needs <= page {
+			return m, err
+		}
+		d.page.Store(needs)
+	}
+}
+
+// mapFrom pins from a page boundary on, and maps. needs is the backend's page in bytes.
+func (d *Device) mapFrom(addr, n, page uint64) (_ *Mapping, needs uint64, err error) {
+	if err := checkPin(PinRequest{Addr: addr, Size: n}); err != nil {
+		return nil, 0, err
+	}
+	start := addr &^ (page - 1)
+	b, err := d.pin(PinRequest{Addr: start, Size: addr + n - start})
+	if err != nil {
+		return nil, 0, err
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if i, err := b.pin.Info(); err == nil {
+		needs = uint64(i.PageSize)
+	}
+	m, err := b.mapLocked(addr+n-start, AnyType)
+	if err != nil {
+		return nil, needs, first(err, b.unpin())
+	}
+	m.skip, m.size, m.owner = addr-start, n, true
+	return m, needs, nil
 }
 
 // VA is the CPU's address of the mapping's first page, which has the GPU's address GPU.
@@ -20,10 +84,14 @@ func (m *Mapping) GPU() uint64 { return m.gpu }
 // Mapped is the number of bytes from VA on.
 func (m *Mapping) Mapped() uint64 { return m.mapped }
 
+// Size is the number of bytes from offset 0 on.
+func (m *Mapping) Size() int64 { return int64(m.size) }
+
 // Type is the memory type of the mapping.
 func (m *Mapping) Type() MappingType { return m.typ }
 
-// Close ends the mapping.
+// Close ends the mapping. It waits for ReadAt and WriteAt. If Device.Map has made the
+// mapping, Close unpins its memory.
 func (m *Mapping) Close() error {
 	b := m.buffer
 	if err := b.lock(); err != nil {
@@ -33,5 +101,77 @@ func (m *Mapping) Close() error {
 	if b.mapping != m {
 		return fmt.Errorf("the mapping is unmapped: %w", ErrClosed)
 	}
+	if m.owner {
+		return b.unpin()
+	}
 	return b.unmap()
+}
+
+// end keeps new copies out and waits for those that run. It may be called again.
+func (m *Mapping) end() {
+	m.copies.Lock()
+	defer m.copies.Unlock()
+	m.ended = true
+}
+
+// ReadAt reads len(p) bytes from offset off on. At the end of the mapping it reads what
+// there is, and returns io.EOF. Errors: EINVAL (off is negative), ErrClosed, EIO (the driver
+// has taken the pages back).
+func (m *Mapping) ReadAt(p []byte, off int64) (n int, err error) {
+	return m.readAt(p, off, m.skip, m.size)
+}
+
+// readAt is ReadAt in size bytes, the first of which is that with number skip.
+func (m *Mapping) readAt(p []byte, off int64, skip, size uint64) (n int, err error) {
+	if off < 0 {
+		return 0, fmt.Errorf("read at offset %d: %w", off, unix.EINVAL)
+	}
+	if uint64(off) >= size {
+		return 0, io.EOF
+	}
+	if left := size - uint64(off); uint64(len(p)) > left {
+		p = p[:left]
+		defer func() {
+			if err == nil {
+				err = io.EOF
+			}
+		}()
+	}
+	return m.copy(skip+uint64(off), p, func(va uintptr) { mmio.Read(p, va, m.typ) })
+}
+
+// WriteAt writes p from offset off on. Errors: EINVAL (the bytes do not lie in the mapping;
+// none is written), ErrClosed, EIO (the driver has taken the pages back).
+func (m *Mapping) WriteAt(p []byte, off int64) (n int, err error) {
+	return m.writeAt(p, off, m.skip, m.size)
+}
+
+func (m *Mapping) writeAt(p []byte, off int64, skip, size uint64) (n int, err error) {
+	if off < 0 || uint64(off) > size || uint64(len(p)) > size-uint64(off) {
+		return 0, fmt.Errorf("write of %d bytes at offset %d: the mapping has %d: %w", len(p), off, size, unix.EINVAL)
+	}
+	return m.copy(skip+uint64(off), p, func(va uintptr) { mmio.Write(va, p, m.typ) })
+}
+
+// copy makes a copy of all of p, which starts at a byte of the mapping, unless the mapping
+// has ended.
+func (m *Mapping) copy(at uint64, p []byte, do func(va uintptr)) (n int, err error) {
+	m.copies.RLock()
+	defer m.copies.RUnlock()
+	if m.ended {
+		return 0, fmt.Errorf("the mapping is unmapped: %w", ErrClosed)
+	}
+	// An access to pages that the driver has taken back faults.
+	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
+	defer func() {
+		if fault := recover(); fault != nil {
+			at, ok := fault.(interface{ Addr() uintptr })
+			if !ok || uint64(at.Addr()-m.va) >= m.mapped {
+				panic(fault)
+			}
+			n, err = 0, fmt.Errorf("the driver has taken the pages of the mapping back (%v): %w", fault, unix.EIO)
+		}
+	}()
+	do(m.va + uintptr(at))
+	return len(p), nil
 }

@@ -131,6 +131,9 @@ var table = []Group{
 	// The Go packages.
 	{Name: "go", Rows: []Program{
 		goTest(Program{Name: "core", Sim: Plain}, "./core/...", "./capi/door"),
+		// As a Go program without cgo uses it, on each simulated driver.
+		{Name: "library", Cmd: cmd("$B/bin/core_test", "-test.v", "-test.run", "^(TestLibrary|TestMemoryThatNeedsTheWatch|Example)"),
+			Count: GoTest, On: all, Make: cmd("doubles", "$B/bin/core_test")},
 		goTest(Program{Name: "report"}, "./cmd/gdrcopy_report/..."),
 		goTest(Program{Name: "mutate"}, "./tests/mutate/..."),
 	}},
@@ -604,7 +607,7 @@ func emulated(arch string) []Program {
 	}
 	// Those that start no program and compile none.
 	add(goTest(Program{Name: "go", Env: cmd("GOOS=linux", "GOARCH="+arch, "CGO_ENABLED=1", "CC="+compilers[arch])}, "-exec", run,
-		"./core", "./capi/door", "./core/cache", "./core/gdrdrv", "./core/handle", "./cmd/gdrcopy_report/..."))
+		"./core", "./capi/door", "./core/cache", "./core/gdrdrv", "./core/handle", "./core/internal/mmio", "./cmd/gdrcopy_report/..."))
 	return programs
 }
 

@@ -53,6 +53,11 @@ root: all
 	@rm -rf $(B)/root
 	@$(MAKE) --no-print-directory -s exes install DESTDIR=$(abspath $(B)/root) prefix=/usr libdir=/usr/lib
 
+# The tests of core as a program without cgo.
+$(BIN)/core_test: $(shell find core -name '*.go' -o -name '*.s') go.mod go.sum
+	@mkdir -p $(@D)
+	CGO_ENABLED=0 $(GO) test -c -o $@ ./core
+
 # Without that program a target cannot be made.
 need-%:
 	@command -v $* >/dev/null || { packages=$$(sed -n 's/^$* //p' tests/suite/needs.txt); \

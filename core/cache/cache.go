@@ -147,7 +147,7 @@ func (c *Cache) lock() error {
 	c.mu.Lock()
 	if c.closed {
 		c.mu.Unlock()
-		return fmt.Errorf("cache %#x is closed: %w", uint64(c.h), unix.EINVAL)
+		return fmt.Errorf("cache %#x is closed: %w", uint64(c.h), handle.ErrClosed)
 	}
 	return nil
 }
@@ -475,6 +475,18 @@ func (c *Cache) makeRoom(more uint64) {
 	c.dropRetired()
 	for c.pinned > goal && c.evict() {
 	}
+}
+
+// Put ends a hold, as gdr_cache_put does in C.
+func (c *Cache) Put(h Handle) error {
+	left, ok := c.rangeOf(h).letGo(h)
+	if !ok {
+		return fmt.Errorf("nobody holds %#x: %w", uint64(h), unix.EINVAL)
+	}
+	if left&holdsMax == 0 && (left&retiredBit != 0 || c.line.room.Load() < 0) {
+		return c.Settle()
+	}
+	return nil
 }
 
 // Settle unpins unheld ranges while the cache is too big, and all unheld ranges that were

@@ -188,27 +188,11 @@ func (u *user) refused(addr, size uint64, want unix.Errno) {
 	require.ErrorIs(u.t, err, want)
 }
 
-// letGo is range_let_go of capi/cache_range.h.
-func (c *Cache) letGo(h Handle) (left uint64, ok bool) {
-	r := c.rangeOf(h)
-	for {
-		s := r.state.Load()
-		if !sameGeneration(s, stateOf(h)) || s&holdsMax == 0 {
-			return 0, false
-		}
-		if r.state.CompareAndSwap(s, s-1) {
-			return s - 1, true
-		}
-	}
-}
-
-// put is gdr_cache_put. It returns false if nobody holds h.
+// put returns false if nobody holds h.
 func (u *user) put(h Handle) bool {
-	left, ok := u.letGo(h)
-	if ok && left&holdsMax == 0 && (left&retiredBit != 0 || u.line.room.Load() < 0) {
-		require.NoError(u.t, u.Settle())
-	}
-	return ok
+	err := u.Put(h)
+	require.True(u.t, err == nil || errors.Is(err, unix.EINVAL))
+	return err == nil
 }
 
 func (u *user) visit(addr, size uint64) Held {

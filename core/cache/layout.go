@@ -71,6 +71,20 @@ func (r *rangeLine) hold(h handle.Handle) bool {
 	}
 }
 
+// letGo ends a hold of the range of h, and gives the state that it leaves. It returns false
+// if nobody holds the range.
+func (r *rangeLine) letGo(h handle.Handle) (left uint64, ok bool) {
+	for {
+		s := r.state.Load()
+		if !sameGeneration(s, stateOf(h)) || s&holdsMax == 0 {
+			return 0, false
+		}
+		if r.state.CompareAndSwap(s, s-1) {
+			return s - 1, true
+		}
+	}
+}
+
 // retire prevents new holds of the range of h. Without heldToo it returns false if
 // somebody holds the range. A range that is gone, or was replaced, counts as retired.
 func (r *rangeLine) retire(h handle.Handle, heldToo bool) bool {

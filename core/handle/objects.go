@@ -2,7 +2,17 @@ package handle
 
 import (
 	"sync"
+
+	"golang.org/x/sys/unix"
 )
+
+// ErrClosed is in the error of a call on what is closed already. It unwraps to EINVAL.
+var ErrClosed error = closedError{}
+
+type closedError struct{}
+
+func (closedError) Error() string { return unix.EINVAL.Error() }
+func (closedError) Unwrap() error { return unix.EINVAL }
 
 // Objects are the things of one kind that handles of a table name. Its methods may be
 // called from any goroutine.

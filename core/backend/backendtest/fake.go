@@ -17,6 +17,7 @@ type Fake struct {
 	Asked backend.PinRequest // of the last pin
 	Flag  int                // of each pin
 	Page  uint32
+	VA    uintptr // of each mapping
 
 	OnUnmap, OnUnpin, OnClose func() // called in Unmap, Unpin and Close; nil: nothing
 }
@@ -75,7 +76,7 @@ func (p *fakePin) Map(size uint64, want backend.MappingType) (uintptr, backend.M
 		return 0, 0, err
 	}
 	p.mapped = true
-	return 0x7000, backend.WC, nil
+	return p.f.VA, backend.WC, nil
 }
 
 func (p *fakePin) Unmap() error {
@@ -105,5 +106,5 @@ func (p *fakePin) Unpin() error {
 	return err
 }
 
-// New makes a Fake in whose pins a page has 4096 bytes.
-func New() *Fake { return &Fake{Fail: map[string]error{}, Page: 4096} }
+// New makes a Fake in whose pins a page has 4096 bytes. Nothing lies behind its mappings.
+func New() *Fake { return &Fake{Fail: map[string]error{}, Page: 4096, VA: 0x7000} }

@@ -1,0 +1,3 @@
+package mmio
+
+const lineLoads = true

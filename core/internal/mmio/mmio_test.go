@@ -1,0 +1,143 @@
+package mmio
+
+import (
+	"bytes"
+	"fmt"
+	"math/rand/v2"
+	"testing"
+	"unsafe"
+
+	"gdrapi/core/backend"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+)
+
+// device is memory of size bytes, whose pages lie between pages that fault.
+func device(t *testing.T, size int) (va uintptr, mem []byte) {
+	page := unix.Getpagesize()
+	size = (size + page - 1) &^ (page - 1)
+	all, err := unix.Mmap(-1, 0, size+2*page, unix.PROT_NONE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, unix.Munmap(all)) })
+	mem = all[page : page+size]
+	require.NoError(t, unix.Mprotect(mem, unix.PROT_READ|unix.PROT_WRITE))
+	return uintptr(unsafe.Pointer(&mem[0])), mem
+}
+
+func random(n int) []byte {
+	b := make([]byte, n)
+	for i := range b {
+		b[i] = byte(rand.Uint32())
+	}
+	return b
+}
+
+var types = map[string]backend.MappingType{"WC": backend.WC, "cached": backend.Caching, "device": backend.Device}
+
+// check writes and reads n bytes at off, from and to host memory of any alignment.
+func check(t *testing.T, mem []byte, va uintptr, off, n, host int, typ backend.MappingType) {
+	want := bytes.Clone(mem)
+	from := random(n + host)[host:]
+	copy(want[off:], from)
+	Write(va+uintptr(off), from, typ)
+	if !bytes.Equal(want, mem) {
+		t.Fatalf("a write of %d bytes at %d from %d", n, off, host)
+	}
+	to := random(host + n + lineBytes)
+	around := bytes.Clone(to)
+	copy(around[host:], from)
+	Read(to[host:host+n], va+uintptr(off), typ)
+	if !bytes.Equal(around, to) {
+		t.Fatalf("a read of %d bytes at %d to %d", n, off, host)
+	}
+}
+
+// Every size and every alignment within some lines, and ends at both ends of the memory.
+func TestEveryByteAndNoOther(t *testing.T) {
+	va, mem := device(t, 1)
+	mem = mem[:1024] // what is compared each time
+	for name, typ := range types {
+		t.Run(name, func(t *testing.T) {
+			for n := range 3*lineBytes + 2 {
+				for off := range lineBytes + 1 {
+					check(t, mem, va, off, n, (off+n)%17, typ)
+				}
+			}
+			for _, n := range []int{255, 256, 257, 512, 700, 1024} {
+				for off := range min(lineBytes, len(mem)-n) + 1 {
+					check(t, mem, va, off, n, off%17, typ)
+				}
+			}
+		})
+	}
+}
+
+// No access passes the pages of a mapping.
+func TestEndsOfTheMapping(t *testing.T) {
+	va, mem := device(t, 1)
+	for name, typ := range types {
+		t.Run(name, func(t *testing.T) {
+			for n := range 130 {
+				check(t, mem, va, 0, n, 3, typ)
+				check(t, mem, va, len(mem)-n, n, 3, typ)
+			}
+		})
+	}
+}
+
+// More than one call of the assembly moves.
+func TestLongCopies(t *testing.T) {
+	const size = 3*writeBytes + 5*lineBytes
+	va, mem := device(t, size)
+	for name, typ := range types {
+		t.Run(name, func(t *testing.T) {
+			for _, off := range []int{0, 1, 64, 67} {
+				for _, n := range []int{readBytes - 1, readBytes + 1, writeBytes, writeBytes + 65, 2*writeBytes + 7, size - 67} {
+					check(t, mem, va, off, n, off%3, typ)
+				}
+			}
+		})
+	}
+}
+
+// The largest access that is aligned and not too long.
+func TestPieces(t *testing.T) {
+	for _, c := range []struct {
+		va   uintptr
+		n    int
+		want int
+	}{{0, 64, 8}, {8, 8, 8}, {8, 7, 4}, {4, 8, 4}, {2, 100, 2}, {6, 1, 1}, {7, 100, 1}, {16, 3, 2}} {
+		require.Equal(t, c.want, piece(c.va, c.n), "%+v", c)
+	}
+}
+
+func TestMixedTypes(t *testing.T) {
+	Count(backend.WC, 1)
+	Count(backend.WC, 1)
+	require.False(t, mixed.Load())
+	Count(backend.Caching, 1)
+	require.True(t, mixed.Load())
+	Count(backend.WC, -1)
+	require.True(t, mixed.Load(), "one is left")
+	Count(backend.WC, -1)
+	require.False(t, mixed.Load())
+	Count(backend.Caching, -1)
+}
+
+func BenchmarkWrite(b *testing.B) { bench(b, func(va uintptr, p []byte) { Write(va, p, backend.WC) }) }
+func BenchmarkRead(b *testing.B)  { bench(b, func(va uintptr, p []byte) { Read(p, va, backend.WC) }) }
+
+func bench(b *testing.B, f func(va uintptr, p []byte)) {
+	mem := make([]byte, 1<<20+lineBytes)
+	va := (uintptr(unsafe.Pointer(&mem[0])) + lineBytes - 1) &^ (lineBytes - 1)
+	for _, n := range []int{8, 64, 4096, 1 << 20} {
+		b.Run(fmt.Sprint(n), func(b *testing.B) {
+			p := make([]byte, n)
+			b.SetBytes(int64(n))
+			for b.Loop() {
+				f(va, p)
+			}
+		})
+	}
+}

@@ -1,0 +1,275 @@
+package core
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"testing"
+	"unsafe"
+
+	"gdrapi/core/backend/backendtest"
+	"gdrapi/core/cache"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+)
+
+// openMemory opens a device on a fake whose mappings are of 64 KiB of memory.
+func openMemory(t *testing.T) (*Device, *backendtest.Fake, []byte) {
+	t.Helper()
+	d, f := open(t)
+	mem, err := unix.Mmap(-1, 0, 1<<16, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, unix.Munmap(mem)) })
+	f.VA = uintptr(unsafe.Pointer(&mem[0]))
+	return d, f, mem
+}
+
+// errno is what a Go program makes of an error.
+func errno(err error) unix.Errno {
+	var e unix.Errno
+	errors.As(err, &e)
+	return e
+}
+
+func TestReadAtAndWriteAt(t *testing.T) {
+	d, f, mem := openMemory(t)
+	m, err := d.Map(0x10000+100, 1000)
+	require.NoError(t, err)
+	require.EqualValues(t, 1000, m.Size())
+	require.EqualValues(t, 0x10000, m.GPU())
+	for _, c := range []struct {
+		off     int64
+		n, want int
+		read    error // of ReadAt
+		write   unix.Errno
+	}{
+		{0, 1000, 1000, nil, 0},
+		{0, 0, 0, nil, 0},
+		{1, 8, 8, nil, 0},
+		{999, 1, 1, nil, 0},
+		{990, 11, 10, io.EOF, unix.EINVAL},
+		{1000, 1, 0, io.EOF, unix.EINVAL},
+		{1 << 62, 1, 0, io.EOF, unix.EINVAL},
+		{-1, 1, 0, unix.EINVAL, unix.EINVAL},
+		{-1 << 63, 1, 0, unix.EINVAL, unix.EINVAL},
+	} {
+		before := bytes.Clone(mem)
+		p := bytes.Repeat([]byte{0xa5}, c.n)
+		n, err := m.WriteAt(p, c.off)
+		require.Equal(t, c.write, errno(err), "%+v: %v", c, err)
+		if c.write == 0 {
+			require.NoError(t, err)
+			require.Equal(t, c.n, n)
+			copy(before[100+c.off:], p)
+		} else {
+			require.Zero(t, n)
+		}
+		require.Equal(t, before, mem, "%+v", c)
+
+		p = make([]byte, c.n)
+		n, err = m.ReadAt(p, c.off)
+		require.ErrorIs(t, err, c.read, "%+v", c)
+		require.Equal(t, c.want, n, "%+v", c)
+		if n > 0 {
+			require.Equal(t, mem[100+c.off:][:n], p[:n])
+		}
+		require.Equal(t, make([]byte, c.n-n), p[n:], "the rest is left")
+	}
+	all, err := io.ReadAll(io.NewSectionReader(m, 0, m.Size()))
+	require.NoError(t, err)
+	require.Equal(t, mem[100:1100], all)
+
+	require.NoError(t, m.Close())
+	require.Zero(t, f.Live, "Close unpins, too")
+	for _, err := range []error{
+		m.Close(),
+		func() error { _, err := m.ReadAt(make([]byte, 1), 0); return err }(),
+		func() error { _, err := m.WriteAt(make([]byte, 1), 0); return err }(),
+	} {
+		require.ErrorIs(t, err, ErrClosed)
+		require.Equal(t, unix.EINVAL, errno(err))
+	}
+}
+
+// Map finds out once what the backend's page is.
+func TestMapOfAnyAlignment(t *testing.T) {
+	d, f, mem := openMemory(t)
+	f.Page = 1 << 16
+	for i, pins := range []int{2, 1} {
+		f.Calls = nil
+		m, err := d.Map(0x30000+5000, 3)
+		require.NoError(t, err)
+		require.EqualValues(t, 0x30000, m.GPU())
+		n := 0
+		for _, c := range f.Made() {
+			if c == "pin" {
+				n++
+			}
+		}
+		require.Equal(t, pins, n)
+		_, err = m.WriteAt([]byte{1, 2, byte(i)}, 0)
+		require.NoError(t, err)
+		require.Equal(t, []byte{1, 2, byte(i)}, mem[5000:5003])
+		require.NoError(t, m.Close())
+		require.Zero(t, f.Live)
+	}
+	for what, want := range map[string]unix.Errno{"pin": unix.ENOTSUP, "info": unix.EIO, "map": unix.ENOMEM} {
+		f.Fail[what] = want
+		_, err := d.Map(0x30000, 8)
+		require.Equal(t, want, errno(err))
+		require.Zero(t, f.Live)
+		delete(f.Fail, what)
+	}
+	for _, r := range [][2]uint64{{0, 8}, {8, 0}, {^uint64(0), 2}} {
+		_, err := d.Map(r[0], r[1])
+		require.Equal(t, unix.EINVAL, errno(err))
+	}
+}
+
+// Whatever ends a mapping waits for the copies that run. Later ones are refused.
+func TestCloseWaitsForCopies(t *testing.T) {
+	for name, end := range map[string]func(d *Device, b *Buffer, m *Mapping) error{
+		"mapping": func(_ *Device, _ *Buffer, m *Mapping) error { return m.Close() },
+		"buffer":  func(_ *Device, b *Buffer, _ *Mapping) error { return b.Close() },
+		"device":  func(d *Device, _ *Buffer, _ *Mapping) error { return d.Close() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			d, f, _ := openMemory(t)
+			b, err := d.Pin(request)
+			require.NoError(t, err)
+			m, err := b.Map(4096, AnyType)
+			require.NoError(t, err)
+			ended := make(chan error)
+			copied := 0
+			_, err = m.copy(0, make([]byte, 8), func(uintptr) {
+				go func() { ended <- end(d, b, m) }()
+				for m.copies.TryRLock() { // false once the end waits
+					m.copies.RUnlock()
+				}
+				require.NotContains(t, f.Made(), "unmap")
+				copied++
+			})
+			require.NoError(t, err)
+			require.NoError(t, <-ended)
+			require.Equal(t, 1, copied)
+			require.Contains(t, f.Made(), "unmap")
+			_, err = m.WriteAt([]byte{1}, 0)
+			require.ErrorIs(t, err, ErrClosed)
+		})
+	}
+}
+
+// Pages that the driver takes back fault. The program lives.
+func TestRevokedPages(t *testing.T) {
+	d, _, mem := openMemory(t)
+	m, err := d.Map(0x10000, 1<<16)
+	require.NoError(t, err)
+	require.NoError(t, unix.Mprotect(mem[4096:], unix.PROT_NONE))
+	for _, n := range []int{8, 5000} {
+		for _, copy := range []func([]byte, int64) (int, error){m.ReadAt, m.WriteAt} {
+			done, err := copy(make([]byte, n), 4096-4)
+			require.Equal(t, unix.EIO, errno(err), "%v", err)
+			require.Zero(t, done)
+			done, err = copy(make([]byte, 8), 0)
+			require.NoError(t, err)
+			require.Equal(t, 8, done)
+		}
+	}
+	// A fault of the program's own stays its own.
+	require.NoError(t, unix.Mprotect(mem, unix.PROT_READ|unix.PROT_WRITE))
+	other, err := unix.Mmap(-1, 0, 4096, unix.PROT_NONE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
+	require.NoError(t, err)
+	defer unix.Munmap(other)
+	require.Panics(t, func() { _, _ = m.WriteAt(other[:8], 0) })
+	require.NoError(t, m.Close(), "the panic has left nothing locked")
+}
+
+// memoryDriver knows one allocation without an end.
+type memoryDriver struct{}
+
+func (memoryDriver) BufferID(uint64) (uint64, error) { return 7, nil }
+func (memoryDriver) AllocationRange(addr uint64) (uint64, uint64, error) {
+	return addr &^ 0xffff, 1 << 20, nil
+}
+func (memoryDriver) PointerGetAttribute() uintptr { return 0x1234 }
+
+func TestRangesOfACache(t *testing.T) {
+	d, f, mem := openMemory(t)
+	in, err := ours()
+	require.NoError(t, err)
+	in.Driver = func() (cache.Driver, error) { return memoryDriver{}, nil }
+	t.Cleanup(func() { in.Driver = nil })
+	c, err := d.OpenCache(1 << 20)
+	require.NoError(t, err)
+	for range 3 {
+		r, err := c.Get(0x10000+40, 100)
+		require.NoError(t, err)
+		_, err = r.WriteAt([]byte("here"), 96)
+		require.NoError(t, err)
+		require.Equal(t, "here", string(mem[136:140]))
+		_, err = r.WriteAt([]byte("here"), 97)
+		require.Equal(t, unix.EINVAL, errno(err))
+		p := make([]byte, 8)
+		n, err := r.ReadAt(p, 96)
+		require.Equal(t, io.EOF, err)
+		require.Equal(t, "here", string(p[:n]))
+		require.NoError(t, r.Close())
+		require.ErrorIs(t, r.Close(), ErrClosed)
+		_, err = r.ReadAt(p, 0)
+		require.ErrorIs(t, err, ErrClosed)
+		require.Equal(t, 1, f.Live, "the cache keeps it")
+	}
+	held, err := c.Get(0x10000, 8)
+	require.NoError(t, err)
+	require.NoError(t, c.Flush())
+	require.Equal(t, 1, f.Live)
+	require.NoError(t, held.Close())
+	require.NoError(t, c.Flush())
+	require.Zero(t, f.Live)
+
+	held, err = c.Get(0x10000, 8)
+	require.NoError(t, err)
+	require.NoError(t, c.Close())
+	_, err = held.WriteAt([]byte{1}, 0)
+	require.ErrorIs(t, err, ErrClosed, "Close of the cache ends what is held")
+	require.Equal(t, unix.EINVAL, errno(held.Close()))
+	_, err = c.Get(0x10000, 8)
+	require.ErrorIs(t, err, ErrClosed)
+	_, err = c.Get(0, 8)
+	require.Equal(t, unix.EINVAL, errno(err))
+
+	c, err = d.OpenCache(1 << 20)
+	require.NoError(t, err)
+	_, err = c.Get(0x10000, 8)
+	require.NoError(t, err)
+	require.NoError(t, d.Close())
+	require.Zero(t, f.Live, "Close of the device ends its caches")
+	require.Zero(t, in.Buffers.Len())
+	_, err = d.OpenCache(1)
+	require.ErrorIs(t, err, ErrClosed)
+}
+
+// A copy allocates nothing.
+func TestCopiesDoNotAllocate(t *testing.T) {
+	d, _, _ := openMemory(t)
+	m, err := d.Map(0x10000, 4096)
+	require.NoError(t, err)
+	p := make([]byte, 100)
+	require.Zero(t, testing.AllocsPerRun(100, func() {
+		_, _ = m.WriteAt(p, 3)
+		_, _ = m.ReadAt(p, 3)
+	}))
+}
+
+func BenchmarkWriteAt8(b *testing.B) {
+	d, f := open(b)
+	mem := make([]byte, 1<<13)
+	f.VA = (uintptr(unsafe.Pointer(&mem[0])) + 4095) &^ 4095
+	m, err := d.Map(0x10000, 4096)
+	require.NoError(b, err)
+	p := make([]byte, 8)
+	for b.Loop() {
+		_, _ = m.WriteAt(p, 8)
+	}
+}
