@@ -53,9 +53,10 @@ include tools/tools.mk tests/tests.mk packaging/packaging.mk
 
 .PHONY: all lib exes vkgdr driver version config help clean uninstall
 .PHONY: install lib_install vkgdr_install exes_install man_install drv_install
-all: lib vkgdr exes
+all: lib exes
 lib: $(LIB)
-exes: tools
+# Recipes build lib and exes, then install: that has to be all.
+exes: tools vkgdr
 vkgdr: $(VKGDR)
 
 # What gdr_ext_version says, but for the version of the Go that builds; it changes when the

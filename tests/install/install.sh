@@ -100,6 +100,11 @@ check "make exes_install bindir= in another folder" copies exes_install DESTDIR=
 check "make lib exes lib_install exes_install, all at once" "$make" -s -j4 lib exes lib_install exes_install \
 	LDCONFIG=: CUDA=/none prefix="$work/once"
 all_run "$work/once/bin" "made and installed at once"
+built_for_install() {
+	"$make" -nB lib exes >"$work/plan" && grep -q -- '-o build/libgdrapi.so' "$work/plan" &&
+		grep -q -- '-o build/libvkgdr.so' "$work/plan" && grep -q -- '-o build/install/.*gdrcopy_sanity' "$work/plan"
+}
+check "make lib exes builds all that make install wants" built_for_install
 check "make drv_install before make driver" refuses "run 'make driver' first" drv_install
 
 # What is not as it was built.
