@@ -33,7 +33,6 @@ static inline struct cpu_regs cpu_leaf(uint32_t leaf)
 #define CPU_7_EBX_AVX512F (1u << 16)
 #define CPU_7_EBX_AVX512BW (1u << 30)
 #define CPU_7_ECX_MOVDIRI (1u << 27)
-#define CPU_7_ECX_MOVDIR64B (1u << 28)
 
 #define XCR0_AVX 0x06u		/* XMM and the upper halves of YMM */
 #define XCR0_AVX512 0xe6u	/* the masks and all of ZMM, too */

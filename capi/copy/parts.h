@@ -259,19 +259,14 @@ extern const struct copy_impl copy_sse2 COPY_HIDDEN;
 extern const struct copy_impl copy_sse41 COPY_HIDDEN;
 extern const struct copy_impl copy_avx2 COPY_HIDDEN;
 extern const struct copy_impl copy_avx512 COPY_HIDDEN;
-extern const struct copy_impl copy_movdir64b COPY_HIDDEN;
 
 /* Functions that other routines use as well. */
 COPY_HIDDEN copy_write copy_sse2_write_line;
 COPY_HIDDEN void copy_sse2_lines_to(void *dev, const void *host, size_t n);
-COPY_HIDDEN copy_span copy_sse41_from;
-COPY_HIDDEN copy_read copy_sse41_read;
-COPY_HIDDEN void copy_sse41_gather(void *lines, const void *const *devs, size_t n);
 #endif
 
 #if defined(__aarch64__)
 extern const struct copy_impl copy_neon COPY_HIDDEN;
-extern const struct copy_impl copy_ls64 COPY_HIDDEN;
 #endif
 
 #endif

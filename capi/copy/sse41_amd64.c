@@ -71,7 +71,7 @@ static void part_from(void *host, const void *line, size_t off, size_t n)
 	memcpy(host, whole + off, n);
 }
 
-void copy_sse41_gather(void *lines, const void *const *devs, size_t n)
+static void gather(void *lines, const void *const *devs, size_t n)
 {
 	uint8_t *line = lines;
 	__m128i v[4];
@@ -92,23 +92,23 @@ static void to(void *dev, const void *host, size_t n)
 	copy_split_to(dev, host, n, copy_put_vec, copy_sse2_lines_to);
 }
 
-void copy_sse41_from(void *host, const void *dev, size_t n)
+static void from(void *host, const void *dev, size_t n)
 {
 	copy_cover_from(host, dev, n, part_from, lines_from);
 }
 
-int copy_sse41_read(void *host, const void *dev, size_t n, _Atomic uint64_t *busy)
+static int read(void *host, const void *dev, size_t n, _Atomic uint64_t *busy)
 {
-	return copy_read_block(host, dev, n, busy, sizeof(__m128i), copy_small_from_vec, copy_sse41_from);
+	return copy_read_block(host, dev, n, busy, sizeof(__m128i), copy_small_from_vec, from);
 }
 
 const struct copy_impl copy_sse41 = {
 	.name = "sse4.1",
 	.usable = usable,
 	.to = to,
-	.from = copy_sse41_from,
-	.read = copy_sse41_read,
-	.gather = copy_sse41_gather,
+	.from = from,
+	.read = read,
+	.gather = gather,
 	.write = { COPY_SIZES(COPY_ENTRY_VEC) [COPY_LINE] = copy_sse2_write_line },
 };
 #endif

@@ -3,10 +3,8 @@
  * table.c - the copy routines of this architecture and how one is chosen.
  *
  * The order on x86-64 was measured on an H200's BAR1 (docs/dataplane.md). AVX-512 is
- * first at all sizes. Back to back no routine is more than 2 ns faster. For a single
- * write the caller waits least for AVX-512's stores. MOVDIR64B and LS64 come last, so
- * that only their names choose them: GDRCOPY_COPY_IMPL=movdir64b is for a machine on
- * which it is faster. The files of both say why.
+ * first at all sizes: back to back no routine is more than 2 ns faster, and for a single
+ * write the caller waits least for its stores.
  */
 #include <string.h>
 
@@ -18,10 +16,8 @@ const struct copy_impl *const copy_impls[] = {
 	&copy_avx2,
 	&copy_sse41,
 	&copy_sse2,
-	&copy_movdir64b,
 #elif defined(__aarch64__)
 	&copy_neon,
-	&copy_ls64,
 #endif
 	&copy_portable,
 	NULL,

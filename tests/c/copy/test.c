@@ -682,99 +682,12 @@ static void test_copies(const struct copy_impl *impl)
 #endif
 }
 
-#if defined(__aarch64__)
-/*
- * LS64 on a CPU that lacks it: ST64B and LD64B trap, and this carries them out
- * as strictly as the real ones: an address that is not 64-byte aligned is a
- * SIGBUS. It stands for the instructions, not for the memory's answer to them.
- */
-static volatile sig_atomic_t emulated;
-
-static void emulate_ls64(int sig, siginfo_t *info, void *context)
-{
-	mcontext_t *cpu = &((ucontext_t *)context)->uc_mcontext;
-	uint32_t insn = *(const uint32_t *)(uintptr_t)cpu->pc;
-	unsigned int first = insn & 31, base = insn >> 5 & 31;
-	bool store = (insn & 0xfffffc00) == 0xf83f9000;
-	bool load = (insn & 0xfffffc00) == 0xf83fd000;
-	volatile uint64_t *p;
-
-	if ((!store && !load) || first > 22 || first % 2) {
-		handle_fault(sig, info, context);
-		return;
-	}
-	p = (volatile uint64_t *)(uintptr_t)(base == 31 ? cpu->sp : cpu->regs[base]);
-	if ((uintptr_t)p % 64) {
-		handle_fault(SIGBUS, info, context);
-		return;
-	}
-	for (unsigned int i = 0; i < 8; i++) {
-		if (store)
-			p[i] = cpu->regs[first + i];
-		else
-			cpu->regs[first + i] = p[i];
-	}
-	cpu->pc += 4;
-	emulated++;
-}
-
-/* A trap costs microseconds: sizes with one or a few lines, some offsets. */
-static bool some_lines(copy_fn *copy)
-{
-	for (size_t n = 64; n <= 4096; n += 61)
-		for (size_t d = 0; d < OFFSETS; d += 7)
-			if (!copy_once(copy, &small_dst, &small_src, n, d, (5 * d + n) % OFFSETS))
-				return false;
-	return whole_canary(&small_dst);
-}
-
-static bool one_line(copy_fn *copy)
-{
-	return every_pair(copy, COPY_LINE);
-}
-
-static void test_emulated(const struct copy_impl *impl)
-{
-	bool ok;
-
-	emulated = 0;
-	catch_signal(SIGILL, emulate_ls64);
-	ok = run_group(some_lines, impl->to);
-	if (ok && !emulated) {
-		because("no ST64B was met");
-		ok = false;
-	}
-	report(ok, impl->name, "writes, with the instruction emulated");
-	emulated = 0;
-	ending = impl;
-	ok = run_group(one_line, last_to);
-	if (ok && !emulated) {
-		because("no ST64B was met");
-		ok = false;
-	}
-	report(ok, impl->name, "a line that ends by itself");
-	emulated = 0;
-	ok = run_group(some_lines, impl->from);
-	if (ok && !emulated) {
-		because("no LD64B was met");
-		ok = false;
-	}
-	report(ok, impl->name, "reads, with the instruction emulated");
-	catch_signal(SIGILL, handle_fault);
-}
-#endif
-
 static void test_impl(const struct copy_impl *impl)
 {
-	if (impl->usable()) {
+	if (impl->usable())
 		test_copies(impl);
-		return;
-	}
-	tap_skip(&tap, "this CPU cannot run it", "%s: copies", impl->name);
-#if defined(__aarch64__)
-	if (strcmp(impl->name, "ls64") == 0)
-		test_emulated(impl);
-#endif
+	else
+		tap_skip(&tap, "this CPU cannot run it", "%s: copies", impl->name);
 }
 
 static void test_table(void)
