@@ -13,7 +13,7 @@
 #include "../include/gdrapi.h"
 #include "../include/gdrapi_ext.h"
 #include "_cgo_export.h"
-#include "copy/auto.h"
+#include "copy/plan.h"
 #include "data.h"
 #include "env.h"
 #include "front.h"
@@ -309,9 +309,8 @@ static int start_threads(void)
 
 int gdr_set_copy_threads(unsigned reads, unsigned writes)
 {
-	if (copy_pool_set_by_call(reads, writes))
+	if (copy_plan_set_threads(reads, writes))
 		return gdr_refuse("gdr_set_copy_threads", "ask for 1 to 64 threads");
-	gdr_long_set_limits();
 	return INSIDE(start_threads());
 }
 
@@ -321,8 +320,7 @@ int gdr_set_copy_policy(gdr_copy_policy_t policy)
 
 	if (!on && policy != GDR_COPY_POLICY_CALLER)
 		return gdr_refuse("gdr_set_copy_policy", "there is no such policy");
-	copy_auto_set_by_call(on);
-	gdr_long_policy_changed();
+	copy_plan_set_choice(on);
 	return INSIDE(start_threads());
 }
 

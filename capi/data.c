@@ -611,7 +611,7 @@ static inline bool has_level_0(uintptr_t frame)
 static __attribute__((noinline)) int
 write_lines(uint64_t key, void *dev, void *host, size_t size)
 {
-	if (is_long(size, &gdr_long_to))
+	if (is_long(size, &copy_limits.least_long[true]))
 		copy_long(key, dev, host, size, true);
 	else
 		this_thread.impl->to(dev, host, size);
@@ -632,7 +632,7 @@ read_long(void *host, const void *dev, size_t size)
 
 static inline int read_lines(void *host, const void *dev, size_t size)
 {
-	if (is_long(size, &gdr_long_from))
+	if (is_long(size, &copy_limits.least_long[false]))
 		return read_long(host, dev, size);
 	copy_fence_read_begin();
 	this_thread.impl->from(host, dev, size);
@@ -716,7 +716,7 @@ static void move_piece(const struct pieces *p, const gdr_piece_t *piece, bool to
 		return;
 	type = slot_of(r.key)->type;
 	if (!p->alone && type == GDR_MAPPING_TYPE_WC &&
-	    is_long(r.size, to ? &gdr_long_to : &gdr_long_from))
+	    is_long(r.size, to ? &copy_limits.least_long[true] : &copy_limits.least_long[false]))
 		copy_long(r.key, r.dev, r.host, r.size, to);
 	else
 		(to ? move_to : move_from)(&r, type);
@@ -751,7 +751,7 @@ static void move_all_to(struct pieces *p)
 	bool fully = mixed() || !p->plain;
 
 	p->alone |= fully;
-	if (are_usual(p, &gdr_long_to)) {
+	if (are_usual(p, &copy_limits.least_long[true])) {
 		if (this_thread.front->direct)
 			put_all_direct(p);
 		else

@@ -11,8 +11,6 @@
 #define GPUS_MAX 64
 #define RESTS_MOST 1023u
 
-_Atomic size_t gdr_dma_least_to = SIZE_MAX, gdr_dma_least_from = SIZE_MAX;
-
 /* One GPU. engine is NULL until a pin has made it. A pin after a reset makes another one. */
 struct gpu {
 	_Atomic(struct gdr_engine *) engine;
@@ -39,12 +37,6 @@ struct gdr_dma {
 	_Atomic bool logged;	/* a failed copy */
 	struct gdr_dma_handle handles[GDR_SLOT_COUNT];
 };
-
-void gdr_dma_set_least(size_t from, size_t to)
-{
-	atomic_store(&gdr_dma_least_from, from);
-	atomic_store(&gdr_dma_least_to, to);
-}
 
 /* The process's, which it makes if there is none. */
 static struct gdr_dma *dma_of(gdr_dma_ref *ref)

@@ -21,18 +21,12 @@
 
 #pragma GCC visibility push(hidden)
 
-/* The least size of a copy by DMA, in bytes. SIZE_MAX: no copy is made by DMA. */
-extern _Atomic size_t gdr_dma_least_to, gdr_dma_least_from;
-
 /* What a process knows of its handles, for DMA. A forked child must not touch it. */
 struct gdr_dma;
 typedef _Atomic(struct gdr_dma *) gdr_dma_ref;
 
 /* One handle's. */
 struct gdr_dma_handle;
-
-/* Sets the least sizes. */
-void gdr_dma_set_least(size_t from, size_t to);
 
 /*
  * Prepares DMA through handle key, which has just pinned size bytes at addr. It calls the

@@ -147,17 +147,17 @@ int gdr_env_copies(struct gdr_copy_env *env, struct gdr_env_error *error)
 		return no_good(COPY_IMPL, error);
 	/* A named routine makes all stores itself, so there are no direct stores. */
 	env->direct = !value_of(COPY_IMPL) && copy_has_direct();
-	if (!read_threads(READ_THREADS, &env->read_threads))
+	if (!read_threads(READ_THREADS, &env->wishes.threads[0]))
 		return no_good(READ_THREADS, error);
-	if (!read_threads(WRITE_THREADS, &env->write_threads))
+	if (!read_threads(WRITE_THREADS, &env->wishes.threads[1]))
 		return no_good(WRITE_THREADS, error);
 	if (!read_spin(&env->spin_us))
 		return no_good(COPY_SPIN, error);
-	if (!read_bytes(DMA_READ, &env->dma_read))
+	if (!read_bytes(DMA_READ, &env->wishes.least_dma[0]))
 		return no_good(DMA_READ, error);
-	if (!read_bytes(DMA_WRITE, &env->dma_write))
+	if (!read_bytes(DMA_WRITE, &env->wishes.least_dma[1]))
 		return no_good(DMA_WRITE, error);
-	if (!read_choice(&env->choose))
+	if (!read_choice(&env->wishes.chooses))
 		return no_good(COPY, error);
 	return 0;
 }

@@ -11,6 +11,7 @@
 #include <stdint.h>
 
 #include "copy/copy.h"
+#include "copy/plan.h"
 #include "core.h"
 
 #pragma GCC visibility push(hidden)
@@ -19,10 +20,8 @@
 struct gdr_copy_env {
 	const struct copy_impl *impl;	/* what copies through WC mappings use */
 	bool direct;		/* short pieces of many are written by direct stores */
-	bool choose;		/* the library chooses the way of long copies */
-	unsigned int read_threads, write_threads;	/* 1: the caller alone; 0: not set */
+	struct copy_wishes wishes;	/* of long copies */
 	uint64_t spin_us;	/* COPY_SPIN_FOREVER, or COPY_SPIN_UNSET */
-	size_t dma_read, dma_write;	/* least bytes; SIZE_MAX: never */
 };
 
 /* A variable with a bad value, and what the value must be. */

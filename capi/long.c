@@ -11,37 +11,6 @@
 #include "front.h"
 #include "log.h"
 
-/* How many threads share a long copy where the library chooses. */
-#define CHOSEN_READ_THREADS 8
-#define CHOSEN_WRITE_THREADS 4
-
-_Atomic size_t gdr_long_to = SIZE_MAX, gdr_long_from = SIZE_MAX;
-
-static size_t least_of(_Atomic size_t *a, _Atomic size_t *b, _Atomic size_t *c)
-{
-	size_t x = atomic_load(a), y = atomic_load(b), z = atomic_load(c);
-
-	if (y < x)
-		x = y;
-	return z < x ? z : x;
-}
-
-void gdr_long_set_limits(void)
-{
-	atomic_store(&gdr_long_to,
-		     least_of(&copy_least_shared_to, &gdr_dma_least_to, &copy_least_auto_to));
-	atomic_store(&gdr_long_from,
-		     least_of(&copy_least_shared_from, &gdr_dma_least_from, &copy_least_auto_from));
-}
-
-void gdr_long_policy_changed(void)
-{
-	bool on = copy_auto_is_on();
-
-	copy_pool_set_by_policy(on ? CHOSEN_READ_THREADS : 1, on ? CHOSEN_WRITE_THREADS : 1);
-	gdr_long_set_limits();
-}
-
 int gdr_long_start_threads(struct gdr_front *front)
 {
 	struct copy_cpus *cpus = NULL;
@@ -70,8 +39,7 @@ int gdr_long_start_threads(struct gdr_front *front)
 
 void gdr_long_pinned(struct gdr_front *front, uint64_t h, uint64_t addr, uint64_t size)
 {
-	if (copy_auto_is_on() || atomic_load(&gdr_dma_least_to) != SIZE_MAX ||
-	    atomic_load(&gdr_dma_least_from) != SIZE_MAX)
+	if (atomic_load_explicit(&copy_limits.dma, memory_order_relaxed))
 		gdr_dma_pinned(&front->dma, h, addr, size);
 }
 
@@ -95,13 +63,6 @@ static struct copy_pool *pool_of(const struct gdr_long *copy)
 static struct gdr_dma *dma_of(const struct gdr_long *copy)
 {
 	return atomic_load_explicit(&copy->front->dma, memory_order_acquire);
-}
-
-/* By the caller, and the threads that are for it. */
-static void copy_by_cpu(const struct gdr_long *copy)
-{
-	copy_pool_copy(pool_of(copy), copy->owner, copy->impl, copy->dev, copy->host, copy->size,
-		       copy->to);
 }
 
 static void copy_plainly(void *dst, const void *src, size_t n)
@@ -129,17 +90,15 @@ static void stage(const void *arg, void *host, void *chunk, size_t n, bool to_ch
 		       chunk, host, n, to_chunk);
 }
 
-/* The caller's own stores to the mapping must land before the engine starts. */
-static bool copy_by_dma(const struct gdr_long *copy, struct gdr_dma_handle *h, bool locked)
-{
-	struct gdr_engine_copy by_dma = {
-		.host = copy->host, .n = copy->size, .to = copy->to, .locked = locked,
-		.owner = copy->owner, .stage = stage, .arg = copy,
-	};
+/* What is known of a copy before it is made. */
+struct facts {
+	struct copy_plan plan;
+	struct gdr_dma_handle *engine;	/* that may make it; or NULL */
+	bool locked;		/* the host memory; known where the engine may make the copy */
+	unsigned int ways;	/* that the CPU has, of which the library chooses; 0: the host did */
+};
 
-	copy_fence_store();
-	return gdr_dma_copy(dma_of(copy), h, copy->off, &by_dma);
-}
+#define BY_ENGINE (1u << COPY_DMA | 1u << COPY_DMA_LOCKED)
 
 /* The ways that the CPU has now, one bit each. */
 static unsigned int ways_of_cpu(const struct gdr_long *copy)
@@ -151,42 +110,60 @@ static unsigned int ways_of_cpu(const struct gdr_long *copy)
 	}
 }
 
-/*
- * Chooses among the CPU's ways and the engine's, if h is not NULL. The driver is asked
- * whether the host memory is page-locked only where the engine may be the best way.
- */
-static enum copy_way choose(const struct gdr_long *copy, struct gdr_dma_handle *h,
-			    unsigned int ways)
+/* The driver is asked about the host memory only where the engine may make the copy. */
+static struct facts facts_of(const struct gdr_long *copy)
 {
-	enum copy_way way;
+	struct facts f = { .plan = copy_plan_of(copy->to) };
+	bool dma = copy->size >= f.plan.dma, chosen = copy->size >= f.plan.chosen;
 
-	if (!h)
-		return copy_auto_best_way(copy->size, copy->to, ways);
-	way = copy_auto_best_way(copy->size, copy->to, ways | 1u << COPY_DMA);
-	if (way != COPY_DMA && copy_auto_expect(copy->size, copy->to, COPY_DMA_LOCKED) >=
-				       copy_auto_expect(copy->size, copy->to, way))
-		return way;
-	if (!gdr_dma_is_locked(h, copy->host))
-		return way;
-	return copy_auto_best_way(copy->size, copy->to, ways | 1u << COPY_DMA_LOCKED);
+	if (chosen)
+		f.ways = ways_of_cpu(copy);
+	if (dma || chosen)
+		f.engine = gdr_dma_find(dma_of(copy), copy->key, copy->off, copy->size);
+	if (f.engine && !dma && !copy_auto_may_be(copy->size, copy->to, f.ways, BY_ENGINE))
+		f.engine = NULL;
+	f.locked = f.engine && gdr_dma_is_locked(f.engine, copy->host);
+	return f;
 }
 
-/* Wakes threads for the next copies, if copies come close to each other. */
-static enum copy_way or_wake(const struct gdr_long *copy, unsigned int ways, enum copy_way way)
+/* Whether the host has the engine make the copy. */
+static bool is_for_engine(const struct gdr_long *copy, const struct facts *f)
 {
-	if ((ways & 1u << COPY_WAKING) && copy_pool_is_busy(pool_of(copy)) &&
-	    copy_auto_expect(copy->size, copy->to, COPY_SHARED) <
-		    copy_auto_expect(copy->size, copy->to, way))
-		return COPY_WAKING;
-	return way;
+	return f->engine && copy->size >= f->plan.dma;
 }
 
-static bool copy_by(const struct gdr_long *copy, struct gdr_dma_handle *h, enum copy_way way)
+static enum copy_way way_of(const struct gdr_long *copy, const struct facts *f)
+{
+	enum copy_way by_engine = f->locked ? COPY_DMA_LOCKED : COPY_DMA;
+	struct copy_pool *pool = pool_of(copy);
+
+	if (is_for_engine(copy, f))
+		return by_engine;
+	if (!f->ways)
+		return COPY_SHARED;
+	return copy_auto_best_way(copy->size, copy->to, f->ways | (f->engine ? 1u << by_engine : 0),
+				  pool && copy_pool_is_busy(pool));
+}
+
+/* The caller's own stores to the mapping must land before the engine starts. */
+static bool copy_by_dma(const struct gdr_long *copy, const struct facts *f)
+{
+	struct gdr_engine_copy by_dma = {
+		.host = copy->host, .n = copy->size, .to = copy->to, .locked = f->locked,
+		.owner = copy->owner, .stage = stage, .arg = copy,
+	};
+
+	copy_fence_store();
+	return gdr_dma_copy(dma_of(copy), f->engine, copy->off, &by_dma);
+}
+
+static bool copy_by(const struct gdr_long *copy, const struct facts *f, enum copy_way way)
 {
 	if (way >= COPY_DMA)
-		return copy_by_dma(copy, h, way == COPY_DMA_LOCKED);
+		return copy_by_dma(copy, f);
 	if (way != COPY_ALONE)
-		copy_by_cpu(copy);
+		copy_pool_copy(pool_of(copy), copy->owner, copy->impl, copy->dev, copy->host,
+			       copy->size, copy->to);
 	else if (copy->to)
 		copy->impl->to(copy->dev, copy->host, copy->size);
 	else
@@ -194,49 +171,32 @@ static bool copy_by(const struct gdr_long *copy, struct gdr_dma_handle *h, enum 
 	return true;
 }
 
-/* Makes a copy in a way, and learns how long that took. */
-static bool try_way(const struct gdr_long *copy, struct gdr_dma_handle *h, enum copy_way way)
+/* Makes the copy in one way. If the library chose it, it learns how long that takes. */
+static bool make(const struct gdr_long *copy, const struct facts *f)
 {
-	bool learns = copy_auto_learns(copy->size, copy->to, way);
+	enum copy_way way = way_of(copy, f);
+	bool learns = f->ways && !is_for_engine(copy, f) &&
+		      copy_auto_learns(copy->size, copy->to, way);
 	uint64_t begin = learns ? copy_now_ns() : 0;
 
-	if (!copy_by(copy, h, way))
+	if (!copy_by(copy, f, way))
 		return false;
-	if (!learns)
-		return true;
-	if (copy->to)
+	if (learns && copy->to)
 		copy_fence_store();
-	copy_auto_learn(copy->size, copy->to, way, copy_now_ns() - begin);
+	if (learns)
+		copy_auto_learn(copy->size, copy->to, way, copy_now_ns() - begin);
 	return true;
-}
-
-/* Makes the copy in the way that should take the least time. */
-static void copy_best(const struct gdr_long *copy, struct gdr_dma_handle *h)
-{
-	unsigned int ways = ways_of_cpu(copy);
-
-	if (h && try_way(copy, h, or_wake(copy, ways, choose(copy, h, ways))))
-		return;
-	try_way(copy, NULL, or_wake(copy, ways, choose(copy, NULL, ways)));
 }
 
 void gdr_long_copy(const struct gdr_long *copy)
 {
-	size_t dma = atomic_load(copy->to ? &gdr_dma_least_to : &gdr_dma_least_from);
-	size_t best = atomic_load(copy->to ? &copy_least_auto_to : &copy_least_auto_from);
-	struct gdr_dma_handle *h = NULL;
+	struct facts f;
 
 	if (pool_of(copy))
 		copy_pool_note(pool_of(copy), copy->size, copy->to);
-	if (copy->size >= dma || copy->size >= best)
-		h = gdr_dma_find(dma_of(copy), copy->key, copy->off, copy->size);
-	if (h && copy->size >= dma) {
-		if (copy_by_dma(copy, h, gdr_dma_is_locked(h, copy->host)))
-			return;
-		h = NULL;
-	}
-	if (copy->size >= best)
-		copy_best(copy, h);
-	else
-		copy_by_cpu(copy);
+	f = facts_of(copy);
+	if (make(copy, &f))
+		return;
+	f.engine = NULL;
+	make(copy, &f);
 }

@@ -6,7 +6,6 @@
 #ifndef GDR_LONG_H
 #define GDR_LONG_H
 
-#include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -15,18 +14,6 @@
 #include "page.h"
 
 #pragma GCC visibility push(hidden)
-
-/* The least size of a copy that others than the caller may make, in bytes. */
-extern _Atomic size_t gdr_long_to, gdr_long_from;
-
-/*
- * Called when the least size of a copy by threads or by DMA has changed. The usual copy
- * compares its size with this one number.
- */
-void gdr_long_set_limits(void);
-
-/* Called when the library begins or ends to choose the way of copies. Sets the limits. */
-void gdr_long_policy_changed(void);
 
 /*
  * The caller of these two has called gdr_guest_enter.
@@ -51,7 +38,7 @@ void gdr_long_mapped(struct gdr_front *front, uint64_t h, uint64_t gpu);
 /* Ends what others do for a copy that owner left by siglongjmp, if there is one. */
 void gdr_long_forget(const struct gdr_front *front, const void *owner);
 
-/* A copy of gdr_long_to or gdr_long_from bytes or more, through write-combined memory. */
+/* A copy of copy_limits.least_long bytes or more, through write-combined memory. */
 struct gdr_long {
 	const struct gdr_front *front;
 	const void *owner;	/* identifies the thread, as for copy_pool_copy */

@@ -24,12 +24,10 @@
 #include <unistd.h>
 
 #include "_cgo_export.h"
-#include "copy/auto.h"
 #include "copy/threads.h"
 #include "driver.h"
 #include "env.h"
 #include "log.h"
-#include "long.h"
 #include "runtime.h"
 
 static bool is_absent(const char *path)
@@ -87,11 +85,8 @@ static int read_environment(struct gdr_front *front)
 	}
 	front->impl = env.impl;
 	front->direct = env.direct;
-	copy_pool_set_by_env(env.read_threads, env.write_threads);
 	copy_pool_spin(env.spin_us);
-	gdr_dma_set_least(env.dma_read, env.dma_write);
-	copy_auto_set_by_env(env.choose);
-	gdr_long_policy_changed();
+	copy_plan_set_by_env(&env.wishes);
 	return 0;
 }
 

@@ -17,8 +17,8 @@
  */
 #include "auto.h"
 
-#define LEAST_FROM 4096u	/* the least size that threads share */
-#define LEAST_TO 65536u
+#include <stdatomic.h>
+
 #define CLASSES 40u		/* powers of two of bytes */
 #define TRIES 6u		/* of a way, before it is known */
 #define MAY_BE_BEST 2u		/* a way with at most this many times the best time is tried */
@@ -37,27 +37,6 @@ struct class {
 };
 
 static struct class classes[2][CLASSES];	/* reads, writes */
-
-_Atomic size_t copy_least_auto_to = SIZE_MAX, copy_least_auto_from = SIZE_MAX;
-static _Atomic bool is_set;	/* by a call; the environment then has no effect */
-
-static void set(bool on)
-{
-	atomic_store(&copy_least_auto_from, on ? LEAST_FROM : SIZE_MAX);
-	atomic_store(&copy_least_auto_to, on ? LEAST_TO : SIZE_MAX);
-}
-
-void copy_auto_set_by_call(bool on)
-{
-	atomic_store(&is_set, true);
-	set(on);
-}
-
-void copy_auto_set_by_env(bool on)
-{
-	if (!atomic_load(&is_set))
-		set(on);
-}
 
 static unsigned int class_of(size_t n)
 {
@@ -122,16 +101,35 @@ static void forget(unsigned int c, bool to, enum copy_way way)
 	atomic_store_explicit(&e->tries, 0, memory_order_relaxed);
 }
 
-enum copy_way copy_auto_best_way(size_t n, bool to, unsigned int ways)
+/* The first of ways that is not known yet and may take at most that long; or COPY_WAYS. */
+static unsigned int first_to_try(unsigned int c, bool to, unsigned int ways, uint64_t most)
 {
-	unsigned int c = class_of(n), count, turn;
+	unsigned int way = 0;
+
+	while (way < COPY_WAYS && !((ways & 1u << way) && !is_known(c, to, way) && guess(c, to, way) < most))
+		way++;
+	return way;
+}
+
+bool copy_auto_may_be(size_t n, bool to, unsigned int ways, unsigned int more)
+{
+	unsigned int c = class_of(n);
+	enum copy_way best = best_of(c, to, ways | more);
+
+	return (more & 1u << best) ||
+	       first_to_try(c, to, more, MAY_BE_BEST * estimate(c, to, best)) < COPY_WAYS ||
+	       (atomic_load_explicit(&classes[to][c].copies, memory_order_relaxed) + 1) % AGAIN == 0;
+}
+
+static enum copy_way best_way(unsigned int c, bool to, unsigned int ways)
+{
 	enum copy_way best = best_of(c, to, ways);
 	uint64_t most = MAY_BE_BEST * estimate(c, to, best);
+	unsigned int count, turn, unknown = first_to_try(c, to, ways, most);
 	struct class *class = &classes[to][c];
 
-	for (unsigned int way = 0; way < COPY_WAYS; way++)
-		if ((ways & 1u << way) && !is_known(c, to, way) && guess(c, to, way) < most)
-			return way;
+	if (unknown < COPY_WAYS)
+		return unknown;
 	count = atomic_load_explicit(&class->copies, memory_order_relaxed) + 1;
 	atomic_store_explicit(&class->copies, count, memory_order_relaxed);
 	if (count % AGAIN)
@@ -143,6 +141,16 @@ enum copy_way copy_auto_best_way(size_t n, bool to, unsigned int ways)
 	    (turn / COPY_WAYS % EVEN_BAD == 0 || estimate(c, to, turn % COPY_WAYS) < 2 * most))
 		return turn % COPY_WAYS;
 	return best;
+}
+
+enum copy_way copy_auto_best_way(size_t n, bool to, unsigned int ways, bool close)
+{
+	unsigned int c = class_of(n);
+	enum copy_way way = best_way(c, to, ways);
+
+	if (close && (ways & 1u << COPY_WAKING) && estimate(c, to, COPY_SHARED) < estimate(c, to, way))
+		return COPY_WAKING;
+	return way;
 }
 
 bool copy_auto_learns(size_t n, bool to, enum copy_way way)

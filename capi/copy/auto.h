@@ -6,7 +6,6 @@
 #ifndef GDR_COPY_AUTO_H
 #define GDR_COPY_AUTO_H
 
-#include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -23,28 +22,15 @@ enum copy_way {
 };
 
 /*
- * The least size of a copy that the library chooses the way for, in bytes. SIZE_MAX:
- * none.
- */
-extern _Atomic size_t copy_least_auto_to, copy_least_auto_from;
-
-static inline bool copy_auto_is_on(void)
-{
-	return atomic_load_explicit(&copy_least_auto_from, memory_order_relaxed) != SIZE_MAX;
-}
-
-/* Makes the library choose, or leaves copies to their callers again. */
-void copy_auto_set_by_call(bool on);
-
-/* The same, by the environment. copy_auto_set_by_call overrides it. */
-void copy_auto_set_by_env(bool on);
-
-/*
  * The way that takes the least time for n bytes. ways has a bit (1 << way) for each way
  * that is possible; COPY_ALONE's bit is always set. Now and then it returns a way that is
- * not known well yet.
+ * not known well yet. Where copies come close to each other, it may have this one wake
+ * threads for the next ones.
  */
-enum copy_way copy_auto_best_way(size_t n, bool to, unsigned int ways);
+enum copy_way copy_auto_best_way(size_t n, bool to, unsigned int ways, bool close);
+
+/* Whether the way of the next copy may be one of more, if more are possible beside ways. */
+bool copy_auto_may_be(size_t n, bool to, unsigned int ways, unsigned int more);
 
 /* Whether the time of a copy of n bytes is wanted. It mostly is not, once a way is known. */
 bool copy_auto_learns(size_t n, bool to, enum copy_way way);

@@ -51,10 +51,8 @@
 #include "threads.h"
 
 #define WORKERS_MAX (COPY_THREADS_MAX - 1)
-#define READ_LEAST 4096u
 #define READ_SHARE 1024u
 #define READ_CHUNK 2048u	/* two round trips: the most that a late thread costs */
-#define WRITE_LEAST 65536u
 #define WRITE_SHARE 32768u
 #define WRITE_CHUNK 32768u
 
@@ -132,55 +130,7 @@ struct copy_pool {
 _Static_assert(WORKERS_MAX <= 64, "asleep has a bit for each");
 _Static_assert(sizeof(struct notice) <= COPY_LINE, "one line");
 
-_Atomic size_t copy_least_shared_to = SIZE_MAX, copy_least_shared_from = SIZE_MAX;
-
 static _Atomic uint64_t spin_ns = SPIN_US * 1000u;	/* or FOREVER */
-static _Atomic unsigned int threads_to = 1, threads_from = 1;
-static _Atomic unsigned int by_host_to, by_host_from;	/* a call or the environment; 0: neither */
-static _Atomic unsigned int by_policy_to = 1, by_policy_from = 1;
-static _Atomic bool is_set;	/* by a call; the environment then has no effect */
-
-static unsigned int set_threads(_Atomic unsigned int *host, _Atomic unsigned int *policy,
-				_Atomic unsigned int *threads)
-{
-	unsigned int n = atomic_load(host);
-
-	if (!n)
-		n = atomic_load(policy);
-	atomic_store(threads, n);
-	return n;
-}
-
-static void set_both(void)
-{
-	unsigned int reads = set_threads(&by_host_from, &by_policy_from, &threads_from);
-	unsigned int writes = set_threads(&by_host_to, &by_policy_to, &threads_to);
-
-	atomic_store(&copy_least_shared_from, reads > 1 ? READ_LEAST : SIZE_MAX);
-	atomic_store(&copy_least_shared_to, writes > 1 ? WRITE_LEAST : SIZE_MAX);
-}
-
-static void set_host(unsigned int reads, unsigned int writes)
-{
-	atomic_store(&by_host_from, reads);
-	atomic_store(&by_host_to, writes);
-	set_both();
-}
-
-int copy_pool_set_by_call(unsigned int reads, unsigned int writes)
-{
-	if (reads - 1 >= COPY_THREADS_MAX || writes - 1 >= COPY_THREADS_MAX)
-		return EINVAL;
-	atomic_store(&is_set, true);
-	set_host(reads, writes);
-	return 0;
-}
-
-void copy_pool_set_by_env(unsigned int reads, unsigned int writes)
-{
-	if (!atomic_load(&is_set))
-		set_host(reads, writes);
-}
 
 void copy_pool_spin(uint64_t us)
 {
@@ -188,13 +138,6 @@ void copy_pool_spin(uint64_t us)
 		atomic_store(&spin_ns, FOREVER);
 	else if (us != COPY_SPIN_UNSET)
 		atomic_store(&spin_ns, us * 1000u);
-}
-
-void copy_pool_set_by_policy(unsigned int reads, unsigned int writes)
-{
-	atomic_store(&by_policy_from, reads);
-	atomic_store(&by_policy_to, writes);
-	set_both();
 }
 
 /* Where part i of parts begins. No two parts touch the same line of the device. */
@@ -436,16 +379,9 @@ static struct copy_pool *new_pool(void)
 	return mem;
 }
 
-static unsigned int workers_wanted(void)
-{
-	unsigned int reads = atomic_load(&threads_from), writes = atomic_load(&threads_to);
-
-	return (reads > writes ? reads : writes) - 1;
-}
-
 unsigned int copy_pool_workers(unsigned int most)
 {
-	unsigned int workers = workers_wanted();
+	unsigned int workers = atomic_load_explicit(&copy_limits.workers, memory_order_relaxed);
 
 	return workers < most ? workers : most - 1;
 }
@@ -463,7 +399,7 @@ bool copy_pool_short(struct copy_pool *pool, unsigned int most)
 int copy_pool_start(copy_pool_ref *ref, unsigned int most, const struct copy_cpus *cpus)
 {
 	unsigned int workers = copy_pool_workers(most), count;
-	int rc = workers < workers_wanted() ? ERANGE : 0, failed = 0;
+	int rc = workers < atomic_load_explicit(&copy_limits.workers, memory_order_relaxed) ? ERANGE : 0, failed = 0;
 	struct copy_pool *pool = atomic_load(ref);
 
 	count = count_of(pool);
@@ -485,16 +421,17 @@ int copy_pool_start(copy_pool_ref *ref, unsigned int most, const struct copy_cpu
 	return failed ? failed : rc;
 }
 
-/* How many threads have a share of a copy of n bytes, if all are awake. */
+/* How many threads have a share of a copy of n bytes, if all are awake. pool may be NULL. */
 static unsigned int shares_of(struct copy_pool *pool, size_t n, bool to)
 {
+	struct copy_plan plan = copy_plan_of(to);
 	size_t shares = n / (to ? WRITE_SHARE : READ_SHARE);
-	unsigned int most = atomic_load_explicit(&pool->count, memory_order_relaxed) + 1;
-	unsigned int wanted = atomic_load_explicit(to ? &threads_to : &threads_from,
-						   memory_order_relaxed);
+	unsigned int most = count_of(pool) + 1;
 
-	if (most > wanted)
-		most = wanted;
+	if (n < plan.shared)
+		return 1;
+	if (most > plan.threads)
+		most = plan.threads;
 	return shares < most ? (unsigned int)shares : most;
 }
 
@@ -541,13 +478,8 @@ void copy_pool_note(struct copy_pool *pool, size_t n, bool to)
 
 enum copy_help copy_pool_help(struct copy_pool *pool, size_t n, bool to)
 {
-	size_t least = atomic_load_explicit(to ? &copy_least_shared_to : &copy_least_shared_from,
-					    memory_order_relaxed);
-	unsigned int shares;
+	unsigned int shares = shares_of(pool, n, to);
 
-	if (!pool || n < least)
-		return COPY_NO_HELP;
-	shares = shares_of(pool, n, to);
 	if (shares < 2)
 		return COPY_NO_HELP;
 	if (2 * awake(pool, shares - 1) >= shares - 1)
@@ -650,16 +582,13 @@ void copy_pool_copy(struct copy_pool *pool, const void *owner, const struct copy
 	struct job j = {
 		.impl = impl, .dev = dev, .host = host, .n = n, .shares = 1, .per = 1, .to = to,
 	};
-	size_t least = atomic_load_explicit(to ? &copy_least_shared_to : &copy_least_shared_from,
-					    memory_order_relaxed);
-	unsigned int shares;
+	unsigned int shares = shares_of(pool, n, to);
 
-	if (!pool || n < least || !take(pool, owner)) {
+	if (shares < 2 || !take(pool, owner)) {
 		move(&j, 0, 0);
 		return;
 	}
-	shares = shares_of(pool, n, to);
-	if (shares > 1 && awake(pool, shares - 1) < shares - 1) {
+	if (awake(pool, shares - 1) < shares - 1) {
 		if (is_worth_waking(pool, n, to, impl->wakes))
 			atomic_store_explicit(&pool->close, 0, memory_order_relaxed);
 		else

@@ -16,31 +16,13 @@
 
 #include "copy.h"
 #include "cpus.h"
+#include "plan.h"
 
 #pragma GCC visibility push(hidden)
-
-#define COPY_THREADS_MAX 64u
-
-/*
- * The least size of a shared copy, in bytes. SIZE_MAX: one thread copies. A fork does not
- * change them: a child wants what its parent wanted.
- */
-extern _Atomic size_t copy_least_shared_to, copy_least_shared_from;
 
 /* One process's workers. A child must not touch its parent's. */
 struct copy_pool;
 typedef _Atomic(struct copy_pool *) copy_pool_ref;
-
-/*
- * Sets how many threads share a copy, with the caller: 1 to COPY_THREADS_MAX. It starts
- * no thread. On EINVAL nothing changes.
- */
-int copy_pool_set_by_call(unsigned int reads, unsigned int writes);
-
-/*
- * The same, by the environment; 0: it does not say. copy_pool_set_by_call overrides it.
- */
-void copy_pool_set_by_env(unsigned int reads, unsigned int writes);
 
 /*
  * Sets how many microseconds workers look for work before they sleep: up to
@@ -90,12 +72,6 @@ void copy_pool_note(struct copy_pool *pool, size_t n, bool to);
  * the next. pool is not NULL.
  */
 bool copy_pool_is_busy(struct copy_pool *pool);
-
-/*
- * How many threads share a read, or a write, if neither copy_pool_set_by_call nor the
- * environment sets it. 1 and 1 at first.
- */
-void copy_pool_set_by_policy(unsigned int reads, unsigned int writes);
 
 /*
  * Ends the copy that owner left by siglongjmp, if there is one. When it returns, no

@@ -68,9 +68,9 @@ static void bad_values(struct tap *t)
 
 static bool is_default(const struct gdr_copy_env *env)
 {
-	return env->impl && !env->choose && env->read_threads == 0 && env->write_threads == 0 &&
-	       env->spin_us == COPY_SPIN_UNSET && env->dma_read == SIZE_MAX &&
-	       env->dma_write == SIZE_MAX;
+	return env->impl && !env->wishes.chooses && env->wishes.threads[0] == 0 && env->wishes.threads[1] == 0 &&
+	       env->spin_us == COPY_SPIN_UNSET && env->wishes.least_dma[0] == SIZE_MAX &&
+	       env->wishes.least_dma[1] == SIZE_MAX;
 }
 
 static void good_values(struct tap *t)
@@ -85,18 +85,18 @@ static void good_values(struct tap *t)
 	for (size_t i = 0; i < sizeof(may_be_empty) / sizeof(may_be_empty[0]); i++)
 		tap_ok(t, takes(may_be_empty[i], "", &env) && is_default(&env), "%s may be empty",
 		       may_be_empty[i]);
-	tap_ok(t, takes("GDRCOPY_COPY", "auto", &env) && env.choose, "GDRCOPY_COPY=auto");
-	tap_ok(t, takes("GDRCOPY_COPY", "caller", &env) && !env.choose, "GDRCOPY_COPY=caller");
+	tap_ok(t, takes("GDRCOPY_COPY", "auto", &env) && env.wishes.chooses, "GDRCOPY_COPY=auto");
+	tap_ok(t, takes("GDRCOPY_COPY", "caller", &env) && !env.wishes.chooses, "GDRCOPY_COPY=caller");
 	tap_ok(t, takes("GDRCOPY_COPY_IMPL", "portable", &env) && env.impl == &copy_portable, "a routine");
 	tap_ok(t, takes("GDRCOPY_COPY_SPIN", "forever", &env) && env.spin_us == COPY_SPIN_FOREVER, "for ever");
 	tap_ok(t, takes("GDRCOPY_COPY_SPIN", "0", &env) && env.spin_us == 0, "not at all");
 	tap_ok(t, takes("GDRCOPY_COPY_SPIN", "1000000000", &env) && env.spin_us == 1000000000, "the longest time");
-	tap_ok(t, takes("GDRCOPY_READ_THREADS", "64", &env) && env.read_threads == 64 && env.write_threads == 0,
+	tap_ok(t, takes("GDRCOPY_READ_THREADS", "64", &env) && env.wishes.threads[0] == 64 && env.wishes.threads[1] == 0,
 	       "threads for reads");
-	tap_ok(t, takes("GDRCOPY_WRITE_THREADS", "2", &env) && env.write_threads == 2 && env.read_threads == 0,
+	tap_ok(t, takes("GDRCOPY_WRITE_THREADS", "2", &env) && env.wishes.threads[1] == 2 && env.wishes.threads[0] == 0,
 	       "threads for writes");
-	tap_ok(t, takes("GDRCOPY_DMA_READ", "1", &env) && env.dma_read == 1 && env.dma_write == SIZE_MAX, "DMA for reads");
-	tap_ok(t, takes("GDRCOPY_DMA_WRITE", "65536", &env) && env.dma_write == 65536 && env.dma_read == SIZE_MAX,
+	tap_ok(t, takes("GDRCOPY_DMA_READ", "1", &env) && env.wishes.least_dma[0] == 1 && env.wishes.least_dma[1] == SIZE_MAX, "DMA for reads");
+	tap_ok(t, takes("GDRCOPY_DMA_WRITE", "65536", &env) && env.wishes.least_dma[1] == 65536 && env.wishes.least_dma[0] == SIZE_MAX,
 	       "DMA for writes");
 }
 

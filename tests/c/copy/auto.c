@@ -6,6 +6,7 @@
 #include <stdlib.h>
 
 #include "copy/auto.h"
+#include "copy/plan.h"
 #include "tap.h"
 
 #define ALL ((1u << COPY_WAYS) - 1)
@@ -39,7 +40,7 @@ static int copy_often(const struct machine *m, size_t n, bool to, unsigned int w
 	int wrong = 0;
 
 	for (int i = 0; i < copies; i++) {
-		enum copy_way way = copy_auto_best_way(n, to, ways);
+		enum copy_way way = copy_auto_best_way(n, to, ways, false);
 
 		if (!(ways & 1u << way))
 			return -1;
@@ -112,6 +113,40 @@ static bool first_times(void)
 	       copy_auto_expect(n + n / 2, true, COPY_DMA_LOCKED) == 6000000;
 }
 
+static bool is_plan(bool to, unsigned int threads, size_t shared, size_t dma, size_t chosen)
+{
+	struct copy_plan p = copy_plan_of(to);
+	size_t least = shared < dma ? shared : dma;
+
+	return p.threads == threads && p.shared == shared && p.dma == dma && p.chosen == chosen &&
+	       copy_limits.least_long[to] == (chosen < least ? chosen : least);
+}
+
+#define NEVER SIZE_MAX
+
+/* What calls and the environment ask for. */
+static void test_plan(struct tap *t)
+{
+	struct copy_wishes env = { { 0, 2 }, { 8192, NEVER }, false };
+
+	tap_ok(t, is_plan(false, 1, NEVER, NEVER, NEVER) && is_plan(true, 1, NEVER, NEVER, NEVER) &&
+	       !copy_limits.dma && !copy_limits.workers, "the caller copies alone at first");
+	copy_plan_set_by_env(&env);
+	tap_ok(t, is_plan(false, 1, NEVER, 8192, NEVER) && is_plan(true, 2, 65536, NEVER, NEVER) &&
+	       copy_limits.dma && copy_limits.workers == 1, "the environment asks for threads and DMA");
+	env = (struct copy_wishes){ { 0, 1 }, { NEVER, NEVER }, true };
+	copy_plan_set_by_env(&env);
+	tap_ok(t, is_plan(false, 8, 4096, NEVER, 4096) && is_plan(true, 1, NEVER, NEVER, 65536) &&
+	       copy_limits.dma && copy_limits.workers == 7, "the library chooses, but not how many threads write");
+	tap_ok(t, !copy_plan_set_threads(3, 64) && copy_plan_set_threads(0, 1) && copy_plan_set_threads(1, 65) &&
+	       is_plan(false, 3, 4096, NEVER, 4096) && is_plan(true, 64, 65536, NEVER, 65536),
+	       "a call says how many threads");
+	copy_plan_set_choice(false);
+	copy_plan_set_by_env(&env);
+	tap_ok(t, is_plan(false, 3, 4096, NEVER, NEVER) && is_plan(true, 64, 65536, NEVER, NEVER) &&
+	       !copy_limits.dma, "calls go before the environment");
+}
+
 int main(void)
 {
 	/* As an H200; with slow threads; with a slow copy engine; then all changes again. */
@@ -124,16 +159,9 @@ int main(void)
 	};
 	struct tap t = { 0, 0, 0 };
 
-	tap_ok(&t, !copy_auto_is_on(), "it is off at first");
-	copy_auto_set_by_env(true);
-	tap_ok(&t, copy_auto_is_on(), "the environment asks for it");
-	copy_auto_set_by_env(false);
-	tap_ok(&t, !copy_auto_is_on(), "and not any more");
-	copy_auto_set_by_call(true);
-	copy_auto_set_by_env(false);
-	tap_ok(&t, copy_auto_is_on(), "the call goes before it");
-	tap_ok(&t, copy_auto_best_way(SIZE_MAX, true, 1) == COPY_ALONE &&
-	       copy_auto_best_way(1, false, 1) == COPY_ALONE, "any size has a way");
+	test_plan(&t);
+	tap_ok(&t, copy_auto_best_way(SIZE_MAX, true, 1, false) == COPY_ALONE &&
+	       copy_auto_best_way(1, false, 1, false) == COPY_ALONE, "any size has a way");
 	tap_ok(&t, first_times(), "the shortest of the first times, by the bytes");
 	for (size_t i = 0; i < sizeof(machines) / sizeof(machines[0]); i++) {
 		tap_ok(&t, finds_the_best(&machines[i], false), "machine %zu: reads", i);

@@ -29,7 +29,7 @@ $(BIN)/threads_test: $(T)/copy/threads.c capi/copy/threads.c $(CAPI_H) tools/tap
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS) $(COPY_TEST) -lm
 
-$(BIN)/auto_test: $(T)/copy/auto.c $(filter %/auto.c,$(COPY_C)) $(CAPI_H) $(T)/front_double.h tools/tap.h
+$(BIN)/auto_test: $(T)/copy/auto.c $(filter %/auto.c %/plan.c,$(COPY_C)) $(CAPI_H) $(T)/front_double.h tools/tap.h
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS) $(COPY_TEST)
 

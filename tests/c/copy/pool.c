@@ -93,7 +93,7 @@ static bool sizes_are_right(unsigned int threads)
 	static const size_t sizes[] = { 1, 63, 1024, 4095, 4096, 4097, 8192, 16384, 65535,
 					65536, 65599, 131072, MOST };
 	struct sides s = new_sides();
-	bool ok = !copy_pool_set_by_call(threads, threads) && !copy_pool_start(&ref, COPY_THREADS_MAX, NULL);
+	bool ok = !copy_plan_set_threads(threads, threads) && !copy_pool_start(&ref, COPY_THREADS_MAX, NULL);
 
 	for (size_t i = 0; ok && i < sizeof(sizes) / sizeof(sizes[0]); i++)
 		for (unsigned int odd = 0; ok && odd < 4; odd++) {
@@ -346,7 +346,7 @@ static bool some_spin_for_ever(void)
 
 	/* More than there are CPUs would keep each other from them. */
 	copy_pool_spin(COPY_SPIN_FOREVER);
-	ok = !copy_pool_set_by_call(2, 2) && copy_is_right(&s, MOST, 0, 0, false, 5);
+	ok = !copy_plan_set_threads(2, 2) && copy_is_right(&s, MOST, 0, 0, false, 5);
 	usleep(200000);
 	ok = ok && copy_pool_help(atomic_load(&ref), 4096, false) == COPY_HELP_AWAKE &&
 	     copy_is_right(&s, 4096, 0, 0, false, 6);
@@ -355,7 +355,7 @@ static bool some_spin_for_ever(void)
 		usleep(1000);
 	ok = ok && copy_pool_help(atomic_load(&ref), 4096, false) == COPY_NO_HELP;
 	copy_pool_spin(50);
-	ok = ok && !copy_pool_set_by_call(64, 64);
+	ok = ok && !copy_plan_set_threads(64, 64);
 	free_sides(&s);
 	return ok;
 }
@@ -390,13 +390,13 @@ int main(void)
 		puts("Bail out! GDRCOPY_COPY_IMPL names no routine of this CPU");
 		return 1;
 	}
-	tap_ok(&t, copy_pool_set_by_call(0, 1) == EINVAL && copy_pool_set_by_call(1, 0) == EINVAL &&
-	       copy_pool_set_by_call(65, 1) == EINVAL && copy_pool_set_by_call(1, 65) == EINVAL,
+	tap_ok(&t, copy_plan_set_threads(0, 1) == EINVAL && copy_plan_set_threads(1, 0) == EINVAL &&
+	       copy_plan_set_threads(65, 1) == EINVAL && copy_plan_set_threads(1, 65) == EINVAL,
 	       "only 1 to 64 threads can be wanted");
-	tap_ok(&t, !copy_pool_set_by_call(1, 1) && !copy_pool_start(&ref, COPY_THREADS_MAX, NULL) &&
-	       !atomic_load(&ref) && atomic_load(&copy_least_shared_to) == SIZE_MAX &&
-	       atomic_load(&copy_least_shared_from) == SIZE_MAX, "one thread starts none");
-	tap_ok(&t, !copy_pool_set_by_call(8, 1) && copy_pool_start(&ref, 1, NULL) == ERANGE &&
+	tap_ok(&t, !copy_plan_set_threads(1, 1) && !copy_pool_start(&ref, COPY_THREADS_MAX, NULL) &&
+	       !atomic_load(&ref) && copy_plan_of(true).shared == SIZE_MAX &&
+	       copy_plan_of(false).shared == SIZE_MAX, "one thread starts none");
+	tap_ok(&t, !copy_plan_set_threads(8, 1) && copy_pool_start(&ref, 1, NULL) == ERANGE &&
 	       copy_pool_short(atomic_load(&ref), COPY_THREADS_MAX), "one CPU starts none");
 	for (size_t i = 0; i < sizeof(counts) / sizeof(counts[0]); i++)
 		tap_ok(&t, sizes_are_right(counts[i]), "copies by %u threads are right", counts[i]);

@@ -110,7 +110,7 @@ static bool copy(int i, size_t n, unsigned int threads, bool to)
 	static uint8_t seed;
 	uint8_t *src = to ? host[i] : dev[i], *dst = to ? dev[i] : host[i];
 
-	copy_pool_set_by_call(threads, threads);
+	copy_plan_set_threads(threads, threads);
 	memset(src, ++seed, n);
 	memset(dst, 0, n);
 	job.dev = dev[i];
@@ -173,7 +173,7 @@ static bool comes_in_at_any_step(bool to, long *steps)
 
 	for (long at = 0; ok; at++) {
 		new_pool_of_none();
-		ok = copy(0, 2 * WRITE_LEAST, WORKERS, to);
+		ok = copy(0, 4 * WRITE_SHARE, WORKERS, to);
 		other.at = at;
 		other.act = look_and_take_part;
 		ok = copy(1, LONG, WORKERS + 1, to) && ok;
