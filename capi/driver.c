@@ -10,6 +10,7 @@
 #include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -33,7 +34,35 @@ static struct function {
 } functions[FUNCTIONS_MAX];
 static _Atomic uint32_t functions_taken;
 
-/* The loader of a forked child. */
+/*
+ * The loader of a forked child. Where a thread of the parent was inside it at the fork, the
+ * child's loader hangs, crashes, or ends the process by an assertion. fork frees the lock of
+ * dlopen in the child, so there it says nothing. Whether a thread was inside:
+ *
+ * 1. before_fork looks whether a thread has the lock, and how many libraries were loaded so
+ *    far. Then the C library waits for malloc's locks, so a thread may enter.
+ * 2. after_fork_in_parent looks again. A thread that was inside at the fork still has the
+ *    lock, or has changed the list since, or has changed nothing.
+ * 3. It writes the answer where the child reads it.
+ */
+enum { NOT_YET, FREE, BUSY };
+typedef _Atomic uint8_t answer;
+
+#define ANSWERS 16380u
+
+/*
+ * Shared with all children, and theirs; NULL: there was no memory. A child that asks after
+ * ANSWERS more forks may read a later one's answer.
+ */
+static struct {
+	_Atomic uint32_t forks;
+	answer of[ANSWERS];
+} *shared;
+
+static answer always_free = FREE, always_busy = BUSY;
+
+/* The answer to this process. */
+static _Atomic(answer *) own = &always_free;
 
 static pid_t process_at_load;
 
@@ -43,8 +72,20 @@ static pid_t process_at_load;
  */
 static const pthread_mutex_t *dlopen_lock, *list_lock;
 
-/* Whether an ancestor was loading a library when it forked. */
-static bool parent_was_loading;
+/* Under the first lock: how many libraries were ever loaded, and how many are. */
+struct loads {
+	uint64_t ever;
+	uint32_t now;
+};
+
+static const uint64_t *loads_ever = &(const uint64_t){ 0 };
+static const uint32_t *loads_now = &(const uint32_t){ 0 };
+
+/* The fork that this thread makes. */
+static __thread struct {
+	answer *answer;
+	struct loads before;
+} this_fork __attribute__((tls_model("initial-exec")));
 
 static bool is_alive(pid_t thread)
 {
@@ -69,6 +110,30 @@ static pid_t holder(const pthread_mutex_t *lock)
 	return thread ? thread : NO_THREAD;
 }
 
+static struct loads count_loads(void)
+{
+	return (struct loads){
+		.ever = __atomic_load_n(loads_ever, __ATOMIC_ACQUIRE),
+		.now = __atomic_load_n(loads_now, __ATOMIC_ACQUIRE),
+	};
+}
+
+/* The number of loads lies behind the locks. There are two locks, or three since glibc 2.34. */
+static void find_loads(const struct dl_phdr_info *info, const void *variables)
+{
+	const uint64_t *behind = (const uint64_t *)&list_lock[1];
+
+	for (size_t i = 0; i <= sizeof(*list_lock) / sizeof(*behind); i++) {
+		if (behind[i] != info->dlpi_adds)
+			continue;
+		loads_ever = &behind[i];
+		break;
+	}
+	/* The variables begin with the list, and its length. */
+	if (*(struct link_map *const *)variables == _r_debug.r_map)
+		loads_now = (const uint32_t *)((const char *)variables + sizeof(void *));
+}
+
 /*
  * dl_iterate_phdr calls this for the loader itself, too, and holds the second lock
  * meanwhile. So that lock is the one recursive lock among the loader's variables that this
@@ -87,7 +152,7 @@ static int find_locks(struct dl_phdr_info *info, size_t size, void *variables)
 		if (p->p_type == PT_LOAD && at - start < p->p_memsz)
 			end = start + p->p_memsz;
 	}
-	for (; at + 2 * sizeof(pthread_mutex_t) <= end; at += sizeof(void *)) {
+	for (; at + 4 * sizeof(pthread_mutex_t) <= end; at += sizeof(void *)) {
 		const pthread_mutex_t *m = (const pthread_mutex_t *)at;
 
 		if (!m[1].__data.__lock || m[1].__data.__owner != thread ||
@@ -96,6 +161,7 @@ static int find_locks(struct dl_phdr_info *info, size_t size, void *variables)
 			continue;
 		dlopen_lock = &m[0];
 		list_lock = &m[1];
+		find_loads(info, variables);
 		break;
 	}
 	return end != 0;
@@ -117,71 +183,130 @@ static bool is_left_locked(const pthread_mutex_t *lock)
 	return true;
 }
 
-/* While the list of libraries is inconsistent, a thread is changing it. */
-static bool is_in_order(void)
+#define WAIT_MS 1000
+
+static void sleep_ms(void)
 {
-	for (int looks = 0; looks < LOOKS; looks++) {
-		if (_r_debug.r_state == RT_CONSISTENT || holder(dlopen_lock))
-			return true;
-		sched_yield();
-	}
+	nanosleep(&(struct timespec){ .tv_nsec = 1000000 }, NULL);
+}
+
+/* The parent answers as soon as its fork has returned. */
+static bool is_answered_free(void)
+{
+	answer *a = atomic_load(&own);
+
+	for (int ms = 0; ms < WAIT_MS && atomic_load(a) == NOT_YET; ms++)
+		sleep_ms();
+	if (atomic_load(a) == FREE)
+		return true;
+	atomic_store(&own, &always_busy);
 	return false;
 }
 
-/*
- * The loader of a child whose parent was inside it at the fork hangs, or ends the process
- * by an assertion.
- */
 bool gdr_driver_can_load(void)
 {
 	if (getpid() == process_at_load)
 		return true;
-	return !parent_was_loading && !is_left_locked(dlopen_lock) &&
-	       !is_left_locked(list_lock) && is_in_order();
+	return is_answered_free() && !is_left_locked(dlopen_lock) && !is_left_locked(list_lock);
 }
 
-/* The thread that forks notes here whether the parent is in the loader. */
-static __thread bool loads_now __attribute__((tls_model("initial-exec")));
+/*
+ * The loader and forks of this process. Whoever comes second waits, up to a second, so a
+ * child has what we load.
+ */
+static _Atomic pid_t ours;	/* the thread that uses the loader for us, or 0 */
+static _Atomic int forking;	/* how many threads are between before_fork and its end */
 
-static _Atomic pid_t loading;	/* the thread that loads libcuda for us, or 0 */
-
-#define WAIT_MS 1000
-
-/* Not for a load that waits until another thread has left the loader. */
+/* Not for one of ours that waits until another thread has left the loader. */
 static bool is_worth_waiting(pid_t self)
 {
-	pid_t thread = atomic_load(&loading), inside = holder(dlopen_lock);
+	pid_t thread = atomic_load(&ours), inside = holder(dlopen_lock);
 
 	return thread && thread != self && (!inside || inside == thread) && is_alive(thread);
 }
 
-/* A fork waits for a load of ours, so that the child has the library. */
+/* Returns whether leave_loader must be called: not if a thread of ours is there already. */
+static bool enter_loader(void)
+{
+	pid_t self = (pid_t)syscall(SYS_gettid);
+
+	for (int ms = 0; ms < WAIT_MS; ms++) {
+		pid_t none = 0;
+
+		if (atomic_compare_exchange_strong(&ours, &none, self)) {
+			if (atomic_load(&forking) <= 0)
+				return true;
+			atomic_store(&ours, 0);
+		} else if (!is_worth_waiting(self)) {
+			return false;
+		}
+		sleep_ms();
+	}
+	/* A handler may have left a fork by siglongjmp. */
+	atomic_store(&forking, 0);
+	return false;
+}
+
+static void leave_loader(bool entered)
+{
+	if (entered)
+		atomic_store(&ours, 0);
+}
+
+static bool is_another_inside(void)
+{
+	pid_t inside = holder(dlopen_lock);
+
+	return inside && inside != (pid_t)syscall(SYS_gettid);
+}
+
 static void before_fork(void)
 {
-	const struct timespec pause = { .tv_nsec = 1000000 };
-	pid_t self = (pid_t)syscall(SYS_gettid), inside;
+	pid_t self = (pid_t)syscall(SYS_gettid);
 
+	atomic_fetch_add(&forking, 1);
 	for (int ms = 0; ms < WAIT_MS && is_worth_waiting(self); ms++)
-		nanosleep(&pause, NULL);
-	inside = holder(dlopen_lock);
-	loads_now = inside && inside != self;
+		sleep_ms();
+	this_fork.answer = NULL;
+	if (!shared)
+		return;
+	this_fork.answer = &shared->of[atomic_fetch_add(&shared->forks, 1) % ANSWERS];
+	this_fork.before = count_loads();
+	atomic_store(this_fork.answer, is_another_inside() || !gdr_driver_can_load() ? BUSY : NOT_YET);
+}
+
+static void after_fork_in_parent(void)
+{
+	struct loads before = this_fork.before, after;
+	bool busy = is_another_inside();
+
+	if (atomic_fetch_sub(&forking, 1) <= 0)
+		atomic_store(&forking, 0);
+	if (!this_fork.answer || atomic_load(this_fork.answer) == BUSY)
+		return;
+	after = count_loads();
+	busy |= before.ever != after.ever || before.now != after.now;
+	atomic_store(this_fork.answer, busy ? BUSY : FREE);
 }
 
 static void after_fork_in_child(void)
 {
-	parent_was_loading |= loads_now;
-	atomic_store(&loading, 0);
+	atomic_store(&own, this_fork.answer ? this_fork.answer : &always_busy);
+	atomic_store(&ours, 0);
+	atomic_store(&forking, 0);
 }
 
 static __attribute__((constructor)) void note_loader(void)
 {
 	void *variables = dlsym(RTLD_DEFAULT, "_rtld_global");
+	void *mem = mmap(NULL, sizeof(*shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 
+	shared = mem == MAP_FAILED ? NULL : mem;
 	process_at_load = getpid();
 	dlerror();
 	if (variables)
 		dl_iterate_phdr(find_locks, variables);
-	pthread_atfork(before_fork, NULL, after_fork_in_child);
+	pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child);
 }
 
 /* Loading. */
@@ -195,8 +320,7 @@ static void keep_reason(char *why, size_t size)
 
 enum gdr_driver_state gdr_driver_load(char *why, size_t size)
 {
-	pid_t none = 0, self = (pid_t)syscall(SYS_gettid);
-	bool marked;
+	bool entered;
 	void *lib;
 
 	if (atomic_load(&cuda))
@@ -205,14 +329,13 @@ enum gdr_driver_state gdr_driver_load(char *why, size_t size)
 		snprintf(why, size, "another thread of the parent was in the loader when this process was forked");
 		return GDR_DRIVER_NO_LOADER;
 	}
-	marked = atomic_compare_exchange_strong(&loading, &none, self);
+	entered = enter_loader();
 	lib = dlopen(library, RTLD_NOW | RTLD_LOCAL);
 	if (lib)
 		atomic_store(&cuda, lib);
 	else
 		keep_reason(why, size);
-	if (marked)
-		atomic_store(&loading, 0);
+	leave_loader(entered);
 	if (lib)
 		return GDR_DRIVER_LOADED;
 	return strstr(why, strerror(ENOENT)) ? GDR_DRIVER_NOT_FOUND : GDR_DRIVER_BROKEN;
@@ -222,12 +345,15 @@ enum gdr_driver_state gdr_driver_load(char *why, size_t size)
 static void *loaded(void)
 {
 	void *lib = atomic_load(&cuda);
+	bool entered;
 
 	if (lib || !gdr_driver_can_load())
 		return lib;
+	entered = enter_loader();
 	lib = dlopen(library, RTLD_NOW | RTLD_NOLOAD);
 	if (lib)
 		atomic_store(&cuda, lib);
+	leave_loader(entered);
 	return lib;
 }
 
@@ -263,14 +389,14 @@ static void note_function(const char *name, void *at)
 bool gdr_driver_find(const char *name, void *place)
 {
 	const struct function *f = find_known(name);
-	void *lib, *at = f ? f->at : NULL;
+	void *lib = f ? NULL : loaded(), *at = f ? f->at : NULL;
+	bool entered;
 
-	if (!f) {
-		lib = loaded();
-		if (lib && gdr_driver_can_load()) {
-			at = dlsym(lib, name);
-			note_function(name, at);
-		}
+	if (lib && gdr_driver_can_load()) {
+		entered = enter_loader();
+		at = dlsym(lib, name);
+		note_function(name, at);
+		leave_loader(entered);
 	}
 	*(void **)place = at;
 	return at != NULL;

@@ -8,7 +8,7 @@
  * 3. A child whose parent had not loaded it loads it by itself. If the parent was inside
  *    the loader when it forked, the child's loader is unusable, and the child does not
  *    touch it.
- * 4. A fork waits for a load of ours, up to a second.
+ * 4. A fork waits for a load of ours, and a load of ours for a fork, up to a second.
  */
 #ifndef GDR_DRIVER_H
 #define GDR_DRIVER_H

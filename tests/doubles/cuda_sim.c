@@ -206,6 +206,20 @@ __attribute__((constructor)) static void lock_around_fork(void)
 		abort();
 }
 
+static void at_exit(void)
+{
+}
+
+/*
+ * libcuda's constructors register two (535.261.03). A child that loads it then waits for the
+ * C library's list of them, which a thread of the parent that unloads a library may have.
+ */
+__attribute__((constructor)) static void use_list_of_exit(void)
+{
+	if (atexit(at_exit) || atexit(at_exit))
+		abort();
+}
+
 static int init(void)
 {
 	int result;

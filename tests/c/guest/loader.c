@@ -9,21 +9,39 @@
 #define AT_ONCE_S 5.0	/* a child that takes longer waits for something */
 
 static _Atomic bool stop, in_constructor, may_open;
-static bool constructor_waits;
+static bool constructor_waits, destructor_waits, plugin_opens = true;
 
-/* The plugin's constructor calls it, by its name. */
-void guest_plugin_starts(void)
+static void be_in_the_loader(void)
 {
 	atomic_store(&in_constructor, true);
-	while (constructor_waits && !atomic_load(&may_open))
+	while (!atomic_load(&may_open))
 		sleep_us(1000);
 }
 
-static gdr_t load_plugin(void)
+/* The plugin's constructor calls it, by its name. It opens if the answer is true. */
+bool guest_plugin_starts(void)
+{
+	if (constructor_waits)
+		be_in_the_loader();
+	return plugin_opens;
+}
+
+void guest_plugin_ends(void)
+{
+	if (destructor_waits)
+		be_in_the_loader();
+}
+
+static void wait_in_constructor(void)
+{
+	while (!atomic_load(&in_constructor))
+		sleep_us(1000);
+}
+
+static void *plugin(void)
 {
 	char path[PATH_MAX];
 	ssize_t n = readlink("/proc/self/exe", path, sizeof(path) - 32);
-	gdr_t *g;
 	void *lib;
 
 	expect(n > 0);
@@ -33,7 +51,14 @@ static gdr_t load_plugin(void)
 	if (!lib)
 		note("%s", dlerror());
 	expect(lib != NULL);
-	g = find(lib, "plugin_g");
+	return lib;
+}
+
+static gdr_t load_plugin(void)
+{
+	void *lib = plugin();
+	gdr_t *g = find(lib, "plugin_g");
+
 	if (!*g)
 		note("gdr_open in the constructor: %s", strerror(*(int *)find(lib, "plugin_errno")));
 	return *g;
@@ -109,8 +134,7 @@ static void thread_waits_for_constructor(void)
 
 	constructor_waits = true;
 	start_thread(&loader, 0, load_plugin_thread, &inner);
-	while (!atomic_load(&in_constructor))
-		sleep_us(1000);
+	wait_in_constructor();
 	start_thread(&opener, 0, open_first, &g);
 	sleep_us(100000);
 	atomic_store(&may_open, true);
@@ -223,8 +247,7 @@ static void parent_in_constructor(void)
 
 	constructor_waits = true;
 	start_thread(&loader, 0, load_plugin_thread, &inner);
-	while (!atomic_load(&in_constructor))
-		sleep_us(1000);
+	wait_in_constructor();
 	for (int i = 0; i < 5; i++)
 		expect(in_child("before the first gdr_open", open_or_busy, NULL, AT_ONCE_S));
 	atomic_store(&may_open, true);
@@ -232,6 +255,114 @@ static void parent_in_constructor(void)
 	g = open_or_fail();
 	expect_is(gdr_close(g), 0);
 	expect_is(gdr_close(inner), 0);
+}
+
+/*
+ * A thread that enters the loader when the library has looked: a fork handler of the
+ * program's, which runs after those of all libraries, has it enter.
+ */
+
+static void (*last_before_fork)(void), (*first_after_fork)(void);
+static pthread_t loader;
+
+static void run_last(void)
+{
+	if (last_before_fork)
+		last_before_fork();
+}
+
+static void run_first(void)
+{
+	if (first_after_fork)
+		first_after_fork();
+}
+
+static void add_handlers(void)
+{
+	pthread_atfork(run_last, run_first, NULL);
+}
+
+__attribute__((section(".preinit_array"), used)) static void (*const before_all)(void) = add_handlers;
+
+static void *use_plugin(void *lib)
+{
+	if (lib)
+		expect_is(dlclose(lib), 0);
+	else
+		plugin();
+	return NULL;
+}
+
+static void *loaded_plugin;
+
+static void enter_loader(void)
+{
+	atomic_store(&in_constructor, false);
+	atomic_store(&may_open, false);
+	start_thread(&loader, 0, use_plugin, loaded_plugin);
+	wait_in_constructor();
+}
+
+static void leave_loader(void)
+{
+	atomic_store(&may_open, true);
+	expect_is(pthread_join(loader, NULL), 0);
+}
+
+/* The answer is EBUSY, and EBUSY to the child's own child. */
+static void busy(void *unused)
+{
+	(void)unused;
+	expect(!gdr_open());
+	expect_is(errno, EBUSY);
+}
+
+static void busy_family(void *unused)
+{
+	last_before_fork = first_after_fork = NULL;
+	busy(unused);
+	expect(in_child("of a child that was refused", busy, NULL, AT_ONCE_S));
+}
+
+static void opens(void *unused)
+{
+	(void)unused;
+	expect(gdr_open() != NULL);
+}
+
+static void fork_as_thread_enters(bool leaves)
+{
+	first_after_fork = leaves ? leave_loader : NULL;
+	last_before_fork = enter_loader;
+	expect(in_child("of a parent whose thread enters the loader", busy_family, NULL, AT_ONCE_S));
+	last_before_fork = first_after_fork = NULL;
+	if (!leaves)
+		leave_loader();
+}
+
+static void entering_parent(void)
+{
+	constructor_waits = true;
+	plugin_opens = false;
+	fork_as_thread_enters(false);
+	expect(in_child("when it has left", opens, NULL, AT_ONCE_S));
+}
+
+static void entering_and_leaving_parent(void)
+{
+	constructor_waits = true;
+	plugin_opens = false;
+	fork_as_thread_enters(true);
+	expect(in_child("when it has left", opens, NULL, AT_ONCE_S));
+}
+
+static void unloading_parent(void)
+{
+	plugin_opens = false;
+	destructor_waits = true;
+	loaded_plugin = plugin();
+	fork_as_thread_enters(true);
+	expect(in_child("when it has left", opens, NULL, AT_ONCE_S));
 }
 
 /*
@@ -276,6 +407,9 @@ static const struct guest_case cases[] = {
 	{ "a fork while threads load libraries", loading_parent, 120, 0 },
 	{ "the same before the first gdr_open, loading", loading_parent_first, 240, 0 },
 	{ "a fork while a constructor runs", parent_in_constructor, 60, 0 },
+	{ "a thread enters the loader as the process forks", entering_parent, 60, 0 },
+	{ "the same, and leaves it before the fork returns", entering_and_leaving_parent, 60, 0 },
+	{ "the same, unloading", unloading_parent, 60, 0 },
 	{ "raw clone while threads walk it", raw_forks, 120, 0 },
 	{ NULL, NULL, 0, 0 }
 };

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: MIT
 /*
  * guest/plugin.c - a library whose constructor calls gdr_open. The program that loads it
- * may have a function that the constructor calls before.
+ * may have a function that the constructor calls before, and one for the destructor.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
+#include <stdbool.h>
 
 #include "gdrapi.h"
 
@@ -14,11 +15,20 @@ int plugin_errno;
 
 __attribute__((constructor)) static void open_library(void)
 {
-	void (*starts)(void);
+	bool (*starts)(void);
 
 	*(void **)&starts = dlsym(RTLD_DEFAULT, "guest_plugin_starts");
-	if (starts)
-		starts();
+	if (starts && !starts())
+		return;
 	plugin_g = gdr_open();
 	plugin_errno = errno;
+}
+
+__attribute__((destructor)) static void end(void)
+{
+	void (*ends)(void);
+
+	*(void **)&ends = dlsym(RTLD_DEFAULT, "guest_plugin_ends");
+	if (ends)
+		ends();
 }
