@@ -15,7 +15,12 @@ $(BIN)/demo: examples/demo.c $(CUDA_DL) $(call object,bench/timing.c) $(LIB) $(T
 	@mkdir -p $(@D)
 	$(CC) $(C11) $(CFLAGS) -o $@ $(filter %.c %.o,$^) $(LINK)
 
-examples: $(EXAMPLES)
+examples: $(EXAMPLES) $(EX)/go
+
+$(EX)/go: examples/go/main.go $(shell find core -name '*.go' -o -name '*.s') go.mod go.sum
+	@mkdir -p $(@D)
+	CGO_ENABLED=0 $(GO) build -buildvcs=false -o $@ ./examples/go
+
 $(EX)/write_read $(EX)/flag $(EX)/cache: $(EX)/%: examples/%.c
 $(EX)/pingpong: examples/mailbox/pingpong.c examples/mailbox/mailbox.h
 $(EX)/capture: $(addprefix examples/capture/,capture.c card.c histogram.c) $(wildcard examples/capture/*.h)

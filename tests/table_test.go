@@ -134,6 +134,7 @@ var table = []Group{
 		// As a Go program without cgo uses it, on each simulated driver.
 		{Name: "library", Cmd: cmd("$B/bin/core_test", "-test.v", "-test.run", "^(TestLibrary|TestMemoryThatNeedsTheWatch|Example)"),
 			Count: GoTest, On: all, Make: cmd("doubles", "$B/bin/core_test")},
+		{Name: "example", Cmd: cmd("$B/examples/go"), Sim: Plain, Count: Status, Make: cmd("doubles", "$B/examples/go")},
 		goTest(Program{Name: "report"}, "./cmd/gdrcopy_report/..."),
 		goTest(Program{Name: "mutate"}, "./tests/mutate/..."),
 	}},
@@ -604,6 +605,10 @@ func emulated(arch string) []Program {
 	}
 	for _, p := range guests {
 		on("guest_"+p.Name, "guest_"+p.Name, nil, "dmabuf")
+	}
+	for _, b := range []string{"dmabuf", "vulkan"} {
+		add(Program{Name: "go_library_" + b, Cmd: cmd(run, tree+"/bin/core_test", "-test.v", "-test.run", "^(TestLibrary|Example)"), Count: GoTest,
+			Env: cmd("GDRCOPY_BACKEND=" + b)})
 	}
 	// Those that start no program and compile none.
 	add(goTest(Program{Name: "go", Env: cmd("GOOS=linux", "GOARCH="+arch, "CGO_ENABLED=1", "CC="+compilers[arch])}, "-exec", run,

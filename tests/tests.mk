@@ -73,7 +73,7 @@ $(B)/asan/.built: $(LIB)
 	$(MAKE) --no-print-directory lib LIB=$(B)/asan/libgdrapi.so.$(VERSION)
 	touch $@
 
-GO_DIRS   := capi core cmd tests packaging
+GO_DIRS   := capi core cmd examples tests packaging
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 lint: need-shellcheck need-$(CLANG) need-aarch64-linux-gnu-gcc $(DOUBLES)
 	@test -z "$$(gofmt -l $(GO_DIRS))" || { gofmt -d $(GO_DIRS); exit 1; }
@@ -88,7 +88,7 @@ lint: need-shellcheck need-$(CLANG) need-aarch64-linux-gnu-gcc $(DOUBLES)
 			examples/*.c examples/*/*.c vkgdr/*.c; do \
 		$$cc $(C11) -O2 -Icapi -Iexamples -I$(T) -Itests/callgrind -fsyntax-only $$f || exit 1; done; done
 	aarch64-linux-gnu-gcc -std=gnu11 -O2 $(WARN) -Icapi -I$(B)/_cgo -fsyntax-only capi/*.c capi/copy/*.c
-	GOARCH=arm64 $(GO) vet ./core/... ./capi/door ./cmd/...
-	GOARCH=ppc64le $(GO) vet ./core/... ./capi/door ./cmd/...
+	GOARCH=arm64 $(GO) vet ./core/... ./capi/door ./cmd/... ./examples/...
+	GOARCH=ppc64le $(GO) vet ./core/... ./capi/door ./cmd/... ./examples/...
 
 include $(wildcard $(T)/*/*.mk) $(wildcard tests/*/*.mk) examples/examples.mk

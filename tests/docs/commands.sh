@@ -86,6 +86,17 @@ for f in "$work"/migrate-sh-* "$work"/consumers-sh-*; do
 	fi
 done
 
+# go_program: what docs/go.md says to type builds its program, which says hello. It builds for arm64, too.
+go_program() {
+	mkdir "$work/go" && cp "$work/go-go-1" "$work/go/main.go" && sed "s#/opt/gdrapi#$here#" "$work/go-sh-1" >"$work/go/line" || return 1
+	(cd "$work/go" && sh -eux line && CGO_ENABLED=0 GOARCH=arm64 go build -o hello.arm64 . && ./hello) >"$work/out" 2>&1 ||
+		{ cat "$work/out"; return 1; }
+	grep -x 'hello, GPU' "$work/out"
+}
+blocks go go
+blocks go sh
+check "go.md, its program" go_program
+
 # conf: packaging/ucx.conf has the settings that docs/consumers.md gives UCX, and no others.
 conf() {
 	sed -n 's/^export \(UCX_.*\)/\1/p' "$here/docs/consumers.md" >"$work/page-conf"
