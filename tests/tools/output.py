@@ -149,16 +149,16 @@ THEIRS = {"sanity": "hvsltde", "copybw": "hsdocwralM", "copylat": "hsdwraMcC", "
 
 
 def table(page="docs/tools.md"):
-    """Each row of the table of the reference's flags, and each flag in a row."""
+    """Each command of the table of the reference's flags, and each flag in a command."""
     with open(page, encoding="utf-8") as f:
         rows = [[cell.strip() for cell in line.strip().strip("|").split("|")] for line in f if line.startswith("| `gdrcopy_")]
-    rows = [r for r in rows if len(r) == 4 and not r[1].startswith(("checks", "the "))]
-    said = {(r[0].strip("`").split()[0][len("gdrcopy_"):], flag) for r in rows
-            for flag in r[0].strip("`").replace("'", "").split()[1:] if flag.startswith("-")}
+    commands = [(command.replace("'", "").split(), row[2]) for row in rows if len(row) == 4 and not row[1].startswith(("checks", "the "))
+                for command in re.findall("`([^`]+)`", row[0])]
+    said = {(words[0][len("gdrcopy_"):], flag) for words, _ in commands for flag in words[1:] if flag.startswith("-")}
     missing = [f"{tool} -{c}" for tool, letters in THEIRS.items() for c in letters if (tool, "-" + c) not in said]
     check(not missing, "each flag of the reference is in the table", missing)
-    for command, _, here, _ in rows:
-        tool, *args = command.strip("`").replace("'", "").split()
+    for (tool, *args), here in commands:
+        command = " ".join([tool] + args)
         tool = tool[len("gdrcopy_"):]
         if "-h" not in args and tool in ("copybw", "copylat"):
             args += ["--budget", "5"]
