@@ -199,6 +199,35 @@ check "MIG" printed '^OK    mig: '
 check "vGPU" printed '^WARN  vgpu: '
 check "confidential computing" printed '^WARN  confidential-computing: '
 
+# A libgdrapi whose mapping is plain memory, and one of whose steps goes wrong.
+fake libgdrapi.so.2 '#include <errno.h>
+	#include <stdlib.h>
+	#include <string.h>
+	static char memory[131072], opened, pinned, mapped;
+	static int wrong(const char *step) { const char *w = getenv("WRONG"); return w && !strcmp(w, step) ? EIO : 0; }
+	void gdr_runtime_get_version(int *a, int *b) { *a = 2; *b = 6; }
+	void *gdr_open(void) { if (wrong("gdr_open")) return 0; opened++; return memory; }
+	int gdr_close(void *g) { if (!opened-- || pinned) abort(); return wrong("gdr_close"); }
+	int gdr_get_backend(void *g, char *name, size_t n) { strcpy(name, "dmabuf"); return 0; }
+	int gdr_pin_buffer(void *g, unsigned long at, size_t n, unsigned long t, unsigned v, unsigned long *h)
+	{ if (at % 65536 || n != 65536) return EINVAL; pinned += !wrong("gdr_pin_buffer"); *h = 1; return wrong("gdr_pin_buffer"); }
+	int gdr_unpin_buffer(void *g, unsigned long h) { if (!pinned-- || mapped) abort(); return wrong("gdr_unpin_buffer"); }
+	int gdr_map(void *g, unsigned long h, void **va, size_t n)
+	{ mapped += !wrong("gdr_map"); *va = memory + 65536 - (unsigned long)memory % 65536; return wrong("gdr_map"); }
+	int gdr_unmap(void *g, unsigned long h, void *va, size_t n) { if (!mapped--) abort(); return wrong("gdr_unmap"); }
+	int gdr_copy_to_mapping(unsigned long h, void *to, const void *from, size_t n)
+	{ if (!wrong("lost")) memcpy(to, from, n); return wrong("gdr_copy_to_mapping"); }
+	int gdr_copy_from_mapping(unsigned long h, void *to, const void *from, size_t n)
+	{ memcpy(to, from, n); if (wrong("bit")) ((char *)to)[n - 1] ^= 1; return wrong("gdr_copy_from_mapping"); }'
+check "a libgdrapi of plain memory works" says 0 '^libgdrapi works here: gdr_open takes dmabuf\.' plain
+for step in gdr_open gdr_pin_buffer gdr_map gdr_copy_to_mapping gdr_copy_from_mapping gdr_unmap gdr_unpin_buffer gdr_close; do
+	check "a trial that fails at $step" says 1 "^FAIL  trial: .*It failed at ${step}[ :]" plain WRONG=$step
+	check "each FAIL has an advice" advised
+done
+for what in lost bit; do
+	check "a trial whose bytes are wrong: $what" says 1 '^FAIL  trial: .*What was read .* is not what was written' plain WRONG=$what
+done
+
 fake libnccl.so.2 'const char *name(void) { return "libgdrapi.so"; }'
 check "a consumer that is not told" says 0 \
 	"^OK    consumer: NCCL .*with NCCL_GDRCOPY_ENABLE=1 it takes .*libgdrapi" plain

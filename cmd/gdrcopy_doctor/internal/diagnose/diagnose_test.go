@@ -621,6 +621,37 @@ func TestNewer(t *testing.T) {
 	require.False(t, newer("580.9", "580.9"))
 }
 
+// What is enough, and one less.
+func TestLimits(t *testing.T) {
+	for _, c := range []struct {
+		id     string
+		enough uint64
+		change func(s *scene, n uint64)
+		less   Status
+	}{
+		{"bar1", 64 << 20, func(s *scene, n uint64) { s.NVML.GPUs[0].BAR1Free = n }, Warn},
+		{"bar1", 1 << 30, func(s *scene, n uint64) { s.NVML.GPUs[0].BAR1Total = n }, Warn},
+		{"bar1", 1 << 30, func(s *scene, n uint64) { s.NVML.GPUs, s.GPUs[0].BAR1 = nil, n }, Warn},
+		{"limit-files", 1024, func(s *scene, n uint64) { s.Limits.Files = n }, Warn},
+		{"limit-memlock", 64 << 20, func(s *scene, n uint64) { s.Limits.Memlock, s.RDMA = n, true }, Warn},
+	} {
+		for n, want := range map[uint64]Status{c.enough: OK, c.enough - 1: c.less} {
+			s := healthy()
+			c.change(s, n)
+			for _, f := range Examine(s.Facts).Findings {
+				if f.ID == c.id {
+					require.Equal(t, want, f.Status, "%d: %+v", n, f)
+				}
+			}
+		}
+	}
+	for space, want := range map[uint64]bool{1536 << 20: false, 1536<<20 - 1: true} {
+		s := healthy()
+		s.Limits.Space = space
+		require.Equal(t, want, TooLittleSpace(s.Facts))
+	}
+}
+
 func TestAllowsGDRCopy(t *testing.T) {
 	for tls, want := range map[string]bool{
 		"all": true, "cuda": true, "gdr_copy": true, "rc,gdr_copy": true, "rc": false, "cuda_copy": false,
