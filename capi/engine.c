@@ -7,7 +7,6 @@
 #include <sys/mman.h>
 
 #include "copy/clock.h"
-#include "copy/pause.h"
 
 #define POINTER_MEMORY_TYPE 2
 #define MEMORYTYPE_HOST 1
@@ -77,14 +76,14 @@ static bool is_locked(const struct gdr_cuda_calls *c, const void *host)
 
 #define IS_LOCKED (-1)	/* no driver's answer */
 
-static int ask_locked(const struct gdr_cuda_calls *c, void *host)
+static int find_locked(const struct gdr_cuda_calls *c, void *host)
 {
 	return is_locked(c, host) ? IS_LOCKED : 0;
 }
 
 bool gdr_engine_is_locked(struct gdr_engine *e, void *host)
 {
-	return gdr_cuda_run(e->cuda, e->ctx, ask_locked, host) == IS_LOCKED;
+	return gdr_cuda_run(e->cuda, e->ctx, find_locked, host) == IS_LOCKED;
 }
 
 bool gdr_engine_is_alive(const struct gdr_cuda_calls *c, const struct gdr_engine *e)
@@ -109,7 +108,7 @@ static void mark_done(struct gdr_engine *e, unsigned int slot)
 }
 
 /* Queues a completion word after this thread's work, or waits for the work. */
-static int ask(const struct gdr_cuda_calls *c, struct gdr_engine *e, unsigned int slot)
+static int request_word(const struct gdr_cuda_calls *c, struct gdr_engine *e, unsigned int slot)
 {
 	uint64_t at = e->gpu_at + ((uintptr_t)word_of(e, slot) - (uintptr_t)e->staging);
 	int rc;
@@ -202,7 +201,7 @@ static int begin_one(const struct gdr_cuda_calls *c, const struct transfer *t, s
 		rc = c->to(at, place, bytes_of(t, chunk), stream);
 	else
 		rc = c->from(place, at, bytes_of(t, chunk), stream);
-	return rc ? rc : ask(c, t->e, slot_of(t, chunk));
+	return rc ? rc : request_word(c, t->e, slot_of(t, chunk));
 }
 
 static int begin_all(const struct gdr_cuda_calls *c, void *arg)

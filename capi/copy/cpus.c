@@ -112,8 +112,8 @@ static int by_core(const void *a, const void *b)
 }
 
 /* Keeps in cpus the CPUs that are in both sets, without one CPU. */
-static void choose(struct copy_cpus *cpus, const struct set *a, const struct set *b,
-		   unsigned int but)
+static void keep_common(struct copy_cpus *cpus, const struct set *a, const struct set *b,
+			unsigned int but)
 {
 	cpus->n = 0;
 	for (unsigned int i = 0; i < CPUS_MAX; i++)
@@ -141,9 +141,9 @@ struct copy_cpus *copy_cpus_new(unsigned int threads)
 	syscall(SYS_getcpu, &here, &node, NULL);
 	snprintf(path, sizeof(path), "/sys/devices/system/node/node%u/cpulist", node);
 	if (read_list(path, &near))
-		choose(cpus, &may, &near, here);
+		keep_common(cpus, &may, &near, here);
 	if (cpus->n < threads)
-		choose(cpus, &may, &may, here);
+		keep_common(cpus, &may, &may, here);
 	if (cpus->n < threads) {
 		free(cpus);
 		return NULL;

@@ -10,11 +10,15 @@
 
 enum { THREADS = 1, CHOICE = 2 };
 
-/* All that is asked but for DMA, in one word: threads that ask at once lose nothing. */
+/*
+ * What is asked, in one word: threads that ask at once lose nothing. least_dma is stored
+ * before a change that counts it.
+ */
 struct asked {
 	uint8_t threads[2];	/* 0: nobody says */
 	uint8_t chooses;
 	uint8_t by_call;	/* THREADS, CHOICE: the environment has no say */
+	uint32_t changes;
 };
 
 static _Atomic(struct asked) asked;
@@ -75,20 +79,25 @@ static void publish(void)
 	} while (memcmp(&seen, &now, sizeof(now)));
 }
 
-static void ask(unsigned int what, struct asked wish, bool by_call)
+static struct asked changed(struct asked a, unsigned int what, struct asked wish, bool by_call)
 {
-	struct asked was = atomic_load(&asked), now;
+	a.changes++;
+	if (!by_call && (a.by_call & what))
+		return a;
+	if (what == THREADS)
+		memcpy(a.threads, wish.threads, sizeof(a.threads));
+	else
+		a.chooses = wish.chooses;
+	a.by_call |= by_call ? what : 0;
+	return a;
+}
 
-	do {
-		now = was;
-		if (!by_call && (was.by_call & what))
-			return;
-		if (what == THREADS)
-			memcpy(now.threads, wish.threads, sizeof(now.threads));
-		else
-			now.chooses = wish.chooses;
-		now.by_call |= by_call ? what : 0;
-	} while (!atomic_compare_exchange_weak(&asked, &was, now));
+static void change(unsigned int what, struct asked wish, bool by_call)
+{
+	struct asked was = atomic_load(&asked);
+
+	while (!atomic_compare_exchange_weak(&asked, &was, changed(was, what, wish, by_call)))
+		;
 }
 
 int copy_plan_set_threads(unsigned int reads, unsigned int writes)
@@ -97,14 +106,14 @@ int copy_plan_set_threads(unsigned int reads, unsigned int writes)
 
 	if (reads - 1 >= COPY_THREADS_MAX || writes - 1 >= COPY_THREADS_MAX)
 		return EINVAL;
-	ask(THREADS, wish, true);
+	change(THREADS, wish, true);
 	publish();
 	return 0;
 }
 
 void copy_plan_set_choice(bool chooses)
 {
-	ask(CHOICE, (struct asked){ .chooses = chooses }, true);
+	change(CHOICE, (struct asked){ .chooses = chooses }, true);
 	publish();
 }
 
@@ -114,9 +123,9 @@ void copy_plan_set_by_env(const struct copy_wishes *w)
 		.threads = { (uint8_t)w->threads[0], (uint8_t)w->threads[1] }, .chooses = w->chooses,
 	};
 
-	ask(THREADS, wish, false);
-	ask(CHOICE, wish, false);
 	atomic_store(&least_dma[false], w->least_dma[false]);
 	atomic_store(&least_dma[true], w->least_dma[true]);
+	change(THREADS, wish, false);
+	change(CHOICE, wish, false);
 	publish();
 }

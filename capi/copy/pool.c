@@ -46,7 +46,6 @@
 #include "clock.h"
 #include "cpus.h"
 #include "fence.h"
-#include "pause.h"
 #include "signals.h"
 #include "threads.h"
 
