@@ -17,8 +17,8 @@ import (
 	"fmt"
 	"unsafe"
 
+	"gdrapi/core"
 	"gdrapi/core/cuda"
-	"gdrapi/core/rm"
 
 	"golang.org/x/sys/unix"
 )
@@ -68,17 +68,17 @@ func usable() bool { return bool(C.gdr_driver_can_load()) }
 // pointer is an address of the host's, which Go's memory never holds.
 func pointer(addr uintptr) unsafe.Pointer { return *(*unsafe.Pointer)(unsafe.Pointer(&addr)) }
 
-// watch is rm.Watch.
-func watch(export uintptr, addr, size uint64) (rm.Seen, error) {
+// watch is core.Watch.
+func watch(export uintptr, addr, size uint64) (core.Seen, error) {
 	// It walks the list of libraries, which takes a lock of the loader.
 	if !usable() {
-		return rm.Seen{}, unix.ENOTSUP
+		return core.Seen{}, unix.ENOTSUP
 	}
 	var w C.struct_gdr_watch
 	if rc := C.gdr_watch_export(pointer(export), C.uint64_t(addr), C.uint64_t(size), &w); rc != 0 {
-		return rm.Seen{}, unix.Errno(rc)
+		return core.Seen{}, unix.Errno(rc)
 	}
-	return rm.Seen{
+	return core.Seen{
 		Result:   int32(w.result),
 		FD:       int32(w.fd),
 		Requests: uint32(w.requests),

@@ -4,10 +4,10 @@ import (
 	"fmt"
 
 	"gdrapi/core/backend"
-	"gdrapi/core/dmabuf"
-	"gdrapi/core/gdrdrv"
-	"gdrapi/core/rm"
-	"gdrapi/core/vulkan"
+	"gdrapi/core/internal/dmabuf"
+	"gdrapi/core/internal/gdrdrv"
+	"gdrapi/core/internal/rm"
+	"gdrapi/core/internal/vulkan"
 
 	"golang.org/x/sys/unix"
 )
@@ -48,6 +48,12 @@ func Backends(opts Options) []backend.Backend {
 	return all
 }
 
+// Watch and Seen are what libgdrapi.so lends the rm backend.
+type (
+	Watch = rm.Watch
+	Seen  = rm.Seen
+)
+
 // Options say which backend to open. The zero Options are good for most programs. In
 // libgdrapi.so they are the settings in the environment of the host process, which this
 // package does not read.
@@ -61,7 +67,7 @@ type Options struct {
 	VulkanDriverFiles string
 
 	// Watch shows the rm backend what libcuda asks the kernel. Only libgdrapi.so has one.
-	Watch rm.Watch
+	Watch Watch
 	// Backends are tried in place of this package's, in their order. nil: this package's.
 	Backends []backend.Backend
 }

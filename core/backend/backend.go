@@ -1,6 +1,6 @@
 // Package backend has the interface between the core and a backend. A backend is one
-// way to map GPU memory for the CPU. A new backend is one new folder beside this one
-// and one line in the core's table.
+// way to map GPU memory for the CPU. A new backend is one new folder in core/internal and
+// one line in the core's table.
 package backend
 
 // MappingType is the memory type of a CPU mapping. The values are those of enum

@@ -197,7 +197,7 @@ func names(t *testing.T, file, kind string) []string {
 // The names of NVIDIA's statuses and CUDA's results that lines end with.
 func TestStatusesAreOnThePage(t *testing.T) {
 	const status, result = `\bNV_ERR_[A-Z_]+`, `\bCUDA_ERROR_[A-Z_]+`
-	require.Equal(t, names(t, top+"/core/rm/status.go", status), names(t, page, status))
+	require.Equal(t, names(t, top+"/core/internal/rm/status.go", status), names(t, page, status))
 	require.Equal(t, names(t, top+"/core/cuda/result.go", result), names(t, page, result))
 }
 

@@ -10,7 +10,6 @@ import (
 
 	"gdrapi/cmd/gdrcopy_doctor/internal/facts"
 	"gdrapi/core/cuda"
-	"gdrapi/core/vulkan"
 )
 
 const (
@@ -98,7 +97,7 @@ func (l *library) backend(g uintptr) string {
 // program's usually is, but for vulkan, which cannot map that. It needs a current
 // context.
 func allocate(backend string) (addr uint64, free func(), err error) {
-	if backend == (vulkan.Backend{}).Name() {
+	if backend == "vulkan" {
 		a, err := cuda.Alloc(0, gpuPage)
 		if err != nil {
 			return 0, nil, err
