@@ -215,6 +215,7 @@ var table = []Group{
 		counted("ofi_nccl", "1 opens=1 pins=8 maps=8 to=131072 from=131072", "$B/bin/consumer_ofi_nccl"),
 		counted("nvshmem", "1 opens=1 pins=3 maps=3 to=384 from=384", "$B/bin/consumer_nvshmem"),
 		counted("nixl", "1 opens=16 pins=128 maps=128 to=2097152 from=2097152", "$B/bin/consumer_nixl"),
+		counted("trtllm", "1 opens=2 pins=64 maps=64 to=3840000 from=3840000", "$B/bin/consumer_trtllm"),
 		counted("python", "0 opens=26 pins=25 maps=25 to=250 from=250", "python3", "tests/consumers/python.py"),
 		{Name: "broken", On: plain, Needs: cmd("python3"), Make: append(cmd("lib", "$B/front/libgdrapi.so"), sequences...),
 			Cmd: append(cmd("tests/consumers/broken.sh", "$B", "python3 tests/consumers/python.py"), sequences...)},
@@ -475,7 +476,7 @@ func fuzzers(seconds, runs string, limit time.Duration) []Program {
 
 // sequences are the calls of consumers as small programs.
 var sequences = cmd("$B/bin/consumer_nccl", "$B/bin/consumer_dpdk", "$B/bin/consumer_ofi_nccl", "$B/bin/consumer_nvshmem",
-	"$B/bin/consumer_nixl")
+	"$B/bin/consumer_nixl", "$B/bin/consumer_trtllm")
 
 // counted is a program that must do as much as least says: counted.sh.
 func counted(name, least string, program ...string) Program {

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: MIT
 #
-# make check-consumers-quick  [check 30 s] programs that use the library: the ways of NCCL, NVSHMEM, NIXL, DPDK, Python
+# make check-consumers-quick  [check 30 s] programs that use the library: the ways of NCCL, NVSHMEM, NIXL, TensorRT-LLM, DPDK, Python
 # make check-consumers  [more 8 min] these and the three below; the first time 25 min and 0.9 GB
 # make check-ucx      [more 4 min] UCX of Debian's sources, built with the library
 # make check-libfabric  [more 2 min] libfabric of Debian's sources, the same way
 # make check-openmpi  [more 1 min] two ranks of Debian's Open MPI over that UCX
 
-CONSUMERS := $(addprefix $(BIN)/consumer_,nccl dpdk ofi_nccl nvshmem nixl)
+CONSUMERS := $(addprefix $(BIN)/consumer_,nccl dpdk ofi_nccl nvshmem nixl trtllm)
 
 # The library of front.c. It needs the one behind it by a path, for both have one name: a
 # library that is not there lends the linker that path.
