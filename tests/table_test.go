@@ -101,7 +101,7 @@ var table = []Group{
 
 	// What gdrapi_ext.h adds.
 	{Name: "ext", Rows: append(exts,
-		Program{Name: "engine"}, Program{Name: "extents"},
+		Program{Name: "engine"}, Program{Name: "extents"}, Program{Name: "ways"},
 		Program{Name: "cache_steps", Cmd: cmd("$B/bin/ext_cache_steps", "--steps")})},
 
 	// The conformance suite.

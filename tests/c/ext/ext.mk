@@ -3,7 +3,7 @@
 # make check-ext      [check 1 min] what gdrapi_ext.h adds
 
 # Programs over the library; the others are parts of it under a test.
-EXTBINS   := $(patsubst $(T)/ext/%.c,$(BIN)/ext_%,$(filter-out %/engine.c %/extents.c %/cache_tsan.c %/beside_preload.c,$(wildcard $(T)/ext/*.c)))
+EXTBINS   := $(patsubst $(T)/ext/%.c,$(BIN)/ext_%,$(filter-out %/engine.c %/extents.c %/ways.c %/cache_tsan.c %/beside_preload.c,$(wildcard $(T)/ext/*.c)))
 
 $(BIN)/ext_beside $(BIN)/ext_calls $(BIN)/ext_cache $(BIN)/ext_many: $(CUDA_DL)
 $(EXTBINS): $(BIN)/ext_%: $(T)/ext/%.c $(wildcard $(T)/ext/*.h) $(LIB) $(GUEST_H)
@@ -31,6 +31,11 @@ $(BIN)/ext_engine:
 $(BIN)/ext_extents: $(T)/ext/extents.c capi/extents.c $(CAPI_H) tools/tap.h
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS) $(ENGINE_TEST)
+
+# It includes long.c and dma.c.
+$(BIN)/ext_ways: $(T)/ext/ways.c capi/copy/auto.c capi/copy/plan.c capi/long.c capi/dma.c $(CAPI_H) tools/tap.h
+	@mkdir -p $(@D)
+	$(CC) $(CFLAGS) $(C11) -Icapi -o $@ $(filter-out capi/long.c capi/dma.c,$(filter %.c,$^)) -lpthread
 
 $(BIN)/ext_engine_tsan: | need-$(CLANG)
 	@mkdir -p $(@D)

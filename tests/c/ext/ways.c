@@ -1,0 +1,519 @@
+// SPDX-License-Identifier: MIT
+/*
+ * ext/ways.c - who makes a long copy (capi/long.c), and what is known of handles for DMA
+ * (capi/dma.c), over an engine, threads and a driver that note what they are asked for.
+ */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "copy/clock.h"
+#include "copy/fence.h"
+#include "tap.h"
+
+static struct tap tap;
+
+/* What happened, a letter each: f a store fence, e the engine, p the threads, c the caller. */
+static char events[32];
+
+static uint64_t now;	/* ns: the threads and the engine are faster than the caller */
+
+static uint64_t fake_now(void)
+{
+	return now;
+}
+
+static void note(char event)
+{
+	size_t n = strlen(events);
+
+	now += event == 'c' ? 100000 : event == 'p' ? 30000 : event == 'e' ? 20000 : 0;
+
+	if (n < sizeof(events) - 1)
+		events[n] = event;
+}
+
+static void noted_fence(void)
+{
+	note('f');
+	copy_fence_store();
+}
+
+static int kept_from_children;
+
+static int noted_madvise(void *p, size_t n, int advice)
+{
+	kept_from_children += advice == MADV_DONTFORK;
+	return madvise(p, n, advice);
+}
+
+#define copy_now_ns fake_now
+#define copy_fence_store noted_fence
+#define madvise noted_madvise
+#include "../../../capi/long.c"
+#define dma_of dma_of_process
+#include "../../../capi/dma.c"
+#undef dma_of
+#undef madvise
+#undef copy_fence_store
+#undef copy_now_ns
+
+/* The driver. */
+
+static struct {
+	bool missing;	/* libcuda.so.1 */
+	int device_rc, retain_rc, push_rc, engine_rc;
+	int retained, pushed;
+	int ordinal;	/* of the memory; -1: there is none */
+} driver;
+
+static char context;
+
+static int device_get(int *device, int ordinal)
+{
+	*device = 100 + ordinal;
+	return driver.device_rc;
+}
+
+static int retain(void **ctx, int device)
+{
+	if (device != 100 + driver.ordinal)
+		abort();
+	*ctx = &context;
+	driver.retained += !driver.retain_rc;
+	return driver.retain_rc;
+}
+
+static int release(int device)
+{
+	driver.retained--;
+	return device != 100 + driver.ordinal;
+}
+
+static int push(void *ctx)
+{
+	driver.pushed += !driver.push_rc;
+	return ctx != &context ? 1 : driver.push_rc;
+}
+
+static int pop(void **ctx)
+{
+	*ctx = &context;
+	driver.pushed--;
+	return 0;
+}
+
+bool gdr_cuda_find(struct gdr_cuda *cuda)
+{
+	cuda->unscoped = (struct gdr_cuda_calls){
+		.device_get = device_get, .primary_retain = retain, .primary_release = release,
+		.push = push, .pop = pop,
+	};
+	return !driver.missing;
+}
+
+int gdr_cuda_run(const struct gdr_cuda *cuda, void *ctx, gdr_cuda_work *work, void *arg)
+{
+	if (ctx)
+		abort();
+	return work(&cuda->unscoped, arg);
+}
+
+/* The memories of pins: one each. */
+
+struct gdr_extents {
+	uint64_t addr, size;
+};
+
+static int extents;
+static bool is_other;	/* memory, by now */
+
+struct gdr_extents *gdr_extents_new(const struct gdr_cuda_calls *c, uint64_t addr, uint64_t size)
+{
+	struct gdr_extents *x = malloc(sizeof(*x));
+
+	if (!x || driver.pushed != 1 || !c)
+		abort();
+	*x = (struct gdr_extents){ addr, size };
+	extents++;
+	return x;
+}
+
+int gdr_extents_device(const struct gdr_cuda_calls *c, uint64_t addr, uint64_t size)
+{
+	(void)c, (void)addr, (void)size;
+	return driver.ordinal;
+}
+
+bool gdr_extents_are_same(const struct gdr_cuda_calls *c, struct gdr_extents *x, uint64_t addr, uint64_t n)
+{
+	if (c)
+		abort();
+	return !is_other && addr >= x->addr && addr + n <= x->addr + x->size;
+}
+
+/* The engines. */
+
+struct gdr_engine {
+	int number;
+};
+
+static struct gdr_engine engines[8];
+static int made, copy_rc, forgotten, asked_locked;
+static bool is_dead, host_locked;
+static struct gdr_engine_copy made_copy;
+
+int gdr_engine_new(const struct gdr_cuda *cuda, const struct gdr_cuda_calls *c, void *ctx, struct gdr_engine **out)
+{
+	if (driver.pushed != 1 || ctx != &context || !cuda || !c)
+		abort();
+	if (driver.engine_rc)
+		return driver.engine_rc;
+	*out = &engines[made++];
+	is_dead = false;
+	return 0;
+}
+
+bool gdr_engine_is_alive(const struct gdr_cuda_calls *c, const struct gdr_engine *e)
+{
+	(void)c, (void)e;
+	return !is_dead;
+}
+
+bool gdr_engine_is_locked(struct gdr_engine *e, void *host)
+{
+	(void)e, (void)host;
+	asked_locked++;
+	return host_locked;
+}
+
+int gdr_engine_copy(struct gdr_engine *e, const struct gdr_engine_copy *copy)
+{
+	(void)e;
+	note('e');
+	made_copy = *copy;
+	return copy_rc;
+}
+
+void gdr_engine_forget(struct gdr_engine *e, const void *owner)
+{
+	(void)owner;
+	forgotten += e != NULL;
+}
+
+/* The threads. */
+
+static enum copy_help help;
+static const struct copy_impl *shared_by;
+static size_t notes;
+
+void copy_pool_copy(struct copy_pool *pool, const void *owner, const struct copy_impl *impl, void *dev, void *host,
+		    size_t n, bool to)
+{
+	(void)pool, (void)owner, (void)dev, (void)host, (void)n, (void)to;
+	note('p');
+	shared_by = impl;
+}
+
+enum copy_help copy_pool_help(struct copy_pool *pool, size_t n, bool to)
+{
+	(void)pool, (void)n, (void)to;
+	return help;
+}
+
+void copy_pool_note(struct copy_pool *pool, size_t n, bool to)
+{
+	(void)n, (void)to;
+	notes += pool != NULL;
+}
+
+bool copy_pool_is_busy(struct copy_pool *pool)
+{
+	return !pool;
+}
+
+void copy_pool_settle(struct copy_pool *pool, const void *owner)
+{
+	(void)pool, (void)owner;
+}
+
+static int short_of, started, start_rc;
+
+bool copy_pool_short(struct copy_pool *pool, unsigned int most)
+{
+	(void)pool, (void)most;
+	return short_of;
+}
+
+unsigned int copy_pool_workers(unsigned int most)
+{
+	return most - 1;
+}
+
+int copy_pool_start(copy_pool_ref *ref, unsigned int most, const struct copy_cpus *cpus)
+{
+	(void)ref, (void)most, (void)cpus;
+	started++;
+	return start_rc;
+}
+
+unsigned int copy_cpus_allowed(void)
+{
+	return 2;
+}
+
+struct copy_cpus *copy_cpus_new(unsigned int threads)
+{
+	(void)threads;
+	return NULL;
+}
+
+void copy_cpus_free(struct copy_cpus *cpus)
+{
+	(void)cpus;
+}
+
+static char logged[512];
+static int lines;
+
+void gdr_log(int level, const char *fmt, ...)
+{
+	(void)level;
+	snprintf(logged, sizeof(logged), "%s", fmt);
+	lines++;
+}
+
+static void copy_to(void *dst, const void *src, size_t n)
+{
+	(void)dst, (void)src, (void)n;
+	note('c');
+}
+
+static const struct copy_impl impl = { .to = copy_to, .from = copy_to };
+static struct gdr_front front;
+static char pool;
+
+/* What happens at a copy through the mapping of key. */
+static const char *copied(uint64_t key, uint64_t off, size_t n, bool to)
+{
+	static char dev, host;
+	const struct gdr_long copy = {
+		.front = &front, .owner = &front, .impl = &impl, .key = key, .off = off,
+		.dev = &dev, .host = &host, .size = n, .to = to,
+	};
+
+	memset(events, 0, sizeof(events));
+	gdr_long_copy(&copy);
+	return events;
+}
+
+static void is(const char *want, const char *got, const char *what)
+{
+	if (!tap_ok(&tap, !strcmp(want, got), "%s", what))
+		printf("# got '%s', not '%s'\n", got, want);
+}
+
+static void want(unsigned int reads, unsigned int writes, size_t dma_read, size_t dma_write, bool chooses)
+{
+	copy_plan_set_by_env(&(struct copy_wishes){
+		.threads = { reads, writes }, .least_dma = { dma_read, dma_write }, .chooses = chooses });
+}
+
+/* Pins and maps 1 MiB for handle key; the mapping begins 4096 bytes after the pin. */
+static void pin(uint64_t key)
+{
+	uint64_t addr = key << 32;
+
+	gdr_long_pinned(&front, key, addr, 1 << 20);
+	gdr_long_mapped(&front, key, addr + 4096);
+}
+
+#define BIG (512u << 10)
+
+static void by_engine(void)
+{
+	want(0, 0, SIZE_MAX, SIZE_MAX, false);
+	pin(5);
+	tap_ok(&tap, !front.dma && !made, "nobody asks for DMA: nothing is made");
+	want(0, 0, 8192, 65536, false);
+	pin(5);
+	tap_ok(&tap, front.dma && made == 1 && kept_from_children == 1, "DMA is asked for: a pin makes the engine");
+	tap_ok(&tap, driver.retained == 1 && !driver.pushed, "its context is kept, and popped");
+	is("fe", copied(5, 100, BIG, true), "a write: the caller's stores land first, and the engine writes");
+	tap_ok(&tap, made_copy.at == (5ull << 32) + 4096 + 100 && made_copy.n == BIG && made_copy.to &&
+	       !made_copy.locked && made_copy.owner == &front, "it is that copy");
+	is("fe", copied(5, 0, 8192, false), "a read of the least size");
+	is("p", copied(5, 0, 8191, false), "a read of less");
+	is("p", copied(5, 0, 65535, true), "a write of less");
+	is("fe", copied(5, 0, 65536, true), "a write of the least size");
+	host_locked = true;
+	copied(5, 0, BIG, true);
+	tap_ok(&tap, made_copy.locked, "page-locked memory is known");
+	host_locked = false;
+	is("p", copied(6, 0, BIG, true), "a handle that is not known");
+	is("p", copied(5 + GDR_SLOT_COUNT, 0, BIG, true), "nor another handle of the slot");
+	is("p", copied(5, (1 << 20) - 8192, 16384, false), "bytes past the memory");
+	is_other = true;
+	is("p", copied(5, 0, BIG, true), "memory that is another one");
+	is_other = false;
+}
+
+/* A failure has the engine rest: 1 copy, 3, 7 and so on, at most 1023. */
+static void rests_after_failures(void)
+{
+	int rested[12], said = lines;
+
+	copy_rc = 700;
+	is("fep", copied(5, 0, BIG, true), "the engine fails, and the CPU makes the copy");
+	for (int i = 0; i < 12; i++)
+		for (rested[i] = 0; rested[i] < 5000 && !strcmp(copied(5, 0, BIG, true), "p"); )
+			rested[i]++;
+	tap_ok(&tap, rested[0] == 1 && rested[1] == 3 && rested[2] == 7, "it rests for 1 copy, then for 3, then for 7");
+	tap_is(&tap, rested[11], 1023, "the longest rest");
+	tap_is(&tap, lines - said, 1, "lines of all these failures");
+	copy_rc = GDR_ENGINE_BUSY;
+	while (strcmp(copied(5, 0, BIG, true), "fep"))
+		;
+	is("fep", copied(5, 0, BIG, true), "a busy engine: the CPU makes the copy, and it does not rest");
+	copy_rc = 0;
+	is("fe", copied(5, 0, BIG, true), "the engine works again");
+}
+
+static void pins(void)
+{
+	int had = extents, said = lines;
+
+	pin(5 + GDR_SLOT_COUNT);
+	tap_is(&tap, extents, had + 1, "a pin of the same slot looks for its memory: memories");
+	is("fe", copied(5 + GDR_SLOT_COUNT, 0, BIG, true), "it has the slot");
+	is("p", copied(5, 0, BIG, true), "and the one before has not");
+	gdr_long_pinned(&front, 5 + 2 * GDR_SLOT_COUNT, 7ull << 32, 1 << 20);
+	is("p", copied(5 + 2 * GDR_SLOT_COUNT, 0, BIG, true), "pinned, and not mapped");
+	is("p", copied(5 + GDR_SLOT_COUNT, 0, BIG, true), "nor the one before");
+	gdr_dma_mapped(front.dma, 5 + GDR_SLOT_COUNT, 7ull << 32);
+	is("p", copied(5 + GDR_SLOT_COUNT, 0, BIG, true), "a mapping of a handle that has not the slot");
+	driver.ordinal = -1;
+	pin(8);
+	is("p", copied(8, 0, BIG, true), "memory of no GPU");
+	driver.ordinal = 64;
+	pin(8);
+	is("p", copied(8, 0, BIG, true), "a GPU whose number is too large");
+	tap_ok(&tap, made == 1 && driver.retained == 1 && lines == said, "nothing was made for these");
+	driver.ordinal = 63;
+	pin(8);
+	is("fe", copied(8, 0, BIG, true), "the last GPU");
+	tap_ok(&tap, made == 2 && driver.retained == 2, "with an engine of its own");
+	driver.ordinal = 0;
+	is_dead = true;
+	pin(9);
+	tap_ok(&tap, made == 3 && driver.retained == 3, "after a reset a pin makes another engine");
+	pin(10);
+	tap_ok(&tap, made == 3 && driver.retained == 3 && !driver.pushed, "the next pin makes none, and keeps no context");
+}
+
+/* Each call of the driver fails in turn: a line, and nothing is held. */
+static void pins_that_fail(void)
+{
+	int *const calls[] = { &driver.device_rc, &driver.retain_rc, &driver.push_rc, &driver.engine_rc };
+
+	driver.ordinal = 3;
+	for (size_t i = 0; i < sizeof(calls) / sizeof(calls[0]); i++) {
+		int held = driver.retained, said = lines;
+
+		*calls[i] = 77;
+		pin(20 + i);
+		is("p", copied(20 + i, 0, BIG, true), "a pin that fails has no engine");
+		tap_ok(&tap, driver.retained == held && !driver.pushed && lines == said + 1 && strstr(logged, "no copies by DMA"),
+		       "it holds nothing, and says so");
+		*calls[i] = 0;
+	}
+	pin(30);
+	is("fe", copied(30, 0, BIG, true), "the next pin works");
+	forgotten = 0;
+	gdr_long_forget(&front, &front);
+	tap_is(&tap, forgotten, 3, "a copy that was left is ended on all GPUs that have an engine:");
+}
+
+/* Where the library chooses: each way is tried, and is timed when its bytes have landed. */
+static void chosen(void)
+{
+	int threads = 0, engine = 0, caller = 0, mostly = 0;
+
+	want(0, 0, SIZE_MAX, SIZE_MAX, true);
+	atomic_store(&front.pool, (struct copy_pool *)&pool);
+	help = COPY_HELP_AWAKE;
+	notes = 0;
+	for (int i = 0; i < 40; i++) {
+		const char *e = copied(30, 0, BIG, true);
+
+		threads += !strcmp(e, "pf");
+		caller += !strcmp(e, "cf");
+		engine += !strcmp(e, "fef");
+		mostly += !strcmp(e, "fe");
+	}
+	tap_ok(&tap, threads > 1 && caller > 1 && engine > 1 && mostly > 1 && threads + caller + engine + mostly == 40,
+	       "writes: %d by threads, %d by the caller, %d and %d by the engine; what is timed has landed",
+	       threads, caller, engine, mostly);
+	tap_is(&tap, (long)notes, 40, "copies that the threads are told of");
+	asked_locked = 0;
+	copied(30, 0, 65535, true);
+	tap_is(&tap, asked_locked, 0, "where the engine cannot be it, questions about the host memory");
+	pin(31);
+	tap_ok(&tap, front.dma->handles[31].pinned == 31, "a pin is prepared for the engine, as the library may choose it");
+}
+
+/* What moves between chunks and the host's memory wakes threads for long copies alone. */
+static void staging(void)
+{
+	struct gdr_long copy = { .front = &front, .size = (1 << 20) - 1 };
+	static char host, chunk;
+	const struct copy_impl *alone;
+
+	want(0, 0, 4096, 4096, false);
+	copied(30, 0, BIG, true);
+	tap_ok(&tap, made_copy.stage == stage, "the engine is given what stages");
+	stage(&copy, &host, &chunk, 1, true);
+	alone = shared_by;
+	copy.size++;
+	stage(&copy, &host, &chunk, 1, true);
+	tap_ok(&tap, alone->wakes == SIZE_MAX && shared_by->wakes == 1, "of 1 MiB on it wakes threads");
+}
+
+static void threads(void)
+{
+	int said = lines;
+
+	short_of = 1;
+	tap_ok(&tap, !gdr_long_start_threads(&front) && started == 1, "threads that are missing are started");
+	start_rc = ERANGE;
+	tap_ok(&tap, !gdr_long_start_threads(&front) && lines == said + 1 && strstr(logged, "too few CPUs"), "fewer CPUs: a line");
+	start_rc = EAGAIN;
+	tap_ok(&tap, gdr_long_start_threads(&front) == EAGAIN && lines == said + 2, "no thread can be made: the errno, and a line");
+	short_of = 0;
+	tap_ok(&tap, !gdr_long_start_threads(&front) && started == 3, "where none is missing none is started");
+}
+
+int main(void)
+{
+	static struct gdr_front child;
+
+	pthread_mutex_init(&front.lock, NULL);
+	driver.missing = true;
+	want(0, 0, 4096, 4096, false);
+	gdr_dma_pinned(&child.dma, 1, 1 << 20, 1 << 20);
+	tap_ok(&tap, !child.dma && lines == 1, "without libcuda.so.1 there is no DMA, and a line says so");
+	gdr_dma_mapped(child.dma, 1, 0);
+	gdr_dma_forget(child.dma, NULL);
+	driver.missing = false;
+	kept_from_children = 0;
+	by_engine();
+	rests_after_failures();
+	pins();
+	pins_that_fail();
+	chosen();
+	staging();
+	threads();
+	return tap_done(&tap);
+}
