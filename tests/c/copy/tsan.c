@@ -235,7 +235,7 @@ static void run_all(const struct timespec *length)
 static void test(struct tap *t, const struct copy_impl *impl, const struct timespec *length)
 {
 	/* A hang is a failure: SIGALRM ends the program. */
-	alarm(length->tv_sec + 60);
+	alarm(length->tv_sec + 240);
 	front.impl = impl;
 	run_all(length);
 	printf("# %s: %ld copies done, %ld of many pieces, %ld refused, %u records\n", impl->name,

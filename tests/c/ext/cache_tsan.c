@@ -449,7 +449,7 @@ static void run(struct tap *t, const char *what, bool replace, int seconds)
 	atomic_store(&stop, false);
 	atomic_store(&may_write, !replace);
 	open_new(8 * PAGE);
-	alarm(seconds + 60);
+	alarm(seconds + 240);
 	for (uintptr_t i = 0; i < USERS; i++)
 		pthread_create(&users[i], NULL, use, (void *)i);
 	pthread_create(&others[0], NULL, renew, NULL);

@@ -163,6 +163,12 @@ static inline uint32_t next_random(uint64_t *state)
 }
 
 /*
+ * The limits of cases and of their children are for a quiet host. A busy one, or one that
+ * stands still for a minute, gets so many times as long: what hangs does so for ever.
+ */
+#define PATIENCE 4
+
+/*
  * Waits for a child that must end by itself. Returns its wait status, or -1
  * for one that did not end within the time and was killed: it hung.
  */
@@ -222,20 +228,20 @@ static inline bool in_child(const char *what, void (*fn)(void *), void *arg, dou
 		fn(arg);
 		_exit(0);
 	}
-	return child_ok(what, wait_child(pid, seconds));
+	return child_ok(what, wait_child(pid, PATIENCE * seconds));
 }
 
 /* One case. The list of a program ends with name NULL. */
 struct guest_case {
 	const char *name;
 	void (*run)(void);
-	int short_s;	/* the case is killed after this many seconds */
+	int short_s;	/* the case is killed after this many seconds, times PATIENCE */
 	int long_s;	/* the same for --long; 0: as short_s */
 };
 
 static inline int scaled_limit(int seconds)
 {
-	return guest_scale > 1 ? seconds * guest_scale : seconds;
+	return PATIENCE * (guest_scale > 1 ? seconds * guest_scale : seconds);
 }
 
 /* Runs one case in a process and a process group of its own. */

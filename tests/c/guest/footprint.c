@@ -175,7 +175,7 @@ static void preload(void)
 		execl("/proc/self/exe", "guest_footprint", (char *)NULL);
 		_exit(127);
 	}
-	status = wait_child(pid, 30);
+	status = wait_child(pid, PATIENCE * 30);
 	unlink(copy);
 	expect(child_ok("the linked program with LD_PRELOAD", status));
 }

@@ -6,7 +6,7 @@
 #include "api.h"
 
 #define CHILD_S 20.0
-#define AT_ONCE_S 5.0	/* a child that takes longer waits for something */
+#define AT_ONCE_S 2.0	/* a child that takes longer, times PATIENCE, waits for something */
 
 static _Atomic bool stop, in_constructor, may_open;
 static bool constructor_waits, destructor_waits, plugin_opens = true;
@@ -389,7 +389,7 @@ static void raw_forks(void)
 
 			_exit(own && !gdr_close(own) ? 0 : 1);
 		}
-		expect(child_ok("raw clone", wait_child(pid, AT_ONCE_S)));
+		expect(child_ok("raw clone", wait_child(pid, PATIENCE * AT_ONCE_S)));
 	}
 	atomic_store(&stop, true);
 	for (int i = 0; i < 2; i++)
