@@ -72,6 +72,7 @@ func TestWholeLife(t *testing.T) {
 	require.NoError(t, err)
 	m, err := l.Map(g, h, 5000, 0)
 	require.NoError(t, err)
+	require.EqualValues(t, 8192, m.Mapped())
 	i, err := l.Info(g, h)
 	require.NoError(t, err)
 	require.True(t, i.Mapped)
