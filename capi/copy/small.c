@@ -244,11 +244,6 @@ INLINE void put_askew(uint8_t *dev, const uint8_t *host, size_t n, const enum wi
 		switch_put_tail(dev + head, host + head, n - head, wide);
 }
 
-static __attribute__((noinline)) void askew_pair(uint8_t *dev, const uint8_t *host, size_t n)
-{
-	put_askew(dev, host, n, WIDE_PAIR);
-}
-
 /* The alignment that a tail of n bytes must start on. */
 INLINE uintptr_t tail_align(const size_t n, const enum wide wide)
 {
@@ -262,73 +257,54 @@ INLINE uintptr_t tail_align(const size_t n, const enum wide wide)
  * the copy. These jump to the end of a misaligned copy, so that none of them saves a
  * register.
  */
-#define PUT_PAIR(n) \
-static void put_pair_##n(void *dev, const void *host) \
+#define ASKEW(kind, WIDE) \
+static __attribute__((noinline)) void askew_##kind(uint8_t *dev, const uint8_t *host, size_t n) \
 { \
-	if (((uintptr_t)dev & (tail_align(n, WIDE_PAIR) - 1)) == 0) \
-		put_tail(dev, host, n, WIDE_PAIR); \
-	else \
-		askew_pair(dev, host, n); \
-}
-COPY_SIZES(PUT_PAIR)
-
-#define ENTRY_PUT_PAIR(n) [n] = put_pair_##n,
-copy_put *const copy_put_pair[COPY_LINE] = { COPY_SIZES(ENTRY_PUT_PAIR) };
-
-static __attribute__((noinline)) int
-last_askew_pair(_Atomic uint64_t *busy, void *dev, const void *host, size_t n)
-{
-	put_askew(dev, host, n, WIDE_PAIR);
-	return copy_end(busy);
-}
-
-#define LAST_PAIR(n) \
-int copy_write_pair_##n(_Atomic uint64_t *busy, void *dev, const void *host) \
+	put_askew(dev, host, n, WIDE); \
+} \
+static __attribute__((noinline)) int \
+last_askew_##kind(_Atomic uint64_t *busy, void *dev, const void *host, size_t n) \
 { \
-	if ((uintptr_t)dev & (tail_align(n, WIDE_PAIR) - 1)) \
-		return last_askew_pair(busy, dev, host, n); \
-	put_tail(dev, host, n, WIDE_PAIR); \
+	put_askew(dev, host, n, WIDE); \
 	return copy_end(busy); \
 }
+
+#define PUT(n, kind, WIDE) \
+static void put_##kind##_##n(void *dev, const void *host) \
+{ \
+	if (((uintptr_t)dev & (tail_align(n, WIDE) - 1)) == 0) \
+		put_tail(dev, host, n, WIDE); \
+	else \
+		askew_##kind(dev, host, n); \
+}
+
+#define LAST(n, kind, WIDE) \
+int copy_write_##kind##_##n(_Atomic uint64_t *busy, void *dev, const void *host) \
+{ \
+	if ((uintptr_t)dev & (tail_align(n, WIDE) - 1)) \
+		return last_askew_##kind(busy, dev, host, n); \
+	put_tail(dev, host, n, WIDE); \
+	return copy_end(busy); \
+}
+
+#define PUT_PAIR(n) PUT(n, pair, WIDE_PAIR)
+#define LAST_PAIR(n) LAST(n, pair, WIDE_PAIR)
+#define ENTRY_PAIR(n) [n] = put_pair_##n,
+ASKEW(pair, WIDE_PAIR)
+COPY_SIZES(PUT_PAIR)
 COPY_SIZES(LAST_PAIR)
 LAST_PAIR(64)
+copy_put *const copy_put_pair[COPY_LINE] = { COPY_SIZES(ENTRY_PAIR) };
 
 #if defined(__x86_64__) || defined(__aarch64__)
-static __attribute__((noinline)) void askew_vec(uint8_t *dev, const uint8_t *host, size_t n)
-{
-	put_askew(dev, host, n, WIDE_VECTOR);
-}
-
-#define PUT_VEC(n) \
-static void put_vec_##n(void *dev, const void *host) \
-{ \
-	if (((uintptr_t)dev & (tail_align(n, WIDE_VECTOR) - 1)) == 0) \
-		put_tail(dev, host, n, WIDE_VECTOR); \
-	else \
-		askew_vec(dev, host, n); \
-}
+#define PUT_VEC(n) PUT(n, vec, WIDE_VECTOR)
+#define LAST_VEC(n) LAST(n, vec, WIDE_VECTOR)
+#define ENTRY_VEC(n) [n] = put_vec_##n,
+ASKEW(vec, WIDE_VECTOR)
 COPY_SIZES(PUT_VEC)
-
-#define ENTRY_PUT_VEC(n) [n] = put_vec_##n,
-copy_put *const copy_put_vec[COPY_LINE] = { COPY_SIZES(ENTRY_PUT_VEC) };
-
-static __attribute__((noinline)) int
-last_askew_vec(_Atomic uint64_t *busy, void *dev, const void *host, size_t n)
-{
-	put_askew(dev, host, n, WIDE_VECTOR);
-	return copy_end(busy);
-}
-
-#define LAST_VEC(n) \
-int copy_write_vec_##n(_Atomic uint64_t *busy, void *dev, const void *host) \
-{ \
-	if ((uintptr_t)dev & (tail_align(n, WIDE_VECTOR) - 1)) \
-		return last_askew_vec(busy, dev, host, n); \
-	put_tail(dev, host, n, WIDE_VECTOR); \
-	return copy_end(busy); \
-}
 COPY_SIZES(LAST_VEC)
 LAST_VEC(64)
+copy_put *const copy_put_vec[COPY_LINE] = { COPY_SIZES(ENTRY_VEC) };
 #endif
 
 /* How many words less than a line may touch, if it starts at the end of one. */
