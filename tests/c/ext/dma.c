@@ -636,6 +636,32 @@ static void fails_for_ever(void)
 	expect(counted("cuMemcpyDtoHAsync_v2") <= 20);
 }
 
+/* A range that a cache pins is prepared for the engine, too: its first get, and a hit. */
+static void range_of_a_cache(void)
+{
+	struct buffer b;
+	gdr_cache_t c;
+	gdr_t g;
+
+	if (!on_doubles())
+		skip_case("a real driver counts no calls");
+	g = open_with_dma(&b);
+	expect_is(gdr_unpin_buffer(g, b.mh), 0);
+	expect_is(gdr_cache_open(g, BYTES, 0, &c), 0);
+	for (int i = 0; i < 2; i++) {
+		struct buffer held = { .dptr = b.dptr, .size = BYTES };
+		void *va = NULL;
+
+		expect_is(gdr_cache_get(c, b.dptr, BYTES, &held.mh, &va), 0);
+		held.va = va;
+		count("cuMemcpyHtoDAsync_v2");
+		check_copy(&held, LEAST_WRITE, 5000, i);
+		expect_is(counted("cuMemcpyHtoDAsync_v2"), 1);
+		expect_is(gdr_cache_put(c, held.mh), 0);
+	}
+	expect_is(gdr_cache_close(c), 0);
+}
+
 static sigjmp_buf before_fault;
 
 static void leave_copy(int sig)
@@ -932,6 +958,7 @@ static const struct guest_case cases[] = {
 	{ "staging chunks without words", staging_without_words, 60, 0 },
 	{ "staging chunks at the same time", staging_at_the_same_time, 60, 300 },
 	{ "an engine that fails is tried rarely", fails_for_ever, 60, 0 },
+	{ "a range of a cache", range_of_a_cache, 60, 0 },
 	{ "a copy that a handler leaves", left_by_siglongjmp, 60, 0 },
 	{ "memory that was freed, and its address used again", same_address, 120, 0 },
 	{ "a pin that begins in free space", window, 60, 0 },
