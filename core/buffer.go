@@ -217,7 +217,7 @@ func (b *Buffer) Mapping() (*Mapping, error) {
 	}
 	defer b.unlock()
 	if b.mapping == nil {
-		return nil, fmt.Errorf("unmap: the buffer is not mapped: %w", unix.EINVAL)
+		return nil, fmt.Errorf("the buffer is not mapped: %w", unix.EINVAL)
 	}
 	return b.mapping, nil
 }

@@ -19,7 +19,7 @@
 //
 // # Errors
 //
-// Every error unwraps to a unix.Errno, by errors.As. [Errno] gives it. The manual pages of
+// Every error but io.EOF unwraps to a unix.Errno, by errors.As. [Errno] gives it. The manual pages of
 // the C functions say which one means what. A text says what to do.
 //
 // # Copies
