@@ -286,10 +286,7 @@ __attribute__((section(".preinit_array"), used)) static void (*const before_all)
 
 static void *use_plugin(void *lib)
 {
-	if (lib)
-		expect_is(dlclose(lib), 0);
-	else
-		plugin();
+	expect_is(dlclose(lib ? lib : plugin()), 0);
 	return NULL;
 }
 
@@ -360,6 +357,8 @@ static void unloading_parent(void)
 {
 	plugin_opens = false;
 	destructor_waits = true;
+	loaded_plugin = plugin();
+	fork_as_thread_enters(false);
 	loaded_plugin = plugin();
 	fork_as_thread_enters(true);
 	expect(in_child("when it has left", opens, NULL, AT_ONCE_S));
