@@ -94,11 +94,9 @@ static void stage(const void *arg, void *host, void *chunk, size_t n, bool to_ch
 struct facts {
 	struct copy_plan plan;
 	struct gdr_dma_handle *engine;	/* that may make it; or NULL */
-	bool locked;		/* the host memory; known where the engine may make the copy */
+	bool locked;		/* the host memory; known once the engine may be the way */
 	unsigned int ways;	/* that the CPU has, of which the library chooses; 0: the host did */
 };
-
-#define BY_ENGINE (1u << COPY_DMA | 1u << COPY_DMA_LOCKED)
 
 /* The ways that the CPU has now, one bit each. */
 static unsigned int ways_of_cpu(const struct gdr_long *copy)
@@ -110,19 +108,14 @@ static unsigned int ways_of_cpu(const struct gdr_long *copy)
 	}
 }
 
-/* The driver is asked about the host memory only where the engine may make the copy. */
 static struct facts facts_of(const struct gdr_long *copy)
 {
 	struct facts f = { .plan = copy_plan_of(copy->to) };
-	bool dma = copy->size >= f.plan.dma, chosen = copy->size >= f.plan.chosen;
 
-	if (chosen)
+	if (copy->size >= f.plan.chosen)
 		f.ways = ways_of_cpu(copy);
-	if (dma || chosen)
+	if (f.ways || copy->size >= f.plan.dma)
 		f.engine = gdr_dma_find(dma_of(copy), copy->key, copy->off, copy->size);
-	if (f.engine && !dma && !copy_auto_may_be(copy->size, copy->to, f.ways, BY_ENGINE))
-		f.engine = NULL;
-	f.locked = f.engine && gdr_dma_is_locked(f.engine, copy->host);
 	return f;
 }
 
@@ -132,17 +125,38 @@ static bool is_for_engine(const struct gdr_long *copy, const struct facts *f)
 	return f->engine && copy->size >= f->plan.dma;
 }
 
-static enum copy_way way_of(const struct gdr_long *copy, const struct facts *f)
+/*
+ * The way that takes the least time. The driver is asked about the host memory only where
+ * the engine may be that way.
+ */
+static enum copy_way best_way(const struct gdr_long *copy, struct facts *f)
 {
-	enum copy_way by_engine = f->locked ? COPY_DMA_LOCKED : COPY_DMA;
-	struct copy_pool *pool = pool_of(copy);
+	size_t n = copy->size;
+	enum copy_way way;
 
-	if (is_for_engine(copy, f))
-		return by_engine;
+	way = copy_auto_best_way(n, copy->to, f->ways | (f->engine ? 1u << COPY_DMA : 0));
+	if (!f->engine || (way != COPY_DMA && !copy_auto_is_faster(n, copy->to, COPY_DMA_LOCKED, way)))
+		return way;
+	f->locked = gdr_dma_is_locked(f->engine, copy->host);
+	return f->locked ? copy_auto_best_way(n, copy->to, f->ways | 1u << COPY_DMA_LOCKED) : way;
+}
+
+/* Where copies come close to each other, this one may wake threads for the next ones. */
+static enum copy_way way_of(const struct gdr_long *copy, struct facts *f)
+{
+	enum copy_way way;
+
+	if (is_for_engine(copy, f)) {
+		f->locked = gdr_dma_is_locked(f->engine, copy->host);
+		return f->locked ? COPY_DMA_LOCKED : COPY_DMA;
+	}
 	if (!f->ways)
 		return COPY_SHARED;
-	return copy_auto_best_way(copy->size, copy->to, f->ways | (f->engine ? 1u << by_engine : 0),
-				  pool && copy_pool_is_busy(pool));
+	way = best_way(copy, f);
+	if ((f->ways & 1u << COPY_WAKING) && copy_pool_is_busy(pool_of(copy)) &&
+	    copy_auto_is_faster(copy->size, copy->to, COPY_SHARED, way))
+		return COPY_WAKING;
+	return way;
 }
 
 /* The caller's own stores to the mapping must land before the engine starts. */
@@ -172,7 +186,7 @@ static bool copy_by(const struct gdr_long *copy, const struct facts *f, enum cop
 }
 
 /* Makes the copy in one way. If the library chose it, it learns how long that takes. */
-static bool make(const struct gdr_long *copy, const struct facts *f)
+static bool make(const struct gdr_long *copy, struct facts *f)
 {
 	enum copy_way way = way_of(copy, f);
 	bool learns = f->ways && !is_for_engine(copy, f) &&

@@ -101,35 +101,23 @@ static void forget(unsigned int c, bool to, enum copy_way way)
 	atomic_store_explicit(&e->tries, 0, memory_order_relaxed);
 }
 
-/* The first of ways that is not known yet and may take at most that long; or COPY_WAYS. */
-static unsigned int first_to_try(unsigned int c, bool to, unsigned int ways, uint64_t most)
-{
-	unsigned int way = 0;
-
-	while (way < COPY_WAYS && !((ways & 1u << way) && !is_known(c, to, way) && guess(c, to, way) < most))
-		way++;
-	return way;
-}
-
-bool copy_auto_may_be(size_t n, bool to, unsigned int ways, unsigned int more)
+bool copy_auto_is_faster(size_t n, bool to, enum copy_way one, enum copy_way other)
 {
 	unsigned int c = class_of(n);
-	enum copy_way best = best_of(c, to, ways | more);
 
-	return (more & 1u << best) ||
-	       first_to_try(c, to, more, MAY_BE_BEST * estimate(c, to, best)) < COPY_WAYS ||
-	       (atomic_load_explicit(&classes[to][c].copies, memory_order_relaxed) + 1) % AGAIN == 0;
+	return estimate(c, to, one) < estimate(c, to, other);
 }
 
-static enum copy_way best_way(unsigned int c, bool to, unsigned int ways)
+enum copy_way copy_auto_best_way(size_t n, bool to, unsigned int ways)
 {
+	unsigned int c = class_of(n), count, turn;
 	enum copy_way best = best_of(c, to, ways);
 	uint64_t most = MAY_BE_BEST * estimate(c, to, best);
-	unsigned int count, turn, unknown = first_to_try(c, to, ways, most);
 	struct class *class = &classes[to][c];
 
-	if (unknown < COPY_WAYS)
-		return unknown;
+	for (unsigned int way = 0; way < COPY_WAYS; way++)
+		if ((ways & 1u << way) && !is_known(c, to, way) && guess(c, to, way) < most)
+			return way;
 	count = atomic_load_explicit(&class->copies, memory_order_relaxed) + 1;
 	atomic_store_explicit(&class->copies, count, memory_order_relaxed);
 	if (count % AGAIN)
@@ -141,16 +129,6 @@ static enum copy_way best_way(unsigned int c, bool to, unsigned int ways)
 	    (turn / COPY_WAYS % EVEN_BAD == 0 || estimate(c, to, turn % COPY_WAYS) < 2 * most))
 		return turn % COPY_WAYS;
 	return best;
-}
-
-enum copy_way copy_auto_best_way(size_t n, bool to, unsigned int ways, bool close)
-{
-	unsigned int c = class_of(n);
-	enum copy_way way = best_way(c, to, ways);
-
-	if (close && (ways & 1u << COPY_WAKING) && estimate(c, to, COPY_SHARED) < estimate(c, to, way))
-		return COPY_WAKING;
-	return way;
 }
 
 bool copy_auto_learns(size_t n, bool to, enum copy_way way)

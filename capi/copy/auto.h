@@ -24,13 +24,12 @@ enum copy_way {
 /*
  * The way that takes the least time for n bytes. ways has a bit (1 << way) for each way
  * that is possible; COPY_ALONE's bit is always set. Now and then it returns a way that is
- * not known well yet. Where copies come close to each other, it may have this one wake
- * threads for the next ones.
+ * not known well yet.
  */
-enum copy_way copy_auto_best_way(size_t n, bool to, unsigned int ways, bool close);
+enum copy_way copy_auto_best_way(size_t n, bool to, unsigned int ways);
 
-/* Whether the way of the next copy may be one of more, if more are possible beside ways. */
-bool copy_auto_may_be(size_t n, bool to, unsigned int ways, unsigned int more);
+/* Whether one way is estimated to take less time than another. */
+bool copy_auto_is_faster(size_t n, bool to, enum copy_way one, enum copy_way other);
 
 /* Whether the time of a copy of n bytes is wanted. It mostly is not, once a way is known. */
 bool copy_auto_learns(size_t n, bool to, enum copy_way way);

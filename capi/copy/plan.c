@@ -23,7 +23,10 @@ struct asked {
 
 static _Atomic(struct asked) asked;
 static _Atomic size_t least_dma[2] = { SIZE_MAX, SIZE_MAX };
-struct copy_limits copy_limits = { .least_long = { SIZE_MAX, SIZE_MAX } };
+struct copy_limits copy_limits = {
+	.plans = { { 1, SIZE_MAX, SIZE_MAX, SIZE_MAX }, { 1, SIZE_MAX, SIZE_MAX, SIZE_MAX } },
+	.least_long = { SIZE_MAX, SIZE_MAX },
+};
 
 static unsigned int threads_of(struct asked a, bool to)
 {
@@ -44,11 +47,6 @@ static struct copy_plan plan_of(struct asked a, bool to)
 	};
 }
 
-struct copy_plan copy_plan_of(bool to)
-{
-	return plan_of(atomic_load_explicit(&asked, memory_order_relaxed), to);
-}
-
 static size_t least_of(const struct copy_plan *p)
 {
 	size_t least = p->dma < p->shared ? p->dma : p->shared;
@@ -56,10 +54,19 @@ static size_t least_of(const struct copy_plan *p)
 	return p->chosen < least ? p->chosen : least;
 }
 
+static void set_plan(const struct copy_plan *p, bool to)
+{
+	atomic_store(&copy_limits.plans[to].threads, p->threads);
+	atomic_store(&copy_limits.plans[to].shared, p->shared);
+	atomic_store(&copy_limits.plans[to].dma, p->dma);
+	atomic_store(&copy_limits.plans[to].chosen, p->chosen);
+	atomic_store(&copy_limits.least_long[to], least_of(p));
+}
+
 static void set_limits(const struct copy_plan *from, const struct copy_plan *to)
 {
-	atomic_store(&copy_limits.least_long[false], least_of(from));
-	atomic_store(&copy_limits.least_long[true], least_of(to));
+	set_plan(from, false);
+	set_plan(to, true);
 	atomic_store(&copy_limits.workers, (from->threads > to->threads ? from->threads : to->threads) - 1);
 	atomic_store(&copy_limits.dma, from->dma != SIZE_MAX || to->dma != SIZE_MAX || from->chosen != SIZE_MAX);
 }

@@ -32,8 +32,12 @@ struct copy_plan {
 	size_t chosen;		/* whose way the library chooses */
 };
 
-/* What follows from both plans. Each is a number by itself. */
+/* The plans, and what follows from both. Each is a number by itself. */
 struct copy_limits {
+	struct {
+		_Atomic unsigned int threads;
+		_Atomic size_t shared, dma, chosen;
+	} plans[2];
 	/*
 	 * The least size of a copy that others than the caller may make: the least of a
 	 * plan's. The usual copy compares its size with this one number.
@@ -45,7 +49,15 @@ struct copy_limits {
 
 extern struct copy_limits copy_limits;
 
-struct copy_plan copy_plan_of(bool to);
+static inline struct copy_plan copy_plan_of(bool to)
+{
+	return (struct copy_plan){
+		.threads = atomic_load_explicit(&copy_limits.plans[to].threads, memory_order_relaxed),
+		.shared = atomic_load_explicit(&copy_limits.plans[to].shared, memory_order_relaxed),
+		.dma = atomic_load_explicit(&copy_limits.plans[to].dma, memory_order_relaxed),
+		.chosen = atomic_load_explicit(&copy_limits.plans[to].chosen, memory_order_relaxed),
+	};
+}
 
 /* Each number is 1 to COPY_THREADS_MAX. On EINVAL nothing changes. */
 int copy_plan_set_threads(unsigned int reads, unsigned int writes);

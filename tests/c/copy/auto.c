@@ -40,7 +40,7 @@ static int copy_often(const struct machine *m, size_t n, bool to, unsigned int w
 	int wrong = 0;
 
 	for (int i = 0; i < copies; i++) {
-		enum copy_way way = copy_auto_best_way(n, to, ways, false);
+		enum copy_way way = copy_auto_best_way(n, to, ways);
 
 		if (!(ways & 1u << way))
 			return -1;
@@ -160,8 +160,8 @@ int main(void)
 	struct tap t = { 0, 0, 0 };
 
 	test_plan(&t);
-	tap_ok(&t, copy_auto_best_way(SIZE_MAX, true, 1, false) == COPY_ALONE &&
-	       copy_auto_best_way(1, false, 1, false) == COPY_ALONE, "any size has a way");
+	tap_ok(&t, copy_auto_best_way(SIZE_MAX, true, 1) == COPY_ALONE &&
+	       copy_auto_best_way(1, false, 1) == COPY_ALONE, "any size has a way");
 	tap_ok(&t, first_times(), "the shortest of the first times, by the bytes");
 	for (size_t i = 0; i < sizeof(machines) / sizeof(machines[0]); i++) {
 		tap_ok(&t, finds_the_best(&machines[i], false), "machine %zu: reads", i);

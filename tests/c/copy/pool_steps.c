@@ -16,6 +16,7 @@
 #include <string.h>
 
 #include "copy/fence.h"
+#include "copy/plan.h"
 #include "tap.h"
 
 /* The other's turn: at step number at, counted from 0. */
