@@ -174,7 +174,7 @@ static inline uint32_t next_random(uint64_t *state)
  */
 static inline int wait_child(pid_t pid, double seconds)
 {
-	double limit = seconds_now() + seconds;
+	double limit = seconds_now() + PATIENCE * seconds;
 	long nap = 50;
 	int status;
 
@@ -228,7 +228,7 @@ static inline bool in_child(const char *what, void (*fn)(void *), void *arg, dou
 		fn(arg);
 		_exit(0);
 	}
-	return child_ok(what, wait_child(pid, PATIENCE * seconds));
+	return child_ok(what, wait_child(pid, seconds));
 }
 
 /* One case. The list of a program ends with name NULL. */
@@ -241,7 +241,7 @@ struct guest_case {
 
 static inline int scaled_limit(int seconds)
 {
-	return PATIENCE * (guest_scale > 1 ? seconds * guest_scale : seconds);
+	return guest_scale > 1 ? seconds * guest_scale : seconds;
 }
 
 /* Runs one case in a process and a process group of its own. */
@@ -271,7 +271,7 @@ static inline void run_case(struct tap *t, const struct guest_case *c)
 		return;
 	}
 	if (status == -1)
-		note("%s: killed after %d s", c->name, limit);
+		note("%s: killed after %d s", c->name, PATIENCE * limit);
 	else if (WIFSIGNALED(status))
 		note("%s: died of signal %d", c->name, WTERMSIG(status));
 	tap_ok(t, status == 0, "%s", c->name);

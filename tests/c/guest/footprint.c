@@ -137,7 +137,7 @@ static void modes(void)
  * One copy came by LD_PRELOAD, and this program asked for another: the names of
  * both are the same, so all calls must go to the first.
  */
-static const char preloaded_env[] = "GUEST_REST_PRELOADED";
+static const char preloaded_env[] = "GUEST_FOOTPRINT_PRELOADED";
 
 static int run_preloaded(const char *copy)
 {
@@ -161,23 +161,12 @@ static void preload(void)
 {
 	char path[PATH_MAX], copy[PATH_MAX], real[PATH_MAX];
 	struct api a;
-	int status;
-	pid_t pid;
 
 	load(&a, LIBRARY, RTLD_NOW | RTLD_LOCAL);
 	library_path(a.lib, path);
 	copy_library(path, copy);
 	expect(realpath(copy, real) != NULL);
-	pid = fork();
-	if (!pid) {
-		setenv("LD_PRELOAD", real, 1);
-		setenv(preloaded_env, real, 1);
-		execl("/proc/self/exe", "guest_footprint", (char *)NULL);
-		_exit(127);
-	}
-	status = wait_child(pid, PATIENCE * 30);
-	unlink(copy);
-	expect(child_ok("the linked program with LD_PRELOAD", status));
+	run_with_preloaded(real, preloaded_env, real);
 }
 
 /*

@@ -489,7 +489,7 @@ static void fork_by(const char *what, pid_t (*how)(void), const struct parent *p
 			child((void *)p);
 			_exit(0);
 		}
-		expect(child_ok(what, wait_child(pid, PATIENCE * CHILD_S)));
+		expect(child_ok(what, wait_child(pid, CHILD_S)));
 	}
 }
 
@@ -534,7 +534,7 @@ static void mappings(void)
 		touch(p.b.va);
 		_exit(0);
 	}
-	status = wait_child(pid, PATIENCE * CHILD_S);
+	status = wait_child(pid, CHILD_S);
 	expect(status != -1 && WIFSIGNALED(status) && WTERMSIG(status) == SIGSEGV);
 	expect_is(gdr_copy_from_mapping(p.b.mh, in, p.b.va, 1), 0);
 	expect_is(in[0], 0x5a);

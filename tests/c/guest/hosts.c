@@ -706,7 +706,7 @@ static void privileged(void)
 		execve(copy, argv, envp);
 		_exit(2);
 	}
-	status = wait_child(pid, PATIENCE * 30);
+	status = wait_child(pid, 30);
 	unlink(copy);
 	if (WIFEXITED(status) && (WEXITSTATUS(status) == 3 || WEXITSTATUS(status) == 4))
 		skip_case("privileged programs cannot be made here, or cannot read the library");

@@ -314,22 +314,11 @@ static void preload(void)
 {
 	char path[PATH_MAX], copy[PATH_MAX];
 	struct api a;
-	int status;
-	pid_t pid;
 
 	load(&a, LIBRARY, RTLD_NOW | RTLD_LOCAL);
 	library_path(a.lib, path);
 	copy_library(path, copy);
-	pid = fork();
-	if (!pid) {
-		setenv("LD_PRELOAD", copy, 1);
-		setenv(preloaded_env, path, 1);
-		execl("/proc/self/exe", "guest_lazy", (char *)NULL);
-		_exit(127);
-	}
-	status = wait_child(pid, PATIENCE * 30);
-	unlink(copy);
-	expect(child_ok("the program with LD_PRELOAD", status));
+	run_with_preloaded(copy, preloaded_env, path);
 }
 
 static const struct guest_case cases[] = {

@@ -388,7 +388,7 @@ static void raw_forks(void)
 
 			_exit(own && !gdr_close(own) ? 0 : 1);
 		}
-		expect(child_ok("raw clone", wait_child(pid, PATIENCE * AT_ONCE_S)));
+		expect(child_ok("raw clone", wait_child(pid, AT_ONCE_S)));
 	}
 	atomic_store(&stop, true);
 	for (int i = 0; i < 2; i++)

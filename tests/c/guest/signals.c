@@ -545,7 +545,7 @@ static void default_crash(void)
 			crash(how ? &how : NULL);
 			_exit(0);
 		}
-		status = wait_child(pid, PATIENCE * 20);
+		status = wait_child(pid, 20);
 		expect(status != -1 && WIFSIGNALED(status));
 		expect_is(WTERMSIG(status), how ? SIGABRT : SIGSEGV);
 	}
