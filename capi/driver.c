@@ -318,10 +318,20 @@ static void keep_reason(char *why, size_t size)
 	snprintf(why, size, "%s", text ? text : "no reason given");
 }
 
+/* With RTLD_NOLOAD: the library, if anybody has loaded it. dlerror has the reason of NULL. */
+static void *open_library(int mode)
+{
+	bool entered = enter_loader();
+	void *lib = dlopen(library, RTLD_NOW | mode);
+
+	if (lib)
+		atomic_store(&cuda, lib);
+	leave_loader(entered);
+	return lib;
+}
+
 enum gdr_driver_state gdr_driver_load(char *why, size_t size)
 {
-	bool entered;
-	void *lib;
 
 	if (atomic_load(&cuda))
 		return GDR_DRIVER_LOADED;
@@ -329,32 +339,17 @@ enum gdr_driver_state gdr_driver_load(char *why, size_t size)
 		snprintf(why, size, "another thread of the parent was in the loader when this process was forked");
 		return GDR_DRIVER_NO_LOADER;
 	}
-	entered = enter_loader();
-	lib = dlopen(library, RTLD_NOW | RTLD_LOCAL);
-	if (lib)
-		atomic_store(&cuda, lib);
-	else
-		keep_reason(why, size);
-	leave_loader(entered);
-	if (lib)
+	if (open_library(RTLD_LOCAL))
 		return GDR_DRIVER_LOADED;
+	keep_reason(why, size);
 	return strstr(why, strerror(ENOENT)) ? GDR_DRIVER_NOT_FOUND : GDR_DRIVER_BROKEN;
 }
 
-/* The library, if anybody has loaded it. */
 static void *loaded(void)
 {
 	void *lib = atomic_load(&cuda);
-	bool entered;
 
-	if (lib || !gdr_driver_can_load())
-		return lib;
-	entered = enter_loader();
-	lib = dlopen(library, RTLD_NOW | RTLD_NOLOAD);
-	if (lib)
-		atomic_store(&cuda, lib);
-	leave_loader(entered);
-	return lib;
+	return lib || !gdr_driver_can_load() ? lib : open_library(RTLD_NOLOAD);
 }
 
 bool gdr_driver_is_loaded(void)
