@@ -51,7 +51,7 @@ static struct gdr_dma *dma_of(gdr_dma_ref *ref)
 	if (dma == MAP_FAILED)
 		return NULL;
 	madvise(dma, len, MADV_DONTFORK);
-	if (gdr_cuda_find(&dma->cuda) && atomic_compare_exchange_strong(ref, &none, dma))
+	if (!gdrcore_cuda(&dma->cuda) && atomic_compare_exchange_strong(ref, &none, dma))
 		return dma;
 	munmap(dma, len);
 	return none;
@@ -130,7 +130,7 @@ void gdr_dma_pinned(gdr_dma_ref *ref, uint64_t key, uint64_t addr, uint64_t size
 	int rc;
 
 	if (!p.dma) {
-		gdr_log(GDR_LOG_WARN, "no copies by DMA: no memory, or this process has not loaded libcuda.so.1");
+		gdr_log(GDR_LOG_WARN, "no copies by DMA: no memory, or this process has not loaded libcuda.so.1, or that is too old");
 		return;
 	}
 	rc = gdr_cuda_run(&p.dma->cuda, NULL, find_all, &p);

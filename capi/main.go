@@ -10,6 +10,7 @@ package main
 #cgo CFLAGS: -std=gnu11 -O2 -g -Wall -Wextra
 #cgo LDFLAGS: -ldl -lpthread
 #include "core.h"
+#include "relaxed.h"
 */
 import "C"
 
@@ -22,6 +23,7 @@ import (
 	"gdrapi/core"
 	"gdrapi/core/backend"
 	"gdrapi/core/cache"
+	"gdrapi/core/cuda"
 	"gdrapi/core/log"
 
 	"golang.org/x/sys/unix"
@@ -36,6 +38,9 @@ func main() {}
 // the errno value that C gets.
 func finish(call string, err *error, rc *C.int) {
 	panicked := recover()
+	if panicked == nil && *err == nil {
+		return
+	}
 	if panicked == nil && *err == core.ErrCopies {
 		*rc = C.GDR_CORE_COPIES
 		return
@@ -53,6 +58,37 @@ func gdrcore_init(epoch C.uint32_t, table *C.uintptr_t) (rc C.int) {
 	if l, err = door.New(uint32(epoch)); err == nil {
 		library = l
 		*table = C.uintptr_t(l.TableAddr())
+	}
+	return
+}
+
+// function is the address of a function that C calls.
+func function(addr uintptr) *[0]byte { return (*[0]byte)(pointer(addr)) }
+
+//export gdrcore_cuda
+func gdrcore_cuda(out *C.struct_gdr_cuda) (rc C.int) {
+	defer finish("gdr_pin_buffer", new(error), &rc)
+	f, err := cuda.ForC()
+	if err != nil {
+		return C.int(core.Errno(err))
+	}
+	out.unscoped = C.struct_gdr_cuda_calls{
+		attributes:      function(f.PointerGetAttributes),
+		device_get:      function(f.DeviceGet),
+		primary_retain:  function(f.DevicePrimaryCtxRetain),
+		primary_release: function(f.DevicePrimaryCtxRelease),
+		push:            function(f.CtxPushCurrent),
+		pop:             function(f.CtxPopCurrent),
+		stream_create:   function(f.StreamCreate),
+		stream_destroy:  function(f.StreamDestroy),
+		stream_wait:     function(f.StreamSynchronize),
+		to:              function(f.MemcpyHtoDAsync),
+		from:            function(f.MemcpyDtoHAsync),
+		lock:            function(f.MemHostRegister),
+		unlock:          function(f.MemHostUnregister),
+		gpu_address:     function(f.MemHostGetDevicePointer),
+		write:           function(f.StreamWriteValue32),
+		exchange_mode:   function(f.ThreadExchangeStreamCaptureMode),
 	}
 	return
 }

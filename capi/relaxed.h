@@ -40,8 +40,11 @@ struct gdr_cuda {
 	struct gdr_cuda_calls unscoped;
 };
 
-/* false: this process has not loaded the driver, or the driver is too old. */
-bool gdr_cuda_find(struct gdr_cuda *cuda);
+/*
+ * The core's, which knows the names of the functions (core/cuda). Returns 0, or ENOTSUP:
+ * this process has not loaded the driver, or the driver is too old.
+ */
+int gdrcore_cuda(struct gdr_cuda *cuda);
 
 typedef int gdr_cuda_work(const struct gdr_cuda_calls *c, void *arg);
 

@@ -62,6 +62,10 @@ const (
 	symMemAlloc
 	symMemcpyHtoDAsync
 	symMemcpyDtoHAsync
+	symStreamWriteValue32
+	symMemHostRegister
+	symMemHostUnregister
+	symMemHostGetDevicePointer
 	symThreadExchangeStreamCaptureMode
 	symbolCount
 )
@@ -104,6 +108,10 @@ var names = [symbolCount]string{
 	symMemAlloc:                             "cuMemAlloc_v2",
 	symMemcpyHtoDAsync:                      "cuMemcpyHtoDAsync_v2",
 	symMemcpyDtoHAsync:                      "cuMemcpyDtoHAsync_v2",
+	symStreamWriteValue32:                   "cuStreamWriteValue32_v2",
+	symMemHostRegister:                      "cuMemHostRegister_v2",
+	symMemHostUnregister:                    "cuMemHostUnregister",
+	symMemHostGetDevicePointer:              "cuMemHostGetDevicePointer_v2",
 	symThreadExchangeStreamCaptureMode:      "cuThreadExchangeStreamCaptureMode",
 }
 
@@ -249,12 +257,16 @@ func (c captureMode) restore() {
 func (d *Driver) call(s symbol, args ...uintptr) error {
 	fn := d.fn[s]
 	if fn == 0 {
-		return fmt.Errorf("this CUDA driver is too old, it has no %s: %w", names[s], unix.ENOTSUP)
+		return tooOld(s)
 	}
 	if !d.relaxed {
 		defer d.relax().restore()
 	}
 	return invoke(s, fn, args...)
+}
+
+func tooOld(s symbol) error {
+	return fmt.Errorf("this CUDA driver is too old, it has no %s: %w", names[s], unix.ENOTSUP)
 }
 
 // invoke calls the function fn, which is s.

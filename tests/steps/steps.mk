@@ -4,4 +4,4 @@
 
 $(BIN)/steps $(BIN)/fences: $(BIN)/%: tests/steps/%.c tests/steps/table.h $(T)/front_double.h $(wildcard capi/*.[ch] capi/copy/*.[ch]) tools/tap.h
 	@mkdir -p $(@D)
-	$(CC) $(C11) $(CFLAGS) -Icapi -I$(T) -o $@ $< capi/data.c capi/dma.c capi/engine.c capi/extents.c capi/relaxed.c capi/driver.c capi/long.c capi/guest.c $(COPY_C) -lpthread -ldl
+	$(CC) $(C11) $(CFLAGS) -Icapi -I$(T) -o $@ $< capi/data.c capi/dma.c capi/engine.c capi/extents.c capi/relaxed.c capi/long.c capi/guest.c $(COPY_C) -lpthread -ldl

@@ -17,7 +17,6 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "driver.h"
 #include "engine.h"
 #include "tap.h"
 
@@ -250,45 +249,12 @@ static int destroy_stream(void *s)
 	return s != &stream;
 }
 
-static int unused(void)
-{
-	abort();
-}
-
-static const char *lacks = "";
-
-bool gdr_driver_find(const char *name, void *place)
-{
-	static const struct {
-		const char *name;
-		void *f;
-	} known[] = {
-		{ "cuStreamWriteValue32_v2", write_value },
-		{ "cuMemHostRegister_v2", lock_memory },
-		{ "cuMemHostUnregister", unlock_memory },
-		{ "cuMemHostGetDevicePointer_v2", gpu_address },
-		{ "cuThreadExchangeStreamCaptureMode", exchange_mode },
-		{ "cuCtxPushCurrent_v2", push },
-		{ "cuCtxPopCurrent_v2", pop },
-		{ "cuStreamCreate", create_stream },
-		{ "cuStreamSynchronize", sync_stream },
-		{ "cuMemcpyHtoDAsync_v2", copy_to },
-		{ "cuMemcpyDtoHAsync_v2", copy_from },
-		{ "cuPointerGetAttributes", attributes },
-		{ "cuStreamDestroy_v2", destroy_stream },
-		{ "cuDeviceGet", unused },
-		{ "cuDevicePrimaryCtxRetain", unused },
-		{ "cuDevicePrimaryCtxRelease_v2", unused },
-	};
-
-	*(void **)place = NULL;
-	for (size_t i = 0; i < sizeof(known) / sizeof(known[0]); i++)
-		if (!strcmp(name, known[i].name) && strcmp(name, lacks))
-			*(void **)place = known[i].f;
-	return *(void **)place;
-}
-
-static struct gdr_cuda cuda;
+static struct gdr_cuda cuda = { {
+	.attributes = attributes, .push = push, .pop = pop, .stream_create = create_stream,
+	.stream_destroy = destroy_stream, .stream_wait = sync_stream, .to = copy_to, .from = copy_from,
+	.lock = lock_memory, .unlock = unlock_memory, .gpu_address = gpu_address,
+	.write = write_value, .exchange_mode = exchange_mode,
+} };
 static struct gdr_engine *engine;
 static struct gdr_extents *memory;
 
@@ -301,7 +267,7 @@ static int make(const struct gdr_cuda_calls *c, void *arg)
 
 static void start(void)
 {
-	if (!gdr_cuda_find(&cuda) || gdr_cuda_run(&cuda, &context, make, &engine) || !memory)
+	if (gdr_cuda_run(&cuda, &context, make, &engine) || !memory)
 		abort();
 }
 
@@ -358,16 +324,12 @@ static void by_one(void)
 	atomic_store(&write_result, 0);
 }
 
-/* An old driver, and one that refuses. */
+/* A driver that refuses. */
 static void not_made(void)
 {
 	struct gdr_engine *none = NULL;
 	int before = atomic_load(&locked), made = atomic_load(&streams);
 
-	lacks = "cuMemHostRegister_v2";
-	tap_ok(&tap, !gdr_cuda_find(&cuda), "no engine without cuMemHostRegister");
-	lacks = "";
-	gdr_cuda_find(&cuda);
 	atomic_store(&address_result, 1);
 	tap_ok(&tap, gdr_cuda_run(&cuda, &context, make, &none) == 1 && !none &&
 	       atomic_load(&locked) == before && atomic_load(&streams) == made,

@@ -106,13 +106,13 @@ static int pop(void **ctx)
 	return 0;
 }
 
-bool gdr_cuda_find(struct gdr_cuda *cuda)
+int gdrcore_cuda(struct gdr_cuda *cuda)
 {
 	cuda->unscoped = (struct gdr_cuda_calls){
 		.device_get = device_get, .primary_retain = retain, .primary_release = release,
 		.push = push, .pop = pop,
 	};
-	return !driver.missing;
+	return driver.missing ? ENOTSUP : 0;
 }
 
 int gdr_cuda_run(const struct gdr_cuda *cuda, void *ctx, gdr_cuda_work *work, void *arg)
