@@ -302,16 +302,14 @@ int gdr_get_mapping_type_string(gdr_mapping_type_t type, const char **str)
 /* Before the first gdr_open there is no pool to start threads in. */
 static int start_threads(void)
 {
-	struct gdr_front *front = gdr_front_here();
-
-	return front && gdr_long_start_threads(front) ? ENOMEM : 0;
+	return gdr_front_here() && INSIDE_WITH_ROOM(gdrcore_start_threads()) ? ENOMEM : 0;
 }
 
 int gdr_set_copy_threads(unsigned reads, unsigned writes)
 {
 	if (copy_plan_set_threads(reads, writes))
 		return gdr_refuse("gdr_set_copy_threads", "ask for 1 to 64 threads");
-	return INSIDE(start_threads());
+	return start_threads();
 }
 
 int gdr_set_copy_policy(gdr_copy_policy_t policy)
@@ -321,7 +319,7 @@ int gdr_set_copy_policy(gdr_copy_policy_t policy)
 	if (!on && policy != GDR_COPY_POLICY_CALLER)
 		return gdr_refuse("gdr_set_copy_policy", "there is no such policy");
 	copy_plan_set_choice(on);
-	return INSIDE(start_threads());
+	return start_threads();
 }
 
 int gdr_mem_alloc(gdr_t g, int cuda_device, size_t size, unsigned int flags, gdr_mem_t *mem)

@@ -1,39 +1,29 @@
 // SPDX-License-Identifier: MIT
 #include "long.h"
 
-#include <errno.h>
 #include <string.h>
 
 #include "copy/auto.h"
 #include "copy/clock.h"
-#include "copy/cpus.h"
 #include "copy/fence.h"
 #include "front.h"
-#include "log.h"
 
-int gdr_long_start_threads(struct gdr_front *front)
+struct gdr_long_threads gdr_long_threads(void)
 {
-	struct copy_cpus *cpus = NULL;
-	unsigned int most;
+	return (struct gdr_long_threads){
+		.wanted = atomic_load_explicit(&copy_limits.workers, memory_order_relaxed),
+		.running = copy_pool_count(atomic_load(&gdr_front_here()->pool)),
+	};
+}
+
+int gdr_long_start_threads(unsigned int threads, const struct copy_cpus *cpus)
+{
+	struct gdr_front *front = gdr_front_here();
 	int rc;
 
-	if (!copy_pool_short(atomic_load(&front->pool), COPY_THREADS_MAX))
-		return 0;
-	/* Files of /sys are read before the lock is taken. */
-	most = copy_cpus_allowed();
-	if (copy_pool_short(atomic_load(&front->pool), most))
-		cpus = copy_cpus_new(copy_pool_workers(most));
 	pthread_mutex_lock(&front->lock);
-	rc = copy_pool_start(&front->pool, most, cpus);
+	rc = copy_pool_start(&front->pool, threads, cpus);
 	pthread_mutex_unlock(&front->lock);
-	copy_cpus_free(cpus);
-	if (rc == ERANGE) {
-		gdr_log(GDR_LOG_WARN, "fewer threads share a copy than were asked for: the thread that starts them may run on too few CPUs; let it run on more");
-		rc = 0;
-	}
-	if (rc)
-		gdr_log(GDR_LOG_ERROR, "fewer threads share a copy than were asked for: %s; raise the limit of threads or of memory",
-			strerror(rc));
 	return rc;
 }
 
@@ -45,7 +35,6 @@ void gdr_long_pinned(struct gdr_front *front, uint64_t h, uint64_t addr, uint64_
 
 void gdr_long_mapped(struct gdr_front *front, uint64_t h, uint64_t gpu)
 {
-	gdr_long_start_threads(front);
 	gdr_dma_mapped(atomic_load(&front->dma), h, gpu);
 }
 

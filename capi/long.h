@@ -15,13 +15,17 @@
 
 #pragma GCC visibility push(hidden)
 
+/* Threads beside the caller that share long copies: those that the host wants, and those that run. */
+struct gdr_long_threads {
+	unsigned int wanted, running;
+};
+
 /*
- * The caller of these two has called gdr_guest_enter.
- *
- * Starts the threads that the host wants long copies to be shared by, if any are missing.
- * A failure is logged. Copies go on with the threads that there are.
+ * gdr_long_start_threads starts what is missing of this many. cpus and the result are as for
+ * copy_pool_start. The caller of these two has called gdr_guest_enter; the library is open.
  */
-int gdr_long_start_threads(struct gdr_front *front);
+struct gdr_long_threads gdr_long_threads(void);
+int gdr_long_start_threads(unsigned int threads, const struct copy_cpus *cpus);
 
 /*
  * Called when handle h of the core has pinned size bytes at addr. Prepares the GPU's copy
@@ -31,7 +35,7 @@ void gdr_long_pinned(struct gdr_front *front, uint64_t h, uint64_t addr, uint64_
 
 /*
  * Called when handle h of the core got a mapping. The GPU's address of its first byte is
- * gpu. Starts the threads that long copies may need.
+ * gpu.
  */
 void gdr_long_mapped(struct gdr_front *front, uint64_t h, uint64_t gpu);
 

@@ -151,7 +151,23 @@ func gdrcore_map(g, h, size C.uint64_t, flags C.int, va, gpu *C.uint64_t) (rc C.
 	var m *core.Mapping
 	if m, err = library.Map(door.Handle(g), door.Handle(h), uint64(size), int(flags)); err == nil {
 		*va, *gpu = C.uint64_t(m.VA()), C.uint64_t(m.GPU())
+		logged(startThreads())
 	}
+	return
+}
+
+// logged is for a failure that does not make its call fail.
+func logged(err error) {
+	if err != nil {
+		log.Errorf("%v", err)
+	}
+}
+
+//export gdrcore_start_threads
+func gdrcore_start_threads() (rc C.int) {
+	var err error
+	defer finish("gdr_set_copy_threads", &err, &rc)
+	err = startThreads()
 	return
 }
 
@@ -291,6 +307,9 @@ func gdrcore_cache_get(c, addr, size, now C.uint64_t, out *C.struct_gdr_core_hel
 		va:     C.uint64_t(h.VA),
 		gpu:    C.uint64_t(h.GPU),
 		size:   C.uint64_t(h.Size),
+	}
+	if err == nil && h.GPU != 0 {
+		logged(startThreads())
 	}
 	return
 }

@@ -85,7 +85,6 @@ var table = []Group{
 		{Name: "routines", Cmd: cmd("$B/bin/copy_test")},
 		{Name: "pool", Cmd: cmd("$B/bin/ext_pool")},
 		{Name: "pool_steps", Cmd: cmd("$B/bin/pool_steps")},
-		{Name: "cpus", Cmd: cmd("$B/bin/cpus_test")},
 		{Name: "threads", Cmd: cmd("$B/bin/threads_test")},
 		{Name: "choice", Cmd: cmd("$B/bin/auto_test")},
 	}},
@@ -130,7 +129,7 @@ var table = []Group{
 
 	// The Go packages.
 	{Name: "go", Rows: []Program{
-		goTest(Program{Name: "core", Sim: Plain}, "./core/...", "./capi/door"),
+		goTest(Program{Name: "core", Sim: Plain}, "./core/...", "./capi/door", "./capi/cpus"),
 		// As a Go program without cgo uses it, on each simulated driver.
 		{Name: "library", Cmd: cmd("$B/bin/core_test", "-test.v", "-test.run", "^(TestLibrary|TestMemoryThatNeedsTheWatch|Example)"),
 			Count: GoTest, On: all, Make: cmd("doubles", "$B/bin/core_test")},
@@ -613,7 +612,7 @@ func emulated(arch string) []Program {
 	}
 	// Those that start no program and compile none.
 	add(goTest(Program{Name: "go", Env: cmd("GOOS=linux", "GOARCH="+arch, "CGO_ENABLED=1", "CC="+compilers[arch])}, "-exec", run,
-		"./core", "./capi/door", "./core/cache", "./core/internal/gdrdrv", "./core/handle", "./core/internal/mmio", "./cmd/gdrcopy_report/..."))
+		"./core", "./capi/door", "./capi/cpus", "./core/cache", "./core/internal/gdrdrv", "./core/handle", "./core/internal/mmio", "./cmd/gdrcopy_report/..."))
 	return programs
 }
 

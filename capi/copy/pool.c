@@ -44,7 +44,6 @@
 #include <unistd.h>
 
 #include "clock.h"
-#include "cpus.h"
 #include "fence.h"
 #include "signals.h"
 #include "threads.h"
@@ -378,46 +377,36 @@ static struct copy_pool *new_pool(void)
 	return mem;
 }
 
-unsigned int copy_pool_workers(unsigned int most)
-{
-	unsigned int workers = atomic_load_explicit(&copy_limits.workers, memory_order_relaxed);
-
-	return workers < most ? workers : most - 1;
-}
-
-static unsigned int count_of(struct copy_pool *pool)
+unsigned int copy_pool_count(struct copy_pool *pool)
 {
 	return pool ? atomic_load(&pool->count) : 0;
 }
 
-bool copy_pool_short(struct copy_pool *pool, unsigned int most)
+int copy_pool_start(copy_pool_ref *ref, unsigned int workers, const struct copy_cpus *cpus)
 {
-	return count_of(pool) < copy_pool_workers(most);
-}
-
-int copy_pool_start(copy_pool_ref *ref, unsigned int most, const struct copy_cpus *cpus)
-{
-	unsigned int workers = copy_pool_workers(most), count;
-	int rc = workers < atomic_load_explicit(&copy_limits.workers, memory_order_relaxed) ? ERANGE : 0, failed = 0;
 	struct copy_pool *pool = atomic_load(ref);
+	unsigned int count = copy_pool_count(pool);
+	int rc = 0;
 
-	count = count_of(pool);
 	if (workers <= count)
-		return rc;
+		return 0;
 	if (!pool)
 		pool = new_pool();
 	if (!pool)
 		return ENOMEM;
-	while (count < workers && !failed) {
-		failed = start_worker(pool, count);
-		count += !failed;
+	while (count < workers && !rc) {
+		rc = start_worker(pool, count);
+		count += !rc;
 	}
 	atomic_store(&pool->count, count);
-	/* Two workers on one CPU do the work of one. The kernel would move them too late. */
+	/*
+	 * Two workers on one CPU do the work of one. The kernel would move them too late. If
+	 * it refuses these, it chooses.
+	 */
 	for (unsigned int i = 0; cpus && i < count; i++)
-		copy_cpus_place(cpus, pool->workers[i].thread, i);
+		pthread_setaffinity_np(pool->workers[i].thread, sizeof(*cpus), (const cpu_set_t *)&cpus[i]);
 	atomic_store_explicit(ref, pool, memory_order_release);
-	return failed ? failed : rc;
+	return rc;
 }
 
 /* How many threads have a share of a copy of n bytes, if all are awake. pool may be NULL. */
@@ -425,7 +414,7 @@ static unsigned int shares_of(struct copy_pool *pool, size_t n, bool to)
 {
 	struct copy_plan plan = copy_plan_of(to);
 	size_t shares = n / (to ? WRITE_SHARE : READ_SHARE);
-	unsigned int most = count_of(pool) + 1;
+	unsigned int most = copy_pool_count(pool) + 1;
 
 	if (n < plan.shared)
 		return 1;

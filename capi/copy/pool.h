@@ -15,7 +15,6 @@
 #include <stdint.h>
 
 #include "copy.h"
-#include "cpus.h"
 #include "plan.h"
 
 #pragma GCC visibility push(hidden)
@@ -33,19 +32,20 @@ typedef _Atomic(struct copy_pool *) copy_pool_ref;
 #define COPY_SPIN_UNSET (UINT64_MAX - 1)
 void copy_pool_spin(uint64_t us);
 
-/* How many workers are wanted, but fewer than most, which is not 0. */
-unsigned int copy_pool_workers(unsigned int most);
+/* CPUs that a worker may run on, in the form that the system calls take. */
+struct copy_cpus {
+	unsigned long bits[8192 / 8 / sizeof(unsigned long)];
+};
 
-/* Whether the pool has fewer. pool may be NULL. */
-bool copy_pool_short(struct copy_pool *pool, unsigned int most);
+/* How many workers there are. pool may be NULL. */
+unsigned int copy_pool_count(struct copy_pool *pool);
 
 /*
- * Gives the pool of *ref as many workers as are wanted, but fewer than most, which is not
- * 0. They are put on cpus, which may be NULL. Callers take turns for one ref. Returns 0;
- * ENOMEM or EAGAIN if no more can be had; ERANGE if most was too small. The workers that
- * exist work in each case.
+ * Gives the pool of *ref this many workers, unless it has more. cpus has the CPUs of each
+ * of these, or is NULL. Callers take turns for one ref. Returns 0, or ENOMEM or EAGAIN if
+ * no more can be had. The workers that exist work in each case.
  */
-int copy_pool_start(copy_pool_ref *ref, unsigned int most, const struct copy_cpus *cpus);
+int copy_pool_start(copy_pool_ref *ref, unsigned int workers, const struct copy_cpus *cpus);
 
 /*
  * Moves n > 0 bytes as impl->to or ->from does, by all threads that are worth it. It

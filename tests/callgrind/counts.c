@@ -91,6 +91,11 @@ int gdrcore_map(uint64_t g, uint64_t h, uint64_t size, int flags, uint64_t *va, 
 	return 0;
 }
 
+int gdrcore_start_threads(void)
+{
+	return 0;
+}
+
 int gdrcore_unmap(uint64_t g, uint64_t h, uint64_t va, uint64_t size)
 {
 	(void)va;

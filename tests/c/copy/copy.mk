@@ -20,11 +20,6 @@ $(BIN)/pool_steps: $(T)/copy/pool_steps.c $(COPY_C) $(CAPI_H) tools/tap.h
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS) $(C11) -Icapi -I$(T) -o $@ $(filter-out %/pool.c,$(filter %.c,$^)) -lpthread -ldl
 
-# It has capi/copy/cpus.c in it.
-$(BIN)/cpus_test: $(T)/copy/cpus.c capi/copy/cpus.c capi/copy/cpus.h tools/tap.h
-	@mkdir -p $(@D)
-	$(CC) $(CFLAGS) $(C11) -Icapi -o $@ $<
-
 $(BIN)/threads_test: $(T)/copy/threads.c capi/copy/threads.c $(CAPI_H) tools/tap.h
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS) $(COPY_TEST) -lm
