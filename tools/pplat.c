@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * gdrcopy_pplat - how long a word takes from the CPU to a running GPU kernel
- * and its answer back.
+ * gdrcopy_pplat - how long a word, and data with it, takes from the CPU to a
+ * running GPU kernel and its answer back.
  *
  * The kernel is PTX text that the driver compiles, so that no CUDA compiler is
  * needed to build this.
@@ -9,78 +9,139 @@
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "bench/cuda.h"
 #include "bench/gpu.h"
+#include "bench/loops.h"
 #include "bench/timing.h"
 
-#define ANSWER_AT 4096u		/* from the word, in GPU memory */
-#define HOST_WORD 512u		/* from the answer, in words of the host's memory */
+/* Where things lie, in GPU memory and in the host's, in bytes. The word is at 0. */
+#define ANSWERS_AT 4096u	/* one a block */
+#define DATA_AT GPU_PAGE_SIZE
+
 #define WARM_UP 200u		/* round trips that are not counted */
 #define GAVE_UP 0xffffffffu	/* the kernel's answer when no word came */
+#define BAD_DATA 0xfffffffeu	/* and when the data was not the word's */
 #define SALT 0x5a5a0000u	/* tells an answer from the word itself */
 
 static const struct bench_tool tool = {
 	.name = "gdrcopy_pplat",
 	.codes = (const char[]){ OPT_GPU, OPT_MAP, OPT_ALLOC, OPT_ROUNDS, OPT_TIMEOUT,
-				 OPT_WORD, OPT_ANSWER, OPT_DATA, OPT_PRODUCER, OPT_BLOCKS,
-				 OPT_BLOCK_THREADS, OPT_DATA_AT, OPT_CPU, OPT_JSON, OPT_CSV,
+				 OPT_WORD, OPT_ANSWER, OPT_DATA, OPT_DATA_AT, OPT_PRODUCER,
+				 OPT_BLOCKS, OPT_BLOCK_THREADS, OPT_CPU, OPT_JSON, OPT_CSV,
 				 OPT_BACKEND, 0 },
 	.what = "Plays ping-pong with a GPU kernel: the CPU writes a word to GPU memory through\n"
 		"the mapping, the kernel sees it and answers. Needs a real GPU.",
 	.method =
-		"  A round trip lasts from before the write until the CPU has the answer. The\n"
-		"  kernel is one thread that polls the word. It answers in pinned host memory\n"
-		"  (hostmem), which the CPU polls, or in GPU memory (gpumem), which the CPU polls\n"
-		"  through the mapping. 'gdrcopy' writes and polls by the library's copies.\n"
+		"  A round trip lasts from before the write until the CPU has the answer. Without\n"
+		"  data the kernel is one thread. It polls the word and answers in pinned host\n"
+		"  memory (hostmem), which the CPU polls, or in GPU memory (gpumem), which the CPU\n"
+		"  polls through the mapping. 'gdrcopy' writes and polls by the library's copies.\n"
 		"  'plain' does so by stores with a store fence, and by loads of its own. Each\n"
 		"  answer is checked. P0 is the shortest round trip. P50 is the median. The first\n"
 		"  200 are not counted. With -G hostmem the CPU writes the word into pinned host\n"
-		"  memory by a plain store, and the kernel polls it there.",
+		"  memory by a plain store, and the kernel polls it there.\n"
+		"  With -s the kernel has blocks of threads, and each block answers. With -m 0 the\n"
+		"  CPU writes data and then the word, and the kernel reads the data before it\n"
+		"  answers. With -m 1 the kernel sees the word, writes data and answers, and the\n"
+		"  round trip ends when the CPU has read the data. Data in GPU memory is copied\n"
+		"  by the library. Each word of it is checked. The checks are not timed.",
 };
 
-/* Answers word n with n ^ SALT, for n from 1 to rounds; gives up after limit clocks. */
+/*
+ * For n from 1 to rounds: waits for word n, up to limit clocks; reads or makes the data of
+ * word n; answers n ^ SALT. Word i of that data is i ^ n. The first thread of a block waits
+ * and answers. Its fences order the data of all: see, before they are read; show, after they
+ * are made. Without data there is one thread, and no barrier.
+ */
 static const char ptx_body[] =
 	".address_size 64\n"
 	".visible .entry pingpong(.param .u64 pflag, .param .u64 panswer,\n"
-	"	.param .u32 prounds, .param .u32 psalt, .param .u64 plimit)\n"
+	"	.param .u32 prounds, .param .u32 psalt, .param .u64 plimit,\n"
+	"	.param .u64 pdata, .param .u32 pwords, .param .u32 pmake)\n"
 	"{\n"
-	"	.reg .pred %p<4>;\n"
-	"	.reg .b32 %r<8>;\n"
-	"	.reg .b64 %rd<8>;\n"
-	"	ld.param.u64 %rd1, [pflag];\n"
-	"	ld.param.u64 %rd2, [panswer];\n"
-	"	ld.param.u32 %r1, [prounds];\n"
-	"	ld.param.u32 %r2, [psalt];\n"
-	"	ld.param.u64 %rd3, [plimit];\n"
-	"	cvta.to.global.u64 %rd1, %rd1;\n"
-	"	cvta.to.global.u64 %rd2, %rd2;\n"
-	"	mov.u32 %r3, 0;\n"
+	"	.reg .pred p, first, late, bad, data, make, see, show;\n"
+	"	.reg .b32 rounds, salt, words, n, me, all, block, i, want, got, diff;\n"
+	"	.reg .b64 flag, answer, limit, buf, at, since, now;\n"
+	"	ld.param.u64 flag, [pflag];\n"
+	"	ld.param.u64 answer, [panswer];\n"
+	"	ld.param.u32 rounds, [prounds];\n"
+	"	ld.param.u32 salt, [psalt];\n"
+	"	ld.param.u64 limit, [plimit];\n"
+	"	ld.param.u64 buf, [pdata];\n"
+	"	ld.param.u32 words, [pwords];\n"
+	"	ld.param.u32 i, [pmake];\n"
+	"	cvta.to.global.u64 flag, flag;\n"
+	"	cvta.to.global.u64 answer, answer;\n"
+	"	cvta.to.global.u64 buf, buf;\n"
+	"	setp.ne.u32 make, i, 0;\n"
+	"	setp.ne.u32 data, words, 0;\n"
+	"	mov.u32 i, %tid.x;\n"
+	"	setp.eq.u32 first, i, 0;\n"
+	"	and.pred see, data, first;\n"
+	"	and.pred show, make, first;\n"
+	"	mov.u32 block, %ctaid.x;\n"
+	"	mad.wide.u32 answer, block, 4, answer;\n"
+	"	mov.u32 all, %ntid.x;\n"
+	"	mad.lo.u32 me, block, all, i;\n"
+	"	mov.u32 i, %nctaid.x;\n"
+	"	mul.lo.u32 all, all, i;\n"
+	"	mov.u32 n, 0;\n"
 	"NEXT:\n"
-	"	add.u32 %r3, %r3, 1;\n"
-	"	setp.gt.u32 %p1, %r3, %r1;\n"
-	"	@%p1 bra DONE;\n"
-	"	mov.u64 %rd4, %clock64;\n"
+	"	add.u32 n, n, 1;\n"
+	"	setp.gt.u32 p, n, rounds;\n"
+	"	@p bra DONE;\n"
+	"	setp.ne.u32 late, n, n;\n"
+	"	@!first bra MEET;\n"
+	"	mov.u64 since, %clock64;\n"
 	"SPIN:\n"
-	"	ld.volatile.global.u32 %r4, [%rd1];\n"
-	"	setp.eq.u32 %p2, %r4, %r3;\n"
-	"	@%p2 bra ANSWER;\n"
-	"	mov.u64 %rd5, %clock64;\n"
-	"	sub.u64 %rd6, %rd5, %rd4;\n"
-	"	setp.lt.u64 %p3, %rd6, %rd3;\n"
-	"	@%p3 bra SPIN;\n"
-	"	mov.u32 %r5, -1;\n"
-	"	st.volatile.global.u32 [%rd2], %r5;\n"
+	"	ld.volatile.global.u32 got, [flag];\n"
+	"	setp.eq.u32 p, got, n;\n"
+	"	@p bra MEET;\n"
+	"	mov.u64 now, %clock64;\n"
+	"	sub.u64 now, now, since;\n"
+	"	setp.ge.u64 late, now, limit;\n"
+	"	@!late bra SPIN;\n"
+	"	mov.u32 got, -1;\n"
+	"	st.volatile.global.u32 [answer], got;\n"
 	"	membar.sys;\n"
-	"	bra DONE;\n"
-	"ANSWER:\n"
-	"	xor.b32 %r6, %r3, %r2;\n"
-	"	st.volatile.global.u32 [%rd2], %r6;\n"
-	"	membar.sys;\n"
+	"MEET:\n"
+	"	@see membar.sys;\n"
+	"	@data bar.red.or.pred late, 0, late;\n"
+	"	@late bra DONE;\n"
+	"	mov.u32 diff, 0;\n"
+	"	mov.u32 i, me;\n"
+	"WORD:\n"
+	"	setp.ge.u32 p, i, words;\n"
+	"	@p bra WORDS;\n"
+	"	mad.wide.u32 at, i, 4, buf;\n"
+	"	xor.b32 want, i, n;\n"
+	"	mov.u32 got, want;\n"
+	"	@make st.volatile.global.u32 [at], want;\n"
+	"	@!make ld.volatile.global.u32 got, [at];\n"
+	"	xor.b32 got, got, want;\n"
+	"	or.b32 diff, diff, got;\n"
+	"	add.u32 i, i, all;\n"
+	"	bra WORD;\n"
+	"WORDS:\n"
+	"	setp.ne.u32 bad, diff, 0;\n"
+	"	@data bar.red.or.pred bad, 0, bad;\n"
+	"	@show membar.sys;\n"
+	"	xor.b32 got, n, salt;\n"
+	"	@bad mov.u32 got, -2;\n"
+	"	@first st.volatile.global.u32 [answer], got;\n"
+	"	@first membar.sys;\n"
 	"	bra NEXT;\n"
 	"DONE:\n"
 	"	ret;\n"
 	"}\n";
+
+/* Memory that the CPU and the kernel see. */
+struct side {
+	uint8_t *p;
+	cu_ptr dev;
+};
 
 /* The GPU's side, and where the two meet. */
 struct table {
@@ -91,11 +152,13 @@ struct table {
 	cu_stream stream;
 	struct bench_buf buf;
 	struct bench_map map;
-	_Atomic uint32_t *host;	/* pinned memory of the host: the answer; the word at HOST_WORD */
-	cu_ptr host_dev;	/* the same, as the GPU sees it */
+	struct side in_gpu;	/* through the mapping */
+	struct side in_host;	/* pinned */
+	uint32_t *data;		/* the CPU's own copy */
+	unsigned int blocks, threads;	/* of the kernel */
 };
 
-/* One match. In GPU memory the word is at the buffer's start. */
+/* One match. */
 struct match {
 	const char *who;
 	const char *mode;
@@ -130,77 +193,127 @@ static void load_kernel(struct table *t)
 	cu(t, t->cuda.module_function(&t->kernel, t->module, "pingpong"), "cuModuleGetFunction");
 }
 
-/* Whether the word lies in the host's memory. */
-static bool in_host(const struct table *t)
+static bool word_in_host(const struct bench_opts *o)
 {
-	return t->gpu.opts->word == BENCH_IN_HOST;
+	return o->word == BENCH_IN_HOST;
+}
+
+static bool data_in_host(const struct bench_opts *o)
+{
+	return o->data_at == BENCH_IN_HOST;
+}
+
+static cu_ptr where(const struct table *t, bool host, size_t at)
+{
+	return (host ? t->in_host.dev : t->in_gpu.dev) + at;
 }
 
 static void launch(struct table *t, const struct match *m, uint32_t rounds)
 {
-	cu_ptr flag = in_host(t) ? t->host_dev + HOST_WORD * sizeof(uint32_t) : t->buf.addr;
-	cu_ptr answer = m->host_answer ? t->host_dev : t->buf.addr + ANSWER_AT;
-	uint32_t zero = 0, salt = SALT;
+	const struct bench_opts *o = t->gpu.opts;
+	cu_ptr flag = where(t, word_in_host(o), 0);
+	cu_ptr answer = where(t, m->host_answer, ANSWERS_AT);
+	cu_ptr data = where(t, data_in_host(o), DATA_AT);
+	uint32_t salt = SALT, words = (uint32_t)(o->data / sizeof(uint32_t)), make = o->gpu_produces;
+	static const uint32_t zero[BENCH_MAX_BLOCKS];
 	unsigned long long limit;
 	int khz = 0;
-	void *params[] = { &flag, &answer, &rounds, &salt, &limit };
+	void *params[] = { &flag, &answer, &rounds, &salt, &limit, &data, &words, &make };
 
 	if (t->gpu.cu.device_attribute(&khz, CU_DEV_CLOCK_KHZ, t->gpu.dev) != CU_OK || khz <= 0)
 		khz = 2000000;
-	limit = (unsigned long long)khz * 1000u * (unsigned long long)t->gpu.opts->timeout_s;
+	limit = (unsigned long long)khz * 1000u * (unsigned long long)o->timeout_s;
 	if (!limit)
 		limit = ~0ull;
-	bench_gpu_put(&t->gpu, t->buf.addr, &zero, sizeof(zero));
-	bench_gpu_put(&t->gpu, t->buf.addr + ANSWER_AT, &zero, sizeof(zero));
-	atomic_store(t->host, 0);
-	atomic_store(t->host + HOST_WORD, 0);
-	cu(t, t->cuda.launch(t->kernel, 1, 1, 1, 1, 1, 1, 0, t->stream, params, NULL),
+	bench_gpu_put(&t->gpu, t->in_gpu.dev, zero, sizeof(zero[0]));
+	bench_gpu_put(&t->gpu, t->in_gpu.dev + ANSWERS_AT, zero, sizeof(zero));
+	memset(t->in_host.p, 0, ANSWERS_AT + sizeof(zero));
+	cu(t, t->cuda.launch(t->kernel, t->blocks, 1, 1, t->threads, 1, 1, 0, t->stream, params, NULL),
 	   "cuLaunchKernel");
+}
+
+/* The data of word n, in the CPU's own copy. */
+static void make_data(struct table *t, uint32_t n)
+{
+	for (uint32_t i = 0; i < t->gpu.opts->data / sizeof(*t->data); i++)
+		t->data[i] = i ^ n;
+}
+
+static void check_data(const struct table *t, uint32_t n)
+{
+	for (uint32_t i = 0; i < t->gpu.opts->data / sizeof(*t->data); i++)
+		if (t->data[i] != (i ^ n))
+			bench_die("%s: word %u of the data of word %u is %#x, not %#x", tool.name, i, n,
+				  t->data[i], i ^ n);
+}
+
+static void put_data(struct table *t)
+{
+	size_t size = t->gpu.opts->data;
+
+	if (!data_in_host(t->gpu.opts)) {
+		bench_rc(gdr_copy_to_mapping(t->map.mh, t->in_gpu.p + DATA_AT, t->data, size),
+			 "gdr_copy_to_mapping");
+		return;
+	}
+	memcpy(t->in_host.p + DATA_AT, t->data, size);
+	bench_store_fence();	/* before the word, which may go another way */
+}
+
+static void get_data(struct table *t)
+{
+	size_t size = t->gpu.opts->data;
+
+	if (!data_in_host(t->gpu.opts)) {
+		bench_rc(gdr_copy_from_mapping(t->map.mh, t->data, t->in_gpu.p + DATA_AT, size),
+			 "gdr_copy_from_mapping");
+		return;
+	}
+	atomic_thread_fence(memory_order_seq_cst);	/* after the answer, likewise */
+	memcpy(t->data, t->in_host.p + DATA_AT, size);
 }
 
 static void put_word(struct table *t, const struct match *m, uint32_t word)
 {
-	if (in_host(t)) {
-		atomic_store(t->host + HOST_WORD, word);
-		return;
-	}
-	if (m->library) {
-		bench_rc(gdr_copy_to_mapping(t->map.mh, t->map.p, &word, sizeof(word)),
+	if (word_in_host(t->gpu.opts)) {
+		atomic_store((_Atomic uint32_t *)t->in_host.p, word);
+	} else if (m->library) {
+		bench_rc(gdr_copy_to_mapping(t->map.mh, t->in_gpu.p, &word, sizeof(word)),
 			 "gdr_copy_to_mapping");
-		return;
+	} else {
+		*(volatile uint32_t *)t->in_gpu.p = word;
+		bench_store_fence();
 	}
-	*(volatile uint32_t *)t->map.p = word;
-#if defined(__x86_64__)
-	_mm_sfence();
-#else
-	atomic_thread_fence(memory_order_seq_cst);
-#endif
 }
 
-static uint32_t get_answer(struct table *t, const struct match *m)
+static uint32_t get_answer(struct table *t, const struct match *m, unsigned int block)
 {
+	size_t at = ANSWERS_AT + block * sizeof(uint32_t);
 	uint32_t word = 0;
 
 	if (m->host_answer)
-		return atomic_load_explicit(t->host, memory_order_acquire);
+		return atomic_load_explicit((_Atomic uint32_t *)(t->in_host.p + at), memory_order_acquire);
 	if (!m->library)
-		return *(volatile uint32_t *)(t->map.p + ANSWER_AT);
-	bench_rc(gdr_copy_from_mapping(t->map.mh, &word, t->map.p + ANSWER_AT, sizeof(word)),
+		return *(volatile uint32_t *)(t->in_gpu.p + at);
+	bench_rc(gdr_copy_from_mapping(t->map.mh, &word, t->in_gpu.p + at, sizeof(word)),
 		 "gdr_copy_from_mapping");
 	return word;
 }
 
-/* Ends the program if the answer to word n is wrong or does not come. */
-static void await(struct table *t, const struct match *m, uint32_t n)
+/* Ends the program if that block's answer to word n is wrong or does not come. */
+static void await(struct table *t, const struct match *m, uint32_t n, unsigned int block)
 {
 	uint32_t before = n == 1 ? 0 : (n - 1) ^ SALT, got;
 	uint64_t end = 0;
 	unsigned int polls;
 
-	for (polls = 1; (got = get_answer(t, m)) != (n ^ SALT); polls++) {
+	for (polls = 1; (got = get_answer(t, m, block)) != (n ^ SALT); polls++) {
 		if (got == GAVE_UP)
 			bench_die("%s: word %u did not reach the GPU kernel within %ld s", tool.name,
 				  n, t->gpu.opts->timeout_s);
+		if (got == BAD_DATA)
+			bench_die("%s: block %u of the GPU kernel saw word %u, but not its data", tool.name,
+				  block, n);
 		if (got != before)
 			bench_die("%s: the answer to word %u is %#x, not %#x", tool.name, n, got,
 				  n ^ SALT);
@@ -214,12 +327,35 @@ static void await(struct table *t, const struct match *m, uint32_t n)
 	}
 }
 
+/* Returns its time, in ticks. */
+static uint64_t round_trip(struct table *t, const struct match *m, uint32_t n)
+{
+	const struct bench_opts *o = t->gpu.opts;
+	uint64_t t0, dt;
+
+	if (!o->gpu_produces)
+		make_data(t, n);
+	t0 = bench_ticks();
+	if (o->data && !o->gpu_produces)
+		put_data(t);
+	put_word(t, m, n);
+	for (unsigned int b = 0; b < t->blocks; b++)
+		await(t, m, n, b);
+	if (o->data && o->gpu_produces)
+		get_data(t);
+	dt = bench_since(t0);
+	if (o->gpu_produces)
+		check_data(t, n);
+	return dt;
+}
+
 static void play(struct table *t, const struct match *m, struct bench_result *r)
 {
 	uint32_t rounds = (uint32_t)t->gpu.opts->rounds + WARM_UP, n, last = 0;
 	struct bench_samples s;
 	struct bench_row row = {
-		.op = "round-trip", .who = m->who, .mode = m->mode, .size = sizeof(uint32_t),
+		.op = "round-trip", .who = m->who, .mode = m->mode,
+		.size = t->gpu.opts->data ? t->gpu.opts->data : sizeof(uint32_t),
 		.threads = 1, .batch = 1,
 	};
 
@@ -228,21 +364,18 @@ static void play(struct table *t, const struct match *m, struct bench_result *r)
 	progress("%s, %s", m->who, m->mode);
 	launch(t, m, rounds);
 	for (n = 1; n <= rounds; n++) {
-		uint64_t t0 = bench_ticks(), dt;
+		uint64_t dt = round_trip(t, m, n);
 
-		put_word(t, m, n);
-		await(t, m, n);
-		dt = bench_since(t0);
 		if (n > WARM_UP)
 			bench_samples_add(&s, bench_ns(dt));
 		if (n % 65536 == 0)
 			progress_part((double)n / rounds);
 	}
 	cu(t, t->cuda.stream_sync(t->stream), "cuStreamSynchronize");
-	if (in_host(t))
-		last = atomic_load(t->host + HOST_WORD);
+	if (word_in_host(t->gpu.opts))
+		last = atomic_load((_Atomic uint32_t *)t->in_host.p);
 	else
-		bench_gpu_get(&t->gpu, &last, t->buf.addr, sizeof(last));
+		bench_gpu_get(&t->gpu, &last, t->in_gpu.dev, sizeof(last));
 	if (last != rounds)
 		bench_die("%s: the last word is %u, not %u", tool.name, last, rounds);
 	row.samples = s.n;
@@ -252,10 +385,40 @@ static void play(struct table *t, const struct match *m, struct bench_result *r)
 	bench_samples_free(&s);
 }
 
+/* All blocks must run at a time, for the CPU waits for all. */
+static void set_grid(struct table *t)
+{
+	const struct bench_opts *o = t->gpu.opts;
+	int each = 0, processors = 0;
+
+	t->blocks = o->data ? o->blocks : 1;
+	t->threads = o->data ? o->block_threads : 1;
+	cu(t, t->cuda.occupancy(&each, t->kernel, (int)t->threads, 0),
+	   "cuOccupancyMaxActiveBlocksPerMultiprocessor");
+	cu(t, t->gpu.cu.device_attribute(&processors, CU_DEV_MULTIPROCESSORS, t->gpu.dev),
+	   "cuDeviceGetAttribute");
+	if (t->blocks > (unsigned int)(each * processors))
+		bench_usage(&tool, "-B %u: this GPU runs at most %d blocks of %u threads at a time",
+			    t->blocks, each * processors, t->threads);
+}
+
+static void set_memory(struct table *t)
+{
+	size_t data = t->gpu.opts->data;
+	void *host = NULL;
+
+	bench_buf_alloc(&t->gpu, &t->buf, DATA_AT + data);
+	bench_map_make(&t->gpu, &t->map, &t->buf);
+	t->in_gpu = (struct side){ t->map.p, t->buf.addr };
+	cu(t, t->cuda.host_alloc(&host, DATA_AT + data, CU_HOST_MAPPED), "cuMemHostAlloc");
+	t->in_host.p = host;
+	cu(t, t->cuda.host_device_ptr(&t->in_host.dev, host, 0), "cuMemHostGetDevicePointer");
+	t->data = bench_host_alloc(data ? data : sizeof(*t->data));
+}
+
 static void set_table(struct table *t, const struct bench_opts *o)
 {
 	const char *err, *missing;
-	void *host = NULL;
 
 	bench_gpu_start(&t->gpu, &tool, o);
 	err = bench_cuda_load(&t->cuda);
@@ -264,21 +427,18 @@ static void set_table(struct table *t, const struct bench_opts *o)
 	missing = bench_cuda_no_kernels(&t->cuda);
 	if (missing)
 		bench_skip("%s: needs a real GPU: this libcuda.so.1 has no %s", tool.name, missing);
-	bench_gpu_open(&t->gpu);
-	bench_buf_alloc(&t->gpu, &t->buf, GPU_PAGE_SIZE);
-	bench_map_make(&t->gpu, &t->map, &t->buf);
-	cu(t, t->cuda.host_alloc(&host, 4096, CU_HOST_MAPPED), "cuMemHostAlloc");
-	t->host = host;
-	cu(t, t->cuda.host_device_ptr(&t->host_dev, host, 0), "cuMemHostGetDevicePointer");
-	cu(t, t->cuda.stream_create(&t->stream, CU_STREAM_APART), "cuStreamCreate");
 	load_kernel(t);
+	set_grid(t);
+	bench_gpu_open(&t->gpu);
+	set_memory(t);
+	cu(t, t->cuda.stream_create(&t->stream, CU_STREAM_APART), "cuStreamCreate");
 }
 
 static void clear_table(struct table *t)
 {
 	cu(t, t->cuda.stream_destroy(t->stream), "cuStreamDestroy");
 	cu(t, t->cuda.module_unload(t->module), "cuModuleUnload");
-	cu(t, t->cuda.host_free((void *)t->host), "cuMemFreeHost");
+	cu(t, t->cuda.host_free(t->in_host.p), "cuMemFreeHost");
 	bench_map_drop(&t->gpu, &t->map);
 	bench_buf_free(&t->gpu, &t->buf);
 	bench_gpu_stop(&t->gpu);
@@ -307,18 +467,37 @@ static const struct match matches[] = {
 
 #define NMATCHES (sizeof(matches) / sizeof(matches[0]))
 
-/* Not where the library would have nothing to do. */
+/*
+ * Not where the library would have nothing to do; and data goes through the mapping by the
+ * library alone.
+ */
 static bool plays(const struct bench_opts *o, const struct match *m)
 {
-	if (m->library && m->host_answer && o->word == BENCH_IN_HOST)
+	bool mapped_data = o->data && !data_in_host(o);
+
+	if (m->library ? m->host_answer && word_in_host(o) && !mapped_data : mapped_data)
 		return false;
 	return o->answer == BENCH_IN_BOTH || (o->answer == BENCH_IN_HOST) == m->host_answer;
+}
+
+static void facts(const struct table *t, struct bench_result *r)
+{
+	const struct bench_opts *o = t->gpu.opts;
+
+	bench_fact(r, "clock", "%s", bench_clock_text());
+	bench_fact(r, "word", "%s", word_in_host(o) ? "hostmem" : "gpumem");
+	if (!o->data)
+		return;
+	bench_fact(r, "payload", "%zu bytes in %s, written by the %s", o->data,
+		   data_in_host(o) ? "hostmem" : "gpumem", o->gpu_produces ? "GPU" : "CPU");
+	bench_fact(r, "grid", "%u x %u", t->blocks, t->threads);
 }
 
 int main(int argc, char **argv)
 {
 	struct bench_opts o = {
-		.word = BENCH_IN_GPU, .rounds = 10000, .timeout_s = 5, .cpu = -1,
+		.word = BENCH_IN_GPU, .data_at = BENCH_IN_GPU, .blocks = 8, .block_threads = 1024,
+		.rounds = 10000, .timeout_s = 5, .cpu = -1,
 	};
 	static struct table t;
 	struct bench_result r;
@@ -330,8 +509,7 @@ int main(int argc, char **argv)
 	bench_result_init(&r, tool.name);
 	set_table(&t, &o);
 	bench_gpu_facts(&t.gpu, &t.map, &r);
-	bench_fact(&r, "clock", "%s", bench_clock_text());
-	bench_fact(&r, "word", "%s", in_host(&t) ? "hostmem" : "gpumem");
+	facts(&t, &r);
 	for (i = 0; i < NMATCHES; i++)
 		n += plays(&o, &matches[i]);
 	progress_total(n);
@@ -340,7 +518,7 @@ int main(int argc, char **argv)
 			play(&t, &matches[i], &r);
 	progress_wipe();
 	clear_table(&t);
-	bench_fact(&r, "data", "verified, every answer");
+	bench_fact(&r, "data", o.data ? "verified, every answer and every word" : "verified, every answer");
 
 	bench_print(&r, &o, print);
 	bench_result_free(&r);

@@ -89,6 +89,11 @@ pplat() {
 	ends 77 $simulated "$bin/gdrcopy_pplat" "$@" && grep -q 'needs a real GPU' "$work/err"
 }
 check "pplat -d -t -u -G -C -a -s -m" pplat -d 0 -t 10 -u 0 -G hostmem -C gpumem -a cuMemAlloc -s 0 -m 0
+check "pplat -s -m -D -B -T" pplat -s 1G -m 1 -D hostmem -B 8192 -T 1024
+for bad in '-s 6' '-s 2G' '-m 2' '-D both' '-B 0' '-B 8193' '-T 0' '-T 1025'; do
+	# shellcheck disable=SC2086 # words
+	check "pplat $bad" usage pplat $bad
+done
 check "sanity -v -s -d -e -t" sim sanity -v -s -d 0 -e -t 'fork*' --skip 'fork_t*'
 check "it has its cases" grep -q '^ok 1 - fork_first' "$work/out"
 check "-s prints no summary" sh -c "! grep -q '^# Failed:\|^# Skipped:\|passed' $work/out"

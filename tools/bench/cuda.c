@@ -14,6 +14,7 @@ static const struct {
 	{ "cuModuleUnload", offsetof(struct bench_cuda, module_unload), true },
 	{ "cuModuleGetFunction", offsetof(struct bench_cuda, module_function), true },
 	{ "cuLaunchKernel", offsetof(struct bench_cuda, launch), true },
+	{ "cuOccupancyMaxActiveBlocksPerMultiprocessor", offsetof(struct bench_cuda, occupancy), true },
 	{ "cuMemHostAlloc", offsetof(struct bench_cuda, host_alloc), true },
 	{ "cuMemFreeHost", offsetof(struct bench_cuda, host_free), true },
 	{ "cuMemHostRegister_v2", offsetof(struct bench_cuda, host_register), false },

@@ -13,7 +13,8 @@ typedef struct cu_function *cu_function;
 typedef struct cu_stream *cu_stream;
 
 enum {
-	CU_DEV_CLOCK_KHZ = 13,		/* attribute of a device */
+	CU_DEV_CLOCK_KHZ = 13,		/* attributes of a device */
+	CU_DEV_MULTIPROCESSORS = 16,
 	CU_ATTR_SYNC_MEMOPS = 6,	/* attribute of a pointer */
 	CU_ATTR_BUFFER_ID = 7,
 	CU_RANGE_DMA_BUF = 1,		/* kind of handle of a range */
@@ -29,6 +30,8 @@ struct bench_cuda {
 	int (*launch)(cu_function f, unsigned int gx, unsigned int gy, unsigned int gz,
 		      unsigned int bx, unsigned int by, unsigned int bz,
 		      unsigned int shared, cu_stream s, void **params, void **extra);
+	/* How many blocks of that many threads a multiprocessor runs at a time. */
+	int (*occupancy)(int *blocks, cu_function f, int threads, size_t shared);
 	int (*host_alloc)(void **p, size_t size, unsigned int flags);
 	int (*host_free)(void *p);
 	int (*host_register)(void *p, size_t size, unsigned int flags);

@@ -5,6 +5,7 @@
 #include <getopt.h>
 #include <limits.h>
 #include <stdarg.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -53,11 +54,11 @@ static const struct option_row rows[] = {
 	{ OPT_TIMEOUT, 'u', "timeout", "SECONDS", "give up when an answer takes so long; 0: never" },
 	{ OPT_WORD, 'G', "word", "WHERE", "the CPU's word lies in hostmem or gpumem (gpumem)" },
 	{ OPT_ANSWER, 'C', "answer", "WHERE", "the answer lies in hostmem, gpumem or both (both)" },
-	{ OPT_DATA, 's', "data", "SIZE", "bytes that go with the word: 0, which is all that there is here" },
-	{ OPT_PRODUCER, 'm', "producer", "N", "who begins: 0, the CPU, which is all that there is here" },
-	{ OPT_BLOCKS, 'B', "blocks", "N", NULL },
-	{ OPT_BLOCK_THREADS, 'T', "block-threads", "N", NULL },
-	{ OPT_DATA_AT, 'D', "data-at", "WHERE", NULL },
+	{ OPT_DATA, 's', "data", "SIZE", "bytes of data that go with the word, a multiple of 4 (0)" },
+	{ OPT_PRODUCER, 'm', "producer", "N", "who writes the data: 0, the CPU, or 1, the GPU (0)" },
+	{ OPT_DATA_AT, 'D', "data-at", "WHERE", "the data lies in hostmem or gpumem (gpumem)" },
+	{ OPT_BLOCKS, 'B', "blocks", "N", "blocks of the GPU kernel (8; one without data)" },
+	{ OPT_BLOCK_THREADS, 'T', "block-threads", "N", "threads of a block (1024; one without data)" },
 	{ OPT_THREADS, 0, "threads", "N", "each copy is split among N threads (1)" },
 	{ OPT_READ_THREADS, 0, "read-threads", "N",
 	  "the library shares a read among N threads: sets GDRCOPY_READ_THREADS" },
@@ -322,18 +323,21 @@ static void set(struct bench_opts *o, const struct bench_tool *tool,
 		o->word = (enum bench_where)word(tool, r, arg, answers + 1);
 		break;
 	case OPT_DATA:
-		if (size(tool, r, arg, 0))
-			bench_usage(tool, "-s %s: this times a word alone, without data: give 0", arg);
+		o->data = size(tool, r, arg, 0);
+		if (o->data % sizeof(uint32_t) || o->data > BENCH_MAX_DATA)
+			bench_usage(tool, "--data takes a multiple of 4 up to 1G, not '%s'", arg);
 		break;
 	case OPT_PRODUCER:
-		if (number(tool, r, arg, 0, 1))
-			bench_usage(tool, "-m %s: here the CPU begins: give 0", arg);
+		o->gpu_produces = number(tool, r, arg, 0, 1);
+		break;
+	case OPT_DATA_AT:
+		o->data_at = (enum bench_where)word(tool, r, arg, answers + 1);
 		break;
 	case OPT_BLOCKS:
+		o->blocks = (unsigned int)number(tool, r, arg, 1, BENCH_MAX_BLOCKS);
+		break;
 	case OPT_BLOCK_THREADS:
-	case OPT_DATA_AT:
-		bench_usage(tool, "-%c is for data that go with the word, and this times a word alone: leave it out",
-			    r->letter);
+		o->block_threads = (unsigned int)number(tool, r, arg, 1, 1024);
 		break;
 	case OPT_THREADS:
 		o->threads = (int)number(tool, r, arg, 1, 256);

@@ -30,6 +30,9 @@ enum bench_mode { BENCH_MODE_EACH, BENCH_MODE_USED, BENCH_MODE_MANY, BENCH_MODE_
 /* Where a word lies. */
 enum bench_where { BENCH_IN_BOTH, BENCH_IN_HOST, BENCH_IN_GPU };
 
+#define BENCH_MAX_DATA ((size_t)1 << 30)
+#define BENCH_MAX_BLOCKS 8192
+
 /*
  * One code an option. A tool names those that it takes in a string; two tools
  * may so give one letter two meanings.
@@ -80,7 +83,10 @@ struct bench_opts {
 	size_t offset;
 	int map_flags;		/* gdr_map_flags_t */
 	enum bench_mem mem;
-	enum bench_where answer, word;
+	enum bench_where answer, word, data_at;
+	size_t data;		/* that go with the word */
+	bool gpu_produces;	/* the data; else the CPU does */
+	unsigned int blocks, block_threads;	/* of the GPU kernel, where there is data */
 	enum bench_mode mode;
 	bool cold;		/* the host side is in no cache */
 	bool evicted;		/* the GPU wrote the memory last */

@@ -1,0 +1,549 @@
+// SPDX-License-Identifier: MIT
+#define _GNU_SOURCE 1
+#include "ptx.h"
+
+#include <ctype.h>
+#include <sched.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#define MAX_NAMES 64
+#define MAX_CODE 128
+#define NAME 24
+#define SLICE 64	/* instructions of one thread before the next one's turn */
+
+/* Operands: d, destination; r, register or number; p, predicate; m, [register]; x, [parameter]; l, label. */
+static const struct op {
+	const char *name;
+	const char *operands;
+	int bits;	/* of d and r, but those of wide: a 32-bit a and b, a 64-bit d and c */
+} ops[] = {
+#define OPS(X) \
+	X(LD_PARAM32, "ld.param.u32", "dx", 32) X(LD_PARAM64, "ld.param.u64", "dx", 64) \
+	X(CVTA, "cvta.to.global.u64", "dr", 64) \
+	X(MOV32, "mov.u32", "dr", 32) X(MOV64, "mov.u64", "dr", 64) \
+	X(SETP_EQ32, "setp.eq.u32", "prr", 32) X(SETP_NE32, "setp.ne.u32", "prr", 32) \
+	X(SETP_GT32, "setp.gt.u32", "prr", 32) X(SETP_GE32, "setp.ge.u32", "prr", 32) \
+	X(SETP_GE64, "setp.ge.u64", "prr", 64) \
+	X(AND_PRED, "and.pred", "ppp", 0) \
+	X(ADD32, "add.u32", "drr", 32) X(SUB64, "sub.u64", "drr", 64) X(MUL32, "mul.lo.u32", "drr", 32) \
+	X(XOR32, "xor.b32", "drr", 32) X(OR32, "or.b32", "drr", 32) \
+	X(MAD32, "mad.lo.u32", "drrr", 32) X(MAD_WIDE, "mad.wide.u32", "drrr", 0) \
+	X(LD32, "ld.volatile.global.u32", "dm", 32) X(ST32, "st.volatile.global.u32", "mr", 32) \
+	X(MEMBAR, "membar.sys", "", 0) X(BAR_OR, "bar.red.or.pred", "prp", 32) \
+	X(BRA, "bra", "l", 0) X(RET, "ret", "", 0)
+#define ROW(id, name, operands, bits) { name, operands, bits },
+	OPS(ROW)
+};
+#define ID(id, name, operands, bits) id,
+enum { OPS(ID) NOPS };
+
+/* Special registers; a lane's registers begin with these. */
+enum { TID, CTAID, NTID, NCTAID, CLOCK, SPECIALS };
+static const struct { const char *name; int bits; } specials[] = {
+	{ "%tid.x", 32 }, { "%ctaid.x", 32 }, { "%ntid.x", 32 }, { "%nctaid.x", 32 }, { "%clock64", 64 },
+};
+
+struct name {
+	char text[NAME];
+	int bits;	/* of a register, 1: predicate; of a parameter; of a label where it leads */
+};
+
+struct value {
+	bool number;
+	uint64_t v;	/* the number, or the index of a register, a parameter or a label */
+};
+
+struct code {
+	int op;
+	int guard;	/* register, or -1 */
+	bool unless;
+	struct value v[4];
+};
+
+struct ptx {
+	struct name regs[MAX_NAMES], params[MAX_NAMES], labels[MAX_NAMES];
+	unsigned int nregs, nparams, nlabels, ncode;
+	struct code code[MAX_CODE];
+	char *said;
+};
+
+static bool bad(struct ptx *p, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+
+static bool bad(struct ptx *p, const char *fmt, ...)
+{
+	va_list ap;
+
+	va_start(ap, fmt);
+	vsnprintf(p->said, 128, fmt, ap);
+	va_end(ap);
+	return false;
+}
+
+static int find(const struct name *names, unsigned int n, const char *text)
+{
+	for (unsigned int i = 0; i < n; i++)
+		if (!strcmp(names[i].text, text))
+			return (int)i;
+	return -1;
+}
+
+static bool add(struct ptx *p, struct name *names, unsigned int *n, const char *text, int bits)
+{
+	if (*n == MAX_NAMES || strlen(text) >= NAME || !*text)
+		return bad(p, "too many names, or '%s' is too long", text);
+	if (find(names, *n, text) >= 0)
+		return bad(p, "'%s' is there twice", text);
+	strcpy(names[*n].text, text);
+	names[(*n)++].bits = bits;
+	return true;
+}
+
+/* The next word of *s up to one of those that end it, without blanks around it. */
+static char *word(char **s, const char *ends)
+{
+	char *start, *end;
+
+	while (isspace((unsigned char)**s))
+		(*s)++;
+	start = *s;
+	end = start + strcspn(start, ends);
+	*s = *end ? end + 1 : end;
+	*end = 0;
+	while (end > start && isspace((unsigned char)end[-1]))
+		*--end = 0;
+	return start;
+}
+
+static int bits_of(const char *type)
+{
+	if (!strcmp(type, "pred"))
+		return 1;
+	return strlen(type) == 3 && strchr("bu", type[0]) ? atoi(type + 1) : -1;
+}
+
+/* ".param .u64 a, .param .u32 b" */
+static bool read_params(struct ptx *p, char *s)
+{
+	while (*s) {
+		char *one = word(&s, ","), *type;
+
+		if (strcmp(word(&one, " "), ".param") || *one != '.')
+			return bad(p, "no parameter: %s", one);
+		one++;
+		type = word(&one, " ");
+		if (!add(p, p->params, &p->nparams, word(&one, ""), bits_of(type)))
+			return false;
+	}
+	return true;
+}
+
+/* ".reg .b32 a, b" */
+static bool read_regs(struct ptx *p, char *s)
+{
+	int bits = bits_of(word(&s, " \t"));
+
+	if (bits != 1 && bits != 32 && bits != 64)
+		return bad(p, "registers of no known type: %s", s);
+	while (*s)
+		if (!add(p, p->regs, &p->nregs, word(&s, ","), bits))
+			return false;
+	return true;
+}
+
+static bool reg(struct ptx *p, const char *text, int bits, struct value *v)
+{
+	int i = find(p->regs, p->nregs, text);
+
+	if (i < 0)
+		return bad(p, "no register '%s'", text);
+	if (p->regs[i].bits != bits)
+		return bad(p, "'%s' has %d bits, not %d", text, p->regs[i].bits, bits);
+	v->v = (uint64_t)i;
+	return true;
+}
+
+static bool operand(struct ptx *p, char kind, char *text, int bits, struct value *v)
+{
+	char *end = text + strlen(text);
+	int i;
+
+	switch (kind) {
+	case 'm':
+	case 'x':
+		if (*text != '[' || end[-1] != ']')
+			return bad(p, "'%s' is no address", text);
+		end[-1] = 0;
+		if (kind == 'm')
+			return reg(p, text + 1, 64, v);
+		i = find(p->params, p->nparams, text + 1);
+		if (i < 0 || p->params[i].bits != bits)
+			return bad(p, "no parameter of %d bits: '%s'", bits, text + 1);
+		v->v = (uint64_t)i;
+		return true;
+	case 'l':	/* its number, when all are known */
+		i = find(p->labels, p->nlabels, text);
+		if (i < 0 && !add(p, p->labels, &p->nlabels, text, -1))
+			return false;
+		v->v = i < 0 ? p->nlabels - 1 : (uint64_t)i;
+		return true;
+	case 'p':
+		return reg(p, text, 1, v);
+	case 'r':
+		if (isdigit((unsigned char)*text) || *text == '-') {
+			v->number = true;
+			v->v = (uint64_t)strtoll(text, &end, 0);
+			return *end ? bad(p, "'%s' is no number", text) : true;
+		}
+	}
+	return reg(p, text, bits, v);
+}
+
+static bool read_code(struct ptx *p, char *s)
+{
+	struct code *c = &p->code[p->ncode];
+	struct value guard;
+	char *name;
+
+	if (p->ncode == MAX_CODE)
+		return bad(p, "it is too long");
+	*c = (struct code){ .guard = -1 };
+	if (*s == '@') {
+		c->unless = s[1] == '!';
+		s += 1 + c->unless;
+		if (!reg(p, word(&s, " "), 1, &guard))
+			return false;
+		c->guard = (int)guard.v;
+	}
+	name = word(&s, " ");
+	for (c->op = 0; c->op < NOPS && strcmp(name, ops[c->op].name); c->op++)
+		;
+	if (c->op == NOPS)
+		return bad(p, "no instruction '%s'", name);
+	for (int i = 0; ops[c->op].operands[i]; i++) {
+		int bits = c->op == MAD_WIDE ? i == 0 || i == 3 ? 64 : 32 : ops[c->op].bits;
+
+		if (!*s)
+			return bad(p, "%s needs more operands", name);
+		if (!operand(p, ops[c->op].operands[i], word(&s, ","), bits, &c->v[i]))
+			return false;
+	}
+	if (*s)
+		return bad(p, "%s has more operands: %s", name, s);
+	p->ncode++;
+	return true;
+}
+
+static bool label(struct ptx *p, const char *text)
+{
+	int i = find(p->labels, p->nlabels, text);
+
+	if (i < 0)
+		return add(p, p->labels, &p->nlabels, text, (int)p->ncode);
+	if (p->labels[i].bits >= 0)
+		return bad(p, "the label '%s' is there twice", text);
+	p->labels[i].bits = (int)p->ncode;
+	return true;
+}
+
+/* "{ STATEMENT; LABEL: STATEMENT; ... }" */
+static bool read_body(struct ptx *p, char *s)
+{
+	while (true) {
+		char *colon, *one;
+
+		s += strspn(s, " \t\n");
+		if (!*s)
+			break;
+		one = word(&s, ";");
+		while ((colon = strchr(one, ':'))) {
+			*colon = 0;
+			if (!label(p, one))
+				return false;
+			one = colon + 1;
+			one += strspn(one, " \t\n");
+		}
+		if (!strncmp(one, ".reg .", 6) ? !read_regs(p, one + 6) : !read_code(p, one))
+			return false;
+	}
+	for (unsigned int i = 0; i < p->nlabels; i++)
+		if (p->labels[i].bits < 0)
+			return bad(p, "no label '%s'", p->labels[i].text);
+	return true;
+}
+
+static bool read_text(struct ptx *p, char *s, const char *entry)
+{
+	char *open, *close, *name;
+
+	for (unsigned int i = 0; i < SPECIALS; i++)
+		if (!add(p, p->regs, &p->nregs, specials[i].name, specials[i].bits))
+			return false;
+	if (strncmp(s, ".version ", 9) || !strstr(s, "\n.target sm_") || !strstr(s, "\n.address_size 64\n"))
+		return bad(p, "no version, target and address size");
+	s = strstr(s, "\n.visible .entry ");
+	if (!s)
+		return bad(p, "no entry");
+	s += strlen("\n.visible .entry ");
+	name = word(&s, "(");
+	if (strcmp(name, entry))
+		return bad(p, "no kernel '%s'", entry);
+	open = strchr(s, '{');
+	close = strrchr(s, '}');
+	if (!open || !close)
+		return bad(p, "no body");
+	*close = 0;
+	return read_params(p, word(&s, ")")) && read_body(p, open + 1);
+}
+
+struct ptx *ptx_load(const char *text, const char *entry, char said[128])
+{
+	struct ptx *p = calloc(1, sizeof(*p));
+	char *copy = strdup(text);
+	bool ok;
+
+	if (!p || !copy)
+		abort();
+	p->said = said;
+	ok = read_text(p, copy, entry);
+	free(copy);
+	if (ok)
+		return p;
+	ptx_free(p);
+	return NULL;
+}
+
+void ptx_free(struct ptx *p)
+{
+	free(p);
+}
+
+struct lane {
+	uint64_t regs[MAX_NAMES];
+	unsigned int pc;
+	bool waits, ended;	/* at a barrier */
+};
+
+struct store {
+	uint32_t *at, value;
+};
+
+/* The kernel while it runs. Stores of a block wait for its membar.sys. */
+struct run {
+	const struct ptx *p;
+	unsigned int blocks, threads;
+	void **params;
+	ptx_memory *memory;
+	struct lane *lanes;
+	struct block {
+		struct store *stores;
+		size_t nstores, room;
+	} *block;
+	const char *fault;
+};
+
+static uint64_t now_ns(void)
+{
+	struct timespec ts;
+
+	clock_gettime(CLOCK_MONOTONIC, &ts);
+	return (uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec;
+}
+
+static uint64_t get(const struct lane *l, const struct value *v)
+{
+	if (v->number)
+		return v->v;
+	return v->v == CLOCK ? now_ns() : l->regs[v->v];
+}
+
+static uint32_t *at(struct run *r, uint64_t addr)
+{
+	uint32_t *p = addr % sizeof(*p) ? NULL : r->memory(addr, sizeof(*p));
+
+	if (!p)
+		r->fault = addr % sizeof(*p) ? "a misaligned address" : "an illegal address";
+	return p;
+}
+
+/* The last ones first, for nothing orders them. */
+static void flush(struct block *b)
+{
+	size_t n = b->nstores;
+
+	while (b->nstores) {
+		struct store *s = &b->stores[--b->nstores];
+
+		__atomic_store_n(s->at, s->value, __ATOMIC_RELEASE);
+		if (b->nstores == n - 1 && b->nstores)
+			usleep(50);
+	}
+}
+
+static void keep(struct block *b, uint32_t *at, uint32_t value)
+{
+	for (size_t i = 0; i < b->nstores; i++)
+		if (b->stores[i].at == at) {
+			b->stores[i].value = value;
+			return;
+		}
+	if (b->nstores == b->room) {
+		b->room = 2 * b->room + 16;
+		b->stores = realloc(b->stores, b->room * sizeof(*b->stores));
+		if (!b->stores)
+			abort();
+	}
+	b->stores[b->nstores++] = (struct store){ at, value };
+}
+
+static void load(struct run *r, struct lane *l, const struct code *c)
+{
+	const struct block *b = &r->block[l->regs[CTAID]];
+	uint32_t *p = at(r, get(l, &c->v[1]));
+
+	if (!p)
+		return;
+	l->regs[c->v[0].v] = __atomic_load_n(p, __ATOMIC_ACQUIRE);
+	for (size_t i = 0; i < b->nstores; i++)
+		if (b->stores[i].at == p)
+			l->regs[c->v[0].v] = b->stores[i].value;
+}
+
+static void param(struct run *r, struct lane *l, const struct code *c)
+{
+	const void *from = r->params[c->v[1].v];
+
+	if (c->op == LD_PARAM64)
+		memcpy(&l->regs[c->v[0].v], from, 8);
+	else
+		l->regs[c->v[0].v] = *(const uint32_t *)from;
+}
+
+/* The last of the block that comes sets all of them free. */
+static void meet(struct run *r, struct lane *l)
+{
+	struct lane *first = &r->lanes[l->regs[CTAID] * r->threads];
+	uint64_t any = 0;
+
+	l->waits = true;
+	for (unsigned int i = 0; i < r->threads; i++)
+		if (first[i].ended)
+			r->fault = "a barrier without a thread that ended";
+	for (unsigned int i = 0; i < r->threads; i++)
+		if (!first[i].waits)
+			return;
+	for (unsigned int i = 0; i < r->threads; i++)
+		any |= first[i].regs[r->p->code[first[i].pc - 1].v[2].v];
+	for (unsigned int i = 0; i < r->threads; i++) {
+		first[i].regs[r->p->code[first[i].pc - 1].v[0].v] = any;
+		first[i].waits = false;
+	}
+}
+
+static void end(struct run *r, struct lane *l)
+{
+	const struct lane *first = &r->lanes[l->regs[CTAID] * r->threads];
+
+	l->ended = true;
+	for (unsigned int i = 0; i < r->threads; i++)
+		if (first[i].waits)
+			r->fault = "a thread that ends while others wait for it";
+}
+
+static void step(struct run *r, struct lane *l)
+{
+	const struct code *c = &r->p->code[l->pc++];
+	uint64_t a = 0, b = 0, *d = &l->regs[c->v[0].v], uint32 = UINT32_MAX;
+	uint32_t *p;
+
+	if (c->guard >= 0 && !l->regs[c->guard] != c->unless)
+		return;
+	if (strlen(ops[c->op].operands) > 2) {
+		a = get(l, &c->v[1]);
+		b = get(l, &c->v[2]);
+		if (ops[c->op].bits == 32) {
+			a &= uint32;
+			b &= uint32;
+		}
+	}
+	switch (c->op) {
+	case LD_PARAM32:
+	case LD_PARAM64: param(r, l, c); break;
+	case MOV32: *d = get(l, &c->v[1]) & uint32; break;
+	case CVTA:
+	case MOV64: *d = get(l, &c->v[1]); break;
+	case SETP_EQ32: *d = a == b; break;
+	case SETP_NE32: *d = a != b; break;
+	case SETP_GT32: *d = a > b; break;
+	case SETP_GE32:
+	case SETP_GE64: *d = a >= b; break;
+	case AND_PRED: *d = a & b; break;
+	case ADD32: *d = (a + b) & uint32; break;
+	case SUB64: *d = a - b; break;
+	case MUL32: *d = a * b & uint32; break;
+	case XOR32: *d = a ^ b; break;
+	case OR32: *d = a | b; break;
+	case MAD32: *d = (a * b + get(l, &c->v[3])) & uint32; break;
+	case MAD_WIDE: *d = (a & uint32) * (b & uint32) + get(l, &c->v[3]); break;
+	case LD32: load(r, l, c); break;
+	case ST32:
+		p = at(r, get(l, &c->v[0]));
+		if (p)
+			keep(&r->block[l->regs[CTAID]], p, (uint32_t)get(l, &c->v[1]));
+		break;
+	case MEMBAR: flush(&r->block[l->regs[CTAID]]); break;
+	case BAR_OR: meet(r, l); break;
+	case BRA: l->pc = (unsigned int)r->p->labels[c->v[0].v].bits; break;
+	case RET: end(r, l); break;
+	}
+}
+
+/* A turn of each thread. Returns whether one is left. */
+static bool turn(struct run *r)
+{
+	bool left = false;
+
+	for (size_t i = 0; i < (size_t)r->blocks * r->threads && !r->fault; i++) {
+		struct lane *l = &r->lanes[i];
+
+		for (int n = 0; n < SLICE && !l->ended && !l->waits && !r->fault; n++) {
+			if (l->pc >= r->p->ncode)
+				r->fault = "the end of its text";
+			else
+				step(r, l);
+		}
+		left |= !l->ended;
+	}
+	return left && !r->fault;
+}
+
+const char *ptx_run(struct ptx *p, unsigned int blocks, unsigned int threads, void **params,
+		    ptx_memory *memory)
+{
+	struct run r = { .p = p, .blocks = blocks, .threads = threads, .params = params, .memory = memory };
+
+	r.lanes = calloc((size_t)blocks * threads, sizeof(*r.lanes));
+	r.block = calloc(blocks, sizeof(*r.block));
+	if (!r.lanes || !r.block)
+		abort();
+	for (size_t i = 0; i < (size_t)blocks * threads; i++) {
+		r.lanes[i].regs[TID] = i % threads;
+		r.lanes[i].regs[CTAID] = i / threads;
+		r.lanes[i].regs[NTID] = threads;
+		r.lanes[i].regs[NCTAID] = blocks;
+	}
+	while (turn(&r))
+		sched_yield();
+	for (unsigned int i = 0; i < blocks; i++) {
+		flush(&r.block[i]);
+		free(r.block[i].stores);
+	}
+	free(r.block);
+	free(r.lanes);
+	return r.fault;
+}
