@@ -15,10 +15,10 @@
 #include "_cgo_export.h"
 #include "copy/plan.h"
 #include "data.h"
-#include "env.h"
-#include "front.h"
-#include "guest.h"
-#include "log.h"
+#include "host/env.h"
+#include "host/front.h"
+#include "host/guest.h"
+#include "host/log.h"
 #include "long.h"
 
 /*
@@ -43,7 +43,7 @@ static uint64_t id_of(gdr_t g)
 
 static int open_inside(const struct gdr_options *opts, uint64_t *g)
 {
-	int rc = gdr_front_start(opts);
+	int rc = gdr_front_start(opts, gdrcore_init);
 
 	return rc ? rc : gdrcore_open((struct gdr_options *)opts, g);
 }

@@ -25,9 +25,9 @@
 #include "_cgo_export.h"
 #include "cache_range.h"
 #include "data.h"
-#include "front.h"
-#include "guest.h"
-#include "log.h"
+#include "host/front.h"
+#include "host/guest.h"
+#include "host/log.h"
 #include "long.h"
 
 #define CU_POINTER_ATTRIBUTE_BUFFER_ID 7

@@ -16,14 +16,6 @@
 /* What a call that ends mappings answers, beside errno values: copies still run through one. */
 #define GDR_CORE_COPIES (-1)
 
-/* What the environment asks for. The Go runtime gets an empty environment. */
-struct gdr_options {
-	const char *backend;	/* GDRCOPY_BACKEND or NULL */
-	int force_dmabuf;	/* GDRCOPY_USE_DMABUF_MMAP is exactly "1" */
-	const char *vk_driver_files;	/* VK_DRIVER_FILES or NULL */
-	int log_level;		/* lowest level that is logged; 5 is none */
-};
-
 struct gdr_core_info {
 	uint64_t va;
 	uint64_t mapped_size;

@@ -24,8 +24,8 @@
 #include "copy/direct.h"
 #include "copy/fence.h"
 #include "copy/signals.h"
-#include "front.h"
-#include "log.h"
+#include "host/front.h"
+#include "host/log.h"
 #include "long.h"
 
 /*

@@ -8,7 +8,7 @@
 #include <stdint.h>
 
 #include "core.h"
-#include "guest.h"
+#include "host/guest.h"
 
 #pragma GCC visibility push(hidden)
 

@@ -6,7 +6,7 @@
 #include <sys/mman.h>
 
 #include "copy/slot.h"
-#include "log.h"
+#include "host/log.h"
 
 #define GPUS_MAX 64
 #define RESTS_MOST 1023u

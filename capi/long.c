@@ -6,7 +6,8 @@
 #include "copy/auto.h"
 #include "copy/clock.h"
 #include "copy/fence.h"
-#include "front.h"
+#include "dma.h"
+#include "host/front.h"
 
 struct gdr_long_threads gdr_long_threads(void)
 {

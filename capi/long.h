@@ -11,7 +11,7 @@
 #include <stdint.h>
 
 #include "copy/copy.h"
-#include "page.h"
+#include "host/page.h"
 
 #pragma GCC visibility push(hidden)
 

@@ -10,6 +10,7 @@ package main
 #cgo CFLAGS: -std=gnu11 -O2 -g -Wall -Wextra
 #cgo LDFLAGS: -ldl -lpthread
 #include "core.h"
+#include "host/env.h"
 #include "relaxed.h"
 */
 import "C"
@@ -20,6 +21,7 @@ import (
 
 	_ "gdrapi/capi/copy" // C alone: abi.c and data.c call it
 	"gdrapi/capi/door"
+	"gdrapi/capi/host"
 	"gdrapi/core"
 	"gdrapi/core/backend"
 	"gdrapi/core/cache"
@@ -53,8 +55,8 @@ func gdrcore_init(epoch C.uint32_t, table *C.uintptr_t) (rc C.int) {
 	var err error
 	defer finish("gdr_open", &err, &rc)
 	var l *door.Library
-	core.UseMemory(mmap, munmap)
-	core.UseLoader(driver, usable)
+	core.UseMemory(host.Mmap, host.Munmap)
+	core.UseLoader(host.Driver, host.Usable)
 	if l, err = door.New(uint32(epoch)); err == nil {
 		library = l
 		*table = C.uintptr_t(l.TableAddr())
@@ -63,7 +65,7 @@ func gdrcore_init(epoch C.uint32_t, table *C.uintptr_t) (rc C.int) {
 }
 
 // function is the address of a function that C calls.
-func function(addr uintptr) *[0]byte { return (*[0]byte)(pointer(addr)) }
+func function(addr uintptr) *[0]byte { return (*[0]byte)(host.Pointer(addr)) }
 
 //export gdrcore_cuda
 func gdrcore_cuda(out *C.struct_gdr_cuda) (rc C.int) {
@@ -98,7 +100,7 @@ func gdrcore_open(opts *C.struct_gdr_options, g *C.uint64_t) (rc C.int) {
 	var err error
 	defer finish("gdr_open", &err, &rc)
 	log.SetThreshold(log.Level(opts.log_level))
-	o := core.Options{ForceDMABuf: opts.force_dmabuf != 0, Watch: watch}
+	o := core.Options{ForceDMABuf: opts.force_dmabuf != 0, Watch: host.Watch}
 	if opts.backend != nil {
 		o.Backend = C.GoString(opts.backend)
 	}

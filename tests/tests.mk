@@ -15,7 +15,7 @@ CLANG     ?= clang
 DOUBLES   := $(D)/libcuda.so.1 $(D)/libcuda.so $(D)/libvulkan.so.1 $(D)/nvidia_icd.json $(D)/rm_sim
 # What programs are built from, or again for, beside their own source.
 COPY_C    := $(wildcard capi/copy/*.c)
-CAPI_H    := $(wildcard capi/*.h capi/copy/*.h)
+CAPI_H    := $(wildcard capi/*.h capi/host/*.h capi/copy/*.h)
 GUEST_H   := $(wildcard $(T)/guest/*.h tools/*.h)
 
 # The groups of tests/table_test.go: one target for each.
@@ -79,15 +79,15 @@ lint: need-shellcheck need-$(CLANG) need-aarch64-linux-gnu-gcc $(DOUBLES)
 	@test -z "$$(gofmt -l $(GO_DIRS))" || { gofmt -d $(GO_DIRS); exit 1; }
 	$(GO) vet ./...
 	$(GO) run $(STATICCHECK) ./...
-	shellcheck -x setup.sh capi/*.sh kmod/*.sh packaging/*.sh packaging/gdrdrv-node tests/*.sh tests/*/*.sh $(T)/*/*.sh .ci/run
+	shellcheck -x setup.sh capi/host/*.sh kmod/*.sh packaging/*.sh packaging/gdrdrv-node tests/*.sh tests/*/*.sh $(T)/*/*.sh .ci/run
 	@mkdir -p $(B)/_cgo
 	cd capi && $(GO) tool cgo -objdir ../$(B)/_cgo -- main.go
-	for cc in $(CC) $(CLANG); do for f in capi/*.c capi/copy/*.c; do \
+	for cc in $(CC) $(CLANG); do for f in capi/*.c capi/*/*.c; do \
 		$$cc -std=gnu11 -O2 $(WARN) -Icapi -I$(B)/_cgo -fsyntax-only $$f || exit 1; done; \
 		for f in tools/*.c tools/*/*.c $(T)/*/*.c $(addprefix tests/,$(addsuffix /*.c,arch bench callgrind capi consumers doubles examples fuzz rm steps vkgdr)) \
 			examples/*.c examples/*/*.c vkgdr/*.c; do \
 		$$cc $(C11) -O2 -Icapi -Iexamples -I$(T) -Itests/callgrind -fsyntax-only $$f || exit 1; done; done
-	aarch64-linux-gnu-gcc -std=gnu11 -O2 $(WARN) -Icapi -I$(B)/_cgo -fsyntax-only capi/*.c capi/copy/*.c
+	aarch64-linux-gnu-gcc -std=gnu11 -O2 $(WARN) -Icapi -I$(B)/_cgo -fsyntax-only capi/*.c capi/*/*.c
 	GOARCH=arm64 $(GO) vet ./core/... ./capi/door ./capi/cpus ./cmd/... ./examples/...
 	GOARCH=ppc64le $(GO) vet ./core/... ./capi/door ./capi/cpus ./cmd/... ./examples/...
 

@@ -12,7 +12,7 @@ import (
 // the process pass a fence instead.
 //
 // The process must be registered for the command, which takes long where it has threads
-// already. So capi/start.c has a thread do that, which then clears header.fenced.
+// already. So capi/host/start.c has a thread do that, which then clears header.fenced.
 const membarrierPrivateExpedited = 1 << 3
 
 // hasBarrier reports whether the command exists and the process is registered for it.

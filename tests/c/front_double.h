@@ -14,8 +14,8 @@
 #include <stdint.h>
 
 #include "copy/slot.h"
-#include "front.h"
-#include "log.h"
+#include "host/front.h"
+#include "host/log.h"
 #include "relaxed.h"
 
 _Atomic(struct gdr_front *) gdr_front_page;

@@ -7,6 +7,7 @@
 #include <stdint.h>
 
 #include "core.h"
+#include "host/env.h"
 
 int gdrcore_init(uint32_t epoch, uintptr_t *table);
 int gdrcore_open(struct gdr_options *opts, uint64_t *g);

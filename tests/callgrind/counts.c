@@ -7,6 +7,7 @@
  * Before each call it prints a name and calls mark(), at which callgrind writes
  * down what it has counted.
  */
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,6 +16,7 @@
 #include "cache_range.h"
 #include "gdrapi.h"
 #include "gdrapi_ext.h"
+#include "relaxed.h"
 #include "copy/slot.h"
 
 #define BYTES (1u << 20)
@@ -94,6 +96,13 @@ int gdrcore_map(uint64_t g, uint64_t h, uint64_t size, int flags, uint64_t *va, 
 int gdrcore_start_threads(void)
 {
 	return 0;
+}
+
+/* cuda.c has no functions. */
+int gdrcore_cuda(struct gdr_cuda *cuda)
+{
+	(void)cuda;
+	return ENOTSUP;
 }
 
 int gdrcore_unmap(uint64_t g, uint64_t h, uint64_t va, uint64_t size)

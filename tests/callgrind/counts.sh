@@ -27,7 +27,7 @@ rm -rf "$dir"
 mkdir -p "$dir"
 "$cc" -std=gnu11 -O2 -g -fPIC -w -shared -Wl,-soname,libcuda.so.1 -o "$dir/libcuda.so.1" $here/cuda.c
 "$cc" -std=gnu11 -O2 -g -fPIC -w -Icapi -Iinclude -I$here -o "$dir/counts" \
-	$here/counts.c capi/*.c capi/copy/*.c -Wl,--no-as-needed "$dir/libcuda.so.1" -Wl,-rpath,"$dir" -lpthread -ldl
+	$here/counts.c capi/*.c capi/*/*.c -Wl,--no-as-needed "$dir/libcuda.so.1" -Wl,-rpath,"$dir" -lpthread -ldl
 unset GDRCOPY_READ_THREADS GDRCOPY_WRITE_THREADS GDRCOPY_ENABLE_LOGGING GDRCOPY_LOG_LEVEL
 GDRCOPY_COPY_IMPL=sse2 valgrind -q --tool=callgrind --separate-threads=yes --dump-before=mark --compress-strings=no \
 	--compress-pos=no --dump-instr=no --callgrind-out-file="$dir/out" "$dir/counts" >"$dir/names"

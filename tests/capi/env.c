@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 /*
- * env.c - what capi/env.c makes of the environment, by itself.
+ * env.c - what capi/host/env.c makes of the environment, by itself.
  */
 #include <errno.h>
 #include <stdbool.h>
@@ -9,8 +9,8 @@
 
 #include "copy/direct.h"
 #include "copy/pool.h"
-#include "env.h"
-#include "log.h"
+#include "host/env.h"
+#include "host/log.h"
 #include "tap.h"
 
 static bool privileged;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 /*
- * log.c - the front's log lines (capi/log.c): which are written, how long they are, and
+ * log.c - the front's log lines (capi/host/log.c): which are written, how long they are, and
  * that the host's errno stays.
  */
 #define _GNU_SOURCE 1
@@ -10,7 +10,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "log.h"
+#include "host/log.h"
 #include "tap.h"
 
 static struct tap tap;

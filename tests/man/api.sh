@@ -70,9 +70,9 @@ runs() {
 		[ "$(cat "$work/word.out")" = 42 ]
 }
 
-# The table of the environment's variables, capi/env.c.
+# The table of the environment's variables, capi/host/env.c.
 variables() {
-	sed -nE 's/^\t\[[A-Z_]+\] = \{ "([A-Z_]+)", .*/\1/p' capi/env.c
+	sed -nE 's/^\t\[[A-Z_]+\] = \{ "([A-Z_]+)", .*/\1/p' capi/host/env.c
 }
 
 # Only env.c asks for one, of C's and Go's code.

@@ -4,7 +4,7 @@
 
 WATCHED   := $(addprefix $(B)/watched/,$(addsuffix .so,watched_lazy watched_relro watched_got watched_absent watched_two watched_again watched_named \
 	     watch_copy watch_closed))
-WATCH     := tests/rm/watch_test.c capi/watch.c
+WATCH     := tests/rm/watch_test.c capi/host/watch.c
 
 .PHONY: watch-test
 watch-test: $(BIN)/watch_test $(WATCHED)
@@ -28,7 +28,7 @@ $(B)/watched/golib.so: tests/rm/golib/main.go
 	rm -f $(basename $@).h
 
 WATCH_CC   = $(C11) -Icapi -o $@ $(filter %.c %.o,$^) -ldl -lpthread
-$(BIN)/watch_test $(BIN)/watch_tsan $(B)/asan/watch_test: $(WATCH) tests/rm/watched.h capi/watch.h tools/tap.h
+$(BIN)/watch_test $(BIN)/watch_tsan $(B)/asan/watch_test: $(WATCH) tests/rm/watched.h capi/host/watch.h tools/tap.h
 
 $(BIN)/watch_test:
 	@mkdir -p $(@D)
@@ -61,7 +61,7 @@ $(B)/watched/libother.so: tests/rm/watched_other.c
 	echo 'WATCHED_OTHER { global: ioctl; local: *; };' >$(B)/watched/other.map
 	$(CC) $(C11) $(CFLAGS) -shared -fPIC -Wl,-soname,$(@F) -Wl,--version-script,$(B)/watched/other.map -o $@ $<
 
-$(B)/watched/watch_copy.so: tests/rm/watch_copy.c capi/watch.c capi/watch.h
+$(B)/watched/watch_copy.so: tests/rm/watch_copy.c capi/host/watch.c capi/host/watch.h
 	@mkdir -p $(@D)
 	$(CC) $(C11) $(CFLAGS) -Icapi -shared -fPIC -o $@ $(filter %.c %.o,$^) $(HOW)
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-/* capi/watch.c as a shared object of its own, linked as libgdrapi is. */
-#include "watch.h"
+/* capi/host/watch.c as a shared object of its own, linked as libgdrapi is. */
+#include "host/watch.h"
 
 int watch_copy(void *export, uint64_t addr, uint64_t size, struct gdr_watch *w);
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 /*
- * watch_test.c - capi/watch.c, on stand-ins for libcuda (watched.c).
+ * watch_test.c - capi/host/watch.c, on stand-ins for libcuda (watched.c).
  *
  *	watch_test DIRECTORY	of the stand-ins
  *
@@ -8,7 +8,7 @@
  * was before.
  */
 #define _GNU_SOURCE
-#include "watch.h"
+#include "host/watch.h"
 
 #include "tap.h"
 #include "watched.h"

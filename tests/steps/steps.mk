@@ -2,6 +2,6 @@
 #
 # make check-steps    [check 40 s] every instruction of a copy: signals, fences; make stress: all plans
 
-$(BIN)/steps $(BIN)/fences: $(BIN)/%: tests/steps/%.c tests/steps/table.h $(T)/front_double.h $(wildcard capi/*.[ch] capi/copy/*.[ch]) tools/tap.h
+$(BIN)/steps $(BIN)/fences: $(BIN)/%: tests/steps/%.c tests/steps/table.h $(T)/front_double.h $(wildcard capi/*.[ch] capi/*/*.[ch]) tools/tap.h
 	@mkdir -p $(@D)
-	$(CC) $(C11) $(CFLAGS) -Icapi -I$(T) -o $@ $< capi/data.c capi/dma.c capi/engine.c capi/extents.c capi/relaxed.c capi/long.c capi/guest.c $(COPY_C) -lpthread -ldl
+	$(CC) $(C11) $(CFLAGS) -Icapi -I$(T) -o $@ $< capi/data.c capi/dma.c capi/engine.c capi/extents.c capi/relaxed.c capi/long.c capi/host/guest.c $(COPY_C) -lpthread -ldl

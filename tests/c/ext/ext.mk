@@ -11,7 +11,7 @@ $(EXTBINS): $(BIN)/ext_%: $(T)/ext/%.c $(wildcard $(T)/ext/*.h) $(LIB) $(GUEST_H
 	$(CC) $(C11) $(CFLAGS) -I$(T) -o $@ $(filter %.c %.o,$^) $(LINK)
 
 CACHE_TEST = $(C11) -Icapi -I$(T) -Itests/callgrind -o $@ $(filter %.c,$^) -lpthread
-$(BIN)/ext_cache_steps $(BIN)/ext_cache_tsan: $(T)/ext/cache_tsan.c capi/cache.c capi/guest.c capi/reserve.c $(CAPI_H) $(T)/front_double.h tools/tap.h
+$(BIN)/ext_cache_steps $(BIN)/ext_cache_tsan: $(T)/ext/cache_tsan.c capi/cache.c capi/host/guest.c capi/host/reserve.c $(CAPI_H) $(T)/front_double.h tools/tap.h
 
 $(BIN)/ext_cache_steps:
 	@mkdir -p $(@D)
@@ -22,7 +22,7 @@ $(BIN)/ext_cache_tsan: | need-$(CLANG)
 	$(CLANG) -O1 -g -fsanitize=thread $(CACHE_TEST)
 
 ENGINE_TEST = $(C11) -Icapi -o $@ $(filter %.c,$^) -lpthread
-$(BIN)/ext_engine $(BIN)/ext_engine_tsan: $(T)/ext/engine.c capi/engine.c capi/extents.c capi/relaxed.c capi/guest.c $(CAPI_H) tools/tap.h
+$(BIN)/ext_engine $(BIN)/ext_engine_tsan: $(T)/ext/engine.c capi/engine.c capi/extents.c capi/relaxed.c capi/host/guest.c $(CAPI_H) tools/tap.h
 
 $(BIN)/ext_engine:
 	@mkdir -p $(@D)

@@ -8,17 +8,17 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "core.h"
+#include "env.h"
 #include "page.h"
 
 #pragma GCC visibility push(hidden)
 
 /*
- * Starts the core, if it does not run in this process. The caller has called
- * gdr_guest_enter. Returns 0, or an errno value after it logged a line. It does not start
- * the core if none of the backends that opts allow can open.
+ * Starts the Go runtime and the core, if they do not run in this process; init is the
+ * core's part. The caller has called gdr_guest_enter. Returns 0, or an errno value after it
+ * logged a line. It starts nothing if none of the backends that opts allow can open.
  */
-int gdr_front_start(const struct gdr_options *opts);
+int gdr_front_start(const struct gdr_options *opts, gdr_core_init *init);
 
 /*
  * Decides whether a call on handles a and b (0: none) may enter the core. Returns 0;

@@ -1,6 +1,14 @@
-package main
+// Package host has the Go runtime live as a guest in somebody else's process: its start,
+// forks, threads, memory, and what package core has C do for it.
+//
+// Most of it is C, for it runs before the runtime does, or where Go cannot: front.h,
+// guest.h, env.h, driver.h and log.h are what it offers to package capi's C. It knows
+// nothing of package capi.
+package host
 
 /*
+#cgo CFLAGS: -std=gnu11 -O2 -g -Wall -Wextra
+#cgo LDFLAGS: -ldl -lpthread
 #include <sys/mman.h>
 #include "driver.h"
 #include "watch.h"
@@ -17,16 +25,15 @@ import (
 	"fmt"
 	"unsafe"
 
+	_ "gdrapi/capi/copy" // C alone: start.c and runtime.c call it
 	"gdrapi/core"
 	"gdrapi/core/cuda"
 
 	"golang.org/x/sys/unix"
 )
 
-// What package core has the C side do for it.
-
-// mmap and munmap are the C library's, which hosts hook: see core.UseMemory.
-func mmap(addr, size uintptr, prot, flags, fd int, offset uint64) (uintptr, error) {
+// Mmap is the C library's, which hosts hook: see core.UseMemory. So is Munmap.
+func Mmap(addr, size uintptr, prot, flags, fd int, offset uint64) (uintptr, error) {
 	va, err := C.map_memory(C.uintptr_t(addr), C.size_t(size), C.int(prot), C.int(flags), C.int(fd), C.off_t(offset))
 	if uintptr(va) != ^uintptr(0) {
 		return uintptr(va), nil
@@ -34,15 +41,16 @@ func mmap(addr, size uintptr, prot, flags, fd int, offset uint64) (uintptr, erro
 	return 0, err
 }
 
-func munmap(va, size uintptr) error {
-	if r, err := C.munmap(pointer(va), C.size_t(size)); r != 0 {
+// Munmap ends a mapping.
+func Munmap(va, size uintptr) error {
+	if r, err := C.munmap(Pointer(va), C.size_t(size)); r != 0 {
 		return err
 	}
 	return nil
 }
 
-// driver is the CUDA driver that C has loaded, here or in an ancestor of this process.
-var driver = cuda.Loader{
+// Driver is the CUDA driver that C has loaded, here or in an ancestor of this process.
+var Driver = cuda.Loader{
 	Load: func() error {
 		var why [256]C.char
 		switch C.gdr_driver_load(&why[0], C.size_t(len(why))) {
@@ -62,20 +70,20 @@ var driver = cuda.Loader{
 	},
 }
 
-// usable reports whether this process can load a library.
-func usable() bool { return bool(C.gdr_driver_can_load()) }
+// Usable reports whether this process can load a library.
+func Usable() bool { return bool(C.gdr_driver_can_load()) }
 
-// pointer is an address of the host's, which Go's memory never holds.
-func pointer(addr uintptr) unsafe.Pointer { return *(*unsafe.Pointer)(unsafe.Pointer(&addr)) }
+// Pointer is an address of the host's, which Go's memory never holds.
+func Pointer(addr uintptr) unsafe.Pointer { return *(*unsafe.Pointer)(unsafe.Pointer(&addr)) }
 
-// watch is core.Watch.
-func watch(export uintptr, addr, size uint64) (core.Seen, error) {
+// Watch is core.Watch.
+func Watch(export uintptr, addr, size uint64) (core.Seen, error) {
 	// It walks the list of libraries, which takes a lock of the loader.
-	if !usable() {
+	if !Usable() {
 		return core.Seen{}, unix.ENOTSUP
 	}
 	var w C.struct_gdr_watch
-	if rc := C.gdr_watch_export(pointer(export), C.uint64_t(addr), C.uint64_t(size), &w); rc != 0 {
+	if rc := C.gdr_watch_export(Pointer(export), C.uint64_t(addr), C.uint64_t(size), &w); rc != 0 {
 		return core.Seen{}, unix.Errno(rc)
 	}
 	return core.Seen{

@@ -21,7 +21,7 @@
 #include "guest.h"
 #include "log.h"
 #include "reserve.h"
-#include "copy/threads.h"
+#include "../copy/threads.h"
 
 #include <elf.h>
 #include <errno.h>

@@ -8,8 +8,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "copy/float.h"
-#include "copy/signals.h"
+#include "../copy/float.h"
+#include "../copy/signals.h"
 #include "reserve.h"
 
 #pragma GCC visibility push(hidden)

@@ -7,7 +7,7 @@
 
 #include <stdint.h>
 
-#include "core.h"
+#include "env.h"
 #include "page.h"
 
 #pragma GCC visibility push(hidden)
@@ -19,11 +19,11 @@
 int gdr_start_prepare(const struct gdr_options *opts);
 
 /*
- * Starts the core, whose handles get epoch. Fills in front, but for front's epoch. The
+ * Starts the runtime, then the core by init. Fills in front, but for front's epoch. The
  * caller holds front's lock, and has called gdr_guest_enter. Returns 0, or an errno value
  * after it logged a line; then it may be called again.
  */
-int gdr_start(struct gdr_front *front, uint32_t epoch);
+int gdr_start(struct gdr_front *front, gdr_core_init *init, uint32_t epoch);
 
 #pragma GCC visibility pop
 

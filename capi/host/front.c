@@ -54,7 +54,7 @@ static struct gdr_front *front_page(void)
 }
 
 /* Under the lock. */
-static int start_next_epoch(struct gdr_front *front)
+static int start_next_epoch(struct gdr_front *front, gdr_core_init *init)
 {
 	uint64_t epoch = atomic_load(&last_epoch) + 1;
 	int rc;
@@ -64,7 +64,7 @@ static int start_next_epoch(struct gdr_front *front)
 			GDR_HANDLE_EPOCH_MAX);
 		return EAGAIN;
 	}
-	rc = gdr_start(front, epoch);
+	rc = gdr_start(front, init, epoch);
 	if (rc)
 		return rc;
 	front->epoch = epoch;
@@ -73,7 +73,7 @@ static int start_next_epoch(struct gdr_front *front)
 	return 0;
 }
 
-int gdr_front_start(const struct gdr_options *opts)
+int gdr_front_start(const struct gdr_options *opts, gdr_core_init *init)
 {
 	struct gdr_front *front = front_page();
 	int rc;
@@ -87,7 +87,7 @@ int gdr_front_start(const struct gdr_options *opts)
 		return rc;
 	pthread_mutex_lock(&front->lock);
 	if (!atomic_load_explicit(&front->up, memory_order_relaxed))
-		rc = start_next_epoch(front);
+		rc = start_next_epoch(front, init);
 	pthread_mutex_unlock(&front->lock);
 	return rc;
 }

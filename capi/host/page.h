@@ -11,15 +11,20 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "copy/copy.h"
-#include "copy/pool.h"
-#include "copy/slot.h"
-#include "copy/threads.h"
-#include "dma.h"
+#include "../copy/copy.h"
+#include "../copy/pool.h"
+#include "../copy/slot.h"
+#include "../copy/threads.h"
 
 #pragma GCC visibility push(hidden)
 
 #define GDR_INHERITED_MAX 64u
+
+/* The core's part of a start, in Go: handles get epoch, and *table is their table. */
+typedef int gdr_core_init(uint32_t epoch, uintptr_t *table);
+
+struct gdr_dma;	/* dma.h */
+typedef _Atomic(struct gdr_dma *) gdr_dma_ref;
 
 /*
  * One page that a fork empties (MADV_WIPEONFORK). However a child was made, it finds a

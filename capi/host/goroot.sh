@@ -8,16 +8,16 @@
 # files stay as they are.
 #
 # Here, in its Go sources:
-#   the limit of open files   capi/go_rlimit.go.in: package syscall does not raise it
-#   signal handlers           capi/go_sigtab.go.in: none is installed or changed but SIGSETXID's
-#   file descriptors          capi/go_netpoll.go.in: no epoll, timers wait in a futex
+#   the limit of open files   capi/host/go_rlimit.go.in: package syscall does not raise it
+#   signal handlers           capi/host/go_sigtab.go.in: none is installed or changed but SIGSETXID's
+#   file descriptors          capi/host/go_netpoll.go.in: no epoll, timers wait in a futex
 #   stacks                    128 KiB for a thread that is inside, for the host's handlers
 #   masks                     not changed around a call, for speed alone
-# In capi/extld.sh, in the objects of runtime/cgo's C: threads, memory, and what a
+# In capi/host/extld.sh, in the objects of runtime/cgo's C: threads, memory, and what a
 # host's thread would keep between two calls.
 #
 # A file of ours that no longer fits does not compile. GDR_GO_UNTESTED=1 allows a Go that
-# capi/go_versions does not name.
+# capi/host/go_versions does not name.
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
 go=${GO:-go}
@@ -121,7 +121,7 @@ table=$src/internal/godebugs/table.go
 grep -q '^var Removed ' "$table" || [ "$minor" = 1.24 ] || [ "$minor" = 1.25 ] || fail "$version says nowhere which GODEBUG settings it has removed"
 for name in $(sed -nE 's/.*"GODEBUG=([^"]*)".*/\1/p' "$here/runtime.c" | tr ',' ' '); do
 	sed '1,/^var Removed /d' "$table" | grep -q "Name: \"${name%%=*}\"" &&
-		fail "$version has removed the GODEBUG setting ${name%%=*}, which capi/runtime.c gives it"
+		fail "$version has removed the GODEBUG setting ${name%%=*}, which capi/host/runtime.c gives it"
 done
 
 printf '{"Replace": {%s\n}}\n' "$list" >"$out/overlay.json"

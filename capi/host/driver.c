@@ -14,7 +14,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "copy/signals.h"
+#include "../copy/signals.h"
 
 static const char library[] = "libcuda.so.1";
 

@@ -6,8 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "copy/direct.h"
-#include "copy/pool.h"
+#include "../copy/direct.h"
+#include "../copy/pool.h"
 #include "log.h"
 
 enum variable {

@@ -10,11 +10,18 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "copy/copy.h"
-#include "copy/plan.h"
-#include "core.h"
+#include "../copy/copy.h"
+#include "../copy/plan.h"
 
 #pragma GCC visibility push(hidden)
+
+/* What the environment asks for. The Go runtime gets an empty environment. */
+struct gdr_options {
+	const char *backend;	/* GDRCOPY_BACKEND or NULL */
+	int force_dmabuf;	/* GDRCOPY_USE_DMABUF_MMAP is exactly "1" */
+	const char *vk_driver_files;	/* VK_DRIVER_FILES or NULL */
+	int log_level;		/* lowest level that is logged; 5 is none */
+};
 
 /* For copies. A process reads it once, when the library starts in it. */
 struct gdr_copy_env {

@@ -23,8 +23,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "_cgo_export.h"
-#include "copy/threads.h"
+#include "../copy/threads.h"
 #include "driver.h"
 #include "env.h"
 #include "log.h"
@@ -133,7 +132,7 @@ static void register_later(struct gdr_front *front)
 		pthread_detach(thread);
 }
 
-static int core_start(struct gdr_front *front, uint32_t epoch)
+static int core_start(struct gdr_front *front, gdr_core_init *init, uint32_t epoch)
 {
 	uintptr_t addr = 0;
 	int rc = 0;
@@ -145,7 +144,7 @@ static int core_start(struct gdr_front *front, uint32_t epoch)
 	if (!rc) {
 		front->runs = true;
 		/* Waits until the runtime is up. It starts in a thread of its own. */
-		rc = gdrcore_init(epoch, &addr);
+		rc = init(epoch, &addr);
 	}
 	front->table = (struct gdr_table *)addr;
 	if (!rc && !has_barrier())
@@ -153,13 +152,13 @@ static int core_start(struct gdr_front *front, uint32_t epoch)
 	return rc;
 }
 
-int gdr_start(struct gdr_front *front, uint32_t epoch)
+int gdr_start(struct gdr_front *front, gdr_core_init *init, uint32_t epoch)
 {
 	int rc = read_environment(front);
 
 	if (rc)
 		return rc;
-	rc = core_start(front, epoch);
+	rc = core_start(front, init, epoch);
 	if (rc)
 		gdr_log(GDR_LOG_ERROR, "gdr_open: the core did not start: %s", strerror(rc));
 	return rc;
