@@ -25,7 +25,7 @@ static int fake_from(gdr_mh_t handle, void *host, const void *va, size_t size);
 #define gdr_copy_from_mapping fake_from
 /* The CPU that polls leaves it to the kernel, which may have no other. */
 #undef atomic_load_explicit
-#define atomic_load_explicit(p, order) (sched_yield(), __atomic_load_n(p, __ATOMIC_ACQUIRE))
+#define atomic_load_explicit(p, order) (sched_yield(), __atomic_load_n((uint32_t *)(p), __ATOMIC_ACQUIRE))
 static unsigned int samples;	/* that were added, also beyond what there is room for */
 
 static void counted_add(struct bench_samples *s, double ns);
