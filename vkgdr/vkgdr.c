@@ -112,10 +112,11 @@ static bool succeeded(const struct cuda *cuda, const char *call, int result)
 
 	if (!result)
 		return true;
-	if (cuda->error_name(result, &name) || !name)
-		say("%s failed (unknown CUDA error %d)", call, result);
-	else
+	cuda->error_name(result, &name);	/* it leaves NULL for one that CUDA does not know */
+	if (name)
 		say("%s failed (%s)", call, name);
+	else
+		say("%s failed (unknown CUDA error %d)", call, result);
 	return false;
 }
 

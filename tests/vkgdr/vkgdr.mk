@@ -13,4 +13,4 @@ $(BIN)/vkgdr_counted.o: vkgdr/vkgdr.c tests/vkgdr/counted.h include/vkgdr.h
 
 $(BIN)/vkgdr_steps: tests/vkgdr/steps.c $(BIN)/vkgdr_counted.o include/vkgdr.h tools/tap.h $(CUDA_DL)
 	@mkdir -p $(@D)
-	$(CC) $(C11) $(CFLAGS) -o $@ $(filter %.c %.o,$^) -ldl
+	$(CC) $(C11) $(CFLAGS) -o $@ $(filter %.c %.o,$^) -ldl -lpthread
