@@ -129,7 +129,7 @@ func openFirst(candidates []backend.Backend) (_ backend.Session, name string, er
 			undecided.standby, undecided.standbyName = session, b.Name()
 			return undecided, undecided.name + "|" + b.Name(), nil
 		}
-		if u, ok := session.(backend.Undecided); ok && u.Undecided() && len(candidates) > 1 {
+		if u, ok := session.(backend.Undecided); ok && u.Undecided() {
 			undecided = &fallback{first: u, name: b.Name()}
 			continue
 		}

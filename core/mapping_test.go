@@ -49,6 +49,7 @@ func TestReadAtAndWriteAt(t *testing.T) {
 		{1, 8, 8, nil, 0},
 		{999, 1, 1, nil, 0},
 		{990, 11, 10, io.EOF, unix.EINVAL},
+		{1000, 0, 0, io.EOF, 0},
 		{1000, 1, 0, io.EOF, unix.EINVAL},
 		{1 << 62, 1, 0, io.EOF, unix.EINVAL},
 		{-1, 1, 0, unix.EINVAL, unix.EINVAL},

@@ -15,7 +15,10 @@ type Fake struct {
 	Calls []string
 	Live  int                // pins that are not unpinned yet
 	Asked backend.PinRequest // of the last pin
-	Flag  int                // of each pin
+	Bytes uint64             // that the last map was asked for
+	Want  backend.MappingType
+	Type  backend.MappingType // of each mapping
+	Flag  int                 // of each pin
 	Page  uint32
 	VA    uintptr // of each mapping
 
@@ -76,7 +79,10 @@ func (p *fakePin) Map(size uint64, want backend.MappingType) (uintptr, backend.M
 		return 0, 0, err
 	}
 	p.mapped = true
-	return p.f.VA, backend.WC, nil
+	p.f.mu.Lock()
+	defer p.f.mu.Unlock()
+	p.f.Bytes, p.f.Want = size, want
+	return p.f.VA, p.f.Type, nil
 }
 
 func (p *fakePin) Unmap() error {
@@ -107,4 +113,6 @@ func (p *fakePin) Unpin() error {
 }
 
 // New makes a Fake in whose pins a page has 4096 bytes. Nothing lies behind its mappings.
-func New() *Fake { return &Fake{Fail: map[string]error{}, Page: 4096, VA: 0x7000} }
+func New() *Fake {
+	return &Fake{Fail: map[string]error{}, Page: 4096, VA: 0x7000, Type: backend.WC}
+}

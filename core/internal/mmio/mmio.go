@@ -45,6 +45,9 @@ func Count(typ backend.MappingType, by int32) {
 	mixed.Store(types > 1)
 }
 
+// Mixed reports whether mappings of more than one type are live.
+func Mixed() bool { return mixed.Load() }
+
 // Write writes p to the mapping of that type at va. All of it is on its way to the device
 // when Write returns, before any later store of the caller's.
 func Write(va uintptr, p []byte, typ backend.MappingType) {
@@ -61,7 +64,7 @@ func Write(va uintptr, p []byte, typ backend.MappingType) {
 		}
 		va, p = va+uintptr(n), p[n:]
 	}
-	if mixed.Load() {
+	if Mixed() {
 		fullFence()
 	} else {
 		storeFence()

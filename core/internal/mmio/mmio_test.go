@@ -115,13 +115,13 @@ func TestPieces(t *testing.T) {
 func TestMixedTypes(t *testing.T) {
 	Count(backend.WC, 1)
 	Count(backend.WC, 1)
-	require.False(t, mixed.Load())
+	require.False(t, Mixed())
 	Count(backend.Caching, 1)
-	require.True(t, mixed.Load())
+	require.True(t, Mixed())
 	Count(backend.WC, -1)
-	require.True(t, mixed.Load(), "one is left")
+	require.True(t, Mixed(), "one is left")
 	Count(backend.WC, -1)
-	require.False(t, mixed.Load())
+	require.False(t, Mixed())
 	Count(backend.Caching, -1)
 }
 

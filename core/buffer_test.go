@@ -1,0 +1,340 @@
+package core
+
+import (
+	"testing"
+
+	"gdrapi/core/backend"
+	"gdrapi/core/internal/mmio"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+)
+
+// gate is a Gate that notes its calls.
+type gate struct {
+	calls []string
+	shut  bool // the answer of Shut
+	va    uintptr
+	n     uint64
+	typ   uint32
+}
+
+func (g *gate) Open(va uintptr, n uint64, typ uint32) {
+	g.calls = append(g.calls, "open")
+	g.va, g.n, g.typ = va, n, typ
+}
+
+func (g *gate) Shut() bool {
+	g.calls = append(g.calls, "shut")
+	return g.shut
+}
+
+func (g *gate) Gone() { g.calls = append(g.calls, "gone") }
+
+// What a backend is asked for, and what a mapping is then.
+func TestMapOfEachType(t *testing.T) {
+	d, f := open(t)
+	for _, want := range []MappingType{AnyType, WriteCombined, Cached, DeviceMemory} {
+		for _, got := range []MappingType{WriteCombined, Cached, DeviceMemory} {
+			f.Type = got
+			b, err := d.Pin(request)
+			require.NoError(t, err)
+			g := &gate{shut: true}
+			require.NoError(t, b.SetGate(g))
+			m, err := b.Map(5000, want)
+			require.NoError(t, err)
+			require.EqualValues(t, 8192, f.Bytes, "whole pages of the host")
+			require.Equal(t, want, f.Want)
+			require.Equal(t, got, m.Type(), "what the backend gave")
+			require.Equal(t, &gate{calls: []string{"open"}, shut: true, va: f.VA, n: 8192, typ: uint32(got)}, g)
+			require.Equal(t, f.VA, m.VA())
+			require.EqualValues(t, request.Addr, m.GPU())
+			require.EqualValues(t, 8192, m.Mapped())
+			require.EqualValues(t, 5000, m.Size())
+			i, err := b.Info()
+			require.NoError(t, err)
+			require.Equal(t, Info{Info: backend.Info{VA: request.Addr, MappedSize: request.Size, PageSize: 4096}, Mapped: true, Type: got}, i)
+			again, err := b.Mapping()
+			require.NoError(t, err)
+			require.Same(t, m, again)
+			require.NoError(t, m.Close())
+			i, err = b.Info()
+			require.NoError(t, err)
+			require.Equal(t, Info{Info: i.Info}, i, "it is not mapped any more")
+			require.NoError(t, b.Close())
+			require.Equal(t, []string{"open", "shut", "gone"}, g.calls)
+		}
+	}
+	b, err := d.Pin(request)
+	require.NoError(t, err)
+	for _, typ := range []MappingType{4, 5, 1 << 31, ^MappingType(0)} {
+		_, err = b.Map(4096, typ)
+		require.Equal(t, unix.EINVAL, errno(err))
+	}
+	require.NoError(t, d.Close())
+}
+
+// A buffer may be mapped up to the end of its last page of the host, and one that is pinned
+// within a page not beyond it.
+func TestHowMuchIsMapped(t *testing.T) {
+	d, f := open(t)
+	for size, most := range map[uint64]uint64{1: 4096, 4096: 4096, 4097: 8192, 3 * 4096: 3 * 4096} {
+		b, err := d.Pin(PinRequest{Addr: request.Addr, Size: size})
+		require.NoError(t, err)
+		for _, n := range []uint64{0, most + 1, ^uint64(0), ^uint64(0) - 4095, ^uint64(0) - 4096} {
+			_, err = b.Map(n, AnyType)
+			require.Equal(t, unix.EINVAL, errno(err), "%d of %d", n, size)
+		}
+		m, err := b.Map(most, AnyType)
+		require.NoError(t, err, "%d of %d", most, size)
+		require.Equal(t, most, f.Bytes)
+		require.NoError(t, m.Close())
+		require.NoError(t, b.Close())
+	}
+	b, err := d.Pin(request)
+	require.NoError(t, err)
+	f.Fail["info"] = unix.EIO
+	_, err = b.Map(4096, AnyType)
+	require.Equal(t, unix.EIO, errno(err), "nothing is mapped that the driver does not describe")
+	require.Equal(t, 4, count(f, "map"))
+}
+
+// Writes have the full fence while mappings of several types are live, and only then.
+func TestMappingsAreCounted(t *testing.T) {
+	d, f := open(t)
+	mapped := func(typ MappingType) *Mapping {
+		f.Type = typ
+		m, err := d.Map(request.Addr, 4096)
+		require.NoError(t, err)
+		return m
+	}
+	for range 3 {
+		first, second := mapped(WriteCombined), mapped(WriteCombined)
+		require.False(t, mmio.Mixed())
+		third := mapped(Cached)
+		require.True(t, mmio.Mixed())
+		require.NoError(t, first.Close())
+		require.True(t, mmio.Mixed())
+		require.NoError(t, second.Close())
+		require.False(t, mmio.Mixed())
+		fourth := mapped(DeviceMemory)
+		require.True(t, mmio.Mixed())
+		f.Fail["unmap"] = unix.EIO
+		require.Equal(t, unix.EIO, errno(third.Close()))
+		require.False(t, mmio.Mixed(), "also where the driver fails")
+		delete(f.Fail, "unmap")
+		f.Fail["map"] = unix.EIO
+		_, err := d.Map(request.Addr, 4096)
+		require.Equal(t, unix.EIO, errno(err))
+		require.False(t, mmio.Mixed(), "what was not mapped does not count")
+		delete(f.Fail, "map")
+		require.NoError(t, fourth.Close())
+	}
+}
+
+// Every call on what is closed is refused, and leaves nothing locked behind: the device can
+// still be closed.
+func TestCallsOnWhatIsClosed(t *testing.T) {
+	use := func(d *Device, b *Buffer, m *Mapping) map[string]error {
+		set := func(_ any, err error) error { return err }
+		return map[string]error{
+			"buffer":  b.Close(),
+			"map":     set(b.Map(4096, AnyType)),
+			"mapping": set(b.Mapping()),
+			"info":    set(b.Info()),
+			"revoked": set(b.Revoked()),
+			"gate":    b.SetGate(&gate{}),
+			"close":   m.Close(),
+			"read":    set(m.ReadAt(make([]byte, 8), 0)),
+			"write":   set(m.WriteAt(make([]byte, 8), 0)),
+		}
+	}
+	d, f, _ := openMemory(t)
+	b, err := d.Pin(request)
+	require.NoError(t, err)
+	m, err := b.Map(4096, AnyType)
+	require.NoError(t, err)
+	require.Same(t, d, b.Device())
+	require.NoError(t, b.Close())
+	for range 2 {
+		for name, err := range use(d, b, m) {
+			require.ErrorIs(t, err, ErrClosed, name)
+			require.Equal(t, unix.EINVAL, errno(err), name)
+		}
+	}
+	calls := f.Made()
+	require.False(t, d.Closed())
+	require.NoError(t, d.Close())
+	require.True(t, d.Closed())
+	for range 2 {
+		of := use(d, b, m)
+		_, of["pin"] = d.Pin(request)
+		_, of["Map"] = d.Map(request.Addr, 8)
+		_, of["alloc"] = d.Alloc(0, 8)
+		_, of["cache"] = d.OpenCache(8)
+		_, of["attribute"] = d.Attribute(backend.AttrForcePCIe)
+		_, _, of["version"] = d.Version()
+		_, of["backend"] = d.Backend()
+		of["device"] = d.Close()
+		for name, err := range of {
+			require.ErrorIs(t, err, ErrClosed, name)
+		}
+	}
+	require.Equal(t, append(calls, "close"), f.Made(), "the backend is asked nothing any more")
+}
+
+// While copies run through one of its mappings a device is not closed, but nothing new
+// begins, through no mapping. Then Close ends all.
+func TestCopiesWhileTheDeviceCloses(t *testing.T) {
+	for running := range 3 {
+		d, f, _ := openMemory(t)
+		var gates []*gate
+		var mappings []*Mapping
+		for range 3 {
+			b, err := d.Pin(request)
+			require.NoError(t, err)
+			g := &gate{shut: true}
+			require.NoError(t, b.SetGate(g))
+			m, err := b.Map(4096, AnyType)
+			require.NoError(t, err)
+			gates, mappings = append(gates, g), append(mappings, m)
+		}
+		before := len(f.Made())
+		gates[running].shut = false
+		for i := range 3 {
+			require.ErrorIs(t, d.Close(), ErrCopies)
+			require.True(t, d.Closed())
+			for _, g := range gates {
+				require.Len(t, g.calls, 2+i, "each is asked each time")
+			}
+			for _, m := range mappings {
+				_, err := m.WriteAt([]byte{1}, 0)
+				require.ErrorIs(t, err, ErrClosed)
+			}
+			_, err := d.Pin(request)
+			require.ErrorIs(t, err, ErrClosed)
+		}
+		require.Len(t, f.Made(), before, "nothing is ended")
+		gates[running].shut = true
+		require.NoError(t, d.Close())
+		require.Zero(t, f.Live)
+		for _, g := range gates {
+			require.Equal(t, "gone", g.calls[len(g.calls)-1])
+		}
+	}
+}
+
+// Close goes on after an error, and answers the first one.
+func TestCloseTellsTheFirstError(t *testing.T) {
+	for _, once := range []string{"unmap", "unpin"} {
+		d, f := open(t)
+		for range 4 {
+			b, err := d.Pin(request)
+			require.NoError(t, err)
+			_, err = b.Map(4096, AnyType)
+			require.NoError(t, err)
+		}
+		f.Fail[once] = unix.EDOM
+		f.OnUnpin = func() { delete(f.Fail, once) }
+		require.Equal(t, unix.EDOM, errno(d.Close()))
+		require.Zero(t, f.Live)
+		require.Equal(t, 4, count(f, "unmap"))
+		require.Equal(t, 1, count(f, "close"))
+	}
+	d, f := open(t)
+	f.Fail["close"] = unix.EDOM
+	require.Equal(t, unix.EDOM, errno(d.Close()))
+}
+
+// Close of a Buffer, or a Mapping, tells what the driver said.
+func TestErrorsOfTheDriver(t *testing.T) {
+	for _, c := range []struct {
+		fail map[string]error
+		want unix.Errno
+	}{
+		{map[string]error{"unmap": unix.EDOM}, unix.EDOM},
+		{map[string]error{"unpin": unix.EXDEV}, unix.EXDEV},
+		{map[string]error{"unmap": unix.EDOM, "unpin": unix.EXDEV}, unix.EDOM},
+	} {
+		d, f := open(t)
+		end := func(prepare func() func() error) {
+			close := prepare()
+			for what, err := range c.fail {
+				f.Fail[what] = err
+			}
+			require.Equal(t, c.want, errno(close()))
+			require.ErrorIs(t, close(), ErrClosed)
+			require.Zero(t, f.Live)
+			clear(f.Fail)
+		}
+		end(func() func() error {
+			b, err := d.Pin(request)
+			require.NoError(t, err)
+			_, err = b.Map(4096, AnyType)
+			require.NoError(t, err)
+			return b.Close
+		})
+		end(func() func() error {
+			m, err := d.Map(request.Addr, 100)
+			require.NoError(t, err)
+			return m.Close
+		})
+		require.NoError(t, d.Close(), "what has failed is not tried again")
+	}
+}
+
+// A mapping that is closed does not close the buffer's next one.
+func TestCloseOfAnOldMapping(t *testing.T) {
+	d, f := open(t)
+	b, err := d.Pin(request)
+	require.NoError(t, err)
+	old, err := b.Map(4096, AnyType)
+	require.NoError(t, err)
+	require.NoError(t, old.Close())
+	m, err := b.Map(8192, AnyType)
+	require.NoError(t, err)
+	require.ErrorIs(t, old.Close(), ErrClosed)
+	now, err := b.Mapping()
+	require.NoError(t, err)
+	require.Same(t, m, now)
+	require.Equal(t, 1, count(f, "unmap"))
+	require.Equal(t, 1, f.Live, "a mapping of Buffer.Map leaves the buffer pinned")
+}
+
+// All backends were tried in vain: each says why.
+func TestReasons(t *testing.T) {
+	var all []backend.Backend
+	for _, name := range []string{"a", "b", "c"} {
+		h := newHalf(name, false)
+		h.Fail["open"] = unix.ENOTSUP
+		all = append(all, h)
+	}
+	_, err := Open(Options{Backends: all})
+	require.Equal(t, unix.ENODEV, Errno(err))
+	reasons := NoBackend(err)
+	require.Len(t, reasons, 3)
+	for i, name := range []string{"a", "b", "c"} {
+		require.ErrorContains(t, reasons[i], "the "+name+" backend does not open")
+		require.ErrorContains(t, err, "the "+name+" backend does not open")
+		require.ErrorIs(t, reasons[i], unix.ENOTSUP)
+	}
+	require.Nil(t, NoBackend(unix.ENODEV))
+	require.Nil(t, NoBackend(nil))
+	require.Equal(t, unix.ENODEV, errno(err), "and ENODEV is the errno of all")
+}
+
+// Each attribute has its own answer, and what is none has EINVAL.
+func TestAttributes(t *testing.T) {
+	d, f := open(t)
+	for _, a := range []backend.Attr{backend.AttrPersistentMapping, backend.AttrForcePCIe, backend.AttrDMABufMmap} {
+		v, err := d.Attribute(a)
+		require.NoError(t, err)
+		require.EqualValues(t, a, v)
+	}
+	asked := len(f.Made())
+	for _, a := range []backend.Attr{-1 << 31, -1, 0, 4, 1 << 30} {
+		_, err := d.Attribute(a)
+		require.Equal(t, unix.EINVAL, errno(err))
+	}
+	require.Len(t, f.Made(), asked, "no backend is asked")
+}
