@@ -179,6 +179,16 @@ static void make_dispatched_call(int sig, siginfo_t *info, void *context)
 	(void)sig;
 	write_deeply();
 	atomic_fetch_add(&taken, 1);
+	/*
+	 * A new thread begins behind the call with a stack of its own, so it cannot begin in
+	 * pass(): the call is made again where it stood, untrapped. A real libcuda makes one.
+	 */
+	if (info->si_syscall == SYS_clone || info->si_syscall == SYS_clone3) {
+		trap_all = 0;
+		m->gregs[REG_RIP] -= 2;
+		m->gregs[REG_RAX] = info->si_syscall;
+		return;
+	}
 	m->gregs[REG_RAX] = pass(info->si_syscall, a);
 }
 
