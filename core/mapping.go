@@ -147,7 +147,7 @@ func (m *Mapping) WriteAt(p []byte, off int64) (n int, err error) {
 }
 
 func (m *Mapping) writeAt(p []byte, off int64, skip, size uint64) (n int, err error) {
-	if off < 0 || uint64(off) > size || uint64(len(p)) > size-uint64(off) {
+	if uint64(off) > size || uint64(len(p)) > size-uint64(off) { // a negative off is larger, too
 		return 0, fmt.Errorf("write of %d bytes at offset %d: the mapping has %d: %w", len(p), off, size, unix.EINVAL)
 	}
 	return m.copy(skip+uint64(off), p, func(va uintptr) { mmio.Write(va, p, m.typ) })

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"io"
+	"runtime/debug"
 	"testing"
 	"unsafe"
 
@@ -176,6 +177,15 @@ func TestRevokedPages(t *testing.T) {
 			require.NoError(t, err)
 			require.Equal(t, 8, done)
 		}
+	}
+	// The end of the mapping does not hide it, and a program's own faults stay what they were.
+	_, err = m.ReadAt(make([]byte, 5000), 1<<16-100)
+	require.Equal(t, unix.EIO, errno(err), "%v", err)
+	for _, panics := range []bool{true, false} {
+		debug.SetPanicOnFault(panics)
+		_, err = m.ReadAt(make([]byte, 8), 4096)
+		require.Equal(t, unix.EIO, errno(err))
+		require.Equal(t, panics, debug.SetPanicOnFault(panics))
 	}
 	// A fault of the program's own stays its own.
 	require.NoError(t, unix.Mprotect(mem, unix.PROT_READ|unix.PROT_WRITE))

@@ -27,9 +27,6 @@ func (d *Device) Alloc(ordinal int, size uint64) (*Memory, error) {
 		return nil, err
 	}
 	defer d.leave()
-	if size == 0 {
-		return nil, fmt.Errorf("gdr_mem_alloc of 0 bytes: %w", unix.EINVAL)
-	}
 	a, err := cuda.Alloc(ordinal, size)
 	if err != nil {
 		return nil, err

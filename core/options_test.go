@@ -3,7 +3,13 @@ package core
 import (
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
+
+	"gdrapi/core/internal/rm"
+	"gdrapi/core/internal/vulkan"
+	"gdrapi/core/log"
+	"gdrapi/core/log/logtest"
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
@@ -58,4 +64,24 @@ func TestOutcome(t *testing.T) {
 	require.Equal(t, unix.EAGAIN, Outcome("gdr_map", unix.EAGAIN, nil))
 	require.Equal(t, unix.EIO, Outcome("gdr_map", nil, "a defect"))
 	require.Equal(t, unix.EIO, Outcome("gdr_map", unix.EAGAIN, errors.New("a defect")))
+
+	lines := logtest.Lines(t, log.Error, func() {
+		Outcome("gdr_map", nil, nil)
+		Outcome("gdr_map", fmt.Errorf("it is mapped: %w", unix.EAGAIN), nil)
+		Outcome("gdr_map", nil, "a defect")
+	})
+	first, rest, _ := strings.Cut(lines, "\n")
+	require.Equal(t, "ERR:  gdr_map: it is mapped: resource temporarily unavailable (errno 11)", first, "a success has no line")
+	require.Regexp(t, "^ERR:  gdr_map: internal error, please report it: a defect\ngoroutine ", rest)
+	require.Empty(t, logtest.Lines(t, log.Off, func() { Outcome("gdr_map", unix.EAGAIN, nil) }))
+}
+
+// What the host says reaches the backends.
+func TestOptionsOfBackends(t *testing.T) {
+	watch := func(uintptr, uint64, uint64) (Seen, error) { return Seen{Object: 7}, nil }
+	all := Backends(Options{Watch: watch, VulkanDriverFiles: "/a:/b"})
+	seen, err := all[2].(rm.Backend).Watch(0, 0, 0)
+	require.NoError(t, err)
+	require.EqualValues(t, 7, seen.Object)
+	require.Equal(t, vulkan.Backend{DriverFiles: "/a:/b"}, all[3])
 }

@@ -85,6 +85,7 @@ var table = []Group{
 		{Name: "routines", Cmd: cmd("$B/bin/copy_test")},
 		{Name: "pool", Cmd: cmd("$B/bin/ext_pool")},
 		{Name: "pool_steps", Cmd: cmd("$B/bin/pool_steps")},
+		{Name: "pool_rules", Cmd: cmd("$B/bin/pool_rules")},
 		{Name: "threads", Cmd: cmd("$B/bin/threads_test")},
 		{Name: "choice", Cmd: cmd("$B/bin/auto_test")},
 	}},

@@ -326,6 +326,26 @@ func TestMemory(t *testing.T) {
 	require.Equal(t, slots, freeSlots(t, l))
 	require.Zero(t, l.memories.Len())
 
+	m, err = l.MemAlloc(g, 0, 1)
+	require.NoError(t, err)
+	sim.Fail("cuMemUnmap", outOfMemory, 1)
+	require.Equal(t, unix.ENOMEM, core.Errno(l.MemFree(g, m)))
+	require.Equal(t, unix.EINVAL, core.Errno(l.MemFree(g, m)), "an error ends it, too")
+	require.Equal(t, slots, freeSlots(t, l))
+	live = sim.Live()
+
+	mem, err := core.Open(options(f))
+	require.NoError(t, err)
+	own, err := mem.Alloc(0, 1)
+	require.NoError(t, err)
+	_, err = mem.Alloc(0, 0)
+	require.Equal(t, unix.EINVAL, core.Errno(err))
+	require.NoError(t, own.Close())
+	_, err = own.Export(0)
+	require.ErrorIs(t, err, core.ErrClosed, "nothing is exported that is freed")
+	require.NoError(t, mem.Close())
+	require.Equal(t, live, sim.Live())
+
 	for range 3 {
 		_, err = l.MemAlloc(g, 0, 1)
 		require.NoError(t, err)

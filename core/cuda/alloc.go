@@ -64,12 +64,12 @@ type Allocation struct {
 // or absurd), ENODEV (no such device), ENOTSUP (a device or a driver without virtual
 // memory management), ENOMEM.
 func Alloc(device int, size uint64) (*Allocation, error) {
+	if size == 0 || size > maxAllocation {
+		return nil, fmt.Errorf("cannot allocate %d bytes: %w", size, unix.EINVAL)
+	}
 	d, err := Load()
 	if err != nil {
 		return nil, err
-	}
-	if size == 0 || size > maxAllocation {
-		return nil, fmt.Errorf("cannot allocate %d bytes: %w", size, unix.EINVAL)
 	}
 	if err := d.Init(); err != nil {
 		return nil, err

@@ -15,7 +15,11 @@ $(BIN)/copy_test $(BIN)/ext_pool:
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS) $(COPY_TEST)
 
-# It has capi/copy/pool.c in it.
+# These two have capi/copy/pool.c in them.
+$(BIN)/pool_rules: $(T)/copy/pool_rules.c $(COPY_C) $(CAPI_H) tools/tap.h
+	@mkdir -p $(@D)
+	$(CC) $(CFLAGS) $(C11) -Icapi -o $@ $< capi/copy/plan.c
+
 $(BIN)/pool_steps: $(T)/copy/pool_steps.c $(COPY_C) $(CAPI_H) tools/tap.h
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS) $(C11) -Icapi -I$(T) -o $@ $(filter-out %/pool.c,$(filter %.c,$^)) -lpthread -ldl
