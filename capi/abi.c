@@ -41,6 +41,23 @@ static uint64_t id_of(gdr_t g)
 	return (uintptr_t)g;
 }
 
+/*
+ * Whether a call may enter the core with g and handle (0: none). missing names the place for
+ * an answer that the caller did not give; NULL: none. Returns 0, or an errno value after it
+ * logged a line.
+ */
+static int admit(const char *call, gdr_t g, uint64_t handle, const char *missing)
+{
+	int rc = gdr_front_admit(id_of(g), handle);
+
+	if (rc || !missing)
+		return rc;
+	gdr_log(GDR_LOG_ERROR, "%s: no place for the answer: %s is NULL (errno %d)", call, missing, EINVAL);
+	return EINVAL;
+}
+
+#define MISSING(place) ((place) ? NULL : #place)
+
 static int open_inside(const struct gdr_options *opts, uint64_t *g)
 {
 	int rc = gdr_front_start(opts, gdrcore_init);
@@ -88,13 +105,10 @@ static int pin(gdr_t g, unsigned long addr, size_t size, uint64_t token,
 	       uint32_t va_space, uint32_t flags, gdr_mh_t *handle)
 {
 	uint64_t h = 0;
-	int rc = gdr_front_admit(id_of(g), 0);
+	int rc = admit("gdr_pin_buffer", g, 0, MISSING(handle));
 
-	if (rc)
-		return rc;
-	if (!handle)
-		return gdr_refuse("gdr_pin_buffer", "no place for the handle: handle is NULL");
-	rc = INSIDE_WITH_ROOM(pin_inside(g, addr, size, token, va_space, flags, &h));
+	if (!rc)
+		rc = INSIDE_WITH_ROOM(pin_inside(g, addr, size, token, va_space, flags, &h));
 	if (!rc)
 		handle->h = h;
 	return rc;
@@ -124,56 +138,44 @@ int gdr_unpin_buffer(gdr_t g, gdr_mh_t handle)
 
 int gdr_get_callback_flag(gdr_t g, gdr_mh_t handle, int *flag)
 {
-	int rc = gdr_front_admit(id_of(g), handle.h);
-	int value = 0;
+	int rc = admit(__func__, g, handle.h, MISSING(flag)), value = 0;
 
-	if (rc)
-		return rc;
-	if (!flag)
-		return gdr_refuse("gdr_get_callback_flag", "no place for the answer: flag is NULL");
-	rc = INSIDE(gdrcore_callback_flag(id_of(g), handle.h, &value));
+	if (!rc)
+		rc = INSIDE(gdrcore_callback_flag(id_of(g), handle.h, &value));
 	if (!rc)
 		*flag = value;
 	return rc;
 }
 
-static int info(const char *call, gdr_t g, gdr_mh_t handle, gdr_info_v2_t *out)
+static int copy_info(const char *call, gdr_t g, gdr_mh_t handle, void *info, size_t size)
 {
 	struct gdr_core_info i = { 0 };
-	int rc = gdr_front_admit(id_of(g), handle.h);
-
-	if (rc)
-		return rc;
-	if (!out)
-		return gdr_refuse(call, "no place for the answer: info is NULL");
-	rc = INSIDE(gdrcore_info(id_of(g), handle.h, &i));
-	if (rc)
-		return rc;
-	memset(out, 0, sizeof(*out));
-	out->va = i.va;
-	out->mapped_size = i.mapped_size;
-	out->page_size = i.page_size;
-	out->tm_cycles = i.tm_cycles;
-	out->cycles_per_ms = i.cycles_per_ms;
-	out->mapped = i.mapped;
-	out->wc_mapping = i.mapping_type == GDR_MAPPING_TYPE_WC;
-	out->mapping_type = i.mapping_type;
-	return 0;
-}
-
-int gdr_get_info_v2(gdr_t g, gdr_mh_t handle, gdr_info_v2_t *out)
-{
-	return info("gdr_get_info_v2", g, handle, out);
-}
-
-int gdr_get_info(gdr_t g, gdr_mh_t handle, struct info_v1 *out)
-{
-	gdr_info_v2_t v2;
-	int rc = info("gdr_get_info", g, handle, out ? &v2 : NULL);
+	int rc = admit(call, g, handle.h, MISSING(info));
 
 	if (!rc)
-		memcpy(out, &v2, sizeof(*out));
+		rc = INSIDE(gdrcore_info(id_of(g), handle.h, &i));
+	if (!rc)
+		memcpy(info, &(gdr_info_v2_t){
+			.va = i.va,
+			.mapped_size = i.mapped_size,
+			.page_size = i.page_size,
+			.tm_cycles = i.tm_cycles,
+			.cycles_per_ms = i.cycles_per_ms,
+			.mapped = i.mapped,
+			.wc_mapping = i.mapping_type == GDR_MAPPING_TYPE_WC,
+			.mapping_type = i.mapping_type,
+		}, size);
 	return rc;
+}
+
+int gdr_get_info_v2(gdr_t g, gdr_mh_t handle, gdr_info_v2_t *info)
+{
+	return copy_info(__func__, g, handle, info, sizeof(*info));
+}
+
+int gdr_get_info(gdr_t g, gdr_mh_t handle, struct info_v1 *info)
+{
+	return copy_info(__func__, g, handle, info, sizeof(*info));
 }
 
 static int map_inside(gdr_t g, gdr_mh_t handle, uint64_t *va, size_t size, int flags)
@@ -188,14 +190,11 @@ static int map_inside(gdr_t g, gdr_mh_t handle, uint64_t *va, size_t size, int f
 
 static int map(gdr_t g, gdr_mh_t handle, void **va, size_t size, int flags)
 {
-	int rc = gdr_front_admit(id_of(g), handle.h);
+	int rc = admit("gdr_map", g, handle.h, MISSING(va));
 	uint64_t addr = 0;
 
-	if (rc)
-		return rc;
-	if (!va)
-		return gdr_refuse("gdr_map", "no place for the address: va is NULL");
-	rc = INSIDE_WITH_ROOM(map_inside(g, handle, &addr, size, flags));
+	if (!rc)
+		rc = INSIDE_WITH_ROOM(map_inside(g, handle, &addr, size, flags));
 	if (!rc)
 		*va = (void *)(uintptr_t)addr;
 	return rc;
@@ -231,14 +230,10 @@ void gdr_runtime_get_version(int *major, int *minor)
 
 int gdr_driver_get_version(gdr_t g, int *major, int *minor)
 {
-	int rc = gdr_front_admit(id_of(g), 0);
-	int v[2] = { 0, 0 };
+	int rc = admit(__func__, g, 0, major ? MISSING(minor) : "major"), v[2] = { 0, 0 };
 
-	if (rc)
-		return rc;
-	if (!major || !minor)
-		return gdr_refuse("gdr_driver_get_version", "no place for the answer: major or minor is NULL");
-	rc = INSIDE(gdrcore_driver_version(id_of(g), &v[0], &v[1]));
+	if (!rc)
+		rc = INSIDE(gdrcore_driver_version(id_of(g), &v[0], &v[1]));
 	if (!rc) {
 		*major = v[0];
 		*minor = v[1];
@@ -256,13 +251,9 @@ const char *gdr_ext_version(void)
 
 int gdr_get_backend(gdr_t g, char *name, size_t size)
 {
-	int rc = gdr_front_admit(id_of(g), 0);
+	int rc = admit(__func__, g, 0, MISSING(name));
 
-	if (rc)
-		return rc;
-	if (!name)
-		return gdr_refuse("gdr_get_backend", "no place for the answer: name is NULL");
-	return INSIDE(gdrcore_backend(id_of(g), name, size));
+	return rc ? rc : INSIDE(gdrcore_backend(id_of(g), name, size));
 }
 
 int gdr_get_attribute(gdr_t g, gdr_attr_t attr, int *v)
@@ -271,12 +262,9 @@ int gdr_get_attribute(gdr_t g, gdr_attr_t attr, int *v)
 
 	if (v)
 		*v = 0;
-	rc = gdr_front_admit(id_of(g), 0);
-	if (rc)
-		return rc;
-	if (!v)
-		return gdr_refuse("gdr_get_attribute", "no place for the answer: v is NULL");
-	rc = INSIDE(gdrcore_attribute(id_of(g), attr, &value));
+	rc = admit(__func__, g, 0, MISSING(v));
+	if (!rc)
+		rc = INSIDE(gdrcore_attribute(id_of(g), attr, &value));
 	if (!rc)
 		*v = value;
 	return rc;
@@ -292,9 +280,9 @@ int gdr_get_mapping_type_string(gdr_mapping_type_t type, const char **str)
 	};
 
 	if (!str)
-		return gdr_refuse("gdr_get_mapping_type_string", "no place for the answer: str is NULL");
+		return gdr_refuse(__func__, "no place for the answer: str is NULL");
 	if ((unsigned int)type >= GDR_MAPPING_TYPE_MAX)
-		return gdr_refuse("gdr_get_mapping_type_string", "no such mapping type; gdr_mapping_type_t lists them");
+		return gdr_refuse(__func__, "no such mapping type; gdr_mapping_type_t lists them");
 	*str = names[type];
 	return 0;
 }
@@ -324,16 +312,13 @@ int gdr_set_copy_policy(gdr_copy_policy_t policy)
 
 int gdr_mem_alloc(gdr_t g, int cuda_device, size_t size, unsigned int flags, gdr_mem_t *mem)
 {
-	int rc = gdr_front_admit(id_of(g), 0);
+	int rc = admit(__func__, g, 0, MISSING(mem));
 	uint64_t m = 0;
 
-	if (rc)
-		return rc;
-	if (!mem)
-		return gdr_refuse("gdr_mem_alloc", "no place for the handle: mem is NULL");
-	if (flags)
-		return gdr_refuse("gdr_mem_alloc", "no flags are defined: pass 0");
-	rc = INSIDE_WITH_ROOM(gdrcore_mem_alloc(id_of(g), cuda_device, size, &m));
+	if (!rc && flags)
+		rc = gdr_refuse(__func__, "no flags are defined: pass 0");
+	if (!rc)
+		rc = INSIDE_WITH_ROOM(gdrcore_mem_alloc(id_of(g), cuda_device, size, &m));
 	if (!rc)
 		mem->h = m;
 	return rc;
@@ -341,23 +326,18 @@ int gdr_mem_alloc(gdr_t g, int cuda_device, size_t size, unsigned int flags, gdr
 
 int gdr_mem_free(gdr_t g, gdr_mem_t mem)
 {
-	int rc = gdr_front_admit(id_of(g), mem.h);
+	int rc = admit(__func__, g, mem.h, NULL);
 
-	if (rc)
-		return rc;
-	return INSIDE(gdrcore_mem_free(id_of(g), mem.h));
+	return rc ? rc : INSIDE(gdrcore_mem_free(id_of(g), mem.h));
 }
 
 int gdr_mem_get_device_ptr(gdr_t g, gdr_mem_t mem, unsigned long *dptr, size_t *size)
 {
-	int rc = gdr_front_admit(id_of(g), mem.h);
+	int rc = admit(__func__, g, mem.h, MISSING(dptr));
 	uint64_t addr = 0, len = 0;
 
-	if (rc)
-		return rc;
-	if (!dptr)
-		return gdr_refuse("gdr_mem_get_device_ptr", "no place for the address: dptr is NULL");
-	rc = INSIDE(gdrcore_mem_ptr(id_of(g), mem.h, &addr, &len));
+	if (!rc)
+		rc = INSIDE(gdrcore_mem_ptr(id_of(g), mem.h, &addr, &len));
 	if (rc)
 		return rc;
 	*dptr = addr;
@@ -368,13 +348,10 @@ int gdr_mem_get_device_ptr(gdr_t g, gdr_mem_t mem, unsigned long *dptr, size_t *
 
 int gdr_mem_export_dmabuf(gdr_t g, gdr_mem_t mem, unsigned int flags, int *fd)
 {
-	int rc = gdr_front_admit(id_of(g), mem.h), out = -1;
+	int rc = admit(__func__, g, mem.h, MISSING(fd)), out = -1;
 
-	if (rc)
-		return rc;
-	if (!fd)
-		return gdr_refuse("gdr_mem_export_dmabuf", "no place for the descriptor: fd is NULL");
-	rc = INSIDE_WITH_ROOM(gdrcore_mem_export(id_of(g), mem.h, flags, &out));
+	if (!rc)
+		rc = INSIDE_WITH_ROOM(gdrcore_mem_export(id_of(g), mem.h, flags, &out));
 	if (!rc)
 		*fd = out;
 	return rc;

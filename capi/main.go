@@ -60,6 +60,7 @@ func gdrcore_init(epoch C.uint32_t, table *C.uintptr_t) (rc C.int) {
 	if l, err = door.New(uint32(epoch)); err == nil {
 		library = l
 		*table = C.uintptr_t(l.TableAddr())
+		go l.RegisterBarrier(host.RegisterBarrier)
 	}
 	return
 }

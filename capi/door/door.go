@@ -50,6 +50,9 @@ func New(epoch uint32) (*Library, error) {
 	return l, nil
 }
 
+// RegisterBarrier makes copies cheaper; see handle.Table.
+func (l *Library) RegisterBarrier(register func() error) { l.table.RegisterBarrier(register) }
+
 // TableAddr is the address of the handle table that the C copy routines read.
 func (l *Library) TableAddr() uintptr { return l.table.Addr() }
 

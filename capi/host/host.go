@@ -11,6 +11,7 @@ package host
 #cgo LDFLAGS: -ldl -lpthread
 #include <sys/mman.h>
 #include "driver.h"
+#include "start.h"
 #include "watch.h"
 
 // The answer is a number: a driver may answer an address that no Go pointer may hold.
@@ -45,6 +46,14 @@ func Mmap(addr, size uintptr, prot, flags, fd int, offset uint64) (uintptr, erro
 func Munmap(va, size uintptr) error {
 	if r, err := C.munmap(Pointer(va), C.size_t(size)); r != 0 {
 		return err
+	}
+	return nil
+}
+
+// RegisterBarrier registers the process for membarrier(2). It may take 30 ms.
+func RegisterBarrier() error {
+	if rc := C.gdr_register_barrier(); rc != 0 {
+		return unix.Errno(rc)
 	}
 	return nil
 }

@@ -14,7 +14,6 @@
 #include "../copy/copy.h"
 #include "../copy/pool.h"
 #include "../copy/slot.h"
-#include "../copy/threads.h"
 
 #pragma GCC visibility push(hidden)
 
@@ -38,7 +37,6 @@ struct gdr_front {
 	const struct copy_impl *impl;	/* what copies through WC mappings use */
 	bool direct;		/* short pieces of many are written by direct stores */
 	pthread_mutex_t lock;	/* held while the core or copy threads start; see guest.h */
-	struct gdr_run registers;	/* the thread of register_later */
 	bool runs;		/* under lock: whether Go's runtime runs in this process */
 	copy_pool_ref pool;	/* threads that share long copies; NULL: none */
 	gdr_dma_ref dma;	/* NULL: no copies by DMA */

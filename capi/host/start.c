@@ -7,8 +7,8 @@
  * 2. What the environment asks of copies is read.
  * 3. The Go runtime is started (runtime.c).
  * 4. The core is made. It returns the address of its table of handles.
- * 5. The process is registered for membarrier(2): before step 3 if it has one thread, else
- *    by a thread of ours, which nobody waits for.
+ *
+ * Before step 3 the process is registered for membarrier(2), if it has one thread.
  *
  * docs/design.md has the whole of it.
  */
@@ -23,7 +23,6 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "../copy/threads.h"
 #include "driver.h"
 #include "env.h"
 #include "log.h"
@@ -89,20 +88,9 @@ static int read_environment(struct gdr_front *front)
 	return 0;
 }
 
-/*
- * The core makes running threads pass a barrier by membarrier(2). The process must be
- * registered for that. A process with one thread is at once. With more it takes 30 ms on
- * some machines: a thread of ours does it then. Until it has, copies fence, as they always
- * do where the kernel has no such barrier.
- */
-static bool register_barrier(void)
+int gdr_register_barrier(void)
 {
-	return !syscall(SYS_membarrier, MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED, 0, 0);
-}
-
-static bool has_barrier(void)
-{
-	return !syscall(SYS_membarrier, MEMBARRIER_CMD_PRIVATE_EXPEDITED, 0, 0);
+	return syscall(SYS_membarrier, MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED, 0, 0) ? errno : 0;
 }
 
 /* "." and ".." are links to the folder, as each thread's own ".." is. */
@@ -113,32 +101,13 @@ static bool is_single_threaded(void)
 	return !statx(AT_FDCWD, "/proc/self/task", 0, STATX_NLINK, &tasks) && tasks.stx_nlink == 3;
 }
 
-static void *register_aside(void *arg)
-{
-	struct gdr_table *table = arg;
-
-	if (register_barrier())
-		atomic_store(&table->fenced, 0);
-	return NULL;
-}
-
-/* If there is no such thread, copies go on with their fence. */
-static void register_later(struct gdr_front *front)
-{
-	pthread_t thread;
-
-	front->registers = (struct gdr_run){ "gdrapi", register_aside, front->table };
-	if (!gdr_thread_make(&thread, &front->registers))
-		pthread_detach(thread);
-}
-
 static int core_start(struct gdr_front *front, gdr_core_init *init, uint32_t epoch)
 {
 	uintptr_t addr = 0;
 	int rc = 0;
 
 	if (is_single_threaded())
-		register_barrier();
+		gdr_register_barrier();
 	if (!front->runs)
 		rc = gdr_runtime_start();
 	if (!rc) {
@@ -147,8 +116,6 @@ static int core_start(struct gdr_front *front, gdr_core_init *init, uint32_t epo
 		rc = init(epoch, &addr);
 	}
 	front->table = (struct gdr_table *)addr;
-	if (!rc && !has_barrier())
-		register_later(front);
 	return rc;
 }
 

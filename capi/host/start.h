@@ -25,6 +25,14 @@ int gdr_start_prepare(const struct gdr_options *opts);
  */
 int gdr_start(struct gdr_front *front, gdr_core_init *init, uint32_t epoch);
 
+/*
+ * Registers the process for membarrier(2), by which the core makes running threads pass a
+ * barrier. A process with one thread is at once: gdr_start does it. With more it takes 30 ms
+ * on some machines: a goroutine of the core's does it, and nobody waits. Returns 0 or an
+ * errno value.
+ */
+int gdr_register_barrier(void);
+
 #pragma GCC visibility pop
 
 #endif

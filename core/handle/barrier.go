@@ -12,8 +12,16 @@ import (
 // the process pass a fence instead.
 //
 // The process must be registered for the command, which takes long where it has threads
-// already. So capi/host/start.c has a thread do that, which then clears header.fenced.
+// already: see RegisterBarrier.
 const membarrierPrivateExpedited = 1 << 3
+
+// RegisterBarrier registers the process for the command, if it is not. Until then, and for
+// ever where the kernel lacks the command, each copy has one fence more.
+func (t *Table) RegisterBarrier(register func() error) {
+	if t.header.fenced.Load() != 0 && register() == nil {
+		t.header.fenced.Store(0)
+	}
+}
 
 // hasBarrier reports whether the command exists and the process is registered for it.
 func hasBarrier() bool { return membarrier(membarrierPrivateExpedited) == nil }

@@ -71,6 +71,26 @@ func TestNoBarrier(t *testing.T) {
 	}
 }
 
+// Copies fence until the process is registered for the barrier.
+func TestRegisterBarrier(t *testing.T) {
+	watchBarrier(t, func(uintptr) error { return unix.EPERM })
+	tab := newTable(t, 1)
+	for _, c := range []struct {
+		answer error
+		calls  int
+		fenced uint32
+	}{
+		{unix.ENOSYS, 1, 1},
+		{nil, 1, 0},
+		{nil, 0, 0}, // registered already
+	} {
+		calls := 0
+		tab.RegisterBarrier(func() error { calls++; return c.answer })
+		require.Equal(t, c.calls, calls)
+		require.Equal(t, c.fenced, tab.header.fenced.Load())
+	}
+}
+
 // A thread that finds the key finds the key's mapping. The two threads must meet within a
 // few instructions, so the test makes many mappings.
 func TestKeyIsPublishedLast(t *testing.T) {
