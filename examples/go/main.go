@@ -57,7 +57,7 @@ func run() error {
 	}
 	fmt.Printf("GPU memory at %#x: %s\n", mem.Addr()+4096, got)
 
-	for _, n := range []int{8, 4096} {
+	for _, n := range []int{8, 4096, 65536} {
 		p := make([]byte, n)
 		write, err := each(func() error { _, err := m.WriteAt(p, 0); return err })
 		if err != nil {
@@ -67,7 +67,7 @@ func run() error {
 		if err != nil {
 			return err
 		}
-		fmt.Printf("%4d bytes: a write takes %v, a read %v\n", n, write, read)
+		fmt.Printf("%5d bytes: a write takes %v, a read %v\n", n, write, read)
 	}
 	return nil
 }

@@ -20,11 +20,6 @@ func load(va uintptr) uint64
 //go:noescape
 func storeLines(va uintptr, p *byte, n int)
 
-// loadLines loads n bytes, which are whole lines. va is a multiple of a line.
-//
-//go:noescape
-func loadLines(p *byte, va uintptr, n int)
-
 // The fences of capi/copy/fence.h: after a write; after a write while mappings of several
 // types are live; before a read by words; before a read by lines; after a read.
 func storeFence()

@@ -50,68 +50,100 @@ line:
 	JNE    line
 	RET
 
+// LINE16 and LINE32 ask for the line at off, KEEP16 and KEEP32 store it. All registers are
+// free: Go sets X15 again after a call of assembly.
+#define LINE16(off, a, b, c, d) \
+	MOVNTDQA off(SI), a; \
+	MOVNTDQA off+16(SI), b; \
+	MOVNTDQA off+32(SI), c; \
+	MOVNTDQA off+48(SI), d
+#define KEEP16(off, a, b, c, d) \
+	MOVOU a, off(DI); \
+	MOVOU b, off+16(DI); \
+	MOVOU c, off+32(DI); \
+	MOVOU d, off+48(DI)
+#define LINE32(off, a, b) \
+	VMOVNTDQA off(SI), a; \
+	VMOVNTDQA off+32(SI), b
+#define KEEP32(off, a, b) \
+	VMOVDQU a, off(DI); \
+	VMOVDQU b, off+32(DI)
+
 // Four lines are asked for before the first is used.
 //
-// func loadLines(p *byte, va uintptr, n int)
-TEXT ·loadLines(SB), NOSPLIT, $0-24
+// func loadLinesSSE(p *byte, va uintptr, n int)
+TEXT ·loadLinesSSE(SB), NOSPLIT, $0-24
 	MOVQ p+0(FP), DI
 	MOVQ va+8(FP), SI
 	MOVQ n+16(FP), CX
 four:
-	CMPQ     CX, $256
-	JLT      rest
-	MOVNTDQA (SI), X0
-	MOVNTDQA 16(SI), X1
-	MOVNTDQA 32(SI), X2
-	MOVNTDQA 48(SI), X3
-	MOVNTDQA 64(SI), X4
-	MOVNTDQA 80(SI), X5
-	MOVNTDQA 96(SI), X6
-	MOVNTDQA 112(SI), X7
-	MOVNTDQA 128(SI), X8
-	MOVNTDQA 144(SI), X9
-	MOVNTDQA 160(SI), X10
-	MOVNTDQA 176(SI), X11
-	MOVNTDQA 192(SI), X12
-	MOVNTDQA 208(SI), X13
-	MOVNTDQA 224(SI), X14
-	MOVOU    X0, (DI)
-	MOVNTDQA 240(SI), X0
-	MOVOU    X1, 16(DI)
-	MOVOU    X2, 32(DI)
-	MOVOU    X3, 48(DI)
-	MOVOU    X4, 64(DI)
-	MOVOU    X5, 80(DI)
-	MOVOU    X6, 96(DI)
-	MOVOU    X7, 112(DI)
-	MOVOU    X8, 128(DI)
-	MOVOU    X9, 144(DI)
-	MOVOU    X10, 160(DI)
-	MOVOU    X11, 176(DI)
-	MOVOU    X12, 192(DI)
-	MOVOU    X13, 208(DI)
-	MOVOU    X14, 224(DI)
-	MOVOU    X0, 240(DI)
-	ADDQ     $256, SI
-	ADDQ     $256, DI
-	SUBQ     $256, CX
-	JMP      four
+	CMPQ CX, $256
+	JLT  rest
+	LINE16(0, X0, X1, X2, X3)
+	LINE16(64, X4, X5, X6, X7)
+	LINE16(128, X8, X9, X10, X11)
+	LINE16(192, X12, X13, X14, X15)
+	KEEP16(0, X0, X1, X2, X3)
+	KEEP16(64, X4, X5, X6, X7)
+	KEEP16(128, X8, X9, X10, X11)
+	KEEP16(192, X12, X13, X14, X15)
+	ADDQ $256, SI
+	ADDQ $256, DI
+	SUBQ $256, CX
+	JMP  four
 rest:
-	CMPQ     CX, $0
-	JEQ      done
-	MOVNTDQA (SI), X0
-	MOVNTDQA 16(SI), X1
-	MOVNTDQA 32(SI), X2
-	MOVNTDQA 48(SI), X3
-	MOVOU    X0, (DI)
-	MOVOU    X1, 16(DI)
-	MOVOU    X2, 32(DI)
-	MOVOU    X3, 48(DI)
-	ADDQ     $64, SI
-	ADDQ     $64, DI
-	SUBQ     $64, CX
-	JMP      rest
+	CMPQ CX, $0
+	JEQ  done
+	LINE16(0, X0, X1, X2, X3)
+	KEEP16(0, X0, X1, X2, X3)
+	ADDQ $64, SI
+	ADDQ $64, DI
+	SUBQ $64, CX
+	JMP  rest
 done:
+	RET
+
+// Eight lines are asked for before the first is used.
+//
+// func loadLinesAVX2(p *byte, va uintptr, n int)
+TEXT ·loadLinesAVX2(SB), NOSPLIT, $0-24
+	MOVQ p+0(FP), DI
+	MOVQ va+8(FP), SI
+	MOVQ n+16(FP), CX
+eight:
+	CMPQ CX, $512
+	JLT  rest
+	LINE32(0, Y0, Y1)
+	LINE32(64, Y2, Y3)
+	LINE32(128, Y4, Y5)
+	LINE32(192, Y6, Y7)
+	LINE32(256, Y8, Y9)
+	LINE32(320, Y10, Y11)
+	LINE32(384, Y12, Y13)
+	LINE32(448, Y14, Y15)
+	KEEP32(0, Y0, Y1)
+	KEEP32(64, Y2, Y3)
+	KEEP32(128, Y4, Y5)
+	KEEP32(192, Y6, Y7)
+	KEEP32(256, Y8, Y9)
+	KEEP32(320, Y10, Y11)
+	KEEP32(384, Y12, Y13)
+	KEEP32(448, Y14, Y15)
+	ADDQ $512, SI
+	ADDQ $512, DI
+	SUBQ $512, CX
+	JMP  eight
+rest:
+	CMPQ CX, $0
+	JEQ  done
+	LINE32(0, Y0, Y1)
+	KEEP32(0, Y0, Y1)
+	ADDQ $64, SI
+	ADDQ $64, DI
+	SUBQ $64, CX
+	JMP  rest
+done:
+	VZEROUPPER
 	RET
 
 // func storeFence()
@@ -137,12 +169,4 @@ TEXT ·linesFence(SB), NOSPLIT, $0-0
 // func endFence()
 TEXT ·endFence(SB), NOSPLIT, $0-0
 	LFENCE
-	RET
-
-// func features() uint32
-TEXT ·features(SB), NOSPLIT, $0-4
-	MOVL $1, AX
-	XORL CX, CX
-	CPUID
-	MOVL CX, ret+0(FP)
 	RET

@@ -10,6 +10,7 @@ import (
 	"gdrapi/core/backend"
 
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/cpu"
 	"golang.org/x/sys/unix"
 )
 
@@ -71,6 +72,16 @@ func TestEveryByteAndNoOther(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A CPU with SSE4.1 alone.
+func TestWithoutAVX2(t *testing.T) {
+	if !cpu.X86.HasAVX2 {
+		t.Skip("the other tests do that here")
+	}
+	cpu.X86.HasAVX2 = false
+	defer func() { cpu.X86.HasAVX2 = true }()
+	TestEveryByteAndNoOther(t)
 }
 
 // No access passes the pages of a mapping.
