@@ -23,24 +23,34 @@ done
 # Pages that are not here are Debian's to show.
 others=$(grep -ohE 'href="[A-Za-z0-9_.-]+\.[0-9]\.html"' ./*.html | sed -e 's/^href="//' -e 's/"$//' | sort -u |
 	while read -r link; do [ -e "$link" ] || echo "s|\"$link\"|\"https://manpages.debian.org/${link%.html}\"|g"; done)
-find . -name '*.html' -type f -exec sed -i "$others" {} +
+back='s|^<body>$|&<p><a href="index.html">gdrapi: reference</a></p>|'
+find . -name '*.html' -type f -exec sed -i -e "$back" -e "$others" {} +
 
 cat >style.css <<'END'
 body { max-width: 50em; margin: 1em auto; padding: 0 1em; font: 1em/1.5 sans-serif; color-scheme: light dark }
-pre, code { font-family: monospace }
+pre, code { font-family: monospace, monospace; font-size: .95em }
+code.Fl { white-space: nowrap }
+table.Nm td { vertical-align: top }
 pre { overflow-x: auto }
+h1 { font-size: 1.4em }
+h2 { font-size: 1.15em }
+a.permalink { color: inherit; text-decoration: none }
 table.head, table.foot { width: 100% }
 td.head-rtitle, td.foot-os { text-align: right }
+@media (max-width: 40em) { td.head-rtitle, td.foot-os { display: none } }
 .Bl-tag > dt { margin-top: .5em }
 END
 
-# list TITLE SECTION: a page and its first line of description, each.
+# list TITLE SECTION: each page, by the names that lead to it, and its first line of description.
 list() {
 	echo "<h2>$1</h2><ul>"
 	for page in "$man/man$2"/*."$2"; do
-		name=${page##*/}
-		does=$(sed -n 's/^\.Nd //p' "$page" | head -n 1)
-		echo "<li><a href=\"$name.html\"><code>${name%.*}</code></a>: $does</li>"
+		[ ! -L "$page" ] || continue
+		names=
+		for name in "${page##*/}" $(find "$man/man$2" -lname "${page##*/}" -printf '%f\n' | sort); do
+			names="${names:+$names, }<a href=\"$name.html\"><code>${name%.*}</code></a>"
+		done
+		echo "<li>$names: $(sed -n 's/^\.Nd //p' "$page" | head -n 1)</li>"
 	done
 	echo "</ul>"
 }
