@@ -25,7 +25,11 @@ sbom: all
 channels: dist
 	URL='$(URL)' packaging/channels.sh $(PKG)/gdrapi-$(RELEASE).tar.xz $(PKG)/channels
 
-release: deb rpm tarball channels wheel sbom
+# Nothing that was built before is published.
+release:
+	packaging/release.sh
+	rm -rf $(PKG)
+	$(MAKE) deb rpm tarball channels wheel sbom
 	cp $(B)/wheel/*.whl $(B)/gdrapi.cdx.json $(PKG)/
 	packaging/release.sh $(PKG)
 

@@ -1,11 +1,10 @@
 #!/bin/sh
 # SPDX-License-Identifier: MIT
 #
-# release.sh OUT - is what `make release` has built in OUT a release? The tree is that of
-# the tag, and CHANGELOG.md and both packages' changelogs have its version and a day.
-# Then writes OUT/SHA256SUMS, of every file that is published.
+# release.sh [OUT] - is this tree a release? It is that of the tag, and CHANGELOG.md and
+# both packages' changelogs have its version and a day. Then writes OUT/SHA256SUMS, of
+# every file that is published. Without OUT it only looks.
 set -eu
-out=${1:?usage: release.sh OUT}
 top=$(cd "$(dirname "$0")/.." && pwd)
 
 die() { echo "release.sh: $*" >&2; exit 1; }
@@ -20,9 +19,10 @@ head -n 1 "$top/packaging/deb/debian/changelog" | grep -qF "($version-" ||
 sed -n '/^%changelog/{n;p;}' "$top/packaging/rpm/gdrapi.spec" | grep -qF -- "- $version-" ||
 	die "the %changelog of packaging/rpm/gdrapi.spec begins with another version than $version"
 
+[ $# -gt 0 ] || exit 0
+out=$1
 cd "$out"
-find . -name build.log -prune -o -type f ! -name SHA256SUMS -print | sed 's|^\./||' | sort >.files
-[ -s .files ] || die "there is nothing in $out"
-xargs -d '\n' sha256sum <.files >SHA256SUMS
-rm .files
+files=$(find . -name build.log -prune -o -type f ! -name SHA256SUMS -print | sed 's|^\./||' | sort)
+[ "$files" ] || die "there is nothing in $out"
+printf '%s\n' "$files" | xargs -d '\n' sha256sum >SHA256SUMS
 echo "$out/SHA256SUMS: $(wc -l <SHA256SUMS) files"
