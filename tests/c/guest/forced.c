@@ -199,7 +199,7 @@ static void dispatched(void)
 		unsigned long flags;
 		void *restorer;
 		uint64_t mask;
-	} sa = { make_dispatched_call, SA_SIGINFO | 0x04000000 /* SA_RESTORER */, pass_return, 0 };
+	} sa = { make_dispatched_call, SA_SIGINFO | SA_NODEFER | 0x04000000 /* SA_RESTORER */, pass_return, 0 };
 	gdr_t g = open_or_fail();
 	struct buffer b;
 	gdr_mh_t mh = { 0 };
