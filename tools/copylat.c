@@ -11,8 +11,6 @@
 #include "bench/race.h"
 #include "copylat_modes.h"
 
-/* Other libraries do not have it. */
-
 #define MAX_SIZE ((size_t)1 << 40)
 #define ALONE_MAX 65536u	/* above, what came before no longer matters */
 #define SLOW_READ_MAX 65536u	/* libc may read such memory byte by byte */
