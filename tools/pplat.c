@@ -80,7 +80,7 @@ static const char ptx_body[] =
 	"	mov.u32 i, %tid.x;\n"
 	"	setp.eq.u32 first, i, 0;\n"
 	"	and.pred see, data, first;\n"
-	"	and.pred show, make, first;\n"
+	"	and.pred show, make, see;\n"
 	"	mov.u32 block, %ctaid.x;\n"
 	"	mad.wide.u32 answer, block, 4, answer;\n"
 	"	mov.u32 all, %ntid.x;\n"

@@ -6,10 +6,12 @@ import (
 	"bytes"
 	"encoding/xml"
 	"errors"
+	"fmt"
 	"io"
 	"math"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
 
@@ -215,6 +217,129 @@ func TestPlaces(t *testing.T) {
 	}
 }
 
+// Texts beside an axis: not more than fit.
+func TestTickTexts(t *testing.T) {
+	for _, tc := range []struct {
+		unit   unit
+		values []float64
+		want   string
+	}{
+		{bytesLog, []float64{1, 16 << 20}, "1 B, 8 B, 64 B, 512 B, 4 KiB, 32 KiB, 256 KiB, 2 MiB, 16 MiB"},
+		{bytesLog, []float64{1, 256}, "1 B, 2 B, 4 B, 8 B, 16 B, 32 B, 64 B, 128 B, 256 B"},
+		{countLog, []float64{1, 8}, "1, 2, 4, 8"},
+		{timeLog, []float64{120, 900}, "100 ns, 200 ns, 500 ns, 1 us"},
+		{timeLog, []float64{3, 4000}, "1 ns, 10 ns, 100 ns, 1 us, 10 us"},
+		{timeLog, []float64{1e9, 1e10}, "1 s, 2 s, 5 s, 10 s"},
+		{bandwidth, []float64{1, 53.2}, "0, 10, 20, 30, 40, 50, 60"},
+		{bandwidth, []float64{0.9}, "0, 0.2, 0.4, 0.6, 0.8, 1"},
+		{bandwidth, []float64{6}, "0, 1, 2, 3, 4, 5, 6"},
+	} {
+		var said []string
+		for _, tick := range newAxis(tc.unit, tc.values, 0, 1).ticks() {
+			if tick.Text != "" {
+				said = append(said, tick.Text)
+			}
+		}
+		require.Equal(t, tc.want, strings.Join(said, ", "))
+	}
+}
+
+// The legend has rows of three, and the drawing ends below it.
+func TestLegend(t *testing.T) {
+	var p plot
+	for range 7 {
+		p.lines = append(p.lines, line{"a", "ours", []point{{1, 1}}})
+	}
+	d := p.draw()
+	var xs, ys []float64
+	for i, e := range d.Legend {
+		xs, ys = append(xs, math.Round(e.X)), append(ys, e.Y)
+		require.Equal(t, i > 1, e.Dashed)
+		require.Equal(t, d.Curves[i].Width, e.Width)
+	}
+	require.Equal(t, []float64{62, 205, 349, 62, 205, 349, 62}, xs)
+	require.Equal(t, []float64{352, 352, 352, 373, 373, 373, 394}, ys)
+	require.Equal(t, 408.0, d.Height)
+}
+
+// Each cell of a table is of its column. All figures differ.
+func TestTables(t *testing.T) {
+	lat := &result{facts: map[string]string{"gpu": "G", "zebra": "z", "build": "b", "tool": "t", "date": "d", "cpu": "c"}, figures: []figure{
+		{Op: "write", Who: "gdrcopy", Mode: alone, Size: 8, P0: 1, P50: 2, Samples: 3},
+		{Op: "write", Who: "gdrcopy", Mode: backToBack, Size: 8, P0: 4, P50: 5, GBps: 1.6},
+		{Op: "write", Who: "cuMemcpy", Mode: backToBack, Size: 8, P0: 6, P50: 7, GBps: 1.1},
+		{Op: "read", Who: "gdrcopy", Mode: backToBack, Size: 8, P0: 8, P50: 9, GBps: 0.9},
+		{Op: "read", Who: "cuMemcpy", Mode: backToBack, Size: 8, P0: 10, P50: 11, GBps: 0.7},
+		{Op: "write", Who: "gdrcopy", Mode: backToBack, Size: 8192, P0: 12, P50: 13, GBps: 630},
+	}}
+	api := &result{figures: []figure{{Op: "gdr_map", Who: "gdrcopy", Mode: "m", Size: 65536, P0: 14, P50: 15, Samples: 16},
+		{Op: "gdr_open", Who: "gdrcopy", P0: 17, P50: 18, Samples: 19}}}
+	p := (&found{lat: lat, api: api, planned: true}).page()
+	require.Len(t, p.Tables, 3)
+	require.Equal(t, []string{"size", "write, alone", "write", "cuMemcpyHtoD", "read", "cuMemcpyDtoH", "write GB/s", "read GB/s"}, p.Tables[0].Heads)
+	require.Equal(t, [][]string{
+		{"8 B", "2 ns", "5 ns", "7 ns", "9 ns", "11 ns", "1.6", "0.9"},
+		{"8 KiB", "", "13 ns", "", "", "", "630", ""},
+	}, p.Tables[0].Rows)
+	require.Empty(t, p.Tables[1].Rows)
+	require.Contains(t, p.Tables[1].Missing, "this machine cannot run it")
+	require.Equal(t, []string{"call", "of", "how", "size", "P0", "P50", "samples"}, p.Tables[2].Heads)
+	require.Equal(t, [][]string{
+		{"gdr_map", "gdrcopy", "m", "64 KiB", "14 ns", "15 ns", "16"},
+		{"gdr_open", "gdrcopy", "", "", "17 ns", "18 ns", "19"},
+	}, p.Tables[2].Rows)
+	require.Equal(t, []fact{{"GPU", "G"}, {"CPU", "c"}, {"date", "d"}, {"build", "b"}, {"zebra", "z"}}, p.Facts)
+	require.Equal(t, []fact{
+		{"write of 8 B, back to back", "5 ns, cuMemcpyHtoD 7 ns"},
+		{"write of 8 B, alone", "2 ns; the bytes are still on their way"},
+		{"read of 8 B", "9 ns, cuMemcpyDtoH 11 ns"},
+		{"write of 8 KiB", "630 GB/s"},
+	}, p.Headlines)
+}
+
+// Each line of a plot is of the copies that its name says.
+func TestPlotLines(t *testing.T) {
+	r := &result{}
+	value := 0.0
+	for _, op := range []string{"write", "read"} {
+		for _, who := range []string{"gdrcopy", "cuMemcpy", "memcpy", "plain", "sse2", "sse4.1", "avx2", "avx512", "movdir64b"} {
+			for _, mode := range []string{alone, backToBack} {
+				for _, size := range []float64{4096, 8192} {
+					value++
+					r.figures = append(r.figures, figure{Op: op, Who: who, Mode: mode, Size: size, P50: value, GBps: 1000 + value})
+				}
+			}
+		}
+	}
+	bw := []*result{{figures: []figure{{Op: "write", Who: "gdrcopy", Size: 16 << 10, Threads: 2, GBps: 7}, {Op: "read", Who: "gdrcopy", Size: 1 << 20, Threads: 4, GBps: 8}}}}
+	said := map[string]string{}
+	for _, p := range (&found{lat: r, bw: bw}).plots() {
+		for _, l := range p.lines {
+			for _, at := range l.points {
+				said[p.file] += fmt.Sprintf("%s %v %v; ", l.name, at.x, at.y)
+			}
+		}
+	}
+	require.Equal(t, map[string]string{
+		"write-latency.svg": "gdrcopy 4096 3; gdrcopy 8192 4; cuMemcpyHtoD 4096 7; cuMemcpyHtoD 8192 8; libc memcpy 4096 11; libc memcpy 8192 12; " +
+			"plain stores 4096 15; plain stores 8192 16; SSE2 loop 4096 19; SSE2 loop 8192 20; AVX2 loop 4096 27; AVX2 loop 8192 28; " +
+			"AVX-512 loop 4096 31; AVX-512 loop 8192 32; MOVDIR64B loop 4096 35; MOVDIR64B loop 8192 36; ",
+		"read-latency.svg": "gdrcopy 4096 39; gdrcopy 8192 40; cuMemcpyDtoH 4096 43; cuMemcpyDtoH 8192 44; libc memcpy 4096 47; libc memcpy 8192 48; " +
+			"plain loads 4096 51; plain loads 8192 52; SSE4.1 loop 4096 59; SSE4.1 loop 8192 60; AVX2 loop 4096 63; AVX2 loop 8192 64; " +
+			"AVX-512 loop 4096 67; AVX-512 loop 8192 68; ",
+		"small-writes.svg": "gdrcopy 4096 1; cuMemcpyHtoD 4096 5; libc memcpy 4096 9; plain stores 4096 13; SSE2 loop 4096 17; AVX2 loop 4096 25; " +
+			"AVX-512 loop 4096 29; MOVDIR64B loop 4096 33; ",
+		"write-bandwidth.svg": "gdrcopy 4096 1003; gdrcopy 8192 1004; cuMemcpyHtoD 4096 1007; cuMemcpyHtoD 8192 1008; libc memcpy 4096 1011; libc memcpy 8192 1012; " +
+			"plain stores 4096 1015; plain stores 8192 1016; SSE2 loop 4096 1019; SSE2 loop 8192 1020; AVX2 loop 4096 1027; AVX2 loop 8192 1028; " +
+			"AVX-512 loop 4096 1031; AVX-512 loop 8192 1032; MOVDIR64B loop 4096 1035; MOVDIR64B loop 8192 1036; ",
+		"read-bandwidth.svg": "gdrcopy 4096 1039; gdrcopy 8192 1040; cuMemcpyDtoH 4096 1043; cuMemcpyDtoH 8192 1044; libc memcpy 4096 1047; libc memcpy 8192 1048; " +
+			"plain loads 4096 1051; plain loads 8192 1052; SSE4.1 loop 4096 1059; SSE4.1 loop 8192 1060; AVX2 loop 4096 1063; AVX2 loop 8192 1064; " +
+			"AVX-512 loop 4096 1067; AVX-512 loop 8192 1068; ",
+		"write-threads.svg": "16 KiB 2 7; ",
+		"read-threads.svg":  "1 MiB 4 8; ",
+	}, said)
+}
+
 func TestOnePoint(t *testing.T) {
 	p := plot{title: "one", yUnit: bandwidth, lines: []line{{"a", "ours", []point{{8, 0.02}}}, {"b", "libc", nil}}}
 	d := p.draw()
@@ -236,9 +361,11 @@ func TestTexts(t *testing.T) {
 
 func TestArguments(t *testing.T) {
 	for _, bad := range [][]string{
-		{"-x"}, {"more"}, {"-s", "16Q"}, {"-s", "K16"}, {"-s", "0"}, {"-s", "M"}, {"-s", "2000G"}, {"--threads", "0"},
-		{"--threads", "many"}, {"--budget", "-1"}, {"-o"},
-		{"-i", "x", "--budget", "5"}, {"-i", "x", "-d", "1"},
+		{"-x"}, {"more"}, {"-s", "16Q"}, {"-s", "K16"}, {"-s", "0"}, {"-s", "M"}, {"-s", "2000G"}, {"-s", "1025G"}, {"-s", "4BB"}, {"--threads", "0"},
+		{"--threads", "many"}, {"--threads", fmt.Sprint(mostThreads + 1)}, {"--budget", "-1"}, {"--budget", "0"}, {"--budget", "600001"}, {"-o"},
+		{"-i", "x", "--budget", "5"}, {"-i", "x", "-d", "1"}, {"-i", "x", "--device", "1"}, {"-i", "x", "-M", "wc"},
+		{"-i", "x", "--mapping", "wc"}, {"-i", "x", "-a", "ext"}, {"-i", "x", "-A", "ext"}, {"-i", "x", "--alloc", "ext"},
+		{"-i", "x", "--cpu", "1"}, {"-i", "x", "--backend", "rm"},
 	} {
 		err := run(bad, io.Discard)
 		var exit *exitError
@@ -252,6 +379,25 @@ func TestArguments(t *testing.T) {
 	require.Equal(t, "3", opts.gpu)
 	require.Equal(t, "cumemalloc", opts.alloc)
 	require.Equal(t, "x", opts.out)
+	// An earlier run is plotted whole, but for what is asked for.
+	for _, tc := range []struct {
+		args    []string
+		size    int64
+		threads int
+	}{
+		{[]string{"-i", "x"}, mostBytes, mostThreads},
+		{[]string{"-i", "x", "-s", "1K"}, 1024, mostThreads},
+		{[]string{"-i", "x", "--size", "1K"}, 1024, mostThreads},
+		{[]string{"-i", "x", "--threads", "2"}, mostBytes, 2},
+		{[]string{"-s", "1024G"}, mostBytes, min(8, runtime.NumCPU())},
+		{[]string{"-s", "0x10"}, 16, min(8, runtime.NumCPU())},
+		{[]string{"-s", "2mb"}, 2 << 20, min(8, runtime.NumCPU())},
+	} {
+		opts, err := parse(tc.args)
+		require.NoError(t, err)
+		require.Equal(t, tc.size, opts.size, tc.args)
+		require.Equal(t, tc.threads, opts.threads, tc.args)
+	}
 	var out bytes.Buffer
 	require.NoError(t, run([]string{"-h"}, &out))
 	require.Equal(t, help, out.String())
@@ -288,12 +434,18 @@ func TestGather(t *testing.T) {
 	script("gdrcopy_pplat", good+"; exit 77")
 
 	dir := filepath.Join(t.TempDir(), "new")
-	args := []string{"-o", dir, "-s", "64K", "--threads", "4", "--backend", "rm", "--cpu", "1"}
+	args := []string{"-o", dir, "-s", "256K", "--threads", "5", "--backend", "rm", "--cpu", "1", "-d", "2", "-M", "wc", "-a", "cumemalloc", "--budget", "9"}
 	require.NoError(t, run(args, io.Discard))
-	calls := strings.Split(strings.TrimSpace(read(t, log)), "\n")
-	require.Len(t, calls, 3+3)
-	require.Contains(t, calls[0], "gdrcopy_copylat --json --device 0 --mapping default --alloc ext --size 65536 --budget 100 --cpu 1 --backend rm")
-	require.Contains(t, calls[5], "gdrcopy_copybw --json --device 0 --mapping default --alloc ext --size 16384 --threads 4")
+	var want string
+	for _, call := range []string{"copylat | --size 262144 --budget 9", "apiperf |", "pplat |",
+		"copybw | --size 16384 --threads 1 --budget 300", "copybw | --size 16384 --threads 2 --budget 300", "copybw | --size 16384 --threads 4 --budget 300",
+		"copybw | --size 262144 --threads 1 --budget 300", "copybw | --size 262144 --threads 2 --budget 300", "copybw | --size 262144 --threads 4 --budget 300"} {
+		want += filepath.Join(filepath.Dir(self), "gdrcopy_"+strings.Replace(call, "|", "--json --device 2 --mapping wc --alloc cumemalloc", 1)) + " --cpu 1 --backend rm\n"
+	}
+	require.Equal(t, want, read(t, log))
+	for _, file := range []string{"copylat.json", "apiperf.json", "copybw-16384-1.json", "copybw-262144-4.json"} {
+		require.FileExists(t, filepath.Join(dir, file))
+	}
 	require.NoFileExists(t, filepath.Join(dir, "pplat.json"))
 	require.Contains(t, read(t, dir, "gdrcopy_report.html"), "this machine cannot run it")
 

@@ -333,7 +333,16 @@ struct store {
 	uint32_t *at, value;
 };
 
-/* The kernel while it runs. Stores of a block wait for its membar.sys. */
+/* A word that was loaded, and what it was at the block's last membar.sys. */
+struct seen {
+	uint32_t *at, value;
+	bool used;	/* the next load is of the memory */
+};
+
+/*
+ * The kernel while it runs. Stores of a block wait for its membar.sys. The first load after
+ * that may be as old as it is.
+ */
 struct run {
 	const struct ptx *p;
 	unsigned int blocks, threads;
@@ -342,7 +351,8 @@ struct run {
 	struct lane *lanes;
 	struct block {
 		struct store *stores;
-		size_t nstores, room;
+		struct seen *seen;
+		size_t nstores, room, nseen, seen_room;
 	} *block;
 	const char *fault;
 };
@@ -371,8 +381,20 @@ static uint32_t *at(struct run *r, uint64_t addr)
 	return p;
 }
 
+/* Room for one more. */
+static void *grown(void *list, size_t n, size_t *room, size_t size)
+{
+	if (n < *room)
+		return list;
+	*room = 2 * *room + 16;
+	list = realloc(list, *room * size);
+	if (!list)
+		abort();
+	return list;
+}
+
 /* The last ones first, for nothing orders them. */
-static void flush(struct block *b)
+static void membar(struct block *b)
 {
 	size_t n = b->nstores;
 
@@ -383,6 +405,10 @@ static void flush(struct block *b)
 		if (b->nstores == n - 1 && b->nstores)
 			usleep(50);
 	}
+	for (size_t i = 0; i < b->nseen; i++) {
+		b->seen[i].value = __atomic_load_n(b->seen[i].at, __ATOMIC_ACQUIRE);
+		b->seen[i].used = false;
+	}
 }
 
 static void keep(struct block *b, uint32_t *at, uint32_t value)
@@ -392,23 +418,35 @@ static void keep(struct block *b, uint32_t *at, uint32_t value)
 			b->stores[i].value = value;
 			return;
 		}
-	if (b->nstores == b->room) {
-		b->room = 2 * b->room + 16;
-		b->stores = realloc(b->stores, b->room * sizeof(*b->stores));
-		if (!b->stores)
-			abort();
-	}
+	b->stores = grown(b->stores, b->nstores, &b->room, sizeof(*b->stores));
 	b->stores[b->nstores++] = (struct store){ at, value };
+}
+
+static uint32_t see(struct block *b, uint32_t *at)
+{
+	struct seen *s = b->seen;
+
+	while (s < b->seen + b->nseen && s->at != at)
+		s++;
+	if (s < b->seen + b->nseen && !s->used) {
+		s->used = true;
+		return s->value;
+	}
+	if (s == b->seen + b->nseen) {
+		b->seen = grown(b->seen, b->nseen, &b->seen_room, sizeof(*b->seen));
+		b->seen[b->nseen++] = (struct seen){ .at = at, .used = true };
+	}
+	return __atomic_load_n(at, __ATOMIC_ACQUIRE);
 }
 
 static void load(struct run *r, struct lane *l, const struct code *c)
 {
-	const struct block *b = &r->block[l->regs[CTAID]];
+	struct block *b = &r->block[l->regs[CTAID]];
 	uint32_t *p = at(r, get(l, &c->v[1]));
 
 	if (!p)
 		return;
-	l->regs[c->v[0].v] = __atomic_load_n(p, __ATOMIC_ACQUIRE);
+	l->regs[c->v[0].v] = see(b, p);
 	for (size_t i = 0; i < b->nstores; i++)
 		if (b->stores[i].at == p)
 			l->regs[c->v[0].v] = b->stores[i].value;
@@ -496,7 +534,7 @@ static void step(struct run *r, struct lane *l)
 		if (p)
 			keep(&r->block[l->regs[CTAID]], p, (uint32_t)get(l, &c->v[1]));
 		break;
-	case MEMBAR: flush(&r->block[l->regs[CTAID]]); break;
+	case MEMBAR: membar(&r->block[l->regs[CTAID]]); break;
 	case BAR_OR: meet(r, l); break;
 	case BRA: l->pc = (unsigned int)r->p->labels[c->v[0].v].bits; break;
 	case RET: end(r, l); break;
@@ -540,8 +578,9 @@ const char *ptx_run(struct ptx *p, unsigned int blocks, unsigned int threads, vo
 	while (turn(&r))
 		sched_yield();
 	for (unsigned int i = 0; i < blocks; i++) {
-		flush(&r.block[i]);
+		membar(&r.block[i]);
 		free(r.block[i].stores);
+		free(r.block[i].seen);
 	}
 	free(r.block);
 	free(r.lanes);

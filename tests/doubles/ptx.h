@@ -6,7 +6,7 @@
  * width is refused. It is as strict as a GPU: an address that is not on its boundary or in
  * no memory ends the kernel, as does a thread that ends while others wait for it at a
  * barrier. A store is seen by others after membar.sys alone, and those that one membar.sys
- * ends are seen in the wrong order.
+ * ends are seen in the wrong order. A load may be of the time of the last membar.sys.
  */
 #ifndef PTX_H
 #define PTX_H
