@@ -43,38 +43,42 @@
 
 static struct gdr_table table;
 static struct gdr_slot *slots;
-static _Atomic uint64_t new_mapping;	/* the last one that the front was told of */
+/* What the front was told last, and how often. */
+static struct {
+	_Atomic uint64_t handle, gpu, pinned, pinned_gpu, pinned_size;
+	_Atomic uint64_t asked_a, asked_b;	/* which handles may be used */
+	_Atomic long forgotten, waits;
+} told;
+static int admitted;	/* the front's answer */
 
 int gdr_front_admit(uint64_t a, uint64_t b)
 {
-	(void)a;
-	(void)b;
-	return 0;
+	told.asked_a = a;
+	told.asked_b = b;
+	return admitted;
 }
 
 void gdr_long_pinned(struct gdr_front *f, uint64_t h, uint64_t addr, uint64_t size)
 {
-	(void)f;
-	(void)h;
-	(void)addr;
-	(void)size;
+	told.pinned = f == gdr_front_here() ? h : 0;
+	told.pinned_gpu = addr;
+	told.pinned_size = size;
 }
 
 void gdr_long_mapped(struct gdr_front *f, uint64_t h, uint64_t gpu)
 {
-	(void)f;
-	(void)gpu;
-	new_mapping = h;
+	told.handle = f == gdr_front_here() ? h : 0;
+	told.gpu = gpu;
 }
 
 void gdr_data_forget(uint64_t key)
 {
-	(void)key;
+	told.forgotten += !key;
 }
 
 void gdr_data_wait(unsigned int tries)
 {
-	(void)tries;
+	told.waits += tries == (unsigned int)told.waits;
 }
 
 /* The driver: allocations of 2 MiB from address 2 MiB on; ID 0 is no memory. */
@@ -200,11 +204,27 @@ static int place_of(uint64_t c)
 	return -1;
 }
 
+static _Atomic int core_fails;		/* the next answer of the core, if it is not 0 */
+static _Atomic long core_copies;	/* so often it says first that copies run */
+static uint64_t opened_g, opened_most;
+
+static int failure(void)
+{
+	int rc = core_fails;
+
+	core_fails = 0;
+	return rc;
+}
+
 int gdrcore_cache_open(uint64_t g, uint64_t most, uint64_t *c)
 {
-	int i;
+	int i, rc = failure();
 
-	(void)g;
+	opened_g = g;
+	opened_most = most;
+	atomic_fetch_add(&entered, 1);
+	if (rc)
+		return rc;
 	pthread_mutex_lock(&core_lock);
 	i = taken[0];
 	taken[i] = true;
@@ -266,13 +286,15 @@ static int add(int i, uint64_t addr, uint64_t size, uint64_t id, uint64_t *h)
 	return 0;
 }
 
+static _Atomic uint64_t asked_at;	/* when the last get came */
+
 int gdrcore_cache_get(uint64_t c, uint64_t addr, uint64_t size, uint64_t now,
 		      struct gdr_core_held *out)
 {
 	int i, rc = EINVAL;
 	uint64_t h = 0, id;
 
-	(void)now;
+	asked_at = now;
 	atomic_fetch_add(&entered, 1);
 	pthread_mutex_lock(&core_lock);
 	i = place_of(c);
@@ -281,7 +303,7 @@ int gdrcore_cache_get(uint64_t c, uint64_t addr, uint64_t size, uint64_t now,
 		rc = id_at(addr + size - 1) == id ? add(i, addr, size, id, &h) : ENOTSUP;
 	/* The address tells of the pinning: only the users' own bytes are there. */
 	if (!rc)
-		*out = (struct gdr_core_held){ .handle = h, .va = h + (addr - pin_of(h)->addr), .gpu = addr };
+		*out = (struct gdr_core_held){ .handle = h, .va = h + (addr - pin_of(h)->addr), .gpu = addr, .size = pin_of(h)->size };
 	pthread_mutex_unlock(&core_lock);
 	return rc;
 }
@@ -317,12 +339,14 @@ int gdrcore_cache_settle(uint64_t c)
 
 int gdrcore_cache_flush(uint64_t c)
 {
-	return settle(c, true, false);
+	atomic_fetch_add(&entered, 1);
+	return core_copies-- > 0 ? GDR_CORE_COPIES : settle(c, true, false);
 }
 
 int gdrcore_cache_close(uint64_t c)
 {
-	return settle(c, false, true);
+	atomic_fetch_add(&entered, 1);
+	return core_copies-- > 0 ? GDR_CORE_COPIES : settle(c, false, true);
 }
 
 /* The threads. */
@@ -606,14 +630,84 @@ static void new_mappings(struct tap *t)
 	uint64_t h;
 	void *va;
 
-	new_mapping = 0;
+	told.handle = told.pinned = 0;
 	h = new_range(&c);
-	tap_ok(t, new_mapping == h, "a new mapping is told of");
-	new_mapping = 0;
+	tap_ok(t, told.handle == h && told.gpu == first_of(1) && told.pinned == h && told.pinned_gpu == first_of(1) &&
+	       told.pinned_size == PAGE, "a new mapping is told of");
+	told.handle = told.pinned = 0;
 	gdr_cache_get(c, first_of(1), 1, &mh, &va);
-	tap_ok(t, new_mapping == 0, "one that is hit is not");
 	gdr_cache_put(c, mh);
+	tap_is(t, gdr_cache_get(c, first_of(ALLOCATIONS), 1, &mh, &va), EINVAL, "a get of no memory");
+	tap_ok(t, !told.handle && !told.pinned, "one that is hit is not, nor one that failed");
 	gdr_cache_close(c);
+}
+
+/* Whether the front was asked of these two handles. */
+static bool asked_of(uint64_t a, uint64_t b)
+{
+	return told.asked_a == a && told.asked_b == b;
+}
+
+/* What the front refuses, or what is wrong with the arguments, never gets to the core. */
+static void refused_calls(struct tap *t)
+{
+	gdr_cache_t c = { 1 }, gone;
+	gdr_mh_t mh = { 2 };
+	void *va = &mh;
+	long before;
+
+	new_range(&c);
+	gone.h = c.h ^ 1ull << GDR_HANDLE_INDEX_BITS;
+	before = atomic_load(&entered);
+	admitted = EACCES;
+	tap_ok(t, gdr_cache_open(some_g, 1, 0, &gone) == EACCES && asked_of(1, 0), "refused: an open");
+	tap_ok(t, gdr_cache_get(gone, first_of(1), 1, &mh, &va) == EACCES && asked_of(gone.h, 0), "refused: a get");
+	tap_ok(t, gdr_cache_put(gone, mh) == EACCES && asked_of(gone.h, 2), "refused: a put");
+	tap_ok(t, gdr_cache_flush(gone) == EACCES && asked_of(gone.h, 0), "refused: a flush");
+	tap_ok(t, gdr_cache_close(gone) == EACCES && asked_of(gone.h, 0), "refused: a close");
+	admitted = 0;
+	tap_is(t, gdr_cache_open(some_g, 1, 0, NULL), EINVAL, "an open without a place for the cache");
+	tap_is(t, gdr_cache_open(some_g, 0, 0, &gone), EINVAL, "an open of no bytes");
+	for (int bit = 0; bit < 32; bit++)
+		tap_is(t, gdr_cache_open(some_g, 1, 1u << bit, &gone), EINVAL, "an open with a flag");
+	tap_is(t, gdr_cache_get(c, 0, 1, &mh, &va), EINVAL, "a get at 0");
+	tap_ok(t, atomic_load(&entered) == before && mh.h == 2 && va == &mh, "nothing came to the core, nothing was stored");
+	core_fails = ENOMEM;
+	before = c.h;
+	tap_is(t, gdr_cache_open(some_g, SIZE_MAX, 0, &c), ENOMEM, "the core's errno");
+	tap_ok(t, c.h == (uint64_t)before && opened_g == 1 && opened_most == SIZE_MAX, "no cache is stored then");
+	gdr_cache_close(c);
+}
+
+/* What stands before a call of the core, and what comes again until copies have ended. */
+static void calls_of_the_core(struct tap *t)
+{
+	int (*const ends[])(gdr_cache_t) = { gdr_cache_flush, gdr_cache_close };
+	uint64_t h, before;
+	gdr_cache_t c;
+	gdr_mh_t mh;
+	void *va;
+
+	h = new_range(&c);
+	before = atomic_load(&range_at(h)->used);
+	tap_ok(t, is_hit(c, first_of(1), 1) && atomic_load(&range_at(h)->used) > before, "a hit dates its range");
+	before = atomic_load(&range_at(h)->used);
+	gdr_cache_get(c, first_of(2), 1, &mh, &va);
+	tap_ok(t, asked_at > before, "a get that is no hit tells the time of the same clock");
+	told.forgotten = 0;
+	gdr_cache_get(c, first_of(3), 1, &mh, &va);
+	tap_is(t, told.forgotten, 1, "copies that were left are forgotten: before a get of the core's");
+	atomic_store(&caches[0].room, -1);
+	gdr_cache_put(c, mh);
+	tap_is(t, told.forgotten, 2, "and before it makes room");
+	for (int i = 0; i < 2; i++) {
+		told.forgotten = told.waits = 0;
+		core_copies = 5;
+		tap_is(t, ends[i](c), 0, "while copies run it is called again");
+		tap_is(t, told.waits, 5, "after a wait each time: waits");
+		tap_ok(t, told.forgotten >= 1, "copies that were left are not waited for");
+	}
+	tap_is(t, live, 0, "pinnings");
 }
 
 static void states_of_a_range(struct tap *t)
@@ -656,6 +750,8 @@ static void steps(struct tap *t)
 	words_of_a_range(t);
 	what_a_put_does(t);
 	new_mappings(t);
+	refused_calls(t);
+	calls_of_the_core(t);
 	states_of_a_range(t);
 	places(t);
 	tap_is(t, wrong, 0, "wrong answers");
