@@ -4,6 +4,7 @@
 
 #include <errno.h>
 #include <sched.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <sys/prctl.h>
 
@@ -14,23 +15,21 @@
 
 /* As many CPUs as the kernel may have. */
 struct cpus {
-	size_t bytes;
 	unsigned long bits[8192 / 8 / sizeof(unsigned long)];
 };
 
 static struct cpus cpus_at_load;
 
-static void add_cpus(struct cpus *to, pid_t tid)
+/* Adds the CPUs of a thread. false: the kernel does not say. */
+static bool add_cpus(struct cpus *to, pid_t tid)
 {
-	struct cpus c = { 0 };
-	long n = syscall(SYS_sched_getaffinity, tid, sizeof(c.bits), c.bits);
+	struct cpus c = { { 0 } };
 
-	if (n <= 0)
-		return;
-	if (to->bytes < (size_t)n)
-		to->bytes = n;
+	if (syscall(SYS_sched_getaffinity, tid, sizeof(c.bits), c.bits) <= 0)
+		return false;
 	for (size_t i = 0; i < sizeof(c.bits) / sizeof(c.bits[0]); i++)
 		to->bits[i] |= c.bits[i];
+	return true;
 }
 
 /* Those of the process, before it has put threads on CPUs of their own. */
@@ -52,9 +51,8 @@ static int set_attributes(pthread_attr_t *attr, size_t stack)
 		rc = pthread_attr_setschedparam(attr, &normal);
 	if (!rc && stack)
 		rc = pthread_attr_setstacksize(attr, stack);
-	add_cpus(&c, getpid());
-	if (!rc && c.bytes)
-		rc = pthread_attr_setaffinity_np(attr, c.bytes, (cpu_set_t *)c.bits);
+	if (add_cpus(&c, getpid()) && !rc)
+		rc = pthread_attr_setaffinity_np(attr, sizeof(c.bits), (cpu_set_t *)c.bits);
 	return rc;
 }
 

@@ -335,7 +335,7 @@ static bool is_busy_after(uint64_t ns, size_t n, bool to)
 {
 	now = atomic_load(&pool->last) + ns - 100;
 	copy_pool_note(pool, n, to);
-	return copy_pool_is_busy(pool);
+	return copy_pool_is_busy(pool) && atomic_load(&pool->last) == now;
 }
 
 static void test_close_copies(void)
@@ -479,6 +479,14 @@ static void test_sleep(void)
 	check(!wakes && !rouse(pool, 1) && !wakes && !atomic_load(&pool->workers[1].bell), "no bell is rung for who is awake");
 }
 
+static struct worker *mover;
+static bool shows_itself;
+
+static void look_at_mover(void)
+{
+	shows_itself = is_at(mover, turn);
+}
+
 static void test_part(void)
 {
 	struct job j;
@@ -487,8 +495,13 @@ static void test_part(void)
 		new_state(7 & ~(1ull << i));
 		make_job(4, 1, false);
 		publish_job();
-		look(&pool->workers[i], &j);
-		take_part(&pool->workers[i], &j);
+		mover = &pool->workers[i];
+		shows_itself = false;
+		on_move = look_at_mover;
+		look(mover, &j);
+		check(!is_at(mover, turn), "a worker is not at a turn before its first chunk");
+		take_part(mover, &j);
+		check(shows_itself && !is_at(mover, turn), "it is while it moves, and not afterwards");
 		tap_ok(&tap, moves.calls == 1 && wakes == (i ? 0 : 2) && is_done(&pool->workers[i], turn),
 		       "worker %u moves the chunk of its own share, and the first one wakes the others", i);
 		new_state(0);

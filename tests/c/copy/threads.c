@@ -14,6 +14,8 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include "copy/signals.h"
 #include "copy/threads.h"
@@ -89,7 +91,43 @@ static void be_odd(void)
 	feenableexcept(FE_ALL_EXCEPT);
 }
 
-int main(void)
+/*
+ * A process that is loaded on one CPU, and may then run on all: so may the library's
+ * threads. The exit status is 0 if they do.
+ */
+static int be_widened(void)
+{
+	struct seen all, thread = { .cpus = 0 };
+	const struct gdr_run run = { "wide", look_in_thread, &thread };
+	cpu_set_t every;
+	pthread_t id;
+
+	memset(&every, 0xff, sizeof(every));
+	if (sched_setaffinity(0, sizeof(every), &every) || gdr_thread_make(&id, &run) || pthread_join(id, NULL))
+		return 1;
+	look(&all);
+	return thread.cpus != all.cpus;
+}
+
+static int run_widened(char *self)
+{
+	int status = -1;
+	pid_t child = fork();
+
+	if (!child) {
+		cpu_set_t one;
+
+		CPU_ZERO(&one);
+		CPU_SET(sched_getcpu(), &one);
+		sched_setaffinity(0, sizeof(one), &one);
+		execl(self, self, "widened", NULL);
+		_exit(2);
+	}
+	waitpid(child, &status, 0);
+	return status;
+}
+
+int main(int argc, char **argv)
 {
 	struct tap t = { 0, 0, 0 };
 	struct seen before, maker, thread;
@@ -99,6 +137,9 @@ int main(void)
 	void *back = NULL;
 	int traps, rc;
 
+	if (argc > 1)
+		return be_widened();
+	tap_is(&t, run_widened(argv[0]), 0, "a process that has got more CPUs since its load: status");
 	look(&before);
 	be_odd();
 	look(&maker);
