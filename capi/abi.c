@@ -19,7 +19,6 @@
 #include "host/front.h"
 #include "host/guest.h"
 #include "host/log.h"
-#include "long.h"
 
 /*
  * The first form of gdr_info_v2_t. It has no mapping_type at its end. Binaries older than
@@ -91,16 +90,6 @@ int gdr_close(gdr_t g)
 	return ENDING(gdrcore_close(id_of(g)));
 }
 
-static int pin_inside(gdr_t g, unsigned long addr, size_t size, uint64_t token,
-		      uint32_t va_space, uint32_t flags, uint64_t *h)
-{
-	int rc = gdrcore_pin(id_of(g), addr, size, token, va_space, flags, h);
-
-	if (!rc)
-		gdr_long_pinned(gdr_front_here(), *h, addr, size);
-	return rc;
-}
-
 static int pin(gdr_t g, unsigned long addr, size_t size, uint64_t token,
 	       uint32_t va_space, uint32_t flags, gdr_mh_t *handle)
 {
@@ -108,7 +97,7 @@ static int pin(gdr_t g, unsigned long addr, size_t size, uint64_t token,
 	int rc = admit("gdr_pin_buffer", g, 0, MISSING(handle));
 
 	if (!rc)
-		rc = INSIDE_WITH_ROOM(pin_inside(g, addr, size, token, va_space, flags, &h));
+		rc = INSIDE_WITH_ROOM(gdrcore_pin(id_of(g), addr, size, token, va_space, flags, &h));
 	if (!rc)
 		handle->h = h;
 	return rc;
@@ -178,23 +167,13 @@ int gdr_get_info(gdr_t g, gdr_mh_t handle, struct info_v1 *info)
 	return copy_info(__func__, g, handle, info, sizeof(*info));
 }
 
-static int map_inside(gdr_t g, gdr_mh_t handle, uint64_t *va, size_t size, int flags)
-{
-	uint64_t gpu = 0;
-	int rc = gdrcore_map(id_of(g), handle.h, size, flags, va, &gpu);
-
-	if (!rc)
-		gdr_long_mapped(gdr_front_here(), handle.h, gpu);
-	return rc;
-}
-
 static int map(gdr_t g, gdr_mh_t handle, void **va, size_t size, int flags)
 {
 	int rc = admit("gdr_map", g, handle.h, MISSING(va));
 	uint64_t addr = 0;
 
 	if (!rc)
-		rc = INSIDE_WITH_ROOM(map_inside(g, handle, &addr, size, flags));
+		rc = INSIDE_WITH_ROOM(gdrcore_map(id_of(g), handle.h, size, flags, &addr));
 	if (!rc)
 		*va = (void *)(uintptr_t)addr;
 	return rc;

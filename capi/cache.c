@@ -28,7 +28,6 @@
 #include "host/front.h"
 #include "host/guest.h"
 #include "host/log.h"
-#include "long.h"
 
 #define CU_POINTER_ATTRIBUTE_BUFFER_ID 7
 
@@ -135,17 +134,6 @@ int gdr_cache_open(gdr_t g, size_t max_bytes, unsigned flags, gdr_cache_t *c)
 	return rc;
 }
 
-static int get_inside(gdr_cache_t c, unsigned long addr, size_t size, struct gdr_core_held *held)
-{
-	int rc = gdrcore_cache_get(c.h, addr, size, range_clock(), held);
-
-	if (!rc && held->gpu) {
-		gdr_long_pinned(gdr_front_here(), held->handle, held->gpu, held->size);
-		gdr_long_mapped(gdr_front_here(), held->handle, held->gpu);
-	}
-	return rc;
-}
-
 /* What a hit cannot do, or must not do. */
 static __attribute__((noinline, cold)) int
 get_slowly(gdr_cache_t c, unsigned long addr, size_t size, gdr_mh_t *mh, void **va)
@@ -161,7 +149,7 @@ get_slowly(gdr_cache_t c, unsigned long addr, size_t size, gdr_mh_t *mh, void **
 		return gdr_refuse("gdr_cache_get", "the range is empty, or wraps");
 	/* A copy that this thread has left would keep a range pinned. */
 	gdr_data_forget(0);
-	rc = INSIDE_WITH_ROOM(get_inside(c, addr, size, &held));
+	rc = INSIDE_WITH_ROOM(gdrcore_cache_get(c.h, addr, size, range_clock(), &held));
 	if (rc)
 		return rc;
 	mh->h = held.handle;

@@ -30,8 +30,6 @@ struct gdr_core_info {
 struct gdr_core_held {
 	uint64_t handle;
 	uint64_t va;	/* the CPU's address of the byte asked for */
-	uint64_t gpu;	/* the GPU's address of a new mapping; 0 if the mapping is not new */
-	uint64_t size;	/* bytes pinned for a new mapping */
 };
 
 #pragma GCC visibility pop

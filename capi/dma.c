@@ -3,18 +3,19 @@
 #include "dma.h"
 
 #include <stdlib.h>
+#include <string.h>
 #include <sys/mman.h>
 
+#include "copy/plan.h"
 #include "copy/slot.h"
+#include "host/front.h"
 #include "host/log.h"
 
-#define GPUS_MAX 64
 #define RESTS_MOST 1023u
 
 /* One GPU. engine is NULL until a pin has made it. A pin after a reset makes another one. */
 struct gpu {
 	_Atomic(struct gdr_engine *) engine;
-	_Atomic bool makes;	/* a thread makes the engine */
 	_Atomic uint32_t rests;	/* copies that the engine is not asked for */
 	_Atomic uint32_t rested;	/* copies after the last failure */
 };
@@ -32,15 +33,15 @@ struct gdr_dma_handle {
 };
 
 struct gdr_dma {
-	struct gdr_cuda cuda;
-	struct gpu gpus[GPUS_MAX];
+	struct gpu gpus[GDR_GPUS_MAX];
 	_Atomic bool logged;	/* a failed copy */
 	struct gdr_dma_handle handles[GDR_SLOT_COUNT];
 };
 
-/* The process's, which it makes if there is none. */
-static struct gdr_dma *dma_of(gdr_dma_ref *ref)
+/* This process's, which is made if there is none. */
+static struct gdr_dma *dma_here(void)
 {
+	gdr_dma_ref *ref = &gdr_front_here()->dma;
 	struct gdr_dma *dma = atomic_load_explicit(ref, memory_order_acquire), *none = NULL;
 	size_t len = sizeof(*dma);
 
@@ -51,97 +52,47 @@ static struct gdr_dma *dma_of(gdr_dma_ref *ref)
 	if (dma == MAP_FAILED)
 		return NULL;
 	madvise(dma, len, MADV_DONTFORK);
-	if (!gdrcore_cuda(&dma->cuda) && atomic_compare_exchange_strong(ref, &none, dma))
+	if (atomic_compare_exchange_strong(ref, &none, dma))
 		return dma;
 	munmap(dma, len);
 	return none;
 }
 
-/* A pin, and what is found out about it. */
-struct pin {
-	struct gdr_dma *dma;
-	uint64_t addr, size;
-	struct gpu *gpu;	/* NULL: there is no memory of a GPU */
-	void *ctx;
-	struct gdr_extents *memory;
-	bool keeps;	/* the context, for an engine that was made in it */
-};
-
-/*
- * Finds the memory, and makes an engine if the GPU has none. While another thread makes it
- * this one goes on: the copies will find it.
- */
-static int find_in_context(const struct gdr_cuda_calls *c, struct pin *p)
+bool gdr_dma_is_wanted(void)
 {
-	struct gdr_engine *e = atomic_load_explicit(&p->gpu->engine, memory_order_acquire);
-	int rc = 0;
-
-	p->memory = gdr_extents_new(c, p->addr, p->size);
-	if ((e && gdr_engine_is_alive(c, e)) || atomic_exchange(&p->gpu->makes, true))
-		return 0;
-	if (atomic_load(&p->gpu->engine) == e) {
-		rc = gdr_engine_new(&p->dma->cuda, c, p->ctx, &e);
-		p->keeps = !rc;
-		if (!rc)
-			atomic_store_explicit(&p->gpu->engine, e, memory_order_release);
-	}
-	atomic_store(&p->gpu->makes, false);
-	return rc;
+	return atomic_load_explicit(&copy_limits.dma, memory_order_relaxed);
 }
 
-static int find_all(const struct gdr_cuda_calls *c, void *arg)
+bool gdr_dma_pinned(uint64_t key, unsigned int gpu, const struct gdr_extent *memories, size_t count)
 {
-	struct pin *p = arg;
-	int rc, device, ordinal = gdr_extents_device(c, p->addr, p->size);
-	void *popped;
+	struct gdr_extents *x = malloc(sizeof(*x) + count * sizeof(x->at[0]));
+	struct gdr_dma *dma = dma_here();
+	struct gdr_dma_handle *h;
 
-	if (ordinal < 0 || ordinal >= GPUS_MAX)
-		return 0;
-	p->gpu = &p->dma->gpus[ordinal];
-	rc = c->device_get(&device, ordinal);
-	if (!rc)
-		rc = c->primary_retain(&p->ctx, device);
-	if (rc)
-		return rc;
-	rc = c->push(p->ctx);
-	if (!rc) {
-		rc = find_in_context(c, p);
-		c->pop(&popped);
+	if (!x || !dma) {
+		free(x);
+		return false;
 	}
-	if (!p->keeps)
-		c->primary_release(device);
-	return rc;
-}
-
-static void keep(struct pin *p, uint64_t key)
-{
-	struct gdr_dma_handle *h = &p->dma->handles[key & (GDR_SLOT_COUNT - 1)];
-
+	x->count = count;
+	memcpy(x->at, memories, count * sizeof(x->at[0]));
+	h = &dma->handles[key & (GDR_SLOT_COUNT - 1)];
 	atomic_store(&h->key, 0);
 	free(h->memory);
-	h->memory = p->memory;
-	h->gpu = p->gpu;
+	h->memory = x;
+	h->gpu = &dma->gpus[gpu];
 	h->pinned = key;
+	return true;
 }
 
-void gdr_dma_pinned(gdr_dma_ref *ref, uint64_t key, uint64_t addr, uint64_t size)
+void gdr_dma_set_engine(unsigned int gpu, struct gdr_engine *e, const struct gdr_engine_parts *parts)
 {
-	struct pin p = { .dma = dma_of(ref), .addr = addr, .size = size };
-	int rc;
-
-	if (!p.dma) {
-		gdr_log(GDR_LOG_WARN, "no copies by DMA: no memory, or this process has not loaded libcuda.so.1, or that is too old");
-		return;
-	}
-	rc = gdr_cuda_run(&p.dma->cuda, NULL, find_all, &p);
-	if (p.memory)
-		keep(&p, key);
-	if (rc)
-		gdr_log(GDR_LOG_WARN, "no copies by DMA through handle %#lx: the CUDA driver answered %d", key, rc);
+	gdr_engine_begin(e, parts);
+	atomic_store_explicit(&dma_here()->gpus[gpu].engine, e, memory_order_release);
 }
 
-void gdr_dma_mapped(struct gdr_dma *dma, uint64_t key, uint64_t gpu)
+void gdr_dma_mapped(uint64_t key, uint64_t gpu)
 {
+	struct gdr_dma *dma = atomic_load(&gdr_front_here()->dma);
 	struct gdr_dma_handle *h;
 
 	if (!dma)
@@ -214,7 +165,7 @@ bool gdr_dma_copy(struct gdr_dma *dma, struct gdr_dma_handle *h, uint64_t off,
 
 void gdr_dma_forget(struct gdr_dma *dma, const void *owner)
 {
-	for (unsigned int i = 0; dma && i < GPUS_MAX; i++) {
+	for (unsigned int i = 0; dma && i < GDR_GPUS_MAX; i++) {
 		struct gdr_engine *e = atomic_load_explicit(&dma->gpus[i].engine, memory_order_acquire);
 
 		if (e)

@@ -3,8 +3,8 @@
  * dma.h - which copies the GPUs' copy engines may make. There are none unless the host
  * asks for them.
  *
- * A handle has DMA from the time that it was pinned: that was when its address meant its
- * memory. Each copy asks whether it still does (extents.h).
+ * Go asks the driver at a pin: that is when the address means the memory that was pinned.
+ * Each copy asks whether it still does (extents.h).
  *
  * An engine that fails is tried again after 1, 3, 7, ... copies, at last 1023. The CPU
  * makes the others.
@@ -28,14 +28,26 @@ typedef _Atomic(struct gdr_dma *) gdr_dma_ref;
 /* One handle's. */
 struct gdr_dma_handle;
 
-/*
- * Prepares DMA through handle key, which has just pinned size bytes at addr. It calls the
- * driver. A failure is logged. Then the CPU makes the copies.
- */
-void gdr_dma_pinned(gdr_dma_ref *ref, uint64_t key, uint64_t addr, uint64_t size);
+#define GDR_GPUS_MAX 64u
 
-/* Tells that a mapping of key begins at the GPU's address gpu. dma may be NULL. */
-void gdr_dma_mapped(struct gdr_dma *dma, uint64_t key, uint64_t gpu);
+/*
+ * The next four are for Go, at a pin or a mapping (dma.go). The library is open.
+ *
+ * Whether the host wants long copies to be made by an engine, or leaves it to the library.
+ */
+bool gdr_dma_is_wanted(void);
+
+/*
+ * Says which memories handle key has pinned: count of them, by address, the first of which is
+ * of the GPU with that ordinal. false: no memory to note it.
+ */
+bool gdr_dma_pinned(uint64_t key, unsigned int gpu, const struct gdr_extent *memories, size_t count);
+
+/* Has e copy the memory of a GPU, of which a handle has pinned some, in place of the one before. */
+void gdr_dma_set_engine(unsigned int gpu, struct gdr_engine *e, const struct gdr_engine_parts *parts);
+
+/* Says that a mapping of key begins at the GPU's address gpu. */
+void gdr_dma_mapped(uint64_t key, uint64_t gpu);
 
 /*
  * What a copy of n bytes needs, off bytes into the mapping of key. It is called once for a

@@ -1,18 +1,13 @@
 // SPDX-License-Identifier: MIT
-#define _GNU_SOURCE
 #include "engine.h"
 
 #include <stdatomic.h>
-#include <stdlib.h>
-#include <sys/mman.h>
+#include <stddef.h>
 
 #include "copy/clock.h"
 
 #define POINTER_MEMORY_TYPE 2
 #define MEMORYTYPE_HOST 1
-#define STREAM_NON_BLOCKING 1
-#define HOST_DEVICEMAP 2
-#define CUDA_OUT_OF_MEMORY 2
 #define CUDA_CONTEXT_IS_DESTROYED 709
 
 /*
@@ -34,12 +29,6 @@ struct word {
 	_Alignas(LINE) _Atomic uint32_t value;
 };
 
-/* Page-locked. */
-struct staging {
-	_Alignas(4096) uint8_t chunks[CHUNKS][CHUNK];
-	struct word words[SLOTS];
-};
-
 /*
  * owner is NULL: the slot is free, and the stream does nothing for it. Else only the
  * owner may use the slot.
@@ -50,14 +39,15 @@ struct slot {
 };
 
 struct gdr_engine {
-	const struct gdr_cuda *cuda;
-	void *ctx, *stream;
-	struct staging *staging;
-	uint64_t gpu_at;	/* the GPU's address of staging */
-	bool writes_words;	/* the stream can */
+	_Alignas(4096) uint8_t chunks[CHUNKS][CHUNK];
+	struct word words[SLOTS];
+	struct gdr_engine_parts parts;
 	_Atomic bool lost;	/* some slots may be lost */
 	struct slot slots[SLOTS];
 };
+
+const size_t gdr_engine_bytes = sizeof(struct gdr_engine);
+const size_t gdr_engine_word = offsetof(struct gdr_engine, words);
 
 /* Owners that are no threads: of a lost slot, and of one that is being given back. */
 static const char is_lost, settles;
@@ -81,24 +71,30 @@ static int find_locked(const struct gdr_cuda_calls *c, void *host)
 	return is_locked(c, host) ? IS_LOCKED : 0;
 }
 
-bool gdr_engine_is_locked(struct gdr_engine *e, void *host)
+static int run(struct gdr_engine *e, gdr_cuda_work *work, void *arg)
 {
-	return gdr_cuda_run(e->cuda, e->ctx, find_locked, host) == IS_LOCKED;
+	return gdr_cuda_run(&e->parts.cuda, e->parts.ctx, work, arg);
 }
 
-bool gdr_engine_is_alive(const struct gdr_cuda_calls *c, const struct gdr_engine *e)
+bool gdr_engine_is_locked(struct gdr_engine *e, void *host)
 {
-	return is_locked(c, e->staging);
+	return run(e, find_locked, host) == IS_LOCKED;
+}
+
+/* Whether nobody has reset the GPU. */
+static bool is_alive(const struct gdr_cuda_calls *c, const struct gdr_engine *e)
+{
+	return is_locked(c, e);
 }
 
 static int sync_stream(const struct gdr_cuda_calls *c, struct gdr_engine *e)
 {
-	return gdr_engine_is_alive(c, e) ? c->stream_wait(e->stream) : CUDA_CONTEXT_IS_DESTROYED;
+	return is_alive(c, e) ? c->stream_wait(e->parts.stream) : CUDA_CONTEXT_IS_DESTROYED;
 }
 
 static _Atomic uint32_t *word_of(struct gdr_engine *e, unsigned int slot)
 {
-	return &e->staging->words[slot].value;
+	return &e->words[slot].value;
 }
 
 /* The stream is idle: what the slot asked for is done. */
@@ -110,13 +106,13 @@ static void mark_done(struct gdr_engine *e, unsigned int slot)
 /* Queues a completion word after this thread's work, or waits for the work. */
 static int request_word(const struct gdr_cuda_calls *c, struct gdr_engine *e, unsigned int slot)
 {
-	uint64_t at = e->gpu_at + ((uintptr_t)word_of(e, slot) - (uintptr_t)e->staging);
+	uint64_t at = e->parts.gpu_at + ((uintptr_t)word_of(e, slot) - (uintptr_t)e);
 	int rc;
 
 	e->slots[slot].asked = atomic_load_explicit(word_of(e, slot), memory_order_relaxed) + 1;
-	if (e->writes_words && !c->write(e->stream, at, e->slots[slot].asked, 0))
+	if (e->parts.writes_words && !c->write(e->parts.stream, at, e->slots[slot].asked, 0))
 		return 0;
-	rc = c->stream_wait(e->stream);
+	rc = c->stream_wait(e->parts.stream);
 	if (!rc)
 		mark_done(e, slot);
 	return rc;
@@ -188,13 +184,13 @@ static size_t bytes_of(const struct transfer *t, size_t chunk)
 
 static void *place_of(const struct transfer *t, size_t chunk)
 {
-	return t->copy->locked ? t->copy->host : t->e->staging->chunks[slot_of(t, chunk)];
+	return t->copy->locked ? t->copy->host : t->e->chunks[slot_of(t, chunk)];
 }
 
 static int begin_one(const struct gdr_cuda_calls *c, const struct transfer *t, size_t chunk)
 {
 	uint64_t at = t->copy->at + chunk * t->chunk;
-	void *place = place_of(t, chunk), *stream = t->e->stream;
+	void *place = place_of(t, chunk), *stream = t->e->parts.stream;
 	int rc;
 
 	if (t->copy->to)
@@ -209,7 +205,7 @@ static int begin_all(const struct gdr_cuda_calls *c, void *arg)
 	struct transfer *t = arg;
 	int rc = 0;
 
-	if (!gdr_engine_is_alive(c, t->e))
+	if (!is_alive(c, t->e))
 		return CUDA_CONTEXT_IS_DESTROYED;
 	if (!t->begun && !gdr_extents_are_same(c, t->copy->memory, t->copy->at, t->copy->n))
 		return GDR_ENGINE_OTHER_MEMORY;
@@ -222,7 +218,7 @@ static int begin_all(const struct gdr_cuda_calls *c, void *arg)
 static int begin(struct transfer *t, size_t until)
 {
 	t->until = until;
-	return t->begun < until ? gdr_cuda_run(t->e->cuda, t->e->ctx, begin_all, t) : 0;
+	return t->begun < until ? run(t->e, begin_all, t) : 0;
 }
 
 static bool is_seen(struct gdr_engine *e, unsigned int slot)
@@ -252,7 +248,7 @@ static int wait_for(struct gdr_engine *e, unsigned int slot)
 
 	if (is_seen(e, slot))
 		return 0;
-	rc = gdr_cuda_run(e->cuda, e->ctx, sync_work, e);
+	rc = run(e, sync_work, e);
 	if (!rc)
 		mark_done(e, slot);
 	return rc;
@@ -324,7 +320,7 @@ static int find_lost(struct gdr_engine *e)
 {
 	if (!atomic_load_explicit(&e->lost, memory_order_relaxed))
 		return 0;
-	return gdr_cuda_run(e->cuda, e->ctx, settle, e);
+	return run(e, settle, e);
 }
 
 /* After an error nothing must land later, over what the host writes then. */
@@ -352,63 +348,7 @@ void gdr_engine_forget(struct gdr_engine *e, const void *owner)
 	}
 }
 
-static int lock_staging(const struct gdr_cuda_calls *c, struct gdr_engine *e)
+void gdr_engine_begin(struct gdr_engine *e, const struct gdr_engine_parts *parts)
 {
-	size_t n = sizeof(*e->staging);
-	void *p = mmap(NULL, n, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-	int rc;
-
-	if (p == MAP_FAILED)
-		return CUDA_OUT_OF_MEMORY;
-	madvise(p, n, MADV_DONTFORK);
-	rc = c->lock(p, n, HOST_DEVICEMAP);
-	if (rc)
-		goto not_locked;
-	rc = c->gpu_address(&e->gpu_at, p, 0);
-	if (rc)
-		goto no_address;
-	e->staging = p;
-	return 0;
-
-no_address:
-	c->unlock(p);
-not_locked:
-	munmap(p, n);
-	return rc;
-}
-
-/* Whether the stream can write a word, and the CPU sees it. */
-static bool try_word(const struct gdr_cuda_calls *c, struct gdr_engine *e)
-{
-	_Atomic uint32_t *word = word_of(e, 0);
-
-	return c->write &&
-	       !c->write(e->stream, e->gpu_at + ((uintptr_t)word - (uintptr_t)e->staging), 1, 0) &&
-	       !c->stream_wait(e->stream) && atomic_load(word) == 1;
-}
-
-int gdr_engine_new(const struct gdr_cuda *cuda, const struct gdr_cuda_calls *c, void *ctx,
-		   struct gdr_engine **out)
-{
-	struct gdr_engine *e = aligned_alloc(LINE, sizeof(*e));
-	int rc;
-
-	if (!e)
-		return CUDA_OUT_OF_MEMORY;
-	*e = (struct gdr_engine){ .cuda = cuda, .ctx = ctx };
-	rc = c->stream_create(&e->stream, STREAM_NON_BLOCKING);
-	if (rc)
-		goto no_stream;
-	rc = lock_staging(c, e);
-	if (rc)
-		goto no_staging;
-	e->writes_words = try_word(c, e);
-	*out = e;
-	return 0;
-
-no_staging:
-	c->stream_destroy(e->stream);
-no_stream:
-	free(e);
-	return rc;
+	e->parts = *parts;
 }

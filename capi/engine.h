@@ -34,7 +34,17 @@
 
 #pragma GCC visibility push(hidden)
 
+/* An engine lies in page-locked memory. Go makes both (dma.go): it has this many bytes. */
 struct gdr_engine;
+extern const size_t gdr_engine_bytes, gdr_engine_word;	/* and a word here for the stream to write */
+
+struct gdr_engine_parts {
+	struct gdr_cuda cuda;
+	void *ctx;		/* primary, and retained */
+	void *stream;
+	uint64_t gpu_at;	/* the GPU's address of the engine */
+	bool writes_words;	/* the stream can, and the CPU sees them */
+};
 
 /* Copies n bytes between the host's memory and a staging chunk. */
 typedef void gdr_stage(const void *arg, void *host, void *chunk, size_t n, bool to_chunk);
@@ -55,15 +65,8 @@ struct gdr_engine_copy {
 #define GDR_ENGINE_BUSY (-1)	/* others have all slots */
 #define GDR_ENGINE_OTHER_MEMORY (-2)
 
-/*
- * Makes an engine in a context that is current, and stays retained. Returns 0, or the
- * driver's error.
- */
-int gdr_engine_new(const struct gdr_cuda *cuda, const struct gdr_cuda_calls *c, void *ctx,
-		   struct gdr_engine **out);
-
-/* Whether nobody has reset the GPU. The context is current. */
-bool gdr_engine_is_alive(const struct gdr_cuda_calls *c, const struct gdr_engine *e);
+/* Begins to use an engine, whose memory is zeroes. */
+void gdr_engine_begin(struct gdr_engine *e, const struct gdr_engine_parts *parts);
 
 /* Whether the driver knows the first byte of host memory as page-locked. */
 bool gdr_engine_is_locked(struct gdr_engine *e, void *host);

@@ -10,27 +10,26 @@
 #ifndef GDR_EXTENTS_H
 #define GDR_EXTENTS_H
 
+#include <stdatomic.h>
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 #include "relaxed.h"
 
 #pragma GCC visibility push(hidden)
 
+/* One memory. Go finds it (cuda.Extent). */
+struct gdr_extent {
+	uint64_t start, end;
+	_Atomic uint64_t id;	/* 0: the address means another memory since */
+};
+
 /* The memories in a range, by address. What lies between them is free, or unknown. */
-struct gdr_extents;
-
-/*
- * The ordinal of the GPU whose memory comes first in a range. -1: there is none. Any
- * context, or none, is current.
- */
-int gdr_extents_device(const struct gdr_cuda_calls *c, uint64_t addr, uint64_t size);
-
-/*
- * Finds the memories in a range, but for some of less than 4 KiB. A context of their GPU
- * is current. NULL: there are none. The caller frees what it returns.
- */
-struct gdr_extents *gdr_extents_new(const struct gdr_cuda_calls *c, uint64_t addr, uint64_t size);
+struct gdr_extents {
+	size_t count;
+	struct gdr_extent at[];
+};
 
 /*
  * Whether all n bytes at addr are of the same memories as then. A memory that has gone

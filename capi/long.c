@@ -28,17 +28,6 @@ int gdr_long_start_threads(unsigned int threads, const struct copy_cpus *cpus)
 	return rc;
 }
 
-void gdr_long_pinned(struct gdr_front *front, uint64_t h, uint64_t addr, uint64_t size)
-{
-	if (atomic_load_explicit(&copy_limits.dma, memory_order_relaxed))
-		gdr_dma_pinned(&front->dma, h, addr, size);
-}
-
-void gdr_long_mapped(struct gdr_front *front, uint64_t h, uint64_t gpu)
-{
-	gdr_dma_mapped(atomic_load(&front->dma), h, gpu);
-}
-
 void gdr_long_forget(const struct gdr_front *front, const void *owner)
 {
 	copy_pool_settle(atomic_load_explicit(&front->pool, memory_order_acquire), owner);

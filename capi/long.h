@@ -27,18 +27,6 @@ struct gdr_long_threads {
 struct gdr_long_threads gdr_long_threads(void);
 int gdr_long_start_threads(unsigned int threads, const struct copy_cpus *cpus);
 
-/*
- * Called when handle h of the core has pinned size bytes at addr. Prepares the GPU's copy
- * engine where long copies may need it. That calls the CUDA driver.
- */
-void gdr_long_pinned(struct gdr_front *front, uint64_t h, uint64_t addr, uint64_t size);
-
-/*
- * Called when handle h of the core got a mapping. The GPU's address of its first byte is
- * gpu.
- */
-void gdr_long_mapped(struct gdr_front *front, uint64_t h, uint64_t gpu);
-
 /* Ends what others do for a copy that owner left by siglongjmp, if there is one. */
 void gdr_long_forget(const struct gdr_front *front, const void *owner);
 

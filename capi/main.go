@@ -11,7 +11,6 @@ package main
 #cgo LDFLAGS: -ldl -lpthread
 #include "core.h"
 #include "host/env.h"
-#include "relaxed.h"
 */
 import "C"
 
@@ -25,7 +24,6 @@ import (
 	"gdrapi/core"
 	"gdrapi/core/backend"
 	"gdrapi/core/cache"
-	"gdrapi/core/cuda"
 	"gdrapi/core/log"
 
 	"golang.org/x/sys/unix"
@@ -61,37 +59,6 @@ func gdrcore_init(epoch C.uint32_t, table *C.uintptr_t) (rc C.int) {
 		library = l
 		*table = C.uintptr_t(l.TableAddr())
 		go l.RegisterBarrier(host.RegisterBarrier)
-	}
-	return
-}
-
-// function is the address of a function that C calls.
-func function(addr uintptr) *[0]byte { return (*[0]byte)(host.Pointer(addr)) }
-
-//export gdrcore_cuda
-func gdrcore_cuda(out *C.struct_gdr_cuda) (rc C.int) {
-	defer finish("gdr_pin_buffer", new(error), &rc)
-	f, err := cuda.ForC()
-	if err != nil {
-		return C.int(core.Errno(err))
-	}
-	out.unscoped = C.struct_gdr_cuda_calls{
-		attributes:      function(f.PointerGetAttributes),
-		device_get:      function(f.DeviceGet),
-		primary_retain:  function(f.DevicePrimaryCtxRetain),
-		primary_release: function(f.DevicePrimaryCtxRelease),
-		push:            function(f.CtxPushCurrent),
-		pop:             function(f.CtxPopCurrent),
-		stream_create:   function(f.StreamCreate),
-		stream_destroy:  function(f.StreamDestroy),
-		stream_wait:     function(f.StreamSynchronize),
-		to:              function(f.MemcpyHtoDAsync),
-		from:            function(f.MemcpyDtoHAsync),
-		lock:            function(f.MemHostRegister),
-		unlock:          function(f.MemHostUnregister),
-		gpu_address:     function(f.MemHostGetDevicePointer),
-		write:           function(f.StreamWriteValue32),
-		exchange_mode:   function(f.ThreadExchangeStreamCaptureMode),
 	}
 	return
 }
@@ -135,6 +102,9 @@ func gdrcore_pin(g, addr, size, token C.uint64_t, vaSpace, flags C.uint32_t, h *
 		Flags:   uint32(flags),
 	})
 	*h = C.uint64_t(pinned)
+	if err == nil {
+		prepareDMA(uint64(pinned), uint64(addr), uint64(size))
+	}
 	return
 }
 
@@ -147,23 +117,16 @@ func gdrcore_unpin(g, h C.uint64_t) (rc C.int) {
 }
 
 //export gdrcore_map
-func gdrcore_map(g, h, size C.uint64_t, flags C.int, va, gpu *C.uint64_t) (rc C.int) {
+func gdrcore_map(g, h, size C.uint64_t, flags C.int, va *C.uint64_t) (rc C.int) {
 	var err error
 	defer finish("gdr_map", &err, &rc)
-	*va, *gpu = 0, 0
+	*va = 0
 	var m *core.Mapping
 	if m, err = library.Map(door.Handle(g), door.Handle(h), uint64(size), int(flags)); err == nil {
-		*va, *gpu = C.uint64_t(m.VA()), C.uint64_t(m.GPU())
-		logged(startThreads())
+		*va = C.uint64_t(m.VA())
+		mapped(uint64(h), m.GPU())
 	}
 	return
-}
-
-// logged is for a failure that does not make its call fail.
-func logged(err error) {
-	if err != nil {
-		log.Errorf("%v", err)
-	}
 }
 
 //export gdrcore_start_threads
@@ -308,11 +271,10 @@ func gdrcore_cache_get(c, addr, size, now C.uint64_t, out *C.struct_gdr_core_hel
 	*out = C.struct_gdr_core_held{
 		handle: C.uint64_t(h.Handle),
 		va:     C.uint64_t(h.VA),
-		gpu:    C.uint64_t(h.GPU),
-		size:   C.uint64_t(h.Size),
 	}
-	if err == nil && h.GPU != 0 {
-		logged(startThreads())
+	if err == nil && h.GPU != 0 { // the mapping is new
+		prepareDMA(uint64(h.Handle), h.GPU, h.Size)
+		mapped(uint64(h.Handle), h.GPU)
 	}
 	return
 }

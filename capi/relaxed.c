@@ -10,8 +10,6 @@ static int run_in(const struct gdr_cuda_calls *c, void *ctx, gdr_cuda_work *work
 	void *popped;
 	int rc;
 
-	if (!ctx)
-		return work(c, arg);
 	rc = c->push(ctx);
 	if (rc)
 		return rc;

@@ -8,7 +8,6 @@
 #ifndef GDR_RELAXED_H
 #define GDR_RELAXED_H
 
-#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -17,40 +16,25 @@
 /* Functions of libcuda.so.1. All return a CUresult: 0, or an error above 0. */
 struct gdr_cuda_calls {
 	int (*attributes)(unsigned int n, int *names, void **values, uint64_t ptr);
-	int (*device_get)(int *device, int ordinal);
-	int (*primary_retain)(void **ctx, int device);
-	int (*primary_release)(int device);
 	int (*push)(void *ctx);
 	int (*pop)(void **ctx);
-	int (*stream_create)(void **stream, unsigned int flags);
-	int (*stream_destroy)(void *stream);
 	int (*stream_wait)(void *stream);
 	int (*to)(uint64_t dst, const void *src, size_t n, void *stream);
 	int (*from)(void *dst, uint64_t src, size_t n, void *stream);
-	int (*lock)(void *addr, size_t n, unsigned int flags);
-	int (*unlock)(void *addr);
-	int (*gpu_address)(uint64_t *at, void *addr, unsigned int flags);
 	/* NULL in an old driver */
 	int (*write)(void *stream, uint64_t at, uint32_t value, unsigned int flags);
 	int (*exchange_mode)(int *mode);
 };
 
-/* gdr_cuda_run alone reads it. */
+/* gdr_cuda_run alone reads it. Go fills it (dma.go). */
 struct gdr_cuda {
 	struct gdr_cuda_calls unscoped;
 };
 
-/*
- * The core's, which knows the names of the functions (core/cuda). Returns 0, or ENOTSUP:
- * this process has not loaded the driver, or the driver is too old.
- */
-int gdrcore_cuda(struct gdr_cuda *cuda);
-
 typedef int gdr_cuda_work(const struct gdr_cuda_calls *c, void *arg);
 
 /*
- * Calls work with the driver's functions. Meanwhile ctx is current, or the thread's own
- * context where ctx is NULL; the thread's capture mode is relaxed; it gets no signals and
+ * Calls work with the driver's functions. Meanwhile ctx is current; the thread's capture mode is relaxed; it gets no signals and
  * is not cancelled, so no handler leaves the driver by siglongjmp. Returns what work
  * returns, or the driver's error. work must not touch memory of the host's that may fault.
  */

@@ -79,7 +79,7 @@ func TestMissingFunctionIsToldWhenItIsNeeded(t *testing.T) {
 // Of a driver that lacks a function C gets none, but for two.
 func TestFunctionsForC(t *testing.T) {
 	cudatest.NeedRaw(t)
-	all, err := load1(t).functions()
+	all, err := load1(t).Functions()
 	require.NoError(t, err)
 	given := reflect.ValueOf(all)
 	missing := 0
@@ -87,7 +87,7 @@ func TestFunctionsForC(t *testing.T) {
 		d := &Driver{fn: new(functions)}
 		*d.fn = *load1(t).fn
 		d.fn[s] = 0
-		f, err := d.functions()
+		f, err := d.Functions()
 		switch {
 		case err != nil:
 			require.ErrorIs(t, err, unix.ENOTSUP)

@@ -8,7 +8,6 @@
 #ifndef FRONT_DOUBLE_H
 #define FRONT_DOUBLE_H
 
-#include <errno.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -16,7 +15,6 @@
 #include "copy/slot.h"
 #include "host/front.h"
 #include "host/log.h"
-#include "relaxed.h"
 
 _Atomic(struct gdr_front *) gdr_front_page;
 static struct gdr_front front;
@@ -32,13 +30,6 @@ void gdr_log(int level, const char *fmt, ...)
 {
 	(void)level;
 	(void)fmt;
-}
-
-/* There is no CUDA. */
-int gdrcore_cuda(struct gdr_cuda *cuda)
-{
-	(void)cuda;
-	return ENOTSUP;
 }
 
 /* hazards may be NULL where nothing copies. */

@@ -15,7 +15,7 @@ int gdrcore_close(uint64_t g);
 int gdrcore_pin(uint64_t g, uint64_t addr, uint64_t size, uint64_t token, uint32_t va_space,
 		uint32_t flags, uint64_t *h);
 int gdrcore_unpin(uint64_t g, uint64_t h);
-int gdrcore_map(uint64_t g, uint64_t h, uint64_t size, int flags, uint64_t *va, uint64_t *gpu);
+int gdrcore_map(uint64_t g, uint64_t h, uint64_t size, int flags, uint64_t *va);
 int gdrcore_start_threads(void);
 int gdrcore_unmap(uint64_t g, uint64_t h, uint64_t va, uint64_t size);
 int gdrcore_info(uint64_t g, uint64_t h, struct gdr_core_info *info);

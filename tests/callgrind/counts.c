@@ -16,7 +16,6 @@
 #include "cache_range.h"
 #include "gdrapi.h"
 #include "gdrapi_ext.h"
-#include "relaxed.h"
 #include "copy/slot.h"
 
 #define BYTES (1u << 20)
@@ -81,7 +80,7 @@ int gdrcore_unpin(uint64_t g, uint64_t h)
 	return g && h ? 0 : 22;
 }
 
-int gdrcore_map(uint64_t g, uint64_t h, uint64_t size, int flags, uint64_t *va, uint64_t *gpu)
+int gdrcore_map(uint64_t g, uint64_t h, uint64_t size, int flags, uint64_t *va)
 {
 	(void)g;
 	(void)flags;
@@ -89,7 +88,7 @@ int gdrcore_map(uint64_t g, uint64_t h, uint64_t size, int flags, uint64_t *va, 
 	slots[1].len = size;
 	slots[1].type = GDR_MAPPING_TYPE_WC;
 	atomic_store(&slots[1].key, h);
-	*va = *gpu = slots[1].va;
+	*va = slots[1].va;
 	return 0;
 }
 
@@ -99,12 +98,6 @@ int gdrcore_start_threads(void)
 }
 
 /* cuda.c has no functions. */
-int gdrcore_cuda(struct gdr_cuda *cuda)
-{
-	(void)cuda;
-	return ENOTSUP;
-}
-
 int gdrcore_unmap(uint64_t g, uint64_t h, uint64_t va, uint64_t size)
 {
 	(void)va;
@@ -200,7 +193,7 @@ int gdrcore_cache_get(uint64_t c, uint64_t addr, uint64_t size, uint64_t now,
 	};
 	slots[1].key = h;
 	cache.count = 1;
-	*out = (struct gdr_core_held){ .handle = h, .va = addr, .gpu = addr };
+	*out = (struct gdr_core_held){ .handle = h, .va = addr };
 	return 0;
 }
 

@@ -45,7 +45,6 @@ static struct gdr_table table;
 static struct gdr_slot *slots;
 /* What the front was told last, and how often. */
 static struct {
-	_Atomic uint64_t handle, gpu, pinned, pinned_gpu, pinned_size;
 	_Atomic uint64_t asked_a, asked_b;	/* which handles may be used */
 	_Atomic long forgotten, waits;
 } told;
@@ -56,19 +55,6 @@ int gdr_front_admit(uint64_t a, uint64_t b)
 	told.asked_a = a;
 	told.asked_b = b;
 	return admitted;
-}
-
-void gdr_long_pinned(struct gdr_front *f, uint64_t h, uint64_t addr, uint64_t size)
-{
-	told.pinned = f == gdr_front_here() ? h : 0;
-	told.pinned_gpu = addr;
-	told.pinned_size = size;
-}
-
-void gdr_long_mapped(struct gdr_front *f, uint64_t h, uint64_t gpu)
-{
-	told.handle = f == gdr_front_here() ? h : 0;
-	told.gpu = gpu;
 }
 
 void gdr_data_forget(uint64_t key)
@@ -303,7 +289,7 @@ int gdrcore_cache_get(uint64_t c, uint64_t addr, uint64_t size, uint64_t now,
 		rc = id_at(addr + size - 1) == id ? add(i, addr, size, id, &h) : ENOTSUP;
 	/* The address tells of the pinning: only the users' own bytes are there. */
 	if (!rc)
-		*out = (struct gdr_core_held){ .handle = h, .va = h + (addr - pin_of(h)->addr), .gpu = addr, .size = pin_of(h)->size };
+		*out = (struct gdr_core_held){ .handle = h, .va = h + (addr - pin_of(h)->addr) };
 	pthread_mutex_unlock(&core_lock);
 	return rc;
 }
@@ -622,26 +608,6 @@ static void what_a_put_does(struct tap *t)
 	gdr_cache_close(c);
 }
 
-/* The front is told of a mapping that is new, and of no other. */
-static void new_mappings(struct tap *t)
-{
-	gdr_cache_t c;
-	gdr_mh_t mh;
-	uint64_t h;
-	void *va;
-
-	told.handle = told.pinned = 0;
-	h = new_range(&c);
-	tap_ok(t, told.handle == h && told.gpu == first_of(1) && told.pinned == h && told.pinned_gpu == first_of(1) &&
-	       told.pinned_size == PAGE, "a new mapping is told of");
-	told.handle = told.pinned = 0;
-	gdr_cache_get(c, first_of(1), 1, &mh, &va);
-	gdr_cache_put(c, mh);
-	tap_is(t, gdr_cache_get(c, first_of(ALLOCATIONS), 1, &mh, &va), EINVAL, "a get of no memory");
-	tap_ok(t, !told.handle && !told.pinned, "one that is hit is not, nor one that failed");
-	gdr_cache_close(c);
-}
-
 /* Whether the front was asked of these two handles. */
 static bool asked_of(uint64_t a, uint64_t b)
 {
@@ -749,7 +715,6 @@ static void steps(struct tap *t)
 	what_is_a_hit(t);
 	words_of_a_range(t);
 	what_a_put_does(t);
-	new_mappings(t);
 	refused_calls(t);
 	calls_of_the_core(t);
 	states_of_a_range(t);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 /*
  * ext/ways.c - who makes a long copy (capi/long.c), and what is known of handles for DMA
- * (capi/dma.c), over an engine, threads and a driver that note what they are asked for.
+ * (capi/dma.c), over an engine and threads that note what they are asked for.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -54,133 +54,36 @@ static int noted_madvise(void *p, size_t n, int advice)
 #define copy_fence_store noted_fence
 #define madvise noted_madvise
 #include "../../../capi/long.c"
-#define dma_of dma_of_process
 #include "../../../capi/dma.c"
-#undef dma_of
 #undef madvise
 #undef copy_fence_store
 #undef copy_now_ns
 
-/* The driver. */
-
-static struct {
-	bool missing;	/* libcuda.so.1 */
-	int device_rc, retain_rc, push_rc, engine_rc;
-	int retained, pushed;
-	int ordinal;	/* of the memory; -1: there is none */
-} driver;
-
-static char context;
-
-static int device_get(int *device, int ordinal)
-{
-	*device = 100 + ordinal;
-	return driver.device_rc;
-}
-
-static int retain(void **ctx, int device)
-{
-	if (device != 100 + driver.ordinal)
-		abort();
-	*ctx = &context;
-	driver.retained += !driver.retain_rc;
-	return driver.retain_rc;
-}
-
-static int release(int device)
-{
-	driver.retained--;
-	return device != 100 + driver.ordinal;
-}
-
-static int push(void *ctx)
-{
-	driver.pushed += !driver.push_rc;
-	return ctx != &context ? 1 : driver.push_rc;
-}
-
-static int pop(void **ctx)
-{
-	*ctx = &context;
-	driver.pushed--;
-	return 0;
-}
-
-int gdrcore_cuda(struct gdr_cuda *cuda)
-{
-	cuda->unscoped = (struct gdr_cuda_calls){
-		.device_get = device_get, .primary_retain = retain, .primary_release = release,
-		.push = push, .pop = pop,
-	};
-	return driver.missing ? ENOTSUP : 0;
-}
-
-int gdr_cuda_run(const struct gdr_cuda *cuda, void *ctx, gdr_cuda_work *work, void *arg)
-{
-	if (ctx)
-		abort();
-	return work(&cuda->unscoped, arg);
-}
-
-/* The memories of pins: one each. */
-
-struct gdr_extents {
-	uint64_t addr, size;
-};
-
-static int extents;
 static bool is_other;	/* memory, by now */
-
-struct gdr_extents *gdr_extents_new(const struct gdr_cuda_calls *c, uint64_t addr, uint64_t size)
-{
-	struct gdr_extents *x = malloc(sizeof(*x));
-
-	if (!x || driver.pushed != 1 || !c)
-		abort();
-	*x = (struct gdr_extents){ addr, size };
-	extents++;
-	return x;
-}
-
-int gdr_extents_device(const struct gdr_cuda_calls *c, uint64_t addr, uint64_t size)
-{
-	(void)c, (void)addr, (void)size;
-	return driver.ordinal;
-}
 
 bool gdr_extents_are_same(const struct gdr_cuda_calls *c, struct gdr_extents *x, uint64_t addr, uint64_t n)
 {
 	if (c)
 		abort();
-	return !is_other && addr >= x->addr && addr + n <= x->addr + x->size;
+	return !is_other && addr >= x->at[0].start && addr + n <= x->at[0].end;
 }
 
 /* The engines. */
 
 struct gdr_engine {
-	int number;
+	int begun;
 };
 
-static struct gdr_engine engines[8];
-static int made, copy_rc, forgotten, asked_locked;
-static bool is_dead, host_locked;
+static struct gdr_engine engines[2];
+static int copy_rc, forgotten, asked_locked;
+static bool host_locked;
 static struct gdr_engine_copy made_copy;
 
-int gdr_engine_new(const struct gdr_cuda *cuda, const struct gdr_cuda_calls *c, void *ctx, struct gdr_engine **out)
+void gdr_engine_begin(struct gdr_engine *e, const struct gdr_engine_parts *parts)
 {
-	if (driver.pushed != 1 || ctx != &context || !cuda || !c)
+	if (!parts)
 		abort();
-	if (driver.engine_rc)
-		return driver.engine_rc;
-	*out = &engines[made++];
-	is_dead = false;
-	return 0;
-}
-
-bool gdr_engine_is_alive(const struct gdr_cuda_calls *c, const struct gdr_engine *e)
-{
-	(void)c, (void)e;
-	return !is_dead;
+	e->begun++;
 }
 
 bool gdr_engine_is_locked(struct gdr_engine *e, void *host)
@@ -256,13 +159,11 @@ int copy_pool_start(copy_pool_ref *ref, unsigned int workers, const struct copy_
 	return start_rc;
 }
 
-static char logged[512];
 static int lines;
 
 void gdr_log(int level, const char *fmt, ...)
 {
-	(void)level;
-	snprintf(logged, sizeof(logged), "%s", fmt);
+	(void)level, (void)fmt;
 	lines++;
 }
 
@@ -303,26 +204,40 @@ static void want(unsigned int reads, unsigned int writes, size_t dma_read, size_
 		.threads = { reads, writes }, .least_dma = { dma_read, dma_write }, .chooses = chooses });
 }
 
+static unsigned int gpu;
+
+static void note_pin(uint64_t key, uint64_t addr)
+{
+	const struct gdr_extent x = { addr, addr + (1 << 20), 1 };
+
+	tap_ok(&tap, gdr_dma_pinned(key, gpu, &x, 1), "a pin is noted");
+}
+
 /* Pins and maps 1 MiB for handle key; the mapping begins 4096 bytes after the pin. */
 static void pin(uint64_t key)
 {
-	uint64_t addr = key << 32;
-
-	gdr_long_pinned(&front, key, addr, 1 << 20);
-	gdr_long_mapped(&front, key, addr + 4096);
+	note_pin(key, key << 32);
+	gdr_dma_mapped(key, (key << 32) + 4096);
 }
 
 #define BIG (512u << 10)
 
 static void by_engine(void)
 {
+	static const struct gdr_engine_parts parts;
+
 	want(0, 0, SIZE_MAX, SIZE_MAX, false);
-	pin(5);
-	tap_ok(&tap, !front.dma && !made, "nobody asks for DMA: nothing is made");
+	tap_ok(&tap, !gdr_dma_is_wanted(), "nobody asks for DMA");
+	gdr_dma_mapped(5, 0);
+	tap_ok(&tap, !front.dma, "a mapping by itself takes no memory");
 	want(0, 0, 8192, 65536, false);
+	tap_ok(&tap, gdr_dma_is_wanted(), "DMA is asked for");
 	pin(5);
-	tap_ok(&tap, front.dma && made == 1 && kept_from_children == 1, "DMA is asked for: a pin makes the engine");
-	tap_ok(&tap, driver.retained == 1 && !driver.pushed, "its context is kept, and popped");
+	tap_ok(&tap, front.dma && kept_from_children == 1, "no child inherits what is noted");
+	is("p", copied(5, 0, BIG, true), "a GPU without an engine");
+	gdr_dma_set_engine(0, &engines[0], &parts);
+	gdr_dma_set_engine(GDR_GPUS_MAX - 1, &engines[1], &parts);
+	tap_ok(&tap, engines[0].begun == 1 && engines[1].begun == 1, "an engine is begun once");
 	is("fe", copied(5, 100, BIG, true), "a write: the caller's stores land first, and the engine writes");
 	tap_ok(&tap, made_copy.at == (5ull << 32) + 4096 + 100 && made_copy.n == BIG && made_copy.to &&
 	       !made_copy.locked && made_copy.owner == &front, "it is that copy");
@@ -365,57 +280,20 @@ static void rests_after_failures(void)
 
 static void pins(void)
 {
-	int had = extents, said = lines;
-
 	pin(5 + GDR_SLOT_COUNT);
-	tap_is(&tap, extents, had + 1, "a pin of the same slot looks for its memory: memories");
-	is("fe", copied(5 + GDR_SLOT_COUNT, 0, BIG, true), "it has the slot");
+	is("fe", copied(5 + GDR_SLOT_COUNT, 0, BIG, true), "another handle has the slot");
 	is("p", copied(5, 0, BIG, true), "and the one before has not");
-	gdr_long_pinned(&front, 5 + 2 * GDR_SLOT_COUNT, (5ull + GDR_SLOT_COUNT) << 32, 1 << 20);
+	note_pin(5 + 2 * GDR_SLOT_COUNT, 5ull + GDR_SLOT_COUNT);
 	is("p", copied(5 + 2 * GDR_SLOT_COUNT, 0, BIG, true), "pinned, and not mapped");
 	is("p", copied(5 + GDR_SLOT_COUNT, 0, BIG, true), "nor the one before");
-	gdr_dma_mapped(front.dma, 5 + GDR_SLOT_COUNT, 7ull << 32);
+	gdr_dma_mapped(5 + GDR_SLOT_COUNT, 7ull << 32);
 	is("p", copied(5 + GDR_SLOT_COUNT, 0, BIG, true), "a mapping of a handle that has not the slot");
-	driver.ordinal = -1;
-	pin(8);
-	is("p", copied(8, 0, BIG, true), "memory of no GPU");
-	driver.ordinal = 64;
-	pin(8);
-	is("p", copied(8, 0, BIG, true), "a GPU whose number is too large");
-	tap_ok(&tap, made == 1 && driver.retained == 1 && lines == said, "nothing was made for these");
-	driver.ordinal = 63;
-	pin(8);
-	is("fe", copied(8, 0, BIG, true), "the last GPU");
-	tap_ok(&tap, made == 2 && driver.retained == 2, "with an engine of its own");
-	driver.ordinal = 0;
-	is_dead = true;
-	pin(9);
-	tap_ok(&tap, made == 3 && driver.retained == 3, "after a reset a pin makes another engine");
-	pin(10);
-	tap_ok(&tap, made == 3 && driver.retained == 3 && !driver.pushed, "the next pin makes none, and keeps no context");
-}
-
-/* Each call of the driver fails in turn: a line, and nothing is held. */
-static void pins_that_fail(void)
-{
-	int *const calls[] = { &driver.device_rc, &driver.retain_rc, &driver.push_rc, &driver.engine_rc };
-
-	driver.ordinal = 3;
-	for (size_t i = 0; i < sizeof(calls) / sizeof(calls[0]); i++) {
-		int held = driver.retained, said = lines;
-
-		*calls[i] = 77;
-		pin(20 + i);
-		is("p", copied(20 + i, 0, BIG, true), "a pin that fails has no engine");
-		tap_ok(&tap, driver.retained == held && !driver.pushed && lines == said + 1 && strstr(logged, "no copies by DMA"),
-		       "it holds nothing, and says so");
-		*calls[i] = 0;
-	}
+	gpu = GDR_GPUS_MAX - 1;
 	pin(30);
-	is("fe", copied(30, 0, BIG, true), "the next pin works");
+	is("fe", copied(30, 0, BIG, true), "the last GPU");
 	forgotten = 0;
 	gdr_long_forget(&front, &front);
-	tap_is(&tap, forgotten, 3, "a copy that was left is ended on all GPUs that have an engine:");
+	tap_is(&tap, forgotten, 2, "a copy that was left is ended on all GPUs that have an engine:");
 }
 
 /* Where the library chooses: each way is tried, and is timed when its bytes have landed. */
@@ -450,8 +328,7 @@ static void chosen(void)
 		copied(30, 0, 65536, true);
 	tap_ok(&tap, asked_locked < 10, "where the engine is known to be slow the driver is not asked about the host memory");
 	engine_ns = 20000;
-	pin(31);
-	tap_ok(&tap, front.dma->handles[31].pinned == 31, "a pin is prepared for the engine, as the library may choose it");
+	tap_ok(&tap, gdr_dma_is_wanted(), "the engine is prepared, as the library may choose it");
 }
 
 /* What moves between chunks and the host's memory wakes threads for long copies alone. */
@@ -476,8 +353,6 @@ static void threads(void)
 	static struct copy_cpus cpus[2];
 	struct gdr_long_threads t;
 
-	front.up = 1;
-	atomic_store(&gdr_front_page, &front);
 	want(3, 2, SIZE_MAX, SIZE_MAX, false);
 	running = 1;
 	t = gdr_long_threads();
@@ -489,21 +364,13 @@ static void threads(void)
 
 int main(void)
 {
-	static struct gdr_front child;
-
 	pthread_mutex_init(&front.lock, NULL);
-	driver.missing = true;
-	want(0, 0, 4096, 4096, false);
-	gdr_dma_pinned(&child.dma, 1, 1 << 20, 1 << 20);
-	tap_ok(&tap, !child.dma && lines == 1, "without libcuda.so.1 there is no DMA, and a line says so");
-	gdr_dma_mapped(child.dma, 1, 0);
-	gdr_dma_forget(child.dma, NULL);
-	driver.missing = false;
-	kept_from_children = 0;
+	front.up = 1;
+	atomic_store(&gdr_front_page, &front);
+	gdr_dma_forget(NULL, NULL);
 	by_engine();
 	rests_after_failures();
 	pins();
-	pins_that_fail();
 	chosen();
 	staging();
 	threads();
