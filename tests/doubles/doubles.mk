@@ -18,9 +18,9 @@ $(D)/libvulkan.so.1: tests/doubles/vulkan_sim.c $(wildcard tests/doubles/sim_*.[
 	@mkdir -p $(@D)
 	$(CC) -shared -fPIC -fvisibility=hidden -std=gnu11 $(CFLAGS) $(WARN) -Wl,-soname,$(@F) -o $@ $(filter %.c,$^) -lpthread
 
-$(D)/rm_sim: $(wildcard tests/doubles/rm_sim*.[ch]) tests/doubles/rm_uapi.h $(wildcard tests/doubles/sim_fault.[ch]) tests/doubles/sim_machine.h
+$(D)/rm_sim: $(wildcard tests/doubles/rm_sim/*.go tests/doubles/nvrm/*.go) go.mod go.sum
 	@mkdir -p $(@D)
-	$(CC) -std=gnu11 $(CFLAGS) $(WARN) -o $@ $(filter %.c,$^) -lpthread
+	CGO_ENABLED=0 $(GO) build -buildvcs=false -o $@ ./tests/doubles/rm_sim
 
 # The simulated loader has its driver built in; the library looks for a manifest.
 $(D)/nvidia_icd.json:

@@ -3,7 +3,7 @@
  * rm_uapi.h - the requests of NVIDIA's resource manager (RM), as the test doubles serve
  * them.
  *
- * TEST DOUBLE. Two simulated drivers serve this file: the user-mode one of rm_sim.c and
+ * TEST DOUBLE. Two simulated drivers serve this file: the user-mode one of nvrm/ and
  * the simulated nvidia.ko of tests/kmod. The simulated libcuda and the self-test use it.
  * The first part is what NVIDIA's driver has. The second part is the doubles' own.
  *
@@ -44,6 +44,7 @@ enum {
 	RM_NO_PERMISSION	= 0x1b,	/* the source is another process's */
 	RM_GPU_IS_LOST		= 0x0f,
 	RM_INVALID_ARGUMENT	= 0x1f,
+	RM_INVALID_BASE		= 0x20,	/* offset is past the end */
 	RM_INVALID_CLASS	= 0x22,
 	RM_INVALID_CLIENT	= 0x23,	/* unknown, or of another process or file */
 	RM_INVALID_DEVICE	= 0x26,

@@ -194,8 +194,8 @@ func TestNoClient(t *testing.T) {
 		{"open /dev/nvidiactl", unix.ENOENT, unix.ENOENT, "no NVIDIA driver"},
 		{"open /dev/nvidiactl", unix.EACCES, unix.EACCES, "/dev/nvidiactl may not be opened"},
 		{"open /dev/nvidiactl", unix.ENOMEM, unix.ENOMEM, "open /dev/nvidiactl"},
-		{"open /dev/nvidia3", unix.EPERM, unix.EPERM, "/dev/nvidia3 may not be opened"},
-		{"open /dev/nvidia3", unix.ENXIO, unix.ENXIO, "compute,utility"},
+		{"open /dev/nvidia2", unix.EPERM, unix.EPERM, "/dev/nvidia2 may not be opened"},
+		{"open /dev/nvidia2", unix.ENXIO, unix.ENXIO, "compute,utility"},
 		{"CARD_INFO", unix.EINVAL, unix.ENOTSUP, "CARD_INFO: this NVIDIA driver does not know the request"},
 		{"RM_ALLOC 0x41", unix.EINVAL, unix.ENOTSUP, "load gdrdrv"},
 		{"RM_ALLOC 0x80", unix.ENOTTY, unix.ENOTSUP, "load gdrdrv"},
@@ -219,9 +219,9 @@ func TestNoClient(t *testing.T) {
 func TestGPUThatTheDriverDoesNotList(t *testing.T) {
 	w := newWorld(t)
 	a := w.cuda.memAlloc(0, 2*mib)
-	at := &w.rm.gpus[0].at
+	at := at(w.rm.GPUs[0])
 	for _, other := range []cuda.PCIAddress{
-		{Domain: at.Domain + 1, Bus: at.Bus, Slot: at.Slot},
+		{Domain: at.Domain + 2, Bus: at.Bus, Slot: at.Slot},
 		{Domain: at.Domain, Bus: at.Bus + 1, Slot: at.Slot},
 		{Domain: at.Domain, Bus: at.Bus, Slot: at.Slot + 1},
 	} {
@@ -239,14 +239,14 @@ func TestProbe(t *testing.T) {
 		line   string
 	}{
 		{"a machine with two GPUs", func(*fakeRM) {}, nil, ""},
-		{"the first one's node is not ours", func(f *fakeRM) { f.gpus[0].nodeMode = unix.EACCES }, nil, ""},
-		{"the second one is not in the container", func(f *fakeRM) { f.gpus[1].nodeMode = unix.ENOENT }, nil, ""},
-		{"CUDA has the first alone", func(f *fakeRM) { f.gpus[1].nodeMode, f.shown = unix.ENOENT, f.gpus[:1] }, nil, ""},
-		{"CUDA has that one alone", func(f *fakeRM) { f.gpus[1].nodeMode, f.shown = unix.ENOENT, f.gpus[1:] }, unix.ENOENT, "compute,utility"},
-		{"CUDA has none", func(f *fakeRM) { f.shown = f.gpus[:0] }, nil, ""},
-		{"no node is ours", func(f *fakeRM) { f.gpus[0].nodeMode, f.gpus[1].nodeMode = unix.EACCES, unix.EACCES }, unix.EACCES, "may not be opened"},
-		{"no node", func(f *fakeRM) { f.gpus[0].nodeMode, f.gpus[1].nodeMode = unix.ENOENT, unix.ENOENT }, unix.ENOENT, "compute,utility"},
-		{"no GPU", func(f *fakeRM) { f.gpus = nil }, unix.ENODEV, "no GPU"},
+		{"the first one's node is not ours", func(f *fakeRM) { f.nodeMode[f.GPUs[0]] = unix.EACCES }, nil, ""},
+		{"the second one is not in the container", func(f *fakeRM) { f.nodeMode[f.GPUs[1]] = unix.ENOENT }, nil, ""},
+		{"CUDA has the first alone", func(f *fakeRM) { f.nodeMode[f.GPUs[1]], f.shown = unix.ENOENT, f.GPUs[:1] }, nil, ""},
+		{"CUDA has that one alone", func(f *fakeRM) { f.nodeMode[f.GPUs[1]], f.shown = unix.ENOENT, f.GPUs[1:] }, unix.ENOENT, "compute,utility"},
+		{"CUDA has none", func(f *fakeRM) { f.shown = f.GPUs[:0] }, nil, ""},
+		{"no node is ours", func(f *fakeRM) { f.nodeMode[f.GPUs[0]], f.nodeMode[f.GPUs[1]] = unix.EACCES, unix.EACCES }, unix.EACCES, "may not be opened"},
+		{"no node", func(f *fakeRM) { f.nodeMode[f.GPUs[0]], f.nodeMode[f.GPUs[1]] = unix.ENOENT, unix.ENOENT }, unix.ENOENT, "compute,utility"},
+		{"no GPU", func(f *fakeRM) { f.GPUs = nil }, unix.ENODEV, "no GPU"},
 		{"no driver", func(f *fakeRM) { f.fail("open /dev/nvidiactl", 1, unix.ENOENT) }, unix.ENOENT, "no NVIDIA driver"},
 		{"not for this user", func(f *fakeRM) { f.fail("open /dev/nvidiactl", 1, unix.EACCES) }, unix.EACCES, "may not be opened"},
 		{"a client of another size", func(f *fakeRM) { f.fail("RM_ALLOC 0x41", 1, unix.EINVAL) }, unix.ENOTSUP, "does not know the request"},
@@ -266,7 +266,7 @@ func TestProbe(t *testing.T) {
 		}
 		require.Zero(t, f.live(), "an open leaves nothing: %s", c.what)
 		for _, call := range f.calls {
-			require.NotContains(t, []string{"open /dev/nvidia1", "open /dev/nvidia3"}, call, "a GPU's first open takes seconds")
+			require.NotContains(t, []string{"open /dev/nvidia0", "open /dev/nvidia2"}, call, "a GPU's first open takes seconds")
 		}
 	}
 }

@@ -4,42 +4,35 @@ import (
 	"encoding/binary"
 	"fmt"
 	"os"
+	"strings"
 	"sync"
 	"testing"
 	"unsafe"
 
 	"gdrapi/core/cuda"
 	"gdrapi/core/internal/sys"
+	"gdrapi/tests/doubles/nvrm"
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 )
 
-// fakeRM is a simulated resource manager of NVIDIA's kernel driver. It is only a test
-// double. It reads and writes the requests by the byte offsets of the interface, not
-// through the structs under test. It refuses what the driver refuses, with the same
-// status. A call that no correct library makes fails the test.
+// fakeRM is the simulated driver of tests/doubles behind the kernel interface. A call that no
+// correct library makes fails the test.
 //
 // Its memory is memfds, and its mappings are real.
 type fakeRM struct {
+	*nvrm.Driver
 	t  testing.TB
 	mu sync.Mutex
 
-	gpus     []*fakeGPU
 	files    map[int]*fakeFile
 	nextFD   int
-	clients  map[uint32]*fakeClient
-	next     uint32 // next handle
-	linear   uint64
 	mappings map[uintptr]*fakeMapping
-	barFree  uint64
-	memories int // that are not freed
 
-	shown   []*fakeGPU // to CUDA; nil: CUDA is not initialised
-	chipset int64      // flags of GET_CHIPSET_INFO, -1: the driver does not answer
-	version string
-	space   uint32 // of memory, 0: the driver does not answer
-	page    uint64 // the kernel's
+	nodeMode map[*nvrm.GPU]error // of access to a device node
+	coherent map[*nvrm.GPU]bool  // as CUDA says
+	shown    []*nvrm.GPU         // to CUDA; nil: CUDA is not initialised
 
 	calls  []string
 	faults map[string]*fault
@@ -52,55 +45,11 @@ type fault struct {
 	err error
 }
 
-type fakeGPU struct {
-	at           cuda.PCIAddress
-	minor, gpuID uint32
-	instance     uint32
-	coherent     bool
-	answer       answer // of mappings
-	ats          bool   // of GET_ID_INFO
-	nodeMode     error  // of access to its device node
-}
-
-func (g *fakeGPU) path() string { return fmt.Sprintf("/dev/nvidia%d", g.minor) }
-
 type fakeFile struct {
-	path       string
-	gpu        *fakeGPU  // nil: /dev/nvidiactl
-	registered *fakeFile // the control file that a GPU's file was registered with
-	window     *fakeWindow
-	used       bool // MAP_MEMORY has prepared it
-	host       bool // a file of the host's, not the driver's
-	owned      bool // the library has marked it
-}
-
-type fakeClient struct {
-	file    *fakeFile // nil: CUDA's, or another process's
-	foreign bool      // of another process
-	objects map[uint32]*fakeObject
-}
-
-type fakeObject struct {
-	parent  uint32
-	gpu     *fakeGPU
-	memory  *fakeMemory // nil: a device
-	windows map[uint64]*fakeWindow
-}
-
-type fakeMemory struct {
-	fd     int
-	ino    uint64
-	size   uint64
-	gpu    *fakeGPU
-	refs   int
-	answer *answer // nil: that of the GPU
-}
-
-// fakeWindow is a part of an object in the BAR.
-type fakeWindow struct {
-	memory         *fakeMemory
-	offset, length uint64
-	va             uintptr // 0: the CPU has not mapped it
+	of    *nvrm.File // nil: a file of the host's that is not the driver's
+	host  bool       // the host's
+	owned bool       // the library has marked it
+	used  bool       // it was mapped
 }
 
 // fakeMapping is what one munmap removes: a mapping, or a reserved range with its
@@ -108,28 +57,40 @@ type fakeWindow struct {
 type fakeMapping struct {
 	size     uintptr
 	reserved bool
-	windows  []*fakeWindow
+	windows  []*nvrm.Mapping
 }
 
+// foreign is a process that is not this one.
+const foreign = 1
+
+// newRM makes a machine of two GPUs.
 func newRM(t testing.TB) *fakeRM {
 	f := &fakeRM{
-		t: t, files: map[int]*fakeFile{}, nextFD: 1 << 20, clients: map[uint32]*fakeClient{}, next: 0xC1D00000,
-		chipset: -1, version: "580.159.04", page: uint64(os.Getpagesize()),
-		mappings: map[uintptr]*fakeMapping{}, barFree: 1 << 40, faults: map[string]*fault{},
-		gpus: []*fakeGPU{
-			{at: cuda.PCIAddress{Domain: 0x10000, Bus: 0x8d, Slot: 0}, minor: 3, gpuID: 0x8d00, instance: 1, answer: answerBAR1},
-			{at: cuda.PCIAddress{Domain: 0, Bus: 0x1b, Slot: 2}, minor: 1, gpuID: 0x1b00, instance: 0, answer: answerBAR1},
-		},
+		t: t, files: map[int]*fakeFile{}, nextFD: 1 << 20, mappings: map[uintptr]*fakeMapping{}, faults: map[string]*fault{},
+		nodeMode: map[*nvrm.GPU]error{}, coherent: map[*nvrm.GPU]bool{},
+		Driver: nvrm.New(nvrm.Config{
+			Machines: []nvrm.Machine{"pcie", "pcie"}, Version: 580, VersionText: "580.159.04", BAR: 1 << 40,
+			Page: uint64(os.Getpagesize()), PhysAttr: 2,
+		}),
+	}
+	f.Complain = func(format string, args ...any) {
+		if !f.faulty || !strings.HasPrefix(format, "RM_FREE") && !strings.HasPrefix(format, "UNMAP_MEMORY") {
+			f.t.Errorf(format, args...)
+		}
 	}
 	t.Cleanup(func() {
-		for _, c := range f.clients {
-			for _, o := range c.objects {
-				f.drop(o)
-			}
+		for len(f.Clients) > 0 {
+			f.EndClient(f.Clients[0])
 		}
 	})
 	return f
 }
+
+func at(g *nvrm.GPU) cuda.PCIAddress {
+	return cuda.PCIAddress{Domain: g.Domain, Bus: g.Bus, Slot: g.Slot}
+}
+
+func node(g *nvrm.GPU) string { return fmt.Sprintf("/dev/nvidia%d", g.Minor) }
 
 // call notes a call and returns the error that it must fail with. f.mu is held.
 func (f *fakeRM) call(name string) error {
@@ -181,39 +142,45 @@ func (f *fakeRM) live() int {
 			n++
 		}
 	}
-	for _, c := range f.clients {
-		if c.file == nil {
+	for _, c := range f.Clients {
+		if c.File == nil {
 			continue
 		}
-		n += 1 + len(c.objects)
-		for _, o := range c.objects {
-			n += len(o.windows)
+		n += 1 + len(c.Objects)
+		for _, o := range c.Objects {
+			n += len(o.Mappings)
 		}
 	}
 	return n
 }
 
-func (f *fakeRM) open(path string) (int, error) {
+func (f *fakeRM) open(name string) (int, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if err := f.call("open " + path); err != nil {
+	if err := f.call("open " + name); err != nil {
 		return -1, err
 	}
-	file := &fakeFile{path: path}
-	if path != "/dev/nvidiactl" {
-		for _, g := range f.gpus {
-			if g.path() == path {
-				file.gpu = g
-			}
-		}
-		if file.gpu == nil {
-			f.t.Errorf("open of %q", path)
-			return -1, unix.ENOENT
-		}
+	kind, gpu := nvrm.Control, (*nvrm.GPU)(nil)
+	if name != controlPath {
+		kind, gpu = nvrm.Device, f.named(name)
+	}
+	if kind == nvrm.Device && gpu == nil {
+		f.t.Errorf("open of %q", name)
+		return -1, unix.ENOENT
 	}
 	f.nextFD++
-	f.files[f.nextFD] = file
+	f.files[f.nextFD] = &fakeFile{of: f.Open(kind, gpu)}
 	return f.nextFD, nil
+}
+
+// named is the GPU with a device node.
+func (f *fakeRM) named(name string) *nvrm.GPU {
+	for _, g := range f.GPUs {
+		if node(g) == name {
+			return g
+		}
+	}
+	return nil
 }
 
 func (f *fakeRM) close(fd int) error {
@@ -231,34 +198,8 @@ func (f *fakeRM) close(fd int) error {
 
 // end is the last close of a file. It frees the file's clients.
 func (f *fakeRM) end(fd int) {
-	file := f.files[fd]
+	f.Close(f.files[fd].of)
 	delete(f.files, fd)
-	for h, c := range f.clients {
-		if c.file != file {
-			continue
-		}
-		for _, o := range c.objects {
-			f.drop(o)
-		}
-		delete(f.clients, h)
-	}
-}
-
-// drop frees an object and its windows in the BAR.
-func (f *fakeRM) drop(o *fakeObject) {
-	for _, w := range o.windows {
-		f.barFree += w.length
-	}
-	if o.memory != nil {
-		f.unref(o.memory)
-	}
-}
-
-func (f *fakeRM) unref(m *fakeMemory) {
-	if m.refs--; m.refs == 0 {
-		require.NoError(f.t, unix.Close(m.fd))
-		f.memories--
-	}
 }
 
 // What has a descriptor's number after the host has closed the descriptor.
@@ -278,9 +219,9 @@ func (f *fakeRM) hostCloses(fd, then int) {
 	f.end(fd)
 	switch then {
 	case hostsFile:
-		f.files[fd] = &fakeFile{path: "a file of the host's", host: true}
+		f.files[fd] = &fakeFile{host: true}
 	case hostsOpen, otherCopy:
-		f.files[fd] = &fakeFile{path: was.path, gpu: was.gpu, host: true, owned: then == otherCopy}
+		f.files[fd] = &fakeFile{of: f.Open(was.of.Kind, was.of.GPU), host: true, owned: then == otherCopy}
 	}
 }
 
@@ -304,12 +245,12 @@ func (f *fakeRM) identity(fd int) (fileID, error) {
 	switch {
 	case file == nil:
 		return id, unix.EBADF
-	case file.gpu != nil:
-		id = fileID{Dev: 5, Ino: 100 + uint64(file.gpu.minor), Rdev: 195 << 8}
-	case file.path == controlPath:
-		id = fileID{Dev: 5, Ino: 99, Rdev: 195<<8 | 255}
-	default:
+	case file.of == nil:
 		id = fileID{Dev: 9}
+	case file.of.GPU != nil:
+		id = fileID{Dev: 5, Ino: 100 + uint64(file.of.GPU.Minor), Rdev: 195 << 8}
+	default:
+		id = fileID{Dev: 5, Ino: 99, Rdev: 195<<8 | 255}
 	}
 	if file.owned {
 		id.Owner = 1
@@ -317,29 +258,23 @@ func (f *fakeRM) identity(fd int) (fileID, error) {
 	return id, nil
 }
 
-// The interface once more, by bytes.
-var fakeRequests = map[uint32]struct {
-	name   string
-	size   int
-	onGPU  bool // on a GPU's file, else on the control file
-	status int  // offset of the NV_STATUS, 0: none
-	do     func(f *fakeRM, file *fakeFile, arg []byte) (status, error)
-}{
-	0xC0104629: {"RM_FREE", 16, false, 12, (*fakeRM).rmFree},
-	0xC020462A: {"RM_CONTROL", 32, false, 28, (*fakeRM).rmControl},
-	0xC030462B: {"RM_ALLOC", 48, false, 40, (*fakeRM).rmAlloc},
-	0xC01C4634: {"DUP_OBJECT", 28, false, 24, (*fakeRM).dupObject},
-	0xC038464E: {"MAP_MEMORY", 56, false, 40, (*fakeRM).mapMemory},
-	0xC020464F: {"UNMAP_MEMORY", 32, false, 24, (*fakeRM).unmapMemory},
-	0xC90046C8: {"CARD_INFO", 2304, false, 0, (*fakeRM).cardInfo},
-	0xC00446C9: {"REGISTER_FD", 4, true, 0, (*fakeRM).registerFD},
-	0xC04846D2: {"VERSION", 72, false, 0, (*fakeRM).versionText},
+// The requests that the library makes.
+var fakeRequests = map[uint32]string{
+	0xC0104629: "RM_FREE",
+	0xC020462A: "RM_CONTROL",
+	0xC030462B: "RM_ALLOC",
+	0xC01C4634: "DUP_OBJECT",
+	0xC038464E: "MAP_MEMORY",
+	0xC020464F: "UNMAP_MEMORY",
+	0xC90046C8: "CARD_INFO",
+	0xC00446C9: "REGISTER_FD",
+	0xC04846D2: "VERSION",
 }
 
-var order = binary.NativeEndian
+// Where a request has its status.
+var fakeStatus = map[string]int{"RM_FREE": 12, "RM_CONTROL": 28, "RM_ALLOC": 40, "DUP_OBJECT": 24, "MAP_MEMORY": 40, "UNMAP_MEMORY": 24}
 
-func u32(b []byte, at int) uint32 { return order.Uint32(b[at:]) }
-func u64(b []byte, at int) uint64 { return order.Uint64(b[at:]) }
+var order = binary.NativeEndian
 
 func (f *fakeRM) ioctl(fd int, code uint32, arg unsafe.Pointer) error {
 	f.mu.Lock()
@@ -349,371 +284,84 @@ func (f *fakeRM) ioctl(fd int, code uint32, arg unsafe.Pointer) error {
 		_ = f.call("ioctl of nothing")
 		return unix.EBADF
 	}
-	if file.host && file.path != controlPath {
+	if file.host && (file.of == nil || file.of.Kind != nvrm.Control) {
 		_ = f.call("ioctl of the host's file")
 		return unix.ENOTTY
 	}
-	r, ok := fakeRequests[code]
-	if !ok || r.onGPU != (file.gpu != nil) {
-		f.t.Errorf("request %#x (%s) on %s", code, r.name, file.path)
-		return unix.EINVAL
-	}
+	name := fakeRequests[code]
 	// With -race this fails if the struct is smaller than the interface's.
-	b := unsafe.Slice((*byte)(arg), r.size)
-	name := r.name
+	b := unsafe.Slice((*byte)(arg), nvrm.Size(code))
+	call := name
 	switch name {
 	case "RM_ALLOC":
-		name += fmt.Sprintf(" %#x", u32(b, 12))
+		call += fmt.Sprintf(" %#x", order.Uint32(b[12:]))
 	case "RM_CONTROL":
-		name += fmt.Sprintf(" %#x", u32(b, 8))
+		call += fmt.Sprintf(" %#x", order.Uint32(b[8:]))
 	}
-	var st status
-	err := f.call(name)
+	err := f.call(call)
 	if s, ok := err.(status); ok {
-		st, err = s, nil
-	} else if err == nil {
-		st, err = r.do(f, file, b)
+		at, has := fakeStatus[name]
+		require.True(f.t, has, "%s has no status", name)
+		order.PutUint32(b[at:], uint32(s))
+		return nil
+	} else if err != nil {
+		return err
 	}
-	if r.status != 0 {
-		order.PutUint32(b[r.status:], uint32(st))
-	} else if st != 0 {
-		f.t.Errorf("%s has no status", r.name)
-	}
-	return err
+	return f.Request(caller{f}, file.of, code, b)
 }
 
-// client is the client with the handle, if it belongs to the file.
-func (f *fakeRM) client(file *fakeFile, h uint32) *fakeClient {
-	if c := f.clients[h]; c != nil && c.file == file {
-		return c
+// caller is this process.
+type caller struct{ *fakeRM }
+
+// memory is what a request points to.
+func memory(addr uint64, n int) []byte {
+	return unsafe.Slice((*byte)(*(*unsafe.Pointer)(unsafe.Pointer(&addr))), n)
+}
+
+func (caller) Read(addr uint64, b []byte) error  { copy(b, memory(addr, len(b))); return nil }
+func (caller) Write(addr uint64, b []byte) error { copy(memory(addr, len(b)), b); return nil }
+func (caller) Process() int                      { return os.Getpid() }
+func (caller) IsOf(process int) bool             { return process == os.Getpid() }
+
+// File is the driver's file, or of a descriptor that CUDA has exported a file with its memory.
+func (c caller) File(fd int) *nvrm.File {
+	if file := c.files[fd]; file != nil {
+		return file.of
 	}
-	return nil
-}
-
-func (f *fakeRM) newHandle() uint32 {
-	f.next++
-	return f.next
-}
-
-// zero fails the test if bytes that must be 0 are not.
-func (f *fakeRM) zero(what string, b []byte) {
-	for _, x := range b {
-		if x != 0 {
-			f.t.Errorf("%s is not 0: %x", what, b)
-			return
-		}
-	}
-}
-
-// params is what the params of RM_ALLOC and RM_CONTROL point to.
-func (f *fakeRM) params(b []byte, at, sizeAt int, want uint32) []byte {
-	if u32(b, sizeAt) != want {
+	var st, of unix.Stat_t
+	if fd < 0 || unix.Fstat(fd, &st) != nil {
 		return nil
 	}
-	return unsafe.Slice((*byte)(*(*unsafe.Pointer)(unsafe.Pointer(&b[at]))), want)
-}
-
-func (f *fakeRM) rmAlloc(file *fakeFile, b []byte) (status, error) {
-	root, parent, class := u32(b, 0), u32(b, 4), u32(b, 12)
-	f.zero("the object of RM_ALLOC", b[8:12])
-	f.zero("rights of RM_ALLOC", b[24:32])
-	f.zero("flags of RM_ALLOC", b[36:40])
-	h := f.newHandle()
-	switch class {
-	case 0x41:
-		f.zero("root, parent of a client", b[0:8])
-		f.zero("params of a client", b[16:24])
-		f.zero("params_size of a client", b[32:36])
-		f.clients[h] = &fakeClient{file: file, objects: map[uint32]*fakeObject{}}
-	case 0x80:
-		c := f.client(file, root)
-		if c == nil {
-			return 0x23, nil
-		}
-		if parent != root {
-			return 0x36, nil
-		}
-		p := f.params(b, 16, 32, 56)
-		if p == nil {
-			return 0x3A, nil
-		}
-		f.zero("target_client, target_device, flags, va range of a device", p[8:48])
-		if u32(p, 4) != root || u32(p, 48) != 2 {
-			return 0x1F, nil
-		}
-		gpu := f.attached(file, u32(p, 0))
-		if gpu == nil {
-			return 0x26, nil
-		}
-		c.objects[h] = &fakeObject{parent: root, gpu: gpu}
-	default:
-		return 0x22, nil
-	}
-	order.PutUint32(b[8:], h)
-	return 0, nil
-}
-
-// attached is the GPU of an instance, if a file of that GPU is registered with the
-// control file.
-func (f *fakeRM) attached(control *fakeFile, instance uint32) *fakeGPU {
-	for _, file := range f.files {
-		if file.gpu != nil && file.gpu.instance == instance && file.registered == control {
-			return file.gpu
-		}
-	}
-	return nil
-}
-
-func (f *fakeRM) rmFree(file *fakeFile, b []byte) (status, error) {
-	c := f.client(file, u32(b, 0))
-	if c == nil {
-		return 0x23, nil
-	}
-	o := c.objects[u32(b, 8)]
-	if o == nil || o.parent != u32(b, 4) {
-		return 0x57, nil
-	}
-	if len(o.windows) > 0 && !f.faulty {
-		f.t.Errorf("RM_FREE of an object with %d windows in the BAR", len(o.windows))
-	}
-	f.drop(o)
-	delete(c.objects, u32(b, 8))
-	return 0, nil
-}
-
-func (f *fakeRM) rmControl(file *fakeFile, b []byte) (status, error) {
-	c := f.client(file, u32(b, 0))
-	if c == nil {
-		return 0x23, nil
-	}
-	if u32(b, 4) != u32(b, 0) {
-		return 0x56, nil // these commands need the client itself
-	}
-	f.zero("flags of RM_CONTROL", b[12:16])
-	switch u32(b, 8) {
-	case 0x205:
-		return f.idInfo(b), nil
-	case 0x3D06:
-		return f.importFD(c, b), nil
-	case 0xD01:
-		p := f.params(b, 16, 24, 12)
-		if p == nil || f.space == 0 {
-			return 0x56, nil
-		}
-		if o := c.objects[u32(p, 0)]; o == nil || o.memory == nil {
-			return 0x33, nil
-		}
-		order.PutUint32(p[8:], f.space)
-		return 0, nil
-	case 0x104:
-		if p := f.params(b, 16, 24, 152); p != nil && f.chipset >= 0 {
-			order.PutUint32(p[148:], uint32(f.chipset))
-			return 0, nil
-		}
-	}
-	return 0x56, nil
-}
-
-func (f *fakeRM) versionText(_ *fakeFile, b []byte) (status, error) {
-	if u32(b, 0) != '2' {
-		return 0, unix.EINVAL
-	}
-	copy(b[8:], f.version)
-	return 0, nil
-}
-
-func (f *fakeRM) idInfo(b []byte) status {
-	p := f.params(b, 16, 24, 32)
-	if p == nil {
-		return 0x1F
-	}
-	for _, g := range f.gpus {
-		if g.gpuID == u32(p, 0) {
-			if g.ats {
-				order.PutUint32(p[4:], 1<<6)
-			}
-			order.PutUint32(p[8:], g.instance)
-			return 0
-		}
-	}
-	return 0x1F
-}
-
-func (f *fakeRM) importFD(c *fakeClient, b []byte) status {
-	p := f.params(b, 16, 24, 20)
-	if p == nil || u32(p, 4) != 1 {
-		return 0x1F
-	}
-	f.zero("the object of an import", p[16:20])
-	device := c.objects[u32(p, 8)]
-	if device == nil || device.memory != nil || u32(p, 12) != u32(p, 8) {
-		return 0x26
-	}
-	m := f.exported(int(int32(u32(p, 0))))
-	if m == nil || m.gpu != device.gpu {
-		return 0x1F
-	}
-	order.PutUint32(p[16:], f.addMemory(c, u32(p, 8), m))
-	return 0
-}
-
-// exported is the memory in an exported descriptor.
-func (f *fakeRM) exported(fd int) *fakeMemory {
-	var st unix.Stat_t
-	if unix.Fstat(fd, &st) != nil {
-		return nil
-	}
-	for _, c := range f.clients {
-		for _, o := range c.objects {
-			if o.memory != nil && o.memory.ino == st.Ino {
-				return o.memory
+	for _, client := range c.Clients {
+		for _, o := range client.Objects {
+			if o.Memory != nil && unix.Fstat(o.Memory.FD, &of) == nil && of.Ino == st.Ino {
+				return nvrm.Exported(o.Memory)
 			}
 		}
 	}
 	return nil
 }
 
-func (f *fakeRM) addMemory(c *fakeClient, parent uint32, m *fakeMemory) uint32 {
-	h := f.newHandle()
-	m.refs++
-	c.objects[h] = &fakeObject{parent: parent, gpu: m.gpu, memory: m, windows: map[uint64]*fakeWindow{}}
-	return h
-}
+// The library has descriptors by open alone.
+func (c caller) Give(int, bool) (int, error)             { return -1, unix.EINVAL }
+func (c caller) Replace(int) (int, error)                { return -1, unix.EINVAL }
+func (c caller) GiveFile(*nvrm.File) (int, error)        { return -1, unix.EINVAL }
+func (c caller) Revoke(int, *nvrm.Memory, *nvrm.Mapping) {}
 
-func (f *fakeRM) dupObject(file *fakeFile, b []byte) (status, error) {
-	f.zero("the object of DUP_OBJECT", b[8:12])
-	f.zero("flags of DUP_OBJECT", b[20:24])
-	c := f.client(file, u32(b, 0))
-	source := f.clients[u32(b, 12)]
-	if c == nil || source == nil {
-		return 0x23, nil
-	}
-	if source.foreign {
-		return 0x1B, nil
-	}
-	device := c.objects[u32(b, 4)]
-	if device == nil || device.memory != nil {
-		return 0x36, nil
-	}
-	o := source.objects[u32(b, 16)]
-	if o == nil {
-		return 0x57, nil
-	}
-	if o.memory == nil {
-		return 0x31, nil
-	}
-	if o.gpu != device.gpu {
-		return 0x26, nil
-	}
-	order.PutUint32(b[8:], f.addMemory(c, u32(b, 4), o.memory))
-	return 0, nil
-}
-
-func (f *fakeRM) mapMemory(file *fakeFile, b []byte) (status, error) {
-	f.zero("the padding of MAP_MEMORY", b[12:16])
-	f.zero("flags of MAP_MEMORY", b[44:48])
-	c := f.client(file, u32(b, 0))
-	if c == nil {
-		return 0x23, nil
-	}
-	o := c.objects[u32(b, 8)]
-	if o == nil || o.parent != u32(b, 4) {
-		return 0x57, nil
-	}
-	if o.memory == nil {
-		return 0x31, nil
-	}
-	into := f.files[int(int32(u32(b, 48)))]
-	if into == nil || into.gpu != o.gpu {
-		return 0x1F, nil
-	}
-	if into.used {
-		return 0x63, nil
-	}
-	page := f.page
-	offset, length := u64(b, 16), u64(b, 24)
-	switch {
-	case offset%page != 0 || length%page != 0 || length == 0:
-		f.t.Errorf("MAP_MEMORY of %#x bytes at %#x", length, offset)
-		return 0x1F, nil
-	case offset >= o.memory.size:
-		return 0x20, nil
-	case length > o.memory.size-offset:
-		return 0x2E, nil
-	case length > f.barFree:
-		return 0x1A, nil
-	}
-	f.barFree -= length
-	f.linear += 1 << 32
-	w := &fakeWindow{memory: o.memory, offset: offset, length: length}
-	o.windows[f.linear] = w
-	into.used, into.window = true, w
-	order.PutUint64(b[32:], f.linear)
-	kind := o.gpu.answer
-	if o.memory.answer != nil {
-		kind = *o.memory.answer
-	}
-	// The bits beside the two fields are not 0.
-	order.PutUint32(b[44:], 1<<26|kind.cache<<23|1<<22|kind.mapping<<15|1<<17|1)
-	return 0, nil
-}
-
-func (f *fakeRM) unmapMemory(file *fakeFile, b []byte) (status, error) {
-	f.zero("flags of UNMAP_MEMORY", b[28:32])
-	c := f.client(file, u32(b, 0))
-	if c == nil {
-		return 0x23, nil
-	}
-	o := c.objects[u32(b, 8)]
-	if o == nil || o.parent != u32(b, 4) || o.windows[u64(b, 16)] == nil {
-		return 0x57, nil
-	}
-	w := o.windows[u64(b, 16)]
-	if w.va != 0 && !f.faulty {
-		f.t.Errorf("UNMAP_MEMORY under a mapping of the CPU's at %#x", w.va)
-	}
-	f.barFree += w.length
-	delete(o.windows, u64(b, 16))
-	return 0, nil
-}
-
-func (f *fakeRM) cardInfo(_ *fakeFile, b []byte) (status, error) {
-	f.zero("CARD_INFO", b)
-	for i, g := range f.gpus {
-		e := b[(i*3+1)*72:] // entries without a GPU lie between
-		e[0] = 1
-		order.PutUint32(e[4:], g.at.Domain)
-		e[8], e[9] = g.at.Bus, g.at.Slot
-		order.PutUint16(e[12:], 0x10DE)
-		order.PutUint32(e[16:], g.gpuID)
-		order.PutUint32(e[56:], g.minor)
-	}
-	return 0, nil
-}
-
-func (f *fakeRM) registerFD(file *fakeFile, b []byte) (status, error) {
-	control := f.files[int(int32(u32(b, 0)))]
-	if control == nil || control.gpu != nil || control.host || file.registered != nil {
-		return 0, unix.EINVAL
-	}
-	file.registered = control
-	return 0, nil
-}
-
-// take returns the window that the one mmap of a file may map.
-func (f *fakeRM) take(fd int, size uintptr) (*fakeWindow, error) {
+// take returns what the one mmap of a file may map.
+func (f *fakeRM) take(fd int, size uintptr) (*nvrm.Memory, *nvrm.Mapping, error) {
 	file := f.files[fd]
-	if file == nil || file.window == nil {
+	if file == nil || file.of == nil || file.used {
 		f.t.Errorf("mmap of descriptor %d, which has nothing to map", fd)
-		return nil, unix.EINVAL
+		return nil, nil, unix.EINVAL
 	}
-	w := file.window
-	if w.length != uint64(size) {
-		f.t.Errorf("mmap of %d bytes, where %d were prepared", size, w.length)
-		return nil, unix.EINVAL
+	memory, w := f.Mapped(file.of)
+	if w == nil || w.Length != uint64(size) {
+		f.t.Errorf("mmap of %d bytes, where %+v was prepared", size, w)
+		return nil, nil, unix.EINVAL
 	}
-	file.window = nil
-	return w, nil
+	file.used = true
+	return memory, w, nil
 }
 
 func (f *fakeRM) mmap(fd int, size uintptr) (uintptr, error) {
@@ -722,14 +370,15 @@ func (f *fakeRM) mmap(fd int, size uintptr) (uintptr, error) {
 	if err := f.call("mmap"); err != nil {
 		return 0, err
 	}
-	w, err := f.take(fd, size)
+	memory, w, err := f.take(fd, size)
 	if err != nil {
 		return 0, err
 	}
-	w.va, err = sys.Mmap(w.memory.fd, w.offset, size)
+	va, err := sys.Mmap(memory.FD, w.Offset, size)
 	require.NoError(f.t, err)
-	f.mappings[w.va] = &fakeMapping{size: size, windows: []*fakeWindow{w}}
-	return w.va, nil
+	w.Addr = uint64(va)
+	f.mappings[va] = &fakeMapping{size: size, windows: []*nvrm.Mapping{w}}
+	return va, nil
 }
 
 func (f *fakeRM) reserve(size uintptr) (uintptr, error) {
@@ -756,14 +405,14 @@ func (f *fakeRM) mmapInto(va uintptr, fd int, size uintptr) error {
 		if !m.reserved || va < start || va+size > start+m.size {
 			continue
 		}
-		w, err := f.take(fd, size)
+		memory, w, err := f.take(fd, size)
 		if err != nil {
 			return err
 		}
-		_, err = unix.MmapPtr(w.memory.fd, int64(w.offset), unsafe.Pointer(*(*unsafe.Pointer)(unsafe.Pointer(&va))), size,
+		_, err = unix.MmapPtr(memory.FD, int64(w.Offset), unsafe.Pointer(*(*unsafe.Pointer)(unsafe.Pointer(&va))), size,
 			unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED|unix.MAP_FIXED)
 		require.NoError(f.t, err)
-		w.va = va
+		w.Addr = uint64(va)
 		m.windows = append(m.windows, w)
 		return nil
 	}
@@ -784,7 +433,7 @@ func (f *fakeRM) munmap(va, size uintptr) error {
 	}
 	require.NoError(f.t, sys.Munmap(va, size))
 	for _, w := range m.windows {
-		w.va = 0
+		w.Addr = 0
 	}
 	delete(f.mappings, va)
 	return nil
@@ -798,11 +447,9 @@ func (f *fakeRM) dontFork(va, size uintptr) error {
 }
 
 // access checks access to the device nodes.
-func (f *fakeRM) access(path string) error {
-	for _, g := range f.gpus {
-		if g.path() == path {
-			return g.nodeMode
-		}
+func (f *fakeRM) access(name string) error {
+	if g := f.named(name); g != nil {
+		return f.nodeMode[g]
 	}
 	return unix.ENOENT
 }
@@ -814,39 +461,38 @@ func (f *fakeRM) shows() map[cuda.PCIAddress]bool {
 	}
 	gpus := map[cuda.PCIAddress]bool{}
 	for _, g := range f.shown {
-		gpus[g.at] = true
+		gpus[at(g)] = true
 	}
 	return gpus
 }
 
 // newMemory makes memory of a GPU, in a client of CUDA's.
-func (f *fakeRM) newMemory(gpu *fakeGPU, client uint32, size uint64) (object uint32, m *fakeMemory) {
-	fd, err := unix.MemfdCreate("gpu", unix.MFD_CLOEXEC)
-	require.NoError(f.t, err)
-	require.NoError(f.t, unix.Ftruncate(fd, int64(size)))
-	var st unix.Stat_t
-	require.NoError(f.t, unix.Fstat(fd, &st))
+func (f *fakeRM) newMemory(gpu *nvrm.GPU, client *nvrm.Client, size uint64) *nvrm.Object {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.memories++
-	m = &fakeMemory{fd: fd, ino: st.Ino, size: size, gpu: gpu}
-	return f.addMemory(f.clients[client], client, m), m
+	o, err := f.AddObject(client, gpu, size)
+	require.NoError(f.t, err)
+	return o
 }
 
-// newClient makes a client that is not the library's.
-func (f *fakeRM) newClient(foreign bool) uint32 {
+// newClient makes a client of CUDA's in a process.
+func (f *fakeRM) newClient(process int) *nvrm.Client {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	h := f.newHandle()
-	f.clients[h] = &fakeClient{foreign: foreign, objects: map[uint32]*fakeObject{}}
-	return h
+	return f.NewClient(nil, process)
 }
 
 // freeMemory is CUDA's own RM_FREE.
-func (f *fakeRM) freeMemory(client, object uint32) {
+func (f *fakeRM) freeMemory(client *nvrm.Client, o *nvrm.Object) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	objects := f.clients[client].objects
-	f.drop(objects[object])
-	delete(objects, object)
+	f.End(client, o)
+}
+
+// barUsed is what is mapped of the GPUs' BAR1.
+func (f *fakeRM) barUsed() (n uint64) {
+	for _, g := range f.GPUs {
+		n += g.BARUsed
+	}
+	return n
 }

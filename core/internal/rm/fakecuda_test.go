@@ -3,12 +3,14 @@ package rm
 import (
 	"errors"
 	"fmt"
+	"os"
 	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
 
 	"gdrapi/core/cuda"
+	"gdrapi/tests/doubles/nvrm"
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
@@ -20,8 +22,8 @@ import (
 type fakeCUDA struct {
 	t      testing.TB
 	rm     *fakeRM
-	client uint32 // CUDA's
-	other  uint32 // another process's
+	client *nvrm.Client // CUDA's
+	other  *nvrm.Client // another process's
 
 	mu         sync.Mutex
 	allocs     []*fakeAlloc
@@ -79,19 +81,19 @@ func (a *fakeAlloc) end() uint64 { return a.start + a.size }
 
 // fakePart is a range of addresses with one object of the driver mapped to it.
 type fakePart struct {
-	start, size    uint64
-	offset         uint64 // in the object
-	client, object uint32
-	memory         *fakeMemory
-	exportable     bool
+	start, size uint64
+	offset      uint64 // in the object
+	client      *nvrm.Client
+	object      *nvrm.Object
+	exportable  bool
 }
 
 func newCUDA(rm *fakeRM) *fakeCUDA {
 	c := &fakeCUDA{
-		t: rm.t, rm: rm, client: rm.newClient(false), other: rm.newClient(true),
+		t: rm.t, rm: rm, client: rm.newClient(os.Getpid()), other: rm.newClient(foreign),
 		next: 0x7f0000000000, references: map[cuda.MemHandle]*fakePart{}, nextHandle: 77,
 	}
-	for ordinal := range rm.gpus {
+	for ordinal := range rm.GPUs {
 		p := c.part(ordinal, c.client, 2*mib)
 		start := c.place(p)
 		c.ownLegacy = append(c.ownLegacy, c.add(&fakeAlloc{kind: legacy, ordinal: ordinal, parts: []*fakePart{p}, start: start + 5*gpuPage, size: ownSize}))
@@ -103,9 +105,8 @@ func newCUDA(rm *fakeRM) *fakeCUDA {
 const mib = 1 << 20
 
 // part makes an object of a GPU and maps it at new addresses.
-func (c *fakeCUDA) part(ordinal int, client uint32, size uint64) *fakePart {
-	object, m := c.rm.newMemory(c.rm.gpus[ordinal], client, size)
-	return &fakePart{size: size, client: client, object: object, memory: m, exportable: true}
+func (c *fakeCUDA) part(ordinal int, client *nvrm.Client, size uint64) *fakePart {
+	return &fakePart{size: size, client: client, object: c.rm.newMemory(c.rm.GPUs[ordinal], client, size), exportable: true}
 }
 
 // place puts parts side by side, at addresses that no one else has.
@@ -205,7 +206,7 @@ func (c *fakeCUDA) free(a *fakeAlloc) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.allocs = slices.DeleteFunc(c.allocs, func(b *fakeAlloc) bool { return b == a })
-	gone := map[uint32]bool{}
+	gone := map[*nvrm.Object]bool{}
 	for _, p := range a.parts {
 		shared := slices.ContainsFunc(c.allocs, func(b *fakeAlloc) bool { return slices.Contains(b.parts, p) })
 		if !shared && p != c.chunk && !gone[p.object] {
@@ -238,7 +239,7 @@ func (c *fakeCUDA) pread(b []byte, addr uint64) {
 	a, p := c.at(addr)
 	require.NotNil(c.t, p, "%#x", addr)
 	require.LessOrEqual(c.t, addr+uint64(len(b)), a.end(), "%#x", addr)
-	n, err := unix.Pread(p.memory.fd, b, int64(p.offset+addr-p.start))
+	n, err := unix.Pread(p.object.Memory.FD, b, int64(p.offset+addr-p.start))
 	require.NoError(c.t, err)
 	require.Equal(c.t, len(b), n)
 }
@@ -246,7 +247,7 @@ func (c *fakeCUDA) pread(b []byte, addr uint64) {
 func (c *fakeCUDA) pwrite(addr uint64, b []byte) {
 	_, p := c.at(addr)
 	require.NotNil(c.t, p, "%#x", addr)
-	n, err := unix.Pwrite(p.memory.fd, b, int64(p.offset+addr-p.start))
+	n, err := unix.Pwrite(p.object.Memory.FD, b, int64(p.offset+addr-p.start))
 	require.NoError(c.t, err)
 	require.Equal(c.t, len(b), n)
 }
@@ -335,7 +336,7 @@ func (c *fakeCUDA) MemExport(h cuda.MemHandle) (int, error) {
 	if !p.exportable {
 		return -1, result("cuMemExportToShareableHandle", cuda.ErrNotPermitted)
 	}
-	return unix.FcntlInt(uintptr(p.memory.fd), unix.F_DUPFD_CLOEXEC, 0)
+	return unix.FcntlInt(uintptr(p.object.Memory.FD), unix.F_DUPFD_CLOEXEC, 0)
 }
 
 func (c *fakeCUDA) MemRelease(h cuda.MemHandle) error {
@@ -356,7 +357,7 @@ func (c *fakeCUDA) IPCHandle(addr uint64) ([16]uint32, error) {
 	if a == nil || a.kind != legacy {
 		return [16]uint32{}, result("cuIpcGetMemHandle", cuda.ErrInvalidValue)
 	}
-	words := [16]uint32{2: 4711, 4: uint32(a.size), 5: uint32(a.size >> 32), 7: uint32(a.start - p.start), 12: p.client, 13: p.object}
+	words := [16]uint32{2: 4711, 4: uint32(a.size), 5: uint32(a.size >> 32), 7: uint32(a.start - p.start), 12: p.client.Handle, 13: p.object.Handle}
 	for i := range words {
 		words[i] += c.ipcWord[i]
 	}
@@ -394,7 +395,7 @@ func (c *fakeCUDA) export(addr uint64) Seen {
 	if a == nil || a.kind == imported || a.kind == host || a.kind == managed {
 		return refused
 	}
-	s := Seen{FD: -1, Requests: 1, Size: 2608, Client: p.client, Object: p.object, Offset: p.offset + addr - p.start}
+	s := Seen{FD: -1, Requests: 1, Size: 2608, Client: p.client.Handle, Object: p.object.Handle, Offset: p.offset + addr - p.start}
 	if a.kind == pool {
 		s.Result = int32(cuda.ErrInvalidValue)
 		return s
@@ -478,18 +479,18 @@ func (c *fakeCUDA) Device(ordinal int) (cuda.Device, error) {
 	return cuda.Device(10 + ordinal), c.rm.called("cuDeviceGet")
 }
 
-func (c *fakeCUDA) gpu(dev cuda.Device) *fakeGPU { return c.rm.gpus[dev-10] }
+func (c *fakeCUDA) gpu(dev cuda.Device) *nvrm.GPU { return c.rm.GPUs[dev-10] }
 
 func (c *fakeCUDA) DeviceAttribute(a cuda.DeviceAttribute, dev cuda.Device) (int, error) {
 	require.Equal(c.t, cuda.HostPageTables, a)
-	if c.gpu(dev).coherent {
+	if c.rm.coherent[c.gpu(dev)] {
 		return 1, nil
 	}
 	return 0, c.rm.called("cuDeviceGetAttribute")
 }
 
 func (c *fakeCUDA) PCIAddress(dev cuda.Device) (cuda.PCIAddress, error) {
-	return c.gpu(dev).at, c.rm.called("cuDeviceGetPCIBusId")
+	return at(c.gpu(dev)), c.rm.called("cuDeviceGetPCIBusId")
 }
 
 func (c *fakeCUDA) withMemory(m cuda.MemoryInfo, addr uint64, fn func(in driver) error) error {
@@ -511,7 +512,7 @@ func (c *fakeCUDA) restore() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	was := c.client
-	c.client = c.rm.newClient(false)
+	c.client = c.rm.newClient(os.Getpid())
 	made := map[*fakePart]bool{}
 	for _, a := range c.allocs {
 		for _, p := range a.parts {
@@ -520,7 +521,7 @@ func (c *fakeCUDA) restore() {
 			}
 			made[p] = true
 			p.client = c.client
-			p.object, p.memory = c.rm.newMemory(c.rm.gpus[a.ordinal], c.client, p.memory.size)
+			p.object = c.rm.newMemory(c.rm.GPUs[a.ordinal], c.client, p.object.Memory.Size)
 		}
 	}
 }

@@ -1,6 +1,7 @@
 package rm
 
 import (
+	"os"
 	"testing"
 
 	"gdrapi/core/backend"
@@ -331,7 +332,7 @@ func TestMapAfterAFree(t *testing.T) {
 		at := a.start
 		w.cuda.free(a)
 		if again {
-			w.cuda.client = w.rm.newClient(false)
+			w.cuda.client = w.rm.newClient(os.Getpid())
 			w.cuda.next = at
 			require.Equal(t, at, w.cuda.memAlloc(0, 8*mib).start)
 		}

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"gdrapi/core/backend"
+	"gdrapi/tests/doubles/nvrm"
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
@@ -53,7 +54,10 @@ func TestBAR1TypeOfArm(t *testing.T) {
 		{"it does not answer", -1, "580.142", []string{grace, gpu}, backend.Device},
 	} {
 		f := newRM(t)
-		f.chipset, f.version = c.chipset, c.version
+		f.Chipset, f.VersionText = uint32(c.chipset), c.version
+		if c.chipset < 0 {
+			f.fail("RM_CONTROL 0x104", 1, statusNotSupported)
+		}
 		client, err := newClient(f)
 		require.NoError(t, err)
 		require.Equal(t, c.want, client.bar1TypeOfArm(client.major(), pciTree(t, c.pci...)), c.what)
@@ -68,7 +72,7 @@ func TestHostPagesOf64KiB(t *testing.T) {
 	t.Cleanup(func() { hostPage = real })
 	hostPage = 1 << 16
 	for _, w := range []*world{newWorld(t), blind(t)} {
-		w.rm.page = hostPage
+		w.rm.Page = hostPage
 		a, small := w.cuda.memAlloc(0, 3*mib), w.cuda.memAlloc(0, 100)
 		v := w.cuda.vmm(0, true, []uint64{2 * mib, 2 * mib})
 		for _, at := range []struct{ addr, size uint64 }{
@@ -102,7 +106,7 @@ func TestPartsWhereBAR1IsInPieces(t *testing.T) {
 	} {
 		for _, s := range []status{statusInsufficient, statusNoMemory} {
 			w := newWorld(t)
-			w.rm.version = c.version
+			w.rm.VersionText = c.version
 			a := w.cuda.memAlloc(0, 5*mib)
 			p := w.pinned(a.start, 5*mib)
 			before := w.rm.count("MAP_MEMORY")
@@ -133,11 +137,11 @@ func TestAddressSpaces(t *testing.T) {
 	p := w.pinned(a.start, 2*mib)
 	g := p.gpu
 	g.space.Store(0)
-	w.rm.space = 4
+	w.rm.GPUs[0].Space = 4
 	_, _, err := p.Map(2*mib, backend.None)
 	require.ErrorIs(t, err, unix.ENOTSUP)
 	require.ErrorContains(t, err, "address space 4")
-	w.rm.space = spaceVideo
+	w.rm.GPUs[0].Space = spaceVideo
 	w.cycle(p)
 	require.Equal(t, uint32(spaceVideo), g.space.Load())
 	before := w.rm.count("RM_CONTROL 0xd01")
@@ -151,9 +155,9 @@ func TestAddressSpaces(t *testing.T) {
 func TestForcePCIeAttributeAfterAPin(t *testing.T) {
 	for _, ats := range []bool{false, true} {
 		w := newWorld(t)
-		w.rm.gpus[0].ats = ats
+		gpu := w.rm.GPUs[0]
 		if ats {
-			w.rm.gpus[0].answer = answerCoherent
+			gpu.Flags, gpu.Answer = nvrm.IDATS, nvrm.MapAnswer(answerCoherent.mapping, answerCoherent.cache)
 		}
 		a := w.cuda.memAlloc(0, 2*mib)
 		p := w.pinned(a.start, 2*mib)

@@ -85,7 +85,7 @@ func TestProofThatFails(t *testing.T) {
 		w.cuda.full = full
 		a, b := w.cuda.vmm(0, false, []uint64{2 * mib}), w.cuda.memAlloc(0, 2*mib)
 		w.cuda.pwrite(a.start, []byte{1})
-		w.cuda.seen = func(s *Seen) { s.Object = b.parts[0].object }
+		w.cuda.seen = func(s *Seen) { s.Object = b.parts[0].object.Handle }
 		w.notPinned(a.start, 4096, unix.ENOTSUP, "do not lead to the memory")
 		want := wrong
 		if full {

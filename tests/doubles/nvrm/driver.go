@@ -1,0 +1,363 @@
+// Package nvrm is a simulated resource manager (RM) of NVIDIA's kernel driver: clients,
+// objects, memory, mappings, and the requests of rm_uapi.h. It is test code, and never ships.
+//
+// It has no system calls of a program's in it. tests/doubles/rm_sim serves other processes
+// with it, the tests of core/internal/rm their own.
+package nvrm
+
+import (
+	"fmt"
+	"slices"
+
+	"golang.org/x/sys/unix"
+)
+
+// Status is an NV_STATUS.
+type Status uint32
+
+const (
+	GPUIsLost       Status = 0x0f
+	DuplicateName   Status = 0x19 // the new handle is in use
+	NoResources     Status = 0x1a // BAR1 is full
+	NoPermission    Status = 0x1b // the source is another process's
+	InvalidArgument Status = 0x1f
+	InvalidBase     Status = 0x20 // the offset is past the end
+	InvalidClass    Status = 0x22
+	InvalidClient   Status = 0x23 // unknown, or of another process or file
+	InvalidDevice   Status = 0x26
+	InvalidLimit    Status = 0x2e // offset + length is past the end
+	InvalidLock     Status = 0x2f // a GPU must be open
+	InvalidObject   Status = 0x31 // not of a kind that the request takes
+	InvalidHandle   Status = 0x33 // of an object
+	InvalidParent   Status = 0x36
+	InvalidStruct   Status = 0x3a // params_size is not that of the params
+	NoMemory        Status = 0x51
+	NotSupported    Status = 0x56
+	NotFound        Status = 0x57 // no such object, or no such mapping
+	StateInUse      Status = 0x63 // the file has served a MAP_MEMORY
+)
+
+func (s Status) Error() string { return fmt.Sprintf("NV_STATUS %#x", uint32(s)) }
+
+// Driver is one machine's. One goroutine at a time may use it.
+type Driver struct {
+	Config
+	GPUs     []*GPU
+	Files    []*File
+	Clients  []*Client
+	Memories int // that are not freed
+
+	// Complain is told of calls that no correct program makes, but this driver takes; or nil.
+	Complain func(format string, args ...any)
+	// Log gets a line of the kernel's log; or nil.
+	Log func(line string)
+
+	faults             []*rule
+	lastMemory, linear uint64
+	lastClient         uint32
+}
+
+const (
+	firstClient = 0xc1d00001
+	firstLinear = 0x38 << 40 // where a BAR might be
+	gpuMemory   = 64 << 30   // bytes of each GPU
+)
+
+// New makes a driver.
+func New(c Config) *Driver {
+	d := &Driver{Config: c, linear: firstLinear, lastClient: firstClient - 1}
+	for i, m := range c.Machines {
+		d.GPUs = append(d.GPUs, d.newGPU(i, m))
+	}
+	return d
+}
+
+// Kind of file. A file is the kind's bit.
+type Kind uint32
+
+const (
+	Control Kind = 1 << iota // /dev/nvidiactl
+	Device                   // of a GPU
+	DMABuf
+)
+
+// File is an open file.
+type File struct {
+	Kind Kind
+	GPU  *GPU // nil: of a control file
+	CUDA bool // a control file of the simulated libcuda
+
+	registered     *File   // a GPU's file: its control file
+	memory         *Memory // exported into it
+	offset, length uint64  // a dma-buf's part of it that mmap gives
+	linear         uint64  // the mapping that it serves; 0: none
+	mapper         uint32  // the client of that mapping
+}
+
+// Open opens a file. A dma-buf or a control file has no GPU.
+func (d *Driver) Open(k Kind, g *GPU) *File {
+	f := &File{Kind: k, GPU: g}
+	if k == Device {
+		g.attached = true
+	}
+	d.Files = append(d.Files, f)
+	return f
+}
+
+// Close is the close of a file's last copy. Its clients end.
+func (d *Driver) Close(f *File) {
+	for _, c := range slices.Clone(d.Clients) {
+		if c.File == f {
+			d.EndClient(c)
+		}
+	}
+	d.put(f.memory)
+	d.Files = slices.DeleteFunc(d.Files, func(x *File) bool { return x == f })
+}
+
+// Exported is a file with memory in it, as RM_CTRL_EXPORT_FD makes one.
+func Exported(m *Memory) *File { return &File{Kind: Control, memory: m} }
+
+// Memory is device memory that has one user at least, an object or a file: a memfd.
+type Memory struct {
+	FD     int
+	Size   uint64
+	GPU    *GPU
+	Answer uint32 // of RM_MAP_MEMORY
+
+	refs int
+	id   uint64 // never used twice
+}
+
+// newMemory makes memory of whole pages, with one reference.
+func (d *Driver) newMemory(g *GPU, size uint64) (*Memory, error) {
+	if size > gpuMemory-g.used {
+		return nil, NoMemory
+	}
+	fd, err := unix.MemfdCreate("rm_sim", unix.MFD_CLOEXEC)
+	if err != nil {
+		return nil, NoMemory
+	}
+	if err := unix.Ftruncate(fd, int64(size)); err != nil {
+		unix.Close(fd)
+		return nil, NoMemory
+	}
+	g.used += size
+	d.Memories++
+	d.lastMemory++
+	return &Memory{FD: fd, Size: size, GPU: g, Answer: g.Answer, refs: 1, id: d.lastMemory}, nil
+}
+
+func (m *Memory) get() *Memory {
+	m.refs++
+	return m
+}
+
+// put drops a reference. m may be nil.
+func (d *Driver) put(m *Memory) {
+	if m == nil {
+		return
+	}
+	if m.refs--; m.refs > 0 {
+		return
+	}
+	m.GPU.used -= m.Size
+	d.Memories--
+	unix.Close(m.FD)
+}
+
+// Client is of one file and one process.
+type Client struct {
+	Handle  uint32
+	File    *File // nil: of nobody that makes requests
+	Process int
+	Objects []*Object
+
+	last uint32 // handle that the driver chose
+}
+
+// NewClient makes a client.
+func (d *Driver) NewClient(f *File, process int) *Client {
+	d.lastClient++
+	c := &Client{Handle: d.lastClient, File: f, Process: process}
+	d.Clients = append(d.Clients, c)
+	return c
+}
+
+// Client finds a client by its handle; nil: there is none.
+func (d *Driver) Client(handle uint32) *Client {
+	for _, c := range d.Clients {
+		if c.Handle == handle {
+			return c
+		}
+	}
+	return nil
+}
+
+// EndClient frees a client, and all its objects.
+func (d *Driver) EndClient(c *Client) {
+	for len(c.Objects) > 0 {
+		d.End(c, c.Objects[0])
+	}
+	d.Clients = slices.DeleteFunc(d.Clients, func(x *Client) bool { return x == c })
+}
+
+// Object is a device, memory below one, or the capabilities of confidential computing.
+type Object struct {
+	Handle   uint32
+	GPU      *GPU
+	Memory   *Memory // nil: it is none
+	Device   *Object // of memory; nil: of nobody that makes requests
+	Mappings []*Mapping
+
+	confidential bool
+	shared       bool // any process may duplicate it
+}
+
+// newObject makes an object with the handle that the caller chose, or with one of the driver's
+// choice if that is 0. Different clients get the same handles. So a handle without its client
+// names the wrong object.
+func (c *Client) newObject(handle uint32) (*Object, error) {
+	if handle != 0 && (handle == c.Handle || c.Object(handle) != nil) {
+		return nil, DuplicateName
+	}
+	for handle == 0 || c.Object(handle) != nil {
+		c.last++
+		handle = 0xcaf00000 | c.last
+	}
+	o := &Object{Handle: handle}
+	c.Objects = append(c.Objects, o)
+	return o, nil
+}
+
+// AddObject makes memory, and an object of it in a client of nobody that makes requests.
+func (d *Driver) AddObject(c *Client, g *GPU, size uint64) (*Object, error) {
+	m, err := d.newMemory(g, size)
+	if err != nil {
+		return nil, err
+	}
+	defer d.put(m)
+	return c.addMemory(0, nil, m)
+}
+
+// addMemory makes an object of memory, below a device of its client, or below none.
+func (c *Client) addMemory(handle uint32, device *Object, m *Memory) (*Object, error) {
+	o, err := c.newObject(handle)
+	if err == nil {
+		o.GPU, o.Device, o.Memory = m.GPU, device, m.get()
+	}
+	return o, err
+}
+
+// Object finds an object by its handle; nil: there is none.
+func (c *Client) Object(handle uint32) *Object {
+	for _, o := range c.Objects {
+		if o.Handle == handle {
+			return o
+		}
+	}
+	return nil
+}
+
+// device finds a device by its handle.
+func (c *Client) device(handle uint32) *Object {
+	if o := c.Object(handle); o != nil && o.Memory == nil && !o.confidential {
+		return o
+	}
+	return nil
+}
+
+// End frees an object, all below it and its mappings.
+func (d *Driver) End(c *Client, o *Object) {
+	for _, below := range slices.Clone(c.Objects) {
+		if below.Device == o {
+			d.End(c, below)
+		}
+	}
+	for len(o.Mappings) > 0 {
+		d.unmap(o, o.Mappings[0])
+	}
+	d.put(o.Memory)
+	c.Objects = slices.DeleteFunc(c.Objects, func(x *Object) bool { return x == o })
+}
+
+// Mapping is the result of one RM_MAP_MEMORY. It ends before its object does.
+type Mapping struct {
+	Linear, Offset, Length uint64
+	Addr                   uint64 // where the program has it mapped; 0: not known
+
+	counted bool   // in the GPU's BAR1
+	at      uint64 // and its place there
+}
+
+// barGap finds the first gap of that length in BAR1. Drivers from 565 on put a mapping into
+// several gaps. [kbusMapFbAperture_GM107]
+func (d *Driver) barGap(g *GPU, length uint64) (at uint64, ok bool) {
+	if d.Version >= 565 {
+		return 0, true
+	}
+	var taken []*Mapping
+	for _, c := range d.Clients {
+		for _, o := range c.Objects {
+			for _, m := range o.Mappings {
+				if o.GPU == g && m.counted {
+					taken = append(taken, m)
+				}
+			}
+		}
+	}
+	slices.SortFunc(taken, func(a, b *Mapping) int { return int(int64(a.at) - int64(b.at)) })
+	for _, m := range taken {
+		if m.at < at+length && at < m.at+m.Length {
+			at = m.at + m.Length
+		}
+	}
+	return at, at+length <= d.BAR
+}
+
+// newMapping makes a mapping. counted is false for the simulated libcuda's own view of memory.
+func (d *Driver) newMapping(o *Object, offset, length uint64, counted bool) (*Mapping, error) {
+	m := &Mapping{Linear: d.linear, Offset: offset, Length: length, counted: counted}
+	if counted {
+		at, ok := d.barGap(o.GPU, length)
+		if !ok || length > d.BAR-o.GPU.BARUsed {
+			return nil, NoResources
+		}
+		m.at = at
+		o.GPU.BARUsed += length
+	}
+	d.linear += length
+	o.Mappings = append(o.Mappings, m)
+	return m, nil
+}
+
+func (d *Driver) unmap(o *Object, m *Mapping) {
+	if m.counted {
+		o.GPU.BARUsed -= m.Length
+	}
+	o.Mappings = slices.DeleteFunc(o.Mappings, func(x *Mapping) bool { return x == m })
+}
+
+// mapping finds a mapping of the client, and its object.
+func (c *Client) mapping(linear uint64) (*Object, *Mapping) {
+	if c == nil {
+		return nil, nil
+	}
+	for _, o := range c.Objects {
+		for _, m := range o.Mappings {
+			if m.Linear == linear {
+				return o, m
+			}
+		}
+	}
+	return nil, nil
+}
+
+// Mapped is the mapping that a file serves, and its memory; nil: none.
+func (d *Driver) Mapped(f *File) (*Memory, *Mapping) {
+	o, m := d.Client(f.mapper).mapping(f.linear)
+	if m == nil {
+		return nil, nil
+	}
+	return o.Memory, m
+}

@@ -1,0 +1,303 @@
+package nvrm
+
+// What differs between machines, and the requests that tell. The functions in brackets are
+// those of open-gpu-kernel-modules 595.45.04.
+
+// Machine is what kind of machine a GPU is in, as NVRM_SIM_MACHINE names it.
+type Machine string
+
+// README.md says what each is.
+var machines = []Machine{"pcie", "grace", "cdmm", "gb10", "mig", "mig-empty", "cc", "ppcie", "vgpu", "tegra"}
+
+// GPU is a GPU. A test may change what it exports.
+type GPU struct {
+	Domain          uint32
+	Bus, Slot       uint8
+	ID              uint32 // gpu_id
+	Minor, Instance uint32
+	Flags           uint32 // of GET_ID_INFO
+	Answer          uint32 // of RM_MAP_MEMORY
+	Space           uint32 // where memory is, as GetAddrSpaceType answers
+	BARUsed         uint64
+
+	machine  Machine
+	ordinal  int
+	attached bool // a file of it was opened once
+	used     uint64
+}
+
+// The GPUs in the order of their PCI addresses, which is the order of CUDA's ordinals. Minors,
+// instances and RM_CARD_INFO have other orders. The addresses are those of sim_machine.h.
+var places = []GPU{
+	{Domain: 0, Bus: 0x17, Slot: 0, Minor: 2, Instance: 1},
+	{Domain: 1, Bus: 0x17, Slot: 0, Minor: 0, Instance: 3},
+	{Domain: 1, Bus: 0x3b, Slot: 0, Minor: 3, Instance: 0},
+	{Domain: 1, Bus: 0x3b, Slot: 1, Minor: 1, Instance: 2},
+	{Domain: 2, Bus: 0x17, Slot: 0, Minor: 6, Instance: 5},
+	{Domain: 2, Bus: 0x3b, Slot: 0, Minor: 4, Instance: 7},
+	{Domain: 2, Bus: 0x3b, Slot: 2, Minor: 7, Instance: 4},
+	{Domain: 3, Bus: 0x01, Slot: 0, Minor: 5, Instance: 6},
+}
+
+// Flags of GET_ID_INFO.
+const (
+	idSOC        = 1 << 5
+	IDATS        = 1 << 6 // coherent
+	idSOCDisplay = 1 << 7 // from 580 on, as the next one
+	idSOCIGPU    = 2 << 7
+)
+
+// MapAnswer is what RM_MAP_MEMORY answers in its flags: bits 16:15 the mapping, bits 25:23 the
+// cache type.
+func MapAnswer(mapping, cache uint32) uint32 { return mapping<<15 | cache<<23 }
+
+const mapAnswerMask = 3<<15 | 7<<23
+
+// Address spaces of memory.
+const (
+	spaceSystem = 1
+	spaceVideo  = 2
+)
+
+func (d *Driver) newGPU(ordinal int, m Machine) *GPU {
+	g := places[ordinal]
+	g.ID = g.Domain<<16 | uint32(g.Bus)<<8 | uint32(g.Slot)
+	g.ordinal, g.machine = ordinal, m
+	g.Answer, g.Space = MapAnswer(2, 2), spaceVideo // write-combined, through BAR1
+	switch {
+	case g.coherent():
+		g.Flags, g.Answer = IDATS, MapAnswer(0, 6)
+	case g.isSystem():
+		g.Flags, g.Answer, g.Space = idSOC, MapAnswer(1, 6), spaceSystem
+		if d.Version >= 580 {
+			g.Flags |= idSOCIGPU
+		}
+	case m == "tegra" && d.Version >= 580:
+		g.Flags = idSOCDisplay
+	}
+	if d.Answer != 0 {
+		g.Answer = d.Answer
+	}
+	return &g
+}
+
+func (g *GPU) coherent() bool { return g.machine == "grace" || g.machine == "cdmm" }
+func (g *GPU) isSystem() bool { return g.machine == "gb10" }
+
+// HasBAR says whether mappings are in BAR1.
+func (g *GPU) HasBAR() bool { return !g.coherent() && !g.isSystem() }
+
+// log is a line that a failing request prints in the real driver.
+func (d *Driver) log(line string) {
+	if d.Log != nil {
+		d.Log("NVRM: " + line)
+	}
+}
+
+// hides says whether confidential computing is on, or protected PCIe. The first GPU decides.
+func (d *Driver) hides() bool {
+	return len(d.GPUs) > 0 && (d.GPUs[0].machine == "cc" || d.GPUs[0].machine == "ppcie")
+}
+
+func (d *Driver) gpu(is func(g *GPU) bool) *GPU {
+	for _, g := range d.GPUs {
+		if is(g) {
+			return g
+		}
+	}
+	return nil
+}
+
+func (d *Driver) gpuByID(id uint32) *GPU { return d.gpu(func(g *GPU) bool { return g.ID == id }) }
+
+// ByMinor is the GPU of /dev/nvidiaN; nil: there is none.
+func (d *Driver) ByMinor(n uint32) *GPU { return d.gpu(func(g *GPU) bool { return g.Minor == n }) }
+
+// checkDuplicate says whether a client that has subscribed to no instance may have a duplicate.
+// [vidmemCheckCopyPermissions]
+func checkDuplicate(q *request, g *GPU) error {
+	if g.machine == "mig" && !q.file.CUDA {
+		return NotFound
+	}
+	return nil
+}
+
+const hugePage = 2 << 20 // a physical page of large objects
+
+// passesEnd: with Scattered pages lie in falling order, and the object's first one ends where
+// the onlined memory ends. The driver takes the range for contiguous from its first page on.
+// [RmCreateMmapContextLocked]
+func (d *Driver) passesEnd(m *Memory, offset, length uint64) bool {
+	return d.Scattered && m.Size > hugePage && offset%hugePage+length > hugePage
+}
+
+// checkMap says whether the machine lets the CPU map it. Libcuda's own view is the double's,
+// not CUDA's.
+func (d *Driver) checkMap(q *request, m *Memory, offset, length uint64) error {
+	switch {
+	case q.file.CUDA:
+		return nil
+	case d.hides():
+		d.log("BAR1 mapping to CPR vidmem not supported")
+		return NotSupported
+	case m.GPU.coherent() && d.passesEnd(m, offset, length) && d.Version < 590:
+		return NotFound
+	case m.GPU.coherent() && d.passesEnd(m, offset, length):
+		return InvalidArgument
+	}
+	return nil
+}
+
+// cardInfo answers in reverse, so that an index is not an ordinal. A platform device has no PCI
+// address. [nv.c, nvidia_read_card_info]
+func (d *Driver) cardInfo(q *request) error {
+	const size = 72
+	if len(q.arg)%size != 0 || len(q.arg)/size < len(d.GPUs) {
+		return errInvalid
+	}
+	d.zero("CARD_INFO", q.arg)
+	clear(q.arg)
+	for i, g := range d.GPUs {
+		e := q.arg[(len(d.GPUs)-1-i)*size:]
+		e[0] = 1
+		e.put32(16, g.ID)
+		e.put32(56, g.Minor)
+		if g.machine == "tegra" {
+			continue
+		}
+		e.put32(4, g.Domain)
+		e[8], e[9] = g.Bus, g.Slot
+		e.put16(12, 0x10de)
+		e.put16(14, 0x2335)
+		if !g.isSystem() {
+			e.put64(48, d.BAR)
+		}
+	}
+	return nil
+}
+
+// [gpumgrGetGpuIdInfoV2]
+func (d *Driver) idInfo(q *request, _ *Object, p bytes) error {
+	g := d.gpuByID(p.u32(0))
+	if g == nil || !g.attached {
+		return InvalidArgument
+	}
+	clear(p[4:])
+	p.put32(4, g.Flags)
+	p.put32(8, g.Instance)
+	p.put32(20, uint32(g.ordinal))
+	p.put32(24, g.Instance)
+	p.put32(28, ^uint32(0)) // no NUMA node
+	if g.machine == "grace" {
+		p.put32(28, uint32(1+g.ordinal))
+	}
+	return nil
+}
+
+// attachedIDs lists the GPUs that were opened. Here a GPU stays attached.
+// [gpumgrGetAttachedGpuIds]
+func (d *Driver) attachedIDs(_ *request, _ *Object, p bytes) error {
+	for i := range p {
+		p[i] = 0xff
+	}
+	n := 0
+	for _, g := range d.GPUs {
+		if g.attached {
+			p.put32(4*n, g.ID)
+			n++
+		}
+	}
+	return nil
+}
+
+// activeDevices needs no GPU to be open. [gpumgrCacheGetActiveDeviceIds]
+func (d *Driver) activeDevices(_ *request, _ *Object, p bytes) error {
+	if d.Version < 550 {
+		return NotSupported
+	}
+	clear(p)
+	n := 0
+	for i := len(d.GPUs) - 1; i >= 0; i-- {
+		g := d.GPUs[i]
+		if g.machine == "mig-empty" {
+			continue
+		}
+		instance, compute := ^uint32(0), ^uint32(0)
+		if g.machine == "mig" {
+			instance, compute = 1, 0
+		}
+		p.put32(4+12*n, g.ID)
+		p.put32(8+12*n, instance)
+		p.put32(12+12*n, compute)
+		n++
+	}
+	p.put32(0, uint32(n))
+	return nil
+}
+
+// [cliresCtrlCmdSystemGetChipsetInfo]
+func (d *Driver) chipset(_ *request, _ *Object, p bytes) error {
+	clear(p)
+	p.put32(148, d.Chipset)
+	return nil
+}
+
+// addressSpace: the object is one of the client's. [cliresCtrlCmdClientGetAddrSpaceType]
+func (d *Driver) addressSpace(_ *request, o *Object, p bytes) error {
+	if o == nil {
+		return InvalidHandle
+	}
+	if o.Memory == nil {
+		return InvalidObject
+	}
+	p.put32(8, o.GPU.Space)
+	return nil
+}
+
+// surface answers how system memory is cached. [memCtrlCmdGetSurfaceInfo]
+func (d *Driver) surface(q *request, _ *Object, p bytes) error {
+	const physAttr = 8
+	item := make(bytes, 8)
+	if p.u32(0) != 1 || q.Read(p.u64(8), item) != nil {
+		return InvalidArgument
+	}
+	if item.u32(0) != physAttr {
+		return NotSupported
+	}
+	item.put32(4, d.PhysAttr<<29|0x1234)
+	if q.Write(p.u64(8), item) != nil {
+		return InvalidArgument
+	}
+	return nil
+}
+
+func (d *Driver) pageSize(_ *request, o *Object, p bytes) error {
+	size := uint64(64 << 10)
+	if o.Memory.Size > hugePage {
+		size = hugePage
+	}
+	p.put64(0, size)
+	return nil
+}
+
+// capabilities of confidential computing. Without a GPU that is attached there are no locks to
+// own. Protected PCIe is no feature.
+// [confComputeApiCtrlCmdSystemGetCapabilities, _rmGpuLockIsOwner]
+func (d *Driver) capabilities(_ *request, _ *Object, p bytes) error {
+	if d.gpu(func(g *GPU) bool { return g.attached }) == nil {
+		d.log("Assertion failed: rmapiLockIsOwner() && rmGpuLockIsOwner()")
+		return InvalidLock
+	}
+	on := d.GPUs[0].machine
+	clear(p)
+	if d.hides() {
+		p[0], p[1], p[2] = 2, 2, 2
+	}
+	if on == "cc" {
+		p[3] = 2
+	}
+	if on == "ppcie" && len(p) > 5 {
+		p[5] = 1
+	}
+	return nil
+}

@@ -1,0 +1,162 @@
+package nvrm
+
+import (
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// The requests that the real driver does not have.
+
+// info: client, object, size at 8, id, gpu_id
+func (d *Driver) info(q *request) error {
+	c := d.own(q, q.arg.u32(0))
+	if c == nil {
+		return InvalidClient
+	}
+	o := c.Object(q.arg.u32(4))
+	if o == nil || o.Memory == nil {
+		return NotFound
+	}
+	q.arg.put64(8, o.Memory.Size)
+	q.arg.put64(16, o.Memory.id)
+	q.arg.put32(24, o.GPU.ID)
+	return nil
+}
+
+// count counts the objects of clients, and their mappings.
+func (d *Driver) count(of func(c *Client) bool, is func(o *Object) bool) (clients, objects, mappings uint32) {
+	for _, c := range d.Clients {
+		if !of(c) {
+			continue
+		}
+		clients++
+		for _, o := range c.Objects {
+			if is(o) {
+				objects++
+			}
+			mappings += uint32(len(o.Mappings))
+		}
+	}
+	return clients, objects, mappings
+}
+
+// stats: gpu_id; total at 8, used, bar_total, bar_used; clients at 40, objects, mappings, files
+func (d *Driver) stats(q *request) error {
+	g := d.gpuByID(q.arg.u32(0))
+	clear(q.arg[4:])
+	if g == nil {
+		return InvalidArgument
+	}
+	for i, v := range []uint64{gpuMemory, g.used, d.BAR, g.BARUsed} {
+		q.arg.put64(8+8*i, v)
+	}
+	clients, objects, mappings := d.count(func(*Client) bool { return true }, func(*Object) bool { return true })
+	for i, v := range []uint32{clients, objects, mappings, uint32(len(d.Files))} {
+		q.arg.put32(40+4*i, v)
+	}
+	return nil
+}
+
+// mmap answers what mmap maps: length, offset, out_fd, address.
+func (d *Driver) mmap(q *request) error {
+	const page = 4096 // of this machine
+	a, f := q.arg, q.file
+	length, offset := a.u64(0), a.u64(8)
+	a.put32(20, 0)
+	if f.Kind == DMABuf {
+		switch {
+		case f.length == 0:
+			return unix.ENODEV // the real driver gives 524
+		case offset%page != 0 || length > f.length || offset > f.length-length:
+			return errInvalid
+		}
+		return givePages(q, f.memory, f.offset+offset)
+	}
+	// [nvidia_mmap_helper]
+	memory, m := d.Mapped(f)
+	if m == nil || offset != 0 {
+		return errInvalid
+	}
+	failure := d.Fault(f, "MMAP_STATUS")
+	if failure == 0 && f.Kind == Device && d.lost(q) {
+		failure = int32(GPUIsLost)
+	}
+	if failure != 0 && d.Version >= 595 {
+		return unix.ENODEV
+	}
+	if failure != 0 {
+		a.put32(20, uint32(failure))
+		return nil
+	}
+	pages := (length + page - 1) / page * page
+	if f.Kind == Device && pages != m.Length {
+		return unix.ENXIO
+	}
+	if pages > memory.Size-m.Offset {
+		return unix.ERANGE
+	}
+	return givePages(q, memory, m.Offset)
+}
+
+func givePages(q *request, m *Memory, offset uint64) error {
+	there, err := q.Give(m.FD, true)
+	if err == unix.EMFILE {
+		there, err = q.Replace(m.FD)
+	}
+	if err != nil {
+		return err
+	}
+	q.arg.put64(8, offset)
+	q.arg.put32(16, uint32(int32(there)))
+	return nil
+}
+
+// mapped notes where the program has mapped it. An older mapping at that address is gone.
+func (d *Driver) mapped(q *request) error {
+	c, addr := d.Client(q.file.mapper), q.arg.u64(0)
+	if c == nil {
+		return nil
+	}
+	for _, o := range c.Objects {
+		for _, m := range o.Mappings {
+			if m.Linear == q.file.linear {
+				m.Addr = addr
+			} else if m.Addr == addr {
+				m.Addr = 0
+			}
+		}
+	}
+	return nil
+}
+
+func (d *Driver) holds(q *request) error {
+	if q.file.memory == nil {
+		return unix.ENODATA
+	}
+	return nil
+}
+
+// live: objects, mappings
+func (d *Driver) live(q *request) error {
+	_, objects, mappings := d.count(
+		func(c *Client) bool { return !c.File.CUDA && q.IsOf(c.Process) },
+		func(o *Object) bool { return o.Memory != nil })
+	q.arg.put32(0, objects)
+	q.arg.put32(4, mappings)
+	return nil
+}
+
+// fail: name, result at 32, nth
+func (d *Driver) fail(q *request) error {
+	name, _, ended := strings.Cut(string(q.arg[:32]), "\x00")
+	if !ended || !d.Fail(name, int32(q.arg.u32(32)), uint64(q.arg.u32(36))) {
+		return errInvalid
+	}
+	return nil
+}
+
+func (d *Driver) cuda(q *request) error {
+	q.file.CUDA = true
+	return nil
+}

@@ -1,0 +1,631 @@
+package nvrm
+
+import (
+	"encoding/binary"
+	"slices"
+
+	"golang.org/x/sys/unix"
+)
+
+// The requests, by the byte offsets of rm_uapi.h. Each is _IOWR('F', nr, struct).
+
+// Caller is the thread that makes a request, and waits for the answer.
+type Caller interface {
+	Read(addr uint64, b []byte) error  // its memory
+	Write(addr uint64, b []byte) error // the same
+	Process() int
+	IsOf(process int) bool // whether it is a thread of the process
+	File(fd int) *File     // that it has as descriptor fd; nil: none of this driver's
+	// Give opens a descriptor in the caller, too. There it has another number. Replace puts it
+	// in place of the descriptor that the request is on.
+	Give(fd int, cloexec bool) (there int, err error)
+	Replace(fd int) (there int, err error)
+	GiveFile(f *File) (there int, err error)
+	// Revoke is told of mappings whose pages are taken away.
+	Revoke(process int, memory *Memory, m *Mapping)
+}
+
+// request is one under way.
+type request struct {
+	Caller
+	file *File
+	arg  bytes
+}
+
+const errInvalid = unix.EINVAL
+
+// bytes are a struct's.
+type bytes []byte
+
+var order = binary.NativeEndian
+
+func (b bytes) u32(at int) uint32      { return order.Uint32(b[at:]) }
+func (b bytes) u64(at int) uint64      { return order.Uint64(b[at:]) }
+func (b bytes) put16(at int, v uint16) { order.PutUint16(b[at:], v) }
+func (b bytes) put32(at int, v uint32) { order.PutUint32(b[at:], v) }
+func (b bytes) put64(at int, v uint64) { order.PutUint64(b[at:], v) }
+func (b bytes) fd(at int) int          { return int(int32(b.u32(at))) }
+func (b bytes) isZero(from, to int) bool {
+	return !slices.ContainsFunc(b[from:to], func(x byte) bool { return x != 0 })
+}
+
+// kind is a kind of request. size 0: do looks at it. status is the offset of the NV_STATUS, 0:
+// there is none, and do returns errnos.
+type kind struct {
+	nr     uint32
+	on     Kind
+	size   int
+	status int
+	name   string
+	do     func(d *Driver, q *request) error
+}
+
+var requests []kind
+
+func init() {
+	requests = []kind{
+		{0x2b, Control, 48, 40, "ALLOC", (*Driver).alloc},
+		{0x29, Control, 16, 12, "FREE", (*Driver).free},
+		{0x2a, Control, 32, 28, "CONTROL", (*Driver).control},
+		{0x34, Control, 28, 24, "DUP_OBJECT", (*Driver).dupObject},
+		{0x35, Control, 24, 20, "SHARE", (*Driver).share},
+		{0x4e, Control, 56, 40, "MAP_MEMORY", (*Driver).mapMemory},
+		{0x4f, Control, 32, 24, "UNMAP_MEMORY", (*Driver).unmapMemory},
+		{200, Control, 0, 0, "CARD_INFO", (*Driver).cardInfo},
+		{201, Device, 4, 0, "REGISTER_FD", (*Driver).registerFD},
+		{210, Control, 72, 0, "VERSION", (*Driver).version},
+		{217, Device, 0, 0, "EXPORT_DMABUF", (*Driver).exportDMABuf},
+		{0xf0, Control, 56, 4, "STATS", (*Driver).stats},
+		{0xf1, Control | Device | DMABuf, 24, 0, "MMAP", (*Driver).mmap},
+		{0xf2, Control, 4, 0, "CUDA", (*Driver).cuda},
+		{0xf3, Control, 32, 28, "INFO", (*Driver).info},
+		{0xf4, Control | Device | DMABuf, 4, 0, "HOLDS", (*Driver).holds},
+		{0xf5, Control, 8, 0, "LIVE", (*Driver).live},
+		{0xf6, Control, 40, 0, "FAIL", (*Driver).fail},
+		{0xf7, Control | Device, 8, 0, "MAPPED", (*Driver).mapped},
+	}
+}
+
+// Size is the bytes of a request's struct.
+func Size(cmd uint32) int { return int(cmd >> 16 & 0x3fff) }
+
+// IsMMap says whether the request is RM_SIM_MMAP.
+func IsMMap(cmd uint32) bool { return cmd&0xffff == 'F'<<8|0xf1 }
+
+// Request answers a request of a caller on a file. arg has the struct, of Size(cmd) bytes. The
+// error is an errno.
+func (d *Driver) Request(c Caller, f *File, cmd uint32, arg []byte) error {
+	i := slices.IndexFunc(requests, func(k kind) bool { return k.nr == cmd&0xff })
+	if i < 0 || requests[i].on&f.Kind == 0 || requests[i].size != 0 && requests[i].size != len(arg) {
+		d.complain("request %#x on a file of kind %d", cmd, f.Kind)
+		return errInvalid
+	}
+	k := requests[i]
+	var err error
+	if failure := d.Fault(f, k.name); failure != 0 && k.status != 0 {
+		err = Status(failure)
+	} else if failure != 0 {
+		return unix.Errno(failure)
+	} else {
+		err = k.do(d, &request{c, f, arg})
+	}
+	if k.status == 0 {
+		return err
+	}
+	status, _ := err.(Status)
+	bytes(arg).put32(k.status, uint32(status))
+	return nil
+}
+
+func (d *Driver) complain(format string, args ...any) {
+	if d.Complain != nil {
+		d.Complain(format, args...)
+	}
+}
+
+// zero complains of bytes that must be 0.
+func (d *Driver) zero(what string, b bytes) {
+	if !b.isZero(0, len(b)) {
+		d.complain("%s is not 0: %x", what, b)
+	}
+}
+
+// own is the client that the caller may use, by this file; nil: none.
+func (d *Driver) own(q *request, handle uint32) *Client {
+	if c := d.Client(handle); c != nil && c.File == q.file && q.IsOf(c.Process) {
+		return c
+	}
+	return nil
+}
+
+func (d *Driver) isWholePages(n ...uint64) bool {
+	return !slices.ContainsFunc(n, func(n uint64) bool { return n%d.Page != 0 })
+}
+
+// lost says whether the GPU has fallen off the bus.
+func (d *Driver) lost(q *request) bool { return d.Fault(q.file, "LOST") != 0 }
+
+const (
+	classMemory       = 0x40 // of a GPU; parent: a device
+	classClient       = 0x41
+	classDevice       = 0x80   // parent: the client
+	classConfidential = 0xcb33 // the same
+)
+
+// root, parent, object, class, params, rights, params_size, flags
+func (d *Driver) alloc(q *request) error {
+	a, class := q.arg, q.arg.u32(12)
+	d.zero("rights of RM_ALLOC", a[24:32])
+	d.zero("flags of RM_ALLOC", a[36:40])
+	if class == classClient {
+		d.zero("params of a client", a[16:24])
+		if !a.isZero(0, 12) {
+			return InvalidArgument
+		}
+		a.put32(8, d.NewClient(q.file, q.Process()).Handle)
+		return nil
+	}
+	c := d.own(q, a.u32(0))
+	if c == nil {
+		return InvalidClient
+	}
+	var o *Object
+	var err error
+	switch {
+	case class == classConfidential:
+		o, err = c.allocConfidential(a)
+	case d.lost(q):
+		return GPUIsLost
+	case class == classDevice:
+		o, err = d.allocDevice(q, c)
+	case class == classMemory:
+		o, err = d.allocMemory(q, c)
+	default:
+		return InvalidClass
+	}
+	if err == nil {
+		a.put32(8, o.Handle)
+	}
+	return err
+}
+
+func (c *Client) allocConfidential(a bytes) (*Object, error) {
+	if a.u32(4) != c.Handle {
+		return nil, InvalidParent
+	}
+	if a.u64(16) != 0 || a.u32(32) != 0 {
+		return nil, InvalidStruct
+	}
+	o, err := c.newObject(a.u32(8))
+	if err == nil {
+		o.confidential = true
+	}
+	return o, err
+}
+
+// instance, client_share, target_client, target_device, flags, the va range, va_mode
+func (d *Driver) allocDevice(q *request, c *Client) (*Object, error) {
+	p := make(bytes, 56)
+	if q.arg.u32(4) != c.Handle {
+		return nil, InvalidParent
+	}
+	if q.arg.u32(32) != uint32(len(p)) {
+		return nil, InvalidStruct
+	}
+	if q.Read(q.arg.u64(16), p) != nil {
+		return nil, InvalidArgument
+	}
+	share := p.u32(4)
+	if share != 0 && share != c.Handle || !p.isZero(8, 20) || !p.isZero(24, 48) || p.u32(48) > 2 {
+		return nil, InvalidArgument
+	}
+	g := d.gpu(func(g *GPU) bool { return g.Instance == p.u32(0) })
+	registered := slices.ContainsFunc(d.Files, func(f *File) bool { return f.Kind == Device && f.GPU == g && f.registered == q.file })
+	if g == nil || !registered {
+		return nil, InvalidDevice
+	}
+	if share == 0 || p.u32(48) != 2 {
+		d.complain("a device with client_share %#x, va_mode %d", share, p.u32(48))
+	}
+	o, err := c.newObject(q.arg.u32(8))
+	if err == nil {
+		o.GPU = g
+	}
+	return o, err
+}
+
+// size, flags
+func (d *Driver) allocMemory(q *request, c *Client) (*Object, error) {
+	device, p := c.device(q.arg.u32(4)), make(bytes, 16)
+	if device == nil {
+		return nil, InvalidParent
+	}
+	if q.arg.u32(32) != uint32(len(p)) {
+		return nil, InvalidStruct
+	}
+	if q.Read(q.arg.u64(16), p) != nil || p.u64(0) == 0 || !d.isWholePages(p.u64(0)) || p.u64(8) != 0 {
+		return nil, InvalidArgument
+	}
+	m, err := d.newMemory(device.GPU, p.u64(0))
+	if err != nil {
+		return nil, err
+	}
+	defer d.put(m)
+	return c.addMemory(q.arg.u32(8), device, m)
+}
+
+// memoryBelow makes an object of memory below a device of its GPU.
+func (c *Client) memoryBelow(parent uint32, m *Memory, handle uint32) (*Object, error) {
+	device := c.device(parent)
+	if device == nil || device.GPU != m.GPU {
+		return nil, InvalidParent
+	}
+	return c.addMemory(handle, device, m)
+}
+
+// revoke takes away the mappings of an object, or of all that are below it; top nil: of all.
+func (d *Driver) revoke(q *request, c *Client, top *Object) {
+	for _, o := range c.Objects {
+		if o.Memory == nil || top != nil && o != top && o.Device != top {
+			continue
+		}
+		for _, m := range o.Mappings {
+			if m.Addr == 0 {
+				continue
+			}
+			d.complain("RM_FREE under a mapping of the CPU's at %#x", m.Addr)
+			if o.GPU.HasBAR() {
+				q.Revoke(c.Process, o.Memory, m)
+			}
+		}
+	}
+}
+
+// root, parent, object
+func (d *Driver) free(q *request) error {
+	c, handle := d.own(q, q.arg.u32(0)), q.arg.u32(8)
+	if c == nil {
+		return InvalidClient
+	}
+	if handle == c.Handle {
+		d.revoke(q, c, nil)
+		d.EndClient(c)
+		return nil
+	}
+	o := c.Object(handle)
+	if o == nil {
+		return NotFound
+	}
+	if parent := q.arg.u32(4); parent != c.Handle && (o.Device == nil || parent != o.Device.Handle) {
+		d.complain("RM_FREE with the parent %#x", parent)
+	}
+	if len(o.Mappings) > 0 {
+		d.complain("RM_FREE of an object with %d mappings", len(o.Mappings))
+	}
+	d.revoke(q, c, o)
+	d.End(c, o)
+	return nil
+}
+
+// target is what a control is made on.
+type target int
+
+const (
+	onClient target = iota
+	onMemory
+	onConfidential
+)
+
+// controls: do gets the object that the control is made on, or the one that the word at named
+// in the parameters names; nil: there is none. size 0 is that of the capabilities.
+var controls = map[uint32]struct {
+	on    target
+	size  int
+	do    func(d *Driver, q *request, o *Object, p bytes) error
+	named int
+}{
+	0x104:      {onClient, 152, (*Driver).chipset, 0},
+	0x201:      {onClient, 128, (*Driver).attachedIDs, 0},
+	0x205:      {onClient, 32, (*Driver).idInfo, 0},
+	0x288:      {onClient, 3076, (*Driver).activeDevices, 0},
+	0xd01:      {onClient, 12, (*Driver).addressSpace, 0},
+	0x3d05:     {onClient, 24, (*Driver).exportFD, 12},
+	0x3d06:     {onClient, 20, (*Driver).importFD, 0},
+	0x410110:   {onMemory, 16, (*Driver).surface, 0},
+	0x410118:   {onMemory, 8, (*Driver).pageSize, 0},
+	0xcb330101: {onConfidential, 0, (*Driver).capabilities, 0},
+}
+
+func (c *Client) isTarget(handle uint32, t target) bool {
+	o := c.Object(handle)
+	switch t {
+	case onMemory:
+		return o != nil && o.Memory != nil
+	case onConfidential:
+		return o != nil && o.confidential
+	}
+	return handle == c.Handle
+}
+
+// client, object, cmd, flags, params, params_size
+func (d *Driver) control(q *request) error {
+	a := q.arg
+	c := d.own(q, a.u32(0))
+	if c == nil {
+		return InvalidClient
+	}
+	k, ok := controls[a.u32(8)]
+	if !ok {
+		return NotSupported
+	}
+	if !c.isTarget(a.u32(4), k.on) {
+		return InvalidObject
+	}
+	if k.size == 0 {
+		k.size = 6
+		if d.Version < 550 {
+			k.size = 5
+		}
+	}
+	p := make(bytes, k.size)
+	// Seen on 580.159.
+	if int(a.u32(24)) != k.size || a.u32(12) != 0 || q.Read(a.u64(16), p) != nil {
+		return InvalidArgument
+	}
+	handle := a.u32(4)
+	if k.on == onClient {
+		handle = p.u32(k.named)
+	}
+	err := k.do(d, q, c.Object(handle), p)
+	if q.Write(a.u64(16), p) != nil {
+		return InvalidArgument
+	}
+	return err
+}
+
+const fdObject = 1 // type: an object
+
+// type, device, parent, object, fd, flags
+func (d *Driver) exportFD(q *request, o *Object, p bytes) error {
+	f := q.File(p.fd(16))
+	switch {
+	case p.u32(0) != fdObject || p.u32(20) != 0 || f == nil || f.Kind != Control:
+		return InvalidArgument
+	case o == nil:
+		return NotFound
+	case o.Memory == nil:
+		return InvalidObject
+	case o.Device.Handle != p.u32(4):
+		return InvalidParent
+	case f.memory != nil || slices.ContainsFunc(d.Clients, func(c *Client) bool { return c.File == f }):
+		return StateInUse
+	}
+	f.memory = o.Memory.get()
+	return nil
+}
+
+// fd, type, device, parent, object
+func (d *Driver) importFD(q *request, _ *Object, p bytes) error {
+	d.zero("the object of an import", p[16:20])
+	f := q.File(p.fd(0))
+	if p.u32(4) != fdObject || f == nil || f.Kind != Control || f.memory == nil {
+		return InvalidArgument
+	}
+	if p.u32(8) != p.u32(12) {
+		return InvalidParent
+	}
+	if err := checkDuplicate(q, f.memory.GPU); err != nil {
+		return err
+	}
+	o, err := d.Client(q.arg.u32(0)).memoryBelow(p.u32(12), f.memory, p.u32(16))
+	if err == nil {
+		p.put32(16, o.Handle)
+	}
+	return err
+}
+
+// client, parent, object, client_src, object_src, flags
+func (d *Driver) dupObject(q *request) error {
+	a := q.arg
+	d.zero("the object of DUP_OBJECT", a[8:12])
+	c, source := d.own(q, a.u32(0)), d.Client(a.u32(12))
+	if c == nil || source == nil {
+		return InvalidClient
+	}
+	from := source.Object(a.u32(16))
+	switch {
+	case from == nil:
+		return NotFound
+	case !from.shared && !q.IsOf(source.Process):
+		return NoPermission
+	case from.Memory == nil:
+		return InvalidObject
+	case a.u32(20) != 0:
+		return InvalidArgument
+	}
+	if err := checkDuplicate(q, from.GPU); err != nil {
+		return err
+	}
+	o, err := c.memoryBelow(a.u32(4), from.Memory, a.u32(8))
+	if err == nil {
+		a.put32(8, o.Handle)
+	}
+	return err
+}
+
+// client, object, policy
+func (d *Driver) share(q *request) error {
+	c := d.own(q, q.arg.u32(0))
+	if c == nil {
+		return InvalidClient
+	}
+	o := c.Object(q.arg.u32(4))
+	if o == nil || o.Memory == nil {
+		return NotFound
+	}
+	if !q.arg.isZero(8, 20) {
+		return NotSupported
+	}
+	o.shared = true
+	return nil
+}
+
+// findMemory finds the memory object that the three handles name: client, device, memory.
+func (d *Driver) findMemory(q *request) (*Client, *Object, error) {
+	c := d.own(q, q.arg.u32(0))
+	if c == nil {
+		return nil, nil, InvalidClient
+	}
+	o, device := c.Object(q.arg.u32(8)), c.device(q.arg.u32(4))
+	switch {
+	case o == nil || device == nil:
+		return nil, nil, NotFound
+	case o.Memory == nil:
+		return nil, nil, InvalidObject
+	case o.Device != device:
+		return nil, nil, InvalidParent
+	}
+	return c, o, nil
+}
+
+// client, device, memory, offset at 16, length, linear, status, flags, fd
+func (d *Driver) mapMemory(q *request) error {
+	a := q.arg
+	d.zero("the padding of MAP_MEMORY", a[12:16])
+	d.zero("flags of MAP_MEMORY", a[44:48])
+	c, o, err := d.findMemory(q)
+	if err != nil {
+		return err
+	}
+	offset, length := a.u64(16), a.u64(24)
+	switch {
+	case length == 0 || !d.isWholePages(offset, length):
+		d.complain("MAP_MEMORY of %#x bytes at %#x", length, offset)
+		return InvalidArgument
+	case offset >= o.Memory.Size:
+		return InvalidBase
+	case length > o.Memory.Size-offset:
+		return InvalidLimit
+	case d.lost(q):
+		return GPUIsLost
+	}
+	if err := d.checkMap(q, o.Memory, offset, length); err != nil {
+		return err
+	}
+	// [rm_create_mmap_context]
+	want, f := Device, q.File(a.fd(48))
+	if o.GPU.isSystem() {
+		want = Control
+	}
+	if f == nil || f.Kind != want || want == Device && f.GPU != o.GPU {
+		return InvalidArgument
+	}
+	if f.linear != 0 {
+		return StateInUse
+	}
+	m, err := d.newMapping(o, offset, length, !q.file.CUDA && o.GPU.HasBAR())
+	if err != nil {
+		return err
+	}
+	f.linear, f.mapper = m.Linear, c.Handle
+	a.put64(32, m.Linear)
+	// Bits beside the answer's are not 0.
+	a.put32(44, a.u32(44)&^mapAnswerMask|o.Memory.Answer|1<<26|1<<22|1<<17|1)
+	return nil
+}
+
+// client, device, memory, linear at 16
+func (d *Driver) unmapMemory(q *request) error {
+	d.zero("flags of UNMAP_MEMORY", q.arg[28:32])
+	c, o, err := d.findMemory(q)
+	if err != nil {
+		return err
+	}
+	of, m := c.mapping(q.arg.u64(16))
+	if m == nil || of != o {
+		return NotFound
+	}
+	if m.Addr != 0 {
+		d.complain("UNMAP_MEMORY under a mapping of the CPU's at %#x", m.Addr)
+	}
+	d.unmap(o, m)
+	return nil
+}
+
+// registerFD is on a GPU's file.
+func (d *Driver) registerFD(q *request) error {
+	f := q.File(q.arg.fd(0))
+	if f == nil || f.Kind != Control || q.file.registered != nil {
+		return errInvalid
+	}
+	q.file.registered = f
+	return nil
+}
+
+// cmd, reply, version
+func (d *Driver) version(q *request) error {
+	text := make([]byte, 64)
+	copy(text, d.VersionText)
+	if cmd := q.arg.u32(0); cmd != '2' && (cmd != 0 || string(q.arg[8:]) != string(text)) {
+		q.arg.put32(4, 0)
+		return errInvalid
+	}
+	copy(q.arg[8:], text)
+	q.arg.put32(4, 1)
+	return nil
+}
+
+// exportDMABuf: fd, client, total_objects, objects, index, total_size at 24, and in arrays of
+// 128 handles, offsets, sizes. Drivers before 570 have a struct without mapping_type and
+// allow_mmap, which stand before the handles.
+func (d *Driver) exportDMABuf(q *request) error {
+	a, handles, size := q.arg, 36, 2608
+	if d.Version < 570 {
+		handles, size = 32, 2600
+	}
+	if len(a) != size {
+		return errInvalid
+	}
+	var kinds [2]byte // mapping_type, allow_mmap
+	if handles == 36 {
+		copy(kinds[:], a[32:])
+	}
+	offsets := (handles + 4*128 + 7) &^ 7
+	fd, status := d.exportOne(q, kinds, a.u32(handles), a.u64(offsets), a.u64(offsets+8*128))
+	a.put32(0, uint32(int32(fd)))
+	a.put32(offsets+2*8*128, uint32(status))
+	return nil
+}
+
+// exportOne exports one part of one object. The simulated libcuda exports nothing else.
+func (d *Driver) exportOne(q *request, kinds [2]byte, handle uint32, offset, size uint64) (fd int, s Status) {
+	c := d.Client(q.arg.u32(4))
+	if c == nil || !q.IsOf(c.Process) {
+		return -1, InvalidClient
+	}
+	o := c.Object(handle)
+	switch {
+	case q.arg.fd(0) != -1 || q.arg.u32(16) != 0 || kinds[0] != 0 || kinds[1] > 1:
+		return -1, InvalidArgument
+	case q.arg.u32(8) != 1 || q.arg.u32(12) != 1:
+		return -1, NotSupported
+	case o == nil:
+		return -1, NotFound
+	case o.Memory == nil || o.GPU != q.file.GPU:
+		return -1, InvalidObject
+	case o.GPU.machine == "vgpu":
+		return -1, NotSupported
+	case size == 0 || !d.isWholePages(offset, size) || size > o.Memory.Size || offset > o.Memory.Size-size || q.arg.u64(24) != size:
+		return -1, InvalidArgument
+	}
+	f := d.Open(DMABuf, o.GPU)
+	f.memory = o.Memory.get()
+	if kinds[1] == 1 {
+		f.offset, f.length = offset, size
+	}
+	fd, err := q.GiveFile(f)
+	if err != nil {
+		return -1, NoResources
+	}
+	return fd, 0
+}
