@@ -86,28 +86,24 @@ func (l *Library) device(g Handle) (*core.Device, error) {
 	return nil, fmt.Errorf("no open gdr_t is %#x: %w", uint64(g), unix.EINVAL)
 }
 
-// buffer finds a buffer that was pinned through g.
-func (l *Library) buffer(g, h Handle) (*core.Buffer, error) {
+// of finds an object that was made through g. what is its kind, as the error has it.
+func of[T interface{ Device() *core.Device }](l *Library, objects *handle.Objects[T], g, h Handle, what string) (none T, err error) {
 	d, err := l.device(g)
 	if err != nil {
-		return nil, err
+		return none, err
 	}
-	if b, ok := l.buffers.Get(h); ok && b.Device() == d {
-		return b, nil
+	if o, ok := objects.Get(h); ok && o.Device() == d {
+		return o, nil
 	}
-	return nil, fmt.Errorf("no buffer pinned through this gdr_t has the handle %#x: %w", uint64(h), unix.EINVAL)
+	return none, fmt.Errorf("no %s through this gdr_t has the handle %#x: %w", what, uint64(h), unix.EINVAL)
 }
 
-// memory finds an allocation that was made through g.
+func (l *Library) buffer(g, h Handle) (*core.Buffer, error) {
+	return of(l, l.buffers, g, h, "buffer pinned")
+}
+
 func (l *Library) memory(g, h Handle) (*core.Memory, error) {
-	d, err := l.device(g)
-	if err != nil {
-		return nil, err
-	}
-	if m, ok := l.memories.Get(h); ok && m.Device() == d {
-		return m, nil
-	}
-	return nil, fmt.Errorf("no allocation made through this gdr_t has the handle %#x: %w", uint64(h), unix.EINVAL)
+	return of(l, l.memories, g, h, "allocation made")
 }
 
 // Close ends a device and all that was made through it, with the handles. It returns
