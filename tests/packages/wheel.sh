@@ -32,23 +32,20 @@ tagged() {
 	done < <(libraries)
 }
 
-needed() {
+# others SED REGEX: what SED finds in the libraries' dynamic sections, but what REGEX matches. It
+# fails if there is any.
+others() {
 	local lib
 	while read -r lib; do
-		readelf -dW "$lib" | sed -n 's/.*(NEEDED).*\[\(.*\)\]/\1/p' | grep -vE "$may_need" && return 1
+		readelf -dW "$lib" | sed -nE "$1" | grep -vE "$2" && return 1
 	done < <(libraries)
 	return 0
 }
 
+needed() { others 's/.*\(NEEDED\).*\[(.*)\]/\1/p' "$may_need"; }
+
 # run_path: none, or the wheel's own folder.
-# shellcheck disable=SC2016 # $ORIGIN is the loader's
-run_path() {
-	local lib
-	while read -r lib; do
-		readelf -dW "$lib" | sed -nE 's/.*\((RPATH|RUNPATH)\).*\[(.*)\]/\2/p' | grep -vxF '$ORIGIN' && return 1
-	done < <(libraries)
-	return 0
-}
+run_path() { others 's/.*\((RPATH|RUNPATH)\).*\[(.*)\]/\2/p' '^\$ORIGIN$'; }
 
 sums() {
 	python3 - "$work"/wheel/*.dist-info/RECORD <<-'END'
