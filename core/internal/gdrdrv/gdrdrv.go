@@ -46,7 +46,7 @@ func open(k kernel, sync func(addr uint64) error) (_ *session, err error) {
 		return nil, fmt.Errorf("%s: %w", devicePath, err)
 	}
 	var v getVersion
-	if err := s.ioctl("GET_VERSION", iocGetVersion, unsafe.Pointer(&v)); err != nil {
+	if err := ioctl(s, "GET_VERSION", iocGetVersion, &v); err != nil {
 		return nil, err
 	}
 	if v.driver < minDriver {
@@ -94,11 +94,12 @@ func (s *session) check() error {
 	return nil
 }
 
-func (s *session) ioctl(name string, code uint32, arg unsafe.Pointer) error {
+// ioctl makes the request code, whose struct is arg.
+func ioctl[T any](s *session, name string, code uint32, arg *T) error {
 	if err := s.check(); err != nil {
 		return err
 	}
-	if err := s.kernel.ioctl(s.fd, code, arg); err != nil {
+	if err := s.kernel.ioctl(s.fd, code, unsafe.Pointer(arg)); err != nil {
 		return fmt.Errorf("gdrdrv %s: %w", name, err)
 	}
 	return nil
@@ -114,13 +115,13 @@ func (s *session) Pin(req backend.PinRequest) (backend.Pin, error) {
 	var err error
 	if s.driver >= sincePinV2 {
 		arg := pinBufferV2{addr: req.Addr, size: req.Size, flags: req.Flags}
-		err = s.ioctl("PIN_BUFFER_V2", iocPinBufferV2, unsafe.Pointer(&arg))
+		err = ioctl(s, "PIN_BUFFER_V2", iocPinBufferV2, &arg)
 		p.handle = arg.handle
 	} else if req.Flags != 0 {
 		err = fmt.Errorf("gdrdrv %d.%d knows no pin flags (%#x), 2.5 and later do: %w", s.driver.major(), s.driver.minor(), req.Flags, unix.EINVAL)
 	} else {
 		arg := pinBuffer{addr: req.Addr, size: req.Size, p2pToken: req.Token, vaSpace: req.VASpace}
-		err = s.ioctl("PIN_BUFFER", iocPinBuffer, unsafe.Pointer(&arg))
+		err = ioctl(s, "PIN_BUFFER", iocPinBuffer, &arg)
 		p.handle = arg.handle
 	}
 	if err != nil {
@@ -150,7 +151,7 @@ func (s *session) Attribute(a backend.Attr) (int, error) {
 	if s.driver < sincePinV2 {
 		return 0, nil
 	}
-	err := s.ioctl("GET_ATTR", iocGetAttr, unsafe.Pointer(&arg))
+	err := ioctl(s, "GET_ATTR", iocGetAttr, &arg)
 	return int(arg.value), err
 }
 
@@ -182,14 +183,14 @@ func (p *pin) info() (backend.Info, backend.MappingType, error) {
 	s := p.session
 	if s.driver >= sinceInfoV2 {
 		arg := getInfoV2{handle: p.handle}
-		err := s.ioctl("GET_INFO_V2", iocGetInfoV2, unsafe.Pointer(&arg))
+		err := ioctl(s, "GET_INFO_V2", iocGetInfoV2, &arg)
 		return backend.Info{
 			VA: arg.va, MappedSize: arg.mappedSize, PageSize: arg.pageSize,
 			TMCycles: arg.tmCycles, CyclesPerMS: arg.tscKHz,
 		}, backend.MappingType(arg.mappingType), err
 	}
 	arg := getInfo{handle: p.handle}
-	err := s.ioctl("GET_INFO", iocGetInfo, unsafe.Pointer(&arg))
+	err := ioctl(s, "GET_INFO", iocGetInfo, &arg)
 	mapping := backend.None
 	switch {
 	case arg.mapped != 0 && arg.wcMapping != 0:
@@ -241,7 +242,7 @@ func (p *pin) request(want backend.MappingType) error {
 		return nil
 	}
 	arg := reqMappingType{handle: p.handle, mappingType: uint32(want)}
-	if err := p.session.ioctl("REQ_MAPPING_TYPE", iocReqMappingType, unsafe.Pointer(&arg)); err != nil {
+	if err := ioctl(p.session, "REQ_MAPPING_TYPE", iocReqMappingType, &arg); err != nil {
 		return err
 	}
 	p.requested = want
@@ -261,11 +262,11 @@ func (p *pin) Unmap() error {
 
 func (p *pin) CallbackFlag() (int, error) {
 	arg := getCBFlag{handle: p.handle}
-	err := p.session.ioctl("GET_CB_FLAG", iocGetCBFlag, unsafe.Pointer(&arg))
+	err := ioctl(p.session, "GET_CB_FLAG", iocGetCBFlag, &arg)
 	return int(arg.flag), err
 }
 
 func (p *pin) Unpin() error {
 	arg := unpinBuffer{handle: p.handle}
-	return p.session.ioctl("UNPIN_BUFFER", iocUnpinBuffer, unsafe.Pointer(&arg))
+	return ioctl(p.session, "UNPIN_BUFFER", iocUnpinBuffer, &arg)
 }

@@ -178,10 +178,14 @@ type activeDevices struct {
 // confidential is what the driver knows of confidential computing. 535 has no
 // multiGPUMode.
 type confidential struct {
-	_            [3]uint8
-	feature      uint8 // 0: off
-	_            uint8
+	before550
 	multiGPUMode uint8 // 1: protected PCIe. feature is 0 then.
+}
+
+type before550 struct {
+	_       [3]uint8
+	feature uint8 // 0: off
+	_       uint8
 }
 
 type chipset struct {

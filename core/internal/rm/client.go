@@ -66,7 +66,7 @@ func newClient(k kernel) (_ *client, err error) {
 		return nil, err
 	}
 	args := allocArgs{class: classRoot}
-	if err := c.do("RM_ALLOC of a client", nrAlloc, unsafe.Pointer(&args), unsafe.Sizeof(args), &args.status); err != nil {
+	if err := do(c, "RM_ALLOC of a client", nrAlloc, &args, &args.status); err != nil {
 		return nil, err
 	}
 	c.root = args.object
@@ -113,18 +113,14 @@ func (c *client) alive() bool {
 // the device. Another copy of the library in the process may have marked that open alike.
 func (c *client) answers() bool {
 	var id gpuIDInfo
-	err := c.control("GET_ID_INFO", c.root, controlGPUIDInfo, unsafe.Pointer(&id), unsafe.Sizeof(id))
+	err := control(c, "GET_ID_INFO", c.root, controlGPUIDInfo, &id)
 	return !errors.Is(err, statusInvalidClient)
 }
 
-// do makes a request on the client's descriptor. A driver whose struct has another
-// size does not know the request's number.
-func (c *client) do(what string, nr uintptr, arg unsafe.Pointer, size uintptr, st *status) error {
-	return ask(c.kernel, c.fd, what, nr, arg, size, st)
-}
-
-func ask(k kernel, fd int, what string, nr uintptr, arg unsafe.Pointer, size uintptr, st *status) error {
-	err := k.ioctl(fd, request(nr, size), arg)
+// do makes a request on the client's descriptor. args is the request's struct, and st the status
+// in it, or nil. A driver whose struct has another size does not know the request's number.
+func do[T any](c *client, what string, nr uintptr, args *T, st *status) error {
+	err := c.kernel.ioctl(c.fd, request(nr, unsafe.Sizeof(*args)), unsafe.Pointer(args))
 	if err == unix.EINVAL || err == unix.ENOTTY {
 		return fmt.Errorf("%s: this NVIDIA driver does not know the request, its interface differs from 535 to 595; load gdrdrv: %w (%v)", what, unix.ENOTSUP, err)
 	}
@@ -137,16 +133,22 @@ func ask(k kernel, fd int, what string, nr uintptr, arg unsafe.Pointer, size uin
 	return nil
 }
 
-// control makes a control request on an object of the client.
-func (c *client) control(what string, object handle, command uint32, params unsafe.Pointer, size uintptr) error {
+// control makes a control request on an object of the client. params is the command's struct.
+func control[T any](c *client, what string, object handle, command uint32, params *T) error {
 	var pins runtime.Pinner
 	defer pins.Unpin()
-	pins.Pin(params)
 	args := controlArgs{
 		client: c.root, object: object, command: command,
-		params: uint64(uintptr(params)), paramsSize: uint32(size),
+		params: address(&pins, params), paramsSize: uint32(unsafe.Sizeof(*params)),
 	}
-	return c.do(what, nrControl, unsafe.Pointer(&args), unsafe.Sizeof(args), &args.status)
+	return do(c, what, nrControl, &args, &args.status)
+}
+
+// address is the address of a struct that another struct points to. The struct stays in place
+// while it is pinned.
+func address[T any](pins *runtime.Pinner, p *T) uint64 {
+	pins.Pin(p)
+	return uint64(uintptr(unsafe.Pointer(p)))
 }
 
 // gpuOf gives the device object of CUDA's device. The first call makes it.
@@ -179,7 +181,7 @@ func (c *client) anyCoherent() (coherent, known bool) {
 // cards lists the GPUs that the driver has.
 func (c *client) cards() ([]cardInfo, error) {
 	all := new([maxCards]cardInfo)
-	if err := c.do("CARD_INFO", nrCardInfo, unsafe.Pointer(all), unsafe.Sizeof(*all), nil); err != nil {
+	if err := do(c, "CARD_INFO", nrCardInfo, all, nil); err != nil {
 		return nil, err
 	}
 	var cards []cardInfo
@@ -232,7 +234,7 @@ func (c *client) attach(at cuda.PCIAddress) (_ *gpu, err error) {
 		return nil, fmt.Errorf("REGISTER_FD: %w", err)
 	}
 	id := gpuIDInfo{gpuID: card.gpuID}
-	if err := c.control("GET_ID_INFO", c.root, controlGPUIDInfo, unsafe.Pointer(&id), unsafe.Sizeof(id)); err != nil {
+	if err := control(c, "GET_ID_INFO", c.root, controlGPUIDInfo, &id); err != nil {
 		return nil, err
 	}
 	// With the GPU open, the driver knows it.
@@ -251,12 +253,11 @@ func (c *client) allocDevice(instance uint32) (handle, error) {
 	params := &deviceParams{deviceInstance: instance, clientShare: c.root, vaMode: vaModePrivate}
 	var pins runtime.Pinner
 	defer pins.Unpin()
-	pins.Pin(params)
 	args := allocArgs{
 		root: c.root, parent: c.root, class: classDevice,
-		params: uint64(uintptr(unsafe.Pointer(params))), paramsSize: uint32(unsafe.Sizeof(*params)),
+		params: address(&pins, params), paramsSize: uint32(unsafe.Sizeof(*params)),
 	}
-	err := c.do("RM_ALLOC of a device", nrAlloc, unsafe.Pointer(&args), unsafe.Sizeof(args), &args.status)
+	err := do(c, "RM_ALLOC of a device", nrAlloc, &args, &args.status)
 	return args.object, err
 }
 
@@ -265,7 +266,7 @@ func (c *client) allocDevice(instance uint32) (handle, error) {
 func (g *gpu) duplicate(p place) (handle, error) {
 	c := g.client
 	args := dupArgs{client: c.root, parent: g.device, clientSource: p.client, objectSource: p.object}
-	err := c.do("DUP_OBJECT", nrDup, unsafe.Pointer(&args), unsafe.Sizeof(args), &args.status)
+	err := do(c, "DUP_OBJECT", nrDup, &args, &args.status)
 	if args.status == statusObjectNotFound && g.maybeMIG && dividedByNVML(g.at) {
 		return 0, fmt.Errorf("%w (%v)", errMIG(g.at.String()), err)
 	}
@@ -279,7 +280,7 @@ func (g *gpu) duplicate(p place) (handle, error) {
 // importMemory makes an object of our client for the memory that CUDA exported as fd.
 func (g *gpu) importMemory(fd int) (handle, error) {
 	args := &importFD{fd: int32(fd), kind: importTypeMemory, device: g.device, parent: g.device}
-	err := g.client.control("IMPORT_OBJECT_FROM_FD", g.client.root, controlImportFD, unsafe.Pointer(args), unsafe.Sizeof(*args))
+	err := control(g.client, "IMPORT_OBJECT_FROM_FD", g.client.root, controlImportFD, args)
 	return args.object, err
 }
 
@@ -289,7 +290,7 @@ func (g *gpu) free(object handle) error { return g.client.free(g.device, object)
 // free frees an object of the client.
 func (c *client) free(parent, object handle) error {
 	args := freeArgs{root: c.root, parent: parent, object: object}
-	return c.do("RM_FREE", nrFree, unsafe.Pointer(&args), unsafe.Sizeof(args), &args.status)
+	return do(c, "RM_FREE", nrFree, &args, &args.status)
 }
 
 // window is a part of an object that the CPU may map, through fd.
@@ -312,7 +313,7 @@ func (g *gpu) openWindow(object handle, offset, length uint64) (window, error) {
 		return window{}, explainOpen(path, err)
 	}
 	args := mapArgs{client: c.root, device: g.device, memory: object, offset: offset, length: length, fd: int32(fd)}
-	err = c.do("MAP_MEMORY", nrMapMemory, unsafe.Pointer(&args), unsafe.Sizeof(args), &args.status)
+	err = do(c, "MAP_MEMORY", nrMapMemory, &args, &args.status)
 	if err != nil {
 		_ = c.kernel.close(fd)
 		if errors.Is(err, statusInsufficient) {
@@ -327,7 +328,7 @@ func (g *gpu) openWindow(object handle, offset, length uint64) (window, error) {
 // it must be gone.
 func (g *gpu) closeWindow(object handle, linear uint64) error {
 	args := unmapArgs{client: g.client.root, device: g.device, memory: object, linear: linear}
-	return g.client.do("UNMAP_MEMORY", nrUnmapMemory, unsafe.Pointer(&args), unsafe.Sizeof(args), &args.status)
+	return do(g.client, "UNMAP_MEMORY", nrUnmapMemory, &args, &args.status)
 }
 
 // shared is the client of the process. Each session that has pinned holds it.

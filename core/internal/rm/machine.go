@@ -8,7 +8,6 @@ import (
 	"runtime"
 	"strconv"
 	"strings"
-	"unsafe"
 
 	"gdrapi/core/backend"
 	"gdrapi/core/cuda"
@@ -98,7 +97,7 @@ func (card *cardInfo) check(divided func(gpuID uint32) bool, access func(path st
 // 535, which does not know the question.
 func (c *client) divided() (is func(gpuID uint32) bool, known bool) {
 	all := new(activeDevices)
-	err := c.control("GET_ACTIVE_DEVICE_IDS", c.root, controlActiveDevices, unsafe.Pointer(all), unsafe.Sizeof(*all))
+	err := control(c, "GET_ACTIVE_DEVICE_IDS", c.root, controlActiveDevices, all)
 	if err != nil || all.n > maxActiveDevices {
 		log.Debugf("whether GPUs are divided (MIG) is not known: %v", err)
 		return func(uint32) bool { return false }, false
@@ -131,7 +130,7 @@ func dividedByNVML(at cuda.PCIAddress) bool {
 // anyAttached reports whether some process has a GPU open.
 func (c *client) anyAttached() bool {
 	p := new(attached)
-	err := c.control("GET_ATTACHED_IDS", c.root, controlAttached, unsafe.Pointer(p), unsafe.Sizeof(*p))
+	err := control(c, "GET_ATTACHED_IDS", c.root, controlAttached, p)
 	if err != nil {
 		log.Debugf("whether a GPU is open is not known: %v", err)
 	}
@@ -143,15 +142,14 @@ func (c *client) anyAttached() bool {
 // process has a GPU open.
 func (c *client) checkConfidential() error {
 	args := allocArgs{root: c.root, parent: c.root, class: classConfidential}
-	if err := c.do("RM_ALLOC of NV_CONFIDENTIAL_COMPUTE", nrAlloc, unsafe.Pointer(&args), unsafe.Sizeof(args), &args.status); err != nil {
+	if err := do(c, "RM_ALLOC of NV_CONFIDENTIAL_COMPUTE", nrAlloc, &args, &args.status); err != nil {
 		log.Debugf("the driver knows no confidential computing: %v", err)
 		return nil
 	}
 	p := new(confidential)
-	size := unsafe.Sizeof(*p)
-	err := c.control("SYSTEM_GET_CAPABILITIES", args.object, controlConfidential, unsafe.Pointer(p), size)
+	err := control(c, "SYSTEM_GET_CAPABILITIES", args.object, controlConfidential, p)
 	if err != nil {
-		err = c.control("SYSTEM_GET_CAPABILITIES", args.object, controlConfidential, unsafe.Pointer(p), size-1)
+		err = control(c, "SYSTEM_GET_CAPABILITIES", args.object, controlConfidential, &p.before550)
 	}
 	if err != nil {
 		log.Debugf("whether confidential computing is on is not known: %v", err)
@@ -183,7 +181,7 @@ const (
 
 func (c *client) bar1TypeOfArm(major int, pci string) backend.MappingType {
 	p := new(chipset)
-	err := c.control("SYSTEM_GET_CHIPSET_INFO", c.root, controlChipset, unsafe.Pointer(p), unsafe.Sizeof(*p))
+	err := control(c, "SYSTEM_GET_CHIPSET_INFO", c.root, controlChipset, p)
 	switch {
 	case err == nil && p.flags&chipsetUnaligned != 0:
 		return backend.WC
@@ -198,7 +196,7 @@ func (c *client) bar1TypeOfArm(major int, pci string) backend.MappingType {
 // driver's.
 func (c *client) major() int {
 	v := version{command: versionQuery}
-	if err := c.do("CHECK_VERSION_STR", nrVersion, unsafe.Pointer(&v), unsafe.Sizeof(v), nil); err != nil {
+	if err := do(c, "CHECK_VERSION_STR", nrVersion, &v, nil); err != nil {
 		log.Debugf("%v", err)
 		return 999
 	}
@@ -263,9 +261,8 @@ func (g *gpu) systemType(object handle) backend.MappingType {
 	var pins runtime.Pinner
 	defer pins.Unpin()
 	item := &surfaceItem{index: surfacePhysAttr}
-	pins.Pin(item)
-	list := &surfaceInfo{n: 1, list: uint64(uintptr(unsafe.Pointer(item)))}
-	err := g.client.control("GET_SURFACE_INFO", object, controlSurfaceInfo, unsafe.Pointer(list), unsafe.Sizeof(*list))
+	list := &surfaceInfo{n: 1, list: address(&pins, item)}
+	err := control(g.client, "GET_SURFACE_INFO", object, controlSurfaceInfo, list)
 	if err != nil {
 		log.Debugf("how memory is cached is not known: %v", err)
 		return backend.WC
@@ -283,7 +280,7 @@ func (g *gpu) systemType(object handle) backend.MappingType {
 func (g *gpu) node(object handle) (string, error) {
 	if g.space.Load() == 0 {
 		p := &addressSpace{object: object}
-		err := g.client.control("GET_ADDR_SPACE_TYPE", g.client.root, controlAddressSpace, unsafe.Pointer(p), unsafe.Sizeof(*p))
+		err := control(g.client, "GET_ADDR_SPACE_TYPE", g.client.root, controlAddressSpace, p)
 		switch {
 		case errors.Is(err, unix.ENOTSUP):
 			p.space = spaceVideo // it is not asked on such a GPU
@@ -304,7 +301,7 @@ func (g *gpu) node(object handle) (string, error) {
 func (g *gpu) pageSize(object handle) uint64 {
 	const usual = 2 << 20
 	size := new(uint64)
-	err := g.client.control("GET_MEM_PAGE_SIZE", object, controlPageSize, unsafe.Pointer(size), unsafe.Sizeof(*size))
+	err := control(g.client, "GET_MEM_PAGE_SIZE", object, controlPageSize, size)
 	if err != nil || *size < gpuPage || *size&(*size-1) != 0 {
 		log.Debugf("pages are taken for %d bytes: %v, %d", usual, err, *size)
 		return usual
