@@ -4,6 +4,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/ebitengine/purego"
 	"github.com/stretchr/testify/require"
 )
 
@@ -29,4 +30,22 @@ func TestErrorsHaveText(t *testing.T) {
 		}()
 	}
 	wg.Wait()
+}
+
+func TestCall(t *testing.T) {
+	libc, err := Open("libc.so.6")
+	require.NoError(t, err)
+	find := func(name string) uintptr {
+		fn, err := purego.Dlsym(libc, name)
+		require.NoError(t, err)
+		return fn
+	}
+	text := []byte("-12 rest\x00")
+	var end *byte
+	require.EqualValues(t, 8, Call(find("strlen"), &text[0]))
+	require.Equal(t, -12, int(Call(find("strtol"), &text[0], &end, int32(10))))
+	require.Same(t, &text[3], end)
+	require.Equal(t, -12, int(Call(find("strtol"), &text[0], (*uintptr)(nil), uint64(10))), "NULL")
+	require.EqualValues(t, 7, Call(find("abs"), -7))
+	require.Panics(t, func() { Call(find("strlen"), "text") })
 }

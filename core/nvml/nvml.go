@@ -9,7 +9,6 @@ package nvml
 import (
 	"bytes"
 	"fmt"
-	"unsafe"
 
 	"gdrapi/core/dl"
 
@@ -46,17 +45,13 @@ func (l *Library) Close() {
 	_ = purego.Dlclose(l.handle)
 }
 
-// call calls a function of NVML. Objects that the arguments point to stay in place and
-// alive during the call.
-//
-//go:uintptrescapes
-func (l *Library) call(name string, args ...uintptr) error {
+// call calls a function of NVML.
+func (l *Library) call(name string, args ...any) error {
 	fn, err := purego.Dlsym(l.handle, name)
 	if err != nil {
 		return fmt.Errorf("NVML has no %s: %w", name, unix.ENOTSUP)
 	}
-	r, _, _ := purego.SyscallN(fn, args...)
-	if r := Result(int32(r)); r != 0 {
+	if r := Result(int32(dl.Call(fn, args...))); r != 0 {
 		return fmt.Errorf("%s: %w", name, r)
 	}
 	return nil
@@ -72,20 +67,20 @@ type Device struct {
 func (l *Library) DeviceAt(pci string) (Device, error) {
 	id := append([]byte(pci), 0)
 	d := Device{library: l}
-	err := l.call("nvmlDeviceGetHandleByPciBusId_v2", uintptr(unsafe.Pointer(unsafe.SliceData(id))), uintptr(unsafe.Pointer(&d.handle)))
+	err := l.call("nvmlDeviceGetHandleByPciBusId_v2", &id[0], &d.handle)
 	return d, err
 }
 
 // Devices lists the GPUs that this process may see.
 func (l *Library) Devices() ([]Device, error) {
 	var n uint32
-	if err := l.call("nvmlDeviceGetCount_v2", uintptr(unsafe.Pointer(&n))); err != nil {
+	if err := l.call("nvmlDeviceGetCount_v2", &n); err != nil {
 		return nil, err
 	}
 	list := make([]Device, n)
 	for i := range list {
 		list[i].library = l
-		if err := l.call("nvmlDeviceGetHandleByIndex_v2", uintptr(i), uintptr(unsafe.Pointer(&list[i].handle))); err != nil {
+		if err := l.call("nvmlDeviceGetHandleByIndex_v2", i, &list[i].handle); err != nil {
 			return nil, err
 		}
 	}
@@ -102,7 +97,7 @@ type pciInfo struct {
 // PCI is the GPU's PCI address, in the form 00000000:18:00.0.
 func (d Device) PCI() (string, error) {
 	var p pciInfo
-	err := d.library.call("nvmlDeviceGetPciInfo_v3", d.handle, uintptr(unsafe.Pointer(&p)))
+	err := d.library.call("nvmlDeviceGetPciInfo_v3", d.handle, &p)
 	text, _, _ := bytes.Cut(p.busID[:], []byte{0})
 	return string(text), err
 }
@@ -113,14 +108,14 @@ type BAR1 struct{ Total, Free uint64 }
 // BAR1 gives the size of the GPU's BAR1 and the free part of it.
 func (d Device) BAR1() (BAR1, error) {
 	var m struct{ total, free, used uint64 } // nvmlBAR1Memory_t
-	err := d.library.call("nvmlDeviceGetBAR1MemoryInfo", d.handle, uintptr(unsafe.Pointer(&m)))
+	err := d.library.call("nvmlDeviceGetBAR1MemoryInfo", d.handle, &m)
 	return BAR1{m.total, m.free}, err
 }
 
 // MIG reports whether the GPU is divided into instances (multi-instance GPU).
 func (d Device) MIG() (bool, error) {
 	var current, pending uint32
-	err := d.library.call("nvmlDeviceGetMigMode", d.handle, uintptr(unsafe.Pointer(&current)), uintptr(unsafe.Pointer(&pending)))
+	err := d.library.call("nvmlDeviceGetMigMode", d.handle, &current, &pending)
 	return current != 0, err
 }
 
@@ -136,13 +131,13 @@ const (
 // Virtualization gives the way in which a virtual machine has the GPU.
 func (d Device) Virtualization() (Virtualization, error) {
 	var v Virtualization
-	err := d.library.call("nvmlDeviceGetVirtualizationMode", d.handle, uintptr(unsafe.Pointer(&v)))
+	err := d.library.call("nvmlDeviceGetVirtualizationMode", d.handle, &v)
 	return v, err
 }
 
 // ConfidentialComputing reports whether the GPUs hide their memory from the host.
 func (l *Library) ConfidentialComputing() (bool, error) {
 	var s struct{ environment, feature, devTools uint32 } // nvmlConfComputeSystemState_t
-	err := l.call("nvmlSystemGetConfComputeState", uintptr(unsafe.Pointer(&s)))
+	err := l.call("nvmlSystemGetConfComputeState", &s)
 	return s.feature != 0, err
 }

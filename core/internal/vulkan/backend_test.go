@@ -428,9 +428,9 @@ func mapOnce(addr uint64) error {
 // The list of devices may grow between the two calls that read it.
 func TestEnumerateAsksAgain(t *testing.T) {
 	have, calls := 1, 0
-	got, err := enumerate[uint64](func(n *uint32, first uintptr) error {
+	got, err := enumerate[uint64](func(n *uint32, first *uint64) error {
 		calls++
-		if first == 0 {
+		if first == nil {
 			*n = uint32(have)
 			have = 2
 			return nil
@@ -444,7 +444,7 @@ func TestEnumerateAsksAgain(t *testing.T) {
 	require.Len(t, got, 2)
 	require.Equal(t, 4, calls)
 
-	_, err = enumerate[uint64](func(n *uint32, first uintptr) error { return errDeviceLost })
+	_, err = enumerate[uint64](func(n *uint32, first *uint64) error { return errDeviceLost })
 	require.ErrorIs(t, err, errDeviceLost)
 }
 

@@ -75,23 +75,17 @@ var loadAPI = sync.OnceValues(func() (*api, error) {
 	return a, nil
 })
 
-// call calls s, whose result is a VkResult. Go objects that args point to stay in place
-// and alive during the call. The directive ensures that. The caller pins the objects that
-// those objects point to.
-//
-//go:uintptrescapes
-func (a *api) call(s symbol, args ...uintptr) error {
-	r1, _, _ := purego.SyscallN(a.fn[s], args...)
-	if r := Result(r1); r != 0 {
+// call calls s, whose result is a VkResult. The caller pins the objects that objects in args
+// point to.
+func (a *api) call(s symbol, args ...any) error {
+	if r := Result(dl.Call(a.fn[s], args...)); r != 0 {
 		return fmt.Errorf("%s: %w", names[s], r)
 	}
 	return nil
 }
 
 // callVoid calls s, which returns nothing.
-//
-//go:uintptrescapes
-func (a *api) callVoid(s symbol, args ...uintptr) { purego.SyscallN(a.fn[s], args...) }
+func (a *api) callVoid(s symbol, args ...any) { dl.Call(a.fn[s], args...) }
 
 func (a *api) createInstance() (instanceHandle, error) {
 	app := &applicationInfo{header: header{sType: typeApplicationInfo}, apiVersion: apiVersion11}
@@ -100,25 +94,22 @@ func (a *api) createInstance() (instanceHandle, error) {
 	defer p.Unpin()
 	p.Pin(app)
 	var h instanceHandle
-	err := a.call(symCreateInstance, uintptr(unsafe.Pointer(info)), 0, uintptr(unsafe.Pointer(&h)))
+	err := a.call(symCreateInstance, info, 0, &h)
 	return h, err
 }
 
-func (a *api) destroyInstance(h instanceHandle) { a.callVoid(symDestroyInstance, uintptr(h), 0) }
+func (a *api) destroyInstance(h instanceHandle) { a.callVoid(symDestroyInstance, h, 0) }
 
 // enumerate asks get for a count, then for the elements. It repeats both until the count
 // does not change between them.
-func enumerate[T any](get func(n *uint32, first uintptr) error) ([]T, error) {
+func enumerate[T any](get func(n *uint32, first *T) error) ([]T, error) {
 	for {
 		var n uint32
-		if err := get(&n, 0); err != nil || n == 0 {
+		if err := get(&n, nil); err != nil || n == 0 {
 			return nil, err
 		}
 		list := make([]T, n)
-		var p runtime.Pinner
-		p.Pin(&list[0])
-		err := get(&n, uintptr(unsafe.Pointer(&list[0])))
-		p.Unpin()
+		err := get(&n, &list[0])
 		if err == nil {
 			return list[:n], nil
 		}
@@ -129,15 +120,15 @@ func enumerate[T any](get func(n *uint32, first uintptr) error) ([]T, error) {
 }
 
 func (a *api) physicalDevices(h instanceHandle) ([]physicalDeviceHandle, error) {
-	return enumerate[physicalDeviceHandle](func(n *uint32, first uintptr) error {
-		return a.call(symEnumeratePhysicalDevices, uintptr(h), uintptr(unsafe.Pointer(n)), first)
+	return enumerate[physicalDeviceHandle](func(n *uint32, first *physicalDeviceHandle) error {
+		return a.call(symEnumeratePhysicalDevices, h, n, first)
 	})
 }
 
 // hasExtension reports whether a device has the extension.
 func (a *api) hasExtension(pd physicalDeviceHandle, name string) (bool, error) {
-	list, err := enumerate[extensionProperties](func(n *uint32, first uintptr) error {
-		return a.call(symEnumerateDeviceExtensionProperties, uintptr(pd), 0, uintptr(unsafe.Pointer(n)), first)
+	list, err := enumerate[extensionProperties](func(n *uint32, first *extensionProperties) error {
+		return a.call(symEnumerateDeviceExtensionProperties, pd, 0, n, first)
 	})
 	for i := range list {
 		if got, _, _ := bytes.Cut(list[i].extensionName[:], []byte{0}); string(got) == name {
@@ -155,13 +146,13 @@ func (a *api) identity(pd physicalDeviceHandle) (uuid [16]byte, deviceType uint3
 	defer p.Unpin()
 	p.Pin(id)
 	props := &physicalDeviceProperties2{header: header{sType: typePhysicalDeviceProperties2, next: unsafe.Pointer(id)}}
-	a.callVoid(symGetPhysicalDeviceProperties2, uintptr(pd), uintptr(unsafe.Pointer(props)))
+	a.callVoid(symGetPhysicalDeviceProperties2, pd, props)
 	return id.deviceUUID, props.deviceType
 }
 
 func (a *api) memoryProperties(pd physicalDeviceHandle) *memoryProperties {
 	props := new(memoryProperties)
-	a.callVoid(symGetPhysicalDeviceMemoryProperties, uintptr(pd), uintptr(unsafe.Pointer(props)))
+	a.callVoid(symGetPhysicalDeviceMemoryProperties, pd, props)
 	return props
 }
 
@@ -186,7 +177,7 @@ func (a *api) createDevice(pd physicalDeviceHandle) (deviceHandle, error) {
 	p.Pin(priority)
 	p.Pin(queue)
 	var h deviceHandle
-	err := a.call(symCreateDevice, uintptr(pd), uintptr(unsafe.Pointer(info)), 0, uintptr(unsafe.Pointer(&h)))
+	err := a.call(symCreateDevice, pd, info, 0, &h)
 	return h, err
 }
 
@@ -203,20 +194,20 @@ func (a *api) importMemory(dev deviceHandle, fd int, size uint64, memoryType uin
 	defer p.Unpin()
 	p.Pin(from)
 	var h memoryHandle
-	err := a.call(symAllocateMemory, uintptr(dev), uintptr(unsafe.Pointer(info)), 0, uintptr(unsafe.Pointer(&h)))
+	err := a.call(symAllocateMemory, dev, info, 0, &h)
 	return h, err
 }
 
 func (a *api) freeMemory(dev deviceHandle, m memoryHandle) {
-	a.callVoid(symFreeMemory, uintptr(dev), uintptr(m), 0)
+	a.callVoid(symFreeMemory, dev, m, 0)
 }
 
 func (a *api) mapMemory(dev deviceHandle, m memoryHandle, offset, size uint64) (uintptr, error) {
 	var va uintptr
-	err := a.call(symMapMemory, uintptr(dev), uintptr(m), uintptr(offset), uintptr(size), 0, uintptr(unsafe.Pointer(&va)))
+	err := a.call(symMapMemory, dev, m, offset, size, 0, &va)
 	return va, err
 }
 
 func (a *api) unmapMemory(dev deviceHandle, m memoryHandle) {
-	a.callVoid(symUnmapMemory, uintptr(dev), uintptr(m))
+	a.callVoid(symUnmapMemory, dev, m)
 }
