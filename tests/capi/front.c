@@ -1,0 +1,377 @@
+// SPDX-License-Identifier: MIT
+/*
+ * front_test - capi/host/front.c and start.c, built in here, over a runtime, a core, a
+ * driver and an environment that are the test's: each step of a start fails in turn, in
+ * parents and in children, with and without a kernel that empties pages in a fork.
+ */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <pthread.h>
+#include <sched.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "tap.h"
+
+/* Which files are not there, and how each step ends. */
+static bool no_gdrdrv, no_nvidiactl, may_not_look, no_memory, old_kernel;
+static int access_of(const char *path, int mode)
+{
+	(void)mode;
+	errno = may_not_look ? EACCES : ENOENT;
+	return (!strcmp(path, "/dev/gdrdrv") && no_gdrdrv) || (!strcmp(path, "/dev/nvidiactl") && no_nvidiactl) ? -1 : 0;
+}
+
+static void (*meanwhile)(void);	/* another thread's turn, before the page is there */
+
+static void *mmap_of(size_t len, int prot, int flags)
+{
+	void (*now)(void) = meanwhile;
+
+	meanwhile = NULL;
+	if (now)
+		now();
+	errno = ENOMEM;
+	return no_memory ? MAP_FAILED : mmap(NULL, len, prot, flags, -1, 0);
+}
+
+static int madvise_of(void *mem, size_t len, int advice)
+{
+	errno = EINVAL;
+	return old_kernel ? -1 : madvise(mem, len, advice);
+}
+
+#define access access_of
+#define mmap(addr, len, prot, flags, fd, off) mmap_of(len, prot, flags)
+#define madvise madvise_of
+#include "host/front.c"
+#include "host/start.c"
+#undef mmap
+
+static struct tap tap;
+
+static struct {
+	enum gdr_driver_state driver;
+	int environment, runtime, core;	/* what each answers */
+	_Atomic int loads, environments, runtimes, cores, lines;
+	uint32_t epoch;		/* that the core was given last */
+	uint64_t spin;
+	size_t least_dma;
+} of;
+
+static struct gdr_table table;
+static const struct copy_impl impl = { .name = "its own" };
+
+enum gdr_driver_state gdr_driver_load(char *why, size_t size)
+{
+	snprintf(why, size, "no reason");
+	of.loads++;
+	return of.driver;
+}
+
+int gdr_env_copies(struct gdr_copy_env *env, struct gdr_env_error *error)
+{
+	of.environments++;
+	*error = (struct gdr_env_error){ "VARIABLE", "what it must be" };
+	*env = (struct gdr_copy_env){ .impl = &impl, .direct = true, .spin_us = 77, .wishes = { .least_dma = { 88, 99 } } };
+	return of.environment;
+}
+
+void copy_pool_spin(uint64_t us)
+{
+	of.spin = us;
+}
+
+void copy_plan_set_by_env(const struct copy_wishes *wishes)
+{
+	of.least_dma = wishes->least_dma[0];
+}
+
+void gdr_log(int level, const char *fmt, ...)
+{
+	(void)fmt;
+	of.lines += level == GDR_LOG_ERROR;
+}
+
+int gdr_runtime_start(void)
+{
+	of.runtimes++;
+	return of.runtime;
+}
+
+static int core(uint32_t epoch, uintptr_t *at)
+{
+	of.cores++;
+	of.epoch = epoch;
+	for (int i = 0; i < 50; i++)
+		sched_yield();
+	*at = of.core ? 0 : (uintptr_t)&table;
+	return of.core;
+}
+
+static void check(bool ok, const char *what)
+{
+	tap_ok(&tap, ok, "%s", what);
+}
+
+static const struct gdr_options any;
+
+static int start(void)
+{
+	return gdr_front_start(&any, core);
+}
+
+static uint64_t handle(uint64_t epoch)
+{
+	return epoch << GDR_HANDLE_EPOCH_SHIFT | 5;
+}
+
+/* What a child says of itself; it has a line for what is wrong. */
+static bool in_child(int (*f)(void))
+{
+	int status = -1;
+	pid_t child;
+
+	fflush(stdout);
+	child = fork();
+	if (!child) {
+		int line = f();
+
+		if (line)
+			printf("# line %d is wrong\n", line);
+		fflush(stdout);
+		_exit(line != 0);
+	}
+	waitpid(child, &status, 0);
+	return !status;
+}
+
+#define MUST(truth) do { if (!(truth)) return __LINE__; } while (0)
+
+/* Which drivers are looked for, and when there is certainly none. */
+static void test_prepare(void)
+{
+	static const struct {
+		const char *backend;
+		bool force, no_gdrdrv, no_nvidiactl;
+		enum gdr_driver_state driver;
+		int loads, rc;
+	} rows[] = {
+		{ NULL, false, false, true, GDR_DRIVER_NOT_FOUND, 0, 0 },
+		{ "", false, false, true, GDR_DRIVER_NOT_FOUND, 0, 0 },
+		{ NULL, false, true, true, GDR_DRIVER_NOT_FOUND, 1, ENODEV },
+		{ "", false, true, true, GDR_DRIVER_NOT_FOUND, 1, ENODEV },
+		{ NULL, false, true, false, GDR_DRIVER_NOT_FOUND, 1, 0 },
+		{ NULL, false, true, true, GDR_DRIVER_BROKEN, 1, 0 },
+		{ NULL, false, true, true, GDR_DRIVER_LOADED, 1, 0 },
+		{ NULL, false, true, true, GDR_DRIVER_NO_LOADER, 1, EBUSY },
+		{ NULL, false, false, false, GDR_DRIVER_NO_LOADER, 0, 0 },
+		{ NULL, true, false, true, GDR_DRIVER_NOT_FOUND, 1, 0 },
+		{ NULL, true, true, true, GDR_DRIVER_NOT_FOUND, 1, 0 },
+		{ "gdrdrv", false, true, true, GDR_DRIVER_NOT_FOUND, 0, 0 },
+		{ "gdrdrv", true, true, true, GDR_DRIVER_NO_LOADER, 0, 0 },
+		{ "rm", false, false, true, GDR_DRIVER_NOT_FOUND, 1, 0 },
+		{ "rm", false, true, true, GDR_DRIVER_NO_LOADER, 1, EBUSY },
+	};
+
+	for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+		const struct gdr_options opts = { .backend = rows[i].backend, .force_dmabuf = rows[i].force };
+		int rc;
+
+		memset(&of, 0, sizeof(of));
+		no_gdrdrv = rows[i].no_gdrdrv;
+		no_nvidiactl = rows[i].no_nvidiactl;
+		of.driver = rows[i].driver;
+		rc = gdr_start_prepare(&opts);
+		tap_ok(&tap, rc == rows[i].rc && of.loads == rows[i].loads && of.lines == !!rc,
+		       "backend %s%s, %s gdrdrv, %s nvidiactl, driver %d: %d", rows[i].backend ? rows[i].backend : "any",
+		       rows[i].force ? " or dmabuf" : "", no_gdrdrv ? "no" : "a", no_nvidiactl ? "no" : "a", rows[i].driver, rc);
+	}
+	memset(&of, 0, sizeof(of));
+	no_gdrdrv = no_nvidiactl = may_not_look = true;
+	of.driver = GDR_DRIVER_NOT_FOUND;
+	check(!gdr_start_prepare(&any) && !of.loads, "what may not be looked at may be there");
+	no_gdrdrv = no_nvidiactl = may_not_look = false;
+}
+
+static bool is_registered(void)
+{
+	return !syscall(SYS_membarrier, MEMBARRIER_CMD_PRIVATE_EXPEDITED, 0, 0);
+}
+
+static void *wait_for_ever(void *arg)
+{
+	pause();
+	return arg;
+}
+
+static int alone(void)
+{
+	MUST(!start() && gdr_front_here());
+	MUST(is_registered() || syscall(SYS_membarrier, MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED, 0, 0));
+	return 0;
+}
+
+static int with_threads(void)
+{
+	pthread_t t;
+
+	MUST(!pthread_create(&t, NULL, wait_for_ever, NULL));
+	MUST(!start() && !is_registered());
+	MUST(gdr_register_barrier() == (is_registered() ? 0 : ENOSYS));
+	return 0;
+}
+
+/* Each step fails, is told of by a line, and leaves the next start the rest. */
+static int steps(void)
+{
+	no_memory = true;
+	MUST(start() == ENOMEM && !gdr_front_here() && !of.runtimes);
+	no_memory = false;
+	no_gdrdrv = no_nvidiactl = true;
+	of.driver = GDR_DRIVER_NOT_FOUND;
+	MUST(start() == ENODEV && !gdr_front_here() && !of.environments && of.lines == 1);
+	no_gdrdrv = no_nvidiactl = false;
+	of.environment = EINVAL;
+	MUST(start() == EINVAL && !gdr_front_here() && !of.runtimes && of.lines == 2);
+	of.environment = 0;
+	of.runtime = EAGAIN;
+	MUST(start() == EAGAIN && !gdr_front_here() && of.runtimes == 1 && !of.cores && of.lines == 3);
+	of.runtime = 0;
+	of.core = ENOMEM;
+	MUST(start() == ENOMEM && !gdr_front_here() && of.runtimes == 2 && of.cores == 1 && of.lines == 4);
+	MUST(gdr_front_admit(handle(1), 0) == EINVAL);
+	of.core = 0;
+	MUST(!start() && gdr_front_here() && of.runtimes == 2 && of.cores == 2);
+	MUST(of.epoch == 1 && gdr_front_here()->epoch == 1 && gdr_front_here()->table == &table);
+	MUST(gdr_front_here()->impl == &impl && gdr_front_here()->direct && of.spin == 77 && of.least_dma == 88);
+	of.driver = GDR_DRIVER_NO_LOADER;
+	no_gdrdrv = true;
+	MUST(!start() && of.cores == 2 && of.loads == 1 && of.lines == 5);
+	return 0;
+}
+
+static void start_first(void)
+{
+	start();
+}
+
+/* Another thread makes the page first: there is one page, and one start. */
+static int one_page(void)
+{
+	struct gdr_front *theirs;
+
+	meanwhile = start_first;
+	MUST(!start() && of.cores == 1 && of.runtimes == 1);
+	theirs = atomic_load(&gdr_front_page);
+	MUST(front_page() == theirs && gdr_front_here() == theirs && theirs->epoch == 1);
+	return 0;
+}
+
+static void *start_in_thread(void *arg)
+{
+	*(int *)arg = start();
+	return arg;
+}
+
+static int at_once(void)
+{
+	pthread_t t[8];
+	int rc[8];
+
+	for (int i = 0; i < 8; i++)
+		MUST(!pthread_create(&t[i], NULL, start_in_thread, &rc[i]));
+	for (int i = 0; i < 8; i++)
+		MUST(!pthread_join(t[i], NULL) && !rc[i]);
+	MUST(of.cores == 1 && of.runtimes == 1 && of.epoch == 1);
+	return 0;
+}
+
+/* Handles of this process, of an ancestor, of nobody. */
+static int grandchild(void)
+{
+	MUST(gdr_front_admit(handle(1), 0) == EACCES && gdr_front_admit(handle(2), 0) == EACCES);
+	MUST(gdr_front_admit(handle(3), 0) == EINVAL);
+	MUST(!start() && of.epoch == 3 && of.runtimes == 3 && !gdr_front_admit(handle(3), handle(3)));
+	return 0;
+}
+
+static int child(void)
+{
+	struct gdr_front *page = atomic_load(&gdr_front_page);
+
+	MUST(!gdr_front_here() && page && !page->epoch && !page->runs && !page->table && !page->impl);
+	MUST(gdr_front_inherited(handle(1)) && !gdr_front_inherited(0) && !gdr_front_inherited(5));
+	MUST(gdr_front_admit(handle(1), 0) == EACCES && gdr_front_admit(0, 0) == EINVAL && of.lines == 2);
+	MUST(gdr_front_admit(handle(2), 0) == EINVAL);
+	MUST(!start() && of.epoch == 2 && of.runtimes == 2 && atomic_load(&gdr_front_page) == page);
+	MUST(gdr_front_inherited(handle(1)) && !gdr_front_inherited(handle(2)) && !gdr_front_inherited(handle(3)));
+	of.lines = 0;
+	MUST(!gdr_front_admit(handle(2), handle(2)) && !gdr_front_admit(0, 0) && !gdr_front_admit(handle(3), 7) && !of.lines);
+	MUST(gdr_front_admit(handle(1), handle(2)) == EACCES && gdr_front_admit(handle(2), handle(1)) == EACCES && of.lines == 2);
+	MUST(in_child(grandchild));
+	MUST(gdr_front_here() && gdr_front_here()->epoch == 2);
+	return 0;
+}
+
+/* Each inherited gdr_t is closed once, as far as they are remembered. */
+static int close_inherited(void)
+{
+	for (uint64_t i = 0; i < GDR_INHERITED_MAX; i++)
+		MUST(!gdr_front_close_inherited(handle(1) + i));
+	for (uint64_t i = 0; i < GDR_INHERITED_MAX; i++)
+		MUST(gdr_front_close_inherited(handle(1) + i) == EACCES && of.lines == (int)i + 1);
+	MUST(!gdr_front_close_inherited(handle(1) + 1000));
+	for (uint64_t i = 1; i < GDR_INHERITED_MAX; i++)
+		MUST(gdr_front_close_inherited(handle(1) + i) == EACCES);
+	MUST(!gdr_front_close_inherited(handle(1)) && gdr_front_close_inherited(handle(1) + 1000) == EACCES);
+	return 0;
+}
+
+static int parent(void)
+{
+	MUST(!gdr_front_inherited(handle(1)) && gdr_front_admit(handle(1), 0) == EINVAL);
+	MUST(!start() && of.epoch == 1);
+	of.lines = 0;
+	pthread_mutex_lock(&gdr_front_here()->lock);	/* a child finds it free */
+	MUST(in_child(child) && in_child(close_inherited));
+	pthread_mutex_unlock(&gdr_front_here()->lock);
+	MUST(!gdr_front_admit(handle(1), handle(1)) && !of.lines && gdr_front_here()->epoch == 1);
+	return 0;
+}
+
+static int last_generation(void)
+{
+	atomic_store(&last_epoch, GDR_HANDLE_EPOCH_MAX - 1);
+	MUST(!start() && of.epoch == GDR_HANDLE_EPOCH_MAX && !of.lines);
+	return 0;
+}
+
+static int after_the_last(void)
+{
+	atomic_store(&last_epoch, GDR_HANDLE_EPOCH_MAX);
+	MUST(start() == EAGAIN && start() == EAGAIN && !of.runtimes && !gdr_front_here() && of.lines == 2);
+	return 0;
+}
+
+int main(void)
+{
+	test_prepare();
+	memset(&of, 0, sizeof(of));
+	check(in_child(alone), "a process of one thread is registered for membarrier");
+	check(in_child(with_threads), "one with several is not, by the start");
+	check(in_child(steps), "each step of a start fails, and then none");
+	check(in_child(one_page), "of two threads that make the page one does");
+	check(in_child(at_once), "of threads that start at once one does");
+	for (int i = 0; i < 2; i++) {
+		old_kernel = i;
+		tap_ok(&tap, in_child(parent), "handles of children and grandchildren%s", i ? ", before Linux 4.14" : "");
+	}
+	check(in_child(last_generation) && in_child(after_the_last), "there are 4095 generations");
+	return tap_done(&tap);
+}
