@@ -19,6 +19,8 @@ least=$(echo "$gos" | head -n 1 | cut -d. -f1,2)
 most=$(echo "$go" | cut -d. -f1,2)
 
 rm -rf "$out"
+mkdir -p "$out"
+out=$(cd "$out" && pwd)
 cd "$here/channels"
 for template in */*.in; do
 	recipe=$out/${template%.in}

@@ -22,6 +22,7 @@ sed -n '/^%changelog/{n;p;}' "$top/packaging/rpm/gdrapi.spec" | grep -qF -- "- $
 [ $# -gt 0 ] || exit 0
 out=$1
 cd "$out"
+[ -d channels ] || die "there are no recipes in $out/channels"
 files=$(find . -name build.log -prune -o -type f ! -name SHA256SUMS -print | sed 's|^\./||' | sort)
 [ "$files" ] || die "there is nothing in $out"
 printf '%s\n' "$files" | xargs -d '\n' sha256sum >SHA256SUMS

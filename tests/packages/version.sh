@@ -92,8 +92,12 @@ check "a release whose spec has another version is refused" refused 'rpm/gdrapi.
 sed -i 's/9\.8\.6/9.8.7/' "$tree/packaging/rpm/gdrapi.spec"
 git_in commit -qam three
 git_in tag -f v9.8.7
+mkdir "$work/out/channels"
 check "a release" "$tree/packaging/release.sh" "$work/out"
 check "its checksums" sh -c "cd '$work/out' && sha256sum -c SHA256SUMS && ! grep build.log SHA256SUMS"
+rmdir "$work/out/channels"
+check "a release without recipes is refused" refused 'no recipes'
+mkdir "$work/out/channels"
 sed -i 's/2026-11-22/unreleased/' "$tree/CHANGELOG.md"
 git_in commit -qam four
 git_in tag -f v9.8.7
