@@ -48,10 +48,5 @@ static inline bool cpu_os_saves(uint32_t mask)
 	return (lo & mask) == mask;
 }
 
-static inline bool cpu_has_sse41(void)
-{
-	return cpu_leaf(1).ecx & CPU_1_ECX_SSE41;
-}
-
 #endif
 #endif

@@ -5,88 +5,57 @@
  * A Device mapping on Arm allows these accesses only. So this routine serves Device
  * mappings on every machine, and WC mappings if there is no better routine.
  */
-#include <string.h>
-
 #include "parts.h"
 
-typedef uint64_t __attribute__((may_alias)) dev64;
-
-#define LINE_WORDS (COPY_LINE / sizeof(dev64))
-
-/*
- * Written out, as -O2 does not unroll a loop of eight. All loads come first, then all
- * stores.
- */
-static void lines_to(void *dev, const void *host, size_t n)
-{
-	volatile dev64 *d = dev;
-	const uint8_t *h = host;
-
-	for (; n; n -= COPY_LINE, d += LINE_WORDS, h += COPY_LINE) {
-		uint64_t v[LINE_WORDS];
-
-		memcpy(v, h, sizeof(v));
-		d[0] = v[0];
-		d[1] = v[1];
-		d[2] = v[2];
-		d[3] = v[3];
-		d[4] = v[4];
-		d[5] = v[5];
-		d[6] = v[6];
-		d[7] = v[7];
-	}
-}
-
-static inline void keep(uint8_t *host, uint64_t v)
-{
-	memcpy(host, &v, sizeof(v));
-}
-
-static void lines_from(void *host, const void *dev, size_t n)
-{
-	const volatile dev64 *d = dev;
-	uint8_t *h = host;
-
-	for (; n; n -= COPY_LINE, d += LINE_WORDS, h += COPY_LINE) {
-		uint64_t v0 = d[0], v1 = d[1], v2 = d[2], v3 = d[3];
-		uint64_t v4 = d[4], v5 = d[5], v6 = d[6], v7 = d[7];
-
-		keep(h, v0);
-		keep(h + 8, v1);
-		keep(h + 16, v2);
-		keep(h + 24, v3);
-		keep(h + 32, v4);
-		keep(h + 40, v5);
-		keep(h + 48, v6);
-		keep(h + 56, v7);
-	}
-}
+typedef uint64_t __attribute__((may_alias)) vec;
 
 static bool usable(void)
 {
 	return true;
 }
 
-static void to(void *dev, const void *host, size_t n)
+static inline __attribute__((always_inline)) vec load_dev(const void *dev)
 {
-	copy_split_to(dev, host, n, copy_put_pair, lines_to);
+	return *(const volatile vec *)dev;
 }
 
-static void from(void *host, const void *dev, size_t n)
+static inline __attribute__((always_inline)) void store_dev(void *dev, vec v)
 {
-	copy_split_from(host, dev, n, copy_small_from, lines_from);
+	*(volatile vec *)dev = v;
 }
 
-static int read(void *host, const void *dev, size_t n, _Atomic uint64_t *busy)
+static void put_word(void *dev, const void *host, size_t size)
 {
-	return copy_read_plain(host, dev, n, busy, copy_small_from, lines_from, from);
+	switch (size) {
+	case 1: copy_put1(dev, host); break;
+	case 2: copy_put2(dev, host); break;
+	case 4: copy_put4(dev, host); break;
+	default: copy_put8(dev, host); break;
+	}
 }
 
-const struct copy_impl copy_portable = {
-	.name = "portable",
-	.usable = usable,
-	.to = to,
-	.from = from,
-	.read = read,
-	.write = { COPY_SIZES(COPY_ENTRY_PAIR) [COPY_LINE] = copy_write_pair_64 },
-};
+/* Pieces grow up to the first word, and shrink after the last one. */
+static void put_words(void *dev, const void *host, size_t n)
+{
+	uint8_t *d = dev;
+	const uint8_t *h = host;
+	size_t i = 0, size;
+
+	for (size = 1; size < 8 && i + size <= n; size *= 2)
+		if ((uintptr_t)(d + i) & size) {
+			put_word(d + i, h + i, size);
+			i += size;
+		}
+	for (size = 8; size; size /= 2)
+		for (; i + size <= n; i += size)
+			put_word(d + i, h + i, size);
+}
+
+#define NAME "portable"
+#define ROUTINE copy_portable
+#define TARGET
+#define load_one load_dev
+#define STREAMS 0
+#define GROUP 1u
+#define PUT(dev, host, n) put_words(dev, host, n)
+#include "routine.h"

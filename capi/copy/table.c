@@ -15,7 +15,6 @@ const struct copy_impl *const copy_impls[] = {
 	&copy_avx512,
 	&copy_avx2,
 	&copy_sse41,
-	&copy_sse2,
 #elif defined(__aarch64__)
 	&copy_neon,
 #endif

@@ -29,13 +29,13 @@ mkdir -p "$dir"
 "$cc" -std=gnu11 -O2 -g -fPIC -w -Icapi -Iinclude -I$here -o "$dir/counts" \
 	$here/counts.c capi/*.c capi/*/*.c -Wl,--no-as-needed "$dir/libcuda.so.1" -Wl,-rpath,"$dir" -lpthread -ldl
 unset GDRCOPY_READ_THREADS GDRCOPY_WRITE_THREADS GDRCOPY_ENABLE_LOGGING GDRCOPY_LOG_LEVEL
-GDRCOPY_COPY_IMPL=sse2 valgrind -q --tool=callgrind --separate-threads=yes --dump-before=mark --compress-strings=no \
+GDRCOPY_COPY_IMPL=sse4.1 valgrind -q --tool=callgrind --separate-threads=yes --dump-before=mark --compress-strings=no \
 	--compress-pos=no --dump-instr=no --callgrind-out-file="$dir/out" "$dir/counts" >"$dir/names"
 
 # instructions FILE: the costs that lines of files in capi/ have themselves. The
 # line after calls= is what the callee costs.
 instructions() {
-	awk '/^f[lie]=/ { ours = /\/capi\// }
+	awk '/^f[lie]=/ { ours = /\/capi\/|intrin/ }
 	     /^calls=/ { getline; next }
 	     ours && /^[0-9+*-]/ { sum += $2 }
 	     END { print sum + 0 }' "$1"
@@ -43,7 +43,7 @@ instructions() {
 
 # The dumps come two for each call: all before it, then its own.
 {
-	echo "# Instructions of the C front, copy routine sse2. '$here/counts.sh DIR --update'"
+	echo "# Instructions of the C front, copy routine sse4.1. '$here/counts.sh DIR --update'"
 	echo "# compiler: $with"
 	n=0
 	while read -r name; do
