@@ -106,6 +106,14 @@ def test_a_type_that_memoryview_lacks_is_bytes(gdr, make, typestr):
         assert view.format == "B" and len(view) == 6 * int(typestr[2:])
 
 
+@pytest.mark.parametrize("number, name", [(0, "none"), (1, "wc"), (2, "cached"), (3, "device")])
+def test_mapping_types_have_their_names(gdr, array, number, name):
+    """The numbers are gdrapi.h's, gdr_mapping_type_t."""
+    buffer = gdr.pin(array)
+    buffer._info.mapping_type = number
+    assert buffer.mapping_type == name
+
+
 def test_a_read_only_array(gdr, make):
     array = make(readonly=True)
     with gdr.pin(array) as buffer:

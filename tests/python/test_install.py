@@ -2,8 +2,10 @@
 """pip installs the package from the tree, without a network and without a compiler."""
 import importlib
 import os
+import platform
 import subprocess
 import sys
+import time
 import zipfile
 
 import pytest
@@ -50,6 +52,35 @@ def test_a_library_that_is_not_there(tmp_path, monkeypatch):
     with pytest.raises(SystemExit):
         build().build_wheel(str(tmp_path))
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("needs, glibc", [([], 31), ([b"GLIBC_2.17"], 31), ([b"GLIBC_2.31"], 31), ([b"GLIBC_2.32"], 32),
+                                          ([b"GLIBC_2.2.5 GLIBC_2.38 GLIBC_2.4", b"GLIBC_2.34"], 38)])
+def test_the_tag_is_of_the_newest_symbol(needs, glibc):
+    libraries = {str(n): b"\0" + text + b"\0" for n, text in enumerate(needs)}
+    assert build()._platform(libraries) == "manylinux_2_%d_%s" % (glibc, platform.machine())
+
+
+def test_the_same_files_give_the_same_wheel(tmp_path, monkeypatch):
+    (tmp_path / "libgdrapi.so.2").write_bytes(b"a library")
+    monkeypatch.setenv("GDRAPI_LIBRARY", str(tmp_path / "libgdrapi.so.2"))
+    wheels = []
+    for name in "one", "two":
+        (tmp_path / name).mkdir()
+        wheels.append(tmp_path / name / build().build_wheel(str(tmp_path / name)))
+        monkeypatch.setattr(time, "localtime", lambda *seconds: time.gmtime(1))
+    assert wheels[0].name == wheels[1].name and wheels[0].read_bytes() == wheels[1].read_bytes()
+    with zipfile.ZipFile(wheels[0]) as files:
+        for entry in files.infolist():
+            assert entry.date_time == (1980, 1, 1, 0, 0, 0)
+            assert entry.external_attr == (0o755 if entry.filename.endswith(".so.2") else 0o644) << 16
+            assert entry.compress_type == zipfile.ZIP_DEFLATED
+        assert files.read("gdrapi/libgdrapi.so.2") == b"a library"
+        tag = wheels[0].name[len("gdrapi-2.6.0-"):-len(".whl")]
+        assert files.read("gdrapi-2.6.0.dist-info/WHEEL").decode() == (
+            "Wheel-Version: 1.0\nGenerator: gdrapi_build\nRoot-Is-Purelib: false\nTag: %s\n" % tag)
+        said = files.read("gdrapi-2.6.0.dist-info/METADATA").decode().split("\n\n")[0]
+    assert said.splitlines()[:3] == ["Metadata-Version: 2.1", "Name: gdrapi", "Version: 2.6.0"]
 
 
 def test_sources_without_a_library(tmp_path):

@@ -46,6 +46,17 @@ def test_memory_is_the_cpus_and_the_gpus(cuda, flags):
     memory.free()
 
 
+def test_each_call_is_its_own(handle, monkeypatch):
+    memory, called = RawMemory(handle, SIZE), []
+    for name in "memory_flush", "memory_invalidate":
+        monkeypatch.setattr(vkgdr._lib, "vkgdr_" + name, lambda *arguments, name=name: called.append((name, *arguments)))
+    memory.flush(1, 2)
+    memory.invalidate(3, 4)
+    assert called == [("memory_flush", memory._memory, 1, 2), ("memory_invalidate", memory._memory, 3, 4)]
+    monkeypatch.undo()
+    memory.free()
+
+
 def test_flags_have_vkgdrs_values():
     assert [int(flag) for flag in OpenFlags] == [1, 2, 4]
     assert {flag.name for flag in OpenFlags} == {
