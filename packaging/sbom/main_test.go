@@ -5,7 +5,9 @@ package main
 import (
 	"encoding/json"
 	"os"
+	"path/filepath"
 	"regexp"
+	"sort"
 	"strings"
 	"testing"
 	"time"
@@ -77,6 +79,33 @@ func TestRequiredFields(t *testing.T) {
 		}
 	}
 	require.Equal(t, refs, seen, "each component has its list")
+	require.True(t, sort.SliceIsSorted(doc["components"], func(i, j int) bool {
+		c := doc["components"].([]any)
+		return c[i].(map[string]any)["bom-ref"].(string) < c[j].(map[string]any)["bom-ref"].(string)
+	}), "components stand in the order of their names")
+	require.True(t, sort.SliceIsSorted(doc["dependencies"], func(i, j int) bool {
+		d := doc["dependencies"].([]any)
+		return d[i].(map[string]any)["ref"].(string) < d[j].(map[string]any)["ref"].(string)
+	}), "and so do their lists")
+}
+
+// RFC 9562's version 8, variant 10.
+func TestUUID(t *testing.T) {
+	seen := make(map[string]bool)
+	for i := range 64 {
+		id := uuid([]byte{byte(i)})
+		require.Regexp(t, `^urn:uuid:[0-9a-f]{8}-[0-9a-f]{4}-8[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}$`, id)
+		require.False(t, seen[id])
+		seen[id] = true
+	}
+}
+
+func TestFiles(t *testing.T) {
+	for path, kind := range map[string]string{"/x/gdrcopy_doctor": "application", "/x/libgdrapi.so.2.6": "library", "libvkgdr.so": "library"} {
+		c := file(path, "1.2")
+		require.Equal(t, []string{kind, "file:" + filepath.Base(path), filepath.Base(path), "1.2", "pkg:generic/" + filepath.Base(path) + "@1.2", "MIT"},
+			[]string{c.Type, c.Ref, c.Name, c.Version, c.Purl, c.Licences[0].Licence.ID})
+	}
 }
 
 func TestSameInputSameBytes(t *testing.T) {
@@ -109,7 +138,7 @@ func TestModules(t *testing.T) {
 }
 
 func TestReadSums(t *testing.T) {
-	sums, err := readSums(strings.NewReader("a v1 h1:x=\na v1/go.mod h1:y=\n"))
+	sums, err := readSums(strings.NewReader("a v1 h1:x=\na v1/go.mod h1:y=\nb v2 h2:z=\n"))
 	require.NoError(t, err)
 	require.Equal(t, map[string]string{"a v1": "x=", "a v1/go.mod": "y="}, sums)
 	_, err = readSums(strings.NewReader("a v1\n"))

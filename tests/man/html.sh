@@ -35,6 +35,13 @@ exported=$(sed -nE 's/^\t(gdr_[a-z_0-9]+);.*/\1/p' capi/libgdrapi.map)
 for name in $exported; do
 	check "the index leads to $name" grep -qF "href=\"$name.3.html\"" "$work/html/index.html"
 done
+# section TITLE: the pages that the index has under it.
+section() {
+	sed -n "/<h2[^>]*>$1</,/<\/ul>/p" "$work/html/index.html" | grep -oE 'href="[^"#]*\.html"' | sed -e 's/^href="//' -e 's/\.html"$//' | sort -u
+}
+is "the programs are under theirs" "$(section Programs)" "$(ls docs/man/man1)"
+is "the module's page is under its" "$(section 'The kernel module')" "$(ls docs/man/man4)"
+is "other names of a page lead to it" "$(find "$work/html" -type l | wc -l)" "$(find docs/man -type l | wc -l)"
 sed 's|gdr_open.3.html|gdr_opne.3.html|' "$work/html/index.html" >"$work/html/broken.html"
 is "a dead link is found" "$(dead "$work/html/broken.html")" gdr_opne.3.html
 done_testing

@@ -414,6 +414,11 @@ static void test_units(void)
 	is_text(bench_size_text(text, sizeof(text), 4096), "4 KiB", "4096 bytes");
 	is_text(bench_size_text(text, sizeof(text), 3 << 20), "3 MiB", "3 MiB");
 	is_text(bench_size_text(text, sizeof(text), 1000), "1000 B", "1000 bytes");
+	is_text(bench_size_text(text, sizeof(text), (1 << 20) + 1024), "1025 KiB", "1025 KiB");
+	is_text(bench_size_text(text, sizeof(text), (1 << 20) + 1), "1048577 B", "1048577 bytes");
+	is_text(bench_ns_text(text, sizeof(text), 9.996), "10.0 ns", "9.996 ns");
+	is_text(bench_ns_text(text, sizeof(text), 0.005), "0.01 ns", "0.005 ns");
+	is_text(bench_ns_text(text, sizeof(text), 5e12), "5000 s", "5e12 ns");
 }
 
 static void test_forms(void)

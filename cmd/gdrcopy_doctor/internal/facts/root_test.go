@@ -160,7 +160,11 @@ func TestContainer(t *testing.T) {
 		{"Kubernetes", nil, map[string]string{"KUBERNETES_SERVICE_HOST": "10.0.0.1"}},
 		{"Kubernetes", map[string]string{"proc/1/cgroup": "0::/kubepods.slice/x\n"}, nil},
 		{"Apptainer", nil, map[string]string{"APPTAINER_CONTAINER": "/a.sif"}},
+		{"Apptainer", nil, map[string]string{"SINGULARITY_CONTAINER": "/a.sif"}},
+		{"Kubernetes", map[string]string{".dockerenv": ""}, map[string]string{"KUBERNETES_SERVICE_HOST": "10.0.0.1"}},
 		{"Podman", map[string]string{"run/.containerenv": ""}, nil},
+		{"Podman", map[string]string{"proc/1/cgroup": "0::/machine.slice/libpod-0a.scope\n"}, nil},
+		{"containerd", map[string]string{"proc/1/cgroup": "0::/system.slice/containerd.service\n"}, nil},
 		{"Docker", map[string]string{".dockerenv": ""}, nil},
 		{"Docker", map[string]string{"proc/1/cgroup": "1:name=systemd:/docker/0a\n"}, nil},
 		{"lxc", nil, map[string]string{"container": "lxc"}},
@@ -178,8 +182,16 @@ func TestEnvironment(t *testing.T) {
 }
 
 func TestLimits(t *testing.T) {
-	l := limits()
-	require.NotZero(t, l.Files)
+	// A limit of its own for each, below what there is.
+	for i, resource := range []int{unix.RLIMIT_NOFILE, unix.RLIMIT_MEMLOCK, unix.RLIMIT_AS} {
+		var old unix.Rlimit
+		require.NoError(t, unix.Getrlimit(resource, &old))
+		want := min(old.Cur, []uint64{777, 37 << 10, 1 << 46}[i])
+		require.NoError(t, unix.Setrlimit(resource, &unix.Rlimit{Cur: want, Max: old.Max}))
+		l := limits()
+		require.NoError(t, unix.Setrlimit(resource, &old))
+		require.Equal(t, want, []uint64{l.Files, l.Memlock, l.Space}[i])
+	}
 }
 
 func TestLibraryFolders(t *testing.T) {
@@ -238,7 +250,7 @@ func TestConsumerOfELF(t *testing.T) {
 		t.Skip("needs a C compiler: ", err)
 	}
 	r := tree(t, map[string]string{
-		"lib.c": "int gdr_open;\n", "usr/lib/mine/libgdrapi.so.2": "",
+		"lib.c": "int gdr_open;\n", "usr/lib/mine/libgdrapi.so.2": "", "usr/lib/second/libgdrapi.so.2": "",
 		"dl.c": "const char *name(void) { return \"libgdrapi.so\"; }\n",
 	})
 	build := func(args ...string) {
@@ -247,7 +259,7 @@ func TestConsumerOfELF(t *testing.T) {
 	}
 	stub := r.path("stub.so")
 	build("-o", stub, "-Wl,-soname,libgdrapi.so.2", r.path("lib.c"))
-	build("-o", r.path("usr/lib/libuct_cuda_gdrcopy.so.0"), "-Wl,--no-as-needed", "-Wl,-rpath,$ORIGIN/mine", r.path("lib.c"), stub)
+	build("-o", r.path("usr/lib/libuct_cuda_gdrcopy.so.0"), "-Wl,--no-as-needed", "-Wl,-rpath,$ORIGIN/none:$ORIGIN/mine:${ORIGIN}/second", r.path("lib.c"), stub)
 	build("-o", r.path("usr/lib/libnccl.so.2"), r.path("dl.c"))
 	require.Equal(t, []Consumer{
 		{Name: "UCX", Path: "/usr/lib/libuct_cuda_gdrcopy.so.0", Wants: []string{"libgdrapi.so.2"}, Finds: "/usr/lib/mine/libgdrapi.so.2"},

@@ -90,6 +90,37 @@ func TestTrialKeepsTheLog(t *testing.T) {
 	require.False(t, trial.Worked())
 }
 
+// The backend that is asked for comes before what the environment says.
+func TestTrialAsks(t *testing.T) {
+	t.Setenv("GDRCOPY_BACKEND", "gdrdrv")
+	t.Setenv("GDRCOPY_USE_DMABUF_MMAP", "1")
+	r := script(t, `echo "{\"backend\": \"$3 $GDRCOPY_BACKEND $GDRCOPY_USE_DMABUF_MMAP\"}" >&3`)
+	require.Equal(t, facts.Trial{Asked: "rm", Backend: "x rm "}, r.trial("x", "rm"))
+	require.Equal(t, facts.Trial{Backend: "x gdrdrv 1"}, r.trial("x", ""))
+}
+
+// The library is tried as it is, then with each other backend that opens.
+func TestTrials(t *testing.T) {
+	r := script(t, `echo "{\"backend\": \"${GDRCOPY_BACKEND:-dmabuf}\", \"error\": \"$3\"}" >&3`)
+	backends := []facts.Backend{{Name: "gdrdrv", Error: "no"}, {Name: "dmabuf"}, {Name: "rm"}, {Name: "vulkan", Died: "it crashed"}}
+	for _, tc := range []struct {
+		name    string
+		library facts.Library
+		beside  facts.Library
+		want    []facts.Trial
+	}{
+		{"ours", facts.Library{Name: "a", Ours: true}, facts.Library{}, []facts.Trial{{Backend: "dmabuf", Error: "a"}, {Asked: "rm", Backend: "rm", Error: "a"}}},
+		{"another's", facts.Library{Name: "a"}, facts.Library{}, []facts.Trial{{Backend: "dmabuf", Error: "a"}}},
+		{"none", facts.Library{Name: "a", Error: "No such file"}, facts.Library{}, nil},
+		{"one that crashes", facts.Library{Name: "a", Died: "it crashed"}, facts.Library{}, nil},
+		{"one beside", facts.Library{Name: "a", Error: "No such file"}, facts.Library{Name: "b", Path: "/b", Ours: true},
+			[]facts.Trial{{Backend: "dmabuf", Error: "b"}, {Asked: "rm", Backend: "rm", Error: "b"}}},
+	} {
+		f := &facts.Facts{Backends: backends, Libraries: []facts.Library{tc.library}, Beside: tc.beside}
+		require.Equal(t, tc.want, r.trials(f), tc.name)
+	}
+}
+
 func TestLibraryThatIsNotThere(t *testing.T) {
 	l := askLibrary("libnothing-of-this-name.so")
 	require.Contains(t, l.Error, "No such file")

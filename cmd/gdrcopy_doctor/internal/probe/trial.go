@@ -117,8 +117,11 @@ func allocate(backend string) (addr uint64, free func(), err error) {
 		return 0, nil, err
 	}
 	free = func() { _, _ = lib.call("cuMemFree_v2", uintptr(raw)) }
-	return (raw + gpuPage - 1) &^ (gpuPage - 1), free, nil
+	return pageAt(raw), free, nil
 }
+
+// pageAt is where the first GPU page from an address on begins.
+func pageAt(addr uint64) uint64 { return (addr + gpuPage - 1) &^ (gpuPage - 1) }
 
 // copies pins and maps a page, writes to it and reads it back.
 func copies(t *facts.Trial, l *library, g uintptr, addr uint64) (err error) {

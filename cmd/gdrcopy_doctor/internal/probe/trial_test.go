@@ -111,3 +111,9 @@ func TestBeyond(t *testing.T) {
 		require.Equal(t, c.want, ns, c.name)
 	}
 }
+
+func TestPageAt(t *testing.T) {
+	for addr, want := range map[uint64]uint64{0: 0, 1: 0x10000, 0x10000: 0x10000, 0x7f0000010200: 0x7f0000020000, 0x1ffff: 0x20000} {
+		require.Equal(t, want, pageAt(addr))
+	}
+}
