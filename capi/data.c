@@ -26,7 +26,7 @@
 #include "copy/signals.h"
 #include "host/front.h"
 #include "host/log.h"
-#include "long.h"
+#include "long/long.h"
 
 /*
  * What this thread knows of the table it copies through. It belongs to one epoch. After a

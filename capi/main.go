@@ -21,6 +21,7 @@ import (
 	_ "gdrapi/capi/copy" // C alone: abi.c and data.c call it
 	"gdrapi/capi/door"
 	"gdrapi/capi/host"
+	"gdrapi/capi/long"
 	"gdrapi/core"
 	"gdrapi/core/backend"
 	"gdrapi/core/cache"
@@ -103,7 +104,7 @@ func gdrcore_pin(g, addr, size, token C.uint64_t, vaSpace, flags C.uint32_t, h *
 	})
 	*h = C.uint64_t(pinned)
 	if err == nil {
-		prepareDMA(uint64(pinned), uint64(addr), uint64(size))
+		long.Pinned(uint64(pinned), uint64(addr), uint64(size))
 	}
 	return
 }
@@ -124,7 +125,7 @@ func gdrcore_map(g, h, size C.uint64_t, flags C.int, va *C.uint64_t) (rc C.int) 
 	var m *core.Mapping
 	if m, err = library.Map(door.Handle(g), door.Handle(h), uint64(size), int(flags)); err == nil {
 		*va = C.uint64_t(m.VA())
-		mapped(uint64(h), m.GPU())
+		long.Mapped(uint64(h), m.GPU())
 	}
 	return
 }
@@ -133,7 +134,7 @@ func gdrcore_map(g, h, size C.uint64_t, flags C.int, va *C.uint64_t) (rc C.int) 
 func gdrcore_start_threads() (rc C.int) {
 	var err error
 	defer finish("gdr_set_copy_threads", &err, &rc)
-	err = startThreads()
+	err = long.StartThreads()
 	return
 }
 
@@ -273,8 +274,8 @@ func gdrcore_cache_get(c, addr, size, now C.uint64_t, out *C.struct_gdr_core_hel
 		va:     C.uint64_t(h.VA),
 	}
 	if err == nil && h.GPU != 0 { // the mapping is new
-		prepareDMA(uint64(h.Handle), h.GPU, h.Size)
-		mapped(uint64(h.Handle), h.GPU)
+		long.Pinned(uint64(h.Handle), h.GPU, h.Size)
+		long.Mapped(uint64(h.Handle), h.GPU)
 	}
 	return
 }

@@ -15,7 +15,7 @@ CLANG     ?= clang
 DOUBLES   := $(D)/libcuda.so.1 $(D)/libcuda.so $(D)/libvulkan.so.1 $(D)/nvidia_icd.json $(D)/rm_sim
 # What programs are built from, or again for, beside their own source.
 COPY_C    := $(wildcard capi/copy/*.c)
-CAPI_H    := $(wildcard capi/*.h capi/host/*.h capi/copy/*.h)
+CAPI_H    := $(wildcard capi/*.h capi/host/*.h capi/long/*.h capi/copy/*.h)
 GUEST_H   := $(wildcard $(T)/guest/*.h tools/*.h)
 
 # The groups of tests/table_test.go: one target for each.

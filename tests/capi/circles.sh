@@ -81,7 +81,7 @@ no_circle() {
 one_binding() {
 	[ "$(grep -rlE '"cu[A-Z][A-Za-z0-9_]*"' capi core --include=*.go --include=*.[ch] | grep -v _test.go | tr '\n' ' ')" = \
 		'core/cuda/cudatest/cudatest.go core/cuda/driver.go ' ] &&
-		[ "$(grep -lw unscoped capi/*.[ch] capi/*.go | sort | tr '\n' ' ')" = 'capi/dma.go capi/relaxed.c capi/relaxed.h ' ]
+		[ "$(grep -lw unscoped capi/*.[ch] capi/*/*.[ch] capi/*.go capi/*/*.go | sort | tr '\n' ' ')" = 'capi/long/dma.go capi/long/relaxed.c capi/long/relaxed.h ' ]
 }
 
 check "calls: $(wc -l <"$dir/calls") ways, no circle" no_circle "$dir/calls"

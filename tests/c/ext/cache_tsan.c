@@ -27,7 +27,7 @@
 #include "data.h"
 #include "front_double.h"
 #include "gdrapi_ext.h"
-#include "long.h"
+#include "long/long.h"
 #include "tap.h"
 
 #define SHIFT 21

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 /*
- * ext/engine.c - a GPU's copy engine (capi/engine.c), with a driver of this program's,
+ * ext/engine.c - a GPU's copy engine (capi/long/engine.c), with a driver of this program's,
  * whose stream is a thread that does one thing after the other.
  *
  * Many threads use the stream at the same time. A wait that ends before its own copy was
@@ -18,7 +18,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "engine.h"
+#include "long/engine.h"
 #include "tap.h"
 
 enum { QUEUE = 256, CALLERS = 8, ROUNDS = 1000, COPIERS = 3, COPIES = 30 };

@@ -22,20 +22,20 @@ $(BIN)/ext_cache_tsan: | need-$(CLANG)
 	$(CLANG) -O1 -g -fsanitize=thread $(CACHE_TEST)
 
 ENGINE_TEST = $(C11) -Icapi -o $@ $(filter %.c,$^) -lpthread
-$(BIN)/ext_engine $(BIN)/ext_engine_tsan: $(T)/ext/engine.c capi/engine.c capi/extents.c capi/relaxed.c capi/host/guest.c $(CAPI_H) tools/tap.h
+$(BIN)/ext_engine $(BIN)/ext_engine_tsan: $(T)/ext/engine.c capi/long/engine.c capi/long/extents.c capi/long/relaxed.c capi/host/guest.c $(CAPI_H) tools/tap.h
 
 $(BIN)/ext_engine:
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS) $(ENGINE_TEST)
 
-$(BIN)/ext_extents: $(T)/ext/extents.c capi/extents.c $(CAPI_H) tools/tap.h
+$(BIN)/ext_extents: $(T)/ext/extents.c capi/long/extents.c $(CAPI_H) tools/tap.h
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS) $(ENGINE_TEST)
 
 # It includes long.c and dma.c.
-$(BIN)/ext_ways: $(T)/ext/ways.c capi/copy/auto.c capi/copy/plan.c capi/long.c capi/dma.c $(CAPI_H) tools/tap.h
+$(BIN)/ext_ways: $(T)/ext/ways.c capi/copy/auto.c capi/copy/plan.c capi/long/long.c capi/long/dma.c $(CAPI_H) tools/tap.h
 	@mkdir -p $(@D)
-	$(CC) $(CFLAGS) $(C11) -Icapi -o $@ $(filter-out capi/long.c capi/dma.c,$(filter %.c,$^)) -lpthread
+	$(CC) $(CFLAGS) $(C11) -Icapi -o $@ $(filter-out capi/long/long.c capi/long/dma.c,$(filter %.c,$^)) -lpthread
 
 $(BIN)/ext_engine_tsan: | need-$(CLANG)
 	@mkdir -p $(@D)

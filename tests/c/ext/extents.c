@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: MIT
 /*
  * ext/extents.c - whether an address still means the memory that was pinned
- * (capi/extents.c). The driver is this program's.
+ * (capi/long/extents.c). The driver is this program's.
  */
 #include <stdlib.h>
 #include <string.h>
 
-#include "extents.h"
+#include "long/extents.h"
 #include "tap.h"
 
 #define PAGE 4096u

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 /*
- * ext/ways.c - who makes a long copy (capi/long.c), and what is known of handles for DMA
- * (capi/dma.c), over an engine and threads that note what they are asked for.
+ * ext/ways.c - who makes a long copy (capi/long/long.c), and what is known of handles for DMA
+ * (capi/long/dma.c), over an engine and threads that note what they are asked for.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -53,8 +53,8 @@ static int noted_madvise(void *p, size_t n, int advice)
 #define copy_now_ns fake_now
 #define copy_fence_store noted_fence
 #define madvise noted_madvise
-#include "../../../capi/long.c"
-#include "../../../capi/dma.c"
+#include "../../../capi/long/long.c"
+#include "../../../capi/long/dma.c"
 #undef madvise
 #undef copy_fence_store
 #undef copy_now_ns

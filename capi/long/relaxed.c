@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 #include "relaxed.h"
 
-#include "host/guest.h"
+#include "../host/guest.h"
 
 #define CAPTURE_MODE_RELAXED 2
 

@@ -1,6 +1,13 @@
-package main
+// Package long has the copies that others than the caller may make, or help with: threads, and
+// the GPU's copy engine.
+//
+// Go prepares them, at a pin and at a mapping, by all that is asked of CUDA and of the kernel
+// once. C makes them: long.h is what it offers to package capi's C. It knows nothing of
+// package capi.
+package long
 
 /*
+#cgo CFLAGS: -std=gnu11 -O2 -g -Wall -Wextra
 #include "dma.h"
 */
 import "C"
@@ -22,9 +29,9 @@ var engines [C.GDR_GPUS_MAX]struct {
 	makes  atomic.Bool // a thread looks after the engine; others go on without
 }
 
-// prepareDMA has the GPU's copy engine make long copies through the handle, which has just
+// Pinned has the GPU's copy engine make long copies through the handle, which has just
 // pinned size bytes at addr, if the host wants that. After a failure the CPU makes them.
-func prepareDMA(handle, addr, size uint64) {
+func Pinned(handle, addr, size uint64) {
 	if !C.gdr_dma_is_wanted() {
 		return
 	}
@@ -90,10 +97,10 @@ func renewEngine(d *cuda.Driver, gpu int) error {
 // function is the address of a function that C calls.
 func function(addr uintptr) *[0]byte { return (*[0]byte)(host.Pointer(addr)) }
 
-// mapped is called when a handle has got a mapping, which begins at the GPU's address gpu.
-func mapped(handle, gpu uint64) {
+// Mapped is called when a handle has got a mapping, which begins at the GPU's address gpu.
+func Mapped(handle, gpu uint64) {
 	C.gdr_dma_mapped(C.uint64_t(handle), C.uint64_t(gpu))
-	if err := startThreads(); err != nil {
+	if err := StartThreads(); err != nil {
 		log.Errorf("%v", err)
 	}
 }

@@ -1,4 +1,4 @@
-package main
+package long
 
 /*
 #include "long.h"
@@ -15,9 +15,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// startThreads starts the threads that the host wants long copies to be shared by, if any are
+// StartThreads starts the threads that the host wants long copies to be shared by, if any are
 // missing. Copies go on with the threads that there are.
-func startThreads() error {
+func StartThreads() error {
 	t := C.gdr_long_threads()
 	wanted, running := int(t.wanted), int(t.running)
 	if wanted <= running {

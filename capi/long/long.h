@@ -10,8 +10,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "copy/copy.h"
-#include "host/page.h"
+#include "../copy/copy.h"
+#include "../host/page.h"
 
 #pragma GCC visibility push(hidden)
 

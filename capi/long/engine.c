@@ -4,7 +4,7 @@
 #include <stdatomic.h>
 #include <stddef.h>
 
-#include "copy/clock.h"
+#include "../copy/clock.h"
 
 #define POINTER_MEMORY_TYPE 2
 #define MEMORYTYPE_HOST 1
