@@ -126,7 +126,7 @@ check "each FAIL has an advice" advised
 check "a kernel part that cannot map" says 1 'backend-dmabuf: .*attribute 152 is 0' plain CUDA_SIM_DMABUF_MMAP=0
 check "the attributes" printed '^OK    attributes: .*\): 1, 1; attribute 152 .*: 0, 0\.'
 check "CUDA before 13.3" says 1 'CUDA is 12\.4, and 13\.3 is the first' plain CUDA_SIM_DRIVER_VERSION=12040
-check "it does not know the attribute" printed '^OK    attributes: .*attribute 152 .*: -1, -1\.'
+check "it does not know the attribute" printed '^OK    attributes: .*attribute 152 .*: not known to the driver, not known to the driver\.'
 check "a pin that fails" says 1 '^FAIL  trial: .*It failed at gdr_pin_buffer' plain \
 	CUDA_SIM_FAIL=cuMemGetHandleForAddressRange=1
 check "each FAIL has an advice" advised
