@@ -125,7 +125,6 @@ static void send_threads_away(void)
 		set_state(&threads[i], LEAVES);
 	for (unsigned int i = 0; i < threads_made; i++)
 		pthread_join(threads[i].id, NULL);
-	threads_made = 0;
 }
 
 static int make_next_thread(void)

@@ -228,6 +228,11 @@ func TestSeveralAllocations(t *testing.T) {
 		p, err := s.Pin(backend.PinRequest{Addr: addr + c.first, Size: size})
 		require.NoError(t, err, c.what)
 		require.Equal(t, fds+c.descriptor, cudatest.FDs(t), c.what)
+		exported := uint64(0)
+		for _, part := range p.(*pin).parts {
+			exported += part.size
+		}
+		require.Equal(t, size, exported, "%s: no page more", c.what)
 		for _, n := range []uint64{size, mib / 2} {
 			va, _, err := p.Map(n, backend.None)
 			require.NoError(t, err, c.what)
@@ -248,6 +253,32 @@ func TestSeveralAllocations(t *testing.T) {
 	_, err := s.Pin(backend.PinRequest{Addr: addr, Size: 6 * mib})
 	require.Error(t, err)
 	require.Equal(t, fds, cudatest.FDs(t), "the first one's descriptor is closed")
+}
+
+// Whole pages around any bytes, as far as 64 bits go.
+func TestWholePages(t *testing.T) {
+	const page = 4096
+	for _, c := range []struct {
+		addr, size, first, length uint64
+		ok                        bool
+	}{
+		{page, page, page, page, true},
+		{page + 1, page, page, 2 * page, true},
+		{2*page - 1, 1, page, page, true},
+		{2*page - 1, 2, page, 2 * page, true},
+		{page, 1, page, page, true},
+		{^uint64(0) - 2*page + 1, page, ^uint64(0) - 2*page + 1, page, true},
+		{^uint64(0) - page + 1, page, 0, 0, false},
+		{page, ^uint64(0) - page, 0, 0, false},
+		{1, ^uint64(0) - 1, 0, 0, false},
+		{1, ^uint64(0), 0, 0, false},
+	} {
+		first, length, ok := wholePages(c.addr, c.size, page)
+		require.Equal(t, c.ok, ok, "%+v", c)
+		if ok {
+			require.Equal(t, [2]uint64{c.first, c.length}, [2]uint64{first, length}, "%+v", c)
+		}
+	}
 }
 
 // The driver refuses to export a page whose first bytes no allocation has.

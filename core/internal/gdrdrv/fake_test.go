@@ -20,6 +20,8 @@ type fakeDriver struct {
 	t          *testing.T
 	driver     uint32
 	minAPI     uint32
+	token      uint64 // of the last PIN_BUFFER
+	space      uint32
 	persistent bool
 	forcePCIe  bool
 	defaultMap uint32          // mapping type that the driver chooses itself
@@ -41,6 +43,7 @@ type fakeBuffer struct {
 	va, mappedSize uint64
 	requested      uint32
 	mapped         uint32 // type, 0: not mapped
+	wc             bool   // the type of the last mapping was WC; GET_INFO says so later, too
 	revoked        bool
 }
 
@@ -85,6 +88,9 @@ func (f *fakeDriver) open(path string) (int, error) {
 }
 
 func (f *fakeDriver) own(fd int) (sys.FileID, error) {
+	if err := f.call("own"); err != nil {
+		return sys.FileID{}, err
+	}
 	return f.identity(fd)
 }
 
@@ -165,6 +171,7 @@ func (f *fakeDriver) getVersion(arg []byte) error {
 
 func (f *fakeDriver) pinBuffer(arg []byte) error {
 	token, space := order.Uint64(arg[16:]), order.Uint32(arg[24:])
+	f.token, f.space = token, space
 	if f.persistent && (token != 0 || space != 0) {
 		return unix.EINVAL
 	}
@@ -246,7 +253,7 @@ func (f *fakeDriver) getInfo(arg []byte) error {
 	if b.mapped != 0 {
 		order.PutUint32(arg[40:], 1)
 	}
-	if b.mapped == 1 {
+	if b.wc {
 		order.PutUint32(arg[44:], 1)
 	}
 	return nil
@@ -318,6 +325,7 @@ func (f *fakeDriver) mmap(fd int, offset uint64, size uintptr) (uintptr, error) 
 	if b.requested != 0 {
 		b.mapped = b.requested
 	}
+	b.wc = b.mapped == 1
 	va := uintptr(0x7f0000000000 + offset)
 	f.mappings[va] = fakeMapping{size: size, buffer: b}
 	if f.revokeAtMmap {

@@ -104,14 +104,20 @@ func TestOpenChecksTheVersionWindow(t *testing.T) {
 
 func TestOpenSaysWhatIsMissing(t *testing.T) {
 	f := newFake(t, 2, 6)
-	f.fail["open"] = unix.ENOENT
-	_, err := open(f, noSync)
-	require.ErrorIs(t, err, unix.ENOENT)
-	require.ErrorContains(t, err, "modprobe gdrdrv")
-
+	for _, absent := range []unix.Errno{unix.ENOENT, unix.ENXIO, unix.ENODEV} {
+		f.fail["open"] = absent
+		_, err := open(f, noSync)
+		require.ErrorIs(t, err, absent)
+		require.ErrorContains(t, err, "modprobe gdrdrv")
+	}
 	f.fail["open"] = unix.EACCES
-	_, err = open(f, noSync)
+	_, err := open(f, noSync)
 	require.ErrorIs(t, err, unix.EACCES)
+	require.NotContains(t, err.Error(), "modprobe")
+	f.fail["own"] = unix.EMFILE
+	_, err = open(f, noSync)
+	require.ErrorIs(t, err, unix.EMFILE)
+	require.Zero(t, f.live(), "the descriptor is closed")
 }
 
 // Every version pins, maps, reports and unmaps, by the ioctls that it has.
@@ -158,6 +164,8 @@ func TestLifeOfABuffer(t *testing.T) {
 			pinned = "PIN_BUFFER_V2"
 		}
 		require.Contains(t, f.calls, pinned, "%v", f)
+		require.Equal(t, minor >= 4, slices.Contains(f.calls, "GET_INFO_V2"), "%v", f)
+		require.Equal(t, minor < 4, slices.Contains(f.calls, "GET_INFO"), "%v", f)
 	}
 }
 
@@ -230,6 +238,10 @@ func TestPinFlagsAndTokens(t *testing.T) {
 		if c.want == nil {
 			require.NoError(t, err, c.what)
 			require.Len(t, f.buffers, 1, c.what)
+			if c.minor < 5 {
+				require.Equal(t, c.req.Token, f.token, c.what)
+				require.Equal(t, c.req.VASpace, f.space, c.what)
+			}
 		} else {
 			require.ErrorIs(t, err, c.want, c.what)
 			require.Empty(t, f.buffers, c.what)
