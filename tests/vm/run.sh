@@ -61,8 +61,10 @@ shift $((OPTIND - 1))
 [ $# -eq 1 ] || usage
 # QEMU 7.2 emulates cmpxchg16b so that it spoils the flags, and newer kernels crash.
 # Without cx16 they do not use it. On a busy host a starting kernel may miss timer
-# interrupts and give up. So its check is off. Pointer authentication as the Arm manual
-# suggests it is slow to emulate.
+# interrupts and give up. So its check is off. There a processor may also be busy for 30 s
+# with work of the kernel's own (with KASAN, the drain of vmap areas). So one that hangs is
+# reported after two minutes. Pointer authentication as the Arm manual suggests it is slow
+# to emulate.
 case $VM_ARCH in
 amd64)
 	need qemu-system-x86_64:qemu-system-x86 busybox:busybox-static
@@ -155,7 +157,8 @@ accel=${GDRAPI_VM_ACCEL:-$(accelerator "$image")}
 timeout "$limit" nice -n 10 "${machine[@]}" -accel "$accel" \
 	${clock[@]+"${clock[@]}"} -smp "$cpus" -m "$memory" -display none -no-reboot -nodefaults \
 	-kernel "$image" -initrd "$tmp/initrd" \
-	-append "panic=-1 quiet log_buf_len=4M nokaslr rdinit=/init console=$console" \
+	-append "panic=-1 quiet log_buf_len=4M nokaslr rdinit=/init console=$console \
+		watchdog_thresh=60 rcupdate.rcu_cpu_stall_timeout=120" \
 	-object "memory-backend-ram,id=bar,size=${bar}M,share=on" \
 	-device ivshmem-plain,memdev=bar ${devices[@]+"${devices[@]}"} -serial "file:$log" &
 qemu=$!
