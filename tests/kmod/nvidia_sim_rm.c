@@ -1422,10 +1422,8 @@ static void rm_move_notify(struct dma_buf_attachment *attachment)
 
 int sim_rm_attach(int fd, bool peer2peer)
 {
-	const struct dma_buf_attach_ops ops = {
-		.allow_peer2peer = peer2peer,
-		.move_notify = rm_move_notify,
-	};
+	/* By position: 7.2 has another name for the second. */
+	const struct dma_buf_attach_ops ops = { peer2peer, rm_move_notify };
 	struct dma_buf_attachment *attachment;
 	struct dma_buf *buf = dma_buf_get(fd);
 
