@@ -62,12 +62,16 @@ make_cuda() {
 	ln -sfn "$build/doubles/libnvidia-ml.so.1" "$cuda/lib64/libnvidia-ml.so"
 }
 
-# fetch SOURCE SUITE DIR: the upstream's source of a Debian source package, in
-# DIR/source. Its status is 1 if it was there already.
+# fetch SOURCE SUITE DIR: the upstream's source of a Debian source package, or of the folder
+# that SUITE is, in DIR/source. Its status is 1 if it was there already.
 fetch() {
 	[ ! -e "$3/.fetched" ] || return 1
 	rm -rf "$3"
 	mkdir -p "$3/source"
+	if [ -d "$2" ]; then
+		cp -a "$2/." "$3/source/" || die "cannot copy $2"
+		return 0
+	fi
 	vm_suite "$2"
 	say "fetching the source of $1 ($2)"
 	(cd "$3" && vm_apt "$2" apt-get source --tar-only "$1") >>"$log" 2>&1 ||

@@ -91,11 +91,19 @@ static int breaks(const char *what)
 	return told && !strcmp(told, what);
 }
 
+/* By its path: a dlopen of "$ORIGIN" that UCX intercepts is one from UCX's folder. */
 static void *library(const char *name)
 {
-	void *lib = dlopen("$ORIGIN/../libgdrapi.so.2", RTLD_NOW | RTLD_NOLOAD);
-	void *f = lib ? dlsym(lib, name) : NULL;
+	char path[4096];
+	Dl_info me;
+	void *lib, *f;
 
+	if (!dladdr((void *)library, &me))
+		fail("dladdr");
+	snprintf(path, sizeof(path), "%.*s/../libgdrapi.so.2",
+		 (int)(strrchr(me.dli_fname, '/') - me.dli_fname), me.dli_fname);
+	lib = dlopen(path, RTLD_NOW | RTLD_NOLOAD);
+	f = lib ? dlsym(lib, name) : NULL;
 	if (!f)
 		fail(name);
 	return f;

@@ -16,7 +16,7 @@ name=libfabric
 
 # The first Debian whose libfabric has both ways, and its tests beside it.
 suite=${LIBFABRIC_SUITE:-trixie}
-work=$GDRAPI_VM_CACHE/libfabric-$suite
+work=$GDRAPI_VM_CACHE/libfabric-${suite##*/}
 
 # libfabric pins GPU memory for its copies on EFA, CXI and, through ofi_rxm, on what knows
 # GPU memory. Of these only hardware does: its tcp says it does not, and tcp;ofi_rxm
