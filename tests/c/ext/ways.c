@@ -335,16 +335,17 @@ static void chosen(void)
 static void staging(void)
 {
 	struct gdr_long copy = { .front = &front, .size = (1 << 20) - 1 };
+	const struct facts f = { .copy = &copy };
 	static char host, chunk;
 	const struct copy_impl *alone;
 
 	want(0, 0, 4096, 4096, false);
 	copied(30, 0, BIG, true);
 	tap_ok(&tap, made_copy.stage == stage, "the engine is given what stages");
-	stage(&copy, &host, &chunk, 1, true);
+	stage(&f, &host, &chunk, 1, true);
 	alone = shared_by;
 	copy.size++;
-	stage(&copy, &host, &chunk, 1, true);
+	stage(&f, &host, &chunk, 1, true);
 	tap_ok(&tap, alone->wakes == SIZE_MAX && shared_by->wakes == 1, "of 1 MiB on it wakes threads");
 }
 
