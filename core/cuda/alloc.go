@@ -3,7 +3,6 @@ package cuda
 import (
 	"errors"
 	"fmt"
-	"unsafe"
 
 	"gdrapi/core/log"
 
@@ -39,7 +38,7 @@ type AllocationProp struct {
 	compressionType      uint8
 	gpuDirectRDMACapable uint8
 	usage                uint16
-	reserved             [4]uint8
+	_                    [4]uint8
 }
 
 // accessDesc is a CUmemAccessDesc, 12 bytes.
@@ -200,7 +199,7 @@ func (d *Driver) exportableProp(ordinal int) (AllocationProp, error) {
 
 func (d *Driver) allocationGranularity(prop *AllocationProp) (uint64, error) {
 	var g uint64
-	err := d.call(symMemGetAllocationGranularity, uintptr(unsafe.Pointer(&g)), uintptr(unsafe.Pointer(prop)), granularityMinimum)
+	err := d.call(symMemGetAllocationGranularity, &g, prop, granularityMinimum)
 	if err == nil && g == 0 {
 		err = fmt.Errorf("the CUDA driver gave an allocation granularity of 0: %w", unix.EIO)
 	}
@@ -209,29 +208,29 @@ func (d *Driver) allocationGranularity(prop *AllocationProp) (uint64, error) {
 
 func (d *Driver) memCreate(size uint64, prop *AllocationProp) (MemHandle, error) {
 	var h MemHandle
-	err := d.call(symMemCreate, uintptr(unsafe.Pointer(&h)), uintptr(size), uintptr(unsafe.Pointer(prop)), flagsMustBeZero)
+	err := d.call(symMemCreate, &h, size, prop, flagsMustBeZero)
 	return h, err
 }
 
 func (d *Driver) memAddressReserve(size uint64) (uint64, error) {
 	var addr uint64
-	err := d.call(symMemAddressReserve, uintptr(unsafe.Pointer(&addr)), uintptr(size), defaultReserveAlign, noFixedAddress, flagsMustBeZero)
+	err := d.call(symMemAddressReserve, &addr, size, defaultReserveAlign, noFixedAddress, flagsMustBeZero)
 	return addr, err
 }
 
 func (d *Driver) memAddressFree(addr, size uint64) error {
-	return d.call(symMemAddressFree, uintptr(addr), uintptr(size))
+	return d.call(symMemAddressFree, addr, size)
 }
 
 func (d *Driver) memMap(addr, size uint64, h MemHandle) error {
-	return d.call(symMemMap, uintptr(addr), uintptr(size), offsetMustBeZero, uintptr(h), flagsMustBeZero)
+	return d.call(symMemMap, addr, size, offsetMustBeZero, h, flagsMustBeZero)
 }
 
 func (d *Driver) memUnmap(addr, size uint64) error {
-	return d.call(symMemUnmap, uintptr(addr), uintptr(size))
+	return d.call(symMemUnmap, addr, size)
 }
 
 func (d *Driver) memSetAccess(addr, size uint64, where Location) error {
 	desc := accessDesc{location: where, flags: accessReadWrite}
-	return d.call(symMemSetAccess, uintptr(addr), uintptr(size), uintptr(unsafe.Pointer(&desc)), 1)
+	return d.call(symMemSetAccess, addr, size, &desc, 1)
 }

@@ -10,7 +10,6 @@ import (
 	"fmt"
 	"runtime"
 	"sync/atomic"
-	"unsafe"
 
 	"gdrapi/core/dl"
 	"gdrapi/core/internal/sys"
@@ -236,7 +235,7 @@ func (d *Driver) relax() captureMode {
 }
 
 func (c captureMode) swap() error {
-	return invoke(symThreadExchangeStreamCaptureMode, c.exchange, uintptr(unsafe.Pointer(c.mode)))
+	return invoke(symThreadExchangeStreamCaptureMode, c.exchange, c.mode)
 }
 
 func (c captureMode) restore() {
@@ -250,11 +249,8 @@ func (c captureMode) restore() {
 }
 
 // call calls s. All calls of CUDA but the watched export go through here; that one is made
-// in a WithMemory. Go objects that args point to stay in place and alive during the call.
-// The directive ensures that.
-//
-//go:uintptrescapes
-func (d *Driver) call(s symbol, args ...uintptr) error {
+// in a WithMemory. Of args dl.Call has the rules.
+func (d *Driver) call(s symbol, args ...any) error {
 	fn := d.fn[s]
 	if fn == 0 {
 		return tooOld(s)
@@ -270,11 +266,8 @@ func tooOld(s symbol) error {
 }
 
 // invoke calls the function fn, which is s.
-//
-//go:uintptrescapes
-func invoke(s symbol, fn uintptr, args ...uintptr) error {
-	r1, _, _ := purego.SyscallN(fn, args...)
-	if r := Result(r1); r != 0 {
+func invoke(s symbol, fn uintptr, args ...any) error {
+	if r := Result(dl.Call(fn, args...)); r != 0 {
 		return fmt.Errorf("%s: %w", names[s], r)
 	}
 	return nil
@@ -334,48 +327,48 @@ func (d *Driver) Init() error {
 // before Init.
 func (d *Driver) Version() (int, error) {
 	var v int32
-	err := d.call(symDriverGetVersion, uintptr(unsafe.Pointer(&v)))
+	err := d.call(symDriverGetVersion, &v)
 	return int(v), err
 }
 
 // DeviceCount counts the devices. Before Init it returns ErrNotInitialized.
 func (d *Driver) DeviceCount() (int, error) {
 	var n int32
-	err := d.call(symDeviceGetCount, uintptr(unsafe.Pointer(&n)))
+	err := d.call(symDeviceGetCount, &n)
 	return int(n), err
 }
 
 // Device gives the device with the ordinal.
 func (d *Driver) Device(ordinal int) (Device, error) {
 	var dev Device
-	err := d.call(symDeviceGet, uintptr(unsafe.Pointer(&dev)), uintptr(ordinal))
+	err := d.call(symDeviceGet, &dev, ordinal)
 	return dev, err
 }
 
 // DeviceAttribute reads an attribute of a device.
 func (d *Driver) DeviceAttribute(a DeviceAttribute, dev Device) (int, error) {
 	var v int32
-	err := d.call(symDeviceGetAttribute, uintptr(unsafe.Pointer(&v)), uintptr(a), uintptr(dev))
+	err := d.call(symDeviceGetAttribute, &v, a, dev)
 	return int(v), err
 }
 
 // DeviceUUID is the UUID of the GPU.
 func (d *Driver) DeviceUUID(dev Device) ([16]byte, error) {
 	var u [16]byte
-	err := d.call(symDeviceGetUUID, uintptr(unsafe.Pointer(&u)), uintptr(dev))
+	err := d.call(symDeviceGetUUID, &u, dev)
 	return u, err
 }
 
-func (d *Driver) ctxPushCurrent(c Context) error { return d.call(symCtxPushCurrent, uintptr(c)) }
+func (d *Driver) ctxPushCurrent(c Context) error { return d.call(symCtxPushCurrent, c) }
 
 func (d *Driver) ctxPopCurrent() error {
 	var c Context
-	return d.call(symCtxPopCurrent, uintptr(unsafe.Pointer(&c)))
+	return d.call(symCtxPopCurrent, &c)
 }
 
 func (d *Driver) primaryCtxRetain(dev Device) (Context, error) {
 	var c Context
-	err := d.call(symDevicePrimaryCtxRetain, uintptr(unsafe.Pointer(&c)), uintptr(dev))
+	err := d.call(symDevicePrimaryCtxRetain, &c, dev)
 	if err != nil {
 		return 0, sys.ExplainFDs(err)
 	}
@@ -383,13 +376,13 @@ func (d *Driver) primaryCtxRetain(dev Device) (Context, error) {
 }
 
 func (d *Driver) primaryCtxRelease(dev Device) error {
-	return d.call(symDevicePrimaryCtxRelease, uintptr(dev))
+	return d.call(symDevicePrimaryCtxRelease, dev)
 }
 
 // PointerAttribute reads an attribute whose value is an int.
 func (d *Driver) PointerAttribute(a PointerAttribute, addr uint64) (int, error) {
 	var v int32
-	err := d.call(symPointerGetAttribute, uintptr(unsafe.Pointer(&v)), uintptr(a), uintptr(addr))
+	err := d.call(symPointerGetAttribute, &v, a, addr)
 	return int(v), err
 }
 
@@ -397,7 +390,7 @@ func (d *Driver) PointerAttribute(a PointerAttribute, addr uint64) (int, error) 
 // current context.
 func (d *Driver) pointerAttribute64(a PointerAttribute, addr uint64) (uint64, error) {
 	var v uint64
-	err := d.call(symPointerGetAttribute, uintptr(unsafe.Pointer(&v)), uintptr(a), uintptr(addr))
+	err := d.call(symPointerGetAttribute, &v, a, addr)
 	return v, err
 }
 
@@ -421,13 +414,13 @@ func (d *Driver) PointerGetAttribute() uintptr { return d.fn[symPointerGetAttrib
 
 // setPointerAttribute sets an attribute whose value is an int.
 func (d *Driver) setPointerAttribute(a PointerAttribute, addr uint64, v int32) error {
-	return d.call(symPointerSetAttribute, uintptr(unsafe.Pointer(&v)), uintptr(a), uintptr(addr))
+	return d.call(symPointerSetAttribute, &v, a, addr)
 }
 
 // MemGetAddressRange gives the allocation, or the one VMM mapping, that addr
 // lies in. It needs a current context.
 func (d *Driver) MemGetAddressRange(addr uint64) (base, size uint64, err error) {
-	err = d.call(symMemGetAddressRange, uintptr(unsafe.Pointer(&base)), uintptr(unsafe.Pointer(&size)), uintptr(addr))
+	err = d.call(symMemGetAddressRange, &base, &size, addr)
 	return base, size, err
 }
 
@@ -441,7 +434,7 @@ func (d *Driver) MemExportRange(addr, size uint64, pcie bool) (int, error) {
 		flags = rangeFlagPCIe
 	}
 	var fd int32 = -1
-	err := d.call(symMemGetHandleForAddressRange, uintptr(unsafe.Pointer(&fd)), uintptr(addr), uintptr(size), rangeDMABufFD, flags)
+	err := d.call(symMemGetHandleForAddressRange, &fd, addr, size, rangeDMABufFD, flags)
 	return ownFD(fd, err)
 }
 
@@ -449,14 +442,14 @@ func (d *Driver) MemExportRange(addr, size uint64, pcie bool) (int, error) {
 // is mapped to; MemRelease drops it.
 func (d *Driver) MemRetainAllocationHandle(addr uint64) (MemHandle, error) {
 	var h MemHandle
-	err := d.call(symMemRetainAllocationHandle, uintptr(unsafe.Pointer(&h)), uintptr(addr))
+	err := d.call(symMemRetainAllocationHandle, &h, addr)
 	return h, err
 }
 
 // MemGetAllocationProperties says how the allocation was created.
 func (d *Driver) MemGetAllocationProperties(h MemHandle) (AllocationProp, error) {
 	var p AllocationProp
-	err := d.call(symMemGetAllocationPropertiesFromHandle, uintptr(unsafe.Pointer(&p)), uintptr(h))
+	err := d.call(symMemGetAllocationPropertiesFromHandle, &p, h)
 	return p, err
 }
 
@@ -464,7 +457,7 @@ func (d *Driver) MemGetAllocationProperties(h MemHandle) (AllocationProp, error)
 // returns EMFILE where the process is out of file descriptors.
 func (d *Driver) MemExport(h MemHandle) (int, error) {
 	var fd int32 = -1
-	err := d.call(symMemExportToShareableHandle, uintptr(unsafe.Pointer(&fd)), uintptr(h), HandleTypePosixFD, 0)
+	err := d.call(symMemExportToShareableHandle, &fd, h, HandleTypePosixFD, 0)
 	return ownFD(fd, err)
 }
 

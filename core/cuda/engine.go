@@ -105,8 +105,8 @@ func (d *Driver) EngineOf(ordinal int, old *Engine, s Staging) (e *Engine, err e
 func (d *Driver) isPageLocked(addr uintptr) bool {
 	const memoryTypeHost = 1
 	name, kind := MemoryType, int32(0)
-	place := unsafe.Pointer(&kind)
-	err := d.call(symPointerGetAttributes, 1, uintptr(unsafe.Pointer(&name)), uintptr(unsafe.Pointer(&place)), addr)
+	place := &kind
+	err := d.call(symPointerGetAttributes, 1, &name, &place, addr)
 	return err == nil && kind == memoryTypeHost
 }
 
@@ -121,7 +121,7 @@ func (d *Driver) newEngine(c Context, s Staging) (_ *Engine, err error) {
 			}
 		}
 	}()
-	if err = d.call(symStreamCreate, uintptr(unsafe.Pointer(&e.Stream)), streamNonBlocking); err != nil {
+	if err = d.call(symStreamCreate, &e.Stream, streamNonBlocking); err != nil {
 		return nil, err
 	}
 	undo = append(undo, func() error { return d.call(symStreamDestroy, e.Stream) })
@@ -134,7 +134,7 @@ func (d *Driver) newEngine(c Context, s Staging) (_ *Engine, err error) {
 		return nil, err
 	}
 	undo = append(undo, func() error { return d.call(symMemHostUnregister, e.Staging) })
-	if err = d.call(symMemHostGetDevicePointer, uintptr(unsafe.Pointer(&e.StagingAt)), e.Staging, 0); err != nil {
+	if err = d.call(symMemHostGetDevicePointer, &e.StagingAt, e.Staging, 0); err != nil {
 		return nil, err
 	}
 	e.WritesWords = d.writesWord(e, s.Word)

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"runtime"
 	"sync/atomic"
 	"unsafe"
 
@@ -63,13 +64,16 @@ func (d *Driver) MemoryAt(addr uint64) (MemoryInfo, error) {
 		MemoryType, DeviceOrdinal, isManaged, isLegacyIPCCapable, rangeStartAddr, rangeSize, contextOf, bufferID,
 		mappingBaseAddr, mappingSize,
 	}
-	places := [len(names)]unsafe.Pointer{
-		unsafe.Pointer(&v.kind), unsafe.Pointer(&v.ordinal), unsafe.Pointer(&v.managed),
-		unsafe.Pointer(&v.legacy), unsafe.Pointer(&v.start), unsafe.Pointer(&v.size), unsafe.Pointer(&v.context), unsafe.Pointer(&v.id),
-		unsafe.Pointer(&v.mapping), unsafe.Pointer(&v.mappingSize),
-	}
+	places := struct {
+		kind, ordinal        *int32
+		managed, legacy      *uint32
+		start, size          *uint64
+		context              *Context
+		id                   *uint64
+		mapping, mappingSize *uint64
+	}{&v.kind, &v.ordinal, &v.managed, &v.legacy, &v.start, &v.size, &v.context, &v.id, &v.mapping, &v.mappingSize}
 	ask := func(n int) error {
-		return d.call(symPointerGetAttributes, uintptr(n), uintptr(unsafe.Pointer(&names)), uintptr(unsafe.Pointer(&places)), uintptr(addr))
+		return d.call(symPointerGetAttributes, n, &names, &places, addr)
 	}
 	var err error
 	known := !noMappings.Load()
@@ -129,7 +133,7 @@ func (p PCIAddress) String() string { return fmt.Sprintf("%04x:%02x:%02x.0", p.D
 // PCIAddress gives the PCI address of the device.
 func (d *Driver) PCIAddress(dev Device) (PCIAddress, error) {
 	var text [32]byte
-	err := d.call(symDeviceGetPCIBusID, uintptr(unsafe.Pointer(&text)), uintptr(len(text)), uintptr(dev))
+	err := d.call(symDeviceGetPCIBusID, &text, len(text), dev)
 	if err != nil {
 		return PCIAddress{}, err
 	}
@@ -168,7 +172,7 @@ func OwnExport(result, fd int32) (int, error) {
 func (d *Driver) IPCHandle(addr uint64) ([16]uint32, error) {
 	var raw [64]byte
 	var words [16]uint32
-	if err := d.call(symIPCGetMemHandle, uintptr(unsafe.Pointer(&raw)), uintptr(addr)); err != nil {
+	if err := d.call(symIPCGetMemHandle, &raw, addr); err != nil {
 		return words, err
 	}
 	for i := range words {
@@ -185,21 +189,21 @@ const streamNonBlocking = 1
 // the GPU, and a kernel that never ends does not stop it. It needs a current context.
 func (d *Driver) ReadBack(b []byte, addr uint64) error {
 	return d.onStream(func(stream uintptr) error {
-		return d.copyAndWait(symMemcpyDtoHAsync, stream, uintptr(unsafe.Pointer(unsafe.SliceData(b))), uintptr(addr), uintptr(len(b)))
+		return d.copyAndWait(symMemcpyDtoHAsync, stream, unsafe.SliceData(b), addr, len(b))
 	})
 }
 
 // WriteOut writes b to GPU memory, as ReadBack reads it.
 func (d *Driver) WriteOut(addr uint64, b []byte) error {
 	return d.onStream(func(stream uintptr) error {
-		return d.copyAndWait(symMemcpyHtoDAsync, stream, uintptr(addr), uintptr(unsafe.Pointer(unsafe.SliceData(b))), uintptr(len(b)))
+		return d.copyAndWait(symMemcpyHtoDAsync, stream, addr, unsafe.SliceData(b), len(b))
 	})
 }
 
 // onStream calls fn with a stream of its own.
 func (d *Driver) onStream(fn func(stream uintptr) error) (err error) {
 	var stream uintptr
-	if err := d.call(symStreamCreate, uintptr(unsafe.Pointer(&stream)), streamNonBlocking); err != nil {
+	if err := d.call(symStreamCreate, &stream, streamNonBlocking); err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, d.call(symStreamDestroy, stream)) }()
@@ -208,9 +212,9 @@ func (d *Driver) onStream(fn func(stream uintptr) error) (err error) {
 
 // copyAndWait copies n bytes on a stream. The GPU may use the host's bytes until the stream
 // is synchronised, so this function keeps the object that they are in during both calls.
-//
-//go:uintptrescapes
-func (d *Driver) copyAndWait(how symbol, stream, to, from, n uintptr) error {
+func (d *Driver) copyAndWait(how symbol, stream uintptr, to, from any, n int) error {
+	defer runtime.KeepAlive(to)
+	defer runtime.KeepAlive(from)
 	if err := d.call(how, to, from, n, stream); err != nil {
 		return err
 	}
@@ -220,7 +224,7 @@ func (d *Driver) copyAndWait(how symbol, stream, to, from, n uintptr) error {
 // MemAlloc allocates GPU memory in the current context, for good: it ends with the context.
 // To free memory may wait for a kernel that never ends.
 func (d *Driver) MemAlloc(size uint64) (addr uint64, err error) {
-	err = d.call(symMemAlloc, uintptr(unsafe.Pointer(&addr)), uintptr(size))
+	err = d.call(symMemAlloc, &addr, size)
 	return addr, err
 }
 

@@ -3,7 +3,6 @@ package cuda
 import (
 	"errors"
 	"fmt"
-	"unsafe"
 
 	"gdrapi/core/log"
 
@@ -108,6 +107,6 @@ func (d *Driver) lend(c Context, fn func(in *Driver) error) error {
 func (d *Driver) primaryIsActive(dev Device) bool {
 	var flags uint32
 	var active int32
-	err := d.call(symDevicePrimaryCtxGetState, uintptr(dev), uintptr(unsafe.Pointer(&flags)), uintptr(unsafe.Pointer(&active)))
+	err := d.call(symDevicePrimaryCtxGetState, dev, &flags, &active)
 	return err == nil && active != 0
 }

@@ -41,8 +41,7 @@ func Call(fn uintptr, args ...any) uintptr {
 	return r
 }
 
-// word is what C gets of an argument. An object that an interface points to is on the heap,
-// where nothing moves.
+// word is what C gets of an argument. Pointer has the object on the heap, where nothing moves.
 func word(arg any) uintptr {
 	switch v := reflect.ValueOf(arg); v.Kind() {
 	case reflect.Pointer:

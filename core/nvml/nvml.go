@@ -89,9 +89,9 @@ func (l *Library) Devices() ([]Device, error) {
 
 // pciInfo is nvmlPciInfo_t, 68 bytes.
 type pciInfo struct {
-	busIDLegacy                                [16]byte
-	domain, bus, device, deviceID, subsystemID uint32
-	busID                                      [32]byte
+	_     [16]byte  // the bus ID in an older form
+	_     [5]uint32 // domain, bus, device, deviceID, subsystemID
+	busID [32]byte
 }
 
 // PCI is the GPU's PCI address, in the form 00000000:18:00.0.

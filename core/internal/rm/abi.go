@@ -197,9 +197,9 @@ type chipset struct {
 const chipsetUnaligned = 1 << 1
 
 type addressSpace struct {
-	object   handle
-	mapFlags uint32
-	space    uint32 // out
+	object handle
+	_      uint32 // flags of the mapping
+	space  uint32 // out
 }
 
 const (
@@ -221,8 +221,8 @@ type surfaceItem struct {
 const surfacePhysAttr = 8
 
 type version struct {
-	command uint32 // versionQuery
-	reply   uint32
+	command uint32   // versionQuery
+	_       uint32   // reply
 	text    [64]byte // "580.159.04"
 }
 

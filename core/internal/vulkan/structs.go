@@ -95,7 +95,7 @@ type memoryType struct {
 }
 
 type memoryHeap struct {
-	size  uint64
+	_     uint64 // size
 	flags uint32
 }
 
@@ -110,13 +110,13 @@ type memoryProperties struct {
 // rest have names here.
 type physicalDeviceProperties2 struct {
 	header
-	apiVersion    uint32
-	driverVersion uint32
-	vendorID      uint32
-	deviceID      uint32
-	deviceType    uint32
-	deviceName    [256]byte
-	rest          [548]byte
+	apiVersion uint32
+	_          uint32 // driverVersion
+	vendorID   uint32
+	_          uint32 // deviceID
+	deviceType uint32
+	deviceName [256]byte
+	rest       [548]byte
 }
 
 type physicalDeviceIDProperties struct {
