@@ -117,32 +117,32 @@ func NoBackend(err error) (reasons []error) {
 // pin whether it can pin, the next one that opens stands by.
 func openFirst(candidates []backend.Backend) (_ backend.Session, name string, err error) {
 	var reasons []error
-	var undecided *fallback
+	var tentative *fallback
 	for _, b := range candidates {
 		session, err := b.Open()
 		if err != nil {
 			reasons = append(reasons, fmt.Errorf("the %s backend does not open: %w", b.Name(), err))
 			continue
 		}
-		if undecided != nil {
-			log.Infof("gdr_open: the first pin decides between the %s and the %s backend", undecided.name, b.Name())
-			undecided.standby, undecided.standbyName = session, b.Name()
-			return undecided, undecided.name + "|" + b.Name(), nil
+		if tentative != nil {
+			log.Infof("gdr_open: the first pin decides between the %s and the %s backend", tentative.name, b.Name())
+			tentative.standby, tentative.standbyName = session, b.Name()
+			return tentative, tentative.name + "|" + b.Name(), nil
 		}
-		if u, ok := session.(backend.Undecided); ok && u.Undecided() {
-			undecided = &fallback{first: u, name: b.Name()}
+		if u, ok := session.(backend.Tentative); ok && u.Tentative() {
+			tentative = &fallback{first: u, name: b.Name()}
 			continue
 		}
 		log.Infof("gdr_open: using the %s backend", b.Name())
 		return session, b.Name(), nil
 	}
-	if undecided != nil {
+	if tentative != nil {
 		// A pin may find that this one does not serve.
 		for _, err := range reasons {
 			log.Infof("gdr_open: %v", err)
 		}
-		log.Infof("gdr_open: using the %s backend", undecided.name)
-		return undecided.first, undecided.name, nil
+		log.Infof("gdr_open: using the %s backend", tentative.name)
+		return tentative.first, tentative.name, nil
 	}
 	return nil, "", &noBackend{reasons}
 }

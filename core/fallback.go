@@ -14,7 +14,7 @@ import (
 // backend if it serves the buffer, else the standby. A question for
 // GDR_ATTR_USING_DMA_BUF_MMAP decides before, if CUDA can tell.
 type fallback struct {
-	first             backend.Undecided
+	first             backend.Tentative
 	standby           backend.Session
 	name, standbyName string
 
@@ -72,7 +72,7 @@ func (p *fallback) Attribute(a backend.Attr) (int, error) {
 	chosen := p.chosen
 	p.mu.Unlock()
 	if chosen == nil && a == backend.AttrDMABufMmap {
-		chosen, _ = p.choose("gdr_get_attribute", p.first.Able)
+		chosen, _ = p.choose("gdr_get_attribute", p.first.ServesAny)
 	}
 	if chosen != nil {
 		return chosen.Attribute(a)

@@ -15,24 +15,24 @@ import (
 type half struct {
 	*backendtest.Fake
 	name      string
-	undecided bool
+	tentative bool
 	serves    []error // the result of each call; the last one is also for all later calls
 	able      error
 	attribute int
 	version   int
 }
 
-func newHalf(name string, undecided bool, serves ...error) *half {
-	return &half{Fake: backendtest.New(), name: name, undecided: undecided, serves: serves}
+func newHalf(name string, tentative bool, serves ...error) *half {
+	return &half{Fake: backendtest.New(), name: name, tentative: tentative, serves: serves}
 }
 
 func (h *half) Name() string                        { return h.name }
 func (h *half) Open() (backend.Session, error)      { return h, h.Call("open") }
-func (h *half) Undecided() bool                     { return h.undecided }
+func (h *half) Tentative() bool                     { return h.tentative }
 func (h *half) Version() (int, int)                 { return 2, h.version }
 func (h *half) Attribute(backend.Attr) (int, error) { return h.attribute, h.Call("attribute") }
 func (h *half) count(name string) (n int)           { return count(h.Fake, name) }
-func (h *half) Able() error {
+func (h *half) ServesAny() error {
 	_ = h.Call("able")
 	return h.able
 }
@@ -219,7 +219,7 @@ func TestWhoStandsBy(t *testing.T) {
 		{"decided", []*half{newHalf("a", false), newHalf("b", false)}, "a", 1},
 		{"alone", []*half{newHalf("a", true, nil)}, "a", 1},
 		{"a fallback", []*half{newHalf("a", true, nil), newHalf("b", false), newHalf("c", false)}, "a|b", 2},
-		{"a fallback of two undecided", []*half{newHalf("a", true, nil), newHalf("b", true, nil), newHalf("c", false)}, "a|b", 2},
+		{"a fallback of two tentative", []*half{newHalf("a", true, nil), newHalf("b", true, nil), newHalf("c", false)}, "a|b", 2},
 		{"the next does not open", []*half{newHalf("a", true, nil), fails(newHalf("b", false))}, "a", 2},
 		{"the one after that does", []*half{newHalf("a", true, nil), fails(newHalf("b", false)), newHalf("c", false)}, "a|c", 3},
 		{"the first does not open", []*half{fails(newHalf("a", true)), newHalf("b", true, nil), newHalf("c", false)}, "b|c", 3},

@@ -60,18 +60,18 @@ type Session interface {
 	Close() error
 }
 
-// Undecided is a Session that may not know yet whether it can pin. CUDA says what a
+// Tentative is a Session that may not know yet whether it can pin. CUDA says what a
 // device can do only once it is initialised, and Open may not initialise it.
-type Undecided interface {
+type Tentative interface {
 	Session
-	// Undecided is true where only the first pin can decide.
-	Undecided() bool
+	// Tentative is true where only the first pin can decide.
+	Tentative() bool
 	// Serves is nil where the buffer can be pinned. It is ENOTSUP where another
 	// backend must pin it. Any other error says what is wrong with the request.
 	Serves(PinRequest) error
-	// Able is nil where a device can be served, as far as CUDA can say it now. It is
+	// ServesAny is nil where a device can be served, as far as CUDA can say it now. It is
 	// ENOTSUP where none can. Any other error says that CUDA cannot say it yet.
-	Able() error
+	ServesAny() error
 }
 
 // Pin is one pinned buffer. The core serialises the calls on one Pin.

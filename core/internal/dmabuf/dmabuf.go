@@ -46,7 +46,7 @@ func (Backend) Open() (backend.Session, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &session{cuda: cu, undecided: !known, devices: make(map[int]device)}, nil
+	return &session{cuda: cu, tentative: !known, devices: make(map[int]device)}, nil
 }
 
 // anyDevice fails when CUDA is initialised and no device has dma-bufs that can be
@@ -95,11 +95,11 @@ func lookUp(cu *cuda.Driver, ordinal int) (device, error) {
 	if err != nil {
 		return device{}, err
 	}
-	exports, err := able(cu, cuda.DMABufSupported, dev)
+	exports, err := supports(cu, cuda.DMABufSupported, dev)
 	if err != nil {
 		return device{}, err
 	}
-	maps, err := able(cu, cuda.DMABufMmapSupported, dev)
+	maps, err := supports(cu, cuda.DMABufMmapSupported, dev)
 	if err != nil {
 		return device{}, err
 	}
@@ -110,9 +110,9 @@ func lookUp(cu *cuda.Driver, ordinal int) (device, error) {
 	return device{exports: exports, maps: maps, coherent: coherent != 0}, nil
 }
 
-// able asks for an attribute. A driver that does not know it, or not for this device (124
+// supports asks for an attribute. A driver that does not know it, or not for this device (124
 // on GB10), answers INVALID_VALUE: no.
-func able(cu *cuda.Driver, attribute cuda.DeviceAttribute, dev cuda.Device) (bool, error) {
+func supports(cu *cuda.Driver, attribute cuda.DeviceAttribute, dev cuda.Device) (bool, error) {
 	v, err := cu.DeviceAttribute(attribute, dev)
 	if errors.Is(err, cuda.ErrInvalidValue) {
 		return false, nil
@@ -122,7 +122,7 @@ func able(cu *cuda.Driver, attribute cuda.DeviceAttribute, dev cuda.Device) (boo
 
 type session struct {
 	cuda      *cuda.Driver
-	undecided bool // at Open, whether any device is able
+	tentative bool // at Open, whether any device is able
 
 	mu      sync.Mutex
 	devices map[int]device // by ordinal, filled on first use
@@ -141,11 +141,11 @@ func (s *session) device(ordinal int) (device, error) {
 	return dev, err
 }
 
-// Undecided is true where CUDA was not initialised when the session was opened.
-func (s *session) Undecided() bool { return s.undecided }
+// Tentative is true where CUDA was not initialised when the session was opened.
+func (s *session) Tentative() bool { return s.tentative }
 
-// Able is what Open finds where CUDA is initialised.
-func (s *session) Able() error {
+// ServesAny is what Open finds where CUDA is initialised.
+func (s *session) ServesAny() error {
 	known, err := anyDevice(s.cuda)
 	if err == nil && !known {
 		return cuda.ErrNotInitialized

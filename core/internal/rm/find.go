@@ -48,7 +48,7 @@ type finder struct {
 	gpu   *gpu
 	proof *proof
 
-	source handle // CUDA's client, as pieces has found it
+	source handle // CUDA's client, as extents has found it
 }
 
 // errNotWatched means that exports cannot be watched in this process.

@@ -253,7 +253,7 @@ func TestSearchToTheFirstByteOfAnObject(t *testing.T) {
 		a := w.cuda.vmm(0, false, []uint64{2 * mib, 2 * mib, 2 * mib})
 		for objects, size := range map[int]uint64{1: 2 * mib, 2: 2*mib + 1, 3: 4*mib + 1} {
 			p := w.pinned(a.start, size)
-			require.Len(t, p.pieces, objects, "%d bytes", size)
+			require.Len(t, p.extents, objects, "%d bytes", size)
 			w.cycle(p)
 			require.NoError(t, p.Unpin())
 		}
@@ -293,7 +293,7 @@ func TestSearchIsShort(t *testing.T) {
 		before := w.rm.count("watch")
 		a := w.cuda.vmm(0, false, c.sizes)
 		p := w.pinned(a.start, a.size)
-		require.Len(t, p.pieces, len(c.sizes))
+		require.Len(t, p.extents, len(c.sizes))
 		require.Equal(t, before+c.watched, w.rm.count("watch"), "%v", c.sizes)
 		require.NoError(t, p.Unpin())
 		w.end()

@@ -179,7 +179,7 @@ func TestMappingsOfManyObjects(t *testing.T) {
 		require.NoError(t, w.pinned(w.cuda.memAlloc(0, mib).start, 4096).Unpin())
 		watched := w.rm.count("watch")
 		p := w.pinned(v.start, v.size)
-		require.Len(t, p.pieces, len(which))
+		require.Len(t, p.extents, len(which))
 		require.Equal(t, watched+len(which), w.rm.count("watch"))
 		w.cycle(p)
 		require.NoError(t, p.Unpin())

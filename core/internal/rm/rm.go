@@ -191,7 +191,7 @@ func (s *session) Pin(req backend.PinRequest) (backend.Pin, error) {
 	p := &pin{gpu: g, kernel: s.kernel, session: s, first: b.first, size: b.end - b.first, asked: b.asked, id: b.memory.ID}
 	err = s.cuda.withMemory(b.memory, b.asked, func(in driver) (err error) {
 		f := finder{cuda: in, watch: s.watch, gpu: g, proof: s.proofs.at(dev.at)}
-		p.pieces, err = f.pieces(b)
+		p.extents, err = f.extents(b)
 		if b.memory.Legacy {
 			p.source = f.source
 		}
@@ -277,7 +277,7 @@ type pin struct {
 	kernel      kernel
 	session     *session
 	first, size uint64 // whole GPU pages
-	pieces      []piece
+	extents     []extent
 
 	asked, id uint64 // first byte in the allocation, and the allocation's ID
 	source    handle // CUDA's client that had memory of cuMemAlloc; else 0

@@ -226,7 +226,7 @@ func TestParts(t *testing.T) {
 	sizes := []uint64{unit, unit, 3 * unit, unit, 2 * unit}
 	for _, c := range []struct {
 		from, pin, mapped uint64
-		pieces, windows   int
+		extents, windows  int
 	}{
 		{0, 8 * unit, 8 * unit, 5, 5},
 		{0, 8 * unit, 4096, 5, 1},
@@ -246,11 +246,11 @@ func TestParts(t *testing.T) {
 			w := open(t)
 			a := w.cuda.vmm(0, true, sizes)
 			p := w.pinned(a.start+c.from, c.pin)
-			require.Len(t, p.pieces, c.pieces, "%+v", c)
-			require.Equal(t, c.pieces, w.held(), "an object each")
+			require.Len(t, p.extents, c.extents, "%+v", c)
+			require.Equal(t, c.extents, w.held(), "an object each")
 			va, _, err := p.Map(c.mapped, backend.None)
 			require.NoError(t, err, "%+v", c)
-			require.Equal(t, c.pieces+c.windows+1, w.held(), "and a window each, in one mapping")
+			require.Equal(t, c.extents+c.windows+1, w.held(), "and a window each, in one mapping")
 			w.checkBytes(va, p.first, c.mapped)
 			require.NoError(t, p.Unmap())
 			require.NoError(t, p.Unpin())

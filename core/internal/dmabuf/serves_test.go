@@ -16,7 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-var _ backend.Undecided = (*session)(nil)
+var _ backend.Tentative = (*session)(nil)
 
 func driver(t *testing.T) *cuda.Driver {
 	cu, err := cuda.Load()
@@ -56,7 +56,7 @@ func TestDevicesThatDoNotMap(t *testing.T) {
 			{4096, unix.EINVAL, "no CUDA device pointer"},
 		} {
 			req := backend.PinRequest{Addr: c.addr, Size: 8}
-			served := s.(backend.Undecided).Serves(req)
+			served := s.(backend.Tentative).Serves(req)
 			require.Equal(t, fds, cudatest.FDs(t), "a question pins nothing")
 			p, err := s.Pin(req)
 			if c.want == nil {
@@ -110,9 +110,9 @@ func TestUndecidedBeforeInit(t *testing.T) {
 	}
 	early, err := Backend{}.Open()
 	require.NoError(t, err)
-	u := early.(backend.Undecided)
-	require.True(t, u.Undecided())
-	require.ErrorIs(t, u.Able(), cuda.ErrNotInitialized)
+	u := early.(backend.Tentative)
+	require.True(t, u.Tentative())
+	require.ErrorIs(t, u.ServesAny(), cuda.ErrNotInitialized)
 	err = u.Serves(backend.PinRequest{Addr: 1 << 20, Size: 8})
 	require.ErrorIs(t, err, unix.EINVAL)
 	require.NotErrorIs(t, err, unix.ENOTSUP, "that would decide for the other backend")
@@ -120,13 +120,13 @@ func TestUndecidedBeforeInit(t *testing.T) {
 	require.ErrorIs(t, err, cuda.ErrNotInitialized)
 
 	sim := cudatest.Need(t)
-	require.True(t, u.Undecided(), "as it was when the session was opened")
-	require.NoError(t, u.Able())
+	require.True(t, u.Tentative(), "as it was when the session was opened")
+	require.NoError(t, u.ServesAny())
 	require.NoError(t, u.Serves(backend.PinRequest{Addr: sim.MemAlloc(plain, page), Size: 8}))
 	require.ErrorIs(t, u.Serves(backend.PinRequest{Addr: sim.MemAlloc(mute, page), Size: 8}), unix.ENOTSUP)
 	late, err := Backend{}.Open()
 	require.NoError(t, err)
-	require.False(t, late.(backend.Undecided).Undecided())
+	require.False(t, late.(backend.Tentative).Tentative())
 }
 
 // memfd stands for a dma-buf of this many pages.

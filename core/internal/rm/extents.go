@@ -18,9 +18,9 @@ type span struct {
 	first, end uint64 // device addresses
 }
 
-// piece is a span whose object our client has. A mapped piece has windows, which the
+// extent is a span whose object our client has. A mapped extent has windows, which the
 // driver knows by these numbers.
-type piece struct {
+type extent struct {
 	object         handle
 	offset, length uint64
 	windows        []uint64
@@ -131,9 +131,9 @@ func join(left, right []span) []span {
 	return append(left, right...)
 }
 
-// pieces gives our client the objects of the buffer. On an error it returns the pieces
+// extents gives our client the objects of the buffer. On an error it returns the extents
 // that it has made, and the caller frees them.
-func (f *finder) pieces(b buffer) ([]piece, error) {
+func (f *finder) extents(b buffer) ([]extent, error) {
 	spans, err := f.spans(b)
 	if errors.Is(err, errNotWatched) && !b.memory.Legacy {
 		return f.imported(b)
@@ -141,16 +141,16 @@ func (f *finder) pieces(b buffer) ([]piece, error) {
 	if err != nil {
 		return nil, notFound(err)
 	}
-	var pieces []piece
+	var extents []extent
 	for _, span := range spans {
 		object, err := f.gpu.duplicate(span.place)
 		if err != nil {
-			return pieces, err
+			return extents, err
 		}
 		f.source = span.client
-		pieces = append(pieces, piece{object: object, offset: span.offset, length: span.end - span.first})
+		extents = append(extents, extent{object: object, offset: span.offset, length: span.end - span.first})
 	}
-	return pieces, f.gpu.checkEnd(pieces[len(pieces)-1], b)
+	return extents, f.gpu.checkEnd(extents[len(extents)-1], b)
 }
 
 // notFound adds to err what the user can do about objects that cannot be found.
@@ -163,25 +163,25 @@ func notFound(err error) error {
 
 // imported gives our client VMM memory by its file descriptors, one allocation at a
 // time. It needs no watched export. The memory must be exportable as a file descriptor.
-func (f *finder) imported(b buffer) ([]piece, error) {
-	var pieces []piece
+func (f *finder) imported(b buffer) ([]extent, error) {
+	var extents []extent
 	for at := b.first; at < b.end; {
 		base, length, err := f.cuda.MemGetAddressRange(at)
 		if err != nil {
-			return pieces, err
+			return extents, err
 		}
 		object, err := f.importAt(at)
 		if err != nil {
-			return pieces, err
+			return extents, err
 		}
 		end := min(base+length, b.end)
-		pieces = append(pieces, piece{object: object, offset: at - base, length: end - at})
+		extents = append(extents, extent{object: object, offset: at - base, length: end - at})
 		if err := f.confirmImport(object, at-base, at, b.memory.Ordinal); err != nil {
-			return pieces, err
+			return extents, err
 		}
 		at = end
 	}
-	return pieces, nil
+	return extents, nil
 }
 
 // importAt imports the VMM allocation that is mapped at an address.
@@ -208,7 +208,7 @@ func (f *finder) importAt(at uint64) (handle, error) {
 
 // checkEnd checks that the buffer ends inside of its object, where CUDA's answer does
 // not show that. The driver opens no window past the end of an object.
-func (g *gpu) checkEnd(last piece, b buffer) error {
+func (g *gpu) checkEnd(last extent, b buffer) error {
 	if !b.memory.Legacy || b.within() {
 		return nil
 	}
@@ -222,19 +222,19 @@ func (g *gpu) checkEnd(last piece, b buffer) error {
 	return errors.Join(g.client.kernel.close(w.fd), g.closeWindow(last.object, w.linear))
 }
 
-// free frees the objects of the pieces. When one fails, it goes on with the next.
+// free frees the objects of the extents. When one fails, it goes on with the next.
 func (p *pin) free() error {
 	var err error
-	for _, piece := range p.pieces {
-		err = errors.Join(err, p.gpu.free(piece.object))
+	for _, extent := range p.extents {
+		err = errors.Join(err, p.gpu.free(extent.object))
 	}
 	return err
 }
 
-// part is a part of a piece that takes one window.
+// part is a part of an extent that takes one window.
 type part struct {
-	piece          *piece
-	offset, length uint64 // in the piece's object
+	extent         *extent
+	offset, length uint64 // in the extent's object
 }
 
 // parts cuts the first size bytes into parts. None crosses a multiple of unit in its
@@ -242,16 +242,16 @@ type part struct {
 func (p *pin) parts(size uint64, unit func(object handle) uint64) []part {
 	var parts []part
 	for i := 0; size > 0; i++ {
-		piece := &p.pieces[i]
-		cut := unit(piece.object)
-		at, end := piece.offset, piece.offset+min(piece.length, size)
+		extent := &p.extents[i]
+		cut := unit(extent.object)
+		at, end := extent.offset, extent.offset+min(extent.length, size)
 		size -= end - at
 		for at < end {
 			next := end
 			if cut != 0 {
 				next = min(end, at&^(cut-1)+cut)
 			}
-			parts = append(parts, part{piece: piece, offset: at, length: next - at})
+			parts = append(parts, part{extent: extent, offset: at, length: next - at})
 			at = next
 		}
 	}
@@ -331,13 +331,13 @@ func (p *pin) mapParts(size uintptr, parts []part) (va uintptr, got backend.Mapp
 // mapPart maps a part at va+done, where va is the start of the range. For va 0 the kernel
 // chooses the address. mapPart gives the start of the range.
 func (p *pin) mapPart(part part, va, done uintptr) (uintptr, backend.MappingType, error) {
-	w, err := p.gpu.openWindow(part.piece.object, part.offset, part.length)
+	w, err := p.gpu.openWindow(part.extent.object, part.offset, part.length)
 	if err != nil {
 		return 0, backend.None, err
 	}
-	part.piece.windows = append(part.piece.windows, w.linear)
+	part.extent.windows = append(part.extent.windows, w.linear)
 	defer p.kernel.close(w.fd)
-	kind, err := p.gpu.kind(part.piece.object, w.answer)
+	kind, err := p.gpu.kind(part.extent.object, w.answer)
 	if err != nil {
 		return 0, backend.None, err
 	}
@@ -352,15 +352,15 @@ func (p *pin) mapPart(part part, va, done uintptr) (uintptr, backend.MappingType
 	return va, kind, nil
 }
 
-// closeWindows closes the windows of all pieces. The CPU's mapping must be gone.
+// closeWindows closes the windows of all extents. The CPU's mapping must be gone.
 func (p *pin) closeWindows() error {
 	var err error
-	for i := range p.pieces {
-		piece := &p.pieces[i]
-		for _, linear := range piece.windows {
-			err = errors.Join(err, p.gpu.closeWindow(piece.object, linear))
+	for i := range p.extents {
+		extent := &p.extents[i]
+		for _, linear := range extent.windows {
+			err = errors.Join(err, p.gpu.closeWindow(extent.object, linear))
 		}
-		piece.windows = nil
+		extent.windows = nil
 	}
 	return err
 }
