@@ -17,7 +17,6 @@
 #include "data.h"
 #include "host/env.h"
 #include "host/front.h"
-#include "host/guest.h"
 #include "host/log.h"
 
 /*

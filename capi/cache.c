@@ -26,7 +26,6 @@
 #include "cache_range.h"
 #include "data.h"
 #include "host/front.h"
-#include "host/guest.h"
 #include "host/log.h"
 
 #define CU_POINTER_ATTRIBUTE_BUFFER_ID 7

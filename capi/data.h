@@ -8,7 +8,7 @@
 #include <stdint.h>
 
 #include "core.h"
-#include "host/guest.h"
+#include "host/front.h"
 
 #pragma GCC visibility push(hidden)
 

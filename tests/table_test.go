@@ -181,6 +181,7 @@ var table = []Group{
 		{Name: "log", Cmd: cmd("$B/bin/log_test")},
 		{Name: "front", Cmd: cmd("$B/bin/front_test")},
 		{Name: "runtime", Cmd: cmd("$B/bin/runtime_test")},
+		{Name: "reserve", Cmd: cmd("$B/bin/reserve_test")},
 		{Name: "circles", Cmd: cmd("tests/capi/circles.sh", "$B")},
 		{Name: "goroot", Cmd: cmd("tests/capi/goroot.sh")},
 	}},

@@ -9,7 +9,9 @@
 #include <stdint.h>
 
 #include "env.h"
+#include "guest.h"
 #include "page.h"
+#include "reserve.h"
 
 #pragma GCC visibility push(hidden)
 
@@ -43,6 +45,31 @@ static inline struct gdr_front *gdr_front_here(void)
 
 	return front && atomic_load_explicit(&front->up, memory_order_acquire) ? front : NULL;
 }
+
+/*
+ * A call of the core, or of what starts it: the only way in. Whoever takes a lock of ours
+ * is inside. So nobody ends, or leaves by siglongjmp, with a lock held. A call that takes
+ * something is INSIDE_WITH_ROOM: it is refused by ENOMEM where Go might lack memory.
+ */
+#define INSIDE(call) INSIDE_IF(true, call)
+#define INSIDE_WITH_ROOM(call) INSIDE_IF(false, call)
+
+/* Before the start there is no reserve, or only that of an ancestor. */
+#define INSIDE_IF(needed, call) ({			\
+	bool reserved_ = gdr_front_here() != NULL;	\
+	struct gdr_guest guest_;			\
+	int rc_;					\
+							\
+	gdr_guest_enter(&guest_);			\
+	rc_ = reserved_ ? gdr_reserve_enter(needed) : 0;	\
+	if (!rc_) {					\
+		rc_ = (call);				\
+		if (reserved_)				\
+			gdr_reserve_leave();		\
+	}						\
+	gdr_guest_leave(&guest_);			\
+	rc_;						\
+})
 
 #pragma GCC visibility pop
 

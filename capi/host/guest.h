@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * guest.h - the door: Go code and our locks on the host's threads.
+ * guest.h - the door: Go code and our locks on the host's threads; see INSIDE in front.h.
  */
 #ifndef GDR_GUEST_H
 #define GDR_GUEST_H
@@ -10,7 +10,6 @@
 
 #include "../copy/float.h"
 #include "../copy/signals.h"
-#include "reserve.h"
 
 #pragma GCC visibility push(hidden)
 
@@ -39,28 +38,6 @@ struct gdr_guest {
 
 void gdr_guest_enter(struct gdr_guest *g);
 void gdr_guest_leave(const struct gdr_guest *g);
-
-/*
- * A call of the core, or of what starts it: the only way in. Whoever takes a lock of ours
- * is inside. So nobody ends, or leaves by siglongjmp, with a lock held. A call that takes
- * something is INSIDE_WITH_ROOM: it is refused by ENOMEM where Go might lack memory.
- */
-#define INSIDE(call) INSIDE_IF(true, call)
-#define INSIDE_WITH_ROOM(call) INSIDE_IF(false, call)
-
-#define INSIDE_IF(needed, call) ({			\
-	struct gdr_guest guest_;			\
-	int rc_;					\
-							\
-	gdr_guest_enter(&guest_);			\
-	rc_ = gdr_reserve_enter(needed);		\
-	if (!rc_) {					\
-		rc_ = (call);				\
-		gdr_reserve_leave();			\
-	}						\
-	gdr_guest_leave(&guest_);			\
-	rc_;						\
-})
 
 /*
  * Anonymous memory of the library's own, as mmap gives it. It is not locked: if the host

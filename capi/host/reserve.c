@@ -2,11 +2,9 @@
 /*
  * reserve.c - what Go's allocator asks for, and what is kept for it:
  *
- * 1. A piece of an arena, 4 MiB, to write to. It makes the arena's pages writable. Where the
- *    kernel refuses, a piece of ours is moved to their place.
- * 2. Memory for its own tables, some KiB: of a small pool.
- * 3. An arena, 64 MiB of address space, where the last one ends: the next one is reserved
- *    ahead, at that address.
+ * 1. Its heap grows upwards by pieces of 4 MiB, through arenas of 64 MiB of address space.
+ *    What the heap takes next is writable ahead of it, and the next arena is reserved.
+ * 2. Its own tables take some KiB each, elsewhere: of a small pool.
  *
  * Nothing of it is written to before Go uses it.
  */
@@ -25,91 +23,100 @@
 #include "log.h"
 
 #define PIECE (4ul << 20)
-#define PIECES_MAX 64
+#define ARENA (64ul << 20)
 #define POOL (2ul << 20)
 #define POOL_LEAST (1ul << 20)
-#define ARENA (64ul << 20)
 
 /* What one caller may take: two stacks of 128 KiB if its M is a new one, and some heap. */
 #define CALLER (320ul << 10)
 
-/* Under lock. No mapping is made under it: the C library's mmap may be a host's. */
+/*
+ * Under lock. heap <= ready <= end, and given <= end. All four are NULL before the first
+ * arena. No mapping is made under the lock: the C library's mmap may be a host's.
+ */
 static struct {
 	pthread_mutex_t lock;
-	char *pieces[PIECES_MAX];
-	unsigned int count;
+	char *heap;		/* Go's heap ends here */
+	char *ready;		/* from heap to here one can write */
+	char *given;		/* Go's arenas end here */
+	char *end;		/* given, or an arena behind it that is reserved */
 	char *pool;
 	size_t pool_left;	/* taken from its end */
-	char *arena;		/* the next one, or NULL */
-	char *arena_at;		/* where it must be; NULL before the first */
+	unsigned int taken;	/* how often something was */
 } kept = { .lock = PTHREAD_MUTEX_INITIALIZER };
 
-static _Atomic bool runs;
-static _Atomic bool whole;	/* nothing has been taken since it was filled */
 static _Atomic int inside;
-static _Atomic int room;	/* for so many callers it was filled */
+static _Atomic int room;	/* for so many callers it is full; 0: something was taken */
 
 void gdr_reserve_start(void)
 {
 	kept = (typeof(kept)){ .lock = PTHREAD_MUTEX_INITIALIZER };
-	atomic_store(&whole, false);
 	atomic_store(&inside, 0);
 	atomic_store(&room, 0);
-	atomic_store(&runs, true);
 }
 
-/* The first piece stays when a caller leaves. */
-static unsigned int pieces_for(int callers)
+/* Under lock. */
+static void note_taken(void)
 {
-	unsigned long n = 1 + (callers * CALLER + PIECE - 1) / PIECE;
-
-	return n < PIECES_MAX ? n : PIECES_MAX;
+	kept.taken++;
+	atomic_store(&room, 0);
 }
 
-static char *map_writable(size_t len)
+/* Where something of the host's lies, Go takes an arena elsewhere, and none is kept. */
+static int fill_arena(void)
 {
-	char *mem = gdr_map_memory(NULL, len, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS);
+	char *at, *mem;
 
-	return mem == MAP_FAILED ? NULL : mem;
-}
-
-static int fill_pieces(unsigned int want)
-{
-	for (;;) {
-		bool full;
-		char *mem;
-
-		pthread_mutex_lock(&kept.lock);
-		full = kept.count >= want;
-		pthread_mutex_unlock(&kept.lock);
-		if (full)
-			return 0;
-		mem = map_writable(PIECE);
-		if (!mem)
-			return ENOMEM;
-		pthread_mutex_lock(&kept.lock);
-		full = kept.count >= want;
-		if (!full)
-			kept.pieces[kept.count++] = mem;
-		pthread_mutex_unlock(&kept.lock);
-		if (full)
-			munmap(mem, PIECE);
+	pthread_mutex_lock(&kept.lock);
+	at = kept.end == kept.given ? kept.end : NULL;
+	pthread_mutex_unlock(&kept.lock);
+	if (!at)
+		return 0;
+	mem = gdr_map_memory(at, ARENA, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE);
+	if (mem == MAP_FAILED)
+		return ENOMEM;
+	pthread_mutex_lock(&kept.lock);
+	if (mem == at && at == kept.end && at == kept.given) {
+		kept.end += ARENA;
+		mem = NULL;
 	}
+	pthread_mutex_unlock(&kept.lock);
+	if (mem)
+		munmap(mem, ARENA);
+	return 0;
+}
+
+/* One piece stays when the callers have taken theirs. */
+static int fill_heap(int callers)
+{
+	size_t want = PIECE + (callers * CALLER + PIECE - 1) / PIECE * PIECE;
+	char *to;
+	int rc = 0;
+
+	pthread_mutex_lock(&kept.lock);
+	to = want < (size_t)(kept.end - kept.heap) ? kept.heap + want : kept.end;
+	if (to > kept.ready) {
+		if (syscall(SYS_mprotect, kept.ready, to - kept.ready, PROT_READ | PROT_WRITE))
+			rc = ENOMEM;
+		else
+			kept.ready = to;
+	}
+	pthread_mutex_unlock(&kept.lock);
+	return rc;
 }
 
 static int fill_pool(void)
 {
 	char *mem, *old;
 	size_t left;
-	bool low;
 
 	pthread_mutex_lock(&kept.lock);
-	low = kept.pool_left < POOL_LEAST;
+	left = kept.pool_left;
 	pthread_mutex_unlock(&kept.lock);
-	if (!low)
+	if (left >= POOL_LEAST)
 		return 0;
-	mem = map_writable(POOL);
-	if (!mem)
+	mem = gdr_map_memory(NULL, POOL, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS);
+	if (mem == MAP_FAILED)
 		return ENOMEM;
 	pthread_mutex_lock(&kept.lock);
 	old = kept.pool;
@@ -122,59 +129,31 @@ static int fill_pool(void)
 	return 0;
 }
 
-/* Where something of the host's lies, Go takes an arena elsewhere, and none is kept. */
-static int fill_arena(void)
-{
-	char *at, *mem;
-
-	pthread_mutex_lock(&kept.lock);
-	at = kept.arena ? NULL : kept.arena_at;
-	pthread_mutex_unlock(&kept.lock);
-	if (!at)
-		return 0;
-	mem = gdr_map_memory(at, ARENA, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE);
-	if (mem == MAP_FAILED)
-		return ENOMEM;
-	if (mem == at) {
-		pthread_mutex_lock(&kept.lock);
-		if (!kept.arena && kept.arena_at == at) {
-			kept.arena = mem;
-			mem = NULL;
-		}
-		pthread_mutex_unlock(&kept.lock);
-	}
-	if (mem)
-		munmap(mem, ARENA);
-	return 0;
-}
-
 static int fill(int callers)
 {
+	unsigned int taken;
 	int rc;
 
-	atomic_store(&whole, true);
-	rc = fill_pieces(pieces_for(callers));
+	pthread_mutex_lock(&kept.lock);
+	taken = kept.taken;
+	pthread_mutex_unlock(&kept.lock);
+	rc = fill_arena();
+	if (!rc)
+		rc = fill_heap(callers);
 	if (!rc)
 		rc = fill_pool();
-	if (!rc)
-		rc = fill_arena();
-	if (rc)
-		atomic_store(&whole, false);
-	else
+	pthread_mutex_lock(&kept.lock);
+	if (!rc && taken == kept.taken)
 		atomic_store(&room, callers);
+	pthread_mutex_unlock(&kept.lock);
 	return rc;
 }
 
 int gdr_reserve_enter(bool needed)
 {
-	int callers, rc = 0;
+	int callers = atomic_fetch_add(&inside, 1) + 1, rc = 0;
 
-	if (!atomic_load_explicit(&runs, memory_order_relaxed))
-		return 0;
-	callers = atomic_fetch_add(&inside, 1) + 1;
-	if (callers < 1)
-		callers = 1;
-	if (!atomic_load(&whole) || callers > atomic_load(&room))
+	if (callers > atomic_load(&room))
 		rc = fill(callers);
 	if (!rc || needed)
 		return 0;
@@ -193,90 +172,81 @@ void gdr_reserve_leave(void)
 		;
 }
 
-/* Moves memory to write to into the place of [addr, addr + len), which is Go's. */
-static bool move_under(char *addr, size_t len)
+/* Under lock. NULL: too little is left. */
+static char *take_from_pool(size_t len)
 {
-	bool done = true;
+	size_t page = sysconf(_SC_PAGESIZE);
+
+	len = (len + page - 1) & -page;
+	if (len > kept.pool_left)
+		return NULL;
+	note_taken();
+	return kept.pool + (kept.pool_left -= len);
+}
+
+/*
+ * Go has reserved what it asks for, and has not written there. So it can be made writable
+ * instead of being mapped anew, which what is kept of the heap is already, or be replaced by
+ * memory of the pool. Under lock.
+ */
+static bool make_writable(char *addr, size_t len, int prot)
+{
+	char *from;
+
+	if (!syscall(SYS_mprotect, addr, len, prot))
+		return true;
+	from = take_from_pool(len);
+	return from && syscall(SYS_mremap, from, len, len, MREMAP_MAYMOVE | MREMAP_FIXED, addr) >= 0;
+}
+
+/* The heap may begin in the middle of its first arena. */
+static bool grow(char *addr, size_t len, int prot)
+{
+	bool is_heap, done;
 
 	pthread_mutex_lock(&kept.lock);
-	atomic_store(&whole, false);
-	while (done && len) {
-		size_t n = len < PIECE ? len : PIECE;
-		char *from = NULL;
-
-		if (n < PIECE && n <= kept.pool_left)
-			from = kept.pool + (kept.pool_left -= n);
-		else if (n == PIECE && kept.count)
-			from = kept.pieces[--kept.count];
-		done = from && syscall(SYS_mremap, from, n, n, MREMAP_MAYMOVE | MREMAP_FIXED, addr) >= 0;
-		addr += n;
-		len -= n;
+	is_heap = addr >= kept.heap && addr + len <= kept.given;
+	done = make_writable(addr, len, prot);
+	if (done && is_heap) {
+		note_taken();
+		kept.heap = addr + len;
+		if (kept.ready < kept.heap)
+			kept.ready = kept.heap;
 	}
 	pthread_mutex_unlock(&kept.lock);
 	return done;
 }
 
-/*
- * Go has reserved what it asks for at a fixed address, and has not written there. Making it
- * writable is the same as mapping it anew.
- */
-static void *make_writable(char *addr, size_t len, int prot)
+static bool take_arena(char *addr, size_t len)
 {
-	int error;
-
-	if (!mprotect(addr, len, prot))
-		return addr;
-	error = errno;
-	if (move_under(addr, len))
-		return addr;
-	errno = error;
-	return MAP_FAILED;
-}
-
-static void *take_arena(char *addr, size_t len)
-{
-	char *mem = NULL;
+	bool done;
 
 	pthread_mutex_lock(&kept.lock);
-	if (len == ARENA && addr == kept.arena) {
-		mem = kept.arena;
-		kept.arena = NULL;
-		kept.arena_at = mem + ARENA;
-		atomic_store(&whole, false);
+	done = addr == kept.given && len == (size_t)(kept.end - addr);
+	if (done) {
+		note_taken();
+		kept.given = kept.end;
 	}
 	pthread_mutex_unlock(&kept.lock);
-	return mem;
+	return done;
 }
 
+/* The kernel gave Go an arena, which may be elsewhere than the one before. */
 static void note_arena(char *addr, size_t len)
 {
-	char *unused = NULL;
+	char *unused;
+	size_t left;
 
 	pthread_mutex_lock(&kept.lock);
-	if (len == ARENA) {
-		unused = kept.arena;
-		kept.arena = NULL;
-		kept.arena_at = addr + ARENA;
-		atomic_store(&whole, false);
-	}
+	unused = kept.given;
+	left = kept.end - kept.given;
+	if (addr != kept.given)
+		kept.heap = kept.ready = addr;
+	kept.given = kept.end = addr + len;
+	note_taken();
 	pthread_mutex_unlock(&kept.lock);
-	if (unused)
-		munmap(unused, ARENA);
-}
-
-static void *take_from_pool(size_t len)
-{
-	size_t page = sysconf(_SC_PAGESIZE);
-	char *mem = MAP_FAILED;
-
-	len = (len + page - 1) & -page;
-	pthread_mutex_lock(&kept.lock);
-	if (len <= kept.pool_left) {
-		mem = kept.pool + (kept.pool_left -= len);
-		atomic_store(&whole, false);
-	}
-	pthread_mutex_unlock(&kept.lock);
-	return mem;
+	if (left)
+		munmap(unused, left);
 }
 
 void *gdr_reserve_mmap(void *addr, size_t len, int prot, int flags)
@@ -284,16 +254,17 @@ void *gdr_reserve_mmap(void *addr, size_t len, int prot, int flags)
 	void *mem;
 
 	if (flags & MAP_FIXED && prot != PROT_NONE)
-		return make_writable(addr, len, prot);
-	if (addr && prot == PROT_NONE) {
-		mem = take_arena(addr, len);
-		if (mem)
-			return mem;
-	}
+		return grow(addr, len, prot) ? addr : MAP_FAILED;
+	if (addr && prot == PROT_NONE && take_arena(addr, len))
+		return addr;
 	mem = gdr_map_memory(addr, len, prot, flags);
-	if (mem != MAP_FAILED && mem == addr && prot == PROT_NONE)
+	if (mem != MAP_FAILED && mem == addr && prot == PROT_NONE && len == ARENA)
 		note_arena(mem, len);
-	if (mem == MAP_FAILED && prot != PROT_NONE)
+	if (mem == MAP_FAILED && prot != PROT_NONE) {
+		pthread_mutex_lock(&kept.lock);
 		mem = take_from_pool(len);
+		pthread_mutex_unlock(&kept.lock);
+		mem = mem ? mem : MAP_FAILED;
+	}
 	return mem;
 }

@@ -18,7 +18,7 @@
 void gdr_reserve_start(void);
 
 /*
- * A host's thread enters. Returns 0, or ENOMEM if it is not needed and the reserve cannot
+ * A host's thread enters, where the runtime runs. Returns 0, or ENOMEM if it is not needed and the reserve cannot
  * be filled; a call that gives back what is pinned is needed. After 0 gdr_reserve_leave
  * follows.
  */

@@ -17,6 +17,10 @@ $(BIN)/front_test $(BIN)/runtime_test: $(BIN)/%_test: tests/capi/%.c $(wildcard 
 	@mkdir -p $(@D)
 	$(CC) $(C11) $(CFLAGS) -Icapi -o $@ $< -lpthread
 
+$(BIN)/reserve_test: tests/capi/reserve.c capi/host/reserve.c capi/host/guest.c $(CAPI_H) tools/tap.h
+	@mkdir -p $(@D)
+	$(CC) $(C11) $(CFLAGS) -Icapi -o $@ $(filter %.c,$^) -lpthread
+
 # The newest is the one that all else is built with.
 GO_OLDEST := $(firstword $(shell sed '/^\#/d' capi/host/go_versions))
 

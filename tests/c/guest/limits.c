@@ -212,7 +212,8 @@ struct pins {
 	gdr_t g;
 	unsigned long dptr;
 	gdr_mh_t *mh;
-	long most, made;
+	gdr_t *more;
+	long most, made, opened;
 	int rc;
 };
 
@@ -228,9 +229,25 @@ static void *pin_all(void *arg)
 		sleep_us(100);
 	for (p->made = 0; p->made < p->most && !p->rc; p->made += !p->rc)
 		p->rc = gdr_pin_buffer(p->g, p->dptr, 64 * KIB, 0, 0, &p->mh[p->made]);
+	/* The descriptors that a backend takes for pins may end before the memory does. */
+	if (p->rc == EMFILE)
+		while (p->opened < p->most && (p->more[p->opened] = gdr_open()))
+			p->opened++;
+	if (p->rc == EMFILE && p->opened < p->most)
+		p->rc = errno;
+	for (long i = 0; i < p->opened; i++)
+		expect_is(gdr_close(p->more[i]), 0);
 	for (long i = 0; i < p->made; i++)
 		expect_is(gdr_unpin_buffer(p->g, p->mh[i]), 0);
 	return NULL;
+}
+
+static void *populated(size_t bytes)
+{
+	void *mem = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
+
+	expect(mem != MAP_FAILED);
+	return mem;
 }
 
 static void pin_to_the_end(void (*limit)(void), int threads)
@@ -240,14 +257,15 @@ static void pin_to_the_end(void (*limit)(void), int threads)
 	pthread_t t[8];
 	struct buffer b;
 	gdr_t g = open_or_fail();
-	gdr_mh_t *mh;
+	gdr_mh_t *mh = populated(threads * most * sizeof(*mh));
+	gdr_t *more = populated(threads * most * sizeof(*more));
 
 	alloc_buffer(g, &b, 64 * KIB);
-	mh = mmap(NULL, threads * most * sizeof(*mh), PROT_READ | PROT_WRITE,
-		  MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
-	expect(mh != MAP_FAILED);
 	for (int i = 0; i < threads; i++)
-		p[i] = (struct pins){ g, b.dptr, mh + i * most, most, 0, 0 };
+		p[i] = (struct pins){
+			.g = g, .dptr = b.dptr, .most = most,
+			.mh = mh + i * most, .more = more + i * most,
+		};
 	for (int i = 0; i < threads; i++)
 		start_thread(&t[i], 0, pin_all, &p[i]);
 	while (atomic_load(&ready) < threads)
@@ -257,7 +275,9 @@ static void pin_to_the_end(void (*limit)(void), int threads)
 	for (int i = 0; i < threads; i++)
 		expect_is(pthread_join(t[i], NULL), 0);
 	for (int i = 0; i < threads; i++)
-		note("%ld pins, then errno %d", p[i].made, p[i].rc);
+		note("%ld pins, %ld more opens, then errno %d", p[i].made, p[i].opened, p[i].rc);
+	for (int i = 0; on_doubles() && i < threads; i++)
+		expect(p[i].rc == ENOMEM || (!p[i].rc && p[i].made == most) || p[i].opened == most);
 	expect_is(gdr_mem_free(g, b.mem), 0);
 	expect_is(gdr_close(g), 0);
 }

@@ -54,6 +54,22 @@ static void *plugin(void)
 	return lib;
 }
 
+/*
+ * The C library's, for the library too: a slow load of libcuda has the loader until the
+ * plugin's constructor returns.
+ */
+static _Atomic bool slow_load;
+
+void *dlopen(const char *file, int mode)
+{
+	void *(*real)(const char *, int);
+
+	*(void **)&real = dlsym(RTLD_NEXT, "dlopen");
+	if (file && !strcmp(file, "libcuda.so.1") && atomic_exchange(&slow_load, false))
+		plugin();
+	return real(file, mode);
+}
+
 static gdr_t load_plugin(void)
 {
 	void *lib = plugin();
@@ -364,6 +380,42 @@ static void unloading_parent(void)
 	expect(in_child("when it has left", opens, NULL, AT_ONCE_S));
 }
 
+static _Atomic bool fork_begins;
+
+static void begin_fork(void)
+{
+	atomic_store(&fork_begins, true);
+}
+
+/* The load ends some time after the fork began, or would have been made. */
+static void *end_load(void *unused)
+{
+	while (!atomic_load(&fork_begins))
+		sleep_us(1000);
+	sleep_us(100000);
+	atomic_store(&may_open, true);
+	return unused;
+}
+
+/* A fork waits for the library's own load of libcuda: so the child has it, and is not refused. */
+static void fork_in_own_load(void)
+{
+	pthread_t opener, ender;
+	gdr_t g = NULL;
+
+	constructor_waits = true;
+	plugin_opens = false;
+	atomic_store(&slow_load, true);
+	expect_is(pthread_atfork(begin_fork, NULL, NULL), 0);
+	start_thread(&opener, 0, open_first, &g);
+	wait_in_constructor();
+	start_thread(&ender, 0, end_load, NULL);
+	expect(in_child("of a parent that loads libcuda", opens, NULL, CHILD_S));
+	expect_is(pthread_join(ender, NULL), 0);
+	expect_is(pthread_join(opener, NULL), 0);
+	expect_is(gdr_close(g), 0);
+}
+
 /*
  * A fork that the C library does not see, so that it frees no lock. (It does not free
  * malloc's either, which dlopen takes: so here nobody loads.)
@@ -409,6 +461,7 @@ static const struct guest_case cases[] = {
 	{ "a thread enters the loader as the process forks", entering_parent, 60, 0 },
 	{ "the same, and leaves it before the fork returns", entering_and_leaving_parent, 60, 0 },
 	{ "the same, unloading", unloading_parent, 60, 0 },
+	{ "a fork waits for the library's own load of libcuda", fork_in_own_load, 60, 0 },
 	{ "raw clone while threads walk it", raw_forks, 120, 0 },
 	{ NULL, NULL, 0, 0 }
 };
