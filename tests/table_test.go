@@ -205,6 +205,7 @@ var table = []Group{
 		{Name: "arguments", Cmd: cmd("tests/tools/tools.sh", "$B/bin", "env", "LD_LIBRARY_PATH=$B/doubles:$B"),
 			Make: cmd("tools", "doubles"), Needs: cmd("script")},
 		{Name: "figures", Cmd: cmd("$B/bin/figures_test")},
+		{Name: "printed", Cmd: cmd("$B/bin/printed_test")},
 		{Name: "pingpong", Cmd: cmd("$B/bin/pingpong_test")},
 		{Name: "output", Cmd: cmd("python3", "tests/tools/output.py", "$B/bin", "$B/tests/libspoil.so"), Sim: Plain,
 			Make: cmd("tools", "doubles", "$B/tests/libspoil.so"), Needs: cmd("python3")},

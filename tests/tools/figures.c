@@ -461,6 +461,44 @@ static void test_forms(void)
 	bench_result_free(&r);
 }
 
+/* What gdrcopy_copybw prints: each line its own figure. */
+static void test_copybw(void)
+{
+	static const char *const ops[] = { "write", "read" }, *const who[] = { "gdrcopy", "cuMemcpy" };
+	struct bench_opts o = { .copy_size = 1 << 20, .offset = 64, .threads = 3 };
+	struct bench_result r = { .tool = "t" };
+	char text[1024];
+	FILE *file = tmpfile();
+	int keep = dup(STDOUT_FILENO);
+	size_t n;
+
+	bench_fact(&r, "k", "v");
+	for (int i = 0; i < 4; i++) {
+		struct bench_row row = { .op = ops[i / 2], .who = who[i % 2], .mode = "m", .size = 1 << 20,
+					 .samples = 10 + (size_t)i, .batch = 2 + (unsigned int)i, .p50 = 1e6 * (i + 1) };
+
+		bench_row(&r, &row);
+	}
+	fflush(stdout);
+	if (!file || dup2(fileno(file), STDOUT_FILENO) < 0)
+		abort();
+	print(&r, &o);
+	fflush(stdout);
+	dup2(keep, STDOUT_FILENO);
+	close(keep);
+	rewind(file);
+	n = fread(text, 1, sizeof(text) - 1, file);
+	text[n] = 0;
+	fclose(file);
+	is_text(text,
+		"# k: v\n"
+		"writing test, size=1048576 offset=64 num_iters=20 threads=3\n"
+		"write BW: 1000.00MB/s\ncuMemcpyHtoD BW: 500.00MB/s\n"
+		"reading test, size=1048576 offset=64 num_iters=48 threads=3\n"
+		"read BW: 333.33MB/s\ncuMemcpyDtoH BW: 250.00MB/s\n", "gdrcopy_copybw's text");
+	bench_result_free(&r);
+}
+
 int main(void)
 {
 	test_samples();
@@ -473,5 +511,6 @@ int main(void)
 	test_apiperf();
 	test_units();
 	test_forms();
+	test_copybw();
 	return tap_done(&tap);
 }

@@ -30,6 +30,18 @@ RUNS = {
 }
 
 
+def cpu():
+    """The CPU's name, and how many there are."""
+    with open("/proc/cpuinfo", encoding="utf-8") as f:
+        names = [line.split(":", 1)[1].strip() for line in f if re.match("(model name|cpu)\\s*:", line)]
+    return f"{names[0] if names else 'unknown CPU'}, {os.sysconf('SC_NPROCESSORS_ONLN')} online"
+
+
+# What each benchmark says on the simulated GPU.
+FACTS = {"gpu": "Simulated GPU 0", "cuda_driver": "13.3", "libgdrapi": "2.6", "memory": "ext", "backend": "dmabuf",
+         "mapping": "Write Combining", "cpu": cpu(), "kernel": " ".join((os.uname()[0], os.uname()[2], os.uname()[4]))}
+
+
 def check(ok, name, note=""):
     global passed, failed
     if ok:
@@ -66,6 +78,9 @@ def forms():
         check(result["tool"] == "gdrcopy_" + name.split()[0].rstrip(","), f"{name}: it names itself")
         check(result["data"].startswith("verified"), f"{name}: it says what of the data was verified")
         check(result["build"] == build, f"{name}: it names the library's build", result.get("build"))
+        said = {key: result.get(key) for key in FACTS}
+        check(said == FACTS, f"{name}: its facts are this machine's", said)
+        check(re.fullmatch(r"\d{4}-\d\d-\d\d \d\d:\d\d UTC", result["date"]), f"{name}: its date", result["date"])
         rows = result["results"]
         check(len(rows) > 0, f"{name}: there are figures")
         check(all(0 <= r["p0_ns"] <= r["p50_ns"] <= r.get("p99_ns", r["p50_ns"]) for r in rows),

@@ -98,6 +98,8 @@ check "sanity -v -s -d -e -t" sim sanity -v -s -d 0 -e -t 'fork*' --skip 'fork_t
 check "it has its cases" grep -q '^ok 1 - fork_first' "$work/out"
 check "-s prints no summary" sh -c "! grep -q '^# Failed:\|^# Skipped:\|passed' $work/out"
 check "sanity without -s" sim sanity -t 'fork*' --skip 'fork_t*'
+check "its plan is of the cases that -t chooses" grep -qx '1\.\.7' "$work/out"
+check "a case that is skipped says why" grep -q '^ok [0-9]* - fork_twice # SKIP asked$' "$work/out"
 check "its summary says how many" grep -q '^6 passed, 0 failed, 1 skipped$' "$work/out"
 check "and what was skipped" grep -q '^# Skipped:$' "$work/out"
 check "and why" grep -q '^#   fork_twice: asked$' "$work/out"
@@ -106,6 +108,13 @@ check "sanity -l lists" ends 0 "$bin/gdrcopy_sanity" -l
 all=$(wc -l <"$work/out")
 check "sanity -l -t lists some" ends 0 "$bin/gdrcopy_sanity" -l -t 'fork*' -t 'basic*'
 check "fewer than all" test "$(wc -l <"$work/out")" -lt "$all"
+check "those of the first -t" grep -q '^fork_first$' "$work/out"
+check "and of the second" grep -q '^basic' "$work/out"
+check "sanity -l -t with a comma" ends 0 "$bin/gdrcopy_sanity" -l -t 'fork_first,basic*'
+check "those before it" grep -q '^fork_first$' "$work/out"
+for bad in 1z 1024 -1 ''; do
+	check "sanity -d '$bad'" usage sanity -d "$bad"
+done
 check "sanity -t of no case" usage sanity -t no_such_case
 check "sanity --skip of no case" usage sanity --skip no_such_case
 
@@ -117,6 +126,11 @@ check "copylat --mode callers -w" usage copylat --mode callers -w 5
 check "copylat --mode pause -r" usage copylat --mode pause -r 5
 check "copylat --cold with -C" usage copylat --cold -C
 check "copylat --mode many -C" usage copylat --mode many -C
+check "copybw with nothing left past -o" usage copybw -s 4096 -o 4096
+check "it says so" grep -q -- '--offset 4096 is not inside the 4096 bytes' "$work/err"
+# shellcheck disable=SC2086 # words
+check "copybw on a CPU that is not there" ends 1 $simulated "$bin/gdrcopy_copybw" --cpu 1000
+check "it says which" grep -q '^CPU 1000: ' "$work/err"
 check "copybw with a copy that does not fit" usage copybw -s 4096 -c 8192
 check "--json with --csv" usage copybw --json --csv
 for backend in gdrdrv dmabuf rm vulkan; do
