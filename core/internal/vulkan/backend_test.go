@@ -3,6 +3,7 @@ package vulkan
 import (
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"unsafe"
 
@@ -248,6 +249,51 @@ func TestPinRefuses(t *testing.T) {
 		require.Equal(t, live, sim.Live(), c.what)
 		require.Equal(t, fds, cudatest.FDs(t), c.what)
 	}
+	const notSupported = 801
+	sim.Fail("cuMemRetainAllocationHandle", notSupported, 1)
+	_, err := s.Pin(backend.PinRequest{Addr: plain, Size: 4096})
+	require.ErrorIs(t, err, unix.ENOTSUP)
+	require.ErrorContains(t, err, "gdr_mem_alloc", "a driver may call plain memory so, too")
+}
+
+// Which files may describe a driver: those that the host names, or of the usual folders.
+func TestManifests(t *testing.T) {
+	usual, own := t.TempDir(), t.TempDir()
+	for _, name := range []string{"nvidia_icd.json", "nvidia.json.old", "intel_icd.json", "nvidia"} {
+		for _, dir := range []string{usual, own} {
+			require.NoError(t, os.WriteFile(filepath.Join(dir, name), nil, 0o666))
+		}
+	}
+	saved := manifestDirs
+	manifestDirs = []string{filepath.Join(usual, "none"), usual}
+	t.Cleanup(func() { manifestDirs = saved })
+	require.Equal(t, []string{usual + "/nvidia_icd.json"}, manifests(""))
+	require.Equal(t, []string{own + "/intel_icd.json", own + "/nvidia_icd.json"}, manifests(own))
+	require.Equal(t, []string{"/a/b", own + "/intel_icd.json", own + "/nvidia_icd.json", "c.json"}, manifests("/a/b:"+own+":c.json"))
+}
+
+// A library's path is as in the manifest, or beside it; a bare name is the loader's to find.
+func TestLibraryOfAManifest(t *testing.T) {
+	dir := t.TempDir()
+	load := func(library string) error {
+		path := filepath.Join(dir, "nvidia_icd.json")
+		require.NoError(t, os.WriteFile(path, []byte(`{"ICD": {"library_path": "`+library+`"}}`), 0o666))
+		return loadDriver(path)
+	}
+	for library, part := range map[string]string{
+		"./libnone_a.so":        dir + "/libnone_a.so",
+		"../libnone_b.so":       filepath.Dir(dir) + "/libnone_b.so",
+		"/nowhere/libnone_c.so": "/nowhere/libnone_c.so",
+		"libnone_d.so":          "libnone_d.so",
+	} {
+		err := load(library)
+		require.ErrorContains(t, err, part)
+		if !strings.Contains(library, "/") {
+			require.NotContains(t, err.Error(), dir)
+		}
+	}
+	require.ErrorIs(t, load(""), unix.EINVAL)
+	require.NoError(t, load("libc.so.6"), "found by the loader")
 }
 
 func TestUnalignedBuffer(t *testing.T) {
