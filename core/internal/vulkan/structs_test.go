@@ -188,6 +188,9 @@ func TestMappableType(t *testing.T) {
 	} {
 		var p memoryProperties
 		p.typeCount = uint32(len(c.flags))
+		for i := range p.types { // what lies past the count is nothing
+			p.types[i].propertyFlags = local | visible | coherent
+		}
 		for i, f := range c.flags {
 			p.types[i].propertyFlags = f
 		}
