@@ -24,6 +24,10 @@ $(BIN)/pool_steps: $(T)/copy/pool_steps.c $(COPY_C) $(CAPI_H) tools/tap.h
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS) $(C11) -Icapi -I$(T) -o $@ $(filter-out %/pool.c,$(filter %.c,$^)) -lpthread -ldl
 
+$(BIN)/data_test: $(T)/copy/data.c capi/data.c $(COPY_C) $(CAPI_H) $(T)/front_double.h tools/tap.h
+	@mkdir -p $(@D)
+	$(CC) $(CFLAGS) $(COPY_TEST)
+
 $(BIN)/threads_test: $(T)/copy/threads.c capi/copy/threads.c $(CAPI_H) tools/tap.h
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS) $(COPY_TEST) -lm
