@@ -158,10 +158,3 @@ void copy_auto_learn(size_t n, bool to, enum copy_way way, uint64_t ns)
 	atomic_store_explicit(&e->ns, ns ? ns : 1, memory_order_relaxed);
 	atomic_store_explicit(&e->tries, tries + 1, memory_order_relaxed);
 }
-
-uint64_t copy_auto_expect(size_t n, bool to, enum copy_way way)
-{
-	unsigned int c = class_of(n);
-
-	return scaled(estimate(c, to, way), (size_t)1 << c, n);
-}

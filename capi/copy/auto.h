@@ -37,9 +37,6 @@ bool copy_auto_learns(size_t n, bool to, enum copy_way way);
 /* Notes that a copy of n bytes took this long. */
 void copy_auto_learn(size_t n, bool to, enum copy_way way, uint64_t ns);
 
-/* The estimate of a copy's time. */
-uint64_t copy_auto_expect(size_t n, bool to, enum copy_way way);
-
 #pragma GCC visibility pop
 
 #endif
