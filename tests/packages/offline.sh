@@ -29,8 +29,9 @@ version=${source##*/gdrapi-}
 sum=$(sha256sum <"$tarball")
 check "it has the modules" test -e "$source/vendor/modules.txt"
 check "its go.mod names no toolchain" sh -c "! grep -q ^toolchain '$source/go.mod'"
-# As make names them: from the top of a tree.
-check "make channels" sh -c 'cd "$1" && "$2/packaging/channels.sh" "$3" channels' sh "$work" "$here" "$tarball"
+# As make has it: in a folder that is not named from the root on.
+recipes() { (cd "$work" && "$here/packaging/channels.sh" "$tarball" channels); }
+check "make channels" recipes
 
 # steps CHANNEL RECIPE: the recipe's own, into a script.
 steps() {
