@@ -45,6 +45,7 @@ others() {
 needed() { others 's/.*\(NEEDED\).*\[(.*)\]/\1/p' "$may_need"; }
 
 # run_path: none, or the wheel's own folder.
+# shellcheck disable=SC2016 # $ORIGIN is the loader's
 run_path() { others 's/.*\((RPATH|RUNPATH)\).*\[(.*)\]/\2/p' '^\$ORIGIN$'; }
 
 sums() {
