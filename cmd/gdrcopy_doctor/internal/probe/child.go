@@ -162,8 +162,8 @@ func openBackend(name string) (backend.Session, error) {
 // again when CUDA is initialised.
 func openDecided(b backend.Backend) (backend.Session, error) {
 	session, err := b.Open()
-	u, ok := session.(backend.Undecided)
-	if err != nil || !ok || !u.Undecided() {
+	u, ok := session.(backend.Tentative)
+	if err != nil || !ok || !u.Tentative() {
 		return session, err
 	}
 	_ = session.Close()
