@@ -332,7 +332,6 @@ static void *open_library(int mode)
 
 enum gdr_driver_state gdr_driver_load(char *why, size_t size)
 {
-
 	if (atomic_load(&cuda))
 		return GDR_DRIVER_LOADED;
 	if (!gdr_driver_can_load()) {

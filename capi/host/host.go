@@ -11,7 +11,7 @@ package host
 #cgo LDFLAGS: -ldl -lpthread
 #include <sys/mman.h>
 #include "driver.h"
-#include "start.h"
+#include "front.h"
 #include "watch.h"
 
 // The answer is a number: a driver may answer an address that no Go pointer may hold.
@@ -26,7 +26,7 @@ import (
 	"fmt"
 	"unsafe"
 
-	_ "gdrapi/capi/copy" // C alone: start.c and runtime.c call it
+	_ "gdrapi/capi/copy" // C alone: front.c and runtime.c call it
 	"gdrapi/core"
 	"gdrapi/core/cuda"
 

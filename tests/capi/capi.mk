@@ -12,7 +12,7 @@ $(BIN)/log_test: tests/capi/log.c capi/host/log.c capi/host/env.c $(COPY_C) $(CA
 	@mkdir -p $(@D)
 	$(CC) $(C11) $(CFLAGS) -Icapi -o $@ $(filter %.c,$^) -lpthread
 
-# They have front.c and start.c, and runtime.c in them.
+# They have front.c and runtime.c in them.
 $(BIN)/front_test $(BIN)/runtime_test: $(BIN)/%_test: tests/capi/%.c $(wildcard capi/host/*.[ch]) $(CAPI_H) tools/tap.h
 	@mkdir -p $(@D)
 	$(CC) $(C11) $(CFLAGS) -Icapi -o $@ $< -lpthread

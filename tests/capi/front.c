@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 /*
- * front_test - capi/host/front.c and start.c, built in here, over a runtime, a core, a
+ * front_test - capi/host/front.c, built in here, over a runtime, a core, a
  * driver and an environment that are the test's: each step of a start fails in turn, in
  * parents and in children, with and without a kernel that empties pages in a fork.
  */
@@ -50,7 +50,6 @@ static int madvise_of(void *mem, size_t len, int advice)
 #define mmap(addr, len, prot, flags, fd, off) mmap_of(len, prot, flags)
 #define madvise madvise_of
 #include "host/front.c"
-#include "host/start.c"
 #undef mmap
 
 static struct tap tap;
@@ -187,7 +186,7 @@ static void test_prepare(void)
 		no_gdrdrv = rows[i].no_gdrdrv;
 		no_nvidiactl = rows[i].no_nvidiactl;
 		of.driver = rows[i].driver;
-		rc = gdr_start_prepare(&opts);
+		rc = prepare_start(&opts);
 		tap_ok(&tap, rc == rows[i].rc && of.loads == rows[i].loads && of.lines == !!rc,
 		       "backend %s%s, %s gdrdrv, %s nvidiactl, driver %d: %d", rows[i].backend ? rows[i].backend : "any",
 		       rows[i].force ? " or dmabuf" : "", no_gdrdrv ? "no" : "a", no_nvidiactl ? "no" : "a", rows[i].driver, rc);
@@ -195,7 +194,7 @@ static void test_prepare(void)
 	memset(&of, 0, sizeof(of));
 	no_gdrdrv = no_nvidiactl = may_not_look = true;
 	of.driver = GDR_DRIVER_NOT_FOUND;
-	check(!gdr_start_prepare(&any) && !of.loads, "what may not be looked at may be there");
+	check(!prepare_start(&any) && !of.loads, "what may not be looked at may be there");
 	no_gdrdrv = no_nvidiactl = may_not_look = false;
 }
 
