@@ -423,44 +423,36 @@ static inline bool is_usual(uint64_t key, const void *dev, const void *host, siz
 	return size - 1 < slot->len && off <= slot->len - size;
 }
 
-static inline void end_write(void)
+static inline void end_write(bool fully)
 {
-	if (mixed())
+	if (fully)
 		copy_fence_full();
 	else
 		copy_fence_store();
 }
 
-/* move_to and move_from do not fence. */
-static void move_to(const struct request *r, uint32_t type)
+/* Without fences. */
+static inline void move_bytes(const struct request *r, uint32_t type)
 {
-	if (type == GDR_MAPPING_TYPE_WC)
-		this_thread.impl->to(r->dev, r->host, r->size);
-	else if (type == GDR_MAPPING_TYPE_DEVICE)
-		copy_portable.to(r->dev, r->host, r->size);
-	else
-		memcpy(r->dev, r->host, r->size);
-}
+	const struct copy_impl *impl = type == GDR_MAPPING_TYPE_WC ? this_thread.impl : &copy_portable;
+	void *dst = r->to ? r->dev : r->host;
+	const void *src = r->to ? r->host : r->dev;
 
-static void move_from(const struct request *r, uint32_t type)
-{
-	if (type == GDR_MAPPING_TYPE_WC)
-		this_thread.impl->from(r->host, r->dev, r->size);
-	else if (type == GDR_MAPPING_TYPE_DEVICE)
-		copy_portable.from(r->host, r->dev, r->size);
+	if (type == GDR_MAPPING_TYPE_CACHING)
+		memcpy(dst, src, r->size);
 	else
-		memcpy(r->host, r->dev, r->size);
+		(r->to ? impl->to : impl->from)(dst, src, r->size);
 }
 
 static void move(const struct request *r, uint32_t type)
 {
 	if (r->to) {
-		move_to(r, type);
-		end_write();
+		move_bytes(r, type);
+		end_write(mixed());
 		return;
 	}
 	copy_fence_read_begin();
-	move_from(r, type);
+	move_bytes(r, type);
 	copy_fence_read_end();
 }
 
@@ -578,9 +570,11 @@ copy_long(uint64_t key, void *dev, void *host, size_t size, bool to)
 	gdr_long_copy(&copy);
 }
 
-static inline bool is_long(size_t size, _Atomic size_t *least)
+static inline bool is_long(size_t size, bool to)
 {
-	return __builtin_expect(size >= atomic_load_explicit(least, memory_order_relaxed), 0);
+	size_t least = atomic_load_explicit(&copy_limits.least_long[to], memory_order_relaxed);
+
+	return __builtin_expect(size >= least, 0);
 }
 
 /*
@@ -611,7 +605,7 @@ static inline bool has_level_0(uintptr_t frame)
 static __attribute__((noinline)) int
 write_lines(uint64_t key, void *dev, void *host, size_t size)
 {
-	if (is_long(size, &copy_limits.least_long[true]))
+	if (is_long(size, true))
 		copy_long(key, dev, host, size, true);
 	else
 		this_thread.impl->to(dev, host, size);
@@ -632,7 +626,7 @@ read_long(void *host, const void *dev, size_t size)
 
 static inline int read_lines(void *host, const void *dev, size_t size)
 {
-	if (is_long(size, &copy_limits.least_long[false]))
+	if (is_long(size, false))
 		return read_long(host, dev, size);
 	copy_fence_read_begin();
 	this_thread.impl->from(host, dev, size);
@@ -715,34 +709,19 @@ static void move_piece(const struct pieces *p, const gdr_piece_t *piece, bool to
 	if (!r.size)
 		return;
 	type = slot_of(r.key)->type;
-	if (!p->alone && type == GDR_MAPPING_TYPE_WC &&
-	    is_long(r.size, to ? &copy_limits.least_long[true] : &copy_limits.least_long[false]))
+	if (!p->alone && type == GDR_MAPPING_TYPE_WC && is_long(r.size, to))
 		copy_long(r.key, r.dev, r.host, r.size, to);
 	else
-		(to ? move_to : move_from)(&r, type);
+		move_bytes(&r, type);
 }
 
-/* Whether every piece is for the routine for write-combined memory. */
-static inline bool are_usual(const struct pieces *p, _Atomic size_t *least)
-{
-	return p->plain && (p->alone || !is_long(p->longest, least));
-}
-
-static void put_all(const struct pieces *p)
+static inline __attribute__((always_inline)) void put_all(const struct pieces *p, const bool direct)
 {
 	copy_span *to = this_thread.impl->to;
 
 	for (const gdr_piece_t *piece = p->at, *end = piece + p->count; piece < end; piece++)
-		if (piece->size)
-			to(piece->map_d_ptr, piece->h_ptr, piece->size);
-}
-
-static void put_all_direct(const struct pieces *p)
-{
-	copy_span *to = this_thread.impl->to;
-
-	for (const gdr_piece_t *piece = p->at, *end = piece + p->count; piece < end; piece++)
-		if (piece->size && !copy_put_direct(piece->map_d_ptr, piece->h_ptr, piece->size))
+		if (piece->size &&
+		    !(direct && copy_put_direct(piece->map_d_ptr, piece->h_ptr, piece->size)))
 			to(piece->map_d_ptr, piece->h_ptr, piece->size);
 }
 
@@ -751,19 +730,14 @@ static void move_all_to(struct pieces *p)
 	bool fully = mixed() || !p->plain;
 
 	p->alone |= fully;
-	if (are_usual(p, &copy_limits.least_long[true])) {
-		if (this_thread.front->direct)
-			put_all_direct(p);
-		else
-			put_all(p);
-	} else {
+	if (!p->plain || (!p->alone && is_long(p->longest, true)))
 		for (size_t i = 0; i < p->count; i++)
 			move_piece(p, &p->at[i], true);
-	}
-	if (fully)
-		copy_fence_full();
+	else if (this_thread.front->direct)
+		put_all(p, true);
 	else
-		copy_fence_store();
+		put_all(p, false);
+	end_write(fully);
 }
 
 /*

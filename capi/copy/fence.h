@@ -15,6 +15,27 @@
 #ifndef GDR_COPY_FENCE_H
 #define GDR_COPY_FENCE_H
 
+#if defined(__x86_64__)
+#define FENCE_STORE "sfence"
+#define FENCE_FULL "mfence"
+#define FENCE_READ_BEGIN FENCE_FULL
+#define FENCE_LOAD_BEGIN "lfence"
+#define FENCE_READ_END "lfence"
+#elif defined(__aarch64__)
+#define FENCE_STORE "dsb st"
+#define FENCE_FULL "dsb sy"
+#define FENCE_READ_BEGIN "dmb osh"
+#define FENCE_LOAD_BEGIN FENCE_READ_BEGIN
+#define FENCE_READ_END "dmb oshld"
+#elif defined(__powerpc64__)
+/* The light barriers do not order cache-inhibited storage. */
+#define FENCE_STORE "sync"
+#define FENCE_FULL "sync"
+#define FENCE_READ_BEGIN "sync"
+#define FENCE_LOAD_BEGIN "sync"
+#define FENCE_READ_END "sync"
+#endif
+
 /*
  * Sends every store of this thread to a WC mapping to the device, before any later store.
  *
@@ -22,33 +43,16 @@
  * - arm64: DMB OSHST would order the stores, but a store may stay in a gathering buffer.
  *   DSB ST returns only when the stores have completed for the whole system, so no byte
  *   stays behind.
- * - ppc64: the light barriers do not order cache-inhibited storage. SYNC does.
  */
 static inline void copy_fence_store(void)
 {
-#if defined(__x86_64__) || defined(__i386__)
-	__asm__ __volatile__("sfence" ::: "memory");
-#elif defined(__aarch64__)
-	__asm__ __volatile__("dsb st" ::: "memory");
-#elif defined(__powerpc__)
-	__asm__ __volatile__("sync" ::: "memory");
-#else
-	__atomic_thread_fence(__ATOMIC_SEQ_CST);
-#endif
+	__asm__ __volatile__(FENCE_STORE ::: "memory");
 }
 
 /* Completes all earlier loads and stores, of any memory type, before any later ones. */
 static inline void copy_fence_full(void)
 {
-#if defined(__x86_64__) || defined(__i386__)
-	__asm__ __volatile__("mfence" ::: "memory");
-#elif defined(__aarch64__)
-	__asm__ __volatile__("dsb sy" ::: "memory");
-#elif defined(__powerpc__)
-	__asm__ __volatile__("sync" ::: "memory");
-#else
-	__atomic_thread_fence(__ATOMIC_SEQ_CST);
-#endif
+	__asm__ __volatile__(FENCE_FULL ::: "memory");
 }
 
 /*
@@ -63,47 +67,28 @@ static inline void copy_fence_full(void)
  */
 static inline void copy_fence_read_begin(void)
 {
-#if defined(__aarch64__)
-	__asm__ __volatile__("dmb osh" ::: "memory");
-#else
-	copy_fence_full();
-#endif
+	__asm__ __volatile__(FENCE_READ_BEGIN ::: "memory");
 }
 
 /*
  * Before a read by plain loads. A plain load is never served from a streaming load
  * buffer, so order is enough: no load begins before the load of the flag that said the
  * data is there is over.
- *
- * x86-64: LFENCE waits for earlier loads, and nothing later begins before it ends.
  */
 static inline void copy_fence_load_begin(void)
 {
-#if defined(__x86_64__) || defined(__i386__)
-	__asm__ __volatile__("lfence" ::: "memory");
-#else
-	copy_fence_read_begin();
-#endif
+	__asm__ __volatile__(FENCE_LOAD_BEGIN ::: "memory");
 }
 
 /*
  * After a read, so that nothing that the caller does next runs ahead of it. WC loads are
  * weakly ordered. Without this fence a later load may be older than the data just read.
  * And a later store (one that hands the buffer back) may reach the device before the last
- * line was fetched.
- *
- * - x86-64: LFENCE waits for the loads, and nothing later begins before it ends.
- * - arm64: DMB OSHLD orders the loads before all later loads and stores.
+ * line was fetched. LFENCE waits for the loads, and nothing later begins before it ends.
  */
 static inline void copy_fence_read_end(void)
 {
-#if defined(__x86_64__) || defined(__i386__)
-	__asm__ __volatile__("lfence" ::: "memory");
-#elif defined(__aarch64__)
-	__asm__ __volatile__("dmb oshld" ::: "memory");
-#else
-	copy_fence_full();
-#endif
+	__asm__ __volatile__(FENCE_READ_END ::: "memory");
 }
 
 #endif
