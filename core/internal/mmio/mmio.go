@@ -77,7 +77,7 @@ func Write(va uintptr, p []byte, typ backend.MappingType) {
 func Read(p []byte, va uintptr, typ backend.MappingType) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	if !lineLoads || typ == backend.Device || va%wordBytes+uintptr(len(p)) <= wordBytes {
+	if byWords(va, len(p), typ) {
 		loadFence()
 		readWords(p, va)
 	} else {
@@ -85,6 +85,12 @@ func Read(p []byte, va uintptr, typ backend.MappingType) {
 		readLines(p, va, typ)
 	}
 	endFence()
+}
+
+// byWords reports whether n bytes at va are read by words: where lines may not be, and where
+// one word has them.
+func byWords(va uintptr, n int, typ backend.MappingType) bool {
+	return !lineLoads || typ == backend.Device || va%wordBytes+uintptr(n) <= wordBytes
 }
 
 func readWords(p []byte, va uintptr) {

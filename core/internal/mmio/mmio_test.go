@@ -4,6 +4,13 @@ import (
 	"bytes"
 	"fmt"
 	"math/rand/v2"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
 	"testing"
 	"unsafe"
 
@@ -123,6 +130,113 @@ func TestPieces(t *testing.T) {
 	}
 }
 
+// Lines are moved where they begin and end on lines, and never of Device memory.
+func TestLines(t *testing.T) {
+	for _, c := range []struct {
+		va   uintptr
+		n    int
+		want int
+	}{{0, 63, 0}, {0, 64, 64}, {64, 65, 64}, {128, 191, 128}, {128, 192, 192}, {0, 1 << 20, 1 << 20}, {8, 64, 0}, {16, 640, 0}, {32, 64, 0}, {63, 4096, 0}} {
+		want := c.want
+		if !wide {
+			want = 0
+		}
+		require.Equal(t, want, lines(c.va, c.n, backend.WC), "%+v", c)
+		require.Equal(t, want, lines(c.va, c.n, backend.Caching), "%+v", c)
+		require.Zero(t, lines(c.va, c.n, backend.Device), "%+v", c)
+	}
+	for _, c := range []struct {
+		va   uintptr
+		n    int
+		want bool
+	}{{0, 1, true}, {0, 8, true}, {0, 9, false}, {7, 1, true}, {7, 2, false}, {4, 4, true}, {4, 5, false}, {1, 8, false}, {64, 64, false}} {
+		require.Equal(t, c.want || !lineLoads, byWords(c.va, c.n, backend.WC), "%+v", c)
+		require.Equal(t, c.want || !lineLoads, byWords(c.va, c.n, backend.Caching), "%+v", c)
+		require.True(t, byWords(c.va, c.n, backend.Device), "%+v", c)
+	}
+}
+
+// instructions are those of this package's functions, as they are linked, in the order of the
+// source. A call is its callee's name.
+func instructions(t *testing.T) map[string][]string {
+	t.Helper()
+	if runtime.GOARCH != "amd64" {
+		t.Skip("amd64's instructions alone are looked at")
+	}
+	if _, err := exec.LookPath("go"); err != nil {
+		t.Skip(err)
+	}
+	const here = "gdrapi/core/internal/mmio."
+	program := filepath.Join(t.TempDir(), "mmio.test") // go test strips its own
+	out, err := exec.Command("go", "test", "-c", "-o", program, ".").CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	out, err = exec.Command("go", "tool", "objdump", "-s", "^"+regexp.QuoteMeta(here), program).Output()
+	require.NoError(t, err)
+	symbol := func(s string) string {
+		s, _, _ = strings.Cut(strings.TrimPrefix(s, here), "(")
+		return strings.TrimSuffix(s, ".abi0")
+	}
+	type instruction struct {
+		line int
+		name string
+	}
+	found := map[string][]instruction{}
+	function := ""
+	for _, text := range strings.Split(string(out), "\n") {
+		words := strings.Fields(text) // place, address, bytes, instruction, operands
+		if len(words) > 1 && words[0] == "TEXT" {
+			function = symbol(words[1])
+		}
+		if len(words) < 4 || words[0] == "TEXT" {
+			continue
+		}
+		_, line, _ := strings.Cut(words[0], ":")
+		n, err := strconv.Atoi(line)
+		require.NoError(t, err, text)
+		name := words[3]
+		if name == "CALL" && len(words) > 4 {
+			name = symbol(words[4])
+		}
+		found[function] = append(found[function], instruction{n, name})
+	}
+	names := map[string][]string{}
+	for f, all := range found {
+		slices.SortStableFunc(all, func(a, b instruction) int { return a.line - b.line })
+		for _, i := range all {
+			names[f] = append(names[f], i.name)
+		}
+	}
+	return names
+}
+
+// Each kind of copy has its fences, each fence is the instruction that it must be, lines are
+// stored past the cache and loaded by streaming loads, and the thread stays.
+func TestFences(t *testing.T) {
+	found := instructions(t)
+	only := func(function string, names ...string) (left []string) {
+		for _, name := range found[function] {
+			if slices.Contains(names, name) {
+				left = append(left, name)
+			}
+		}
+		return left
+	}
+	for name, want := range map[string]string{
+		"storeFence": "SFENCE", "fullFence": "MFENCE", "loadFence": "LFENCE", "linesFence": "MFENCE", "endFence": "LFENCE",
+	} {
+		require.Equal(t, []string{want}, only(name, "SFENCE", "MFENCE", "LFENCE"), name)
+	}
+	const lock, unlock = "runtime.LockOSThread", "runtime.UnlockOSThread"
+	require.Equal(t, []string{lock, "storeLines", "store", "fullFence", "storeFence", unlock},
+		only("Write", lock, unlock, "storeLines", "store", "storeFence", "fullFence"))
+	require.Equal(t, []string{lock, "loadFence", "linesFence", "endFence", unlock},
+		only("Read", lock, unlock, "loadFence", "linesFence", "endFence"))
+	require.Len(t, only("storeLines", "MOVNTDQ"), 4, "a line is four stores")
+	require.Empty(t, only("loadLinesSSE", "MOVNTDQ"))
+	require.Len(t, only("loadLinesSSE", "MOVNTDQA"), 16+4, "four lines, and one")
+	require.NotEmpty(t, only("loadLinesAVX2", "VMOVNTDQA"))
+}
+
 func TestMixedTypes(t *testing.T) {
 	Count(backend.WC, 1)
 	Count(backend.WC, 1)
@@ -134,6 +248,17 @@ func TestMixedTypes(t *testing.T) {
 	Count(backend.WC, -1)
 	require.False(t, Mixed())
 	Count(backend.Caching, -1)
+	types := []backend.MappingType{backend.WC, backend.Caching, backend.Device}
+	for _, a := range types {
+		for _, b := range types {
+			Count(a, 1)
+			Count(b, 1)
+			require.Equal(t, a != b, Mixed(), "%d and %d", a, b)
+			Count(b, -1)
+			require.False(t, Mixed(), "%d alone", a)
+			Count(a, -1)
+		}
+	}
 }
 
 func BenchmarkWrite(b *testing.B) { bench(b, func(va uintptr, p []byte) { Write(va, p, backend.WC) }) }
