@@ -12,7 +12,8 @@
 
 enum variable {
 	BACKEND, DMABUF_MMAP, LOGGING, LOG_LEVEL, VK_FILES, VK_FILES_OLD,
-	COPY, COPY_IMPL, COPY_SPIN, READ_THREADS, WRITE_THREADS, DMA_READ, DMA_WRITE,
+	COPY, COPY_IMPL,
+	COPY_SPIN, READ_THREADS, WRITE_THREADS, DMA_READ, DMA_WRITE,
 };
 
 /*
@@ -25,20 +26,22 @@ static const struct {
 	const char *name;
 	const char *want;	/* what the value must be; NULL: a bad value is ignored */
 	bool guarded;
+	uint64_t least, most, unset;	/* of a number; unset or empty is the last one */
 } variables[] = {
-	[BACKEND] = { "GDRCOPY_BACKEND", NULL, true },
-	[DMABUF_MMAP] = { "GDRCOPY_USE_DMABUF_MMAP", NULL, true },
-	[LOGGING] = { "GDRCOPY_ENABLE_LOGGING", NULL, true },
-	[LOG_LEVEL] = { "GDRCOPY_LOG_LEVEL", NULL, true },
-	[VK_FILES] = { "VK_DRIVER_FILES", NULL, true },
-	[VK_FILES_OLD] = { "VK_ICD_FILENAMES", NULL, true },
-	[COPY] = { "GDRCOPY_COPY", "\"caller\" or \"auto\"", false },
-	[COPY_IMPL] = { "GDRCOPY_COPY_IMPL", "a copy routine that this CPU can run", false },
-	[COPY_SPIN] = { "GDRCOPY_COPY_SPIN", "a number of microseconds up to 1000000000, or \"forever\"", false },
-	[READ_THREADS] = { "GDRCOPY_READ_THREADS", "a number from 1 to 64", false },
-	[WRITE_THREADS] = { "GDRCOPY_WRITE_THREADS", "a number from 1 to 64", false },
-	[DMA_READ] = { "GDRCOPY_DMA_READ", "a number of bytes, from 1", false },
-	[DMA_WRITE] = { "GDRCOPY_DMA_WRITE", "a number of bytes, from 1", false },
+	[BACKEND] = { "GDRCOPY_BACKEND", NULL, true, 0, 0, 0 },
+	[DMABUF_MMAP] = { "GDRCOPY_USE_DMABUF_MMAP", NULL, true, 0, 0, 0 },
+	[LOGGING] = { "GDRCOPY_ENABLE_LOGGING", NULL, true, 0, 0, 0 },
+	[LOG_LEVEL] = { "GDRCOPY_LOG_LEVEL", NULL, true, 0, 0, 0 },
+	[VK_FILES] = { "VK_DRIVER_FILES", NULL, true, 0, 0, 0 },
+	[VK_FILES_OLD] = { "VK_ICD_FILENAMES", NULL, true, 0, 0, 0 },
+	[COPY] = { "GDRCOPY_COPY", "\"caller\" or \"auto\"", false, 0, 0, 0 },
+	[COPY_IMPL] = { "GDRCOPY_COPY_IMPL", "a copy routine that this CPU can run", false, 0, 0, 0 },
+	[COPY_SPIN] = { "GDRCOPY_COPY_SPIN", "a number of microseconds up to 1000000000, or \"forever\"", false,
+			0, COPY_SPIN_US_MAX, COPY_SPIN_UNSET },
+	[READ_THREADS] = { "GDRCOPY_READ_THREADS", "a number from 1 to 64", false, 1, COPY_THREADS_MAX, 0 },
+	[WRITE_THREADS] = { "GDRCOPY_WRITE_THREADS", "a number from 1 to 64", false, 1, COPY_THREADS_MAX, 0 },
+	[DMA_READ] = { "GDRCOPY_DMA_READ", "a number of bytes, from 1", false, 1, SIZE_MAX, SIZE_MAX },
+	[DMA_WRITE] = { "GDRCOPY_DMA_WRITE", "a number of bytes, from 1", false, 1, SIZE_MAX, SIZE_MAX },
 };
 
 _Static_assert(COPY_THREADS_MAX == 64, "what READ_THREADS and WRITE_THREADS must be");
@@ -80,58 +83,24 @@ struct gdr_options gdr_env_options(void)
 	};
 }
 
-/* Digits only, from least to most. if_unset is for a variable that is not set or empty. */
-static bool read_number(enum variable v, uint64_t least, uint64_t most, uint64_t if_unset,
-			uint64_t *n)
+/* Digits only. */
+static bool read_number(enum variable v, uint64_t *n)
 {
 	const char *text = text_of(v);
 	char *end;
 
-	*n = if_unset;
+	*n = variables[v].unset;
 	if (!text)
 		return true;
+	if (v == COPY_SPIN && !strcmp(text, "forever")) {
+		*n = COPY_SPIN_FOREVER;
+		return true;
+	}
 	if (*text < '0' || *text > '9')
 		return false;
 	errno = 0;
 	*n = strtoull(text, &end, 10);
-	return !*end && !errno && *n >= least && *n <= most;
-}
-
-static bool read_threads(enum variable v, unsigned int *threads)
-{
-	uint64_t n;
-	bool good = read_number(v, 1, COPY_THREADS_MAX, 0, &n);
-
-	*threads = (unsigned int)n;
-	return good;
-}
-
-static bool read_bytes(enum variable v, size_t *bytes)
-{
-	uint64_t n;
-	bool good = read_number(v, 1, SIZE_MAX, SIZE_MAX, &n);
-
-	*bytes = n;
-	return good;
-}
-
-static bool read_spin(uint64_t *us)
-{
-	const char *text = text_of(COPY_SPIN);
-
-	if (text && !strcmp(text, "forever")) {
-		*us = COPY_SPIN_FOREVER;
-		return true;
-	}
-	return read_number(COPY_SPIN, 0, COPY_SPIN_US_MAX, COPY_SPIN_UNSET, us);
-}
-
-static bool read_choice(bool *choose)
-{
-	const char *text = text_of(COPY);
-
-	*choose = text && !strcmp(text, "auto");
-	return !text || *choose || !strcmp(text, "caller");
+	return !*end && !errno && *n >= variables[v].least && *n <= variables[v].most;
 }
 
 static int no_good(enum variable v, struct gdr_env_error *error)
@@ -142,22 +111,24 @@ static int no_good(enum variable v, struct gdr_env_error *error)
 
 int gdr_env_copies(struct gdr_copy_env *env, struct gdr_env_error *error)
 {
-	env->impl = copy_select(value_of(COPY_IMPL));
+	const char *copy = text_of(COPY), *impl = value_of(COPY_IMPL);
+	uint64_t n[DMA_WRITE + 1];
+
+	env->impl = copy_select(impl);
+	/* A named routine makes all stores itself, so there are no direct stores. */
+	env->direct = !impl && copy_has_direct();
+	env->wishes.chooses = copy && !strcmp(copy, "auto");
 	if (!env->impl)
 		return no_good(COPY_IMPL, error);
-	/* A named routine makes all stores itself, so there are no direct stores. */
-	env->direct = !value_of(COPY_IMPL) && copy_has_direct();
-	if (!read_threads(READ_THREADS, &env->wishes.threads[0]))
-		return no_good(READ_THREADS, error);
-	if (!read_threads(WRITE_THREADS, &env->wishes.threads[1]))
-		return no_good(WRITE_THREADS, error);
-	if (!read_spin(&env->spin_us))
-		return no_good(COPY_SPIN, error);
-	if (!read_bytes(DMA_READ, &env->wishes.least_dma[0]))
-		return no_good(DMA_READ, error);
-	if (!read_bytes(DMA_WRITE, &env->wishes.least_dma[1]))
-		return no_good(DMA_WRITE, error);
-	if (!read_choice(&env->wishes.chooses))
+	if (copy && !env->wishes.chooses && strcmp(copy, "caller"))
 		return no_good(COPY, error);
+	for (enum variable v = COPY_SPIN; v <= DMA_WRITE; v++)
+		if (!read_number(v, &n[v]))
+			return no_good(v, error);
+	env->spin_us = n[COPY_SPIN];
+	env->wishes.threads[0] = n[READ_THREADS];
+	env->wishes.threads[1] = n[WRITE_THREADS];
+	env->wishes.least_dma[0] = n[DMA_READ];
+	env->wishes.least_dma[1] = n[DMA_WRITE];
 	return 0;
 }
