@@ -283,10 +283,10 @@ static void pins(void)
 	pin(5 + GDR_SLOT_COUNT);
 	is("fe", copied(5 + GDR_SLOT_COUNT, 0, BIG, true), "another handle has the slot");
 	is("p", copied(5, 0, BIG, true), "and the one before has not");
-	note_pin(5 + 2 * GDR_SLOT_COUNT, 5ull + GDR_SLOT_COUNT);
+	note_pin(5 + 2 * GDR_SLOT_COUNT, (5ull + GDR_SLOT_COUNT) << 32);
 	is("p", copied(5 + 2 * GDR_SLOT_COUNT, 0, BIG, true), "pinned, and not mapped");
 	is("p", copied(5 + GDR_SLOT_COUNT, 0, BIG, true), "nor the one before");
-	gdr_dma_mapped(5 + GDR_SLOT_COUNT, 7ull << 32);
+	gdr_dma_mapped(5 + GDR_SLOT_COUNT, (5ull + GDR_SLOT_COUNT) << 32);
 	is("p", copied(5 + GDR_SLOT_COUNT, 0, BIG, true), "a mapping of a handle that has not the slot");
 	gpu = GDR_GPUS_MAX - 1;
 	pin(30);
