@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"runtime"
 	"sort"
 	"strings"
 	"testing"
@@ -59,6 +60,9 @@ func TestRequiredFields(t *testing.T) {
 		require.NotEmpty(t, c["name"])
 		require.NotEmpty(t, c["version"])
 		require.Regexp(t, purl, c["purl"])
+		if c["name"] == "std" {
+			require.Equal(t, strings.TrimPrefix(runtime.Version(), "go"), c["version"])
+		}
 		ref := c["bom-ref"].(string)
 		require.NotEmpty(t, ref)
 		require.False(t, refs[ref], "bom-ref %s is there twice", ref)
@@ -122,6 +126,7 @@ func TestModules(t *testing.T) {
 		{"in go.sum", "golang.org/x/sys", "v1.0.0", map[string]string{"golang.org/x/sys v1.0.0": sum}, ""},
 		{"Go's own", "std", "1.26.0", nil, ""},
 		{"another version", "golang.org/x/sys", "v1.0.1", map[string]string{"golang.org/x/sys v1.0.0": sum}, "not in go.sum"},
+		{"no go.sum", "golang.org/x/sys", "v1.0.0", nil, "not in go.sum"},
 		{"no sum", "golang.org/x/sys", "v1.0.0", map[string]string{"golang.org/x/sys v1.0.0": "AAAA"}, "bad sum"},
 		{"no licence", "example.com/new", "v1.0.0", map[string]string{"example.com/new v1.0.0": sum}, "its licence is not known"},
 	} {
