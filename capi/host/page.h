@@ -36,7 +36,7 @@ struct gdr_front {
 	uint64_t epoch;		/* of the handles made here; 0 until it is up */
 	const struct copy_impl *impl;	/* what copies through WC mappings use */
 	bool direct;		/* short pieces of many are written by direct stores */
-	pthread_mutex_t lock;	/* held while the core or copy threads start; see guest.h */
+	pthread_mutex_t lock;	/* held while the core or copy threads start; see INSIDE */
 	bool runs;		/* under lock: whether Go's runtime runs in this process */
 	copy_pool_ref pool;	/* threads that share long copies; NULL: none */
 	gdr_dma_ref dma;	/* NULL: no copies by DMA */
