@@ -264,34 +264,39 @@ static bool left_copy_is_settled(void)
 	return ok;
 }
 
-/* The first thread of this process that is not this one; 0: there is none. */
-static pid_t other_thread(void)
+/*
+ * Whether a thread of this process that is not this one may run on that CPU alone.
+ * ThreadSanitizer has a thread of its own, from the first that a program makes.
+ */
+static bool another_is_on(unsigned int cpu)
 {
 	DIR *tasks = opendir("/proc/self/task");
 	struct dirent *e;
-	pid_t tid = 0;
+	cpu_set_t own;
+	bool is = false;
 
 	while (tasks && (e = readdir(tasks)))
-		if (!tid && e->d_name[0] != '.' && atoi(e->d_name) != getpid())
-			tid = atoi(e->d_name);
-	closedir(tasks);
-	return tid;
+		is |= atoi(e->d_name) > 0 && atoi(e->d_name) != getpid() &&
+		      !sched_getaffinity(atoi(e->d_name), sizeof(own), &own) &&
+		      CPU_COUNT(&own) == 1 && CPU_ISSET(cpu, &own);
+	if (tasks)
+		closedir(tasks);
+	return is;
 }
 
 /* The first worker of all is put on the last CPU that this thread may run on. */
 static bool worker_is_placed(void)
 {
 	struct copy_cpus of_worker = { { 0 } };
-	cpu_set_t may, own;
 	unsigned int last = 0;
+	cpu_set_t may;
 
 	if (sched_getaffinity(0, sizeof(may), &may))
 		return false;
 	for (unsigned int i = 0; i < CPU_SETSIZE; i++)
 		last = CPU_ISSET(i, &may) ? i : last;
 	of_worker.bits[last / 64] = 1ul << last % 64;
-	return !copy_pool_start(&ref, 1, &of_worker) && !sched_getaffinity(other_thread(), sizeof(own), &own) &&
-	       CPU_COUNT(&own) == 1 && CPU_ISSET(last, &own);
+	return !copy_pool_start(&ref, 1, &of_worker) && another_is_on(last);
 }
 
 /* While all sleep, only what takes long enough is shared. */
