@@ -665,3 +665,46 @@ func TestDuration(t *testing.T) {
 	require.Equal(t, "159 ns", duration(159.4))
 	require.Equal(t, "1.02 us", duration(1018))
 }
+
+func TestForced(t *testing.T) {
+	for _, tc := range []struct{ backend, dmabuf, want string }{
+		{"", "", ""}, {"rm", "", "rm"}, {"", "1", "dmabuf"}, {"", "0", ""}, {"vulkan", "1", "vulkan"},
+	} {
+		e := examination{Facts: facts.Facts{Env: map[string]string{"GDRCOPY_BACKEND": tc.backend, "GDRCOPY_USE_DMABUF_MMAP": tc.dmabuf}}}
+		require.Equal(t, tc.want, e.forced(), "%+v", tc)
+	}
+}
+
+// What turns a consumer's use of the library off, and what does not.
+func TestSettings(t *testing.T) {
+	for _, tc := range []struct {
+		consumer, variable, value string
+		off                       bool
+	}{
+		{"NVSHMEM", "NVSHMEM_DISABLE_GDRCOPY", "1", true}, {"NVSHMEM", "NVSHMEM_DISABLE_GDRCOPY", "true", true},
+		{"NVSHMEM", "NVSHMEM_DISABLE_GDRCOPY", "0", false}, {"NVSHMEM", "NVSHMEM_DISABLE_GDRCOPY", "False", false},
+		{"NVSHMEM", "NVSHMEM_DISABLE_GDRCOPY", "", false},
+		{"libfabric", "FI_HMEM_CUDA_USE_GDRCOPY", "0", true}, {"libfabric", "FI_HMEM_CUDA_USE_GDRCOPY", "No", true},
+		{"libfabric", "FI_HMEM_CUDA_USE_GDRCOPY", "false", true}, {"libfabric", "FI_HMEM_CUDA_USE_GDRCOPY", "1", false},
+		{"UCX", "UCX_TLS", "rc,sm", true}, {"UCX", "UCX_TLS", "rc,gdr_copy", false}, {"UCX", "UCX_TLS", "^gdr_copy", true},
+		{"UCX", "UCX_TLS", "^sm", false}, {"UCX", "UCX_TLS", "all", false}, {"UCX", "UCX_TLS", "", false},
+		{"NCCL", "UCX_TLS", "rc", false},
+	} {
+		e := examination{Facts: facts.Facts{Env: map[string]string{tc.variable: tc.value}}}
+		said, advice := e.setting(tc.consumer)
+		require.Equal(t, tc.off, said != "", "%+v", tc)
+		require.Equal(t, tc.off, advice != "", "%+v", tc)
+	}
+}
+
+func TestPlural(t *testing.T) {
+	require.Equal(t, []string{"0 GPUs", "1 GPU", "2 GPUs"}, []string{plural(0, "GPU"), plural(1, "GPU"), plural(2, "GPU")})
+}
+
+// Few descriptors stop nothing where the library works.
+func TestFewDescriptors(t *testing.T) {
+	for worked, want := range map[bool]Status{true: Warn, false: Fail} {
+		e := examination{worked: worked, Facts: facts.Facts{Limits: facts.Limits{Files: 12, Memlock: facts.Unlimited, Space: facts.Unlimited}}}
+		require.Equal(t, want, e.limits()[0].Status, "worked: %v", worked)
+	}
+}

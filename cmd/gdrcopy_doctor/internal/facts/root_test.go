@@ -77,14 +77,15 @@ func TestNodes(t *testing.T) {
 // Root may use any file, so root asks as another user: on a thread of its own, which
 // ends with that user's rights.
 func TestNodeWithoutAccess(t *testing.T) {
-	r := tree(t, map[string]string{"dev/nvidiactl": "x", "dev/nvidia0": "x"})
+	r := tree(t, map[string]string{"dev/nvidiactl": "x", "dev/nvidia0": "x", "dev/nvidia1": "x"})
 	require.NoError(t, os.Chmod(filepath.Dir(string(r)), 0o755))
 	require.NoError(t, os.Chmod(r.path("dev"), 0o755))
 	require.NoError(t, os.Chmod(r.path("dev/nvidiactl"), 0))
 	require.NoError(t, os.Chmod(r.path("dev/nvidia0"), 0o666))
+	require.NoError(t, os.Chmod(r.path("dev/nvidia1"), 0o444))
 	type answer struct {
-		errno        unix.Errno
-		closed, open Node
+		errno                  unix.Errno
+		closed, open, readable Node
 	}
 	answers := make(chan answer)
 	go func() {
@@ -94,7 +95,7 @@ func TestNodeWithoutAccess(t *testing.T) {
 		if os.Getuid() == 0 {
 			_, _, a.errno = unix.RawSyscall(unix.SYS_SETRESUID, nobody, nobody, nobody)
 		}
-		a.closed, a.open = r.node("/dev/nvidiactl"), r.node("/dev/nvidia0")
+		a.closed, a.open, a.readable = r.node("/dev/nvidiactl"), r.node("/dev/nvidia0"), r.node("/dev/nvidia1")
 		answers <- a
 	}()
 	a := <-answers
@@ -103,6 +104,7 @@ func TestNodeWithoutAccess(t *testing.T) {
 	require.Equal(t, "0000", a.closed.Mode)
 	require.Equal(t, "permission denied", a.closed.Access)
 	require.Equal(t, "", a.open.Access)
+	require.Equal(t, "permission denied", a.readable.Access)
 }
 
 func TestDriver(t *testing.T) {
@@ -196,7 +198,7 @@ func TestLimits(t *testing.T) {
 
 func TestLibraryFolders(t *testing.T) {
 	r := tree(t, map[string]string{
-		"etc/ld.so.conf":                                  "# first\ninclude /etc/ld.so.conf.d/*.conf\n/late # of the list\n",
+		"etc/ld.so.conf":                                  "# first\ninclude /etc/ld.so.conf.d/*.conf\n/late # of the list\n/two words\n",
 		"etc/ld.so.conf.d/cuda.conf":                      "/usr/local/cuda/lib64\n",
 		"etc/ld.so.conf.d/loop.conf":                      "include /etc/ld.so.conf\n",
 		"usr/lib/x86_64-linux-gnu/":                       "",
@@ -215,6 +217,7 @@ func TestLibraryFolders(t *testing.T) {
 		require.Contains(t, got, want)
 	}
 	require.Equal(t, "/mine", got[0])
+	require.NotContains(t, got, "/two", "a line of two words is no folder")
 }
 
 func TestConsumers(t *testing.T) {
@@ -222,7 +225,7 @@ func TestConsumers(t *testing.T) {
 		"usr/lib/ucx/libuct_cuda_gdrcopy.so.0.0.0":       "\x00libgdrapi.so.2\x00",
 		"usr/lib/ucx/libuct_cuda_gdrcopy.so.0":           "-> libuct_cuda_gdrcopy.so.0.0.0",
 		"usr/lib/libuct.so.0":                            "",
-		"usr/lib/libnccl.so.2":                           "x\x00libgdrapi.so\x00libgdrapi.so\x00",
+		"usr/lib/libnccl.so.2":                           "x\x00libgdrapi.so\x00libgdrapi.so\x00libgdrapi.so.2.6\x00",
 		"usr/lib/libmpi.so.40":                           "",
 		"usr/lib/libfabric.so.1":                         "libgdrapi.so not a name",
 		"usr/lib/libnccl-net.so":                         "-> nowhere",
@@ -231,7 +234,7 @@ func TestConsumers(t *testing.T) {
 	})
 	require.Equal(t, []Consumer{
 		{Name: "UCX", Path: "/usr/lib/ucx/libuct_cuda_gdrcopy.so.0", Wants: []string{"libgdrapi.so.2"}},
-		{Name: "NCCL", Path: "/usr/lib/libnccl.so.2", Wants: []string{"libgdrapi.so"}},
+		{Name: "NCCL", Path: "/usr/lib/libnccl.so.2", Wants: []string{"libgdrapi.so", "libgdrapi.so.2.6"}},
 		{Name: "libfabric", Path: "/usr/lib/libfabric.so.1"},
 		{Name: "NVSHMEM", Path: "/opt/nvshmem/lib/nvshmem_transport_ibrc.so.3", Wants: []string{"libgdrapi.so.2"}},
 		{Name: "Open MPI", Path: "/usr/lib/libmpi.so.40"},
