@@ -420,6 +420,24 @@ static __attribute__((noinline)) void leave_copy(void (*how)(void))
 	}
 }
 
+/* From one place on the stack, again and again: each finds the last one's level free. */
+static bool leaves_again(void)
+{
+	volatile int left = 0;
+
+	while (left < 6) {
+		if (sigsetjmp(out, 1)) {
+			left++;
+			continue;
+		}
+		hook = leave;
+		if (gdr_copy_to_mapping(mh(0), first(0), host, 100))
+			return false;
+	}
+	gdr_data_forget(0);
+	return is_idle();
+}
+
 static uint64_t busy(int level)
 {
 	return atomic_load(&mine()->busy[level]);
@@ -445,6 +463,7 @@ static void test_left(void)
 	check(gdr_is_many(busy(0)), "of many pieces: not of other handles");
 	gdr_data_forget(mh(1).h);
 	check(is_idle(), "but of one of its own");
+	check(leaves_again(), "a copy may be left at one place often");
 	leave_copy(leave_from_inside);
 	check(!many(3, 3, 100, false) && is_idle(), "a copy of many pieces drops both, too");
 }
