@@ -22,6 +22,8 @@ rel=$(cat "$kdir/release")
 mkdir -p "$3"
 out=$(cd "$3" && pwd)
 read -r -a extra <<<"${GDR_MAKE-}"
+# The suite's CC is for this machine; conftest.sh would take it for another one's kernel.
+unset CC
 # The headers of 5.10 name a compiler that newer Debians do not have.
 [ "$1" != 5.10 ] || extra+=(CC=gcc)
 # For another VM_ARCH, choose a kernel whose build tools run on this machine.
