@@ -25,7 +25,9 @@ read -r -a extra <<<"${GDR_MAKE-}"
 # The suite's CC is for this machine; conftest.sh would take it for another one's kernel.
 unset CC
 # The headers of 5.10 name a compiler that newer Debians do not have.
-[ "$1" != 5.10 ] || extra+=(CC=gcc)
+case $1 in
+5.10 | *-cfi) extra+=(CC="$(vm_cc "$1")") ;;
+esac
 # For another VM_ARCH, choose a kernel whose build tools run on this machine.
 case $VM_ARCH in
 arm64) extra+=(ARCH=arm64) ;;
@@ -107,7 +109,7 @@ fi
 # kernel's own inline functions use some if locks are checked. No one runs such a kernel
 # with that driver.
 case $1 in
-*-kasan | *-kcsan | *-lockdep)
+*-kasan | *-kcsan | *-lockdep | *-cfi)
 	say "built for $rel, nv-p2p.h $2: no warning"
 	exit
 	;;
