@@ -10,13 +10,9 @@ import (
 
 // info: client, object, size at 8, id, gpu_id
 func (d *Driver) info(q *request) error {
-	c := d.own(q, q.arg.u32(0))
-	if c == nil {
-		return InvalidClient
-	}
-	o := c.Object(q.arg.u32(4))
-	if o == nil || o.Memory == nil {
-		return NotFound
+	o, err := d.ownMemory(q)
+	if err != nil {
+		return err
 	}
 	q.arg.put64(8, o.Memory.Size)
 	q.arg.put64(16, o.Memory.id)

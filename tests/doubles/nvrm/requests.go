@@ -453,15 +453,24 @@ func (d *Driver) dupObject(q *request) error {
 	return err
 }
 
-// client, object, policy
-func (d *Driver) share(q *request) error {
+// ownMemory finds the memory object that the first two handles name: client, object.
+func (d *Driver) ownMemory(q *request) (*Object, error) {
 	c := d.own(q, q.arg.u32(0))
 	if c == nil {
-		return InvalidClient
+		return nil, InvalidClient
 	}
 	o := c.Object(q.arg.u32(4))
 	if o == nil || o.Memory == nil {
-		return NotFound
+		return nil, NotFound
+	}
+	return o, nil
+}
+
+// client, object, policy
+func (d *Driver) share(q *request) error {
+	o, err := d.ownMemory(q)
+	if err != nil {
+		return err
 	}
 	if !q.arg.isZero(8, 20) {
 		return NotSupported
