@@ -3,8 +3,8 @@ package cuda
 import (
 	"errors"
 	"sync/atomic"
-	"unsafe"
 
+	"gdrapi/core/internal/sys"
 	"gdrapi/core/log"
 
 	"golang.org/x/sys/unix"
@@ -150,9 +150,7 @@ func (d *Driver) writesWord(e *Engine, off uintptr) bool {
 }
 
 // loadWord reads host memory that is not Go's.
-func loadWord(addr uintptr) uint32 {
-	return atomic.LoadUint32(*(**uint32)(unsafe.Pointer(&addr)))
-}
+func loadWord(addr uintptr) uint32 { return atomic.LoadUint32((*uint32)(sys.Pointer(addr))) }
 
 // stagingMemory maps memory that no child inherits.
 func stagingMemory(size uintptr) (uintptr, error) {
@@ -161,7 +159,7 @@ func stagingMemory(size uintptr) (uintptr, error) {
 	if errno != 0 {
 		return 0, errno
 	}
-	unix.RawSyscall(unix.SYS_MADVISE, addr, size, unix.MADV_DONTFORK)
+	_ = sys.DontFork(addr, size)
 	return addr, nil
 }
 

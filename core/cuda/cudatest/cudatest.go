@@ -22,6 +22,7 @@ import (
 
 	"gdrapi/core/backend"
 	"gdrapi/core/dl"
+	"gdrapi/core/internal/sys"
 
 	"github.com/ebitengine/purego"
 	"github.com/stretchr/testify/require"
@@ -196,7 +197,7 @@ func (s *Sim) DtoH(ordinal int, src uint64, n int) []byte {
 
 // Bytes is a mapping as a slice.
 func Bytes(va uintptr, size int) []byte {
-	return unsafe.Slice(*(**byte)(unsafe.Pointer(&va)), size)
+	return unsafe.Slice((*byte)(sys.Pointer(va)), size)
 }
 
 // FDs lists the open descriptors of the process.
@@ -254,7 +255,7 @@ func Faults(va uintptr) (faulted bool) {
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
 	defer func() { faulted = recover() != nil }()
 	// An atomic load is one that the compiler keeps.
-	atomic.LoadUint32(*(**uint32)(unsafe.Pointer(&va)))
+	atomic.LoadUint32((*uint32)(sys.Pointer(va)))
 	return false
 }
 

@@ -409,7 +409,7 @@ func (f *fakeRM) mmapInto(va uintptr, fd int, size uintptr) error {
 		if err != nil {
 			return err
 		}
-		_, err = unix.MmapPtr(memory.FD, int64(w.Offset), unsafe.Pointer(*(*unsafe.Pointer)(unsafe.Pointer(&va))), size,
+		_, err = unix.MmapPtr(memory.FD, int64(w.Offset), sys.Pointer(va), size,
 			unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED|unix.MAP_FIXED)
 		require.NoError(f.t, err)
 		w.Addr = uint64(va)

@@ -2,7 +2,8 @@ package rm
 
 import (
 	"encoding/binary"
-	"unsafe"
+
+	"gdrapi/core/internal/sys"
 )
 
 // load reads len(b) bytes of GPU memory at va. It reads aligned words where it can,
@@ -10,14 +11,10 @@ import (
 // mapping is not Go's memory. load turns it into a pointer.
 func load(b []byte, va uintptr) {
 	for len(b) >= 8 && va%8 == 0 {
-		binary.NativeEndian.PutUint64(b, *(*uint64)(mapped(va)))
+		binary.NativeEndian.PutUint64(b, *(*uint64)(sys.Pointer(va)))
 		b, va = b[8:], va+8
 	}
 	for i := range b {
-		b[i] = *(*byte)(mapped(va + uintptr(i)))
+		b[i] = *(*byte)(sys.Pointer(va + uintptr(i)))
 	}
 }
-
-// mapped is the pointer to va, an address in a mapping. go vet accepts an address that
-// comes from no Go pointer only with this indirection.
-func mapped(va uintptr) unsafe.Pointer { return *(*unsafe.Pointer)(unsafe.Pointer(&va)) }

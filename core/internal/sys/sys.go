@@ -88,6 +88,10 @@ func MmapInto(va uintptr, fd int, size uintptr) error {
 // Munmap unmaps a mapping, or what Reserve returned.
 func Munmap(va, size uintptr) error { return memory.Munmap(va, size) }
 
+// Pointer is the pointer to va, an address that is not of Go's memory. go vet accepts an
+// address that comes from no Go pointer only with this indirection.
+func Pointer(va uintptr) unsafe.Pointer { return *(*unsafe.Pointer)(unsafe.Pointer(&va)) }
+
 // Readable reports whether the 8 bytes at va can be read. It raises no fault. The kernel
 // reads a signal set at va before it checks the other arguments, which are wrong on
 // purpose. EFAULT means that the read failed. EINVAL means that it went well.

@@ -34,7 +34,7 @@ func memfd(t *testing.T, pages int) int {
 
 // bytesAt is size bytes of a mapping.
 func bytesAt(va, size uintptr) []byte {
-	return unsafe.Slice(*(**byte)(unsafe.Pointer(&va)), size)
+	return unsafe.Slice((*byte)(Pointer(va)), size)
 }
 
 func TestMappingIsShared(t *testing.T) {
