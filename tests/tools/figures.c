@@ -55,6 +55,7 @@ static int fake_gettime(clockid_t clock, struct timespec *t)
 #undef main
 #undef tool
 #undef print
+#include "stdout.h"
 #include "tap.h"
 
 static struct tap tap;
@@ -467,10 +468,6 @@ static void test_copybw(void)
 	static const char *const ops[] = { "write", "read" }, *const who[] = { "gdrcopy", "cuMemcpy" };
 	struct bench_opts o = { .copy_size = 1 << 20, .offset = 64, .threads = 3 };
 	struct bench_result r = { .tool = "t" };
-	char text[1024];
-	FILE *file = tmpfile();
-	int keep = dup(STDOUT_FILENO);
-	size_t n;
 
 	bench_fact(&r, "k", "v");
 	for (int i = 0; i < 4; i++) {
@@ -479,18 +476,7 @@ static void test_copybw(void)
 
 		bench_row(&r, &row);
 	}
-	fflush(stdout);
-	if (!file || dup2(fileno(file), STDOUT_FILENO) < 0)
-		abort();
-	print(&r, &o);
-	fflush(stdout);
-	dup2(keep, STDOUT_FILENO);
-	close(keep);
-	rewind(file);
-	n = fread(text, 1, sizeof(text) - 1, file);
-	text[n] = 0;
-	fclose(file);
-	is_text(text,
+	is_text(printed(print, &r, &o),
 		"# k: v\n"
 		"writing test, size=1048576 offset=64 num_iters=20 threads=3\n"
 		"write BW: 1000.00MB/s\ncuMemcpyHtoD BW: 500.00MB/s\n"

@@ -47,6 +47,7 @@ static const struct bench_loop fake_loops[];
 #include "copylat.c"
 #undef main
 #undef tool
+#include "stdout.h"
 #include "tap.h"
 
 static struct tap tap;
@@ -66,29 +67,6 @@ static const struct bench_loop fake_loops[] = {
 	{ .name = "rd", .read = true, .usable = yes }, { .name = "loose", .read = true, .loose = true, .usable = yes },
 	{ 0 }
 };
-
-/* What f writes to stdout. */
-static char *printed(void (*f)(const struct bench_result *, const struct bench_opts *),
-		     const struct bench_result *r, const struct bench_opts *o)
-{
-	static char text[1 << 16];
-	FILE *file = tmpfile();
-	int keep = dup(STDOUT_FILENO);
-	size_t n;
-
-	fflush(stdout);
-	if (!file || dup2(fileno(file), STDOUT_FILENO) < 0)
-		abort();
-	f(r, o);
-	fflush(stdout);
-	dup2(keep, STDOUT_FILENO);
-	close(keep);
-	rewind(file);
-	n = fread(text, 1, sizeof(text) - 1, file);
-	text[n] = 0;
-	fclose(file);
-	return text;
-}
 
 static void is_text(const char *got, const char *want, const char *what)
 {
