@@ -572,7 +572,7 @@ copy_long(uint64_t key, void *dev, void *host, size_t size, bool to)
 
 static inline bool is_long(size_t size, bool to)
 {
-	size_t least = atomic_load_explicit(&copy_limits.least_long[to], memory_order_relaxed);
+	size_t least = atomic_load_explicit(&copy_least_long[to], memory_order_relaxed);
 
 	return __builtin_expect(size >= least, 0);
 }

@@ -32,32 +32,13 @@ struct copy_plan {
 	size_t chosen;		/* whose way the library chooses */
 };
 
-/* The plans, and what follows from both. Each is a number by itself. */
-struct copy_limits {
-	struct {
-		_Atomic unsigned int threads;
-		_Atomic size_t shared, dma, chosen;
-	} plans[2];
-	/*
-	 * The least size of a copy that others than the caller may make: the least of a
-	 * plan's. The usual copy compares its size with this one number.
-	 */
-	_Atomic size_t least_long[2];
-	_Atomic unsigned int workers;	/* threads that are wanted beside the caller */
-	_Atomic bool dma;		/* the GPU's engine may make copies */
-};
+/*
+ * The least size of a copy that others than the caller may make: the least of a plan's.
+ * The usual copy compares its size with this one number.
+ */
+extern _Atomic size_t copy_least_long[2];
 
-extern struct copy_limits copy_limits;
-
-static inline struct copy_plan copy_plan_of(bool to)
-{
-	return (struct copy_plan){
-		.threads = atomic_load_explicit(&copy_limits.plans[to].threads, memory_order_relaxed),
-		.shared = atomic_load_explicit(&copy_limits.plans[to].shared, memory_order_relaxed),
-		.dma = atomic_load_explicit(&copy_limits.plans[to].dma, memory_order_relaxed),
-		.chosen = atomic_load_explicit(&copy_limits.plans[to].chosen, memory_order_relaxed),
-	};
-}
+struct copy_plan copy_plan_of(bool to);
 
 /* Each number is 1 to COPY_THREADS_MAX. On EINVAL nothing changes. */
 int copy_plan_set_threads(unsigned int reads, unsigned int writes);

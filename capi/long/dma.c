@@ -60,7 +60,9 @@ static struct gdr_dma *dma_here(void)
 
 bool gdr_dma_is_wanted(void)
 {
-	return atomic_load_explicit(&copy_limits.dma, memory_order_relaxed);
+	struct copy_plan reads = copy_plan_of(false), writes = copy_plan_of(true);
+
+	return reads.dma != SIZE_MAX || writes.dma != SIZE_MAX || reads.chosen != SIZE_MAX;
 }
 
 bool gdr_dma_pinned(uint64_t key, unsigned int gpu, const struct gdr_extent *memories, size_t count)

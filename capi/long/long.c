@@ -11,8 +11,10 @@
 
 struct gdr_long_threads gdr_long_threads(void)
 {
+	unsigned int reads = copy_plan_of(false).threads, writes = copy_plan_of(true).threads;
+
 	return (struct gdr_long_threads){
-		.wanted = atomic_load_explicit(&copy_limits.workers, memory_order_relaxed),
+		.wanted = (reads > writes ? reads : writes) - 1,
 		.running = copy_pool_count(atomic_load(&gdr_front_here()->pool)),
 	};
 }

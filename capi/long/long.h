@@ -30,7 +30,7 @@ int gdr_long_start_threads(unsigned int threads, const struct copy_cpus *cpus);
 /* Ends what others do for a copy that owner left by siglongjmp, if there is one. */
 void gdr_long_forget(const struct gdr_front *front, const void *owner);
 
-/* A copy of copy_limits.least_long bytes or more, through write-combined memory. */
+/* A copy of copy_least_long bytes or more, through write-combined memory. */
 struct gdr_long {
 	const struct gdr_front *front;
 	const void *owner;	/* identifies the thread, as for copy_pool_copy */

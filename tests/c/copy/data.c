@@ -361,7 +361,7 @@ static void long_inside(void)
 static void test_long(void)
 {
 	for (int to = 0; to < 2; to++) {
-		atomic_store(&copy_limits.least_long[to], 1000);
+		atomic_store(&copy_least_long[to], 1000);
 		longs = 0;
 		check(!copy(!to, mh(0), first(0) + 5, host + 3, 999) && !longs && !copy(!to, mh(0), first(0) + 5, host + 3, 1000) &&
 		      longs == 1 && last_long.front == &front && last_long.owner == mine()->busy && last_long.impl == &impl &&
@@ -381,8 +381,8 @@ static void test_long(void)
 	longs = 0;
 	check(!copy(0, mh(0), first(0), host, 4096) && !many(1, 1, 4096, true) && !longs, "nor a write while types are mixed");
 	atomic_store(&table.mixed, 0);
-	atomic_store(&copy_limits.least_long[0], SIZE_MAX);
-	atomic_store(&copy_limits.least_long[1], SIZE_MAX);
+	atomic_store(&copy_least_long[0], SIZE_MAX);
+	atomic_store(&copy_least_long[1], SIZE_MAX);
 }
 
 static sigjmp_buf out;

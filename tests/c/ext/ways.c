@@ -228,6 +228,10 @@ static void by_engine(void)
 
 	want(0, 0, SIZE_MAX, SIZE_MAX, false);
 	tap_ok(&tap, !gdr_dma_is_wanted(), "nobody asks for DMA");
+	want(0, 0, SIZE_MAX, 65536, false);
+	tap_ok(&tap, gdr_dma_is_wanted(), "DMA is asked for, for writes alone");
+	want(2, 2, SIZE_MAX, SIZE_MAX, false);
+	tap_ok(&tap, !gdr_dma_is_wanted(), "threads alone are asked for");
 	gdr_dma_mapped(5, 0);
 	tap_ok(&tap, !front.dma, "a mapping by itself takes no memory");
 	want(0, 0, 8192, 65536, false);
@@ -358,6 +362,12 @@ static void threads(void)
 	running = 1;
 	t = gdr_long_threads();
 	tap_ok(&tap, t.wanted == 2 && t.running == 1, "threads beside the caller: as many as reads or writes want");
+	want(1, 6, SIZE_MAX, SIZE_MAX, false);
+	tap_ok(&tap, gdr_long_threads().wanted == 5, "the more of the two");
+	want(0, 0, SIZE_MAX, SIZE_MAX, true);
+	tap_ok(&tap, gdr_long_threads().wanted == 7, "eight threads share a read where the library chooses");
+	want(0, 0, SIZE_MAX, SIZE_MAX, false);
+	tap_ok(&tap, !gdr_long_threads().wanted, "none is wanted where nobody asks");
 	tap_ok(&tap, !gdr_long_start_threads(2, cpus) && started == 2, "threads that are missing are started");
 	start_rc = EAGAIN;
 	tap_ok(&tap, gdr_long_start_threads(2, cpus) == EAGAIN, "no thread can be made: the errno");
