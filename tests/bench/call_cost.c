@@ -99,8 +99,7 @@ static void many_threads(void)
 	pthread_barrier_wait(&called);
 	print_rss("1000 threads that have called once");
 	pthread_barrier_wait(&left);
-	for (int i = 0; i < HOST_THREADS; i++)
-		expect_is(pthread_join(t[i], NULL), 0);
+	join_threads(t, HOST_THREADS);
 }
 
 /* The other design. A request is a turn: odd, it is posted; even, it is served. */

@@ -102,8 +102,7 @@ static void at_once(void)
 		make_buffer(g, &b[i], BYTES);
 	for (int i = 0; i < COPIERS; i++)
 		start_thread(&t[i], 0, copy_part, &b[i]);
-	for (int i = 0; i < COPIERS; i++)
-		expect_is(pthread_join(t[i], NULL), 0);
+	join_threads(t, COPIERS);
 }
 
 /* The engine copies page-locked host memory straight. */

@@ -8,11 +8,7 @@
  */
 #include "guest/cuda.h"
 
-#include <linux/filter.h>
-#include <linux/seccomp.h>
 #include <setjmp.h>
-#include <stddef.h>
-#include <sys/prctl.h>
 
 #define RANGE (64 * KIB)
 #define GPU_2M (2 * MIB)
@@ -310,9 +306,7 @@ static void longer_range(void)
 /* The simulated libcuda has no dma-bufs of ranges that overlap. */
 static bool overlaps_are_simulated(void)
 {
-	const char *backend = getenv("GDRCOPY_BACKEND");
-
-	return !on_doubles() || (backend && strcmp(backend, "dmabuf") != 0);
+	return !on_doubles() || backend_is("rm") || backend_is("vulkan");
 }
 
 /* Ranges that have some bytes in common: each is found for what it has. */
@@ -489,13 +483,12 @@ static void several_allocations(void)
 /* Memory of cuMemAlloc: small allocations share a GPU page. */
 static void shared_page(void)
 {
-	const char *backend = getenv("GDRCOPY_BACKEND");
 	gdr_t g = open_with_driver();
 	gdr_cache_t c = open_cache(g, MIB);
 	struct held a, b;
 	cu_ptr p, q;
 
-	if (backend && !strcmp(backend, "vulkan"))
+	if (backend_is("vulkan"))
 		skip_case("vulkan does not pin memory of cuMemAlloc");
 	expect_is(cu.mem_alloc(&p, 4096), 0);
 	expect_is(cu.mem_alloc(&q, 4096), 0);
@@ -658,7 +651,6 @@ static void many_caches(void)
 /* When the driver has no room for one more, others make it. */
 static void no_room(void)
 {
-	const char *backend = getenv("GDRCOPY_BACKEND");
 	gdr_t g = open_or_fail();
 	gdr_cache_t c = open_cache(g, MIB);
 	void (*fail)(const char *name, int result, int nth);
@@ -672,11 +664,11 @@ static void no_room(void)
 	h[1] = visit(c, addr[1], RANGE);
 	if (!on_doubles())
 		skip_case("a real driver cannot be told to refuse a call");
-	if (backend && !strcmp(backend, "vulkan")) {
+	if (backend_is("vulkan")) {
 		lib = dlopen("libvulkan.so.1", RTLD_NOW | RTLD_NOLOAD);
 		*(void **)&fail = dlsym(lib, "vulkan_sim_fail");
 		fail("vkMapMemory", -5, 1);
-	} else if (backend && !strcmp(backend, "rm")) {
+	} else if (backend_is("rm")) {
 		lib = dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
 		*(void **)&fail = dlsym(lib, "rm_sim_fail");
 		fail("MAP_MEMORY", 0x1a, 1);
@@ -916,8 +908,7 @@ static void many_threads(void)
 		}
 	}
 	atomic_store(&stop, true);
-	for (int i = 0; i < THREADS; i++)
-		expect_is(pthread_join(t[i], NULL), 0);
+	join_threads(t, THREADS);
 	note("%ld uses, %ld renewals, %ld flushes", atomic_load(&uses), atomic_load(&renewals),
 	     atomic_load(&flushes));
 	/* Not more than it may have: 10 of them, each of one page. */
@@ -950,8 +941,7 @@ static void same_miss(void)
 	before = live();
 	for (int n = 0; n < 20; n++) {
 		atomic_store(&stop, false);
-		for (int k = 0; k < THREADS; k++)
-			start_thread(&t[k], 0, get_once, &i);
+		start_threads(t, THREADS, get_once, &i);
 		atomic_store(&stop, true);
 		for (int k = 0; k < THREADS; k++)
 			expect_is(pthread_join(t[k], &h[k]), 0);
@@ -969,7 +959,6 @@ static sigjmp_buf out_of_copy;
 
 static void leave_copy(int sig)
 {
-	(void)sig;
 	siglongjmp(out_of_copy, 1);
 }
 

@@ -143,7 +143,7 @@ static void life(gdr_t g, unsigned long p, bool dma)
 	free(bytes);
 }
 
-static void functions(bool dma)
+static void functions(void *dma)
 {
 	gdr_cache_t cache;
 	int major, minor, fd;
@@ -159,6 +159,10 @@ static void functions(bool dma)
 
 	if (!on_doubles())
 		skip_case("a real driver does not say what is called");
+	if (dma) {
+		expect_is(setenv("GDRCOPY_DMA_READ", "4096", 1), 0);
+		expect_is(setenv("GDRCOPY_DMA_WRITE", "4096", 1), 0);
+	}
 	ctx = start_cuda(&cu);
 	expect_is(cu.ctx_set(ctx), 0);
 	lib = dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
@@ -191,18 +195,9 @@ static void functions(bool dma)
 	CALL(gdr_close, g);
 }
 
-static void by_the_cpu(void) { functions(false); }
-
-static void by_dma(void)
-{
-	expect_is(setenv("GDRCOPY_DMA_READ", "4096", 1), 0);
-	expect_is(setenv("GDRCOPY_DMA_WRITE", "4096", 1), 0);
-	functions(true);
-}
-
 static const struct guest_case cases[] = {
-	{ "copies by the CPU", by_the_cpu, 30, 30 },
-	{ "copies by DMA", by_dma, 30, 30 },
+	{ "copies by the CPU", NULL, 30, 30, functions, NULL },
+	{ "copies by DMA", NULL, 30, 30, functions, (void *)true },
 	{ NULL, NULL, 0, 0 },
 };
 

@@ -15,26 +15,6 @@
 #define LEAST_WRITE 65536
 #define COPIERS 4
 
-static int log_fd = -1;
-
-/* From here on standard error goes to a file that logged() reads. */
-static void catch_log(void)
-{
-	log_fd = memfd_create("log", 0);
-	expect(log_fd >= 0 && dup2(log_fd, STDERR_FILENO) >= 0);
-	setenv("GDRCOPY_ENABLE_LOGGING", "1", 1);
-	setenv("GDRCOPY_LOG_LEVEL", "3", 1);
-}
-
-static bool logged(const char *what)
-{
-	char text[8192];
-	ssize_t n = pread(log_fd, text, sizeof(text) - 1, 0);
-
-	text[n > 0 ? n : 0] = '\0';
-	return strstr(text, what);
-}
-
 /* Has the nth call of name fail from now on, or each, if nth is 0. */
 static void refuse_nth(const char *name, int result, int nth)
 {
@@ -76,13 +56,6 @@ static long counted(const char *name)
 	*(void **)&calls = of_driver("cuda_sim_calls");
 	expect(calls != NULL);
 	return calls(name);
-}
-
-static bool has_memory_of_cuda(void)
-{
-	const char *backend = getenv("GDRCOPY_BACKEND");
-
-	return !backend || strcmp(backend, "vulkan");
 }
 
 static void want_dma(const char *reads, const char *writes)
@@ -231,7 +204,6 @@ static void keeps_nothing(void *unused)
 	int active;
 	gdr_t g;
 
-	(void)unused;
 	want_dma("16384", "65536");
 	g = open_or_fail();
 	alloc_buffer(g, &b, BYTES);
@@ -615,8 +587,7 @@ static void staging_at_the_same_time(void)
 		parts[i].size = STAGED_BYTES / 3;
 		start_thread(&t[i], 0, copy_staged, &parts[i]);
 	}
-	for (int i = 0; i < 3; i++)
-		expect_is(pthread_join(t[i], NULL), 0);
+	join_threads(t, 3);
 }
 
 /* How many copies an engine is asked for that fails each time. */
@@ -666,7 +637,6 @@ static sigjmp_buf before_fault;
 
 static void leave_copy(int sig)
 {
-	(void)sig;
 	siglongjmp(before_fault, 1);
 }
 
@@ -795,7 +765,7 @@ static void other_memory(void *when)
 
 static void same_address(void)
 {
-	if (!has_memory_of_cuda())
+	if (backend_is("vulkan"))
 		skip_case("this backend pins no memory of cuMemAlloc");
 	want_dma("4096", "4096");
 	expect(in_child("by DMA, freed before the map", other_memory, "before the map", 60));
@@ -813,7 +783,7 @@ static void window(void)
 	struct buffer b = { .size = 64 * KIB };
 	gdr_t g;
 
-	if (!has_memory_of_cuda())
+	if (backend_is("vulkan"))
 		skip_case("this backend pins no memory of cuMemAlloc");
 	catch_log();
 	want_dma("4096", "4096");
@@ -934,8 +904,7 @@ static void at_the_same_time(void)
 		c[i].part.size = BYTES / COPIERS;
 		start_thread(&t[i], 0, copy_part, &c[i]);
 	}
-	for (int i = 0; i < COPIERS; i++)
-		expect_is(pthread_join(t[i], NULL), 0);
+	join_threads(t, COPIERS);
 }
 
 static const struct guest_case cases[] = {

@@ -138,7 +138,7 @@ static void not_supported(void)
 	if (!on_doubles())
 		skip_case("this GPU's driver may export dma-bufs");
 	setenv("CUDA_SIM_DMABUF", "0", 1);
-	if (getenv("GDRCOPY_BACKEND") && !strcmp(getenv("GDRCOPY_BACKEND"), "dmabuf"))
+	if (backend_is("dmabuf"))
 		setenv("GDRCOPY_BACKEND", "vulkan", 1);	/* dmabuf itself would not open */
 	make_scene(&s);
 	expect_is(gdr_mem_export_dmabuf(s.g, s.mem, 0, &fd), ENOTSUP);

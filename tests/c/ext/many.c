@@ -246,7 +246,6 @@ static void copy_in_handler(int sig)
 	gdr_piece_t to[2] = { { b->mh, b->va + 3, out, 3 }, { b->mh, b->va + 130, out, 3 } };
 	gdr_piece_t from[2] = { { b->mh, b->va + 3, in[0], 3 }, { b->mh, b->va + 130, in[1], 3 } };
 
-	(void)sig;
 	if (gdr_copy_to_mapping_v(to, 2) || gdr_copy_from_mapping_v(from, 2) ||
 	    memcmp(in[0], out, 3) || memcmp(in[1], out, 3) ||
 	    gdr_copy_from_mapping(b->mh, in[2], b->va + 3, 3) || memcmp(in[2], out, 3))
@@ -337,8 +336,7 @@ static void unmap_under_copies(void)
 		places[i % BUFFERS] = b->va;
 	}
 	stop = true;
-	for (int i = 0; i < 4; i++)
-		expect_is(pthread_join(threads[i], NULL), 0);
+	join_threads(threads, 4);
 	note("%ld copies done, %ld refused", done, refused);
 	expect(done > 0);
 	expect_is(wrong, 0);
@@ -377,7 +375,6 @@ static sigjmp_buf out_of_copy;
 
 static void leave(int sig)
 {
-	(void)sig;
 	siglongjmp(out_of_copy, 1);
 }
 

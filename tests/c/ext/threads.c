@@ -229,8 +229,7 @@ static void concurrent_callers(void)
 		while (atomic_load(&c[i].copies) < scaled(100))
 			sleep_us(1000);
 	atomic_store(&quit, true);
-	for (int i = 0; i < COPIERS; i++)
-		expect_is(pthread_join(t[i], NULL), 0);
+	join_threads(t, COPIERS);
 }
 
 /* CUDA is lost to this child, so it has no memory to copy to; but threads. */
@@ -252,7 +251,6 @@ static void child_of_opener(void *unused)
 	struct buffer b;
 	gdr_t g;
 
-	(void)unused;
 	expect_is(count_workers(), 0);
 	g = open_or_fail();
 	make_buffer(g, &b, BYTES);
@@ -315,12 +313,10 @@ static void unmap_under_copies(void)
 		struct buffer b;
 
 		make_buffer(g, &b, BYTES);
-		for (int k = 0; k < 2; k++)
-			start_thread(&t[k], 0, copy_until_gone, &b);
+		start_threads(t, 2, copy_until_gone, &b);
 		sleep_us(i * 37 % 1000);
 		expect_is(gdr_unmap(g, b.mh, b.va, b.size), 0);
-		for (int k = 0; k < 2; k++)
-			expect_is(pthread_join(t[k], NULL), 0);
+		join_threads(t, 2);
 		b.va = NULL;
 		drop_buffer(g, &b);
 	}

@@ -15,21 +15,29 @@
 #define _GNU_SOURCE
 #endif
 
+/* Handlers, threads and rows of cases leave out what they do not need. */
+#pragma GCC diagnostic ignored "-Wunused-parameter"
+#pragma GCC diagnostic ignored "-Wmissing-field-initializers"
+
 #include <dirent.h>
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -127,15 +135,21 @@ static inline void skip_case(const char *fmt, ...)
 	_exit(GUEST_SKIP);
 }
 
+/* Whether the environment asks for that backend. */
+static inline bool backend_is(const char *name)
+{
+	const char *set = getenv("GDRCOPY_BACKEND");
+
+	return set && !strcmp(set, name);
+}
+
 /*
  * The backend vulkan loads libvulkan.so.1, which loads the driver, in each process. So a child
  * whose parent was inside the loader at the fork cannot open it, and gdr_open says so.
  */
 static inline void skip_where_each_child_loads(void)
 {
-	const char *backend = getenv("GDRCOPY_BACKEND");
-
-	if (backend && !strcmp(backend, "vulkan"))
+	if (backend_is("vulkan"))
 		skip_case("vulkan loads its driver in each child, and the parent may be in the loader");
 }
 
@@ -231,12 +245,14 @@ static inline bool in_child(const char *what, void (*fn)(void *), void *arg, dou
 	return child_ok(what, wait_child(pid, seconds));
 }
 
-/* One case. The list of a program ends with name NULL. */
+/* One case: run(), or run_with(arg). The list of a program ends with name NULL. */
 struct guest_case {
 	const char *name;
 	void (*run)(void);
 	int short_s;	/* the case is killed after this many seconds, times PATIENCE */
 	int long_s;	/* the same for --long; 0: as short_s */
+	void (*run_with)(void *arg);
+	void *arg;
 };
 
 static inline int scaled_limit(int seconds)
@@ -259,7 +275,10 @@ static inline void run_case(struct tap *t, const struct guest_case *c)
 	}
 	if (!pid) {
 		setpgid(0, 0);
-		c->run();
+		if (c->run)
+			c->run();
+		else
+			c->run_with(c->arg);
 		fflush(stdout);
 		_exit(0);
 	}
@@ -426,6 +445,42 @@ static inline long rss_kib(void)
 	return kib >= 0 ? kib : proc_number("/proc/self/status", "VmRSS:");
 }
 
+/* A sandbox, in all threads: that system call is EPERM. */
+static inline void refuse_call(unsigned int number)
+{
+	struct sock_filter code[] = {
+		BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, number, 0, 1),
+		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
+		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+	};
+	struct sock_fprog filter = { 4, code };
+
+	expect_is(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
+	if (syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_TSYNC, &filter))
+		skip_case("seccomp: %s", strerror(errno));
+}
+
+static int log_fd = -1;
+
+/* From here on standard error goes to a file that logged() reads. */
+static inline void catch_log(void)
+{
+	log_fd = memfd_create("log", 0);
+	expect(log_fd >= 0 && dup2(log_fd, STDERR_FILENO) >= 0);
+	setenv("GDRCOPY_ENABLE_LOGGING", "1", 1);
+	setenv("GDRCOPY_LOG_LEVEL", "3", 1);
+}
+
+static inline bool logged(const char *what)
+{
+	char text[8192];
+	ssize_t n = pread(log_fd, text, sizeof(text) - 1, 0);
+
+	text[n > 0 ? n : 0] = '\0';
+	return strstr(text, what);
+}
+
 /* Opens the library; without a backend no case can go on. */
 static inline gdr_t open_or_fail(void)
 {
@@ -524,6 +579,19 @@ static inline void start_thread(pthread_t *t, size_t stack, void *(*fn)(void *),
 		expect_is(pthread_attr_setstacksize(&attr, stack), 0);
 	expect_is(pthread_create(t, &attr, fn, arg), 0);
 	pthread_attr_destroy(&attr);
+}
+
+/* n of them, which have the same to do. */
+static inline void start_threads(pthread_t *t, int n, void *(*fn)(void *), void *arg)
+{
+	for (int i = 0; i < n; i++)
+		start_thread(&t[i], 0, fn, arg);
+}
+
+static inline void join_threads(const pthread_t *t, int n)
+{
+	for (int i = 0; i < n; i++)
+		expect_is(pthread_join(t[i], NULL), 0);
 }
 
 static inline void run_thread(size_t stack, void *(*fn)(void *), void *arg)

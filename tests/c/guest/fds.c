@@ -167,9 +167,7 @@ static void open_without_fds(void)
  */
 static void work_without_fds(void)
 {
-	const char *backend = getenv("GDRCOPY_BACKEND");
-	const bool vulkan = backend && !strcmp(backend, "vulkan");
-	const bool rm = backend && !strcmp(backend, "rm");
+	const bool vulkan = backend_is("vulkan"), rm = backend_is("rm");
 	const long least = 2000, times = scaled(!on_doubles() ? least : guest_long ? 1000000 : 100000);
 	/* On an emulated CPU a round takes a millisecond. */
 	const double end = seconds_now() + (guest_long ? 300 : 30);
@@ -203,7 +201,6 @@ static void child_reopens_without_fds(void *unused)
 	struct rlimit old = leave_fds(1);
 	gdr_t g;
 
-	(void)unused;
 	g = gdr_open();
 	expect_is(setrlimit(RLIMIT_NOFILE, &old), 0);
 	if (g)

@@ -9,7 +9,6 @@
 
 #include <fenv.h>
 #include <sched.h>
-#include <sys/prctl.h>
 #include <sys/stat.h>
 
 extern char **environ;
@@ -203,7 +202,7 @@ static double library_seconds(void)
 /* Of the process where no real driver is up; reading the clocks takes 0.0003. */
 #define TICK 0.01
 
-static void idle(bool with_buffer)
+static void idle(void *with_buffer)
 {
 	long seconds = scaled(guest_long ? 10 : 3);
 	double all, library;
@@ -230,24 +229,13 @@ static void idle(bool with_buffer)
 	expect_is(gdr_close(g), 0);
 }
 
-static void idle_open(void)
-{
-	idle(false);
-}
-
-static void idle_mapped(void)
-{
-	idle(true);
-}
-
 /* Of the library alone, so only where the driver is the simulated one. */
 static void memory_of_open(void)
 {
-	const char *backend = getenv("GDRCOPY_BACKEND");
 	long before, opened, lived;
 	gdr_t g;
 
-	if (!backend || strcmp(backend, "dmabuf"))
+	if (!backend_is("dmabuf"))
 		skip_case("measured on dma-buf (GDRCOPY_BACKEND=dmabuf)");
 	if (!on_doubles())
 		skip_case("a real libcuda brings memory of its own");
@@ -362,7 +350,6 @@ static void map_copy_unmap(void *target)
 
 static void open_close(void *unused)
 {
-	(void)unused;
 	expect_is(gdr_close(open_or_fail()), 0);
 }
 
@@ -387,34 +374,21 @@ static void refused(void *target)
 	expect_is(gdr_close((gdr_t)0x10), EINVAL);
 }
 
-static void with_target(void (*cycle)(void *), long times, const char *what)
+struct many {
+	void (*cycle)(void *target);
+	long times, long_times;
+	const char *what;
+};
+
+static void with_target(void *many)
 {
+	const struct many *m = many;
 	struct target t = { .g = open_with_context() };
 
 	alloc_buffer(t.g, &t.b, 64 * KIB);
-	cycles(cycle, &t, times, what);
+	cycles(m->cycle, &t, scaled(guest_long ? m->long_times : m->times), m->what);
 	expect_is(gdr_mem_free(t.g, t.b.mem), 0);
 	expect_is(gdr_close(t.g), 0);
-}
-
-static void pins(void)
-{
-	with_target(pin_unpin, scaled(guest_long ? 10000000 : 100000), "pin/unpin");
-}
-
-static void maps(void)
-{
-	with_target(map_copy_unmap, scaled(guest_long ? 500000 : 60000), "pin/map/copy/unmap/unpin");
-}
-
-static void allocs(void)
-{
-	with_target(alloc_free, scaled(guest_long ? 400000 : 60000), "gdr_mem_alloc/gdr_mem_free");
-}
-
-static void refusals(void)
-{
-	with_target(refused, scaled(guest_long ? 5000000 : 150000), "refused calls");
 }
 
 static void opens(void)
@@ -426,14 +400,18 @@ static const struct guest_case cases[] = {
 	{ "linking starts nothing", linked, 60, 0 },
 	{ "a preloaded copy over the linked one", preload, 60, 0 },
 	{ "limits, modes and the environment stay as they were", modes, 60, 0 },
-	{ "no CPU time when idle after gdr_open", idle_open, 60, 0 },
-	{ "no CPU time when idle with a mapping", idle_mapped, 60, 0 },
+	{ "no CPU time when idle after gdr_open", NULL, 60, 0, idle, NULL },
+	{ "no CPU time when idle with a mapping", NULL, 60, 0, idle, (void *)true },
 	{ "gdr_open takes less than 8 MB", memory_of_open, 60, 0 },
-	{ "pin and unpin: memory stays flat", pins, 240, 7200 },
-	{ "pin, map, copy, unmap, unpin: the same", maps, 240, 3600 },
+	{ "pin and unpin: memory stays flat", NULL, 240, 7200, with_target,
+	  &(struct many){ pin_unpin, 100000, 10000000, "pin/unpin" } },
+	{ "pin, map, copy, unmap, unpin: the same", NULL, 240, 3600, with_target,
+	  &(struct many){ map_copy_unmap, 60000, 500000, "pin/map/copy/unmap/unpin" } },
 	{ "open and close: the same", opens, 240, 3600 },
-	{ "gdr_mem_alloc and gdr_mem_free: the same", allocs, 240, 3600 },
-	{ "refused calls: the same", refusals, 240, 3600 },
+	{ "gdr_mem_alloc and gdr_mem_free: the same", NULL, 240, 3600, with_target,
+	  &(struct many){ alloc_free, 60000, 400000, "gdr_mem_alloc/gdr_mem_free" } },
+	{ "refused calls: the same", NULL, 240, 3600, with_target,
+	  &(struct many){ refused, 150000, 5000000, "refused calls" } },
 	{ NULL, NULL, 0, 0 }
 };
 

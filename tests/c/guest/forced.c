@@ -8,10 +8,6 @@
  */
 #include "common.h"
 
-#include <linux/filter.h>
-#include <linux/seccomp.h>
-#include <stddef.h>
-#include <sys/prctl.h>
 #include <ucontext.h>
 
 #define DEEP (48 * KIB)
@@ -68,7 +64,6 @@ static void make_call(int sig, siginfo_t *info, void *context)
 {
 	mcontext_t *m = &((ucontext_t *)context)->uc_mcontext;
 
-	(void)sig;
 	write_deeply();
 	atomic_fetch_add(&taken, 1);
 #if defined(__x86_64__)
@@ -82,7 +77,6 @@ static void make_call(int sig, siginfo_t *info, void *context)
 	m->regs[0] = call_passing(info->si_syscall, m->regs);
 #else
 	(void)m;
-	(void)info;
 	abort();
 #endif
 }
@@ -115,43 +109,32 @@ static void *lives(void *g)
 	return NULL;
 }
 
-static void live_filtered(bool opens_first, int flags)
+struct filtered {
+	bool opens_first;
+	int flags;
+};
+
+static void live_filtered(void *filtered)
 {
+	const struct filtered *f = filtered;
 	pthread_t t[4];
 	gdr_t g = NULL;
 
 #if !defined(__x86_64__) && !defined(__aarch64__)
 	skip_case("this test does not know how this machine passes a system call's result");
 #endif
-	if (opens_first)
+	if (f->opens_first)
 		g = open_or_fail();
-	handle(SIGSYS, make_call, SA_NODEFER | flags);
+	handle(SIGSYS, make_call, SA_NODEFER | f->flags);
 	filter_calls();
 	if (!g)
 		g = open_or_fail();
 	lives(g);
-	for (int i = 0; i < 4; i++)
-		start_thread(&t[i], 0, lives, g);
-	for (int i = 0; i < 4; i++)
-		expect_is(pthread_join(t[i], NULL), 0);
+	start_threads(t, 4, lives, g);
+	join_threads(t, 4);
 	expect_is(gdr_close(g), 0);
 	note("%ld calls were trapped", atomic_load(&taken));
 	expect(atomic_load(&taken) > 100);
-}
-
-static void trapped_from_the_first(void)
-{
-	live_filtered(false, 0);
-}
-
-static void trapped_after_the_open(void)
-{
-	live_filtered(true, 0);
-}
-
-static void trapped_onstack(void)
-{
-	live_filtered(true, SA_ONSTACK);
 }
 
 /* Syscall User Dispatch: the calls of one thread, while its switch is on. */
@@ -176,7 +159,6 @@ static void make_dispatched_call(int sig, siginfo_t *info, void *context)
 		m->gregs[REG_R10], m->gregs[REG_R8], m->gregs[REG_R9],
 	};
 
-	(void)sig;
 	write_deeply();
 	atomic_fetch_add(&taken, 1);
 	/*
@@ -241,9 +223,6 @@ static void dispatched(void)
 
 static void take(int sig, siginfo_t *info, void *context)
 {
-	(void)sig;
-	(void)info;
-	(void)context;
 	write_deeply();
 	atomic_fetch_add(&taken, 1);
 }
@@ -252,19 +231,18 @@ static _Atomic bool over;
 
 static void *ask(void *g)
 {
-	const char *backend = getenv("GDRCOPY_BACKEND");
 	int v;
 
 	while (!atomic_load(&over)) {
 		expect_is(gdr_get_attribute(g, GDR_ATTR_USE_PERSISTENT_MAPPING, &v), 0);
 		/* A signal ends a call of rm's simulated driver, which is a server's answer. */
-		if (!(backend && !strcmp(backend, "rm") && on_doubles()))
+		if (!(backend_is("rm") && on_doubles()))
 			whole_life(g, 3);
 	}
 	return NULL;
 }
 
-static void sent(int flags)
+static void sent(void *flags)
 {
 	static const int faults[] = { SIGSEGV, SIGBUS, SIGFPE, SIGTRAP, SIGSYS, SIGILL };
 	long times = scaled(4000);
@@ -272,29 +250,17 @@ static void sent(int flags)
 	pthread_t t[2];
 
 	for (size_t i = 0; i < sizeof(faults) / sizeof(faults[0]); i++)
-		handle(faults[i], take, flags);
-	for (int i = 0; i < 2; i++)
-		start_thread(&t[i], 0, ask, g);
+		handle(faults[i], take, (uintptr_t)flags);
+	start_threads(t, 2, ask, g);
 	for (long i = 0; i < times; i++) {
 		expect_is(pthread_kill(t[i & 1], faults[i % 6]), 0);
 		sleep_us(20);
 	}
 	atomic_store(&over, true);
-	for (int i = 0; i < 2; i++)
-		expect_is(pthread_join(t[i], NULL), 0);
+	join_threads(t, 2);
 	note("%ld signals were taken", atomic_load(&taken));
 	expect(atomic_load(&taken) > 0);
 	expect_is(gdr_close(g), 0);
-}
-
-static void sent_onto_stack(void)
-{
-	sent(0);
-}
-
-static void sent_onto_altstack(void)
-{
-	sent(SA_ONSTACK);
 }
 
 /* Floating-point numbers. */
@@ -380,12 +346,12 @@ static void own_floats(void)
 }
 
 static const struct guest_case cases[] = {
-	{ "system calls that a filter traps", trapped_from_the_first, 60, 0 },
-	{ "trapped after the open, in all threads", trapped_after_the_open, 60, 0 },
-	{ "the same, on alternate stacks", trapped_onstack, 60, 0 },
+	{ "system calls that a filter traps", NULL, 60, 0, live_filtered, &(struct filtered){ false, 0 } },
+	{ "trapped after the open, in all threads", NULL, 60, 0, live_filtered, &(struct filtered){ true, 0 } },
+	{ "the same, on alternate stacks", NULL, 60, 0, live_filtered, &(struct filtered){ true, SA_ONSTACK } },
 	{ "Syscall User Dispatch", dispatched, 60, 0 },
-	{ "the signals of faults, sent by another thread", sent_onto_stack, 60, 0 },
-	{ "the same, on alternate stacks", sent_onto_altstack, 60, 0 },
+	{ "the signals of faults, sent by another thread", NULL, 60, 0, sent, NULL },
+	{ "the same, on alternate stacks", NULL, 60, 0, sent, (void *)SA_ONSTACK },
 	{ "unmasked floating-point exceptions, another rounding", own_floats, 60, 0 },
 	{ NULL, NULL, 0, 0 }
 };

@@ -51,7 +51,6 @@ static void work_without_cuda(void *unused)
 	gdr_mh_t mh;
 	int rc;
 
-	(void)unused;
 	expect_is(gdr_get_attribute(g, GDR_ATTR_USE_PERSISTENT_MAPPING, &v), 0);
 	expect(v == 0 || v == 1);
 	expect_is(gdr_driver_get_version(g, &major, &minor), 0);
@@ -249,8 +248,7 @@ static void child_with_threads(void *seed)
 	for (int i = 0; i < 4; i++)
 		start_thread(&t[i], 0, work_in_full_thread, (void *)((uintptr_t)seed + i));
 	work_in_full(seed);
-	for (int i = 0; i < 4; i++)
-		expect_is(pthread_join(t[i], NULL), 0);
+	join_threads(t, 4);
 }
 
 static void threads_in_child(void)
@@ -284,7 +282,6 @@ static void generation(void *left)
 
 static void silent_middle(void *unused)
 {
-	(void)unused;
 	expect(in_child("the child of a child that did not open", work_in_full, NULL, CHILD_S));
 	work_in_full(NULL);
 }
@@ -312,7 +309,6 @@ static void other_thread_opens(void *unused)
 	gdr_t g = NULL;
 	int v;
 
-	(void)unused;
 	expect_is(sigaltstack(NULL, &before), 0);
 	run_thread(0, open_thread, &g);
 	expect_is(gdr_get_attribute(g, GDR_ATTR_USE_PERSISTENT_MAPPING, &v), 0);
@@ -337,7 +333,6 @@ static void small_stack_child(void *unused)
 {
 	gdr_t g = NULL;
 
-	(void)unused;
 	run_thread(64 * KIB, open_thread, &g);
 	work_in_full(NULL);
 	expect_is(gdr_close(g), 0);
@@ -358,7 +353,6 @@ static _Atomic bool stop;
 /* CUDA stays down. */
 static void *busy_without_cuda(void *unused)
 {
-	(void)unused;
 	while (!atomic_load(&stop))
 		work_without_cuda(NULL);
 	return NULL;
@@ -390,8 +384,7 @@ static void fork_among(void *(*busy)(void *), void *arg, void (*child)(void *), 
 	for (int i = 0; i < children() && failed < 3; i++)
 		failed += !in_child("with 8 threads inside", child, child_arg, CHILD_S);
 	atomic_store(&stop, true);
-	for (int i = 0; i < THREADS; i++)
-		expect_is(pthread_join(t[i], NULL), 0);
+	join_threads(t, THREADS);
 	expect_is(failed, 0);
 }
 

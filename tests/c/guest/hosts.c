@@ -6,13 +6,9 @@
 #include "api.h"
 #include "cuda.h"
 
-#include <linux/filter.h>
 #include <linux/membarrier.h>
-#include <linux/seccomp.h>
-#include <stddef.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
-#include <sys/prctl.h>
 
 #ifndef SS_AUTODISARM
 #define SS_AUTODISARM (1u << 31)
@@ -55,15 +51,13 @@ static void unmap_often(gdr_t g, struct buffer *b, int rounds, void (*each)(void
 		void *va;
 
 		atomic_store(&stop, false);
-		for (int k = 0; k < 2; k++)
-			start_thread(&t[k], 0, copy_until_stopped, b);
+		start_threads(t, 2, copy_until_stopped, b);
 		sleep_us(300);
 		if (each)
 			each(arg);
 		expect_is(gdr_unmap(g, b->mh, b->va, b->size), 0);
 		atomic_store(&stop, true);
-		for (int k = 0; k < 2; k++)
-			expect_is(pthread_join(t[k], NULL), 0);
+		join_threads(t, 2);
 		expect_is(gdr_map(g, b->mh, &va, b->size), 0);
 		b->va = va;
 	}
@@ -186,10 +180,8 @@ static void generation(void *left)
 
 	close_all_fds();
 	g = open_or_fail();
-	for (int i = 0; i < 4; i++)
-		start_thread(&t[i], 0, open_often, NULL);
-	for (int i = 0; i < 4; i++)
-		expect_is(pthread_join(t[i], NULL), 0);
+	start_threads(t, 4, open_often, NULL);
+	join_threads(t, 4);
 	expect_is(gdr_close(g), 0);
 	if (more)
 		expect(in_child("a generation", generation, &more, generation_limit(more)));
@@ -206,7 +198,6 @@ static void generations(void)
 
 static void nothing(int sig)
 {
-	(void)sig;
 }
 
 static _Atomic bool go;
@@ -271,7 +262,6 @@ static void copy_in_handler(int sig)
 {
 	unsigned char in[64];
 
-	(void)sig;
 	if (gdr_copy_from_mapping(signalled.mh, in, signalled.va, sizeof(in)))
 		_exit(5);
 	atomic_store(&copied, true);
@@ -279,7 +269,6 @@ static void copy_in_handler(int sig)
 
 static void *allocate(void *unused)
 {
-	(void)unused;
 	atomic_store(&ready, true);
 	while (!atomic_load(&copied)) {
 		void *p[32];
@@ -354,7 +343,6 @@ static void copy_and_linger(int sig)
 {
 	unsigned char in[64];
 
-	(void)sig;
 	expect_is(gdr_copy_from_mapping(inner.mh, in, inner.va, sizeof(in)), 0);
 	atomic_store(&in_handler, true);
 	sleep_us(200000);
@@ -366,20 +354,19 @@ static void *copy_on_two_stacks(void *unused)
 {
 	stack_t alt = { .ss_sp = stacks + 2 * STACK_BYTES, .ss_size = STACK_BYTES, .ss_flags = altstack_flags };
 
-	(void)unused;
 	expect_is(sigaltstack(&alt, NULL), 0);
 	expect_is(gdr_copy_to_mapping(interrupted.mh, interrupted.va, source, 4 * KIB), 0);
 	return NULL;
 }
 
-static void unmap_interrupted(int flags)
+static void unmap_interrupted(void *flags)
 {
 	struct sigaction act = { .sa_handler = copy_and_linger, .sa_flags = SA_ONSTACK };
 	gdr_t g = open_or_fail();
 	pthread_attr_t attr;
 	pthread_t t;
 
-	altstack_flags = flags;
+	altstack_flags = (uintptr_t)flags;
 	stacks = mmap(NULL, 3 * STACK_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	source = mmap(NULL, 4 * KIB, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	expect(stacks != MAP_FAILED && source != MAP_FAILED);
@@ -396,21 +383,10 @@ static void unmap_interrupted(int flags)
 	expect_is(pthread_join(t, NULL), 0);
 }
 
-static void plain_altstack(void)
-{
-	unmap_interrupted(0);
-}
-
-static void autodisarm(void)
-{
-	unmap_interrupted((int)SS_AUTODISARM);
-}
-
 static void *change_environment(void *unused)
 {
 	char name[32];
 
-	(void)unused;
 	while (!atomic_load(&stop)) {
 		for (int i = 0; i < 4096; i++) {
 			snprintf(name, sizeof(name), "GUEST_HOSTS_%d", i);
@@ -455,7 +431,6 @@ static void large_handler(int sig)
 {
 	volatile char room[2048];
 
-	(void)sig;
 	for (size_t i = 0; i < sizeof(room); i += 64)
 		room[i] = 1;
 	atomic_fetch_add(&signals_came, 1);
@@ -463,7 +438,6 @@ static void large_handler(int sig)
 
 static void *make_calls(void *unused)
 {
-	(void)unused;
 	while (!atomic_load(&stop)) {
 		unsigned char info[64];
 		gdr_mh_t mh;
@@ -487,16 +461,14 @@ static void sent_faults(void)
 		expect_is(sigaction(sent[i], &act, NULL), 0);
 	shared = open_or_fail();
 	make_buffer(shared, &asked, 64 * KIB);
-	for (int i = 0; i < 3; i++)
-		start_thread(&t[i], 0, make_calls, NULL);
+	start_threads(t, 3, make_calls, NULL);
 	for (size_t n = 0; seconds_now() < end; n++) {
 		for (int i = 0; i < 3; i++)
 			expect_is(pthread_kill(t[i], sent[n % (sizeof(sent) / sizeof(sent[0]))]), 0);
 		sleep_us(150);
 	}
 	atomic_store(&stop, true);
-	for (int i = 0; i < 3; i++)
-		expect_is(pthread_join(t[i], NULL), 0);
+	join_threads(t, 3);
 	note("%ld signals came", atomic_load(&signals_came));
 	expect(atomic_load(&signals_came) > 0);
 }
@@ -570,20 +542,11 @@ static void late_membarrier(void)
 /* A sandbox that is put up after the open refuses membarrier(2). */
 static void no_membarrier(void)
 {
-	struct sock_filter code[] = {
-		BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
-		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_membarrier, 0, 1),
-		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
-		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
-	};
-	struct sock_fprog filter = { 4, code };
 	gdr_t g = open_or_fail();
 	struct buffer b;
 
 	make_buffer(g, &b, 64 * KIB);
-	expect_is(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
-	if (syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_TSYNC, &filter))
-		skip_case("seccomp: %s", strerror(errno));
+	refuse_call(SYS_membarrier);
 	unmap_often(g, &b, scaled(100), NULL, NULL);
 	drop_buffer(g, &b);
 	expect_is(gdr_close(g), 0);
@@ -594,7 +557,6 @@ static _Atomic(gdr_t) newest;
 
 static void *open_caches(void *unused)
 {
-	(void)unused;
 	while (!atomic_load(&stop)) {
 		gdr_cache_t c;
 		int rc = gdr_cache_open(atomic_load(&newest), MIB, 0, &c);
@@ -615,16 +577,14 @@ static void caches_of_closed(void)
 	int places = 0;
 
 	atomic_store(&newest, open_or_fail());
-	for (int i = 0; i < 4; i++)
-		start_thread(&t[i], 0, open_caches, NULL);
+	start_threads(t, 4, open_caches, NULL);
 	while (seconds_now() < end) {
 		g = atomic_load(&newest);
 		atomic_store(&newest, open_or_fail());
 		expect_is(gdr_close(g), 0);
 	}
 	atomic_store(&stop, true);
-	for (int i = 0; i < 4; i++)
-		expect_is(pthread_join(t[i], NULL), 0);
+	join_threads(t, 4);
 	expect_is(gdr_close(atomic_load(&newest)), 0);
 	while (!gdr_cache_open(keep, MIB, 0, &c))
 		places++;
@@ -722,8 +682,8 @@ static const struct guest_case cases[] = {
 	{ "handlers and limits that change during the open", changed_meanwhile, 120, 0 },
 	{ "a thread's first copy in a handler inside malloc", first_copy_in_malloc, 60, 0 },
 	{ "66,000 threads, no pthread key left", no_keys, 120, 0 },
-	{ "an unmap waits for a copy under a handler", plain_altstack, 60, 0 },
-	{ "the same with SS_AUTODISARM", autodisarm, 60, 0 },
+	{ "an unmap waits for a copy under a handler", NULL, 60, 0, unmap_interrupted, NULL },
+	{ "the same with SS_AUTODISARM", NULL, 60, 0, unmap_interrupted, (void *)(uintptr_t)SS_AUTODISARM },
 	{ "the environment changes", environment_changes, 60, 0 },
 	{ "SIGABRT, SIGTRAP, SIGFPE, SIGSYS, SIGILL are sent", sent_faults, 60, 0 },
 	{ "the registration for membarrier takes long", late_membarrier, 60, 0 },

@@ -8,12 +8,8 @@
  */
 #include "common.h"
 
-#include <linux/filter.h>
 #include <linux/sched.h>
-#include <linux/seccomp.h>
 #include <sched.h>
-#include <stddef.h>
-#include <sys/prctl.h>
 
 #define NOBODY 65533
 #define MORE_RSS_KIB (20 * 1024)
@@ -36,13 +32,6 @@ static void set_limit(int what, rlim_t n)
 	struct rlimit l = { n, n };
 
 	expect_is(setrlimit(what, &l), 0);
-}
-
-static bool is_on(const char *backend)
-{
-	const char *set = getenv("GDRCOPY_BACKEND");
-
-	return set && !strcmp(set, backend);
 }
 
 /* This thread and the library's. */
@@ -119,7 +108,6 @@ static _Atomic bool go;
 
 static void *many_lives(void *unused)
 {
-	(void)unused;
 	while (!atomic_load(&go))
 		sleep_us(1000);
 	for (int i = 0; i < scaled(100); i++) {
@@ -138,15 +126,12 @@ static void no_more_threads(void *unused)
 {
 	pthread_t t[8];
 
-	(void)unused;
 	become_somebody(54321);
 	shared = open_or_fail();
-	for (int i = 0; i < 8; i++)
-		start_thread(&t[i], 0, many_lives, NULL);
+	start_threads(t, 8, many_lives, NULL);
 	set_limit(RLIMIT_NPROC, 1);
 	atomic_store(&go, true);
-	for (int i = 0; i < 8; i++)
-		expect_is(pthread_join(t[i], NULL), 0);
+	join_threads(t, 8);
 	count_threads_settled(1 + GO_THREADS);
 	expect_go_threads();
 	expect_is(gdr_close(shared), 0);
@@ -192,17 +177,7 @@ static void limit_data(void)
 
 static void refuse_mmap(void)
 {
-	struct sock_filter f[] = {
-		BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
-		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_mmap, 0, 1),
-		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
-		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
-	};
-	struct sock_fprog prog = { .len = sizeof(f) / sizeof(f[0]), .filter = f };
-
-	expect_is(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
-	if (syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_TSYNC, &prog))
-		skip_case("seccomp: %s", strerror(errno));
+	refuse_call(SYS_mmap);
 }
 
 /* A thread's pins: as many as there is room for, then an errno, and all of them go again. */
@@ -250,8 +225,15 @@ static void *populated(size_t bytes)
 	return mem;
 }
 
-static void pin_to_the_end(void (*limit)(void), int threads)
+struct end {
+	void (*limit)(void);
+	int threads;
+};
+
+static void pin_to_the_end(void *end)
 {
+	const struct end *e = end;
+	int threads = e->threads;
 	long most = scaled(60000) / threads;
 	struct pins p[8];
 	pthread_t t[8];
@@ -270,41 +252,15 @@ static void pin_to_the_end(void (*limit)(void), int threads)
 		start_thread(&t[i], 0, pin_all, &p[i]);
 	while (atomic_load(&ready) < threads)
 		sleep_us(100);
-	limit();
+	e->limit();
 	atomic_store(&go, true);
-	for (int i = 0; i < threads; i++)
-		expect_is(pthread_join(t[i], NULL), 0);
+	join_threads(t, threads);
 	for (int i = 0; i < threads; i++)
 		note("%ld pins, %ld more opens, then errno %d", p[i].made, p[i].opened, p[i].rc);
 	for (int i = 0; on_doubles() && i < threads; i++)
 		expect(p[i].rc == ENOMEM || (!p[i].rc && p[i].made == most) || p[i].opened == most);
 	expect_is(gdr_mem_free(g, b.mem), 0);
 	expect_is(gdr_close(g), 0);
-}
-
-static void space_used_up(void)
-{
-	pin_to_the_end(limit_space, 1);
-}
-
-static void data_used_up(void)
-{
-	pin_to_the_end(limit_data, 1);
-}
-
-static void mmap_refused(void)
-{
-	pin_to_the_end(refuse_mmap, 1);
-}
-
-static void space_used_up_by_threads(void)
-{
-	pin_to_the_end(limit_space, 8);
-}
-
-static void data_used_up_by_threads(void)
-{
-	pin_to_the_end(limit_data, 8);
 }
 
 static long max_maps(void)
@@ -479,22 +435,20 @@ static void what_a_start_takes(void)
 	expect_is(gdr_close(g), 0);
 	/* rm keeps those of the driver's devices. */
 	note("%ld descriptors before, %ld after", fds, count_fds());
-	expect(is_on("rm") || count_fds() == fds);
+	expect(backend_is("rm") || count_fds() == fds);
 }
 
 /* The program after exec, with no driver to be found. */
 static int without_gpu(void)
 {
 	struct rlimit l = { 512 * MIB, 512 * MIB };
-	int log = memfd_create("log", MFD_CLOEXEC);
-	char line[512] = { 0 };
 	void *cuda = dlopen("libcuda.so.1", RTLD_LAZY);
 	double start;
 
 	if (cuda || !access("/dev/nvidiactl", F_OK) || !access("/dev/gdrdrv", F_OK))
 		skip_case("this machine has a driver");
 	expect_is(setrlimit(RLIMIT_AS, &l), 0);
-	expect(log >= 0 && dup2(log, STDERR_FILENO) >= 0);
+	catch_log();
 	start = seconds_now();
 	for (int i = 0; i < 100; i++) {
 		errno = 0;
@@ -503,7 +457,7 @@ static int without_gpu(void)
 	}
 	note("%.0f us each", (seconds_now() - start) * 1e4);
 	expect_is(count_threads(), 1);
-	expect(pread(log, line, sizeof(line) - 1, 0) > 0 && strstr(line, "no GPU here"));
+	expect(logged("no GPU here"));
 	return 0;
 }
 
@@ -525,11 +479,11 @@ static const struct guest_case cases[] = {
 	{ "gdr_open works once there is room", room_again, 60, 0 },
 	{ "no more threads after the open", threads_used_up, 240, 0 },
 	{ "little address space", little_space, 120, 0 },
-	{ "address space used up after the open", space_used_up, 120, 0 },
-	{ "memory to write to used up after the open", data_used_up, 120, 0 },
-	{ "mmap refused after the open", mmap_refused, 120, 0 },
-	{ "address space used up, eight threads", space_used_up_by_threads, 120, 0 },
-	{ "memory to write to used up, eight threads", data_used_up_by_threads, 120, 0 },
+	{ "address space used up after the open", NULL, 120, 0, pin_to_the_end, &(struct end){ limit_space, 1 } },
+	{ "memory to write to used up after the open", NULL, 120, 0, pin_to_the_end, &(struct end){ limit_data, 1 } },
+	{ "mmap refused after the open", NULL, 120, 0, pin_to_the_end, &(struct end){ refuse_mmap, 1 } },
+	{ "address space used up, eight threads", NULL, 120, 0, pin_to_the_end, &(struct end){ limit_space, 8 } },
+	{ "memory to write to used up, eight threads", NULL, 120, 0, pin_to_the_end, &(struct end){ limit_data, 8 } },
 	{ "few mappings", few_maps, 120, 0 },
 	{ "little memory that may be locked", little_locked, 120, 0 },
 	{ "all memory is locked", all_locked, 60, 0 },

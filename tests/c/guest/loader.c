@@ -84,7 +84,6 @@ static void work_in_full(void *unused)
 {
 	gdr_t g = open_or_fail();
 
-	(void)unused;
 	whole_life(g, 1);
 	expect_is(gdr_close(g), 0);
 }
@@ -97,11 +96,6 @@ static void open_in_constructor(void *unused)
 	whole_life(g, 1);
 	expect_is(gdr_close(g), 0);
 	work_in_full(unused);
-}
-
-static void constructor(void)
-{
-	open_in_constructor(NULL);
 }
 
 static void constructor_in_child(void)
@@ -167,15 +161,11 @@ static void thread_waits_for_constructor(void)
 
 static int visit(struct dl_phdr_info *info, size_t size, void *unused)
 {
-	(void)info;
-	(void)size;
-	(void)unused;
 	return 0;
 }
 
 static void *walk_libraries(void *unused)
 {
-	(void)unused;
 	while (!atomic_load(&stop))
 		dl_iterate_phdr(visit, NULL);
 	return NULL;
@@ -183,7 +173,6 @@ static void *walk_libraries(void *unused)
 
 static void *load_libraries(void *unused)
 {
-	(void)unused;
 	while (!atomic_load(&stop)) {
 		void *lib = dlopen("libresolv.so.2", RTLD_NOW | RTLD_LOCAL);
 
@@ -198,7 +187,6 @@ static void open_or_busy(void *unused)
 {
 	gdr_t g = gdr_open();
 
-	(void)unused;
 	if (!g) {
 		expect_is(errno, EBUSY);
 		expect(!gdr_open());
@@ -211,14 +199,18 @@ static void fork_among(void *(*busy)(void *), void (*child)(void *), double limi
 	pthread_t t[2];
 	int failed = 0;
 
-	for (int i = 0; i < 2; i++)
-		start_thread(&t[i], 0, busy, NULL);
+	start_threads(t, 2, busy, NULL);
 	for (int i = 0; i < scaled(100) && failed < 3; i++)
 		failed += !in_child("of a parent in the loader", child, NULL, limit);
 	atomic_store(&stop, true);
-	for (int i = 0; i < 2; i++)
-		expect_is(pthread_join(t[i], NULL), 0);
+	join_threads(t, 2);
 	expect_is(failed, 0);
+}
+
+/* The first gdr_open of all is the child's. */
+static void fork_among_first(void *busy)
+{
+	fork_among(busy, open_or_busy, AT_ONCE_S);
 }
 
 static void walking_parent(void)
@@ -232,11 +224,6 @@ static void walking_parent(void)
 	expect_is(gdr_close(g), 0);
 }
 
-static void walking_parent_first(void)
-{
-	fork_among(walk_libraries, open_or_busy, AT_ONCE_S);
-}
-
 static void loading_parent(void)
 {
 	gdr_t g;
@@ -248,11 +235,6 @@ static void loading_parent(void)
 	fork_among(load_libraries, work_in_full, CHILD_S);
 	work_in_full(NULL);
 	expect_is(gdr_close(g), 0);
-}
-
-static void loading_parent_first(void)
-{
-	fork_among(load_libraries, open_or_busy, AT_ONCE_S);
 }
 
 /* The constructor's thread has the loader at each of these forks, and does not survive them. */
@@ -325,7 +307,6 @@ static void leave_loader(void)
 /* The answer is EBUSY, and EBUSY to the child's own child. */
 static void busy(void *unused)
 {
-	(void)unused;
 	expect(!gdr_open());
 	expect_is(errno, EBUSY);
 }
@@ -339,7 +320,6 @@ static void busy_family(void *unused)
 
 static void opens(void *unused)
 {
-	(void)unused;
 	expect(gdr_open() != NULL);
 }
 
@@ -427,8 +407,7 @@ static void raw_forks(void)
 
 	skip_where_each_child_loads();
 	g = open_or_fail();
-	for (int i = 0; i < 2; i++)
-		start_thread(&t[i], 0, walk_libraries, NULL);
+	start_threads(t, 2, walk_libraries, NULL);
 	for (int i = 0; i < scaled(50); i++) {
 		pid_t pid;
 
@@ -443,20 +422,19 @@ static void raw_forks(void)
 		expect(child_ok("raw clone", wait_child(pid, AT_ONCE_S)));
 	}
 	atomic_store(&stop, true);
-	for (int i = 0; i < 2; i++)
-		expect_is(pthread_join(t[i], NULL), 0);
+	join_threads(t, 2);
 	expect_is(gdr_close(g), 0);
 }
 
 static const struct guest_case cases[] = {
-	{ "a library's constructor opens", constructor, 60, 0 },
+	{ "a library's constructor opens", NULL, 60, 0, open_in_constructor, NULL },
 	{ "the same in a forked child", constructor_in_child, 60, 0 },
 	{ "a constructor and another thread open at once", constructor_and_thread, 60, 0 },
 	{ "a first gdr_open waits for a loader that a constructor holds", thread_waits_for_constructor, 60, 0 },
 	{ "a fork while threads walk the list of libraries", walking_parent, 120, 0 },
-	{ "the same before the first gdr_open", walking_parent_first, 240, 0 },
+	{ "the same before the first gdr_open", NULL, 240, 0, fork_among_first, walk_libraries },
 	{ "a fork while threads load libraries", loading_parent, 120, 0 },
-	{ "the same before the first gdr_open, loading", loading_parent_first, 240, 0 },
+	{ "the same before the first gdr_open, loading", NULL, 240, 0, fork_among_first, load_libraries },
 	{ "a fork while a constructor runs", parent_in_constructor, 60, 0 },
 	{ "a thread enters the loader as the process forks", entering_parent, 60, 0 },
 	{ "the same, and leaves it before the fork returns", entering_and_leaving_parent, 60, 0 },

@@ -143,8 +143,11 @@ static void *first_call(void *arg)
 	return NULL;
 }
 
-static void states_around_open(bool altstack, bool mask)
+enum { MASK = 1, ALTSTACK = 2 };
+
+static void states_around_open(void *has)
 {
+	bool mask = (uintptr_t)has & MASK, altstack = (uintptr_t)has & ALTSTACK;
 	struct raw_action before[65], after[65];
 	struct first_call f;
 	struct thread_state s;
@@ -178,21 +181,6 @@ static void states_around_open(bool altstack, bool mask)
 	expect_same(&s);
 	read_actions(after);
 	expect_same_actions(before, after);
-}
-
-static void states_plain(void)
-{
-	states_around_open(false, false);
-}
-
-static void states_masked(void)
-{
-	states_around_open(false, true);
-}
-
-static void states_altstack(void)
-{
-	states_around_open(true, true);
 }
 
 /*
@@ -378,8 +366,13 @@ static void *first_life(void *g)
 	return NULL;
 }
 
-static void under_timer(int which, int sig, int threads)
+struct timer {
+	int which, sig, threads;
+};
+
+static void under_timer(void *timer)
 {
+	const struct timer *of = timer;
 	pthread_t t[4];
 	double until;
 	gdr_t g;
@@ -387,40 +380,19 @@ static void under_timer(int which, int sig, int threads)
 	hold_context();
 	until = seconds_now() + scaled(guest_long ? 30 : 5);
 	host_thread = 1;
-	install(sig, count_deeply, 0);
-	start_timer(which, 1000);
-	for (int i = 0; i < threads; i++)
+	install(of->sig, count_deeply, 0);
+	start_timer(of->which, 1000);
+	for (int i = 0; i < of->threads; i++)
 		start_host_thread(&t[i], 0, life_after_life, &until);
 	g = open_or_fail();
 	while (seconds_now() < until)
 		run_host_thread(0, first_life, g);
-	for (int i = 0; i < threads; i++)
-		expect_is(pthread_join(t[i], NULL), 0);
+	join_threads(t, of->threads);
 	expect_is(gdr_close(g), 0);
-	start_timer(which, 0);
-	note("%ld signals came", atomic_load(&counted[sig]));
-	expect(atomic_load(&counted[sig]) > 0);
+	start_timer(of->which, 0);
+	note("%ld signals came", atomic_load(&counted[of->sig]));
+	expect(atomic_load(&counted[of->sig]) > 0);
 	expect_is(atomic_load(&on_foreign_threads), 0);
-}
-
-static void sigalrm_timer(void)
-{
-	under_timer(ITIMER_REAL, SIGALRM, 0);
-}
-
-static void sigalrm_timer_threads(void)
-{
-	under_timer(ITIMER_REAL, SIGALRM, 3);
-}
-
-static void sigprof_timer(void)
-{
-	under_timer(ITIMER_PROF, SIGPROF, 3);
-}
-
-static void sigvtalrm_timer(void)
-{
-	under_timer(ITIMER_VIRTUAL, SIGVTALRM, 3);
 }
 
 /* Faults. */
@@ -431,7 +403,6 @@ static volatile int fault_signal;
 
 static void leave_fault(int sig, siginfo_t *info, void *context)
 {
-	(void)context;
 	fault_at = info->si_addr;
 	fault_signal = sig;
 	siglongjmp(out_of_fault, 1);
@@ -494,13 +465,13 @@ static void *faults_in_thread(void *g)
 	return NULL;
 }
 
-static void faults_caught(int flags)
+static void faults_caught(void *flags)
 {
 	gdr_t g;
 
-	if (flags & SA_ONSTACK)
+	if (flags)
 		own_altstack(4 * SIGSTKSZ);
-	catch_faults(leave_fault, flags);
+	catch_faults(leave_fault, (uintptr_t)flags);
 	expect_fault_caught();
 	g = open_or_fail();
 	expect_fault_caught();
@@ -509,16 +480,6 @@ static void faults_caught(int flags)
 	run_host_thread(0, faults_in_thread, g);
 	expect_is(gdr_close(g), 0);
 	expect_fault_caught();
-}
-
-static void faults_on_stack(void)
-{
-	faults_caught(0);
-}
-
-static void faults_on_altstack(void)
-{
-	faults_caught(SA_ONSTACK);
 }
 
 static void crash(void *how)
@@ -581,7 +542,6 @@ static void *open_all_blocked(void *unused)
 	sigset_t all;
 	gdr_t g;
 
-	(void)unused;
 	sigfillset(&all);
 	expect_is(pthread_sigmask(SIG_SETMASK, &all, NULL), 0);
 	look(&s);
@@ -590,11 +550,6 @@ static void *open_all_blocked(void *unused)
 	expect_is(gdr_close(g), 0);
 	expect_same(&s);
 	return NULL;
-}
-
-static void blocked_opener(void)
-{
-	run_host_thread(0, open_all_blocked, NULL);
 }
 
 static void *lives(void *g)
@@ -622,6 +577,11 @@ static size_t control_stack(void)
 	return (on_doubles() ? 64 : 256) * KIB;
 }
 
+static void blocked_opener(void *small_stack)
+{
+	run_host_thread(small_stack ? control_stack() : 0, open_all_blocked, NULL);
+}
+
 static void small_stack(void)
 {
 	gdr_t g = open_or_fail();
@@ -634,11 +594,6 @@ static void small_stack(void)
 	}
 	drop_buffer(g, &b);
 	expect_is(gdr_close(g), 0);
-}
-
-static void small_stack_opener(void)
-{
-	run_host_thread(control_stack(), open_all_blocked, NULL);
 }
 
 /* A thread that the host cancels is not ended inside the library. */
@@ -685,7 +640,6 @@ static void open_while_cancelled(void *unused)
 {
 	gdr_t g = NULL;
 
-	(void)unused;
 	run_host_thread(0, open_cancelled, &g);
 	expect(g != NULL);
 	whole_life(g, 1);
@@ -716,7 +670,6 @@ static sigjmp_buf out_of_open;
 
 static void leave_open(int sig)
 {
-	(void)sig;
 	siglongjmp(out_of_open, 1);
 }
 
@@ -756,8 +709,7 @@ static void change_users(void)
 		start_host_thread(&t[i], 0, life_after_life, &until);
 	for (; seconds_now() < until; times++)
 		expect_is(setresuid(-1, geteuid(), -1), 0);
-	for (int i = 0; i < 4; i++)
-		expect_is(pthread_join(t[i], NULL), 0);
+	join_threads(t, 4);
 	note("%ld changes of the user", times);
 	whole_life(g, 1);
 	expect_is(gdr_close(g), 0);
@@ -778,8 +730,6 @@ static void look_where(int sig, siginfo_t *info, void *context)
 	const stack_t *alt = &((const ucontext_t *)context)->uc_stack;
 	char *here = __builtin_frame_address(0);
 
-	(void)sig;
-	(void)info;
 	if (!own_stack.hi)
 		return;
 	atomic_fetch_add(&looked, 1);
@@ -883,14 +833,14 @@ static void leave_copies(struct buffer *b, int times)
 	munmap(cut, 4 * PAGE);
 }
 
-static void left_copies(int flags)
+static void left_copies(void *flags)
 {
 	struct buffer b;
 	gdr_t g = open_or_fail();
 
-	if (flags & SA_ONSTACK)
+	if (flags)
 		own_altstack(4 * SIGSTKSZ);
-	catch_faults(leave_fault, flags);
+	catch_faults(leave_fault, (uintptr_t)flags);
 	make_buffer(g, &b, 64 * KIB);
 	for (int i = 1; i <= 8; i++) {
 		leave_copies(&b, i);
@@ -905,16 +855,6 @@ static void left_copies(int flags)
 	}
 	leave_copies(&b, 1);
 	expect_is(gdr_close(g), 0);
-}
-
-static void left_copies_on_stack(void)
-{
-	left_copies(0);
-}
-
-static void left_copies_on_altstack(void)
-{
-	left_copies(SA_ONSTACK);
 }
 
 /* A call from more stack than the copy that was left had used. */
@@ -992,7 +932,6 @@ static void copy_in_handler(int sig)
 {
 	unsigned char out[512], in[512];
 
-	(void)sig;
 	memset(in, 0, sizeof(in));
 	fill_random(out, sizeof(out), ++timer_copies);
 	if (gdr_copy_to_mapping(timer_buffer->mh, timer_buffer->va, out, sizeof(out)) ||
@@ -1046,9 +985,6 @@ static int copy_from_bad_page(void)
 /* Copies again, from the page that the copy beneath has faulted on. */
 static void copy_in_fault(int sig, siginfo_t *info, void *context)
 {
-	(void)sig;
-	(void)info;
-	(void)context;
 	if (++nested_copies < LEVELS)
 		expect_is(copy_from_bad_page(), 0);
 	else if (copy_from_bad_page() == EAGAIN)
@@ -1058,51 +994,49 @@ static void copy_in_fault(int sig, siginfo_t *info, void *context)
 
 static void too_many_copies(void)
 {
-	int log = memfd_create("log", MFD_CLOEXEC);
-	char line[512] = { 0 };
+	char line[512];
 	ssize_t n;
 
-	setenv("GDRCOPY_ENABLE_LOGGING", "1", 1);
+	catch_log();
 	make_buffer(open_or_fail(), &nested, 64 * KIB);
 	/* A thread's first copy is unlike the others: this one is refused. */
 	expect_is(copy_from_bad_page(), EINVAL);
 	nested_host = bad_page();
 	catch_faults(copy_in_fault, SA_NODEFER);
-	expect(log >= 0 && dup2(log, STDERR_FILENO) >= 0);
 	expect_is(copy_from_bad_page(), 0);
 	expect_is(nested_copies, LEVELS);
 	expect_is(nested_refusals, 1);
-	n = pread(log, line, sizeof(line) - 1, 0);
-	expect(n > 0 && strstr(line, "interrupted 3 copies") && strchr(line, '\n') == line + n - 1);
+	n = pread(log_fd, line, sizeof(line), 0);
+	expect(logged("interrupted 3 copies") && memchr(line, '\n', n) == line + n - 1);
 	check_copies(&nested, 1);
 }
 
 static const struct guest_case cases[] = {
-	{ "dispositions, masks and stacks stay as they were", states_plain, 60, 0 },
-	{ "with some signals blocked", states_masked, 60, 0 },
-	{ "with an alternate stack", states_altstack, 60, 0 },
+	{ "dispositions, masks and stacks stay as they were", NULL, 60, 0, states_around_open, NULL },
+	{ "with some signals blocked", NULL, 60, 0, states_around_open, (void *)MASK },
+	{ "with an alternate stack", NULL, 60, 0, states_around_open, (void *)(MASK | ALTSTACK) },
 	{ "a host can wait for any signal", sigwait_works, 60, 0 },
 	{ "also one that blocks them after the open", sigwait_works_later, 60, 0 },
 	{ "the host's handlers go on working", handlers_work, 60, 0 },
 	{ "and those installed after the open", handlers_work_later, 60, 0 },
-	{ "SIGALRM at 1 kHz", sigalrm_timer, 60, 120 },
-	{ "SIGALRM at 1 kHz and 4 threads", sigalrm_timer_threads, 60, 120 },
-	{ "SIGPROF at 1 kHz and 4 threads", sigprof_timer, 60, 120 },
-	{ "SIGVTALRM at 1 kHz and 4 threads", sigvtalrm_timer, 60, 120 },
-	{ "the host's SIGSEGV handler gets its faults", faults_on_stack, 60, 0 },
-	{ "on an alternate stack, too", faults_on_altstack, 60, 0 },
+	{ "SIGALRM at 1 kHz", NULL, 60, 120, under_timer, &(struct timer){ ITIMER_REAL, SIGALRM, 0 } },
+	{ "SIGALRM at 1 kHz and 4 threads", NULL, 60, 120, under_timer, &(struct timer){ ITIMER_REAL, SIGALRM, 3 } },
+	{ "SIGPROF at 1 kHz and 4 threads", NULL, 60, 120, under_timer, &(struct timer){ ITIMER_PROF, SIGPROF, 3 } },
+	{ "SIGVTALRM at 1 kHz and 4 threads", NULL, 60, 120, under_timer, &(struct timer){ ITIMER_VIRTUAL, SIGVTALRM, 3 } },
+	{ "the host's SIGSEGV handler gets its faults", NULL, 60, 0, faults_caught, NULL },
+	{ "on an alternate stack, too", NULL, 60, 0, faults_caught, (void *)SA_ONSTACK },
 	{ "without a handler a crash is a crash", default_crash, 60, 0 },
 	{ "a thread with all signals blocked", blocked_thread, 60, 0 },
-	{ "such a thread opens", blocked_opener, 60, 0 },
+	{ "such a thread opens", NULL, 60, 0, blocked_opener, NULL },
 	{ "a cancelled thread leaves no lock and no copy behind", cancel, 60, 120 },
 	{ "a cancelled thread opens", cancelled_opener, 60, 0 },
 	{ "the first gdr_open is left by siglongjmp", left_open, 120, 0 },
 	{ "setresuid in a process with threads inside", change_users, 60, 120 },
 	{ "the C library's signals find a stack", stack_for_signals, 60, 0 },
 	{ "threads with 64 KiB of stack", small_stack, 60, 0 },
-	{ "such a thread opens", small_stack_opener, 60, 0 },
-	{ "copies left by siglongjmp do not block gdr_unmap", left_copies_on_stack, 60, 0 },
-	{ "left from an alternate stack, too", left_copies_on_altstack, 60, 0 },
+	{ "such a thread opens", NULL, 60, 0, blocked_opener, (void *)true },
+	{ "copies left by siglongjmp do not block gdr_unmap", NULL, 60, 0, left_copies, NULL },
+	{ "left from an alternate stack, too", NULL, 60, 0, left_copies, (void *)SA_ONSTACK },
 	{ "gdr_unmap from a deeper frame than the left copy's", left_copy_deeper_unmap, 60, 0 },
 	{ "calls from a handler inside a copy", calls_inside_copy, 60, 0 },
 	{ "copies in a timer's handler inside copies", copies_inside_copies, 60, 120 },

@@ -433,8 +433,7 @@ static void run_round(struct worker *workers, double seconds)
 	all.closed = all.pinned = all.unpinned = all.calls = 0;
 	for (int i = 0; i < THREADS; i++)
 		start_thread(&t[i], 0, work, &workers[i]);
-	for (int i = 0; i < THREADS; i++)
-		expect_is(pthread_join(t[i], NULL), 0);
+	join_threads(t, THREADS);
 	if (gdr_close((gdr_t)all.fleeting) == 0)
 		all.closed++;
 	for (int i = 0; i < SHARED; i++) {
@@ -561,7 +560,7 @@ static void flash(gdr_t steady_g, unsigned long dptr, enum ending ending, long u
 		expect_is(gdr_unpin_buffer(g, mh), 0);
 }
 
-static void copies_race(enum ending ending)
+static void copies_race(void *ending)
 {
 	gdr_t g = open_with_context();
 	double until;
@@ -580,30 +579,14 @@ static void copies_race(enum ending ending)
 		start_thread(&t[i], 0, copier, &c[i]);
 	}
 	for (; seconds_now() < until; flashes++)
-		flash(g, race.steady.dptr, ending, next_random(&seed) % 300);
+		flash(g, race.steady.dptr, (uintptr_t)ending, next_random(&seed) % 300);
 	atomic_store(&race.stop, true);
-	for (int i = 0; i < COPIERS; i++)
-		expect_is(pthread_join(t[i], NULL), 0);
+	join_threads(t, COPIERS);
 	note("%ld mappings, %ld copies done, %ld refused", flashes,
 	     atomic_load(&race.done), atomic_load(&race.refused));
 	expect(race.done > 0 && race.refused > 0);
 	drop_buffer(g, &race.steady);
 	expect_is(gdr_close(g), 0);
-}
-
-static void race_unmap(void)
-{
-	copies_race(BY_UNMAP);
-}
-
-static void race_unpin(void)
-{
-	copies_race(BY_UNPIN);
-}
-
-static void race_close(void)
-{
-	copies_race(BY_CLOSE);
 }
 
 struct crowd {
@@ -628,36 +611,30 @@ static void *one_call(void *arg)
 	return NULL;
 }
 
-/* Threads that come and go leave no more than kib KiB. */
-static void come_and_go(void *(*thread)(void *), long kib)
+/* Of a thread that copies the record comes back; of one that calls all that it has inside Go. */
+struct comers {
+	void *(*thread)(void *);
+	long kib;	/* that they may leave. The core's heap may grow by 4 MiB */
+};
+
+static void come_and_go(void *comers)
 {
+	const struct comers *c = comers;
 	struct crowd s = { .g = open_or_fail() };
 	long maps, rss;
 
 	alloc_buffer(s.g, &s.b, 64 * KIB);
 	map_buffer(s.g, &s.b);
 	for (int i = 0; i < 200; i++)
-		run_thread(0, thread, &s);
+		run_thread(0, c->thread, &s);
 	maps = count_maps(false);
 	rss = rss_kib();
 	for (int i = 0; i < scaled(guest_long ? 80000 : 3000); i++)
-		run_thread(0, thread, &s);
+		run_thread(0, c->thread, &s);
 	expect(count_maps(false) <= maps + 8);
-	expect(rss_kib() <= rss + kib);
+	expect(rss_kib() <= rss + c->kib);
 	drop_buffer(s.g, &s.b);
 	expect_is(gdr_close(s.g), 0);
-}
-
-/* Their records come back, and none is lost. */
-static void many_threads(void)
-{
-	come_and_go(one_copy, 1024);
-}
-
-/* What a thread has while it is inside Go goes with it. The core's heap may grow by 4 MiB. */
-static void many_callers(void)
-{
-	come_and_go(one_call, 4096);
 }
 
 /* 64 threads at the first gdr_open of the process, and each open is one. */
@@ -678,8 +655,7 @@ static void first_opens(void)
 	void *g[THREADS];
 
 	expect_is(pthread_barrier_init(&start, NULL, THREADS), 0);
-	for (int i = 0; i < THREADS; i++)
-		start_thread(&t[i], 0, open_one, &start);
+	start_threads(t, THREADS, open_one, &start);
 	for (int i = 0; i < THREADS; i++)
 		expect_is(pthread_join(t[i], &g[i]), 0);
 	for (int i = 0; i < THREADS; i++) {
@@ -692,11 +668,11 @@ static void first_opens(void)
 static const struct guest_case cases[] = {
 	{ "64 threads open first at once", first_opens, 60, 0 },
 	{ "64 threads, random calls, against a model", stress, 120, 300 },
-	{ "copies race gdr_unmap", race_unmap, 60, 120 },
-	{ "copies race gdr_unpin_buffer", race_unpin, 60, 120 },
-	{ "copies race gdr_close", race_close, 60, 120 },
-	{ "threads come and go", many_threads, 60, 300 },
-	{ "threads that come, call, and go", many_callers, 60, 300 },
+	{ "copies race gdr_unmap", NULL, 60, 120, copies_race, (void *)BY_UNMAP },
+	{ "copies race gdr_unpin_buffer", NULL, 60, 120, copies_race, (void *)BY_UNPIN },
+	{ "copies race gdr_close", NULL, 60, 120, copies_race, (void *)BY_CLOSE },
+	{ "threads come and go", NULL, 60, 300, come_and_go, &(struct comers){ one_copy, 1024 } },
+	{ "threads that come, call, and go", NULL, 60, 300, come_and_go, &(struct comers){ one_call, 4096 } },
 	{ NULL, NULL, 0, 0 }
 };
 

@@ -9,7 +9,6 @@
 #include "common.h"
 
 #include <setjmp.h>
-#include <sys/prctl.h>
 
 #define PIECES 5
 
@@ -20,7 +19,6 @@ static _Atomic bool stands, may_go, thread_ends;
 
 static void stand_still(int sig)
 {
-	(void)sig;
 	atomic_store(&stands, true);
 	if (atomic_load(&thread_ends))
 		pthread_exit(NULL);
@@ -60,7 +58,6 @@ static void *copy_to_some(void *count)
 
 static void *copy_to_first(void *unused)
 {
-	(void)unused;
 	expect_is(gdr_copy_to_mapping(buffers[0].mh, buffers[0].va, page, 64), 0);
 	return NULL;
 }
@@ -122,7 +119,6 @@ static struct {
 
 static void count_signal(int sig)
 {
-	(void)sig;
 	atomic_fetch_add(&waiter.signals, 1);
 	if (waiter.leaves && !atomic_exchange(&waiter.left, true))
 		siglongjmp(waiter.out, 1);
@@ -178,7 +174,6 @@ static int unpin(struct buffer *b)
 
 static int close_all(struct buffer *b)
 {
-	(void)b;
 	return gdr_close(g);
 }
 
@@ -209,20 +204,10 @@ static void left_by_handler(void *call)
 	expect(atomic_load(&waiter.left));
 }
 
-static void each_call(const char *what, void (*child)(void *))
+static void each_call(void *child)
 {
 	for (uintptr_t i = 0; i < sizeof(calls) / sizeof(calls[0]); i++)
-		expect(in_child(what, child, (void *)i, 20));
-}
-
-static void signals(void)
-{
-	each_call("that waits", signals_come);
-}
-
-static void left(void)
-{
-	each_call("that is left", left_by_handler);
+		expect(in_child("that waits", child, (void *)i, 20));
 }
 
 static void *cancelled_unmap(void *rc)
@@ -256,7 +241,6 @@ static void *count_unmap(void *unused)
 {
 	int rc = unmap(&buffers[0]);
 
-	(void)unused;
 	expect(rc == 0 || rc == EINVAL);
 	atomic_fetch_add(&succeeded, !rc);
 	return NULL;
@@ -268,12 +252,10 @@ static void several(void)
 
 	set_up();
 	copier = start_copy(copy_to_first, 1);
-	for (int i = 0; i < 4; i++)
-		start_thread(&t[i], 0, count_unmap, NULL);
+	start_threads(t, 4, count_unmap, NULL);
 	sleep_us(20000);
 	let_go(copier);
-	for (int i = 0; i < 4; i++)
-		expect_is(pthread_join(t[i], NULL), 0);
+	join_threads(t, 4);
 	expect_is(succeeded, 1);
 }
 
@@ -365,27 +347,17 @@ static void ended_thread(void)
 	expect_is(unmap(&buffers[0]), 0);
 }
 
-static void same_stack(void)
-{
-	id_taken_again(NULL);
-}
-
-static void other_stack(void)
-{
-	id_taken_again((void *)(uintptr_t)(1 * MIB));
-}
-
 static const struct guest_case cases[] = {
 	{ "not for copies of other buffers", other_buffers, 60, 0 },
 	{ "for a copy of more handles than it can name", more_than_fit, 60, 0 },
-	{ "signals come meanwhile", signals, 60, 0 },
-	{ "a handler leaves it, and it is called again", left, 60, 0 },
+	{ "signals come meanwhile", NULL, 60, 0, each_call, signals_come },
+	{ "a handler leaves it, and it is called again", NULL, 60, 0, each_call, left_by_handler },
 	{ "a thread that is cancelled goes on to its end", cancelled, 60, 0 },
 	{ "of several that unmap, one does", several, 60, 0 },
 	{ "timer slack", timer_slack, 40, 0 },
 	{ "a thread that ended in a copy", ended_thread, 60, 0 },
-	{ "whose ID another thread has, on the same stack", same_stack, 60, 0 },
-	{ "whose ID another thread has, on another stack", other_stack, 60, 0 },
+	{ "whose ID another thread has, on the same stack", NULL, 60, 0, id_taken_again, NULL },
+	{ "whose ID another thread has, on another stack", NULL, 60, 0, id_taken_again, (void *)(1 * MIB) },
 	{ NULL, NULL, 0, 0 }
 };
 
