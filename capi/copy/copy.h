@@ -51,9 +51,7 @@ struct copy_impl {
 	bool (*usable)(void);	/* the CPU and the OS support it */
 	copy_span *to;		/* the device */
 	copy_span *from;
-	/* Of shared reads. 0: as is best for GPU memory. */
-	size_t chunk;	/* what a thread takes at once */
-	size_t wakes;	/* the least read that wakes threads */
+	size_t chunk;	/* what a thread takes at once of a shared read; 0: as is best for GPU memory */
 	copy_read *read;
 	void (*gather)(void *lines, const void *const *devs, size_t n);
 	copy_write *write[COPY_LINE + 1];	/* there is no entry 0 */

@@ -75,28 +75,14 @@
 #define ENTERED (1ull << 16)
 #define TURN_SHIFT 17
 
-/* A job, as one thread knows it. */
-struct job {
-	const struct copy_impl *impl;
-	uint8_t *dev;
-	uint8_t *host;
-	size_t n;
-	uint32_t shares;
-	uint32_t per;	/* chunks in each share */
-	bool to;
-};
-
 /*
- * A published job: one line. seq is odd while the owner of the pool writes the rest. Then
+ * A published job: one line. seq is odd while the owner of the pool writes the job. Then
  * seq is twice the turn.
  */
+#define JOB_WORDS (sizeof(struct copy_job) / sizeof(uint64_t))
 struct notice {
 	_Atomic uint64_t seq;
-	_Atomic(const struct copy_impl *) impl;
-	_Atomic(uint8_t *) dev, host;
-	_Atomic size_t n;
-	_Atomic uint32_t shares, per;
-	_Atomic bool to;
+	_Atomic uint64_t job[JOB_WORDS];
 };
 
 /*
@@ -126,6 +112,7 @@ struct copy_pool {
 };
 
 _Static_assert(WORKERS_MAX <= 64, "asleep has a bit for each");
+_Static_assert(sizeof(struct copy_job) % sizeof(uint64_t) == 0, "whole words");
 _Static_assert(sizeof(struct notice) <= COPY_LINE, "one line");
 
 static _Atomic uint64_t spin_ns = SPIN_US * 1000u;	/* or FOREVER */
@@ -139,7 +126,7 @@ void copy_pool_spin(uint64_t us)
 }
 
 /* Where part i of parts begins. No two parts touch the same line of the device. */
-static size_t cut(const struct job *j, size_t i, size_t parts)
+static size_t cut(const struct copy_job *j, size_t i, size_t parts)
 {
 	size_t at = j->n / parts * i;
 
@@ -148,7 +135,7 @@ static size_t cut(const struct job *j, size_t i, size_t parts)
 	return i == parts ? j->n : at - ((uintptr_t)j->dev + at) % COPY_LINE;
 }
 
-static void move(const struct job *j, uint32_t share, uint32_t chunk)
+static void move(const struct copy_job *j, uint32_t share, uint32_t chunk)
 {
 	size_t parts = (size_t)j->shares * j->per, i = (size_t)share * j->per + chunk;
 	size_t from = cut(j, i, parts), n = cut(j, i + 1, parts) - from;
@@ -169,7 +156,7 @@ static _Atomic uint64_t *word_of(struct copy_pool *pool, uint32_t share)
  * left. A thread that sees a used-up share also sees whether the share's worker claimed
  * in it.
  */
-static uint32_t claim(_Atomic uint64_t *word, const struct job *j, uint64_t turn, uint64_t mark)
+static uint32_t claim(_Atomic uint64_t *word, const struct copy_job *j, uint64_t turn, uint64_t mark)
 {
 	uint64_t was = atomic_load_explicit(word, memory_order_acquire), now;
 
@@ -183,7 +170,7 @@ static uint32_t claim(_Atomic uint64_t *word, const struct job *j, uint64_t turn
 	return (uint32_t)(now & CHUNKS_MAX);
 }
 
-static void use_up(struct copy_pool *pool, const struct job *j, uint32_t share, uint64_t turn)
+static void use_up(struct copy_pool *pool, const struct copy_job *j, uint32_t share, uint64_t turn)
 {
 	uint32_t chunk;
 
@@ -219,39 +206,33 @@ static void rouse_some(struct copy_pool *pool, uint32_t shares, unsigned int mos
 }
 
 /* Reads the job of the turn. false: the notice has changed since. */
-static bool read_notice(const struct notice *notice, uint64_t turn, struct job *j)
+static bool read_notice(const struct notice *notice, uint64_t turn, struct copy_job *j)
 {
-	j->impl = atomic_load_explicit(&notice->impl, memory_order_relaxed);
-	j->dev = atomic_load_explicit(&notice->dev, memory_order_relaxed);
-	j->host = atomic_load_explicit(&notice->host, memory_order_relaxed);
-	j->n = atomic_load_explicit(&notice->n, memory_order_relaxed);
-	j->shares = atomic_load_explicit(&notice->shares, memory_order_relaxed);
-	j->per = atomic_load_explicit(&notice->per, memory_order_relaxed);
-	j->to = atomic_load_explicit(&notice->to, memory_order_relaxed);
+	uint64_t words[JOB_WORDS];
+
+	for (size_t i = 0; i < JOB_WORDS; i++)
+		words[i] = atomic_load_explicit(&notice->job[i], memory_order_relaxed);
+	memcpy(j, words, sizeof(*j));
 	atomic_thread_fence(memory_order_acquire);
 	return atomic_load_explicit(&notice->seq, memory_order_relaxed) == 2 * turn;
 }
 
 /* Returns the new turn. */
-static uint64_t publish(struct notice *notice, const struct job *j)
+static uint64_t publish(struct notice *notice, const struct copy_job *j)
 {
-	uint64_t odd = atomic_load_explicit(&notice->seq, memory_order_relaxed) | 1;
+	uint64_t odd = atomic_load_explicit(&notice->seq, memory_order_relaxed) | 1, words[JOB_WORDS];
 
 	atomic_store_explicit(&notice->seq, odd, memory_order_relaxed);
 	atomic_thread_fence(memory_order_release);
-	atomic_store_explicit(&notice->impl, j->impl, memory_order_relaxed);
-	atomic_store_explicit(&notice->dev, j->dev, memory_order_relaxed);
-	atomic_store_explicit(&notice->host, j->host, memory_order_relaxed);
-	atomic_store_explicit(&notice->n, j->n, memory_order_relaxed);
-	atomic_store_explicit(&notice->shares, j->shares, memory_order_relaxed);
-	atomic_store_explicit(&notice->per, j->per, memory_order_relaxed);
-	atomic_store_explicit(&notice->to, j->to, memory_order_relaxed);
+	memcpy(words, j, sizeof(*j));
+	for (size_t i = 0; i < JOB_WORDS; i++)
+		atomic_store_explicit(&notice->job[i], words[i], memory_order_relaxed);
 	atomic_store_explicit(&notice->seq, odd + 1, memory_order_release);
 	return (odd + 1) / 2;
 }
 
 /* Finds a job for w that w has not seen. */
-static bool look(struct worker *w, struct job *j)
+static bool look(struct worker *w, struct copy_job *j)
 {
 	const struct notice *notice = &w->pool->notice;
 	uint64_t seq = atomic_load_explicit(&notice->seq, memory_order_acquire);
@@ -263,7 +244,7 @@ static bool look(struct worker *w, struct job *j)
 }
 
 /* Looks for a job for a while. */
-static bool find_job(struct worker *w, struct job *j)
+static bool find_job(struct worker *w, struct copy_job *j)
 {
 	uint64_t begin = copy_now_ns(), spin;
 
@@ -289,7 +270,7 @@ static bool find_job(struct worker *w, struct job *j)
  *
  * A woken worker wakes others, so that a caller pays for one wake-up at most.
  */
-static bool sleep_until_roused(struct worker *w, struct job *j)
+static bool sleep_until_roused(struct worker *w, struct copy_job *j)
 {
 	struct copy_pool *pool = w->pool;
 	uint32_t bell = atomic_load(&w->bell);
@@ -319,7 +300,7 @@ static unsigned int awake(struct copy_pool *pool, unsigned int workers)
  * Takes the worker's own share first. A share of one chunk is left to its worker and the
  * caller.
  */
-static void take_part(struct worker *w, const struct job *j)
+static void take_part(struct worker *w, const struct copy_job *j)
 {
 	uint32_t own = w->index + 1, chunk;
 	uint64_t turn = w->turn;
@@ -345,7 +326,7 @@ static void take_part(struct worker *w, const struct job *j)
 static void *work(void *arg)
 {
 	struct worker *w = arg;
-	struct job j;
+	struct copy_job j;
 
 	gdr_open_signals(gdr_faults());
 	for (;;) {
@@ -409,31 +390,9 @@ int copy_pool_start(copy_pool_ref *ref, unsigned int workers, const struct copy_
 	return rc;
 }
 
-/* How many threads have a share of a copy of n bytes, if all are awake. pool may be NULL. */
-static unsigned int shares_of(struct copy_pool *pool, size_t n, bool to)
-{
-	struct copy_plan plan = copy_plan_of(to);
-	size_t shares = n / (to ? WRITE_SHARE : READ_SHARE);
-	unsigned int most = copy_pool_count(pool) + 1;
-
-	if (n < plan.shared)
-		return 1;
-	if (most > plan.threads)
-		most = plan.threads;
-	return shares < most ? (unsigned int)shares : most;
-}
-
 bool copy_pool_is_busy(struct copy_pool *pool)
 {
 	return atomic_load_explicit(&pool->close, memory_order_relaxed) >= MANY_CLOSE;
-}
-
-/* wakes: the least size, or 0 for that of copies of GPU memory. */
-static bool is_worth_waking(struct copy_pool *pool, size_t n, bool to, size_t wakes)
-{
-	if (!wakes)
-		wakes = to ? WRITE_WAKES : READ_WAKES;
-	return n >= wakes || copy_pool_is_busy(pool);
 }
 
 /*
@@ -464,29 +423,38 @@ void copy_pool_note(struct copy_pool *pool, size_t n, bool to)
 	atomic_store_explicit(&pool->close, close, memory_order_relaxed);
 }
 
-enum copy_help copy_pool_help(struct copy_pool *pool, size_t n, bool to)
+/* How many threads have a share of a copy, if all are awake. */
+static unsigned int shares_of(struct copy_pool *pool, const struct copy_plan *plan, size_t n, bool to)
 {
-	unsigned int shares = shares_of(pool, n, to);
+	size_t shares = n / (to ? WRITE_SHARE : READ_SHARE);
+	unsigned int most = copy_pool_count(pool) + 1;
+
+	if (n < plan->shared)
+		return 1;
+	if (most > plan->threads)
+		most = plan->threads;
+	return shares < most ? (unsigned int)shares : most;
+}
+
+struct copy_help copy_pool_help(struct copy_pool *pool, const struct copy_plan *plan, size_t n, bool to,
+				size_t wakes)
+{
+	unsigned int shares = shares_of(pool, plan, n, to), up;
 
 	if (shares < 2)
-		return COPY_NO_HELP;
-	if (2 * awake(pool, shares - 1) >= shares - 1)
-		return COPY_HELP_AWAKE;
-	if (is_worth_waking(pool, n, to, 0))
-		return COPY_HELP_ASLEEP;
-	return awake(pool, shares - 1) ? COPY_HELP_AWAKE : COPY_NO_HELP;
+		return (struct copy_help){ 1, false };
+	up = awake(pool, shares - 1);
+	if (!wakes)
+		wakes = to ? WRITE_WAKES : READ_WAKES;
+	if (n >= wakes || copy_pool_is_busy(pool))
+		return (struct copy_help){ shares, 2 * up < shares - 1 };
+	return (struct copy_help){ 1 + up, false };
 }
 
-static size_t chunk_of(const struct job *j)
+static uint32_t chunks_of(const struct copy_job *j)
 {
-	if (j->to)
-		return WRITE_CHUNK;
-	return j->impl->chunk ? j->impl->chunk : READ_CHUNK;
-}
-
-static uint32_t chunks_of(const struct job *j)
-{
-	size_t per = j->n / j->shares / chunk_of(j);
+	size_t read = j->impl->chunk ? j->impl->chunk : READ_CHUNK;
+	size_t per = j->n / j->shares / (j->to ? WRITE_CHUNK : read);
 
 	if (per > CHUNKS_MAX)
 		return CHUNKS_MAX;
@@ -533,12 +501,14 @@ static void give_time(struct copy_pool *pool, unsigned int workers, uint64_t tur
 				return;
 }
 
-static void share_out(struct copy_pool *pool, const struct job *j)
+static void share_out(struct copy_pool *pool, const struct copy_job *j)
 {
 	uint64_t turn = publish(&pool->notice, j);
-	unsigned int workers = j->shares - 1;
+	unsigned int workers = j->shares - 1, up = awake(pool, workers);
 
-	if (!awake(pool, workers))
+	if (up < workers)
+		atomic_store_explicit(&pool->close, 0, memory_order_relaxed);
+	if (!up)
 		rouse_some(pool, j->shares, 1);
 	use_up(pool, j, 0, turn);
 	if (j->per == 1)
@@ -564,37 +534,21 @@ static void drop(struct copy_pool *pool)
 	atomic_store_explicit(&pool->owner, 0, memory_order_release);
 }
 
-void copy_pool_copy(struct copy_pool *pool, const void *owner, const struct copy_impl *impl,
-		    void *dev, void *host, size_t n, bool to)
+void copy_pool_copy(struct copy_pool *pool, const void *owner, struct copy_job *j)
 {
-	struct job j = {
-		.impl = impl, .dev = dev, .host = host, .n = n, .shares = 1, .per = 1, .to = to,
-	};
-	unsigned int shares = shares_of(pool, n, to);
-
-	if (shares < 2 || !take(pool, owner)) {
-		move(&j, 0, 0);
+	if (j->shares < 2 || !take(pool, owner)) {
+		j->shares = j->per = 1;
+		move(j, 0, 0);
 		return;
 	}
-	if (awake(pool, shares - 1) < shares - 1) {
-		if (is_worth_waking(pool, n, to, impl->wakes))
-			atomic_store_explicit(&pool->close, 0, memory_order_relaxed);
-		else
-			shares = 1 + awake(pool, shares - 1);
-	}
-	if (shares > 1) {
-		j.shares = shares;
-		j.per = chunks_of(&j);
-		share_out(pool, &j);
-	} else {
-		move(&j, 0, 0);
-	}
+	j->per = chunks_of(j);
+	share_out(pool, j);
 	drop(pool);
 }
 
 void copy_pool_settle(struct copy_pool *pool, const void *owner)
 {
-	struct job j;
+	struct copy_job j;
 	uint64_t turn;
 
 	if (!pool || atomic_load_explicit(&pool->owner, memory_order_relaxed) != (uintptr_t)owner)

@@ -48,21 +48,32 @@ unsigned int copy_pool_count(struct copy_pool *pool);
 int copy_pool_start(copy_pool_ref *ref, unsigned int workers, const struct copy_cpus *cpus);
 
 /*
- * Moves n > 0 bytes as impl->to or ->from does, by all threads that are worth it. It
- * fences what the workers moved. The caller fences as for a copy of its own. If the pool
- * is in use, or is NULL, the caller copies alone.
- *
- * owner identifies the calling thread.
+ * How many threads are worth it for a copy of n bytes now, if no other copy has them. That
+ * depends on how many are awake, and on whether it is worth waking some. wakes is the least
+ * size for that, or 0 for that of copies of GPU memory. pool may be NULL.
  */
-void copy_pool_copy(struct copy_pool *pool, const void *owner, const struct copy_impl *impl,
-		    void *dev, void *host, size_t n, bool to);
+struct copy_help {
+	uint32_t shares;	/* the caller's too */
+	bool asleep;		/* most workers that have a share */
+};
+struct copy_help copy_pool_help(struct copy_pool *pool, const struct copy_plan *plan, size_t n, bool to,
+				size_t wakes);
+
+/* A copy of n > 0 bytes, as impl->to or ->from makes it. */
+struct copy_job {
+	const struct copy_impl *impl;
+	uint8_t *dev, *host;
+	size_t n;
+	uint32_t shares;	/* as in struct copy_help; 1: the caller copies alone */
+	uint32_t per;		/* chunks in each share: copy_pool_copy sets it */
+	bool to;
+};
 
 /*
- * Whether threads would help with a copy of n bytes now, if no other copy has them. That
- * depends on how many are awake, and on whether it is worth waking some.
+ * Makes the copy. It fences what the workers moved. The caller fences as for a copy of its
+ * own. If the pool is in use, the caller copies alone. owner identifies the calling thread.
  */
-enum copy_help { COPY_NO_HELP, COPY_HELP_AWAKE, COPY_HELP_ASLEEP };
-enum copy_help copy_pool_help(struct copy_pool *pool, size_t n, bool to);
+void copy_pool_copy(struct copy_pool *pool, const void *owner, struct copy_job *job);
 
 /* Called before each copy that may be shared. */
 void copy_pool_note(struct copy_pool *pool, size_t n, bool to);

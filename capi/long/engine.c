@@ -273,7 +273,7 @@ static void stage(const struct transfer *t, size_t chunk)
 
 	if (!copy->locked)
 		copy->stage(copy->arg, (uint8_t *)copy->host + chunk * CHUNK, place_of(t, chunk),
-			    bytes_of(t, chunk), copy->to);
+			    bytes_of(t, chunk));
 }
 
 /* Reads begin as many chunks as they have slots, in one stay with the driver. */

@@ -46,8 +46,8 @@ struct gdr_engine_parts {
 	bool writes_words;	/* the stream can, and the CPU sees them */
 };
 
-/* Copies n bytes between the host's memory and a staging chunk. */
-typedef void gdr_stage(const void *arg, void *host, void *chunk, size_t n, bool to_chunk);
+/* Copies n bytes between the host's memory and a staging chunk, on their way. */
+typedef void gdr_stage(const void *arg, void *host, void *chunk, size_t n);
 
 struct gdr_engine_copy {
 	uint64_t at;		/* the GPU's address */

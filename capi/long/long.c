@@ -51,7 +51,9 @@ static void copy_plainly(void *dst, const void *src, size_t n)
 /* What is known of a copy before it is made. It is found out once. */
 struct facts {
 	const struct gdr_long *copy;
+	struct copy_plan plan;
 	struct copy_pool *pool;		/* or NULL */
+	struct copy_help help;		/* of the pool */
 	struct gdr_dma *dma;		/* or NULL */
 	struct gdr_dma_handle *engine;	/* that may make it; or NULL */
 	bool told;		/* the host has the engine make it */
@@ -59,45 +61,49 @@ struct facts {
 	unsigned int ways;	/* that the CPU has, of which the library chooses; 0: the host did */
 };
 
-static void stage(const void *arg, void *host, void *chunk, size_t n, bool to_chunk)
+static void copy_by_cpu(const struct facts *f, const struct copy_impl *impl, void *dev, void *host,
+			size_t n, uint32_t shares)
 {
-	static const struct copy_impl plain = {
-		.to = copy_plainly, .from = copy_plainly, .chunk = 8192, .wakes = SIZE_MAX,
-	}, waking = {
-		.to = copy_plainly, .from = copy_plainly, .chunk = 8192, .wakes = 1,
+	struct copy_job job = {
+		.impl = impl, .dev = dev, .host = host, .n = n, .shares = shares, .to = f->copy->to,
 	};
-	const struct facts *f = arg;
 
-	copy_pool_copy(f->pool, f->copy->owner, f->copy->size < ALONE_STAGED ? &plain : &waking,
-		       chunk, host, n, to_chunk);
+	copy_pool_copy(f->pool, f->copy->owner, &job);
 }
 
-/* The ways that the CPU has now, one bit each. */
-static unsigned int ways_of_cpu(const struct gdr_long *copy, struct copy_pool *pool)
+static void stage(const void *arg, void *host, void *chunk, size_t n)
 {
-	switch (copy_pool_help(pool, copy->size, copy->to)) {
-	case COPY_HELP_AWAKE: return 1u << COPY_ALONE | 1u << COPY_SHARED;
-	case COPY_HELP_ASLEEP: return 1u << COPY_ALONE | 1u << COPY_WAKING;
-	default: return 1u << COPY_ALONE;
-	}
+	static const struct copy_impl plain = { .to = copy_plainly, .from = copy_plainly, .chunk = 8192 };
+	const struct facts *f = arg;
+	size_t wakes = f->copy->size < ALONE_STAGED ? SIZE_MAX : 1;
+
+	copy_by_cpu(f, &plain, chunk, host, n, copy_pool_help(f->pool, &f->plan, n, f->copy->to, wakes).shares);
+}
+
+static unsigned int ways_of_cpu(struct copy_help help)
+{
+	if (help.shares < 2)
+		return 1u << COPY_ALONE;
+	return 1u << COPY_ALONE | 1u << (help.asleep ? COPY_WAKING : COPY_SHARED);
 }
 
 static struct facts facts_of(const struct gdr_long *copy)
 {
-	struct copy_plan plan = copy_plan_of(copy->to);
 	struct facts f = {
 		.copy = copy,
+		.plan = copy_plan_of(copy->to),
 		.pool = atomic_load_explicit(&copy->front->pool, memory_order_acquire),
 		.dma = atomic_load_explicit(&copy->front->dma, memory_order_acquire),
 	};
 
 	if (f.pool)
 		copy_pool_note(f.pool, copy->size, copy->to);
-	if (copy->size >= plan.chosen)
-		f.ways = ways_of_cpu(copy, f.pool);
-	if (f.ways || copy->size >= plan.dma)
+	f.help = copy_pool_help(f.pool, &f.plan, copy->size, copy->to, 0);
+	if (copy->size >= f.plan.chosen)
+		f.ways = ways_of_cpu(f.help);
+	if (f.ways || copy->size >= f.plan.dma)
 		f.engine = gdr_dma_find(f.dma, copy->key, copy->off, copy->size);
-	f.told = f.engine && copy->size >= plan.dma;
+	f.told = f.engine && copy->size >= f.plan.dma;
 	return f;
 }
 
@@ -149,22 +155,6 @@ static bool copy_by_dma(const struct facts *f)
 	return gdr_dma_copy(f->dma, f->engine, copy->off, &by_dma);
 }
 
-static bool copy_by(const struct facts *f, enum copy_way way)
-{
-	const struct gdr_long *copy = f->copy;
-
-	if (way >= COPY_DMA)
-		return copy_by_dma(f);
-	if (way != COPY_ALONE)
-		copy_pool_copy(f->pool, copy->owner, copy->impl, copy->dev, copy->host,
-			       copy->size, copy->to);
-	else if (copy->to)
-		copy->impl->to(copy->dev, copy->host, copy->size);
-	else
-		copy->impl->from(copy->host, copy->dev, copy->size);
-	return true;
-}
-
 /*
  * Makes the copy in one way. If the library chose it, it learns how long that takes. false:
  * the engine has failed.
@@ -176,7 +166,10 @@ static bool make(struct facts *f)
 	bool learns = f->ways && !f->told && copy_auto_learns(copy->size, copy->to, way);
 	uint64_t begin = learns ? copy_now_ns() : 0;
 
-	if (!copy_by(f, way))
+	if (way < COPY_DMA)
+		copy_by_cpu(f, copy->impl, copy->dev, copy->host, copy->size,
+			    way == COPY_ALONE ? 1 : f->help.shares);
+	else if (!copy_by_dma(f))
 		return false;
 	if (learns && copy->to)
 		copy_fence_store();

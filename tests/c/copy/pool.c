@@ -30,6 +30,21 @@
 static copy_pool_ref ref;
 static const struct copy_impl *impl;
 
+/* What a copy from 4096 bytes on has of the threads that are wanted. */
+static struct copy_help help_for(size_t n, bool to)
+{
+	const struct copy_plan plan = copy_plan_of(to);
+
+	return copy_pool_help(atomic_load(&ref), &plan, n, to, 0);
+}
+
+static void copy_by(const struct copy_impl *by, const void *owner, uint8_t *dev, uint8_t *host, size_t n, bool to)
+{
+	struct copy_job job = { .impl = by, .dev = dev, .host = host, .n = n, .shares = help_for(n, to).shares, .to = to };
+
+	copy_pool_copy(atomic_load(&ref), owner, &job);
+}
+
 struct sides {
 	uint8_t *dev, *host, *model;
 };
@@ -80,7 +95,7 @@ static bool copy_is_right(struct sides *s, size_t n, size_t at_dev, size_t at_ho
 	else
 		memcpy(s->model + at_host, s->dev + at_dev, n);
 	copy_fence_read_begin();
-	copy_pool_copy(atomic_load(&ref), s, impl, s->dev + at_dev, s->host + at_host, n, to);
+	copy_by(impl, s, s->dev + at_dev, s->host + at_host, n, to);
 	copy_fence_store();
 	copy_fence_read_end();
 	return !memcmp(dst, s->model, room);
@@ -165,7 +180,7 @@ static void *copy_slowly(void *arg)
 {
 	struct left *l = arg;
 
-	copy_pool_copy(atomic_load(&ref), l->owner, &slow_impl, l->s.dev, l->s.host, MOST, false);
+	copy_by(&slow_impl, l->owner, l->s.dev, l->s.host, MOST, false);
 	return NULL;
 }
 
@@ -198,7 +213,7 @@ static bool lines_are_not_shared(void)
 	for (size_t odd = 0; odd < COPY_LINE; odd += 7)
 		for (size_t n = MOST; n < MOST + 2 * GUARD; n += GUARD / 3) {
 			beginning = s.dev + odd;
-			copy_pool_copy(atomic_load(&ref), &s, &looking_impl, s.dev + odd, s.host, n, false);
+			copy_by(&looking_impl, &s, s.dev + odd, s.host, n, false);
 		}
 	free_sides(&s);
 	return atomic_load(&calls_seen) > 100 && !atomic_load(&off_line);
@@ -303,14 +318,14 @@ static bool worker_is_placed(void)
 static bool short_copies_wake_nobody(void)
 {
 	struct sides s = new_sides();
-	struct copy_pool *pool = atomic_load(&ref);
+	const struct copy_plan plan = copy_plan_of(false);
 	bool ok = true;
 
 	usleep(200000);
 	for (size_t n = 4096; ok && n < MOST; n *= 2)
-		ok = copy_pool_help(pool, n, false) == COPY_NO_HELP && copy_is_right(&s, n, 0, 0, false, n);
-	ok = ok && copy_pool_help(pool, MOST, false) == COPY_HELP_ASLEEP;
-	ok = ok && copy_pool_help(NULL, MOST, false) == COPY_NO_HELP;
+		ok = help_for(n, false).shares == 1 && copy_is_right(&s, n, 0, 0, false, n);
+	ok = ok && help_for(MOST, false).asleep;
+	ok = ok && copy_pool_help(NULL, &plan, MOST, false, 0).shares == 1;
 	free_sides(&s);
 	return ok;
 }
@@ -325,12 +340,12 @@ static bool some_spin_for_ever(void)
 	copy_pool_spin(COPY_SPIN_FOREVER);
 	ok = !copy_plan_set_threads(2, 2) && copy_is_right(&s, MOST, 0, 0, false, 5);
 	usleep(200000);
-	ok = ok && copy_pool_help(atomic_load(&ref), 4096, false) == COPY_HELP_AWAKE &&
+	ok = ok && help_for(4096, false).shares > 1 &&
 	     copy_is_right(&s, 4096, 0, 0, false, 6);
 	copy_pool_spin(0);
-	for (int i = 0; i < 1000 && copy_pool_help(atomic_load(&ref), 4096, false) == COPY_HELP_AWAKE; i++)
+	for (int i = 0; i < 1000 && help_for(4096, false).shares > 1; i++)
 		usleep(1000);
-	ok = ok && copy_pool_help(atomic_load(&ref), 4096, false) == COPY_NO_HELP;
+	ok = ok && help_for(4096, false).shares == 1;
 	copy_pool_spin(50);
 	ok = ok && !copy_plan_set_threads(64, 64);
 	free_sides(&s);

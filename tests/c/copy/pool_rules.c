@@ -165,7 +165,7 @@ static void move_nothing(void *dst, const void *src, size_t n)
 }
 
 static const struct copy_impl plain = { .name = "plain", .to = move_nothing, .from = move_nothing };
-static const struct copy_impl fine = { .name = "fine", .to = move_nothing, .from = move_nothing, .chunk = 512, .wakes = 8192 };
+static const struct copy_impl fine = { .name = "fine", .to = move_nothing, .from = move_nothing, .chunk = 512 };
 
 /* A pool of three workers, of which these sleep. */
 static void new_state(uint64_t asleep)
@@ -187,16 +187,42 @@ static void new_state(uint64_t asleep)
 
 static const int owner;
 
-/* The shares of a copy: 1 if it was not shared. All bytes are moved. */
-static unsigned int shares_in(const struct copy_impl *impl, size_t n, bool to)
+static struct copy_help help_for(size_t n, bool to, size_t least)
+{
+	const struct copy_plan plan = copy_plan_of(to);
+
+	return copy_pool_help(pool, &plan, n, to, least);
+}
+
+/* The job that was published last. */
+static struct copy_job job_seen(void)
+{
+	struct copy_job j;
+
+	read_notice(&pool->notice, 0, &j);
+	return j;
+}
+
+static void copy_by(const struct copy_impl *impl, size_t n, bool to, uint32_t shares)
+{
+	copy_pool_copy(pool, &owner, &(struct copy_job){ .impl = impl, .dev = dev + 3, .host = host, .n = n, .shares = shares, .to = to });
+}
+
+/* The shares of a copy that wakes threads from a size on: 1 if it was not shared. All bytes are moved. */
+static unsigned int shares_from(size_t least, const struct copy_impl *impl, size_t n, bool to)
 {
 	uint64_t seq = atomic_load(&pool->notice.seq);
 
 	moves.bytes = 0;
-	copy_pool_copy(pool, &owner, impl, dev + 3, host, n, to);
+	copy_by(impl, n, to, help_for(n, to, least).shares);
 	if (moves.bytes != n || atomic_load(&pool->owner))
 		return 0;
-	return atomic_load(&pool->notice.seq) == seq ? 1 : atomic_load(&pool->notice.shares);
+	return atomic_load(&pool->notice.seq) == seq ? 1 : job_seen().shares;
+}
+
+static unsigned int shares_in(const struct copy_impl *impl, size_t n, bool to)
+{
+	return shares_from(0, impl, n, to);
 }
 
 static void test_start(void)
@@ -255,33 +281,36 @@ static void test_shares(void)
 		{ (size_t)4 * 2048 * 0xffff, false, 4, 4, 0xffff }, { (size_t)4 * 2048 * 0x10000, false, 4, 4, 0xffff },
 		{ (size_t)4 * 2048 * 0x20000, false, 4, 4, 0xffff },
 	};
+	struct copy_plan plan;
 
 	for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
 		unsigned int shares;
+		struct copy_help help;
 
 		new_state(0);
 		copy_plan_set_threads(rows[i].threads, rows[i].threads);
 		shares = shares_in(&plain, rows[i].n, rows[i].to);
-		tap_ok(&tap, shares == rows[i].shares && (shares < 2 || atomic_load(&pool->notice.per) == rows[i].per) && !wakes,
+		tap_ok(&tap, shares == rows[i].shares && (shares < 2 || job_seen().per == rows[i].per) && !wakes,
 		       "a %s of %zu bytes by %u threads: %u shares of %u", rows[i].to ? "write" : "read", rows[i].n,
 		       rows[i].threads, rows[i].shares, rows[i].per);
-		check((copy_pool_help(pool, rows[i].n, rows[i].to) == COPY_HELP_AWAKE) == (shares > 1),
-		      "and that is what a caller is told");
+		help = help_for(rows[i].n, rows[i].to, 0);
+		check(help.shares == shares && !help.asleep, "and that is what a caller is told");
 	}
 	copy_plan_set_threads(4, 4);
 	new_state(0);
-	check(shares_in(&fine, 65536, false) == 4 && atomic_load(&pool->notice.per) == 32, "a routine has chunks of its own");
-	check(shares_in(&fine, 1 << 20, true) == 4 && atomic_load(&pool->notice.per) == 8, "for reads alone");
+	check(shares_in(&fine, 65536, false) == 4 && job_seen().per == 32, "a routine has chunks of its own");
+	check(shares_in(&fine, 1 << 20, true) == 4 && job_seen().per == 8, "for reads alone");
 	atomic_store(&pool->owner, 1);
 	memset(&moves, 0, sizeof(moves));
-	copy_pool_copy(pool, &owner, &plain, dev, host, 4096, false);
+	copy_by(&plain, 4096, false, 4);
 	check(moves.bytes == 4096 && moves.calls == 1 && atomic_load(&pool->owner) == 1, "another has the pool: the caller copies alone");
 	new_state(0);
-	copy_pool_copy(NULL, &owner, &plain, dev, host, 4096, false);
-	check(moves.bytes == 4096 && copy_pool_help(NULL, 1 << 30, false) == COPY_NO_HELP, "no pool: so it does");
+	plan = copy_plan_of(false);
+	copy_pool_copy(NULL, &owner, &(struct copy_job){ .impl = &plain, .dev = dev, .host = host, .n = 4096, .shares = 1 });
+	check(moves.bytes == 4096 && copy_pool_help(NULL, &plan, 1 << 30, false, 1).shares == 1, "no pool: so it does");
 }
 
-/* Who sleeps, the size, and then: the shares, the bells that the caller rings, and what it was told. */
+/* Who sleeps, the size, and then: the shares, the bell that the caller rings, and whether it was told that most sleep. */
 static void test_wakes(void)
 {
 	static const struct {
@@ -290,24 +319,26 @@ static void test_wakes(void)
 		bool to;
 		unsigned int shares;
 		int rung;
-		enum copy_help help;
+		bool most_sleep;
 	} rows[] = {
-		{ 7, READ_WAKES - 1, false, 1, NONE, COPY_NO_HELP }, { 7, READ_WAKES, false, 4, 0, COPY_HELP_ASLEEP },
-		{ 7, WRITE_WAKES - 1, true, 1, NONE, COPY_NO_HELP }, { 7, WRITE_WAKES, true, 4, 0, COPY_HELP_ASLEEP },
-		{ 6, 65536, false, 2, NONE, COPY_HELP_AWAKE }, { 6, READ_WAKES, false, 4, NONE, COPY_HELP_ASLEEP },
-		{ 4, 65536, false, 3, NONE, COPY_HELP_AWAKE }, { 4, READ_WAKES, false, 4, NONE, COPY_HELP_AWAKE },
-		{ 5, 65536, false, 1, NONE, COPY_NO_HELP }, { 5, READ_WAKES, false, 4, 0, COPY_HELP_ASLEEP },
-		{ 6, 65536, true, 2, NONE, COPY_HELP_AWAKE }, { 4, 98304, true, 3, NONE, COPY_HELP_AWAKE },
-		{ 6, 98304, true, 2, NONE, COPY_HELP_AWAKE }, { 7, 65536, true, 1, NONE, COPY_NO_HELP },
+		{ 7, READ_WAKES - 1, false, 1, NONE, false }, { 7, READ_WAKES, false, 4, 0, true },
+		{ 7, WRITE_WAKES - 1, true, 1, NONE, false }, { 7, WRITE_WAKES, true, 4, 0, true },
+		{ 6, 65536, false, 2, NONE, false }, { 6, READ_WAKES, false, 4, NONE, true },
+		{ 4, 65536, false, 3, NONE, false }, { 4, READ_WAKES, false, 4, NONE, false },
+		{ 5, 65536, false, 1, NONE, false }, { 5, READ_WAKES, false, 4, 0, true },
+		{ 6, 65536, true, 2, NONE, false }, { 4, 98304, true, 3, NONE, false },
+		{ 6, 98304, true, 2, NONE, false }, { 7, 65536, true, 1, NONE, false },
 	};
 
 	copy_plan_set_threads(4, 4);
 	for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+		struct copy_help help;
 		unsigned int shares;
 		bool good;
 
 		new_state(rows[i].asleep);
-		good = copy_pool_help(pool, rows[i].n, rows[i].to) == rows[i].help && !wakes;
+		help = help_for(rows[i].n, rows[i].to, 0);
+		good = help.shares == rows[i].shares && help.asleep == rows[i].most_sleep && !wakes;
 		atomic_store(&pool->close, MANY_CLOSE - 1);
 		shares = shares_in(&plain, rows[i].n, rows[i].to);
 		good &= shares == rows[i].shares && wakes == (rows[i].rung != NONE) &&
@@ -317,11 +348,13 @@ static void test_wakes(void)
 		       (unsigned long)rows[i].asleep, shares, wakes);
 	}
 	new_state(7);
-	check(shares_in(&fine, 8191, false) == 1 && !wakes && shares_in(&fine, 8192, false) == 4 && wakes == 1,
-	      "a routine may be worth waking for earlier");
+	check(shares_from(8192, &plain, 8191, false) == 1 && !wakes && shares_from(8192, &plain, 8192, false) == 4 && wakes == 1,
+	      "a copy may be worth waking for earlier");
+	new_state(7);
+	check(shares_from(SIZE_MAX, &plain, 1 << 30, false) == 1 && !wakes, "or never");
 	new_state(7);
 	atomic_store(&pool->close, MANY_CLOSE);
-	check(copy_pool_is_busy(pool) && copy_pool_help(pool, 4096, false) == COPY_HELP_ASLEEP &&
+	check(copy_pool_is_busy(pool) && help_for(4096, false, 0).asleep &&
 	      shares_in(&plain, 4096, false) == 4 && wakes == 1 && !atomic_load(&pool->close),
 	      "close copies wake threads, and then count anew");
 	new_state(0);
@@ -373,14 +406,14 @@ static void test_close_copies(void)
 static uint64_t looks_for(void)
 {
 	uint64_t began;
-	struct job j;
+	struct copy_job j;
 
 	new_state(0);
 	began = now;
 	return find_job(&pool->workers[0], &j) ? 0 : now - began;
 }
 
-static struct job published;
+static struct copy_job published;
 static uint64_t turn;
 
 static void publish_job(void)
@@ -396,13 +429,13 @@ static void publish_after_many(void)
 
 static void make_job(uint32_t shares, uint32_t per, bool to)
 {
-	published = (struct job){ .impl = &plain, .dev = dev, .host = host, .n = sizeof(dev), .shares = shares, .per = per, .to = to };
+	published = (struct copy_job){ .impl = &plain, .dev = dev, .host = host, .n = sizeof(dev), .shares = shares, .per = per, .to = to };
 }
 
 static void test_spin(void)
 {
 	enum { ROUND = 32 * 10 + 200 };	/* ns that a round and its looks at the clock take here */
-	struct job j;
+	struct copy_job j;
 	uint64_t us;
 
 	us = looks_for() / 1000;
@@ -435,7 +468,7 @@ static void test_sleep(void)
 {
 	struct worker *w = &pool->workers[2];
 	bool good = true, acted = false;
-	struct job j;
+	struct copy_job j;
 	long at;
 
 	for (at = 0; good && !acted; at++) {
@@ -489,7 +522,7 @@ static void look_at_mover(void)
 
 static void test_part(void)
 {
-	struct job j;
+	struct copy_job j;
 
 	for (unsigned int i = 0; i < WORKERS; i++) {
 		new_state(7 & ~(1ull << i));
@@ -539,16 +572,16 @@ static void test_waits(void)
 {
 	new_state(0);
 	copy_plan_set_threads(4, 4);
-	make_job(4, 8, false);
+	make_job(4, 7, false);
 	turn = 0;
 	on_move = come_in;
 	on_pause = go_out;
 	until = 3 * WAIT_STEPS;
-	copy_pool_copy(pool, &owner, &plain, dev, host, sizeof(dev), false);
+	copy_by(&plain, sizeof(dev) - 3, false, 4);
 	check(is_out() && pauses == until && yields == 3 && !atomic_load(&pool->owner),
 	      "a copy waits for the worker that is at it, and yields its CPU");
 	new_state(0);
-	copy_pool_copy(pool, &owner, &plain, dev, host, sizeof(dev), false);
+	copy_by(&plain, sizeof(dev) - 3, false, 4);
 	check(!pauses, "and for no other");
 }
 

@@ -111,7 +111,6 @@ static bool copy(int i, size_t n, unsigned int threads, bool to)
 	static uint8_t seed;
 	uint8_t *src = to ? host[i] : dev[i], *dst = to ? dev[i] : host[i];
 
-	copy_plan_set_threads(threads, threads);
 	memset(src, ++seed, n);
 	memset(dst, 0, n);
 	job.dev = dev[i];
@@ -120,7 +119,7 @@ static bool copy(int i, size_t n, unsigned int threads, bool to)
 	job.moved = 0;
 	job.to = to;
 	job.wrong = false;
-	copy_pool_copy(&pool, &job, &impl, dev[i], host[i], n, to);
+	copy_pool_copy(&pool, &job, &(struct copy_job){ .impl = &impl, .dev = dev[i], .host = host[i], .n = n, .shares = threads, .to = to });
 	return !job.wrong && job.moved == n && !memcmp(src, dst, n);
 }
 
@@ -144,7 +143,7 @@ static void new_pool_of_none(void)
 	memset(&other, 0, sizeof(other));
 }
 
-static struct job seen;
+static struct copy_job seen;
 static bool has_job;
 
 static void look_and_take_part(void)
@@ -227,7 +226,7 @@ static bool reads_while_it_is_written(long *steps)
 /* A worker does all of a job. Its fences come before it says that it is through. */
 static bool is_fenced(bool to)
 {
-	struct job j = { .impl = &impl, .dev = dev[0], .host = host[0], .n = LONG,
+	struct copy_job j = { .impl = &impl, .dev = dev[0], .host = host[0], .n = LONG,
 			 .shares = WORKERS + 1, .per = 2, .to = to };
 	size_t n;
 

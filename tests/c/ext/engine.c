@@ -235,12 +235,14 @@ static void start(void)
 	});
 }
 
-static void stage(const void *arg, void *host, void *chunk, size_t n, bool to_chunk)
+/* arg says whether the copy is a write. */
+static void stage(const void *arg, void *host, void *chunk, size_t n)
 {
-	(void)arg;
+	const bool *to = arg;
+
 	if (mode || pushed)
 		abort();
-	memcpy(to_chunk ? chunk : host, to_chunk ? host : chunk, n);
+	memcpy(*to ? chunk : host, *to ? host : chunk, n);
 }
 
 static bool is_pinned(const void *host)
@@ -252,7 +254,7 @@ static int copy(bool to, size_t at, void *host, size_t n, const void *owner)
 {
 	const struct gdr_engine_copy c = {
 		.at = (uintptr_t)device + at, .host = host, .n = n, .to = to,
-		.locked = is_pinned(host), .memory = memory, .owner = owner, .stage = stage,
+		.locked = is_pinned(host), .memory = memory, .owner = owner, .stage = stage, .arg = &to,
 	};
 
 	return gdr_engine_copy(engine, &c);
@@ -359,9 +361,9 @@ static void fails(void)
 
 static jmp_buf left;
 
-static void leave(const void *arg, void *host, void *chunk, size_t n, bool to_chunk)
+static void leave(const void *arg, void *host, void *chunk, size_t n)
 {
-	(void)arg, (void)host, (void)chunk, (void)n, (void)to_chunk;
+	(void)arg, (void)host, (void)chunk, (void)n;
 	longjmp(left, 1);
 }
 
@@ -384,10 +386,10 @@ static void is_left(void)
 
 static int stages;
 
-static void leave_second(const void *arg, void *host, void *chunk, size_t n, bool to_chunk)
+static void leave_second(const void *arg, void *host, void *chunk, size_t n)
 {
 	if (stages++)
-		leave(arg, host, chunk, n, to_chunk);
+		leave(arg, host, chunk, n);
 	memcpy(chunk, host, n);
 }
 

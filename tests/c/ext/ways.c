@@ -109,21 +109,20 @@ void gdr_engine_forget(struct gdr_engine *e, const void *owner)
 
 /* The threads. */
 
-static enum copy_help help;
-static const struct copy_impl *shared_by;
+static struct copy_help help = { 2, false };
+static size_t asked_wakes;
 static size_t notes;
 
-void copy_pool_copy(struct copy_pool *pool, const void *owner, const struct copy_impl *impl, void *dev, void *host,
-		    size_t n, bool to)
+void copy_pool_copy(struct copy_pool *pool, const void *owner, struct copy_job *job)
 {
-	(void)pool, (void)owner, (void)dev, (void)host, (void)n, (void)to;
-	note('p');
-	shared_by = impl;
+	(void)pool, (void)owner;
+	note(job->shares > 1 ? 'p' : 'c');
 }
 
-enum copy_help copy_pool_help(struct copy_pool *pool, size_t n, bool to)
+struct copy_help copy_pool_help(struct copy_pool *pool, const struct copy_plan *plan, size_t n, bool to, size_t wakes)
 {
-	(void)pool, (void)n, (void)to;
+	(void)pool, (void)plan, (void)n, (void)to;
+	asked_wakes = wakes;
 	return help;
 }
 
@@ -167,13 +166,7 @@ void gdr_log(int level, const char *fmt, ...)
 	lines++;
 }
 
-static void copy_to(void *dst, const void *src, size_t n)
-{
-	(void)dst, (void)src, (void)n;
-	note('c');
-}
-
-static const struct copy_impl impl = { .to = copy_to, .from = copy_to };
+static const struct copy_impl impl;
 static struct gdr_front front;
 _Atomic(struct gdr_front *) gdr_front_page;
 static char pool;
@@ -307,7 +300,6 @@ static void chosen(void)
 
 	want(0, 0, SIZE_MAX, SIZE_MAX, true);
 	atomic_store(&front.pool, (struct copy_pool *)&pool);
-	help = COPY_HELP_AWAKE;
 	notes = 0;
 	for (int i = 0; i < 40; i++) {
 		const char *e = copied(30, 0, BIG, true);
@@ -341,16 +333,15 @@ static void staging(void)
 	struct gdr_long copy = { .front = &front, .size = (1 << 20) - 1 };
 	const struct facts f = { .copy = &copy };
 	static char host, chunk;
-	const struct copy_impl *alone;
 
 	want(0, 0, 4096, 4096, false);
 	copied(30, 0, BIG, true);
 	tap_ok(&tap, made_copy.stage == stage, "the engine is given what stages");
-	stage(&f, &host, &chunk, 1, true);
-	alone = shared_by;
+	stage(&f, &host, &chunk, 1);
+	tap_ok(&tap, asked_wakes == SIZE_MAX, "less than 1 MiB wakes no threads");
 	copy.size++;
-	stage(&f, &host, &chunk, 1, true);
-	tap_ok(&tap, alone->wakes == SIZE_MAX && shared_by->wakes == 1, "of 1 MiB on it wakes threads");
+	stage(&f, &host, &chunk, 1);
+	tap_ok(&tap, asked_wakes == 1, "of 1 MiB on it wakes threads");
 }
 
 static void threads(void)
