@@ -8,7 +8,6 @@
  */
 #include "guest/cuda.h"
 
-#include <setjmp.h>
 
 #define RANGE (64 * KIB)
 #define GPU_2M (2 * MIB)
@@ -955,66 +954,6 @@ static void same_miss(void)
 	}
 }
 
-static sigjmp_buf out_of_copy;
-
-static void leave_copy(int sig)
-{
-	siglongjmp(out_of_copy, 1);
-}
-
-/* Begins a copy through h, which faults, and leaves it. */
-static void leave_a_copy(struct held h, void *bad)
-{
-	if (!sigsetjmp(out_of_copy, 1)) {
-		gdr_copy_from_mapping(h.mh, bad, h.va, 4096);
-		expect(false);
-	}
-}
-
-/* What ends a range does not wait for a copy that this thread has left. */
-static void left_copies(void)
-{
-	void *bad = mmap(NULL, 4096, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-	gdr_t g = open_or_fail();
-	unsigned long a = some_memory(g, NULL), before;
-	struct held h;
-	gdr_cache_t c;
-
-	expect(bad != MAP_FAILED && signal(SIGSEGV, leave_copy) != SIG_ERR);
-	cost_of_a_pinning(g, a);
-	before = live();
-	for (int i = 0; i < 4; i++) {
-		c = open_cache(g, MIB);
-		h = get(c, a, RANGE);
-		switch (i) {
-		case 0:	/* close */
-			leave_a_copy(h, bad);
-			break;
-		case 1:	/* flush */
-			put(c, h);
-			leave_a_copy(h, bad);
-			expect_is(gdr_cache_flush(c), 0);
-			break;
-		case 2:	/* the put of a range that nobody wants any more */
-			expect_is(gdr_cache_flush(c), 0);
-			leave_a_copy(h, bad);
-			put(c, h);
-			break;
-		case 3:	/* a get that makes room */
-			put(c, h);
-			leave_a_copy(h, bad);
-			put(c, get(c, a + RANGE, 4 * RANGE));
-			break;
-		}
-		expect_is(gdr_cache_close(c), 0);
-		expect(!is_pinned(h));
-		expect_is(live(), before);
-	}
-	c = open_cache(g, MIB);
-	leave_a_copy(get(c, a, RANGE), bad);
-	expect_is(gdr_close(g), 0);
-}
-
 static const struct guest_case cases[] = {
 	{ "hits, and what stays pinned", hits, 30, 0 },
 	{ "odd places and sizes", odd_places, 30, 0 },
@@ -1032,7 +971,6 @@ static const struct guest_case cases[] = {
 	{ "unpinned by the caller", unpinned_by_the_caller, 30, 0 },
 	{ "closed with holds", close_with_holds, 30, 0 },
 	{ "gdr_close with an open cache", library_is_closed, 60, 0 },
-	{ "copies that a handler leaves", left_copies, 60, 0 },
 	{ "many caches", many_caches, 30, 0 },
 	{ "no room for one more", no_room, 30, 0 },
 	{ "a hit makes no system call", no_system_calls, 30, 0 },

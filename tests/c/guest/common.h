@@ -556,6 +556,19 @@ static inline void check_copies(struct buffer *b, uint64_t seed)
 	expect(!memcmp(in, out, n));
 }
 
+/* A copy between the buffer's first bytes and the host: by one call, or as two pieces. */
+static inline int copy_as(bool pieces, bool to, const struct buffer *b, void *host, size_t n)
+{
+	const gdr_piece_t both[2] = {
+		{ b->mh, b->va, host, n / 2 },
+		{ b->mh, b->va + n / 2, (unsigned char *)host + n / 2, n - n / 2 },
+	};
+
+	if (pieces)
+		return to ? gdr_copy_to_mapping_v(both, 2) : gdr_copy_from_mapping_v(both, 2);
+	return to ? gdr_copy_to_mapping(b->mh, b->va, host, n) : gdr_copy_from_mapping(b->mh, host, b->va, n);
+}
+
 /* The whole life of a buffer, with data. */
 static inline void whole_life(gdr_t g, uint64_t seed)
 {

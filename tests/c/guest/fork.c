@@ -90,6 +90,8 @@ static void expect_inherited_refused(const struct parent *p)
 	expect_is(gdr_copy_from_mapping(p->b.mh, bytes, p->b.va, 8), EACCES);
 	expect_is(gdr_copy_to_mapping(p->b.mh, p->b.va, bytes, 0), EACCES);
 	expect_is(gdr_copy_from_mapping(p->b.mh, bytes, p->b.va, 0), EACCES);
+	expect_is(copy_as(true, true, &p->b, bytes, 8), EACCES);
+	expect_is(copy_as(true, false, &p->b, bytes, 8), EACCES);
 	expect_is(gdr_driver_get_version(p->g, &v, &v), EACCES);
 	expect_is(gdr_get_attribute(p->g, GDR_ATTR_USE_PERSISTENT_MAPPING, &v), EACCES);
 	expect_is(gdr_mem_alloc(p->g, 0, 4096, 0, &mem), EACCES);

@@ -10,10 +10,6 @@
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 
-#ifndef SS_AUTODISARM
-#define SS_AUTODISARM (1u << 31)
-#endif
-
 #define VICTIMS 8
 #define FRESH 77	/* an errno that nothing sets */
 
@@ -326,63 +322,6 @@ static void no_keys(void)
 		run_thread(64 * KIB, one_copy, &b);
 }
 
-/*
- * A copy is interrupted by a handler on a stack of its own, which with
- * SS_AUTODISARM the kernel forgets meanwhile. The handler copies; then another
- * thread unmaps, and must wait. What interrupts is a page that cannot be read.
- */
-static struct buffer interrupted, inner;
-static unsigned char *stacks;	/* of the thread, and above it the handler's */
-static unsigned char *source;
-static _Atomic bool in_handler, handled;
-static int altstack_flags;
-
-#define STACK_BYTES (1 * MIB)
-
-static void copy_and_linger(int sig)
-{
-	unsigned char in[64];
-
-	expect_is(gdr_copy_from_mapping(inner.mh, in, inner.va, sizeof(in)), 0);
-	atomic_store(&in_handler, true);
-	sleep_us(200000);
-	atomic_store(&handled, true);
-	expect_is(mprotect(source, 4 * KIB, PROT_READ), 0);
-}
-
-static void *copy_on_two_stacks(void *unused)
-{
-	stack_t alt = { .ss_sp = stacks + 2 * STACK_BYTES, .ss_size = STACK_BYTES, .ss_flags = altstack_flags };
-
-	expect_is(sigaltstack(&alt, NULL), 0);
-	expect_is(gdr_copy_to_mapping(interrupted.mh, interrupted.va, source, 4 * KIB), 0);
-	return NULL;
-}
-
-static void unmap_interrupted(void *flags)
-{
-	struct sigaction act = { .sa_handler = copy_and_linger, .sa_flags = SA_ONSTACK };
-	gdr_t g = open_or_fail();
-	pthread_attr_t attr;
-	pthread_t t;
-
-	altstack_flags = (uintptr_t)flags;
-	stacks = mmap(NULL, 3 * STACK_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-	source = mmap(NULL, 4 * KIB, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-	expect(stacks != MAP_FAILED && source != MAP_FAILED);
-	make_buffer(g, &interrupted, 64 * KIB);
-	make_buffer(g, &inner, 64 * KIB);
-	expect_is(sigaction(SIGSEGV, &act, NULL), 0);
-	expect_is(pthread_attr_init(&attr), 0);
-	expect_is(pthread_attr_setstack(&attr, stacks, STACK_BYTES), 0);
-	expect_is(pthread_create(&t, &attr, copy_on_two_stacks, NULL), 0);
-	while (!atomic_load(&in_handler))
-		sleep_us(1000);
-	expect_is(gdr_unmap(g, interrupted.mh, interrupted.va, interrupted.size), 0);
-	expect(atomic_load(&handled));
-	expect_is(pthread_join(t, NULL), 0);
-}
-
 static void *change_environment(void *unused)
 {
 	char name[32];
@@ -682,8 +621,6 @@ static const struct guest_case cases[] = {
 	{ "handlers and limits that change during the open", changed_meanwhile, 120, 0 },
 	{ "a thread's first copy in a handler inside malloc", first_copy_in_malloc, 60, 0 },
 	{ "66,000 threads, no pthread key left", no_keys, 120, 0 },
-	{ "an unmap waits for a copy under a handler", NULL, 60, 0, unmap_interrupted, NULL },
-	{ "the same with SS_AUTODISARM", NULL, 60, 0, unmap_interrupted, (void *)(uintptr_t)SS_AUTODISARM },
 	{ "the environment changes", environment_changes, 60, 0 },
 	{ "SIGABRT, SIGTRAP, SIGFPE, SIGSYS, SIGILL are sent", sent_faults, 60, 0 },
 	{ "the registration for membarrier takes long", late_membarrier, 60, 0 },

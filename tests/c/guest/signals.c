@@ -806,15 +806,12 @@ static void stack_for_signals(void)
 
 /* Copies that signals interrupt. */
 
-/* Leaves a copy by a fault on the host's side of it, in either direction. */
-static void leave_copy(struct buffer *b, unsigned char *bad, size_t n, bool to, int sig)
+/* Leaves a copy by a fault on the host's side of it: one of four kinds. */
+static void leave_copy(struct buffer *b, unsigned char *bad, size_t n, int kind, int sig)
 {
 	fault_at = NULL;
 	if (!sigsetjmp(out_of_fault, 1)) {
-		if (to)
-			gdr_copy_to_mapping(b->mh, b->va, bad, n);
-		else
-			gdr_copy_from_mapping(b->mh, bad, b->va, n);
+		copy_as(kind & 2, kind & 1, b, bad, n);
 		expect(!"reached");
 	}
 	expect_is(fault_signal, sig);
@@ -826,8 +823,8 @@ static void leave_copies(struct buffer *b, int times)
 	unsigned char *bad = bad_page(), *cut = cut_file(4 * PAGE);
 
 	for (int i = 0; i < times; i++) {
-		leave_copy(b, bad, PAGE, i & 1, SIGSEGV);
-		leave_copy(b, cut, 4 * PAGE, i & 1, SIGBUS);
+		leave_copy(b, bad, PAGE, i, SIGSEGV);
+		leave_copy(b, cut, 4 * PAGE, i, SIGBUS);
 	}
 	munmap(bad, PAGE);
 	munmap(cut, 4 * PAGE);
@@ -882,47 +879,6 @@ static void left_copy_deeper_unmap(void)
 	expect_is(gdr_close(g), 0);
 }
 
-/* What a handler finds while it is inside a copy. */
-static struct {
-	gdr_t g;
-	struct buffer *busy, *other;
-	int rc_copy;
-	bool data;
-} in_handler;
-
-static void handler_calls(int sig, siginfo_t *info, void *context)
-{
-	unsigned char out[64], in[64];
-
-	fill_random(out, sizeof(out), 77);
-	in_handler.rc_copy = gdr_copy_to_mapping(in_handler.other->mh, in_handler.other->va,
-						 out, sizeof(out));
-	memset(in, 0, sizeof(in));
-	in_handler.rc_copy |= gdr_copy_from_mapping(in_handler.other->mh, in,
-						    in_handler.other->va, sizeof(in));
-	in_handler.data = !memcmp(in, out, sizeof(in));
-	leave_fault(sig, info, context);
-}
-
-static void calls_inside_copy(void)
-{
-	struct buffer a, b;
-	gdr_t g = open_or_fail();
-	unsigned char *bad = bad_page();
-
-	make_buffer(g, &a, 64 * KIB);
-	make_buffer(g, &b, 64 * KIB);
-	catch_faults(handler_calls, 0);
-	in_handler.other = &b;
-	leave_copy(&a, bad, 64, true, SIGSEGV);
-	expect_is(in_handler.rc_copy, 0);
-	expect(in_handler.data);
-	/* Outside it they work again. */
-	drop_buffer(g, &a);
-	drop_buffer(g, &b);
-	expect_is(gdr_close(g), 0);
-}
-
 /* Copies in the handler of a timer, inside copies of the interrupted code. */
 
 static struct buffer *timer_buffer;
@@ -934,9 +890,8 @@ static void copy_in_handler(int sig)
 
 	memset(in, 0, sizeof(in));
 	fill_random(out, sizeof(out), ++timer_copies);
-	if (gdr_copy_to_mapping(timer_buffer->mh, timer_buffer->va, out, sizeof(out)) ||
-	    gdr_copy_from_mapping(timer_buffer->mh, in, timer_buffer->va, sizeof(in)) ||
-	    memcmp(in, out, sizeof(in)))
+	if (copy_as(timer_copies & 1, true, timer_buffer, out, sizeof(out)) ||
+	    copy_as(timer_copies & 2, false, timer_buffer, in, sizeof(in)) || memcmp(in, out, sizeof(in)))
 		timer_bad++;
 }
 
@@ -957,8 +912,8 @@ static void copies_inside_copies(void)
 	start_timer(ITIMER_REAL, 200);
 	while (seconds_now() < until) {
 		fill_random(out, sizeof(out), seed++);
-		expect_is(gdr_copy_to_mapping(a.mh, a.va, out, BIG), 0);
-		expect_is(gdr_copy_from_mapping(a.mh, in, a.va, BIG), 0);
+		expect_is(copy_as(seed & 1, true, &a, out, BIG), 0);
+		expect_is(copy_as(seed & 1, false, &a, in, BIG), 0);
 		expect(!memcmp(in, out, BIG));
 	}
 	start_timer(ITIMER_REAL, 0);
@@ -1038,7 +993,6 @@ static const struct guest_case cases[] = {
 	{ "copies left by siglongjmp do not block gdr_unmap", NULL, 60, 0, left_copies, NULL },
 	{ "left from an alternate stack, too", NULL, 60, 0, left_copies, (void *)SA_ONSTACK },
 	{ "gdr_unmap from a deeper frame than the left copy's", left_copy_deeper_unmap, 60, 0 },
-	{ "calls from a handler inside a copy", calls_inside_copy, 60, 0 },
 	{ "copies in a timer's handler inside copies", copies_inside_copies, 60, 120 },
 	{ "a fourth copy inside of three", too_many_copies, 60, 0 },
 	{ NULL, NULL, 0, 0 }

@@ -519,19 +519,18 @@ static void *copier(void *arg)
 
 	expect_is(gdr_copy_to_mapping(race.steady.mh, steady, last, PART), 0);
 	while (!atomic_load(&race.stop)) {
-		gdr_mh_t mh = { atomic_load(&race.h) };
-		unsigned char *va = (unsigned char *)atomic_load(&race.va);
+		struct buffer b = { .mh.h = atomic_load(&race.h), .va = (unsigned char *)atomic_load(&race.va) + at };
 		int rc;
 
 		fill_random(out, PART, c->seed++);
-		rc = gdr_copy_to_mapping(mh, va + at, out, PART);
+		rc = copy_as(c->seed & 1, true, &b, out, PART);
 		expect_one_of(rc, 0, EINVAL, 0);
 		if (!rc)
 			memcpy(last, out, PART);
 		rc ? c->refused++ : c->done++;
 		expect_is(gdr_copy_from_mapping(race.steady.mh, now, steady, PART), 0);
 		expect(!memcmp(now, last, PART));
-		rc = gdr_copy_from_mapping(mh, now, va + at, PART);
+		rc = copy_as(c->seed & 2, false, &b, now, PART);
 		expect_one_of(rc, 0, EINVAL, 0);
 		expect(rc || !memcmp(now, last, PART));
 	}

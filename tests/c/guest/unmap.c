@@ -10,15 +10,22 @@
 
 #include <setjmp.h>
 
+#ifndef SS_AUTODISARM
+#define SS_AUTODISARM (1u << 31)
+#endif
+
 #define PIECES 5
 
 static gdr_t g;
 static struct buffer buffers[PIECES];
 static unsigned char *page;
 static _Atomic bool stands, may_go, thread_ends;
+static stack_t altstack;	/* of the copier, if it has one: its handler copies, too */
 
 static void stand_still(int sig)
 {
+	if (altstack.ss_sp)
+		check_copies(&buffers[1], 1);
 	atomic_store(&stands, true);
 	if (atomic_load(&thread_ends))
 		pthread_exit(NULL);
@@ -29,7 +36,7 @@ static void stand_still(int sig)
 
 static void set_up(void)
 {
-	struct sigaction act = { .sa_handler = stand_still };
+	struct sigaction act = { .sa_handler = stand_still, .sa_flags = SA_ONSTACK };
 
 	g = open_or_fail();
 	for (int i = 0; i < PIECES; i++)
@@ -154,6 +161,28 @@ static void expect_waiter(pthread_t copier)
 	let_go(copier);
 	expect_is(pthread_join(waiter.t, NULL), 0);
 	expect_is(waiter.rc, 0);
+}
+
+static void *copy_on_two_stacks(void *unused)
+{
+	expect_is(sigaltstack(&altstack, NULL), 0);
+	return copy_to_first(unused);
+}
+
+/*
+ * The handler copies on a stack of its own, which with SS_AUTODISARM the kernel forgets
+ * meanwhile. It lies above the copier's, as the process's first stack does.
+ */
+static void beneath_handler(void *flags)
+{
+	unsigned char room[64 * KIB];
+	pthread_t copier;
+
+	altstack = (stack_t){ .ss_sp = room, .ss_size = sizeof(room), .ss_flags = (uintptr_t)flags };
+	set_up();
+	copier = start_copy(copy_on_two_stacks, 1);
+	start_waiter(&buffers[0], unmap);
+	expect_waiter(copier);
 }
 
 /* A record has three names: this copy may have any handle. */
@@ -349,6 +378,8 @@ static void ended_thread(void)
 
 static const struct guest_case cases[] = {
 	{ "not for copies of other buffers", other_buffers, 60, 0 },
+	{ "for a copy under a handler", NULL, 60, 0, beneath_handler, NULL },
+	{ "the same with SS_AUTODISARM", NULL, 60, 0, beneath_handler, (void *)(uintptr_t)SS_AUTODISARM },
 	{ "for a copy of more handles than it can name", more_than_fit, 60, 0 },
 	{ "signals come meanwhile", NULL, 60, 0, each_call, signals_come },
 	{ "a handler leaves it, and it is called again", NULL, 60, 0, each_call, left_by_handler },
