@@ -12,8 +12,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include "gdrapi.h"
 #include "bench/timing.h"
@@ -36,7 +34,7 @@ static void counted_add(struct bench_samples *s, double ns);
 #undef main
 #undef bench_samples_add
 #include "ptx.h"
-#include "tap.h"
+#include "said.h"
 
 static void counted_add(struct bench_samples *s, double ns)
 {
@@ -52,7 +50,6 @@ static void counted_add(struct bench_samples *s, double ns)
 
 enum fault { NONE, WRONG_ANSWER, GIVES_UP, LATE_ANSWER, REFUSED, LAST_WORD, OLD_DATA, FLIPPED_DATA, FLIPPED_READ };
 
-static struct tap tap;
 static enum fault fault;
 static unsigned int words_to, words_from, data_to, data_from;	/* copies by the library */
 static _Alignas(64) uint8_t gpu_memory[DATA_AT + MAX_DATA], host_memory[DATA_AT + MAX_DATA];
@@ -301,38 +298,9 @@ static void test_matches(void)
 	test_match(&matches[0], &o);
 }
 
-/* Whether f, in a process of its own, ends with that status and says text. */
-static bool ends(void (*f)(const struct bench_opts *), const struct bench_opts *o, int want, const char *text)
+static void play_first(const void *opts)
 {
-	char said[512] = "";
-	int status, pipes[2];
-	size_t len = 0;
-	ssize_t n;
-	pid_t pid;
-
-	if (pipe(pipes))
-		abort();
-	fflush(stdout);
-	pid = fork();
-	if (!pid) {
-		dup2(pipes[1], STDERR_FILENO);
-		f(o);
-		_exit(0);
-	}
-	close(pipes[1]);
-	while ((n = read(pipes[0], said + len, sizeof(said) - 1 - len)) > 0)
-		len += (size_t)n;
-	close(pipes[0]);
-	waitpid(pid, &status, 0);
-	if (WIFEXITED(status) && WEXITSTATUS(status) == want && strstr(said, text))
-		return true;
-	printf("# status %#x, %s\n", status, said);
-	return false;
-}
-
-static void play_first(const struct bench_opts *o)
-{
-	match(&matches[0], *o);
+	match(&matches[0], *(const struct bench_opts *)opts);
 }
 
 static void test_faults(void)
@@ -367,9 +335,9 @@ static void test_faults(void)
 	fault = NONE;
 }
 
-static void make_table(const struct bench_opts *o)
+static void make_table(const void *opts)
 {
-	table(o);
+	table(opts);
 }
 
 static void test_grid(void)
