@@ -146,9 +146,7 @@ int enter(const char *name)
 		return result;
 	pthread_mutex_lock(&lock);
 	result = capture_forbids(name);
-	if (result)
-		leave();
-	return result;
+	return result ? leave(result) : CU_OK;
 }
 
 /* The real driver reads the freed memory of a context that cuCtxDestroy has ended. */
@@ -161,19 +159,19 @@ static _Noreturn void fault_in_driver(const char *name)
 }
 
 /* The same, for a call that needs a current context that is alive. */
-int enter_ctx(const char *name, struct ctx **ctx)
+int enter_ctx(const char *name)
 {
+	const struct ctx *ctx;
 	int result = enter(name);
 
 	if (result)
 		return result;
-	*ctx = current_ctx();
-	if (*ctx && ctx_alive(*ctx))
+	ctx = current_ctx();
+	if (ctx && ctx_alive(ctx))
 		return CU_OK;
-	if (*ctx && !(*ctx)->primary)
+	if (ctx && !ctx->primary)
 		fault_in_driver(name);
-	leave();
-	return *ctx ? CU_CONTEXT_DESTROYED : CU_INVALID_CONTEXT;
+	return leave(ctx ? CU_CONTEXT_DESTROYED : CU_INVALID_CONTEXT);
 }
 
 static void take_locks(void)
@@ -185,12 +183,13 @@ static void take_locks(void)
 static void leave_locks(void)
 {
 	pthread_mutex_unlock(&called.lock);
-	leave();
+	pthread_mutex_unlock(&lock);
 }
 
-void leave(void)
+int leave(int result)
 {
 	pthread_mutex_unlock(&lock);
+	return result;
 }
 
 /* Waits for cond, without the lock meanwhile. */
@@ -301,34 +300,27 @@ static const struct {
 	{ CU_UNKNOWN, "CUDA_ERROR_UNKNOWN", "unknown error" },
 };
 
-static int error_index(int result)
+/* One of the two texts of a result. */
+static int error_text(int result, const char **out, bool name)
 {
-	size_t i;
+	size_t i = 0, n = sizeof(errors) / sizeof(errors[0]);
 
-	for (i = 0; i < sizeof(errors) / sizeof(errors[0]); i++)
-		if (errors[i].result == result)
-			return (int)i;
-	return -1;
+	if (!out)
+		return CU_INVALID_VALUE;
+	while (i < n && errors[i].result != result)
+		i++;
+	*out = i == n ? NULL : name ? errors[i].name : errors[i].text;
+	return *out ? CU_OK : CU_INVALID_VALUE;
 }
 
 SIM_API int cuGetErrorName(int result, const char **name)
 {
-	int i = error_index(result);
-
-	if (!name)
-		return CU_INVALID_VALUE;
-	*name = i < 0 ? NULL : errors[i].name;
-	return i < 0 ? CU_INVALID_VALUE : CU_OK;
+	return error_text(result, name, true);
 }
 
 SIM_API int cuGetErrorString(int result, const char **text)
 {
-	int i = error_index(result);
-
-	if (!text)
-		return CU_INVALID_VALUE;
-	*text = i < 0 ? NULL : errors[i].text;
-	return i < 0 ? CU_INVALID_VALUE : CU_OK;
+	return error_text(result, text, false);
 }
 
 /* An exported function of this library, NULL where there is none. */

@@ -4,7 +4,8 @@
  * what it models and what it does not.
  *
  * One lock guards all of this state. An entry point takes it with enter() or
- * enter_ctx() and drops it with leave(); the other functions run under it.
+ * enter_ctx() and drops it with leave(), whose argument it answers; the other functions
+ * run under it.
  */
 #ifndef CUDA_SIM_H
 #define CUDA_SIM_H
@@ -191,13 +192,22 @@ struct buffer {
 
 /* cuda_sim.c: entry, leaving, configuration */
 int enter(const char *name);
-int enter_ctx(const char *name, struct ctx **ctx);
-void leave(void);
+int enter_ctx(const char *name);
+int leave(int result);
 void wait_unlocked(pthread_cond_t *cond);
 int device_count(void);
 int driver_version(void);
 bool device_flag(const char *env, int device, bool otherwise);
 uint64_t next_id(void);
+
+/* The end of a call that answers one number. */
+static inline int give(int *to, int value)
+{
+	if (!to)
+		return CU_INVALID_VALUE;
+	*to = value;
+	return CU_OK;
+}
 
 /* cuda_sim_device.c */
 int check_device(int device);

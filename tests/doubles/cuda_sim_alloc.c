@@ -165,14 +165,7 @@ int cuMemAlloc_v2(uint64_t *addr, size_t size) SIM_HOOKABLE(cuMemAlloc_v2);
 
 int cuMemAlloc_v2(uint64_t *addr, size_t size)
 {
-	struct ctx *ctx;
-	int result = enter_ctx(__func__, &ctx);
-
-	if (result)
-		return result;
-	result = alloc(ctx, addr, size);
-	leave();
-	return result;
+	return enter_ctx(__func__) ?: leave(alloc(current_ctx(), addr, size));
 }
 
 void alloc_free(struct buffer *b)
@@ -189,28 +182,26 @@ void alloc_free(struct buffer *b)
 		chunk_free(c);
 }
 
+static int free_at(uint64_t addr)
+{
+	struct buffer *b = buffer_find(addr);
+
+	if (!b)
+		return host_free(addr, true);
+	if (b->handle || b->imported || b->addr != addr)
+		return CU_INVALID_VALUE;
+	kernel_wait();
+	flush();
+	alloc_free(b);
+	return CU_OK;
+}
+
 int cuMemFree_v2(uint64_t addr) SIM_HOOKABLE(cuMemFree_v2);
 
 /* The address identifies the context. As in the real driver, none needs to be current. */
 int cuMemFree_v2(uint64_t addr)
 {
-	struct buffer *b;
-	int result = enter(__func__);
-
-	if (result)
-		return result;
-	b = buffer_find(addr);
-	if (!b) {
-		result = host_free(addr, true);
-	} else if (b->handle || b->imported || b->addr != addr) {
-		result = CU_INVALID_VALUE;
-	} else {
-		kernel_wait();
-		flush();
-		alloc_free(b);
-	}
-	leave();
-	return result;
+	return enter(__func__) ?: leave(free_at(addr));
 }
 
 /* Frees the buffers of a context that ends. */
@@ -241,43 +232,36 @@ int alloc_from_pool(struct ctx *ctx, struct pool *pool, uint64_t size, struct bu
 
 SIM_API int cuMemGetInfo_v2(size_t *free_bytes, size_t *total)
 {
-	struct ctx *ctx;
-	int result = enter_ctx(__func__, &ctx);
+	int result = enter_ctx(__func__);
 
 	if (result)
 		return result;
-	if (!free_bytes || !total) {
-		result = CU_INVALID_VALUE;
-	} else {
-		*free_bytes = mem_free_bytes(ctx->device);
-		*total = mem_total();
-	}
-	leave();
-	return result;
+	if (!free_bytes || !total)
+		return leave(CU_INVALID_VALUE);
+	*free_bytes = mem_free_bytes(current_ctx()->device);
+	*total = mem_total();
+	return leave(CU_OK);
+}
+
+/* Memory of another GPU is not found. 580.159.04 does the same. */
+static int address_range(uint64_t *base, size_t *size, uint64_t addr)
+{
+	const struct buffer *b = buffer_find(addr);
+
+	if (!base && !size)
+		return CU_INVALID_VALUE;
+	if (!b || b->mem->device != current_ctx()->device)
+		return CU_NOT_FOUND;
+	if (base)
+		*base = b->addr;
+	if (size)
+		*size = b->size;
+	return CU_OK;
 }
 
 SIM_API int cuMemGetAddressRange_v2(uint64_t *base, size_t *size, uint64_t addr)
 {
-	struct ctx *ctx;
-	const struct buffer *b;
-	int result = enter_ctx(__func__, &ctx);
-
-	if (result)
-		return result;
-	b = buffer_find(addr);
-	if (!base && !size) {
-		result = CU_INVALID_VALUE;
-	} else if (!b || b->mem->device != ctx->device) {
-		/* Memory of another GPU is not found. 580.159.04 does the same. */
-		result = CU_NOT_FOUND;
-	} else {
-		if (base)
-			*base = b->addr;
-		if (size)
-			*size = b->size;
-	}
-	leave();
-	return result;
+	return enter_ctx(__func__) ?: leave(address_range(base, size, addr));
 }
 
 /* Buffers and host memory. vmm_live counts the mappings of handles. */

@@ -24,28 +24,20 @@ enum {
 	ATTR_BLOCK_ID = 20,
 };
 
-/* An attribute's value and how many bytes of it go to the caller. */
-struct value {
-	uint64_t v[2];
-	size_t size;
+/* The longest value that an attribute has. */
+union value {
+	uint64_t number;
+	struct p2p_tokens tokens;
 };
 
-static void set_value(struct value *val, uint64_t v, size_t size)
+static int is(union value *v, uint64_t number)
 {
-	val->v[0] = v;
-	val->size = size;
-}
-
-static void tokens(struct value *val, const struct buffer *b)
-{
-	const struct p2p_tokens *t = b->chunk ? &b->chunk->tokens : &b->tokens;
-
-	memcpy(val->v, t, sizeof(*t));
-	val->size = sizeof(*t);
+	v->number = number;
+	return CU_OK;
 }
 
 /* Host memory is known only if this library made it, and only its kind is known. */
-static int get_host(struct value *val, int attr, uint64_t addr)
+static int get_host(union value *v, int attr, uint64_t addr)
 {
 	bool managed;
 
@@ -53,13 +45,11 @@ static int get_host(struct value *val, int attr, uint64_t addr)
 		return CU_INVALID_VALUE;
 	switch (attr) {
 	case ATTR_MEMORY_TYPE:
-		set_value(val, managed ? 2 : 1, sizeof(int));
-		return CU_OK;
+		return is(v, managed ? 2 : 1);
 	case ATTR_IS_MANAGED:
-		set_value(val, managed, sizeof(int));
-		return CU_OK;
+		return is(v, managed);
 	case ATTR_DEVICE_ORDINAL:
-		set_value(val, 0, sizeof(int));
+		v->number = 0;
 		return managed ? CU_OK : CU_INVALID_VALUE;
 	}
 	return CU_INVALID_VALUE;
@@ -69,69 +59,52 @@ static int get_host(struct value *val, int attr, uint64_t addr)
  * Values are little-endian, so the low bytes are the short values. The range of VMM memory is the whole
  * reservation; its mapping is one object's (580.159 on an H200, 2026-11-22).
  */
-static int get(struct value *val, int attr, uint64_t addr)
+static int get(union value *v, int attr, uint64_t addr)
 {
 	const struct buffer *b = buffer_find(addr);
 	bool vmm = b && b->handle;
 
 	if (!b)
-		return get_host(val, attr, addr);
+		return get_host(v, attr, addr);
 	switch (attr) {
 	case ATTR_CONTEXT:
 		/* That of cuMemAlloc's memory alone. */
-		set_value(val, b->chunk && b->chunk->pool ? 0 : (uintptr_t)b->ctx, sizeof(void *));
-		return CU_OK;
+		return is(v, b->chunk && b->chunk->pool ? 0 : (uintptr_t)b->ctx);
 	case ATTR_MEMORY_TYPE:
-		set_value(val, 2, sizeof(int));
-		return CU_OK;
+		return is(v, 2);
 	case ATTR_DEVICE_POINTER:
-		set_value(val, addr, sizeof(uint64_t));
-		return CU_OK;
+		return is(v, addr);
 	case ATTR_P2P_TOKENS:
 		if (vmm)
 			return CU_INVALID_VALUE;
-		tokens(val, b);
+		v->tokens = b->chunk ? b->chunk->tokens : b->tokens;
 		return CU_OK;
 	case ATTR_SYNC_MEMOPS:
-		set_value(val, b->sync_memops, sizeof(int));
-		return CU_OK;
+		return is(v, b->sync_memops);
 	case ATTR_BUFFER_ID:
-		set_value(val, b->id, sizeof(uint64_t));
-		return CU_OK;
+		return is(v, b->id);
 	case ATTR_IS_MANAGED:
-		set_value(val, 0, sizeof(int));
-		return CU_OK;
+		return is(v, 0);
 	case ATTR_DEVICE_ORDINAL:
-		set_value(val, (uint64_t)b->mem->device, sizeof(int));
-		return CU_OK;
+		return is(v, (uint64_t)b->mem->device);
 	case ATTR_LEGACY_IPC:
-		set_value(val, !vmm && !b->imported && !(b->chunk && b->chunk->pool), sizeof(int));
-		return CU_OK;
+		return is(v, !vmm && !b->imported && !(b->chunk && b->chunk->pool));
 	case ATTR_RANGE_START:
-		set_value(val, vmm ? va_find(addr)->addr : b->addr, sizeof(uint64_t));
-		return CU_OK;
+		return is(v, vmm ? va_find(addr)->addr : b->addr);
 	case ATTR_RANGE_SIZE:
-		set_value(val, vmm ? va_find(addr)->size : b->size, sizeof(size_t));
-		return CU_OK;
+		return is(v, vmm ? va_find(addr)->size : b->size);
 	case ATTR_MAPPING_BASE:
-		set_value(val, b->addr - (vmm ? 0 : b->offset), sizeof(uint64_t));
-		return CU_OK;
+		return is(v, b->addr - (vmm ? 0 : b->offset));
 	case ATTR_MAPPING_SIZE:
-		set_value(val, vmm ? b->size : b->mem->size, sizeof(size_t));
-		return CU_OK;
+		return is(v, vmm ? b->size : b->mem->size);
 	case ATTR_BLOCK_ID:
-		set_value(val, b->mem->id, sizeof(uint64_t));
-		return CU_OK;
+		return is(v, b->mem->id);
 	case ATTR_MAPPED:
-		set_value(val, 1, sizeof(int));
-		return CU_OK;
+		return is(v, 1);
 	case ATTR_HANDLE_TYPES:
-		set_value(val, vmm ? (uint64_t)b->handle->prop.requested_handle_types : 0,
-			  sizeof(uint64_t));
-		return CU_OK;
+		return is(v, vmm ? (uint64_t)b->handle->prop.requested_handle_types : 0);
 	case ATTR_RDMA_CAPABLE:
-		set_value(val, vmm ? b->handle->prop.gpu_direct_rdma : 1, sizeof(int));
-		return CU_OK;
+		return is(v, vmm ? b->handle->prop.gpu_direct_rdma : 1);
 	}
 	return CU_INVALID_VALUE;
 }
@@ -167,16 +140,15 @@ static size_t value_size(int attr)
 
 SIM_API int cuPointerGetAttribute(void *data, int attr, uint64_t addr)
 {
-	struct value val = { .size = 0 };
+	union value v;
 	int result = enter(__func__);
 
 	if (result)
 		return result;
-	result = data && value_size(attr) ? get(&val, attr, addr) : CU_INVALID_VALUE;
+	result = data && value_size(attr) ? get(&v, attr, addr) : CU_INVALID_VALUE;
 	if (!result)
-		memcpy(data, val.v, val.size);
-	leave();
-	return result;
+		memcpy(data, &v, value_size(attr));
+	return leave(result);
 }
 
 static int get_all(unsigned int n, const int *attrs, void **data, uint64_t addr)
@@ -189,12 +161,11 @@ static int get_all(unsigned int n, const int *attrs, void **data, uint64_t addr)
 		if (!value_size(attrs[i]) || !data[i])
 			return CU_INVALID_VALUE;
 	for (i = 0; i < n; i++) {
-		struct value val = { .size = 0 };
+		union value v;
 
-		if (get(&val, attrs[i], addr))
-			memset(data[i], 0, value_size(attrs[i]));
-		else
-			memcpy(data[i], val.v, val.size);
+		if (get(&v, attrs[i], addr))
+			memset(&v, 0, sizeof(v));
+		memcpy(data[i], &v, value_size(attrs[i]));
 	}
 	return CU_OK;
 }
@@ -205,13 +176,7 @@ static int get_all(unsigned int n, const int *attrs, void **data, uint64_t addr)
  */
 SIM_API int cuPointerGetAttributes(unsigned int n, int *attrs, void **data, uint64_t addr)
 {
-	int result = enter(__func__);
-
-	if (result)
-		return result;
-	result = get_all(n, attrs, data, addr);
-	leave();
-	return result;
+	return enter(__func__) ?: leave(get_all(n, attrs, data, addr));
 }
 
 /*
@@ -233,12 +198,5 @@ static int set_sync_memops(const int *value, uint64_t addr)
 
 SIM_API int cuPointerSetAttribute(const void *value, int attr, uint64_t addr)
 {
-	struct ctx *ctx;
-	int result = enter_ctx(__func__, &ctx);
-
-	if (result)
-		return result;
-	result = attr == ATTR_SYNC_MEMOPS ? set_sync_memops(value, addr) : CU_INVALID_VALUE;
-	leave();
-	return result;
+	return enter_ctx(__func__) ?: leave(attr == ATTR_SYNC_MEMOPS ? set_sync_memops(value, addr) : CU_INVALID_VALUE);
 }

@@ -148,14 +148,7 @@ static int begin(const struct ctx *ctx, const struct stream *stream, int mode)
 
 SIM_API int cuStreamBeginCapture_v2(struct stream *stream, int mode)
 {
-	struct ctx *ctx;
-	int result = enter_ctx(__func__, &ctx);
-
-	if (result)
-		return result;
-	result = begin(ctx, stream, mode);
-	leave();
-	return result;
+	return enter_ctx(__func__) ?: leave(begin(current_ctx(), stream, mode));
 }
 
 static int end(const struct stream *stream, struct graph **graph)
@@ -185,53 +178,39 @@ static int end(const struct stream *stream, struct graph **graph)
 
 SIM_API int cuStreamEndCapture(struct stream *stream, struct graph **graph)
 {
-	struct ctx *ctx;
-	int result = enter_ctx(__func__, &ctx);
+	return enter_ctx(__func__) ?: leave(end(stream, graph));
+}
 
-	if (result)
-		return result;
-	result = end(stream, graph);
-	leave();
-	return result;
+static int capture_status(const struct stream *stream, int *status)
+{
+	const struct capture *c = *find(stream);
+
+	if (status && !stream_known(stream))
+		return CU_INVALID_HANDLE;
+	return give(status, !c ? NONE : c->lost ? INVALIDATED : ACTIVE);
 }
 
 SIM_API int cuStreamIsCapturing(struct stream *stream, int *status)
 {
-	struct ctx *ctx;
-	int result = enter_ctx(__func__, &ctx);
+	return enter_ctx(__func__) ?: leave(capture_status(stream, status));
+}
 
-	if (result)
-		return result;
-	if (!status) {
-		result = CU_INVALID_VALUE;
-	} else if (!stream_known(stream)) {
-		result = CU_INVALID_HANDLE;
-	} else {
-		const struct capture *c = *find(stream);
+static int graph_destroy(struct graph *graph)
+{
+	struct graph **link = &graphs;
 
-		*status = !c ? NONE : c->lost ? INVALIDATED : ACTIVE;
-	}
-	leave();
-	return result;
+	while (*link && *link != graph)
+		link = &(*link)->next;
+	if (!*link)
+		return CU_INVALID_VALUE;
+	*link = graph->next;
+	free(graph);
+	return CU_OK;
 }
 
 SIM_API int cuGraphDestroy(struct graph *graph)
 {
-	struct graph **link = &graphs;
-	int result = enter(__func__);
-
-	if (result)
-		return result;
-	while (*link && *link != graph)
-		link = &(*link)->next;
-	if (*link) {
-		*link = graph->next;
-		free(graph);
-	} else {
-		result = CU_INVALID_VALUE;
-	}
-	leave();
-	return result;
+	return enter(__func__) ?: leave(graph_destroy(graph));
 }
 
 /*
@@ -239,19 +218,18 @@ SIM_API int cuGraphDestroy(struct graph *graph)
  * own, and those that any thread began in GLOBAL; in THREAD_LOCAL its own; in RELAXED
  * none. Its own that it began in RELAXED never count.
  */
+static int exchange(int *mode)
+{
+	int was = thread_mode;
+
+	if (!mode || *mode < GLOBAL || *mode > RELAXED)
+		return CU_INVALID_VALUE;
+	thread_mode = *mode;
+	*mode = was;
+	return CU_OK;
+}
+
 SIM_API int cuThreadExchangeStreamCaptureMode(int *mode)
 {
-	int was, result = enter(__func__);
-
-	if (result)
-		return result;
-	if (!mode || *mode < GLOBAL || *mode > RELAXED) {
-		result = CU_INVALID_VALUE;
-	} else {
-		was = thread_mode;
-		thread_mode = *mode;
-		*mode = was;
-	}
-	leave();
-	return result;
+	return enter(__func__) ?: leave(exchange(mode));
 }

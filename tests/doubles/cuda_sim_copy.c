@@ -162,88 +162,6 @@ static bool host_ok(const void *p, size_t size)
 	return p && !va_is_device((uintptr_t)p, size) && !host_mixed((uintptr_t)p, size);
 }
 
-static int to_device(struct ctx *ctx, uint64_t dst, const void *src, size_t size)
-{
-	int result;
-
-	if (!size)
-		return CU_OK;
-	if (!host_ok(src, size))
-		return CU_INVALID_VALUE;
-	result = check(dst, size, ctx->device, true);
-	if (result)
-		return result;
-	if (size <= STAGED && !(ctx->flags & CTX_SYNC_MEMOPS) && !any_sync_memops(dst, size))
-		return stage(dst, src, size);
-	flush();
-	each_piece(dst, size, put_piece, (void *)(uintptr_t)src);
-	return CU_OK;
-}
-
-static int from_device(struct ctx *ctx, void *dst, uint64_t src, size_t size)
-{
-	int result;
-
-	if (!size)
-		return CU_OK;
-	if (!host_ok(dst, size))
-		return CU_INVALID_VALUE;
-	result = check(src, size, ctx->device, false);
-	if (result)
-		return result;
-	flush();
-	each_piece(src, size, get_piece, dst);
-	return CU_OK;
-}
-
-/* SYNC_MEMOPS does not change the calls that are asynchronous by name. */
-static int to_device_async(struct ctx *ctx, uint64_t dst, const void *src, size_t size)
-{
-	int result;
-
-	if (!size)
-		return CU_OK;
-	if (!host_ok(src, size))
-		return CU_INVALID_VALUE;
-	result = check(dst, size, ctx->device, true);
-	return result ? result : stage(dst, src, size);
-}
-
-static int from_device_async(struct ctx *ctx, void *dst, uint64_t src, size_t size)
-{
-	const struct staged copy = { .kind = TO_HOST, .host = dst, .src = src, .size = size };
-	int result;
-
-	if (!size || !host_locked((uintptr_t)dst, size))
-		return from_device(ctx, dst, src, size);
-	result = check(src, size, ctx->device, false);
-	if (result)
-		return result;
-	return append(&copy, 0) ? CU_OK : CU_OUT_OF_MEMORY;
-}
-
-static int device_to_device(struct ctx *ctx, uint64_t dst, uint64_t src, size_t size)
-{
-	int result;
-	uint8_t *p;
-
-	if (!size)
-		return CU_OK;
-	result = check(src, size, ctx->device, false);
-	if (!result)
-		result = check(dst, size, ctx->device, true);
-	if (result)
-		return result;
-	p = malloc(size);
-	if (!p)
-		return CU_OUT_OF_MEMORY;
-	flush();
-	each_piece(src, size, get_piece, p);
-	each_piece(dst, size, put_piece, p);
-	free(p);
-	return CU_OK;
-}
-
 static void set8_piece(uint8_t *mem, uint64_t done, uint64_t size, void *arg)
 {
 	(void)done;
@@ -289,18 +207,16 @@ struct request {
 /* The one frame of all calls here. A captured stream drops what it is given. */
 static int ask(const char *name, const struct request *r)
 {
-	struct ctx *ctx;
 	bool now = true;
-	int result = enter_ctx(name, &ctx);
+	int result = enter_ctx(name);
 
 	if (result)
 		return result;
 	if (r->streamed)
 		result = stream_takes(r->stream, &now);
 	if (!result && now)
-		result = r->work(ctx, r);
-	leave();
-	return result;
+		result = r->work(current_ctx(), r);
+	return leave(result);
 }
 
 static void *host(uint64_t addr)
@@ -308,21 +224,68 @@ static void *host(uint64_t addr)
 	return (void *)(uintptr_t)addr;
 }
 
+/* SYNC_MEMOPS does not change the calls that are asynchronous by name. */
+static bool lands_late(const struct ctx *ctx, const struct request *r)
+{
+	return r->streamed || (r->size <= STAGED && !(ctx->flags & CTX_SYNC_MEMOPS) &&
+			       !any_sync_memops(r->dst, r->size));
+}
+
 static int copy_to(struct ctx *ctx, const struct request *r)
 {
-	return r->streamed ? to_device_async(ctx, r->dst, host(r->src), r->size) :
-			     to_device(ctx, r->dst, host(r->src), r->size);
+	int result;
+
+	if (!r->size)
+		return CU_OK;
+	if (!host_ok(host(r->src), r->size))
+		return CU_INVALID_VALUE;
+	result = check(r->dst, r->size, ctx->device, true);
+	if (result)
+		return result;
+	if (lands_late(ctx, r))
+		return stage(r->dst, host(r->src), r->size);
+	flush();
+	each_piece(r->dst, r->size, put_piece, host(r->src));
+	return CU_OK;
 }
 
 static int copy_from(struct ctx *ctx, const struct request *r)
 {
-	return r->streamed ? from_device_async(ctx, host(r->dst), r->src, r->size) :
-			     from_device(ctx, host(r->dst), r->src, r->size);
+	const struct staged copy = { .kind = TO_HOST, .host = host(r->dst), .src = r->src, .size = r->size };
+	int result;
+
+	if (!r->size)
+		return CU_OK;
+	if (!host_ok(host(r->dst), r->size))
+		return CU_INVALID_VALUE;
+	result = check(r->src, r->size, ctx->device, false);
+	if (result)
+		return result;
+	if (r->streamed && host_locked(r->dst, r->size))
+		return append(&copy, 0) ? CU_OK : CU_OUT_OF_MEMORY;
+	flush();
+	each_piece(r->src, r->size, get_piece, host(r->dst));
+	return CU_OK;
 }
 
 static int copy_within(struct ctx *ctx, const struct request *r)
 {
-	return device_to_device(ctx, r->dst, r->src, r->size);
+	int result;
+	uint8_t *p;
+
+	if (!r->size)
+		return CU_OK;
+	result = check(r->src, r->size, ctx->device, false) ?: check(r->dst, r->size, ctx->device, true);
+	if (result)
+		return result;
+	p = malloc(r->size);
+	if (!p)
+		return CU_OUT_OF_MEMORY;
+	flush();
+	each_piece(r->src, r->size, get_piece, p);
+	each_piece(r->dst, r->size, put_piece, p);
+	free(p);
+	return CU_OK;
 }
 
 /* The addresses tell which sides are the device's. */

@@ -102,13 +102,7 @@ static int primary_retain(struct ctx **ctx, int device)
 
 SIM_API int cuDevicePrimaryCtxRetain(struct ctx **ctx, int device)
 {
-	int result = enter(__func__);
-
-	if (result)
-		return result;
-	result = primary_retain(ctx, device);
-	leave();
-	return result;
+	return enter(__func__) ?: leave(primary_retain(ctx, device));
 }
 
 static int primary_release(int device)
@@ -129,29 +123,24 @@ static int primary_release(int device)
 
 SIM_API int cuDevicePrimaryCtxRelease_v2(int device)
 {
-	int result = enter(__func__);
-
-	if (result)
-		return result;
-	result = primary_release(device);
-	leave();
-	return result;
+	return enter(__func__) ?: leave(primary_release(device));
 }
 
 /* Ends what was made in the context. Who has retained the context releases it all the same. */
-SIM_API int cuDevicePrimaryCtxReset_v2(int device)
+static int primary_reset(int device)
 {
-	int result = enter(__func__);
+	int result = check_device(device);
 
-	if (result)
-		return result;
-	result = check_device(device);
 	if (!result && primaries[device] && ctx_alive(primaries[device])) {
 		ctx_end(primaries[device]);
 		primaries[device]->reset = true;
 	}
-	leave();
 	return result;
+}
+
+SIM_API int cuDevicePrimaryCtxReset_v2(int device)
+{
+	return enter(__func__) ?: leave(primary_reset(device));
 }
 
 SIM_API int cuDevicePrimaryCtxGetState(int device, unsigned int *flags, int *active)
@@ -167,20 +156,16 @@ SIM_API int cuDevicePrimaryCtxGetState(int device, unsigned int *flags, int *act
 		*flags = c ? c->flags : 0;
 		*active = c && ctx_alive(c);
 	}
-	leave();
-	return result;
+	return leave(result);
 }
 
 SIM_API int cuCtxGetCurrent(struct ctx **ctx)
 {
 	int result = enter(__func__);
 
-	if (result)
-		return result;
-	if (ctx)
+	if (!result && ctx)
 		*ctx = current_ctx();
-	leave();
-	return ctx ? CU_OK : CU_INVALID_VALUE;
+	return result ?: leave(ctx ? CU_OK : CU_INVALID_VALUE);
 }
 
 static int ctx_push(struct ctx *ctx)
@@ -197,30 +182,22 @@ static int ctx_push(struct ctx *ctx)
 
 SIM_API int cuCtxPushCurrent_v2(struct ctx *ctx)
 {
-	int result = enter(__func__);
+	return enter(__func__) ?: leave(ctx_push(ctx));
+}
 
-	if (result)
-		return result;
-	result = ctx_push(ctx);
-	leave();
-	return result;
+static int ctx_pop(struct ctx **ctx)
+{
+	if (!depth)
+		return CU_INVALID_CONTEXT;
+	depth--;
+	if (ctx)
+		*ctx = stack[depth];
+	return CU_OK;
 }
 
 SIM_API int cuCtxPopCurrent_v2(struct ctx **ctx)
 {
-	int result = enter(__func__);
-
-	if (result)
-		return result;
-	if (!depth) {
-		result = CU_INVALID_CONTEXT;
-	} else {
-		depth--;
-		if (ctx)
-			*ctx = stack[depth];
-	}
-	leave();
-	return result;
+	return enter(__func__) ?: leave(ctx_pop(ctx));
 }
 
 /*
@@ -244,13 +221,7 @@ static int ctx_set(struct ctx *ctx)
 
 SIM_API int cuCtxSetCurrent(struct ctx *ctx)
 {
-	int result = enter(__func__);
-
-	if (result)
-		return result;
-	result = ctx_set(ctx);
-	leave();
-	return result;
+	return enter(__func__) ?: leave(ctx_set(ctx));
 }
 
 static int ctx_create(struct ctx **ctx, unsigned int flags, int device)
@@ -272,13 +243,7 @@ static int ctx_create(struct ctx **ctx, unsigned int flags, int device)
 
 SIM_API int cuCtxCreate_v2(struct ctx **ctx, unsigned int flags, int device)
 {
-	int result = enter(__func__);
-
-	if (result)
-		return result;
-	result = ctx_create(ctx, flags, device);
-	leave();
-	return result;
+	return enter(__func__) ?: leave(ctx_create(ctx, flags, device));
 }
 
 static int ctx_destroy(struct ctx *ctx)
@@ -298,26 +263,12 @@ static int ctx_destroy(struct ctx *ctx)
 
 SIM_API int cuCtxDestroy_v2(struct ctx *ctx)
 {
-	int result = enter(__func__);
-
-	if (result)
-		return result;
-	result = ctx_destroy(ctx);
-	leave();
-	return result;
+	return enter(__func__) ?: leave(ctx_destroy(ctx));
 }
 
 SIM_API int cuCtxGetDevice(int *device)
 {
-	struct ctx *ctx;
-	int result = enter_ctx(__func__, &ctx);
-
-	if (result)
-		return result;
-	if (device)
-		*device = ctx->device;
-	leave();
-	return device ? CU_OK : CU_INVALID_VALUE;
+	return enter_ctx(__func__) ?: leave(give(device, current_ctx()->device));
 }
 
 static int ctx_id(struct ctx *ctx, uint64_t *id)
@@ -334,57 +285,37 @@ static int ctx_id(struct ctx *ctx, uint64_t *id)
 /* Without a context: that of the thread. It is the one call that knows a destroyed context. */
 SIM_API int cuCtxGetId(struct ctx *ctx, uint64_t *id)
 {
-	int result = enter(__func__);
-
-	if (result)
-		return result;
-	result = id ? ctx_id(ctx, id) : CU_INVALID_VALUE;
-	leave();
-	return result;
+	return enter(__func__) ?: leave(id ? ctx_id(ctx, id) : CU_INVALID_VALUE);
 }
 
 SIM_API int cuCtxGetFlags(unsigned int *flags)
 {
-	struct ctx *ctx;
-	int result = enter_ctx(__func__, &ctx);
-
-	if (result)
-		return result;
-	if (flags)
-		*flags = ctx->flags;
-	leave();
-	return flags ? CU_OK : CU_INVALID_VALUE;
+	return enter_ctx(__func__) ?: leave(give((int *)flags, (int)current_ctx()->flags));
 }
 
 /* Scheduling (bits 0 to 2) and the two flags that a context may change. */
 SIM_API int cuCtxSetFlags(unsigned int flags)
 {
-	struct ctx *ctx;
-	int result = enter_ctx(__func__, &ctx);
+	int result = enter_ctx(__func__);
 
 	if (result)
 		return result;
-	if (flags & ~(0x7u | 0x10 | CTX_SYNC_MEMOPS)) {
-		result = CU_INVALID_VALUE;
-	} else {
-		flush();
-		ctx->flags = flags;
-	}
-	leave();
-	return result;
+	if (flags & ~(0x7u | 0x10 | CTX_SYNC_MEMOPS))
+		return leave(CU_INVALID_VALUE);
+	flush();
+	current_ctx()->flags = flags;
+	return leave(CU_OK);
 }
 
 SIM_API int cuCtxSynchronize(void)
 {
-	struct ctx *ctx;
-	int result = enter_ctx(__func__, &ctx);
+	int result = enter_ctx(__func__);
 
 	if (result)
 		return result;
 	kernel_wait();
 	flush();
-	leave();
-	return CU_OK;
+	return leave(CU_OK);
 }
 
 /* The place of a stream on the list. A driver that gets an ended one reads freed memory. */
@@ -446,20 +377,12 @@ SIM_API unsigned int cuda_sim_streams(unsigned int flags)
 		return 0;
 	for (const struct stream *s = streams; s; s = s->next)
 		n += s->flags == flags && !s->ended;
-	leave();
-	return n;
+	return (unsigned int)leave((int)n);
 }
 
 SIM_API int cuStreamCreate(struct stream **stream, unsigned int flags)
 {
-	struct ctx *ctx;
-	int result = enter_ctx(__func__, &ctx);
-
-	if (result)
-		return result;
-	result = stream_create(ctx, stream, flags);
-	leave();
-	return result;
+	return enter_ctx(__func__) ?: leave(stream_create(current_ctx(), stream, flags));
 }
 
 static int stream_destroy(struct stream *stream)
@@ -476,26 +399,24 @@ static int stream_destroy(struct stream *stream)
 
 SIM_API int cuStreamDestroy_v2(struct stream *stream)
 {
-	struct ctx *ctx;
-	int result = enter_ctx(__func__, &ctx);
+	return enter_ctx(__func__) ?: leave(stream_destroy(stream));
+}
 
-	if (result)
-		return result;
-	result = stream_destroy(stream);
-	leave();
+static int stream_wait(const struct stream *stream)
+{
+	int result = stream_known(stream) ? capture_waits(stream) : CU_INVALID_HANDLE;
+
+	if (!result)
+		flush();
 	return result;
 }
 
 SIM_API int cuStreamSynchronize(struct stream *stream)
 {
-	struct ctx *ctx;
-	int result = enter_ctx(__func__, &ctx);
+	return enter_ctx(__func__) ?: leave(stream_wait(stream));
+}
 
-	if (result)
-		return result;
-	result = stream_known(stream) ? capture_waits(stream) : CU_INVALID_HANDLE;
-	if (!result)
-		flush();
-	leave();
-	return result;
+SIM_API int cuStreamQuery(struct stream *stream)
+{
+	return enter_ctx(__func__) ?: leave(stream_wait(stream));
 }

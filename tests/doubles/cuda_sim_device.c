@@ -10,55 +10,45 @@ int check_device(int device)
 	return device >= 0 && device < device_count() ? CU_OK : CU_INVALID_DEVICE;
 }
 
-SIM_API int cuDeviceGetCount(int *count)
+/* enter(), for a call of a device; ok: there is room for the answer. */
+static int enter_device(const char *name, int device, bool ok)
 {
-	int result = enter(__func__);
+	int result = enter(name);
 
 	if (result)
 		return result;
-	if (count)
-		*count = device_count();
-	leave();
-	return count ? CU_OK : CU_INVALID_VALUE;
+	result = ok ? check_device(device) : CU_INVALID_VALUE;
+	return result ? leave(result) : CU_OK;
+}
+
+SIM_API int cuDeviceGetCount(int *count)
+{
+	return enter(__func__) ?: leave(give(count, device_count()));
 }
 
 SIM_API int cuDeviceGet(int *device, int ordinal)
 {
-	int result = enter(__func__);
-
-	if (result)
-		return result;
-	result = device ? check_device(ordinal) : CU_INVALID_VALUE;
-	if (!result)
-		*device = ordinal;
-	leave();
-	return result;
+	return enter_device(__func__, ordinal, device) ?: leave(give(device, ordinal));
 }
 
 SIM_API int cuDeviceGetName(char *name, int len, int device)
 {
-	int result = enter(__func__);
+	int result = enter_device(__func__, device, name && len > 0);
 
 	if (result)
 		return result;
-	result = name && len > 0 ? check_device(device) : CU_INVALID_VALUE;
-	if (!result)
-		snprintf(name, (size_t)len, "Simulated GPU %d", device);
-	leave();
-	return result;
+	snprintf(name, (size_t)len, "Simulated GPU %d", device);
+	return leave(CU_OK);
 }
 
 static int device_uuid(const char *call, unsigned char *uuid, int device)
 {
-	int result = enter(call);
+	int result = enter_device(call, device, uuid);
 
 	if (result)
 		return result;
-	result = uuid ? check_device(device) : CU_INVALID_VALUE;
-	if (!result)
-		sim_device_uuid(device, uuid);
-	leave();
-	return result;
+	sim_device_uuid(device, uuid);
+	return leave(CU_OK);
 }
 
 SIM_API int cuDeviceGetUuid(unsigned char *uuid, int device)
@@ -73,15 +63,12 @@ SIM_API int cuDeviceGetUuid_v2(unsigned char *uuid, int device)
 
 SIM_API int cuDeviceTotalMem_v2(size_t *bytes, int device)
 {
-	int result = enter(__func__);
+	int result = enter_device(__func__, device, bytes);
 
 	if (result)
 		return result;
-	result = bytes ? check_device(device) : CU_INVALID_VALUE;
-	if (!result)
-		*bytes = mem_total();
-	leave();
-	return result;
+	*bytes = mem_total();
+	return leave(CU_OK);
 }
 
 /* Whether a dma-buf can be mapped, and CUDA says so. */
@@ -102,18 +89,14 @@ static struct sim_pci pci_of(int device)
 
 SIM_API int cuDeviceGetPCIBusId(char *id, int len, int device)
 {
-	int result = enter(__func__);
+	int result = enter_device(__func__, device, id && len > 0);
 	struct sim_pci p;
 
 	if (result)
 		return result;
-	result = id && len > 0 ? check_device(device) : CU_INVALID_VALUE;
-	if (!result) {
-		p = pci_of(device);
-		snprintf(id, (size_t)len, "%04X:%02X:%02X.0", p.domain, p.bus, p.slot);
-	}
-	leave();
-	return result;
+	p = pci_of(device);
+	snprintf(id, (size_t)len, "%04X:%02X:%02X.0", p.domain, p.bus, p.slot);
+	return leave(CU_OK);
 }
 
 /* -1 for an attribute that is not modelled. The call then fails. */
@@ -158,18 +141,10 @@ static int attribute(int attr, int device)
 
 SIM_API int cuDeviceGetAttribute(int *value, int attr, int device)
 {
-	int v, result = enter(__func__);
+	int v, result = enter_device(__func__, device, value);
 
 	if (result)
 		return result;
-	result = value ? check_device(device) : CU_INVALID_VALUE;
-	if (!result) {
-		v = attribute(attr, device);
-		if (v < 0)
-			result = CU_INVALID_VALUE;
-		else
-			*value = v;
-	}
-	leave();
-	return result;
+	v = attribute(attr, device);
+	return leave(v < 0 ? CU_INVALID_VALUE : give(value, v));
 }

@@ -77,13 +77,10 @@ SIM_API unsigned long cuda_sim_export_flags(void)
 
 SIM_API int cuMemGetHandleForAddressRange(void *out, uint64_t addr, size_t size, int type, uint64_t flags)
 {
-	struct ctx *ctx;
-	int result = enter_ctx(__func__, &ctx);
+	int result = enter_ctx(__func__);
 
 	if (result)
 		return result;
 	atomic_store(&last_flags, flags);
-	result = export_range(out, addr, size, type, flags);
-	leave();
-	return result;
+	return leave(export_range(out, addr, size, type, flags));
 }

@@ -9,6 +9,8 @@
 
 #include <stdlib.h>
 
+int cuStreamQuery(struct stream *stream);
+
 struct event {
 	struct event *next;
 	bool pending;
@@ -16,131 +18,98 @@ struct event {
 
 static struct event *events;
 
-static bool event_known(const struct event *event)
+/* The place of an event on the list. */
+static struct event **find(const struct event *event)
 {
-	const struct event *e;
+	struct event **link = &events;
 
-	for (e = events; e && e != event; e = e->next)
-		;
-	return e;
+	while (*link && *link != event)
+		link = &(*link)->next;
+	return link;
 }
 
 /* Flags: 1 blocking waits, 2 no timing, 4 for other processes (not modelled). */
+static int event_create(struct event **event, unsigned int flags)
+{
+	struct event *e = event && flags <= 3 ? calloc(1, sizeof(*e)) : NULL;
+
+	if (!e)
+		return CU_INVALID_VALUE;
+	e->next = events;
+	events = *event = e;
+	return CU_OK;
+}
+
 SIM_API int cuEventCreate(struct event **event, unsigned int flags)
 {
-	struct ctx *ctx;
-	int result = enter_ctx(__func__, &ctx);
-	struct event *e;
+	return enter_ctx(__func__) ?: leave(event_create(event, flags));
+}
 
-	if (result)
-		return result;
-	e = event && flags <= 3 ? calloc(1, sizeof(*e)) : NULL;
-	if (e) {
-		e->next = events;
-		events = *event = e;
-	}
-	leave();
-	return e ? CU_OK : CU_INVALID_VALUE;
+static int event_destroy(struct event *event)
+{
+	struct event **link = find(event);
+
+	if (!*link)
+		return CU_INVALID_HANDLE;
+	*link = event->next;
+	free(event);
+	return CU_OK;
 }
 
 SIM_API int cuEventDestroy_v2(struct event *event)
 {
-	struct event **link = &events;
-	struct ctx *ctx;
-	int result = enter_ctx(__func__, &ctx);
-
-	if (result)
-		return result;
-	while (*link && *link != event)
-		link = &(*link)->next;
-	if (*link) {
-		*link = event->next;
-		free(event);
-	} else {
-		result = CU_INVALID_HANDLE;
-	}
-	leave();
-	return result;
+	return enter_ctx(__func__) ?: leave(event_destroy(event));
 }
 
 SIM_API int cuEventRecord(struct event *event, struct stream *stream)
 {
-	struct ctx *ctx;
 	bool now;
-	int result = enter_ctx(__func__, &ctx);
+	int result = enter_ctx(__func__);
 
 	if (result)
 		return result;
-	result = event_known(event) ? stream_takes(stream, &now) : CU_INVALID_HANDLE;
+	result = *find(event) ? stream_takes(stream, &now) : CU_INVALID_HANDLE;
 	if (!result)
 		event->pending = now;
-	leave();
-	return result;
+	return leave(result);
+}
+
+/* Its work lands. A query of what was pending answers "not ready". */
+static int event_pass(struct event *event, bool query)
+{
+	bool was_pending;
+
+	if (!*find(event))
+		return CU_INVALID_HANDLE;
+	was_pending = event->pending;
+	event->pending = false;
+	if (was_pending || !query)
+		flush();
+	return was_pending && query ? CU_NOT_READY : CU_OK;
 }
 
 SIM_API int cuEventQuery(struct event *event)
 {
-	int result = enter(__func__);
-
-	if (result)
-		return result;
-	if (!event_known(event)) {
-		result = CU_INVALID_HANDLE;
-	} else if (event->pending) {
-		event->pending = false;
-		flush();
-		result = CU_NOT_READY;
-	}
-	leave();
-	return result;
+	return enter(__func__) ?: leave(event_pass(event, true));
 }
 
 SIM_API int cuEventSynchronize(struct event *event)
 {
-	int result = enter(__func__);
+	return enter(__func__) ?: leave(event_pass(event, false));
+}
 
-	if (result)
-		return result;
-	if (event_known(event)) {
-		event->pending = false;
-		flush();
-	} else {
-		result = CU_INVALID_HANDLE;
-	}
-	leave();
-	return result;
+static int wait_event(const struct stream *stream, const struct event *event, unsigned int flags)
+{
+	bool now;
+
+	if (flags)
+		return CU_INVALID_VALUE;
+	return *find(event) ? stream_takes(stream, &now) : CU_INVALID_HANDLE;
 }
 
 SIM_API int cuStreamWaitEvent(struct stream *stream, struct event *event, unsigned int flags)
 {
-	struct ctx *ctx;
-	bool now;
-	int result = enter_ctx(__func__, &ctx);
-
-	if (result)
-		return result;
-	if (flags)
-		result = CU_INVALID_VALUE;
-	else if (!event_known(event))
-		result = CU_INVALID_HANDLE;
-	else
-		result = stream_takes(stream, &now);
-	leave();
-	return result;
-}
-
-SIM_API int cuStreamQuery(struct stream *stream)
-{
-	struct ctx *ctx;
-	int result = enter_ctx(__func__, &ctx);
-
-	if (result)
-		return result;
-	result = stream_known(stream) ? capture_waits(stream) : CU_INVALID_HANDLE;
-	if (!result)
-		flush();
-	leave();
-	return result;
+	return enter_ctx(__func__) ?: leave(wait_event(stream, event, flags));
 }
 
 /* The work before it is done. The function has run when this returns. */

@@ -20,7 +20,7 @@ struct host {
 
 static struct host *hosts;
 
-static int host_alloc(uint64_t *addr, size_t size, bool managed)
+static int host_alloc(void **addr, size_t size, bool managed)
 {
 	struct host *h;
 	void *p;
@@ -38,55 +38,28 @@ static int host_alloc(uint64_t *addr, size_t size, bool managed)
 	*h = (struct host){ .next = hosts, .addr = (uint64_t)(uintptr_t)p, .size = size,
 			    .managed = managed };
 	hosts = h;
-	*addr = h->addr;
+	*addr = p;
 	return CU_OK;
 }
 
 SIM_API int cuMemAllocHost_v2(void **addr, size_t size)
 {
-	struct ctx *ctx;
-	uint64_t a;
-	int result = enter_ctx(__func__, &ctx);
-
-	if (result)
-		return result;
-	result = host_alloc(addr ? &a : NULL, size, false);
-	if (!result)
-		*addr = (void *)(uintptr_t)a;
-	leave();
-	return result;
+	return enter_ctx(__func__) ?: leave(host_alloc(addr, size, false));
 }
 
 /* flags: for all contexts, 1, in the GPU's address space, 2, write-combined, 4. */
 SIM_API int cuMemHostAlloc(void **addr, size_t size, unsigned int flags)
 {
-	struct ctx *ctx;
-	uint64_t a;
-	int result = enter_ctx(__func__, &ctx);
-
-	if (result)
-		return result;
-	result = host_alloc(addr && flags <= 7 ? &a : NULL, size, false);
-	if (!result)
-		*addr = (void *)(uintptr_t)a;
-	leave();
-	return result;
+	return enter_ctx(__func__) ?: leave(flags <= 7 ? host_alloc(addr, size, false) : CU_INVALID_VALUE);
 }
 
-int cuMemAllocManaged(uint64_t *addr, size_t size, unsigned int flags)
+int cuMemAllocManaged(void **addr, size_t size, unsigned int flags)
 	SIM_HOOKABLE(cuMemAllocManaged);
 
 /* flags: attached to all streams, 1, or to the host, 2. */
-int cuMemAllocManaged(uint64_t *addr, size_t size, unsigned int flags)
+int cuMemAllocManaged(void **addr, size_t size, unsigned int flags)
 {
-	struct ctx *ctx;
-	int result = enter_ctx(__func__, &ctx);
-
-	if (result)
-		return result;
-	result = flags == 1 || flags == 2 ? host_alloc(addr, size, true) : CU_INVALID_VALUE;
-	leave();
-	return result;
+	return enter_ctx(__func__) ?: leave(flags == 1 || flags == 2 ? host_alloc(addr, size, true) : CU_INVALID_VALUE);
 }
 
 /* The memory that starts there. */
@@ -111,14 +84,7 @@ int cuMemFreeHost(void *addr) SIM_HOOKABLE(cuMemFreeHost);
 
 int cuMemFreeHost(void *addr)
 {
-	struct ctx *ctx;
-	int result = enter_ctx(__func__, &ctx);
-
-	if (result)
-		return result;
-	result = host_free((uint64_t)(uintptr_t)addr, false);
-	leave();
-	return result;
+	return enter_ctx(__func__) ?: leave(host_free((uint64_t)(uintptr_t)addr, false));
 }
 
 static bool overlaps(const struct host *h, uint64_t addr, uint64_t size)
@@ -210,14 +176,7 @@ static int host_register(const struct ctx *ctx, uint64_t addr, uint64_t size, un
 
 SIM_API int cuMemHostRegister_v2(void *addr, size_t size, unsigned int flags)
 {
-	struct ctx *ctx;
-	int result = enter_ctx(__func__, &ctx);
-
-	if (result)
-		return result;
-	result = host_register(ctx, (uintptr_t)addr, size, flags);
-	leave();
-	return result;
+	return enter_ctx(__func__) ?: leave(host_register(current_ctx(), (uintptr_t)addr, size, flags));
 }
 
 static int host_unregister(uint64_t addr)
@@ -237,14 +196,7 @@ static int host_unregister(uint64_t addr)
 
 SIM_API int cuMemHostUnregister(void *addr)
 {
-	struct ctx *ctx;
-	int result = enter_ctx(__func__, &ctx);
-
-	if (result)
-		return result;
-	result = addr ? host_unregister((uintptr_t)addr) : CU_INVALID_VALUE;
-	leave();
-	return result;
+	return enter_ctx(__func__) ?: leave(addr ? host_unregister((uintptr_t)addr) : CU_INVALID_VALUE);
 }
 
 /* Registrations end with their context. */
@@ -267,17 +219,14 @@ void host_forget(const struct ctx *ctx)
 /* Host memory has one address on both sides. */
 SIM_API int cuMemHostGetDevicePointer_v2(uint64_t *dptr, void *addr, unsigned int flags)
 {
-	struct ctx *ctx;
-	int result = enter_ctx(__func__, &ctx);
+	int result = enter_ctx(__func__);
 
 	if (result)
 		return result;
 	if (!dptr || flags || !host_locked((uintptr_t)addr, 1))
-		result = CU_INVALID_VALUE;
-	else
-		*dptr = (uintptr_t)addr;
-	leave();
-	return result;
+		return leave(CU_INVALID_VALUE);
+	*dptr = (uintptr_t)addr;
+	return leave(CU_OK);
 }
 
 bool host_find(uint64_t addr, bool *managed)

@@ -46,14 +46,7 @@ static int get_handle(struct ipc_handle *h, uint64_t addr)
 
 SIM_API int cuIpcGetMemHandle(struct ipc_handle *h, uint64_t addr)
 {
-	struct ctx *ctx;
-	int result = enter_ctx(__func__, &ctx);
-
-	if (result)
-		return result;
-	result = get_handle(h, addr);
-	leave();
-	return result;
+	return enter_ctx(__func__) ?: leave(get_handle(h, addr));
 }
 
 static int open_handle(struct ctx *ctx, uint64_t *addr, const struct ipc_handle *h)
@@ -95,14 +88,7 @@ static int open_handle(struct ctx *ctx, uint64_t *addr, const struct ipc_handle 
 /* flags: lazy peer access. Every caller sets it. */
 SIM_API int cuIpcOpenMemHandle_v2(uint64_t *addr, struct ipc_handle h, unsigned int flags)
 {
-	struct ctx *ctx;
-	int result = enter_ctx(__func__, &ctx);
-
-	if (result)
-		return result;
-	result = addr && flags == 1 ? open_handle(ctx, addr, &h) : CU_INVALID_VALUE;
-	leave();
-	return result;
+	return enter_ctx(__func__) ?: leave(addr && flags == 1 ? open_handle(current_ctx(), addr, &h) : CU_INVALID_VALUE);
 }
 
 /* Also called when the context ends. */
@@ -115,19 +101,17 @@ void ipc_close(struct buffer *b)
 	va_release(start);
 }
 
+static int close_handle(uint64_t addr)
+{
+	struct buffer *b = buffer_find(addr);
+
+	if (!b || !b->imported || b->addr != addr)
+		return CU_INVALID_VALUE;
+	ipc_close(b);
+	return CU_OK;
+}
+
 SIM_API int cuIpcCloseMemHandle(uint64_t addr)
 {
-	struct ctx *ctx;
-	struct buffer *b;
-	int result = enter_ctx(__func__, &ctx);
-
-	if (result)
-		return result;
-	b = buffer_find(addr);
-	if (b && b->imported && b->addr == addr)
-		ipc_close(b);
-	else
-		result = CU_INVALID_VALUE;
-	leave();
-	return result;
+	return enter_ctx(__func__) ?: leave(close_handle(addr));
 }

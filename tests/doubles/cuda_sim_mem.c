@@ -34,58 +34,8 @@ uint64_t mem_free_bytes(int device)
 	return kernel_mode() ? kernel_free_bytes() : DEVICE_MEMORY - used[device];
 }
 
-/* Map all of fd. m owns fd afterwards, even if this fails. */
-static struct mem *mem_of_fd(int device, int fd, uint64_t size, int *result)
-{
-	struct mem *m = calloc(1, sizeof(*m));
-	struct stat st;
-
-	*result = CU_OUT_OF_MEMORY;
-	if (!m || fstat(fd, &st) < 0)
-		goto fail;
-	m->view = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd, 0);
-	if (m->view == MAP_FAILED)
-		goto fail;
-	m->refs = 1;
-	m->id = next_id();
-	m->device = device;
-	m->fd = fd;
-	m->dev = st.st_dev;
-	m->ino = st.st_ino;
-	m->size = size;
-	used[device] += size;
-	count++;
-	*result = CU_OK;
-	return m;
-fail:
-	free(m);
-	close(fd);
-	return NULL;
-}
-
-static struct mem *mem_of_kernel(int device, uint64_t size, int *result)
-{
-	struct mem *m = calloc(1, sizeof(*m));
-
-	*result = CU_OUT_OF_MEMORY;
-	if (!m)
-		return NULL;
-	m->refs = 1;
-	m->id = next_id();
-	m->device = device;
-	m->fd = -1;
-	m->size = size;
-	*result = kernel_mem_new(&m->size, &m->kernel, &m->view);
-	if (*result) {
-		free(m);
-		return NULL;
-	}
-	return m;
-}
-
-/* The driver's memory. fill() puts it into a new struct. */
-static struct mem *mem_of_rm(int device, int *result, int (*fill)(struct mem *, const void *),
-			     const void *arg)
+/* A new struct that fill() puts the memory into. */
+static struct mem *mem_of(int device, int *result, int (*fill)(struct mem *, const void *), const void *arg)
 {
 	struct mem *m = calloc(1, sizeof(*m));
 
@@ -101,6 +51,31 @@ static struct mem *mem_of_rm(int device, int *result, int (*fill)(struct mem *, 
 		return m;
 	free(m);
 	return NULL;
+}
+
+/* All of a memfd, which is the memory's own from then on. */
+static int fill_fd(struct mem *m, const void *fd)
+{
+	struct stat st;
+
+	m->fd = *(const int *)fd;
+	if (fstat(m->fd, &st) < 0)
+		return CU_OUT_OF_MEMORY;
+	m->dev = st.st_dev;
+	m->ino = st.st_ino;
+	m->size = (uint64_t)st.st_size;
+	m->view = mmap(NULL, m->size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, m->fd, 0);
+	if (m->view == MAP_FAILED)
+		return CU_OUT_OF_MEMORY;
+	used[m->device] += m->size;
+	count++;
+	return CU_OK;
+}
+
+static int fill_kernel(struct mem *m, const void *size)
+{
+	m->size = *(const uint64_t *)size;
+	return kernel_mem_new(&m->size, &m->kernel, &m->view);
 }
 
 static int fill_new(struct mem *m, const void *size)
@@ -124,11 +99,12 @@ struct mem *mem_import_shared(uint32_t client, uint32_t object, int *result)
 {
 	uint32_t names[] = { client, object };
 
-	return mem_of_rm(-1, result, fill_shared, names);
+	return mem_of(-1, result, fill_shared, names);
 }
 
 struct mem *mem_new(int device, uint64_t size, int *result)
 {
+	struct mem *m;
 	char name[32];
 	int fd;
 
@@ -137,32 +113,29 @@ struct mem *mem_new(int device, uint64_t size, int *result)
 		return NULL;
 	}
 	if (kernel_mode())
-		return mem_of_kernel(device, size, result);
+		return mem_of(device, result, fill_kernel, &size);
 	if (rm_mode())
-		return mem_of_rm(device, result, fill_new, &size);
+		return mem_of(device, result, fill_new, &size);
 	snprintf(name, sizeof(name), "gdrsim:%d:cuda", device);
+	*result = CU_OPERATING_SYSTEM;
 	fd = memfd_create(name, MFD_CLOEXEC);
-	if (fd < 0 || ftruncate(fd, (off_t)size) < 0) {
-		if (fd >= 0)
-			close(fd);
-		*result = CU_OPERATING_SYSTEM;
-		return NULL;
-	}
-	return mem_of_fd(device, fd, size, result);
+	m = fd >= 0 && !ftruncate(fd, (off_t)size) ? mem_of(device, result, fill_fd, &fd) : NULL;
+	if (!m && fd >= 0)
+		close(fd);
+	return m;
 }
 
 /* Memory that another process exported; the caller keeps fd. */
 struct mem *mem_import(int fd, int *result)
 {
 	char path[64], link[64], *end;
-	struct stat st;
 	struct mem *m;
 	ssize_t n;
 	long device;
 	int own;
 
 	if (rm_mode())
-		return mem_of_rm(-1, result, fill_import, &fd);
+		return mem_of(-1, result, fill_import, &fd);
 	*result = CU_INVALID_VALUE;
 	snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
 	n = readlink(path, link, sizeof(link) - 1);
@@ -174,16 +147,17 @@ struct mem *mem_import(int fd, int *result)
 	device = strtol(link + 14, &end, 10);
 	if (end == link + 14 || strncmp(end, ":cuda ", 6) != 0 || device < 0 || device >= device_count())
 		return NULL;
+	*result = CU_OPERATING_SYSTEM;
 	own = fcntl(fd, F_DUPFD_CLOEXEC, 0);
-	if (own < 0 || fstat(own, &st) < 0) {
-		*result = CU_OPERATING_SYSTEM;
+	if (own < 0)
+		return NULL;
+	m = mem_of((int)device, result, fill_fd, &own);
+	if (!m) {
+		close(own);
 		return NULL;
 	}
-	m = mem_of_fd((int)device, own, (uint64_t)st.st_size, result);
-	if (m) {
-		m->foreign = true;
-		m->exported = m->size;
-	}
+	m->foreign = true;
+	m->exported = m->size;
 	return m;
 }
 

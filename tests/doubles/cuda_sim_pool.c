@@ -26,13 +26,14 @@ _Static_assert(sizeof(struct pool_props) == 88, "CUmemPoolProps");
 static struct pool defaults[SIM_MAX_DEVICES];
 static struct pool *pools;	/* those that were created and not destroyed */
 
-static bool pool_known(const struct pool *pool)
+/* The place of a pool on the list. */
+static struct pool **find(const struct pool *pool)
 {
-	const struct pool *p = pools;
+	struct pool **link = &pools;
 
-	while (p && p != pool)
-		p = p->next;
-	return p;
+	while (*link && *link != pool)
+		link = &(*link)->next;
+	return link;
 }
 
 /* A chunk of it is gone. */
@@ -73,35 +74,26 @@ static int create(struct pool **pool, const struct pool_props *props)
 
 SIM_API int cuMemPoolCreate(struct pool **pool, const struct pool_props *props)
 {
-	int result = enter(__func__);
-
-	if (result)
-		return result;
-	result = create(pool, props);
-	leave();
-	return result;
+	return enter(__func__) ?: leave(create(pool, props));
 }
 
 /* Its memory stays until it is freed. */
+static int destroy(struct pool *pool)
+{
+	struct pool **link = find(pool);
+
+	if (!*link)
+		return CU_INVALID_VALUE;
+	*link = pool->next;
+	pool->gone = true;
+	if (!pool->chunks)
+		free(pool);
+	return CU_OK;
+}
+
 SIM_API int cuMemPoolDestroy(struct pool *pool)
 {
-	struct pool **link = &pools;
-	int result = enter(__func__);
-
-	if (result)
-		return result;
-	while (*link && *link != pool)
-		link = &(*link)->next;
-	if (*link) {
-		*link = pool->next;
-		pool->gone = true;
-		if (!pool->chunks)
-			free(pool);
-	} else {
-		result = CU_INVALID_VALUE;
-	}
-	leave();
-	return result;
+	return enter(__func__) ?: leave(destroy(pool));
 }
 
 /* No GPU reaches another one's memory here, and a pool's own GPU never loses it. */
@@ -112,30 +104,24 @@ static bool access_ok(const struct pool *pool, const struct access_desc *d)
 	return d->location.type == 1 && !check_device(d->location.id) && d->flags == (own ? 3 : 0);
 }
 
+static int set_access(const struct pool *pool, const struct access_desc *map, size_t count)
+{
+	if (!*find(pool) || !map || !count)
+		return CU_INVALID_VALUE;
+	while (count && access_ok(pool, &map[count - 1]))
+		count--;
+	return count ? CU_INVALID_VALUE : CU_OK;
+}
+
 SIM_API int cuMemPoolSetAccess(struct pool *pool, const struct access_desc *map, size_t count)
 {
-	size_t i;
-	int result = enter(__func__);
-
-	if (result)
-		return result;
-	if (!pool_known(pool) || !map || !count)
-		result = CU_INVALID_VALUE;
-	for (i = 0; !result && i < count; i++)
-		result = access_ok(pool, &map[i]) ? CU_OK : CU_INVALID_VALUE;
-	leave();
-	return result;
+	return enter(__func__) ?: leave(set_access(pool, map, count));
 }
 
 /* What asks for a pool that other processes share: there is none. */
 static int shared(const char *name)
 {
-	int result = enter(name);
-
-	if (result)
-		return result;
-	leave();
-	return CU_INVALID_VALUE;
+	return enter(name) ?: leave(CU_INVALID_VALUE);
 }
 
 SIM_API int cuMemPoolExportToShareableHandle(void *handle, struct pool *pool, int type, uint64_t flags)
@@ -197,23 +183,23 @@ static int alloc_async(const char *name, uint64_t *addr, size_t size, struct poo
 {
 	struct ctx *ctx;
 	bool now;
-	int result = enter_ctx(name, &ctx);
+	int result = enter_ctx(name);
 
 	if (result)
 		return result;
+	ctx = current_ctx();
 	if (own) {
 		pool = &defaults[ctx->device];
 		pool->device = ctx->device;
 		pool->access = ~0u;
-	} else if (!pool_known(pool)) {
+	} else if (!*find(pool)) {
 		result = CU_INVALID_VALUE;
 	}
 	if (!result)
 		result = stream_takes(stream, &now);
 	if (!result)
 		result = now ? alloc(ctx, pool, addr, size) : CU_NOT_SUPPORTED;
-	leave();
-	return result;
+	return leave(result);
 }
 
 int cuMemAllocAsync(uint64_t *addr, size_t size, struct stream *stream) SIM_HOOKABLE(cuMemAllocAsync);
@@ -231,29 +217,26 @@ int cuMemAllocFromPoolAsync(uint64_t *addr, size_t size, struct pool *pool, stru
 	return alloc_async(__func__, addr, size, pool, false, stream);
 }
 
+static int free_async(uint64_t addr, const struct stream *stream)
+{
+	struct buffer *b = buffer_find(addr);
+	bool now;
+	int result = stream_takes(stream, &now);
+
+	if (result)
+		return result;
+	if (!now)
+		return CU_NOT_SUPPORTED;
+	if (!b || !b->chunk || !b->chunk->pool || b->addr != addr)
+		return CU_INVALID_VALUE;
+	flush();
+	alloc_free(b);
+	return CU_OK;
+}
+
 int cuMemFreeAsync(uint64_t addr, struct stream *stream) SIM_HOOKABLE(cuMemFreeAsync);
 
 int cuMemFreeAsync(uint64_t addr, struct stream *stream)
 {
-	struct ctx *ctx;
-	struct buffer *b;
-	bool now;
-	int result = enter_ctx(__func__, &ctx);
-
-	if (result)
-		return result;
-	b = buffer_find(addr);
-	result = stream_takes(stream, &now);
-	if (!result && !now) {
-		result = CU_NOT_SUPPORTED;
-	} else if (result) {
-		;
-	} else if (!b || !b->chunk || !b->chunk->pool || b->addr != addr) {
-		result = CU_INVALID_VALUE;
-	} else {
-		flush();
-		alloc_free(b);
-	}
-	leave();
-	return result;
+	return enter_ctx(__func__) ?: leave(free_async(addr, stream));
 }

@@ -29,17 +29,7 @@ int cuMemAllocPitch_v2(uint64_t *addr, size_t *pitch, size_t width, size_t heigh
 
 SIM_API int cuDeviceCanAccessPeer(int *can, int device, int peer)
 {
-	int result = enter(__func__);
-
-	if (result)
-		return result;
-	result = can ? check_device(device) : CU_INVALID_VALUE;
-	if (!result)
-		result = check_device(peer);
-	if (!result)
-		*can = 0;
-	leave();
-	return result;
+	return enter(__func__) ?: leave(!can ? CU_INVALID_VALUE : check_device(device) ?: check_device(peer) ?: give(can, 0));
 }
 
 /* The old name of cuCtxDestroy, for a context without another user. */
@@ -68,26 +58,21 @@ static int range_attribute(void *data, size_t size, int attr)
 /* Managed memory alone has them. */
 SIM_API int cuMemRangeGetAttribute(void *data, size_t size, int attr, uint64_t addr, size_t count)
 {
-	int result = enter(__func__);
+	return enter(__func__) ?: leave(count && host_managed(addr, count) ? range_attribute(data, size, attr) : CU_INVALID_VALUE);
+}
 
-	if (result)
-		return result;
-	result = count && host_managed(addr, count) ? range_attribute(data, size, attr) : CU_INVALID_VALUE;
-	leave();
+static int range_attributes(void **data, const size_t *sizes, const int *attrs, size_t n, uint64_t addr, size_t count)
+{
+	int result = CU_OK;
+
+	if (!data || !sizes || !attrs || !n || !count || !host_managed(addr, count))
+		return CU_INVALID_VALUE;
+	for (size_t i = 0; !result && i < n; i++)
+		result = range_attribute(data[i], sizes[i], attrs[i]);
 	return result;
 }
 
 SIM_API int cuMemRangeGetAttributes(void **data, size_t *sizes, int *attrs, size_t n, uint64_t addr, size_t count)
 {
-	size_t i;
-	int result = enter(__func__);
-
-	if (result)
-		return result;
-	if (!data || !sizes || !attrs || !n || !count || !host_managed(addr, count))
-		result = CU_INVALID_VALUE;
-	for (i = 0; !result && i < n; i++)
-		result = range_attribute(data[i], sizes[i], attrs[i]);
-	leave();
-	return result;
+	return enter(__func__) ?: leave(range_attributes(data, sizes, attrs, n, addr, count));
 }

@@ -77,8 +77,7 @@ SIM_API int cuMemGetAllocationGranularity(size_t *granularity, const struct mem_
 	result = granularity && (option == 0 || option == 1) ? check_prop(prop) : CU_INVALID_VALUE;
 	if (!result)
 		*granularity = GRANULARITY;
-	leave();
-	return result;
+	return leave(result);
 }
 
 static int create(uint64_t *id, size_t size, const struct mem_prop *prop, uint64_t flags)
@@ -103,48 +102,36 @@ static int create(uint64_t *id, size_t size, const struct mem_prop *prop, uint64
 
 SIM_API int cuMemCreate(uint64_t *id, size_t size, const struct mem_prop *prop, uint64_t flags)
 {
-	int result = enter(__func__);
+	return enter(__func__) ?: leave(create(id, size, prop, flags));
+}
 
-	if (result)
-		return result;
-	result = create(id, size, prop, flags);
-	leave();
-	return result;
+static int release(struct handle *h)
+{
+	if (!h)
+		return CU_INVALID_VALUE;
+	h->refs--;
+	handle_gc(h);
+	return CU_OK;
 }
 
 SIM_API int cuMemRelease(uint64_t id)
 {
-	struct handle *h;
-	int result = enter(__func__);
-
-	if (result)
-		return result;
-	h = handle_find(id);
-	if (h) {
-		h->refs--;
-		handle_gc(h);
-	}
-	leave();
-	return h ? CU_OK : CU_INVALID_VALUE;
+	return enter(__func__) ?: leave(release(handle_find(id)));
 }
 
 /* A released handle that has a mapping is valid again afterwards. */
+static int retain(uint64_t *id, const struct buffer *b)
+{
+	if (!id || !b || !b->handle)
+		return CU_INVALID_VALUE;
+	b->handle->refs++;
+	*id = b->handle->id;
+	return CU_OK;
+}
+
 SIM_API int cuMemRetainAllocationHandle(uint64_t *id, void *addr)
 {
-	struct buffer *b;
-	int result = enter(__func__);
-
-	if (result)
-		return result;
-	b = buffer_find((uintptr_t)addr);
-	if (!id || !b || !b->handle) {
-		result = CU_INVALID_VALUE;
-	} else {
-		b->handle->refs++;
-		*id = b->handle->id;
-	}
-	leave();
-	return result;
+	return enter(__func__) ?: leave(retain(id, buffer_find((uintptr_t)addr)));
 }
 
 SIM_API int cuMemGetAllocationPropertiesFromHandle(struct mem_prop *prop, uint64_t id)
@@ -157,8 +144,7 @@ SIM_API int cuMemGetAllocationPropertiesFromHandle(struct mem_prop *prop, uint64
 	h = handle_find(id);
 	if (h && prop)
 		*prop = h->prop;
-	leave();
-	return h && prop ? CU_OK : CU_INVALID_VALUE;
+	return leave(h && prop ? CU_OK : CU_INVALID_VALUE);
 }
 
 static int reserve(uint64_t *addr, size_t size, size_t align, uint64_t want, uint64_t flags)
@@ -170,13 +156,7 @@ static int reserve(uint64_t *addr, size_t size, size_t align, uint64_t want, uin
 
 SIM_API int cuMemAddressReserve(uint64_t *addr, size_t size, size_t align, uint64_t want, uint64_t flags)
 {
-	int result = enter(__func__);
-
-	if (result)
-		return result;
-	result = reserve(addr, size, align, want, flags);
-	leave();
-	return result;
+	return enter(__func__) ?: leave(reserve(addr, size, align, want, flags));
 }
 
 /* A mapping with a byte in the range; NULL if there is none. */
@@ -190,20 +170,19 @@ static struct buffer *mapping_in(uint64_t addr, uint64_t size)
 	return NULL;
 }
 
+static int unreserve(uint64_t addr, size_t size)
+{
+	const struct va *v = va_find(addr);
+
+	if (!v || !v->reservation || v->addr != addr || v->size != size || mapping_in(addr, size))
+		return CU_INVALID_VALUE;
+	va_release(addr);
+	return CU_OK;
+}
+
 SIM_API int cuMemAddressFree(uint64_t addr, size_t size)
 {
-	const struct va *v;
-	int result = enter(__func__);
-
-	if (result)
-		return result;
-	v = va_find(addr);
-	if (!v || !v->reservation || v->addr != addr || v->size != size || mapping_in(addr, size))
-		result = CU_INVALID_VALUE;
-	else
-		va_release(addr);
-	leave();
-	return result;
+	return enter(__func__) ?: leave(unreserve(addr, size));
 }
 
 static int map(uint64_t addr, size_t size, size_t offset, uint64_t id, uint64_t flags)
@@ -237,13 +216,7 @@ int cuMemMap(uint64_t addr, size_t size, size_t offset, uint64_t id, uint64_t fl
 
 int cuMemMap(uint64_t addr, size_t size, size_t offset, uint64_t id, uint64_t flags)
 {
-	int result = enter(__func__);
-
-	if (result)
-		return result;
-	result = map(addr, size, offset, id, flags);
-	leave();
-	return result;
+	return enter(__func__) ?: leave(map(addr, size, offset, id, flags));
 }
 
 /* CU_OK if the range is one or more whole mappings without a gap. */
@@ -287,13 +260,7 @@ int cuMemUnmap(uint64_t addr, size_t size)
 
 int cuMemUnmap(uint64_t addr, size_t size)
 {
-	int result = enter(__func__);
-
-	if (result)
-		return result;
-	result = unmap(addr, size);
-	leave();
-	return result;
+	return enter(__func__) ?: leave(unmap(addr, size));
 }
 
 static int check_desc(const struct access_desc *d)
@@ -336,13 +303,7 @@ static int set_access(uint64_t addr, size_t size, const struct access_desc *desc
 
 SIM_API int cuMemSetAccess(uint64_t addr, size_t size, const struct access_desc *desc, size_t n)
 {
-	int result = enter(__func__);
-
-	if (result)
-		return result;
-	result = set_access(addr, size, desc, n);
-	leave();
-	return result;
+	return enter(__func__) ?: leave(set_access(addr, size, desc, n));
 }
 
 static int export_handle(void *out, uint64_t id, int type, uint64_t flags)
@@ -364,13 +325,7 @@ static int export_handle(void *out, uint64_t id, int type, uint64_t flags)
 
 SIM_API int cuMemExportToShareableHandle(void *out, uint64_t id, int type, uint64_t flags)
 {
-	int result = enter(__func__);
-
-	if (result)
-		return result;
-	result = export_handle(out, id, type, flags);
-	leave();
-	return result;
+	return enter(__func__) ?: leave(export_handle(out, id, type, flags));
 }
 
 /* In RM mode an fd does not show its memory. m is what the fd was imported as. */
@@ -431,13 +386,7 @@ static int import_handle(uint64_t *id, void *os_handle, int type)
 
 SIM_API int cuMemImportFromShareableHandle(uint64_t *id, void *os_handle, int type)
 {
-	int result = enter(__func__);
-
-	if (result)
-		return result;
-	result = import_handle(id, os_handle, type);
-	leave();
-	return result;
+	return enter(__func__) ?: leave(import_handle(id, os_handle, type));
 }
 
 /* Counts handles that programs have, mappings and reservations. */

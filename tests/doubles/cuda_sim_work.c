@@ -63,14 +63,7 @@ static int start(const struct ctx *ctx, uint64_t addr, uint64_t size)
 /* Launches the kernel. There is one at a time. */
 SIM_API int cuda_sim_kernel_start(uint64_t addr, uint64_t size)
 {
-	struct ctx *ctx;
-	int result = enter_ctx(__func__, &ctx);
-
-	if (result)
-		return result;
-	result = start(ctx, addr, size);
-	leave();
-	return result;
+	return enter_ctx(__func__) ?: leave(start(current_ctx(), addr, size));
 }
 
 static void end(void)
@@ -91,8 +84,7 @@ SIM_API int cuda_sim_kernel_end(void)
 	if (result)
 		return result;
 	end();
-	leave();
-	return CU_OK;
+	return leave(CU_OK);
 }
 
 /* The context ends. */
@@ -112,26 +104,18 @@ void kernel_wait(void)
 /* No modules are modelled, only that it waits. So no handle is one. */
 SIM_API int cuModuleLoadData(void **module, const void *image)
 {
-	struct ctx *ctx;
-	int result = enter_ctx(__func__, &ctx);
+	int result = enter_ctx(__func__);
 
 	(void)image;
 	if (result)
 		return result;
 	kernel_wait();
-	leave();
-	return module ? CU_NOT_SUPPORTED : CU_INVALID_VALUE;
+	return leave(module ? CU_NOT_SUPPORTED : CU_INVALID_VALUE);
 }
 
 static int no_global(const char *name, const void *out, const void *size, const void *of, const char *global)
 {
-	struct ctx *ctx;
-	int result = enter_ctx(name, &ctx);
-
-	if (result)
-		return result;
-	leave();
-	return (out || size) && of && global ? CU_INVALID_HANDLE : CU_INVALID_VALUE;
+	return enter_ctx(name) ?: leave((out || size) && of && global ? CU_INVALID_HANDLE : CU_INVALID_VALUE);
 }
 
 int cuModuleGetGlobal_v2(uint64_t *addr, size_t *size, void *module, const char *global)
