@@ -13,6 +13,7 @@
  * - No program has variables on the GPU here, so no symbol is known.
  */
 #include <pthread.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -29,6 +30,7 @@ struct ipc_handle {
 	char reserved[64];
 };
 
+/* The driver's calls, with its addresses as the pointers that the runtime has for them. */
 int cuInit(unsigned int flags);
 int cuDriverGetVersion(int *version);
 int cuGetErrorName(int result, const char **name);
@@ -41,24 +43,24 @@ int cuCtxGetCurrent(struct ctx **ctx);
 int cuCtxSetCurrent(struct ctx *ctx);
 int cuCtxGetDevice(int *device);
 int cuCtxSynchronize(void);
-int cuMemAlloc_v2(uint64_t *addr, size_t size);
-int cuMemAllocPitch_v2(uint64_t *addr, size_t *pitch, size_t width, size_t height,
+int cuMemAlloc_v2(void **addr, size_t size);
+int cuMemAllocPitch_v2(void **addr, size_t *pitch, size_t width, size_t height,
 		       unsigned int element);
-int cuMemAllocManaged(uint64_t *addr, size_t size, unsigned int flags);
+int cuMemAllocManaged(void **addr, size_t size, unsigned int flags);
 int cuMemAllocHost_v2(void **addr, size_t size);
 int cuMemHostAlloc(void **addr, size_t size, unsigned int flags);
-int cuMemHostGetDevicePointer_v2(uint64_t *dptr, void *addr, unsigned int flags);
-int cuMemAllocAsync(uint64_t *addr, size_t size, struct stream *stream);
-int cuMemAllocFromPoolAsync(uint64_t *addr, size_t size, struct pool *pool, struct stream *stream);
-int cuMemFreeAsync(uint64_t addr, struct stream *stream);
-int cuMemFree_v2(uint64_t addr);
+int cuMemHostGetDevicePointer_v2(void **dptr, void *addr, unsigned int flags);
+int cuMemAllocAsync(void **addr, size_t size, struct stream *stream);
+int cuMemAllocFromPoolAsync(void **addr, size_t size, struct pool *pool, struct stream *stream);
+int cuMemFreeAsync(void *addr, struct stream *stream);
+int cuMemFree_v2(void *addr);
 int cuMemFreeHost(void *addr);
 int cuMemGetInfo_v2(size_t *free_bytes, size_t *total);
 int cuMemHostRegister_v2(void *addr, size_t size, unsigned int flags);
 int cuMemHostUnregister(void *addr);
-int cuMemcpy(uint64_t dst, uint64_t src, size_t size);
-int cuMemcpyAsync(uint64_t dst, uint64_t src, size_t size, struct stream *stream);
-int cuMemsetD8_v2(uint64_t addr, unsigned char value, size_t n);
+int cuMemcpy(void *dst, const void *src, size_t size);
+int cuMemcpyAsync(void *dst, const void *src, size_t size, struct stream *stream);
+int cuMemsetD8_v2(void *addr, unsigned char value, size_t n);
 int cuStreamCreate(struct stream **stream, unsigned int flags);
 int cuStreamDestroy_v2(struct stream *stream);
 int cuStreamSynchronize(struct stream *stream);
@@ -69,9 +71,11 @@ int cuEventDestroy_v2(struct event *event);
 int cuEventRecord(struct event *event, struct stream *stream);
 int cuEventQuery(struct event *event);
 int cuEventSynchronize(struct event *event);
-int cuIpcGetMemHandle(struct ipc_handle *h, uint64_t addr);
-int cuIpcOpenMemHandle_v2(uint64_t *addr, struct ipc_handle h, unsigned int flags);
-int cuIpcCloseMemHandle(uint64_t addr);
+int cuIpcGetMemHandle(struct ipc_handle *h, void *addr);
+int cuIpcOpenMemHandle_v2(void **addr, struct ipc_handle h, unsigned int flags);
+int cuIpcCloseMemHandle(void *addr);
+
+_Static_assert(sizeof(void *) == sizeof(uint64_t), "CUdeviceptr");
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct ctx *primary[MAX_DEVICES];	/* retained once for each device */
@@ -99,22 +103,21 @@ static int use(int device)
 
 static int count(int *n)
 {
-	int result = cuInit(0);
-
-	return result ? result : cuDeviceGetCount(n);
+	return cuInit(0) ?: cuDeviceGetCount(n);
 }
 
 /* Makes sure that a context is current, or fails. */
 static int start(void)
 {
 	struct ctx *ctx = NULL;
-	int n, result = count(&n);
+	int n, result = count(&n) ?: cuCtxGetCurrent(&ctx);
 
-	if (!result)
-		result = cuCtxGetCurrent(&ctx);
-	if (result || ctx)
-		return result;
-	return use(chosen);
+	return result || ctx ? result : use(chosen);
+}
+
+static int start_if(bool ok)
+{
+	return ok ? start() : INVALID_VALUE;
 }
 
 API int cudaGetDeviceCount(int *n)
@@ -141,34 +144,22 @@ API int cudaSetDevice(int device)
 
 API int cudaGetDevice(int *device)
 {
-	int current, result = device ? start() : INVALID_VALUE;
-
-	if (!result)
-		result = cuCtxGetDevice(&current);
-	if (!result)
-		*device = current;
-	return note(result);
+	return note(start_if(device) ?: cuCtxGetDevice(device));
 }
 
 API int cudaDeviceGetAttribute(int *value, int attr, int device)
 {
-	int result = cuInit(0);
-
-	return note(result ? result : cuDeviceGetAttribute(value, attr, device));
+	return note(cuInit(0) ?: cuDeviceGetAttribute(value, attr, device));
 }
 
 API int cudaDeviceCanAccessPeer(int *can, int device, int peer)
 {
-	int result = cuInit(0);
-
-	return note(result ? result : cuDeviceCanAccessPeer(can, device, peer));
+	return note(cuInit(0) ?: cuDeviceCanAccessPeer(can, device, peer));
 }
 
 API int cudaDeviceSynchronize(void)
 {
-	int result = start();
-
-	return note(result ? result : cuCtxSynchronize());
+	return note(start() ?: cuCtxSynchronize());
 }
 
 API int cudaRuntimeGetVersion(int *version)
@@ -213,103 +204,59 @@ API const char *cudaGetErrorString(int result)
 
 API int cudaMalloc(void **p, size_t size)
 {
-	int result = p ? start() : INVALID_VALUE;
-	uint64_t addr = 0;
+	int result = start_if(p);
 
 	if (!result && size)
-		result = cuMemAlloc_v2(&addr, size);
+		return note(cuMemAlloc_v2(p, size));
 	if (!result)
-		*p = (void *)(uintptr_t)addr;
+		*p = NULL;
 	return note(result);
 }
 
 API int cudaMallocPitch(void **p, size_t *pitch, size_t width, size_t height)
 {
-	int result = p ? start() : INVALID_VALUE;
-	uint64_t addr;
-
-	if (!result)
-		result = cuMemAllocPitch_v2(&addr, pitch, width, height, 4);
-	if (!result)
-		*p = (void *)(uintptr_t)addr;
-	return note(result);
+	return note(start_if(p) ?: cuMemAllocPitch_v2(p, pitch, width, height, 4));
 }
 
 API int cudaMallocManaged(void **p, size_t size, unsigned int flags)
 {
-	int result = p ? start() : INVALID_VALUE;
-	uint64_t addr;
-
-	if (!result)
-		result = cuMemAllocManaged(&addr, size, flags);
-	if (!result)
-		*p = (void *)(uintptr_t)addr;
-	return note(result);
+	return note(start_if(p) ?: cuMemAllocManaged(p, size, flags));
 }
 
 API int cudaMallocHost(void **p, size_t size)
 {
-	int result = start();
-
-	return note(result ? result : cuMemAllocHost_v2(p, size));
+	return note(start() ?: cuMemAllocHost_v2(p, size));
 }
 
 /* The flags are the driver's. */
 API int cudaHostAlloc(void **p, size_t size, unsigned int flags)
 {
-	int result = start();
-
-	return note(result ? result : cuMemHostAlloc(p, size, flags));
+	return note(start() ?: cuMemHostAlloc(p, size, flags));
 }
 
 API int cudaHostGetDevicePointer(void **dptr, void *p, unsigned int flags)
 {
-	int result = dptr ? start() : INVALID_VALUE;
-	uint64_t addr;
-
-	if (!result)
-		result = cuMemHostGetDevicePointer_v2(&addr, p, flags);
-	if (!result)
-		*dptr = (void *)(uintptr_t)addr;
-	return note(result);
+	return note(start_if(dptr) ?: cuMemHostGetDevicePointer_v2(dptr, p, flags));
 }
 
 API int cudaMallocAsync(void **p, size_t size, struct stream *stream)
 {
-	int result = p ? start() : INVALID_VALUE;
-	uint64_t addr;
-
-	if (!result)
-		result = cuMemAllocAsync(&addr, size, stream);
-	if (!result)
-		*p = (void *)(uintptr_t)addr;
-	return note(result);
+	return note(start_if(p) ?: cuMemAllocAsync(p, size, stream));
 }
 
 API int cudaMallocFromPoolAsync(void **p, size_t size, struct pool *pool, struct stream *stream)
 {
-	int result = p ? start() : INVALID_VALUE;
-	uint64_t addr;
-
-	if (!result)
-		result = cuMemAllocFromPoolAsync(&addr, size, pool, stream);
-	if (!result)
-		*p = (void *)(uintptr_t)addr;
-	return note(result);
+	return note(start_if(p) ?: cuMemAllocFromPoolAsync(p, size, pool, stream));
 }
 
 API int cudaFreeAsync(void *p, struct stream *stream)
 {
-	int result = start();
-
-	return note(result ? result : cuMemFreeAsync((uint64_t)(uintptr_t)p, stream));
+	return note(start() ?: cuMemFreeAsync(p, stream));
 }
 
 static int no_symbol(const void *out)
 {
-	int result = out ? start() : INVALID_VALUE;
-
-	return note(result ? result : INVALID_SYMBOL);
+	return note(start_if(out) ?: INVALID_SYMBOL);
 }
 
 API int cudaGetSymbolAddress(void **p, const void *symbol)
@@ -327,77 +274,48 @@ API int cudaGetSymbolSize(size_t *size, const void *symbol)
 /* cudaFree(NULL) makes the context and frees nothing. Programs use that. */
 API int cudaFree(void *p)
 {
-	int result = start();
-
-	if (!result && p)
-		result = cuMemFree_v2((uint64_t)(uintptr_t)p);
-	return note(result);
+	return note(start() ?: (p ? cuMemFree_v2(p) : OK));
 }
 
 API int cudaFreeHost(void *p)
 {
-	int result = start();
-
-	if (!result && p)
-		result = cuMemFreeHost(p);
-	return note(result);
+	return note(start() ?: (p ? cuMemFreeHost(p) : OK));
 }
 
 API int cudaMemGetInfo(size_t *free_bytes, size_t *total)
 {
-	int result = start();
-
-	return note(result ? result : cuMemGetInfo_v2(free_bytes, total));
+	return note(start() ?: cuMemGetInfo_v2(free_bytes, total));
 }
 
 API int cudaHostRegister(void *p, size_t size, unsigned int flags)
 {
-	int result = start();
-
-	return note(result ? result : cuMemHostRegister_v2(p, size, flags));
+	return note(start() ?: cuMemHostRegister_v2(p, size, flags));
 }
 
 API int cudaHostUnregister(void *p)
 {
-	int result = start();
-
-	return note(result ? result : cuMemHostUnregister(p));
+	return note(start() ?: cuMemHostUnregister(p));
 }
 
 /* Unified addresses show the direction. kind is only checked. */
 API int cudaMemcpy(void *dst, const void *src, size_t size, int kind)
 {
-	int result = kind >= 0 && kind <= 4 ? start() : INVALID_VALUE;
-
-	if (!result)
-		result = cuMemcpy((uint64_t)(uintptr_t)dst, (uint64_t)(uintptr_t)src, size);
-	return note(result);
+	return note(start_if(kind >= 0 && kind <= 4) ?: cuMemcpy(dst, src, size));
 }
 
 API int cudaMemcpyAsync(void *dst, const void *src, size_t size, int kind, struct stream *stream)
 {
-	int result = kind >= 0 && kind <= 4 ? start() : INVALID_VALUE;
-
-	if (!result)
-		result = cuMemcpyAsync((uint64_t)(uintptr_t)dst, (uint64_t)(uintptr_t)src, size,
-				       stream);
-	return note(result);
+	return note(start_if(kind >= 0 && kind <= 4) ?: cuMemcpyAsync(dst, src, size, stream));
 }
 
 API int cudaMemset(void *p, int value, size_t n)
 {
-	int result = start();
-
-	if (!result)
-		result = cuMemsetD8_v2((uint64_t)(uintptr_t)p, (unsigned char)value, n);
-	return note(result);
+	return note(start() ?: cuMemsetD8_v2(p, (unsigned char)value, n));
 }
 
 API int cudaStreamCreateWithFlags(struct stream **stream, unsigned int flags)
 {
-	int result = start();
-
-	return note(result ? result : cuStreamCreate(stream, flags));
+	return note(start() ?: cuStreamCreate(stream, flags));
 }
 
 API int cudaStreamCreate(struct stream **stream)
@@ -407,37 +325,27 @@ API int cudaStreamCreate(struct stream **stream)
 
 API int cudaStreamDestroy(struct stream *stream)
 {
-	int result = start();
-
-	return note(result ? result : cuStreamDestroy_v2(stream));
+	return note(start() ?: cuStreamDestroy_v2(stream));
 }
 
 API int cudaStreamSynchronize(struct stream *stream)
 {
-	int result = start();
-
-	return note(result ? result : cuStreamSynchronize(stream));
+	return note(start() ?: cuStreamSynchronize(stream));
 }
 
 API int cudaStreamQuery(struct stream *stream)
 {
-	int result = start();
-
-	return note(result ? result : cuStreamQuery(stream));
+	return note(start() ?: cuStreamQuery(stream));
 }
 
 API int cudaStreamWaitEvent(struct stream *stream, struct event *event, unsigned int flags)
 {
-	int result = start();
-
-	return note(result ? result : cuStreamWaitEvent(stream, event, flags));
+	return note(start() ?: cuStreamWaitEvent(stream, event, flags));
 }
 
 API int cudaEventCreateWithFlags(struct event **event, unsigned int flags)
 {
-	int result = start();
-
-	return note(result ? result : cuEventCreate(event, flags));
+	return note(start() ?: cuEventCreate(event, flags));
 }
 
 API int cudaEventCreate(struct event **event)
@@ -447,54 +355,35 @@ API int cudaEventCreate(struct event **event)
 
 API int cudaEventDestroy(struct event *event)
 {
-	int result = start();
-
-	return note(result ? result : cuEventDestroy_v2(event));
+	return note(start() ?: cuEventDestroy_v2(event));
 }
 
 API int cudaEventRecord(struct event *event, struct stream *stream)
 {
-	int result = start();
-
-	return note(result ? result : cuEventRecord(event, stream));
+	return note(start() ?: cuEventRecord(event, stream));
 }
 
 API int cudaEventQuery(struct event *event)
 {
-	int result = start();
-
-	return note(result ? result : cuEventQuery(event));
+	return note(start() ?: cuEventQuery(event));
 }
 
 API int cudaEventSynchronize(struct event *event)
 {
-	int result = start();
-
-	return note(result ? result : cuEventSynchronize(event));
+	return note(start() ?: cuEventSynchronize(event));
 }
 
 API int cudaIpcGetMemHandle(struct ipc_handle *h, void *p)
 {
-	int result = start();
-
-	return note(result ? result : cuIpcGetMemHandle(h, (uint64_t)(uintptr_t)p));
+	return note(start() ?: cuIpcGetMemHandle(h, p));
 }
 
 API int cudaIpcOpenMemHandle(void **p, struct ipc_handle h, unsigned int flags)
 {
-	int result = p ? start() : INVALID_VALUE;
-	uint64_t addr;
-
-	if (!result)
-		result = cuIpcOpenMemHandle_v2(&addr, h, flags);
-	if (!result)
-		*p = (void *)(uintptr_t)addr;
-	return note(result);
+	return note(start_if(p) ?: cuIpcOpenMemHandle_v2(p, h, flags));
 }
 
 API int cudaIpcCloseMemHandle(void *p)
 {
-	int result = start();
-
-	return note(result ? result : cuIpcCloseMemHandle((uint64_t)(uintptr_t)p));
+	return note(start() ?: cuIpcCloseMemHandle(p));
 }
