@@ -31,14 +31,14 @@ $(BIN)/doubles_selftest: $(filter-out %_libraries.c,$(wildcard tests/doubles/sel
 	@mkdir -p $(@D)
 	$(CC) $(C11) $(CFLAGS) -o $@ $(filter %.c,$^) $(D)/libcuda.so.1 -lpthread
 
-$(BIN)/libraries_selftest: $(addprefix tests/doubles/selftest,_libraries.c _util.c .h) $(D)/libcudart.so $(D)/libnvidia-ml.so.1
+$(BIN)/libraries_selftest: $(addprefix tests/doubles/selftest,_libraries.c _util.c _tap.h .h) $(D)/libcudart.so $(D)/libnvidia-ml.so.1
 	@mkdir -p $(@D)
 	$(CC) $(C11) $(CFLAGS) -o $@ $(filter-out %.h,$^) $(D)/libcuda.so.1
 
-$(BIN)/rm_selftest: $(wildcard tests/doubles/rm_selftest*.[ch]) $(wildcard tests/doubles/selftest*.h) tests/doubles/selftest_util.c $(D)/libcuda.so.1 $(D)/rm_sim
+$(BIN)/rm_selftest: $(wildcard tests/doubles/rm_selftest*.[ch]) $(wildcard tests/doubles/selftest*.h) $(addprefix tests/doubles/selftest_,util.c vmm.c) $(D)/libcuda.so.1 $(D)/rm_sim
 	@mkdir -p $(@D)
 	$(CC) $(C11) $(CFLAGS) -o $@ $(filter %.c,$^) $(D)/libcuda.so.1
 
-$(BIN)/vulkan_selftest: tests/doubles/vulkan_selftest.c $(D)/libvulkan.so.1
+$(BIN)/vulkan_selftest: $(addprefix tests/doubles/,vulkan_selftest.c selftest_util.c selftest_tap.h) $(D)/libvulkan.so.1
 	@mkdir -p $(@D)
-	$(CC) $(C11) $(CFLAGS) -o $@ $< $(D)/libvulkan.so.1 -lpthread -ldl
+	$(CC) $(C11) $(CFLAGS) -o $@ $(filter %.c,$^) $(D)/libvulkan.so.1 -lpthread -ldl

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * What the self-tests of the simulated libcuda share: the calls, by name from
- * the library under test, and TAP output.
+ * the library under test.
  */
 #ifndef SELFTEST_H
 #define SELFTEST_H
@@ -13,6 +13,8 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+
+#include "selftest_tap.h"
 
 typedef uint64_t cu_ptr;
 typedef void *cu_ctx;
@@ -112,13 +114,6 @@ unsigned int cuda_sim_called(char *names, size_t size);
 int cuda_sim_kernel_start(cu_ptr p, size_t size);
 int cuda_sim_kernel_end(void);
 
-/* One TAP line. The test goes on with the value of got. */
-long tap_is_at(long got, long want, const char *what, const char *file, int line);
-int tap_end(void);
-
-#define IS(got, want) tap_is_at((long)(got), (long)(want), #got " is " #want, __FILE__, __LINE__)
-#define TRUE(cond) IS(!!(cond), 1)
-
 /* VMM memory of dev, mapped and accessible, for tests of other things. */
 struct vmm {
 	uint64_t handle;
@@ -128,9 +123,6 @@ struct vmm {
 struct want want_on(int dev, int handle_types);
 struct vmm vmm_make(int dev, size_t size, int handle_types);
 void vmm_free(struct vmm *v);
-
-/* Run fn in a child; its status, or -signal. */
-int in_child(int (*fn)(void *), void *arg);
 
 void test_old_driver(void);
 void test_memory(void);

@@ -6,6 +6,31 @@
 #include <string.h>
 #include <unistd.h>
 
+struct want want_on(int dev, int handle_types)
+{
+	return (struct want){ .type = 1, .handle_types = handle_types, .place = { 1, dev } };
+}
+
+struct vmm vmm_make(int dev, size_t size, int handle_types)
+{
+	struct grant g = { { 1, dev }, 3 };
+	struct want w = want_on(dev, handle_types);
+	struct vmm v = { .size = size };
+
+	IS(cuMemCreate(&v.handle, size, &w, 0), 0);
+	IS(cuMemAddressReserve(&v.addr, size, 0, 0, 0), 0);
+	IS(cuMemMap(v.addr, size, 0, v.handle, 0), 0);
+	IS(cuMemSetAccess(v.addr, size, &g, 1), 0);
+	return v;
+}
+
+void vmm_free(struct vmm *v)
+{
+	IS(cuMemUnmap(v->addr, v->size), 0);
+	IS(cuMemAddressFree(v->addr, v->size), 0);
+	IS(cuMemRelease(v->handle), 0);
+}
+
 static void test_create(void)
 {
 	struct want w = want_on(0, 1), bad;
