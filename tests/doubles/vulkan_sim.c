@@ -145,12 +145,15 @@ static struct {
 
 static struct sim_faults faults = SIM_FAULTS_INIT("VULKAN_SIM_FAIL");
 
+/* The entry point that the thread is in. */
+static _Thread_local const char *call;
+
 __attribute__((noreturn, format(printf, 1, 2)))
 static void die(const char *fmt, ...)
 {
 	va_list ap;
 
-	fputs("vulkan_sim: ", stderr);
+	fprintf(stderr, "vulkan_sim: %s: ", call ? call : "start");
 	va_start(ap, fmt);
 	vfprintf(stderr, fmt, ap);
 	va_end(ap);
@@ -224,12 +227,31 @@ static void check_rules(void)
 			check_fallible(faults.env, faults.rules[i].name);
 }
 
-static VkResult fault(const char *function)
+/* Each entry point takes the lock with one of these two, and drops it with leave(). */
+static void enter(const char *function)
+{
+	pthread_mutex_lock(&sim.lock);
+	call = function;
+}
+
+/* For a call that can fail by a rule: VK_SUCCESS with the lock held, or a result without it. */
+static VkResult try_enter(const char *function)
 {
 	static pthread_once_t once = PTHREAD_ONCE_INIT;
+	VkResult r;
 
 	pthread_once(&once, check_rules);
-	return (VkResult)sim_fault(&faults, function);
+	r = (VkResult)sim_fault(&faults, function);
+	if (!r)
+		enter(function);
+	return r;
+}
+
+static VkResult leave(VkResult r)
+{
+	call = NULL;
+	pthread_mutex_unlock(&sim.lock);
+	return r;
 }
 
 static struct object **chain(uint64_t handle)
@@ -267,78 +289,51 @@ static void drop_object(struct object *o)
 	free(o);
 }
 
-/* Finds a live object of this process. The caller holds the lock. */
-static struct object *find(const char *function, enum kind kind, uint64_t handle)
+/* Finds a live object of this process. */
+static struct object *find(enum kind kind, const void *handle)
 {
-	struct object *o = *chain(handle);
+	uint64_t h = (uintptr_t)handle;
+	struct object *o = *chain(h);
 
-	while (o && o->handle != handle)
+	while (o && o->handle != h)
 		o = o->next;
 	if (!o || o->kind != kind)
-		die("%s: %#llx is no live %s", function,
-		    (unsigned long long)handle, kind_name[kind]);
+		die("%#llx is no live %s", (unsigned long long)h, kind_name[kind]);
 	if (o->epoch != sim.epoch)
-		die("%s: the %s was made before fork(), by the parent", function,
-		    kind_name[kind]);
+		die("the %s was made before fork(), by the parent", kind_name[kind]);
 	return o;
 }
 
-static struct object *find_instance(const char *function, VkInstance h)
+static struct object *find_memory(VkDevice device, VkDeviceMemory memory)
 {
-	return find(function, INSTANCE, (uint64_t)(uintptr_t)h);
-}
-
-static struct object *find_physical(const char *function, VkPhysicalDevice h)
-{
-	return find(function, PHYSICAL, (uint64_t)(uintptr_t)h);
-}
-
-static struct object *find_device(const char *function, VkDevice h)
-{
-	return find(function, DEVICE, (uint64_t)(uintptr_t)h);
-}
-
-static struct object *find_memory(const char *function, VkDevice h, VkDeviceMemory m)
-{
-	struct object *dev = find_device(function, h);
-	struct object *o = find(function, MEMORY, (uint64_t)(uintptr_t)m);
+	struct object *dev = find(DEVICE, device), *o = find(MEMORY, memory);
 
 	if (o->parent != dev)
-		die("%s: the memory is of another VkDevice", function);
+		die("the memory is of another VkDevice");
 	return o;
 }
 
-/* For calls that only need the physical device to exist. */
-static void check_physical(const char *function, VkPhysicalDevice h)
-{
-	pthread_mutex_lock(&sim.lock);
-	find_physical(function, h);
-	pthread_mutex_unlock(&sim.lock);
-}
-
-static void check_type(const char *function, VkStructureType got, VkStructureType want)
+static void check_type(VkStructureType got, VkStructureType want)
 {
 	if (got != want)
-		die("%s: sType is %d, not %d", function, got, want);
+		die("sType is %d, not %d", got, want);
 }
 
-static void check_no_chain(const char *function, const void *next)
+static void check_no_chain(const void *next)
 {
 	const VkBaseInStructure *s = next;
 
 	if (s)
-		die("%s: this double does not know sType %d in pNext", function,
-		    s->sType);
+		die("this double does not know sType %d in pNext", s->sType);
 }
 
 /* The two-call form of all enumerations: sets *n, and says whether all fitted. */
-static VkResult enumerate(const char *function, uint32_t *n, void *out,
-			  const void *all, uint32_t count, size_t size)
+static VkResult enumerate(uint32_t *n, void *out, const void *all, uint32_t count, size_t size)
 {
 	uint32_t room;
 
 	if (!n)
-		die("%s: no place for the count", function);
+		die("no place for the count");
 	room = *n;
 	if (!out || room > count)
 		*n = count;
@@ -369,11 +364,12 @@ static int device_count(void)
 
 VkResult vkEnumerateInstanceVersion(uint32_t *version)
 {
-	VkResult r = fault(__func__);
+	VkResult r = try_enter(__func__);
 
-	if (!r)
-		*version = VK_API_VERSION_1_1;
-	return r;
+	if (r)
+		return r;
+	*version = VK_API_VERSION_1_1;
+	return leave(VK_SUCCESS);
 }
 
 /*
@@ -386,22 +382,17 @@ VkResult vkEnumerateInstanceExtensionProperties(const char *layer, uint32_t *n,
 	static const VkExtensionProperties all[] = {
 		{ VK_KHR_EXTERNAL_MEMORY_CAPABILITIES_EXTENSION_NAME, 1 },
 	};
-	VkResult r = fault(__func__);
 
-	if (r)
-		return r;
-	if (layer)
-		return VK_ERROR_LAYER_NOT_PRESENT;
-	return enumerate(__func__, n, out, all, device_count() ? ARRAY_SIZE(all) : 0,
-			 sizeof(*out));
+	return try_enter(__func__) ?: leave(layer ? VK_ERROR_LAYER_NOT_PRESENT :
+		enumerate(n, out, all, device_count() ? ARRAY_SIZE(all) : 0, sizeof(*out)));
 }
 
-static uint32_t wanted_version(const char *function, const VkApplicationInfo *app)
+static uint32_t wanted_version(const VkApplicationInfo *app)
 {
 	if (!app)
 		return VK_API_VERSION_1_0;
-	check_type(function, app->sType, VK_STRUCTURE_TYPE_APPLICATION_INFO);
-	check_no_chain(function, app->pNext);
+	check_type(app->sType, VK_STRUCTURE_TYPE_APPLICATION_INFO);
+	check_no_chain(app->pNext);
 	return app->apiVersion ? app->apiVersion : VK_API_VERSION_1_0;
 }
 
@@ -431,33 +422,33 @@ static struct object *make_instance(uint32_t version, int gpus)
 	return o;
 }
 
-VkResult vkCreateInstance(const VkInstanceCreateInfo *info,
-			  const VkAllocationCallbacks *callbacks, VkInstance *out)
+static VkResult create_instance(const VkInstanceCreateInfo *info, VkInstance *out)
 {
-	VkResult r = fault(__func__);
 	uint32_t version;
 	struct object *o;
 
-	(void)callbacks;
-	if (r)
-		return r;
-	check_type(__func__, info->sType, VK_STRUCTURE_TYPE_INSTANCE_CREATE_INFO);
-	check_no_chain(__func__, info->pNext);
+	check_type(info->sType, VK_STRUCTURE_TYPE_INSTANCE_CREATE_INFO);
+	check_no_chain(info->pNext);
 	if (info->flags)
-		die("%s: flags are %#x", __func__, info->flags);
-	version = wanted_version(__func__, info->pApplicationInfo);
+		die("flags are %#x", info->flags);
+	version = wanted_version(info->pApplicationInfo);
 	if (info->enabledLayerCount)
 		return VK_ERROR_LAYER_NOT_PRESENT;
 	if (info->enabledExtensionCount)
 		return VK_ERROR_EXTENSION_NOT_PRESENT;
-	pthread_mutex_lock(&sim.lock);
 	o = make_instance(version, device_count());
-	if (o) {
-		*out = (VkInstance)(uintptr_t)o->handle;
-		sim.made = true;
-	}
-	pthread_mutex_unlock(&sim.lock);
-	return o ? VK_SUCCESS : VK_ERROR_OUT_OF_HOST_MEMORY;
+	if (!o)
+		return VK_ERROR_OUT_OF_HOST_MEMORY;
+	*out = (VkInstance)(uintptr_t)o->handle;
+	sim.made = true;
+	return VK_SUCCESS;
+}
+
+VkResult vkCreateInstance(const VkInstanceCreateInfo *info,
+			  const VkAllocationCallbacks *callbacks, VkInstance *out)
+{
+	(void)callbacks;
+	return try_enter(__func__) ?: leave(create_instance(info, out));
 }
 
 void vkDestroyInstance(VkInstance instance, const VkAllocationCallbacks *callbacks)
@@ -467,33 +458,29 @@ void vkDestroyInstance(VkInstance instance, const VkAllocationCallbacks *callbac
 	(void)callbacks;
 	if (!instance)
 		return;
-	pthread_mutex_lock(&sim.lock);
-	o = find_instance(__func__, instance);
+	enter(__func__);
+	o = find(INSTANCE, instance);
 	if (o->children)
-		die("%s: %lu devices are left", __func__, o->children);
+		die("%lu devices are left", o->children);
 	drop_instance(o);
-	pthread_mutex_unlock(&sim.lock);
+	leave(VK_SUCCESS);
 }
 
 /* ---- Physical devices ---- */
 
-VkResult vkEnumeratePhysicalDevices(VkInstance instance, uint32_t *n,
-				    VkPhysicalDevice *out)
+static VkResult enumerate_gpus(const struct object *o, uint32_t *n, VkPhysicalDevice *out)
 {
 	VkPhysicalDevice all[SIM_MAX_DEVICES];
-	VkResult r = fault(__func__);
-	struct object *o;
 	int i;
 
-	if (r)
-		return r;
-	pthread_mutex_lock(&sim.lock);
-	o = find_instance(__func__, instance);
 	for (i = 0; i < o->instance.count; i++)
 		all[i] = (VkPhysicalDevice)(uintptr_t)o->instance.gpus[i]->handle;
-	r = enumerate(__func__, n, out, all, (uint32_t)o->instance.count, sizeof(all[0]));
-	pthread_mutex_unlock(&sim.lock);
-	return r;
+	return enumerate(n, out, all, (uint32_t)o->instance.count, sizeof(all[0]));
+}
+
+VkResult vkEnumeratePhysicalDevices(VkInstance instance, uint32_t *n, VkPhysicalDevice *out)
+{
+	return try_enter(__func__) ?: leave(enumerate_gpus(find(INSTANCE, instance), n, out));
 }
 
 static void fill_properties(VkPhysicalDeviceProperties *p, int index)
@@ -511,48 +498,44 @@ static void fill_properties(VkPhysicalDeviceProperties *p, int index)
 
 void vkGetPhysicalDeviceProperties(VkPhysicalDevice gpu, VkPhysicalDeviceProperties *out)
 {
-	int index;
-
-	pthread_mutex_lock(&sim.lock);
-	index = find_physical(__func__, gpu)->index;
-	pthread_mutex_unlock(&sim.lock);
-	fill_properties(out, index);
+	enter(__func__);
+	fill_properties(out, find(PHYSICAL, gpu)->index);
+	leave(VK_SUCCESS);
 }
 
-/* The index of a GPU whose instance was made for Vulkan 1.1 or later. */
-static int index_for_1_1(const char *function, VkPhysicalDevice gpu)
+/* A GPU whose instance was made for Vulkan 1.1 or later. */
+static struct object *find_1_1(VkPhysicalDevice gpu)
 {
-	struct object *o;
-	int index;
+	struct object *o = find(PHYSICAL, gpu);
 
-	pthread_mutex_lock(&sim.lock);
-	o = find_physical(function, gpu);
 	if (o->parent->instance.version < VK_API_VERSION_1_1)
-		die("%s: the instance was made for Vulkan 1.0; ask for apiVersion 1.1",
-		    function);
-	index = o->index;
-	pthread_mutex_unlock(&sim.lock);
-	return index;
+		die("the instance was made for Vulkan 1.0; ask for apiVersion 1.1");
+	return o;
 }
 
-void vkGetPhysicalDeviceProperties2(VkPhysicalDevice gpu,
-				    VkPhysicalDeviceProperties2 *out)
+static void fill_id(VkPhysicalDeviceIDProperties *id, int index)
 {
-	int index = index_for_1_1(__func__, gpu);
-	VkPhysicalDeviceIDProperties *id = out->pNext;
-
-	check_type(__func__, out->sType, VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_PROPERTIES_2);
-	fill_properties(&out->properties, index);
-	if (!id)
-		return;
 	if (id->sType != VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_ID_PROPERTIES)
-		check_no_chain(__func__, id);
-	check_no_chain(__func__, id->pNext);
+		check_no_chain(id);
+	check_no_chain(id->pNext);
 	sim_device_uuid(index, id->deviceUUID);
 	memcpy(id->driverUUID, "gdrsim-driver-id", VK_UUID_SIZE);
 	memset(id->deviceLUID, 0, sizeof(id->deviceLUID));
 	id->deviceNodeMask = 0;
 	id->deviceLUIDValid = VK_FALSE;
+}
+
+void vkGetPhysicalDeviceProperties2(VkPhysicalDevice gpu, VkPhysicalDeviceProperties2 *out)
+{
+	int index;
+
+	enter(__func__);
+	index = find_1_1(gpu)->index;
+	check_type(out->sType, VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_PROPERTIES_2);
+	fill_properties(&out->properties, index);
+	if (out->pNext)
+		fill_id(out->pNext, index);
+	leave(VK_SUCCESS);
 }
 
 static void fill_memory_properties(VkPhysicalDeviceMemoryProperties *p)
@@ -564,86 +547,83 @@ static void fill_memory_properties(VkPhysicalDeviceMemoryProperties *p)
 	memcpy(p->memoryHeaps, heaps, sizeof(heaps));
 }
 
-void vkGetPhysicalDeviceMemoryProperties(VkPhysicalDevice gpu,
-					 VkPhysicalDeviceMemoryProperties *out)
+void vkGetPhysicalDeviceMemoryProperties(VkPhysicalDevice gpu, VkPhysicalDeviceMemoryProperties *out)
 {
-	check_physical(__func__, gpu);
+	enter(__func__);
+	find(PHYSICAL, gpu);
 	fill_memory_properties(out);
+	leave(VK_SUCCESS);
 }
 
-void vkGetPhysicalDeviceMemoryProperties2(VkPhysicalDevice gpu,
-					  VkPhysicalDeviceMemoryProperties2 *out)
+void vkGetPhysicalDeviceMemoryProperties2(VkPhysicalDevice gpu, VkPhysicalDeviceMemoryProperties2 *out)
 {
-	index_for_1_1(__func__, gpu);
-	check_type(__func__, out->sType,
-		   VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_MEMORY_PROPERTIES_2);
-	check_no_chain(__func__, out->pNext);
+	enter(__func__);
+	find_1_1(gpu);
+	check_type(out->sType, VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_MEMORY_PROPERTIES_2);
+	check_no_chain(out->pNext);
 	fill_memory_properties(&out->memoryProperties);
+	leave(VK_SUCCESS);
 }
 
 void vkGetPhysicalDeviceQueueFamilyProperties(VkPhysicalDevice gpu, uint32_t *n,
 					      VkQueueFamilyProperties *out)
 {
-	check_physical(__func__, gpu);
-	enumerate(__func__, n, out, families, ARRAY_SIZE(families), sizeof(*out));
+	enter(__func__);
+	find(PHYSICAL, gpu);
+	leave(enumerate(n, out, families, ARRAY_SIZE(families), sizeof(*out)));
 }
 
 VkResult vkEnumerateDeviceExtensionProperties(VkPhysicalDevice gpu, const char *layer,
 					      uint32_t *n, VkExtensionProperties *out)
 {
-	VkResult r = fault(__func__);
+	VkResult r = try_enter(__func__);
 
 	if (r)
 		return r;
-	check_physical(__func__, gpu);
-	if (layer)
-		return VK_ERROR_LAYER_NOT_PRESENT;
-	return enumerate(__func__, n, out, device_extensions,
-			 ARRAY_SIZE(device_extensions), sizeof(*out));
+	find(PHYSICAL, gpu);
+	return leave(layer ? VK_ERROR_LAYER_NOT_PRESENT :
+		     enumerate(n, out, device_extensions, ARRAY_SIZE(device_extensions), sizeof(*out)));
 }
 
 /* ---- Devices ---- */
 
-static void check_priorities(const char *function, const VkDeviceQueueCreateInfo *q)
+static void check_priorities(const VkDeviceQueueCreateInfo *q)
 {
 	uint32_t i;
 
 	if (!q->pQueuePriorities)
-		die("%s: no queue priorities", function);
+		die("no queue priorities");
 	for (i = 0; i < q->queueCount; i++)
 		if (!(q->pQueuePriorities[i] >= 0 && q->pQueuePriorities[i] <= 1))
-			die("%s: the priority of queue %u is not in 0 to 1", function, i);
+			die("the priority of queue %u is not in 0 to 1", i);
 }
 
 /* Sets how many queues of each family there are. */
-static void take_queues(const char *function, const VkDeviceCreateInfo *info,
-			uint32_t queues[ARRAY_SIZE(families)])
+static void take_queues(const VkDeviceCreateInfo *info, uint32_t queues[ARRAY_SIZE(families)])
 {
 	uint32_t i;
 
 	if (!info->queueCreateInfoCount || !info->pQueueCreateInfos)
-		die("%s: a device needs a queue", function);
+		die("a device needs a queue");
 	for (i = 0; i < info->queueCreateInfoCount; i++) {
 		const VkDeviceQueueCreateInfo *q = &info->pQueueCreateInfos[i];
 
-		check_type(function, q->sType, VK_STRUCTURE_TYPE_DEVICE_QUEUE_CREATE_INFO);
-		check_no_chain(function, q->pNext);
+		check_type(q->sType, VK_STRUCTURE_TYPE_DEVICE_QUEUE_CREATE_INFO);
+		check_no_chain(q->pNext);
 		if (q->flags)
-			die("%s: queue flags are %#x", function, q->flags);
+			die("queue flags are %#x", q->flags);
 		if (q->queueFamilyIndex >= ARRAY_SIZE(families))
-			die("%s: there is no queue family %u", function, q->queueFamilyIndex);
+			die("there is no queue family %u", q->queueFamilyIndex);
 		if (!q->queueCount || q->queueCount > families[q->queueFamilyIndex].queueCount)
-			die("%s: family %u does not have %u queues", function,
-			    q->queueFamilyIndex, q->queueCount);
+			die("family %u does not have %u queues", q->queueFamilyIndex, q->queueCount);
 		if (queues[q->queueFamilyIndex])
-			die("%s: family %u is there twice", function, q->queueFamilyIndex);
-		check_priorities(function, q);
+			die("family %u is there twice", q->queueFamilyIndex);
+		check_priorities(q);
 		queues[q->queueFamilyIndex] = q->queueCount;
 	}
 }
 
-static VkResult take_extensions(const char *function, const VkDeviceCreateInfo *info,
-				uint32_t version, bool *external_fd)
+static VkResult take_extensions(const VkDeviceCreateInfo *info, uint32_t version, bool *external_fd)
 {
 	bool external = version >= VK_API_VERSION_1_1;
 	uint32_t i;
@@ -660,23 +640,21 @@ static VkResult take_extensions(const char *function, const VkDeviceCreateInfo *
 			return VK_ERROR_EXTENSION_NOT_PRESENT;
 	}
 	if (*external_fd && !external)
-		die("%s: with Vulkan 1.0, %s needs %s", function,
+		die("with Vulkan 1.0, %s needs %s",
 		    VK_KHR_EXTERNAL_MEMORY_FD_EXTENSION_NAME,
 		    VK_KHR_EXTERNAL_MEMORY_EXTENSION_NAME);
 	return VK_SUCCESS;
 }
 
-/* The caller holds the lock. */
-static VkResult make_device(const char *function, struct object *gpu,
-			    const VkDeviceCreateInfo *info, VkDevice *out)
+static VkResult make_device(struct object *gpu, const VkDeviceCreateInfo *info, VkDevice *out)
 {
 	uint32_t queues[ARRAY_SIZE(families)] = { 0 };
 	struct object *dev;
 	bool external_fd;
 	VkResult r;
 
-	take_queues(function, info, queues);
-	r = take_extensions(function, info, gpu->parent->instance.version, &external_fd);
+	take_queues(info, queues);
+	r = take_extensions(info, gpu->parent->instance.version, &external_fd);
 	if (r)
 		return r;
 	dev = new_object(DEVICE, gpu->parent, gpu->index);
@@ -693,20 +671,17 @@ static VkResult make_device(const char *function, struct object *gpu,
 VkResult vkCreateDevice(VkPhysicalDevice gpu, const VkDeviceCreateInfo *info,
 			const VkAllocationCallbacks *callbacks, VkDevice *out)
 {
-	VkResult r = fault(__func__);
+	VkResult r = try_enter(__func__);
 
 	(void)callbacks;
 	if (r)
 		return r;
-	check_type(__func__, info->sType, VK_STRUCTURE_TYPE_DEVICE_CREATE_INFO);
-	check_no_chain(__func__, info->pNext);
+	check_type(info->sType, VK_STRUCTURE_TYPE_DEVICE_CREATE_INFO);
+	check_no_chain(info->pNext);
 	if (info->flags)
-		die("%s: flags are %#x", __func__, info->flags);
-	pthread_mutex_lock(&sim.lock);
-	r = sim.inherited ? VK_ERROR_INITIALIZATION_FAILED :
-	    make_device(__func__, find_physical(__func__, gpu), info, out);
-	pthread_mutex_unlock(&sim.lock);
-	return r;
+		die("flags are %#x", info->flags);
+	return leave(sim.inherited ? VK_ERROR_INITIALIZATION_FAILED :
+		     make_device(find(PHYSICAL, gpu), info, out));
 }
 
 void vkDestroyDevice(VkDevice device, const VkAllocationCallbacks *callbacks)
@@ -716,13 +691,13 @@ void vkDestroyDevice(VkDevice device, const VkAllocationCallbacks *callbacks)
 	(void)callbacks;
 	if (!device)
 		return;
-	pthread_mutex_lock(&sim.lock);
-	o = find_device(__func__, device);
+	enter(__func__);
+	o = find(DEVICE, device);
 	if (o->children)
-		die("%s: %lu memory objects are left", __func__, o->children);
+		die("%lu memory objects are left", o->children);
 	o->parent->children--;
 	drop_object(o);
-	pthread_mutex_unlock(&sim.lock);
+	leave(VK_SUCCESS);
 }
 
 /* No function here uses a queue, so its handle is not looked up. */
@@ -730,12 +705,12 @@ void vkGetDeviceQueue(VkDevice device, uint32_t family, uint32_t index, VkQueue 
 {
 	struct object *o;
 
-	pthread_mutex_lock(&sim.lock);
-	o = find_device(__func__, device);
+	enter(__func__);
+	o = find(DEVICE, device);
 	if (family >= ARRAY_SIZE(families) || index >= o->device.queues[family])
-		die("%s: the device has no queue %u of family %u", __func__, index, family);
+		die("the device has no queue %u of family %u", index, family);
 	*out = (VkQueue)(uintptr_t)(o->handle + 1 + family * 16 + index);
-	pthread_mutex_unlock(&sim.lock);
+	leave(VK_SUCCESS);
 }
 
 /* ---- Memory ---- */
@@ -746,7 +721,7 @@ struct extras {
 	const VkExportMemoryAllocateInfo *export;
 };
 
-static struct extras take_chain(const char *function, const void *next)
+static struct extras take_chain(const void *next)
 {
 	struct extras x = { NULL, NULL };
 	const VkBaseInStructure *s;
@@ -757,8 +732,7 @@ static struct extras take_chain(const char *function, const void *next)
 		else if (s->sType == VK_STRUCTURE_TYPE_EXPORT_MEMORY_ALLOCATE_INFO && !x.export)
 			x.export = (const void *)s;
 		else
-			die("%s: sType %d in pNext is one too many, or unknown to this double",
-			    function, s->sType);
+			die("sType %d in pNext is one too many, or unknown to this double", s->sType);
 	}
 	if (x.import && !x.import->handleType)
 		x.import = NULL;	/* by the specification, no import */
@@ -847,30 +821,26 @@ static VkResult fresh_memory(struct object *m)
 	return VK_SUCCESS;
 }
 
-static void check_allocation(const char *function, const struct object *dev,
-			     const VkMemoryAllocateInfo *info, const struct extras *x)
+static void check_allocation(const struct object *dev, const VkMemoryAllocateInfo *info, const struct extras *x)
 {
 	if (x->import && !dev->device.external_fd)
-		die("%s: import without %s", function,
-		    VK_KHR_EXTERNAL_MEMORY_FD_EXTENSION_NAME);
-	if (x->export &&
-	    (x->export->handleTypes & ~VK_EXTERNAL_MEMORY_HANDLE_TYPE_OPAQUE_FD_BIT))
-		die("%s: export as handle types %#x", function, x->export->handleTypes);
+		die("import without %s", VK_KHR_EXTERNAL_MEMORY_FD_EXTENSION_NAME);
+	if (x->export && (x->export->handleTypes & ~VK_EXTERNAL_MEMORY_HANDLE_TYPE_OPAQUE_FD_BIT))
+		die("export as handle types %#x", x->export->handleTypes);
 	if (!info->allocationSize)
-		die("%s: allocationSize is 0", function);
+		die("allocationSize is 0");
 	if (!x->import && info->memoryTypeIndex >= ARRAY_SIZE(types))
-		die("%s: there is no memory type %u", function, info->memoryTypeIndex);
+		die("there is no memory type %u", info->memoryTypeIndex);
 }
 
-/* The caller holds the lock. */
-static VkResult make_memory(const char *function, struct object *dev,
-			    const VkMemoryAllocateInfo *info, VkDeviceMemory *out)
+static VkResult make_memory(struct object *dev, const VkMemoryAllocateInfo *info, VkDeviceMemory *out)
 {
-	struct extras x = take_chain(function, info->pNext);
+	struct extras x = take_chain(info->pNext);
 	struct object *m;
 	VkResult r;
 
-	check_allocation(function, dev, info, &x);
+	check_type(info->sType, VK_STRUCTURE_TYPE_MEMORY_ALLOCATE_INFO);
+	check_allocation(dev, info, &x);
 	m = new_object(MEMORY, dev, dev->index);
 	if (!m)
 		return VK_ERROR_OUT_OF_HOST_MEMORY;
@@ -890,49 +860,40 @@ static VkResult make_memory(const char *function, struct object *dev,
 VkResult vkAllocateMemory(VkDevice device, const VkMemoryAllocateInfo *info,
 			  const VkAllocationCallbacks *callbacks, VkDeviceMemory *out)
 {
-	VkResult r = fault(__func__);
-
 	(void)callbacks;
-	if (r)
-		return r;
-	check_type(__func__, info->sType, VK_STRUCTURE_TYPE_MEMORY_ALLOCATE_INFO);
-	pthread_mutex_lock(&sim.lock);
-	r = make_memory(__func__, find_device(__func__, device), info, out);
-	pthread_mutex_unlock(&sim.lock);
-	return r;
+	return try_enter(__func__) ?: leave(make_memory(find(DEVICE, device), info, out));
 }
 
 /* The pages outlive vkUnmapMemory, as in NVIDIA's driver (H200, 580.159.04). */
-static void drop_pages(const char *function, struct object *m)
+static void drop_pages(struct object *m)
 {
 	if (m->memory.pages && munmap(m->memory.pages, m->memory.pages_length))
-		die("%s: munmap: %s", function, strerror(errno));
+		die("munmap: %s", strerror(errno));
 	m->memory.pages = NULL;
 }
 
-void vkFreeMemory(VkDevice device, VkDeviceMemory memory,
-		  const VkAllocationCallbacks *callbacks)
+static void free_memory(struct object *m)
 {
-	struct object *m;
-
-	(void)callbacks;
-	pthread_mutex_lock(&sim.lock);
-	find_device(__func__, device);
-	if (memory) {
-		m = find_memory(__func__, device, memory);
-		drop_pages(__func__, m);
-		if (!m->memory.imported)
-			*heap_used(m) -= m->memory.size;
-		if (close(m->memory.fd))
-			die("%s: someone closed the memory's own fd %d", __func__,
-			    m->memory.fd);
-		m->parent->children--;
-		drop_object(m);
-	}
-	pthread_mutex_unlock(&sim.lock);
+	drop_pages(m);
+	if (!m->memory.imported)
+		*heap_used(m) -= m->memory.size;
+	if (close(m->memory.fd))
+		die("someone closed the memory's own fd %d", m->memory.fd);
+	m->parent->children--;
+	drop_object(m);
 }
 
-/* The caller holds the lock. A mapping starts on a page. *out need not. */
+void vkFreeMemory(VkDevice device, VkDeviceMemory memory, const VkAllocationCallbacks *callbacks)
+{
+	(void)callbacks;
+	enter(__func__);
+	find(DEVICE, device);
+	if (memory)
+		free_memory(find_memory(device, memory));
+	leave(VK_SUCCESS);
+}
+
+/* A mapping starts on a page. *out need not. */
 static VkResult map(struct object *m, VkDeviceSize offset, VkDeviceSize size, void **out)
 {
 	VkDeviceSize skip = offset % (VkDeviceSize)sysconf(_SC_PAGESIZE);
@@ -946,7 +907,7 @@ static VkResult map(struct object *m, VkDeviceSize offset, VkDeviceSize size, vo
 		size = m->memory.size - offset;
 	if (!size || size > m->memory.size - offset)
 		return VK_ERROR_MEMORY_MAP_FAILED;
-	drop_pages(__func__, m);
+	drop_pages(m);
 	p = mmap(NULL, skip + size, PROT_READ | PROT_WRITE, MAP_SHARED, m->memory.fd,
 		 (off_t)(offset - skip));
 	if (p == MAP_FAILED)
@@ -961,52 +922,45 @@ static VkResult map(struct object *m, VkDeviceSize offset, VkDeviceSize size, vo
 VkResult vkMapMemory(VkDevice device, VkDeviceMemory memory, VkDeviceSize offset,
 		     VkDeviceSize size, VkMemoryMapFlags flags, void **out)
 {
-	VkResult r = fault(__func__);
+	VkResult r = try_enter(__func__);
 
 	if (r)
 		return r;
 	if (flags)
-		die("%s: flags are %#x", __func__, flags);
-	pthread_mutex_lock(&sim.lock);
-	r = map(find_memory(__func__, device, memory), offset, size, out);
-	pthread_mutex_unlock(&sim.lock);
-	return r;
+		die("flags are %#x", flags);
+	return leave(map(find_memory(device, memory), offset, size, out));
 }
 
 void vkUnmapMemory(VkDevice device, VkDeviceMemory memory)
 {
 	struct object *m;
 
-	pthread_mutex_lock(&sim.lock);
-	m = find_memory(__func__, device, memory);
+	enter(__func__);
+	m = find_memory(device, memory);
 	if (!m->memory.mapped)
-		die("%s: the memory is not mapped", __func__);
+		die("the memory is not mapped");
 	m->memory.mapped = false;
-	pthread_mutex_unlock(&sim.lock);
+	leave(VK_SUCCESS);
 }
 
 /* ---- VK_KHR_external_memory_fd ---- */
 
 static VkResult get_memory_fd(VkDevice device, const VkMemoryGetFdInfoKHR *info, int *out)
 {
-	const char *function = "vkGetMemoryFdKHR";
-	VkResult r = fault(function);
+	VkResult r = try_enter("vkGetMemoryFdKHR");
 	struct object *m;
 
 	if (r)
 		return r;
-	check_type(function, info->sType, VK_STRUCTURE_TYPE_MEMORY_GET_FD_INFO_KHR);
-	check_no_chain(function, info->pNext);
+	check_type(info->sType, VK_STRUCTURE_TYPE_MEMORY_GET_FD_INFO_KHR);
+	check_no_chain(info->pNext);
 	if (info->handleType != VK_EXTERNAL_MEMORY_HANDLE_TYPE_OPAQUE_FD_BIT)
-		die("%s: handle type %#x", function, info->handleType);
-	pthread_mutex_lock(&sim.lock);
-	m = find_memory(function, device, info->memory);
+		die("handle type %#x", info->handleType);
+	m = find_memory(device, info->memory);
 	if (!m->memory.exportable)
-		die("%s: the memory was allocated without VkExportMemoryAllocateInfo",
-		    function);
+		die("the memory was allocated without VkExportMemoryAllocateInfo");
 	*out = own_fd(m->memory.fd);
-	pthread_mutex_unlock(&sim.lock);
-	return *out < 0 ? VK_ERROR_TOO_MANY_OBJECTS : VK_SUCCESS;
+	return leave(*out < 0 ? VK_ERROR_TOO_MANY_OBJECTS : VK_SUCCESS);
 }
 
 /*
@@ -1016,19 +970,16 @@ static VkResult get_memory_fd(VkDevice device, const VkMemoryGetFdInfoKHR *info,
 static VkResult get_memory_fd_properties(VkDevice device, VkExternalMemoryHandleTypeFlagBits type,
 					 int fd, VkMemoryFdPropertiesKHR *out)
 {
-	const char *function = "vkGetMemoryFdPropertiesKHR";
-	VkResult r = fault(function);
+	VkResult r = try_enter("vkGetMemoryFdPropertiesKHR");
 
 	(void)fd;
 	if (r)
 		return r;
-	check_type(function, out->sType, VK_STRUCTURE_TYPE_MEMORY_FD_PROPERTIES_KHR);
-	pthread_mutex_lock(&sim.lock);
-	find_device(function, device);
-	pthread_mutex_unlock(&sim.lock);
+	check_type(out->sType, VK_STRUCTURE_TYPE_MEMORY_FD_PROPERTIES_KHR);
+	find(DEVICE, device);
 	if (type == VK_EXTERNAL_MEMORY_HANDLE_TYPE_OPAQUE_FD_BIT)
-		die("%s: an opaque fd has no properties", function);
-	return VK_ERROR_INVALID_EXTERNAL_HANDLE;
+		die("an opaque fd has no properties");
+	return leave(VK_ERROR_INVALID_EXTERNAL_HANDLE);
 }
 
 /* ---- Function addresses ---- */
@@ -1090,9 +1041,9 @@ PFN_vkVoidFunction vkGetInstanceProcAddr(VkInstance instance, const char *name)
 
 	if (!instance)
 		return e && e->level == GLOBAL ? e->fn : NULL;
-	pthread_mutex_lock(&sim.lock);
-	version = find_instance(__func__, instance)->instance.version;
-	pthread_mutex_unlock(&sim.lock);
+	enter(__func__);
+	version = find(INSTANCE, instance)->instance.version;
+	leave(VK_SUCCESS);
 	if (!e || e->level == OF_EXTERNAL_FD)
 		return NULL;
 	if (e->level == OF_INSTANCE_1_1 && version < VK_API_VERSION_1_1)
@@ -1105,9 +1056,9 @@ PFN_vkVoidFunction vkGetDeviceProcAddr(VkDevice device, const char *name)
 	const struct entry *e = entry_of(name);
 	bool external_fd;
 
-	pthread_mutex_lock(&sim.lock);
-	external_fd = find_device(__func__, device)->device.external_fd;
-	pthread_mutex_unlock(&sim.lock);
+	enter(__func__);
+	external_fd = find(DEVICE, device)->device.external_fd;
+	leave(VK_SUCCESS);
 	if (!e || e->level < OF_DEVICE || (e->level == OF_EXTERNAL_FD && !external_fd))
 		return NULL;
 	return e->fn;
@@ -1132,10 +1083,10 @@ unsigned long vulkan_sim_live(void)
 	struct object *o;
 	size_t i;
 
-	pthread_mutex_lock(&sim.lock);
+	enter(__func__);
 	for (i = 0; i < BUCKETS; i++)
 		for (o = sim.buckets[i]; o; o = o->next)
 			live += o->kind != PHYSICAL && o->epoch == sim.epoch;
-	pthread_mutex_unlock(&sim.lock);
+	leave(VK_SUCCESS);
 	return live;
 }
