@@ -12,7 +12,6 @@ package host
 #include <sys/mman.h>
 #include "driver.h"
 #include "front.h"
-#include "watch.h"
 
 // The answer is a number: a driver may answer an address that no Go pointer may hold.
 static uintptr_t map_memory(uintptr_t addr, size_t size, int prot, int flags, int fd, off_t offset)
@@ -27,7 +26,6 @@ import (
 	"unsafe"
 
 	_ "gdrapi/capi/copy" // C alone: front.c and runtime.c call it
-	"gdrapi/core"
 	"gdrapi/core/cuda"
 
 	"golang.org/x/sys/unix"
@@ -84,24 +82,3 @@ func Usable() bool { return bool(C.gdr_driver_can_load()) }
 
 // Pointer is an address of the host's, which Go's memory never holds.
 func Pointer(addr uintptr) unsafe.Pointer { return *(*unsafe.Pointer)(unsafe.Pointer(&addr)) }
-
-// Watch is core.Watch.
-func Watch(export uintptr, addr, size uint64) (core.Seen, error) {
-	// It walks the list of libraries, which takes a lock of the loader.
-	if !Usable() {
-		return core.Seen{}, unix.ENOTSUP
-	}
-	var w C.struct_gdr_watch
-	if rc := C.gdr_watch_export(Pointer(export), C.uint64_t(addr), C.uint64_t(size), &w); rc != 0 {
-		return core.Seen{}, unix.Errno(rc)
-	}
-	return core.Seen{
-		Result:   int32(w.result),
-		FD:       int32(w.fd),
-		Requests: uint32(w.requests),
-		Size:     uint32(w.size),
-		Client:   uint32(w.client),
-		Object:   uint32(w.object),
-		Offset:   uint64(w.offset),
-	}, nil
-}

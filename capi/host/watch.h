@@ -5,6 +5,9 @@
  * CUDA does not say which object of the driver an address lies in. It names the
  * object to the kernel when it exports the address as a dma-buf. So we watch that one call.
  *
+ * Go finds the slot and the copy of the library that watches (watch.go, slot.go), before the call.
+ * What runs during it is C.
+ *
  * 1. The slot: the one R_*_JUMP_SLOT for "ioctl" in libcuda. That is the library named
  *    libcuda.so that export lies in. Where a tool's function stands for libcuda's, it is the
  *    first library of that name; where none has the name, the library that export lies in.
@@ -32,6 +35,8 @@
 #ifndef GDR_WATCH_H
 #define GDR_WATCH_H
 
+#include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 #pragma GCC visibility push(hidden)
@@ -41,18 +46,37 @@ struct gdr_watch {
 	int32_t fd;		/* the dma-buf; -1: none. The caller closes it. */
 	uint32_t requests;	/* exports that the kernel was asked for; 0: none seen */
 	uint32_t size;		/* bytes of the first one's struct */
-	uint32_t client;	/* of the first one, as is all below */
-	uint32_t object;
-	uint64_t offset;	/* of the range in the object, in bytes */
+	uint8_t head[576];	/* the first bytes of that struct; 0 behind its end */
+};
+
+/* Where a libcuda keeps the address of ioctl. */
+struct gdr_watch_slot {
+	uintptr_t at;
+	uintptr_t low, high;	/* the library */
+	bool read_only;		/* the loader made the page so */
 };
 
 /*
  * Calls export, which is libcuda's cuMemGetHandleForAddressRange, for a dma-buf
- * of size bytes at addr, and notes the request. A request of an unknown size
- * leaves client, object and offset 0. Returns 0, or ENOTSUP where nothing can be
- * watched and export was not called. Thread-safe. Needs a current context.
+ * of size bytes at addr, and notes the request that goes through the slot. Returns 0, or
+ * ENOTSUP where the slot cannot be watched and export was not called. Thread-safe. Needs a
+ * current context.
  */
-int gdr_watch_export(void *export, uint64_t addr, uint64_t size, struct gdr_watch *w);
+int gdr_watch_export(const struct gdr_watch_slot *s, void *export, uint64_t addr, uint64_t size,
+		     struct gdr_watch *w);
+
+/* A library that is loaded, or was. */
+struct gdr_library {
+	uintptr_t addr;		/* added to the addresses in its file */
+	uintptr_t headers;	/* its program headers */
+	uint64_t count;		/* of them */
+};
+
+/* Lists the libraries in the loader's order, up to room. Returns how many there are. */
+size_t gdr_list_libraries(struct gdr_library *list, size_t room);
+
+/* Copies what is at addr, if it lies in a library. Meanwhile none is unloaded. */
+bool gdr_read_library(uintptr_t addr, void *to, size_t bytes);
 
 #pragma GCC visibility pop
 

@@ -2,8 +2,7 @@
 #
 # make check-rm       [check 15 s] every kind of CUDA memory on the rm backend, and how its requests are watched
 
-WATCHED   := $(addprefix $(B)/watched/,$(addsuffix .so,watched_lazy watched_relro watched_got watched_absent watched_two watched_again watched_named \
-	     watch_copy watch_closed))
+WATCHED   := $(addprefix $(B)/watched/,$(addsuffix .so,watched_lazy watched_relro watched_again watch_copy))
 WATCH     := tests/rm/watch_test.c capi/host/watch.c
 
 .PHONY: watch-test
@@ -43,23 +42,13 @@ $(B)/asan/watch_test:
 	$(CC) -O1 -g $(SANITIZE) $(WATCH_CC)
 
 # How the stand-in reaches ioctl: through a slot that is bound when it is called, or when the stand-in is loaded
-# and then read-only; through a table that is no slot; by no name; through two slots of that name.
+# and then read-only.
 $(B)/watched/watched_lazy.so: HOW = -fplt -Wl,-z,lazy
 $(B)/watched/watched_relro.so: HOW = -fplt -Wl,-z,now -Wl,-z,relro
-$(B)/watched/watched_got.so: HOW = -fno-plt
-$(B)/watched/watched_absent.so: HOW = -DWATCHED_ABSENT
-$(B)/watched/watched_two.so: HOW = -fplt -Wl,-z,lazy -DWATCHED_TWO $(B)/watched/libother.so -Wl,-rpath,'$$ORIGIN'
-$(B)/watched/watched_two.so: $(B)/watched/libother.so
-$(B)/watched/watched_named.so: HOW = -fplt -Wl,-z,lazy -Wl,-soname,libcuda.so.1
 $(B)/watched/watch_copy.so: HOW = -Wl,-z,nodelete -lpthread
 $(B)/watched/watched_%.so: tests/rm/watched.c tests/rm/watched.h
 	@mkdir -p $(@D)
 	$(CC) $(C11) $(CFLAGS) -shared -fPIC -o $@ $< $(HOW)
-
-$(B)/watched/libother.so: tests/rm/watched_other.c
-	@mkdir -p $(@D)
-	echo 'WATCHED_OTHER { global: ioctl; local: *; };' >$(B)/watched/other.map
-	$(CC) $(C11) $(CFLAGS) -shared -fPIC -Wl,-soname,$(@F) -Wl,--version-script,$(B)/watched/other.map -o $@ $<
 
 $(B)/watched/watch_copy.so: tests/rm/watch_copy.c capi/host/watch.c capi/host/watch.h
 	@mkdir -p $(@D)
@@ -67,6 +56,4 @@ $(B)/watched/watch_copy.so: tests/rm/watch_copy.c capi/host/watch.c capi/host/wa
 
 # The same file under another name is another object to the loader.
 $(B)/watched/watched_again.so: $(B)/watched/watched_lazy.so
-$(B)/watched/watch_closed.so: $(B)/watched/watch_copy.so
-$(B)/watched/watched_again.so $(B)/watched/watch_closed.so:
 	cp $< $@

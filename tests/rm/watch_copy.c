@@ -2,10 +2,10 @@
 /* capi/host/watch.c as a shared object of its own, linked as libgdrapi is. */
 #include "host/watch.h"
 
-int watch_copy(void *export, uint64_t addr, uint64_t size, struct gdr_watch *w);
+typeof(gdr_watch_export) watch_copy;
 
 __attribute__((visibility("default")))
-int watch_copy(void *export, uint64_t addr, uint64_t size, struct gdr_watch *w)
+int watch_copy(const struct gdr_watch_slot *s, void *export, uint64_t addr, uint64_t size, struct gdr_watch *w)
 {
-	return gdr_watch_export(export, addr, size, w);
+	return gdr_watch_export(s, export, addr, size, w);
 }
