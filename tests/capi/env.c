@@ -56,7 +56,8 @@ static void bad_values(struct tap *t)
 		{ "GDRCOPY_READ_THREADS", "0" }, { "GDRCOPY_READ_THREADS", "65" },
 		{ "GDRCOPY_READ_THREADS", "2x" }, { "GDRCOPY_WRITE_THREADS", "+2" },
 		{ "GDRCOPY_WRITE_THREADS", " 2" }, { "GDRCOPY_WRITE_THREADS", "99999999999999999999" },
-		{ "GDRCOPY_DMA_READ", "0" }, { "GDRCOPY_DMA_READ", "-1" },
+		{ "GDRCOPY_COPY", "auto " }, { "GDRCOPY_COPY", "0" }, { "GDRCOPY_READ_THREADS", "x" },
+		{ "GDRCOPY_DMA_READ", "0" }, { "GDRCOPY_DMA_READ", "-1" }, { "GDRCOPY_DMA_READ", " 2" },
 		{ "GDRCOPY_DMA_WRITE", "1k" }, { "GDRCOPY_DMA_WRITE", "99999999999999999999" },
 	};
 	struct gdr_copy_env env;

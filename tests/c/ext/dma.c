@@ -6,6 +6,7 @@
  * have the simulated driver refuse one of the calls that it takes, and look for
  * the line that the library writes then: the CPU must have made the copy.
  */
+#include "ext/copies.h"
 #include "ext/libcuda.h"
 
 #include <setjmp.h>
@@ -64,39 +65,9 @@ static void want_dma(const char *reads, const char *writes)
 	expect_is(setenv("GDRCOPY_DMA_WRITE", writes, 1), 0);
 }
 
-/* Writes n bytes and reads them back, twice: by one call, and by small ones, which
- * no engine makes. All else must stay.
- */
-static void check_copy(struct buffer *b, size_t n, size_t at, uint64_t seed)
-{
-	unsigned char *out = malloc(n), *in = malloc(n + 2), *slow = malloc(n + 2);
-
-	expect(out && in && slow && at > 0 && at + n < b->size);
-	fill_random(out, n, seed);
-	memset(in, 0x5a, n + 2);
-	for (size_t i = 0; i < n + 2; i += 1024)
-		expect_is(gdr_copy_to_mapping(b->mh, b->va + at - 1 + i, in + i,
-					      n + 2 - i < 1024 ? n + 2 - i : 1024), 0);
-	expect_is(gdr_copy_to_mapping(b->mh, b->va + at, out, n), 0);
-	expect_is(gdr_copy_from_mapping(b->mh, in + 1, b->va + at, n), 0);
-	expect(!memcmp(in + 1, out, n) && in[0] == 0x5a && in[n + 1] == 0x5a);
-	for (size_t i = 0; i < n + 2; i += 1024)
-		expect_is(gdr_copy_from_mapping(b->mh, slow + i, b->va + at - 1 + i,
-						n + 2 - i < 1024 ? n + 2 - i : 1024), 0);
-	expect(!memcmp(slow, in, n + 2));
-	free(out);
-	free(in);
-	free(slow);
-}
-
 static void check_sizes(struct buffer *b)
 {
-	static const size_t sizes[] = { 8, 4096, LEAST_READ - 1, LEAST_READ, LEAST_WRITE - 1,
-					LEAST_WRITE, 300001 };
-
-	for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++)
-		for (size_t at = 1; at < 130; at += 64)
-			check_copy(b, sizes[i], at, i + at);
+	check_these(b, (const size_t[]){ 8, 4096, LEAST_READ - 1, LEAST_READ, LEAST_WRITE - 1, LEAST_WRITE, 300001, 0 });
 }
 
 static gdr_t open_with_dma(struct buffer *b)
@@ -245,20 +216,6 @@ static void refusals(void)
 	for (size_t i = 0; i < sizeof(list) / sizeof(list[0]); i++)
 		expect(in_child(list[i].name, refuse_one, &list[i], 60));
 	expect(in_child("no engine", keeps_nothing, NULL, 60));
-}
-
-static void bad_environment(void)
-{
-	static const char *const bad[] = { "0", "-1", "64K", " 2", "x", "99999999999999999999999" };
-
-	for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
-		want_dma(i % 2 ? bad[i] : "1", i % 2 ? "1" : bad[i]);
-		errno = 0;
-		expect(gdr_open() == NULL);
-		expect_is(errno, EINVAL);
-	}
-	want_dma("", "1");
-	open_or_fail();
 }
 
 /* A handle's slot is used again: the engine must go to the new one's memory. */
@@ -503,13 +460,7 @@ static gdr_t open_staged(struct buffer *b, const char *threads)
 
 static void check_staged_sizes(struct buffer *b)
 {
-	static const size_t sizes[] = {
-		LEAST_READ, 256 * KIB, 256 * KIB + 1, 1000003, 2 * MIB, STAGED_BYTES - 200,
-	};
-
-	for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++)
-		for (size_t at = 1; at < 130; at += 64)
-			check_copy(b, sizes[i], at, i + at);
+	check_these(b, (const size_t[]){ LEAST_READ, 256 * KIB, 256 * KIB + 1, 1000003, 2 * MIB, STAGED_BYTES - 200, 0 });
 }
 
 static void staged(void *threads)
@@ -912,7 +863,6 @@ static const struct guest_case cases[] = {
 	{ "bytes by DMA", bytes_are_right, 60, 0 },
 	{ "from which size on", least_sizes, 30, 0 },
 	{ "what the driver refuses, the CPU does", refusals, 120, 0 },
-	{ "a bad number in the environment", bad_environment, 30, 0 },
 	{ "another buffer in the same slot", another_buffer, 60, 0 },
 	{ "one stream for a GPU", one_stream, 30, 0 },
 	{ "a part of the memory", part_of_memory, 60, 0 },
