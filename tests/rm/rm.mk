@@ -8,14 +8,14 @@ WATCH     := tests/rm/watch_test.c capi/host/watch.c
 .PHONY: watch-test
 watch-test: $(BIN)/watch_test $(WATCHED)
 
-$(BIN)/rm_memory $(BIN)/rm_machines: $(BIN)/%: tests/rm/%.c $(CUDA_DL) $(LIB) $(TOOL_H)
+$(BIN)/rm_memory $(BIN)/rm_machines: $(BIN)/%: tests/rm/%.c $(CUDA_DL) $(LIB) $(GUEST_H)
 	@mkdir -p $(@D)
-	$(CC) $(C11) $(CFLAGS) -o $@ $(filter %.c %.o,$^) $(LINK)
+	$(CC) $(C11) $(CFLAGS) -I$(T) -o $@ $(filter %.c %.o,$^) $(LINK)
 
 # A second file is a second library to the loader.
-$(BIN)/rm_libraries: tests/rm/libraries.c $(LIB) $(TOOL_H) | $(B)/watched/libgdrapi_copy.so $(B)/watched/golib.so
+$(BIN)/rm_libraries: tests/rm/libraries.c $(CUDA_DL) $(LIB) $(GUEST_H) | $(B)/watched/libgdrapi_copy.so $(B)/watched/golib.so
 	@mkdir -p $(@D)
-	$(CC) $(C11) $(CFLAGS) -o $@ $(filter %.c,$^) -ldl -lpthread
+	$(CC) $(C11) $(CFLAGS) -I$(T) -o $@ $(filter %.c %.o,$^) -ldl -lpthread
 
 $(B)/watched/libgdrapi_copy.so: $(LIB)
 	@mkdir -p $(@D)

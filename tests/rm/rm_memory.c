@@ -7,25 +7,8 @@
  * Runs on a real GPU and on the simulated driver (tests/doubles, rm_sim). Bytes are
  * checked both ways against CUDA's own copies. --long: up to 80 GB, 100,000 cycles.
  */
-#define _GNU_SOURCE
-#include "cuda_dl.h"
-#include "tap.h"
+#include "guest/cuda.h"
 
-#include <dirent.h>
-#include <dlfcn.h>
-#include <errno.h>
-#include <pthread.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/wait.h>
-#include <unistd.h>
-
-#include "gdrapi.h"
-#include "gdrapi_ext.h"
-
-#define KIB 1024ul
-#define MIB (1024 * KIB)
 #define GIB (1024 * MIB)
 #define PAGE GPU_PAGE_SIZE
 
@@ -306,30 +289,6 @@ static void refused(gdr_t g)
 	tap_is(&tap, gdr_pin_buffer(g, (uintptr_t)&host, 8, 0, 0, &mh), EINVAL, "a pin of the stack");
 }
 
-static int count_fds(void)
-{
-	DIR *dir = opendir("/proc/self/fd");
-	int n = 0;
-
-	while (dir && readdir(dir))
-		n++;
-	if (dir)
-		closedir(dir);
-	return n;
-}
-
-static long rss_kib(void)
-{
-	FILE *f = fopen("/proc/self/statm", "r");
-	long pages = -1;
-
-	if (f && fscanf(f, "%*d %ld", &pages) != 1)
-		pages = -1;
-	if (f)
-		fclose(f);
-	return pages * (sysconf(_SC_PAGESIZE) / 1024);
-}
-
 static void cycles(gdr_t g)
 {
 	int n = is_long ? 100000 : 2000, failed = 0, fds;
@@ -448,61 +407,49 @@ static void after_reset(gdr_t g)
 	tap_is(&tap, try_range(g, p, 4 * MIB), 0, "a mapping in the new context");
 }
 
-/* Forked before CUDA, with the library open in the parent, too. */
-static int child(void)
+/* Makes CUDA's first context current. */
+static void begin_cuda(void)
 {
-	cu_ctx ctx;
-	gdr_t g;
-	cu_ptr p;
-	int dev, rc;
+	cu_ctx ctx = start_cuda(&cu);
 
-	g = gdr_open();
-	if (!g || cu.init(0) || cu.device_get(&dev, 0) || cu.primary_retain(&ctx, dev) ||
-	    cu.ctx_set(ctx) || cu.mem_alloc(&p, MIB))
-		return 1;
-	rc = try_range(g, p, MIB);
-	return gdr_close(g) || rc;
+	must(cu.ctx_set(ctx), "cuCtxSetCurrent");
+}
+
+/* Forked before CUDA, with the library open in the parent, too. */
+static void child(void *unused)
+{
+	gdr_t g = open_or_fail();
+	cu_ptr p;
+
+	begin_cuda();
+	must(cu.mem_alloc(&p, MIB), "cuMemAlloc");
+	expect_is(try_range(g, p, MIB), 0);
+	expect_is(gdr_close(g), 0);
 }
 
 static void fork_before_cuda(void)
 {
 	gdr_t g = gdr_open();
 	char name[16] = "";
-	int status = -1;
-	pid_t pid;
 
 	if (!g || gdr_get_backend(g, name, sizeof(name)) || strcmp(name, "rm")) {
 		printf("Bail out! the backend is %s, not rm: set GDRCOPY_BACKEND=rm\n", g ? name : "none");
 		exit(1);
 	}
-	fflush(stdout);
-	pid = fork();
-	if (pid == 0)
-		_exit(child());
-	waitpid(pid, &status, 0);
-	tap_is(&tap, status, 0, "the status of a child that was forked before CUDA");
+	tap_ok(&tap, in_child("forked before CUDA", child, NULL, 60), "a child that was forked before CUDA");
 	tap_is(&tap, gdr_close(g), 0, "the parent's gdr_close");
 }
 
 int main(int argc, char **argv)
 {
-	const char *err = cuda_load(&cu);
-	cu_ctx ctx;
-	int dev, fds;
 	gdr_t g;
+	int fds;
 
 	setvbuf(stdout, NULL, _IOLBF, 0);
 	is_long = argc > 1 && !strcmp(argv[1], "--long");
-	if (err) {
-		printf("Bail out! %s\n", err);
-		return 1;
-	}
-	find_calls();
 	fork_before_cuda();
-	must(cu.init(0), "cuInit");
-	must(cu.device_get(&dev, 0), "cuDeviceGet");
-	must(cu.primary_retain(&ctx, dev), "cuDevicePrimaryCtxRetain");
-	must(cu.ctx_set(ctx), "cuCtxSetCurrent");
+	begin_cuda();
+	find_calls();
 	fds = count_fds();
 	g = gdr_open();
 	tap_ok(&tap, g != NULL, "gdr_open");
