@@ -5,7 +5,7 @@ import (
 	"unsafe"
 
 	"gdrapi/core/handle"
-	"gdrapi/core/internal/ctest"
+	"gdrapi/tests/ctest"
 )
 
 // TestLayout compares the shared memory with capi/cache_range.h.

@@ -4,7 +4,7 @@ import (
 	"testing"
 	"unsafe"
 
-	"gdrapi/core/internal/ctest"
+	"gdrapi/tests/ctest"
 
 	"github.com/stretchr/testify/require"
 )

@@ -7,7 +7,7 @@ import (
 	"testing"
 	"unsafe"
 
-	"gdrapi/core/internal/ctest"
+	"gdrapi/tests/ctest"
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
