@@ -3,8 +3,8 @@
  * cache_range.h - the pinned ranges of registration caches, and the holds on them. A hit
  * reads and writes them without a lock. The core writes the rest.
  *
- * Both sides of the library know this layout: here in C, and in core/cache/layout.go.
- * core/cache's tests compare the two.
+ * Both sides of the library know this layout: here in C, and in capi/door/ranges.go.
+ * TestLayout there compares the two.
  *
  * A range lies at the index of its handle, as a slot does (slot.h). Its state has the
  * handle's generation, the bit RETIRED and the number of holds.

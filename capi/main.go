@@ -24,7 +24,6 @@ import (
 	"gdrapi/capi/long"
 	"gdrapi/core"
 	"gdrapi/core/backend"
-	"gdrapi/core/cache"
 	"gdrapi/core/log"
 
 	"golang.org/x/sys/unix"
@@ -267,15 +266,15 @@ func gdrcore_cache_open(g, most C.uint64_t, c *C.uint64_t) (rc C.int) {
 func gdrcore_cache_get(c, addr, size, now C.uint64_t, out *C.struct_gdr_core_held) (rc C.int) {
 	var err error
 	defer finish("gdr_cache_get", &err, &rc)
-	var h cache.Held
+	var h door.Held
 	h, err = library.CacheGet(door.Handle(c), uint64(addr), uint64(size), uint64(now))
 	*out = C.struct_gdr_core_held{
 		handle: C.uint64_t(h.Handle),
 		va:     C.uint64_t(h.VA),
 	}
-	if err == nil && h.GPU != 0 { // the mapping is new
-		long.Pinned(uint64(h.Handle), h.GPU, h.Size)
-		long.Mapped(uint64(h.Handle), h.GPU)
+	if m := h.Mapping; m != nil {
+		long.Pinned(uint64(h.Handle), m.GPU(), m.Mapped())
+		long.Mapped(uint64(h.Handle), m.GPU())
 	}
 	return
 }

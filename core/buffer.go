@@ -1,11 +1,11 @@
 package core
 
 import (
+	"errors"
 	"fmt"
 	"sync"
 
 	"gdrapi/core/backend"
-	"gdrapi/core/handle"
 	"gdrapi/core/internal/mmio"
 	"gdrapi/core/log"
 
@@ -42,7 +42,7 @@ type Gate interface {
 // ErrCopies is what a call that ends mappings returns while a Gate's copies run through one.
 // The caller makes the call again. Meanwhile no new copy begins. A program that uses this
 // package alone does not meet it: Close waits for ReadAt and WriteAt.
-var ErrCopies = handle.ErrCopies
+var ErrCopies = errors.New("copies still run through the mapping")
 
 // Buffer is pinned GPU memory.
 type Buffer struct {
@@ -138,10 +138,19 @@ func (b *Buffer) hold() error {
 // Close ends the buffer's mapping, if there is one, and unpins the buffer. It waits for
 // ReadAt and WriteAt. After an error of the driver's the buffer is gone, too.
 func (b *Buffer) Close() error {
-	if err := b.lock(); err != nil {
+	if err := b.device.enter(); err != nil {
 		return err
 	}
-	defer b.unlock()
+	defer b.device.leave()
+	return b.end()
+}
+
+// end is Close in a device that is entered.
+func (b *Buffer) end() error {
+	if err := b.hold(); err != nil {
+		return err
+	}
+	defer b.mu.Unlock()
 	return b.unpin()
 }
 

@@ -2,99 +2,29 @@ package core
 
 import (
 	"fmt"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
-	"gdrapi/core/backend"
-	"gdrapi/core/cache"
 	"gdrapi/core/cuda"
-	"gdrapi/core/handle"
 )
 
-// Caches is where caches have their ranges: in the memory of Set, by handles of Table. Buffers
-// are what these handles name.
-type Caches struct {
-	Table   *handle.Table
-	Buffers *handle.Objects[*Buffer]
-	Set     cache.Set
+// MaxRanges is how many ranges one cache has at most.
+const MaxRanges = 16384
 
-	// Driver gives the driver that caches ask about memory. nil: CUDA's.
-	Driver func() (cache.Driver, error)
+// CacheDriver is what a cache needs to know from CUDA about memory.
+type CacheDriver interface {
+	// BufferID is the ID of the allocation that has addr. No two allocations of a
+	// process ever have the same ID. 0 is none.
+	BufferID(addr uint64) (uint64, error)
+	// AllocationRange is the start of that allocation and its size in bytes.
+	AllocationRange(addr uint64) (base, size uint64, err error)
+	// PointerGetAttribute is the address of cuPointerGetAttribute, for Hits.
+	PointerGetAttribute() uintptr
 }
 
-// Cache keeps ranges of GPU memory pinned and mapped while nobody uses them.
-type Cache struct {
-	device *Device
-	in     *Caches
-	cache  *cache.Cache
-}
-
-// cachePins pins for a cache, through the cache's device. That device is entered.
-type cachePins struct {
-	device *Device
-	in     *Caches
-}
-
-func (p cachePins) Pin(addr, size uint64) (handle.Handle, error) {
-	h, err := p.in.Table.Alloc()
-	if err != nil {
-		return 0, err
-	}
-	b, err := p.device.pin(PinRequest{Addr: addr, Size: size})
-	if err != nil {
-		p.in.Table.Free(h)
-		return 0, err
-	}
-	p.in.Buffers.Put(h, b)
-	return h, b.SetGate(p.in.Buffers.Gate(h))
-}
-
-// hold finds a buffer and takes its lock.
-func (p cachePins) hold(h handle.Handle) (*Buffer, error) {
-	b, ok := p.in.Buffers.Get(h)
-	if !ok {
-		return nil, fmt.Errorf("the buffer is unpinned: %w", ErrClosed)
-	}
-	return b, b.hold()
-}
-
-func (p cachePins) Info(h handle.Handle) (va uint64, page uint32, err error) {
-	b, err := p.hold(h)
-	if err != nil {
-		return 0, 0, err
-	}
-	defer b.mu.Unlock()
-	i, err := b.pin.Info()
-	return i.VA, i.PageSize, err
-}
-
-func (p cachePins) Map(h handle.Handle, size uint64) (uintptr, error) {
-	b, err := p.hold(h)
-	if err != nil {
-		return 0, err
-	}
-	defer b.mu.Unlock()
-	m, err := b.mapLocked(size, backend.None)
-	if err != nil {
-		return 0, err
-	}
-	return m.va, nil
-}
-
-func (p cachePins) Unpin(h handle.Handle) error {
-	b, err := p.hold(h)
-	if err != nil {
-		return err
-	}
-	defer b.mu.Unlock()
-	return b.unpin()
-}
-
-func (in *Caches) driver() (cache.Driver, error) {
-	if in.Driver != nil {
-		return in.Driver()
-	}
+func cudaDriver() (CacheDriver, error) {
 	d, err := cuda.Loaded()
 	if err != nil {
 		return nil, err
@@ -102,56 +32,145 @@ func (in *Caches) driver() (cache.Driver, error) {
 	return d, nil
 }
 
-// Open opens a cache through d. It keeps up to most bytes pinned that nobody holds.
-func (in *Caches) Open(d *Device, most uint64) (*Cache, error) {
+// Hits shows the ranges of a cache to others than this package, who hold and give back
+// ranges without the cache's lock. The cache calls each method with that lock.
+type Hits interface {
+	// Gate makes the Gate of a buffer that the cache has pinned.
+	Gate(*Buffer) (Gate, error)
+	// Asks says by which function a hit asks for a buffer ID. The first range comes later.
+	Asks(pointerGetAttribute uintptr)
+	// Add shows a range, the one at that place in the order of addresses. It is held once.
+	Add(place int, r Shown) Holds
+	// Remove ends what Add began at that place.
+	Remove(place int)
+	// Room says how many bytes may still be pinned. Below 0 too many are.
+	Room(bytes int64)
+}
+
+// Shown is a range of a cache: GPU addresses from Start to before End, in the allocation with
+// the buffer ID.
+type Shown struct {
+	Start, End, ID uint64
+	VA             uint64 // the CPU's address of Start
+	Used           uint64 // the time of the last use
+	Gate           Gate   // of the range's buffer
+}
+
+// Holds counts who holds a range.
+type Holds interface {
+	// Take takes a hold, unless the range is retired. now is the time of its last use.
+	Take(now uint64) bool
+	// Drop ends a hold.
+	Drop()
+	// Retire has no new hold taken. Without heldToo it returns false if there is a hold.
+	Retire(heldToo bool) bool
+	// Held reports whether there is a hold.
+	Held() bool
+	// Used is the time of the last use.
+	Used() uint64
+}
+
+// tally is the Holds of a cache without Hits. The cache's lock guards it.
+type tally struct {
+	holds   int
+	retired bool
+	used    uint64
+}
+
+func (n *tally) Take(now uint64) bool {
+	if n.retired {
+		return false
+	}
+	n.holds++
+	n.used = now
+	return true
+}
+
+func (n *tally) Retire(heldToo bool) bool {
+	n.retired = n.retired || n.holds == 0 || heldToo
+	return n.retired
+}
+
+func (n *tally) Drop()        { n.holds-- }
+func (n *tally) Held() bool   { return n.holds > 0 }
+func (n *tally) Used() uint64 { return n.used }
+
+// noHits are the Hits of a Go program's cache: all use its methods.
+type noHits struct{}
+
+func (noHits) Gate(*Buffer) (Gate, error) { return nil, nil } // nobody else copies
+func (noHits) Asks(uintptr)               {}
+func (noHits) Add(_ int, r Shown) Holds   { return &tally{holds: 1, used: r.Used} }
+func (noHits) Remove(int)                 {}
+func (noHits) Room(int64)                 {}
+
+// Cache keeps ranges of GPU memory pinned and mapped while nobody uses them.
+type Cache struct {
+	device *Device
+	hits   Hits
+	most   uint64 // bytes to keep pinned
+
+	mu      sync.Mutex
+	closed  bool
+	driver  CacheDriver // nil until it is found
+	pinned  uint64      // bytes that are pinned now
+	live    []*kept
+	retired []*kept // to be unpinned with their last hold
+}
+
+// OpenCache opens a cache that keeps up to most bytes pinned that nobody holds.
+func (d *Device) OpenCache(most uint64) (*Cache, error) { return d.OpenShownCache(most, noHits{}) }
+
+// OpenShownCache is OpenCache with hits of others.
+func (d *Device) OpenShownCache(most uint64, hits Hits) (*Cache, error) {
 	if err := d.enter(); err != nil {
 		return nil, err
 	}
 	defer d.leave()
-	opened, err := in.Set.Open(in.Table, most, cachePins{d, in}, in.driver)
-	if err != nil {
-		return nil, err
-	}
-	c := &Cache{device: d, in: in, cache: opened}
+	c := &Cache{device: d, hits: hits, most: most}
+	c.setPinned(0)
 	d.caches.add(c)
 	return c, nil
 }
 
-// Handle names the cache in its Caches.
-func (c *Cache) Handle() handle.Handle { return c.cache.Handle() }
-
 // Device is the device that the cache pins through.
 func (c *Cache) Device() *Device { return c.device }
 
-// ours has the caches of programs that use this package alone.
-var ours = sync.OnceValues(func() (*Caches, error) {
-	const epoch = 1 // handles of a forked child would have another
-	t, err := handle.New(epoch)
-	if err != nil {
-		return nil, err
+// begin begins a call on a cache that is open. It takes its lock.
+func (c *Cache) begin() error {
+	if err := c.device.enter(); err != nil {
+		return err
 	}
-	return &Caches{Table: t, Buffers: handle.NewObjects[*Buffer](t)}, nil
-})
+	if err := c.lock(); err != nil {
+		c.device.leave()
+		return err
+	}
+	return nil
+}
 
-// OpenCache opens a cache that keeps up to most bytes pinned that nobody holds. A program has
-// 64 caches at most. Errors: ENOMEM.
-func (d *Device) OpenCache(most uint64) (*Cache, error) {
-	in, err := ours()
-	if err != nil {
-		return nil, err
+func (c *Cache) end() {
+	c.mu.Unlock()
+	c.device.leave()
+}
+
+// lock takes the lock of a cache that is open.
+func (c *Cache) lock() error {
+	c.mu.Lock()
+	if c.closed {
+		c.mu.Unlock()
+		return fmt.Errorf("the cache is closed: %w", ErrClosed)
 	}
-	return in.Open(d, most)
+	return nil
 }
 
 // Range is a range of GPU memory that a cache holds pinned and mapped. It is an io.ReaderAt
 // and an io.WriterAt, as a Mapping is.
 type Range struct {
-	cache   *Cache
-	h       handle.Handle
-	mapping *Mapping
-	skip    uint64 // bytes of the mapping before offset 0
-	size    uint64
-	put     atomic.Bool
+	cache *Cache
+	in    *kept
+	skip  uint64 // bytes of the mapping before offset 0
+	size  uint64
+	put   atomic.Bool
 }
 
 // started is when the clock that dates hits began.
@@ -162,31 +181,42 @@ var started = time.Now()
 // them. Close of the Range gives them back. Errors: those of Device.Map, and ENOTSUP (the bytes
 // lie in several allocations, or the program has not loaded CUDA).
 func (c *Cache) Get(addr, size uint64) (*Range, error) {
-	if err := checkPin(PinRequest{Addr: addr, Size: size}); err != nil {
-		return nil, err
-	}
-	held, err := c.Hold(addr, size, uint64(time.Since(started)))
-	if err != nil {
-		return nil, err
-	}
-	r := &Range{cache: c, h: held.Handle, size: size}
-	if b, ok := c.in.Buffers.Get(held.Handle); ok {
-		r.mapping, err = b.Mapping()
-	}
-	if r.mapping == nil {
-		// Another goroutine has closed the cache.
-		return nil, first(err, fmt.Errorf("the cache is closed: %w", ErrClosed))
-	}
-	r.skip = held.VA - uint64(r.mapping.va)
-	return r, nil
+	r, _, err := c.Hold(addr, size, uint64(time.Since(started)))
+	return r, err
 }
+
+// Hold is Get at a time of the clock by which the Hits date theirs. It reports whether the range
+// is newly pinned.
+func (c *Cache) Hold(addr, size, now uint64) (_ *Range, isNew bool, err error) {
+	if err := checkPin(PinRequest{Addr: addr, Size: size}); err != nil {
+		return nil, false, err
+	}
+	if err := c.begin(); err != nil {
+		return nil, false, err
+	}
+	defer c.end()
+	p, isNew, err := c.find(addr, size, now)
+	if err != nil {
+		return nil, false, err
+	}
+	return &Range{cache: c, in: p, skip: addr - p.mapping.gpu, size: size}, isNew, nil
+}
+
+// Mapping is the mapping that the range lies in.
+func (r *Range) Mapping() *Mapping { return r.in.mapping }
+
+// Gate is what others copy through the range by; nil: nobody does.
+func (r *Range) Gate() Gate { return r.in.mapping.buffer.gate }
+
+// VA is the CPU's address of offset 0.
+func (r *Range) VA() uintptr { return r.in.mapping.va + uintptr(r.skip) }
 
 // ReadAt reads as Mapping.ReadAt does. Offset 0 is the byte at the address that Get was given.
 func (r *Range) ReadAt(p []byte, off int64) (n int, err error) {
 	if r.put.Load() {
 		return 0, fmt.Errorf("the range is given back: %w", ErrClosed)
 	}
-	return r.mapping.readAt(p, off, r.skip, r.size)
+	return r.in.mapping.readAt(p, off, r.skip, r.size)
 }
 
 // WriteAt writes as Mapping.WriteAt does.
@@ -194,7 +224,7 @@ func (r *Range) WriteAt(p []byte, off int64) (n int, err error) {
 	if r.put.Load() {
 		return 0, fmt.Errorf("the range is given back: %w", ErrClosed)
 	}
-	return r.mapping.writeAt(p, off, r.skip, r.size)
+	return r.in.mapping.writeAt(p, off, r.skip, r.size)
 }
 
 // Close gives the range back. The cache keeps it pinned while it has room.
@@ -202,56 +232,82 @@ func (r *Range) Close() error {
 	if r.put.Swap(true) {
 		return fmt.Errorf("the range is given back: %w", ErrClosed)
 	}
-	if err := r.cache.device.enter(); err != nil {
+	if err := r.cache.begin(); err != nil {
 		return err
 	}
-	defer r.cache.device.leave()
-	return r.cache.cache.Put(r.h)
-}
-
-// Hold holds a range of the cache that has the size bytes at addr. now is the time on the
-// clock by which hits are dated.
-func (c *Cache) Hold(addr, size, now uint64) (cache.Held, error) {
-	if err := c.device.enter(); err != nil {
-		return cache.Held{}, err
-	}
-	defer c.device.leave()
-	return c.cache.Get(addr, size, now)
-}
-
-// Settle unpins the ranges that a put has left to unpin.
-func (c *Cache) Settle() error {
-	if err := c.device.enter(); err != nil {
-		return err
-	}
-	defer c.device.leave()
-	return c.cache.Settle()
-}
-
-// Flush unpins all ranges that nobody holds.
-func (c *Cache) Flush() error {
-	if err := c.device.enter(); err != nil {
-		return err
-	}
-	defer c.device.leave()
-	return c.cache.Flush()
-}
-
-// Close ends the cache and unpins all of it.
-func (c *Cache) Close() error {
-	if err := c.device.enter(); err != nil {
-		return err
-	}
-	defer c.device.leave()
-	if err := c.cache.Close(); err != nil {
-		return err
-	}
-	c.device.caches.remove(c)
+	defer r.cache.end()
+	r.in.holds.Drop()
+	r.cache.makeRoom(0)
 	return nil
 }
 
-// abandon ends the cache of a device that is being closed. No thread is in a call on it.
+// Settle unpins ranges that nobody holds while the cache is too big, and those that were retired.
+func (c *Cache) Settle() error {
+	if err := c.begin(); err != nil {
+		return err
+	}
+	defer c.end()
+	c.makeRoom(0)
+	return nil
+}
+
+// Flush unpins all ranges that nobody holds. It returns ErrCopies while copies run through one.
+func (c *Cache) Flush() error {
+	if err := c.begin(); err != nil {
+		return err
+	}
+	defer c.end()
+	c.dropRetired()
+	for i := len(c.live) - 1; i >= 0; i-- {
+		if c.live[i].holds.Retire(false) {
+			c.retire(i)
+		}
+	}
+	if slices.ContainsFunc(c.retired, func(p *kept) bool { return !p.holds.Held() }) {
+		return ErrCopies
+	}
+	return nil
+}
+
+// Close ends the cache and unpins all its ranges, held or not. It returns ErrCopies while
+// copies run through one.
+func (c *Cache) Close() error {
+	if err := c.begin(); err != nil {
+		return err
+	}
+	defer c.end()
+	c.forget()
+	c.retired = slices.DeleteFunc(c.retired, c.unpin)
+	if len(c.retired) > 0 {
+		return ErrCopies
+	}
+	c.leave()
+	return nil
+}
+
+// abandon ends the cache of a device that is being closed, which unpins all its buffers.
 func (c *Cache) abandon() {
-	c.cache.Abandon()
+	if c.lock() != nil {
+		return
+	}
+	defer c.mu.Unlock()
+	c.forget()
+	c.retired = nil
+	c.setPinned(0)
+	c.leave()
+}
+
+// forget ends all hits: nobody finds or holds a range any more.
+func (c *Cache) forget() {
+	for i := len(c.live) - 1; i >= 0; i-- {
+		c.live[i].holds.Retire(true)
+		c.hits.Remove(i)
+	}
+	c.retired = append(c.retired, c.live...)
+	c.live = nil
+}
+
+func (c *Cache) leave() {
+	c.closed = true
 	c.device.caches.remove(c)
 }

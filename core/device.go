@@ -9,7 +9,6 @@ import (
 	"gdrapi/core/backend"
 	"gdrapi/core/cuda"
 	"gdrapi/core/dl"
-	"gdrapi/core/handle"
 	"gdrapi/core/internal/sys"
 	"gdrapi/core/log"
 
@@ -31,7 +30,9 @@ type Device struct {
 	memories set[*Memory]
 	caches   set[*Cache]
 
-	page atomic.Uint64 // the backend's page in bytes, as far as Map has found out; 0: unknown
+	page atomic.Uint64 // the backend's page in bytes, as far as mapRange has found out; 0: unknown
+
+	cacheDriver func() (CacheDriver, error)
 }
 
 // set are the objects of one kind that were made through a device.
@@ -90,7 +91,11 @@ func Open(opts Options) (*Device, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Device{session: session, backend: name}, nil
+	d := &Device{session: session, backend: name, cacheDriver: opts.CacheDriver}
+	if d.cacheDriver == nil {
+		d.cacheDriver = cudaDriver
+	}
+	return d, nil
 }
 
 // noBackend has the reason of each backend that does not open.
@@ -149,7 +154,12 @@ func openFirst(candidates []backend.Backend) (_ backend.Session, name string, er
 
 // ErrClosed is in the error of a method whose object, or whose Device, is closed already. It
 // unwraps to EINVAL.
-var ErrClosed = handle.ErrClosed
+var ErrClosed error = closedError{}
+
+type closedError struct{}
+
+func (closedError) Error() string { return unix.EINVAL.Error() }
+func (closedError) Unwrap() error { return unix.EINVAL }
 
 // enter begins a call. Close of the device then waits until leave is called.
 func (d *Device) enter() error {

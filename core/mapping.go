@@ -42,18 +42,32 @@ func (d *Device) Map(addr, n uint64) (*Mapping, error) {
 		return nil, err
 	}
 	defer d.leave()
+	m, err := d.mapRange(addr, n, noHits{}.Gate)
+	if err == nil {
+		m.owner = true
+	}
+	return m, err
+}
+
+// pageSize is the backend's page in bytes, as far as mapRange has found out.
+func (d *Device) pageSize() uint64 { return max(d.page.Load(), hostPage) }
+
+// mapRange is Map in a device that is entered. gate makes the Gate of the buffer.
+func (d *Device) mapRange(addr, n uint64, gate func(*Buffer) (Gate, error)) (*Mapping, error) {
 	for {
-		page := max(d.page.Load(), hostPage)
-		m, needs, err := d.mapFrom(addr, n, page)
+		page := d.pageSize()
+		m, needs, err := d.mapFrom(addr, n, page, gate)
+		if needs > page {
+			d.page.Store(needs)
+		}
 		if err == nil || needs <= page {
 			return m, err
 		}
-		d.page.Store(needs)
 	}
 }
 
 // mapFrom pins from a page boundary on, and maps. needs is the backend's page in bytes.
-func (d *Device) mapFrom(addr, n, page uint64) (_ *Mapping, needs uint64, err error) {
+func (d *Device) mapFrom(addr, n, page uint64, gate func(*Buffer) (Gate, error)) (_ *Mapping, needs uint64, err error) {
 	if err := checkPin(PinRequest{Addr: addr, Size: n}); err != nil {
 		return nil, 0, err
 	}
@@ -64,6 +78,9 @@ func (d *Device) mapFrom(addr, n, page uint64) (_ *Mapping, needs uint64, err er
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	if b.gate, err = gate(b); err != nil {
+		return nil, 0, first(err, b.unpin())
+	}
 	if i, err := b.pin.Info(); err == nil {
 		needs = uint64(i.PageSize)
 	}
@@ -71,7 +88,7 @@ func (d *Device) mapFrom(addr, n, page uint64) (_ *Mapping, needs uint64, err er
 	if err != nil {
 		return nil, needs, first(err, b.unpin())
 	}
-	m.skip, m.size, m.owner = addr-start, n, true
+	m.skip, m.size = addr-start, n
 	return m, needs, nil
 }
 
@@ -105,6 +122,13 @@ func (m *Mapping) Close() error {
 		return b.unpin()
 	}
 	return b.unmap()
+}
+
+// isOpen reports whether copies may begin through the mapping.
+func (m *Mapping) isOpen() bool {
+	m.buffer.mu.Lock()
+	defer m.buffer.mu.Unlock()
+	return m.buffer.mapping == m && !m.ended
 }
 
 // end keeps new copies out and waits for those that run. It may be called again.

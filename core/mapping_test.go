@@ -9,7 +9,6 @@ import (
 	"unsafe"
 
 	"gdrapi/core/backend/backendtest"
-	"gdrapi/core/cache"
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
@@ -207,10 +206,7 @@ func (memoryDriver) PointerGetAttribute() uintptr { return 0x1234 }
 
 func TestRangesOfACache(t *testing.T) {
 	d, f, mem := openMemory(t)
-	in, err := ours()
-	require.NoError(t, err)
-	in.Driver = func() (cache.Driver, error) { return memoryDriver{}, nil }
-	t.Cleanup(func() { in.Driver = nil })
+	d.knows(memoryDriver{})
 	c, err := d.OpenCache(1 << 20)
 	require.NoError(t, err)
 	for range 3 {
@@ -256,7 +252,7 @@ func TestRangesOfACache(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, d.Close())
 	require.Zero(t, f.Live, "Close of the device ends its caches")
-	require.Zero(t, in.Buffers.Len())
+	require.Empty(t, d.buffers.all())
 	_, err = d.OpenCache(1)
 	require.ErrorIs(t, err, ErrClosed)
 }

@@ -618,7 +618,7 @@ func emulated(arch string) []Program {
 	}
 	// Those that start no program and compile none.
 	add(goTest(Program{Name: "go", Env: cmd("GOOS=linux", "GOARCH="+arch, "CGO_ENABLED=1", "CC="+compilers[arch])}, "-exec", run,
-		"./core", "./capi/door", "./capi/cpus", "./core/cache", "./core/internal/gdrdrv", "./core/handle", "./core/internal/mmio", "./cmd/gdrcopy_report/..."))
+		"./core", "./capi/door", "./capi/cpus", "./core/handle", "./core/internal/gdrdrv", "./core/internal/mmio", "./cmd/gdrcopy_report/..."))
 	return programs
 }
 

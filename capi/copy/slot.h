@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * slot.h - the memory that the Go core writes and the copy routines read.
+ * slot.h - the memory that Go writes and the copy routines read.
  *
  * Both sides of the library know this layout: here in C, and in core/handle/layout.go.
- * core/handle's tests compare the two.
+ * TestLayout there compares the two.
  *
  * A handle is 64 bits: epoch (12) | generation (32) | index (20), from the highest bit
  * down.

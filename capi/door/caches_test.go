@@ -6,7 +6,6 @@ import (
 	"testing"
 
 	"gdrapi/core"
-	"gdrapi/core/cache"
 	"gdrapi/core/cuda"
 
 	"github.com/stretchr/testify/require"
@@ -22,25 +21,20 @@ func (d memoryDriver) AllocationRange(addr uint64) (uint64, uint64, error) {
 }
 func (d memoryDriver) PointerGetAttribute() uintptr { return 0x1234 }
 
-func (l *Library) useDriver(d memoryDriver, err error) {
-	l.ranges.Driver = func() (cache.Driver, error) { return d, err }
-}
-
 const someAddr = 0x70000
 
 func TestCache(t *testing.T) {
 	l, f, g := open(t)
-	l.useDriver(memoryDriver{}, nil)
 	c, err := l.CacheOpen(g, 1<<20)
 	require.NoError(t, err)
 	held, err := l.CacheGet(c, someAddr, 100, 1)
 	require.NoError(t, err)
 	require.EqualValues(t, 0x7000, held.VA)
-	require.EqualValues(t, someAddr, held.GPU)
+	require.EqualValues(t, someAddr, held.Mapping.GPU())
 	again, err := l.CacheGet(c, someAddr, 100, 2)
 	require.NoError(t, err)
 	require.Equal(t, held.Handle, again.Handle)
-	require.Zero(t, again.GPU)
+	require.Nil(t, again.Mapping)
 	i, err := l.Info(g, held.Handle)
 	require.NoError(t, err)
 	require.True(t, i.Mapped)
@@ -57,7 +51,6 @@ func TestCache(t *testing.T) {
 // Only the handle of an open cache is a cache's handle.
 func TestNoCache(t *testing.T) {
 	l, f, g := open(t)
-	l.useDriver(memoryDriver{}, nil)
 	closed, err := l.CacheOpen(g, 1)
 	require.NoError(t, err)
 	require.NoError(t, l.CacheClose(closed))
@@ -98,8 +91,11 @@ func TestCacheErrno(t *testing.T) {
 		{cuda.Result(12345), nil, unix.EIO},
 		{nil, unix.ENOTSUP, unix.ENOTSUP},
 	} {
-		l, f, g := open(t)
-		l.useDriver(memoryDriver{c.driver}, c.find)
+		l, f, _ := open(t)
+		o := options(f)
+		o.CacheDriver = func() (core.CacheDriver, error) { return memoryDriver{c.driver}, c.find }
+		g, err := l.Open(o)
+		require.NoError(t, err)
 		h, err := l.CacheOpen(g, 1)
 		require.NoError(t, err)
 		_, err = l.CacheGet(h, someAddr, 1, 1)
@@ -111,7 +107,6 @@ func TestCacheErrno(t *testing.T) {
 // gdr_close ends the caches of the context, with their ranges, and no other caches.
 func TestCloseEndsCaches(t *testing.T) {
 	l, f, g := open(t)
-	l.useDriver(memoryDriver{}, nil)
 	other, err := l.Open(options(f))
 	require.NoError(t, err)
 	stays, err := l.CacheOpen(other, 1<<20)
@@ -139,7 +134,6 @@ func TestCloseEndsCaches(t *testing.T) {
 // A close and calls on the context's caches at the same time.
 func TestCloseAndGet(t *testing.T) {
 	l, f, _ := open(t)
-	l.useDriver(memoryDriver{}, nil)
 	for range 50 {
 		own, err := l.Open(options(f))
 		require.NoError(t, err)

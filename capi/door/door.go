@@ -12,7 +12,6 @@ import (
 
 	"gdrapi/core"
 	"gdrapi/core/backend"
-	"gdrapi/core/cache"
 	"gdrapi/core/handle"
 	"gdrapi/core/log"
 
@@ -29,8 +28,8 @@ type Library struct {
 	devices  *handle.Objects[*core.Device]
 	buffers  *handle.Objects[*core.Buffer]
 	memories *handle.Objects[*core.Memory]
-	caches   *handle.Objects[*core.Cache]
-	ranges   core.Caches
+	caches   *handle.Objects[*cache]
+	places   places
 }
 
 // New makes a Library whose handles carry epoch.
@@ -39,15 +38,13 @@ func New(epoch uint32) (*Library, error) {
 	if err != nil {
 		return nil, err
 	}
-	l := &Library{
+	return &Library{
 		table:    t,
 		devices:  handle.NewObjects[*core.Device](t),
 		buffers:  handle.NewObjects[*core.Buffer](t),
 		memories: handle.NewObjects[*core.Memory](t),
-		caches:   handle.NewObjects[*core.Cache](t),
-	}
-	l.ranges = core.Caches{Table: t, Buffers: l.buffers}
-	return l, nil
+		caches:   handle.NewObjects[*cache](t),
+	}, nil
 }
 
 // RegisterBarrier makes copies cheaper; see handle.Table.
@@ -116,12 +113,12 @@ func (l *Library) Close(g Handle) error {
 	if err = d.Close(); err == core.ErrCopies || errors.Is(err, core.ErrClosed) {
 		return err
 	}
-	// Buffers have ended their handles by themselves, and caches theirs.
+	// Buffers have ended their handles by themselves.
 	for _, h := range l.memories.Those(func(m *core.Memory) bool { return m.Device() == d }) {
 		l.memories.Remove(h)
 	}
-	for _, h := range l.caches.Those(func(c *core.Cache) bool { return c.Device() == d }) {
-		l.caches.Forget(h)
+	for _, h := range l.caches.Those(func(c *cache) bool { return c.Device() == d }) {
+		l.forget(h)
 	}
 	l.devices.Remove(g)
 	return err
@@ -305,40 +302,72 @@ func (l *Library) MemExport(g, h Handle, flags uint32) (fd int, err error) {
 	return m.Export(flags)
 }
 
+// cache is an open cache, and what C sees of it.
+type cache struct {
+	*core.Cache
+	hits *hits
+}
+
 // CacheOpen opens a cache. It keeps up to most bytes pinned that nobody holds.
 func (l *Library) CacheOpen(g Handle, most uint64) (Handle, error) {
 	d, err := l.device(g)
 	if err != nil {
 		return 0, err
 	}
-	c, err := l.ranges.Open(d, most)
+	hits, err := l.newHits()
 	if err != nil {
 		return 0, err
 	}
-	h := c.Handle()
-	l.caches.Put(h, c)
+	c, err := d.OpenShownCache(most, hits)
+	if err != nil {
+		hits.end()
+		return 0, err
+	}
+	l.caches.Put(hits.h, &cache{c, hits})
 	if d.Closed() {
-		l.caches.Forget(h)
+		l.forget(hits.h)
 		return 0, closing(g)
 	}
-	return h, nil
+	return hits.h, nil
 }
 
-func (l *Library) cache(h Handle) (*core.Cache, error) {
+func (l *Library) cache(h Handle) (*cache, error) {
 	if c, ok := l.caches.Get(h); ok {
 		return c, nil
 	}
 	return nil, fmt.Errorf("no open cache has the handle %#x; gdr_close of its gdr_t ended it, or gdr_cache_close: %w", uint64(h), unix.EINVAL)
 }
 
+// forget ends the handle of a cache that is closed. It does so once.
+func (l *Library) forget(h Handle) {
+	if c, ok := l.caches.Get(h); ok && l.caches.Forget(h) {
+		c.hits.end()
+	}
+}
+
+// Held is a range of a cache that the caller holds. C's gdr_cache_put ends the hold.
+type Held struct {
+	Handle  Handle
+	VA      uintptr       // the CPU's address of the byte asked for
+	Mapping *core.Mapping // where the range lies; nil: it did before
+}
+
 // CacheGet holds a range of a cache that has the size bytes at addr. now is the time on
 // the clock by which C dates hits.
-func (l *Library) CacheGet(h Handle, addr, size, now uint64) (cache.Held, error) {
+func (l *Library) CacheGet(h Handle, addr, size, now uint64) (Held, error) {
 	c, err := l.cache(h)
 	if err != nil {
-		return cache.Held{}, err
+		return Held{}, err
 	}
-	return c.Hold(addr, size, now)
+	r, isNew, err := c.Hold(addr, size, now)
+	if err != nil {
+		return Held{}, err
+	}
+	held := Held{Handle: r.Gate().(*handle.Gate).Handle(), VA: r.VA()}
+	if isNew {
+		held.Mapping = r.Mapping()
+	}
+	return held, nil
 }
 
 // CacheSettle unpins the ranges that a put has left to unpin.
@@ -366,7 +395,7 @@ func (l *Library) CacheClose(h Handle) error {
 		return err
 	}
 	if err = c.Close(); err == nil {
-		l.caches.Forget(h)
+		l.forget(h)
 	}
 	return err
 }

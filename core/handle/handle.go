@@ -7,14 +7,11 @@
 package handle
 
 import (
-	"errors"
 	"fmt"
 	"math/rand/v2"
 	"slices"
 	"sync"
 	"unsafe"
-
-	"gdrapi/core/internal/sys"
 
 	"golang.org/x/sys/unix"
 )
@@ -60,7 +57,7 @@ func New(epoch uint32) (*Table, error) {
 	if epoch == 0 || epoch > MaxEpoch {
 		return nil, fmt.Errorf("handle table: epoch %d is not in 1..%d: %w", epoch, MaxEpoch, unix.EAGAIN)
 	}
-	mem, err := sys.Zeros(int(tableBytes))
+	mem, err := Zeros(int(tableBytes))
 	if err != nil {
 		return nil, fmt.Errorf("handle table: %w", err)
 	}
@@ -118,10 +115,6 @@ func (t *Table) Publish(h Handle, va uintptr, n uint64, typ uint32) {
 	s.va, s.len, s.typ = uint64(va), n, typ
 	s.key.Store(uint64(h))
 }
-
-// ErrCopies says that copies still run through a mapping that shall go. The caller comes
-// back later. Nobody waits with a lock held.
-var ErrCopies = errors.New("copies still run through the mapping")
 
 // Drain is what is left of the copies that ran through a handle when it was retracted.
 type Drain struct {

@@ -1,18 +1,6 @@
 package handle
 
-import (
-	"sync"
-
-	"golang.org/x/sys/unix"
-)
-
-// ErrClosed is in the error of a call on what is closed already. It unwraps to EINVAL.
-var ErrClosed error = closedError{}
-
-type closedError struct{}
-
-func (closedError) Error() string { return unix.EINVAL.Error() }
-func (closedError) Unwrap() error { return unix.EINVAL }
+import "sync"
 
 // Objects are the things of one kind that handles of a table name. Its methods may be
 // called from any goroutine.
@@ -89,6 +77,9 @@ type Gate struct {
 
 // Gate is a new gate of h.
 func (o *Objects[T]) Gate(h Handle) *Gate { return &Gate{table: o.table, h: h, gone: o.Remove} }
+
+// Handle is the handle of the buffer.
+func (g *Gate) Handle() Handle { return g.h }
 
 // Open lets copies begin through the n bytes mapped at va. typ is a value of enum
 // gdr_mapping_type.

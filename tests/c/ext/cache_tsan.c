@@ -6,7 +6,7 @@
  *	ext_cache_tsan [--steps | --long]
  *
  * It is built from capi/cache.c itself. The other half of the protocol of
- * capi/cache_range.h, which is Go in the library (core/cache has its own tests), is
+ * capi/cache_range.h, which is Go in the library (capi/door and core have their own tests), is
  * here in C: a core that pins nothing. The driver is here, too; its memory is freed
  * and allocated anew at any time. A pinning has bytes of its own: who holds it writes
  * there with plain stores, and so does unpinning, so ThreadSanitizer reports each that

@@ -1,15 +1,15 @@
-package cache
+package core
 
 import (
-	"errors"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
+	"gdrapi/core/backend"
 	"gdrapi/core/cuda"
-	"gdrapi/core/handle"
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
@@ -28,27 +28,24 @@ type fake struct {
 	split   uint64 // addresses from here on have another ID; 0: none has
 	noRange bool   // the driver does not know where allocations end
 
-	table   *handle.Table
 	gpuPage uint32
 	places  int   // the number of pinnings that fit
 	full    error // the error if no more fit
-	made    map[Handle]pinning
+	made    map[uint64]*pinning
 	sizes   []uint64 // of all pinnings until now
 	fail    map[string]error
 
 	inPin, inUnpin func() // called in Pin and in Unpin; nil: nothing
 }
 
+// pinning is what the fake backend has pinned. Its mapping's address shows its number.
 type pinning struct {
-	addr, size, id uint64
-	mapped         bool
+	*fake
+	n, addr, size uint64
 }
 
-func newFake(t *testing.T) *fake {
-	table, err := handle.New(1)
-	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, table.Close()) })
-	f := &fake{table: table, gpuPage: gpu, places: 10, full: unix.ENOMEM, made: map[Handle]pinning{}, fail: map[string]error{}}
+func newFake() *fake {
+	f := &fake{gpuPage: gpu, places: 10, full: unix.ENOMEM, made: map[uint64]*pinning{}, fail: map[string]error{}}
 	for i := range f.ids[1:] {
 		f.renew(i + 1)
 	}
@@ -93,62 +90,48 @@ func (f *fake) AllocationRange(addr uint64) (base, size uint64, err error) {
 
 func (f *fake) PointerGetAttribute() uintptr { return 0x1234 }
 
-func (f *fake) Pin(addr, size uint64) (Handle, error) {
+func (f *fake) Name() string                        { return "fake" }
+func (f *fake) Open() (backend.Session, error)      { return f, nil }
+func (f *fake) Attribute(backend.Attr) (int, error) { return 0, nil }
+func (f *fake) Version() (int, int)                 { return 2, 6 }
+func (f *fake) Close() error                        { return nil }
+
+func (f *fake) Pin(r backend.PinRequest) (backend.Pin, error) {
 	defer call(f.inPin)
-	id, err := f.BufferID(addr)
+	if _, err := f.BufferID(r.Addr); err != nil {
+		return nil, err
+	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if err = errors.Join(err, f.fail["pin"]); err != nil {
-		return 0, err
+	if err := f.fail["pin"]; err != nil {
+		return nil, err
 	}
 	if len(f.made) >= f.places {
-		return 0, f.full
+		return nil, f.full
 	}
-	h, err := f.table.Alloc()
-	f.sizes = append(f.sizes, size)
-	f.made[h] = pinning{addr: addr, size: size, id: id}
-	return h, err
+	f.sizes = append(f.sizes, r.Size)
+	p := &pinning{f, uint64(len(f.sizes)), r.Addr, r.Size}
+	f.made[p.n] = p
+	return p, nil
 }
 
-func (f *fake) Info(h Handle) (uint64, uint32, error) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return f.made[h].addr, f.gpuPage, f.fail["info"]
+func (p *pinning) Info() (backend.Info, error) {
+	return backend.Info{VA: p.addr, MappedSize: p.size, PageSize: p.gpuPage}, p.fail["info"]
 }
 
-// Map returns an address that shows whose mapping it is.
-func (f *fake) Map(h Handle, size uint64) (uintptr, error) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	p := f.made[h]
-	if size != p.size || p.mapped {
-		panic("a mapping of another size, or a second one")
-	}
-	if err := f.fail["map"]; err != nil {
-		return 0, err
-	}
-	p.mapped = true
-	f.made[h] = p
-	f.table.Publish(h, mapping(h), size, 1)
-	return mapping(h), nil
+func (p *pinning) Map(uint64, backend.MappingType) (uintptr, backend.MappingType, error) {
+	return uintptr(p.n << 32), backend.WC, p.fail["map"]
 }
 
-func mapping(h Handle) uintptr { return uintptr(h.Index()+1) << 32 }
+func (p *pinning) Unmap() error               { return nil }
+func (p *pinning) CallbackFlag() (int, error) { return 0, nil }
 
-func (f *fake) Unpin(h Handle) error {
-	call(f.inUnpin)
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	p, ok := f.made[h]
-	if !ok {
-		return unix.EINVAL
-	}
-	delete(f.made, h)
-	if p.mapped {
-		f.table.Retract(h)
-	}
-	f.table.Free(h)
-	return f.fail["unpin"]
+func (p *pinning) Unpin() error {
+	call(p.inUnpin)
+	p.fake.mu.Lock()
+	defer p.fake.mu.Unlock()
+	delete(p.made, p.n)
+	return p.fail["unpin"]
 }
 
 func call(f func()) {
@@ -157,95 +140,116 @@ func call(f func()) {
 	}
 }
 
-func (f *fake) find() (Driver, error) { return f, nil }
+// mirror is Hits that notes what it is shown.
+type mirror struct {
+	noHits
+	asks   uintptr
+	ranges []Shown
+	room   int64
+}
 
-// user uses one cache of the fake driver, as C does.
+func (m *mirror) Asks(f uintptr) { m.asks = f }
+func (m *mirror) Room(n int64)   { m.room = n }
+func (m *mirror) Remove(at int)  { m.ranges = slices.Delete(m.ranges, at, at+1) }
+func (m *mirror) Add(at int, r Shown) Holds {
+	m.ranges = slices.Insert(m.ranges, at, r)
+	return m.noHits.Add(at, r)
+}
+
+// user uses one cache of the fake driver.
 type user struct {
 	*fake
 	*Cache
+	*mirror
 	t   *testing.T
 	now atomic.Uint64 // the clock of hits
 }
 
-func (f *fake) open(t *testing.T, s *Set, most uint64) *user {
-	c, err := s.Open(f.table, most, f, f.find)
+func (f *fake) open(t *testing.T) *Device {
+	d, err := Open(Options{Backends: []backend.Backend{f}, CacheDriver: func() (CacheDriver, error) { return f, nil }})
 	require.NoError(t, err)
-	return &user{fake: f, Cache: c, t: t}
+	return d
 }
 
-func newUser(t *testing.T, most uint64) *user { return newFake(t).open(t, new(Set), most) }
+func newUser(t *testing.T, most uint64) *user {
+	f, m := newFake(), new(mirror)
+	c, err := f.open(t).OpenShownCache(most, m)
+	require.NoError(t, err)
+	return &user{fake: f, Cache: c, mirror: m, t: t}
+}
 
-func (u *user) get(addr, size uint64) Held {
+func (u *user) get(addr, size uint64) *Range {
 	u.t.Helper()
-	h, err := u.Get(addr, size, u.now.Add(1))
+	r, _, err := u.Hold(addr, size, u.now.Add(1))
 	require.NoError(u.t, err)
-	return h
+	return r
 }
 
 func (u *user) refused(addr, size uint64, want unix.Errno) {
 	u.t.Helper()
-	_, err := u.Get(addr, size, u.now.Add(1))
+	_, _, err := u.Hold(addr, size, u.now.Add(1))
 	require.ErrorIs(u.t, err, want)
 }
 
-// put returns false if nobody holds h.
-func (u *user) put(h Handle) bool {
-	err := u.Put(h)
-	require.True(u.t, err == nil || errors.Is(err, unix.EINVAL))
-	return err == nil
+func (u *user) put(r *Range) {
+	u.t.Helper()
+	require.NoError(u.t, r.Close())
 }
 
-func (u *user) visit(addr, size uint64) Held {
+// visit gets and puts a range. It reports whether that was pinned for it.
+func (u *user) visit(addr, size uint64) (isNew bool) {
 	u.t.Helper()
-	h := u.get(addr, size)
-	require.True(u.t, u.put(h.Handle))
-	return h
+	r, isNew, err := u.Hold(addr, size, u.now.Add(1))
+	require.NoError(u.t, err)
+	u.put(r)
+	return isNew
 }
 
 // shown compares what hits find with what the cache has.
 func (u *user) shown() {
 	u.t.Helper()
-	require.EqualValues(u.t, len(u.live), u.line.count.Load())
+	require.Len(u.t, u.ranges, len(u.live))
 	var bytes uint64
-	for i, e := range u.live {
-		require.Equal(u.t, e.start, u.spans[i].start.Load())
-		require.EqualValues(u.t, e.h, u.spans[i].handle.Load())
-		require.True(u.t, i == 0 || (u.live[i-1].start < e.start && u.live[i-1].end < e.end), "in order, none in another")
-		bytes += e.bytes
+	for i, k := range u.live {
+		require.Equal(u.t, k.start, u.ranges[i].Start)
+		require.Equal(u.t, k.end, u.ranges[i].End)
+		require.Equal(u.t, k.id, u.ranges[i].ID)
+		require.EqualValues(u.t, k.start-k.mapping.gpu, u.ranges[i].VA-uint64(k.mapping.va))
+		require.True(u.t, i == 0 || (u.live[i-1].start < k.start && u.live[i-1].end < k.end), "in order, none in another")
+		bytes += k.bytes
 	}
-	for _, e := range u.retired {
-		bytes += e.bytes
+	for _, k := range u.retired {
+		bytes += k.bytes
 	}
 	require.Equal(u.t, bytes, u.pinned)
-	require.EqualValues(u.t, u.most-bytes, u.line.room.Load())
+	require.EqualValues(u.t, u.most-bytes, u.room)
 }
 
-func TestStates(t *testing.T) {
-	h := handle.Handle(1<<52 | 5<<20 | 3)
-	later := h + 1<<20
-	var r rangeLine
-	r.state.Store(stateOf(h))
-	require.False(t, r.held(h))
-	require.True(t, r.hold(h))
-	require.True(t, r.held(h))
-	require.False(t, r.hold(later), "a later handle has none")
-	require.False(t, r.held(later))
-	require.False(t, r.retire(h, false), "it is held")
-	require.True(t, r.retire(later, false), "another handle counts as retired")
-	require.True(t, r.retire(h, true))
-	require.False(t, r.hold(h))
-	require.True(t, r.held(h))
-	r.state.Store(stateOf(h) | holdsMax)
-	require.False(t, r.hold(h), "no more holds than fit")
+// What counts the holds of a Go program.
+func TestHolds(t *testing.T) {
+	n := noHits{}.Add(0, Shown{Used: 3})
+	require.True(t, n.Held())
+	require.EqualValues(t, 3, n.Used())
+	require.False(t, n.Retire(false), "it is held")
+	require.True(t, n.Take(4))
+	require.EqualValues(t, 4, n.Used())
+	n.Drop()
+	require.True(t, n.Held())
+	require.True(t, n.Retire(true))
+	require.False(t, n.Take(5), "it is retired")
+	require.EqualValues(t, 4, n.Used())
+	n.Drop()
+	require.False(t, n.Held())
+	require.True(t, n.Retire(false))
 }
 
 // A pinned range is found for all its bytes, and for no others.
 func TestHits(t *testing.T) {
 	u := newUser(t, 1<<30)
 	first := u.get(at(1)+5, 100)
-	require.EqualValues(t, at(1), first.GPU)
-	require.EqualValues(t, uint64(mapping(first.Handle))+5, first.VA)
-	require.EqualValues(t, 0x1234, u.line.attribute)
+	require.EqualValues(t, at(1), first.Mapping().GPU())
+	require.EqualValues(t, first.Mapping().VA()+5, first.VA())
+	require.EqualValues(t, 0x1234, u.asks)
 	for _, c := range []struct {
 		addr, size uint64
 		hit        bool
@@ -254,18 +258,17 @@ func TestHits(t *testing.T) {
 		{at(1) + gpu, 1, false}, {at(1) + gpu + 5, 9, true}, {at(1), 2 * gpu, false},
 		{at(1) + gpu, gpu, true}, {at(2), 1, false}, {at(7) + allocation - 1, 1, false},
 	} {
-		got := u.get(c.addr, c.size)
-		require.Equal(t, c.hit, got.GPU == 0, "%#x, %d bytes", c.addr, c.size)
-		start := u.made[got.Handle].addr
-		require.EqualValues(t, uint64(mapping(got.Handle))+(c.addr-start), got.VA)
-		u.put(got.Handle)
+		got, isNew, err := u.Hold(c.addr, c.size, u.now.Add(1))
+		require.NoError(t, err)
+		require.Equal(t, c.hit, !isNew, "%#x, %d bytes", c.addr, c.size)
+		require.EqualValues(t, c.addr-got.Mapping().GPU(), got.VA()-got.Mapping().VA())
+		u.put(got)
 		u.shown()
 	}
 	require.NoError(t, u.Flush())
 	require.Len(t, u.made, 1, "what is held")
-	require.True(t, u.put(first.Handle))
+	u.put(first)
 	require.Empty(t, u.made, "it was retired: a longer range has its bytes")
-	require.False(t, u.put(first.Handle))
 }
 
 // What a miss pins.
@@ -295,18 +298,18 @@ func TestPlan(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			u := newUser(t, 1<<30)
 			u.split, u.noRange, u.gpuPage = c.split, c.noRange, 4096
-			h, err := u.Get(c.addr, c.size, 1)
+			r, _, err := u.Hold(c.addr, c.size, 1)
 			if c.err != nil {
 				require.ErrorIs(t, err, c.err)
 				require.Empty(t, u.made)
 				return
 			}
 			require.NoError(t, err)
-			p := u.made[h.Handle]
-			require.EqualValues(t, 0, p.addr%4096)
+			m := r.Mapping()
+			require.EqualValues(t, 0, m.GPU()%4096)
 			require.Equal(t, c.want, u.live[0].end-u.live[0].start)
-			require.LessOrEqual(t, p.addr, c.addr)
-			require.GreaterOrEqual(t, p.addr+p.size, c.addr+c.size)
+			require.LessOrEqual(t, m.GPU(), c.addr)
+			require.GreaterOrEqual(t, m.GPU()+m.Mapped(), c.addr+c.size)
 			u.shown()
 		})
 	}
@@ -316,9 +319,9 @@ func TestPlan(t *testing.T) {
 func TestPageOfTheBackend(t *testing.T) {
 	u := newUser(t, 1<<30)
 	u.noRange = true
-	h := u.get(at(1)+4096, 10)
-	require.EqualValues(t, at(1), u.made[h.Handle].addr)
-	require.EqualValues(t, uint64(mapping(h.Handle))+4096, h.VA)
+	r := u.get(at(1)+4096, 10)
+	require.EqualValues(t, at(1), r.Mapping().GPU())
+	require.EqualValues(t, r.Mapping().VA()+4096, r.VA())
 	require.Len(t, u.sizes, 2, "the first one was of the host's page")
 	require.Len(t, u.made, 1)
 	u.shown()
@@ -347,12 +350,12 @@ func TestOthersMakeRoom(t *testing.T) {
 			u.places, u.full = 2, answer
 			a, b := u.get(at(1), 64), u.get(at(2), 64)
 			u.refused(at(3), 64, answer)
-			require.True(t, u.put(a.Handle))
+			u.put(a)
 			c := u.get(at(3), 64)
 			require.Len(t, u.made, 2)
-			require.False(t, u.put(a.Handle), "it had to go")
-			require.True(t, u.put(b.Handle))
-			require.True(t, u.put(c.Handle))
+			require.False(t, a.Mapping().isOpen(), "it had to go")
+			u.put(b)
+			u.put(c)
 			require.NoError(t, u.Flush())
 			require.Empty(t, u.made)
 			u.shown()
@@ -369,32 +372,33 @@ func TestOthersMakeRoom(t *testing.T) {
 func TestOldestGoes(t *testing.T) {
 	u := newUser(t, 1<<30)
 	u.places = 3
-	first := u.visit(at(1), 64)
+	u.visit(at(1), 64)
 	u.visit(at(2), 64)
 	u.visit(at(3), 64)
 	u.visit(at(1), 64)
 	u.visit(at(4), 64)
-	require.Equal(t, first.Handle, u.visit(at(1), 64).Handle, "it has stayed")
-	require.Zero(t, u.visit(at(3), 64).GPU, "it has stayed")
-	require.NotZero(t, u.visit(at(2), 64).GPU, "it has gone")
+	require.False(t, u.visit(at(1), 64), "it has stayed")
+	require.False(t, u.visit(at(3), 64), "it has stayed")
+	require.True(t, u.visit(at(2), 64), "it has gone")
 }
 
 // A range whose memory is gone is not used any more.
 func TestOtherMemoryThere(t *testing.T) {
 	u := newUser(t, 1<<30)
-	old := u.visit(at(1), 64)
+	old := u.get(at(1), 64)
+	u.put(old)
 	u.renew(1)
-	new := u.get(at(1), 64)
-	require.NotEqual(t, old.Handle, new.Handle)
+	second := u.get(at(1), 64)
+	require.NotSame(t, old.Mapping(), second.Mapping())
 	require.Len(t, u.made, 1)
 	u.renew(1)
 	third := u.get(at(1), 64)
 	require.Len(t, u.made, 2, "one of them is held")
-	require.True(t, u.put(new.Handle))
+	u.put(second)
 	require.Len(t, u.made, 1)
 	u.free(1)
 	u.refused(at(1), 1, unix.EINVAL)
-	require.True(t, u.put(third.Handle))
+	u.put(third)
 	require.Empty(t, u.made)
 	u.shown()
 }
@@ -403,21 +407,23 @@ func TestOtherMemoryThere(t *testing.T) {
 func TestUnpinnedByTheCaller(t *testing.T) {
 	u := newUser(t, 1<<30)
 	a := u.get(at(1), 64)
-	require.NoError(t, u.Unpin(a.Handle))
-	b := u.get(at(1), 64) // in the same slot
-	require.Equal(t, a.Handle.Index(), b.Handle.Index())
-	require.NotEqual(t, a.Handle, b.Handle)
-	require.False(t, u.put(a.Handle))
-	require.True(t, u.put(b.Handle))
+	require.NoError(t, a.Mapping().buffer.Close())
+	b := u.get(at(1), 64)
+	require.NotSame(t, a.Mapping(), b.Mapping())
+	u.put(a)
+	u.put(b)
 	u.shown()
-	require.NoError(t, u.Unpin(b.Handle))
-	long := u.visit(at(1), 2*gpu)
-	require.NoError(t, u.Unpin(long.Handle))
+	require.False(t, u.visit(at(1), 64))
+	require.NoError(t, b.Mapping().Close(), "unmapped, not unpinned")
+	long := u.get(at(1), 2*gpu)
+	require.Len(t, u.made, 1)
+	u.put(long)
+	require.NoError(t, long.Mapping().buffer.Close())
 	u.visit(at(1)+gpu, 2*gpu)
 	require.Len(t, u.live, 1, "what has some of the bytes of another is gone, too")
 	require.NoError(t, u.Flush())
 	u.shown()
-	require.NoError(t, u.Close())
+	require.NoError(t, u.Cache.Close())
 }
 
 // A failed call of the backend leaves nothing pinned and nothing in the cache.
@@ -435,7 +441,7 @@ func TestFailures(t *testing.T) {
 	u := newUser(t, 1<<30)
 	u.visit(at(1), 64)
 	u.fail["unpin"] = unix.EIO
-	require.NoError(t, u.Flush(), "the handle is gone all the same")
+	require.NoError(t, u.Flush(), "the buffer is gone all the same")
 	require.Zero(t, u.pinned)
 	u.shown()
 }
@@ -443,21 +449,18 @@ func TestFailures(t *testing.T) {
 // Unpinned bytes do not count towards the cache's limit.
 func TestTwoPagesStay(t *testing.T) {
 	u := newUser(t, 2*gpu)
-	var first Held
-	for i := range 5 {
-		first = u.visit(at(1), 64)
-		if i < 4 {
-			require.NoError(t, u.Flush())
-		}
+	for range 5 {
+		require.NoError(t, u.Flush())
+		u.visit(at(1), 64)
 	}
 	u.visit(at(2), 64)
 	require.Len(t, u.made, 2)
-	require.Equal(t, first.Handle, u.visit(at(1), 64).Handle)
+	require.False(t, u.visit(at(1), 64))
 	u.visit(at(3), 64)
 	require.Len(t, u.made, 2)
 	held := u.get(at(4), 4*gpu)
 	require.Len(t, u.made, 1, "room is made as far as that goes")
-	require.True(t, u.put(held.Handle))
+	u.put(held)
 	require.Empty(t, u.made, "the last put unpins what is too much")
 	u.shown()
 }
@@ -466,94 +469,63 @@ func TestTwoPagesStay(t *testing.T) {
 // ENOMEM.
 func TestNoPlaceLeft(t *testing.T) {
 	u := newUser(t, 1<<40)
-	u.places, u.noRange, u.gpuPage, u.page = RangesMax+1, true, 1, 1
-	var held []Held
-	for i := range RangesMax {
+	u.places, u.noRange, u.gpuPage = MaxRanges+1, true, 1
+	var held []*Range
+	for i := range MaxRanges {
 		held = append(held, u.get(at(1)+2*uint64(i)*16, 16))
 	}
 	u.refused(at(2), 1, unix.ENOMEM)
-	require.True(t, u.put(held[7].Handle))
+	u.put(held[7])
 	u.get(at(2), 1)
-	require.Len(t, u.made, RangesMax)
-	require.False(t, u.put(held[7].Handle))
+	require.Len(t, u.made, MaxRanges)
+	require.False(t, held[7].Mapping().isOpen())
 	u.shown()
 }
 
 // A closed cache is gone, also for goroutines that waited for it.
 func TestClose(t *testing.T) {
-	f := newFake(t)
-	var s Set
-	u := f.open(t, &s, 1<<30)
+	u := newUser(t, 1<<30)
 	a := u.get(at(1), 64)
 	u.visit(at(2), 64)
 	second := make(chan error)
 	u.inUnpin = func() {
 		u.inUnpin = nil
-		go func() { second <- u.Close() }()
+		go func() { second <- u.Cache.Close() }()
 	}
-	require.NoError(t, u.Close())
-	require.ErrorIs(t, <-second, unix.EINVAL)
-	require.Empty(t, f.made)
-	require.Zero(t, u.line.key.Load())
-	require.Zero(t, u.line.count.Load())
-	require.False(t, u.rangeOf(a.Handle).hold(a.Handle))
+	require.NoError(t, u.Cache.Close())
+	require.ErrorIs(t, <-second, ErrClosed)
+	require.Empty(t, u.made)
+	require.Empty(t, u.ranges)
+	require.False(t, a.in.holds.Take(1))
 	u.refused(at(1), 1, unix.EINVAL)
 	require.ErrorIs(t, u.Flush(), unix.EINVAL)
 	require.ErrorIs(t, u.Settle(), unix.EINVAL)
 
-	// The next cache has its place, and another handle.
-	v := f.open(t, &s, 1<<30)
-	require.Same(t, u.line, v.line)
-	require.NotEqual(t, u.Handle(), v.Handle())
+	v := newUser(t, 1<<30)
 	v.visit(at(1), 64)
 	v.shown()
-	v.Abandon()
-	require.Len(t, f.made, 1, "the context unpins it")
-	require.Zero(t, v.pinned)
-	v.refused(at(1), 1, unix.EINVAL)
-	v.Abandon()
-}
-
-func TestManyCaches(t *testing.T) {
-	f := newFake(t)
-	var s Set
-	var all []*user
-	for range CachesMax {
-		all = append(all, f.open(t, &s, 1))
+	for range 2 {
+		v.abandon()
+		require.Len(t, v.made, 1, "the device unpins it")
+		require.Zero(t, v.pinned)
+		require.Empty(t, v.ranges)
+		v.refused(at(1), 1, unix.EINVAL)
 	}
-	_, err := s.Open(f.table, 1, f, f.find)
-	require.ErrorIs(t, err, unix.ENOMEM)
-	require.NoError(t, all[7].Close())
-	// An open that fails takes no place.
-	var handles []Handle
-	for {
-		h, err := f.table.Alloc()
-		if err != nil {
-			break
-		}
-		handles = append(handles, h)
-	}
-	for range 3 {
-		_, err = s.Open(f.table, 1, f, f.find)
-		require.ErrorIs(t, err, unix.ENOMEM)
-	}
-	f.table.Free(handles[0])
-	f.open(t, &s, 1)
-	_, err = s.Open(f.table, 1, f, f.find)
-	require.ErrorIs(t, err, unix.ENOMEM)
 }
 
 // Without a driver Get fails. The next Get looks for a driver again.
 func TestNoDriver(t *testing.T) {
-	f := newFake(t)
-	err := error(unix.ENOTSUP)
-	c, openErr := new(Set).Open(f.table, 1<<30, f, func() (Driver, error) { return f, err })
-	require.NoError(t, openErr)
-	_, getErr := c.Get(at(1), 1, 1)
-	require.ErrorIs(t, getErr, unix.ENOTSUP)
-	err = nil
-	_, getErr = c.Get(at(1), 1, 1)
-	require.NoError(t, getErr)
+	f := newFake()
+	d := f.open(t)
+	var missing error = unix.ENOTSUP
+	d.cacheDriver = func() (CacheDriver, error) { return f, missing }
+	c, err := d.OpenCache(1 << 30)
+	require.NoError(t, err)
+	_, err = c.Get(at(1), 1)
+	require.ErrorIs(t, err, unix.ENOTSUP)
+	missing = nil
+	_, err = c.Get(at(1), 1)
+	require.NoError(t, err)
 }
 
 // Threads get and put while memory is freed and allocated. A held range stays pinned.
@@ -569,19 +541,16 @@ func TestThreads(t *testing.T) {
 			for time.Now().Before(stop) {
 				i := 1 + rand.IntN(7)
 				addr := at(i) + uint64(rand.IntN(2*gpu))
-				h, err := u.Get(addr, 1+uint64(rand.IntN(gpu)), u.now.Add(1))
+				r, _, err := u.Hold(addr, 1+uint64(rand.IntN(gpu)), u.now.Add(1))
 				if err != nil {
 					continue
 				}
-				u.fake.mu.Lock()
-				p, ok := u.made[h.Handle]
-				u.fake.mu.Unlock()
-				if !ok || addr < p.addr || addr >= p.addr+p.size {
-					t.Errorf("%#x is not pinned while it is held", uint64(h.Handle))
+				if !r.Mapping().isOpen() || addr < r.Mapping().GPU() || addr >= r.Mapping().GPU()+r.Mapping().Mapped() {
+					t.Errorf("%#x is not pinned while it is held", addr)
 					return
 				}
-				if !u.put(h.Handle) {
-					t.Errorf("a hold of %#x is lost", uint64(h.Handle))
+				if err := r.Close(); err != nil {
+					t.Errorf("a hold of %#x is lost: %v", addr, err)
 					return
 				}
 			}
@@ -600,6 +569,6 @@ func TestThreads(t *testing.T) {
 	}()
 	wg.Wait()
 	u.shown()
-	require.NoError(t, u.Close())
+	require.NoError(t, u.Cache.Close())
 	require.Empty(t, u.made)
 }

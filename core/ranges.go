@@ -1,0 +1,256 @@
+package core
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"sort"
+
+	"golang.org/x/sys/unix"
+)
+
+// kept is a range that a cache keeps pinned and mapped. Those of Cache.live are in the order of
+// their addresses. None lies in another, so their ends are in order, too.
+type kept struct {
+	mapping    *Mapping
+	start, end uint64
+	id         uint64 // of the allocation
+	bytes      uint64 // pinned for the range
+	holds      Holds
+}
+
+// find holds a range that has the size bytes at addr. It pins one if there is none.
+func (c *Cache) find(addr, size, now uint64) (_ *kept, isNew bool, err error) {
+	if c.driver == nil {
+		if c.driver, err = c.device.cacheDriver(); err != nil {
+			return nil, false, err
+		}
+		c.hits.Asks(c.driver.PointerGetAttribute())
+	}
+	c.makeRoom(0)
+	id, err := c.driver.BufferID(addr)
+	if err != nil {
+		c.retireUseless(plan{start: addr, end: addr + 1}, false)
+		return nil, false, fmt.Errorf("give the address of GPU memory, not %#x: %w", addr, err)
+	}
+	// Another thread may have pinned it by now.
+	if k := c.hold(addr, size, id, now); k != nil {
+		return k, false, nil
+	}
+	c.retireUseless(plan{id: id, start: addr, end: addr + 1}, false)
+	k, err := c.add(addr, size, id, now)
+	return k, true, err
+}
+
+// after is the index of the first range that starts after addr.
+func (c *Cache) after(addr uint64) int {
+	return sort.Search(len(c.live), func(i int) bool { return c.live[i].start > addr })
+}
+
+// hold does what a hit does. It returns nil where that finds nothing.
+func (c *Cache) hold(addr, size, id, now uint64) *kept {
+	at := c.after(addr)
+	if at == 0 {
+		return nil
+	}
+	k := c.live[at-1]
+	if addr >= k.end || size > k.end-addr || k.id != id || !k.mapping.isOpen() || !k.holds.Take(now) {
+		return nil
+	}
+	return k
+}
+
+// plan is what a miss will pin: bytes of the allocation with this id.
+type plan struct {
+	id, start, end uint64
+}
+
+func roundDown(n, page uint64) uint64 { return n &^ (page - 1) }
+func roundUp(n, page uint64) uint64   { return roundDown(n+page-1, page) }
+
+// gpuPage is GPU_PAGE_SIZE of gdrapi.h.
+const gpuPage = 64 << 10
+
+func (c *Cache) hasID(addr, id uint64) bool {
+	got, err := c.driver.BufferID(addr)
+	return err == nil && got == id
+}
+
+func (c *Cache) plan(addr, size, id uint64) (plan, error) {
+	if id == 0 {
+		return plan{}, fmt.Errorf("the CUDA driver has no buffer ID for this memory, so it cannot be cached; use gdr_pin_buffer: %w", unix.ENOTSUP)
+	}
+	last, err := c.driver.BufferID(addr + size - 1)
+	if err != nil {
+		return plan{}, fmt.Errorf("the range ends past its allocation: %w", err)
+	}
+	if last != id {
+		return plan{}, fmt.Errorf("the range lies in several allocations, and one at a time can be cached; ask for each, or use gdr_pin_buffer: %w", unix.ENOTSUP)
+	}
+	return c.widen(plan{id: id, start: addr, end: addr + size}), nil
+}
+
+// widen widens the range to GPU pages. It stops at the end of the allocation, if the
+// driver says where that is. The IDs at both ends are checked in any case.
+func (c *Cache) widen(p plan) plan {
+	base, size, err := c.driver.AllocationRange(p.start)
+	if err != nil || base > p.start || size < p.end-base {
+		return p
+	}
+	wide := plan{
+		id:    p.id,
+		start: max(roundDown(p.start, gpuPage), base),
+		end:   min(roundUp(p.end, gpuPage), base+size),
+	}
+	if !c.hasID(wide.start, p.id) || !c.hasID(wide.end-1, p.id) {
+		return p
+	}
+	return wide
+}
+
+// add pins the range that has the bytes, and adds it.
+func (c *Cache) add(addr, size, id, now uint64) (*kept, error) {
+	p, err := c.plan(addr, size, id)
+	if err != nil {
+		return nil, err
+	}
+	m, err := c.pin(p)
+	if err != nil {
+		return nil, err
+	}
+	if !c.hasID(p.start, id) || !c.hasID(p.end-1, id) {
+		_ = m.buffer.end()
+		return nil, fmt.Errorf("the memory was freed while it was being pinned: %w", unix.EINVAL)
+	}
+	k := c.insert(p, m, now)
+	// A range that was held before the pinning may be free now.
+	c.makeRoom(0)
+	return k, nil
+}
+
+// pages is the number of bytes that p takes in whole pages of the backend's.
+func (c *Cache) pages(p plan) uint64 {
+	page := c.device.pageSize()
+	return roundUp(p.end, page) - roundDown(p.start, page)
+}
+
+// pin pins and maps. It unpins other ranges if it lacks room or descriptors.
+func (c *Cache) pin(p plan) (*Mapping, error) {
+	c.makeRoom(c.pages(p))
+	if len(c.live)+len(c.retired) == MaxRanges && !c.evict() {
+		return nil, fmt.Errorf("%d ranges of this cache are held; put some: %w", MaxRanges, unix.ENOMEM)
+	}
+	for {
+		m, err := c.device.mapRange(p.start, p.end-p.start, c.hits.Gate)
+		if !errors.Is(err, unix.ENOMEM) && !errors.Is(err, unix.EMFILE) || !c.evict() {
+			return m, err
+		}
+	}
+}
+
+// insert adds a range with one hold.
+func (c *Cache) insert(p plan, m *Mapping, now uint64) *kept {
+	c.retireUseless(p, true)
+	k := &kept{mapping: m, start: p.start, end: p.end, id: p.id, bytes: c.pages(p)}
+	at := c.after(p.start)
+	c.live = slices.Insert(c.live, at, k)
+	k.holds = c.hits.Add(at, Shown{Start: p.start, End: p.end, ID: p.id, VA: uint64(m.va) + m.skip, Used: now, Gate: m.buffer.gate})
+	c.setPinned(c.pinned + k.bytes)
+	return k
+}
+
+// isStale reports whether k, which has some of p's bytes, is of no use: its allocation no
+// longer has those bytes, or the caller has unmapped or unpinned it.
+func isStale(k *kept, p plan) bool { return k.id != p.id || !k.mapping.isOpen() }
+
+// isNested reports whether one of the two lies in the other. A search could then miss one
+// of them.
+func isNested(k *kept, p plan) bool {
+	return (k.start >= p.start && k.end <= p.end) || (k.start <= p.start && k.end >= p.end)
+}
+
+// retireUseless retires the ranges that share bytes with p and are stale. If p is to be
+// added, it retires nested ranges, too.
+func (c *Cache) retireUseless(p plan, added bool) {
+	i := sort.Search(len(c.live), func(i int) bool { return c.live[i].end > p.start })
+	for i < len(c.live) && c.live[i].start < p.end {
+		if k := c.live[i]; isStale(k, p) || (added && isNested(k, p)) {
+			c.retire(i)
+		} else {
+			i++
+		}
+	}
+}
+
+// retire takes a range out of what hits find. It unpins the range now, or with its last
+// hold.
+func (c *Cache) retire(at int) {
+	k := c.live[at]
+	k.holds.Retire(true)
+	c.live = slices.Delete(c.live, at, at+1)
+	c.hits.Remove(at)
+	if k.holds.Held() || !c.unpin(k) {
+		c.retired = append(c.retired, k)
+	}
+}
+
+// unpin unpins k, unless copies still run through it. If the driver fails, the buffer is
+// gone as well.
+func (c *Cache) unpin(k *kept) bool {
+	if k.mapping.buffer.end() == ErrCopies {
+		return false
+	}
+	c.setPinned(c.pinned - k.bytes)
+	return true
+}
+
+// setPinned shows puts whether too much is pinned.
+func (c *Cache) setPinned(bytes uint64) {
+	c.pinned = bytes
+	c.hits.Room(int64(min(c.most, math.MaxInt64)) - int64(bytes))
+}
+
+// dropRetired unpins the retired ranges that have no hold any more.
+func (c *Cache) dropRetired() {
+	c.retired = slices.DeleteFunc(c.retired, func(k *kept) bool { return !k.holds.Held() && c.unpin(k) })
+}
+
+// oldest is the index of the unheld range whose last use is the longest ago, or -1 if all
+// are held.
+func (c *Cache) oldest() int {
+	oldest, when := -1, uint64(0)
+	for i, k := range c.live {
+		used := k.holds.Used()
+		if k.holds.Held() || (oldest >= 0 && used >= when) {
+			continue
+		}
+		oldest, when = i, used
+	}
+	return oldest
+}
+
+// evict unpins the unheld range whose last use is the longest ago. It returns false if
+// none can be unpinned.
+func (c *Cache) evict() bool {
+	for {
+		i := c.oldest()
+		if i < 0 {
+			return false
+		}
+		// A hit may have taken a hold first.
+		if c.live[i].holds.Retire(false) {
+			c.retire(i)
+			return true
+		}
+	}
+}
+
+// makeRoom unpins ranges until the cache has room for more bytes, or until no range can
+// be unpinned.
+func (c *Cache) makeRoom(more uint64) {
+	goal := c.most - min(more, c.most)
+	c.dropRetired()
+	for c.pinned > goal && c.evict() {
+	}
+}
