@@ -471,7 +471,7 @@ func fuzzers(seconds, runs string, limit time.Duration) []Program {
 		Name: "abi", On: all, Tree: "fuzz", Limit: limit, Make: cmd("fuzz-build"), Env: cmd("ASAN_OPTIONS=detect_leaks=0"),
 		Cmd: cmd("tests/fuzz/fuzz.sh", "$B/fuzz/abi_fuzz", seconds, "$B/fuzz/$BACKEND"),
 	}}
-	for _, f := range [][2]string{{"core", "FuzzOptions"}, {"core/handle", "FuzzTable"}, {"core/handle", "FuzzEpoch"}} {
+	for _, f := range [][2]string{{"core", "FuzzOptions"}, {"capi/handle", "FuzzTable"}, {"capi/handle", "FuzzEpoch"}} {
 		p := goTest(Program{Name: f[1], Limit: limit}, "-timeout", "0", "-run", "^$", "-fuzz", "^"+f[1]+"$",
 			"-fuzzminimizetime", "1s", "-fuzztime", runs+"x", "./"+f[0])
 		programs = append(programs, p)
@@ -618,7 +618,7 @@ func emulated(arch string) []Program {
 	}
 	// Those that start no program and compile none.
 	add(goTest(Program{Name: "go", Env: cmd("GOOS=linux", "GOARCH="+arch, "CGO_ENABLED=1", "CC="+compilers[arch])}, "-exec", run,
-		"./core", "./capi/door", "./capi/cpus", "./core/handle", "./core/internal/gdrdrv", "./core/internal/mmio", "./cmd/gdrcopy_report/..."))
+		"./core", "./capi/door", "./capi/cpus", "./capi/handle", "./core/internal/gdrdrv", "./core/internal/mmio", "./cmd/gdrcopy_report/..."))
 	return programs
 }
 

@@ -2,7 +2,7 @@
 /*
  * slot.h - the memory that Go writes and the copy routines read.
  *
- * Both sides of the library know this layout: here in C, and in core/handle/layout.go.
+ * Both sides of the library know this layout: here in C, and in capi/handle/layout.go.
  * TestLayout there compares the two.
  *
  * A handle is 64 bits: epoch (12) | generation (32) | index (20), from the highest bit
@@ -119,6 +119,6 @@ struct gdr_table {
 
 _Static_assert(sizeof(struct gdr_slot) == 64, "one cache line a slot");
 _Static_assert(sizeof(struct gdr_hazard) == 64, "one cache line a thread");
-_Static_assert(sizeof(struct gdr_table) == 32, "core/handle/layout.go");
+_Static_assert(sizeof(struct gdr_table) == 32, "capi/handle/layout.go");
 
 #endif

@@ -10,9 +10,9 @@ import (
 	"errors"
 	"fmt"
 
+	"gdrapi/capi/handle"
 	"gdrapi/core"
 	"gdrapi/core/backend"
-	"gdrapi/core/handle"
 	"gdrapi/core/log"
 
 	"golang.org/x/sys/unix"

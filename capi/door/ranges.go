@@ -7,8 +7,8 @@ import (
 	"sync/atomic"
 	"unsafe"
 
+	"gdrapi/capi/handle"
 	"gdrapi/core"
-	"gdrapi/core/handle"
 
 	"golang.org/x/sys/unix"
 )

@@ -212,5 +212,5 @@ func TestLayout(t *testing.T) {
 		"GDR_MANY_SHIFT":                           manyShift,
 		"GDR_HANDLE_EPOCH_SHIFT":                   genBits + indexBits,
 		"GDR_HANDLE_EPOCH_MAX":                     MaxEpoch,
-	}, "-I../../capi/copy")
+	}, "-I../copy")
 }
