@@ -118,8 +118,8 @@ func NoBackend(err error) (reasons []error) {
 	return reasons
 }
 
-// openFirst opens the first candidate that opens. Where that one cannot know before a
-// pin whether it can pin, the next one that opens stands by.
+// openFirst opens the first candidate that opens. Where that one cannot pin all memory, the
+// next one that opens stands by.
 func openFirst(candidates []backend.Backend) (_ backend.Session, name string, err error) {
 	var reasons []error
 	var tentative *fallback
@@ -130,11 +130,10 @@ func openFirst(candidates []backend.Backend) (_ backend.Session, name string, er
 			continue
 		}
 		if tentative != nil {
-			log.Infof("gdr_open: the first pin decides between the %s and the %s backend", tentative.name, b.Name())
-			tentative.standby, tentative.standbyName = session, b.Name()
+			tentative.standBy(session, b.Name())
 			return tentative, tentative.name + "|" + b.Name(), nil
 		}
-		if u, ok := session.(backend.Tentative); ok && u.Tentative() {
+		if u, ok := session.(backend.Tentative); ok {
 			tentative = &fallback{first: u, name: b.Name()}
 			continue
 		}
@@ -142,7 +141,7 @@ func openFirst(candidates []backend.Backend) (_ backend.Session, name string, er
 		return session, b.Name(), nil
 	}
 	if tentative != nil {
-		// A pin may find that this one does not serve.
+		// A pin may need one of those.
 		for _, err := range reasons {
 			log.Infof("gdr_open: %v", err)
 		}

@@ -2,6 +2,7 @@ package core
 
 import (
 	"errors"
+	"fmt"
 	"sync"
 
 	"gdrapi/core/backend"
@@ -10,27 +11,37 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// fallback is a session of one of two backends. The first pin decides which one: the first
-// backend if it serves the buffer, else the standby. A question for
-// GDR_ATTR_USING_DMA_BUF_MMAP decides before, if CUDA can tell.
+// fallback is a session of two backends. Where the first one can serve a device, it is
+// chosen. The standby then pins only what the first one cannot serve. Else the standby is
+// chosen, and pins all.
 type fallback struct {
 	first             backend.Tentative
 	standby           backend.Session
 	name, standbyName string
 
 	mu     sync.Mutex
-	chosen backend.Session // nil before the choice
+	chosen backend.Session // nil while CUDA cannot say
 }
 
-// choose gives the session that pins. It keeps the first answer of serves that is nil or
-// ENOTSUP.
-func (p *fallback) choose(call string, serves func() error) (backend.Session, error) {
+// standBy completes p.
+func (p *fallback) standBy(standby backend.Session, name string) {
+	p.standby, p.standbyName = standby, name
+	if p.first.Tentative() {
+		log.Infof("gdr_open: the first pin decides between the %s and the %s backend", p.name, name)
+		return
+	}
+	p.chosen = p.first
+	log.Infof("gdr_open: using the %s backend, and the %s backend for what that does not serve", p.name, name)
+}
+
+// choose gives the session that is chosen, or nil where CUDA cannot say it yet.
+func (p *fallback) choose(call string) backend.Session {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.chosen != nil {
-		return p.chosen, nil
+		return p.chosen
 	}
-	err := serves()
+	err := p.first.ServesAny()
 	switch {
 	case err == nil:
 		p.chosen = p.first
@@ -38,13 +49,11 @@ func (p *fallback) choose(call string, serves func() error) (backend.Session, er
 	case errors.Is(err, unix.ENOTSUP):
 		p.chosen = p.standby
 		log.Infof("%s: using the %s backend, for the %s backend does not serve: %v", call, p.standbyName, p.name, err)
-	default:
-		return nil, err
 	}
-	return p.chosen, nil
+	return p.chosen
 }
 
-// chosenName is the name of the backend that pins, "" before the choice.
+// chosenName is the name of the backend that is chosen, "" before the choice.
 func (p *fallback) chosenName() string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -58,11 +67,19 @@ func (p *fallback) chosenName() string {
 }
 
 func (p *fallback) Pin(req backend.PinRequest) (backend.Pin, error) {
-	session, err := p.choose("gdr_pin_buffer", func() error { return p.first.Serves(req) })
-	if err != nil {
-		return nil, err
+	if p.choose("gdr_pin_buffer") == p.standby {
+		return p.standby.Pin(req)
 	}
-	return session.Pin(req)
+	pin, err := p.first.Pin(req)
+	if !errors.As(err, new(backend.NotServed)) {
+		return pin, err
+	}
+	pin, other := p.standby.Pin(req)
+	if other != nil {
+		return nil, fmt.Errorf("%w; nor does the %s backend pin it: %v", err, p.standbyName, other)
+	}
+	log.Debugf("gdr_pin_buffer: by the %s backend, for the %s backend does not serve: %v", p.standbyName, p.name, err)
+	return pin, nil
 }
 
 // Attribute is the answer of the chosen backend. Before the choice it is an answer that
@@ -72,7 +89,7 @@ func (p *fallback) Attribute(a backend.Attr) (int, error) {
 	chosen := p.chosen
 	p.mu.Unlock()
 	if chosen == nil && a == backend.AttrDMABufMmap {
-		chosen, _ = p.choose("gdr_get_attribute", p.first.ServesAny)
+		chosen = p.choose("gdr_get_attribute")
 	}
 	if chosen != nil {
 		return chosen.Attribute(a)

@@ -1,6 +1,7 @@
 package core
 
 import (
+	"fmt"
 	"sync"
 	"testing"
 
@@ -16,14 +17,13 @@ type half struct {
 	*backendtest.Fake
 	name      string
 	tentative bool
-	serves    []error // the result of each call; the last one is also for all later calls
-	able      error
+	able      []error // the result of each ServesAny; the last one is also for all later calls
 	attribute int
 	version   int
 }
 
-func newHalf(name string, tentative bool, serves ...error) *half {
-	return &half{Fake: backendtest.New(), name: name, tentative: tentative, serves: serves}
+func newHalf(name string, tentative bool, able ...error) *half {
+	return &half{Fake: backendtest.New(), name: name, tentative: tentative, able: append(able, nil)[:max(len(able), 1)]}
 }
 
 func (h *half) Name() string                        { return h.name }
@@ -33,13 +33,9 @@ func (h *half) Version() (int, int)                 { return 2, h.version }
 func (h *half) Attribute(backend.Attr) (int, error) { return h.attribute, h.Call("attribute") }
 func (h *half) count(name string) (n int)           { return count(h.Fake, name) }
 func (h *half) ServesAny() error {
+	n := h.count("able")
 	_ = h.Call("able")
-	return h.able
-}
-func (h *half) Serves(req backend.PinRequest) (e error) {
-	n := h.count("serves")
-	_ = h.Call("serves")
-	return h.serves[min(n, len(h.serves)-1)]
+	return h.able[min(n, len(h.able)-1)]
 }
 
 func count(f *backendtest.Fake, name string) (n int) {
@@ -90,7 +86,7 @@ func TestFirstPinDecides(t *testing.T) {
 			require.NoError(t, h.Close())
 			require.Equal(t, c.name, nameOf(t, d), c.what)
 		}
-		require.Equal(t, 1, able.count("serves"), c.what)
+		require.Equal(t, 1, able.count("able"), c.what)
 		require.Equal(t, c.pins, [2]int{able.count("pin"), other.count("pin")}, c.what)
 		require.NoError(t, d.Close())
 		require.Equal(t, [2]int{1, 1}, [2]int{able.count("close"), other.count("close")}, "both are closed")
@@ -107,15 +103,13 @@ func TestAttributeDecides(t *testing.T) {
 		{nil, 1, "able"},
 		{unix.ENOTSUP, 0, "other"},
 	} {
-		able, other := newHalf("able", true, unix.EMLINK), newHalf("other", false)
+		able, other := newHalf("able", true, unix.EINVAL, c.able, unix.EMLINK), newHalf("other", false)
 		able.attribute = 1
 		d := openHalves(t, able, other)
-		able.able = unix.EINVAL // CUDA is not initialised
 		v, err := d.Attribute(backend.AttrDMABufMmap)
 		require.NoError(t, err)
-		require.Zero(t, v)
+		require.Zero(t, v, "CUDA is not initialised")
 		require.Equal(t, "able|other", nameOf(t, d))
-		able.able = c.able
 		_, err = d.Attribute(backend.AttrPersistentMapping)
 		require.NoError(t, err)
 		require.Equal(t, "able|other", nameOf(t, d), "the other questions decide nothing")
@@ -127,15 +121,16 @@ func TestAttributeDecides(t *testing.T) {
 		}
 		_, err = d.Pin(request)
 		require.NoError(t, err)
-		require.Zero(t, able.count("serves"))
+		require.Equal(t, 2, able.count("able"))
 	}
 }
 
-// An invalid request says nothing about the backends.
+// While CUDA cannot say what a device can do, the first backend says what is wrong.
 func TestErrorsDoNotDecide(t *testing.T) {
-	able, other := newHalf("able", true, unix.EINVAL, unix.ENOMEM, unix.EINVAL, unix.ENOTSUP), newHalf("other", false)
+	able, other := newHalf("able", true, unix.EINVAL, unix.EIO, unix.EINVAL, unix.ENOTSUP), newHalf("other", false)
 	d := openHalves(t, able, other)
 	for _, want := range []unix.Errno{unix.EINVAL, unix.ENOMEM, unix.EINVAL} {
+		able.Fail["pin"] = want
 		_, err := d.Pin(request)
 		require.Equal(t, want, Errno(err))
 		require.Equal(t, "able|other", nameOf(t, d))
@@ -147,18 +142,53 @@ func TestErrorsDoNotDecide(t *testing.T) {
 	delete(other.Fail, "pin")
 	_, err = d.Pin(request)
 	require.NoError(t, err)
-	require.Equal(t, 4, able.count("serves"))
-	require.Zero(t, able.count("pin"))
+	require.Equal(t, [2]int{4, 3}, [2]int{able.count("able"), able.count("pin")})
 	require.NoError(t, d.Close())
 	require.Zero(t, other.Live)
+}
+
+// What the chosen backend does not serve the standby pins. The answers stay the chosen one's.
+func TestStandbyPinsWhatIsNotServed(t *testing.T) {
+	for _, tentative := range []bool{false, true} {
+		able, other := newHalf("able", tentative), newHalf("other", false)
+		able.attribute = 1
+		d := openHalves(t, able, other)
+		for _, c := range []struct {
+			first, standby error
+			want           unix.Errno
+			pins           [2]int
+		}{
+			{nil, unix.EMLINK, 0, [2]int{1, 0}},
+			{backend.NotServed{Reason: unix.EINVAL}, nil, 0, [2]int{1, 1}},
+			{fmt.Errorf("with context: %w", backend.NotServed{Reason: unix.ENOTSUP}), nil, 0, [2]int{1, 1}},
+			{backend.NotServed{Reason: unix.EINVAL}, unix.ENOTSUP, unix.EINVAL, [2]int{1, 1}}, // as alone
+			{unix.EINVAL, nil, unix.EINVAL, [2]int{1, 0}},
+			{unix.ENOTSUP, nil, unix.ENOTSUP, [2]int{1, 0}},
+		} {
+			able.Fail["pin"], other.Fail["pin"] = c.first, c.standby
+			before := [2]int{able.count("pin"), other.count("pin")}
+			b, err := d.Pin(request)
+			require.Equal(t, c.want, Errno(err), "%+v", c)
+			require.Equal(t, c.pins, [2]int{able.count("pin") - before[0], other.count("pin") - before[1]}, "%+v", c)
+			require.Equal(t, "able", nameOf(t, d))
+			v, err := d.Attribute(backend.AttrDMABufMmap)
+			require.NoError(t, err)
+			require.Equal(t, 1, v)
+			if b != nil {
+				require.NoError(t, b.Close())
+			}
+		}
+		require.Zero(t, able.Live+other.Live)
+		require.NoError(t, d.Close())
+		require.Equal(t, [2]int{1, 1}, [2]int{able.count("close"), other.count("close")}, "both are closed")
+	}
 }
 
 // Before the first pin an attribute is the value that is true of both.
 func TestAttributesOfAPair(t *testing.T) {
 	for _, c := range []struct{ able, other, before int }{{1, 1, 1}, {1, 0, 0}, {0, 1, 0}, {0, 0, 0}} {
 		for _, serves := range []error{nil, unix.ENOTSUP} {
-			able, other := newHalf("able", true, serves), newHalf("other", false)
-			able.able = unix.EINVAL // CUDA cannot tell yet
+			able, other := newHalf("able", true, unix.EINVAL, serves), newHalf("other", false) // CUDA cannot tell at first
 			able.attribute, other.attribute = c.able, c.other
 			able.version, other.version = 6, 7
 			d := openHalves(t, able, other)
@@ -216,7 +246,7 @@ func TestWhoStandsBy(t *testing.T) {
 		name   string
 		opened int // how many backends are opened, from the first on
 	}{
-		{"decided", []*half{newHalf("a", false), newHalf("b", false)}, "a", 1},
+		{"decided", []*half{newHalf("a", false), newHalf("b", false), newHalf("c", false)}, "a", 2},
 		{"alone", []*half{newHalf("a", true, nil)}, "a", 1},
 		{"a fallback", []*half{newHalf("a", true, nil), newHalf("b", false), newHalf("c", false)}, "a|b", 2},
 		{"a fallback of two tentative", []*half{newHalf("a", true, nil), newHalf("b", true, nil), newHalf("c", false)}, "a|b", 2},
@@ -263,8 +293,8 @@ func TestOnRequestAlone(t *testing.T) {
 
 // Many first pins at the same time decide once.
 func TestFirstPinsRace(t *testing.T) {
-	able, other := newHalf("able", true, unix.EINVAL, unix.ENOTSUP), newHalf("other", false)
-	able.able = unix.EINVAL
+	able, other := newHalf("able", true, unix.EIO, unix.ENOTSUP), newHalf("other", false)
+	able.Fail["pin"] = unix.EINVAL
 	d := openHalves(t, able, other)
 	var wg sync.WaitGroup
 	var mu sync.Mutex
@@ -284,8 +314,8 @@ func TestFirstPinsRace(t *testing.T) {
 		}()
 	}
 	wg.Wait()
-	require.Equal(t, 1, failed, "the one whose request was wrong")
-	require.Equal(t, 2, able.count("serves"))
+	require.Equal(t, 1, failed, "the one before CUDA could say")
+	require.Equal(t, 2, able.count("able"))
 	require.Equal(t, 15, other.count("pin"))
 	require.NoError(t, d.Close())
 	require.Zero(t, other.Live)

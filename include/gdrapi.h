@@ -163,9 +163,10 @@ typedef gdr_info_v2_t gdr_info_t;
  *	2. dmabuf: a CUDA driver of 13.3 or later
  *	3. rm: /dev/nvidiactl of NVIDIA's driver 535 or later
  *
- * Each of them pins any device memory. Before CUDA is initialised, the library
- * cannot know whether dma-bufs can be mapped. Then the first pin decides between
- * dmabuf and rm.
+ * Each of them pins any device memory: what has no dma-buf, as memory of a pool,
+ * rm pins where it works and dmabuf is not forced. Before CUDA is initialised,
+ * the library cannot know whether dma-bufs can be mapped. Then the first pin
+ * decides between dmabuf and rm.
  *
  * The environment can force a backend. GDRCOPY_BACKEND is gdrdrv, dmabuf, rm or
  * vulkan. GDRCOPY_USE_DMABUF_MMAP=1 is dmabuf. Where both are set, GDRCOPY_BACKEND

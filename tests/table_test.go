@@ -190,6 +190,9 @@ var table = []Group{
 	// Every kind of CUDA memory on rm, and how its requests are watched.
 	{Name: "rm", Rows: []Program{
 		{Name: "memory", On: cmd("rm")},
+		// dmabuf is taken, and rm pins what has no dma-buf.
+		{Name: "memory_133", Cmd: cmd("$B/bin/rm_memory", "dmabuf"), Sim: RMDriver,
+			Env: cmd("CUDA_SIM_DRIVER_VERSION=13030", "CUDA_SIM_DMABUF_MMAP=1")},
 		{Name: "libraries", On: cmd("rm"), Cmd: cmd("$B/bin/rm_libraries", "$B/libgdrapi.so.2", "$B/watched/libgdrapi_copy.so", "$B/watched/golib.so"),
 			Make: cmd("doubles", "$B/bin/rm_libraries", "$B/watched/libgdrapi_copy.so", "$B/watched/golib.so")},
 		{Name: "machines", Sim: Plain, Make: cmd("doubles", "$B/bin/rm_machines", "$B/doubles/libnvidia-ml.so.1")},

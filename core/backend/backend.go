@@ -60,19 +60,23 @@ type Session interface {
 	Close() error
 }
 
-// Tentative is a Session that may not know yet whether it can pin. CUDA says what a
-// device can do only once it is initialised, and Open may not initialise it.
+// Tentative is a Session that cannot pin all device memory, so another backend stands by.
+// It may not know yet whether it can serve a device: CUDA says that only once it is
+// initialised, and Open may not initialise it. Its Pin answers NotServed for what it cannot serve.
 type Tentative interface {
 	Session
-	// Tentative is true where only the first pin can decide.
+	// Tentative is true where CUDA could not say at Open whether a device can be served.
 	Tentative() bool
-	// Serves is nil where the buffer can be pinned. It is ENOTSUP where another
-	// backend must pin it. Any other error says what is wrong with the request.
-	Serves(PinRequest) error
 	// ServesAny is nil where a device can be served, as far as CUDA can say it now. It is
 	// ENOTSUP where none can. Any other error says that CUDA cannot say it yet.
 	ServesAny() error
 }
+
+// NotServed is in the error of a Pin where another backend may pin the buffer.
+type NotServed struct{ Reason error }
+
+func (e NotServed) Error() string { return e.Reason.Error() }
+func (e NotServed) Unwrap() error { return e.Reason }
 
 // Pin is one pinned buffer. The core serialises the calls on one Pin.
 type Pin interface {

@@ -153,20 +153,6 @@ func (s *session) ServesAny() error {
 	return err
 }
 
-// Serves returns nil where the request's memory is on a device whose dma-bufs can be
-// mapped.
-func (s *session) Serves(req backend.PinRequest) error {
-	m, _, err := s.cuda.MemoryIn(req.Addr, req.Size)
-	if err != nil {
-		return err
-	}
-	dev, err := s.device(m.Ordinal)
-	if err != nil {
-		return err
-	}
-	return dev.check(m.Ordinal)
-}
-
 // Pin exports the host pages that the buffer touches. As the reference it ignores Token
 // and VASpace, which a dma-buf does not need.
 func (s *session) Pin(req backend.PinRequest) (backend.Pin, error) {
@@ -180,7 +166,7 @@ func (s *session) Pin(req backend.PinRequest) (backend.Pin, error) {
 		return nil, err
 	}
 	if err := dev.check(ordinal); err != nil {
-		return nil, err
+		return nil, backend.NotServed{Reason: err}
 	}
 	page := uint64(unix.Getpagesize())
 	first, length, ok := wholePages(req.Addr, req.Size, page)
@@ -209,8 +195,8 @@ func (s *session) Pin(req backend.PinRequest) (backend.Pin, error) {
 		in.SetSyncMemops(at)
 		return nil
 	})
-	if errors.Is(err, cuda.ErrInvalidValue) && first < m.Start {
-		return nil, fmt.Errorf("CUDA exports no page that begins in free space, as at %#x; set GDRCOPY_BACKEND=rm: %w", first, err)
+	if errors.Is(err, cuda.ErrInvalidValue) || errors.Is(err, cuda.ErrNotSupported) {
+		return nil, backend.NotServed{Reason: fmt.Errorf("CUDA exports no dma-buf of %d bytes at %#x, as of a pool's memory or of a page that begins in free space; set GDRCOPY_BACKEND=rm, or load gdrdrv: %w", length, first, err)}
 	}
 	if err != nil {
 		return nil, err

@@ -1,6 +1,7 @@
 package dmabuf
 
 import (
+	"errors"
 	"os"
 	"slices"
 	"strings"
@@ -56,19 +57,15 @@ func TestDevicesThatDoNotMap(t *testing.T) {
 			{4096, unix.EINVAL, "no CUDA device pointer"},
 		} {
 			req := backend.PinRequest{Addr: c.addr, Size: 8}
-			served := s.(backend.Tentative).Serves(req)
-			require.Equal(t, fds, cudatest.FDs(t), "a question pins nothing")
 			p, err := s.Pin(req)
+			require.Equal(t, c.want == unix.ENOTSUP, errors.As(err, new(backend.NotServed)))
 			if c.want == nil {
-				require.NoError(t, served)
 				require.NoError(t, err)
 				require.NoError(t, p.Unpin())
 				continue
 			}
-			for _, err := range []error{served, err} {
-				require.ErrorIs(t, err, c.want)
-				require.ErrorContains(t, err, c.line)
-			}
+			require.ErrorIs(t, err, c.want)
+			require.ErrorContains(t, err, c.line)
 			require.Equal(t, fds, cudatest.FDs(t))
 		}
 	})
@@ -90,14 +87,16 @@ func TestAttributeThatIsNotKnown(t *testing.T) {
 		} {
 			s := &session{cuda: driver(t), devices: map[int]device{}}
 			sim.Fail("cuDeviceGetAttribute", int(c.result), call)
-			err := s.Serves(backend.PinRequest{Addr: addr, Size: 8})
+			_, err := s.Pin(backend.PinRequest{Addr: addr, Size: 8})
 			require.ErrorIs(t, err, c.want, "%v", c.result)
+			require.Equal(t, c.want == unix.ENOTSUP, errors.As(err, new(backend.NotServed)), "%v", c.result)
 			sim.Heal("cuDeviceGetAttribute")
-			err = s.Serves(backend.PinRequest{Addr: addr, Size: 8})
+			p, err := s.Pin(backend.PinRequest{Addr: addr, Size: 8})
 			if c.want == unix.ENOTSUP {
 				require.ErrorIs(t, err, unix.ENOTSUP, "an answer is kept")
 			} else {
 				require.NoError(t, err, "an error is not")
+				require.NoError(t, p.Unpin())
 			}
 		}
 	}
@@ -113,17 +112,18 @@ func TestUndecidedBeforeInit(t *testing.T) {
 	u := early.(backend.Tentative)
 	require.True(t, u.Tentative())
 	require.ErrorIs(t, u.ServesAny(), cuda.ErrNotInitialized)
-	err = u.Serves(backend.PinRequest{Addr: 1 << 20, Size: 8})
+	_, err = u.Pin(backend.PinRequest{Addr: 1 << 20, Size: 8})
 	require.ErrorIs(t, err, unix.EINVAL)
-	require.NotErrorIs(t, err, unix.ENOTSUP, "that would decide for the other backend")
+	require.False(t, errors.As(err, new(backend.NotServed)))
 	_, err = driver(t).DeviceCount()
 	require.ErrorIs(t, err, cuda.ErrNotInitialized)
 
 	sim := cudatest.Need(t)
 	require.True(t, u.Tentative(), "as it was when the session was opened")
 	require.NoError(t, u.ServesAny())
-	require.NoError(t, u.Serves(backend.PinRequest{Addr: sim.MemAlloc(plain, page), Size: 8}))
-	require.ErrorIs(t, u.Serves(backend.PinRequest{Addr: sim.MemAlloc(mute, page), Size: 8}), unix.ENOTSUP)
+	p, err := u.Pin(backend.PinRequest{Addr: sim.MemAlloc(plain, page), Size: 8})
+	require.NoError(t, err)
+	require.NoError(t, p.Unpin())
 	late, err := Backend{}.Open()
 	require.NoError(t, err)
 	require.False(t, late.(backend.Tentative).Tentative())
@@ -298,10 +298,34 @@ func TestPageThatBeginsInFreeSpace(t *testing.T) {
 	fds := cudatest.FDs(t)
 	_, err := s.Pin(backend.PinRequest{Addr: small[i+1], Size: 512})
 	require.ErrorIs(t, err, cuda.ErrInvalidValue)
+	require.ErrorAs(t, err, new(backend.NotServed))
 	require.ErrorContains(t, err, "GDRCOPY_BACKEND=rm")
 	require.Equal(t, fds, cudatest.FDs(t))
 	for _, p := range slices.Delete(small, i, i+1) {
 		sim.Must("cuMemFree_v2", uintptr(p))
+	}
+}
+
+// What the driver does not export, as memory of a pool, another backend may pin.
+func TestWhatIsNotExported(t *testing.T) {
+	sim := cudatest.Need(t)
+	s := openSession(t)
+	addr := sim.MemAlloc(plain, page)
+	fds := cudatest.FDs(t)
+	for _, c := range []struct {
+		result    cuda.Result
+		elsewhere bool
+	}{
+		{cuda.ErrInvalidValue, true},
+		{cuda.ErrNotSupported, true},
+		{cuda.ErrOutOfMemory, false},
+		{cuda.ErrUnknown, false},
+	} {
+		sim.Fail("cuMemGetHandleForAddressRange", int(c.result), 1)
+		_, err := s.Pin(backend.PinRequest{Addr: addr, Size: page})
+		require.ErrorIs(t, err, c.result)
+		require.Equal(t, c.elsewhere, errors.As(err, new(backend.NotServed)), "%v", c.result)
+		require.Equal(t, fds, cudatest.FDs(t))
 	}
 }
 
