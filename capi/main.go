@@ -52,14 +52,21 @@ func finish(call string, err *error, rc *C.int) {
 func gdrcore_init(epoch C.uint32_t, table *C.uintptr_t) (rc C.int) {
 	var err error
 	defer finish("gdr_open", &err, &rc)
+	log.SetThreshold(log.Level(host.LogLevel()))
+	if wrong := host.ReadSettings(); wrong != nil {
+		log.Errorf("%v", wrong)
+		return C.int(unix.EINVAL)
+	}
 	var l *door.Library
 	core.UseMemory(host.Mmap, host.Munmap)
 	core.UseLoader(host.Driver, host.Usable)
-	if l, err = door.New(uint32(epoch)); err == nil {
-		library = l
-		*table = C.uintptr_t(l.TableAddr())
-		go l.RegisterBarrier(host.RegisterBarrier)
+	if l, err = door.New(uint32(epoch)); err != nil {
+		err = fmt.Errorf("the core did not start: %w", err)
+		return
 	}
+	library = l
+	*table = C.uintptr_t(l.TableAddr())
+	go l.RegisterBarrier(host.RegisterBarrier)
 	return
 }
 

@@ -5,10 +5,11 @@
  *
  * 1. The driver's library is loaded, without a lock. Where there is none, and no other
  *    driver, the start ends here.
- * 2. What the environment asks of copies is read.
+ * 2. The copy routine is chosen.
  * 3. The process is registered for membarrier(2), if it has one thread.
  * 4. The Go runtime is started (runtime.c).
- * 5. The core is made. It returns the address of its table of handles.
+ * 5. The core is made. It reads what the environment asks of copies, and returns the address of
+ *    its table of handles.
  *
  * docs/design.md has the whole of it.
  */
@@ -24,6 +25,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "../copy/direct.h"
 #include "driver.h"
 #include "env.h"
 #include "log.h"
@@ -112,21 +114,17 @@ static int prepare_start(const struct gdr_options *opts)
 	return 0;
 }
 
-static int read_environment(struct gdr_front *front)
+static int choose_routine(struct gdr_front *front)
 {
-	struct gdr_env_error error;
-	struct gdr_copy_env env;
-	int rc = gdr_env_copies(&env, &error);
+	const char *name = gdr_env_copy_impl();
 
-	if (rc) {
-		gdr_log(GDR_LOG_ERROR, "%s is not %s; correct or unset it", error.name, error.want);
-		return rc;
-	}
-	front->impl = env.impl;
-	front->direct = env.direct;
-	copy_pool_spin(env.spin_us);
-	copy_plan_set_by_env(&env.wishes);
-	return 0;
+	/* A named routine makes all stores itself, so there are no direct stores. */
+	front->direct = !name && copy_has_direct();
+	front->impl = copy_select(name);
+	if (front->impl)
+		return 0;
+	gdr_log(GDR_LOG_ERROR, "GDRCOPY_COPY_IMPL is not a copy routine that this CPU can run; correct or unset it");
+	return EINVAL;
 }
 
 int gdr_register_barrier(void)
@@ -142,21 +140,15 @@ static bool is_single_threaded(void)
 	return !statx(AT_FDCWD, "/proc/self/task", 0, STATX_NLINK, &tasks) && tasks.stx_nlink == 3;
 }
 
-static int start_runtime(struct gdr_front *front, gdr_core_init *init, uint32_t epoch)
+static int start_runtime(struct gdr_front *front)
 {
-	uintptr_t addr = 0;
 	int rc = 0;
 
 	if (is_single_threaded())
 		gdr_register_barrier();
 	if (!front->runs)
 		rc = gdr_runtime_start();
-	if (!rc) {
-		front->runs = true;
-		/* Waits until the runtime is up. It starts in a thread of its own. */
-		rc = init(epoch, &addr);
-	}
-	front->table = (struct gdr_table *)addr;
+	front->runs = !rc;
 	if (rc)
 		gdr_log(GDR_LOG_ERROR, "gdr_open: the core did not start: %s", strerror(rc));
 	return rc;
@@ -166,6 +158,7 @@ static int start_runtime(struct gdr_front *front, gdr_core_init *init, uint32_t 
 static int start_next_epoch(struct gdr_front *front, gdr_core_init *init)
 {
 	uint64_t epoch = atomic_load(&last_epoch) + 1;
+	uintptr_t table = 0;
 	int rc;
 
 	if (epoch > GDR_HANDLE_EPOCH_MAX) {
@@ -173,11 +166,15 @@ static int start_next_epoch(struct gdr_front *front, gdr_core_init *init)
 			GDR_HANDLE_EPOCH_MAX);
 		return EAGAIN;
 	}
-	rc = read_environment(front);
+	rc = choose_routine(front);
 	if (!rc)
-		rc = start_runtime(front, init, epoch);
+		rc = start_runtime(front);
+	/* Waits until the runtime is up. It starts in a thread of its own. */
+	if (!rc)
+		rc = init(epoch, &table);
 	if (rc)
 		return rc;
+	front->table = (struct gdr_table *)table;
 	front->epoch = epoch;
 	atomic_store(&last_epoch, epoch);
 	atomic_store_explicit(&front->up, 1, memory_order_release);

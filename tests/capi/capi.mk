@@ -4,11 +4,11 @@
 # make check-go-oldest [more 3 min] the library of the oldest Go that go.mod allows
 # make check-go-next  [long 5 min] the library of the newest Go that there is, release candidates too, and what differs
 
-$(BIN)/env_test: tests/capi/env.c capi/host/env.c $(COPY_C) $(CAPI_H) tools/tap.h
+$(BIN)/env_test: tests/capi/env.c capi/host/env.c $(CAPI_H) tools/tap.h
 	@mkdir -p $(@D)
 	$(CC) $(C11) $(CFLAGS) -Icapi -o $@ $(filter %.c,$^) -lpthread
 
-$(BIN)/log_test: tests/capi/log.c capi/host/log.c capi/host/env.c $(COPY_C) $(CAPI_H) tools/tap.h
+$(BIN)/log_test: tests/capi/log.c capi/host/log.c capi/host/env.c $(CAPI_H) tools/tap.h
 	@mkdir -p $(@D)
 	$(CC) $(C11) $(CFLAGS) -Icapi -o $@ $(filter %.c,$^) -lpthread
 

@@ -56,11 +56,10 @@ static struct tap tap;
 
 static struct {
 	enum gdr_driver_state driver;
-	int environment, runtime, core;	/* what each answers */
-	_Atomic int loads, environments, runtimes, cores, lines;
+	int runtime, core;	/* what each answers */
+	const char *routine;	/* that the environment names */
+	_Atomic int loads, choices, runtimes, cores, lines;
 	uint32_t epoch;		/* that the core was given last */
-	uint64_t spin;
-	size_t least_dma;
 } of;
 
 static struct gdr_table table;
@@ -73,22 +72,16 @@ enum gdr_driver_state gdr_driver_load(char *why, size_t size)
 	return of.driver;
 }
 
-int gdr_env_copies(struct gdr_copy_env *env, struct gdr_env_error *error)
+const char *gdr_env_copy_impl(void)
 {
-	of.environments++;
-	*error = (struct gdr_env_error){ "VARIABLE", "what it must be" };
-	*env = (struct gdr_copy_env){ .impl = &impl, .direct = true, .spin_us = 77, .wishes = { .least_dma = { 88, 99 } } };
-	return of.environment;
+	return of.routine;
 }
 
-void copy_pool_spin(uint64_t us)
+/* This CPU can run the one of its own alone. */
+const struct copy_impl *copy_select(const char *name)
 {
-	of.spin = us;
-}
-
-void copy_plan_set_by_env(const struct copy_wishes *wishes)
-{
-	of.least_dma = wishes->least_dma[0];
+	of.choices++;
+	return name && strcmp(name, impl.name) ? NULL : &impl;
 }
 
 void gdr_log(int level, const char *fmt, ...)
@@ -228,7 +221,7 @@ static int with_threads(void)
 	return 0;
 }
 
-/* Each step fails, is told of by a line, and leaves the next start the rest. */
+/* Each step fails, is told of by a line, and leaves the next start the rest. The core has its own line. */
 static int steps(void)
 {
 	no_memory = true;
@@ -236,13 +229,15 @@ static int steps(void)
 	no_memory = false;
 	no_gdrdrv = no_nvidiactl = true;
 	of.driver = GDR_DRIVER_NOT_FOUND;
-	MUST(start() == ENODEV && !gdr_front_here() && !of.environments && of.lines == 1);
+	MUST(start() == ENODEV && !gdr_front_here() && !of.choices && of.lines == 1);
 	no_gdrdrv = no_nvidiactl = false;
-	of.environment = EINVAL;
+	of.routine = "another CPU's";
 	MUST(start() == EINVAL && !gdr_front_here() && !of.runtimes && of.lines == 2);
-	of.environment = 0;
+	of.routine = "";
+	MUST(start() == EINVAL && !of.runtimes && of.lines == 3);
+	of.routine = NULL;
 	of.runtime = EAGAIN;
-	MUST(start() == EAGAIN && !gdr_front_here() && of.runtimes == 1 && !of.cores && of.lines == 3);
+	MUST(start() == EAGAIN && !gdr_front_here() && of.runtimes == 1 && !of.cores && of.lines == 4);
 	of.runtime = 0;
 	of.core = ENOMEM;
 	MUST(start() == ENOMEM && !gdr_front_here() && of.runtimes == 2 && of.cores == 1 && of.lines == 4);
@@ -250,7 +245,7 @@ static int steps(void)
 	of.core = 0;
 	MUST(!start() && gdr_front_here() && of.runtimes == 2 && of.cores == 2);
 	MUST(of.epoch == 1 && gdr_front_here()->epoch == 1 && gdr_front_here()->table == &table);
-	MUST(gdr_front_here()->impl == &impl && gdr_front_here()->direct && of.spin == 77 && of.least_dma == 88);
+	MUST(gdr_front_here()->impl == &impl && gdr_front_here()->direct == copy_has_direct());
 	of.driver = GDR_DRIVER_NO_LOADER;
 	no_gdrdrv = true;
 	MUST(!start() && of.cores == 2 && of.loads == 1 && of.lines == 5);
@@ -260,6 +255,14 @@ static int steps(void)
 static void start_first(void)
 {
 	start();
+}
+
+/* A routine that is named makes all stores itself. */
+static int named(void)
+{
+	of.routine = impl.name;
+	MUST(!start() && gdr_front_here()->impl == &impl && !gdr_front_here()->direct);
+	return 0;
 }
 
 /* Another thread makes the page first: there is one page, and one start. */
@@ -367,6 +370,7 @@ int main(void)
 	check(in_child(alone), "a process of one thread is registered for membarrier");
 	check(in_child(with_threads), "one with several is not, by the start");
 	check(in_child(steps), "each step of a start fails, and then none");
+	check(in_child(named), "a routine that is named, without direct stores");
 	check(in_child(one_page), "of two threads that make the page one does");
 	check(in_child(at_once), "of threads that start at once one does");
 	for (int i = 0; i < 2; i++) {
