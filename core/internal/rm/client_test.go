@@ -192,6 +192,10 @@ func TestNoClient(t *testing.T) {
 		line string
 	}{
 		{"open /dev/nvidiactl", unix.ENOENT, unix.ENOENT, "no NVIDIA driver"},
+		{"open /dev/nvidiactl", unix.ENODEV, unix.ENODEV, "no NVIDIA driver"},
+		{"open /dev/nvidiactl", unix.EIO, unix.EIO, "no NVIDIA driver"},
+		{"open /dev/nvidiactl", unix.EMFILE, unix.EMFILE, "open /dev/nvidiactl"},
+		{"open /dev/nvidia2", unix.EMFILE, unix.EMFILE, "open /dev/nvidia2"},
 		{"open /dev/nvidiactl", unix.EACCES, unix.EACCES, "/dev/nvidiactl may not be opened"},
 		{"open /dev/nvidiactl", unix.ENOMEM, unix.ENOMEM, "open /dev/nvidiactl"},
 		{"open /dev/nvidia2", unix.EPERM, unix.EPERM, "/dev/nvidia2 may not be opened"},
@@ -199,6 +203,8 @@ func TestNoClient(t *testing.T) {
 		{"CARD_INFO", unix.EINVAL, unix.ENOTSUP, "CARD_INFO: this NVIDIA driver does not know the request"},
 		{"RM_ALLOC 0x41", unix.EINVAL, unix.ENOTSUP, "load gdrdrv"},
 		{"RM_ALLOC 0x80", unix.ENOTTY, unix.ENOTSUP, "load gdrdrv"},
+		{"RM_ALLOC 0x80", unix.EAGAIN, unix.EAGAIN, "RM_ALLOC of a device"},
+		{"RM_ALLOC 0x80", statusBusyRetry, unix.EAGAIN, "try again"},
 		{"RM_ALLOC 0x80", statusInvalidDevice, unix.ENODEV, "NV_ERR_INVALID_DEVICE"},
 		{"REGISTER_FD", unix.EINVAL, unix.ENODEV, "the GPU is lost"},
 		{"REGISTER_FD", unix.EBADF, unix.EBADF, "REGISTER_FD"},

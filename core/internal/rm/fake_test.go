@@ -37,6 +37,8 @@ type fakeRM struct {
 	calls  []string
 	faults map[string]*fault
 	faulty bool // a fault was injected; what cannot be undone then is not the library's mistake
+
+	answered func(call string, b []byte) // may change the answer of a request
 }
 
 // fault makes the nth call of a name fail: with a status if err is one.
@@ -63,16 +65,19 @@ type fakeMapping struct {
 // foreign is a process that is not this one.
 const foreign = 1
 
-// newRM makes a machine of two GPUs.
-func newRM(t testing.TB) *fakeRM {
+// newRM makes a machine with the GPUs, or with two of the usual kind.
+func newRM(t testing.TB, gpus ...nvrm.Machine) *fakeRM {
+	if gpus == nil {
+		gpus = []nvrm.Machine{"pcie", "pcie"}
+	}
 	f := &fakeRM{
 		t: t, files: map[int]*fakeFile{}, nextFD: 1 << 20, mappings: map[uintptr]*fakeMapping{}, faults: map[string]*fault{},
 		nodeMode: map[*nvrm.GPU]error{}, coherent: map[*nvrm.GPU]bool{},
 		Driver: nvrm.New(nvrm.Config{
-			Machines: []nvrm.Machine{"pcie", "pcie"}, Version: 580, VersionText: "580.159.04", BAR: 1 << 40,
-			Page: uint64(os.Getpagesize()), PhysAttr: 2,
+			Machines: gpus, BAR: 1 << 40, Page: uint64(os.Getpagesize()), PhysAttr: 2,
 		}),
 	}
+	f.setVersion(580)
 	f.Complain = func(format string, args ...any) {
 		if !f.faulty || !strings.HasPrefix(format, "RM_FREE") && !strings.HasPrefix(format, "UNMAP_MEMORY") {
 			f.t.Errorf(format, args...)
@@ -84,6 +89,13 @@ func newRM(t testing.TB) *fakeRM {
 		}
 	})
 	return f
+}
+
+func (f *fakeRM) setVersion(major int) {
+	f.Version, f.VersionText, f.Chipset = major, fmt.Sprintf("%d.159.04", major), 0
+	if major >= firstThatSays {
+		f.Chipset = chipsetUnaligned
+	}
 }
 
 func at(g *nvrm.GPU) cuda.PCIAddress {
@@ -307,8 +319,15 @@ func (f *fakeRM) ioctl(fd int, code uint32, arg unsafe.Pointer) error {
 	} else if err != nil {
 		return err
 	}
-	return f.Request(caller{f}, file.of, code, b)
+	err = f.Request(caller{f}, file.of, code, b)
+	if f.answered != nil {
+		f.answered(call, b)
+	}
+	return err
 }
+
+// params are what a control points to.
+func params(b []byte) []byte { return memory(order.Uint64(b[16:]), int(order.Uint32(b[24:]))) }
 
 // caller is this process.
 type caller struct{ *fakeRM }
@@ -442,6 +461,12 @@ func (f *fakeRM) munmap(va, size uintptr) error {
 func (f *fakeRM) dontFork(va, size uintptr) error {
 	if err := f.called("dontFork"); err != nil {
 		return err
+	}
+	f.mu.Lock()
+	m := f.mappings[va]
+	f.mu.Unlock()
+	if m == nil || m.size != size {
+		f.t.Errorf("madvise of %d bytes at %#x, which are no whole mapping", size, va)
 	}
 	return sys.DontFork(va, size)
 }

@@ -1,6 +1,7 @@
 package rm
 
 import (
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"os"
@@ -42,10 +43,11 @@ type fakeCUDA struct {
 	ownLegacy, ownVMM []*fakeAlloc
 
 	// What a test changes.
-	wrongReads int  // this many ReadBacks return other bytes
-	written    bool // a kernel writes all memory, all the time
-	noMappings bool // before CUDA 12
-	full       bool // no memory is left
+	wrongReads int       // this many ReadBacks return another last byte
+	exportsAs  *fakePart // what cuMemExportToShareableHandle gives instead
+	written    bool      // a kernel writes all memory, all the time
+	noMappings bool      // before CUDA 12
+	full       bool      // no memory is left
 	writes     byte
 	ipcWord    [16]uint32 // added to the words of IPC handles
 	noExport   bool       // no cuMemGetHandleForAddressRange
@@ -233,6 +235,16 @@ func (c *fakeCUDA) at(addr uint64) (*fakeAlloc, *fakePart) {
 	return nil, nil
 }
 
+// fill writes random bytes into an allocation's objects.
+func (c *fakeCUDA) fill(a *fakeAlloc) {
+	for _, p := range a.parts {
+		b := make([]byte, p.object.Memory.Size)
+		rand.Read(b)
+		_, err := unix.Pwrite(p.object.Memory.FD, b, 0)
+		require.NoError(c.t, err)
+	}
+}
+
 // pread and pwrite are the GPU's copies. As in the real driver all bytes are of one
 // allocation.
 func (c *fakeCUDA) pread(b []byte, addr uint64) {
@@ -333,6 +345,9 @@ func (c *fakeCUDA) MemExport(h cuda.MemHandle) (int, error) {
 	p := c.references[h]
 	c.mu.Unlock()
 	require.NotNil(c.t, p)
+	if c.exportsAs != nil {
+		p = c.exportsAs
+	}
 	if !p.exportable {
 		return -1, result("cuMemExportToShareableHandle", cuda.ErrNotPermitted)
 	}

@@ -83,8 +83,23 @@ func TestOpenWithoutTheDriver(t *testing.T) {
 // A fake NVML: 60 of 64 GiB of BAR1 are free, on one GPU.
 const nvmlInC = `
 #include <string.h>
+#ifndef FAIL_INIT
+#define FAIL_INIT 0
+#endif
+#ifndef FAIL_ASK
+#define FAIL_ASK 0
+#endif
+#ifndef MIG
+#define MIG 1
+#endif
 int nvmlInit_v2(void) { return FAIL_INIT; }
 int nvmlShutdown(void) { return 0; }
+int nvmlDeviceGetMigMode(void *device, unsigned int *current, unsigned int *pending)
+{
+	*current = MIG;
+	*pending = !MIG;
+	return FAIL_ASK;
+}
 int nvmlDeviceGetHandleByPciBusId_v2(const char *id, void **device)
 {
 	*device = (void *)7;
@@ -95,7 +110,7 @@ int nvmlDeviceGetBAR1MemoryInfo(void *device, unsigned long long m[3])
 	m[0] = 64ull << 30;
 	m[1] = 60ull << 30;
 	m[2] = 4ull << 30;
-	return device == (void *)7 ? 0 : 2;
+	return device == (void *)7 ? FAIL_ASK : 2;
 }
 `
 
@@ -126,35 +141,112 @@ func TestBAR1IsAskedForTheLog(t *testing.T) {
 	w.end()
 }
 
-func TestBAR1Use(t *testing.T) {
+// withNVML calls f where NVML is nvmlInC.
+func withNVML(t *testing.T, define string, f func()) {
 	if _, err := purego.Dlopen("libnvidia-ml.so.1", purego.RTLD_NOW); err == nil {
 		t.Skip("an NVML is installed here")
 	}
-	at := cuda.PCIAddress{Domain: 1, Bus: 0x8d, Slot: 2}
-	require.Contains(t, bar1Use(at), "nvidia-smi", "without NVML")
 	cc, err := exec.LookPath("cc")
 	if err != nil {
 		t.Skip("needs a C compiler: ", err)
 	}
 	dir := t.TempDir()
-	file := filepath.Join(dir, "nvml.c")
+	file, lib := filepath.Join(dir, "nvml.c"), filepath.Join(dir, "nvml.so")
 	require.NoError(t, os.WriteFile(file, []byte(nvmlInC), 0o600))
+	// The loader recognises a loaded library by its soname.
+	out, err := exec.Command(cc, "-shared", "-fPIC", "-D"+define, "-Wl,-soname,libnvidia-ml.so.1", "-o", lib, file).CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	h, err := purego.Dlopen(lib, purego.RTLD_NOW|purego.RTLD_LOCAL)
+	require.NoError(t, err)
+	f()
+	require.NoError(t, purego.Dlclose(h))
+}
+
+func TestBAR1Use(t *testing.T) {
+	at := cuda.PCIAddress{Domain: 1, Bus: 0x8d, Slot: 2}
 	for _, c := range []struct {
-		fail string
-		at   cuda.PCIAddress
-		want string
+		define string
+		at     cuda.PCIAddress
+		want   string
 	}{
-		{"0", at, "of 65536 MiB of BAR1 61440 MiB are free"},
-		{"0", cuda.PCIAddress{Bus: 1}, "nvidia-smi"},
-		{"9", at, "nvidia-smi"},
+		{"FAIL_NOTHING", at, "of 65536 MiB of BAR1 61440 MiB are free"},
+		{"FAIL_NOTHING", cuda.PCIAddress{Bus: 1}, "nvidia-smi"},
+		{"FAIL_INIT=9", at, "nvidia-smi"},
+		{"FAIL_ASK=9", at, "nvidia-smi"},
 	} {
-		// The loader recognises a loaded library by its soname.
-		lib := filepath.Join(dir, "nvml"+c.fail+".so")
-		out, err := exec.Command(cc, "-shared", "-fPIC", "-DFAIL_INIT="+c.fail, "-Wl,-soname,libnvidia-ml.so.1", "-o", lib, file).CombinedOutput()
-		require.NoError(t, err, "%s", out)
-		h, err := purego.Dlopen(lib, purego.RTLD_NOW|purego.RTLD_LOCAL)
-		require.NoError(t, err)
-		require.Contains(t, bar1Use(c.at), c.want)
-		require.NoError(t, purego.Dlclose(h))
+		withNVML(t, c.define, func() { require.Contains(t, bar1Use(c.at), c.want) })
 	}
+	require.Contains(t, bar1Use(at), "nvidia-smi", "without NVML")
+}
+
+// 535 does not say that a GPU is divided, and refuses its memory. NVML says it.
+func TestDividedByNVML(t *testing.T) {
+	for _, c := range []struct {
+		define  string
+		slot    uint8
+		version int
+		want    string
+	}{
+		{"MIG=1", 2, 535, "divided into instances"},
+		{"MIG=0", 2, 535, "another process"},
+		{"MIG=1", 3, 535, "another process"}, // NVML does not know the GPU
+		{"FAIL_INIT=9", 2, 535, "another process"},
+		{"FAIL_ASK=9", 2, 535, "another process"},
+		{"MIG=1", 2, 550, "another process"}, // the driver said no
+	} {
+		withNVML(t, c.define, func() {
+			w := newWorld(t, "mig")
+			w.allRight()
+			w.rm.setVersion(c.version)
+			gpu := w.rm.GPUs[0]
+			gpu.Domain, gpu.Bus, gpu.Slot = 1, 0x8d, c.slot
+			w.allRight()
+			w.rm.answered = func(call string, b []byte) {
+				if call == "RM_CONTROL 0x288" {
+					order.PutUint32(params(b)[8:], noInstance)
+				}
+			}
+			w.notPinned(w.cuda.memAlloc(0, 2*mib).start, 1, unix.ENOTSUP, c.want)
+			w.end()
+		})
+	}
+}
+
+// What this process's CUDA shows, and gives as memory of the library's own.
+func TestLiveCUDA(t *testing.T) {
+	if !cudatest.InChild(t, "CUDA_SIM_DEVICES=3", "CUDA_SIM_RM=0") {
+		return
+	}
+	cu, err := cuda.Load()
+	require.NoError(t, err)
+	ask := shown(cu)
+	require.Nil(t, ask(), "CUDA is not initialised")
+	sim := cudatest.Need(t)
+	require.Equal(t, map[cuda.PCIAddress]bool{{Bus: 1}: true, {Bus: 2}: true, {Bus: 3}: true}, ask())
+	for _, name := range []string{"cuDeviceGetCount", "cuDeviceGet", "cuDeviceGetPCIBusId"} {
+		sim.Fail(name, int(cuda.ErrNotPermitted), 1)
+		require.Nil(t, ask(), name)
+		sim.Heal(name)
+	}
+	in := live{cu}
+	for ordinal := range 3 {
+		addr, err := in.exportable(ordinal, ownSize)
+		require.NoError(t, err)
+		m, err := in.MemoryAt(addr)
+		require.NoError(t, err)
+		require.Equal(t, ordinal, m.Ordinal)
+		h, err := in.MemRetainAllocationHandle(addr)
+		require.NoError(t, err)
+		fd, err := in.MemExport(h)
+		require.NoError(t, err)
+		require.NoError(t, unix.Close(fd))
+		require.NoError(t, in.MemRelease(h))
+		require.NoError(t, in.withMemory(m, addr, func(in driver) error {
+			require.NotZero(t, sim.Current())
+			return in.WriteOut(addr+ownSize-8, make([]byte, 8))
+		}))
+		require.Zero(t, sim.Current())
+	}
+	_, err = in.exportable(3, ownSize)
+	require.Error(t, err)
 }

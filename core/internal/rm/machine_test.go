@@ -1,12 +1,14 @@
 package rm
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"testing"
 
 	"gdrapi/core/backend"
+	"gdrapi/core/cuda/cudatest"
 	"gdrapi/tests/doubles/nvrm"
 
 	"github.com/stretchr/testify/require"
@@ -43,12 +45,11 @@ func TestBAR1TypeOfArm(t *testing.T) {
 		{"it says so, and newer", 3, "611.10", nil, backend.WC},
 		{"it says no", 0, "590.48.01", []string{grace, gpu}, backend.Device},
 		{"it says no, beside another flag", 1, "595.45.04", []string{grace, gpu}, backend.Device},
+		{"the last that cannot say", 0, "589.99", []string{grace, gpu}, backend.WC},
 		{"it cannot say: Grace", 0, "580.142", []string{grace, gpu}, backend.WC},
 		{"it cannot say: BlueField-3", 0, "580.142", []string{gpu, "0x15b3 0xa2da 0x01"}, backend.Device},
 		{"it cannot say: BlueField-3 without crypto", 0, "535.288.01", []string{"0x15b3 0xa2db 0x01", gpu}, backend.Device},
 		{"it cannot say: a card of BlueField-3", 0, "580.142", []string{grace, "0x15b3 0xa2dc 0x01", gpu}, backend.WC},
-		{"it cannot say: Altra, revision 0", 0, "570.211.01", []string{"0x1def 0xe100 0x00", gpu}, backend.Device},
-		{"it cannot say: Altra, revision 4", 0, "570.211.01", []string{"0x1def 0xe100 0x04", gpu}, backend.WC},
 		{"no PCI device is seen", 0, "580.142", nil, backend.Device},
 		{"the version is not known", 0, "", []string{grace, gpu}, backend.Device},
 		{"it does not answer", -1, "580.142", []string{grace, gpu}, backend.Device},
@@ -64,6 +65,18 @@ func TestBAR1TypeOfArm(t *testing.T) {
 		require.NoError(t, client.close())
 	}
 	require.False(t, combinesWrites("/nowhere"))
+	for _, port := range []string{"e000", "e00d", "e00e", "e010", "e100", "e110"} {
+		altra := "0x1def 0x" + port
+		require.False(t, combinesWrites(pciTree(t, gpu, altra+" 0x00")), port)
+		require.True(t, combinesWrites(pciTree(t, altra+" 0x04", gpu)), port)
+	}
+	for _, file := range []string{"vendor", "device", "revision"} {
+		tree := pciTree(t, gpu, grace)
+		require.NoError(t, os.Mkdir(filepath.Join(tree, ".hidden"), 0o755))
+		require.True(t, combinesWrites(tree), "what is hidden is no device")
+		require.NoError(t, os.Remove(filepath.Join(tree, "0000:01:00.0", file)))
+		require.False(t, combinesWrites(tree), "a device without %s", file)
+	}
 }
 
 // A kernel with pages of 64 KiB: each window is of whole pages, on its pages.
@@ -73,6 +86,7 @@ func TestHostPagesOf64KiB(t *testing.T) {
 	hostPage = 1 << 16
 	for _, w := range []*world{newWorld(t), blind(t)} {
 		w.rm.Page = hostPage
+		require.NoError(t, probe(w.rm, w.rm.access, w.rm.shows))
 		a, small := w.cuda.memAlloc(0, 3*mib), w.cuda.memAlloc(0, 100)
 		v := w.cuda.vmm(0, true, []uint64{2 * mib, 2 * mib})
 		for _, at := range []struct{ addr, size uint64 }{
@@ -101,6 +115,7 @@ func TestPartsWhereBAR1IsInPieces(t *testing.T) {
 	}{
 		{"535.288.01", 1 + 3, nil},
 		{"560.35.03", 1 + 3, nil},
+		{"564.1", 1 + 3, nil},
 		{"565.57.01", 1, unix.ENOMEM},
 		{"", 1, unix.ENOMEM},
 	} {
@@ -142,6 +157,11 @@ func TestAddressSpaces(t *testing.T) {
 	require.ErrorIs(t, err, unix.ENOTSUP)
 	require.ErrorContains(t, err, "address space 4")
 	w.rm.GPUs[0].Space = spaceVideo
+	w.rm.fail("RM_CONTROL 0xd01", 1, statusGeneric)
+	_, _, err = p.Map(2*mib, backend.None)
+	require.ErrorIs(t, err, statusGeneric)
+	require.Zero(t, g.space.Load())
+	w.rm.fail("RM_CONTROL 0xd01", 1, statusNotSupported) // where nobody asks, it is the GPU's
 	w.cycle(p)
 	require.Equal(t, uint32(spaceVideo), g.space.Load())
 	before := w.rm.count("RM_CONTROL 0xd01")
@@ -176,9 +196,245 @@ func TestForcePCIeAttributeAfterAPin(t *testing.T) {
 	}
 }
 
+// 4096 mappings are the host's.
 func TestMapsLeft(t *testing.T) {
-	require.NoError(t, mapsLeft(1))
-	err := mapsLeft(1 << 40)
+	text, err := os.ReadFile("/proc/sys/vm/max_map_count")
+	require.NoError(t, err)
+	var limit int
+	_, err = fmt.Sscan(string(text), &limit)
+	require.NoError(t, err)
+	require.NoError(t, mapsLeft(limit-4096))
+	err = mapsLeft(limit - 4095)
 	require.ErrorIs(t, err, unix.ENOMEM)
 	require.ErrorContains(t, err, "vm.max_map_count")
+}
+
+// Each kind of machine, with drivers on both sides of each change: what gdr_open finds
+// before a GPU is open and after it, what a pin finds, and how memory is mapped.
+func TestMachines(t *testing.T) {
+	const mig, cc = "divided into instances", "confidential computing"
+	for _, c := range []struct {
+		gpu                    nvrm.Machine
+		from, to               int // drivers
+		opened, pinned, mapped string
+		opensAgain             string
+		got                    backend.MappingType
+		bar                    bool
+	}{
+		{gpu: "pcie", got: backend.WC, bar: true},
+		{gpu: "vgpu", got: backend.WC, bar: true},
+		{gpu: "grace", got: backend.Caching},
+		{gpu: "cdmm", from: 580, got: backend.Caching},
+		{gpu: "gb10", got: backend.WC},
+		{gpu: "mig", to: 549, pinned: "another process"},
+		{gpu: "mig", from: 550, opened: mig, pinned: mig, opensAgain: mig},
+		{gpu: "mig-empty", to: 549, got: backend.WC, bar: true},
+		{gpu: "mig-empty", from: 550, opened: mig, pinned: mig, opensAgain: mig},
+		{gpu: "cc", pinned: cc, opensAgain: cc},
+		{gpu: "ppcie", to: 549, mapped: "MAP_MEMORY"},
+		{gpu: "ppcie", from: 550, pinned: cc, opensAgain: cc},
+		{gpu: "tegra", opened: "no GPU that computes", pinned: "lists no GPU", opensAgain: "no GPU that computes"},
+	} {
+		for _, version := range []int{535, 550, 570, 575, 580, 590, 610} {
+			if version < c.from || c.to != 0 && version > c.to {
+				continue
+			}
+			what := fmt.Sprintf("%s, %d", c.gpu, version)
+			says := func(err error, line string) bool {
+				if line == "" {
+					require.NoError(t, err, what)
+				} else {
+					require.ErrorContains(t, err, line, what)
+					require.True(t, errors.Is(err, unix.ENOTSUP) || c.gpu == "tegra" && errors.Is(err, unix.ENODEV), what)
+				}
+				return line == ""
+			}
+			w := newWorld(t, c.gpu)
+			w.rm.setVersion(version)
+			w.allRight()
+			says(probe(w.rm, w.rm.access, w.rm.shows), c.opened)
+			require.Zero(t, w.rm.live(), what)
+			a := w.cuda.vmm(0, false, []uint64{2 * mib, 4 * mib})
+			p, err := w.Pin(backend.PinRequest{Addr: a.start + mib, Size: 3 * mib})
+			if says(err, c.pinned) {
+				va, got, err := p.Map(3*mib, backend.None)
+				if says(err, c.mapped) {
+					require.Equal(t, c.got, got, what)
+					require.Equal(t, c.bar, w.rm.barUsed() != 0, what)
+					w.checkBytes(va, a.start+mib, 3*mib)
+					require.NoError(t, p.Unmap())
+				}
+				require.Equal(t, 2, w.held(), what)
+				require.NoError(t, p.Unpin())
+			}
+			require.Zero(t, w.held(), what)
+			says(probe(w.rm, w.rm.access, w.rm.shows), c.opensAgain)
+			w.end()
+		}
+	}
+}
+
+// GPUs of different kinds in one machine. Their minors, their instances and the driver's
+// list have other orders than CUDA's devices. The list has gaps.
+func TestGPUsOfDifferentKinds(t *testing.T) {
+	for _, kinds := range [][]nvrm.Machine{{"pcie", "gb10", "grace"}, {"grace", "pcie", "mig"}, {"mig-empty", "grace", "gb10", "pcie"}} {
+		w := newWorld(t, kinds...)
+		w.rm.answered = func(call string, b []byte) {
+			if call == "CARD_INFO" {
+				copy(b[72:], b)
+				clear(b[:72])
+			}
+		}
+		require.NoError(t, probe(w.rm, w.rm.access, w.rm.shows))
+		coherent := false
+		for i, kind := range kinds {
+			a := w.cuda.memAlloc(i, 3*mib)
+			if kind == "mig" || kind == "mig-empty" {
+				w.notPinned(a.start, 1, unix.ENOTSUP, at(w.rm.GPUs[i]).String())
+				continue
+			}
+			coherent = coherent || kind == "grace"
+			p := w.pinned(a.start, a.size)
+			w.cycleAs(p, map[nvrm.Machine]backend.MappingType{"pcie": backend.WC, "gb10": backend.WC, "grace": backend.Caching}[kind])
+			require.NoError(t, p.Unpin())
+			_, err := w.Pin(backend.PinRequest{Addr: a.start, Size: 1, Flags: backend.PinForcePCIe})
+			require.Equal(t, kind == "grace", errors.Is(err, unix.EINVAL), "%s: %v", kind, err)
+			w.session.mu.Lock()
+			for range 20 { // a map has no order
+				any, known := w.session.client.anyCoherent()
+				require.Equal(t, []bool{coherent, true}, []bool{any, known})
+			}
+			w.session.mu.Unlock()
+		}
+		require.NoError(t, w.Close())
+		require.Zero(t, w.rm.live(), "the closed client takes its pins along")
+	}
+}
+
+// On a coherent GPU whose pages are no neighbours, no part of an object crosses one of its
+// pages, wherever the buffer begins.
+func TestPartsOfAScatteredObject(t *testing.T) {
+	for _, version := range []int{589, 590} {
+		for _, pages := range []uint64{0, 2 * mib, 4096, 3 * mib} { // 0: as the driver says; the last two are none
+			for _, c := range []struct {
+				from, size uint64
+				windows    int
+			}{
+				{0, 6 * mib, 3},
+				{mib + mib/2, 3 * mib, 3},
+				{2*mib - gpuPage, 2 * gpuPage, 2},
+				{5*mib + mib/2, mib / 2, 1},
+				{4 * mib, 2 * mib, 1},
+				{0, 12 * mib, 3 + 32 + 2},
+				{3 * mib, 4*mib + gpuPage, 2 + 17},
+			} {
+				w := newWorld(t, "grace")
+				w.rm.Scattered = true
+				w.rm.setVersion(version)
+				w.rm.answered = func(call string, b []byte) {
+					if call == "RM_CONTROL 0x410118" && pages != 0 {
+						order.PutUint64(params(b), pages)
+					}
+				}
+				a := w.cuda.vmm(0, false, []uint64{6 * mib, 2 * mib, 4 * mib})
+				p := w.pinned(a.start+c.from, c.size)
+				held := w.held()
+				va, got, err := p.Map(c.size, backend.None)
+				require.NoError(t, err, "%+v", c)
+				require.Equal(t, backend.Caching, got)
+				if pages == 0 {
+					require.Equal(t, held+c.windows+1, w.held(), "%+v", c)
+				}
+				w.checkBytes(va, p.first, c.size)
+				require.NoError(t, p.Unmap())
+				require.True(t, cudatest.Faults(va) && cudatest.Faults(va+uintptr(c.size-8)))
+				require.Equal(t, held, w.held(), "%+v", c)
+				require.NoError(t, p.Unpin())
+				w.end()
+			}
+		}
+	}
+}
+
+// How memory of the system is cached. A driver that does not say gets WC's fences.
+func TestTypesOfSystemMemory(t *testing.T) {
+	for attr, want := range []backend.MappingType{
+		backend.WC, backend.Caching, backend.WC, backend.Caching, backend.Caching, backend.Caching, backend.WC, backend.WC,
+	} {
+		w := newWorld(t, "gb10")
+		w.rm.PhysAttr = uint32(attr)
+		p := w.pinned(w.cuda.memAlloc(0, 3*mib).start, 3*mib)
+		w.cycleAs(p, want)
+		w.rm.fail("RM_CONTROL 0x410110", 1, statusNotSupported)
+		w.cycle(p)
+		require.NoError(t, p.Unpin())
+		w.end()
+	}
+}
+
+// What the list of active devices says of a GPU, up to the last entry.
+func TestDivided(t *testing.T) {
+	const gpu, other = 0x11700, 0x11701
+	for _, c := range []struct {
+		n, at    uint32
+		id       uint32
+		instance uint32
+		divided  bool
+		known    bool
+	}{
+		{1, 0, gpu, noInstance, false, true},
+		{1, 0, gpu, 0, true, true},
+		{2, 1, gpu, 5, true, true},
+		{2, 1, other, noInstance, true, true}, // and has no instance
+		{2, 2, gpu, noInstance, true, true},   // past the end
+		{256, 255, gpu, noInstance, false, true},
+		{257, 0, gpu, 5, false, false},
+	} {
+		f := newRM(t)
+		f.answered = func(call string, b []byte) {
+			if call == "RM_CONTROL 0x288" {
+				p := params(b)
+				clear(p)
+				order.PutUint32(p, c.n)
+				order.PutUint32(p[4+12*min(c.at, 255):], c.id)
+				order.PutUint32(p[8+12*min(c.at, 255):], c.instance)
+			}
+		}
+		client, err := newClient(f)
+		require.NoError(t, err)
+		is, known := client.divided()
+		require.Equal(t, []bool{c.divided, c.known}, []bool{is(gpu), known}, "%+v", c)
+		require.NoError(t, client.close())
+	}
+}
+
+// What one entry of the driver's list says.
+func TestCheckOfACard(t *testing.T) {
+	none := func(uint32) bool { return false }
+	for _, c := range []struct {
+		card    cardInfo
+		divided bool
+		access  error
+		want    error
+	}{
+		{cardInfo{vendor: 0x10de, bus: 1, fbSize: 1}, false, nil, nil},
+		{cardInfo{vendor: 0x10de, bus: 1}, false, nil, nil}, // GB10
+		{cardInfo{vendor: 0x10de, slot: 1}, false, nil, nil},
+		{cardInfo{vendor: 0x10de, domain: 1}, false, nil, nil},
+		{cardInfo{vendor: 0x10de, fbSize: 1}, false, nil, nil},
+		{cardInfo{vendor: 0x10de}, false, nil, errTegraDisplay},
+		{cardInfo{bus: 1, fbSize: 1}, false, nil, errTegraDisplay},
+		{cardInfo{vendor: 0x10de, bus: 1}, true, unix.EACCES, unix.ENOTSUP},
+		{cardInfo{vendor: 0x10de, bus: 1}, false, unix.EACCES, unix.EACCES},
+	} {
+		c.card.minor = 12
+		divided := none
+		if c.divided {
+			divided = func(uint32) bool { return true }
+		}
+		asked := "/dev/nvidia12"
+		err := c.card.check(divided, func(path string) error { asked = path; return c.access })
+		require.ErrorIs(t, err, c.want, "%+v", c)
+		require.Equal(t, "/dev/nvidia12", asked)
+	}
 }

@@ -28,16 +28,16 @@ type world struct {
 	*session
 }
 
-func newWorld(t *testing.T) *world {
-	w := &world{t: t, rm: newRM(t), all: new(proofs), of: new(shared)}
+func newWorld(t *testing.T, gpus ...nvrm.Machine) *world {
+	w := &world{t: t, rm: newRM(t, gpus...), all: new(proofs), of: new(shared)}
 	w.cuda = newCUDA(w.rm)
 	w.session = newSession(w.rm, w.cuda, w.cuda.watch, w.of, w.all)
 	return w
 }
 
 // blind is newWorld without watched exports.
-func blind(t *testing.T) *world {
-	w := newWorld(t)
+func blind(t *testing.T, gpus ...nvrm.Machine) *world {
+	w := newWorld(t, gpus...)
 	w.session = newSession(w.rm, w.cuda, nil, w.of, w.all)
 	return w
 }
@@ -52,7 +52,7 @@ func (w *world) proven() {
 	p.set(byIPC, wrong)
 }
 
-// allRight sets the verdicts of both GPUs.
+// allRight sets the verdicts of all GPUs.
 func (w *world) allRight() {
 	for _, gpu := range w.rm.GPUs {
 		for of := range wayCount {
@@ -125,9 +125,14 @@ func (w *world) checkBytes(va uintptr, addr, size uint64) {
 // cycle maps the whole pages of a pin and checks all bytes.
 func (w *world) cycle(p *pin) {
 	w.t.Helper()
+	w.cycleAs(p, backend.WC)
+}
+
+func (w *world) cycleAs(p *pin, want backend.MappingType) {
+	w.t.Helper()
 	va, got, err := p.Map(p.size, backend.None)
 	require.NoError(w.t, err)
-	require.Equal(w.t, backend.WC, got)
+	require.Equal(w.t, want, got)
 	w.checkBytes(va, p.first, p.size)
 	require.NoError(w.t, p.Unmap())
 }
@@ -242,7 +247,7 @@ func TestParts(t *testing.T) {
 		{5*unit - 1<<16, 3 << 16, 3 << 16, 2, 2},
 		{8*unit - 1<<16, 1, 65536, 1, 1},
 	} {
-		for _, open := range []func(*testing.T) *world{newWorld, blind} {
+		for _, open := range []func(*testing.T, ...nvrm.Machine) *world{newWorld, blind} {
 			w := open(t)
 			a := w.cuda.vmm(0, true, sizes)
 			p := w.pinned(a.start+c.from, c.pin)
@@ -294,7 +299,7 @@ func TestWindowsAroundSmallBuffers(t *testing.T) {
 
 // The last GPU page of a buffer in a pool may reach past the buffer, but not further.
 func TestWindowsPastAPoolsBuffer(t *testing.T) {
-	for _, size := range []uint64{1, 300, 4096, 65536 + 1, 40*mib + 300, 31*mib - 1} {
+	for _, size := range []uint64{1, 300, 4096, 65536, 65536 + 1, 40*mib + 300, 31*mib - 1} {
 		w := newWorld(t)
 		a := w.cuda.pool(0, mib, size)
 		whole := (size + gpuPage - 1) &^ (gpuPage - 1)
@@ -336,7 +341,7 @@ func TestPageThatBeginsInFreeSpace(t *testing.T) {
 }
 
 func TestRangeOverTwoAllocations(t *testing.T) {
-	for _, open := range []func(*testing.T) *world{newWorld, blind} {
+	for _, open := range []func(*testing.T, ...nvrm.Machine) *world{newWorld, blind} {
 		w := open(t)
 		a := w.cuda.memAlloc(0, 2*mib)
 		w.cuda.next = a.end() // the next allocation lies beside it
@@ -352,6 +357,10 @@ func TestRangeOverTwoAllocations(t *testing.T) {
 		w.notPinned(c.start, 4*mib+1, unix.EINVAL, "end past the memory")
 		w.rm.fail("MAP_MEMORY", 1, unix.EMLINK)
 		w.notPinned(c.start, 4*mib, unix.EMLINK, "MAP_MEMORY")
+		for _, s := range []status{statusInvalidLimit, statusInvalidBase} {
+			w.rm.fail("MAP_MEMORY", 1, s)
+			w.notPinned(c.start, 4*mib+1, unix.EINVAL, "end past the memory")
+		}
 		require.NoError(t, w.pinned(a.start, 2*mib).Unpin())
 		w.end()
 	}
@@ -538,20 +547,28 @@ func life(w *world, a *fakeAlloc) error {
 // Each call on the way fails, at each of its times. The caller gets the error, and
 // nothing is left.
 func TestEveryCallFailsOnce(t *testing.T) {
-	kinds := map[string]func(c *fakeCUDA) *fakeAlloc{
-		"cuMemAlloc": func(c *fakeCUDA) *fakeAlloc { return c.memAlloc(0, 3*mib) },
-		"pool":       func(c *fakeCUDA) *fakeAlloc { return c.pool(0, mib, 40*mib) },
-		"VMM":        func(c *fakeCUDA) *fakeAlloc { return c.vmm(1, true, []uint64{2 * mib, 2 * mib, 2 * mib}) },
+	kinds := map[string]struct {
+		gpu  nvrm.Machine
+		make func(c *fakeCUDA) *fakeAlloc
+	}{
+		"cuMemAlloc": {"pcie", func(c *fakeCUDA) *fakeAlloc { return c.memAlloc(0, 3*mib) }},
+		"pool":       {"pcie", func(c *fakeCUDA) *fakeAlloc { return c.pool(0, mib, 40*mib) }},
+		"VMM":        {"pcie", func(c *fakeCUDA) *fakeAlloc { return c.vmm(1, true, []uint64{2 * mib, 2 * mib, 2 * mib}) }},
+		"scattered":  {"grace", func(c *fakeCUDA) *fakeAlloc { return c.vmm(1, true, []uint64{6 * mib}) }},
+		"GB10":       {"gb10", func(c *fakeCUDA) *fakeAlloc { return c.vmm(0, true, []uint64{2 * mib, 2 * mib}) }},
 	}
 	// A failure of these calls is not the library's.
 	tolerated := []string{
 		"identity", "close", "dontFork", "cuMemRelease", "watch", "cuIpcGetMemHandle",
-		"RM_CONTROL 0x288", "RM_ALLOC 0xcb33", "RM_CONTROL 0xcb330101", "VERSION", // an answer that is not known refuses nothing
+		"RM_CONTROL 0x288", "RM_ALLOC 0xcb33", "RM_CONTROL 0xcb330101", "VERSION",
+		"RM_CONTROL 0x410118", "RM_CONTROL 0x410110", // an answer that is not known refuses nothing
 	}
-	for kind, make := range kinds {
-		for _, open := range []func(*testing.T) *world{newWorld, blind} {
+	for kind, k := range kinds {
+		make := k.make
+		for _, open := range []func(*testing.T, ...nvrm.Machine) *world{newWorld, blind} {
 			open := func(t *testing.T) *world {
-				w := open(t)
+				w := open(t, k.gpu, k.gpu)
+				w.rm.Scattered = true
 				w.allRight()
 				return w
 			}
