@@ -105,10 +105,12 @@ func (f *fakeDriver) identity(fd int) (sys.FileID, error) {
 	return sys.FileID{Ino: 1, Owner: 1}, nil
 }
 
-// hostCloses closes a descriptor without the library's knowledge. The number is then another
-// open of the driver, whose buffers have the same handles.
-func (f *fakeDriver) hostCloses(fd int) {
-	f.hosts[fd] = true
+// hostCloses closes a descriptor without the library's knowledge. If it is used again, the
+// number is then another open of the driver, whose buffers have the same handles.
+func (f *fakeDriver) hostCloses(fd int, again bool) {
+	if f.hosts[fd] = true; !again {
+		delete(f.fds, fd)
+	}
 }
 
 func (f *fakeDriver) close(fd int) error {

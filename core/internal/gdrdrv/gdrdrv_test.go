@@ -1,12 +1,17 @@
 package gdrdrv
 
 import (
+	"bytes"
 	"errors"
+	"os"
+	"path/filepath"
 	"slices"
 	"testing"
 	"unsafe"
 
 	"gdrapi/core/backend"
+	"gdrapi/core/cuda"
+	"gdrapi/core/cuda/cudatest"
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
@@ -185,31 +190,51 @@ func TestRevokedWhileMapping(t *testing.T) {
 	}
 }
 
-// The host closed the descriptor, and its number is another open of the driver. No call
-// reaches that one's buffers, and gdr_close leaves it open. A new gdr_open works.
+// The host closed the descriptor, and its number is nothing, or another open of the driver.
+// No call reaches that one's buffers, and gdr_close leaves it open. A new gdr_open works.
 func TestHostClosesTheDescriptor(t *testing.T) {
-	f := newFake(t, 2, 6)
-	s := openFake(t, f)
-	p, err := s.Pin(backend.PinRequest{Addr: buffer, Size: 65536})
-	require.NoError(t, err)
-	f.hostCloses(s.fd)
-	before := len(f.calls)
-	_, err = s.Pin(backend.PinRequest{Addr: buffer, Size: 65536})
-	require.ErrorIs(t, err, unix.EBADF)
-	require.ErrorContains(t, err, "gdr_open")
-	_, _, err = p.Map(65536, backend.None)
-	require.ErrorIs(t, err, unix.EBADF)
-	_, err = p.Info()
-	require.ErrorIs(t, err, unix.EBADF)
-	require.ErrorIs(t, p.Unpin(), unix.EBADF)
-	require.NoError(t, s.Close())
-	require.Len(t, f.calls, before)
+	for _, again := range []bool{false, true} {
+		for _, mapped := range []bool{false, true} {
+			f := newFake(t, 2, 6)
+			s := openFake(t, f)
+			p, err := s.Pin(backend.PinRequest{Addr: buffer, Size: 65536})
+			require.NoError(t, err)
+			if mapped {
+				_, _, err = p.Map(65536, backend.None)
+				require.NoError(t, err)
+			}
+			f.hostCloses(s.fd, again)
+			before := len(f.calls)
+			_, err = s.Pin(backend.PinRequest{Addr: buffer, Size: 65536})
+			require.ErrorIs(t, err, unix.EBADF)
+			require.ErrorContains(t, err, "gdr_open")
+			_, err = s.Attribute(backend.AttrForcePCIe)
+			require.ErrorIs(t, err, unix.EBADF)
+			_, err = p.Info()
+			require.ErrorIs(t, err, unix.EBADF)
+			_, err = p.CallbackFlag()
+			require.ErrorIs(t, err, unix.EBADF)
+			if mapped {
+				require.Len(t, f.calls, before)
+				require.NoError(t, p.Unmap(), "the mapping is the process's")
+				before++
+			}
+			for _, want := range []backend.MappingType{backend.None, backend.WC} {
+				_, _, err = p.Map(65536, want)
+				require.ErrorIs(t, err, unix.EBADF)
+			}
+			require.ErrorIs(t, p.Unpin(), unix.EBADF)
+			require.NoError(t, s.Close())
+			require.Len(t, f.calls, before)
+			require.Empty(t, f.mappings)
 
-	s = openFake(t, f)
-	p, err = s.Pin(backend.PinRequest{Addr: buffer, Size: 65536})
-	require.NoError(t, err)
-	require.NoError(t, p.Unpin())
-	require.NoError(t, s.Close())
+			s = openFake(t, f)
+			p, err = s.Pin(backend.PinRequest{Addr: buffer, Size: 65536})
+			require.NoError(t, err)
+			require.NoError(t, p.Unpin())
+			require.NoError(t, s.Close())
+		}
+	}
 }
 
 func TestPinFlagsAndTokens(t *testing.T) {
@@ -432,4 +457,54 @@ func TestOpenWithoutTheModule(t *testing.T) {
 	}
 	_, err := Backend{}.Open()
 	require.ErrorIs(t, err, unix.ENOENT)
+}
+
+// The kernel itself, with a plain file instead of the device.
+func TestLinux(t *testing.T) {
+	var k kernel = linux{}
+	size := uintptr(unix.Getpagesize())
+	path := filepath.Join(t.TempDir(), "buffers")
+	require.NoError(t, os.WriteFile(path, make([]byte, 2*size), 0o600))
+	fd, err := k.open(path)
+	require.NoError(t, err)
+	flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0)
+	require.NoError(t, err)
+	require.Equal(t, unix.FD_CLOEXEC, flags)
+	var arg getVersion
+	require.Equal(t, unix.ENOTTY, k.ioctl(fd, iocGetVersion, unsafe.Pointer(&arg)))
+	va, err := k.mmap(fd, uint64(size), size)
+	require.NoError(t, err)
+	cudatest.Bytes(va, 8)[3] = 7
+	file, err := os.ReadFile(path)
+	require.NoError(t, err)
+	require.Equal(t, size+3, uintptr(bytes.IndexByte(file, 7)), "the second page")
+	require.NoError(t, k.munmap(va, size))
+	require.True(t, cudatest.Faults(va))
+	mine, err := k.own(fd)
+	require.NoError(t, err)
+	now, err := k.identity(fd)
+	require.NoError(t, err)
+	require.Equal(t, mine, now)
+	require.NoError(t, k.close(fd))
+	_, err = k.identity(fd)
+	require.Equal(t, unix.EBADF, err)
+}
+
+// SYNC_MEMOPS of CUDA's memory. What has no such attribute is left alone.
+func TestSetSyncMemops(t *testing.T) {
+	cu, err := cuda.Load()
+	if err != nil {
+		t.Skip("nothing else here needs libcuda: ", err)
+	}
+	sim := cudatest.Need(t)
+	addr := sim.MemAlloc(0, 4096)
+	require.NoError(t, setSyncMemops(addr+100))
+	v, err := cu.PointerAttribute(cuda.SyncMemops, addr)
+	require.NoError(t, err)
+	require.Equal(t, 1, v)
+	vmm, free := sim.VMM(0, 1, 0)
+	defer free()
+	require.NoError(t, setSyncMemops(vmm))
+	require.ErrorIs(t, setSyncMemops(4096), unix.EINVAL)
+	require.Zero(t, sim.Current())
 }
