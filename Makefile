@@ -105,10 +105,10 @@ config:
 
 # What pkg-config and CMake find.
 cmakedir   = $(libdir)/cmake/gdrapi
-# $(call find_file,FILE,OUT)
+# $(call find_file,FILE,OUT): whatever the umask is, all may read it.
 find_file  = sed -e 's|@prefix@|$(prefix)|' -e 's|@libdir@|$(libdir)|' -e 's|@soname@|$(SONAME)|' \
 	-e 's|@includedir@|$(includedir)|' -e 's|@version@|$(VERSION)|' \
-	-e "s|@to_includedir@|$$(realpath -ms --relative-to=$(cmakedir) $(includedir))|" pkg-config/$(1).in >$(2)/$(1)
+	-e "s|@to_includedir@|$$(realpath -ms --relative-to=$(cmakedir) $(includedir))|" pkg-config/$(1).in >$(2)/$(1) && chmod 644 $(2)/$(1)
 .PHONY: $(B)/gdrapi.pc $(B)/vkgdr.pc
 $(B)/gdrapi.pc $(B)/vkgdr.pc:
 	@mkdir -p $(B)

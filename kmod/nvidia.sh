@@ -52,11 +52,12 @@ sources() {
 		sort -V
 }
 
-# source_of MODULE: the one of the module's version, else the newest.
+# source_of MODULE: the one of the module's version, else the newest. A version is a text
+# to awk: as numbers 550.9 and 550.90 are the same.
 source_of() {
 	version=
 	[ -z "$1" ] || version=$(modinfo -F version "$1" 2>/dev/null) || :
-	sources | awk -v v="$version" '$1 == v { exact = $2 } { newest = $2 }
+	sources | awk -v v="$version" '$1 "" == v { exact = $2 } { newest = $2 }
 		END { print exact ? exact : newest }'
 }
 

@@ -202,6 +202,9 @@ var table = []Group{
 	// What is installed works in any prefix, and goes again.
 	{Name: "install", Rows: []Program{
 		{Name: "prefixes", Cmd: cmd("tests/install/install.sh"), Make: cmd("all", "root"), Needs: cmd("pkg-config", "readelf")},
+		// The scripts of packages and of the kernel module; stand-ins are what they call.
+		{Name: "packaging", Cmd: cmd("tests/packages/scripts.sh"), Make: cmd("lib")},
+		{Name: "kmod", Cmd: cmd("tests/kmod/scripts.sh")},
 	}},
 
 	// The tools' arguments, exit statuses and progress.

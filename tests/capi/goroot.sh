@@ -60,7 +60,9 @@ is "a known Go is taken" "$(chosen "$older" auto)" go
 is "and where it may fetch none" "$(chosen "$older" local)" go
 is "a newer patch of a known one, too" "$(chosen "$newest.9" local)" go
 is "a newer one is brought down" "$(chosen "$next" auto)" "env GOTOOLCHAIN=$newest go"
-is "not where it may fetch none: then make says so" "$(chosen "$next" local)" go
+for setting in local path auto+path go1.99.1+path; do
+	is "not where it may fetch none, $setting: then make says so" "$(chosen "$next" "$setting")" go
+done
 is "an older one is brought up" "$(chosen go1.22.3 auto)" "env GOTOOLCHAIN=$newest go"
 is "one that cannot fetch is not asked to" "$(chosen go1.19.8 auto)" go
 is "GOTOOLCHAIN's Go is taken" "$(chosen "$next" auto GOTOOLCHAIN="$older")" go

@@ -17,7 +17,7 @@ mkdir "$tree/build"
 cp -a build/bin build/install build/lib* "$tree/build/"
 
 # What a machine has that has no compiler, no Go, no git and no network.
-for p in sh install ln sed awk grep realpath readlink basename dirname cat mkdir rm mv find sort tail head tr cut id uname cksum date "$make"; do
+for p in sh install ln sed awk grep realpath readlink basename dirname cat mkdir rm mv chmod find sort tail head tr cut id uname cksum date "$make"; do
 	ln -s "$(command -v "$p")" "$work/few/$(basename "$p")"
 done
 
@@ -71,7 +71,28 @@ all_run() {
 }
 
 first=$work/first
-check "make install prefix=" copies install prefix="$first"
+# shellcheck disable=SC2016 # for that script
+printf '#!/bin/sh\necho "$0" >>"%s"\n' "$work/ldconfigs" >"$work/few/ldconfig"
+chmod +x "$work/few/ldconfig"
+umask 077
+check "make install prefix=" copies install prefix="$first" LDCONFIG=ldconfig
+umask 022
+# listed FOLDER: the files that are there, with modes, and where links lead.
+listed() { (cd "$1" && find . ! -type d -printf '%M %P %l\n' | sed 's/ $//' | sort -k 2); }
+is "what is installed, with its modes" "$(listed "$first")" "$(
+	{
+		for p in build/bin/gdrcopy_*; do echo "-rwxr-xr-x bin/${p##*/}"; done
+		for p in apiperf copybw copylat sanity; do echo "lrwxrwxrwx bin/$p gdrcopy_$p"; done
+		for p in gdrapi gdrapi_ext gdrconfig vkgdr; do echo "-rw-r--r-- include/$p.h"; done
+		for p in cmake/gdrapi/gdrapi-config.cmake cmake/gdrapi/gdrapi-config-version.cmake pkgconfig/gdrapi.pc pkgconfig/vkgdr.pc; do echo "-rw-r--r-- lib/$p"; done
+		for p in libgdrapi.so.2.6 libvkgdr.so; do echo "-rwxr-xr-x lib/$p"; done
+		printf 'lrwxrwxrwx lib/%s\n' 'libgdrapi.so libgdrapi.so.2' 'libgdrapi.so.2 libgdrapi.so.2.6'
+		listed docs/man | sed -e 's|^-[^ ]*|-rw-r--r--|' -e 's| man| share/man/man|'
+	} | sort -k 2)"
+as_root=$([ "$(id -u)" -ne 0 ] || echo "$work/few/ldconfig $work/few/ldconfig")
+# asked: the runs of ldconfig since the last call.
+asked() { [ ! -e "$work/ldconfigs" ] || { xargs <"$work/ldconfigs"; rm "$work/ldconfigs"; }; }
+is "root has the loader look at each library" "$(asked)" "$as_root"
 all_run "$first/bin" "in its prefix"
 is "a program looks for its library from where it lies" \
 	"$(paths "$first/bin/gdrcopy_sanity")" "\$ORIGIN/../lib"
@@ -79,8 +100,9 @@ check "pkg-config gives flags that work" tests/c/abi/pc.sh '' "$first/lib"
 mv "$first" "$work/moved"
 all_run "$work/moved/bin" "in a prefix that was moved"
 mv "$work/moved" "$first"
+for d in bin include lib lib/cmake lib/pkgconfig share/man/man3; do echo >"$first/$d/another"; done
 check "make uninstall" there uninstall prefix="$first"
-none "it leaves no file" "$(find "$first" ! -type d)"
+is "it leaves no file but those of others" "$(find "$first" ! -type d | grep -vc '/another$') $(find "$first" -name another | wc -l)" '0 6'
 
 # The targets and variables of NVIDIA's Makefile, as its recipes call them.
 recipe=$work/recipe
@@ -91,7 +113,8 @@ aarch64) arch=ARM64 ;;
 *) arch=POWER ;;
 esac
 is "make config" "$("$make" -s config)" "GDRAPI_ARCH=$arch"
-check "make lib_install" copies lib_install CUDA=/usr/local/cuda DESTDIR="$recipe" prefix=/opt/g exec_prefix=/opt/g
+check "make lib_install" copies lib_install LDCONFIG=ldconfig CUDA=/usr/local/cuda DESTDIR="$recipe" prefix=/opt/g exec_prefix=/opt/g
+none "the loader is left alone where DESTDIR is another system" "$(asked)"
 is "it is the library and its headers" "$(cd "$recipe/opt/g" && echo lib/*.so* include/gdr*)" \
 	'lib/libgdrapi.so lib/libgdrapi.so.2 lib/libgdrapi.so.2.6 include/gdrapi.h include/gdrapi_ext.h include/gdrconfig.h'
 check "make exes_install" copies exes_install DESTDIR="$recipe" exec_prefix=/opt/g

@@ -58,9 +58,12 @@ is "git archive of it" "$(archived)" "9.8.7~git200109090146.$commit $commit 1000
 check "which dpkg sorts before the release" dpkg --compare-versions "$(v)-1" lt 9.8.7-1
 git_in tag v9.8.6
 is "another release's tag changes nothing" "$(v)" "9.8.7~git200109090146.$commit"
-git_in tag -d v9.8.6
 git_in tag v9.8.7
+is "the release's tag, beside it" "$(v)" 9.8.7
+git_in tag -d v9.8.6
 is "the release's tag" "$(v)" 9.8.7
+usage() { ! v --version 2>"$work/refused" && grep -F 'usage: version.sh [--commit|--epoch]' "$work/refused"; }
+check "another option is an error" usage
 is "the commit" "$(v --commit)" "$commit"
 is "git archive of it" "$(archived)" "9.8.7 $commit 1000000000 "
 echo '# more' >>"$tree/CHANGELOG.md"
@@ -94,12 +97,30 @@ git_in commit -qam three
 git_in tag -f v9.8.7
 mkdir "$work/out/channels"
 check "a release" "$tree/packaging/release.sh" "$work/out"
-check "its checksums" sh -c "cd '$work/out' && sha256sum -c SHA256SUMS && ! grep build.log SHA256SUMS"
+# sums: of each file but the logs and itself, in order.
+sums() { (cd "$work/out" && sha256sum 'a b' channels/one one two/three); }
+echo x | tee "$work/out/a b" >"$work/out/channels/one"
+mkdir "$work/out/two" && echo y >"$work/out/two/three" && echo no >"$work/out/two/build.log"
+for time in first second; do
+	is "its files, the $time time" "$("$tree/packaging/release.sh" "$work/out")" "$work/out/SHA256SUMS: 4 files"
+	is "its checksums, the $time time" "$(cat "$work/out/SHA256SUMS")" "$(sums)"
+done
+rm "$work/out/channels/one"
+none "without OUT it only looks" "$(cd "$work/out" && rm SHA256SUMS && "$tree/packaging/release.sh" && find . -name SHA256SUMS)"
+mkdir -p "$work/empty/channels"
+nothing() { ! "$tree/packaging/release.sh" "$work/empty" 2>"$work/refused" && grep "nothing in $work/empty" "$work/refused"; }
+check "a release of nothing is refused" nothing
 rmdir "$work/out/channels"
 check "a release without recipes is refused" refused 'no recipes'
 mkdir "$work/out/channels"
 sed -i 's/2026-11-22/unreleased/' "$tree/CHANGELOG.md"
 git_in commit -qam four
+check "a commit without the tag is refused" refused 'tag a clean commit, v9.8.7 '
 git_in tag -f v9.8.7
 check "a release without a day is refused" refused 'YYYY-MM-DD'
+sed -i 's/unreleased/2026-11-22/' "$tree/CHANGELOG.md"
+sed -i 's/9\.8\.7/9.8.71/' "$tree/packaging/deb/debian/changelog"
+git_in commit -qam five
+git_in tag -f v9.8.7
+check "a release whose debian/changelog has another version is refused" refused 'deb/debian/changelog'
 done_testing

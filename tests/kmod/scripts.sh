@@ -1,0 +1,453 @@
+#!/bin/bash
+# SPDX-License-Identifier: MIT
+#
+# scripts.sh - what loads, finds and installs the kernel module, with programs that stand for
+# those it calls: gdrdrv-node, insmod.sh, nvidia.sh, symvers.sh, conftest.sh, kmod/Makefile,
+# dkms.conf, the unit and the scripts of both packages. No kernel is asked.
+# shellcheck disable=SC2016 # for the stubs
+# shellcheck source=tests/stubs.sh
+. "$(dirname "$0")/../stubs.sh"
+umask 022
+real sh bash awk grep sed cat find sort tail tr cut cmp cp mkdir mktemp dirname ls env printf od head
+through rm mv chmod chgrp
+answers id 'echo "${FAKE_UID-0}"'
+stub insmod
+stub rmmod
+stub mknod ': >"$3"'
+
+# moved FILE: a copy whose paths of the system lie in $work.
+moved() {
+	sed -e "s|/dev/gdrdrv|$work/dev/gdrdrv|" -e "s|/etc/default|$work/etc/default|" -e "s|/proc/|$work/proc/|" \
+		-e "s|/usr/lib/dkms|$work/bin|" "$here/$1" >"$work/moved/${1##*/}"
+	chmod +x "$work/moved/${1##*/}"
+}
+mkdir -p "$work/moved" "$work/dev" "$work/etc/default" "$work/proc" "$work/build/kmod"
+
+# The node.
+moved packaging/gdrdrv-node
+node=$work/moved/gdrdrv-node
+printf '%s\n' 'Character devices:' '509 gdrdrv2' '510 notgdrdrv' '511 gdrdrv' '' 'Block devices:' '259 gdrdrv' >"$work/proc/devices"
+runs "the node is made under another name" "$node" add <<'END'
++ rm -f W/dev/gdrdrv.PID
++ mknod -m 0600 W/dev/gdrdrv.PID c 511 0
++ chgrp root W/dev/gdrdrv.PID
++ chmod 0666 W/dev/gdrdrv.PID
++ mv -f W/dev/gdrdrv.PID W/dev/gdrdrv
+= 0
+END
+is "it is there, with its mode" "$(tree "$work/dev")" '-rw-rw-rw- gdrdrv'
+runs "a module that is loaded keeps it" "$node" remove <<'END'
+! gdrdrv-node: the module gdrdrv is loaded, so W/dev/gdrdrv stays
+= 0
+END
+echo 'MODE=0640 GROUP=games' >"$work/etc/default/gdrdrv"
+runs "/etc/default/gdrdrv has mode and group" FAILS=chgrp "$node" add <<'END'
++ rm -f W/dev/gdrdrv.PID
++ mknod -m 0600 W/dev/gdrdrv.PID c 511 0
++ chgrp games W/dev/gdrdrv.PID
+= 9
+END
+rm "$work"/dev/gdrdrv.* "$work/etc/default/gdrdrv"
+for p in mknod chmod mv; do
+	is "without $p there is no node, and it fails" "$(ran FAILS=$p "$node" add | tail -n 1)" '= 9'
+done
+rm -f "$work"/dev/gdrdrv.*
+: >"$work/proc/devices"
+runs "without the module there is no node" "$node" add <<'END'
+! gdrdrv-node: the module gdrdrv is not loaded
+= 1
+END
+runs "it is removed" "$node" remove <<'END'
++ rm -f W/dev/gdrdrv
+= 0
+END
+runs "twice does no harm" "$node" remove <<'END'
++ rm -f W/dev/gdrdrv
+= 0
+END
+for a in '' bad; do
+	runs "usage: $a" "$node" ${a:+"$a"} <<'END'
+! usage: gdrdrv-node add|remove
+= 2
+END
+done
+
+# insmod.sh
+real rm mv chmod chgrp
+moved packaging/insmod.sh
+ln -sf "$work/stub" "$node"
+load=$work/moved/insmod.sh
+printf '%s\n' 'nvidia_uvm 1 0 - Live 0x0' 'nvidia 2 1 - Live 0x0' 'gdrdrv2 1 0 - Live 0x0' >"$work/proc/modules"
+runs "no module was built" "$load" <<'END'
+! insmod.sh: W/moved/../build/kmod/gdrdrv.ko does not exist: run make -C kmod first
+= 1
+END
+: >"$work/build/kmod/gdrdrv.ko"
+: >"$work/a b.ko"
+runs "the module that was built is loaded" "$load" <<'END'
++ insmod W/moved/../build/kmod/gdrdrv.ko
++ gdrdrv-node add
+= 0
+END
+runs "with its parameters" "$load" dbg_enabled=1 'x=a b' <<'END'
++ insmod W/moved/../build/kmod/gdrdrv.ko dbg_enabled=1 'x=a b'
++ gdrdrv-node add
+= 0
+END
+echo 'gdrdrv 1 0 - Live 0x0' >>"$work/proc/modules"
+runs "another one in place of one that is loaded" "$load" "$work/a b.ko" dbg_enabled=1 <<'END'
++ rmmod gdrdrv
++ insmod 'W/a b.ko' dbg_enabled=1
++ gdrdrv-node add
+= 0
+END
+runs "one that is in use stays" FAILS=rmmod "$load" <<'END'
++ rmmod gdrdrv
+= 9
+END
+runs "no node without the module" FAILS=insmod "$load" <<'END'
++ rmmod gdrdrv
++ insmod W/moved/../build/kmod/gdrdrv.ko
+= 9
+END
+is "a node that is not made is an error" "$(ran FAILS=gdrdrv-node "$load" | tail -n 1)" '= 9'
+sed -i '/^nvidia /d' "$work/proc/modules"
+runs "NVIDIA's driver comes first" "$load" <<'END'
+! insmod.sh: NVIDIA's driver is not loaded: run modprobe nvidia first
+= 1
+END
+runs "for root alone" FAKE_UID=1000 "$load" <<'END'
+! insmod.sh: only root may load modules: use sudo
+= 1
+END
+
+# nvidia.sh: the file of the module.
+find_driver=$here/kmod/nvidia.sh
+real gzip
+# gzip stands for xz where that is missing; zstd is a stub.
+if command -v xz >"$work/said"; then real xz; else ln -s "$(command -v gzip)" "$bin/xz"; fi
+stub zstd 'exec cat "$2"'
+stub modprobe 'cat "$HOOKS/modprobe.says"'
+stub modinfo 'eval "echo \"\${MODINFO_$2}\""'
+sys=$work/sys mods=$work/sys/lib/modules/6.1.0
+mkdir -p "$mods/updates" "$sys/lib/modules/6.2.0"
+answers uname 'echo 6.1.0'
+# kos NAME...: modules that export the symbols.
+kos() {
+	for f in "$@"; do echo 'ELF nvidia_p2p_get_pages' >"$mods/$f"; done
+}
+says_modprobe() { printf '%s\n' "$@" >"$hooks/modprobe.says"; }
+says_modprobe
+kos updates/nvidia-uvm.ko updates/nvidia-drm.ko.xz updates/nvidia-modeset.ko updates/nvidia-peermem.ko updates/nvidia-fs.ko
+echo ELF >"$mods/updates/nvidia.ko"
+runs "no module that has the symbols" SYSROOT="$sys" "$find_driver" module 6.1.0 <<'END'
++ modprobe -d W/sys -S 6.1.0 --show-depends nvidia
+= 0
+END
+kos nvidia-z.ko nvidia-current.ko
+is "the first that has them" "$(ran SYSROOT="$sys" "$find_driver" module 6.1.0 | tail -n +2)" "W/sys/lib/modules/6.1.0/nvidia-current.ko
+= 0"
+says_modprobe "insmod $mods/nvidia-other.ko" "insmod $mods/nvidia-z.ko NVreg_a=1 NVreg_b=2"
+runs "that which modprobe loads comes before it" SYSROOT="$sys" "$find_driver" module 6.1.0 <<'END'
++ modprobe -d W/sys -S 6.1.0 --show-depends nvidia
+W/sys/lib/modules/6.1.0/nvidia-z.ko
+= 0
+END
+says_modprobe "insmod $mods/nvidia-gone.ko"
+is "unless it is gone" "$(ran SYSROOT="$sys" "$find_driver" module 6.1.0 | tail -n +2)" "W/sys/lib/modules/6.1.0/nvidia-current.ko
+= 0"
+runs "without SYSROOT it is the system's" "$find_driver" module none-6.1 <<'END'
++ modprobe -S none-6.1 --show-depends nvidia
+= 0
+END
+runs "another kernel has none" SYSROOT="$sys" FAILS=modprobe "$find_driver" module 6.2.0 <<'END'
++ modprobe -d W/sys -S 6.2.0 --show-depends nvidia
+= 0
+END
+rm "$mods"/nvidia*
+for z in xz gz zst; do
+	kos nvidia.ko
+	case $z in xz) "$bin/xz" -c "$mods/nvidia.ko" ;; gz) gzip -c "$mods/nvidia.ko" ;; *) cat "$mods/nvidia.ko" ;; esac >"$mods/nvidia.ko.$z"
+	rm "$mods/nvidia.ko"
+	is "packed by $z" "$(ran SYSROOT="$sys" "$find_driver" module 6.1.0 | grep -v ^+)" "W/sys/lib/modules/6.1.0/nvidia.ko.$z
+= 0"
+	rm "$mods/nvidia.ko.$z"
+done
+runs "usage of nvidia.sh" "$find_driver" modules 6.1.0 <<'END'
+! usage: nvidia.sh module|source KVER
+= 2
+END
+
+# The folder of nv-p2p.h: the module's version, else the newest.
+header() { mkdir -p "$sys/usr/src/$1" && : >"$sys/usr/src/$1/nv-p2p.h"; }
+kos nvidia.ko
+source_is() {
+	is "nv-p2p.h: $1" "$(ran SYSROOT="$sys" "${@:3}" "$find_driver" source 6.1.0 | sed -n 's|^W/sys/usr/src/||p')" "$2"
+}
+source_is "there is none" ''
+header nvidia-550.90
+source_is "an old driver's" nvidia-550.90
+header nvidia-550.127/nvidia
+source_is "versions are numbers" nvidia-550.127/nvidia
+header nvidia-srv-551.1/kernel/nvidia
+source_is "a package's name is before the version" nvidia-srv-551.1/kernel/nvidia
+header nvidia-open-560.2/kernel-open/nvidia
+source_is "the open flavour's" nvidia-open-560.2/kernel-open/nvidia
+for v in 550.90 550.127/nvidia; do source_is "the module's version ${v%/*}" "nvidia-$v" "MODINFO_version=${v%/*}"; done
+source_is "a version without a header" nvidia-open-560.2/kernel-open/nvidia MODINFO_version=550.9
+source_is "a module without a version" nvidia-open-560.2/kernel-open/nvidia FAILS=modinfo MODINFO_version=550.90
+is "the module is asked for its version" "$(ran SYSROOT="$sys" "$find_driver" source 6.1.0 | grep modinfo)" \
+	'+ modinfo -F version W/sys/lib/modules/6.1.0/nvidia.ko'
+
+# symvers.sh: a module as older kernels have it, and one as newer ones have it.
+mkdir -p "$work/kmod" "$work/inc/nvidia" "$work/kdir/include/config"
+cp "$here/kmod/symvers.sh" "$work/kmod/"
+stub nvidia.sh 'echo "${KO-}"'
+ln -s "$work/stub" "$work/kmod/nvidia.sh"
+real objdump objcopy
+{
+	n=0
+	for s in nvidia_p2p_put_pages nvidia_p2p_get_pages nvidia_p2p_free_page_table; do
+		n=$((n + 1))
+		printf '.globl __crc_%s\n.set __crc_%s, 0x8123450%d\n' $s $s $n
+	done
+} | cc -xassembler -c -o "$work/old.ko" -
+printf '%s\n' '.section __kcrctab_gpl,"a"' '.globl __crc_other, __crc_nvidia_p2p_get_pages, __crc_nvidia_p2p_put_pages_persistent' \
+	'__crc_other: .long 1' '__crc_nvidia_p2p_get_pages: .long 0x0badcafe' \
+	'__crc_nvidia_p2p_put_pages_persistent: .long 0xfeedf00d' | cc -xassembler -c -o "$work/new.ko" -
+for z in xz gzip cat; do "$bin/$z" <"$work/new.ko" >"$work/new.ko.${z/gzip/gz}"; done
+mv "$work/new.ko.cat" "$work/new.ko.zst"
+# versions [NAME=VALUE...]: what is said, and both files that are written.
+versions() {
+	rm -f "$work/out" "$work/header"
+	ran "$@" "$work/kmod/symvers.sh" 6.1.0 "$work/kdir" "$work/inc/nvidia" "$work/out" "$work/header" | grep -v '^+ '
+	cat "$work/out" "$work/header" 2>/dev/null | tr '\t' ' '
+}
+zeros() {
+	for s in get_pages put_pages free_page_table get_pages_persistent put_pages_persistent; do
+		echo "0x00000000 nvidia_p2p_$s nvidia EXPORT_SYMBOL "
+	done
+	echo '#define GDR_NVIDIA_FLAVOUR "unknown"'
+}
+unversioned="! gdrdrv: no module of NVIDIA's driver for 6.1.0: building without symbol versions
+= 0
+$(zeros)"
+is "no driver, and a kernel without versions: zeros" "$(versions)" "$unversioned"
+is "it is asked for that kernel" "$(ran "$work/kmod/symvers.sh" 6.1.0 "$work/kdir" /none "$work/out" "$work/header" | head -n 1)" '+ nvidia.sh module 6.1.0'
+printf '%s\n' CONFIG_A=y CONFIG_MODVERSIONS=y >"$work/kdir/include/config/auto.conf"
+is "no driver, and a kernel with versions: an error" "$(versions)" \
+	"! gdrdrv: no module of NVIDIA's driver with symbol versions for 6.1.0: without them gdrdrv does not load into this kernel
+! gdrdrv: install the driver for 6.1.0 first, or give NVIDIA_SYMVERS=
+= 1"
+is "NVIDIA_SYMVERS=none" "$(versions NVIDIA_SYMVERS=none)" "$unversioned"
+is "a module of an older kernel" "$(versions KO="$work/old.ko" MODINFO_license=NVIDIA)" "! gdrdrv: symbol versions of W/old.ko
+= 0
+0x81234502 nvidia_p2p_get_pages nvidia EXPORT_SYMBOL 
+0x81234501 nvidia_p2p_put_pages nvidia EXPORT_SYMBOL 
+0x81234503 nvidia_p2p_free_page_table nvidia EXPORT_SYMBOL 
+#define GDR_NVIDIA_FLAVOUR \"proprietary\""
+for z in '' .xz .gz .zst; do
+	is "a module of a newer kernel, new.ko$z" "$(versions KO="$work/new.ko$z" MODINFO_license='Dual MIT/GPL')" \
+		"! gdrdrv: symbol versions of W/new.ko$z
+= 0
+0x0badcafe nvidia_p2p_get_pages nvidia EXPORT_SYMBOL_GPL 
+0xfeedf00d nvidia_p2p_put_pages_persistent nvidia EXPORT_SYMBOL_GPL 
+#define GDR_NVIDIA_FLAVOUR \"open\""
+done
+is "a module without versions" "$(versions KO="$work/inc/../stub" | tail -n 1)" "= 1"
+# symvers FILE EXPORT: a Module.symvers of a driver that was built.
+symvers() { printf '0x1\tprintk\tvmlinux\tEXPORT_SYMBOL\n0x%s\tnvidia_p2p_get_pages\tnv\t%s\n' "$2" "$3" >"$1"; }
+symvers "$work/inc/Module.symvers" 22 EXPORT_SYMBOL
+is "Module.symvers beside the driver" "$(versions KO="$work/new.ko")" "! gdrdrv: symbol versions of W/inc/nvidia/../Module.symvers
+= 0
+0x22 nvidia_p2p_get_pages nv EXPORT_SYMBOL
+#define GDR_NVIDIA_FLAVOUR \"proprietary\""
+symvers "$work/inc/nvidia/Module.symvers" 33 EXPORT_SYMBOL_GPL
+is "beside the header, before it" "$(versions)" "! gdrdrv: symbol versions of W/inc/nvidia/Module.symvers
+= 0
+0x33 nvidia_p2p_get_pages nv EXPORT_SYMBOL_GPL
+#define GDR_NVIDIA_FLAVOUR \"open\""
+symvers "$work/mine" 44 EXPORT_SYMBOL
+is "NVIDIA_SYMVERS before both" "$(versions NVIDIA_SYMVERS="$work/mine" | head -n 1)" "! gdrdrv: symbol versions of W/mine"
+echo '0x1 other vmlinux EXPORT_SYMBOL' >"$work/mine"
+is "one that has no such symbol is passed over" "$(versions NVIDIA_SYMVERS="$work/mine" | head -n 1)" "! gdrdrv: symbol versions of W/inc/nvidia/Module.symvers"
+versions >/dev/null
+touch -d @1000 "$work/out" "$work/header"
+ran "$work/kmod/symvers.sh" 6.1.0 "$work/kdir" "$work/inc/nvidia" "$work/out" "$work/header" >/dev/null
+is "what does not change is not written anew" "$(stat -c %Y "$work/out" "$work/header" | tr '\n' ' ')" '1000 1000 '
+
+# conftest.sh: what the kernel's make compiles is there.
+stub make 'echo "${MAKEFLAGS-}${MFLAGS-}${MAKELEVEL-}${MAKEOVERRIDES-}"; echo "a message" >&2
+for w; do case $w in M=*) cat "${w#M=}/Kbuild" >"$HOOKS/Kbuild"; for n in $MADE; do : >"${w#M=}/$n.o"; done ;; esac; done; exit 2'
+conftest() { ran "$@" "$here/kmod/conftest.sh" "$work/kdir" "$work/inc/nvidia" "$work/config.h" | sed -E 's|M=[^ ]*|M=DIR|'; }
+is "conftest.sh: nothing compiles" "$(conftest MADE='VM_FLAGS_INIT' CC=cc-1 MAKEFLAGS=k MFLAGS=l MAKELEVEL=1 MAKEOVERRIDES=o)" \
+	"+ make -k -i -C W/kdir M=DIR CC=cc-1 modules
+! 
+! a message
+! gdrdrv: cannot compile against the kernel in W/kdir: see above
+= 1"
+is "nothing is written" "$(ls "$work/config.h" 2>/dev/null)" ''
+is "conftest.sh: some do" "$(conftest MADE='SANE VM_MAY_SPLIT PERSISTENT PAGE_TABLE_FLAGS')
+$(cat "$work/config.h")" '+ make -k -i -C W/kdir M=DIR modules
+= 0
+/* Made by conftest.sh. */
+#define GDR_HAVE_SANE 1
+/* no VM_FLAGS_INIT */
+#define GDR_HAVE_VM_MAY_SPLIT 1
+/* no PFN_IS_MAP_MEMORY */
+#define GDR_HAVE_PERSISTENT 1
+/* no FORCE_BAR1 */
+#define GDR_HAVE_PAGE_TABLE_FLAGS 1'
+is "a warning is an error there" "$(plain <"$hooks/Kbuild")" "ccflags-y += -IW/inc/nvidia -Werror -Wno-unused-variable
+obj-m += SANE.o
+obj-m += VM_FLAGS_INIT.o
+obj-m += VM_MAY_SPLIT.o
+obj-m += PFN_IS_MAP_MEMORY.o
+obj-m += PERSISTENT.o
+obj-m += FORCE_BAR1.o
+obj-m += PAGE_TABLE_FLAGS.o"
+touch -d @1000 "$work/config.h"
+conftest MADE='SANE VM_MAY_SPLIT PERSISTENT PAGE_TABLE_FLAGS' >/dev/null
+is "the same answer is not written anew" "$(stat -c %Y "$work/config.h")" 1000
+is "another one is" "$(conftest MADE=SANE; grep -c HAVE "$work/config.h")" '+ make -k -i -C W/kdir M=DIR modules
+= 0
+1'
+
+# kmod/Makefile, with a kernel whose make says what it is given.
+real make install touch
+rm "$work/kmod/symvers.sh" "$work/kmod/nvidia.sh"
+cp -r "$here/kmod" "$here/packaging" "$work/"
+for s in conftest.sh nvidia.sh symvers.sh; do ln -sf "$work/stub" "$work/kmod/$s"; done
+stub conftest.sh 'echo "CC=$CC"'
+stub symvers.sh 'echo "NVIDIA_SYMVERS=$NVIDIA_SYMVERS"'
+printf '%s\n' 'modules modules_install:' '	@echo $@ M=$(M) CC=$(CC) $(GDR_NVIDIA_INC),$(GDR_WERROR),$(GDR_WEXTRA),$(KBUILD_EXTRA_SYMBOLS),$(INSTALL_MOD_PATH); ls $(M)' >"$work/kdir/Makefile"
+kmake() { ran BUILD="$work/made" KDIR="$work/kdir" "$@"; }
+mkdir -p "$work/src/kernel-open/nvidia" "$work/src/nvidia" "$work/made"
+: >"$work/src/kernel-open/nvidia/nv-p2p.h"
+files='Kbuild
+gdrdrv.h
+gdrdrv_uapi.h
+limit.c
+main.c
+memtype.c
+mmap.c
+mr.c
+nvp2p.c
+process.c
+procfs.c'
+is "make" "$(kmake SYSROOT=W make -s -C "$work/kmod" NVIDIA_SRC_DIR="$work/src" NVIDIA_SYMVERS=none GDR_WERROR=y GDR_WEXTRA=n)" \
+	"+ conftest.sh W/kdir W/src/kernel-open/nvidia W/made/gdrdrv_config.h
++ symvers.sh 6.1.0 W/kdir W/src/kernel-open/nvidia W/made/nv.symvers W/made/gdrdrv_nvidia.h
+gdrdrv: nv-p2p.h of W/src/kernel-open/nvidia
+CC=
+NVIDIA_SYMVERS=none
+modules M=W/made CC=cc W/src/kernel-open/nvidia,y,n,W/made/nv.symvers,
+$files
+= 0"
+: >"$work/src/nv-p2p.h"
+is "make CC=: the kernel's and conftest.sh's" "$(kmake make -s -C "$work/kmod" NVIDIA_SRC_DIR="$work/src" CC=cc-1 | grep CC=)" \
+	"CC=cc-1
+modules M=W/made CC=cc-1 W/src,,,W/made/nv.symvers,"
+is "make modules_install" "$(kmake make -s -C "$work/kmod" NVIDIA_SRC_DIR="$work/src" modules_install INSTALL_MOD_PATH=/to | head -n 1)" \
+	'modules_install M=W/made CC=cc W/src,,,W/made/nv.symvers,/to'
+for p in conftest.sh symvers.sh; do
+	is "make stops where $p fails" "$(kmake FAILS=$p make -s -C "$work/kmod" NVIDIA_SRC_DIR="$work/src" | tail -n 1)" '= 2'
+done
+stub nvidia.sh 'echo "$SYSROOT/src"'
+is "make SYSROOT= looks there" "$(kmake make -s -C "$work/kmod" check-paths SYSROOT="$work" | tail -n 2)" "gdrdrv: nv-p2p.h of W/src
+= 0"
+is "make without a driver" "$(kmake make -s -C "$work/kmod" check-paths | grep "^! gdrdrv")" "! gdrdrv: nv-p2p.h not found: install the sources of NVIDIA's driver (DKMS has them) or give NVIDIA_SRC_DIR="
+is "make without the kernel's headers" "$(kmake make -s -C "$work/kmod" NVIDIA_SRC_DIR="$work/src" KDIR=/none | grep -v Makefile:)" \
+	'! gdrdrv: no kernel headers at /none: install them or give KDIR=
+= 2'
+is "make clean" "$(kmake make -s -C "$work/kmod" clean NVIDIA_SRC_DIR=x; find "$work" -name made)" '= 0'
+rm "$work"/kmod/{conftest,nvidia,symvers}.sh
+cp "$here"/kmod/*.sh "$work/kmod/"
+chmod 700 "$work"/kmod/* "$work/packaging/gdrdrv-node"
+is "make install" "$(ran make -s -C "$work/kmod" install DESTDIR="$work/root" prefix=/opt; tree "$work/root" | grep -v ^d)" "= 0
+-rw-r--r-- opt/lib/modules-load.d/gdrdrv.conf
+-rw-r--r-- opt/lib/systemd/system/gdrdrv.service
+-rw-r--r-- opt/lib/udev/rules.d/60-gdrdrv.rules
+$(printf '%s\n' "$files" Makefile dkms.conf conftest.sh nvidia.sh symvers.sh | sort |
+	sed -e 's|^|-rw-r--r-- opt/src/gdrdrv-2.6/|' -e '/\.sh$/s/-rw-r--r--/-rwxr-xr-x/')
+-rwxr-xr-x usr/libexec/gdrdrv-node"
+: >"$work/root/opt/lib/systemd/system/other.service"
+is "make uninstall" "$(ran make -s -C "$work/kmod" uninstall DESTDIR="$work/root" prefix=/opt; tree "$work/root" | grep -v ^d)" "= 0
+-rw-r--r-- opt/lib/systemd/system/other.service"
+
+# What the system reads.
+settings() { sed -e 's/ *#.*//' -e '/^$/d' "$here/packaging/$1"; }
+is "the unit" "$(settings gdrdrv.service | grep -E '^(After|Type|Remain|Exec|Wanted)')" 'After=systemd-modules-load.service nvidia-persistenced.service
+Type=oneshot
+RemainAfterExit=yes
+ExecStart=/sbin/modprobe gdrdrv
+ExecStartPost=/usr/libexec/gdrdrv-node add
+ExecStop=/sbin/rmmod gdrdrv
+ExecStopPost=/usr/libexec/gdrdrv-node remove
+WantedBy=multi-user.target'
+is "udev's rules" "$(settings 60-gdrdrv.rules)" 'ACTION=="add", SUBSYSTEM=="module", KERNEL=="gdrdrv", RUN+="/usr/libexec/gdrdrv-node add"
+ACTION=="remove", SUBSYSTEM=="module", KERNEL=="gdrdrv", RUN+="/usr/libexec/gdrdrv-node remove"'
+is "modules-load.d" "$(settings gdrdrv.modules-load.conf)" gdrdrv
+mkdir -p "$work/dkms"/{nvidia-srv/1/source/kernel-open/nvidia,nvidia/2/source/nvidia,nvidia-current/3/source/kernel/nvidia,other/1/source/nvidia}
+for f in "$work"/dkms/*/*/source/{,kernel/,kernel-open/}nvidia; do [ ! -d "$f" ] || : >"$f/nv-p2p.h"; done
+mkdir -p "$work/dkms/nvidia-none/1/source/nvidia"
+is "dkms.conf" "$(ran dkms_tree="$work/dkms" kernelver=6.1 kernel_source_dir=/k bash -c '. "$0"
+for v in PACKAGE_NAME PACKAGE_VERSION BUILT_MODULE_NAME BUILT_MODULE_LOCATION DEST_MODULE_LOCATION MAKE CLEAN AUTOINSTALL; do echo "$v=${!v}"; done
+printf "%s\n" "${BUILD_DEPENDS[@]}" | sort' "$here/packaging/dkms.conf")" 'PACKAGE_NAME=gdrdrv
+PACKAGE_VERSION=2.6
+BUILT_MODULE_NAME=gdrdrv
+BUILT_MODULE_LOCATION=out/
+DEST_MODULE_LOCATION=/updates/dkms
+MAKE=make KVER=6.1 KDIR=/k BUILD=W/dkms/gdrdrv/2.6/build/out
+CLEAN=make BUILD=W/dkms/gdrdrv/2.6/build/out clean
+AUTOINSTALL=yes
+nvidia
+nvidia-current
+nvidia-srv
+= 0'
+
+# The scripts of Debian's package and of the RPM.
+stub common.postinst
+stub dkms '[ "$1" != status ] || printf "%s\n" "${STATUS-}"'
+for s in postinst prerm; do moved "packaging/deb/debian/gdrdrv-dkms.$s"; done
+runs "postinst builds the module" sh "$work/moved/gdrdrv-dkms.postinst" configure 2.5-1 <<'END'
++ common.postinst gdrdrv 2.6 /usr/share/gdrdrv-dkms '' 2.5-1
+= 0
+END
+runs "without a driver it says what to do" FAILS=common.postinst sh "$work/moved/gdrdrv-dkms.postinst" configure '' <<'END'
++ common.postinst gdrdrv 2.6 /usr/share/gdrdrv-dkms '' ''
+! gdrdrv-dkms: the module was not built (see above); with NVIDIA's driver installed: dkms autoinstall
+= 0
+END
+is "it does nothing else" "$(ran sh "$work/moved/gdrdrv-dkms.postinst" abort-upgrade 1)" '= 0'
+for a in remove upgrade deconfigure; do
+	is "prerm $a takes the module away" "$(ran STATUS=added sh "$work/moved/gdrdrv-dkms.prerm" $a)" '+ dkms status -m gdrdrv -v 2.6
++ dkms remove -m gdrdrv -v 2.6 --all
+= 0'
+done
+is "where there is one" "$(ran sh "$work/moved/gdrdrv-dkms.prerm" remove)" '+ dkms status -m gdrdrv -v 2.6
+= 0'
+is "and no other time" "$(ran STATUS=added sh "$work/moved/gdrdrv-dkms.prerm" failed-upgrade)" '= 0'
+is "it fails where DKMS does" "$(ran FAILS=dkms STATUS=added sh "$work/moved/gdrdrv-dkms.prerm" remove | tail -n 1)" '= 0'
+
+# scriptlet NAME [COUNT]: a script of the RPM with the module's source, with so many packages left.
+scriptlet() {
+	ran "${@:3}" sh -ec "$(sed -n "/^%$1 -n gdrdrv-dkms\$/,/^%[a-z]* -n /p" "$here/packaging/rpm/gdrapi.spec" |
+		sed -e '/^[%#]/d' -e 's/%{dkmsversion}/2.6/g' -e 's/%%/%/g')" sh "$2"
+}
+build_k() { printf '+ dkms build -m gdrdrv -v 2.6 -k %s\n+ dkms install -m gdrdrv -v 2.6 -k %s --force\n' "$1" "$1"; }
+is "posttrans builds for each kernel that had it" "$(scriptlet posttrans 1 STATUS='gdrdrv/2.6, 5.1, x86_64: installed
+gdrdrv, 2.6, 6.9, x86_64: built')" "+ dkms status -m gdrdrv -v 2.6
++ dkms remove -m gdrdrv -v 2.6 --all
++ dkms add -m gdrdrv -v 2.6
+$(for k in 5.1 6.1.0 6.9; do build_k $k; done)
+= 0"
+is "nothing of it fails the transaction" "$(scriptlet posttrans 1 FAILS=dkms)" '+ dkms status -m gdrdrv -v 2.6
++ dkms remove -m gdrdrv -v 2.6 --all
++ dkms add -m gdrdrv -v 2.6
++ dkms build -m gdrdrv -v 2.6 -k 6.1.0
+= 0'
+is "preun: the last package takes the module away" "$(scriptlet preun 0 FAILS=dkms)" '+ dkms remove -m gdrdrv -v 2.6 --all
+= 0'
+is "an upgrade does not" "$(scriptlet preun 1)" '= 0'
+done_testing
