@@ -316,17 +316,18 @@ static void capture(struct run *r)
 {
 	int64_t cpu = thread_cpu_ns(), start = card_now();
 	uint32_t next = 0, i;	/* the card's number of the next frame; how many there were */
-	size_t at = 0;
+	size_t at = 0;	/* where the last one lies */
 	int err = 0;
 
 	card_go(&r->card);
 	for (i = 0; i < r->o->frames; i++) {
 		int64_t due = r->tells ? 0 : wait_for_device(r), took;
+		size_t to = i % r->places * r->place;
 
-		at = i % r->places * r->place;
-		err = take(r, i, at);
+		err = take(r, i, to);
 		if (err == ENODATA)
 			break;	/* the card has lost frames, and has no more */
+		at = to;
 		gdr(err, ways[r->o->way].name);
 		took = card_now();
 		if (r->tells) {

@@ -69,6 +69,18 @@ def test_what_can_be_written(gdr, array, source):
     assert array.get(5, offset=3) == b"bytes"
 
 
+def test_nothing_is_held_after_a_copy(gdr, array):
+    """A bytearray whose buffer is held cannot grow."""
+    data = bytearray(b"8 bytes.")
+    with gdr.pin(array) as buffer:
+        for copy in (buffer.write, buffer.readinto):
+            copy(data)
+            data.append(0)
+            with pytest.raises(ValueError):
+                copy(data, 5000)
+            data.append(0)
+
+
 def test_what_cannot_be_copied(gdr, array):
     with gdr.pin(array) as buffer:
         with pytest.raises(BufferError):

@@ -1,10 +1,13 @@
 # SPDX-License-Identifier: MIT
 """pip installs the package from the tree, without a network and without a compiler."""
+import base64
+import hashlib
 import importlib
 import os
 import platform
 import subprocess
 import sys
+import tarfile
 import time
 import zipfile
 
@@ -62,8 +65,8 @@ def test_the_tag_is_of_the_newest_symbol(needs, glibc):
 
 
 def test_the_same_files_give_the_same_wheel(tmp_path, monkeypatch):
-    (tmp_path / "libgdrapi.so.2").write_bytes(b"a library")
-    monkeypatch.setenv("GDRAPI_LIBRARY", str(tmp_path / "libgdrapi.so.2"))
+    (tmp_path / "libgdrapi.so.2.6").write_bytes(b"a library")  # whatever its name is
+    monkeypatch.setenv("GDRAPI_LIBRARY", str(tmp_path / "libgdrapi.so.2.6"))
     wheels = []
     for name in "one", "two":
         (tmp_path / name).mkdir()
@@ -79,12 +82,74 @@ def test_the_same_files_give_the_same_wheel(tmp_path, monkeypatch):
         tag = wheels[0].name[len("gdrapi-2.6.0-"):-len(".whl")]
         assert files.read("gdrapi-2.6.0.dist-info/WHEEL").decode() == (
             "Wheel-Version: 1.0\nGenerator: gdrapi_build\nRoot-Is-Purelib: false\nTag: %s\n" % tag)
-        said = files.read("gdrapi-2.6.0.dist-info/METADATA").decode().split("\n\n")[0]
-    assert said.splitlines()[:3] == ["Metadata-Version: 2.1", "Name: gdrapi", "Version: 2.6.0"]
+        said, readme = files.read("gdrapi-2.6.0.dist-info/METADATA").decode().split("\n\n", 1)
+        assert sorted(set(files.namelist())) == sorted(files.namelist())
+        record = files.read("gdrapi-2.6.0.dist-info/RECORD").decode()
+        for name in files.namelist():
+            data = files.read(name)
+            digest = base64.urlsafe_b64encode(hashlib.sha256(data).digest()).decode().rstrip("=")
+            line = "%s,sha256=%s,%d\n" % (name, digest, len(data))
+            assert (name + ",,\n" if name.endswith("RECORD") else line) in record
+        assert record.count("\n") == len(files.namelist())
+    assert said.splitlines() == [
+        "Metadata-Version: 2.1", "Name: gdrapi", "Version: 2.6.0",
+        "Summary: " + field("description"), "License: MIT", "Requires-Python: " + field("requires-python"),
+        "Description-Content-Type: text/markdown"]
+    with open(os.path.join(TREE, "README.md")) as file:
+        assert readme == file.read()
+
+
+def field(name):
+    """A field of pyproject.toml."""
+    with open(os.path.join(TREE, "pyproject.toml")) as file:
+        (line,) = [line for line in file if line.startswith(name + " = ")]
+    return line.split('"')[1]
+
+
+def test_a_library_beside_the_one_that_is_asked_for(tmp_path, monkeypatch):
+    """vkgdr's package carries two; both, or none."""
+    backend = build()
+    monkeypatch.setattr(backend, "_text", lambda name: 'libraries = ["../build/libvkgdr.so", "../build/libgdrapi.so.2"]')
+    monkeypatch.setenv("GDRAPI_LIBRARY", str(tmp_path / "mine.so"))
+    (tmp_path / "mine.so").write_bytes(b"gdrapi")
+    with pytest.raises(SystemExit, match="mine.so: .*libvkgdr.so is not there"):
+        backend._libraries()
+    (tmp_path / "libvkgdr.so").write_bytes(b"vkgdr")
+    assert backend._libraries() == {"libvkgdr.so": b"vkgdr", "libgdrapi.so.2": b"gdrapi"}
+    (tmp_path / "mine.so").unlink()
+    with pytest.raises(SystemExit, match="mine.so: .*mine.so is not there"):
+        backend._libraries()
+    monkeypatch.delenv("GDRAPI_LIBRARY")
+    monkeypatch.setattr(backend, "HERE", str(tmp_path / "python"))
+    (tmp_path / "build").mkdir()
+    (tmp_path / "build" / "libvkgdr.so").write_bytes(b"vkgdr")
+    (tmp_path / "python").mkdir()
+    assert backend._libraries() == {}
+    (tmp_path / "build" / "libgdrapi.so.2").write_bytes(b"gdrapi")
+    assert backend._libraries() == {"libvkgdr.so": b"vkgdr", "libgdrapi.so.2": b"gdrapi"}
+    monkeypatch.setattr(backend, "_text", lambda name: "")
+    assert backend._libraries() == {}
+
+
+def test_a_wheel_without_a_library(tmp_path, monkeypatch, capsys):
+    backend = build()
+    monkeypatch.setattr(backend, "_libraries", dict)
+    assert backend.build_wheel(str(tmp_path)) == "gdrapi-2.6.0-py3-none-any.whl"
+    assert "no library: run make first" in capsys.readouterr().err
+    with zipfile.ZipFile(tmp_path / "gdrapi-2.6.0-py3-none-any.whl") as files:
+        assert "Root-Is-Purelib: true\n" in files.read("gdrapi-2.6.0.dist-info/WHEEL").decode()
+        modules = [name for name in os.listdir(os.path.join(TREE, "gdrapi")) if name.endswith((".py", "py.typed"))]
+        names = [name.split("/")[1] for name in files.namelist() if name.startswith("gdrapi/")]
+        assert names == sorted(modules)
 
 
 def test_sources_without_a_library(tmp_path):
     made = build().build_sdist(str(tmp_path))
+    with tarfile.open(tmp_path / made) as sources:
+        assert all(entry.mode == 0o644 and entry.name.startswith("gdrapi-2.6.0/") for entry in sources)
+        names = [os.path.relpath(name, "gdrapi-2.6.0") for name in sources.getnames()]
+        assert set(names) >= {"gdrapi/__init__.py", "gdrapi/py.typed", "pyproject.toml", "README.md", "gdrapi_build.py", "PKG-INFO"}
+        assert not [name for name in names if ".so" in name]
     subprocess.run(["tar", "xf", made], check=True, cwd=str(tmp_path))
     pip("wheel", "--no-deps", "-w", str(tmp_path / "out"), str(tmp_path / made[:-len(".tar.gz")]))
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["gdrapi-2.6.0-py3-none-any.whl"]
