@@ -86,11 +86,6 @@ static bool record_is_ours(void)
 	return this_thread.busy && this_thread.front->epoch == (this_thread.epoch & ~MUST_FENCE);
 }
 
-static struct copy_pool *pool(void)
-{
-	return atomic_load_explicit(&this_thread.front->pool, memory_order_acquire);
-}
-
 /*
  * A thread that ends does not free its record. The C library's hooks for the end of a
  * thread allocate memory, and a first copy may run in a handler that has interrupted
@@ -100,7 +95,6 @@ static struct copy_pool *pool(void)
 #define RECORDS_AT_FIRST 64
 #define TRIES_AWAKE 20u		/* of an unmap that waits: a copy of some KiB ends meanwhile */
 #define TRIES_FOR_ENDED 64u	/* so often it looks for threads that have ended */
-#define SLACK_NS 1000000
 #define BEING_FREED UINT32_MAX	/* no thread's ID */
 
 /* From a thread's own data to where the C library has its ID. The kernel clears that at its end. */
@@ -282,25 +276,17 @@ static int refuse(uint64_t key)
 }
 
 /* The key that is announced at a level; 0: the level is free. */
-static inline uint64_t busy(unsigned int level)
+static inline __attribute__((always_inline)) uint64_t busy(unsigned int level)
 {
 	return atomic_load_explicit(&this_thread.busy[level], memory_order_relaxed);
 }
 
 /* The announcement counts once frame[level] was found to be the copy's own after it. */
-static inline void announce(unsigned int level, uint64_t key)
+static inline __attribute__((always_inline)) void announce(unsigned int level, uint64_t key)
 {
 	atomic_signal_fence(memory_order_seq_cst);
 	atomic_store_explicit(&this_thread.busy[level], key, memory_order_relaxed);
 	atomic_signal_fence(memory_order_seq_cst);
-}
-
-static void enter_level(unsigned int level, uint64_t key, uintptr_t frame)
-{
-	do {
-		this_thread.frame[level] = frame;
-		announce(level, key);
-	} while (this_thread.frame[level] != frame);
 }
 
 static inline void leave_level(unsigned int level)
@@ -312,11 +298,24 @@ static inline void leave_level(unsigned int level)
  * Ends a copy that was left by siglongjmp. A copy at level 0 may have had other threads
  * at work.
  */
-static void abandon_level(unsigned int level)
+static __attribute__((noinline, cold)) void abandon_level(unsigned int level)
 {
 	if (level == 0)
 		gdr_long_forget(this_thread.front, this_thread.busy);
 	leave_level(level);
+}
+
+/* A level that is taken after it was found free is that of a copy that a handler left since. */
+static inline __attribute__((always_inline)) void
+enter_level(unsigned int level, uint64_t key, uintptr_t frame)
+{
+	do {
+		this_thread.frame[level] = frame;
+		atomic_signal_fence(memory_order_seq_cst);
+		if (__builtin_expect(busy(level) != 0, 0))
+			abandon_level(level);
+		announce(level, key);
+	} while (this_thread.frame[level] != frame);
 }
 
 /*
@@ -352,18 +351,14 @@ void gdr_data_forget(uint64_t key)
 static void sleep_shortly(void)
 {
 	const struct timespec t = { .tv_nsec = 50000 };
-	int slack = prctl(PR_GET_TIMERSLACK);
+	unsigned int slack = (unsigned int)prctl(PR_GET_TIMERSLACK);
 	uint64_t mask;
 
-	if (slack >= 0 && slack <= SLACK_NS) {
-		syscall(SYS_nanosleep, &t, NULL);
-		return;
-	}
 	/* A handler must not leave with another slack. */
 	gdr_hold_signals(gdr_signal_bit(SIGSETXID), &mask);
 	prctl(PR_SET_TIMERSLACK, 1ul);
 	syscall(SYS_nanosleep, &t, NULL);
-	prctl(PR_SET_TIMERSLACK, (unsigned long)(unsigned int)slack);
+	prctl(PR_SET_TIMERSLACK, (unsigned long)slack);
 	gdr_release_signals(mask);
 }
 
@@ -487,10 +482,9 @@ copy_checked(uint64_t key, void *dev, void *host, size_t size, bool to, uintptr_
 {
 	const struct request r = { .key = key, .dev = dev, .host = host, .size = size, .to = to };
 
-	/* A handler has copied at this level. Its copy is over, or it was left. */
+	/* A handler may have copied at this level. */
 	if (this_thread.frame[0] != frame)
-		abandon_level(0);
-	enter_level(0, key, frame);
+		enter_level(0, key, frame);
 	return finish_checked(&r, 0);
 }
 
@@ -501,6 +495,18 @@ static void look_for_barrier(void)
 		this_thread.epoch &= ~MUST_FENCE;
 }
 
+/* A free level for a copy that may be inside another, or after one that was left. */
+static __attribute__((noinline, cold)) int find_free_level(uintptr_t frame, unsigned int *level)
+{
+	drop_left_copies(frame);
+	for (*level = 0; *level < GDR_HAZARD_LEVELS; ++*level)
+		if (!busy(*level))
+			return 0;
+	gdr_log(GDR_LOG_ERROR, "gdr_copy: signal handlers have interrupted %u copies of this thread; let one of them end (errno %d)",
+		GDR_HAZARD_LEVELS, EAGAIN);
+	return EAGAIN;
+}
+
 /*
  * Takes this thread's record, if it has none yet, and a free level of the record. Its
  * errors are those of a copy through key.
@@ -509,31 +515,22 @@ static inline __attribute__((always_inline)) int
 take_level(uint64_t key, uintptr_t frame, unsigned int *taken)
 {
 	struct gdr_front *front = gdr_front_here();
-	unsigned int level = 0;
 	int rc = 0;
 
+	*taken = 0;
 	if (__builtin_expect(!front, 0))
 		return refuse(key);
 	if (__builtin_expect(!record_is_ours(), 0))
 		rc = gdr_front_inherited(key) ? refuse(key) : take_record(front);
 	else if (__builtin_expect(this_thread.epoch & MUST_FENCE, 0))
 		look_for_barrier();
-	if (rc)
-		return rc;
-	if (__builtin_expect(busy(0) || busy(1) || busy(2), 0))
-		drop_left_copies(frame);
-	while (level < GDR_HAZARD_LEVELS && busy(level))
-		level++;
-	if (level == GDR_HAZARD_LEVELS) {
-		gdr_log(GDR_LOG_ERROR, "gdr_copy: signal handlers have interrupted %u copies of this thread; let one of them end (errno %d)",
-			GDR_HAZARD_LEVELS, EAGAIN);
-		return EAGAIN;
-	}
-	*taken = level;
-	return 0;
+	if (!rc && __builtin_expect(busy(0) || busy(1) || busy(2), 0))
+		rc = find_free_level(frame, taken);
+	return rc;
 }
 
-static void announce_at(unsigned int level, uint64_t key, uintptr_t frame)
+static inline __attribute__((always_inline)) void
+announce_at(unsigned int level, uint64_t key, uintptr_t frame)
 {
 	enter_level(level, key, frame);
 	if (this_thread.epoch & MUST_FENCE)
@@ -547,10 +544,9 @@ static __attribute__((noinline, cold)) int
 copy_at_free_level(uint64_t key, void *dev, void *host, size_t size, bool to, uintptr_t frame)
 {
 	const struct request r = { .key = key, .dev = dev, .host = host, .size = size, .to = to };
-	unsigned int level = 0;
-	int rc;
+	unsigned int level;
+	int rc = take_level(key, frame, &level);
 
-	rc = take_level(key, frame, &level);
 	if (rc)
 		return rc;
 	announce_at(level, key, frame);
@@ -888,7 +884,7 @@ static int refuse_piece(const gdr_piece_t *piece, size_t i, bool mapped)
 static int copy_many(const gdr_piece_t *pieces, size_t count, bool to, uintptr_t frame)
 {
 	struct pieces p;
-	unsigned int level = 0;
+	unsigned int level;
 	uint64_t number;
 	bool mapped = true;
 	size_t bad;
@@ -905,9 +901,6 @@ static int copy_many(const gdr_piece_t *pieces, size_t count, bool to, uintptr_t
 		return rc;
 	number = ++this_thread.many << GDR_MANY_SHIFT;
 	announce_at(level, number, frame);
-	/* A handler may have left a copy here after the level was found free. */
-	if (__builtin_expect(level == 0, 1))
-		copy_pool_settle(pool(), this_thread.busy);
 	p.at = pieces;
 	p.count = count;
 	p.alone = level > 0;
