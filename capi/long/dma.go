@@ -75,7 +75,7 @@ func renewEngine(d *cuda.Driver, gpu int) error {
 		return err
 	}
 	C.gdr_dma_set_engine(C.uint(gpu), (*C.struct_gdr_engine)(host.Pointer(engine.Staging)), &C.struct_gdr_engine_parts{
-		cuda: C.struct_gdr_cuda{unscoped: C.struct_gdr_cuda_calls{
+		unscoped: C.struct_gdr_cuda_calls{
 			attributes:    function(f.PointerGetAttributes),
 			push:          function(f.CtxPushCurrent),
 			pop:           function(f.CtxPopCurrent),
@@ -84,7 +84,7 @@ func renewEngine(d *cuda.Driver, gpu int) error {
 			from:          function(f.MemcpyDtoHAsync),
 			write:         function(f.StreamWriteValue32),
 			exchange_mode: function(f.ThreadExchangeStreamCaptureMode),
-		}},
+		},
 		ctx:          host.Pointer(uintptr(engine.Context)),
 		stream:       host.Pointer(engine.Stream),
 		gpu_at:       C.uint64_t(engine.StagingAt),

@@ -4,7 +4,7 @@
  * asks for them.
  *
  * Go asks the driver at a pin: that is when the address means the memory that was pinned.
- * Each copy asks whether it still does (extents.h).
+ * Each copy asks whether it still does (engine.h).
  *
  * An engine that fails is tried again after 1, 3, 7, ... copies, at last 1023. The CPU
  * makes the others.
@@ -12,7 +12,6 @@
 #ifndef GDR_DMA_H
 #define GDR_DMA_H
 
-#include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -23,7 +22,6 @@
 
 /* What a process knows of its handles, for DMA. A forked child must not touch it. */
 struct gdr_dma;
-typedef _Atomic(struct gdr_dma *) gdr_dma_ref;
 
 /* One handle's. */
 struct gdr_dma_handle;

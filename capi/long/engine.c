@@ -5,9 +5,12 @@
 #include <stddef.h>
 
 #include "../copy/clock.h"
+#include "../host/guest.h"
 
-#define POINTER_MEMORY_TYPE 2
+#define POINTER_MEMORY_TYPE 2	/* a CUpointer_attribute */
+#define BUFFER_ID 7
 #define MEMORYTYPE_HOST 1
+#define CAPTURE_MODE_RELAXED 2
 #define CUDA_CONTEXT_IS_DESTROYED 709
 
 /*
@@ -52,16 +55,105 @@ const size_t gdr_engine_word = offsetof(struct gdr_engine, words);
 /* Owners that are no threads: of a lost slot, and of one that is being given back. */
 static const char is_lost, settles;
 
+typedef int cuda_work(const struct gdr_cuda_calls *c, void *arg);
+
+static int run_in(const struct gdr_cuda_calls *c, void *ctx, cuda_work *work, void *arg)
+{
+	void *popped;
+	int rc = c->push(ctx);
+
+	if (rc)
+		return rc;
+	rc = work(c, arg);
+	c->pop(&popped);
+	return rc;
+}
+
 /*
- * Asked for several attributes, the driver answers 0 for memory that it does not know.
- * Asked for one, it fails, which debuggers of CUDA report.
+ * Calls work with the driver's functions: C's one way to call the driver. Meanwhile the
+ * engine's context is current; the thread's capture mode is relaxed, so no capture of a
+ * graph ends, on this thread or on another; the thread gets no signals and is not
+ * cancelled, so no handler leaves the driver by siglongjmp. Returns what work returns, or
+ * the driver's error. work must not touch memory of the host's that may fault.
  */
+static int run(struct gdr_engine *e, cuda_work *work, void *arg)
+{
+	const struct gdr_cuda_calls *c = &e->parts.unscoped;
+	int mode = CAPTURE_MODE_RELAXED, rc = 0;
+	struct gdr_guest guest;
+
+	gdr_guest_enter(&guest);
+	if (c->exchange_mode)
+		rc = c->exchange_mode(&mode);
+	if (!rc) {
+		rc = run_in(c, e->parts.ctx, work, arg);
+		if (c->exchange_mode)
+			c->exchange_mode(&mode);
+	}
+	gdr_guest_leave(&guest);
+	return rc;
+}
+
+/*
+ * 0 where the driver knows no such memory. Asked for several attributes, it answers 0 for
+ * an address that it does not know. Asked for one, it fails, which debuggers of CUDA report.
+ */
+static uint64_t attribute_of(const struct gdr_cuda_calls *c, int name, uint64_t addr)
+{
+	uint64_t answer = 0;	/* a memory's type has 4 bytes, the low ones */
+	void *value = &answer;
+
+	return c->attributes(1, &name, &value, addr) ? 0 : answer;
+}
+
+/* The extent that has addr, or NULL. */
+static struct gdr_extent *extent_of(struct gdr_extents *x, uint64_t addr)
+{
+	size_t low = 0, high = x->count;
+
+	while (low < high) {
+		size_t i = (low + high) / 2;
+
+		if (addr < x->at[i].start)
+			high = i;
+		else if (addr >= x->at[i].end)
+			low = i + 1;
+		else
+			return &x->at[i];
+	}
+	return NULL;
+}
+
+/* Whether both bytes are still of one memory, the extent's. Without c: as far as is known. */
+static bool is_same(const struct gdr_cuda_calls *c, struct gdr_extent *e, uint64_t first, uint64_t last)
+{
+	uint64_t id = atomic_load_explicit(&e->id, memory_order_relaxed);
+
+	if (id && (!c || (attribute_of(c, BUFFER_ID, first) == id &&
+			  attribute_of(c, BUFFER_ID, last) == id)))
+		return true;
+	atomic_store_explicit(&e->id, 0, memory_order_relaxed);
+	return false;
+}
+
+bool gdr_extents_are_same(const struct gdr_cuda_calls *c, struct gdr_extents *x, uint64_t addr,
+			  uint64_t n)
+{
+	uint64_t end = addr + n;
+
+	while (addr < end) {
+		struct gdr_extent *e = extent_of(x, addr);
+
+		if (!e || !is_same(c, e, addr, (end < e->end ? end : e->end) - 1))
+			return false;
+		addr = e->end;
+	}
+	return true;
+}
+
 static bool is_locked(const struct gdr_cuda_calls *c, const void *host)
 {
-	int name = POINTER_MEMORY_TYPE, type = 0;
-	void *value = &type;
-
-	return !c->attributes(1, &name, &value, (uintptr_t)host) && type == MEMORYTYPE_HOST;
+	return attribute_of(c, POINTER_MEMORY_TYPE, (uintptr_t)host) == MEMORYTYPE_HOST;
 }
 
 #define IS_LOCKED (-1)	/* no driver's answer */
@@ -69,11 +161,6 @@ static bool is_locked(const struct gdr_cuda_calls *c, const void *host)
 static int find_locked(const struct gdr_cuda_calls *c, void *host)
 {
 	return is_locked(c, host) ? IS_LOCKED : 0;
-}
-
-static int run(struct gdr_engine *e, gdr_cuda_work *work, void *arg)
-{
-	return gdr_cuda_run(&e->parts.cuda, e->parts.ctx, work, arg);
 }
 
 bool gdr_engine_is_locked(struct gdr_engine *e, void *host)

@@ -21,25 +21,60 @@
  * A reset of the GPU ends the stream and the page lock. The driver must not get such a
  * stream, so each call asks first whether the memory is still page-locked. An engine is
  * never freed: a copy may still look at it.
+ *
+ * A mapping shows the memory that was pinned. An address means what lies there today:
+ * memory that was freed, and allocated anew at the same address, is another one. CUDA
+ * gives each memory a number, BUFFER_ID, that it never gives again. So a copy by address
+ * reaches the pinned memory if the numbers are still those of the pin.
  */
 #ifndef GDR_ENGINE_H
 #define GDR_ENGINE_H
 
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
-#include "relaxed.h"
-#include "extents.h"
-
 #pragma GCC visibility push(hidden)
+
+/* Functions of libcuda.so.1. All return a CUresult: 0, or an error above 0. */
+struct gdr_cuda_calls {
+	int (*attributes)(unsigned int n, int *names, void **values, uint64_t ptr);
+	int (*push)(void *ctx);
+	int (*pop)(void **ctx);
+	int (*stream_wait)(void *stream);
+	int (*to)(uint64_t dst, const void *src, size_t n, void *stream);
+	int (*from)(void *dst, uint64_t src, size_t n, void *stream);
+	/* NULL in an old driver */
+	int (*write)(void *stream, uint64_t at, uint32_t value, unsigned int flags);
+	int (*exchange_mode)(int *mode);
+};
+
+/* One memory. Go finds it (cuda.Extent). */
+struct gdr_extent {
+	uint64_t start, end;
+	_Atomic uint64_t id;	/* 0: the address means another memory since */
+};
+
+/* The memories in a range, by address. What lies between them is free, or unknown. */
+struct gdr_extents {
+	size_t count;
+	struct gdr_extent at[];
+};
+
+/*
+ * Whether all n bytes at addr are of the same memories as then. A memory that has gone
+ * does not come back. With c NULL the driver is not asked: false is certain.
+ */
+bool gdr_extents_are_same(const struct gdr_cuda_calls *c, struct gdr_extents *x, uint64_t addr,
+			  uint64_t n);
 
 /* An engine lies in page-locked memory. Go makes both (dma.go): it has this many bytes. */
 struct gdr_engine;
 extern const size_t gdr_engine_bytes, gdr_engine_word;	/* and a word here for the stream to write */
 
 struct gdr_engine_parts {
-	struct gdr_cuda cuda;
+	struct gdr_cuda_calls unscoped;	/* one function of engine.c reads it */
 	void *ctx;		/* primary, and retained */
 	void *stream;
 	uint64_t gpu_at;	/* the GPU's address of the engine */

@@ -7,7 +7,7 @@
 COPY_TEST  = $(C11) -Icapi -I$(T) -o $@ $(filter %.c,$^) -lpthread -ldl
 $(addprefix $(BIN)/,copy_test copy_test.arm64 copy_test.ppc64le) $(B)/asan/copy_test: $(T)/copy/test.c
 $(BIN)/ext_pool $(BIN)/ext_pool_tsan: $(T)/copy/pool.c
-$(BIN)/guest_tsan: $(T)/copy/tsan.c capi/data.c capi/long/dma.c capi/long/engine.c capi/long/extents.c capi/long/relaxed.c capi/long/long.c capi/host/guest.c
+$(BIN)/guest_tsan: $(T)/copy/tsan.c capi/data.c capi/long/dma.c capi/long/engine.c capi/long/long.c capi/host/guest.c
 $(addprefix $(BIN)/,copy_test copy_test.arm64 copy_test.ppc64le ext_pool ext_pool_tsan guest_tsan) $(B)/asan/copy_test: \
 		$(COPY_C) $(CAPI_H) $(T)/front_double.h tools/tap.h
 

@@ -227,10 +227,10 @@ static void start(void)
 	memory->at[0] = (struct gdr_extent){ (uintptr_t)device, (uintptr_t)device + sizeof(device), buffer_id };
 	memset(newest, 0, sizeof(newest));
 	gdr_engine_begin(engine, &(struct gdr_engine_parts){
-		.cuda = { {
+		.unscoped = {
 			.attributes = attributes, .push = push, .pop = pop, .stream_wait = sync_stream,
 			.to = copy_to, .from = copy_from, .write = write_value, .exchange_mode = exchange_mode,
-		} },
+		},
 		.ctx = &context, .stream = &stream, .gpu_at = (uintptr_t)engine, .writes_words = writes_words,
 	});
 }

@@ -22,13 +22,13 @@ $(BIN)/ext_cache_tsan: | need-$(CLANG)
 	$(CLANG) -O1 -g -fsanitize=thread $(CACHE_TEST)
 
 ENGINE_TEST = $(C11) -Icapi -o $@ $(filter %.c,$^) -lpthread
-$(BIN)/ext_engine $(BIN)/ext_engine_tsan: $(T)/ext/engine.c capi/long/engine.c capi/long/extents.c capi/long/relaxed.c capi/host/guest.c $(CAPI_H) tools/tap.h
+$(BIN)/ext_engine $(BIN)/ext_engine_tsan: $(T)/ext/engine.c capi/long/engine.c capi/host/guest.c $(CAPI_H) tools/tap.h
 
 $(BIN)/ext_engine:
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS) $(ENGINE_TEST)
 
-$(BIN)/ext_extents: $(T)/ext/extents.c capi/long/extents.c $(CAPI_H) tools/tap.h
+$(BIN)/ext_extents: $(T)/ext/extents.c capi/long/engine.c capi/host/guest.c $(CAPI_H) tools/tap.h
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS) $(ENGINE_TEST)
 

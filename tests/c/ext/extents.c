@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: MIT
 /*
  * ext/extents.c - whether an address still means the memory that was pinned
- * (capi/long/extents.c). The driver is this program's.
+ * (capi/long/engine.c). The driver is this program's.
  */
 #include <stdlib.h>
 #include <string.h>
 
-#include "long/extents.h"
+#include "long/engine.h"
 #include "tap.h"
 
 #define PAGE 4096u
