@@ -4,8 +4,8 @@
  *
  * They never enter Go and take no lock. A copy that its caller makes alone writes no cache
  * line that another thread writes. A long copy may be shared with other threads, or be
- * handed to the CUDA driver (long.h). slot.h states the protocol that keeps gdr_unmap from taking a
- * mapping away under a copy.
+ * handed to the CUDA driver (long.h). docs/design.md states the protocol that keeps
+ * gdr_unmap from taking a mapping away under a copy.
  */
 #define _GNU_SOURCE
 #include "data.h"
@@ -87,10 +87,9 @@ static bool record_is_ours(void)
 }
 
 /*
- * A thread that ends does not free its record. The C library's hooks for the end of a
- * thread allocate memory, and a first copy may run in a handler that has interrupted
- * malloc. So records of ended threads are freed by other threads, once there are twice as
- * many records as living threads.
+ * A thread that ends does not free its record: other threads do (docs/design.md). The C
+ * library's hooks for the end of a thread allocate memory, and a first copy may run in a
+ * handler that has interrupted malloc.
  */
 #define RECORDS_AT_FIRST 64
 #define TRIES_AWAKE 20u		/* of an unmap that waits: a copy of some KiB ends meanwhile */

@@ -59,7 +59,6 @@
 
 #define MANY_CLOSE 3		/* after so many in a row, more copies are expected before threads sleep */
 
-#define SPIN_US 50		/* how long a worker looks for work before it sleeps */
 #define FOREVER UINT64_MAX
 #define SPIN_STEPS 32		/* looks between two looks at the clock */
 #define GRACE_NS 500		/* how long the caller waits before it takes over one-chunk shares */
@@ -115,14 +114,11 @@ _Static_assert(WORKERS_MAX <= 64, "asleep has a bit for each");
 _Static_assert(sizeof(struct copy_job) % sizeof(uint64_t) == 0, "whole words");
 _Static_assert(sizeof(struct notice) <= COPY_LINE, "one line");
 
-static _Atomic uint64_t spin_ns = SPIN_US * 1000u;	/* or FOREVER */
+static _Atomic uint64_t spin_ns = COPY_SPIN_US * 1000u;	/* or FOREVER */
 
 void copy_pool_spin(uint64_t us)
 {
-	if (us == COPY_SPIN_FOREVER)
-		atomic_store(&spin_ns, FOREVER);
-	else if (us != COPY_SPIN_UNSET)
-		atomic_store(&spin_ns, us * 1000u);
+	atomic_store(&spin_ns, us == COPY_SPIN_FOREVER ? FOREVER : us * 1000u);
 }
 
 /* Where part i of parts begins. No two parts touch the same line of the device. */

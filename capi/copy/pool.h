@@ -23,13 +23,10 @@
 struct copy_pool;
 typedef _Atomic(struct copy_pool *) copy_pool_ref;
 
-/*
- * Sets how many microseconds workers look for work before they sleep: up to
- * COPY_SPIN_US_MAX, or COPY_SPIN_FOREVER. COPY_SPIN_UNSET changes nothing.
- */
+/* How many microseconds workers look for work before they sleep. */
+#define COPY_SPIN_US 50u	/* if nobody says */
 #define COPY_SPIN_US_MAX 1000000000u
 #define COPY_SPIN_FOREVER UINT64_MAX
-#define COPY_SPIN_UNSET (UINT64_MAX - 1)
 void copy_pool_spin(uint64_t us);
 
 /* CPUs that a worker may run on, in the form that the system calls take. */

@@ -3,7 +3,8 @@
  * slot.h - the memory that Go writes and the copy routines read.
  *
  * Both sides of the library know this layout: here in C, and in capi/handle/layout.go.
- * TestLayout there compares the two.
+ * TestLayout there compares the two. docs/design.md has the protocol of a copy and an
+ * unmap.
  *
  * A handle is 64 bits: epoch (12) | generation (32) | index (20), from the highest bit
  * down.
@@ -57,15 +58,6 @@ struct gdr_slot {
  *   none. The two bits are 0 at first, and the copy may have any handle. When all pieces
  *   were looked at, and they have up to three handles, the bits say how many: names has
  *   them. Only a copy at level 0 says so.
- *
- * gdr_unmap ends a mapping so:
- *
- * 1. It clears the slot's key.
- * 2. It makes every thread pass a memory barrier (membarrier(2)).
- * 3. It reads every record, and notes each word that names the key, or may. Copies that
- *    begin later see that the key is gone.
- * 4. It leaves the library, and comes back, until each of those copies has ended or has
- *    said that it does not have the key. Meanwhile it holds no lock and no signal.
  *
  * Records are taken from the end of the array. So the first records taken end a page, and
  * the header ends a page too. A CPU compares addresses of loads with those of pending

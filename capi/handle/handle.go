@@ -2,8 +2,8 @@
 // copy routines look up handles in that table without a lock.
 //
 // A handle has the index of a slot and the slot's generation. So a stale handle never
-// names another buffer. capi/copy/slot.h describes the layout, and the protocol between
-// a copy and an unmap.
+// names another buffer. capi/copy/slot.h describes the layout, docs/design.md the protocol
+// between a copy and an unmap.
 package handle
 
 import (

@@ -42,7 +42,7 @@ var (
 // settings has each of them. gdrapi(3) describes them, and tests/man/api.sh compares the two.
 var settings = [settingCount]setting{
 	copyWay:      {"GDRCOPY_COPY", `"caller" or "auto"`, map[string]uint64{"caller": 0, "auto": 1}, 1, 0, 0},
-	copySpin:     {"GDRCOPY_COPY_SPIN", spin, map[string]uint64{"forever": C.COPY_SPIN_FOREVER}, 0, C.COPY_SPIN_US_MAX, C.COPY_SPIN_UNSET},
+	copySpin:     {"GDRCOPY_COPY_SPIN", spin, map[string]uint64{"forever": C.COPY_SPIN_FOREVER}, 0, C.COPY_SPIN_US_MAX, C.COPY_SPIN_US},
 	readThreads:  {"GDRCOPY_READ_THREADS", threads, nil, 1, C.COPY_THREADS_MAX, 0},
 	writeThreads: {"GDRCOPY_WRITE_THREADS", threads, nil, 1, C.COPY_THREADS_MAX, 0},
 	dmaRead:      {"GDRCOPY_DMA_READ", bytes1, nil, 1, math.MaxUint64, math.MaxUint64},

@@ -10,7 +10,7 @@ import (
 
 const (
 	spinForever = math.MaxUint64
-	spinUnset   = math.MaxUint64 - 1
+	spinUnset   = 50
 )
 
 // unset is what counts where nothing is set.

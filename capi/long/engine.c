@@ -45,15 +45,17 @@ struct gdr_engine {
 	_Alignas(4096) uint8_t chunks[CHUNKS][CHUNK];
 	struct word words[SLOTS];
 	struct gdr_engine_parts parts;
-	_Atomic bool lost;	/* some slots may be lost */
+	_Atomic uint64_t lost;	/* a bit for each slot */
 	struct slot slots[SLOTS];
 };
 
 const size_t gdr_engine_bytes = sizeof(struct gdr_engine);
 const size_t gdr_engine_word = offsetof(struct gdr_engine, words);
 
-/* Owners that are no threads: of a lost slot, and of one that is being given back. */
-static const char is_lost, settles;
+_Static_assert(SLOTS <= 64, "lost has a bit for each");
+
+/* The owner of a lost slot, which is no thread. */
+static const char is_lost;
 
 typedef int cuda_work(const struct gdr_cuda_calls *c, void *arg);
 
@@ -205,21 +207,23 @@ static int request_word(const struct gdr_cuda_calls *c, struct gdr_engine *e, un
 	return rc;
 }
 
-static bool take(struct slot *slot, const void *from, const void *owner)
+static bool take(struct slot *slot, const void *owner)
 {
-	return atomic_load_explicit(&slot->owner, memory_order_relaxed) == from &&
-	       atomic_compare_exchange_strong(&slot->owner, &from, owner);
+	const void *none = NULL;
+
+	return !atomic_load_explicit(&slot->owner, memory_order_relaxed) &&
+	       atomic_compare_exchange_strong(&slot->owner, &none, owner);
 }
 
-static void give_back(struct slot *slot)
+static void give_back(struct gdr_engine *e, unsigned int slot)
 {
-	atomic_store_explicit(&slot->owner, NULL, memory_order_release);
+	atomic_store_explicit(&e->slots[slot].owner, NULL, memory_order_release);
 }
 
-static void lose(struct gdr_engine *e, struct slot *slot)
+static void lose(struct gdr_engine *e, unsigned int slot)
 {
-	atomic_store(&slot->owner, &is_lost);
-	atomic_store(&e->lost, true);
+	atomic_store(&e->slots[slot].owner, &is_lost);
+	atomic_fetch_or(&e->lost, 1ull << slot);
 }
 
 /*
@@ -229,23 +233,19 @@ static void lose(struct gdr_engine *e, struct slot *slot)
 static int settle(const struct gdr_cuda_calls *c, void *arg)
 {
 	struct gdr_engine *e = arg;
-	int rc;
+	uint64_t lost = atomic_exchange(&e->lost, 0);
+	int rc = sync_stream(c, e);
 
-	atomic_store(&e->lost, false);
-	for (unsigned int i = 0; i < SLOTS; i++)
-		take(&e->slots[i], &is_lost, &settles);
-	rc = sync_stream(c, e);
-	for (unsigned int i = 0; i < SLOTS; i++) {
-		if (atomic_load_explicit(&e->slots[i].owner, memory_order_relaxed) != &settles)
-			continue;
-		if (rc) {
-			lose(e, &e->slots[i]);
-		} else {
-			mark_done(e, i);
-			give_back(&e->slots[i]);
-		}
+	if (rc) {
+		atomic_fetch_or(&e->lost, lost);
+		return rc;
 	}
-	return rc;
+	for (unsigned int i = 0; i < SLOTS; i++)
+		if (lost & 1ull << i) {
+			mark_done(e, i);
+			give_back(e, i);
+		}
+	return 0;
 }
 
 /* A copy under way. Chunk i of it has slot i % count. */
@@ -349,7 +349,7 @@ static void take_slots(struct transfer *t)
 	for (unsigned int end = i + room; i != end && t->count < CHUNKS_OF_A_COPY; i++) {
 		if (t->count == t->chunks)
 			return;
-		if (take(&t->e->slots[first + i % room], NULL, t->copy->owner))
+		if (take(&t->e->slots[first + i % room], t->copy->owner))
 			t->slots[t->count++] = first + i % room;
 	}
 }
@@ -396,9 +396,9 @@ static int transfer(struct gdr_engine *e, const struct gdr_engine_copy *copy)
 	rc = move(&t);
 	for (unsigned int i = 0; i < t.count; i++) {
 		if (rc > 0)
-			lose(e, &e->slots[t.slots[i]]);
+			lose(e, t.slots[i]);
 		else
-			give_back(&e->slots[t.slots[i]]);
+			give_back(e, t.slots[i]);
 	}
 	return rc;
 }
@@ -429,9 +429,9 @@ void gdr_engine_forget(struct gdr_engine *e, const void *owner)
 		if (atomic_load_explicit(&e->slots[i].owner, memory_order_relaxed) != owner)
 			continue;
 		if (is_seen(e, i))
-			give_back(&e->slots[i]);
+			give_back(e, i);
 		else
-			lose(e, &e->slots[i]);
+			lose(e, i);
 	}
 }
 
