@@ -81,32 +81,33 @@ func (c *Cache) plan(addr, size, id uint64) (plan, error) {
 	if id == 0 {
 		return plan{}, fmt.Errorf("the CUDA driver has no buffer ID for this memory, so it cannot be cached; use gdr_pin_buffer: %w", unix.ENOTSUP)
 	}
-	last, err := c.driver.BufferID(addr + size - 1)
+	p := plan{id: id, start: addr, end: addr + size}
+	wide := c.widen(p)
+	if (wide.start == addr || c.hasID(wide.start, id)) && c.hasID(wide.end-1, id) {
+		return wide, nil
+	}
+	last, err := c.driver.BufferID(p.end - 1)
 	if err != nil {
 		return plan{}, fmt.Errorf("the range ends past its allocation: %w", err)
 	}
 	if last != id {
 		return plan{}, fmt.Errorf("the range lies in several allocations, and one at a time can be cached; ask for each, or use gdr_pin_buffer: %w", unix.ENOTSUP)
 	}
-	return c.widen(plan{id: id, start: addr, end: addr + size}), nil
+	return p, nil
 }
 
 // widen widens the range to GPU pages. It stops at the end of the allocation, if the
-// driver says where that is. The IDs at both ends are checked in any case.
+// driver says where that is.
 func (c *Cache) widen(p plan) plan {
 	base, size, err := c.driver.AllocationRange(p.start)
 	if err != nil || base > p.start || size < p.end-base {
 		return p
 	}
-	wide := plan{
+	return plan{
 		id:    p.id,
 		start: max(roundDown(p.start, gpuPage), base),
 		end:   min(roundUp(p.end, gpuPage), base+size),
 	}
-	if !c.hasID(wide.start, p.id) || !c.hasID(wide.end-1, p.id) {
-		return p
-	}
-	return wide
 }
 
 // add pins the range that has the bytes, and adds it.
