@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"gdrapi/core/backend"
+	"gdrapi/core/backend/backendtest"
 	"gdrapi/core/cuda"
 	"gdrapi/core/cuda/cudatest"
 
@@ -37,27 +38,29 @@ func TestMain(m *testing.M) {
 
 var page = uint64(os.Getpagesize())
 
-func openSession(t *testing.T) backend.Session {
+func openSession(t testing.TB) backend.Session {
 	s, err := Backend{}.Open()
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, s.Close()) })
 	return s
 }
 
-func TestOpenBeforeInit(t *testing.T) {
-	if !cudatest.InChild(t) {
-		return
-	}
-	s := openSession(t)
-	major, minor := s.Version()
-	require.Equal(t, []int{2, 6}, []int{major, minor})
-	_, err := s.Pin(backend.PinRequest{Addr: 1 << 20, Size: 4096})
-	require.ErrorIs(t, err, unix.EINVAL)
-	require.ErrorContains(t, err, "CUDA is not initialised")
-	cu, err := cuda.Load()
-	require.NoError(t, err)
-	_, err = cu.DeviceCount()
-	require.ErrorIs(t, err, cuda.ErrNotInitialized, "the backend may not call cuInit")
+func TestAsEveryBackend(t *testing.T) {
+	backendtest.Simulated{
+		Open:       func(t testing.TB) backend.Session { return openSession(t) },
+		Memory:     func(sim *cudatest.Sim) uint64 { return sim.MemAlloc(plain, 1<<20) },
+		Attributes: map[backend.Attr]int{backend.AttrPersistentMapping: 1, backend.AttrForcePCIe: 1, backend.AttrDMABufMmap: 1},
+		NoTypes:    []backend.MappingType{backend.Caching, backend.Device, backend.Device + 1},
+		Refused: func(sim *cudatest.Sim) []backendtest.Refusal {
+			addr, silent := sim.MemAlloc(plain, 1<<20), sim.MemAlloc(mute, 1<<20)
+			return []backendtest.Refusal{
+				backendtest.Refuses("the end of the address space", 1<<64-8192, 8191, unix.EINVAL, "no CUDA device pointer"),
+				backendtest.Refuses("more than the allocation", addr, 1<<40, unix.EINVAL, "cuMemGetHandleForAddressRange"),
+				backendtest.Refuses("absurdly more", addr, 1<<64-1-addr, unix.EINVAL, "end of the address space"),
+				backendtest.Refuses("a device that exports nothing", silent, 4096, unix.ENOTSUP, "cannot export dma-bufs"),
+			}
+		},
+	}.Test(t)
 }
 
 func TestOpenRefuses(t *testing.T) {
@@ -92,20 +95,6 @@ func TestOpenRefuses(t *testing.T) {
 	})
 }
 
-func TestAttributes(t *testing.T) {
-	cudatest.Need(t)
-	s := openSession(t)
-	for a := backend.AttrPersistentMapping; a <= backend.AttrDMABufMmap; a++ {
-		v, err := s.Attribute(a)
-		require.NoError(t, err)
-		require.Equal(t, 1, v)
-	}
-	for _, a := range []backend.Attr{0, 4, -1} {
-		_, err := s.Attribute(a)
-		require.ErrorIs(t, err, unix.EINVAL)
-	}
-}
-
 // For each type, bytes written on one side are read on the other.
 func TestBytesAndMappingTypes(t *testing.T) {
 	for _, c := range []struct {
@@ -131,109 +120,27 @@ func TestBytesAndMappingTypes(t *testing.T) {
 			s := openSession(t)
 			addr := sim.MemAlloc(c.device, 4*page)
 			live, fds := sim.Live(), cudatest.FDs(t)
-			p, err := s.Pin(backend.PinRequest{Addr: addr + page, Size: page + 100, Flags: c.flags})
-			require.NoError(t, err)
+			backendtest.Life(t, s, c.device, backend.PinRequest{Addr: addr + page, Flags: c.flags}, c.want, c.got, c.err)
 			require.EqualValues(t, c.flags, sim.ExportFlags(), "the driver is asked for PCIe, too")
-			require.Equal(t, fds+1, cudatest.FDs(t), "one descriptor a pin")
-
-			info, err := p.Info()
-			require.NoError(t, err)
-			require.Equal(t, backend.Info{VA: addr + page, MappedSize: 2 * page, PageSize: uint32(page)}, info)
-			flag, err := p.CallbackFlag()
-			require.NoError(t, err)
-			require.Zero(t, flag)
-
-			va, got, err := p.Map(2*page, c.want)
-			require.ErrorIs(t, err, c.err)
-			if c.err == nil {
-				require.Equal(t, c.got, got)
-				require.Contains(t, cudatest.VMFlags(t, va), "dc", "not for forked children")
-				checkBytes(t, sim, c.device, addr+page, va)
-				_, _, err = p.Map(page, backend.None)
-				require.ErrorIs(t, err, unix.EINVAL, "mapped already")
-				require.NoError(t, p.Unmap())
-				require.True(t, cudatest.Faults(va))
-			}
-			require.ErrorIs(t, p.Unmap(), unix.EINVAL)
-			require.NoError(t, p.Unpin())
-			require.Error(t, p.Unpin())
 			require.Equal(t, fds, cudatest.FDs(t))
 			require.Equal(t, live, sim.Live())
 		})
 	}
 }
 
-func checkBytes(t *testing.T, sim *cudatest.Sim, device int, addr uint64, va uintptr) {
-	m := cudatest.Bytes(va, int(2*page))
-	sim.HtoD(device, addr+3, []byte("from the host"))
-	require.Equal(t, "from the host", string(m[3:16]))
-	copy(m[page+50:], "from the CPU")
-	require.Equal(t, "from the CPU", string(sim.DtoH(device, addr+page+50, 12)))
-}
-
 func TestSyncMemopsIsSet(t *testing.T) {
 	sim := cudatest.Need(t)
 	s := openSession(t)
 	addr := sim.MemAlloc(plain, 4096)
+	fds := cudatest.FDs(t)
 	p, err := s.Pin(backend.PinRequest{Addr: addr, Size: 8})
 	require.NoError(t, err)
+	require.Equal(t, fds+1, cudatest.FDs(t), "one descriptor a pin")
 	cu, err := cuda.Load()
 	require.NoError(t, err)
 	v, err := cu.PointerAttribute(cuda.SyncMemops, addr)
 	require.NoError(t, err)
 	require.Equal(t, 1, v)
-	require.NoError(t, p.Unpin())
-}
-
-func TestUnalignedBuffer(t *testing.T) {
-	sim := cudatest.Need(t)
-	s := openSession(t)
-	addr := sim.MemAlloc(plain, 4*page)
-	p, err := s.Pin(backend.PinRequest{Addr: addr + page + 256, Size: page})
-	require.NoError(t, err)
-	info, err := p.Info()
-	require.NoError(t, err)
-	require.Equal(t, backend.Info{VA: addr + page, MappedSize: 2 * page, PageSize: uint32(page)}, info)
-	require.NoError(t, p.Unpin())
-}
-
-func TestPinRefusesBadInput(t *testing.T) {
-	sim := cudatest.Need(t)
-	s := openSession(t)
-	addr := sim.MemAlloc(plain, 1<<20)
-	silent := sim.MemAlloc(mute, 1<<20)
-	live, fds := sim.Live(), cudatest.FDs(t)
-	for _, c := range []struct {
-		what string
-		req  backend.PinRequest
-		want unix.Errno
-		line string
-	}{
-		{"host memory", backend.PinRequest{Addr: uint64(cudatest.Address(&page)), Size: 8}, unix.EINVAL, "no CUDA device pointer"},
-		{"no memory", backend.PinRequest{Addr: 4096, Size: 4096}, unix.EINVAL, "no CUDA device pointer"},
-		{"the end of the address space", backend.PinRequest{Addr: 1<<64 - 8192, Size: 8191}, unix.EINVAL, "no CUDA device pointer"},
-		{"more than the allocation", backend.PinRequest{Addr: addr, Size: 1 << 40}, unix.EINVAL, "cuMemGetHandleForAddressRange"},
-		{"absurdly more", backend.PinRequest{Addr: addr, Size: 1<<64 - 1 - addr}, unix.EINVAL, "end of the address space"},
-		{"a device that exports nothing", backend.PinRequest{Addr: silent, Size: 4096}, unix.ENOTSUP, "cannot export dma-bufs"},
-	} {
-		_, err := s.Pin(c.req)
-		require.ErrorIs(t, err, c.want, c.what)
-		require.ErrorContains(t, err, c.line, c.what)
-		require.Equal(t, live, sim.Live(), c.what)
-		require.Equal(t, fds, cudatest.FDs(t), c.what)
-	}
-}
-
-func TestMapRefusesBadSizes(t *testing.T) {
-	sim := cudatest.Need(t)
-	s := openSession(t)
-	addr := sim.MemAlloc(plain, 4*page)
-	p, err := s.Pin(backend.PinRequest{Addr: addr, Size: page})
-	require.NoError(t, err)
-	for _, size := range []uint64{0, 2 * page, 1 << 63} {
-		_, _, err := p.Map(size, backend.None)
-		require.ErrorIs(t, err, unix.EINVAL, "%d", size)
-	}
 	require.NoError(t, p.Unpin())
 }
 
@@ -268,16 +175,6 @@ func TestPinUndoesEveryFailure(t *testing.T) {
 		require.NoError(t, err, "the session works on after %s", c.name)
 		require.NoError(t, p.Unpin())
 	}
-}
-
-func TestOutOfDescriptors(t *testing.T) {
-	sim := cudatest.Need(t)
-	s := openSession(t)
-	addr := sim.MemAlloc(plain, 4*page)
-	var err error
-	cudatest.WithoutDescriptors(t, func() { _, err = s.Pin(backend.PinRequest{Addr: addr, Size: page}) })
-	require.ErrorIs(t, err, unix.EMFILE)
-	require.ErrorContains(t, err, "RLIMIT_NOFILE")
 }
 
 // A pin outlives the memory. Freed memory stays mapped.
@@ -339,16 +236,6 @@ func TestCallsLeaveNothingBehind(t *testing.T) {
 	s := openSession(t)
 	addr := sim.MemAlloc(plain, page)
 	cudatest.Flat(t, func() { require.NoError(t, cudatest.Cycle(s, addr, page, 1)) })
-}
-
-func TestCUDAHostMemory(t *testing.T) {
-	sim := cudatest.Need(t)
-	s := openSession(t)
-	addr := sim.HostAlloc(1 << 16)
-	fds := cudatest.FDs(t)
-	_, err := s.Pin(backend.PinRequest{Addr: addr, Size: 4096})
-	require.ErrorIs(t, err, unix.EINVAL)
-	require.Equal(t, fds, cudatest.FDs(t))
 }
 
 // The host closed the dma-buf's descriptor, and its number is a file of the host's.

@@ -10,6 +10,7 @@ import (
 	"unsafe"
 
 	"gdrapi/core/backend"
+	"gdrapi/core/backend/backendtest"
 	"gdrapi/core/cuda"
 	"gdrapi/core/cuda/cudatest"
 
@@ -354,16 +355,7 @@ func TestAttributes(t *testing.T) {
 		f := newFake(t, 2, c.minor)
 		f.persistent, f.forcePCIe = c.persistent, c.forcePCIe
 		s := openFake(t, f)
-		for i, a := range []backend.Attr{backend.AttrPersistentMapping, backend.AttrForcePCIe} {
-			v, err := s.Attribute(a)
-			require.NoError(t, err)
-			require.Equal(t, c.want[i], v, "%v attribute %d", f, a)
-		}
-		v, err := s.Attribute(backend.AttrDMABufMmap)
-		require.NoError(t, err)
-		require.Zero(t, v)
-		_, err = s.Attribute(4)
-		require.ErrorIs(t, err, unix.EINVAL)
+		backendtest.Attributes(t, s, map[backend.Attr]int{backend.AttrPersistentMapping: c.want[0], backend.AttrForcePCIe: c.want[1]})
 	}
 }
 

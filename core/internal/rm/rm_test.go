@@ -9,6 +9,7 @@ import (
 	"unsafe"
 
 	"gdrapi/core/backend"
+	"gdrapi/core/backend/backendtest"
 	"gdrapi/core/cuda/cudatest"
 	"gdrapi/tests/doubles/nvrm"
 
@@ -500,18 +501,11 @@ func TestMappingOutlivesTheMemory(t *testing.T) {
 
 func TestAttributesAndVersion(t *testing.T) {
 	w := newWorld(t)
-	for a, want := range map[backend.Attr]int{backend.AttrPersistentMapping: 1, backend.AttrForcePCIe: 1, backend.AttrDMABufMmap: 0} {
-		got, err := w.Attribute(a)
-		require.NoError(t, err)
-		if a == backend.AttrForcePCIe && runtime.GOARCH == "arm64" {
-			want = 0
-		}
-		require.Equal(t, want, got, "%d", a)
+	forced := 1
+	if runtime.GOARCH == "arm64" {
+		forced = 0
 	}
-	for _, a := range []backend.Attr{0, 4, -1} {
-		_, err := w.Attribute(a)
-		require.ErrorIs(t, err, unix.EINVAL)
-	}
+	backendtest.Attributes(t, w, map[backend.Attr]int{backend.AttrPersistentMapping: 1, backend.AttrForcePCIe: forced})
 	major, minor := w.Version()
 	require.Equal(t, []int{2, 6}, []int{major, minor})
 	require.Zero(t, w.rm.live(), "and no client is made for it")

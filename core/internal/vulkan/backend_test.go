@@ -8,6 +8,7 @@ import (
 	"unsafe"
 
 	"gdrapi/core/backend"
+	"gdrapi/core/backend/backendtest"
 	"gdrapi/core/cuda"
 	"gdrapi/core/cuda/cudatest"
 
@@ -34,25 +35,31 @@ func TestMain(m *testing.M) {
 // installed is the backend with the driver that the environment selects.
 func installed() Backend { return Backend{DriverFiles: os.Getenv("VK_DRIVER_FILES")} }
 
-func openSession(t *testing.T) *session {
+func openSession(t testing.TB) *session {
 	s, err := installed().Open()
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, s.Close()) })
 	return s.(*session)
 }
 
-func TestOpenBeforeInit(t *testing.T) {
-	if !cudatest.InChild(t) {
-		return
-	}
-	s := openSession(t)
-	major, minor := s.Version()
-	require.Equal(t, []int{2, 6}, []int{major, minor})
-	_, err := s.Pin(backend.PinRequest{Addr: 1 << 20, Size: 4096})
-	require.ErrorIs(t, err, unix.EINVAL)
-	require.ErrorContains(t, err, "CUDA is not initialised")
-	_, err = s.cuda.DeviceCount()
-	require.ErrorIs(t, err, cuda.ErrNotInitialized, "the backend may not call cuInit")
+func TestAsEveryBackend(t *testing.T) {
+	backendtest.Simulated{
+		Open:       func(t testing.TB) backend.Session { return openSession(t) },
+		Memory:     func(sim *cudatest.Sim) uint64 { addr, _ := sim.VMM(0, 1, posixFD); return addr },
+		Attributes: map[backend.Attr]int{backend.AttrPersistentMapping: 1, backend.AttrForcePCIe: 1},
+		NoTypes:    []backend.MappingType{backend.Caching, backend.Device, backend.Device + 1},
+		Refused: func(sim *cudatest.Sim) []backendtest.Refusal {
+			addr, _ := sim.VMM(0, 2, posixFD)
+			private, _ := sim.VMM(0, 1, 0)
+			return []backendtest.Refusal{
+				backendtest.Refuses("plain memory", sim.MemAlloc(0, 1<<20), 4096, unix.ENOTSUP, "gdr_mem_alloc"),
+				backendtest.Refuses("memory not to be exported", private, 4096, unix.ENOTSUP, "gdr_mem_alloc"),
+				backendtest.Refuses("two chunks", addr+4096, cudatest.VMMChunk, unix.ENOTSUP, "one allocation"),
+				backendtest.Refuses("more than there is", addr, 1<<40, unix.EINVAL, "past their allocation"),
+				backendtest.Refuses("absurdly more", addr, 1<<64-1-addr, unix.EINVAL, "past their allocation"),
+			}
+		},
+	}.Test(t)
 }
 
 func TestInstanceIsMadeOnce(t *testing.T) {
@@ -100,22 +107,6 @@ func TestPinWithoutADevice(t *testing.T) {
 	require.Equal(t, live, sim.Live())
 }
 
-func TestAttributes(t *testing.T) {
-	cudatest.Need(t)
-	s := openSession(t)
-	for a, want := range map[backend.Attr]int{
-		backend.AttrPersistentMapping: 1, backend.AttrForcePCIe: 1, backend.AttrDMABufMmap: 0,
-	} {
-		v, err := s.Attribute(a)
-		require.NoError(t, err)
-		require.Equal(t, want, v)
-	}
-	for _, a := range []backend.Attr{0, 4, -1} {
-		_, err := s.Attribute(a)
-		require.ErrorIs(t, err, unix.EINVAL)
-	}
-}
-
 // Bytes written on one side are read on the other: on each device, in each chunk, at any
 // offset, forced to PCIe or not.
 func TestBytes(t *testing.T) {
@@ -141,25 +132,7 @@ func TestBytes(t *testing.T) {
 			live, fds := sim.Live(), 0
 
 			for range 2 { // the first pin on a GPU makes its device
-				p, err := s.Pin(backend.PinRequest{Addr: addr, Size: page + 100, Flags: c.flags})
-				require.NoError(t, err)
-				info, err := p.Info()
-				require.NoError(t, err)
-				require.Equal(t, backend.Info{VA: addr, MappedSize: 2 * page, PageSize: uint32(page)}, info)
-				flag, err := p.CallbackFlag()
-				require.NoError(t, err)
-				require.Zero(t, flag)
-				va, got, err := p.Map(2*page, c.want)
-				require.NoError(t, err)
-				require.Equal(t, backend.WC, got)
-				require.Contains(t, cudatest.VMFlags(t, va), "dc", "not for forked children")
-				checkBytes(t, sim, c.device, addr, va)
-				_, _, err = p.Map(page, backend.None)
-				require.ErrorIs(t, err, unix.EINVAL, "mapped already")
-				require.NoError(t, p.Unmap())
-				require.True(t, cudatest.Faults(va))
-				require.ErrorIs(t, p.Unmap(), unix.EINVAL)
-				require.NoError(t, p.Unpin())
+				backendtest.Life(t, s, c.device, backend.PinRequest{Addr: addr, Flags: c.flags}, c.want, backend.WC, nil)
 				require.Equal(t, live, sim.Live())
 				if fds != 0 {
 					require.Equal(t, fds, cudatest.FDs(t))
@@ -168,14 +141,6 @@ func TestBytes(t *testing.T) {
 			}
 		})
 	}
-}
-
-func checkBytes(t *testing.T, sim *cudatest.Sim, device int, addr uint64, va uintptr) {
-	m := cudatest.Bytes(va, int(2*page))
-	sim.HtoD(device, addr+3, []byte("from the host"))
-	require.Equal(t, "from the host", string(m[3:16]))
-	copy(m[page+50:], "from the CPU")
-	require.Equal(t, "from the CPU", string(sim.DtoH(device, addr+page+50, 12)))
 }
 
 // Pins of one allocation, even of one range, have mappings of their own.
@@ -222,33 +187,10 @@ func TestMemAllocPins(t *testing.T) {
 	require.NoError(t, p.Unpin())
 }
 
-func TestPinRefuses(t *testing.T) {
+func TestPlainMemoryOfAnotherName(t *testing.T) {
 	sim := cudatest.Need(t)
 	s := openSession(t)
-	addr, _ := sim.VMM(0, 2, posixFD)
-	private, _ := sim.VMM(0, 1, 0)
 	plain := sim.MemAlloc(0, 1<<20)
-	live, fds := sim.Live(), cudatest.FDs(t)
-	for _, c := range []struct {
-		what string
-		req  backend.PinRequest
-		want unix.Errno
-		line string
-	}{
-		{"plain memory", backend.PinRequest{Addr: plain, Size: 4096}, unix.ENOTSUP, "gdr_mem_alloc"},
-		{"memory not to be exported", backend.PinRequest{Addr: private, Size: 4096}, unix.ENOTSUP, "gdr_mem_alloc"},
-		{"two chunks", backend.PinRequest{Addr: addr + 4096, Size: cudatest.VMMChunk}, unix.ENOTSUP, "one allocation"},
-		{"more than there is", backend.PinRequest{Addr: addr, Size: 1 << 40}, unix.EINVAL, "past their allocation"},
-		{"absurdly more", backend.PinRequest{Addr: addr, Size: 1<<64 - 1 - addr}, unix.EINVAL, "past their allocation"},
-		{"host memory", backend.PinRequest{Addr: uint64(cudatest.Address(&page)), Size: 8}, unix.EINVAL, "no CUDA device pointer"},
-		{"no memory", backend.PinRequest{Addr: 4096, Size: 4096}, unix.EINVAL, "no CUDA device pointer"},
-	} {
-		_, err := s.Pin(c.req)
-		require.ErrorIs(t, err, c.want, c.what)
-		require.ErrorContains(t, err, c.line, c.what)
-		require.Equal(t, live, sim.Live(), c.what)
-		require.Equal(t, fds, cudatest.FDs(t), c.what)
-	}
 	const notSupported = 801
 	sim.Fail("cuMemRetainAllocationHandle", notSupported, 1)
 	_, err := s.Pin(backend.PinRequest{Addr: plain, Size: 4096})
@@ -296,35 +238,6 @@ func TestLibraryOfAManifest(t *testing.T) {
 	require.NoError(t, load("libc.so.6"), "found by the loader")
 }
 
-func TestUnalignedBuffer(t *testing.T) {
-	sim := cudatest.Need(t)
-	s := openSession(t)
-	addr, _ := sim.VMM(0, 1, posixFD)
-	p, err := s.Pin(backend.PinRequest{Addr: addr + page + 256, Size: page})
-	require.NoError(t, err)
-	info, err := p.Info()
-	require.NoError(t, err)
-	require.Equal(t, backend.Info{VA: addr + page, MappedSize: 2 * page, PageSize: uint32(page)}, info)
-	require.NoError(t, p.Unpin())
-}
-
-func TestMapRefuses(t *testing.T) {
-	sim := cudatest.Need(t)
-	s := openSession(t)
-	addr, _ := sim.VMM(0, 1, posixFD)
-	p, err := s.Pin(backend.PinRequest{Addr: addr, Size: page})
-	require.NoError(t, err)
-	for _, size := range []uint64{0, 2 * page, 1 << 63} {
-		_, _, err := p.Map(size, backend.None)
-		require.ErrorIs(t, err, unix.EINVAL, "%d", size)
-	}
-	for _, want := range []backend.MappingType{backend.Caching, backend.Device, 4} {
-		_, _, err := p.Map(page, want)
-		require.ErrorIs(t, err, unix.EINVAL, "%d", want)
-	}
-	require.NoError(t, p.Unpin())
-}
-
 // CUDA has this GPU, but Vulkan does not.
 func TestNoVulkanForTheGPU(t *testing.T) {
 	if !cudatest.InChild(t, "VULKAN_SIM_DEVICES=1") {
@@ -367,18 +280,6 @@ func TestPinUndoesEveryCUDAFailure(t *testing.T) {
 		require.Equal(t, live, sim.Live(), c.name)
 		require.Equal(t, fds, cudatest.FDs(t), c.name)
 	}
-}
-
-func TestOutOfDescriptors(t *testing.T) {
-	sim := cudatest.Need(t)
-	s := openSession(t)
-	addr, _ := sim.VMM(0, 1, posixFD)
-	live := sim.Live()
-	var err error
-	cudatest.WithoutDescriptors(t, func() { _, err = s.Pin(backend.PinRequest{Addr: addr, Size: page}) })
-	require.ErrorIs(t, err, unix.EMFILE)
-	require.ErrorContains(t, err, "RLIMIT_NOFILE")
-	require.Equal(t, live, sim.Live())
 }
 
 // Each Vulkan call fails once, in a process of its own: an instance is made only once in
@@ -530,14 +431,4 @@ func TestCallsLeaveNothingBehind(t *testing.T) {
 	live := vk.Live()
 	cudatest.Flat(t, func() { require.NoError(t, cudatest.Cycle(s, addr, page, 1)) })
 	require.Equal(t, live, vk.Live())
-}
-
-func TestCUDAHostMemory(t *testing.T) {
-	sim := cudatest.Need(t)
-	s := openSession(t)
-	addr := sim.HostAlloc(1 << 16)
-	fds := cudatest.FDs(t)
-	_, err := s.Pin(backend.PinRequest{Addr: addr, Size: 4096})
-	require.ErrorIs(t, err, unix.EINVAL)
-	require.Equal(t, fds, cudatest.FDs(t))
 }
