@@ -1,6 +1,7 @@
 package diagnose
 
 import (
+	"fmt"
 	"os"
 	"regexp"
 	"slices"
@@ -172,6 +173,9 @@ var causes = []struct {
 	{"GPUs", healthy, func(s *scene) { s.GPUs = append(s.GPUs, facts.GPU{PCI: "0000:2a:00.0"}) }, "gpu", OK, "2 NVIDIA GPUs: NVIDIA H200 at 0000:18:00.0, 0000:2a:00.0.", ""},
 	{"GPUs that CUDA alone shows", healthy, func(s *scene) { s.GPUs = nil }, "gpu", OK, "1 NVIDIA GPU: " + pci, ""},
 	{"GPUs that nobody shows", broken, func(s *scene) { s.GPUs, s.CUDA.Devices = nil, nil }, "gpu", OK, "does not say", ""},
+	{"a driver that is seen by its version alone", broken, func(s *scene) { s.Nodes, s.CUDA.Devices = nil, nil }, "gpu", OK, "NVIDIA H200", ""},
+	{"a driver that is seen by its node alone", broken, func(s *scene) { s.Driver, s.CUDA.Devices = facts.Driver{}, nil }, "gpu", OK, "NVIDIA H200", ""},
+	{"a driver that CUDA alone sees", broken, func(s *scene) { s.Driver, s.Nodes = facts.Driver{}, nil }, "gpu", OK, "NVIDIA H200", ""},
 
 	// driver
 	{"both parts", healthy, nil, "driver", OK, "NVIDIA driver 580.159.04 (open modules), and libcuda is of the same", ""},
@@ -183,10 +187,16 @@ var causes = []struct {
 	{"old driver", broken, func(s *scene) { s.Driver.Version = "525.60.13" }, "driver", Fail, "535 is the first", "Update the driver to 535"},
 	{"compat package", healthy, func(s *scene) { s.CUDA.Path = "/usr/local/cuda-13.3/compat/libcuda.so.610.1.2" }, "driver", OK, "610.1.2 (/usr/local/cuda-13.3/compat/libcuda.so.610.1.2): a compatibility package", ""},
 	{"compat package that fails", broken, func(s *scene) { s.CUDA.Path = "/opt/libcuda.so.580.160"; s.init(804) }, "driver", Fail, "compatibility package", "Take the compatibility package away"},
+	{"compat package that counts no device", broken, func(s *scene) { s.CUDA.Path, s.CUDA.Error = "/opt/libcuda.so.580.160", "cuDeviceGetCount: x" }, "driver", Fail, "compatibility package", "Take the compatibility package away"},
+	{"compat package by its folder, older", healthy, func(s *scene) { s.CUDA.Path = "/usr/local/cuda-12/compat/libcuda.so.570.1" }, "driver", OK, "a compatibility package", ""},
 	{"libcuda that is older", dead, func(s *scene) { s.CUDA.Path = "/usr/lib/libcuda.so.570.1" }, "driver", Fail, "570.1 (/usr/lib/libcuda.so.570.1), which is older", "reboot"},
 
 	// cuda
 	{"CUDA starts", healthy, nil, "cuda", OK, "CUDA 13.0 starts, with 1 device.", ""},
+	{"another CUDA, two devices", healthy, func(s *scene) { s.CUDA.Version = 12090; s.CUDA.Devices = append(s.CUDA.Devices, facts.Device{}) }, "cuda", OK, "CUDA 12.9 starts, with 2 devices.", ""},
+	{"no libcuda, and no GPU on the bus", broken, func(s *scene) { s.noDriver(); s.GPUs = nil; s.node("/dev/nvidiactl").Exists = true }, "cuda", Fail, "libcuda.so.1 does not load. Cannot load", "libcuda1 on Debian"},
+	{"the stub by its error", broken, func(s *scene) { s.CUDA.Path = "/opt/libcuda.so"; s.init(34) }, "cuda", Fail, "/opt/libcuda.so is the toolkit's stub", "LD_LIBRARY_PATH"},
+	{"the stub by its folder", broken, func(s *scene) { s.CUDA.Path = "/usr/local/cuda/lib64/stubs/libcuda.so"; s.init(1) }, "cuda", Fail, "the toolkit's stub", "LD_LIBRARY_PATH"},
 	{"CUDA crashes", broken, func(s *scene) { s.CUDA = facts.CUDA{Died: "it crashed (SIGSEGV)"} }, "cuda", Fail, "it crashed (SIGSEGV)", "dmesg"},
 	{"no libcuda in a container", broken, func(s *scene) { s.CUDA = facts.CUDA{Load: "not found"}; s.Container.Kind = "Docker" }, "cuda", Fail, "in this container. Not found.", "NVIDIA_DRIVER_CAPABILITIES=compute,utility"},
 	{"no libcuda", broken, func(s *scene) { s.CUDA = facts.CUDA{Load: "libcuda.so.1: no such file"} }, "cuda", Fail, "does not load. libcuda.so.1: no such file.", "libcuda1 on Debian"},
@@ -257,6 +267,11 @@ var causes = []struct {
 
 	// backend-dmabuf
 	{"CUDA before 13.3", asked("dmabuf"), nil, "backend-dmabuf", Fail, "CUDA is 13.0, and 13.3 is the first", "both parts"},
+	{"the last CUDA before 13.3", asked("dmabuf"), func(s *scene) { s.CUDA.Version = 13020 }, "backend-dmabuf", Fail, "CUDA is 13.2, and 13.3 is the first", "both parts"},
+	{"one of two GPUs exports", asked("dmabuf"), func(s *scene) {
+		s.CUDA.Version = 13030
+		s.CUDA.Devices = append(s.CUDA.Devices, facts.Device{})
+	}, "backend-dmabuf", Fail, "attribute 152 is 0, or not known", "both parts"},
 	{"no libcuda for dmabuf", asked("dmabuf"), func(s *scene) { s.CUDA = facts.CUDA{Load: "x"} }, "backend-dmabuf", Fail, "libcuda.so.1 does not load", "line cuda"},
 	{"no CUDA for dmabuf", asked("dmabuf"), func(s *scene) { s.CUDA.Version = 13030; s.init(999) }, "backend-dmabuf", Fail, "CUDA does not start", "line cuda"},
 	{"no export, closed", asked("dmabuf"), func(s *scene) { s.CUDA.Version, s.CUDA.Devices[0].DMABuf, s.Driver.Open = 13030, 0, false }, "backend-dmabuf", Fail, "attribute 124 is 0", "Install the open ones"},
@@ -270,6 +285,17 @@ var causes = []struct {
 
 	// backend-rm
 	{"rm taken", healthy, nil, "backend-rm", OK, "Taken, and it works. A write of 4 bytes takes 159 ns", ""},
+	{"rm taken beside a module", healthy, func(s *scene) { s.Gdrdrv = facts.Gdrdrv{Loaded: true, Version: "2.6"} }, "backend-rm", OK, "Taken, and it works. A write of 4 bytes takes 159 ns", ""},
+	{"no library was asked", healthy, func(s *scene) { s.Trials[0].Backend = "gdrdrv"; s.Libraries = nil }, "backend-rm", OK, "another one comes first. It opens, but was not tried", ""},
+	{"one library was asked", healthy, func(s *scene) {
+		s.Trials[0].Backend = "gdrdrv"
+		s.Libraries = s.Libraries[:1]
+		s.Libraries[0].Ours = false
+	}, "backend-rm", OK, "is not this project's. It opens, but was not tried", ""},
+	{"a library that does not load", healthy, func(s *scene) {
+		s.Trials[0].Backend = "gdrdrv"
+		s.Libraries[0] = facts.Library{Name: "libgdrapi.so.2", Error: "x"}
+	}, "backend-rm", OK, "another one comes first", ""},
 	{"rm taken and broken", healthy, func(s *scene) { s.Trials[0].Step = "gdr_map" }, "backend-rm", Fail, "Taken, but it does not work", "line trial"},
 	{"rm not tried", healthy, func(s *scene) {
 		s.Trials = nil
@@ -331,6 +357,8 @@ var causes = []struct {
 	{"library of another machine", broken, func(s *scene) { s.Trials = nil; s.Libraries[0].Error = "libgdrapi.so.2: wrong ELF class" }, "library", Fail, "libgdrapi.so.2: wrong ELF class.", "architecture"},
 	{"NVIDIA's library", healthy, func(s *scene) { s.Libraries[0].Ours = false }, "library", Warn, "not this project's", "LD_PRELOAD"},
 	{"no unversioned name", healthy, func(s *scene) { s.Libraries[1].Error = "x" }, "library-name", Warn, "NCCL, DPDK and aws-ofi-nccl", "ln -s"},
+	{"a name that was not asked for", healthy, func(s *scene) { s.Libraries = s.Libraries[:1] }, "library-name", Warn, "NCCL, DPDK and aws-ofi-nccl", "ln -s"},
+	{"a name that crashes", healthy, func(s *scene) { s.Libraries[1].Died = "it crashed" }, "library-name", Warn, "NCCL, DPDK and aws-ofi-nccl", "ln -s"},
 	{"two libraries", healthy, func(s *scene) { s.Libraries[1].Path = "/opt/libgdrapi.so.2.4" }, "library-name", Warn, "another file than libgdrapi.so.2: /opt/libgdrapi.so.2.4", "one of the two"},
 
 	// trial
@@ -351,6 +379,20 @@ var causes = []struct {
 	{"forced", healthy, func(s *scene) { s.Env["GDRCOPY_BACKEND"] = "rm" }, "environment", OK, "GDRCOPY_BACKEND=rm forces", ""},
 	{"forced in vain", broken, func(s *scene) { s.Env["GDRCOPY_USE_DMABUF_MMAP"] = "1"; *s.backend("rm") = facts.Backend{Name: "rm"} }, "environment", Fail, "GDRCOPY_USE_DMABUF_MMAP=1 forces a backend that does not open here, and rm would", "line backend-dmabuf"},
 	{"forced where nothing opens", asked("dmabuf"), nil, "environment", OK, "GDRCOPY_BACKEND=dmabuf forces", ""},
+	{"forced, and its driver crashes", asked("rm"), func(s *scene) {
+		*s.backend("rm") = facts.Backend{Name: "rm", Died: "it crashed"}
+		*s.backend("gdrdrv") = facts.Backend{Name: "gdrdrv"}
+	}, "environment", Fail, "GDRCOPY_BACKEND=rm forces a backend that does not open here, and gdrdrv would", "takes gdrdrv"},
+	{"forced, it opens, and fails later", asked("rm"), func(s *scene) {
+		*s.backend("rm") = facts.Backend{Name: "rm"}
+		*s.backend("gdrdrv") = facts.Backend{Name: "gdrdrv"}
+	}, "environment", OK, "GDRCOPY_BACKEND=rm forces", ""},
+	{"forced, and only those are left that nobody takes", asked("dmabuf"), func(s *scene) { s.backend("rm").Died = "x"; *s.backend("vulkan") = facts.Backend{Name: "vulkan"} }, "environment", OK, "GDRCOPY_BACKEND=dmabuf forces", ""},
+	{"a variable that the library names, but no error", asked("rm"), func(s *scene) {
+		s.Env["GDRCOPY_COPY_IMPL"] = "no"
+		s.Trials[0].Log = []string{"INFO: GDRCOPY_COPY_IMPL is no", "ERR:  GDRCOPY_BACKEND, GDRCOPY_USE_DMABUF_MMAP, GDRCOPY_COPY and GDRCOPY_OTHER are known"}
+		s.Env["GDRCOPY_USE_DMABUF_MMAP"] = "1"
+	}, "environment", OK, "GDRCOPY_BACKEND=rm forces", ""},
 	{"no backend's name", asked("pigeon"), nil, "environment", Fail, "GDRCOPY_BACKEND=pigeon names no backend. They are gdrdrv, dmabuf, rm, vulkan.", "name one of these"},
 	{"a variable that the library refuses", broken, refusedVariable, "environment", Fail, "The library refuses GDRCOPY_COPY_IMPL=no. GDRCOPY_COPY_IMPL=\"no\" is not", "Unset GDRCOPY_COPY_IMPL"},
 
@@ -376,6 +418,7 @@ var causes = []struct {
 	{"few descriptors", healthy, func(s *scene) { s.Limits.Files = 256 }, "limit-files", Warn, "may have 256 descriptors", "ulimit -n"},
 	{"too few descriptors", broken, func(s *scene) { s.Limits.Files = 20 }, "limit-files", Fail, "may have 20 descriptors", "ulimit -n"},
 	{"descriptors that ran out", broken, func(s *scene) { s.Limits.Files = 100; s.NVML.Died = "pipe2: too many open files" }, "limit-files", Fail, "may have 100 descriptors", "ulimit -n"},
+	{"descriptors that ran out, and yet it works", healthy, func(s *scene) { s.Limits.Files = 100; s.NVML.Died = "pipe2: too many open files" }, "limit-files", Warn, "may have 100 descriptors", "ulimit -n"},
 	{"descriptors of the machine that ran out", broken, func(s *scene) { s.NVML.Died = "pipe2: too many open files in system" }, "limit-files", OK, "1048576 descriptors", ""},
 	{"little address space", broken, func(s *scene) { s.Limits.Space = 1 << 30 }, "limit-as", Fail, "1024 MiB of address space", "ulimit -v"},
 	{"any memory", healthy, nil, "limit-memlock", OK, "any amount", ""},
@@ -624,31 +667,92 @@ func TestNewer(t *testing.T) {
 // What is enough, and one less.
 func TestLimits(t *testing.T) {
 	for _, c := range []struct {
+		from   func() *scene
 		id     string
 		enough uint64
 		change func(s *scene, n uint64)
+		ok     Status
 		less   Status
 	}{
-		{"bar1", 64 << 20, func(s *scene, n uint64) { s.NVML.GPUs[0].BAR1Free = n }, Warn},
-		{"bar1", 1 << 30, func(s *scene, n uint64) { s.NVML.GPUs[0].BAR1Total = n }, Warn},
-		{"bar1", 1 << 30, func(s *scene, n uint64) { s.NVML.GPUs, s.GPUs[0].BAR1 = nil, n }, Warn},
-		{"limit-files", 1024, func(s *scene, n uint64) { s.Limits.Files = n }, Warn},
-		{"limit-memlock", 64 << 20, func(s *scene, n uint64) { s.Limits.Memlock, s.RDMA = n, true }, Warn},
+		{healthy, "bar1", 64 << 20, func(s *scene, n uint64) { s.NVML.GPUs[0].BAR1Free = n }, OK, Warn},
+		{healthy, "bar1", 1 << 30, func(s *scene, n uint64) { s.NVML.GPUs[0].BAR1Total = n }, OK, Warn},
+		{healthy, "bar1", 1 << 30, func(s *scene, n uint64) { s.NVML.GPUs, s.GPUs[0].BAR1 = nil, n }, OK, Warn},
+		{healthy, "limit-files", 1024, func(s *scene, n uint64) { s.Limits.Files = n }, OK, Warn},
+		{healthy, "limit-memlock", 64 << 20, func(s *scene, n uint64) { s.Limits.Memlock, s.RDMA = n, true }, OK, Warn},
+		{broken, "limit-files", 64, func(s *scene, n uint64) { s.Limits.Files = n }, Warn, Fail},
+		{broken, "bar1", 64 << 20, func(s *scene, n uint64) { s.NVML.GPUs[0].BAR1Free = n }, OK, Fail},
+		{broken, "driver", 535, func(s *scene, n uint64) { s.Driver.Version = fmt.Sprint(n, ".99"); s.CUDA.Path = "" }, OK, Fail},
 	} {
-		for n, want := range map[uint64]Status{c.enough: OK, c.enough - 1: c.less} {
-			s := healthy()
+		for n, want := range map[uint64]Status{c.enough: c.ok, c.enough - 1: c.less} {
+			s := c.from()
 			c.change(s, n)
-			for _, f := range Examine(s.Facts).Findings {
-				if f.ID == c.id {
-					require.Equal(t, want, f.Status, "%d: %+v", n, f)
-				}
-			}
+			require.Equal(t, want, findingOf(t, Examine(s.Facts), c.id).Status, "%s: %d", c.id, n)
 		}
 	}
 	for space, want := range map[uint64]bool{1536 << 20: false, 1536<<20 - 1: true} {
 		s := healthy()
 		s.Limits.Space = space
 		require.Equal(t, want, TooLittleSpace(s.Facts))
+	}
+}
+
+// Of these there is nothing to say.
+func TestNothingToSay(t *testing.T) {
+	for _, c := range []struct {
+		id     string
+		from   func() *scene
+		change func(*scene)
+	}{
+		{"memory", healthy, func(s *scene) { s.CUDA.Devices[0].Coherent, s.CUDA.Devices[0].Integrated = 0, 0 }},
+		{"memory", healthy, func(s *scene) { s.CUDA.Devices[0].Coherent, s.CUDA.Devices[0].Integrated = -1, -1 }},
+		{"bar1", healthy, func(s *scene) { s.NVML.GPUs, s.GPUs[0].BAR1 = nil, 0 }},
+		{"mig", healthy, func(*scene) {}},
+		{"vgpu", healthy, func(*scene) {}},
+		{"confidential-computing", healthy, func(*scene) {}},
+		{"environment", healthy, func(*scene) {}},
+		{"environment", broken, func(s *scene) { s.Env["GDRCOPY_COPY_IMPL"] = "no" }},
+		{"limit-as", healthy, func(*scene) {}},
+		{"library", broken, func(s *scene) { s.Libraries = nil }},
+		{"library-name", healthy, func(*scene) {}},
+		{"trial", broken, func(s *scene) { s.Trials = nil }},
+		{"attributes", broken, func(s *scene) { s.CUDA.Devices = nil }},
+		{"device-nodes", broken, (*scene).noDriver},
+		{"driver", broken, (*scene).noDriver},
+		{"driver", broken, func(s *scene) {
+			s.Driver.Version = ""
+			s.CUDA = facts.CUDA{Path: "/usr/lib/libcuda.so.580.1", Load: "x"}
+		}},
+		{"cuda", broken, (*scene).noDriver},
+	} {
+		s := c.from()
+		c.change(s)
+		for _, f := range Examine(s.Facts).Findings {
+			require.NotEqual(t, c.id, f.ID, "%+v", f)
+		}
+	}
+}
+
+// What gdr_open of this version would take, where no library could be tried.
+func TestChoice(t *testing.T) {
+	for _, c := range []struct{ asked, open, died, want string }{
+		{"", "gdrdrv rm", "", "gdrdrv"}, {"", "rm vulkan", "", "rm"}, {"", "vulkan", "", ""}, {"", "", "", ""},
+		{"rm", "gdrdrv rm", "", "rm"}, {"vulkan", "rm vulkan", "", "vulkan"}, {"dmabuf", "gdrdrv rm", "", ""},
+		{"", "gdrdrv rm", "gdrdrv", "rm"}, {"rm", "gdrdrv rm", "rm", ""},
+	} {
+		s := healthy()
+		s.Trials, s.Env["GDRCOPY_BACKEND"] = nil, c.asked
+		for i := range s.Backends {
+			b := &s.Backends[i]
+			*b = facts.Backend{Name: b.Name, Error: "x"}
+			if slices.Contains(strings.Fields(c.open), b.Name) {
+				b.Error = ""
+			}
+			if b.Name == c.died {
+				b.Died = "it crashed"
+			}
+		}
+		e := examination{Facts: s.Facts}
+		require.Equal(t, c.want, e.choice(), "%+v", c)
 	}
 }
 
