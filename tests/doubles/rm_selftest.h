@@ -20,7 +20,14 @@ void rm_open(struct rm *r, int card);
 void rm_close(struct rm *r);
 int cards(int ctl, struct rm_card_info *cards, size_t n);
 
+/* The answer of rm_map_on where a mapping was made. */
+#define ANSWER(flags) ((long)(flags) << 32)
+
+int ioctl_errno(int fd, unsigned long cmd, void *arg);
+
 /* The NV_STATUS of each, or minus the errno of the ioctl. */
+long rm_call(int fd, unsigned long cmd, void *arg, const uint32_t *status);
+long rm_control_on(const struct rm *r, uint32_t object, uint32_t cmd, void *params, size_t size);
 long rm_control(const struct rm *r, uint32_t cmd, void *params, size_t size);
 long rm_new_device(const struct rm *r, uint32_t instance, uint32_t *device);
 long rm_new_memory(const struct rm *r, uint64_t size, uint32_t *memory);
@@ -35,6 +42,7 @@ uint8_t *rm_map(const struct rm *r, uint32_t memory, uint64_t offset, uint64_t l
 		uint64_t *linear);
 struct rm_sim_stats rm_stats(const struct rm *r);
 
+void test_rm_both(void);
 void test_rm_cuda(void);
 void test_rm_cuda_old(void);
 

@@ -10,7 +10,12 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-static long call(int fd, unsigned long cmd, void *arg, const uint32_t *status)
+int ioctl_errno(int fd, unsigned long cmd, void *arg)
+{
+	return ioctl(fd, cmd, arg) ? errno : 0;
+}
+
+long rm_call(int fd, unsigned long cmd, void *arg, const uint32_t *status)
 {
 	return ioctl(fd, cmd, arg) ? -errno : (long)*status;
 }
@@ -31,7 +36,7 @@ int gpu_open(uint32_t minor)
 uint32_t client_new(int ctl, uint32_t *client)
 {
 	struct rm_alloc a = { .class = RM_CLASS_CLIENT };
-	long status = call(ctl, RM_ALLOC, &a, &a.status);
+	long status = rm_call(ctl, RM_ALLOC, &a, &a.status);
 
 	*client = a.object;
 	return (uint32_t)status;
@@ -49,12 +54,17 @@ int cards(int ctl, struct rm_card_info *cards, size_t n)
 	return (int)i;
 }
 
-long rm_control(const struct rm *r, uint32_t cmd, void *params, size_t size)
+long rm_control_on(const struct rm *r, uint32_t object, uint32_t cmd, void *params, size_t size)
 {
-	struct rm_control a = { .client = r->client, .object = r->client, .cmd = cmd,
+	struct rm_control a = { .client = r->client, .object = object, .cmd = cmd,
 				.params = (uintptr_t)params, .params_size = (uint32_t)size };
 
-	return call(r->ctl, RM_CONTROL, &a, &a.status);
+	return rm_call(r->ctl, RM_CONTROL, &a, &a.status);
+}
+
+long rm_control(const struct rm *r, uint32_t cmd, void *params, size_t size)
+{
+	return rm_control_on(r, r->client, cmd, params, size);
 }
 
 static long new_object(const struct rm *r, uint32_t parent, uint32_t class, void *params,
@@ -62,7 +72,7 @@ static long new_object(const struct rm *r, uint32_t parent, uint32_t class, void
 {
 	struct rm_alloc a = { .root = r->client, .parent = parent, .class = class,
 			      .params = (uintptr_t)params, .params_size = (uint32_t)size };
-	long status = call(r->ctl, RM_ALLOC, &a, &a.status);
+	long status = rm_call(r->ctl, RM_ALLOC, &a, &a.status);
 
 	*object = a.object;
 	return status;
@@ -86,7 +96,7 @@ long rm_dup(const struct rm *r, uint32_t client, uint32_t object, uint32_t *copy
 {
 	struct rm_dup_object a = { .client = r->client, .parent = r->device,
 				   .client_src = client, .object_src = object };
-	long status = call(r->ctl, RM_DUP_OBJECT, &a, &a.status);
+	long status = rm_call(r->ctl, RM_DUP_OBJECT, &a, &a.status);
 
 	*copy = a.object;
 	return status;
@@ -96,7 +106,7 @@ long rm_free(const struct rm *r, uint32_t object)
 {
 	struct rm_free a = { .root = r->client, .parent = r->device, .object = object };
 
-	return call(r->ctl, RM_FREE, &a, &a.status);
+	return rm_call(r->ctl, RM_FREE, &a, &a.status);
 }
 
 long rm_map_on(const struct rm *r, uint32_t memory, uint64_t offset, uint64_t length, int fd,
@@ -104,7 +114,7 @@ long rm_map_on(const struct rm *r, uint32_t memory, uint64_t offset, uint64_t le
 {
 	struct rm_map_memory a = { .client = r->client, .device = r->device, .memory = memory,
 				   .offset = offset, .length = length, .fd = fd };
-	long status = call(r->ctl, RM_MAP_MEMORY, &a, &a.status);
+	long status = rm_call(r->ctl, RM_MAP_MEMORY, &a, &a.status);
 
 	*linear = a.linear;
 	return status ? status : (long)(a.flags & RM_MAP_ANSWER_MASK) << 32;
@@ -115,7 +125,7 @@ long rm_unmap(const struct rm *r, uint32_t memory, uint64_t linear)
 	struct rm_unmap_memory a = { .client = r->client, .device = r->device, .memory = memory,
 				     .linear = linear };
 
-	return call(r->ctl, RM_UNMAP_MEMORY, &a, &a.status);
+	return rm_call(r->ctl, RM_UNMAP_MEMORY, &a, &a.status);
 }
 
 uint8_t *rm_map(const struct rm *r, uint32_t memory, uint64_t offset, uint64_t length,

@@ -551,9 +551,7 @@ static int rm_req_control(struct rm_call *c, void *arg)
 		a->status = RM_NOT_SUPPORTED;
 	else if (a->object != client->handle)
 		a->status = RM_INVALID_OBJECT;
-	else if (a->params_size != rm_controls[i].size)
-		a->status = RM_INVALID_STRUCT;
-	else if (a->flags || c->params_bad)
+	else if (a->params_size != rm_controls[i].size || a->flags || c->params_bad)
 		a->status = RM_INVALID_ARGUMENT;
 	else
 		a->status = rm_controls[i].fn(client, c->params);
@@ -662,8 +660,9 @@ static u32 rm_map(const struct rm_call *c, struct rm_map_memory *a)
 		return status;
 	if (!a->length || (a->offset | a->length) & ~PAGE_MASK)
 		return RM_INVALID_ARGUMENT;
-	if (a->length > o->memory->size ||
-	    a->offset > o->memory->size - a->length)
+	if (a->offset >= o->memory->size)
+		return RM_INVALID_BASE;
+	if (a->length > o->memory->size - a->offset)
 		return RM_INVALID_LIMIT;
 	f = rm_file_get(a->fd, RM_FILE_GPU);
 	if (!f)
