@@ -230,15 +230,25 @@ static bool is_fault(int sig)
 	return sig == SIGBUS || sig == SIGSEGV;
 }
 
-static int held(void)
+/* The number that a line of the file has in that place. */
+static long long number_in(const char *path, const char *format)
 {
-	FILE *f = fopen("/proc/driver/gdrdrv/nv_get_pages_refcount", "r");
-	int n = -1;
+	FILE *f = fopen(path, "r");
+	char line[256];
+	long long n;
+	bool found = false;
 
 	CHECK(f);
-	CHECK(fscanf(f, "%d", &n) == 1);
+	while (!found && fgets(line, sizeof(line), f))
+		found = sscanf(line, format, &n) == 1;
 	fclose(f);
+	CHECK(found);
 	return n;
+}
+
+static int held(void)
+{
+	return number_in("/proc/driver/gdrdrv/nv_get_pages_refcount", "%lld");
 }
 
 struct thread_arg {
@@ -1269,13 +1279,7 @@ static void owner_that_sends(void *arg)
 
 static unsigned int module_references(void)
 {
-	FILE *f = fopen("/sys/module/gdrdrv/refcnt", "r");
-	unsigned int n;
-
-	CHECK(f);
-	CHECK(fscanf(f, "%u", &n) == 1);
-	fclose(f);
-	return n;
+	return number_in("/sys/module/gdrdrv/refcnt", "%lld");
 }
 
 /* Has a child close the last descriptor. */
@@ -1611,15 +1615,7 @@ static void test_injected_failures(void)
 /* How many pinnings the GPU driver has not taken back and never will. */
 static int lost(void)
 {
-	FILE *f = fopen("/proc/driver/gdrdrv/params", "r");
-	char line[128];
-	int n = -1;
-
-	CHECK(f);
-	while (n < 0 && fgets(line, sizeof(line), f))
-		sscanf(line, "lost pinnings: %d", &n);
-	fclose(f);
-	return n;
+	return number_in("/proc/driver/gdrdrv/params", "lost pinnings: %lld");
 }
 
 /*
@@ -1837,16 +1833,7 @@ static void race(unsigned int cb_ms, unsigned int put_ms)
 /* KiB of page tables that this process has. A revocation does not free them. */
 static long page_tables(void)
 {
-	FILE *f = fopen("/proc/self/status", "r");
-	char line[128];
-	long kib = -1;
-
-	CHECK(f);
-	while (kib < 0 && fgets(line, sizeof(line), f))
-		sscanf(line, "VmPTE: %ld", &kib);
-	fclose(f);
-	CHECK(kib >= 0);
-	return kib;
+	return number_in("/proc/self/status", "VmPTE: %lld");
 }
 
 /* A pinning ends: the memory is freed, or if that does not end it, it is unpinned. */
@@ -2253,16 +2240,10 @@ static void test_many_pins(void)
 
 static uint64_t parameter(const char *name)
 {
-	unsigned long long n;
 	char path[128];
-	FILE *f;
 
 	snprintf(path, sizeof(path), "/sys/module/gdrdrv/parameters/%s", name);
-	f = fopen(path, "r");
-	CHECK(f);
-	CHECK(fscanf(f, "%llu", &n) == 1);
-	fclose(f);
-	return n;
+	return number_in(path, "%lld");
 }
 
 /* Pins until memory runs out. Returns how many pinnings there were. */
