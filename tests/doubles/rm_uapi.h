@@ -36,21 +36,18 @@
 #define RM_TYPE		'F'
 #define RM_IOC(nr, type) _IOWR(RM_TYPE, nr, type)
 
-/* The NV_STATUS values that the doubles answer. */
+/* The NV_STATUS values that the doubles answer, and C looks at. */
 enum {
 	RM_OK			= 0x00,
 	RM_DUPLICATE_NAME	= 0x19,	/* the new handle is in use */
 	RM_NO_RESOURCES		= 0x1a,	/* BAR1 is full */
 	RM_NO_PERMISSION	= 0x1b,	/* the source is another process's */
-	RM_GPU_IS_LOST		= 0x0f,
 	RM_INVALID_ARGUMENT	= 0x1f,
 	RM_INVALID_BASE		= 0x20,	/* offset is past the end */
 	RM_INVALID_CLASS	= 0x22,
 	RM_INVALID_CLIENT	= 0x23,	/* unknown, or of another process or file */
 	RM_INVALID_DEVICE	= 0x26,
 	RM_INVALID_LIMIT	= 0x2e,	/* offset + length is past the end */
-	RM_INVALID_LOCK		= 0x2f,	/* a GPU must be open */
-	RM_INVALID_HANDLE	= 0x33,	/* of an object */
 	RM_INVALID_OBJECT	= 0x31,	/* not of a kind that the request takes */
 	RM_INVALID_PARENT	= 0x36,
 	RM_INVALID_STRUCT	= 0x3a,	/* params_size is not that of the params */
@@ -128,7 +125,6 @@ struct rm_control {
 #define RM_CTRL_IMPORT_FD	0x3d06	/* struct rm_import_fd */
 /* Only the user-mode double has these. */
 #define RM_CTRL_CHIPSET		0x104	/* struct rm_chipset */
-#define RM_CTRL_ATTACHED	0x201	/* struct rm_attached */
 #define RM_CTRL_DEVICES		0x288	/* struct rm_devices; from 550 on */
 #define RM_CTRL_SPACE		0xd01	/* struct rm_space */
 /* The object is memory. */
@@ -150,23 +146,13 @@ struct rm_id_info {
 
 #define RM_ID_SOC		(1u << 5)
 #define RM_ID_ATS		(1u << 6)
-#define RM_ID_SOC_DISPLAY	(1u << 7)	/* from 580 on, as the next one */
-#define RM_ID_SOC_IGPU		(2u << 7)
+#define RM_ID_SOC_IGPU		(2u << 7)	/* from 580 on */
 
 struct rm_chipset {
 	__u16 ids[8];
 	__u32 sli_bond;
 	__u8 names[4][32];
 	__u32 flags;
-};
-
-#define RM_CHIPSET_UNALIGNED	(1u << 1)	/* of BAR1; from 590 on */
-
-#define RM_NO_GPU		0xffffffffu
-
-/* The GPUs that were opened; RM_NO_GPU in the rest. */
-struct rm_attached {
-	__u32 gpu_id[32];
 };
 
 #define RM_NO_INSTANCE		0xffffffffu
@@ -203,7 +189,7 @@ struct rm_surface {
 	__u64 list;		/* a pointer to n items */
 };
 
-/* Before 550 without the last field. RM_INVALID_LOCK until a GPU was opened. */
+/* Before 550 without the last field. Status 0x2f until a GPU was opened. */
 struct rm_confidential {
 	__u8 cpu;
 	__u8 gpus;
@@ -386,7 +372,6 @@ RM_ASSERT(sizeof(struct rm_free) == 16);
 RM_ASSERT(sizeof(struct rm_control) == 32);
 RM_ASSERT(sizeof(struct rm_id_info) == 32);
 RM_ASSERT(sizeof(struct rm_chipset) == 152);
-RM_ASSERT(sizeof(struct rm_attached) == 128);
 RM_ASSERT(sizeof(struct rm_devices) == 3076);
 RM_ASSERT(sizeof(struct rm_space) == 12);
 RM_ASSERT(sizeof(struct rm_surface) == 16);
