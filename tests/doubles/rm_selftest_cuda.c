@@ -297,16 +297,13 @@ static void test_ipc(int to, int status_fd)
 
 static void test_refused(void)
 {
-	int managed, type;
 	void *host;
 	cu_ptr p;
 
 	IS(cuMemAllocManaged(&p, MIB, 3), 1);
 	IS(cuMemAllocManaged(&p, MIB, 1), 0);
-	IS(cuPointerGetAttribute(&managed, 8, p + 100), 0);
-	IS(managed, 1);
-	IS(cuPointerGetAttribute(&type, 2, p), 0);
-	IS(type, 2);
+	IS(attribute(8, p + 100), 1);
+	IS(attribute(2, p), 2);
 	IS(watch(p, PAGE), 1);
 	IS(seen.requests, 0);
 	IS(cuMemAllocHost_v2(&host, MIB), 0);
@@ -385,7 +382,7 @@ void test_rm_cuda_old(void)
 /* This must be the first use of CUDA in the process. */
 void test_rm_cuda(void)
 {
-	int to, status_fd, status, dev;
+	int to, status_fd, status;
 	struct rm r, second;
 	cu_ctx ctx, ctx2;
 	cu_ptr p;
@@ -409,8 +406,7 @@ void test_rm_cuda(void)
 	open_device(&second, 1);
 	IS(cuCtxCreate_v2(&ctx2, 0, 1), 0);
 	IS(cuMemAlloc_v2(&p, MIB), 0);
-	IS(cuPointerGetAttribute(&dev, 9, p), 0);
-	IS(dev, 1);
+	IS(attribute(9, p), 1);
 	TRUE(mapped(&second, p, 0));
 	TRUE(!mapped(&r, p, 0));
 	IS(cuCtxDestroy_v2(ctx2), 0);

@@ -293,7 +293,9 @@ static void test_fork(void)
 
 int main(void)
 {
-	unsigned long live;
+	static void (*const tests[])(void) = {
+		test_faults, test_fork, test_memory, test_runtime, test_consumers, test_vmm, test_export, test_capture,
+	};
 	cu_ctx ctx;
 
 	setvbuf(stdout, NULL, _IOLBF, 0);
@@ -305,21 +307,9 @@ int main(void)
 	test_contexts();
 	IS(cuDevicePrimaryCtxRetain(&ctx, 0), 0);
 	IS(cuCtxSetCurrent(ctx), 0);
-	test_faults();
-	test_fork();
-	live = cuda_sim_live();
-	IS(live, 0);
-	test_memory();
-	IS(cuda_sim_live(), 0);
-	test_runtime();
-	IS(cuda_sim_live(), 0);
-	test_consumers();
-	IS(cuda_sim_live(), 0);
-	test_vmm();
-	IS(cuda_sim_live(), 0);
-	test_export();
-	IS(cuda_sim_live(), 0);
-	test_capture();
-	IS(cuda_sim_live(), 0);
+	for (size_t i = 0; i < sizeof(tests) / sizeof(tests[0]); i++) {
+		tests[i]();
+		IS(cuda_sim_live(), 0);
+	}
 	return tap_end();
 }

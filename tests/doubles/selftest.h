@@ -124,6 +124,9 @@ struct want want_on(int dev, int handle_types);
 struct vmm vmm_make(int dev, size_t size, int handle_types);
 void vmm_free(struct vmm *v);
 
+/* An attribute of a pointer that has it. */
+cu_ptr attribute(int which, cu_ptr p);
+
 void test_old_driver(void);
 void test_memory(void);
 void test_runtime(void);

@@ -99,24 +99,16 @@ static void test_attributes(void)
 	int v = 5, attrs[] = { 2, 9, 11 }, type = -1, dev = -1;
 	cu_ptr a, b, start = 1;
 	void *data[] = { &type, &dev, &start }, *host;
-	uint64_t id, id2;
-	cu_ctx ctx;
+	uint64_t id;
 
 	IS(cuMemAlloc_v2(&a, MIB), 0);
-	IS(cuPointerGetAttribute(&v, 2, a + 9), 0);
-	IS(v, 2);
-	IS(cuPointerGetAttribute(&v, 9, a), 0);
-	IS(v, 0);
-	IS(cuPointerGetAttribute(&v, 8, a), 0);
-	IS(v, 0);
-	IS(cuPointerGetAttribute(&ctx, 1, a), 0);
-	TRUE(ctx);
-	IS(cuPointerGetAttribute(&b, 3, a + 9), 0);
-	TRUE(b == a + 9);
-	IS(cuPointerGetAttribute(&b, 11, a + 9), 0);
-	TRUE(b == a);
-	IS(cuPointerGetAttribute(&b, 12, a), 0);
-	TRUE(b == MIB);
+	IS(attribute(2, a + 9), 2);
+	IS(attribute(9, a), 0);
+	IS(attribute(8, a), 0);
+	TRUE(attribute(1, a));
+	IS(attribute(3, a + 9), a + 9);
+	IS(attribute(11, a + 9), a);
+	IS(attribute(12, a), MIB);
 	IS(cuPointerGetAttribute(&tokens, 5, a), 0);
 	IS(cuPointerGetAttribute(&v, 777, a), 1);
 	IS(cuPointerGetAttribute(NULL, 2, a), 1);
@@ -132,20 +124,16 @@ static void test_attributes(void)
 	IS(cuPointerSetAttribute(&v, 7, a), 1);
 	IS(cuPointerSetAttribute(&v, 6, (cu_ptr)(uintptr_t)&v), 1);
 	IS(cuPointerSetAttribute(&v, 6, a), 0);
-	v = 0;
-	IS(cuPointerGetAttribute(&v, 6, a), 0);
-	IS(v, 1);
+	IS(attribute(6, a), 1);
 	/* The address is used again. The buffer ID is not. */
-	IS(cuPointerGetAttribute(&id, 7, a), 0);
+	id = attribute(7, a);
 	IS(cuMemFree_v2(a), 0);
 	IS(cuMemAlloc_v2(&b, MIB), 0);
 	TRUE(a == b);
-	IS(cuPointerGetAttribute(&id2, 7, b), 0);
-	TRUE(id != id2);
+	TRUE(id != attribute(7, b));
 	IS(cuMemFree_v2(b), 0);
 	IS(cuMemAllocHost_v2(&host, 1), 0);
-	IS(cuPointerGetAttribute(&v, 2, (cu_ptr)(uintptr_t)host), 0);
-	IS(v, 1);
+	IS(attribute(2, (cu_ptr)(uintptr_t)host), 1);
 	IS(cuMemFreeHost(host), 0);
 }
 
@@ -213,8 +201,7 @@ static void test_registered(void)
 	IS(cuMemHostRegister_v2(p + 100, PAGE, 3), 712);
 	IS(cuMemHostRegister_v2(p, 101, 1), 712);
 	IS(cuMemHostRegister_v2(p + 99 + PAGE, 1, 1), 712);
-	IS(cuPointerGetAttribute(&v, 2, (cu_ptr)(uintptr_t)p + 100), 0);
-	IS(v, 1);
+	IS(attribute(2, (cu_ptr)(uintptr_t)p + 100), 1);
 	IS(cuPointerGetAttribute(&v, 2, (cu_ptr)(uintptr_t)p + 99), 1);
 	IS(cuPointerGetAttribute(&v, 2, (cu_ptr)(uintptr_t)p + 100 + PAGE), 1);
 	IS(cuMemHostGetDevicePointer_v2(&b, p + 200, 0), 0);
