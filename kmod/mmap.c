@@ -64,11 +64,15 @@ static bool gdr_is_ram(unsigned long pfn)
 }
 
 #ifdef CONFIG_ARM64
-/* True where a BlueField-3 is in the machine. Its CPU needs device memory for any GPU. */
+/*
+ * True where a BlueField-3 is in the machine, with crypto or without. Its CPU needs
+ * device memory for any GPU. NVIDIA's gdrdrv has the same IDs. 0xa2dc is a
+ * card.
+ */
 static bool gdr_needs_device(void)
 {
 	static const struct pci_device_id ids[] = {
-		{ PCI_DEVICE(0x15b3, 0xa2dc) },
+		{ PCI_DEVICE(0x15b3, 0xa2da) },
 		{ PCI_DEVICE(0x15b3, 0xa2db) },
 		{}
 	};

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"gdrapi/core/backend"
@@ -76,6 +77,17 @@ func TestBAR1TypeOfArm(t *testing.T) {
 		require.True(t, combinesWrites(tree), "what is hidden is no device")
 		require.NoError(t, os.Remove(filepath.Join(tree, "0000:01:00.0", file)))
 		require.False(t, combinesWrites(tree), "a device without %s", file)
+	}
+}
+
+// The module gdrdrv takes the same devices for a BlueField-3.
+func TestBlueField3IsOneEverywhere(t *testing.T) {
+	module, err := os.ReadFile("../../../kmod/mmap.c")
+	require.NoError(t, err)
+	for id := 0xa2d0; id <= 0xa2df; id++ {
+		text := fmt.Sprintf("0x15b3 %#x 0x01", id)
+		want := !combinesWrites(pciTree(t, "0x10de 0x2335 0xa1", text))
+		require.Equal(t, want, strings.Contains(string(module), fmt.Sprintf("PCI_DEVICE(0x15b3, %#x)", id)), text)
 	}
 }
 
