@@ -249,6 +249,10 @@ static const struct vm_operations_struct gdr_vm_ops = {
 
 static bool gdr_may_map(const struct gdr_mr *mr)
 {
+	if (mr->state != GDR_MR_LIVE)
+		gdr_info("the GPU driver has taken the buffer's pages back\n");
+	else if (mr->vmas)
+		gdr_info("the buffer is mapped already\n");
 	return mr->state == GDR_MR_LIVE && !mr->vmas;
 }
 
@@ -267,8 +271,10 @@ static int gdr_mmap_locked(struct gdr_mr *mr, struct vm_area_struct *vma,
 	if (!gdr_may_map(mr))
 		return -EINVAL;
 	if (type == GDRDRV_MAPPING_WC && mr->uncached) {
-		if (want)
+		if (want) {
+			gdr_info("the memory is uncached, not write-combined\n");
 			return -EOPNOTSUPP;
+		}
 		type = GDRDRV_MAPPING_DEVICE;
 	}
 	gdr_vma_flags(vma, VM_IO | VM_PFNMAP | VM_DONTEXPAND | VM_DONTDUMP |
@@ -318,10 +324,15 @@ static int gdr_mmap_region(struct gdr_mr *mr, struct vm_area_struct *vma)
 	int ret;
 
 	ret = gdr_mmap_begin(mr, &want, &reserve);
-	if (!ret && reserve)
-		ret = gdr_memtype_reserve(mr, &uncached);
 	if (ret)
 		return ret;
+	if (reserve) {
+		ret = gdr_memtype_reserve(mr, &uncached);
+		if (ret) {
+			gdr_info("no memory type is reserved: %d\n", ret);
+			return ret;
+		}
+	}
 	down_write(&mr->lock);
 	if (reserve && gdr_give_memtype(mr, uncached))
 		reserve = false;
@@ -334,8 +345,6 @@ static int gdr_mmap_region(struct gdr_mr *mr, struct vm_area_struct *vma)
 
 static int gdr_mmap_mr(struct gdr_mr *mr, struct vm_area_struct *vma)
 {
-	int ret;
-
 	if (mr->addr != mr->start) {
 		gdr_info("a buffer must begin on a 64 KiB boundary to be mapped\n");
 		return -EINVAL;
@@ -344,10 +353,7 @@ static int gdr_mmap_mr(struct gdr_mr *mr, struct vm_area_struct *vma)
 		gdr_info("the mapping is longer than the buffer\n");
 		return -EINVAL;
 	}
-	ret = gdr_mmap_region(mr, vma);
-	if (ret)
-		gdr_info("the buffer is mapped, or gone: %d\n", ret);
-	return ret;
+	return gdr_mmap_region(mr, vma);
 }
 
 static int gdr_mmap_checked(struct gdr_file *f, struct vm_area_struct *vma)
