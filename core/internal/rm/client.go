@@ -31,7 +31,7 @@ type client struct {
 	root   handle
 
 	mu   sync.Mutex
-	gpus map[cuda.PCIAddress]*gpu
+	gpus map[cuda.PCIAddress]*gpu // nil: closed
 }
 
 // gpu is our device object of one GPU. Only space changes, once.
@@ -84,12 +84,16 @@ func explainOpen(path string, err error) error {
 }
 
 // close frees everything. The host may have closed one of our descriptors, and may use
-// its number for a file of its own. close leaves such a descriptor alone.
+// its number for a file of its own. close leaves such a descriptor alone. Another session may
+// still hold c; gpuOf refuses it then.
 func (c *client) close() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	var err error
 	for _, g := range c.gpus {
 		err = errors.Join(err, c.closeOwn(g.fd, g.file))
 	}
+	c.gpus = nil
 	if !c.answers() {
 		return err
 	}
@@ -155,6 +159,9 @@ func address[T any](pins *runtime.Pinner, p *T) uint64 {
 func (c *client) gpuOf(dev device) (*gpu, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if c.gpus == nil {
+		return nil, fmt.Errorf("the host closed descriptor %d, which was the library's; buffers pinned before are lost: %w", c.fd, unix.EBADF)
+	}
 	if g := c.gpus[dev.at]; g != nil {
 		return g, nil
 	}

@@ -1,6 +1,7 @@
 package rm
 
 import (
+	"errors"
 	"fmt"
 	"sync"
 	"testing"
@@ -332,6 +333,33 @@ func TestManyThreads(t *testing.T) {
 	require.Empty(t, w.cuda.references)
 	require.Equal(t, fds, cudatest.FDs(t))
 	require.Nil(t, w.of.client)
+}
+
+// A client is closed while another thread makes its first pin on a GPU.
+func TestCloseBesideTheFirstPin(t *testing.T) {
+	w := newWorld(t)
+	dev, err := w.device(0)
+	require.NoError(t, err)
+	var fds int
+	for round := range 50 {
+		c, err := newClient(w.rm)
+		require.NoError(t, err)
+		cudatest.Together(4, func(i int) {
+			if i == 0 {
+				_ = c.close()
+			} else if _, err := c.gpuOf(dev); err != nil && !errors.Is(err, unix.EBADF) {
+				t.Error(err)
+			}
+		})
+		_, err = c.gpuOf(dev)
+		require.ErrorIs(t, err, unix.EBADF)
+		_, known := c.anyCoherent()
+		require.False(t, known)
+		if round == 0 {
+			fds = cudatest.FDs(t) // Go has opened its own
+		}
+		require.Equal(t, fds, cudatest.FDs(t))
+	}
 }
 
 // One session, many threads. One of them closes the host's descriptors now and then.
