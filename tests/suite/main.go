@@ -149,6 +149,19 @@ func (s *Suite) pick(run, skip string, level When) {
 	}
 }
 
+// misses says that -run names a group and picks no row.
+func (s *Suite) misses() bool {
+	if len(s.selected) > 0 {
+		return false
+	}
+	for _, g := range s.table {
+		if names(s.run, g.Name) {
+			return true
+		}
+	}
+	return false
+}
+
 // Main is TestMain: it builds what the flags pick, runs it, and ends with the counts.
 func Main(m *testing.M, table []Group) {
 	all := flag.Bool("all", false, "run what make check-all runs, too")
@@ -169,7 +182,7 @@ func Main(m *testing.M, table []Group) {
 	}
 	if len(s.selected) == 0 {
 		status := m.Run()
-		if *some && status == 0 {
+		if (*some || s.misses()) && status == 0 {
 			fmt.Printf("-run %s picks no program\n", value("run"))
 			status = 1
 		}

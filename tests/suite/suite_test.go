@@ -222,6 +222,13 @@ func TestPick(t *testing.T) {
 			}
 		}
 		require.Equal(t, tt.want, strings.Join(got, " "), "-run %q -skip %q", tt.run, tt.skip)
+		require.False(t, s.misses(), "-run %q", tt.run)
+	}
+	for _, run := range []string{"ext/nosuchtest", "^Test_ext$/^word$", "docs/paths/rm/case", "ext/words/rm"} {
+		s := newSuite(table, "/top", "/top/build", 1)
+		s.pick(run, "", Check)
+		require.Empty(t, s.selected, run)
+		require.True(t, s.misses(), run)
 	}
 }
 
