@@ -280,15 +280,15 @@ func (s *Suite) cases(r *row) (args []string, picked bool, err error) {
 	if r.Cases == Whole {
 		return nil, false, fmt.Errorf("%s runs as a whole: no case of it can be picked", r.path)
 	}
+	if lacking := lacks(r.Needs); lacking != "" {
+		return nil, false, errors.New(lacking)
+	}
 	if err := s.made.one(s.targets(r)); err != nil {
 		return nil, false, fmt.Errorf("it cannot be built: %w", err)
 	}
-	argv := append(s.command(r), "-l")
-	cmd := exec.Command(argv[0], argv[1:]...)
-	cmd.Env = s.environment(r)
-	listed, err := cmd.Output()
+	listed, err := s.list(r)
 	if err != nil {
-		return nil, false, fmt.Errorf("%s -l: %w", argv[0], err)
+		return nil, false, err
 	}
 	for _, name := range strings.Split(strings.TrimSpace(string(listed)), "\n") {
 		for _, pattern := range more {
@@ -304,6 +304,26 @@ func (s *Suite) cases(r *row) (args []string, picked bool, err error) {
 	}
 	return args, len(args) > 0, nil
 }
+
+// list has the program print its cases.
+func (s *Suite) list(r *row) ([]byte, error) {
+	argv := append(s.command(r), "-l")
+	ctx, cancel := context.WithTimeout(context.Background(), listLimit)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
+	cmd.Env = s.environment(r)
+	cmd.WaitDelay = time.Second // for children that keep its output open
+	listed, err := cmd.Output()
+	if ctx.Err() != nil {
+		err = fmt.Errorf("it took longer than %v", listLimit)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%s -l: %w", argv[0], err)
+	}
+	return listed, nil
+}
+
+var listLimit = time.Minute // Tests replace it.
 
 // What of an output a user wants to see.
 var (
@@ -392,11 +412,21 @@ func (m *makes) call(args []string) error {
 	argv := append(strings.Fields(os.Getenv("MAKE")), "-s", "--no-print-directory")
 	cmd := exec.Command(argv[0], append(argv[1:], args...)...)
 	out, err := cmd.CombinedOutput()
-	if logErr := os.WriteFile(m.log, out, 0o666); logErr != nil {
+	if logErr := m.note(out); logErr != nil {
 		return logErr
 	}
 	if err != nil {
 		return fmt.Errorf("make: %w\n%s", err, tail(string(out), 25))
 	}
 	return nil
+}
+
+// note adds what a call said to the log.
+func (m *makes) note(said []byte) error {
+	log, err := os.OpenFile(m.log, os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o666)
+	if err != nil {
+		return err
+	}
+	_, err = log.Write(said)
+	return errors.Join(err, log.Close())
 }

@@ -134,6 +134,9 @@ func TestMake(t *testing.T) {
 	got, text = s.one(s.rows[1], nil)
 	require.Equal(t, counts{0, 1, 0}, got.counts)
 	require.Contains(t, text, "wrong source")
+	log, err := os.ReadFile(filepath.Join(s.results, "make.log"))
+	require.NoError(t, err)
+	require.Equal(t, 2, strings.Count(string(log), "wrong source"), "it has what each call said")
 
 	for flags, want := range map[string]string{
 		"":                                      "",
@@ -264,6 +267,20 @@ func TestCases(t *testing.T) {
 	s.run = "g/p/dmabuf/one"
 	_, _, err := s.cases(s.rows[0])
 	require.ErrorContains(t, err, "no case of it can be picked")
+
+	saved := listLimit
+	t.Cleanup(func() { listLimit = saved })
+	listLimit = time.Millisecond
+	for program, want := range map[*Program]string{
+		{Name: "p", Cmd: []string{"sh", "-c", "sleep 1000"}}:                    "longer than 1ms",
+		{Name: "p", Cmd: []string{"false"}, Needs: []string{"no-such-program"}}: "no-such-program is missing",
+	} {
+		program.Cases = Guest
+		s, _ := suiteOf(t, *program)
+		s.run = "g/p/one"
+		_, _, err := s.cases(s.rows[0])
+		require.ErrorContains(t, err, want)
+	}
 }
 
 // The sum fails with a failure, with nothing, and with a row that did not run.
