@@ -1,8 +1,8 @@
 // Package cuda calls the CUDA driver, libcuda.so.1. It loads the driver at run time, so
 // a build needs no header, stub or toolkit.
 //
-// Every function returns an error that wraps a [Result], or [unix.ENOTSUP]
-// where the installed driver is too old to have the function.
+// The error of a function has an errno: that of the [Result] in it, or another,
+// such as [unix.ENOTSUP] where the installed driver is too old to have the function.
 package cuda
 
 import (
