@@ -181,7 +181,8 @@ func (d *Device) Closed() bool {
 
 // Close ends all mappings, buffers, allocations and caches that were made through the
 // device, and the device. When a step fails, Close goes on. It returns the first error.
-// ErrCopies comes before it has ended anything. Of several Closes one succeeds.
+// After ErrCopies all is still pinned and mapped, but the caches have ended, no copy begins,
+// and every call but Close fails. Of several Closes one succeeds.
 func (d *Device) Close() error {
 	d.mu.Lock()
 	d.closed = true
