@@ -177,9 +177,10 @@ func openDecided(b backend.Backend) (backend.Session, error) {
 	return b.Open()
 }
 
-// driverFiles is what the library takes for the manifests of Vulkan drivers.
+// driverFiles is what the library takes for the manifests of Vulkan drivers. An empty
+// VK_DRIVER_FILES names none.
 func driverFiles() string {
-	if v := os.Getenv("VK_DRIVER_FILES"); v != "" {
+	if v, ok := os.LookupEnv("VK_DRIVER_FILES"); ok {
 		return v
 	}
 	return os.Getenv("VK_ICD_FILENAMES")

@@ -35,6 +35,17 @@ func script(t *testing.T, text string) Runner {
 	return Runner{Program: file, Limit: time.Minute}
 }
 
+// An empty VK_DRIVER_FILES counts, as in the library.
+func TestDriverFiles(t *testing.T) {
+	t.Setenv("VK_ICD_FILENAMES", "old")
+	for _, files := range []string{"new", ""} {
+		t.Setenv("VK_DRIVER_FILES", files)
+		require.Equal(t, files, driverFiles())
+	}
+	os.Unsetenv("VK_DRIVER_FILES")
+	require.Equal(t, "old", driverFiles())
+}
+
 func TestHowAChildEnds(t *testing.T) {
 	for _, c := range []struct{ script, want string }{
 		{`echo '{"path": "/x"}' >&3`, ""},
