@@ -361,7 +361,8 @@ func TestTexts(t *testing.T) {
 
 func TestArguments(t *testing.T) {
 	for _, bad := range [][]string{
-		{"-x"}, {"more"}, {"-s", "16Q"}, {"-s", "K16"}, {"-s", "0"}, {"-s", "M"}, {"-s", "2000G"}, {"-s", "1025G"}, {"-s", "4BB"}, {"--threads", "0"},
+		{"-x"}, {"more"}, {"-s", "16Q"}, {"-s", "K16"}, {"-s", "0"}, {"-s", "M"}, {"-s", "2000G"}, {"-s", "1025G"}, {"-s", "17179869184G"}, {"-s", "8589934592G"}, {"-s", "1048577M"}, {"-s", "1073741825K"}, {"-s", "1099511627777"},
+		{"-s", "-1"}, {"-s", "1.5M"}, {"-s", "99999999999999999999"}, {"-s", "4BB"}, {"--threads", "0"},
 		{"--threads", "many"}, {"--threads", fmt.Sprint(mostThreads + 1)}, {"--budget", "-1"}, {"--budget", "0"}, {"--budget", "600001"}, {"-o"},
 		{"-i", "x", "--budget", "5"}, {"-i", "x", "-d", "1"}, {"-i", "x", "--device", "1"}, {"-i", "x", "-M", "wc"},
 		{"-i", "x", "--mapping", "wc"}, {"-i", "x", "-a", "ext"}, {"-i", "x", "-A", "ext"}, {"-i", "x", "--alloc", "ext"},
@@ -390,6 +391,9 @@ func TestArguments(t *testing.T) {
 		{[]string{"-i", "x", "--size", "1K"}, 1024, mostThreads},
 		{[]string{"-i", "x", "--threads", "2"}, mostBytes, 2},
 		{[]string{"-s", "1024G"}, mostBytes, min(8, runtime.NumCPU())},
+		{[]string{"-s", "1048576MiB"}, mostBytes, min(8, runtime.NumCPU())},
+		{[]string{"-s", "1073741824k"}, mostBytes, min(8, runtime.NumCPU())},
+		{[]string{"-s", "1099511627776"}, mostBytes, min(8, runtime.NumCPU())},
 		{[]string{"-s", "0x10"}, 16, min(8, runtime.NumCPU())},
 		{[]string{"-s", "2mb"}, 2 << 20, min(8, runtime.NumCPU())},
 	} {

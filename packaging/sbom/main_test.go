@@ -4,6 +4,7 @@ package main
 
 import (
 	"encoding/json"
+	"flag"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -113,7 +114,10 @@ func TestFiles(t *testing.T) {
 }
 
 func TestSameInputSameBytes(t *testing.T) {
-	require.Equal(t, document(t), document(t))
+	first := document(t)
+	for range 20 { // Go's maps have another order each time
+		require.Equal(t, first, document(t))
+	}
 }
 
 func TestModules(t *testing.T) {
@@ -138,6 +142,12 @@ func TestModules(t *testing.T) {
 			}
 			require.NoError(t, err)
 			require.Equal(t, "pkg:golang/"+tc.path+"@"+tc.version, c.Purl)
+			require.Equal(t, []string{"library", c.Purl, tc.path, tc.version, "BSD-3-Clause"}, []string{c.Type, c.Ref, c.Name, c.Version, c.Licences[0].Licence.ID})
+			var want []property
+			if tc.sums != nil {
+				want = []property{{"gdrapi:go.sum", "h1:" + sum}}
+			}
+			require.Equal(t, want, c.Properties)
 		})
 	}
 }
@@ -148,6 +158,41 @@ func TestReadSums(t *testing.T) {
 	require.Equal(t, map[string]string{"a v1": "x=", "a v1/go.mod": "y="}, sums)
 	_, err = readSums(strings.NewReader("a v1\n"))
 	require.ErrorContains(t, err, "not three words")
+}
+
+// command runs the program with these arguments.
+func command(t *testing.T, args ...string) error {
+	t.Helper()
+	was, flags := os.Args, flag.CommandLine
+	defer func() { os.Args, flag.CommandLine = was, flags }()
+	os.Args, flag.CommandLine = append([]string{"sbom"}, args...), flag.NewFlagSet("sbom", flag.ContinueOnError)
+	return run()
+}
+
+func TestCommand(t *testing.T) {
+	document(t) // has the licences of what this test is linked with
+	for _, m := range []string{"github.com/stretchr/testify", "go.yaml.in/yaml/v3"} {
+		licences[m] = "MIT"
+		defer delete(licences, m)
+	}
+	self, err := os.Executable()
+	require.NoError(t, err)
+	out := filepath.Join(t.TempDir(), "sbom.json")
+	require.ErrorContains(t, command(t, "-version", "1"), "usage: sbom")
+	require.ErrorContains(t, command(t, self), "usage: sbom")
+	require.ErrorContains(t, command(t, "-version", "1", "-o", out, self), "go.sum")
+	require.ErrorContains(t, command(t, "-version", "1", "-sum", "main.go", "-o", out, self), "not three words")
+	require.ErrorContains(t, command(t, "-version", "1", "-sum", "../../go.sum", "-o", out, "main.go"), "main.go")
+	require.ErrorIs(t, command(t, "-version", "1", "-sum", "../../go.sum", "-o", "/none/sbom.json", self), os.ErrNotExist)
+	require.NoFileExists(t, out)
+	require.NoError(t, command(t, "-version", "1.2.3", "-epoch", "1000000000", "-sum", "../../go.sum", "-o", out, self))
+	text, err := os.ReadFile(out)
+	require.NoError(t, err)
+	require.True(t, strings.HasPrefix(string(text), "{\n  \"bomFormat\": \"CycloneDX\",\n"))
+	require.True(t, strings.HasSuffix(string(text), "\n}\n"))
+	var doc map[string]any
+	require.NoError(t, json.Unmarshal(text, &doc))
+	require.Equal(t, document(t), doc)
 }
 
 func TestNoBinary(t *testing.T) {

@@ -72,6 +72,63 @@ func TestChildThatHangs(t *testing.T) {
 	require.Equal(t, "it gave no answer in 100ms", r.run(new(facts.Library), "any", ""))
 }
 
+// A driver's own process that outlives the child holds its pipes: the answer counts. One that
+// holds the descriptor of the answer keeps it from its end.
+func TestChildThatLeavesOneBehind(t *testing.T) {
+	for _, c := range []struct{ script, want string }{
+		{`sleep 15 3>&- & echo '{"path": "/x"}' >&3`, ""},
+		{`sleep 15 3>&- & echo no >&2; exit 5`, "it failed (exit status 5): no"},
+		{`sleep 15 >/dev/null 2>&1 & echo '{"path": "/x"}' >&3`, "it ended without an answer"},
+	} {
+		r := script(t, c.script)
+		r.Limit = 10 * time.Second
+		require.Equal(t, c.want, r.run(new(facts.Library), "any", ""), c.script)
+	}
+}
+
+// No descriptor stays open, however a child ends.
+func TestDescriptors(t *testing.T) {
+	open := func() int {
+		fds, err := os.ReadDir("/proc/self/fd")
+		require.NoError(t, err)
+		return len(fds)
+	}
+	hangs := script(t, "exec sleep 100")
+	hangs.Limit = 10 * time.Millisecond
+	for _, r := range []Runner{script(t, `echo '{}' >&3`), script(t, "exit 1"), hangs, {Program: "/nothing of this name", Limit: time.Minute}} {
+		r.run(new(facts.Library), "any", "") // the first opens what stays
+		before := open()
+		for range 5 {
+			r.run(new(facts.Library), "any", "")
+		}
+		require.Equal(t, before, open())
+	}
+}
+
+// What a child is given: its name, its argument, and this environment without Go's traces.
+func TestWhatAChildIsGiven(t *testing.T) {
+	t.Setenv("GDR_GIVEN", "yes")
+	var l facts.Library
+	r := script(t, `echo "{\"path\": \"$* $GDR_GIVEN $GOTRACEBACK\"}" >&3`)
+	require.Equal(t, "", r.run(&l, "library", "lib a.so"))
+	require.Equal(t, "--probe library lib a.so yes none", l.Path)
+}
+
+// The library beside this program: above its folder, then in lib there. What does not load is none.
+func TestBeside(t *testing.T) {
+	for _, c := range []struct{ found, want string }{{"/top/libgdrapi.so.2", "/top/libgdrapi.so.2"}, {"/top/lib/libgdrapi.so.2", "/top/lib/libgdrapi.so.2"}, {"/top/bin/libgdrapi.so.2", ""}} {
+		r := script(t, `case $3 in *`+c.found+`) echo "{\"path\": \"$3\"}" ;; *crash*) kill -SEGV $$ ;; *) echo '{"error": "No such file"}' ;; esac >&3`)
+		dir := filepath.Join(t.TempDir(), "top", "bin")
+		require.NoError(t, os.MkdirAll(dir, 0o700))
+		moved := filepath.Join(dir, "doctor")
+		require.NoError(t, os.Rename(r.Program, moved))
+		r.Program = moved
+		l := r.beside()
+		require.Equal(t, c.want, strings.TrimPrefix(l.Path, filepath.Dir(filepath.Dir(dir))))
+		require.Equal(t, l.Path, l.Name)
+	}
+}
+
 func TestChildThatIsNotThere(t *testing.T) {
 	r := Runner{Program: "/nothing of this name", Limit: time.Minute}
 	require.Contains(t, r.run(new(facts.Library), "any", ""), "no such file")
