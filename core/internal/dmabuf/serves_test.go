@@ -158,6 +158,22 @@ func TestLastByteIsMissing(t *testing.T) {
 		require.ErrorContains(t, err, "pin each allocation on its own")
 		require.False(t, mapped(t, "short_dmabuf"), "the mapping is taken down")
 	}
+	for _, sizes := range [][]uint64{{2, 3}, {3, 2}, {2, 2, 3}} { // one is short, among others
+		var parts []part
+		whole := uint64(0)
+		for _, n := range sizes {
+			parts = append(parts, part{fd: fd, size: n * page})
+			whole += n * page
+		}
+		_, err := mmap(parts, uintptr(whole))
+		require.ErrorIs(t, err, unix.ENOTSUP)
+		require.False(t, mapped(t, "short_dmabuf"))
+	}
+	va, err := mmap([]part{{fd: fd, size: 2 * page}, {fd: fd, size: 2 * page}}, uintptr(3*page))
+	require.NoError(t, err)
+	require.Contains(t, cudatest.VMFlags(t, va), "dc", "not for forked children")
+	require.Contains(t, cudatest.VMFlags(t, va+uintptr(2*page)), "dc", "nor the second part")
+	require.NoError(t, sys.Munmap(va, uintptr(3*page)))
 	file, err := sys.Own(fd)
 	require.NoError(t, err)
 	p := &pin{first: page, size: 4 * page, page: page, parts: []part{{fd, file, 4 * page}}, mappingType: backend.WC}
@@ -249,10 +265,32 @@ func TestSeveralAllocations(t *testing.T) {
 		require.NoError(t, p.Unpin())
 		require.Equal(t, fds, cudatest.FDs(t), c.what)
 	}
-	sim.Fail("cuMemGetHandleForAddressRange", 999, 2)
-	_, err := s.Pin(backend.PinRequest{Addr: addr, Size: 6 * mib})
-	require.Error(t, err)
-	require.Equal(t, fds, cudatest.FDs(t), "the first one's descriptor is closed")
+	for nth := 1; nth <= 3; nth++ {
+		sim.Fail("cuMemGetHandleForAddressRange", 999, nth)
+		_, err := s.Pin(backend.PinRequest{Addr: addr, Size: 6 * mib})
+		require.Error(t, err)
+		require.Equal(t, fds, cudatest.FDs(t), "those before it are closed")
+		sim.Heal("cuMemGetHandleForAddressRange")
+	}
+	// The host closed one of the descriptors, and may have a file there.
+	for nth := range 3 {
+		for _, again := range []bool{false, true} {
+			p, err := s.Pin(backend.PinRequest{Addr: addr, Size: 6 * mib})
+			require.NoError(t, err)
+			fd := p.(*pin).parts[nth].fd
+			require.NoError(t, unix.Close(fd))
+			if again {
+				null, err := unix.Open("/dev/null", unix.O_RDWR|unix.O_CLOEXEC, 0)
+				require.NoError(t, err)
+				require.Equal(t, fd, null, "the least number that is free")
+			}
+			_, _, err = p.Map(6*mib, backend.None)
+			require.ErrorIs(t, err, unix.EBADF)
+			require.NoError(t, p.Unpin())
+			require.Equal(t, again, unix.Close(fd) == nil, "what is the host's stays")
+			require.Equal(t, fds, cudatest.FDs(t))
+		}
+	}
 }
 
 // Whole pages around any bytes, as far as 64 bits go.
