@@ -314,6 +314,11 @@ func TestMapAfterACheckpoint(t *testing.T) {
 		require.ErrorIs(t, err, unix.EIO)
 		require.ErrorContains(t, err, "unpin before a checkpoint")
 		require.Equal(t, live, w.held())
+		w.cuda.ipcWord[ipcClient] = -w.cuda.client.Handle // a handle that names no client tells nothing
+		_, _, err = old.Map(gpuPage, backend.None)
+		require.NoError(t, err)
+		require.NoError(t, old.Unmap())
+		w.cuda.ipcWord[ipcClient] = 0
 		require.NoError(t, old.Unpin())
 		p := w.pinned(start, a.end()-start)
 		w.cycle(p)

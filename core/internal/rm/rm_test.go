@@ -319,6 +319,11 @@ func TestWindowsPastAPoolsBuffer(t *testing.T) {
 		w.end()
 	}
 	w := newWorld(t)
+	inside := w.cuda.pool(0, mib+8192, 300) // begins and ends inside a GPU page, and is alone on it
+	for _, n := range []uint64{1, 300, 301, gpuPage - 8192} {
+		require.NoError(t, w.pinned(inside.start, n).Unpin())
+	}
+	w.notPinned(inside.start, gpuPage-8191, unix.EINVAL, "no device memory")
 	v := w.cuda.vmm(0, true, []uint64{2 * mib})
 	w.notPinned(v.start, v.size+1, unix.EINVAL, "")
 	w.cuda.noMappings = true
