@@ -18,21 +18,9 @@
 
 static const char library[] = "libcuda.so.1";
 
-/*
- * What this process or an ancestor has loaded, and the functions that were looked up. A
- * forked child has both in its memory.
- */
+/* What this process or an ancestor has loaded. A forked child has both in its memory. */
 static _Atomic(void *) cuda;
-
-#define FUNCTIONS_MAX 128u
-#define NAME_MAX_BYTES 48u
-
-static struct function {
-	_Atomic bool known;	/* stored last */
-	char name[NAME_MAX_BYTES];
-	void *at;		/* NULL: this driver lacks it */
-} functions[FUNCTIONS_MAX];
-static _Atomic uint32_t functions_taken;
+struct gdr_driver_functions gdr_driver_functions;
 
 /*
  * The loader of a forked child. Where a thread of the parent was inside it at the fork, the
@@ -356,42 +344,15 @@ bool gdr_driver_is_loaded(void)
 	return loaded() != NULL;
 }
 
-static const struct function *find_known(const char *name)
+bool gdr_driver_find(const char *name, uintptr_t *at)
 {
-	for (uint32_t i = 0; i < FUNCTIONS_MAX; i++)
-		if (atomic_load_explicit(&functions[i].known, memory_order_acquire) &&
-		    !strcmp(functions[i].name, name))
-			return &functions[i];
-	return NULL;
-}
-
-/* Two threads may note the same function. */
-static void note_function(const char *name, void *at)
-{
-	uint32_t i = atomic_load(&functions_taken);
-
-	if (i >= FUNCTIONS_MAX || strlen(name) >= NAME_MAX_BYTES)
-		return;
-	i = atomic_fetch_add(&functions_taken, 1);
-	if (i >= FUNCTIONS_MAX)
-		return;
-	strcpy(functions[i].name, name);
-	functions[i].at = at;
-	atomic_store_explicit(&functions[i].known, true, memory_order_release);
-}
-
-bool gdr_driver_find(const char *name, void *place)
-{
-	const struct function *f = find_known(name);
-	void *lib = f ? NULL : loaded(), *at = f ? f->at : NULL;
+	void *lib = loaded();
 	bool entered;
 
-	if (lib && gdr_driver_can_load()) {
-		entered = enter_loader();
-		at = dlsym(lib, name);
-		note_function(name, at);
-		leave_loader(entered);
-	}
-	*(void **)place = at;
-	return at != NULL;
+	if (!lib || !gdr_driver_can_load())
+		return false;
+	entered = enter_loader();
+	*at = (uintptr_t)dlsym(lib, name);
+	leave_loader(entered);
+	return true;
 }

@@ -15,6 +15,7 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 
 #pragma GCC visibility push(hidden)
 
@@ -38,10 +39,19 @@ bool gdr_driver_can_load(void);
 bool gdr_driver_is_loaded(void);
 
 /*
- * Stores the address of a function in *place, which is a pointer to a function. false:
- * the library has no function of that name, or is not loaded. Each name is looked up once.
+ * Looks up a function; *at is 0 where the library has none of that name. false: the library is
+ * not loaded, or this process cannot look up; see 3.
  */
-bool gdr_driver_find(const char *name, void *place);
+bool gdr_driver_find(const char *name, uintptr_t *at);
+
+/*
+ * The functions that Go has looked up, in its order (host.go). They lie here for a forked child,
+ * whose Go begins anew.
+ */
+extern struct gdr_driver_functions {
+	uint32_t known;		/* stored last, by Go's atomics */
+	uintptr_t at[64];
+} gdr_driver_functions;
 
 #pragma GCC visibility pop
 

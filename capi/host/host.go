@@ -23,6 +23,8 @@ import "C"
 
 import (
 	"fmt"
+	"slices"
+	"sync/atomic"
 	"unsafe"
 
 	_ "gdrapi/capi/copy" // C alone: front.c and runtime.c call it
@@ -69,12 +71,28 @@ var Driver = cuda.Loader{
 		return fmt.Errorf("%w (%s)", unix.ENODEV, C.GoString(&why[0]))
 	},
 	Loaded: func() bool { return bool(C.gdr_driver_is_loaded()) },
-	Find: func(name string) uintptr {
+	Find:   findFunctions,
+}
+
+// findFunctions looks up functions of the driver, once: a forked child has its parent's answers.
+// Two threads may do it at a time.
+func findFunctions(names []string) []uintptr {
+	known := (*uint32)(&C.gdr_driver_functions.known)
+	kept := (*[len(C.gdr_driver_functions.at)]uintptr)(unsafe.Pointer(&C.gdr_driver_functions.at))[:len(names)]
+	if atomic.LoadUint32(known) != 0 {
+		return slices.Clone(kept)
+	}
+	found, all := make([]uintptr, len(names)), true
+	for i, name := range names {
 		text := append([]byte(name), 0)
-		var fn unsafe.Pointer
-		C.gdr_driver_find((*C.char)(unsafe.Pointer(&text[0])), unsafe.Pointer(&fn))
-		return uintptr(fn)
-	},
+		looked := C.gdr_driver_find((*C.char)(unsafe.Pointer(&text[0])), (*C.uintptr_t)(unsafe.Pointer(&found[i])))
+		all = all && bool(looked)
+	}
+	if all {
+		copy(kept, found)
+		atomic.StoreUint32(known, 1)
+	}
+	return found
 }
 
 // Usable reports whether this process can load a library.

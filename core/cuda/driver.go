@@ -127,9 +127,9 @@ type Driver struct {
 // Loader loads the driver and finds its functions. A library in somebody else's process
 // has its own: a forked child must not load again what its memory has.
 type Loader struct {
-	Load   func() error // loads the driver, unless it is loaded
-	Loaded func() bool  // whether anybody in this process has loaded it
-	Find   func(name string) uintptr
+	Load   func() error                   // loads the driver, unless it is loaded
+	Loaded func() bool                    // whether anybody in this process has loaded it
+	Find   func(names []string) []uintptr // their addresses; 0: the driver has none of that name
 }
 
 // UseLoader sets the Loader. It must be called before the first Load.
@@ -144,13 +144,14 @@ var loader = Loader{
 		_, err := purego.Dlopen(library, purego.RTLD_NOW|rtldNoload)
 		return err == nil
 	},
-	Find: func(name string) uintptr {
-		lib, err := open()
-		if err != nil {
-			return 0
+	Find: func(names []string) []uintptr {
+		found := make([]uintptr, len(names))
+		if lib, err := open(); err == nil {
+			for i, name := range names {
+				found[i], _ = purego.Dlsym(lib, name)
+			}
 		}
-		fn, _ := purego.Dlsym(lib, name)
-		return fn
+		return found
 	},
 }
 
@@ -177,11 +178,8 @@ func Load() (*Driver, error) {
 	if err := loader.Load(); err != nil {
 		return nil, fmt.Errorf("cannot load the CUDA driver: %w", err)
 	}
-	d := &Driver{fn: new(functions)}
-	for i, name := range names {
-		// A driver older than a function is fine until the function is needed.
-		d.fn[i] = loader.Find(name)
-	}
+	// A driver older than a function is fine until the function is needed.
+	d := &Driver{fn: (*functions)(loader.Find(names[:]))}
 	driver.CompareAndSwap(nil, d)
 	return driver.Load(), nil
 }
