@@ -222,11 +222,7 @@ int gdr_front_close_inherited(uint64_t g)
 {
 	struct gdr_front *front = atomic_load(&gdr_front_page);
 
-	for (uint32_t i = 0; i < GDR_INHERITED_MAX; i++)
-		if (atomic_load(&front->inherited[i]) == g)
-			return refuse_inherited();
-	atomic_store(&front->inherited[atomic_fetch_add(&front->inherited_closed, 1) % GDR_INHERITED_MAX], g);
-	return 0;
+	return atomic_exchange(&front->inherited[g % GDR_INHERITED_MAX], g) == g ? refuse_inherited() : 0;
 }
 
 int gdr_front_admit(uint64_t a, uint64_t b)

@@ -38,8 +38,8 @@ int gdr_front_admit(uint64_t a, uint64_t b);
 
 /*
  * Closes a gdr_t that was inherited through a fork: nothing of it is here, so nothing
- * happens. Returns 0, or EACCES if this process has closed it before. Of many, the last
- * GDR_INHERITED_MAX are remembered.
+ * happens. Returns 0, or EACCES if this process has closed it before. Of those with the same
+ * index modulo GDR_INHERITED_MAX, the last is remembered.
  */
 int gdr_front_close_inherited(uint64_t g);
 

@@ -40,8 +40,7 @@ struct gdr_front {
 	bool runs;		/* under lock: whether Go's runtime runs in this process */
 	copy_pool_ref pool;	/* threads that share long copies; NULL: none */
 	gdr_dma_ref dma;	/* NULL: no copies by DMA */
-	_Atomic uint32_t inherited_closed;	/* how many of the parent's gdr_t were closed here */
-	_Atomic uint64_t inherited[GDR_INHERITED_MAX];	/* the last ones, 0: none */
+	_Atomic uint64_t inherited[GDR_INHERITED_MAX];	/* the parent's gdr_t that were closed here */
 };
 
 /* NULL until the first gdr_open of this process or of an ancestor. */

@@ -330,10 +330,10 @@ static int close_inherited(void)
 		MUST(!gdr_front_close_inherited(handle(1) + i));
 	for (uint64_t i = 0; i < GDR_INHERITED_MAX; i++)
 		MUST(gdr_front_close_inherited(handle(1) + i) == EACCES && of.lines == (int)i + 1);
-	MUST(!gdr_front_close_inherited(handle(1) + 1000));
-	for (uint64_t i = 1; i < GDR_INHERITED_MAX; i++)
+	MUST(!gdr_front_close_inherited(handle(1) + GDR_INHERITED_MAX));
+	for (uint64_t i = 1; i <= GDR_INHERITED_MAX; i++)
 		MUST(gdr_front_close_inherited(handle(1) + i) == EACCES);
-	MUST(!gdr_front_close_inherited(handle(1)) && gdr_front_close_inherited(handle(1) + 1000) == EACCES);
+	MUST(!gdr_front_close_inherited(handle(1)));
 	return 0;
 }
 
