@@ -114,6 +114,44 @@ def one_sample():
     check(all(r["samples"] == 1 for r in rows), "apiperf -n 1 takes one sample", rows)
 
 
+def variables():
+    """The options that set the library's variables, each its own."""
+    for args in (["--backend", "dmabuf"], ["--read-threads", "3"], ["--write-threads", "2"],
+                 ["--backend", "dmabuf", "--read-threads", "64", "--write-threads", "1"], []):
+        out = run("copybw", *RUNS["copybw"], *args, LD_PRELOAD=SPOIL, SPOIL="open:tell:1", GDRCOPY_LOG_LEVEL="5")
+        want = {"GDRCOPY_LOG_LEVEL=5", *(f"GDRCOPY_{name[2:].upper().replace('-', '_')}={value}" for name, value in zip(args[::2], args[1::2]))}
+        check(out.returncode == 0 and set(out.stderr.splitlines()) == want, f"copybw {' '.join(args)}: what the library is told", out.stderr)
+
+
+def plans():
+    """Which copies are timed, of which sizes: at a limit, and past it."""
+    def sizes_of(tool, *args):
+        """The sizes of each op, who and mode."""
+        found = {}
+        for r in json.loads(run(tool, *args, "--json").stdout)["results"]:
+            found.setdefault((r["op"], r["who"], r["mode"]), []).append(r["size"])
+        return found
+
+    small = [1, 2, 3, 4, 7, 8, 16, 32, 48, 64, 96, 128, 192, 256] + [1 << n for n in range(9, 17)]
+    small = sorted(set(small))
+    for most in 65536, 131072:
+        found = sizes_of("copylat", "-s", str(most), "-w", "1", "-r", "1")
+        both = [n for n in small + [131072] if n <= most]
+        for key, want in ((("write", "gdrcopy", "alone"), small),
+                          (("write", "gdrcopy", "back-to-back"), both), (("read", "gdrcopy", "back-to-back"), both),
+                          (("write", "cuMemcpy", "back-to-back"), both), (("read", "cuMemcpy", "back-to-back"), both),
+                          (("write", "memcpy", "back-to-back"), both), (("read", "memcpy", "back-to-back"), small)):
+            check(found.get(key) == want, f"copylat -s {most}: the sizes of {' '.join(key)}", found.get(key))
+        out = run("copylat", "-s", str(most), "-w", "1", "-r", "1").stdout
+        for title, last in (("Writes alone, P50", 65536), ("Writes back to back, P50", most), ("Reads, P50", most)):
+            table = out.split("\n" + title + "\n\n")[1].split("\n\n")[0].splitlines()
+            check(table[-1].split()[0] == str(last), f"copylat -s {most}: the last line of {title}", table[-1])
+    for most, want in ((1, [65536]), (65536, [65536]), ((1 << 20) - 1, [65536]), (1 << 20, [65536, 1 << 20]),
+                       ((16 << 20) - 1, [65536, 1 << 20]), (16 << 20, [65536, 1 << 20, 16 << 20])):
+        found = sizes_of("apiperf", "-s", str(most), "-n", "1", "-w", "0")
+        check(sorted({n for sizes in found.values() for n in sizes} - {0}) == want, f"apiperf -s {most}: the sizes", found)
+
+
 def bad_copies():
     """Each copy that is wrong or refused: status 1, and a line that says so."""
     each = "copybw", "copylat", "copylat, cold", "apiperf", "copylat, pause"
@@ -219,6 +257,8 @@ def full_disk():
 
 forms()
 one_sample()
+variables()
+plans()
 bad_copies()
 sanity()
 report()

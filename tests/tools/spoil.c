@@ -9,7 +9,8 @@
  *	WHICH	a number: that call of the process alone, from 1; all; or others: those of
  *		threads that are not the main one
  *
- * pin, map and unmap can only be refused.
+ * pin, map and unmap can only be refused. With SPOIL=open:tell:1 the environment that gdr_open
+ * has of the library's is told on standard error.
  */
 #define _GNU_SOURCE 1
 #include <dlfcn.h>
@@ -25,7 +26,7 @@
 #include "gdrapi.h"
 #include "gdrapi_ext.h"
 
-enum how { LEAVE, FLIP, NOTHING, REFUSE };
+enum how { LEAVE, FLIP, NOTHING, REFUSE, TELL };
 
 static struct {
 	char call[16];
@@ -51,7 +52,7 @@ __attribute__((constructor)) static void read_plan(void)
 	if (sscanf(text, "%15[^:]:%15[^:]:%15s", plan.call, how, which) != 3)
 		bad_plan(text);
 	plan.how = !strcmp(how, "flip") ? FLIP : !strcmp(how, "nothing") ? NOTHING :
-		   !strcmp(how, "refuse") ? REFUSE : LEAVE;
+		   !strcmp(how, "refuse") ? REFUSE : !strcmp(how, "tell") ? TELL : LEAVE;
 	plan.others = !strcmp(which, "others");
 	if (plan.how == LEAVE)
 		bad_plan(text);
@@ -158,6 +159,16 @@ int gdr_copy_from_mapping_v(const gdr_piece_t *pieces, size_t count)
 	if (how == FLIP && count)
 		count--;
 	return how == NOTHING ? 0 : next(pieces, count);
+}
+
+gdr_t gdr_open(void)
+{
+	REAL(gdr_open);
+	if (fate("open") == TELL)
+		for (char **v = environ; *v; v++)
+			if (!strncmp(*v, "GDRCOPY_", 8))
+				fprintf(stderr, "%s\n", *v);
+	return next();
 }
 
 int gdr_pin_buffer_v2(gdr_t g, unsigned long addr, size_t size, uint32_t flags, gdr_mh_t *handle)

@@ -138,6 +138,54 @@ for backend in gdrdrv dmabuf rm vulkan; do
 done
 check "--backend of another name" usage copybw --backend other
 
+# Each option at the ends of its range is taken, and past them refused.
+while read -r tools option least most words; do
+	for tool in $(echo "$tools" | tr , ' '); do
+		for value in $least $most $words; do
+			check "$tool $option $value" absent "$tool" "$option" "$value"
+		done
+		[ "$least" = - ] || for value in $((least - 1)) $((most + 1)) "${least}x" x; do
+			check "$tool refuses $option $value" usage "$tool" "$option" "$value"
+		done
+	done
+done <<'END'
+copybw,copylat,apiperf,pplat -d 0 1023
+copybw,copylat,apiperf -s 1 1099511627776 1024G 1k 1KiB 1kb 2M 2MiB 1G 0x10
+copybw,copylat,apiperf --budget 1 600000
+copybw,copylat -w 1 100000000 0x10
+copybw,copylat -r 1 100000000
+copybw,copylat --read-threads 1 64
+copybw,copylat --write-threads 1 64
+copybw --threads 1 256
+copybw -c 1 131072 128K
+copybw -o 0 131071
+copylat -o 0 1099511627776
+apiperf -n 1 100000000
+apiperf -w 0 1000000
+pplat -t 1 1000000000
+pplat -u 0 86400
+pplat -m 0 1
+pplat -B 1 8192
+pplat -T 1 1024
+END
+for bad in 1025G 1048577M 16Q 1KK 1iB 4BB K -1 ''; do
+	check "copybw refuses -s '$bad'" usage copybw -s "$bad"
+done
+check "pplat -s 4" absent pplat -s 4
+check "pplat -s 1G" absent pplat -s 1G
+for bad in 1 2 1073741828; do check "pplat refuses -s $bad" usage pplat -s $bad; done
+for word in default wc WC cached cache caching device; do check "copybw -M $word" absent copybw -M $word; done
+for word in ext cumemalloc cuMemCreate; do check "copybw -A $word" absent copybw -A $word; done
+for word in -M -A --backend; do check "copybw refuses $word wcx" usage copybw $word wcx; done
+for word in each used many pause callers; do check "copylat --mode $word" absent copylat --mode $word; done
+for word in hostmem gpumem; do
+	for option in -G -C -D; do check "pplat $option $word" absent pplat $option $word; done
+done
+check "pplat -C both" absent pplat -C both
+for option in -G -D; do check "pplat refuses $option both" usage pplat $option both; done
+check "copybw with a copy that just fits past -o" absent copybw -s 4096 -c 4090 -o 6
+check "copybw with one that does not" usage copybw -s 4096 -c 4091 -o 6
+
 # A terminal has a line of progress; a pipe, above, nothing.
 on_terminal() {
 	# shellcheck disable=SC2086 # words

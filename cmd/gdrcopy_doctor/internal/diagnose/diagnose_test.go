@@ -134,6 +134,8 @@ func TestMachineWithoutGPU(t *testing.T) {
 	r := Examine(s.Facts)
 	require.Equal(t, NoGPU, r.Verdict)
 	require.Equal(t, "There is no NVIDIA GPU here.", r.Summary)
+	require.Equal(t, OK, findingOf(t, r, "library").Status, "what a consumer would get is said, too")
+	require.Len(t, r.Findings, 2)
 	require.Equal(t, []Backend{}, r.Backends, "an array in JSON, too")
 	s.Container.Kind = "Docker"
 	r = Examine(s.Facts)
@@ -233,6 +235,10 @@ var causes = []struct {
 	{"container that works", healthy, func(s *scene) { s.Container.Kind = "Docker" }, "container", OK, "container (Docker).", ""},
 	{"container that is void", broken, func(s *scene) { s.Container.Kind = "Docker"; s.Env["NVIDIA_VISIBLE_DEVICES"] = "void" }, "container", Fail, "NVIDIA_VISIBLE_DEVICES=void", "--gpus all"},
 	{"capabilities not set", broken, func(s *scene) { s.Container.Kind = "Docker" }, "container", Warn, "is not set", "compute,utility"},
+	{"capabilities that are empty", broken, func(s *scene) { s.Container.Kind = "Docker"; s.Env["NVIDIA_DRIVER_CAPABILITIES"] = "" }, "container", Warn, "is not set", "compute,utility"},
+	{"capabilities that begin as the right ones", dead, func(s *scene) { s.Container.Kind = "Docker"; s.Env["NVIDIA_DRIVER_CAPABILITIES"] = "computer,utility" }, "container", Fail, "without compute", "compute,utility"},
+	{"visible devices of none", broken, func(s *scene) { s.Container.Kind = "Docker"; s.Env["NVIDIA_VISIBLE_DEVICES"] = "none" }, "container", Fail, "NVIDIA_VISIBLE_DEVICES=none", "--gpus all"},
+	{"void, and yet it works", healthy, func(s *scene) { s.Container.Kind = "Docker"; s.Env["NVIDIA_VISIBLE_DEVICES"] = "void" }, "container", OK, "container (Docker).", ""},
 	{"without compute", dead, func(s *scene) { s.Container.Kind = "Docker"; s.Env["NVIDIA_DRIVER_CAPABILITIES"] = "utility" }, "container", Fail, "without compute", "compute,utility"},
 	{"without utility", healthy, func(s *scene) { s.Container.Kind = "Docker"; s.Env["NVIDIA_DRIVER_CAPABILITIES"] = "compute" }, "container", Warn, "without utility", "compute,utility"},
 	{"all capabilities", broken, func(s *scene) { s.Container.Kind = "Docker"; s.Env["NVIDIA_DRIVER_CAPABILITIES"] = "all" }, "container", OK, "NVIDIA_DRIVER_CAPABILITIES=all.", ""},
