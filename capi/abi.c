@@ -13,7 +13,7 @@
 #include "../include/gdrapi.h"
 #include "../include/gdrapi_ext.h"
 #include "_cgo_export.h"
-#include "copy/plan.h"
+#include "long/plan.h"
 #include "data.h"
 #include "host/env.h"
 #include "host/front.h"

@@ -53,7 +53,7 @@ func gdrcore_init(epoch C.uint32_t, table *C.uintptr_t) (rc C.int) {
 	var err error
 	defer finish("gdr_open", &err, &rc)
 	log.SetThreshold(log.Level(host.LogLevel()))
-	if wrong := host.ReadSettings(); wrong != nil {
+	if wrong := long.ReadSettings(); wrong != nil {
 		log.Errorf("%v", wrong)
 		return C.int(unix.EINVAL)
 	}

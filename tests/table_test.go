@@ -131,7 +131,7 @@ var table = []Group{
 
 	// The Go packages.
 	{Name: "go", Rows: []Program{
-		goTest(Program{Name: "core", Sim: Plain}, "./core/...", "./capi/door", "./capi/cpus", "./capi/host"),
+		goTest(Program{Name: "core", Sim: Plain}, "./core/...", "./capi/door", "./capi/cpus", "./capi/host", "./capi/long"),
 		// As a Go program without cgo uses it, on each simulated driver.
 		{Name: "library", Cmd: cmd("$B/bin/core_test", "-test.v", "-test.run", "^(TestLibrary|TestMemoryThatNeedsTheWatch|Example)"),
 			Count: GoTest, On: all, Make: cmd("doubles", "$B/bin/core_test")},

@@ -15,6 +15,7 @@ CLANG     ?= clang
 DOUBLES   := $(D)/libcuda.so.1 $(D)/libcuda.so $(D)/libvulkan.so.1 $(D)/nvidia_icd.json $(D)/rm_sim
 # What programs are built from, or again for, beside their own source.
 COPY_C    := $(wildcard capi/copy/*.c)
+LONG_C    := $(wildcard capi/long/*.c)
 CAPI_H    := $(wildcard capi/*.h capi/host/*.h capi/long/*.h capi/copy/*.h)
 GUEST_H   := $(wildcard $(T)/guest/*.h tools/*.h)
 

@@ -11,6 +11,7 @@ package host
 #cgo LDFLAGS: -ldl -lpthread
 #include <sys/mman.h>
 #include "driver.h"
+#include "env.h"
 #include "front.h"
 
 // The answer is a number: a driver may answer an address that no Go pointer may hold.
@@ -49,6 +50,9 @@ func Munmap(va, size uintptr) error {
 	}
 	return nil
 }
+
+// LogLevel is the least level of the lines that the environment wants logged.
+func LogLevel() int { return int(C.gdr_env_log_level()) }
 
 // RegisterBarrier registers the process for membarrier(2). It may take 30 ms.
 func RegisterBarrier() error {

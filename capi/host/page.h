@@ -12,7 +12,6 @@
 #include <stdint.h>
 
 #include "../copy/copy.h"
-#include "../copy/pool.h"
 #include "../copy/slot.h"
 
 #pragma GCC visibility push(hidden)
@@ -22,7 +21,10 @@
 /* The core's part of a start, in Go: handles get epoch, and *table is their table. */
 typedef int gdr_core_init(uint32_t epoch, uintptr_t *table);
 
-struct gdr_dma;	/* dma.h */
+/* Of long copies: pool.h, dma.h. */
+struct copy_pool;
+typedef _Atomic(struct copy_pool *) copy_pool_ref;
+struct gdr_dma;
 typedef _Atomic(struct gdr_dma *) gdr_dma_ref;
 
 /*

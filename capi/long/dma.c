@@ -6,10 +6,10 @@
 #include <string.h>
 #include <sys/mman.h>
 
-#include "../copy/plan.h"
 #include "../copy/slot.h"
 #include "../host/front.h"
 #include "../host/log.h"
+#include "plan.h"
 
 #define RESTS_MOST 1023u
 

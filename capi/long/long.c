@@ -3,11 +3,11 @@
 
 #include <string.h>
 
-#include "../copy/auto.h"
 #include "../copy/clock.h"
 #include "../copy/fence.h"
-#include "dma.h"
 #include "../host/front.h"
+#include "auto.h"
+#include "dma.h"
 
 struct gdr_long_threads gdr_long_threads(void)
 {

@@ -12,6 +12,8 @@
 
 #include "../copy/copy.h"
 #include "../host/page.h"
+#include "plan.h"
+#include "pool.h"
 
 #pragma GCC visibility push(hidden)
 

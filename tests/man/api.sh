@@ -70,9 +70,9 @@ runs() {
 		[ "$(cat "$work/word.out")" = 42 ]
 }
 
-# The environment's variables, by their names in capi/host/env.c and capi/host/env.go.
+# The environment's variables, by their names in capi/host/env.c and capi/long/env.go.
 variables() {
-	grep -ohE '"[A-Z]+_[A-Z_]+"' capi/host/env.c capi/host/env.go | tr -d '"'
+	grep -ohE '"[A-Z]+_[A-Z_]+"' capi/host/env.c capi/long/env.go | tr -d '"'
 }
 
 # Only these files ask for one, of C's and Go's code.

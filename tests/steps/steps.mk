@@ -4,4 +4,4 @@
 
 $(BIN)/steps $(BIN)/fences: $(BIN)/%: tests/steps/%.c tests/steps/table.h $(T)/front_double.h $(wildcard capi/*.[ch] capi/*/*.[ch]) tools/tap.h
 	@mkdir -p $(@D)
-	$(CC) $(C11) $(CFLAGS) -Icapi -I$(T) -o $@ $< capi/data.c capi/long/dma.c capi/long/engine.c capi/long/long.c capi/host/guest.c $(COPY_C) -lpthread -ldl
+	$(CC) $(C11) $(CFLAGS) -Icapi -I$(T) -o $@ $< capi/data.c $(LONG_C) capi/host/guest.c $(COPY_C) -lpthread -ldl

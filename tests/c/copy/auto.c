@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: MIT
 /*
- * copy/auto.c - how capi/copy/auto.c chooses, by itself: a machine whose ways take
+ * copy/auto.c - how capi/long/auto.c chooses, by itself: a machine whose ways take
  * what this program says.
  */
 #include <stdlib.h>
 
-#include "copy/plan.h"
+#include "long/plan.h"
 #include "tap.h"
 
 /* The estimates are read, too. */
-#include "../../../capi/copy/auto.c"
+#include "../../../capi/long/auto.c"
 
 #define ALL ((1u << COPY_WAYS) - 1)
 

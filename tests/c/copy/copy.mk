@@ -6,8 +6,8 @@
 
 COPY_TEST  = $(C11) -Icapi -I$(T) -o $@ $(filter %.c,$^) -lpthread -ldl
 $(addprefix $(BIN)/,copy_test copy_test.arm64 copy_test.ppc64le) $(B)/asan/copy_test: $(T)/copy/test.c
-$(BIN)/ext_pool $(BIN)/ext_pool_tsan: $(T)/copy/pool.c
-$(BIN)/guest_tsan: $(T)/copy/tsan.c capi/data.c capi/long/dma.c capi/long/engine.c capi/long/long.c capi/host/guest.c
+$(BIN)/ext_pool $(BIN)/ext_pool_tsan: $(T)/copy/pool.c capi/long/pool.c capi/long/plan.c
+$(BIN)/guest_tsan: $(T)/copy/tsan.c capi/data.c $(LONG_C) capi/host/guest.c
 $(addprefix $(BIN)/,copy_test copy_test.arm64 copy_test.ppc64le ext_pool ext_pool_tsan guest_tsan) $(B)/asan/copy_test: \
 		$(COPY_C) $(CAPI_H) $(T)/front_double.h tools/tap.h
 
@@ -15,16 +15,16 @@ $(BIN)/copy_test $(BIN)/ext_pool:
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS) $(COPY_TEST)
 
-# These two have capi/copy/pool.c in them.
-$(BIN)/pool_rules: $(T)/copy/pool_rules.c $(COPY_C) $(CAPI_H) tools/tap.h
+# These two have capi/long/pool.c in them.
+$(BIN)/pool_rules: $(T)/copy/pool_rules.c $(LONG_C) $(CAPI_H) tools/tap.h
 	@mkdir -p $(@D)
-	$(CC) $(CFLAGS) $(C11) -Icapi -o $@ $< capi/copy/plan.c
+	$(CC) $(CFLAGS) $(C11) -Icapi -o $@ $< capi/long/plan.c
 
-$(BIN)/pool_steps: $(T)/copy/pool_steps.c $(COPY_C) $(CAPI_H) tools/tap.h
+$(BIN)/pool_steps: $(T)/copy/pool_steps.c capi/long/pool.c $(COPY_C) $(CAPI_H) tools/tap.h
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS) $(C11) -Icapi -I$(T) -o $@ $(filter-out %/pool.c,$(filter %.c,$^)) -lpthread -ldl
 
-$(BIN)/data_test: $(T)/copy/data.c capi/data.c $(COPY_C) $(CAPI_H) $(T)/front_double.h tools/tap.h
+$(BIN)/data_test: $(T)/copy/data.c capi/data.c capi/long/plan.c $(COPY_C) $(CAPI_H) $(T)/front_double.h tools/tap.h
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS) $(COPY_TEST)
 
@@ -32,10 +32,10 @@ $(BIN)/threads_test: $(T)/copy/threads.c capi/copy/threads.c $(CAPI_H) tools/tap
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS) $(COPY_TEST) -lm
 
-# It has capi/copy/auto.c in it.
-$(BIN)/auto_test: $(T)/copy/auto.c capi/copy/auto.c capi/copy/plan.c $(CAPI_H) tools/tap.h
+# It has capi/long/auto.c in it.
+$(BIN)/auto_test: $(T)/copy/auto.c capi/long/auto.c capi/long/plan.c $(CAPI_H) tools/tap.h
 	@mkdir -p $(@D)
-	$(CC) $(CFLAGS) $(C11) -Icapi -o $@ $(filter-out capi/copy/auto.c,$(filter %.c,$^))
+	$(CC) $(CFLAGS) $(C11) -Icapi -o $@ $(filter-out capi/long/auto.c,$(filter %.c,$^))
 
 $(BIN)/ext_pool_tsan $(BIN)/guest_tsan: | need-$(CLANG)
 	@mkdir -p $(@D)

@@ -19,7 +19,7 @@
 #include <unistd.h>
 
 #include "copy/copy.h"
-#include "copy/plan.h"
+#include "long/plan.h"
 #include "data.h"
 #include "front_double.h"
 #include "gdrapi_ext.h"

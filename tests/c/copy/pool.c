@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 /*
- * copy/pool.c - the threads that share a copy, by themselves: capi/copy/pool.c
+ * copy/pool.c - the threads that share a copy, by themselves: capi/long/pool.c
  * and the copy routines, on ordinary memory, with more threads than CPUs.
  *
  * Built a second time with ThreadSanitizer. That does not see the accesses of
@@ -19,7 +19,7 @@
 #include <unistd.h>
 
 #include "copy/fence.h"
-#include "copy/pool.h"
+#include "long/pool.h"
 #include "tap.h"
 
 #define MOST (256u << 10)

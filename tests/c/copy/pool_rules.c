@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 /*
  * copy/pool_rules.c - when threads share a copy, which of them are woken, and when they
- * sleep. capi/copy/pool.c is built in here. The clock, the futexes and the threads are
+ * sleep. capi/long/pool.c is built in here. The clock, the futexes and the threads are
  * the test's: nothing depends on how fast this machine is.
  */
 #define _GNU_SOURCE
@@ -18,7 +18,7 @@
 #include <unistd.h>
 
 #include "copy/clock.h"
-#include "copy/plan.h"
+#include "long/plan.h"
 #include "copy/signals.h"
 #include "copy/threads.h"
 #include "tap.h"
@@ -111,7 +111,7 @@ static long fake_futex(_Atomic uint32_t *bell, int op, uint32_t value);
 #define atomic_fetch_or(p, v) (step(), atomic_fetch_or_explicit(p, v, memory_order_seq_cst))
 #define atomic_fetch_and(p, v) (step(), atomic_fetch_and_explicit(p, v, memory_order_seq_cst))
 
-#include "copy/pool.c"
+#include "long/pool.c"
 
 #undef mmap
 #undef madvise

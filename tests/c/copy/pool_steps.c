@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 /*
  * copy/pool_steps.c - the threads that share a copy, held between any two of their
- * steps. capi/copy/pool.c is built in here. A step is a load or a store of what threads
+ * steps. capi/long/pool.c is built in here. A step is a load or a store of what threads
  * share; before each one a test may let another thread act. That thread is no real one:
  * its function is called, so that every order of the two can be tried, one by one.
  *
@@ -16,7 +16,7 @@
 #include <string.h>
 
 #include "copy/fence.h"
-#include "copy/plan.h"
+#include "long/plan.h"
 #include "tap.h"
 
 /* The other's turn: at step number at, counted from 0. */
@@ -61,7 +61,7 @@ static void note(char event)
 #define copy_fence_read_begin() (note('b'), copy_fence_read_begin())
 #define copy_fence_read_end() (note('e'), copy_fence_read_end())
 
-#include "copy/pool.c"
+#include "long/pool.c"
 
 enum { WORKERS = 2, LONG = 256 << 10, SHORT = 4096 };
 

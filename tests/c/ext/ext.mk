@@ -33,7 +33,7 @@ $(BIN)/ext_extents: $(T)/ext/extents.c capi/long/engine.c capi/host/guest.c $(CA
 	$(CC) $(CFLAGS) $(ENGINE_TEST)
 
 # It includes long.c and dma.c.
-$(BIN)/ext_ways: $(T)/ext/ways.c capi/copy/auto.c capi/copy/plan.c capi/long/long.c capi/long/dma.c $(CAPI_H) tools/tap.h
+$(BIN)/ext_ways: $(T)/ext/ways.c capi/long/auto.c capi/long/plan.c capi/long/long.c capi/long/dma.c $(CAPI_H) tools/tap.h
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS) $(C11) -Icapi -o $@ $(filter-out capi/long/long.c capi/long/dma.c,$(filter %.c,$^)) -lpthread
 

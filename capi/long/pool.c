@@ -43,10 +43,10 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "clock.h"
-#include "fence.h"
-#include "signals.h"
-#include "threads.h"
+#include "../copy/clock.h"
+#include "../copy/fence.h"
+#include "../copy/signals.h"
+#include "../copy/threads.h"
 
 #define WORKERS_MAX (COPY_THREADS_MAX - 1)
 #define READ_SHARE 1024u

@@ -1,10 +1,9 @@
-package host
+package long
 
 /*
 #include <stdlib.h>
-#include "../copy/plan.h"
-#include "../copy/pool.h"
-#include "env.h"
+#include "plan.h"
+#include "pool.h"
 */
 import "C"
 
@@ -80,9 +79,6 @@ func values() (v [settingCount]uint64, err error) {
 	}
 	return v, nil
 }
-
-// LogLevel is the least level of the lines that the environment wants logged.
-func LogLevel() int { return int(C.gdr_env_log_level()) }
 
 // ReadSettings reads what the environment asks of copies, and has them made so. After an error
 // nothing is changed.

@@ -14,14 +14,14 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "copy.h"
+#include "../copy/copy.h"
+#include "../host/page.h"
 #include "plan.h"
 
 #pragma GCC visibility push(hidden)
 
 /* One process's workers. A child must not touch its parent's. */
 struct copy_pool;
-typedef _Atomic(struct copy_pool *) copy_pool_ref;
 
 /* How many microseconds workers look for work before they sleep. */
 #define COPY_SPIN_US 50u	/* if nobody says */
