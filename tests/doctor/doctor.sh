@@ -138,6 +138,7 @@ check "a setting that is wrong" first environment 'refuses GDRCOPY_COPY_IMPL=no\
 case $(tests/on.sh) in
 *rm*)
 	works rm rm
+	check "on each GPU, memory of pools too" printed 'It was tried on [2-9] GPUs, with plain memory and memory of pools\.'
 	check "CUDA without a device" says 1 '^FAIL  cuda: .*\(100\)' rm CUDA_SIM_FAIL=cuInit=100
 	# limited LIMIT FINDING: in a process that may have less of something.
 	limited() {

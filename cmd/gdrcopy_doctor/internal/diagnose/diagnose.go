@@ -101,7 +101,7 @@ func Examine(f facts.Facts) Report {
 func (r *Report) judge(e *examination) {
 	first := slices.IndexFunc(r.Findings, func(f Finding) bool { return f.Status == Fail })
 	if first < 0 {
-		r.Summary = fmt.Sprintf("libgdrapi works here: gdr_open takes %s. %s", e.taken, speed(e.Trials[0]))
+		r.Summary = fmt.Sprintf("libgdrapi works here: gdr_open takes %s. %s %s", e.taken, tried(e.Trials[0]), speed(e.Trials[0]))
 		return
 	}
 	r.Verdict = Broken
@@ -193,6 +193,19 @@ func (e *examination) noGPU() Finding {
 
 // giveGPU is how a container gets a GPU.
 const giveGPU = "Give the container the GPU: docker run --gpus all, podman run --device nvidia.com/gpu=all, in Kubernetes the resource nvidia.com/gpu."
+
+// tried says on which GPUs and on which memory all went well.
+func tried(t facts.Trial) string {
+	memory := "plain memory"
+	if t.Pool == facts.PoolWorks {
+		memory += " and memory of pools"
+	}
+	said := fmt.Sprintf("It was tried on %s, with %s.", plural(t.GPUs, "GPU"), memory)
+	if t.Pool != "" && t.Pool != facts.PoolWorks {
+		said += " Memory of pools does not work: " + t.Pool + "."
+	}
+	return said
+}
 
 // speed says how long a write and a read take.
 func speed(t facts.Trial) string {

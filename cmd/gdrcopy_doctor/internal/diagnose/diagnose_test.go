@@ -42,7 +42,7 @@ func healthy() *scene {
 			{Name: "vulkan", Error: "no NVIDIA Vulkan driver is installed: no such device", Errno: "ENODEV"},
 		},
 		Libraries: []facts.Library{library("libgdrapi.so.2"), library("libgdrapi.so")},
-		Trials:    []facts.Trial{{Backend: "rm", WriteNS: 159, ReadNS: 1018}},
+		Trials:    []facts.Trial{{Backend: "rm", GPUs: 1, Pool: facts.PoolWorks, WriteNS: 159, ReadNS: 1018}},
 	}}
 }
 
@@ -113,10 +113,24 @@ func TestMachineThatWorks(t *testing.T) {
 	r := Examine(healthy().Facts)
 	require.Equal(t, Works, r.Verdict)
 	require.Equal(t, "rm", r.Backend)
-	require.Equal(t, "libgdrapi works here: gdr_open takes rm. A write of 4 bytes takes 159 ns, a read 1.02 us.", r.Summary)
+	require.Equal(t, "libgdrapi works here: gdr_open takes rm. It was tried on 1 GPU, with plain memory and memory of pools. "+
+		"A write of 4 bytes takes 159 ns, a read 1.02 us.", r.Summary)
 	require.Equal(t, []Backend{{Name: "gdrdrv"}, {Name: "dmabuf"}, {Name: "rm", Taken: true, Works: true, WriteNS: 159, ReadNS: 1018}, {Name: "vulkan"}}, r.Backends)
 	for _, f := range r.Findings {
 		require.Equal(t, OK, f.Status, "%+v", f)
+	}
+}
+
+// What was not tried is not said to work.
+func TestWhatWasTried(t *testing.T) {
+	for pool, want := range map[string]string{
+		facts.PoolWorks:       "It was tried on 2 GPUs, with plain memory and memory of pools.",
+		"":                    "It was tried on 2 GPUs, with plain memory. A write",
+		"gdr_pin_buffer: why": "with plain memory. Memory of pools does not work: gdr_pin_buffer: why.",
+	} {
+		s := healthy()
+		s.Trials[0].GPUs, s.Trials[0].Pool = 2, pool
+		require.Contains(t, Examine(s.Facts).Summary, want)
 	}
 }
 

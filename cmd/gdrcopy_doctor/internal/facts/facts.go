@@ -146,9 +146,14 @@ type Trial struct {
 	Error   string   `json:"error"`   // what it answered
 	Log     []string `json:"log"`     // the library's lines
 	Backend string   `json:"backend"` // that the library took
+	GPUs    int      `json:"gpus"`    // on which all went well
+	Pool    string   `json:"pool"`    // PoolWorks, or why memory of a pool does not, or "" where it was not tried
 	WriteNS float64  `json:"write_ns"`
 	ReadNS  float64  `json:"read_ns"`
 }
+
+// PoolWorks is Trial.Pool where all went well with memory of pools.
+const PoolWorks = "works"
 
 // Worked says whether all of it went well.
 func (t Trial) Worked() bool { return t.Died == "" && t.Step == "" }

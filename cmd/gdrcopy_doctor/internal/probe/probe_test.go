@@ -231,6 +231,8 @@ func TestAll(t *testing.T) {
 		require.True(t, trial.Worked(), "%+v", trial)
 		require.Positive(t, trial.WriteNS)
 		require.Positive(t, trial.ReadNS)
+		require.Equal(t, 2, trial.GPUs)
+		require.Empty(t, trial.Pool, "this driver has no pools")
 	}
 	require.Equal(t, "vulkan", f.Trials[1].Asked)
 }

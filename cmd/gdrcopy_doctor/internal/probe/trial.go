@@ -32,7 +32,7 @@ func step(name string, err error) error {
 	return &failed{name, err}
 }
 
-// try uses a libgdrapi as a consumer does, on the first GPU. The environment is the caller's.
+// try uses a libgdrapi as a consumer does, on each GPU. The environment is the caller's.
 func try(library string) facts.Trial {
 	var t facts.Trial
 	var f *failed
@@ -73,14 +73,53 @@ func use(t *facts.Trial, library string) (err error) {
 	if err := cu.Init(); err != nil {
 		return step("cuInit", err)
 	}
-	return cu.WithPrimary(0, func(*cuda.Driver) error {
-		addr, free, err := allocate(t.Backend)
-		if err != nil {
-			return step("cuMemAlloc", err)
+	n, err := cu.DeviceCount()
+	if err != nil {
+		return step("cuInit", err)
+	}
+	for ordinal := range max(n, 1) {
+		err := cu.WithPrimary(ordinal, func(*cuda.Driver) error { return onGPU(t, l, g, ordinal) })
+		var f *failed
+		if errors.As(err, &f) {
+			return step(f.step, onThis(ordinal, f.err))
 		}
-		defer free()
-		return copies(t, l, g, addr)
-	})
+		if err != nil {
+			return onThis(ordinal, err)
+		}
+		t.GPUs++
+	}
+	return nil
+}
+
+// onGPU tries plain memory of a GPU, and memory of a pool of its. It needs the GPU's context.
+func onGPU(t *facts.Trial, l *library, g uintptr, ordinal int) error {
+	addr, free, err := allocate(t.Backend, ordinal)
+	if err != nil {
+		return step("cuMemAlloc", err)
+	}
+	defer free()
+	err = copies(t, l, g, addr, ordinal == 0)
+	if err != nil || t.Backend == "vulkan" || t.Pool != "" && t.Pool != facts.PoolWorks {
+		return err
+	}
+	addr, free, err = allocatePool()
+	if err != nil {
+		return nil // there are none, or nothing is left in them
+	}
+	defer free()
+	t.Pool = facts.PoolWorks
+	if err := copies(t, l, g, addr, false); err != nil {
+		t.Pool = onThis(ordinal, err).Error()
+	}
+	return nil
+}
+
+// onThis names the GPU of an error. The first one's needs no name.
+func onThis(ordinal int, err error) error {
+	if ordinal == 0 {
+		return err
+	}
+	return fmt.Errorf("on CUDA device %d: %w", ordinal, err)
 }
 
 // backend is the name of the library's choice, "gdrdrv" of a library that has no other.
@@ -96,35 +135,60 @@ func (l *library) backend(g uintptr) string {
 // allocate gives the address of a GPU page that is ours. It is plain memory, as a
 // program's usually is, but for vulkan, which cannot map that. It needs a current
 // context.
-func allocate(backend string) (addr uint64, free func(), err error) {
+func allocate(backend string, ordinal int) (addr uint64, free func(), err error) {
 	if backend == "vulkan" {
-		a, err := cuda.Alloc(0, gpuPage)
+		a, err := cuda.Alloc(ordinal, gpuPage)
 		if err != nil {
 			return 0, nil, err
 		}
 		return a.Ptr(), func() { _ = a.Free() }, nil
 	}
-	lib, err := load("libcuda.so.1")
-	if err != nil {
+	var raw uint64
+	if err := ask("cuMemAlloc_v2", uintptr(unsafe.Pointer(&raw)), 2*gpuPage); err != nil {
 		return 0, nil, err
 	}
+	free = func() { _ = ask("cuMemFree_v2", uintptr(raw)) }
+	return pageAt(raw), free, nil
+}
+
+// allocatePool is allocate from the GPU's memory pool.
+func allocatePool() (addr uint64, free func(), err error) {
+	const stream = 0
 	var raw uint64
-	r, err := lib.call("cuMemAlloc_v2", uintptr(unsafe.Pointer(&raw)), 2*gpuPage)
+	if err := ask("cuMemAllocAsync", uintptr(unsafe.Pointer(&raw)), 2*gpuPage, stream); err != nil {
+		return 0, nil, err
+	}
+	free = func() {
+		_ = ask("cuMemFreeAsync", uintptr(raw), stream)
+		_ = ask("cuStreamSynchronize", stream)
+	}
+	if err := ask("cuStreamSynchronize", stream); err != nil {
+		free()
+		return 0, nil, err
+	}
+	return pageAt(raw), free, nil
+}
+
+// ask calls a function of libcuda's that answers a CUresult.
+//
+//go:uintptrescapes
+func ask(name string, args ...uintptr) error {
+	lib, err := load("libcuda.so.1")
+	if err != nil {
+		return err
+	}
+	r, err := lib.call(name, args...)
 	if err == nil && int32(r) != 0 {
 		err = cuda.Result(int32(r))
 	}
-	if err != nil {
-		return 0, nil, err
-	}
-	free = func() { _, _ = lib.call("cuMemFree_v2", uintptr(raw)) }
-	return pageAt(raw), free, nil
+	return err
 }
 
 // pageAt is where the first GPU page from an address on begins.
 func pageAt(addr uint64) uint64 { return (addr + gpuPage - 1) &^ (gpuPage - 1) }
 
-// copies pins and maps a page, writes to it and reads it back.
-func copies(t *facts.Trial, l *library, g uintptr, addr uint64) (err error) {
+// copies pins and maps a page, writes to it and reads it back. It may be timed, too.
+func copies(t *facts.Trial, l *library, g uintptr, addr uint64, timed bool) (err error) {
 	m := mapping{library: l}
 	if err := l.errno("gdr_pin_buffer", g, uintptr(addr), gpuPage, 0, 0, uintptr(unsafe.Pointer(&m.handle))); err != nil {
 		return step("gdr_pin_buffer", err)
@@ -139,7 +203,7 @@ func copies(t *facts.Trial, l *library, g uintptr, addr uint64) (err error) {
 	defer func() {
 		err = errors.Join(err, step("gdr_unmap", l.errno("gdr_unmap", g, uintptr(m.handle), m.va, gpuPage)))
 	}()
-	if err := compare(m.write, m.read); err != nil {
+	if err := compare(m.write, m.read); err != nil || !timed {
 		return err
 	}
 	return m.time(t)
