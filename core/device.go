@@ -105,8 +105,7 @@ func (e *noBackend) Error() string {
 	return fmt.Sprintf("no backend opens: %v", errors.Join(e.reasons...))
 }
 
-func (e *noBackend) Errno() unix.Errno { return unix.ENODEV }
-func (e *noBackend) Unwrap() error     { return unix.ENODEV }
+func (e *noBackend) Unwrap() error { return unix.ENODEV }
 
 // NoBackend lists why each backend does not open. err is of Open; of another error there
 // are no reasons.

@@ -179,9 +179,9 @@ func (s *session) Pin(req backend.PinRequest) (backend.Pin, error) {
 		p.mappingType = backend.Caching
 	}
 	err = s.cuda.WithMemory(m, at, func(in *cuda.Driver) error {
-		for at, end := first, first+length; at < end; {
-			n := allocation(in, m, at, end, page)
-			fd, err := in.MemExportRange(at, n, pcie)
+		for from, end := first, first+length; from < end; {
+			n := allocation(in, m, from, end, page)
+			fd, err := in.MemExportRange(from, n, pcie)
 			if err != nil {
 				return errors.Join(err, p.closeParts())
 			}
@@ -190,7 +190,7 @@ func (s *session) Pin(req backend.PinRequest) (backend.Pin, error) {
 			if err != nil {
 				return errors.Join(fmt.Errorf("fstat of the dma-buf: %w", err), p.closeParts())
 			}
-			at += n
+			from += n
 		}
 		in.SetSyncMemops(at)
 		return nil

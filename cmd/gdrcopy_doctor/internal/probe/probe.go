@@ -97,7 +97,7 @@ func (r Runner) trials(f *facts.Facts) []facts.Trial {
 
 // trial has a child use a library, with the backend that is asked for; "" for none.
 func (r Runner) trial(library, backend string) facts.Trial {
-	t := facts.Trial{Asked: backend}
+	var t facts.Trial
 	env := []string{"GDRCOPY_ENABLE_LOGGING=1", "GDRCOPY_LOG_LEVEL=2"}
 	if backend != "" {
 		env = append(env, "GDRCOPY_BACKEND="+backend, "GDRCOPY_USE_DMABUF_MMAP=")
