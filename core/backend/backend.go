@@ -3,6 +3,10 @@
 // one line in the core's table.
 package backend
 
+// Major and Minor are the version of this library. Where there is no gdrdrv, they are the
+// answer of Session.Version. docs/release.md lists where else the version stands.
+const Major, Minor = 2, 6
+
 // MappingType is the memory type of a CPU mapping. The values are those of enum
 // gdr_mapping_type.
 type MappingType uint32

@@ -43,7 +43,7 @@ func (f *Fake) Call(name string) error {
 func (f *Fake) Name() string                          { return "fake" }
 func (f *Fake) Open() (backend.Session, error)        { return f, f.Call("open") }
 func (f *Fake) Attribute(a backend.Attr) (int, error) { return int(a), f.Call("attribute") }
-func (f *Fake) Version() (int, int)                   { return 2, 6 }
+func (f *Fake) Version() (int, int)                   { return backend.Major, backend.Minor }
 func (f *Fake) Close() error {
 	if f.OnClose != nil {
 		f.OnClose()

@@ -20,9 +20,6 @@ import (
 // minDriver is the first driver whose dma-bufs can be mapped.
 const minDriver = 13030
 
-// The answer of Session.Version: the version of this library. There is no gdrdrv.
-const major, minor = 2, 6
-
 // Backend is the dma-buf backend.
 type Backend struct{}
 
@@ -237,7 +234,7 @@ func (s *session) Attribute(a backend.Attr) (int, error) {
 	return 0, fmt.Errorf("attribute %d: %w", a, unix.EINVAL)
 }
 
-func (s *session) Version() (int, int) { return major, minor }
+func (s *session) Version() (int, int) { return backend.Major, backend.Minor }
 
 func (s *session) Close() error { return nil }
 

@@ -21,9 +21,6 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The answer of Session.Version: the version of this library. There is no gdrdrv.
-const major, minor = 2, 6
-
 // gpuPage is the unit of a pin in bytes, as on gdrdrv.
 const gpuPage = 1 << 16
 
@@ -258,7 +255,7 @@ func (s *session) coherent() bool {
 	return runtime.GOARCH == "arm64"
 }
 
-func (s *session) Version() (int, int) { return major, minor }
+func (s *session) Version() (int, int) { return backend.Major, backend.Minor }
 
 func (s *session) Close() error {
 	s.mu.Lock()

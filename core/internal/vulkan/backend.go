@@ -18,9 +18,6 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The answer of Session.Version: the version of this library. There is no gdrdrv.
-const major, minor = 2, 6
-
 // waysOut is what a user can do whose memory cannot be imported.
 const waysOut = "allocate with gdr_mem_alloc, or with cuMemCreate and CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, or load gdrdrv, or use a driver of CUDA 13.3 or later"
 
@@ -165,7 +162,7 @@ func (s *session) Attribute(a backend.Attr) (int, error) {
 	return 0, fmt.Errorf("attribute %d: %w", a, unix.EINVAL)
 }
 
-func (s *session) Version() (int, int) { return major, minor }
+func (s *session) Version() (int, int) { return backend.Major, backend.Minor }
 
 // Close leaves the instance, and the devices, to later sessions.
 func (s *session) Close() error { return nil }
