@@ -25,7 +25,7 @@ func (d *Device) knows(driver CacheDriver) {
 
 // A range is pinned from a page of the backend's on, and mapped as the backend chooses.
 func TestWhatACachePins(t *testing.T) {
-	for _, page := range []uint32{4096, 1 << 16} {
+	for page, pins := range map[uint32]int{4096: 2, 1 << 16: 3} {
 		d, f, _ := openMemory(t)
 		f.Page = page
 		d.knows(chunks{unix.ENOTSUP})
@@ -40,6 +40,7 @@ func TestWhatACachePins(t *testing.T) {
 			require.NoError(t, r.Close())
 			require.NoError(t, c.Flush())
 		}
+		require.Equal(t, pins, count(f, "pin"))
 		require.NoError(t, c.Close())
 		require.Zero(t, f.Live)
 	}
@@ -67,6 +68,8 @@ func TestAGetThatFails(t *testing.T) {
 		require.Equal(t, want, errno(err), what)
 		require.Zero(t, f.Live)
 		require.Empty(t, d.buffers.all())
+		require.Empty(t, c.live)
+		require.Zero(t, c.pinned)
 		delete(f.Fail, what)
 	}
 	for _, bad := range [][2]uint64{{0, 8}, {0x30000, 0}, {^uint64(0) - 6, 8}} {

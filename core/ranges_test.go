@@ -319,18 +319,6 @@ func TestPlan(t *testing.T) {
 	}
 }
 
-// The first pinning finds out that a backend's page is larger than the host's.
-func TestPageOfTheBackend(t *testing.T) {
-	u := newUser(t, 1<<30)
-	u.noRange = true
-	r := u.get(at(1)+4096, 10)
-	require.EqualValues(t, at(1), r.Mapping().GPU())
-	require.EqualValues(t, r.Mapping().VA()+4096, r.VA())
-	require.Len(t, u.sizes, 2, "the first one was of the host's page")
-	require.Len(t, u.made, 1)
-	u.shown()
-}
-
 // A pinning is not handed out if its memory may be gone.
 func TestFreedInThePin(t *testing.T) {
 	u := newUser(t, 1<<30)
@@ -370,20 +358,6 @@ func TestOthersMakeRoom(t *testing.T) {
 	u.visit(at(1), 64)
 	u.refused(at(2), 64, unix.EPERM)
 	require.Len(t, u.made, 1, "an answer of another kind unpins nothing")
-}
-
-// The range whose last use is the longest ago is unpinned.
-func TestOldestGoes(t *testing.T) {
-	u := newUser(t, 1<<30)
-	u.places = 3
-	u.visit(at(1), 64)
-	u.visit(at(2), 64)
-	u.visit(at(3), 64)
-	u.visit(at(1), 64)
-	u.visit(at(4), 64)
-	require.False(t, u.visit(at(1), 64), "it has stayed")
-	require.False(t, u.visit(at(3), 64), "it has stayed")
-	require.True(t, u.visit(at(2), 64), "it has gone")
 }
 
 // A range whose memory is gone is not used any more.
@@ -430,18 +404,7 @@ func TestUnpinnedByTheCaller(t *testing.T) {
 	require.NoError(t, u.Cache.Close())
 }
 
-// A failed call of the backend leaves nothing pinned and nothing in the cache.
-func TestFailures(t *testing.T) {
-	for _, what := range []string{"pin", "info", "map"} {
-		u := newUser(t, 1<<30)
-		u.visit(at(2), 64)
-		u.fail[what] = unix.EIO
-		u.refused(at(1), 64, unix.EIO)
-		require.Len(t, u.made, 1, what)
-		u.fail[what] = nil
-		u.visit(at(1), 64)
-		u.shown()
-	}
+func TestUnpinThatFails(t *testing.T) {
 	u := newUser(t, 1<<30)
 	u.visit(at(1), 64)
 	u.fail["unpin"] = unix.EIO
