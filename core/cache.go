@@ -43,7 +43,7 @@ type Hits interface {
 	Add(place int, r Shown) Holds
 	// Remove ends what Add began at that place.
 	Remove(place int)
-	// Room says how many bytes may still be pinned. Below 0 too many are.
+	// Room says, after each Add, how many bytes may still be pinned. Below 0 too many are.
 	Room(bytes int64)
 }
 
@@ -128,7 +128,6 @@ func (d *Device) OpenShownCache(most uint64, hits Hits) (*Cache, error) {
 	}
 	defer d.leave()
 	c := &Cache{device: d, hits: hits, most: most}
-	c.setPinned(0)
 	d.caches.add(c)
 	return c, nil
 }

@@ -126,9 +126,9 @@ func (m *Mapping) Close() error {
 
 // isOpen reports whether copies may begin through the mapping.
 func (m *Mapping) isOpen() bool {
-	m.buffer.mu.Lock()
-	defer m.buffer.mu.Unlock()
-	return m.buffer.mapping == m && !m.ended
+	m.copies.RLock()
+	defer m.copies.RUnlock()
+	return !m.ended
 }
 
 // end keeps new copies out and waits for those that run. It may be called again.

@@ -416,6 +416,8 @@ func TestUnpinThatFails(t *testing.T) {
 // Unpinned bytes do not count towards the cache's limit.
 func TestTwoPagesStay(t *testing.T) {
 	u := newUser(t, 2*gpu)
+	most := 0
+	u.inPin = func() { most = max(most, len(u.made)) }
 	for range 5 {
 		require.NoError(t, u.Flush())
 		u.visit(at(1), 64)
@@ -425,6 +427,7 @@ func TestTwoPagesStay(t *testing.T) {
 	require.False(t, u.visit(at(1), 64))
 	u.visit(at(3), 64)
 	require.Len(t, u.made, 2)
+	require.Equal(t, 2, most, "room is made before the pin")
 	held := u.get(at(4), 4*gpu)
 	require.Len(t, u.made, 1, "room is made as far as that goes")
 	u.put(held)

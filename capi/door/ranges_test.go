@@ -1,10 +1,12 @@
 package door
 
 import (
+	"encoding/binary"
 	"testing"
 	"unsafe"
 
 	"gdrapi/core"
+	"gdrapi/core/cuda/cudatest"
 	"gdrapi/tests/ctest"
 
 	"github.com/stretchr/testify/require"
@@ -110,6 +112,31 @@ func TestSpans(t *testing.T) {
 		[]uint64{r.start.Load(), r.end.Load(), r.id.Load(), r.va.Load(), r.owner.Load()})
 }
 
+// C finds a cache by the slot of its handle, and all else in the cache's line.
+func TestWhatCFinds(t *testing.T) {
+	l, _, g := open(t)
+	h, err := l.CacheOpen(g, 1<<20)
+	require.NoError(t, err)
+	of := func() uintptr { // struct gdr_slot
+		const size, cache = 64, 32
+		at := l.table.Slots() + size*uintptr(h.Index()) + cache
+		return uintptr(binary.NativeEndian.Uint64(cudatest.Bytes(at, 8)))
+	}
+	line := &l.places.mem.lines[0]
+	require.Equal(t, uintptr(unsafe.Pointer(line)), of())
+	require.EqualValues(t, h, line.key.Load())
+	held, err := l.CacheGet(h, someAddr, 8, 1)
+	require.NoError(t, err)
+	require.EqualValues(t, l.table.Slots(), line.slots)
+	require.EqualValues(t, uintptr(unsafe.Pointer(&l.places.mem.ranges)), line.ranges)
+	require.EqualValues(t, uintptr(unsafe.Pointer(&l.places.mem.spans[0])), line.spans)
+	require.EqualValues(t, 0x1234, line.attribute)
+	require.EqualValues(t, 1<<20-held.Mapping.Mapped(), line.room.Load())
+	require.NoError(t, l.CacheClose(h))
+	require.Zero(t, of())
+	require.Zero(t, line.key.Load())
+}
+
 // A range that the caller unpins leaves its slot, and its place, to the next one.
 func TestUnpinnedByTheCaller(t *testing.T) {
 	l, f, g := open(t)
@@ -128,7 +155,8 @@ func TestUnpinnedByTheCaller(t *testing.T) {
 	require.Equal(t, 1, f.Live)
 }
 
-// A process has so many caches. An open that fails takes no place. The next cache has the place of one that is closed, and another handle.
+// A process has so many caches. An open that fails takes no place. The next cache has the place
+// of one that is closed, and another handle.
 func TestManyCaches(t *testing.T) {
 	l, _, g := open(t)
 	var all []Handle
