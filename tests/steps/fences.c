@@ -15,14 +15,11 @@
 #include "tap.h"
 
 #if defined(__x86_64__)
-#include <signal.h>
 #include <string.h>
 #include <ucontext.h>
-#include <x86intrin.h>
 
 #include "table.h"
 
-#define EFLAGS_TF (1ull << 8)
 enum { MAPPING = 1, WATCHED = 4096 };
 
 static unsigned char *page;
@@ -56,8 +53,6 @@ static void on_step(int sig, siginfo_t *info, void *context)
 	const ucontext_t *now = context;
 	const unsigned char *next = (const unsigned char *)now->uc_mcontext.gregs[REG_RIP];
 
-	(void)sig;
-	(void)info;
 	if (open_for_one)
 		mprotect(page, PAGE, PROT_NONE);
 	open_for_one = 0;
@@ -88,32 +83,9 @@ static void on_touch(int sig, siginfo_t *info, void *context)
 /* One kind of copy. */
 struct kind {
 	uint32_t type;
-	bool mixed, to, many;
-	size_t n;
+	bool mixed;
+	struct paged copy;
 };
-
-static int copy(const struct kind *k)
-{
-	const gdr_piece_t pieces[] = {
-		{ handle_of(MAPPING), page, host, k->n },
-		{ handle_of(MAPPING), page + PAGE / 2, host + PAGE / 2, k->n },
-	};
-
-	if (k->many)
-		return k->to ? gdr_copy_to_mapping_v(pieces, 2) : gdr_copy_from_mapping_v(pieces, 2);
-	return k->to ? gdr_copy_to_mapping(handle_of(MAPPING), page, host, k->n) :
-		       gdr_copy_from_mapping(handle_of(MAPPING), host, page, k->n);
-}
-
-static __attribute__((noinline)) int stepped(const struct kind *k)
-{
-	int rc;
-
-	__writeeflags(__readeflags() | EFLAGS_TF);
-	rc = copy(k);
-	__writeeflags(__readeflags() & ~EFLAGS_TF);
-	return rc;
-}
 
 /* Whether one of fences is among the events from a on and before b. */
 static bool is_fenced(const char *a, const char *b, const char *fences)
@@ -142,9 +114,9 @@ static const char *judge(const struct kind *k)
 		touches += *e == 'T' || *e == 'N';
 	if (count == WATCHED - 1)
 		return "too much happened to be watched";
-	if (k->type == GDR_MAPPING_TYPE_DEVICE && touches < (k->n + 7) / 8)
+	if (k->type == GDR_MAPPING_TYPE_DEVICE && touches < (k->copy.n + 7) / 8)
 		return "it was touched by more than 8 bytes at a time";
-	if (k->to)
+	if (k->copy.to)
 		return is_fenced(last, end, k->mixed ? "m" : "sm") ? NULL : "no fence after the last write";
 	if (!is_fenced(events, first, strchr(first, 'N') ? "m" : "lm"))
 		return "no fence before the first read";
@@ -159,19 +131,19 @@ static const char *try_copy(const struct kind *k)
 	slots[MAPPING].type = k->type;
 	atomic_store(&table.mixed, k->mixed);
 	for (size_t i = 0; i < PAGE; i++) {
-		page[i] = (unsigned char)(i * 3 + k->to);
+		page[i] = (unsigned char)(i * 3 + k->copy.to);
 		host[i] = (unsigned char)(i * 5 + 7);
 	}
 	memset(events, 0, sizeof(events));
 	count = 0;
 	watching = 1;
 	mprotect(page, PAGE, PROT_NONE);
-	rc = stepped(k);
+	rc = call_paged(&k->copy, true);
 	mprotect(page, PAGE, PROT_READ | PROT_WRITE);
 	watching = open_for_one = 0;
 	if (rc)
 		return "it failed";
-	if (memcmp(page, host, k->n) || (k->many && memcmp(page + PAGE / 2, host + PAGE / 2, k->n)))
+	if (!is_copied(&k->copy))
 		return "the bytes are not there";
 	return judge(k);
 }
@@ -184,13 +156,13 @@ static void try_sizes(struct tap *t, const char *routine, struct kind k)
 	size_t i;
 
 	for (i = 0; !wrong && i < sizeof(sizes) / sizeof(sizes[0]); i++) {
-		k.n = sizes[i];
+		k.copy.n = sizes[i];
 		wrong = try_copy(&k);
 	}
-	tap_ok(t, !wrong, "%s: %s%s of a %s mapping%s", routine, k.many ? "a pieced " : "a ",
-	       k.to ? "write" : "read", types[k.type], k.mixed ? ", others live" : "");
+	tap_ok(t, !wrong, "%s: %s%s of a %s mapping%s", routine, k.copy.many ? "a pieced " : "a ",
+	       k.copy.to ? "write" : "read", types[k.type], k.mixed ? ", others live" : "");
 	if (wrong)
-		printf("# %zu bytes: %s: %.300s\n", k.n, wrong, events);
+		printf("# %zu bytes: %s: %.300s\n", k.copy.n, wrong, events);
 }
 
 /* A thread of its own for each routine: a thread keeps the first that it has used. */
@@ -202,32 +174,25 @@ struct run {
 static void *run_all(void *arg)
 {
 	const struct run *run = arg;
-	struct kind first = { .type = GDR_MAPPING_TYPE_WC, .to = true, .n = 1 };
+	struct paged c = { .i = MAPPING, .page = page, .host = host, .n = 1, .to = true };
 
 	/* A thread's first copy holds signals off, SIGTRAP too. */
-	copy(&first);
+	copy_paged(&c);
 	for (uint32_t type = GDR_MAPPING_TYPE_WC; type <= GDR_MAPPING_TYPE_DEVICE; type++)
-		for (int kinds = 0; kinds < 8; kinds++)
-			try_sizes(run->tap, run->impl->name,
-				  (struct kind){ .type = type, .mixed = kinds & 1, .to = kinds & 2,
-						 .many = kinds & 4 });
+		for (int kinds = 0; kinds < 8; kinds++) {
+			c.to = kinds & 2;
+			c.many = kinds & 4;
+			try_sizes(run->tap, run->impl->name, (struct kind){ type, kinds & 1, c });
+		}
 	return NULL;
-}
-
-static void catch_signal(int sig, void (*handler)(int, siginfo_t *, void *))
-{
-	struct sigaction sa = { .sa_sigaction = handler, .sa_flags = SA_SIGINFO | SA_NODEFER };
-
-	if (sigaction(sig, &sa, NULL))
-		abort();
 }
 
 int main(void)
 {
 	struct tap t = { 0, 0, 0 };
 
-	catch_signal(SIGTRAP, on_step);
-	catch_signal(SIGSEGV, on_touch);
+	catch_signal(SIGTRAP, on_step, SA_NODEFER);
+	catch_signal(SIGSEGV, on_touch, SA_NODEFER);
 	page = new_mapping(MAPPING, GDR_MAPPING_TYPE_WC);
 	for (size_t i = 0; copy_impls[i]; i++) {
 		struct run run = { &t, copy_impls[i] };

@@ -24,16 +24,11 @@
 #include <alloca.h>
 #include <errno.h>
 #include <setjmp.h>
-#include <signal.h>
-#include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <unistd.h>
-#include <x86intrin.h>
 
 #include "table.h"
 
-#define EFLAGS_TF (1ull << 8)
 #define DEEP (8 * PAGE)
 
 /* The copy that is stepped through goes to outer's page, the handler's to inner's. */
@@ -86,9 +81,7 @@ static const struct plan plans[] = {
 static struct {
 	const struct plan *plan;
 	long at[ACTS];
-	size_t n;
-	bool to;
-	bool many;	/* two pieces of n bytes, the second one half a page on */
+	struct paged copy;
 	bool armed;
 } now;
 
@@ -134,9 +127,6 @@ static void left_copy(void)
 
 static void on_alt(int sig, siginfo_t *info, void *context)
 {
-	(void)sig;
-	(void)info;
-	(void)context;
 	inner_copy();
 }
 
@@ -165,7 +155,7 @@ static void watch_end(const unsigned char *next)
 
 	if (!seen.fenced && !named(OUTER))
 		seen.ended_unfenced = true;
-	if (!memcmp(next, now.to ? sfence : lfence, sizeof(sfence)))
+	if (!memcmp(next, now.copy.to ? sfence : lfence, sizeof(sfence)))
 		seen.fenced = true;
 }
 
@@ -173,8 +163,6 @@ static void on_step(int sig, siginfo_t *info, void *context)
 {
 	const ucontext_t *at = context;
 
-	(void)sig;
-	(void)info;
 	if (seen.touched_at)
 		watch_end((const unsigned char *)at->uc_mcontext.gregs[REG_RIP]);
 	for (int i = 0; i < ACTS; i++)
@@ -187,7 +175,6 @@ static void on_touch(int sig, siginfo_t *info, void *context)
 {
 	const unsigned char *p = info->si_addr;
 
-	(void)context;
 	if (p == no_page)
 		siglongjmp(out_of_copy, 1);
 	if (!now.armed || p < page[OUTER] || p >= page[OUTER] + PAGE) {
@@ -202,50 +189,14 @@ static void on_touch(int sig, siginfo_t *info, void *context)
 	mprotect(page[OUTER], PAGE, PROT_READ | PROT_WRITE);
 }
 
-static int outer_copy(void)
-{
-	unsigned char *at = now.to ? host : host + PAGE / 2;
-	const gdr_piece_t pieces[] = {
-		{ handle_of(OUTER), page[OUTER], at, now.n },
-		{ handle_of(OUTER), page[OUTER] + PAGE / 2, at + PAGE / 4, now.n },
-	};
-
-	if (now.many)
-		return now.to ? gdr_copy_to_mapping_v(pieces, 2) :
-				gdr_copy_from_mapping_v(pieces, 2);
-	if (now.to)
-		return gdr_copy_to_mapping(handle_of(OUTER), page[OUTER], host, now.n);
-	return gdr_copy_from_mapping(handle_of(OUTER), host + PAGE / 2, page[OUTER], now.n);
-}
-
-static __attribute__((noinline)) int call_outer(bool stepped)
-{
-	int rc;
-
-	if (stepped)
-		__writeeflags(__readeflags() | EFLAGS_TF);
-	rc = outer_copy();
-	if (stepped)
-		__writeeflags(__readeflags() & ~EFLAGS_TF);
-	return rc;
-}
-
 static void call_outer_plainly(void)
 {
-	call_outer(false);
-}
-
-static bool data_is_there(void)
-{
-	const unsigned char *at = now.to ? host : host + PAGE / 2;
-
-	return !memcmp(page[OUTER], at, now.n) &&
-	       (!now.many || !memcmp(page[OUTER] + PAGE / 2, at + PAGE / 4, now.n));
+	call_paged(&now.copy, false);
 }
 
 static void arm(void)
 {
-	memset(page[OUTER], now.to ? 0xee : 0x5a, PAGE);
+	memset(page[OUTER], now.copy.to ? 0xee : 0x5a, PAGE);
 	memset(host + PAGE / 2, 0xdd, PAGE / 2);
 	memset((void *)(uintptr_t)&seen, 0, sizeof(seen));
 	now.armed = true;
@@ -262,11 +213,11 @@ static bool run_once(bool same_frame)
 	gdr_data_forget(0);
 	/* From here the frame of the last copy is the next one's. */
 	if (same_frame)
-		call_outer(false);
+		call_paged(&now.copy, false);
 	else
 		below(call_outer_plainly);
 	arm();
-	rc = call_outer(true);
+	rc = call_paged(&now.copy, true);
 	mprotect(page[OUTER], PAGE, PROT_READ | PROT_WRITE);
 	if (named(OUTER))
 		wrong("its record is still set");
@@ -274,7 +225,7 @@ static bool run_once(bool same_frame)
 		wrong("it ended before its fence");
 	if (rc && (rc != EINVAL || atomic_load(&slots[OUTER].key)))
 		wrong("it failed");
-	if (!rc && (!seen.touched_at || !data_is_there()))
+	if (!rc && (!seen.touched_at || !is_copied(&now.copy)))
 		wrong("the bytes are not there");
 	return !seen.wrong;
 }
@@ -309,9 +260,7 @@ static void run_plan(struct tap *t, const struct plan *plan, bool to, size_t n, 
 	bool ok;
 
 	now.plan = plan;
-	now.to = to;
-	now.n = n;
-	now.many = many;
+	now.copy = (struct paged){ OUTER, page[OUTER], to ? host : host + PAGE / 2, n, to, many };
 	ok = run_from(0, 0, false, &runs);
 	if (!plan->act[full ? 2 : 1])
 		ok = ok && run_from(0, 0, true, &runs);
@@ -321,14 +270,6 @@ static void run_plan(struct tap *t, const struct plan *plan, bool to, size_t n, 
 	if (!ok)
 		printf("# %s; steps %ld, %ld, %ld, touched at %ld\n", seen.wrong, now.at[0], now.at[1],
 		       now.at[2], seen.touched_at);
-}
-
-static void catch_signal(int sig, void (*handler)(int, siginfo_t *, void *), int flags)
-{
-	struct sigaction sa = { .sa_sigaction = handler, .sa_flags = flags | SA_SIGINFO };
-
-	if (sigaction(sig, &sa, NULL))
-		abort();
 }
 
 static void set_up(void)

@@ -1,21 +1,27 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * table.h - what capi/data.c needs of the rest of the front: a table of a few mappings,
- * which are pages of ordinary memory.
+ * which are pages of ordinary memory; and copies of them, step by step.
  */
 #ifndef STEPS_TABLE_H
 #define STEPS_TABLE_H
 
+#include <signal.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <sys/mman.h>
+#include <x86intrin.h>
 
 #include "copy/copy.h"
 #include "data.h"
 #include "front_double.h"
 #include "gdrapi_ext.h"
 
+/* Not each handler needs all that it is told. */
+#pragma GCC diagnostic ignored "-Wunused-parameter"
+
 #define PAGE 4096
+#define EFLAGS_TF (1ull << 8)
 
 static struct gdr_table table;
 static struct gdr_slot slots[4];
@@ -53,6 +59,58 @@ static inline void front_up(const struct copy_impl *impl)
 {
 	front.impl = impl;
 	front_is_up(&table, 1, slots, hazards);
+}
+
+static inline void catch_signal(int sig, void (*handler)(int, siginfo_t *, void *), int flags)
+{
+	struct sigaction sa = { .sa_sigaction = handler, .sa_flags = flags | SA_SIGINFO };
+
+	if (sigaction(sig, &sa, NULL))
+		abort();
+}
+
+/* A copy of slot i's page: of n bytes, or of two pieces. The second one is elsewhere. */
+struct paged {
+	int i;
+	unsigned char *page, *host;
+	size_t n;
+	bool to, many;
+};
+
+#define SECOND_PAGE (PAGE / 2)
+#define SECOND_HOST (PAGE / 4)
+
+static inline int copy_paged(const struct paged *c)
+{
+	const gdr_mh_t mh = handle_of(c->i);
+	const gdr_piece_t pieces[] = {
+		{ mh, c->page, c->host, c->n }, { mh, c->page + SECOND_PAGE, c->host + SECOND_HOST, c->n },
+	};
+
+	if (c->many)
+		return c->to ? gdr_copy_to_mapping_v(pieces, 2) : gdr_copy_from_mapping_v(pieces, 2);
+	return c->to ? gdr_copy_to_mapping(mh, c->page, c->host, c->n) :
+		       gdr_copy_from_mapping(mh, c->host, c->page, c->n);
+}
+
+/* The same, from one frame in any case; stepped: each instruction ends in a SIGTRAP. */
+static __attribute__((noinline)) int call_paged(const struct paged *c, bool stepped)
+{
+	int rc;
+
+	if (stepped)
+		__writeeflags(__readeflags() | EFLAGS_TF);
+	rc = copy_paged(c);
+	if (stepped)
+		__writeeflags(__readeflags() & ~EFLAGS_TF);
+	return rc;
+}
+
+/* Whether both sides have the same bytes. */
+static inline bool is_copied(const struct paged *c)
+{
+	return !memcmp(c->page, c->host, c->n) &&
+	       (!c->many || !memcmp(c->page + SECOND_PAGE, c->host + SECOND_HOST, c->n));
 }
 
 #endif
