@@ -592,26 +592,16 @@ static void on_end(int sig, siginfo_t *info, void *context)
 	handle_fault(sig, info, context);
 }
 
-static bool end_once(uint8_t *dst, const uint8_t *src)
+static bool end_once(bool read, uint8_t *dst, const uint8_t *src)
 {
+	_Atomic uint64_t *busy = (_Atomic uint64_t *)small_src.base;
 	bool ok;
 
 	if (sigsetjmp(at_end, 0) == 0) {
-		ending->write[now.n]((_Atomic uint64_t *)small_src.base, dst, src);
-		because("it did not end");
-		return false;
-	}
-	ok = check(dst, src, &small_dst);
-	memset(dst, CANARY, now.n);
-	return ok;
-}
-
-static bool end_read_once(uint8_t *dst, const uint8_t *src)
-{
-	bool ok;
-
-	if (sigsetjmp(at_end, 0) == 0) {
-		ending->read(dst, src, now.n, (_Atomic uint64_t *)small_src.base);
+		if (read)
+			ending->read(dst, src, now.n, busy);
+		else
+			ending->write[now.n](busy, dst, src);
 		because("it did not end");
 		return false;
 	}
@@ -626,10 +616,10 @@ static bool ends(copy_fn *unused)
 	now.src_off = 0;
 	for (now.n = 1; now.n <= COPY_LINE; now.n++)
 		for (now.dst_off = 0; now.dst_off < OFFSETS; now.dst_off++)
-			if (!end_once(small_dst.base + place(&small_dst, now.n, now.dst_off),
+			if (!end_once(false, small_dst.base + place(&small_dst, now.n, now.dst_off),
 				      small_src.base + place(&small_src, now.n, 0)) ||
-			    !end_read_once(small_dst.base + place(&small_dst, now.n, 0),
-					   small_src.base + place(&small_src, now.n, now.dst_off)))
+			    !end_once(true, small_dst.base + place(&small_dst, now.n, 0),
+				      small_src.base + place(&small_src, now.n, now.dst_off)))
 				return false;
 	return true;
 }
