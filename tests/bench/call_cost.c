@@ -1,19 +1,11 @@
 // SPDX-License-Identifier: MIT
 /*
  * call_cost.c - what calls of the control plane cost a host: time, threads, memory.
- *
- * The second table is of another design, in which the host's threads enter no Go:
- * they post a request and sleep, and a thread of the library's serves it. Here it
- * serves nothing, so what is measured is the way there and back alone. It is worth
- * having where that is less than the way into Go and out, which the first table has.
  */
 #include "guest/cuda.h"
 
-#include <linux/futex.h>
-
 #define CALLS 20000
 #define HOST_THREADS 1000
-#define SPIN_STEPS 2000
 
 static void print_rss(const char *what)
 {
@@ -102,62 +94,8 @@ static void many_threads(void)
 	join_threads(t, HOST_THREADS);
 }
 
-/* The other design. A request is a turn: odd, it is posted; even, it is served. */
-static _Alignas(64) _Atomic uint32_t turn;
-static int spin_steps;
-
-static void wait_while(uint32_t value)
-{
-	for (int i = 0; i < spin_steps; i++)
-		if (atomic_load_explicit(&turn, memory_order_acquire) != value)
-			return;
-	while (atomic_load(&turn) == value)
-		syscall(SYS_futex, &turn, FUTEX_WAIT_PRIVATE, value, NULL, NULL, 0);
-}
-
-static void advance(void)
-{
-	atomic_fetch_add(&turn, 1);
-	syscall(SYS_futex, &turn, FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0);
-}
-
-static void *serve(void *unused)
-{
-	for (uint32_t now = 0;; now += 2) {
-		wait_while(now);
-		advance();
-	}
-	return unused;
-}
-
-static void call_post(void)
-{
-	uint32_t now = atomic_load(&turn);
-
-	advance();
-	wait_while(now + 1);
-}
-
-/* The server has slept for a while, as it has when a host makes a call now and then. */
-static void post_now_and_then(void)
-{
-	double sum = 0;
-
-	for (int i = 0; i < 300; i++) {
-		double start;
-
-		sleep_us(1000);
-		start = seconds_now();
-		call_post();
-		sum += seconds_now() - start;
-	}
-	printf("%-48s %8.2f us\n", "posted once in a millisecond, mean", sum / 300 * 1e6);
-}
-
 int main(void)
 {
-	pthread_t server;
-
 	setvbuf(stdout, NULL, _IOLBF, 0);
 	print_rss("before gdr_open");
 	g = open_with_context();
@@ -170,11 +108,5 @@ int main(void)
 	time_calls("gdr_pin_buffer and gdr_unpin_buffer", call_pin, on_doubles() ? CALLS : 500);
 	time_calls("gdr_unmap and gdr_map", call_map, on_doubles() ? CALLS : 500);
 	many_threads();
-	puts("the other design:");
-	start_thread(&server, 0, serve, NULL);
-	time_calls("posted at once, a futex each way", call_post, CALLS);
-	post_now_and_then();
-	spin_steps = SPIN_STEPS;
-	time_calls("posted at once, both spin first", call_post, CALLS);
 	return 0;
 }
