@@ -193,7 +193,7 @@ var table = []Group{
 		// dmabuf is taken, and rm pins what has no dma-buf.
 		{Name: "memory_133", Cmd: cmd("$B/bin/rm_memory", "dmabuf"), Sim: RMDriver,
 			Env: cmd("CUDA_SIM_DRIVER_VERSION=13030", "CUDA_SIM_DMABUF_MMAP=1")},
-		{Name: "libraries", On: cmd("rm"), Cmd: cmd("$B/bin/rm_libraries", "$B/libgdrapi.so.2", "$B/watched/libgdrapi_copy.so", "$B/watched/golib.so"),
+		{Name: "libraries", On: cmd("rm"), Env: cmd("OURS=$B/libgdrapi.so.2", "COPY=$B/watched/libgdrapi_copy.so", "GOLIB=$B/watched/golib.so"),
 			Make: cmd("doubles", "$B/bin/rm_libraries", "$B/watched/libgdrapi_copy.so", "$B/watched/golib.so")},
 		{Name: "machines", Sim: Plain, Make: cmd("doubles", "$B/bin/rm_machines", "$B/doubles/libnvidia-ml.so.1")},
 		{Name: "watch", Cmd: cmd("$B/bin/watch_test", "$B/watched"), Make: cmd("watch-test")},

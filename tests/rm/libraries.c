@@ -2,8 +2,6 @@
 /*
  * libraries.c - several libraries of ours in one process, and another one in Go.
  *
- *	libraries OURS COPY GO	the library, a copy of its file, and golib
- *
  * A system's library and a wheel's meet like this. Each order of loading is a case. In it
  * threads pin, map and copy by each library at the same time, while others call golib, and
  * children are forked.
@@ -17,7 +15,9 @@
 #define CHILDREN 4
 #define BYTES MIB
 
-static char **paths;
+/* The environment's names for their files. */
+static const char *const paths[] = { "OURS", "COPY", "GOLIB" };
+
 static struct library {
 	struct api api;
 	gdr_t g;
@@ -95,10 +95,10 @@ static void in_order(void *order)
 		void *golib;
 
 		if (which < OURS) {
-			load(&ours[n++].api, paths[which], RTLD_NOW | RTLD_LOCAL);
+			load(&ours[n++].api, getenv(paths[which]), RTLD_NOW | RTLD_LOCAL);
 			continue;
 		}
-		golib = dlopen(paths[which], RTLD_NOW | RTLD_LOCAL);
+		golib = dlopen(getenv(paths[which]), RTLD_NOW | RTLD_LOCAL);
 		expect(golib != NULL);
 		*(void **)&golib_sum = find(golib, "golib_sum");
 	}
@@ -117,20 +117,10 @@ static void in_order(void *order)
 		expect_is(ours[i].api.close(ours[i].g), 0);
 }
 
-static const struct guest_case cases[] = {
+const struct guest_case cases[] = {
 	{ "the library, its copy, golib", NULL, 50, 0, in_order, (int[]){ 0, 1, 2 } },
 	{ "the copy, the library, golib", NULL, 50, 0, in_order, (int[]){ 1, 0, 2 } },
 	{ "golib, the library, its copy", NULL, 50, 0, in_order, (int[]){ 2, 0, 1 } },
 	{ "the library, golib, its copy", NULL, 50, 0, in_order, (int[]){ 0, 2, 1 } },
 	{ 0 }
 };
-
-int main(int argc, char **argv)
-{
-	if (argc != 4) {
-		fprintf(stderr, "usage: libraries OURS COPY GO\n");
-		return 2;
-	}
-	paths = argv + 1;
-	return guest_main(1, argv, cases);
-}

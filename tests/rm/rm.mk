@@ -13,7 +13,7 @@ $(BIN)/rm_memory $(BIN)/rm_machines: $(BIN)/%: tests/rm/%.c $(CUDA_DL) $(LIB) $(
 	$(CC) $(C11) $(CFLAGS) -I$(T) -o $@ $(filter %.c %.o,$^) $(LINK)
 
 # A second file is a second library to the loader.
-$(BIN)/rm_libraries: tests/rm/libraries.c $(CUDA_DL) $(LIB) $(GUEST_H) | $(B)/watched/libgdrapi_copy.so $(B)/watched/golib.so
+$(BIN)/rm_libraries: tests/rm/libraries.c $(T)/guest/main.c $(CUDA_DL) $(LIB) $(GUEST_H) | $(B)/watched/libgdrapi_copy.so $(B)/watched/golib.so
 	@mkdir -p $(@D)
 	$(CC) $(C11) $(CFLAGS) -I$(T) -o $@ $(filter %.c %.o,$^) -ldl -lpthread
 

@@ -95,15 +95,10 @@ static void page_locked(void)
 	check_sizes(&b, 2);
 }
 
-static const struct guest_case cases[] = {
+const struct guest_case cases[] = {
 	{ "the library chooses, by the environment", by_environment, 60, 300 },
 	{ "the library chooses, by gdr_set_copy_policy", by_call, 60, 0 },
 	{ "page-locked host memory", page_locked, 60, 0 },
 	{ "threads at the same time", at_once, 60, 300 },
-	{ NULL, NULL, 0, 0 }
+	{ 0 }
 };
-
-int main(int argc, char **argv)
-{
-	return guest_main(argc, argv, cases);
-}

@@ -410,7 +410,7 @@ static void context_flags(void)
 	expect_is(after, before);
 }
 
-static const struct guest_case cases[] = {
+const struct guest_case cases[] = {
 	{ "captures go on, of this thread and of others", captures, 30, 30 },
 	{ "captures go on beside copies by DMA", captures_by_dma, 30, 30 },
 	{ "pins of memory that a kernel writes: cuMemAlloc", NULL, 60, 120, written, &plain },
@@ -419,10 +419,5 @@ static const struct guest_case cases[] = {
 	{ "a destroyed context is current", destroyed_context, 30, 30 },
 	{ "memory of a destroyed context", memory_of_destroyed, 30, 30 },
 	{ "the context's flags stay", context_flags, 30, 30 },
-	{ NULL, NULL, 0, 0 },
+	{ 0 }
 };
-
-int main(int argc, char **argv)
-{
-	return guest_main(argc, argv, cases);
-}

@@ -661,8 +661,7 @@ static void no_room(void)
 		addr[i] = some_memory(g, NULL);
 	h[0] = visit(c, addr[0], RANGE);
 	h[1] = visit(c, addr[1], RANGE);
-	if (!on_doubles())
-		skip_case("a real driver cannot be told to refuse a call");
+	needs_doubles("a real driver cannot be told to refuse a call");
 	if (backend_is("vulkan")) {
 		lib = dlopen("libvulkan.so.1", RTLD_NOW | RTLD_NOLOAD);
 		*(void **)&fail = dlsym(lib, "vulkan_sim_fail");
@@ -728,8 +727,7 @@ static void no_system_calls(void)
 	struct strict s = { .done = false };
 	gdr_t g;
 
-	if (!on_doubles())
-		skip_case("what a real driver does in cuPointerGetAttribute is its own");
+	needs_doubles("what a real driver does in cuPointerGetAttribute is its own");
 	g = open_or_fail();
 	s.addr = some_memory(g, NULL);
 	s.c = open_cache(g, MIB);
@@ -954,7 +952,7 @@ static void same_miss(void)
 	}
 }
 
-static const struct guest_case cases[] = {
+const struct guest_case cases[] = {
 	{ "hits, and what stays pinned", hits, 30, 0 },
 	{ "odd places and sizes", odd_places, 30, 0 },
 	{ "the oldest goes", oldest_goes, 30, 0 },
@@ -978,10 +976,5 @@ static const struct guest_case cases[] = {
 	{ "a child with caches of its own", child_of_a_parent_without_cuda, 60, 0 },
 	{ "many threads", many_threads, 60, 300 },
 	{ "the same miss in many threads", same_miss, 60, 0 },
-	{ NULL, NULL, 0, 0 }
+	{ 0 }
 };
-
-int main(int argc, char **argv)
-{
-	return guest_main(argc, argv, cases);
-}

@@ -157,8 +157,7 @@ static void functions(void *dma)
 	gdr_t g;
 	void *va, *lib;
 
-	if (!on_doubles())
-		skip_case("a real driver does not say what is called");
+	needs_doubles("a real driver does not say what is called");
 	if (dma) {
 		expect_is(setenv("GDRCOPY_DMA_READ", "4096", 1), 0);
 		expect_is(setenv("GDRCOPY_DMA_WRITE", "4096", 1), 0);
@@ -195,13 +194,8 @@ static void functions(void *dma)
 	CALL(gdr_close, g);
 }
 
-static const struct guest_case cases[] = {
+const struct guest_case cases[] = {
 	{ "copies by the CPU", NULL, 30, 30, functions, NULL },
 	{ "copies by DMA", NULL, 30, 30, functions, (void *)true },
-	{ NULL, NULL, 0, 0 },
+	{ 0 }
 };
-
-int main(int argc, char **argv)
-{
-	return guest_main(argc, argv, cases);
-}

@@ -101,8 +101,7 @@ static void none_unless_asked(void)
 	struct buffer b;
 	gdr_t g;
 
-	if (!on_doubles())
-		skip_case("a real driver cannot be told to refuse a call");
+	needs_doubles("a real driver cannot be told to refuse a call");
 	unsetenv("GDRCOPY_DMA_READ");
 	unsetenv("GDRCOPY_DMA_WRITE");
 	catch_log();
@@ -132,8 +131,7 @@ static void least_sizes(void)
 	static unsigned char host[LEAST_WRITE];
 	struct buffer b;
 
-	if (!on_doubles())
-		skip_case("a real driver cannot be told to refuse a call");
+	needs_doubles("a real driver cannot be told to refuse a call");
 	catch_log();
 	open_with_dma(&b);
 	refuse("cuMemcpyDtoHAsync_v2", 999);
@@ -211,8 +209,7 @@ static void refusals(void)
 		{ "cuCtxPushCurrent_v2", true, "a copy by DMA failed" },
 	};
 
-	if (!on_doubles())
-		skip_case("a real driver cannot be told to refuse a call");
+	needs_doubles("a real driver cannot be told to refuse a call");
 	for (size_t i = 0; i < sizeof(list) / sizeof(list[0]); i++)
 		expect(in_child(list[i].name, refuse_one, &list[i], 60));
 	expect(in_child("no engine", keeps_nothing, NULL, 60));
@@ -242,8 +239,7 @@ static void one_stream(void)
 	struct buffer b[4];
 	gdr_t g;
 
-	if (!on_doubles())
-		skip_case("a real driver does not count streams");
+	needs_doubles("a real driver does not count streams");
 	g = open_with_dma(&b[0]);
 	for (int i = 1; i < 4; i++)
 		make_buffer(g, &b[i], BYTES);
@@ -331,8 +327,7 @@ static void waits_by_words(void)
 	unsigned char *host;
 	struct buffer b;
 
-	if (!on_doubles())
-		skip_case("a real driver cannot be told to refuse a call");
+	needs_doubles("a real driver cannot be told to refuse a call");
 	catch_log();
 	open_with_dma(&b);
 	host = lock_memory();
@@ -371,8 +366,7 @@ static void no_words(void)
 	struct buffer b;
 	gdr_t g;
 
-	if (!on_doubles())
-		skip_case("a real driver cannot be told to refuse a call");
+	needs_doubles("a real driver cannot be told to refuse a call");
 	catch_log();
 	want_dma("16384", "65536");
 	g = open_or_fail();
@@ -422,8 +416,7 @@ static void reset_by_the_host(void)
 	void *ctx;
 	gdr_t g;
 
-	if (!on_doubles())
-		skip_case("what is left of a mapping is the backend's matter");
+	needs_doubles("what is left of a mapping is the backend's matter");
 	catch_log();
 	g = open_with_dma(&b);
 	host = lock_memory();
@@ -486,8 +479,7 @@ static void staging_fails(void)
 {
 	struct buffer b;
 
-	if (!on_doubles())
-		skip_case("a real driver cannot be told to refuse a call");
+	needs_doubles("a real driver cannot be told to refuse a call");
 	catch_log();
 	open_staged(&b, "4");
 	for (int i = 1; i < 20; i++) {
@@ -547,8 +539,7 @@ static void fails_for_ever(void)
 	static unsigned char host[LEAST_READ];
 	struct buffer b;
 
-	if (!on_doubles())
-		skip_case("a real driver cannot be told to refuse a call");
+	needs_doubles("a real driver cannot be told to refuse a call");
 	catch_log();
 	open_with_dma(&b);
 	refuse("cuMemcpyDtoHAsync_v2", 999);
@@ -565,8 +556,7 @@ static void range_of_a_cache(void)
 	gdr_cache_t c;
 	gdr_t g;
 
-	if (!on_doubles())
-		skip_case("a real driver counts no calls");
+	needs_doubles("a real driver counts no calls");
 	g = open_with_dma(&b);
 	expect_is(gdr_unpin_buffer(g, b.mh), 0);
 	expect_is(gdr_cache_open(g, BYTES, 0, &c), 0);
@@ -858,7 +848,7 @@ static void at_the_same_time(void)
 	join_threads(t, COPIERS);
 }
 
-static const struct guest_case cases[] = {
+const struct guest_case cases[] = {
 	{ "no DMA unless asked", none_unless_asked, 30, 0 },
 	{ "bytes by DMA", bytes_are_right, 60, 0 },
 	{ "from which size on", least_sizes, 30, 0 },
@@ -883,10 +873,5 @@ static const struct guest_case cases[] = {
 	{ "a pin that begins in free space", window, 60, 0 },
 	{ "captures of CUDA graphs", captures, 120, 0 },
 	{ "threads at the same time", at_the_same_time, 60, 300 },
-	{ NULL, NULL, 0, 0 }
+	{ 0 }
 };
-
-int main(int argc, char **argv)
-{
-	return guest_main(argc, argv, cases);
-}

@@ -7,24 +7,18 @@
 
 enum { BYTES = 100000 };
 
-struct scene {
-	gdr_t g;
-	gdr_mem_t mem;
-	unsigned long dptr;
-	size_t size;
-};
+static gdr_t g;
+static struct buffer b;
 
-static void make_scene(struct scene *s)
+static void make_scene(void)
 {
-	s->g = gdr_open();
-	expect(s->g != NULL);
-	expect_is(gdr_mem_alloc(s->g, 0, BYTES, 0, &s->mem), 0);
-	expect_is(gdr_mem_get_device_ptr(s->g, s->mem, &s->dptr, &s->size), 0);
+	g = open_or_fail();
+	alloc_buffer(g, &b, BYTES);
 }
 
-static int export(const struct scene *s, unsigned int flags)
+static int export(unsigned int flags)
 {
-	int fd = -1, rc = gdr_mem_export_dmabuf(s->g, s->mem, flags, &fd);
+	int fd = -1, rc = gdr_mem_export_dmabuf(g, b.mem, flags, &fd);
 
 	if (rc == ENOTSUP && !on_doubles())
 		skip_case("this GPU's driver exports no dma-bufs");
@@ -37,126 +31,103 @@ static int export(const struct scene *s, unsigned int flags)
 static void shares_memory(void)
 {
 	static const char text[] = "written by the CPU";
-	struct scene s;
-	gdr_mh_t mh;
-	void *va;
 	char backend[16], *p;
 	int fd;
 
-	make_scene(&s);
-	expect_is(gdr_pin_buffer(s.g, s.dptr, s.size, 0, 0, &mh), 0);
-	expect_is(gdr_map(s.g, mh, &va, s.size), 0);
-	fd = export(&s, 0);
+	make_scene();
+	map_buffer(g, &b);
+	fd = export(0);
 	expect(fcntl(fd, F_GETFD) & FD_CLOEXEC);
-	p = mmap(NULL, s.size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	p = mmap(NULL, b.size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
 	if (p == MAP_FAILED) {
 		/* The simulated driver of rm is one of those, as NVIDIA's 580 is. */
-		expect_is(gdr_get_backend(s.g, backend, sizeof(backend)), 0);
+		expect_is(gdr_get_backend(g, backend, sizeof(backend)), 0);
 		expect(!on_doubles() || !strcmp(backend, "rm"));
 		note("this driver's dma-bufs cannot be mapped: %s", strerror(errno));
 	} else {
-		expect_is(gdr_copy_to_mapping(mh, va, text, sizeof(text)), 0);
+		expect_is(gdr_copy_to_mapping(b.mh, b.va, text, sizeof(text)), 0);
 		expect(!memcmp(p, text, sizeof(text)));
-		expect_is(gdr_close(s.g), 0);
+		expect_is(gdr_close(g), 0);
 		expect(!memcmp(p, text, sizeof(text)));
-		munmap(p, s.size);
+		munmap(p, b.size);
 	}
 	close(fd);
 }
 
 static void many_at_once(void)
 {
-	struct scene s;
 	int fd[8];
 
-	make_scene(&s);
+	make_scene();
 	for (int i = 0; i < 8; i++)
-		fd[i] = export(&s, 0);
+		fd[i] = export(0);
 	for (int i = 0; i < 8; i++)
 		for (int k = 0; k < i; k++)
 			expect(fd[i] != fd[k]);
-	expect_is(gdr_mem_free(s.g, s.mem), 0);
+	expect_is(gdr_mem_free(g, b.mem), 0);
 	for (int i = 0; i < 8; i++)
 		close(fd[i]);
-	expect_is(gdr_close(s.g), 0);
+	expect_is(gdr_close(g), 0);
 }
 
 static void refuses(void)
 {
-	struct scene s;
 	int fd = -7;
 
-	make_scene(&s);
-	expect_is(gdr_mem_export_dmabuf(s.g, s.mem, 2, &fd), EINVAL);
-	expect_is(gdr_mem_export_dmabuf(s.g, s.mem, 0, NULL), EINVAL);
-	expect_is(gdr_mem_free(s.g, s.mem), 0);
-	expect_is(gdr_mem_export_dmabuf(s.g, s.mem, 0, &fd), EINVAL);
+	make_scene();
+	expect_is(gdr_mem_export_dmabuf(g, b.mem, 2, &fd), EINVAL);
+	expect_is(gdr_mem_export_dmabuf(g, b.mem, 0, NULL), EINVAL);
+	expect_is(gdr_mem_free(g, b.mem), 0);
+	expect_is(gdr_mem_export_dmabuf(g, b.mem, 0, &fd), EINVAL);
 	expect_is(fd, -7);
-	expect_is(gdr_close(s.g), 0);
+	expect_is(gdr_close(g), 0);
 }
 
 static void without_descriptors(void)
 {
-	struct rlimit limit;
-	struct scene s;
-	int fd = -7, spare;
+	int fd = -7;
 
-	make_scene(&s);
-	close(export(&s, 0));
-	getrlimit(RLIMIT_NOFILE, &limit);
-	spare = open("/dev/null", O_RDONLY | O_CLOEXEC);
-	limit.rlim_cur = (rlim_t)spare;
-	close(spare);
-	for (spare = 0; spare < (int)limit.rlim_cur && fcntl(spare, F_GETFD) >= 0; spare++)
-		;
-	expect_is(spare, (int)limit.rlim_cur);
-	expect_is(setrlimit(RLIMIT_NOFILE, &limit), 0);
-	expect_is(gdr_mem_export_dmabuf(s.g, s.mem, 0, &fd), EMFILE);
+	make_scene();
+	close(export(0));
+	leave_fds(0);
+	expect_is(gdr_mem_export_dmabuf(g, b.mem, 0, &fd), EMFILE);
 	expect_is(fd, -7);
 }
 
 static void forked(void)
 {
-	struct scene s;
 	int fd = -7;
 
-	make_scene(&s);
+	make_scene();
 	if (!fork())
-		_exit(gdr_mem_export_dmabuf(s.g, s.mem, 0, &fd) != EACCES || fd != -7);
+		_exit(gdr_mem_export_dmabuf(g, b.mem, 0, &fd) != EACCES || fd != -7);
 	expect(wait(&fd) > 0);
 	expect_is(fd, 0);
-	close(export(&s, GDR_PIN_FLAG_FORCE_PCIE));
-	expect_is(gdr_close(s.g), 0);
+	close(export(GDR_PIN_FLAG_FORCE_PCIE));
+	expect_is(gdr_close(g), 0);
 }
 
 /* A GPU whose driver exports none. */
 static void not_supported(void)
 {
-	struct scene s;
 	int fd = -7;
 
-	if (!on_doubles())
-		skip_case("this GPU's driver may export dma-bufs");
+	needs_doubles("this GPU's driver may export dma-bufs");
 	setenv("CUDA_SIM_DMABUF", "0", 1);
 	if (backend_is("dmabuf"))
 		setenv("GDRCOPY_BACKEND", "vulkan", 1);	/* dmabuf itself would not open */
-	make_scene(&s);
-	expect_is(gdr_mem_export_dmabuf(s.g, s.mem, 0, &fd), ENOTSUP);
+	make_scene();
+	expect_is(gdr_mem_export_dmabuf(g, b.mem, 0, &fd), ENOTSUP);
 	expect_is(fd, -7);
-	expect_is(gdr_close(s.g), 0);
+	expect_is(gdr_close(g), 0);
 }
 
-static const struct guest_case cases[] = {
+const struct guest_case cases[] = {
 	{ "the dma-buf is the memory, and outlives it", shares_memory, 30, 0 },
 	{ "many of one memory", many_at_once, 30, 0 },
 	{ "bad arguments", refuses, 30, 0 },
 	{ "no descriptors left", without_descriptors, 30, 0 },
 	{ "a forked child", forked, 30, 0 },
 	{ "a GPU that exports none", not_supported, 30, 0 },
-	{ NULL, NULL, 0, 0 }
+	{ 0 }
 };
-
-int main(int argc, char **argv)
-{
-	return guest_main(argc, argv, cases);
-}

@@ -6,7 +6,7 @@
 EXTBINS   := $(patsubst $(T)/ext/%.c,$(BIN)/ext_%,$(filter-out %/engine.c %/extents.c %/ways.c %/cache_tsan.c %/beside_preload.c,$(wildcard $(T)/ext/*.c)))
 
 $(BIN)/ext_beside $(BIN)/ext_calls $(BIN)/ext_cache $(BIN)/ext_many: $(CUDA_DL)
-$(EXTBINS): $(BIN)/ext_%: $(T)/ext/%.c $(wildcard $(T)/ext/*.h) $(LIB) $(GUEST_H)
+$(EXTBINS): $(BIN)/ext_%: $(T)/ext/%.c $(T)/guest/main.c $(wildcard $(T)/ext/*.h) $(LIB) $(GUEST_H)
 	@mkdir -p $(@D)
 	$(CC) $(C11) $(CFLAGS) -I$(T) -o $@ $(filter %.c %.o,$^) $(LINK)
 

@@ -171,13 +171,8 @@ static void long_pieces(void)
 	}
 }
 
-static const struct guest_case cases[] = {
+const struct guest_case cases[] = {
 	{ "pieces of any size at any place", any_pieces, 60, 300 },
 	{ "long pieces, shared and by DMA", long_pieces, 60, 0 },
-	{ NULL, NULL, 0, 0 }
+	{ 0 }
 };
-
-int main(int argc, char **argv)
-{
-	return guest_main(argc, argv, cases);
-}

@@ -382,7 +382,7 @@ static void numbers_under_auto(void)
 	expect_is(gdr_close(g), 0);
 }
 
-static const struct guest_case cases[] = {
+const struct guest_case cases[] = {
 	{ "no thread unless asked", none_unless_asked, 30, 0 },
 	{ "threads by the environment", by_environment, 30, 0 },
 	{ "a bad word in the environment", bad_environment, 30, 0 },
@@ -394,10 +394,5 @@ static const struct guest_case cases[] = {
 	{ "the host's signals", signals_stay_away, 30, 0 },
 	{ "numbers that are set, under auto", numbers_under_auto, 30, 0 },
 	{ "idle threads sleep", idle_is_idle, 30, 0 },
-	{ NULL, NULL, 0, 0 }
+	{ 0 }
 };
-
-int main(int argc, char **argv)
-{
-	return guest_main(argc, argv, cases);
-}

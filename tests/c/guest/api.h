@@ -127,17 +127,16 @@ static inline void copy_library(const char *from, char path[PATH_MAX])
 	close(out);
 }
 
-/* Runs this program anew with a copy of the library preloaded, and removes the copy. */
-static inline void run_with_preloaded(const char *copy, const char *variable, const char *value)
+/* Runs a case anew with a copy of the library preloaded, and removes the copy. It has GUEST_PATH. */
+static inline void run_with_preloaded(const char *copy, const char *name, const char *path)
 {
 	int status;
 	pid_t pid = fork();
 
 	if (!pid) {
 		setenv("LD_PRELOAD", copy, 1);
-		setenv(variable, value, 1);
-		execl("/proc/self/exe", program_invocation_name, (char *)NULL);
-		_exit(127);
+		setenv("GUEST_PATH", path, 1);
+		run_anew(name);
 	}
 	status = wait_child(pid, 30);
 	unlink(copy);

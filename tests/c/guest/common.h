@@ -57,10 +57,10 @@ int gdr_get_info(gdr_t g, gdr_mh_t handle, void *info);
 #define MIB (1024 * KIB)
 
 /* --long asks for the stress length. */
-static bool guest_long;
+extern bool guest_long;
 
 /* GUEST_SCALE in the environment: how many times that much is done; 1 if unset. */
-static double guest_scale = 1;
+extern double guest_scale;
 
 /* So many times, or seconds, at the scale that is asked for. */
 static inline long scaled(long n)
@@ -133,6 +133,12 @@ static inline void skip_case(const char *fmt, ...)
 	va_end(args);
 	note("skipped: %s", why);
 	_exit(GUEST_SKIP);
+}
+
+static inline void needs_doubles(const char *why)
+{
+	if (!on_doubles())
+		skip_case("%s", why);
 }
 
 /* Whether the environment asks for that backend. */
@@ -245,106 +251,24 @@ static inline bool in_child(const char *what, void (*fn)(void *), void *arg, dou
 	return child_ok(what, wait_child(pid, seconds));
 }
 
-/* One case: run(), or run_with(arg). The list of a program ends with name NULL. */
+/* One case: run(), or run_with(arg). */
 struct guest_case {
 	const char *name;
 	void (*run)(void);
-	int short_s;	/* the case is killed after this many seconds, times PATIENCE */
+	int short_s;	/* the case is killed after this many seconds, times PATIENCE; 0: run_anew() makes it */
 	int long_s;	/* the same for --long; 0: as short_s */
 	void (*run_with)(void *arg);
 	void *arg;
 };
 
-static inline int scaled_limit(int seconds)
+/* Those of the program, up to one without a name. guest/main.c runs them. */
+extern const struct guest_case cases[];
+
+/* This program begins anew, as that case. */
+static inline void run_anew(const char *name)
 {
-	return guest_scale > 1 ? seconds * guest_scale : seconds;
-}
-
-/* Runs one case in a process and a process group of its own. */
-static inline void run_case(struct tap *t, const struct guest_case *c)
-{
-	int limit = scaled_limit(guest_long && c->long_s ? c->long_s : c->short_s);
-	int status;
-	pid_t pid;
-
-	fflush(stdout);
-	pid = fork();
-	if (pid < 0) {
-		tap_ok(t, 0, "%s (fork: %s)", c->name, strerror(errno));
-		return;
-	}
-	if (!pid) {
-		setpgid(0, 0);
-		if (c->run)
-			c->run();
-		else
-			c->run_with(c->arg);
-		fflush(stdout);
-		_exit(0);
-	}
-	setpgid(pid, pid);
-	status = wait_child(pid, limit);
-	kill(-pid, SIGKILL);
-	if (status != -1 && WIFEXITED(status) && WEXITSTATUS(status) == GUEST_SKIP) {
-		tap_skip(t, "the line above says why", "%s", c->name);
-		return;
-	}
-	if (status == -1)
-		note("%s: killed after %d s", c->name, PATIENCE * limit);
-	else if (WIFSIGNALED(status))
-		note("%s: died of signal %d", c->name, WTERMSIG(status));
-	tap_ok(t, status == 0, "%s", c->name);
-}
-
-static inline void read_scale(void)
-{
-	const char *set = getenv("GUEST_SCALE");
-	char *end;
-
-	if (!set)
-		return;
-	guest_scale = strtod(set, &end);
-	if (*end || !(guest_scale > 0 && guest_scale <= 1000)) {
-		fputs("GUEST_SCALE: a number above 0 and up to 1000\n", stderr);
-		exit(2);
-	}
-}
-
-/* The main of a guest program: [--long] [-l] [--skip case]... [case ...] */
-static inline int guest_main(int argc, char **argv, const struct guest_case *cases)
-{
-	struct tap t = { 0, 0, 0 };
-	bool list = false, some = false;
-
-	setvbuf(stdout, NULL, _IOLBF, 0);
-	read_scale();
-	for (int i = 1; i < argc; i++) {
-		if (!strcmp(argv[i], "--long"))
-			guest_long = true;
-		else if (!strcmp(argv[i], "-l"))
-			list = true;
-		else if (!strcmp(argv[i], "--skip"))
-			i++;
-		else
-			some = true;
-	}
-	for (const struct guest_case *c = cases; c->name; c++) {
-		bool asked = !some, skip = false;
-
-		for (int i = 1; i < argc; i++) {
-			if (!strcmp(argv[i], "--skip") && i + 1 < argc)
-				skip |= !strcmp(argv[++i], c->name);
-			else
-				asked |= !strcmp(argv[i], c->name);
-		}
-		if (list)
-			puts(c->name);
-		else if (skip)
-			tap_skip(&t, "by --skip", "%s", c->name);
-		else if (asked)
-			run_case(&t, c);
-	}
-	return list ? 0 : tap_done(&t);
+	execl("/proc/self/exe", program_invocation_name, "--anew", name, (char *)NULL);
+	_exit(127);
 }
 
 /* The number after a key such as "VmSize:" in a file of /proc, or -1. */
@@ -396,6 +320,64 @@ static inline long count_fds(void)
 		n += e->d_name[0] != '.';
 	closedir(d);
 	return n;
+}
+
+/* None would survive exec. */
+static inline void each_fd_is_cloexec(void)
+{
+	DIR *d = opendir("/proc/self/fd");
+	int bad = 0;
+
+	expect(d != NULL);
+	for (struct dirent *e; (e = readdir(d)); ) {
+		int fd = atoi(e->d_name);
+		char link[256] = "";
+
+		if (e->d_name[0] == '.' || fd <= STDERR_FILENO)
+			continue;
+		if (fcntl(fd, F_GETFD) & FD_CLOEXEC)
+			continue;
+		if (readlinkat(dirfd(d), e->d_name, link, sizeof(link) - 1) < 0)
+			link[0] = '\0';
+		/* What the driver opens for itself is the driver's. */
+		if (!strncmp(link, "/dev/nvidia", 11))
+			continue;
+		note("fd %d (%s) would survive exec", fd, link);
+		bad++;
+	}
+	closedir(d);
+	expect_is(bad, 0);
+}
+
+static inline void close_test_fds(void)
+{
+	/* The runner of the tests may have left some to us. */
+	for (int fd = 3; fd < 256; fd++)
+		fcntl(fd, F_SETFD, FD_CLOEXEC);
+}
+
+/* Leaves room for free more file descriptors; returns the old limit. */
+static inline struct rlimit leave_fds(int free)
+{
+	struct rlimit old, low;
+	int highest = 0;
+	DIR *d = opendir("/proc/self/fd");
+
+	expect(d != NULL);
+	for (struct dirent *e; (e = readdir(d)); )
+		if (e->d_name[0] != '.' && atoi(e->d_name) != dirfd(d) &&
+		    atoi(e->d_name) > highest)
+			highest = atoi(e->d_name);
+	closedir(d);
+	expect_is(getrlimit(RLIMIT_NOFILE, &old), 0);
+	/* Holes below the highest one would be free, too. */
+	for (int fd = 0; fd < highest; fd++)
+		if (fcntl(fd, F_GETFD) < 0)
+			expect_is(fcntl(STDERR_FILENO, F_DUPFD_CLOEXEC, fd), fd);
+	low = old;
+	low.rlim_cur = highest + 1 + free;
+	expect_is(setrlimit(RLIMIT_NOFILE, &low), 0);
+	return old;
 }
 
 /* Whether a thread of this process, as /proc names it, has that name itself. */

@@ -8,39 +8,6 @@
 #define PINS 16
 #define MANY 256
 
-static void each_fd_is_cloexec(void)
-{
-	DIR *d = opendir("/proc/self/fd");
-	int bad = 0;
-
-	expect(d != NULL);
-	for (struct dirent *e; (e = readdir(d)); ) {
-		int fd = atoi(e->d_name);
-		char link[256] = "";
-
-		if (e->d_name[0] == '.' || fd <= STDERR_FILENO)
-			continue;
-		if (fcntl(fd, F_GETFD) & FD_CLOEXEC)
-			continue;
-		if (readlinkat(dirfd(d), e->d_name, link, sizeof(link) - 1) < 0)
-			link[0] = '\0';
-		/* What the driver opens for itself is the driver's. */
-		if (!strncmp(link, "/dev/nvidia", 11))
-			continue;
-		note("fd %d (%s) would survive exec", fd, link);
-		bad++;
-	}
-	closedir(d);
-	expect_is(bad, 0);
-}
-
-static void close_test_fds(void)
-{
-	/* The runner of the tests may have left some to us. */
-	for (int fd = 3; fd < 256; fd++)
-		fcntl(fd, F_SETFD, FD_CLOEXEC);
-}
-
 static void cloexec(void)
 {
 	struct buffer b;
@@ -81,30 +48,6 @@ static void close_returns_them(void)
 	g = open_or_fail();
 	expect(count_fds() <= before);
 	expect_is(gdr_close(g), 0);
-}
-
-/* Leaves room for free more file descriptors; returns the old limit. */
-static struct rlimit leave_fds(int free)
-{
-	struct rlimit old, low;
-	int highest = 0;
-	DIR *d = opendir("/proc/self/fd");
-
-	expect(d != NULL);
-	for (struct dirent *e; (e = readdir(d)); )
-		if (e->d_name[0] != '.' && atoi(e->d_name) != dirfd(d) &&
-		    atoi(e->d_name) > highest)
-			highest = atoi(e->d_name);
-	closedir(d);
-	expect_is(getrlimit(RLIMIT_NOFILE, &old), 0);
-	/* Holes below the highest one would be free, too. */
-	for (int fd = 0; fd < highest; fd++)
-		if (fcntl(fd, F_GETFD) < 0)
-			expect_is(fcntl(STDERR_FILENO, F_DUPFD_CLOEXEC, fd), fd);
-	low = old;
-	low.rlim_cur = highest + 1 + free;
-	expect_is(setrlimit(RLIMIT_NOFILE, &low), 0);
-	return old;
 }
 
 static void emfile(void)
@@ -217,17 +160,12 @@ static void fork_without_fds(void)
 	expect_is(gdr_close(g), 0);
 }
 
-static const struct guest_case cases[] = {
+const struct guest_case cases[] = {
 	{ "every fd is closed on exec", cloexec, 60, 0 },
 	{ "unpin and close give every fd back", close_returns_them, 60, 0 },
 	{ "out of fds: EMFILE, and back", emfile, 60, 0 },
 	{ "gdr_open works after one that had no fds", open_without_fds, 60, 0 },
 	{ "so does a forked child's", fork_without_fds, 60, 0 },
 	{ "work goes on for long with no fds", work_without_fds, 60, 600 },
-	{ NULL, NULL, 0, 0 }
+	{ 0 }
 };
-
-int main(int argc, char **argv)
-{
-	return guest_main(argc, argv, cases);
-}

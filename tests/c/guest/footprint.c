@@ -136,9 +136,7 @@ static void modes(void)
  * One copy came by LD_PRELOAD, and this program asked for another: the names of
  * both are the same, so all calls must go to the first.
  */
-static const char preloaded_env[] = "GUEST_FOOTPRINT_PRELOADED";
-
-static int run_preloaded(const char *copy)
+static void preloaded(void)
 {
 	char path[PATH_MAX];
 	struct api a;
@@ -147,13 +145,12 @@ static int run_preloaded(const char *copy)
 	expect_is(count_threads(), 1);
 	load(&a, LIBRARY, RTLD_NOW | RTLD_NOLOAD);
 	library_path(a.lib, path);
-	expect(!strcmp(path, copy));
+	expect(!strcmp(path, getenv("GUEST_PATH")));
 	expect(a.open == gdr_open && a.to == gdr_copy_to_mapping);
 	g = open_or_fail();
 	whole_life(g, 1);
 	expect_is(gdr_close(g), 0);
 	full_work(&a);
-	return 0;
 }
 
 static void preload(void)
@@ -165,7 +162,7 @@ static void preload(void)
 	library_path(a.lib, path);
 	copy_library(path, copy);
 	expect(realpath(copy, real) != NULL);
-	run_with_preloaded(real, preloaded_env, real);
+	run_with_preloaded(real, "preloaded", real);
 }
 
 /*
@@ -237,8 +234,7 @@ static void memory_of_open(void)
 
 	if (!backend_is("dmabuf"))
 		skip_case("measured on dma-buf (GDRCOPY_BACKEND=dmabuf)");
-	if (!on_doubles())
-		skip_case("a real libcuda brings memory of its own");
+	needs_doubles("a real libcuda brings memory of its own");
 	/* The first reading allocates what the next ones use again. */
 	rss_kib();
 	before = rss_kib();
@@ -396,9 +392,10 @@ static void opens(void)
 	cycles(open_close, NULL, scaled(guest_long ? 400000 : 60000), "open/close");
 }
 
-static const struct guest_case cases[] = {
+const struct guest_case cases[] = {
 	{ "linking starts nothing", linked, 60, 0 },
 	{ "a preloaded copy over the linked one", preload, 60, 0 },
+	{ "preloaded", preloaded },
 	{ "limits, modes and the environment stay as they were", modes, 60, 0 },
 	{ "no CPU time when idle after gdr_open", NULL, 60, 0, idle, NULL },
 	{ "no CPU time when idle with a mapping", NULL, 60, 0, idle, (void *)true },
@@ -412,14 +409,5 @@ static const struct guest_case cases[] = {
 	  &(struct many){ alloc_free, 60000, 400000, "gdr_mem_alloc/gdr_mem_free" } },
 	{ "refused calls: the same", NULL, 240, 3600, with_target,
 	  &(struct many){ refused, 150000, 5000000, "refused calls" } },
-	{ NULL, NULL, 0, 0 }
+	{ 0 }
 };
-
-int main(int argc, char **argv)
-{
-	const char *preloaded = getenv(preloaded_env);
-
-	if (preloaded)
-		return run_preloaded(preloaded);
-	return guest_main(argc, argv, cases);
-}

@@ -345,7 +345,7 @@ static void own_floats(void)
 	expect(!memcmp(&before, &now, sizeof(now)));
 }
 
-static const struct guest_case cases[] = {
+const struct guest_case cases[] = {
 	{ "system calls that a filter traps", NULL, 60, 0, live_filtered, &(struct filtered){ false, 0 } },
 	{ "trapped after the open, in all threads", NULL, 60, 0, live_filtered, &(struct filtered){ true, 0 } },
 	{ "the same, on alternate stacks", NULL, 60, 0, live_filtered, &(struct filtered){ true, SA_ONSTACK } },
@@ -353,10 +353,5 @@ static const struct guest_case cases[] = {
 	{ "the signals of faults, sent by another thread", NULL, 60, 0, sent, NULL },
 	{ "the same, on alternate stacks", NULL, 60, 0, sent, (void *)SA_ONSTACK },
 	{ "unmasked floating-point exceptions, another rounding", own_floats, 60, 0 },
-	{ NULL, NULL, 0, 0 }
+	{ 0 }
 };
-
-int main(int argc, char **argv)
-{
-	return guest_main(argc, argv, cases);
-}

@@ -538,36 +538,8 @@ static void mappings(void)
 
 /* New programs inherit no file descriptor. */
 
-static const char list_env[] = "GUEST_FORK_LIST_FDS";
-
-/* What the new program does: its exit status is the number of fds it has. */
-static int list_fds(void)
-{
-	DIR *d = opendir("/proc/self/fd");
-	int n = 0;
-
-	if (!d)
-		return 99;
-	for (struct dirent *e; (e = readdir(d)); ) {
-		char link[256] = "";
-
-		if (e->d_name[0] == '.' || atoi(e->d_name) <= STDERR_FILENO ||
-		    atoi(e->d_name) == dirfd(d))
-			continue;
-		if (readlinkat(dirfd(d), e->d_name, link, sizeof(link) - 1) < 0)
-			return 98;
-		/* What the driver opens for itself is the driver's. */
-		if (!strncmp(link, "/dev/nvidia", 11))
-			continue;
-		note("fd %s (%s) survived exec", e->d_name, link);
-		n++;
-	}
-	closedir(d);
-	return n;
-}
-
 static char self_path[] = "/proc/self/exe";
-static char *const self_argv[] = { self_path, NULL };
+static char *const self_argv[] = { self_path, (char *)"--anew", (char *)"has no fds", NULL };
 
 static pid_t by_fork_exec(void)
 {
@@ -604,13 +576,11 @@ static void new_programs(void)
 	struct parent p;
 	gdr_mh_t more[16];
 
-	for (int fd = 3; fd < 256; fd++)
-		fcntl(fd, F_SETFD, FD_CLOEXEC);
+	close_test_fds();
 	p.g = open_or_fail();
 	make_buffer(p.g, &p.b, 64 * KIB);
 	for (int i = 0; i < 16; i++)
 		expect_is(gdr_pin_buffer(p.g, p.b.dptr, 4096, 0, 0, &more[i]), 0);
-	setenv(list_env, "1", 1);
 	expect(child_ok("fork and exec", wait_child(by_fork_exec(), CHILD_S)));
 	expect(child_ok("vfork and exec", wait_child(by_vfork_exec(), CHILD_S)));
 	expect(child_ok("posix_spawn", wait_child(by_posix_spawn(), CHILD_S)));
@@ -618,7 +588,7 @@ static void new_programs(void)
 	expect_is(gdr_close(p.g), 0);
 }
 
-static const struct guest_case cases[] = {
+const struct guest_case cases[] = {
 	{ "fork before the first open: the child works in full", before_open, 120, 600 },
 	{ "fork after it: every function refuses inherited handles", inherited, 120, 0 },
 	{ "and goes on to when the child has opened", inherited_and_own, 120, 0 },
@@ -634,12 +604,6 @@ static const struct guest_case cases[] = {
 	{ "raw clone and _Fork", raw_forks, 120, 600 },
 	{ "mappings are not inherited", mappings, 60, 0 },
 	{ "exec, vfork and posix_spawn leave no fd", new_programs, 60, 0 },
-	{ NULL, NULL, 0, 0 }
+	{ "has no fds", each_fd_is_cloexec },
+	{ 0 }
 };
-
-int main(int argc, char **argv)
-{
-	if (getenv(list_env))
-		return list_fds();
-	return guest_main(argc, argv, cases);
-}

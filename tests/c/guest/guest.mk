@@ -3,7 +3,7 @@
 # make check-guest    [check 5 min] the library in hosts that do what hosts do
 # make stress         [long 60 min] the guest tests at their full length, and make check-tsan
 
-GUESTS    := $(patsubst $(T)/guest/%.c,%,$(filter-out %/secure_host.c %/plugin.c,$(wildcard $(T)/guest/*.c)))
+GUESTS    := $(patsubst $(T)/guest/%.c,%,$(filter-out %/main.c %/secure_host.c %/plugin.c,$(wildcard $(T)/guest/*.c)))
 GUESTBINS := $(addprefix $(BIN)/guest_,$(GUESTS))
 
 .PHONY: stress
@@ -11,7 +11,7 @@ stress:
 	@$(call RUN_SUITE,-test.run '^Test_stress$$')
 
 $(addprefix $(BIN)/guest_,hosts footprint signals threads): $(CUDA_DL)
-$(GUESTBINS): $(BIN)/guest_%: $(T)/guest/%.c $(LIB) $(GUEST_H)
+$(GUESTBINS): $(BIN)/guest_%: $(T)/guest/%.c $(T)/guest/main.c $(LIB) $(GUEST_H)
 	@mkdir -p $(@D)
 	$(CC) $(C11) $(CFLAGS) -o $@ $(filter %.c %.o,$^) $(LINK)
 

@@ -613,7 +613,7 @@ static void privileged(void)
 	expect_is(pread(log, line, sizeof(line), 0), 0);
 }
 
-static const struct guest_case cases[] = {
+const struct guest_case cases[] = {
 	{ "all descriptors are closed", fds_closed, 60, 0 },
 	{ "their numbers are the host's files", fds_are_files, 60, 0 },
 	{ "their numbers are the host's epolls", fds_are_epolls, 60, 0 },
@@ -628,10 +628,5 @@ static const struct guest_case cases[] = {
 	{ "caches of a gdr_t that is closed meanwhile", caches_of_closed, 60, 0 },
 	{ "errno is as it was after success", errno_is_kept, 60, 0 },
 	{ "a privileged program takes nothing from its environment", privileged, 60, 0 },
-	{ NULL, NULL, 0, 0 }
+	{ 0 }
 };
-
-int main(int argc, char **argv)
-{
-	return guest_main(argc, argv, cases);
-}

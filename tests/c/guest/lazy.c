@@ -290,24 +290,20 @@ static void file_is_gone(void)
 	expect_is(b.close(g), 0);
 }
 
-static const char preloaded_env[] = "GUEST_LAZY_PRELOADED";
-
 /*
- * The program after exec: one copy came by LD_PRELOAD; a second one, of the
- * name in the environment, is loaded by its path. Its functions must stay its
+ * One copy came by LD_PRELOAD; a second one is loaded by its path. Its functions must stay its
  * own although the first one's have the same names and come first.
  */
-static int run_preloaded(const char *path)
+static void preloaded(void)
 {
 	struct api first, second;
 
 	expect_is(count_threads(), 1);
 	load(&first, NULL, RTLD_NOW);
-	load(&second, path, RTLD_NOW | RTLD_LOCAL);
+	load(&second, getenv("GUEST_PATH"), RTLD_NOW | RTLD_LOCAL);
 	expect(first.open != second.open);
 	expect_is(count_threads(), 1);
 	use_a_copys_handles(&first, &second);
-	return 0;
 }
 
 static void preload(void)
@@ -318,10 +314,10 @@ static void preload(void)
 	load(&a, LIBRARY, RTLD_NOW | RTLD_LOCAL);
 	library_path(a.lib, path);
 	copy_library(path, copy);
-	run_with_preloaded(copy, preloaded_env, path);
+	run_with_preloaded(copy, "preloaded", path);
 }
 
-static const struct guest_case cases[] = {
+const struct guest_case cases[] = {
 	{ "dlopen RTLD_LOCAL starts nothing, then all works", local, 60, 0 },
 	{ "the same with RTLD_DEEPBIND", deepbind, 60, 0 },
 	{ "the same with RTLD_LAZY and RTLD_GLOBAL", lazy_global, 60, 0 },
@@ -332,14 +328,6 @@ static const struct guest_case cases[] = {
 	{ "two copies in a forked child", two_copies_fork, 60, 0 },
 	{ "a forked child of a library whose file is gone", file_is_gone, 60, 0 },
 	{ "a preloaded copy over another", preload, 60, 0 },
-	{ NULL, NULL, 0, 0 }
+	{ "preloaded", preloaded },
+	{ 0 }
 };
-
-int main(int argc, char **argv)
-{
-	const char *preloaded = getenv(preloaded_env);
-
-	if (preloaded)
-		return run_preloaded(preloaded);
-	return guest_main(argc, argv, cases);
-}

@@ -16,8 +16,6 @@
 #define GO_THREADS 10	/* THREADS_AT_FIRST of capi/host/runtime.c: there may be a few more */
 #define GO_THREADS_MAX 24
 
-static const char no_gpu_env[] = "GUEST_NO_GPU";
-
 /* A user with no other process: the kernel counts by user, and not for root. */
 static void become_somebody(unsigned int uid)
 {
@@ -331,8 +329,7 @@ static void all_locked(void)
 	long before;
 	gdr_t g;
 
-	if (!on_doubles())
-		skip_case("the memory of a real driver is its own");
+	needs_doubles("the memory of a real driver is its own");
 	if (mlockall(MCL_CURRENT | MCL_FUTURE))
 		skip_case("mlockall: %s", strerror(errno));
 	before = rss_kib();
@@ -423,8 +420,7 @@ static void what_a_start_takes(void)
 	long fds;
 	gdr_t g;
 
-	if (!on_doubles())
-		skip_case("a real driver takes descriptors and threads of its own");
+	needs_doubles("a real driver takes descriptors and threads of its own");
 	fds = count_fds();
 	read_actions(before);
 	g = open_or_fail();
@@ -439,7 +435,7 @@ static void what_a_start_takes(void)
 }
 
 /* The program after exec, with no driver to be found. */
-static int without_gpu(void)
+static void without_gpu(void)
 {
 	struct rlimit l = { 512 * MIB, 512 * MIB };
 	void *cuda = dlopen("libcuda.so.1", RTLD_LAZY);
@@ -458,23 +454,18 @@ static int without_gpu(void)
 	note("%.0f us each", (seconds_now() - start) * 1e4);
 	expect_is(count_threads(), 1);
 	expect(logged("no GPU here"));
-	return 0;
 }
 
 static void no_gpu(void)
 {
-	char *argv[] = { "guest_limits", NULL };
-	char enabled[] = "GDRCOPY_ENABLE_LOGGING=1", mark[64];
-	char *envp[] = { enabled, mark, NULL };
-
-	snprintf(mark, sizeof(mark), "%s=1", no_gpu_env);
-	execve("/proc/self/exe", argv, envp);
-	expect(false);
+	clearenv();
+	run_anew("without a GPU");
 }
 
-static const struct guest_case cases[] = {
+const struct guest_case cases[] = {
 	{ "what a start takes", what_a_start_takes, 60, 0 },
 	{ "no GPU: ENODEV, and nothing is started", no_gpu, 60, 0 },
+	{ "without a GPU", without_gpu },
 	{ "room for few threads", few_threads, 120, 0 },
 	{ "gdr_open works once there is room", room_again, 60, 0 },
 	{ "no more threads after the open", threads_used_up, 240, 0 },
@@ -489,12 +480,5 @@ static const struct guest_case cases[] = {
 	{ "all memory is locked", all_locked, 60, 0 },
 	{ "SCHED_DEADLINE", deadline, 60, 0 },
 	{ "SCHED_FIFO on one CPU", real_time, 60, 0 },
-	{ NULL, NULL, 0, 0 }
+	{ 0 }
 };
-
-int main(int argc, char **argv)
-{
-	if (getenv(no_gpu_env))
-		return without_gpu();
-	return guest_main(argc, argv, cases);
-}

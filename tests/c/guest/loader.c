@@ -426,7 +426,7 @@ static void raw_forks(void)
 	expect_is(gdr_close(g), 0);
 }
 
-static const struct guest_case cases[] = {
+const struct guest_case cases[] = {
 	{ "a library's constructor opens", NULL, 60, 0, open_in_constructor, NULL },
 	{ "the same in a forked child", constructor_in_child, 60, 0 },
 	{ "a constructor and another thread open at once", constructor_and_thread, 60, 0 },
@@ -441,10 +441,5 @@ static const struct guest_case cases[] = {
 	{ "the same, unloading", unloading_parent, 60, 0 },
 	{ "a fork waits for the library's own load of libcuda", fork_in_own_load, 60, 0 },
 	{ "raw clone while threads walk it", raw_forks, 120, 0 },
-	{ NULL, NULL, 0, 0 }
+	{ 0 }
 };
-
-int main(int argc, char **argv)
-{
-	return guest_main(argc, argv, cases);
-}

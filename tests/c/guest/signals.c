@@ -966,7 +966,7 @@ static void too_many_copies(void)
 	check_copies(&nested, 1);
 }
 
-static const struct guest_case cases[] = {
+const struct guest_case cases[] = {
 	{ "dispositions, masks and stacks stay as they were", NULL, 60, 0, states_around_open, NULL },
 	{ "with some signals blocked", NULL, 60, 0, states_around_open, (void *)MASK },
 	{ "with an alternate stack", NULL, 60, 0, states_around_open, (void *)(MASK | ALTSTACK) },
@@ -995,10 +995,5 @@ static const struct guest_case cases[] = {
 	{ "gdr_unmap from a deeper frame than the left copy's", left_copy_deeper_unmap, 60, 0 },
 	{ "copies in a timer's handler inside copies", copies_inside_copies, 60, 120 },
 	{ "a fourth copy inside of three", too_many_copies, 60, 0 },
-	{ NULL, NULL, 0, 0 }
+	{ 0 }
 };
-
-int main(int argc, char **argv)
-{
-	return guest_main(argc, argv, cases);
-}

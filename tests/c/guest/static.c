@@ -173,15 +173,10 @@ static void foreign_handles(void)
 	expect_is(gdr_close(old), 0);
 }
 
-static const struct guest_case cases[] = {
+const struct guest_case cases[] = {
 	{ "beside an older one, RTLD_LOCAL", NULL, 60, 0, side_by_side, (void *)RTLD_LOCAL },
 	{ "beside an older one, RTLD_GLOBAL", NULL, 60, 0, side_by_side, (void *)RTLD_GLOBAL },
 	{ "both in a forked child", both_in_a_child, 60, 0 },
 	{ "the older one's handles are refused", foreign_handles, 60, 0 },
-	{ NULL, NULL, 0, 0 }
+	{ 0 }
 };
-
-int main(int argc, char **argv)
-{
-	return guest_main(argc, argv, cases);
-}

@@ -664,7 +664,7 @@ static void first_opens(void)
 	}
 }
 
-static const struct guest_case cases[] = {
+const struct guest_case cases[] = {
 	{ "64 threads open first at once", first_opens, 60, 0 },
 	{ "64 threads, random calls, against a model", stress, 120, 300 },
 	{ "copies race gdr_unmap", NULL, 60, 120, copies_race, (void *)BY_UNMAP },
@@ -672,10 +672,5 @@ static const struct guest_case cases[] = {
 	{ "copies race gdr_close", NULL, 60, 120, copies_race, (void *)BY_CLOSE },
 	{ "threads come and go", NULL, 60, 300, come_and_go, &(struct comers){ one_copy, 1024 } },
 	{ "threads that come, call, and go", NULL, 60, 300, come_and_go, &(struct comers){ one_call, 4096 } },
-	{ NULL, NULL, 0, 0 }
+	{ 0 }
 };
-
-int main(int argc, char **argv)
-{
-	return guest_main(argc, argv, cases);
-}

@@ -376,7 +376,7 @@ static void ended_thread(void)
 	expect_is(unmap(&buffers[0]), 0);
 }
 
-static const struct guest_case cases[] = {
+const struct guest_case cases[] = {
 	{ "not for copies of other buffers", other_buffers, 60, 0 },
 	{ "for a copy under a handler", NULL, 60, 0, beneath_handler, NULL },
 	{ "the same with SS_AUTODISARM", NULL, 60, 0, beneath_handler, (void *)(uintptr_t)SS_AUTODISARM },
@@ -389,10 +389,5 @@ static const struct guest_case cases[] = {
 	{ "a thread that ended in a copy", ended_thread, 60, 0 },
 	{ "whose ID another thread has, on the same stack", NULL, 60, 0, id_taken_again, NULL },
 	{ "whose ID another thread has, on another stack", NULL, 60, 0, id_taken_again, (void *)(1 * MIB) },
-	{ NULL, NULL, 0, 0 }
+	{ 0 }
 };
-
-int main(int argc, char **argv)
-{
-	return guest_main(argc, argv, cases);
-}
