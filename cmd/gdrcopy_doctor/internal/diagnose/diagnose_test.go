@@ -154,7 +154,21 @@ func TestMachineWithoutGPU(t *testing.T) {
 	s.Container.Kind = "Docker"
 	r = Examine(s.Facts)
 	require.Equal(t, NoGPU, r.Verdict)
-	require.Contains(t, r.Findings[0].Advice, "--gpus all")
+	require.Equal(t, Finding{"gpu", Fail, "This Docker container sees no NVIDIA GPU.", giveGPU}, r.Findings[0])
+}
+
+// One sign of a GPU is enough.
+func TestSignsOfAGPU(t *testing.T) {
+	require.False(t, (&examination{}).hasGPU())
+	require.True(t, (&examination{worked: true}).hasGPU())
+	for name, f := range map[string]facts.Facts{
+		"the bus": {GPUs: make([]facts.GPU, 1)}, "CUDA": {CUDA: facts.CUDA{Devices: make([]facts.Device, 1)}},
+		"the driver": {Driver: facts.Driver{Version: "580"}}, "its node": {Nodes: []facts.Node{{Path: "/dev/nvidiactl", Exists: true}}},
+		"WSL": {WSL: true}, "Tegra": {Tegra: true},
+	} {
+		require.True(t, (&examination{Facts: f}).hasGPU(), name)
+	}
+	require.False(t, (&examination{Facts: facts.Facts{Nodes: []facts.Node{{Path: "/dev/nvidiactl"}, {Path: "/dev/nvidia-uvm", Exists: true}}}}).hasGPU())
 }
 
 // The library works, and something beside it is wrong.
@@ -180,7 +194,7 @@ var causes = []struct {
 	// gpu
 	{"WSL", broken, func(s *scene) { s.noDriver(); s.WSL = true }, "gpu", Fail, "WSL", "Linux itself"},
 	{"Tegra", broken, func(s *scene) { s.noDriver(); s.Tegra = true }, "gpu", Fail, "shares the CPU's memory", "cudaHostAlloc"},
-	{"container without the GPU", broken, func(s *scene) { s.noDriver(); s.Container.Kind = "Podman" }, "gpu", Fail, "is 1 NVIDIA GPU, but this Podman container", "nvidia.com/gpu=all"},
+	{"container without the GPU", broken, func(s *scene) { s.noDriver(); s.Container.Kind = "Podman" }, "gpu", Fail, "is 1 NVIDIA GPU, but this Podman container", "itself: give the container the GPU: docker run --gpus all"},
 	{"vfio", broken, func(s *scene) { s.noDriver(); s.GPUs[0].Driver = "vfio-pci" }, "gpu", Fail, "The driver vfio-pci has 1 NVIDIA GPU", "in that machine"},
 	{"vfio beside NVIDIA's driver", broken, func(s *scene) { s.init(100); s.GPUs[0].Driver = "vfio-pci" }, "gpu", Fail, "The driver vfio-pci has", pci},
 	{"one of two GPUs is lent", healthy, func(s *scene) { s.GPUs = append(s.GPUs, facts.GPU{PCI: "0000:2a:00.0", Driver: "vfio-pci"}) }, "gpu", OK, "2 NVIDIA GPUs", ""},
@@ -786,8 +800,9 @@ func TestAllowsGDRCopy(t *testing.T) {
 }
 
 func TestDuration(t *testing.T) {
-	require.Equal(t, "159 ns", duration(159.4))
-	require.Equal(t, "1.02 us", duration(1018))
+	for ns, want := range map[float64]string{0: "0 ns", 159.4: "159 ns", 999: "999 ns", 1000: "1.00 us", 1018: "1.02 us", 999990: "999.99 us"} {
+		require.Equal(t, want, duration(ns))
+	}
 }
 
 func TestForced(t *testing.T) {
