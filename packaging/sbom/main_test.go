@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"flag"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
 	"runtime"
@@ -17,28 +18,65 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// document returns the SBOM of this test's own binary, decoded.
+// shipped is a program with modules, built for these tests: a test's own names none.
+var shipped string
+
+func TestMain(m *testing.M) { os.Exit(withProgram(m.Run)) }
+
+func withProgram(run func() int) int {
+	dir, err := os.MkdirTemp("", "sbom")
+	if err != nil {
+		panic(err)
+	}
+	defer os.RemoveAll(dir)
+	shipped = filepath.Join(dir, "gdrcopy_doctor")
+	cmd := exec.Command("go", "build", "-buildvcs=false", "-o", shipped, "gdrapi/cmd/gdrcopy_doctor")
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		panic(string(out))
+	}
+	return run()
+}
+
+// document returns the SBOM of that program, decoded.
 func document(t *testing.T) map[string]any {
 	t.Helper()
-	self, err := os.Executable()
-	require.NoError(t, err)
 	f, err := os.Open("../../go.sum")
 	require.NoError(t, err)
 	defer f.Close()
 	sums, err := readSums(f)
 	require.NoError(t, err)
-	// What tests alone are linked with is in no shipped binary.
-	for _, m := range []string{"github.com/stretchr/testify", "go.yaml.in/yaml/v3"} {
-		licences[m] = "MIT"
-		t.Cleanup(func() { delete(licences, m) })
-	}
-	b, err := build("1.2.3", time.Unix(1000000000, 0), sums, []string{self})
+	b, err := build("1.2.3", time.Unix(1000000000, 0), sums, []string{shipped})
 	require.NoError(t, err)
 	text, err := json.Marshal(b)
 	require.NoError(t, err)
 	var doc map[string]any
 	require.NoError(t, json.Unmarshal(text, &doc))
 	return doc
+}
+
+// The program, Go and each module that is linked in are there, and who depends on whom.
+func TestComponents(t *testing.T) {
+	mod, err := os.ReadFile("../../go.mod")
+	require.NoError(t, err)
+	refs := []any{"pkg:golang/std@" + strings.TrimPrefix(runtime.Version(), "go")}
+	for _, m := range []string{"github.com/ebitengine/purego", "golang.org/x/sys"} {
+		v := regexp.MustCompile(regexp.QuoteMeta(m) + ` (v\S+)`).FindSubmatch(mod)
+		require.NotNil(t, v, m)
+		refs = append(refs, "pkg:golang/"+m+"@"+string(v[1]))
+	}
+	uses := map[string]any{"gdrapi": []any{"file:gdrcopy_doctor"}, "file:gdrcopy_doctor": refs}
+	for _, ref := range refs {
+		uses[ref.(string)] = []any{}
+	}
+	doc := document(t)
+	got := map[string]any{}
+	for _, d := range doc["dependencies"].([]any) {
+		d := d.(map[string]any)
+		got[d["ref"].(string)] = d["dependsOn"]
+	}
+	require.Equal(t, uses, got)
+	require.Len(t, doc["components"], 4)
 }
 
 // What CycloneDX 1.5 requires of a document, and of each component that it has.
@@ -170,22 +208,15 @@ func command(t *testing.T, args ...string) error {
 }
 
 func TestCommand(t *testing.T) {
-	document(t) // has the licences of what this test is linked with
-	for _, m := range []string{"github.com/stretchr/testify", "go.yaml.in/yaml/v3"} {
-		licences[m] = "MIT"
-		defer delete(licences, m)
-	}
-	self, err := os.Executable()
-	require.NoError(t, err)
 	out := filepath.Join(t.TempDir(), "sbom.json")
 	require.ErrorContains(t, command(t, "-version", "1"), "usage: sbom")
-	require.ErrorContains(t, command(t, self), "usage: sbom")
-	require.ErrorContains(t, command(t, "-version", "1", "-o", out, self), "go.sum")
-	require.ErrorContains(t, command(t, "-version", "1", "-sum", "main.go", "-o", out, self), "not three words")
+	require.ErrorContains(t, command(t, shipped), "usage: sbom")
+	require.ErrorContains(t, command(t, "-version", "1", "-o", out, shipped), "go.sum")
+	require.ErrorContains(t, command(t, "-version", "1", "-sum", "main.go", "-o", out, shipped), "not three words")
 	require.ErrorContains(t, command(t, "-version", "1", "-sum", "../../go.sum", "-o", out, "main.go"), "main.go")
-	require.ErrorIs(t, command(t, "-version", "1", "-sum", "../../go.sum", "-o", "/none/sbom.json", self), os.ErrNotExist)
+	require.ErrorIs(t, command(t, "-version", "1", "-sum", "../../go.sum", "-o", "/none/sbom.json", shipped), os.ErrNotExist)
 	require.NoFileExists(t, out)
-	require.NoError(t, command(t, "-version", "1.2.3", "-epoch", "1000000000", "-sum", "../../go.sum", "-o", out, self))
+	require.NoError(t, command(t, "-version", "1.2.3", "-epoch", "1000000000", "-sum", "../../go.sum", "-o", out, shipped))
 	text, err := os.ReadFile(out)
 	require.NoError(t, err)
 	require.True(t, strings.HasPrefix(string(text), "{\n  \"bomFormat\": \"CycloneDX\",\n"))
