@@ -83,6 +83,11 @@ func newRM(t testing.TB, gpus ...nvrm.Machine) *fakeRM {
 			f.t.Errorf(format, args...)
 		}
 	}
+	f.Log = func(line string) {
+		if strings.Contains(line, "Assertion failed") {
+			f.t.Errorf("a request with this line in the kernel's log: %s", line)
+		}
+	}
 	t.Cleanup(func() {
 		for len(f.Clients) > 0 {
 			f.EndClient(f.Clients[0])

@@ -138,6 +138,8 @@ func TestWithoutTheWatch(t *testing.T) {
 			half.parts[1].exportable = false
 			w.notPinned(half.start, half.size, cuda.ErrNotPermitted, "load gdrdrv")
 			require.NoError(t, w.pinned(half.start, 1).Unpin())
+			w.rm.fail("cuMemExportToShareableHandle", 1, cuda.ErrInvalidValue)
+			w.notPinned(half.start, 1, unix.ENOTSUP, "CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR")
 			far := w.cuda.of(imported, mib)
 			w.notPinned(far.start, 1, unix.ENOTSUP, "")
 			w.end()
@@ -199,7 +201,7 @@ func TestIPCHandleOfNothing(t *testing.T) {
 		words, err := w.cuda.IPCHandle(a.start)
 		require.NoError(t, err)
 		w.cuda.ipcWord[word] = -words[word] // it is 0 then
-		w.notPinned(a.start, 1, unix.ENOTSUP, "cannot be watched")
+		w.notPinned(a.start, 1, unix.ENOTSUP, "cannot be watched, and CUDA gives no IPC handle")
 		require.Zero(t, w.rm.count("DUP_OBJECT"))
 		w.end()
 	}

@@ -134,6 +134,9 @@ func TestPartsWhereBAR1IsInPieces(t *testing.T) {
 		for _, s := range []status{statusInsufficient, statusNoMemory} {
 			w := newWorld(t)
 			w.rm.VersionText = c.version
+			if c.version == "" {
+				w.rm.fail("VERSION", 1, unix.EINVAL)
+			}
 			a := w.cuda.memAlloc(0, 5*mib)
 			p := w.pinned(a.start, 5*mib)
 			before := w.rm.count("MAP_MEMORY")
@@ -149,6 +152,14 @@ func TestPartsWhereBAR1IsInPieces(t *testing.T) {
 			w.rm.fail("MAP_MEMORY", 1, s)
 			_, _, err = p.Map(2*mib, backend.None)
 			require.ErrorIs(t, err, unix.ENOMEM, "there are no smaller parts")
+			require.Equal(t, 1, w.rm.count("MAP_MEMORY")-before)
+			require.NoError(t, p.Unpin())
+			v := w.cuda.vmm(0, false, []uint64{2 * mib, 2 * mib})
+			p = w.pinned(v.start, v.size)
+			before = w.rm.count("MAP_MEMORY")
+			w.rm.fail("MAP_MEMORY", 1, s)
+			_, _, err = p.Map(v.size, backend.None)
+			require.ErrorIs(t, err, unix.ENOMEM, "nor of two objects")
 			require.Equal(t, 1, w.rm.count("MAP_MEMORY")-before)
 			require.NoError(t, p.Unpin())
 			w.end()
@@ -331,15 +342,19 @@ func TestPartsOfAScatteredObject(t *testing.T) {
 			for _, c := range []struct {
 				from, size uint64
 				windows    int
+				usual      int // of pages of 2 MiB
 			}{
-				{0, 6 * mib, 3},
-				{mib + mib/2, 3 * mib, 3},
-				{2*mib - gpuPage, 2 * gpuPage, 2},
-				{5*mib + mib/2, mib / 2, 1},
-				{4 * mib, 2 * mib, 1},
-				{0, 12 * mib, 3 + 32 + 2},
-				{3 * mib, 4*mib + gpuPage, 2 + 17},
+				{0, 6 * mib, 3, 3},
+				{mib + mib/2, 3 * mib, 3, 3},
+				{2*mib - gpuPage, 2 * gpuPage, 2, 2},
+				{5*mib + mib/2, mib / 2, 1, 1},
+				{4 * mib, 2 * mib, 1, 1},
+				{0, 12 * mib, 3 + 32 + 2, 3 + 1 + 2},
+				{3 * mib, 4*mib + gpuPage, 2 + 17, 2 + 1},
 			} {
+				if pages != 0 {
+					c.windows = c.usual
+				}
 				w := newWorld(t, "grace")
 				w.rm.Scattered = true
 				w.rm.setVersion(version)
@@ -354,9 +369,7 @@ func TestPartsOfAScatteredObject(t *testing.T) {
 				va, got, err := p.Map(c.size, backend.None)
 				require.NoError(t, err, "%+v", c)
 				require.Equal(t, backend.Caching, got)
-				if pages == 0 {
-					require.Equal(t, held+c.windows+1, w.held(), "%+v", c)
-				}
+				require.Equal(t, held+c.windows+1, w.held(), "%d, %+v", pages, c)
 				w.checkBytes(va, p.first, c.size)
 				require.NoError(t, p.Unmap())
 				require.True(t, cudatest.Faults(va) && cudatest.Faults(va+uintptr(c.size-8)))

@@ -66,6 +66,11 @@ func (w *world) pinned(addr, size uint64) *pin {
 	w.t.Helper()
 	p, err := w.Pin(backend.PinRequest{Addr: addr, Size: size})
 	require.NoError(w.t, err, "%d bytes at %#x", size, addr)
+	length := uint64(0)
+	for _, extent := range p.(*pin).extents {
+		length += extent.length
+	}
+	require.Equal(w.t, p.(*pin).size, length, "extents are the pin's")
 	return p.(*pin)
 }
 
@@ -321,7 +326,9 @@ func TestWindowsPastAPoolsBuffer(t *testing.T) {
 	w := newWorld(t)
 	inside := w.cuda.pool(0, mib+8192, 300) // begins and ends inside a GPU page, and is alone on it
 	for _, n := range []uint64{1, 300, 301, gpuPage - 8192} {
-		require.NoError(t, w.pinned(inside.start, n).Unpin())
+		for _, w.cuda.noMappings = range []bool{true, false} {
+			require.NoError(t, w.pinned(inside.start, n).Unpin())
+		}
 	}
 	w.notPinned(inside.start, gpuPage-8191, unix.EINVAL, "no device memory")
 	v := w.cuda.vmm(0, true, []uint64{2 * mib})
