@@ -4,12 +4,15 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"testing"
 	"unsafe"
 
 	"gdrapi/core/backend"
 	"gdrapi/core/cuda"
 	"gdrapi/core/cuda/cudatest"
+	"gdrapi/core/dl"
+	"gdrapi/core/internal/sys"
 
 	"github.com/ebitengine/purego"
 	"github.com/stretchr/testify/require"
@@ -249,4 +252,93 @@ func TestLiveCUDA(t *testing.T) {
 	}
 	_, err = in.exportable(3, ownSize)
 	require.Error(t, err)
+}
+
+// useLibC has memory mapped by the C library, as the library does: the simulated driver's memory
+// is mapped there alone.
+func useLibC(t *testing.T) {
+	call := func(name string) func(args ...any) (uintptr, error) {
+		fn, err := purego.Dlsym(purego.RTLD_DEFAULT, name)
+		require.NoError(t, err)
+		return func(args ...any) (uintptr, error) {
+			r := dl.Call(fn, args...)
+			if r == ^uintptr(0) || int32(r) == -1 {
+				return 0, unix.EMLINK
+			}
+			return r, nil
+		}
+	}
+	mmap, munmap := call("mmap"), call("munmap")
+	sys.UseMemory(sys.Memory{
+		Mmap: func(addr, size uintptr, prot, flags, fd int, offset uint64) (uintptr, error) {
+			return mmap(addr, size, prot, flags, fd, uintptr(offset))
+		},
+		Munmap: func(va, size uintptr) error { _, err := munmap(va, size); return err },
+	})
+}
+
+// The backend as a program has it: the kernel's calls, CUDA, and one client for all of the
+// process, on a simulated driver outside of this process.
+func TestBackend(t *testing.T) {
+	const mark = "GDR_TEST_CHILD"
+	if os.Getenv(mark) != t.Name() {
+		if os.Getenv("RM_SIM") == "" || runtime.GOARCH != "amd64" {
+			t.Skip("needs tests/doubles/rm_sim; run `make check`")
+		}
+		cmd := exec.Command(os.Getenv("RM_SIM"), os.Args[0], "-test.run=^"+t.Name()+"$", "-test.v")
+		cmd.Env = append(os.Environ(), mark+"="+t.Name(), "NVRM_SIM_MACHINE=pcie,gb10,grace", "NVRM_SIM_DEVICES=3", "CUDA_SIM_DEVICES=3")
+		out, err := cmd.CombinedOutput()
+		require.NoError(t, err, "%s", out)
+		require.Contains(t, string(out), "--- PASS: "+t.Name())
+		return
+	}
+	sim := cudatest.Need(t)
+	useLibC(t)
+	var sessions [2]*session
+	fds := cudatest.FDs(t)
+	for i := range sessions {
+		s, err := Backend{}.Open()
+		require.NoError(t, err)
+		sessions[i] = s.(*session)
+	}
+	require.Equal(t, fds, cudatest.FDs(t), "an open leaves no descriptor")
+	pins := 0
+	for ordinal, want := range []backend.MappingType{backend.WC, backend.WC, backend.Caching} {
+		vmm, free := sim.VMM(ordinal, 2, 1)
+		for _, addr := range []uint64{sim.MemAlloc(ordinal, 3*mib), vmm + mib} {
+			for i, s := range sessions {
+				before := cudatest.FDs(t)
+				p, err := s.Pin(backend.PinRequest{Addr: addr, Size: 2 * mib})
+				require.NoError(t, err, "device %d", ordinal)
+				va, got, err := p.Map(2*mib, backend.None)
+				require.NoError(t, err)
+				require.Equal(t, want, got)
+				for _, at := range []uint64{0, mib - 8, mib, 2*mib - 8} {
+					word := []byte{byte(ordinal), byte(i), 7, byte(at >> 12)}
+					sim.HtoD(ordinal, addr+at, word)
+					require.Equal(t, word, sim.DtoH(ordinal, addr+at, 4)) // waits for the copy
+					require.Equal(t, word, []byte(string(cudatest.Bytes(va+uintptr(at), 4))))
+				}
+				require.Contains(t, cudatest.VMFlags(t, va), "dc", "not for forked children")
+				require.NoError(t, p.Unmap())
+				require.True(t, cudatest.Faults(va))
+				require.NoError(t, p.Unpin())
+				require.Same(t, process.client, s.client)
+				pins++
+				require.Equal(t, min(2, pins), process.holders)
+				if i > 0 {
+					require.Equal(t, before, cudatest.FDs(t), "the first pin opened what stays")
+				}
+			}
+		}
+		free()
+		at := sessions[0].devices[ordinal].at
+		require.Equal(t, right, proven.at(at).of(byIPC))
+		require.Equal(t, right, proven.at(at).of(byImport))
+	}
+	fds = cudatest.FDs(t)
+	for i, s := range sessions {
+		require.NoError(t, s.Close())
+		require.Equal(t, fds-4*i, cudatest.FDs(t), "the last one closes the client's and three GPUs'")
+	}
 }
