@@ -438,6 +438,31 @@ func TestKeptReports(t *testing.T) {
 	}
 }
 
+type full struct{}
+
+func (full) Write([]byte) (int, error) { return 0, errors.New("no space") }
+
+// What cannot be written is an error, and no argument's.
+func TestOutputThatCannotBeWritten(t *testing.T) {
+	for _, args := range [][]string{{"-h"}, {"-V"}, {"-i", "testdata/run", "-o", t.TempDir()}} {
+		require.ErrorContains(t, run(args, full{}), "no space", "%q", args)
+	}
+	dir := report(t)
+	entries, err := os.ReadDir(dir)
+	require.NoError(t, err)
+	require.Greater(t, len(entries), 3)
+	for _, e := range entries {
+		blocked := t.TempDir()
+		require.NoError(t, os.Mkdir(filepath.Join(blocked, e.Name()), 0o777))
+		require.ErrorContains(t, run([]string{"-i", "testdata/run", "-o", blocked}, io.Discard), e.Name()+": is a directory")
+	}
+	for _, bad := range []string{filepath.Join(dir, entries[0].Name(), "under"), filepath.Join(dir, "two", "new")} {
+		err := run([]string{"-i", "testdata/run", "-o", bad}, io.Discard)
+		require.Error(t, err)
+		require.False(t, errors.As(err, new(*exitError)), "the status is that of a failure")
+	}
+}
+
 // The benchmarks stand beside the program: here, shell scripts beside the test's own.
 func TestGather(t *testing.T) {
 	self, err := os.Executable()
@@ -479,6 +504,14 @@ func TestGather(t *testing.T) {
 	require.Equal(t, exitUsage, status())
 	script("gdrcopy_copylat", "exit 77")
 	require.Equal(t, exitSkipped, status())
-	script("gdrcopy_copylat", "exit 1")
-	require.ErrorContains(t, run(args, io.Discard), "gdrcopy_copylat failed")
+	for _, fails := range []string{"exit 1", "exit 3", "kill -9 $$"} {
+		script("gdrcopy_copylat", "echo '{'; "+fails)
+		require.ErrorContains(t, run(args, io.Discard), "gdrcopy_copylat failed")
+		require.NoFileExists(t, filepath.Join(dir, "copylat.json"), "half of an output is none")
+	}
+	script("gdrcopy_copylat", good+`; echo '{"gpu": "G", "results": []}'`)
+	script("gdrcopy_copybw", "exit 1") // one after the others
+	require.ErrorContains(t, run(args, io.Discard), "gdrcopy_copybw failed")
+	require.NoError(t, os.Remove(filepath.Join(filepath.Dir(self), "gdrcopy_copybw")))
+	require.ErrorIs(t, run(args, io.Discard), os.ErrNotExist)
 }
