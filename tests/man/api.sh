@@ -87,6 +87,10 @@ in_docs() {
 	variables | each_is_in "$work/docs"
 }
 
+known_to_doctor() {
+	variables | each_is_in cmd/gdrcopy_doctor/internal/facts/root.go
+}
+
 enumerators() {
 	grep -ohE '^[[:space:]]GDR_(PIN_FLAG|MAP_FLAG|MAPPING_TYPE|ATTR)_[A-Z_]+' include/gdrapi.h |
 		tr -d '\t' | grep -v '_MAX$'
@@ -128,6 +132,7 @@ done
 check "the environment is what the code reads" same "$(variables)" "$(items "$api/gdrapi.3" Ev)"
 check "nothing else reads the environment" test -z "$(asked_elsewhere)"
 check "README.md or docs/ names each variable" in_docs
+check "gdrcopy_doctor looks at each variable" known_to_doctor
 check "every flag, type and attribute is documented" same "$(enumerators)" \
 	"$(constants 'GDR_(PIN_FLAG|MAP_FLAG|MAPPING_TYPE|ATTR)_')"
 check "every constant of the pages is in the header" constants_exist

@@ -72,8 +72,10 @@ func (r Root) Gather(lookup func(string) (string, bool)) Facts {
 	return f
 }
 
-// variables are those that change what the library, CUDA or a consumer does.
+// variables are those that change what the library, CUDA or a consumer does. tests/man/api.sh
+// sees that it has each of the library's.
 var variables = []string{
+	"GDRCOPY_ENABLE_LOGGING", "GDRCOPY_LOG_LEVEL", "VK_DRIVER_FILES", "VK_ICD_FILENAMES",
 	"GDRCOPY_BACKEND", "GDRCOPY_USE_DMABUF_MMAP", "GDRCOPY_COPY", "GDRCOPY_COPY_IMPL", "GDRCOPY_COPY_SPIN",
 	"GDRCOPY_READ_THREADS", "GDRCOPY_WRITE_THREADS", "GDRCOPY_DMA_READ", "GDRCOPY_DMA_WRITE",
 	"CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES", "NVIDIA_DRIVER_CAPABILITIES",
