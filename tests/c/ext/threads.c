@@ -341,14 +341,6 @@ static void signals_stay_away(void)
 	expect_is(seen, workers_for(2));
 }
 
-static double cpu_seconds(void)
-{
-	struct timespec t;
-
-	clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
-	return t.tv_sec + t.tv_nsec / 1e9;
-}
-
 static void idle_is_idle(void)
 {
 	struct buffer b;

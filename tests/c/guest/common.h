@@ -167,6 +167,15 @@ static inline double seconds_now(void)
 	return t.tv_sec + t.tv_nsec / 1e9;
 }
 
+/* CPU time of this process. */
+static inline double cpu_seconds(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
+	return t.tv_sec + t.tv_nsec / 1e9;
+}
+
 static inline void sleep_us(long us)
 {
 	struct timespec t = { us / 1000000, us % 1000000 * 1000 };

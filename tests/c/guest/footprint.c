@@ -13,16 +13,6 @@
 
 extern char **environ;
 
-/* Of the process. */
-static double cpu_seconds(void)
-{
-	struct rusage r;
-
-	expect_is(getrusage(RUSAGE_SELF, &r), 0);
-	return r.ru_utime.tv_sec + r.ru_stime.tv_sec +
-	       (r.ru_utime.tv_usec + r.ru_stime.tv_usec) / 1e6;
-}
-
 /* What the loader did for a linked program, before main. */
 static void linked(void)
 {

@@ -361,57 +361,6 @@ static void environment_changes(void)
 	expect_is(pthread_join(t, NULL), 0);
 }
 
-static gdr_t shared;
-static struct buffer asked;
-static _Atomic long signals_came;
-
-/* As much stack as a handler may well take. */
-static void large_handler(int sig)
-{
-	volatile char room[2048];
-
-	for (size_t i = 0; i < sizeof(room); i += 64)
-		room[i] = 1;
-	atomic_fetch_add(&signals_came, 1);
-}
-
-static void *make_calls(void *unused)
-{
-	while (!atomic_load(&stop)) {
-		unsigned char info[64];
-		gdr_mh_t mh;
-
-		expect_is(gdr_pin_buffer(shared, asked.dptr, 4096, 0, 0, &mh), 0);
-		expect_is(gdr_unpin_buffer(shared, mh), 0);
-		expect_is(gdr_get_info(shared, asked.mh, info), 0);
-	}
-	return NULL;
-}
-
-/* Signals that mostly come from a fault, but are sent here. */
-static void sent_faults(void)
-{
-	static const int sent[] = { SIGABRT, SIGTRAP, SIGFPE, SIGSYS, SIGILL };
-	struct sigaction act = { .sa_handler = large_handler, .sa_flags = SA_RESTART };
-	double end = seconds_now() + scaled(3);
-	pthread_t t[3];
-
-	for (size_t i = 0; i < sizeof(sent) / sizeof(sent[0]); i++)
-		expect_is(sigaction(sent[i], &act, NULL), 0);
-	shared = open_or_fail();
-	make_buffer(shared, &asked, 64 * KIB);
-	start_threads(t, 3, make_calls, NULL);
-	for (size_t n = 0; seconds_now() < end; n++) {
-		for (int i = 0; i < 3; i++)
-			expect_is(pthread_kill(t[i], sent[n % (sizeof(sent) / sizeof(sent[0]))]), 0);
-		sleep_us(150);
-	}
-	atomic_store(&stop, true);
-	join_threads(t, 3);
-	note("%ld signals came", atomic_load(&signals_came));
-	expect(atomic_load(&signals_came) > 0);
-}
-
 /*
  * The C library's, for the library too: here the registration for membarrier takes as
  * long as the test wants.
@@ -622,7 +571,6 @@ const struct guest_case cases[] = {
 	{ "a thread's first copy in a handler inside malloc", first_copy_in_malloc, 60, 0 },
 	{ "66,000 threads, no pthread key left", no_keys, 120, 0 },
 	{ "the environment changes", environment_changes, 60, 0 },
-	{ "SIGABRT, SIGTRAP, SIGFPE, SIGSYS, SIGILL are sent", sent_faults, 60, 0 },
 	{ "the registration for membarrier takes long", late_membarrier, 60, 0 },
 	{ "membarrier is refused after the open", no_membarrier, 60, 0 },
 	{ "caches of a gdr_t that is closed meanwhile", caches_of_closed, 60, 0 },
