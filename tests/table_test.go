@@ -203,7 +203,7 @@ var table = []Group{
 	{Name: "install", Rows: []Program{
 		{Name: "prefixes", Cmd: cmd("tests/install/install.sh"), Make: cmd("all", "root"), Needs: cmd("pkg-config", "readelf")},
 		// The scripts of packages and of the kernel module; stand-ins are what they call.
-		{Name: "packaging", Cmd: cmd("tests/packages/scripts.sh"), Make: cmd("lib")},
+		{Name: "packaging", Cmd: cmd("tests/packages/scripts.sh"), Make: cmd("all", "root")},
 		{Name: "kmod", Cmd: cmd("tests/kmod/scripts.sh")},
 	}},
 

@@ -389,6 +389,71 @@ else
 	skip "CMake's files" "cmake is missing. Debian: apt-get install cmake"
 fi
 
+# What each package takes of the tree that make install leaves: both kinds the same, and all of it.
+tree=$work/installed lib=usr/lib/x86_64-linux-gnu
+(cd "$here" && make -s install DESTDIR="$tree" prefix=/usr libdir=/$lib && make -s -C kmod install DESTDIR="$tree") >"$work/said" 2>&1 || cat "$work/said"
+# takes NAME: the files of the paths on standard input, for the package of that name.
+takes() {
+	while read -r path; do
+		found=$(cd "$tree" && compgen -G "$path") || { echo "$1: nothing is $path"; continue; }
+		(cd "$tree" && echo "$found" | xargs -I{} find {} ! -type d) | sed "s|^|$1 |"
+	done
+}
+for f in "$here"/packaging/deb/debian/*.install; do
+	name=${f##*/}
+	grep '^usr/' "$f" | takes "${name%.install}"
+done | sort >"$work/debs"
+for name in libgdrapi2 libgdrapi-devel libvkgdr gdrcopy-tools gdrdrv-dkms; do
+	sed -n "/^%files -n $name\$/,/^\$/p" "$here/packaging/rpm/gdrapi.spec" | grep -v '^%\(files\|doc\|license\)\|^$' |
+		sed -e "s|%{_libdir}|/$lib|; s|%{_includedir}|/usr/include|; s|%{_bindir}|/usr/bin|; s|%{_mandir}|/usr/share/man|; s|%{dkmsversion}|2.6|; s|^/||" |
+		takes "${name/%-devel/-dev}"
+done | sort >"$work/rpms"
+none "the packages of both kinds have the same files" "$(diff "$work/debs" "$work/rpms")"
+is "each file is in one" "$(cut -d' ' -f2 "$work/debs" | sort)" "$(cd "$tree" && find ./* ! -type d | sed 's|^./||' | sort)"
+is "so many are in each" "$(cut -d' ' -f1 "$work/debs" | uniq -c | awk '{ print $2, ($1 > 0) }')" "$(printf '%s 1\n' gdrcopy-tools gdrdrv-dkms libgdrapi-dev libgdrapi2 libvkgdr)"
+for f in "$here"/packaging/deb/debian/*.{install,examples,docs}; do
+	while read -r words; do
+		for word in $words; do
+			case $word in usr/* | build/*) continue ;; esac
+			check "${f##*/}: $word is there" compgen -G "$here/$word"
+		done
+	done <"$f"
+done
+is "the symbols of Debian's package are the library's" "$(sed -nE 's/^ ([^ ]+) 2\.6\.0~$/\1/p' "$here/packaging/deb/debian/libgdrapi2.symbols" | sort)" \
+	"$(nm -D --defined-only --with-symbol-versions "$here/build/libgdrapi.so.2.6" | awk '{ sub("@@", "@", $3); print $3 ($3 ~ /@/ ? "" : $2 == "A" ? "@" $3 : "@Base") }' | sort)"
+# relations FILE: whose place each package takes, and what it needs.
+relations() {
+	sed -nE 's/^%package -n /Package: /; s/\$\{[a-z]+:(Pre-Depends|Depends)\},? ?//g; s/, $//; /^(Package|Depends|Requires|Provides|Conflicts|Replaces): *./{s/:  +/: /;p}' "$1" | grep -v 'bundled\|: $'
+}
+is "Debian's packages stand in for NVIDIA's" "$(relations "$here/packaging/deb/debian/control")" 'Package: libgdrapi2
+Provides: libgdrapi (= ${binary:Version})
+Conflicts: libgdrapi
+Replaces: libgdrapi
+Package: libgdrapi-dev
+Depends: libgdrapi2 (= ${binary:Version})
+Package: libvkgdr
+Package: gdrcopy-tools
+Provides: gdrcopy-tests (= ${binary:Version})
+Conflicts: gdrcopy-tests
+Replaces: gdrcopy-tests
+Package: gdrdrv-dkms
+Depends: dkms'
+is "and so do the RPMs" "$(relations "$here/packaging/rpm/gdrapi.spec")" 'Package: libgdrapi2
+Provides: gdrcopy = %{version}-%{release}
+Provides: gdrcopy%{?_isa} = %{version}-%{release}
+Conflicts: gdrcopy
+Package: libgdrapi-devel
+Requires: libgdrapi2%{?_isa} = %{version}-%{release}
+Provides: gdrcopy-devel = %{version}-%{release}
+Conflicts: gdrcopy-devel
+Package: libvkgdr
+Package: gdrcopy-tools
+Conflicts: gdrcopy
+Package: gdrdrv-dkms
+Requires: dkms
+Provides: gdrcopy-kmod = %{version}-%{release}
+Conflicts: gdrcopy-kmod'
+
 # packaging.mk: what each target runs.
 planned() {
 	make -n --no-print-directory GO='env A=b go' MAINTAINER='Me <m@x>' URL=https://x/y "$@" |
