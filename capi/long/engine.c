@@ -153,16 +153,11 @@ bool gdr_extents_are_same(const struct gdr_cuda_calls *c, struct gdr_extents *x,
 	return true;
 }
 
-static bool is_locked(const struct gdr_cuda_calls *c, const void *host)
-{
-	return attribute_of(c, POINTER_MEMORY_TYPE, (uintptr_t)host) == MEMORYTYPE_HOST;
-}
-
 #define IS_LOCKED (-1)	/* no driver's answer */
 
 static int find_locked(const struct gdr_cuda_calls *c, void *host)
 {
-	return is_locked(c, host) ? IS_LOCKED : 0;
+	return attribute_of(c, POINTER_MEMORY_TYPE, (uintptr_t)host) == MEMORYTYPE_HOST ? IS_LOCKED : 0;
 }
 
 bool gdr_engine_is_locked(struct gdr_engine *e, void *host)
@@ -171,13 +166,15 @@ bool gdr_engine_is_locked(struct gdr_engine *e, void *host)
 }
 
 /* Whether nobody has reset the GPU. */
-static bool is_alive(const struct gdr_cuda_calls *c, const struct gdr_engine *e)
+static bool is_alive(const struct gdr_cuda_calls *c, struct gdr_engine *e)
 {
-	return is_locked(c, e);
+	return find_locked(c, e) == IS_LOCKED;
 }
 
-static int sync_stream(const struct gdr_cuda_calls *c, struct gdr_engine *e)
+static int sync_stream(const struct gdr_cuda_calls *c, void *arg)
 {
+	struct gdr_engine *e = arg;
+
 	return is_alive(c, e) ? c->stream_wait(e->parts.stream) : CUDA_CONTEXT_IS_DESTROYED;
 }
 
@@ -323,11 +320,6 @@ static bool is_seen(struct gdr_engine *e, unsigned int slot)
 	return false;
 }
 
-static int sync_work(const struct gdr_cuda_calls *c, void *arg)
-{
-	return sync_stream(c, arg);
-}
-
 /* Waits for the slot's completion word. */
 static int wait_for(struct gdr_engine *e, unsigned int slot)
 {
@@ -335,7 +327,7 @@ static int wait_for(struct gdr_engine *e, unsigned int slot)
 
 	if (is_seen(e, slot))
 		return 0;
-	rc = run(e, sync_work, e);
+	rc = run(e, sync_stream, e);
 	if (!rc)
 		mark_done(e, slot);
 	return rc;

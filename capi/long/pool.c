@@ -462,12 +462,15 @@ static bool is_done(const struct worker *w, uint64_t turn)
 	return atomic_load_explicit(&w->done, memory_order_acquire) == turn;
 }
 
-/* Whether w is at turn. w's share is used up. */
+/* Whether w is at turn. w's share is used up, and is looked at only if w does not say that it is done. */
 static bool is_at(const struct worker *w, uint64_t turn)
 {
-	uint64_t word = atomic_load_explicit(&w->share, memory_order_acquire);
+	uint64_t word;
 
-	return word >> TURN_SHIFT == turn && (word & ENTERED) && !is_done(w, turn);
+	if (is_done(w, turn))
+		return false;
+	word = atomic_load_explicit(&w->share, memory_order_acquire);
+	return word >> TURN_SHIFT == turn && (word & ENTERED);
 }
 
 /* Waits until no worker is at turn. The caller has seen every share used up. */
@@ -476,7 +479,7 @@ static void wait_for(struct copy_pool *pool, unsigned int workers, uint64_t turn
 	unsigned int steps = 0;
 
 	for (unsigned int i = 0; i < workers; i++)
-		while (!is_done(&pool->workers[i], turn) && is_at(&pool->workers[i], turn)) {
+		while (is_at(&pool->workers[i], turn)) {
 			copy_pause();
 			if (++steps % WAIT_STEPS == 0)
 				sched_yield();
