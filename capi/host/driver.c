@@ -320,13 +320,15 @@ static void *open_library(int mode)
 
 enum gdr_driver_state gdr_driver_load(char *why, size_t size)
 {
-	if (atomic_load(&cuda))
+	void *lib = atomic_load(&cuda);
+
+	if (lib && __atomic_load_n(&gdr_driver_functions.known, __ATOMIC_ACQUIRE))
 		return GDR_DRIVER_LOADED;
 	if (!gdr_driver_can_load()) {
 		snprintf(why, size, "another thread of the parent was in the loader when this process was forked");
 		return GDR_DRIVER_NO_LOADER;
 	}
-	if (open_library(RTLD_LOCAL))
+	if (lib || open_library(RTLD_LOCAL))
 		return GDR_DRIVER_LOADED;
 	keep_reason(why, size);
 	return strstr(why, strerror(ENOENT)) ? GDR_DRIVER_NOT_FOUND : GDR_DRIVER_BROKEN;
@@ -344,15 +346,11 @@ bool gdr_driver_is_loaded(void)
 	return loaded() != NULL;
 }
 
-bool gdr_driver_find(const char *name, uintptr_t *at)
+uintptr_t gdr_driver_find(const char *name)
 {
-	void *lib = loaded();
-	bool entered;
+	bool entered = enter_loader();
+	uintptr_t at = (uintptr_t)dlsym(atomic_load(&cuda), name);
 
-	if (!lib || !gdr_driver_can_load())
-		return false;
-	entered = enter_loader();
-	*at = (uintptr_t)dlsym(lib, name);
 	leave_loader(entered);
-	return true;
+	return at;
 }

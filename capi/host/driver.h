@@ -5,7 +5,7 @@
  * 1. Only these functions load libcuda, and no lock of ours is held meanwhile: another
  *    thread may be inside the loader and call gdr_open there, from a constructor.
  * 2. It is loaded once. A forked child uses what its parent has loaded and looked up.
- * 3. A child whose parent had not loaded it loads it by itself. If the parent was inside
+ * 3. A child whose parent had not done both does it by itself. If the parent was inside
  *    the loader when it forked, the child's loader is unusable, and the child does not
  *    touch it.
  * 4. A fork waits for a load of ours, and a load of ours for a fork, up to a second.
@@ -38,11 +38,8 @@ bool gdr_driver_can_load(void);
 /* Whether this process or an ancestor has loaded the library, through us or otherwise. */
 bool gdr_driver_is_loaded(void);
 
-/*
- * Looks up a function; *at is 0 where the library has none of that name. false: the library is
- * not loaded, or this process cannot look up; see 3.
- */
-bool gdr_driver_find(const char *name, uintptr_t *at);
+/* Looks up a function after a load that succeeded. 0: the library has none of that name. */
+uintptr_t gdr_driver_find(const char *name);
 
 /*
  * The functions that Go has looked up, in its order (host.go). They lie here for a forked child,

@@ -86,16 +86,13 @@ func findFunctions(names []string) []uintptr {
 	if atomic.LoadUint32(known) != 0 {
 		return slices.Clone(kept)
 	}
-	found, all := make([]uintptr, len(names)), true
+	found := make([]uintptr, len(names))
 	for i, name := range names {
 		text := append([]byte(name), 0)
-		looked := C.gdr_driver_find((*C.char)(unsafe.Pointer(&text[0])), (*C.uintptr_t)(unsafe.Pointer(&found[i])))
-		all = all && bool(looked)
+		found[i] = uintptr(C.gdr_driver_find((*C.char)(unsafe.Pointer(&text[0]))))
 	}
-	if all {
-		copy(kept, found)
-		atomic.StoreUint32(known, 1)
-	}
+	copy(kept, found)
+	atomic.StoreUint32(known, 1)
 	return found
 }
 

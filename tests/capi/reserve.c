@@ -164,7 +164,7 @@ static void refused(void)
 	expect(!gdr_reserve_enter(false));
 	expect(grow(heap + PIECE));
 	gdr_reserve_leave();
-	for (int i = 1; i <= 3; i++) {
+	for (int i = 1; i <= 20; i++) {
 		expect(gdr_reserve_enter(false) == ENOMEM);
 		expect(lines_logged == i);
 		/* Who gives something back goes on. */
@@ -172,6 +172,7 @@ static void refused(void)
 		gdr_reserve_leave();
 		expect(lines_logged == i);
 	}
+	/* Who was refused is not counted. */
 	raise_limits();
 	expect(!gdr_reserve_enter(false));
 	limit_data();
@@ -228,9 +229,15 @@ static void arenas(void)
 static void elsewhere(void)
 {
 	char *next = arena - 16 * ARENA;
+	rlim_t before;
 
 	expect(mmap(arena + ARENA, PIECE, PROT_NONE, RESERVED, -1, 0) == arena + ARENA);
 	start();
+	/* An arena that cannot be where Go asks for it is not kept. */
+	before = kib_of("VmSize:");
+	expect(grow(heap + PIECE));
+	gdr_reserve_leave();
+	expect(!gdr_reserve_enter(false) && kib_of("VmSize:") == before);
 	expect(reserve(next) == next && grow(next));
 	gdr_reserve_leave();
 	expect(!gdr_reserve_enter(false));

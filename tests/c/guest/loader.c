@@ -349,6 +349,16 @@ static void entering_and_leaving_parent(void)
 	expect(in_child("when it has left", opens, NULL, AT_ONCE_S));
 }
 
+/* The parent has loaded libcuda and found no function in it: its gdr_open failed in between. */
+static void entering_half_open_parent(void)
+{
+	setenv("GDRCOPY_COPY", "neither", 1);
+	expect(!gdr_open());
+	expect_is(errno, EINVAL);
+	unsetenv("GDRCOPY_COPY");
+	entering_parent();
+}
+
 static void unloading_parent(void)
 {
 	plugin_opens = false;
@@ -438,6 +448,7 @@ const struct guest_case cases[] = {
 	{ "a fork while a constructor runs", parent_in_constructor, 60, 0 },
 	{ "a thread enters the loader as the process forks", entering_parent, 60, 0 },
 	{ "the same, and leaves it before the fork returns", entering_and_leaving_parent, 60, 0 },
+	{ "a thread enters it after a gdr_open that failed", entering_half_open_parent, 60, 0 },
 	{ "the same, unloading", unloading_parent, 60, 0 },
 	{ "a fork waits for the library's own load of libcuda", fork_in_own_load, 60, 0 },
 	{ "raw clone while threads walk it", raw_forks, 120, 0 },
