@@ -395,6 +395,25 @@ static void bad_numbers(void)
 	tap_ok(&tap, text == NULL, "gdr_get_mapping_type_string wrote no text");
 }
 
+/* A name is written where it fits with its end, and nothing beside it. */
+static void short_places(void)
+{
+	char name[32], got[32], fresh[32];
+	size_t n;
+
+	tap_is(&tap, gdr_get_backend(w.g, name, sizeof(name)), 0, "gdr_get_backend with room");
+	n = strlen(name) + 1;
+	memset(fresh, 0x3e, sizeof(fresh));
+	for (size_t size = 0; size <= n; size++) {
+		memcpy(got, fresh, sizeof(got));
+		is_rc(gdr_get_backend(w.g, got, size), size < n ? ERANGE : 0, "gdr_get_backend", "little room");
+		if (size == n)
+			tap_ok(&tap, !memcmp(got, name, n), "the name is there");
+		tap_ok(&tap, !memcmp(got + n, fresh + n, sizeof(got) - n) && (size == n || !memcmp(got, fresh, n)),
+		       "nothing else is, in %zu bytes", size);
+	}
+}
+
 /* Everything of a gdr_t: memory, a mapping of it, and a pinning. */
 static bool furnish(gdr_t *g, gdr_mem_t *mem, gdr_mh_t *mapped, void **va)
 {
@@ -483,6 +502,7 @@ int main(int argc, char **argv)
 	bad_handles();
 	bad_arguments();
 	bad_numbers();
+	short_places();
 	forged(rounds);
 	tear_down();
 	return tap_done(&tap);

@@ -462,10 +462,41 @@ static void no_gpu(void)
 	run_anew("without a GPU");
 }
 
+/* The program anew, with a libcuda that is no library. */
+static void with_broken_cuda(void)
+{
+	const char *folder = getenv("LD_LIBRARY_PATH");
+	char path[64];
+
+	catch_log();
+	errno = 0;
+	expect(!gdr_open());
+	expect_is(errno, ENODEV);
+	snprintf(path, sizeof(path), "%s/libcuda.so.1", folder);
+	expect(!unlink(path) && !rmdir(folder));
+	expect(logged("cannot load the CUDA driver") && logged("file too short") && !logged("no GPU here"));
+}
+
+static void broken_cuda(void)
+{
+	char folder[] = "/tmp/guest_limits.XXXXXX", path[64];
+
+	if (!access("/dev/nvidiactl", F_OK) || !access("/dev/gdrdrv", F_OK))
+		skip_case("this machine has a driver");
+	expect(mkdtemp(folder) != NULL);
+	snprintf(path, sizeof(path), "%s/libcuda.so.1", folder);
+	expect_is(close(open(path, O_CREAT | O_WRONLY | O_CLOEXEC, 0600)), 0);
+	clearenv();
+	setenv("LD_LIBRARY_PATH", folder, 1);
+	run_anew("with a broken libcuda");
+}
+
 const struct guest_case cases[] = {
 	{ "what a start takes", what_a_start_takes, 60, 0 },
 	{ "no GPU: ENODEV, and nothing is started", no_gpu, 60, 0 },
 	{ "without a GPU", without_gpu },
+	{ "a libcuda that does not load is no lack of one", broken_cuda, 60, 0 },
+	{ "with a broken libcuda", with_broken_cuda },
 	{ "room for few threads", few_threads, 120, 0 },
 	{ "gdr_open works once there is room", room_again, 60, 0 },
 	{ "no more threads after the open", threads_used_up, 240, 0 },
