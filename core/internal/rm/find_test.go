@@ -59,9 +59,9 @@ func TestIPCHandleThatDiffers(t *testing.T) {
 			p := w.pinned(a.start, a.size)
 			w.cycle(p)
 			require.NoError(t, p.Unpin())
+			require.Equal(t, right, w.verdict(byExport), "as our own memory shows")
+			require.Equal(t, wrong, w.verdict(byIPC))
 		}
-		require.Equal(t, right, w.verdict(byExport), "as our own memory shows")
-		require.Equal(t, wrong, w.verdict(byIPC))
 		asked, watched := w.rm.count("cuIpcGetMemHandle"), w.rm.count("watch")
 		require.Equal(t, 1, w.rm.count("cuMemAlloc"))
 		require.NoError(t, w.pinned(a.start, 4096).Unpin())
@@ -86,6 +86,20 @@ func TestIPCHandleThatFails(t *testing.T) {
 	require.Equal(t, right, w.verdict(byIPC), "our own memory has one")
 	require.Equal(t, right, w.verdict(byExport))
 	w.end()
+}
+
+// Exports are known to be right before there is a handle. The first handle decides.
+func TestIPCHandleAfterTheExports(t *testing.T) {
+	for differs, want := range []verdict{right, wrong} {
+		w := newWorld(t)
+		w.rm.fail("cuIpcGetMemHandle", 1, errOwn)
+		require.NoError(t, w.pinned(w.cuda.vmm(0, false, []uint64{2 * mib}).start, 1).Unpin())
+		require.Equal(t, []verdict{right, untried}, []verdict{w.verdict(byExport), w.verdict(byIPC)})
+		w.cuda.ipcWord[ipcOffset] = uint32(differs) * 4096
+		require.NoError(t, w.pinned(w.cuda.memAlloc(0, 2*mib).start, 1).Unpin())
+		require.Equal(t, []verdict{right, want}, []verdict{w.verdict(byExport), w.verdict(byIPC)})
+		w.end()
+	}
 }
 
 // Why exports cannot be watched, and what can be found without that.

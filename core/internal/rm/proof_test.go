@@ -47,6 +47,20 @@ func TestProofOnOwnMemory(t *testing.T) {
 	})
 }
 
+// A trial that a call ended is not made again: its memory stays.
+func TestOwnMemoryIsTriedOnce(t *testing.T) {
+	eachWay(t, func(t *testing.T, w *world, of way, a *fakeAlloc) {
+		w.rm.fail("WriteOut", 1, errOwn)
+		for range 3 {
+			require.NoError(t, w.pinned(a.start, 4096).Unpin())
+			require.Equal(t, untried, w.verdict(of))
+			require.Equal(t, 1, w.rm.count("WriteOut"))
+			require.Equal(t, 1, w.rm.count("cuMemAlloc")+w.rm.count("cuMemCreate"))
+		}
+		w.end()
+	})
+}
+
 // VMM memory first: the two ways agree on memory of our own, and no byte is needed.
 func TestProofByAgreementOnOwnMemory(t *testing.T) {
 	w := newWorld(t)
