@@ -241,7 +241,7 @@ var table = []Group{
 	}},
 
 	{Name: "examples", Rows: []Program{
-		{Name: "programs", Cmd: cmd("tests/examples/examples.sh", "$B/examples"), Make: cmd("examples"), On: plain},
+		{Name: "programs", Cmd: cmd("tests/examples/examples.sh", "$B/examples"), Make: cmd("examples", "$B/tests/libspoil.so"), On: plain},
 		{Name: "mailbox", Cmd: cmd("$B/examples/mailbox_test"), On: plain},
 		{Name: "capture", Cmd: cmd("$B/examples/capture_test"), On: plain},
 	}},

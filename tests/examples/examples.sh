@@ -33,6 +33,7 @@ drawn() {
 }
 
 check "write_read" says "the CPU reads: from CUDA" "$bin/write_read"
+check "write_read, there" grep -qx "CUDA reads: from the CPU" "$work/out"
 check "flag" says "sent 41, the GPU answers 42" "$bin/flag"
 check "cache" says "400 headers to 4 buffers, 0 wrong" "$bin/cache"
 if [ "${2-}" = gpu ]; then
@@ -51,6 +52,24 @@ check "capture of a device that ends" fails_with "0 frames" "$bin/capture" -d /d
 check "capture refuses DMA without a device" fails_with "usage: capture" "$bin/capture" -m dma
 check "capture refuses a wrong option" fails_with "usage: capture" "$bin/capture" -m pio
 check "capture by DMA of no card" fails_with "CARD_DMA: " "$bin/capture" -m dma -d /dev/null -b 65536
+# A call that fails, or a copy that is wrong, is not well (tests/tools/spoil.c).
+spoilt() {
+	fails_with "$3" env LD_PRELOAD="$bin/../tests/libspoil.so" SPOIL="$2" "$bin/$1"
+}
+if [ "${2-}" != gpu ]; then
+	for program in write_read flag; do
+		check "$program, a write is refused" spoilt $program to:refuse:1 'gdr_copy_to_mapping: Input/output error'
+		check "$program, a read is refused" spoilt $program from:refuse:1 'gdr_copy_from_mapping: Input/output error'
+		check "$program, the unmap is refused" spoilt $program unmap:refuse:1 'gdr_unmap: Input/output error'
+	done
+	check "cache, a write is refused" spoilt cache to:refuse:400 'gdr_copy_to_mapping: Input/output error'
+	check "cache, one header is wrong" spoilt cache to:flip:1 '400 headers to 4 buffers, 1 wrong'
+	check "cache, all are" spoilt cache to:flip:all '400 headers to 4 buffers, 400 wrong'
+	check "capture, a copy is refused" fails_with 'gdr_copy_to_mapping: Input/output error' \
+		env LD_PRELOAD="$bin/../tests/libspoil.so" SPOIL=to:refuse:1 "$bin/capture" -m copy -n 2 -b 64 -p 1000
+	check "capture, a copy is wrong" fails_with '1 damaged' \
+		env LD_PRELOAD="$bin/../tests/libspoil.so" SPOIL=to:flip:1 "$bin/capture" -m copy -n 2 -b 64 -p 1000
+fi
 if command -v python3 >/dev/null; then
 	check "write_read.py" says "read: FROM the CPU" \
 		env PYTHONPATH=python PYTHONDONTWRITEBYTECODE=1 python3 examples/write_read.py
