@@ -296,6 +296,36 @@ is "both streams are in the log" "$(wc -l <"$work/tarball/build.log")" 300
 is "GO= is taken" "$(ran GO='env A=b go' "$top/packaging/tarball.sh" "$tarball" tarball | grep -c "make 'GO=env A=b go' 'CFLAGS")" 3
 fails tarball "the build"
 is "so does a strip that fails" "$(ran FAILS=strip "$top/packaging/tarball.sh" "$tarball" tarball | tail -n 1 | grep -c '= [1-9]')" 1
+
+# All of them, where each path has a space and a star.
+odd="$work/a * folder"
+mkdir -p "$odd/x" "$odd/tarball"
+cp -a "$top" "$odd/top"
+git -C "$odd/top" checkout -q .
+stub make '[ "$*" = "${*#*DESTDIR}" ] || { for f in bin lib/pkgconfig share/man/man4; do mkdir -p "$D/gdrapi-9.8.7-linux-x86_64/$f"; done; : >"$D/gdrapi-9.8.7-linux-x86_64/lib/libgdrapi.so.2.6"; : >"$D/gdrapi-9.8.7-linux-x86_64/lib/libvkgdr.so"; }
+mkdir -p build; : >build/gdrapi.pc; : >build/vkgdr.pc; : >build/gdrapi.cdx.json'
+stub go-of-setup 'mkdir -p vendor; : >vendor/modules.txt; echo /cache'
+odd_run() {
+	is "$1 in a folder with a space" "$(ran TOP="$odd/$1/.top" D="$odd/tarball" "$odd/top/packaging/$1.sh" "${@:2}" | tail -n 1)" '= 0'
+}
+cd "$odd" || exit 1
+odd_run dist dist
+odd_run channels "dist/gdrapi-9.8.7.tar.xz" "$odd/channels"
+for s in deb rpm tarball; do odd_run $s "$odd/dist/gdrapi-9.8.7.tar.xz" "$odd/$s"; done
+is "what they made" "$(find . -name top -prune -o -type f -print | sort)" './channels/any/file.x
+./channels/easybuild/GDRCopy-9.8.7-gdrapi.eb
+./deb/a.buildinfo
+./deb/a.changes
+./deb/a.deb
+./deb/a.dsc
+./deb/build.log
+./deb/gdrapi_9.8.7.orig.tar.xz
+./dist/gdrapi-9.8.7.tar.xz
+./rpm/a.rpm
+./rpm/b.rpm
+./rpm/build.log
+./tarball/build.log
+./tarball/gdrapi-9.8.7-linux-x86_64.tar.xz'
 real make
 cd "$here" || exit 1
 
