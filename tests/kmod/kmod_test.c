@@ -25,6 +25,7 @@
 #include <string.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
+#include <sys/personality.h>
 #include <sys/ptrace.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
@@ -863,6 +864,38 @@ static void test_faults(void)
 	CHECK(is_fault(read_faults(p)) && is_fault(read_faults(p + size - 1)));
 }
 
+/* The line VmFlags of the mapping at p: each flag has a space on either side. */
+static void vm_flags(const volatile void *p, char *line, int size)
+{
+	FILE *f = fopen("/proc/self/smaps", "r");
+	unsigned long start, end, at = 0;
+
+	CHECK(f);
+	do {
+		CHECK(fgets(line, size, f));
+		if (sscanf(line, "%lx-%lx", &start, &end) == 2)
+			at = start;
+	} while (at != (uintptr_t)p || strncmp(line, "VmFlags:", 8) != 0);
+	fclose(f);
+}
+
+/* A program that may execute all that it reads gets a mapping that it cannot execute. */
+static void check_read_implies_exec(int fd, uint64_t h)
+{
+	int was = personality(0xffffffff);
+	char flags[256];
+	void *p;
+
+	CHECK(personality(was | READ_IMPLIES_EXEC) == was);
+	p = try_map(fd, h, GPU_PAGE);
+	CHECK(personality(was) == (was | READ_IMPLIES_EXEC));
+	CHECK(p != MAP_FAILED);
+	vm_flags(p, flags, sizeof(flags));
+	CHECK(!strstr(flags, " ex ") && !strstr(flags, " me "));
+	CHECK_ERR(mprotect(p, GPU_PAGE, PROT_READ | PROT_EXEC), EACCES);
+	CHECK(munmap(p, GPU_PAGE) == 0);
+}
+
 static void test_map_arguments(void)
 {
 	uint64_t va = gpu_alloc(2 * GPU_PAGE), h;
@@ -879,6 +912,7 @@ static void test_map_arguments(void)
 	CHECK_ERR(map_prot(fd, h, GPU_PAGE, PROT_READ, MAP_PRIVATE), EINVAL);
 	CHECK_ERR(map_prot(fd, h, GPU_PAGE, PROT_READ | PROT_EXEC, MAP_SHARED),
 		  EPERM);
+	check_read_implies_exec(fd, h);
 	CHECK(info(fd, h).mapping_type == GDRDRV_MAPPING_NONE);
 	p = try_map(fd, h, GPU_PAGE);
 	CHECK(p != MAP_FAILED);
@@ -889,21 +923,6 @@ static void test_map_arguments(void)
 	CHECK(p != MAP_FAILED);
 	CHECK(unpin(fd, h) == 0);
 	CHECK_ERR(try_map(fd, h, GPU_PAGE), EINVAL);
-}
-
-/* The line VmFlags of the mapping at p: each flag has a space on either side. */
-static void vm_flags(const volatile void *p, char *line, int size)
-{
-	FILE *f = fopen("/proc/self/smaps", "r");
-	unsigned long start, end, at = 0;
-
-	CHECK(f);
-	do {
-		CHECK(fgets(line, size, f));
-		if (sscanf(line, "%lx-%lx", &start, &end) == 2)
-			at = start;
-	} while (at != (uintptr_t)p || strncmp(line, "VmFlags:", 8) != 0);
-	fclose(f);
 }
 
 /*
