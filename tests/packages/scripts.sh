@@ -19,7 +19,8 @@ if command -v xz >"$work/said"; then real xz; else answers xz 'exec gzip -6'; fi
 top=$work/top
 mkdir -p "$top/packaging/deb/debian" "$top/packaging/rpm" "$top/packaging/channels/any" "$top/capi/host" "$top/docs/h200"
 cp "$here"/packaging/*.sh "$top/packaging/"
-cp "$here/VERSION" "$here/.gitattributes" "$top/"
+cp "$here/.gitattributes" "$top/"
+echo '$Format:%H$' >"$top/VERSION" # as it is in a checkout
 printf '#!/bin/sh\necho go-of-setup "$@"\n' >"$top/setup.sh"
 chmod +x "$top/setup.sh"
 echo '## 9.8.7 - 2026-11-22' >"$top/CHANGELOG.md"
