@@ -143,8 +143,10 @@ func TestLifeOfABuffer(t *testing.T) {
 			require.NoError(t, err, "%v", f)
 			require.NotZero(t, va)
 			require.Equal(t, backend.WC, got)
-			_, _, err = p.Map(2<<16, backend.None)
-			require.ErrorIs(t, err, unix.EINVAL, "mapped already")
+			for _, want := range []backend.MappingType{backend.None, backend.WC} {
+				_, _, err = p.Map(2<<16, want)
+				require.ErrorIs(t, err, unix.EINVAL, "mapped already")
+			}
 			require.NoError(t, p.Unmap())
 			require.ErrorIs(t, p.Unmap(), unix.EINVAL)
 		}
@@ -177,9 +179,10 @@ func TestLifeOfABuffer(t *testing.T) {
 
 // The driver drops a mapping when the memory is freed.
 func TestRevokedWhileMapping(t *testing.T) {
-	for _, minor := range []uint32{3, 6} {
+	for i, minor := range []uint32{3, 6, 3, 6} {
 		f := newFake(t, 2, minor)
 		f.persistent, f.revokeAtMmap = false, true
+		f.defaultMap = uint32(1 + i/2) // write-combined, or cached
 		s := openFake(t, f)
 		p, err := s.Pin(backend.PinRequest{Addr: buffer, Size: 65536})
 		require.NoError(t, err)
@@ -299,6 +302,7 @@ func TestMappingTypes(t *testing.T) {
 		{"own choice, cached", 6, 2, []uint32{0, 1, 2}, backend.None, backend.Caching, nil},
 		{"own choice, device", 6, 3, []uint32{0, 1, 3}, backend.None, backend.Device, nil},
 		{"WC asked for", 6, 2, []uint32{0, 1, 2}, backend.WC, backend.WC, nil},
+		{"2.5 can be asked", 5, 2, []uint32{0, 1, 2}, backend.WC, backend.WC, nil},
 		{"unsupported", 6, 1, []uint32{0, 1}, backend.Caching, 0, unix.EOPNOTSUPP},
 		{"2.4 cannot be asked, has it", 4, 1, nil, backend.WC, backend.WC, nil},
 		{"2.4 cannot be asked, lacks it", 4, 1, nil, backend.Caching, 0, unix.EOPNOTSUPP},
