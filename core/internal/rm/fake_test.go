@@ -36,6 +36,7 @@ type fakeRM struct {
 
 	calls  []string
 	faults map[string]*fault
+	closed bool // the host closed a descriptor of the library's
 	faulty bool // a fault was injected; what cannot be undone then is not the library's mistake
 
 	answered func(call string, b []byte) // may change the answer of a request
@@ -233,6 +234,7 @@ func (f *fakeRM) hostCloses(fd, then int) {
 	defer f.mu.Unlock()
 	was := f.files[fd]
 	require.NotNil(f.t, was)
+	f.closed = true
 	f.end(fd)
 	switch then {
 	case hostsFile:
@@ -380,6 +382,9 @@ func (f *fakeRM) take(fd int, size uintptr) (*nvrm.Memory, *nvrm.Mapping, error)
 		return nil, nil, unix.EINVAL
 	}
 	memory, w := f.Mapped(file.of)
+	if w == nil && f.closed {
+		return nil, nil, unix.EINVAL // another thread of the host's closed the client after that
+	}
 	if w == nil || w.Length != uint64(size) {
 		f.t.Errorf("mmap of %d bytes, where %+v was prepared", size, w)
 		return nil, nil, unix.EINVAL
