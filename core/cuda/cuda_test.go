@@ -166,6 +166,20 @@ func TestBeforeInit(t *testing.T) {
 	require.ErrorIs(t, err, ErrNotInitialized, "nothing above may have called cuInit")
 }
 
+// The driver counts as loaded once the host has loaded it, by itself.
+func TestLoadedByTheHost(t *testing.T) {
+	if !cudatest.InChild(t) {
+		return
+	}
+	_, err := Loaded()
+	require.ErrorIs(t, err, unix.ENOTSUP)
+	cudatest.NeedRaw(t)
+	d, err := Loaded()
+	require.NoError(t, err)
+	_, err = d.Version()
+	require.NoError(t, err)
+}
+
 func TestDeviceOf(t *testing.T) {
 	sim := cudatest.Need(t)
 	d := load1(t)
