@@ -474,6 +474,10 @@ var causes = []struct {
 		s.consumer(facts.Consumer{Name: "NCCL", Wants: []string{"libgdrapi.so"}})
 		s.Env["NCCL_GDRCOPY_ENABLE"] = "1"
 	}, "consumer", OK, "as libgdrapi.so.", ""},
+	{"NCCL told not to", healthy, func(s *scene) {
+		s.consumer(facts.Consumer{Name: "NCCL", Wants: []string{"libgdrapi.so"}})
+		s.Env["NCCL_GDRCOPY_ENABLE"] = "0"
+	}, "consumer", OK, "with NCCL_GDRCOPY_ENABLE=1 it takes", ""},
 	{"libfabric told not to", healthy, func(s *scene) {
 		s.consumer(facts.Consumer{Name: "libfabric", Wants: []string{"libgdrapi.so"}})
 		s.Env["FI_HMEM_CUDA_USE_GDRCOPY"] = "False"
