@@ -226,9 +226,12 @@ func TestTickTexts(t *testing.T) {
 	}{
 		{bytesLog, []float64{1, 16 << 20}, "1 B, 8 B, 64 B, 512 B, 4 KiB, 32 KiB, 256 KiB, 2 MiB, 16 MiB"},
 		{bytesLog, []float64{1, 256}, "1 B, 2 B, 4 B, 8 B, 16 B, 32 B, 64 B, 128 B, 256 B"},
+		{bytesLog, []float64{4096}, "4 KiB, 8 KiB"},
 		{countLog, []float64{1, 8}, "1, 2, 4, 8"},
+		{countLog, []float64{1}, "1, 2"},
 		{timeLog, []float64{120, 900}, "100 ns, 200 ns, 500 ns, 1 us"},
 		{timeLog, []float64{3, 4000}, "1 ns, 10 ns, 100 ns, 1 us, 10 us"},
+		{timeLog, []float64{1000}, "1 us, 2 us, 5 us, 10 us"},
 		{timeLog, []float64{1e9, 1e10}, "1 s, 2 s, 5 s, 10 s"},
 		{bandwidth, []float64{1, 53.2}, "0, 10, 20, 30, 40, 50, 60"},
 		{bandwidth, []float64{0.9}, "0, 0.2, 0.4, 0.6, 0.8, 1"},

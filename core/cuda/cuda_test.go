@@ -495,6 +495,7 @@ func TestAllocationExport(t *testing.T) {
 			fd, err := a.Export(pcie)
 			require.NoError(t, err)
 			require.Equal(t, map[bool]int{true: 1}[pcie], sim.ExportFlags())
+			require.Equal(t, device, sim.ExportDevice())
 			flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0)
 			require.NoError(t, err)
 			require.Equal(t, unix.FD_CLOEXEC, flags&unix.FD_CLOEXEC)
