@@ -64,8 +64,12 @@ func (w *world) allRight() {
 
 func (w *world) pinned(addr, size uint64) *pin {
 	w.t.Helper()
+	live := w.held()
 	p, err := w.Pin(backend.PinRequest{Addr: addr, Size: size})
 	require.NoError(w.t, err, "%d bytes at %#x", size, addr)
+	if live >= 0 { // the host has not closed the client, which this pin would replace
+		require.Equal(w.t, live+len(p.(*pin).extents), w.held(), "an object each")
+	}
 	length := uint64(0)
 	for _, extent := range p.(*pin).extents {
 		length += extent.length
@@ -375,6 +379,17 @@ func TestRangeOverTwoAllocations(t *testing.T) {
 			w.notPinned(c.start, 4*mib+1, unix.EINVAL, "end past the memory")
 		}
 		require.NoError(t, w.pinned(a.start, 2*mib).Unpin())
+		w.end()
+	}
+}
+
+// A PCI domain has 32 bits.
+func TestGPUInALatePCIDomain(t *testing.T) {
+	for _, domain := range []uint32{0x10, 0x10000} {
+		w := newWorld(t)
+		w.rm.GPUs[0].Domain = domain
+		w.allRight()
+		require.NoError(t, w.pinned(w.cuda.memAlloc(0, 2*mib).start, 1).Unpin())
 		w.end()
 	}
 }
