@@ -127,6 +127,11 @@ static int choose_routine(struct gdr_front *front)
 	return EINVAL;
 }
 
+int gdr_register_barrier(void)
+{
+	return syscall(SYS_membarrier, MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED, 0, 0) ? errno : 0;
+}
+
 /* "." and ".." are links to the folder, as each thread's own ".." is. */
 static bool is_single_threaded(void)
 {
@@ -139,9 +144,8 @@ static int start_runtime(struct gdr_front *front)
 {
 	int rc = 0;
 
-	/* With threads it may take 30 ms: then Go does it, and nobody waits. */
 	if (is_single_threaded())
-		syscall(SYS_membarrier, MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED, 0, 0);
+		gdr_register_barrier();
 	if (!front->runs)
 		rc = gdr_runtime_start();
 	front->runs = !rc;

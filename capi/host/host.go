@@ -12,6 +12,7 @@ package host
 #include <sys/mman.h>
 #include "driver.h"
 #include "env.h"
+#include "front.h"
 
 // The answer is a number: a driver may answer an address that no Go pointer may hold.
 static uintptr_t map_memory(uintptr_t addr, size_t size, int prot, int flags, int fd, off_t offset)
@@ -53,12 +54,10 @@ func Munmap(va, size uintptr) error {
 // LogLevel is the least level of the lines that the environment wants logged.
 func LogLevel() int { return int(C.gdr_env_log_level()) }
 
-// RegisterBarrier registers the process for membarrier(2), by which the core makes running threads
-// pass a barrier. It may take 30 ms. A process of one thread was registered at its start, at once.
+// RegisterBarrier registers the process for membarrier(2). It may take 30 ms.
 func RegisterBarrier() error {
-	const registerPrivateExpedited = 1 << 4
-	if _, _, errno := unix.Syscall(unix.SYS_MEMBARRIER, registerPrivateExpedited, 0, 0); errno != 0 {
-		return errno
+	if rc := C.gdr_register_barrier(); rc != 0 {
+		return unix.Errno(rc)
 	}
 	return nil
 }

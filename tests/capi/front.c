@@ -212,9 +212,12 @@ static int alone(void)
 static int with_threads(void)
 {
 	pthread_t t;
+	int rc;
 
 	MUST(!pthread_create(&t, NULL, wait_for_ever, NULL));
 	MUST(!start() && !is_registered());
+	rc = gdr_register_barrier();
+	MUST(!rc == is_registered());
 	return 0;
 }
 
