@@ -335,6 +335,7 @@ static void bad_arguments(void)
 		{ gdr_copy_from_mapping(w.pinned, out.bytes, w.va, 1), EINVAL, "gdr_copy_from_mapping", "a buffer that is not mapped" },
 		{ gdr_copy_to_mapping(w.mapped, w.other_va, out.bytes, 1), EINVAL, "gdr_copy_to_mapping", "another mapping" },
 		{ gdr_copy_from_mapping(w.mapped, out.bytes, w.other_va, 1), EINVAL, "gdr_copy_from_mapping", "another mapping" },
+		{ gdr_mem_alloc(w.g, 0, w.size, 1, &out.mem), EINVAL, "gdr_mem_alloc", "flag 1" },
 		{ gdr_mem_alloc(w.g, 0, 0, 0, &out.mem), EINVAL, "gdr_mem_alloc", "size 0" },
 		{ gdr_mem_alloc(w.g, 0, SIZE_MAX, 0, &out.mem), EINVAL, "gdr_mem_alloc", "a size that wraps" },
 		{ gdr_mem_alloc(w.g, -1, w.size, 0, &out.mem), ENODEV, "gdr_mem_alloc", "GPU -1" },

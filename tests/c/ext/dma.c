@@ -753,6 +753,30 @@ static void window(void)
 	expect(false);
 }
 
+/* Memory of a GPU is copied by that GPU's engine. */
+static void each_gpu(void)
+{
+	unsigned long dptr;
+	struct buffer b;
+	gdr_mem_t mem;
+	gdr_t g;
+
+	needs_doubles("a real driver counts no calls");
+	catch_log();
+	want_dma("4096", "4096");
+	g = open_or_fail();
+	for (int gpu = 0; gpu < 2; gpu++) {
+		expect_is(gdr_mem_alloc(g, gpu, 2 * MIB, 0, &mem), 0);
+		expect_is(gdr_mem_get_device_ptr(g, mem, &dptr, NULL), 0);
+		b = (struct buffer){ .dptr = dptr, .size = 64 * KIB };
+		map_buffer(g, &b);
+		count("cuMemcpyDtoHAsync_v2");
+		check_copy(&b, 16 * KIB, 100, 1);
+		expect_is(counted("cuMemcpyDtoHAsync_v2"), 1);
+	}
+	expect(!logged("DMA"));
+}
+
 /* Pins, maps and copies, by the engine too. */
 static void *use_all(void *arg)
 {
@@ -855,6 +879,7 @@ const struct guest_case cases[] = {
 	{ "what the driver refuses, the CPU does", refusals, 120, 0 },
 	{ "another buffer in the same slot", another_buffer, 60, 0 },
 	{ "one stream for a GPU", one_stream, 30, 0 },
+	{ "each GPU's engine", each_gpu, 30, 0 },
 	{ "a part of the memory", part_of_memory, 60, 0 },
 	{ "the thread's context stays", context_stays, 30, 0 },
 	{ "page-locked host memory", waits_by_words, 60, 0 },

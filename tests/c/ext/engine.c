@@ -21,7 +21,7 @@
 #include "long/engine.h"
 #include "tap.h"
 
-enum { QUEUE = 256, CALLERS = 8, ROUNDS = 1000, COPIERS = 3, COPIES = 30 };
+enum { QUEUE = 256, CALLERS = 8, ROUNDS = 1000, COPIERS = 3, COPIES = 30, PINNED_SLOTS = 56, MORE = 4 };
 enum { MEMORY_TYPE = 2, BUFFER_ID = 7 };
 
 /* What the stream has to do: copy n bytes, or write value to word. */
@@ -150,12 +150,16 @@ static int write_value(void *s, uint64_t at, uint32_t value, unsigned int flags)
 }
 
 static _Atomic int copies_left;
+static _Atomic bool is_held;	/* copies do not begin */
+static _Atomic int held, refused;
 
 static int copy_to(uint64_t dst, const void *src, size_t n, void *s)
 {
 	must_be_inside(s);
 	if (atomic_load(&copy_result) && atomic_fetch_sub(&copies_left, 1) == 1)
 		return atomic_exchange(&copy_result, 0);
+	for (atomic_fetch_add(&held, atomic_load(&is_held)); atomic_load(&is_held);)
+		usleep(100);
 	put_in((struct work){ .dst = (void *)(uintptr_t)dst, .src = src, .n = n });
 	return 0;
 }
@@ -460,7 +464,7 @@ static void *copy_often(void *arg)
 
 static void by_many(int threads, void *(*run)(void *), const char *what)
 {
-	pthread_t t[CALLERS];
+	pthread_t t[PINNED_SLOTS + MORE];
 	intptr_t sum = 0;
 	void *n;
 
@@ -472,6 +476,35 @@ static void by_many(int threads, void *(*run)(void *), const char *what)
 		sum += (intptr_t)n;
 	}
 	tap_is(&tap, sum, 0, what);
+}
+
+static void *one_pinned(void *n)
+{
+	int rc = copy(false, 0, pinned + 4096 * (intptr_t)n, 4096, &owners[(intptr_t)n]);
+
+	atomic_fetch_add(&refused, rc == GDR_ENGINE_BUSY);
+	return (void *)(intptr_t)(rc && rc != GDR_ENGINE_BUSY);
+}
+
+static void *let_go(void *unused)
+{
+	while (atomic_load(&held) + atomic_load(&refused) < PINNED_SLOTS + MORE)
+		usleep(100);
+	atomic_store(&is_held, false);
+	return unused;
+}
+
+/* Each slot for page-locked memory is taken once; who finds none is told so. */
+static void all_slots(void)
+{
+	pthread_t thread;
+
+	atomic_store(&is_held, true);
+	if (pthread_create(&thread, NULL, let_go, NULL))
+		abort();
+	by_many(PINNED_SLOTS + MORE, one_pinned, "copies that fail");
+	pthread_join(thread, NULL);
+	tap_is(&tap, atomic_load(&refused), MORE, "copies that find no slot");
 }
 
 /* The driver must not get a stream that a reset has ended: it would end this program. */
@@ -507,6 +540,7 @@ int main(void)
 	is_left();
 	lands();
 	other_memory();
+	all_slots();
 	reset();
 	return tap_done(&tap);
 }
