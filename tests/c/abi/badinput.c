@@ -294,6 +294,18 @@ static void forged(int rounds)
 	}
 }
 
+/* The first form of the info ends where the second goes on. */
+static void old_info(void)
+{
+	unsigned char info[sizeof(gdr_info_v2_t)], same[sizeof(info)];
+
+	memset(info, 0xa5, sizeof(info));
+	memset(same, 0xa5, sizeof(same));
+	is_rc(gdr_get_info(w.g, w.mapped, info), 0, "gdr_get_info v1", "a good call");
+	is_rc(memcmp(info, same, 40) && !memcmp(info + 40, same, sizeof(info) - 40), true, "gdr_get_info v1",
+	      "bytes written");
+}
+
 /* One call for each row. A row that has written is noticed by the first one that is judged. */
 static void bad_arguments(void)
 {
@@ -501,6 +513,7 @@ int main(int argc, char **argv)
 	}
 	bad_opens();
 	bad_handles();
+	old_info();
 	bad_arguments();
 	bad_numbers();
 	short_places();
