@@ -92,10 +92,17 @@ static void test_read(void)
 	uint64_t *frame = malloc(card.frame), *nowhere = (uint64_t *)PAGE;
 	int fd = card_open(O_NONBLOCK);
 	struct pollfd p = { .fd = fd, .events = POLLIN };
+	uint32_t next = 0;
 
 	IS(errno_of(read(fd, frame, 8)), EINVAL);
 	IS(errno_of(read(fd, frame, card.frame - 8)), EINVAL);
-	IS(errno_of(read(fd, frame, card.frame)), EAGAIN);
+	/* It starts the card. A frame is there at once only where this thread lost its CPU. */
+	if (read(fd, frame, card.frame) < 0) {
+		IS(errno, EAGAIN);
+	} else {
+		TRUE(is_frame(frame, next));
+		next++;
+	}
 	TRUE(card_info(fd).start_ns > 0);
 	IS(poll(&p, 1, 10000), 1);
 	IS(p.revents, POLLIN);
@@ -103,10 +110,11 @@ static void test_read(void)
 	IS(errno_of(read(fd, nowhere, card.frame)), EFAULT);
 	IS(errno_of(read(fd, nowhere, 4)), EFAULT);
 	IS(read(fd, frame, card.frame), card.frame);
-	TRUE(is_frame(frame, 0));
+	TRUE(is_frame(frame, next));
+	next++;
 	fcntl(fd, F_SETFL, 0);
 	IS(read(fd, frame, card.frame), card.frame);
-	TRUE(is_frame(frame, 1));
+	TRUE(is_frame(frame, next));
 	close(fd);
 	free(frame);
 }
