@@ -144,6 +144,61 @@ static void by_call(void)
 	check_sizes(&b);
 }
 
+/* How often the library's threads have waited. */
+static long count_waits(void)
+{
+	DIR *d = opendir("/proc/self/task");
+	char path[300], line[100];
+	long n = 0, one;
+
+	expect(d != NULL);
+	for (struct dirent *e; (e = readdir(d)); ) {
+		FILE *f;
+
+		if (!is_named(e->d_name, "gdrcopy"))
+			continue;
+		snprintf(path, sizeof(path), "/proc/self/task/%s/status", e->d_name);
+		f = fopen(path, "re");
+		expect(f != NULL);
+		while (fgets(line, sizeof(line), f))
+			if (sscanf(line, "voluntary_ctxt_switches: %ld", &one) == 1)
+				n += one;
+		fclose(f);
+	}
+	closedir(d);
+	return n;
+}
+
+/* What is asked for writes counts for no read. */
+static void reads_alone(void)
+{
+	static unsigned char host[BYTES];
+	struct buffer b;
+	long before;
+	gdr_t g;
+
+	if (workers_for(2) < 1)
+		skip_case("on one CPU no thread is wanted");
+	setenv("GDRCOPY_COPY_SPIN", "0", 1);
+	g = open_or_fail();
+	make_buffer(g, &b, BYTES);
+	expect_is(gdr_set_copy_threads(2, 1), 0);
+	expect_workers(1);
+	/* A thread's first copy is made alone. */
+	expect_is(gdr_copy_from_mapping(b.mh, host, b.va, 1), 0);
+	for (before = count_waits(); before < 1; before = count_waits())
+		sleep_us(1000);
+	expect_is(gdr_copy_from_mapping(b.mh, host, b.va, BYTES), 0);
+	while (count_waits() == before)
+		sleep_us(1000);
+	expect_is(gdr_set_copy_threads(1, 2), 0);
+	before = count_waits();
+	for (int i = 0; i < 20; i++)
+		expect_is(gdr_copy_from_mapping(b.mh, host, b.va, BYTES), 0);
+	sleep_us(20000);
+	expect(count_waits() < before + 10);	/* it may have been on its way to sleep */
+}
+
 /* The call tells, and copies go on; a later call may find that there are some. */
 static void no_thread_is_left(void)
 {
@@ -379,6 +434,7 @@ const struct guest_case cases[] = {
 	{ "threads by the environment", by_environment, 30, 0 },
 	{ "a bad word in the environment", bad_environment, 30, 0 },
 	{ "threads by gdr_set_copy_threads", by_call, 30, 0 },
+	{ "threads for reads alone", reads_alone, 30, 0 },
 	{ "no thread is left", no_thread_is_left, 30, 0 },
 	{ "callers at the same time", concurrent_callers, 60, 300 },
 	{ "a fork while idle, and while busy", fork_idle_and_busy, 120, 0 },
