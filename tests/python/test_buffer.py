@@ -5,6 +5,7 @@ import errno
 import gc
 import os
 import pickle
+import struct
 import subprocess
 import sys
 import threading
@@ -196,6 +197,16 @@ def test_a_buffer_keeps_its_array(gdr, make):
     buffer.close()
 
 
+def test_data_of_several_bytes_an_item(gdr, array):
+    numbers = struct.pack("=3I", 1, 2, 3)
+    with gdr.pin(array) as buffer:
+        assert buffer.write(memoryview(numbers).cast("I"), 4) == 12
+        assert array.get(12, 4) == numbers
+        target = bytearray(12)
+        assert buffer.readinto(memoryview(target).cast("I"), 4) == 12
+        assert target == numbers
+
+
 def test_close_is_once(gdr, array):
     buffer = gdr.pin(array)
     assert not buffer.closed
@@ -225,6 +236,7 @@ def test_an_error_says_what_to_do(gdr):
     assert error.value.errno == errno.EINVAL
     assert error.value.call == "gdr_pin_buffer"
     assert error.value.advice in str(error.value)
+    assert "GPU memory of one allocation" in error.value.advice, "the call's own, before its errno's"
     assert isinstance(error.value, OSError)
     again = pickle.loads(pickle.dumps(error.value))
     assert (again.errno, again.call, str(again)) == (errno.EINVAL, "gdr_pin_buffer", str(error.value))

@@ -54,6 +54,13 @@ def test_a_view_holds_the_cache(gdr, array):
     cache.close()
 
 
+def test_a_view_holds_no_other_cache(gdr, array):
+    with gdr.cache() as mine, gdr.cache() as other, mine.get(array) as held:
+        view = held.view()
+        other.close()
+        view.release()
+
+
 def test_errors(gdr, array):
     with pytest.raises(gdrapi.GdrError) as error:
         gdr.cache(0)
