@@ -168,6 +168,7 @@ def bad_copies():
     plans += [("apiperf", f"to:{how}:2") for how in ("flip", "nothing")]	# those that are timed
     plans += [("apiperf", f"from:{how}:16") for how in ("flip", "nothing")]
     plans += [(name, f"{call}:refuse:1") for name in ("copybw", "copylat", "apiperf") for call in ("pin", "map", "unmap")]
+    plans += [("apiperf", f"{call}:refuse:{which}") for call in ("get", "put") for which in (1, 20)]
     for name, plan in plans:
         out = spoilt(name, *RUNS[name], spoil=plan)
         lines = out.stderr.splitlines()

@@ -3,13 +3,13 @@
  * spoil.c - a preload that spoils or refuses calls of libgdrapi, to see who notices.
  *
  * SPOIL=CALL:HOW:WHICH
- *	CALL	to, from, to_v, from_v, pin, map or unmap
+ *	CALL	to, from, to_v, from_v, pin, map, unmap, get or put (of a cache)
  *	HOW	flip (the copy's last byte has a wrong bit), nothing (0, and no byte is
  *		moved), or refuse (EIO)
  *	WHICH	a number: that call of the process alone, from 1; all; or others: those of
  *		threads that are not the main one
  *
- * pin, map and unmap can only be refused. With SPOIL=open:tell:1 the environment that gdr_open
+ * The last five can only be refused. With SPOIL=open:tell:1 the environment that gdr_open
  * has of the library's is told on standard error.
  */
 #define _GNU_SOURCE 1
@@ -169,6 +169,18 @@ gdr_t gdr_open(void)
 			if (!strncmp(*v, "GDRCOPY_", 8))
 				fprintf(stderr, "%s\n", *v);
 	return next();
+}
+
+int gdr_cache_get(gdr_cache_t c, unsigned long addr, size_t size, gdr_mh_t *mh, void **va)
+{
+	REAL(gdr_cache_get);
+	return fate("get") == LEAVE ? next(c, addr, size, mh, va) : EIO;
+}
+
+int gdr_cache_put(gdr_cache_t c, gdr_mh_t mh)
+{
+	REAL(gdr_cache_put);
+	return fate("put") == LEAVE ? next(c, mh) : EIO;
 }
 
 int gdr_pin_buffer_v2(gdr_t g, unsigned long addr, size_t size, uint32_t flags, gdr_mh_t *handle)
