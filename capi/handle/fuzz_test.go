@@ -109,7 +109,7 @@ func retract(t *testing.T, tab *Table, h Handle) {
 }
 
 // retire makes h's generation the last of its slot.
-func retire(tab *Table, h Handle) { tab.gens[h.index()] = maxGen }
+func retire(tab *Table, h Handle) { tab.gens[h.Index()] = maxGen }
 
 // checkTable compares what C would read with the model. It is most of the target's work,
 // so it does not use require's reflection.
@@ -117,13 +117,13 @@ func checkTable(t *testing.T, tab *Table, live map[Handle]*modelSlot, given map[
 	types := map[uint32]bool{}
 	seen := map[uint32]Handle{}
 	for h, m := range live {
-		if other, twice := seen[h.index()]; twice {
+		if other, twice := seen[h.Index()]; twice {
 			t.Fatalf("%#x and %#x live in one slot", h, other)
 		}
-		seen[h.index()] = h
+		seen[h.Index()] = h
 		if got, want := mapping(tab, h), *m; m.mapped && got != want {
 			t.Fatalf("%#x is %+v, want %+v", h, got, want)
-		} else if !m.mapped && tab.slots[h.index()].key.Load() != 0 {
+		} else if !m.mapped && tab.slots[h.Index()].key.Load() != 0 {
 			t.Fatalf("%#x is not mapped, and its slot has a key", h)
 		}
 		if m.mapped {
@@ -134,7 +134,7 @@ func checkTable(t *testing.T, tab *Table, live map[Handle]*modelSlot, given map[
 		t.Fatalf("mixed is %v with %d types mapped", mixed, len(types))
 	}
 	for h := range given {
-		if live[h] == nil && tab.slots[h.index()].key.Load() == uint64(h) {
+		if live[h] == nil && tab.slots[h.Index()].key.Load() == uint64(h) {
 			t.Fatalf("the stale handle %#x is mapped", h)
 		}
 	}
@@ -142,7 +142,7 @@ func checkTable(t *testing.T, tab *Table, live map[Handle]*modelSlot, given map[
 
 // mapping is what C finds by h.
 func mapping(tab *Table, h Handle) modelSlot {
-	s := &tab.slots[h.index()]
+	s := &tab.slots[h.Index()]
 	return modelSlot{mapped: s.key.Load() == uint64(h), va: s.va, n: s.len, typ: s.typ}
 }
 
@@ -151,7 +151,7 @@ func checkForged(t *testing.T, tab *Table, live map[Handle]*modelSlot, forged Ha
 	if m := live[forged]; m != nil {
 		return
 	}
-	require.NotEqualValues(t, forged, tab.slots[forged.index()].key.Load())
+	require.NotEqualValues(t, forged, tab.slots[forged.Index()].key.Load())
 }
 
 // FuzzEpoch: New accepts the epochs that fit into a handle, and no others.

@@ -24,10 +24,8 @@ func compose(epoch, gen, index uint32) Handle {
 	return Handle(epoch)<<(genBits+indexBits) | Handle(gen)<<indexBits | Handle(index)
 }
 
-func (h Handle) index() uint32 { return uint32(h) & (slotCount - 1) }
-
 // Index is the index of h's slot. Other tables use the same index for h.
-func (h Handle) Index() uint32 { return h.index() }
+func (h Handle) Index() uint32 { return uint32(h) & (slotCount - 1) }
 
 // Generation differs between h and the earlier and later handles of the same slot.
 func (h Handle) Generation() uint64 { return uint64(h) >> indexBits & (1<<genBits - 1) }
@@ -101,7 +99,7 @@ func (t *Table) Alloc() (Handle, error) {
 func (t *Table) Free(h Handle) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	i := h.index()
+	i := h.Index()
 	if t.gens[i] < maxGen {
 		t.free = append(t.free, i)
 	}
@@ -111,7 +109,7 @@ func (t *Table) Free(h Handle) {
 // enum gdr_mapping_type.
 func (t *Table) Publish(h Handle, va uintptr, n uint64, typ uint32) {
 	t.count(typ, +1)
-	s := &t.slots[h.index()]
+	s := &t.slots[h.Index()]
 	s.va, s.len, s.typ = uint64(va), n, typ
 	s.key.Store(uint64(h))
 }
@@ -135,7 +133,7 @@ type running struct {
 // Retract ends what Publish began: no copy through h will start. When Done of the Drain
 // is true, none runs, and the mapping may be unmapped.
 func (t *Table) Retract(h Handle) *Drain {
-	s := &t.slots[h.index()]
+	s := &t.slots[h.Index()]
 	s.key.Store(0)
 	if t.header.fenced.Load() == 0 {
 		barrier()
@@ -200,15 +198,10 @@ func (z *hazard) has(busy uint64, h Handle) bool {
 // pieces. Such a number has no epoch; a handle has one.
 func isMany(busy uint64) bool { return busy != 0 && busy>>(genBits+indexBits) == 0 }
 
-// Published reports whether copies may use h.
-func (t *Table) Published(h Handle) bool {
-	return t.slots[h.index()].key.Load() == uint64(h)
-}
-
 // SetCache makes h the handle of the registration cache whose line is at that address.
 // With 0, h is no cache's handle any more.
 func (t *Table) SetCache(h Handle, line uintptr) {
-	t.slots[h.index()].cache.Store(uint64(line))
+	t.slots[h.Index()].cache.Store(uint64(line))
 }
 
 // Slots is the address of the slots that C reads.

@@ -29,7 +29,7 @@ func TestBarrierIsBetweenKeyAndScan(t *testing.T) {
 	watchBarrier(t, func(cmd uintptr) error {
 		calls++
 		require.EqualValues(t, membarrierPrivateExpedited, cmd)
-		require.Zero(t, tab.slots[h.index()].key.Load(), "the key is gone")
+		require.Zero(t, tab.slots[h.Index()].key.Load(), "the key is gone")
 		tab.header.hazardsUsed.Store(1)
 		z := &tab.hazards[hazardCount-1]
 		z.busy[0].Store(uint64(h))
@@ -67,7 +67,7 @@ func TestNoBarrier(t *testing.T) {
 		tab.Publish(h, 0x1000, 4096, 1)
 		require.True(t, tab.Retract(h).Done())
 		require.EqualValues(t, 1-fenced, calls)
-		require.Zero(t, tab.slots[h.index()].key.Load())
+		require.Zero(t, tab.slots[h.Index()].key.Load())
 	}
 }
 
