@@ -41,17 +41,28 @@ static long workers_for(long n)
 	return (n < cpus() ? n : cpus()) - 1;
 }
 
-/* How many threads of this process have the library's name for them. */
-static long count_workers(void)
+/* The sum of what of says of each thread that has the library's name for them. */
+static long sum_workers(long (*of)(const char *tid))
 {
 	DIR *d = opendir("/proc/self/task");
 	long n = 0;
 
 	expect(d != NULL);
 	for (struct dirent *e; (e = readdir(d)); )
-		n += is_named(e->d_name, "gdrcopy");
+		if (is_named(e->d_name, "gdrcopy"))
+			n += of(e->d_name);
 	closedir(d);
 	return n;
+}
+
+static long one(const char *tid)
+{
+	return 1;
+}
+
+static long count_workers(void)
+{
+	return sum_workers(one);
 }
 
 /* A thread takes its name when it first runs. */
@@ -144,29 +155,26 @@ static void by_call(void)
 	check_sizes(&b);
 }
 
+static long waits_of(const char *tid)
+{
+	char path[300], line[100];
+	long n = -1;
+	FILE *f;
+
+	snprintf(path, sizeof(path), "/proc/self/task/%s/status", tid);
+	f = fopen(path, "re");
+	expect(f != NULL);
+	while (n < 0 && fgets(line, sizeof(line), f))
+		sscanf(line, "voluntary_ctxt_switches: %ld", &n);
+	fclose(f);
+	expect(n >= 0);
+	return n;
+}
+
 /* How often the library's threads have waited. */
 static long count_waits(void)
 {
-	DIR *d = opendir("/proc/self/task");
-	char path[300], line[100];
-	long n = 0, one;
-
-	expect(d != NULL);
-	for (struct dirent *e; (e = readdir(d)); ) {
-		FILE *f;
-
-		if (!is_named(e->d_name, "gdrcopy"))
-			continue;
-		snprintf(path, sizeof(path), "/proc/self/task/%s/status", e->d_name);
-		f = fopen(path, "re");
-		expect(f != NULL);
-		while (fgets(line, sizeof(line), f))
-			if (sscanf(line, "voluntary_ctxt_switches: %ld", &one) == 1)
-				n += one;
-		fclose(f);
-	}
-	closedir(d);
-	return n;
+	return sum_workers(waits_of);
 }
 
 /* What is asked for writes counts for no read. */
