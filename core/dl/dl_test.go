@@ -6,12 +6,23 @@ import (
 
 	"github.com/ebitengine/purego"
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 )
 
 func TestOpen(t *testing.T) {
 	handle, err := Open("libc.so.6")
 	require.NoError(t, err)
 	require.NotZero(t, handle)
+}
+
+// Where the process cannot load a library the loader is not called: it would hang.
+func TestUnusable(t *testing.T) {
+	saved := Usable
+	defer func() { Usable = saved }()
+	Usable = func() bool { return false }
+	_, err := Open("libc.so.6")
+	require.ErrorIs(t, err, unix.EBUSY)
+	require.ErrorContains(t, err, "libc.so.6 cannot be loaded here; load it before the fork")
 }
 
 // Goroutines change threads between two calls, all the more often where many of them run.
@@ -45,7 +56,7 @@ func TestCall(t *testing.T) {
 	require.EqualValues(t, 8, Call(find("strlen"), &text[0]))
 	require.Equal(t, -12, int(Call(find("strtol"), &text[0], &end, int32(10))))
 	require.Same(t, &text[3], end)
-	require.Equal(t, -12, int(Call(find("strtol"), &text[0], (*uintptr)(nil), uint64(10))), "NULL")
+	require.Equal(t, -18, int(Call(find("strtol"), &text[0], (*uintptr)(nil), uint64(16))), "NULL")
 	require.EqualValues(t, 7, Call(find("abs"), -7))
 	require.Panics(t, func() { Call(find("strlen"), "text") })
 }

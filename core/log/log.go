@@ -64,7 +64,7 @@ func write(b []byte) {
 		if err == unix.EINTR {
 			continue
 		}
-		if err != nil || n <= 0 {
+		if n <= 0 {
 			return // a host may have closed standard error
 		}
 		b = b[n:]

@@ -6,6 +6,8 @@ import (
 	"path/filepath"
 	"testing"
 
+	"gdrapi/core/dl"
+
 	"github.com/ebitengine/purego"
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
@@ -15,14 +17,17 @@ import (
 const nvmlInC = `
 #include <string.h>
 static char first, second;
+static int refusal, shutdowns;
+void nvmlRefuse(int result) { refusal = result; }
+int nvmlShutdowns(void) { return shutdowns; }
 struct pci { char legacy[16]; unsigned int numbers[5]; char id[32]; };
 int nvmlInit_v2(void) { return FAIL_INIT; }
-int nvmlShutdown(void) { return 0; }
-int nvmlDeviceGetCount_v2(unsigned int *n) { *n = 2; return 0; }
+int nvmlShutdown(void) { shutdowns++; return 0; }
+int nvmlDeviceGetCount_v2(unsigned int *n) { *n = 2; return refusal == 7 ? 7 : 0; }
 int nvmlDeviceGetHandleByIndex_v2(unsigned int i, void **d)
 {
 	*d = i ? &second : &first;
-	return i < 2 ? 0 : 2;
+	return i < 2 ? refusal : 2;
 }
 int nvmlDeviceGetHandleByPciBusId_v2(const char *id, void **d)
 {
@@ -32,14 +37,14 @@ int nvmlDeviceGetHandleByPciBusId_v2(const char *id, void **d)
 int nvmlDeviceGetPciInfo_v3(void *d, struct pci *p)
 {
 	strcpy(p->id, d == &first ? "00000000:18:00.0" : "00000001:8D:02.0");
-	return 0;
+	return refusal;
 }
 int nvmlDeviceGetBAR1MemoryInfo(void *d, unsigned long long m[3])
 {
 	m[0] = (unsigned long long)(d == &first ? 128 : 64) << 30;
 	m[1] = 60ull << 30;
 	m[2] = m[0] - m[1];
-	return 0;
+	return refusal;
 }
 int nvmlDeviceGetMigMode(void *d, unsigned int *now, unsigned int *next)
 {
@@ -50,17 +55,18 @@ int nvmlDeviceGetMigMode(void *d, unsigned int *now, unsigned int *next)
 int nvmlDeviceGetVirtualizationMode(void *d, int *mode)
 {
 	*mode = d == &first ? 1 : 2;
-	return 0;
+	return refusal;
 }
 int nvmlSystemGetConfComputeState(unsigned int s[3])
 {
+	s[0] = s[2] = 0;
 	s[1] = 1;
-	return 0;
+	return refusal;
 }
 `
 
 // load builds an NVML and loads it. The loader recognises a loaded library by its soname.
-func load(t *testing.T, init string) {
+func load(t *testing.T, init string) (find func(name string) uintptr) {
 	t.Helper()
 	cc, err := exec.LookPath("cc")
 	if err != nil {
@@ -74,6 +80,11 @@ func load(t *testing.T, init string) {
 	h, err := purego.Dlopen(lib, purego.RTLD_NOW|purego.RTLD_LOCAL)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, purego.Dlclose(h)) })
+	return func(name string) uintptr {
+		fn, err := purego.Dlsym(h, name)
+		require.NoError(t, err)
+		return fn
+	}
 }
 
 func TestNVML(t *testing.T) {
@@ -91,10 +102,9 @@ func TestNVML(t *testing.T) {
 		require.ErrorContains(t, err, "nvmlInit_v2")
 	})
 	t.Run("two GPUs", func(t *testing.T) {
-		load(t, "0")
+		find := load(t, "0")
 		l, err := Open()
 		require.NoError(t, err)
-		defer l.Close()
 		all, err := l.Devices()
 		require.NoError(t, err)
 		require.Len(t, all, 2)
@@ -123,8 +133,26 @@ func TestNVML(t *testing.T) {
 		bar, err := at.BAR1()
 		require.NoError(t, err)
 		require.Equal(t, BAR1{Total: 64 << 30, Free: 60 << 30}, bar)
+		bar, err = all[0].BAR1()
+		require.NoError(t, err)
+		require.Equal(t, BAR1{Total: 128 << 30, Free: 60 << 30}, bar)
 		_, err = l.DeviceAt("0000:00:00.0")
 		require.ErrorIs(t, err, Result(6))
 		require.ErrorIs(t, l.call("nvmlNotThere"), unix.ENOTSUP)
+		require.EqualError(t, Result(12), "NVML answered 12")
+
+		last := func(_ any, err error) error { return err }
+		for _, result := range []Result{7, 15} { // the count itself is refused, or what follows it
+			dl.Call(find("nvmlRefuse"), int32(result))
+			for what, err := range map[string]error{
+				"devices": last(l.Devices()), "PCI": last(at.PCI()), "BAR1": last(at.BAR1()),
+				"virtualization": last(at.Virtualization()), "computing": last(l.ConfidentialComputing()),
+			} {
+				require.ErrorIs(t, err, result, what)
+			}
+		}
+		require.Zero(t, dl.Call(find("nvmlShutdowns")))
+		l.Close()
+		require.EqualValues(t, 1, dl.Call(find("nvmlShutdowns")), "each Open is ended")
 	})
 }

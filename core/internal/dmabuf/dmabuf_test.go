@@ -64,22 +64,29 @@ func TestAsEveryBackend(t *testing.T) {
 }
 
 func TestOpenRefuses(t *testing.T) {
-	t.Run("an old driver", func(t *testing.T) {
-		if !cudatest.InChild(t, "CUDA_SIM_DRIVER_VERSION=13020") {
-			return
-		}
-		_, err := Backend{}.Open()
-		require.ErrorIs(t, err, unix.ENOTSUP)
-		require.ErrorContains(t, err, "13.2")
-	})
+	for version, text := range map[string]string{"13020": "13.2", "12090": "12.9", "13000": "13.0"} {
+		t.Run("a driver of "+text, func(t *testing.T) {
+			if !cudatest.InChild(t, "CUDA_SIM_DRIVER_VERSION="+version) {
+				return
+			}
+			_, err := Backend{}.Open()
+			require.ErrorIs(t, err, unix.ENOTSUP)
+			require.ErrorContains(t, err, "the CUDA driver is "+text+",")
+		})
+	}
 	t.Run("devices that export nothing", func(t *testing.T) {
 		if !cudatest.InChild(t, "CUDA_SIM_DMABUF=0,0,0") {
 			return
 		}
 		s, err := Backend{}.Open()
 		require.NoError(t, err, "before cuInit that is not known")
-		require.NoError(t, s.Close())
 		sim := cudatest.Need(t)
+		err = s.(backend.Tentative).ServesAny()
+		require.ErrorIs(t, err, unix.ENOTSUP)
+		require.ErrorContains(t, err, "none of the 3 CUDA devices")
+		sim.Fail("cuDeviceGetCount", int(cuda.ErrNotPermitted), 1)
+		require.ErrorIs(t, s.(backend.Tentative).ServesAny(), unix.EPERM)
+		require.NoError(t, s.Close())
 		_, err = Backend{}.Open()
 		require.ErrorIs(t, err, unix.ENOTSUP)
 		require.Zero(t, sim.Current())

@@ -2,6 +2,7 @@ package dmabuf
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"slices"
 	"strings"
@@ -173,6 +174,10 @@ func TestLastByteIsMissing(t *testing.T) {
 	require.NoError(t, err)
 	require.Contains(t, cudatest.VMFlags(t, va), "dc", "not for forked children")
 	require.Contains(t, cudatest.VMFlags(t, va+uintptr(2*page)), "dc", "nor the second part")
+	maps, err := os.ReadFile("/proc/self/maps")
+	require.NoError(t, err)
+	require.Contains(t, string(maps), fmt.Sprintf("%x-%x ", va, va+uintptr(2*page)))
+	require.Contains(t, string(maps), fmt.Sprintf("%x-%x ", va+uintptr(2*page), va+uintptr(3*page)), "no page more than was asked for")
 	require.NoError(t, sys.Munmap(va, uintptr(3*page)))
 	file, err := sys.Own(fd)
 	require.NoError(t, err)
@@ -200,7 +205,7 @@ func TestMmapFails(t *testing.T) {
 		Mmap:   func(uintptr, uintptr, int, int, int, uint64) (uintptr, error) { return va, answer },
 		Munmap: func(uintptr, uintptr) error { taken++; return nil },
 	})
-	answer = kernelENOTSUPP
+	answer = unix.Errno(524)
 	parts := []part{{fd: fd, size: page}}
 	_, err := mmap(parts, uintptr(page))
 	require.ErrorIs(t, err, unix.ENOTSUP)
@@ -208,7 +213,12 @@ func TestMmapFails(t *testing.T) {
 	answer = unix.EMLINK
 	_, err = mmap(parts, uintptr(page))
 	require.ErrorIs(t, err, unix.EMLINK)
+	_, err = mmap([]part{{fd: fd, size: page}, {fd: fd, size: page}}, uintptr(2*page))
+	require.ErrorIs(t, err, unix.EMLINK)
+	require.ErrorContains(t, err, fmt.Sprintf("no %d bytes of address space", 2*page))
 	require.Zero(t, taken)
+	require.ErrorIs(t, (&pin{size: page, parts: parts}).Unmap(), unix.EINVAL)
+	require.Zero(t, taken, "nothing was mapped")
 
 	// A mapping with a hole at its start.
 	hole, err := unix.Mmap(-1, 0, int(2*page), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_ANON|unix.MAP_PRIVATE)
@@ -338,6 +348,7 @@ func TestPageThatBeginsInFreeSpace(t *testing.T) {
 	require.ErrorIs(t, err, cuda.ErrInvalidValue)
 	require.ErrorAs(t, err, new(backend.NotServed))
 	require.ErrorContains(t, err, "GDRCOPY_BACKEND=rm")
+	require.ErrorContains(t, err, fmt.Sprintf("of %d bytes at %#x", page, small[i]))
 	require.Equal(t, fds, cudatest.FDs(t))
 	for _, p := range slices.Delete(small, i, i+1) {
 		sim.Must("cuMemFree_v2", uintptr(p))

@@ -3,6 +3,7 @@ package gdrdrv
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -80,23 +81,24 @@ func TestOpenChecksTheVersionWindow(t *testing.T) {
 	for _, c := range []struct {
 		major, minor uint32
 		minAPI       uint32
-		ok           bool
+		refused      string // what the error says
 	}{
-		{1, 9, 0x20000, false},
-		{1, 65535, 0x20000, false},
-		{2, 0, 0x20000, true},
-		{2, 3, 0x20000, true},
-		{2, 6, 0x20000, true},
-		{2, 9, 0x20006, true},
-		{3, 0, 0x20006, true},
-		{2, 9, 0x20007, false},
-		{3, 0, 0x30000, false},
+		{1, 9, 0x20000, "gdrdrv is 1.9, and 2.0 is the oldest"},
+		{1, 65535, 0x20000, "gdrdrv is 1.65535, and 2.0 is the oldest"},
+		{2, 0, 0x20000, ""},
+		{2, 3, 0x20000, ""},
+		{2, 6, 0x20000, ""},
+		{2, 9, 0x20006, ""},
+		{3, 0, 0x20006, ""},
+		{2, 9, 0x20007, "gdrdrv 2.9 needs a libgdrapi of 2.7 or later, this is 2.6"},
+		{3, 0, 0x30000, "gdrdrv 3.0 needs a libgdrapi of 3.0 or later, this is 2.6"},
 	} {
 		f := newFake(t, c.major, c.minor)
 		f.minAPI = c.minAPI
 		s, err := open(f, noSync)
-		if !c.ok {
+		if c.refused != "" {
 			require.ErrorIs(t, err, unix.ENOTSUP, "%v", f)
+			require.ErrorContains(t, err, c.refused)
 			require.Zero(t, f.live(), "%v", f)
 			continue
 		}
@@ -320,6 +322,9 @@ func TestMappingTypes(t *testing.T) {
 		_, got, err := p.Map(65536, c.want)
 		if c.err != nil {
 			require.ErrorIs(t, err, c.err, c.what)
+			if c.minor < 5 {
+				require.ErrorContains(t, err, fmt.Sprintf("type %d was asked for, gdrdrv gave type %d", c.want, c.defaultMap))
+			}
 			require.Empty(t, f.mappings, c.what)
 			continue
 		}
@@ -342,6 +347,16 @@ func TestRequestedTypeIsTakenBack(t *testing.T) {
 		require.Equal(t, c.got, got)
 		require.NoError(t, p.Unmap())
 	}
+	require.Equal(t, 3, count(f.calls, "REQ_MAPPING_TYPE"), "one for each change")
+}
+
+func count(calls []string, name string) (n int) {
+	for _, c := range calls {
+		if c == name {
+			n++
+		}
+	}
+	return n
 }
 
 func TestAttributes(t *testing.T) {
@@ -420,10 +435,20 @@ func TestMapLeavesNothingWhenTheTypeIsUnknown(t *testing.T) {
 	f := newFake(t, 2, 6)
 	p, err := openFake(t, f).Pin(backend.PinRequest{Addr: buffer, Size: 65536})
 	require.NoError(t, err)
-	f.fail["GET_INFO_V2"] = unix.EMLINK
+	for _, want := range []backend.MappingType{backend.None, backend.WC} {
+		f.fail["GET_INFO_V2"] = unix.EMLINK
+		_, _, err = p.Map(65536, want)
+		require.ErrorIs(t, err, unix.EMLINK)
+		require.Empty(t, f.mappings)
+	}
+	f.fail["GET_INFO_V2"], f.fail["munmap"] = unix.EMLINK, unix.EXFULL
 	_, _, err = p.Map(65536, backend.None)
 	require.ErrorIs(t, err, unix.EMLINK)
-	require.Empty(t, f.mappings)
+	require.ErrorIs(t, err, unix.EXFULL, "and what is left mapped is told")
+	clear(f.mappings)
+	for _, b := range f.buffers {
+		b.mapped = 0
+	}
 	_, _, err = p.Map(65536, backend.None)
 	require.NoError(t, err)
 }
@@ -444,6 +469,33 @@ func TestSyncMemopsIsBestEffort(t *testing.T) {
 	_, err = s.Pin(backend.PinRequest{Addr: 0, Size: 8})
 	require.ErrorIs(t, err, unix.EINVAL)
 	require.Len(t, asked, 1, "nothing is asked of CUDA for a buffer that does not pin")
+}
+
+// A close that fails says so.
+func TestCloseThatFails(t *testing.T) {
+	f := newFake(t, 2, 6)
+	s := openFake(t, f)
+	f.fail["close"] = unix.EMLINK
+	require.ErrorIs(t, s.Close(), unix.EMLINK)
+}
+
+// The user reads which copies to be careful with, and nothing where all is well.
+func TestSyncMemopsThatFailsIsLogged(t *testing.T) {
+	for _, fails := range []error{nil, unix.EMLINK} {
+		f := newFake(t, 2, 6)
+		s, err := open(f, func(uint64) error { return fails })
+		require.NoError(t, err)
+		lines := cudatest.Lines(t, func() {
+			_, err := s.Pin(backend.PinRequest{Addr: buffer, Size: 8})
+			require.NoError(t, err)
+		})
+		if fails == nil {
+			require.Empty(t, lines)
+			continue
+		}
+		require.Contains(t, lines, "WARN: cannot set SYNC_MEMOPS on 0x7f1200000000, synchronise after each cuMemcpy")
+		require.Contains(t, lines, unix.EMLINK.Error())
+	}
 }
 
 // On a machine without the module the real kernel says so.
@@ -481,9 +533,11 @@ func TestLinux(t *testing.T) {
 	now, err := k.identity(fd)
 	require.NoError(t, err)
 	require.Equal(t, mine, now)
+	require.Equal(t, unix.EINVAL, k.munmap(va+1, size))
 	require.NoError(t, k.close(fd))
 	_, err = k.identity(fd)
 	require.Equal(t, unix.EBADF, err)
+	require.Equal(t, unix.EBADF, k.close(-1))
 }
 
 // SYNC_MEMOPS of CUDA's memory. What has no such attribute is left alone.
@@ -502,5 +556,8 @@ func TestSetSyncMemops(t *testing.T) {
 	defer free()
 	require.NoError(t, setSyncMemops(vmm))
 	require.ErrorIs(t, setSyncMemops(4096), unix.EINVAL)
+	require.Empty(t, cudatest.Lines(t, func() { require.NoError(t, setSyncMemops(vmm)) }), "nothing is refused")
+	sim.Fail("cuCtxPushCurrent_v2", int(cuda.ErrNotPermitted), 1)
+	require.ErrorIs(t, setSyncMemops(addr), unix.EPERM)
 	require.Zero(t, sim.Current())
 }

@@ -2,6 +2,7 @@ package sys
 
 import (
 	"fmt"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
@@ -19,10 +20,7 @@ func ReadFile(path string, limit int) ([]byte, error) {
 	var text []byte
 	buf := make([]byte, 4096) // the files that are read are smaller, and the garbage lies in a host's memory
 	for len(text) <= limit {
-		n, err := unix.Read(fd, buf)
-		if err == unix.EINTR {
-			continue
-		}
+		n, err := retry(unix.SYS_READ, uintptr(fd), uintptr(unsafe.Pointer(&buf[0])), uintptr(len(buf)), 0, 0, 0)
 		if err != nil {
 			return nil, err
 		}
@@ -44,10 +42,7 @@ func ReadDir(path string) ([]string, error) {
 	var names []string
 	buf := make([]byte, 8192)
 	for {
-		n, err := unix.ReadDirent(fd, buf)
-		if err == unix.EINTR {
-			continue
-		}
+		n, err := retry(unix.SYS_GETDENTS64, uintptr(fd), uintptr(unsafe.Pointer(&buf[0])), uintptr(len(buf)), 0, 0, 0)
 		if err != nil || n == 0 {
 			return names, err
 		}
@@ -61,12 +56,16 @@ func openReadOnly(path string, flags int) (int, error) {
 
 // Open opens a file, close-on-exec.
 func Open(path string, flags int) (int, error) {
-	for {
-		fd, err := unix.Open(path, unix.O_CLOEXEC|flags, 0)
-		if err != unix.EINTR {
-			return fd, err
-		}
+	name, err := unix.BytePtrFromString(path)
+	if err != nil {
+		return -1, err
 	}
+	folder := unix.AT_FDCWD
+	fd, err := retry(unix.SYS_OPENAT, uintptr(folder), uintptr(unsafe.Pointer(name)), uintptr(unix.O_CLOEXEC|flags), 0, 0, 0)
+	if err != nil {
+		return -1, err
+	}
+	return int(fd), nil
 }
 
 // ExplainFDs returns EMFILE instead of a driver's err if the process has no file

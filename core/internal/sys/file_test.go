@@ -1,6 +1,7 @@
 package sys
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"testing"
@@ -9,9 +10,33 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// fds counts the open descriptors of the process. The first file that package os writes takes
+// two for its poller.
+func fds(t *testing.T) int {
+	list, err := os.ReadDir("/proc/self/fd")
+	require.NoError(t, err)
+	return len(list)
+}
+
+// refuse makes the system call nr fail with errno, but for its first calls.
+func refuse(t *testing.T, nr uintptr, first int, errno unix.Errno) {
+	real := syscall6
+	syscall6 = func(n, a, b, c, d, e, f uintptr) (uintptr, uintptr, unix.Errno) {
+		if n == nr {
+			if first--; first < 0 {
+				return 0, 0, errno
+			}
+		}
+		return real(n, a, b, c, d, e, f)
+	}
+	t.Cleanup(func() { syscall6 = real })
+}
+
 func TestReadFile(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "f")
 	require.NoError(t, os.WriteFile(path, []byte("12345"), 0o600))
+	before := fds(t)
+	defer func() { require.Equal(t, before, fds(t)) }()
 	b, err := ReadFile(path, 5)
 	require.NoError(t, err)
 	require.Equal(t, "12345", string(b))
@@ -21,6 +46,22 @@ func TestReadFile(t *testing.T) {
 	require.ErrorIs(t, err, unix.ENOENT)
 	_, err = ReadFile(filepath.Dir(path), 4)
 	require.ErrorIs(t, err, unix.EISDIR)
+	_, err = ReadFile(path+"\x00", 4)
+	require.ErrorIs(t, err, unix.EINVAL)
+
+	// Longer than what one call reads.
+	long := make([]byte, 10000)
+	for i := range long {
+		long[i] = byte(i % 251)
+	}
+	require.NoError(t, os.WriteFile(path, long, 0o600))
+	b, err = ReadFile(path, len(long))
+	require.NoError(t, err)
+	require.Equal(t, long, b)
+	refuse(t, unix.SYS_READ, 1, unix.EIO)
+	b, err = ReadFile(path, len(long))
+	require.Equal(t, unix.EIO, err)
+	require.Nil(t, b)
 }
 
 func TestReadDir(t *testing.T) {
@@ -30,9 +71,55 @@ func TestReadDir(t *testing.T) {
 		require.NoError(t, os.WriteFile(filepath.Join(dir, name), nil, 0o600))
 		want = append(want, name)
 	}
+	before := fds(t)
+	defer func() { require.Equal(t, before, fds(t)) }()
 	names, err := ReadDir(dir)
 	require.NoError(t, err)
 	require.ElementsMatch(t, want, names)
 	_, err = ReadDir(filepath.Join(dir, "a"))
 	require.ErrorIs(t, err, unix.ENOTDIR)
+	_, err = ReadDir(filepath.Join(dir, "none"))
+	require.ErrorIs(t, err, unix.ENOENT)
+
+	// More names than one call gives.
+	for i := range 400 {
+		name := fmt.Sprintf("a-name-that-is-rather-long-%d", i)
+		require.NoError(t, os.WriteFile(filepath.Join(dir, name), nil, 0o600))
+		want = append(want, name)
+	}
+	names, err = ReadDir(dir)
+	require.NoError(t, err)
+	require.ElementsMatch(t, want, names)
+	refuse(t, unix.SYS_GETDENTS64, 1, unix.EIO)
+	_, err = ReadDir(dir)
+	require.Equal(t, unix.EIO, err)
+}
+
+// A program that the host starts inherits no descriptor of the library's.
+func TestOpenIsCloseOnExec(t *testing.T) {
+	fd, err := Open("/dev/zero", unix.O_WRONLY)
+	require.NoError(t, err)
+	flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0)
+	require.NoError(t, err)
+	require.Equal(t, unix.FD_CLOEXEC, flags)
+	flags, err = unix.FcntlInt(uintptr(fd), unix.F_GETFL, 0)
+	require.NoError(t, err)
+	require.Equal(t, unix.O_WRONLY, flags&unix.O_ACCMODE)
+	require.NoError(t, Close(fd))
+}
+
+// Any other error of a driver's comes through.
+func TestExplainFDs(t *testing.T) {
+	before := fds(t)
+	require.Equal(t, unix.EIO, ExplainFDs(unix.EIO))
+	require.Equal(t, before, fds(t))
+	var old unix.Rlimit
+	require.NoError(t, unix.Getrlimit(unix.RLIMIT_NOFILE, &old))
+	require.NoError(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: 1, Max: old.Max}))
+	err := ExplainFDs(unix.EIO)
+	require.NoError(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &old))
+	require.ErrorIs(t, err, unix.EMFILE)
+	require.NotErrorIs(t, err, unix.EIO)
+	require.ErrorContains(t, err, "RLIMIT_NOFILE")
+	require.ErrorContains(t, err, unix.EIO.Error(), "what the driver said")
 }

@@ -2,6 +2,7 @@ package sys
 
 import (
 	"os"
+	"path/filepath"
 	"testing"
 	"unsafe"
 
@@ -65,6 +66,32 @@ func TestInterruptedCallsAreMadeAgain(t *testing.T) {
 	calls = interrupt(t, 1)
 	require.NoError(t, Munmap(va, size))
 	require.Equal(t, 2, *calls)
+	calls = interrupt(t, 2)
+	other, err := Open("/dev/zero", unix.O_RDONLY)
+	require.NoError(t, err)
+	require.Equal(t, 3, *calls)
+	calls = interrupt(t, 2)
+	require.Equal(t, unix.ENOTTY, Ioctl(other, 0xC008DAFF, nil))
+	require.Equal(t, 3, *calls)
+
+	// But for a close: by then the number may be another thread's.
+	calls = interrupt(t, 1)
+	require.NoError(t, Close(other))
+	require.Equal(t, 1, *calls)
+	require.NoError(t, Close(other), "the simulated interrupt has closed nothing")
+
+	path := filepath.Join(t.TempDir(), "f")
+	require.NoError(t, os.WriteFile(path, []byte("text"), 0o600))
+	for n := 1; n < 6; n++ { // the open's call, and those that read
+		interrupt(t, n)
+		b, err := ReadFile(path, 100)
+		require.NoError(t, err)
+		require.Equal(t, "text", string(b))
+		interrupt(t, n)
+		names, err := ReadDir(filepath.Dir(path))
+		require.NoError(t, err)
+		require.Equal(t, []string{"f"}, names)
+	}
 }
 
 func TestErrorsComeThrough(t *testing.T) {
