@@ -53,7 +53,7 @@ type Buffer struct {
 	pin     backend.Pin
 	gone    bool     // unpinned
 	mapping *Mapping // nil: not mapped
-	gate    Gate     // nil: nobody else copies
+	gate    Gate     // nil: nobody else copies; set once
 }
 
 // Pin pins GPU memory. It takes whole pages of the backend's. The memory may be of
@@ -61,15 +61,26 @@ type Buffer struct {
 // Errors: EINVAL (this is no GPU memory of this process), ENOTSUP (not on this backend),
 // ENOMEM, EMFILE.
 func (d *Device) Pin(req PinRequest) (*Buffer, error) {
+	return d.PinShown(req, noHits{}.Gate)
+}
+
+// PinShown is Pin of a buffer through whose mappings others copy, too. gate makes the buffer's
+// Gate. Close of the device waits for it.
+func (d *Device) PinShown(req PinRequest, gate func(*Buffer) (Gate, error)) (*Buffer, error) {
 	if err := d.enter(); err != nil {
 		return nil, err
 	}
 	defer d.leave()
-	return d.pin(req)
+	b, err := d.pin(req, gate)
+	if err != nil {
+		return nil, err
+	}
+	b.mu.Unlock()
+	return b, nil
 }
 
-// pin is Pin in a device that is entered.
-func (d *Device) pin(req PinRequest) (*Buffer, error) {
+// pin is PinShown in a device that is entered. The buffer is locked.
+func (d *Device) pin(req PinRequest, gate func(*Buffer) (Gate, error)) (*Buffer, error) {
 	if err := checkPin(req); err != nil {
 		return nil, err
 	}
@@ -80,6 +91,11 @@ func (d *Device) pin(req PinRequest) (*Buffer, error) {
 	}
 	b := &Buffer{device: d, pin: pin, addr: req.Addr}
 	d.buffers.add(b)
+	b.mu.Lock()
+	if b.gate, err = gate(b); err != nil {
+		defer b.mu.Unlock()
+		return nil, first(err, b.unpin())
+	}
 	log.Debugf("pinned %d bytes at %#x", req.Size, req.Addr)
 	return b, nil
 }
@@ -97,16 +113,8 @@ func checkPin(req PinRequest) error {
 // Device is the device that has pinned the buffer.
 func (b *Buffer) Device() *Device { return b.device }
 
-// SetGate sets who else copies through the mappings of the buffer. The buffer is not mapped.
-// Errors: ErrClosed (g will not be called).
-func (b *Buffer) SetGate(g Gate) error {
-	if err := b.hold(); err != nil {
-		return err
-	}
-	defer b.mu.Unlock()
-	b.gate = g
-	return nil
-}
+// Gate is what others copy through the buffer's mappings by; nil: nobody does.
+func (b *Buffer) Gate() Gate { return b.gate }
 
 // lock begins a call on a buffer that is pinned.
 func (b *Buffer) lock() error {

@@ -2,8 +2,10 @@ package core
 
 import (
 	"testing"
+	"time"
 
 	"gdrapi/core/backend"
+	"gdrapi/core/cuda/cudatest"
 	"gdrapi/core/internal/mmio"
 
 	"github.com/stretchr/testify/require"
@@ -18,6 +20,8 @@ type gate struct {
 	n     uint64
 	typ   uint32
 }
+
+func (g *gate) before(*Buffer) (Gate, error) { return g, nil }
 
 func (g *gate) Open(va uintptr, n uint64, typ uint32) {
 	g.calls = append(g.calls, "open")
@@ -37,10 +41,10 @@ func TestMapOfEachType(t *testing.T) {
 	for _, want := range []MappingType{AnyType, WriteCombined, Cached, DeviceMemory} {
 		for _, got := range []MappingType{WriteCombined, Cached, DeviceMemory} {
 			f.Type = got
-			b, err := d.Pin(request)
-			require.NoError(t, err)
 			g := &gate{shut: true}
-			require.NoError(t, b.SetGate(g))
+			b, err := d.PinShown(request, g.before)
+			require.NoError(t, err)
+			require.Same(t, g, b.Gate())
 			m, err := b.Map(5000, want)
 			require.NoError(t, err)
 			require.EqualValues(t, 8192, f.Bytes, "whole pages of the host")
@@ -132,6 +136,76 @@ func TestMappingsAreCounted(t *testing.T) {
 	}
 }
 
+// What is being made when a Close begins is made, shown, and ended by that Close.
+func TestCloseWaitsUntilAllIsShown(t *testing.T) {
+	for what, makes := range map[string]func(t *testing.T, d *Device, shown func()) error{
+		"a buffer": func(_ *testing.T, d *Device, shown func()) error {
+			g := &gate{shut: true}
+			_, err := d.PinShown(request, func(*Buffer) (Gate, error) { shown(); return g, nil })
+			return err
+		},
+		"a cache": func(_ *testing.T, d *Device, shown func()) error {
+			_, err := d.OpenShownCache(1, opened{shown: shown})
+			return err
+		},
+		"memory": func(t *testing.T, d *Device, shown func()) error {
+			cudatest.Need(t)
+			_, err := d.AllocShown(0, 1, func(*Memory) { shown() })
+			return err
+		},
+	} {
+		t.Run(what, func(t *testing.T) {
+			d, f := open(t)
+			closed := make(chan error)
+			require.NoError(t, makes(t, d, func() {
+				go func() { closed <- d.Close() }()
+				for d.mu.TryRLock() { // false once Close waits
+					d.mu.RUnlock()
+				}
+				require.NotContains(t, f.Made(), "close")
+			}))
+			require.NoError(t, <-closed)
+			require.Zero(t, f.Live)
+			require.Empty(t, d.buffers.all())
+			require.Empty(t, d.caches.all())
+			require.Empty(t, d.memories.all())
+		})
+	}
+	d, f := open(t)
+	_, err := d.PinShown(request, func(*Buffer) (Gate, error) { return nil, unix.EDOM })
+	require.Equal(t, unix.EDOM, errno(err))
+	require.Equal(t, []string{"open", "pin", "unpin"}, f.Made())
+	require.Empty(t, d.buffers.all())
+}
+
+// opened are Hits that tell when they are.
+type opened struct {
+	noHits
+	shown func()
+}
+
+func (o opened) Opened(*Cache) { o.shown() }
+
+// Two Closes at once: each lets the other go on.
+func TestTwoCloses(t *testing.T) {
+	d, f := open(t)
+	for range 3 {
+		_, err := d.Pin(request)
+		require.NoError(t, err)
+	}
+	second := make(chan error)
+	f.OnUnpin = func() {
+		f.OnUnpin = nil
+		go func() { second <- d.Close() }()
+		time.Sleep(20 * time.Millisecond) // most of the time the second waits for this buffer
+	}
+	require.NoError(t, d.Close())
+	require.ErrorIs(t, <-second, ErrClosed)
+	require.ErrorContains(t, ErrClosed, "invalid argument")
+	require.Equal(t, 3, count(f, "unpin"))
+	require.Equal(t, 1, count(f, "close"))
+}
+
 // Every call on what is closed is refused, and leaves nothing locked behind: the device can
 // still be closed.
 func TestCallsOnWhatIsClosed(t *testing.T) {
@@ -143,7 +217,6 @@ func TestCallsOnWhatIsClosed(t *testing.T) {
 			"mapping": set(b.Mapping()),
 			"info":    set(b.Info()),
 			"revoked": set(b.Revoked()),
-			"gate":    b.SetGate(&gate{}),
 			"close":   m.Close(),
 			"read":    set(m.ReadAt(make([]byte, 8), 0)),
 			"write":   set(m.WriteAt(make([]byte, 8), 0)),
@@ -163,9 +236,7 @@ func TestCallsOnWhatIsClosed(t *testing.T) {
 		}
 	}
 	calls := f.Made()
-	require.False(t, d.Closed())
 	require.NoError(t, d.Close())
-	require.True(t, d.Closed())
 	for range 2 {
 		of := use(d, b, m)
 		_, of["pin"] = d.Pin(request)
@@ -191,10 +262,9 @@ func TestCopiesWhileTheDeviceCloses(t *testing.T) {
 		var gates []*gate
 		var mappings []*Mapping
 		for range 3 {
-			b, err := d.Pin(request)
-			require.NoError(t, err)
 			g := &gate{shut: true}
-			require.NoError(t, b.SetGate(g))
+			b, err := d.PinShown(request, g.before)
+			require.NoError(t, err)
 			m, err := b.Map(4096, AnyType)
 			require.NoError(t, err)
 			gates, mappings = append(gates, g), append(mappings, m)
@@ -203,7 +273,6 @@ func TestCopiesWhileTheDeviceCloses(t *testing.T) {
 		gates[running].shut = false
 		for i := range 3 {
 			require.ErrorIs(t, d.Close(), ErrCopies)
-			require.True(t, d.Closed())
 			for _, g := range gates {
 				require.Len(t, g.calls, 2+i, "each is asked each time")
 			}

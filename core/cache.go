@@ -33,8 +33,10 @@ func cudaDriver() (CacheDriver, error) {
 }
 
 // Hits shows the ranges of a cache to others than this package, who hold and give back
-// ranges without the cache's lock. The cache calls each method with that lock.
+// ranges without the cache's lock. The cache calls each other method than Opened with that lock.
 type Hits interface {
+	// Opened is the first call. Close of the device waits for it.
+	Opened(*Cache)
 	// Gate makes the Gate of a buffer that the cache has pinned.
 	Gate(*Buffer) (Gate, error)
 	// Asks says by which function a hit asks for a buffer ID. The first range comes later.
@@ -98,6 +100,7 @@ func (n *tally) Used() uint64 { return n.used }
 // noHits are the Hits of a Go program's cache: all use its methods.
 type noHits struct{}
 
+func (noHits) Opened(*Cache)              {}
 func (noHits) Gate(*Buffer) (Gate, error) { return nil, nil } // nobody else copies
 func (noHits) Asks(uintptr)               {}
 func (noHits) Add(_ int, r Shown) Holds   { return &tally{holds: 1, used: r.Used} }
@@ -129,6 +132,7 @@ func (d *Device) OpenShownCache(most uint64, hits Hits) (*Cache, error) {
 	defer d.leave()
 	c := &Cache{device: d, hits: hits, most: most}
 	d.caches.add(c)
+	hits.Opened(c)
 	return c, nil
 }
 

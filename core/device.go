@@ -171,13 +171,6 @@ func (d *Device) enter() error {
 
 func (d *Device) leave() { d.mu.RUnlock() }
 
-// Closed reports whether a Close has begun. What is made after that is refused.
-func (d *Device) Closed() bool {
-	d.mu.RLock()
-	defer d.mu.RUnlock()
-	return d.closed
-}
-
 // Close ends all mappings, buffers, allocations and caches that were made through the
 // device, and the device. When a step fails, Close goes on. It returns the first error.
 // After ErrCopies all is still pinned and mapped, but the caches have ended, no copy begins,

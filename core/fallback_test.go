@@ -7,6 +7,8 @@ import (
 
 	"gdrapi/core/backend"
 	"gdrapi/core/backend/backendtest"
+	"gdrapi/core/log"
+	"gdrapi/core/log/logtest"
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
@@ -19,6 +21,8 @@ type half struct {
 	tentative bool
 	able      []error // the result of each ServesAny; the last one is also for all later calls
 	attribute int
+	mu        sync.Mutex
+	asked     []backend.Attr // guarded by mu
 	version   int
 }
 
@@ -26,12 +30,17 @@ func newHalf(name string, tentative bool, able ...error) *half {
 	return &half{Fake: backendtest.New(), name: name, tentative: tentative, able: append(able, nil)[:max(len(able), 1)]}
 }
 
-func (h *half) Name() string                        { return h.name }
-func (h *half) Open() (backend.Session, error)      { return h, h.Call("open") }
-func (h *half) Tentative() bool                     { return h.tentative }
-func (h *half) Version() (int, int)                 { return 2, h.version }
-func (h *half) Attribute(backend.Attr) (int, error) { return h.attribute, h.Call("attribute") }
-func (h *half) count(name string) (n int)           { return count(h.Fake, name) }
+func (h *half) Name() string                   { return h.name }
+func (h *half) Open() (backend.Session, error) { return h, h.Call("open") }
+func (h *half) Tentative() bool                { return h.tentative }
+func (h *half) Version() (int, int)            { return 2, h.version }
+func (h *half) count(name string) (n int)      { return count(h.Fake, name) }
+func (h *half) Attribute(a backend.Attr) (int, error) {
+	h.mu.Lock()
+	h.asked = append(h.asked, a)
+	h.mu.Unlock()
+	return h.attribute, h.Call("attribute")
+}
 func (h *half) ServesAny() error {
 	n := h.count("able")
 	_ = h.Call("able")
@@ -218,6 +227,70 @@ func TestAttributesOfAPair(t *testing.T) {
 		_, err := d.Attribute(backend.AttrForcePCIe)
 		require.Equal(t, unix.EINVAL, Errno(err))
 		require.NoError(t, d.Close())
+	}
+}
+
+// What is asked of a pair, and what is to be pinned, reaches both as it is.
+func TestAPairIsAsked(t *testing.T) {
+	for _, serves := range []error{nil, unix.ENOTSUP} {
+		able, other := newHalf("able", true, serves), newHalf("other", false)
+		d := openHalves(t, able, other)
+		_, err := d.Attribute(backend.AttrForcePCIe)
+		require.NoError(t, err)
+		require.Equal(t, [2][]backend.Attr{{backend.AttrForcePCIe}, {backend.AttrForcePCIe}}, [2][]backend.Attr{able.asked, other.asked})
+		req := backend.PinRequest{Addr: 0x30000, Size: 8192, Token: 5, VASpace: 6, Flags: backend.PinForcePCIe}
+		_, err = d.Pin(req)
+		require.NoError(t, err)
+		chosen := able
+		if serves != nil {
+			chosen = other
+		}
+		require.Equal(t, req, chosen.Fake.Asked)
+		_, err = d.Attribute(backend.AttrPersistentMapping)
+		require.NoError(t, err)
+		require.Equal(t, []backend.Attr{backend.AttrForcePCIe, backend.AttrPersistentMapping}, chosen.asked)
+		if serves == nil {
+			req.Addr += 0x10000
+			able.Fail["pin"] = backend.NotServed{Reason: unix.EINVAL}
+			_, err = d.Pin(req)
+			require.NoError(t, err)
+			require.Equal(t, req, other.Fake.Asked)
+		}
+		require.NoError(t, d.Close())
+	}
+}
+
+// The lines say which backend is used, and why.
+func TestLinesOfAnOpen(t *testing.T) {
+	failing := func() *half {
+		h := newHalf("a", false)
+		h.Fail["open"] = unix.ENOENT
+		return h
+	}
+	for _, c := range []struct {
+		what  string
+		all   []backend.Backend
+		pins  bool
+		lines string
+	}{
+		{"one that pins all", []backend.Backend{failing(), backendtest.New()}, false, "INFO: gdr_open: using the fake backend\n"},
+		{"one that is tentative", []backend.Backend{failing(), newHalf("b", true)}, false,
+			"INFO: gdr_open: the a backend does not open: no such file or directory\nINFO: gdr_open: using the b backend\n"},
+		{"a pair", []backend.Backend{newHalf("b", true, nil), newHalf("c", false)}, true,
+			"INFO: gdr_open: the first pin decides between the b and the c backend\nINFO: gdr_pin_buffer: using the b backend\n"},
+		{"the standby", []backend.Backend{newHalf("b", true, unix.ENOTSUP), newHalf("c", false)}, true,
+			"INFO: gdr_open: the first pin decides between the b and the c backend\n" +
+				"INFO: gdr_pin_buffer: using the c backend, for the b backend does not serve: operation not supported\n"},
+	} {
+		require.Equal(t, c.lines, logtest.Lines(t, log.Info, func() {
+			d, err := Open(Options{Backends: c.all})
+			require.NoError(t, err)
+			if c.pins {
+				_, err = d.Pin(request)
+				require.NoError(t, err)
+			}
+			require.NoError(t, d.Close())
+		}), c.what)
 	}
 }
 

@@ -72,15 +72,11 @@ func (d *Device) mapFrom(addr, n, page uint64, gate func(*Buffer) (Gate, error))
 		return nil, 0, err
 	}
 	start := addr &^ (page - 1)
-	b, err := d.pin(PinRequest{Addr: start, Size: addr + n - start})
+	b, err := d.pin(PinRequest{Addr: start, Size: addr + n - start}, gate)
 	if err != nil {
 		return nil, 0, err
 	}
-	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.gate, err = gate(b); err != nil {
-		return nil, 0, first(err, b.unpin())
-	}
 	if i, err := b.pin.Info(); err == nil {
 		needs = uint64(i.PageSize)
 	}

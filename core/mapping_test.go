@@ -9,6 +9,7 @@ import (
 	"unsafe"
 
 	"gdrapi/core/backend/backendtest"
+	"gdrapi/core/internal/mmio"
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
@@ -192,7 +193,16 @@ func TestRevokedPages(t *testing.T) {
 	require.NoError(t, err)
 	defer unix.Munmap(other)
 	require.Panics(t, func() { _, _ = m.WriteAt(other[:8], 0) })
-	require.NoError(t, m.Close(), "the panic has left nothing locked")
+	require.PanicsWithValue(t, "mine", func() { _, _ = m.copy(0, nil, func(uintptr) { panic("mine") }) })
+	after := func(va uintptr) { mmio.Write(va+1<<16, make([]byte, 8), WriteCombined) }
+	// Nothing else may lie there already.
+	at, _, e := unix.Syscall6(unix.SYS_MMAP, m.va+1<<16, 4096, unix.PROT_NONE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS|unix.MAP_FIXED_NOREPLACE, ^uintptr(0), 0)
+	if e == 0 {
+		require.Panics(t, func() { _, _ = m.copy(0, nil, after) }, "the first byte after the mapping is not its own")
+		_, _, e = unix.Syscall(unix.SYS_MUNMAP, at, 4096, 0)
+		require.Zero(t, e)
+	}
+	require.NoError(t, m.Close(), "a panic has left nothing locked")
 }
 
 // memoryDriver knows one allocation without an end.

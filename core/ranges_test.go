@@ -22,12 +22,13 @@ const (
 
 // fake is a driver and a backend in memory: it pins nothing.
 type fake struct {
-	mu      sync.Mutex
-	ids     [8]uint64 // of the allocations; 0: no allocation
-	newest  uint64
-	split   uint64 // addresses from here on have another ID; 0: none has
-	noRange bool   // the driver does not know where allocations end
-	asked   int    // how often for an ID
+	mu       sync.Mutex
+	ids      [8]uint64 // of the allocations; 0: no allocation
+	newest   uint64
+	split    uint64 // addresses from here on have another ID; 0: none has
+	noRange  bool   // the driver does not know where allocations end
+	nameless bool   // the driver has no IDs
+	asked    int    // how often for an ID
 
 	gpuPage uint32
 	places  int   // the number of pinnings that fit
@@ -76,6 +77,9 @@ func (f *fake) BufferID(addr uint64) (uint64, error) {
 	i := addr / allocation
 	if i >= uint64(len(f.ids)) || f.ids[i] == 0 {
 		return 0, cuda.ErrInvalidValue
+	}
+	if f.nameless {
+		return 0, nil
 	}
 	if f.split != 0 && addr >= f.split {
 		return f.ids[i] + 1000, nil
@@ -207,6 +211,14 @@ func (u *user) visit(addr, size uint64) (isNew bool) {
 	return isNew
 }
 
+// starts are where the cache's ranges begin.
+func (u *user) starts() (starts []uint64) {
+	for _, k := range u.live {
+		starts = append(starts, k.start)
+	}
+	return starts
+}
+
 // shown compares what hits find with what the cache has.
 func (u *user) shown() {
 	u.t.Helper()
@@ -256,6 +268,7 @@ func TestHits(t *testing.T) {
 		addr, size uint64
 		hit        bool
 	}{
+		{at(4), gpu, false}, {at(4) + 1, gpu, false}, {at(5) - 1, 1, false}, {at(4), 2 * gpu, true},
 		{at(1), gpu, true}, {at(1) + gpu - 1, 1, true}, {at(1) + 77, 0x1000, true},
 		{at(1) + gpu, 1, false}, {at(1) + gpu + 5, 9, true}, {at(1), 2 * gpu, false},
 		{at(1) + gpu, gpu, true}, {at(2), 1, false}, {at(7) + allocation - 1, 1, false},
@@ -372,6 +385,7 @@ func TestOtherMemoryThere(t *testing.T) {
 	u.renew(1)
 	third := u.get(at(1), 64)
 	require.Len(t, u.made, 2, "one of them is held")
+	require.False(t, second.in.holds.Take(9), "nobody else holds that any more")
 	u.put(second)
 	require.Len(t, u.made, 1)
 	u.free(1)
@@ -379,6 +393,130 @@ func TestOtherMemoryThere(t *testing.T) {
 	u.put(third)
 	require.Empty(t, u.made)
 	u.shown()
+
+	// It goes also where the new memory cannot be pinned, and its neighbours stay.
+	u.renew(1)
+	u.visit(at(2)-8, 8)
+	u.visit(at(2), 8)
+	u.visit(at(3)-8, 8)
+	u.visit(at(3), 8)
+	u.renew(2)
+	u.fail["pin"] = unix.EDOM
+	u.refused(at(2), 8, unix.EDOM)
+	require.Len(t, u.made, 3)
+	delete(u.fail, "pin")
+	require.True(t, u.visit(at(2), gpu))
+	require.False(t, u.visit(at(2)-8, 8))
+	require.False(t, u.visit(at(3), 8))
+	u.free(3)
+	u.refused(at(3), 1, unix.EINVAL)
+	require.Equal(t, 3, len(u.live))
+	u.shown()
+}
+
+// Memory that has no ID cannot be told from other memory.
+func TestNoID(t *testing.T) {
+	u := newUser(t, 1<<30)
+	u.nameless = true
+	_, _, err := u.Hold(at(1), 8, 1)
+	require.ErrorIs(t, err, unix.ENOTSUP)
+	require.ErrorContains(t, err, "use gdr_pin_buffer")
+	require.Empty(t, u.sizes)
+}
+
+// A range that was pinned later goes later, wherever it lies. What was put is dropped first.
+func TestWhoGoesFirst(t *testing.T) {
+	u := newUser(t, 3*gpu)
+	u.visit(at(2), 8)
+	u.visit(at(1), 8)
+	u.visit(at(3), 8)
+	for _, next := range []struct{ new, goes int }{{4, 2}, {5, 1}, {6, 3}, {7, 4}} {
+		u.visit(at(next.new), 8)
+		require.Len(t, u.made, 3)
+		require.NotContains(t, u.starts(), at(next.goes), "after %d", next.new)
+		u.shown()
+	}
+	// Of what is held, nothing goes, whatever its place.
+	held := u.get(at(5), 8)
+	require.NoError(t, u.Flush())
+	require.Equal(t, []uint64{at(5)}, u.starts())
+	u.visit(at(4), 8)
+	u.visit(at(6), 8)
+	require.NoError(t, u.Flush())
+	require.Equal(t, []uint64{at(5)}, u.starts())
+	held.in.holds.Drop() // as C gives one back
+	require.NoError(t, u.Settle())
+	require.Len(t, u.made, 1, "there is room")
+	u.most = 0
+	require.NoError(t, u.Settle())
+	require.Empty(t, u.made)
+	u.shown()
+}
+
+// A retired range goes with the next call after its last hold, of any kind.
+func TestRetiredGoes(t *testing.T) {
+	for what, call := range map[string]func(u *user) error{
+		"settle": func(u *user) error { return u.Settle() },
+		"flush":  func(u *user) error { return u.Flush() },
+		"get":    func(u *user) error { u.visit(at(3), 8); return nil },
+		"a get that fails": func(u *user) error {
+			u.refused(0x100, 8, unix.EINVAL)
+			return nil
+		},
+	} {
+		t.Run(what, func(t *testing.T) {
+			u := newUser(t, 1<<30)
+			r := u.get(at(1), 8)
+			u.get(at(1), 2*gpu)
+			require.Len(t, u.retired, 1)
+			require.NoError(t, call(u))
+			require.Len(t, u.retired, 1, "it is held")
+			r.in.holds.Drop()
+			require.NoError(t, call(u))
+			require.Empty(t, u.retired)
+			u.shown()
+		})
+	}
+}
+
+// refuses are Hits whose ranges are held as often as can be.
+type refuses struct{ *mirror }
+
+func (h refuses) Add(at int, r Shown) Holds { return most{h.mirror.Add(at, r)} }
+
+type most struct{ Holds }
+
+func (most) Take(uint64) bool { return false }
+
+// A range of which no more holds fit is replaced by one with all its bytes or fewer: none
+// lies in another.
+func TestNoMoreHolds(t *testing.T) {
+	for name, c := range map[string]struct {
+		addr, size uint64
+		left       int // of the first range, in hits
+	}{
+		"the same":      {at(1) + 1024, 2048, 0},
+		"its begin":     {at(1) + 1024, 100, 0},
+		"its end":       {at(1) + 3072 - 100, 100, 0},
+		"its middle":    {at(1) + 2048, 100, 0},
+		"more":          {at(1) + 1000, 4000, 0},
+		"the one after": {at(1) + 3072, 100, 1},
+		"from the last": {at(1) + 3071, 100, 1},
+		"the one below": {at(1) + 924, 100, 1},
+		"to the first":  {at(1) + 924, 101, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f, m := newFake(), new(mirror)
+			f.noRange, f.gpuPage = true, 1
+			c1, err := f.open(t).OpenShownCache(1<<30, refuses{m})
+			require.NoError(t, err)
+			u := &user{fake: f, Cache: c1, mirror: m, t: t}
+			u.get(at(1)+1024, 2048)
+			u.get(c.addr, c.size)
+			require.Len(t, u.ranges, 1+c.left)
+			u.shown()
+		})
+	}
 }
 
 // If the caller unpins a range, only that range is lost.
@@ -449,6 +587,9 @@ func TestNoPlaceLeft(t *testing.T) {
 	u.get(at(2), 1)
 	require.Len(t, u.made, MaxRanges)
 	require.False(t, held[7].Mapping().isOpen())
+	u.renew(2)
+	u.refused(at(2), 1, unix.ENOMEM)
+	require.Len(t, u.retired, 1, "what is retired and held counts, too")
 	u.shown()
 }
 

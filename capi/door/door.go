@@ -124,34 +124,31 @@ func (l *Library) Close(g Handle) error {
 	return err
 }
 
-// closing is the error of a call that has made something while another thread closed g.
-// Close of the device ends it. Close of g may have looked for handles before this one was.
-func closing(g Handle) error {
-	return fmt.Errorf("gdr_t %#x is closed: %w", uint64(g), unix.EINVAL)
-}
-
 // Pin pins a buffer of GPU memory.
 func (l *Library) Pin(g Handle, req backend.PinRequest) (Handle, error) {
 	d, err := l.device(g)
 	if err != nil {
 		return 0, err
 	}
+	b, err := d.PinShown(req, l.gate)
+	if err != nil {
+		return 0, err
+	}
+	return handleOf(b.Gate()), nil
+}
+
+// gate gives a buffer its handle. It is called before the device can be closed: what Close
+// unpins has a handle already.
+func (l *Library) gate(b *core.Buffer) (core.Gate, error) {
 	h, err := l.table.Alloc()
 	if err != nil {
-		return 0, err
-	}
-	b, err := d.Pin(req)
-	if err != nil {
-		l.table.Free(h)
-		return 0, err
+		return nil, err
 	}
 	l.buffers.Put(h, b)
-	if err := b.SetGate(l.buffers.Gate(h)); err != nil {
-		l.buffers.Remove(h)
-		return 0, err
-	}
-	return h, nil
+	return l.buffers.Gate(h), nil
 }
+
+func handleOf(g core.Gate) Handle { return g.(*handle.Gate).Handle() }
 
 // Unpin frees a buffer, and its mapping first if there is one. It returns core.ErrCopies
 // while copies run through that.
@@ -258,15 +255,9 @@ func (l *Library) MemAlloc(g Handle, device int, size uint64) (Handle, error) {
 	if err != nil {
 		return 0, err
 	}
-	m, err := d.Alloc(device, size)
-	if err != nil {
+	if _, err = d.AllocShown(device, size, func(m *core.Memory) { l.memories.Put(h, m) }); err != nil {
 		l.table.Free(h)
 		return 0, err
-	}
-	l.memories.Put(h, m)
-	if d.Closed() {
-		l.memories.Remove(h)
-		return 0, closing(g)
 	}
 	return h, nil
 }
@@ -318,15 +309,9 @@ func (l *Library) CacheOpen(g Handle, most uint64) (Handle, error) {
 	if err != nil {
 		return 0, err
 	}
-	c, err := d.OpenShownCache(most, hits)
-	if err != nil {
+	if _, err = d.OpenShownCache(most, hits); err != nil {
 		hits.end()
 		return 0, err
-	}
-	l.caches.Put(hits.h, &cache{c, hits})
-	if d.Closed() {
-		l.forget(hits.h)
-		return 0, closing(g)
 	}
 	return hits.h, nil
 }
@@ -340,7 +325,7 @@ func (l *Library) cache(h Handle) (*cache, error) {
 
 // forget ends the handle of a cache that is closed. It does so once.
 func (l *Library) forget(h Handle) {
-	if c, ok := l.caches.Get(h); ok && l.caches.Forget(h) {
+	if c, ok := l.caches.Forget(h); ok {
 		c.hits.end()
 	}
 }
@@ -363,7 +348,7 @@ func (l *Library) CacheGet(h Handle, addr, size, now uint64) (Held, error) {
 	if err != nil {
 		return Held{}, err
 	}
-	held := Held{Handle: r.Gate().(*handle.Gate).Handle(), VA: r.VA()}
+	held := Held{Handle: handleOf(r.Gate()), VA: r.VA()}
 	if isNew {
 		held.Mapping = r.Mapping()
 	}

@@ -89,10 +89,77 @@ func TestWholeLife(t *testing.T) {
 	require.Zero(t, f.Live)
 }
 
-func TestBadArguments(t *testing.T) {
+// Each function refuses a gdr_t that is none, and a handle that is none of its kind or of
+// another gdr_t.
+func TestHandlesOfNothing(t *testing.T) {
 	l, f, g := open(t)
-	g2, err := l.Open(options(f))
+	other, err := l.Open(options(f))
 	require.NoError(t, err)
+	h, err := l.Pin(g, request)
+	require.NoError(t, err)
+	_, err = l.Map(g, h, 4096, 0)
+	require.NoError(t, err)
+	theirs, err := l.Pin(other, request)
+	require.NoError(t, err)
+	closed, err := l.Open(options(f))
+	require.NoError(t, err)
+	ended, err := l.Pin(closed, request)
+	require.NoError(t, err)
+	require.NoError(t, l.Close(closed))
+	calls := len(f.Calls)
+	last := func(_ any, err error) error { return err }
+	ofDevice := map[string]func(g Handle) error{
+		"close":     l.Close,
+		"pin":       func(g Handle) error { return last(l.Pin(g, request)) },
+		"attribute": func(g Handle) error { return last(l.Attribute(g, backend.AttrForcePCIe)) },
+		"version":   func(g Handle) error { _, _, err := l.DriverVersion(g); return err },
+		"backend":   func(g Handle) error { return last(l.BackendName(g)) },
+		"alloc":     func(g Handle) error { return last(l.MemAlloc(g, 0, 1)) },
+		"cache":     func(g Handle) error { return last(l.CacheOpen(g, 1)) },
+	}
+	ofBuffer := map[string]func(g, h Handle) error{
+		"unpin": l.Unpin,
+		"map":   func(g, h Handle) error { return last(l.Map(g, h, 4096, 0)) },
+		"unmap": func(g, h Handle) error { return l.Unmap(g, h, 0x7000, 4096) },
+		"info":  func(g, h Handle) error { return last(l.Info(g, h)) },
+		"flag":  func(g, h Handle) error { return last(l.CallbackFlag(g, h)) },
+	}
+	ofMemory := map[string]func(g, h Handle) error{
+		"free":    l.MemFree,
+		"pointer": func(g, h Handle) error { _, _, err := l.MemPtr(g, h); return err },
+		"export":  func(g, h Handle) error { return last(l.MemExport(g, h, 0)) },
+	}
+	refused := func(err error, text, what string, h Handle) {
+		t.Helper()
+		require.Equal(t, unix.EINVAL, core.Errno(err), "%s of %#x: %v", what, h, err)
+		require.ErrorContains(t, err, fmt.Sprintf(text, uint64(h)), what)
+	}
+	for _, bad := range []Handle{0, h, closed, g + 1<<20, g + 1} {
+		for what, call := range ofDevice {
+			refused(call(bad), "no open gdr_t is %#x", what, bad)
+		}
+		for what, call := range ofBuffer {
+			refused(call(bad, h), "no open gdr_t is %#x", what, bad)
+		}
+		for what, call := range ofMemory {
+			refused(call(bad, h), "no open gdr_t is %#x", what, bad)
+		}
+	}
+	for _, bad := range []Handle{0, g, theirs, ended, h + 1<<20} {
+		for what, call := range ofBuffer {
+			refused(call(g, bad), "no buffer pinned through this gdr_t has the handle %#x", what, bad)
+		}
+	}
+	for _, bad := range []Handle{0, g, h} {
+		for what, call := range ofMemory {
+			refused(call(g, bad), "no allocation made through this gdr_t has the handle %#x", what, bad)
+		}
+	}
+	require.Len(t, f.Calls, calls, "the backend is asked nothing")
+}
+
+func TestBadArguments(t *testing.T) {
+	l, _, g := open(t)
 	h, err := l.Pin(g, request)
 	require.NoError(t, err)
 	pin := func(change func(*backend.PinRequest)) error {
@@ -106,27 +173,18 @@ func TestBadArguments(t *testing.T) {
 		return err
 	}
 	for name, err := range map[string]error{
-		"pin size 0":          pin(func(r *backend.PinRequest) { r.Size = 0 }),
-		"pin address 0":       pin(func(r *backend.PinRequest) { r.Addr = 0 }),
-		"pin wraps":           pin(func(r *backend.PinRequest) { r.Size = ^uint64(0) }),
-		"map size 0":          mapped(0, 0),
-		"map past the end":    mapped(3*4096+1, 0),
-		"map huge":            mapped(^uint64(0), 0),
-		"map unknown flag":    mapped(4096, 4),
-		"map negative flag":   mapped(4096, -1),
-		"unmap not mapped":    l.Unmap(g, h, 0x7000, 4096),
-		"close of a buffer":   l.Close(h),
-		"unpin of a context":  l.Unpin(g, g),
-		"unpin of another's":  l.Unpin(g2, h),
-		"unpin of nothing":    l.Unpin(g, 0),
-		"unpin forged":        l.Unpin(g, h+1<<20),
-		"free of a buffer":    l.MemFree(g, h),
-		"empty allocation":    func() error { _, err := l.MemAlloc(g, 0, 0); return err }(),
-		"unknown attribute":   func() error { _, err := l.Attribute(g, 4); return err }(),
-		"attribute 0":         func() error { _, err := l.Attribute(g, 0); return err }(),
-		"version of nothing":  func() error { _, _, err := l.DriverVersion(0); return err }(),
-		"memory of a context": func() error { _, _, err := l.MemPtr(g, g); return err }(),
-		"export of a buffer":  func() error { _, err := l.MemExport(g, h, 0); return err }(),
+		"pin size 0":        pin(func(r *backend.PinRequest) { r.Size = 0 }),
+		"pin address 0":     pin(func(r *backend.PinRequest) { r.Addr = 0 }),
+		"pin wraps":         pin(func(r *backend.PinRequest) { r.Size = ^uint64(0) }),
+		"map size 0":        mapped(0, 0),
+		"map past the end":  mapped(3*4096+1, 0),
+		"map huge":          mapped(^uint64(0), 0),
+		"map unknown flag":  mapped(4096, 4),
+		"map negative flag": mapped(4096, -1),
+		"unmap not mapped":  l.Unmap(g, h, 0x7000, 4096),
+		"empty allocation":  func() error { _, err := l.MemAlloc(g, 0, 0); return err }(),
+		"unknown attribute": func() error { _, err := l.Attribute(g, 4); return err }(),
+		"attribute 0":       func() error { _, err := l.Attribute(g, 0); return err }(),
 	} {
 		require.Equal(t, unix.EINVAL, core.Errno(err), "%s: %v", name, err)
 	}
@@ -207,8 +265,19 @@ func TestFailuresLoseNothing(t *testing.T) {
 func TestOpenFails(t *testing.T) {
 	l, f, _ := open(t)
 	f.Fail["open"] = unix.ENOENT
-	_, err := l.Open(options(f))
-	require.Equal(t, unix.ENODEV, core.Errno(err))
+	o := options(f)
+	o.Backends = append(o.Backends, f)
+	reason := "ERR:  gdr_open: the fake backend does not open: no such file or directory\n"
+	require.Equal(t, reason+reason, logtest.Lines(t, log.Error, func() {
+		_, err := l.Open(o)
+		require.Equal(t, unix.ENODEV, core.Errno(err))
+	}), "each backend's")
+	o.Backend = "another"
+	require.Empty(t, logtest.Lines(t, log.Error, func() {
+		_, err := l.Open(o)
+		require.Equal(t, unix.EINVAL, core.Errno(err))
+	}), "none was tried")
+	require.Equal(t, 1, l.devices.Len())
 }
 
 // Threads race on the same handles. The fake panics if the core lets two of them through.

@@ -111,22 +111,26 @@ func TestNoHandleIsLeft(t *testing.T) {
 	f.Calls = nil
 	_, err := l.Open(options(f))
 	require.Equal(t, unix.ENOMEM, core.Errno(err))
-	require.Equal(t, []string{"open", "close"}, f.Calls)
 	_, err = l.Pin(g, request)
 	require.Equal(t, unix.ENOMEM, core.Errno(err))
+	require.Equal(t, []string{"open", "close", "pin", "unpin"}, f.Calls)
 	_, err = l.MemAlloc(g, 0, 4096)
 	require.Equal(t, unix.ENOMEM, core.Errno(err))
 	require.Zero(t, f.Live)
 	require.Equal(t, 1, l.devices.Len())
 }
 
-// slotOf is what the copy routines find by a handle. capi/copy/slot.h states the layout.
-func slotOf(l *Library, h Handle) (key, va, size uint64) {
+// slot is what the copy routines find by a handle. capi/copy/slot.h states the layout.
+type slot struct {
+	key, va, size uint64
+	typ           uint32
+}
+
+func slotOf(l *Library, h Handle) slot {
 	const slots, slotSize, slotMask = 16, 64, 1<<20 - 1
 	at := l.TableAddr()
-	table := *(**uint64)(unsafe.Add(*(*unsafe.Pointer)(unsafe.Pointer(&at)), slots))
-	slot := unsafe.Slice((*uint64)(unsafe.Add(unsafe.Pointer(table), uintptr(h&slotMask)*slotSize)), 3)
-	return slot[0], slot[1], slot[2]
+	table := *(*unsafe.Pointer)(unsafe.Add(*(*unsafe.Pointer)(unsafe.Pointer(&at)), slots))
+	return *(*slot)(unsafe.Add(table, uintptr(h&slotMask)*slotSize))
 }
 
 // Copies can begin while a buffer is mapped. They end before it is unmapped.
@@ -134,22 +138,16 @@ func TestCopiesAreLetInWhileMapped(t *testing.T) {
 	l, f, g := open(t)
 	h, err := l.Pin(g, request)
 	require.NoError(t, err)
-	key, _, _ := slotOf(l, h)
-	require.Zero(t, key)
-	f.OnUnmap = func() {
-		key, _, _ := slotOf(l, h)
-		require.Zero(t, key, "no copy is let in any more")
-	}
+	require.Zero(t, slotOf(l, h).key)
+	f.OnUnmap = func() { require.Zero(t, slotOf(l, h).key, "no copy is let in any more") }
+	f.Type = backend.Caching
 	for _, end := range []func() error{
 		func() error { return l.Unmap(g, h, 0x7000, 5000) },
 		func() error { return l.Unpin(g, h) },
 	} {
 		_, err := l.Map(g, h, 5000, 0)
 		require.NoError(t, err)
-		key, va, size := slotOf(l, h)
-		require.EqualValues(t, h, key)
-		require.EqualValues(t, 0x7000, va)
-		require.EqualValues(t, 8192, size, "in host pages")
+		require.Equal(t, slot{uint64(h), 0x7000, 8192, 2}, slotOf(l, h), "in host pages")
 		require.NoError(t, end())
 	}
 	f.Fail["map"] = unix.EIO
@@ -157,8 +155,7 @@ func TestCopiesAreLetInWhileMapped(t *testing.T) {
 	require.NoError(t, err)
 	_, err = l.Map(g, h, 5000, 0)
 	require.Equal(t, unix.EIO, core.Errno(err))
-	key, _, _ = slotOf(l, h)
-	require.Zero(t, key)
+	require.Zero(t, slotOf(l, h).key)
 }
 
 // announce has a copy run through a mapping, as far as the table tells, until end is called.
@@ -192,14 +189,58 @@ func TestNothingEndsUnderACopy(t *testing.T) {
 			for range 3 {
 				require.ErrorIs(t, end(l, g, h), core.ErrCopies)
 				require.Len(t, f.Calls, calls, "the backend is not asked")
-				key, _, _ := slotOf(l, h)
-				require.Zero(t, key, "no copy is let in")
+				require.Zero(t, slotOf(l, h).key, "no copy is let in")
 			}
 			copied()
 			require.NoError(t, end(l, g, h))
 			require.Contains(t, f.Calls[calls:], "unmap")
 			require.Equal(t, unix.EINVAL, core.Errno(end(l, g, h)), "it is over")
 		})
+	}
+}
+
+// So it is with the caches' ranges.
+func TestNoCacheEndsUnderACopy(t *testing.T) {
+	for name, end := range map[string]func(l *Library, g, c Handle) error{
+		"flush":       func(l *Library, _, c Handle) error { return l.CacheFlush(c) },
+		"close":       func(l *Library, _, c Handle) error { return l.CacheClose(c) },
+		"close of it": func(l *Library, g, _ Handle) error { return l.Close(g) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			l, f, g := open(t)
+			c, err := l.CacheOpen(g, 1<<20)
+			require.NoError(t, err)
+			held, err := l.CacheGet(c, someAddr, 8, 1)
+			require.NoError(t, err)
+			holds{&l.places.mem.ranges[held.Handle.Index()], held.Handle}.Drop()
+			copied := announce(l, held.Handle)
+			for range 3 {
+				require.ErrorIs(t, end(l, g, c), core.ErrCopies)
+				require.Equal(t, 1, f.Live)
+				require.Equal(t, 1, l.caches.Len())
+				require.Equal(t, 1, l.buffers.Len())
+			}
+			copied()
+			require.NoError(t, end(l, g, c))
+			require.Zero(t, f.Live)
+			require.Zero(t, l.buffers.Len())
+		})
+	}
+}
+
+// Copies have a fence more until the process is registered for membarrier(2).
+func TestRegisterBarrier(t *testing.T) {
+	const fenced = 4
+	l, _, _ := open(t)
+	at := l.TableAddr()
+	word := (*uint32)(unsafe.Add(*(*unsafe.Pointer)(unsafe.Pointer(&at)), fenced))
+	*word = 1
+	for _, c := range []struct {
+		answer error
+		fenced uint32
+	}{{unix.EPERM, 1}, {nil, 0}} {
+		l.RegisterBarrier(func() error { return c.answer })
+		require.Equal(t, c.fenced, *word)
 	}
 }
 
@@ -354,8 +395,8 @@ func TestMemory(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, l.Close(g))
 	require.Equal(t, 1, l.memories.Len(), "the other's stays")
-	require.NoError(t, l.Close(other))
-	require.Equal(t, live, sim.Live(), "Close frees what is left")
+	sim.Fail("cuMemUnmap", outOfMemory, 1)
+	require.Equal(t, unix.ENOMEM, core.Errno(l.Close(other)), "Close tells that, too")
 	require.Zero(t, l.memories.Len())
 }
 

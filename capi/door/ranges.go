@@ -195,22 +195,18 @@ func (s *hits) end() {
 	s.library.places.give(s.at)
 }
 
+// Opened makes the handle that of the cache.
+func (s *hits) Opened(c *core.Cache) { s.library.caches.Put(s.h, &cache{c, s}) }
+
 // Gate makes a handle for a buffer that the cache has pinned.
-func (s *hits) Gate(b *core.Buffer) (core.Gate, error) {
-	h, err := s.library.table.Alloc()
-	if err != nil {
-		return nil, err
-	}
-	s.library.buffers.Put(h, b)
-	return s.library.buffers.Gate(h), nil
-}
+func (s *hits) Gate(b *core.Buffer) (core.Gate, error) { return s.library.gate(b) }
 
 // Asks sets by what function hits ask for a buffer ID.
 func (s *hits) Asks(pointerGetAttribute uintptr) { s.line.attribute = uint64(pointerGetAttribute) }
 
 // Add shows a range. It writes the state last, because the state lets hits in.
 func (s *hits) Add(place int, r core.Shown) core.Holds {
-	h := r.Gate.(*handle.Gate).Handle()
+	h := handleOf(r.Gate)
 	in := &s.ranges[h.Index()]
 	// Usually it is retired already. It is not if the caller unpinned the old range.
 	in.state.Or(retiredBit)

@@ -112,6 +112,22 @@ func TestSpans(t *testing.T) {
 		[]uint64{r.start.Load(), r.end.Load(), r.id.Load(), r.va.Load(), r.owner.Load()})
 }
 
+// The last range has a place, too, and goes.
+func TestAllSpans(t *testing.T) {
+	l, _, _ := open(t)
+	s, err := l.newHits()
+	require.NoError(t, err)
+	gate, err := s.Gate(nil)
+	require.NoError(t, err)
+	for i := range core.MaxRanges {
+		s.Add(i, core.Shown{Start: uint64(i), Gate: gate})
+	}
+	require.EqualValues(t, core.MaxRanges-1, s.spans[core.MaxRanges-1].start.Load())
+	s.Remove(1)
+	require.EqualValues(t, core.MaxRanges-1, s.line.count.Load())
+	require.EqualValues(t, core.MaxRanges-1, s.spans[core.MaxRanges-2].start.Load())
+}
+
 // C finds a cache by the slot of its handle, and all else in the cache's line.
 func TestWhatCFinds(t *testing.T) {
 	l, _, g := open(t)
@@ -160,10 +176,14 @@ func TestUnpinnedByTheCaller(t *testing.T) {
 func TestManyCaches(t *testing.T) {
 	l, _, g := open(t)
 	var all []Handle
-	for range maxCaches {
+	for i := range maxCaches {
 		c, err := l.CacheOpen(g, 1)
 		require.NoError(t, err)
 		all = append(all, c)
+		opened, err := l.cache(c)
+		require.NoError(t, err)
+		require.Same(t, &l.places.mem.lines[i], opened.hits.line, "each has its own place")
+		require.Same(t, &l.places.mem.spans[i], opened.hits.spans)
 	}
 	refused := func() {
 		_, err := l.CacheOpen(g, 1)

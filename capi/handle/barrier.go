@@ -32,12 +32,17 @@ func hasBarrier() bool { return membarrier(membarrierPrivateExpedited) == nil }
 // processors hold a store back for less than a microsecond.
 func barrier() {
 	if membarrier(membarrierPrivateExpedited) != nil {
-		ts := unix.NsecToTimespec(int64(10 * time.Millisecond))
-		_ = unix.Nanosleep(&ts, nil)
+		sleep(10 * time.Millisecond)
 	}
 }
 
-// membarrier is a variable, so that tests can check the order of the steps around it.
+// sleep and membarrier are variables, so that tests can check the order of the steps around
+// them.
+var sleep = func(d time.Duration) {
+	ts := unix.NsecToTimespec(int64(d))
+	_ = unix.Nanosleep(&ts, nil)
+}
+
 var membarrier = func(cmd uintptr) error {
 	if _, _, e := unix.Syscall(unix.SYS_MEMBARRIER, cmd, 0, 0); e != 0 {
 		return e

@@ -32,19 +32,19 @@ func (o *Objects[T]) Get(h Handle) (T, bool) {
 
 // Remove frees the handle of an object that is gone. It does so once.
 func (o *Objects[T]) Remove(h Handle) {
-	if o.Forget(h) {
+	if _, ok := o.Forget(h); ok {
 		o.table.Free(h)
 	}
 }
 
 // Forget takes an object out, and leaves its handle to the caller. It returns false where
 // the object is out already.
-func (o *Objects[T]) Forget(h Handle) bool {
+func (o *Objects[T]) Forget(h Handle) (T, bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	_, ok := o.named[h]
+	object, ok := o.named[h]
 	delete(o.named, h)
-	return ok
+	return object, ok
 }
 
 // Those lists the handles of the objects that is says yes to.

@@ -56,17 +56,28 @@ func TestNoBarrier(t *testing.T) {
 		calls++
 		return unix.ENOSYS
 	})
+	var slept time.Duration
+	var at *slot
+	wait := sleep
+	sleep = func(d time.Duration) {
+		wait(d)
+		require.Zero(t, at.key.Load(), "the key is gone")
+		slept += d
+	}
+	t.Cleanup(func() { sleep = wait })
 	tab := newTable(t, 1)
 	require.Equal(t, 1, calls, "whether there is one")
 	require.EqualValues(t, 1, tab.header.fenced.Load())
 	h, err := tab.Alloc()
 	require.NoError(t, err)
+	at = &tab.slots[h.Index()]
 	for _, fenced := range []uint32{1, 0} {
-		calls = 0
+		calls, slept = 0, 0
 		tab.header.fenced.Store(fenced)
 		tab.Publish(h, 0x1000, 4096, 1)
 		require.True(t, tab.Retract(h).Done())
 		require.EqualValues(t, 1-fenced, calls)
+		require.Equal(t, fenced == 0, slept >= time.Millisecond, "it takes longer than any store")
 		require.Zero(t, tab.slots[h.Index()].key.Load())
 	}
 }
