@@ -63,7 +63,7 @@ static void note_taken(void)
 }
 
 /* Where something of the host's lies, Go takes an arena elsewhere, and none is kept. */
-static int fill_arena(void)
+static bool fill_arena(void)
 {
 	char *at, *mem;
 
@@ -71,41 +71,40 @@ static int fill_arena(void)
 	at = kept.end == kept.given ? kept.end : NULL;
 	pthread_mutex_unlock(&kept.lock);
 	if (!at)
-		return 0;
+		return true;
 	mem = gdr_map_memory(at, ARENA, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE);
 	if (mem == MAP_FAILED)
-		return ENOMEM;
+		return false;
 	pthread_mutex_lock(&kept.lock);
-	if (mem == at && at == kept.end && at == kept.given) {
+	if (mem == at && at == kept.end) {
 		kept.end += ARENA;
 		mem = NULL;
 	}
 	pthread_mutex_unlock(&kept.lock);
 	if (mem)
 		munmap(mem, ARENA);
-	return 0;
+	return true;
 }
 
 /* One piece stays when the callers have taken theirs. */
-static int fill_heap(int callers)
+static bool fill_heap(int callers)
 {
 	size_t want = PIECE + (callers * CALLER + PIECE - 1) / PIECE * PIECE;
+	bool done = true;
 	char *to;
-	int rc = 0;
 
 	pthread_mutex_lock(&kept.lock);
 	to = want < (size_t)(kept.end - kept.heap) ? kept.heap + want : kept.end;
 	if (to > kept.ready) {
-		if (syscall(SYS_mprotect, kept.ready, to - kept.ready, PROT_READ | PROT_WRITE))
-			rc = ENOMEM;
-		else
+		done = !syscall(SYS_mprotect, kept.ready, to - kept.ready, PROT_READ | PROT_WRITE);
+		if (done)
 			kept.ready = to;
 	}
 	pthread_mutex_unlock(&kept.lock);
-	return rc;
+	return done;
 }
 
-static int fill_pool(void)
+static bool fill_pool(void)
 {
 	char *mem, *old;
 	size_t left;
@@ -114,10 +113,10 @@ static int fill_pool(void)
 	left = kept.pool_left;
 	pthread_mutex_unlock(&kept.lock);
 	if (left >= POOL_LEAST)
-		return 0;
+		return true;
 	mem = gdr_map_memory(NULL, POOL, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS);
 	if (mem == MAP_FAILED)
-		return ENOMEM;
+		return false;
 	pthread_mutex_lock(&kept.lock);
 	old = kept.pool;
 	left = kept.pool_left;
@@ -126,36 +125,30 @@ static int fill_pool(void)
 	pthread_mutex_unlock(&kept.lock);
 	if (left)
 		munmap(old, left);
-	return 0;
+	return true;
 }
 
-static int fill(int callers)
+static bool fill(int callers)
 {
 	unsigned int taken;
-	int rc;
+	bool done;
 
 	pthread_mutex_lock(&kept.lock);
 	taken = kept.taken;
 	pthread_mutex_unlock(&kept.lock);
-	rc = fill_arena();
-	if (!rc)
-		rc = fill_heap(callers);
-	if (!rc)
-		rc = fill_pool();
+	done = fill_arena() && fill_heap(callers) && fill_pool();
 	pthread_mutex_lock(&kept.lock);
-	if (!rc && taken == kept.taken)
+	if (done && taken == kept.taken)
 		atomic_store(&room, callers);
 	pthread_mutex_unlock(&kept.lock);
-	return rc;
+	return done;
 }
 
 int gdr_reserve_enter(bool needed)
 {
-	int callers = atomic_fetch_add(&inside, 1) + 1, rc = 0;
+	int callers = atomic_fetch_add(&inside, 1) + 1;
 
-	if (callers > atomic_load(&room))
-		rc = fill(callers);
-	if (!rc || needed)
+	if (callers <= atomic_load(&room) || fill(callers) || needed)
 		return 0;
 	gdr_reserve_leave();
 	gdr_log(GDR_LOG_ERROR, "no more memory for the library's own use: raise the limit that is reached (ulimit -v, -d, vm.max_map_count), or release buffers (errno %d)",
@@ -217,6 +210,7 @@ static bool grow(char *addr, size_t len, int prot)
 	return done;
 }
 
+/* Whether the arena that Go asks for is the one that is kept. */
 static bool take_arena(char *addr, size_t len)
 {
 	bool done;
@@ -255,10 +249,10 @@ void *gdr_reserve_mmap(void *addr, size_t len, int prot, int flags)
 
 	if (flags & MAP_FIXED && prot != PROT_NONE)
 		return grow(addr, len, prot) ? addr : MAP_FAILED;
-	if (addr && prot == PROT_NONE && take_arena(addr, len))
+	if (prot == PROT_NONE && take_arena(addr, len))
 		return addr;
 	mem = gdr_map_memory(addr, len, prot, flags);
-	if (mem != MAP_FAILED && mem == addr && prot == PROT_NONE && len == ARENA)
+	if (mem == addr && prot == PROT_NONE && len == ARENA)
 		note_arena(mem, len);
 	if (mem == MAP_FAILED && prot != PROT_NONE) {
 		pthread_mutex_lock(&kept.lock);

@@ -93,7 +93,7 @@ void gdr_go_free(void *mem);
 enum { WAITS, RUNS, LEAVES };
 
 struct thread {
-	_Atomic uint32_t state;	/* a futex */
+	_Atomic uint32_t state;	/* a futex; WAITS, which is 0, at first */
 	void *(*fn)(void *);
 	void *arg;
 	struct gdr_run run;
@@ -134,7 +134,6 @@ static int make_next_thread(void)
 
 	if (threads_made == THREADS_MAX)
 		return EAGAIN;
-	atomic_store(&t->state, WAITS);
 	t->run = (struct gdr_run){ "gdrapi", wait_and_run, t };
 	rc = gdr_thread_make(&t->id, &t->run);
 	threads_made += !rc;

@@ -12,14 +12,15 @@ $(BIN)/log_test: tests/capi/log.c capi/host/log.c capi/host/env.c $(CAPI_H) tool
 	@mkdir -p $(@D)
 	$(CC) $(C11) $(CFLAGS) -Icapi -o $@ $(filter %.c,$^) -lpthread
 
-# They have front.c and runtime.c in them.
-$(BIN)/front_test $(BIN)/runtime_test: $(BIN)/%_test: tests/capi/%.c $(wildcard capi/host/*.[ch]) $(CAPI_H) tools/tap.h
+# Each has the file of that name in it.
+$(addprefix $(BIN)/,$(addsuffix _test,driver front guest runtime)): $(BIN)/%_test: tests/capi/%.c $(wildcard capi/host/*.[ch]) $(CAPI_H) tests/capi/expect.h tools/tap.h
 	@mkdir -p $(@D)
-	$(CC) $(C11) $(CFLAGS) -Icapi -o $@ $< -lpthread
+	$(CC) $(C11) $(CFLAGS) -Icapi -o $@ $< -ldl -lm -lpthread
 
-$(BIN)/reserve_test: tests/capi/reserve.c capi/host/reserve.c capi/host/guest.c $(CAPI_H) tools/tap.h
+# It has reserve.c in it.
+$(BIN)/reserve_test: tests/capi/reserve.c capi/host/guest.c capi/host/reserve.c $(CAPI_H) tests/capi/expect.h tools/tap.h
 	@mkdir -p $(@D)
-	$(CC) $(C11) $(CFLAGS) -Icapi -o $@ $(filter %.c,$^) -lpthread
+	$(CC) $(C11) $(CFLAGS) -Icapi -o $@ $(wordlist 1,2,$^) -lpthread
 
 # The newest is the one that all else is built with.
 GO_OLDEST := $(firstword $(shell sed '/^\#/d' capi/host/go_versions))

@@ -8,11 +8,13 @@
 #include <errno.h>
 #include <pthread.h>
 #include <sched.h>
+#include <stdarg.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -29,10 +31,15 @@ static int access_of(const char *path, int mode)
 
 static void (*meanwhile)(void);	/* another thread's turn, before the page is there */
 
-static void *mmap_of(size_t len, int prot, int flags)
+static int pages, directs;	/* that are mapped; how often the CPU was asked for direct stores */
+
+static void *mmap_of(size_t len, int prot, int flags, int fd, off_t off)
 {
 	void (*now)(void) = meanwhile;
 
+	if (fd != -1 || off)
+		_exit(1);
+	pages++;
 	meanwhile = NULL;
 	if (now)
 		now();
@@ -46,11 +53,41 @@ static int madvise_of(void *mem, size_t len, int advice)
 	return old_kernel ? -1 : madvise(mem, len, advice);
 }
 
+static int munmap_of(void *mem, size_t len)
+{
+	pages--;
+	return munmap(mem, len);
+}
+
+/* This CPU has direct stores. */
+static bool has_direct(void)
+{
+	directs++;
+	return true;
+}
+
+static int refuses_barrier;	/* errno of membarrier(2) */
+
+static long membarrier_of(long number, int command, unsigned int flags, int cpu)
+{
+	if (number != SYS_membarrier || flags || cpu)
+		_exit(1);
+	errno = refuses_barrier;
+	return refuses_barrier ? -1 : syscall(number, command, flags, cpu);
+}
+
+#include "copy/direct.h"
+#include "host/front.h"
 #define access access_of
-#define mmap(addr, len, prot, flags, fd, off) mmap_of(len, prot, flags)
+#define mmap(addr, len, prot, flags, fd, off) mmap_of(len, prot, flags, fd, off)
+#define munmap munmap_of
 #define madvise madvise_of
+#define copy_has_direct has_direct
+#define syscall membarrier_of
 #include "host/front.c"
 #undef mmap
+#undef munmap
+#undef syscall
 
 static struct tap tap;
 
@@ -84,10 +121,26 @@ const struct copy_impl *copy_select(const char *name)
 	return name && strcmp(name, impl.name) ? NULL : &impl;
 }
 
+static char said[512];		/* by the last line */
+
+__attribute__((format(printf, 2, 3)))
 void gdr_log(int level, const char *fmt, ...)
 {
-	(void)fmt;
+	va_list args;
+
+	va_start(args, fmt);
+	vsnprintf(said, sizeof(said), fmt, args);
+	va_end(args);
 	of.lines += level == GDR_LOG_ERROR;
+}
+
+/* Whether the last line names it, as "(errno 19)". */
+static bool said_errno(int rc)
+{
+	char want[32];
+
+	snprintf(want, sizeof(want), "(errno %d)", rc);
+	return strstr(said, want);
 }
 
 int gdr_runtime_start(void)
@@ -180,7 +233,7 @@ static void test_prepare(void)
 		no_nvidiactl = rows[i].no_nvidiactl;
 		of.driver = rows[i].driver;
 		rc = prepare_start(&opts);
-		tap_ok(&tap, rc == rows[i].rc && of.loads == rows[i].loads && of.lines == !!rc,
+		tap_ok(&tap, rc == rows[i].rc && of.loads == rows[i].loads && of.lines == !!rc && (!rc || said_errno(rc)),
 		       "backend %s%s, %s gdrdrv, %s nvidiactl, driver %d: %d", rows[i].backend ? rows[i].backend : "any",
 		       rows[i].force ? " or dmabuf" : "", no_gdrdrv ? "no" : "a", no_nvidiactl ? "no" : "a", rows[i].driver, rc);
 	}
@@ -221,12 +274,22 @@ static int with_threads(void)
 	return 0;
 }
 
+/* A filter of the host's may refuse it: the start goes on. */
+static int no_barrier(void)
+{
+	refuses_barrier = EPERM;
+	MUST(gdr_register_barrier() == EPERM && !start() && !is_registered());
+	refuses_barrier = 0;
+	return 0;
+}
+
 /* Each step fails, is told of by a line, and leaves the next start the rest. The core has its own line. */
 static int steps(void)
 {
 	no_memory = true;
 	MUST(start() == ENOMEM && !gdr_front_here() && !of.runtimes);
 	no_memory = false;
+	pages = 0;
 	no_gdrdrv = no_nvidiactl = true;
 	of.driver = GDR_DRIVER_NOT_FOUND;
 	MUST(start() == ENODEV && !gdr_front_here() && !of.choices && of.lines == 1);
@@ -238,6 +301,7 @@ static int steps(void)
 	of.routine = NULL;
 	of.runtime = EAGAIN;
 	MUST(start() == EAGAIN && !gdr_front_here() && of.runtimes == 1 && !of.cores && of.lines == 4);
+	MUST(strstr(said, strerror(EAGAIN)));
 	of.runtime = 0;
 	of.core = ENOMEM;
 	MUST(start() == ENOMEM && !gdr_front_here() && of.runtimes == 2 && of.cores == 1 && of.lines == 4);
@@ -245,7 +309,8 @@ static int steps(void)
 	of.core = 0;
 	MUST(!start() && gdr_front_here() && of.runtimes == 2 && of.cores == 2);
 	MUST(of.epoch == 1 && gdr_front_here()->epoch == 1 && gdr_front_here()->table == &table);
-	MUST(gdr_front_here()->impl == &impl && gdr_front_here()->direct == copy_has_direct());
+	MUST(gdr_front_here()->impl == &impl && gdr_front_here()->direct && directs);
+	MUST(pages == 1);
 	of.driver = GDR_DRIVER_NO_LOADER;
 	no_gdrdrv = true;
 	MUST(!start() && of.cores == 2 && of.loads == 1 && of.lines == 5);
@@ -273,7 +338,7 @@ static int one_page(void)
 	meanwhile = start_first;
 	MUST(!start() && of.cores == 1 && of.runtimes == 1);
 	theirs = atomic_load(&gdr_front_page);
-	MUST(front_page() == theirs && gdr_front_here() == theirs && theirs->epoch == 1);
+	MUST(front_page() == theirs && gdr_front_here() == theirs && theirs->epoch == 1 && pages == 1);
 	return 0;
 }
 
@@ -312,12 +377,14 @@ static int child(void)
 	MUST(!gdr_front_here() && page && !page->epoch && !page->runs && !page->table && !page->impl);
 	MUST(gdr_front_inherited(handle(1)) && !gdr_front_inherited(0) && !gdr_front_inherited(5));
 	MUST(gdr_front_admit(handle(1), 0) == EACCES && gdr_front_admit(0, 0) == EINVAL && of.lines == 2);
+	MUST(said_errno(EINVAL));
 	MUST(gdr_front_admit(handle(2), 0) == EINVAL);
 	MUST(!start() && of.epoch == 2 && of.runtimes == 2 && atomic_load(&gdr_front_page) == page);
 	MUST(gdr_front_inherited(handle(1)) && !gdr_front_inherited(handle(2)) && !gdr_front_inherited(handle(3)));
 	of.lines = 0;
 	MUST(!gdr_front_admit(handle(2), handle(2)) && !gdr_front_admit(0, 0) && !gdr_front_admit(handle(3), 7) && !of.lines);
 	MUST(gdr_front_admit(handle(1), handle(2)) == EACCES && gdr_front_admit(handle(2), handle(1)) == EACCES && of.lines == 2);
+	MUST(said_errno(EACCES));
 	MUST(in_child(grandchild));
 	MUST(gdr_front_here() && gdr_front_here()->epoch == 2);
 	return 0;
@@ -369,6 +436,7 @@ int main(void)
 	memset(&of, 0, sizeof(of));
 	check(in_child(alone), "a process of one thread is registered for membarrier");
 	check(in_child(with_threads), "one with several is not, by the start");
+	check(in_child(no_barrier), "a process that may not register starts all the same");
 	check(in_child(steps), "each step of a start fails, and then none");
 	check(in_child(named), "a routine that is named, without direct stores");
 	check(in_child(one_page), "of two threads that make the page one does");

@@ -6,13 +6,17 @@
  */
 #define _GNU_SOURCE
 #include <errno.h>
+#include <linux/futex.h>
 #include <pthread.h>
+#include <stdarg.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -24,7 +28,7 @@
 #include "tap.h"
 
 /* What is had now, and the number of the call that fails, with its errno. */
-static long mapped, descriptors, pauses;
+static long mapped, descriptors, most_descriptors, pauses;
 static int running;	/* threads of the library's */
 static struct limit {
 	int calls, fails, rc;
@@ -35,21 +39,47 @@ static bool fails(struct limit *l)
 	return ++l->calls == l->fails;
 }
 
+/* What no call may do; it ends the test. */
+static void never(bool wrong, const char *what)
+{
+	if (!wrong)
+		return;
+	printf("# %s\n", what);
+	fflush(stdout);
+	_exit(1);
+}
+
+#define MIB (1ul << 20)
+
+/* What a start asks for: address space, memory to write to. */
+static size_t space, writable;
+static const char *split;	/* the space, while it is there */
+
 static void *mmap_of(void *addr, size_t len, int prot, int flags, int fd, off_t off)
 {
 	void *mem = MAP_FAILED;
 
+	never(fd != -1 || off || !(flags & MAP_PRIVATE) || !(flags & MAP_ANONYMOUS), "memory of a file");
+	if (prot == PROT_NONE && flags & MAP_NORESERVE)
+		space = len;
+	else if (prot == (PROT_READ | PROT_WRITE))
+		writable = len > writable ? len : writable;
+	else
+		never(true, "memory of another kind");
 	if (fails(&maps))
 		errno = maps.rc;
 	else
 		mem = mmap(addr, len, prot, flags, fd, off);
 	mapped += mem != MAP_FAILED ? (long)len : 0;
+	if (prot == PROT_NONE)
+		split = mem == MAP_FAILED ? NULL : mem;
 	return mem;
 }
 
 static int munmap_of(void *addr, size_t len)
 {
 	mapped -= (long)len;
+	split = len == space ? NULL : split;
 	return munmap(addr, len);
 }
 
@@ -59,6 +89,8 @@ static bool neighbours;
 
 static int mprotect_of(void *addr, size_t len, int prot)
 {
+	never(prot != PROT_READ, "memory is made something else");
+	never(split && ((const char *)addr < split || (const char *)addr + len > split + space), "other memory is split");
 	neighbours |= last_protected == addr;
 	last_protected = (const char *)addr + len;
 	if (fails(&protects)) {
@@ -74,8 +106,10 @@ static int eventfd_of(unsigned int value, int flags)
 		errno = fds.rc;
 		return -1;
 	}
+	never(flags != EFD_CLOEXEC || value, "another descriptor");
 	descriptors++;
-	return flags == EFD_CLOEXEC ? eventfd(value, flags) : -1;
+	most_descriptors = descriptors > most_descriptors ? descriptors : most_descriptors;
+	return eventfd(value, flags);
 }
 
 static int close_of(int fd)
@@ -103,6 +137,39 @@ void *gdr_map_memory(void *addr, size_t len, int prot, int flags)
 	return mmap_of(addr, len, prot, flags, -1, 0);
 }
 
+static int pause_of(const struct timespec *time)
+{
+	never(time->tv_sec || time->tv_nsec != 10000000, "a pause is no hundredth of a second");
+	pauses++;
+	return 0;
+}
+
+static _Atomic int waits;	/* threads that sleep, or have */
+
+static long futex_of(long number, void *at, int op, int value, void *a, void *b, int c)
+{
+	never(number != SYS_futex || a || b || c, "another call");
+	waits += op == FUTEX_WAIT_PRIVATE && !value;
+	return syscall(number, at, op, value, a, b, c);
+}
+
+static bool locked;
+
+static int lock_of(pthread_mutex_t *lock)
+{
+	int rc = pthread_mutex_lock(lock);
+
+	locked = true;
+	return rc;
+}
+
+static int unlock_of(pthread_mutex_t *lock)
+{
+	never(!locked, "a lock that nobody holds");
+	locked = false;
+	return pthread_mutex_unlock(lock);
+}
+
 #define mmap mmap_of
 #define munmap munmap_of
 #define mprotect mprotect_of
@@ -110,10 +177,29 @@ void *gdr_map_memory(void *addr, size_t len, int prot, int flags)
 #define close close_of
 #define gdr_thread_make make_of
 #define pthread_join(id, answer) join_of(id)
-#define nanosleep(time, left) ((void)(time), pauses++)
+#define nanosleep(time, left) pause_of(time)
+#define syscall futex_of
+#define pthread_mutex_lock lock_of
+#define pthread_mutex_unlock unlock_of
 #include "host/runtime.c"
 #undef mmap
 #undef pthread_join
+#undef syscall
+#undef pthread_mutex_lock
+#undef pthread_mutex_unlock
+/* The numbers here are the test's. */
+#undef THREADS_AT_FIRST
+#undef THREADS_MAX
+#undef SPARE
+#undef MAPS
+#undef FDS
+#undef REQUEST_BYTES
+#define THREADS_AT_FIRST 10
+#define THREADS_MAX 256
+#define SPARE 4
+#define MAPS 64
+#define FDS 4
+#define REQUEST_BYTES 64
 
 /*
  * The entry and the variables, in the sections and between the names that Go's linker and
@@ -196,10 +282,16 @@ void *gdr_reserve_mmap(void *addr, size_t len, int prot, int flags)
 }
 
 static int lines;
+static char said[512];		/* by the last one */
 
+__attribute__((format(printf, 2, 3)))
 void gdr_log(int level, const char *fmt, ...)
 {
-	(void)fmt;
+	va_list args;
+
+	va_start(args, fmt);
+	vsnprintf(said, sizeof(said), fmt, args);
+	va_end(args);
 	lines += level == GDR_LOG_ERROR;
 }
 
@@ -216,10 +308,12 @@ static bool is_refused(struct limit *l, int nth, int rc, int line)
 	long had = mapped;
 	int before = lines, ran = entries, answer;
 
+	said[0] = '\0';
 	*l = (struct limit){ .fails = nth, .rc = rc };
 	answer = gdr_runtime_start();
 	*l = (struct limit){ 0 };
-	if (answer == rc && mapped == had && !descriptors && !running && lines == before + line && entries == ran && reserves == ran)
+	if (answer == rc && mapped == had && !descriptors && !running && lines == before + line && entries == ran && reserves == ran &&
+	    (!line || strstr(said, strerror(rc))))
 		return true;
 	printf("# %d: %ld bytes, %ld descriptors, %d threads, %d lines\n", answer, mapped - had, descriptors, running, lines - before);
 	return false;
@@ -229,15 +323,16 @@ static void test_refused(void)
 {
 	bool good = true;
 
-	check(is_refused(&maps, 1, ENOMEM, 1), "no address space");
+	check(is_refused(&maps, 1, ENOMEM, 1) && strstr(said, " 1536 MiB of address space") && strstr(said, " 64 MiB of it") &&
+	      strstr(said, " 128 mappings"), "no address space");
 	check(is_refused(&maps, 2, EAGAIN, 1), "no memory to write to");
 	check(is_refused(&protects, 1, ENOMEM, 1) && is_refused(&protects, MAPS, ENOMEM, 1), "too few mappings");
 	for (int i = 1; i <= FDS; i++)
 		good &= is_refused(&fds, i, i % 2 ? EMFILE : ENFILE, 1);
-	check(good, "too few descriptors");
+	check(good && strstr(said, " 4 file descriptors"), "too few descriptors");
 	for (int i = 1; i <= THREADS_AT_FIRST; i++)
 		good &= is_refused(&threads_made_so_far, i, EAGAIN, 1);
-	check(good, "too few threads");
+	check(good && strstr(said, " 10 threads"), "too few threads");
 	check(is_refused(&maps, 3, ENOMEM, 0), "no memory to save the variables in");
 }
 
@@ -342,18 +437,44 @@ static bool starts_in_child(void)
 	return !status;
 }
 
+static bool is_read_only(const char *mem)
+{
+	char line[512], access[5] = "";
+	unsigned long low, high;
+	FILE *f = fopen("/proc/self/maps", "re");
+	bool found = false;
+
+	while (f && !found && fgets(line, sizeof(line), f))
+		found = sscanf(line, "%lx-%lx %4s", &low, &high, access) == 3 && (unsigned long)mem >= low && (unsigned long)mem < high;
+	if (f)
+		fclose(f);
+	return found && !strcmp(access, "r--p");
+}
+
 int main(void)
 {
 	long had = mapped;
 
+	alarm(120);	/* ends a test in which a thread waits for ever */
 	test_refused();
+	most_descriptors = 0;
+	protects.calls = 0;
 	check(mapped == had && !gdr_runtime_start() && entries == 1 && good_block && running == THREADS_AT_FIRST && !descriptors,
 	      "a start has ten threads, and calls the entry once, with a block of our own");
-	check(!neighbours, "it has tried as many mappings as it says");
+	check(!neighbours && protects.calls == 64 + 1 && space == 1536 * MIB && writable == 64 * MIB && most_descriptors == 4,
+	      "it has tried as many mappings as it says, and memory and descriptors");
+	check(is_read_only(saved_variables), "what a child begins with is not changed");
+	for (int i = 0; i < 10000 && waits < THREADS_AT_FIRST; i++)
+		usleep(1000);
+	check(waits >= THREADS_AT_FIRST, "idle threads sleep");
+	waits = 0;
 	/* A futex may wake for no reason. */
-	for (int i = 0; i < THREADS_AT_FIRST; i++)
-		syscall(SYS_futex, &threads[i].state, FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0);
-	usleep(1000);
+	for (int k = 0; k < 10000 && waits < THREADS_AT_FIRST; k++) {
+		for (int i = 0; i < THREADS_AT_FIRST; i++)
+			syscall(SYS_futex, &threads[i].state, FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0);
+		usleep(1000);
+	}
+	check(waits >= THREADS_AT_FIRST, "and sleep again");
 	test_threads();
 	test_answers();
 	pthread_mutex_lock(&threads_lock);	/* as a thread of the parent's may have */
