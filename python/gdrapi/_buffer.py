@@ -144,7 +144,7 @@ class Mapping(_Resource):
         va = self._va
         if va is None:
             raise ValueError("the mapping is closed")
-        if offset < 0 or size < 0 or offset + size > self.nbytes:
+        if offset < 0 or offset + size > self.nbytes:
             raise ValueError("%d bytes at %d are not all in the %d that are mapped"
                              % (size, offset, self.nbytes))
         return va + offset
@@ -243,7 +243,7 @@ class Mapping(_Resource):
 class Buffer(Mapping):
     """GPU memory that Gdr.pin pinned and mapped."""
 
-    def __init__(self, gdr: "Gdr", array: GpuArray, map_flags: int = 0) -> None:
+    def __init__(self, gdr: "Gdr", array: GpuArray, map_flags: int) -> None:
         super().__init__()
         source, self._info = source_of(array), _lib.Info()
         while not self._pinned(gdr, source):

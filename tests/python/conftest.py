@@ -2,6 +2,7 @@
 """GPU memory of CUDA's driver, and the closing line that the suite counts."""
 import ctypes
 import os
+import re
 import subprocess
 import sys
 import zipfile
@@ -12,6 +13,31 @@ import gdrapi
 
 
 TOP = os.path.join(os.path.dirname(os.path.abspath(__file__)), os.pardir, os.pardir)
+
+
+#: What ctypes has for the types of the headers. A pointer is an address; a handle is a struct of one number.
+C_TYPES = {
+    "void": None, "bool": ctypes.c_bool, "int": ctypes.c_int, "unsigned": ctypes.c_uint, "unsigned int": ctypes.c_uint,
+    "unsigned long": ctypes.c_ulong, "size_t": ctypes.c_size_t, "uint32_t": ctypes.c_uint32, "uint64_t": ctypes.c_uint64,
+    "CUdevice": ctypes.c_int, "CUdeviceptr": ctypes.c_uint64, "gdr_attr_t": ctypes.c_int,
+    "gdr_t": ctypes.c_void_p, "vkgdr_t": ctypes.c_void_p, "vkgdr_memory_t": ctypes.c_void_p,
+}
+
+
+def prototypes(*headers, **types):
+    """What these headers declare: of each function what it returns, and takes. types has more C_TYPES."""
+    found = {}
+    for header in headers:
+        with open(os.path.join(TOP, "include", header)) as file:
+            text = re.sub(r"/\*.*?\*/|//[^\n]*", "", file.read(), flags=re.S)
+        for result, name, arguments in re.findall(r"^(?:VKGDR_API )?([a-zA-Z_][\w ]*[ *]+)(v?k?gdr_\w+)\(([^)]*)\);", text, re.M):
+            taken = [] if arguments.strip() == "void" else re.sub(r"\s+", " ", arguments).split(",")
+            found[name] = c_type(result, types), [c_type(re.sub(r"\w+$", "", one.strip()), types) for one in taken]
+    return found
+
+
+def c_type(text, types):
+    return ctypes.c_void_p if "*" in text else {**C_TYPES, **types}.get(text.strip(), text)
 
 
 class Cuda:
@@ -30,6 +56,12 @@ class Cuda:
         context = ctypes.c_void_p()
         self("cuCtxGetCurrent", ctypes.byref(context))
         return context
+
+    def gpus(self):
+        """How many GPUs there are."""
+        count = ctypes.c_int()
+        self("cuDeviceGetCount", ctypes.byref(count))
+        return count.value
 
     def __call__(self, name, *arguments):
         result = getattr(self.lib, name)(*arguments)

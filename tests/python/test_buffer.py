@@ -5,6 +5,7 @@ import errno
 import gc
 import os
 import pickle
+import shutil
 import struct
 import subprocess
 import sys
@@ -15,6 +16,7 @@ import pytest
 import gdrapi
 from gdrapi import _lib
 from gdrapi._source import _itemsize
+from conftest import TOP, prototypes
 from dlpack import CPU, Exporter, live
 
 DATA = bytes(range(256)) * 16
@@ -23,6 +25,20 @@ DATA = bytes(range(256)) * 16
 def test_structs_are_the_headers():
     assert ctypes.sizeof(_lib.Info) == 48
     assert ctypes.sizeof(_lib.Handle) == ctypes.sizeof(ctypes.c_void_p)
+
+
+@pytest.mark.parametrize("name", [
+    "gdr_open", "gdr_close", "gdr_pin_buffer", "gdr_unpin_buffer", "gdr_get_info_v2", "gdr_map_v2", "gdr_copy_to_mapping",
+    "gdr_copy_from_mapping", "gdr_get_attribute", "gdr_get_backend", "gdr_mem_alloc", "gdr_mem_free", "gdr_mem_get_device_ptr",
+    "gdr_mem_export_dmabuf", "gdr_cache_open", "gdr_cache_get", "gdr_cache_put", "gdr_cache_flush", "gdr_cache_close",
+    "gdr_runtime_get_version",
+])
+def test_calls_are_the_headers(name):
+    """A type that is too narrow cuts an address off, but not on each machine."""
+    call = _lib.function(name)
+    handles = dict.fromkeys(("gdr_mh_t", "gdr_mem_t", "gdr_cache_t"), _lib.Handle)
+    declared = prototypes("gdrapi.h", "gdrapi_ext.h", **handles)
+    assert (call.restype, call.argtypes) == declared[name]
 
 
 def test_version():
@@ -58,6 +74,9 @@ def test_any_address_can_be_pinned(gdr, make, offset):
 def test_a_pair_is_an_address_and_a_size(gdr, array):
     with gdr.pin((array.address, 8)) as buffer:
         buffer.write(b"8 bytes!")
+        said = buffer.__array_interface__
+        assert (said["typestr"], said["shape"], buffer.readonly) == ("|u1", (8,), False)
+        del said
     assert array.get(8) == b"8 bytes!"
 
 
@@ -119,6 +138,17 @@ def test_a_type_that_memoryview_lacks_is_bytes(gdr, make, typestr):
         assert view.format == "B" and len(view) == 6 * int(typestr[2:])
 
 
+@pytest.mark.parametrize("typestr, letter", [
+    ("|b1", "?"), ("|i1", "b"), ("<i2", "h"), ("<i4", "i"), ("<i8", "q"), ("|u1", "B"), ("<u2", "H"), ("<u4", "I"), ("<u8", "Q"),
+    ("<f4", "f"), ("<f8", "d"),
+])
+def test_a_view_has_the_arrays_type(gdr, make, typestr, letter):
+    array = make(shape=(2,), typestr=typestr)
+    array.put(struct.pack("2" + letter, 0, 1))
+    with gdr.pin(array) as buffer, buffer.view() as view:
+        assert (view.format, view.tolist()) == (letter, [0, 1])
+
+
 @pytest.mark.parametrize("number, name", [(0, "none"), (1, "wc"), (2, "cached"), (3, "device")])
 def test_mapping_types_have_their_names(gdr, array, number, name):
     """The numbers are gdrapi.h's, gdr_mapping_type_t."""
@@ -149,6 +179,7 @@ def test_numpy_sees_the_memory(gdr, make, dtype):
     with gdr.pin(array) as buffer:
         seen = numpy.asarray(buffer)
         assert seen.shape == (4, 2) and seen.dtype == dtype and seen.nbytes == buffer.nbytes
+        assert buffer.__array_interface__["version"] == 3
         bytes_of = numpy.ndarray((buffer.nbytes,), "u1", seen)
         bytes_of[:] = range(1, buffer.nbytes + 1) if buffer.nbytes < 256 else 7
         assert array.get() == bytes_of.tobytes()
@@ -159,7 +190,7 @@ def test_numpy_sees_the_memory(gdr, make, dtype):
 
 @pytest.mark.parametrize("typestr, size", [
     ("<f4", 4), ("=f4", 4), ("|b1", 1), ("<M8", 8), ("<M8[ns]", 8), (">m8[25us]", 8), ("<U5", 20),
-    ("|S5", 5), ("|V12", 12), ("|t9", 2), ("|O8", None), ("f4", None), ("<f", None), ("<M4[s]", None),
+    ("|S5", 5), ("|V12", 12), ("|t8", 1), ("|t9", 2), ("|O8", None), ("f4", None), ("<f", None), ("<M4[s]", None),
     ("<f4[ns]", None), ("", None),
 ])
 def test_sizes_of_types(typestr, size):
@@ -222,9 +253,10 @@ def test_the_library_closed_first(array):
     gdr = gdrapi.open()
     buffer = gdr.pin(array)
     gdr.close()
-    with pytest.raises(gdrapi.GdrError) as error:
-        buffer.write(b"x")
-    assert error.value.errno == errno.EINVAL
+    for copy, call in ((lambda: buffer.write(b"x"), "gdr_copy_to_mapping"), (lambda: buffer.readinto(bytearray(1)), "gdr_copy_from_mapping")):
+        with pytest.raises(gdrapi.GdrError) as error:
+            copy()
+        assert (error.value.errno, error.value.call) == (errno.EINVAL, call)
     with pytest.raises(gdrapi.GdrError):
         buffer.close()
     buffer.close()
@@ -244,7 +276,7 @@ def test_an_error_says_what_to_do(gdr):
 
 @pytest.mark.parametrize("thing", [b"host memory", object(), 5])
 def test_what_is_not_on_a_gpu(gdr, thing):
-    with pytest.raises(TypeError):
+    with pytest.raises(TypeError, match="^%s has no __cuda_array_interface__" % type(thing).__name__):
         gdr.pin(thing)
 
 
@@ -281,9 +313,20 @@ def test_dlpack_where_the_interface_fails(gdr, make):
         assert buffer.nbytes == 12
 
 
+@pytest.mark.parametrize("code, bits, lanes, typestr", [
+    (0, 8, 1, "|i1"), (0, 64, 1, "<i8"), (1, 32, 1, "<u4"), (2, 16, 1, "<f2"), (2, 64, 1, "<f8"), (5, 64, 1, "<c8"), (6, 8, 1, "|b1"),
+    (4, 16, 1, "<V2"), (2, 16, 2, "<V4"), (1, 4, 2, "|V1"),
+])
+def test_types_of_dlpack(gdr, make, code, bits, lanes, typestr):
+    size = (bits * lanes + 7) // 8
+    with gdr.pin(Exporter(make(shape=(3,), typestr="|V%d" % size), code, bits, lanes=lanes)) as buffer:
+        assert buffer.__array_interface__["typestr"] == typestr
+        assert (buffer.nbytes, buffer.readonly) == (3 * size, False)
+
+
 def test_dlpack_of_other_kinds(gdr, make):
     array = make(shape=(2, 3), typestr="<i2")
-    with pytest.raises(TypeError):
+    with pytest.raises(TypeError, match=r"^Exporter is not in the memory of a CUDA GPU \(DLPack's device 1\)"):
         gdr.pin(Exporter(array, 0, 16, device=CPU))
     with pytest.raises(ValueError):
         gdr.pin(Exporter(array, 0, 16, strides=(1, 2)))
@@ -303,6 +346,23 @@ def python(program, **env):
 def test_an_open_that_fails_has_its_errno():
     program = "import gdrapi\ntry: gdrapi.open()\nexcept gdrapi.GdrError as e: print(e.errno, e.call)"
     assert python(program, GDRCOPY_BACKEND="pigeon") == "%d gdr_open\n" % errno.EINVAL
+
+
+@pytest.mark.parametrize("loaded", [False, True])
+def test_which_library_is_loaded(tmp_path, loaded):
+    """The one that the process has; else the package's own, before the one that the loader finds."""
+    real = os.path.join(TOP, "build", "libgdrapi.so.2")
+    shutil.copytree(os.path.join(TOP, "python", "gdrapi"), tmp_path / "gdrapi")
+    shutil.copy(real, tmp_path / "gdrapi" / "libgdrapi.so.2")
+    (tmp_path / "other").mkdir()
+    shutil.copy(real, tmp_path / "other" / "libgdrapi.so.2")
+    program = """
+import ctypes
+%sgdrapi = __import__("gdrapi"); gdrapi.version()
+print({line.split()[-1] for line in open("/proc/self/maps") if "libgdrapi" in line})
+""" % ('ctypes.CDLL("libgdrapi.so.2")\n' if loaded else "")
+    said = python(program, PYTHONPATH=str(tmp_path), LD_LIBRARY_PATH=str(tmp_path / "other"))
+    assert said == "%r\n" % {str(tmp_path / ("other" if loaded else "gdrapi") / "libgdrapi.so.2")}
 
 
 def test_the_end_of_the_program_calls_nothing():
@@ -328,12 +388,45 @@ def test_dlpack_of_lanes(gdr, make):
             assert view.format == "B"
 
 
-def test_a_map_that_is_refused_unpins(gdr, array, monkeypatch):
-    """What was pinned before a call that fails is unpinned."""
-    calls = []
+@pytest.fixture
+def calls(monkeypatch):
+    """The names of the calls that pin and unpin."""
+    made = []
     for name in ("gdr_pin_buffer", "gdr_unpin_buffer"):
         real = gdrapi._lib.function(name)
-        monkeypatch.setattr(gdrapi._lib.library(), name, lambda *a, n=name, f=real: (calls.append(n), f(*a))[1])
+        monkeypatch.setattr(gdrapi._lib.library(), name, lambda *a, n=name, f=real: (made.append(n), f(*a))[1])
+    return made
+
+
+def test_one_pin_is_left(gdr, make, calls):
+    """The first one shows how large the backend's pages are."""
+    array = make(shape=(16,), offset=4096 + 4)
+    with gdr.pin(array):
+        assert calls.count("gdr_pin_buffer") == calls.count("gdr_unpin_buffer") + 1
+        assert gdr._page in (4096, 65536)
+        del calls[:]
+        with gdr.pin(array):
+            assert calls == ["gdr_pin_buffer"]
+    assert calls == ["gdr_pin_buffer", "gdr_unpin_buffer", "gdr_unpin_buffer"]
+
+
+@pytest.mark.parametrize("answer", [0, 1])
+def test_persistence_is_the_librarys_word(gdr, array, monkeypatch, answer):
+    with gdr.pin(array):
+        assert gdr.persistent in (False, True)
+    asked = []
+
+    def attribute(g, number, out):
+        asked.append((g, number))
+        out._obj.value = answer
+        return 0
+
+    monkeypatch.setattr(gdrapi._lib.library(), "gdr_get_attribute", attribute)
+    assert gdr.persistent is bool(answer) and asked == [(gdr._g, 1)]
+
+
+def test_a_map_that_is_refused_unpins(gdr, array, calls, monkeypatch):
+    """What was pinned before a call that fails is unpinned."""
     with pytest.raises(gdrapi.GdrError):
         gdr.pin(array, map_flags=99)
     pinned = calls.count("gdr_pin_buffer")
@@ -349,6 +442,8 @@ def test_a_map_that_is_refused_unpins(gdr, array, monkeypatch):
 
 def test_memory_of_the_library(gdr, cuda):
     with gdr.alloc(100000) as memory, gdr.pin(memory) as buffer:
+        assert memory.__cuda_array_interface__ == {
+            "version": 3, "shape": (100000,), "typestr": "|u1", "data": (memory.address, False), "strides": None, "stream": None}
         assert len(memory) == len(buffer) == 100000
         buffer.write(b"shared", offset=99994)
         assert cuda.read(memory.address + 99994, 6) == b"shared"

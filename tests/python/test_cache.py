@@ -61,6 +61,14 @@ def test_a_view_holds_no_other_cache(gdr, array):
         view.release()
 
 
+def test_how_much_a_cache_keeps(gdr, monkeypatch):
+    asked, real = [], gdrapi._lib.function("gdr_cache_open")
+    monkeypatch.setattr(gdrapi._lib.library(), "gdr_cache_open", lambda *a: (asked.append(a[1:3]), real(*a))[1])
+    gdr.cache().close()
+    gdr.cache(5 << 20).close()
+    assert asked == [(1 << 30, 0), (5 << 20, 0)]
+
+
 def test_errors(gdr, array):
     with pytest.raises(gdrapi.GdrError) as error:
         gdr.cache(0)

@@ -17,10 +17,22 @@ def test_every_size_reads_the_same(gdr, array, size):
             assert buffer.read(size, offset) == sent[offset:offset + size]
 
 
-@pytest.mark.parametrize("size, offset", [(4, -1), (4, -4), (4, 4093), (64, 4096), (1, 1 << 40)])
+@pytest.mark.parametrize("size, offset", [(1, -1), (4, -1), (4, -4), (4, 4093), (64, 4096), (1, 1 << 40)])
 def test_nothing_is_read_past_the_ends(gdr, array, size, offset):
-    with gdr.pin(array) as buffer, pytest.raises(ValueError):
+    with gdr.pin(array) as buffer, pytest.raises(ValueError, match="%d bytes at %d are not all in the 4096" % (size, offset)):
         buffer.read(size, offset)
+
+
+@pytest.mark.skipif(not gdrapi._buffer._SMALL, reason="this machine's reads are all the library's")
+def test_a_small_read_makes_no_call(gdr, array, make, monkeypatch):
+    copied, real = [], gdrapi._lib.function("gdr_copy_from_mapping")
+    monkeypatch.setattr(gdrapi._lib.library(), "gdr_copy_from_mapping", lambda *a: (copied.append(a[3]), real(*a))[1])
+    with gdr.pin(array) as buffer, gdrapi.scalar(make(shape=(1,))) as scalar:
+        for size in range(1, 67):
+            buffer.read(size)
+        buffer.readinto(bytearray(4))
+        scalar.value
+    assert copied == [65, 66, 4]
 
 
 def test_no_read_of_a_mapping_that_is_gone(make):
@@ -32,7 +44,7 @@ def test_no_read_of_a_mapping_that_is_gone(make):
     closed.close()
     put.close()
     for mapping in (closed, put):
-        with pytest.raises(ValueError):
+        with pytest.raises(ValueError, match="the mapping is closed"):
             mapping.read(4)
     cache.close()
     with pytest.raises(gdrapi.GdrError):
@@ -70,7 +82,7 @@ def test_a_scalar_is_the_memory(make, typestr, value):
     assert array.get() == struct.pack(letter, value)
     scalar.close()
     assert scalar.closed
-    with pytest.raises(ValueError):
+    with pytest.raises(ValueError, match="the mapping is closed"):
         scalar.value
 
 

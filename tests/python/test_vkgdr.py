@@ -1,14 +1,18 @@
 # SPDX-License-Identifier: MIT
 """The Python package vkgdr, as a program written for vkgdr uses it."""
+import ctypes
 import gc
+import os
 import subprocess
 import sys
+import threading
 
 import pytest
 
 numpy = pytest.importorskip("numpy")
 
 import vkgdr  # noqa: E402
+from conftest import TOP, prototypes  # noqa: E402
 from vkgdr import OpenFlags, RawMemory, Vkgdr, VkgdrError  # noqa: E402
 
 SIZE = 4097
@@ -35,7 +39,8 @@ def test_memory_is_the_cpus_and_the_gpus(cuda, flags):
     assert len(memory) == SIZE
     assert memory.is_coherent is not forced
     assert (memory.non_coherent_atom_size == 1) is not forced
-    assert memory.__array_interface__["typestr"] == "|V1"
+    assert memory.__array_interface__ == {
+        "version": 3, "shape": (SIZE,), "typestr": "|V1", "data": (memory.__array_interface__["data"][0], False)}
     array = numpy.asarray(memory).view(numpy.uint8)
     array[:] = sent = numpy.arange(SIZE, dtype=numpy.uint8)
     memory.flush(0, SIZE)
@@ -55,6 +60,49 @@ def test_each_call_is_its_own(handle, monkeypatch):
     assert called == [("memory_flush", memory._memory, 1, 2), ("memory_invalidate", memory._memory, 3, 4)]
     monkeypatch.undo()
     memory.free()
+
+
+def test_calls_are_the_headers():
+    """A type that is too narrow cuts an address off, but not on each machine."""
+    declared = prototypes("vkgdr.h")
+    assert len(declared) == 12
+    for name, types in declared.items():
+        call = getattr(vkgdr._lib, name)
+        assert (name, (call.restype, call.argtypes)) == (name, types)
+    assert (vkgdr._free.restype, vkgdr._free.argtypes) == (None, [ctypes.c_void_p])
+
+
+def test_what_the_package_gives():
+    names = {}
+    exec("from vkgdr import *", names)
+    assert {"OpenFlags", "RawMemory", "Vkgdr", "VkgdrError"} == set(names) - {"__builtins__"}
+    with open(os.path.join(TOP, "vkgdr", "python", "pyproject.toml")) as file:
+        assert 'version = "%s"\n' % vkgdr.__version__ in file
+
+
+def test_an_error_without_a_text(cuda, monkeypatch):
+    """There is none where its copy finds no memory."""
+    monkeypatch.setattr(vkgdr._lib, "vkgdr_last_error", lambda: None)
+    with pytest.raises(VkgdrError, match="unknown error"):
+        Vkgdr(99)
+
+
+def test_flags_are_none_by_default(cuda):
+    for handle in Vkgdr(0), Vkgdr.open_current_context():
+        memory = RawMemory(handle, SIZE)
+        assert memory.is_coherent
+        memory.free()
+
+
+@pytest.mark.parametrize("make", [lambda handle: Vkgdr("0"), lambda handle: RawMemory(handle, "size")], ids=["Vkgdr", "RawMemory"])
+def test_arguments_that_ctypes_refuses(handle, monkeypatch, make):
+    """What is left of the object then ends without an error."""
+    ends = []
+    monkeypatch.setattr(sys, "unraisablehook", ends.append)
+    with pytest.raises(ctypes.ArgumentError):
+        make(handle)
+    gc.collect()
+    assert not ends
 
 
 def test_flags_have_vkgdrs_values():
@@ -141,9 +189,36 @@ class TestPycuda:
     """vkgdr.pycuda, on PyCUDA or its double."""
 
     @pytest.fixture
-    def memory(self, handle):
+    def driver(self, cuda):
+        """PyCUDA, which has a context current."""
+        driver = pytest.importorskip("pycuda.driver")
+        own, before = driver.Device(0).retain_primary_context(), cuda.current().value
+        own.push()
+        yield driver
+        driver.Context.pop()
+        assert cuda.current().value == before
+
+    @pytest.fixture
+    def memory(self, handle, driver):
         pycuda = pytest.importorskip("vkgdr.pycuda")
-        return lambda: pycuda.Memory(handle, SIZE)
+        return lambda *flags: pycuda.Memory(handle, SIZE, *flags)
+
+    @pytest.fixture
+    def freed(self, cuda):
+        """Has a memory tell which context is current when it is freed."""
+        seen = []
+
+        def watch(made):
+            free = made._free_memory
+            made._free_memory = lambda m: (seen.append((m, cuda.current().value)), free(m))
+            return made._memory, seen
+
+        return watch
+
+    def test_what_the_module_gives(self, memory):
+        names = {}
+        exec("from vkgdr.pycuda import *", names)
+        assert set(names) - {"__builtins__"} == {"Memory"}
 
     def test_a_kernel_gets_its_address(self, cuda, memory):
         made = memory()
@@ -152,26 +227,71 @@ class TestPycuda:
         numpy.asarray(made).view(numpy.uint8)[:3] = (1, 2, 3)
         assert cuda.read(int(made), 3) == b"\1\2\3"
 
-    def test_free_and_the_end_are_in_its_context(self, cuda, memory):
-        made, context = memory(), cuda.current()
-        cuda("cuCtxSetCurrent", None)
+    def test_free_is_in_its_context(self, cuda, driver, memory, freed):
+        """Whichever is current then, and that one stays."""
+        made = memory()
+        mem, seen = freed(made)
+        own, other = driver.Context.get_current(), driver.Device(cuda.gpus() - 1).retain_primary_context()
+        other.push()
         made.free()
-        assert not cuda.current()
-        cuda("cuCtxSetCurrent", context)
+        assert seen == [(mem, own.handle)]
+        assert cuda.current().value == other.handle and driver.Context.get_current() is other
+        driver.Context.pop()
         made.free()
+        assert len(seen) == 1 and cuda.current().value == own.handle and driver.Context.get_current() is own
 
-    def test_garbage_collection_frees(self, memory):
-        made, freed = memory(), []
-        free = made._free_memory
-        made._free_memory = lambda m: (freed.append(m), free(m))
-        held = made._memory
+    def test_a_thread_without_a_context_frees(self, cuda, driver, memory, freed):
+        made, after = memory(), []
+        mem, seen = freed(made)
+
+        def work():
+            made.free()
+            after.append((cuda.current().value, driver.Context.get_current()))
+
+        thread = threading.Thread(target=work)
+        thread.start()
+        thread.join()
+        assert seen == [(mem, driver.Context.get_current().handle)] and after == [(None, None)]
+
+    def test_a_free_that_is_broken_off_restores_the_context(self, cuda, driver, memory):
+        made, free = memory(), None
+        free, mem = made._free_memory, made._memory
+
+        def stop(_):
+            raise KeyboardInterrupt
+
+        made._free_memory = stop
+        own, other = driver.Context.get_current(), driver.Device(cuda.gpus() - 1).retain_primary_context()
+        other.push()
+        with pytest.raises(KeyboardInterrupt):
+            made.free()
+        assert driver.Context.get_current() is other
+        driver.Context.pop()
+        assert driver.Context.get_current() is own
+        free(mem)
+
+    def test_garbage_collection_frees(self, cuda, driver, memory, freed):
+        made, own = memory(), driver.Context.get_current()
+        mem, seen = freed(made)
         del made
         gc.collect()
-        assert freed == [held]
+        assert seen == [(mem, own.handle)]
 
-    def test_without_a_context(self, memory, no_context):
-        with pytest.raises(VkgdrError, match="CUDA_ERROR_INVALID_CONTEXT"):
-            memory()
+    def test_memory_that_is_refused(self, memory):
+        with pytest.raises(VkgdrError, match="vkgdr_memory_alloc"):
+            memory(1)
+
+    def test_a_context_that_is_not_pycudas(self, cuda, driver, memory, monkeypatch):
+        """PyCUDA could not make it current again."""
+        own = driver.Context.get_current()
+        driver.Context.pop()
+        assert cuda.current()
+        monkeypatch.setattr(vkgdr._lib, "vkgdr_memory_alloc", None)
+        try:
+            with pytest.raises(VkgdrError, match="CUDA_ERROR_INVALID_CONTEXT"):
+                memory()
+        finally:
+            own.push()
 
 
 def test_the_wheel(install):

@@ -155,7 +155,7 @@ int gdr_mem_get_device_ptr(gdr_t g, gdr_mem_t mem, unsigned long *ptr, size_t *s
 {
 	is_open(g);
 	wrong += mem.h != 77;
-	*ptr = 0x10000;
+	*ptr = 0x50000;
 	*size = sizeof(bytes);
 	return step(NULL);
 }
@@ -163,9 +163,9 @@ int gdr_mem_get_device_ptr(gdr_t g, gdr_mem_t mem, unsigned long *ptr, size_t *s
 int gdr_pin_buffer(gdr_t g, unsigned long addr, size_t size, uint64_t token, uint32_t va_space, gdr_mh_t *mh)
 {
 	is_open(g);
-	(void)token, (void)va_space;
+	wrong += token || va_space;
 	mh->h = 88;
-	return addr == 0x10000 && size == sizeof(bytes) ? step(&pinned) : EINVAL;
+	return addr == 0x50000 && size == sizeof(bytes) ? step(&pinned) : EINVAL;
 }
 
 /* It unmaps, too. */
@@ -430,7 +430,7 @@ static void test_lives(void)
 	      "another thread has an error of its own");
 	check(error_is(NULL), "which is none of this one");
 	more = vkgdr_memory_alloc(g, 100, 0);
-	check(more && vkgdr_memory_get_host_ptr(more) == bytes && vkgdr_memory_get_device_ptr(more) == 0x10000 &&
+	check(more && vkgdr_memory_get_host_ptr(more) == bytes && vkgdr_memory_get_device_ptr(more) == 0x50000 &&
 	      vkgdr_memory_get_size(more) == 100, "each getter gives what it names");
 	vkgdr_memory_free(more);
 	check(lives(1, 1, 1, 0), "a free frees one");

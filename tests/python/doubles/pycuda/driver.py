@@ -1,35 +1,87 @@
 # SPDX-License-Identifier: MIT
 """pycuda.driver's contexts, and PointerHolderBase: like PyCUDA's it is a class of a C++ library,
-whose __init__ must have run before a kernel may take the object."""
+whose __init__ must have run before a kernel may take the object.
+
+PyCUDA has a stack of contexts for each thread, beside CUDA's: CUDA's has only the top of it. What
+other libraries made current is not on it. A call that fails here fails in PyCUDA's src/cpp/cuda.hpp:
+context::pop, context_push and context::current_context; src/wrapper/wrap_cudadrv.cpp has the classes.
+"""
 import ctypes
+import threading
 
 _cuda = ctypes.CDLL("libcuda.so.1")
+
+
+class Error(Exception):
+    pass
+
+
+class LogicError(Error):
+    pass
 
 
 def _call(name, *arguments):
     result = getattr(_cuda, name)(*arguments)
     if result:
-        raise RuntimeError("%s failed: %d" % (name, result))
+        raise LogicError("%s failed: %d" % (name, result))
+
+
+class _Stack(threading.local):
+    def __init__(self):
+        self.contexts = []
+
+
+_stack = _Stack()
+
+
+def _leave():
+    """CUDA's stack loses PyCUDA's context."""
+    if _stack.contexts:
+        _call("cuCtxPopCurrent_v2", ctypes.byref(ctypes.c_void_p()))
 
 
 class Context:
-    """A context; push makes it current, and pop the one before."""
+    """A context; push makes it current, and pop the one before. A Device makes it."""
 
-    def __init__(self, handle):
-        self.handle = handle
+    def __init__(self):
+        raise RuntimeError("This class cannot be instantiated from Python")
 
     @staticmethod
     def get_current():
-        handle = ctypes.c_void_p()
-        _call("cuCtxGetCurrent", ctypes.byref(handle))
-        return Context(handle.value) if handle.value else None
+        return _stack.contexts[-1] if _stack.contexts else None
 
     def push(self):
-        _call("cuCtxPushCurrent_v2", ctypes.c_void_p(self.handle))
+        _leave()
+        _call("cuCtxPushCurrent_v2", self._handle)
+        _stack.contexts.append(self)
 
     @staticmethod
     def pop():
-        _call("cuCtxPopCurrent_v2", ctypes.byref(ctypes.c_void_p()))
+        _leave()
+        if not _stack.contexts:
+            raise LogicError("context::pop failed: cannot pop non-current context")
+        del _stack.contexts[-1]
+        if _stack.contexts:
+            _call("cuCtxPushCurrent_v2", _stack.contexts[-1]._handle)
+
+    @property
+    def handle(self):
+        return self._handle.value
+
+
+class Device:
+    """A GPU."""
+
+    def __init__(self, number):
+        self._device = ctypes.c_int()
+        _call("cuDeviceGet", ctypes.byref(self._device), number)
+
+    def retain_primary_context(self):
+        """Its primary context, which is not current for that."""
+        context = Context.__new__(Context)
+        context._handle = ctypes.c_void_p()
+        _call("cuDevicePrimaryCtxRetain", ctypes.byref(context._handle), self._device)
+        return context
 
 
 class PointerHolderBase:
