@@ -63,12 +63,12 @@ enum { EXAMPLE_NO_GPU = 2 };	/* a program's status */
 /* Ends the program unless the driver answered 0. */
 static inline void cu(CUresult result, const char *call)
 {
-	const char *name = "?";
+	const char *name = NULL;
 
 	if (!result)
 		return;
-	cuGetErrorName(result, &name);
-	fprintf(stderr, "%s: %s\n", call, name);
+	cuGetErrorName(result, &name);	/* NULL: CUDA does not know it */
+	fprintf(stderr, "%s: %s (%d)\n", call, name ? name : "unknown error", (int)result);
 	exit(1);
 }
 
@@ -79,6 +79,15 @@ static inline void gdr(int err, const char *call)
 		return;
 	fprintf(stderr, "%s: %s; GDRCOPY_ENABLE_LOGGING=1 in the environment makes it say why\n",
 		call, strerror(err));
+	exit(1);
+}
+
+/* Ends the program unless these are the bytes that were sent. */
+static inline void same(const void *got, const void *sent, size_t size, const char *who)
+{
+	if (!memcmp(got, sent, size))
+		return;
+	fprintf(stderr, "%s reads other bytes than were written\n", who);
 	exit(1);
 }
 

@@ -94,6 +94,7 @@ int main(void)
 	struct example_memory m;
 	struct player player;
 	CUstream stream = NULL;
+	uint32_t answer;
 	pthread_t thread;
 	time_t start;
 	int kernel;
@@ -120,7 +121,8 @@ int main(void)
 	while (!get(&m, GPU_FLAG))
 		if (time(NULL) > start + GIVE_UP_S)
 			gdr(ETIMEDOUT, "the GPU's flag");
-	printf("sent 41, the GPU answers %u\n", get(&m, ANSWER));
+	answer = get(&m, ANSWER);
+	printf("sent 41, the GPU answers %u\n", answer);
 
 	if (kernel)
 		cu(cuStreamSynchronize(stream), "cuStreamSynchronize");
@@ -128,5 +130,5 @@ int main(void)
 		pthread_join(thread, NULL);
 	example_unmap(g, &m);
 	gdr(gdr_close(g), "gdr_close");
-	return 0;
+	return answer != 42;
 }

@@ -16,10 +16,12 @@ int main(void)
 
 	gdr(gdr_copy_to_mapping(m.mh, m.cpu, sent, sizeof(sent)), "gdr_copy_to_mapping");
 	cu(cuMemcpyDtoH(got, m.dev, sizeof(got)), "cuMemcpyDtoH");
+	same(got, sent, sizeof(sent), "CUDA");
 	printf("CUDA reads: %s\n", got);
 
 	cu(cuMemcpyHtoD(m.dev, answer, sizeof(answer)), "cuMemcpyHtoD");
 	gdr(gdr_copy_from_mapping(m.mh, got, m.cpu, sizeof(answer)), "gdr_copy_from_mapping");
+	same(got, answer, sizeof(answer), "the CPU");
 	printf("the CPU reads: %s\n", got);
 
 	example_unmap(g, &m);

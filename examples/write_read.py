@@ -18,16 +18,23 @@ def gpu_array(gdr):
     return tensor
 
 
+def show(got, sent):
+    """Ends the program unless these are the bytes that were sent."""
+    if got != sent:
+        sys.exit("read: %r, not %r" % (got, sent))
+    print("read:", got.decode())
+
+
 def main():
     with gdrapi.open() as gdr:
         array = gpu_array(gdr)
         with gdr.pin(array) as buffer:
             print("%s: %d bytes of a %s at %#x" % (gdr.backend, len(buffer), type(array).__name__, buffer.address))
             buffer.write(b"from the CPU")
-            print("read:", buffer.read(12).decode())
+            show(buffer.read(12), b"from the CPU")
             with buffer.view() as view:
                 view[0:4] = b"FROM"
-            print("read:", buffer.read(12).decode())
+            show(buffer.read(12), b"FROM the CPU")
 
 
 if __name__ == "__main__":

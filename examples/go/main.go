@@ -6,6 +6,7 @@
 package main
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"log"
@@ -54,6 +55,9 @@ func run() error {
 	got := make([]byte, len(want))
 	if _, err := m.ReadAt(got, 4096); err != nil {
 		return err
+	}
+	if !bytes.Equal(got, want) {
+		return fmt.Errorf("read %q, not %q", got, want)
 	}
 	fmt.Printf("GPU memory at %#x: %s\n", mem.Addr()+4096, got)
 

@@ -12,7 +12,7 @@
 #include "../kernel.h"
 #include "mailbox.h"
 
-enum { WARM_UP = 1000, GIVE_UP_S = 10, WORDS = MAILBOX_DATA / 8 };
+enum { WARM_UP = 1000, GIVE_UP_S = 10, MOST_ROUNDS = 1000000000 };
 
 /*
  * The GPU's steps of mailbox.h, for messages 1 to rounds, with `words` times 8 bytes of
@@ -203,16 +203,25 @@ static void stream_of(struct game *g, unsigned int rounds, size_t size)
 	       rounds / s / 1e6);
 }
 
+/* The argument, or 0 if it is no number of rounds. */
+static unsigned int rounds_of(const char *text)
+{
+	char *end;
+	long n = strtol(text, &end, 10);
+
+	return end == text || *end || n < 1 || n > MOST_ROUNDS ? 0 : (unsigned int)n;
+}
+
 int main(int argc, char **argv)
 {
-	unsigned int rounds = argc > 1 ? (unsigned int)strtoul(argv[1], NULL, 10) : 100000;
+	unsigned int rounds = argc > 1 ? rounds_of(argv[1]) : 100000;
 	char name[128] = "";
 	struct game game;
 	CUdevice dev;
 	gdr_t g;
 
-	if (!rounds) {
-		fprintf(stderr, "usage: pingpong [ROUNDS]\n");
+	if (!rounds || argc > 2) {
+		fprintf(stderr, "usage: pingpong [ROUNDS], 1 to %d\n", MOST_ROUNDS);
 		return 1;
 	}
 	example_context();

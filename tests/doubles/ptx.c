@@ -17,11 +17,13 @@
 #define NAME 24
 #define SLICE 64	/* instructions of one thread before the next one's turn */
 
+#define MIXED (-1)
+
 /* Operands: d, destination; r, register or number; p, predicate; m, [register]; x, [parameter]; l, label. */
 static const struct op {
 	const char *name;
 	const char *operands;
-	int bits;	/* of d and r, but those of wide: a 32-bit a and b, a 64-bit d and c */
+	int bits;	/* of d and r; mixed: see bits_at */
 } ops[] = {
 #define OPS(X) \
 	X(LD_PARAM32, "ld.param.u32", "dx", 32) X(LD_PARAM64, "ld.param.u64", "dx", 64) \
@@ -29,12 +31,21 @@ static const struct op {
 	X(MOV32, "mov.u32", "dr", 32) X(MOV64, "mov.u64", "dr", 64) \
 	X(SETP_EQ32, "setp.eq.u32", "prr", 32) X(SETP_NE32, "setp.ne.u32", "prr", 32) \
 	X(SETP_GT32, "setp.gt.u32", "prr", 32) X(SETP_GE32, "setp.ge.u32", "prr", 32) \
+	X(SETP_LT32, "setp.lt.u32", "prr", 32) X(SETP_LT64, "setp.lt.u64", "prr", 64) \
 	X(SETP_GE64, "setp.ge.u64", "prr", 64) \
 	X(AND_PRED, "and.pred", "ppp", 0) \
 	X(ADD32, "add.u32", "drr", 32) X(SUB64, "sub.u64", "drr", 64) X(MUL32, "mul.lo.u32", "drr", 32) \
-	X(XOR32, "xor.b32", "drr", 32) X(OR32, "or.b32", "drr", 32) \
-	X(MAD32, "mad.lo.u32", "drrr", 32) X(MAD_WIDE, "mad.wide.u32", "drrr", 0) \
+	X(XOR32, "xor.b32", "drr", 32) X(OR32, "or.b32", "drr", 32) X(AND32, "and.b32", "drr", 32) \
+	X(ADD64, "add.u64", "drr", 64) X(SHR64, "shr.u64", "drr", MIXED) X(CVT32, "cvt.u32.u64", "dr", MIXED) \
+	X(MUL_WIDE, "mul.wide.u32", "drr", MIXED) \
+	X(MAD32, "mad.lo.u32", "drrr", 32) X(MAD_WIDE, "mad.wide.u32", "drrr", MIXED) \
 	X(LD32, "ld.volatile.global.u32", "dm", 32) X(ST32, "st.volatile.global.u32", "mr", 32) \
+	X(PLAIN_LD32, "ld.global.u32", "dm", 32) X(PLAIN_LD64, "ld.global.u64", "dm", 64) \
+	X(PLAIN_ST32, "st.global.u32", "mr", 32) X(PLAIN_ST64, "st.global.u64", "mr", 64) \
+	X(ACQUIRE32, "ld.acquire.sys.global.u32", "dm", 32) X(RELAXED_LD64, "ld.relaxed.sys.global.u64", "dm", 64) \
+	X(RELEASE32, "st.release.sys.global.u32", "mr", 32) X(RELEASE64, "st.release.sys.global.u64", "mr", 64) \
+	X(RELAXED_ST32, "st.relaxed.sys.global.u32", "mr", 32) X(RELAXED_ST64, "st.relaxed.sys.global.u64", "mr", 64) \
+	X(FENCE, "fence.acq_rel.sys", "", 0) \
 	X(MEMBAR, "membar.sys", "", 0) X(BAR_OR, "bar.red.or.pred", "prp", 32) \
 	X(BRA, "bra", "l", 0) X(RET, "ret", "", 0)
 #define ROW(id, name, operands, bits) { name, operands, bits },
@@ -57,6 +68,7 @@ struct name {
 struct value {
 	bool number;
 	uint64_t v;	/* the number, or the index of a register, a parameter or a label */
+	uint64_t plus;	/* of an address: bytes after the register's */
 };
 
 struct code {
@@ -143,6 +155,25 @@ static bool read_params(struct ptx *p, char *s)
 	return true;
 }
 
+/* "%r<3>": %r0, %r1 and %r2 */
+static bool add_regs(struct ptx *p, char *text, int bits)
+{
+	char *count = strchr(text, '<'), name[2 * NAME];
+	int n = count ? atoi(count + 1) : 0;
+
+	if (!count)
+		return add(p, p->regs, &p->nregs, text, bits);
+	*count = 0;
+	if (n < 1 || strlen(text) >= NAME)
+		return bad(p, "no registers: '%s'", text);
+	for (int i = 0; i < n; i++) {
+		snprintf(name, sizeof(name), "%s%d", text, i);
+		if (!add(p, p->regs, &p->nregs, name, bits))
+			return false;
+	}
+	return true;
+}
+
 /* ".reg .b32 a, b" */
 static bool read_regs(struct ptx *p, char *s)
 {
@@ -151,7 +182,7 @@ static bool read_regs(struct ptx *p, char *s)
 	if (bits != 1 && bits != 32 && bits != 64)
 		return bad(p, "registers of no known type: %s", s);
 	while (*s)
-		if (!add(p, p->regs, &p->nregs, word(&s, ","), bits))
+		if (!add_regs(p, word(&s, ","), bits))
 			return false;
 	return true;
 }
@@ -179,8 +210,14 @@ static bool operand(struct ptx *p, char kind, char *text, int bits, struct value
 		if (*text != '[' || end[-1] != ']')
 			return bad(p, "'%s' is no address", text);
 		end[-1] = 0;
-		if (kind == 'm')
-			return reg(p, text + 1, 64, v);
+		if (kind == 'm') {
+			char *plus = strchr(text, '+');
+
+			if (plus)
+				*plus++ = 0;
+			v->plus = plus ? strtoull(plus, &end, 10) : 0;
+			return plus && *end ? bad(p, "'%s' is no offset", plus) : reg(p, text + 1, 64, v);
+		}
 		i = find(p->params, p->nparams, text + 1);
 		if (i < 0 || p->params[i].bits != bits)
 			return bad(p, "no parameter of %d bits: '%s'", bits, text + 1);
@@ -202,6 +239,18 @@ static bool operand(struct ptx *p, char kind, char *text, int bits, struct value
 		}
 	}
 	return reg(p, text, bits, v);
+}
+
+/* The width of an instruction's operand i. */
+static int bits_at(int op, int i)
+{
+	switch (op) {
+	case MAD_WIDE: return i == 0 || i == 3 ? 64 : 32;
+	case MUL_WIDE: return i == 0 ? 64 : 32;
+	case SHR64: return i == 2 ? 32 : 64;
+	case CVT32: return i == 0 ? 32 : 64;
+	}
+	return ops[op].bits;
 }
 
 static bool read_code(struct ptx *p, char *s)
@@ -226,11 +275,9 @@ static bool read_code(struct ptx *p, char *s)
 	if (c->op == NOPS)
 		return bad(p, "no instruction '%s'", name);
 	for (int i = 0; ops[c->op].operands[i]; i++) {
-		int bits = c->op == MAD_WIDE ? i == 0 || i == 3 ? 64 : 32 : ops[c->op].bits;
-
 		if (!*s)
 			return bad(p, "%s needs more operands", name);
-		if (!operand(p, ops[c->op].operands[i], word(&s, ","), bits, &c->v[i]))
+		if (!operand(p, ops[c->op].operands[i], word(&s, ","), bits_at(c->op, i), &c->v[i]))
 			return false;
 	}
 	if (*s)
@@ -323,6 +370,16 @@ void ptx_free(struct ptx *p)
 	free(p);
 }
 
+unsigned int ptx_params(const struct ptx *p)
+{
+	return p->nparams;
+}
+
+unsigned int ptx_param_size(const struct ptx *p, unsigned int i)
+{
+	return (unsigned int)p->params[i].bits / 8;
+}
+
 struct lane {
 	uint64_t regs[MAX_NAMES];
 	unsigned int pc;
@@ -336,7 +393,7 @@ struct store {
 /* A word that was loaded, and what it was at the block's last membar.sys. */
 struct seen {
 	uint32_t *at, value;
-	bool used;	/* the next load is of the memory */
+	bool used;	/* the next volatile load is of the memory */
 };
 
 /*
@@ -372,12 +429,15 @@ static uint64_t get(const struct lane *l, const struct value *v)
 	return v->v == CLOCK ? now_ns() : l->regs[v->v];
 }
 
-static uint32_t *at(struct run *r, uint64_t addr)
+/* The words that an instruction's operand has the address of. */
+static uint32_t *at(struct run *r, const struct lane *l, const struct code *c, int i)
 {
-	uint32_t *p = addr % sizeof(*p) ? NULL : r->memory(addr, sizeof(*p));
+	uint64_t addr = get(l, &c->v[i]) + c->v[i].plus;
+	size_t size = (size_t)ops[c->op].bits / 8;
+	uint32_t *p = addr % size ? NULL : r->memory(addr, size);
 
 	if (!p)
-		r->fault = addr % sizeof(*p) ? "a misaligned address" : "an illegal address";
+		r->fault = addr % size ? "a misaligned address" : "an illegal address";
 	return p;
 }
 
@@ -393,6 +453,15 @@ static void *grown(void *list, size_t n, size_t *room, size_t size)
 	return list;
 }
 
+/* The first plain load of a word is then of this time or later. */
+static void see_anew(struct block *b)
+{
+	for (size_t i = 0; i < b->nseen; i++) {
+		b->seen[i].value = __atomic_load_n(b->seen[i].at, __ATOMIC_ACQUIRE);
+		b->seen[i].used = false;
+	}
+}
+
 /* The last ones first, for nothing orders them. */
 static void membar(struct block *b)
 {
@@ -405,10 +474,7 @@ static void membar(struct block *b)
 		if (b->nstores == n - 1 && b->nstores)
 			usleep(50);
 	}
-	for (size_t i = 0; i < b->nseen; i++) {
-		b->seen[i].value = __atomic_load_n(b->seen[i].at, __ATOMIC_ACQUIRE);
-		b->seen[i].used = false;
-	}
+	see_anew(b);
 }
 
 static void keep(struct block *b, uint32_t *at, uint32_t value)
@@ -422,34 +488,89 @@ static void keep(struct block *b, uint32_t *at, uint32_t value)
 	b->stores[b->nstores++] = (struct store){ at, value };
 }
 
-static uint32_t see(struct block *b, uint32_t *at)
+/* A plain load may be of the cache until a fence or an acquire, a volatile one once. */
+static uint32_t see(struct block *b, uint32_t *at, bool plain)
 {
 	struct seen *s = b->seen;
 
 	while (s < b->seen + b->nseen && s->at != at)
 		s++;
-	if (s < b->seen + b->nseen && !s->used) {
+	if (s < b->seen + b->nseen && (plain || !s->used)) {
 		s->used = true;
 		return s->value;
 	}
 	if (s == b->seen + b->nseen) {
 		b->seen = grown(b->seen, b->nseen, &b->seen_room, sizeof(*b->seen));
-		b->seen[b->nseen++] = (struct seen){ .at = at, .used = true };
+		s = &b->seen[b->nseen++];
+		*s = (struct seen){ .at = at, .used = true };
 	}
-	return __atomic_load_n(at, __ATOMIC_ACQUIRE);
+	s->value = __atomic_load_n(at, __ATOMIC_ACQUIRE);
+	return s->value;
+}
+
+/* The block's own store, or what it sees. */
+static uint32_t load_word(struct block *b, uint32_t *p, bool plain)
+{
+	uint32_t seen = see(b, p, plain);
+
+	for (size_t i = 0; i < b->nstores; i++)
+		if (b->stores[i].at == p)
+			return b->stores[i].value;
+	return seen;
 }
 
 static void load(struct run *r, struct lane *l, const struct code *c)
 {
 	struct block *b = &r->block[l->regs[CTAID]];
-	uint32_t *p = at(r, get(l, &c->v[1]));
+	uint32_t *p = at(r, l, c, 1);
 
 	if (!p)
 		return;
-	l->regs[c->v[0].v] = see(b, p);
-	for (size_t i = 0; i < b->nstores; i++)
-		if (b->stores[i].at == p)
-			l->regs[c->v[0].v] = b->stores[i].value;
+	l->regs[c->v[0].v] = load_word(b, p, c->op != LD32);
+	if (ops[c->op].bits == 64)
+		l->regs[c->v[0].v] |= (uint64_t)load_word(b, p + 1, true) << 32;
+}
+
+static void store(struct run *r, struct lane *l, const struct code *c)
+{
+	struct block *b = &r->block[l->regs[CTAID]];
+	uint32_t *p = at(r, l, c, 0);
+	uint64_t value = get(l, &c->v[1]);
+
+	if (!p)
+		return;
+	keep(b, p, (uint32_t)value);
+	if (ops[c->op].bits == 64)
+		keep(b, p + 1, (uint32_t)(value >> 32));
+}
+
+/* At once and whole, as others see it; nothing is ordered by it but what a release ends. */
+static void store_now(struct run *r, struct lane *l, const struct code *c)
+{
+	uint32_t *p = at(r, l, c, 0);
+	uint64_t value = get(l, &c->v[1]);
+
+	if (!p)
+		return;
+	if (c->op == RELEASE32 || c->op == RELEASE64)
+		membar(&r->block[l->regs[CTAID]]);
+	if (ops[c->op].bits == 64)
+		__atomic_store_n((uint64_t *)p, value, __ATOMIC_RELEASE);
+	else
+		__atomic_store_n(p, (uint32_t)value, __ATOMIC_RELEASE);
+}
+
+/* What is there now. After an acquire, plain loads see what was there before it. */
+static void load_now(struct run *r, struct lane *l, const struct code *c)
+{
+	uint32_t *p = at(r, l, c, 1);
+
+	if (!p)
+		return;
+	l->regs[c->v[0].v] = ops[c->op].bits == 64 ? __atomic_load_n((uint64_t *)p, __ATOMIC_ACQUIRE) :
+						     __atomic_load_n(p, __ATOMIC_ACQUIRE);
+	if (c->op == ACQUIRE32)
+		see_anew(&r->block[l->regs[CTAID]]);
 }
 
 static void param(struct run *r, struct lane *l, const struct code *c)
@@ -497,7 +618,6 @@ static void step(struct run *r, struct lane *l)
 {
 	const struct code *c = &r->p->code[l->pc++];
 	uint64_t a = 0, b = 0, *d = &l->regs[c->v[0].v], uint32 = UINT32_MAX;
-	uint32_t *p;
 
 	if (c->guard >= 0 && !l->regs[c->guard] != c->unless)
 		return;
@@ -518,6 +638,8 @@ static void step(struct run *r, struct lane *l)
 	case SETP_EQ32: *d = a == b; break;
 	case SETP_NE32: *d = a != b; break;
 	case SETP_GT32: *d = a > b; break;
+	case SETP_LT32:
+	case SETP_LT64: *d = a < b; break;
 	case SETP_GE32:
 	case SETP_GE64: *d = a >= b; break;
 	case AND_PRED: *d = a & b; break;
@@ -526,14 +648,26 @@ static void step(struct run *r, struct lane *l)
 	case MUL32: *d = a * b & uint32; break;
 	case XOR32: *d = a ^ b; break;
 	case OR32: *d = a | b; break;
+	case AND32: *d = a & b; break;
+	case ADD64: *d = a + b; break;
+	case SHR64: *d = (b & uint32) > 63 ? 0 : a >> (b & uint32); break;
+	case CVT32: *d = get(l, &c->v[1]) & uint32; break;
+	case MUL_WIDE: *d = (a & uint32) * (b & uint32); break;
 	case MAD32: *d = (a * b + get(l, &c->v[3])) & uint32; break;
 	case MAD_WIDE: *d = (a & uint32) * (b & uint32) + get(l, &c->v[3]); break;
+	case PLAIN_LD32:
+	case PLAIN_LD64:
 	case LD32: load(r, l, c); break;
-	case ST32:
-		p = at(r, get(l, &c->v[0]));
-		if (p)
-			keep(&r->block[l->regs[CTAID]], p, (uint32_t)get(l, &c->v[1]));
-		break;
+	case PLAIN_ST32:
+	case PLAIN_ST64:
+	case ST32: store(r, l, c); break;
+	case ACQUIRE32:
+	case RELAXED_LD64: load_now(r, l, c); break;
+	case RELEASE32:
+	case RELEASE64:
+	case RELAXED_ST32:
+	case RELAXED_ST64: store_now(r, l, c); break;
+	case FENCE:
 	case MEMBAR: membar(&r->block[l->regs[CTAID]]); break;
 	case BAR_OR: meet(r, l); break;
 	case BRA: l->pc = (unsigned int)r->p->labels[c->v[0].v].bits; break;

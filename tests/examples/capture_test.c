@@ -7,10 +7,15 @@
 #define _GNU_SOURCE
 #undef main
 #undef getrusage
+#undef mlockall
+#undef sched_setaffinity
+#undef sched_setscheduler
 #include <errno.h>
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -23,6 +28,9 @@ enum { MOST = 8, MS = 1000000 };
 /* capture.c's, whose names the rule of make changes. */
 int capture_main(int argc, char **argv);
 int test_getrusage(int who, struct rusage *u);
+int test_mlockall(int flags);
+int test_setaffinity(pid_t pid, size_t size, const cpu_set_t *set);
+int test_setscheduler(pid_t pid, int policy, const struct sched_param *p);
 
 /* What the card gives: frames by their numbers, and the word that is damaged, -1 for none. */
 struct given {
@@ -53,6 +61,38 @@ int test_getrusage(int who, struct rusage *u)
 	if (who == RUSAGE_THREAD && cpu_calls++)
 		u->ru_utime = (struct timeval){ 0, 3000 }, u->ru_stime = (struct timeval){ 0, 2000 };
 	return 0;
+}
+
+/* What is set is told; refused: it is not allowed. */
+static bool tells_settings, refused;
+
+static int setting(const char *what, int value)
+{
+	if (tells_settings)
+		printf("%s %d\n", what, value);
+	errno = EPERM;
+	return refused ? -1 : 0;
+}
+
+int test_mlockall(int flags)
+{
+	return setting("memory locked", flags == (MCL_CURRENT | MCL_FUTURE));
+}
+
+int test_setaffinity(pid_t pid, size_t size, const cpu_set_t *set)
+{
+	int cpu = 0;
+
+	if (pid || size != sizeof(*set) || CPU_COUNT(set) != 1)
+		return setting("CPUs", CPU_COUNT(set));
+	while (!CPU_ISSET(cpu, set))
+		cpu++;
+	return setting("CPU", cpu);
+}
+
+int test_setscheduler(pid_t pid, int policy, const struct sched_param *p)
+{
+	return setting(policy == SCHED_FIFO && !pid ? "SCHED_FIFO" : "policy", p->sched_priority);
 }
 
 /* The first call is the start, the last one 20 ms later; the others are frames. */
@@ -280,6 +320,34 @@ static void test_options(void)
 		tap_is(&tap, run_it(&one, rows[i].args, said, sizeof(said)), !rows[i].ok, rows[i].args);
 }
 
+static void test_settings(void)
+{
+	static const struct {
+		const char *args;
+		bool refused;
+		const char *says;
+	} rows[] = {
+		{ "", false, "memory locked 1\n1 frames" },
+		{ "-c 3", false, "memory locked 1\nCPU 3\n1 frames" },
+		{ "-c 0 -r 50", false, "memory locked 1\nCPU 0\nSCHED_FIFO 50\n1 frames" },
+		{ "-r 1", false, "memory locked 1\nSCHED_FIFO 1\n1 frames" },
+		{ "-c 1 -r 99", true, "memory locked 1\nmlockall: Operation not permitted; going on without\n"
+		  "CPU 1\nsched_setaffinity: Operation not permitted; going on without\n"
+		  "SCHED_FIFO 99\nSCHED_FIFO: Operation not permitted; going on without\n1 frames" },
+	};
+	struct run_of one = { "", "-b 64 -n 1", 1, { { 0, -1 } }, { 1 }, 0, "" };
+	char said[1 << 12];
+
+	tells_settings = true;
+	for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+		refused = rows[i].refused;
+		tap_is(&tap, run_it(&one, rows[i].args, said, sizeof(said)), 0, rows[i].args);
+		if (!tap_ok(&tap, !strncmp(said, rows[i].says, strlen(rows[i].says)), "what it sets with '%s'", rows[i].args))
+			printf("# %s\n", said);
+	}
+	tells_settings = refused = false;
+}
+
 int main(void)
 {
 	char said[1 << 12];
@@ -293,5 +361,6 @@ int main(void)
 	}
 	test_picture();
 	test_options();
+	test_settings();
 	return tap_done(&tap);
 }

@@ -49,6 +49,7 @@ for way in read copy; do
 done
 check "capture by read of a device" says "4 frames of 1024 bytes" "$bin/capture" -d /dev/zero -n 4 -b 1024
 check "capture of a device that ends" fails_with "0 frames" "$bin/capture" -d /dev/null -n 4
+check "capture of a device that fails" fails_with "read(2): Input/output error" "$bin/capture" -d /proc/self/mem -n 4
 check "capture refuses DMA without a device" fails_with "usage: capture" "$bin/capture" -m dma
 check "capture refuses a wrong option" fails_with "usage: capture" "$bin/capture" -m pio
 check "capture by DMA of no card" fails_with "CARD_DMA: " "$bin/capture" -m dma -d /dev/null -b 65536
@@ -56,11 +57,51 @@ check "capture by DMA of no card" fails_with "CARD_DMA: " "$bin/capture" -m dma 
 spoilt() {
 	fails_with "$3" env LD_PRELOAD="$bin/../tests/libspoil.so" SPOIL="$2" "$bin/$1"
 }
+
+# refused PROGRAM CALL=NAME... - each call of the library that fails ends the program, which names it.
+refused() {
+	program=$1
+	shift
+	for call; do
+		check "$program, $call is refused" spoilt "$program" "${call%=*}:refuse:1" "${call#*=}: "
+	done
+}
+
+# cuda_fails PROGRAM CALL... - the same, of CUDA's calls.
+cuda_fails() {
+	program=$1
+	shift
+	for call; do
+		check "$program, $call fails" fails_with "${call%_v2}: CUDA_ERROR_UNKNOWN" env CUDA_SIM_FAIL="$call=999@1" "$bin/$program"
+	done
+}
+
+# no_gpu COMMAND... - COMMAND says so, and by its status.
+no_gpu() {
+	"$@" >"$work/out" 2>&1
+	[ $? -eq 2 ] && grep -qx "no GPU here" "$work/out"
+}
+
 if [ "${2-}" != gpu ]; then
+	for program in write_read flag cache; do
+		for call in cuInit cuDeviceGet; do
+			check "$program, $call fails" no_gpu env CUDA_SIM_FAIL=$call=100@1 "$bin/$program"
+		done
+		cuda_fails "$program" cuDevicePrimaryCtxRetain cuCtxSetCurrent cuMemAlloc_v2 cuMemcpyDtoH_v2 cuMemFree_v2
+		refused "$program" open=gdr_open to=gdr_copy_to_mapping close=gdr_close
+	done
 	for program in write_read flag; do
-		check "$program, a write is refused" spoilt $program to:refuse:1 'gdr_copy_to_mapping: Input/output error'
-		check "$program, a read is refused" spoilt $program from:refuse:1 'gdr_copy_from_mapping: Input/output error'
-		check "$program, the unmap is refused" spoilt $program unmap:refuse:1 'gdr_unmap: Input/output error'
+		cuda_fails "$program" cuMemcpyHtoD_v2
+		refused "$program" pin=gdr_pin_buffer map=gdr_map from=gdr_copy_from_mapping unmap=gdr_unmap unpin=gdr_unpin_buffer
+	done
+	refused cache cache_open=gdr_cache_open get=gdr_cache_get put=gdr_cache_put cache_close=gdr_cache_close
+	check "write_read, CUDA reads a wrong byte" spoilt write_read to:flip:1 'CUDA reads other bytes than were written'
+	check "write_read, the CPU does" spoilt write_read HtoD:flip:1 'the CPU reads other bytes than were written'
+	check "flag, the data are wrong" spoilt flag to:flip:2 'sent 41, the GPU answers 268435498'
+	check "flag, the answer is wrong" spoilt flag HtoD:flip:1 'sent 41, the GPU answers 268435498'
+	# An order that is another one shows where one step takes long.
+	for late in to:late:2 to:late:3 HtoD:late:1 HtoD:late:2; do
+		check "flag, $late" says "sent 41, the GPU answers 42" env LD_PRELOAD="$bin/../tests/libspoil.so" SPOIL=$late "$bin/flag"
 	done
 	check "cache, a write is refused" spoilt cache to:refuse:400 'gdr_copy_to_mapping: Input/output error'
 	check "cache, one header is wrong" spoilt cache to:flip:1 '400 headers to 4 buffers, 1 wrong'
@@ -70,9 +111,107 @@ if [ "${2-}" != gpu ]; then
 	check "capture, a copy is wrong" fails_with '1 damaged' \
 		env LD_PRELOAD="$bin/../tests/libspoil.so" SPOIL=to:flip:1 "$bin/capture" -m copy -n 2 -b 64 -p 1000
 fi
+# go_example - what it says, and how it fails.
+go_example() {
+	check "go" says "written by Go" "$bin/go"
+	is "go, a line for each size" \
+		"$(grep -Ec '^ *(8|4096|65536) bytes: a write takes [0-9.]+[nµm]s, a read [0-9.]+[nµm]s$' "$work/out")" 3
+	check "go, a backend that is not there" fails_with pigeon env GDRCOPY_BACKEND=pigeon "$bin/go"
+	[ "${1-}" != gpu ] || return 0
+	check "go, no memory" fails_with "cuMemCreate: CUDA_ERROR_OUT_OF_MEMORY" env CUDA_SIM_FAIL=cuMemCreate=2 "$bin/go"
+	env -u LD_LIBRARY_PATH -u GDRCOPY_BACKEND "$bin/go" >/dev/null 2>&1
+	is "go, no GPU: its status" $? 2
+}
+
+# kernels HOW COMMAND... - the simulated driver runs kernels (tests/examples/kernels.c).
+kernels() {
+	how=$1
+	shift
+	env LD_PRELOAD="$bin/../tests/libspoil.so $bin/../tests/libkernels.so" KERNELS="$how" "$@"
+}
+
+# said TEXT - the last command said this, and no more.
+said() {
+	is "$program, what it says" "$(cat "$work/out")" "$1"
+}
+
+# with_kernels - flag and pingpong, whose kernels run.
+with_kernels() {
+	program=flag
+	check "flag, by a kernel" says "the GPU answers 42" kernels "" "$bin/flag"
+	said "sent 41, the GPU answers 42"
+	check "flag, the data are wrong" fails_with "the GPU answers 268435498" kernels "" env SPOIL=to:flip:2 "$bin/flag"
+	check "flag, a GPU that is deaf" fails_with "the GPU's flag: Connection timed out" kernels deaf "$bin/flag"
+	program=pingpong
+	check "pingpong" says "there and back" kernels clock "$bin/pingpong" 100
+	said "GPU: Simulated GPU 0
+round trip,  0 bytes and a word: best  1000 ns, median  1000, 99 %  2000, worst 2000 (100 rounds)
+round trip,  8 bytes and a word: best  2000 ns, median  2000, 99 %  3000, worst 3000 (100 rounds)
+round trip, 56 bytes and a word: best  2000 ns, median  2000, 99 %  3000, worst 3000 (100 rounds)
+stream,      0 bytes and a word: 0.97 million messages/s there and back
+stream,     56 bytes and a word: 0.49 million messages/s there and back"
+	check "pingpong, a wrong word" fails_with "message 1 came back changed" kernels twist "$bin/pingpong" 100
+	check "pingpong, wrong data" fails_with "message 1 came back changed" kernels short "$bin/pingpong" 100
+	check "pingpong, a GPU that is deaf" fails_with "mailbox_receive: Resource temporarily unavailable" \
+		kernels deaf "$bin/pingpong" 100
+	# The first copy empties the ring. The GPU's message 32 is the first whose slot is given back by a copy.
+	for row in 1=mailbox_init 2=mailbox_send 33=mailbox_send 34=mailbox_receive; do
+		check "pingpong, copy ${row%=*} is refused" fails_with "${row#*=}: Input/output error" \
+			kernels "" env SPOIL="to:refuse:${row%=*}" "$bin/pingpong" 1
+	done
+	for rounds in 0 -1 x 1x 1000000001 4294967297 ""; do
+		check "pingpong, '$rounds' rounds" fails_with "usage: pingpong" kernels clock "$bin/pingpong" "$rounds"
+	done
+	check "pingpong, two numbers" fails_with "usage: pingpong" kernels clock "$bin/pingpong" 1 1
+	check "pingpong, no name" fails_with "cuDeviceGetName: CUDA_ERROR_UNKNOWN" \
+		kernels clock env CUDA_SIM_FAIL=cuDeviceGetName=999 "$bin/pingpong" 1
+	for call in cuMemHostAlloc cuMemHostGetDevicePointer; do
+		check "pingpong, $call fails" fails_with "$call: CUDA_ERROR_UNKNOWN" kernels $call "$bin/pingpong" 1
+	done
+	for program in flag pingpong; do
+		check "$program, a driver that refuses sm_70" says "GPU" kernels sm_75 "$bin/$program" 1
+		check "$program, one that refuses all targets" fails_with "cuModuleLoadData: unknown error (218)" \
+			kernels none "$bin/$program" 1
+		for call in cuModuleGetFunction cuLaunchKernel; do
+			check "$program, $call fails" fails_with "$call: CUDA_ERROR_UNKNOWN" kernels $call "$bin/$program" 1
+		done
+		check "$program, the kernel fails" fails_with "cuStreamSynchronize: unknown error (700)" \
+			kernels cuStreamSynchronize "$bin/$program" 1
+		check "$program, no stream" fails_with "cuStreamCreate: CUDA_ERROR_UNKNOWN" \
+			kernels "" env CUDA_SIM_FAIL=cuStreamCreate=999 "$bin/$program" 1
+	done
+	for row in open=gdr_open pin=gdr_pin_buffer map=gdr_map unmap=gdr_unmap unpin=gdr_unpin_buffer close=gdr_close; do
+		check "pingpong, ${row%=*} is refused" fails_with "${row#*=}: " kernels "" env SPOIL="${row%=*}:refuse:1" "$bin/pingpong" 1
+	done
+}
+
+# py COMMAND... - write_read.py, by COMMAND.
+py() {
+	env PYTHONPATH=python PYTHONDONTWRITEBYTECODE=1 "$@" python3 examples/write_read.py
+}
+
+# The last byte of a write is another one.
+wrong_byte='
+import gdrapi, runpy
+write = gdrapi.Buffer.write
+gdrapi.Buffer.write = lambda buffer, data, *at: write(buffer, data[:-1] + b"E", *at)
+runpy.run_path("examples/write_read.py", run_name="__main__")'
+
+[ "${2-}" = gpu ] || with_kernels
+if [ "${GDRCOPY_BACKEND-}" = rm ]; then
+	skip "go" "the simulated rm is for programs with a C library"
+else
+	go_example "${2-}"
+fi
 if command -v python3 >/dev/null; then
-	check "write_read.py" says "read: FROM the CPU" \
-		env PYTHONPATH=python PYTHONDONTWRITEBYTECODE=1 python3 examples/write_read.py
+	check "write_read.py" says "read: FROM the CPU" py env
+	check "write_read.py, before" grep -qx "read: from the CPU" "$work/out"
+	check "write_read.py, what it takes" grep -E '^[a-z]+: 4096 bytes of a [A-Za-z]+ at 0x[0-9a-f]+$' "$work/out"
+	if [ "${2-}" != gpu ]; then
+		check "write_read.py, a wrong byte" fails_with "read: b'from the CPE', not b'from the CPU'" \
+			env PYTHONPATH=python PYTHONDONTWRITEBYTECODE=1 python3 -c "$wrong_byte"
+		check "write_read.py, no memory" fails_with "gdr_mem_alloc: Cannot allocate memory" py env CUDA_SIM_FAIL=cuMemCreate=2
+	fi
 else
 	skip "write_read.py" "python3 is not installed"
 fi
