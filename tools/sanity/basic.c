@@ -107,7 +107,7 @@ static void basic_mem_alloc(struct env *e)
 static void mem_alloc_first(struct env *e)
 {
 	unsigned char in[300], out[300];
-	unsigned long addr = 0;
+	unsigned long addr = 0, again;
 	gdr_mem_t mem;
 	struct map m;
 	size_t size = 0;
@@ -118,7 +118,9 @@ static void mem_alloc_first(struct env *e)
 	check_rc(gdr_mem_get_device_ptr(e->g, mem, &addr, &size), 0);
 	check(addr != 0);
 	check(size >= e->host_page && size % e->host_page == 0);
-	check_rc(gdr_mem_get_device_ptr(e->g, mem, &addr, NULL), 0);
+	again = 0;
+	check_rc(gdr_mem_get_device_ptr(e->g, mem, &again, NULL), 0);
+	check(again == addr);
 	map_make(e, &m, addr, size);
 	fill(in, sizeof(in), 7);
 	check_rc(gdr_copy_to_mapping(m.mh, m.p + size - 300, in, 300), 0);
@@ -271,6 +273,7 @@ static void unaligned_address(struct env *e)
 			 (addr + GPU_PAGE_SIZE - info.va + e->page - 1) / e->page * e->page);
 		check_rc(gdr_map(e->g, mh, &va, GPU_PAGE_SIZE), EINVAL);
 		check(va == (void *)&i);
+		mark(&info, sizeof(info));
 		check_rc(gdr_get_info(e->g, mh, &info), 0);
 		check_eq(info.mapped, 0);
 		check_rc(gdr_unpin_buffer(e->g, mh), 0);
@@ -467,12 +470,12 @@ static void info(struct env *e)
 	gdr_info_t i;
 	struct buf b;
 	gdr_mh_t mh;
-	void *va;
+	void *va = NULL;
 
 	start(e);
 	buf_alloc(e, &b, usual_kind(e), 2 * GPU_PAGE_SIZE);
 	mh = pin_only(e, b.addr, GPU_PAGE_SIZE + 1);
-	memset(&i, 0xee, sizeof(i));
+	mark(&i, sizeof(i));
 	check_rc(gdr_get_info(e->g, mh, &i), 0);
 	check_eq(i.va, b.addr);
 	check_eq(i.page_size, e->page);
@@ -484,6 +487,7 @@ static void info(struct env *e)
 		check(i.tm_cycles == 0 && i.cycles_per_ms == 0);
 
 	check_rc(gdr_map(e->g, mh, &va, GPU_PAGE_SIZE + 1), 0);
+	check(va && !read_faults((char *)va + GPU_PAGE_SIZE));
 	check_rc(gdr_get_info(e->g, mh, &i), 0);
 	check_eq(i.va, b.addr);
 	check_eq(i.mapped, 1);
@@ -509,7 +513,6 @@ static void info_sizes(struct env *e)
 	struct buf b;
 	struct map m;
 	void *f;
-	int i;
 
 	start(e);
 	f = dlsym(RTLD_DEFAULT, "gdr_get_info");
@@ -519,25 +522,22 @@ static void info_sizes(struct env *e)
 	buf_alloc(e, &b, usual_kind(e), GPU_PAGE_SIZE);
 	map_make(e, &m, b.addr, b.size);
 
-	memset(one, 0xee, sizeof(one));
-	memset(two, 0xee, sizeof(two));
+	mark(one, sizeof(one));
+	mark(two, sizeof(two));
 	check_rc(v1(e->g, m.mh, one), 0);
 	check_rc(gdr_get_info_v2(e->g, m.mh, (gdr_info_v2_t *)(void *)two), 0);
-	for (i = 40; i < 64; i++)
-		check_eq(one[i], 0xee);
-	for (i = 48; i < 64; i++)
-		check_eq(two[i], 0xee);
+	check(untouched(one + 40, sizeof(one) - 40));
+	check(untouched(two + 48, sizeof(two) - 48));
 	check(memcmp(one, two, 20) == 0);	/* va, mapped_size, page_size */
 	check(memcmp(one + 24, two + 24, 12) == 0);	/* the cycles */
 	check_eq(one[36] & 3, two[36] & 3);
 	check_eq(one[36] & 1, 1);
 	map_drop(e, &m);
 
-	memset(one, 0xee, sizeof(one));
+	mark(one, sizeof(one));
 	check_rc(v1(e->g, m.mh, one), EINVAL);
 	check_rc(v1(e->g, m.mh, NULL), EINVAL);
-	for (i = 0; i < 64; i++)
-		check_eq(one[i], 0xee);
+	check(untouched(one, sizeof(one)));
 	buf_free(e, &b);
 }
 
@@ -558,7 +558,9 @@ static void callback_flag(struct env *e)
 	check_rc(gdr_get_callback_flag(e->g, m.mh, &flag), 0);
 	check_eq(flag, !e->persistent);
 	check_rc(gdr_unpin_buffer(e->g, m.mh), 0);
+	flag = -1;
 	check_rc(gdr_get_callback_flag(e->g, m.mh, &flag), EINVAL);
+	check_eq(flag, -1);
 }
 
 static void attributes(struct env *e)
@@ -635,8 +637,10 @@ static void mapping_types(struct env *e)
 	start(e);
 	buf_alloc(e, &b, usual_kind(e), GPU_PAGE_SIZE);
 	map_make(e, &m, b.addr, b.size);
+	mark(&info, sizeof(info));
 	check_rc(gdr_get_info(e->g, m.mh, &info), 0);
-	usual = info.mapping_type;
+	usual = (int)info.mapping_type;
+	check(usual > GDR_MAPPING_TYPE_NONE && usual < GDR_MAPPING_TYPE_MAX);
 	map_drop(e, &m);
 
 	for (type = GDR_MAPPING_TYPE_WC; type < GDR_MAPPING_TYPE_MAX; type++) {
@@ -649,6 +653,7 @@ static void mapping_types(struct env *e)
 			check_rc(rc, 0);
 		if (rc == 0) {
 			m.p = m.va;
+			mark(&info, sizeof(info));
 			check_rc(gdr_get_info(e->g, mh, &info), 0);
 			check_eq(info.mapping_type, type);
 			copy_both_ways(e, &m, b.addr, b.size);
@@ -659,6 +664,7 @@ static void mapping_types(struct env *e)
 		check(is_no_such_type(e, rc));
 		check(m.va == NULL);
 		check_rc(gdr_map(e->g, mh, &m.va, b.size), 0);
+		check(m.va && !read_faults(m.va));
 		map_drop(e, &m);
 	}
 	buf_free(e, &b);
@@ -687,12 +693,16 @@ static void mixed(struct env *e)
 						   pcie, &m[n].mh), 0);
 			if (gdr_map_v2(e->g, m[n].mh, &m[n].va, b[n].size,
 				       type % GDR_MAPPING_TYPE_MAX)) {
+				check(m[n].va == NULL);
 				check_rc(gdr_unpin_buffer(e->g, m[n].mh), 0);
 				buf_free(e, &b[n]);
 				continue;
 			}
 			m[n].p = m[n].va;
+			mark(&info, sizeof(info));
 			check_rc(gdr_get_info(e->g, m[n].mh, &info), 0);
+			check(info.mapping_type > GDR_MAPPING_TYPE_NONE &&
+			      info.mapping_type < GDR_MAPPING_TYPE_MAX);
 			types |= 1u << info.mapping_type;
 			n++;
 		}

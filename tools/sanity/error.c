@@ -18,14 +18,14 @@ static const char *set_env(const char *name, const char *value)
 
 static void errno_open(struct env *e)
 {
-	static const char *const bad[] = { "", "nonsense", "GDRDRV", "dmabuf " };
+	static const char *const bad[] = { "nonsense", "GDRDRV", "dmabuf " };
 	const char *old = NULL;
 	size_t i;
 
-	for (i = 1; i < sizeof(bad) / sizeof(bad[0]); i++) {
+	for (i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
 		const char *was = set_env("GDRCOPY_BACKEND", bad[i]);
 
-		if (i == 1)
+		if (i == 0)
 			old = was;
 		errno = 0;
 		check(gdr_open() == NULL);
@@ -68,7 +68,9 @@ static void errno_pin(struct env *e)
 	check_rc(gdr_unpin_buffer(e->g, mh), 0);
 	check_rc(gdr_pin_buffer(e->g, b.addr, b.size, 0, 0, NULL), EINVAL);
 	check_rc(gdr_pin_buffer_v2(e->g, b.addr, b.size, 0, NULL), EINVAL);
+	mh.h = 77;
 	check_rc(gdr_pin_buffer(NULL, b.addr, b.size, 0, 0, &mh), EINVAL);
+	check_eq(mh.h, 77);
 	mh = pin_only(e, b.addr, b.size);
 	check_rc(gdr_unpin_buffer(e->g, mh), 0);
 	check_rc(gdr_unpin_buffer(e->g, mh), EINVAL);
@@ -79,7 +81,9 @@ static void errno_pin(struct env *e)
 	unsigned long addr = b.addr;
 
 	buf_free(e, &b);
+	mh.h = 77;
 	check_rc(gdr_pin_buffer(e->g, addr, GPU_PAGE_SIZE, 0, 0, &mh), EINVAL);
+	check_eq(mh.h, 77);
 	free(host);
 }
 
@@ -115,10 +119,10 @@ static void errno_map(struct env *e)
 	}
 	for (i = 0; i < sizeof(bad_flags) / sizeof(bad_flags[0]); i++)
 		check_rc(gdr_map_v2(e->g, mh, &va, e->page, bad_flags[i]), EINVAL);
-	check(va == (void *)&va);
 	check_rc(gdr_map(e->g, mh, NULL, e->page), EINVAL);
 	check_rc(gdr_map_v2(e->g, mh, NULL, e->page, 0), EINVAL);
 	check_rc(gdr_map(NULL, mh, &va, e->page), EINVAL);
+	check(va == (void *)&va);
 
 	check_rc(gdr_map(e->g, mh, &va, e->page), 0);
 	check_rc(gdr_map(e->g, mh, &again, e->page), EAGAIN);
@@ -132,6 +136,7 @@ static void errno_map(struct env *e)
 
 static void errno_unmap(struct env *e)
 {
+	static const char in[8] = { 8, 1, 7, 2, 6, 3, 5, 4 };
 	const size_t size = 2 * e->page;
 	struct buf b;
 	gdr_mh_t mh;
@@ -148,12 +153,15 @@ static void errno_unmap(struct env *e)
 	check_rc(gdr_unmap(e->g, mh, va, ~0ul), EINVAL);
 	check_rc(gdr_unmap(NULL, mh, va, size), EINVAL);
 	check(!read_faults(va) && !read_faults(va + size - 1));
-	check_rc(gdr_copy_to_mapping(mh, va, &b, 8), 0);
+	check_rc(gdr_copy_to_mapping(mh, va, in, 8), 0);
+	gpu_check(e, b.addr, in, 8);
 	/* The whole mapping goes by a smaller size, too. */
 	check_rc(gdr_unmap(e->g, mh, va, 1), 0);
 	check(read_faults(va));
 	/* The handle names the mapping: DPDK passes the GPU's address. */
+	va = NULL;
 	check_rc(gdr_map(e->g, mh, (void **)&va, size), 0);
+	check(va && !read_faults(va));
 	check_rc(gdr_unmap(e->g, mh, (void *)(b.addr & ~(e->host_page - 1)), size), 0);
 	check(read_faults(va));
 	check_rc(gdr_unmap(e->g, mh, va, size), EINVAL);
@@ -195,10 +203,15 @@ static void errno_copy(struct env *e)
 	};
 	for (i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
 		note("row %zu", i);
+		host[0] = (char)(i + 1);
 		check_rc(gdr_copy_to_mapping(m.mh, rows[i].dev, rows[i].host,
 					     rows[i].size), rows[i].want);
+		if (rows[i].size == 1 && !rows[i].want)
+			check_eq(*(volatile char *)rows[i].dev, i + 1);
+		host[0] = 0;
 		check_rc(gdr_copy_from_mapping(m.mh, rows[i].host, rows[i].dev,
 					       rows[i].size), rows[i].want);
+		check_eq(host[0], rows[i].size == 1 && !rows[i].want ? i + 1 : 0);
 	}
 	check_rc(gdr_copy_to_mapping((gdr_mh_t){ 0 }, va, host, 1), EINVAL);
 	check_rc(gdr_copy_to_mapping((gdr_mh_t){ 0 }, va, host, 0), EINVAL);
@@ -215,30 +228,39 @@ static void errno_copy(struct env *e)
 
 static void errno_query(struct env *e)
 {
+	const char *s = NULL;
 	int v = 99, w = 99;
 	gdr_info_t info;
 	struct buf b;
 	gdr_mh_t mh;
+	size_t i;
 
 	start(e);
+	const struct { gdr_t g; gdr_attr_t attr; } bad[] = {
+		{ e->g, 0 }, { e->g, GDR_ATTR_MAX }, { e->g, -1 }, { e->g, 1 << 30 }, { NULL, 1 },
+	};
 	buf_alloc(e, &b, usual_kind(e), GPU_PAGE_SIZE);
 	mh = pin_only(e, b.addr, b.size);
+	mark(&info, sizeof(info));
 	check_rc(gdr_get_info(e->g, mh, NULL), EINVAL);
 	check_rc(gdr_get_info(NULL, mh, &info), EINVAL);
+	check(untouched(&info, sizeof(info)));
 	check_rc(gdr_get_callback_flag(e->g, mh, NULL), EINVAL);
 	check_rc(gdr_get_callback_flag(NULL, mh, &v), EINVAL);
-	check_rc(gdr_get_attribute(e->g, 0, &v), EINVAL);
-	check_rc(gdr_get_attribute(e->g, GDR_ATTR_MAX, &v), EINVAL);
-	check_rc(gdr_get_attribute(e->g, -1, &v), EINVAL);
-	check_rc(gdr_get_attribute(e->g, 1 << 30, &v), EINVAL);
+	check_eq(v, 99);
 	check_rc(gdr_get_attribute(e->g, 1, NULL), EINVAL);
-	check_rc(gdr_get_attribute(NULL, 1, &v), EINVAL);
-	check_eq(v, 0);		/* the one out-parameter that a failure sets */
+	for (i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
+		v = 99;
+		check_rc(gdr_get_attribute(bad[i].g, bad[i].attr, &v), EINVAL);
+		check_eq(v, 0);	/* the one out-parameter that a failure sets */
+	}
 	v = 99;
 	check_rc(gdr_driver_get_version(NULL, &v, &w), EINVAL);
 	check_rc(gdr_driver_get_version(e->g, NULL, &w), EINVAL);
 	check_rc(gdr_driver_get_version(e->g, &v, NULL), EINVAL);
 	check_rc(gdr_get_mapping_type_string(1, NULL), EINVAL);
+	check_rc(gdr_get_mapping_type_string(GDR_MAPPING_TYPE_MAX, &s), EINVAL);
+	check(s == NULL);
 	check(v == 99 && w == 99);
 	check_rc(gdr_unpin_buffer(e->g, mh), 0);
 	buf_free(e, &b);
@@ -274,6 +296,7 @@ static void errno_mem(struct env *e)
 	check_rc(gdr_mem_free(e->g, mem), 0);
 	check_rc(gdr_mem_free(e->g, mem), EINVAL);
 	check_rc(gdr_mem_get_device_ptr(e->g, mem, &addr, &size), EINVAL);
+	check(addr == 77 && size == 77);
 }
 
 /* What the NVIDIA driver answers becomes an errno, and nothing stays behind. */

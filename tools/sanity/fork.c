@@ -54,6 +54,7 @@ static void expect_no_handle(gdr_t g, const struct map *m, gdr_mem_t mem)
 	gdr_info_t info;
 	int flag = 9;
 
+	mark(&info, sizeof(info));
 	check_rc(gdr_copy_to_mapping(m->mh, m->p, &byte, 1), EACCES);
 	check_rc(gdr_copy_from_mapping(m->mh, &byte, m->p, 1), EACCES);
 	check_rc(gdr_get_info(g, m->mh, &info), EACCES);
@@ -64,6 +65,7 @@ static void expect_no_handle(gdr_t g, const struct map *m, gdr_mem_t mem)
 	check_rc(gdr_mem_get_device_ptr(g, mem, &addr, NULL), EACCES);
 	check_rc(gdr_mem_free(g, mem), EACCES);
 	check(byte == 9 && addr == 9 && va == NULL && flag == 9);
+	check(untouched(&info, sizeof(info)));
 }
 
 static void versions_work(void)
@@ -74,6 +76,7 @@ static void versions_work(void)
 	gdr_runtime_get_version(&major, &minor);
 	check(major == 2 && minor == 6);
 	check_rc(gdr_get_mapping_type_string(GDR_MAPPING_TYPE_WC, &s), 0);
+	check(s && strcmp(s, "Write Combining") == 0);
 }
 
 static void fork_first(struct env *e)
@@ -166,6 +169,7 @@ static void fork_opens_again(struct env *e)
 
 		check(own != NULL && own != inherited);
 		check_rc(gdr_get_attribute(own, GDR_ATTR_USING_DMA_BUF_MMAP, &v), 0);
+		check_eq(v, e->backend == BE_DMABUF);
 		expect_no_handle(own, &m, b.ext);
 		expect_no_open(inherited, b.addr);
 		/* CUDA does not work here, so there is no such GPU memory. */
@@ -252,13 +256,14 @@ static void *copy_all_the_time(void *p)
 	uint64_t in = 1, out = 0;
 
 	while (!__atomic_load_n(&b->stop, __ATOMIC_RELAXED)) {
-		gdr_info_t info;
+		gdr_info_t info = { .mapped = 0 };
 
 		check_rc(gdr_copy_to_mapping(b->m->mh, b->m->p, &in, 8), 0);
 		check_rc(gdr_copy_from_mapping(b->m->mh, &out, b->m->p, 8), 0);
 		check_eq(out, in);
 		in++;
 		check_rc(gdr_get_info(e->g, b->m->mh, &info), 0);
+		check_eq(info.mapped, 1);
 	}
 	return NULL;
 }

@@ -14,6 +14,7 @@ static void expect_stale(struct env *e, const struct map *m)
 	gdr_info_t info;
 	void *va = NULL;
 
+	mark(&info, sizeof(info));
 	check_rc(gdr_copy_to_mapping(m->mh, m->p, &byte, 1), EINVAL);
 	check_rc(gdr_copy_from_mapping(m->mh, &byte, m->p, 1), EINVAL);
 	check_rc(gdr_copy_to_mapping(m->mh, m->p, &byte, 0), EINVAL);
@@ -21,6 +22,7 @@ static void expect_stale(struct env *e, const struct map *m)
 	check_rc(gdr_map(e->g, m->mh, &va, m->size), EINVAL);
 	check_rc(gdr_unmap(e->g, m->mh, m->va, m->size), EINVAL);
 	check_rc(gdr_unpin_buffer(e->g, m->mh), EINVAL);
+	check(byte == 0 && va == NULL && untouched(&info, sizeof(info)));
 }
 
 /* The handle is refused, and so is the CPU. */
@@ -75,11 +77,11 @@ static void access_after_unpin(struct env *e)
 static void access_after_close(struct env *e)
 {
 	enum { N = 5 };
-	unsigned long addr;
+	unsigned long addr = 7;
 	gdr_t old;
 	struct buf b[N];
 	struct map m[N];
-	int i, v;
+	int i, v = 7;
 
 	start(e);
 	for (i = 0; i < N; i++) {
@@ -94,6 +96,7 @@ static void access_after_close(struct env *e)
 	check_rc(gdr_get_attribute(e->g, GDR_ATTR_USE_PERSISTENT_MAPPING, &v),
 		 EINVAL);
 	check_rc(gdr_mem_get_device_ptr(e->g, b[0].ext, &addr, NULL), EINVAL);
+	check(v == 0 && addr == 7);	/* a failure stores 0 in the attribute */
 
 	/* A new gdr_t does not bring the old handles back. */
 	old = e->g;
@@ -130,7 +133,9 @@ static void free_under(struct env *e, enum mem_kind kind)
 		check_eq(flag, 0);
 		check_rc(gdr_copy_from_mapping(m.mh, seen, m.p, sizeof(seen)), 0);
 		check(memcmp(seen, ours, sizeof(seen)) == 0);
-		check_rc(gdr_copy_to_mapping(m.mh, m.p, ours, 1), 0);
+		check_rc(gdr_copy_to_mapping(m.mh, m.p, theirs, 1), 0);
+		check_rc(gdr_copy_from_mapping(m.mh, seen, m.p, sizeof(seen)), 0);
+		check(seen[0] == theirs[0] && memcmp(seen + 1, ours + 1, sizeof(seen) - 1) == 0);
 	} else {
 		check_eq(flag, 1);
 		check(read_faults(m.p));
@@ -193,13 +198,14 @@ static void foreign_handle(struct env *e)
 	struct map m;
 	gdr_t other;
 	void *va = NULL;
-	int flag;
+	int flag = -1;
 
 	start(e);
 	other = gdr_open();
 	check(other != NULL);
 	buf_alloc(e, &b, MEM_EXT, GPU_PAGE_SIZE);
 	map_make(e, &m, b.addr, b.size);
+	mark(&info, sizeof(info));
 	check_rc(gdr_get_info(other, m.mh, &info), EINVAL);
 	check_rc(gdr_get_callback_flag(other, m.mh, &flag), EINVAL);
 	check_rc(gdr_map(other, m.mh, &va, m.size), EINVAL);
@@ -207,6 +213,7 @@ static void foreign_handle(struct env *e)
 	check_rc(gdr_unpin_buffer(other, m.mh), EINVAL);
 	check_rc(gdr_mem_free(other, b.ext), EINVAL);
 	check_rc(gdr_mem_get_device_ptr(other, b.ext, &addr, NULL), EINVAL);
+	check(flag == -1 && va == NULL && addr == 0 && untouched(&info, sizeof(info)));
 	check_rc(gdr_close(other), 0);
 	check(!read_faults(m.p));
 	map_drop(e, &m);

@@ -148,6 +148,10 @@ void gpu_check(struct env *e, unsigned long addr, const void *want, size_t size)
 void fill(void *p, size_t size, uint64_t seed);
 void *must_alloc(size_t size);
 
+/* Marks an out-parameter; whether a call that failed left it as it was. */
+void mark(void *p, size_t size);
+bool untouched(const void *p, size_t size);
+
 /* Whether a load or store of one byte raises SIGSEGV or SIGBUS. */
 bool read_faults(const volatile void *p);
 bool write_faults(volatile void *p);

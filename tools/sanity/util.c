@@ -300,6 +300,24 @@ void *must_alloc(size_t size)
 	return p;
 }
 
+enum { MARK = 0xeb };	/* no bit field of it is 0 */
+
+void mark(void *p, size_t size)
+{
+	memset(p, MARK, size);
+}
+
+bool untouched(const void *p, size_t size)
+{
+	const unsigned char *b = p;
+	size_t i;
+
+	for (i = 0; i < size; i++)
+		if (b[i] != MARK)
+			return false;
+	return true;
+}
+
 static sigjmp_buf on_fault;
 
 static void jump(int sig)

@@ -1,0 +1,491 @@
+# SPDX-License-Identifier: MIT
+"""sanity.py BIN WRONG LIBRARY: whether gdrcopy_sanity notices a library that is wrong.
+
+BIN is the folder of the tools, WRONG the preload of tests/tools/wrong.c, LIBRARY the file of
+libgdrapi. The simulated drivers are those of the environment. It prints TAP.
+"""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+
+BIN, WRONG, LIBRARY = sys.argv[1:]
+PROGRAM = os.path.join(BIN, "gdrcopy_sanity")
+WORK = tempfile.mkdtemp(prefix="gdrcopy_sanity.")
+passed = failed = 0
+
+
+def check(ok, name, note=""):
+    global passed, failed
+    if ok:
+        passed += 1
+    else:
+        failed += 1
+    print(f"{'ok' if ok else 'not ok'} {passed + failed} - {name}")
+    if not ok and note:
+        print("".join(f"# {line}\n" for line in str(note).splitlines()[-30:]), end="")
+    sys.stdout.flush()
+
+
+class Ran:
+    """One run of the program: what it printed, and what the preload wrote."""
+
+    runs = 0
+
+    def __init__(self, *args, preload=True, **env):
+        Ran.runs += 1
+        log = os.path.join(WORK, f"log.{Ran.runs}.{id(self)}")
+        env = {"GDRCOPY_BACKEND": "dmabuf", **env}
+        if preload:
+            env = {"LD_PRELOAD": WRONG, "WRONG_LOG": log, **env}
+        out = subprocess.run([PROGRAM, *args], env={**os.environ, **env}, stdin=subprocess.DEVNULL,
+                             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=400)
+        self.status, self.out, self.err = out.returncode, out.stdout, out.stderr
+        self.lines = self.out.splitlines()
+        self.log = []
+        if os.path.exists(log):
+            with open(log, encoding="utf-8") as f:
+                self.log = [line.split() for line in f]
+            os.remove(log)
+        self.cases, self.why, self.notes, said = {}, {}, {}, []
+        for line in self.lines:
+            m = re.fullmatch(r"(not )?ok \d+ - (\w+)(?: # SKIP (.*)| # .*)?", line)
+            if m:
+                self.cases[m[2]] = "failed" if m[1] else "passed" if m[3] is None else "skipped"
+                self.why[m[2]], self.notes[m[2]], said = m[3], said, []
+            elif line.startswith("#   "):
+                said.append(line[4:])
+
+    def those(self, how):
+        return [name for name, result in self.cases.items() if result == how]
+
+    def __str__(self):
+        return f"status {self.status}\n{self.out}{self.err}"
+
+
+def chosen(names):
+    return ("-t", ",".join(names))
+
+
+# Which sites each kind is for: those of which the preload wrote that word.
+KINDS = {"error": "call", "success": "bad", "keep": "good_out", "keep_second": "good_second", "scribble": "bad_out",
+         "scribble_second": "bad_second", "first": "moved", "last": "moved"}
+
+# What a case may let pass, and why: (kind, case, function).
+MAY_PASS = {
+    # Any error will do there.
+    ("error", "fork_opens_again", "gdr_pin_buffer"),
+}
+
+
+def sites(backend, names, **env):
+    """Each answer of each call of each case is spoiled in turn: the case fails."""
+    clean = Ran(*chosen(names), GDRCOPY_BACKEND=backend, **env)
+    check(clean.status == 0 and clean.those("passed") == names, f"{backend}: nothing fails if nothing is spoiled", clean)
+    found = {}
+    for word, number, depth, *rest in clean.log:
+        if int(number) > 0 and len(rest) == 2:
+            found.setdefault((names[int(number) - 1], depth, rest[0], rest[1]), set()).add(word)
+
+    def spoil(kind, turn, of_case):
+        """One site of each case that has so many."""
+        these = [(name, of_case[name][turn]) for name in names if turn < len(of_case.get(name, ()))]
+        path = os.path.join(WORK, f"sites.{backend}.{kind}.{turn}")
+        with open(path, "w", encoding="utf-8") as f:
+            f.writelines(f"{i} {site[1]} {site[2]}\n" for i, (_, site) in enumerate(these, 1))
+        ran = Ran(*chosen([name for name, _ in these]), GDRCOPY_BACKEND=backend, WRONG_HOW=kind, WRONG_SITES=path, **env)
+        os.remove(path)
+        return [(site, "\n".join(ran.notes.get(name, ["no result"]))) for name, site in these
+                if ran.cases.get(name) != "failed" and (kind, name, site[3]) not in MAY_PASS]
+
+    for kind, word in KINDS.items():
+        of_case = {}
+        for site, had in found.items():
+            # These tell no error.
+            silent = kind == "error" and (site[3] == "gdr_runtime_get_version" or site[3] == "gdr_open" and "good" not in had)
+            if word in had and not silent:
+                of_case.setdefault(site[0], []).append(site)
+        turns = range(max(map(len, of_case.values()), default=0))
+        with ThreadPoolExecutor(2) as pool:
+            unseen = [miss for misses in pool.map(lambda turn, k=kind, o=of_case: spoil(k, turn, o), turns) for miss in misses]
+        if of_case or backend == "dmabuf":
+            check(of_case and not unseen, f"{backend}: each answer with '{kind}' fails its case",
+                  "\n".join(f"{' '.join(site)}: {said}" for site, said in unseen))
+    return clean
+
+
+# What the library may do wrongly all the time, by the cases that must fail then. wrong.c says
+# what each is.
+LIES = """
+open:once: two_opens threads access_after_close foreign_handle no_leaks close_on_exec fork_after_open fork_opens_again
+open:any: errno_open
+open:errno: errno_open
+open:descriptor: no_leaks
+close:nothing: two_opens access_after_close no_leaks errno_open errno_mem
+close:first: two_opens access_after_close
+close:last: access_after_close
+close:descriptor: no_leaks
+pin:descriptor: no_leaks fd_limit
+pin:inherited: close_on_exec
+pin:context: child_thread
+pin:late: sync_memops
+pin:number: two_pins stale_handle many_small
+pin:shifted: many_small many_buffers sub_ranges partial_map write_every_size
+pin:emfile: fd_limit
+pin:shared: two_pins fd_limit
+unpin:first: access_after_unpin access_after_free
+unpin:last: access_after_unpin access_after_free
+map:read_only: basic_cumemalloc basic_vmm basic_mem_alloc access_after_unmap
+map:inherited: fork_with_mapping fork_while_busy
+map:empty: access_after_unmap
+map:odd: unaligned_size info_sizes callback_flag
+map:first: two_pins two_opens
+map:refused: basic_v2 mapping_types mixed errno_map
+unmap:nothing: partial_map info access_after_unmap errno_unmap
+unmap:first: access_after_unmap errno_unmap access_after_close
+unmap:last: access_after_close
+unmap:refused: foreign_handle errno_unmap
+unmap:end: errno_unmap
+fork:unmaps: fork_with_mapping fork_opens_again fork_while_busy
+fork:fails: fork_first fork_after_open fork_with_mapping fork_opens_again fork_twice fork_exits fork_while_busy
+to:nothing: small_writes stale_handle errno_unmap fork_with_mapping
+from:nothing: sync_memops access_after_unmap errno_copy stale_handle
+to:border: write_every_size big_copies
+from:border: read_every_size big_copies sub_ranges
+to:empty: write_every_size
+to:before: write_every_size big_copies basic_cumemalloc
+to:behind: write_every_size big_copies small_writes sub_ranges
+to:reads: host_guards
+to:reads_before: host_guards
+from:before: read_every_size big_copies host_guards
+from:behind: read_every_size big_copies host_guards
+from:writes: read_every_size big_copies sub_ranges
+to:size=1: write_every_size basic_v2 unaligned_size host_guards small_writes access_after_free errno_copy
+to:size=2: write_every_size host_guards small_writes
+to:size=3: write_every_size unaligned_size host_guards
+to:size=4: write_every_size small_writes two_opens fork_with_mapping
+to:size=8: write_every_size small_writes two_gpus unaligned_size errno_unmap
+to:size=64: write_every_size partial_map
+to:size=2048: write_every_size
+to:size=4095: write_every_size
+to:size=4096: write_every_size many_small
+to:size=65536: big_copies basic_cumemalloc basic_vmm basic_mem_alloc
+to:size=65537: big_copies
+to:size=131072: basic_cumemalloc basic_vmm basic_mem_alloc basic_v2
+to:size=1114112: basic_cumemalloc basic_vmm basic_mem_alloc
+to:size=1048577: big_copies
+to:size=4194321: big_copies
+to:size=16777088: big_copies
+to:gpu=1: write_every_size big_copies host_guards
+to:gpu=33: write_every_size big_copies many_buffers threads
+to:gpu=64: write_every_size big_copies host_guards
+to:host=1: write_every_size host_guards
+to:host=64: write_every_size host_guards
+from:size=1: read_every_size unaligned_size host_guards small_writes access_after_unmap errno_copy
+from:size=2: read_every_size host_guards small_writes
+from:size=3: read_every_size unaligned_size host_guards
+from:size=4: read_every_size small_writes two_opens sync_memops
+from:size=8: read_every_size small_writes two_gpus fork_while_busy
+from:size=256: read_every_size sync_memops access_after_free
+from:size=2048: read_every_size
+from:size=4095: read_every_size
+from:size=4096: read_every_size sub_ranges sync_memops
+from:size=12288: sub_ranges
+from:size=65536: big_copies sync_memops
+from:size=131072: basic_cumemalloc basic_vmm basic_mem_alloc basic_v2
+from:size=262144: sync_memops
+from:size=1114112: basic_cumemalloc basic_vmm basic_mem_alloc
+from:size=1048577: big_copies
+from:size=4194321: big_copies
+from:size=16777088: big_copies
+from:gpu=1: read_every_size big_copies host_guards
+from:gpu=64: read_every_size big_copies host_guards
+from:host=1: read_every_size host_guards
+from:host=64: read_every_size host_guards
+info:va: info unaligned_address many_small
+info:size: info unaligned_address info_sizes
+info:page: info info_sizes
+info:tm: info info_sizes
+info:rate: info info_sizes
+info:mapped: info basic_v2 unaligned_address info_sizes fork_while_busy
+info:wc: info info_sizes
+info:none: info force_pcie mapping_types mixed
+info:type: info force_pcie mapping_types
+info:max: info force_pcie mapping_types mixed
+info:stays: info unaligned_address
+info:unmapped: info
+info:unmapped_wc: info
+info:long: info_sizes
+old_info:va: info_sizes
+old_info:size: info_sizes
+old_info:page: info_sizes
+old_info:tm: info_sizes
+old_info:rate: info_sizes
+old_info:mapped: info_sizes
+old_info:wc: info_sizes
+old_info:long: info_sizes
+flag: callback_flag access_after_free
+attribute=1: attributes
+attribute=2: attributes
+attribute=3: attributes fork_opens_again
+attributes:2: attributes
+attribute:kept: access_after_close errno_query fork_after_open fork_with_mapping
+version:null: versions
+version:major: versions fork_after_open fork_with_mapping
+version:minor: versions fork_after_open fork_with_mapping
+driver:major: versions
+driver:minor: versions
+string=1: type_strings
+string=2: type_strings fork_after_open
+string=3: type_strings
+string=4: type_strings
+mem:unaligned: mem_alloc_first basic_mem_alloc
+mem:small: basic_mem_alloc
+mem:odd: mem_alloc_first
+mem:tiny: mem_alloc_first basic_mem_alloc
+mem:context: child_thread
+"""
+
+
+def lies(all_names):
+    """What the library does wrongly all the time."""
+    rows = [line.rpartition(": ") for line in LIES.strip().splitlines()]
+    with ThreadPoolExecutor(2) as pool:
+        runs = list(pool.map(lambda row: Ran(*chosen(row[2].split()), WRONG_LIE=row[0]), rows))
+    for (lie, _, names), ran in zip(rows, runs):
+        names = names.split()
+        check(set(names) <= set(all_names) and sorted(ran.those("failed")) == sorted(names) and ran.status == 1,
+              f"{lie}: {' '.join(names)} fail", ran)
+
+
+# A call of CUDA that fails, by the case that makes it.
+CUDA = {"cuMemAlloc_v2": "basic_cumemalloc", "cuMemFree_v2": "basic_cumemalloc", "cuMemcpyHtoD_v2": "basic_cumemalloc",
+        "cuMemcpyDtoH_v2": "basic_cumemalloc", "cuMemsetD8_v2": "basic_cumemalloc", "cuCtxSynchronize": "basic_cumemalloc",
+        "cuMemGetAllocationGranularity": "basic_vmm", "cuMemCreate": "basic_vmm", "cuMemAddressReserve": "basic_vmm",
+        "cuMemMap": "basic_vmm", "cuMemSetAccess": "basic_vmm", "cuMemUnmap": "basic_vmm", "cuMemRelease": "basic_vmm",
+        "cuMemAddressFree": "basic_vmm"}
+
+
+def cuda():
+    """Calls of CUDA that fail, in a case and in the probe."""
+    for call, name in CUDA.items():
+        ran = Ran("-t", name, preload=False, CUDA_SIM_FAIL=f"{call}=999")
+        said = "\n".join(ran.notes.get(name, []))
+        check(ran.status == 1 and ran.those("failed") == [name] and "CUDA_ERROR_UNKNOWN (999)" in said, f"{call} fails: {name} says so", ran)
+    for call in "cuInit", "cuDeviceGetCount", "cuDeviceGet", "cuDeviceGetName", "cuDevicePrimaryCtxRetain", "cuCtxSetCurrent":
+        ran = Ran("-t", "versions", preload=False, CUDA_SIM_FAIL=f"{call}=999")
+        check(ran.status == 1 and not ran.cases and "Bail out! CUDA does not work" in ran.out and "(999)" in ran.lines[0] and
+              ran.lines[-1] == "0 passed, 1 failed, 0 skipped", f"{call} fails: there is no case", ran)
+
+
+# The cases that leave their gdr_t to the end of the process; all others close theirs.
+LEFT_OPEN = """basic_v2 vmm_no_fd force_pcie tokens unaligned_address unaligned_size many_small many_buffers sub_ranges
+partial_map info info_sizes callback_flag attributes versions mapping_types mixed two_pins child_thread two_gpus
+write_every_size read_every_size big_copies host_guards sync_memops small_writes access_after_unmap access_after_unpin
+access_after_free stale_handle foreign_handle fd_limit fork_opens_again fork_twice fork_while_busy errno_pin errno_map
+errno_unmap errno_copy errno_query errno_mem""".split()
+
+
+def left(clean, names):
+    """Each case unpins and frees what it pinned and allocated."""
+    ends = {names[int(number) - 1]: what for word, number, depth, *what in clean.log if word == "left" and depth == "0" and int(number) > 0}
+    check(list(ends) == names or sorted(ends) == sorted(names), "each case ends by way of the exit handlers", sorted(set(names) - set(ends)))
+    for i, word in enumerate(("pins", "opens", "cuda")):
+        some = {name: what[i] for name, what in ends.items()
+                if what[i] != f"{word}={1 if word == 'opens' and name in LEFT_OPEN else 0}"}
+        check(not some, f"what the cases leave: {word}", some)
+
+
+def summary(ran, failures=(), skips=()):
+    """The last lines of that run."""
+    count = [sum(r == how for r in ran.cases.values()) for how in ("passed", "failed", "skipped")]
+    return [*["# Failed:"], *([f"#   {n}" for n in failures] or ["#   none"]), "# Skipped:",
+            *([f"#   {n}: {ran.why[n]}" for n in skips] or ["#   none"]),
+            f"{count[0]} passed, {count[1]} failed, {count[2]} skipped"]
+
+
+def output():
+    """What a run prints."""
+    listed = Ran("-l", preload=False)
+    names = listed.lines
+    check(listed.status == 0 and len(set(names)) == len(names) > 50 and not listed.err, "-l lists each case once", listed)
+    for args in ["--list"], ["-l", "-v"], ["-l", "-t", "*"], ["-l", "--test", "?*"], ["-l", "-s", "-e", "--no-summary", "--extended", "--verbose"]:
+        check(Ran(*args, preload=False).out == listed.out, f"{' '.join(args)} lists the same")
+    some = [n for n in names if n.startswith("fork_") or n == "info"]
+    for args in ["-t", "fork_*,info"], ["-t", "info", "-t", "fork_*"], ["--test=info", "-t", "nonesuch,fork_[a-z]*"]:
+        check(Ran("-l", *args, preload=False).lines == some, f"-l {' '.join(args)} lists those", some)
+    check(Ran("-l", "-t", "inf", preload=False).status == 2, "a pattern must match all of a name")
+
+    ran = Ran("-v", preload=False)
+    facts = ["# libgdrapi 2.6, backend dmabuf (driver 2.6), persistent mappings",
+             "# CUDA driver 13.3, GPU 0 of 2: Simulated GPU 0", f"1..{len(names)}"]
+    check(ran.lines[:3] == facts and ran.status == 0 and not ran.err, "the first lines: the library, the GPU, the plan", ran)
+    tests = [line for line in ran.lines if re.match("(not )?ok ", line)]
+    check([line.split(" - ")[0] for line in tests] == [f"ok {i + 1}" for i in range(len(names))] and list(ran.cases) == names,
+          "one line for each case, in the order of -l", ran)
+    check(all(re.fullmatch(r"ok \d+ - \w+ # [1-9]\d* checks, \d+\.\d\d s", line) for line in tests if "# SKIP" not in line),
+          "-v says how many checks, and the time", "\n".join(tests))
+    check(len(ran.lines) == len(set(ran.lines) - {"#   none"}) + ran.lines.count("#   none"), "nothing is printed twice", ran.out)
+    check(ran.lines[-len(summary(ran, skips=ran.those("skipped"))):] == summary(ran, skips=ran.those("skipped")), "the summary", ran)
+    why = {"overlapping_ranges": "the simulated libcuda exports memfds, which cannot overlap at different offsets",
+           "fd_passing": "the only descriptors here are the CUDA driver's, which does not ask who holds them",
+           "errno_rm": "only rm asks the NVIDIA driver by itself"}
+    check({n: ran.why[n] for n in ran.those("skipped")} == why, "what is skipped on dmabuf, and why", ran)
+    quiet = Ran(preload=False)
+    check(quiet.lines == [re.sub(r" # \d+ checks, .*", "", line) for line in ran.lines if not line.startswith("#   ") or ": " in line and line[4:].split(":")[0] in why or line == "#   none"],
+          "without -v there are only results", quiet)
+    ran = Ran("-s", "-t", "info*", preload=False)
+    check(ran.lines == [*facts[:2], "1..2", "ok 1 - info", "ok 2 - info_sizes"], "-s prints no summary", ran)
+    check(Ran("-e", "-t", "info*", "--no-summary", preload=False).out == ran.out, "-e changes nothing, --no-summary is -s")
+    ran = Ran("-v", "-t", "info*", "--skip", "info,errno*", preload=False)
+    check(ran.cases == {"info": "skipped", "info_sizes": "passed"} and ran.lines[3] == "ok 1 - info # SKIP asked" and
+          ran.lines[-4:] == ["#   none", "# Skipped:", "#   info: asked", "1 passed, 0 failed, 1 skipped"] and ran.status == 0, "--skip", ran)
+    ran = Ran("-t", "info", "--skip", "info", "--skip", "versions", preload=False)
+    check(ran.status == 0 and ran.lines[-1] == "0 passed, 0 failed, 1 skipped", "all that -t names is skipped", ran)
+    help_text = Ran("--help", preload=False).out
+    check(all(re.search(rf"^  (-\w, |    )--{name}\b", help_text, re.M) for name in
+              "help version verbose no-summary list extended test skip device".split()), "--help names each option", help_text)
+    return names
+
+
+def gpus():
+    """-d: the GPU on which all is done."""
+    for args, gpu, other in (([], "0", "1"), (["-d", "1"], "1", "0"), (["--device", "0x1"], "1", "0")):
+        ran = Ran(*args, "-t", "basic_*,two_gpus", WRONG_LIE="tell:gpu")
+        on = [line[3] for line in ran.log if line[0] == "gpu" and line[1] != "5"]
+        two = {line[3] for line in ran.log if line[0] == "gpu" and line[1] == "5"}
+        check(ran.status == 0 and f"# CUDA driver 13.3, GPU {gpu} of 2: Simulated GPU {gpu}" in ran.lines and
+              len(on) > 9 and set(on) == {gpu} and two == {gpu, other}, f"{' '.join(args)}: it is on GPU {gpu}", f"{ran}{ran.log}")
+    ran = Ran("-t", "two_gpus", preload=False, CUDA_SIM_DEVICES="1")
+    check(ran.status == 0 and ran.why == {"two_gpus": "one GPU here"} and "GPU 0 of 1:" in ran.out, "two_gpus where there is one", ran)
+    for args in ["-d", "1"], ["-d", "1023"]:
+        ran = Ran(*args, preload=False, CUDA_SIM_DEVICES="1")
+        check(ran.status == 2 and not ran.out and ran.err ==
+              f"gdrcopy_sanity: there is no GPU {args[1]}: CUDA sees 1; see 'gdrcopy_sanity --help'\n", f"{' '.join(args)} where there is one", ran)
+    for env, why in (({"CUDA_SIM_FAIL": "cuInit=100"}, "NVIDIA's driver finds no GPU"),
+                     ({"LD_LIBRARY_PATH": os.path.join(BIN, "..")}, "NVIDIA's driver is needed: libcuda.so.1: .*")):
+        ran = Ran(preload=False, **env)
+        check(ran.status == 77 and re.fullmatch(f"1\\.\\.0 # SKIP {why}\n", ran.out) and re.fullmatch(f"gdrcopy_sanity: {why}\n", ran.err), why, ran)
+
+
+def ends():
+    """A case that ends as it should not, between two others."""
+    names = ["basic_v2", "info", "attributes"]
+    how = {"crash": "crashed: signal 11 (Segmentation fault) after 0 checks", "stuck": "stuck: signal 14 (Alarm clock) after 0 checks",
+           "0": "the case checked nothing", "1": None, "2": None}
+    for end, note in how.items():
+        for args in [], ["-s"]:
+            ran = Ran(*args, *chosen(names), WRONG_LIE=f"end:{end}", WRONG_CASE="2")
+            check(ran.status == 1 and list(ran.cases.values()) == ["passed", "failed", "passed"] and
+                  ran.notes["info"] == ([note] if note else []) and not ran.notes["attributes"], f"a case that ends with {end}: it has failed", ran)
+            check(bool(args) or ran.lines[-5:] == summary(ran, failures=["info"]), f"{end}: the summary names it", ran)
+    ran = Ran(*chosen(["basic_v2", "info", "attributes"]), WRONG_LIE="end:77", WRONG_CASE="2")
+    check(ran.status == 0 and list(ran.cases.values()) == ["passed", "skipped", "passed"] and ran.lines[-5:] == summary(ran, skips=["info"]),
+          "a case that ends with 77 is skipped", ran)
+    ran = Ran(*chosen(["overlapping_ranges", "info"]), WRONG_LIE="end:77", WRONG_CASE="2")
+    check(list(ran.cases.values()) == ["skipped", "skipped"] and ran.why["overlapping_ranges"] and ran.why["info"] == "",
+          "why a case is skipped is not said of the next", ran)
+    ran = Ran("-t", "versions", WRONG_LIE="version:null")
+    check(ran.notes["versions"] == ["crashed: signal 11 (Segmentation fault) after 2 checks"], "the checks before a crash are counted", ran)
+    ran = Ran(*chosen(names), WRONG_FORK="3")
+    check(ran.status == 1 and list(ran.cases.values()) == ["passed", "failed", "passed"] and
+          ran.notes["info"] == ["fork: Resource temporarily unavailable"], "a fork of the runner that fails", ran)
+    ran = Ran(*chosen(names), WRONG_LIE="end:1", WRONG_CASE="2", WRONG_WAIT="1")
+    check(ran.status == 1 and ran.those("failed") == ["info"], "a wait of the runner that a signal interrupts", ran)
+    ran = Ran("-t", "fork*", WRONG_WAIT="1")
+    check(ran.status == 0 and len(ran.those("passed")) == 7, "waits of the cases that a signal interrupts", ran)
+    for name, lie, said in (("versions", "version:major", r"basic\.c:\d+: major is 3, not 2"),
+                            ("two_opens", "open:once", r"basic\.c:\d+: this does not hold: second != NULL && second != first"),
+                            ("fd_limit", "pin:emfile", r"util\.c:\d+: gdr_pin_buffer_v2\(.*\) gave 24 \(Too many open files\), not 0 \(Success\)")):
+        for args in [], ["-v"]:
+            ran = Ran(*args, "-t", name, WRONG_LIE=lie)
+            check(len(ran.notes[name]) == 1 and re.fullmatch(said, ran.notes[name][0]), f"{lie}: where it failed, and how {' '.join(args)}", ran)
+    ran = Ran("-v", "-t", "small_writes", WRONG_LIE="to:size=4")
+    check(ran.notes["small_writes"][0] == "byte 3 of 4 is 0x10, not 0", "-v: which byte is wrong", ran)
+    ran = Ran("-v", "-t", "write_every_size", WRONG_LIE="to:size=100")
+    check(ran.notes["write_every_size"][0] == "size 100, GPU offset 0: byte 99 is wrong", "-v: which size is wrong", ran)
+
+
+def watchdogs(names):
+    """Each case, and each child of a case, is ended some time."""
+    ran = Ran(*chosen(names), WRONG_LIE="tell:alarm")
+    left_s = {}
+    for word, number, depth, *rest in ran.log:
+        if word == "alarm":
+            left_s.setdefault((names[int(number) - 1], int(depth)), set()).add(int(rest[0]))
+    check({name for name, _ in left_s} == set(names) and {depth for _, depth in left_s} == {0, 1, 2} and
+          all(0 < s <= 300 for seconds in left_s.values() for s in seconds), "each case and each child has an alarm",
+          [key for key, seconds in left_s.items() if 0 in seconds])
+
+
+def probes():
+    """What the probe finds is what the run goes by."""
+    def probe(lie, *args):
+        return Ran(*args, WRONG_LIE=lie, WRONG_CASE="0")
+    ran = probe("probe:version", "-t", "type_strings")
+    check(ran.lines[0] == "# libgdrapi 3.9, backend dmabuf (driver 5.7), persistent mappings" and ran.status == 0, "the versions", ran)
+    ran = probe("probe:persistent", "-t", "callback_flag,access_after_free,type_strings")
+    check(ran.lines[0].endswith(", traditional mappings") and list(ran.cases.values()) == ["failed", "passed", "failed"] and
+          re.search("flag is 0, not 1", ran.out), "no persistent mappings: the flag must be 1", ran)
+    ran = probe("probe:pcie", "-v", "-t", "force_pcie,mixed")
+    check(ran.cases == {"force_pcie": "failed", "mixed": "passed"} and ran.notes["force_pcie"][0] == "not supported here: checking for EINVAL" and
+          ran.notes["mixed"] == ["6 mappings, set of types 0x2"], "no forced PCIe", ran)
+    ran = Ran("-v", "-t", "mixed")
+    check(ran.notes["mixed"] == ["12 mappings, set of types 0x2"], "forced PCIe", ran)
+    wants = {"gdrdrv": (["errno_rm", "fd_limit"], "i.page_size is 4096, not 65536"), "rm": (["fd_limit", "fd_passing"], "i.page_size is 4096, not 65536"),
+             "vulkan": (["errno_rm", "fd_limit", "fd_passing"], None)}
+    for backend, (skips, said) in wants.items():
+        ran = probe(f"probe:{backend}", "-t", "info,errno_rm,fd_limit,fd_passing")
+        check(f", backend {backend} (" in ran.lines[0] and sorted(ran.those("skipped")) == skips and
+              all((n in skips) == (ran.why[n] is not None) for n in ran.cases), f"the backend is {backend}: what is skipped", ran)
+        check(re.search(re.escape(said), ran.out) if said else ran.cases["info"] == "passed", f"the backend is {backend}: its page", ran)
+    ran = probe("probe:gdrdrv", "-t", "attributes")
+    check("v[GDR_ATTR_USING_DMA_BUF_MMAP] is 1, not 0" in ran.out, "gdrdrv maps no dma-bufs", ran)
+    bail = "Bail out! CUDA does not work, or gdr_open fails: set GDRCOPY_ENABLE_LOGGING=1 to see why"
+    for lie in "probe:unknown", "end:crash", "end:0", "end:1":
+        ran = probe(lie)
+        check(ran.status == 1 and ran.lines[-2:] == [bail, "0 passed, 1 failed, 0 skipped"] and len(ran.lines) < 4, f"{lie}: there is no case", ran)
+    ran = Ran(GDRCOPY_BACKEND="nonesuch", preload=False)
+    check(ran.status == 1 and ran.lines[-2:] == [bail, "0 passed, 1 failed, 0 skipped"] and "this does not hold: e->g != NULL" in ran.lines[0],
+          "gdr_open fails: there is no case", ran)
+
+
+def other_library():
+    """NVIDIA's library has none of what gdrapi_ext.h adds: neither a backend's name nor a build's."""
+    folder = os.path.join(WORK, "other")
+    os.mkdir(folder)
+    with open(LIBRARY, "rb") as f:
+        data = f.read()
+    for name in b"gdr_get_backend", b"gdr_ext_version":
+        data = data.replace(name + b"\0", name[:-1] + b"_\0")
+    with open(os.path.join(folder, "libgdrapi.so.2"), "wb") as f:
+        f.write(data)
+    path = folder + ":" + os.environ["LD_LIBRARY_PATH"]
+    ran = Ran("-t", "info,attributes", preload=False, LD_LIBRARY_PATH=path)
+    check(ran.status == 0 and ran.lines[0] == "# libgdrapi 2.6, backend dmabuf (driver 2.6), persistent mappings", "no gdr_get_backend: dmabuf", ran)
+    ran = Ran("-t", "type_strings", preload=False, LD_LIBRARY_PATH=path, GDRCOPY_BACKEND="vulkan")
+    check(ran.status == 0 and ran.lines[0].startswith("# libgdrapi 2.6, backend gdrdrv (driver 2.6), "), "no gdr_get_backend: else gdrdrv", ran)
+    ran = Ran("--version", preload=False, LD_LIBRARY_PATH=path)
+    check(ran.status == 0 and ran.out == "gdrcopy_sanity with libgdrapi 2.6 of another maker\n", "--version with another library", ran)
+
+
+try:
+    everything = output()
+    usual = [n for n in everything if n not in ("overlapping_ranges", "fd_passing", "errno_rm")]
+    left(sites("dmabuf", usual), usual)
+    sites("vulkan", ["basic_cumemalloc", "vmm_no_fd", "force_pcie", "tokens", "info", "attributes", "mapping_types"])
+    lies(everything)
+    cuda()
+    gpus()
+    ends()
+    watchdogs(usual)
+    probes()
+    other_library()
+finally:
+    shutil.rmtree(WORK)
+print(f"1..{passed + failed}\n{passed} passed, {failed} failed, 0 skipped")
+sys.exit(1 if failed or not passed else 0)
