@@ -316,7 +316,7 @@ int main(int argc, char **argv)
 	bench_gpu_facts(&b, &m, &r);
 	bench_fact(&r, "clock", "%s", bench_clock_text());
 	l = (struct copylat){
-		.gpu = &b, .map = &m, .result = &r,
+		.gpu = &b, .buf = &buf, .map = &m, .result = &r,
 		.base = {
 			.mh = m.mh, .addr = buf.addr + o.offset, .dev = m.p + o.offset,
 			.host = host_memory(&b, room, &r), .user = &b.cu,

@@ -130,7 +130,7 @@ static void time_callers(const struct copylat *c, const struct bench_map *maps, 
 		caller[i] = (struct caller){ .op = c->base, .run = run };
 		caller[i].op.size = size;
 		caller[i].op.mh = m->mh;
-		caller[i].op.dev = m->p + (size_t)i * REGION;
+		caller[i].op.dev = m->p + c->gpu->opts->offset + (size_t)i * REGION;
 		caller[i].op.host = (uint8_t *)c->base.host + (size_t)i * REGION;
 		bench_rc(pthread_create(&threads[i], NULL, copy_until_over, &caller[i]),
 			 "pthread_create");
@@ -151,7 +151,7 @@ static void time_callers(const struct copylat *c, const struct bench_map *maps, 
 	verify(c, gpu, way, size, n);
 	bench_row(c->result, &(struct bench_row){
 		.op = ways[way].read ? "read" : "write", .who = ways[way].who, .mode = "callers",
-		.size = size, .threads = n, .batch = ROW, .samples = copies, .moves = true,
+		.size = size, .threads = n, .batch = ROW, .samples = copies / ROW, .moves = true,
 		.p0 = (double)ns / (double)copies, .p50 = (double)ns / (double)copies,
 	});
 }
@@ -170,11 +170,10 @@ static size_t steps_callers(const struct bench_opts *o)
 static void run_callers(const struct copylat *c)
 {
 	static struct bench_map maps[CALLERS_MAX];
-	struct bench_buf buf = { .addr = c->base.addr, .size = CALLERS_MAX * REGION };
 	long cpus = sysconf(_SC_NPROCESSORS_ONLN);
 
 	for (int i = 0; i < CALLERS_MAX; i++)
-		bench_map_make(c->gpu, &maps[i], &buf);
+		bench_map_make(c->gpu, &maps[i], c->buf);
 	for (size_t k = 0; k < NCALLERS && callers[k] <= cpus; k++)
 		for (size_t s = 0; s < NSIZES; s++)
 			for (size_t w = 0; w < NWAYS; w++) {
@@ -209,11 +208,14 @@ static void print_callers(const struct bench_result *r, const struct bench_opts 
 			printf("%9zu", sizes[s]);
 			for (size_t k = 0; k < NCALLERS; k++) {
 				const struct bench_row *row = find(r, w, sizes[s], callers[k]);
-				char text[32] = "-";
+				char text[32];
 
-				if (row)
-					bench_ns_text(text, sizeof(text), row->p50 * callers[k]);
-				printf(" %9s %8.2f", text, row ? 1000 / row->p50 : 0);
+				if (!row) {
+					printf(" %9s %8s", "-", "-");
+					continue;
+				}
+				bench_ns_text(text, sizeof(text), row->p50 * callers[k]);
+				printf(" %9s %8.2f", text, 1000 / row->p50);
 			}
 			putchar('\n');
 		}

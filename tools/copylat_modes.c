@@ -31,8 +31,17 @@ static void cell_text(char *buf, size_t len, const struct bench_row *row, bool p
 		snprintf(buf, len, "-");
 }
 
+static bool timed(const struct bench_result *r, const char *op, const char *mode,
+		  const char *const *whos, size_t size)
+{
+	for (; *whos; whos++)
+		if (bench_find(r, op, *whos, mode, size))
+			return true;
+	return false;
+}
+
 /*
- * A line a size: what the library takes, and of every other way what it takes and
+ * A line a size: what the first way takes, and of every other way what it takes and
  * how many times as long that is.
  */
 static void print_ratios(const struct bench_result *r, const char *op, const char *mode,
@@ -47,7 +56,7 @@ static void print_ratios(const struct bench_result *r, const char *op, const cha
 	for (; *sizes; sizes++) {
 		const struct bench_row *ours = bench_find(r, op, whos[0], mode, *sizes);
 
-		if (!ours)
+		if (!timed(r, op, mode, whos, *sizes))
 			continue;
 		cell_text(text, sizeof(text), ours, false);
 		printf("%9zu %10s", *sizes, text);
@@ -56,7 +65,7 @@ static void print_ratios(const struct bench_result *r, const char *op, const cha
 
 			cell_text(text, sizeof(text), row, false);
 			printf(" %12s", text);
-			if (row)
+			if (row && ours && ours->p50 > 0)
 				printf(" %5.2f", row->p50 / ours->p50);
 			else
 				printf(" %5s", "-");
@@ -247,7 +256,7 @@ static void race_many(const struct copylat *c, bool read, size_t size)
 	size_t n = 0, count = read ? MANY_READS : MANY_WRITES;
 	struct bench_cell cell = {
 		.op = read ? "16 reads" : "64 writes", .pace = BENCH_BACK_TO_BACK,
-		.arg = c->base, .max = read ? o->reads : o->writes,
+		.arg = c->base, .max = read ? o->reads : o->writes, .pieces = count,
 	};
 
 	progress("%s of %zu bytes", cell.op, size);

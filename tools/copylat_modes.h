@@ -9,9 +9,10 @@
 
 #include "bench/race.h"
 
-/* At the start of a buffer and of host memory; what there is is the caller's. */
+/* base begins at the offset in buf that the options say, and with host memory. */
 struct copylat {
 	struct bench_gpu *gpu;
+	const struct bench_buf *buf;
 	const struct bench_map *map;
 	struct bench_op base;	/* no size yet */
 	struct bench_result *result;

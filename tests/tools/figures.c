@@ -194,13 +194,13 @@ static void test_turns(void)
 	for (size_t i = 0; i < 4; i++)
 		cells[i] = (struct bench_cell){
 			.op = "write", .who = "x", .pace = BENCH_ALONE, .run = work_as, .max = 80,
-			.arg = { .dev = host, .host = host, .size = i + 1 }, .threads = (int)i,
+			.arg = { .dev = host, .host = host, .size = i + 1 }, .threads = (int)i, .pieces = i,
 		};
 	runs = 0;
 	bench_race(cells, 4, 1000, &r);
 	for (size_t i = 0; i < 4; i++)
 		whole &= r.rows[i].size == i + 1 && r.rows[i].samples == 80 &&
-			 r.rows[i].threads == (i ? (int)i : 1) && r.rows[i].p99 <= 0;
+			 r.rows[i].threads == (i ? (int)i : 1) && r.rows[i].pieces == i && r.rows[i].p99 <= 0;
 	for (size_t i = 1; i < runs; i++)
 		after[ran[i - 1]][ran[i]]++;
 	for (size_t i = 1; i <= 4; i++) {
@@ -400,7 +400,7 @@ static void test_forms(void)
 	struct bench_result r = { .tool = "t" };
 	struct bench_row moved = {
 		.op = "write, \"64\"", .who = "x", .mode = "m", .size = 100, .threads = 2,
-		.batch = 3, .samples = 4, .p0 = 10, .p50 = 20, .p99 = 30, .moves = true,
+		.batch = 3, .samples = 4, .p0 = 10, .p50 = 20, .p99 = 30, .moves = true, .pieces = 3,
 	}, call = { .op = "call", .who = "y", .mode = "m", .threads = 1, .batch = 1,
 		    .samples = 5, .p0 = 1.25, .p50 = 2.5 };
 	char *text;
@@ -415,7 +415,7 @@ static void test_forms(void)
 	fclose(f);
 	is_text(text,
 		"tool,op,who,mode,size,threads,batch,samples,p0_ns,p50_ns,gb_per_s\n"
-		"t,\"write, \"\"64\"\"\",x,m,100,2,3,4,10.00,20.00,5.0000\n"
+		"t,\"write, \"\"64\"\"\",x,m,100,2,3,4,10.00,20.00,15.0000\n"
 		"t,call,y,m,0,1,1,5,1.25,2.50,\n", "CSV");
 	free(text);
 	f = open_memstream(&text, &len);
@@ -425,7 +425,7 @@ static void test_forms(void)
 		"{\"tool\": \"t\",\n \"k\": \"a\\\"b\\\\c\\u000a\",\n \"results\": [\n"
 		"  {\"op\": \"write, \\\"64\\\"\", \"who\": \"x\", \"mode\": \"m\", \"size\": 100, \"threads\": 2, "
 		"\"batch\": 3, \"samples\": 4, \"p0_ns\": 10.00, \"p50_ns\": 20.00, \"p99_ns\": 30.00, "
-		"\"gb_per_s\": 5.0000},\n"
+		"\"gb_per_s\": 15.0000},\n"
 		"  {\"op\": \"call\", \"who\": \"y\", \"mode\": \"m\", \"size\": 0, \"threads\": 1, "
 		"\"batch\": 1, \"samples\": 5, \"p0_ns\": 1.25, \"p50_ns\": 2.50}]}\n", "JSON");
 	free(text);

@@ -64,6 +64,12 @@ def spoilt(tool, *args, spoil):
     return run(tool, *args, LD_PRELOAD=SPOIL, SPOIL=spoil)
 
 
+def pieces(row):
+    """How many copies of its size one operation makes: "16 reads" makes 16."""
+    m = re.match(r"\d+", row["op"])
+    return int(m[0]) if m else 1
+
+
 def forms():
     """JSON and CSV: the fields, their order and their units."""
     build = run("copybw", "--version").stdout.partition(" with ")[2].strip()
@@ -89,8 +95,8 @@ def forms():
               f"{name}: samples, batch and threads are counted", rows)
         moved = [r for r in rows if "gb_per_s" in r and r["p50_ns"] > 0]
         # p50_ns has two digits after the point, gb_per_s four.
-        check(all(abs(r["gb_per_s"] - r["size"] / r["p50_ns"]) <= 0.0002 + 0.01 * r["gb_per_s"] / r["p50_ns"] * 2
-                  for r in moved), f"{name}: a bandwidth is the size over P50", moved)
+        check(all(abs(r["gb_per_s"] - pieces(r) * r["size"] / r["p50_ns"]) <= 0.0002 + 0.01 * r["gb_per_s"] / r["p50_ns"] * 2
+                  for r in moved), f"{name}: a bandwidth is the bytes over P50", moved)
 
         out = run(name, *args, "--csv")
         table = list(csv.reader(io.StringIO(out.stdout), strict=True))
@@ -150,6 +156,17 @@ def plans():
                        ((16 << 20) - 1, [65536, 1 << 20]), (16 << 20, [65536, 1 << 20, 16 << 20])):
         found = sizes_of("apiperf", "-s", str(most), "-n", "1", "-w", "0")
         check(sorted({n for sizes in found.values() for n in sizes} - {0}) == want, f"apiperf -s {most}: the sizes", found)
+
+
+def offsets():
+    """Each mode of copylat works past an offset. The loops need a line's begin."""
+    for mode, args in (("each", ["-s", "64"]), ("used", ["-s", "64"]), ("many", []), ("pause", ["-s", "64"]), ("callers", [])):
+        for offset, loops in ((1, False), (32, False), (64, True), (65537, False), (65600, True)):
+            out = run("copylat", "--mode", mode, *args, "--budget", "1", "-o", str(offset), "--json")
+            who = {r["who"] for r in json.loads(out.stdout)["results"]} if not out.returncode else set()
+            others = {w for w in who if not w.startswith(("gdrcopy", "cuMemcpy", "plain, 1 fence", "movdiri"))}
+            check("gdrcopy" in who and bool(others) == (loops and mode != "pause"), f"copylat --mode {mode} -o {offset}: who copies",
+                  f"{sorted(who)} {out.stderr}")
 
 
 def bad_copies():
@@ -260,6 +277,7 @@ forms()
 one_sample()
 variables()
 plans()
+offsets()
 bad_copies()
 sanity()
 report()

@@ -3,13 +3,14 @@
  * spoil.c - a preload that spoils or refuses calls of libgdrapi, to see who notices.
  *
  * SPOIL=CALL:HOW:WHICH
- *	CALL	to, from, to_v, from_v, pin, map, unmap, get or put (of a cache)
+ *	CALL	to, from, to_v, from_v, open, close, pin, unpin, map, unmap; of a cache: get,
+ *		put, cache_open, cache_close; of CUDA's: HtoD, DtoH
  *	HOW	flip (the copy's last byte has a wrong bit), nothing (0, and no byte is
- *		moved), or refuse (EIO)
+ *		moved), late (200 ms), or refuse (EIO)
  *	WHICH	a number: that call of the process alone, from 1; all; or others: those of
  *		threads that are not the main one
  *
- * The last five can only be refused. With SPOIL=open:tell:1 the environment that gdr_open
+ * What is no copy can only be refused. Late are to and HtoD alone. With SPOIL=open:tell:1 the environment that gdr_open
  * has of the library's is told on standard error.
  */
 #define _GNU_SOURCE 1
@@ -23,10 +24,11 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "next.h"
 #include "gdrapi.h"
 #include "gdrapi_ext.h"
 
-enum how { LEAVE, FLIP, NOTHING, REFUSE, TELL };
+enum how { LEAVE, FLIP, NOTHING, LATE, REFUSE, TELL };
 
 static struct {
 	char call[16];
@@ -52,6 +54,7 @@ __attribute__((constructor)) static void read_plan(void)
 	if (sscanf(text, "%15[^:]:%15[^:]:%15s", plan.call, how, which) != 3)
 		bad_plan(text);
 	plan.how = !strcmp(how, "flip") ? FLIP : !strcmp(how, "nothing") ? NOTHING :
+		   !strcmp(how, "late") ? LATE :
 		   !strcmp(how, "refuse") ? REFUSE : !strcmp(how, "tell") ? TELL : LEAVE;
 	plan.others = !strcmp(which, "others");
 	if (plan.how == LEAVE)
@@ -76,40 +79,20 @@ static enum how fate(const char *call)
 	return plan.how;
 }
 
-static void *real(const char *name)
-{
-	void *f = dlsym(RTLD_NEXT, name);
-
-	if (!f) {
-		fprintf(stderr, "spoil: %s\n", dlerror());
-		abort();
-	}
-	return f;
-}
-
-/* The library's function of the same name. ISO C has no cast from an object pointer. */
-#define REAL(name)						\
-	static __typeof__(name) *next;				\
-	do {							\
-		if (!next) {					\
-			void *f_ = real(#name);			\
-								\
-			memcpy(&next, &f_, sizeof(next));	\
-		}						\
-	} while (0)
-
 int gdr_copy_to_mapping(gdr_mh_t handle, void *map_d_ptr, const void *h_ptr, size_t size)
 {
 	enum how how = fate("to");
 	uint8_t *bad;
 	int rc;
 
-	REAL(gdr_copy_to_mapping);
+	NEXT(gdr_copy_to_mapping);
 	if (how == REFUSE)
 		return EIO;
 	if (how == NOTHING)
 		return 0;
-	if (how == LEAVE || !size)
+	if (how == LATE)
+		usleep(200000);
+	if (how != FLIP || !size)
 		return next(handle, map_d_ptr, h_ptr, size);
 	bad = malloc(size);
 	if (!bad)
@@ -126,7 +109,7 @@ int gdr_copy_from_mapping(gdr_mh_t handle, void *h_ptr, const void *map_d_ptr, s
 	enum how how = fate("from");
 	int rc;
 
-	REAL(gdr_copy_from_mapping);
+	NEXT(gdr_copy_from_mapping);
 	if (how == REFUSE)
 		return EIO;
 	if (how == NOTHING)
@@ -141,7 +124,7 @@ int gdr_copy_to_mapping_v(const gdr_piece_t *pieces, size_t count)
 {
 	enum how how = fate("to_v");
 
-	REAL(gdr_copy_to_mapping_v);
+	NEXT(gdr_copy_to_mapping_v);
 	if (how == REFUSE)
 		return EIO;
 	if (how == FLIP && count)
@@ -153,7 +136,7 @@ int gdr_copy_from_mapping_v(const gdr_piece_t *pieces, size_t count)
 {
 	enum how how = fate("from_v");
 
-	REAL(gdr_copy_from_mapping_v);
+	NEXT(gdr_copy_from_mapping_v);
 	if (how == REFUSE)
 		return EIO;
 	if (how == FLIP && count)
@@ -161,10 +144,53 @@ int gdr_copy_from_mapping_v(const gdr_piece_t *pieces, size_t count)
 	return how == NOTHING ? 0 : next(pieces, count);
 }
 
+/* CUDA's copies. */
+int cuMemcpyHtoD_v2(unsigned long long to, const void *from, size_t size);
+int cuMemcpyDtoH_v2(void *to, unsigned long long from, size_t size);
+
+int cuMemcpyHtoD_v2(unsigned long long to, const void *from, size_t size)
+{
+	enum how how = fate("HtoD");
+	uint8_t *bad;
+	int rc;
+
+	NEXT(cuMemcpyHtoD_v2);
+	if (how == LATE)
+		usleep(200000);
+	if (how != FLIP || !size)
+		return next(to, from, size);
+	bad = malloc(size);
+	if (!bad)
+		abort();
+	memcpy(bad, from, size);
+	bad[size - 1] ^= 0x10;
+	rc = next(to, bad, size);
+	free(bad);
+	return rc;
+}
+
+int cuMemcpyDtoH_v2(void *to, unsigned long long from, size_t size)
+{
+	enum how how = fate("DtoH");
+	int rc;
+
+	NEXT(cuMemcpyDtoH_v2);
+	rc = next(to, from, size);
+	if (how == FLIP && size)
+		((uint8_t *)to)[size - 1] ^= 0x10;
+	return rc;
+}
+
 gdr_t gdr_open(void)
 {
-	REAL(gdr_open);
-	if (fate("open") == TELL)
+	enum how how = fate("open");
+
+	NEXT(gdr_open);
+	if (how == REFUSE) {
+		errno = EIO;
+		return NULL;
+	}
+	if (how == TELL)
 		for (char **v = environ; *v; v++)
 			if (!strncmp(*v, "GDRCOPY_", 8))
 				fprintf(stderr, "%s\n", *v);
@@ -173,30 +199,66 @@ gdr_t gdr_open(void)
 
 int gdr_cache_get(gdr_cache_t c, unsigned long addr, size_t size, gdr_mh_t *mh, void **va)
 {
-	REAL(gdr_cache_get);
+	NEXT(gdr_cache_get);
 	return fate("get") == LEAVE ? next(c, addr, size, mh, va) : EIO;
 }
 
 int gdr_cache_put(gdr_cache_t c, gdr_mh_t mh)
 {
-	REAL(gdr_cache_put);
+	NEXT(gdr_cache_put);
 	return fate("put") == LEAVE ? next(c, mh) : EIO;
 }
 
 int gdr_pin_buffer_v2(gdr_t g, unsigned long addr, size_t size, uint32_t flags, gdr_mh_t *handle)
 {
-	REAL(gdr_pin_buffer_v2);
+	NEXT(gdr_pin_buffer_v2);
 	return fate("pin") == LEAVE ? next(g, addr, size, flags, handle) : EIO;
 }
 
 int gdr_map_v2(gdr_t g, gdr_mh_t handle, void **va, size_t size, int flags)
 {
-	REAL(gdr_map_v2);
+	NEXT(gdr_map_v2);
 	return fate("map") == LEAVE ? next(g, handle, va, size, flags) : EIO;
 }
 
 int gdr_unmap(gdr_t g, gdr_mh_t handle, void *va, size_t size)
 {
-	REAL(gdr_unmap);
+	NEXT(gdr_unmap);
 	return fate("unmap") == LEAVE ? next(g, handle, va, size) : EIO;
+}
+
+int gdr_unpin_buffer(gdr_t g, gdr_mh_t handle)
+{
+	NEXT(gdr_unpin_buffer);
+	return fate("unpin") == LEAVE ? next(g, handle) : EIO;
+}
+
+int gdr_close(gdr_t g)
+{
+	NEXT(gdr_close);
+	return fate("close") == LEAVE ? next(g) : EIO;
+}
+
+int gdr_cache_open(gdr_t g, size_t max_bytes, unsigned flags, gdr_cache_t *c)
+{
+	NEXT(gdr_cache_open);
+	return fate("cache_open") == LEAVE ? next(g, max_bytes, flags, c) : EIO;
+}
+
+int gdr_cache_close(gdr_cache_t c)
+{
+	NEXT(gdr_cache_close);
+	return fate("cache_close") == LEAVE ? next(c) : EIO;
+}
+
+int gdr_pin_buffer(gdr_t g, unsigned long addr, size_t size, uint64_t token, uint32_t va_space, gdr_mh_t *handle)
+{
+	NEXT(gdr_pin_buffer);
+	return fate("pin") == LEAVE ? next(g, addr, size, token, va_space, handle) : EIO;
+}
+
+int gdr_map(gdr_t g, gdr_mh_t handle, void **va, size_t size)
+{
+	NEXT(gdr_map);
+	return fate("map") == LEAVE ? next(g, handle, va, size) : EIO;
 }

@@ -179,19 +179,16 @@ static void leaf7(unsigned int *ebx, unsigned int *ecx)
 
 static bool has_sse41(void)
 {
-	__builtin_cpu_init();
 	return __builtin_cpu_supports("sse4.1");
 }
 
 static bool has_avx2(void)
 {
-	__builtin_cpu_init();
 	return __builtin_cpu_supports("avx2");
 }
 
 static bool has_avx512(void)
 {
-	__builtin_cpu_init();
 	return __builtin_cpu_supports("avx512f");
 }
 

@@ -144,6 +144,11 @@ static void json_member(FILE *f, bool first, const char *key, const char *value)
 	bench_json_string(f, value);
 }
 
+static double row_gbps(const struct bench_row *row)
+{
+	return bench_gbps((double)row->size * (double)(row->pieces ? row->pieces : 1), row->p50);
+}
+
 static void json_row(FILE *f, const struct bench_row *row)
 {
 	fputs("{", f);
@@ -156,8 +161,7 @@ static void json_row(FILE *f, const struct bench_row *row)
 	if (row->p99 > 0)
 		fprintf(f, ", \"p99_ns\": %.2f", row->p99);
 	if (row->moves)
-		fprintf(f, ", \"gb_per_s\": %.4f",
-			bench_gbps((double)row->size, row->p50));
+		fprintf(f, ", \"gb_per_s\": %.4f", row_gbps(row));
 	fputs("}", f);
 }
 
@@ -210,7 +214,7 @@ void bench_csv(const struct bench_result *r, FILE *f)
 		fprintf(f, "%zu,%d,%u,%zu,%.2f,%.2f,", row->size, row->threads, row->batch,
 			row->samples, row->p0, row->p50);
 		if (row->moves)
-			fprintf(f, "%.4f", bench_gbps((double)row->size, row->p50));
+			fprintf(f, "%.4f", row_gbps(row));
 		fputc('\n', f);
 	}
 }

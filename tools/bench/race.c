@@ -218,6 +218,7 @@ static void finish(struct bench_cell *c, struct bench_result *r)
 		.mode = c->mode ? c->mode : bench_pace_name(c->pace),
 		.size = c->arg.size,
 		.threads = c->threads ? c->threads : 1,
+		.pieces = c->pieces,
 		.batch = c->batch,
 		.moves = true,
 	};

@@ -30,6 +30,7 @@ struct bench_cell {
 	double gap_ns;		/* of BENCH_PAUSED */
 	const char *mode;	/* what the row says; NULL: the pace's name */
 	int threads;		/* that share the operation; 0 means 1 */
+	size_t pieces;		/* of arg.size each, in one operation; 0 means 1 */
 	unsigned batch;		/* operations a sample; set by the race */
 	struct bench_samples samples;
 };

@@ -77,8 +77,7 @@ struct bench_team *bench_team_start(int n)
 	struct bench_team *team;
 	int i, rc;
 
-	size = (size + 2 * LINE - 1) / (2 * LINE) * (2 * LINE);
-	team = aligned_alloc(2 * LINE, size);
+	team = aligned_alloc(_Alignof(struct bench_team), size);
 	if (!team)
 		bench_die("out of memory for %d threads", n);
 	memset(team, 0, size);
