@@ -131,7 +131,7 @@ var table = []Group{
 
 	// The Go packages.
 	{Name: "go", Rows: []Program{
-		goTest(Program{Name: "core", Sim: Plain}, "./core/...", "./capi/door", "./capi/cpus", "./capi/host", "./capi/long"),
+		goTest(Program{Name: "core", Sim: Plain}, "./core/...", "./capi/door", "./capi/cpus", "./capi/handle", "./capi/host", "./capi/long"),
 		// As a Go program without cgo uses it, on each simulated driver.
 		{Name: "library", Cmd: cmd("$B/bin/core_test", "-test.v", "-test.run", "^(TestLibrary|TestMemoryThatNeedsTheWatch|Example)"),
 			Count: GoTest, On: all, Make: cmd("doubles", "$B/bin/core_test")},
@@ -183,6 +183,8 @@ var table = []Group{
 		{Name: "front", Cmd: cmd("$B/bin/front_test")},
 		{Name: "runtime", Cmd: cmd("$B/bin/runtime_test")},
 		{Name: "reserve", Cmd: cmd("$B/bin/reserve_test")},
+		{Name: "driver", Cmd: cmd("$B/bin/driver_test")},
+		{Name: "guest", Cmd: cmd("$B/bin/guest_test")},
 		{Name: "circles", Cmd: cmd("tests/capi/circles.sh", "$B")},
 		{Name: "goroot", Cmd: cmd("tests/capi/goroot.sh")},
 	}},
@@ -213,9 +215,15 @@ var table = []Group{
 			Make: cmd("tools", "doubles"), Needs: cmd("script")},
 		{Name: "figures", Cmd: cmd("$B/bin/figures_test")},
 		{Name: "printed", Cmd: cmd("$B/bin/printed_test")},
+		{Name: "loops", Cmd: cmd("$B/bin/loops_test")},
+		{Name: "latency", Cmd: cmd("$B/bin/latency_test")},
 		{Name: "pingpong", Cmd: cmd("$B/bin/pingpong_test")},
 		{Name: "output", Cmd: cmd("python3", "tests/tools/output.py", "$B/bin", "$B/tests/libspoil.so"), Sim: Plain,
 			Make: cmd("tools", "doubles", "$B/tests/libspoil.so"), Needs: cmd("python3")},
+		{Name: "sanity", Cmd: cmd("python3", "tests/tools/sanity.py", "$B/bin", "$B/tests/libwrong.so", "$B/libgdrapi.so.2"), Sim: Plain,
+			Make: cmd("lib", "doubles", "$B/bin/gdrcopy_sanity", "$B/tests/libwrong.so"), Needs: cmd("python3")},
+		{Name: "calls", Cmd: cmd("python3", "tests/tools/calls.py", "$B/bin", "$B/tests/libtrace.so"), Sim: Plain,
+			Make: cmd("tools", "doubles", "$B/tests/libtrace.so"), Needs: cmd("python3")},
 	}},
 
 	// Programs that use the library: NCCL's, DPDK's and Python's ways. A library in front
@@ -241,9 +249,10 @@ var table = []Group{
 	}},
 
 	{Name: "examples", Rows: []Program{
-		{Name: "programs", Cmd: cmd("tests/examples/examples.sh", "$B/examples"), Make: cmd("examples", "$B/tests/libspoil.so"), On: plain},
+		{Name: "programs", Cmd: cmd("tests/examples/examples.sh", "$B/examples"), Make: cmd("examples", "$B/tests/libspoil.so", "$B/tests/libkernels.so"), On: plain},
 		{Name: "mailbox", Cmd: cmd("$B/examples/mailbox_test"), On: plain},
 		{Name: "capture", Cmd: cmd("$B/examples/capture_test"), On: plain},
+		{Name: "parts", Cmd: cmd("$B/examples/parts_test"), Sim: Plain},
 	}},
 
 	// From here on: what make check does not run.

@@ -68,16 +68,17 @@ static int check_prop(const struct mem_prop *prop)
 	return CU_OK;
 }
 
+/* 580.159.04 gives it for any prop, also for one of zeros that cuMemCreate refuses. */
 SIM_API int cuMemGetAllocationGranularity(size_t *granularity, const struct mem_prop *prop, int option)
 {
 	int result = enter(__func__);
 
 	if (result)
 		return result;
-	result = granularity && (option == 0 || option == 1) ? check_prop(prop) : CU_INVALID_VALUE;
-	if (!result)
-		*granularity = GRANULARITY;
-	return leave(result);
+	if (!granularity || !prop || (option != 0 && option != 1))
+		return leave(CU_INVALID_VALUE);
+	*granularity = GRANULARITY;
+	return leave(CU_OK);
 }
 
 static int create(uint64_t *id, size_t size, const struct mem_prop *prop, uint64_t flags)

@@ -51,6 +51,7 @@ static void test_create(void)
 	IS(g, 2 * MIB);
 	IS(cuMemGetAllocationGranularity(&g, &w, 2), 1);
 	IS(cuMemGetAllocationGranularity(NULL, &w, 0), 1);
+	IS(cuMemGetAllocationGranularity(&g, NULL, 0), 1);
 	IS(cuMemCreate(&h, 2 * MIB + 4096, &w, 0), 1);
 	IS(cuMemCreate(&h, 0, &w, 0), 1);
 	IS(cuMemCreate(&h, 2 * MIB, &w, 1), 1);
@@ -59,6 +60,9 @@ static void test_create(void)
 	IS(cuMemCreate(&h, 1ull << 50, &w, 0), 2);
 	bad = w;
 	bad.type = 0;
+	g = 0;
+	IS(cuMemGetAllocationGranularity(&g, &bad, 1), 0);
+	IS(g, 2 * MIB);
 	IS(cuMemCreate(&h, 2 * MIB, &bad, 0), 1);
 	bad = want_on(4, 1);
 	IS(cuMemCreate(&h, 2 * MIB, &bad, 0), 101);

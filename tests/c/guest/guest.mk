@@ -10,7 +10,7 @@ GUESTBINS := $(addprefix $(BIN)/guest_,$(GUESTS))
 stress:
 	@$(call RUN_SUITE,-test.run '^Test_stress$$')
 
-$(addprefix $(BIN)/guest_,hosts footprint signals threads): $(CUDA_DL)
+$(addprefix $(BIN)/guest_,hosts footprint signals limits forced threads): $(CUDA_DL)
 $(GUESTBINS): $(BIN)/guest_%: $(T)/guest/%.c $(T)/guest/main.c $(LIB) $(GUEST_H)
 	@mkdir -p $(@D)
 	$(CC) $(C11) $(CFLAGS) -o $@ $(filter %.c %.o,$^) $(LINK)

@@ -6,7 +6,7 @@
  *
  * What the library cannot have is an errno, and nothing else has changed then.
  */
-#include "common.h"
+#include "cuda.h"
 
 #include <linux/sched.h>
 #include <sched.h>
@@ -236,7 +236,7 @@ static void pin_to_the_end(void *end)
 	struct pins p[8];
 	pthread_t t[8];
 	struct buffer b;
-	gdr_t g = open_or_fail();
+	gdr_t g = open_with_context();
 	gdr_mh_t *mh = populated(threads * most * sizeof(*mh));
 	gdr_t *more = populated(threads * most * sizeof(*more));
 
