@@ -180,6 +180,7 @@ var table = []Group{
 	{Name: "capi", Rows: []Program{
 		{Name: "environment", Cmd: cmd("$B/bin/env_test")},
 		{Name: "log", Cmd: cmd("$B/bin/log_test")},
+		{Name: "abi", Cmd: cmd("$B/bin/abi_test")},
 		{Name: "front", Cmd: cmd("$B/bin/front_test")},
 		{Name: "runtime", Cmd: cmd("$B/bin/runtime_test")},
 		{Name: "reserve", Cmd: cmd("$B/bin/reserve_test")},

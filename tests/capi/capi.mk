@@ -17,6 +17,11 @@ $(addprefix $(BIN)/,$(addsuffix _test,driver front guest runtime)): $(BIN)/%_tes
 	@mkdir -p $(@D)
 	$(CC) $(C11) $(CFLAGS) -Icapi -o $@ $< -ldl -lm -lpthread
 
+# It has abi.c in it.
+$(BIN)/abi_test: tests/capi/abi.c capi/abi.c tests/callgrind/_cgo_export.h $(CAPI_H) tools/tap.h
+	@mkdir -p $(@D)
+	$(CC) $(C11) $(CFLAGS) -Icapi -Itests/callgrind -o $@ $<
+
 # It has reserve.c in it.
 $(BIN)/reserve_test: tests/capi/reserve.c capi/host/guest.c capi/host/reserve.c $(CAPI_H) tests/capi/expect.h tools/tap.h
 	@mkdir -p $(@D)
