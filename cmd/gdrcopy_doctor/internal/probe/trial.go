@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"runtime"
 	"time"
 	"unsafe"
 
@@ -34,6 +35,8 @@ func step(name string, err error) error {
 
 // try uses a libgdrapi as a consumer does, on each GPU. The environment is the caller's.
 func try(library string) facts.Trial {
+	runtime.LockOSThread() // a context is current on one thread
+	defer runtime.UnlockOSThread()
 	var t facts.Trial
 	var f *failed
 	if err := use(&t, library); errors.As(err, &f) {
