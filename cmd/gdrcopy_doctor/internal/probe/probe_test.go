@@ -142,19 +142,15 @@ func TestChildThatSaysMuch(t *testing.T) {
 	require.Equal(t, 64<<10, len(said.String()))
 }
 
-func TestUnknownProbes(t *testing.T) {
-	r := runner(t)
-	require.Contains(t, r.run(new(facts.Library), "weather", ""), `there is no probe "weather"`)
-	require.Equal(t, 2, Child(nil))
-	var b facts.Backend
-	require.Equal(t, "", r.run(&b, "backend", "carrier pigeon"))
-	require.Equal(t, "EINVAL", b.Errno)
-}
-
 func TestTrialKeepsTheLog(t *testing.T) {
 	trial := script(t, `[ "$GDRCOPY_ENABLE_LOGGING$GDRCOPY_LOG_LEVEL$GDRCOPY_BACKEND" = 12rm ] || exit 9
-		echo 'ERR:  gdr_open: no' >&2; echo 'a driver says more' >&2; echo '{"step": "gdr_open"}' >&3`).trial("libgdrapi.so.2", "rm")
-	require.Equal(t, facts.Trial{Asked: "rm", Step: "gdr_open", Log: []string{"ERR:  gdr_open: no"}}, trial)
+		printf 'ERR:  gdr_open: no\na driver says more\nDBG:  a\n ERR: no\nERR:none\nINFO: b\n' >&2
+		echo WARN: c; echo '{"step": "gdr_open"}' >&3`).trial("libgdrapi.so.2", "rm")
+	require.Equal(t, facts.Trial{Asked: "rm", Step: "gdr_open", Log: []string{"ERR:  gdr_open: no", "DBG:  a", "INFO: b", "WARN: c"}}, trial)
+	require.False(t, trial.Worked())
+	// One that ends badly is no answer, and its log is kept.
+	trial = script(t, `echo 'ERR:  gdr_map: no' >&2; exit 7`).trial("libgdrapi.so.2", "")
+	require.Equal(t, facts.Trial{Died: "it failed (exit status 7): ERR:  gdr_map: no", Log: []string{"ERR:  gdr_map: no"}}, trial)
 	require.False(t, trial.Worked())
 }
 

@@ -209,7 +209,7 @@ func copies(t *facts.Trial, l *library, g uintptr, addr uint64, timed bool) (err
 	if err := compare(m.write, m.read); err != nil || !timed {
 		return err
 	}
-	return m.time(t)
+	return m.time(time.Now, t)
 }
 
 // compare writes bytes, reads them back and compares the two. It does so twice, with other
@@ -243,7 +243,7 @@ func (m mapping) read(b []byte) error {
 
 // time measures a copy of one word each way, less what a call from here takes by
 // itself.
-func (m mapping) time(t *facts.Trial) error {
+func (m mapping) time(now func() time.Time, t *facts.Trial) error {
 	b := make([]byte, word)
 	var major, minor int32
 	// It answers nothing: what is in the register of an answer may be any number.
@@ -252,10 +252,10 @@ func (m mapping) time(t *facts.Trial) error {
 		return err
 	}
 	var err error
-	if t.WriteNS, err = beyond(time.Now, empty, func() error { return m.write(b) }); err != nil {
+	if t.WriteNS, err = beyond(now, empty, func() error { return m.write(b) }); err != nil {
 		return step("gdr_copy_to_mapping", err)
 	}
-	t.ReadNS, err = beyond(time.Now, empty, func() error { return m.read(b) })
+	t.ReadNS, err = beyond(now, empty, func() error { return m.read(b) })
 	return step("gdr_copy_from_mapping", err)
 }
 

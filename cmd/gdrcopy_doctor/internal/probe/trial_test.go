@@ -5,6 +5,9 @@ import (
 	"testing"
 	"time"
 
+	"gdrapi/cmd/gdrcopy_doctor/internal/facts"
+
+	"github.com/ebitengine/purego"
 	"github.com/stretchr/testify/require"
 )
 
@@ -110,6 +113,30 @@ func TestBeyond(t *testing.T) {
 		require.ErrorIs(t, err, c.err, c.name)
 		require.Equal(t, c.want, ns, c.name)
 	}
+}
+
+// Which call takes how long: the library is the test's, and so is the clock.
+func TestTime(t *testing.T) {
+	at := time.Unix(0, 0)
+	var sizes [2]uintptr
+	takes := func(d time.Duration, answer uintptr, size *uintptr) uintptr {
+		return purego.NewCallback(func(_, _, _, n uintptr) uintptr {
+			at = at.Add(d)
+			if size != nil {
+				*size = n
+			}
+			return answer
+		})
+	}
+	m := mapping{library: &library{functions: map[string]uintptr{
+		"gdr_runtime_get_version": takes(50, 13, nil), // it answers nothing: 13 is no error
+		"gdr_copy_to_mapping":     takes(250, 0, &sizes[0]),
+		"gdr_copy_from_mapping":   takes(1150, 0, &sizes[1]),
+	}}}
+	var trial facts.Trial
+	require.NoError(t, m.time(func() time.Time { return at }, &trial))
+	require.Equal(t, facts.Trial{WriteNS: 200, ReadNS: 1100}, trial)
+	require.Equal(t, [2]uintptr{4, 4}, sizes, "bytes of a copy: what is printed says so")
 }
 
 func TestPageAt(t *testing.T) {
