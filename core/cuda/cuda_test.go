@@ -1,10 +1,13 @@
 package cuda
 
 import (
+	"errors"
 	"fmt"
 	"math"
+	"os"
 	"reflect"
 	"slices"
+	"strings"
 	"testing"
 	"unsafe"
 
@@ -15,31 +18,63 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// Every result that the table has, by its number in cuda.h. Another one is an I/O error.
 func TestResultToErrno(t *testing.T) {
-	for _, c := range []struct {
+	rows := []struct {
 		number int32
+		name   string
 		errno  unix.Errno
 	}{
-		{1, unix.EINVAL}, {2, unix.ENOMEM}, {3, unix.EINVAL}, {4, unix.ENODEV},
-		{100, unix.ENODEV}, {101, unix.ENODEV}, {201, unix.EINVAL}, {304, unix.EIO},
-		{800, unix.EPERM}, {801, unix.ENOTSUP}, {999, unix.EIO},
-		{12345, unix.EIO}, {-7, unix.EIO},
-	} {
-		r := Result(c.number)
-		wrapped := fmt.Errorf("cuX: %w", r)
-		require.Equal(t, c.errno, r.Errno(), "%v", r)
-		require.ErrorIs(t, wrapped, c.errno)
-		require.ErrorIs(t, wrapped, r)
-		require.NotErrorIs(t, wrapped, unix.EMLINK)
-		var errno unix.Errno
-		require.ErrorAs(t, wrapped, &errno)
-		require.Equal(t, c.errno, errno)
-		require.Contains(t, r.Error(), fmt.Sprint(c.number))
+		{1, "INVALID_VALUE", unix.EINVAL},
+		{2, "OUT_OF_MEMORY", unix.ENOMEM},
+		{3, "NOT_INITIALIZED", unix.EINVAL},
+		{4, "DEINITIALIZED", unix.ENODEV},
+		{34, "STUB_LIBRARY", unix.ENODEV},
+		{46, "DEVICE_UNAVAILABLE", unix.EBUSY},
+		{100, "NO_DEVICE", unix.ENODEV},
+		{101, "INVALID_DEVICE", unix.ENODEV},
+		{201, "INVALID_CONTEXT", unix.EINVAL},
+		{205, "MAP_FAILED", unix.ENOMEM},
+		{206, "UNMAP_FAILED", unix.EIO},
+		{214, "ECC_UNCORRECTABLE", unix.EIO},
+		{304, "OPERATING_SYSTEM", unix.EIO},
+		{400, "INVALID_HANDLE", unix.EINVAL},
+		{500, "NOT_FOUND", unix.EINVAL},
+		{700, "ILLEGAL_ADDRESS", unix.EIO},
+		{709, "CONTEXT_IS_DESTROYED", unix.EINVAL},
+		{800, "NOT_PERMITTED", unix.EPERM},
+		{801, "NOT_SUPPORTED", unix.ENOTSUP},
+		{802, "SYSTEM_NOT_READY", unix.ENODEV},
+		{803, "SYSTEM_DRIVER_MISMATCH", unix.ENODEV},
+		{804, "COMPAT_NOT_SUPPORTED_ON_DEVICE", unix.ENODEV},
+		{999, "UNKNOWN", unix.EIO},
 	}
-	require.Equal(t, "CUDA_ERROR_OUT_OF_MEMORY (2)", ErrOutOfMemory.Error())
-	for r, e := range known {
-		require.NotZero(t, e.Errno, "%v", r)
-		require.NotEmpty(t, e.Name, "%d", r)
+	require.Len(t, known, len(rows))
+	for _, number := range []int32{5, 33, 102, 202, 702, 719, 900, 12345, -7, math.MinInt32} {
+		rows = append(rows, struct {
+			number int32
+			name   string
+			errno  unix.Errno
+		}{number, "", unix.EIO})
+	}
+	for _, c := range rows {
+		r := Result(c.number)
+		text := fmt.Sprintf("CUDA_ERROR_%s (%d)", c.name, c.number)
+		if c.name == "" {
+			text = fmt.Sprintf("CUDA error %d", c.number)
+		}
+		require.Equal(t, text, r.Error())
+		require.Equal(t, c.errno, r.Errno(), text)
+		wrapped := fmt.Errorf("cuX: %w", r)
+		require.ErrorIs(t, wrapped, r)
+		var errno unix.Errno
+		require.ErrorAs(t, wrapped, &errno, text)
+		require.Equal(t, c.errno, errno, text)
+		var other *os.PathError
+		require.False(t, errors.As(wrapped, &other), text)
+		for _, e := range []unix.Errno{unix.EINVAL, unix.ENOMEM, unix.ENODEV, unix.EBUSY, unix.EIO, unix.EPERM, unix.ENOTSUP} {
+			require.Equal(t, e == c.errno, errors.Is(wrapped, e), "%s is %v", text, e)
+		}
 	}
 }
 
@@ -195,6 +230,27 @@ func TestDeviceOf(t *testing.T) {
 	sim.Fail("cuPointerGetAttribute", int(ErrUnknown), 1)
 	_, err = d.DeviceOf(p)
 	require.ErrorIs(t, err, unix.EIO)
+	require.NotContains(t, err.Error(), "device pointer")
+
+	// The attribute is 4 bytes. Memory of no device has a negative one.
+	for _, c := range []struct {
+		answer, ordinal int
+		want            error
+	}{{0, 0, nil}, {7, 7, nil}, {-1, 0, unix.EINVAL}, {-2, 0, unix.EINVAL}} {
+		d := with(symPointerGetAttribute, func(v *[2]int32, attribute int32, addr uintptr) uintptr {
+			require.EqualValues(t, 9, attribute)
+			require.EqualValues(t, 0x10000, addr)
+			require.Zero(t, v[0])
+			v[0] = int32(c.answer)
+			return 0
+		})
+		got, err := d.DeviceOf(0x10000)
+		require.ErrorIs(t, err, c.want)
+		require.Equal(t, c.ordinal, got)
+		if c.want != nil {
+			require.ErrorContains(t, err, "0x10000 is on no CUDA device")
+		}
+	}
 }
 
 // What is current while WithMemory runs, and that all is as it was afterwards.
@@ -205,6 +261,11 @@ func TestWithMemory(t *testing.T) {
 	plain := sim.MemAlloc(1, 4096)
 	vmm, free := sim.VMM(1, 1, 0)
 	defer free()
+	var own uintptr
+	var elsewhere uint64
+	sim.Must("cuCtxCreate_v2", cudatest.Address(&own), 0, 1)
+	sim.Must("cuMemAlloc_v2", cudatest.Address(&elsewhere), 4096)
+	sim.Must("cuCtxSetCurrent", 0)
 	of := func(addr uint64) MemoryInfo {
 		m, err := d.MemoryAt(addr)
 		require.NoError(t, err)
@@ -224,7 +285,9 @@ func TestWithMemory(t *testing.T) {
 		current func() (leave func())
 		want    uintptr // 0: what was current before
 	}{
-		{"the memory's own context", plain, func() func() { return func() {} }, primary},
+		{"the memory's context, the primary", plain, func() func() { return func() {} }, primary},
+		{"the memory's context, a program's own", elsewhere, func() func() { return func() {} }, own},
+		{"the same, with another device's current", elsewhere, func() func() { return sim.WithContext(0) }, own},
 		{"with another device's current", plain, func() func() { return sim.WithContext(0) }, primary},
 		{"VMM memory in the primary context", vmm, func() func() { return sim.WithContext(0) }, primary},
 		{"with a destroyed one current", plain, func() func() { return destroyed(sim, create(1)) }, primary},
@@ -253,6 +316,33 @@ func TestWithMemory(t *testing.T) {
 			require.Zero(t, sim.Current())
 		})
 	}
+	fails := func(call, line string, f func(func(*Driver) error) error) {
+		t.Helper()
+		sim.Fail(call, int(ErrUnknown), 1)
+		ran := 0
+		lines := cudatest.Lines(t, func() {
+			require.ErrorIs(t, f(func(*Driver) error { ran++; return unix.EMLINK }), unix.EMLINK)
+		})
+		require.Equal(t, 1, ran)
+		require.Regexp(t, "^WARN: "+line+".*"+call+".*CUDA_ERROR_UNKNOWN.*\n$", lines)
+		sim.Heal(call)
+	}
+	fails("cuCtxPopCurrent_v2", "a context of the library's choice stays current on this thread: ", func(fn func(*Driver) error) error {
+		return d.WithMemory(of(plain), plain, fn)
+	})
+	require.Equal(t, primary, sim.Current())
+	sim.Must("cuCtxPopCurrent_v2", cudatest.Address(new(uintptr)))
+	fails("cuDevicePrimaryCtxRelease_v2", "a reference to the primary context of CUDA device 1 is lost: ", func(fn func(*Driver) error) error {
+		return d.WithPrimary(1, fn)
+	})
+	sim.Must("cuDevicePrimaryCtxRelease_v2", 1)
+	require.Empty(t, cudatest.Lines(t, func() {
+		require.NoError(t, d.WithPrimary(1, func(*Driver) error { return nil }))
+	}))
+	for _, ordinal := range []int{-1, 64} {
+		require.ErrorIs(t, d.WithPrimary(ordinal, func(*Driver) error { t.Error("fn ran"); return nil }), ErrInvalidDevice)
+	}
+	sim.Must("cuCtxDestroy_v2", own)
 	require.Equal(t, before+4, sim.Live(), "the memory of this test: a buffer; a handle, its mapping, a reservation")
 }
 
@@ -284,6 +374,8 @@ func TestWithMemoryWithoutPrimary(t *testing.T) {
 			require.Equal(t, active, sim.PrimaryActive(1))
 			return nil
 		}))
+		require.Equal(t, was, sim.Current())
+		require.ErrorIs(t, d.WithMemory(m, vmm, func(*Driver) error { return unix.EMLINK }), unix.EMLINK)
 		require.Equal(t, was, sim.Current())
 		require.False(t, sim.PrimaryActive(1))
 	}
@@ -328,9 +420,17 @@ func TestSetSyncMemops(t *testing.T) {
 		return flags
 	}
 	before := flags()
-	for _, r := range []Result{ErrUnknown, ErrNotSupported} {
-		sim.Fail("cuPointerSetAttribute", int(r), 1)
-		set()
+	for r, line := range map[Result]string{
+		0:               "",
+		ErrNotSupported: "",
+		ErrUnknown:      fmt.Sprintf("WARN: the CUDA driver cannot set SYNC_MEMOPS for %#x; ", p),
+	} {
+		if r != 0 {
+			sim.Fail("cuPointerSetAttribute", int(r), 1)
+		}
+		lines := cudatest.Lines(t, set)
+		require.Equal(t, line == "", lines == "", "%d: %s", r, lines)
+		require.True(t, strings.HasPrefix(lines, line), lines)
 		require.Equal(t, before, flags())
 		sim.Heal("cuPointerSetAttribute")
 	}
@@ -449,6 +549,8 @@ func TestAllocRefusesBadInput(t *testing.T) {
 		{0, 0, unix.EINVAL},
 		{0, math.MaxUint64, unix.EINVAL},
 		{0, 1<<47 + 1, unix.EINVAL},
+		{0, 1 << 47, unix.ENOMEM}, // not absurd, but more than there is
+		{0, 1<<47 - 1, unix.ENOMEM},
 		{-1, 4096, unix.ENODEV},
 		{64, 4096, unix.ENODEV},
 		{math.MaxInt32, 4096, unix.ENODEV},
@@ -524,6 +626,98 @@ func TestAllocationExportWithoutDMABufs(t *testing.T) {
 	_, err = a.Export(false)
 	require.ErrorIs(t, err, unix.ENOTSUP)
 	require.ErrorContains(t, err, "open kernel modules")
+}
+
+// recorder is a driver that notes its calls. A call whose name is in refused fails.
+type recorder struct {
+	t       *testing.T
+	calls   []string
+	refused map[string]Result
+}
+
+func (r *recorder) note(name string, args ...any) uintptr {
+	r.calls = append(r.calls, strings.TrimSpace(name+" "+fmt.Sprintln(args...)))
+	return uintptr(r.refused[name])
+}
+
+// allocator is a recorder of what Alloc calls. Its memory is at 0x7000000.
+func (r *recorder) allocator() *Driver {
+	d := with(symMemCreate, func(h *MemHandle, size uint64, prop *AllocationProp, flags uint64) uintptr {
+		require.Equal(r.t, AllocationProp{Type: 1, RequestedHandleTypes: 1, Location: Location{1, 5}}, *prop)
+		*h = 77
+		return r.note("create", size, flags)
+	})
+	for s, fn := range map[symbol]any{
+		symMemAddressReserve: func(addr *uint64, size, align, fixed, flags uint64) uintptr {
+			*addr = 0x7000000
+			return r.note("reserve", size, align, fixed, flags)
+		},
+		symMemMap: func(addr, size, offset, h, flags uint64) uintptr {
+			return r.note("map", addr, size, offset, h, flags)
+		},
+		symMemSetAccess: func(addr, size uint64, desc *[3]int32, n uint64) uintptr {
+			return r.note("access", addr, size, *desc, n)
+		},
+		symMemUnmap:       func(addr, size uint64) uintptr { return r.note("unmap", addr, size) },
+		symMemAddressFree: func(addr, size uint64) uintptr { return r.note("free", addr, size) },
+		symMemRelease:     func(h uint64) uintptr { return r.note("release", h) },
+	} {
+		d.fn[s] = purego.NewCallback(fn)
+	}
+	return d
+}
+
+// What an allocation is made of, and that each part goes, the last first, even where another
+// one cannot.
+func TestAllocationIsUndone(t *testing.T) {
+	const size, at = 4 << 20, 0x7000000
+	build := []string{
+		fmt.Sprint("create ", size, " 0"),
+		fmt.Sprint("reserve ", size, " 0 0 0"),
+		fmt.Sprint("map ", at, " ", size, " 0 77 0"),
+		fmt.Sprint("access ", at, " ", size, " [1 5 3] 1"),
+	}
+	undo := []string{fmt.Sprint("unmap ", at, " ", size), fmt.Sprint("free ", at, " ", size), "release 77"}
+	r := &recorder{t: t}
+	d := r.allocator()
+	for made, name := range []string{"create", "reserve", "map", "access", "nothing"} {
+		for _, stuck := range [][]string{nil, {"unmap"}, {"free"}, {"release"}, {"unmap", "free", "release"}} {
+			r.calls, r.refused = nil, map[string]Result{name: ErrNotPermitted}
+			for _, s := range stuck {
+				r.refused[s] = ErrUnknown
+			}
+			a := &Allocation{driver: d, device: 5, size: size}
+			var err error
+			lines := cudatest.Lines(t, func() {
+				err = a.build(&AllocationProp{Type: 1, RequestedHandleTypes: 1, Location: Location{1, 5}})
+			})
+			if name == "nothing" {
+				require.NoError(t, err)
+				require.Equal(t, build, r.calls)
+				require.Empty(t, lines)
+				require.Equal(t, []uint64{at, size}, []uint64{a.Ptr(), a.Size()})
+				r.calls = nil
+				err = a.Free()
+				require.Equal(t, undo, r.calls)
+				for call, s := range map[string]symbol{"unmap": symMemUnmap, "free": symMemAddressFree, "release": symMemRelease} {
+					require.Equal(t, slices.Contains(stuck, call), strings.Contains(fmt.Sprint(err), names[s]), err)
+				}
+				continue
+			}
+			require.ErrorIs(t, err, ErrNotPermitted, name)
+			wanted := slices.Concat(build[:made+1], undo[3-made:])
+			require.Equal(t, wanted, r.calls, "%s fails, and %v", name, stuck)
+			lost := 0
+			for _, call := range r.calls[made+1:] {
+				call, _, _ = strings.Cut(call, " ")
+				if slices.Contains(stuck, call) {
+					lost++
+				}
+			}
+			require.Equal(t, lost, strings.Count(lines, "WARN: GPU memory is lost: cuMem"), lines)
+			require.Equal(t, lost, strings.Count(lines, "\n"), lines)
+		}
+	}
 }
 
 func TestFreeGoesOnAfterAFailure(t *testing.T) {

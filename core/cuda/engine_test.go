@@ -1,14 +1,20 @@
 package cuda
 
 import (
+	"encoding/binary"
+	"fmt"
 	"math"
+	"slices"
+	"strings"
 	"testing"
 	"unsafe"
 
 	"gdrapi/core/cuda/cudatest"
+	"gdrapi/core/internal/sys"
 
 	"github.com/ebitengine/purego"
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 )
 
 // memories is a driver that knows a list of memories, in pages of 4 KiB from base on. A
@@ -144,9 +150,10 @@ func TestEngineOf(t *testing.T) {
 		text := append([]byte(name), 0)
 		return int(sim.Call("cuda_sim_calls", uintptr(unsafe.Pointer(&text[0]))))
 	}
-	for _, name := range []string{"cuStreamDestroy_v2", "cuMemHostUnregister"} {
+	for _, name := range []string{"cuStreamDestroy_v2", "cuMemHostUnregister", "cuDevicePrimaryCtxRelease_v2"} {
 		sim.Fail(name, int(ErrUnknown), math.MaxInt32) // has it counted
 	}
+	released := func() int { return calls("cuDevicePrimaryCtxRelease_v2") }
 
 	for _, name := range []string{
 		"cuDeviceGet", "cuDevicePrimaryCtxRetain", "cuCtxPushCurrent_v2", "cuStreamCreate",
@@ -163,6 +170,8 @@ func TestEngineOf(t *testing.T) {
 	}
 	require.Equal(t, 2, calls("cuStreamDestroy_v2"))
 	require.Equal(t, 1, calls("cuMemHostUnregister"))
+	require.Equal(t, 4, released(), "what fails keeps no context")
+	require.False(t, sim.PrimaryActive(0))
 
 	e, err := d.EngineOf(0, nil, s)
 	require.NoError(t, err)
@@ -171,11 +180,19 @@ func TestEngineOf(t *testing.T) {
 	require.True(t, e.WritesWords)
 	require.EqualValues(t, 1, loadWord(e.Staging+s.Word))
 	require.Equal(t, current, sim.Current())
+	require.Equal(t, 4, released(), "a new engine keeps its context")
 	live := sim.Live()
 	again, err := d.EngineOf(0, e, s)
 	require.NoError(t, err)
 	require.Same(t, e, again)
 	require.Equal(t, live, sim.Live(), "an engine that lives takes nothing more")
+	require.Equal(t, 5, released())
+	sim.Fail("cuDevicePrimaryCtxRelease_v2", int(ErrNotPermitted), 1)
+	_, err = d.EngineOf(0, e, s)
+	require.ErrorIs(t, err, ErrNotPermitted)
+	sim.Heal("cuDevicePrimaryCtxRelease_v2")
+	sim.Must("cuDevicePrimaryCtxRelease_v2", 0)
+	require.True(t, sim.PrimaryActive(0))
 
 	sim.Fail("cuStreamWriteValue32_v2", int(ErrNotSupported), 1)
 	other, err := d.EngineOf(1, nil, s)
@@ -190,6 +207,120 @@ func TestEngineOf(t *testing.T) {
 	require.NoError(t, err)
 	require.NotSame(t, e, renewed)
 	require.True(t, renewed.WritesWords)
+}
+
+// marker has memory that a test marks, and finds out whether it is still there. The kernel
+// reads it: what was unmapped may be another's by now.
+type marker struct {
+	t    *testing.T
+	file int
+}
+
+const mark = 0x6d61726b
+
+func (m marker) set(addr uintptr) { *(*uint32)(sys.Pointer(addr)) = mark }
+
+func (m marker) has(addr uintptr) bool {
+	_, _, errno := unix.Syscall6(unix.SYS_PWRITE64, uintptr(m.file), addr, 4, 0, 0, 0)
+	if errno == unix.EFAULT {
+		return false
+	}
+	require.Zero(m.t, errno)
+	var b [4]byte
+	_, err := unix.Pread(m.file, b[:], 0)
+	require.NoError(m.t, err)
+	return binary.NativeEndian.Uint32(b[:]) == mark
+}
+
+// What an engine is made of, and that each part goes, the last first, even where another one
+// cannot.
+func TestNewEngineIsUndone(t *testing.T) {
+	const stream, size = 0x5000, 1 << 20
+	file, err := unix.MemfdCreate("marks", unix.MFD_CLOEXEC)
+	require.NoError(t, err)
+	defer unix.Close(file)
+	m := marker{t, file}
+	r := &recorder{t: t}
+	var staging uintptr
+	d := with(symStreamCreate, func(s *uintptr, flags uint32) uintptr {
+		*s = stream
+		return r.note("create", flags)
+	})
+	for s, fn := range map[symbol]any{
+		symMemHostRegister: func(addr, n uintptr, flags uint32) uintptr {
+			staging = addr
+			m.set(addr)
+			m.set(addr + n - 4)
+			return r.note("register", n, flags)
+		},
+		symMemHostGetDevicePointer: func(at *uint64, addr uintptr, flags uint32) uintptr {
+			require.Equal(t, staging, addr)
+			*at = 0xd0000000
+			return r.note("pointer", flags)
+		},
+		symMemHostUnregister: func(addr uintptr) uintptr {
+			require.Equal(t, staging, addr)
+			require.True(t, m.has(addr), "page-locked memory is not unmapped")
+			return r.note("unregister")
+		},
+		symStreamDestroy: func(s uintptr) uintptr {
+			require.EqualValues(t, stream, s)
+			require.False(t, m.has(staging) || m.has(staging+size-4))
+			return r.note("destroy")
+		},
+		symStreamWriteValue32: func(s, at uintptr, value, flags uint32) uintptr {
+			return r.note("write", s, at-0xd0000000, value, flags)
+		},
+		symStreamSynchronize: func(s uintptr) uintptr { return r.note("wait", s) },
+	} {
+		d.fn[s] = purego.NewCallback(fn)
+	}
+	create, register, pointer := "create 1", fmt.Sprint("register ", size, " 2"), "pointer 0"
+	for _, c := range []struct {
+		fails string
+		size  uintptr
+		want  []string
+	}{
+		{"create", size, []string{create}},
+		{"memory", 1 << 60, []string{create, "destroy"}},
+		{"register", size, []string{create, register, "destroy"}},
+		{"pointer", size, []string{create, register, pointer, "unregister", "destroy"}},
+		{"nothing", size, []string{create, register, pointer, fmt.Sprint("write ", stream, " 64 1 0"), fmt.Sprint("wait ", stream)}},
+	} {
+		for _, stuck := range [][]string{nil, {"unregister"}, {"destroy"}, {"unregister", "destroy"}} {
+			staging = 0
+			r.calls, r.refused = nil, map[string]Result{c.fails: ErrNotPermitted}
+			lost := 0
+			for _, s := range stuck {
+				r.refused[s] = ErrUnknown
+				if slices.Contains(c.want, s) {
+					lost++
+				}
+			}
+			var e *Engine
+			var err error
+			lines := cudatest.Lines(t, func() { e, err = d.newEngine(9, Staging{Size: c.size, Word: 64}) })
+			require.Equal(t, c.want, r.calls, c.fails)
+			require.Equal(t, lost, strings.Count(lines, "WARN: a stream, or page-locked memory, is lost: cu"), lines)
+			require.Equal(t, lost, strings.Count(lines, "\n"), lines)
+			switch c.fails {
+			case "nothing":
+				require.NoError(t, err)
+				require.Equal(t, &Engine{Context: 9, Stream: stream, Staging: staging, StagingAt: 0xd0000000}, e)
+				require.Contains(t, cudatest.VMFlags(t, staging), "dc", "no child inherits it")
+				require.NoError(t, unmap(staging, size))
+				require.False(t, m.has(staging) || m.has(staging+size-4))
+			case "memory":
+				require.ErrorIs(t, err, unix.ENOMEM)
+			default:
+				require.ErrorIs(t, err, ErrNotPermitted)
+			}
+			if err != nil {
+				require.Nil(t, e)
+			}
+		}
+	}
+	require.ErrorIs(t, unmap(1, size), unix.EINVAL)
 }
 
 // What the stream writes, the CPU must see.
