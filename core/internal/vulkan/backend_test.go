@@ -55,6 +55,8 @@ func TestAsEveryBackend(t *testing.T) {
 				backendtest.Refuses("plain memory", sim.MemAlloc(0, 1<<20), 4096, unix.ENOTSUP, "gdr_mem_alloc"),
 				backendtest.Refuses("memory not to be exported", private, 4096, unix.ENOTSUP, "gdr_mem_alloc"),
 				backendtest.Refuses("two chunks", addr+4096, cudatest.VMMChunk, unix.ENOTSUP, "one allocation"),
+				backendtest.Refuses("two whole chunks", addr, 2*cudatest.VMMChunk, unix.ENOTSUP, "one allocation"),
+				backendtest.Refuses("a byte past the first chunk", addr+page, cudatest.VMMChunk-page+1, unix.ENOTSUP, "one allocation"),
 				backendtest.Refuses("more than there is", addr, 1<<40, unix.EINVAL, "past their allocation"),
 				backendtest.Refuses("absurdly more", addr, 1<<64-1-addr, unix.EINVAL, "past their allocation"),
 			}

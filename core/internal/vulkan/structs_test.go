@@ -1,9 +1,11 @@
 package vulkan
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
+	"strconv"
 	"testing"
 	"unsafe"
 
@@ -151,24 +153,33 @@ func TestLayoutAgainstTheHeaders(t *testing.T) {
 	ctest.Agree(t, "#include <string.h>\n#include <vulkan/vulkan.h>\n", want)
 }
 
+// Every result that the table has; the headers check the names and numbers. Another one is an
+// I/O error.
 func TestResultToErrno(t *testing.T) {
-	for _, c := range []struct {
-		number int32
-		errno  unix.Errno
-	}{
-		{-1, unix.ENOMEM}, {-2, unix.ENOMEM}, {-3, unix.ENODEV}, {-4, unix.EIO}, {-5, unix.ENOMEM},
-		{-7, unix.ENOTSUP}, {-9, unix.ENODEV}, {-10, unix.ENOMEM}, {-13, unix.EIO},
-		{-1000072003, unix.ENOTSUP}, {5, unix.EAGAIN}, {-999, unix.EIO}, {77, unix.EIO},
-	} {
-		r := Result(c.number)
+	want := map[Result]unix.Errno{
+		5: unix.EAGAIN, -1: unix.ENOMEM, -2: unix.ENOMEM, -3: unix.ENODEV, -4: unix.EIO, -5: unix.ENOMEM,
+		-6: unix.ENODEV, -7: unix.ENOTSUP, -8: unix.ENOTSUP, -9: unix.ENODEV, -10: unix.ENOMEM, -13: unix.EIO,
+		-1000072003: unix.ENOTSUP,
+	}
+	require.Len(t, known, len(want))
+	for r := range want {
+		require.Contains(t, known, r)
+	}
+	for _, r := range []Result{1, 2, 3, 4, 77, -11, -12, -999, -1000069000} {
+		require.NotContains(t, known, r)
+		want[r] = unix.EIO
+	}
+	for r, e := range want {
 		wrapped := fmt.Errorf("vkX: %w", r)
-		require.Equal(t, c.errno, r.Errno(), "%v", r)
-		require.ErrorIs(t, wrapped, c.errno)
+		require.Equal(t, e, r.Errno(), "%v", r)
 		require.ErrorIs(t, wrapped, r)
 		var errno unix.Errno
 		require.ErrorAs(t, wrapped, &errno)
-		require.Equal(t, c.errno, errno)
-		require.Contains(t, r.Error(), fmt.Sprint(c.number))
+		require.Equal(t, e, errno)
+		require.Contains(t, r.Error(), strconv.Itoa(int(r)))
+		for _, other := range []unix.Errno{unix.EAGAIN, unix.ENOMEM, unix.ENODEV, unix.EIO, unix.ENOTSUP} {
+			require.Equal(t, other == e, errors.Is(wrapped, other), "%v is %v", r, other)
+		}
 	}
 }
 
@@ -197,5 +208,14 @@ func TestMappableType(t *testing.T) {
 		got, found := mappableType(&p)
 		require.Equal(t, c.found, found, "%v", c.flags)
 		require.Equal(t, c.want, got, "%v", c.flags)
+	}
+	for _, n := range []uint32{maxMemoryTypes, maxMemoryTypes + 1, 1<<32 - 1} {
+		p := memoryProperties{typeCount: n}
+		_, found := mappableType(&p)
+		require.False(t, found)
+		p.types[maxMemoryTypes-1].propertyFlags = local | visible | coherent
+		got, found := mappableType(&p)
+		require.True(t, found)
+		require.EqualValues(t, maxMemoryTypes-1, got)
 	}
 }
