@@ -114,8 +114,11 @@ static int put_hook(void)
 		return ENOTSUP;
 	while (now != hook) {
 		bool unbound = (uintptr_t)now - slot.low < slot.high - slot.low;
+		ioctl_fn c = atomic_load(&c_library);
 
-		atomic_store(&forward, unbound ? atomic_load(&c_library) : now);
+		atomic_store(&forward, unbound ? c : now);
+		if (unbound || now == c)
+			atomic_store(&no_way_back, c);	/* the tool that it was last may be gone */
 		before = now;
 		if (atomic_compare_exchange_strong(in_slot(), &now, hook))
 			break;
