@@ -22,6 +22,7 @@
 #include <pthread.h>
 #include <sched.h>
 #include <semaphore.h>
+#include <setjmp.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -330,6 +331,34 @@ static void watch_another(void *arg)
 	a->refused = watch(&a->s, &a->plan, &w) == ENOTSUP && saw_nothing(&w) && w.fd == -1;
 }
 
+/* A watch in the middle of a watch, of a request of another size. */
+static void watch_inside(void *arg)
+{
+	struct another *a = arg;
+	struct form f;
+	struct watched_request r = asks(EXPORT(OLD), form(&f, OBJECT));
+	struct watched_plan plan = { .request = &r, .requests = 1 };
+	struct gdr_watch w;
+
+	a->refused = watch(&a->s, &plan, &w) || !saw(&w, OLD) || plan.calls != 1;
+}
+
+/* Each of the two is told its own request, and the slot is put back by the outer one alone. */
+static void test_nested(const char *name)
+{
+	struct another a = { .s = load(name) };
+	struct form f;
+	struct watched_request r = asks(EXPORT(NEW), form(&f, OBJECT));
+	struct watched_plan plan = { .middle = watch_inside, .arg = &a, .request = &r, .requests = 1 };
+	ioctl_fn first = atomic_load(a.s.slot);
+	const char *was = strdup(access_of(a.s.slot));
+	struct gdr_watch w;
+
+	tap_ok(&tap, !watch(&a.s, &plan, &w) && saw(&w, NEW) && !a.refused, "%s nested: each watch sees its own request", name);
+	tap_ok(&tap, atomic_load(a.s.slot) == first && !strcmp(access_of(a.s.slot), was), "%s nested: the slot is as it was", name);
+	free((void *)was);
+}
+
 /* In the middle of a watch no other libcuda is watched; afterwards it is. */
 static void test_another(void)
 {
@@ -459,6 +488,302 @@ static void test_tools(bool request)
 	detach(&lower, &s);
 	tap_ok(&tap, once(&s, false) && once(&s, true), "tools, %s: the other one goes", what);
 	tap_ok(&tap, atomic_load(s.slot) == first, "tools, %s: the slot is as it was", what);
+}
+
+static void attach_upper(void *arg)
+{
+	attach(&upper, upper_hook, arg);
+}
+
+/* A tool was there before the watch, and another one attaches during it. */
+static void test_tool_below(void)
+{
+	struct standin s = load("watched_again");
+	struct form f;
+	struct watched_request r = asks(EXPORT(NEW), form(&f, OBJECT));
+	struct watched_plan plan = { .middle = attach_upper, .arg = &s, .request = &r, .requests = 1 };
+	ioctl_fn first;
+	struct gdr_watch w;
+
+	s.ioctl(-1, 0, NULL);	/* binds the slot */
+	first = atomic_load(s.slot);
+	attach(&lower, lower_hook, &s);
+	tap_ok(&tap, !watch(&s, &plan, &w) && saw(&w, NEW) && lower.passed == 1 && upper.passed == 1 && atomic_load(s.slot) == upper_hook,
+	       "a tool below: another one attaches during a watch");
+	tap_ok(&tap, once(&s, false), "a tool below: requests pass through both");
+	detach(&upper, &s);
+	tap_ok(&tap, once(&s, false) && once(&s, true) && once(&s, false), "a tool below: the other one goes");
+	tap_ok(&tap, atomic_load(s.slot) == lower_hook, "a tool below: it is in the slot again");
+	detach(&lower, &s);
+	tap_ok(&tap, atomic_load(s.slot) == first, "a tool below: it goes, too");
+	lower.found = ioctl;	/* to be called by mistake */
+	plan.requests = 0;
+	tap_ok(&tap, !watch(&s, &plan, &w) && once(&s, false) && once(&s, true), "a tool below: once gone, it is not called");
+	detach(&upper, &s);
+	tap_ok(&tap, once(&s, true) && once(&s, false) && atomic_load(s.slot) == first, "a tool below: the slot is as it was");
+}
+
+/* A tool attaches while our function is in the slot, and then another thread begins to watch. */
+static void attach_and_watch(void *arg)
+{
+	struct another *a = arg;
+
+	attach(&lower, lower_hook, &a->s);
+	watch_inside(a);
+}
+
+static void test_tool_between(void)
+{
+	struct another a = { .s = load("watched_again") };
+	struct form f;
+	struct watched_request r = asks(EXPORT(NEW), form(&f, OBJECT));
+	struct watched_plan plan = { .middle = attach_and_watch, .arg = &a, .request = &r, .requests = 1 };
+	struct gdr_watch w;
+	ioctl_fn first;
+
+	a.s.ioctl(-1, 0, NULL);	/* binds the slot */
+	first = atomic_load(a.s.slot);
+	tap_ok(&tap, !watch(&a.s, &plan, &w) && saw(&w, NEW) && !a.refused && lower.passed == 2, "a tool between: both watches see their requests");
+	tap_ok(&tap, atomic_load(a.s.slot) == lower_hook, "a tool between: it stays");
+	tap_ok(&tap, once(&a.s, false) && once(&a.s, true) && once(&a.s, false), "a tool between: requests pass through it once");
+	detach(&lower, &a.s);
+	tap_ok(&tap, once(&a.s, true) && atomic_load(a.s.slot) == first, "a tool between: it goes");
+}
+
+/* A tool makes the slot's page read-only again, as the loader had. */
+static void protect_again(void *arg)
+{
+	struct another *a = arg;
+	uintptr_t page = sysconf(_SC_PAGESIZE);
+
+	if (mprotect((void *)(a->s.is.at & -page), page, PROT_READ))
+		exit(2);
+	if (a->plan.calls)
+		watch_inside(a);
+}
+
+static void attach_and_protect(void *arg)
+{
+	struct another *a = arg;
+
+	attach(&lower, lower_hook, &a->s);
+	protect_again(a);
+}
+
+static void test_protected(void)
+{
+	struct another a = { .s = load("watched_relro") };
+	uintptr_t page = sysconf(_SC_PAGESIZE);
+	struct form f;
+	struct watched_request r = asks(EXPORT(NEW), form(&f, OBJECT));
+	struct watched_plan plan = { .middle = protect_again, .arg = &a, .request = &r, .requests = 1 };
+	ioctl_fn first = atomic_load(a.s.slot);
+	struct gdr_watch w;
+
+	tap_ok(&tap, !watch(&a.s, &plan, &w) && saw(&w, NEW) && atomic_load(a.s.slot) == first && !strcmp(access_of(a.s.slot), "r--p"),
+	       "protected meanwhile: the slot is put back");
+	a.plan.calls = 1;	/* a watch follows */
+	plan.middle = attach_and_protect;
+	tap_ok(&tap, !watch(&a.s, &plan, &w) && saw(&w, NEW) && !a.refused && lower.passed == 2,
+	       "protected meanwhile, with a tool's hook: watched again");
+	tap_ok(&tap, atomic_load(a.s.slot) == lower_hook && !strcmp(access_of(a.s.slot), "r--p"), "protected meanwhile: the tool's hook stays");
+	if (mprotect((void *)(a.s.is.at & -page), page, PROT_READ | PROT_WRITE))
+		exit(2);
+	detach(&lower, &a.s);
+	mprotect((void *)(a.s.is.at & -page), page, PROT_READ);
+	tap_ok(&tap, sees(&a.s) && atomic_load(a.s.slot) == first, "protected meanwhile: the tool goes");
+}
+
+/* A slot whose page cannot be made writable: of a file that was opened to be read. */
+static void test_refused(void)
+{
+	struct standin s = load("watched_relro"), bad = s;
+	int fd = open("/proc/self/exe", O_RDONLY | O_CLOEXEC);
+	void *page = mmap(NULL, 1, PROT_READ, MAP_SHARED, fd, 0);
+	struct watched_plan plan = { 0 };
+	struct gdr_watch w;
+
+	if (page == MAP_FAILED)
+		exit(2);
+	bad.is.at = (uintptr_t)page + 8;
+	memset(&w, 0xee, sizeof(w));
+	tap_is(&tap, watch(&bad, &plan, &w), ENOTSUP, "refused by mprotect: the return");
+	tap_ok(&tap, !plan.calls && saw_nothing(&w) && w.fd == -1, "refused by mprotect: not called, nothing told");
+	tap_ok(&tap, !strncmp(access_of(page), "r--", 3), "refused by mprotect: the page is as it was");
+	tap_ok(&tap, sees(&s), "refused by mprotect: another one is watched");
+	munmap(page, 1);
+	close(fd);
+}
+
+/* An address in the slot is the library's own, and the slot unbound, from its first byte to its last. */
+static void test_bounds(void)
+{
+	static const struct {
+		const char *what;
+		int low, high;	/* from the address in the slot on */
+		bool unbound;
+	} row[] = {
+		{ "its first byte", 0, 1, true },
+		{ "its last byte", -8, 1, true },
+		{ "the byte behind it", -8, 0, false },
+		{ "the byte before it", 1, 8, false },
+	};
+	struct standin s = load("watched_again");
+	ioctl_fn first = atomic_load(s.slot);
+
+	atomic_store(s.slot, counting);
+	for (size_t i = 0; i < sizeof(row) / sizeof(*row); i++) {
+		s.is.low = (uintptr_t)counting + row[i].low;
+		s.is.high = (uintptr_t)counting + row[i].high;
+		passed = 0;
+		tap_ok(&tap, sees(&s) && passed == !row[i].unbound && atomic_load(s.slot) == counting,
+		       "the slot holds %s: it is %s", row[i].what, row[i].unbound ? "not bound" : "a hook");
+	}
+	atomic_store(s.slot, first);
+}
+
+/* A hook that is left by siglongjmp, as a handler of the host's may. */
+static sigjmp_buf jump;
+
+static int leaving(int fd, unsigned long request, ...)
+{
+	va_list ap;
+	void *arg;
+
+	va_start(ap, request);
+	arg = va_arg(ap, void *);
+	va_end(ap);
+	if (request == FIONREAD)
+		siglongjmp(jump, 1);
+	return ioctl(fd, request, arg);
+}
+
+static void leave_and_watch(void *arg)
+{
+	struct another *a = arg;
+
+	if (!sigsetjmp(jump, 0)) {
+		a->s.ioctl(null_fd, FIONREAD, NULL);
+		exit(2);
+	}
+	watch_inside(a);
+}
+
+static void test_left(void)
+{
+	struct another a = { .s = load("watched_again") };
+	struct watched_plan plan = { .middle = leave_and_watch, .arg = &a };
+	ioctl_fn first = atomic_load(a.s.slot);
+	struct gdr_watch w;
+
+	atomic_store(a.s.slot, leaving);
+	tap_ok(&tap, !watch(&a.s, &plan, &w) && saw_nothing(&w) && !a.refused && atomic_load(a.s.slot) == leaving,
+	       "left by siglongjmp: the next watch sees its request");
+	atomic_store(a.s.slot, first);
+}
+
+/* A watch without a request, during which a tool attaches. */
+static bool attaches(const struct standin *s, void (*attach_one)(void *))
+{
+	struct watched_plan plan = { .middle = attach_one, .arg = (void *)s };
+	struct gdr_watch w;
+
+	return !watch(s, &plan, &w) && plan.calls == 1;
+}
+
+/* Where a tool was there before the first watch, requests still go somewhere. */
+static bool after_a_tool(void)
+{
+	struct standin s = load("watched_again");
+
+	s.ioctl(-1, 0, NULL);
+	attach(&lower, lower_hook, &s);
+	return attaches(&s, attach_upper) && s.ioctl(-1, FIONREAD, NULL) == -1 && errno == EBADF;
+}
+
+static bool after_none(void)
+{
+	test_tools(false);
+	return !tap.failed;
+}
+
+/* A tool that is gone from one library, and then a library whose slot is not bound. */
+static bool after_one_that_went(void)
+{
+	struct standin s = load("watched_again"), unbound = load("watched_lazy");
+
+	s.ioctl(-1, 0, NULL);
+	attach(&lower, lower_hook, &s);
+	if (!once(&s, true))
+		return false;
+	detach(&lower, &s);
+	lower.found = ioctl;	/* to be called by mistake */
+	return attaches(&unbound, attach_upper) && once(&unbound, false);
+}
+
+/* In processes where no request has gone anywhere yet. */
+static void test_first(const char *what, bool (*f)(void))
+{
+	int status = -1;
+	pid_t child;
+
+	fflush(stdout);
+	child = fork();
+	if (!child)
+		_exit(!freopen("/dev/null", "w", stdout) || !f());
+	waitpid(child, &status, 0);
+	tap_ok(&tap, !status, "before any request: %s", what);
+}
+
+/* No more than there is room for, and all are counted. */
+static void test_list(void)
+{
+	struct gdr_library none = { .addr = 1, .headers = 2, .count = 3 }, all[64], list[64];
+	size_t n = gdr_list_libraries(all, 64);
+	bool good = n > 2 && n < 64;
+
+	for (size_t room = 0; good && room <= n + 1; room++) {
+		for (size_t i = 0; i < 64; i++)
+			list[i] = none;
+		good = gdr_list_libraries(list, room) == n;
+		for (size_t i = 0; i < 64; i++)
+			good &= !memcmp(&list[i], i < room && i < n ? &all[i] : &none, sizeof(none));
+	}
+	tap_ok(&tap, good, "libraries: as many as there is room for");
+}
+
+/* What lies in a segment, whole, is read; what ends behind it is not. */
+static void test_read(void)
+{
+	struct standin s = load("watched_lazy");
+	const ElfW(Ehdr) *head;
+	const ElfW(Phdr) *p;
+	struct link_map *map;
+	bool good = true;
+	int segments = 0;
+
+	dlinfo(s.lib, RTLD_DI_LINKMAP, &map);
+	head = (void *)map->l_addr;
+	p = (void *)(map->l_addr + head->e_phoff);
+	for (int i = 0; i < head->e_phnum; i++) {
+		uintptr_t low = map->l_addr + p[i].p_vaddr, high = low + p[i].p_memsz;
+		unsigned char got[16] = "";
+
+		/* Up to the page's end no library's segment lies behind it. */
+		if (p[i].p_type != PT_LOAD || p[i].p_memsz < 16 || high % 4096 == 0)
+			continue;
+		segments++;
+		good &= gdr_read_library(low, got, 16) && !memcmp(got, (void *)low, 16);
+		good &= gdr_read_library(high - 16, got, 16) && !memcmp(got, (void *)(high - 16), 16);
+		good &= gdr_read_library(high - 1, got, 1) && got[0] == *(unsigned char *)(high - 1);
+		memset(got, 0xee, sizeof(got));
+		good &= !gdr_read_library(high - 15, got, 16) && !gdr_read_library(high - 1, got, 2) && !gdr_read_library(high, got, 1) &&
+			!gdr_read_library(low, got, SIZE_MAX) && !gdr_read_library(high, got, 0);
+		for (int k = 0; k < 16; k++)
+			good &= got[k] == 0xee;
+	}
+	tap_ok(&tap, good && segments > 2, "libraries: their bytes, to the last one");
+	tap_ok(&tap, !gdr_read_library(16, &good, 1), "libraries: nothing lies at the start of memory");
 }
 
 /* A tool whose hook makes a request of its own. */
@@ -853,15 +1178,28 @@ int main(int argc, char **argv)
 	directory = argv[1];
 	alarm(300);	/* ends a test in which a thread waits for ever */
 	null_fd = open("/dev/null", O_RDWR | O_CLOEXEC);
+	test_first("a tool attaches", after_none);
+	test_first("a second tool attaches", after_a_tool);
+	test_first("a tool attaches after one that went", after_one_that_went);
 	test_lazy();
+	test_nested("watched_again");	/* whose slot is not bound */
 	test_requests();
 	test_export();
 	test_relro();
+	test_nested("watched_relro");
 	test_another();
 	test_other_hook();
+	test_bounds();
 	test_tools(true);
 	test_tools(false);
+	test_tool_below();
+	test_tool_between();
+	test_protected();
+	test_refused();
 	test_reenters();
+	test_left();
+	test_list();
+	test_read();
 	test_signal();
 	test_fork("watched_lazy");
 	test_fork("watched_relro");
