@@ -10,13 +10,67 @@ import (
 	"io"
 	"math"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"runtime"
 	"strings"
 	"testing"
 
+	"gdrapi/cmd/internal/version"
+
 	"github.com/stretchr/testify/require"
 )
+
+// The test's program is gdrcopy_report where this variable is set.
+const asReport = "GDRCOPY_TEST_REPORT"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(asReport) != "" {
+		main()
+		return
+	}
+	os.Exit(m.Run())
+}
+
+// How the program ends, and what it says where no terminal looks on.
+func TestProgram(t *testing.T) {
+	self, err := os.Executable()
+	require.NoError(t, err)
+	dir := t.TempDir()
+	tool(t, "gdrcopy_copylat", "exit 77")
+	for _, c := range []struct {
+		args      []string
+		status    int
+		out, errs string
+	}{
+		{[]string{"--help"}, 0, help, ""},
+		{[]string{"--version"}, 0, version.Line(name), ""},
+		{[]string{"-V"}, 0, version.Line(name), ""},
+		{[]string{"-i", "testdata/run", "-o", dir}, 0, dir + "/gdrcopy_report.html\n", ""},
+		{[]string{"more"}, 2, "", "gdrcopy_report: 'more' is no option; see 'gdrcopy_report --help'\n"},
+		{[]string{"-i", dir}, 1, "", "gdrcopy_report: there is no copylat.json in " + dir + ": name the directory of an earlier run's -o\n"},
+		{[]string{"-o", dir}, 77, "", "gdrcopy_report: gdrcopy_copylat cannot run on this machine\n"},
+	} {
+		var out, errs bytes.Buffer
+		cmd := exec.Command(self, c.args...)
+		cmd.Env = append(os.Environ(), asReport+"=1")
+		cmd.Stdout, cmd.Stderr = &out, &errs
+		_ = cmd.Run()
+		require.Equal(t, c.status, cmd.ProcessState.ExitCode(), c.args)
+		require.Equal(t, c.out, out.String())
+		require.Equal(t, c.errs, errs.String())
+	}
+}
+
+// tool puts a shell script beside the test's program, where the benchmarks are.
+func tool(t *testing.T, name, body string) {
+	t.Helper()
+	self, err := os.Executable()
+	require.NoError(t, err)
+	path := filepath.Join(filepath.Dir(self), name)
+	require.NoError(t, os.WriteFile(path, []byte("#!/bin/sh\n"+body+"\n"), 0o777))
+	t.Cleanup(func() { os.Remove(path) })
+}
 
 // report makes the report of testdata/run and returns the folder that it is in.
 func report(t *testing.T, args ...string) string {
@@ -365,7 +419,7 @@ func TestTexts(t *testing.T) {
 func TestArguments(t *testing.T) {
 	for _, bad := range [][]string{
 		{"-x"}, {"more"}, {"-s", "16Q"}, {"-s", "K16"}, {"-s", "0"}, {"-s", "M"}, {"-s", "2000G"}, {"-s", "1025G"}, {"-s", "17179869184G"}, {"-s", "8589934592G"}, {"-s", "1048577M"}, {"-s", "1073741825K"}, {"-s", "1099511627777"},
-		{"-s", "-1"}, {"-s", "1.5M"}, {"-s", "99999999999999999999"}, {"-s", "4BB"}, {"--threads", "0"},
+		{"-s", "-1"}, {"-s", "1.5M"}, {"-s", "99999999999999999999"}, {"-s", "4BB"}, {"-s", "4B"}, {"-s", "4iB"}, {"-s", "4BK"}, {"-s", ""}, {"--threads", "0"},
 		{"--threads", "many"}, {"--threads", fmt.Sprint(mostThreads + 1)}, {"--budget", "-1"}, {"--budget", "0"}, {"--budget", "600001"}, {"-o"},
 		{"-i", "x", "--budget", "5"}, {"-i", "x", "-d", "1"}, {"-i", "x", "--device", "1"}, {"-i", "x", "-M", "wc"},
 		{"-i", "x", "--mapping", "wc"}, {"-i", "x", "-a", "ext"}, {"-i", "x", "-A", "ext"}, {"-i", "x", "--alloc", "ext"},
@@ -420,8 +474,12 @@ func TestBadInput(t *testing.T) {
 		err := run([]string{"-i", dir, "-o", t.TempDir()}, io.Discard)
 		require.ErrorContains(t, err, "copylat.json is not what a benchmark wrote", name)
 	}
-	err := run([]string{"-i", t.TempDir(), "-o", t.TempDir()}, io.Discard)
-	require.ErrorContains(t, err, "there is no copylat.json")
+	// A folder in the place of a file is neither read nor written.
+	dir := t.TempDir()
+	require.NoError(t, os.Mkdir(filepath.Join(dir, "copylat.json"), 0o777))
+	for _, args := range [][]string{{"-i", dir, "-o", t.TempDir()}, {"-o", dir}} {
+		require.ErrorContains(t, run(args, io.Discard), "copylat.json: is a directory")
+	}
 }
 
 // What the documentation shows is what the kept figures give. Of the run in report all but copylat.json
@@ -466,15 +524,11 @@ func TestOutputThatCannotBeWritten(t *testing.T) {
 	}
 }
 
-// The benchmarks stand beside the program: here, shell scripts beside the test's own.
+// The benchmarks stand beside the program: here, shell scripts.
 func TestGather(t *testing.T) {
 	self, err := os.Executable()
 	require.NoError(t, err)
-	script := func(tool, body string) {
-		path := filepath.Join(filepath.Dir(self), tool)
-		require.NoError(t, os.WriteFile(path, []byte("#!/bin/sh\n"+body+"\n"), 0o777))
-		t.Cleanup(func() { os.Remove(path) })
-	}
+	script := func(name, body string) { tool(t, name, body) }
 	good := `echo "$0 $*" >>` + filepath.Join(t.TempDir(), "calls")
 	log := strings.Fields(strings.TrimPrefix(good, `echo "$0 $*" >>`))[0]
 	script("gdrcopy_copylat", good+`; echo '{"gpu": "G", "results": []}'`)
