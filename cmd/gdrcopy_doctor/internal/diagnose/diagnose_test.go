@@ -250,6 +250,7 @@ var causes = []struct {
 	{"no uvm", dead, func(s *scene) { s.node("/dev/nvidia-uvm").Exists = false }, "device-nodes", Fail, "no /dev/nvidia-uvm", "modprobe nvidia-uvm"},
 	{"no uvm, and yet it works", healthy, func(s *scene) { s.node("/dev/nvidia-uvm").Exists = false }, "device-nodes", Warn, "no /dev/nvidia-uvm", "modprobe nvidia-uvm"},
 	{"no uvm, and yet CUDA starts", broken, func(s *scene) { s.node("/dev/nvidia-uvm").Exists = false }, "device-nodes", Warn, "no /dev/nvidia-uvm", "modprobe nvidia-uvm"},
+	{"no uvm, and CUDA fails once it has started", broken, func(s *scene) { s.node("/dev/nvidia-uvm").Exists = false; s.CUDA.Error = "cuDeviceGet: x" }, "device-nodes", Fail, "no /dev/nvidia-uvm", "modprobe nvidia-uvm"},
 	{"no uvm in a container", dead, func(s *scene) { s.node("/dev/nvidia-uvm").Exists = false; s.Container.Kind = "Docker" }, "device-nodes", Fail, "no /dev/nvidia-uvm", "--device /dev/nvidia-uvm"},
 	{"no nvidia0", dead, func(s *scene) { s.Nodes = s.Nodes[:3] }, "device-nodes", Fail, "no /dev/nvidia0", "nvidia-modprobe"},
 	{"no nvidia0 in a container", dead, func(s *scene) { s.Nodes = s.Nodes[:3]; s.Container.Kind = "Docker" }, "device-nodes", Fail, "no /dev/nvidia0", "--gpus all"},
@@ -405,6 +406,10 @@ var causes = []struct {
 	{"trial without CUDA", healthy, func(s *scene) { s.Trials[0].Step = "cuInit"; s.init(802) }, "trial", Fail, "It failed at cuInit", "line cuda"},
 	{"trial without memory", healthy, func(s *scene) { s.Trials[0].Step = "cuMemAlloc" }, "trial", Fail, "It failed at cuMemAlloc", "full"},
 	{"trial cannot pin", healthy, func(s *scene) { s.Trials[0].Step, s.NVML.GPUs[0].BAR1Free = "gdr_pin_buffer", 0 }, "trial", Fail, "It failed at gdr_pin_buffer", "line bar1"},
+	{"trial cannot map, for two reasons", healthy, func(s *scene) {
+		s.Trials[0].Step, s.NVML.GPUs[0].BAR1Free, s.NVML.GPUs[0].MIG = "gdr_map", 0, true
+	}, "trial", Fail, "It failed at gdr_map", "Do what the library says. See the line mig."},
+	{"trial cannot pin, and nothing says why", healthy, func(s *scene) { s.Trials[0].Step = "gdr_pin_buffer" }, "trial", Fail, "It failed at gdr_pin_buffer", "Do what the library says."},
 	{"trial reads other bytes", healthy, func(s *scene) {
 		s.Trials[0].Step, s.Trials[0].Error = "comparison", "what was read is not what was written"
 	}, "trial", Fail, "What was read is not what was written.", "report it"},
@@ -432,29 +437,29 @@ var causes = []struct {
 
 	// bar1
 	{"BAR1", healthy, nil, "bar1", OK, "of 262144 MiB of BAR1 261120 MiB are free", ""},
-	{"BAR1 full", broken, func(s *scene) { s.NVML.GPUs[0].BAR1Free = 1 << 20 }, "bar1", Fail, "1 MiB are free", "unmap buffers"},
+	{"BAR1 full", broken, func(s *scene) { s.NVML.GPUs[0].BAR1Free = 1 << 20 }, "bar1", Fail, "GPU 0000:18:00.0: of 262144 MiB of BAR1 1 MiB are free.", "unmap buffers"},
 	{"BAR1 small", healthy, func(s *scene) { s.NVML.GPUs[0].BAR1Total, s.NVML.GPUs[0].BAR1Free = 256<<20, 200<<20 }, "bar1", Warn, "of 256 MiB of BAR1 200", "Resizable BAR"},
 	{"BAR1 of a coherent GPU", healthy, func(s *scene) { s.NVML.GPUs[0].BAR1Total, s.CUDA.Devices[0].Coherent = 256<<20, 1 }, "bar1", OK, "coherent with the CPU", ""},
 	{"BAR1 by the bus", healthy, func(s *scene) { s.NVML.GPUs[0].BAR1Total = 0 }, "bar1", OK, "BAR1 has 262144 MiB. Without NVML", ""},
-	{"BAR1 small by the bus", healthy, func(s *scene) { s.NVML.GPUs, s.GPUs[0].BAR1 = nil, 256<<20 }, "bar1", Warn, "BAR1 has 256 MiB", "Resizable BAR"},
+	{"BAR1 small by the bus", healthy, func(s *scene) { s.NVML.GPUs, s.GPUs[0].BAR1 = nil, 256<<20 }, "bar1", Warn, "GPU 0000:18:00.0: BAR1 has 256 MiB. No more", "Resizable BAR"},
 
 	// memory, mig, vgpu, confidential-computing
-	{"a coherent GPU", healthy, func(s *scene) { s.CUDA.Devices[0].Coherent = 1 }, "memory", OK, "mappings of it are cached", ""},
-	{"a GPU without memory", healthy, func(s *scene) { s.CUDA.Devices[0].Integrated = 1 }, "memory", OK, "no memory of its own", ""},
-	{"MIG", healthy, func(s *scene) { s.NVML.GPUs[0].MIG = true }, "mig", OK, "the trial went well", ""},
-	{"MIG that fails", broken, func(s *scene) { s.NVML.GPUs[0].MIG = true }, "mig", Warn, "parted into instances (MIG)", "nvidia-smi -mig 0"},
-	{"vGPU", healthy, func(s *scene) { s.NVML.GPUs[0].VGPU = true }, "vgpu", Warn, "virtual one (vGPU)", "passthrough"},
+	{"a coherent GPU", healthy, func(s *scene) { s.CUDA.Devices[0].Coherent = 1 }, "memory", OK, "The CPU may cache the memory of GPU 0000:18:00.0 (as on GH200 and GB200)", ""},
+	{"a GPU without memory", healthy, func(s *scene) { s.CUDA.Devices[0].Integrated = 1 }, "memory", OK, "GPU 0000:18:00.0 has no memory of its own", ""},
+	{"MIG", healthy, func(s *scene) { s.NVML.GPUs[0].MIG = true }, "mig", OK, "GPU 0000:18:00.0 is parted into instances (MIG), and the trial went well", ""},
+	{"MIG that fails", broken, func(s *scene) { s.NVML.GPUs[0].MIG = true }, "mig", Warn, "GPU 0000:18:00.0 is parted into instances (MIG). rm does not", "nvidia-smi -mig 0"},
+	{"vGPU", healthy, func(s *scene) { s.NVML.GPUs[0].VGPU = true }, "vgpu", Warn, "GPU 0000:18:00.0 is a virtual one (vGPU)", "passthrough"},
 	{"confidential computing", broken, func(s *scene) { s.NVML.Confidential = true }, "confidential-computing", Fail, "hides its memory", "cuMemcpy"},
 
 	// limits
-	{"limits", healthy, nil, "limit-files", OK, "1048576 descriptors", ""},
+	{"limits", healthy, nil, "limit-files", OK, "A process may have 1048576 descriptors.", ""},
 	{"no limits", healthy, func(s *scene) { s.Limits.Files = facts.Unlimited }, "limit-files", OK, "any number of descriptors", ""},
 	{"few descriptors", healthy, func(s *scene) { s.Limits.Files = 256 }, "limit-files", Warn, "may have 256 descriptors", "ulimit -n"},
 	{"too few descriptors", broken, func(s *scene) { s.Limits.Files = 20 }, "limit-files", Fail, "may have 20 descriptors", "ulimit -n"},
 	{"descriptors that ran out", broken, func(s *scene) { s.Limits.Files = 100; s.NVML.Died = "pipe2: too many open files" }, "limit-files", Fail, "may have 100 descriptors", "ulimit -n"},
 	{"descriptors that ran out, and yet it works", healthy, func(s *scene) { s.Limits.Files = 100; s.NVML.Died = "pipe2: too many open files" }, "limit-files", Warn, "may have 100 descriptors", "ulimit -n"},
 	{"descriptors of the machine that ran out", broken, func(s *scene) { s.NVML.Died = "pipe2: too many open files in system" }, "limit-files", OK, "1048576 descriptors", ""},
-	{"little address space", broken, func(s *scene) { s.Limits.Space = 1 << 30 }, "limit-as", Fail, "1024 MiB of address space", "ulimit -v"},
+	{"little address space", broken, func(s *scene) { s.Limits.Space = 1 << 30 }, "limit-as", Fail, "1024 MiB of address space. gdr_open of this library takes 1536 MiB", "ulimit -v"},
 	{"any memory", healthy, nil, "limit-memlock", OK, "any amount", ""},
 	{"little memory, no RDMA", healthy, func(s *scene) { s.Limits.Memlock = 8 << 20 }, "limit-memlock", OK, "8192 KiB", ""},
 	{"little memory, RDMA", healthy, func(s *scene) { s.Limits.Memlock = 8 << 20; s.RDMA = true }, "limit-memlock", Warn, "8192 KiB", "ulimit -l"},
@@ -849,5 +854,68 @@ func TestFewDescriptors(t *testing.T) {
 	for worked, want := range map[bool]Status{true: Warn, false: Fail} {
 		e := examination{worked: worked, Facts: facts.Facts{Limits: facts.Limits{Files: 12, Memlock: facts.Unlimited, Space: facts.Unlimited}}}
 		require.Equal(t, want, e.limits()[0].Status, "worked: %v", worked)
+	}
+}
+
+// Who met the limit of descriptors says so in its own words.
+func TestOutOfFiles(t *testing.T) {
+	const said = "cannot open x: Too many open files"
+	for i, f := range []facts.Facts{
+		{CUDA: facts.CUDA{Died: said}}, {CUDA: facts.CUDA{Load: said}}, {CUDA: facts.CUDA{Error: said}},
+		{NVML: facts.NVML{Died: said}}, {NVML: facts.NVML{Error: said}},
+		{Backends: []facts.Backend{{}, {Died: said}}}, {Backends: []facts.Backend{{}, {Error: said}}},
+		{Libraries: []facts.Library{{}, {Died: said}}}, {Libraries: []facts.Library{{}, {Error: said}}},
+		{Trials: []facts.Trial{{}, {Died: said}}}, {Trials: []facts.Trial{{}, {Error: said}}}, {Trials: []facts.Trial{{Log: []string{"a", said, "b"}}}},
+	} {
+		require.True(t, (&examination{Facts: f}).outOfFiles(), i)
+	}
+	for _, other := range []string{"", "too many open", said + " in system"} {
+		require.False(t, (&examination{Facts: facts.Facts{CUDA: facts.CUDA{Error: other}}}).outOfFiles(), other)
+	}
+}
+
+// A finding names the GPU that it is of.
+func TestSeveralGPUs(t *testing.T) {
+	const mib = 1 << 20
+	s := healthy()
+	s.NVML.GPUs = []facts.ManagedGPU{
+		{PCI: "a", BAR1Total: 1 << 34, BAR1Free: 1 << 33}, {PCI: "b"}, {PCI: "c", BAR1Total: 256 * mib, BAR1Free: 255 * mib, MIG: true},
+		{PCI: "d", BAR1Total: 1 << 34, BAR1Free: 3 * mib, VGPU: true},
+	}
+	s.CUDA.Devices = []facts.Device{{PCI: "e", Coherent: -1, Integrated: -1, DMABuf: 1, DMABufMmap: -1}, {PCI: "f", Integrated: 1, DMABufMmap: 1}}
+	said := map[string][]string{}
+	for _, f := range Examine(s.Facts).Findings {
+		said[f.ID] = append(said[f.ID], string(f.Status)+" "+f.Cause)
+	}
+	require.Equal(t, []string{
+		"ok GPU a: of 16384 MiB of BAR1 8192 MiB are free.",
+		"warn GPU c: of 256 MiB of BAR1 255 MiB are free. No more than that can be mapped at one time.",
+		"warn GPU d: of 16384 MiB of BAR1 3 MiB are free.",
+	}, said["bar1"])
+	require.Equal(t, []string{"ok GPU c is parted into instances (MIG), and the trial went well on one."}, said["mig"])
+	require.Equal(t, []string{"warn GPU d is a virtual one (vGPU). Whether its memory can be mapped is the host's choice."}, said["vgpu"])
+	require.Equal(t, []string{"ok GPU f has no memory of its own (as GB10 and Thor). rm maps the system's."}, said["memory"])
+	require.Equal(t, []string{"ok Of each device, attribute 124 (dma-bufs are exported): 1, 0; attribute 152 (they can be mapped): not known to the driver, 1."}, said["attributes"])
+
+	s.NVML.GPUs = nil
+	s.GPUs = []facts.GPU{{PCI: "g"}, {PCI: "h", BAR1: 256 * mib}, {PCI: "i", BAR1: 1 << 35}}
+	said = map[string][]string{}
+	for _, f := range Examine(s.Facts).Findings {
+		said[f.ID] = append(said[f.ID], string(f.Status)+" "+f.Cause)
+	}
+	require.Equal(t, []string{
+		"warn GPU h: BAR1 has 256 MiB. No more than that can be mapped at one time.",
+		"ok GPU i: BAR1 has 32768 MiB. Without NVML it is not known how much is in use.",
+	}, said["bar1"])
+}
+
+// A message becomes a sentence. What begins with a name keeps it.
+func TestSentence(t *testing.T) {
+	for message, want := range map[string]string{
+		"": "", " .": "", "no device": "No device.", " no device. ": "No device.", "No device.": "No device.", "a": "A.",
+		"gdrdrv is old": "gdrdrv is old.", "gdr_open: no": "gdr_open: no.", "libcuda.so.1: no": "libcuda.so.1: no.", "/dev/x: no": "/dev/x: no.",
+		"cuInit: no": "cuInit: no.", "x86 alone": "x86 alone.",
+	} {
+		require.Equal(t, want, sentence(message), "%q", message)
 	}
 }

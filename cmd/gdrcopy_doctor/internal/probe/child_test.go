@@ -323,6 +323,19 @@ func TestWhereATrialFails(t *testing.T) {
 			require.Equal(t, began, count(calls, end), "%s: %s", c.fail, end)
 		}
 	}
+	for n, want := range map[string]facts.Trial{
+		"0": {Step: "trial", Error: "cuDeviceGet: CUDA_ERROR_INVALID_DEVICE (101)", Backend: "dmabuf|rm"},
+		"1": {GPUs: 1, Pool: works, Backend: "rm"},
+	} {
+		var got facts.Trial
+		f.run(t, &got, []string{"FAKE_DEVICES=" + n}, "trial", "libgdrapi.so.2")
+		got.WriteNS, got.ReadNS = 0, 0
+		require.Equal(t, want, got)
+	}
+	var other facts.Trial
+	f.run(t, &other, nil, "trial", "libc.so.6")
+	require.Equal(t, "gdr_open", other.Step)
+	require.Contains(t, other.Error, "gdr_open")
 	for name, step := range map[string]string{"libcuda.so.1": "cuInit", "libgdrapi.so.2": "dlopen"} {
 		f.lose(t, name)
 		var got facts.Trial
