@@ -250,7 +250,7 @@ var table = []Group{
 	}},
 
 	{Name: "examples", Rows: []Program{
-		{Name: "programs", Cmd: cmd("tests/examples/examples.sh", "$B/examples"), Make: cmd("examples", "$B/tests/libspoil.so", "$B/tests/libkernels.so"), On: plain},
+		{Name: "programs", Cmd: cmd("tests/examples/examples.sh", "$B/examples"), Make: cmd("examples", "$B/bin/demo", "$B/tests/libspoil.so", "$B/tests/libkernels.so"), On: plain},
 		{Name: "mailbox", Cmd: cmd("$B/examples/mailbox_test"), On: plain},
 		{Name: "capture", Cmd: cmd("$B/examples/capture_test"), On: plain},
 		{Name: "parts", Cmd: cmd("$B/examples/parts_test"), Sim: Plain},

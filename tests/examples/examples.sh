@@ -111,6 +111,27 @@ if [ "${2-}" != gpu ]; then
 	check "capture, a copy is wrong" fails_with '1 damaged' \
 		env LD_PRELOAD="$bin/../tests/libspoil.so" SPOIL=to:flip:1 "$bin/capture" -m copy -n 2 -b 64 -p 1000
 fi
+# demo - what it says, and how it fails. Its status without a GPU sends make demo to the simulated driver.
+demo() {
+	program=../bin/demo
+	check "demo" says "4096 bytes written by the CPU, read by cuMemcpyDtoH: equal" "$bin/$program"
+	check "demo, there" grep -qx "4096 bytes written by cuMemcpyHtoD, read by the CPU: equal" "$work/out"
+	check "demo, the library's choice" grep -q "^INFO: gdr_open: using the " "$work/out"
+	for call in cuInit cuDeviceGet; do
+		CUDA_SIM_FAIL=$call=100@1 "$bin/$program" >"$work/out" 2>&1
+		is "demo, $call fails: its status" $? 2
+		check "demo, $call fails: its line" grep -qx "No GPU here: CUDA says CUDA_ERROR_NO_DEVICE." "$work/out"
+	done
+	for call in cuDevicePrimaryCtxRetain cuMemAlloc_v2 cuMemcpyHtoD_v2 cuMemcpyDtoH_v2; do
+		CUDA_SIM_FAIL="$call=999@1" "$bin/$program" >"$work/out" 2>&1
+		is "demo, $call fails: its status" $? 1
+		check "demo, $call fails: its line" grep -q "^${call%_v2}: CUDA_ERROR_UNKNOWN" "$work/out"
+	done
+	refused "$program" open=gdr_open pin=gdr_pin_buffer map=gdr_map to=gdr_copy_to_mapping from=gdr_copy_from_mapping
+	check "demo, CUDA reads a wrong byte" spoilt "$program" to:flip:1 "read by cuMemcpyDtoH: DIFFERENT"
+	check "demo, the CPU does" spoilt "$program" from:flip:1 "read by the CPU: DIFFERENT"
+}
+[ "${2-}" = gpu ] || demo
 # go_example - what it says, and how it fails.
 go_example() {
 	check "go" says "written by Go" "$bin/go"
