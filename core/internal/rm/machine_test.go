@@ -230,6 +230,31 @@ func TestMapsLeft(t *testing.T) {
 	err = mapsLeft(limit - 4095)
 	require.ErrorIs(t, err, unix.ENOMEM)
 	require.ErrorContains(t, err, "vm.max_map_count")
+
+	// A buffer in more pages than that is not mapped in parts, and why it is cut is told.
+	parts := uint64(limit-4095+31) &^ 31 // whole objects' worth
+	if parts > 1<<21 {
+		t.Skip("a process may have very many mappings here: ", limit)
+	}
+	w := newWorld(t, "grace")
+	a := w.cuda.vmm(0, false, []uint64{parts * gpuPage})
+	w.rm.answered = func(call string, b []byte) {
+		if call == "RM_CONTROL 0x410118" {
+			order.PutUint64(params(b), gpuPage)
+		}
+	}
+	pin := w.pinned(a.start, a.size)
+	held, maps := w.held(), w.rm.count("MAP_MEMORY")
+	w.rm.fail("MAP_MEMORY", 1, statusObjectNotFound)
+	_, got, err := pin.Map(a.size, backend.None)
+	require.ErrorIs(t, err, unix.ENOMEM)
+	require.ErrorIs(t, err, statusObjectNotFound)
+	require.ErrorContains(t, err, fmt.Sprintf("only in %d pieces, and the process may have %d mappings", parts, limit))
+	require.Equal(t, backend.None, got)
+	require.Equal(t, maps+1, w.rm.count("MAP_MEMORY"))
+	require.Equal(t, held, w.held())
+	require.NoError(t, pin.Unpin())
+	w.end()
 }
 
 // Each kind of machine, with drivers on both sides of each change: what gdr_open finds

@@ -575,8 +575,12 @@ func TestEveryCallFailsOnce(t *testing.T) {
 		"cuMemAlloc": {"pcie", func(c *fakeCUDA) *fakeAlloc { return c.memAlloc(0, 3*mib) }},
 		"pool":       {"pcie", func(c *fakeCUDA) *fakeAlloc { return c.pool(0, mib, 40*mib) }},
 		"VMM":        {"pcie", func(c *fakeCUDA) *fakeAlloc { return c.vmm(1, true, []uint64{2 * mib, 2 * mib, 2 * mib}) }},
-		"scattered":  {"grace", func(c *fakeCUDA) *fakeAlloc { return c.vmm(1, true, []uint64{6 * mib}) }},
-		"GB10":       {"gb10", func(c *fakeCUDA) *fakeAlloc { return c.vmm(0, true, []uint64{2 * mib, 2 * mib}) }},
+		"old VMM": {"pcie", func(c *fakeCUDA) *fakeAlloc {
+			c.noMappings = true // its objects are searched for
+			return c.vmm(1, true, []uint64{2 * mib, 2 * mib, 2 * mib})
+		}},
+		"scattered": {"grace", func(c *fakeCUDA) *fakeAlloc { return c.vmm(1, true, []uint64{6 * mib}) }},
+		"GB10":      {"gb10", func(c *fakeCUDA) *fakeAlloc { return c.vmm(0, true, []uint64{2 * mib, 2 * mib}) }},
 	}
 	// A failure of these calls is not the library's.
 	tolerated := []string{
