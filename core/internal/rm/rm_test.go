@@ -769,3 +769,52 @@ func TestDeviceErrors(t *testing.T) {
 	}
 	var _ driver = live{}
 }
+
+// What is lost, or differs, is told in one line, and nothing else is.
+func TestWarnings(t *testing.T) {
+	told := func(line string, f func()) {
+		t.Helper()
+		if line != "" {
+			line = "WARN: " + line + "\n"
+		}
+		require.Equal(t, line, cudatest.Lines(t, f))
+	}
+	w := blind(t)
+	a := w.cuda.vmm(0, true, []uint64{2 * mib})
+	pin := func() {
+		t.Helper()
+		p, err := w.Pin(backend.PinRequest{Addr: a.start, Size: 1})
+		require.NoError(t, err)
+		require.NoError(t, p.Unpin())
+	}
+	told("", pin)
+	w.rm.fail("cuMemRelease", 1, errOwn)
+	told(fmt.Sprintf("a reference to the GPU memory at %#x is lost: of this test", a.start), pin)
+	fd := w.of.client.fd
+	w.rm.hostCloses(fd, nothing)
+	told(fmt.Sprintf("the host closed descriptor %d, which was the library's; buffers pinned before are lost", fd), pin)
+	told("", pin)
+	w.end()
+
+	w = blind(t)
+	a = w.cuda.vmm(0, true, []uint64{2 * mib})
+	w.allRight()
+	w.rm.fail("RM_FREE", 1, errOwn) // the first is that of the capabilities
+	told("an object of the driver's is lost: RM_FREE: of this test", pin)
+	require.NoError(t, w.Close())
+
+	f := newRM(t)
+	check := func() { require.NoError(t, probe(f, f.access, f.shows)) }
+	told("", check)
+	f.fail("close", 1, errOwn)
+	told("close of /dev/nvidiactl: of this test", check)
+
+	var p proof
+	for of, line := range map[way]string{byIPC: "IPC handles", byExport: "dma-buf exports", byImport: "file descriptors"} {
+		told("", func() { p.set(of, right) })
+		line = "this NVIDIA driver differs from those that are known: its " + line + " do not lead to the memory, and are not used"
+		told(line, func() { p.set(of, wrong) })
+		told("", func() { p.set(of, wrong) })
+		require.Equal(t, wrong, p.of(of))
+	}
+}
