@@ -66,16 +66,22 @@ func RegisterBarrier() error {
 var Driver = cuda.Loader{
 	Load: func() error {
 		var why [256]C.char
-		switch C.gdr_driver_load(&why[0], C.size_t(len(why))) {
-		case C.GDR_DRIVER_LOADED:
-			return nil
-		case C.GDR_DRIVER_NO_LOADER:
-			return fmt.Errorf("%s: %w", C.GoString(&why[0]), unix.EBUSY)
-		}
-		return fmt.Errorf("%w (%s)", unix.ENODEV, C.GoString(&why[0]))
+		state := C.gdr_driver_load(&why[0], C.size_t(len(why)))
+		return loadError(state, C.GoString(&why[0]))
 	},
 	Loaded: func() bool { return bool(C.gdr_driver_is_loaded()) },
 	Find:   findFunctions,
+}
+
+// loadError is the error of a load that ended in state. Only a loader that cannot be used is busy.
+func loadError(state C.enum_gdr_driver_state, why string) error {
+	switch state {
+	case C.GDR_DRIVER_LOADED:
+		return nil
+	case C.GDR_DRIVER_NO_LOADER:
+		return fmt.Errorf("%s: %w", why, unix.EBUSY)
+	}
+	return fmt.Errorf("%w (%s)", unix.ENODEV, why)
 }
 
 // findFunctions looks up functions of the driver, once: a forked child has its parent's answers.

@@ -11,7 +11,9 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"unsafe"
 
+	"gdrapi/core"
 	"gdrapi/core/dl"
 
 	"github.com/ebitengine/purego"
@@ -245,6 +247,7 @@ func TestLibraries(t *testing.T) {
 	}
 	assert.Contains(t, names, "libc.so.6")
 	assert.False(t, readMemory(0x10, make([]byte, 1)))
+	assert.False(t, readMemory(all[0].base, nil), "nothing is asked for")
 	assert.False(t, readMemory(all[0].base, make([]byte, 1<<28)), "no library is so long")
 }
 
@@ -313,4 +316,94 @@ func TestRequested(t *testing.T) {
 			assert.Equal(t, []any{uint32(0), uint32(0), uint64(0)}, []any{client, object, offset}, c)
 		}
 	}
+}
+
+// More libraries than there is room for at first.
+func TestManyLibraries(t *testing.T) {
+	file, err := os.ReadFile(build(t, "standin.so", lazy...))
+	require.NoError(t, err)
+	dir, had := t.TempDir(), len(libraries())
+	var last standin
+	for i := had; i < 300; i++ {
+		path := filepath.Join(dir, fmt.Sprintf("%d.so", i))
+		require.NoError(t, os.WriteFile(path, file, 0o600))
+		handle, err := purego.Dlopen(path, purego.RTLD_LAZY|purego.RTLD_LOCAL)
+		require.NoError(t, err)
+		t.Cleanup(func() { assert.NoError(t, purego.Dlclose(handle)) })
+		export, err := purego.Dlsym(handle, "watched_export")
+		require.NoError(t, err)
+		last = standin{path: path, export: export}
+		if n := i + 1; n < 255 || n > 273 && n < 300 {
+			continue
+		}
+		all := libraries()
+		require.Len(t, all, i+1)
+		require.True(t, all[i].holds(uint64(export), 1), "the last one is there")
+	}
+	all := libraries()
+	last.library = all[len(all)-1]
+	assert.Equal(t, last.want(t), findSlot(all, uint64(last.export)).at)
+}
+
+// plan is a struct watched_plan of tests/rm/watched.h, request a struct watched_request.
+type plan struct {
+	middle, arg uintptr
+	request     *request
+	requests    uint64
+	fd, result  int32
+	calls       int32
+	size        uint64
+	kind        int32
+	flags       uint64
+}
+
+type request struct {
+	fd            int32
+	request       uint64
+	arg           *[4096]byte
+	result, errno int32
+}
+
+// held is what a slot holds.
+func held(t *testing.T, at uint64) uint64 {
+	b := make([]byte, 8)
+	require.True(t, readMemory(at, b))
+	return binary.NativeEndian.Uint64(b)
+}
+
+// What is seen of an export in each of two libraries, in turn. The first one's slot is not bound.
+func TestWatch(t *testing.T) {
+	one, two := load(t, build(t, "one.so", named...)), load(t, build(t, "two.so", append([]string{"-Wl,-soname,libcuda.so.1"}, relro...)...))
+	for i, s := range []standin{one, two, one, one, two} {
+		var form [4096]byte
+		binary.NativeEndian.PutUint32(form[4:], 0xc1d00000+uint32(i))
+		binary.NativeEndian.PutUint32(form[12:], 1)
+		binary.NativeEndian.PutUint32(form[36:], 0x5c000000+uint32(i))
+		binary.NativeEndian.PutUint64(form[552:], 0x123450000+uint64(i))
+		r := request{fd: -1, request: 3<<30 | 2608<<16 | 'F'<<8 | 217, arg: &form}
+		p := plan{fd: 70 + int32(i), result: 3, request: &r, requests: 1}
+		before := held(t, s.want(t))
+		seen, err := Watch(s.export, uint64(uintptr(unsafe.Pointer(&p))), 65536)
+		require.NoError(t, err)
+		assert.Equal(t, core.Seen{
+			Result: 3, FD: 70 + int32(i), Requests: 1, Size: 2608,
+			Client: 0xc1d00000 + uint32(i), Object: 0x5c000000 + uint32(i), Offset: 0x123450000 + uint64(i),
+		}, seen)
+		assert.Equal(t, []any{int32(1), uint64(65536), int32(1), uint64(0)}, []any{p.calls, p.size, p.kind, p.flags})
+		assert.Equal(t, int32(unix.EBADF), r.errno)
+		assert.Equal(t, before, held(t, s.want(t)), "the slot is as it was")
+	}
+	// Without a request. Meanwhile the other one is not watched, and not called.
+	var other plan
+	var refused error
+	middle := purego.NewCallback(func(uintptr) uintptr {
+		_, refused = Watch(two.export, uint64(uintptr(unsafe.Pointer(&other))), 65536)
+		return 0
+	})
+	p := plan{middle: middle, fd: -1}
+	seen, err := Watch(one.export, uint64(uintptr(unsafe.Pointer(&p))), 65536)
+	require.NoError(t, err)
+	assert.Equal(t, core.Seen{FD: -1}, seen)
+	assert.Equal(t, unix.ENOTSUP, refused)
+	assert.Zero(t, other.calls)
 }
