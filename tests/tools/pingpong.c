@@ -12,6 +12,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "gdrapi.h"
 #include "bench/timing.h"
@@ -27,10 +28,13 @@ static int fake_from(gdr_mh_t handle, void *host, const void *va, size_t size);
 static unsigned int samples;	/* that were added, also beyond what there is room for */
 
 static void counted_add(struct bench_samples *s, double ns);
+static uint64_t clock_ns(void);
 
 #define main pplat_main
 #define bench_samples_add counted_add
+#define bench_monotonic_ns clock_ns
 #include "pplat.c"
+#undef bench_monotonic_ns
 #undef main
 #undef bench_samples_add
 #include "ptx.h"
@@ -48,7 +52,7 @@ static void counted_add(struct bench_samples *s, double ns)
 #define GPU_AT 0x700000000000u	/* where the GPU sees its memory, and the host's */
 #define HOST_AT 0x200000000000u
 
-enum fault { NONE, WRONG_ANSWER, GIVES_UP, LATE_ANSWER, REFUSED, LAST_WORD, OLD_DATA, FLIPPED_DATA, FLIPPED_READ };
+enum fault { NONE, WRONG_ANSWER, GIVES_UP, LATE_ANSWER, SLOW_KERNEL, REFUSED, LAST_WORD, OLD_DATA, FLIPPED_DATA, FLIPPED_READ };
 
 static enum fault fault;
 static unsigned int words_to, words_from, data_to, data_from;	/* copies by the library */
@@ -62,6 +66,14 @@ static struct {
 	unsigned long long limit;	/* ticks of the GPU's clock */
 	const char *end;	/* why it ended; NULL: it came to its end */
 } kernel;
+
+/* With a slow kernel an hour passes from one look at the clock to the next. */
+static uint64_t clock_ns(void)
+{
+	static uint64_t hours;
+
+	return bench_monotonic_ns() + (fault == SLOW_KERNEL ? ++hours * 3600 * 1000000000u : 0);
+}
 
 static void *memory(uint64_t addr, size_t size)
 {
@@ -113,6 +125,8 @@ static void *run_kernel(void *arg)
 	void *params[] = { &kernel.flag, &kernel.answer, &kernel.rounds, &kernel.salt, &kernel.limit,
 			   &kernel.data, &kernel.words, &kernel.make };
 
+	if (fault == SLOW_KERNEL)
+		usleep(200000);
 	kernel.end = ptx_run(kernel.ptx, kernel.blocks, kernel.threads, params, memory);
 	return arg;
 }
@@ -237,7 +251,7 @@ static struct bench_row match(const struct match *m, struct bench_opts o)
 	struct table t;
 
 	o.rounds = ROUNDS;
-	o.timeout_s = fault == LATE_ANSWER ? 1 : 600;
+	o.timeout_s = fault == LATE_ANSWER ? 1 : fault == SLOW_KERNEL ? 0 : 600;
 	t = table(&o);
 	memset(gpu_memory, 0xee, sizeof(gpu_memory));
 	memset(host_memory, 0xdd, sizeof(host_memory));
@@ -404,6 +418,9 @@ static void test_limit(void)
 
 	match(&matches[0], o);
 	tap_ok(&tap, kernel.limit == 600ull * 1000000 * 1000, "the kernel waits 600 s by its clock of 1 GHz");
+	fault = SLOW_KERNEL;
+	tap_ok(&tap, ends(play_first, &o, BENCH_OK, ""), "with a timeout of 0 nobody gives up");
+	fault = NONE;
 }
 
 int main(void)
