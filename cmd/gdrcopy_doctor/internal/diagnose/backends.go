@@ -365,7 +365,7 @@ func (e *examination) environment() []Finding {
 	var other string // one that gdr_open would take
 	for _, b := range e.Backends {
 		names = append(names, b.Name)
-		if other == "" && b.Name != forced && b.Name != onRequest && b.Error == "" && b.Died == "" {
+		if other == "" && b.Name != onRequest && b.Error == "" && b.Died == "" {
 			other = b.Name
 		}
 	}

@@ -101,7 +101,7 @@ func (e *examination) driver() []Finding {
 
 // compatStatus is that of a newer libcuda, which is right where CUDA starts.
 func (e *examination) compatStatus() Status {
-	if e.CUDA.Init == 0 && e.CUDA.Error == "" {
+	if e.CUDA.Error == "" {
 		return OK
 	}
 	return e.cause()
@@ -282,8 +282,8 @@ func (e *examination) container() []Finding {
 	if (visible == "void" || visible == "none") && !e.worked {
 		return one("container", Fail, text+" with NVIDIA_VISIBLE_DEVICES="+visible+", so it has no GPU.", giveGPU)
 	}
-	capabilities, set := e.Env["NVIDIA_DRIVER_CAPABILITIES"]
-	if !set || capabilities == "" {
+	capabilities := e.Env["NVIDIA_DRIVER_CAPABILITIES"]
+	if capabilities == "" {
 		if e.worked {
 			return one("container", OK, text+".", "")
 		}

@@ -123,7 +123,7 @@ func (r Root) node(path string) Node {
 
 func (r Root) gdrdrv() Gdrdrv {
 	m := Gdrdrv{Version: r.text("/sys/module/gdrdrv/version")}
-	m.Loaded = m.Version != "" || r.exists("/sys/module/gdrdrv") || r.exists("/proc/driver/gdrdrv")
+	m.Loaded = r.exists("/sys/module/gdrdrv") || r.exists("/proc/driver/gdrdrv")
 	lines := bufio.NewScanner(strings.NewReader(r.text("/proc/modules")))
 	for lines.Scan() {
 		if strings.HasPrefix(lines.Text(), "gdrdrv ") {
