@@ -76,6 +76,10 @@ func TestThisMachine(t *testing.T) {
 	require.NoError(t, json.Unmarshal([]byte(out), &r), out)
 	require.Equal(t, map[diagnose.Verdict]int{diagnose.Works: 0, diagnose.Broken: 1, diagnose.NoGPU: 77}[r.Verdict], status)
 	require.True(t, slices.ContainsFunc(r.Findings, func(f diagnose.Finding) bool { return f.ID == "library" }), out)
+	plainly, out, errs := doctor(t)
+	require.Empty(t, errs)
+	require.Equal(t, status, plainly)
+	require.Contains(t, out, fmt.Sprintf("  %s: %s\n", r.Findings[0].ID, r.Findings[0].Cause))
 	if os.Getenv("GDR_TEST_DOUBLES") != "" {
 		require.Equal(t, diagnose.Works, r.Verdict)
 		require.Equal(t, "dmabuf", r.Backend)

@@ -459,6 +459,11 @@ func TestArguments(t *testing.T) {
 		require.Equal(t, tc.size, opts.size, tc.args)
 		require.Equal(t, tc.threads, opts.threads, tc.args)
 	}
+	for _, budget := range []string{"1", "600000"} {
+		opts, err := parse([]string{"--budget", budget})
+		require.NoError(t, err)
+		require.Equal(t, budget, fmt.Sprint(opts.budget))
+	}
 	var out bytes.Buffer
 	require.NoError(t, run([]string{"-h"}, &out))
 	require.Equal(t, help, out.String())

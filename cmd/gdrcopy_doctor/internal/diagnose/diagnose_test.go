@@ -198,6 +198,7 @@ var causes = []struct {
 	{"vfio", broken, func(s *scene) { s.noDriver(); s.GPUs[0].Driver = "vfio-pci" }, "gpu", Fail, "The driver vfio-pci has 1 NVIDIA GPU", "in that machine"},
 	{"vfio beside NVIDIA's driver", broken, func(s *scene) { s.init(100); s.GPUs[0].Driver = "vfio-pci" }, "gpu", Fail, "The driver vfio-pci has", pci},
 	{"one of two GPUs is lent", healthy, func(s *scene) { s.GPUs = append(s.GPUs, facts.GPU{PCI: "0000:2a:00.0", Driver: "vfio-pci"}) }, "gpu", OK, "2 NVIDIA GPUs", ""},
+	{"a GPU that is lent, and one that CUDA alone shows", healthy, func(s *scene) { s.GPUs[0].Driver = "vfio-pci" }, "gpu", OK, "1 NVIDIA GPU: NVIDIA H200", ""},
 	{"nouveau", broken, func(s *scene) { s.noDriver(); s.Nouveau = true }, "gpu", Fail, "nouveau has the GPU", "blacklist nouveau"},
 	{"no driver", broken, (*scene).noDriver, "gpu", Fail, "kernel driver is not loaded", "Secure Boot"},
 	{"GPUs", healthy, func(s *scene) { s.GPUs = append(s.GPUs, facts.GPU{PCI: "0000:2a:00.0"}) }, "gpu", OK, "2 NVIDIA GPUs: NVIDIA H200 at 0000:18:00.0, 0000:2a:00.0.", ""},
@@ -229,6 +230,8 @@ var causes = []struct {
 	{"the stub by its folder", broken, func(s *scene) { s.CUDA.Path = "/usr/local/cuda/lib64/stubs/libcuda.so"; s.init(1) }, "cuda", Fail, "the toolkit's stub", "LD_LIBRARY_PATH"},
 	{"CUDA crashes", broken, func(s *scene) { s.CUDA = facts.CUDA{Died: "it crashed (SIGSEGV)"} }, "cuda", Fail, "it crashed (SIGSEGV)", "dmesg"},
 	{"no libcuda in a container", broken, func(s *scene) { s.CUDA = facts.CUDA{Load: "not found"}; s.Container.Kind = "Docker" }, "cuda", Fail, "in this container. Not found.", "NVIDIA_DRIVER_CAPABILITIES=compute,utility"},
+	{"neither driver nor libcuda in a container", broken, func(s *scene) { s.noDriver(); s.Container.Kind = "Docker" }, "cuda", Fail, "in this container. Cannot load", "NVIDIA_DRIVER_CAPABILITIES=compute,utility"},
+	{"a kernel that does not say its version", healthy, func(s *scene) { s.Driver.Version = "" }, "cuda", OK, "CUDA 13.0 starts", ""},
 	{"no libcuda", broken, func(s *scene) { s.CUDA = facts.CUDA{Load: "libcuda.so.1: no such file"} }, "cuda", Fail, "does not load. libcuda.so.1: no such file.", "libcuda1 on Debian"},
 	{"stub", broken, func(s *scene) { s.CUDA.Path = "/usr/local/cuda/lib64/stubs/libcuda.so"; s.init(34) }, "cuda", Fail, "the toolkit's stub", "LD_LIBRARY_PATH"},
 	{"CUDA_VISIBLE_DEVICES", broken, func(s *scene) { s.init(100); s.Env["CUDA_VISIBLE_DEVICES"] = "" }, "cuda", Fail, "with CUDA_VISIBLE_DEVICES=.", "Unset CUDA_VISIBLE_DEVICES"},
@@ -246,6 +249,7 @@ var causes = []struct {
 
 	// device-nodes
 	{"nodes", healthy, nil, "device-nodes", OK, "the nodes of 1 GPU are there", ""},
+	{"nodes, and a kernel that does not say its version", healthy, func(s *scene) { s.Driver.Version = "" }, "device-nodes", OK, "the nodes of 1 GPU are there", ""},
 	{"no nvidiactl", dead, func(s *scene) { s.node("/dev/nvidiactl").Exists = false }, "device-nodes", Fail, "no /dev/nvidiactl", "nvidia-modprobe -c=0"},
 	{"no uvm", dead, func(s *scene) { s.node("/dev/nvidia-uvm").Exists = false }, "device-nodes", Fail, "no /dev/nvidia-uvm", "modprobe nvidia-uvm"},
 	{"no uvm, and yet it works", healthy, func(s *scene) { s.node("/dev/nvidia-uvm").Exists = false }, "device-nodes", Warn, "no /dev/nvidia-uvm", "modprobe nvidia-uvm"},
@@ -277,6 +281,12 @@ var causes = []struct {
 	{"module not loaded, and asked for", asked("gdrdrv"), nil, "backend-gdrdrv", Fail, "gdrdrv is not loaded", "Install the module"},
 	{"module without node", asked("gdrdrv"), func(s *scene) { s.Gdrdrv.Loaded = true }, "backend-gdrdrv", Fail, "is loaded, but there is no /dev/gdrdrv", "gdrdrv-node add"},
 	{"module without node in a container", asked("gdrdrv"), func(s *scene) { s.Gdrdrv.Loaded = true; s.Container.Kind = "Docker" }, "backend-gdrdrv", Fail, "this container has no /dev/gdrdrv", "--device /dev/gdrdrv"},
+	{"module not loaded, in a container", asked("gdrdrv"), func(s *scene) { s.Container.Kind = "Docker" }, "backend-gdrdrv", Fail, "gdrdrv is not loaded", "Install the module"},
+	{"node is closed in a container", asked("gdrdrv"), func(s *scene) {
+		s.Gdrdrv.Loaded, s.Container.Kind = true, "Docker"
+		s.gdrdrvNode().Access = "permission denied"
+	}, "backend-gdrdrv", Fail, "permission denied (mode 0600, owner 0:0)", "/etc/default/gdrdrv"},
+	{"module that is taken and has no version", healthy, func(s *scene) { s.gdrdrvNode(); s.Trials[0].Backend = "gdrdrv" }, "backend-gdrdrv", OK, "Taken, and it works. A write", ""},
 	{"node is a folder", asked("gdrdrv"), func(s *scene) { s.gdrdrvNode().Kind = "folder" }, "backend-gdrdrv", Fail, "is a folder", "before the container starts"},
 	{"node is a file that a program looks for", healthy, func(s *scene) { s.gdrdrvNode().Kind = "file" }, "backend-gdrdrv", OK, "is a file", ""},
 	{"node is a file, and the module is asked for", asked("gdrdrv"), func(s *scene) { s.gdrdrvNode().Kind = "file" }, "backend-gdrdrv", Fail, "is a file", "Leave it there"},
@@ -308,6 +318,8 @@ var causes = []struct {
 		s.CUDA.Devices = append(s.CUDA.Devices, facts.Device{})
 	}, "backend-dmabuf", Fail, "attribute 152 is 0, or not known", "both parts"},
 	{"no libcuda for dmabuf", asked("dmabuf"), func(s *scene) { s.CUDA = facts.CUDA{Load: "x"} }, "backend-dmabuf", Fail, "libcuda.so.1 does not load", "line cuda"},
+	{"CUDA crashes, for dmabuf", asked("dmabuf"), func(s *scene) { s.CUDA = facts.CUDA{Died: "it crashed"} }, "backend-dmabuf", Fail, "CUDA does not start", "line cuda"},
+	{"no export, kind not known", asked("dmabuf"), func(s *scene) { s.CUDA.Version, s.CUDA.Devices[0].DMABuf, s.Driver = 13030, 0, facts.Driver{} }, "backend-dmabuf", Fail, "attribute 124 is 0", "Turing"},
 	{"no CUDA for dmabuf", asked("dmabuf"), func(s *scene) { s.CUDA.Version = 13030; s.init(999) }, "backend-dmabuf", Fail, "CUDA does not start", "line cuda"},
 	{"no export, closed", asked("dmabuf"), func(s *scene) { s.CUDA.Version, s.CUDA.Devices[0].DMABuf, s.Driver.Open = 13030, 0, false }, "backend-dmabuf", Fail, "attribute 124 is 0", "Install the open ones"},
 	{"no export, open", asked("dmabuf"), func(s *scene) { s.CUDA.Version, s.CUDA.Devices[0].DMABuf = 13030, 0 }, "backend-dmabuf", Fail, "attribute 124 is 0", "Turing"},
@@ -337,6 +349,9 @@ var causes = []struct {
 		s.Libraries[0] = facts.Library{Name: "libgdrapi.so.2", Error: "No such file"}
 	}, "backend-rm", OK, "gdr_open of this version takes it", ""},
 	{"no libcuda for rm", broken, func(s *scene) { s.CUDA = facts.CUDA{Load: "x"} }, "backend-rm", Fail, "libcuda.so.1 does not load", "line cuda"},
+	{"nvidiactl is a file, for rm", broken, func(s *scene) { s.node("/dev/nvidiactl").Kind = "file" }, "backend-rm", Fail, "/dev/nvidiactl cannot be used", "line device-nodes"},
+	{"rm in a container that has all", broken, func(s *scene) { s.Container.Kind = "Docker" }, "backend-rm", Fail, "NVRM is not well", "dmesg"},
+	{"rm fails beside one that is taken", broken, func(s *scene) { s.Trials[0].Backend = "gdrdrv" }, "backend-rm", OK, "Not taken: RM_ALLOC", ""},
 	{"no nvidiactl for rm", broken, func(s *scene) { s.node("/dev/nvidiactl").Exists = false }, "backend-rm", Fail, "there is no /dev/nvidiactl", "nvidia-smi"},
 	{"no nvidiactl for rm in a container", broken, func(s *scene) { s.node("/dev/nvidiactl").Exists = false; s.Container.Kind = "Docker" }, "backend-rm", Fail, "this container has no /dev/nvidiactl", "compute,utility"},
 	{"nvidiactl closed", broken, func(s *scene) { s.node("/dev/nvidiactl").Access = "permission denied" }, "backend-rm", Fail, "cannot be used", "device-nodes"},
@@ -422,6 +437,15 @@ var causes = []struct {
 		*s.backend("rm") = facts.Backend{Name: "rm", Died: "it crashed"}
 		*s.backend("gdrdrv") = facts.Backend{Name: "gdrdrv"}
 	}, "environment", Fail, "GDRCOPY_BACKEND=rm forces a backend that does not open here, and gdrdrv would", "takes gdrdrv"},
+	{"forced, and two others would do", asked("rm"), func(s *scene) {
+		*s.backend("gdrdrv") = facts.Backend{Name: "gdrdrv", Died: "it crashed"}
+		*s.backend("dmabuf") = facts.Backend{Name: "dmabuf"}
+		*s.backend("vulkan") = facts.Backend{Name: "vulkan"}
+	}, "environment", Fail, "does not open here, and dmabuf would", "gdr_open then takes dmabuf. Why rm does not open is in the line backend-rm."},
+	{"forced, and the first of two others", asked("rm"), func(s *scene) {
+		*s.backend("gdrdrv") = facts.Backend{Name: "gdrdrv"}
+		*s.backend("dmabuf") = facts.Backend{Name: "dmabuf"}
+	}, "environment", Fail, "does not open here, and gdrdrv would", "takes gdrdrv"},
 	{"forced, it opens, and fails later", asked("rm"), func(s *scene) {
 		*s.backend("rm") = facts.Backend{Name: "rm"}
 		*s.backend("gdrdrv") = facts.Backend{Name: "gdrdrv"}
@@ -491,6 +515,10 @@ var causes = []struct {
 		s.consumer(facts.Consumer{Name: "NVSHMEM", Wants: []string{"libgdrapi.so"}})
 		s.Env["NVSHMEM_DISABLE_GDRCOPY"] = "1"
 	}, "consumer", Warn, "NVSHMEM_DISABLE_GDRCOPY=1 turns it off", "Unset"},
+	{"a library that crashes, for a consumer", healthy, func(s *scene) {
+		s.consumer(facts.Consumer{Name: "DPDK", Wants: []string{"libgdrapi.so"}})
+		s.Libraries[1].Died = "it crashed"
+	}, "consumer", Warn, "wants libgdrapi.so, which the loader does not find", "library-name"},
 	{"no library for a consumer", healthy, func(s *scene) {
 		s.consumer(facts.Consumer{Name: "DPDK", Wants: []string{"libgdrapi.so"}})
 		s.Libraries[1].Error = "x"
@@ -754,6 +782,8 @@ func TestNothingToSay(t *testing.T) {
 		{"confidential-computing", healthy, func(*scene) {}},
 		{"environment", healthy, func(*scene) {}},
 		{"environment", broken, func(s *scene) { s.Env["GDRCOPY_COPY_IMPL"] = "no" }},
+		{"environment", broken, func(s *scene) { refusedVariable(s); s.Trials[0].Step = "gdr_map" }},
+		{"driver", healthy, func(s *scene) { s.Driver.Version, s.CUDA.Path = "", "" }},
 		{"limit-as", healthy, func(*scene) {}},
 		{"library", broken, func(s *scene) { s.Libraries = nil }},
 		{"library-name", healthy, func(*scene) {}},
@@ -918,4 +948,34 @@ func TestSentence(t *testing.T) {
 	} {
 		require.Equal(t, want, sentence(message), "%q", message)
 	}
+}
+
+// The errnos by which one cause may come.
+func TestErrnos(t *testing.T) {
+	for errno, want := range map[string][2]string{ // of gdrdrv, of rm
+		"ENXIO": {"the module is not loaded", "dmesg"}, "ENODEV": {"the module is not loaded", "dmesg"},
+		"EPERM": {"may not open /dev/gdrdrv", "gVisor"}, "EACCES": {"may not open /dev/gdrdrv", "gVisor"},
+		"ENOTSUP": {"do not fit", "a libgdrapi that knows this driver"},
+		"ENOTTY":  {"does not answer as gdrdrv does", "dmesg"}, "EINVAL": {"does not answer as gdrdrv does", "dmesg"},
+		"EMFILE": {"said.", "ulimit -n"}, "ENFILE": {"said.", "ulimit -n"}, "EIO": {"said.", "dmesg"},
+	} {
+		s := broken()
+		s.gdrdrvNode()
+		*s.backend("gdrdrv") = facts.Backend{Name: "gdrdrv", Error: "said", Errno: errno}
+		s.backend("rm").Errno = errno
+		e := examination{Facts: s.Facts}
+		cause, _ := e.refusal(*s.backend("gdrdrv"))
+		require.Contains(t, cause, want[0], errno)
+		_, advice := e.refusal(*s.backend("rm"))
+		require.Contains(t, advice, want[1], errno)
+	}
+}
+
+// A backend's trial is the one that asked for it, or the first, which took it unasked.
+func TestTrialOf(t *testing.T) {
+	e := examination{Facts: facts.Facts{Trials: []facts.Trial{{Backend: "gdrdrv"}, {Asked: "dmabuf", Backend: "rm"}, {Asked: "vulkan"}}}}
+	for name, want := range map[string]int{"gdrdrv": 0, "dmabuf": 1, "vulkan": 2} {
+		require.Same(t, &e.Trials[want], e.trialOf(name))
+	}
+	require.Nil(t, e.trialOf("rm"), "another backend was asked for")
 }

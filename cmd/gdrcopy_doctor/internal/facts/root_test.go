@@ -1,6 +1,7 @@
 package facts
 
 import (
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -125,6 +126,7 @@ func TestDriver(t *testing.T) {
 
 func TestGdrdrv(t *testing.T) {
 	require.Equal(t, Gdrdrv{true, "2.6"}, tree(t, map[string]string{"sys/module/gdrdrv/version": "2.6\n"}).gdrdrv())
+	require.Equal(t, Gdrdrv{Loaded: true}, tree(t, map[string]string{"sys/module/gdrdrv/": ""}).gdrdrv())
 	require.Equal(t, Gdrdrv{Loaded: true}, tree(t, map[string]string{"proc/modules": "nvidia 1 0 - Live 0x0\ngdrdrv 32768 0 - Live 0x0 (OE)\n"}).gdrdrv())
 	require.Equal(t, Gdrdrv{Loaded: true}, tree(t, map[string]string{"proc/driver/gdrdrv/params": ""}).gdrdrv())
 	require.Equal(t, Gdrdrv{}, tree(t, map[string]string{"proc/modules": "gdrdrv_other 1 0\n"}).gdrdrv())
@@ -142,6 +144,16 @@ func TestGPUs(t *testing.T) {
 		"proc/driver/nvidia/gpus/0000:18:00.0/information": "Model: \t\t NVIDIA H200\nIRQ: 3\n",
 	})
 	require.Equal(t, []GPU{{"0000:18:00.0", "NVIDIA H200", "nvidia", 256 << 30}, {"0000:19:00.0", "", "", 0}}, r.gpus())
+}
+
+// The second line is BAR1's: its first byte, its last one and flags.
+func TestBAR1(t *testing.T) {
+	for resource, want := range map[string]uint64{
+		"": 0, "0x10 0x1f 0x4": 0, "0x0 0xff 0x4\n0x10 0x1f 0x4\n0x0 0xfff 0x4": 16, "a\n0x10": 0, "a\n0x10 odd": 0, "a\nodd": 0,
+		"a\n0x0000000000000000 0x0000000000000000 0x0": 0, "a\n0x1f 0x10 0x4": 0, "a\n0x2000000000 0x3fffffffff 0x14220c": 128 << 30,
+	} {
+		require.Equal(t, want, bar1(resource), "%q", resource)
+	}
 }
 
 func TestKindsOfMachine(t *testing.T) {
@@ -245,6 +257,30 @@ func TestConsumers(t *testing.T) {
 	require.Equal(t, []Consumer{{Name: UCXWithout, Path: "/usr/lib/libuct.so.0"}}, r.Gather(env(nil)).Consumers)
 }
 
+// A configuration that includes itself ends.
+func TestLoaderConf(t *testing.T) {
+	files := map[string]string{"relative.conf": "/hidden\n"}
+	for i := range 7 {
+		files[fmt.Sprintf("%d.conf", i)] = fmt.Sprintf("/folder%d\nrelative/folder\nother /relative.conf\ninclude /%d.conf\n", i, i+1)
+	}
+	require.Equal(t, []string{"/folder0", "/folder1", "/folder2", "/folder3", "/folder4"}, tree(t, files).loaderConf("/0.conf", 0))
+}
+
+// What is large is not read whole.
+func TestLargeConsumers(t *testing.T) {
+	r := tree(t, map[string]string{"usr/lib/libnccl.so.2": "libgdrapi.so\x00"})
+	for size, want := range map[int64][]string{maxText: {"libgdrapi.so"}, maxText + 1: nil} {
+		require.NoError(t, os.Truncate(r.path("usr/lib/libnccl.so.2"), size))
+		require.Equal(t, []Consumer{{Name: "NCCL", Path: "/usr/lib/libnccl.so.2", Wants: want}}, r.consumers([]string{"/usr/lib"}))
+	}
+}
+
+func TestWorked(t *testing.T) {
+	for trial, want := range map[*Trial]bool{{}: true, {Error: "of a pool"}: true, {Step: "gdr_map"}: false, {Died: "it crashed"}: false, {Died: "x", Step: "y"}: false} {
+		require.Equal(t, want, trial.Worked(), "%+v", trial)
+	}
+}
+
 // A consumer that is a real library: the name is in its dynamic section or in its
 // constants, and it has folders of its own.
 func TestConsumerOfELF(t *testing.T) {
@@ -254,7 +290,7 @@ func TestConsumerOfELF(t *testing.T) {
 	}
 	r := tree(t, map[string]string{
 		"lib.c": "int gdr_open;\n", "usr/lib/mine/libgdrapi.so.2": "", "usr/lib/second/libgdrapi.so.2": "",
-		"dl.c": "const char *name(void) { return \"libgdrapi.so\"; }\n",
+		"dl.c": "const char *name(void) { return \"libgdrapi.so\"; }\nchar said[] = \"libgdrapi.so.9\"; /* no constant */\n",
 	})
 	build := func(args ...string) {
 		out, err := exec.Command(cc, append([]string{"-shared", "-fPIC"}, args...)...).CombinedOutput()
