@@ -299,3 +299,51 @@ func TestDeviceUUID(t *testing.T) {
 	require.ErrorIs(t, err, unix.ENODEV)
 	require.ErrorContains(t, err, "cuDeviceGetUuid")
 }
+
+// Each call gives the driver's error, with the function's name, and an error that tells of a
+// function that is not there.
+func TestEveryCallGivesItsError(t *testing.T) {
+	refuse := purego.NewCallback(func() uintptr { return uintptr(ErrNotPermitted) })
+	last := func(_ any, err error) error { return err }
+	for s, call := range map[symbol]func(d *Driver) error{
+		symInit:                                 func(d *Driver) error { return d.Init() },
+		symDriverGetVersion:                     func(d *Driver) error { return last(d.Version()) },
+		symDeviceGetCount:                       func(d *Driver) error { return last(d.DeviceCount()) },
+		symDeviceGet:                            func(d *Driver) error { return last(d.Device(0)) },
+		symDeviceGetAttribute:                   func(d *Driver) error { return last(d.DeviceAttribute(VMMSupported, 0)) },
+		symDeviceGetUUID:                        func(d *Driver) error { return last(d.DeviceUUID(0)) },
+		symDeviceGetPCIBusID:                    func(d *Driver) error { return last(d.PCIAddress(0)) },
+		symCtxPushCurrent:                       func(d *Driver) error { return d.ctxPushCurrent(1) },
+		symCtxPopCurrent:                        func(d *Driver) error { return d.ctxPopCurrent() },
+		symDevicePrimaryCtxRetain:               func(d *Driver) error { return last(d.primaryCtxRetain(0)) },
+		symDevicePrimaryCtxRelease:              func(d *Driver) error { return d.primaryCtxRelease(0) },
+		symPointerGetAttribute:                  func(d *Driver) error { return last(d.PointerAttribute(MemoryType, 16)) },
+		symPointerGetAttributes:                 func(d *Driver) error { return last(d.MemoryAt(16)) },
+		symPointerSetAttribute:                  func(d *Driver) error { return d.setPointerAttribute(SyncMemops, 16, 1) },
+		symMemGetAddressRange:                   func(d *Driver) error { _, _, err := d.MemGetAddressRange(16); return err },
+		symMemGetHandleForAddressRange:          func(d *Driver) error { return last(d.MemExportRange(0, 4096, false)) },
+		symIPCGetMemHandle:                      func(d *Driver) error { return last(d.IPCHandle(16)) },
+		symMemRetainAllocationHandle:            func(d *Driver) error { return last(d.MemRetainAllocationHandle(16)) },
+		symMemGetAllocationPropertiesFromHandle: func(d *Driver) error { return last(d.MemGetAllocationProperties(1)) },
+		symMemExportToShareableHandle:           func(d *Driver) error { return last(d.MemExport(1)) },
+		symMemGetAllocationGranularity:          func(d *Driver) error { return last(d.allocationGranularity(new(AllocationProp))) },
+		symMemCreate:                            func(d *Driver) error { return last(d.memCreate(1, new(AllocationProp))) },
+		symMemRelease:                           func(d *Driver) error { return d.MemRelease(1) },
+		symMemAddressReserve:                    func(d *Driver) error { return last(d.memAddressReserve(1)) },
+		symMemAddressFree:                       func(d *Driver) error { return d.memAddressFree(1, 1) },
+		symMemMap:                               func(d *Driver) error { return d.memMap(1, 1, 1) },
+		symMemUnmap:                             func(d *Driver) error { return d.memUnmap(1, 1) },
+		symMemSetAccess:                         func(d *Driver) error { return d.memSetAccess(1, 1, Location{}) },
+		symStreamCreate:                         func(d *Driver) error { return d.ReadBack(make([]byte, 8), 16) },
+		symMemAlloc:                             func(d *Driver) error { return last(d.MemAlloc(1)) },
+	} {
+		d := &Driver{fn: new(functions)}
+		err := call(d)
+		require.ErrorIs(t, err, unix.ENOTSUP, names[s])
+		require.ErrorContains(t, err, "it has no "+names[s])
+		d.fn[s] = refuse
+		err = call(d)
+		require.ErrorIs(t, err, ErrNotPermitted, names[s])
+		require.ErrorContains(t, err, names[s]+": ")
+	}
+}

@@ -156,9 +156,15 @@ func TestLines(t *testing.T) {
 	}
 }
 
-// instructions are those of this package's functions, as they are linked, in the order of the
-// source. A call is its callee's name.
-func instructions(t *testing.T) map[string][]string {
+// instruction is one of a function's. The name of a call is its callee's.
+type instruction struct {
+	line, at int // of the source, and its address
+	name     string
+	operands string
+}
+
+// instructions are those of this package's functions, as they are linked.
+func instructions(t *testing.T) map[string][]instruction {
 	t.Helper()
 	if runtime.GOARCH != "amd64" {
 		t.Skip("amd64's instructions alone are looked at")
@@ -176,10 +182,6 @@ func instructions(t *testing.T) map[string][]string {
 		s, _, _ = strings.Cut(strings.TrimPrefix(s, here), "(")
 		return strings.TrimSuffix(s, ".abi0")
 	}
-	type instruction struct {
-		line int
-		name string
-	}
 	found := map[string][]instruction{}
 	function := ""
 	for _, text := range strings.Split(string(out), "\n") {
@@ -193,20 +195,45 @@ func instructions(t *testing.T) map[string][]string {
 		_, line, _ := strings.Cut(words[0], ":")
 		n, err := strconv.Atoi(line)
 		require.NoError(t, err, text)
-		name := words[3]
-		if name == "CALL" && len(words) > 4 {
-			name = symbol(words[4])
+		at, err := strconv.ParseInt(words[1], 0, 64)
+		require.NoError(t, err, text)
+		i := instruction{n, int(at), words[3], strings.Join(words[4:], " ")}
+		if i.name == "CALL" && len(words) > 4 {
+			i.name = symbol(words[4])
 		}
-		found[function] = append(found[function], instruction{n, name})
+		found[function] = append(found[function], i)
 	}
-	names := map[string][]string{}
-	for f, all := range found {
-		slices.SortStableFunc(all, func(a, b instruction) int { return a.line - b.line })
-		for _, i := range all {
-			names[f] = append(names[f], i.name)
+	return found
+}
+
+// branch gives the functions that a function calls next where a variable that it looks at is
+// zero, and where it is not.
+func branch(t *testing.T, code []instruction, variable string) (zero, other string) {
+	t.Helper()
+	next := func(from int) string {
+		for _, i := range code {
+			if i.at >= from && strings.Contains(i.operands, "(SB)") && !strings.HasPrefix(i.name, "MOV") {
+				return i.name
+			}
 		}
+		return ""
 	}
-	return names
+	looks := false
+	for _, i := range code {
+		looks = looks || strings.Contains(i.operands, "mmio."+variable+"(SB)")
+		if !looks || i.name != "JE" && i.name != "JNE" {
+			continue
+		}
+		to, err := strconv.ParseInt(i.operands, 0, 64)
+		require.NoError(t, err)
+		zero, other = next(int(to)), next(i.at+1)
+		if i.name == "JNE" {
+			zero, other = other, zero
+		}
+		return zero, other
+	}
+	t.Fatalf("no branch by %s", variable)
+	return "", ""
 }
 
 // Each kind of copy has its fences, each fence is the instruction that it must be, lines are
@@ -214,9 +241,11 @@ func instructions(t *testing.T) map[string][]string {
 func TestFences(t *testing.T) {
 	found := instructions(t)
 	only := func(function string, names ...string) (left []string) {
-		for _, name := range found[function] {
-			if slices.Contains(names, name) {
-				left = append(left, name)
+		inSource := slices.Clone(found[function])
+		slices.SortStableFunc(inSource, func(a, b instruction) int { return a.line - b.line })
+		for _, i := range inSource {
+			if slices.Contains(names, i.name) {
+				left = append(left, i.name)
 			}
 		}
 		return left
@@ -229,8 +258,15 @@ func TestFences(t *testing.T) {
 	const lock, unlock = "runtime.LockOSThread", "runtime.UnlockOSThread"
 	require.Equal(t, []string{lock, "storeLines", "store", "fullFence", "storeFence", unlock},
 		only("Write", lock, unlock, "storeLines", "store", "storeFence", "fullFence"))
-	require.Equal(t, []string{lock, "loadFence", "linesFence", "endFence", unlock},
-		only("Read", lock, unlock, "loadFence", "linesFence", "endFence"))
+	require.Equal(t, []string{lock, "loadFence", "readWords", "linesFence", "readLines", "endFence", unlock},
+		only("Read", lock, unlock, "loadFence", "readWords", "linesFence", "readLines", "endFence"), "each way of reading has its fence")
+	for function, c := range map[string]struct{ variable, zero, other string }{
+		"Write": {"mixed", "storeFence", "fullFence"},
+		"Read":  {"lineLoads", "loadFence", "linesFence"},
+	} {
+		zero, other := branch(t, found[function], c.variable)
+		require.Equal(t, []string{c.zero, c.other}, []string{zero, other}, function)
+	}
 	require.Len(t, only("storeLines", "MOVNTDQ"), 4, "a line is four stores")
 	require.Empty(t, only("loadLinesSSE", "MOVNTDQ"))
 	require.Len(t, only("loadLinesSSE", "MOVNTDQA"), 16+4, "four lines, and one")
