@@ -770,6 +770,63 @@ func TestDeviceErrors(t *testing.T) {
 	var _ driver = live{}
 }
 
+// A map that fails tells, beside why, what of its beginning could not be undone.
+func TestMapThatCannotBeUndone(t *testing.T) {
+	for _, stays := range [][]string{nil, {"munmap"}, {"UNMAP_MEMORY"}, {"munmap", "UNMAP_MEMORY"}} {
+		w := newWorld(t)
+		a := w.cuda.vmm(0, false, []uint64{2 * mib, 2 * mib, 2 * mib})
+		p := w.pinned(a.start, a.size)
+		of := map[string]error{"munmap": unix.EMLINK, "UNMAP_MEMORY": unix.EXDEV}
+		for _, call := range stays {
+			w.rm.fail(call, 1, of[call])
+		}
+		w.rm.fail("MAP_MEMORY", 3, errOwn)
+		unmapped := w.rm.count("UNMAP_MEMORY")
+		va, got, err := p.Map(a.size, backend.None)
+		require.ErrorIs(t, err, errOwn)
+		for call, failure := range of {
+			require.Equal(t, slices.Contains(stays, call), errors.Is(err, failure), "%v: %v", stays, err)
+		}
+		require.Zero(t, va)
+		require.Equal(t, backend.None, got)
+		require.Equal(t, unmapped+2, w.rm.count("UNMAP_MEMORY"), "each window")
+		for _, e := range p.extents {
+			require.Empty(t, e.windows)
+		}
+		require.ErrorIs(t, p.Unmap(), unix.EINVAL)
+		require.NoError(t, p.Unpin())
+		require.NoError(t, w.Close())
+	}
+}
+
+// A pin whose objects, and a client whose descriptors, cannot be freed tell each error.
+func TestEndsThatFail(t *testing.T) {
+	w := newWorld(t)
+	a := w.cuda.vmm(0, false, []uint64{2 * mib, 2 * mib, 2 * mib})
+	p := w.pinned(a.start, a.size)
+	freed := w.rm.count("RM_FREE")
+	w.rm.fail("RM_FREE", 2, errOwn)
+	require.ErrorIs(t, p.Unpin(), errOwn)
+	require.Equal(t, freed+3, w.rm.count("RM_FREE"), "the others are freed")
+
+	w = newWorld(t)
+	for ordinal := range 2 {
+		require.NoError(t, w.pinned(w.cuda.memAlloc(ordinal, 2*mib).start, 1).Unpin())
+	}
+	for nth, name := range []string{"a GPU's", "a GPU's", "the client's"} {
+		closed := w.rm.count("close")
+		w.rm.fail("close", nth+1, errOwn)
+		require.ErrorIs(t, w.Close(), errOwn, name)
+		require.Equal(t, closed+3, w.rm.count("close"), name)
+		require.Nil(t, w.of.client)
+		w.rm.fail("close", 0, nil)
+		for ordinal := range 2 {
+			require.NoError(t, w.pinned(w.cuda.memAlloc(ordinal, 2*mib).start, 1).Unpin())
+		}
+	}
+	require.NoError(t, w.Close())
+}
+
 // What is lost, or differs, is told in one line, and nothing else is.
 func TestWarnings(t *testing.T) {
 	told := func(line string, f func()) {
