@@ -10,8 +10,10 @@ import (
 	"testing"
 
 	"gdrapi/cmd/gdrcopy_doctor/internal/facts"
+	"gdrapi/core/backend"
 
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 )
 
 // fake is a machine with the libraries of testdata/fake.c, which note how they are called.
@@ -183,6 +185,55 @@ func TestAskBackend(t *testing.T) {
 	f.run(t, &got, nil, "backend", "dmabuf")
 	require.Contains(t, got.Error, "libcuda.so.1")
 	require.Equal(t, "ENODEV", got.Errno)
+}
+
+// opens is a backend whose sessions a test makes, and the session of one that is decided.
+type opens struct {
+	backend.Backend
+	opened, closed int
+	session        func(*opens) (backend.Session, error)
+}
+
+func (o *opens) Open() (backend.Session, error) { o.opened++; return o.session(o) }
+
+type decided struct {
+	backend.Session
+	of *opens
+}
+
+func (d decided) Close() error { d.of.closed++; return nil }
+
+type maybe struct {
+	decided
+	tentative bool
+}
+
+func (m maybe) Tentative() bool  { return m.tentative }
+func (m maybe) ServesAny() error { return nil }
+
+// Only a session that cannot say yet is opened anew.
+func TestOpenDecided(t *testing.T) {
+	for _, c := range []struct {
+		name    string
+		session func(o *opens) (backend.Session, error)
+		closed  int
+	}{
+		{"no session", func(*opens) (backend.Session, error) { return nil, unix.ENODEV }, 0},
+		{"one that has decided", func(o *opens) (backend.Session, error) { return decided{of: o}, nil }, 0},
+		{"one that could say", func(o *opens) (backend.Session, error) { return maybe{decided{of: o}, false}, nil }, 0},
+		{"one that cannot say yet", func(o *opens) (backend.Session, error) { return maybe{decided{of: o}, true}, nil }, 1},
+	} {
+		o := &opens{session: c.session}
+		session, err := openDecided(o)
+		require.Equal(t, c.closed, o.closed, c.name)
+		if c.closed > 0 {
+			continue // what comes then is CUDA's answer, if there is a CUDA here
+		}
+		require.Equal(t, 1, o.opened, c.name)
+		want, wantErr := c.session(o)
+		require.Equal(t, want, session, c.name)
+		require.Equal(t, wantErr, err, c.name)
+	}
 }
 
 func TestAskLibrary(t *testing.T) {
