@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -406,4 +407,188 @@ func TestWatch(t *testing.T) {
 	assert.Equal(t, core.Seen{FD: -1}, seen)
 	assert.Equal(t, unix.ENOTSUP, refused)
 	assert.Zero(t, other.calls)
+}
+
+// far is where the libraries of the tests below lie. Their memory is a test's.
+const far = 0x7000_0000_0000
+
+// inMemory is a library whose first segment has these bytes. reads counts what is read of it.
+func inMemory(image []byte, reads *int, others ...header) library {
+	read := func(addr uint64, to []byte) bool {
+		*reads++
+		return addr >= far && addr-far+uint64(len(to)) <= uint64(len(image)) && copy(to, image[addr-far:]) == len(to)
+	}
+	return library{far, append([]header{{Type: ptLoad, Memsz: uint64(len(image))}}, others...), read}
+}
+
+// native is the bytes of values, as a file has them.
+func native(t *testing.T, values ...any) []byte {
+	var b bytes.Buffer
+	for _, v := range values {
+		require.NoError(t, binary.Write(&b, binary.NativeEndian, v))
+	}
+	return b.Bytes()
+}
+
+// What lies in a library: whole, and in a segment that is loaded.
+func TestHolds(t *testing.T) {
+	l := library{base: far, headers: []header{
+		{Type: ptNote, Vaddr: 0x5000, Memsz: 0x100},
+		{Type: ptLoad, Vaddr: 0x1000, Memsz: 0x100, Filesz: 0x80},
+		{Type: ptLoad, Vaddr: 0x1200, Memsz: 0x10},
+	}}
+	for _, c := range []struct {
+		addr, size uint64
+		want       bool
+	}{
+		{0x1000, 0x100, true}, {0x1000, 0x101, false}, {0x1001, 0xff, true}, {0x1001, 0x100, false}, {0x1080, 0x80, true},
+		{0x10ff, 1, true}, {0x1100, 1, false}, {0x1100, 0, false}, {0xfff, 1, false}, {0x1010, ^uint64(0), false},
+		{0x5000, 1, false}, {0x120f, 1, true}, {0x10f0, 0x120, false},
+	} {
+		assert.Equal(t, c.want, l.holds(far+c.addr, c.size), "%#x", c)
+		assert.False(t, l.holds(c.addr, c.size), "%#x", c)
+	}
+}
+
+// A table is read if all of it lies in the library.
+func TestTable(t *testing.T) {
+	var reads int
+	image := make([]byte, 4096*16)
+	image[16], image[len(image)-8] = 3, 4
+	l := inMemory(image, &reads)
+	got := table[entry](l, far, 4096)
+	require.Len(t, got, 4096)
+	assert.Equal(t, []entry{{}, {Tag: 3}}, got[:2])
+	assert.Equal(t, entry{Value: 4}, got[4095])
+	assert.Equal(t, 1, reads)
+	for _, c := range []struct{ addr, n uint64 }{{far, 0}, {far, 4097}, {far + 8, 4096}, {far, 1<<60 + 1}, {far - 16, 1}, {0, 1}} {
+		assert.Nil(t, table[entry](l, c.addr, c.n), "%#x", c)
+	}
+	assert.Equal(t, 1, reads, "nothing else is looked at")
+	l.read = func(uint64, []byte) bool { return false }
+	assert.Nil(t, table[entry](l, far, 1), "it was unloaded")
+}
+
+// The dynamic section ends at its end or at a 0. Addresses in it are those of the file, or not.
+func TestDynamic(t *testing.T) {
+	var reads int
+	for _, c := range []struct {
+		name    string
+		entries []entry
+		want    map[int64]uint64
+	}{
+		{"to its end", []entry{{dtSoname, 1}, {dtPltRelSz, 48}}, map[int64]uint64{dtSoname: 1, dtPltRelSz: 48}},
+		{"to a 0", []entry{{dtSoname, 1}, {}, {dtSoname, 2}}, map[int64]uint64{dtSoname: 1}},
+		{"as in the file", []entry{{dtStrTab, 8}, {dtSymTab, 16}, {dtJmpRel, 24}, {dtPltRelSz, 8}},
+			map[int64]uint64{dtStrTab: far + 8, dtSymTab: far + 16, dtJmpRel: far + 24, dtPltRelSz: 8}},
+		{"changed by the loader", []entry{{dtStrTab, far + 8}, {dtSymTab, far + 16}, {dtJmpRel, far + 24}},
+			map[int64]uint64{dtStrTab: far + 8, dtSymTab: far + 16, dtJmpRel: far + 24}},
+		{"none", nil, map[int64]uint64{}},
+	} {
+		image := native(t, c.entries)
+		l := inMemory(image, &reads, header{Type: ptDynamic, Memsz: uint64(len(image))})
+		assert.Equal(t, c.want, l.dynamic(), c.name)
+	}
+}
+
+// The one jump slot of a function that is called ioctl, neither more nor less.
+func TestIoctlSlot(t *testing.T) {
+	names := []byte("\x00ioctl\x00ioctlx\x00xioctl\x00")
+	symbols := []symbol{{}, {Name: 1}, {Name: 7}, {Name: 14}, {Name: 15}}
+	const ioctl, longer, other, tail = 1, 2, 3, 4
+	type link struct {
+		symbol uint64
+		kind   uint32
+	}
+	for _, c := range []struct {
+		name  string
+		links []link
+		want  uint64
+	}{
+		{"alone", []link{{ioctl, jumpSlot}}, far + 0x100},
+		{"the last", []link{{longer, jumpSlot}, {other, jumpSlot}, {ioctl, jumpSlot}}, far + 0x300},
+		{"the first", []link{{ioctl, jumpSlot}, {longer, jumpSlot}}, far + 0x100},
+		{"of another kind", []link{{ioctl, jumpSlot + 1}}, 0},
+		{"and one of another kind", []link{{ioctl, jumpSlot + 1}, {ioctl, jumpSlot}}, far + 0x200},
+		{"other names", []link{{longer, jumpSlot}, {other, jumpSlot}, {0, jumpSlot}}, 0},
+		{"the end of a name", []link{{tail, jumpSlot}}, far + 0x100}, // as linkers share them
+		{"two", []link{{ioctl, jumpSlot}, {ioctl, jumpSlot}}, 0},
+		{"no such symbol", []link{{9, jumpSlot}}, 0},
+		{"none", nil, 0},
+	} {
+		var reads int
+		var relocations []relocation
+		for i, l := range c.links {
+			relocations = append(relocations, relocation{Offset: 0x100 * uint64(i+1), Info: l.symbol<<32 | uint64(l.kind)})
+		}
+		image := native(t, relocations, names)
+		at := far + uint64(len(image))
+		image = append(image, native(t, symbols)...)
+		got := inMemory(image, &reads).ioctlSlot(map[int64]uint64{
+			dtJmpRel: far, dtPltRelSz: uint64(len(c.links)) * 24, dtStrTab: far + uint64(len(c.links))*24, dtSymTab: at,
+		})
+		assert.Equal(t, c.want, got, c.name)
+	}
+}
+
+// Without a name a library is not libcuda, whatever its strings begin with.
+func TestRank(t *testing.T) {
+	var reads int
+	l := inMemory([]byte("libcuda.so.1\x00libcuda.so\x00libcudart.so.1\x00"), &reads)
+	for _, c := range []struct {
+		name, export uint64
+		want         int
+	}{{0, 0, 0}, {13, 0, 2}, {13, far, 3}, {0, far, 1}, {24, 0, 0}, {24, far + 1, 1}, {13, far + 0x1000, 2}} {
+		assert.Equal(t, c.want, l.rank(map[int64]uint64{dtStrTab: far, dtSoname: c.name}, c.export), "%#x", c)
+	}
+}
+
+// A slot's library, from its first segment to its last, and which of its pages are read-only.
+func TestSlotAt(t *testing.T) {
+	page := uint64(unix.Getpagesize())
+	loaded := []header{
+		{Type: ptNote, Vaddr: 0, Memsz: 1},
+		{Type: ptLoad, Vaddr: 4 * page, Memsz: 3 * page, Filesz: page},
+		{Type: ptLoad, Vaddr: page, Memsz: page},
+		{Type: ptNote, Vaddr: 90 * page, Memsz: 1},
+	}
+	relro := header{Type: ptGNURelro, Vaddr: 4*page + 16, Memsz: 2 * page}
+	for _, c := range []struct {
+		at       uint64
+		headers  []header
+		readOnly bool
+	}{
+		{4*page - 8, append(loaded, relro), false},
+		{4 * page, append(loaded, relro), true},
+		{6*page - 8, append(loaded, relro), true},
+		{6 * page, append(loaded, relro), false},
+		{6*page + 8, append(loaded, relro), false},
+		{4 * page, loaded, false},
+		{0, loaded, false},
+	} {
+		got := library{base: far, headers: c.headers}.slotAt(far + c.at)
+		assert.Equal(t, slot{far + c.at, far + page, far + 7*page, c.readOnly}, got, "%#x", c.at)
+	}
+}
+
+// The note is looked for in notes, and is whole.
+func TestNote(t *testing.T) {
+	var reads int
+	note := slices.Concat([]byte("another!"), noteHead, native(t, int64(-0x40)))
+	size := uint64(len(note))
+	at := far + size - 8 - 0x40
+	for _, c := range []struct {
+		name string
+		h    header
+		want uint64
+	}{
+		{"a note", header{Type: ptNote, Memsz: size}, at},
+		{"cut off", header{Type: ptNote, Memsz: size - 1}, 0},
+		{"without a word", header{Type: ptNote, Memsz: size - 8}, 0},
+		{"without its head", header{Type: ptNote, Vaddr: 9, Memsz: size - 9}, 0},
+		{"of another kind", header{Type: ptDynamic, Memsz: size}, 0},
+		{"not in the library", header{Type: ptNote, Memsz: size + 1}, 0},
+	} {
+		assert.Equal(t, c.want, firstCopy([]library{inMemory(note, &reads, c.h)}), c.name)
+	}
 }
