@@ -353,6 +353,7 @@ func TestCloseBesideTheFirstPin(t *testing.T) {
 		})
 		_, err = c.gpuOf(dev)
 		require.ErrorIs(t, err, unix.EBADF)
+		require.ErrorContains(t, err, "the host closed descriptor")
 		_, known := c.anyCoherent()
 		require.False(t, known)
 		if round == 0 {

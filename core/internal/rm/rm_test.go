@@ -825,6 +825,15 @@ func TestEndsThatFail(t *testing.T) {
 		}
 	}
 	require.NoError(t, w.Close())
+
+	// A client that does not answer is left to its owner. The GPUs' descriptors are closed.
+	w = newWorld(t)
+	require.NoError(t, w.pinned(w.cuda.memAlloc(0, 2*mib).start, 1).Unpin())
+	w.rm.hostCloses(w.of.client.fd, otherCopy)
+	closed := w.rm.count("close")
+	w.rm.fail("close", 1, errOwn)
+	require.ErrorIs(t, w.Close(), errOwn)
+	require.Equal(t, closed+1, w.rm.count("close"))
 }
 
 // What is lost, or differs, is told in one line, and nothing else is.
