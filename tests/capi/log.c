@@ -1,17 +1,33 @@
 // SPDX-License-Identifier: MIT
 /*
- * log.c - the front's log lines (capi/host/log.c): which are written, how long they are, and
- * that the host's errno stays.
+ * log.c - the front's log lines (capi/host/log.c, built in here): which are written, how long they
+ * are, and that the host's errno stays.
  */
-#define _GNU_SOURCE 1
+#define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
+#include <stdarg.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-#include "host/log.h"
 #include "tap.h"
+
+static size_t room;		/* that a text had last, behind its prefix */
+static int fails;		/* a text cannot be made */
+
+static int vsnprintf_of(char *to, size_t size, const char *fmt, va_list args)
+{
+	room = size;
+	return fails ? -1 : vsnprintf(to, size, fmt, args);
+}
+
+#define vsnprintf vsnprintf_of
+#include "host/log.c"
+#undef vsnprintf
+
+#define LINE 512		/* bytes of a line at most */
 
 static struct tap tap;
 static char said[2048];
@@ -64,6 +80,11 @@ static void long_lines(int fd)
 		}
 	}
 	tap_ok(&tap, 1, "a text that is too long is cut, and its line ends");
+	tap_ok(&tap, 6 + room <= LINE, "it is not written behind the line's end");
+	fails = 1;
+	gdr_log(GDR_LOG_ERROR, "x");
+	fails = 0;
+	tap_ok(&tap, !*heard(fd), "a text that cannot be made is no line");
 }
 
 /* The host may have closed its standard error; a call that failed has its errno. */
