@@ -91,6 +91,15 @@ func TestOpenRefuses(t *testing.T) {
 		require.ErrorIs(t, err, unix.ENOTSUP)
 		require.Zero(t, sim.Current())
 	})
+	t.Run("no driver", func(t *testing.T) {
+		if !cudatest.InChild(t) { // the loader belongs to the process
+			return
+		}
+		cuda.UseLoader(cuda.Loader{Load: func() error { return unix.EMLINK }})
+		s, err := Backend{}.Open()
+		require.Nil(t, s)
+		require.ErrorIs(t, err, unix.EMLINK)
+	})
 	t.Run("a driver that fails", func(t *testing.T) {
 		sim := cudatest.Need(t)
 		for _, name := range []string{"cuDriverGetVersion", "cuDeviceGetCount", "cuDeviceGet", "cuDeviceGetAttribute"} {

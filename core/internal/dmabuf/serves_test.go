@@ -179,6 +179,10 @@ func TestLastByteIsMissing(t *testing.T) {
 	require.Contains(t, string(maps), fmt.Sprintf("%x-%x ", va, va+uintptr(2*page)))
 	require.Contains(t, string(maps), fmt.Sprintf("%x-%x ", va+uintptr(2*page), va+uintptr(3*page)), "no page more than was asked for")
 	require.NoError(t, sys.Munmap(va, uintptr(3*page)))
+	require.False(t, mapped(t, "short_dmabuf"), "nor behind it")
+	_, err = mmap([]part{{fd: fd, size: 2 * page}, {fd: -1, size: 2 * page}}, uintptr(4*page))
+	require.ErrorIs(t, err, unix.EBADF)
+	require.False(t, mapped(t, "short_dmabuf"))
 	file, err := sys.Own(fd)
 	require.NoError(t, err)
 	p := &pin{first: page, size: 4 * page, page: page, parts: []part{{fd, file, 4 * page}}, mappingType: backend.WC}
