@@ -459,6 +459,8 @@ NEEDED = ("cuInit", "cuDriverGetVersion", "cuDeviceGetCount", "cuDeviceGet", "cu
           "cuMemUnmap", "cuMemSetAccess", "cuGetErrorName")
 KERNEL = ("cuModuleLoadData", "cuModuleUnload", "cuModuleGetFunction", "cuLaunchKernel", "cuOccupancyMaxActiveBlocksPerMultiprocessor",
           "cuMemHostAlloc", "cuMemFreeHost", "cuMemHostGetDevicePointer_v2", "cuStreamCreate", "cuStreamDestroy_v2", "cuStreamSynchronize")
+OTHERS = ("cuMemHostRegister_v2", "cuMemcpyHtoDAsync_v2", "cuPointerSetAttribute", "cuMemGetAddressRange_v2", "cuMemGetHandleForAddressRange",
+          "cuMemRetainAllocationHandle", "cuDeviceGetUuid_v2", "cuMemExportToShareableHandle")
 OF_VULKAN = ("vkCreateInstance", "vkDestroyInstance", "vkEnumeratePhysicalDevices", "vkGetPhysicalDeviceProperties2",
              "vkGetPhysicalDeviceMemoryProperties", "vkCreateDevice", "vkDestroyDevice", "vkAllocateMemory", "vkFreeMemory", "vkMapMemory",
              "vkUnmapMemory")
@@ -474,6 +476,8 @@ def lacking():
     for (command, _, name, status, text), (out, _) in each(lambda command, env, name, *_: run(command, **env, TRACE_LACKS=name), plans):
         check(out.returncode == status and not out.stdout and out.stderr == f"gdrcopy_{command.split()[0]}: {text}\n",
               f"{command.split()[0]} without {name}", f"status {out.returncode}\n{out.stderr}")
+    for (name,), (out, _) in each(lambda name: run(PING, **KERNELS, TRACE_LACKS=name), [(name,) for name in OTHERS]):
+        check(out.returncode == 0 and out.stdout, f"pplat needs no {name}", f"status {out.returncode}\n{out.stderr}")
 
     def ops(**env):
         out, _ = run(PERF + " --csv", **env)
