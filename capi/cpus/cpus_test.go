@@ -2,6 +2,8 @@ package cpus
 
 import (
 	"fmt"
+	"os"
+	"runtime"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -87,4 +89,27 @@ func TestHere(t *testing.T) {
 		}
 	}
 	require.Nil(t, m.Apart(m.Allowed.Len()))
+}
+
+// On each CPU it tells that one, and its node.
+func TestWhere(t *testing.T) {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	var was unix.CPUSet
+	require.NoError(t, unix.SchedGetaffinity(0, &was))
+	defer unix.SchedSetaffinity(0, &was)
+	for cpu := range len(was) * 64 {
+		if !was.IsSet(cpu) {
+			continue
+		}
+		var one unix.CPUSet
+		one.Set(cpu)
+		require.NoError(t, unix.SchedSetaffinity(0, &one))
+		m := Here()
+		require.Equal(t, cpu, m.cpu)
+		require.Equal(t, 1, m.Allowed.Len())
+		if _, err := os.Stat("/sys/devices/system/node/node0"); err == nil {
+			require.DirExists(t, fmt.Sprintf("/sys/devices/system/cpu/cpu%d/node%d", cpu, m.node))
+		}
+	}
 }
