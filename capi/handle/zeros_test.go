@@ -1,0 +1,43 @@
+package handle
+
+import (
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+	"unsafe"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+)
+
+// flags are the kernel's of the mapping that begins at mem (proc_pid_smaps(5)).
+func flags(t *testing.T, mem []byte) []string {
+	text, err := os.ReadFile("/proc/self/smaps")
+	require.NoError(t, err)
+	_, rest, found := strings.Cut("\n"+string(text), fmt.Sprintf("\n%x-", uintptr(unsafe.Pointer(&mem[0]))))
+	require.True(t, found)
+	_, rest, found = strings.Cut(rest, "\nVmFlags: ")
+	require.True(t, found)
+	line, _, _ := strings.Cut(rest, "\n")
+	return strings.Fields(line)
+}
+
+func TestZeros(t *testing.T) {
+	mem, err := Zeros(1 << 22)
+	require.NoError(t, err)
+	require.Len(t, mem, 1<<22)
+	require.Equal(t, make([]byte, 1<<22), mem)
+	mem[1<<22-1] = 1 // it can be written
+	have := flags(t, mem)
+	require.Contains(t, have, "dc", "no child has it")
+	require.NotContains(t, have, "lo", "it is not locked")
+	if _, err := os.Stat("/sys/kernel/mm/transparent_hugepage"); err == nil {
+		require.Contains(t, have, "nh", "it has no huge pages")
+	}
+	require.NoError(t, unix.Munmap(mem))
+
+	_, err = Zeros(0)
+	require.ErrorIs(t, err, unix.EINVAL)
+	require.ErrorContains(t, err, "reserving 0 bytes of address space")
+}
