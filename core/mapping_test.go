@@ -203,6 +203,15 @@ func TestRevokedPages(t *testing.T) {
 		require.Zero(t, e)
 	}
 	require.NoError(t, m.Close(), "a panic has left nothing locked")
+
+	// Of a mapping that begins inside of a page the last bytes are its own, too.
+	m, err = d.Map(0x10000+3000, 4096)
+	require.NoError(t, err)
+	require.NoError(t, unix.Mprotect(mem[4096:], unix.PROT_NONE))
+	_, err = m.ReadAt(make([]byte, 8), 4096-8)
+	require.Equal(t, unix.EIO, errno(err), "%v", err)
+	require.NoError(t, unix.Mprotect(mem, unix.PROT_READ|unix.PROT_WRITE))
+	require.NoError(t, m.Close())
 }
 
 // memoryDriver knows one allocation without an end.

@@ -220,6 +220,7 @@ info:stays: info unaligned_address
 info:unmapped: info
 info:unmapped_wc: info
 info:long: info_sizes
+info:tail: access_after_unpin access_after_close access_after_free foreign_handle fork_with_mapping fork_opens_again fork_while_busy errno_query
 old_info:va: info_sizes
 old_info:size: info_sizes
 old_info:page: info_sizes

@@ -789,6 +789,8 @@ int gdr_get_info_v2(gdr_t g, gdr_mh_t mh, gdr_info_v2_t *out)
 	give(&c, out, &info, sizeof(info));
 	if (!rc && lie("info:long"))
 		memset((char *)out + sizeof(info), 0, 1);
+	if (rc && out && lie("info:tail"))
+		memset((char *)out + sizeof(info) - 1, 0, 1);
 	return rc;
 }
 
