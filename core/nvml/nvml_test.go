@@ -65,9 +65,13 @@ int nvmlSystemGetConfComputeState(unsigned int s[3])
 }
 `
 
-// load builds an NVML and loads it. The loader recognises a loaded library by its soname.
+// load builds an NVML and loads it. The loader recognises a loaded library by its soname, also
+// where another one is installed.
 func load(t *testing.T, init string) (find func(name string) uintptr) {
 	t.Helper()
+	if _, err := purego.Dlopen("libnvidia-ml.so.1", purego.RTLD_NOW|unloaded); err == nil {
+		t.Skip("an NVML is loaded already")
+	}
 	cc, err := exec.LookPath("cc")
 	if err != nil {
 		t.Skip("needs a C compiler: ", err)
@@ -87,14 +91,9 @@ func load(t *testing.T, init string) (find func(name string) uintptr) {
 	}
 }
 
-func TestNVML(t *testing.T) {
-	if l, err := Open(); err == nil {
-		l.Close()
-		t.Skip("an NVML is installed here")
-	}
-	_, err := Open()
-	require.ErrorIs(t, err, unix.ENODEV)
+const unloaded = 4 // RTLD_NOLOAD
 
+func TestNVML(t *testing.T) {
 	t.Run("no init", func(t *testing.T) {
 		load(t, "9")
 		_, err := Open()
@@ -155,4 +154,22 @@ func TestNVML(t *testing.T) {
 		l.Close()
 		require.EqualValues(t, 1, dl.Call(find("nvmlShutdowns")), "each Open is ended")
 	})
+}
+
+// The simulated drivers, which LD_LIBRARY_PATH may name, have an NVML.
+func TestNone(t *testing.T) {
+	if os.Getenv("LD_LIBRARY_PATH") != "" {
+		again := exec.Command(os.Args[0], "-test.run=^TestNone$", "-test.v")
+		again.Env = append(os.Environ(), "LD_LIBRARY_PATH=")
+		out, err := again.CombinedOutput()
+		require.NoError(t, err, "%s", out)
+		require.Contains(t, string(out), "TestNone")
+		return
+	}
+	l, err := Open()
+	if err == nil {
+		l.Close()
+		t.Skip("an NVML is installed here")
+	}
+	require.ErrorIs(t, err, unix.ENODEV)
 }
