@@ -1,6 +1,9 @@
 package dl
 
 import (
+	"os"
+	"os/exec"
+	"path/filepath"
 	"sync"
 	"testing"
 
@@ -13,6 +16,26 @@ func TestOpen(t *testing.T) {
 	handle, err := Open("libc.so.6")
 	require.NoError(t, err)
 	require.NotZero(t, handle)
+}
+
+// What it loads the host's own libraries do not find.
+func TestOpenIsLocal(t *testing.T) {
+	cc, err := exec.LookPath("cc")
+	if err != nil {
+		t.Skip("needs a C compiler: ", err)
+	}
+	dir := t.TempDir()
+	file, lib := filepath.Join(dir, "local.c"), filepath.Join(dir, "local.so")
+	require.NoError(t, os.WriteFile(file, []byte("int gdr_dl_local(void) { return 7; }\n"), 0o600))
+	out, err := exec.Command(cc, "-shared", "-fPIC", "-o", lib, file).CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	handle, err := Open(lib)
+	require.NoError(t, err)
+	fn, err := purego.Dlsym(handle, "gdr_dl_local")
+	require.NoError(t, err)
+	require.EqualValues(t, 7, Call(fn))
+	_, err = purego.Dlsym(purego.RTLD_DEFAULT, "gdr_dl_local")
+	require.Error(t, err)
 }
 
 // Where the process cannot load a library the loader is not called: it would hang.
