@@ -1,11 +1,10 @@
 package dl
 
 import (
-	"os"
-	"os/exec"
-	"path/filepath"
 	"sync"
 	"testing"
+
+	"gdrapi/core/dl/dltest"
 
 	"github.com/ebitengine/purego"
 	"github.com/stretchr/testify/require"
@@ -20,16 +19,7 @@ func TestOpen(t *testing.T) {
 
 // What it loads the host's own libraries do not find.
 func TestOpenIsLocal(t *testing.T) {
-	cc, err := exec.LookPath("cc")
-	if err != nil {
-		t.Skip("needs a C compiler: ", err)
-	}
-	dir := t.TempDir()
-	file, lib := filepath.Join(dir, "local.c"), filepath.Join(dir, "local.so")
-	require.NoError(t, os.WriteFile(file, []byte("int gdr_dl_local(void) { return 7; }\n"), 0o600))
-	out, err := exec.Command(cc, "-shared", "-fPIC", "-o", lib, file).CombinedOutput()
-	require.NoError(t, err, "%s", out)
-	handle, err := Open(lib)
+	handle, err := Open(dltest.Library(t, "int gdr_dl_local(void) { return 7; }\n"))
 	require.NoError(t, err)
 	fn, err := purego.Dlsym(handle, "gdr_dl_local")
 	require.NoError(t, err)

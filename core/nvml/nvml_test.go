@@ -3,10 +3,10 @@ package nvml
 import (
 	"os"
 	"os/exec"
-	"path/filepath"
 	"testing"
 
 	"gdrapi/core/dl"
+	"gdrapi/core/dl/dltest"
 
 	"github.com/ebitengine/purego"
 	"github.com/stretchr/testify/require"
@@ -72,15 +72,7 @@ func load(t *testing.T, init string) (find func(name string) uintptr) {
 	if _, err := purego.Dlopen("libnvidia-ml.so.1", purego.RTLD_NOW|unloaded); err == nil {
 		t.Skip("an NVML is loaded already")
 	}
-	cc, err := exec.LookPath("cc")
-	if err != nil {
-		t.Skip("needs a C compiler: ", err)
-	}
-	dir := t.TempDir()
-	file, lib := filepath.Join(dir, "nvml.c"), filepath.Join(dir, "nvml.so")
-	require.NoError(t, os.WriteFile(file, []byte(nvmlInC), 0o600))
-	out, err := exec.Command(cc, "-shared", "-fPIC", "-DFAIL_INIT="+init, "-Wl,-soname,libnvidia-ml.so.1", "-o", lib, file).CombinedOutput()
-	require.NoError(t, err, string(out))
+	lib := dltest.Library(t, nvmlInC, "-DFAIL_INIT="+init, "-Wl,-soname,libnvidia-ml.so.1")
 	h, err := purego.Dlopen(lib, purego.RTLD_NOW|purego.RTLD_LOCAL)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, purego.Dlclose(h)) })

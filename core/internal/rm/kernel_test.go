@@ -12,6 +12,7 @@ import (
 	"gdrapi/core/cuda"
 	"gdrapi/core/cuda/cudatest"
 	"gdrapi/core/dl"
+	"gdrapi/core/dl/dltest"
 	"gdrapi/core/internal/sys"
 
 	"github.com/ebitengine/purego"
@@ -150,16 +151,8 @@ func withNVML(t *testing.T, define string, f func()) {
 	if _, err := purego.Dlopen("libnvidia-ml.so.1", purego.RTLD_NOW|unloaded); err == nil {
 		t.Skip("an NVML is loaded already")
 	}
-	cc, err := exec.LookPath("cc")
-	if err != nil {
-		t.Skip("needs a C compiler: ", err)
-	}
-	dir := t.TempDir()
-	file, lib := filepath.Join(dir, "nvml.c"), filepath.Join(dir, "nvml.so")
-	require.NoError(t, os.WriteFile(file, []byte(nvmlInC), 0o600))
 	// The loader recognises a loaded library by its soname.
-	out, err := exec.Command(cc, "-shared", "-fPIC", "-D"+define, "-Wl,-soname,libnvidia-ml.so.1", "-o", lib, file).CombinedOutput()
-	require.NoError(t, err, "%s", out)
+	lib := dltest.Library(t, nvmlInC, "-D"+define, "-Wl,-soname,libnvidia-ml.so.1")
 	h, err := purego.Dlopen(lib, purego.RTLD_NOW|purego.RTLD_LOCAL)
 	require.NoError(t, err)
 	f()
