@@ -17,10 +17,11 @@ import sys
 import tempfile
 import time
 
+from tap import check, done
+
 BIN, TRACE = sys.argv[1:3]
 PAGE = 65536
 WORK = tempfile.mkdtemp()
-passed = failed = 0
 
 
 class Call:
@@ -43,18 +44,6 @@ class Calls(list):
     def arg(self, name, n):
         """That argument of each call of that name."""
         return [c.args[n] for c in self if c.name == name]
-
-
-def check(ok, name, note=""):
-    global passed, failed
-    if ok:
-        passed += 1
-    else:
-        failed += 1
-    print(f"{'ok' if ok else 'not ok'} {passed + failed} - {name}")
-    if not ok and note != "":
-        print("".join(f"# {line}\n" for line in str(note).splitlines()[-12:]), end="")
-    sys.stdout.flush()
 
 
 def run(command, **env):
@@ -564,5 +553,4 @@ try:
             test()
 finally:
     shutil.rmtree(WORK)
-print(f"1..{passed + failed}\n{passed} passed, {failed} failed, 0 skipped")
-sys.exit(1 if failed or not passed else 0)
+done()

@@ -13,8 +13,9 @@ import re
 import subprocess
 import sys
 
+from tap import check, done
+
 BIN, SPOIL = sys.argv[1:]
-passed = failed = 0
 
 # A short run of each benchmark.
 RUNS = {
@@ -40,18 +41,6 @@ def cpu():
 # What each benchmark says on the simulated GPU.
 FACTS = {"gpu": "Simulated GPU 0", "cuda_driver": "13.3", "libgdrapi": "2.6", "memory": "ext", "backend": "dmabuf",
          "mapping": "Write Combining", "cpu": cpu(), "kernel": " ".join((os.uname()[0], os.uname()[2], os.uname()[4]))}
-
-
-def check(ok, name, note=""):
-    global passed, failed
-    if ok:
-        passed += 1
-    else:
-        failed += 1
-    print(f"{'ok' if ok else 'not ok'} {passed + failed} - {name}")
-    if not ok and note:
-        print("".join(f"# {line}\n" for line in str(note).splitlines()[-12:]), end="")
-    sys.stdout.flush()
 
 
 def run(tool, *args, stdout=subprocess.PIPE, **env):
@@ -284,5 +273,4 @@ report()
 table()
 versions()
 full_disk()
-print(f"1..{passed + failed}\n{passed} passed, {failed} failed, 0 skipped")
-sys.exit(1 if failed or not passed else 0)
+done()

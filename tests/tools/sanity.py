@@ -13,22 +13,11 @@ import sys
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
 
+from tap import check, done
+
 BIN, WRONG, LIBRARY = sys.argv[1:]
 PROGRAM = os.path.join(BIN, "gdrcopy_sanity")
 WORK = tempfile.mkdtemp(prefix="gdrcopy_sanity.")
-passed = failed = 0
-
-
-def check(ok, name, note=""):
-    global passed, failed
-    if ok:
-        passed += 1
-    else:
-        failed += 1
-    print(f"{'ok' if ok else 'not ok'} {passed + failed} - {name}")
-    if not ok and note:
-        print("".join(f"# {line}\n" for line in str(note).splitlines()[-30:]), end="")
-    sys.stdout.flush()
 
 
 class Ran:
@@ -488,5 +477,4 @@ try:
     other_library()
 finally:
     shutil.rmtree(WORK)
-print(f"1..{passed + failed}\n{passed} passed, {failed} failed, 0 skipped")
-sys.exit(1 if failed or not passed else 0)
+done()
