@@ -195,7 +195,8 @@ func Loaded() (*Driver, error) {
 
 // Relaxed calls fn, whose calls of CUDA on in lose no capture of a stream, of this thread
 // or of another. Each call of a Driver is made so. Relaxed changes the thread's mode once
-// for all of them.
+// for all of them. They are all made on one thread, so a context that fn makes current
+// stays current for them.
 func (d *Driver) Relaxed(fn func(in *Driver) error) error {
 	if d.relaxed {
 		return fn(d)
@@ -214,19 +215,14 @@ type captureMode struct {
 	mode     *int32
 }
 
-// relax puts this thread into the relaxed capture mode until restore is called. A driver
-// without that function is called as it is (before CUDA 10.1), and so is one that is not
-// initialised: neither has captures.
+// relax puts this thread into the relaxed capture mode until restore is called, and keeps
+// the goroutine on it. A driver without that function is called as it is (before CUDA 10.1),
+// and so is one that is not initialised: neither has captures.
 func (d *Driver) relax() captureMode {
-	c := captureMode{exchange: d.fn[symThreadExchangeStreamCaptureMode]}
-	if c.exchange == 0 {
-		return c
-	}
 	runtime.LockOSThread()
-	c.mode = new(int32)
-	*c.mode = captureModeRelaxed
-	if c.swap() != nil {
-		runtime.UnlockOSThread()
+	mode := int32(captureModeRelaxed)
+	c := captureMode{exchange: d.fn[symThreadExchangeStreamCaptureMode], mode: &mode}
+	if c.exchange != 0 && c.swap() != nil {
 		c.exchange = 0
 	}
 	return c
@@ -237,13 +233,13 @@ func (c captureMode) swap() error {
 }
 
 func (c captureMode) restore() {
+	defer runtime.UnlockOSThread()
 	if c.exchange == 0 {
 		return
 	}
 	if err := c.swap(); err != nil {
 		log.Warnf("this thread's stream capture mode stays relaxed: %v", err)
 	}
-	runtime.UnlockOSThread()
 }
 
 // call calls s. All calls of CUDA but the watched export go through here; that one is made
