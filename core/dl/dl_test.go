@@ -28,6 +28,12 @@ func TestOpenIsLocal(t *testing.T) {
 	require.Error(t, err)
 }
 
+// A library that lacks a function is refused when it is loaded, not when it is called.
+func TestOpenFindsAllFunctions(t *testing.T) {
+	_, err := Open(dltest.Library(t, "void gdr_dl_absent(void);\nvoid gdr_dl_calls(void) { gdr_dl_absent(); }\n", "-Wl,-z,lazy"))
+	require.ErrorContains(t, err, "gdr_dl_absent")
+}
+
 // Where the process cannot load a library the loader is not called: it would hang.
 func TestUnusable(t *testing.T) {
 	saved := Usable

@@ -71,7 +71,8 @@ static void work(struct bench_op *op, size_t count)
 	}
 }
 
-static struct bench_row race_one(enum bench_pace pace, long max, const unsigned int *times)
+static struct bench_row race_for(long budget_ms, enum bench_pace pace, long max,
+				 const unsigned int *times)
 {
 	static uint8_t host[64];
 	struct bench_cell c = {
@@ -83,10 +84,15 @@ static struct bench_row race_one(enum bench_pace pace, long max, const unsigned 
 
 	takes = times;
 	done = 0;
-	bench_race(&c, 1, 1000, &r);
+	bench_race(&c, 1, budget_ms, &r);
 	row = r.rows[0];
 	bench_result_free(&r);
 	return row;
+}
+
+static struct bench_row race_one(enum bench_pace pace, long max, const unsigned int *times)
+{
+	return race_for(1000, pace, max, times);
 }
 
 /* %.2f and not a comparison of doubles: what is printed. */
@@ -171,6 +177,19 @@ static void test_race(void)
 	       row.batch);
 	row = race_one(BENCH_ALONE, 2, same);
 	tap_is(&tap, (long)row.samples, 2, "two copies at most: the samples");
+}
+
+/* Of each of the eight turns the first copy does not count, nor does the warm-up. */
+static void test_budget(void)
+{
+	static const unsigned int ms[] = { 1000000, 0 };
+	struct bench_row row = race_for(80, BENCH_ALONE, 1000000, ms);
+
+	tap_is(&tap, (long)row.samples, 72, "80 ms for copies of 1 ms: the samples");
+	tap_is(&tap, (long)done, 81, "and all copies");
+	row = race_for(1, BENCH_ALONE, 1000000, ms);
+	tap_is(&tap, (long)row.samples, 3, "1 ms, the least samples");
+	tap_is(&tap, (long)done, 12, "and all copies");
 }
 
 static size_t ran[4096], runs;
@@ -463,6 +482,7 @@ int main(void)
 	test_samples();
 	test_clock();
 	test_race();
+	test_budget();
 	test_turns();
 	test_evicted();
 	test_failures();
