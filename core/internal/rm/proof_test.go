@@ -252,6 +252,11 @@ func TestProofWhoseCallsFail(t *testing.T) {
 						require.NotEqual(t, wrong, w.verdict(of), "%s, call %d", name, nth)
 						if name != "munmap" && name != "RM_FREE" && name != "UNMAP_MEMORY" {
 							require.Zero(t, w.held(), "%s, call %d", name, nth)
+							opened := w.rm.count("MAP_MEMORY")
+							if name == "MAP_MEMORY" {
+								opened--
+							}
+							require.Equal(t, opened, w.rm.count("UNMAP_MEMORY"), "%s, call %d: each window is closed", name, nth)
 						}
 						_ = w.Close()
 					})
