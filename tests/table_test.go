@@ -64,6 +64,7 @@ func Test_mutate(t *testing.T)          { Run(t) }
 func Test_offline(t *testing.T)         { Run(t) }
 func Test_packages(t *testing.T)        { Run(t) }
 func Test_python(t *testing.T)          { Run(t) }
+func Test_release(t *testing.T)         { Run(t) }
 func Test_rm(t *testing.T)              { Run(t) }
 func Test_sanity(t *testing.T)          { Run(t) }
 func Test_steps(t *testing.T)           { Run(t) }
@@ -137,6 +138,7 @@ var table = []Group{
 			Count: GoTest, On: all, Make: cmd("doubles", "$B/bin/core_test")},
 		{Name: "example", Cmd: cmd("$B/examples/go"), Sim: Plain, Count: Status, Make: cmd("doubles", "$B/examples/go")},
 		goTest(Program{Name: "report"}, "./cmd/gdrcopy_report/..."),
+		goTest(Program{Name: "sbom"}, "./packaging/..."),
 		goTest(Program{Name: "mutate"}, "./tests/mutate/..."),
 	}},
 
@@ -327,6 +329,9 @@ var table = []Group{
 	{Name: "go_oldest", When: All, Rows: otherGo("go-oldest")},
 	{Name: "go_next", When: Named, Rows: otherGo("go-next")},
 
+	// One version everywhere, and what a release refuses.
+	{Name: "release", When: All, Rows: []Program{{Name: "version", Cmd: cmd("tests/packages/version.sh"), Needs: cmd("dpkg", "git")}}},
+
 	// The source tarball builds without a network.
 	{Name: "offline", When: All, Rows: []Program{{Name: "build", Cmd: cmd("tests/packages/offline.sh"), Needs: cmd("python3"), Limit: time.Hour}}},
 
@@ -362,8 +367,6 @@ var table = []Group{
 
 	// Packages built twice, compared, installed, used and removed, as root.
 	{Name: "packages", When: Named, Chain: true, Rows: []Program{
-		goTest(Program{Name: "sbom"}, "./packaging/..."),
-		{Name: "version", Cmd: cmd("tests/packages/version.sh")},
 		{Name: "build", Cmd: cmd("tests/packages/build.sh", "$B/packages"), Make: cmd("all"), Limit: time.Hour,
 			Needs: cmd("cmake", "cpio", "debootstrap", "dh", "dpkg-buildpackage", "lintian", "python3", "rpm2cpio", "rpmbuild")},
 		{Name: "find", Cmd: cmd("tests/packages/find.sh", "$B/packages"), Sim: Plain},
