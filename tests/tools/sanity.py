@@ -31,8 +31,9 @@ class Ran:
         env = {"GDRCOPY_BACKEND": "dmabuf", **env}
         if preload:
             env = {"LD_PRELOAD": WRONG, "WRONG_LOG": log, **env}
+        # What a case leaves behind holds the pipes until its alarm, for 300 s.
         out = subprocess.run([PROGRAM, *args], env={**os.environ, **env}, stdin=subprocess.DEVNULL,
-                             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=400)
+                             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=200)
         self.status, self.out, self.err = out.returncode, out.stdout, out.stderr
         self.lines = self.out.splitlines()
         self.log = []

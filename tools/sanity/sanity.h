@@ -162,7 +162,8 @@ int count_inheritable_fds(void);
 
 /*
  * fork, and a wait that fails the case unless the child ended well. The child
- * has a watchdog of its own, and must end by child_done or a failed check.
+ * has a watchdog of its own, is killed when its parent ends, and must end by
+ * child_done or a failed check.
  */
 pid_t fork_child(void);
 void join_child(pid_t pid);

@@ -10,6 +10,7 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 
 struct verdict *verdict;
@@ -395,13 +396,17 @@ int count_inheritable_fds(void)
 
 pid_t fork_child(void)
 {
-	pid_t pid;
+	pid_t parent = getpid(), pid;
 
 	fflush(stdout);
 	pid = fork();
 	check(pid >= 0);
-	if (pid == 0)
+	if (pid == 0) {
 		alarm(CASE_SECONDS);	/* a fork does not inherit it */
+		prctl(PR_SET_PDEATHSIG, SIGKILL);	/* a case that fails leaves nobody */
+		if (getppid() != parent)
+			_exit(CASE_FAILED);
+	}
 	return pid;
 }
 
