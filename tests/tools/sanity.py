@@ -126,6 +126,7 @@ pin:late: sync_memops
 pin:number: two_pins stale_handle many_small
 pin:shifted: many_small many_buffers sub_ranges partial_map write_every_size
 pin:emfile: fd_limit
+pin:freed: errno_pin
 pin:shared: two_pins fd_limit
 unpin:first: access_after_unpin access_after_free
 unpin:last: access_after_unpin access_after_free

@@ -76,10 +76,12 @@ static void errno_pin(struct env *e)
 	check_rc(gdr_unpin_buffer(e->g, mh), EINVAL);
 	buf_free(e, &b);
 
-	/* What was GPU memory a moment ago is none now. */
+	/* What was pinned GPU memory a moment ago is none now. */
 	buf_alloc(e, &b, MEM_VMM, GPU_PAGE_SIZE);
 	unsigned long addr = b.addr;
 
+	mh = pin_only(e, addr, b.size);
+	check_rc(gdr_unpin_buffer(e->g, mh), 0);
 	buf_free(e, &b);
 	mh.h = 77;
 	check_rc(gdr_pin_buffer(e->g, addr, GPU_PAGE_SIZE, 0, 0, &mh), EINVAL);
