@@ -227,13 +227,17 @@ class TestPycuda:
         numpy.asarray(made).view(numpy.uint8)[:3] = (1, 2, 3)
         assert cuda.read(int(made), 3) == b"\1\2\3"
 
-    def test_free_is_in_its_context(self, cuda, driver, memory, freed):
+    @pytest.mark.parametrize("collected", [False, True])
+    def test_free_is_in_its_context(self, cuda, driver, memory, freed, collected):
         """Whichever is current then, and that one stays."""
         made = memory()
         mem, seen = freed(made)
         own, other = driver.Context.get_current(), driver.Device(cuda.gpus() - 1).retain_primary_context()
         other.push()
-        made.free()
+        if collected:
+            made.__del__()
+        else:
+            made.free()
         assert seen == [(mem, own.handle)]
         assert cuda.current().value == other.handle and driver.Context.get_current() is other
         driver.Context.pop()
