@@ -192,6 +192,26 @@ static void test_budget(void)
 	tap_is(&tap, (long)done, 12, "and all copies");
 }
 
+/* What lies between two copies, which take 1 us each: 2 us, or the cell's gap of 500 ns. */
+static void test_gaps(void)
+{
+	static const unsigned int same[] = { 1000, 0 };
+	static const struct { enum bench_pace pace; unsigned int ns; const char *name; } paces[] = {
+		{ BENCH_BACK_TO_BACK, 0, "back to back" }, { BENCH_ALONE, 2000, "alone" },
+		{ BENCH_PAUSED, 500, "paused" },
+	};
+
+	for (size_t i = 0; i < sizeof(paces) / sizeof(paces[0]); i++) {
+		uint64_t start = now, each;
+
+		race_one(paces[i].pace, 10000, same);
+		each = (now - start) / done;
+		if (!tap_ok(&tap, each >= 1000 + paces[i].ns && each < 1200 + paces[i].ns,
+			    "%s: %u ns lie between", paces[i].name, paces[i].ns))
+			printf("# each takes %lu ns\n", (unsigned long)each);
+	}
+}
+
 static size_t ran[4096], runs;
 
 static void work_as(struct bench_op *op, size_t count)
@@ -483,6 +503,7 @@ int main(void)
 	test_clock();
 	test_race();
 	test_budget();
+	test_gaps();
 	test_turns();
 	test_evicted();
 	test_failures();
