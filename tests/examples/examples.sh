@@ -117,6 +117,7 @@ demo() {
 	check "demo" says "4096 bytes written by the CPU, read by cuMemcpyDtoH: equal" "$bin/$program"
 	check "demo, there" grep -qx "4096 bytes written by cuMemcpyHtoD, read by the CPU: equal" "$work/out"
 	check "demo, the library's choice" grep -q "^INFO: gdr_open: using the " "$work/out"
+	is "demo, errors alone" "$(GDRCOPY_LOG_LEVEL=4 "$bin/$program" 2>&1 >/dev/null)" ""
 	for call in cuInit cuDeviceGet; do
 		CUDA_SIM_FAIL=$call=100@1 "$bin/$program" >"$work/out" 2>&1
 		is "demo, $call fails: its status" $? 2
