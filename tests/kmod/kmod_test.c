@@ -2230,6 +2230,7 @@ static void test_unload(void)
 	uint64_t va = gpu_alloc(GPU_PAGE);
 	int fd = gdr_open();
 	pthread_t id;
+	int tries = 0;
 
 	pin(fd, va, GPU_PAGE);
 	close_in_child(fd);
@@ -2238,6 +2239,7 @@ static void test_unload(void)
 	CHECK(pthread_create(&id, NULL, thread_frees_memory, &va) == 0);
 	while (syscall(SYS_delete_module, "gdrdrv", O_NONBLOCK) < 0) {
 		CHECK(errno == EAGAIN);
+		CHECK(++tries < 60000);	/* a minute: who has a reference keeps it */
 		usleep(1000);
 	}
 	CHECK(!stats().calling_back);
