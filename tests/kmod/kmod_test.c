@@ -1550,7 +1550,7 @@ static void test_write_combining(void)
  */
 static void test_uncached(void)
 {
-	uint64_t va = gpu_alloc(4 * GPU_PAGE), h;
+	uint64_t va = gpu_alloc(4 * GPU_PAGE), h, first;
 	struct gdrdrv_info v1 = { 0 };
 	int fd = gdr_open(), before = wc_ranges();
 	volatile unsigned char *p;
@@ -1568,7 +1568,16 @@ static void test_uncached(void)
 	CHECK_ERR(try_map(fd, h, GPU_PAGE) == MAP_FAILED ? -1 : 0, EOPNOTSUPP);
 	CHECK(unpin(fd, h) == 0);
 
+	/* One page that is uncached makes the whole mapping count as uncached. */
+	first = pin(fd, va, GPU_PAGE);
+	map(fd, first, GPU_PAGE);
 	set_knob(NVIDIA_SIM_UNCACHED, 0);
+	h = pin(fd, va, 4 * GPU_PAGE);
+	map(fd, h, 4 * GPU_PAGE);
+	CHECK(info(fd, h).mapping_type == GDRDRV_MAPPING_DEVICE);
+	CHECK(unpin(fd, h) == 0);
+	CHECK(unpin(fd, first) == 0);
+
 	h = pin(fd, va, 4 * GPU_PAGE);
 	p = map(fd, h, 4 * GPU_PAGE);
 	CHECK(info(fd, h).mapping_type == GDRDRV_MAPPING_WC);
