@@ -1194,13 +1194,21 @@ static void test_close_of_a_copy(void)
 	CHECK(unpin(t.fd, t.handle) == 0);
 }
 
-static int in_child(void (*fn)(void *), void *arg)
+/* In a child with that number, which no process has; 0: with any. */
+static int in_child_numbered(pid_t number, void (*fn)(void *), void *arg)
 {
+	struct {
+		uint64_t flags, pidfd, child_tid, parent_tid, exit_signal, stack, stack_size, tls;
+		uint64_t set_tid, set_tid_size;
+	} how = {
+		.exit_signal = SIGCHLD,
+		.set_tid = (uintptr_t)&number, .set_tid_size = 1,
+	};
 	int status;
 	pid_t pid;
 
 	fflush(stdout);
-	pid = fork();
+	pid = number ? (pid_t)syscall(SYS_clone3, &how, sizeof(how)) : fork();
 	CHECK(pid >= 0);
 	if (!pid) {
 		fn(arg);
@@ -1209,6 +1217,11 @@ static int in_child(void (*fn)(void *), void *arg)
 	}
 	CHECK(waitpid(pid, &status, 0) == pid);
 	return status;
+}
+
+static int in_child(void (*fn)(void *), void *arg)
+{
+	return in_child_numbered(0, fn, arg);
 }
 
 struct shared_fd {
@@ -1350,14 +1363,17 @@ static void test_close_in_child(void)
 	CHECK(module_references() == before);
 }
 
-/* Has a process pin memory, pass its descriptor and end. s->fd is the descriptor then. */
-static void outlive_owner(struct shared_fd *s)
+/*
+ * Has a process of that number pin memory, pass its descriptor and end. s->fd is the
+ * descriptor then.
+ */
+static void outlive_owner(pid_t number, struct shared_fd *s)
 {
 	int pair[2];
 
 	CHECK(socketpair(AF_UNIX, SOCK_STREAM, 0, pair) == 0);
 	s->sock = pair[0];
-	CHECK(in_child(owner_that_sends, s) == 0);
+	CHECK(in_child_numbered(number, owner_that_sends, s) == 0);
 	s->fd = receive_fd(pair[1]);
 }
 
@@ -1366,11 +1382,26 @@ static void test_fd_passed(void)
 {
 	struct shared_fd s = { 0 };
 
-	outlive_owner(&s);
+	outlive_owner(0, &s);
 	CHECK(stats().pins == (persistent ? 1 : 0));
 	s.handle = 1;
 	s.free_handle = 1;
 	stranger(&s);
+	CHECK(stats().pins == 0);
+	CHECK(held() == 0);
+}
+
+/* A process that has the owner's number later is another one. */
+static void test_number_comes_again(void)
+{
+	enum { NUMBER = 30000 };
+	struct shared_fd s = { 0 };
+
+	outlive_owner(NUMBER, &s);
+	s.handle = 1;
+	s.free_handle = 1;
+	CHECK(in_child_numbered(NUMBER, stranger, &s) == 0);
+	close(s.fd);
 	CHECK(stats().pins == 0);
 	CHECK(held() == 0);
 }
@@ -1381,7 +1412,7 @@ static void test_gpu_held_open(void)
 	uint64_t before = stats().holders;
 	struct shared_fd s = { 0 };
 
-	outlive_owner(&s);
+	outlive_owner(0, &s);
 	CHECK(stats().allocs == 0);
 	CHECK(stats().holders == before + (persistent ? 1 : 0));
 	close(s.fd);
@@ -2793,7 +2824,7 @@ static const struct test tests[] = {
 	T(read_only), T(vma_flags), T(vma_operations), T(map_over), T(handles),
 	T(unknown_handle), T(unpin_zaps), T(close_keeps_mappings), T(free_after_close),
 	T(close_of_a_copy), T(close_in_child),
-	T(fork), T(fd_passed), T(gpu_held_open), T(thread),
+	T(fork), T(fd_passed), T(number_comes_again), T(gpu_held_open), T(thread),
 	T(mapping_types), T(write_combining),
 #ifdef __x86_64__
 	T(uncached), T(many_aliases), T(end_inside_mmap),
