@@ -385,6 +385,13 @@ def message(name, text):
     return said in text and result in text
 
 
+def failing(name, command, env, call, k):
+    """A run whose k-th call of that name fails, or an earlier one, if this run has made fewer."""
+    out, calls = run(command, **env, TRACE_FAIL=f"{call}@{k}={-1 if call[:2] == 'vk' else 5}")
+    made = len(calls.of(call))
+    return failing(name, command, env, call, made // 2) if out.returncode == 0 and 1 < made < k else (out, calls)
+
+
 def failures():
     """Each call of each run fails in turn: the status is 1, and one line names it."""
     plans = []
@@ -401,7 +408,7 @@ def failures():
             plans += [(name, command, env, call, k) for k in which]
     plans.sort(key=lambda p: p[0] != "copybw")
     seen = set()
-    for (name, command, env, call, k), (out, _) in each(lambda name, command, env, call, k: run(command, **env, TRACE_FAIL=f"{call}@{k}={-1 if call[:2] == 'vk' else 5}"), plans):
+    for (name, command, env, call, k), (out, _) in each(failing, plans):
         lines = out.stderr.splitlines()
         check(out.returncode == 1 and not out.stdout and len(lines) == 1 and message(call, lines[0]), f"{name}: {call} {k} fails",
               f"status {out.returncode}\n{out.stdout}{out.stderr}")
