@@ -348,6 +348,17 @@ func TestRequestedTypeIsTakenBack(t *testing.T) {
 		require.NoError(t, p.Unmap())
 	}
 	require.Equal(t, 3, count(f.calls, "REQ_MAPPING_TYPE"), "one for each change")
+
+	// A request that fails is made again.
+	_, _, err = p.Map(65536, backend.None)
+	require.NoError(t, err)
+	require.NoError(t, p.Unmap())
+	f.fail["REQ_MAPPING_TYPE"] = unix.EMLINK
+	_, _, err = p.Map(65536, backend.WC)
+	require.ErrorIs(t, err, unix.EMLINK)
+	_, got, err := p.Map(65536, backend.WC)
+	require.NoError(t, err)
+	require.Equal(t, backend.WC, got)
 }
 
 func count(calls []string, name string) (n int) {
