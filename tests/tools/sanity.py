@@ -143,6 +143,7 @@ unmap:refused: foreign_handle errno_unmap
 unmap:end: errno_unmap
 fork:unmaps: fork_with_mapping fork_opens_again fork_while_busy
 fork:fails: fork_first fork_after_open fork_with_mapping fork_opens_again fork_twice fork_exits fork_while_busy
+child:crash: fork_first fork_after_open fork_with_mapping fork_opens_again fork_twice fork_exits fork_while_busy
 to:nothing: small_writes stale_handle errno_unmap fork_with_mapping
 from:nothing: sync_memops access_after_unmap errno_copy stale_handle
 to:border: write_every_size big_copies

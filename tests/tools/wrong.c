@@ -221,6 +221,8 @@ static void end_here(void)
 		raise(SIGSEGV);
 	if (lie("end:stuck"))
 		raise(SIGALRM);
+	if (now.depth && lie("child:crash"))
+		raise(SIGSEGV);
 	if (lie("end:0") || lie("end:1") || lie("end:2") || lie("end:77"))
 		_exit(atoi(the_lie + 4));
 }
