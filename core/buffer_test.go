@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"gdrapi/core/backend"
+	"gdrapi/core/cuda"
 	"gdrapi/core/cuda/cudatest"
 	"gdrapi/core/internal/mmio"
 
@@ -312,6 +313,17 @@ func TestCloseTellsTheFirstError(t *testing.T) {
 	}
 	d, f := open(t)
 	f.Fail["close"] = unix.EDOM
+	require.Equal(t, unix.EDOM, errno(d.Close()))
+
+	// Buffers end before memory is freed.
+	sim := cudatest.Need(t)
+	d, f = open(t)
+	_, err := d.Pin(request)
+	require.NoError(t, err)
+	_, err = d.Alloc(0, 4096)
+	require.NoError(t, err)
+	f.Fail["unpin"] = unix.EDOM
+	sim.Fail("cuMemUnmap", int(cuda.ErrUnknown), 1)
 	require.Equal(t, unix.EDOM, errno(d.Close()))
 }
 
