@@ -175,6 +175,8 @@ to:size=16777088: big_copies
 to:gpu=1: write_every_size big_copies host_guards
 to:gpu=33: write_every_size big_copies many_buffers threads
 to:gpu=64: write_every_size big_copies host_guards
+to:size*64+host=6401: write_every_size
+to:size*64+host=6402: write_every_size
 to:host=1: write_every_size host_guards
 to:host=64: write_every_size host_guards
 from:size=1: read_every_size unaligned_size host_guards small_writes access_after_unmap errno_copy
@@ -196,6 +198,8 @@ from:size=4194321: big_copies
 from:size=16777088: big_copies
 from:gpu=1: read_every_size big_copies host_guards
 from:gpu=64: read_every_size big_copies host_guards
+from:size*64+host=6401: read_every_size
+from:size*64+host=6402: read_every_size
 from:host=1: read_every_size host_guards
 from:host=64: read_every_size host_guards
 info:va: info unaligned_address many_small

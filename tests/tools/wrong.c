@@ -636,6 +636,7 @@ static bool copy_lie(const char *way, const void *gpu, const void *host, size_t 
 	LIE(":size", lie_of(name) == size);
 	LIE(":gpu", lie_of(name) == (uintptr_t)gpu % 64 + 1);
 	LIE(":host", lie_of(name) == (uintptr_t)host % 64 + 1);
+	LIE(":size*64+host", lie_of(name) == size * 64 + (uintptr_t)host % 64);
 	LIE(":above", lie_of(name) && size >= lie_of(name));
 #undef LIE
 	return hit;
