@@ -425,6 +425,8 @@ static void test_units(void)
 	is_text(bench_ns_text(text, sizeof(text), 2.5e6), "2.50 ms", "2.5e6 ns");
 	is_text(bench_ns_text(text, sizeof(text), 3e9), "3.00 s", "3e9 ns");
 	is_text(bench_size_text(text, sizeof(text), 4096), "4 KiB", "4096 bytes");
+	is_text(bench_size_text(text, sizeof(text), 1024), "1 KiB", "1024 bytes");
+	is_text(bench_size_text(text, sizeof(text), 1 << 20), "1 MiB", "1 MiB");
 	is_text(bench_size_text(text, sizeof(text), 3 << 20), "3 MiB", "3 MiB");
 	is_text(bench_size_text(text, sizeof(text), 1000), "1000 B", "1000 bytes");
 	is_text(bench_size_text(text, sizeof(text), (1 << 20) + 1024), "1025 KiB", "1025 KiB");

@@ -732,6 +732,8 @@ func TestNewer(t *testing.T) {
 	require.True(t, newer("580.10", "580.9"))
 	require.False(t, newer("580.9", "580.10"))
 	require.True(t, newer("580.9.1", "580.9"))
+	require.False(t, newer("535.129.03", "550.54.15"))
+	require.True(t, newer("550.54.15", "535.129.03"))
 	require.False(t, newer("580.9", "580.9"))
 }
 
