@@ -314,10 +314,12 @@ func TestCloseTellsTheFirstError(t *testing.T) {
 	d, f := open(t)
 	f.Fail["close"] = unix.EDOM
 	require.Equal(t, unix.EDOM, errno(d.Close()))
+}
 
-	// Buffers end before memory is freed.
+// Buffers end before memory is freed.
+func TestCloseTellsAnUnpinBeforeAFree(t *testing.T) {
 	sim := cudatest.Need(t)
-	d, f = open(t)
+	d, f := open(t)
 	_, err := d.Pin(request)
 	require.NoError(t, err)
 	_, err = d.Alloc(0, 4096)

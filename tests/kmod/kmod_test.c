@@ -2279,7 +2279,7 @@ static void test_unload(void)
 	CHECK(pthread_create(&id, NULL, thread_frees_memory, &va) == 0);
 	while (syscall(SYS_delete_module, "gdrdrv", O_NONBLOCK) < 0) {
 		CHECK(errno == EAGAIN);
-		CHECK(++tries < 60000);	/* a minute: who has a reference keeps it */
+		CHECK(++tries < 60000);	/* a minute: nobody gives the reference back */
 		usleep(1000);
 	}
 	CHECK(!stats().calling_back);

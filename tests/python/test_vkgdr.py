@@ -227,17 +227,14 @@ class TestPycuda:
         numpy.asarray(made).view(numpy.uint8)[:3] = (1, 2, 3)
         assert cuda.read(int(made), 3) == b"\1\2\3"
 
-    @pytest.mark.parametrize("collected", [False, True])
-    def test_free_is_in_its_context(self, cuda, driver, memory, freed, collected):
+    @pytest.mark.parametrize("end", ["free", "__del__"])
+    def test_free_is_in_its_context(self, cuda, driver, memory, freed, end):
         """Whichever is current then, and that one stays."""
         made = memory()
         mem, seen = freed(made)
         own, other = driver.Context.get_current(), driver.Device(cuda.gpus() - 1).retain_primary_context()
         other.push()
-        if collected:
-            made.__del__()
-        else:
-            made.free()
+        getattr(made, end)()
         assert seen == [(mem, own.handle)]
         assert cuda.current().value == other.handle and driver.Context.get_current() is other
         driver.Context.pop()
