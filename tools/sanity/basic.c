@@ -171,7 +171,7 @@ static void vmm_no_fd(struct env *e)
 
 static void basic_v2(struct env *e)
 {
-	gdr_info_t info;
+	gdr_info_t info = { .mapped = 0 };
 	struct buf b;
 	gdr_mh_t mh;
 	struct map m = { 0 };
@@ -221,6 +221,7 @@ static void force_pcie(struct env *e)
 	m.mh = mh;
 	check_rc(gdr_map(e->g, mh, &m.va, b.size), 0);
 	m.p = m.va;
+	mark(&info, sizeof(info));
 	check_rc(gdr_get_info(e->g, mh, &info), 0);
 	check(info.mapping_type == GDR_MAPPING_TYPE_WC ||
 	      e->backend == BE_GDRDRV);

@@ -332,9 +332,14 @@ static void errno_rm(struct env *e)
 	for (i = 0; i < sizeof(answers) / sizeof(answers[0]); i++) {
 		note("%s answers %#x", answers[i].request, answers[i].status);
 		rm_sim_fail(answers[i].request, answers[i].status, 0);
+		mh.h = 77;
+		va = &va;
 		check_rc(gdr_pin_buffer(e->g, b.addr, b.size, 0, 0, &mh), answers[i].pin);
-		if (!answers[i].pin) {
+		if (answers[i].pin) {
+			check_eq(mh.h, 77);
+		} else {
 			check_rc(gdr_map(e->g, mh, &va, b.size), answers[i].map);
+			check(va == (void *)&va);
 			check_rc(gdr_unpin_buffer(e->g, mh), 0);
 		}
 		rm_sim_fail(answers[i].request, 0, 0);

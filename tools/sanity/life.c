@@ -51,6 +51,7 @@ static void access_after_unmap(struct env *e)
 	check_rc(gdr_copy_from_mapping(m.mh, &byte, m.p, 1), EINVAL);
 	check_rc(gdr_copy_to_mapping(m.mh, m.p, &byte, 0), EINVAL);
 	check_rc(gdr_unmap(e->g, m.mh, m.va, m.size), EINVAL);
+	check_eq(byte, 1);
 
 	/* Still pinned: it maps again, and the bytes are still there. */
 	check_rc(gdr_map(e->g, m.mh, &va, m.size), 0);
@@ -293,13 +294,14 @@ static void fd_limit(struct env *e)
 	few.rlim_cur = count_fds() + MAX / 2;
 	check_eq(setrlimit(RLIMIT_NOFILE, &few), 0);
 	for (n = 0; n < MAX; n++) {
+		mh[n].h = 77;
 		rc = gdr_pin_buffer_v2(e->g, b.addr, b.size, 0, &mh[n]);
 		if (rc)
 			break;
 	}
 	note("%d pinnings before: %s", n, strerror(rc));
 	check_rc(rc, EMFILE);
-	check(n > 0);
+	check(n > 0 && n < MAX && mh[n].h == 77);
 	check_rc(gdr_unpin_buffer(e->g, mh[--n]), 0);
 	check_rc(gdr_pin_buffer_v2(e->g, b.addr, b.size, 0, &mh[n++]), 0);
 	check_eq(setrlimit(RLIMIT_NOFILE, &old), 0);
