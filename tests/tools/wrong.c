@@ -20,8 +20,9 @@
  *		keep_second, scribble_second  the same for the second out-parameter
  *		first, last  copies have that byte wrong
  *	WRONG_SITES	a file of "CASE DEPTH SITE" lines
- *	WRONG_LIE	one thing that the library does wrongly in all calls; see lie()
+ *	WRONG_LIE	what the library does wrongly in all calls, with commas between; see lie()
  *	WRONG_CASE	the only case that WRONG_LIE is for
+ *	WRONG_CUDA	CUDA_SIM_FAIL of the cases; the probe has none
  *	WRONG_FORK	the fork of the runner, from 1, that fails
  *	WRONG_WAIT	if it is set, a signal interrupts each wait for a child once
  */
@@ -52,8 +53,8 @@
 enum { SITES = 256, PINS = 1024 };
 
 /* Set by the constructor. They do not change later. */
-static const char *how, *the_lie, *log_path;
-static int only_case = -1;
+static const char *how, *lies;
+static int only_case = -1, log_fd = -1;
 static uintptr_t program, program_end;
 static struct where { int number, depth; uintptr_t site; } plan[SITES];
 static size_t planned;
@@ -77,6 +78,7 @@ static struct pin {
 } pins[PINS];
 static pthread_mutex_t pins_lock = PTHREAD_MUTEX_INITIALIZER;
 static atomic_int opens;
+static unsigned long guards;	/* that the case made */
 
 static struct pin *pin_of(gdr_mh_t mh)
 {
@@ -86,38 +88,49 @@ static struct pin *pin_of(gdr_mh_t mh)
 	return NULL;
 }
 
-/* Whether the library lies so in this process. It does not lie to the probe unless asked. */
-static bool lie(const char *name)
-{
-	return the_lie && (only_case < 0 ? now.number > 0 : now.number == only_case) && !strcmp(the_lie, name);
-}
-
-/* The number behind a lie of that name; 0 if it is another. */
-static unsigned long lie_of(const char *name)
+/* What WRONG_LIE has behind that name; NULL if it has not the name. */
+static const char *told(const char *name)
 {
 	size_t n = strlen(name);
 
-	if (!the_lie || strncmp(the_lie, name, n) || the_lie[n] != '=' || now.number < 1)
-		return 0;
-	return strtoul(the_lie + n + 1, NULL, 10);
+	for (const char *p = lies; p && *p; p += *p == ',') {
+		if (!strncmp(p, name, n) && strchr(",=", p[n]))
+			return p + n;
+		p += strcspn(p, ",");
+	}
+	return NULL;
+}
+
+/* Whether the library lies so in this process: to the probe only what is for the probe. */
+static bool lie(const char *name)
+{
+	bool for_probe = !strncmp(name, "probe:", 6);
+
+	return (only_case < 0 ? for_probe == (now.number == 0) : now.number == only_case) && now.number >= 0 && told(name);
+}
+
+/* The number behind a lie of that name; 0 if there is none. */
+static unsigned long lie_of(const char *name)
+{
+	const char *p = now.number > 0 ? told(name) : NULL;
+
+	return p && *p == '=' ? strtoul(p + 1, NULL, 10) : 0;
 }
 
 __attribute__((format(printf, 1, 2)))
 static void say(const char *fmt, ...)
 {
-	int fd = log_path ? open(log_path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0600) : -1;
 	char line[200];
 	va_list ap;
 	int n;
 
-	if (fd < 0)
+	if (log_fd < 0)
 		return;
 	va_start(ap, fmt);
 	n = vsnprintf(line, sizeof(line), fmt, ap);
 	va_end(ap);
-	if (write(fd, line, (size_t)n) != n)
+	if (write(log_fd, line, (size_t)n) != n)
 		abort();
-	close(fd);
 }
 
 static int see_program(struct dl_phdr_info *info, size_t size, void *arg)
@@ -144,6 +157,17 @@ static void in_parent(void)
 				munmap(p->va, p->size);
 }
 
+/* An end of a mapping stays although the mapping is gone. It can be read. */
+static void leave_some(const struct pin *p, const char *first, const char *last)
+{
+	size_t page = (size_t)sysconf(_SC_PAGESIZE), size = (p->size + page - 1) / page * page;
+	char *at = lie(first) ? p->va : lie(last) ? p->va + size - page : NULL;
+
+	if (p->va && at && mmap(at, page, PROT_READ,
+				MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0) == MAP_FAILED)
+		abort();
+}
+
 static void in_child(void)
 {
 	if (now.number < 0)
@@ -151,17 +175,21 @@ static void in_child(void)
 	else
 		now.depth++;
 	memset(sites, 0, sizeof(sites));
+	for (struct pin *p = pins; p < pins + PINS; p++)
+		leave_some(p, "fork:first", "fork:last");
+	if (now.number > 0 && getenv("WRONG_CUDA"))
+		setenv("CUDA_SIM_FAIL", getenv("WRONG_CUDA"), 1);
 }
 
 __attribute__((constructor)) static void begin(void)
 {
-	const char *path = getenv("WRONG_SITES"), *number = getenv("WRONG_CASE");
+	const char *path = getenv("WRONG_SITES"), *number = getenv("WRONG_CASE"), *log = getenv("WRONG_LOG");
 	struct where *w = plan;
 	FILE *f;
 
 	how = getenv("WRONG_HOW");
-	the_lie = getenv("WRONG_LIE");
-	log_path = getenv("WRONG_LOG");
+	lies = getenv("WRONG_LIE");
+	log_fd = log ? open(log, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0600) : -1;
 	only_case = number ? atoi(number) : -1;
 	now.runner = getpid();
 	dl_iterate_phdr(see_program, NULL);
@@ -224,7 +252,7 @@ static void end_here(void)
 	if (now.depth && lie("child:crash"))
 		raise(SIGSEGV);
 	if (lie("end:0") || lie("end:1") || lie("end:2") || lie("end:77"))
-		_exit(atoi(the_lie + 4));
+		_exit(atoi(strchr(lies, ':') + 1));
 }
 
 static struct call start(const char *name, void *from)
@@ -338,17 +366,6 @@ static gdr_mh_t true_handle(gdr_mh_t mh)
 static void open_null(int flags)
 {
 	if (open("/dev/null", O_RDONLY | flags) < 0)
-		abort();
-}
-
-/* An end of a mapping stays although the mapping is gone. */
-static void leave_some(const struct pin *p, const char *first, const char *last)
-{
-	size_t page = (size_t)sysconf(_SC_PAGESIZE), size = (p->size + page - 1) / page * page;
-	char *at = lie(first) ? p->va : lie(last) ? p->va + size - page : NULL;
-
-	if (p->va && at && mmap(at, page, PROT_READ | PROT_WRITE,
-				MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0) == MAP_FAILED)
 		abort();
 }
 
@@ -536,6 +553,9 @@ int gdr_unpin_buffer(gdr_t g, gdr_mh_t mh)
 		leave_some(p, "unpin:first", "unpin:last");
 		memset(p, 0, sizeof(*p));
 	}
+	for (p = pins; !rc && lie("unpin:spoils") && p < pins + PINS; p++)
+		if (p->va)
+			p->va[5]++;
 	pthread_mutex_unlock(&pins_lock);
 	return answer(&c, rc);
 }
@@ -592,6 +612,10 @@ int gdr_map_v2(gdr_t g, gdr_mh_t mh, void **out, size_t size, int flags)
 	rc = lie("map:refused") ? EINVAL : next(g, mh, out ? (void **)&va : NULL, size, flags);
 	if (!rc && mapped(mh, &va, size))
 		abort();
+	if (rc == EAGAIN && lie("map:drops"))
+		munmap(pin_of(mh)->va, pin_of(mh)->size);
+	if (rc == EINVAL && flags > 0 && (lie("map:eio") || lie("map:eopnotsupp")))
+		rc = lie("map:eio") ? EIO : EOPNOTSUPP;
 	rc = answer(&c, rc);
 	give(&c, out, &va, sizeof(va));
 	return rc;
@@ -611,6 +635,10 @@ int gdr_unmap(gdr_t g, gdr_mh_t mh, void *va, size_t size)
 	p = mh.h ? pin_of(mh) : NULL;
 	if (p && !rc) {
 		leave_some(p, "unmap:first", "unmap:last");
+		if (size < p->size)
+			leave_some(p, "unmap:part", "unmap:part_last");
+		if (va != p->va)
+			leave_some(p, "unmap:other", "unmap:other_last");
 		p->va = NULL;
 	} else if (p && p->va && lie("unmap:refused")) {
 		munmap(p->va, p->size);
@@ -627,7 +655,7 @@ static bool copy_lie(const char *way, const void *gpu, const void *host, size_t 
 	char name[32];
 	bool hit = false;
 
-	if (!the_lie || strncmp(the_lie, way, strlen(way)))
+	if (!lies || !strstr(lies, way))
 		return false;
 #define LIE(what, about) do {								\
 		snprintf(name, sizeof(name), "%s" what, way);				\
@@ -653,6 +681,21 @@ static size_t before_border(const void *gpu, size_t size)
 static void flip(void *p)
 {
 	*(volatile uint8_t *)p ^= 0x10;
+}
+
+static void flip_all(uint8_t *p, size_t size)
+{
+	while (size--)
+		p[size] = (uint8_t)~p[size];
+}
+
+static void *real_alloc(size_t size)
+{
+	void *p = malloc(size);
+
+	if (!p)
+		abort();
+	return p;
 }
 
 /* Whether the library takes such a copy: nothing else is read here. */
@@ -682,15 +725,17 @@ int gdr_copy_to_mapping(gdr_mh_t mh, void *gpu, const void *host, size_t size)
 	if (size && lie("to:border"))
 		at = before_border(gpu, size);
 	if (at < size && takes(mh, gpu, host, size)) {
-		bad = malloc(size);
-		if (!bad)
-			abort();
-		memcpy(bad, host, size);
-		flip(bad + at);
+		flip((bad = memcpy(real_alloc(size), host, size)) + at);
 		rc = next(mh, gpu, bad, size);
 		free(bad);
 		if (how)
 			spoils_once(&c, how);
+		return answer(&c, rc);
+	}
+	if (size && lie("copies:flipped") && takes(mh, gpu, host, size)) {
+		flip_all(bad = memcpy(real_alloc(size), host, size), size);
+		rc = next(mh, gpu, bad, size);
+		free(bad);
 		return answer(&c, rc);
 	}
 	rc = next(mh, gpu, host, size);
@@ -727,8 +772,12 @@ int gdr_copy_from_mapping(gdr_mh_t mh, void *host, const void *gpu, size_t size)
 	rc = next(mh, host, gpu, size);
 	if (!rc && size && c.site)
 		once(&c, &c.site->moved, "moved");
+	if (rc && host && size && size <= 8 && lie("from:scribbles"))
+		memset(h, 0x5c, size);
 	if (rc || !size)
 		return answer(&c, rc);
+	if (lie("copies:flipped"))
+		flip_all(h, size);
 	if (spoils(&c, "first")) {
 		flip(h);
 		spoils_once(&c, "first");
@@ -750,29 +799,35 @@ int gdr_copy_from_mapping(gdr_mh_t mh, void *host, const void *gpu, size_t size)
 	return answer(&c, rc);
 }
 
-static void wrong_info(gdr_info_v2_t *i, const char *which)
+/* Whether there is such a lie about any mapping, or about one in that state. */
+static bool info_lie(const char *which, const char *state, const char *field)
 {
-	char name[32];
+	char any[32], some[32];
 
-#define LIE(field, ...) do {					\
-		snprintf(name, sizeof(name), "%s:" field, which);	\
-		if (lie(name)) {					\
-			__VA_ARGS__;				\
-		}						\
+	snprintf(any, sizeof(any), "%s:%s", which, field);
+	snprintf(some, sizeof(some), "%s:%s:%s", which, state, field);
+	return lie(any) || lie(some);
+}
+
+static void wrong_info(gdr_info_v2_t *i, const char *which, const struct pin *p)
+{
+	const char *state = i->mapped ? "mapped" : p && p->size ? "unmapped" : "new";
+	const gdr_mapping_type_t other = i->mapping_type == GDR_MAPPING_TYPE_CACHING ? GDR_MAPPING_TYPE_DEVICE : GDR_MAPPING_TYPE_CACHING;
+
+#define LIE(field, change) do {				\
+		if (info_lie(which, state, field))	\
+			change;				\
 	} while (0)
 	LIE("va", i->va += 4096);
 	LIE("size", i->mapped_size += 4096);
 	LIE("page", i->page_size *= 2);
 	LIE("tm", i->tm_cycles += 9);
 	LIE("rate", i->cycles_per_ms += 9);
-	LIE("mapped", i->mapped = !i->mapped);
+	LIE("is", i->mapped = !i->mapped);
 	LIE("wc", i->wc_mapping = !i->wc_mapping);
 	LIE("none", i->mapping_type = GDR_MAPPING_TYPE_NONE);
-	LIE("type", i->mapping_type = i->mapping_type == GDR_MAPPING_TYPE_CACHING ? GDR_MAPPING_TYPE_DEVICE : GDR_MAPPING_TYPE_CACHING);
+	LIE("type", i->mapping_type = other);
 	LIE("max", i->mapping_type = GDR_MAPPING_TYPE_MAX);
-	LIE("stays", i->mapped = 1; i->mapping_type = GDR_MAPPING_TYPE_WC; i->wc_mapping = 1);
-	LIE("unmapped", if (!i->mapped) i->mapping_type = GDR_MAPPING_TYPE_WC);
-	LIE("unmapped_wc", if (!i->mapped) i->wc_mapping = 1);
 #undef LIE
 }
 
@@ -791,7 +846,7 @@ int gdr_get_info_v2(gdr_t g, gdr_mh_t mh, gdr_info_v2_t *out)
 
 		if (lie("pin:shifted") && p)
 			info.va = p->addr;
-		wrong_info(&info, "info");
+		wrong_info(&info, "info", p);
 	}
 	rc = answer(&c, rc);
 	give(&c, out, &info, sizeof(info));
@@ -813,7 +868,7 @@ int gdr_get_info(gdr_t g, gdr_mh_t mh, void *out)
 		memcpy(&info, out, OLD_INFO);
 	rc = next(g, mh, out ? &info : NULL);
 	if (!rc)
-		wrong_info(&info, "old_info");
+		wrong_info(&info, "old_info", pin_of(mh));
 	rc = answer(&c, rc);
 	give(&c, out, &info, OLD_INFO);
 	if (!rc && lie("old_info:long"))
@@ -830,6 +885,8 @@ int gdr_get_callback_flag(gdr_t g, gdr_mh_t mh, int *out)
 	rc = next(g, mh, out ? &flag : NULL);
 	if (!rc && lie("flag"))
 		flag = !flag;
+	if (!rc && lie("flag:unmaps"))
+		munmap(pin_of(mh)->va, pin_of(mh)->size);
 	rc = answer(&c, rc);
 	give(&c, out, &flag, sizeof(flag));
 	return rc;
@@ -877,6 +934,10 @@ int gdr_driver_get_version(gdr_t g, int *major, int *minor)
 	if (!rc) {
 		x += lie("driver:major") + 3 * lie("probe:version");
 		y += lie("driver:minor") + lie("probe:version");
+		if (lie_of("driver")) {
+			x = (int)lie_of("driver") / 10;
+			y = (int)lie_of("driver") % 10;
+		}
 	}
 	rc = answer(&c, rc);
 	give(&c, major, &x, sizeof(x));
@@ -947,7 +1008,7 @@ int gdr_mem_get_device_ptr(gdr_t g, gdr_mem_t mem, unsigned long *addr_out, size
 	rc = next(g, mem, addr_out ? &addr : NULL, size_out ? &size : NULL);
 	if (!rc) {
 		addr += 4096 * lie("mem:unaligned");
-		size = lie("mem:small") ? 4096 : size + lie("mem:odd");
+		size = lie("mem:small") ? 4096 : size - 64 * lie("mem:odd");
 		size = lie("mem:tiny") ? 0 : size;
 	}
 	rc = answer(&c, rc);
@@ -971,12 +1032,40 @@ pid_t fork(void)
 	return next();
 }
 
+/* Guards that are none. */
+int mprotect(void *p, size_t size, int how_to)
+{
+	static int (*next)(void *, size_t, int);
+	const char *from = __builtin_return_address(0);
+	void *f = real("mprotect");
+
+	memcpy(&next, &f, sizeof(next));
+	if (now.number > 0 && (uintptr_t)from >= program && (uintptr_t)from < program_end &&
+	    lie_of("guard") && ++guards == lie_of("guard"))
+		return 0;
+	return next(p, size, how_to);
+}
+
+int pthread_create(pthread_t *t, const pthread_attr_t *attr, void *(*f)(void *), void *arg)
+{
+	static int (*next)(pthread_t *, const pthread_attr_t *, void *(*)(void *), void *);
+	uintptr_t from = (uintptr_t)__builtin_return_address(0);
+	void *p = real("pthread_create");
+
+	memcpy(&next, &p, sizeof(next));
+	return from >= program && from < program_end && lie("thread:fails") ? EAGAIN : next(t, attr, f, arg);
+}
+
 pid_t waitpid(pid_t pid, int *status, int options)
 {
 	static pid_t (*next)(pid_t, int *, int), waited;
 	void *f = real("waitpid");
 
 	memcpy(&next, &f, sizeof(next));
+	if (lie("wait:fails")) {
+		errno = ECHILD;
+		return -1;
+	}
 	if (getenv("WRONG_WAIT") && waited != pid) {
 		waited = pid;
 		errno = EINTR;
