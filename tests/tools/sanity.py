@@ -5,12 +5,14 @@ BIN is the folder of the tools, WRONG the preload of tests/tools/wrong.c, LIBRAR
 libgdrapi. The simulated drivers are those of the environment. It prints TAP.
 """
 
+import difflib
 import os
 import re
 import shutil
 import subprocess
 import sys
 import tempfile
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 
 from tap import check, done
@@ -174,6 +176,7 @@ copies:flipped: basic_cumemalloc
 to:border: write_every_size big_copies
 from:border: read_every_size big_copies sub_ranges
 to:empty: write_every_size
+from:empty: read_every_size errno_copy
 to:before: write_every_size big_copies basic_cumemalloc
 to:behind: write_every_size big_copies small_writes sub_ranges
 to:reads: host_guards
@@ -499,6 +502,38 @@ def watchdogs(names):
           [key for key, seconds in left_s.items() if 0 in seconds])
 
 
+# What these call has too many sizes; the lies are about them.
+TOO_MANY = ("write_every_size", "read_every_size", "small_writes")
+
+
+def calls_of(backend, names):
+    """What each case calls, a line for each function: the arguments, as "tell:args" has them."""
+    ran = Ran(*chosen(names), GDRCOPY_BACKEND=backend, WRONG_LIE="tell:args")
+    found = {}
+    for word, number, depth, *call in ran.log:
+        if word == "args" and number != "0":
+            found.setdefault((int(number), int(depth), call[0]), Counter())[" ".join(call[1:])] += 1
+    for (number, depth, function), args in sorted(found.items(), key=lambda item: item[0][:2]):
+        name = names[number - 1]
+        if name == "fork_while_busy":   # it calls as often as it can
+            args = Counter(dict.fromkeys(args, 1))
+        if len(args) > 24:
+            total = sum(n * sum(map(int, re.findall(r"-?\d+", one))) for one, n in args.items())
+            said = f"{len(args)} of {args.total()}, their numbers add up to {total}"
+        else:
+            said = "; ".join(one if n == 1 else f"{one} x{n}" for one, n in args.items())
+        yield f"{backend} {name}{depth * ' child'} {function}: {said}".strip()
+
+
+def calls(names):
+    """What the cases call, with what arguments and how often, is what sanity_calls.txt says."""
+    with open(os.path.join(os.path.dirname(__file__), "sanity_calls.txt"), encoding="utf-8") as f:
+        want = [line for line in f.read().splitlines() if not line.startswith("#")]
+    got = [*calls_of("dmabuf", [n for n in names if n not in TOO_MANY]), *calls_of("rm", ["overlapping_ranges", "errno_rm"])]
+    diff = difflib.unified_diff(want, got, "sanity_calls.txt", "the cases", n=0, lineterm="")
+    check(got == want, "what the cases call", "\n".join(diff))
+
+
 def probes():
     """What the probe finds is what the run goes by."""
     def probe(lie, *args):
@@ -565,6 +600,7 @@ try:
     gpus()
     ends()
     watchdogs(usual)
+    calls(usual)
     probes()
     other_library()
 finally:

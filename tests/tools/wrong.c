@@ -19,6 +19,7 @@
  *		scribble the first that is an error writes its out-parameter
  *		keep_second, scribble_second  the same for the second out-parameter
  *		first, last  copies have that byte wrong
+ *			With the lie "tell:args" each call gets "args CASE DEPTH FUNCTION ARGUMENTS".
  *	WRONG_SITES	a file of "CASE DEPTH SITE" lines
  *	WRONG_LIE	what the library does wrongly in all calls, with commas between; see lie()
  *	WRONG_CASE	the only case that WRONG_LIE is for
@@ -30,6 +31,7 @@
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <link.h>
 #include <pthread.h>
 #include <signal.h>
@@ -50,7 +52,7 @@
 #undef gdr_get_info
 #define OLD_INFO 40	/* bytes that the function behind the macro fills */
 
-enum { SITES = 256, PINS = 1024 };
+enum { SITES = 256, PINS = 1024, OPENS = 64 };
 
 /* Set by the constructor. They do not change later. */
 static const char *how, *lies;
@@ -75,10 +77,15 @@ static struct pin {
 	unsigned long addr;
 	char *va;
 	size_t size;
+	int depth;	/* of the process that pinned it */
 } pins[PINS];
 static pthread_mutex_t pins_lock = PTHREAD_MUTEX_INITIALIZER;
 static atomic_int opens;
 static unsigned long guards;	/* that the case made */
+
+/* Each gdr_t that was opened, and in which depth. */
+static struct { gdr_t g; int depth; bool closed; } opened[OPENS];
+static atomic_int opened_n;
 
 static struct pin *pin_of(gdr_mh_t mh)
 {
@@ -369,6 +376,95 @@ static void open_null(int flags)
 		abort();
 }
 
+/* Makes call name a function of libcuda, which is loaded. */
+#define CUDA(name)									\
+	do {										\
+		void *f_ = dlsym(dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD), #name); \
+											\
+		if (!f_)								\
+			abort();							\
+		memcpy(&(name), &f_, sizeof(name));					\
+	} while (0)
+
+/* What "tell:args" has of an argument. What differs from run to run is not in it. */
+__attribute__((format(printf, 1, 2)))
+static const char *text(const char *fmt, ...)
+{
+	static _Thread_local char texts[8][32];
+	static _Thread_local int i;
+	char *t = texts[i++ % 8];
+	va_list ap;
+
+	va_start(ap, fmt);
+	vsnprintf(t, sizeof(texts[0]), fmt, ap);
+	va_end(ap);
+	return t;
+}
+
+static const char *pointer_text(const void *p)
+{
+	return p ? "p" : "NULL";
+}
+
+static const char *gdr_text(gdr_t g)
+{
+	for (int i = opened_n; i-- > 0;)
+		if (opened[i].g == g)
+			return opened[i].closed ? "closed" : opened[i].depth == now.depth ? "g" : "parent's";
+	return g ? "none" : "NULL";
+}
+
+static const char *handle_text(gdr_mh_t mh)
+{
+	struct pin *p = mh.h ? pin_of(mh) : NULL;
+
+	if (p)
+		return p->depth == now.depth ? "h" : "parent's";
+	return mh.h < 100 ? text("%lu", mh.h) : "old";
+}
+
+static const char *mem_text(gdr_mem_t mem)
+{
+	return mem.h < 100 ? text("%lu", mem.h) : "m";
+}
+
+/* An address in GPU memory is told from the first GPU page of its allocation. */
+static const char *addr_text(unsigned long addr)
+{
+	int (*cuMemGetAddressRange_v2)(unsigned long *, size_t *, unsigned long);
+	unsigned long base = 0;
+	size_t size;
+
+	if ((long)addr < 1l << 32)
+		return text("%ld", (long)addr);
+	if (!dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD))
+		return "p";
+	CUDA(cuMemGetAddressRange_v2);
+	if (cuMemGetAddressRange_v2(&base, &size, addr))
+		return "p";
+	return text("+%ld", (long)(addr - (base + GPU_PAGE_SIZE - 1) / GPU_PAGE_SIZE * GPU_PAGE_SIZE));
+}
+
+/* A size that depends on the address is told by where it ends. */
+static const char *size_text(unsigned long addr, size_t size)
+{
+	return addr + size < size && (long)size < -(1l << 32) ? text("to %ld", (long)(addr + size)) : text("%ld", (long)size);
+}
+
+/* An address in a mapping is told from the mapping's first byte. */
+static const char *place_text(gdr_mh_t mh, const void *at)
+{
+	struct pin *p = mh.h ? pin_of(mh) : NULL;
+	long off = p && p->va ? (long)at - (long)p->va : LONG_MIN;
+
+	return off >= -1 && off <= (long)(p->size + GPU_PAGE_SIZE) ? text("%+ld", off) : pointer_text(at);
+}
+
+#define TELL(fmt, ...) do {						\
+		if (c.site && lie("tell:args"))				\
+			say("args %d %d %s " fmt "\n", now.number, now.depth, c.name, __VA_ARGS__); \
+	} while (0)
+
 gdr_t gdr_open(void)
 {
 	static gdr_t first;
@@ -376,6 +472,7 @@ gdr_t gdr_open(void)
 	int e;
 
 	REAL(gdr_open);
+	TELL("%s", "");
 	if (lie("open:once") && first)
 		return first;
 	if (lie("open:any"))
@@ -384,6 +481,10 @@ gdr_t gdr_open(void)
 	e = errno;
 	first = first ? first : g;
 	opens += g != NULL;
+	for (int i = g && opened_n < OPENS ? opened_n++ : OPENS; i < OPENS; i = OPENS) {
+		opened[i].g = g;
+		opened[i].depth = now.depth;
+	}
 	if (lie("open:descriptor"))
 		open_null(O_CLOEXEC);
 	if (answer(&c, g ? 0 : EINVAL))
@@ -399,10 +500,13 @@ int gdr_close(gdr_t g)
 	int rc;
 
 	REAL(gdr_close);
+	TELL("%s", gdr_text(g));
 	if (lie("close:nothing"))
 		return answer(&c, 0);
 	rc = next(g);
 	opens -= !rc;
+	for (int i = 0; i < opened_n && !rc; i++)
+		opened[i].closed = opened[i].closed || opened[i].g == g;
 	pthread_mutex_lock(&pins_lock);
 	for (struct pin *p = pins; p < pins + PINS; p++)
 		if (!rc && p->mh.h && p->g == g) {
@@ -414,16 +518,6 @@ int gdr_close(gdr_t g)
 		open_null(O_CLOEXEC);
 	return answer(&c, rc);
 }
-
-/* Makes call name a function of libcuda, which is loaded. */
-#define CUDA(name)									\
-	do {										\
-		void *f_ = dlsym(dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD), #name); \
-											\
-		if (!f_)								\
-			abort();							\
-		memcpy(&(name), &f_, sizeof(name));					\
-	} while (0)
 
 static void set_ctx(void *ctx)
 {
@@ -474,7 +568,7 @@ static void pinned(gdr_t g, unsigned long addr, gdr_mh_t *mh)
 	pthread_mutex_lock(&pins_lock);
 	p = pin_of((gdr_mh_t){ 0 });
 	if (p)
-		*p = (struct pin){ .g = g, .mh = *mh, .addr = addr };
+		*p = (struct pin){ .g = g, .mh = *mh, .addr = addr, .depth = now.depth };
 	last_addr = addr;
 	pthread_mutex_unlock(&pins_lock);
 	if (lie("pin:descriptor"))
@@ -505,6 +599,7 @@ int gdr_pin_buffer(gdr_t g, unsigned long addr, size_t size, uint64_t token, uin
 	int rc;
 
 	REAL(gdr_pin_buffer);
+	TELL("%s %s %s %lu %u %s", gdr_text(g), addr_text(addr), size_text(addr, size), token, space, pointer_text(out));
 	rc = next(g, addr, size, token, space, out ? &mh : NULL);
 	if (rc == EINVAL && g && out && addr == last_addr && lie("pin:freed"))
 		rc = 0;
@@ -521,6 +616,7 @@ int gdr_pin_buffer_v2(gdr_t g, unsigned long addr, size_t size, uint32_t flags, 
 	int rc = 0;
 
 	REAL(gdr_pin_buffer_v2);
+	TELL("%s %s %s %#x %s", gdr_text(g), addr_text(addr), size_text(addr, size), flags, pointer_text(out));
 	if (lie("pin:emfile"))
 		return answer(&c, EMFILE);
 	if (lie("pin:shared"))
@@ -545,6 +641,7 @@ int gdr_unpin_buffer(gdr_t g, gdr_mh_t mh)
 	int rc;
 
 	REAL(gdr_unpin_buffer);
+	TELL("%s %s", gdr_text(g), handle_text(mh));
 	mh = true_handle(mh);
 	rc = next(g, mh);
 	pthread_mutex_lock(&pins_lock);
@@ -593,6 +690,7 @@ int gdr_map(gdr_t g, gdr_mh_t mh, void **out, size_t size)
 	int rc;
 
 	REAL(gdr_map);
+	TELL("%s %s %s %ld", gdr_text(g), handle_text(mh), pointer_text(out), (long)size);
 	mh = true_handle(mh);
 	rc = next(g, mh, out ? (void **)&va : NULL, size);
 	if (!rc && mapped(mh, &va, size))
@@ -608,6 +706,7 @@ int gdr_map_v2(gdr_t g, gdr_mh_t mh, void **out, size_t size, int flags)
 	int rc;
 
 	REAL(gdr_map_v2);
+	TELL("%s %s %s %ld %d", gdr_text(g), handle_text(mh), pointer_text(out), (long)size, flags);
 	mh = true_handle(mh);
 	rc = lie("map:refused") ? EINVAL : next(g, mh, out ? (void **)&va : NULL, size, flags);
 	if (!rc && mapped(mh, &va, size))
@@ -627,6 +726,7 @@ int gdr_unmap(gdr_t g, gdr_mh_t mh, void *va, size_t size)
 	int rc;
 
 	REAL(gdr_unmap);
+	TELL("%s %s %s %ld", gdr_text(g), handle_text(mh), place_text(mh, va), (long)size);
 	mh = true_handle(mh);
 	if (lie("unmap:nothing"))
 		return answer(&c, 0);
@@ -715,6 +815,7 @@ int gdr_copy_to_mapping(gdr_mh_t mh, void *gpu, const void *host, size_t size)
 	int rc;
 
 	REAL(gdr_copy_to_mapping);
+	TELL("%s %s %s %ld", handle_text(mh), place_text(mh, gpu), pointer_text(host), (long)size);
 	mh = true_handle(mh);
 	if (lie("to:nothing"))
 		return answer(&c, 0);
@@ -766,12 +867,15 @@ int gdr_copy_from_mapping(gdr_mh_t mh, void *host, const void *gpu, size_t size)
 	int rc;
 
 	REAL(gdr_copy_from_mapping);
+	TELL("%s %s %s %ld", handle_text(mh), pointer_text(host), place_text(mh, gpu), (long)size);
 	mh = true_handle(mh);
 	if (lie("from:nothing"))
 		return answer(&c, 0);
 	rc = next(mh, host, gpu, size);
 	if (!rc && size && c.site)
 		once(&c, &c.site->moved, "moved");
+	if (!rc && host && !size && lie("from:empty"))
+		flip(h);
 	if (rc && host && size && size <= 8 && lie("from:scribbles"))
 		memset(h, 0x5c, size);
 	if (rc || !size)
@@ -837,6 +941,7 @@ int gdr_get_info_v2(gdr_t g, gdr_mh_t mh, gdr_info_v2_t *out)
 	int rc;
 
 	REAL(gdr_get_info_v2);
+	TELL("%s %s %s", gdr_text(g), handle_text(mh), pointer_text(out));
 	mh = true_handle(mh);
 	if (out)
 		memcpy(&info, out, sizeof(info));
@@ -864,6 +969,7 @@ int gdr_get_info(gdr_t g, gdr_mh_t mh, void *out)
 	int rc;
 
 	REAL(gdr_get_info);
+	TELL("%s %s %s", gdr_text(g), handle_text(mh), pointer_text(out));
 	if (out)
 		memcpy(&info, out, OLD_INFO);
 	rc = next(g, mh, out ? &info : NULL);
@@ -881,6 +987,7 @@ int gdr_get_callback_flag(gdr_t g, gdr_mh_t mh, int *out)
 	int flag = out ? *out : 0, rc;
 
 	REAL(gdr_get_callback_flag);
+	TELL("%s %s %s", gdr_text(g), handle_text(mh), pointer_text(out));
 	mh = true_handle(mh);
 	rc = next(g, mh, out ? &flag : NULL);
 	if (!rc && lie("flag"))
@@ -897,6 +1004,7 @@ int gdr_get_attribute(gdr_t g, gdr_attr_t attr, int *out)
 	int v = out ? *out : 0, rc;
 
 	REAL(gdr_get_attribute);
+	TELL("%s %d %s", gdr_text(g), (int)attr, pointer_text(out));
 	rc = next(g, attr, out ? &v : NULL);
 	if (!rc && lie_of("attribute") == (unsigned long)attr)
 		v = !v;
@@ -915,6 +1023,7 @@ void gdr_runtime_get_version(int *major, int *minor)
 	int x = -1, y = -1;
 
 	REAL(gdr_runtime_get_version);
+	TELL("%s %s", pointer_text(major), pointer_text(minor));
 	next(&x, &y);
 	if (lie("version:null"))
 		*major = x;
@@ -930,6 +1039,7 @@ int gdr_driver_get_version(gdr_t g, int *major, int *minor)
 	int x = major ? *major : 0, y = minor ? *minor : 0, rc;
 
 	REAL(gdr_driver_get_version);
+	TELL("%s %s %s", gdr_text(g), pointer_text(major), pointer_text(minor));
 	rc = next(g, major ? &x : NULL, minor ? &y : NULL);
 	if (!rc) {
 		x += lie("driver:major") + 3 * lie("probe:version");
@@ -951,6 +1061,7 @@ int gdr_get_mapping_type_string(gdr_mapping_type_t type, const char **out)
 	int rc;
 
 	REAL(gdr_get_mapping_type_string);
+	TELL("%d %s", (int)type, pointer_text(out));
 	rc = next(type, out ? &s : NULL);
 	if (!rc && lie_of("string") == (unsigned long)type + 1)
 		s = "Nonesuch";
@@ -982,6 +1093,7 @@ int gdr_mem_alloc(gdr_t g, int gpu, size_t size, unsigned flags, gdr_mem_t *out)
 	int rc;
 
 	REAL(gdr_mem_alloc);
+	TELL("%s %d %ld %u %s", gdr_text(g), gpu, (long)size, flags, pointer_text(out));
 	rc = answer(&c, next(g, gpu, size, flags, out ? &mem : NULL));
 	give(&c, out, &mem, sizeof(mem));
 	return rc;
@@ -992,6 +1104,7 @@ int gdr_mem_free(gdr_t g, gdr_mem_t mem)
 	int rc;
 
 	REAL(gdr_mem_free);
+	TELL("%s %s", gdr_text(g), mem_text(mem));
 	rc = next(g, mem);
 	if (lie("mem:context"))
 		set_ctx(NULL);
@@ -1005,6 +1118,7 @@ int gdr_mem_get_device_ptr(gdr_t g, gdr_mem_t mem, unsigned long *addr_out, size
 	int rc;
 
 	REAL(gdr_mem_get_device_ptr);
+	TELL("%s %s %s %s", gdr_text(g), mem_text(mem), pointer_text(addr_out), pointer_text(size_out));
 	rc = next(g, mem, addr_out ? &addr : NULL, size_out ? &size : NULL);
 	if (!rc) {
 		addr += 4096 * lie("mem:unaligned");
