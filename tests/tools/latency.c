@@ -46,6 +46,7 @@ static gdr_mapping_type_t map_type = GDR_MAPPING_TYPE_WC;
 /* What went on: a line for each step of main. */
 static char events[4096];
 static unsigned int steps, total;
+static char first_step[64], last_step[64];
 
 __attribute__((format(printf, 1, 2)))
 static void event(const char *fmt, ...)
@@ -194,8 +195,11 @@ void __wrap_progress_total(size_t n)
 void __wrap_progress(const char *fmt, ...);
 void __wrap_progress(const char *fmt, ...)
 {
-	(void)fmt;
-	steps++;
+	va_list ap;
+
+	va_start(ap, fmt);
+	vsnprintf(steps++ ? last_step : first_step, sizeof(last_step), fmt, ap);
+	va_end(ap);
 }
 
 void __wrap_progress_wipe(void);
@@ -539,6 +543,13 @@ static void test_each(const char *line, enum bench_pace pace, size_t offset, lon
 	map_type = GDR_MAPPING_TYPE_WC;
 }
 
+/* What the line of progress says, at the first step and at the last one. */
+static void is_steps(const char *first, const char *last)
+{
+	is_text(first_step, first, "the first step");
+	is_text(last_step, last, "the last one");
+}
+
 static void test_used(void)
 {
 	static const size_t sizes[] = { 1, 2, 3, 4, 8, 16, 32, 48, 64, 96, 128, 192, 256, 512, 1024, 2048, 4096, 16384, 65536, 0 };
@@ -559,6 +570,7 @@ static void test_used(void)
 	       found, want, ntimed);
 	tap_ok(&tap, !bad && all_verified(), "used: each moves its bytes, and is verified before and after");
 	tap_ok(&tap, steps == total && steps == 19 && nothing_left(), "used: its steps are counted, and nothing is left");
+	is_steps("1 bytes, used", "65536 bytes, used");
 	copylat("--mode used -s 4");
 	tap_ok(&tap, races == 4 && total == 4 && buf_size == 65536 && cells_of("read", "gdrcopy", BENCH_USED, 4, 10000) == 1,
 	       "used: -s is the largest, and the reads are 10000 at most");
@@ -608,6 +620,7 @@ static void test_many(bool has_v)
 	tap_ok(&tap, !bad, "many: each moves all its pieces, and nothing else");
 	tap_ok(&tap, steps == total && steps == 18 && nothing_left() && copylat_many.room == 64 * PIECE,
 	       "many: its steps are counted, nothing is left, and all pieces have room");
+	is_steps("64 writes of 4 bytes", "16 reads of 1024 bytes");
 	tap_ok(&tap, !!strstr(text, has_v ? "\n     1024    1.00 ns      1.00 ns  1.00 " : "\n     1024          -      1.00 ns     - "),
 	       "many: its last lines, %s vectors", has_v ? "with" : "without");
 	vector_to = to_v;
@@ -634,6 +647,7 @@ static void test_pause(void)
 	tap_ok(&tap, found == i && ntimed == i && races == 28, "pause: the copies that are timed: %zu of %zu, %zu", found, i, ntimed);
 	tap_ok(&tap, !bad && all_verified(), "pause: each moves its bytes, and is verified before and after");
 	tap_ok(&tap, steps == total && steps == 28 && nothing_left(), "pause: its steps are counted, and nothing is left");
+	is_steps("64 bytes after 0", "1048576 bytes after 2 ms");
 	copylat("--mode pause -s 1023");
 	tap_ok(&tap, races == 4 && total == 4, "pause: -s is the largest");
 }
@@ -874,6 +888,7 @@ out:
 	tap_ok(&tap, joins, "callers: so many threads, joined, after the budget");
 	tap_ok(&tap, steps == total && steps == 84 && nothing_left() && copylat_callers.room == 16 * REGION,
 	       "callers: their steps are counted, and nothing is left");
+	is_steps("1 callers, 8 bytes", "4 callers, 4096 bytes");
 	for (cpus = 1; cpus < 20; cpus++) {
 		struct bench_opts o = { 0 };
 
@@ -908,6 +923,7 @@ static void test_main(void)
 
 	offset_asked = 3;
 	text = copylat("-s 2 -o 3 --cpu 1 -d 1 --json");
+	is_steps("1 of 2 bytes", "2 of 2 bytes");
 	is_text(events, "cpu 1\nclock\nstart\nopen\nalloc 5\nmap\nfacts\nhost 2\nwipe\ndrop\nfree\nstop\n", "what main does");
 	tap_ok(&tap, strstr(text, "\"clock\": \"a clock\"") && strstr(text, "\"host_memory\": \"pageable\"") && strstr(text, "\"fake\": \"1\"") &&
 	       strstr(text, "\"data\": \"verified, every size and competitor\""), "and its facts");
@@ -938,22 +954,23 @@ static void test_refused(void)
 		{ "used", "w k C R", "s r o" }, { "many", "s k C R", "w r o" },
 		{ "pause", "w r k C", "s R o" }, { "callers", "s w r k C R", "o" }, { "each", "", "s w r k R o" },
 	};
-	static const struct { char letter; const char *words; } options[] = {
-		{ 's', "-s 4" }, { 'w', "-w 3" }, { 'r', "-r 3" }, { 'k', "--cold" }, { 'C', "-C" }, { 'R', "--registered" }, { 'o', "-o 64" },
+	static const struct { char letter; const char *words, *name; } options[] = {
+		{ 's', "-s 4", "size" }, { 'w', "-w 3", "writes" }, { 'r', "-r 3", "reads" }, { 'k', "--cold", "cold" },
+		{ 'C', "-C", "cold-cache" }, { 'R', "--registered", "registered" }, { 'o', "-o 64", "offset" },
 	};
 
 	cpus = 1;
 	for (size_t m = 0; m < sizeof(modes) / sizeof(modes[0]); m++)
 		for (size_t i = 0; i < sizeof(options) / sizeof(options[0]); i++) {
 			bool no = strchr(modes[m].refused, options[i].letter), yes = strchr(modes[m].taken, options[i].letter);
-			char line[96], said[64];
+			char line[96], said[96];
 
 			if (!no && !yes)
 				continue;
 			offset_asked = options[i].letter == 'o' ? 64 : 0;
 			snprintf(line, sizeof(line), "--mode %s %s%s --budget 1", modes[m].mode, options[i].words,
 				 yes && options[i].letter != 's' && strchr(modes[m].taken, 's') ? " -s 64" : "");
-			snprintf(said, sizeof(said), no ? "has no effect with --mode %s" : "", modes[m].mode);
+			snprintf(said, sizeof(said), no ? "--%s has no effect with --mode %s: leave one" : "", options[i].name, modes[m].mode);
 			tap_ok(&tap, ends(go_on, line, no ? BENCH_USAGE : BENCH_OK, said), "%s: %s", line, no ? "refused" : "taken");
 		}
 	cpus = 0;

@@ -29,14 +29,22 @@ static unsigned int samples;	/* that were added, also beyond what there is room 
 
 static void counted_add(struct bench_samples *s, double ns);
 static uint64_t clock_ns(void);
+static void counted_store_fence(void);
+static void counted_load_fence(void);
+void bench_store_fence(void);
 
 #define main pplat_main
 #define bench_samples_add counted_add
 #define bench_monotonic_ns clock_ns
+#define bench_store_fence counted_store_fence
+#undef atomic_thread_fence
+#define atomic_thread_fence(order) ((void)(order), counted_load_fence())
 #include "pplat.c"
 #undef bench_monotonic_ns
 #undef main
 #undef bench_samples_add
+#undef bench_store_fence
+#undef atomic_thread_fence
 #include "ptx.h"
 #include "said.h"
 
@@ -73,6 +81,28 @@ static uint64_t clock_ns(void)
 	static uint64_t hours;
 
 	return bench_monotonic_ns() + (fault == SLOW_KERNEL ? ++hours * 3600 * 1000000000u : 0);
+}
+
+/* What is new at the CPU's fences: the word, its data in host memory, an answer. */
+static unsigned int word_fences, data_fences, answer_fences;
+
+static void counted_store_fence(void)
+{
+	uint32_t word = *(volatile uint32_t *)gpu_memory, data = *(volatile uint32_t *)(host_memory + DATA_AT);
+
+	if (!kernel.make && data == data_fences + 1)
+		data_fences++;
+	else
+		word_fences += word == word_fences + 1;
+	bench_store_fence();
+}
+
+static void counted_load_fence(void)
+{
+	const uint8_t *answers = kernel.answer == HOST_AT + ANSWERS_AT ? host_memory : gpu_memory;
+
+	answer_fences += *(const volatile uint32_t *)(answers + ANSWERS_AT) == ((answer_fences + 1) ^ SALT);
+	__atomic_thread_fence(__ATOMIC_SEQ_CST);
 }
 
 static void *memory(uint64_t addr, size_t size)
@@ -256,6 +286,7 @@ static struct bench_row match(const struct match *m, struct bench_opts o)
 	memset(gpu_memory, 0xee, sizeof(gpu_memory));
 	memset(host_memory, 0xdd, sizeof(host_memory));
 	words_to = words_from = data_to = data_from = samples = 0;
+	word_fences = data_fences = answer_fences = 0;
 	play(&t, m, &r);
 	row = r.rows[0];
 	bench_result_free(&r);
@@ -271,7 +302,7 @@ static const char *place(enum bench_where w)
 static void test_match(const struct match *m, const struct bench_opts *o)
 {
 	struct bench_row row = match(m, *o);
-	bool mapped = o->data && o->data_at == BENCH_IN_GPU;
+	bool mapped = o->data && o->data_at == BENCH_IN_GPU, in_host = o->data && o->data_at == BENCH_IN_HOST;
 	unsigned int all = ROUNDS + WARM_UP;
 
 	printf("# %s, word in %s, answer in %s, %zu bytes in %s by the %s\n", m->who, place(o->word), m->mode,
@@ -290,6 +321,9 @@ static void test_match(const struct match *m, const struct bench_opts *o)
 	tap_ok(&tap, data_to == (mapped && !o->gpu_produces ? all : 0) &&
 	       data_from == (mapped && o->gpu_produces ? all : 0),
 	       "and data: %u, %u", data_to, data_from);
+	tap_ok(&tap, word_fences == (!m->library && o->word == BENCH_IN_GPU ? all : 0) &&
+	       data_fences == (in_host && !o->gpu_produces ? all : 0) && answer_fences == (in_host && o->gpu_produces ? all : 0),
+	       "fences follow the word, data in host memory and answers: %u, %u, %u", word_fences, data_fences, answer_fences);
 }
 
 static void test_matches(void)

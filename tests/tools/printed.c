@@ -175,13 +175,19 @@ static void test_progress(void)
 {
 	shows("", "");
 	setenv("TERM", "xterm", 1);
+	fake_now = 50;
 	progress_total(4);
+	progress_part(0.5);
+	shows("", "nothing has begun");
 	fake_now = 100;
 	progress("size %d", 1);
 	shows("\r\033[K[                        ] 1 of 4  size 1", "the first step: no time is known yet");
 	fake_now = 100.05;
 	progress_part(0.01);
 	shows("", "too soon to be read");
+	fake_now = 100.125;
+	progress_part(0.5);
+	shows("\r\033[K[###                     ] 1 of 4, 0:01 left  size 1", "a tenth of a second is enough");
 	fake_now = 105;
 	progress_part(0.5);
 	shows("\r\033[K[###                     ] 1 of 4, 0:35 left  size 1", "half of a step");
@@ -194,6 +200,9 @@ static void test_progress(void)
 	shows("\r\033[K[############            ] 3 of 4, 2:00 left  size 3\r\033[K", "the line is gone");
 	progress_wipe();
 	shows("", "once");
+	progress_part(0);
+	progress_wipe();
+	shows("\r\033[K[############            ] 3 of 4, 2:00 left  size 3\r\033[K", "what was wiped is drawn again at once");
 	fake_now = 230;
 	progress("size %d", 4);
 	fake_now = 240;
@@ -208,9 +217,60 @@ static void test_progress(void)
 	unsetenv("TERM");
 	progress("size %d", 7);
 	shows("", "no terminal");
+	setenv("TERM", "xterm", 1);
+	progress_total(0);
+	progress("%080d", 8);
+	shows("\r\033[K000000000000000000000000000000000000000000000000000000000000000", "without a total, what is done; no more than fits");
 	progress_wipe();
+	shows("\r\033[K", "and the line is gone");
 	fclose(screen);
 	screen = NULL;
+}
+
+enum { DIES, SKIPS, REFUSES };
+
+/* With a line of progress on the terminal. */
+static void says(const void *how)
+{
+	static const struct bench_tool t = { .name = "t" };
+
+	screen = stderr;
+	setenv("TERM", "xterm", 1);
+	progress_total(0);
+	progress("busy");
+	switch (*(const int *)how) {
+	case DIES: bench_die("%s %d", "dead", 1);
+	case SKIPS: bench_skip("%s %d", "none", 2);
+	case REFUSES: bench_usage(&t, "%s %d", "bad", 3);
+	}
+}
+
+static void test_ends(void)
+{
+	static const struct { int how, status; const char *text; } cases[] = {
+		{ DIES, BENCH_FAILED, "dead 1" }, { SKIPS, BENCH_SKIPPED, "none 2" },
+		{ REFUSES, BENCH_USAGE, "t: bad 3; see 't --help'" },
+	};
+
+	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+		char text[64];
+
+		snprintf(text, sizeof(text), "busy\r\033[K%s\n", cases[i].text);
+		tap_ok(&tap, ends(says, &cases[i].how, cases[i].status, text), "the line is gone, then: %s", cases[i].text);
+	}
+}
+
+/* The sizes of copies one by one, up to the largest that -s takes. */
+static void test_steps(void)
+{
+	static const struct { size_t size, want; } cases[] = {
+		{ 1, 1 }, { 3, 3 }, { 6, 4 }, { 7, 5 }, { 255, 13 }, { 256, 14 }, { 511, 14 }, { 512, 15 }, { (size_t)1 << 40, 46 },
+	};
+
+	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++)
+		tap_ok(&tap, steps(&(struct bench_opts){ .size = cases[i].size }) == cases[i].want, "%zu steps up to %zu bytes",
+		       cases[i].want, cases[i].size);
+	tap_is(&tap, (long)next_size(MAX_SIZE), 0, "after the last size");
 }
 
 static const struct bench_tool every = {
@@ -220,6 +280,9 @@ static const struct bench_tool every = {
 }, pings = {
 	.name = "pings", .what = "",
 	.codes = (const char[]){ OPT_DATA, OPT_DATA_AT, OPT_PRODUCER, OPT_BLOCKS, OPT_BLOCK_THREADS, OPT_ROUNDS, 0 },
+}, forms = {
+	.name = "forms", .what = "What it does.", .method = "How.",
+	.codes = (const char[]){ OPT_GPU, OPT_JSON, OPT_CSV, 0 },
 };
 
 static struct bench_opts parsed(const struct bench_tool *t, const char *a, const char *b)
@@ -255,7 +318,8 @@ static void test_numbers(void)
 		{ "1", 1 }, { "4096", 4096 }, { "0x10", 16 }, { "010", 8 }, { "2k", 2048 }, { "2K", 2048 }, { "2KB", 2048 },
 		{ "2kib", 2048 }, { "3M", 3 << 20 }, { "3MiB", 3 << 20 }, { "1G", 1 << 30 }, { "1024G", (size_t)1 << 40 },
 	};
-	static const char *const bad[] = { "", "K", "-1", "0", "1T", "1KBB", "1 K", "1025G", "2000000000000", "18446744073709551617", "4x" };
+	static const char *const bad[] = { "", "K", "-1", "0", "1T", "1KBB", "1 K", "1025G", "2000000000000", "18446744073709551617", "-18446744073709551615",
+					 "4x" };
 
 	for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++)
 		tap_ok(&tap, parsed(&every, "-s", sizes[i].text).size == sizes[i].want, "a size of %s", sizes[i].text);
@@ -305,6 +369,51 @@ static void test_words(void)
 	       "other words are refused");
 }
 
+/* What is wrong is said in full: the option, what it takes, and what was given. */
+static void test_messages(void)
+{
+	static const struct { const struct bench_tool *tool; const char *a, *b, *said; } cases[] = {
+		{ &every, "-d", "1024", "every: --device takes a number from 0 to 1023, not '1024'; see 'every --help'" },
+		{ &every, "--budget", "x", "every: --budget takes a number from 1 to 600000, not 'x';" },
+		{ &every, "-s", "0", "every: --size takes a size of 1 bytes to 1024G, as 4096 or 64K, not '0';" },
+		{ &every, "-o", "1Z", "every: --offset takes a size of 0 bytes to 1024G, as 4096 or 64K, not '1Z';" },
+		{ &every, "-M", "wcx", "every: --mapping does not know 'wcx': default, wc, cached or device (default);" },
+		{ &every, "-d", NULL, "every: -d needs a value;" },
+		{ &every, "--device", NULL, "every: --device needs a value;" },
+		{ &every, "-Z", NULL, "every: unknown option -Z;" },
+		{ &every, "-t", "1", "every: unknown option -t;" },
+		{ &every, "--none", NULL, "every: unknown option, or one that takes no value: --none;" },
+		{ &every, "--help=1", NULL, "every: unknown option, or one that takes no value: --help=1;" },
+		{ &every, "more", NULL, "every: 'more' is no option;" },
+		{ &pings, "-s", "6", "pings: --data takes a multiple of 4 up to 1G, not '6';" },
+		{ &forms, "--json", "--csv", "forms: --json and --csv are two forms of one output: choose one;" },
+	};
+
+	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++)
+		tap_ok(&tap, ends(parse, &(struct words){ cases[i].tool, cases[i].a, cases[i].b }, BENCH_USAGE, cases[i].said),
+		       "%s %s: it says: %s", cases[i].a, cases[i].b ? cases[i].b : "", cases[i].said);
+}
+
+static void help_of(const void *tool)
+{
+	dup2(STDERR_FILENO, STDOUT_FILENO);
+	parsed(tool, "-h", NULL);
+}
+
+static void test_help(void)
+{
+	tap_ok(&tap, ends(help_of, &forms, BENCH_OK,
+			  "Usage: forms [options]\n\nWhat it does.\n\nOptions:\n"
+			  "  -h, --help                 print this text\n"
+			  "  -V, --version              print the library's release, commit, Go and backends\n"
+			  "  -d, --device GPU           CUDA's number of the GPU (0)\n"
+			  "      --json                 print one JSON object\n"
+			  "      --csv                  print comma-separated values with a header\n"
+			  "\nMethod:\nHow.\n\nExit status: 0 when all went well and all data was right, 1 on a failure,\n"
+			  "2 for a bad argument, 77 when this machine cannot run it.\n"), "the help has a tool's own options, and no other");
+	tap_ok(&tap, !ends(help_of, &pings, BENCH_OK, "Method:"), "and a method where there is one");
+}
+
 static int unaligned_alloc(cu_ptr *p, size_t size)
 {
 	*p = 0x7f0000010200;
@@ -328,8 +437,12 @@ int main(void)
 	test_copylat_cold();
 	test_copylat_empty();
 	test_progress();
+	test_ends();
+	test_steps();
 	test_numbers();
 	test_words();
+	test_messages();
+	test_help();
 	test_page();
 	return tap_done(&tap);
 }

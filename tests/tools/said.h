@@ -50,7 +50,7 @@ static inline char *printed(void (*f)(const struct bench_result *, const struct 
 /* Whether f, in a process of its own, ends with that status and says text on stderr. */
 static inline bool ends(void (*f)(const void *), const void *arg, int want, const char *text)
 {
-	char said[512] = "";
+	char said[1024] = "";
 	int status, pipes[2];
 	size_t len = 0;
 	ssize_t n;
