@@ -208,6 +208,9 @@ def copybw():
         check(len(calls.of("pthread_create")) == n - 1 and all(
             sum(c.thread == "other" for c in calls.of(name)) == len(calls.of(name)) * (n - 1) // n for name in COPIES),
             f"copybw --threads {n}: {n - 1} more threads make copies")
+    _, calls = run("copybw -s 64 -w 1 -r 1 --threads 3 --cpu 0")
+    names = [c.name for c in calls.of("pthread_create", "sched_setaffinity")]
+    check(names == ["pthread_create"] * 2 + ["sched_setaffinity"], "copybw --threads 3 --cpu 0: the CPU is the measuring thread's alone", names)
 
 
 def memory():
@@ -235,6 +238,7 @@ def memory():
                     ok &= all([int(w, 16) for w in c.args[2].split(",")] == [1, gpu, 3] for c in calls.of("cuMemSetAccess"))
                     ok &= len(calls.of("cuMemSetAccess")) == len(made)
                 check(ok, f"{name} -d {gpu} -a {kind}: what is allocated", made + calls.of("cuMemSetAccess"))
+                check(set(calls.arg("gdr_pin_buffer_v2", 3)) == {0}, f"{name} -d {gpu} -a {kind}: the flags of a pin", calls.of("gdr_pin_buffer_v2"))
         for word, flag in ("default", 0), ("wc", 1), ("device", 3):
             out, calls = run(f"{tool} -M {word}", **env)
             check(set(calls.arg("gdr_map_v2", 4)) == {flag}, f"{name} -M {word}: each mapping", calls.of("gdr_map_v2"))
@@ -292,6 +296,13 @@ def apiperf():
                                                        "cuMemRelease", "vkMapMemory", "vkUnmapMemory", "vkFreeMemory")]}[name]
         want += [(op, who, "alone", PAGE, 1, 1, 3) for op, who in steps]
         check(got == want, f"apiperf on {name}: its figures", set(got) ^ set(want))
+        maps = [c.args[:4] + c.args[5:] for c in calls.of("mmap") if c.args[4] != -1]
+        pages = [c.args[5] for c in calls.of("mmap") if c.args[4] != -1]
+        check(name == "vulkan" or len(maps) == 5 and all(m[:4] == [0, PAGE, 3, 1] for m in maps) and (name == "gdrdrv" or not any(pages)),
+              f"apiperf on {name}: what the system maps", maps)
+        check(all(c.args[2:5] == [0, PAGE, 0] for c in calls.of("vkMapMemory")) and
+              all(c.args[2:] == [PAGE, 1, 0] for c in calls.of("cuMemGetHandleForAddressRange")), f"apiperf on {name}: what the driver maps",
+              calls.of("vkMapMemory", "cuMemGetHandleForAddressRange"))
     # The pieces: how many, of which size, how far apart; those of one by one are the same.
     for call, count, size in ("gdr_copy_from_mapping", 16, 64), ("gdr_copy_to_mapping", 64, 8):
         many = calls.of(call + "_v")[-1]
@@ -337,6 +348,7 @@ def pplat():
         size = PAGE + data
         check(calls.arg("gdr_mem_alloc", 2) == [up(size)] and calls.of("cuMemHostAlloc")[0].args[1:] == [size, 2], f"pplat {args}: the memory",
               calls.of("gdr_mem_alloc", "cuMemHostAlloc"))
+        check(calls.arg("cuStreamCreate", 1) == [1], f"pplat {args}: a stream that waits for no other", calls.of("cuStreamCreate"))
         check(facts["word"] == word[0] and facts["data"] == ("verified, every answer and every word" if data else "verified, every answer") and
               facts.get("payload") == (f"{data} bytes in {want.get('at', gpu)[0]}, written by the {'GPU' if make else 'CPU'}" if data else None) and
               facts.get("grid") == (f"{grid[0]} x {grid[1]}" if data else None), f"pplat {args}: its facts", facts)
@@ -519,6 +531,11 @@ def answers():
     for (command, _, fail, status, text), (out, _) in each(lambda command, env, fail, *_: run(command, **env, TRACE_FAIL=fail), plans):
         check(out.returncode == status and out.stderr == text and (not status) == bool(out.stdout), f"{command}, {fail}: {status}, {text.strip()}",
               f"status {out.returncode}\n{out.stderr}")
+    # What Vulkan has made is taken down, and nothing else.
+    for fail, ended in (("vkCreateInstance", []), ("vkEnumeratePhysicalDevices", ["vkDestroyInstance"]), ("vkCreateDevice", ["vkDestroyInstance"])):
+        out, calls = run(PERF, **VULKAN, TRACE_FAIL=fail + "@1=-1")
+        names = [c.name for c in calls.of("vkDestroyDevice", "vkDestroyInstance")]
+        check(out.returncode == 1 and names == ended, f"apiperf: {fail} fails: what is taken down", names)
     # A GPU that does not tell its clock: the kernel waits by one of 2 GHz.
     for how in "5", "empty":
         out, calls = run(PING, **KERNELS, TRACE_FAIL=f"cuDeviceGetAttribute@2={how}")
@@ -553,7 +570,48 @@ def machine():
         check(facts["date"] in minutes, "the date is that of the run, in UTC", [facts["date"], minutes])
 
 
-TESTS = pairs, copybw, memory, apiperf, pplat, failures, bad_copies, lacking, answers, machine
+def other_library():
+    """A libgdrapi that lacks extensions, as NVIDIA's does."""
+    with open(os.path.join(BIN, "..", "libgdrapi.so.2"), "rb") as f:
+        whole = f.read()
+
+    def without(names, command, **env):
+        folder = tempfile.mkdtemp(dir=WORK)
+        data = whole
+        for name in names.encode().split():
+            data = data.replace(name + b"\0", b"_" + name[1:] + b"\0")
+        with open(os.path.join(folder, "libgdrapi.so.2"), "wb") as f:
+            f.write(data)
+        tool, *args = command.split()
+        return subprocess.run([os.path.join(BIN, "gdrcopy_" + tool), *args], capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=120,
+                              env={**os.environ, "LD_LIBRARY_PATH": folder + ":" + os.environ["LD_LIBRARY_PATH"], **env})
+
+    memory = "this libgdrapi has no gdr_mem_alloc: choose -a cumemalloc or -a cumemcreate; see 'gdrcopy_copybw --help'\n"
+    for name in "gdr_mem_alloc", "gdr_mem_get_device_ptr", "gdr_mem_free":
+        out = without(name, BW)
+        check(out.returncode == 2 and out.stderr == "gdrcopy_copybw: " + memory and not out.stdout, f"copybw without {name}", out.stdout + out.stderr)
+        out = without(name, BW + " -a cumemcreate")
+        check(out.returncode == 0 and "\n# memory: cumemcreate\n" in out.stdout, f"copybw -a cumemcreate without {name}", out.stdout + out.stderr)
+    out = without("gdr_ext_version", "copybw --version")
+    check(out.returncode == 0 and out.stdout == "gdrcopy_copybw with libgdrapi 2.6 of another maker\n", "copybw --version without gdr_ext_version", out.stdout)
+    for env, backend in ({}, "dmabuf"), (VULKAN, "gdrdrv"):
+        out = without("gdr_get_backend gdr_ext_version", BW + " --json", **env)
+        facts = json.loads(out.stdout)
+        check(facts["backend"] == backend and "build" not in facts and facts["libgdrapi"] == "2.6", f"copybw without a name of the backend: {backend}", facts)
+
+    def ops(names):
+        out = without(names, PERF + " --csv")
+        return [line.split(",\"" if "\"" in line else ",")[1].split("\"")[0] for line in out.stdout.splitlines()[1:]] or out.stderr
+
+    every = ops("")
+    for names, word in (("gdr_copy_to_mapping_v", "to_mapping_v"), ("gdr_copy_from_mapping_v", "from_mapping_v"), ("gdr_cache_open", "cache|in a row")):
+        got = ops(names)
+        check(got == [op for op in every if not re.search(word, op)] and len(got) < len(every), f"apiperf without {names} goes on", got)
+    rows = without("gdr_copy_to_mapping_v", "copylat --mode many --budget 1 --csv").stdout
+    check(",gdrcopy," in rows and ",gdrcopy_v," not in rows, "copylat --mode many without gdr_copy_to_mapping_v", rows[:2000])
+
+
+TESTS = pairs, copybw, memory, apiperf, pplat, failures, bad_copies, lacking, answers, machine, other_library
 try:
     for test in TESTS:
         if not sys.argv[3:] or test.__name__ in sys.argv[3:]:
