@@ -722,7 +722,7 @@ static inline __attribute__((always_inline)) void put_all(const struct pieces *p
 
 static void move_all_to(struct pieces *p)
 {
-	bool fully = mixed() || !p->plain;
+	bool fully = mixed();
 
 	p->alone |= fully;
 	if (!p->plain || (!p->alone && is_long(p->longest, true)))
