@@ -179,6 +179,11 @@ static enum gdr_driver_state load(void)
 	return gdr_driver_load(why, sizeof(why));
 }
 
+static void loaded_meanwhile(void)
+{
+	cuda = &a_library;
+}
+
 static void answers(void)
 {
 	static const struct {
@@ -202,6 +207,10 @@ static void answers(void)
 	memset(why, 'x', sizeof(why));
 	loader.why = rows[0].why;
 	expect(gdr_driver_load(why, 8) == GDR_DRIVER_BROKEN && !strcmp(why, "libcuda") && why[8] == 'x');
+	/* This load fails, and another thread's does not. */
+	loader.inside = loaded_meanwhile;
+	expect(load() == GDR_DRIVER_NOT_FOUND && gdr_driver_is_loaded());
+	cuda = NULL;
 	loader.lib = &a_library;
 	loader.opens = 0;
 	expect(load() == GDR_DRIVER_LOADED && load() == GDR_DRIVER_LOADED && loader.opens == 1);

@@ -25,7 +25,7 @@ enum { MAPPING = 1, WATCHED = 4096 };
 static unsigned char *page;
 static unsigned char host[PAGE];
 
-/* s, l, m: the fences. T: a touch. N: one by a streaming load. */
+/* s, l, m: the fences. f: an instruction with a lock, a full fence too. T: a touch. N: one by a streaming load. */
 static char events[WATCHED];
 static volatile unsigned int count;
 static volatile sig_atomic_t watching, open_for_one;
@@ -56,6 +56,8 @@ static void on_step(int sig, siginfo_t *info, void *context)
 	if (open_for_one)
 		mprotect(page, PAGE, PROT_NONE);
 	open_for_one = 0;
+	if (next[0] == 0xf0)
+		note('f');
 	if (next[0] != 0x0f || next[1] != 0xae)
 		return;
 	if (next[2] == 0xf8)
@@ -165,6 +167,23 @@ static void try_sizes(struct tap *t, const char *routine, struct kind k)
 		printf("# %zu bytes: %s: %.300s\n", k.copy.n, wrong, events);
 }
 
+/* Without membarrier each copy has a full fence before its first touch; with it, none has. */
+static void try_barrier(struct tap *t, const char *routine, struct kind k)
+{
+	for (int fenced = 1; fenced >= 0; fenced--)
+		for (int i = 0; i < 4; i++) {
+			const char *wrong;
+
+			atomic_store(&table.fenced, fenced);
+			k.copy.many = i % 2;
+			wrong = try_copy(&k);
+			tap_ok(t, !wrong && is_fenced(events, strchr(events, 'T'), "fm") == fenced, "%s: %s write %s membarrier", routine,
+			       k.copy.many ? "a pieced" : "a", fenced ? "without" : "with");
+			if (wrong)
+				printf("# %s: %.300s\n", wrong, events);
+		}
+}
+
 /* A thread of its own for each routine: a thread keeps the first that it has used. */
 struct run {
 	struct tap *tap;
@@ -177,7 +196,9 @@ static void *run_all(void *arg)
 	struct paged c = { .i = MAPPING, .page = page, .host = host, .n = 1, .to = true };
 
 	/* A thread's first copy holds signals off, SIGTRAP too. */
+	atomic_store(&table.fenced, 1);
 	copy_paged(&c);
+	try_barrier(run->tap, run->impl->name, (struct kind){ GDR_MAPPING_TYPE_WC, false, c });
 	for (uint32_t type = GDR_MAPPING_TYPE_WC; type <= GDR_MAPPING_TYPE_DEVICE; type++)
 		for (int kinds = 0; kinds < 8; kinds++) {
 			c.to = kinds & 2;

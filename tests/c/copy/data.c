@@ -9,8 +9,8 @@
 #include <pthread.h>
 #include <setjmp.h>
 #include <signal.h>
+#include <stdarg.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
@@ -21,6 +21,7 @@
 #include "copy/copy.h"
 #include "long/plan.h"
 #include "data.h"
+#define FRONT_HAS_LOG
 #include "front_double.h"
 #include "gdrapi_ext.h"
 #include "long/long.h"
@@ -33,6 +34,55 @@ static struct gdr_table table;
 static struct gdr_slot *slots;
 static struct gdr_hazard *hazards;
 static unsigned char dev[HANDLES][EDGE + SIZE + EDGE], host[SIZE + 2 * EDGE];
+
+/* The last line that was logged, and how many. */
+static char said[256];
+static int lines;
+
+__attribute__((format(printf, 2, 3)))
+void gdr_log(int level, const char *fmt, ...)
+{
+	va_list args;
+
+	va_start(args, fmt);
+	vsnprintf(said, sizeof(said), fmt, args);
+	va_end(args);
+	lines += level == GDR_LOG_ERROR;
+}
+
+/* In place of the C library's: how they end, if not as the kernel has it. */
+static stack_t *stack_now;	/* of this thread's handlers */
+static int stack_error, read_error;
+static int yields;
+
+int sigaltstack(const stack_t *set, stack_t *old)
+{
+	if (old && stack_error) {
+		errno = stack_error;
+		return -1;
+	}
+	if (old && stack_now) {
+		*old = *stack_now;
+		return 0;
+	}
+	return (int)syscall(SYS_sigaltstack, set, old);
+}
+
+ssize_t process_vm_readv(pid_t pid, const struct iovec *to, unsigned long n, const struct iovec *from, unsigned long m,
+			 unsigned long flags)
+{
+	if (read_error) {
+		errno = read_error;
+		return -1;
+	}
+	return syscall(SYS_process_vm_readv, pid, to, n, from, m, flags);
+}
+
+int sched_yield(void)
+{
+	yields++;
+	return (int)syscall(SYS_sched_yield);
+}
 
 /* What was left to others. */
 static struct gdr_long last_long;
@@ -197,6 +247,47 @@ static void test_keys(void)
 	      gdr_copy_from_mapping_v(NULL, 1) == EINVAL && is_idle(), "no pieces, and no array");
 }
 
+static gdr_piece_t piece_of(int i, long off, void *p, size_t n)
+{
+	return (gdr_piece_t){ .handle = mh(i), .map_d_ptr = first(i) + off, .h_ptr = p, .size = n };
+}
+
+/* Each copy that is refused has one line, which names the handle, and the bytes by number and place. */
+static void test_lines(void)
+{
+	const gdr_piece_t pieces[] = { piece_of(0, 0, host, 8), piece_of(0, 0, NULL, 0), piece_of(0, SIZE - 4, host, 5) };
+	const gdr_mh_t gone = { key_of(EPOCH, HANDLES) }, old = { key_of(EPOCH - 1, 0) };
+	const gdr_piece_t unmapped[] = { pieces[0], { .handle = gone, .map_d_ptr = first(0), .h_ptr = host, .size = 8 } };
+	char want[256];
+	bool good[4] = { true, true, true, true };
+
+	for (int to = 0; to < 2; to++) {
+		lines = 0;
+		copy(to, mh(0), first(0) + SIZE, host, 77);
+		snprintf(want, sizeof(want), "gdr_copy: 77 bytes at %#lx do not lie in the mapping of handle %#lx (errno 22)",
+			 (unsigned long)(first(0) + SIZE), mh(0).h);
+		good[0] &= lines == 1 && !strcmp(said, want);
+		copy(to, gone, first(0), host, 8);
+		snprintf(want, sizeof(want), "gdr_copy: handle %#lx is not mapped (errno 22)", gone.h);
+		good[1] &= lines == 2 && !strcmp(said, want);
+		said[0] = '\0';
+		(to ? gdr_copy_to_mapping_v : gdr_copy_from_mapping_v)(unmapped, 2);
+		good[1] &= lines == 3 && !strcmp(said, want);
+		copy(to, old, first(0), host, 8);
+		good[1] &= lines == 4 && strstr(said, "before fork()") && strstr(said, "(errno 13)");
+		(to ? gdr_copy_to_mapping_v : gdr_copy_from_mapping_v)(pieces, 3);
+		snprintf(want, sizeof(want), "gdr_copy: piece 2, 5 bytes at %#lx, does not lie in the mapping of handle %#lx,"
+			 " or has no host address (errno 22)", (unsigned long)(first(0) + SIZE - 4), mh(0).h);
+		good[2] &= lines == 5 && !strcmp(said, want);
+		(to ? gdr_copy_to_mapping_v : gdr_copy_from_mapping_v)(NULL, 19);
+		good[3] &= lines == 6 && !strcmp(said, "gdr_copy: the array of 19 pieces is NULL (errno 22)");
+	}
+	check(good[0], "a copy beside its mapping is named in a line");
+	check(good[1], "so is a handle without a mapping");
+	check(good[2], "so is the piece that cannot be copied");
+	check(good[3], "and an array that is not there");
+}
+
 /* What the record shows while a copy runs. */
 static uint64_t seen[GDR_HAZARD_LEVELS];
 static uint64_t seen_names[GDR_HAZARD_NAMES];
@@ -245,8 +336,9 @@ static void test_levels(void)
 	check(!copy(0, mh(0), first(0), host, 100) && !rc_inside && seen[0] == mh(0).h && seen[1] == mh(2).h && seen[2] == mh(1).h &&
 	      is_idle(), "and one inside that the last");
 	hook = copy_thrice_inside;
-	moves = 0;
-	check(!copy(0, mh(0), first(0), host, 100) && rc_inside == EAGAIN && moves == 3 && is_idle(), "a fourth is EAGAIN");
+	moves = lines = 0;
+	check(!copy(0, mh(0), first(0), host, 100) && rc_inside == EAGAIN && moves == 3 && is_idle() && lines == 1 &&
+	      strstr(said, "interrupted 3 copies of this thread") && strstr(said, "(errno 11)"), "a fourth is EAGAIN");
 }
 
 static int count_of_names(uint64_t number)
@@ -314,6 +406,29 @@ static void test_names(void)
 	}
 }
 
+/* A thread's first copy, of many pieces. Some have no bytes, and no routine gets them. */
+static void *first_of_many(void *arg)
+{
+	const gdr_piece_t p[] = {
+		piece_of(0, 0, host, 100), piece_of(1, 9, NULL, 0), piece_of(2, 200, host, 100), piece_of(3, SIZE + 1, host, 0),
+	};
+
+	moves = 0;
+	hook = look;
+	if (gdr_copy_to_mapping_v(p, 4) || !gdr_is_many(seen[0]) || moves != 2)
+		return NULL;
+	return gdr_copy_from_mapping_v(p, 4) || moves != 4 ? NULL : arg;
+}
+
+static void test_first_of_many(void)
+{
+	pthread_t thread;
+	void *back = NULL;
+
+	check(!pthread_create(&thread, NULL, first_of_many, host) && !pthread_join(thread, &back) && back,
+	      "a thread's first copy of many pieces is announced, and pieces of no bytes are no copies");
+}
+
 /* Whole lines, as a routine that gathers has them. */
 static int gathered, most_gathered;
 
@@ -347,7 +462,26 @@ static void test_gather(void)
 	check(good && most_gathered == 16, "short pieces are read by whole lines, sixteen at once");
 	gathered = moves = 0;
 	check(!many(1, 2, 255, false) && gathered && !moves && !many(1, 2, 256, false) && moves == 2, "pieces of 256 bytes are read one by one");
+	map_as(1, GDR_MAPPING_TYPE_CACHING);
+	for (int i = 0; i < 2; i++) {
+		p[0] = piece_of(i, 0, got[0], 8);
+		p[1] = piece_of(!i, 0, got[1], 8);
+		gathered = moves = 0;
+		good &= !gdr_copy_from_mapping_v(p, 2) && !gathered && moves == 1 && !memcmp(got[0], first(i), 8) && !memcmp(got[1], first(!i), 8);
+		moves = 0;
+		good &= !gdr_copy_to_mapping_v(p, 2) && moves == 1;
+	}
+	check(good, "where one is of cached memory each is copied as its memory is");
+	map_as(1, GDR_MAPPING_TYPE_WC);
 	impl.gather = NULL;
+}
+
+/* A long piece and a short one. */
+static int long_and_short(bool long_first, bool to)
+{
+	const gdr_piece_t p[] = { piece_of(0, 0, host, long_first ? 1000 : 999), piece_of(1, 0, host, long_first ? 999 : 1000) };
+
+	return to ? gdr_copy_to_mapping_v(p, 2) : gdr_copy_from_mapping_v(p, 2);
 }
 
 static void long_inside(void)
@@ -370,6 +504,10 @@ static void test_long(void)
 		longs = 0;
 		check(!many(2, 2, 999, to) && !longs && !many(2, 2, 1000, to) && longs == 2 && last_long.to == to &&
 		      last_long.key == mh(1).h && last_long.off == 128, "so is a long piece");
+		for (int first_one = 0; first_one < 2; first_one++) {
+			longs = 0;
+			check(!long_and_short(first_one, to) && longs == 1 && last_long.key == mh(!first_one).h, "and of two pieces the long one alone");
+		}
 		map_as(0, GDR_MAPPING_TYPE_CACHING);
 		longs = 0;
 		check(!copy(!to, mh(0), first(0), host, 4096) && !many(1, 1, 4096, to) && !longs, "but none of cached memory");
@@ -396,6 +534,12 @@ static void leave_from_inside(void)
 {
 	hook = leave;
 	gdr_copy_to_mapping(mh(1), first(1), host, 100);
+}
+
+static void leave_twice_inside(void)
+{
+	hook = leave_from_inside;
+	gdr_copy_to_mapping(mh(2), first(2), host, 100);
 }
 
 static void leave_many(void)
@@ -463,6 +607,10 @@ static void test_left(void)
 	check(gdr_is_many(busy(0)), "of many pieces: not of other handles");
 	gdr_data_forget(mh(1).h);
 	check(is_idle(), "but of one of its own");
+	leave_copy(leave_twice_inside);
+	gdr_data_forget(mh(0).h);
+	gdr_data_forget(mh(2).h);
+	check(!busy(0) && !busy(1) && busy(2) == mh(1).h && !many(3, 3, 100, false) && is_idle(), "a copy of many pieces drops one of the last level");
 	check(leaves_again(), "a copy may be left at one place often");
 	leave_copy(leave_from_inside);
 	check(!many(3, 3, 100, false) && is_idle(), "a copy of many pieces drops both, too");
@@ -510,6 +658,30 @@ static void test_other_stack(void)
 
 		tap_ok(&tap, good, "a copy on an alternate stack%s drops none below it", disarms ? " that the kernel forgets" : "");
 	}
+}
+
+/* Where a handler's stack lies is remembered as long as the kernel forgets it, and no longer. */
+static void test_stacks(void)
+{
+	char *here = __builtin_frame_address(0);
+	stack_t around = { .ss_sp = here - 65536, .ss_size = 131072 }, none = { .ss_flags = SS_DISABLE };
+	bool good = true;
+
+	leave_copy(leave);
+	stack_error = EPERM;
+	hook = look;
+	check(!copy(0, mh(2), first(2), host, 100) && seen[0] == mh(0).h && seen[1] == mh(2).h, "where the kernel does not say, no copy is dropped");
+	stack_error = 0;
+	for (int disarms = 1; disarms >= 0; disarms--) {
+		around.ss_flags = disarms ? (int)(1u << 31) : 0;
+		for (int i = 0; i < 2; i++) {
+			stack_now = i ? &none : &around;
+			hook = look;
+			good &= !copy(0, mh(2), first(2), host, 100) && busy(1) == 0 && (disarms ? seen[1] == mh(2).h : seen[0] == mh(2).h);
+		}
+	}
+	stack_now = NULL;
+	check(good && is_idle(), "one that was on a stack that the kernel forgets may be under way; on another it is not");
 }
 
 static uint64_t mask_now(void)
@@ -575,7 +747,7 @@ static bool can_tell_threads(void)
 static void test_records(void)
 {
 	uint32_t me = (uint32_t)syscall(SYS_gettid), ended = 0x3ffffffe, used;
-	struct gdr_hazard *over, *lives, *elsewhere, *other, *own = mine();
+	struct gdr_hazard *over, *lives, *elsewhere, *other, *goes, *own = mine();
 	bool good = true;
 
 	for (int i = 0; i < 300; i++)
@@ -586,10 +758,16 @@ static void test_records(void)
 	lives = made_up(me, 0, mh(1).h);
 	elsewhere = made_up(me, 64, mh(1).h);	/* where no memory is */
 	other = made_up(me, atomic_load(&mine()->self), mh(1).h);
+	goes = made_up(UINT32_MAX, 64, mh(1).h);	/* another thread frees it just now */
 	errno = EXDEV;
 	for (unsigned int i = 0; i < 63; i++)
 		gdr_data_wait(i);
 	check(!is_free(over), "an unmap that waits does not look for ended threads at once");
+	read_error = EPERM;
+	gdr_data_wait(63);
+	read_error = 0;
+	check(is_free(over) && !is_free(elsewhere) && !is_free(other), "where memory may not be looked at, only IDs count");
+	over = made_up(ended, 0, mh(0).h);
 	forgotten = 0;
 	gdr_data_wait(63);
 	check(is_free(over) && forgotten >= 1 && errno == EXDEV, "but after some time it does: the record of one is free");
@@ -599,6 +777,8 @@ static void test_records(void)
 		      "of a thread with the same ID it is free, and this thread's own stays");
 	else
 		tap_skip(&tap, "process_vm_readv is not allowed", "of a thread with the same ID");
+	check(atomic_load(&goes->owner) == UINT32_MAX && atomic_load(&goes->busy[2]) == mh(1).h, "one that another thread frees is left to it");
+	memset((void *)goes, 0, sizeof(*goes));
 	memset((void *)lives, 0, sizeof(*lives));
 	memset((void *)elsewhere, 0, sizeof(*lives));
 	memset((void *)other, 0, sizeof(*lives));
@@ -608,7 +788,14 @@ static void test_records(void)
 	used = atomic_load(&table.hazards_used);
 	atomic_store(&table.hazards_used, GDR_HAZARD_COUNT);
 	good = true;
-	check(rc_of_a_thread(&good) == EAGAIN && good, "all records are taken: EAGAIN");
+	atomic_store(&hazards[0].owner, 0);
+	check(!rc_of_a_thread(&good) && good && atomic_load(&hazards[0].self), "of 65536 records the last one can be taken");
+	atomic_store(&hazards[0].owner, me);
+	atomic_store(&hazards[0].self, 0);
+	lines = 0;
+	for (int i = 0; i < 2; i++)
+		good &= rc_of_a_thread(&good) == EAGAIN && lines == i + 1 && strstr(said, "65536 threads are copying");
+	check(good, "all records are taken: EAGAIN, each time");
 	for (uint32_t i = 0; i < GDR_HAZARD_COUNT; i++)
 		if (&hazards[i] != own && atomic_load(&hazards[i].owner) == me)
 			atomic_store(&hazards[i].owner, 0);
@@ -627,6 +814,13 @@ static void test_wait(void)
 		good &= prctl(PR_GET_TIMERSLACK) == slack && mask_now() == mask;
 	}
 	check(good, "a wait leaves the slack of timers and the mask as they were");
+	yields = 0;
+	for (unsigned int i = 0; i < 20; i++) {
+		gdr_data_wait(i);
+		good &= yields == (int)i + 1;
+	}
+	gdr_data_wait(20);
+	check(good && yields == 20, "twenty times it yields, then it sleeps");
 }
 
 /* After a fork there is another table, with another epoch. */
@@ -662,9 +856,11 @@ static void test_fenced(void)
 int main(void)
 {
 	slots = mmap(NULL, sizeof(*slots) * GDR_SLOT_COUNT, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-	hazards = calloc(GDR_HAZARD_COUNT, sizeof(*hazards));
-	if (slots == MAP_FAILED || !hazards)
+	hazards = mmap(NULL, 2 * sizeof(*hazards) * GDR_HAZARD_COUNT, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	/* Nothing lies before the records. */
+	if (slots == MAP_FAILED || hazards == MAP_FAILED || mprotect(hazards, sizeof(*hazards) * GDR_HAZARD_COUNT, PROT_NONE))
 		return 2;
+	hazards += GDR_HAZARD_COUNT;
 	impl = copy_portable;
 	impl.to = impl.from = move;
 	front.impl = &impl;
@@ -674,12 +870,15 @@ int main(void)
 	      mine() == &hazards[GDR_HAZARD_COUNT - 1], "the first copy takes the last record");
 	test_bounds();
 	test_keys();
+	test_lines();
 	test_levels();
 	test_names();
+	test_first_of_many();
 	test_gather();
 	test_long();
 	test_left();
 	test_other_stack();
+	test_stacks();
 	test_fenced();
 	test_records();
 	test_wait();

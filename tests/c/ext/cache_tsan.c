@@ -545,12 +545,12 @@ static void what_is_a_hit(struct tap *t)
 /* Each word of a range must be right: with one of them wrong it is no hit. */
 static void words_of_a_range(struct tap *t)
 {
-	static const char *const names[] = { "start", "end", "id", "owner", "key", "state" };
+	static const char *const names[] = { "start", "end", "id", "owner", "key", "state", "end, which is before the bytes" };
 	uint64_t at = first_of(1), h;
 	gdr_cache_t c;
 
-	for (int i = 0; i < 6; i++) {
-		_Atomic uint64_t *words[6];
+	for (int i = 0; i < 7; i++) {
+		_Atomic uint64_t *words[7];
 		struct range *r;
 		uint64_t saved;
 		bool hit;
@@ -563,8 +563,9 @@ static void words_of_a_range(struct tap *t)
 		words[3] = &r->owner;
 		words[4] = &slots[h & (GDR_SLOT_COUNT - 1)].key;
 		words[5] = &r->state;
+		words[6] = &r->end;
 		saved = atomic_load(words[i]);
-		atomic_store(words[i], i == 0 ? at + 8 : i == 1 ? at + 8 : i == 5 ? saved | RETIRED : saved + 1);
+		atomic_store(words[i], i == 0 ? at + 8 : i == 1 ? at + 8 : i == 5 ? saved | RETIRED : i == 6 ? at + 2 : saved + 1);
 		hit = is_hit(c, at + 4, 8);
 		tap_ok(t, !hit, "no hit with a wrong %s", names[i]);
 		tap_is(t, holds_in(atomic_load(&r->state)), 0, "holds left");
