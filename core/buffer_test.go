@@ -1,6 +1,7 @@
 package core
 
 import (
+	"fmt"
 	"testing"
 	"time"
 
@@ -89,6 +90,7 @@ func TestHowMuchIsMapped(t *testing.T) {
 		for _, n := range []uint64{0, most + 1, ^uint64(0), ^uint64(0) - 4095, ^uint64(0) - 4096} {
 			_, err = b.Map(n, AnyType)
 			require.Equal(t, unix.EINVAL, errno(err), "%d of %d", n, size)
+			require.ErrorContains(t, err, fmt.Sprintf("map of %d bytes: the pinning allows 1 to %d:", n, most))
 		}
 		m, err := b.Map(most, AnyType)
 		require.NoError(t, err, "%d of %d", most, size)
@@ -102,6 +104,58 @@ func TestHowMuchIsMapped(t *testing.T) {
 	_, err = b.Map(4096, AnyType)
 	require.Equal(t, unix.EIO, errno(err), "nothing is mapped that the driver does not describe")
 	require.Equal(t, 4, count(f, "map"))
+}
+
+// A range may end on the last byte of the address space but one, and not beyond it.
+func TestWherePinsEnd(t *testing.T) {
+	const last = ^uint64(0) - 4095
+	d, f := open(t)
+	b, err := d.Pin(PinRequest{Addr: last, Size: 4095})
+	require.NoError(t, err)
+	require.NoError(t, b.Close())
+	for _, req := range []PinRequest{{Addr: last, Size: 4096}, {Addr: last, Size: 4097}, {Addr: 1, Size: ^uint64(0)}, {Size: 1}, {Addr: 1}} {
+		_, err := d.Pin(req)
+		require.Equal(t, unix.EINVAL, errno(err), "%+v", req)
+		require.ErrorContains(t, err, fmt.Sprintf("pin of %d bytes at %#x", req.Size, req.Addr))
+	}
+	require.Equal(t, 1, count(f, "pin"))
+}
+
+// A backend pins whole pages. A buffer that begins within one is pinned, and not mapped.
+func TestUnalignedBuffers(t *testing.T) {
+	d, f := open(t)
+	f.Page = 1 << 16
+	for _, off := range []uint64{1, 4096, 1<<16 - 1} {
+		b, err := d.Pin(PinRequest{Addr: request.Addr + off, Size: 4096})
+		require.NoError(t, err)
+		_, err = b.Map(4096, AnyType)
+		require.Equal(t, unix.EINVAL, errno(err))
+		require.ErrorContains(t, err, "pin from a multiple of 65536 bytes on")
+		require.NoError(t, b.Close())
+	}
+	require.Zero(t, count(f, "map"))
+}
+
+// Where the driver fails to unmap the buffer is not mapped any more, and may be mapped anew.
+func TestMapAfterAFailedUnmap(t *testing.T) {
+	d, f := open(t)
+	b, err := d.Pin(request)
+	require.NoError(t, err)
+	m, err := b.Map(4096, AnyType)
+	require.NoError(t, err)
+	f.Fail["unmap"] = unix.EDOM
+	require.Equal(t, unix.EDOM, errno(m.Close()))
+	delete(f.Fail, "unmap")
+	i, err := b.Info()
+	require.NoError(t, err)
+	require.False(t, i.Mapped)
+	require.ErrorIs(t, m.Close(), ErrClosed)
+	m, err = b.Map(4096, AnyType)
+	require.NoError(t, err)
+	_, err = b.Map(4096, AnyType)
+	require.Equal(t, unix.EAGAIN, errno(err))
+	require.NoError(t, m.Close())
+	require.NoError(t, b.Close())
 }
 
 // Writes have the full fence while mappings of several types are live, and only then.
@@ -305,7 +359,7 @@ func TestCloseTellsTheFirstError(t *testing.T) {
 			require.NoError(t, err)
 		}
 		f.Fail[once] = unix.EDOM
-		f.OnUnpin = func() { delete(f.Fail, once) }
+		f.OnUnpin = func() { f.Fail[once] = unix.EXDEV }
 		require.Equal(t, unix.EDOM, errno(d.Close()))
 		require.Zero(t, f.Live)
 		require.Equal(t, 4, count(f, "unmap"))

@@ -553,23 +553,39 @@ func TestUnpinThatFails(t *testing.T) {
 
 // Unpinned bytes do not count towards the cache's limit.
 func TestTwoPagesStay(t *testing.T) {
-	u := newUser(t, 2*gpu)
-	most := 0
-	u.inPin = func() { most = max(most, len(u.made)) }
-	for range 5 {
-		require.NoError(t, u.Flush())
-		u.visit(at(1), 64)
+	for _, room := range []uint64{2 * gpu, 3*gpu - 1} {
+		u := newUser(t, room)
+		u.noRange = true // 64 bytes take a page all the same
+		most := 0
+		u.inPin = func() { most = max(most, len(u.made)) }
+		for range 5 {
+			require.NoError(t, u.Flush())
+			u.visit(at(1), 64)
+		}
+		u.visit(at(2), 64)
+		require.Len(t, u.made, 2)
+		require.False(t, u.visit(at(1), 64))
+		u.visit(at(3), 64)
+		require.Len(t, u.made, 2)
+		require.Equal(t, 2, most, "room is made before the pin")
+		most = 0
+		held := u.get(at(4), 4*gpu)
+		require.Len(t, u.made, 1, "room is made as far as that goes")
+		require.Equal(t, 1, most, "before the pin, too")
+		u.put(held)
+		require.Empty(t, u.made, "the last put unpins what is too much")
+		u.shown()
 	}
-	u.visit(at(2), 64)
-	require.Len(t, u.made, 2)
-	require.False(t, u.visit(at(1), 64))
-	u.visit(at(3), 64)
-	require.Len(t, u.made, 2)
-	require.Equal(t, 2, most, "room is made before the pin")
-	held := u.get(at(4), 4*gpu)
-	require.Len(t, u.made, 1, "room is made as far as that goes")
-	u.put(held)
-	require.Empty(t, u.made, "the last put unpins what is too much")
+}
+
+// A range that is given back while another one is pinned makes room after the pin.
+func TestRoomAfterThePin(t *testing.T) {
+	u := newUser(t, gpu)
+	held := u.get(at(1), 64)
+	u.inPin = func() { held.in.holds.Drop() } // as C gives one back
+	u.get(at(2), 64)
+	require.Equal(t, []uint64{at(2)}, u.starts())
+	require.Len(t, u.made, 1)
 	u.shown()
 }
 

@@ -68,7 +68,8 @@ type fakePin struct {
 }
 
 func (p *fakePin) Info() (backend.Info, error) {
-	return backend.Info{VA: p.r.Addr, MappedSize: p.r.Size, PageSize: p.f.Page}, p.f.Call("info")
+	start := p.r.Addr &^ (max(uint64(p.f.Page), 1) - 1)
+	return backend.Info{VA: start, MappedSize: p.r.Addr + p.r.Size - start, PageSize: p.f.Page}, p.f.Call("info")
 }
 
 func (p *fakePin) Map(size uint64, want backend.MappingType) (uintptr, backend.MappingType, error) {
