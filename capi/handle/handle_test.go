@@ -48,21 +48,45 @@ func TestLastGenerationRetiresTheSlot(t *testing.T) {
 	h, err := tab.Alloc()
 	require.NoError(t, err)
 	tab.Free(h)
-	tab.gens[h.Index()] = maxGen - 1
-	last, err := tab.Alloc()
-	require.NoError(t, err)
-	require.Equal(t, h.Index(), last.Index())
-	tab.Free(last)
+	tab.gens[h.Index()] = maxGen - 2
+	for gen := uint64(maxGen - 1); gen <= maxGen; gen++ {
+		last, err := tab.Alloc()
+		require.NoError(t, err)
+		require.Equal(t, h.Index(), last.Index())
+		require.Equal(t, gen, last.Generation())
+		tab.Free(last)
+	}
 	next, err := tab.Alloc()
 	require.NoError(t, err)
-	require.NotEqual(t, last.Index(), next.Index())
+	require.NotEqual(t, h.Index(), next.Index())
+}
+
+// The parts of a handle, at both ends of each.
+func TestParts(t *testing.T) {
+	for _, epoch := range []uint32{1, MaxEpoch} {
+		for _, gen := range []uint32{0, 1, 2, maxGen - 1, maxGen} {
+			for _, index := range []uint32{0, 1, slotCount - 1} {
+				h := compose(epoch, gen, index)
+				require.Equal(t, index, h.Index())
+				require.EqualValues(t, gen, h.Generation())
+				require.EqualValues(t, epoch, h>>(genBits+indexBits))
+			}
+		}
+	}
 }
 
 func TestTableFull(t *testing.T) {
 	tab := newTable(t, 1)
-	tab.gens = make([]uint32, slotCount)
-	_, err := tab.Alloc()
+	tab.gens = make([]uint32, slotCount-1)
+	h, err := tab.Alloc()
+	require.NoError(t, err, "the last slot")
+	require.EqualValues(t, slotCount-1, h.Index())
+	_, err = tab.Alloc()
 	require.ErrorIs(t, err, unix.ENOMEM)
+	tab.Free(h)
+	again, err := tab.Alloc()
+	require.NoError(t, err)
+	require.Equal(t, h.Index(), again.Index())
 }
 
 func TestPublishRetract(t *testing.T) {
@@ -143,6 +167,86 @@ func TestDrain(t *testing.T) {
 			require.Zero(t, tab.perType[1])
 		})
 	}
+}
+
+// C counts the threads that found no record, too. Those records that exist are read.
+func TestMoreThreadsThanRecords(t *testing.T) {
+	tab := newTable(t, 1)
+	h, err := tab.Alloc()
+	require.NoError(t, err)
+	for _, used := range []uint32{hazardCount, hazardCount + 1, 1 << 31} {
+		tab.Publish(h, 0, 1, 1)
+		tab.header.hazardsUsed.Store(used)
+		tab.hazards[0].busy[0].Store(uint64(h))
+		d := tab.Retract(h)
+		require.False(t, d.Done())
+		tab.hazards[0].busy[0].Store(0)
+		require.True(t, d.Done())
+	}
+}
+
+// An object is found until it is removed or forgotten, once. A removed one's handle is free.
+func TestObjects(t *testing.T) {
+	tab := newTable(t, 1)
+	o := NewObjects[string](tab)
+	h, err := tab.Alloc()
+	require.NoError(t, err)
+	other, err := tab.Alloc()
+	require.NoError(t, err)
+	o.Put(h, "a")
+	o.Put(other, "b")
+	require.Equal(t, []Handle{other}, o.Those(func(s string) bool { return s == "b" }))
+	for range 2 {
+		object, ok := o.Get(h)
+		require.True(t, ok)
+		require.Equal(t, "a", object)
+	}
+	for range 2 {
+		o.Remove(h)
+		require.Equal(t, []uint32{h.Index()}, tab.free)
+		_, ok := o.Get(h)
+		require.False(t, ok)
+	}
+	object, ok := o.Forget(other)
+	require.True(t, ok)
+	require.Equal(t, "b", object)
+	_, ok = o.Forget(other)
+	require.False(t, ok)
+	require.Zero(t, o.Len())
+	require.Len(t, tab.free, 1, "a forgotten one's handle is the caller's")
+}
+
+// A gate opens and shuts again and again. It asks for the copies that ran when it was first shut.
+func TestGate(t *testing.T) {
+	tab := newTable(t, 1)
+	o := NewObjects[int](tab)
+	h, err := tab.Alloc()
+	require.NoError(t, err)
+	o.Put(h, 5)
+	g := o.Gate(h)
+	require.Equal(t, h, g.Handle())
+	tab.header.hazardsUsed.Store(1)
+	busy := &tab.hazards[hazardCount-1].busy[0]
+	for round := range uintptr(3) {
+		g.Open(round<<12, 64, 2)
+		require.EqualValues(t, h, tab.slots[h.Index()].key.Load())
+		require.EqualValues(t, round<<12, tab.slots[h.Index()].va)
+		require.Equal(t, 1, tab.perType[2])
+		busy.Store(uint64(h))
+		for range 2 {
+			require.False(t, g.Shut())
+			require.Zero(t, tab.slots[h.Index()].key.Load())
+		}
+		busy.Store(0)
+		require.True(t, g.Shut())
+		busy.Store(uint64(h)) // a copy that is refused shows the handle, too
+		require.True(t, g.Shut())
+		busy.Store(0)
+		require.Zero(t, tab.perType[2])
+	}
+	g.Gone()
+	require.Zero(t, o.Len())
+	require.Equal(t, []uint32{h.Index()}, tab.free)
 }
 
 func TestNoHandleIsTheNumberOfACopy(t *testing.T) {

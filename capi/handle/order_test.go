@@ -28,7 +28,7 @@ func TestBarrierIsBetweenKeyAndScan(t *testing.T) {
 	var ended atomic.Bool
 	watchBarrier(t, func(cmd uintptr) error {
 		calls++
-		require.EqualValues(t, membarrierPrivateExpedited, cmd)
+		require.EqualValues(t, 8, cmd, "MEMBARRIER_CMD_PRIVATE_EXPEDITED")
 		require.Zero(t, tab.slots[h.Index()].key.Load(), "the key is gone")
 		tab.header.hazardsUsed.Store(1)
 		z := &tab.hazards[hazardCount-1]
@@ -100,6 +100,30 @@ func TestRegisterBarrier(t *testing.T) {
 		require.Equal(t, c.calls, calls)
 		require.Equal(t, c.fenced, tab.header.fenced.Load())
 	}
+}
+
+// A mapping is counted before its key lets copies in: the first of them has the right fence.
+func TestKeyComesAfterTheCount(t *testing.T) {
+	tab := newTable(t, 1)
+	first, err := tab.Alloc()
+	require.NoError(t, err)
+	h, err := tab.Alloc()
+	require.NoError(t, err)
+	tab.Publish(first, 0, 1, 1)
+	tab.mu.Lock() // which count takes
+	done := make(chan struct{})
+	go func() {
+		tab.Publish(h, 0, 1, 2)
+		close(done)
+	}()
+	for range 20 {
+		time.Sleep(time.Millisecond)
+		require.Zero(t, tab.slots[h.Index()].key.Load())
+	}
+	tab.mu.Unlock()
+	<-done
+	require.EqualValues(t, h, tab.slots[h.Index()].key.Load())
+	require.EqualValues(t, 1, tab.header.mixed.Load())
 }
 
 // A thread that finds the key finds the key's mapping. The two threads must meet within a

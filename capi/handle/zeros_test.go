@@ -35,7 +35,21 @@ func TestZeros(t *testing.T) {
 	if _, err := os.Stat("/sys/kernel/mm/transparent_hugepage"); err == nil {
 		require.Contains(t, have, "nh", "it has no huge pages")
 	}
+	if mode, err := os.ReadFile("/proc/sys/vm/overcommit_memory"); err == nil && mode[0] != '2' {
+		require.Contains(t, have, "nr", "no memory is set aside for it")
+	}
 	require.NoError(t, unix.Munmap(mem))
+
+	if unix.Mlockall(unix.MCL_FUTURE) == nil {
+		mem, err = Zeros(1 << 22)
+		if err == nil {
+			have = flags(t, mem)
+		}
+		require.NoError(t, unix.Munlockall())
+		require.NoError(t, err)
+		require.NotContains(t, have, "lo", "nor where the host locks all")
+		require.NoError(t, unix.Munmap(mem))
+	}
 
 	_, err = Zeros(0)
 	require.ErrorIs(t, err, unix.EINVAL)
