@@ -174,9 +174,18 @@ func TestUnpinnedByTheCaller(t *testing.T) {
 // A process has so many caches. An open that fails takes no place. The next cache has the place
 // of one that is closed, and another handle.
 func TestManyCaches(t *testing.T) {
-	l, _, g := open(t)
+	l, f, g := open(t)
+	closed, err := l.Open(options(f))
+	require.NoError(t, err)
+	d, err := l.device(closed)
+	require.NoError(t, err)
+	require.NoError(t, d.Close()) // as another thread does, after CacheOpen has found the device
+	for range 65 {
+		_, err := l.CacheOpen(closed, 1)
+		require.ErrorIs(t, err, core.ErrClosed)
+	}
 	var all []Handle
-	for i := range maxCaches {
+	for i := range 64 { // gdr_cache_open(3) has that figure
 		c, err := l.CacheOpen(g, 1)
 		require.NoError(t, err)
 		all = append(all, c)
