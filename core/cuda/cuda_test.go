@@ -127,6 +127,7 @@ func TestFunctionsForC(t *testing.T) {
 		case err != nil:
 			require.ErrorIs(t, err, unix.ENOTSUP)
 			require.ErrorContains(t, err, name)
+			require.Zero(t, f, "all of them or none")
 			missing++
 		case f.StreamWriteValue32 == 0:
 			require.Equal(t, "cuStreamWriteValue32_v2", name)
@@ -626,6 +627,38 @@ func TestAllocationExportWithoutDMABufs(t *testing.T) {
 	_, err = a.Export(false)
 	require.ErrorIs(t, err, unix.ENOTSUP)
 	require.ErrorContains(t, err, "open kernel modules")
+}
+
+// A device that exports nothing is named by its ordinal.
+func TestExportNamesTheOrdinal(t *testing.T) {
+	d := with(symDeviceGet, func(dev *int32, ordinal int32) uintptr {
+		require.EqualValues(t, 5, ordinal)
+		*dev = 9
+		return 0
+	})
+	d.fn[symDeviceGetAttribute] = purego.NewCallback(func(v *int32, a, dev int32) uintptr {
+		require.Equal(t, []int32{int32(DMABufSupported), 9}, []int32{a, dev})
+		*v = 0
+		return 0
+	})
+	fd, err := (&Allocation{driver: d, device: 5}).Export(false)
+	require.ErrorIs(t, err, unix.ENOTSUP)
+	require.ErrorContains(t, err, "CUDA device 5 exports no dma-bufs")
+	require.Equal(t, -1, fd)
+}
+
+// The attribute is set to 1, on the address itself.
+func TestArgumentsOfSyncMemops(t *testing.T) {
+	type args struct {
+		v, a int32
+		addr uint64
+	}
+	var got []args
+	with(symPointerSetAttribute, func(v *int32, a int32, addr uint64) uintptr {
+		got = append(got, args{*v, a, addr})
+		return 0
+	}).SetSyncMemops(0x700000012345)
+	require.Equal(t, []args{{1, 6, 0x700000012345}}, got)
 }
 
 // recorder is a driver that notes its calls. A call whose name is in refused fails.

@@ -23,7 +23,8 @@ import (
 type memories struct {
 	list  []memory
 	old   bool // it does not know what a mapping is
-	fails bool
+	fails Result
+	moved int64 // by so many pages the driver puts each memory elsewhere
 	calls int
 }
 
@@ -36,8 +37,8 @@ const (
 
 func (m *memories) attributes(n uintptr, names *[10]PointerAttribute, places *[10]unsafe.Pointer, addr uintptr) uintptr {
 	m.calls++
-	if m.fails {
-		return uintptr(ErrIllegalAddress)
+	if m.fails != 0 {
+		return uintptr(m.fails)
 	}
 	if m.old && n == 10 {
 		return uintptr(ErrInvalidValue)
@@ -54,17 +55,20 @@ func (m *memories) attributes(n uintptr, names *[10]PointerAttribute, places *[1
 		case names[i] == DeviceOrdinal:
 			*(*int32)(places[i]) = -2
 			v = 3
+			if at.id == 14 {
+				v = 4
+			}
 		case at == memory{}:
 		case names[i] == MemoryType:
 			v = MemoryTypeDevice
 		case names[i] == bufferID:
 			v = at.id
 		case names[i] == rangeStartAddr:
-			v = base + at.start*page
+			v = base + (at.start+uint64(m.moved))*page
 		case names[i] == rangeSize:
 			v = at.size * page
 		case names[i] == mappingBaseAddr:
-			v = base + at.mapping*page
+			v = base + (at.mapping+uint64(m.moved))*page
 		case names[i] == mappingSize:
 			v = at.mappingSize * page
 		}
@@ -113,7 +117,10 @@ func TestMemoriesIn(t *testing.T) {
 		{"63 pages of free space, and a memory", (1024 - 63) * page, 64 * page, memories{}, [][3]uint64{c}, 64},
 		{"a page of free space, and a memory of a page", 600 * page, 2 * page, memories{}, [][3]uint64{f}, 2},
 		{"memories, and much free space behind them", 31 * page, 1000 * page, memories{}, [][3]uint64{a, b}, 66},
-		{"a driver that fails", 16 * page, 16 * page, memories{fails: true}, nil, 16},
+		{"a driver that fails", 16 * page, 16 * page, memories{fails: ErrIllegalAddress}, nil, 16},
+		{"a driver that puts it behind the address", 16 * page, page, memories{moved: 32}, nil, 1},
+		{"a driver that puts it before the address", 16 * page, page, memories{moved: -32}, nil, 1},
+		{"a driver that has it end at the address", 31 * page, page, memories{moved: -1}, nil, 1},
 	} {
 		t.Run(x.what, func(t *testing.T) {
 			noMappings.Store(false)
@@ -134,6 +141,14 @@ func TestMemoriesIn(t *testing.T) {
 	*fake = memories{list: []memory{{0, 16, 16, 0, 512}}}
 	_, got := d.MemoriesIn(base+16*page, 16*page)
 	require.Empty(t, got, "memory that has no number is none")
+	*fake = memories{}
+	for i := range uint64(4097) {
+		fake.list = append(fake.list, memory{i + 1, i, 1, i, 1})
+	}
+	for n, want := range map[uint64]int{4095: 4095, 4096: 4096, 4097: 4096} {
+		_, got = d.MemoriesIn(base, n*page)
+		require.Len(t, got, want)
+	}
 }
 
 func TestEngineOf(t *testing.T) {

@@ -102,6 +102,58 @@ func TestMemoryBeforeInit(t *testing.T) {
 	require.ErrorIs(t, err, ErrNotInitialized, "nothing above may have called cuInit")
 }
 
+// What a driver may answer that no double does.
+func TestMemoryOfOtherDrivers(t *testing.T) {
+	defer func(was bool) { noMappings.Store(was) }(noMappings.Load())
+	noMappings.Store(false)
+	fake := &memories{fails: ErrInvalidValue}
+	d := with(symPointerGetAttributes, fake.attributes)
+	_, err := d.MemoryAt(base)
+	require.ErrorIs(t, err, ErrInvalidValue)
+	require.False(t, noMappings.Load(), "it refuses the address, not the names")
+
+	for _, ordinal := range []int32{-1, -2} {
+		d := with(symPointerGetAttributes, func(n uintptr, names *[10]PointerAttribute, places *[10]unsafe.Pointer, addr uintptr) uintptr {
+			*(*int32)(places[0]), *(*int32)(places[1]) = MemoryTypeDevice, ordinal
+			return 0
+		})
+		_, err = d.MemoryAt(base)
+		require.ErrorIs(t, err, unix.EINVAL)
+		require.ErrorContains(t, err, "no CUDA device pointer")
+	}
+
+	// A range may begin before memory of cuMemAlloc, on its GPU page, and before no other memory.
+	const gpuPage = 1 << 16
+	for _, c := range []struct {
+		what   string
+		legacy bool
+		addr   uint64
+		found  bool
+	}{
+		{"the first byte of the GPU page", true, base + gpuPage, true},
+		{"the byte before that", true, base + gpuPage - 1, false},
+		{"a GPU page before", true, base, false},
+		{"other memory", false, base + gpuPage, false},
+	} {
+		legacy := map[bool]uint32{true: 1}[c.legacy]
+		fake := &memories{list: []memory{{7, 17, 1, 17, 1}}}
+		d := with(symPointerGetAttributes, func(n uintptr, names *[10]PointerAttribute, places *[10]unsafe.Pointer, addr uintptr) uintptr {
+			r := fake.attributes(n, names, places, addr)
+			*(*uint32)(places[3]) = legacy
+			return r
+		})
+		m, at, err := d.MemoryIn(c.addr, 1<<20)
+		if !c.found {
+			require.ErrorIs(t, err, unix.EINVAL, c.what)
+			require.Equal(t, c.addr, at, c.what)
+			continue
+		}
+		require.NoError(t, err, c.what)
+		require.EqualValues(t, base+17*page, at, c.what)
+		require.EqualValues(t, 7, m.ID, c.what)
+	}
+}
+
 // smallBuffers is n buffers of 512 bytes, and a function that frees one.
 func smallBuffers(t *testing.T, sim *cudatest.Sim, n int) (addrs []uint64, free func(uint64)) {
 	leave := sim.WithContext(0)

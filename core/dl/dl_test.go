@@ -3,6 +3,7 @@ package dl
 import (
 	"sync"
 	"testing"
+	"unsafe"
 
 	"gdrapi/core/dl/dltest"
 
@@ -60,6 +61,25 @@ func TestErrorsHaveText(t *testing.T) {
 		}()
 	}
 	wg.Wait()
+}
+
+// Each kind of argument, with its sign and all its bits.
+func TestWords(t *testing.T) {
+	minus, high := ^uintptr(0)-4, uintptr(1)<<63
+	object := new(int)
+	for _, c := range []struct {
+		arg  any
+		want uintptr
+	}{
+		{-5, minus}, {int32(-5), minus}, {int64(-5), minus}, {int64(-1 << 63), high},
+		{uint32(1 << 31), 1 << 31}, {uint64(1 << 63), high}, {high, high},
+		{object, uintptr(unsafe.Pointer(object))}, {(*int)(nil), 0},
+	} {
+		require.Equal(t, c.want, word(c.arg), "%T %v", c.arg, c.arg)
+	}
+	for _, bad := range []any{nil, "text", int8(1), uint16(1), true, 1.5, []byte{1}} {
+		require.Panics(t, func() { word(bad) }, "%T", bad)
+	}
 }
 
 func TestCall(t *testing.T) {

@@ -75,7 +75,11 @@ func load(t *testing.T, init string) (find func(name string) uintptr) {
 	lib := dltest.Library(t, nvmlInC, "-DFAIL_INIT="+init, "-Wl,-soname,libnvidia-ml.so.1")
 	h, err := purego.Dlopen(lib, purego.RTLD_NOW|purego.RTLD_LOCAL)
 	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, purego.Dlclose(h)) })
+	t.Cleanup(func() {
+		require.NoError(t, purego.Dlclose(h))
+		_, err := purego.Dlopen("libnvidia-ml.so.1", purego.RTLD_NOW|unloaded)
+		require.Error(t, err, "each Open has an end, also one that fails")
+	})
 	return func(name string) uintptr {
 		fn, err := purego.Dlsym(h, name)
 		require.NoError(t, err)
