@@ -178,6 +178,9 @@ func TestStandbyPinsWhatIsNotServed(t *testing.T) {
 			before := [2]int{able.count("pin"), other.count("pin")}
 			b, err := d.Pin(request)
 			require.Equal(t, c.want, Errno(err), "%+v", c)
+			if c.first != nil && c.standby != nil {
+				require.EqualError(t, err, "invalid argument; nor does the other backend pin it: operation not supported")
+			}
 			require.Equal(t, c.pins, [2]int{able.count("pin") - before[0], other.count("pin") - before[1]}, "%+v", c)
 			require.Equal(t, "able", nameOf(t, d))
 			v, err := d.Attribute(backend.AttrDMABufMmap)
@@ -292,6 +295,18 @@ func TestLinesOfAnOpen(t *testing.T) {
 			require.NoError(t, d.Close())
 		}), c.what)
 	}
+	d := openHalves(t, newHalf("b", true, nil), newHalf("c", false))
+	require.Equal(t, "INFO: gdr_get_attribute: using the b backend\n", logtest.Lines(t, log.Info, func() {
+		_, err := d.Attribute(backend.AttrDMABufMmap)
+		require.NoError(t, err)
+	}), "an attribute decides, too")
+	a := newHalf("a", true, nil)
+	a.Fail["pin"] = backend.NotServed{Reason: unix.EDOM}
+	d = openHalves(t, a, newHalf("b", false))
+	require.Contains(t, logtest.Lines(t, log.Debug, func() {
+		_, err := d.Pin(request)
+		require.NoError(t, err)
+	}), "DBG:  gdr_pin_buffer: by the b backend, for the a backend does not serve: numerical argument out of domain\n")
 }
 
 func TestCloseOfAPairTellsTheFirstError(t *testing.T) {

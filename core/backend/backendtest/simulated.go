@@ -154,7 +154,9 @@ func Life(t *testing.T, s backend.Session, device int, req backend.PinRequest, w
 	require.ErrorIs(t, mapErr, err)
 	if err == nil {
 		require.Equal(t, got, typ)
-		require.Contains(t, cudatest.VMFlags(t, va), "dc", "not for forked children")
+		for _, at := range []uint64{0, 2*Page - 1} {
+			require.Contains(t, cudatest.VMFlags(t, va+uintptr(at)), "dc", "not for forked children")
+		}
 		m := cudatest.Bytes(va, int(2*Page))
 		sim.HtoD(device, addr+3, []byte("from the host"))
 		require.Equal(t, "from the host", string(m[3:16]))

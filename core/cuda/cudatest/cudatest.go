@@ -271,8 +271,9 @@ func VMFlags(t testing.TB, va uintptr) []string {
 	ours := false
 	for scan := bufio.NewScanner(f); scan.Scan(); {
 		line := scan.Text()
-		if first, _, ok := strings.Cut(line, "-"); ok && !strings.Contains(first, ":") {
-			ours = first == fmt.Sprintf("%08x", va)
+		var first, end uintptr
+		if n, _ := fmt.Sscanf(line, "%x-%x ", &first, &end); n == 2 {
+			ours = va >= first && va < end
 		}
 		if flags, ok := strings.CutPrefix(line, "VmFlags:"); ok && ours {
 			return strings.Fields(flags)

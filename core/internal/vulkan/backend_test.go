@@ -1,6 +1,7 @@
 package vulkan
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -49,8 +50,8 @@ func TestAsEveryBackend(t *testing.T) {
 		Attributes: map[backend.Attr]int{backend.AttrPersistentMapping: 1, backend.AttrForcePCIe: 1},
 		NoTypes:    []backend.MappingType{backend.Caching, backend.Device, backend.Device + 1},
 		Refused: func(sim *cudatest.Sim) []backendtest.Refusal {
-			addr, _ := sim.VMM(0, 2, posixFD)
 			private, _ := sim.VMM(0, 1, 0)
+			addr, _ := sim.VMM(0, 2, posixFD)
 			return []backendtest.Refusal{
 				backendtest.Refuses("plain memory", sim.MemAlloc(0, 1<<20), 4096, unix.ENOTSUP, "gdr_mem_alloc"),
 				backendtest.Refuses("memory not to be exported", private, 4096, unix.ENOTSUP, "gdr_mem_alloc"),
@@ -94,6 +95,11 @@ func TestOpenWithoutADriver(t *testing.T) {
 		require.ErrorContains(t, err, c.line, c.what)
 	}
 	good := write("good.json", `{"ICD":{"library_path":"libvulkan.so.1"}}`)
+	long := func(n int) string {
+		return write(fmt.Sprint(n, ".json"), fmt.Sprintf("%-*s", n, `{"ICD":{"library_path":"libvulkan.so.1"}}`))
+	}
+	require.NoError(t, lookForDriver(long(64<<10)))
+	require.ErrorContains(t, lookForDriver(long(64<<10+1)), unix.EFBIG.Error())
 	_, err := Backend{DriverFiles: filepath.Join(dir, "none.json") + ":" + good}.Open()
 	require.NoError(t, err)
 }

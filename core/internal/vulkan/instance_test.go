@@ -347,3 +347,52 @@ func TestFoundDriverStays(t *testing.T) {
 	require.NoError(t, lookForDriver(file))
 	require.ErrorIs(t, lookForDriver(file+"x"), unix.ENODEV)
 }
+
+// Between the count and the list there may be more elements, or fewer.
+func TestEnumerate(t *testing.T) {
+	for _, c := range []struct {
+		what   string
+		counts []uint32 // of the answers, by turns a count and a list
+		want   []int32
+		calls  int
+	}{
+		{"none", []uint32{0}, nil, 1},
+		{"as many", []uint32{2, 2}, []int32{1, 2}, 2},
+		{"fewer", []uint32{3, 2}, []int32{1, 2}, 2},
+		{"more", []uint32{1, 2, 2, 2}, []int32{1, 2}, 4},
+	} {
+		calls := 0
+		got, err := enumerate[int32](func(n *uint32, first *int32) error {
+			have := c.counts[calls]
+			calls++
+			room := *n
+			if first == nil {
+				*n = have
+				return nil
+			}
+			*n = min(room, have)
+			for i := range *n {
+				unsafe.Slice(first, room)[i] = int32(i) + 1
+			}
+			if room < have {
+				return incomplete
+			}
+			return nil
+		})
+		require.NoError(t, err, c.what)
+		require.Equal(t, c.want, got, c.what)
+		require.Equal(t, c.calls, calls, c.what)
+	}
+	for _, at := range []int{1, 2} {
+		calls := 0
+		_, err := enumerate[int32](func(n *uint32, _ *int32) error {
+			*n = 1
+			if calls++; calls == at {
+				return errOutOfHostMemory
+			}
+			return nil
+		})
+		require.ErrorIs(t, err, unix.ENOMEM)
+		require.Equal(t, at, calls)
+	}
+}
