@@ -177,6 +177,7 @@ to:border: write_every_size big_copies
 from:border: read_every_size big_copies sub_ranges
 to:empty: write_every_size
 from:empty: read_every_size errno_copy
+from:stale: basic_cumemalloc partial_map sync_memops access_after_free fork_while_busy
 to:before: write_every_size big_copies basic_cumemalloc
 to:behind: write_every_size big_copies small_writes sub_ranges
 to:reads: host_guards
@@ -432,6 +433,45 @@ def output():
     return names
 
 
+def usage():
+    """What is wrong with the arguments is said in one line, with status 2."""
+    rows = (("-q", "unknown option -q"), ("--nonesuch", "unknown option --nonesuch"), ("-v -t", "-t needs a value"),
+            ("--skip", "--skip needs a value"), ("-d 0 -d", "-d needs a value"), ("-v more", "'more' is no option"),
+            ("-t info,nonesuch -t inf", None), ("-t nonesuch", "-t nonesuch names no case; -l lists them"),
+            ("-t inf -t nf?", "-t inf,nf? names no case; -l lists them"), ("-t info --skip inf", "--skip inf names no case; -l lists them"),
+            *((f"-d {bad}", f"-d takes a number from 0 to 1023, not '{bad}'") for bad in ("-1", "1024", "1x", "x")))
+    for args, said in rows:
+        ran = Ran("-l", *args.split(), preload=False)
+        want = (2, "", f"gdrcopy_sanity: {said}; see 'gdrcopy_sanity --help'\n") if said else (0, "info\n", "")
+        check((ran.status, ran.out, ran.err) == want, f"'{args}' is answered", ran)
+
+
+def terminal(names):
+    """On a terminal each case has a line of progress, which is gone before anything is printed."""
+    def settle(text):
+        return re.sub(r" # \d+ checks, .*", "", text)
+    for lie in "version:major", "version:null":
+        args = ["-v", "-t", "info,attributes,callback_flag,versions", "--skip", "attributes"]
+        plain = Ran(*args, WRONG_LIE=lie)
+        main, side = os.openpty()
+        env = {**os.environ, "GDRCOPY_BACKEND": "dmabuf", "LD_PRELOAD": WRONG, "WRONG_LIE": lie, "TERM": "xterm"}
+        with subprocess.Popen([PROGRAM, *args], env=env, stdin=subprocess.DEVNULL, stdout=side, stderr=side):
+            os.close(side)
+            text = b""
+            try:
+                while more := os.read(main, 4096):
+                    text += more
+            except OSError:     # the program has ended
+                pass
+        os.close(main)
+        text = text.decode().replace("\r\n", "\n")
+        line = r"\r\x1b\[K\[[# ]{24}\] (\d+) of (\d+)(?:, \d+:\d\d left)?  (\w+)"
+        some = [n for n in names if n in args[2].split(",")]
+        check(re.findall(line, text) == [(str(i), "4", name) for i, name in enumerate(some, 1)], f"{lie}: a line of progress for each case", repr(text))
+        rest = re.sub(r"(?:^|(?<=\n))(?:\r\x1b\[K)+", "", re.sub(line + r"(?:\r\x1b\[K)+", "", text))
+        check(settle(rest) == settle(plain.out), f"{lie}: it is wiped before anything is printed", repr(text))
+
+
 def gpus():
     """-d: the GPU on which all is done."""
     for args, gpu, other in (([], "0", "1"), (["-d", "1"], "1", "0"), (["--device", "0x1"], "1", "0")):
@@ -471,6 +511,12 @@ def ends():
           "why a case is skipped is not said of the next", ran)
     ran = Ran("-t", "versions", WRONG_LIE="version:null")
     check(ran.notes["versions"] == ["crashed: signal 11 (Segmentation fault) after 2 checks"], "the checks before a crash are counted", ran)
+    for sig, said in (("segv", "11 (Segmentation fault)"), ("bus", "7 (Bus error)")):
+        ran = Ran("-t", "access_after_unmap", WRONG_LIE=f"late:{sig}")
+        note = ran.notes["access_after_unmap"]
+        check(len(note) == 1 and re.fullmatch(rf"crashed: signal {re.escape(said)} after \d+ checks", note[0]), f"{said} after a fault that a case waited for", ran)
+    ran = Ran("-v", "-t", "fork_first", WRONG_LIE="child:crash")
+    check(ran.notes["fork_first"][0] == "the child died of signal 11", "-v: a child that crashed", ran)
     ran = Ran(*chosen(names), WRONG_FORK="3")
     check(ran.status == 1 and list(ran.cases.values()) == ["passed", "failed", "passed"] and
           ran.notes["info"] == ["fork: Resource temporarily unavailable"], "a fork of the runner that fails", ran)
@@ -597,6 +643,8 @@ try:
     sites("vulkan", ["basic_cumemalloc", "vmm_no_fd", "force_pcie", "tokens", "info", "attributes", "mapping_types"])
     lies(everything)
     cuda()
+    usage()
+    terminal(everything)
     gpus()
     ends()
     watchdogs(usual)
