@@ -173,6 +173,17 @@ to:nothing: small_writes stale_handle errno_unmap fork_with_mapping
 from:nothing: sync_memops access_after_unmap errno_copy stale_handle
 from:scribbles: access_after_unmap access_after_unpin access_after_close access_after_free stale_handle fork_with_mapping fork_opens_again fork_while_busy errno_copy
 copies:flipped: basic_cumemalloc
+to:skips=1: basic_cumemalloc access_after_free unaligned_size small_writes errno_copy
+to:skips=2: small_writes
+to:skips=4: small_writes two_opens stale_handle fork_with_mapping
+to:skips=8: two_gpus many_buffers unaligned_size small_writes fork_while_busy errno_unmap
+to:skips=64: partial_map
+to:skips=100: sub_ranges
+to:skips=256: access_after_free
+to:skips=300: mem_alloc_first
+to:skips=777: threads
+to:skips=1000: two_pins
+to:skips=5000: fork_first fork_after_open fork_with_mapping fork_opens_again fork_twice fork_exits
 to:border: write_every_size big_copies
 from:border: read_every_size big_copies sub_ranges
 to:empty: write_every_size
