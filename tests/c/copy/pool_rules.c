@@ -361,6 +361,12 @@ static void test_wakes(void)
 	atomic_store(&pool->close, MANY_CLOSE - 1);
 	check(!copy_pool_is_busy(pool) && shares_in(&plain, 4096, false) == 4 && atomic_load(&pool->close) == MANY_CLOSE - 1,
 	      "where all are awake nothing is counted");
+	copy_plan_set_threads(3, 3);
+	new_state(2);
+	check(!help_for(READ_WAKES, false, 0).asleep, "one of two workers is not most of them");
+	new_state(3);
+	check(help_for(READ_WAKES, false, 0).asleep, "both are");
+	copy_plan_set_threads(4, 4);
 }
 
 /* Notes a copy that begins so many ns after the last one was noted. */

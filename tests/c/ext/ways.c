@@ -5,6 +5,9 @@
  */
 #define _GNU_SOURCE
 #include <errno.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -50,11 +53,52 @@ static int noted_madvise(void *p, size_t n, int advice)
 	return madvise(p, n, advice);
 }
 
+static long blocks, mappings;	/* of memory that are there */
+static bool no_block, no_mapping;
+static void (*meanwhile)(void);	/* another thread's turn, before a mapping is there */
+
+static void *noted_malloc(size_t n)
+{
+	blocks += !no_block;
+	return no_block ? NULL : malloc(n);
+}
+
+static void noted_free(void *p)
+{
+	blocks -= p != NULL;
+	free(p);
+}
+
+static void *noted_mmap(void *at, size_t n, int prot, int flags, int fd, off_t off)
+{
+	void (*turn)(void) = meanwhile;
+
+	meanwhile = NULL;
+	if (turn)
+		turn();
+	mappings += !no_mapping;
+	return no_mapping ? MAP_FAILED : mmap(at, n, prot, flags, fd, off);
+}
+
+static int noted_munmap(void *p, size_t n)
+{
+	mappings--;
+	return munmap(p, n);
+}
+
+#define malloc noted_malloc
+#define free noted_free
+#define mmap noted_mmap
+#define munmap noted_munmap
 #define copy_now_ns fake_now
 #define copy_fence_store noted_fence
 #define madvise noted_madvise
 #include "../../../capi/long/long.c"
 #include "../../../capi/long/dma.c"
+#undef malloc
+#undef free
+#undef mmap
+#undef munmap
 #undef madvise
 #undef copy_fence_store
 #undef copy_now_ns
@@ -112,11 +156,14 @@ void gdr_engine_forget(struct gdr_engine *e, const void *owner)
 static struct copy_help help = { 2, false };
 static size_t asked_wakes;
 static size_t notes;
+static bool noted_to;		/* the direction of the last note */
+static size_t job_chunk;	/* that the last copy of the CPU's asked for */
 
 void copy_pool_copy(struct copy_pool *pool, const void *owner, struct copy_job *job)
 {
 	(void)pool, (void)owner;
 	note(job->shares > 1 ? 'p' : 'c');
+	job_chunk = job->impl->chunk;
 }
 
 struct copy_help copy_pool_help(struct copy_pool *pool, const struct copy_plan *plan, size_t n, bool to, size_t wakes)
@@ -128,8 +175,9 @@ struct copy_help copy_pool_help(struct copy_pool *pool, const struct copy_plan *
 
 void copy_pool_note(struct copy_pool *pool, size_t n, bool to)
 {
-	(void)n, (void)to;
+	(void)n;
 	notes += pool != NULL;
+	noted_to = to;
 }
 
 bool copy_pool_is_busy(struct copy_pool *pool)
@@ -154,16 +202,22 @@ unsigned int copy_pool_count(struct copy_pool *p)
 int copy_pool_start(copy_pool_ref *ref, unsigned int workers, const struct copy_cpus *cpus)
 {
 	(void)ref;
-	started = cpus ? workers : 0;
+	started = cpus && pthread_mutex_trylock(&gdr_front_page->lock) == EBUSY ? workers : 0;
 	return start_rc;
 }
 
 static int lines;
 
+__attribute__((format(printf, 2, 3)))
 void gdr_log(int level, const char *fmt, ...)
 {
-	(void)level, (void)fmt;
-	lines++;
+	char line[256];
+	va_list args;
+
+	va_start(args, fmt);
+	vsnprintf(line, sizeof(line), fmt, args);
+	va_end(args);
+	lines += level == GDR_LOG_WARN && strstr(line, "answered 700;");
 }
 
 static const struct copy_impl impl;
@@ -254,7 +308,17 @@ static void by_engine(void)
 	is_other = false;
 }
 
-/* A failure has the engine rest: 1 copy, 3, 7 and so on, at most 1023. */
+/* How many copies the engine is not asked for; then it is. */
+static int rest(void)
+{
+	int n = 0;
+
+	while (n < 5000 && !strcmp(copied(5, 0, BIG, true), "p"))
+		n++;
+	return n;
+}
+
+/* A failure has the engine rest: 1 copy, 3, 7 and so on, at most 1023. A success halves that. */
 static void rests_after_failures(void)
 {
 	int rested[12], said = lines;
@@ -262,8 +326,7 @@ static void rests_after_failures(void)
 	copy_rc = 700;
 	is("fep", copied(5, 0, BIG, true), "the engine fails, and the CPU makes the copy");
 	for (int i = 0; i < 12; i++)
-		for (rested[i] = 0; rested[i] < 5000 && !strcmp(copied(5, 0, BIG, true), "p"); )
-			rested[i]++;
+		rested[i] = rest();
 	tap_ok(&tap, rested[0] == 1 && rested[1] == 3 && rested[2] == 7, "it rests for 1 copy, then for 3, then for 7");
 	tap_is(&tap, rested[11], 1023, "the longest rest");
 	tap_is(&tap, lines - said, 1, "lines of all these failures");
@@ -273,6 +336,44 @@ static void rests_after_failures(void)
 	is("fep", copied(5, 0, BIG, true), "a busy engine: the CPU makes the copy, and it does not rest");
 	copy_rc = 0;
 	is("fe", copied(5, 0, BIG, true), "the engine works again");
+	copy_rc = 700;
+	copied(5, 0, BIG, true);
+	copy_rc = 0;
+	tap_is(&tap, rest(), 1023, "after one success the longest rest is near:");
+	for (int i = 0; i < 9; i++)
+		copied(5, 0, BIG, true);
+	copy_rc = 700;
+	copied(5, 0, BIG, true);
+	copy_rc = 0;
+	tap_is(&tap, rest(), 1, "after ten it is far:");
+}
+
+static struct gdr_dma *theirs;
+
+static void make_theirs(void)
+{
+	theirs = dma_here();
+}
+
+/* A pin that cannot be noted leaves nothing; each handle of a slot takes the place of the one before. */
+static void memory(void)
+{
+	const struct gdr_extent x = { 4096, 8192, 1 };
+	long before = blocks, had;
+
+	atomic_store(&front.dma, NULL);
+	no_mapping = true;
+	tap_ok(&tap, !gdr_dma_pinned(5, 0, &x, 1) && !front.dma && blocks == before, "no memory for any handle: nothing is left");
+	no_mapping = false;
+	no_block = true;
+	tap_ok(&tap, !gdr_dma_pinned(5, 0, &x, 1) && blocks == before, "no memory for one");
+	no_block = false;
+	atomic_store(&front.dma, NULL);
+	had = mappings;
+	meanwhile = make_theirs;
+	tap_ok(&tap, gdr_dma_pinned(5, 0, &x, 1) && front.dma == theirs && mappings == had + 1, "of two threads that make it one does");
+	for (uint64_t i = 1; i <= 3; i++)
+		tap_ok(&tap, gdr_dma_pinned(5 + i * GDR_SLOT_COUNT, 0, &x, 1) && blocks == before + 1, "what was noted of the one before is free");
 }
 
 static void pins(void)
@@ -313,6 +414,10 @@ static void chosen(void)
 	       "writes: %d by threads, %d by the caller, %d and %d by the engine; what is timed has landed",
 	       threads, caller, engine, mostly);
 	tap_is(&tap, (long)notes, 40, "copies that the threads are told of");
+	for (int to = 0; to < 2; to++) {
+		copied(5, 0, BIG, to);
+		tap_ok(&tap, noted_to == to, "and which way they go");
+	}
 	engine_ns = 10000000;
 	for (int i = 0; i < 1000; i++) {
 		host_locked = i % 2;
@@ -339,6 +444,7 @@ static void staging(void)
 	tap_ok(&tap, made_copy.stage == stage, "the engine is given what stages");
 	stage(&f, &host, &chunk, 1);
 	tap_ok(&tap, asked_wakes == SIZE_MAX, "less than 1 MiB wakes no threads");
+	tap_is(&tap, (long)job_chunk, 8192, "bytes that a thread takes at once of a staging chunk:");
 	copy.size++;
 	stage(&f, &host, &chunk, 1);
 	tap_ok(&tap, asked_wakes == 1, "of 1 MiB on it wakes threads");
@@ -377,5 +483,6 @@ int main(void)
 	chosen();
 	staging();
 	threads();
+	memory();
 	return tap_done(&tap);
 }
