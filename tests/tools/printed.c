@@ -176,6 +176,14 @@ static void test_progress(void)
 	shows("", "");
 	setenv("TERM", "xterm", 1);
 	fake_now = 50;
+	progress("%080d", 8);
+	fake_now = 51;
+	progress_part(0.5);
+	shows("\r\033[K000000000000000000000000000000000000000000000000000000000000000"
+	      "\r\033[K000000000000000000000000000000000000000000000000000000000000000", "without a total, what is done; no more than fits");
+	progress_wipe();
+	shows("\r\033[K", "and the line is gone");
+	memset(&line, 0, sizeof(line));
 	progress_total(4);
 	progress_part(0.5);
 	shows("", "nothing has begun");
@@ -217,12 +225,7 @@ static void test_progress(void)
 	unsetenv("TERM");
 	progress("size %d", 7);
 	shows("", "no terminal");
-	setenv("TERM", "xterm", 1);
-	progress_total(0);
-	progress("%080d", 8);
-	shows("\r\033[K000000000000000000000000000000000000000000000000000000000000000", "without a total, what is done; no more than fits");
 	progress_wipe();
-	shows("\r\033[K", "and the line is gone");
 	fclose(screen);
 	screen = NULL;
 }
