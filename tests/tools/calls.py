@@ -273,6 +273,8 @@ def apiperf():
     out, calls = run("apiperf -s 1 -n 100000000 -w 0 --budget 1 --json")
     counts = {r["samples"] for r in json.loads(out.stdout)["results"] if r["size"]}
     check(min(counts) >= 3 and max(counts) < 100000000, "apiperf --budget 1: three of each at least", counts)
+    _, calls = run("apiperf -s 1 -n 1")
+    check(len(calls.of("gdr_open")) == 13, "apiperf warms up ten times if nobody says how often", len(calls.of("gdr_open")))
     # What each figure is of: its name is the call's.
     for (name, env), (out, calls) in each(lambda name, env: run("apiperf -s 1 -n 3 -w 2 --json", **env),
                                           [("dmabuf", {}), ("gdrdrv", GDRDRV), ("vulkan", VULKAN)]):
@@ -524,6 +526,8 @@ def answers():
         ("pplat -s 4 -B 4 -T 1024 -C gpumem -t 1 --budget 5", KERNELS, "cuInit@2=5", 2, "gdrcopy_pplat: unknown option, or one that takes no value: "
          "--budget; see 'gdrcopy_pplat --help'\n"),
         ("pplat -s 4 -B 5 -T 1024", KERNELS, "cuInit@2=5", 2, "gdrcopy_pplat: -B 5: this GPU runs at most 4 blocks of 1024 threads at a time; "
+         "see 'gdrcopy_pplat --help'\n"),
+        ("pplat -s 4", KERNELS, "cuInit@2=5", 2, "gdrcopy_pplat: -B 8: this GPU runs at most 4 blocks of 1024 threads at a time; "
          "see 'gdrcopy_pplat --help'\n"),
         (PERF, VULKAN, "vkEnumeratePhysicalDevices@1=empty", 1, "gdrcopy_apiperf: Vulkan: no Vulkan device has the UUID of the GPU\n"),
         (PERF + " -d 1", VULKAN | {"VULKAN_SIM_DEVICES": "2"}, "cuInit@2=5", 0, ""),

@@ -16,6 +16,7 @@
 
 #include "gdrapi.h"
 #include "bench/timing.h"
+#include "progress.h"
 
 static int fake_to(gdr_mh_t handle, void *va, const void *host, size_t size);
 static int fake_from(gdr_mh_t handle, void *host, const void *va, size_t size);
@@ -30,7 +31,7 @@ static unsigned int samples;	/* that were added, also beyond what there is room 
 static void counted_add(struct bench_samples *s, double ns);
 static uint64_t clock_ns(void);
 static void counted_store_fence(void);
-static void counted_load_fence(void);
+static inline void counted_load_fence(void);
 void bench_store_fence(void);
 
 #define main pplat_main
@@ -39,7 +40,10 @@ void bench_store_fence(void);
 #define bench_store_fence counted_store_fence
 #undef atomic_thread_fence
 #define atomic_thread_fence(order) ((void)(order), counted_load_fence())
+#define progress(...) snprintf(step, sizeof(step), __VA_ARGS__)
+static char step[64];	/* what the line of progress says */
 #include "pplat.c"
+#undef progress
 #undef bench_monotonic_ns
 #undef main
 #undef bench_samples_add
@@ -72,6 +76,7 @@ static struct {
 	cu_ptr flag, answer, data;
 	uint32_t rounds, salt, words, make;
 	unsigned long long limit;	/* ticks of the GPU's clock */
+	uint32_t word;	/* as it starts */
 	const char *end;	/* why it ended; NULL: it came to its end */
 } kernel;
 
@@ -97,7 +102,7 @@ static void counted_store_fence(void)
 	bench_store_fence();
 }
 
-static void counted_load_fence(void)
+static inline void counted_load_fence(void)
 {
 	const uint8_t *answers = kernel.answer == HOST_AT + ANSWERS_AT ? host_memory : gpu_memory;
 
@@ -179,6 +184,7 @@ static int launch_kernel(cu_function f, unsigned int gx, unsigned int gy, unsign
 	kernel.data = *(cu_ptr *)params[5];
 	kernel.words = *(uint32_t *)params[6];
 	kernel.make = *(uint32_t *)params[7];
+	memcpy(&kernel.word, memory(kernel.flag, sizeof(kernel.word)), sizeof(kernel.word));
 	return fault == LATE_ANSWER ? 0 : pthread_create(&kernel.thread, NULL, run_kernel, NULL);
 }
 
@@ -304,15 +310,19 @@ static void test_match(const struct match *m, const struct bench_opts *o)
 	struct bench_row row = match(m, *o);
 	bool mapped = o->data && o->data_at == BENCH_IN_GPU, in_host = o->data && o->data_at == BENCH_IN_HOST;
 	unsigned int all = ROUNDS + WARM_UP;
+	char said[64];
 
+	snprintf(said, sizeof(said), "%s, %s", m->who, m->mode);
 	printf("# %s, word in %s, answer in %s, %zu bytes in %s by the %s\n", m->who, place(o->word), m->mode,
 	       o->data, place(o->data_at), o->gpu_produces ? "GPU" : "CPU");
 	tap_ok(&tap, row.samples == ROUNDS && samples == ROUNDS && row.p0 <= row.p50 && row.batch == 1 &&
 	       row.size == (o->data ? o->data : 4), "each round is a sample");
+	is_text(step, said, "the step is said");
 	tap_ok(&tap, kernel.flag == (o->word == BENCH_IN_HOST ? HOST_AT : GPU_AT) &&
 	       kernel.answer == (m->host_answer ? HOST_AT : GPU_AT) + ANSWERS_AT &&
 	       kernel.data == (o->data_at == BENCH_IN_HOST ? HOST_AT : GPU_AT) + DATA_AT,
 	       "word, answers and data lie there");
+	tap_is(&tap, kernel.word, 0, "the word that was there before");
 	tap_ok(&tap, kernel.blocks == (o->data ? o->blocks : 1) && kernel.threads == (o->data ? o->block_threads : 1),
 	       "blocks and threads are those asked for: %u, %u", kernel.blocks, kernel.threads);
 	tap_ok(&tap, words_to == (m->library && o->word == BENCH_IN_GPU ? all : 0) &&
@@ -446,6 +456,25 @@ static void test_plays(void)
 	}
 }
 
+static void test_text(void)
+{
+	static const struct bench_row rows[] = {
+		{ .who = "gdrcopy", .mode = "hostmem", .p0 = 10, .p50 = 11, .samples = 12 },
+		{ .who = "plain", .mode = "gpumem", .p0 = 2000, .p50 = 3000, .samples = 13 },
+	};
+	struct bench_result r = { .tool = "t" };
+
+	bench_fact(&r, "k", "v");
+	for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++)
+		bench_row(&r, &rows[i]);
+	is_text(printed(print, &r, NULL),
+		"# k: v\n\n"
+		"by         answer in                        P0        P50     rounds\n"
+		"gdrcopy    hostmem                     10.0 ns    11.0 ns         12\n"
+		"plain      gpumem                      2.00 us    3.00 us         13\n", "gdrcopy_pplat's text");
+	bench_result_free(&r);
+}
+
 static void test_limit(void)
 {
 	struct bench_opts o = { .word = BENCH_IN_GPU, .data_at = BENCH_IN_GPU };
@@ -463,6 +492,7 @@ int main(void)
 	test_matches();
 	test_limit();
 	test_plays();
+	test_text();
 	test_grid();
 	test_targets();
 	test_faults();

@@ -131,7 +131,8 @@ check "it says so" grep -q -- '--offset 4096 is not inside the 4096 bytes' "$wor
 # shellcheck disable=SC2086 # words
 check "copybw on a CPU that is not there" ends 1 $simulated "$bin/gdrcopy_copybw" --cpu 1000
 check "it says which" grep -q '^CPU 1000: ' "$work/err"
-check "copybw with a copy that does not fit" usage copybw -s 4096 -c 8192
+check "copybw with a copy that does not fit" usage copybw -s 4096 -c 8192 -o 64
+check "it says so" grep -q ': a copy of 8192 bytes at offset 64 does not fit into --size 4096;' "$work/err"
 check "--json with --csv" usage copybw --json --csv
 for backend in gdrdrv dmabuf rm vulkan; do
 	check "--backend $backend is known" absent copybw --backend "$backend"
@@ -195,6 +196,10 @@ on_terminal() {
 }
 check "progress on a terminal, of copylat" on_terminal "copylat -s 16 --budget 20"
 check "with the time that is left" grep -q '[0-9]:[0-9][0-9] left' "$work/lines"
+check "of copybw, each size a step" on_terminal "copybw -l -c 8 -w 1 -r 1"
+check "and what it is" grep -q ' 1 of 4  1 bytes, 1 threads' "$work/lines"
+check "of apiperf, gdr_open and each size" on_terminal "apiperf -s 1M -n 1 -w 0"
+check "and what it is" grep -q ' 1 of 3  gdr_open' "$work/lines"
 check "and of sanity" on_terminal "sanity -t fork_*"
 none "the line is gone at the end" "$(tail -n 3 "$work/lines" | grep -F ' left')"
 on_terminal "copylat -s 16 --budget 20" dumb >/dev/null
