@@ -117,6 +117,14 @@ demo() {
 	check "demo" says "4096 bytes written by the CPU, read by cuMemcpyDtoH: equal" "$bin/$program"
 	check "demo, there" grep -qx "4096 bytes written by cuMemcpyHtoD, read by the CPU: equal" "$work/out"
 	check "demo, the library's choice" grep -q "^INFO: gdr_open: using the " "$work/out"
+	is "demo, all that it says" "$("$bin/$program" 2>/dev/null | sed -E "s/0x[0-9a-f]+/ADDRESS/g; s/ 13\\.[03]\$/ 13.x/")" \
+"GPU: Simulated GPU 0, CUDA driver 13.x
+It is the simulated driver of tests/doubles: its GPU memory is memory of the host.
+cuMemAlloc gave ADDRESS; 64 KiB of it pinned, and mapped for the CPU at ADDRESS, Write Combining
+4096 bytes written by the CPU, read by cuMemcpyDtoH: equal
+4096 bytes written by cuMemcpyHtoD, read by the CPU: equal
+No times are shown: on simulated memory they would mean nothing.
+Next: make check; make install, and README.md's first program; build/bin/gdrcopy_copylat on a GPU."
 	is "demo, errors alone" "$(GDRCOPY_LOG_LEVEL=4 "$bin/$program" 2>&1 >/dev/null)" ""
 	for call in cuInit cuDeviceGet; do
 		CUDA_SIM_FAIL=$call=100@1 "$bin/$program" >"$work/out" 2>&1
