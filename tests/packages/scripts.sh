@@ -124,6 +124,12 @@ mv "$top/.git" "$work/history"
 is "without a history there is none" "$(ran "$dist" "$work/dist2")" '! dist.sh: W/top is not a git checkout: the tarball is made of one
 = 1'
 mv "$work/history" "$top/.git"
+for p in git:git tar:tar xz:xz-utils; do
+	mv "$bin/${p%:*}" "$work/away"
+	is "dist.sh without ${p%:*}" "$(ran "$dist" "$work/dist2")" "! dist.sh: ${p%:*} is missing: install Debian's package ${p#*:}
+= 1"
+	mv "$work/away" "$bin/${p%:*}"
+done
 
 # channels.sh
 sum=$(sha256sum <"$tarball" | cut -d' ' -f1)
@@ -513,7 +519,7 @@ real tee
 stub sudo 'exec "$@"'
 stub apt-get 'case "$* " in
 indextargets*) echo "${ARCHIVE-}" ;;
-*" golang-1."*) printf "#!/bin/sh\n[ \$1 = mod ] || echo go1.27.4\n" >"${CALLS%/*}/bin/go"; chmod +x "${CALLS%/*}/bin/go" ;;
+*" golang-1."*) printf "#!/bin/sh\n[ \$1 = mod ] || echo ${INSTALLED-go1.27.4}\n" >"${CALLS%/*}/bin/go"; chmod +x "${CALLS%/*}/bin/go" ;;
 esac'
 stub apt-cache 'for g in ${GOS-}; do echo "golang-1.$g-go - Go"; done
 [ ! -s "${CALLS%/*}/set/etc/apt/sources.list.d/bookworm-backports.list" ] || echo golang-1.24-go - Go'
@@ -576,6 +582,17 @@ is "setup.sh: by backports" "$(no_go '19 20' ARCHIVE=http://deb.invalid/debian; 
 $apt $install golang-1.24-go
 = 0
 deb http://deb.invalid/debian bookworm-backports main"
+is "setup.sh: a Go that is installed and does not serve" "$(no_go 28 INSTALLED=local | tail -n 2)" \
+	'! setup.sh: Go was installed, and is none that the library is built with: run make, which says what to do
+= 1'
+is "setup.sh: another system's list" "$(setup ID=arch go1.24.3)" 'setup.sh: this is neither Debian 12 or later nor Ubuntu, so nothing was installed. Needed:
+  - a C and a C++ compiler, GNU make, binutils, pkg-config, the C library'"'"'s headers
+  - the Vulkan headers and loader, for the tests'"'"' doubles (Debian: libvulkan-dev)
+  - Python 3, for the tests
+  - the certificates of the usual authorities (Debian: ca-certificates)
+  - Go 1.21 or later, in PATH; it fetches a version that the library is built with
+Then run: make demo
+= 1'
 mkdir "$work/set/vendor"
 is "setup.sh: a source tarball has them" "$(setup ID=debian go1.24.3)" 'setup.sh: all is there. Next: make demo, then make check
 = 0'
