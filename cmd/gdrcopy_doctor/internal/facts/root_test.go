@@ -6,6 +6,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -58,14 +59,16 @@ func TestEmptyMachine(t *testing.T) {
 func TestNodes(t *testing.T) {
 	r := tree(t, map[string]string{
 		"dev/nvidiactl": "-> /dev/null", "dev/nvidia3": "-> /dev/null", "dev/gdrdrv/": "", "dev/nvidia-uvm": "no device",
+		"dev/nvidia0": "", "dev/nvidia31": "", "dev/nvidia32": "",
 	})
-	nodes := r.Gather(env(nil)).Nodes
-	require.Len(t, nodes, 4)
 	byPath := map[string]Node{}
-	for _, n := range nodes {
+	var paths []string
+	for _, n := range r.Gather(env(nil)).Nodes {
 		require.True(t, n.Exists)
 		byPath[n.Path] = n
+		paths = append(paths, n.Path)
 	}
+	require.Equal(t, []string{"/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/gdrdrv", "/dev/nvidia0", "/dev/nvidia3", "/dev/nvidia31"}, paths)
 	require.Equal(t, "device", byPath["/dev/nvidiactl"].Kind)
 	require.Equal(t, "0666", byPath["/dev/nvidiactl"].Mode)
 	require.Equal(t, "0:0", byPath["/dev/nvidiactl"].Owner)
@@ -184,6 +187,15 @@ func TestContainer(t *testing.T) {
 		{"lxc", nil, map[string]string{"container": "lxc"}},
 		{"systemd-nspawn", map[string]string{"run/systemd/container": "systemd-nspawn\n"}, nil},
 		{"LXC", map[string]string{"proc/1/cgroup": "0::/lxc/a\n"}, nil},
+		// What says more comes first.
+		{"Kubernetes", nil, map[string]string{"KUBERNETES_SERVICE_HOST": "10.0.0.1", "APPTAINER_CONTAINER": "/a.sif"}},
+		{"Apptainer", map[string]string{"run/.containerenv": ""}, map[string]string{"APPTAINER_CONTAINER": "/a.sif"}},
+		{"Podman", map[string]string{"run/.containerenv": "", ".dockerenv": ""}, nil},
+		{"Docker", map[string]string{".dockerenv": ""}, map[string]string{"container": "oci"}},
+		{"oci", map[string]string{"run/systemd/container": "systemd-nspawn\n"}, map[string]string{"container": "oci"}},
+		{"rkt", map[string]string{"run/systemd/container": "rkt\n", "proc/1/cgroup": "0::/docker/a\n"}, nil},
+		{"Kubernetes", map[string]string{"proc/1/cgroup": "1:a:/kubepods/a\n2:b:/docker/containerd/a\n"}, nil},
+		{"Docker", map[string]string{"proc/1/cgroup": "1:a:/containerd/a\n2:b:/docker/a\n"}, nil},
 	} {
 		require.Equal(t, Container{c.want}, tree(t, c.files).Gather(env(c.env)).Container, "%v", c)
 	}
@@ -193,6 +205,13 @@ func TestContainer(t *testing.T) {
 func TestEnvironment(t *testing.T) {
 	f := tree(t, nil).Gather(env(map[string]string{"CUDA_VISIBLE_DEVICES": "", "GDRCOPY_BACKEND": "rm", "HOME": "/root"}))
 	require.Equal(t, map[string]string{"CUDA_VISIBLE_DEVICES": "", "GDRCOPY_BACKEND": "rm"}, f.Env)
+	// Those of drivers and consumers; tests/man/api.sh has the library's.
+	others := map[string]string{}
+	for _, name := range []string{"VK_DRIVER_FILES", "VK_ICD_FILENAMES", "CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES",
+		"NVIDIA_DRIVER_CAPABILITIES", "NCCL_GDRCOPY_ENABLE", "UCX_TLS", "FI_HMEM_CUDA_USE_GDRCOPY", "NVSHMEM_DISABLE_GDRCOPY"} {
+		others[name] = "x" + name
+	}
+	require.Equal(t, others, tree(t, nil).Gather(env(others)).Env)
 }
 
 func TestLimits(t *testing.T) {
@@ -210,26 +229,39 @@ func TestLimits(t *testing.T) {
 
 func TestLibraryFolders(t *testing.T) {
 	r := tree(t, map[string]string{
-		"etc/ld.so.conf":                                  "# first\ninclude /etc/ld.so.conf.d/*.conf\n/late # of the list\n/two words\n",
-		"etc/ld.so.conf.d/cuda.conf":                      "/usr/local/cuda/lib64\n",
-		"etc/ld.so.conf.d/loop.conf":                      "include /etc/ld.so.conf\n",
-		"usr/lib/x86_64-linux-gnu/":                       "",
-		"opt/hpcx/ucx/lib/":                               "",
-		"usr/lib/dpdk/pmds-23.0/":                         "",
-		"v/lib/python3.12/site-packages/nvidia/nccl/lib/": "",
+		"etc/ld.so.conf":             "# first\ninclude /etc/ld.so.conf.d/*.conf\n/late # of the list\n/two words\n",
+		"etc/ld.so.conf.d/cuda.conf": "/usr/local/cuda/lib64\n",
+		"etc/ld.so.conf.d/loop.conf": "include /etc/ld.so.conf\n",
+		"usr/lib/x86_64-linux-gnu/":  "",
+		"opt/hpcx/lib64/":            "", "opt/a/lib/": "", "opt/hpcx/ucx/lib/": "", "opt/hpcx/ucx/more/lib/": "", "usr/local/cuda/lib/": "",
+		"usr/lib/dpdk/pmds-23.0/":                                    "",
+		"usr/lib/python3/dist-packages/nvidia/nccl/lib/":             "",
+		"usr/local/lib/python3.11/site-packages/nvidia/nvshmem/lib/": "",
+		"v/lib/python3.12/site-packages/nvidia/nccl/lib/":            "",
 	})
 	get := func(name string) string {
-		return map[string]string{"LD_LIBRARY_PATH": "/mine", "VIRTUAL_ENV": "/v"}[name]
+		return map[string]string{"LD_LIBRARY_PATH": "/mine:/more", "VIRTUAL_ENV": "/v"}[name]
 	}
-	got := r.libraryFolders(get)
-	for _, want := range []string{
-		"/mine", "/usr/local/cuda/lib64", "/late", "/usr/lib", "/usr/lib/x86_64-linux-gnu", "/opt/hpcx/ucx/lib",
-		"/usr/lib/ucx", "/usr/lib/dpdk/pmds-23.0", "/v/lib/python3.12/site-packages/nvidia/nccl/lib",
-	} {
-		require.Contains(t, got, want)
+	want := []string{
+		"/mine", "/more", "/usr/local/cuda/lib64", "/late", "/lib", "/usr/lib", "/lib64", "/usr/lib64", "/usr/local/lib", "/usr/local/lib64",
+		"/usr/lib/x86_64-linux-gnu", "/opt/a/lib", "/opt/hpcx/lib64", "/opt/hpcx/ucx/lib", "/usr/local/cuda/lib",
+		"/usr/lib/python3/dist-packages/nvidia/nccl/lib", "/usr/local/lib/python3.11/site-packages/nvidia/nvshmem/lib",
+		"/v/lib/python3.12/site-packages/nvidia/nccl/lib",
 	}
-	require.Equal(t, "/mine", got[0])
-	require.NotContains(t, got, "/two", "a line of two words is no folder")
+	for _, dir := range want {
+		want = append(want, filepath.Join(dir, "ucx"))
+		if dir == "/usr/lib" {
+			want = append(want, "/usr/lib/dpdk/pmds-23.0")
+		}
+	}
+	// The loader's order; a configuration that includes itself repeats what it has.
+	var got []string
+	for _, dir := range r.libraryFolders(get) {
+		if !slices.Contains(got, dir) {
+			got = append(got, dir)
+		}
+	}
+	require.Equal(t, want, got)
 }
 
 func TestConsumers(t *testing.T) {
@@ -253,6 +285,13 @@ func TestConsumers(t *testing.T) {
 		{Name: "DPDK", Path: "/usr/lib/dpdk/pmds-23.0/librte_gpu_cuda.so.23.0", Wants: []string{"libgdrapi.so"}},
 	}, r.Gather(env(nil)).Consumers)
 
+	for file, name := range map[string]string{
+		"libuct_cuda_gdrcopy.so": "UCX", "libuct.so": UCXWithout, "libnccl.so.2.27": "NCCL", "libnccl-net-ofi.so": "aws-ofi-nccl",
+		"libnccl-net.so": "aws-ofi-nccl", "libfabric.so": "libfabric", "nvshmem_transport_ucx.so": "NVSHMEM",
+		"libmpi.so": OpenMPI, "librte_gpu_cuda.so": "DPDK",
+	} {
+		require.Equal(t, []Consumer{{Name: name, Path: "/lib/" + file}}, tree(t, map[string]string{"lib/" + file: ""}).Gather(env(nil)).Consumers)
+	}
 	r = tree(t, map[string]string{"usr/lib/libuct.so.0": ""})
 	require.Equal(t, []Consumer{{Name: UCXWithout, Path: "/usr/lib/libuct.so.0"}}, r.Gather(env(nil)).Consumers)
 }
@@ -269,7 +308,7 @@ func TestLoaderConf(t *testing.T) {
 // What is large is not read whole.
 func TestLargeConsumers(t *testing.T) {
 	r := tree(t, map[string]string{"usr/lib/libnccl.so.2": "libgdrapi.so\x00"})
-	for size, want := range map[int64][]string{maxText: {"libgdrapi.so"}, maxText + 1: nil} {
+	for size, want := range map[int64][]string{64 << 20: {"libgdrapi.so"}, 64<<20 + 1: nil} {
 		require.NoError(t, os.Truncate(r.path("usr/lib/libnccl.so.2"), size))
 		require.Equal(t, []Consumer{{Name: "NCCL", Path: "/usr/lib/libnccl.so.2", Wants: want}}, r.consumers([]string{"/usr/lib"}))
 	}
@@ -300,8 +339,10 @@ func TestConsumerOfELF(t *testing.T) {
 	build("-o", stub, "-Wl,-soname,libgdrapi.so.2", r.path("lib.c"))
 	build("-o", r.path("usr/lib/libuct_cuda_gdrcopy.so.0"), "-Wl,--no-as-needed", "-Wl,-rpath,$ORIGIN/none:$ORIGIN/mine:${ORIGIN}/second", r.path("lib.c"), stub)
 	build("-o", r.path("usr/lib/libnccl.so.2"), r.path("dl.c"))
+	build("-o", r.path("usr/lib/libfabric.so.1"), "-Wl,--no-as-needed,--disable-new-dtags,-rpath,$ORIGIN/second", r.path("lib.c"), stub)
 	require.Equal(t, []Consumer{
 		{Name: "UCX", Path: "/usr/lib/libuct_cuda_gdrcopy.so.0", Wants: []string{"libgdrapi.so.2"}, Finds: "/usr/lib/mine/libgdrapi.so.2"},
 		{Name: "NCCL", Path: "/usr/lib/libnccl.so.2", Wants: []string{"libgdrapi.so"}},
+		{Name: "libfabric", Path: "/usr/lib/libfabric.so.1", Wants: []string{"libgdrapi.so.2"}, Finds: "/usr/lib/second/libgdrapi.so.2"},
 	}, r.Gather(env(nil)).Consumers)
 }
