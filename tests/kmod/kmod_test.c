@@ -231,6 +231,22 @@ static bool is_fault(int sig)
 	return sig == SIGBUS || sig == SIGSEGV;
 }
 
+/* A parameter of the module that is on or off; false where we may not read it. */
+static bool is_on(const char *name)
+{
+	char path[128];
+	FILE *f;
+	int c;
+
+	snprintf(path, sizeof(path), "/sys/module/gdrdrv/parameters/%s", name);
+	f = fopen(path, "r");
+	if (!f)
+		return false;
+	c = fgetc(f);
+	fclose(f);
+	return c == 'Y' || c == '1';
+}
+
 /* The number that a line of the file has in that place. */
 static long long number_in(const char *path, const char *format)
 {
@@ -262,6 +278,9 @@ struct thread_arg {
 };
 
 static int in_child(void (*fn)(void *), void *arg);
+
+/* The number of the last child. */
+static pid_t child_was;
 
 /* Tests. */
 
@@ -445,27 +464,31 @@ static void test_pin_answer_fault(void)
 	CHECK(held() == 0);
 }
 
+/* What is no range of addresses does not reach the GPU driver, whose lists would be as long. */
 static void test_pin_arguments(void)
 {
-	uint64_t va = gpu_alloc(4 * GPU_PAGE), h;
+	uint64_t va = gpu_alloc(4 * GPU_PAGE), h, asked = stats().asked;
+	/* A 1024th of the machine's memory in GPU pages, and one byte more. */
+	const uint64_t most = (uint64_t)number_in("/proc/meminfo", "MemTotal: %lld kB") * GPU_PAGE;
+	const struct { uint64_t va, size; } wrong[] = {
+		{ 0, GPU_PAGE }, { va, 0 }, { va, UINT64_MAX }, { va, -va }, { va, -va - 1 },
+		{ UINT64_MAX, 1 }, { UINT64_MAX - 5, 2 }, { -(uint64_t)GPU_PAGE + 1, 1 },
+		{ UINT64_MAX, GPU_PAGE }, { va, 1UL << 60 }, { va, 1UL << 63 },
+		{ va, (uint64_t)INT64_MAX - va }, { va, (1UL << 48) + 1 }, { va, most + 1 },
+	}, refused[] = {
+		{ 1, GPU_PAGE }, { va, 5 * GPU_PAGE }, { va - GPU_PAGE, GPU_PAGE },
+		{ (uintptr_t)&h, 1 }, { -2UL * GPU_PAGE, GPU_PAGE },
+	};
 	int fd = gdr_open();
+	size_t i;
 
-	CHECK_ERR(try_pin(fd, 0, GPU_PAGE, &h), EINVAL);
-	CHECK_ERR(try_pin(fd, va, 0, &h), EINVAL);
-	CHECK_ERR(try_pin(fd, va, UINT64_MAX, &h), EINVAL);
-	CHECK_ERR(try_pin(fd, va, -va, &h), EINVAL);
-	CHECK_ERR(try_pin(fd, va, -va - 1, &h), EINVAL);
-	CHECK_ERR(try_pin(fd, UINT64_MAX, 1, &h), EINVAL);
-	CHECK_ERR(try_pin(fd, UINT64_MAX - 5, 2, &h), EINVAL);
-	CHECK_ERR(try_pin(fd, 1, GPU_PAGE, &h), EINVAL);
-	CHECK_ERR(try_pin(fd, va, 5 * GPU_PAGE, &h), EINVAL);
-	CHECK_ERR(try_pin(fd, va, 1UL << 60, &h), EINVAL);
-	CHECK_ERR(try_pin(fd, va, 1UL << 63, &h), EINVAL);
-	CHECK_ERR(try_pin(fd, va, (uint64_t)INT64_MAX - va, &h), EINVAL);
-	CHECK_ERR(try_pin(fd, va, 1UL << 48, &h), EINVAL);
-	CHECK_ERR(try_pin(fd, va, (1UL << 48) + 1, &h), EINVAL);
-	CHECK_ERR(try_pin(fd, va - GPU_PAGE, GPU_PAGE, &h), EINVAL);
-	CHECK_ERR(try_pin(fd, (uintptr_t)&h, 1, &h), EINVAL);
+	for (i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++)
+		CHECK_ERR(try_pin(fd, wrong[i].va, wrong[i].size, &h), EINVAL);
+	CHECK_ERR(try_pin(fd, va, most, &h), ENOMEM);	/* the user's limit */
+	CHECK(stats().asked == asked);
+	for (i = 0; i < sizeof(refused) / sizeof(refused[0]); i++)
+		CHECK_ERR(try_pin(fd, refused[i].va, refused[i].size, &h), EINVAL);
+	CHECK(stats().asked == asked + i);
 	CHECK(stats().pins == 0);
 }
 
@@ -645,14 +668,7 @@ static void test_failed_pins(void)
 /* root may have loaded the module so that it hands tokens on. */
 static bool tokens_are_passed(void)
 {
-	FILE *f = fopen("/sys/module/gdrdrv/parameters/pass_p2p_tokens", "r");
-	int c;
-
-	if (!f)
-		return false;
-	c = fgetc(f);
-	fclose(f);
-	return c == 'Y';
+	return is_on("pass_p2p_tokens");
 }
 
 /* A token and an address space, of one's own or not, change nothing. */
@@ -723,6 +739,54 @@ static void test_attributes(void)
 	CHECK_ERR(ioctl(fd, GDRDRV_IOC_ATTR, &a), EINVAL);
 	a.attr = 3;
 	CHECK_ERR(ioctl(fd, GDRDRV_IOC_ATTR, &a), EINVAL);
+}
+
+/* A clock that the module counts by, and its kHz as the machine tells them; 0: it does not. */
+static uint64_t ticks(void)
+{
+#if defined(__x86_64__)
+	return __builtin_ia32_rdtsc();
+#elif defined(__aarch64__)
+	uint64_t v;
+
+	__asm__ volatile("isb; mrs %0, cntvct_el0" : "=r"(v));
+	return v;
+#else
+	return 0;
+#endif
+}
+
+static uint64_t ticks_khz(void)
+{
+#if defined(__x86_64__)
+	return (uint64_t)number_in("/proc/cpuinfo", "cpu MHz : %lld") * 1000;
+#elif defined(__aarch64__)
+	uint64_t hz;
+
+	__asm__("mrs %0, cntfrq_el0" : "=r"(hz));
+	return hz / 1000;
+#else
+	return 0;
+#endif
+}
+
+/* The time that the GPU driver took to pin, and the unit of it. */
+static void test_pin_time(void)
+{
+	uint64_t va = gpu_alloc(GPU_PAGE), khz = ticks_khz(), before, h;
+	struct gdrdrv_info_v2 i;
+	int fd = gdr_open();
+
+	set_knob(NVIDIA_SIM_GET_DELAY, 20);
+	before = ticks();
+	h = pin(fd, va, GPU_PAGE);
+	before = ticks() - before;
+	i = info(fd, h);
+	if (!khz)
+		return;
+	/* x86 calibrates the two numbers by two clocks. */
+	CHECK(i.tsc_khz > khz / 2 && i.tsc_khz / 2 <= khz);
+	CHECK(i.tm_cycles <= before && i.tm_cycles >= before / 100);
 }
 
 static void test_info(void)
@@ -843,7 +907,7 @@ static long faults_of(volatile unsigned char *p, size_t size)
 	return after.ru_minflt - before.ru_minflt;
 }
 
-/* A fault maps 2 MiB. In a locked mapping the first fault maps all. */
+/* A fault maps 2 MiB. In a locked mapping, or with map_whole=1, the first fault maps all. */
 static void test_faults(void)
 {
 	const size_t size = 64 << 20;
@@ -854,7 +918,10 @@ static void test_faults(void)
 
 	h = pin(fd, va, size);
 	n = faults_of(map(fd, h, size), size);
-	CHECK(n >= (long)(size >> 21) - 1 && n < 100);
+	if (is_on("map_whole"))
+		CHECK(n < 10);
+	else
+		CHECK(n >= (long)(size >> 21) - 1 && n < 100);
 	h = pin(fd, va, size);
 	p = map_prot(fd, h, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_LOCKED);
 	CHECK(p != MAP_FAILED);
@@ -1215,6 +1282,7 @@ static int in_child_numbered(pid_t number, void (*fn)(void *), void *arg)
 		fflush(stdout);
 		_exit(0);
 	}
+	child_was = pid;
 	CHECK(waitpid(pid, &status, 0) == pid);
 	return status;
 }
@@ -1361,6 +1429,21 @@ static void test_close_in_child(void)
 	CHECK(stats().pins == 0);
 	CHECK(held() == 0);
 	CHECK(module_references() == before);
+}
+
+/* By its token a pinning can be put anywhere. */
+static void test_close_of_a_token(void)
+{
+	struct nvidia_sim_alloc a = gpu_alloc_full(GPU_PAGE);
+	struct gdrdrv_pin p = { .addr = a.va, .size = GPU_PAGE,
+				.p2p_token = a.p2p_token, .va_space = a.va_space };
+	int fd = gdr_open();
+
+	if (!tokens_are_passed())
+		return;
+	CHECK(ioctl(fd, GDRDRV_IOC_PIN, &p) == 0);
+	close_in_child(fd);
+	CHECK(stats().pins == 0 && held() == 0);
 }
 
 /*
@@ -1637,6 +1720,81 @@ static void test_many_aliases(void)
 }
 #endif
 
+#ifdef __x86_64__
+/*
+ * A range that is reserved is a block of 64 KiB, 2 MiB or 64 MiB, at a multiple of its size,
+ * and as large as can be.
+ */
+static void check_blocks(uint64_t size)
+{
+	FILE *f = fopen("/sys/kernel/debug/x86/pat_memtype_list", "r");
+	unsigned long long from, to, run_from = 0, run_to = 0, run = 0, sum = 0;
+	char line[256];
+
+	CHECK(f);
+	while (fgets(line, sizeof(line), f)) {
+		if (!strstr(line, "write-combining"))
+			continue;
+		CHECK(sscanf(line, "PAT: [mem %llx-%llx]", &from, &to) == 2);
+		CHECK(to - from == 64 << 10 || to - from == 2 << 20 || to - from == 64 << 20);
+		CHECK(from % (to - from) == 0);
+		sum += to - from;
+		/* 32 blocks in a row from such a multiple on are one. */
+		if (from != run_to || to - from != run || from % (32 * run) == 0) {
+			run_from = from;
+			run = to - from;
+		}
+		run_to = to;
+		CHECK(run == 64 << 20 || run_from % (32 * run) || run_to - run_from < 32 * run);
+	}
+	fclose(f);
+	CHECK(sum == size);
+}
+
+/* A page may be in a block of each size. */
+static void check_nested(int fd, uint64_t va, bool large_first)
+{
+	enum { N = 64 };
+	volatile unsigned char *p[N], *all = NULL;
+	uint64_t h[N], large = pin(fd, va, N * GPU_PAGE);
+	size_t i;
+
+	if (large_first)
+		all = map(fd, large, N * GPU_PAGE);
+	for (i = 0; i < N; i++) {
+		h[i] = pin(fd, va + i * GPU_PAGE, GPU_PAGE);
+		p[i] = map(fd, h[i], GPU_PAGE);
+	}
+	if (!large_first)
+		all = map(fd, large, N * GPU_PAGE);
+	for (i = 0; i < N; i++) {
+		CHECK(pte_is(p[i], PTE_DATA | PTE_WC));
+		CHECK(pte_is(all + i * GPU_PAGE, PTE_DATA | PTE_WC));
+		CHECK(unpin(fd, h[i]) == 0);
+	}
+	CHECK(info(fd, large).mapping_type == GDRDRV_MAPPING_WC);
+	CHECK(unpin(fd, large) == 0);
+}
+
+static void test_blocks(void)
+{
+	const size_t size = 160 << 20;
+	int fd = gdr_open(), before = wc_ranges();
+	uint64_t va, h;
+
+	set_knob(NVIDIA_SIM_CONTIGUOUS, 1);
+	va = gpu_alloc(size);
+	h = pin(fd, va, size);
+	map(fd, h, size);
+	if (!before)
+		check_blocks(size);
+	CHECK(unpin(fd, h) == 0);
+	check_nested(fd, va, false);
+	check_nested(fd, va, true);
+	CHECK(wc_ranges() == before);
+}
+#endif
+
 static void test_injected_failures(void)
 {
 	uint64_t va = gpu_alloc(2 * GPU_PAGE), h;
@@ -1667,6 +1825,8 @@ static void test_injected_failures(void)
 	CHECK_ERR(try_pin(fd, va, GPU_PAGE, &h), EINVAL);
 	set_knob(NVIDIA_SIM_BAD_ENTRIES, -1);
 	CHECK_ERR(try_pin(fd, va, GPU_PAGE, &h), EINVAL);
+	set_knob(NVIDIA_SIM_BAD_ADDRESS, getpagesize() / 2);
+	CHECK_ERR(try_pin(fd, va, 2 * GPU_PAGE, &h), EINVAL);
 	CHECK(stats().pins == 0);
 	CHECK(held() == 0);
 }
@@ -1721,6 +1881,18 @@ static void failed_put_at_close(uint64_t va, int error)
 	set_knob(NVIDIA_SIM_STOP, 1);
 }
 
+/* The last close tries 16 times. What is left of a traditional pinning ends with its memory. */
+static void failed_puts_at_close(uint64_t va, int puts, int left)
+{
+	int fd = gdr_open(), before = lost();
+
+	pin(fd, va, GPU_PAGE);
+	set_knob(NVIDIA_SIM_FAIL_PUTS, puts);
+	set_knob(NVIDIA_SIM_FAIL_PUT, ENOMEM);
+	close(fd);
+	CHECK(held() == left && stats().pins == (uint64_t)left && lost() == before);
+}
+
 static void test_failed_puts(void)
 {
 	static const int errors[] = { ENOMEM, EIO, EINVAL, EBUSY, ENODEV };
@@ -1733,6 +1905,15 @@ static void test_failed_puts(void)
 		failed_put_at_close(va, errors[i]);
 	}
 	CHECK(stats().lost == 0);
+	/* It takes 6 s. The page tables do not matter. */
+	if (number_in("/sys/module/nvidia/parameters/page_table_major", "%lld") == 2)
+		return;
+	failed_puts_at_close(va, 15, 0);
+	if (persistent)
+		return;
+	failed_puts_at_close(va, 16, 1);
+	gpu_free(va);
+	CHECK(held() == 0 && stats().pins == 0);
 }
 
 static void test_page_table_majors(void)
@@ -2231,7 +2412,7 @@ static void test_procfs(void)
 	CHECK(strstr(text, persistent ? "Use persistent mapping: yes\n" :
 					"Use persistent mapping: no\n"));
 	CHECK(strstr(text, "dbg_enabled: 1\n"));
-	CHECK(strstr(text, "info_enabled: "));
+	CHECK(strstr(text, is_on("info_enabled") ? "info_enabled: 1\n" : "info_enabled: 0\n"));
 	/* With 1 the mode is still off if the GPU driver does not have it. */
 	CHECK(strstr(text, "use_persistent_mapping: 1\n") ||
 	      (!persistent && strstr(text, "use_persistent_mapping: 0\n")));
@@ -2253,6 +2434,158 @@ static void test_rmmod_refused(void)
 	close(fd);
 	/* The mapping alone keeps the module. */
 	CHECK_ERR(syscall(SYS_delete_module, "gdrdrv", O_NONBLOCK), EAGAIN);
+}
+
+static int log_fd = -1;
+
+/* Whether the module has logged that line since the last call. */
+static bool logged(const char *fmt, ...)
+{
+	char want[256] = ";gdrdrv: ", line[2048];
+	bool found = false;
+	va_list ap;
+	ssize_t n;
+
+	va_start(ap, fmt);
+	vsnprintf(want + strlen(want), sizeof(want) - strlen(want) - 1, fmt, ap);
+	va_end(ap);
+	strcat(want, "\n");
+	while ((n = read(log_fd, line, sizeof(line) - 1)) > 0 || errno == EPIPE) {
+		line[n > 0 ? n : 0] = 0;
+		found |= strstr(line, want) != NULL;
+	}
+	return found;
+}
+
+static void stranger_asks(void *arg)
+{
+	struct gdrdrv_version v;
+
+	CHECK_ERR(ioctl(*(int *)arg, GDRDRV_IOC_VERSION, &v), EACCES);
+}
+
+/* Each refusal has its reason in the log, where info_enabled is set. */
+static void check_reasons(int fd, uint64_t va)
+{
+	const bool on = is_on("info_enabled");
+	struct gdrdrv_pin_v2 flags = { .addr = va, .size = 1, .flags = 6 };
+	struct gdrdrv_pin token = { .addr = va, .size = 1, .p2p_token = 1 };
+	struct gdrdrv_get_attr attr = { .attr = 9 };
+	uint64_t h = pin(fd, va, GPU_PAGE), inside = pin(fd, va + 1, 1), no;
+	void *p;
+
+#define LOGS(call, ...) do {						\
+	CHECK((long)(call) != 0);					\
+	CHECK(logged(__VA_ARGS__) == on);				\
+} while (0)
+	LOGS(ioctl(fd, _IO(0xDB, 7), NULL), "0xdb07 is no request of gdrdrv");
+	LOGS(ioctl(fd, _IO(0xDA, 9), NULL), "unknown request 0xda09");
+	LOGS(ioctl(fd, GDRDRV_IOC_ATTR, &attr), "there is no attribute 9");
+	LOGS(req_type(fd, h, 4), "there is no mapping type 4");
+	LOGS(req_type(fd, h, GDRDRV_MAPPING_CACHING), "mapping type 2: the buffer cannot have it");
+	LOGS(try_pin(fd, va, 0, &no), "0 bytes at %#llx are no range of addresses", (unsigned long long)va);
+	LOGS(try_pin(fd, va, 4 * GPU_PAGE, &no), "the GPU driver refused to pin: -22");
+	LOGS(ioctl(fd, GDRDRV_IOC_PIN_V2, &flags), "flags 0x6 are not supported");
+	if (persistent)
+		LOGS(ioctl(fd, GDRDRV_IOC_PIN, &token), "persistent mappings take no token");
+	LOGS(unpin(fd, h + 1), "no buffer of this file has the handle %#llx", (unsigned long long)h + 1);
+	LOGS(req_type(fd, 0, 1), "no buffer of this file has the handle 0x0");
+	LOGS(req_type(fd, h + 3, 1), "no buffer of this file has the handle %#llx", (unsigned long long)h + 3);
+	LOGS(map_prot(fd, h, GPU_PAGE, PROT_READ, MAP_PRIVATE), "a mapping must be shared");
+	LOGS(map_prot(fd, h, GPU_PAGE, PROT_READ | PROT_EXEC, MAP_SHARED), "a mapping cannot be executed");
+	LOGS(try_map(fd, inside, GPU_PAGE), "a buffer must begin on a 64 KiB boundary to be mapped");
+	LOGS(try_map(fd, h, GPU_PAGE + 1), "the mapping is longer than the buffer");
+	p = (void *)map(fd, h, GPU_PAGE);
+	LOGS(try_map(fd, h, GPU_PAGE), "the buffer is mapped already");
+	LOGS(req_type(fd, h, GDRDRV_MAPPING_WC), "mapping type 1: the buffer is mapped");
+	CHECK(munmap(p, GPU_PAGE) == 0);
+	fflush(stdout);
+	LOGS(in_child(stranger_asks, &fd) == 0, "process %d did not open this file", child_was);
+	gpu_free(va);
+	if (!persistent)
+		LOGS(try_map(fd, h, GPU_PAGE), "the GPU driver has taken the buffer's pages back");
+	CHECK(unpin(fd, h) == 0 && unpin(fd, inside) == 0);
+}
+
+/* What nobody asked for is an error, and always in the log. */
+static void check_errors(int fd, uint64_t va)
+{
+	uint64_t h;
+
+#define BAD(knob, value, ...) do {					\
+	set_knob(knob, value);						\
+	CHECK_ERR(try_pin(fd, va, 2 * GPU_PAGE, &h), EINVAL);		\
+	CHECK(logged(__VA_ARGS__));					\
+} while (0)
+	BAD(NVIDIA_SIM_BAD_VERSION, 0x30002, "page table version 0x30002 is neither 1.x nor 2.x: update gdrdrv");
+	BAD(NVIDIA_SIM_BAD_SIZE, 3, "GPU page size type 2 is not 64 KiB");
+	BAD(NVIDIA_SIM_BAD_ENTRIES, 1, "3 GPU pages came where 2 were asked for");
+	BAD(NVIDIA_SIM_BAD_ADDRESS, 512, "a GPU page is not aligned to the host's page");
+	h = pin(fd, va, 2 * GPU_PAGE);
+	set_knob(NVIDIA_SIM_FAIL_PUT, EIO);
+	CHECK_ERR(unpin(fd, h), EIO);
+	CHECK(logged("the GPU driver took no pages back: -5"));
+	if (!persistent) {
+		CHECK(unpin(fd, h) == 0);
+		return;
+	}
+	h = pin(fd, va, 2 * GPU_PAGE);
+	set_knob(NVIDIA_SIM_FAIL_PUT, EIO);
+	CHECK_ERR(unpin(fd, h), EIO);
+	CHECK(logged("128 KiB of GPU memory stay pinned until the GPU is reset"));
+	set_knob(NVIDIA_SIM_STOP, 1);
+}
+
+/* The line that a user met a limit comes once, and again when the user had nothing pinned. */
+static void check_limit_line(int fd, uint64_t va)
+{
+	const char *const line = "user 0 meets a limit: see max_pins_per_* and max_mib_per_*";
+	const size_t size = 64 << 20;
+	uint64_t big = gpu_alloc(size), h[100];
+	int round, n;
+
+	for (round = 0; round < 2; round++) {
+		for (n = 0; !try_pin(fd, n ? big : va, n ? size : 1, &h[n]); n++)
+			CHECK(n < 99);
+		CHECK(errno == ENOMEM && logged(line));
+		CHECK_ERR(try_pin(fd, big, size, &h[n]), ENOMEM);
+		CHECK(!logged(line));
+		while (n--)
+			CHECK(unpin(fd, h[n]) == 0);
+	}
+	gpu_free(big);
+}
+
+/* dbg_enabled logs each call and its answer. Each place logs 10 lines in 5 s. */
+static void check_calls(uint64_t va)
+{
+	int fd = gdr_open();
+	uint64_t h;
+
+	CHECK(logged("gdr_open: opened by %d", getpid()));
+	CHECK_ERR(ioctl(fd, _IO(0xDA, 8), NULL), ENOTTY);
+	CHECK(logged("gdr_ioctl: request 0xda08 of %d: -25", getpid()));
+	h = pin(fd, va, 3);
+	CHECK(logged("gdr_mr_pin: handle %#llx: 3 bytes", (unsigned long long)h));
+	CHECK_ERR(try_map(fd, h + 1, GPU_PAGE), EINVAL);
+	CHECK(logged("gdr_mmap: mmap of %#llx by %d: -22", (unsigned long long)h + 1, getpid()));
+	close(fd);
+	CHECK(logged("gdr_release: the file of %d ends", getpid()));
+}
+
+/* It comes first: after many of one kind in 5 s the kernel drops lines. */
+static void test_log(void)
+{
+	uint64_t va = gpu_alloc(2 * GPU_PAGE);
+	int fd;
+
+	log_fd = open("/dev/kmsg", O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+	CHECK(log_fd >= 0 && lseek(log_fd, 0, SEEK_END) >= 0);
+	check_calls(va);
+	fd = gdr_open();
+	check_errors(fd, va);
+	check_limit_line(fd, va);
+	check_reasons(fd, va);
 }
 
 static void *thread_frees_memory(void *arg)
@@ -2816,18 +3149,18 @@ struct test {
 
 #define T(name) { #name, test_##name }
 static const struct test tests[] = {
-	T(codes), T(version), T(library_2_0), T(library_2_4), T(library_2_5),
+	T(log), T(codes), T(version), T(library_2_0), T(library_2_4), T(library_2_5),
 	T(minor), T(aliases), T(bad_ioctls), T(pin_arguments),
 	T(pin_rounds), T(pin_v2), T(force_pcie), T(pin_answer_fault),
 	T(failed_pins), T(sim_is_strict), T(tokens), T(tokens_of_another),
-	T(attributes), T(info), T(data), T(bar1), T(pin_inside), T(faults), T(map_arguments),
+	T(attributes), T(info), T(pin_time), T(data), T(bar1), T(pin_inside), T(faults), T(map_arguments),
 	T(read_only), T(vma_flags), T(vma_operations), T(map_over), T(handles),
 	T(unknown_handle), T(unpin_zaps), T(close_keeps_mappings), T(free_after_close),
-	T(close_of_a_copy), T(close_in_child),
+	T(close_of_a_copy), T(close_in_child), T(close_of_a_token),
 	T(fork), T(fd_passed), T(number_comes_again), T(gpu_held_open), T(thread),
 	T(mapping_types), T(write_combining),
 #ifdef __x86_64__
-	T(uncached), T(many_aliases), T(end_inside_mmap),
+	T(uncached), T(many_aliases), T(blocks), T(end_inside_mmap),
 #endif
 	T(injected_failures),
 	T(failed_puts), T(put_of_another),
@@ -2966,6 +3299,7 @@ int main(int argc, char **argv)
 			printf("# wait status %#x\n", status);
 		ok = nothing_left(misuse) && (status == 0 || skipped);
 		ok &= log_is_clean(kmsg, !strcmp(tests[i].name, "failed_puts") ||
+				   !strcmp(tests[i].name, "log") ||
 				   !strcmp(tests[i].name, "storm"));
 		failed += !ok;
 		printf("%sok %d - %s (%s)%s\n", ok ? "" : "not ", ++n,

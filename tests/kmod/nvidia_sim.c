@@ -168,12 +168,18 @@ static LIST_HEAD(sim_memories);
 static LIST_HEAD(sim_pins);
 static struct sim_pin *sim_calling_back;
 static u32 sim_knobs[NVIDIA_SIM_KNOBS];
-static u64 sim_gets, sim_forced, sim_callbacks, sim_misuse;
+static u64 sim_gets, sim_asked, sim_forced, sim_callbacks, sim_misuse;
 static atomic_long_t sim_references = ATOMIC_LONG_INIT(0);
 
 static int page_table_major;
 module_param(page_table_major, int, 0444);
 MODULE_PARM_DESC(page_table_major, "1 or 2; 0 (default): as in nv-p2p.h");
+
+static bool take_majors;
+module_param(take_majors, bool, 0444);
+MODULE_PARM_DESC(take_majors, "Leave no number to the character device of another module");
+
+static DECLARE_BITMAP(sim_majors, CHRDEV_MAJOR_MAX);
 
 static void sim_complain(const char *what)
 {
@@ -203,6 +209,17 @@ bool sim_asleep(void)
 static u32 sim_once(enum nvidia_sim_knob k)
 {
 	return xchg(&sim_knobs[k], 0);
+}
+
+/* The error of this put. Called with no lock: the tests put one by one. */
+static int sim_put_error(void)
+{
+	u32 left = READ_ONCE(sim_knobs[NVIDIA_SIM_FAIL_PUTS]);
+
+	WRITE_ONCE(sim_knobs[NVIDIA_SIM_FAIL_PUTS], left ? left - 1 : 0);
+	if (left > 1)
+		return -(int)READ_ONCE(sim_knobs[NVIDIA_SIM_FAIL_PUT]);
+	return -(int)sim_once(NVIDIA_SIM_FAIL_PUT);
 }
 
 static void sim_fill(u32 page, int byte)
@@ -517,6 +534,7 @@ static struct sim_pin *sim_new_pin(struct sim_alloc *a, u64 va, u64 len)
 	if (sim_knobs[NVIDIA_SIM_BAD_SIZE])
 		pin->pt.page_size = sim_once(NVIDIA_SIM_BAD_SIZE) - 1;
 	pin->pt.entries = n + sim_once(NVIDIA_SIM_BAD_ENTRIES);
+	page->physical_address += sim_once(NVIDIA_SIM_BAD_ADDRESS);
 #ifdef GDR_HAVE_PAGE_TABLE_FLAGS
 	pin->pt.flags = sim_knobs[NVIDIA_SIM_CACHEABLE] ? 1 : 0;
 #else
@@ -649,6 +667,7 @@ static int sim_get(u64 token, u32 space, u64 va, u64 len,
 		return -EINVAL;
 	}
 	sim_take();
+	sim_asked++;
 	ret = sim_get_pages(token, space, va, len, persistent, pt, &pin);
 	if (!ret)
 		sim_free_in_get(1, va);
@@ -656,10 +675,12 @@ static int sim_get(u64 token, u32 space, u64 va, u64 len,
 	kvfree(addresses);
 	if (ret)
 		memset(pt, SIM_POISON, sizeof(*pt));
-	if (ret || persistent)
+	if (ret)
 		return ret;
-
 	sim_get_delay();
+	if (persistent)
+		return 0;
+
 	sim_take();
 	ret = sim_register(pin, pt, cb, data);
 	if (!ret)
@@ -700,7 +721,7 @@ static int sim_put(u64 token, u32 space, u64 va,
 		sim_complain("put_pages inside a free callback");
 		return -EINVAL;
 	}
-	ret = -(int)sim_once(NVIDIA_SIM_FAIL_PUT);
+	ret = sim_put_error();
 	if (ret == -ENOMEM)
 		return ret;
 	if (sim_knobs[NVIDIA_SIM_PUT_DELAY])
@@ -1034,6 +1055,8 @@ static int sim_ioc_set(struct nvidia_sim_set __user *arg)
 	if (sim_once(NVIDIA_SIM_STOP))
 		sim_free_lost();
 	ret = sim_reserve_uncached(sim_knobs[NVIDIA_SIM_UNCACHED]);
+	if (ret)
+		WRITE_ONCE(sim_knobs[NVIDIA_SIM_UNCACHED], 0);
 	sim_give();
 	return ret;
 }
@@ -1057,6 +1080,7 @@ static int sim_ioc_stats(struct nvidia_sim_stats __user *arg)
 			p.pins++;
 	}
 	p.pages_free = sim_nfree;
+	p.asked = sim_asked;
 	p.pages_total = sim_npages;
 	p.gets = sim_gets;
 	p.callbacks = sim_callbacks;
@@ -1286,6 +1310,22 @@ static struct miscdevice sim_misc = {
 	.mode = 0666,
 };
 
+static void sim_take_majors(void)
+{
+	int major;
+
+	while ((major = register_chrdev(0, "taken", &sim_fops)) > 0)
+		__set_bit(major, sim_majors);
+}
+
+static void sim_give_majors(void)
+{
+	unsigned int major;
+
+	for_each_set_bit(major, sim_majors, CHRDEV_MAJOR_MAX)
+		unregister_chrdev(major, "taken");
+}
+
 static int __init sim_init(void)
 {
 	int ret;
@@ -1314,6 +1354,8 @@ static int __init sim_init(void)
 	ret = misc_register(&sim_misc);
 	if (ret)
 		goto rm;
+	if (take_majors)
+		sim_take_majors();
 	pr_info("%llu MiB of simulated GPU memory\n", sim_npages >> 4);
 	return 0;
 
@@ -1332,6 +1374,7 @@ put:
 
 static void __exit sim_exit(void)
 {
+	sim_give_majors();
 	misc_deregister(&sim_misc);
 	sim_rm_exit();
 	sim_free_lost();

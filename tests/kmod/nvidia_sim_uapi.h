@@ -60,9 +60,11 @@ struct nvidia_sim_map {
 enum nvidia_sim_knob {
 	NVIDIA_SIM_FAIL_GET,	/* errno for the next get_pages */
 	NVIDIA_SIM_FAIL_PUT,	/* errno for the next put_pages; its pages stay out */
+	NVIDIA_SIM_FAIL_PUTS,	/* as many puts fail so, not one */
 	NVIDIA_SIM_BAD_VERSION,	/* page table version of the next get_pages */
 	NVIDIA_SIM_BAD_SIZE,	/* page size type + 1 of the next get_pages */
 	NVIDIA_SIM_BAD_ENTRIES,	/* entries too many in the next get_pages */
+	NVIDIA_SIM_BAD_ADDRESS,	/* added to the last address of the next get_pages */
 	NVIDIA_SIM_MAJOR,	/* 1 or 2: major of all page tables; 0: the header's */
 	NVIDIA_SIM_CACHEABLE,	/* flag bit 0 of page tables of major 2 */
 	NVIDIA_SIM_CB_DELAY,	/* ms before a callback, under the driver's lock */
@@ -96,6 +98,7 @@ struct nvidia_sim_stats {
 	__u64 holders;	/* of the GPU: open files, dma-bufs, and persistent page tables */
 	__u64 lost;	/* page tables whose pages nobody can put: see FAIL_PUT and ASLEEP */
 	__u64 calling_back;	/* 1: a callback had not returned when this was asked for */
+	__u64 asked;	/* get_pages of any outcome, ever */
 };
 
 /*

@@ -2,12 +2,73 @@
 # shellcheck shell=sh
 # job-kmod.sh - sourced by guest-init.sh: the module's own tests, in both modes. KMOD_ARGS
 # comes from the host. The limits are low enough for the tests to reach.
-export GDRDRV_ARGS='max_pins_per_file=5000 max_pins_per_user=8000
-	max_mib_per_file=2048 max_mib_per_user=3072'
+limits='max_pins_per_file=5000 max_pins_per_user=8000 max_mib_per_file=2048 max_mib_per_user=3072'
+params=/sys/module/gdrdrv/parameters
+
+# mounts: how many devices without a disk there are. Each file system has one.
+mounts() {
+	mount -t tmpfs count /tmp/count
+	stat -c %d /tmp/count
+	umount /tmp/count
+}
+
+# parameters NAME...: their values.
+parameters() {
+	for p; do cat $params/"$p"; done | tr '\n' ' '
+}
+
+mkdir /tmp/count
+before=$(mounts)
+# What the module says of itself, and its own limits: for each user a pinning for 16 KiB of
+# memory and 128 times the memory, for each file half of that.
+GDRDRV_ARGS=dbg_enabled=0 load 1
+result $? "modules load (defaults)"
+kib=$(awk '/^MemTotal/ { print $2 }' /proc/meminfo)
+# shellcheck disable=SC2017 # whole MiB
+pins=$((kib / 16)) mib=$((kib / 1024 * 128))
+[ "$(parameters max_pins_per_user max_pins_per_file max_mib_per_user max_mib_per_file)" = \
+	"$pins $(((pins + 1) / 2)) $mib $(((mib + 1) / 2)) " ]
+result $? "limits by the size of the memory"
+[ "$(cd $params && stat -c '%a %n' -- *)" = '444 dbg_enabled
+444 info_enabled
+444 map_whole
+444 max_mib_per_file
+444 max_mib_per_user
+444 max_pins_per_file
+444 max_pins_per_user
+400 pass_p2p_tokens
+444 use_persistent_mapping' ]
+result $? "who sees the parameters"
+[ "$(parameters dbg_enabled info_enabled map_whole pass_p2p_tokens use_persistent_mapping)" = '0 0 N N 1 ' ]
+result $? "their defaults"
+[ "$(cat /sys/module/gdrdrv/version)" = 2.6 ] && [ "$(cd /proc/driver/gdrdrv && stat -c '%a %n' -- *)" = '444 params' ]
+result $? "the version, and the files in /proc"
+mode=persistent
+grep -q 'Use persistent mapping: yes' /proc/driver/gdrdrv/params || mode=traditional	# older drivers
+dmesg | grep -q "gdrdrv: version 2.6, device major $(awk '$2 == "gdrdrv" { print $1 }' /proc/devices), $mode mappings$"
+result $? "the line of its start"
+rmmod gdrdrv && gdrdrv-node remove && rmmod nvidia
+result $? "modules unload (defaults)"
+
+# A limit in MiB that 64 bits cannot hold in bytes, and half of an odd one.
+GDRDRV_ARGS='max_pins_per_user=7 max_mib_per_user=17592186044416' load 0
+result $? "modules load (large limits)"
+[ "$(parameters max_pins_per_file max_mib_per_file)" = '4 8796093022208 ' ] && /bin/kmod_test -t pin_rounds
+result $? "pinnings under large limits"
+unload
+
+# A start that fails leaves nothing.
+insmod /nvidia.ko take_majors=1
+result $? "the double takes all numbers"
+! insmod /gdrdrv.ko 2>/tmp/said && grep -q busy /tmp/said && [ ! -e /proc/driver/gdrdrv ] && [ "$(mounts)" = "$before" ]
+result $? "a start that fails leaves nothing"
+rmmod nvidia
+clean_log "other loads"
+
 for persistent in 1 0; do
 	for major in 1 2; do
 		mode="persistent=$persistent, page table major $major"
-		load "$persistent" page_table_major="$major"
+		GDRDRV_ARGS="$limits info_enabled=$((major - 1))" load "$persistent" page_table_major="$major"
 		result $? "modules load ($mode)"
 		# shellcheck disable=SC2086 # several words
 		/bin/kmod_test ${KMOD_ARGS-}
@@ -17,12 +78,10 @@ for persistent in 1 0; do
 		clean_log "kmod_test ($mode)"
 	done
 done
-# A module that hands tokens on.
-GDRDRV_ARGS="$GDRDRV_ARGS pass_p2p_tokens=1" load 0
+# A module that hands tokens on, and maps all at the first touch.
+GDRDRV_ARGS="$limits pass_p2p_tokens=1 map_whole=1" load 0
 result $? "modules load (pass_p2p_tokens)"
-[ "$(stat -c %a /sys/module/gdrdrv/parameters/pass_p2p_tokens)" = 400 ]
-result $? "root alone sees pass_p2p_tokens"
-for t in tokens tokens_of_another close_in_child; do
+for t in tokens tokens_of_another close_in_child close_of_a_token faults; do
 	/bin/kmod_test -t $t
 	result $? "kmod_test -t $t (pass_p2p_tokens)"
 done
@@ -34,3 +93,5 @@ result $? "a module that stays keeps its node"
 exec 3<&-
 unload "kmod_test -u"
 clean_log "pass_p2p_tokens"
+[ "$(mounts)" = "$before" ]
+result $? "no file system is left"

@@ -23,6 +23,12 @@ style() {
 # absent REGEX: no line of the module's code matches.
 absent() { ! grep -nE "$1" "$top"/kmod/*.[ch]; }
 
+# charged: the caller's cgroup pays for all that the module allocates for a caller.
+charged() {
+	absent '\bGFP_KERNEL\b' && absent '\bxa_init\(|\bDEFINE_XARRAY\(' &&
+		! grep -nE '\b(xa_init_flags|DEFINE_XARRAY_FLAGS)\(' "$top"/kmod/*.[ch] | grep -v XA_FLAGS_ACCOUNT
+}
+
 need sparse:sparse perl:perl
 source=$("$here/fetch.sh" style 6.1) || exit 1
 # build.sh fails on any warning.
@@ -35,5 +41,6 @@ for f in "$top"/kmod/*.[ch] "$top"/tests/kmod/{nvidia_sim*.[ch],card_sim.c} \
 	check "checkpatch --strict ${f#"$top"/}" style "$f"
 done
 check "no pointer is printed" absent '%p'
+check "all memory is charged" charged
 check "nothing that a user could make WARN or BUG" absent '\b(WARN|BUG)(_ON)?(_ONCE)?\('
 done_testing
