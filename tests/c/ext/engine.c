@@ -193,11 +193,13 @@ static int pop(void **ctx)
 }
 
 static struct gdr_engine *engine;
+static _Atomic int ids_asked;
 
 static uint64_t attribute(int name, uint64_t ptr)
 {
 	bool of_device = ptr - (uintptr_t)device < sizeof(device);
 
+	atomic_fetch_add(&ids_asked, name == BUFFER_ID);
 	switch (name) {
 	case MEMORY_TYPE:
 		return ptr - (uintptr_t)pinned < sizeof(pinned) ||
@@ -423,12 +425,19 @@ static void lands(void)
 
 static void other_memory(void)
 {
+	static uint8_t host[3u << 20];
+	int before = atomic_load(&ids_asked), synced;
+
+	tap_is(&tap, copy(false, 0, host, sizeof(host), &owners[0]), 0, "a copy of many chunks");
+	tap_is(&tap, atomic_load(&ids_asked) - before, 2, "asks for the memory of the first and the last byte, once:");
+	synced = atomic_load(&syncs);
 	atomic_fetch_add(&buffer_id, 1);
 	tap_is(&tap, copy(true, 0, pinned, 4096, &owners[0]), GDR_ENGINE_OTHER_MEMORY,
 	       "a copy to memory that is another one");
 	atomic_fetch_sub(&buffer_id, 1);
 	tap_is(&tap, copy(true, 0, pinned, 4096, &owners[0]), GDR_ENGINE_OTHER_MEMORY,
 	       "memory does not come back: a copy");
+	tap_is(&tap, atomic_load(&syncs) - synced, 0, "nothing was begun, and nothing is waited for:");
 	start();
 }
 
