@@ -1,6 +1,7 @@
 package backendtest
 
 import (
+	"fmt"
 	"os"
 	"testing"
 
@@ -108,6 +109,7 @@ func (b Simulated) refusedMaps(t *testing.T) {
 	for _, want := range b.NoTypes {
 		_, _, err := p.Map(Page, want)
 		require.ErrorIs(t, err, unix.EINVAL, "type %d", want)
+		require.ErrorContains(t, err, fmt.Sprintf("mapping type %d was asked for", want))
 	}
 	require.NoError(t, p.Unpin())
 }

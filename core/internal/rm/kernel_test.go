@@ -182,14 +182,16 @@ func TestDividedByNVML(t *testing.T) {
 		define  string
 		slot    uint8
 		version int
+		refusal status // of the memory
 		want    string
 	}{
-		{"MIG=1", 2, 535, "divided into instances"},
-		{"MIG=0", 2, 535, "another process"},
-		{"MIG=1", 3, 535, "another process"}, // NVML does not know the GPU
-		{"FAIL_INIT=9", 2, 535, "another process"},
-		{"FAIL_ASK=9", 2, 535, "another process"},
-		{"MIG=1", 2, 550, "another process"}, // the driver said no
+		{"MIG=1", 2, 535, statusObjectNotFound, "divided into instances"},
+		{"MIG=1", 2, 535, statusInsufficientRights, "MPS server"},
+		{"MIG=0", 2, 535, statusObjectNotFound, "another process"},
+		{"MIG=1", 3, 535, statusObjectNotFound, "another process"}, // NVML does not know the GPU
+		{"FAIL_INIT=9", 2, 535, statusObjectNotFound, "another process"},
+		{"FAIL_ASK=9", 2, 535, statusObjectNotFound, "another process"},
+		{"MIG=1", 2, 550, statusObjectNotFound, "another process"}, // the driver said no
 	} {
 		withNVML(t, c.define, func() {
 			w := newWorld(t, "mig")
@@ -203,6 +205,7 @@ func TestDividedByNVML(t *testing.T) {
 					order.PutUint32(params(b)[8:], noInstance)
 				}
 			}
+			w.rm.fail("DUP_OBJECT", 1, c.refusal)
 			w.notPinned(w.cuda.memAlloc(0, 2*mib).start, 1, unix.ENOTSUP, c.want)
 			w.end()
 		})

@@ -445,20 +445,20 @@ func TestMappingTypes(t *testing.T) {
 	for _, c := range []struct {
 		answer    answer
 		ats       bool
-		attribute bool // CUDA says that the GPU is coherent
-		want, got backend.MappingType
+		attribute bool                // CUDA says that the GPU is coherent
+		want, got backend.MappingType // got is told with err, too
 		err       error
 	}{
 		{answer: answer{2, 2}, got: backend.WC},
 		{answer: answer{2, 2}, want: backend.WC, got: backend.WC},
-		{answer: answer{2, 2}, want: backend.Caching, err: unix.ENOTSUP},
-		{answer: answer{2, 2}, want: backend.Device, err: unix.ENOTSUP},
+		{answer: answer{2, 2}, want: backend.Caching, got: backend.WC, err: unix.ENOTSUP},
+		{answer: answer{2, 2}, want: backend.Device, got: backend.WC, err: unix.ENOTSUP},
 		{answer: answer{2, 2}, ats: true, got: backend.WC},
 		{answer: answer{2, 1}, got: backend.Device},
 		{answer: answer{2, 1}, want: backend.Device, got: backend.Device},
 		{answer: answer{0, 6}, ats: true, got: backend.Caching},
 		{answer: answer{0, 6}, attribute: true, got: backend.Caching},
-		{answer: answer{0, 6}, ats: true, want: backend.WC, err: unix.ENOTSUP},
+		{answer: answer{0, 6}, ats: true, want: backend.WC, got: backend.Caching, err: unix.ENOTSUP},
 		{answer: answer{0, 6}, err: unix.ENOTSUP},
 		{answer: answer{1, 6}, got: backend.WC}, // the fake does not say how it is cached
 		{answer: answer{0, 0}, ats: true, err: unix.ENOTSUP},
@@ -481,7 +481,9 @@ func TestMappingTypes(t *testing.T) {
 		if c.err == nil {
 			require.Equal(t, c.got, got, "%+v", c)
 			require.NoError(t, p.Unmap())
-		} else if c.want == backend.None {
+		} else if c.got != backend.None {
+			require.ErrorContains(t, err, fmt.Sprintf("mapping type %d was asked for, the NVIDIA driver gave type %d", c.want, c.got))
+		} else {
 			require.ErrorContains(t, err, fmt.Sprintf("the mapping %d and the cache type %d", c.answer.mapping, c.answer.cache))
 		}
 		require.Equal(t, 2, w.held(), "two objects, and nothing mapped")
@@ -491,6 +493,21 @@ func TestMappingTypes(t *testing.T) {
 	}
 }
 
+// A mapping of another type than was asked for goes. That it cannot go is told, too.
+func TestAnotherTypeThatStays(t *testing.T) {
+	w := newWorld(t)
+	a := w.cuda.memAlloc(0, 2*mib)
+	p := w.pinned(a.start, 4096)
+	w.rm.fail("munmap", 1, unix.EDOM)
+	_, _, err := p.Map(4096, backend.Device)
+	require.ErrorIs(t, err, unix.ENOTSUP)
+	require.ErrorIs(t, err, unix.EDOM)
+	require.ErrorContains(t, err, "munmap of GPU memory")
+	require.NoError(t, p.Unmap(), "it can be unmapped later")
+	require.NoError(t, p.Unpin())
+	w.end()
+}
+
 func TestPartsOfDifferentTypes(t *testing.T) {
 	w := newWorld(t)
 	a := w.cuda.vmm(0, false, []uint64{2 * mib, 2 * mib})
@@ -498,7 +515,7 @@ func TestPartsOfDifferentTypes(t *testing.T) {
 	p := w.pinned(a.start, 4*mib)
 	_, _, err := p.Map(4*mib, backend.None)
 	require.ErrorIs(t, err, unix.ENOTSUP)
-	require.ErrorContains(t, err, "pin each on its own")
+	require.ErrorContains(t, err, "as type 1 and as type 3; pin each on its own")
 	require.Equal(t, 2, w.held())
 	_, got, err := p.Map(2*mib, backend.None)
 	require.NoError(t, err, "the first alone")
