@@ -172,7 +172,7 @@ child:crash: fork_first fork_after_open fork_with_mapping fork_opens_again fork_
 to:nothing: small_writes stale_handle errno_unmap fork_with_mapping
 from:nothing: sync_memops access_after_unmap errno_copy stale_handle
 from:scribbles: access_after_unmap access_after_unpin access_after_close access_after_free stale_handle fork_with_mapping fork_opens_again fork_while_busy errno_copy
-copies:flipped: basic_cumemalloc
+copies:flipped: basic_cumemalloc unaligned_size many_small many_buffers partial_map sync_memops small_writes fork_first errno_unmap
 to:skips=1: basic_cumemalloc access_after_free unaligned_size small_writes errno_copy
 to:skips=2: small_writes
 to:skips=4: small_writes two_opens stale_handle fork_with_mapping
