@@ -84,6 +84,7 @@ var table = []Group{
 	// The copy routines, the threads behind them, and how the way is chosen.
 	{Name: "copy", Rows: []Program{
 		{Name: "routines", Cmd: cmd("$B/bin/copy_test")},
+		{Name: "machines", Cmd: cmd("$B/bin/machines_test")},
 		{Name: "data", Cmd: cmd("$B/bin/data_test")},
 		{Name: "pool", Cmd: cmd("$B/bin/ext_pool")},
 		{Name: "pool_steps", Cmd: cmd("$B/bin/pool_steps")},

@@ -15,6 +15,10 @@ $(BIN)/copy_test $(BIN)/ext_pool:
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS) $(COPY_TEST)
 
+$(BIN)/machines_test: $(T)/copy/machines.c $(filter-out %/threads.c,$(COPY_C)) $(CAPI_H) $(T)/copy/cpu_double.h tools/tap.h
+	@mkdir -p $(@D)
+	$(CC) $(CFLAGS) $(COPY_TEST) -include $(T)/copy/cpu_double.h
+
 # These two have capi/long/pool.c in them.
 $(BIN)/pool_rules: $(T)/copy/pool_rules.c $(LONG_C) $(CAPI_H) tools/tap.h
 	@mkdir -p $(@D)
