@@ -4,6 +4,7 @@
  * progress, the options. The figures, the loops, the clock and the terminal are the test's own.
  */
 #define _GNU_SOURCE 1
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -248,6 +249,19 @@ static void says(const void *how)
 	}
 }
 
+/* Output that went to a full disk, which then has room again. */
+static void loses_output(const void *arg)
+{
+	(void)arg;
+	if (!freopen("/dev/full", "w", stdout))
+		abort();
+	puts("a line");
+	fflush(stdout);
+	if (dup2(open("/dev/null", O_WRONLY), STDOUT_FILENO) < 0)
+		abort();
+	bench_flush_stdout("t");
+}
+
 static void test_ends(void)
 {
 	static const struct { int how, status; const char *text; } cases[] = {
@@ -260,7 +274,8 @@ static void test_ends(void)
 
 		snprintf(text, sizeof(text), "busy\r\033[K%s\n", cases[i].text);
 		tap_ok(&tap, ends(says, &cases[i].how, cases[i].status, text), "the line is gone, then: %s", cases[i].text);
-	}
+		}
+	tap_ok(&tap, ends(loses_output, NULL, BENCH_FAILED, "t: cannot write the output"), "output that was lost is a failure");
 }
 
 /* The sizes of copies one by one, up to the largest that -s takes. */
