@@ -274,7 +274,7 @@ static void test_ends(void)
 
 		snprintf(text, sizeof(text), "busy\r\033[K%s\n", cases[i].text);
 		tap_ok(&tap, ends(says, &cases[i].how, cases[i].status, text), "the line is gone, then: %s", cases[i].text);
-		}
+	}
 	tap_ok(&tap, ends(loses_output, NULL, BENCH_FAILED, "t: cannot write the output"), "output that was lost is a failure");
 }
 
