@@ -7,6 +7,7 @@
 #include <sched.h>
 #include <stdbool.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 #include "example.h"
 #include "mailbox/mailbox.h"
@@ -211,6 +212,7 @@ int main(void)
 {
 	static struct stage s;
 
+	alarm(120);	/* a message that is lost is waited for */
 	example_context();
 	s.g = example_open();
 	example_map(s.g, &s.m, GPU_PAGE_SIZE);

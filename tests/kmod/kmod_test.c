@@ -2541,6 +2541,7 @@ static void check_limit_line(int fd, uint64_t va)
 {
 	const char *const line = "user 0 meets a limit: see max_pins_per_* and max_mib_per_*";
 	const size_t size = 64 << 20;
+	const uint64_t all = (number_in("/sys/module/gdrdrv/parameters/max_mib_per_user", "%lld") + 1ULL) << 20;
 	uint64_t big = gpu_alloc(size), h[100];
 	int round, n;
 
@@ -2552,6 +2553,11 @@ static void check_limit_line(int fd, uint64_t va)
 		CHECK(!logged(line));
 		while (n--)
 			CHECK(unpin(fd, h[n]) == 0);
+	}
+	/* It is told of each pin that is more than all, for the user has nothing. */
+	for (round = 0; round < 2; round++) {
+		CHECK_ERR(try_pin(fd, va, all, &h[0]), ENOMEM);
+		CHECK(logged(line));
 	}
 	gpu_free(big);
 }
