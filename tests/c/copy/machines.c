@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "cpu_double.h"
 #include "copy/copy.h"
 #include "copy/direct.h"
 #include "tap.h"
