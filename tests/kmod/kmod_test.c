@@ -263,6 +263,14 @@ static long long number_in(const char *path, const char *format)
 	return n;
 }
 
+static uint64_t parameter(const char *name)
+{
+	char path[128];
+
+	snprintf(path, sizeof(path), "/sys/module/gdrdrv/parameters/%s", name);
+	return number_in(path, "%lld");
+}
+
 static int held(void)
 {
 	return number_in("/proc/driver/gdrdrv/nv_get_pages_refcount", "%lld");
@@ -474,7 +482,8 @@ static void test_pin_arguments(void)
 		{ 0, GPU_PAGE }, { va, 0 }, { va, UINT64_MAX }, { va, -va }, { va, -va - 1 },
 		{ UINT64_MAX, 1 }, { UINT64_MAX - 5, 2 }, { -(uint64_t)GPU_PAGE + 1, 1 },
 		{ UINT64_MAX, GPU_PAGE }, { va, 1UL << 60 }, { va, 1UL << 63 },
-		{ va, (uint64_t)INT64_MAX - va }, { va, (1UL << 48) + 1 }, { va, most + 1 },
+		{ va, (uint64_t)INT64_MAX - va }, { va, 1UL << 48 }, { va, (1UL << 48) + 1 },
+		{ va, most + 1 },
 	}, refused[] = {
 		{ 1, GPU_PAGE }, { va, 5 * GPU_PAGE }, { va - GPU_PAGE, GPU_PAGE },
 		{ (uintptr_t)&h, 1 }, { -2UL * GPU_PAGE, GPU_PAGE },
@@ -2541,7 +2550,7 @@ static void check_limit_line(int fd, uint64_t va)
 {
 	const char *const line = "user 0 meets a limit: see max_pins_per_* and max_mib_per_*";
 	const size_t size = 64 << 20;
-	const uint64_t all = (number_in("/sys/module/gdrdrv/parameters/max_mib_per_user", "%lld") + 1ULL) << 20;
+	const uint64_t all = (parameter("max_mib_per_user") + 1) << 20;
 	uint64_t big = gpu_alloc(size), h[100];
 	int round, n;
 
@@ -2636,14 +2645,6 @@ static void test_many_pins(void)
 		pin(fd, va, 1);
 	CHECK(held() == N);
 	CHECK(stats().pins == N);
-}
-
-static uint64_t parameter(const char *name)
-{
-	char path[128];
-
-	snprintf(path, sizeof(path), "/sys/module/gdrdrv/parameters/%s", name);
-	return number_in(path, "%lld");
 }
 
 /* Pins until memory runs out. Returns how many pinnings there were. */
