@@ -3,7 +3,7 @@
  * front_double.h - what a file of capi/ needs of the rest of the front, for a program
  * that is built from that file itself. There is one front, of one process: it is up,
  * with the epoch and the table that the program gives it. Nothing is logged, unless the
- * program has a gdr_log of its own: refused calls are what the tests look for.
+ * program has log_double.h: refused calls are what the tests look for.
  */
 #ifndef FRONT_DOUBLE_H
 #define FRONT_DOUBLE_H
@@ -26,7 +26,7 @@ bool gdr_front_inherited(uint64_t handle)
 	return epoch && epoch < front.epoch;
 }
 
-#if !defined(FRONT_HAS_LOG)
+#ifndef LOG_DOUBLE_H
 void gdr_log(int level, const char *fmt, ...)
 {
 	(void)level;

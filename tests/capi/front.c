@@ -8,7 +8,6 @@
 #include <errno.h>
 #include <pthread.h>
 #include <sched.h>
-#include <stdarg.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -19,6 +18,7 @@
 #include <unistd.h>
 
 #include "tap.h"
+#include "../c/log_double.h"
 
 /* Which files are not there, and how each step ends. */
 static bool no_gdrdrv, no_nvidiactl, may_not_look, no_memory, old_kernel;
@@ -95,7 +95,7 @@ static struct {
 	enum gdr_driver_state driver;
 	int runtime, core;	/* what each answers */
 	const char *routine;	/* that the environment names */
-	_Atomic int loads, choices, runtimes, cores, lines;
+	_Atomic int loads, choices, runtimes, cores;
 	uint32_t epoch;		/* that the core was given last */
 } of;
 
@@ -119,19 +119,6 @@ const struct copy_impl *copy_select(const char *name)
 {
 	of.choices++;
 	return name && strcmp(name, impl.name) ? NULL : &impl;
-}
-
-static char said[512];		/* by the last line */
-
-__attribute__((format(printf, 2, 3)))
-void gdr_log(int level, const char *fmt, ...)
-{
-	va_list args;
-
-	va_start(args, fmt);
-	vsnprintf(said, sizeof(said), fmt, args);
-	va_end(args);
-	of.lines += level == GDR_LOG_ERROR;
 }
 
 /* Whether the last line names it, as "(errno 19)". */
@@ -229,15 +216,17 @@ static void test_prepare(void)
 		int rc;
 
 		memset(&of, 0, sizeof(of));
+		lines = 0;
 		no_gdrdrv = rows[i].no_gdrdrv;
 		no_nvidiactl = rows[i].no_nvidiactl;
 		of.driver = rows[i].driver;
 		rc = prepare_start(&opts);
-		tap_ok(&tap, rc == rows[i].rc && of.loads == rows[i].loads && of.lines == !!rc && (!rc || said_errno(rc)),
+		tap_ok(&tap, rc == rows[i].rc && of.loads == rows[i].loads && lines == !!rc && (!rc || said_errno(rc)),
 		       "backend %s%s, %s gdrdrv, %s nvidiactl, driver %d: %d", rows[i].backend ? rows[i].backend : "any",
 		       rows[i].force ? " or dmabuf" : "", no_gdrdrv ? "no" : "a", no_nvidiactl ? "no" : "a", rows[i].driver, rc);
 	}
 	memset(&of, 0, sizeof(of));
+	lines = 0;
 	no_gdrdrv = no_nvidiactl = may_not_look = true;
 	of.driver = GDR_DRIVER_NOT_FOUND;
 	check(!prepare_start(&any) && !of.loads, "what may not be looked at may be there");
@@ -292,19 +281,19 @@ static int steps(void)
 	pages = 0;
 	no_gdrdrv = no_nvidiactl = true;
 	of.driver = GDR_DRIVER_NOT_FOUND;
-	MUST(start() == ENODEV && !gdr_front_here() && !of.choices && of.lines == 1);
+	MUST(start() == ENODEV && !gdr_front_here() && !of.choices && lines == 1);
 	no_gdrdrv = no_nvidiactl = false;
 	of.routine = "another CPU's";
-	MUST(start() == EINVAL && !gdr_front_here() && !of.runtimes && of.lines == 2 && strstr(said, "GDRCOPY_COPY_IMPL "));
+	MUST(start() == EINVAL && !gdr_front_here() && !of.runtimes && lines == 2 && strstr(said, "GDRCOPY_COPY_IMPL "));
 	of.routine = "";
-	MUST(start() == EINVAL && !of.runtimes && of.lines == 3);
+	MUST(start() == EINVAL && !of.runtimes && lines == 3);
 	of.routine = NULL;
 	of.runtime = EAGAIN;
-	MUST(start() == EAGAIN && !gdr_front_here() && of.runtimes == 1 && !of.cores && of.lines == 4);
+	MUST(start() == EAGAIN && !gdr_front_here() && of.runtimes == 1 && !of.cores && lines == 4);
 	MUST(strstr(said, strerror(EAGAIN)));
 	of.runtime = 0;
 	of.core = ENOMEM;
-	MUST(start() == ENOMEM && !gdr_front_here() && of.runtimes == 2 && of.cores == 1 && of.lines == 4);
+	MUST(start() == ENOMEM && !gdr_front_here() && of.runtimes == 2 && of.cores == 1 && lines == 4);
 	MUST(gdr_front_admit(handle(1), 0) == EINVAL);
 	of.core = 0;
 	MUST(!start() && gdr_front_here() && of.runtimes == 2 && of.cores == 2);
@@ -313,7 +302,7 @@ static int steps(void)
 	MUST(pages == 1);
 	of.driver = GDR_DRIVER_NO_LOADER;
 	no_gdrdrv = true;
-	MUST(!start() && of.cores == 2 && of.loads == 1 && of.lines == 5);
+	MUST(!start() && of.cores == 2 && of.loads == 1 && lines == 5);
 	return 0;
 }
 
@@ -376,14 +365,14 @@ static int child(void)
 
 	MUST(!gdr_front_here() && page && !page->epoch && !page->runs && !page->table && !page->impl);
 	MUST(gdr_front_inherited(handle(1)) && !gdr_front_inherited(0) && !gdr_front_inherited(5));
-	MUST(gdr_front_admit(handle(1), 0) == EACCES && gdr_front_admit(0, 0) == EINVAL && of.lines == 2);
+	MUST(gdr_front_admit(handle(1), 0) == EACCES && gdr_front_admit(0, 0) == EINVAL && lines == 2);
 	MUST(said_errno(EINVAL));
 	MUST(gdr_front_admit(handle(2), 0) == EINVAL);
 	MUST(!start() && of.epoch == 2 && of.runtimes == 2 && atomic_load(&gdr_front_page) == page);
 	MUST(gdr_front_inherited(handle(1)) && !gdr_front_inherited(handle(2)) && !gdr_front_inherited(handle(3)));
-	of.lines = 0;
-	MUST(!gdr_front_admit(handle(2), handle(2)) && !gdr_front_admit(0, 0) && !gdr_front_admit(handle(3), 7) && !of.lines);
-	MUST(gdr_front_admit(handle(1), handle(2)) == EACCES && gdr_front_admit(handle(2), handle(1)) == EACCES && of.lines == 2);
+	lines = 0;
+	MUST(!gdr_front_admit(handle(2), handle(2)) && !gdr_front_admit(0, 0) && !gdr_front_admit(handle(3), 7) && !lines);
+	MUST(gdr_front_admit(handle(1), handle(2)) == EACCES && gdr_front_admit(handle(2), handle(1)) == EACCES && lines == 2);
 	MUST(said_errno(EACCES));
 	MUST(in_child(grandchild));
 	MUST(gdr_front_here() && gdr_front_here()->epoch == 2);
@@ -396,7 +385,7 @@ static int close_inherited(void)
 	for (uint64_t i = 0; i < GDR_INHERITED_MAX; i++)
 		MUST(!gdr_front_close_inherited(handle(1) + i));
 	for (uint64_t i = 0; i < GDR_INHERITED_MAX; i++)
-		MUST(gdr_front_close_inherited(handle(1) + i) == EACCES && of.lines == (int)i + 1);
+		MUST(gdr_front_close_inherited(handle(1) + i) == EACCES && lines == (int)i + 1);
 	MUST(!gdr_front_close_inherited(handle(1) + GDR_INHERITED_MAX));
 	for (uint64_t i = 1; i <= GDR_INHERITED_MAX; i++)
 		MUST(gdr_front_close_inherited(handle(1) + i) == EACCES);
@@ -408,25 +397,25 @@ static int parent(void)
 {
 	MUST(!gdr_front_inherited(handle(1)) && gdr_front_admit(handle(1), 0) == EINVAL);
 	MUST(!start() && of.epoch == 1);
-	of.lines = 0;
+	lines = 0;
 	pthread_mutex_lock(&gdr_front_here()->lock);	/* a child finds it free */
 	MUST(in_child(child) && in_child(close_inherited));
 	pthread_mutex_unlock(&gdr_front_here()->lock);
-	MUST(!gdr_front_admit(handle(1), handle(1)) && !of.lines && gdr_front_here()->epoch == 1);
+	MUST(!gdr_front_admit(handle(1), handle(1)) && !lines && gdr_front_here()->epoch == 1);
 	return 0;
 }
 
 static int last_generation(void)
 {
 	atomic_store(&last_epoch, GDR_HANDLE_EPOCH_MAX - 1);
-	MUST(!start() && of.epoch == GDR_HANDLE_EPOCH_MAX && !of.lines);
+	MUST(!start() && of.epoch == GDR_HANDLE_EPOCH_MAX && !lines);
 	return 0;
 }
 
 static int after_the_last(void)
 {
 	atomic_store(&last_epoch, GDR_HANDLE_EPOCH_MAX);
-	MUST(start() == EAGAIN && start() == EAGAIN && !of.runtimes && !gdr_front_here() && of.lines == 2 && strstr(said, " 4095 generations"));
+	MUST(start() == EAGAIN && start() == EAGAIN && !of.runtimes && !gdr_front_here() && lines == 2 && strstr(said, " 4095 generations"));
 	return 0;
 }
 
@@ -434,6 +423,7 @@ int main(void)
 {
 	test_prepare();
 	memset(&of, 0, sizeof(of));
+	lines = 0;
 	check(in_child(alone), "a process of one thread is registered for membarrier");
 	check(in_child(with_threads), "one with several is not, by the start");
 	check(in_child(no_barrier), "a process that may not register starts all the same");

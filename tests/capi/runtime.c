@@ -8,7 +8,6 @@
 #include <errno.h>
 #include <linux/futex.h>
 #include <pthread.h>
-#include <stdarg.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -23,9 +22,9 @@
 
 #include "copy/threads.h"
 #include "host/guest.h"
-#include "host/log.h"
 #include "host/reserve.h"
 #include "tap.h"
+#include "../c/log_double.h"
 
 /* What is had now, and the number of the call that fails, with its errno. */
 static long mapped, descriptors, most_descriptors, pauses;
@@ -279,20 +278,6 @@ void *gdr_reserve_mmap(void *addr, size_t len, int prot, int flags)
 {
 	(void)prot, (void)flags;
 	return (char *)addr + len;
-}
-
-static int lines;
-static char said[512];		/* by the last one */
-
-__attribute__((format(printf, 2, 3)))
-void gdr_log(int level, const char *fmt, ...)
-{
-	va_list args;
-
-	va_start(args, fmt);
-	vsnprintf(said, sizeof(said), fmt, args);
-	va_end(args);
-	lines += level == GDR_LOG_ERROR;
 }
 
 static struct tap tap;

@@ -28,7 +28,7 @@ $(BIN)/pool_steps: $(T)/copy/pool_steps.c capi/long/pool.c $(COPY_C) $(CAPI_H) t
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS) $(C11) -Icapi -I$(T) -o $@ $(filter-out %/pool.c,$(filter %.c,$^)) -lpthread -ldl
 
-$(BIN)/data_test: $(T)/copy/data.c capi/data.c capi/long/plan.c $(COPY_C) $(CAPI_H) $(T)/front_double.h tools/tap.h
+$(BIN)/data_test: $(T)/copy/data.c capi/data.c capi/long/plan.c $(COPY_C) $(CAPI_H) $(T)/front_double.h $(T)/log_double.h tools/tap.h
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS) $(COPY_TEST)
 

@@ -9,7 +9,6 @@
 #include <pthread.h>
 #include <setjmp.h>
 #include <signal.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -21,7 +20,7 @@
 #include "copy/copy.h"
 #include "long/plan.h"
 #include "data.h"
-#define FRONT_HAS_LOG
+#include "log_double.h"
 #include "front_double.h"
 #include "gdrapi_ext.h"
 #include "long/long.h"
@@ -34,21 +33,6 @@ static struct gdr_table table;
 static struct gdr_slot *slots;
 static struct gdr_hazard *hazards;
 static unsigned char dev[HANDLES][EDGE + SIZE + EDGE], host[SIZE + 2 * EDGE];
-
-/* The last line that was logged, and how many. */
-static char said[256];
-static int lines;
-
-__attribute__((format(printf, 2, 3)))
-void gdr_log(int level, const char *fmt, ...)
-{
-	va_list args;
-
-	va_start(args, fmt);
-	vsnprintf(said, sizeof(said), fmt, args);
-	va_end(args);
-	lines += level == GDR_LOG_ERROR;
-}
 
 /* In place of the C library's: how they end, if not as the kernel has it. */
 static stack_t *stack_now;	/* of this thread's handlers */
@@ -336,7 +320,8 @@ static void test_levels(void)
 	check(!copy(0, mh(0), first(0), host, 100) && !rc_inside && seen[0] == mh(0).h && seen[1] == mh(2).h && seen[2] == mh(1).h &&
 	      is_idle(), "and one inside that the last");
 	hook = copy_thrice_inside;
-	moves = lines = 0;
+	lines = 0;
+	moves = 0;
 	check(!copy(0, mh(0), first(0), host, 100) && rc_inside == EAGAIN && moves == 3 && is_idle() && lines == 1 &&
 	      strstr(said, "interrupted 3 copies of this thread") && strstr(said, "(errno 11)"), "a fourth is EAGAIN");
 }
