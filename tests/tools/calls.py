@@ -8,6 +8,7 @@ runs these alone.
 """
 
 import concurrent.futures
+import csv
 import json
 import os
 import re
@@ -17,6 +18,7 @@ import sys
 import tempfile
 import time
 
+from lacking import without
 from tap import check, done
 
 BIN, TRACE = sys.argv[1:3]
@@ -298,9 +300,8 @@ def apiperf():
                                                        "cuMemRelease", "vkMapMemory", "vkUnmapMemory", "vkFreeMemory")]}[name]
         want += [(op, who, "alone", PAGE, 1, 1, 3) for op, who in steps]
         check(got == want, f"apiperf on {name}: its figures", set(got) ^ set(want))
-        maps = [c.args[:4] + c.args[5:] for c in calls.of("mmap") if c.args[4] != -1]
-        pages = [c.args[5] for c in calls.of("mmap") if c.args[4] != -1]
-        check(name == "vulkan" or len(maps) == 5 and all(m[:4] == [0, PAGE, 3, 1] for m in maps) and (name == "gdrdrv" or not any(pages)),
+        maps = [c.args for c in calls.of("mmap") if c.args[4] != -1]
+        check(name == "vulkan" or len(maps) == 5 and all(m[:4] == [0, PAGE, 3, 1] and (name == "gdrdrv" or not m[5]) for m in maps),
               f"apiperf on {name}: what the system maps", maps)
         check(all(c.args[2:5] == [0, PAGE, 0] for c in calls.of("vkMapMemory")) and
               all(c.args[2:] == [PAGE, 1, 0] for c in calls.of("cuMemGetHandleForAddressRange")), f"apiperf on {name}: what the driver maps",
@@ -576,42 +577,34 @@ def machine():
 
 def other_library():
     """A libgdrapi that lacks extensions, as NVIDIA's does."""
-    with open(os.path.join(BIN, "..", "libgdrapi.so.2"), "rb") as f:
-        whole = f.read()
-
-    def without(names, command, **env):
-        folder = tempfile.mkdtemp(dir=WORK)
-        data = whole
-        for name in names.encode().split():
-            data = data.replace(name + b"\0", b"_" + name[1:] + b"\0")
-        with open(os.path.join(folder, "libgdrapi.so.2"), "wb") as f:
-            f.write(data)
+    def lacks(names, command, **env):
+        path = without(names.split(), os.path.join(BIN, "..", "libgdrapi.so.2"), tempfile.mkdtemp(dir=WORK))
         tool, *args = command.split()
         return subprocess.run([os.path.join(BIN, "gdrcopy_" + tool), *args], capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=120,
-                              env={**os.environ, "LD_LIBRARY_PATH": folder + ":" + os.environ["LD_LIBRARY_PATH"], **env})
+                              env={**os.environ, "LD_LIBRARY_PATH": path, **env})
 
     memory = "this libgdrapi has no gdr_mem_alloc: choose -a cumemalloc or -a cumemcreate; see 'gdrcopy_copybw --help'\n"
     for name in "gdr_mem_alloc", "gdr_mem_get_device_ptr", "gdr_mem_free":
-        out = without(name, BW)
+        out = lacks(name, BW)
         check(out.returncode == 2 and out.stderr == "gdrcopy_copybw: " + memory and not out.stdout, f"copybw without {name}", out.stdout + out.stderr)
-        out = without(name, BW + " -a cumemcreate")
+        out = lacks(name, BW + " -a cumemcreate")
         check(out.returncode == 0 and "\n# memory: cumemcreate\n" in out.stdout, f"copybw -a cumemcreate without {name}", out.stdout + out.stderr)
-    out = without("gdr_ext_version", "copybw --version")
+    out = lacks("gdr_ext_version", "copybw --version")
     check(out.returncode == 0 and out.stdout == "gdrcopy_copybw with libgdrapi 2.6 of another maker\n", "copybw --version without gdr_ext_version", out.stdout)
     for env, backend in ({}, "dmabuf"), (VULKAN, "gdrdrv"):
-        out = without("gdr_get_backend gdr_ext_version", BW + " --json", **env)
+        out = lacks("gdr_get_backend gdr_ext_version", BW + " --json", **env)
         facts = json.loads(out.stdout)
         check(facts["backend"] == backend and "build" not in facts and facts["libgdrapi"] == "2.6", f"copybw without a name of the backend: {backend}", facts)
 
     def ops(names):
-        out = without(names, PERF + " --csv")
-        return [line.split(",\"" if "\"" in line else ",")[1].split("\"")[0] for line in out.stdout.splitlines()[1:]] or out.stderr
+        out = lacks(names, PERF + " --csv")
+        return [row["op"] for row in csv.DictReader(out.stdout.splitlines())] or out.stderr
 
     every = ops("")
     for names, word in (("gdr_copy_to_mapping_v", "to_mapping_v"), ("gdr_copy_from_mapping_v", "from_mapping_v"), ("gdr_cache_open", "cache|in a row")):
         got = ops(names)
         check(got == [op for op in every if not re.search(word, op)] and len(got) < len(every), f"apiperf without {names} goes on", got)
-    rows = without("gdr_copy_to_mapping_v", "copylat --mode many --budget 1 --csv").stdout
+    rows = lacks("gdr_copy_to_mapping_v", "copylat --mode many --budget 1 --csv").stdout
     check(",gdrcopy," in rows and ",gdrcopy_v," not in rows, "copylat --mode many without gdr_copy_to_mapping_v", rows[:2000])
 
 
