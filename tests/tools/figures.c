@@ -573,12 +573,8 @@ static void test_apiperf_text(void)
 		{ .op = "mmap", .who = "system", .mode = "alone", .size = 65536, .p0 = 16, .p50 = 17, .samples = 7 },
 		{ .op = "mmap", .who = "system", .mode = "alone", .size = 1 << 20, .p0 = 18, .p50 = 19, .samples = 8 },
 	};
-	struct bench_result r = { .tool = "t" };
 
-	bench_fact(&r, "k", "v");
-	for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++)
-		bench_row(&r, &rows[i]);
-	is_text(printed(apiperf_print, &r, NULL),
+	is_printed(apiperf_print, rows, sizeof(rows) / sizeof(rows[0]),
 		"# k: v\n"
 		"\n           call                                 of                 P0          P50  samples\n"
 		"first      gdr_open                             gdrcopy       10.0 ns      11.0 ns        1\n"
@@ -588,7 +584,6 @@ static void test_apiperf_text(void)
 		"           mmap                                 system        16.0 ns      17.0 ns        7\n"
 		"\n1 MiB      call                                 of                 P0          P50  samples\n"
 		"           mmap                                 system        18.0 ns      19.0 ns        8\n", "gdrcopy_apiperf's text");
-	bench_result_free(&r);
 }
 
 static void test_units(void)

@@ -462,17 +462,12 @@ static void test_text(void)
 		{ .who = "gdrcopy", .mode = "hostmem", .p0 = 10, .p50 = 11, .samples = 12 },
 		{ .who = "plain", .mode = "gpumem", .p0 = 2000, .p50 = 3000, .samples = 13 },
 	};
-	struct bench_result r = { .tool = "t" };
 
-	bench_fact(&r, "k", "v");
-	for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++)
-		bench_row(&r, &rows[i]);
-	is_text(printed(print, &r, NULL),
+	is_printed(print, rows, sizeof(rows) / sizeof(rows[0]),
 		"# k: v\n\n"
 		"by         answer in                        P0        P50     rounds\n"
 		"gdrcopy    hostmem                     10.0 ns    11.0 ns         12\n"
 		"plain      gpumem                      2.00 us    3.00 us         13\n", "gdrcopy_pplat's text");
-	bench_result_free(&r);
 }
 
 static void test_limit(void)

@@ -47,6 +47,19 @@ static inline char *printed(void (*f)(const struct bench_result *, const struct 
 	return text;
 }
 
+/* Whether f prints that of these rows and the fact that k is v. */
+static inline void is_printed(void (*f)(const struct bench_result *, const struct bench_opts *),
+			      const struct bench_row *rows, size_t n, const char *want, const char *what)
+{
+	struct bench_result r = { .tool = "t" };
+
+	bench_fact(&r, "k", "v");
+	for (size_t i = 0; i < n; i++)
+		bench_row(&r, &rows[i]);
+	is_text(printed(f, &r, NULL), want, what);
+	bench_result_free(&r);
+}
+
 /* Whether f, in a process of its own, ends with that status and says text on stderr. */
 static inline bool ends(void (*f)(const void *), const void *arg, int want, const char *text)
 {
