@@ -84,7 +84,7 @@ static atomic_int opens;
 static unsigned long guards;	/* that the case made */
 
 /* Each gdr_t that was opened, and in which depth. */
-static struct { gdr_t g; int depth; bool closed; } opened[OPENS];
+static struct opened { gdr_t g; int depth; bool closed; } opened[OPENS];
 static atomic_int opened_n;
 
 static struct pin *pin_of(gdr_mh_t mh)
@@ -164,15 +164,22 @@ static void in_parent(void)
 				munmap(p->va, p->size);
 }
 
-/* An end of a mapping stays although the mapping is gone. It can be read. */
+/* The page of a mapping that has its byte at stays although the mapping is gone. It can be read. */
+static void leave_page(const struct pin *p, size_t at)
+{
+	size_t page = (size_t)sysconf(_SC_PAGESIZE);
+
+	if (p->va && mmap(p->va + at / page * page, page, PROT_READ,
+			  MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0) == MAP_FAILED)
+		abort();
+}
+
 static void leave_some(const struct pin *p, const char *first, const char *last)
 {
-	size_t page = (size_t)sysconf(_SC_PAGESIZE), size = (p->size + page - 1) / page * page;
-	char *at = lie(first) ? p->va : lie(last) ? p->va + size - page : NULL;
-
-	if (p->va && at && mmap(at, page, PROT_READ,
-				MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0) == MAP_FAILED)
-		abort();
+	if (lie(first))
+		leave_page(p, 0);
+	else if (lie(last))
+		leave_page(p, p->size - 1);
 }
 
 static void in_child(void)
@@ -481,10 +488,8 @@ gdr_t gdr_open(void)
 	e = errno;
 	first = first ? first : g;
 	opens += g != NULL;
-	for (int i = g && opened_n < OPENS ? opened_n++ : OPENS; i < OPENS; i = OPENS) {
-		opened[i].g = g;
-		opened[i].depth = now.depth;
-	}
+	if (g && opened_n < OPENS)
+		opened[opened_n++] = (struct opened){ .g = g, .depth = now.depth };
 	if (lie("open:descriptor"))
 		open_null(O_CLOEXEC);
 	if (answer(&c, g ? 0 : EINVAL))
@@ -739,10 +744,8 @@ int gdr_unmap(gdr_t g, gdr_mh_t mh, void *va, size_t size)
 	p = mh.h ? pin_of(mh) : NULL;
 	if (p && !rc) {
 		leave_some(p, "unmap:first", "unmap:last");
-		if (size < p->size)
-			leave_some(p, "unmap:part", "unmap:part_last");
-		if (va != p->va)
-			leave_some(p, "unmap:other", "unmap:other_last");
+		if ((size < p->size && lie("unmap:part")) || (va != p->va && lie("unmap:other")))
+			leave_page(p, 0);
 		p->va = NULL;
 	} else if (p && p->va && lie("unmap:refused")) {
 		munmap(p->va, p->size);
