@@ -68,13 +68,19 @@ func replace(t *testing.T, fd int, f func()) {
 	require.NoError(t, unix.Close(saved))
 }
 
+// smallPipe has both ends of a pipe, and how many bytes it takes.
+func smallPipe(t *testing.T, flags int) (p [2]int, room int) {
+	t.Helper()
+	require.NoError(t, unix.Pipe2(p[:], flags|unix.O_CLOEXEC))
+	room, err := unix.FcntlInt(uintptr(p[1]), unix.F_SETPIPE_SZ, 4096)
+	require.NoError(t, err)
+	return p, room
+}
+
 // A line is lost where standard error takes none of it, or part of it. The call goes on.
 func TestNoRoom(t *testing.T) {
 	replace(t, -1, func() { log.Errorf("nowhere") })
-	var p [2]int
-	require.NoError(t, unix.Pipe2(p[:], unix.O_NONBLOCK|unix.O_CLOEXEC))
-	room, err := unix.FcntlInt(uintptr(p[1]), unix.F_SETPIPE_SZ, 4096)
-	require.NoError(t, err)
+	p, room := smallPipe(t, unix.O_NONBLOCK)
 	replace(t, p[1], func() { log.Errorf("%s", strings.Repeat("x", 2*room)) })
 	got := make([]byte, 3*room)
 	n, err := unix.Read(p[0], got)
@@ -107,11 +113,8 @@ func TestInterruptedWrite(t *testing.T) {
 	defer signal.Stop(came)
 	withoutRestart(t, unix.SIGUSR1)
 
-	var p [2]int
-	require.NoError(t, unix.Pipe2(p[:], unix.O_CLOEXEC))
-	room, err := unix.FcntlInt(uintptr(p[1]), unix.F_SETPIPE_SZ, 4096)
-	require.NoError(t, err)
-	_, err = unix.Write(p[1], make([]byte, room))
+	p, room := smallPipe(t, 0)
+	_, err := unix.Write(p[1], make([]byte, room))
 	require.NoError(t, err)
 
 	replace(t, p[1], func() {
