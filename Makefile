@@ -65,7 +65,7 @@ VERSION_C = $(dir $(LIB))version.c
 .PHONY: version-text
 $(VERSION_C): version-text
 	@mkdir -p $(@D)
-	@echo 'const char gdr_version_text[] = "libgdrapi $(RELEASE) (commit $(COMMIT), " GDR_GO ", backends gdrdrv dmabuf rm vulkan)";' >$@.new
+	@echo 'const char gdr_version_text[] = "libgdrapi $(RELEASE) (commit $(COMMIT), " GDR_GO ", backends gdrdrv dmabuf rm)";' >$@.new
 	@cmp -s $@.new $@ && rm $@.new || mv $@.new $@
 
 # The linker wrapper and the version script are no inputs that go knows of, nor are

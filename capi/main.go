@@ -79,9 +79,6 @@ func gdrcore_open(opts *C.struct_gdr_options, g *C.uint64_t) (rc C.int) {
 	if opts.backend != nil {
 		o.Backend = C.GoString(opts.backend)
 	}
-	if opts.vk_driver_files != nil {
-		o.VulkanDriverFiles = C.GoString(opts.vk_driver_files)
-	}
 	var h door.Handle
 	h, err = library.Open(o)
 	*g = C.uint64_t(h)

@@ -357,28 +357,6 @@ func TestWhoStandsBy(t *testing.T) {
 	}
 }
 
-// A backend for requests by name is opened only for those, even if no other opens.
-func TestOnRequestAlone(t *testing.T) {
-	plain, asked := newHalf("plain", false), newHalf("asked", false)
-	saved := backends
-	backends = func(Options) []entry { return []entry{{Backend: plain}, {Backend: asked, onRequest: true}} }
-	t.Cleanup(func() { backends = saved })
-	d, err := Open(Options{})
-	require.NoError(t, err)
-	require.Equal(t, "plain", nameOf(t, d))
-	require.NoError(t, d.Close())
-	plain.Fail["open"] = unix.ENOENT
-	_, err = Open(Options{})
-	require.Equal(t, unix.ENODEV, Errno(err))
-	require.Zero(t, asked.count("open"))
-
-	d, err = Open(Options{Backend: "asked"})
-	require.NoError(t, err)
-	require.Equal(t, "asked", nameOf(t, d))
-	require.NoError(t, d.Close())
-	require.Equal(t, 2, plain.count("open"), "the one that was not asked for is not tried")
-}
-
 // Many first pins at the same time decide once.
 func TestFirstPinsRace(t *testing.T) {
 	able, other := newHalf("able", true, unix.EIO, unix.ENOTSUP), newHalf("other", false)

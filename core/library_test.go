@@ -55,7 +55,7 @@ func useLibC() {
 }
 
 // options force the backend of this run.
-var options = core.Options{Backend: os.Getenv("GDRCOPY_BACKEND"), VulkanDriverFiles: os.Getenv("VK_DRIVER_FILES")}
+var options = core.Options{Backend: os.Getenv("GDRCOPY_BACKEND")}
 
 // The way of a Go program, on a simulated driver: what the CPU writes CUDA reads, and the
 // other way.

@@ -7,7 +7,6 @@ import (
 	"testing"
 
 	"gdrapi/core/internal/rm"
-	"gdrapi/core/internal/vulkan"
 	"gdrapi/core/log"
 	"gdrapi/core/log/logtest"
 
@@ -25,11 +24,11 @@ func TestChoose(t *testing.T) {
 		}
 		return ns
 	}
-	require.Equal(t, []string{"gdrdrv", "dmabuf", "rm"}, names(Options{}), "vulkan is taken on request alone")
+	require.Equal(t, []string{"gdrdrv", "dmabuf", "rm"}, names(Options{}))
 	require.Equal(t, []string{"dmabuf"}, names(Options{ForceDMABuf: true}))
-	require.Equal(t, []string{"vulkan"}, names(Options{Backend: "vulkan", ForceDMABuf: true}))
+	require.Equal(t, []string{"gdrdrv"}, names(Options{Backend: "gdrdrv", ForceDMABuf: true}))
 	require.Equal(t, []string{"rm"}, names(Options{Backend: "rm"}))
-	for _, bad := range []string{"Vulkan", "dmabuf ", "x"} {
+	for _, bad := range []string{"vulkan", "RM", "dmabuf ", "x"} {
 		_, err := choose(Options{Backend: bad})
 		require.Equal(t, unix.EINVAL, Errno(err))
 	}
@@ -40,7 +39,7 @@ func TestBackends(t *testing.T) {
 	for _, b := range Backends(Options{}) {
 		names = append(names, b.Name())
 	}
-	require.Equal(t, []string{"gdrdrv", "dmabuf", "rm", "vulkan"}, names)
+	require.Equal(t, []string{"gdrdrv", "dmabuf", "rm"}, names)
 }
 
 type coded struct{}
@@ -79,9 +78,8 @@ func TestOutcome(t *testing.T) {
 // What the host says reaches the backends.
 func TestOptionsOfBackends(t *testing.T) {
 	watch := func(uintptr, uint64, uint64) (Seen, error) { return Seen{Object: 7}, nil }
-	all := Backends(Options{Watch: watch, VulkanDriverFiles: "/a:/b"})
+	all := Backends(Options{Watch: watch})
 	seen, err := all[2].(rm.Backend).Watch(0, 0, 0)
 	require.NoError(t, err)
 	require.EqualValues(t, 7, seen.Object)
-	require.Equal(t, vulkan.Backend{DriverFiles: "/a:/b"}, all[3])
 }

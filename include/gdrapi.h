@@ -35,15 +35,13 @@
  * itself. Nothing that the child does with inherited handles changes the parent.
  * No file descriptor of this library survives exec.
  *
- * Backends.  gdr_open chooses one of four ways to the memory:
+ * Backends.  gdr_open chooses one of three ways to the memory:
  *
  *	gdrdrv	the gdrdrv kernel module
  *	dmabuf	dma-buf exports of the CUDA driver
  *	rm	requests to the resource manager of NVIDIA's driver
- *	vulkan	the Vulkan driver; only where GDRCOPY_BACKEND asks for it
  *
- * The backend's page is 64 KiB on gdrdrv and rm. It is the CPU's page on dmabuf
- * and vulkan.
+ * The backend's page is 64 KiB on gdrdrv and rm. It is the CPU's page on dmabuf.
  */
 #ifndef GDRAPI_H
 #define GDRAPI_H
@@ -168,10 +166,9 @@ typedef gdr_info_v2_t gdr_info_t;
  * the library cannot know whether dma-bufs can be mapped. Then the first pin
  * decides between dmabuf and rm.
  *
- * The environment can force a backend. GDRCOPY_BACKEND is gdrdrv, dmabuf, rm or
- * vulkan. GDRCOPY_USE_DMABUF_MMAP=1 is dmabuf. Where both are set, GDRCOPY_BACKEND
- * counts. Vulkan needs libvulkan.so.1 and NVIDIA's driver for it. It cannot pin
- * memory of cuMemAlloc, so only GDRCOPY_BACKEND=vulkan opens it.
+ * The environment can force a backend. GDRCOPY_BACKEND is gdrdrv, dmabuf or
+ * rm. GDRCOPY_USE_DMABUF_MMAP=1 is dmabuf. Where both are set, GDRCOPY_BACKEND
+ * counts.
  *
  * gdr_open does not initialise CUDA: a process may open first, and fork or call
  * cuInit later. A process may open several times. Each open library has its own
@@ -231,10 +228,7 @@ int gdr_close(gdr_t g);
  * range past its allocation, a token that gdrdrv refuses, a NULL @handle or a bad
  * @g;
  * ENOTSUP when the backend cannot map memory of this kind. On rm: memory that
- * another process allocated. On dmabuf: memory of a GPU that exports no dma-bufs.
- * On vulkan: memory of cuMemAlloc (use gdr_mem_alloc, or cuMemCreate with POSIX
- * file descriptor handles), or a range over several allocations;
- * ENODEV when no Vulkan driver has the GPU;
+ * another process allocated. On dmabuf: memory of a GPU that exports no dma-bufs;
  * ENOMEM;
  * EMFILE when the process is out of file descriptors;
  * EACCES in a forked child.
@@ -332,7 +326,7 @@ int gdr_map(gdr_t g, gdr_mh_t handle, void **va, size_t size);
  * page of the backend, a NULL @va, or a bad @g or @handle;
  * EAGAIN when the buffer is mapped already;
  * ENOMEM;
- * EMFILE (vulkan, after an unmap);
+ * EMFILE (rm) when the process is out of file descriptors;
  * EACCES in a forked child;
  * ENOTSUP (EOPNOTSUPP) for a gdrdrv that lacks the type, and for a driver that
  * cannot map its dma-bufs.

@@ -26,7 +26,7 @@ extern "C" {
  * gdr_ext_version - which build of the library this is
  *
  * The text is one line, such as "libgdrapi 2.6.0 (commit 0123456789ab, go1.27.0, backends
- * gdrdrv dmabuf rm vulkan)": the release, the commit it was built from or "unknown", Go's
+ * gdrdrv dmabuf rm)": the release, the commit it was built from or "unknown", Go's
  * version, and all backends in the order in which gdr_open tries them. It is the library's,
  * and for people: a program asks gdr_runtime_get_version and gdr_get_backend.
  *
@@ -40,7 +40,7 @@ const char *gdr_ext_version(void);
 /**
  * gdr_get_backend - the name of the backend of an open library
  * @g: open library
- * @name: receives "gdrdrv", "dmabuf", "rm" or "vulkan", with a NUL at its end
+ * @name: receives "gdrdrv", "dmabuf" or "rm", with a NUL at its end
  * @size: bytes at @name; 16 are enough
  *
  * Where gdr_open could not decide between dmabuf and rm, the name is "dmabuf|rm"

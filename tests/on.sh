@@ -8,8 +8,8 @@
 set -eu
 if [ $# -eq 0 ]; then
 	case $(uname -m) in
-	x86_64) echo dmabuf rm vulkan ;;
-	*) echo dmabuf vulkan ;;
+	x86_64) echo dmabuf rm ;;
+	*) echo dmabuf ;;
 	esac
 	exit
 fi

@@ -20,12 +20,8 @@ import (
 	. "gdrapi/tests/suite"
 )
 
-// The backends that need no kernel. rm is simulated on x86-64 alone; Vulkan cannot pin
-// the memory that examples and consumers have.
-var (
-	all   = []string{"dmabuf", "rm", "vulkan"}
-	plain = []string{"dmabuf", "rm"}
-)
+// The backends that need no kernel. rm is simulated on x86-64 alone.
+var all = []string{"dmabuf", "rm"}
 
 func TestMain(m *testing.M) { Main(m, table) }
 
@@ -149,7 +145,6 @@ var table = []Group{
 	// The simulated drivers.
 	{Name: "doubles", Rows: []Program{
 		{Name: "libcuda", Cmd: cmd("$B/bin/doubles_selftest"), Sim: Plain},
-		{Name: "libvulkan", Cmd: cmd("$B/bin/vulkan_selftest"), Sim: Plain},
 		{Name: "libraries", Cmd: cmd("$B/bin/libraries_selftest"), Sim: Plain},
 		{Name: "libraries_rm", Cmd: cmd("$B/bin/libraries_selftest"), Sim: RMDriver},
 		{Name: "libcuda_rm", Cmd: cmd("$B/bin/doubles_selftest"), Sim: RMDriver,
@@ -240,7 +235,7 @@ var table = []Group{
 		counted("nixl", "1 opens=16 pins=128 maps=128 to=2097152 from=2097152", "$B/bin/consumer_nixl"),
 		counted("trtllm", "1 opens=2 pins=64 maps=64 to=3840000 from=3840000", "$B/bin/consumer_trtllm"),
 		counted("python", "0 opens=26 pins=25 maps=25 to=250 from=250", "python3", "tests/consumers/python.py"),
-		{Name: "broken", On: plain, Needs: cmd("python3"), Make: append(cmd("lib", "$B/front/libgdrapi.so"), sequences...),
+		{Name: "broken", On: all, Needs: cmd("python3"), Make: append(cmd("lib", "$B/front/libgdrapi.so"), sequences...),
 			Cmd: append(cmd("tests/consumers/broken.sh", "$B", "python3 tests/consumers/python.py"), sequences...)},
 	}},
 
@@ -253,9 +248,9 @@ var table = []Group{
 	}},
 
 	{Name: "examples", Rows: []Program{
-		{Name: "programs", Cmd: cmd("tests/examples/examples.sh", "$B/examples"), Make: cmd("examples", "$B/bin/demo", "$B/tests/libspoil.so", "$B/tests/libkernels.so"), On: plain},
-		{Name: "mailbox", Cmd: cmd("$B/examples/mailbox_test"), On: plain},
-		{Name: "capture", Cmd: cmd("$B/examples/capture_test"), On: plain},
+		{Name: "programs", Cmd: cmd("tests/examples/examples.sh", "$B/examples"), Make: cmd("examples", "$B/bin/demo", "$B/tests/libspoil.so", "$B/tests/libkernels.so"), On: all},
+		{Name: "mailbox", Cmd: cmd("$B/examples/mailbox_test"), On: all},
+		{Name: "capture", Cmd: cmd("$B/examples/capture_test"), On: all},
 		{Name: "parts", Cmd: cmd("$B/examples/parts_test"), Sim: Plain},
 	}},
 
@@ -507,7 +502,7 @@ var sequences = cmd("$B/bin/consumer_nccl", "$B/bin/consumer_dpdk", "$B/bin/cons
 // counted is a program that must do as much as least says: counted.sh.
 func counted(name, least string, program ...string) Program {
 	processes, counts, _ := strings.Cut(least, " ")
-	p := Program{Name: name, On: plain, Make: cmd("lib", "$B/front/libgdrapi.so"),
+	p := Program{Name: name, On: all, Make: cmd("lib", "$B/front/libgdrapi.so"),
 		Cmd: append(cmd("tests/consumers/counted.sh", "$B", processes, counts), program...)}
 	if strings.HasPrefix(program[0], "$B/") {
 		p.Make = append(p.Make, program[0])
@@ -603,13 +598,13 @@ func in(folder string, words []string) []string {
 	return moved
 }
 
-// emulated are the programs on another machine. The backends are dmabuf and vulkan: rm's
-// simulated driver needs seccomp's notifications, which qemu-user does not have. The
-// guests' own number of rounds takes too long here.
+// emulated are the programs on another machine. The backend is dmabuf: rm's simulated
+// driver needs seccomp's notifications, which qemu-user does not have. The guests' own
+// number of rounds takes too long here.
 func emulated(arch string) []Program {
 	tree := "$B/" + arch
 	run := tree + "/emulate" // the emulator, with its arguments
-	sim := cmd("LD_LIBRARY_PATH="+tree+"/doubles:"+tree, "VK_DRIVER_FILES="+tree+"/doubles/nvidia_icd.json", "GUEST_SCALE=0.05")
+	sim := cmd("LD_LIBRARY_PATH="+tree+"/doubles:"+tree, "GUEST_SCALE=0.05")
 	var programs []Program
 	add := func(p Program) {
 		p.Sim, p.Make, p.Built, p.Limit = Plain, cmd("arch-programs"), true, time.Hour
@@ -622,9 +617,8 @@ func emulated(arch string) []Program {
 	}
 	add(Program{Name: "abi_layout", Cmd: cmd(run, tree+"/bin/abi_layout")})
 	add(Program{Name: "doubles_libcuda", Cmd: cmd(run, tree+"/bin/doubles_selftest")})
-	add(Program{Name: "doubles_libvulkan", Cmd: cmd(run, tree+"/bin/vulkan_selftest")})
 	for _, p := range []string{"badinput", "gdrcopy_sanity", "vkgdr_test"} {
-		on(p, p, nil, "dmabuf", "vulkan")
+		on(p, p, nil, "dmabuf")
 	}
 	on("sanity_coherent", "gdrcopy_sanity", cmd("CUDA_SIM_COHERENT=1"), "dmabuf")
 	for _, p := range exts {
@@ -633,10 +627,8 @@ func emulated(arch string) []Program {
 	for _, p := range guests {
 		on("guest_"+p.Name, "guest_"+p.Name, nil, "dmabuf")
 	}
-	for _, b := range []string{"dmabuf", "vulkan"} {
-		add(Program{Name: "go_library_" + b, Cmd: cmd(run, tree+"/bin/core_test", "-test.v", "-test.run", "^(TestLibrary|Example)"), Count: GoTest,
-			Env: cmd("GDRCOPY_BACKEND=" + b)})
-	}
+	add(Program{Name: "go_library", Cmd: cmd(run, tree+"/bin/core_test", "-test.v", "-test.run", "^(TestLibrary|Example)"), Count: GoTest,
+		Env: cmd("GDRCOPY_BACKEND=dmabuf")})
 	// Those that start no program and compile none.
 	add(goTest(Program{Name: "go", Env: cmd("GOOS=linux", "GOARCH="+arch, "CGO_ENABLED=1", "CC="+compilers[arch])}, "-exec", run,
 		"./core", "./capi/door", "./capi/cpus", "./capi/handle", "./core/internal/gdrdrv", "./core/internal/mmio", "./cmd/gdrcopy_report/..."))

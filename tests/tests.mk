@@ -9,10 +9,10 @@
 
 T         := tests/c
 D         := $(B)/doubles
-SIM       := env LD_LIBRARY_PATH=$(abspath $(D)):$(abspath $(B)) VK_DRIVER_FILES=$(abspath $(D))/nvidia_icd.json RM_SIM=$(abspath $(D))/rm_sim GDR_TEST_DOUBLES=1
+SIM       := env LD_LIBRARY_PATH=$(abspath $(D)):$(abspath $(B)) RM_SIM=$(abspath $(D))/rm_sim GDR_TEST_DOUBLES=1
 CLANG     ?= clang
 
-DOUBLES   := $(D)/libcuda.so.1 $(D)/libcuda.so $(D)/libvulkan.so.1 $(D)/nvidia_icd.json $(D)/rm_sim
+DOUBLES   := $(D)/libcuda.so.1 $(D)/libcuda.so $(D)/rm_sim
 # What programs are built from, or again for, beside their own source.
 COPY_C    := $(wildcard capi/copy/*.c)
 LONG_C    := $(wildcard capi/long/*.c)

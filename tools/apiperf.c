@@ -15,7 +15,6 @@
 #include "bench/cuda.h"
 #include "bench/gpu.h"
 #include "bench/timing.h"
-#include "bench/vk.h"
 
 /* Other libgdrapi libraries lack the extensions: there, these are NULL. */
 extern __typeof__(gdr_copy_to_mapping_v) gdr_copy_to_mapping_v __attribute__((weak));
@@ -61,7 +60,6 @@ struct step {
 struct life {
 	struct bench_gpu gpu;
 	struct bench_cuda cuda;
-	struct bench_vk vk;	/* open on the vulkan backend alone */
 	struct bench_buf buf;
 	gdr_cache_t cache;
 	const char *backend;
@@ -90,12 +88,6 @@ static void step_add(struct life *l, const char *op, const char *who, uint64_t t
 	bench_samples_add(&s->samples, bench_ns(ticks));
 }
 
-static void vulkan_result(int result, const char *what)
-{
-	if (result)
-		bench_die("%s: %s gave VkResult %d", tool.name, what, result);
-}
-
 /* Times the expression that follows and ends the program unless it gives 0. */
 #define TIME(l, op, who, rc_of, call)			\
 	do {						\
@@ -107,7 +99,6 @@ static void vulkan_result(int result, const char *what)
 	} while (0)
 #define GDR(l, op, call) TIME(l, op, "gdrcopy", bench_rc(rc_, op), call)
 #define CUDA(l, op, call) TIME(l, op, "driver", bench_cu(&(l)->gpu, rc_, op), call)
-#define VULKAN(l, op, call) TIME(l, op, "driver", vulkan_result(rc_, op), call)
 #define SYS(l, op, call) TIME(l, op, "system", bench_rc(rc_ < 0 ? errno : 0, op), call)
 
 /* The library's mappings are touched, too, before they are taken down. */
@@ -319,57 +310,6 @@ static void beneath_dmabuf(struct life *l)
 	SYS(l, "close", close(fd));
 }
 
-/* A Vulkan device of this program's own stands in for the library's. */
-static void start_vulkan(struct life *l)
-{
-	unsigned char uuid[16] = { 0 };
-	const char *err;
-
-	if (!l->cuda.retain || !l->cuda.export_fd || !l->cuda.address_range || !l->cuda.uuid)
-		bench_die("%s: this libcuda.so.1 lacks calls that the vulkan backend is made of",
-			  tool.name);
-	bench_cu(&l->gpu, l->cuda.uuid(uuid, l->gpu.dev), "cuDeviceGetUuid");
-	err = bench_vk_open(&l->vk, uuid);
-	if (err)
-		bench_die("%s: Vulkan: %s", tool.name, err);
-}
-
-/* Some Vulkan calls return nothing, and the macros want a number. */
-static int vk_unmap(const struct bench_vk *v, vk_memory memory)
-{
-	v->unmap(v->device, memory);
-	return 0;
-}
-
-static int vk_free(const struct bench_vk *v, vk_memory memory)
-{
-	v->free(v->device, memory, NULL);
-	return 0;
-}
-
-static void beneath_vulkan(struct life *l)
-{
-	const struct bench_vk *v = &l->vk;
-	vk_memory memory = 0;
-	cu_mem mem = 0;
-	cu_ptr base = 0;
-	size_t size = 0;
-	void *va = NULL;
-	int fd = -1;
-
-	bench_cu(&l->gpu, l->cuda.address_range(&base, &size, l->buf.addr), "cuMemGetAddressRange");
-	CUDA(l, "cuMemRetainAllocationHandle",
-	     l->cuda.retain(&mem, (void *)(uintptr_t)l->buf.addr));
-	CUDA(l, "cuMemExportToShareableHandle", l->cuda.export_fd(&fd, mem, CU_EXPORT_FD, 0));
-	VULKAN(l, "vkAllocateMemory(import)", bench_vk_import(v, fd, size, &memory));
-	CUDA(l, "cuMemRelease", l->gpu.cu.release(mem));
-	VULKAN(l, "vkMapMemory",
-	       v->map(v->device, memory, l->buf.addr - base, l->buf.size, 0, &va));
-	touch(va);
-	VULKAN(l, "vkUnmapMemory", vk_unmap(v, memory));
-	VULKAN(l, "vkFreeMemory", vk_free(v, memory));
-}
-
 static void beneath_any(struct life *l)
 {
 	unsigned long long id = 0;
@@ -398,8 +338,6 @@ static void round_trip(struct life *l)
 		beneath_gdrdrv(l);
 	else if (!strcmp(l->backend, "dmabuf"))
 		beneath_dmabuf(l);
-	else if (!strcmp(l->backend, "vulkan"))
-		beneath_vulkan(l);
 }
 
 static void flush_steps(struct life *l, struct bench_result *r, const char *mode, size_t size)
@@ -533,8 +471,6 @@ int main(int argc, char **argv)
 	bench_gpu_facts(&l.gpu, &m, &r);
 	bench_fact(&r, "clock", "%s", bench_clock_text());
 	l.backend = bench_backend(&l.gpu);
-	if (!strcmp(l.backend, "vulkan"))
-		start_vulkan(&l);
 	bench_map_drop(&l.gpu, &m);
 	bench_buf_free(&l.gpu, &l.buf);
 	for (i = 0; i < steps_of(o.size); i++) {
@@ -549,7 +485,6 @@ int main(int argc, char **argv)
 		bench_buf_free(&l.gpu, &l.buf);
 	}
 	progress_wipe();
-	bench_vk_close(&l.vk);
 	bench_gpu_stop(&l.gpu);
 	bench_fact(&r, "data", "verified, in every mapping");
 

@@ -27,11 +27,9 @@ struct gdr_options gdr_env_options(void)
 {
 	const char *backend = secure_getenv("GDRCOPY_BACKEND");
 	const char *dmabuf = secure_getenv("GDRCOPY_USE_DMABUF_MMAP");
-	const char *vk_files = secure_getenv("VK_DRIVER_FILES");
 
 	return (struct gdr_options){
 		.backend = backend && *backend ? backend : NULL,
-		.vk_driver_files = vk_files ? vk_files : secure_getenv("VK_ICD_FILENAMES"),
 		.force_dmabuf = dmabuf && !strcmp(dmabuf, "1"),
 		.log_level = gdr_env_log_level(),
 	};

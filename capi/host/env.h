@@ -12,7 +12,6 @@
 struct gdr_options {
 	const char *backend;	/* GDRCOPY_BACKEND or NULL */
 	int force_dmabuf;	/* GDRCOPY_USE_DMABUF_MMAP is exactly "1" */
-	const char *vk_driver_files;	/* VK_DRIVER_FILES or NULL */
 	int log_level;		/* lowest level that is logged; 5 is none */
 };
 

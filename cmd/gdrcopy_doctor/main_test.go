@@ -89,7 +89,7 @@ func TestThisMachine(t *testing.T) {
 
 var report = diagnose.Report{
 	Verdict: diagnose.Broken, Summary: "It does not work.", Backend: "rm",
-	Backends: []diagnose.Backend{{Name: "rm", Taken: true, WriteNS: 159, ReadNS: 1018}, {Name: "vulkan", Works: true, WriteNS: 0.5}},
+	Backends: []diagnose.Backend{{Name: "rm", Taken: true, WriteNS: 159, ReadNS: 1018}, {Name: "dmabuf", Works: true, WriteNS: 0.5}},
 	Findings: []diagnose.Finding{
 		{ID: "gpu", Status: diagnose.OK, Cause: "All is well."},
 		{ID: "cuda", Status: diagnose.Warn, Cause: "It is slow.", Advice: "Wait."},
@@ -186,7 +186,7 @@ func TestJSONValues(t *testing.T) {
       "read_ns": 1018
     },
     {
-      "name": "vulkan",
+      "name": "dmabuf",
       "taken": false,
       "works": true,
       "write_ns": 0.5,

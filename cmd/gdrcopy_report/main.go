@@ -47,7 +47,7 @@ Options:
                          or the CPUs if they are fewer)
       --budget MS        what gdrcopy_copylat may spend on one figure (100)
       --cpu N            run the measuring thread on CPU N
-      --backend NAME     gdrdrv, dmabuf, rm or vulkan: sets GDRCOPY_BACKEND
+      --backend NAME     gdrdrv, dmabuf or rm: sets GDRCOPY_BACKEND
   -o, --out DIR          the directory to write to (.)
   -i, --in DIR           measure nothing: plot DIR/*.json of an earlier run
   -V, --version          print the release, the commit, the version of Go and the backends

@@ -31,7 +31,6 @@ const (
 	symDeviceGetCount
 	symDeviceGet
 	symDeviceGetAttribute
-	symDeviceGetUUID
 	symDeviceGetPCIBusID
 	symCtxPushCurrent
 	symCtxPopCurrent
@@ -77,7 +76,6 @@ var names = [symbolCount]string{
 	symDeviceGetCount:                       "cuDeviceGetCount",
 	symDeviceGet:                            "cuDeviceGet",
 	symDeviceGetAttribute:                   "cuDeviceGetAttribute",
-	symDeviceGetUUID:                        "cuDeviceGetUuid",
 	symDeviceGetPCIBusID:                    "cuDeviceGetPCIBusId",
 	symCtxPushCurrent:                       "cuCtxPushCurrent_v2",
 	symCtxPopCurrent:                        "cuCtxPopCurrent_v2",
@@ -344,13 +342,6 @@ func (d *Driver) DeviceAttribute(a DeviceAttribute, dev Device) (int, error) {
 	var v int32
 	err := d.call(symDeviceGetAttribute, &v, a, dev)
 	return int(v), err
-}
-
-// DeviceUUID is the UUID of the GPU.
-func (d *Driver) DeviceUUID(dev Device) ([16]byte, error) {
-	var u [16]byte
-	err := d.call(symDeviceGetUUID, &u, dev)
-	return u, err
 }
 
 func (d *Driver) ctxPushCurrent(c Context) error { return d.call(symCtxPushCurrent, c) }

@@ -282,23 +282,6 @@ func TestPrimaryIsActive(t *testing.T) {
 	}
 }
 
-func TestDeviceUUID(t *testing.T) {
-	want := [16]byte{0: 0xa5, 7: 3, 15: 0x5a}
-	result := Result(0)
-	d := with(symDeviceGetUUID, func(u *[16]byte, dev int32) uintptr {
-		require.EqualValues(t, 3, dev)
-		*u = want
-		return uintptr(result)
-	})
-	got, err := d.DeviceUUID(3)
-	require.NoError(t, err)
-	require.Equal(t, want, got)
-	result = ErrInvalidDevice
-	_, err = d.DeviceUUID(3)
-	require.ErrorIs(t, err, unix.ENODEV)
-	require.ErrorContains(t, err, "cuDeviceGetUuid")
-}
-
 // Each call gives the driver's error, with the function's name, and an error that tells of a
 // function that is not there.
 func TestEveryCallGivesItsError(t *testing.T) {
@@ -310,7 +293,6 @@ func TestEveryCallGivesItsError(t *testing.T) {
 		symDeviceGetCount:                       func(d *Driver) error { return last(d.DeviceCount()) },
 		symDeviceGet:                            func(d *Driver) error { return last(d.Device(0)) },
 		symDeviceGetAttribute:                   func(d *Driver) error { return last(d.DeviceAttribute(VMMSupported, 0)) },
-		symDeviceGetUUID:                        func(d *Driver) error { return last(d.DeviceUUID(0)) },
 		symDeviceGetPCIBusID:                    func(d *Driver) error { return last(d.PCIAddress(0)) },
 		symCtxPushCurrent:                       func(d *Driver) error { return d.ctxPushCurrent(1) },
 		symCtxPopCurrent:                        func(d *Driver) error { return d.ctxPopCurrent() },

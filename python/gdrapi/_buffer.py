@@ -399,7 +399,7 @@ class Gdr(_Resource):
 
     @property
     def backend(self) -> str:
-        """"gdrdrv", "dmabuf", "rm" or "vulkan"; "dmabuf|rm" until the first pin decides."""
+        """"gdrdrv", "dmabuf" or "rm"; "dmabuf|rm" until the first pin decides."""
         name = ctypes.create_string_buffer(16)
         _lib.call("gdr_get_backend", self._g, name, len(name))
         return name.value.decode()

@@ -37,16 +37,6 @@ static bool backend_is(const char *text, const char *want)
 	return want ? got && !strcmp(got, want) : !got;
 }
 
-static bool files_are(const char *now, const char *old, const char *want)
-{
-	const char *got;
-
-	set("VK_DRIVER_FILES", now);
-	set("VK_ICD_FILENAMES", old);
-	got = gdr_env_options().vk_driver_files;
-	return want ? got && !strcmp(got, want) : !got;
-}
-
 static bool forces_dmabuf(const char *text)
 {
 	set("GDRCOPY_USE_DMABUF_MMAP", text);
@@ -65,8 +55,6 @@ static void options(struct tap *t)
 	tap_ok(t, backend_is(NULL, NULL) && backend_is("", NULL) && backend_is("rm", "rm"), "the backend");
 	tap_ok(t, !forces_dmabuf(NULL) && !forces_dmabuf("") && !forces_dmabuf("2") && forces_dmabuf("1"),
 	       "dmabuf");
-	tap_ok(t, files_are(NULL, NULL, NULL) && files_are("a", NULL, "a") && files_are(NULL, "b", "b") &&
-	       files_are("a", "b", "a"), "the Vulkan drivers");
 	set("GDRCOPY_COPY_IMPL", NULL);
 	tap_ok(t, !gdr_env_copy_impl(), "no copy routine");
 	set("GDRCOPY_COPY_IMPL", "portable");
@@ -89,7 +77,6 @@ static void privileged_program(struct tap *t)
 	privileged = true;
 	tap_ok(t, backend_is("rm", NULL), "privileged: no backend is forced");
 	tap_ok(t, !forces_dmabuf("1"), "privileged: nor dmabuf");
-	tap_ok(t, files_are("a", NULL, NULL) && files_are(NULL, "b", NULL), "privileged: no Vulkan driver is named");
 	tap_ok(t, level_is("1", "1", GDR_LOG_OFF), "privileged: nothing is logged");
 	set("GDRCOPY_COPY_IMPL", "portable");
 	tap_ok(t, gdr_env_copy_impl() != NULL, "privileged: a copy routine is still named");

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
 #
-# make doubles        [build 10 s] the simulated libcuda, libvulkan and NVIDIA driver that the tests use
+# make doubles        [build 10 s] the simulated libcuda and NVIDIA driver that the tests use
 # make check-doubles  [check 15 s] the tests of the doubles
 
 .PHONY: doubles
@@ -14,18 +14,9 @@ $(D)/libcuda.so.1: $(wildcard tests/doubles/cuda_sim*.[ch]) $(wildcard tests/dou
 $(D)/libcuda.so: $(D)/libcuda.so.1
 	ln -sf $(<F) $@
 
-$(D)/libvulkan.so.1: tests/doubles/vulkan_sim.c $(wildcard tests/doubles/sim_*.[ch])
-	@mkdir -p $(@D)
-	$(CC) -shared -fPIC -fvisibility=hidden -std=gnu11 $(CFLAGS) $(WARN) -Wl,-soname,$(@F) -o $@ $(filter %.c,$^) -lpthread
-
 $(D)/rm_sim: $(wildcard tests/doubles/rm_sim/*.go tests/doubles/nvrm/*.go) go.mod go.sum
 	@mkdir -p $(@D)
 	CGO_ENABLED=0 $(GO) build -buildvcs=false -o $@ ./tests/doubles/rm_sim
-
-# The simulated loader has its driver built in; the library looks for a manifest.
-$(D)/nvidia_icd.json:
-	@mkdir -p $(@D)
-	echo '{ "ICD": { "library_path": "libvulkan.so.1" } }' >$@
 
 $(BIN)/doubles_selftest: $(filter-out %_libraries.c,$(wildcard tests/doubles/selftest*.[ch])) $(D)/libcuda.so.1
 	@mkdir -p $(@D)
@@ -38,7 +29,3 @@ $(BIN)/libraries_selftest: $(addprefix tests/doubles/selftest,_libraries.c _util
 $(BIN)/rm_selftest: $(wildcard tests/doubles/rm_selftest*.[ch]) $(wildcard tests/doubles/selftest*.h) $(addprefix tests/doubles/selftest_,util.c vmm.c) $(D)/libcuda.so.1 $(D)/rm_sim
 	@mkdir -p $(@D)
 	$(CC) $(C11) $(CFLAGS) -o $@ $(filter %.c,$^) $(D)/libcuda.so.1
-
-$(BIN)/vulkan_selftest: $(addprefix tests/doubles/,vulkan_selftest.c selftest_util.c selftest_tap.h) $(D)/libvulkan.so.1
-	@mkdir -p $(@D)
-	$(CC) $(C11) $(CFLAGS) -o $@ $(filter %.c,$^) $(D)/libvulkan.so.1 -lpthread -ldl

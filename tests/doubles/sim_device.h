@@ -1,14 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The agreement between the simulated libcuda and libvulkan. Test code: it
- * never ships.
+ * Devices of the simulated libcuda. Test code: it never ships.
  *
  * Simulated device memory is a memfd. Its name tells what it is:
  *
- *	gdrsim:<device>:cuda	a whole allocation of cuMemAlloc or cuMemCreate;
- *				libvulkan may import it
- *	gdrsim:<device>:dmabuf	a part of one, exported as a dma-buf; it is no
- *				memory that can be imported
+ *	gdrsim:<device>:cuda	a whole allocation of cuMemAlloc or cuMemCreate
+ *	gdrsim:<device>:dmabuf	a part of one, exported as a dma-buf
  */
 #ifndef SIM_DEVICE_H
 #define SIM_DEVICE_H
@@ -18,7 +15,7 @@
 #define SIM_MAX_DEVICES 8
 #define SIM_UUID_SIZE 16
 
-/* The UUID of a device, the same in CUDA and in Vulkan. */
+/* The UUID of a device. */
 static inline void sim_device_uuid(int device, unsigned char uuid[SIM_UUID_SIZE])
 {
 	memcpy(uuid, "gdrsim-device-", 14);

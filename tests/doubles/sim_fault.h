@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Fault injection shared by the test doubles (simulated libcuda and libvulkan).
+ * Fault injection for the simulated libcuda.
  * Test code: it never ships.
  *
  * A rule has the name of an entry point and the result that it must fail with. Rules
@@ -19,7 +19,6 @@
 
 #include <stdbool.h>
 
-/* Each double has its own copy, and must not use the other's. */
 #pragma GCC visibility push(hidden)
 
 #define SIM_FAULT_RULES 64

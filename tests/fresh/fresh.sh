@@ -74,7 +74,7 @@ pip_line() {
 }
 
 example() {
-	inside 'LD_LIBRARY_PATH=/src/build/doubles VK_DRIVER_FILES=/src/build/doubles/nvidia_icd.json tests/fresh/readme.sh'
+	inside 'LD_LIBRARY_PATH=/src/build/doubles tests/fresh/readme.sh'
 }
 
 # try NAME COMMAND...: one TAP line, and the log's end if it failed.

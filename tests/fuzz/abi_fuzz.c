@@ -111,13 +111,11 @@ static struct {
 
 static struct content contents[CONTENTS];
 
-/* Of the simulated drivers; the second one is there for its backend alone. */
+/* Of the simulated drivers; rm_sim_fail is there for its backend alone. */
 static void (*cuda_sim_fail)(const char *name, int result, int nth);
 static unsigned long (*cuda_sim_live)(void);
-static void (*vulkan_sim_fail)(const char *name, int result, int nth);
-static unsigned long (*vulkan_sim_live)(void);
 static void (*rm_sim_fail)(const char *name, int result, int nth);
-static bool dmabuf, rm;
+static bool rm;
 
 /* What a pinning is made of. */
 static size_t pin_page = PAGE;
@@ -135,11 +133,6 @@ static const char *const cuda_calls[] = {
 	"cuMemGetAllocationGranularity", "cuMemGetHandleForAddressRange",
 	"cuMemRetainAllocationHandle", "cuMemExportToShareableHandle",
 	"cuMemGetAllocationPropertiesFromHandle", "cuMemGetAddressRange_v2",
-};
-
-static const char *const vulkan_calls[] = {
-	"vkCreateInstance", "vkEnumeratePhysicalDevices", "vkCreateDevice",
-	"vkAllocateMemory", "vkMapMemory",
 };
 
 /* Of the simulated NVIDIA driver; what it opens fails with an errno. */
@@ -735,7 +728,7 @@ static void do_attribute(void)
 		fail("the attribute", v, 1);
 	check("gdr_driver_get_version", gdr_driver_get_version((gdr_t)g, &major, &minor),
 	      find_context(g) ? 0 : EINVAL);
-	/* "dmabuf" and "vulkan" take 7 bytes, "rm" 3. */
+	/* "dmabuf" takes 7 bytes, "rm" 3. */
 	rc = gdr_get_backend((gdr_t)g, name, room);
 	if (find_context(g) && rc != ERANGE)
 		check("gdr_get_backend", rc || strlen(name) >= room, 0);
@@ -749,7 +742,6 @@ static void do_attribute(void)
 static void do_fault(void)
 {
 	static const int cuda_results[] = { 1, 2, 3, 100, 201, 304, 400, 801, 999, 12345 };
-	static const int vulkan_results[] = { -1, -2, -3, -4, -5, -10, -13, -1000072003 };
 	static const int statuses[] = { 0x1a, 0x1b, 0x1f, 0x2e, 0x51, 0x56, 0x57 };
 	static const int errnos[] = { ENOMEM, EMFILE, ENODEV, EPERM };
 	uint8_t which = byte(), result = byte(), nth = byte() % 4;
@@ -759,10 +751,7 @@ static void do_fault(void)
 		return;
 	w.faults++;
 	w.faulty = true;
-	if (vulkan_sim_fail && which % 2)
-		vulkan_sim_fail(vulkan_calls[which / 2 % COUNT(vulkan_calls)],
-				vulkan_results[result % COUNT(vulkan_results)], nth);
-	else if (rm && which % 2)
+	if (rm && which % 2)
 		rm_sim_fail(rm_calls[request], request < RM_STATUSES ? statuses[result % COUNT(statuses)] :
 			    errnos[result % COUNT(errnos)], nth);
 	else
@@ -776,8 +765,6 @@ static void no_faults(void)
 		return;
 	for (size_t i = 0; i < COUNT(cuda_calls); i++)
 		cuda_sim_fail(cuda_calls[i], 0, 0);
-	for (size_t i = 0; vulkan_sim_fail && i < COUNT(vulkan_calls); i++)
-		vulkan_sim_fail(vulkan_calls[i], 0, 0);
 	for (size_t i = 0; rm && i < COUNT(rm_calls); i++)
 		rm_sim_fail(rm_calls[i], 0, 0);
 }
@@ -954,7 +941,7 @@ static void end(void)
 
 /* What must be the same after each input as before it. */
 struct left {
-	unsigned long cuda, vulkan;
+	unsigned long cuda;
 	int fd;	/* the lowest free one */
 };
 
@@ -962,7 +949,6 @@ static struct left look(void)
 {
 	struct left l = {
 		.cuda = cuda_sim_live(),
-		.vulkan = vulkan_sim_live ? vulkan_sim_live() : 0,
 		.fd = dup(STDERR_FILENO),
 	};
 
@@ -973,19 +959,13 @@ static struct left look(void)
 static void find_drivers(void)
 {
 	void *cuda = dlopen("libcuda.so.1", RTLD_NOW);
-	void *vulkan = dmabuf || rm ? NULL : dlopen("libvulkan.so.1", RTLD_NOW);
 
 	if (cuda) {
 		*(void **)&cuda_sim_fail = dlsym(cuda, "cuda_sim_fail");
 		*(void **)&cuda_sim_live = dlsym(cuda, "cuda_sim_live");
 		*(void **)&rm_sim_fail = dlsym(cuda, "rm_sim_fail");
 	}
-	if (vulkan) {
-		*(void **)&vulkan_sim_fail = dlsym(vulkan, "vulkan_sim_fail");
-		*(void **)&vulkan_sim_live = dlsym(vulkan, "vulkan_sim_live");
-	}
-	if (cuda_sim_fail && cuda_sim_live &&
-	    (dmabuf || (rm && rm_sim_fail) || (vulkan_sim_fail && vulkan_sim_live)))
+	if (cuda_sim_fail && cuda_sim_live && (!rm || rm_sim_fail))
 		return;
 	fputs("abi_fuzz: needs the simulated drivers on LD_LIBRARY_PATH (make doubles)\n", stderr);
 	exit(2);
@@ -1000,12 +980,11 @@ int LLVMFuzzerInitialize(int *argc, char ***argv)
 	(void)argv;
 	report_fd = dup(STDERR_FILENO);
 	setenv("GDRCOPY_BACKEND", "dmabuf", 0);
-	dmabuf = !strcmp(getenv("GDRCOPY_BACKEND"), "dmabuf");
 	rm = !strcmp(getenv("GDRCOPY_BACKEND"), "rm");
 	if (rm)
 		pin_page = GPU_PAGE_BYTES;
 	find_drivers();
-	/* A first pinning makes what is kept: contexts, the Vulkan device. */
+	/* A first pinning makes what is kept: contexts. */
 	begin();
 	if (gdr_pin_buffer(w.contexts[0].g, w.memories[0].dptr, PAGE, 0, 0, &b.mh))
 		fail("gdr_pin_buffer", 1, 0);
@@ -1041,8 +1020,6 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	after = look();
 	if (after.cuda != before.cuda)
 		fail("the number of live CUDA objects", after.cuda, before.cuda);
-	if (after.vulkan != before.vulkan)
-		fail("the number of live Vulkan objects", after.vulkan, before.vulkan);
 	if (after.fd != before.fd)
 		fail("the lowest free file descriptor", after.fd, before.fd);
 	return 0;

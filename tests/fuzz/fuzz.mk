@@ -7,7 +7,7 @@
 F               := $(B)/fuzz
 FUZZ            := tests/fuzz/fuzz.sh
 FUZZ_SANITIZE   := -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer
-SIMFUZZ          = env LD_LIBRARY_PATH=$(abspath $(F)):$(abspath $(D)) VK_DRIVER_FILES=$(abspath $(D))/nvidia_icd.json RM_SIM=$(abspath $(D))/rm_sim ASAN_OPTIONS=detect_leaks=0
+SIMFUZZ          = env LD_LIBRARY_PATH=$(abspath $(F)):$(abspath $(D)) RM_SIM=$(abspath $(D))/rm_sim ASAN_OPTIONS=detect_leaks=0
 
 .PHONY: fuzz fuzz-corpus fuzz-build
 

@@ -587,7 +587,6 @@ is "setup.sh: a Go that is installed and does not serve" "$(no_go 28 INSTALLED=l
 = 1'
 is "setup.sh: another system's list" "$(setup ID=arch go1.24.3)" 'setup.sh: this is neither Debian 12 or later nor Ubuntu, so nothing was installed. Needed:
   - a C and a C++ compiler, GNU make, binutils, pkg-config, the C library'"'"'s headers
-  - the Vulkan headers and loader, for the tests'"'"' doubles (Debian: libvulkan-dev)
   - Python 3, for the tests
   - the certificates of the usual authorities (Debian: ca-certificates)
   - Go 1.21 or later, in PATH; it fetches a version that the library is built with

@@ -45,7 +45,6 @@ class Cuda:
 
     def __init__(self):
         self.lib = ctypes.CDLL("libcuda.so.1")
-        self.gdr, self.memories = None, {}
         context = ctypes.c_void_p()
         self("cuInit", 0)
         self("cuDevicePrimaryCtxRetain", ctypes.byref(context), 0)
@@ -68,23 +67,11 @@ class Cuda:
         assert result == 0, "%s: %d" % (name, result)
 
     def alloc(self, size):
-        if os.environ.get("GDRCOPY_BACKEND") == "vulkan":
-            return self.alloc_for_vulkan(size)
         address = ctypes.c_uint64()
         self("cuMemAlloc_v2", ctypes.byref(address), ctypes.c_size_t(size))
         return address.value
 
-    def alloc_for_vulkan(self, size):
-        """Vulkan cannot pin memory of cuMemAlloc."""
-        if not self.gdr:
-            self.gdr = gdrapi.open()
-        memory = self.gdr.alloc(size)
-        self.memories[memory.address] = memory
-        return memory.address
-
     def free(self, address):
-        if address in self.memories:
-            return self.memories.pop(address).close()
         self("cuMemFree_v2", ctypes.c_uint64(address))
 
     def write(self, address, data):

@@ -136,7 +136,6 @@ func (s *Suite) environment(r *row) []string {
 	if r.Sim != NoSim || r.backend != "" {
 		env = append(env,
 			"LD_LIBRARY_PATH="+doubles+":"+filepath.Join(s.build, r.Tree),
-			"VK_DRIVER_FILES="+filepath.Join(doubles, "nvidia_icd.json"),
 			"RM_SIM="+filepath.Join(doubles, "rm_sim"),
 			"GDR_TEST_DOUBLES=1")
 	}

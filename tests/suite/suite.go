@@ -34,8 +34,8 @@ type Sim int
 
 const (
 	NoSim    Sim = iota // none, unless it has backends
-	Plain               // libcuda and libvulkan
-	RMDriver            // these, and NVIDIA's kernel driver; x86-64 alone
+	Plain               // libcuda
+	RMDriver            // it, and NVIDIA's kernel driver; x86-64 alone
 )
 
 // A Program is one line of the table. The zero value of a field is what most programs need.

@@ -187,8 +187,8 @@ func TestRows(t *testing.T) {
 
 func TestPick(t *testing.T) {
 	table := []Group{
-		{Name: "ext", Rows: []Program{{Name: "threads", On: []string{"dmabuf", "vulkan"}, Cases: Guest}, {Name: "words"}}},
-		{Name: "guest", Rows: []Program{{Name: "threads", On: []string{"dmabuf", "vulkan"}, Cases: Guest}}},
+		{Name: "ext", Rows: []Program{{Name: "threads", On: []string{"dmabuf", "rm"}, Cases: Guest}, {Name: "words"}}},
+		{Name: "guest", Rows: []Program{{Name: "threads", On: []string{"dmabuf", "rm"}, Cases: Guest}}},
 		{Name: "docs", When: All, Rows: []Program{{Name: "paths"}}},
 		{Name: "stress", When: Named, Rows: []Program{{Name: "fork", On: []string{"dmabuf"}}}},
 	}
@@ -197,21 +197,21 @@ func TestPick(t *testing.T) {
 		level     When
 		want      string
 	}{
-		{"", "", Check, "ext/threads/dmabuf ext/threads/vulkan ext/words guest/threads/dmabuf guest/threads/vulkan"},
-		{"", "", All, "ext/threads/dmabuf ext/threads/vulkan ext/words guest/threads/dmabuf guest/threads/vulkan docs/paths"},
+		{"", "", Check, "ext/threads/dmabuf ext/threads/rm ext/words guest/threads/dmabuf guest/threads/rm"},
+		{"", "", All, "ext/threads/dmabuf ext/threads/rm ext/words guest/threads/dmabuf guest/threads/rm docs/paths"},
 		{"ext/threads/dmabuf", "", Check, "ext/threads/dmabuf"},
 		{"ext/threads/dmabuf/one case", "", Check, "ext/threads/dmabuf"},
 		{"ext//dmabuf", "", Check, "ext/threads/dmabuf"},
-		{"/threads/v", "", Check, "ext/threads/vulkan guest/threads/vulkan"},
-		{"ext/(threads|words)", "", Check, "ext/threads/dmabuf ext/threads/vulkan ext/words"},
-		{"ext/words|guest//vulkan", "", Check, "ext/words guest/threads/vulkan"},
+		{"/threads/r", "", Check, "ext/threads/rm guest/threads/rm"},
+		{"ext/(threads|words)", "", Check, "ext/threads/dmabuf ext/threads/rm ext/words"},
+		{"ext/words|guest//rm", "", Check, "ext/words guest/threads/rm"},
 		{"^Test_(docs|stress)$", "", Check, "docs/paths stress/fork/dmabuf"},
 		{"//dmabuf", "", Check, "ext/threads/dmabuf guest/threads/dmabuf"},
 		{"stress", "", Check, "stress/fork/dmabuf"},
-		{"doc|stres|.", "", Check, "ext/threads/dmabuf ext/threads/vulkan ext/words guest/threads/dmabuf guest/threads/vulkan"},
+		{"doc|stres|.", "", Check, "ext/threads/dmabuf ext/threads/rm ext/words guest/threads/dmabuf guest/threads/rm"},
 		{"ext", "ext/threads", Check, "ext/words"},
-		{"ext", "//dmabuf", Check, "ext/threads/vulkan ext/words"},
-		{"ext", "//dmabuf/one", Check, "ext/threads/dmabuf ext/threads/vulkan ext/words"},
+		{"ext", "//dmabuf", Check, "ext/threads/rm ext/words"},
+		{"ext", "//dmabuf/one", Check, "ext/threads/dmabuf ext/threads/rm ext/words"},
 		{"nothing", "", Check, ""},
 		{"[", "", Check, ""},
 	}

@@ -74,7 +74,6 @@ PERF = "apiperf -s 1 -n 1 -w 0"
 PING = "pplat -t 1 -s 4 -B 1 -T 1 -C gpumem"
 GDRDRV = {"TRACE_PRETEND": "gdrdrv"}
 KERNELS = {"TRACE_PRETEND": "kernels"}
-VULKAN = {"GDRCOPY_BACKEND": "vulkan"}
 RUNS = {
     "copybw": (BW, {}),
     "copybw of cuMemAlloc": (BW + " -a cumemalloc", {}),
@@ -83,7 +82,6 @@ RUNS = {
     "apiperf": (PERF, {}),
     "apiperf of cuMemAlloc": (PERF + " -a cumemalloc", {}),
     "apiperf on gdrdrv": (PERF, GDRDRV),
-    "apiperf on vulkan": (PERF, VULKAN),
     "pplat": (PING, KERNELS),
     "pplat, data by the GPU": (PING + " -m 1 -G hostmem -a cumemcreate", KERNELS),
 }
@@ -107,10 +105,6 @@ PAIRS = (
     (("cuModuleLoadData", 0), ("cuModuleUnload", 0)),
     (("open", R), ("close", 0)),
     (("mmap", R, 1), ("munmap", 0, 1)),
-    (("vkCreateInstance", 2), ("vkDestroyInstance", 0)),
-    (("vkCreateDevice", 3), ("vkDestroyDevice", 0)),
-    (("vkAllocateMemory", 0, 3), ("vkFreeMemory", 0, 1)),
-    (("vkMapMemory", 0, 1), ("vkUnmapMemory", 0, 1)),
 )
 
 
@@ -279,7 +273,7 @@ def apiperf():
     check(len(calls.of("gdr_open")) == 13, "apiperf warms up ten times if nobody says how often", len(calls.of("gdr_open")))
     # What each figure is of: its name is the call's.
     for (name, env), (out, calls) in each(lambda name, env: run("apiperf -s 1 -n 3 -w 2 --json", **env),
-                                          [("dmabuf", {}), ("gdrdrv", GDRDRV), ("vulkan", VULKAN)]):
+                                          [("dmabuf", {}), ("gdrdrv", GDRDRV)]):
         facts = json.loads(out.stdout)
         check(facts["backend"] == name, f"apiperf on {name}: the backend", facts["backend"])
         got = [(r["op"], r["who"], r["mode"], r["size"], r["threads"], r["batch"], r["samples"]) for r in facts["results"]]
@@ -292,20 +286,17 @@ def apiperf():
             "gdr_cache_get + put, hits in a row")]
         steps += [("BUFFER_ID queries in a row", "driver"), ("gdr_cache_flush", "gdrcopy"), ("cuMemGetAddressRange", "driver"),
                   ("cuPointerGetAttribute(BUFFER_ID)", "driver")]
-        if name != "vulkan" and calls.of("cuPointerSetAttribute") and not calls.of("cuPointerSetAttribute")[0].result:
+        if calls.of("cuPointerSetAttribute") and not calls.of("cuPointerSetAttribute")[0].result:
             steps += [("cuPointerSetAttribute(SYNC_MEMOPS)", "driver")]
         steps += {"dmabuf": [("cuMemGetHandleForAddressRange", "driver"), ("mmap", "system"), ("munmap", "system"), ("close", "system")],
-                  "gdrdrv": [(op, "system") for op in ("open(/dev/gdrdrv)", "ioctl(PIN_BUFFER)", "mmap", "munmap", "ioctl(UNPIN_BUFFER)", "close")],
-                  "vulkan": [(op, "driver") for op in ("cuMemRetainAllocationHandle", "cuMemExportToShareableHandle", "vkAllocateMemory(import)",
-                                                       "cuMemRelease", "vkMapMemory", "vkUnmapMemory", "vkFreeMemory")]}[name]
+                  "gdrdrv": [(op, "system") for op in ("open(/dev/gdrdrv)", "ioctl(PIN_BUFFER)", "mmap", "munmap", "ioctl(UNPIN_BUFFER)", "close")]}[name]
         want += [(op, who, "alone", PAGE, 1, 1, 3) for op, who in steps]
         check(got == want, f"apiperf on {name}: its figures", set(got) ^ set(want))
         maps = [c.args for c in calls.of("mmap") if c.args[4] != -1]
-        check(name == "vulkan" or len(maps) == 5 and all(m[:4] == [0, PAGE, 3, 1] and (name == "gdrdrv" or not m[5]) for m in maps),
+        check(len(maps) == 5 and all(m[:4] == [0, PAGE, 3, 1] and (name == "gdrdrv" or not m[5]) for m in maps),
               f"apiperf on {name}: what the system maps", maps)
-        check(all(c.args[2:5] == [0, PAGE, 0] for c in calls.of("vkMapMemory")) and
-              all(c.args[2:] == [PAGE, 1, 0] for c in calls.of("cuMemGetHandleForAddressRange")), f"apiperf on {name}: what the driver maps",
-              calls.of("vkMapMemory", "cuMemGetHandleForAddressRange"))
+        check(all(c.args[2:] == [PAGE, 1, 0] for c in calls.of("cuMemGetHandleForAddressRange")), f"apiperf on {name}: what the driver maps",
+              calls.of("cuMemGetHandleForAddressRange"))
     # The pieces: how many, of which size, how far apart; those of one by one are the same.
     for call, count, size in ("gdr_copy_from_mapping", 16, 64), ("gdr_copy_to_mapping", 64, 8):
         many = calls.of(call + "_v")[-1]
@@ -387,22 +378,19 @@ def message(name, text):
         return True
     if name == "ioctl" and re.search(r"ioctl\((PIN|UNPIN)_BUFFER\): Input/output error", text):
         return True
-    if name.startswith("vkCreate") and f"{name} failed" in text or name == "vkEnumeratePhysicalDevices" and "no Vulkan device" in text:
-        return True
     if name == "gdr_open" and "gdr_open found no way to the GPU's memory" in text:
         return True
     said = SAID.get(name, re.sub(r"_v\d$", "", name))
     if "alloc" in name and "out of memory" in said:
         return said in text
     result = ("Input/output error" if name.startswith("gdr_") or name in ("open", "mmap", "munmap", "close", "ioctl", "setenv", "pthread_create",
-                                                                           "sched_setaffinity")
-              else "VkResult -1" if name.startswith("vk") else "(5)")
+                                                                           "sched_setaffinity") else "(5)")
     return said in text and result in text
 
 
 def failing(name, command, env, call, k):
     """A run whose k-th call of that name fails, or an earlier one, if this run has made fewer."""
-    out, calls = run(command, **env, TRACE_FAIL=f"{call}@{k}={-1 if call[:2] == 'vk' else 5}")
+    out, calls = run(command, **env, TRACE_FAIL=f"{call}@{k}=5")
     made = len(calls.of(call))
     return failing(name, command, env, call, made // 2) if out.returncode == 0 and 1 < made < k else (out, calls)
 
@@ -416,7 +404,7 @@ def failures():
         for c in calls:
             counts[c.name] = counts.get(c.name, 0) + 1
         for call, n in counts.items():
-            if call in WITHOUT or call == "cuDeviceGetAttribute" and "pplat" in name or call.startswith(("vkDestroy", "vkGet", "vkFree", "vkUnmap")):
+            if call in WITHOUT or call == "cuDeviceGetAttribute" and "pplat" in name:
                 continue
             # Copies that are timed vary in number.
             which = range(1, n + 1) if n <= 6 else sorted({1, 2, 3, 4, n // 2})
@@ -428,7 +416,7 @@ def failures():
         check(out.returncode == 1 and not out.stdout and len(lines) == 1 and message(call, lines[0]), f"{name}: {call} {k} fails",
               f"status {out.returncode}\n{out.stdout}{out.stderr}")
         seen.add(call)
-    check({"gdr_open", "gdr_cache_close", "cuMemSetAccess", "vkMapMemory", "ioctl", "cuStreamSynchronize", "setenv"} <= seen,
+    check({"gdr_open", "gdr_cache_close", "cuMemSetAccess", "ioctl", "cuStreamSynchronize", "setenv"} <= seen,
           "each kind of call failed once", sorted(seen))
 
 
@@ -470,20 +458,13 @@ NEEDED = ("cuInit", "cuDriverGetVersion", "cuDeviceGetCount", "cuDeviceGet", "cu
           "cuMemUnmap", "cuMemSetAccess", "cuGetErrorName")
 KERNEL = ("cuModuleLoadData", "cuModuleUnload", "cuModuleGetFunction", "cuLaunchKernel", "cuOccupancyMaxActiveBlocksPerMultiprocessor",
           "cuMemHostAlloc", "cuMemFreeHost", "cuMemHostGetDevicePointer_v2", "cuStreamCreate", "cuStreamDestroy_v2", "cuStreamSynchronize")
-OTHERS = ("cuMemHostRegister_v2", "cuMemcpyHtoDAsync_v2", "cuPointerSetAttribute", "cuMemGetAddressRange_v2", "cuMemGetHandleForAddressRange",
-          "cuMemRetainAllocationHandle", "cuDeviceGetUuid_v2", "cuMemExportToShareableHandle")
-OF_VULKAN = ("vkCreateInstance", "vkDestroyInstance", "vkEnumeratePhysicalDevices", "vkGetPhysicalDeviceProperties2",
-             "vkGetPhysicalDeviceMemoryProperties", "vkCreateDevice", "vkDestroyDevice", "vkAllocateMemory", "vkFreeMemory", "vkMapMemory",
-             "vkUnmapMemory")
+OTHERS = ("cuMemHostRegister_v2", "cuMemcpyHtoDAsync_v2", "cuPointerSetAttribute", "cuMemGetAddressRange_v2", "cuMemGetHandleForAddressRange")
 
 
 def lacking():
     """A driver that has no such call."""
     plans = [(BW, {}, name, 77, f"NVIDIA's driver is needed: libcuda.so.1 has no {name}") for name in NEEDED]
     plans += [(PING, KERNELS, name, 77, f"needs a real GPU: this libcuda.so.1 has no {name}") for name in KERNEL]
-    plans += [(PERF, VULKAN, name, 1, f"Vulkan: {name}") for name in OF_VULKAN]
-    plans += [(PERF, VULKAN, name, 1, "this libcuda.so.1 lacks calls that the vulkan backend is made of") for name in (
-        "cuMemRetainAllocationHandle", "cuMemExportToShareableHandle", "cuMemGetAddressRange_v2", "cuDeviceGetUuid_v2")]
     for (command, _, name, status, text), (out, _) in each(lambda command, env, name, *_: run(command, **env, TRACE_LACKS=name), plans):
         check(out.returncode == status and not out.stdout and out.stderr == f"gdrcopy_{command.split()[0]}: {text}\n",
               f"{command.split()[0]} without {name}", f"status {out.returncode}\n{out.stderr}")
@@ -530,17 +511,10 @@ def answers():
          "see 'gdrcopy_pplat --help'\n"),
         ("pplat -s 4", KERNELS, "cuInit@2=5", 2, "gdrcopy_pplat: -B 8: this GPU runs at most 4 blocks of 1024 threads at a time; "
          "see 'gdrcopy_pplat --help'\n"),
-        (PERF, VULKAN, "vkEnumeratePhysicalDevices@1=empty", 1, "gdrcopy_apiperf: Vulkan: no Vulkan device has the UUID of the GPU\n"),
-        (PERF + " -d 1", VULKAN | {"VULKAN_SIM_DEVICES": "2"}, "cuInit@2=5", 0, ""),
     ]
     for (command, _, fail, status, text), (out, _) in each(lambda command, env, fail, *_: run(command, **env, TRACE_FAIL=fail), plans):
         check(out.returncode == status and out.stderr == text and (not status) == bool(out.stdout), f"{command}, {fail}: {status}, {text.strip()}",
               f"status {out.returncode}\n{out.stderr}")
-    # What Vulkan has made is taken down, and nothing else.
-    for fail, ended in (("vkCreateInstance", []), ("vkEnumeratePhysicalDevices", ["vkDestroyInstance"]), ("vkCreateDevice", ["vkDestroyInstance"])):
-        out, calls = run(PERF, **VULKAN, TRACE_FAIL=fail + "@1=-1")
-        names = [c.name for c in calls.of("vkDestroyDevice", "vkDestroyInstance")]
-        check(out.returncode == 1 and names == ended, f"apiperf: {fail} fails: what is taken down", names)
     # A GPU that does not tell its clock: the kernel waits by one of 2 GHz.
     for how in "5", "empty":
         out, calls = run(PING, **KERNELS, TRACE_FAIL=f"cuDeviceGetAttribute@2={how}")
@@ -591,10 +565,8 @@ def other_library():
         check(out.returncode == 0 and "\n# memory: cumemcreate\n" in out.stdout, f"copybw -a cumemcreate without {name}", out.stdout + out.stderr)
     out = lacks("gdr_ext_version", "copybw --version")
     check(out.returncode == 0 and out.stdout == "gdrcopy_copybw with libgdrapi 2.6 of another maker\n", "copybw --version without gdr_ext_version", out.stdout)
-    for env, backend in ({}, "dmabuf"), (VULKAN, "gdrdrv"):
-        out = lacks("gdr_get_backend gdr_ext_version", BW + " --json", **env)
-        facts = json.loads(out.stdout)
-        check(facts["backend"] == backend and "build" not in facts and facts["libgdrapi"] == "2.6", f"copybw without a name of the backend: {backend}", facts)
+    facts = json.loads(lacks("gdr_get_backend gdr_ext_version", BW + " --json").stdout)
+    check(facts["backend"] == "dmabuf" and "build" not in facts and facts["libgdrapi"] == "2.6", "copybw without a name of the backend", facts)
 
     def ops(names):
         out = lacks(names, PERF + " --csv")

@@ -134,7 +134,7 @@ check "it says which" grep -q '^CPU 1000: ' "$work/err"
 check "copybw with a copy that does not fit" usage copybw -s 4096 -c 8192 -o 64
 check "it says so" grep -q ': a copy of 8192 bytes at offset 64 does not fit into --size 4096;' "$work/err"
 check "--json with --csv" usage copybw --json --csv
-for backend in gdrdrv dmabuf rm vulkan; do
+for backend in gdrdrv dmabuf rm; do
 	check "--backend $backend is known" absent copybw --backend "$backend"
 done
 check "--backend of another name" usage copybw --backend other

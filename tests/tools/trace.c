@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 /*
- * trace.c - a preload that writes down each call that a tool makes of libgdrapi, of CUDA, of
- * Vulkan and, for apiperf, of the system: with its arguments, in order. It fails one of them.
+ * trace.c - a preload that writes down each call that a tool makes of libgdrapi, of
+ * CUDA and, for apiperf, of the system: with its arguments, in order. It fails one of them.
  * What the library itself calls is left alone.
  *
  *	TRACE=FILE	one line a call: THREAD NAME ARGUMENT... = RESULT
@@ -133,18 +133,7 @@ struct call {
 	F(cuMemGetHandleForAddressRange, "Ixxix", 's')			\
 	F(cuMemRetainAllocationHandle, "Xx", 's')			\
 	F(cuDeviceGetUuid_v2, "xi", 's')				\
-	F(cuMemExportToShareableHandle, "Ixix", 's')			\
-	F(vkCreateInstance, "xxX", 's')					\
-	F(vkDestroyInstance, "xx", 'v')					\
-	F(vkEnumeratePhysicalDevices, "xIx", 's')			\
-	F(vkGetPhysicalDeviceProperties2, "xx", 'v')			\
-	F(vkGetPhysicalDeviceMemoryProperties, "xx", 'v')		\
-	F(vkCreateDevice, "xxxX", 's')					\
-	F(vkDestroyDevice, "xx", 'v')					\
-	F(vkAllocateMemory, "xxxX", 's')				\
-	F(vkFreeMemory, "xxx", 'v')					\
-	F(vkMapMemory, "xxxxiX", 's')					\
-	F(vkUnmapMemory, "xx", 'v')
+	F(cuMemExportToShareableHandle, "Ixix", 's')
 
 #define PARAMS long a0, long a1, long a2, long a3, long a4, long a5, long a6, long a7, long a8, long a9, long a10, long a11
 #define ARGS a0, a1, a2, a3, a4, a5, a6, a7, a8, a9, a10, a11

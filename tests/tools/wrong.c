@@ -1108,8 +1108,6 @@ int gdr_get_backend(gdr_t g, char *name, size_t size)
 		snprintf(name, size, "gdrdrv");
 	if (!rc && lie("probe:rm"))
 		snprintf(name, size, "rm");
-	if (!rc && lie("probe:vulkan"))
-		snprintf(name, size, "vulkan");
 	if (!rc && lie("probe:unknown"))
 		snprintf(name, size, "dmabufs");
 	return answer(&c, rc);

@@ -26,9 +26,6 @@ static const struct {
 	{ "cuPointerSetAttribute", offsetof(struct bench_cuda, set_attribute), false },
 	{ "cuMemGetAddressRange_v2", offsetof(struct bench_cuda, address_range), false },
 	{ "cuMemGetHandleForAddressRange", offsetof(struct bench_cuda, range_handle), false },
-	{ "cuMemRetainAllocationHandle", offsetof(struct bench_cuda, retain), false },
-	{ "cuDeviceGetUuid_v2", offsetof(struct bench_cuda, uuid), false },
-	{ "cuMemExportToShareableHandle", offsetof(struct bench_cuda, export_fd), false },
 };
 
 #define NCALLS (sizeof(calls) / sizeof(calls[0]))

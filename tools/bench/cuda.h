@@ -44,9 +44,6 @@ struct bench_cuda {
 	int (*address_range)(cu_ptr *base, size_t *size, cu_ptr p);
 	int (*range_handle)(void *handle, cu_ptr p, size_t size, int kind,
 			    unsigned long long flags);
-	int (*retain)(cu_mem *mem, void *p);
-	int (*uuid)(unsigned char uuid[16], int dev);
-	int (*export_fd)(void *fd, cu_mem mem, int kind, unsigned long long flags);
 };
 
 /* libcuda.so.1 must be loaded already. Returns NULL, or what went wrong. */

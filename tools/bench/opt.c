@@ -69,7 +69,7 @@ static const struct option_row rows[] = {
 	{ OPT_JSON, 0, "json", NULL, "print one JSON object" },
 	{ OPT_CSV, 0, "csv", NULL, "print comma-separated values with a header" },
 	{ OPT_BACKEND, 0, "backend", "NAME",
-	  "gdrdrv, dmabuf, rm or vulkan: sets GDRCOPY_BACKEND" },
+	  "gdrdrv, dmabuf or rm: sets GDRCOPY_BACKEND" },
 };
 
 #define NROWS (sizeof(rows) / sizeof(rows[0]))
@@ -243,7 +243,7 @@ static const struct word answers[] = {
 };
 
 static const struct word backends[] = {
-	{ "gdrdrv", 0 }, { "dmabuf", 0 }, { "rm", 0 }, { "vulkan", 0 }, { NULL, 0 }
+	{ "gdrdrv", 0 }, { "dmabuf", 0 }, { "rm", 0 }, { NULL, 0 }
 };
 
 const char *bench_mem_name(enum bench_mem mem)

@@ -66,7 +66,7 @@ static void basic_on(struct env *e, enum mem_kind kind)
 	check_rc(gdr_close(e->g), 0);
 }
 
-/* Vulkan cannot reach such memory, and must say so. */
+/* Such memory cannot be reached here, and the library must say so. */
 static void expect_no_export(struct env *e, struct buf *b)
 {
 	gdr_mh_t mh = { 42 };
@@ -78,17 +78,8 @@ static void expect_no_export(struct env *e, struct buf *b)
 
 static void basic_cumemalloc(struct env *e)
 {
-	struct buf b;
-
 	start(e);
-	if (can_pin(e, MEM_PLAIN)) {
-		basic_on(e, MEM_PLAIN);
-		return;
-	}
-	note("Vulkan cannot import cuMemAlloc memory: checking for ENOTSUP");
-	buf_alloc(e, &b, MEM_PLAIN, GPU_PAGE_SIZE);
-	expect_no_export(e, &b);
-	buf_free(e, &b);
+	basic_on(e, MEM_PLAIN);
 }
 
 static void basic_vmm(struct env *e)
@@ -147,8 +138,7 @@ static int device_attribute(struct env *e, int attribute)
 /* rm finds it by a watched export as a dma-buf, which some drivers do not make. */
 static bool needs_fd(struct env *e)
 {
-	return e->backend == BE_VULKAN ||
-	       (e->backend == BE_RM && !device_attribute(e, CU_DEV_DMA_BUF));
+	return e->backend == BE_RM && !device_attribute(e, CU_DEV_DMA_BUF);
 }
 
 static void vmm_no_fd(struct env *e)
@@ -177,7 +167,7 @@ static void basic_v2(struct env *e)
 	struct map m = { 0 };
 
 	start(e);
-	buf_alloc(e, &b, usual_kind(e), 2 * GPU_PAGE_SIZE);
+	buf_alloc(e, &b, MEM_PLAIN, 2 * GPU_PAGE_SIZE);
 	check_rc(gdr_pin_buffer_v2(e->g, b.addr, b.size, 0, &mh), 0);
 	m.mh = mh;
 	check_rc(gdr_map_v2(e->g, mh, &m.va, b.size, GDR_MAP_FLAG_DEFAULT), 0);
@@ -208,7 +198,7 @@ static void force_pcie(struct env *e)
 	struct map m = { 0 };
 
 	start(e);
-	buf_alloc(e, &b, usual_kind(e), GPU_PAGE_SIZE);
+	buf_alloc(e, &b, MEM_PLAIN, GPU_PAGE_SIZE);
 	if (!can_force_pcie(e)) {
 		note("not supported here: checking for EINVAL");
 		check_rc(gdr_pin_buffer_v2(e->g, b.addr, b.size,
@@ -238,7 +228,7 @@ static void tokens(struct env *e)
 	gdr_mh_t mh;
 
 	start(e);
-	buf_alloc(e, &b, usual_kind(e), GPU_PAGE_SIZE);
+	buf_alloc(e, &b, MEM_PLAIN, GPU_PAGE_SIZE);
 	if (e->backend == BE_GDRDRV && !e->persistent) {
 		int rc = e->cu.pointer_attribute(&t, CU_ATTR_P2P_TOKENS, b.raw);
 
@@ -261,7 +251,7 @@ static void unaligned_address(struct env *e)
 	size_t i;
 
 	start(e);
-	buf_alloc(e, &b, usual_kind(e), 8 * GPU_PAGE_SIZE);
+	buf_alloc(e, &b, MEM_PLAIN, 8 * GPU_PAGE_SIZE);
 	for (i = 0; i < sizeof(offsets) / sizeof(offsets[0]); i++) {
 		unsigned long addr = b.addr + offsets[i];
 		void *va = &i;
@@ -291,7 +281,7 @@ static void unaligned_size(struct env *e)
 	size_t i;
 
 	start(e);
-	buf_alloc(e, &b, usual_kind(e), 4 * GPU_PAGE_SIZE);
+	buf_alloc(e, &b, MEM_PLAIN, 4 * GPU_PAGE_SIZE);
 	for (i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
 		size_t tail = sizes[i] < 8 ? sizes[i] : 8;
 		struct map m;
@@ -321,8 +311,6 @@ static void many_small(struct env *e)
 
 	start(e);
 	for (k = 0; k < MEM_KINDS; k++) {
-		if (!can_pin(e, k))
-			continue;
 		buf_alloc(e, &b, k, N * piece);
 		fill(all, N * piece, k);
 		for (i = 0; i < N; i++)
@@ -353,10 +341,9 @@ static void many_buffers(struct env *e)
 
 	start(e);
 	for (i = 0; i < N; i++) {
-		enum mem_kind kind = i % MEM_KINDS;
 		uint64_t tag = 0x1111 + i;
 
-		buf_alloc(e, &b[i], can_pin(e, kind) ? kind : MEM_VMM, 1);
+		buf_alloc(e, &b[i], i % MEM_KINDS, 1);
 		map_make(e, &m[i], b[i].addr, b[i].size);
 		check_rc(gdr_copy_to_mapping(m[i].mh, m[i].p + 8 * i, &tag,
 					     sizeof(tag)), 0);
@@ -385,8 +372,6 @@ static void use_parts(struct env *e, const struct part *part, size_t n,
 	int k;
 
 	for (k = 0; k < MEM_KINDS; k++) {
-		if (!can_pin(e, k))
-			continue;
 		buf_alloc(e, &b, k, total);
 		fill(model, total, k + 99);
 		gpu_write(e, b.addr, model, total);
@@ -447,7 +432,7 @@ static void partial_map(struct env *e)
 	size_t i;
 
 	start(e);
-	buf_alloc(e, &b, usual_kind(e), 4 * e->page);
+	buf_alloc(e, &b, MEM_PLAIN, 4 * e->page);
 	mh = pin_only(e, b.addr, 4 * e->page);
 	for (i = 0; i < sizeof(pages) / sizeof(pages[0]); i++) {
 		size_t size = pages[i] * e->page;
@@ -474,7 +459,7 @@ static void info(struct env *e)
 	void *va = NULL;
 
 	start(e);
-	buf_alloc(e, &b, usual_kind(e), 2 * GPU_PAGE_SIZE);
+	buf_alloc(e, &b, MEM_PLAIN, 2 * GPU_PAGE_SIZE);
 	mh = pin_only(e, b.addr, GPU_PAGE_SIZE + 1);
 	mark(&i, sizeof(i));
 	check_rc(gdr_get_info(e->g, mh, &i), 0);
@@ -520,7 +505,7 @@ static void info_sizes(struct env *e)
 	check(f != NULL);
 	check(f != dlsym(RTLD_DEFAULT, "gdr_get_info_v2"));
 	memcpy(&v1, &f, sizeof(f));
-	buf_alloc(e, &b, usual_kind(e), GPU_PAGE_SIZE);
+	buf_alloc(e, &b, MEM_PLAIN, GPU_PAGE_SIZE);
 	map_make(e, &m, b.addr, b.size);
 
 	mark(one, sizeof(one));
@@ -549,7 +534,7 @@ static void callback_flag(struct env *e)
 	int flag;
 
 	start(e);
-	buf_alloc(e, &b, usual_kind(e), GPU_PAGE_SIZE);
+	buf_alloc(e, &b, MEM_PLAIN, GPU_PAGE_SIZE);
 	map_make(e, &m, b.addr, b.size);
 	flag = -1;
 	check_rc(gdr_get_callback_flag(e->g, m.mh, &flag), 0);
@@ -636,7 +621,7 @@ static void mapping_types(struct env *e)
 	int usual, type;
 
 	start(e);
-	buf_alloc(e, &b, usual_kind(e), GPU_PAGE_SIZE);
+	buf_alloc(e, &b, MEM_PLAIN, GPU_PAGE_SIZE);
 	map_make(e, &m, b.addr, b.size);
 	mark(&info, sizeof(info));
 	check_rc(gdr_get_info(e->g, m.mh, &info), 0);
@@ -686,7 +671,7 @@ static void mixed(struct env *e)
 			bool pcie = type >= GDR_MAPPING_TYPE_MAX;
 			gdr_info_t info;
 
-			if (!can_pin(e, kind) || (pcie && !e->force_pcie))
+			if (pcie && !e->force_pcie)
 				continue;
 			buf_alloc(e, &b[n], kind, GPU_PAGE_SIZE);
 			m[n] = (struct map){ .size = b[n].size };
@@ -724,7 +709,7 @@ static void two_pins(struct env *e)
 	struct map one, two;
 
 	start(e);
-	buf_alloc(e, &b, usual_kind(e), GPU_PAGE_SIZE);
+	buf_alloc(e, &b, MEM_PLAIN, GPU_PAGE_SIZE);
 	map_make(e, &one, b.addr, b.size);
 	map_make(e, &two, b.addr, b.size);
 	check(one.mh.h != two.mh.h);
@@ -754,7 +739,7 @@ static void two_opens(struct env *e)
 	first = e->g;
 	second = gdr_open();
 	check(second != NULL && second != first);
-	buf_alloc(e, &buf, usual_kind(e), GPU_PAGE_SIZE);
+	buf_alloc(e, &buf, MEM_PLAIN, GPU_PAGE_SIZE);
 	map_make(e, &a, buf.addr, buf.size);
 	e->g = second;
 	map_make(e, &b, buf.addr, buf.size);
@@ -799,8 +784,6 @@ static void child_thread(struct env *e)
 
 	start(e);
 	for (k = 0; k < MEM_KINDS; k++) {
-		if (!can_pin(e, k))
-			continue;
 		buf_alloc(e, &b, k, GPU_PAGE_SIZE);
 		t.b = &b;
 		check_rc(pthread_create(&thread, NULL, pin_in_thread, &t), 0);
@@ -854,7 +837,7 @@ static void threads(struct env *e)
 	int i;
 
 	start(e);
-	buf_alloc(e, &b, usual_kind(e), N * GPU_PAGE_SIZE);
+	buf_alloc(e, &b, MEM_PLAIN, N * GPU_PAGE_SIZE);
 	for (i = 0; i < N; i++) {
 		w[i] = (struct worker){ *e, b.addr + i * GPU_PAGE_SIZE, i };
 		check_rc(pthread_create(&t[i], NULL, work, &w[i]), 0);
@@ -881,8 +864,6 @@ static void two_gpus(struct env *e)
 	check_cu(e->cu.device_get(&dev, gpu[1]));
 	check_cu(e->cu.primary_retain(&ctx[1], dev));
 	for (k = 0; k < MEM_KINDS; k++) {
-		if (!can_pin(e, k))
-			continue;
 		for (i = 0; i < 2; i++) {
 			check_cu(e->cu.ctx_set(ctx[i]));
 			buf_alloc_on(e, &b[i], k, GPU_PAGE_SIZE, gpu[i]);

@@ -41,7 +41,7 @@ static void write_every_size(struct env *e)
 	struct map m;
 
 	start(e);
-	buf_alloc(e, &b, usual_kind(e), AREA);
+	buf_alloc(e, &b, MEM_PLAIN, AREA);
 	map_make(e, &m, b.addr, b.size);
 	fill(model, AREA, 1);
 	gpu_write(e, b.addr, model, AREA);
@@ -83,7 +83,7 @@ static void read_every_size(struct env *e)
 	struct map m;
 
 	start(e);
-	buf_alloc(e, &b, usual_kind(e), AREA);
+	buf_alloc(e, &b, MEM_PLAIN, AREA);
 	map_make(e, &m, b.addr, b.size);
 	fill(model, AREA, 4);
 	gpu_write(e, b.addr, model, AREA);
@@ -129,7 +129,7 @@ static void big_copies(struct env *e)
 	struct map m;
 
 	start(e);
-	buf_alloc(e, &b, usual_kind(e), total);
+	buf_alloc(e, &b, MEM_PLAIN, total);
 	map_make(e, &m, b.addr, b.size);
 	fill(model, total, 5);
 	gpu_write(e, b.addr, model, total);
@@ -180,7 +180,7 @@ static void host_guards(struct env *e)
 	check_eq(mprotect(area, p, PROT_NONE), 0);
 	check_eq(mprotect(area + 2 * p, p, PROT_NONE), 0);
 	check(read_faults(area) && read_faults(area + 2 * p));
-	buf_alloc(e, &b, usual_kind(e), GPU_PAGE_SIZE);
+	buf_alloc(e, &b, MEM_PLAIN, GPU_PAGE_SIZE);
 	map_make(e, &m, b.addr, b.size);
 	for (n = 1; n <= sizeof(copy); n += n < 300 ? 1 : 97) {
 		edge[0] = area + p;
@@ -218,8 +218,6 @@ static void sync_memops(struct env *e)
 
 	start(e);
 	for (k = 0; k < MEM_KINDS; k++) {
-		if (!can_pin(e, k))
-			continue;
 		buf_alloc(e, &b, k, max);
 		map_make(e, &m, b.addr, b.size);
 		for (i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++)
@@ -248,7 +246,7 @@ static void small_writes(struct env *e)
 	struct map m;
 
 	start(e);
-	buf_alloc(e, &b, usual_kind(e), GPU_PAGE_SIZE);
+	buf_alloc(e, &b, MEM_PLAIN, GPU_PAGE_SIZE);
 	map_make(e, &m, b.addr, b.size);
 	for (i = 1; i <= 20000; i++)
 		check_rc(gdr_copy_to_mapping(m.mh, m.p + 64 + i % 4 * 4, &i, 4), 0);

@@ -47,7 +47,7 @@ static void errno_pin(struct env *e)
 	size_t i;
 
 	start(e);
-	buf_alloc(e, &b, usual_kind(e), GPU_PAGE_SIZE);
+	buf_alloc(e, &b, MEM_PLAIN, GPU_PAGE_SIZE);
 	const struct { unsigned long addr; size_t size; } bad[] = {
 		{ b.addr, 0 }, { 0, GPU_PAGE_SIZE }, { 0, 0 },
 		{ b.addr, top }, { b.addr, top - b.addr + 1 }, { top, 2 },
@@ -113,7 +113,7 @@ static void errno_map(struct env *e)
 	size_t i;
 
 	start(e);
-	buf_alloc(e, &b, usual_kind(e), 2 * GPU_PAGE_SIZE);
+	buf_alloc(e, &b, MEM_PLAIN, 2 * GPU_PAGE_SIZE);
 	mh = pin_only(e, b.addr, e->page);
 	for (i = 0; i < sizeof(bad_sizes) / sizeof(bad_sizes[0]); i++) {
 		check_rc(gdr_map(e->g, mh, &va, bad_sizes[i]), EINVAL);
@@ -145,7 +145,7 @@ static void errno_unmap(struct env *e)
 	char *va;
 
 	start(e);
-	buf_alloc(e, &b, usual_kind(e), 2 * GPU_PAGE_SIZE);
+	buf_alloc(e, &b, MEM_PLAIN, 2 * GPU_PAGE_SIZE);
 	mh = pin_only(e, b.addr, size);
 	check_rc(gdr_unmap(e->g, mh, &b, size), EINVAL);	/* not mapped */
 	check_rc(gdr_map(e->g, mh, (void **)&va, size), 0);
@@ -180,7 +180,7 @@ static void errno_copy(struct env *e)
 	size_t i;
 
 	start(e);
-	buf_alloc(e, &b, usual_kind(e), GPU_PAGE_SIZE);
+	buf_alloc(e, &b, MEM_PLAIN, GPU_PAGE_SIZE);
 	map_make(e, &m, b.addr, e->page);
 	va = m.va;
 	const struct { char *dev, *host; size_t size; int want; } rows[] = {
@@ -241,7 +241,7 @@ static void errno_query(struct env *e)
 	const struct { gdr_t g; gdr_attr_t attr; } bad[] = {
 		{ e->g, 0 }, { e->g, GDR_ATTR_MAX }, { e->g, -1 }, { e->g, 1 << 30 }, { NULL, 1 },
 	};
-	buf_alloc(e, &b, usual_kind(e), GPU_PAGE_SIZE);
+	buf_alloc(e, &b, MEM_PLAIN, GPU_PAGE_SIZE);
 	mh = pin_only(e, b.addr, b.size);
 	mark(&info, sizeof(info));
 	check_rc(gdr_get_info(e->g, mh, NULL), EINVAL);
@@ -327,7 +327,7 @@ static void errno_rm(struct env *e)
 		*(void **)&rm_sim_fail = dlsym(lib, "rm_sim_fail");
 	if (!rm_sim_fail)
 		skip("a real driver cannot be told to refuse a request");
-	buf_alloc(e, &b, usual_kind(e), GPU_PAGE_SIZE);
+	buf_alloc(e, &b, MEM_PLAIN, GPU_PAGE_SIZE);
 	map_make(e, &m, b.addr, b.size);
 	for (i = 0; i < sizeof(answers) / sizeof(answers[0]); i++) {
 		note("%s answers %#x", answers[i].request, answers[i].status);

@@ -19,7 +19,7 @@ static void whole_life(struct env *e, uint64_t seed)
 	struct buf b;
 	struct map m;
 
-	buf_alloc(e, &b, usual_kind(e), GPU_PAGE_SIZE);
+	buf_alloc(e, &b, MEM_PLAIN, GPU_PAGE_SIZE);
 	map_make(e, &m, b.addr, b.size);
 	fill(in, sizeof(in), seed);
 	check_rc(gdr_copy_to_mapping(m.mh, m.p + 3, in, sizeof(in)), 0);
@@ -380,7 +380,7 @@ static void fd_passing(struct env *e)
 		child_done();
 	}
 	start(e);
-	buf_alloc(e, &b, usual_kind(e), GPU_PAGE_SIZE);
+	buf_alloc(e, &b, MEM_PLAIN, GPU_PAGE_SIZE);
 	map_make(e, &m, b.addr, b.size);
 	fd = find_gdrdrv();
 	check(fd >= 0);

@@ -42,7 +42,7 @@ static void access_after_unmap(struct env *e)
 	void *va;
 
 	start(e);
-	buf_alloc(e, &b, usual_kind(e), GPU_PAGE_SIZE);
+	buf_alloc(e, &b, MEM_PLAIN, GPU_PAGE_SIZE);
 	map_make(e, &m, b.addr, b.size);
 	check(!read_faults(m.p) && !write_faults(m.p));
 	check_rc(gdr_unmap(e->g, m.mh, m.va, m.size), 0);
@@ -68,7 +68,7 @@ static void access_after_unpin(struct env *e)
 	struct map m;
 
 	start(e);
-	buf_alloc(e, &b, usual_kind(e), GPU_PAGE_SIZE);
+	buf_alloc(e, &b, MEM_PLAIN, GPU_PAGE_SIZE);
 	map_make(e, &m, b.addr, b.size);
 	check_rc(gdr_unpin_buffer(e->g, m.mh), 0);
 	expect_gone(e, &m);
@@ -86,7 +86,7 @@ static void access_after_close(struct env *e)
 
 	start(e);
 	for (i = 0; i < N; i++) {
-		buf_alloc(e, &b[i], i == 0 ? MEM_EXT : usual_kind(e), GPU_PAGE_SIZE);
+		buf_alloc(e, &b[i], i == 0 ? MEM_EXT : MEM_PLAIN, GPU_PAGE_SIZE);
 		map_make(e, &m[i], b[i].addr, b[i].size);
 	}
 	check_rc(gdr_unmap(e->g, m[1].mh, m[1].va, m[1].size), 0);
@@ -153,8 +153,7 @@ static void access_after_free(struct env *e)
 
 	start(e);
 	for (k = 0; k < MEM_KINDS; k++)
-		if (can_pin(e, k))
-			free_under(e, k);
+		free_under(e, k);
 }
 
 /* A handle is never good for the buffer that came after its own. */
@@ -168,7 +167,7 @@ static void stale_handle(struct env *e)
 	int i;
 
 	start(e);
-	buf_alloc(e, &b, usual_kind(e), GPU_PAGE_SIZE);
+	buf_alloc(e, &b, MEM_PLAIN, GPU_PAGE_SIZE);
 	for (i = 0; i < N; i++) {
 		map_make(e, &m, b.addr, b.size);
 		old[i] = m.mh;
@@ -232,7 +231,7 @@ static void no_leaks(struct env *e)
 	for (round = 0; round < 30; round++) {
 		e->g = gdr_open();
 		check(e->g != NULL);
-		buf_alloc(e, &b, usual_kind(e), GPU_PAGE_SIZE);
+		buf_alloc(e, &b, MEM_PLAIN, GPU_PAGE_SIZE);
 		map_make(e, &m, b.addr, b.size);
 		if (round % 3 == 0)
 			map_drop(e, &m);
@@ -257,7 +256,7 @@ static void close_on_exec(struct env *e)
 	gdr_t g;
 
 	start(e);
-	buf_alloc(e, &b, usual_kind(e), GPU_PAGE_SIZE);
+	buf_alloc(e, &b, MEM_PLAIN, GPU_PAGE_SIZE);
 	map_make(e, &m, b.addr, b.size);	/* lets the drivers open theirs */
 	map_drop(e, &m);
 	inheritable = count_inheritable_fds();
@@ -286,7 +285,7 @@ static void fd_limit(struct env *e)
 	int n, rc = 0;
 
 	start(e);
-	buf_alloc(e, &b, usual_kind(e), GPU_PAGE_SIZE);
+	buf_alloc(e, &b, MEM_PLAIN, GPU_PAGE_SIZE);
 	map_make(e, &m, b.addr, b.size);
 	map_drop(e, &m);
 	check_eq(getrlimit(RLIMIT_NOFILE, &old), 0);

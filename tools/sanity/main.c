@@ -33,9 +33,7 @@ enum { LISTS = sizeof(lists) / sizeof(lists[0]) };
 
 static const char *backend_name(int backend)
 {
-	return backend == BE_GDRDRV ? "gdrdrv" :
-	       backend == BE_DMABUF ? "dmabuf" :
-	       backend == BE_RM ? "rm" : "vulkan";
+	return backend == BE_GDRDRV ? "gdrdrv" : backend == BE_DMABUF ? "dmabuf" : "rm";
 }
 
 /* Whether one of the patterns, which commas part, matches all of name. */

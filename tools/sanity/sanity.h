@@ -28,9 +28,8 @@
 enum backend {
 	BE_GDRDRV = 1,
 	BE_DMABUF = 2,
-	BE_VULKAN = 4,
-	BE_RM = 8,
-	BE_ALL = 15
+	BE_RM = 4,
+	BE_ALL = 7
 };
 
 /* How GPU memory was allocated. */
@@ -112,11 +111,6 @@ struct buf {
 	cu_mem mem;
 	gdr_mem_t ext;
 };
-
-/* Whether the backend can pin memory of that kind at all. */
-bool can_pin(const struct env *e, enum mem_kind kind);
-/* The kind that any case may use which does not care. */
-enum mem_kind usual_kind(const struct env *e);
 
 void buf_alloc(struct env *e, struct buf *b, enum mem_kind kind, size_t size);
 void buf_alloc_on(struct env *e, struct buf *b, enum mem_kind kind, size_t size,

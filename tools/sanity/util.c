@@ -119,16 +119,6 @@ void start(struct env *e)
 	check(e->g != NULL);
 }
 
-bool can_pin(const struct env *e, enum mem_kind kind)
-{
-	return kind != MEM_PLAIN || e->backend != BE_VULKAN;
-}
-
-enum mem_kind usual_kind(const struct env *e)
-{
-	return can_pin(e, MEM_PLAIN) ? MEM_PLAIN : MEM_VMM;
-}
-
 static size_t round_up(size_t n, size_t unit)
 {
 	return (n + unit - 1) / unit * unit;

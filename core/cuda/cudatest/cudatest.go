@@ -341,11 +341,6 @@ func (s *Sim) VMM(ordinal, chunks int, handleTypes uint32) (addr uint64, free fu
 	return addr, free
 }
 
-// NeedVulkan gives the simulated Vulkan driver, for its faults and counts.
-func NeedVulkan(t testing.TB) *Sim {
-	return &Sim{t: t, lib: Library(t, "libvulkan.so.1", "vulkan_sim_fail"), prefix: "vulkan"}
-}
-
 // Flat checks that no call of f leaves objects on Go's heap, nor descriptors.
 func Flat(t testing.TB, f func()) {
 	objects := func(n int) uint64 {

@@ -100,13 +100,10 @@ static bool pins(cu_ptr p)
 static void make_memory(void)
 {
 	char name[16];
-	bool is_vulkan;
 
 	expect_is(gdr_get_backend(g, name, sizeof(name)), 0);
-	is_vulkan = !strcmp(name, "vulkan");
 	vmm = make_vmm(BYTES);
-	if (!is_vulkan)
-		expect_is(cu.mem_alloc(&plain, BYTES), 0);
+	expect_is(cu.mem_alloc(&plain, BYTES), 0);
 	if (!strcmp(name, "rm") && (more.pool_alloc(&pool, BYTES, NULL) || more.stream_sync(NULL)))
 		pool = 0;
 }

@@ -79,8 +79,7 @@ static unsigned long live_in(const char *file, const char *name)
 /* What lives in the simulated drivers; 0 with real ones. */
 static unsigned long live(void)
 {
-	return live_in("libcuda.so.1", "cuda_sim_live") +
-	       live_in("libvulkan.so.1", "vulkan_sim_live");
+	return live_in("libcuda.so.1", "cuda_sim_live");
 }
 
 /* How much more lives with one pinning. The first one brings things that stay. */
@@ -305,7 +304,7 @@ static void longer_range(void)
 /* The simulated libcuda has no dma-bufs of ranges that overlap. */
 static bool overlaps_are_simulated(void)
 {
-	return !on_doubles() || backend_is("rm") || backend_is("vulkan");
+	return !on_doubles() || backend_is("rm");
 }
 
 /* Ranges that have some bytes in common: each is found for what it has. */
@@ -487,8 +486,6 @@ static void shared_page(void)
 	struct held a, b;
 	cu_ptr p, q;
 
-	if (backend_is("vulkan"))
-		skip_case("vulkan does not pin memory of cuMemAlloc");
 	expect_is(cu.mem_alloc(&p, 4096), 0);
 	expect_is(cu.mem_alloc(&q, 4096), 0);
 	if (p % 4096 || q % 4096)
@@ -662,16 +659,11 @@ static void no_room(void)
 	h[0] = visit(c, addr[0], RANGE);
 	h[1] = visit(c, addr[1], RANGE);
 	needs_doubles("a real driver cannot be told to refuse a call");
-	if (backend_is("vulkan")) {
-		lib = dlopen("libvulkan.so.1", RTLD_NOW | RTLD_NOLOAD);
-		*(void **)&fail = dlsym(lib, "vulkan_sim_fail");
-		fail("vkMapMemory", -5, 1);
-	} else if (backend_is("rm")) {
-		lib = dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
+	lib = dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
+	if (backend_is("rm")) {
 		*(void **)&fail = dlsym(lib, "rm_sim_fail");
 		fail("MAP_MEMORY", 0x1a, 1);
 	} else {
-		lib = dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
 		*(void **)&fail = dlsym(lib, "cuda_sim_fail");
 		fail("cuMemGetHandleForAddressRange", 2, 1);
 	}

@@ -7,7 +7,7 @@
 
 #define BYTES (2 * MIB)
 #define TABLE "docs/consumers.md"
-#define HEAD "| function | gdrdrv | dmabuf | rm | vulkan |"
+#define HEAD "| function | gdrdrv | dmabuf | rm |"
 
 static unsigned int (*called)(char *names, size_t size);
 static char backend[16];
@@ -18,7 +18,7 @@ static char backend[16];
  */
 static void read_cell(const char *function, char *cell, size_t size)
 {
-	static const char *const columns[] = { "function", "gdrdrv", "dmabuf", "rm", "vulkan" };
+	static const char *const columns[] = { "function", "gdrdrv", "dmabuf", "rm" };
 	char line[4096], want[64];
 	bool in_table = false;
 	FILE *f = fopen(TABLE, "re");
@@ -37,7 +37,7 @@ static void read_cell(const char *function, char *cell, size_t size)
 		text = strsep(&rest, "|");
 		if (!text || !strstr(text, want))
 			continue;
-		for (size_t i = 1; i < 5 && (text = strsep(&rest, "|")); i++)
+		for (size_t i = 1; i < 4 && (text = strsep(&rest, "|")); i++)
 			if (!strcmp(columns[i], backend))
 				snprintf(cell, size, " %s ", text);
 	}
@@ -176,11 +176,9 @@ static void functions(void *dma)
 	CALL(gdr_mem_alloc, g, 0, BYTES, 0, &mem);
 	CALL(gdr_mem_get_device_ptr, g, mem, &p, &size);
 	life(g, p, dma);
-	if (strcmp(backend, "vulkan")) {
-		expect_is(cu.mem_alloc(&plain, BYTES), 0);
-		life(g, plain, dma);
-		p = plain;
-	}
+	expect_is(cu.mem_alloc(&plain, BYTES), 0);
+	life(g, plain, dma);
+	p = plain;
 	CALL(gdr_cache_open, g, 64 * MIB, 0, &cache);
 	for (int i = 0; i < 3; i++) {
 		CALL(gdr_cache_get, cache, p, BYTES, &mh, &va);

@@ -706,8 +706,6 @@ static void other_memory(void *when)
 
 static void same_address(void)
 {
-	if (backend_is("vulkan"))
-		skip_case("this backend pins no memory of cuMemAlloc");
 	want_dma("4096", "4096");
 	expect(in_child("by DMA, freed before the map", other_memory, "before the map", 60));
 	expect(in_child("by DMA, freed after the map", other_memory, "after the map", 60));
@@ -724,8 +722,6 @@ static void window(void)
 	struct buffer b = { .size = 64 * KIB };
 	gdr_t g;
 
-	if (backend_is("vulkan"))
-		skip_case("this backend pins no memory of cuMemAlloc");
 	catch_log();
 	want_dma("4096", "4096");
 	g = open_or_fail();

@@ -149,16 +149,6 @@ static inline bool backend_is(const char *name)
 	return set && !strcmp(set, name);
 }
 
-/*
- * The backend vulkan loads libvulkan.so.1, which loads the driver, in each process. So a child
- * whose parent was inside the loader at the fork cannot open it, and gdr_open says so.
- */
-static inline void skip_where_each_child_loads(void)
-{
-	if (backend_is("vulkan"))
-		skip_case("vulkan loads its driver in each child, and the parent may be in the loader");
-}
-
 static inline double seconds_now(void)
 {
 	struct timespec t;

@@ -19,8 +19,8 @@ extern char **environ;
 extern pid_t _Fork(void) __attribute__((weak));
 
 /*
- * Each child that works in full starts CUDA and Vulkan; with a real driver that
- * takes it a second, and there are fewer.
+ * Each child that works in full starts CUDA; with a real driver that takes it a
+ * second, and there are fewer.
  */
 static int children(void)
 {
@@ -450,7 +450,6 @@ static void starting_parent(void)
 {
 	int failed = 0;
 
-	skip_where_each_child_loads();
 	for (int i = 0; i < children() && failed < 5; i++) {
 		if (in_child("a trial", race_trial, (void *)(uintptr_t)(i * 7 % 400), 2 * CHILD_S))
 			continue;

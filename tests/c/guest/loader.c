@@ -217,7 +217,6 @@ static void walking_parent(void)
 {
 	gdr_t g;
 
-	skip_where_each_child_loads();
 	g = open_or_fail();
 	fork_among(walk_libraries, work_in_full, CHILD_S);
 	work_in_full(NULL);
@@ -228,7 +227,6 @@ static void loading_parent(void)
 {
 	gdr_t g;
 
-	skip_where_each_child_loads();
 	if (!getenv("GDR_TEST_DOUBLES"))
 		skip_case("a real cuInit loads libraries itself, in a child whose parent was loading");
 	g = open_or_fail();
@@ -415,7 +413,6 @@ static void raw_forks(void)
 	pthread_t t[2];
 	gdr_t g;
 
-	skip_where_each_child_loads();
 	g = open_or_fail();
 	start_threads(t, 2, walk_libraries, NULL);
 	for (int i = 0; i < scaled(50); i++) {

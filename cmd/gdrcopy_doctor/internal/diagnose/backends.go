@@ -11,9 +11,6 @@ import (
 	"gdrapi/cmd/gdrcopy_doctor/internal/facts"
 )
 
-// onRequest is the backend that gdr_open takes only where GDRCOPY_BACKEND names it.
-const onRequest = "vulkan"
-
 // choice is the backend that gdr_open takes. Where no libgdrapi could be tried, it is
 // the one that the library of this version would take.
 func (e *examination) choice() string {
@@ -22,7 +19,7 @@ func (e *examination) choice() string {
 	}
 	forced := e.forced()
 	for _, b := range e.Backends {
-		if b.Error == "" && b.Died == "" && (b.Name == forced || forced == "" && b.Name != onRequest) {
+		if b.Error == "" && b.Died == "" && (b.Name == forced || forced == "") {
 			return b.Name
 		}
 	}
@@ -93,7 +90,7 @@ func (e *examination) backend(b facts.Backend) Finding {
 	case b.Died != "":
 		return Finding{Status: e.cause(), Cause: "Not taken. Its driver was asked in a process of its own: " + b.Died + ".", Advice: "Look into dmesg, and install the driver anew."}
 	case t != nil && t.Worked():
-		return Finding{Status: OK, Cause: fmt.Sprintf("Not taken, for %s. It works%s, and GDRCOPY_BACKEND=%s takes it. %s", e.whyNot(b.Name), forWhat(b.Name), b.Name, speed(*t))}
+		return Finding{Status: OK, Cause: fmt.Sprintf("Not taken, for %s. It works, and GDRCOPY_BACKEND=%s takes it. %s", e.whyNot(b.Name), b.Name, speed(*t))}
 	case t != nil:
 		return Finding{Status: OK, Cause: "Not taken. It opens, but does not work. " + failure(*t)}
 	case b.Error == "":
@@ -127,18 +124,8 @@ func (e *examination) whyNot(name string) string {
 		return "gdr_open did not come to it"
 	case e.forced() != "":
 		return "the environment asks for another one"
-	case name == onRequest:
-		return "nobody asked for it"
 	}
 	return "another one comes first"
-}
-
-// forWhat is what a backend serves, where that is not all.
-func forWhat(name string) string {
-	if name == onRequest {
-		return " for memory that can be exported"
-	}
-	return ""
 }
 
 // failure is what a trial failed with.
@@ -161,8 +148,6 @@ func (e *examination) refusal(b facts.Backend) (cause, advice string) {
 		cause, advice = e.refusalDMABuf()
 	case "rm":
 		cause, advice = e.refusalRM(b)
-	case onRequest:
-		advice = "It is for GDRCOPY_BACKEND=vulkan alone. To have it: the Vulkan loader (libvulkan1 on Debian) and the driver's nvidia_icd.json; in a container the capability graphics."
 	}
 	if cause == "" {
 		cause = strings.TrimSuffix(b.Error, ".") + "."
@@ -365,7 +350,7 @@ func (e *examination) environment() []Finding {
 	var other string // one that gdr_open would take
 	for _, b := range e.Backends {
 		names = append(names, b.Name)
-		if other == "" && b.Name != onRequest && b.Error == "" && b.Died == "" {
+		if other == "" && b.Error == "" && b.Died == "" {
 			other = b.Name
 		}
 	}

@@ -39,7 +39,6 @@ func healthy() *scene {
 			{Name: "gdrdrv", Error: "there is no /dev/gdrdrv: no such file or directory", Errno: "ENOENT"},
 			{Name: "dmabuf", Error: "the CUDA driver is 13.0: operation not supported", Errno: "ENOTSUP"},
 			{Name: "rm"},
-			{Name: "vulkan", Error: "no NVIDIA Vulkan driver is installed: no such device", Errno: "ENODEV"},
 		},
 		Libraries: []facts.Library{library("libgdrapi.so.2"), library("libgdrapi.so")},
 		Trials:    []facts.Trial{{Backend: "rm", GPUs: 1, Pool: facts.PoolWorks, WriteNS: 159, ReadNS: 1018}},
@@ -115,7 +114,7 @@ func TestMachineThatWorks(t *testing.T) {
 	require.Equal(t, "rm", r.Backend)
 	require.Equal(t, "libgdrapi works here: gdr_open takes rm. It was tried on 1 GPU, with plain memory and memory of pools. "+
 		"A write of 4 bytes takes 159 ns, a read 1.02 us.", r.Summary)
-	require.Equal(t, []Backend{{Name: "gdrdrv"}, {Name: "dmabuf"}, {Name: "rm", Taken: true, Works: true, WriteNS: 159, ReadNS: 1018}, {Name: "vulkan"}}, r.Backends)
+	require.Equal(t, []Backend{{Name: "gdrdrv"}, {Name: "dmabuf"}, {Name: "rm", Taken: true, Works: true, WriteNS: 159, ReadNS: 1018}}, r.Backends)
 	for _, f := range r.Findings {
 		require.Equal(t, OK, f.Status, "%+v", f)
 	}
@@ -382,10 +381,6 @@ var causes = []struct {
 	}, "backend-rm", OK, "Not taken, for gdr_open did not come to it. It works, and GDRCOPY_BACKEND=rm takes it.", ""},
 	{"undecided", healthy, func(s *scene) { s.Trials = []facts.Trial{{Backend: "dmabuf|rm", Step: "cuInit", Error: "x"}} }, "backend-rm", Fail, "Taken, but it does not work", "line trial"},
 
-	// backend-vulkan
-	{"no Vulkan", healthy, nil, "backend-vulkan", OK, "no NVIDIA Vulkan driver is installed", ""},
-	{"Vulkan unasked", healthy, func(s *scene) { s.Trials = append(s.Trials, facts.Trial{Asked: "vulkan", Backend: "vulkan"}) }, "backend-vulkan", OK, "nobody asked for it. It works for memory that can be exported, and GDRCOPY_BACKEND=vulkan takes it.", ""},
-	{"Vulkan asked for", healthy, func(s *scene) { s.Env["GDRCOPY_BACKEND"] = "vulkan"; s.Trials = broken().Trials }, "backend-vulkan", Fail, "no NVIDIA Vulkan driver", "nvidia_icd.json"},
 	{"dmabuf asked for, rm works", healthy, func(s *scene) {
 		s.Env["GDRCOPY_BACKEND"] = "dmabuf"
 		s.Trials = []facts.Trial{{Backend: "dmabuf"}, {Asked: "rm"}}
@@ -440,7 +435,6 @@ var causes = []struct {
 	{"forced, and two others would do", asked("rm"), func(s *scene) {
 		*s.backend("gdrdrv") = facts.Backend{Name: "gdrdrv", Died: "it crashed"}
 		*s.backend("dmabuf") = facts.Backend{Name: "dmabuf"}
-		*s.backend("vulkan") = facts.Backend{Name: "vulkan"}
 	}, "environment", Fail, "does not open here, and dmabuf would", "gdr_open then takes dmabuf. Why rm does not open is in the line backend-rm."},
 	{"forced, and the first of two others", asked("rm"), func(s *scene) {
 		*s.backend("gdrdrv") = facts.Backend{Name: "gdrdrv"}
@@ -450,13 +444,12 @@ var causes = []struct {
 		*s.backend("rm") = facts.Backend{Name: "rm"}
 		*s.backend("gdrdrv") = facts.Backend{Name: "gdrdrv"}
 	}, "environment", OK, "GDRCOPY_BACKEND=rm forces", ""},
-	{"forced, and only those are left that nobody takes", asked("dmabuf"), func(s *scene) { s.backend("rm").Died = "x"; *s.backend("vulkan") = facts.Backend{Name: "vulkan"} }, "environment", OK, "GDRCOPY_BACKEND=dmabuf forces", ""},
 	{"a variable that the library names, but no error", asked("rm"), func(s *scene) {
 		s.Env["GDRCOPY_COPY_IMPL"] = "no"
 		s.Trials[0].Log = []string{"INFO: GDRCOPY_COPY_IMPL is no", "ERR:  GDRCOPY_BACKEND, GDRCOPY_USE_DMABUF_MMAP, GDRCOPY_COPY and GDRCOPY_OTHER are known"}
 		s.Env["GDRCOPY_USE_DMABUF_MMAP"] = "1"
 	}, "environment", OK, "GDRCOPY_BACKEND=rm forces", ""},
-	{"no backend's name", asked("pigeon"), nil, "environment", Fail, "GDRCOPY_BACKEND=pigeon names no backend. They are gdrdrv, dmabuf, rm, vulkan.", "name one of these"},
+	{"no backend's name", asked("pigeon"), nil, "environment", Fail, "GDRCOPY_BACKEND=pigeon names no backend. They are gdrdrv, dmabuf, rm.", "name one of these"},
 	{"a variable that the library refuses", broken, refusedVariable, "environment", Fail, "The library refuses GDRCOPY_COPY_IMPL=no. GDRCOPY_COPY_IMPL=\"no\" is not", "Unset GDRCOPY_COPY_IMPL"},
 
 	// bar1
@@ -810,8 +803,8 @@ func TestNothingToSay(t *testing.T) {
 // What gdr_open of this version would take, where no library could be tried.
 func TestChoice(t *testing.T) {
 	for _, c := range []struct{ asked, open, died, want string }{
-		{"", "gdrdrv rm", "", "gdrdrv"}, {"", "rm vulkan", "", "rm"}, {"", "vulkan", "", ""}, {"", "", "", ""},
-		{"rm", "gdrdrv rm", "", "rm"}, {"vulkan", "rm vulkan", "", "vulkan"}, {"dmabuf", "gdrdrv rm", "", ""},
+		{"", "gdrdrv rm", "", "gdrdrv"}, {"", "rm", "", "rm"}, {"", "", "", ""},
+		{"rm", "gdrdrv rm", "", "rm"}, {"dmabuf", "gdrdrv rm", "", ""},
 		{"", "gdrdrv rm", "gdrdrv", "rm"}, {"rm", "gdrdrv rm", "rm", ""},
 	} {
 		s := healthy()
@@ -848,7 +841,7 @@ func TestDuration(t *testing.T) {
 
 func TestForced(t *testing.T) {
 	for _, tc := range []struct{ backend, dmabuf, want string }{
-		{"", "", ""}, {"rm", "", "rm"}, {"", "1", "dmabuf"}, {"", "0", ""}, {"vulkan", "1", "vulkan"},
+		{"", "", ""}, {"rm", "", "rm"}, {"", "1", "dmabuf"}, {"", "0", ""}, {"gdrdrv", "1", "gdrdrv"},
 	} {
 		e := examination{Facts: facts.Facts{Env: map[string]string{"GDRCOPY_BACKEND": tc.backend, "GDRCOPY_USE_DMABUF_MMAP": tc.dmabuf}}}
 		require.Equal(t, tc.want, e.forced(), "%+v", tc)
@@ -975,8 +968,8 @@ func TestErrnos(t *testing.T) {
 
 // A backend's trial is the one that asked for it, or the first, which took it unasked.
 func TestTrialOf(t *testing.T) {
-	e := examination{Facts: facts.Facts{Trials: []facts.Trial{{Backend: "gdrdrv"}, {Asked: "dmabuf", Backend: "rm"}, {Asked: "vulkan"}}}}
-	for name, want := range map[string]int{"gdrdrv": 0, "dmabuf": 1, "vulkan": 2} {
+	e := examination{Facts: facts.Facts{Trials: []facts.Trial{{Backend: "gdrdrv"}, {Asked: "dmabuf", Backend: "rm"}}}}
+	for name, want := range map[string]int{"gdrdrv": 0, "dmabuf": 1} {
 		require.Same(t, &e.Trials[want], e.trialOf(name))
 	}
 	require.Nil(t, e.trialOf("rm"), "another backend was asked for")

@@ -207,7 +207,7 @@ func TestEnvironment(t *testing.T) {
 	require.Equal(t, map[string]string{"CUDA_VISIBLE_DEVICES": "", "GDRCOPY_BACKEND": "rm"}, f.Env)
 	// Those of drivers and consumers; tests/man/api.sh has the library's.
 	others := map[string]string{}
-	for _, name := range []string{"VK_DRIVER_FILES", "VK_ICD_FILENAMES", "CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES",
+	for _, name := range []string{"CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES",
 		"NVIDIA_DRIVER_CAPABILITIES", "NCCL_GDRCOPY_ENABLE", "UCX_TLS", "FI_HMEM_CUDA_USE_GDRCOPY", "NVSHMEM_DISABLE_GDRCOPY"} {
 		others[name] = "x" + name
 	}

@@ -133,11 +133,6 @@ func askNVML() facts.NVML {
 	return n
 }
 
-// backends are the library's, with the environment that they look at.
-func backends() []backend.Backend {
-	return core.Backends(core.Options{VulkanDriverFiles: driverFiles()})
-}
-
 func askBackend(name string) facts.Backend {
 	answer := facts.Backend{Name: name}
 	session, err := openBackend(name)
@@ -150,7 +145,7 @@ func askBackend(name string) facts.Backend {
 }
 
 func openBackend(name string) (backend.Session, error) {
-	for _, b := range backends() {
+	for _, b := range core.Backends(core.Options{}) {
 		if b.Name() == name {
 			return openDecided(b)
 		}
@@ -175,13 +170,4 @@ func openDecided(b backend.Backend) (backend.Session, error) {
 		return nil, err
 	}
 	return b.Open()
-}
-
-// driverFiles is what the library takes for the manifests of Vulkan drivers. An empty
-// VK_DRIVER_FILES names none.
-func driverFiles() string {
-	if v, ok := os.LookupEnv("VK_DRIVER_FILES"); ok {
-		return v
-	}
-	return os.Getenv("VK_ICD_FILENAMES")
 }

@@ -299,18 +299,6 @@ func TestWhatATrialCalls(t *testing.T) {
 	require.Positive(t, got.ReadNS)
 	require.Equal(t, facts.Trial{Backend: "rm", GPUs: 2, Pool: facts.PoolWorks, WriteNS: got.WriteNS, ReadNS: got.ReadNS}, got)
 
-	// vulkan maps memory of its own kind alone.
-	got = facts.Trial{}
-	calls = f.run(t, &got, []string{"FAKE_BACKEND=vulkan"}, "trial", "libgdrapi.so.2")
-	require.Equal(t, facts.Trial{Backend: "vulkan", GPUs: 2, WriteNS: got.WriteNS, ReadNS: got.ReadNS}, got)
-	for ordinal := range 2 {
-		at := slices.Index(calls, fmt.Sprint("cuMemCreate 2097152 on ", ordinal))
-		require.Positive(t, at)
-		require.Equal(t, "gdr_pin_buffer 0x500000000 65536 0 0", calls[at+1])
-	}
-	require.Equal(t, []string{"cuMemCreate 2097152 on 1", "cuMemUnmap 0x500000000 2097152", "cuMemAddressFree 0x500000000 2097152", "cuMemRelease 5"},
-		only(calls, "cuMem")[4:])
-
 	// A library without gdr_get_backend has one backend, and a driver without pools is not asked for them.
 	f = newFake(t, "-DOLD")
 	got = facts.Trial{}
@@ -447,7 +435,7 @@ func TestAllThatIsAsked(t *testing.T) {
 			backend*) echo "{\"name\": \"$3\"}" ;;
 			library$MISSING) echo "{\"name\": \"$3\", \"error\": \"No such file\"}" ;;
 			library*) echo "{\"name\": \"$3\", \"path\": \"$3\", \"ours\": true}" ;;
-			trial*) echo '{"backend": "vulkan"}' ;;
+			trial*) echo '{"backend": "rm"}' ;;
 			esac >&3`)
 		t.Setenv("GDRCOPY_BACKEND", "")
 		f := facts.Facts{Consumers: []facts.Consumer{{Name: "a"}, {Finds: "/u/libgdrapi.so.2"}, {Finds: "/u/libgdrapi.so.2"}}}
@@ -456,13 +444,13 @@ func TestAllThatIsAsked(t *testing.T) {
 		require.NoError(t, err)
 		top := filepath.Dir(filepath.Dir(r.Program))
 		asked := strings.Split(strings.TrimSpace(strings.ReplaceAll(string(text), top, "TOP")), "\n")
-		require.Equal(t, slices.Concat([]string{"cuda ", "nvml ", "backend gdrdrv", "backend dmabuf", "backend rm", "backend vulkan"}, c.libs, c.trials), asked)
+		require.Equal(t, slices.Concat([]string{"cuda ", "nvml ", "backend gdrdrv", "backend dmabuf", "backend rm"}, c.libs, c.trials), asked)
 		require.Equal(t, facts.CUDA{Version: 1}, f.CUDA)
 		require.Equal(t, facts.NVML{Confidential: true}, f.NVML)
-		require.Equal(t, []facts.Backend{{Name: "gdrdrv"}, {Name: "dmabuf", Died: "it crashed (bus error)"}, {Name: "rm", Error: "no"}, {Name: "vulkan"}}, f.Backends)
+		require.Equal(t, []facts.Backend{{Name: "gdrdrv"}, {Name: "dmabuf", Died: "it crashed (bus error)"}, {Name: "rm", Error: "no"}}, f.Backends)
 		require.Len(t, f.Libraries, 3)
 		require.Equal(t, c.missing == "libgdrapi.so.2", f.Beside.Path != "")
-		require.Equal(t, []facts.Trial{{Backend: "vulkan"}, {Asked: "gdrdrv", Backend: "vulkan"}}, f.Trials)
+		require.Equal(t, []facts.Trial{{Backend: "rm"}, {Asked: "gdrdrv", Backend: "rm"}}, f.Trials)
 	}
 	// How each child died is noted where its answer would be.
 	r := script(t, `kill -SEGV $$`)
@@ -470,7 +458,7 @@ func TestAllThatIsAsked(t *testing.T) {
 	r.All(&f)
 	const died = "it crashed (segmentation fault)"
 	require.Equal(t, []string{died, died}, []string{f.CUDA.Died, f.NVML.Died})
-	require.Equal(t, []facts.Backend{{Name: "gdrdrv", Died: died}, {Name: "dmabuf", Died: died}, {Name: "rm", Died: died}, {Name: "vulkan", Died: died}}, f.Backends)
+	require.Equal(t, []facts.Backend{{Name: "gdrdrv", Died: died}, {Name: "dmabuf", Died: died}, {Name: "rm", Died: died}}, f.Backends)
 	require.Equal(t, []facts.Library{{Name: "libgdrapi.so.2", Died: died}, {Name: "libgdrapi.so", Died: died}}, f.Libraries)
 	require.Equal(t, facts.Library{}, f.Beside)
 	require.Empty(t, f.Trials)

@@ -22,6 +22,7 @@ import (
 	"time"
 
 	"gdrapi/cmd/gdrcopy_doctor/internal/facts"
+	"gdrapi/core"
 )
 
 // Flag is the first argument of a child.
@@ -39,7 +40,7 @@ type Runner struct {
 func (r Runner) All(f *facts.Facts) {
 	f.CUDA.Died = r.run(&f.CUDA, "cuda", "")
 	f.NVML.Died = r.run(&f.NVML, "nvml", "")
-	for _, known := range backends() {
+	for _, known := range core.Backends(core.Options{}) {
 		b := facts.Backend{Name: known.Name()}
 		b.Died = r.run(&b, "backend", b.Name)
 		f.Backends = append(f.Backends, b)

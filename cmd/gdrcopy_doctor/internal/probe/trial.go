@@ -96,13 +96,13 @@ func use(t *facts.Trial, library string) (err error) {
 
 // onGPU tries plain memory of a GPU, and memory of a pool of its. It needs the GPU's context.
 func onGPU(t *facts.Trial, l *library, g uintptr, ordinal int) error {
-	addr, free, err := allocate(t.Backend, ordinal)
+	addr, free, err := allocate()
 	if err != nil {
 		return step("cuMemAlloc", err)
 	}
 	defer free()
 	err = copies(t, l, g, addr, ordinal == 0)
-	if err != nil || t.Backend == "vulkan" || t.Pool != "" && t.Pool != facts.PoolWorks {
+	if err != nil || t.Pool != "" && t.Pool != facts.PoolWorks {
 		return err
 	}
 	addr, free, err = allocatePool()
@@ -136,16 +136,8 @@ func (l *library) backend(g uintptr) string {
 }
 
 // allocate gives the address of a GPU page that is ours. It is plain memory, as a
-// program's usually is, but for vulkan, which cannot map that. It needs a current
-// context.
-func allocate(backend string, ordinal int) (addr uint64, free func(), err error) {
-	if backend == "vulkan" {
-		a, err := cuda.Alloc(ordinal, gpuPage)
-		if err != nil {
-			return 0, nil, err
-		}
-		return a.Ptr(), func() { _ = a.Free() }, nil
-	}
+// program's usually is. It needs a current context.
+func allocate() (addr uint64, free func(), err error) {
 	var raw uint64
 	if err := ask("cuMemAlloc_v2", uintptr(unsafe.Pointer(&raw)), 2*gpuPage); err != nil {
 		return 0, nil, err

@@ -208,63 +208,6 @@ int cuStreamSynchronize(void *stream)
 	return 0;
 }
 
-/* Virtual memory, as vulkan needs it: begun and ended alone are noted. */
-
-int cuMemGetAllocationGranularity(size_t *granularity, const void *prop, int option)
-{
-	(void)option;
-	NEEDS(prop, INVALID_VALUE);
-	*granularity = 2 * MIB;
-	return 0;
-}
-
-int cuMemCreate(uint64_t *handle, size_t size, const int *prop, uint64_t flags)
-{
-	CALL(" %zu on %d", size, prop[3]);
-	NEEDS(!flags, INVALID_VALUE);
-	*handle = 5;
-	return 0;
-}
-
-int cuMemRelease(uint64_t handle)
-{
-	CALL(" %lu", handle);
-	return 0;
-}
-
-int cuMemAddressReserve(uint64_t *at, size_t size, size_t align, uint64_t wanted, uint64_t flags)
-{
-	NEEDS(size && !align && !wanted && !flags, INVALID_VALUE);
-	*at = 0x500000000;
-	return 0;
-}
-
-int cuMemAddressFree(uint64_t at, size_t size)
-{
-	CALL(" %#lx %zu", at, size);
-	memory = 0;
-	return 0;
-}
-
-int cuMemMap(uint64_t at, size_t size, size_t offset, uint64_t handle, uint64_t flags)
-{
-	NEEDS(size && !offset && handle == 5 && !flags, INVALID_VALUE);
-	memory = at;
-	return 0;
-}
-
-int cuMemUnmap(uint64_t at, size_t size)
-{
-	CALL(" %#lx %zu", at, size);
-	return 0;
-}
-
-int cuMemSetAccess(uint64_t at, size_t size, const void *access, size_t count)
-{
-	NEEDS(at == memory && size && access && count == 1, INVALID_VALUE);
-	return 0;
-}
-
 /* NVML: bad calls get NVML_ERROR_UNINITIALIZED or NVML_ERROR_INVALID_ARGUMENT. */
 
 static int users;
