@@ -56,7 +56,6 @@ func Test_kmod_static(t *testing.T)     { Run(t) }
 func Test_lint(t *testing.T)            { Run(t) }
 func Test_man(t *testing.T)             { Run(t) }
 func Test_memory(t *testing.T)          { Run(t) }
-func Test_mutate(t *testing.T)          { Run(t) }
 func Test_offline(t *testing.T)         { Run(t) }
 func Test_packages(t *testing.T)        { Run(t) }
 func Test_python(t *testing.T)          { Run(t) }
@@ -136,7 +135,6 @@ var table = []Group{
 		{Name: "example", Cmd: cmd("$B/examples/go"), Sim: Plain, Count: Status, Make: cmd("doubles", "$B/examples/go")},
 		goTest(Program{Name: "report"}, "./cmd/gdrcopy_report/..."),
 		goTest(Program{Name: "sbom"}, "./packaging/..."),
-		goTest(Program{Name: "mutate"}, "./tests/mutate/..."),
 	}},
 
 	// The runner of these tests itself: nothing that broke looks green.
@@ -315,11 +313,6 @@ var table = []Group{
 	{Name: "counts", When: All, Rows: []Program{
 		{Name: "callgrind", Cmd: cmd("tests/callgrind/counts.sh", "$B"), Needs: cmd("valgrind")},
 	}},
-
-	// A share of make mutate's small wrong changes; the commit picks it. It fails nothing: a
-	// change that is not noticed says little of the commit that came upon it.
-	{Name: "mutate", When: All, Rows: []Program{{Name: "share", Limit: -1, Cmd: cmd("sh", "-c", "exec $GO run ./tests/mutate "+
-		"-share \"$(git rev-parse HEAD || date +%F)\" -for 150s tests/mutate/changes.txt")}}},
 
 	// The library of the oldest Go that go.mod allows, and of the newest that there is.
 	{Name: "go_oldest", When: All, Rows: otherGo("go-oldest")},
