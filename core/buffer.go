@@ -13,7 +13,7 @@ import (
 )
 
 // PinRequest says what to pin. Addr is an address of GPU memory, Size is in bytes. The other
-// fields may be 0.
+// fields may be 0. Skip is a number of bytes at Addr that are not to be accessed.
 type PinRequest = backend.PinRequest
 
 // MappingType is the memory type of a mapping.
@@ -104,6 +104,8 @@ func checkPin(req PinRequest) error {
 	switch {
 	case req.Addr == 0 || req.Size == 0:
 		return fmt.Errorf("pin of %d bytes at %#x: neither may be 0: %w", req.Size, req.Addr, unix.EINVAL)
+	case req.Skip >= req.Size:
+		return fmt.Errorf("pin of %d bytes at %#x: %d of them may not be skipped: %w", req.Size, req.Addr, req.Skip, unix.EINVAL)
 	case req.Addr+req.Size < req.Addr:
 		return fmt.Errorf("pin of %d bytes at %#x: the range wraps: %w", req.Size, req.Addr, unix.EINVAL)
 	}

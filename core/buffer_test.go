@@ -113,7 +113,7 @@ func TestWherePinsEnd(t *testing.T) {
 	b, err := d.Pin(PinRequest{Addr: last, Size: 4095})
 	require.NoError(t, err)
 	require.NoError(t, b.Close())
-	for _, req := range []PinRequest{{Addr: last, Size: 4096}, {Addr: last, Size: 4097}, {Addr: 1, Size: ^uint64(0)}, {Size: 1}, {Addr: 1}} {
+	for _, req := range []PinRequest{{Addr: last, Size: 4096}, {Addr: last, Size: 4097}, {Addr: 1, Size: ^uint64(0)}, {Size: 1}, {Addr: 1}, {Addr: 1, Size: 8, Skip: 8}} {
 		_, err := d.Pin(req)
 		require.Equal(t, unix.EINVAL, errno(err), "%+v", req)
 		require.ErrorContains(t, err, fmt.Sprintf("pin of %d bytes at %#x", req.Size, req.Addr))

@@ -72,7 +72,7 @@ func (d *Device) mapFrom(addr, n, page uint64, gate func(*Buffer) (Gate, error))
 		return nil, 0, err
 	}
 	start := addr &^ (page - 1)
-	b, err := d.pin(PinRequest{Addr: start, Size: addr + n - start}, gate)
+	b, err := d.pin(PinRequest{Addr: start, Size: addr + n - start, Skip: addr - start}, gate)
 	if err != nil {
 		return nil, 0, err
 	}

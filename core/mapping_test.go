@@ -104,6 +104,7 @@ func TestMapOfAnyAlignment(t *testing.T) {
 		m, err := d.Map(0x30000+5000, 3)
 		require.NoError(t, err)
 		require.EqualValues(t, 0x30000, m.GPU())
+		require.Equal(t, PinRequest{Addr: 0x30000, Size: 5003, Skip: 5000}, f.Asked)
 		n := 0
 		for _, c := range f.Made() {
 			if c == "pin" {

@@ -210,12 +210,12 @@ int gdr_close(gdr_t g);
  * The same memory may be pinned more than once. Each pinning has a mapping of its
  * own. Only a gdrdrv before 2.5 reads the token and the address space number.
  *
- * Pinning sets CUDA's attribute SYNC_MEMOPS on memory that has it, as that of
- * cuMemAlloc has: from then on a synchronous copy to the buffer is finished when
- * CUDA's call returns, so the mapping shows it. Memory of cuMemCreate and of
- * gdr_mem_alloc does not have it: there the caller synchronises after a copy
- * before it reads the mapping (docs/ordering.md). Pinning changes no context, and
- * loses no capture of a CUDA stream.
+ * Pinning sets CUDA's attribute SYNC_MEMOPS on each memory in the range that has
+ * it, as that of cuMemAlloc has: from then on a synchronous copy to that memory is
+ * finished when CUDA's call returns, so the mapping shows it. Memory of
+ * cuMemCreate and of gdr_mem_alloc does not have it: there the caller synchronises
+ * after a copy before it reads the mapping (docs/ordering.md). Pinning changes no
+ * context, and loses no capture of a CUDA stream.
  *
  * The process must have initialised CUDA, or @addr cannot be GPU memory. The
  * thread needs no current CUDA context. But pins of memory of cuMemCreate or of a

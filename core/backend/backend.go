@@ -33,6 +33,7 @@ const (
 // PinRequest says what to pin. Size is not 0 and Addr+Size does not wrap.
 type PinRequest struct {
 	Addr, Size uint64
+	Skip       uint64 // less than Size: the first bytes, which only fill a page, may be anybody's
 	Token      uint64 // p2p_token; only a gdrdrv before 2.5 is given tokens
 	VASpace    uint32
 	Flags      uint32

@@ -299,7 +299,7 @@ func TestWithMemory(t *testing.T) {
 			was := idle.Current()
 			require.NoError(t, d.WithMemory(of(c.addr), c.addr, func(in *Driver) error {
 				require.Equal(t, c.want, idle.Current())
-				in.SetSyncMemops(c.addr)
+				in.SetSyncMemops(of(c.addr), c.addr, c.addr+1)
 				return nil
 			}))
 			require.Equal(t, was, idle.Current())
@@ -404,7 +404,7 @@ func TestSetSyncMemops(t *testing.T) {
 	require.NoError(t, err)
 	set := func() {
 		require.NoError(t, d.WithMemory(m, p, func(in *Driver) error {
-			in.SetSyncMemops(p)
+			in.SetSyncMemops(m, p, p+1)
 			return nil
 		}))
 	}
@@ -434,6 +434,134 @@ func TestSetSyncMemops(t *testing.T) {
 		require.True(t, strings.HasPrefix(lines, line), lines)
 		require.Equal(t, before, flags())
 		sim.Heal("cuPointerSetAttribute")
+	}
+	m.ID++ // its memory was freed, and the address is another's
+	sim.Fail("cuPointerSetAttribute", int(ErrUnknown), 1)
+	require.Empty(t, cudatest.Lines(t, set))
+	sim.Heal("cuPointerSetAttribute")
+}
+
+// neighbour is a memory of a fake driver: what kind it is, and where on its GPU page.
+type neighbour struct {
+	context Context // of cuMemAlloc's memory; 0: a pool's
+	at, end uint64
+	gone    bool // it is freed once it was described
+}
+
+// crowded is a driver whose memory is that of the list. *calls notes what it is asked to do, *asked
+// how often it is asked about memory. The primary context is 9.
+func crowded(list []neighbour, calls *[]string, asked *int) *Driver {
+	find := func(addr uintptr) (id uint64, n neighbour) {
+		for i, n := range list {
+			if uint64(addr) >= base+n.at && uint64(addr) < base+n.end {
+				return uint64(i + 1), n
+			}
+		}
+		return 0, neighbour{}
+	}
+	var current []Context
+	freed := map[uint64]bool{}
+	d := with(symPointerGetAttribute, func(v *uint64, a PointerAttribute, addr uintptr) uintptr {
+		*asked++
+		if *v, _ = find(addr); *v == 0 || freed[*v] {
+			return uintptr(ErrInvalidValue)
+		}
+		return 0
+	})
+	d.fn[symPointerGetAttributes] = purego.NewCallback(func(n uintptr, names *[10]PointerAttribute, places *[10]unsafe.Pointer, addr uintptr) uintptr {
+		*asked++
+		id, m := find(addr)
+		*(*int32)(places[1]) = -2
+		if id == 0 {
+			return 0
+		}
+		freed[id] = m.gone
+		*(*int32)(places[0]), *(*int32)(places[1]) = MemoryTypeDevice, 0
+		if m.context != 0 {
+			*(*int32)(places[3]) = 1
+		}
+		for i, v := range []uint64{base + m.at, m.end - m.at, uint64(m.context), id, base, 2 << 20} {
+			*(*uint64)(places[4+i]) = v
+		}
+		return 0
+	})
+	d.fn[symPointerSetAttribute] = purego.NewCallback(func(v *int32, a PointerAttribute, addr uintptr) uintptr {
+		id, m := find(addr)
+		if *v != 1 || a != SyncMemops || id == 0 || freed[id] {
+			return uintptr(ErrInvalidValue)
+		}
+		*calls = append(*calls, fmt.Sprintf("%#x in %d", m.at, current[len(current)-1]))
+		return 0
+	})
+	d.fn[symCtxPushCurrent] = purego.NewCallback(func(c Context) uintptr { current = append(current, c); return 0 })
+	d.fn[symCtxPopCurrent] = purego.NewCallback(func(*Context) uintptr { current = current[:len(current)-1]; return 0 })
+	d.fn[symDeviceGet] = purego.NewCallback(func(*Device, int32) uintptr { return 0 })
+	d.fn[symDevicePrimaryCtxGetState] = purego.NewCallback(func(dev Device, flags *uint32, active *int32) uintptr { *active = 1; return 0 })
+	d.fn[symDevicePrimaryCtxRetain] = purego.NewCallback(func(c *Context, dev Device) uintptr { *c = 9; return 0 })
+	d.fn[symDevicePrimaryCtxRelease] = purego.NewCallback(func(Device) uintptr { return 0 })
+	return d
+}
+
+// What lies on the GPU page before the caller's memory, and what is asked for: the caller's bytes
+// get the attribute, and so does all other memory in the range, each in its own context.
+func TestSyncMemopsOfEachMemoryInARange(t *testing.T) {
+	const end = 0x8400
+	for start, first := range map[string]*neighbour{
+		"free":          nil,
+		"cuMemAlloc":    {context: 1, at: 0, end: 0x700},
+		"pool":          {at: 0, end: 0x400},
+		"other context": {context: 2, at: 0, end: 0x700},
+		"freed":         {context: 1, at: 0, end: 0x700, gone: true},
+	} {
+		for own, mine := range map[string]neighbour{
+			"cuMemAlloc": {context: 1, at: 0x8000, end: end},
+			"pool":       {at: 0x8000, end: end},
+		} {
+			own, want := own, "0x8000 in 1"
+			if mine.context == 0 {
+				want = "0x8000 in 9"
+			}
+			list := []neighbour{mine, {context: 3, at: 0x9000, end: 0x9100}}
+			before := []string{want}
+			if first != nil {
+				list = append(list, *first)
+				in := max(first.context, 9*(1-min(first.context, 1)))
+				before = []string{fmt.Sprintf("0x0 in %d", in), want}
+				if first.gone {
+					before = []string{want}
+				}
+			}
+			for _, c := range []struct {
+				what      string
+				from, end uint64
+				want      []string
+			}{
+				{"the caller's bytes alone", 0x8010, 0x8050, []string{want}},
+				{"all of the caller's memory", 0x8000, end, []string{want}},
+				{"from the page's start on", 0, 0x8040, before},
+				{"the page", 0, 1 << 16, append(slices.Clone(before), "0x9000 in 3")},
+				{"past the caller's memory", 0x8000, 0x9001, []string{want, "0x9000 in 3"}},
+			} {
+				t.Run(start+"/"+own+"/"+c.what, func(t *testing.T) {
+					var calls []string
+					var asked int
+					d := crowded(list, &calls, &asked)
+					m, at, err := d.MemoryIn(base+c.from, c.end-c.from)
+					require.NoError(t, err)
+					lines := cudatest.Lines(t, func() {
+						require.NoError(t, d.WithMemory(m, at, func(in *Driver) error {
+							in.SetSyncMemops(m, at, base+c.end)
+							return nil
+						}))
+					})
+					require.Equal(t, c.want, calls)
+					require.Empty(t, lines)
+					if len(c.want) == 1 && c.from >= 0x8000 {
+						require.Equal(t, 1, asked, "one memory fills the range")
+					}
+				})
+			}
+		}
 	}
 }
 
@@ -645,20 +773,6 @@ func TestExportNamesTheOrdinal(t *testing.T) {
 	require.ErrorIs(t, err, unix.ENOTSUP)
 	require.ErrorContains(t, err, "CUDA device 5 exports no dma-bufs")
 	require.Equal(t, -1, fd)
-}
-
-// The attribute is set to 1, on the address itself.
-func TestArgumentsOfSyncMemops(t *testing.T) {
-	type args struct {
-		v, a int32
-		addr uint64
-	}
-	var got []args
-	with(symPointerSetAttribute, func(v *int32, a int32, addr uint64) uintptr {
-		got = append(got, args{*v, a, addr})
-		return 0
-	}).SetSyncMemops(0x700000012345)
-	require.Equal(t, []args{{1, 6, 0x700000012345}}, got)
 }
 
 // recorder is a driver that notes its calls. A call whose name is in refused fails.

@@ -111,15 +111,30 @@ func (d *Driver) MemoryIn(addr, size uint64) (m MemoryInfo, at uint64, err error
 	if !errors.Is(err, unix.EINVAL) || errors.Is(err, ErrNotInitialized) {
 		return m, addr, err
 	}
-	// Two allocations are at least 256 bytes apart.
-	const gpuPage, step = 1 << 16, 256
-	end := min(addr+size, addr&^(gpuPage-1)+gpuPage)
-	for at = addr&^(step-1) + step; at < end; at += step {
-		if m, err := d.MemoryAt(at); err == nil && m.Legacy {
-			return m, at, nil
-		}
+	const gpuPage = 1 << 16
+	if m, at, found := d.nextMemory(addr+1, min(addr+size, addr&^(gpuPage-1)+gpuPage)); found {
+		return m, at, nil
 	}
 	return m, addr, err
+}
+
+// nextMemory is MemoryAt for the first allocation that begins in [from, end). at is its address.
+func (d *Driver) nextMemory(from, end uint64) (m MemoryInfo, at uint64, found bool) {
+	const step = 256 // bytes; each allocation begins on a multiple of it
+	_ = d.Relaxed(func(d *Driver) error {
+		for at = (from + step - 1) &^ (step - 1); at < end && !found; at += step {
+			if _, err := d.BufferID(at); err != nil {
+				continue // the cheaper question, for most places have no memory
+			}
+			var err error
+			if m, err = d.MemoryAt(at); err == nil {
+				found = true
+				return nil
+			}
+		}
+		return nil
+	})
+	return m, at, found
 }
 
 // PCIAddress names a GPU the way the kernel does.

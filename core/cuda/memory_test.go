@@ -121,37 +121,6 @@ func TestMemoryOfOtherDrivers(t *testing.T) {
 		require.ErrorIs(t, err, unix.EINVAL)
 		require.ErrorContains(t, err, "no CUDA device pointer")
 	}
-
-	// A range may begin before memory of cuMemAlloc, on its GPU page, and before no other memory.
-	const gpuPage = 1 << 16
-	for _, c := range []struct {
-		what   string
-		legacy bool
-		addr   uint64
-		found  bool
-	}{
-		{"the first byte of the GPU page", true, base + gpuPage, true},
-		{"the byte before that", true, base + gpuPage - 1, false},
-		{"a GPU page before", true, base, false},
-		{"other memory", false, base + gpuPage, false},
-	} {
-		legacy := map[bool]uint32{true: 1}[c.legacy]
-		fake := &memories{list: []memory{{7, 17, 1, 17, 1}}}
-		d := with(symPointerGetAttributes, func(n uintptr, names *[10]PointerAttribute, places *[10]unsafe.Pointer, addr uintptr) uintptr {
-			r := fake.attributes(n, names, places, addr)
-			*(*uint32)(places[3]) = legacy
-			return r
-		})
-		m, at, err := d.MemoryIn(c.addr, 1<<20)
-		if !c.found {
-			require.ErrorIs(t, err, unix.EINVAL, c.what)
-			require.Equal(t, c.addr, at, c.what)
-			continue
-		}
-		require.NoError(t, err, c.what)
-		require.EqualValues(t, base+17*page, at, c.what)
-		require.EqualValues(t, 7, m.ID, c.what)
-	}
 }
 
 // smallBuffers is n buffers of 512 bytes, and a function that frees one.

@@ -26,21 +26,47 @@ func (d *Driver) DeviceOf(addr uint64) (int, error) {
 	return ordinal, nil
 }
 
-// SetSyncMemops makes CUDA complete synchronous copies to and from the allocation at
-// addr before they return. So the CPU's mapping never shows bytes from before such a
-// copy. SetSyncMemops needs the memory's context, see WithMemory.
+// SetSyncMemops makes CUDA complete synchronous copies to and from memory before they
+// return. So the CPU's mapping never shows bytes from before such a copy. It does so for m,
+// the memory at the address at, and for all other memory before end. SetSyncMemops needs
+// the context of m, see WithMemory.
 //
 // Memory of cuMemCreate has no such attribute (580.159.04 answers NOT_SUPPORTED): there the
 // program synchronises, as docs/ordering.md says. The flag of the same name that a context
 // has is the program's: to set it ends captures.
 //
 // Where the driver fails otherwise, a log line says so. The pinning is good all the same.
-func (d *Driver) SetSyncMemops(addr uint64) {
-	err := d.setPointerAttribute(SyncMemops, addr, 1)
-	if err == nil || errors.Is(err, ErrNotSupported) {
+func (d *Driver) SetSyncMemops(m MemoryInfo, at, end uint64) {
+	d.setSyncMemops(m, at)
+	for m.End() < end {
+		var found bool
+		if m, at, found = d.nextMemory(max(m.End(), at+1), end); !found {
+			return
+		}
+		err := d.WithMemory(m, at, func(in *Driver) error {
+			in.setSyncMemops(m, at)
+			return nil
+		})
+		if err != nil {
+			d.warnOfSyncMemops(m, at, err)
+		}
+	}
+}
+
+// setSyncMemops sets the attribute on one memory.
+func (d *Driver) setSyncMemops(m MemoryInfo, at uint64) {
+	err := d.setPointerAttribute(SyncMemops, at, 1)
+	if err != nil && !errors.Is(err, ErrNotSupported) {
+		d.warnOfSyncMemops(m, at, err)
+	}
+}
+
+// warnOfSyncMemops warns, unless the memory was freed meanwhile.
+func (d *Driver) warnOfSyncMemops(m MemoryInfo, at uint64, why error) {
+	if id, err := d.BufferID(at); err != nil || id != m.ID {
 		return
 	}
-	log.Warnf("the CUDA driver cannot set SYNC_MEMOPS for %#x; synchronise after each cuMemcpy before you read the mapping: %v", addr, err)
+	log.Warnf("the CUDA driver cannot set SYNC_MEMOPS for %#x; synchronise after each cuMemcpy before you read the mapping: %v", at, why)
 }
 
 // WithMemory calls fn with a context current in which CUDA knows the memory at addr, which

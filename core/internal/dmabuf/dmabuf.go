@@ -153,7 +153,7 @@ func (s *session) ServesAny() error {
 // Pin exports the host pages that the buffer touches. As the reference it ignores Token
 // and VASpace, which a dma-buf does not need.
 func (s *session) Pin(req backend.PinRequest) (backend.Pin, error) {
-	m, at, err := s.cuda.MemoryIn(req.Addr, req.Size)
+	m, at, err := s.cuda.MemoryIn(req.Addr+req.Skip, req.Size-req.Skip)
 	if err != nil {
 		return nil, err
 	}
@@ -189,7 +189,7 @@ func (s *session) Pin(req backend.PinRequest) (backend.Pin, error) {
 			}
 			from += n
 		}
-		in.SetSyncMemops(at)
+		in.SetSyncMemops(m, at, req.Addr+req.Size)
 		return nil
 	})
 	if errors.Is(err, cuda.ErrInvalidValue) || errors.Is(err, cuda.ErrNotSupported) {

@@ -28,7 +28,7 @@ func (Backend) Open() (backend.Session, error) {
 	return open(linux{}, setSyncMemops)
 }
 
-func open(k kernel, sync func(addr uint64) error) (_ *session, err error) {
+func open(k kernel, sync func(addr, size uint64) error) (_ *session, err error) {
 	fd, err := k.open(devicePath)
 	switch {
 	case err == unix.ENOENT || err == unix.ENXIO || err == unix.ENODEV:
@@ -59,19 +59,19 @@ func open(k kernel, sync func(addr uint64) error) (_ *session, err error) {
 	return s, nil
 }
 
-// setSyncMemops sets SYNC_MEMOPS on the allocation as the other backends do. Memory of
-// cuMemCreate has no such attribute.
-func setSyncMemops(addr uint64) error {
+// setSyncMemops sets SYNC_MEMOPS on memory as the other backends do. Memory of cuMemCreate
+// has no such attribute.
+func setSyncMemops(addr, size uint64) error {
 	cu, err := cuda.Load()
 	if err != nil {
 		return err
 	}
-	m, err := cu.MemoryAt(addr)
+	m, at, err := cu.MemoryIn(addr, size)
 	if err != nil || !m.Legacy {
 		return err
 	}
-	return cu.WithMemory(m, addr, func(in *cuda.Driver) error {
-		in.SetSyncMemops(addr)
+	return cu.WithMemory(m, at, func(in *cuda.Driver) error {
+		in.SetSyncMemops(m, at, addr+size)
 		return nil
 	})
 }
@@ -82,7 +82,7 @@ type session struct {
 	fd     int
 	file   sys.FileID
 	driver version
-	sync   func(addr uint64) error
+	sync   func(addr, size uint64) error
 }
 
 // check returns EBADF where the host has closed the descriptor: a request on another open of
@@ -129,7 +129,7 @@ func (s *session) Pin(req backend.PinRequest) (backend.Pin, error) {
 	}
 	// The memory is pinned. SYNC_MEMOPS only puts CUDA's copies in order, and a
 	// program can do that by itself. So a failure here does not fail the pin.
-	if err := s.sync(req.Addr); err != nil {
+	if err := s.sync(req.Addr+req.Skip, req.Size-req.Skip); err != nil {
 		log.Warnf("cannot set SYNC_MEMOPS on %#x, synchronise after each cuMemcpy before you read the mapping: %v", req.Addr, err)
 	}
 	return p, nil

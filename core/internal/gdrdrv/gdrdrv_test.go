@@ -23,7 +23,7 @@ const buffer = 0x7f1200000000 // a device pointer, aligned to 64 KiB
 
 var _ backend.Backend = Backend{}
 
-func noSync(uint64) error { return nil }
+func noSync(uint64, uint64) error { return nil }
 
 func openFake(t *testing.T, f *fakeDriver) *session {
 	s, err := open(f, noSync)
@@ -465,16 +465,16 @@ func TestMapLeavesNothingWhenTheTypeIsUnknown(t *testing.T) {
 }
 
 func TestSyncMemopsIsBestEffort(t *testing.T) {
-	var asked []uint64
+	var asked [][2]uint64
 	f := newFake(t, 2, 6)
-	s, err := open(f, func(addr uint64) error {
-		asked = append(asked, addr)
+	s, err := open(f, func(addr, size uint64) error {
+		asked = append(asked, [2]uint64{addr, size})
 		return unix.EIO
 	})
 	require.NoError(t, err)
-	p, err := s.Pin(backend.PinRequest{Addr: buffer + 8, Size: 8})
+	p, err := s.Pin(backend.PinRequest{Addr: buffer, Size: 20, Skip: 8})
 	require.NoError(t, err)
-	require.Equal(t, []uint64{buffer + 8}, asked)
+	require.Equal(t, [][2]uint64{{buffer + 8, 12}}, asked, "what is skipped is not the caller's")
 	require.NoError(t, p.Unpin())
 
 	_, err = s.Pin(backend.PinRequest{Addr: 0, Size: 8})
@@ -494,7 +494,7 @@ func TestCloseThatFails(t *testing.T) {
 func TestSyncMemopsThatFailsIsLogged(t *testing.T) {
 	for _, fails := range []error{nil, unix.EMLINK} {
 		f := newFake(t, 2, 6)
-		s, err := open(f, func(uint64) error { return fails })
+		s, err := open(f, func(uint64, uint64) error { return fails })
 		require.NoError(t, err)
 		lines := cudatest.Lines(t, func() {
 			_, err := s.Pin(backend.PinRequest{Addr: buffer, Size: 8})
@@ -559,16 +559,16 @@ func TestSetSyncMemops(t *testing.T) {
 	}
 	sim := cudatest.Need(t)
 	addr := sim.MemAlloc(0, 4096)
-	require.NoError(t, setSyncMemops(addr+100))
+	require.NoError(t, setSyncMemops(addr+100, 1))
 	v, err := cu.PointerAttribute(cuda.SyncMemops, addr)
 	require.NoError(t, err)
 	require.Equal(t, 1, v)
 	vmm, free := sim.VMM(0, 1, 0)
 	defer free()
-	require.NoError(t, setSyncMemops(vmm))
-	require.ErrorIs(t, setSyncMemops(4096), unix.EINVAL)
-	require.Empty(t, cudatest.Lines(t, func() { require.NoError(t, setSyncMemops(vmm)) }), "nothing is refused")
+	require.NoError(t, setSyncMemops(vmm, 1))
+	require.ErrorIs(t, setSyncMemops(4096, 1), unix.EINVAL)
+	require.Empty(t, cudatest.Lines(t, func() { require.NoError(t, setSyncMemops(vmm, 1)) }), "nothing is refused")
 	sim.Fail("cuCtxPushCurrent_v2", int(cuda.ErrNotPermitted), 1)
-	require.ErrorIs(t, setSyncMemops(addr), unix.EPERM)
+	require.ErrorIs(t, setSyncMemops(addr, 1), unix.EPERM)
 	require.Zero(t, sim.Current())
 }

@@ -83,7 +83,7 @@ func (f *finder) mappings(p place, b buffer) ([]span, error) {
 // Objects of pools and of VMM are never smaller than allocationUnit.
 func (f *finder) split(at place, first, last, end uint64) ([]span, error) {
 	page := last &^ (hostPage - 1)
-	p, err := f.look(page)
+	p, err := f.look(last)
 	if err != nil {
 		return nil, err
 	}
@@ -111,13 +111,13 @@ func (f *finder) split(at place, first, last, end uint64) ([]span, error) {
 	return join(left, right), nil
 }
 
-// look is find for an address where there may be no memory.
-func (f *finder) look(page uint64) (place, error) {
-	m, err := f.cuda.MemoryAt(page)
+// look is find for the page of an address where there may be no memory.
+func (f *finder) look(addr uint64) (place, error) {
+	m, err := f.cuda.MemoryAt(addr)
 	if err != nil {
 		return place{}, err
 	}
-	return f.find(page, m)
+	return f.find(addr&^(hostPage-1), m)
 }
 
 // join makes one list of two neighbouring lists. Two spans that touch in one object

@@ -33,7 +33,7 @@ type fakeCUDA struct {
 	chunkUsed  uint64    // bytes
 	references map[cuda.MemHandle]*fakePart
 	nextHandle cuda.MemHandle
-	synced     []uint64 // addresses with SYNC_MEMOPS
+	synced     [][2]uint64 // ranges with SYNC_MEMOPS
 	lastID     uint64
 
 	contexts atomic.Int32 // calls of withMemory that run now
@@ -191,6 +191,11 @@ func (c *fakeCUDA) pool(ordinal int, before, size uint64) *fakeAlloc {
 	return c.add(a)
 }
 
+// beside is another allocation in the objects of a, that many bytes after it.
+func (c *fakeCUDA) beside(a *fakeAlloc, after, size uint64) *fakeAlloc {
+	return c.add(&fakeAlloc{kind: a.kind, ordinal: a.ordinal, parts: a.parts, start: a.start + after, size: size})
+}
+
 // of makes memory of the other kinds.
 func (c *fakeCUDA) of(kind fakeKind, size uint64) *fakeAlloc {
 	c.mu.Lock()
@@ -299,7 +304,7 @@ func (c *fakeCUDA) MemoryIn(addr, size uint64) (m cuda.MemoryInfo, at uint64, er
 		return m, addr, err
 	}
 	for at := addr + 1; at < addr+size && at < addr&^0xffff+0x10000; at++ {
-		if a, _ := c.at(at); a != nil && a.kind == legacy {
+		if a, _ := c.at(at); a != nil {
 			m, err := c.MemoryAt(at)
 			return m, at, err
 		}
@@ -479,14 +484,14 @@ func (c *fakeCUDA) exportable(ordinal int, size uint64) (uint64, error) {
 	return c.ownVMM[ordinal].start, nil
 }
 
-func (c *fakeCUDA) SetSyncMemops(addr uint64) {
+func (c *fakeCUDA) SetSyncMemops(m cuda.MemoryInfo, addr, end uint64) {
 	c.needsContext("SYNC_MEMOPS")
-	if a, _ := c.at(addr); a == nil {
-		c.t.Errorf("SYNC_MEMOPS of %#x, which is no memory", addr)
+	if a, _ := c.at(addr); a == nil || a.id != m.ID {
+		c.t.Errorf("SYNC_MEMOPS of %#x, which is not in %+v", addr, m)
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.synced = append(c.synced, addr)
+	c.synced = append(c.synced, [2]uint64{addr, end})
 }
 
 func (c *fakeCUDA) Device(ordinal int) (cuda.Device, error) {

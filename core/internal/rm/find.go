@@ -70,6 +70,9 @@ func (f *finder) find(page uint64, m cuda.MemoryInfo) (place, error) {
 		}
 	}
 	p, err := f.exportPlace(page)
+	if errors.Is(err, errNotSaid) && !m.Legacy {
+		p, err = f.placeBeside(page, m, err)
+	}
 	if err == nil {
 		if f.proof.of(byExport) == right && (!m.Legacy || f.proof.of(byIPC) != untried) {
 			return p, nil
@@ -134,4 +137,37 @@ func (f *finder) exportPlace(page uint64) (place, error) {
 		return place{}, fmt.Errorf("%w (no request was seen)", errNotWatched)
 	}
 	return place{}, fmt.Errorf("%w at %#x, so it is not this process's own allocation (memory of cudaIpcOpenMemHandle is another process's: pin it there): %w (%v)", errNotSaid, page, unix.ENOTSUP, err)
+}
+
+// placeBeside is exportPlace for a page of a pool's that begins in free space, of which CUDA
+// says nothing. It asks for the nearest page of the same object that begins in memory. why is
+// the error of exportPlace.
+func (f *finder) placeBeside(page uint64, m cuda.MemoryInfo, why error) (place, error) {
+	if _, err := f.cuda.MemoryAt(page); err == nil {
+		return place{}, why // it does not begin in free space
+	}
+	first, end := m.Mapping, m.MappingEnd()
+	if m.MappingSize == 0 {
+		first = page &^ (allocationUnit - 1)
+		end = first + allocationUnit
+	}
+	ask := func(near uint64) (place, bool) {
+		if _, err := f.cuda.MemoryAt(near); near < first || near >= end || err != nil {
+			return place{}, false
+		}
+		p, err := f.exportPlace(near)
+		if err != nil {
+			return place{}, false
+		}
+		return p.plus(int64(page) - int64(near))
+	}
+	for away := hostPage; page+away < end || page-away >= first; away += hostPage {
+		if p, ok := ask(page + away); ok {
+			return p, nil
+		}
+		if p, ok := ask(page - away); ok {
+			return p, nil
+		}
+	}
+	return place{}, fmt.Errorf("the page at %#x begins in free space, and so does each page with memory of its pool; allocate %d bytes or more: %w (%v)", page, hostPage, unix.ENOTSUP, why)
 }

@@ -43,7 +43,7 @@ type driver interface {
 	MemAlloc(size uint64) (addr uint64, err error)
 	WriteOut(addr uint64, b []byte) error
 	ReadBack(b []byte, addr uint64) error
-	SetSyncMemops(addr uint64)
+	SetSyncMemops(m cuda.MemoryInfo, at, end uint64)
 
 	Device(ordinal int) (cuda.Device, error)
 	DeviceAttribute(cuda.DeviceAttribute, cuda.Device) (int, error)

@@ -193,7 +193,7 @@ func (s *session) Pin(req backend.PinRequest) (backend.Pin, error) {
 			p.source = f.source
 		}
 		if err == nil {
-			in.SetSyncMemops(b.asked)
+			in.SetSyncMemops(b.memory, b.asked, req.Addr+req.Size)
 		}
 		return err
 	})
@@ -212,7 +212,7 @@ func (s *session) buffer(req backend.PinRequest) (b buffer, err error) {
 	if b.end <= b.first {
 		return b, fmt.Errorf("%d bytes at %#x pass the end of the address space: %w", req.Size, req.Addr, unix.EINVAL)
 	}
-	b.memory, b.asked, err = s.cuda.MemoryIn(req.Addr, req.Size)
+	b.memory, b.asked, err = s.cuda.MemoryIn(req.Addr+req.Skip, req.Size-req.Skip)
 	if err != nil || b.memory.Legacy || b.last < min(b.memory.MappingEnd(), b.memory.End()) {
 		return b, err
 	}

@@ -155,7 +155,7 @@ func TestWholeLife(t *testing.T) {
 	info, err := p.Info()
 	require.NoError(t, err)
 	require.Equal(t, backend.Info{VA: a.start, MappedSize: 2 << 16, PageSize: 1 << 16}, info)
-	require.Equal(t, []uint64{a.start}, w.cuda.synced)
+	require.Equal(t, [][2]uint64{{a.start, a.start + 70000}}, w.cuda.synced)
 	flag, err := p.CallbackFlag()
 	require.NoError(t, err)
 	require.Zero(t, flag)
@@ -294,7 +294,7 @@ func TestWindowsAroundSmallBuffers(t *testing.T) {
 	} {
 		p := w.pinned(c.addr, c.size)
 		require.Equal(t, page, p.first, "%+v", c)
-		require.Equal(t, c.asked, w.cuda.synced[len(w.cuda.synced)-1])
+		require.Equal(t, [2]uint64{c.asked, c.addr + c.size}, w.cuda.synced[len(w.cuda.synced)-1])
 		w.cycle(p)
 		require.NoError(t, p.Unpin())
 	}
@@ -302,9 +302,54 @@ func TestWindowsAroundSmallBuffers(t *testing.T) {
 	// There is nothing before the buffer any more.
 	w.cuda.free(gone)
 	p := w.pinned(gone.start, 1024)
-	require.Equal(t, small.start, w.cuda.synced[len(w.cuda.synced)-1], "the first address that CUDA knows")
+	require.Equal(t, [2]uint64{small.start, gone.start + 1024}, w.cuda.synced[len(w.cuda.synced)-1], "the first address that CUDA knows")
 	require.NoError(t, p.Unpin())
 	w.end()
+}
+
+// CUDA does not say where a page lies that begins in free space. Another page of the same
+// object tells it.
+func TestPoolsPageThatBeginsInFreeSpace(t *testing.T) {
+	const block = 32 * mib
+	type buffer struct{ at, size uint64 }
+	for _, c := range []struct {
+		what    string
+		mine    buffer
+		other   buffer
+		pinned  bool
+		unknown bool // where the driver does not say how large the object is
+	}{
+		{"a neighbour on the page before", buffer{mib + 512, 1024}, buffer{mib - 4096, 512}, true, false},
+		{"a neighbour on the next page", buffer{mib + 512, 1024}, buffer{mib + 4096, 512}, true, false},
+		{"a neighbour far before", buffer{31*mib + 512, 1024}, buffer{0, 512}, true, true},
+		{"a neighbour far behind", buffer{512, 1024}, buffer{block - 4096, 512}, true, true},
+		{"the buffer's own second page", buffer{mib + 512, 8192}, buffer{mib + 128<<10, 512}, true, false},
+		{"none that begins a page", buffer{mib + 512, 1024}, buffer{mib + 8192 + 512, 512}, false, false},
+		{"one in another object", buffer{block - 2048, 1024}, buffer{block, 512}, false, false},
+	} {
+		for _, noMappings := range []bool{false, true} {
+			w := newWorld(t)
+			w.cuda.noMappings = noMappings
+			whole := w.cuda.pool(0, 0, 2*block)
+			a := w.cuda.beside(whole, c.mine.at, c.mine.size)
+			w.cuda.beside(whole, c.other.at, c.other.size)
+			w.cuda.free(whole)
+			page := a.start &^ (gpuPage - 1)
+			for _, r := range []buffer{{a.start, a.size}, {page, a.start - page + 64}} {
+				if !c.pinned || noMappings && c.unknown {
+					w.notPinned(r.at, r.size, unix.ENOTSUP, "free space")
+					continue
+				}
+				p := w.pinned(r.at, r.size)
+				va, _, err := p.Map(p.size, backend.None)
+				require.NoError(t, err)
+				w.checkBytes(va+uintptr(a.start-p.first), a.start, a.size)
+				require.NoError(t, p.Unmap())
+				require.NoError(t, p.Unpin())
+			}
+			w.end()
+		}
+	}
 }
 
 // The last GPU page of a buffer in a pool may reach past the buffer, but not further.
