@@ -168,7 +168,7 @@ int enter_ctx(const char *name)
 		return result;
 	ctx = current_ctx();
 	if (ctx && ctx_alive(ctx))
-		return CU_OK;
+		return ctx->lost ? leave(CU_LAUNCH_FAILED) : CU_OK;
 	if (ctx && !ctx->primary)
 		fault_in_driver(name);
 	return leave(ctx ? CU_CONTEXT_DESTROYED : CU_INVALID_CONTEXT);
@@ -289,6 +289,7 @@ static const struct {
 	  "part or all of the requested memory range is already mapped" },
 	{ CU_HOST_NOT_REGISTERED, "CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED",
 	  "pointer does not correspond to a registered memory region" },
+	{ CU_LAUNCH_FAILED, "CUDA_ERROR_LAUNCH_FAILED", "unspecified launch failure" },
 	{ CU_NOT_PERMITTED, "CUDA_ERROR_NOT_PERMITTED", "operation not permitted" },
 	{ CU_NOT_SUPPORTED, "CUDA_ERROR_NOT_SUPPORTED", "operation not supported" },
 	{ CU_CAPTURE_UNSUPPORTED, "CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED",

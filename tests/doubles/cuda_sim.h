@@ -40,6 +40,7 @@ enum {
 	CU_CONTEXT_DESTROYED = 709,
 	CU_HOST_ALREADY_REGISTERED = 712,
 	CU_HOST_NOT_REGISTERED = 713,
+	CU_LAUNCH_FAILED = 719,
 	CU_NOT_PERMITTED = 800,
 	CU_NOT_SUPPORTED = 801,
 	CU_CAPTURE_UNSUPPORTED = 900,
@@ -137,6 +138,7 @@ struct ctx {
 	uint64_t id;		/* of cuCtxGetId: another one when a primary context begins anew */
 	unsigned int refs;	/* 0: destroyed, or a primary one that is not active */
 	bool reset;		/* a primary one that was reset; its next retain begins it anew */
+	bool lost;		/* the GPU faulted in it: each call in it is 719 until it is reset */
 	unsigned int flags;
 };
 
@@ -323,6 +325,9 @@ unsigned long vmm_live(void);
 
 /* cuda_sim_copy.c */
 void flush(void);
+void copy_asked(uint64_t addr, uint64_t id);
+void copy_freed(const struct buffer *b);
+void copy_taken(const struct buffer *b);
 
 #pragma GCC visibility pop
 

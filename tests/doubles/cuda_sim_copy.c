@@ -7,9 +7,18 @@
  * latest time that the real driver allows. With SYNC_MEMOPS they land before the call
  * returns.
  *
+ * cuMemcpyDtoD of any size lands as late, unless one of the two sides has SYNC_MEMOPS: the
+ * driver waits for none (the guide, 4.2; read stale on an H100 with 64 bytes).
+ *
  * cuMemcpyDtoHAsync into page-locked memory lands as late. cuStreamWriteValue32 has all that
  * came before it land, and then its value, as if the GPU were that fast. With
  * CUDA_SIM_LAZY_WRITES=1 its value lands late, too.
+ *
+ * Where the copy engine reaches memory that is gone, the GPU faults and the context is lost (719
+ * on an H100): memory that cuMemUnmap took from under a copy, for cuMemUnmap waits for none; and memory
+ * that was freed before a copy of a stream was asked for. But a thread whose last question was for
+ * this memory's BUFFER_ID gets INVALID_VALUE, also where the address has other memory by now:
+ * another thread may free it between question and copy, and no program can help that.
  */
 #include "cuda_sim.h"
 
@@ -20,11 +29,12 @@
 
 /*
  * What has not landed: a copy to dst, whose bytes were read; a copy of the device's bytes
- * at src to host; or a value for the word at host.
+ * at src to dst, or to host; a value for the word at host; or a fault.
  */
 struct staged {
 	struct staged *next;
-	enum { TO_DEVICE, TO_HOST, TO_WORD } kind;
+	enum { TO_DEVICE, WITHIN, TO_HOST, TO_WORD, FAULT } kind;
+	struct ctx *ctx;
 	uint64_t dst, src;
 	void *host;
 	uint32_t value;
@@ -88,14 +98,44 @@ static void get_piece(uint8_t *mem, uint64_t done, uint64_t size, void *arg)
 	memcpy((uint8_t *)arg + done, mem, size);
 }
 
+/* Whether the memory has gone. */
+static bool gone(const struct staged *s)
+{
+	int device = s->ctx->device;
+
+	return ((s->kind == TO_DEVICE || s->kind == WITHIN) && check(s->dst, s->size, device, true)) ||
+	       ((s->kind == TO_HOST || s->kind == WITHIN) && check(s->src, s->size, device, false));
+}
+
+/* The source is read before the destination is written, for they may overlap. */
+static void land_within(const struct staged *s)
+{
+	uint8_t *p = malloc(s->size);
+
+	if (!p)
+		abort();
+	each_piece(s->src, s->size, get_piece, p);
+	each_piece(s->dst, s->size, put_piece, p);
+	free(p);
+}
+
+/* Nothing lands in a context that is lost. */
 static void land(struct staged *s)
 {
+	s->ctx->lost |= s->kind == FAULT || gone(s);
+	if (s->ctx->lost)
+		return;
 	switch (s->kind) {
 	case TO_DEVICE:
 		each_piece(s->dst, s->size, put_piece, s->bytes);
 		break;
+	case WITHIN:
+		land_within(s);
+		break;
 	case TO_HOST:
 		each_piece(s->src, s->size, get_piece, s->host);
+		break;
+	case FAULT:
 		break;
 	case TO_WORD:
 		__atomic_store_n((uint32_t *)s->host, s->value, __ATOMIC_RELEASE);
@@ -128,9 +168,9 @@ static struct staged *append(const struct staged *what, size_t bytes)
 	return s;
 }
 
-static int stage(uint64_t dst, const void *src, size_t size)
+static int stage(struct ctx *ctx, uint64_t dst, const void *src, size_t size)
 {
-	const struct staged copy = { .kind = TO_DEVICE, .dst = dst, .size = size };
+	const struct staged copy = { .kind = TO_DEVICE, .ctx = ctx, .dst = dst, .size = size };
 	struct staged *s = append(&copy, size);
 
 	if (!s)
@@ -151,6 +191,76 @@ static bool any_sync_memops(uint64_t addr, uint64_t size)
 		done += b->addr + b->size - (addr + done);
 	}
 	return false;
+}
+
+/* What was freed last, while nobody has the addresses. */
+static struct range {
+	uint64_t addr, size;
+} freed[64];
+static unsigned int nr_freed;
+
+/* The last question of a thread for a BUFFER_ID, if it has made no copy since. */
+static _Thread_local struct {
+	uint64_t addr, id;
+} asked;
+
+void copy_asked(uint64_t addr, uint64_t id)
+{
+	asked.addr = addr;
+	asked.id = id;
+}
+
+/* What shares a chunk stays mapped. */
+void copy_freed(const struct buffer *b)
+{
+	asked.id = 0;
+	if (!b->chunk)
+		freed[nr_freed++ % (sizeof(freed) / sizeof(freed[0]))] = (struct range){ b->addr, b->size };
+}
+
+void copy_taken(const struct buffer *b)
+{
+	asked.id = 0;
+	for (size_t i = 0; i < sizeof(freed) / sizeof(freed[0]); i++)
+		if (b->addr < freed[i].addr + freed[i].size && freed[i].addr < b->addr + b->size)
+			freed[i].size = 0;
+}
+
+static bool was_freed(uint64_t addr)
+{
+	for (size_t i = 0; i < sizeof(freed) / sizeof(freed[0]); i++)
+		if (addr - freed[i].addr < freed[i].size)
+			return true;
+	return false;
+}
+
+/* Whether memory went after the thread has asked for it. That is told once. */
+static bool went_since(uint64_t addr, uint64_t size)
+{
+	const struct buffer *b = buffer_find(asked.addr);
+	bool went = asked.id && asked.addr - addr < size && (!b || b->id != asked.id);
+
+	asked.id = 0;
+	return went;
+}
+
+/* check() for a copy by the copy engine. CU_LAUNCH_FAILED: it will fault. */
+static int check_copy(const struct ctx *ctx, bool streamed, uint64_t addr, uint64_t size, bool write)
+{
+	int result;
+
+	if (streamed && went_since(addr, size))
+		return CU_INVALID_VALUE;
+	result = check(addr, size, ctx->device, write);
+	return result && streamed && was_freed(addr) ? CU_LAUNCH_FAILED : result;
+}
+
+/* The call succeeds; the fault comes when the engine is there. */
+static int fault_later(struct ctx *ctx)
+{
+	const struct staged fault = { .kind = FAULT, .ctx = ctx };
+
+	return append(&fault, 0) ? CU_OK : CU_OUT_OF_MEMORY;
 }
 
 /*
@@ -227,8 +337,7 @@ static void *host(uint64_t addr)
 /* SYNC_MEMOPS does not change the calls that are asynchronous by name. */
 static bool lands_late(const struct ctx *ctx, const struct request *r)
 {
-	return r->streamed || (r->size <= STAGED && !(ctx->flags & CTX_SYNC_MEMOPS) &&
-			       !any_sync_memops(r->dst, r->size));
+	return r->streamed || (!(ctx->flags & CTX_SYNC_MEMOPS) && !any_sync_memops(r->dst, r->size));
 }
 
 static int copy_to(struct ctx *ctx, const struct request *r)
@@ -239,11 +348,11 @@ static int copy_to(struct ctx *ctx, const struct request *r)
 		return CU_OK;
 	if (!host_ok(host(r->src), r->size))
 		return CU_INVALID_VALUE;
-	result = check(r->dst, r->size, ctx->device, true);
+	result = check_copy(ctx, r->streamed, r->dst, r->size, true);
 	if (result)
-		return result;
-	if (lands_late(ctx, r))
-		return stage(r->dst, host(r->src), r->size);
+		return result == CU_LAUNCH_FAILED ? fault_later(ctx) : result;
+	if (lands_late(ctx, r) && (r->streamed || r->size <= STAGED))
+		return stage(ctx, r->dst, host(r->src), r->size);
 	flush();
 	each_piece(r->dst, r->size, put_piece, host(r->src));
 	return CU_OK;
@@ -251,16 +360,16 @@ static int copy_to(struct ctx *ctx, const struct request *r)
 
 static int copy_from(struct ctx *ctx, const struct request *r)
 {
-	const struct staged copy = { .kind = TO_HOST, .host = host(r->dst), .src = r->src, .size = r->size };
+	const struct staged copy = { .kind = TO_HOST, .ctx = ctx, .host = host(r->dst), .src = r->src, .size = r->size };
 	int result;
 
 	if (!r->size)
 		return CU_OK;
 	if (!host_ok(host(r->dst), r->size))
 		return CU_INVALID_VALUE;
-	result = check(r->src, r->size, ctx->device, false);
+	result = check_copy(ctx, r->streamed, r->src, r->size, false);
 	if (result)
-		return result;
+		return result == CU_LAUNCH_FAILED ? fault_later(ctx) : result;
 	if (r->streamed && host_locked(r->dst, r->size))
 		return append(&copy, 0) ? CU_OK : CU_OUT_OF_MEMORY;
 	flush();
@@ -270,21 +379,18 @@ static int copy_from(struct ctx *ctx, const struct request *r)
 
 static int copy_within(struct ctx *ctx, const struct request *r)
 {
+	const struct staged copy = { .kind = WITHIN, .ctx = ctx, .dst = r->dst, .src = r->src, .size = r->size };
 	int result;
-	uint8_t *p;
 
 	if (!r->size)
 		return CU_OK;
 	result = check(r->src, r->size, ctx->device, false) ?: check(r->dst, r->size, ctx->device, true);
 	if (result)
 		return result;
-	p = malloc(r->size);
-	if (!p)
+	if (!append(&copy, 0))
 		return CU_OUT_OF_MEMORY;
-	flush();
-	each_piece(r->src, r->size, get_piece, p);
-	each_piece(r->dst, r->size, put_piece, p);
-	free(p);
+	if (!lands_late(ctx, r) || (!r->streamed && any_sync_memops(r->src, r->size)))
+		flush();
 	return CU_OK;
 }
 
@@ -323,9 +429,8 @@ static int set_words(struct ctx *ctx, const struct request *r)
 /* Page-locked words alone; those of device memory are not modelled. */
 static int write_word(struct ctx *ctx, const struct request *r)
 {
-	const struct staged word = { .kind = TO_WORD, .host = host(r->dst), .value = r->value };
+	const struct staged word = { .kind = TO_WORD, .ctx = ctx, .host = host(r->dst), .value = r->value };
 
-	(void)ctx;
 	if (r->dst % sizeof(r->value) || r->flags > 1 || !host_locked(r->dst, sizeof(r->value)))
 		return CU_INVALID_VALUE;
 	if (!append(&word, 0))

@@ -95,7 +95,7 @@ static int primary_retain(struct ctx **ctx, int device)
 	if (!ctx_alive(primaries[device]))
 		primaries[device]->id = next_id();
 	primaries[device]->refs++;
-	primaries[device]->reset = false;
+	primaries[device]->reset = primaries[device]->lost = false;
 	*ctx = primaries[device];
 	return CU_OK;
 }
@@ -315,7 +315,7 @@ SIM_API int cuCtxSynchronize(void)
 		return result;
 	kernel_wait();
 	flush();
-	return leave(CU_OK);
+	return leave(current_ctx()->lost ? CU_LAUNCH_FAILED : CU_OK);
 }
 
 /* The place of a stream on the list. A driver that gets an ended one reads freed memory. */
@@ -408,7 +408,7 @@ static int stream_wait(const struct stream *stream)
 
 	if (!result)
 		flush();
-	return result;
+	return result ? result : current_ctx()->lost ? CU_LAUNCH_FAILED : CU_OK;
 }
 
 SIM_API int cuStreamSynchronize(struct stream *stream)

@@ -162,7 +162,6 @@ static void test_chunk(void)
 		IS(cuMemFree_v2(p[i]), 0);
 }
 
-/* A copy that has not landed, and the attribute that makes it land. */
 /* A page whose first bytes are free, although a buffer has others of it. */
 static void test_free_space(void)
 {
@@ -182,6 +181,7 @@ static void test_free_space(void)
 			IS(cuMemFree_v2(p[i]), 0);
 }
 
+/* A copy that has not landed, and the attribute that makes it land. */
 static void test_sync_memops(void)
 {
 	uint8_t *m, host[2] = { 7, 8 };
@@ -213,6 +213,37 @@ static void test_sync_memops(void)
 	munmap(m, MIB);
 	close(fd);
 	IS(cuMemFree_v2(p), 0);
+}
+
+/* The same of a copy within the device, which either side's attribute makes land. */
+static void test_device_copies(void)
+{
+	cu_ptr p[2];
+	uint8_t *m;
+	int fd;
+
+	IS(cuMemAlloc_v2(&p[0], MIB), 0);
+	IS(cuMemAlloc_v2(&p[1], MIB), 0);
+	IS(export(&fd, p[0], MIB), 0);
+	m = map(fd, MIB);
+	for (int i = 0; i < 3; i++) {
+		int on = i > 0, off = 0;
+		cu_ptr with = p[i % 2];
+
+		IS(cuPointerSetAttribute(&on, 6, with), 0);
+		IS(cuMemsetD8_v2(p[1], (unsigned char)(i + 1), MIB), 0);
+		IS(cuMemcpyDtoD_v2(p[0], p[1], MIB), 0);
+		IS(m[MIB - 1], on ? i + 1 : 0);
+		IS(cuMemsetD8_v2(p[1], 0, MIB), 0);
+		IS(m[MIB - 1], i + 1);
+		IS(cuPointerSetAttribute(&off, 6, with), 0);
+	}
+	IS(cuMemcpyDtoD_v2(p[0] + 1, p[0], MIB - 1), 0);
+	IS(cuMemFree_v2(p[1]), 0);
+	IS(m[1], 3);
+	munmap(m, MIB);
+	close(fd);
+	IS(cuMemFree_v2(p[0]), 0);
 }
 
 static int child_old_driver(void *arg)
@@ -267,5 +298,6 @@ void test_export(void)
 	test_chunk();
 	test_free_space();
 	test_sync_memops();
+	test_device_copies();
 	test_out_of_fds();
 }

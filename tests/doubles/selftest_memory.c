@@ -267,8 +267,75 @@ static void test_words(void)
 	IS(cuStreamDestroy_v2(stream), 0);
 }
 
+struct memory {
+	cu_ctx ctx;
+	cu_ptr p;
+};
+
+static void *free_it(void *memory)
+{
+	const struct memory *m = memory;
+
+	IS(cuCtxSetCurrent(m->ctx), 0);
+	IS(cuMemFree_v2(m->p), 0);
+	return NULL;
+}
+
+static void *free_and_alloc(void *memory)
+{
+	const struct memory *m = memory;
+	cu_ptr q;
+
+	free_it(memory);
+	IS(cuMemAlloc_v2(&q, MIB), 0);
+	IS(q, m->p);
+	return NULL;
+}
+
+/* The copy engine reaches memory that is gone. */
+static void test_lost(void)
+{
+	static const struct {
+		bool asks;
+		void *(*goes)(void *memory);	/* in another thread */
+		int copy, then;
+	} cases[] = {
+		{ false, free_it, 0, 719 },
+		{ true, free_it, 1, 0 },
+		{ true, free_and_alloc, 1, 0 },
+		{ false, free_and_alloc, 0, 0 },
+	};
+	char host[8] = "";
+	struct memory m;
+	struct vmm v;
+	cu_ptr p;
+
+	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+		pthread_t t;
+
+		IS(cuCtxCreate_v2(&m.ctx, 0, 0), 0);
+		IS(cuMemAlloc_v2(&m.p, MIB), 0);
+		if (cases[i].asks)
+			TRUE(attribute(7, m.p) != 0);
+		IS(pthread_create(&t, NULL, cases[i].goes, &m), 0);
+		pthread_join(t, NULL);
+		IS(cuMemcpyHtoDAsync_v2(m.p, host, 8, NULL), cases[i].copy);
+		IS(cuStreamSynchronize(NULL), cases[i].then);
+		IS(cuMemAlloc_v2(&p, MIB), cases[i].then);
+		IS(cuCtxDestroy_v2(m.ctx), 0);
+	}
+	IS(cuCtxCreate_v2(&m.ctx, 0, 0), 0);
+	v = vmm_make(0, 2 * MIB, 0);
+	IS(cuMemcpyHtoDAsync_v2(v.addr, host, 8, NULL), 0);
+	vmm_free(&v);
+	IS(cuCtxSynchronize(), 719);
+	IS(cuCtxSynchronize(), 719);
+	IS(cuCtxDestroy_v2(m.ctx), 0);
+}
+
 void test_memory(void)
 {
+	test_lost();
 	test_alloc();
 	test_copies();
 	test_attributes();
