@@ -59,7 +59,7 @@ func gdrcore_init(epoch C.uint32_t, table *C.uintptr_t) (rc C.int) {
 	}
 	var l *door.Library
 	core.UseMemory(host.Mmap, host.Munmap)
-	core.UseLoader(host.Driver, host.Usable)
+	core.UseLoader(host.Driver)
 	if l, err = door.New(uint32(epoch)); err != nil {
 		err = fmt.Errorf("the core did not start: %w", err)
 		return

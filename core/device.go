@@ -8,7 +8,6 @@ import (
 
 	"gdrapi/core/backend"
 	"gdrapi/core/cuda"
-	"gdrapi/core/dl"
 	"gdrapi/core/internal/sys"
 	"gdrapi/core/log"
 
@@ -72,12 +71,8 @@ func UseMemory(mmap func(addr, size uintptr, prot, flags, fd int, offset uint64)
 	sys.UseMemory(sys.Memory{Mmap: mmap, Munmap: munmap})
 }
 
-// UseLoader sets how the CUDA driver is loaded, and what says whether this process can
-// load a library. It must be called before the first open.
-func UseLoader(driver cuda.Loader, usable func() bool) {
-	cuda.UseLoader(driver)
-	dl.Usable = usable
-}
+// UseLoader sets how the CUDA driver is loaded. It must be called before the first open.
+func UseLoader(driver cuda.Loader) { cuda.UseLoader(driver) }
 
 // Open opens the backend that opts name, or else the first one that opens. It does not
 // initialise CUDA. Errors: ENODEV (no backend opens; the text has the reason of each), EINVAL

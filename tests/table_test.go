@@ -180,7 +180,6 @@ var table = []Group{
 		{Name: "front", Cmd: cmd("$B/bin/front_test")},
 		{Name: "runtime", Cmd: cmd("$B/bin/runtime_test")},
 		{Name: "reserve", Cmd: cmd("$B/bin/reserve_test")},
-		{Name: "driver", Cmd: cmd("$B/bin/driver_test")},
 		{Name: "guest", Cmd: cmd("$B/bin/guest_test")},
 		{Name: "circles", Cmd: cmd("tests/capi/circles.sh", "$B")},
 		{Name: "goroot", Cmd: cmd("tests/capi/goroot.sh")},

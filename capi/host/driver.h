@@ -2,13 +2,11 @@
 /*
  * driver.h - loading libcuda.so.1, and its functions.
  *
- * 1. Only these functions load libcuda, and no lock of ours is held meanwhile: another
- *    thread may be inside the loader and call gdr_open there, from a constructor.
+ * 1. Only these functions load libcuda. No lock of ours is held meanwhile: another thread
+ *    may be inside the loader, in a constructor that calls gdr_open.
  * 2. It is loaded once. A forked child uses what its parent has loaded and looked up.
- * 3. A child whose parent had not done both does it by itself. If the parent was inside
- *    the loader when it forked, the child's loader is unusable, and the child does not
- *    touch it.
- * 4. A fork waits for a load of ours, and a load of ours for a fork, up to a second.
+ * 3. A child whose parent had not loaded it calls dlopen. If another thread of the parent
+ *    was inside the loader at the fork, the child may hang there, as in any dlopen.
  */
 #ifndef GDR_DRIVER_H
 #define GDR_DRIVER_H
@@ -23,7 +21,6 @@ enum gdr_driver_state {
 	GDR_DRIVER_LOADED,
 	GDR_DRIVER_NOT_FOUND,
 	GDR_DRIVER_BROKEN,	/* it is there, and does not load */
-	GDR_DRIVER_NO_LOADER,	/* see 3 */
 };
 
 /*
@@ -31,9 +28,6 @@ enum gdr_driver_state {
  * may be tried again. The caller has called gdr_guest_enter and holds no lock.
  */
 enum gdr_driver_state gdr_driver_load(char *why, size_t size);
-
-/* Whether this process can load a library at all; see 3. */
-bool gdr_driver_can_load(void);
 
 /* Whether this process or an ancestor has loaded the library, through us or otherwise. */
 bool gdr_driver_is_loaded(void);

@@ -101,11 +101,6 @@ static int prepare_start(const struct gdr_options *opts)
 	if (!wants_cuda(opts))
 		return 0;
 	cuda = gdr_driver_load(why, sizeof(why));
-	if (cuda == GDR_DRIVER_NO_LOADER) {
-		gdr_log(GDR_LOG_ERROR, "gdr_open: when this process was forked, another thread of its parent was loading a library, so that none can be loaded here; fork at another time, or load libcuda.so.1 before it (errno %d)",
-			EBUSY);
-		return EBUSY;
-	}
 	if (cuda == GDR_DRIVER_NOT_FOUND && may_be_any(opts) && is_absent("/dev/nvidiactl")) {
 		gdr_log(GDR_LOG_ERROR, "gdr_open: no GPU here: there is no /dev/gdrdrv, no /dev/nvidiactl, and no libcuda.so.1; install a driver (errno %d)",
 			ENODEV);

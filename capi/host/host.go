@@ -67,25 +67,17 @@ var Driver = cuda.Loader{
 	Load: func() error {
 		var why [256]C.char
 		state := C.gdr_driver_load(&why[0], C.size_t(len(why)))
-		return loadError(state, C.GoString(&why[0]))
+		if state == C.GDR_DRIVER_LOADED {
+			return nil
+		}
+		return fmt.Errorf("%w (%s)", unix.ENODEV, C.GoString(&why[0]))
 	},
 	Loaded: func() bool { return bool(C.gdr_driver_is_loaded()) },
 	Find:   findFunctions,
 }
 
-// loadError is the error of a load that ended in state. Only a loader that cannot be used is busy.
-func loadError(state C.enum_gdr_driver_state, why string) error {
-	switch state {
-	case C.GDR_DRIVER_LOADED:
-		return nil
-	case C.GDR_DRIVER_NO_LOADER:
-		return fmt.Errorf("%s: %w", why, unix.EBUSY)
-	}
-	return fmt.Errorf("%w (%s)", unix.ENODEV, why)
-}
-
-// findFunctions looks up functions of the driver, once: a forked child has its parent's answers.
-// Two threads may do it at a time.
+// findFunctions looks up functions of the driver, and how the export is watched, once: a forked
+// child has its parent's answers. Two threads may do it at a time.
 func findFunctions(names []string) []uintptr {
 	known := (*uint32)(&C.gdr_driver_functions.known)
 	kept := (*[len(C.gdr_driver_functions.at)]uintptr)(unsafe.Pointer(&C.gdr_driver_functions.at))[:len(names)]
@@ -96,14 +88,14 @@ func findFunctions(names []string) []uintptr {
 	for i, name := range names {
 		text := append([]byte(name), 0)
 		found[i] = uintptr(C.gdr_driver_find((*C.char)(unsafe.Pointer(&text[0]))))
+		if name == "cuMemGetHandleForAddressRange" && found[i] != 0 {
+			findWatched(found[i])
+		}
 	}
 	copy(kept, found)
 	atomic.StoreUint32(known, 1)
 	return found
 }
-
-// Usable reports whether this process can load a library.
-func Usable() bool { return bool(C.gdr_driver_can_load()) }
 
 // Pointer is an address of the host's, which Go's memory never holds.
 func Pointer(addr uintptr) unsafe.Pointer { return *(*unsafe.Pointer)(unsafe.Pointer(&addr)) }

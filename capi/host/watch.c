@@ -35,6 +35,8 @@ __asm__(".pushsection .note.gdrapi, \"a\", %note\n"
 	".quad gdr_watch_export - .\n"
 	".popsection\n");
 
+struct gdr_watched gdr_watched;
+
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 /* All under lock. */
 static struct gdr_watch_slot slot;	/* changes only while nobody watches */

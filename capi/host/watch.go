@@ -39,45 +39,38 @@ func libraries() []library {
 	return all
 }
 
-// watched is how the requests of export are watched.
-type watched struct {
-	export uintptr
-	slot   slot
-	by     uint64 // gdr_watch_export of the copy that watches; 0: nothing can be watched
-}
-
-var lastWatched atomic.Pointer[watched]
-
-// findWatched finds it once for an export.
-func findWatched(export uintptr) watched {
-	if known := lastWatched.Load(); known != nil && known.export == export {
-		return *known
+// findWatched finds how the requests of export are watched, once for an export. Two threads may
+// do it at a time.
+func findWatched(export uintptr) *C.struct_gdr_watched {
+	kept := &C.gdr_watched
+	known := (*uintptr)(unsafe.Pointer(&kept.export))
+	if atomic.LoadUintptr(known) == export {
+		return kept
 	}
+	atomic.StoreUintptr(known, 0)
 	all := libraries()
-	w := watched{export: export, slot: findSlot(all, uint64(export))}
-	if w.slot.at != 0 {
-		w.by = firstCopy(all)
+	s := findSlot(all, uint64(export))
+	kept.slot = C.struct_gdr_watch_slot{
+		at:        C.uintptr_t(s.at),
+		low:       C.uintptr_t(s.low),
+		high:      C.uintptr_t(s.high),
+		read_only: C.bool(s.readOnly),
 	}
-	lastWatched.Store(&w)
-	return w
+	kept.by = 0
+	if s.at != 0 {
+		kept.by = C.uintptr_t(firstCopy(all))
+	}
+	atomic.StoreUintptr(known, export)
+	return kept
 }
 
 // Watch is core.Watch.
 func Watch(export uintptr, addr, size uint64) (core.Seen, error) {
-	// It walks the list of libraries, which takes a lock of the loader.
-	if !Usable() {
-		return core.Seen{}, unix.ENOTSUP
-	}
 	how := findWatched(export)
 	if how.by == 0 {
 		return core.Seen{}, unix.ENOTSUP
 	}
-	s := C.struct_gdr_watch_slot{
-		at:        C.uintptr_t(how.slot.at),
-		low:       C.uintptr_t(how.slot.low),
-		high:      C.uintptr_t(how.slot.high),
-		read_only: C.bool(how.slot.readOnly),
-	}
+	s := how.slot
 	var w C.struct_gdr_watch
 	if rc := int32(dl.Call(uintptr(how.by), &s, export, addr, size, &w)); rc != 0 {
 		return core.Seen{}, unix.Errno(rc)

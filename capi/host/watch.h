@@ -65,6 +65,16 @@ struct gdr_watch_slot {
 int gdr_watch_export(const struct gdr_watch_slot *s, void *export, uint64_t addr, uint64_t size,
 		     struct gdr_watch *w);
 
+/*
+ * What Go has found for an export. It lies here for a forked child: to find it takes the
+ * loader's lock, which a thread of the parent may have held at the fork.
+ */
+extern struct gdr_watched {
+	uintptr_t export;	/* 0: nothing was found yet; stored last, by Go's atomics */
+	struct gdr_watch_slot slot;
+	uintptr_t by;		/* gdr_watch_export of the copy that watches; 0: nothing can be watched */
+} gdr_watched;
+
 /* A library that is loaded, or was. */
 struct gdr_library {
 	uintptr_t addr;		/* added to the addresses in its file */

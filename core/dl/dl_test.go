@@ -9,7 +9,6 @@ import (
 
 	"github.com/ebitengine/purego"
 	"github.com/stretchr/testify/require"
-	"golang.org/x/sys/unix"
 )
 
 func TestOpen(t *testing.T) {
@@ -33,16 +32,6 @@ func TestOpenIsLocal(t *testing.T) {
 func TestOpenFindsAllFunctions(t *testing.T) {
 	_, err := Open(dltest.Library(t, "void gdr_dl_absent(void);\nvoid gdr_dl_calls(void) { gdr_dl_absent(); }\n", "-Wl,-z,lazy"))
 	require.ErrorContains(t, err, "gdr_dl_absent")
-}
-
-// Where the process cannot load a library the loader is not called: it would hang.
-func TestUnusable(t *testing.T) {
-	saved := Usable
-	defer func() { Usable = saved }()
-	Usable = func() bool { return false }
-	_, err := Open("libc.so.6")
-	require.ErrorIs(t, err, unix.EBUSY)
-	require.ErrorContains(t, err, "libc.so.6 cannot be loaded here; load it before the fork")
 }
 
 // Goroutines change threads between two calls, all the more often where many of them run.

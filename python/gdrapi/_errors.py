@@ -10,8 +10,6 @@ _LOG = "GDRCOPY_ENABLE_LOGGING=1 in the environment makes the library say why."
 _ADVICE: Dict[Tuple[str, int], str] = {
     ("gdr_open", errno.ENODEV): "No backend works. Check that nvidia-smi lists the GPU and that this "
                                 "user may open /dev/nvidiactl.",
-    ("gdr_open", errno.EBUSY): "This forked child could not load a library. Open before the fork, or "
-                               "start the child by spawn.",
     ("gdr_pin_buffer", errno.EINVAL): "The range must be GPU memory of one allocation of this process.",
     ("gdr_pin_buffer", errno.ENOTSUP): "This backend cannot map memory of this kind. Take memory of "
                                        "Gdr.alloc.",

@@ -14,7 +14,7 @@ $(BIN)/log_test: tests/capi/log.c capi/host/env.c capi/host/log.c $(CAPI_H) tool
 	$(CC) $(C11) $(CFLAGS) -Icapi -o $@ $(wordlist 1,2,$^) -lpthread
 
 # Each has the file of that name in it.
-$(addprefix $(BIN)/,$(addsuffix _test,driver front guest runtime)): $(BIN)/%_test: tests/capi/%.c $(wildcard capi/host/*.[ch]) $(CAPI_H) tests/capi/expect.h $(T)/log_double.h tools/tap.h
+$(addprefix $(BIN)/,$(addsuffix _test,front guest runtime)): $(BIN)/%_test: tests/capi/%.c $(wildcard capi/host/*.[ch]) $(CAPI_H) tests/capi/expect.h $(T)/log_double.h tools/tap.h
 	@mkdir -p $(@D)
 	$(CC) $(C11) $(CFLAGS) -Icapi -o $@ $< -ldl -lm -lpthread
 

@@ -201,14 +201,11 @@ static void test_prepare(void)
 		{ NULL, false, true, false, GDR_DRIVER_NOT_FOUND, 1, 0 },
 		{ NULL, false, true, true, GDR_DRIVER_BROKEN, 1, 0 },
 		{ NULL, false, true, true, GDR_DRIVER_LOADED, 1, 0 },
-		{ NULL, false, true, true, GDR_DRIVER_NO_LOADER, 1, EBUSY },
-		{ NULL, false, false, false, GDR_DRIVER_NO_LOADER, 0, 0 },
 		{ NULL, true, false, true, GDR_DRIVER_NOT_FOUND, 1, 0 },
 		{ NULL, true, true, true, GDR_DRIVER_NOT_FOUND, 1, 0 },
 		{ "gdrdrv", false, true, true, GDR_DRIVER_NOT_FOUND, 0, 0 },
-		{ "gdrdrv", true, true, true, GDR_DRIVER_NO_LOADER, 0, 0 },
+		{ "gdrdrv", true, true, true, GDR_DRIVER_NOT_FOUND, 0, 0 },
 		{ "rm", false, false, true, GDR_DRIVER_NOT_FOUND, 1, 0 },
-		{ "rm", false, true, true, GDR_DRIVER_NO_LOADER, 1, EBUSY },
 	};
 
 	for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
@@ -300,7 +297,6 @@ static int steps(void)
 	MUST(of.epoch == 1 && gdr_front_here()->epoch == 1 && gdr_front_here()->table == &table);
 	MUST(gdr_front_here()->impl == &impl && gdr_front_here()->direct && directs);
 	MUST(pages == 1);
-	of.driver = GDR_DRIVER_NO_LOADER;
 	no_gdrdrv = true;
 	MUST(!start() && of.cores == 2 && of.loads == 1 && lines == 5);
 	return 0;

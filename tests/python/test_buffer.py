@@ -276,7 +276,6 @@ def test_an_error_says_what_to_do(gdr):
 
 ADVICE = {
     ("gdr_open", errno.ENODEV): "No backend works",
-    ("gdr_open", errno.EBUSY): "Open before the fork",
     ("gdr_pin_buffer", errno.EINVAL): "GPU memory of one allocation",
     ("gdr_pin_buffer", errno.ENOTSUP): "Take memory of Gdr.alloc",
     ("gdr_map_v2", errno.EINVAL): "does not have this type of mapping",

@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: MIT
 /*
  * guest/plugin.c - a library whose constructor calls gdr_open. The program that loads it
- * may have a function that the constructor calls before, and one for the destructor.
+ * may have a function that the constructor calls before.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
-#include <stdbool.h>
 
 #include "gdrapi.h"
 
@@ -15,20 +14,11 @@ int plugin_errno;
 
 __attribute__((constructor)) static void open_library(void)
 {
-	bool (*starts)(void);
+	void (*starts)(void);
 
 	*(void **)&starts = dlsym(RTLD_DEFAULT, "guest_plugin_starts");
-	if (starts && !starts())
-		return;
+	if (starts)
+		starts();
 	plugin_g = gdr_open();
 	plugin_errno = errno;
-}
-
-__attribute__((destructor)) static void end(void)
-{
-	void (*ends)(void);
-
-	*(void **)&ends = dlsym(RTLD_DEFAULT, "guest_plugin_ends");
-	if (ends)
-		ends();
 }
