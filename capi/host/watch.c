@@ -11,6 +11,7 @@
 #include <string.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 typedef int (*ioctl_fn)(int fd, unsigned long request, ...);
@@ -22,6 +23,8 @@ typedef int (*export_fn)(void *handle, unsigned long long addr, size_t size,
 /* The request of open-gpu-kernel-modules: NV_ESC_EXPORT_TO_DMABUF_FD. */
 #define EXPORT_MAGIC 'F'
 #define EXPORT_NR 217
+
+#define WATCHERS_MAX 256u
 
 /*
  * An ELF note that each copy of the library has: where its gdr_watch_export lies, counted from
@@ -40,26 +43,34 @@ struct gdr_watched gdr_watched;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 /* All under lock. */
 static struct gdr_watch_slot slot;	/* changes only while nobody watches */
-static unsigned int watchers;	/* threads */
-static ioctl_fn before;		/* to put back */
+static unsigned int watchers;
+static ioctl_fn first;	/* that requests went to in the first watch */
+static ioctl_fn before;	/* in the slot, to put back */
 
-/*
- * Requests go to forward, which is never our function. A tool's function there may have been
- * put over ours, and call it. So after a watch forward is what a request last went to
- * without a way back to us.
- */
-static _Atomic(ioctl_fn) forward, no_way_back;
+static _Atomic(ioctl_fn) forward;
 static _Atomic(ioctl_fn) c_library;	/* its ioctl */
 
-/* Not NULL while this thread watches. */
-static __thread struct gdr_watch *watching __attribute__((tls_model("initial-exec")));
-/* While this thread is in forward. */
-static __thread enum { OUTSIDE, FORWARDING, CAME_BACK } state __attribute__((tls_model("initial-exec")));
+/* The threads that watch. Each takes and leaves a place under lock. */
+static struct place {
+	_Atomic pid_t thread;	/* 0: free */
+	struct gdr_watch *watch;
+} places[WATCHERS_MAX];
+
+static struct place *find_place(pid_t thread)
+{
+	for (size_t i = 0; i < WATCHERS_MAX; i++)
+		if (atomic_load(&places[i].thread) == thread)
+			return &places[i];
+	return NULL;
+}
+
+static pid_t self(void)
+{
+	return (pid_t)syscall(SYS_gettid);
+}
 
 static void note(struct gdr_watch *w, unsigned long request, const void *arg)
 {
-	if (_IOC_TYPE(request) != EXPORT_MAGIC || _IOC_NR(request) != EXPORT_NR || !arg)
-		return;
 	if (w->requests++)
 		return;
 	w->size = _IOC_SIZE(request);
@@ -68,27 +79,19 @@ static void note(struct gdr_watch *w, unsigned long request, const void *arg)
 
 static int hook(int fd, unsigned long request, ...)
 {
+	struct place *place;
 	va_list ap;
-	ioctl_fn next;
 	void *arg;
-	int rc;
 
 	va_start(ap, request);
 	arg = va_arg(ap, void *);
 	va_end(ap);
-	if (state != OUTSIDE) {
-		state = CAME_BACK;
-		return atomic_load_explicit(&c_library, memory_order_acquire)(fd, request, arg);
+	if (_IOC_TYPE(request) == EXPORT_MAGIC && _IOC_NR(request) == EXPORT_NR && arg) {
+		place = find_place(self());
+		if (place)
+			note(place->watch, request, arg);
 	}
-	if (watching)
-		note(watching, request, arg);
-	state = FORWARDING;
-	next = atomic_load_explicit(&forward, memory_order_acquire);
-	rc = next(fd, request, arg);
-	if (state == FORWARDING)
-		atomic_store_explicit(&no_way_back, next, memory_order_relaxed);
-	state = OUTSIDE;
-	return rc;
+	return atomic_load(&forward)(fd, request, arg);
 }
 
 static _Atomic(ioctl_fn) *in_slot(void)
@@ -105,28 +108,37 @@ static int protect(int prot)
 	return mprotect((void *)(slot.at & -page), page, prot);
 }
 
+/*
+ * What requests go to if the slot holds now. NULL: a tool's function that came after our
+ * first watch. It may have been put over ours, and call it: they would call each other for ever.
+ */
+static ioctl_fn choose_forward(ioctl_fn now)
+{
+	bool unbound = (uintptr_t)now - slot.low < slot.high - slot.low;
+	ioctl_fn c = atomic_load(&c_library), next = unbound ? c : now;
+
+	if (!first)
+		first = next;
+	return next == c || next == first ? next : NULL;
+}
+
 /* Returns 0, or ENOTSUP with nothing changed. */
 static int put_hook(void)
 {
-	ioctl_fn now = atomic_load(in_slot());
+	ioctl_fn now = atomic_load(in_slot()), next;
 
-	if (now == hook && !watchers)
-		before = atomic_load(&forward);	/* a tool that saved ours has put it back */
-	if (now != hook && protect(PROT_READ | PROT_WRITE))
+	if (now == hook)	/* for another thread, or a tool has put it back */
+		return 0;
+	next = choose_forward(now);
+	if (!next || protect(PROT_READ | PROT_WRITE))
 		return ENOTSUP;
-	while (now != hook) {
-		bool unbound = (uintptr_t)now - slot.low < slot.high - slot.low;
-		ioctl_fn c = atomic_load(&c_library);
-
-		atomic_store(&forward, unbound ? c : now);
-		if (unbound || now == c)
-			atomic_store(&no_way_back, c);	/* the tool that it was last may be gone */
-		before = now;
-		if (atomic_compare_exchange_strong(in_slot(), &now, hook))
-			break;
-	}
-	watchers++;
-	return 0;
+	before = now;
+	atomic_store(&forward, next);
+	if (atomic_compare_exchange_strong(in_slot(), &now, hook))
+		return 0;
+	if (!watchers)
+		protect(PROT_READ);
+	return ENOTSUP;
 }
 
 /* Changes nothing if somebody else has changed the slot since. */
@@ -134,32 +146,9 @@ static void take_hook(void)
 {
 	ioctl_fn ours = hook;
 
-	if (--watchers)
-		return;
 	if (atomic_load(in_slot()) == hook && !protect(PROT_READ | PROT_WRITE))
 		atomic_compare_exchange_strong(in_slot(), &ours, before);
 	protect(PROT_READ);
-	atomic_store(&forward, atomic_load(&no_way_back));
-}
-
-static int begin(const struct gdr_watch_slot *s)
-{
-	int rc = ENOTSUP;
-
-	pthread_mutex_lock(&lock);
-	if (!watchers || s->at == slot.at) {
-		slot = *s;
-		rc = put_hook();
-	}
-	pthread_mutex_unlock(&lock);
-	return rc;
-}
-
-static void end(void)
-{
-	pthread_mutex_lock(&lock);
-	take_hook();
-	pthread_mutex_unlock(&lock);
 }
 
 /* The loader's answer: a tool may have changed our own slot of ioctl, too. */
@@ -170,25 +159,55 @@ static void find_c_library(void)
 	if (atomic_load(&c_library))
 		return;
 	found = dlsym(RTLD_DEFAULT, "ioctl");
-	found = found ? found : (void *)ioctl;
-	atomic_store(&no_way_back, found);
-	atomic_store(&c_library, found);
+	atomic_store(&c_library, found ? (ioctl_fn)found : ioctl);
+}
+
+/* A thread whose handler left an export by siglongjmp has its place still. */
+static int begin(const struct gdr_watch_slot *s, struct gdr_watch *w)
+{
+	struct place *place;
+	int rc = ENOTSUP;
+
+	pthread_mutex_lock(&lock);
+	place = find_place(self());
+	if (!place)
+		place = find_place(0);
+	if (place && (!watchers || s->at == slot.at)) {
+		slot = *s;
+		rc = put_hook();
+	}
+	if (!rc) {
+		watchers += !atomic_load(&place->thread);
+		place->watch = w;
+		atomic_store(&place->thread, self());
+	}
+	pthread_mutex_unlock(&lock);
+	return rc;
+}
+
+static void end(void)
+{
+	struct place *place;
+
+	pthread_mutex_lock(&lock);
+	place = find_place(self());
+	if (place) {
+		atomic_store(&place->thread, 0);
+		if (!--watchers)
+			take_hook();
+	}
+	pthread_mutex_unlock(&lock);
 }
 
 int gdr_watch_export(const struct gdr_watch_slot *s, void *export, uint64_t addr, uint64_t size,
 		     struct gdr_watch *w)
 {
-	struct gdr_watch *outer = watching;
-
 	memset(w, 0, sizeof(*w));
 	w->fd = -1;
 	find_c_library();
-	if (begin(s))
+	if (begin(s, w))
 		return ENOTSUP;
-	watching = w;
-	state = OUTSIDE;	/* a handler may have left forward by siglongjmp */
 	w->result = ((export_fn)export)(&w->fd, addr, size, DMA_BUF_FD, 0);
-	watching = outer;
 	end();
 	return 0;
 }

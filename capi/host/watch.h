@@ -15,21 +15,20 @@
  *    function. Then its old value is restored, and the page is read-only again if the
  *    loader had made it so.
  * 3. Other threads in libcuda pass through our function. It forwards each request
- *    unchanged. It looks only at requests of watching threads.
- * 4. Threads watch at the same time. No lock is held while libcuda, the loader or another
- *    tool runs.
+ *    unchanged, and looks only at exports of the threads that watch. There are 256 places
+ *    for those.
+ * 4. The lock is held while the slot changes. It is not held while libcuda, the loader or
+ *    another tool runs.
  * 5. Several copies of this library in a process: the one that was loaded first watches for
  *    all. They find it by an ELF note.
- * 6. A slot that was not yet bound holds an address inside libcuda. Then we forward to
- *    the C library's ioctl. Otherwise we forward to what was in the slot: a hook of
- *    another library stays in the chain.
- * 7. Such a hook may have been set over ours, and call ours. A thread that comes back to our
- *    function goes to the C library's ioctl.
- * 8. A child that another thread forks meanwhile keeps our function in the slot.
+ * 6. Requests go to the C library's ioctl, or to what was in the slot at our first watch: a
+ *    tool's function stays in the chain.
+ * 7. A child that another thread forks meanwhile keeps our function in the slot.
  *    It goes on forwarding there. CUDA itself does not work in such a child.
- * 9. No such slot (libcuda is bound otherwise, or an unknown machine), or another libcuda is
- *    being watched: ENOTSUP. rm then finds objects in other ways.
- * 10. The library cannot be unloaded (NODELETE), so the function stays valid for a
+ * 8. Where it is not watched: ENOTSUP. rm then finds objects in other ways. That is so
+ *    without such a slot (libcuda is bound otherwise, or an unknown machine), while another
+ *    libcuda is watched, and where a tool has put its function there after our first watch.
+ * 9. The library cannot be unloaded (NODELETE), so the function stays valid for a
  *    thread that is in it.
  */
 #ifndef GDR_WATCH_H
