@@ -6,7 +6,7 @@
  *	mr.c		memory regions: their life, their revocation
  *	mmap.c		CPU mappings: checks, faults
  *	memtype.c	how x86 maps a region's pages
- *	limit.c		how much a file and a user may pin
+ *	limit.c		how much a user may pin
  *	nvp2p.c		the one place that talks to NVIDIA's driver
  *	procfs.c	/proc/driver/gdrdrv
  *	process.c	who calls; what is logged
@@ -73,12 +73,6 @@ struct gdr_process {
 	u64 start;
 };
 
-/* The sum of what is pinned. Guarded by the lock of gdr_users (limit.c). */
-struct gdr_usage {
-	u64 pins;
-	u64 bytes;
-};
-
 /*
  * One open file.
  * - owner opened it.
@@ -94,7 +88,6 @@ struct gdr_file {
 	struct inode *inode;
 	struct xarray mrs;
 	u64 next_handle;
-	struct gdr_usage usage;
 };
 
 struct gdr_user;
@@ -217,8 +210,7 @@ u32 gdr_mr_khz(void);
 
 /* limit.c */
 void gdr_limit_init(void);
-int gdr_limit_charge(struct gdr_file *f, struct gdr_mr *mr);
-void gdr_limit_leave_file(struct gdr_file *f, const struct gdr_mr *mr);
+int gdr_limit_charge(struct gdr_mr *mr);
 void gdr_limit_uncharge(struct gdr_mr *mr);
 
 /* mmap.c */

@@ -262,7 +262,7 @@ int gdr_mr_pin(struct gdr_file *f, const struct gdr_pin_args *args, u64 *handle)
 	mr = gdr_mr_alloc(f, args);
 	if (IS_ERR(mr))
 		return PTR_ERR(mr);
-	ret = gdr_limit_charge(f, mr);
+	ret = gdr_limit_charge(mr);
 	if (ret)
 		goto drop;
 
@@ -270,7 +270,7 @@ int gdr_mr_pin(struct gdr_file *f, const struct gdr_pin_args *args, u64 *handle)
 	ret = gdr_nvp2p_get(mr, args->flags, gdr_mr_revoke);
 	mr->tm_cycles = gdr_cycles() - before;
 	if (ret)
-		goto leave;
+		goto drop;
 	ret = gdr_mr_publish(f, mr, handle);
 	if (ret)
 		goto unpin;
@@ -280,8 +280,6 @@ int gdr_mr_pin(struct gdr_file *f, const struct gdr_pin_args *args, u64 *handle)
 unpin:
 	gdr_mr_kill(mr);
 	gdr_nvp2p_end(mr);
-leave:
-	gdr_limit_leave_file(f, mr);
 drop:
 	gdr_mr_put(mr);
 	return ret;
@@ -322,7 +320,6 @@ int gdr_mr_unpin(struct gdr_file *f, u64 handle)
 		return ret;
 	}
 	xa_erase(&f->mrs, handle);
-	gdr_limit_leave_file(f, mr);
 	gdr_mr_put(mr);
 	return ret;
 }

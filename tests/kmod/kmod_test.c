@@ -2548,7 +2548,7 @@ static void check_errors(int fd, uint64_t va)
 /* The line that a user met a limit comes once, and again when the user had nothing pinned. */
 static void check_limit_line(int fd, uint64_t va)
 {
-	const char *const line = "user 0 meets a limit: see max_pins_per_* and max_mib_per_*";
+	const char *const line = "user 0 meets a limit: see max_pins_per_user and max_mib_per_user";
 	const size_t size = 64 << 20;
 	const uint64_t all = (parameter("max_mib_per_user") + 1) << 20;
 	uint64_t big = gpu_alloc(size), h[100];
@@ -2660,18 +2660,26 @@ static uint64_t pin_all(int fd, uint64_t va, uint64_t size)
 	return n;
 }
 
-/* The limit of one file, and the limit of one user with two files. */
-static void check_limits(uint64_t va, uint64_t size, uint64_t file, uint64_t user)
+static void another_user_pins(void *arg)
+{
+	(void)arg;
+	CHECK(setuid(1000) == 0);
+	sim = open(NVIDIA_SIM_DEVICE, O_RDWR | O_CLOEXEC);
+	pin(gdr_open(), gpu_alloc(GPU_PAGE), GPU_PAGE);
+}
+
+/* The limit of one user, through two files. It is no other user's. */
+static void check_limit(uint64_t va, uint64_t size, uint64_t most)
 {
 	int fd = gdr_open(), fd2 = gdr_open();
 
-	CHECK(file < user && user < 2 * file);
-	CHECK(pin_all(fd, va, size) == file);
+	CHECK(pin_all(fd, va, size) == most);
+	CHECK(pin_all(fd2, va, size) == 0);
+	CHECK(in_child(another_user_pins, NULL) == 0);
 	CHECK(unpin(fd, 1) == 0);
-	CHECK(pin_all(fd, va, size) == 1);
-	CHECK(pin_all(fd2, va, size) == user - file);
+	CHECK(pin_all(fd2, va, size) == 1);
 	close(fd);
-	CHECK(pin_all(fd2, va, size) == 2 * file - user);
+	CHECK(pin_all(fd2, va, size) == most - 1);
 	close(fd2);
 	CHECK(held() == 0);
 }
@@ -2679,17 +2687,15 @@ static void check_limits(uint64_t va, uint64_t size, uint64_t file, uint64_t use
 static void test_limits(void)
 {
 	const size_t size = 64 << 20;
-	uint64_t va = gpu_alloc(size), h;
+	uint64_t va = gpu_alloc(size), most = parameter("max_mib_per_user") / 64, h;
 	int fd = gdr_open(), i;
 
-	check_limits(va, 1, parameter("max_pins_per_file"),
-		     parameter("max_pins_per_user"));
-	check_limits(va, size, parameter("max_mib_per_file") / 64,
-		     parameter("max_mib_per_user") / 64);
+	check_limit(va, 1, parameter("max_pins_per_user"));
+	check_limit(va, size, most);
 	/* Failed pins do not count. */
 	for (i = 0; i < 100; i++)
 		CHECK_ERR(try_pin(fd, va + size, size, &h), EINVAL);
-	CHECK(pin_all(fd, va, size) == parameter("max_mib_per_file") / 64);
+	CHECK(pin_all(fd, va, size) == most);
 }
 
 static unsigned int rnd(unsigned int *s)

@@ -2,7 +2,7 @@
 # shellcheck shell=sh
 # job-kmod.sh - sourced by guest-init.sh: the module's own tests, in both modes. KMOD_ARGS
 # comes from the host. The limits are low enough for the tests to reach.
-limits='max_pins_per_file=5000 max_pins_per_user=8000 max_mib_per_file=2048 max_mib_per_user=3072'
+limits='max_pins_per_user=8000 max_mib_per_user=3072'
 params=/sys/module/gdrdrv/parameters
 
 # mounts: how many devices without a disk there are. Each file system has one.
@@ -20,21 +20,18 @@ parameters() {
 mkdir /tmp/count
 before=$(mounts)
 # What the module says of itself, and its own limits: for each user a pinning for 16 KiB of
-# memory and 128 times the memory, for each file half of that.
+# memory and 128 times the memory.
 GDRDRV_ARGS=dbg_enabled=0 load 1
 result $? "modules load (defaults)"
 kib=$(awk '/^MemTotal/ { print $2 }' /proc/meminfo)
 # shellcheck disable=SC2017 # whole MiB
 pins=$((kib / 16)) mib=$((kib / 1024 * 128))
-[ "$(parameters max_pins_per_user max_pins_per_file max_mib_per_user max_mib_per_file)" = \
-	"$pins $(((pins + 1) / 2)) $mib $(((mib + 1) / 2)) " ]
+[ "$(parameters max_pins_per_user max_mib_per_user)" = "$pins $mib " ]
 result $? "limits by the size of the memory"
 [ "$(cd $params && stat -c '%a %n' -- *)" = '444 dbg_enabled
 444 info_enabled
 444 map_whole
-444 max_mib_per_file
 444 max_mib_per_user
-444 max_pins_per_file
 444 max_pins_per_user
 400 pass_p2p_tokens
 444 use_persistent_mapping' ]
@@ -50,11 +47,11 @@ result $? "the line of its start"
 rmmod gdrdrv && gdrdrv-node remove && rmmod nvidia
 result $? "modules unload (defaults)"
 
-# A limit in MiB that 64 bits cannot hold in bytes, and half of an odd one.
-GDRDRV_ARGS='max_pins_per_user=7 max_mib_per_user=17592186044416' load 0
-result $? "modules load (large limits)"
-[ "$(parameters max_pins_per_file max_mib_per_file)" = '4 8796093022208 ' ] && /bin/kmod_test -t pin_rounds
-result $? "pinnings under large limits"
+# A limit in MiB that 64 bits cannot hold in bytes.
+GDRDRV_ARGS='max_mib_per_user=17592186044416' load 0
+result $? "modules load (a large limit)"
+/bin/kmod_test -t pin_rounds
+result $? "pinnings under a large limit"
 unload
 
 # A start that fails leaves nothing.
