@@ -16,11 +16,11 @@
  *
  * Locks, outermost first:
  *
- *	gdr_tables_lock -> GPU driver's own -> mm's mmap_lock -> gdr_mr.lock -> xa_lock
+ *	tables_lock -> GPU driver's own -> mm's mmap_lock -> gdr_mr.lock -> xa_lock
  *
  * The GPU driver calls the free callback with its own locks held. The callback
  * takes gdr_mr.lock. So we never call the GPU driver with a lock that the
- * callback takes. We call it only with gdr_tables_lock held (see nvp2p.c), which
+ * callback takes. We call it only with tables_lock held (see nvp2p.c), which
  * the callback never takes. We hold no lock around copy_to_user and
  * copy_from_user.
  *
@@ -38,7 +38,9 @@
 #include <linux/completion.h>
 #include <linux/fs.h>
 #include <linux/kref.h>
+#include <linux/list.h>
 #include <linux/mm.h>
+#include <linux/mutex.h>
 #include <linux/printk.h>
 #include <linux/rwsem.h>
 #include <linux/types.h>
@@ -65,12 +67,16 @@ extern int gdr_info_enabled;
 #define gdr_err(fmt, ...) pr_err_ratelimited(fmt, ##__VA_ARGS__)
 
 /*
- * A thread group. A later one with the same number has another start time.
- * It never changes.
+ * A thread group that has files open. A later one with the same number has another
+ * start time. tgid and start never change; gdr_processes_lock guards node and files.
+ * tables_lock: see nvp2p.c.
  */
 struct gdr_process {
+	struct list_head node;
+	unsigned int files;
 	pid_t tgid;
 	u64 start;
+	struct mutex tables_lock;
 };
 
 /*
@@ -84,7 +90,7 @@ struct gdr_process {
  *   and the region can be put back without an allocation.
  */
 struct gdr_file {
-	struct gdr_process owner;
+	struct gdr_process *owner;
 	struct inode *inode;
 	struct xarray mrs;
 	u64 next_handle;
@@ -103,7 +109,8 @@ enum gdr_mr_state {
  *
  * Constant once the region has a handle: owner, handle, inode, addr, start, size,
  * persistent, p2p_token, va_space, revoke, cookie, page_table, pages, npages,
- * cacheable, tm_cycles. owner is the process that pinned it.
+ * cacheable, tm_cycles. owner is the process that pinned it; it may be gone once the
+ * file is closed.
  *
  * - start and size are multiples of the GPU page; start <= addr < start + size.
  * - pages[i] is the physical address of the i-th GPU page; npages * 64 KiB is
@@ -137,7 +144,7 @@ enum gdr_mr_state {
  */
 struct gdr_mr {
 	struct kref ref;
-	struct gdr_process owner;
+	struct gdr_process *owner;
 	struct gdr_user *user;
 	u64 handle;
 	struct inode *inode;
@@ -196,8 +203,9 @@ static inline bool gdr_mr_is_live(struct gdr_mr *mr)
 }
 
 /* process.c */
-struct gdr_process gdr_process_current(void);
 bool gdr_process_is_current(const struct gdr_process *p);
+struct gdr_process *gdr_process_get(void);
+void gdr_process_put(struct gdr_process *p);
 bool gdr_file_is_owner(const struct gdr_file *f);
 
 /* mr.c */
@@ -239,11 +247,12 @@ void gdr_nvp2p_exit(void);
 bool gdr_nvp2p_persistent(void);
 bool gdr_nvp2p_force_pcie(void);
 int gdr_nvp2p_wanted(void);
-int gdr_nvp2p_get(struct gdr_mr *mr, u32 flags,
+int gdr_nvp2p_get(struct gdr_mr *mr, const struct gdr_pin_args *args,
 		  void (*revoke)(struct gdr_mr *mr));
 void gdr_nvp2p_revoked(struct gdr_mr *mr, bool abandoned);
+int gdr_nvp2p_read(struct gdr_mr *mr);
 int gdr_nvp2p_put(struct gdr_mr *mr);
-void gdr_nvp2p_end(struct gdr_mr *mr);
+void gdr_nvp2p_end(struct gdr_mr *mr, unsigned int *pauses);
 int gdr_nvp2p_refcount(void);
 int gdr_nvp2p_lost(void);
 

@@ -45,6 +45,7 @@ static struct file_system_type gdr_fs = {
 static int gdr_open(struct inode *inode, struct file *filp)
 {
 	struct gdr_file *f;
+	int ret = -ENOMEM;
 
 	if (iminor(inode) != 0)
 		return -ENXIO;
@@ -52,15 +53,14 @@ static int gdr_open(struct inode *inode, struct file *filp)
 	f = kzalloc(sizeof(*f), GFP_KERNEL_ACCOUNT);
 	if (!f)
 		return -ENOMEM;
-
+	f->owner = gdr_process_get();
+	if (!f->owner)
+		goto free;
 	f->inode = alloc_anon_inode(gdr_mnt->mnt_sb);
 	if (IS_ERR(f->inode)) {
-		int ret = PTR_ERR(f->inode);
-
-		kfree(f);
-		return ret;
+		ret = PTR_ERR(f->inode);
+		goto put;
 	}
-	f->owner = gdr_process_current();
 	f->next_handle = 1;
 	xa_init_flags(&f->mrs, XA_FLAGS_ACCOUNT);
 
@@ -68,6 +68,12 @@ static int gdr_open(struct inode *inode, struct file *filp)
 	filp->private_data = f;
 	gdr_dbg("opened by %d\n", current->tgid);
 	return nonseekable_open(inode, filp);
+
+put:
+	gdr_process_put(f->owner);
+free:
+	kfree(f);
+	return ret;
 }
 
 /* Runs after the last descriptor and the last mapping are gone, in any process. */
@@ -75,12 +81,13 @@ static int gdr_release(struct inode *inode, struct file *filp)
 {
 	struct gdr_file *f = filp->private_data;
 
-	gdr_dbg("the file of %d ends\n", f->owner.tgid);
+	gdr_dbg("the file of %d ends\n", f->owner->tgid);
 	gdr_mr_unpin_all(f);
 	xa_destroy(&f->mrs);
 	/* The VFS still looks at f_mapping after this. */
 	filp->f_mapping = inode->i_mapping;
 	iput(f->inode);
+	gdr_process_put(f->owner);
 	kfree(f);
 	return 0;
 }

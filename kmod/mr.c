@@ -6,7 +6,6 @@
 #define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
 
 #include <linux/mm.h>
-#include <linux/module.h>
 #include <linux/slab.h>
 #include <linux/timex.h>
 #if defined(CONFIG_X86)
@@ -20,17 +19,14 @@
 
 #include "gdrdrv.h"
 
+/*
+ * How often a close waits in all for a GPU driver that takes no pages back: 5 s. Each
+ * region has one try after that.
+ */
+#define GDR_END_PAUSES 50U
+
 /* The mmap offset in bytes must be positive in the C library's off_t. */
 #define GDR_HANDLE_END ((u64)LLONG_MAX >> PAGE_SHIFT)
-
-/*
- * NVIDIA's driver checks a token, not the process that sends it, and its tokens are 1,
- * 2, 3, and so on. So a user who guesses one pins the memory of somebody else.
- */
-static bool gdr_pass_tokens;
-module_param_named(pass_p2p_tokens, gdr_pass_tokens, bool, 0400);
-MODULE_PARM_DESC(pass_p2p_tokens,
-		 "DANGEROUS: give P2P tokens to the GPU driver. Then any user may pin any user's GPU memory (default N)");
 
 /*
  * A clock that user space can read too. On Arm get_cycles needs a GPL-only symbol,
@@ -205,11 +201,6 @@ static struct gdr_mr *gdr_mr_alloc(struct gdr_file *f,
 	mr->start = start;
 	mr->size = end - start;
 	mr->npages = mr->size >> GDRDRV_GPU_PAGE_SHIFT;
-	/* Without a token the GPU driver looks among the memory of the caller. */
-	if (gdr_pass_tokens) {
-		mr->p2p_token = args->p2p_token;
-		mr->va_space = args->va_space;
-	}
 	mr->persistent = gdr_nvp2p_persistent();
 	ihold(f->inode);
 	mr->inode = f->inode;
@@ -252,6 +243,7 @@ static int gdr_mr_publish(struct gdr_file *f, struct gdr_mr *mr, u64 *handle)
 
 int gdr_mr_pin(struct gdr_file *f, const struct gdr_pin_args *args, u64 *handle)
 {
+	unsigned int pauses = GDR_END_PAUSES;
 	struct gdr_mr *mr;
 	u64 before;
 	int ret;
@@ -267,11 +259,13 @@ int gdr_mr_pin(struct gdr_file *f, const struct gdr_pin_args *args, u64 *handle)
 		goto drop;
 
 	before = gdr_cycles();
-	ret = gdr_nvp2p_get(mr, args->flags, gdr_mr_revoke);
+	ret = gdr_nvp2p_get(mr, args, gdr_mr_revoke);
 	mr->tm_cycles = gdr_cycles() - before;
 	if (ret)
 		goto drop;
-	ret = gdr_mr_publish(f, mr, handle);
+	ret = gdr_nvp2p_read(mr);
+	if (!ret)
+		ret = gdr_mr_publish(f, mr, handle);
 	if (ret)
 		goto unpin;
 	gdr_dbg("handle %#llx: %llu bytes\n", *handle, args->size);
@@ -279,7 +273,7 @@ int gdr_mr_pin(struct gdr_file *f, const struct gdr_pin_args *args, u64 *handle)
 
 unpin:
 	gdr_mr_kill(mr);
-	gdr_nvp2p_end(mr);
+	gdr_nvp2p_end(mr, &pauses);
 drop:
 	gdr_mr_put(mr);
 	return ret;
@@ -327,13 +321,14 @@ int gdr_mr_unpin(struct gdr_file *f, u64 handle)
 /* Called when nobody else has the file. */
 void gdr_mr_unpin_all(struct gdr_file *f)
 {
+	unsigned int pauses = GDR_END_PAUSES;
 	struct gdr_mr *mr;
 	unsigned long handle;
 
 	xa_for_each(&f->mrs, handle, mr) {
 		xa_erase(&f->mrs, handle);
 		gdr_mr_kill(mr);
-		gdr_nvp2p_end(mr);
+		gdr_nvp2p_end(mr, &pauses);
 		gdr_mr_put(mr);
 	}
 }

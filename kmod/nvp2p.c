@@ -46,10 +46,17 @@ module_param_named(use_persistent_mapping, gdr_use_persistent, int, 0444);
 MODULE_PARM_DESC(use_persistent_mapping,
 		 "Pin persistently where the GPU driver can (default 1)");
 
-/* The number of tries of a region's last put, and the first and longest pause in ms. */
-#define GDR_PUT_TRIES 16
-#define GDR_PUT_FIRST_PAUSE 20U
-#define GDR_PUT_PAUSE 500U
+/*
+ * NVIDIA's driver checks a token, not the process that sends it, and its tokens are 1,
+ * 2, 3, and so on. So a user who guesses one pins the memory of somebody else.
+ */
+static bool gdr_pass_tokens;
+module_param_named(pass_p2p_tokens, gdr_pass_tokens, bool, 0400);
+MODULE_PARM_DESC(pass_p2p_tokens,
+		 "DANGEROUS: give P2P tokens to the GPU driver. Then any user may pin any user's GPU memory (default N)");
+
+/* The pause after a put that failed, in ms. */
+#define GDR_PUT_PAUSE 100U
 
 /* How many pages are read out of a page table before a callback may come. */
 #define GDR_READ_BATCH 1024ULL
@@ -63,18 +70,24 @@ static DEFINE_XARRAY_FLAGS(gdr_cookies, XA_FLAGS_ACCOUNT);
 static atomic_long_t gdr_last_cookie;
 
 /*
- * A put names the page table by its address alone. The GPU driver frees a table
- * when its callback has returned. This could go wrong:
+ * A put names the page table by its address, among those of its process. The GPU
+ * driver frees a table when its callback has returned. This could go wrong:
  *
  *	1. We read "revoked": not set.
  *	2. The callback runs, and the GPU driver frees the table.
- *	3. A get makes a new table at the same address.
+ *	3. A get of the same process makes a new table at the same address.
  *	4. We put the address, and so the new table.
  *
- * So this lock is held over 1 and 4, and over each get. The callback must never
- * take it.
+ * So a lock of the process is held over 1 and 4, and over each get. The callback must
+ * never take it. By a token a put finds the table of any process, so with tokens there
+ * is one lock for all.
  */
-static DEFINE_MUTEX(gdr_tables_lock);
+static DEFINE_MUTEX(gdr_all_tables_lock);
+
+static struct mutex *gdr_tables_lock(const struct gdr_mr *mr)
+{
+	return gdr_pass_tokens ? &gdr_all_tables_lock : &mr->owner->tables_lock;
+}
 
 /* The number of pinnings whose pages we have from the GPU driver. */
 static atomic_t gdr_pages_held;
@@ -101,13 +114,11 @@ int gdr_nvp2p_refcount(void)
 static void gdr_callbacks_return(void)
 {
 	static struct nvidia_p2p_page_table nobodys;
-	unsigned int pause = GDR_PUT_FIRST_PAUSE;
 	int ret;
 
 	while ((ret = nvidia_p2p_put_pages(0, 0, 0, &nobodys))) {
 		gdr_err("the GPU driver does not answer: %d; trying again\n", ret);
-		msleep(pause);
-		pause = min(2 * pause, GDR_PUT_PAUSE);
+		msleep(GDR_PUT_PAUSE);
 	}
 }
 
@@ -243,11 +254,11 @@ static int gdr_get_traditional(struct gdr_mr *mr)
 	 * The callback may come before this returns. The driver stores
 	 * page_table before it can call, so the callback finds it.
 	 */
-	mutex_lock(&gdr_tables_lock);
+	mutex_lock(gdr_tables_lock(mr));
 	ret = nvidia_p2p_get_pages(mr->p2p_token, mr->va_space, mr->start,
 				   mr->size, &mr->page_table,
 				   gdr_free_callback, (void *)mr->cookie);
-	mutex_unlock(&gdr_tables_lock);
+	mutex_unlock(gdr_tables_lock(mr));
 	if (ret)
 		gdr_cookie_drop(mr);
 	return ret;
@@ -305,7 +316,8 @@ static int gdr_read_batch(struct gdr_mr *mr, u64 i)
 	return ret;
 }
 
-static int gdr_read_table(struct gdr_mr *mr)
+/* Read the pages of a region that is pinned. The caller ends the region if this fails. */
+int gdr_nvp2p_read(struct gdr_mr *mr)
 {
 	u64 i;
 	int ret = 0;
@@ -326,16 +338,21 @@ static int gdr_read_table(struct gdr_mr *mr)
  * Have the GPU driver pin the region. On failure nothing stays pinned. revoke is called
  * when the GPU driver takes the pages of a traditional pinning back.
  */
-int gdr_nvp2p_get(struct gdr_mr *mr, u32 flags,
+int gdr_nvp2p_get(struct gdr_mr *mr, const struct gdr_pin_args *args,
 		  void (*revoke)(struct gdr_mr *mr))
 {
 	int ret;
 
 	mr->revoke = revoke;
+	/* Without a token the GPU driver looks among the memory of the caller. */
+	if (gdr_pass_tokens) {
+		mr->p2p_token = args->p2p_token;
+		mr->va_space = args->va_space;
+	}
 	/* Set this first: the callback may clear it at any time. */
 	atomic_set(&mr->counted, 1);
 	atomic_inc(&gdr_pages_held);
-	ret = mr->persistent ? gdr_get_persistent(mr, flags) :
+	ret = mr->persistent ? gdr_get_persistent(mr, args->flags) :
 			       gdr_get_traditional(mr);
 	if (ret) {
 		gdr_info("the GPU driver refused to pin: %d\n", ret);
@@ -343,10 +360,7 @@ int gdr_nvp2p_get(struct gdr_mr *mr, u32 flags,
 		/* ENOTSUPP is for the kernel only; no C library knows it. */
 		return ret == -ENOTSUPP ? -EOPNOTSUPP : ret;
 	}
-	ret = gdr_read_table(mr);
-	if (ret)
-		gdr_nvp2p_end(mr);
-	return ret;
+	return 0;
 }
 
 static bool gdr_is_revoked(struct gdr_mr *mr)
@@ -363,11 +377,11 @@ static int gdr_put_traditional(struct gdr_mr *mr)
 {
 	int ret = 0;
 
-	mutex_lock(&gdr_tables_lock);
+	mutex_lock(gdr_tables_lock(mr));
 	if (!gdr_is_revoked(mr))
 		ret = nvidia_p2p_put_pages(mr->p2p_token, mr->va_space,
 					   mr->start, mr->page_table);
-	mutex_unlock(&gdr_tables_lock);
+	mutex_unlock(gdr_tables_lock(mr));
 	if (gdr_is_revoked(mr)) {
 		wait_for_completion(&mr->callback_done);
 		ret = 0;
@@ -420,7 +434,7 @@ int gdr_nvp2p_put(struct gdr_mr *mr)
 static bool gdr_can_put(const struct gdr_mr *mr)
 {
 	return mr->persistent || mr->p2p_token ||
-	       gdr_process_is_current(&mr->owner);
+	       gdr_process_is_current(mr->owner);
 }
 
 /* Leave the region to the callback. False if the callback has run already. */
@@ -438,17 +452,19 @@ static bool gdr_abandon(struct gdr_mr *mr)
  * Give the pages back, or leave the region to the callback: no caller can try
  * again. The callback comes at the latest when the pinning process has ended.
  * Persistent pages are lost if the GPU driver does not take them back.
+ *
+ * *pauses is how often the caller may still wait for the GPU driver. It counts
+ * down, so that a caller with many regions does not wait for each of them.
  */
-void gdr_nvp2p_end(struct gdr_mr *mr)
+void gdr_nvp2p_end(struct gdr_mr *mr, unsigned int *pauses)
 {
-	unsigned int tries = gdr_can_put(mr) ? GDR_PUT_TRIES : 0;
-	unsigned int pause = GDR_PUT_FIRST_PAUSE;
-
-	while (tries--) {
+	while (gdr_can_put(mr)) {
 		if (!gdr_nvp2p_put(mr) || mr->lost)
 			return;
-		msleep(pause);
-		pause = min(2 * pause, GDR_PUT_PAUSE);
+		if (!*pauses)
+			break;
+		--*pauses;
+		msleep(GDR_PUT_PAUSE);
 	}
 	if (mr->persistent)
 		gdr_lose(mr);

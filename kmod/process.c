@@ -7,6 +7,7 @@
 #include <linux/module.h>
 #include <linux/sched.h>
 #include <linux/sched/signal.h>
+#include <linux/slab.h>
 
 #include "gdrdrv.h"
 
@@ -18,28 +19,56 @@ int gdr_info_enabled;
 module_param_named(info_enabled, gdr_info_enabled, int, 0444);
 MODULE_PARM_DESC(info_enabled, "Log why a request is refused (default 0)");
 
+static LIST_HEAD(gdr_processes);
+static DEFINE_MUTEX(gdr_processes_lock);
+
 /*
  * current's group leader exists as long as current does, so reading it needs no
  * lock. exec keeps the number and the start time.
  */
-struct gdr_process gdr_process_current(void)
-{
-	return (struct gdr_process) {
-		.tgid = current->tgid,
-		.start = current->group_leader->start_time,
-	};
-}
-
 bool gdr_process_is_current(const struct gdr_process *p)
 {
-	struct gdr_process now = gdr_process_current();
+	return p->tgid == current->tgid &&
+	       p->start == current->group_leader->start_time;
+}
 
-	return p->tgid == now.tgid && p->start == now.start;
+/* The caller's process opens a file. NULL: no memory. */
+struct gdr_process *gdr_process_get(void)
+{
+	struct gdr_process *p;
+
+	mutex_lock(&gdr_processes_lock);
+	list_for_each_entry(p, &gdr_processes, node)
+		if (gdr_process_is_current(p))
+			goto found;
+	p = kzalloc(sizeof(*p), GFP_KERNEL_ACCOUNT);
+	if (!p)
+		goto unlock;
+	p->tgid = current->tgid;
+	p->start = current->group_leader->start_time;
+	mutex_init(&p->tables_lock);
+	list_add(&p->node, &gdr_processes);
+found:
+	p->files++;
+unlock:
+	mutex_unlock(&gdr_processes_lock);
+	return p;
+}
+
+/* Such a file ends. */
+void gdr_process_put(struct gdr_process *p)
+{
+	mutex_lock(&gdr_processes_lock);
+	if (!--p->files) {
+		list_del(&p->node);
+		kfree(p);
+	}
+	mutex_unlock(&gdr_processes_lock);
 }
 
 bool gdr_file_is_owner(const struct gdr_file *f)
 {
-	if (gdr_process_is_current(&f->owner))
+	if (gdr_process_is_current(f->owner))
 		return true;
 	gdr_info("process %d did not open this file\n", current->tgid);
 	return false;

@@ -1890,16 +1890,26 @@ static void failed_put_at_close(uint64_t va, int error)
 	set_knob(NVIDIA_SIM_STOP, 1);
 }
 
-/* The last close tries 16 times. What is left of a traditional pinning ends with its memory. */
-static void failed_puts_at_close(uint64_t va, int puts, int left)
+/*
+ * One close waits 50 times for a driver that takes nothing back, and tries each buffer once
+ * more. Other pinnings are lost then, but traditional ones end with their memory.
+ */
+static void failed_puts_at_close(int buffers, int puts)
 {
-	int fd = gdr_open(), before = lost();
+	const int left = puts > 50 ? puts - 50 : 0;
+	uint64_t va = gpu_alloc(GPU_PAGE);
+	int fd = gdr_open(), before = lost(), i;
 
-	pin(fd, va, GPU_PAGE);
+	for (i = 0; i < buffers; i++)
+		pin(fd, va, GPU_PAGE);
 	set_knob(NVIDIA_SIM_FAIL_PUTS, puts);
 	set_knob(NVIDIA_SIM_FAIL_PUT, ENOMEM);
 	close(fd);
-	CHECK(held() == left && stats().pins == (uint64_t)left && lost() == before);
+	CHECK(held() == (persistent ? 0 : left) && stats().pins == (uint64_t)left);
+	CHECK(lost() == before + (persistent ? left : 0));
+	gpu_free(va);
+	set_knob(NVIDIA_SIM_STOP, 2);
+	CHECK(held() == 0 && stats().pins == 0);
 }
 
 static void test_failed_puts(void)
@@ -1914,15 +1924,51 @@ static void test_failed_puts(void)
 		failed_put_at_close(va, errors[i]);
 	}
 	CHECK(stats().lost == 0);
-	/* It takes 6 s. The page tables do not matter. */
+	/* Each takes 5 s. The page tables do not matter. */
 	if (number_in("/sys/module/nvidia/parameters/page_table_major", "%lld") == 2)
 		return;
-	failed_puts_at_close(va, 15, 0);
-	if (persistent)
-		return;
-	failed_puts_at_close(va, 16, 1);
-	gpu_free(va);
-	CHECK(held() == 0 && stats().pins == 0);
+	failed_puts_at_close(1, 50);
+	failed_puts_at_close(16, 66);
+	failed_puts_at_close(5000, 5049);
+}
+
+/* Another process pins, and its GPU takes its time. */
+static void slow_pin(void *arg)
+{
+	atomic_int *done = arg;
+
+	sim = open(NVIDIA_SIM_DEVICE, O_RDWR | O_CLOEXEC);
+	pin(gdr_open(), gpu_alloc(GPU_PAGE), GPU_PAGE);
+	atomic_store(done, 1);
+}
+
+/* No process waits for another one's pin. */
+static void test_pin_of_another(void)
+{
+	atomic_int *done = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	uint64_t va = gpu_alloc(GPU_PAGE), h, h2, asked;
+	int fd = gdr_open(), status;
+	pid_t pid;
+
+	CHECK(done != MAP_FAILED);
+	h = pin(fd, va, GPU_PAGE);
+	asked = stats().asked;
+	set_knob(NVIDIA_SIM_GET_DELAY, 4000);
+	fflush(stdout);
+	pid = fork();
+	CHECK(pid >= 0);
+	if (!pid) {
+		slow_pin(done);
+		_exit(0);
+	}
+	while (stats().asked == asked)
+		usleep(1000);
+	set_knob(NVIDIA_SIM_GET_DELAY, 0);
+	CHECK(unpin(fd, h) == 0);
+	h2 = pin(fd, va, GPU_PAGE);
+	CHECK(!read_faults(map(fd, h2, GPU_PAGE)));
+	CHECK(!atomic_load(done));
+	CHECK(waitpid(pid, &status, 0) == pid && status == 0);
 }
 
 static void test_page_table_majors(void)
@@ -3176,7 +3222,7 @@ static const struct test tests[] = {
 	T(uncached), T(many_aliases), T(blocks), T(end_inside_mmap),
 #endif
 	T(injected_failures),
-	T(failed_puts), T(put_of_another),
+	T(failed_puts), T(put_of_another), T(pin_of_another),
 	T(page_table_majors), T(gpu_free), T(free_inside_get), T(free_without_callback),
 	T(end_inside_fault),
 	T(races),

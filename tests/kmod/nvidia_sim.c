@@ -410,13 +410,16 @@ static u64 sim_holders(void)
 	return n;
 }
 
-/* The GPU stops, and all its memory is free. Called with sim_lock held. */
-static void sim_free_lost(void)
+/*
+ * The GPU stops, and its memory is free: what nobody can put, or also what is pinned
+ * persistently. Called with sim_lock held.
+ */
+static void sim_free_lost(bool persistent)
 {
 	struct sim_pin *pin, *next;
 
 	list_for_each_entry_safe(pin, next, &sim_pins, node)
-		if (pin->lost)
+		if (pin->lost || (persistent && pin->persistent))
 			sim_free_pin(pin);
 }
 
@@ -1042,6 +1045,7 @@ static int sim_reserve_uncached(bool on)
 static int sim_ioc_set(struct nvidia_sim_set __user *arg)
 {
 	struct nvidia_sim_set p;
+	u32 stop;
 	int ret;
 
 	if (copy_from_user(&p, arg, sizeof(p)))
@@ -1052,8 +1056,9 @@ static int sim_ioc_set(struct nvidia_sim_set __user *arg)
 	WRITE_ONCE(sim_knobs[p.knob], p.value);
 	if (p.knob == NVIDIA_SIM_ASLEEP && p.value)
 		sim_rm_suspend();
-	if (sim_once(NVIDIA_SIM_STOP))
-		sim_free_lost();
+	stop = sim_once(NVIDIA_SIM_STOP);
+	if (stop)
+		sim_free_lost(stop == 2);
 	ret = sim_reserve_uncached(sim_knobs[NVIDIA_SIM_UNCACHED]);
 	if (ret)
 		WRITE_ONCE(sim_knobs[NVIDIA_SIM_UNCACHED], 0);
@@ -1290,7 +1295,7 @@ again:
 	}
 	sim_dev_put();
 	if (!sim_holders())
-		sim_free_lost();
+		sim_free_lost(false);
 	sim_give();
 	return 0;
 }
@@ -1377,7 +1382,7 @@ static void __exit sim_exit(void)
 	sim_give_majors();
 	misc_deregister(&sim_misc);
 	sim_rm_exit();
-	sim_free_lost();
+	sim_free_lost(false);
 	if (!list_empty(&sim_pins))
 		pr_err("MISUSE by a client: page tables are still out at unload\n");
 	sim_reserve_uncached(false);

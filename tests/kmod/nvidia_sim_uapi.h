@@ -75,7 +75,8 @@ enum nvidia_sim_knob {
 	NVIDIA_SIM_UNCACHED,	/* 1: the whole BAR is reserved as uncached */
 	NVIDIA_SIM_CONTIGUOUS,	/* 1: hand out pages that follow each other */
 	NVIDIA_SIM_BAR1_PAGES,	/* as many may be pinned; 0: any number */
-	NVIDIA_SIM_STOP,	/* 1: the GPU stops, and gets back what failed puts left */
+	NVIDIA_SIM_STOP,	/* 1: the GPU stops, and gets back what failed puts left; */
+				/* 2: and what is pinned persistently, which nobody puts */
 	NVIDIA_SIM_ASLEEP,	/* 1: the GPU is suspended: no callbacks, no mappings */
 	NVIDIA_SIM_KNOBS,
 };
