@@ -244,7 +244,7 @@ int gdrcore_driver_version(uint64_t g, int *major, int *minor)
 /* It alone writes to the caller's memory. It does not where it fails. */
 int gdrcore_backend(uint64_t g, char *name, size_t size)
 {
-	if (!of.core)
+	if (!of.core && name)
 		strcpy(name, "some");
 	return was("backend %lx %zx", g, size);
 }

@@ -121,11 +121,12 @@ cp "$real/src/internal/godebugs/table.go" "$work/root/src/internal/godebugs/tabl
 mv "$work/root/src/runtime/netpoll_epoll.go" "$work/root/src/runtime/netpoll_poll.go"
 check "a file that is gone ends the build" says 'has no runtime/netpoll_epoll.go' goroot env
 
-# extld SOURCE: capi/host/extld.sh with an object of that C, in the place of runtime/cgo's.
+# extld SOURCE: capi/host/extld.sh with an object of that C, which declares nothing, in the place of
+# runtime/cgo's.
 extld() {
 	mkdir -p "$work/link"
 	echo 'long runtime_data; int x_cgo_init(void); int x;' | cc -xc -c -o "$work/link/go.o" -
-	echo "$1" | cc -xc -w -fno-builtin -c -o "$work/link/000001.o" - &&
+	echo "$1" | cc -xc -std=gnu89 -w -fno-builtin -c -o "$work/link/000001.o" - &&
 		GDR_CC=true GDR_MAP=none "$here/capi/host/extld.sh" "$work/link/go.o" "$work/link/000001.o" 2>&1
 }
 

@@ -81,7 +81,7 @@ static void test_cudart(void)
 static void test_addresses(unsigned int n)
 {
 	struct pci_info info;
-	char id[32], text[16];
+	char id[sizeof(info.text) - 4], text[sizeof(info.text)];
 	int i, count = 0;
 	void *device;
 
