@@ -18,11 +18,12 @@ Every object may be used from any thread. A forked child opens and pins for itse
 it inherited raises GdrError with EACCES, and an inherited view must not be touched.
 """
 from ._buffer import Buffer, Cache, Gdr, Held, Mapping, Memory, Scalar, open, scalar
-from ._errors import GdrError
+from ._errors import GdrError, LaneError
+from ._lane import Lane
 from ._lib import version
 from ._source import GpuArray
 
 __all__ = [
-    "Buffer", "Cache", "Gdr", "GdrError", "GpuArray", "Held", "Mapping", "Memory", "Scalar",
+    "Buffer", "Cache", "Gdr", "GdrError", "GpuArray", "Held", "Lane", "LaneError", "Mapping", "Memory", "Scalar",
     "open", "scalar", "version",
 ]

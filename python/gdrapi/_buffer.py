@@ -445,8 +445,16 @@ class Gdr(_Resource):
             mapping._unmaps()
 
 
-_default: Optional[Gdr] = None  # of scalar, in the process with this ID
+_default: Optional[Gdr] = None  # of shared, in the process with this ID
 _default_pid = 0
+
+
+def shared() -> Gdr:
+    """This process' library of scalar and Lane, which stays open."""
+    global _default, _default_pid
+    if _default is None or _default_pid != os.getpid():
+        _default, _default_pid = Gdr(), os.getpid()
+    return _default
 
 
 def scalar(array: GpuArray) -> Scalar:
@@ -454,10 +462,7 @@ def scalar(array: GpuArray) -> Scalar:
 
     It uses a library of its own that stays open. Scalar.value reads and writes.
     """
-    global _default, _default_pid
-    if _default is None or _default_pid != os.getpid():
-        _default, _default_pid = Gdr(), os.getpid()
-    return Scalar(_default, array)
+    return Scalar(shared(), array)
 
 
 def open() -> Gdr:  # noqa: A001 - gdrapi.open, as os.open

@@ -49,3 +49,7 @@ class GdrError(OSError):
 
     def __reduce__(self) -> "Tuple[type, Tuple[int, str]]":
         return GdrError, (self.errno or 0, self.call)
+
+
+class LaneError(RuntimeError):
+    """A lane does not serve: the text is one line, and says why and what to do."""

@@ -47,6 +47,8 @@ _ARGUMENTS: Dict[str, List[Any]] = {
     "gdr_map_v2": [_POINTER, Handle, _OUT, _SIZE, _INT],
     "gdr_copy_to_mapping": [Handle, _POINTER, _POINTER, _SIZE],
     "gdr_copy_from_mapping": [Handle, _POINTER, _POINTER, _SIZE],
+    "gdr_copy_to_mapping_v": [_POINTER, _SIZE],
+    "gdr_copy_from_mapping_v": [_POINTER, _SIZE],
     "gdr_get_attribute": [_POINTER, _INT, _OUT],
     "gdr_get_backend": [_POINTER, _OUT, _SIZE],
     "gdr_mem_alloc": [_POINTER, _INT, _SIZE, _UINT, _OUT],
@@ -88,6 +90,15 @@ def function(name: str) -> Any:
     found = getattr(library(), name, None)
     if found is None:
         raise GdrError(errno.ENOSYS, name)
+    return found
+
+
+def brief(name: str) -> Any:
+    """The same for a call that takes microseconds: it keeps the interpreter's lock."""
+    found = getattr(ctypes.PyDLL(SONAME, handle=library()._handle), name, None)
+    if found is None:
+        raise GdrError(errno.ENOSYS, name)
+    found.argtypes = _ARGUMENTS[name]
     return found
 
 

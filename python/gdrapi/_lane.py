@@ -1,0 +1,396 @@
+# SPDX-License-Identifier: MIT
+"""A lane: the same few tensors in GPU memory, written by the CPU before each step.
+
+Lane.write is one call of gdr_copy_to_mapping_v. What it needs is made once, and kept from call to
+call: the pieces, and the address and size of each source.
+"""
+import ctypes
+import functools
+import operator
+import os
+import threading
+import warnings
+import weakref
+from types import TracebackType
+from typing import Any, Callable, List, NamedTuple, Optional, Sequence, Tuple, Type
+
+from . import _lib
+from ._buffer import _SIMPLE, Buffer, _get_buffer, _PyBuffer, _release_buffer, shared
+from ._errors import GdrError, LaneError
+from ._source import source_of
+
+
+class _Piece(ctypes.Structure):
+    """gdr_piece_t."""
+
+    _fields_ = [
+        ("handle", _lib.Handle),
+        ("map_d_ptr", ctypes.c_void_p),
+        ("h_ptr", ctypes.c_void_p),
+        ("size", ctypes.c_size_t),
+    ]
+
+
+#: A thread that gives the interpreter's lock back may get it again only after sys.getswitchinterval(), 5 ms. So
+#: a lane of up to so many bytes a set keeps it: the CPU writes them in 15 us (docs/measurements.md).
+_BRIEF = 256 << 10
+#: With one of these the GPU's copy engine or other threads may write, and the caller waits for them.
+_NOT_BRIEF = ("GDRCOPY_COPY", "GDRCOPY_DMA_WRITE", "GDRCOPY_WRITE_THREADS")
+
+
+class _Target(NamedTuple):
+    """A tensor of a lane, and where it was when the lane was made."""
+
+    array: Any
+    address: int  # the GPU's
+    nbytes: int
+
+
+def _check_type(i: int, source: Any, target: Any) -> None:
+    """Types have one name in NumPy and PyTorch, such as int32. What has none is bytes."""
+    names = tuple(str(kind).rpartition(".")[2] for kind in (source, target))
+    if source is not None and target is not None and names[0] != names[1]:
+        raise TypeError("array %d is of %s, its tensor of %s: convert it, for a lane copies bytes"
+                        % (i, names[0], names[1]))
+
+
+class _Call:
+    """The pieces of a write, and what they were last made of."""
+
+    def __init__(self, targets: Sequence[_Target], places: Sequence[Tuple[_lib.Handle, int]]) -> None:
+        self.pieces = (_Piece * len(targets))()
+        self.each = list(self.pieces)
+        self.targets = targets
+        self.types: List[Any] = [None] * len(targets)  # of the sources, as they say it
+        self.view = _PyBuffer()
+        for piece, (handle, address) in zip(self.each, places):
+            piece.handle, piece.map_d_ptr = handle, address
+        self.sources: List[Any] = [None] * len(targets)
+        self.sizes = [0] * len(targets)  # of the sources, in bytes
+        self.pointers: List[Tuple[int, Callable[[], int]]] = []  # of those that are PyTorch's
+        self.cut = False  # a piece has another size than its source
+        self.send: Callable[[], int]
+
+    def fill(self, arrays: Sequence[Any], sizes: Optional[Sequence[int]]) -> None:
+        """Makes the pieces of these sources. Nothing is asked of one that is the same object as before."""
+        sources, each = self.sources, self.each
+        if len(arrays) != len(sources):
+            raise ValueError("%d arrays for the %d tensors of this lane: give None for one that stays"
+                             % (len(arrays), len(sources)))
+        i = 0
+        for array in arrays:
+            if array is not sources[i] or array is None:
+                self._take(i, array)
+            i += 1
+        for i, pointer in self.pointers:  # a tensor may be given other memory
+            if pointer() != each[i].h_ptr:
+                self._take(i, sources[i])
+        if sizes is not None:
+            self._trim(sizes)
+        elif self.cut:
+            for piece, size in zip(each, self.sizes):
+                piece.size = size
+            self.cut = False
+
+    def _take(self, i: int, array: Any) -> None:
+        """Makes a piece of another source."""
+        self.sources[i] = None
+        self.sizes[i] = self.each[i].size = 0
+        self.pointers = [(j, pointer) for j, pointer in self.pointers if j != i]
+        if array is None:
+            return
+        is_tensor = getattr(array, "is_cpu", False)  # of PyTorch
+        if is_tensor:
+            if not array.is_contiguous():
+                raise ValueError("array %d is not contiguous" % i)
+            address, size = array.data_ptr(), array.numel() * array.element_size()
+        else:
+            _get_buffer(array, self.view, _SIMPLE)
+            address, size = self.view.buf or 0, self.view.len
+            _release_buffer(self.view)
+        if size > self.targets[i].nbytes:
+            raise ValueError("array %d has %d bytes, its tensor %d" % (i, size, self.targets[i].nbytes))
+        kind = getattr(array, "dtype", None)
+        if kind is not self.types[i]:
+            _check_type(i, kind, getattr(self.targets[i].array, "dtype", None))
+            self.types[i] = kind
+        self.each[i].h_ptr = address
+        self.sizes[i] = self.each[i].size = size
+        if is_tensor:
+            self.pointers.append((i, array.data_ptr))
+        # A bytearray may move while we keep it, an array of NumPy does not.
+        if is_tensor or hasattr(type(array), "__array_interface__"):
+            self.sources[i] = array
+
+    def _trim(self, sizes: Sequence[int]) -> None:
+        if len(sizes) != len(self.each):
+            raise ValueError("%d sizes for %d arrays" % (len(sizes), len(self.each)))
+        self.cut = True
+        for i, (piece, size, most) in enumerate(zip(self.each, map(operator.index, sizes), self.sizes)):
+            if not 0 <= size <= most:
+                raise ValueError("size %d is %d, and the array has %d bytes" % (i, size, most))
+            piece.size = size
+
+
+class _Mapped:
+    """Writes by the CPU, through mappings of the tensors."""
+
+    name = "mapping"
+
+    def __init__(self, sets: Sequence[Sequence[_Target]]) -> None:
+        self._buffers: List[List[Buffer]] = []
+        try:
+            gdr = shared()
+            for targets in sets:
+                self._buffers.append([])
+                for target in targets:
+                    self._buffers[-1].append(gdr.pin(target.array))
+            self._check()
+            brief = max(sum(target.nbytes for target in targets) for targets in sets) <= _BRIEF
+            find = _lib.brief if brief and not any(name in os.environ for name in _NOT_BRIEF) else _lib.function
+            self._write, self._read = find("gdr_copy_to_mapping_v"), _lib.function("gdr_copy_from_mapping_v")
+        except GdrError as error:
+            self.close()
+            raise LaneError("%s%s" % (error, _allocator())) from error
+        except BaseException:
+            self.close()
+            raise
+        every = [buffer for buffers in self._buffers for buffer in buffers]
+        self._last, self._bytes = (_Piece * len(every))(), (ctypes.c_ubyte * len(every))()
+        for i, (piece, buffer) in enumerate(zip(self._last, every)):
+            piece.handle, piece.map_d_ptr, piece.size = buffer._handle, buffer._at(buffer.nbytes - 1, 1), 1
+            piece.h_ptr = ctypes.addressof(self._bytes) + i
+
+    def _check(self) -> None:
+        """A CPU that caches GPU memory shares it with the GPU, which reads the CPU's as well."""
+        for buffers in self._buffers:
+            for buffer in buffers:
+                if buffer.mapping_type == "cached":
+                    raise LaneError("this CPU and GPU share their memory (Grace, GB10): have the kernels read pinned "
+                                    "host memory, without a copy")
+
+    def call(self, turn: int, targets: Sequence[_Target]) -> _Call:
+        """A new call for a set."""
+        call = _Call(targets, [(buffer._handle, buffer._at(0, 1)) for buffer in self._buffers[turn]])
+        # What ctypes has made of the arguments it need not make again.
+        call.send = functools.partial(self._write, ctypes.c_void_p(ctypes.addressof(call.pieces)),
+                                      ctypes.c_size_t(len(targets)))
+        return call
+
+    def drain(self) -> None:
+        number = self._read(self._last, len(self._last))
+        if number:
+            raise GdrError(number, "gdr_copy_from_mapping_v")
+
+    def close(self) -> None:
+        for buffers in self._buffers:
+            for buffer in buffers:
+                buffer.close()
+
+
+def _allocator() -> str:
+    """What of PyTorch's allocator may be why memory is refused."""
+    said = os.environ.get("PYTORCH_ALLOC_CONF") or os.environ.get("PYTORCH_CUDA_ALLOC_CONF") or ""
+    for setting in ("expandable_segments:True", "backend:cudaMallocAsync"):
+        if setting in said:
+            return " PyTorch's %s may be why: make these tensors of gdrapi.open().alloc(size)." % setting
+    return ""
+
+
+class _Pinned:
+    """What a program does without a mapping: copies from pinned memory, on a stream. CUDA must be current."""
+
+    name = "pinned"
+
+    def __init__(self, sets: Sequence[Sequence[_Target]], stream: Any) -> None:
+        own = getattr(stream, "__cuda_stream__", None)  # PyTorch, CuPy and cuda.core say (version, handle)
+        self._stream = ctypes.c_void_p(own()[1] if own else int(getattr(stream, "cuda_stream", stream)))
+        self._lock = threading.Lock()  # who has it may write the memory
+        self._starts: List[List[int]] = []
+        size = 0
+        for targets in sets:
+            self._starts.append([])
+            for target in targets:
+                self._starts[-1].append(size)
+                size += -(-target.nbytes // 64) * 64
+        self._cuda = ctypes.CDLL("libcuda.so.1")
+        self._host, self._events = ctypes.c_void_p(), [ctypes.c_void_p() for _ in sets]
+        self._end = weakref.finalize(self, _unpin, self._cuda, self._host, self._events)
+        self._end.atexit = False
+        self._do("cuMemHostAlloc", ctypes.byref(self._host), ctypes.c_size_t(size), 0)
+        for event in self._events:
+            self._do("cuEventCreate", ctypes.byref(event), 2)  # CU_EVENT_DISABLE_TIMING
+
+    def _do(self, name: str, *arguments: Any) -> None:
+        result = getattr(self._cuda, name)(*arguments)
+        if result:
+            raise LaneError("%s: CUDA's error %d" % (name, result))
+
+    def call(self, turn: int, targets: Sequence[_Target]) -> _Call:
+        nobody, host = _lib.Handle(), self._host.value or 0
+        call = _Call(targets, [(nobody, host + start) for start in self._starts[turn]])
+        call.send = functools.partial(self._send, call, self._events[turn])
+        return call
+
+    def _send(self, call: _Call, event: ctypes.c_void_p) -> int:
+        """The last copies from this memory end; then new ones begin."""
+        with self._lock:
+            self._do("cuEventSynchronize", event)
+            for piece, target in zip(call.each, call.targets):
+                if piece.size:
+                    ctypes.memmove(piece.map_d_ptr, piece.h_ptr, piece.size)
+                    self._do("cuMemcpyHtoDAsync_v2", ctypes.c_uint64(target.address), ctypes.c_void_p(piece.map_d_ptr),
+                             ctypes.c_size_t(piece.size), self._stream)
+            self._do("cuEventRecord", event, self._stream)
+        return 0
+
+    def drain(self) -> None:
+        for event in self._events:
+            self._do("cuEventSynchronize", event)
+
+    def close(self) -> None:
+        self._end()
+
+
+def _unpin(cuda: ctypes.CDLL, host: ctypes.c_void_p, events: Sequence[ctypes.c_void_p]) -> None:
+    """Frees the memory once no copy reads it any more."""
+    for event in events:
+        if event.value:
+            cuda.cuEventSynchronize(event)
+            cuda.cuEventDestroy_v2(event)
+    if host.value:
+        cuda.cuMemFreeHost(host)
+
+
+class Lane:
+    """Tensors in GPU memory that the CPU writes before each step.
+
+        lane = gdrapi.Lane([block_table, seq_lens, positions])
+        lane.write([block_table_np, seq_lens_np, positions_np])
+        graph.replay()
+
+    A kernel that is launched after write returned, alone or in a graph, sees the bytes. A set is free to be
+    written once all kernels that read it have ended. With two sets, Lane(even, odd), a write goes to the one
+    that the last write did not: the kernels of a step read theirs while the next step's is written.
+
+    Make the tensors, wait for them (torch.cuda.synchronize()), and make the lane while no capture is open.
+    """
+
+    def __init__(self, *sets: Sequence[Any], events: Optional[Sequence[Any]] = None, fallback: Any = None) -> None:
+        """Pins and maps the tensors, and keeps them. Each set has as many, and they share no memory.
+
+        events has one object for each set: write calls its synchronize() before it writes the set. Record it
+        after the last kernel that reads the set. Without events the caller waits.
+
+        LaneError says in a line why a lane does not serve here. With fallback, a stream (PyTorch's, CuPy's, or a
+        CUstream's number), it is a RuntimeWarning instead, and write copies from pinned memory on this stream:
+        launch on it, too.
+        """
+        self._sets = [[_target(tensor) for tensor in _listed(tensors)] for tensors in sets]
+        _check_sets(self._sets)
+        if events is not None and len(events) != len(sets):
+            raise ValueError("%d events for %d sets" % (len(events), len(sets)))
+        self.events = events
+        #: None, or why write copies from pinned memory.
+        self.reason: Optional[str] = None
+        try:
+            self._way: Any = _Mapped(self._sets)
+        except LaneError as error:
+            if fallback is None:
+                raise
+            self.reason = str(error)
+            warnings.warn("pinned copies in place of a lane: " + self.reason, RuntimeWarning, stacklevel=2)
+            self._way = _Pinned(self._sets, fallback)
+        self._turn = 0
+        self._pools = [[self._way.call(turn, targets)] for turn, targets in enumerate(self._sets)]
+        movable = [[target for target in targets if hasattr(target.array, "data_ptr")] for targets in self._sets]
+        self._pointers = [[target.array.data_ptr for target in targets] for targets in movable]
+        self._addresses = [[target.address for target in targets] for targets in movable]
+        self._closed = False
+
+    @property
+    def way(self) -> str:
+        """"mapping", or "pinned" where copies from pinned memory serve instead."""
+        return str(self._way.name)
+
+    def write(self, arrays: Sequence[Any], sizes: Optional[Sequence[int]] = None) -> int:
+        """Writes an array to the start of each tensor of a set. Returns the set's number, from 0.
+
+        An array is in host memory: NumPy's, a tensor of PyTorch, or anything with the buffer protocol, of
+        the tensor's type and at most its size. None leaves a tensor as it is. sizes has of each array the
+        bytes to write; without it all are. Nothing is written where an error is raised.
+
+        It is fastest with the same arrays each time: a lane keeps the last ones. Do not resize one in place.
+        """
+        turn = self._turn
+        if self.events:
+            self.events[turn].synchronize()
+        if [pointer() for pointer in self._pointers[turn]] != self._addresses[turn]:
+            raise LaneError("a tensor has other memory than when the lane was made (resized or freed): make a new lane")
+        pool = self._pools[turn]
+        try:
+            call = pool.pop()
+        except IndexError:  # another thread writes, or close came first
+            call = self._another(turn)
+        try:
+            call.fill(arrays, sizes)
+            number = call.send()
+        finally:
+            pool.append(call)
+        if number:
+            raise GdrError(number, "gdr_copy_to_mapping_v")
+        self._turn = turn + 1 if turn + 1 < len(self._sets) else 0
+        return turn
+
+    def _another(self, turn: int) -> _Call:
+        if self._closed:
+            raise ValueError("the lane is closed")
+        call: _Call = self._way.call(turn, self._sets[turn])
+        return call
+
+    def drain(self) -> None:
+        """Returns when all bytes written so far are in GPU memory: about 1 us. A launch on the same GPU needs
+        none of it; one on another GPU does."""
+        self._way.drain()
+
+    def close(self) -> None:
+        """Unpins the tensors, once no write runs."""
+        if not self._closed:
+            self._closed = True
+            self._pools = [[] for _ in self._sets]
+            self._way.close()
+
+    @property
+    def closed(self) -> bool:
+        """True after close."""
+        return self._closed
+
+    def __enter__(self) -> "Lane":
+        return self
+
+    def __exit__(self, kind: Optional[Type[BaseException]], error: Optional[BaseException],
+                 trace: Optional[TracebackType]) -> None:
+        self.close()
+
+
+def _listed(tensors: Sequence[Any]) -> Sequence[Any]:
+    if hasattr(tensors, "__cuda_array_interface__") or hasattr(tensors, "__dlpack__"):
+        raise TypeError("a set is a list of tensors: Lane([a, b])")
+    return tensors
+
+
+def _target(tensor: Any) -> _Target:
+    source = source_of(tensor)
+    if source.readonly:
+        raise TypeError("a tensor is read-only")
+    return _Target(tensor, source.address, source.nbytes)
+
+
+def _check_sets(sets: Sequence[Sequence[_Target]]) -> None:
+    if not sets or not sets[0]:
+        raise ValueError("a lane needs tensors")
+    if any([one.nbytes for one in targets] != [one.nbytes for one in sets[0]] for targets in sets):
+        raise ValueError("the sets are not alike: each tensor has one of its size in every set")
+    ranges = sorted((one.address, one.address + one.nbytes) for targets in sets for one in targets)
+    if any(end > start for (_, end), (start, _) in zip(ranges, ranges[1:])):
+        raise ValueError("two tensors of a lane share memory")
