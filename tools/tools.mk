@@ -52,10 +52,9 @@ $(INSTALLED):
 	$(CC) $(CFLAGS) $(LDFLAGS) -o $@ $(filter %.o,$^) $(LINK_INST)
 
 # Without cgo they are bound to no version of the C library. Made anew each time, for go
-# knows what has changed. A folder may have an entry of its own, before the Go runtime's.
+# knows what has changed.
 .PHONY: $(GO_TOOLS)
 $(GO_TOOLS): $(BIN)/%:
 	@mkdir -p $(@D)
-	entry=; [ ! -e cmd/$*/entry_$$($(GO) env GOARCH).s ] || entry='-E main.entry'; \
 	CGO_ENABLED=0 $(GO) build -trimpath -buildvcs=false \
-		-ldflags "$$entry -X gdrapi/cmd/internal/version.Release=$(RELEASE) -X gdrapi/cmd/internal/version.Commit=$(COMMIT)" -o $@ ./cmd/$*
+		-ldflags "-X gdrapi/cmd/internal/version.Release=$(RELEASE) -X gdrapi/cmd/internal/version.Commit=$(COMMIT)" -o $@ ./cmd/$*

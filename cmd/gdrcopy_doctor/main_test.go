@@ -16,7 +16,6 @@ import (
 	"time"
 
 	"gdrapi/cmd/gdrcopy_doctor/internal/diagnose"
-	"gdrapi/cmd/gdrcopy_doctor/internal/facts"
 	"gdrapi/cmd/gdrcopy_doctor/internal/probe"
 	"gdrapi/cmd/internal/version"
 
@@ -253,20 +252,5 @@ func collect(v any, names map[string]bool) {
 		for _, inner := range v {
 			collect(inner, names)
 		}
-	}
-}
-
-// The bound stands in the text, in the entries and in package diagnose.
-func TestLittleSpace(t *testing.T) {
-	var mib uint64
-	_, err := fmt.Sscanf(littleSpaceText, "FAIL limit-as: A process may have less than %d MiB", &mib)
-	require.NoError(t, err)
-	for space, little := range map[uint64]bool{mib<<20 - 1: true, mib << 20: false} {
-		require.Equal(t, little, diagnose.TooLittleSpace(facts.Facts{Limits: facts.Limits{Space: space}}))
-	}
-	for _, file := range []string{"entry_amd64.s", "entry_arm64.s"} {
-		text, err := os.ReadFile(file)
-		require.NoError(t, err)
-		require.Contains(t, string(text), fmt.Sprintf("$%#x", mib<<20))
 	}
 }

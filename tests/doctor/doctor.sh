@@ -148,7 +148,6 @@ case $(tests/on.sh) in
 	}
 	check "few descriptors" limited "-n 12" limit-files
 	check "little address space" limited "-v 1100000" limit-as
-	check "too little to start Go" limited "-v 200000" limit-as
 	check "a system that is not ready" says 1 '^FAIL  cuda: .*\(802\)' rm CUDA_SIM_FAIL=cuInit=802
 	check "a driver that refuses" says 1 '^FAIL  backend-rm: .*NV_ERR_INSUFFICIENT_PERMISSIONS' rm NVRM_SIM_FAIL=ALLOC=0x1b
 	check "each FAIL has an advice" advised
