@@ -375,12 +375,12 @@ func TestWhereATrialFails(t *testing.T) {
 	f.run(t, &other, nil, "trial", "libc.so.6")
 	require.Equal(t, "gdr_open", other.Step)
 	require.Contains(t, other.Error, "gdr_open")
-	for name, step := range map[string]string{"libcuda.so.1": "cuInit", "libgdrapi.so.2": "dlopen"} {
-		f.lose(t, name)
+	for _, c := range []struct{ lost, step string }{{"libcuda.so.1", "cuInit"}, {"libgdrapi.so.2", "dlopen"}} {
+		f.lose(t, c.lost)
 		var got facts.Trial
 		f.run(t, &got, nil, "trial", "libgdrapi.so.2")
-		require.Equal(t, step, got.Step)
-		require.Contains(t, got.Error, name)
+		require.Equal(t, c.step, got.Step)
+		require.Contains(t, got.Error, c.lost)
 	}
 }
 
