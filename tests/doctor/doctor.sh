@@ -7,6 +7,7 @@ build=$1
 cc=${CC:-cc}
 doctor=$build/bin/gdrcopy_doctor
 folders=$build		# where the loader looks for libgdrapi
+user=			# a command that runs another as some user; "" for this one
 
 # run MACHINE [NAME=VALUE...] -- COMMAND... - on a machine with the simulated libcuda
 # (plain), with the simulated driver below it (rm), or with neither (none).
@@ -18,7 +19,7 @@ run() {
 		shift
 	done
 	shift
-	path=$folders launcher=
+	path=$folders launcher=$user
 	[ "$machine" = none ] || path=$path:$build/doubles
 	[ "$machine" != rm ] || launcher=$build/doubles/rm_sim
 	# shellcheck disable=SC2086 # words
@@ -118,15 +119,13 @@ works() {
 
 works dmabuf plain
 
-check "CUDA that exports nothing" says 1 'backend-dmabuf: .*attribute 124 is 0' plain CUDA_SIM_DMABUF=0
-check "each FAIL has an advice" advised
-check "a kernel part that cannot map" says 1 'backend-dmabuf: .*attribute 152 is 0' plain CUDA_SIM_DMABUF_MMAP=0
+check "CUDA that exports nothing" first backend-dmabuf 'attribute 124 is 0' plain CUDA_SIM_DMABUF=0
+check "a kernel part that cannot map" first backend-dmabuf 'attribute 152 is 0' plain CUDA_SIM_DMABUF_MMAP=0
 check "the attributes" printed '^OK    attributes: .*\): 1, 1; attribute 152 .*: 0, 0\.'
-check "CUDA before 13.3" says 1 'CUDA is 12\.4, and 13\.3 is the first' plain CUDA_SIM_DRIVER_VERSION=12040
+check "CUDA before 13.3" first backend-rm 'no /dev/nvidiactl' plain CUDA_SIM_DRIVER_VERSION=12040
 check "it does not know the attribute" printed '^OK    attributes: .*attribute 152 .*: not known to the driver, not known to the driver\.'
-check "a pin that fails" says 1 '^FAIL  trial: .*It failed at gdr_pin_buffer' plain \
+check "a pin that fails" first trial 'It failed at gdr_pin_buffer' plain \
 	CUDA_SIM_FAIL=cuMemGetHandleForAddressRange=1
-check "each FAIL has an advice" advised
 check "a name that is no backend" first environment 'pigeon names no backend' plain GDRCOPY_BACKEND=pigeon
 check "what to do about it" printed 'do: Unset it'
 check "a backend that is not here" first environment 'GDRCOPY_BACKEND=gdrdrv forces .*, and dmabuf would' plain GDRCOPY_BACKEND=gdrdrv
@@ -136,7 +135,8 @@ case $(tests/on.sh) in
 *rm*)
 	works rm rm
 	check "on each GPU, memory of pools too" printed 'It was tried on [2-9] GPUs, with plain memory and memory of pools\.'
-	check "CUDA without a device" says 1 '^FAIL  cuda: .*\(100\)' rm CUDA_SIM_FAIL=cuInit=100
+	check "CUDA_VISIBLE_DEVICES of none" first cuda '\(100\), with CUDA_VISIBLE_DEVICES=\.' rm CUDA_SIM_FAIL=cuInit=100 CUDA_VISIBLE_DEVICES=
+	check "two parts of a driver that do not fit" first cuda '\(803\)' rm CUDA_SIM_FAIL=cuInit=803
 	# limited LIMIT FINDING: in a process that may have less of something.
 	limited() {
 		printf '#!/bin/sh\nulimit %s && exec "%s"\n' "$1" "$doctor" >"$work/limited"
@@ -148,32 +148,28 @@ case $(tests/on.sh) in
 	}
 	check "few descriptors" limited "-n 12" limit-files
 	check "little address space" limited "-v 1100000" limit-as
-	check "a system that is not ready" says 1 '^FAIL  cuda: .*\(802\)' rm CUDA_SIM_FAIL=cuInit=802
-	check "a driver that refuses" says 1 '^FAIL  backend-rm: .*NV_ERR_INSUFFICIENT_PERMISSIONS' rm NVRM_SIM_FAIL=ALLOC=0x1b
-	check "each FAIL has an advice" advised
+	check "a system that is not ready" first cuda '\(802\)' rm CUDA_SIM_FAIL=cuInit=802
+	check "a sandbox that refuses" first backend-rm 'NV_ERR_INSUFFICIENT_PERMISSIONS.*a sandbox is in the way' rm NVRM_SIM_FAIL=ALLOC=0x1b
 	works rm rm NVRM_SIM_MACHINE=grace
 	check "Grace" printed '^OK    memory: .*cached'
 	works rm rm NVRM_SIM_MACHINE=gb10
 	check "GB10" printed '^OK    memory: .*no memory of its own'
-	check "MIG" says 1 '^FAIL  backend-rm: .*\(MIG\)' rm NVRM_SIM_MACHINE=mig
-	check "each FAIL has an advice" advised
-	check "confidential computing, by the driver" says 1 'onfidential computing' rm NVRM_SIM_MACHINE=cc
-	check "each FAIL has an advice" advised
-	check "a lost GPU" says 1 'the GPU is lost' rm NVRM_SIM_FAIL=MAP_MEMORY=0x0f
-	check "each FAIL has an advice" advised
-	check "a BAR1 that is full" says 1 '^FAIL  trial: .*gdr_map.*BAR1' rm NVRM_SIM_BAR1_MIB=0
+	check "MIG" first backend-rm '\(MIG\)' rm NVRM_SIM_MACHINE=mig
+	check "confidential computing, by the driver" first backend-rm 'onfidential computing' rm NVRM_SIM_MACHINE=cc
+	check "a lost GPU" first gpu 'is lost' rm NVRM_SIM_FAIL=MAP_MEMORY=0x0f
+	check "a BAR1 that is full" first bar1 'no room' rm NVRM_SIM_BAR1_MIB=0
 	check "the libcuda of 13.3 over 580" says 0 'Not taken: dma-bufs of these GPUs cannot be mapped' rm \
 		CUDA_SIM_DRIVER_VERSION=13030
 
 	fake libcuda.so.1 'int cuInit(void) { return *(volatile int *)8; } int cuDriverGetVersion(int *v) { *v = 13000; return 0; }'
-	check "a libcuda that crashes" says 1 '^FAIL  cuda: .*it crashed \(SIGSEGV\)' rm
+	check "a libcuda that crashes" first cuda 'it crashed \(SIGSEGV\)' rm
 	fake libcuda.so.1 'int cuDriverGetVersion(int *v) { *v = 12000; return 0; } int cuInit(void) { return 34; }'
-	check "the toolkit's stub" says 1 '^FAIL  cuda: .*stub' rm
+	check "the toolkit's stub" first cuda stub rm
 	: >"$work/fake/libcuda.so.1"
-	check "a libcuda that is empty" says 1 '^FAIL  cuda: .*does not load' rm
+	check "a libcuda that is empty" first cuda 'does not load' rm
 	fake libgdrapi.so.2 '#include <stdlib.h>
 		__attribute__((constructor)) static void f(void) { abort(); }'
-	check "a libgdrapi that crashes" says 1 '^FAIL  library: .*it crashed \(SIGABRT\)' rm
+	check "a libgdrapi that crashes" first library 'it crashed \(SIGABRT\)' rm
 	fake libgdrapi.so.2 'void *gdr_open(void) { return 0; }
 		void gdr_runtime_get_version(int *a, int *b) { *a = 2; *b = 5; }'
 	check "a libgdrapi of another maker" first library 'version 2\.5, which is not this project' rm
@@ -181,6 +177,39 @@ case $(tests/on.sh) in
 	folders=$build
 	;;
 esac
+
+# passed NAME WHY: the loader passes over that file, and finds this project's after it.
+passed() {
+	says 1 "^gdr_open takes dmabuf, and it works\. .*Begin with library: The loader passes over $work/one/$1: $2" plain
+}
+
+# A libgdrapi of another architecture, a link that leads nowhere, and one that may not be read.
+mkdir "$work/one"
+{
+	head -c 18 "$build/libgdrapi.so.2.6"
+	printf '\265\002' # no machine of this project
+	tail -c +21 "$build/libgdrapi.so.2.6"
+} >"$work/one/libgdrapi.so.2"
+folders=$work/one:$build
+check "a library of another architecture" passed libgdrapi.so.2 'it is of another architecture'
+folders=$work/one
+check "it alone, and the doctor's own beside it" says 1 '^FAIL  library: The loader passes over' plain
+ln -sf nowhere "$work/one/libgdrapi.so.2"
+folders=$work/one:$build
+check "a link that leads nowhere" passed libgdrapi.so.2 'it is a link that leads nowhere'
+rm "$work/one/libgdrapi.so.2"
+: >"$work/one/libgdrapi.so"
+chmod 0 "$work/one/libgdrapi.so"
+user=
+[ "$(id -u)" -ne 0 ] || user="setpriv --reuid 65534 --clear-groups"
+chmod 755 "$work"
+if $user test -r "$build/libgdrapi.so.2"; then
+	check "a library that may not be read" passed libgdrapi.so 'this user may not read it'
+else
+	skip "a library that may not be read" "this tree is root's alone"
+fi
+user=
+rm -f "$work/one/libgdrapi.so"
 
 # An NVML of one GPU that has all that makes mapping hard.
 fake libnvidia-ml.so.1 '#include <string.h>
@@ -220,11 +249,10 @@ fake libgdrapi.so.2 '#include <errno.h>
 	{ memcpy(to, from, n); if (wrong("bit")) ((char *)to)[n - 1] ^= 1; return wrong("gdr_copy_from_mapping"); }'
 check "a libgdrapi of plain memory works" says 0 '^libgdrapi works here: gdr_open takes dmabuf\.' plain
 for step in gdr_open gdr_pin_buffer gdr_map gdr_copy_to_mapping gdr_copy_from_mapping gdr_unmap gdr_unpin_buffer gdr_close; do
-	check "a trial that fails at $step" says 1 "^FAIL  trial: .*It failed at ${step}[ :]" plain WRONG=$step
-	check "each FAIL has an advice" advised
+	check "a trial that fails at $step" first trial "It failed at ${step}[ :]" plain WRONG=$step
 done
 for what in lost bit; do
-	check "a trial whose bytes are wrong: $what" says 1 '^FAIL  trial: .*What was read .* is not what was written' plain WRONG=$what
+	check "a trial whose bytes are wrong: $what" first trial 'What was read .* is not what was written' plain WRONG=$what
 done
 
 fake libnccl.so.2 'const char *name(void) { return "libgdrapi.so"; }'
@@ -238,9 +266,8 @@ check "it works" printed '^libgdrapi works here: gdr_open takes dmabuf'
 mkdir "$work/bin"
 cp "$doctor" "$work/bin/"
 doctor=$work/bin/gdrcopy_doctor
-check "no libgdrapi" says 1 '^FAIL  library: The loader finds no libgdrapi\.so\.2' plain
+check "no libgdrapi" first library 'The loader finds no libgdrapi\.so\.2' plain
 check "which backend it would take" printed 'backend-dmabuf: gdr_open of this version takes it'
-mkdir "$work/one"
 ln -s "$build/libgdrapi.so.2" "$work/one/libgdrapi.so.2"
 folders=$work/one
 check "no unversioned name" says 0 '^WARN  library-name: The loader finds no libgdrapi\.so' plain

@@ -49,7 +49,7 @@ var statuses = results.Table[status]{
 	statusNotFullPower:        {Name: "NV_ERR_GPU_NOT_FULL_POWER", Errno: unix.EAGAIN, Advice: "the GPU is being suspended or woken: try again"},
 	statusInUse:               {Name: "NV_ERR_IN_USE", Errno: unix.EIO},
 	statusInsufficient:        {Name: "NV_ERR_INSUFFICIENT_RESOURCES", Errno: unix.ENOMEM, Advice: "the GPU's BAR1 or the driver's memory is used up: unpin buffers, or pin smaller ones"},
-	statusInsufficientRights:  {Name: "NV_ERR_INSUFFICIENT_PERMISSIONS", Errno: unix.EPERM, Advice: "the memory belongs to another process or user"},
+	statusInsufficientRights:  {Name: "NV_ERR_INSUFFICIENT_PERMISSIONS", Errno: unix.EPERM, Advice: "the driver refuses it to this process: the memory is another user's, or a sandbox is in the way"},
 	statusInvalidArgument:     {Name: "NV_ERR_INVALID_ARGUMENT", Errno: unix.EINVAL},
 	statusInvalidBase:         {Name: "NV_ERR_INVALID_BASE", Errno: unix.EINVAL, Advice: "the range begins past the memory"},
 	statusInvalidClass:        {Name: "NV_ERR_INVALID_CLASS", Errno: unix.EIO},

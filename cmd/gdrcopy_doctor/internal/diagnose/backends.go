@@ -17,7 +17,11 @@ func (e *examination) choice() string {
 	if len(e.Trials) > 0 {
 		return e.Trials[0].Backend
 	}
-	forced := e.forced()
+	return e.opens(e.forced())
+}
+
+// opens is the backend that gdr_open would take, where one is asked for or none (""); "" for none.
+func (e *examination) opens(forced string) string {
 	for _, b := range e.Backends {
 		if b.Error == "" && b.Died == "" && (b.Name == forced || forced == "") {
 			return b.Name
@@ -86,7 +90,7 @@ func (e *examination) backend(b facts.Backend) Finding {
 		cause, advice := e.refusal(b)
 		return Finding{Status: Fail, Cause: "Taken, but it does not work: " + cause, Advice: advice}
 	case taken:
-		return Finding{Status: Fail, Cause: "Taken, but it does not work.", Advice: "See the line trial."}
+		return Finding{Status: Warn, Cause: "Taken, but it does not work.", Advice: "See the line trial."}
 	case b.Died != "":
 		return Finding{Status: e.cause(), Cause: "Not taken. Its driver was asked in a process of its own: " + b.Died + ".", Advice: "Look into dmesg, and install the driver anew."}
 	case t != nil && t.Worked():
@@ -101,7 +105,7 @@ func (e *examination) backend(b facts.Backend) Finding {
 	switch {
 	case b.Name == e.forced():
 		f.Status = Fail
-	case e.taken == "" && b.Name == "rm":
+	case e.taken == "" && b.Name == "rm" && e.opens("") == "":
 		f.Status = e.cause() // the one that needs nothing installed
 	}
 	return f
@@ -241,8 +245,18 @@ func (e *examination) refusalRM(b facts.Backend) (cause, advice string) {
 	return "", "Run nvidia-smi, and look into dmesg for lines of NVRM."
 }
 
-// library says which libgdrapi a consumer gets.
+// library says which libgdrapi a consumer gets, after those that the loader passes over.
 func (e *examination) library() []Finding {
+	var findings []Finding
+	for _, s := range e.Skipped {
+		findings = append(findings, Finding{"library", Fail, fmt.Sprintf("The loader passes over %s: %s.", s.Path, s.Why),
+			"Put this machine's library in its place, for all to read, or take its folder out of LD_LIBRARY_PATH and the loader's configuration."})
+	}
+	return append(findings, e.loaded()...)
+}
+
+// loaded is library of what the loader takes.
+func (e *examination) loaded() []Finding {
 	if len(e.Libraries) == 0 {
 		return nil
 	}
@@ -347,13 +361,10 @@ func (e *examination) environment() []Finding {
 		name = "GDRCOPY_USE_DMABUF_MMAP=1"
 	}
 	var names []string
-	var other string // one that gdr_open would take
 	for _, b := range e.Backends {
 		names = append(names, b.Name)
-		if other == "" && b.Error == "" && b.Died == "" {
-			other = b.Name
-		}
 	}
+	other := e.opens("")
 	asked := slices.IndexFunc(e.Backends, func(b facts.Backend) bool { return b.Name == forced })
 	switch {
 	case asked < 0:

@@ -156,6 +156,26 @@ func TestMachineWithoutGPU(t *testing.T) {
 	require.Equal(t, Finding{"gpu", Fail, "This Docker container sees no NVIDIA GPU.", giveGPU}, r.Findings[0])
 }
 
+// The library works, and its name stands for another file in the loader's path.
+func TestSkippedLibraryBesideOneThatWorks(t *testing.T) {
+	s := healthy()
+	s.Skipped = []facts.Skipped{{Path: "/a/libgdrapi.so", Why: "it is a link that leads nowhere"}}
+	r := Examine(s.Facts)
+	require.Equal(t, Broken, r.Verdict)
+	require.Contains(t, r.Summary, "Something else is wrong. Begin with library: The loader passes over /a/libgdrapi.so: it is a link")
+}
+
+func TestHidesGPUs(t *testing.T) {
+	for v, want := range map[string]bool{
+		"": true, "-1": true, "-1,0": true, "none": true, "1": true, "0": false, "0,-1": false, " 0": false, "GPU-1": false, "MIG-1": false,
+	} {
+		s := healthy()
+		s.Env["CUDA_VISIBLE_DEVICES"] = v
+		require.Equal(t, want, (&examination{Facts: s.Facts}).hidesGPUs(), "%q", v)
+	}
+	require.False(t, (&examination{Facts: healthy().Facts}).hidesGPUs(), "not set")
+}
+
 // One sign of a GPU is enough.
 func TestSignsOfAGPU(t *testing.T) {
 	require.False(t, (&examination{}).hasGPU())
@@ -342,7 +362,7 @@ var causes = []struct {
 		s.Trials[0].Backend = "gdrdrv"
 		s.Libraries[0] = facts.Library{Name: "libgdrapi.so.2", Error: "x"}
 	}, "backend-rm", OK, "another one comes first", ""},
-	{"rm taken and broken", healthy, func(s *scene) { s.Trials[0].Step = "gdr_map" }, "backend-rm", Fail, "Taken, but it does not work", "line trial"},
+	{"rm taken and broken", healthy, func(s *scene) { s.Trials[0].Step = "gdr_map" }, "backend-rm", Warn, "Taken, but it does not work", "line trial"},
 	{"rm not tried", healthy, func(s *scene) {
 		s.Trials = nil
 		s.Libraries[0] = facts.Library{Name: "libgdrapi.so.2", Error: "No such file"}
@@ -379,7 +399,7 @@ var causes = []struct {
 	{"the library crashes before rm", healthy, func(s *scene) {
 		s.Trials = []facts.Trial{{Died: "it crashed (SIGSEGV)"}, {Asked: "rm", Backend: "rm"}}
 	}, "backend-rm", OK, "Not taken, for gdr_open did not come to it. It works, and GDRCOPY_BACKEND=rm takes it.", ""},
-	{"undecided", healthy, func(s *scene) { s.Trials = []facts.Trial{{Backend: "dmabuf|rm", Step: "cuInit", Error: "x"}} }, "backend-rm", Fail, "Taken, but it does not work", "line trial"},
+	{"undecided", healthy, func(s *scene) { s.Trials = []facts.Trial{{Backend: "dmabuf|rm", Step: "cuInit", Error: "x"}} }, "backend-rm", Warn, "Taken, but it does not work", "line trial"},
 
 	{"dmabuf asked for, rm works", healthy, func(s *scene) {
 		s.Env["GDRCOPY_BACKEND"] = "dmabuf"
@@ -632,6 +652,30 @@ var first = []struct {
 	{"no libcuda", func(s *scene) { s.CUDA = facts.CUDA{Load: "libcuda.so.1: no such file"} }, "cuda", "libcuda.so.1 does not load"},
 	{"the toolkit's stub", func(s *scene) { s.CUDA.Path = "/usr/local/cuda/lib64/stubs/libcuda.so"; s.init(34) }, "cuda", "stub"},
 	{"CUDA_VISIBLE_DEVICES", func(s *scene) { s.Env["CUDA_VISIBLE_DEVICES"] = ""; s.init(100) }, "cuda", "CUDA_VISIBLE_DEVICES="},
+	{"CUDA_VISIBLE_DEVICES, and no nvidia-uvm", func(s *scene) {
+		s.Env["CUDA_VISIBLE_DEVICES"] = ""
+		s.node("/dev/nvidia-uvm").Exists = false
+		s.init(100)
+	}, "cuda", "CUDA_VISIBLE_DEVICES="},
+	{"no node of the GPU that CUDA_VISIBLE_DEVICES names", func(s *scene) {
+		s.Env["CUDA_VISIBLE_DEVICES"] = "0"
+		s.Nodes = s.Nodes[:3]
+		s.init(100)
+	}, "device-nodes", "no /dev/nvidia0"},
+	{"two parts of a driver that do not fit, and no nvidia-uvm", func(s *scene) {
+		s.CUDA.Path = "/usr/lib/libcuda.so.1"
+		s.node("/dev/nvidia-uvm").Exists = false
+		s.init(803)
+	}, "cuda", "different versions (803)"},
+	{"a GPU that is lost, and no nvidia-uvm", func(s *scene) {
+		s.node("/dev/nvidia-uvm").Exists = false
+		s.init(999)
+		s.NVML = facts.NVML{Error: "nvmlDeviceGetHandleByIndex_v2: NVML answered 15"}
+	}, "gpu", "A GPU is lost"},
+	{"a GPU that is lost when it is mapped", func(s *scene) {
+		*s.backend("rm") = facts.Backend{Name: "rm"}
+		s.Trials = []facts.Trial{{Backend: "rm", Step: "gdr_map", Error: "no such device", Log: []string{"ERR:  gdr_map: MAP_MEMORY: the GPU is lost: look into dmesg"}}}
+	}, "gpu", "A GPU is lost"},
 	{"no fabric manager", func(s *scene) { s.init(802); s.Trials[0].Step = "cuInit" }, "cuda", "not ready (802)"},
 	{"confidential computing", func(s *scene) {
 		s.NVML.Confidential = true
@@ -641,6 +685,14 @@ var first = []struct {
 		s.NVML.GPUs[0].MIG = true
 		s.backend("rm").Errno, s.backend("rm").Error = "ENOTSUP", "the GPU is divided into instances (MIG)"
 	}, "backend-rm", "(MIG)"},
+	{"a sandbox that refuses rm's requests", func(s *scene) {
+		s.backend("rm").Errno, s.backend("rm").Error = "EPERM", "RM_ALLOC of a client: NV_ERR_INSUFFICIENT_PERMISSIONS (0x1b): a sandbox is in the way"
+	}, "backend-rm", "a sandbox is in the way"},
+	{"a BAR1 that is full, and NVML does not say so", func(s *scene) {
+		*s.backend("rm") = facts.Backend{Name: "rm"}
+		s.Trials = []facts.Trial{{Backend: "rm", Step: "gdr_map", Error: "cannot allocate memory",
+			Log: []string{"ERR:  gdr_map: MAP_MEMORY: NV_ERR_INSUFFICIENT_RESOURCES (0x1a): the GPU's BAR1 or the driver's memory is used up"}}}
+	}, "bar1", "BAR1 has no room"},
 	{"a BAR1 that is full", func(s *scene) {
 		s.NVML.GPUs[0].BAR1Free = 0
 		*s.backend("rm") = facts.Backend{Name: "rm"}
@@ -651,6 +703,12 @@ var first = []struct {
 		s.Trials = nil
 		s.Libraries[0].Error = "libgdrapi.so.2: cannot open shared object file: No such file or directory"
 	}, "library", "finds no libgdrapi.so.2"},
+	{"a library that the loader passes over", func(s *scene) {
+		*s.backend("rm") = facts.Backend{Name: "rm"}
+		s.Trials = nil
+		s.Libraries[0].Error = "libgdrapi.so.2: cannot open shared object file: No such file or directory"
+		s.Skipped = []facts.Skipped{{Path: "/opt/lib/libgdrapi.so.2", Why: "this user may not read it"}}
+	}, "library", "passes over /opt/lib/libgdrapi.so.2: this user may not read it."},
 	{"NVIDIA's libgdrapi, and no module", func(s *scene) {
 		*s.backend("rm") = facts.Backend{Name: "rm"}
 		for i := range s.Libraries {

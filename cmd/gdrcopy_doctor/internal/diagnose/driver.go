@@ -30,6 +30,9 @@ func (e *examination) gpu() []Finding {
 	lent := len(e.GPUs) > 0 && len(e.CUDA.Devices) == 0 &&
 		!slices.ContainsFunc(e.GPUs, func(g facts.GPU) bool { return !strings.HasPrefix(g.Driver, "vfio") })
 	switch {
+	case !e.worked && (e.isSaid("the GPU is lost") || e.isSaid("NVML answered 15")):
+		return one("gpu", Fail, "A GPU is lost: the driver does not reach it any more.",
+			"Look into dmesg for lines of NVRM (Xid), then reset the GPU (nvidia-smi --gpu-reset) or reboot.")
 	case lent:
 		return one("gpu", e.cause(), fmt.Sprintf("The driver %s has %s, to lend it to a virtual machine. NVIDIA's driver does not.", e.GPUs[0].Driver, plural(len(e.GPUs), "NVIDIA GPU")),
 			"Run this in that machine. To have the GPU here: echo "+e.GPUs[0].PCI+" >/sys/bus/pci/drivers/"+e.GPUs[0].Driver+"/unbind as root, keep its ID from vfio-pci (ids= in /etc/modprobe.d), then modprobe nvidia.")
@@ -234,7 +237,7 @@ func (e *examination) nodes() []Finding {
 		}
 	}
 	if gpus == 0 {
-		findings = append(findings, Finding{"device-nodes", e.needed(), "There is no /dev/nvidia0, nor a node of another GPU.", e.makeNodes("/dev/nvidia0")})
+		findings = append(findings, Finding{"device-nodes", e.nodeStatus(), "There is no /dev/nvidia0, nor a node of another GPU.", e.makeNodes("/dev/nvidia0")})
 	}
 	if findings != nil {
 		return findings
@@ -242,8 +245,29 @@ func (e *examination) nodes() []Finding {
 	return one("device-nodes", OK, fmt.Sprintf("/dev/nvidiactl, /dev/nvidia-uvm and the nodes of %s are there, and may be used.", plural(gpus, "GPU")), "")
 }
 
+// nodeStatus is needed, but where CUDA fails for a reason that no node gives. It makes missing ones itself
+// where it starts.
+func (e *examination) nodeStatus() Status {
+	c := e.CUDA
+	if c.Died != "" || c.Load != "" || c.Init == cudaNoDevice && e.hidesGPUs() || slices.Contains([]int{cudaStub, cudaUnavailable, cudaNotReady, cudaMismatch, cudaNoCompat}, c.Init) {
+		return Warn
+	}
+	return e.needed()
+}
+
+// hidesGPUs says whether CUDA_VISIBLE_DEVICES leaves no GPU: CUDA reads it up to the first entry that names none.
+func (e *examination) hidesGPUs() bool {
+	v, set := e.Env["CUDA_VISIBLE_DEVICES"]
+	first, _, _ := strings.Cut(v, ",")
+	n, err := strconv.Atoi(strings.TrimSpace(first))
+	if err != nil {
+		return set && !strings.HasPrefix(first, "GPU-") && !strings.HasPrefix(first, "MIG-")
+	}
+	return n < 0 || len(e.GPUs) > 0 && n >= len(e.GPUs)
+}
+
 func (e *examination) badNode(n facts.Node) (Finding, bool) {
-	f := Finding{ID: "device-nodes", Status: e.needed()}
+	f := Finding{ID: "device-nodes", Status: e.nodeStatus()}
 	switch {
 	case !n.Exists:
 		f.Cause = fmt.Sprintf("There is no %s.", n.Path)

@@ -15,6 +15,17 @@ const mib = 1 << 20
 // bar1 looks at the window through which the CPU sees GPU memory: all that is mapped at
 // one time has to fit into it.
 func (e *examination) bar1() []Finding {
+	findings := e.windows()
+	failed := slices.ContainsFunc(findings, func(f Finding) bool { return f.Status == Fail })
+	if !e.worked && !failed && e.isSaid("BAR1 or the driver's memory is used up") {
+		return slices.Insert(findings, 0, Finding{"bar1", Fail, "BAR1 has no room for one more mapping (NV_ERR_INSUFFICIENT_RESOURCES).", makeRoom})
+	}
+	return findings
+}
+
+const makeRoom = "Processes that map GPU memory hold it: unmap buffers, or end those (nvidia-smi lists them)."
+
+func (e *examination) windows() []Finding {
 	const small, scarce = 1 << 30, 64 * mib
 	if slices.ContainsFunc(e.CUDA.Devices, func(d facts.Device) bool { return d.Coherent > 0 }) {
 		return one("bar1", OK, "The GPU is coherent with the CPU: only what is forced through PCIe is mapped by BAR1.", "")
@@ -27,7 +38,7 @@ func (e *examination) bar1() []Finding {
 		text := fmt.Sprintf("GPU %s: of %d MiB of BAR1 %d MiB are free", g.PCI, g.BAR1Total/mib, g.BAR1Free/mib)
 		switch {
 		case g.BAR1Free < scarce:
-			findings = append(findings, Finding{"bar1", e.cause(), text + ".", "Processes that map GPU memory hold it: unmap buffers, or end those (nvidia-smi lists them)."})
+			findings = append(findings, Finding{"bar1", e.cause(), text + ".", makeRoom})
 		case g.BAR1Total < small:
 			findings = append(findings, Finding{"bar1", Warn, text + ". No more than that can be mapped at one time.", resize})
 		default:
@@ -136,6 +147,19 @@ func (e *examination) limits() []Finding {
 
 // outOfFiles says whether somebody met the limit of descriptors of the process.
 func (e *examination) outOfFiles() bool {
+	return slices.ContainsFunc(e.said(), func(s string) bool {
+		_, rest, found := strings.Cut(strings.ToLower(s), "too many open files")
+		return found && !strings.HasPrefix(rest, " in system")
+	})
+}
+
+// isSaid says whether somebody said a text.
+func (e *examination) isSaid(text string) bool {
+	return slices.ContainsFunc(e.said(), func(s string) bool { return strings.Contains(s, text) })
+}
+
+// said is all that drivers and libraries said of failures.
+func (e *examination) said() []string {
 	said := []string{e.CUDA.Died, e.CUDA.Load, e.CUDA.Error, e.NVML.Died, e.NVML.Error}
 	for _, b := range e.Backends {
 		said = append(said, b.Died, b.Error)
@@ -146,10 +170,7 @@ func (e *examination) outOfFiles() bool {
 	for _, t := range e.Trials {
 		said = append(append(said, t.Died, t.Error), t.Log...)
 	}
-	return slices.ContainsFunc(said, func(s string) bool {
-		_, rest, found := strings.Cut(strings.ToLower(s), "too many open files")
-		return found && !strings.HasPrefix(rest, " in system")
-	})
+	return said
 }
 
 func number(n uint64) string {

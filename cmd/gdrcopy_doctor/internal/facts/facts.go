@@ -25,6 +25,7 @@ type Facts struct {
 	NVML      NVML
 	Backends  []Backend
 	Libraries []Library // those that the loader finds, by name or path
+	Skipped   []Skipped // files of those names that the loader passes over
 	Beside    Library   // the one beside this program, where the loader finds none
 	Trials    []Trial   // the first is without GDRCOPY_BACKEND set by the doctor
 }
@@ -137,6 +138,10 @@ type Library struct {
 	Ours    bool   `json:"ours"` // it has gdr_get_backend
 	Version string `json:"version"`
 }
+
+// Skipped is a file with a name of libgdrapi that lies in a folder of the loader's before the one that it
+// takes, and that the loader passes over without a word.
+type Skipped struct{ Path, Why string }
 
 // Trial is one use of a libgdrapi: open, pin, map, write, read, compare.
 type Trial struct {

@@ -68,6 +68,7 @@ func (r Root) Gather(lookup func(string) (string, bool)) Facts {
 			f.Env[name] = v
 		}
 	}
+	f.Skipped = r.skipped(r.loaderFolders(getenv))
 	f.Consumers = r.consumers(r.libraryFolders(getenv))
 	return f
 }
@@ -232,12 +233,17 @@ func limits() Limits {
 	return l
 }
 
+// loaderFolders lists where the loader looks, in its order.
+func (r Root) loaderFolders(getenv func(string) string) []string {
+	list := filepath.SplitList(getenv("LD_LIBRARY_PATH"))
+	list = append(list, r.loaderConf("/etc/ld.so.conf", 0)...)
+	return append(list, "/lib", "/usr/lib", "/lib64", "/usr/lib64")
+}
+
 // libraryFolders lists where shared libraries lie: the loader's folders, and those of
 // well-known packages.
 func (r Root) libraryFolders(getenv func(string) string) []string {
-	list := filepath.SplitList(getenv("LD_LIBRARY_PATH"))
-	list = append(list, r.loaderConf("/etc/ld.so.conf", 0)...)
-	list = append(list, "/lib", "/usr/lib", "/lib64", "/usr/lib64", "/usr/local/lib", "/usr/local/lib64")
+	list := append(r.loaderFolders(getenv), "/usr/local/lib", "/usr/local/lib64")
 	patterns := []string{
 		"/usr/lib/*-linux-gnu*", "/opt/*/lib", "/opt/*/lib64", "/opt/*/*/lib", "/usr/local/*/lib",
 		"/usr/lib/python3*/*-packages/nvidia/*/lib", "/usr/local/lib/python3*/*-packages/nvidia/*/lib",

@@ -346,3 +346,22 @@ func TestConsumerOfELF(t *testing.T) {
 		{Name: "libfabric", Path: "/usr/lib/libfabric.so.1", Wants: []string{"libgdrapi.so.2"}, Finds: "/usr/lib/second/libgdrapi.so.2"},
 	}, r.Gather(env(nil)).Consumers)
 }
+
+// The loader takes the first file that it may open and that is of this machine's architecture.
+func TestSkipped(t *testing.T) {
+	self, err := os.ReadFile("/proc/self/exe")
+	require.NoError(t, err)
+	other := append([]byte{}, self[:4096]...)
+	other[18], other[19] = 0xb5, 0x02
+	root := t.TempDir()
+	for name, text := range map[string][]byte{"/a/libgdrapi.so.2": other, "/c/libgdrapi.so.2": self, "/d/libgdrapi.so.2": other, "/d/libgdrapi.so": {}, "/e/libgdrapi.so": other} {
+		require.NoError(t, os.MkdirAll(filepath.Dir(root+name), 0o755))
+		require.NoError(t, os.WriteFile(root+name, text, 0o644))
+	}
+	require.NoError(t, os.Symlink("nowhere", root+"/c/libgdrapi.so"))
+	got := Root(root).skipped([]string{"/none", "/a", "/c", "/d", "/e"})
+	require.Len(t, got, 2)
+	require.Equal(t, "/a/libgdrapi.so.2", got[0].Path)
+	require.Contains(t, got[0].Why, "another architecture")
+	require.Equal(t, Skipped{"/c/libgdrapi.so", "it is a link that leads nowhere"}, got[1])
+}

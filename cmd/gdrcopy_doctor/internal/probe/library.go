@@ -13,9 +13,6 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// libraryNames are the names by which consumers load the library.
-var libraryNames = []string{"libgdrapi.so.2", "libgdrapi.so"}
-
 // library is a shared library that is loaded, with the functions that were looked up.
 // One goroutine at a time may use it.
 type library struct {

@@ -45,7 +45,7 @@ func (r Runner) All(f *facts.Facts) {
 		b.Died = r.run(&b, "backend", b.Name)
 		f.Backends = append(f.Backends, b)
 	}
-	names := slices.Clone(libraryNames)
+	names := slices.Clone(facts.LibraryNames)
 	for _, c := range f.Consumers {
 		if c.Finds != "" && !slices.Contains(names, c.Finds) {
 			names = append(names, c.Finds)
@@ -67,7 +67,7 @@ func (r Runner) All(f *facts.Facts) {
 func (r Runner) beside() facts.Library {
 	above := filepath.Dir(filepath.Dir(r.Program))
 	for _, dir := range []string{above, filepath.Join(above, "lib")} {
-		l := facts.Library{Name: filepath.Join(dir, libraryNames[0])}
+		l := facts.Library{Name: filepath.Join(dir, facts.LibraryNames[0])}
 		if l.Died = r.run(&l, "library", l.Name); l.Died == "" && l.Error == "" {
 			return l
 		}
