@@ -126,7 +126,7 @@ func (c *client) answers() bool {
 func do[T any](c *client, what string, nr uintptr, args *T, st *status) error {
 	err := c.kernel.ioctl(c.fd, request(nr, unsafe.Sizeof(*args)), unsafe.Pointer(args))
 	if err == unix.EINVAL || err == unix.ENOTTY {
-		return fmt.Errorf("%s: this NVIDIA driver does not know the request, its interface differs from 535 to 595; load gdrdrv: %w (%v)", what, unix.ENOTSUP, err)
+		return fmt.Errorf("%s: this NVIDIA driver does not know the request, its interface differs from 535 to 595, or a sandbox (gVisor) refuses it; load gdrdrv, or leave the sandbox: %w (%v)", what, unix.ENOTSUP, err)
 	}
 	if err != nil {
 		return fmt.Errorf("%s: %w", what, err)
@@ -135,6 +135,12 @@ func do[T any](c *client, what string, nr uintptr, args *T, st *status) error {
 		return fmt.Errorf("%s: %w", what, *st)
 	}
 	return nil
+}
+
+// passesDuplicates is an error where a sandbox filters DUP_OBJECT out. That is the one request of a pin that
+// CUDA starts without. The driver has no object 0 to duplicate.
+func (c *client) passesDuplicates() error {
+	return do(c, "DUP_OBJECT", nrDup, &dupArgs{client: c.root, parent: c.root, clientSource: c.root}, nil)
 }
 
 // control makes a control request on an object of the client. params is the command's struct.

@@ -86,7 +86,9 @@ func probe(k kernel, access func(path string) error, shown func() map[cuda.PCIAd
 	if err != nil {
 		return err
 	}
-	err = c.anyUsable(access, shown)
+	if err = c.passesDuplicates(); err == nil {
+		err = c.anyUsable(access, shown)
+	}
 	if err := c.close(); err != nil {
 		log.Warnf("close of %s: %v", controlPath, err)
 	}

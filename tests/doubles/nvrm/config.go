@@ -18,6 +18,7 @@ type Config struct {
 	PhysAttr    uint32    // how system memory is cached
 	Chipset     uint32    // flags of GET_CHIPSET_INFO
 	Scattered   bool      // see passesEnd
+	Pass        []uint32  // what a sandbox lets pass: requests, classes and controls; nil: all
 }
 
 const (
@@ -67,8 +68,24 @@ func FromEnv(get func(name string) (string, bool)) (*Driver, error) {
 		return nil, err
 	}
 	d := New(c)
+	if d.Pass, err = numbers(get, "NVRM_SIM_PASS"); err != nil {
+		return nil, err
+	}
 	rules, _ := get("NVRM_SIM_FAIL")
 	return d, d.parseRules(rules)
+}
+
+// numbers reads a comma list.
+func numbers(get func(string) (string, bool), name string) (list []uint32, err error) {
+	text, _ := get(name)
+	for _, one := range strings.FieldsFunc(text, func(r rune) bool { return r == ',' }) {
+		v, err := strconv.ParseUint(one, 0, 32)
+		if err != nil {
+			return nil, fmt.Errorf("%s=%s: give a comma list of numbers", name, text)
+		}
+		list = append(list, uint32(v))
+	}
+	return list, nil
 }
 
 func machinesOf(get func(string) (string, bool), n, version int) (list []Machine, err error) {
@@ -134,11 +151,8 @@ func (d *Driver) Fail(name string, result int32, nth uint64) bool {
 // on the simulated libcuda's files, if they are known, are neither failed nor counted. f may be
 // nil.
 func (d *Driver) Fault(f *File, name string) int32 {
-	if f != nil {
-		mapper := d.Client(f.mapper)
-		if f.CUDA || mapper != nil && mapper.File != nil && mapper.File.CUDA {
-			return 0
-		}
+	if d.isCUDAs(f) {
+		return 0
 	}
 	var result int32
 	for _, r := range d.faults {
@@ -151,4 +165,13 @@ func (d *Driver) Fault(f *File, name string) int32 {
 		}
 	}
 	return result
+}
+
+// isCUDAs says whether a file is known to be the simulated libcuda's. f may be nil.
+func (d *Driver) isCUDAs(f *File) bool {
+	if f == nil {
+		return false
+	}
+	mapper := d.Client(f.mapper)
+	return f.CUDA || mapper != nil && mapper.File != nil && mapper.File.CUDA
 }

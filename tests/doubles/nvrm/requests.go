@@ -102,18 +102,37 @@ func (d *Driver) Request(c Caller, f *File, cmd uint32, arg []byte) error {
 	}
 	k := requests[i]
 	var err error
-	if failure := d.Fault(f, k.name); failure != 0 && k.status != 0 {
+	if refusal := d.refusal(f, k, arg); refusal != nil {
+		err = refusal
+	} else if failure := d.Fault(f, k.name); failure != 0 && k.status != 0 {
 		err = Status(failure)
 	} else if failure != 0 {
 		return unix.Errno(failure)
 	} else {
 		err = k.do(d, &request{c, f, arg})
 	}
-	if k.status == 0 {
+	status, isStatus := err.(Status)
+	if k.status == 0 || err != nil && !isStatus {
 		return err
 	}
-	status, _ := err.(Status)
 	bytes(arg).put32(k.status, uint32(status))
+	return nil
+}
+
+// refusal is how a sandbox refuses what is not in Pass, as gVisor does: a request, a class, a control.
+// [google/gvisor 3c5eee17, pkg/sentry/devices/nvproxy/frontend.go: Ioctl, rmAlloc, rmControl]
+func (d *Driver) refusal(f *File, k kind, arg bytes) error {
+	passes := func(code uint32) bool { return slices.Contains(d.Pass, code) }
+	switch {
+	case d.Pass == nil || k.nr >= 0xf0 || d.isCUDAs(f):
+		return nil
+	case !passes(k.nr):
+		return errInvalid
+	case k.name == "ALLOC" && !passes(arg.u32(12)):
+		return InvalidClass
+	case k.name == "CONTROL" && !passes(arg.u32(8)):
+		return NotSupported
+	}
 	return nil
 }
 

@@ -238,7 +238,7 @@ func (e *examination) refusalRM(b facts.Backend) (cause, advice string) {
 	case strings.Contains(b.Error, "the kernel's pages"):
 		return sentence(b.Error), "Take a kernel with pages of 64 KiB or less, or load gdrdrv."
 	case b.Errno == "ENOTSUP":
-		return sentence(b.Error), "Use a libgdrapi that knows this driver, or load gdrdrv."
+		return sentence(b.Error), "Leave the sandbox, if this is one. Else use a libgdrapi that knows this driver, or load gdrdrv."
 	case b.Errno == "EMFILE" || b.Errno == "ENFILE":
 		return sentence(b.Error), "Raise the limit of descriptors: ulimit -n."
 	}

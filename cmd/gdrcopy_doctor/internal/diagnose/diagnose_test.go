@@ -1008,7 +1008,7 @@ func TestErrnos(t *testing.T) {
 	for errno, want := range map[string][2]string{ // of gdrdrv, of rm
 		"ENXIO": {"the module is not loaded", "dmesg"}, "ENODEV": {"the module is not loaded", "dmesg"},
 		"EPERM": {"may not open /dev/gdrdrv", "gVisor"}, "EACCES": {"may not open /dev/gdrdrv", "gVisor"},
-		"ENOTSUP": {"do not fit", "a libgdrapi that knows this driver"},
+		"ENOTSUP": {"do not fit", "Leave the sandbox"},
 		"ENOTTY":  {"does not answer as gdrdrv does", "dmesg"}, "EINVAL": {"does not answer as gdrdrv does", "dmesg"},
 		"EMFILE": {"said.", "ulimit -n"}, "ENFILE": {"said.", "ulimit -n"}, "EIO": {"said.", "dmesg"},
 	} {
