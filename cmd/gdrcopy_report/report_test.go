@@ -120,7 +120,7 @@ func texts(t *testing.T, document, name string) []string {
 func TestPage(t *testing.T) {
 	page := read(t, report(t), "gdrcopy_report.html")
 
-	require.Equal(t, []string{"gdrcopy on Test GPU <1>"}, texts(t, page, "h1"))
+	require.Equal(t, []string{"gdrapi on Test GPU <1>"}, texts(t, page, "h1"))
 	require.Contains(t, texts(t, page, "p")[0], "NVIDIA driver 580.1, CUDA 13.0; Test CPU & Sons, 8 online; 2026-01-02 03:04 UTC")
 	require.Equal(t, []string{"write of 8 B, back to back", "write of 8 B, alone", "read of 8 B", "write of 1 MiB", "read of 1 MiB"}, texts(t, page, "dt"))
 	require.Equal(t, []string{"100 ns, cuMemcpyHtoD 3 us", "50.4 ns; the bytes are still on their way", "1 us, cuMemcpyDtoH 7 us", "24.9 GB/s, cuMemcpyHtoD 18.9 GB/s", "9.91 GB/s, cuMemcpyDtoH 17.6 GB/s"}, texts(t, page, "dd"))
@@ -212,15 +212,15 @@ func TestPlots(t *testing.T) {
 		summary string
 	}{
 		{"write-latency.svg", []string{"100 ns", "1 us", "10 us", "100 us"},
-			[]string{"gdrcopy", "cuMemcpyHtoD"}, "time, P50 over bytes of a copy"},
+			[]string{thisLibrary, "cuMemcpyHtoD"}, "time, P50 over bytes of a copy"},
 		{"write-bandwidth.svg", []string{"0", "5", "10", "15", "20", "25"},
-			[]string{"gdrcopy", "cuMemcpyHtoD"}, "GB/s over bytes of a copy"},
+			[]string{thisLibrary, "cuMemcpyHtoD"}, "GB/s over bytes of a copy"},
 		{"small-writes.svg", []string{"10 ns", "20 ns", "50 ns", "100 ns", "200 ns", "500 ns", "1 us"},
-			[]string{"gdrcopy", "plain stores"}, "time, P50 over bytes of a copy"},
+			[]string{thisLibrary, "plain stores"}, "time, P50 over bytes of a copy"},
 		{"read-latency.svg", []string{"1 us", "10 us", "100 us", "1 ms"},
-			[]string{"gdrcopy", "cuMemcpyDtoH"}, "time, P50"},
+			[]string{thisLibrary, "cuMemcpyDtoH"}, "time, P50"},
 		{"read-bandwidth.svg", []string{"0", "5", "10", "15", "20"},
-			[]string{"gdrcopy", "cuMemcpyDtoH"}, "GB/s"},
+			[]string{thisLibrary, "cuMemcpyDtoH"}, "GB/s"},
 		{"write-threads.svg", []string{"0", "10", "20", "30", "40"}, []string{"16 KiB"}, "GB/s over threads"},
 		{"read-threads.svg", []string{"0", "2", "4", "6", "8", "10", "12"}, []string{"16 KiB"}, "GB/s over threads"},
 	}
@@ -342,8 +342,8 @@ func TestTables(t *testing.T) {
 	require.Contains(t, p.Tables[1].Missing, "this machine cannot run it")
 	require.Equal(t, []string{"call", "of", "how", "size", "P0", "P50", "samples"}, p.Tables[2].Heads)
 	require.Equal(t, [][]string{
-		{"gdr_map", "gdrcopy", "m", "64 KiB", "14 ns", "15 ns", "16"},
-		{"gdr_open", "gdrcopy", "", "", "17 ns", "18 ns", "19"},
+		{"gdr_map", thisLibrary, "m", "64 KiB", "14 ns", "15 ns", "16"},
+		{"gdr_open", thisLibrary, "", "", "17 ns", "18 ns", "19"},
 	}, p.Tables[2].Rows)
 	require.Equal(t, []fact{{"GPU", "G"}, {"CPU", "c"}, {"date", "d"}, {"build", "b"}, {"zebra", "z"}}, p.Facts)
 	require.Equal(t, []fact{
@@ -378,18 +378,18 @@ func TestPlotLines(t *testing.T) {
 		}
 	}
 	require.Equal(t, map[string]string{
-		"write-latency.svg": "gdrcopy 4096 3; gdrcopy 8192 4; cuMemcpyHtoD 4096 7; cuMemcpyHtoD 8192 8; libc memcpy 4096 11; libc memcpy 8192 12; " +
+		"write-latency.svg": "this library 4096 3; this library 8192 4; cuMemcpyHtoD 4096 7; cuMemcpyHtoD 8192 8; libc memcpy 4096 11; libc memcpy 8192 12; " +
 			"plain stores 4096 15; plain stores 8192 16; SSE2 loop 4096 19; SSE2 loop 8192 20; AVX2 loop 4096 27; AVX2 loop 8192 28; " +
 			"AVX-512 loop 4096 31; AVX-512 loop 8192 32; MOVDIR64B loop 4096 35; MOVDIR64B loop 8192 36; ",
-		"read-latency.svg": "gdrcopy 4096 39; gdrcopy 8192 40; cuMemcpyDtoH 4096 43; cuMemcpyDtoH 8192 44; libc memcpy 4096 47; libc memcpy 8192 48; " +
+		"read-latency.svg": "this library 4096 39; this library 8192 40; cuMemcpyDtoH 4096 43; cuMemcpyDtoH 8192 44; libc memcpy 4096 47; libc memcpy 8192 48; " +
 			"plain loads 4096 51; plain loads 8192 52; SSE4.1 loop 4096 59; SSE4.1 loop 8192 60; AVX2 loop 4096 63; AVX2 loop 8192 64; " +
 			"AVX-512 loop 4096 67; AVX-512 loop 8192 68; ",
-		"small-writes.svg": "gdrcopy 4096 1; cuMemcpyHtoD 4096 5; libc memcpy 4096 9; plain stores 4096 13; SSE2 loop 4096 17; AVX2 loop 4096 25; " +
+		"small-writes.svg": "this library 4096 1; cuMemcpyHtoD 4096 5; libc memcpy 4096 9; plain stores 4096 13; SSE2 loop 4096 17; AVX2 loop 4096 25; " +
 			"AVX-512 loop 4096 29; MOVDIR64B loop 4096 33; ",
-		"write-bandwidth.svg": "gdrcopy 4096 1003; gdrcopy 8192 1004; cuMemcpyHtoD 4096 1007; cuMemcpyHtoD 8192 1008; libc memcpy 4096 1011; libc memcpy 8192 1012; " +
+		"write-bandwidth.svg": "this library 4096 1003; this library 8192 1004; cuMemcpyHtoD 4096 1007; cuMemcpyHtoD 8192 1008; libc memcpy 4096 1011; libc memcpy 8192 1012; " +
 			"plain stores 4096 1015; plain stores 8192 1016; SSE2 loop 4096 1019; SSE2 loop 8192 1020; AVX2 loop 4096 1027; AVX2 loop 8192 1028; " +
 			"AVX-512 loop 4096 1031; AVX-512 loop 8192 1032; MOVDIR64B loop 4096 1035; MOVDIR64B loop 8192 1036; ",
-		"read-bandwidth.svg": "gdrcopy 4096 1039; gdrcopy 8192 1040; cuMemcpyDtoH 4096 1043; cuMemcpyDtoH 8192 1044; libc memcpy 4096 1047; libc memcpy 8192 1048; " +
+		"read-bandwidth.svg": "this library 4096 1039; this library 8192 1040; cuMemcpyDtoH 4096 1043; cuMemcpyDtoH 8192 1044; libc memcpy 4096 1047; libc memcpy 8192 1048; " +
 			"plain loads 4096 1051; plain loads 8192 1052; SSE4.1 loop 4096 1059; SSE4.1 loop 8192 1060; AVX2 loop 4096 1063; AVX2 loop 8192 1064; " +
 			"AVX-512 loop 4096 1067; AVX-512 loop 8192 1068; ",
 		"write-threads.svg": "16 KiB 2 7; ",
