@@ -71,7 +71,7 @@ $(VERSION_C): version-text
 # The linker wrapper and the version script are no inputs that go knows of, nor are
 # headers of another folder: their sum stands in for them. Go's build ID would tell the folder
 # of the build; the linker's tells the content alone.
-HEADERS = $(shell cat include/*.h capi/*.h capi/host/*.h capi/long/*.h capi/copy/*.h | cksum | tr ' ' _)
+HEADERS = $(shell cat include/*.h capi/*.h capi/host/*.h capi/copy/*.h | cksum | tr ' ' _)
 $(LIB): $(wildcard capi/*.[ch] capi/*/*.[ch] capi/*.go capi/*/*.go capi/*.map capi/host/*.sh capi/host/*.in capi/host/go_versions include/*.h) $(shell find core -name '*.go' -o -name '*.s') go.mod go.sum $(VERSION_C)
 	@mkdir -p $(@D)
 	rm -f $@

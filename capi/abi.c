@@ -13,8 +13,8 @@
 #include "../include/gdrapi.h"
 #include "../include/gdrapi_ext.h"
 #include "_cgo_export.h"
-#include "long/plan.h"
-#include "data.h"
+#include "copies.h"
+#include "core.h"
 #include "host/env.h"
 #include "host/front.h"
 #include "host/log.h"
@@ -85,8 +85,7 @@ int gdr_close(gdr_t g)
 	rc = gdr_front_admit(id_of(g), 0);
 	if (rc)
 		return rc;
-	gdr_data_forget(0);
-	return ENDING(gdrcore_close(id_of(g)));
+	return INSIDE(gdrcore_close(id_of(g)));
 }
 
 static int pin(gdr_t g, unsigned long addr, size_t size, uint64_t token,
@@ -118,10 +117,7 @@ int gdr_unpin_buffer(gdr_t g, gdr_mh_t handle)
 {
 	int rc = gdr_front_admit(id_of(g), handle.h);
 
-	if (rc)
-		return rc;
-	gdr_data_forget(handle.h);
-	return ENDING(gdrcore_unpin(id_of(g), handle.h));
+	return rc ? rc : INSIDE(gdrcore_unpin(id_of(g), handle.h));
 }
 
 int gdr_get_callback_flag(gdr_t g, gdr_mh_t handle, int *flag)
@@ -192,10 +188,7 @@ int gdr_unmap(gdr_t g, gdr_mh_t handle, void *va, size_t size)
 {
 	int rc = gdr_front_admit(id_of(g), handle.h);
 
-	if (rc)
-		return rc;
-	gdr_data_forget(handle.h);
-	return ENDING(gdrcore_unmap(id_of(g), handle.h, (uintptr_t)va, size));
+	return rc ? rc : INSIDE(gdrcore_unmap(id_of(g), handle.h, (uintptr_t)va, size));
 }
 
 void gdr_runtime_get_version(int *major, int *minor)
@@ -265,27 +258,20 @@ int gdr_get_mapping_type_string(gdr_mapping_type_t type, const char **str)
 	return 0;
 }
 
-/* Before the first gdr_open there is no pool to start threads in. */
-static int start_threads(void)
-{
-	return gdr_front_here() && INSIDE_WITH_ROOM(gdrcore_start_threads()) ? ENOMEM : 0;
-}
+/* What gdr_set_copy_policy asked for last, here or in an ancestor of this process. */
+static _Atomic int policy_asked = -1;
 
-int gdr_set_copy_threads(unsigned reads, unsigned writes)
+int gdr_copy_policy_asked(void)
 {
-	if (copy_plan_set_threads(reads, writes))
-		return gdr_refuse("gdr_set_copy_threads", "ask for 1 to 64 threads");
-	return start_threads();
+	return atomic_load(&policy_asked);
 }
 
 int gdr_set_copy_policy(gdr_copy_policy_t policy)
 {
-	bool on = policy == GDR_COPY_POLICY_AUTO;
-
-	if (!on && policy != GDR_COPY_POLICY_CALLER)
+	if (policy != GDR_COPY_POLICY_CALLER && policy != GDR_COPY_POLICY_AUTO)
 		return gdr_refuse("gdr_set_copy_policy", "there is no such policy");
-	copy_plan_set_choice(on);
-	return start_threads();
+	atomic_store(&policy_asked, (int)policy);
+	return gdr_front_here() ? INSIDE(gdrcore_set_policy()) : 0;
 }
 
 int gdr_mem_alloc(gdr_t g, int cuda_device, size_t size, unsigned int flags, gdr_mem_t *mem)

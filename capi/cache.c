@@ -24,7 +24,7 @@
 #include "../include/gdrapi_ext.h"
 #include "_cgo_export.h"
 #include "cache_range.h"
-#include "data.h"
+#include "core.h"
 #include "host/front.h"
 #include "host/log.h"
 
@@ -40,13 +40,13 @@ typedef int (*attribute_fn)(void *value, int attribute, uint64_t addr);
 static inline struct cache *find_cache(uint64_t handle)
 {
 	struct gdr_front *front = atomic_load_explicit(&gdr_front_page, memory_order_acquire);
-	const struct gdr_table *table = front ? front->table : NULL;
+	const struct gdr_slot *slots = front ? gdr_slots(&front->table) : NULL;
 	const struct gdr_slot *slot;
 	struct cache *cache;
 
-	if (!table)
+	if (!slots)
 		return NULL;
-	slot = (const struct gdr_slot *)(uintptr_t)table->slots + (handle & (GDR_SLOT_COUNT - 1));
+	slot = slots + (handle & (GDR_SLOT_COUNT - 1));
 	cache = (struct cache *)(uintptr_t)atomic_load_explicit(&slot->cache, memory_order_acquire);
 	if (!cache || atomic_load_explicit(&cache->key, memory_order_acquire) != handle)
 		return NULL;
@@ -62,8 +62,7 @@ static inline bool is_mapped(const struct cache *cache, uint64_t handle)
 {
 	const struct gdr_slot *slots = (const struct gdr_slot *)(uintptr_t)cache->slots;
 
-	return atomic_load_explicit(&slots[handle & (GDR_SLOT_COUNT - 1)].key,
-				    memory_order_acquire) == handle;
+	return gdr_slot_read(&slots[handle & (GDR_SLOT_COUNT - 1)], handle).type != 0;
 }
 
 /*
@@ -146,8 +145,6 @@ get_slowly(gdr_cache_t c, unsigned long addr, size_t size, gdr_mh_t *mh, void **
 		return gdr_refuse("gdr_cache_get", "no place for the answer: mh or va is NULL");
 	if (!addr || !size || addr + size < addr)
 		return gdr_refuse("gdr_cache_get", "the range is empty, or wraps");
-	/* A copy that this thread has left would keep a range pinned. */
-	gdr_data_forget(0);
 	rc = INSIDE_WITH_ROOM(gdrcore_cache_get(c.h, addr, size, range_clock(), &held));
 	if (rc)
 		return rc;
@@ -187,7 +184,6 @@ static __attribute__((noinline, cold)) int put_nothing(gdr_cache_t c, gdr_mh_t m
 /* Called when the last hold of an unwanted range ended, or when the cache is too big. */
 static __attribute__((noinline, cold)) void settle(gdr_cache_t c)
 {
-	gdr_data_forget(0);
 	(void)INSIDE(gdrcore_cache_settle(c.h));
 }
 
@@ -212,18 +208,12 @@ int gdr_cache_flush(gdr_cache_t c)
 {
 	int rc = gdr_front_admit(c.h, 0);
 
-	if (rc)
-		return rc;
-	gdr_data_forget(0);
-	return ENDING(gdrcore_cache_flush(c.h));
+	return rc ? rc : INSIDE(gdrcore_cache_flush(c.h));
 }
 
 int gdr_cache_close(gdr_cache_t c)
 {
 	int rc = gdr_front_admit(c.h, 0);
 
-	if (rc)
-		return rc;
-	gdr_data_forget(0);
-	return ENDING(gdrcore_cache_close(c.h));
+	return rc ? rc : INSIDE(gdrcore_cache_close(c.h));
 }

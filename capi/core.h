@@ -13,8 +13,8 @@
 
 #pragma GCC visibility push(hidden)
 
-/* What a call that ends mappings answers, beside errno values: copies still run through one. */
-#define GDR_CORE_COPIES (-1)
+/* What gdr_set_copy_policy asked for: a gdr_copy_policy_t; -1: it was not called. */
+int gdr_copy_policy_asked(void);
 
 struct gdr_core_info {
 	uint64_t va;

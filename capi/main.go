@@ -1,14 +1,15 @@
 // Command capi is libgdrapi.so: the C ABI of include/gdrapi.h around package
 // core. It is built with -buildmode=c-shared; see the Makefile.
 //
-// Hosts call C functions, in abi.c, data.c and cache.c. These call the exports here.
-// An export turns C values into Go values, calls package door, and turns the result back.
+// Hosts call C functions, in abi.c, copy.c, pieces.c and cache.c. These call the exports here.
+// An export turns C values into Go values, calls package handle, and turns the result back.
 // finish makes an errno value of each error.
 package main
 
 /*
 #cgo CFLAGS: -std=gnu11 -O2 -g -Wall -Wextra
 #cgo LDFLAGS: -ldl -lpthread
+#include "copies.h"
 #include "core.h"
 #include "host/env.h"
 */
@@ -18,10 +19,9 @@ import (
 	"fmt"
 	"unsafe"
 
-	_ "gdrapi/capi/copy" // C alone: abi.c and data.c call it
-	"gdrapi/capi/door"
+	_ "gdrapi/capi/copy" // C alone: copy.c calls it
+	"gdrapi/capi/handle"
 	"gdrapi/capi/host"
-	"gdrapi/capi/long"
 	"gdrapi/core"
 	"gdrapi/core/backend"
 	"gdrapi/core/log"
@@ -30,7 +30,7 @@ import (
 )
 
 // library is set by gdrcore_init, which returns before any other call.
-var library *door.Library
+var library *handle.Library
 
 func main() {}
 
@@ -41,32 +41,54 @@ func finish(call string, err *error, rc *C.int) {
 	if panicked == nil && *err == nil {
 		return
 	}
-	if panicked == nil && *err == core.ErrCopies {
-		*rc = C.GDR_CORE_COPIES
-		return
-	}
 	*rc = C.int(core.Outcome(call, *err, panicked))
 }
 
 //export gdrcore_init
-func gdrcore_init(epoch C.uint32_t, table *C.uintptr_t) (rc C.int) {
+func gdrcore_init(epoch C.uint32_t, table *C.struct_gdr_table) (rc C.int) {
 	var err error
 	defer finish("gdr_open", &err, &rc)
 	log.SetThreshold(log.Level(host.LogLevel()))
-	if wrong := long.ReadSettings(); wrong != nil {
-		log.Errorf("%v", wrong)
-		return C.int(unix.EINVAL)
-	}
-	var l *door.Library
-	core.UseMemory(host.Mmap, host.Munmap)
+	core.UseMemory(core.HostMemory{Mmap: host.Mmap, Mremap: host.Mremap, Munmap: host.Munmap})
 	core.UseLoader(host.Driver)
-	if l, err = door.New(uint32(epoch)); err != nil {
+	var l *handle.Library
+	if l, err = handle.New(uint32(epoch), (*handle.Shared)(unsafe.Pointer(table))); err != nil {
 		err = fmt.Errorf("the core did not start: %w", err)
 		return
 	}
 	library = l
-	*table = C.uintptr_t(l.TableAddr())
-	go l.RegisterBarrier(host.RegisterBarrier)
+	err = setLongCopies()
+	return
+}
+
+// setLongCopies has long copies made as the environment and gdr_set_copy_policy ask for.
+func setLongCopies() error {
+	long, err := handle.LongCopies(host.Getenv, int(C.gdr_copy_policy_asked()))
+	if err != nil {
+		return err
+	}
+	library.SetLongCopies(long)
+	C.gdr_long_set(C.uint64_t(long.Read), C.uint64_t(long.Write))
+	return nil
+}
+
+//export gdrcore_set_policy
+func gdrcore_set_policy() (rc C.int) {
+	var err error
+	defer finish("gdr_set_copy_policy", &err, &rc)
+	err = setLongCopies()
+	return
+}
+
+// gdrcore_copy answers 0 where the copy engine has made the copy, and 1 where the CPU may.
+//
+//export gdrcore_copy
+func gdrcore_copy(h, at C.uint64_t, addr C.uintptr_t, n C.uint64_t, to C.bool) (rc C.int) {
+	var err error
+	defer finish("gdr_copy", &err, &rc)
+	if !library.CopyLong(handle.Handle(h), uint64(at), uintptr(addr), uint64(n), bool(to)) {
+		return 1
+	}
 	return
 }
 
@@ -79,7 +101,7 @@ func gdrcore_open(opts *C.struct_gdr_options, g *C.uint64_t) (rc C.int) {
 	if opts.backend != nil {
 		o.Backend = C.GoString(opts.backend)
 	}
-	var h door.Handle
+	var h handle.Handle
 	h, err = library.Open(o)
 	*g = C.uint64_t(h)
 	return
@@ -89,7 +111,7 @@ func gdrcore_open(opts *C.struct_gdr_options, g *C.uint64_t) (rc C.int) {
 func gdrcore_close(g C.uint64_t) (rc C.int) {
 	var err error
 	defer finish("gdr_close", &err, &rc)
-	err = library.Close(door.Handle(g))
+	err = library.Close(handle.Handle(g))
 	return
 }
 
@@ -97,8 +119,8 @@ func gdrcore_close(g C.uint64_t) (rc C.int) {
 func gdrcore_pin(g, addr, size, token C.uint64_t, vaSpace, flags C.uint32_t, h *C.uint64_t) (rc C.int) {
 	var err error
 	defer finish("gdr_pin_buffer", &err, &rc)
-	var pinned door.Handle
-	pinned, err = library.Pin(door.Handle(g), backend.PinRequest{
+	var pinned handle.Handle
+	pinned, err = library.Pin(handle.Handle(g), backend.PinRequest{
 		Addr:    uint64(addr),
 		Size:    uint64(size),
 		Token:   uint64(token),
@@ -106,9 +128,6 @@ func gdrcore_pin(g, addr, size, token C.uint64_t, vaSpace, flags C.uint32_t, h *
 		Flags:   uint32(flags),
 	})
 	*h = C.uint64_t(pinned)
-	if err == nil {
-		long.Pinned(uint64(pinned), uint64(addr), uint64(size))
-	}
 	return
 }
 
@@ -116,7 +135,7 @@ func gdrcore_pin(g, addr, size, token C.uint64_t, vaSpace, flags C.uint32_t, h *
 func gdrcore_unpin(g, h C.uint64_t) (rc C.int) {
 	var err error
 	defer finish("gdr_unpin_buffer", &err, &rc)
-	err = library.Unpin(door.Handle(g), door.Handle(h))
+	err = library.Unpin(handle.Handle(g), handle.Handle(h))
 	return
 }
 
@@ -126,18 +145,9 @@ func gdrcore_map(g, h, size C.uint64_t, flags C.int, va *C.uint64_t) (rc C.int) 
 	defer finish("gdr_map", &err, &rc)
 	*va = 0
 	var m *core.Mapping
-	if m, err = library.Map(door.Handle(g), door.Handle(h), uint64(size), int(flags)); err == nil {
+	if m, err = library.Map(handle.Handle(g), handle.Handle(h), uint64(size), int(flags)); err == nil {
 		*va = C.uint64_t(m.VA())
-		long.Mapped(uint64(h), m.GPU())
 	}
-	return
-}
-
-//export gdrcore_start_threads
-func gdrcore_start_threads() (rc C.int) {
-	var err error
-	defer finish("gdr_set_copy_threads", &err, &rc)
-	err = long.StartThreads()
 	return
 }
 
@@ -145,7 +155,7 @@ func gdrcore_start_threads() (rc C.int) {
 func gdrcore_unmap(g, h, va, size C.uint64_t) (rc C.int) {
 	var err error
 	defer finish("gdr_unmap", &err, &rc)
-	err = library.Unmap(door.Handle(g), door.Handle(h), uintptr(va), uint64(size))
+	err = library.Unmap(handle.Handle(g), handle.Handle(h), uintptr(va), uint64(size))
 	return
 }
 
@@ -154,7 +164,7 @@ func gdrcore_info(g, h C.uint64_t, out *C.struct_gdr_core_info) (rc C.int) {
 	var err error
 	defer finish("gdr_get_info", &err, &rc)
 	var i core.Info
-	if i, err = library.Info(door.Handle(g), door.Handle(h)); err != nil {
+	if i, err = library.Info(handle.Handle(g), handle.Handle(h)); err != nil {
 		return
 	}
 	*out = C.struct_gdr_core_info{
@@ -176,7 +186,7 @@ func gdrcore_callback_flag(g, h C.uint64_t, flag *C.int) (rc C.int) {
 	var err error
 	defer finish("gdr_get_callback_flag", &err, &rc)
 	var v int
-	v, err = library.CallbackFlag(door.Handle(g), door.Handle(h))
+	v, err = library.CallbackFlag(handle.Handle(g), handle.Handle(h))
 	*flag = C.int(v)
 	return
 }
@@ -186,7 +196,7 @@ func gdrcore_attribute(g C.uint64_t, attr C.int, value *C.int) (rc C.int) {
 	var err error
 	defer finish("gdr_get_attribute", &err, &rc)
 	var v int
-	v, err = library.Attribute(door.Handle(g), backend.Attr(attr))
+	v, err = library.Attribute(handle.Handle(g), backend.Attr(attr))
 	*value = C.int(v)
 	return
 }
@@ -196,7 +206,7 @@ func gdrcore_driver_version(g C.uint64_t, major, minor *C.int) (rc C.int) {
 	var err error
 	defer finish("gdr_driver_get_version", &err, &rc)
 	var ma, mi int
-	ma, mi, err = library.DriverVersion(door.Handle(g))
+	ma, mi, err = library.DriverVersion(handle.Handle(g))
 	*major, *minor = C.int(ma), C.int(mi)
 	return
 }
@@ -206,7 +216,7 @@ func gdrcore_backend(g C.uint64_t, out *C.char, size C.size_t) (rc C.int) {
 	var err error
 	defer finish("gdr_get_backend", &err, &rc)
 	var name string
-	if name, err = library.BackendName(door.Handle(g)); err != nil {
+	if name, err = library.BackendName(handle.Handle(g)); err != nil {
 		return
 	}
 	text := append([]byte(name), 0)
@@ -222,8 +232,8 @@ func gdrcore_backend(g C.uint64_t, out *C.char, size C.size_t) (rc C.int) {
 func gdrcore_mem_alloc(g C.uint64_t, device C.int, size C.uint64_t, m *C.uint64_t) (rc C.int) {
 	var err error
 	defer finish("gdr_mem_alloc", &err, &rc)
-	var h door.Handle
-	h, err = library.MemAlloc(door.Handle(g), int(device), uint64(size))
+	var h handle.Handle
+	h, err = library.MemAlloc(handle.Handle(g), int(device), uint64(size))
 	*m = C.uint64_t(h)
 	return
 }
@@ -232,7 +242,7 @@ func gdrcore_mem_alloc(g C.uint64_t, device C.int, size C.uint64_t, m *C.uint64_
 func gdrcore_mem_free(g, m C.uint64_t) (rc C.int) {
 	var err error
 	defer finish("gdr_mem_free", &err, &rc)
-	err = library.MemFree(door.Handle(g), door.Handle(m))
+	err = library.MemFree(handle.Handle(g), handle.Handle(m))
 	return
 }
 
@@ -241,7 +251,7 @@ func gdrcore_mem_ptr(g, m C.uint64_t, ptr, size *C.uint64_t) (rc C.int) {
 	var err error
 	defer finish("gdr_mem_get_device_ptr", &err, &rc)
 	var p, n uint64
-	p, n, err = library.MemPtr(door.Handle(g), door.Handle(m))
+	p, n, err = library.MemPtr(handle.Handle(g), handle.Handle(m))
 	*ptr, *size = C.uint64_t(p), C.uint64_t(n)
 	return
 }
@@ -251,7 +261,7 @@ func gdrcore_mem_export(g, m C.uint64_t, flags C.uint32_t, fd *C.int) (rc C.int)
 	var err error
 	defer finish("gdr_mem_export_dmabuf", &err, &rc)
 	var n int
-	n, err = library.MemExport(door.Handle(g), door.Handle(m), uint32(flags))
+	n, err = library.MemExport(handle.Handle(g), handle.Handle(m), uint32(flags))
 	*fd = C.int(n)
 	return
 }
@@ -260,8 +270,8 @@ func gdrcore_mem_export(g, m C.uint64_t, flags C.uint32_t, fd *C.int) (rc C.int)
 func gdrcore_cache_open(g, most C.uint64_t, c *C.uint64_t) (rc C.int) {
 	var err error
 	defer finish("gdr_cache_open", &err, &rc)
-	var h door.Handle
-	h, err = library.CacheOpen(door.Handle(g), uint64(most))
+	var h handle.Handle
+	h, err = library.CacheOpen(handle.Handle(g), uint64(most))
 	*c = C.uint64_t(h)
 	return
 }
@@ -270,15 +280,11 @@ func gdrcore_cache_open(g, most C.uint64_t, c *C.uint64_t) (rc C.int) {
 func gdrcore_cache_get(c, addr, size, now C.uint64_t, out *C.struct_gdr_core_held) (rc C.int) {
 	var err error
 	defer finish("gdr_cache_get", &err, &rc)
-	var h door.Held
-	h, err = library.CacheGet(door.Handle(c), uint64(addr), uint64(size), uint64(now))
+	var h handle.Held
+	h, err = library.CacheGet(handle.Handle(c), uint64(addr), uint64(size), uint64(now))
 	*out = C.struct_gdr_core_held{
 		handle: C.uint64_t(h.Handle),
 		va:     C.uint64_t(h.VA),
-	}
-	if m := h.Mapping; m != nil {
-		long.Pinned(uint64(h.Handle), m.GPU(), m.Mapped())
-		long.Mapped(uint64(h.Handle), m.GPU())
 	}
 	return
 }
@@ -287,7 +293,7 @@ func gdrcore_cache_get(c, addr, size, now C.uint64_t, out *C.struct_gdr_core_hel
 func gdrcore_cache_settle(c C.uint64_t) (rc C.int) {
 	var err error
 	defer finish("gdr_cache_put", &err, &rc)
-	err = library.CacheSettle(door.Handle(c))
+	err = library.CacheSettle(handle.Handle(c))
 	return
 }
 
@@ -295,7 +301,7 @@ func gdrcore_cache_settle(c C.uint64_t) (rc C.int) {
 func gdrcore_cache_flush(c C.uint64_t) (rc C.int) {
 	var err error
 	defer finish("gdr_cache_flush", &err, &rc)
-	err = library.CacheFlush(door.Handle(c))
+	err = library.CacheFlush(handle.Handle(c))
 	return
 }
 
@@ -303,6 +309,6 @@ func gdrcore_cache_flush(c C.uint64_t) (rc C.int) {
 func gdrcore_cache_close(c C.uint64_t) (rc C.int) {
 	var err error
 	defer finish("gdr_cache_close", &err, &rc)
-	err = library.CacheClose(door.Handle(c))
+	err = library.CacheClose(handle.Handle(c))
 	return
 }

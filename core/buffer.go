@@ -6,7 +6,9 @@ import (
 	"sync"
 
 	"gdrapi/core/backend"
+	"gdrapi/core/cuda"
 	"gdrapi/core/internal/mmio"
+	"gdrapi/core/internal/sys"
 	"gdrapi/core/log"
 
 	"golang.org/x/sys/unix"
@@ -27,22 +29,17 @@ const (
 	DeviceMemory  = backend.Device
 )
 
-// Gate stands before a mapping through which others than this package copy. Its methods are
-// called one at a time.
-type Gate interface {
-	// Open lets copies begin through the n bytes mapped at va. typ is a MappingType.
-	Open(va uintptr, n uint64, typ uint32)
-	// Shut keeps new copies out. It returns false while copies run. It is called again
-	// then, and may be called again after that.
-	Shut() bool
+// View shows a buffer's mapping to others than this package, who copy through it by
+// themselves. Its methods are called one at a time.
+type View interface {
+	// Mapped shows the n bytes mapped at va. typ is a MappingType.
+	Mapped(va uintptr, n uint64, typ uint32)
+	// Unmapped ends what Mapped began. A copy that runs then ends in private memory: the
+	// range has that for a second at least.
+	Unmapped()
 	// Gone is the last call: the buffer is unpinned.
 	Gone()
 }
-
-// ErrCopies is what a call that ends mappings returns while a Gate's copies run through one.
-// The caller makes the call again. Meanwhile no new copy begins. A program that uses this
-// package alone does not meet it: Close waits for ReadAt and WriteAt.
-var ErrCopies = errors.New("copies still run through the mapping")
 
 // Buffer is pinned GPU memory.
 type Buffer struct {
@@ -53,7 +50,10 @@ type Buffer struct {
 	pin     backend.Pin
 	gone    bool     // unpinned
 	mapping *Mapping // nil: not mapped
-	gate    Gate     // nil: nobody else copies; set once
+	view    View     // nil: nobody else copies; set once
+
+	memories []cuda.Extent // what the GPU's copy engine may copy; nil: nothing
+	engine   *cuda.Engine
 }
 
 // Pin pins GPU memory. It takes whole pages of the backend's. The memory may be of
@@ -61,26 +61,15 @@ type Buffer struct {
 // Errors: EINVAL (this is no GPU memory of this process), ENOTSUP (not on this backend),
 // ENOMEM, EMFILE.
 func (d *Device) Pin(req PinRequest) (*Buffer, error) {
-	return d.PinShown(req, noHits{}.Gate)
-}
-
-// PinShown is Pin of a buffer through whose mappings others copy, too. gate makes the buffer's
-// Gate. Close of the device waits for it.
-func (d *Device) PinShown(req PinRequest, gate func(*Buffer) (Gate, error)) (*Buffer, error) {
 	if err := d.enter(); err != nil {
 		return nil, err
 	}
 	defer d.leave()
-	b, err := d.pin(req, gate)
-	if err != nil {
-		return nil, err
-	}
-	b.mu.Unlock()
-	return b, nil
+	return d.pin(req)
 }
 
-// pin is PinShown in a device that is entered. The buffer is locked.
-func (d *Device) pin(req PinRequest, gate func(*Buffer) (Gate, error)) (*Buffer, error) {
+// pin is Pin in a device that is entered.
+func (d *Device) pin(req PinRequest) (*Buffer, error) {
 	if err := checkPin(req); err != nil {
 		return nil, err
 	}
@@ -90,12 +79,8 @@ func (d *Device) pin(req PinRequest, gate func(*Buffer) (Gate, error)) (*Buffer,
 		return nil, err
 	}
 	b := &Buffer{device: d, pin: pin, addr: req.Addr}
+	b.engine, b.memories = d.engine.prepare(req)
 	d.buffers.add(b)
-	b.mu.Lock()
-	if b.gate, err = gate(b); err != nil {
-		defer b.mu.Unlock()
-		return nil, first(err, b.unpin())
-	}
 	log.Debugf("pinned %d bytes at %#x", req.Size, req.Addr)
 	return b, nil
 }
@@ -115,8 +100,30 @@ func checkPin(req PinRequest) error {
 // Device is the device that has pinned the buffer.
 func (b *Buffer) Device() *Device { return b.device }
 
-// Gate is what others copy through the buffer's mappings by; nil: nobody does.
-func (b *Buffer) Gate() Gate { return b.gate }
+// Show has a View of the buffer, and of its mapping if there is one. It is called once.
+func (b *Buffer) Show(v View) error {
+	if err := b.device.enter(); err != nil {
+		return err
+	}
+	defer b.device.leave()
+	return b.showEntered(v)
+}
+
+// showEntered is Show in a device that is entered.
+func (b *Buffer) showEntered(v View) error {
+	if err := b.hold(); err != nil {
+		return err
+	}
+	defer b.mu.Unlock()
+	b.view = v
+	if m := b.mapping; m != nil {
+		v.Mapped(m.va, m.mapped, uint32(m.typ))
+	}
+	return nil
+}
+
+// View is what Show was given; nil: nothing.
+func (b *Buffer) View() View { return b.view }
 
 // lock begins a call on a buffer that is pinned.
 func (b *Buffer) lock() error {
@@ -170,15 +177,13 @@ func (b *Buffer) end() error {
 func (b *Buffer) unpin() error {
 	var err error
 	if b.mapping != nil {
-		if err = b.unmap(); err == ErrCopies {
-			return err
-		}
+		err = b.unmap()
 	}
 	b.gone = true
 	err = first(err, b.pin.Unpin())
 	b.device.buffers.remove(b)
-	if b.gate != nil {
-		b.gate.Gone()
+	if b.view != nil {
+		b.view.Gone()
 	}
 	log.Debugf("unpinned what was pinned at %#x", b.addr)
 	return err
@@ -216,16 +221,20 @@ func (b *Buffer) mapLocked(size uint64, typ MappingType) (*Mapping, error) {
 	if page := max(uint64(info.PageSize), hostPage); b.addr%page != 0 {
 		return nil, fmt.Errorf("cannot map %#x, which is not aligned to the backend's pages: pin from a multiple of %d bytes on: %w", b.addr, page, unix.EINVAL)
 	}
-	va, typ, err := b.pin.Map(rounded, typ)
+	sys.FreeOld()
+	va, got, err := b.pin.Map(rounded, typ)
+	if errors.Is(err, unix.ENOMEM) && sys.FreeAll() {
+		va, got, err = b.pin.Map(rounded, typ)
+	}
 	if err != nil {
 		return nil, err
 	}
-	b.mapping = &Mapping{buffer: b, va: va, gpu: info.VA, mapped: rounded, size: size, typ: typ}
-	mmio.Count(typ, +1)
-	if b.gate != nil {
-		b.gate.Open(va, rounded, uint32(typ))
+	b.mapping = &Mapping{buffer: b, va: va, gpu: info.VA, mapped: rounded, size: size, typ: got}
+	mmio.Count(got, +1)
+	if b.view != nil {
+		b.view.Mapped(va, rounded, uint32(got))
 	}
-	log.Debugf("mapped %d bytes of %#x at %#x, mapping type %d", rounded, b.addr, va, typ)
+	log.Debugf("mapped %d bytes of %#x at %#x, mapping type %d", rounded, b.addr, va, got)
 	return b.mapping, nil
 }
 
@@ -241,34 +250,17 @@ func (b *Buffer) Mapping() (*Mapping, error) {
 	return b.mapping, nil
 }
 
-// unmap unmaps b, once no copy runs through it. The caller has locked b, and b is mapped.
+// unmap ends b's mapping; design.md has its steps. The caller has locked b, and b is
+// mapped. It waits for ReadAt, WriteAt and the copy engine, and for no copy of a View's.
 func (b *Buffer) unmap() error {
-	if !b.retract() {
-		return ErrCopies
+	m := b.mapping
+	if b.view != nil {
+		b.view.Unmapped()
 	}
-	mmio.Count(b.mapping.typ, -1)
+	m.end()
+	mmio.Count(m.typ, -1)
 	b.mapping = nil
-	return b.pin.Unmap()
-}
-
-// retract keeps new copies out of b's mapping. It returns false while copies run through
-// it.
-func (b *Buffer) retract() bool {
-	b.mapping.end()
-	return b.gate == nil || b.gate.Shut()
-}
-
-// retractAll begins to end all mappings. It returns false while copies run through one.
-func retractAll(buffers []*Buffer) bool {
-	done := true
-	for _, b := range buffers {
-		b.mu.Lock()
-		if b.mapping != nil {
-			done = b.retract() && done
-		}
-		b.mu.Unlock()
-	}
-	return done
+	return first(sys.Retire(m.va, uintptr(m.mapped)), b.pin.Unmap())
 }
 
 var hostPage = uint64(unix.Getpagesize())

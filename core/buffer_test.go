@@ -14,28 +14,21 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// gate is a Gate that notes its calls.
-type gate struct {
+// view is a View that notes its calls.
+type view struct {
 	calls []string
-	shut  bool // the answer of Shut
 	va    uintptr
 	n     uint64
 	typ   uint32
 }
 
-func (g *gate) before(*Buffer) (Gate, error) { return g, nil }
-
-func (g *gate) Open(va uintptr, n uint64, typ uint32) {
-	g.calls = append(g.calls, "open")
-	g.va, g.n, g.typ = va, n, typ
+func (v *view) Mapped(va uintptr, n uint64, typ uint32) {
+	v.calls = append(v.calls, "mapped")
+	v.va, v.n, v.typ = va, n, typ
 }
 
-func (g *gate) Shut() bool {
-	g.calls = append(g.calls, "shut")
-	return g.shut
-}
-
-func (g *gate) Gone() { g.calls = append(g.calls, "gone") }
+func (v *view) Unmapped() { v.calls = append(v.calls, "unmapped") }
+func (v *view) Gone()     { v.calls = append(v.calls, "gone") }
 
 // What a backend is asked for, and what a mapping is then.
 func TestMapOfEachType(t *testing.T) {
@@ -43,16 +36,17 @@ func TestMapOfEachType(t *testing.T) {
 	for _, want := range []MappingType{AnyType, WriteCombined, Cached, DeviceMemory} {
 		for _, got := range []MappingType{WriteCombined, Cached, DeviceMemory} {
 			f.Type = got
-			g := &gate{shut: true}
-			b, err := d.PinShown(request, g.before)
+			g := new(view)
+			b, err := d.Pin(request)
 			require.NoError(t, err)
-			require.Same(t, g, b.Gate())
+			require.NoError(t, b.Show(g))
+			require.Same(t, g, b.View())
 			m, err := b.Map(5000, want)
 			require.NoError(t, err)
 			require.EqualValues(t, 8192, f.Bytes, "whole pages of the host")
 			require.Equal(t, want, f.Want)
 			require.Equal(t, got, m.Type(), "what the backend gave")
-			require.Equal(t, &gate{calls: []string{"open"}, shut: true, va: f.VA, n: 8192, typ: uint32(got)}, g)
+			require.Equal(t, &view{calls: []string{"mapped"}, va: f.VA, n: 8192, typ: uint32(got)}, g)
 			require.Equal(t, f.VA, m.VA())
 			require.EqualValues(t, request.Addr, m.GPU())
 			require.EqualValues(t, 8192, m.Mapped())
@@ -68,7 +62,8 @@ func TestMapOfEachType(t *testing.T) {
 			require.NoError(t, err)
 			require.Equal(t, Info{Info: i.Info}, i, "it is not mapped any more")
 			require.NoError(t, b.Close())
-			require.Equal(t, []string{"open", "shut", "gone"}, g.calls)
+			require.Equal(t, []string{"mapped", "unmapped", "gone"}, g.calls)
+			require.ErrorIs(t, b.Show(g), ErrClosed)
 		}
 	}
 	b, err := d.Pin(request)
@@ -191,55 +186,19 @@ func TestMappingsAreCounted(t *testing.T) {
 	}
 }
 
-// What is being made when a Close begins is made, shown, and ended by that Close.
-func TestCloseWaitsUntilAllIsShown(t *testing.T) {
-	for what, makes := range map[string]func(t *testing.T, d *Device, shown func()) error{
-		"a buffer": func(_ *testing.T, d *Device, shown func()) error {
-			g := &gate{shut: true}
-			_, err := d.PinShown(request, func(*Buffer) (Gate, error) { shown(); return g, nil })
-			return err
-		},
-		"a cache": func(_ *testing.T, d *Device, shown func()) error {
-			_, err := d.OpenShownCache(1, opened{shown: shown})
-			return err
-		},
-		"memory": func(t *testing.T, d *Device, shown func()) error {
-			cudatest.Need(t)
-			_, err := d.AllocShown(0, 1, func(*Memory) { shown() })
-			return err
-		},
-	} {
-		t.Run(what, func(t *testing.T) {
-			d, f := open(t)
-			closed := make(chan error)
-			require.NoError(t, makes(t, d, func() {
-				go func() { closed <- d.Close() }()
-				for d.mu.TryRLock() { // false once Close waits
-					d.mu.RUnlock()
-				}
-				require.NotContains(t, f.Made(), "close")
-			}))
-			require.NoError(t, <-closed)
-			require.Zero(t, f.Live)
-			require.Empty(t, d.buffers.all())
-			require.Empty(t, d.caches.all())
-			require.Empty(t, d.memories.all())
-		})
-	}
+// A View that comes after the mapping is told of it.
+func TestShowAfterMap(t *testing.T) {
 	d, f := open(t)
-	_, err := d.PinShown(request, func(*Buffer) (Gate, error) { return nil, unix.EDOM })
-	require.Equal(t, unix.EDOM, errno(err))
-	require.Equal(t, []string{"open", "pin", "unpin"}, f.Made())
-	require.Empty(t, d.buffers.all())
+	b, err := d.Pin(request)
+	require.NoError(t, err)
+	_, err = b.Map(4096, AnyType)
+	require.NoError(t, err)
+	v := new(view)
+	require.NoError(t, b.Show(v))
+	require.Equal(t, &view{calls: []string{"mapped"}, va: f.VA, n: 4096, typ: uint32(f.Type)}, v)
+	require.NoError(t, d.Close())
+	require.Equal(t, []string{"mapped", "unmapped", "gone"}, v.calls)
 }
-
-// opened are Hits that tell when they are.
-type opened struct {
-	noHits
-	shown func()
-}
-
-func (o opened) Opened(*Cache) { o.shown() }
 
 // Two Closes at once: each lets the other go on.
 func TestTwoCloses(t *testing.T) {
@@ -307,45 +266,6 @@ func TestCallsOnWhatIsClosed(t *testing.T) {
 		}
 	}
 	require.Equal(t, append(calls, "close"), f.Made(), "the backend is asked nothing any more")
-}
-
-// While copies run through one of its mappings a device is not closed, but nothing new
-// begins, through no mapping. Then Close ends all.
-func TestCopiesWhileTheDeviceCloses(t *testing.T) {
-	for running := range 3 {
-		d, f, _ := openMemory(t)
-		var gates []*gate
-		var mappings []*Mapping
-		for range 3 {
-			g := &gate{shut: true}
-			b, err := d.PinShown(request, g.before)
-			require.NoError(t, err)
-			m, err := b.Map(4096, AnyType)
-			require.NoError(t, err)
-			gates, mappings = append(gates, g), append(mappings, m)
-		}
-		before := len(f.Made())
-		gates[running].shut = false
-		for i := range 3 {
-			require.ErrorIs(t, d.Close(), ErrCopies)
-			for _, g := range gates {
-				require.Len(t, g.calls, 2+i, "each is asked each time")
-			}
-			for _, m := range mappings {
-				_, err := m.WriteAt([]byte{1}, 0)
-				require.ErrorIs(t, err, ErrClosed)
-			}
-			_, err := d.Pin(request)
-			require.ErrorIs(t, err, ErrClosed)
-		}
-		require.Len(t, f.Made(), before, "nothing is ended")
-		gates[running].shut = true
-		require.NoError(t, d.Close())
-		require.Zero(t, f.Live)
-		for _, g := range gates {
-			require.Equal(t, "gone", g.calls[len(g.calls)-1])
-		}
-	}
 }
 
 // Close goes on after an error, and answers the first one.

@@ -2,7 +2,6 @@ package core
 
 import (
 	"fmt"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -33,16 +32,14 @@ func cudaDriver() (CacheDriver, error) {
 }
 
 // Hits shows the ranges of a cache to others than this package, who hold and give back
-// ranges without the cache's lock. The cache calls each other method than Opened with that lock.
+// ranges without the cache's lock. The cache calls each method with that lock.
 type Hits interface {
-	// Opened is the first call. Close of the device waits for it.
-	Opened(*Cache)
-	// Gate makes the Gate of a buffer that the cache has pinned.
-	Gate(*Buffer) (Gate, error)
 	// Asks says by which function a hit asks for a buffer ID. The first range comes later.
 	Asks(pointerGetAttribute uintptr)
 	// Add shows a range, the one at that place in the order of addresses. It is held once.
 	Add(place int, r Shown) Holds
+	// View makes the View of a buffer that the cache has pinned.
+	View(*Buffer) (View, error)
 	// Remove ends what Add began at that place.
 	Remove(place int)
 	// Room says, after each Add, how many bytes may still be pinned. Below 0 too many are.
@@ -55,7 +52,7 @@ type Shown struct {
 	Start, End, ID uint64
 	VA             uint64 // the CPU's address of Start
 	Used           uint64 // the time of the last use
-	Gate           Gate   // of the range's buffer
+	View           View   // of the range's buffer
 }
 
 // Holds counts who holds a range.
@@ -100,8 +97,7 @@ func (n *tally) Used() uint64 { return n.used }
 // noHits are the Hits of a Go program's cache: all use its methods.
 type noHits struct{}
 
-func (noHits) Opened(*Cache)              {}
-func (noHits) Gate(*Buffer) (Gate, error) { return nil, nil } // nobody else copies
+func (noHits) View(*Buffer) (View, error) { return nil, nil } // nobody else copies
 func (noHits) Asks(uintptr)               {}
 func (noHits) Add(_ int, r Shown) Holds   { return &tally{holds: 1, used: r.Used} }
 func (noHits) Remove(int)                 {}
@@ -132,7 +128,6 @@ func (d *Device) OpenShownCache(most uint64, hits Hits) (*Cache, error) {
 	defer d.leave()
 	c := &Cache{device: d, hits: hits, most: most}
 	d.caches.add(c)
-	hits.Opened(c)
 	return c, nil
 }
 
@@ -184,32 +179,27 @@ var started = time.Now()
 // them. Close of the Range gives them back. Errors: those of Device.Map, and ENOTSUP (the bytes
 // lie in several allocations, or the program has not loaded CUDA).
 func (c *Cache) Get(addr, size uint64) (*Range, error) {
-	r, _, err := c.Hold(addr, size, uint64(time.Since(started)))
-	return r, err
+	return c.Hold(addr, size, uint64(time.Since(started)))
 }
 
-// Hold is Get at a time of the clock by which the Hits date theirs. It reports whether the range
-// is newly pinned.
-func (c *Cache) Hold(addr, size, now uint64) (_ *Range, isNew bool, err error) {
+// Hold is Get at a time of the clock by which the Hits date theirs.
+func (c *Cache) Hold(addr, size, now uint64) (*Range, error) {
 	if err := checkPin(PinRequest{Addr: addr, Size: size}); err != nil {
-		return nil, false, err
+		return nil, err
 	}
 	if err := c.begin(); err != nil {
-		return nil, false, err
+		return nil, err
 	}
 	defer c.end()
-	p, isNew, err := c.find(addr, size, now)
+	p, err := c.find(addr, size, now)
 	if err != nil {
-		return nil, false, err
+		return nil, err
 	}
-	return &Range{cache: c, in: p, skip: addr - p.mapping.gpu, size: size}, isNew, nil
+	return &Range{cache: c, in: p, skip: addr - p.mapping.gpu, size: size}, nil
 }
 
-// Mapping is the mapping that the range lies in.
-func (r *Range) Mapping() *Mapping { return r.in.mapping }
-
-// Gate is what others copy through the range by; nil: nobody does.
-func (r *Range) Gate() Gate { return r.in.mapping.buffer.gate }
+// View is that of the range's buffer; nil: nobody else copies.
+func (r *Range) View() View { return r.in.mapping.buffer.view }
 
 // VA is the CPU's address of offset 0.
 func (r *Range) VA() uintptr { return r.in.mapping.va + uintptr(r.skip) }
@@ -254,7 +244,7 @@ func (c *Cache) Settle() error {
 	return nil
 }
 
-// Flush unpins all ranges that nobody holds. It returns ErrCopies while copies run through one.
+// Flush unpins all ranges that nobody holds.
 func (c *Cache) Flush() error {
 	if err := c.begin(); err != nil {
 		return err
@@ -266,24 +256,20 @@ func (c *Cache) Flush() error {
 			c.retire(i)
 		}
 	}
-	if slices.ContainsFunc(c.retired, func(p *kept) bool { return !p.holds.Held() }) {
-		return ErrCopies
-	}
 	return nil
 }
 
-// Close ends the cache and unpins all its ranges, held or not. It returns ErrCopies while
-// copies run through one.
+// Close ends the cache and unpins all its ranges, held or not.
 func (c *Cache) Close() error {
 	if err := c.begin(); err != nil {
 		return err
 	}
 	defer c.end()
 	c.forget()
-	c.retired = slices.DeleteFunc(c.retired, c.unpin)
-	if len(c.retired) > 0 {
-		return ErrCopies
+	for _, k := range c.retired {
+		c.unpin(k)
 	}
+	c.retired = nil
 	c.leave()
 	return nil
 }

@@ -47,10 +47,10 @@ func TestWhatACachePins(t *testing.T) {
 	}
 }
 
-// refusing are Hits that have no Gate for any buffer.
+// refusing are Hits that have no View for any buffer.
 type refusing struct{ noHits }
 
-func (refusing) Gate(*Buffer) (Gate, error) { return nil, unix.EAGAIN }
+func (refusing) View(*Buffer) (View, error) { return nil, unix.EAGAIN }
 
 // A step of a Get fails: no pin is left, and no buffer.
 func TestAGetThatFails(t *testing.T) {
@@ -62,7 +62,7 @@ func TestAGetThatFails(t *testing.T) {
 	require.NoError(t, err)
 	_, err = other.Get(0x30000, 8)
 	require.Equal(t, unix.EAGAIN, errno(err))
-	require.Equal(t, []string{"open", "pin", "unpin"}, f.Made())
+	require.Equal(t, []string{"open", "pin", "info", "info", "map", "unmap", "unpin"}, f.Made())
 	for what, want := range map[string]unix.Errno{"pin": unix.ENOTSUP, "info": unix.EIO, "map": unix.EDOM} {
 		f.Fail[what] = want
 		_, err := c.Get(0x30000, 8)
@@ -78,51 +78,6 @@ func TestAGetThatFails(t *testing.T) {
 		require.Equal(t, unix.EINVAL, errno(err))
 	}
 	require.Equal(t, 4, count(f, "pin"), "of bad arguments nothing is pinned")
-}
-
-// gated are Hits whose gates answer false while a copy runs.
-type gated struct {
-	mirror
-	gates []*gate
-}
-
-func (h *gated) Gate(*Buffer) (Gate, error) {
-	h.gates = append(h.gates, &gate{})
-	return h.gates[len(h.gates)-1], nil
-}
-
-// While copies run through its ranges a cache is neither flushed nor closed.
-func TestCopiesThroughACache(t *testing.T) {
-	d, f, _ := openMemory(t)
-	d.knows(chunks{})
-	h := new(gated)
-	c, err := d.OpenShownCache(1<<20, h)
-	require.NoError(t, err)
-	get := func(addr uint64) *Range {
-		r, err := c.Get(addr, 8)
-		require.NoError(t, err)
-		return r
-	}
-	a, b := get(0x10000), get(0x20000)
-	require.Same(t, h.gates[0], a.Gate())
-	require.ErrorIs(t, a.Mapping().Close(), ErrCopies)
-	require.NotSame(t, a.Mapping(), get(0x10000).Mapping(), "no copy may begin through that")
-	require.NoError(t, b.Close())
-	for range 2 {
-		require.ErrorIs(t, c.Flush(), ErrCopies)
-		require.Equal(t, 3, f.Live)
-	}
-	for range 2 {
-		require.ErrorIs(t, c.Close(), ErrCopies)
-		require.Equal(t, 3, f.Live)
-		require.Empty(t, h.ranges)
-	}
-	for _, g := range h.gates {
-		g.shut = true
-	}
-	require.NoError(t, c.Close())
-	require.Zero(t, f.Live)
-	require.ErrorIs(t, c.Close(), ErrClosed)
 }
 
 // The range that was used longest ago goes first. A hit is a use.

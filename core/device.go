@@ -23,7 +23,6 @@ type Device struct {
 	// holds it for writing. So nothing new appears once Close has begun.
 	mu     sync.RWMutex
 	closed bool
-	ended  bool // a Close has begun to end what was made through it
 
 	buffers  set[*Buffer]
 	memories set[*Memory]
@@ -32,6 +31,7 @@ type Device struct {
 	page atomic.Uint64 // the backend's page in bytes, as far as mapRange has found out; 0: unknown
 
 	cacheDriver func() (CacheDriver, error)
+	engine      engineUse
 }
 
 // set are the objects of one kind that were made through a device.
@@ -65,11 +65,11 @@ func (s *set[T]) all() []T {
 	return all
 }
 
-// UseMemory sets the functions of the host that make and end mappings. It must be
-// called before the first mapping.
-func UseMemory(mmap func(addr, size uintptr, prot, flags, fd int, offset uint64) (uintptr, error), munmap func(va, size uintptr) error) {
-	sys.UseMemory(sys.Memory{Mmap: mmap, Munmap: munmap})
-}
+// HostMemory are the functions of the host that make, move and end mappings.
+type HostMemory = sys.Memory
+
+// UseMemory sets them. It must be called before the first mapping.
+func UseMemory(m HostMemory) { sys.UseMemory(m) }
 
 // UseLoader sets how the CUDA driver is loaded. It must be called before the first open.
 func UseLoader(driver cuda.Loader) { cuda.UseLoader(driver) }
@@ -90,6 +90,7 @@ func Open(opts Options) (*Device, error) {
 	if d.cacheDriver == nil {
 		d.cacheDriver = cudaDriver
 	}
+	d.SetLongCopies(opts.LongCopies)
 	return d, nil
 }
 
@@ -166,31 +167,30 @@ func (d *Device) enter() error {
 
 func (d *Device) leave() { d.mu.RUnlock() }
 
+// IsClosed reports whether Close has begun.
+func (d *Device) IsClosed() bool {
+	d.mu.RLock()
+	defer d.mu.RUnlock()
+	return d.closed
+}
+
 // Close ends all mappings, buffers, allocations and caches that were made through the
-// device, and the device. When a step fails, Close goes on. It returns the first error.
-// After ErrCopies all is still pinned and mapped, but the caches have ended, no copy begins,
-// and every call but Close fails. Of several Closes one succeeds.
+// device, and the device. When a step fails, Close goes on. It returns the first error. Of
+// several Closes one succeeds.
 func (d *Device) Close() error {
 	d.mu.Lock()
+	closed := d.closed
 	d.closed = true
 	d.mu.Unlock()
-
+	if closed {
+		return fmt.Errorf("the device is closed, by gdr_close or Device.Close: %w", ErrClosed)
+	}
+	sys.FreeOld()
 	for _, c := range d.caches.all() {
 		c.abandon()
 	}
-	buffers := d.buffers.all()
-	if !retractAll(buffers) {
-		return ErrCopies
-	}
-	d.mu.Lock()
-	ended := d.ended
-	d.ended = true
-	d.mu.Unlock()
-	if ended {
-		return fmt.Errorf("the device is closed, by gdr_close or Device.Close: %w", ErrClosed)
-	}
 	var err error
-	for _, b := range buffers {
+	for _, b := range d.buffers.all() {
 		b.mu.Lock()
 		err = first(err, b.unpin())
 		b.mu.Unlock()

@@ -5,6 +5,7 @@ import (
 	"io"
 	"runtime/debug"
 	"sync"
+	"unsafe"
 
 	"gdrapi/core/internal/mmio"
 
@@ -42,7 +43,7 @@ func (d *Device) Map(addr, n uint64) (*Mapping, error) {
 		return nil, err
 	}
 	defer d.leave()
-	m, err := d.mapRange(addr, n, noHits{}.Gate)
+	m, err := d.mapRange(addr, n)
 	if err == nil {
 		m.owner = true
 	}
@@ -52,11 +53,11 @@ func (d *Device) Map(addr, n uint64) (*Mapping, error) {
 // pageSize is the backend's page in bytes, as far as mapRange has found out.
 func (d *Device) pageSize() uint64 { return max(d.page.Load(), hostPage) }
 
-// mapRange is Map in a device that is entered. gate makes the Gate of the buffer.
-func (d *Device) mapRange(addr, n uint64, gate func(*Buffer) (Gate, error)) (*Mapping, error) {
+// mapRange is Map in a device that is entered.
+func (d *Device) mapRange(addr, n uint64) (*Mapping, error) {
 	for {
 		page := d.pageSize()
-		m, needs, err := d.mapFrom(addr, n, page, gate)
+		m, needs, err := d.mapFrom(addr, n, page)
 		if needs > page {
 			d.page.Store(needs)
 		}
@@ -67,15 +68,16 @@ func (d *Device) mapRange(addr, n uint64, gate func(*Buffer) (Gate, error)) (*Ma
 }
 
 // mapFrom pins from a page boundary on, and maps. needs is the backend's page in bytes.
-func (d *Device) mapFrom(addr, n, page uint64, gate func(*Buffer) (Gate, error)) (_ *Mapping, needs uint64, err error) {
+func (d *Device) mapFrom(addr, n, page uint64) (_ *Mapping, needs uint64, err error) {
 	if err := checkPin(PinRequest{Addr: addr, Size: n}); err != nil {
 		return nil, 0, err
 	}
 	start := addr &^ (page - 1)
-	b, err := d.pin(PinRequest{Addr: start, Size: addr + n - start, Skip: addr - start}, gate)
+	b, err := d.pin(PinRequest{Addr: start, Size: addr + n - start, Skip: addr - start})
 	if err != nil {
 		return nil, 0, err
 	}
+	b.mu.Lock()
 	defer b.mu.Unlock()
 	if i, err := b.pin.Info(); err == nil {
 		needs = uint64(i.PageSize)
@@ -157,7 +159,11 @@ func (m *Mapping) readAt(p []byte, off int64, skip, size uint64) (n int, err err
 			}
 		}()
 	}
-	return m.copy(skip+uint64(off), p, func(va uintptr) { mmio.Read(p, va, m.typ) })
+	return m.copy(skip+uint64(off), p, func(at uint64) {
+		if !m.isLong(len(p), false) || !m.byEngine(at, unsafe.SliceData(p), uint64(len(p)), false) {
+			mmio.Read(p, m.va+uintptr(at), m.typ)
+		}
+	})
 }
 
 // WriteAt writes p from offset off on. Errors: EINVAL (the bytes do not lie in the mapping;
@@ -170,12 +176,16 @@ func (m *Mapping) writeAt(p []byte, off int64, skip, size uint64) (n int, err er
 	if uint64(off) > size || uint64(len(p)) > size-uint64(off) { // a negative off is larger, too
 		return 0, fmt.Errorf("write of %d bytes at offset %d: the mapping has %d: %w", len(p), off, size, unix.EINVAL)
 	}
-	return m.copy(skip+uint64(off), p, func(va uintptr) { mmio.Write(va, p, m.typ) })
+	return m.copy(skip+uint64(off), p, func(at uint64) {
+		if !m.isLong(len(p), true) || !m.byEngine(at, unsafe.SliceData(p), uint64(len(p)), true) {
+			mmio.Write(m.va+uintptr(at), p, m.typ)
+		}
+	})
 }
 
 // copy makes a copy of all of p, which starts at a byte of the mapping, unless the mapping
 // has ended.
-func (m *Mapping) copy(at uint64, p []byte, do func(va uintptr)) (n int, err error) {
+func (m *Mapping) copy(at uint64, p []byte, do func(at uint64)) (n int, err error) {
 	m.copies.RLock()
 	defer m.copies.RUnlock()
 	if m.ended {
@@ -192,6 +202,6 @@ func (m *Mapping) copy(at uint64, p []byte, do func(va uintptr)) (n int, err err
 			n, err = 0, fmt.Errorf("the driver has taken the pages of the mapping back (%v): %w", fault, unix.EIO)
 		}
 	}()
-	do(m.va + uintptr(at))
+	do(at)
 	return len(p), nil
 }

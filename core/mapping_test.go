@@ -146,7 +146,7 @@ func TestCloseWaitsForCopies(t *testing.T) {
 			require.NoError(t, err)
 			ended := make(chan error)
 			copied := 0
-			_, err = m.copy(0, make([]byte, 8), func(uintptr) {
+			_, err = m.copy(0, make([]byte, 8), func(uint64) {
 				go func() { ended <- end(d, b, m) }()
 				for m.copies.TryRLock() { // false once the end waits
 					m.copies.RUnlock()
@@ -195,8 +195,8 @@ func TestRevokedPages(t *testing.T) {
 	require.NoError(t, err)
 	defer unix.Munmap(other)
 	require.Panics(t, func() { _, _ = m.WriteAt(other[:8], 0) })
-	require.PanicsWithValue(t, "mine", func() { _, _ = m.copy(0, nil, func(uintptr) { panic("mine") }) })
-	after := func(va uintptr) { mmio.Write(va+1<<16, make([]byte, 8), WriteCombined) }
+	require.PanicsWithValue(t, "mine", func() { _, _ = m.copy(0, nil, func(uint64) { panic("mine") }) })
+	after := func(at uint64) { mmio.Write(m.va+uintptr(at)+1<<16, make([]byte, 8), WriteCombined) }
 	require.Panics(t, func() { _, _ = m.copy(0, nil, after) }, "the first byte after the mapping is not its own")
 	require.NoError(t, m.Close(), "a panic has left nothing locked")
 

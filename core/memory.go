@@ -23,11 +23,6 @@ type Memory struct {
 // rounded up to the driver's unit. Alloc initialises CUDA. Errors: EINVAL (0 bytes), ENODEV,
 // ENOMEM.
 func (d *Device) Alloc(ordinal int, size uint64) (*Memory, error) {
-	return d.AllocShown(ordinal, size, func(*Memory) {})
-}
-
-// AllocShown is Alloc. It shows the memory to others before Close of the device may free it.
-func (d *Device) AllocShown(ordinal int, size uint64, show func(*Memory)) (*Memory, error) {
 	if err := d.enter(); err != nil {
 		return nil, err
 	}
@@ -38,7 +33,6 @@ func (d *Device) AllocShown(ordinal int, size uint64, show func(*Memory)) (*Memo
 	}
 	m := &Memory{device: d, alloc: a}
 	d.memories.add(m)
-	show(m)
 	return m, nil
 }
 

@@ -21,10 +21,10 @@ type kept struct {
 }
 
 // find holds a range that has the size bytes at addr. It pins one if there is none.
-func (c *Cache) find(addr, size, now uint64) (_ *kept, isNew bool, err error) {
+func (c *Cache) find(addr, size, now uint64) (_ *kept, err error) {
 	if c.driver == nil {
 		if c.driver, err = c.device.cacheDriver(); err != nil {
-			return nil, false, err
+			return nil, err
 		}
 		c.hits.Asks(c.driver.PointerGetAttribute())
 	}
@@ -32,15 +32,14 @@ func (c *Cache) find(addr, size, now uint64) (_ *kept, isNew bool, err error) {
 	id, err := c.driver.BufferID(addr)
 	if err != nil {
 		c.retireUseless(plan{start: addr, end: addr + 1}, false)
-		return nil, false, fmt.Errorf("give the address of GPU memory, not %#x: %w", addr, err)
+		return nil, fmt.Errorf("give the address of GPU memory, not %#x: %w", addr, err)
 	}
 	// Another thread may have pinned it by now.
 	if k := c.hold(addr, size, id, now); k != nil {
-		return k, false, nil
+		return k, nil
 	}
 	c.retireUseless(plan{id: id, start: addr, end: addr + 1}, false)
-	k, err := c.add(addr, size, id, now)
-	return k, true, err
+	return c.add(addr, size, id, now)
 }
 
 // after is the index of the first range that starts after addr.
@@ -143,11 +142,31 @@ func (c *Cache) pin(p plan) (*Mapping, error) {
 		return nil, fmt.Errorf("%d ranges of this cache are held; put some: %w", MaxRanges, unix.ENOMEM)
 	}
 	for {
-		m, err := c.device.mapRange(p.start, p.end-p.start, c.hits.Gate)
+		m, err := c.pinOnce(p)
 		if !errors.Is(err, unix.ENOMEM) && !errors.Is(err, unix.EMFILE) || !c.evict() {
 			return m, err
 		}
 	}
+}
+
+// pinOnce pins and maps, and shows the buffer to others.
+func (c *Cache) pinOnce(p plan) (*Mapping, error) {
+	m, err := c.device.mapRange(p.start, p.end-p.start)
+	if err != nil {
+		return nil, err
+	}
+	v, err := c.hits.View(m.buffer)
+	if err != nil {
+		return nil, first(err, m.buffer.end())
+	}
+	if v == nil {
+		return m, nil
+	}
+	if err = m.buffer.showEntered(v); err != nil {
+		v.Gone()
+		return nil, err
+	}
+	return m, nil
 }
 
 // insert adds a range with one hold.
@@ -156,7 +175,7 @@ func (c *Cache) insert(p plan, m *Mapping, now uint64) *kept {
 	k := &kept{mapping: m, start: p.start, end: p.end, id: p.id, bytes: c.pages(p)}
 	at := c.after(p.start)
 	c.live = slices.Insert(c.live, at, k)
-	k.holds = c.hits.Add(at, Shown{Start: p.start, End: p.end, ID: p.id, VA: uint64(m.va) + m.skip, Used: now, Gate: m.buffer.gate})
+	k.holds = c.hits.Add(at, Shown{Start: p.start, End: p.end, ID: p.id, VA: uint64(m.va) + m.skip, Used: now, View: m.buffer.view})
 	c.setPinned(c.pinned + k.bytes)
 	return k
 }
@@ -191,19 +210,17 @@ func (c *Cache) retire(at int) {
 	k.holds.Retire(true)
 	c.live = slices.Delete(c.live, at, at+1)
 	c.hits.Remove(at)
-	if k.holds.Held() || !c.unpin(k) {
+	if k.holds.Held() {
 		c.retired = append(c.retired, k)
+	} else {
+		c.unpin(k)
 	}
 }
 
-// unpin unpins k, unless copies still run through it. If the driver fails, the buffer is
-// gone as well.
-func (c *Cache) unpin(k *kept) bool {
-	if k.mapping.buffer.end() == ErrCopies {
-		return false
-	}
+// unpin unpins k. If the driver fails, the buffer is gone as well.
+func (c *Cache) unpin(k *kept) {
+	_ = k.mapping.buffer.end()
 	c.setPinned(c.pinned - k.bytes)
-	return true
 }
 
 // setPinned shows puts whether too much is pinned.
@@ -214,7 +231,13 @@ func (c *Cache) setPinned(bytes uint64) {
 
 // dropRetired unpins the retired ranges that have no hold any more.
 func (c *Cache) dropRetired() {
-	c.retired = slices.DeleteFunc(c.retired, func(k *kept) bool { return !k.holds.Held() && c.unpin(k) })
+	c.retired = slices.DeleteFunc(c.retired, func(k *kept) bool {
+		if k.holds.Held() {
+			return false
+		}
+		c.unpin(k)
+		return true
+	})
 }
 
 // oldest is the index of the unheld range whose last use is the longest ago, or -1 if all

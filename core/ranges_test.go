@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"gdrapi/core/backend"
+	"gdrapi/core/backend/backendtest"
 	"gdrapi/core/cuda"
 
 	"github.com/stretchr/testify/require"
@@ -96,6 +97,13 @@ func (f *fake) AllocationRange(addr uint64) (base, size uint64, err error) {
 
 func (f *fake) PointerGetAttribute() uintptr { return 0x1234 }
 
+// pins is how many pinnings there were until now.
+func (f *fake) pins() int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return len(f.sizes)
+}
+
 func (f *fake) Name() string                        { return "fake" }
 func (f *fake) Open() (backend.Session, error)      { return f, nil }
 func (f *fake) Attribute(backend.Attr) (int, error) { return 0, nil }
@@ -126,6 +134,7 @@ func (p *pinning) Info() (backend.Info, error) {
 }
 
 func (p *pinning) Map(uint64, backend.MappingType) (uintptr, backend.MappingType, error) {
+	backendtest.NoMemory(uintptr(p.n << 32))
 	return uintptr(p.n << 32), backend.WC, p.fail["map"]
 }
 
@@ -186,14 +195,14 @@ func newUser(t *testing.T, most uint64) *user {
 
 func (u *user) get(addr, size uint64) *Range {
 	u.t.Helper()
-	r, _, err := u.Hold(addr, size, u.now.Add(1))
+	r, err := u.Hold(addr, size, u.now.Add(1))
 	require.NoError(u.t, err)
 	return r
 }
 
 func (u *user) refused(addr, size uint64, want unix.Errno) {
 	u.t.Helper()
-	_, _, err := u.Hold(addr, size, u.now.Add(1))
+	_, err := u.Hold(addr, size, u.now.Add(1))
 	require.ErrorIs(u.t, err, want)
 }
 
@@ -205,10 +214,11 @@ func (u *user) put(r *Range) {
 // visit gets and puts a range. It reports whether that was pinned for it.
 func (u *user) visit(addr, size uint64) (isNew bool) {
 	u.t.Helper()
-	r, isNew, err := u.Hold(addr, size, u.now.Add(1))
+	before := u.pins()
+	r, err := u.Hold(addr, size, u.now.Add(1))
 	require.NoError(u.t, err)
 	u.put(r)
-	return isNew
+	return u.pins() > before
 }
 
 // starts are where the cache's ranges begin.
@@ -261,8 +271,8 @@ func TestHolds(t *testing.T) {
 func TestHits(t *testing.T) {
 	u := newUser(t, 1<<30)
 	first := u.get(at(1)+5, 100)
-	require.EqualValues(t, at(1), first.Mapping().GPU())
-	require.EqualValues(t, first.Mapping().VA()+5, first.VA())
+	require.EqualValues(t, at(1), first.in.mapping.GPU())
+	require.EqualValues(t, first.in.mapping.VA()+5, first.VA())
 	require.EqualValues(t, 0x1234, u.asks)
 	for _, c := range []struct {
 		addr, size uint64
@@ -273,10 +283,11 @@ func TestHits(t *testing.T) {
 		{at(1) + gpu, 1, false}, {at(1) + gpu + 5, 9, true}, {at(1), 2 * gpu, false},
 		{at(1) + gpu, gpu, true}, {at(2), 1, false}, {at(7) + allocation - 1, 1, false},
 	} {
-		got, isNew, err := u.Hold(c.addr, c.size, u.now.Add(1))
+		before := u.pins()
+		got, err := u.Hold(c.addr, c.size, u.now.Add(1))
 		require.NoError(t, err)
-		require.Equal(t, c.hit, !isNew, "%#x, %d bytes", c.addr, c.size)
-		require.EqualValues(t, c.addr-got.Mapping().GPU(), got.VA()-got.Mapping().VA())
+		require.Equal(t, c.hit, u.pins() == before, "%#x, %d bytes", c.addr, c.size)
+		require.EqualValues(t, c.addr-got.in.mapping.GPU(), got.VA()-got.in.mapping.VA())
 		u.put(got)
 		u.shown()
 	}
@@ -314,7 +325,7 @@ func TestPlan(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			u := newUser(t, 1<<30)
 			u.split, u.noRange, u.gpuPage = c.split, c.noRange, 4096
-			r, _, err := u.Hold(c.addr, c.size, 1)
+			r, err := u.Hold(c.addr, c.size, 1)
 			require.Equal(t, c.asked, u.asked)
 			if c.err != nil {
 				require.ErrorIs(t, err, c.err)
@@ -322,7 +333,7 @@ func TestPlan(t *testing.T) {
 				return
 			}
 			require.NoError(t, err)
-			m := r.Mapping()
+			m := r.in.mapping
 			require.EqualValues(t, 0, m.GPU()%4096)
 			require.Equal(t, c.want, u.live[0].end-u.live[0].start)
 			require.LessOrEqual(t, m.GPU(), c.addr)
@@ -358,7 +369,7 @@ func TestOthersMakeRoom(t *testing.T) {
 			u.put(a)
 			c := u.get(at(3), 64)
 			require.Len(t, u.made, 2)
-			require.False(t, a.Mapping().isOpen(), "it had to go")
+			require.False(t, a.in.mapping.isOpen(), "it had to go")
 			u.put(b)
 			u.put(c)
 			require.NoError(t, u.Flush())
@@ -380,7 +391,7 @@ func TestOtherMemoryThere(t *testing.T) {
 	u.put(old)
 	u.renew(1)
 	second := u.get(at(1), 64)
-	require.NotSame(t, old.Mapping(), second.Mapping())
+	require.NotSame(t, old.in.mapping, second.in.mapping)
 	require.Len(t, u.made, 1)
 	u.renew(1)
 	third := u.get(at(1), 64)
@@ -418,7 +429,7 @@ func TestOtherMemoryThere(t *testing.T) {
 func TestNoID(t *testing.T) {
 	u := newUser(t, 1<<30)
 	u.nameless = true
-	_, _, err := u.Hold(at(1), 8, 1)
+	_, err := u.Hold(at(1), 8, 1)
 	require.ErrorIs(t, err, unix.ENOTSUP)
 	require.ErrorContains(t, err, "use gdr_pin_buffer")
 	require.Empty(t, u.sizes)
@@ -523,18 +534,18 @@ func TestNoMoreHolds(t *testing.T) {
 func TestUnpinnedByTheCaller(t *testing.T) {
 	u := newUser(t, 1<<30)
 	a := u.get(at(1), 64)
-	require.NoError(t, a.Mapping().buffer.Close())
+	require.NoError(t, a.in.mapping.buffer.Close())
 	b := u.get(at(1), 64)
-	require.NotSame(t, a.Mapping(), b.Mapping())
+	require.NotSame(t, a.in.mapping, b.in.mapping)
 	u.put(a)
 	u.put(b)
 	u.shown()
 	require.False(t, u.visit(at(1), 64))
-	require.NoError(t, b.Mapping().Close(), "unmapped, not unpinned")
+	require.NoError(t, b.in.mapping.Close(), "unmapped, not unpinned")
 	long := u.get(at(1), 2*gpu)
 	require.Len(t, u.made, 1)
 	u.put(long)
-	require.NoError(t, long.Mapping().buffer.Close())
+	require.NoError(t, long.in.mapping.buffer.Close())
 	u.visit(at(1)+gpu, 2*gpu)
 	require.Len(t, u.live, 1, "what has some of the bytes of another is gone, too")
 	require.NoError(t, u.Flush())
@@ -602,7 +613,7 @@ func TestNoPlaceLeft(t *testing.T) {
 	u.put(held[7])
 	u.get(at(2), 1)
 	require.Len(t, u.made, MaxRanges)
-	require.False(t, held[7].Mapping().isOpen())
+	require.False(t, held[7].in.mapping.isOpen())
 	u.renew(2)
 	u.refused(at(2), 1, unix.ENOMEM)
 	require.Len(t, u.retired, 1, "what is retired and held counts, too")
@@ -668,11 +679,11 @@ func TestThreads(t *testing.T) {
 			for time.Now().Before(stop) {
 				i := 1 + rand.IntN(7)
 				addr := at(i) + uint64(rand.IntN(2*gpu))
-				r, _, err := u.Hold(addr, 1+uint64(rand.IntN(gpu)), u.now.Add(1))
+				r, err := u.Hold(addr, 1+uint64(rand.IntN(gpu)), u.now.Add(1))
 				if err != nil {
 					continue
 				}
-				if !r.Mapping().isOpen() || addr < r.Mapping().GPU() || addr >= r.Mapping().GPU()+r.Mapping().Mapped() {
+				if !r.in.mapping.isOpen() || addr < r.in.mapping.GPU() || addr >= r.in.mapping.GPU()+r.in.mapping.Mapped() {
 					t.Errorf("%#x is not pinned while it is held", addr)
 					return
 				}

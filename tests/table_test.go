@@ -2,9 +2,9 @@
 
 // Package tests has the table of all test programs. Each group is a test function, so that
 //
-//	go test ./tests/... -run ext/threads/rm
+//	go test ./tests/... -run ext/cache/rm
 //
-// builds what ext/threads needs and runs it on the backend rm. package suite says what a
+// builds what ext/cache needs and runs it on the backend rm. package suite says what a
 // line of the table may hold. In Cmd, Env and Make, $B is the build folder, $TOP the
 // top of the tree, $BACKEND the backend; $GO and $MAKE are these commands.
 package tests
@@ -62,7 +62,6 @@ func Test_python(t *testing.T)          { Run(t) }
 func Test_release(t *testing.T)         { Run(t) }
 func Test_rm(t *testing.T)              { Run(t) }
 func Test_sanity(t *testing.T)          { Run(t) }
-func Test_steps(t *testing.T)           { Run(t) }
 func Test_stress(t *testing.T)          { Run(t) }
 func Test_suite(t *testing.T)           { Run(t) }
 func Test_tools(t *testing.T)           { Run(t) }
@@ -76,22 +75,13 @@ func Test_vm_debug(t *testing.T)        { Run(t) }
 
 // The groups that take longest come first: programs start in the table's order.
 var table = []Group{
-	// The copy routines, the threads behind them, and how the way is chosen.
+	// The copy routines, what copies refuse, and their fences, instruction by instruction.
 	{Name: "copy", Rows: []Program{
 		{Name: "routines", Cmd: cmd("$B/bin/copy_test")},
 		{Name: "machines", Cmd: cmd("$B/bin/machines_test")},
 		{Name: "data", Cmd: cmd("$B/bin/data_test")},
-		{Name: "pool", Cmd: cmd("$B/bin/ext_pool")},
-		{Name: "pool_steps", Cmd: cmd("$B/bin/pool_steps")},
-		{Name: "pool_rules", Cmd: cmd("$B/bin/pool_rules")},
-		{Name: "threads", Cmd: cmd("$B/bin/threads_test")},
-		{Name: "choice", Cmd: cmd("$B/bin/auto_test")},
-	}},
-
-	// Every instruction of a copy: signals, fences.
-	{Name: "steps", Rows: []Program{
-		{Name: "steps", Cmd: cmd("$B/bin/steps")},
 		{Name: "fences", Cmd: cmd("$B/bin/fences")},
+		{Name: "threads", Cmd: cmd("$B/bin/threads_test")},
 	}},
 
 	// The library in hosts that do what hosts do.
@@ -99,7 +89,6 @@ var table = []Group{
 
 	// What gdrapi_ext.h adds.
 	{Name: "ext", Rows: append(exts,
-		Program{Name: "engine"}, Program{Name: "extents"}, Program{Name: "ways"},
 		Program{Name: "cache_steps", Cmd: cmd("$B/bin/ext_cache_steps", "--steps")})},
 
 	// The conformance suite.
@@ -128,7 +117,7 @@ var table = []Group{
 
 	// The Go packages.
 	{Name: "go", Rows: []Program{
-		goTest(Program{Name: "core", Sim: Plain}, "./core/...", "./capi/door", "./capi/cpus", "./capi/handle", "./capi/host", "./capi/long"),
+		goTest(Program{Name: "core", Sim: Plain}, "./core/...", "./capi/handle", "./capi/host"),
 		// As a Go program without cgo uses it, on each simulated driver.
 		{Name: "library", Cmd: cmd("$B/bin/core_test", "-test.v", "-test.run", "^(TestLibrary|TestMemoryThatNeedsTheWatch|Example)"),
 			Count: GoTest, On: all, Make: cmd("doubles", "$B/bin/core_test")},
@@ -288,7 +277,7 @@ var table = []Group{
 			"--suppressions=tests/c/abi/badinput.supp", "$B/bin/badinput"), Make: cmd("$B/bin/badinput"), On: all,
 			Needs: cmd("valgrind")},
 		{Name: "watch", Cmd: cmd("$B/asan/watch_test", "$B/watched"), Make: cmd("watch-test")},
-		goTest(Program{Name: "race", Sim: Plain}, "-race", "./core/...", "./capi/door"),
+		goTest(Program{Name: "race", Sim: Plain}, "-race", "./core/...", "./capi/handle"),
 	}},
 
 	// The data plane under ThreadSanitizer.
@@ -365,9 +354,7 @@ var table = []Group{
 	{Name: "containers", When: Named, Rows: []Program{containers}},
 
 	// The guest programs at their full length.
-	{Name: "stress", When: Named, Rows: slices.Concat(long("guest", guests), []Program{
-		{Name: "steps", Cmd: cmd("$B/bin/steps", "--full"), Limit: -1},
-	}, long("", tsans))},
+	{Name: "stress", When: Named, Rows: slices.Concat(long("guest", guests), long("", tsans))},
 
 	// Another machine under emulation: ARCH=arm64 or ppc64le.
 	{Name: "arch", When: Named, Rows: emulated(env("ARCH", "arm64"))},
@@ -393,20 +380,17 @@ var guests = []Program{
 }
 
 var exts = []Program{
-	{Name: "threads", On: all, Cases: Guest},
 	{Name: "dma", On: all, Cases: Guest},
+	{Name: "race", On: all, Cases: Guest},
 	{Name: "cache", On: all, Cases: Guest},
 	{Name: "many", On: all, Cases: Guest},
-	{Name: "auto", On: all, Cases: Guest},
 	{Name: "export", On: all, Cases: Guest},
 	{Name: "beside", On: all, Cases: Guest},
 	{Name: "calls", On: all, Cases: Guest},
 }
 
 var tsans = []Program{
-	{Name: "data", Cmd: cmd("$B/bin/guest_tsan")},
-	{Name: "pool", Cmd: cmd("$B/bin/ext_pool_tsan"), Env: cmd("GDRCOPY_COPY_IMPL=portable")},
-	{Name: "engine", Cmd: cmd("$B/bin/ext_engine_tsan")},
+	{Name: "race", Cmd: cmd("$B/bin/race_tsan")},
 	{Name: "cache", Cmd: cmd("$B/bin/ext_cache_tsan")},
 }
 
@@ -479,7 +463,7 @@ func fuzzers(seconds, runs string, limit time.Duration) []Program {
 		Name: "abi", On: all, Tree: "fuzz", Limit: limit, Make: cmd("fuzz-build"), Env: cmd("ASAN_OPTIONS=detect_leaks=0"),
 		Cmd: cmd("tests/fuzz/fuzz.sh", "$B/fuzz/abi_fuzz", seconds, "$B/fuzz/$BACKEND"),
 	}}
-	for _, f := range [][2]string{{"core", "FuzzOptions"}, {"capi/handle", "FuzzTable"}, {"capi/handle", "FuzzEpoch"}} {
+	for _, f := range [][2]string{{"core", "FuzzOptions"}} {
 		p := goTest(Program{Name: f[1], Limit: limit}, "-timeout", "0", "-run", "^$", "-fuzz", "^"+f[1]+"$",
 			"-fuzzminimizetime", "1s", "-fuzztime", runs+"x", "./"+f[0])
 		programs = append(programs, p)
@@ -623,7 +607,7 @@ func emulated(arch string) []Program {
 		Env: cmd("GDRCOPY_BACKEND=dmabuf")})
 	// Those that start no program and compile none.
 	add(goTest(Program{Name: "go", Env: cmd("GOOS=linux", "GOARCH="+arch, "CGO_ENABLED=1", "CC="+compilers[arch])}, "-exec", run,
-		"./core", "./capi/door", "./capi/cpus", "./capi/handle", "./core/internal/gdrdrv", "./core/internal/mmio", "./cmd/gdrcopy_report/..."))
+		"./core", "./capi/handle", "./core/internal/gdrdrv", "./core/internal/mmio", "./cmd/gdrcopy_report/..."))
 	return programs
 }
 

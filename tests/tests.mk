@@ -15,14 +15,13 @@ CLANG     ?= clang
 DOUBLES   := $(D)/libcuda.so.1 $(D)/libcuda.so $(D)/rm_sim
 # What programs are built from, or again for, beside their own source.
 COPY_C    := $(wildcard capi/copy/*.c)
-LONG_C    := $(wildcard capi/long/*.c)
-CAPI_H    := $(wildcard capi/*.h capi/host/*.h capi/long/*.h capi/copy/*.h)
+CAPI_H    := $(wildcard capi/*.h capi/host/*.h capi/copy/*.h)
 GUEST_H   := $(wildcard $(T)/guest/*.h tools/*.h)
 
 # The groups of tests/table_test.go: one target for each.
 GROUPS    := abi arch badinput capi consumers-quick containers copy counts cross docs doctor doubles examples ext \
 	     fresh fuzz go go-next go-oldest gpu guest install kmod-dkms kmod-matrix kmod-static man memory offline packages python release rm \
-	     sanity steps suite tools tsan vkgdr vm vm-all vm-arm64 vm-card vm-debug
+	     sanity suite tools tsan vkgdr vm vm-all vm-arm64 vm-card vm-debug
 
 # The program that builds what tests need, runs them, and ends with the counts.
 SUITE     := $(B)/suite

@@ -5,7 +5,6 @@
 #ifndef GDR_COPY_H
 #define GDR_COPY_H
 
-#include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -16,21 +15,20 @@
 typedef void copy_span(void *dst, const void *src, size_t n);
 
 /*
- * Writes the last bytes, fences (copy_fence_store), releases the record (*busy = 0), and
- * returns 0. A tail call of a small write. Its index in the table is the number of bytes.
+ * Writes as many bytes as its index in the table says, fences (copy_fence_store), and
+ * returns 0: the tail call of a small write.
  */
-typedef int copy_write(_Atomic uint64_t *busy, void *dev, const void *host);
+typedef int copy_write(void *dev, const void *host);
 
-/* Reads 0 < n <= COPY_LINE bytes, fences before and after, and releases the record. */
-typedef int copy_read(void *host, const void *dev, size_t n, _Atomic uint64_t *busy);
+/* Reads 0 < n <= COPY_LINE bytes, with the fences that its loads need, and returns 0. */
+typedef int copy_read(void *host, const void *dev, size_t n);
 
 /*
  * One implementation.
  *
  * to() writes n > 0 bytes from host memory into a WC mapping. from() reads n > 0 bytes
  * out of one. Neither fences: the caller does (copy_fence_*). Copies of up to COPY_LINE
- * bytes have functions that end the copy as well. write[n] writes n bytes. read() reads,
- * with the fences that its loads need.
+ * bytes have functions that fence as well: write[n] writes n bytes, read() reads.
  *
  * gather() reads n whole lines, each from its own address. It stores them one after the
  * other, by loads that do not wait for each other. It does not fence. NULL: the CPU has
@@ -51,7 +49,6 @@ struct copy_impl {
 	bool (*usable)(void);	/* the CPU and the OS support it */
 	copy_span *to;		/* the device */
 	copy_span *from;
-	size_t chunk;	/* what a thread takes at once of a shared read; 0: as is best for GPU memory */
 	copy_read *read;
 	void (*gather)(void *lines, const void *const *devs, size_t n);
 	copy_write *write[COPY_LINE + 1];	/* there is no entry 0 */

@@ -59,18 +59,9 @@ COPY_SIZES(COPY_WRITE)
 COPY_WRITE(64)
 
 /* What a copy_write does after it wrote its bytes. */
-static inline int copy_end(_Atomic uint64_t *busy)
+static inline int copy_end(void)
 {
 	copy_fence_store();
-	atomic_store_explicit(busy, 0, memory_order_release);
-	return 0;
-}
-
-/* What a copy_read does after it read its bytes. */
-static inline int copy_end_read(_Atomic uint64_t *busy)
-{
-	copy_fence_read_end();
-	atomic_store_explicit(busy, 0, memory_order_release);
 	return 0;
 }
 

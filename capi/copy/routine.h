@@ -157,15 +157,15 @@ static TARGET void from(void *host, const void *dev, size_t n)
 #define STORE_LINE(dev, host) move(dev, host, COPY_LINE, load_host, store_dev)
 #endif
 
-static TARGET int write_line(_Atomic uint64_t *busy, void *dev, const void *host)
+static TARGET int write_line(void *dev, const void *host)
 {
 	if ((uintptr_t)dev % COPY_LINE)
-		return copy_write_64(busy, dev, host);
+		return copy_write_64(dev, host);
 	STORE_LINE(dev, host);
-	return copy_end(busy);
+	return copy_end();
 }
 
-static int read(void *host, const void *dev, size_t n, _Atomic uint64_t *busy)
+static int read(void *host, const void *dev, size_t n)
 {
 	if (copy_in_block(dev, n, sizeof(vec))) {
 		copy_fence_load_begin();
@@ -174,7 +174,8 @@ static int read(void *host, const void *dev, size_t n, _Atomic uint64_t *busy)
 		copy_fence_read_begin();
 		from(host, dev, n);
 	}
-	return copy_end_read(busy);
+	copy_fence_read_end();
+	return 0;
 }
 
 static TARGET void gather(void *lines, const void *const *devs, size_t n)

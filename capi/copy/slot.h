@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * slot.h - the memory that Go writes and the copy routines read.
+ * slot.h - the table of handles, which Go writes and C's copies read without a lock.
  *
  * Both sides of the library know this layout: here in C, and in capi/handle/layout.go.
- * TestLayout there compares the two. docs/design.md has the protocol of a copy and an
- * unmap.
+ * TestLayout there compares the two.
  *
  * A handle is 64 bits: epoch (12) | generation (32) | index (20), from the highest bit
  * down.
@@ -30,87 +29,98 @@
 #define GDR_SLOT_COUNT (1u << GDR_HANDLE_INDEX_BITS)
 
 /*
- * One pinned buffer as the data plane sees it; one cache line. key is the handle while
- * the buffer is mapped, and 0 at all other times. It is stored last (release) when a
- * mapping is made, and cleared first when a mapping goes. The other fields do not change
- * while any hazard (below) names the key.
+ * One pinned buffer as the copies see it; one cache line. key is the handle while the
+ * buffer is mapped. At all other times key and len are 0, and the type is None.
+ *
+ * state is a count of changes, the bit GDR_SLOT_CHANGES, and in the lowest two bits the
+ * enum gdr_mapping_type. Go sets the bit before it changes the other fields. After them it
+ * stores the next count, with the type. A reader loads state, then the fields, then state
+ * again: two equal values say that the fields are of one mapping. The count is needed
+ * because an unmap and a map of the same pin publish the same handle again, with another
+ * address or length.
  */
+#define GDR_SLOT_TYPE 3u
+#define GDR_SLOT_CHANGES 4u
+#define GDR_SLOT_COUNTS 8u	/* one change */
 struct gdr_slot {
+	_Atomic uint64_t state;
 	_Atomic uint64_t key;
-	uint64_t va;	/* address of the mapping's first byte */
-	uint64_t len;	/* bytes mapped */
-	uint32_t type;	/* enum gdr_mapping_type */
-	uint32_t pad0;
+	_Atomic uint64_t va;	/* address of the mapping's first byte */
+	_Atomic uint64_t len;	/* bytes mapped */
 	_Atomic uint64_t cache;	/* a cache's handle, which finds its line (cache_range.h); else 0 */
-	uint64_t pad1[3];
+	uint64_t pad[3];
 };
 
-/*
- * What one thread copies through right now; one cache line of its own.
- *
- * - owner is the ID of the thread that took the record, and 0 in a free record. A thread
- *   that ends leaves its ID there. self tells it from a later thread of that ID (see
- *   data.c).
- * - busy[i] is the handle of the copy at nesting level i, and 0 without a copy. A signal
- *   handler may copy inside a copy, hence the levels.
- * - A copy of many pieces may have many handles. Its busy[i] is a number: what counts the
- *   thread's copies of many pieces, then two bits. A handle has an epoch, a number has
- *   none. The two bits are 0 at first, and the copy may have any handle. When all pieces
- *   were looked at, and they have up to three handles, the bits say how many: names has
- *   them. Only a copy at level 0 says so.
- *
- * Records are taken from the end of the array. So the first records taken end a page, and
- * the header ends a page too. A CPU compares addresses of loads with those of pending
- * stores by their last 12 bits. With a record at a page's start, a copy from the start of
- * a host page waited for the store of busy.
- */
-#define GDR_HAZARD_LEVELS 3
-#define GDR_HAZARD_NAMES 3u
-struct gdr_hazard {
-	_Atomic uint32_t owner;
-	uint32_t pad0;
-	_Atomic uint64_t busy[GDR_HAZARD_LEVELS];
-	_Atomic uint64_t names[GDR_HAZARD_NAMES];
-	_Atomic uint64_t self;	/* where the owner's own data lie; 0: not said */
-};
-#define GDR_HAZARD_COUNT (1u << 16)
-
-/* The number of a copy of many pieces, and how many names it has. */
-#define GDR_MANY_SHIFT 2
-#define GDR_MANY_NAMES ((1u << GDR_MANY_SHIFT) - 1)
-
-static inline bool gdr_is_many(uint64_t busy)
-{
-	return busy && !(busy >> GDR_HANDLE_EPOCH_SHIFT);
-}
-
-/* Whether a copy that a record of this word shows has the key, or may have it. */
-static inline bool gdr_copy_has(const struct gdr_hazard *record, uint64_t busy, uint64_t key)
-{
-	unsigned int names = busy & GDR_MANY_NAMES;
-
-	if (!gdr_is_many(busy))
-		return busy == key;
-	for (unsigned int i = 0; i < names; i++)
-		if (atomic_load_explicit(&record->names[i], memory_order_acquire) == key)
-			return true;
-	return !names;
-}
-
-/*
- * The last line of the table's first page.
- */
+/* Where the slots are. It lies in the page that a fork empties (page.h). */
 struct gdr_table {
-	uint32_t epoch;
-	_Atomic uint32_t fenced;	/* 1: no membarrier here, copies must fence */
-	_Atomic uint32_t hazards_used;	/* records ever taken: the last ones of the array */
+	/* Address of struct gdr_slot[GDR_SLOT_COUNT]; 0: the library is not open here. */
+	_Atomic uint64_t slots;
 	_Atomic uint32_t mixed;	/* 1: mappings of more than one type are live */
-	uint64_t slots;		/* address of struct gdr_slot[GDR_SLOT_COUNT] */
-	uint64_t hazards;	/* address of struct gdr_hazard[GDR_HAZARD_COUNT] */
+	uint32_t pad;
 };
 
 _Static_assert(sizeof(struct gdr_slot) == 64, "one cache line a slot");
-_Static_assert(sizeof(struct gdr_hazard) == 64, "one cache line a thread");
-_Static_assert(sizeof(struct gdr_table) == 32, "capi/handle/layout.go");
+_Static_assert(sizeof(struct gdr_table) == 16, "capi/handle/layout.go");
+
+static inline const struct gdr_slot *gdr_slots(const struct gdr_table *table)
+{
+	return (const struct gdr_slot *)(uintptr_t)atomic_load_explicit(&table->slots,
+									memory_order_acquire);
+}
+
+/* The slot that a handle has; the library is open in this process. */
+static inline const struct gdr_slot *gdr_slot_of(const struct gdr_table *table, uint64_t handle)
+{
+	return gdr_slots(table) + (handle & (GDR_SLOT_COUNT - 1));
+}
+
+/* A mapping, as one reading of its slot shows it. */
+struct gdr_view {
+	uint64_t va, len;
+	uint32_t type;	/* 0: the handle is not mapped */
+};
+
+/* Whether size bytes at dev, which are not 0, lie in the mapping. */
+static inline bool gdr_view_has(struct gdr_view v, const void *dev, uint64_t size)
+{
+	return size - 1 < v.len && (uintptr_t)dev - v.va <= v.len - size;
+}
+
+/* The loads acquire, so that the second one of state comes after those of the fields. */
+static inline struct gdr_view gdr_slot_read(const struct gdr_slot *slot, uint64_t handle)
+{
+	uint64_t state = atomic_load_explicit(&slot->state, memory_order_acquire);
+	uint64_t key = atomic_load_explicit(&slot->key, memory_order_acquire);
+	struct gdr_view v = {
+		.va = atomic_load_explicit(&slot->va, memory_order_acquire),
+		.len = atomic_load_explicit(&slot->len, memory_order_acquire),
+		.type = state & GDR_SLOT_TYPE,
+	};
+
+	if (key != handle || state & GDR_SLOT_CHANGES ||
+	    atomic_load_explicit(&slot->state, memory_order_relaxed) != state)
+		v.type = 0;
+	return v;
+}
+
+/*
+ * Whether the handle has a mapping of that type with size bytes at dev: the same reading, as
+ * branches that are never taken, with few registers.
+ */
+static inline __attribute__((always_inline)) bool
+gdr_slot_has(const struct gdr_slot *slot, uint64_t handle, uint32_t type, const void *dev, uint64_t size)
+{
+	uint64_t state = atomic_load_explicit(&slot->state, memory_order_acquire), off, len;
+
+	if ((state & (GDR_SLOT_CHANGES | GDR_SLOT_TYPE)) != type)
+		return false;
+	if (atomic_load_explicit(&slot->key, memory_order_acquire) != handle)
+		return false;
+	off = (uintptr_t)dev - atomic_load_explicit(&slot->va, memory_order_acquire);
+	len = atomic_load_explicit(&slot->len, memory_order_acquire);
+	if (atomic_load_explicit(&slot->state, memory_order_relaxed) != state)
+		return false;
+	return size - 1 < len && off <= len - size;
+}
 
 #endif

@@ -191,19 +191,19 @@ void (*const copy_puts[COPY_LINE])(void *, const void *) = { COPY_SIZES(ENTRY) }
  * it saves no register.
  */
 static __attribute__((noinline)) int
-write_askew(_Atomic uint64_t *busy, void *dev, const void *host, size_t n)
+write_askew(void *dev, const void *host, size_t n)
 {
 	put_askew(dev, host, n);
-	return copy_end(busy);
+	return copy_end();
 }
 
 #define WRITE(n) \
-int copy_write_##n(_Atomic uint64_t *busy, void *dev, const void *host) \
+int copy_write_##n(void *dev, const void *host) \
 { \
 	if ((uintptr_t)dev % tail_align(n)) \
-		return write_askew(busy, dev, host, n); \
+		return write_askew(dev, host, n); \
 	put_tail(dev, host, n); \
-	return copy_end(busy); \
+	return copy_end(); \
 }
 COPY_SIZES(WRITE)
 WRITE(64)

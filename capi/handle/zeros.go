@@ -6,9 +6,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Zeros maps size bytes of zeros. They get memory when they are written, even if the host
+// zeros maps size bytes of zeros. They get memory when they are written, even if the host
 // has all future memory locked (mlockall). A forked child does not inherit them.
-func Zeros(size int) ([]byte, error) {
+func zeros(size int) ([]byte, error) {
 	mem, err := unix.Mmap(-1, 0, size, unix.PROT_NONE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS|unix.MAP_NORESERVE)
 	if err != nil {
 		return nil, fmt.Errorf("reserving %d bytes of address space: %w", size, err)

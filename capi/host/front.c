@@ -6,10 +6,9 @@
  * 1. The driver's library is loaded, without a lock. Where there is none, and no other
  *    driver, the start ends here.
  * 2. The copy routine is chosen.
- * 3. The process is registered for membarrier(2), if it has one thread.
- * 4. The Go runtime is started (runtime.c).
- * 5. The core is made. It reads what the environment asks of copies, and returns the address of
- *    its table of handles.
+ * 3. The Go runtime is started (runtime.c).
+ * 4. The core is made. It reads what the environment asks of copies, and fills in where its
+ *    table of handles is.
  *
  * docs/design.md has the whole of it.
  */
@@ -18,11 +17,8 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <linux/membarrier.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "../copy/direct.h"
@@ -122,25 +118,10 @@ static int choose_routine(struct gdr_front *front)
 	return EINVAL;
 }
 
-int gdr_register_barrier(void)
-{
-	return syscall(SYS_membarrier, MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED, 0, 0) ? errno : 0;
-}
-
-/* "." and ".." are links to the folder, as each thread's own ".." is. */
-static bool is_single_threaded(void)
-{
-	struct statx tasks;	/* stat is a function of the C library since 2.33 alone */
-
-	return !statx(AT_FDCWD, "/proc/self/task", 0, STATX_NLINK, &tasks) && tasks.stx_nlink == 3;
-}
-
 static int start_runtime(struct gdr_front *front)
 {
 	int rc = 0;
 
-	if (is_single_threaded())
-		gdr_register_barrier();
 	if (!front->runs)
 		rc = gdr_runtime_start();
 	front->runs = !rc;
@@ -153,7 +134,6 @@ static int start_runtime(struct gdr_front *front)
 static int start_next_epoch(struct gdr_front *front, gdr_core_init *init)
 {
 	uint64_t epoch = atomic_load(&last_epoch) + 1;
-	uintptr_t table = 0;
 	int rc;
 
 	if (epoch > GDR_HANDLE_EPOCH_MAX) {
@@ -166,10 +146,9 @@ static int start_next_epoch(struct gdr_front *front, gdr_core_init *init)
 		rc = start_runtime(front);
 	/* Waits until the runtime is up. It starts in a thread of its own. */
 	if (!rc)
-		rc = init(epoch, &table);
+		rc = init(epoch, &front->table);
 	if (rc)
 		return rc;
-	front->table = (struct gdr_table *)table;
 	front->epoch = epoch;
 	atomic_store(&last_epoch, epoch);
 	atomic_store_explicit(&front->up, 1, memory_order_release);

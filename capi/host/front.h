@@ -24,14 +24,6 @@
 int gdr_front_start(const struct gdr_options *opts, gdr_core_init *init);
 
 /*
- * Registers the process for membarrier(2), by which the core makes running threads pass a
- * barrier. A process with one thread is at once: its start does it. With more it takes 30 ms
- * on some machines: a goroutine of the core's does it, and nobody waits. Returns 0 or an
- * errno value.
- */
-int gdr_register_barrier(void);
-
-/*
  * Decides whether a call on handles a and b (0: none) may enter the core. Returns 0;
  * EACCES if a handle was inherited through a fork; EINVAL if no core runs here.
  */

@@ -9,6 +9,8 @@ package host
 /*
 #cgo CFLAGS: -std=gnu11 -O2 -g -Wall -Wextra
 #cgo LDFLAGS: -ldl -lpthread
+#define _GNU_SOURCE
+#include <stdlib.h>
 #include <sys/mman.h>
 #include "driver.h"
 #include "env.h"
@@ -18,6 +20,11 @@ package host
 static uintptr_t map_memory(uintptr_t addr, size_t size, int prot, int flags, int fd, off_t offset)
 {
 	return (uintptr_t)mmap((void *)addr, size, prot, flags, fd, offset);
+}
+
+static uintptr_t move_memory(uintptr_t from, size_t size, uintptr_t to)
+{
+	return (uintptr_t)mremap((void *)from, size, size, MREMAP_MAYMOVE | MREMAP_FIXED, (void *)to);
 }
 */
 import "C"
@@ -43,6 +50,14 @@ func Mmap(addr, size uintptr, prot, flags, fd int, offset uint64) (uintptr, erro
 	return 0, err
 }
 
+// Mremap moves a mapping of size bytes to another address, in place of what is mapped there.
+func Mremap(from, size, to uintptr) error {
+	if va, err := C.move_memory(C.uintptr_t(from), C.size_t(size), C.uintptr_t(to)); uintptr(va) != to {
+		return err
+	}
+	return nil
+}
+
 // Munmap ends a mapping.
 func Munmap(va, size uintptr) error {
 	if r, err := C.munmap(Pointer(va), C.size_t(size)); r != 0 {
@@ -51,16 +66,14 @@ func Munmap(va, size uintptr) error {
 	return nil
 }
 
+// Getenv asks C, for the host may have changed the environment. Go's is empty.
+func Getenv(name string) string {
+	text := append([]byte(name), 0)
+	return C.GoString(C.getenv((*C.char)(unsafe.Pointer(&text[0]))))
+}
+
 // LogLevel is the least level of the lines that the environment wants logged.
 func LogLevel() int { return int(C.gdr_env_log_level()) }
-
-// RegisterBarrier registers the process for membarrier(2). It may take 30 ms.
-func RegisterBarrier() error {
-	if rc := C.gdr_register_barrier(); rc != 0 {
-		return unix.Errno(rc)
-	}
-	return nil
-}
 
 // Driver is the CUDA driver that C has loaded, here or in an ancestor of this process.
 var Driver = cuda.Loader{

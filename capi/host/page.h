@@ -18,30 +18,23 @@
 
 #define GDR_INHERITED_MAX 64u
 
-/* The core's part of a start, in Go: handles get epoch, and *table is their table. */
-typedef int gdr_core_init(uint32_t epoch, uintptr_t *table);
-
-/* Of long copies: pool.h, dma.h. */
-struct copy_pool;
-typedef _Atomic(struct copy_pool *) copy_pool_ref;
-struct gdr_dma;
-typedef _Atomic(struct gdr_dma *) gdr_dma_ref;
+/* The core's part of a start, in Go: handles get epoch, and the core fills table. */
+typedef int gdr_core_init(uint32_t epoch, struct gdr_table *table);
 
 /*
  * One page that a fork empties (MADV_WIPEONFORK). However a child was made, it finds a
  * front that was never opened, with a free lock. The first state is all zero. gdr_open
- * fills the page. Later calls set pool, dma and inherited. The page is never unmapped.
+ * fills the page. Later calls set table.mixed and inherited. The page is never unmapped.
+ * Copies read table, impl and direct: they lie in one cache line.
  */
 struct gdr_front {
-	_Atomic uint32_t up;	/* 1: all below is set, a core runs in this process */
-	struct gdr_table *table;
-	uint64_t epoch;		/* of the handles made here; 0 until it is up */
+	struct gdr_table table;
 	const struct copy_impl *impl;	/* what copies through WC mappings use */
 	bool direct;		/* short pieces of many are written by direct stores */
-	pthread_mutex_t lock;	/* held while the core or copy threads start; see INSIDE */
+	_Atomic uint32_t up;	/* 1: all above is set, a core runs in this process */
+	uint64_t epoch;		/* of the handles made here; 0 until it is up */
+	pthread_mutex_t lock;	/* held while the core starts; see INSIDE */
 	bool runs;		/* under lock: whether Go's runtime runs in this process */
-	copy_pool_ref pool;	/* threads that share long copies; NULL: none */
-	gdr_dma_ref dma;	/* NULL: no copies by DMA */
 	_Atomic uint64_t inherited[GDR_INHERITED_MAX];	/* the parent's gdr_t that were closed here */
 };
 

@@ -92,7 +92,7 @@ type Pin interface {
 	// host page. With want None the backend
 	// chooses the type. Else it gives the type want, or an error.
 	Map(size uint64, want MappingType) (va uintptr, got MappingType, err error)
-	// Unmap ends the mapping of Map. After it an access to the range faults.
+	// Unmap ends what Map made beside the range at va. The core has ended that.
 	Unmap() error
 	// CallbackFlag is 1 once the driver has revoked the buffer.
 	CallbackFlag() (int, error)

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"math"
 	"os"
-	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -109,39 +108,6 @@ func TestMissingFunctionIsToldWhenItIsNeeded(t *testing.T) {
 	_, err := d.MemExportRange(1<<16, 1<<16, false)
 	require.ErrorIs(t, err, unix.ENOTSUP)
 	require.ErrorContains(t, err, "cuMemGetHandleForAddressRange")
-}
-
-// Of a driver that lacks a function C gets none, but for two.
-func TestFunctionsForC(t *testing.T) {
-	cudatest.NeedRaw(t)
-	all, err := load1(t).Functions()
-	require.NoError(t, err)
-	given := reflect.ValueOf(all)
-	missing := 0
-	for s, name := range names {
-		d := &Driver{fn: new(functions)}
-		*d.fn = *load1(t).fn
-		d.fn[s] = 0
-		f, err := d.Functions()
-		switch {
-		case err != nil:
-			require.ErrorIs(t, err, unix.ENOTSUP)
-			require.ErrorContains(t, err, name)
-			require.Zero(t, f, "all of them or none")
-			missing++
-		case f.StreamWriteValue32 == 0:
-			require.Equal(t, "cuStreamWriteValue32_v2", name)
-		case f.ThreadExchangeStreamCaptureMode == 0:
-			require.Equal(t, "cuThreadExchangeStreamCaptureMode", name)
-		default:
-			require.Equal(t, all, f, name)
-		}
-	}
-	require.Equal(t, given.NumField()-2, missing)
-	for i := range given.NumField() {
-		name := "cu" + given.Type().Field(i).Name
-		require.Contains(t, []string{name, name + "_v2"}, names[slices.Index(load1(t).fn[:], uintptr(given.Field(i).Uint()))])
-	}
 }
 
 // The arguments of an export. No double shows them.

@@ -2,7 +2,10 @@ package cuda
 
 import (
 	"errors"
+	"fmt"
+	"sync"
 	"sync/atomic"
+	"unsafe"
 
 	"gdrapi/core/internal/sys"
 	"gdrapi/core/log"
@@ -57,115 +60,195 @@ func (m MemoryInfo) extent() Extent {
 	return x
 }
 
-// Engine is a GPU's copy engine, for C: a stream, and page-locked memory of the host's that
-// the GPU knows. It is never freed, as a copy may look at it. A reset of the GPU ends the
-// stream and the page lock.
+// Engine is a GPU's copy engine: a stream of its own, in the GPU's primary context. It is
+// never freed, as a copy may be using it.
 type Engine struct {
-	Context     Context // primary, and retained
-	Stream      uintptr
-	Staging     uintptr // the page-locked memory
-	StagingAt   uint64  // its address for the GPU
-	WritesWords bool    // the stream can write a word that the CPU sees
+	driver  *Driver
+	context Context // primary, and retained
+	stream  uintptr
+	mark    uintptr // a page-locked page: a reset of the GPU ends that, and the stream
+	rests   atomic.Int32
+	failed  atomic.Bool
 }
 
-// Staging is what an Engine page-locks: Size bytes, with a word at the offset Word that an
-// Engine writes to once.
-type Staging struct{ Size, Word uintptr }
+// enginePiece is what is given to the engine at once. Before each piece the memory's IDs are
+// compared: it may have been freed since.
+const enginePiece = 1 << 20
 
-// EngineOf gives the copy engine of a GPU: old, if nobody has reset the GPU since, else a new
-// one. old may be nil.
-func (d *Driver) EngineOf(ordinal int, old *Engine, s Staging) (e *Engine, err error) {
+// engineRest is how many copies the CPU makes after the engine has failed.
+const engineRest = 1000
+
+// engines has the engine of each GPU, by ordinal.
+var engines struct {
+	mu sync.Mutex
+	of map[int]*Engine
+}
+
+// EngineFor finds the memories in a range, and the copy engine of the GPU that has them. It
+// makes one where there is none, and another one where somebody has reset the GPU. It
+// returns nil where the range has no GPU memory.
+func (d *Driver) EngineFor(addr, size uint64) (e *Engine, memories []Extent, err error) {
 	err = d.Relaxed(func(d *Driver) error {
-		dev, err := d.Device(ordinal)
-		if err != nil {
-			return err
-		}
-		primary, err := d.primaryCtxRetain(dev)
-		if err != nil {
-			return err
-		}
-		err = d.lend(primary, func(d *Driver) error {
-			if old != nil && d.isPageLocked(old.Staging) {
-				e = old
-				return nil
-			}
-			e, err = d.newEngine(primary, s)
-			return err
-		})
-		if err == nil && e != old {
+		var ordinal int
+		if ordinal, memories = d.MemoriesIn(addr, size); len(memories) == 0 {
 			return nil
 		}
-		return errors.Join(err, d.primaryCtxRelease(dev))
+		engines.mu.Lock()
+		old := engines.of[ordinal]
+		engines.mu.Unlock()
+		if e, err = d.engineOf(ordinal, old); err != nil || e == old {
+			return err
+		}
+		engines.mu.Lock()
+		defer engines.mu.Unlock()
+		if engines.of == nil {
+			engines.of = map[int]*Engine{}
+		}
+		engines.of[ordinal] = e
+		return nil
 	})
-	return e, err
+	return e, memories, err
+}
+
+// engineOf gives the engine of a GPU: old, unless that is nil or was ended by a reset.
+func (d *Driver) engineOf(ordinal int, old *Engine) (e *Engine, err error) {
+	if old != nil && d.isPageLocked(old.mark) {
+		return old, nil
+	}
+	dev, err := d.Device(ordinal)
+	if err != nil {
+		return nil, err
+	}
+	primary, err := d.primaryCtxRetain(dev)
+	if err != nil {
+		return nil, err
+	}
+	err = d.lend(primary, func(d *Driver) error {
+		e, err = d.newEngine(primary)
+		return err
+	})
+	if err != nil {
+		return nil, errors.Join(err, d.primaryCtxRelease(dev))
+	}
+	return e, nil
 }
 
 // isPageLocked asks about the first byte. Asked for several attributes, the driver answers 0
 // for memory that it does not know. Asked for one, it fails, which debuggers of CUDA report.
-func (d *Driver) isPageLocked(addr uintptr) bool {
+func (d *Driver) isPageLocked(addr any) bool {
 	const memoryTypeHost = 1
-	name, kind := MemoryType, int32(0)
-	place := &kind
-	err := d.call(symPointerGetAttributes, 1, &name, &place, addr)
+	kind, err := d.attributeOf(MemoryType, addr)
 	return err == nil && kind == memoryTypeHost
 }
 
+// attributeOf asks by the call for several attributes, for one.
+func (d *Driver) attributeOf(name PointerAttribute, addr any) (uint64, error) {
+	var answer uint64 // a type has 4 bytes, the low ones
+	place := &answer
+	err := d.call(symPointerGetAttributes, 1, &name, &place, addr)
+	return answer, err
+}
+
 // newEngine makes an Engine in the current context.
-func (d *Driver) newEngine(c Context, s Staging) (_ *Engine, err error) {
-	e := &Engine{Context: c}
-	var undo []func() error
-	defer func() {
-		for i := len(undo) - 1; err != nil && i >= 0; i-- {
-			if err := undo[i](); err != nil {
-				log.Warnf("a stream, or page-locked memory, is lost: %v", err)
-			}
+func (d *Driver) newEngine(c Context) (_ *Engine, err error) {
+	e := &Engine{driver: &Driver{fn: d.fn}, context: c}
+	if err = d.call(symStreamCreate, &e.stream, streamNonBlocking); err != nil {
+		return nil, err
+	}
+	size := uintptr(unix.Getpagesize())
+	if e.mark, err = sys.Anonymous(size); err == nil {
+		const noFlags = 0
+		if err = d.call(symMemHostRegister, e.mark, size, noFlags); err != nil {
+			_ = sys.Munmap(e.mark, size)
 		}
-	}()
-	if err = d.call(symStreamCreate, &e.Stream, streamNonBlocking); err != nil {
-		return nil, err
 	}
-	undo = append(undo, func() error { return d.call(symStreamDestroy, e.Stream) })
-	if e.Staging, err = stagingMemory(s.Size); err != nil {
-		return nil, err
+	if err != nil {
+		return nil, errors.Join(err, d.call(symStreamDestroy, e.stream))
 	}
-	undo = append(undo, func() error { return unmap(e.Staging, s.Size) })
-	const deviceMap = 2 // CU_MEMHOSTREGISTER_DEVICEMAP
-	if err = d.call(symMemHostRegister, e.Staging, s.Size, deviceMap); err != nil {
-		return nil, err
-	}
-	undo = append(undo, func() error { return d.call(symMemHostUnregister, e.Staging) })
-	if err = d.call(symMemHostGetDevicePointer, &e.StagingAt, e.Staging, 0); err != nil {
-		return nil, err
-	}
-	e.WritesWords = d.writesWord(e, s.Word)
 	return e, nil
 }
 
-// writesWord says whether the stream can write a word, and the CPU sees it.
-func (d *Driver) writesWord(e *Engine, off uintptr) bool {
-	const value = 1
-	return d.call(symStreamWriteValue32, e.Stream, uintptr(e.StagingAt)+off, value, 0) == nil &&
-		d.call(symStreamSynchronize, e.Stream) == nil &&
-		loadWord(e.Staging+off) == value
+// Copy copies n bytes at the GPU's address gpu to or from host: a *byte of Go's, or an
+// address. memories are those that the bytes had when they were pinned. It reports whether
+// it has copied all; nothing lands later. It needs no current context. A write is made from
+// page-locked memory alone.
+func (e *Engine) Copy(memories []Extent, gpu uint64, host any, n uint64, write bool) bool {
+	if e.rests.Load() > 0 {
+		e.rests.Add(-1)
+		return false
+	}
+	err := e.driver.Relaxed(func(d *Driver) error {
+		if !d.isPageLocked(e.mark) {
+			return errEngine
+		}
+		if write && !(d.isPageLocked(hostAt(host, 0)) && d.isPageLocked(hostAt(host, n-1))) {
+			return errEngine
+		}
+		return d.lend(e.context, func(d *Driver) error {
+			return e.copy(d, memories, gpu, host, n, write)
+		})
+	})
+	if err != nil && err != errEngine {
+		e.rests.Store(engineRest)
+		if !e.failed.Swap(true) {
+			log.Warnf("the GPU's copy engine failed, the CPU copies: %v", err)
+		}
+	}
+	return err == nil
 }
 
-// loadWord reads host memory that is not Go's.
-func loadWord(addr uintptr) uint32 { return atomic.LoadUint32((*uint32)(sys.Pointer(addr))) }
+// errEngine says that the CPU makes the copy, and that nothing is wrong.
+var errEngine = errors.New("the CPU makes the copy")
 
-// stagingMemory maps memory that no child inherits.
-func stagingMemory(size uintptr) (uintptr, error) {
-	addr, _, errno := unix.RawSyscall6(unix.SYS_MMAP, 0, size, unix.PROT_READ|unix.PROT_WRITE,
-		unix.MAP_PRIVATE|unix.MAP_ANONYMOUS, ^uintptr(0), 0)
-	if errno != 0 {
-		return 0, errno
+// copy gives the pieces to the engine, and waits for them. After an error it waits, too.
+func (e *Engine) copy(d *Driver, memories []Extent, gpu uint64, host any, n uint64, write bool) (err error) {
+	for done := uint64(0); done < n && err == nil; {
+		piece := min(n-done, enginePiece)
+		if !d.isSame(memories, gpu+done, piece) {
+			err = errEngine
+			break
+		}
+		at := hostAt(host, done)
+		if write {
+			err = d.call(symMemcpyHtoDAsync, gpu+done, at, piece, e.stream)
+		} else {
+			err = d.call(symMemcpyDtoHAsync, at, gpu+done, piece, e.stream)
+		}
+		done += piece
 	}
-	_ = sys.DontFork(addr, size)
-	return addr, nil
+	if end := d.call(symStreamSynchronize, e.stream); end != nil {
+		return fmt.Errorf("a copy of %d bytes: %w", n, end)
+	}
+	return err
 }
 
-func unmap(addr, size uintptr) error {
-	if _, _, errno := unix.RawSyscall(unix.SYS_MUNMAP, addr, size, 0); errno != 0 {
-		return errno
+// isSame reports whether the n bytes at addr are still of the memories.
+func (d *Driver) isSame(memories []Extent, addr, n uint64) bool {
+	end := addr + n
+	for _, m := range memories {
+		if addr < m.Start || addr >= m.End {
+			continue
+		}
+		last := min(end, m.End) - 1
+		if !d.hasID(addr, m.ID) || !d.hasID(last, m.ID) {
+			return false
+		}
+		if addr = last + 1; addr == end {
+			return true
+		}
 	}
-	return nil
+	return false
+}
+
+func (d *Driver) hasID(addr, id uint64) bool {
+	got, err := d.attributeOf(bufferID, addr)
+	return err == nil && got == id
+}
+
+// hostAt is byte number off of host, as an argument of call.
+func hostAt(host any, off uint64) any {
+	if p, ok := host.(*byte); ok {
+		return (*byte)(unsafe.Add(unsafe.Pointer(p), off))
+	}
+	return host.(uintptr) + uintptr(off)
 }

@@ -34,14 +34,21 @@ void gdr_log(int level, const char *fmt, ...)
 }
 #endif
 
-/* hazards may be NULL where nothing copies. */
-static inline void front_is_up(struct gdr_table *table, uint64_t epoch, struct gdr_slot *slots,
-			       struct gdr_hazard *hazards)
+/* Publishes a mapping, as Go does; key 0 retracts it. */
+static inline void slot_set(struct gdr_slot *s, uint64_t key, const void *va, uint64_t len, uint32_t type)
 {
-	table->epoch = epoch;
-	table->slots = (uintptr_t)slots;
-	table->hazards = (uintptr_t)hazards;
-	front.table = table;
+	uint64_t n = atomic_load(&s->state) & ~(uint64_t)(GDR_SLOT_COUNTS - 1);
+
+	atomic_store(&s->state, n | GDR_SLOT_CHANGES);
+	atomic_store(&s->key, key);
+	atomic_store(&s->va, (uintptr_t)va);
+	atomic_store(&s->len, len);
+	atomic_store(&s->state, n + GDR_SLOT_COUNTS + type);
+}
+
+static inline void front_is_up(uint64_t epoch, struct gdr_slot *slots)
+{
+	atomic_store(&front.table.slots, (uintptr_t)slots);
 	front.epoch = epoch;
 	atomic_store(&front.up, 1);
 	atomic_store(&gdr_front_page, &front);

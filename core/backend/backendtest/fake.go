@@ -6,6 +6,7 @@ import (
 	"sync"
 
 	"gdrapi/core/backend"
+	"gdrapi/core/internal/sys"
 )
 
 // Fake is a backend in memory. Tests can make its calls fail.
@@ -83,6 +84,7 @@ func (p *fakePin) Map(size uint64, want backend.MappingType) (uintptr, backend.M
 	p.f.mu.Lock()
 	defer p.f.mu.Unlock()
 	p.f.Bytes, p.f.Want = size, want
+	NoMemory(p.f.VA)
 	return p.f.VA, p.f.Type, nil
 }
 
@@ -111,6 +113,30 @@ func (p *fakePin) Unpin() error {
 		p.f.OnUnpin()
 	}
 	return err
+}
+
+// fakes has the address of each mapping of a Fake. Nothing is mapped there, or memory of the
+// test's: the core moves nothing there, and unmaps nothing.
+var fakes sync.Map
+
+// NoMemory says that an address is that of a mapping of a test's own fake.
+func NoMemory(va uintptr) { fakes.Store(va, true) }
+
+func init() {
+	m := sys.Kernel
+	m.Mremap = func(from, size, to uintptr) error {
+		if _, fake := fakes.Load(to); fake {
+			return sys.Kernel.Munmap(from, size)
+		}
+		return sys.Kernel.Mremap(from, size, to)
+	}
+	m.Munmap = func(va, size uintptr) error {
+		if _, fake := fakes.Load(va); fake {
+			return nil
+		}
+		return sys.Kernel.Munmap(va, size)
+	}
+	sys.UseMemory(m)
 }
 
 // New makes a Fake in whose pins a page has 4096 bytes. Nothing lies behind its mappings.

@@ -3,6 +3,7 @@ package gdrdrv
 import (
 	"encoding/binary"
 	"fmt"
+	"gdrapi/core/backend"
 	"os"
 	"testing"
 	"unsafe"
@@ -352,4 +353,15 @@ func (f *fakeDriver) munmap(va, size uintptr) error {
 
 func (f *fakeDriver) String() string {
 	return fmt.Sprintf("gdrdrv %d.%d", f.driver>>16, f.driver&0xffff)
+}
+
+// unmap ends a mapping as the core does: first the range, then what the pin has for it.
+func unmap(p backend.Pin) error {
+	q := p.(*pin)
+	if f, ok := q.session.kernel.(*fakeDriver); ok && q.va != 0 {
+		if err := f.munmap(q.va, f.mappings[q.va].size); err != nil {
+			return err
+		}
+	}
+	return p.Unmap()
 }

@@ -170,7 +170,7 @@ type pin struct {
 	session   *session
 	handle    uint64
 	requested backend.MappingType // what the driver last was asked for
-	va, size  uintptr
+	va        uintptr
 }
 
 func (p *pin) Info() (backend.Info, error) {
@@ -231,7 +231,7 @@ func (p *pin) Map(size uint64, want backend.MappingType) (uintptr, backend.Mappi
 	if err != nil {
 		return 0, backend.None, errors.Join(err, s.kernel.munmap(va, uintptr(size)))
 	}
-	p.va, p.size = va, uintptr(size)
+	p.va = va
 	return va, got, nil
 }
 
@@ -253,10 +253,7 @@ func (p *pin) Unmap() error {
 	if p.va == 0 {
 		return unix.EINVAL
 	}
-	if err := p.session.kernel.munmap(p.va, p.size); err != nil {
-		return fmt.Errorf("munmap of gdrdrv: %w", err)
-	}
-	p.va, p.size = 0, 0
+	p.va = 0
 	return nil
 }
 

@@ -149,8 +149,8 @@ func TestLifeOfABuffer(t *testing.T) {
 				_, _, err = p.Map(2<<16, want)
 				require.ErrorIs(t, err, unix.EINVAL, "mapped already")
 			}
-			require.NoError(t, p.Unmap())
-			require.ErrorIs(t, p.Unmap(), unix.EINVAL)
+			require.NoError(t, unmap(p))
+			require.ErrorIs(t, unmap(p), unix.EINVAL)
 		}
 
 		flag, err := p.CallbackFlag()
@@ -222,7 +222,7 @@ func TestHostClosesTheDescriptor(t *testing.T) {
 			require.ErrorIs(t, err, unix.EBADF)
 			if mapped {
 				require.Len(t, f.calls, before)
-				require.NoError(t, p.Unmap(), "the mapping is the process's")
+				require.NoError(t, unmap(p), "the mapping is the process's")
 				before++
 			}
 			for _, want := range []backend.MappingType{backend.None, backend.WC} {
@@ -345,14 +345,14 @@ func TestRequestedTypeIsTakenBack(t *testing.T) {
 		_, got, err := p.Map(65536, c.want)
 		require.NoError(t, err)
 		require.Equal(t, c.got, got)
-		require.NoError(t, p.Unmap())
+		require.NoError(t, unmap(p))
 	}
 	require.Equal(t, 3, count(f.calls, "REQ_MAPPING_TYPE"), "one for each change")
 
 	// A request that fails is made again.
 	_, _, err = p.Map(65536, backend.None)
 	require.NoError(t, err)
-	require.NoError(t, p.Unmap())
+	require.NoError(t, unmap(p))
 	f.fail["REQ_MAPPING_TYPE"] = unix.EMLINK
 	_, _, err = p.Map(65536, backend.WC)
 	require.ErrorIs(t, err, unix.EMLINK)
@@ -414,8 +414,8 @@ func TestEveryCallFailsOnce(t *testing.T) {
 			_, _, err = p.Map(65536, backend.WC)
 		}
 		if p.(*pin).va != 0 {
-			if e := p.Unmap(); e != nil {
-				err = errors.Join(err, e, p.Unmap())
+			if e := unmap(p); e != nil {
+				err = errors.Join(err, e, unmap(p))
 			}
 		}
 		if e := p.Unpin(); e != nil {

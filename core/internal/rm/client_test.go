@@ -36,7 +36,7 @@ func TestSessionsShareTheClient(t *testing.T) {
 	va, _, err := q.Map(65536, backend.None)
 	require.NoError(t, err, "the second session's are as they were")
 	w.checkBytes(va, far.start, 65536)
-	require.NoError(t, q.Unmap())
+	require.NoError(t, unmap(q))
 	require.NoError(t, q.Unpin())
 	require.NoError(t, r.Unpin())
 	require.NoError(t, second.Close())
@@ -90,7 +90,7 @@ func TestHostClosesOurDescriptors(t *testing.T) {
 		w.cycle(p)
 		require.NoError(t, p.Unpin())
 
-		require.Error(t, old.Unmap(), "its window went with the client")
+		require.Error(t, unmap(old), "its window went with the client")
 		require.Error(t, old.Unpin())
 		require.NoError(t, second.Close(), "it had the client that is gone")
 		require.NotNil(t, w.of.client)
@@ -310,7 +310,7 @@ func TestManyThreads(t *testing.T) {
 			if b := cudatest.Bytes(va, 8); b[0] != 0 {
 				return fmt.Errorf("bytes %x of nobody's", b)
 			}
-			if err := p.Unmap(); err != nil {
+			if err := unmap(p); err != nil {
 				return err
 			}
 		}
@@ -394,7 +394,7 @@ func TestThreadsWithAHostThatCloses(t *testing.T) {
 				continue
 			}
 			if _, _, err := p.Map(4096, backend.None); err == nil {
-				_ = p.Unmap()
+				_ = unmap(p)
 			}
 			_ = p.Unpin()
 		}

@@ -3,6 +3,7 @@ package rm
 import (
 	"encoding/binary"
 	"fmt"
+	"gdrapi/core/backend"
 	"os"
 	"strings"
 	"sync"
@@ -530,4 +531,18 @@ func (f *fakeRM) barUsed() (n uint64) {
 		n += g.BARUsed
 	}
 	return n
+}
+
+// unmap ends a mapping as the core does: first the range, then what the pin has for it.
+func unmap(p backend.Pin) error {
+	q := p.(*pin)
+	if f, ok := q.kernel.(*fakeRM); ok && q.mapped != 0 {
+		f.mu.Lock()
+		m := f.mappings[q.mapped]
+		f.mu.Unlock()
+		if err := f.munmap(q.mapped, m.size); err != nil {
+			return err
+		}
+	}
+	return p.Unmap()
 }

@@ -333,7 +333,7 @@ func TestMapAfterACheckpoint(t *testing.T) {
 		w.cuda.ipcWord[ipcClient] = -w.cuda.client.Handle // a handle that names no client tells nothing
 		_, _, err = old.Map(gpuPage, backend.None)
 		require.NoError(t, err)
-		require.NoError(t, old.Unmap())
+		require.NoError(t, unmap(old))
 		w.cuda.ipcWord[ipcClient] = 0
 		require.NoError(t, old.Unpin())
 		p := w.pinned(start, a.end()-start)
@@ -360,7 +360,7 @@ func TestMapAfterAFree(t *testing.T) {
 		va, _, err := p.Map(a.size, backend.None)
 		require.NoError(t, err)
 		cudatest.Bytes(va, 8)[0] = 1
-		require.NoError(t, p.Unmap())
+		require.NoError(t, unmap(p))
 		require.NoError(t, p.Unpin())
 		a = w.cuda.memAlloc(0, 8*mib)
 	}

@@ -317,7 +317,7 @@ func TestBackend(t *testing.T) {
 					require.Equal(t, word, []byte(string(cudatest.Bytes(va+uintptr(at), 4))))
 				}
 				require.Contains(t, cudatest.VMFlags(t, va), "dc", "not for forked children")
-				require.NoError(t, p.Unmap())
+				require.NoError(t, unmap(p))
 				require.True(t, cudatest.Faults(va))
 				require.NoError(t, p.Unpin())
 				require.Same(t, process.client, s.client)

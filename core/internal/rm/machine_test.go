@@ -146,7 +146,7 @@ func TestPartsWhereBAR1IsInPieces(t *testing.T) {
 			require.Equal(t, c.windows, w.rm.count("MAP_MEMORY")-before, c.version)
 			if err == nil {
 				w.checkBytes(va, a.start, 5*mib)
-				require.NoError(t, p.Unmap())
+				require.NoError(t, unmap(p))
 			}
 			before = w.rm.count("MAP_MEMORY")
 			w.rm.fail("MAP_MEMORY", 1, s)
@@ -310,7 +310,7 @@ func TestMachines(t *testing.T) {
 					require.Equal(t, c.got, got, what)
 					require.Equal(t, c.bar, w.rm.barUsed() != 0, what)
 					w.checkBytes(va, a.start+mib, 3*mib)
-					require.NoError(t, p.Unmap())
+					require.NoError(t, unmap(p))
 				}
 				require.Equal(t, 2, w.held(), what)
 				require.NoError(t, p.Unpin())
@@ -396,7 +396,7 @@ func TestPartsOfAScatteredObject(t *testing.T) {
 				require.Equal(t, backend.Caching, got)
 				require.Equal(t, held+c.windows+1, w.held(), "%d, %+v", pages, c)
 				w.checkBytes(va, p.first, c.size)
-				require.NoError(t, p.Unmap())
+				require.NoError(t, unmap(p))
 				require.True(t, cudatest.Faults(va) && cudatest.Faults(va+uintptr(c.size-8)))
 				require.Equal(t, held, w.held(), "%+v", c)
 				require.NoError(t, p.Unpin())

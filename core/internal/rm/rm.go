@@ -281,7 +281,7 @@ type pin struct {
 	asked, id uint64 // first byte in the allocation, and the allocation's ID
 	source    handle // CUDA's client that had memory of cuMemAlloc; else 0
 
-	mapped, length uintptr
+	mapped uintptr
 }
 
 // Info gives the GPU pages that are pinned, as gdrdrv does.
@@ -300,10 +300,10 @@ func (p *pin) Map(size uint64, want backend.MappingType) (uintptr, backend.Mappi
 	if err != nil {
 		return 0, backend.None, err
 	}
-	p.mapped, p.length = va, uintptr(size)
+	p.mapped = va
 	if want != backend.None && want != got {
 		err := fmt.Errorf("mapping type %d was asked for, the NVIDIA driver gave type %d: %w", want, got, unix.ENOTSUP)
-		return 0, backend.None, errors.Join(err, p.Unmap())
+		return 0, backend.None, errors.Join(err, p.kernel.munmap(va, uintptr(size)), p.Unmap())
 	}
 	return va, got, nil
 }
@@ -336,10 +336,7 @@ func (p *pin) Unmap() error {
 	if p.mapped == 0 {
 		return unix.EINVAL
 	}
-	if err := p.kernel.munmap(p.mapped, p.length); err != nil {
-		return fmt.Errorf("munmap of GPU memory: %w", err)
-	}
-	p.mapped, p.length = 0, 0
+	p.mapped = 0
 	return p.closeWindows()
 }
 

@@ -1,0 +1,421 @@
+// Package handle has the handles of the C ABI, and the objects that they name. It turns a
+// handle into its object, and has the object do what the C function says. It has no cgo.
+//
+// Handles name devices (gdr_t), buffers (gdr_mh_t), allocations (gdr_mem_t) and registration
+// caches (gdr_cache_t). All of them come out of one table, so no two objects of any kind
+// have the same one. An object is used through the gdr_t that made it, and through no other.
+package handle
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+
+	"gdrapi/core"
+	"gdrapi/core/backend"
+	"gdrapi/core/log"
+
+	"golang.org/x/sys/unix"
+)
+
+// Library is the state of the C ABI in one process. Its methods may be called from any
+// goroutine.
+type Library struct {
+	table  *table
+	places places
+
+	mu   sync.Mutex
+	long core.LongCopies // of each device
+}
+
+// New makes a Library whose handles carry epoch, 1 to MaxEpoch. C finds their table by shared.
+func New(epoch uint32, shared *Shared) (*Library, error) {
+	t, err := newTable(epoch, shared)
+	if err != nil {
+		return nil, err
+	}
+	return &Library{table: t}, nil
+}
+
+// SetLongCopies sets which copies the GPU's copy engine makes, of all devices.
+func (l *Library) SetLongCopies(long core.LongCopies) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.long = long
+	l.table.those(func(object any) bool {
+		if d, ok := object.(*core.Device); ok {
+			d.SetLongCopies(long)
+		}
+		return false
+	})
+}
+
+// Open opens the backend that opts name, or else the first one that opens. When no backend
+// opens, Open logs the reason of each.
+func (l *Library) Open(opts core.Options) (Handle, error) {
+	d, err := core.Open(opts)
+	if reasons := core.NoBackend(err); reasons != nil {
+		for _, err := range reasons {
+			log.Errorf("gdr_open: %v", err)
+		}
+		return 0, fmt.Errorf("no backend opens; see the line of each above: %w", unix.ENODEV)
+	}
+	if err != nil {
+		return 0, err
+	}
+	h, err := l.table.alloc()
+	if err != nil {
+		_ = d.Close()
+		return 0, err
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	d.SetLongCopies(l.long)
+	l.table.put(h, d)
+	return h, nil
+}
+
+// device finds a device. Another thread may close it before device returns.
+func (l *Library) device(g Handle) (*core.Device, error) {
+	if d, ok := l.table.get(g).(*core.Device); ok {
+		return d, nil
+	}
+	return nil, fmt.Errorf("no open gdr_t is %#x: %w", uint64(g), unix.EINVAL)
+}
+
+// made is an object that was made through a device.
+type made interface{ Device() *core.Device }
+
+// of finds an object that was made through g. what is its kind, as the error has it.
+func of[T made](l *Library, g, h Handle, what string) (none T, err error) {
+	d, err := l.device(g)
+	if err != nil {
+		return none, err
+	}
+	if o, ok := l.table.get(h).(T); ok && o.Device() == d {
+		return o, nil
+	}
+	return none, fmt.Errorf("no %s through this gdr_t has the handle %#x: %w", what, uint64(h), unix.EINVAL)
+}
+
+func (l *Library) buffer(g, h Handle) (*core.Buffer, error) {
+	return of[*core.Buffer](l, g, h, "buffer pinned")
+}
+
+func (l *Library) memory(g, h Handle) (*core.Memory, error) {
+	return of[*core.Memory](l, g, h, "allocation made")
+}
+
+// end ends a handle, and what C sees of its object. Of several calls one does it.
+func (l *Library) end(h Handle) {
+	object := l.table.take(h)
+	if object == nil {
+		return
+	}
+	if c, ok := object.(*cache); ok {
+		c.hits.end()
+	}
+	l.table.release(h)
+}
+
+// add makes h, of the table, the handle of an object. Close of the device ends the handles
+// that it finds, so the handle of an object that comes later is ended here.
+func (l *Library) add(h Handle, object made) error {
+	l.table.put(h, object)
+	if object.Device().IsClosed() {
+		l.end(h)
+		return fmt.Errorf("another thread has closed the gdr_t: %w", core.ErrClosed)
+	}
+	return nil
+}
+
+// Close ends a device and all that was made through it, with the handles.
+func (l *Library) Close(g Handle) error {
+	d, err := l.device(g)
+	if err != nil {
+		return err
+	}
+	if err = d.Close(); errors.Is(err, core.ErrClosed) {
+		return err
+	}
+	for _, h := range l.table.those(func(object any) bool {
+		o, ok := object.(made)
+		return ok && o.Device() == d
+	}) {
+		l.end(h)
+	}
+	l.end(g)
+	return err
+}
+
+// Pin pins a buffer of GPU memory.
+func (l *Library) Pin(g Handle, req backend.PinRequest) (Handle, error) {
+	d, err := l.device(g)
+	if err != nil {
+		return 0, err
+	}
+	b, err := d.Pin(req)
+	if err != nil {
+		return 0, err
+	}
+	v, err := l.view(b)
+	if err != nil {
+		_ = b.Close()
+		return 0, err
+	}
+	if err = b.Show(v); err != nil {
+		l.end(v.h)
+		return 0, err
+	}
+	return v.h, nil
+}
+
+// view is a buffer's handle, by which C's copies find its mapping. It is a core.View.
+type view struct {
+	l *Library
+	h Handle
+}
+
+// view gives a buffer its handle.
+func (l *Library) view(b *core.Buffer) (view, error) {
+	h, err := l.table.alloc()
+	if err != nil {
+		return view{}, err
+	}
+	return view{l, h}, l.add(h, b)
+}
+
+func (v view) Mapped(va uintptr, n uint64, typ uint32) { v.l.table.publish(v.h, va, n, typ) }
+func (v view) Unmapped()                               { v.l.table.retract(v.h) }
+func (v view) Gone()                                   { v.l.end(v.h) }
+
+// Unpin frees a buffer, and its mapping first if there is one.
+func (l *Library) Unpin(g, h Handle) error {
+	b, err := l.buffer(g, h)
+	if err != nil {
+		return err
+	}
+	return b.Close()
+}
+
+// Map gives the CPU a mapping of the first size bytes of a buffer. flags are of enum
+// gdr_map_flags: a flag other than the default requests the mapping type of the same value.
+func (l *Library) Map(g, h Handle, size uint64, flags int) (*core.Mapping, error) {
+	b, err := l.buffer(g, h)
+	if err != nil {
+		return nil, err
+	}
+	return b.Map(size, core.MappingType(flags))
+}
+
+// gpuPage is GPU_PAGE_SIZE of gdrapi.h.
+const gpuPage = 1 << 16
+
+var hostPage = uint64(unix.Getpagesize())
+
+// Unmap unmaps all of a mapping. As in the reference, the handle names the mapping. Some consumers pass another address in va;
+// DPDK passes the GPU's. As there, size may be smaller than the mapping, or its size in
+// whole pages of the GPU.
+func (l *Library) Unmap(g, h Handle, va uintptr, size uint64) error {
+	b, err := l.buffer(g, h)
+	if err != nil {
+		return err
+	}
+	m, err := b.Mapping()
+	if err != nil {
+		return err
+	}
+	if most := (m.Mapped() + gpuPage - 1) &^ (gpuPage - 1); size == 0 || size > most {
+		return fmt.Errorf("unmap of %d bytes: the mapping has %d: %w", size, m.Mapped(), unix.EINVAL)
+	}
+	if uint64(va)%hostPage != 0 {
+		return fmt.Errorf("unmap at %#x, which is not on a host page; the mapping is at %#x: %w", va, m.VA(), unix.EINVAL)
+	}
+	if va != m.VA() {
+		log.Warnf("gdr_unmap: the mapping of %#x is at %#x, not at %#x; it is taken down all the same", uint64(h), m.VA(), va)
+	}
+	return m.Close()
+}
+
+// Info describes a buffer.
+func (l *Library) Info(g, h Handle) (core.Info, error) {
+	b, err := l.buffer(g, h)
+	if err != nil {
+		return core.Info{}, err
+	}
+	return b.Info()
+}
+
+// CallbackFlag is 1 once the driver has revoked a buffer's pages.
+func (l *Library) CallbackFlag(g, h Handle) (int, error) {
+	b, err := l.buffer(g, h)
+	if err != nil {
+		return 0, err
+	}
+	return b.Revoked()
+}
+
+// Attribute answers an attribute of the open backend.
+func (l *Library) Attribute(g Handle, a backend.Attr) (int, error) {
+	d, err := l.device(g)
+	if err != nil {
+		return 0, err
+	}
+	return d.Attribute(a)
+}
+
+// DriverVersion is the version of gdrdrv. On other backends it is this library's.
+func (l *Library) DriverVersion(g Handle) (major, minor int, err error) {
+	d, err := l.device(g)
+	if err != nil {
+		return 0, 0, err
+	}
+	return d.Version()
+}
+
+// BackendName is the name of the backend that pins.
+func (l *Library) BackendName(g Handle) (string, error) {
+	d, err := l.device(g)
+	if err != nil {
+		return "", err
+	}
+	return d.Backend()
+}
+
+// MemAlloc allocates GPU memory that Pin accepts on any backend.
+func (l *Library) MemAlloc(g Handle, device int, size uint64) (Handle, error) {
+	d, err := l.device(g)
+	if err != nil {
+		return 0, err
+	}
+	h, err := l.table.alloc()
+	if err != nil {
+		return 0, err
+	}
+	m, err := d.Alloc(device, size)
+	if err != nil {
+		l.table.release(h)
+		return 0, err
+	}
+	return h, l.add(h, m)
+}
+
+// MemFree frees an allocation of MemAlloc.
+func (l *Library) MemFree(g, h Handle) error {
+	m, err := l.memory(g, h)
+	if err != nil {
+		return err
+	}
+	err = m.Close()
+	if !errors.Is(err, core.ErrClosed) {
+		l.end(h)
+	}
+	return err
+}
+
+// MemPtr is the device address and the size in bytes of an allocation.
+func (l *Library) MemPtr(g, h Handle) (ptr, size uint64, err error) {
+	m, err := l.memory(g, h)
+	if err != nil {
+		return 0, 0, err
+	}
+	return m.Addr(), m.Size(), nil
+}
+
+// MemExport exports an allocation as a dma-buf. The caller closes the descriptor.
+func (l *Library) MemExport(g, h Handle, flags uint32) (fd int, err error) {
+	m, err := l.memory(g, h)
+	if err != nil {
+		return -1, err
+	}
+	return m.Export(flags)
+}
+
+// cache is an open cache, and what C sees of it.
+type cache struct {
+	*core.Cache
+	hits *hits
+}
+
+// CacheOpen opens a cache. It keeps up to most bytes pinned that nobody holds.
+func (l *Library) CacheOpen(g Handle, most uint64) (Handle, error) {
+	d, err := l.device(g)
+	if err != nil {
+		return 0, err
+	}
+	hits, err := l.newHits()
+	if err != nil {
+		return 0, err
+	}
+	c, err := d.OpenShownCache(most, hits)
+	if err != nil {
+		hits.end()
+		l.table.release(hits.h)
+		return 0, err
+	}
+	return hits.h, l.add(hits.h, &cache{c, hits})
+}
+
+func (l *Library) cache(h Handle) (*cache, error) {
+	if c, ok := l.table.get(h).(*cache); ok {
+		return c, nil
+	}
+	return nil, fmt.Errorf("no open cache has the handle %#x; gdr_close of its gdr_t ended it, or gdr_cache_close: %w", uint64(h), unix.EINVAL)
+}
+
+// Held is a range of a cache that the caller holds. C's gdr_cache_put ends the hold.
+type Held struct {
+	Handle Handle
+	VA     uintptr // the CPU's address of the byte asked for
+}
+
+// CacheGet holds a range of a cache that has the size bytes at addr. now is the time on
+// the clock by which C dates hits.
+func (l *Library) CacheGet(h Handle, addr, size, now uint64) (Held, error) {
+	c, err := l.cache(h)
+	if err != nil {
+		return Held{}, err
+	}
+	r, err := c.Hold(addr, size, now)
+	if err != nil {
+		return Held{}, err
+	}
+	return Held{Handle: r.View().(view).h, VA: r.VA()}, nil
+}
+
+// CacheSettle unpins the ranges that a put has left to unpin.
+func (l *Library) CacheSettle(h Handle) error {
+	c, err := l.cache(h)
+	if err != nil {
+		return err
+	}
+	return c.Settle()
+}
+
+// CacheFlush unpins all ranges that nobody holds.
+func (l *Library) CacheFlush(h Handle) error {
+	c, err := l.cache(h)
+	if err != nil {
+		return err
+	}
+	return c.Flush()
+}
+
+// CacheClose ends a cache and unpins all of it.
+func (l *Library) CacheClose(h Handle) error {
+	c, err := l.cache(h)
+	if err != nil {
+		return err
+	}
+	if err = c.Close(); err == nil {
+		l.end(h)
+	}
+	return err
+}
+
+// CopyLong has the GPU's copy engine copy n bytes of the buffer's mapping, from number at on,
+// to or from the host's address. It reports whether it has; else the CPU may copy.
+func (l *Library) CopyLong(h Handle, at uint64, host uintptr, n uint64, write bool) bool {
+	b, ok := l.table.get(h).(*core.Buffer)
+	return ok && b.CopyLong(at, host, n, write)
+}

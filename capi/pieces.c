@@ -1,0 +1,224 @@
+// SPDX-License-Identifier: MIT
+/*
+ * pieces.c - gdr_copy_to_mapping_v and gdr_copy_from_mapping_v: copies of many pieces. All
+ * pieces are checked first, then copied, with one fence.
+ */
+#define _GNU_SOURCE
+#include "copies.h"
+
+#include <errno.h>
+
+#include "../include/gdrapi_ext.h"
+#include "copy/direct.h"
+#include "host/front.h"
+#include "host/log.h"
+
+/* What is known of the pieces once all were checked. */
+struct pieces {
+	const struct gdr_front *front;
+	const gdr_piece_t *at;
+	size_t count;
+	size_t longest;
+	bool plain;	/* all are of write-combined memory */
+};
+
+static inline struct copy copy_of(const gdr_piece_t *piece, bool to)
+{
+	return (struct copy){
+		.key = piece->handle.h, .dev = piece->map_d_ptr, .host = piece->h_ptr,
+		.size = piece->size, .to = to,
+	};
+}
+
+/* Moves one piece of any type and size, also 0. An unmap may have overtaken it. */
+static int move_piece(const struct pieces *p, const gdr_piece_t *piece, bool to)
+{
+	const struct copy c = copy_of(piece, to);
+
+	if (!c.size)
+		return 0;
+	return gdr_copy_move(p->front, &c, gdr_slot_read(gdr_slot_of(&p->front->table, c.key), c.key));
+}
+
+static int move_each(const struct pieces *p, bool to)
+{
+	int rc = 0;
+
+	for (size_t i = 0; i < p->count && !rc; i++)
+		rc = move_piece(p, &p->at[i], to);
+	return rc;
+}
+
+static inline __attribute__((always_inline)) void put_all(const struct pieces *p, const bool direct)
+{
+	copy_span *to = p->front->impl->to;
+
+	for (const gdr_piece_t *piece = p->at, *end = piece + p->count; piece < end; piece++)
+		if (piece->size &&
+		    !(direct && copy_put_direct(piece->map_d_ptr, piece->h_ptr, piece->size)))
+			to(piece->map_d_ptr, piece->h_ptr, piece->size);
+}
+
+static inline bool has_longer(const struct pieces *p, bool to)
+{
+	return p->longest > COPY_LOOK || gdr_copy_is_long(p->longest, to);
+}
+
+static int move_all_to(const struct pieces *p)
+{
+	int rc = 0;
+
+	if (!p->plain || has_longer(p, true))
+		rc = move_each(p, true);
+	else if (p->front->direct)
+		put_all(p, true);
+	else
+		put_all(p, false);
+	gdr_copy_end_write(p->front);
+	return rc;
+}
+
+/*
+ * How many lines are read at once: as many as a core has in flight. What is asked for of
+ * each line is copied out of them.
+ */
+#define GATHER 16u
+struct gather {
+	_Alignas(COPY_LINE) uint8_t lines[GATHER][COPY_LINE];
+	const void *devs[GATHER];
+	struct {
+		void *host;
+		size_t off, n;
+	} parts[GATHER];
+	size_t used;
+};
+
+static inline void keep_part(void *host, const uint8_t *line, size_t n)
+{
+	/* Known sizes need no call. */
+	switch (n) {
+	case 4: memcpy(host, line, 4); break;
+	case 8: memcpy(host, line, 8); break;
+	case COPY_LINE: memcpy(host, line, COPY_LINE); break;
+	default: memcpy(host, line, n); break;
+	}
+}
+
+static void gather_lines(const struct pieces *p, struct gather *g)
+{
+	if (g->used)
+		p->front->impl->gather(g->lines, g->devs, g->used);
+	for (size_t i = 0; i < g->used; i++)
+		keep_part(g->parts[i].host, g->lines[i] + g->parts[i].off, g->parts[i].n);
+	g->used = 0;
+}
+
+static void add_lines(const struct pieces *p, struct gather *g, const gdr_piece_t *piece)
+{
+	const uint8_t *dev = piece->map_d_ptr;
+	uint8_t *host = piece->h_ptr;
+
+	for (size_t left = piece->size, n; left; left -= n, dev += n, host += n) {
+		size_t off = (uintptr_t)dev % COPY_LINE;
+
+		n = left < COPY_LINE - off ? left : COPY_LINE - off;
+		g->devs[g->used] = dev - off;
+		g->parts[g->used].host = host;
+		g->parts[g->used].off = off;
+		g->parts[g->used].n = n;
+		if (++g->used == GATHER)
+			gather_lines(p, g);
+	}
+}
+
+/*
+ * A piece of at least this size is read by itself. It does not wait for other pieces'
+ * lines.
+ */
+#define GATHER_MAX (4 * COPY_LINE)
+
+static int move_all_from(const struct pieces *p)
+{
+	bool gathers = p->front->impl->gather && p->plain;
+	struct gather g;
+	int rc = 0;
+
+	g.used = 0;
+	copy_fence_read_begin();
+	for (size_t i = 0; i < p->count && !rc; i++)
+		if (gathers && p->at[i].size < GATHER_MAX)
+			add_lines(p, &g, &p->at[i]);
+		else
+			rc = move_piece(p, &p->at[i], false);
+	gather_lines(p, &g);
+	copy_fence_read_end();
+	return rc;
+}
+
+static inline bool lies_in(const gdr_piece_t *piece, struct gdr_view v)
+{
+	return !piece->size || (piece->h_ptr && gdr_view_has(v, piece->map_d_ptr, piece->size));
+}
+
+/* The index of the first piece that cannot be copied, or the count. */
+static size_t find_bad(struct pieces *p)
+{
+	const gdr_piece_t *piece = p->at, *end = piece + p->count;
+	struct gdr_view v = { 0 };
+	uint64_t last = 0;
+
+	p->longest = 0;
+	p->plain = true;
+	for (; piece < end; piece++) {
+		if (piece->handle.h != last || !last) {
+			last = piece->handle.h;
+			v = gdr_slot_read(gdr_slot_of(&p->front->table, last), last);
+			p->plain &= v.type == GDR_MAPPING_TYPE_WC;
+		}
+		if (!v.type || !lies_in(piece, v))
+			break;
+		p->longest = p->longest < piece->size ? piece->size : p->longest;
+	}
+	return (size_t)(piece - p->at);
+}
+
+static int refuse_piece(const struct pieces *p, size_t i)
+{
+	const gdr_piece_t *piece = &p->at[i];
+	uint64_t key = piece->handle.h;
+
+	if (!gdr_slot_read(gdr_slot_of(&p->front->table, key), key).type)
+		return gdr_copy_refuse(key);
+	gdr_log(GDR_LOG_ERROR, "gdr_copy: piece %zu, %zu bytes at %#lx, does not lie in the mapping of handle %#lx, or has no host address (errno %d)",
+		i, piece->size, (uintptr_t)piece->map_d_ptr, key, EINVAL);
+	return EINVAL;
+}
+
+static int copy_many(const gdr_piece_t *pieces, size_t count, bool to)
+{
+	struct pieces p = { .front = gdr_front_here(), .at = pieces, .count = count };
+	size_t bad;
+
+	if (!count)
+		return 0;
+	if (!pieces) {
+		gdr_log(GDR_LOG_ERROR, "gdr_copy: the array of %zu pieces is NULL (errno %d)", count, EINVAL);
+		return EINVAL;
+	}
+	if (!p.front)
+		return gdr_copy_refuse(pieces[0].handle.h);
+	bad = find_bad(&p);
+	if (bad < count)
+		return refuse_piece(&p, bad);
+	return to ? move_all_to(&p) : move_all_from(&p);
+}
+
+int gdr_copy_to_mapping_v(const gdr_piece_t *pieces, size_t count)
+{
+	return copy_many(pieces, count, true);
+}
+
+int gdr_copy_from_mapping_v(const gdr_piece_t *pieces, size_t count)
+{
+	return copy_many(pieces, count, false);
+}

@@ -1,0 +1,74 @@
+package core
+
+import (
+	"sync/atomic"
+
+	"gdrapi/core/cuda"
+	"gdrapi/core/log"
+)
+
+// LongCopies says from how many bytes on the GPU's copy engine makes a copy through
+// write-combined memory. 0 is never. The engine writes from page-locked host memory alone.
+// It serves what is pinned while a size is set.
+type LongCopies struct{ Read, Write uint64 }
+
+// AutoCopies are the sizes from which the engine is faster than a core (H200:
+// docs/measurements.md).
+var AutoCopies = LongCopies{Read: 16 << 10, Write: 1 << 20}
+
+// engineUse is what a device has of LongCopies.
+type engineUse struct{ read, write atomic.Uint64 }
+
+// SetLongCopies sets the sizes for copies from now on.
+func (d *Device) SetLongCopies(l LongCopies) {
+	d.engine.read.Store(l.Read)
+	d.engine.write.Store(l.Write)
+}
+
+// prepare finds the memories that a pin has, and the copy engine for them. After a failure
+// the CPU makes all copies.
+func (u *engineUse) prepare(req PinRequest) (*cuda.Engine, []cuda.Extent) {
+	if u.read.Load() == 0 && u.write.Load() == 0 {
+		return nil, nil
+	}
+	d, err := cuda.Loaded()
+	if err != nil {
+		return nil, nil
+	}
+	e, memories, err := d.EngineFor(req.Addr, req.Size)
+	if err != nil {
+		log.Warnf("no copies of %#x by the GPU's copy engine: %v", req.Addr, err)
+	}
+	return e, memories
+}
+
+// isLong reports whether the engine is asked to make a copy of n bytes.
+func (m *Mapping) isLong(n int, write bool) bool {
+	least := &m.buffer.device.engine.read
+	if write {
+		least = &m.buffer.device.engine.write
+	}
+	l := least.Load()
+	return l != 0 && uint64(n) >= l
+}
+
+// byEngine has the engine copy the n bytes from number at on, to or from host: a *byte of
+// Go's, or an address of the host's. It reports whether it has. The caller holds copies.
+func (m *Mapping) byEngine(at uint64, host any, n uint64, write bool) bool {
+	b := m.buffer
+	return b.engine != nil && m.typ == WriteCombined &&
+		b.engine.Copy(b.memories, m.gpu+at, host, n, write)
+}
+
+// CopyLong is what others who copy by themselves ask for a long copy: the engine copies n
+// bytes of the mapping, from number at on, to or from the host's address. It reports
+// whether it has; else the CPU may copy. The mapping stays until the engine is done.
+func (b *Buffer) CopyLong(at uint64, host uintptr, n uint64, write bool) bool {
+	m, err := b.Mapping()
+	if err != nil {
+		return false
+	}
+	m.copies.RLock()
+	defer m.copies.RUnlock()
+	return !m.ended && at <= m.mapped && n <= m.mapped-at && m.byEngine(at, host, n, write)
+}
