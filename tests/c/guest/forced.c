@@ -351,8 +351,6 @@ static void own_floats(void)
 	pthread_t t;
 	gdr_t g;
 
-	setenv("GDRCOPY_READ_THREADS", "3", 1);
-	setenv("GDRCOPY_WRITE_THREADS", "3", 1);
 	float_rounds = scaled(300);
 	change_floats();
 	before = read_floats();

@@ -189,7 +189,7 @@ static void *work_in_thread(void *api)
 	return NULL;
 }
 
-/* A thread's records outlive a dlclose that comes before its end. */
+/* A thread ends after a dlclose. */
 static void *work_and_unload(void *api)
 {
 	struct api *a = api;
