@@ -126,7 +126,7 @@ func (c *client) answers() bool {
 func do[T any](c *client, what string, nr uintptr, args *T, st *status) error {
 	err := c.kernel.ioctl(c.fd, request(nr, unsafe.Sizeof(*args)), unsafe.Pointer(args))
 	if err == unix.EINVAL || err == unix.ENOTTY {
-		return fmt.Errorf("%s: this NVIDIA driver does not know the request, its interface differs from 535 to 595, or a sandbox (gVisor) refuses it; load gdrdrv, or leave the sandbox: %w (%v)", what, unix.ENOTSUP, err)
+		return fmt.Errorf("%s: this NVIDIA driver does not know the request, as 535 to 595 do, or a sandbox (gVisor) refuses it; update the driver, load gdrdrv, or leave the sandbox: %w (%v)", what, unix.ENOTSUP, err)
 	}
 	if err != nil {
 		return fmt.Errorf("%s: %w", what, err)
