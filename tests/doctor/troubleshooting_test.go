@@ -167,8 +167,8 @@ func onPage(t *testing.T) map[string]bool {
 	return lines
 }
 
-// advice matches a message that says after its last semicolon what to do.
-var advice = regexp.MustCompile(`; (?:allocate|ask|call|close|correct|copy|create|fork|install|let|load|look|or|pass|pin|put|raise|report|see|set|synchronise|unpin|unset|use|in)\b[^;]*$`)
+// advice matches a message that says after its last semicolon or colon what to do.
+var advice = regexp.MustCompile(`[;:] (?:allocate|ask|call|close|correct|copy|create|fork|install|let|load|look|open|or|pass|pin|put|raise|report|see|set|synchronise|unpin|unset|update|use|in)\b[^;]*$`)
 
 func TestEachLogLineIsOnThePage(t *testing.T) {
 	code, lines := inCode(t), onPage(t)
