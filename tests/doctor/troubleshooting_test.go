@@ -67,7 +67,7 @@ func ofGo(t *testing.T, messages map[string]string, file string) {
 			text, err := strconv.Unquote(literal.Value)
 			require.NoError(t, err)
 			at := file
-			if name := function.Sel.Name; of.Name == "log" && (name == "Debugf" || name == "Infof") {
+			if name := function.Sel.Name; of.Name == "log" && (name == "Debugf" || name == "Infof") || wrongArgument(call) {
 				at = quiet
 			}
 			add(messages, text, at)
@@ -76,9 +76,19 @@ func ofGo(t *testing.T, messages map[string]string, file string) {
 	})
 }
 
-// quiet stands for the file of a message that only tells what the library does, at level 1
-// or 2: it asks for nothing, and need not be on the page.
-const quiet = "at level 1 or 2"
+// quiet stands for the file of a message that need not be on the page: at level 1 or 2 it
+// only tells what the library does; with EINVAL it names the argument to correct.
+const quiet = "at level 1 or 2, or EINVAL"
+
+// wrongArgument is whether an error that a call makes is EINVAL.
+func wrongArgument(call *ast.CallExpr) bool {
+	for _, arg := range call.Args {
+		if s, ok := arg.(*ast.SelectorExpr); ok && s.Sel.Name == "EINVAL" {
+			return true
+		}
+	}
+	return false
+}
 
 // Calls of C whose last string is a message, and strings that have a name.
 var (
@@ -101,7 +111,7 @@ func ofC(t *testing.T, messages map[string]string, file string) {
 	for _, call := range callOfC.FindAllStringSubmatch(string(text), -1) {
 		if all := literal.FindAllString(call[1], -1); all != nil {
 			at := file
-			if strings.HasPrefix(call[1], "GDR_LOG_DEBUG") || strings.HasPrefix(call[1], "GDR_LOG_INFO") {
+			if strings.HasPrefix(call[1], "GDR_LOG_DEBUG") || strings.HasPrefix(call[1], "GDR_LOG_INFO") || strings.Contains(call[1], "EINVAL") {
 				at = quiet
 			}
 			note(all[len(all)-1], at)
