@@ -86,9 +86,9 @@ class Decode:
 
     def run(self):
         table, slots, lengths, positions, tokens = self.tensors
-        query = self.embedding[tokens] + self.rotation[positions]
+        query = self.embedding[tokens.long()] + self.rotation[positions]
         self.cache.index_copy_(0, slots, query)
-        keys = self.cache.view(-1, BLOCK, HEAD)[table].view(len(table), -1, HEAD)
+        keys = self.cache.view(-1, BLOCK, HEAD)[table.long()].view(len(table), -1, HEAD)
         scores = (keys * query[:, None]).sum(-1).float()
         scores = scores.masked_fill(self.places >= lengths[:, None], float("-inf")).softmax(-1).half()
         logits = (scores[:, None] @ keys).squeeze(1) @ self.embedding.t()
