@@ -118,14 +118,13 @@ enum gdr_mr_state {
  * - handle << PAGE_SHIFT up to + size is this region's range of mmap offsets. It
  *   is 0 until the region is LIVE.
  *
- * lock guards state, revoked, abandoned, vmas, type, want, memtype, uncached, whole.
+ * lock guards state, revoked, abandoned, vmas, type, want, whole.
  * - state only moves forward. A CPU page table entry is made with lock held for
  *   reading and state LIVE. So once DEAD is set and the range is zapped, there is
  *   no entry, and none will be made.
  * - vmas counts the VMAs that show the region. It is 0 or 1, and 2 for a moment
- *   while mremap moves one. type is not NONE exactly while vmas is not 0.
- * - memtype: the memory type of the pages is reserved as write-combining.
- * - uncached: that had no effect, and the pages are mapped uncached.
+ *   while mremap moves one. type is not NONE exactly while vmas is not 0 and state is
+ *   LIVE.
  * - whole: the first fault maps all pages.
  * - revoked: the free callback ran. The GPU driver owns the pages again, and they
  *   must not be put. callback_done completes when the callback has finished.
@@ -169,8 +168,6 @@ struct gdr_mr {
 	enum gdr_mr_state state;
 	bool revoked;
 	bool abandoned;
-	bool memtype;
-	bool uncached;
 	bool whole;
 	unsigned int vmas;
 	enum gdrdrv_mapping_type type;
@@ -192,14 +189,14 @@ static inline void gdr_mr_get(struct gdr_mr *mr)
 	kref_get(&mr->ref);
 }
 
-static inline bool gdr_mr_is_live(struct gdr_mr *mr)
+static inline bool gdr_mr_is_dead(struct gdr_mr *mr)
 {
-	bool live;
+	bool dead;
 
 	down_read(&mr->lock);
-	live = mr->state == GDR_MR_LIVE;
+	dead = mr->state == GDR_MR_DEAD;
 	up_read(&mr->lock);
-	return live;
+	return dead;
 }
 
 /* process.c */
@@ -224,16 +221,22 @@ void gdr_limit_uncharge(struct gdr_mr *mr);
 /* mmap.c */
 int gdr_mmap(struct file *filp, struct vm_area_struct *vma);
 bool gdr_type_supported(const struct gdr_mr *mr, enum gdrdrv_mapping_type type);
+#ifdef CONFIG_ARM64
+void gdr_find_machine(void);
+#else
+static inline void gdr_find_machine(void)
+{
+}
+#endif
 
 /* memtype.c */
 #ifdef CONFIG_X86
-int gdr_memtype_reserve(struct gdr_mr *mr, bool *uncached);
+int gdr_memtype_reserve(struct gdr_mr *mr);
 void gdr_memtype_release(const struct gdr_mr *mr);
 pgprot_t gdr_memtype_prot(pgprot_t prot);
 #else
-static inline int gdr_memtype_reserve(struct gdr_mr *mr, bool *uncached)
+static inline int gdr_memtype_reserve(struct gdr_mr *mr)
 {
-	*uncached = false;
 	return 0;
 }
 

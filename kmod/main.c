@@ -266,7 +266,7 @@ static int gdr_ioc_req_type(struct gdr_file *f, void __user *arg)
 	if (!mr)
 		return -EINVAL;
 	down_write(&mr->lock);
-	if (mr->vmas)
+	if (mr->type)
 		ret = -EBUSY;
 	else if (p.type && !gdr_type_supported(mr, p.type))
 		ret = -EOPNOTSUPP;
@@ -354,6 +354,7 @@ static int __init gdr_init(void)
 	BUILD_BUG_ON(GDRDRV_IOC_REQ_TYPE != 0xC008DA08);
 	BUILD_BUG_ON(GDRDRV_IOC_VERSION != 0xC008DAFF);
 
+	gdr_find_machine();
 	gdr_limit_init();
 	ret = simple_pin_fs(&gdr_fs, &gdr_mnt, &gdr_mnt_count);
 	if (ret)

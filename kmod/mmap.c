@@ -63,50 +63,63 @@ static bool gdr_is_ram(unsigned long pfn)
 #endif
 }
 
+static bool gdr_can_cache(const struct gdr_mr *mr)
+{
+	return gdr_cpu_can_cache() &&
+	       (mr->cacheable || gdr_is_ram(mr->pages[0] >> PAGE_SHIFT));
+}
+
+/* True on a machine without write-combining: see gdr_without_wc. Set at load. */
+static bool gdr_needs_device;
+
 #ifdef CONFIG_ARM64
 /*
- * True where a BlueField-3 is in the machine, with crypto or without. Its CPU needs
- * device memory for any GPU. NVIDIA's gdrdrv has the same IDs. 0xa2dc is a
- * card.
+ * Root ports of machines on which NVIDIA's driver maps no BAR as write-combining
+ * (chipset_info.c): BlueField-3 with crypto and without, and revision 0 of Ampere
+ * Altra. The data is 1 where the other revisions can. 0x15b3:0xa2dc is a card.
+ * core/internal/rm/machine.go has the same list.
  */
-static bool gdr_needs_device(void)
-{
-	static const struct pci_device_id ids[] = {
-		{ PCI_DEVICE(0x15b3, 0xa2da) },
-		{ PCI_DEVICE(0x15b3, 0xa2db) },
-		{}
-	};
+static const struct pci_device_id gdr_without_wc[] = {
+	{ PCI_DEVICE(0x15b3, 0xa2da) },
+	{ PCI_DEVICE(0x15b3, 0xa2db) },
+	{ PCI_DEVICE(0x1def, 0xe000), .driver_data = 1 },
+	{ PCI_DEVICE(0x1def, 0xe00d), .driver_data = 1 },
+	{ PCI_DEVICE(0x1def, 0xe00e), .driver_data = 1 },
+	{ PCI_DEVICE(0x1def, 0xe010), .driver_data = 1 },
+	{ PCI_DEVICE(0x1def, 0xe100), .driver_data = 1 },
+	{ PCI_DEVICE(0x1def, 0xe110), .driver_data = 1 },
+	{}
+};
 
-	return pci_dev_present(ids);
-}
-#else
-static bool gdr_needs_device(void)
+void gdr_find_machine(void)
 {
-	return false;
+	const struct pci_device_id *id;
+	struct pci_dev *dev = NULL;
+
+	for_each_pci_dev(dev) {
+		id = pci_match_id(gdr_without_wc, dev);
+		if (id && !(id->driver_data && dev->revision))
+			gdr_needs_device = true;
+	}
 }
 #endif
 
 static enum gdrdrv_mapping_type gdr_default_type(const struct gdr_mr *mr)
 {
-	if (gdr_cpu_can_cache() && (mr->cacheable || gdr_is_ram(mr->pages[0] >> PAGE_SHIFT)))
+	if (gdr_can_cache(mr))
 		return GDRDRV_MAPPING_CACHING;
-	if (gdr_needs_device())
-		return GDRDRV_MAPPING_DEVICE;
-	return GDRDRV_MAPPING_WC;
+	return gdr_needs_device ? GDRDRV_MAPPING_DEVICE : GDRDRV_MAPPING_WC;
 }
 
 bool gdr_type_supported(const struct gdr_mr *mr, enum gdrdrv_mapping_type type)
 {
-	enum gdrdrv_mapping_type def = gdr_default_type(mr);
-
 	switch (type) {
 	case GDRDRV_MAPPING_WC:
-		return true;
+		return !gdr_needs_device;
 	case GDRDRV_MAPPING_CACHING:
-		return def == GDRDRV_MAPPING_CACHING;
+		return mr->state == GDR_MR_LIVE && gdr_can_cache(mr);
 	case GDRDRV_MAPPING_DEVICE:
-		return IS_ENABLED(CONFIG_ARM64) &&
-		       def != GDRDRV_MAPPING_CACHING;
+		return gdr_needs_device;
 	default:
 		return false;
 	}
@@ -256,95 +269,27 @@ static bool gdr_may_map(const struct gdr_mr *mr)
 	return mr->state == GDR_MR_LIVE && !mr->vmas;
 }
 
-static enum gdrdrv_mapping_type gdr_chosen_type(const struct gdr_mr *mr,
-						enum gdrdrv_mapping_type want)
+/* Called with mr->lock held for writing. */
+static int gdr_mmap_locked(struct gdr_mr *mr, struct vm_area_struct *vma)
 {
-	return want ? want : gdr_default_type(mr);
-}
-
-/* Called with mr->lock held for writing, and with the memory type reserved. */
-static int gdr_mmap_locked(struct gdr_mr *mr, struct vm_area_struct *vma,
-			   enum gdrdrv_mapping_type want)
-{
-	enum gdrdrv_mapping_type type = gdr_chosen_type(mr, want);
-
 	if (!gdr_may_map(mr))
 		return -EINVAL;
-	if (type == GDRDRV_MAPPING_WC && mr->uncached) {
-		if (want) {
-			gdr_info("the memory is uncached, not write-combined\n");
-			return -EOPNOTSUPP;
-		}
-		type = GDRDRV_MAPPING_DEVICE;
-	}
 	gdr_vma_flags(vma, VM_IO | VM_PFNMAP | VM_DONTEXPAND | VM_DONTDUMP |
 		      VM_DONTCOPY, VM_EXEC | VM_MAYEXEC);
-	vma->vm_page_prot = gdr_prot(vma, type);
+	mr->type = mr->want ? mr->want : gdr_default_type(mr);
+	vma->vm_page_prot = gdr_prot(vma, mr->type);
 	vma->vm_ops = &gdr_vm_ops;
 	vma->vm_private_data = mr;
-	mr->type = type;
 	mr->vmas = 1;
 	/* Real-time programs lock what they map: MAP_LOCKED, mlockall(2). */
 	mr->whole = gdr_map_whole || vma->vm_flags & VM_LOCKED;
 	return 0;
 }
 
-/* Begin an mmap. *reserve: the memory type must be reserved for the type that it wants. */
-static int gdr_mmap_begin(struct gdr_mr *mr, enum gdrdrv_mapping_type *want,
-			  bool *reserve)
-{
-	int ret;
-
-	down_read(&mr->lock);
-	ret = gdr_may_map(mr) ? 0 : -EINVAL;
-	*want = mr->want;
-	*reserve = gdr_chosen_type(mr, mr->want) == GDRDRV_MAPPING_WC &&
-		   !mr->memtype;
-	up_read(&mr->lock);
-	return ret;
-}
-
-/*
- * Give the region a reservation. False if it has one, or is DEAD and needs none.
- * Called with mr->lock held for writing.
- */
-static bool gdr_give_memtype(struct gdr_mr *mr, bool uncached)
-{
-	if (mr->state != GDR_MR_LIVE || mr->memtype)
-		return false;
-	mr->memtype = true;
-	mr->uncached = uncached;
-	return true;
-}
-
-static int gdr_mmap_region(struct gdr_mr *mr, struct vm_area_struct *vma)
-{
-	enum gdrdrv_mapping_type want;
-	bool reserve, uncached = false;
-	int ret;
-
-	ret = gdr_mmap_begin(mr, &want, &reserve);
-	if (ret)
-		return ret;
-	if (reserve) {
-		ret = gdr_memtype_reserve(mr, &uncached);
-		if (ret) {
-			gdr_info("no memory type is reserved: %d\n", ret);
-			return ret;
-		}
-	}
-	down_write(&mr->lock);
-	if (reserve && gdr_give_memtype(mr, uncached))
-		reserve = false;
-	ret = gdr_mmap_locked(mr, vma, want);
-	up_write(&mr->lock);
-	if (reserve)
-		gdr_memtype_release(mr);
-	return ret;
-}
-
 static int gdr_mmap_mr(struct gdr_mr *mr, struct vm_area_struct *vma)
 {
+	int ret;
+
 	if (mr->addr != mr->start) {
 		gdr_info("a buffer must begin on a 64 KiB boundary to be mapped\n");
 		return -EINVAL;
@@ -353,7 +298,10 @@ static int gdr_mmap_mr(struct gdr_mr *mr, struct vm_area_struct *vma)
 		gdr_info("the mapping is longer than the buffer\n");
 		return -EINVAL;
 	}
-	return gdr_mmap_region(mr, vma);
+	down_write(&mr->lock);
+	ret = gdr_mmap_locked(mr, vma);
+	up_write(&mr->lock);
+	return ret;
 }
 
 static int gdr_mmap_checked(struct gdr_file *f, struct vm_area_struct *vma)

@@ -101,18 +101,18 @@ struct gdr_mr *gdr_mr_find(struct gdr_file *f, u64 handle)
  */
 static void gdr_mr_kill(struct gdr_mr *mr)
 {
-	bool memtype;
+	bool lived;
 
 	down_write(&mr->lock);
+	lived = mr->state == GDR_MR_LIVE;
 	mr->state = GDR_MR_DEAD;
-	memtype = mr->memtype;
-	mr->memtype = false;
+	mr->type = GDRDRV_MAPPING_NONE;
 	up_write(&mr->lock);
 
 	if (mr->handle)
 		unmap_mapping_range(mr->inode->i_mapping,
 				    mr->handle << PAGE_SHIFT, mr->size, 1);
-	if (memtype)
+	if (lived)
 		gdr_memtype_release(mr);
 }
 
@@ -222,8 +222,9 @@ static int gdr_mr_check_flags(const struct gdr_pin_args *args)
 }
 
 /*
- * Show the region to user space, unless its pages are revoked already. A region
- * gets its mmap offsets only here, so that failed pins use up no offsets.
+ * Show the region, whose memory type is reserved, to user space, unless its pages are
+ * revoked already. A region gets its mmap offsets only here, so that failed pins use
+ * up no offsets.
  */
 static int gdr_mr_publish(struct gdr_file *f, struct gdr_mr *mr, u64 *handle)
 {
@@ -235,8 +236,10 @@ static int gdr_mr_publish(struct gdr_file *f, struct gdr_mr *mr, u64 *handle)
 	if (!ret)
 		mr->state = GDR_MR_LIVE;
 	up_write(&mr->lock);
-	if (ret)
+	if (ret) {
+		gdr_memtype_release(mr);
 		return ret;
+	}
 	*handle = mr->handle;	/* after this another thread may unpin it */
 	return xa_insert(&f->mrs, *handle, mr, GFP_KERNEL_ACCOUNT);
 }
@@ -265,7 +268,10 @@ int gdr_mr_pin(struct gdr_file *f, const struct gdr_pin_args *args, u64 *handle)
 		goto drop;
 	ret = gdr_nvp2p_read(mr);
 	if (!ret)
-		ret = gdr_mr_publish(f, mr, handle);
+		ret = gdr_memtype_reserve(mr);
+	if (ret)
+		goto unpin;
+	ret = gdr_mr_publish(f, mr, handle);
 	if (ret)
 		goto unpin;
 	gdr_dbg("handle %#llx: %llu bytes\n", *handle, args->size);

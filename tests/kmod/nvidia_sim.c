@@ -181,6 +181,18 @@ MODULE_PARM_DESC(take_majors, "Leave no number to the character device of anothe
 
 static DECLARE_BITMAP(sim_majors, CHRDEV_MAJOR_MAX);
 
+static unsigned int root_port;
+module_param(root_port, uint, 0444);
+MODULE_PARM_DESC(root_port, "The device has these IDs of another machine, vendor << 16 | device");
+
+static unsigned int root_revision;
+module_param(root_revision, uint, 0444);
+MODULE_PARM_DESC(root_revision, "And this revision");
+
+static bool without_wc;
+module_param(without_wc, bool, 0444);
+MODULE_PARM_DESC(without_wc, "For the tests: that machine has no write-combining");
+
 static void sim_complain(const char *what)
 {
 	sim_misuse++;
@@ -1331,6 +1343,21 @@ static void sim_give_majors(void)
 		unregister_chrdev(major, "taken");
 }
 
+/* What the device is to others, and back again. */
+static void sim_swap_ids(void)
+{
+	unsigned int is = (u32)sim_pdev->vendor << 16 | sim_pdev->device;
+	unsigned int revision = sim_pdev->revision;
+
+	if (!root_port)
+		return;
+	sim_pdev->vendor = root_port >> 16;
+	sim_pdev->device = root_port;
+	sim_pdev->revision = root_revision;
+	root_port = is;
+	root_revision = revision;
+}
+
 static int __init sim_init(void)
 {
 	int ret;
@@ -1361,6 +1388,7 @@ static int __init sim_init(void)
 		goto rm;
 	if (take_majors)
 		sim_take_majors();
+	sim_swap_ids();
 	pr_info("%llu MiB of simulated GPU memory\n", sim_npages >> 4);
 	return 0;
 
@@ -1379,6 +1407,7 @@ put:
 
 static void __exit sim_exit(void)
 {
+	sim_swap_ids();
 	sim_give_majors();
 	misc_deregister(&sim_misc);
 	sim_rm_exit();

@@ -75,6 +75,18 @@ for persistent in 1 0; do
 		clean_log "kmod_test ($mode)"
 	done
 done
+# The machines without write-combining, by their root ports: IDs, revision, whether it is one.
+# The IDs are those of core/internal/rm/machine.go, whose test compares.
+[ "$(uname -m)" != aarch64 ] || for machine in "0x15b3a2da 1 1" "0x15b3a2db 0 1" "0x15b3a2dc 0 0" \
+	"0x1defe000 0 1" "0x1defe110 0 1" "0x1defe00d 4 0"; do
+	# shellcheck disable=SC2086 # several words
+	set -- $machine
+	load 1 root_port="$1" root_revision="$2" without_wc="$3"
+	result $? "modules load ($machine)"
+	/bin/kmod_test -t mapping_types
+	result $? "kmod_test -t mapping_types ($machine)"
+	unload
+done
 # A module that hands tokens on, and maps all at the first touch.
 GDRDRV_ARGS="$limits pass_p2p_tokens=1 map_whole=1" load 0
 result $? "modules load (pass_p2p_tokens)"
