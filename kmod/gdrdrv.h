@@ -2,16 +2,15 @@
 /*
  * gdrdrv.h - the parts of the driver and what they share.
  *
- *	main.c		module, device, open/release, ioctl
+ *	main.c		module, device, open/release, ioctl, /proc/driver/gdrdrv
  *	mr.c		memory regions: their life, their revocation
  *	mmap.c		CPU mappings: checks, faults
  *	memtype.c	how x86 maps a region's pages
  *	limit.c		how much a user may pin
  *	nvp2p.c		the one place that talks to NVIDIA's driver
- *	procfs.c	/proc/driver/gdrdrv
  *	process.c	who calls; what is logged
  *
- * They call each other one way: main -> procfs, mmap -> mr -> nvp2p, memtype, limit ->
+ * They call each other one way: main -> mmap -> mr -> nvp2p, memtype, limit ->
  * process. nvp2p.c calls back through gdr_mr.revoke alone.
  *
  * Locks, outermost first:
@@ -69,14 +68,13 @@ extern int gdr_info_enabled;
 /*
  * A thread group that has files open. A later one with the same number has another
  * start time. tgid and start never change; gdr_processes_lock guards node and files.
- * tables_lock: see nvp2p.c.
  */
 struct gdr_process {
 	struct list_head node;
 	unsigned int files;
 	pid_t tgid;
 	u64 start;
-	struct mutex tables_lock;
+	struct mutex tables_lock;	/* see nvp2p.c */
 };
 
 /*
@@ -118,18 +116,19 @@ enum gdr_mr_state {
  * - handle << PAGE_SHIFT up to + size is this region's range of mmap offsets. It
  *   is 0 until the region is LIVE.
  *
- * lock guards state, revoked, abandoned, vmas, type, want, whole.
+ * lock guards state, revoked, abandoned, vmas, type, want.
  * - state only moves forward. A CPU page table entry is made with lock held for
  *   reading and state LIVE. So once DEAD is set and the range is zapped, there is
  *   no entry, and none will be made.
  * - vmas counts the VMAs that show the region. It is 0 or 1, and 2 for a moment
  *   while mremap moves one. type is not NONE exactly while vmas is not 0 and state is
  *   LIVE.
- * - whole: the first fault maps all pages.
  * - revoked: the free callback ran. The GPU driver owns the pages again, and they
  *   must not be put. callback_done completes when the callback has finished.
  * - abandoned: nobody can put the pages any more. The region waits for the free
  *   callback, which ends it. abandoned is never set after revoked.
+ *
+ * whole: the first fault maps all pages. It changes only while there is no VMA.
  *
  * lost: the put of a persistent pinning failed, and it must not be put again. Only
  * who puts the region reads and writes it.
@@ -189,14 +188,14 @@ static inline void gdr_mr_get(struct gdr_mr *mr)
 	kref_get(&mr->ref);
 }
 
-static inline bool gdr_mr_is_dead(struct gdr_mr *mr)
+static inline bool gdr_mr_is_revoked(struct gdr_mr *mr)
 {
-	bool dead;
+	bool revoked;
 
 	down_read(&mr->lock);
-	dead = mr->state == GDR_MR_DEAD;
+	revoked = mr->revoked;
 	up_read(&mr->lock);
-	return dead;
+	return revoked;
 }
 
 /* process.c */
@@ -221,46 +220,27 @@ void gdr_limit_uncharge(struct gdr_mr *mr);
 /* mmap.c */
 int gdr_mmap(struct file *filp, struct vm_area_struct *vma);
 bool gdr_type_supported(const struct gdr_mr *mr, enum gdrdrv_mapping_type type);
-#ifdef CONFIG_ARM64
 void gdr_find_machine(void);
-#else
-static inline void gdr_find_machine(void)
-{
-}
-#endif
 
-/* memtype.c */
-#ifdef CONFIG_X86
+/* memtype.c, for x86 alone */
 int gdr_memtype_reserve(struct gdr_mr *mr);
 void gdr_memtype_release(const struct gdr_mr *mr);
 pgprot_t gdr_memtype_prot(pgprot_t prot);
-#else
-static inline int gdr_memtype_reserve(struct gdr_mr *mr)
-{
-	return 0;
-}
-
-static inline void gdr_memtype_release(const struct gdr_mr *mr)
-{
-}
-#endif
 
 /* nvp2p.c */
 void gdr_nvp2p_exit(void);
 bool gdr_nvp2p_persistent(void);
 bool gdr_nvp2p_force_pcie(void);
-int gdr_nvp2p_wanted(void);
 int gdr_nvp2p_get(struct gdr_mr *mr, const struct gdr_pin_args *args,
 		  void (*revoke)(struct gdr_mr *mr));
 void gdr_nvp2p_revoked(struct gdr_mr *mr, bool abandoned);
 int gdr_nvp2p_read(struct gdr_mr *mr);
 int gdr_nvp2p_put(struct gdr_mr *mr);
 void gdr_nvp2p_end(struct gdr_mr *mr, unsigned int *pauses);
-int gdr_nvp2p_refcount(void);
-int gdr_nvp2p_lost(void);
 
-/* procfs.c */
-int gdr_procfs_init(void);
-void gdr_procfs_exit(void);
+/* How many pinnings have pages of the GPU driver's; how many persistent ones are lost. */
+extern atomic_t gdr_pages_held;
+extern atomic_t gdr_pages_lost;
+extern int gdr_use_persistent;
 
 #endif

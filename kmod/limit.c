@@ -55,14 +55,6 @@ void gdr_limit_init(void)
 		gdr_max_mib = kib / 1024 * 128;
 }
 
-static bool gdr_fits(const struct gdr_user *u, u64 bytes)
-{
-	u64 most = min_t(u64, gdr_max_mib, U64_MAX >> 20) << 20;
-
-	return u->pins < gdr_max_pins && bytes <= most &&
-	       u->bytes <= most - bytes;
-}
-
 /* Forget a user who has no region. Called with the lock held. */
 static void gdr_user_put(struct gdr_user *u)
 {
@@ -75,7 +67,10 @@ static void gdr_user_put(struct gdr_user *u)
 /* Called with the lock held. False: a limit is met; there may be a line to log. */
 static bool gdr_charge_locked(struct gdr_mr *mr, struct gdr_user *u, bool *first)
 {
-	if (!gdr_fits(u, mr->size)) {
+	u64 most = min_t(u64, gdr_max_mib, U64_MAX >> 20) << 20;
+
+	if (u->pins >= gdr_max_pins || mr->size > most ||
+	    u->bytes > most - mr->size) {
 		*first = !u->logged;
 		u->logged = true;
 		gdr_user_put(u);

@@ -1,19 +1,20 @@
 // SPDX-License-Identifier: (GPL-2.0 OR MIT)
 /*
- * main.c - the module, its device and the way in by ioctl.
+ * main.c - the module, its device, the way in by ioctl, and /proc/driver/gdrdrv.
  */
 #define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
 
-#include <linux/build_bug.h>
-#include <linux/kdev_t.h>
 #include <linux/module.h>
 #include <linux/mount.h>
+#include <linux/proc_fs.h>
 #include <linux/pseudo_fs.h>
 #include <linux/sched.h>
+#include <linux/seq_file.h>
 #include <linux/slab.h>
 #include <linux/uaccess.h>
 
 #include "gdrdrv.h"
+#include "gdrdrv_nvidia.h"
 
 /* "gdrp" */
 #define GDR_FS_MAGIC 0x67647270
@@ -92,94 +93,67 @@ static int gdr_release(struct inode *inode, struct file *filp)
 	return 0;
 }
 
-/* Write the handle to the user. Where that fails, unpin: the user cannot. */
-static int gdr_give_handle(struct gdr_file *f, u64 handle, u64 __user *to)
+/* The parameters of any request. Those that the caller gave are in it; padding, too. */
+union gdr_params {
+	struct gdrdrv_pin pin;
+	struct gdrdrv_pin_v2 pin_v2;
+	struct gdrdrv_unpin unpin;
+	struct gdrdrv_cb_flag cb_flag;
+	struct gdrdrv_info info;
+	struct gdrdrv_info_v2 info_v2;
+	struct gdrdrv_get_attr attr;
+	struct gdrdrv_req_type req_type;
+	struct gdrdrv_version version;
+};
+
+static int gdr_ioc_pin(struct gdr_file *f, union gdr_params *p)
 {
-	if (!put_user(handle, to))
-		return 0;
-	gdr_mr_unpin(f, handle);
-	return -EFAULT;
+	const struct gdr_pin_args args = {
+		.addr = p->pin.addr,
+		.size = p->pin.size,
+		.p2p_token = p->pin.p2p_token,
+		.va_space = p->pin.va_space,
+	};
+
+	return gdr_mr_pin(f, &args, &p->pin.handle);
 }
 
-static int gdr_ioc_pin(struct gdr_file *f, void __user *arg)
+static int gdr_ioc_pin_v2(struct gdr_file *f, union gdr_params *p)
 {
-	struct gdrdrv_pin __user *to = arg;
-	struct gdr_pin_args args = {};
-	struct gdrdrv_pin p;
-	u64 handle;
-	int ret;
+	const struct gdr_pin_args args = {
+		.addr = p->pin_v2.addr,
+		.size = p->pin_v2.size,
+		.flags = p->pin_v2.flags,
+	};
 
-	if (copy_from_user(&p, arg, sizeof(p)))
-		return -EFAULT;
-	args.addr = p.addr;
-	args.size = p.size;
-	args.p2p_token = p.p2p_token;
-	args.va_space = p.va_space;
-	ret = gdr_mr_pin(f, &args, &handle);
-	if (ret)
-		return ret;
-	return gdr_give_handle(f, handle, &to->handle);
+	return gdr_mr_pin(f, &args, &p->pin_v2.handle);
 }
 
-static int gdr_ioc_pin_v2(struct gdr_file *f, void __user *arg)
+static int gdr_ioc_unpin(struct gdr_file *f, union gdr_params *p)
 {
-	struct gdrdrv_pin_v2 __user *to = arg;
-	struct gdr_pin_args args = {};
-	struct gdrdrv_pin_v2 p;
-	u64 handle;
-	int ret;
-
-	if (copy_from_user(&p, arg, sizeof(p)))
-		return -EFAULT;
-	args.addr = p.addr;
-	args.size = p.size;
-	args.flags = p.flags;
-	ret = gdr_mr_pin(f, &args, &handle);
-	if (ret)
-		return ret;
-	return gdr_give_handle(f, handle, &to->handle);
+	return gdr_mr_unpin(f, p->unpin.handle);
 }
 
-static int gdr_ioc_unpin(struct gdr_file *f, void __user *arg)
+static int gdr_ioc_cb_flag(struct gdr_file *f, union gdr_params *p)
 {
-	struct gdrdrv_unpin p;
+	struct gdr_mr *mr = gdr_mr_find(f, p->cb_flag.handle);
 
-	if (copy_from_user(&p, arg, sizeof(p)))
-		return -EFAULT;
-	return gdr_mr_unpin(f, p.handle);
-}
-
-static int gdr_ioc_cb_flag(struct gdr_file *f, void __user *arg)
-{
-	struct gdrdrv_cb_flag __user *to = arg;
-	struct gdr_mr *mr;
-	u64 handle;
-	u32 flag;
-
-	if (get_user(handle, &to->handle))
-		return -EFAULT;
-	mr = gdr_mr_find(f, handle);
 	if (!mr)
 		return -EINVAL;
 	down_read(&mr->lock);
-	flag = mr->revoked;
+	p->cb_flag.flag = mr->revoked;
 	up_read(&mr->lock);
 	gdr_mr_put(mr);
-	return put_user(flag, &to->flag) ? -EFAULT : 0;
+	return 0;
 }
 
-/*
- * Fill a v2 answer with its padding. The caller may make a v1 answer from it.
- */
-static int gdr_fill_info(struct gdr_file *f, u64 handle,
-			 struct gdrdrv_info_v2 *info)
+static int gdr_ioc_info_v2(struct gdr_file *f, union gdr_params *p)
 {
-	struct gdr_mr *mr = gdr_mr_find(f, handle);
+	struct gdrdrv_info_v2 *info = &p->info_v2;
+	struct gdr_mr *mr = gdr_mr_find(f, info->handle);
 
 	if (!mr)
 		return -EINVAL;
-	memset(info, 0, sizeof(*info));
-	info->handle = handle;
 	info->va = mr->start;
 	info->mapped_size = mr->size;
 	info->page_size = GDRDRV_GPU_PAGE_SIZE;
@@ -188,139 +162,126 @@ static int gdr_fill_info(struct gdr_file *f, u64 handle,
 	down_read(&mr->lock);
 	info->mapping_type = mr->type;
 	up_read(&mr->lock);
+	info->pad = 0;
 	gdr_mr_put(mr);
 	return 0;
 }
 
-static int gdr_ioc_info(struct gdr_file *f, void __user *arg)
+/* The same, but for the last two fields. */
+static int gdr_ioc_info(struct gdr_file *f, union gdr_params *p)
 {
-	struct gdrdrv_info_v2 v2;
-	struct gdrdrv_info p;
-	int ret;
+	int ret = gdr_ioc_info_v2(f, p);
+	u32 type = p->info_v2.mapping_type;
 
-	if (copy_from_user(&p.handle, arg, sizeof(p.handle)))
-		return -EFAULT;
-	ret = gdr_fill_info(f, p.handle, &v2);
-	if (ret)
-		return ret;
-	p = (struct gdrdrv_info) {
-		.handle = v2.handle,
-		.va = v2.va,
-		.mapped_size = v2.mapped_size,
-		.page_size = v2.page_size,
-		.tsc_khz = v2.tsc_khz,
-		.tm_cycles = v2.tm_cycles,
-		.mapped = v2.mapping_type != GDRDRV_MAPPING_NONE,
-		.wc_mapping = v2.mapping_type == GDRDRV_MAPPING_WC,
-	};
-	return copy_to_user(arg, &p, sizeof(p)) ? -EFAULT : 0;
+	p->info.mapped = type != GDRDRV_MAPPING_NONE;
+	p->info.wc_mapping = type == GDRDRV_MAPPING_WC;
+	return ret;
 }
 
-static int gdr_ioc_info_v2(struct gdr_file *f, void __user *arg)
+static int gdr_ioc_attr(struct gdr_file *f, union gdr_params *p)
 {
-	struct gdrdrv_info_v2 p;
-	u64 handle;
-	int ret;
-
-	if (copy_from_user(&handle, arg, sizeof(handle)))
-		return -EFAULT;
-	ret = gdr_fill_info(f, handle, &p);
-	if (ret)
-		return ret;
-	return copy_to_user(arg, &p, sizeof(p)) ? -EFAULT : 0;
-}
-
-static int gdr_ioc_attr(void __user *arg)
-{
-	struct gdrdrv_get_attr p;
-
-	if (copy_from_user(&p, arg, sizeof(p)))
-		return -EFAULT;
-	switch (p.attr) {
+	switch (p->attr.attr) {
 	case GDRDRV_ATTR_PERSISTENT:
-		p.val = gdr_nvp2p_persistent();
-		break;
+		p->attr.val = gdr_nvp2p_persistent();
+		return 0;
 	case GDRDRV_ATTR_FORCE_PCIE:
-		p.val = gdr_nvp2p_force_pcie();
-		break;
+		p->attr.val = gdr_nvp2p_force_pcie();
+		return 0;
 	default:
-		gdr_info("there is no attribute %u\n", p.attr);
+		gdr_info("there is no attribute %u\n", p->attr.attr);
 		return -EINVAL;
 	}
-	return copy_to_user(arg, &p, sizeof(p)) ? -EFAULT : 0;
 }
 
-static int gdr_ioc_req_type(struct gdr_file *f, void __user *arg)
+static int gdr_ioc_req_type(struct gdr_file *f, union gdr_params *p)
 {
-	struct gdrdrv_req_type p;
+	u32 type = p->req_type.type;
 	struct gdr_mr *mr;
 	int ret = 0;
 
-	if (copy_from_user(&p, arg, sizeof(p)))
-		return -EFAULT;
-	if (p.type > GDRDRV_MAPPING_DEVICE) {
-		gdr_info("there is no mapping type %u\n", p.type);
+	if (type > GDRDRV_MAPPING_DEVICE) {
+		gdr_info("there is no mapping type %u\n", type);
 		return -EINVAL;
 	}
-	mr = gdr_mr_find(f, p.handle);
+	mr = gdr_mr_find(f, p->req_type.handle);
 	if (!mr)
 		return -EINVAL;
 	down_write(&mr->lock);
 	if (mr->type)
 		ret = -EBUSY;
-	else if (p.type && !gdr_type_supported(mr, p.type))
+	else if (type && !gdr_type_supported(mr, type))
 		ret = -EOPNOTSUPP;
 	else
-		mr->want = p.type;
+		mr->want = type;
 	up_write(&mr->lock);
 	gdr_mr_put(mr);
 	if (ret)
-		gdr_info("mapping type %u: the buffer %s\n", p.type,
+		gdr_info("mapping type %u: the buffer %s\n", type,
 			 ret == -EBUSY ? "is mapped" : "cannot have it");
 	return ret;
 }
 
-static int gdr_ioc_version(void __user *arg)
+static int gdr_ioc_version(struct gdr_file *f, union gdr_params *p)
 {
-	struct gdrdrv_version p = {
-		.driver = GDRDRV_VERSION,
-		.minimum_api = GDRDRV_MINIMUM_API_VERSION,
-	};
-
-	return copy_to_user(arg, &p, sizeof(p)) ? -EFAULT : 0;
+	p->version.driver = GDRDRV_VERSION;
+	p->version.minimum_api = GDRDRV_MINIMUM_API_VERSION;
+	return 0;
 }
 
-static int gdr_request(struct gdr_file *f, unsigned int cmd, void __user *to)
+/* in, out: how many bytes of the parameters are read, and then written. */
+static const struct gdr_request {
+	unsigned int code;
+	unsigned int in;
+	unsigned int out;
+	int (*serve)(struct gdr_file *f, union gdr_params *p);
+} gdr_requests[] = {
+	{ GDRDRV_IOC_PIN, sizeof(struct gdrdrv_pin), sizeof(struct gdrdrv_pin), gdr_ioc_pin },
+	{ GDRDRV_IOC_PIN_V2, sizeof(struct gdrdrv_pin_v2), sizeof(struct gdrdrv_pin_v2),
+	  gdr_ioc_pin_v2 },
+	{ GDRDRV_IOC_UNPIN, sizeof(struct gdrdrv_unpin), 0, gdr_ioc_unpin },
+	{ GDRDRV_IOC_CB_FLAG, sizeof(u64), offsetof(struct gdrdrv_cb_flag, pad),
+	  gdr_ioc_cb_flag },
+	{ GDRDRV_IOC_INFO, sizeof(u64), sizeof(struct gdrdrv_info), gdr_ioc_info },
+	{ GDRDRV_IOC_INFO_V2, sizeof(u64), sizeof(struct gdrdrv_info_v2), gdr_ioc_info_v2 },
+	{ GDRDRV_IOC_ATTR, sizeof(struct gdrdrv_get_attr), sizeof(struct gdrdrv_get_attr),
+	  gdr_ioc_attr },
+	{ GDRDRV_IOC_REQ_TYPE, sizeof(struct gdrdrv_req_type), 0, gdr_ioc_req_type },
+	{ GDRDRV_IOC_VERSION, 0, sizeof(struct gdrdrv_version), gdr_ioc_version },
+};
+
+static int gdr_serve(struct gdr_file *f, const struct gdr_request *r, void __user *arg)
 {
+	union gdr_params p = {};
+	int ret;
+
+	if (copy_from_user(&p, arg, r->in))
+		return -EFAULT;
+	ret = r->serve(f, &p);
+	if (ret || !copy_to_user(arg, &p, r->out))
+		return ret;
+	/* The user cannot unpin what it was not told of. */
+	if (r->code == GDRDRV_IOC_PIN)
+		gdr_mr_unpin(f, p.pin.handle);
+	if (r->code == GDRDRV_IOC_PIN_V2)
+		gdr_mr_unpin(f, p.pin_v2.handle);
+	return -EFAULT;
+}
+
+static int gdr_request(struct gdr_file *f, unsigned int cmd, void __user *arg)
+{
+	unsigned int i;
+
 	if (_IOC_TYPE(cmd) != GDRDRV_IOC) {
 		gdr_info("%#x is no request of gdrdrv\n", cmd);
 		return -EINVAL;
 	}
 	if (!gdr_file_is_owner(f))
 		return -EACCES;
-	switch (cmd) {
-	case GDRDRV_IOC_PIN:
-		return gdr_ioc_pin(f, to);
-	case GDRDRV_IOC_PIN_V2:
-		return gdr_ioc_pin_v2(f, to);
-	case GDRDRV_IOC_UNPIN:
-		return gdr_ioc_unpin(f, to);
-	case GDRDRV_IOC_CB_FLAG:
-		return gdr_ioc_cb_flag(f, to);
-	case GDRDRV_IOC_INFO:
-		return gdr_ioc_info(f, to);
-	case GDRDRV_IOC_INFO_V2:
-		return gdr_ioc_info_v2(f, to);
-	case GDRDRV_IOC_ATTR:
-		return gdr_ioc_attr(to);
-	case GDRDRV_IOC_REQ_TYPE:
-		return gdr_ioc_req_type(f, to);
-	case GDRDRV_IOC_VERSION:
-		return gdr_ioc_version(to);
-	default:
-		gdr_info("unknown request %#x\n", cmd);
-		return -ENOTTY;
-	}
+	for (i = 0; i < ARRAY_SIZE(gdr_requests); i++)
+		if (gdr_requests[i].code == cmd)
+			return gdr_serve(f, &gdr_requests[i], arg);
+	gdr_info("unknown request %#x\n", cmd);
+	return -ENOTTY;
 }
 
 static long gdr_ioctl(struct file *filp, unsigned int cmd, unsigned long arg)
@@ -339,20 +300,55 @@ static const struct file_operations gdr_fops = {
 	.mmap = gdr_mmap,
 };
 
+/* /proc/driver/gdrdrv */
+static struct proc_dir_entry *gdr_proc_dir;
+
+static int gdr_proc_params(struct seq_file *s, void *unused)
+{
+	seq_printf(s, "version: %d.%d\n", GDRDRV_MAJOR_VERSION,
+		   GDRDRV_MINOR_VERSION);
+	seq_printf(s, "NVIDIA driver flavour: %s\n", GDR_NVIDIA_FLAVOUR);
+	seq_printf(s, "Use persistent mapping: %s\n",
+		   gdr_nvp2p_persistent() ? "yes" : "no");
+	seq_printf(s, "dbg_enabled: %d\n", gdr_dbg_enabled);
+	seq_printf(s, "info_enabled: %d\n", gdr_info_enabled);
+	seq_printf(s, "use_persistent_mapping: %d\n", gdr_use_persistent);
+	seq_printf(s, "lost pinnings: %d\n", atomic_read(&gdr_pages_lost));
+	return 0;
+}
+
+static int gdr_proc_refcount(struct seq_file *s, void *unused)
+{
+	seq_printf(s, "%d\n", atomic_read(&gdr_pages_held));
+	return 0;
+}
+
+static void gdr_procfs_exit(void)
+{
+	proc_remove(gdr_proc_dir);
+}
+
+static int gdr_procfs_init(void)
+{
+	gdr_proc_dir = proc_mkdir("driver/" GDRDRV_STRING, NULL);
+	if (!gdr_proc_dir)
+		return -ENOMEM;
+	if (!proc_create_single("params", 0444, gdr_proc_dir, gdr_proc_params))
+		goto fail;
+	if (gdr_dbg_enabled &&
+	    !proc_create_single("nv_get_pages_refcount", 0444, gdr_proc_dir,
+				gdr_proc_refcount))
+		goto fail;
+	return 0;
+
+fail:
+	gdr_procfs_exit();
+	return -ENOMEM;
+}
+
 static int __init gdr_init(void)
 {
 	int ret;
-
-	/* The codes that old binaries use. */
-	BUILD_BUG_ON(GDRDRV_IOC_PIN != 0xC028DA01);
-	BUILD_BUG_ON(GDRDRV_IOC_UNPIN != 0xC008DA02);
-	BUILD_BUG_ON(GDRDRV_IOC_CB_FLAG != 0xC008DA03);
-	BUILD_BUG_ON(GDRDRV_IOC_INFO != 0xC008DA04);
-	BUILD_BUG_ON(GDRDRV_IOC_INFO_V2 != 0xC008DA05);
-	BUILD_BUG_ON(GDRDRV_IOC_ATTR != 0xC008DA06);
-	BUILD_BUG_ON(GDRDRV_IOC_PIN_V2 != 0xC020DA07);
-	BUILD_BUG_ON(GDRDRV_IOC_REQ_TYPE != 0xC008DA08);
-	BUILD_BUG_ON(GDRDRV_IOC_VERSION != 0xC008DAFF);
 
 	gdr_find_machine();
 	gdr_limit_init();

@@ -166,7 +166,7 @@ int gdr_memtype_reserve(struct gdr_mr *mr)
 		level = gdr_block_level(mr, i);
 		if (fatal_signal_pending(current))
 			ret = -EINTR;
-		else if (gdr_mr_is_dead(mr))
+		else if (gdr_mr_is_revoked(mr))
 			ret = -EINVAL;
 		else
 			ret = gdr_block_count(mr->pages[i], level, 1);

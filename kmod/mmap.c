@@ -69,10 +69,6 @@ static bool gdr_can_cache(const struct gdr_mr *mr)
 	       (mr->cacheable || gdr_is_ram(mr->pages[0] >> PAGE_SHIFT));
 }
 
-/* True on a machine without write-combining: see gdr_without_wc. Set at load. */
-static bool gdr_needs_device;
-
-#ifdef CONFIG_ARM64
 /*
  * Root ports of machines on which NVIDIA's driver maps no BAR as write-combining
  * (chipset_info.c): BlueField-3 with crypto and without, and revision 0 of Ampere
@@ -91,6 +87,9 @@ static const struct pci_device_id gdr_without_wc[] = {
 	{}
 };
 
+/* The machine is one of these. Set at load. */
+static bool gdr_needs_device;
+
 void gdr_find_machine(void)
 {
 	const struct pci_device_id *id;
@@ -99,10 +98,9 @@ void gdr_find_machine(void)
 	for_each_pci_dev(dev) {
 		id = pci_match_id(gdr_without_wc, dev);
 		if (id && !(id->driver_data && dev->revision))
-			gdr_needs_device = true;
+			gdr_needs_device = IS_ENABLED(CONFIG_ARM64);
 	}
 }
-#endif
 
 static enum gdrdrv_mapping_type gdr_default_type(const struct gdr_mr *mr)
 {
@@ -181,20 +179,6 @@ static vm_fault_t gdr_insert(struct vm_area_struct *vma, unsigned long addr,
 	return vmf_insert_pfn(vma, addr, phys >> PAGE_SHIFT);
 }
 
-/* Map the page of a fault. *whole: the fault shall map all pages. */
-static vm_fault_t gdr_fault_page(struct vm_area_struct *vma, unsigned long addr,
-				 struct gdr_mr *mr, bool *whole)
-{
-	vm_fault_t ret = VM_FAULT_SIGBUS;
-
-	down_read(&mr->lock);
-	if (mr->state == GDR_MR_LIVE)
-		ret = gdr_insert(vma, addr, mr);
-	*whole = mr->whole;
-	up_read(&mr->lock);
-	return ret;
-}
-
 /*
  * Map what one page-table page covers around an address, as far as it is in the VMA.
  * False if not all of that can be mapped. A revocation waits for this long.
@@ -236,13 +220,15 @@ static vm_fault_t gdr_vm_fault(struct vm_fault *vmf)
 	struct vm_area_struct *vma = vmf->vma;
 	struct gdr_mr *mr = vma->vm_private_data;
 	unsigned long addr = vmf->address & PAGE_MASK;
-	vm_fault_t ret;
-	bool whole;
+	vm_fault_t ret = VM_FAULT_SIGBUS;
 
-	ret = gdr_fault_page(vma, addr, mr, &whole);
+	down_read(&mr->lock);
+	if (mr->state == GDR_MR_LIVE)
+		ret = gdr_insert(vma, addr, mr);
+	up_read(&mr->lock);
 	if (ret != VM_FAULT_NOPAGE)
 		return ret;
-	if (whole)
+	if (mr->whole)
 		gdr_fault_whole(vma, mr);
 	else
 		gdr_fault_batch(vma, addr, mr);
@@ -260,20 +246,17 @@ static const struct vm_operations_struct gdr_vm_ops = {
 	.fault = gdr_vm_fault,
 };
 
-static bool gdr_may_map(const struct gdr_mr *mr)
-{
-	if (mr->state != GDR_MR_LIVE)
-		gdr_info("the GPU driver has taken the buffer's pages back\n");
-	else if (mr->vmas)
-		gdr_info("the buffer is mapped already\n");
-	return mr->state == GDR_MR_LIVE && !mr->vmas;
-}
-
 /* Called with mr->lock held for writing. */
 static int gdr_mmap_locked(struct gdr_mr *mr, struct vm_area_struct *vma)
 {
-	if (!gdr_may_map(mr))
+	if (mr->state != GDR_MR_LIVE) {
+		gdr_info("the GPU driver has taken the buffer's pages back\n");
 		return -EINVAL;
+	}
+	if (mr->vmas) {
+		gdr_info("the buffer is mapped already\n");
+		return -EINVAL;
+	}
 	gdr_vma_flags(vma, VM_IO | VM_PFNMAP | VM_DONTEXPAND | VM_DONTDUMP |
 		      VM_DONTCOPY, VM_EXEC | VM_MAYEXEC);
 	mr->type = mr->want ? mr->want : gdr_default_type(mr);

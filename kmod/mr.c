@@ -80,10 +80,6 @@ struct gdr_mr *gdr_mr_find(struct gdr_file *f, u64 handle)
 {
 	struct gdr_mr *mr;
 
-	if (!handle || handle >= GDR_HANDLE_END) {
-		gdr_no_handle(handle);
-		return NULL;
-	}
 	xa_lock(&f->mrs);
 	mr = xa_load(&f->mrs, handle);
 	if (mr)
@@ -92,6 +88,12 @@ struct gdr_mr *gdr_mr_find(struct gdr_file *f, u64 handle)
 	if (!mr)
 		gdr_no_handle(handle);
 	return mr;
+}
+
+static void gdr_mr_release_memtype(struct gdr_mr *mr)
+{
+	if (IS_ENABLED(CONFIG_X86))
+		gdr_memtype_release(mr);
 }
 
 /*
@@ -113,7 +115,7 @@ static void gdr_mr_kill(struct gdr_mr *mr)
 		unmap_mapping_range(mr->inode->i_mapping,
 				    mr->handle << PAGE_SHIFT, mr->size, 1);
 	if (lived)
-		gdr_memtype_release(mr);
+		gdr_mr_release_memtype(mr);
 }
 
 /*
@@ -237,7 +239,7 @@ static int gdr_mr_publish(struct gdr_file *f, struct gdr_mr *mr, u64 *handle)
 		mr->state = GDR_MR_LIVE;
 	up_write(&mr->lock);
 	if (ret) {
-		gdr_memtype_release(mr);
+		gdr_mr_release_memtype(mr);
 		return ret;
 	}
 	*handle = mr->handle;	/* after this another thread may unpin it */
@@ -267,7 +269,7 @@ int gdr_mr_pin(struct gdr_file *f, const struct gdr_pin_args *args, u64 *handle)
 	if (ret)
 		goto drop;
 	ret = gdr_nvp2p_read(mr);
-	if (!ret)
+	if (!ret && IS_ENABLED(CONFIG_X86))
 		ret = gdr_memtype_reserve(mr);
 	if (ret)
 		goto unpin;
@@ -291,15 +293,13 @@ drop:
  */
 static struct gdr_mr *gdr_mr_take(struct gdr_file *f, u64 handle)
 {
-	struct gdr_mr *mr = NULL;
+	struct gdr_mr *mr;
 
-	if (handle && handle < GDR_HANDLE_END) {
-		xa_lock(&f->mrs);
-		mr = xa_load(&f->mrs, handle);
-		if (mr)
-			__xa_store(&f->mrs, handle, XA_ZERO_ENTRY, GFP_ATOMIC);
-		xa_unlock(&f->mrs);
-	}
+	xa_lock(&f->mrs);
+	mr = xa_load(&f->mrs, handle);
+	if (mr)
+		__xa_store(&f->mrs, handle, XA_ZERO_ENTRY, GFP_ATOMIC);
+	xa_unlock(&f->mrs);
 	if (!mr)
 		gdr_no_handle(handle);
 	return mr;

@@ -30,18 +30,12 @@ struct gdr_page_table_v2 {
 
 #define GDR_PAGE_TABLE_CPU_CACHEABLE 1U
 
-static_assert(offsetof(struct gdr_page_table_v2, page_size) ==
-	      offsetof(struct nvidia_p2p_page_table, page_size));
-static_assert(offsetof(struct gdr_page_table_v2, pages) ==
-	      offsetof(struct nvidia_p2p_page_table, pages));
-static_assert(offsetof(struct gdr_page_table_v2, entries) ==
-	      offsetof(struct nvidia_p2p_page_table, entries));
 #ifdef GDR_HAVE_PAGE_TABLE_FLAGS
 static_assert(offsetof(struct gdr_page_table_v2, flags) ==
 	      offsetof(struct nvidia_p2p_page_table, flags));
 #endif
 
-static int gdr_use_persistent = 1;
+int gdr_use_persistent = 1;
 module_param_named(use_persistent_mapping, gdr_use_persistent, int, 0444);
 MODULE_PARM_DESC(use_persistent_mapping,
 		 "Pin persistently where the GPU driver can (default 1)");
@@ -89,21 +83,8 @@ static struct mutex *gdr_tables_lock(const struct gdr_mr *mr)
 	return gdr_pass_tokens ? &gdr_all_tables_lock : &mr->owner->tables_lock;
 }
 
-/* The number of pinnings whose pages we have from the GPU driver. */
-static atomic_t gdr_pages_held;
-
-/* The number of persistent pinnings whose put has failed for good. */
-static atomic_t gdr_pages_lost;
-
-int gdr_nvp2p_lost(void)
-{
-	return atomic_read(&gdr_pages_lost);
-}
-
-int gdr_nvp2p_refcount(void)
-{
-	return atomic_read(&gdr_pages_held);
-}
+atomic_t gdr_pages_held;
+atomic_t gdr_pages_lost;
 
 /*
  * Wait until every free callback has returned. A callback puts its reference to the
@@ -124,18 +105,13 @@ static void gdr_callbacks_return(void)
 
 void gdr_nvp2p_exit(void)
 {
-	int held = gdr_nvp2p_refcount();
+	int held = atomic_read(&gdr_pages_held);
 
 	if (atomic_long_read(&gdr_last_cookie))
 		gdr_callbacks_return();
 	if (held)
 		pr_err("%d pinnings were never given back\n", held);
 	xa_destroy(&gdr_cookies);
-}
-
-int gdr_nvp2p_wanted(void)
-{
-	return gdr_use_persistent;
 }
 
 bool gdr_nvp2p_persistent(void)
@@ -214,9 +190,9 @@ void gdr_nvp2p_revoked(struct gdr_mr *mr, bool abandoned)
 		gdr_cookie_drop(mr);
 }
 
-#ifdef GDR_HAVE_PERSISTENT
 static int gdr_get_persistent(struct gdr_mr *mr, u32 flags)
 {
+#ifdef GDR_HAVE_PERSISTENT
 	u32 nv_flags = 0;
 
 #ifdef GDR_HAVE_FORCE_BAR1
@@ -225,23 +201,19 @@ static int gdr_get_persistent(struct gdr_mr *mr, u32 flags)
 #endif
 	return nvidia_p2p_get_pages_persistent(mr->start, mr->size,
 					       &mr->page_table, nv_flags);
-}
-
-static int gdr_put_persistent(struct gdr_mr *mr)
-{
-	return nvidia_p2p_put_pages_persistent(mr->start, mr->page_table, 0);
-}
 #else
-static int gdr_get_persistent(struct gdr_mr *mr, u32 flags)
-{
 	return -EOPNOTSUPP;
+#endif
 }
 
 static int gdr_put_persistent(struct gdr_mr *mr)
 {
+#ifdef GDR_HAVE_PERSISTENT
+	return nvidia_p2p_put_pages_persistent(mr->start, mr->page_table, 0);
+#else
 	return -EOPNOTSUPP;
-}
 #endif
+}
 
 static int gdr_get_traditional(struct gdr_mr *mr)
 {
@@ -363,26 +335,16 @@ int gdr_nvp2p_get(struct gdr_mr *mr, const struct gdr_pin_args *args,
 	return 0;
 }
 
-static bool gdr_is_revoked(struct gdr_mr *mr)
-{
-	bool revoked;
-
-	down_read(&mr->lock);
-	revoked = mr->revoked;
-	up_read(&mr->lock);
-	return revoked;
-}
-
 static int gdr_put_traditional(struct gdr_mr *mr)
 {
 	int ret = 0;
 
 	mutex_lock(gdr_tables_lock(mr));
-	if (!gdr_is_revoked(mr))
+	if (!gdr_mr_is_revoked(mr))
 		ret = nvidia_p2p_put_pages(mr->p2p_token, mr->va_space,
 					   mr->start, mr->page_table);
 	mutex_unlock(gdr_tables_lock(mr));
-	if (gdr_is_revoked(mr)) {
+	if (gdr_mr_is_revoked(mr)) {
 		wait_for_completion(&mr->callback_done);
 		ret = 0;
 	}

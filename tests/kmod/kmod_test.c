@@ -195,8 +195,8 @@ static int req_type(int fd, uint64_t handle, unsigned int type)
 
 /* Faults. */
 
-static sigjmp_buf fault_env;
-static volatile sig_atomic_t fault_armed;
+static __thread sigjmp_buf fault_env;
+static __thread volatile sig_atomic_t fault_armed;
 
 static void on_fault(int sig)
 {
@@ -1498,6 +1498,41 @@ static void test_number_comes_again(void)
 	CHECK(held() == 0);
 }
 
+/* Pins, maps, and leaves both files in the queue of a socket that nobody but the queue has. */
+static void owner_in_a_queue(void *arg)
+{
+	int pair[2], fd;
+	uint64_t va;
+
+	(void)arg;
+	sim = open(NVIDIA_SIM_DEVICE, O_RDWR | O_CLOEXEC);
+	va = gpu_alloc(GPU_PAGE);
+	fd = gdr_open();
+	CHECK(!read_faults(map(fd, pin(fd, va, GPU_PAGE), GPU_PAGE)));
+	pin(fd, va, GPU_PAGE);
+	CHECK(socketpair(AF_UNIX, SOCK_DGRAM, 0, pair) == 0);
+	send_fd(pair[0], fd);
+	send_fd(pair[0], pair[0]);
+	send_fd(pair[0], pair[1]);
+}
+
+/* The kernel's garbage collector closes such a file, in whatever process. */
+static void test_queued_file(void)
+{
+	int pair[2], i;
+
+	for (i = 0; i < 20; i++)
+		CHECK(in_child(owner_in_a_queue, NULL) == 0);
+	/* It runs when a socket closes, and may take its time. */
+	for (i = 0; i < 60000 && (held() || stats().pins); i++) {
+		CHECK(socketpair(AF_UNIX, SOCK_DGRAM, 0, pair) == 0);
+		close(pair[0]);
+		close(pair[1]);
+		usleep(1000);
+	}
+	CHECK(held() == 0 && stats().pins == 0);
+}
+
 /* Persistent pages keep the GPU open after the process that opened it has ended. */
 static void test_gpu_held_open(void)
 {
@@ -2268,6 +2303,75 @@ static void test_races(void)
 	race(5, 0);
 	race(0, 5);
 	race(5, 5);
+}
+
+struct revoked {
+	int fd;
+	atomic_ullong handle;
+	atomic_int stop;
+};
+
+/* Every call that there is for a handle, with the last one that was pinned. */
+static void *thread_calls(void *arg)
+{
+	struct revoked *r = arg;
+	unsigned int s = (uintptr_t)&s, n;
+	volatile unsigned char *p, *q;
+	struct gdrdrv_info_v2 i;
+	uint64_t h;
+
+	s = s * 2654435761u | 1;
+	while (!atomic_load(&r->stop)) {
+		h = i.handle = atomic_load(&r->handle);
+		n = s = s * 1103515245 + 12345;
+		switch (n >> 16 & 3) {
+		case 0:
+			ioctl(r->fd, GDRDRV_IOC_INFO_V2, &i);
+			break;
+		case 1:
+			req_type(r->fd, h, GDRDRV_MAPPING_WC);
+			break;
+		case 2:
+			unpin(r->fd, h);
+			break;
+		default:
+			p = map_prot(r->fd, h, GPU_PAGE, PROT_READ | PROT_WRITE,
+				     MAP_SHARED | (n >> 20 & 1 ? MAP_LOCKED : 0));
+			if (p == MAP_FAILED)
+				break;
+			q = mremap((void *)p, GPU_PAGE, GPU_PAGE, MREMAP_MAYMOVE);
+			p = q == MAP_FAILED ? p : q;
+			read_faults(p);
+			munmap((void *)p, GPU_PAGE);
+		}
+	}
+	return NULL;
+}
+
+/* What is revoked is mapped, unpinned and asked for at the same time. */
+static void test_revocation_race(void)
+{
+	enum { N = 3 };
+	struct revoked r = { .fd = gdr_open() };
+	uint64_t va, h;
+	pthread_t id[N];
+	int i;
+
+	for (i = 0; i < N; i++)
+		CHECK(pthread_create(&id[i], NULL, thread_calls, &r) == 0);
+	for (i = 0; i < 2000; i++) {
+		va = gpu_alloc(GPU_PAGE);
+		if (try_pin(r.fd, va, GPU_PAGE, &h) == 0)
+			atomic_store(&r.handle, h);
+		if (i & 1)
+			usleep(200);
+		gpu_free(va);
+		unpin(r.fd, h);
+	}
+	atomic_store(&r.stop, 1);
+	for (i = 0; i < N; i++)
+		CHECK(pthread_join(id[i], NULL) == 0);
+	CHECK(held() == 0 && stats().pins == 0);
 }
 
 static void *thread_unpins(void *arg)
@@ -3196,7 +3300,7 @@ static const struct test tests[] = {
 	T(read_only), T(vma_flags), T(vma_operations), T(map_over), T(handles),
 	T(unknown_handle), T(unpin_zaps), T(close_keeps_mappings), T(free_after_close),
 	T(close_of_a_copy), T(close_in_child), T(close_of_a_token),
-	T(fork), T(fd_passed), T(number_comes_again), T(gpu_held_open), T(thread),
+	T(fork), T(fd_passed), T(number_comes_again), T(queued_file), T(gpu_held_open), T(thread),
 	T(mapping_types), T(write_combining),
 #ifdef __x86_64__
 	T(uncached), T(many_aliases), T(blocks), T(end_inside_pin),
@@ -3205,7 +3309,7 @@ static const struct test tests[] = {
 	T(failed_puts), T(put_of_another), T(pin_of_another),
 	T(page_table_majors), T(gpu_free), T(free_inside_get), T(free_without_callback),
 	T(end_inside_fault),
-	T(races),
+	T(races), T(revocation_race),
 	T(pin_against_free), T(back_doors), T(no_page_references),
 	T(file_calls), T(procfs), T(rmmod_refused), T(many_pins), T(limits), T(fuzz),
 	T(storm), T(threads_race), T(allocation_failures), T(kill),

@@ -333,8 +333,7 @@ memtype.c
 mmap.c
 mr.c
 nvp2p.c
-process.c
-procfs.c'
+process.c'
 is "make" "$(kmake SYSROOT=W make -s -C "$work/kmod" NVIDIA_SRC_DIR="$work/src" NVIDIA_SYMVERS=none GDR_WERROR=y GDR_WEXTRA=n)" \
 	"+ conftest.sh W/kdir W/src/kernel-open/nvidia W/made/gdrdrv_config.h
 + symvers.sh 6.1.0 W/kdir W/src/kernel-open/nvidia W/made/nv.symvers W/made/gdrdrv_nvidia.h
@@ -345,6 +344,12 @@ modules M=W/made CC=cc W/src/kernel-open/nvidia,y,n,W/made/nv.symvers,
 $files
 = 0"
 : >"$work/src/nv-p2p.h"
+mkdir -p "$work/kdir/include/config"
+echo 6.2.0 >"$work/kdir/include/config/kernel.release"
+is "make takes the release from KDIR" "$(kmake make -s -C "$work/kmod" NVIDIA_SRC_DIR="$work/src" | grep '^+ symvers')" \
+	'+ symvers.sh 6.2.0 W/kdir W/src W/made/nv.symvers W/made/gdrdrv_nvidia.h'
+is "KVER= before that" "$(kmake make -s -C "$work/kmod" NVIDIA_SRC_DIR="$work/src" KVER=6.3.0 | grep -c '^+ symvers.sh 6.3.0 ')" 1
+rm "$work/kdir/include/config/kernel.release"
 is "make CC=: the kernel's and conftest.sh's" "$(kmake make -s -C "$work/kmod" NVIDIA_SRC_DIR="$work/src" CC=cc-1 | grep CC=)" \
 	"CC=cc-1
 modules M=W/made CC=cc-1 W/src,,,W/made/nv.symvers,"
