@@ -101,7 +101,7 @@ func findFunctions(names []string) []uintptr {
 	for i, name := range names {
 		text := append([]byte(name), 0)
 		found[i] = uintptr(C.gdr_driver_find((*C.char)(unsafe.Pointer(&text[0]))))
-		if name == "cuMemGetHandleForAddressRange" && found[i] != 0 {
+		if name == cuda.ExportName && found[i] != 0 {
 			findWatched(found[i])
 		}
 	}

@@ -86,7 +86,7 @@ var names = [symbolCount]string{
 	symPointerGetAttributes:                 "cuPointerGetAttributes",
 	symPointerSetAttribute:                  "cuPointerSetAttribute",
 	symMemGetAddressRange:                   "cuMemGetAddressRange_v2",
-	symMemGetHandleForAddressRange:          "cuMemGetHandleForAddressRange",
+	symMemGetHandleForAddressRange:          ExportName,
 	symIPCGetMemHandle:                      "cuIpcGetMemHandle",
 	symMemRetainAllocationHandle:            "cuMemRetainAllocationHandle",
 	symMemGetAllocationPropertiesFromHandle: "cuMemGetAllocationPropertiesFromHandle",
@@ -111,6 +111,10 @@ var names = [symbolCount]string{
 	symMemHostGetDevicePointer:              "cuMemHostGetDevicePointer_v2",
 	symThreadExchangeStreamCaptureMode:      "cuThreadExchangeStreamCaptureMode",
 }
+
+// ExportName is the function that exports memory as a dma-buf. A Loader finds with it how its
+// requests are watched.
+const ExportName = "cuMemGetHandleForAddressRange"
 
 // functions has the address of each symbol, 0 where this driver lacks the function.
 type functions [symbolCount]uintptr
