@@ -165,11 +165,7 @@ var table = []Group{
 	{Name: "capi", Rows: []Program{
 		{Name: "environment", Cmd: cmd("$B/bin/env_test")},
 		{Name: "log", Cmd: cmd("$B/bin/log_test")},
-		{Name: "abi", Cmd: cmd("$B/bin/abi_test")},
 		{Name: "front", Cmd: cmd("$B/bin/front_test")},
-		{Name: "runtime", Cmd: cmd("$B/bin/runtime_test")},
-		{Name: "reserve", Cmd: cmd("$B/bin/reserve_test")},
-		{Name: "guest", Cmd: cmd("$B/bin/guest_test")},
 		{Name: "circles", Cmd: cmd("tests/capi/circles.sh", "$B")},
 		{Name: "goroot", Cmd: cmd("tests/capi/goroot.sh")},
 	}},

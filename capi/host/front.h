@@ -55,19 +55,14 @@ static inline struct gdr_front *gdr_front_here(void)
 #define INSIDE(call) INSIDE_IF(true, call)
 #define INSIDE_WITH_ROOM(call) INSIDE_IF(false, call)
 
-/* Before the start there is no reserve, or only that of an ancestor. */
 #define INSIDE_IF(needed, call) ({			\
-	bool reserved_ = gdr_front_here() != NULL;	\
 	struct gdr_guest guest_;			\
 	int rc_;					\
 							\
 	gdr_guest_enter(&guest_);			\
-	rc_ = reserved_ ? gdr_reserve_enter(needed) : 0;	\
-	if (!rc_) {					\
+	rc_ = (needed) || !gdr_front_here() ? 0 : gdr_reserve_check();	\
+	if (!rc_)					\
 		rc_ = (call);				\
-		if (reserved_)				\
-			gdr_reserve_leave();		\
-	}						\
 	gdr_guest_leave(&guest_);			\
 	rc_;						\
 })

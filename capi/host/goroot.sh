@@ -115,6 +115,12 @@ else
 	echo "goroot.sh: $version changes the signal mask by other lines: they stay, and calls are slower" >&2
 fi
 
+# The index of the heap's arenas is 32 MiB in one piece; in two levels, as Go has it on Windows,
+# it is 512 KiB. The memory is resident after mlockall(MCL_CURRENT).
+changes runtime/malloc.go 2 's/^\tarenaL1Bits = 6 \* \(_64bit \* goos.IsWindows\)$/\tarenaL1Bits = 6 * _64bit/' ||
+	fail "$version has its index of arenas elsewhere than in runtime/malloc.go: find out where"
+replace runtime/malloc.go "$out/runtime_malloc.go"
+
 # A runtime ends the process at the start for a setting in GODEBUG that it once had. Go 1.24
 # and 1.25 keep no list of those.
 table=$src/internal/godebugs/table.go

@@ -5,6 +5,8 @@
 #include <errno.h>
 #include <pthread.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 void gdr_guest_enter(struct gdr_guest *g)
 {
@@ -24,17 +26,17 @@ void gdr_guest_leave(const struct gdr_guest *g)
 
 void *gdr_map_memory(void *addr, size_t len, int prot, int flags)
 {
-	void *mem = mmap(addr, len, PROT_NONE, flags, -1, 0);
+	void *mem = (void *)syscall(SYS_mmap, addr, len, PROT_NONE, flags, -1, 0l);
 	int rc;
 
 	if (mem == MAP_FAILED)
 		return mem;
-	munlock(mem, len);
-	madvise(mem, len, MADV_DONTFORK);
-	if (prot == PROT_NONE || !mprotect(mem, len, prot))
+	syscall(SYS_munlock, mem, len);
+	syscall(SYS_madvise, mem, len, MADV_DONTFORK);
+	if (prot == PROT_NONE || !syscall(SYS_mprotect, mem, len, prot))
 		return mem;
 	rc = errno;
-	munmap(mem, len);
+	syscall(SYS_munmap, mem, len);
 	errno = rc;
 	return MAP_FAILED;
 }

@@ -42,7 +42,7 @@ void gdr_guest_leave(const struct gdr_guest *g);
 /*
  * Anonymous memory of the library's own, as mmap gives it. It is not locked: if the host
  * locks all future memory (mlockall), the kernel would fill all that is reserved. No
- * child inherits it.
+ * child inherits it. It is made by system calls: no hook of the host's runs.
  */
 void *gdr_map_memory(void *addr, size_t len, int prot, int flags);
 

@@ -1,20 +1,10 @@
 // SPDX-License-Identifier: MIT
-/*
- * reserve.c - what Go's allocator asks for, and what is kept for it:
- *
- * 1. Its heap grows upwards by pieces of 4 MiB, through arenas of 64 MiB of address space.
- *    What the heap takes next is writable ahead of it, and the next arena is reserved.
- * 2. Its own tables take some KiB each, elsewhere: of a small pool.
- *
- * Nothing of it is written to before Go uses it.
- */
 #define _GNU_SOURCE
 #include "reserve.h"
 
 #include <errno.h>
 #include <pthread.h>
 #include <stdatomic.h>
-#include <stdint.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -22,243 +12,115 @@
 #include "guest.h"
 #include "log.h"
 
-#define PIECE (4ul << 20)
-#define ARENA (64ul << 20)
-#define POOL (2ul << 20)
-#define POOL_LEAST (1ul << 20)
+#define ARENA (64l << 20)	/* of address space; Go's heap grows upwards through them */
+#define AHEAD (8l << 20)
+#define POOL (1ul << 20)	/* for Go's tables, which lie elsewhere and take some KiB each */
 
-/* What one caller may take: two stacks of 128 KiB if its M is a new one, and some heap. */
-#define CALLER (320ul << 10)
+/* Changed under lock. heap <= ready <= end, and given <= end. NULL before the first arena. */
+static pthread_mutex_t lock;
+static _Atomic(char *) heap;	/* Go's heap ends here */
+static _Atomic(char *) ready;	/* from heap to here one can write */
+static char *given, *end;	/* Go's arenas end at given; one more may be reserved, to end */
+static char *pool;
+static _Atomic size_t pool_left;	/* taken from its end */
 
-/*
- * Under lock. heap <= ready <= end, and given <= end. All four are NULL before the first
- * arena. No mapping is made under the lock: the C library's mmap may be a host's.
- */
-static struct {
-	pthread_mutex_t lock;
-	char *heap;		/* Go's heap ends here */
-	char *ready;		/* from heap to here one can write */
-	char *given;		/* Go's arenas end here */
-	char *end;		/* given, or an arena behind it that is reserved */
-	char *pool;
-	size_t pool_left;	/* taken from its end */
-	unsigned int taken;	/* how often something was */
-} kept = { .lock = PTHREAD_MUTEX_INITIALIZER };
-
-static _Atomic int inside;
-static _Atomic int room;	/* for so many callers it is full; 0: something was taken */
-
-void gdr_reserve_start(void)
+int gdr_reserve_start(void)
 {
-	kept = (typeof(kept)){ .lock = PTHREAD_MUTEX_INITIALIZER };
-	atomic_store(&inside, 0);
-	atomic_store(&room, 0);
+	lock = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
+	heap = ready = given = end = NULL;
+	pool = gdr_map_memory(NULL, POOL, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS);
+	pool_left = pool == MAP_FAILED ? 0 : POOL;
+	return pool_left ? 0 : ENOMEM;
 }
 
-/* Under lock. */
-static void note_taken(void)
+/* Where something of the host's lies behind the heap, Go takes its next arena elsewhere. */
+static bool reserve_arena(void)
 {
-	kept.taken++;
-	atomic_store(&room, 0);
+	char *mem = gdr_map_memory(end, ARENA, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE);
+
+	if (mem == end)
+		end += ARENA;
+	else if (mem != MAP_FAILED)
+		syscall(SYS_munmap, mem, ARENA);
+	return mem != MAP_FAILED;
 }
 
-/* Where something of the host's lies, Go takes an arena elsewhere, and none is kept. */
-static bool fill_arena(void)
+static bool fill(void)
 {
-	char *at, *mem;
-
-	pthread_mutex_lock(&kept.lock);
-	at = kept.end == kept.given ? kept.end : NULL;
-	pthread_mutex_unlock(&kept.lock);
-	if (!at)
-		return true;
-	mem = gdr_map_memory(at, ARENA, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE);
-	if (mem == MAP_FAILED)
-		return false;
-	pthread_mutex_lock(&kept.lock);
-	if (mem == at && at == kept.end) {
-		kept.end += ARENA;
-		mem = NULL;
-	}
-	pthread_mutex_unlock(&kept.lock);
-	if (mem)
-		munmap(mem, ARENA);
-	return true;
-}
-
-/* One piece stays when the callers have taken theirs. */
-static bool fill_heap(int callers)
-{
-	size_t want = PIECE + (callers * CALLER + PIECE - 1) / PIECE * PIECE;
-	bool done = true;
 	char *to;
 
-	pthread_mutex_lock(&kept.lock);
-	to = want < (size_t)(kept.end - kept.heap) ? kept.heap + want : kept.end;
-	if (to > kept.ready) {
-		done = !syscall(SYS_mprotect, kept.ready, to - kept.ready, PROT_READ | PROT_WRITE);
-		if (done)
-			kept.ready = to;
-	}
-	pthread_mutex_unlock(&kept.lock);
-	return done;
-}
-
-static bool fill_pool(void)
-{
-	char *mem, *old;
-	size_t left;
-
-	pthread_mutex_lock(&kept.lock);
-	left = kept.pool_left;
-	pthread_mutex_unlock(&kept.lock);
-	if (left >= POOL_LEAST)
-		return true;
-	mem = gdr_map_memory(NULL, POOL, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS);
-	if (mem == MAP_FAILED)
+	if (end == given && end - heap < AHEAD && !reserve_arena())
 		return false;
-	pthread_mutex_lock(&kept.lock);
-	old = kept.pool;
-	left = kept.pool_left;
-	kept.pool = mem;
-	kept.pool_left = POOL;
-	pthread_mutex_unlock(&kept.lock);
-	if (left)
-		munmap(old, left);
-	return true;
+	to = end - heap < AHEAD ? end : heap + AHEAD;
+	if (to > ready && syscall(SYS_mprotect, ready, to - ready, PROT_READ | PROT_WRITE))
+		return false;
+	ready = to > ready ? to : ready;
+	return pool_left >= POOL / 2;
 }
 
-static bool fill(int callers)
+int gdr_reserve_check(void)
 {
-	unsigned int taken;
-	bool done;
+	bool full = !heap || (ready - heap >= AHEAD && pool_left >= POOL / 2);
 
-	pthread_mutex_lock(&kept.lock);
-	taken = kept.taken;
-	pthread_mutex_unlock(&kept.lock);
-	done = fill_arena() && fill_heap(callers) && fill_pool();
-	pthread_mutex_lock(&kept.lock);
-	if (done && taken == kept.taken)
-		atomic_store(&room, callers);
-	pthread_mutex_unlock(&kept.lock);
-	return done;
+	if (!full) {
+		pthread_mutex_lock(&lock);
+		full = fill();
+		pthread_mutex_unlock(&lock);
+	}
+	if (!full)
+		gdr_log(GDR_LOG_ERROR, "no more memory for the library's own use: raise the limit that is reached (ulimit -v, -d, vm.max_map_count), or release buffers (errno %d)",
+			ENOMEM);
+	return full ? 0 : ENOMEM;
 }
 
-int gdr_reserve_enter(bool needed)
-{
-	int callers = atomic_fetch_add(&inside, 1) + 1;
-
-	if (callers <= atomic_load(&room) || fill(callers) || needed)
-		return 0;
-	gdr_reserve_leave();
-	gdr_log(GDR_LOG_ERROR, "no more memory for the library's own use: raise the limit that is reached (ulimit -v, -d, vm.max_map_count), or release buffers (errno %d)",
-		ENOMEM);
-	return ENOMEM;
-}
-
-/* In a child of fork() a thread may leave that has not entered since the start. */
-void gdr_reserve_leave(void)
-{
-	int n = atomic_load(&inside);
-
-	while (n > 0 && !atomic_compare_exchange_weak(&inside, &n, n - 1))
-		;
-}
-
-/* Under lock. NULL: too little is left. */
 static char *take_from_pool(size_t len)
 {
 	size_t page = sysconf(_SC_PAGESIZE);
 
 	len = (len + page - 1) & -page;
-	if (len > kept.pool_left)
-		return NULL;
-	note_taken();
-	return kept.pool + (kept.pool_left -= len);
+	return len > pool_left ? MAP_FAILED : pool + (pool_left -= len);
 }
 
-/*
- * Go has reserved what it asks for, and has not written there. So it can be made writable
- * instead of being mapped anew, which what is kept of the heap is already, or be replaced by
- * memory of the pool. Under lock.
- */
-static bool make_writable(char *addr, size_t len, int prot)
+/* Go has reserved this, and has not written there. */
+static void *make_writable(char *addr, size_t len, int prot)
 {
+	bool is_heap = addr >= heap && addr + len <= given;
 	char *from;
 
-	if (!syscall(SYS_mprotect, addr, len, prot))
-		return true;
-	from = take_from_pool(len);
-	return from && syscall(SYS_mremap, from, len, len, MREMAP_MAYMOVE | MREMAP_FIXED, addr) >= 0;
-}
-
-/* The heap may begin in the middle of its first arena. */
-static bool grow(char *addr, size_t len, int prot)
-{
-	bool is_heap, done;
-
-	pthread_mutex_lock(&kept.lock);
-	is_heap = addr >= kept.heap && addr + len <= kept.given;
-	done = make_writable(addr, len, prot);
-	if (done && is_heap) {
-		note_taken();
-		kept.heap = addr + len;
-		if (kept.ready < kept.heap)
-			kept.ready = kept.heap;
+	if ((!is_heap || addr + len > ready) && syscall(SYS_mprotect, addr, len, prot)) {
+		from = take_from_pool(len);
+		if (from == MAP_FAILED || syscall(SYS_mremap, from, len, len, MREMAP_MAYMOVE | MREMAP_FIXED, addr) < 0)
+			return MAP_FAILED;
 	}
-	pthread_mutex_unlock(&kept.lock);
-	return done;
+	if (is_heap)
+		heap = addr + len;
+	if (is_heap && ready < heap)
+		ready = heap;
+	return addr;
 }
 
-/* Whether the arena that Go asks for is the one that is kept. */
-static bool take_arena(char *addr, size_t len)
+static void *give(char *addr, size_t len, int prot, int flags)
 {
-	bool done;
+	bool is_arena = prot == PROT_NONE && len == ARENA && addr;
+	void *mem;
 
-	pthread_mutex_lock(&kept.lock);
-	done = addr == kept.given && len == (size_t)(kept.end - addr);
-	if (done) {
-		note_taken();
-		kept.given = kept.end;
+	if (flags & MAP_FIXED && prot != PROT_NONE)
+		return make_writable(addr, len, prot);
+	mem = is_arena && addr == given && given < end ? addr : gdr_map_memory(addr, len, prot, flags);
+	if (is_arena && mem == addr) {
+		if (addr != given)
+			heap = ready = addr;
+		given = end = addr + len;
 	}
-	pthread_mutex_unlock(&kept.lock);
-	return done;
-}
-
-/* The kernel gave Go an arena, which may be elsewhere than the one before. */
-static void note_arena(char *addr, size_t len)
-{
-	char *unused;
-	size_t left;
-
-	pthread_mutex_lock(&kept.lock);
-	unused = kept.given;
-	left = kept.end - kept.given;
-	if (addr != kept.given)
-		kept.heap = kept.ready = addr;
-	kept.given = kept.end = addr + len;
-	note_taken();
-	pthread_mutex_unlock(&kept.lock);
-	if (left)
-		munmap(unused, left);
+	return mem == MAP_FAILED && prot != PROT_NONE ? take_from_pool(len) : mem;
 }
 
 void *gdr_reserve_mmap(void *addr, size_t len, int prot, int flags)
 {
 	void *mem;
 
-	if (flags & MAP_FIXED && prot != PROT_NONE)
-		return grow(addr, len, prot) ? addr : MAP_FAILED;
-	if (prot == PROT_NONE && take_arena(addr, len))
-		return addr;
-	mem = gdr_map_memory(addr, len, prot, flags);
-	if (mem == addr && prot == PROT_NONE && len == ARENA)
-		note_arena(mem, len);
-	if (mem == MAP_FAILED && prot != PROT_NONE) {
-		pthread_mutex_lock(&kept.lock);
-		mem = take_from_pool(len);
-		pthread_mutex_unlock(&kept.lock);
-		mem = mem ? mem : MAP_FAILED;
-	}
+	pthread_mutex_lock(&lock);
+	mem = give(addr, len, prot, flags);
+	pthread_mutex_unlock(&lock);
 	return mem;
 }

@@ -3,8 +3,9 @@
  * reserve.h - memory for Go's allocator, which ends the process where it gets none.
  *
  * A limit may be reached after the start: RLIMIT_AS, RLIMIT_DATA, the mappings of a process,
- * a filter that refuses mmap. So what callers may need is mapped before they enter, and
- * what has been used is mapped again. Where that fails, the call answers ENOMEM instead.
+ * a filter that refuses mmap. So 8 MiB behind Go's heap are writable before they are asked
+ * for, and a pool of 1 MiB serves its tables where the kernel refuses. Nothing of it is
+ * written to before Go uses it.
  */
 #ifndef GDR_RESERVE_H
 #define GDR_RESERVE_H
@@ -14,16 +15,14 @@
 
 #pragma GCC visibility push(hidden)
 
-/* The runtime starts. What an ancestor's had is not here. */
-void gdr_reserve_start(void);
+/* The runtime starts. Returns 0 or ENOMEM. What an ancestor had is not here. */
+int gdr_reserve_start(void);
 
 /*
- * A host's thread enters, where the runtime runs. Returns 0, or ENOMEM if it is not needed and the reserve cannot
- * be filled; a call that gives back what is pinned is needed. After 0 gdr_reserve_leave
- * follows.
+ * Before a call that takes something, where the runtime runs. Returns 0, or ENOMEM where the
+ * 8 MiB cannot be had again. Calls that give something back need not ask.
  */
-int gdr_reserve_enter(bool needed);
-void gdr_reserve_leave(void);
+int gdr_reserve_check(void);
 
 /* mmap, for Go's runtime. */
 void *gdr_reserve_mmap(void *addr, size_t len, int prot, int flags);

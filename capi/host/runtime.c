@@ -393,7 +393,7 @@ static void restore_variables(void)
  * small: idle Go threads would slow the host, and the control plane has no work to
  * spread. Asynchronous preemption is off, as it sends signals. Stacks do not shrink, as
  * a handler of the host may need the room (goroot.sh). The limit of memory counts them,
- * 256 KiB for each thread that is inside at once.
+ * 256 KiB for each thread that is inside at once. Nobody reads a profile of memory.
  */
 static void run_go_entry(void)
 {
@@ -406,7 +406,7 @@ static void run_go_entry(void)
 		.envp = {
 			"GOMAXPROCS=2",
 			"GOMEMLIMIT=512MiB",
-			"GODEBUG=asyncpreemptoff=1,gcshrinkstackoff=1,containermaxprocs=0,updatemaxprocs=0",
+			"GODEBUG=asyncpreemptoff=1,gcshrinkstackoff=1,memprofilerate=0,containermaxprocs=0,updatemaxprocs=0",
 		},
 	};
 	static const unsigned long types[] = {
@@ -459,11 +459,12 @@ int gdr_runtime_start(void)
 		restore_variables();
 	else
 		rc = save_variables();
+	if (!rc)
+		rc = gdr_reserve_start();
 	if (rc) {
 		send_threads_away();
 		return rc;
 	}
-	gdr_reserve_start();
 	run_go_entry();
 	return 0;
 }

@@ -13,20 +13,10 @@ $(BIN)/log_test: tests/capi/log.c capi/host/env.c capi/host/log.c $(CAPI_H) tool
 	@mkdir -p $(@D)
 	$(CC) $(C11) $(CFLAGS) -Icapi -o $@ $(wordlist 1,2,$^) -lpthread
 
-# Each has the file of that name in it.
-$(addprefix $(BIN)/,$(addsuffix _test,front guest runtime)): $(BIN)/%_test: tests/capi/%.c $(wildcard capi/host/*.[ch]) $(CAPI_H) tests/capi/expect.h $(T)/log_double.h tools/tap.h
+# It has front.c in it.
+$(BIN)/front_test: tests/capi/front.c $(wildcard capi/host/*.[ch]) $(CAPI_H) $(T)/log_double.h tools/tap.h
 	@mkdir -p $(@D)
 	$(CC) $(C11) $(CFLAGS) -Icapi -o $@ $< -ldl -lm -lpthread
-
-# It has abi.c in it.
-$(BIN)/abi_test: tests/capi/abi.c capi/abi.c tests/callgrind/_cgo_export.h $(CAPI_H) tools/tap.h
-	@mkdir -p $(@D)
-	$(CC) $(C11) $(CFLAGS) -Icapi -Itests/callgrind -o $@ $<
-
-# It has reserve.c in it.
-$(BIN)/reserve_test: tests/capi/reserve.c capi/host/guest.c capi/host/reserve.c $(CAPI_H) tests/capi/expect.h tools/tap.h
-	@mkdir -p $(@D)
-	$(CC) $(C11) $(CFLAGS) -Icapi -o $@ $(wordlist 1,2,$^) -lpthread
 
 # The newest is the one that all else is built with.
 GO_OLDEST := $(firstword $(shell sed '/^\#/d' capi/host/go_versions))

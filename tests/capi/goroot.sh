@@ -96,7 +96,7 @@ for choice in '-go in Debian' "GOTOOLCHAIN=$newest make" 'GDR_GO_UNTESTED=1 make
 done
 real=$(${GO:-go} env GOROOT)
 for f in syscall/rlimit.go runtime/sigtab_linux_generic.go runtime/netpoll_epoll.go runtime/signal_unix.go \
-	runtime/os_linux.go runtime/proc.go internal/godebugs/table.go; do
+	runtime/os_linux.go runtime/proc.go runtime/malloc.go internal/godebugs/table.go; do
 	mkdir -p "$work/root/src/${f%/*}"
 	cp "$real/src/$f" "$work/root/src/$f"
 done
@@ -104,10 +104,10 @@ check "GDR_GO_UNTESTED=1 goes on" goroot GDR_GO_UNTESTED=1
 is "and warns" "$(goroot GDR_GO_UNTESTED=1)" "goroot.sh: $next: no test of the library has been run with it"
 fake "$work/bin" "$newest" local
 check "a known Go: nothing is said" test -z "$(goroot env)"
-check "six files are replaced" test "$(grep -c '": "' "$work/out/overlay.json")" -eq 6
+check "seven files are replaced" test "$(grep -c '": "' "$work/out/overlay.json")" -eq 7
 sed -i 's/sigblock(false)/sigblock(!true)/' "$work/root/src/runtime/proc.go"
 check "other lines of masks stay" goroot env
-check "all of them" test "$(grep -c '": "' "$work/out/overlay.json")" -eq 5
+check "all of them" test "$(grep -c '": "' "$work/out/overlay.json")" -eq 6
 check "in both files" grep -q 'sigsave(&sigmask)' "$work/out/runtime_proc.go"
 check "the stack is changed" grep -q 'malg(128 << 10)' "$work/out/runtime_proc.go"
 for f in runtime/proc.go runtime/os_linux.go; do
@@ -115,6 +115,9 @@ for f in runtime/proc.go runtime/os_linux.go; do
 	check "another stack in $f ends the build" says "elsewhere than in $f" goroot env
 	mv "$work/root/src/$f.was" "$work/root/src/$f"
 done
+sed -i.was 's/^\tarenaL1Bits = /&2 + /' "$work/root/src/runtime/malloc.go"
+check "another index of arenas ends the build" says 'elsewhere than in runtime/malloc.go' goroot env
+mv "$work/root/src/runtime/malloc.go.was" "$work/root/src/runtime/malloc.go"
 sed -i 's/^var Removed .*/&\n\t{Name: "updatemaxprocs", Removed: 99},/' "$work/root/src/internal/godebugs/table.go"
 check "a GODEBUG setting that Go has removed ends the build" says 'has removed the GODEBUG setting updatemaxprocs' goroot env
 cp "$real/src/internal/godebugs/table.go" "$work/root/src/internal/godebugs/table.go"
