@@ -12,6 +12,7 @@
 #include "signals.h"
 
 #define STACK_BYTES (256u << 10)
+#define TIMER_SLACK_NS 50000ul	/* the kernel's default; a host's may be seconds */
 
 /* As many CPUs as the kernel may have. */
 struct cpus {
@@ -40,7 +41,6 @@ static __attribute__((constructor)) void note_cpus(void)
 
 static int set_attributes(pthread_attr_t *attr, size_t stack)
 {
-	struct cpus c = cpus_at_load;
 	struct sched_param normal = { 0 };
 	int rc;
 
@@ -51,16 +51,21 @@ static int set_attributes(pthread_attr_t *attr, size_t stack)
 		rc = pthread_attr_setschedparam(attr, &normal);
 	if (!rc && stack)
 		rc = pthread_attr_setstacksize(attr, stack);
-	if (add_cpus(&c, getpid()) && !rc)
-		rc = pthread_attr_setaffinity_np(attr, sizeof(c.bits), (cpu_set_t *)c.bits);
 	return rc;
 }
 
-/* It does not allocate: malloc would reserve 64 MiB of address space for the thread. */
+/*
+ * It does not allocate: malloc would reserve 64 MiB of address space for the thread. It sets
+ * its CPUs itself, for which an attribute would allocate.
+ */
 static void *start(void *arg)
 {
 	const struct gdr_run *run = arg;
+	struct cpus c = cpus_at_load;
 
+	if (add_cpus(&c, getpid()))
+		syscall(SYS_sched_setaffinity, 0, sizeof(c.bits), c.bits);
+	prctl(PR_SET_TIMERSLACK, TIMER_SLACK_NS);
 	gdr_float_default();
 	prctl(PR_SET_NAME, run->name);
 	return run->fn(run->arg);

@@ -18,8 +18,8 @@ struct gdr_run {
 
 /*
  * Makes a thread. All threads of the library are made here. They have the normal policy, 256
- * KiB of stack, the floating-point environment that a process begins with, and all signals
- * held but SIGSETXID and SIGSYS. They may run on all CPUs that the process had when this
+ * KiB of stack, the floating-point environment that a process begins with, a timer slack of
+ * 50 us, and all signals held but SIGSETXID and SIGSYS. They may run on all CPUs that the process had when this
  * library was loaded and still has. Returns 0 or an errno value.
  */
 int gdr_thread_make(pthread_t *id, const struct gdr_run *run);

@@ -79,7 +79,16 @@ static bool wants_cuda(const struct gdr_options *opts)
 	return opts->force_dmabuf || is_absent("/dev/gdrdrv");
 }
 
-/* A backend that was asked for by name logs itself what it lacks. */
+/* The device of a backend that was asked for by name, if it cannot work without. */
+static const char *needed_node(const struct gdr_options *opts)
+{
+	if (!opts->backend)
+		return NULL;
+	if (!strcmp(opts->backend, "rm"))
+		return "/dev/nvidiactl";
+	return strcmp(opts->backend, "gdrdrv") ? NULL : "/dev/gdrdrv";
+}
+
 static bool may_be_any(const struct gdr_options *opts)
 {
 	return !(opts->backend && *opts->backend) && !opts->force_dmabuf;
@@ -91,9 +100,15 @@ static bool may_be_any(const struct gdr_options *opts)
  */
 static int prepare_start(const struct gdr_options *opts)
 {
+	const char *node = needed_node(opts);
 	enum gdr_driver_state cuda;
 	char why[256];
 
+	if (node && is_absent(node)) {
+		gdr_log(GDR_LOG_ERROR, "gdr_open: there is no %s, without which %s cannot work; load the driver, or give the container the device (errno %d)",
+			node, opts->backend, ENODEV);
+		return ENODEV;
+	}
 	if (!wants_cuda(opts))
 		return 0;
 	cuda = gdr_driver_load(why, sizeof(why));

@@ -18,8 +18,8 @@
 /*
  * Starts the Go runtime and the core, if they do not run in this process; init is the
  * core's part. The caller has called gdr_guest_enter. Returns 0, or an errno value after it
- * logged a line. It starts nothing where opts name no backend and no driver is there. A
- * backend that opts name says in Go why it does not open.
+ * logged a line. It starts nothing where no driver is there, or not the device of the
+ * backend that opts name.
  */
 int gdr_front_start(const struct gdr_options *opts, gdr_core_init *init);
 

@@ -203,9 +203,10 @@ static void test_prepare(void)
 		{ NULL, false, true, true, GDR_DRIVER_LOADED, 1, 0 },
 		{ NULL, true, false, true, GDR_DRIVER_NOT_FOUND, 1, 0 },
 		{ NULL, true, true, true, GDR_DRIVER_NOT_FOUND, 1, 0 },
-		{ "gdrdrv", false, true, true, GDR_DRIVER_NOT_FOUND, 0, 0 },
-		{ "gdrdrv", true, true, true, GDR_DRIVER_NOT_FOUND, 0, 0 },
-		{ "rm", false, false, true, GDR_DRIVER_NOT_FOUND, 1, 0 },
+		{ "gdrdrv", false, true, false, GDR_DRIVER_NOT_FOUND, 0, ENODEV },
+		{ "gdrdrv", true, false, true, GDR_DRIVER_NOT_FOUND, 0, 0 },
+		{ "rm", false, false, true, GDR_DRIVER_LOADED, 0, ENODEV },
+		{ "rm", false, true, false, GDR_DRIVER_NOT_FOUND, 1, 0 },
 	};
 
 	for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
