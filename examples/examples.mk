@@ -31,7 +31,7 @@ $(EX)/capture_test: private C11 += -Dmain=capture_main -Dgetrusage=test_getrusag
 $(EX)/parts_test: tests/examples/parts_test.c $(addprefix examples/capture/,card.c histogram.c) $(wildcard examples/capture/*.h)
 
 # Gives the simulated libcuda.so.1 kernels.
-$(B)/tests/libkernels.so: tests/examples/kernels.c tests/tools/next.h tests/doubles/ptx.c tests/doubles/ptx.h $(wildcard include/*.h)
+$(B)/tests/libkernels.so: tests/examples/kernels.c tests/doubles/next.h tests/doubles/ptx.c tests/doubles/ptx.h $(wildcard include/*.h)
 	@mkdir -p $(@D)
 	$(CC) -shared -fPIC $(C11) $(CFLAGS) -Itests/doubles -o $@ $(filter %.c,$^) -ldl -lpthread
 

@@ -192,19 +192,8 @@ var table = []Group{
 
 	// The tools' arguments, exit statuses and progress.
 	{Name: "tools", Rows: []Program{
-		{Name: "arguments", Cmd: cmd("tests/tools/tools.sh", "$B/bin", "env", "LD_LIBRARY_PATH=$B/doubles:$B"),
-			Make: cmd("tools", "doubles"), Needs: cmd("script")},
-		{Name: "figures", Cmd: cmd("$B/bin/figures_test")},
-		{Name: "printed", Cmd: cmd("$B/bin/printed_test")},
-		{Name: "loops", Cmd: cmd("$B/bin/loops_test")},
-		{Name: "latency", Cmd: cmd("$B/bin/latency_test")},
-		{Name: "pingpong", Cmd: cmd("$B/bin/pingpong_test")},
-		{Name: "output", Cmd: cmd("python3", "tests/tools/output.py", "$B/bin", "$B/tests/libspoil.so"), Sim: Plain,
-			Make: cmd("tools", "doubles", "$B/tests/libspoil.so"), Needs: cmd("python3")},
-		{Name: "sanity", Cmd: cmd("python3", "tests/tools/sanity.py", "$B/bin", "$B/tests/libwrong.so", "$B/libgdrapi.so.2"), Sim: Plain,
-			Make: cmd("lib", "doubles", "$B/bin/gdrcopy_sanity", "$B/tests/libwrong.so"), Needs: cmd("python3")},
-		{Name: "calls", Cmd: cmd("python3", "tests/tools/calls.py", "$B/bin", "$B/tests/libtrace.so"), Sim: Plain,
-			Make: cmd("tools", "doubles", "$B/tests/libtrace.so"), Needs: cmd("python3")},
+		goTest(Program{Name: "programs", Sim: Plain, Env: cmd("BUILD=$B"), Make: cmd("tools", "doubles", "$B/tests/libspoil.so"), Needs: cmd("script")},
+			"./tests/tools"),
 	}},
 
 	// Programs that use the library: NCCL's, DPDK's and Python's ways. A library in front

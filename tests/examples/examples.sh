@@ -53,7 +53,7 @@ check "capture of a device that fails" fails_with "read(2): Input/output error" 
 check "capture refuses DMA without a device" fails_with "usage: capture" "$bin/capture" -m dma
 check "capture refuses a wrong option" fails_with "usage: capture" "$bin/capture" -m pio
 check "capture by DMA of no card" fails_with "CARD_DMA: " "$bin/capture" -m dma -d /dev/null -b 65536
-# A call that fails, or a copy that is wrong, is not well (tests/tools/spoil.c).
+# A call that fails, or a copy that is wrong, is not well (tests/doubles/spoil.c).
 spoilt() {
 	fails_with "$3" env LD_PRELOAD="$bin/../tests/libspoil.so" SPOIL="$2" "$bin/$1"
 }

@@ -26,7 +26,7 @@
 
 #include <gdrapi.h>
 
-#include "../tools/next.h"
+#include "next.h"
 #include "ptx.h"
 
 enum { OK, INVALID_VALUE = 1, INVALID_PTX = 218, INVALID_HANDLE = 400, NOT_FOUND = 500, ILLEGAL_ADDRESS = 700, UNKNOWN = 999 };

@@ -6,11 +6,11 @@
  *	CALL	to, from, to_v, from_v, open, close, pin, unpin, map, unmap; of a cache: get,
  *		put, cache_open, cache_close; of CUDA's: HtoD, DtoH
  *	HOW	flip (the copy's last byte has a wrong bit), nothing (0, and no byte is
- *		moved), late (200 ms), or refuse (EIO)
+ *		moved), late (200 ms), crash, or refuse (EIO)
  *	WHICH	a number: that call of the process alone, from 1; all; or others: those of
  *		threads that are not the main one
  *
- * What is no copy can only be refused. Late are to and HtoD alone. With SPOIL=open:tell:1 the environment that gdr_open
+ * What is no copy can only be refused. Late are to and HtoD alone, and to crashes. With SPOIL=open:tell:1 the environment that gdr_open
  * has of the library's is told on standard error.
  */
 #define _GNU_SOURCE 1
@@ -28,7 +28,7 @@
 #include "gdrapi.h"
 #include "gdrapi_ext.h"
 
-enum how { LEAVE, FLIP, NOTHING, LATE, REFUSE, TELL };
+enum how { LEAVE, FLIP, NOTHING, LATE, CRASH, REFUSE, TELL };
 
 static struct {
 	char call[16];
@@ -40,7 +40,7 @@ static struct {
 
 static void bad_plan(const char *text)
 {
-	fprintf(stderr, "SPOIL=%s: see tests/tools/spoil.c\n", text);
+	fprintf(stderr, "SPOIL=%s: see tests/doubles/spoil.c\n", text);
 	abort();
 }
 
@@ -54,7 +54,7 @@ __attribute__((constructor)) static void read_plan(void)
 	if (sscanf(text, "%15[^:]:%15[^:]:%15s", plan.call, how, which) != 3)
 		bad_plan(text);
 	plan.how = !strcmp(how, "flip") ? FLIP : !strcmp(how, "nothing") ? NOTHING :
-		   !strcmp(how, "late") ? LATE :
+		   !strcmp(how, "late") ? LATE : !strcmp(how, "crash") ? CRASH :
 		   !strcmp(how, "refuse") ? REFUSE : !strcmp(how, "tell") ? TELL : LEAVE;
 	plan.others = !strcmp(which, "others");
 	if (plan.how == LEAVE)
@@ -90,6 +90,8 @@ int gdr_copy_to_mapping(gdr_mh_t handle, void *map_d_ptr, const void *h_ptr, siz
 		return EIO;
 	if (how == NOTHING)
 		return 0;
+	if (how == CRASH)
+		abort();
 	if (how == LATE)
 		usleep(200000);
 	if (how != FLIP || !size)

@@ -1,0 +1,425 @@
+// Package tools has the tests of the installed programs: their arguments, exit statuses
+// and figures, and that none of them takes a failed call or a wrong copy for well. They run
+// on the simulated driver, as users run them.
+package tools
+
+import (
+	"bytes"
+	"encoding/csv"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// build is the folder that make builds in; the simulated driver is in LD_LIBRARY_PATH.
+var build = os.Getenv("BUILD")
+
+func TestMain(m *testing.M) {
+	if build == "" {
+		fmt.Println("tests of tools: not run, make check-tools runs them")
+		return
+	}
+	os.Exit(m.Run())
+}
+
+// ended is a program that has ended.
+type ended struct {
+	status    int
+	out, errs string
+}
+
+// run runs a command line, whose first word is a tool without its gdrcopy_, with variables.
+func run(line string, variables ...string) ended {
+	var out, errs bytes.Buffer
+	words := strings.Fields(line)
+	cmd := exec.Command(filepath.Join(build, "bin", "gdrcopy_"+words[0]), words[1:]...)
+	cmd.Env = append(os.Environ(), variables...)
+	cmd.Stdout, cmd.Stderr = &out, &errs
+	_ = cmd.Run()
+	return ended{cmd.ProcessState.ExitCode(), out.String(), errs.String()}
+}
+
+// spoilt is run where the library, or CUDA, does what tests/doubles/spoil.c has.
+func spoilt(line, plan string) ended {
+	return run(line, "LD_PRELOAD="+filepath.Join(build, "tests/libspoil.so"), "SPOIL="+plan)
+}
+
+// hidden gives the way to a copy of a library that lacks functions.
+func hidden(t *testing.T, library string, names ...string) string {
+	text, err := os.ReadFile(filepath.Join(build, library))
+	require.NoError(t, err)
+	for _, name := range names {
+		// Its first letter: the linker may have put another name, as free, into its end.
+		text = bytes.ReplaceAll(text, []byte(name+"\x00"), []byte("_"+name[1:]+"\x00"))
+	}
+	dir := t.TempDir()
+	require.NoError(t, os.WriteFile(filepath.Join(dir, filepath.Base(library)), text, 0o700))
+	return "LD_LIBRARY_PATH=" + dir + ":" + os.Getenv("LD_LIBRARY_PATH")
+}
+
+// good is a run that did well and said nothing of errors.
+func (e ended) good(t *testing.T, line string) {
+	t.Helper()
+	require.Equal(t, 0, e.status, "%s: %s", line, e.errs)
+	require.Empty(t, e.errs, line)
+	require.NotEmpty(t, e.out, line)
+}
+
+// oneLine is a run that failed with that status and one line on standard error, which has the words.
+func (e ended) oneLine(t *testing.T, line string, status int, words string) {
+	t.Helper()
+	require.Equal(t, status, e.status, "%s: %s", line, e.errs)
+	require.Equal(t, 1, strings.Count(e.errs, "\n"), "%s: %s", line, e.errs)
+	require.Contains(t, e.errs, words, line)
+	require.Empty(t, e.out, line)
+}
+
+var (
+	benchmarks = []string{"copybw", "copylat", "apiperf", "pplat"}
+	all        = append(slices.Clone(benchmarks), "sanity", "report")
+)
+
+// Short runs of the benchmarks that need no kernel.
+var short = map[string]string{
+	"copybw":         "copybw -s 4K --budget 8",
+	"copylat":        "copylat -s 16 --budget 8",
+	"copylat cold":   "copylat -s 4 --budget 8 --cold",
+	"copylat many":   "copylat --mode many --budget 8",
+	"copylat offset": "copylat -s 64 -o 65537 --budget 8",
+	"apiperf":        "apiperf -s 64K -n 5",
+}
+
+// What is no argument is refused in one line that names --help, whatever the machine.
+func TestBadArguments(t *testing.T) {
+	lines := []string{
+		"copybw -d 0 -s 0", "copybw -s 1025G", "copybw -s 1KK", "copybw -s -1", "copybw -o -1", "copybw -w 0", "copybw -r 0", "copybw -M wcx",
+		"copybw -a ext2", "copybw --backend other", "copybw --backend vulkan", "copybw --json --csv", "copybw -s 4096 -o 4096",
+		"copybw -s 4096 -c 8192 -o 64", "copybw --budget 0", "copylat --mode many -s 64", "copylat --cold -C",
+		"apiperf -n 0", "apiperf -s 1x", "pplat -s 6", "pplat -s 2G", "pplat -m 2", "pplat -D both", "pplat -B 0", "pplat -B 8193", "pplat -T 1025",
+		"pplat -t 0", "pplat -u 86401", "sanity -d 1z", "sanity -t no_such_case", "sanity --skip no_such_case",
+	}
+	for _, tool := range all {
+		lines = append(lines, tool+" -Z", tool+" --no-such-option", tool+" more", tool+" -d")
+	}
+	for _, tool := range append(slices.Clone(benchmarks), "sanity") {
+		lines = append(lines, tool+" -d first")
+	}
+	for _, line := range lines {
+		tool, _, _ := strings.Cut(line, " ")
+		run(line).oneLine(t, line, 2, "; see 'gdrcopy_"+tool+" --help'")
+	}
+}
+
+// Where there is no GPU, or not that one, one line says so.
+func TestNoGPU(t *testing.T) {
+	for _, tool := range append(slices.Clone(benchmarks), "sanity") {
+		for _, args := range []string{"", " -d 7"} {
+			for _, v := range []string{"LD_LIBRARY_PATH=", "CUDA_SIM_DEVICES=0", "CUDA_SIM_FAIL=cuInit=100"} {
+				e := run(tool+args, v)
+				require.Equal(t, 77, e.status, "%s %s", tool+args, v)
+				require.Regexp(t, "driver|GPU", e.errs, "%s %s", tool+args, v)
+			}
+		}
+		e := run(tool + " -d 2")
+		e.oneLine(t, tool, 2, "there is no GPU 2: CUDA sees 2; see")
+	}
+	run("pplat -t 10").oneLine(t, "pplat", 77, "needs a real GPU")
+}
+
+// --help and --version, of which the latter is one line for all, also in the library's file.
+func TestHelpAndVersion(t *testing.T) {
+	shape := regexp.MustCompile(`^gdrcopy_\w+ (?:with libgdrapi )?\d+\.\d+\.\d+\S* \(commit \S+, go\S+, backends gdrdrv dmabuf rm\)\n$`)
+	for _, tool := range append(slices.Clone(all), "doctor") {
+		for _, option := range []string{" --help", " -h", " --version", " -V"} {
+			e := run(tool + option)
+			e.good(t, tool+option)
+			if strings.ContainsAny(option, "vV") && !strings.Contains(option, "help") {
+				require.Regexp(t, shape, e.out)
+			}
+		}
+	}
+	library, err := os.ReadFile(filepath.Join(build, "libgdrapi.so.2"))
+	require.NoError(t, err)
+	_, line, _ := strings.Cut(strings.TrimSpace(run("copybw --version").out), " with ")
+	require.Contains(t, string(library), line+"\x00")
+}
+
+// What cannot be written is a failure.
+func TestFullDisk(t *testing.T) {
+	lines := []string{"sanity -l", "sanity -t basic*", "sanity --help", "report --version", "doctor --help", short["copybw"], short["apiperf"] + " --json",
+		short["copylat"] + " --csv"}
+	for _, line := range lines {
+		full, err := os.OpenFile("/dev/full", os.O_WRONLY, 0)
+		require.NoError(t, err)
+		var errs bytes.Buffer
+		words := strings.Fields(line)
+		cmd := exec.Command(filepath.Join(build, "bin", "gdrcopy_"+words[0]), words[1:]...)
+		cmd.Stdout, cmd.Stderr = full, &errs
+		require.Error(t, cmd.Run(), line)
+		full.Close()
+		require.Equal(t, 1, cmd.ProcessState.ExitCode(), line)
+		require.Contains(t, strings.ToLower(errs.String()), "no space left", line)
+	}
+}
+
+// A measurement of --json.
+type result struct {
+	Tool, Data, Build, GPU, Memory, Backend, Mapping, Libgdrapi string
+	Results                                                     []struct {
+		Op, Who, Mode                 string
+		Size, Threads, Batch, Samples int
+		P0                            float64 `json:"p0_ns"`
+		P50                           float64 `json:"p50_ns"`
+		Bandwidth                     float64 `json:"gb_per_s"`
+	}
+}
+
+func measured(t *testing.T, line string, variables ...string) result {
+	t.Helper()
+	e := run(line+" --json", variables...)
+	e.good(t, line)
+	var r result
+	require.NoError(t, json.Unmarshal([]byte(e.out), &r), line)
+	require.NotEmpty(t, r.Results, line)
+	return r
+}
+
+// The figures of --json hold together, --csv has the same ones, and the plain text has the facts.
+func TestFigures(t *testing.T) {
+	for name, line := range short {
+		r := measured(t, line)
+		tool, _, _ := strings.Cut(line, " ")
+		require.Equal(t, []string{"gdrcopy_" + tool, "Simulated GPU 0", "ext", "dmabuf", "Write Combining", "2.6"},
+			[]string{r.Tool, r.GPU, r.Memory, r.Backend, r.Mapping, r.Libgdrapi}, name)
+		require.Regexp(t, "^verified", r.Data, name)
+		var figures []string
+		for _, f := range r.Results {
+			require.True(t, f.Samples >= 1 && f.Batch >= 1 && f.Threads >= 1, "%s: %+v", name, f)
+			require.True(t, 0 <= f.P0 && f.P0 <= f.P50, "%s: %+v", name, f)
+			copies, err := strconv.Atoi(strings.Fields(f.Op)[0]) // "16 reads" is 16 copies of the size
+			if err != nil {
+				copies = 1
+			}
+			if f.Bandwidth > 0 && f.P50 > 1 { // both are rounded
+				require.InDelta(t, float64(copies*f.Size)/f.P50, f.Bandwidth, 0.0001+0.01*f.Bandwidth, "%s: %+v", name, f)
+			}
+			figures = append(figures, fmt.Sprint(f.Op, f.Who, f.Mode, f.Size, f.Threads))
+		}
+		e := run(line + " --csv")
+		e.good(t, line)
+		rows, err := csv.NewReader(strings.NewReader(e.out)).ReadAll()
+		require.NoError(t, err, name)
+		require.Equal(t, strings.Split("tool,op,who,mode,size,threads,batch,samples,p0_ns,p50_ns,gb_per_s", ","), rows[0], name)
+		var same []string
+		for _, row := range rows[1:] {
+			same = append(same, row[1]+row[2]+row[3]+row[4]+row[5])
+		}
+		for i := range figures {
+			figures[i] = strings.ReplaceAll(figures[i], " ", "")
+		}
+		for i := range same {
+			same[i] = strings.ReplaceAll(same[i], " ", "")
+		}
+		require.ElementsMatch(t, figures, same, name)
+		e = run(line)
+		e.good(t, line)
+		if tool != "copybw" {
+			require.Contains(t, e.out, "# backend: dmabuf\n", name)
+		}
+	}
+}
+
+// The options that say how much is measured.
+func TestHowMuch(t *testing.T) {
+	for _, f := range measured(t, "copylat -s 64 -r 1 -w 1").Results {
+		require.Equal(t, 1, f.Samples*f.Batch, "%+v", f)
+	}
+	for _, f := range measured(t, "apiperf -s 64K -n 1").Results {
+		require.Equal(t, 1, f.Samples, "%+v", f)
+	}
+	for most, want := range map[string][]int{"1": {0, 65536}, "1048575": {0, 65536}, "16M": {0, 65536, 1 << 20, 16 << 20}} {
+		var sizes []int
+		for _, f := range measured(t, "apiperf -w 0 -n 1 -s "+most).Results {
+			sizes = append(sizes, f.Size)
+		}
+		slices.Sort(sizes)
+		require.Equal(t, want, slices.Compact(sizes), most)
+	}
+	// NVIDIA's: -l is each power of two up to -c or -s, and its lines are as there.
+	var sizes []string
+	for _, m := range regexp.MustCompile(`(?m)^writing test, size=(\d+) offset=4 `).FindAllStringSubmatch(run("copybw -l -s 100 -o 4 -w 10 -r 10").out, -1) {
+		sizes = append(sizes, m[1])
+	}
+	require.Equal(t, []string{"1", "2", "4", "8", "16", "32", "64"}, sizes)
+	require.Regexp(t, `(?m)^read BW: [0-9.]+MB/s$`, run("copybw -s 64 -w 1 -r 1").out)
+}
+
+// --backend sets the library's variable, and what the library answers is shown.
+func TestBackend(t *testing.T) {
+	e := run("copybw -s 64 -w 1 -r 1 --backend dmabuf", "LD_PRELOAD="+filepath.Join(build, "tests/libspoil.so"), "SPOIL=open:tell:1")
+	require.Equal(t, "GDRCOPY_BACKEND=dmabuf\n", e.errs)
+	require.Equal(t, "Caching", measured(t, "copylat -s 4 --budget 5", "CUDA_SIM_COHERENT=1", "GDRCOPY_BACKEND=dmabuf").Mapping)
+}
+
+// Each call of CUDA's, and each of the library's, that fails ends the tool: status 1, and one
+// line that names it.
+func TestFailedCalls(t *testing.T) {
+	for _, line := range []string{"copybw -s 256 -w 1 -r 1 -a cumemalloc", "apiperf -s 1 -n 1 -w 0 -a cumemalloc"} {
+		for _, call := range []string{"cuInit", "cuDeviceGetCount", "cuDeviceGet", "cuDevicePrimaryCtxRetain", "cuMemAlloc_v2", "cuMemcpyHtoD_v2",
+			"cuMemcpyDtoH_v2", "cuMemFree_v2"} {
+			if call == "cuMemcpyHtoD_v2" && strings.HasPrefix(line, "apiperf") {
+				continue // it makes none
+			}
+			said := strings.TrimSuffix(call, "_v2")
+			if said == "cuMemAlloc" {
+				said = "(999)"
+			}
+			run(line, "CUDA_SIM_FAIL="+call+"=999@1").oneLine(t, line+" "+call, 1, said)
+		}
+		for call, name := range map[string]string{"pin": "gdr_pin_buffer", "map": "gdr_map", "unmap": "gdr_unmap", "unpin": "gdr_unpin_buffer",
+			"close": "gdr_close", "to": "Input/output error", "from": "Input/output error", "open": "gdr_open"} {
+			spoilt(line, call+":refuse:1").oneLine(t, line+" "+call, 1, name)
+		}
+	}
+	for _, call := range []string{"cache_open", "get", "put", "cache_close"} {
+		spoilt(short["apiperf"], call+":refuse:1").oneLine(t, call, 1, "gdr_cache_")
+	}
+}
+
+// Each copy that is wrong, or that moved nothing, is noticed.
+func TestBadCopies(t *testing.T) {
+	plans := map[string][]string{
+		"copybw":       {"to:flip:1", "to:nothing:1", "from:flip:1", "from:nothing:1", "to:refuse:40", "from:refuse:40"},
+		"copylat":      {"to:flip:1", "to:nothing:1", "from:flip:1", "from:nothing:1", "to:refuse:40", "from:refuse:40", "to:flip:all"},
+		"copylat cold": {"to:flip:1", "from:flip:1"},
+		"copylat many": {"to_v:flip:1", "to_v:nothing:1", "from_v:flip:1", "from_v:nothing:1", "from_v:refuse:2"},
+		"apiperf":      {"to:flip:1", "to:nothing:2", "from:flip:16", "to_v:flip:1", "from_v:nothing:1"},
+	}
+	for name, list := range plans {
+		for _, plan := range list {
+			e := spoilt(short[name], plan)
+			e.oneLine(t, name+" "+plan, 1, "")
+			require.Regexp(t, "byte|wrong|is not in GPU memory|Input/output error", e.errs, "%s %s", name, plan)
+		}
+	}
+	for _, plan := range []string{"to:flip:others", "from:flip:others", "to:refuse:others"} {
+		spoilt("copybw -s 4K --budget 8 --threads 2", plan).oneLine(t, plan, 1, "")
+	}
+	dir := t.TempDir()
+	e := spoilt("report --size 64 --budget 5 -o "+dir, "to:flip:1")
+	require.Equal(t, 1, e.status)
+	require.Contains(t, e.errs, "gdrcopy_copylat failed")
+}
+
+// Drivers and libraries that lack calls: the tool says so, or goes on without.
+func TestOlderOnes(t *testing.T) {
+	for _, name := range []string{"cuMemCreate", "cuMemSetAccess"} {
+		run(short["copybw"], hidden(t, "doubles/libcuda.so.1", name)).oneLine(t, name, 77, "libcuda.so.1 has no "+name)
+	}
+	run(short["apiperf"], hidden(t, "doubles/libcuda.so.1", "cuPointerSetAttribute")).good(t, "apiperf")
+
+	// NVIDIA's library has none of the extensions.
+	other := func(names ...string) string { return hidden(t, "libgdrapi.so.2", names...) }
+	extensions := []string{"gdr_get_backend", "gdr_ext_version", "gdr_mem_alloc", "gdr_mem_get_device_ptr", "gdr_mem_free",
+		"gdr_copy_to_mapping_v", "gdr_copy_from_mapping_v", "gdr_cache_open"}
+	theirs := other(extensions...)
+	require.Equal(t, "dmabuf", measured(t, short["copybw"]+" -a cumemcreate", theirs).Backend)
+	require.NotContains(t, run(short["apiperf"]+" -a cumemalloc --csv", theirs).out, "gdr_cache")
+	run(short["copybw"], theirs).oneLine(t, "ext", 2, "this libgdrapi has no gdr_mem_alloc: choose -a cumemalloc or -a cumemcreate")
+	require.Equal(t, "gdrcopy_copybw with libgdrapi 2.6 of another maker\n", run("copybw --version", theirs).out)
+	require.Contains(t, run("sanity -t type_strings", other("gdr_get_backend", "gdr_ext_version")).out, "# libgdrapi 2.6, backend dmabuf (driver 2.6), persistent mappings\n")
+}
+
+// gdrcopy_sanity lists, picks and skips cases. One that fails or crashes is named, and the others run.
+func TestSanity(t *testing.T) {
+	every := strings.Fields(run("sanity -l").out)
+	require.Subset(t, every, strings.Fields(run("sanity -l -t fork_first,basic*").out))
+	e := run("sanity -v -d 0 -e -t fork* --skip fork_t*")
+	e.good(t, "sanity")
+	require.Contains(t, e.out, "\n1..7\n")
+	require.Contains(t, e.out, " - fork_twice # SKIP asked\n")
+	require.Contains(t, e.out, "6 passed, 0 failed, 1 skipped\n")
+	require.NotContains(t, run("sanity -s -t fork_first").out, "passed")
+	for _, plan := range []string{"to:flip:1", "from:flip:1", "to:nothing:all", "from:refuse:1", "pin:refuse:1", "map:refuse:1", "unmap:refuse:1", "to:crash:1"} {
+		e := spoilt("sanity -t basic*,versions,small_writes,many_small,sub_ranges", plan)
+		bad := regexp.MustCompile(`(?m)^not ok \d+ - (\w+)`).FindAllStringSubmatch(e.out, -1)
+		require.Equal(t, 1, e.status, plan)
+		require.NotEmpty(t, bad, plan)
+		require.Contains(t, e.out, fmt.Sprintf(" %d failed, ", len(bad)), plan)
+		require.Contains(t, e.out, " - versions\n", plan)
+		for _, b := range bad {
+			require.Contains(t, e.out, "#   "+b[1], plan)
+		}
+	}
+	require.Contains(t, spoilt("sanity -t basic_v2", "to:crash:1").out, "crashed: signal 6")
+	e = run("sanity", "GDRCOPY_BACKEND=nonesuch")
+	require.Equal(t, 1, e.status)
+	require.Contains(t, e.out, "Bail out! CUDA does not work, or gdr_open fails: set GDRCOPY_ENABLE_LOGGING=1 to see why\n")
+}
+
+// Each flag of NVIDIA's programs means what the table of docs/tools.md says.
+func TestReferenceFlags(t *testing.T) {
+	// What getopt takes in the sources of GDRCopy 2.4 to 2.6.
+	theirs := map[string]string{"sanity": "hvsltde", "copybw": "hsdocwralM", "copylat": "hsdwraMcC", "apiperf": "hsdnwaM", "pplat": "hdtuasBTmGCDM"}
+	page, err := os.ReadFile("../../docs/tools.md")
+	require.NoError(t, err)
+	said := map[string]bool{}
+	for _, row := range regexp.MustCompile("(?m)^\\| (`gdrcopy_.*) \\| \\d\\.\\d \\| (.*?) \\| .*\\|$").FindAllStringSubmatch(string(page), -1) {
+		for _, m := range regexp.MustCompile("`gdrcopy_([^`]*)`").FindAllStringSubmatch(row[1], -1) {
+			line := strings.ReplaceAll(m[1], "'", "")
+			words := strings.Fields(line)
+			for _, w := range words[1:] {
+				said[words[0]+" "+w] = true
+			}
+			switch {
+			case slices.Contains(words, "-h"):
+			case words[0] == "copybw" || words[0] == "copylat":
+				line += " --budget 5"
+			case words[0] == "apiperf" && !slices.Contains(words, "-n"):
+				line += " -n 3"
+			}
+			e := run(line)
+			switch here := row[2]; {
+			case here == "refused":
+				e.oneLine(t, line, 2, "see 'gdrcopy_"+words[0]+" --help'")
+			case words[0] == "pplat" && !slices.Contains(words, "-h"):
+				e.oneLine(t, line, 77, "needs a real GPU")
+			case here == "the same", e.status == 0:
+				e.good(t, line)
+			default:
+				require.Regexp(t, "^where ", here, line)
+				e.oneLine(t, line, 1, "")
+			}
+		}
+	}
+	for tool, letters := range theirs {
+		for _, c := range letters {
+			require.True(t, said[tool+" -"+string(c)], "%s -%c is in the table", tool, c)
+		}
+	}
+}
+
+// A terminal has a line of progress, which is gone at the end. Nothing else has.
+func TestProgress(t *testing.T) {
+	for _, kind := range []string{"xterm", "dumb"} {
+		for _, line := range []string{"copylat -s 16 --budget 20", "copybw -l -c 8 -w 1 -r 1", "apiperf -s 1M -n 1 -w 0", "sanity -t fork_*"} {
+			cmd := exec.Command("script", "-qec", filepath.Join(build, "bin", "gdrcopy_"+line), "/dev/null")
+			cmd.Env = append(os.Environ(), "TERM="+kind)
+			out, err := cmd.Output()
+			require.NoError(t, err, line)
+			progress := regexp.MustCompile(`\[K\[#* *\] \d+ of \d+`).FindIndex(out)
+			require.Equal(t, kind == "xterm", progress != nil, "%s on %s", line, kind)
+			last := out[bytes.LastIndexByte(bytes.TrimSpace(out), '\n')+1:]
+			require.NotContains(t, string(last), " left", line)
+		}
+	}
+}
