@@ -30,11 +30,6 @@ $(EX)/capture_test: private C11 += -Dmain=capture_main -Dgetrusage=test_getrusag
 	-Dsched_setaffinity=test_setaffinity -Dsched_setscheduler=test_setscheduler
 $(EX)/parts_test: tests/examples/parts_test.c $(addprefix examples/capture/,card.c histogram.c) $(wildcard examples/capture/*.h)
 
-# Gives the simulated libcuda.so.1 kernels.
-$(B)/tests/libkernels.so: tests/examples/kernels.c tests/doubles/next.h tests/doubles/ptx.c tests/doubles/ptx.h $(wildcard include/*.h)
-	@mkdir -p $(@D)
-	$(CC) -shared -fPIC $(C11) $(CFLAGS) -Itests/doubles -o $@ $(filter %.c,$^) -ldl -lpthread
-
 # As a user builds them, against libcuda.so.1. It is the simulated one here; the same
 # programs run with the real one.
 $(EXAMPLES) $(EX)/mailbox_test $(EX)/capture_test $(EX)/parts_test: $(wildcard examples/*.h) $(LIB) $(D)/libcuda.so.1

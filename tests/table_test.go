@@ -219,7 +219,7 @@ var table = []Group{
 	}},
 
 	{Name: "examples", Rows: []Program{
-		{Name: "programs", Cmd: cmd("tests/examples/examples.sh", "$B/examples"), Make: cmd("examples", "$B/bin/demo", "$B/tests/libspoil.so", "$B/tests/libkernels.so"), On: all},
+		{Name: "programs", Cmd: cmd("tests/examples/examples.sh", "$B/examples"), Make: cmd("examples", "$B/bin/demo", "$B/tests/libspoil.so"), On: all},
 		{Name: "mailbox", Cmd: cmd("$B/examples/mailbox_test"), On: all},
 		{Name: "capture", Cmd: cmd("$B/examples/capture_test"), On: all},
 		{Name: "parts", Cmd: cmd("$B/examples/parts_test"), Sim: Plain},
@@ -619,6 +619,11 @@ var gpu = func() []Program {
 	}
 	add("copy", "$B/bin/copy_test")
 	add("vkgdr", "$B/bin/vkgdr_test")
+	// A word to a kernel and back, and data with it, which both sides verify.
+	for _, args := range [][]string{{"pplat"}, {"pplat_data", "-s", "4096"}, {"pplat_by_gpu", "-s", "4096", "-m", "1", "-G", "hostmem"}} {
+		programs = append(programs, Program{Name: args[0], Cmd: append(cmd("$B/bin/gdrcopy_pplat", "-t", "1000"), args[1:]...), Count: Status,
+			Built: true, Limit: 3 * time.Minute})
+	}
 	add("examples", "env", lib, "tests/examples/examples.sh", "$B/examples", "gpu")
 	add("python", "env", lib, "PYTHONPATH=$TOP/python:$TOP/vkgdr/python", "PYTHONDONTWRITEBYTECODE=1", "sh", "-c",
 		"python3 -c 'import pytest, numpy' || { echo '0 passed, 0 failed, 1 skipped'; exit 0; }; "+

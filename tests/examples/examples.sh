@@ -153,68 +153,6 @@ go_example() {
 	is "go, no GPU: its status" $? 2
 }
 
-# kernels HOW COMMAND... - the simulated driver runs kernels (tests/examples/kernels.c).
-kernels() {
-	how=$1
-	shift
-	env LD_PRELOAD="$bin/../tests/libspoil.so $bin/../tests/libkernels.so" KERNELS="$how" "$@"
-}
-
-# said TEXT - the last command said this, and no more.
-said() {
-	is "$program, what it says" "$(cat "$work/out")" "$1"
-}
-
-# with_kernels - flag and pingpong, whose kernels run.
-with_kernels() {
-	program=flag
-	check "flag, by a kernel" says "the GPU answers 42" kernels "" "$bin/flag"
-	said "sent 41, the GPU answers 42"
-	check "flag, the data are wrong" fails_with "the GPU answers 268435498" kernels "" env SPOIL=to:flip:2 "$bin/flag"
-	check "flag, a GPU that is deaf" fails_with "the GPU's flag: Connection timed out" kernels deaf "$bin/flag"
-	program=pingpong
-	check "pingpong" says "there and back" kernels clock "$bin/pingpong" 100
-	said "GPU: Simulated GPU 0
-round trip,  0 bytes and a word: best  1000 ns, median  1000, 99 %  2000, worst 2000 (100 rounds)
-round trip,  8 bytes and a word: best  2000 ns, median  2000, 99 %  3000, worst 3000 (100 rounds)
-round trip, 56 bytes and a word: best  2000 ns, median  2000, 99 %  3000, worst 3000 (100 rounds)
-stream,      0 bytes and a word: 0.97 million messages/s there and back
-stream,     56 bytes and a word: 0.49 million messages/s there and back"
-	check "pingpong, a wrong word" fails_with "message 1 came back changed" kernels twist "$bin/pingpong" 100
-	check "pingpong, wrong data" fails_with "message 1 came back changed" kernels short "$bin/pingpong" 100
-	check "pingpong, a GPU that is deaf" fails_with "mailbox_receive: Resource temporarily unavailable" \
-		kernels deaf "$bin/pingpong" 100
-	# The first copy empties the ring. The GPU's message 32 is the first whose slot is given back by a copy.
-	for row in 1=mailbox_init 2=mailbox_send 33=mailbox_send 34=mailbox_receive; do
-		check "pingpong, copy ${row%=*} is refused" fails_with "${row#*=}: Input/output error" \
-			kernels "" env SPOIL="to:refuse:${row%=*}" "$bin/pingpong" 1
-	done
-	for rounds in 0 -1 x 1x 1000000001 4294967297 ""; do
-		check "pingpong, '$rounds' rounds" fails_with "usage: pingpong" kernels clock "$bin/pingpong" "$rounds"
-	done
-	check "pingpong, two numbers" fails_with "usage: pingpong" kernels clock "$bin/pingpong" 1 1
-	check "pingpong, no name" fails_with "cuDeviceGetName: CUDA_ERROR_UNKNOWN" \
-		kernels clock env CUDA_SIM_FAIL=cuDeviceGetName=999 "$bin/pingpong" 1
-	for call in cuMemHostAlloc cuMemHostGetDevicePointer; do
-		check "pingpong, $call fails" fails_with "$call: CUDA_ERROR_UNKNOWN" kernels $call "$bin/pingpong" 1
-	done
-	for program in flag pingpong; do
-		check "$program, a driver that refuses sm_70" says "GPU" kernels sm_75 "$bin/$program" 1
-		check "$program, one that refuses all targets" fails_with "cuModuleLoadData: unknown error (218)" \
-			kernels none "$bin/$program" 1
-		for call in cuModuleGetFunction cuLaunchKernel; do
-			check "$program, $call fails" fails_with "$call: CUDA_ERROR_UNKNOWN" kernels $call "$bin/$program" 1
-		done
-		check "$program, the kernel fails" fails_with "cuStreamSynchronize: unknown error (700)" \
-			kernels cuStreamSynchronize "$bin/$program" 1
-		check "$program, no stream" fails_with "cuStreamCreate: CUDA_ERROR_UNKNOWN" \
-			kernels "" env CUDA_SIM_FAIL=cuStreamCreate=999 "$bin/$program" 1
-	done
-	for row in open=gdr_open pin=gdr_pin_buffer map=gdr_map unmap=gdr_unmap unpin=gdr_unpin_buffer close=gdr_close; do
-		check "pingpong, ${row%=*} is refused" fails_with "${row#*=}: " kernels "" env SPOIL="${row%=*}:refuse:1" "$bin/pingpong" 1
-	done
-}
-
 # py COMMAND... - write_read.py, by COMMAND.
 py() {
 	env PYTHONPATH=python PYTHONDONTWRITEBYTECODE=1 "$@" python3 examples/write_read.py
@@ -227,7 +165,6 @@ write = gdrapi.Buffer.write
 gdrapi.Buffer.write = lambda buffer, data, *at: write(buffer, data[:-1] + b"E", *at)
 runpy.run_path("examples/write_read.py", run_name="__main__")'
 
-[ "${2-}" = gpu ] || with_kernels
 if [ "${GDRCOPY_BACKEND-}" = rm ] && [ "${2-}" != gpu ]; then
 	skip "go" "the simulated rm is for programs with a C library"
 else
