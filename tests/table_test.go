@@ -129,21 +129,8 @@ var table = []Group{
 	// The runner of these tests itself: nothing that broke looks green.
 	{Name: "suite", Rows: []Program{goTest(Program{Name: "runner"}, "./tests/suite/...")}},
 
-	// The simulated drivers.
-	{Name: "doubles", Rows: []Program{
-		{Name: "libcuda", Cmd: cmd("$B/bin/doubles_selftest"), Sim: Plain},
-		{Name: "libraries", Cmd: cmd("$B/bin/libraries_selftest"), Sim: Plain},
-		{Name: "libraries_rm", Cmd: cmd("$B/bin/libraries_selftest"), Sim: RMDriver},
-		{Name: "libcuda_rm", Cmd: cmd("$B/bin/doubles_selftest"), Sim: RMDriver,
-			Env: cmd("CUDA_SIM_DRIVER_VERSION=13030", "CUDA_SIM_DMABUF_MMAP=1")},
-		{Name: "rm", Cmd: cmd("$B/bin/rm_selftest"), Sim: RMDriver},
-		{Name: "rm_options", Cmd: cmd("$B/bin/rm_selftest", "options"), Sim: RMDriver,
-			Env: cmd("NVRM_SIM_DEVICES=1", "NVRM_SIM_DRIVER=535", "NVRM_SIM_BAR1_MIB=1",
-				"NVRM_SIM_FAIL=DUP_OBJECT=0x51@2,UNMAP_MEMORY=0x1f@1,OPEN=13@5")},
-		{Name: "rm_pages", Cmd: cmd("$B/bin/rm_selftest", "pages"), Sim: RMDriver, Env: cmd("NVRM_SIM_PAGE=65536")},
-		{Name: "rm_machines", Cmd: cmd("$B/bin/rm_selftest", "machines"), Sim: RMDriver,
-			Env: cmd("NVRM_SIM_MACHINE=grace,cdmm,gb10,mig", "NVRM_SIM_SCATTERED=1", "NVRM_SIM_BAR1_DEVICE=1")},
-	}},
+	// The requests that the simulated driver answers as the simulated nvidia.ko does.
+	{Name: "doubles", Rows: []Program{{Name: "rm", Cmd: cmd("$B/bin/rm_selftest"), Sim: RMDriver}}},
 
 	// What the headers and the library promise, and an install that is used.
 	{Name: "abi", Rows: []Program{
@@ -577,7 +564,6 @@ func emulated(arch string) []Program {
 			Cmd: cmd("tests/arch/emulated.sh", tree+"/emulator.lacks", tree+"/bin/"+program, run)})
 	}
 	add(Program{Name: "abi_layout", Cmd: cmd(run, tree+"/bin/abi_layout")})
-	add(Program{Name: "doubles_libcuda", Cmd: cmd(run, tree+"/bin/doubles_selftest")})
 	for _, p := range []string{"badinput", "gdrcopy_sanity", "vkgdr_test"} {
 		on(p, p, nil, "dmabuf")
 	}

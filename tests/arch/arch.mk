@@ -15,7 +15,7 @@ ARCH_QEMU_ppc64le := qemu-ppc64le
 ARCH_MAKE = GOOS=linux GOARCH=$(ARCH) $(MAKE) --no-print-directory ARCH=$(ARCH) B=$(B)/$(ARCH) \
 	CC=$(ARCH_CC)-gcc OBJCOPY=$(ARCH_CC)-objcopy
 
-ARCH_PROGRAMS := emulator abi_layout doubles_selftest badinput gdrcopy_sanity vkgdr_test core_test \
+ARCH_PROGRAMS := emulator abi_layout badinput gdrcopy_sanity vkgdr_test core_test \
 	$(notdir $(EXTBINS) $(GUESTBINS))
 
 # What the programs need, and the emulator with its arguments as one command.

@@ -3,8 +3,19 @@
 #ifndef RM_SELFTEST_H
 #define RM_SELFTEST_H
 
-#include "selftest.h"
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE
+#endif
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
 #include "rm_uapi.h"
+#include "selftest_tap.h"
+
+#define MIB (1ull << 20)
+#define PAGE ((size_t)4096)
 
 /* A client with one device. */
 struct rm {
@@ -43,7 +54,5 @@ uint8_t *rm_map(const struct rm *r, uint32_t memory, uint64_t offset, uint64_t l
 struct rm_sim_stats rm_stats(const struct rm *r);
 
 void test_rm_both(void);
-void test_rm_cuda(void);
-void test_rm_cuda_old(void);
 
 #endif

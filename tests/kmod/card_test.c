@@ -23,6 +23,13 @@
 
 #include "../../examples/capture/card_uapi.h"
 
+/* The calls of the simulated libcuda. */
+int cuInit(unsigned int flags);
+int cuDevicePrimaryCtxRetain(void **ctx, int dev);
+int cuCtxSetCurrent(void *ctx);
+int cuMemsetD8_v2(uint64_t p, unsigned char v, size_t n);
+int cuMemcpyDtoH_v2(void *dst, uint64_t src, size_t n);
+
 #define CARD "/dev/card_sim"
 
 /* The second slot lies across two of the GPU's pages, which are not neighbours on the bus. */
