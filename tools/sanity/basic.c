@@ -258,6 +258,7 @@ static void unaligned_address(struct env *e)
 		gdr_info_t info;
 		gdr_mh_t mh = pin_only(e, addr, GPU_PAGE_SIZE);
 
+		mark(&info, sizeof(info));
 		check_rc(gdr_get_info(e->g, mh, &info), 0);
 		check_eq(info.va, addr / e->page * e->page);
 		check_eq(info.mapped_size,

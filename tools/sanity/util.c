@@ -226,6 +226,7 @@ void map_make(struct env *e, struct map *m, unsigned long addr, size_t size)
 	check_rc(gdr_map(e->g, m->mh, &m->va, size), 0);
 	check(m->va != NULL);
 	check_eq((uintptr_t)m->va % e->host_page, 0);
+	mark(&info, sizeof(info));
 	check_rc(gdr_get_info(e->g, m->mh, &info), 0);
 	check(info.va <= addr && addr - info.va < e->page);
 	m->p = (unsigned char *)m->va + (addr - info.va);
