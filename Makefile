@@ -72,7 +72,7 @@ $(VERSION_C): version-text
 # headers of another folder: their sum stands in for them. Go's build ID would tell the folder
 # of the build; the linker's tells the content alone.
 HEADERS = $(shell cat include/*.h capi/*.h capi/host/*.h capi/copy/*.h | cksum | tr ' ' _)
-$(LIB): $(wildcard capi/*.[ch] capi/*/*.[ch] capi/*.go capi/*/*.go capi/*.map capi/host/*.sh capi/host/*.in capi/host/go_versions include/*.h) $(shell find core -name '*.go' -o -name '*.s') go.mod go.sum $(VERSION_C)
+$(LIB): $(wildcard capi/*.[ch] capi/*/*.[ch] capi/*.go capi/*/*.go capi/*.map capi/host/*.sh capi/host/*.syms capi/host/*.in capi/host/go_versions include/*.h) $(shell find core -name '*.go' -o -name '*.s') go.mod go.sum $(VERSION_C)
 	@mkdir -p $(@D)
 	rm -f $@
 	GO='$(GO)' capi/host/goroot.sh $(@D)/_goroot

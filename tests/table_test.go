@@ -136,7 +136,7 @@ var table = []Group{
 	{Name: "abi", Rows: []Program{
 		{Name: "layout", Sim: Plain},
 		{Name: "cpp", Sim: Plain},
-		{Name: "symbols", Cmd: cmd("tests/c/abi/symbols.sh", "$B/libgdrapi.so.2"), Make: cmd("lib"), Needs: cmd("readelf")},
+		{Name: "symbols", Cmd: append(cmd("tests/c/abi/symbols.sh", "$B/libgdrapi.so.2", "$B/libvkgdr.so"), tools...), Make: cmd("all"), Needs: cmd("readelf")},
 		{Name: "pkg_config", Cmd: cmd("tests/c/abi/pc.sh", "$B/root", "/usr/lib"), Make: cmd("root"), Needs: cmd("pkg-config")},
 		{Name: "readme", Cmd: cmd("tests/fresh/readme.sh", "$B/root", "/usr/lib"), Make: cmd("root"), Sim: Plain, Needs: cmd("pkg-config")},
 	}},

@@ -108,10 +108,7 @@ for arg; do
 		;;
 	*/0*.o)
 		! symbols "$arg" | grep -q '^[0-9]* x_cgo_' || change_cgo "$arg"
-		# glibc 2.38's headers name these anew; older ones have the old names.
-		"$objcopy" --redefine-sym __isoc23_strtoul=strtoul \
-			--redefine-sym __isoc23_strtoull=strtoull \
-			--redefine-sym __isoc23_sscanf=__isoc99_sscanf "$arg"
+		"$objcopy" --redefine-syms="$(dirname "$0")/glibc.syms" "$arg"
 		;;
 	esac
 done
