@@ -168,6 +168,7 @@ uninstall:
 	rm -f $(addprefix $(DESTDIR)$(includedir)/,gdrapi.h gdrapi_ext.h gdrconfig.h vkgdr.h)
 	rm -f $(addprefix $(DESTDIR)$(bindir)/,$(notdir $(TOOLS)) $(OLD_NAMES))
 	rm -f $(addprefix $(DESTDIR)$(mandir)/,$(MANPAGES) $(MANLINKS))
+	$(ldconfig)
 
 clean:
 	rm -rf $(B)

@@ -146,6 +146,11 @@ if [ "${1-}" = --go ]; then
 fi
 [ $# -eq 0 ] || die "usage: sh setup.sh [--go]"
 
+# As the Makefile has it.
+case $here in
+*[[:space:]]*) die "nothing was installed: the path '$here' has a space, where make cannot build; move this folder, then run this again" ;;
+esac
+
 if ! known_system; then
 	cat <<-END
 	setup.sh: this is neither Debian 12 or later nor Ubuntu, so nothing was installed. Needed:

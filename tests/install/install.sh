@@ -101,7 +101,8 @@ mv "$first" "$work/moved"
 all_run "$work/moved/bin" "in a prefix that was moved"
 mv "$work/moved" "$first"
 for d in bin include lib lib/cmake lib/pkgconfig share/man/man3; do echo >"$first/$d/another"; done
-check "make uninstall" there uninstall prefix="$first"
+check "make uninstall" there uninstall prefix="$first" LDCONFIG=ldconfig
+is "root has the loader look for another" "$(asked)" "${as_root% *}"
 is "it leaves no file but those of others" "$(find "$first" ! -type d | grep -vc '/another$') $(find "$first" -name another | wc -l)" '0 6'
 
 # The targets and variables of NVIDIA's Makefile, as its recipes call them.

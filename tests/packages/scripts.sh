@@ -595,6 +595,9 @@ Then run: make demo
 mkdir "$work/set/vendor"
 is "setup.sh: a source tarball has them" "$(setup ID=debian go1.24.3)" 'setup.sh: all is there. Next: make demo, then make check
 = 0'
+cp -r "$work/set" "$work/a set"
+is "setup.sh: a folder with a space" "$(ran LACKS=make sh "$work/a set/setup.sh")" "! setup.sh: nothing was installed: the path 'W/a set' has a space, where make cannot build; move this folder, then run this again
+= 1"
 is "setup.sh: usage" "$(ran sh "$work/set/setup.sh" --all)" '! setup.sh: usage: sh setup.sh [--go]
 = 1'
 done_testing
