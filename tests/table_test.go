@@ -152,7 +152,6 @@ var table = []Group{
 	{Name: "capi", Rows: []Program{
 		{Name: "environment", Cmd: cmd("$B/bin/env_test")},
 		{Name: "log", Cmd: cmd("$B/bin/log_test")},
-		{Name: "front", Cmd: cmd("$B/bin/front_test")},
 		{Name: "circles", Cmd: cmd("tests/capi/circles.sh", "$B")},
 		{Name: "goroot", Cmd: cmd("tests/capi/goroot.sh")},
 	}},

@@ -87,48 +87,6 @@ func TestLogLevel(t *testing.T) {
 	}
 }
 
-// refuseMembarrier has the kernel refuse membarrier(2) to this process, as a host's filter may.
-func refuseMembarrier(t *testing.T) {
-	refused := []unix.SockFilter{
-		{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS}, // the number of the call
-		{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: unix.SYS_MEMBARRIER, Jf: 1},
-		{Code: unix.BPF_RET | unix.BPF_K, K: unix.SECCOMP_RET_ERRNO | uint32(unix.EXDEV)},
-		{Code: unix.BPF_RET | unix.BPF_K, K: unix.SECCOMP_RET_ALLOW},
-	}
-	all := unix.SockFprog{Len: uint16(len(refused)), Filter: &refused[0]}
-	require.NoError(t, unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))
-	_, _, errno := unix.Syscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, unix.SECCOMP_FILTER_FLAG_TSYNC, uintptr(unsafe.Pointer(&all)))
-	if errno != 0 {
-		t.Skip("no filter of system calls can be set here: ", errno)
-	}
-}
-
-// A process is registered for membarrier by this, and not before. The kernel may refuse it.
-func TestRegisterBarrier(t *testing.T) {
-	row := os.Getenv("GDR_TEST_ROW")
-	if row == "" {
-		for _, row := range []string{"allowed", "refused"} {
-			t.Run(row, func(t *testing.T) { in(t, row, "") })
-		}
-		return
-	}
-	if row == "refused" {
-		refuseMembarrier(t)
-		assert.Equal(t, unix.EXDEV, RegisterBarrier())
-		return
-	}
-	const private = 8 // MEMBARRIER_CMD_PRIVATE_EXPEDITED
-	barrier := func() error {
-		_, _, errno := unix.Syscall(unix.SYS_MEMBARRIER, private, 0, 0)
-		return errno
-	}
-	if err := barrier(); err != unix.EPERM {
-		t.Skip("the kernel has no membarrier: ", err)
-	}
-	assert.NoError(t, RegisterBarrier())
-	assert.Equal(t, unix.Errno(0), barrier())
-}
-
 // The driver of a process: there is none, it is broken, it is loaded by us or by somebody else.
 func TestDriver(t *testing.T) {
 	row := os.Getenv("GDR_TEST_ROW")

@@ -78,7 +78,9 @@ static char *take_from_pool(size_t len)
 	size_t page = sysconf(_SC_PAGESIZE);
 
 	len = (len + page - 1) & -page;
-	return len > pool_left ? MAP_FAILED : pool + (pool_left -= len);
+	if (len > atomic_load(&pool_left))
+		return MAP_FAILED;
+	return pool + (atomic_fetch_sub(&pool_left, len) - len);
 }
 
 /* Go has reserved this, and has not written there. */

@@ -1,9 +1,8 @@
 #!/bin/sh
 # SPDX-License-Identifier: MIT
-# counts.sh DIR [--update]: builds the C front and counts.c in DIR, runs them
-# under callgrind, and compares the instructions of each call with counts.txt, or
-# writes that anew. Counted is what the calling thread runs of capi/, so neither the
-# C library's share nor the core's. Other threads run when the kernel has them run.
+# counts.sh DIR [--update]: builds counts.c and the copies in DIR, runs them under
+# callgrind, and compares the instructions of each copy with counts.txt, or writes that
+# anew. Counted is what runs of capi/.
 #
 # Counts repeat exactly, but with one compiler: another one's are not compared.
 set -eu
@@ -25,11 +24,9 @@ if [ "${2-}" != --update ] && [ "$with" != "$(sed -n 's/^# compiler: //p' $here/
 fi
 rm -rf "$dir"
 mkdir -p "$dir"
-"$cc" -std=gnu11 -O2 -g -fPIC -w -shared -Wl,-soname,libcuda.so.1 -o "$dir/libcuda.so.1" $here/cuda.c
-"$cc" -std=gnu11 -O2 -g -fPIC -w -Icapi -Iinclude -I$here -o "$dir/counts" \
-	$here/counts.c capi/*.c capi/*/*.c -Wl,--no-as-needed "$dir/libcuda.so.1" -Wl,-rpath,"$dir" -lpthread -ldl
-unset GDRCOPY_READ_THREADS GDRCOPY_WRITE_THREADS GDRCOPY_ENABLE_LOGGING GDRCOPY_LOG_LEVEL
-GDRCOPY_COPY_IMPL=sse4.1 valgrind -q --tool=callgrind --separate-threads=yes --dump-before=mark --compress-strings=no \
+"$cc" -std=gnu11 -O2 -g -fPIC -w -Icapi -Iinclude -Itests/c -o "$dir/counts" \
+	$here/counts.c capi/copy.c capi/copy/*.c -lpthread
+valgrind -q --tool=callgrind --separate-threads=yes --dump-before=mark --compress-strings=no \
 	--compress-pos=no --dump-instr=no --callgrind-out-file="$dir/out" "$dir/counts" >"$dir/names"
 
 # instructions FILE: the costs that lines of files in capi/ have themselves. The
@@ -43,7 +40,7 @@ instructions() {
 
 # The dumps come two for each call: all before it, then its own.
 {
-	echo "# Instructions of the C front, copy routine sse4.1. '$here/counts.sh DIR --update'"
+	echo "# Instructions of a copy, copy routine sse4.1. '$here/counts.sh DIR --update'"
 	echo "# compiler: $with"
 	n=0
 	while read -r name; do

@@ -13,11 +13,6 @@ $(BIN)/log_test: tests/capi/log.c capi/host/env.c capi/host/log.c $(CAPI_H) tool
 	@mkdir -p $(@D)
 	$(CC) $(C11) $(CFLAGS) -Icapi -o $@ $(wordlist 1,2,$^) -lpthread
 
-# It has front.c in it.
-$(BIN)/front_test: tests/capi/front.c $(wildcard capi/host/*.[ch]) $(CAPI_H) $(T)/log_double.h tools/tap.h
-	@mkdir -p $(@D)
-	$(CC) $(C11) $(CFLAGS) -Icapi -o $@ $< -ldl -lm -lpthread
-
 # The newest is the one that all else is built with.
 GO_OLDEST := $(firstword $(shell sed '/^\#/d' capi/host/go_versions))
 

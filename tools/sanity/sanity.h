@@ -146,9 +146,17 @@ void *must_alloc(size_t size);
 void mark(void *p, size_t size);
 bool untouched(const void *p, size_t size);
 
-/* Whether a load or store of one byte raises SIGSEGV or SIGBUS. */
+/* Whether a load or store of one byte raises SIGSEGV or SIGBUS. The store's byte is WRITTEN. */
+#define WRITTEN 0xbd
 bool read_faults(const volatile void *p);
 bool write_faults(volatile void *p);
+
+/*
+ * Whether p, where the GPU's memory has WRITTEN, shows that memory no more after an unmap: it
+ * faults, or has other bytes for a while. Then it stores a byte there, which the GPU's memory
+ * must not get.
+ */
+bool is_gone(volatile void *p);
 
 /* How many file descriptors are open, and how many do not close on exec. */
 int count_fds(void);

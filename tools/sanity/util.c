@@ -319,7 +319,7 @@ static void jump(int sig)
 }
 
 /* The handlers are ours only while the byte is touched. */
-static bool faults(volatile unsigned char *p, bool store)
+static bool faults(volatile unsigned char *p, bool store, unsigned char byte)
 {
 	struct sigaction sa = { .sa_handler = jump }, segv, bus;
 	volatile bool hit = false;
@@ -329,7 +329,7 @@ static bool faults(volatile unsigned char *p, bool store)
 	if (sigsetjmp(on_fault, 1))
 		hit = true;
 	else if (store)
-		*p = 0xbd;
+		*p = byte;
 	else
 		(void)*p;
 	sigaction(SIGSEGV, &segv, NULL);
@@ -339,12 +339,25 @@ static bool faults(volatile unsigned char *p, bool store)
 
 bool read_faults(const volatile void *p)
 {
-	return faults((volatile unsigned char *)(uintptr_t)p, false);
+	return faults((volatile unsigned char *)(uintptr_t)p, false, 0);
 }
 
 bool write_faults(volatile void *p)
 {
-	return faults((volatile unsigned char *)(uintptr_t)p, true);
+	return faults((volatile unsigned char *)(uintptr_t)p, true, WRITTEN);
+}
+
+bool is_gone(volatile void *p)
+{
+	volatile unsigned char *byte = p;
+
+	if (read_faults(p))
+		return true;
+	if (*byte == WRITTEN)
+		return false;
+	/* The caller looks whether the GPU's memory has this byte. */
+	*byte = (unsigned char)~WRITTEN;
+	return true;
 }
 
 /* Counts the open descriptors that want(fd) holds for. */

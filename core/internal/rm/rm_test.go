@@ -344,7 +344,7 @@ func TestPoolsPageThatBeginsInFreeSpace(t *testing.T) {
 				va, _, err := p.Map(p.size, backend.None)
 				require.NoError(t, err)
 				w.checkBytes(va+uintptr(a.start-p.first), a.start, a.size)
-				require.NoError(t, p.Unmap())
+				require.NoError(t, unmap(p))
 				require.NoError(t, p.Unpin())
 			}
 			w.end()

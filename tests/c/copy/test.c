@@ -530,22 +530,18 @@ static const struct copy_impl *ending;
 
 static void last_to(void *dst, const void *src, size_t n)
 {
-	_Atomic uint64_t busy = 1;
-
 	if (n > COPY_LINE)
 		ending->to(dst, src, n);
-	else if (ending->write[n](&busy, dst, src) || busy)
+	else if (ending->write[n](dst, src))
 		__builtin_trap();
 }
 
 /* Reads as gdr_copy_from_mapping makes them. */
 static void read_from(void *dst, const void *src, size_t n)
 {
-	_Atomic uint64_t busy = 1;
-
 	if (n > COPY_LINE)
 		ending->from(dst, src, n);
-	else if (ending->read(dst, src, n, &busy) || busy)
+	else if (ending->read(dst, src, n))
 		__builtin_trap();
 }
 
@@ -579,61 +575,6 @@ static void piece_to(void *dst, const void *src, size_t n)
 		ending->to(dst, src, n);
 }
 
-/*
- * That a copy ends after its last byte: the word that says so lies in a page that
- * cannot be written to, and when that faults, all bytes are there.
- */
-static sigjmp_buf at_end;
-
-static void on_end(int sig, siginfo_t *info, void *context)
-{
-	if (info->si_addr == small_src.base)
-		siglongjmp(at_end, 1);
-	handle_fault(sig, info, context);
-}
-
-static bool end_once(bool read, uint8_t *dst, const uint8_t *src)
-{
-	_Atomic uint64_t *busy = (_Atomic uint64_t *)small_src.base;
-	bool ok;
-
-	if (sigsetjmp(at_end, 0) == 0) {
-		if (read)
-			ending->read(dst, src, now.n, busy);
-		else
-			ending->write[now.n](busy, dst, src);
-		because("it did not end");
-		return false;
-	}
-	ok = check(dst, src, &small_dst);
-	memset(dst, CANARY, now.n);
-	return ok;
-}
-
-static bool ends(copy_fn *unused)
-{
-	(void)unused;
-	now.src_off = 0;
-	for (now.n = 1; now.n <= COPY_LINE; now.n++)
-		for (now.dst_off = 0; now.dst_off < OFFSETS; now.dst_off++)
-			if (!end_once(false, small_dst.base + place(&small_dst, now.n, now.dst_off),
-				      small_src.base + place(&small_src, now.n, 0)) ||
-			    !end_once(true, small_dst.base + place(&small_dst, now.n, 0),
-				      small_src.base + place(&small_src, now.n, now.dst_off)))
-				return false;
-	return true;
-}
-
-static bool run_ends(void)
-{
-	bool ok;
-
-	catch_signal(SIGSEGV, on_end);
-	ok = run_group(ends, last_to);
-	catch_signal(SIGSEGV, handle_fault);
-	return ok;
-}
-
 static void test_copies(const struct copy_impl *impl)
 {
 	static const struct {
@@ -652,7 +593,6 @@ static void test_copies(const struct copy_impl *impl)
 	ending = impl;
 	report(run_group(small_sizes, last_to), impl->name, "writes that end by themselves");
 	report(run_group(small_sizes, read_from), impl->name, "reads that end by themselves");
-	report(run_ends(), impl->name, "both end after the last byte");
 	has_direct = copy_has_direct();
 	if (has_direct)
 		report(run_group(small_sizes, piece_to), impl->name, "pieces of many by direct stores");

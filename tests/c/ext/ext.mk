@@ -10,7 +10,7 @@ $(EXTBINS): $(BIN)/ext_%: $(T)/ext/%.c $(T)/guest/main.c $(wildcard $(T)/ext/*.h
 	@mkdir -p $(@D)
 	$(CC) $(C11) $(CFLAGS) -I$(T) -o $@ $(filter %.c %.o,$^) $(LINK)
 
-CACHE_TEST = $(C11) -Icapi -I$(T) -Itests/callgrind -o $@ $(filter %.c,$^) -lpthread
+CACHE_TEST = $(C11) -Icapi -I$(T) -I$(T)/ext -o $@ $(filter %.c,$^) -lpthread
 $(BIN)/ext_cache_steps $(BIN)/ext_cache_tsan: $(T)/ext/cache_tsan.c capi/cache.c capi/host/guest.c capi/host/reserve.c $(CAPI_H) $(T)/front_double.h tools/tap.h
 
 $(BIN)/ext_cache_steps:
