@@ -90,7 +90,7 @@ func checkPin(req PinRequest) error {
 	case req.Addr == 0 || req.Size == 0:
 		return fmt.Errorf("pin of %d bytes at %#x: neither may be 0: %w", req.Size, req.Addr, unix.EINVAL)
 	case req.Skip >= req.Size:
-		return fmt.Errorf("pin of %d bytes at %#x: %d of them may not be skipped: %w", req.Size, req.Addr, req.Skip, unix.EINVAL)
+		return fmt.Errorf("pin of %d bytes at %#x: skip fewer than that, not %d: %w", req.Size, req.Addr, req.Skip, unix.EINVAL)
 	case req.Addr+req.Size < req.Addr:
 		return fmt.Errorf("pin of %d bytes at %#x: the range wraps: %w", req.Size, req.Addr, unix.EINVAL)
 	}

@@ -221,7 +221,8 @@ func (d *Device) Attribute(a backend.Attr) (int, error) {
 	return d.session.Attribute(a)
 }
 
-// Version is the version of gdrdrv. On other backends it is this library's.
+// Version is the version of gdrdrv. On other backends it is this library's, but 2.4 on rm where
+// a GPU is coherent with the CPU: programs that check it do not count on forced PCIe then.
 func (d *Device) Version() (major, minor int, err error) {
 	if err := d.enter(); err != nil {
 		return 0, 0, err

@@ -18,7 +18,7 @@ func Backends(opts Options) []backend.Backend {
 	if opts.Backends != nil {
 		return opts.Backends
 	}
-	return []backend.Backend{gdrdrv.Backend{}, dmabuf.Backend{}, rm.Backend{Watch: opts.Watch}}
+	return []backend.Backend{gdrdrv.Backend{}, dmabuf.Backend{}, rm.Backend{Watch: opts.Watch, Named: opts.Backend == rm.Backend{}.Name()}}
 }
 
 // Watch and Seen are what libgdrapi.so lends the rm backend.

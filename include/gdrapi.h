@@ -410,7 +410,8 @@ void gdr_runtime_get_version(int *major, int *minor);
  * @major: receives the major number
  * @minor: receives the minor number
  *
- * On the backends other than gdrdrv the answer is the library's own version.
+ * On the backends other than gdrdrv the answer is the library's own version; on
+ * rm it is 2.4 where a GPU is coherent with the CPU (Grace, GB10).
  *
  * Returns: 0; EINVAL; EACCES in a forked child.
  */

@@ -101,8 +101,7 @@ var table = []Group{
 		sanity(Program{Name: "535", On: cmd("rm"), Env: cmd("NVRM_SIM_DRIVER=535", "NVRM_SIM_DEVICES=1")}),
 		sanity(Program{Name: "ipc", On: cmd("rm"), Env: cmd("CUDA_SIM_DMABUF=0")}),
 		sanity(Program{Name: "unasked", Sim: RMDriver}),
-		// Before the first pin rm says of any x86-64 machine that PCIe can be forced.
-		sanity(Program{Name: "grace", On: cmd("rm"), Env: cmd("NVRM_SIM_MACHINE=grace"), Cmd: cmd("--skip", "force_pcie,mixed")}),
+		sanity(Program{Name: "grace", On: cmd("rm"), Env: cmd("NVRM_SIM_MACHINE=grace")}),
 		sanity(Program{Name: "gb10", On: cmd("rm"), Env: cmd("NVRM_SIM_MACHINE=gb10")}),
 		sanity(Program{Name: "driver", On: cmd("dmabuf"), Sim: RMDriver,
 			Env: cmd("CUDA_SIM_DRIVER_VERSION=13030", "CUDA_SIM_DMABUF_MMAP=1")}),

@@ -154,9 +154,10 @@ case $(tests/on.sh) in
 	gvisor=0x29,0x2a,0x2b,0x4e,0x4f,200,201,210,0x41,0x80,0xcb33,0x201,0x205,0x288,0x3d06,0xd01,0x410110,0xcb330101
 	works rm rm NVRM_SIM_PASS=$gvisor,0x34
 	check "a sandbox that CUDA starts in, and rm does not" first backend-rm 'DUP_OBJECT: .*gVisor' rm NVRM_SIM_PASS=$gvisor
-	works rm rm NVRM_SIM_MACHINE=grace
+	check "Grace, where nobody names rm" first backend-rm 'coherent with the CPU.*GDRCOPY_BACKEND=rm' rm NVRM_SIM_MACHINE=grace
+	works rm rm NVRM_SIM_MACHINE=grace GDRCOPY_BACKEND=rm
 	check "Grace" printed '^OK    memory: .*cached'
-	works rm rm NVRM_SIM_MACHINE=gb10
+	works rm rm NVRM_SIM_MACHINE=gb10 GDRCOPY_BACKEND=rm
 	check "GB10" printed '^OK    memory: .*no memory of its own'
 	check "MIG" first backend-rm '\(MIG\)' rm NVRM_SIM_MACHINE=mig
 	check "confidential computing, by the driver" first backend-rm 'onfidential computing' rm NVRM_SIM_MACHINE=cc

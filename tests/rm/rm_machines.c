@@ -37,35 +37,45 @@ struct row {
 
 /*
  * An outcome has the answer of gdr_open before cuInit and after it, and the first call that
- * failed with its errno, or the memory type of a mapping whose bytes were right.
+ * failed with its errno, or the memory type of a mapping whose bytes were right. Then come the
+ * driver's version and the attribute of forced PCIe, where they are not what most machines answer.
  */
 #define NOT_OPEN "early NULL, late NULL"
 #define WORKS "early open, late open, "
 #define KERNEL_LOG "NVRM: "
 #define MPS "another process"
+#define NAME_IT "set GDRCOPY_BACKEND=rm"
+#define NAMED "GDRCOPY_BACKEND=rm "
+/* aws-ofi-nccl's GIN asks the version alone, others the attribute. */
+#define GATE ", version 2.4, cannot force PCIe"
 #define FAILED "ERR: "
 
 static const struct row rows[] = {
 	{ "a PCIe GPU", "NVRM_SIM_DEVICES=1", { WORKS "wc" }, NULL, FAILED },
-	{ "Grace", "NVRM_SIM_MACHINE=grace", { WORKS "caching", WORKS "caching" }, NULL, FAILED },
-	{ "Grace, driver 535", "NVRM_SIM_MACHINE=grace NVRM_SIM_DRIVER=535", { WORKS "caching" }, NULL, FAILED },
-	{ "Grace, memory in driver mode", "NVRM_SIM_MACHINE=cdmm", { WORKS "caching" }, NULL, FAILED },
-	{ "Grace, at the end of the GPU's memory", "NVRM_SIM_MACHINE=grace NVRM_SIM_SCATTERED=1",
-	  { WORKS "caching" }, "is mapped in 3 parts", FAILED },
-	{ "the same, driver 595", "NVRM_SIM_MACHINE=cdmm NVRM_SIM_SCATTERED=1 NVRM_SIM_DRIVER=595",
-	  { WORKS "caching" }, "is mapped in 3 parts", FAILED },
+	{ "Grace", "NVRM_SIM_MACHINE=grace", { NOT_OPEN, NOT_OPEN }, NAME_IT, NULL },
+	{ "Grace, CUDA 13.3", "NVRM_SIM_MACHINE=grace CUDA_SIM_DRIVER_VERSION=13030", { "early open, late NULL" }, NAME_IT, NULL },
+	{ "Grace, CUDA 13.3, seen at the pin", "NVRM_SIM_MACHINE=grace CUDA_SIM_DRIVER_VERSION=13030 ONE_OPEN=1",
+	  { "early open, gdr_pin_buffer EOPNOTSUPP" }, NAME_IT, NULL },
+	{ "Grace, named", NAMED "NVRM_SIM_MACHINE=grace", { WORKS "caching" GATE, WORKS "caching" GATE }, NULL, FAILED },
+	{ "Grace, driver 535", NAMED "NVRM_SIM_MACHINE=grace NVRM_SIM_DRIVER=535", { WORKS "caching" GATE }, NULL, FAILED },
+	{ "Grace, memory in driver mode", NAMED "NVRM_SIM_MACHINE=cdmm", { WORKS "caching" GATE }, NULL, FAILED },
+	{ "Grace, at the end of the GPU's memory", NAMED "NVRM_SIM_MACHINE=grace NVRM_SIM_SCATTERED=1",
+	  { WORKS "caching" GATE }, "is mapped in 3 parts", FAILED },
+	{ "the same, driver 595", NAMED "NVRM_SIM_MACHINE=cdmm NVRM_SIM_SCATTERED=1 NVRM_SIM_DRIVER=595",
+	  { WORKS "caching" GATE }, "is mapped in 3 parts", FAILED },
 	{ "the same, and a mapping that fails in the middle",
-	  "NVRM_SIM_MACHINE=grace NVRM_SIM_SCATTERED=1 NVRM_SIM_FAIL=MMAP=12@3", { WORKS "gdr_map ENOMEM" }, FAILED, NULL },
+	  NAMED "NVRM_SIM_MACHINE=grace NVRM_SIM_SCATTERED=1 NVRM_SIM_FAIL=MMAP=12@3", { WORKS "gdr_map ENOMEM" }, FAILED, NULL },
 	{ "BAR1 in pieces, driver 550", "FRAGMENT=1 NVRM_SIM_BAR1_MIB=6 NVRM_SIM_DRIVER=550", { WORKS "wc" },
 	  "is mapped in 3 parts", FAILED },
 	{ "BAR1 in pieces, driver 580", "FRAGMENT=1 NVRM_SIM_BAR1_MIB=6", { WORKS "wc" }, NULL, "parts" },
 	{ "BAR1 full, driver 550", "FRAGMENT=1 NVRM_SIM_BAR1_MIB=5 NVRM_SIM_DRIVER=550", { WORKS "gdr_map ENOMEM" },
 	  "unpin buffers", NULL },
-	{ "GB10", "NVRM_SIM_MACHINE=gb10", { WORKS "wc", WORKS "wc" }, NULL, FAILED },
-	{ "GB10, cached", "NVRM_SIM_MACHINE=gb10 NVRM_SIM_PHYS_ATTR=5", { WORKS "caching" }, NULL, FAILED },
-	{ "GB10, the cache not told", "NVRM_SIM_MACHINE=gb10 NVRM_SIM_PHYS_ATTR=0", { WORKS "wc" }, NULL, FAILED },
-	{ "GB10, driver 570", "NVRM_SIM_MACHINE=gb10 NVRM_SIM_DRIVER=570", { WORKS "wc" }, NULL, FAILED },
-	{ "GB10, CUDA 13.3", "NVRM_SIM_MACHINE=gb10 CUDA_SIM_DRIVER_VERSION=13030", { WORKS "wc" }, NULL, FAILED },
+	{ "GB10", "NVRM_SIM_MACHINE=gb10", { NOT_OPEN }, NAME_IT, NULL },
+	{ "GB10, CUDA 13.3", "NVRM_SIM_MACHINE=gb10 CUDA_SIM_DRIVER_VERSION=13030", { "early open, late NULL" }, NAME_IT, NULL },
+	{ "GB10, named", NAMED "NVRM_SIM_MACHINE=gb10", { WORKS "wc" GATE, WORKS "wc" GATE }, NULL, FAILED },
+	{ "GB10, cached", NAMED "NVRM_SIM_MACHINE=gb10 NVRM_SIM_PHYS_ATTR=5", { WORKS "caching" GATE }, NULL, FAILED },
+	{ "GB10, the cache not told", NAMED "NVRM_SIM_MACHINE=gb10 NVRM_SIM_PHYS_ATTR=0", { WORKS "wc" GATE }, NULL, FAILED },
+	{ "GB10, driver 570", NAMED "NVRM_SIM_MACHINE=gb10 NVRM_SIM_DRIVER=570", { WORKS "wc" GATE }, NULL, FAILED },
 	{ "MIG, CUDA 13.3", "NVRM_SIM_MACHINE=mig CUDA_SIM_DRIVER_VERSION=13030", { "early open, late NULL" }, "MIG", MPS },
 	{ "MIG, CUDA 13.3, seen at the pin", "NVRM_SIM_MACHINE=mig CUDA_SIM_DRIVER_VERSION=13030 ONE_OPEN=1",
 	  { "early open, gdr_pin_buffer EOPNOTSUPP" }, "MIG", MPS },
@@ -88,12 +98,12 @@ static const struct row rows[] = {
 	  { "early open, gdr_pin_buffer EOPNOTSUPP" }, "confidential computing", NULL },
 	{ "vGPU", "NVRM_SIM_MACHINE=vgpu", { WORKS "gdr_pin_buffer EOPNOTSUPP" }, "vGPU", NULL },
 	{ "the display of a Tegra", "NVRM_SIM_MACHINE=tegra", { NULL }, NULL, NULL },
-	{ "the display of a Tegra beside a GPU", "NVRM_SIM_MACHINE=tegra,gb10", { WORKS "wc" }, NULL, FAILED },
+	{ "the display of a Tegra beside a GPU", NAMED "NVRM_SIM_MACHINE=tegra,gb10", { WORKS "wc" GATE }, NULL, FAILED },
 	{ "a lost GPU, at the map", "NVRM_SIM_FAIL=MAP_MEMORY=0x0f", { "* ENODEV" }, "lost", NULL },
 	{ "a GPU lost between two requests", "NVRM_SIM_FAIL=MMAP_STATUS=0xf", { "* ENODEV" }, "lost", NULL },
 	{ "the same, driver 595", "NVRM_SIM_FAIL=MMAP_STATUS=0xf NVRM_SIM_DRIVER=595", { "* ENODEV" }, NULL, NULL },
 	{ "a reset", "NVRM_SIM_FAIL=DUP_OBJECT=0x10", { WORKS "gdr_pin_buffer EAGAIN" }, "reset", NULL },
-	{ "an answer that is not known", "NVRM_SIM_MACHINE=grace CUDA_SIM_COHERENT=0 NVRM_SIM_ANSWER=0x2800000",
+	{ "an answer that is not known", NAMED "NVRM_SIM_MACHINE=grace CUDA_SIM_COHERENT=0 NVRM_SIM_ANSWER=0x2800000",
 	  { WORKS "gdr_map EOPNOTSUPP" }, "mapping 0 and the cache type 5", NULL },
 };
 
@@ -131,6 +141,19 @@ static bool right_bytes(const struct cuda_dl *cu, gdr_mh_t mh, char *va, cu_ptr 
 	return same;
 }
 
+/* What programs ask before they count on forced PCIe. */
+static void gates(gdr_t g)
+{
+	int major = 0, minor = 0, forces = -1;
+
+	gdr_driver_get_version(g, &major, &minor);
+	gdr_get_attribute(g, GDR_ATTR_SUPPORT_PIN_FLAG_FORCE_PCIE, &forces);
+	if (major != 2 || minor != 6)
+		printf(", version %d.%d", major, minor);
+	if (forces != 1)
+		printf(", cannot force PCIe");
+}
+
 static void use(const struct cuda_dl *cu, gdr_t g, cu_ptr p)
 {
 	gdr_info_t info;
@@ -150,6 +173,7 @@ static void use(const struct cuda_dl *cu, gdr_t g, cu_ptr p)
 		printf("%s", rc ? "gdr_get_info" : type_name(info.mapping_type));
 		if (!right_bytes(cu, mh, va, p))
 			printf(", wrong bytes");
+		gates(g);
 		if (gdr_unmap(g, mh, va, SIZE))
 			printf(", gdr_unmap");
 	}

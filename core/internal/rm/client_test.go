@@ -264,7 +264,7 @@ func TestProbe(t *testing.T) {
 	} {
 		f := newRM(t)
 		c.change(f)
-		err := probe(f, f.access, f.shows)
+		err := f.probe()
 		if c.want == nil {
 			require.NoError(t, err, c.what)
 		} else {

@@ -491,6 +491,11 @@ func (f *fakeRM) access(name string) error {
 }
 
 // shows gives the GPUs that CUDA has.
+func (f *fakeRM) probe() error {
+	_, err := probe(f, f.access, f.shows)
+	return err
+}
+
 func (f *fakeRM) shows() map[cuda.PCIAddress]bool {
 	if f.shown == nil {
 		return nil

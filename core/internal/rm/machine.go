@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"path"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -26,6 +27,7 @@ import (
 var (
 	errConfidential = fmt.Errorf("confidential computing is on, and hides GPU memory from the CPU: copy by cuMemcpy, or turn the mode off on the host: %w", unix.ENOTSUP)
 	errNoGPU        = fmt.Errorf("the NVIDIA driver has no GPU: %w", unix.ENODEV)
+	errCoherent     = fmt.Errorf("a GPU of this machine is coherent with the CPU, and the rm backend cannot map its memory through PCIe, as programs expect; set GDRCOPY_BACKEND=rm for cached mappings, or load gdrdrv: %w", unix.ENOTSUP)
 	errTegraDisplay = fmt.Errorf("the NVIDIA display driver of this Tegra has no GPU that computes: %w", unix.ENODEV)
 )
 
@@ -33,16 +35,40 @@ func errMIG(gpu string) error {
 	return fmt.Errorf("the GPU %s is divided into instances (MIG), whose memory the rm backend does not map; load gdrdrv, or turn MIG off (nvidia-smi -mig 0): %w", gpu, unix.ENOTSUP)
 }
 
-// anyUsable is an error where the process can use no GPU through this backend. It asks
-// only what the driver knows with no GPU opened: the first open of a GPU's device may
+// look is an error where the process can use no GPU through this backend. coherent: a GPU of
+// the machine is coherent with the CPU. look asks only what the driver knows with no GPU opened: the first open of a GPU's device may
 // initialise the GPU, which takes seconds. shown says which GPUs CUDA has in this process.
 // It is asked where some GPUs are usable and some are not, and answers nil where it is
 // not known.
-func (c *client) anyUsable(access func(path string) error, shown func() map[cuda.PCIAddress]bool) error {
+func (c *client) look(access func(path string) error, shown func() map[cuda.PCIAddress]bool) (coherent bool, err error) {
 	cards, err := c.cards()
 	if err != nil {
-		return err
+		return false, err
 	}
+	return slices.ContainsFunc(cards, c.isCoherent), c.anyUsable(cards, access, shown)
+}
+
+// isCoherent reports whether the CPU may cache a GPU's memory. The driver says it of a GPU
+// that some process has open. Else it is so for the PCI devices that the driver takes for a
+// Grace's (595.45.04, kernel-open/nvidia/detect-self-hosted.h), and for a GPU without BAR1, as
+// GB10 is.
+func (c *client) isCoherent(card cardInfo) bool {
+	if !card.onPCI() {
+		return false
+	}
+	id := gpuIDInfo{gpuID: card.gpuID}
+	if err := control(c, "GET_ID_INFO", c.root, controlGPUIDInfo, &id); err == nil {
+		return id.flags&(idATS|idSOC) != 0
+	}
+	switch d := card.device; {
+	case d >= 0x2340 && d < 0x2380, d >= 0x2940 && d < 0x2980, d >= 0x31C0 && d < 0x3200, d == 0x31A1:
+		return true
+	}
+	return card.fbSize == 0
+}
+
+// anyUsable is the error of look.
+func (c *client) anyUsable(cards []cardInfo, access func(path string) error, shown func() map[cuda.PCIAddress]bool) error {
 	if c.anyAttached() {
 		if err := c.checkConfidential(); err != nil {
 			return err
@@ -78,12 +104,17 @@ func (card *cardInfo) at() cuda.PCIAddress {
 	return cuda.PCIAddress{Domain: card.domain, Bus: card.bus, Slot: card.slot}
 }
 
+// onPCI is false for the display of a Tegra.
+func (card *cardInfo) onPCI() bool {
+	return card.vendor != 0 && (card.at() != cuda.PCIAddress{} || card.fbSize != 0)
+}
+
 // check says why the backend cannot serve a GPU.
 func (card *cardInfo) check(divided func(gpuID uint32) bool, access func(path string) error) error {
 	path := devicePath(card.minor)
 	switch {
-	case card.vendor == 0, card.at() == cuda.PCIAddress{} && card.fbSize == 0:
-		return errTegraDisplay // it is not on PCI
+	case !card.onPCI():
+		return errTegraDisplay
 	case divided(card.gpuID):
 		return errMIG(card.at().String())
 	}

@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"runtime"
 	"testing"
 
 	"gdrapi/core/backend"
@@ -103,7 +104,7 @@ func TestHostPagesOf64KiB(t *testing.T) {
 	hostPage = 1 << 16
 	for _, w := range []*world{newWorld(t), blind(t)} {
 		w.rm.Page = hostPage
-		require.NoError(t, probe(w.rm, w.rm.access, w.rm.shows))
+		require.NoError(t, w.rm.probe())
 		a, small := w.cuda.memAlloc(0, 3*mib), w.cuda.memAlloc(0, 100)
 		v := w.cuda.vmm(0, true, []uint64{2 * mib, 2 * mib})
 		for _, at := range []struct{ addr, size uint64 }{
@@ -118,7 +119,7 @@ func TestHostPagesOf64KiB(t *testing.T) {
 	}
 	hostPage = 1 << 17
 	f := newRM(t)
-	require.ErrorIs(t, probe(f, f.access, f.shows), unix.ENOTSUP, "a mapping would show the neighbours")
+	require.ErrorIs(t, f.probe(), unix.ENOTSUP, "a mapping would show the neighbours")
 	require.Empty(t, f.calls)
 }
 
@@ -305,7 +306,7 @@ func TestMachines(t *testing.T) {
 			w := newWorld(t, c.gpu)
 			w.rm.setVersion(version)
 			w.allRight()
-			says(probe(w.rm, w.rm.access, w.rm.shows), c.opened)
+			says(w.rm.probe(), c.opened)
 			require.Zero(t, w.rm.live(), what)
 			a := w.cuda.vmm(0, false, []uint64{2 * mib, 4 * mib})
 			p, err := w.Pin(backend.PinRequest{Addr: a.start + mib, Size: 3 * mib})
@@ -321,7 +322,7 @@ func TestMachines(t *testing.T) {
 				require.NoError(t, p.Unpin())
 			}
 			require.Zero(t, w.held(), what)
-			says(probe(w.rm, w.rm.access, w.rm.shows), c.opensAgain)
+			says(w.rm.probe(), c.opensAgain)
 			w.end()
 		}
 	}
@@ -338,7 +339,7 @@ func TestGPUsOfDifferentKinds(t *testing.T) {
 				clear(b[:72])
 			}
 		}
-		require.NoError(t, probe(w.rm, w.rm.access, w.rm.shows))
+		require.NoError(t, w.rm.probe())
 		coherent := false
 		for i, kind := range kinds {
 			a := w.cuda.memAlloc(i, 3*mib)
@@ -346,12 +347,12 @@ func TestGPUsOfDifferentKinds(t *testing.T) {
 				w.notPinned(a.start, 1, unix.ENOTSUP, at(w.rm.GPUs[i]).String())
 				continue
 			}
-			coherent = coherent || kind == "grace"
+			coherent = coherent || kind != "pcie"
 			p := w.pinned(a.start, a.size)
 			w.cycleAs(p, map[nvrm.Machine]backend.MappingType{"pcie": backend.WC, "gb10": backend.WC, "grace": backend.Caching}[kind])
 			require.NoError(t, p.Unpin())
 			_, err := w.Pin(backend.PinRequest{Addr: a.start, Size: 1, Flags: backend.PinForcePCIe})
-			require.Equal(t, kind == "grace", errors.Is(err, unix.EINVAL), "%s: %v", kind, err)
+			require.Equal(t, kind != "pcie", errors.Is(err, unix.EINVAL), "%s: %v", kind, err)
 			w.session.mu.Lock()
 			for range 20 { // a map has no order
 				any, known := w.session.client.anyCoherent()
@@ -361,6 +362,68 @@ func TestGPUsOfDifferentKinds(t *testing.T) {
 		}
 		require.NoError(t, w.Close())
 		require.Zero(t, w.rm.live(), "the closed client takes its pins along")
+	}
+}
+
+// Whether a GPU is coherent with the CPU is known before it is pinned on, and with what programs
+// that count on forced PCIe are told: the version, and the attribute.
+func TestCoherentMachine(t *testing.T) {
+	for _, c := range []struct {
+		what   string
+		kinds  []nvrm.Machine
+		device uint16 // of the last GPU, in place of its own
+		open   bool   // some process has the GPUs open
+		want   bool
+	}{
+		{"PCIe", []nvrm.Machine{"pcie", "pcie"}, 0, false, false},
+		{"PCIe, open", []nvrm.Machine{"pcie", "pcie"}, 0, true, false},
+		{"Grace", []nvrm.Machine{"grace"}, 0, false, true},
+		{"Grace in the driver's mode, open", []nvrm.Machine{"cdmm"}, 0, true, true},
+		{"GB200", []nvrm.Machine{"pcie", "grace"}, 0x2941, false, true},
+		{"GB300", []nvrm.Machine{"grace"}, 0x31C2, false, true},
+		{"a device that no source has", []nvrm.Machine{"grace"}, 0x3FFF, false, false},
+		{"a device that no source has, open", []nvrm.Machine{"grace"}, 0x3FFF, true, true},
+		{"the device before Grace's", []nvrm.Machine{"pcie"}, 0x233F, false, false},
+		{"the device after Grace's", []nvrm.Machine{"pcie"}, 0x2380, false, false},
+		{"a Grace's GPU whose link is down", []nvrm.Machine{"pcie"}, 0x2342, true, false},
+		{"GB10", []nvrm.Machine{"gb10"}, 0, false, true},
+		{"GB10, open", []nvrm.Machine{"gb10"}, 0, true, true},
+		{"a Tegra's display beside a GPU", []nvrm.Machine{"tegra", "pcie"}, 0, true, false},
+	} {
+		w := newWorld(t, c.kinds...)
+		last := w.rm.GPUs[len(w.rm.GPUs)-1]
+		if c.device != 0 {
+			last.Device = c.device
+		}
+		if c.open {
+			for _, g := range w.rm.GPUs {
+				fd, err := w.rm.open(node(g))
+				require.NoError(t, err)
+				require.NoError(t, w.rm.close(fd))
+			}
+		}
+		coherent, err := probe(w.rm, w.rm.access, w.rm.shows)
+		require.NoError(t, err)
+		require.Equal(t, c.want, coherent, c.what)
+
+		s := w.session
+		s.onCoherent = coherent
+		told := func(coherent bool) {
+			major, minor := s.Version()
+			require.Equal(t, [2]int{2, map[bool]int{false: backend.Minor, true: 4}[coherent]}, [2]int{major, minor}, c.what)
+			forces, err := s.Attribute(backend.AttrForcePCIe)
+			require.NoError(t, err)
+			if coherent || runtime.GOARCH != "arm64" {
+				require.Equal(t, map[bool]int{false: 1, true: 0}[coherent], forces, c.what)
+			}
+		}
+		told(c.want)
+		a := w.cuda.memAlloc(len(c.kinds)-1, 4096)
+		p, err := w.Pin(backend.PinRequest{Addr: a.start, Size: 1})
+		require.NoError(t, err)
+		told(c.want || last.Flags != 0)
+		require.NoError(t, p.Unpin())
+		w.end()
 	}
 }
 

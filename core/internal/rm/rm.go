@@ -31,6 +31,9 @@ type Backend struct {
 	// Watch shows which memory object an address lies in. Without it (nil) the
 	// backend finds objects in other ways.
 	Watch Watch
+	// Named is true where the user asked for this backend by name. Else it does not open
+	// where a GPU is coherent with the CPU.
+	Named bool
 }
 
 func (Backend) Name() string { return "rm" }
@@ -44,10 +47,16 @@ func (b Backend) Open() (backend.Session, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := probe(linux{}, access, shown(cu)); err != nil {
+	coherent, err := probe(linux{}, access, shown(cu))
+	if err != nil {
 		return nil, err
 	}
-	return newSession(linux{}, live{cu}, b.Watch, &process, &proven), nil
+	if coherent && !b.Named {
+		return nil, errCoherent
+	}
+	s := newSession(linux{}, live{cu}, b.Watch, &process, &proven)
+	s.onCoherent = coherent
+	return s, nil
 }
 
 func access(path string) error { return unix.Access(path, unix.R_OK|unix.W_OK) }
@@ -77,22 +86,22 @@ func shown(cu *cuda.Driver) func() map[cuda.PCIAddress]bool {
 }
 
 // probe finds out whether this process may use a GPU, and whether the backend can serve
-// it.
-func probe(k kernel, access func(path string) error, shown func() map[cuda.PCIAddress]bool) error {
+// it. coherent: a GPU of this machine is coherent with the CPU.
+func probe(k kernel, access func(path string) error, shown func() map[cuda.PCIAddress]bool) (coherent bool, err error) {
 	if hostPage > gpuPage {
-		return fmt.Errorf("the kernel's pages are of %d bytes, and the GPU's of %d: %w", hostPage, gpuPage, unix.ENOTSUP)
+		return false, fmt.Errorf("the kernel's pages are of %d bytes, and the GPU's of %d: %w", hostPage, gpuPage, unix.ENOTSUP)
 	}
 	c, err := newClient(k)
 	if err != nil {
-		return err
+		return false, err
 	}
 	if err = c.passesDuplicates(); err == nil {
-		err = c.anyUsable(access, shown)
+		coherent, err = c.look(access, shown)
 	}
 	if err := c.close(); err != nil {
 		log.Warnf("close of %s: %v", controlPath, err)
 	}
-	return err
+	return coherent, err
 }
 
 type session struct {
@@ -101,6 +110,8 @@ type session struct {
 	watch  Watch // nil: none
 	proofs *proofs
 	shared *shared
+
+	onCoherent bool // Open has seen a GPU that is coherent with the CPU
 
 	mu      sync.Mutex
 	client  *client // nil before the first pin
@@ -184,7 +195,7 @@ func (s *session) Pin(req backend.PinRequest) (backend.Pin, error) {
 	if err != nil {
 		return nil, err
 	}
-	if g.coherent && req.Flags&backend.PinForcePCIe != 0 {
+	if (g.coherent || g.soc) && req.Flags&backend.PinForcePCIe != 0 {
 		return nil, fmt.Errorf("the rm backend cannot force a mapping through PCIe on a GPU that is coherent with the CPU: %w", unix.EINVAL)
 	}
 	p := &pin{gpu: g, kernel: s.kernel, session: s, first: b.first, size: b.end - b.first, asked: b.asked, id: b.memory.ID}
@@ -233,8 +244,9 @@ func (s *session) Attribute(a backend.Attr) (int, error) {
 	case backend.AttrPersistentMapping:
 		return 1, nil
 	case backend.AttrForcePCIe:
-		// Without NVLink-C2C each mapping goes through PCIe.
-		if s.coherent() {
+		// Without NVLink-C2C each mapping goes through PCIe. On arm64 a GPU that Open did not
+		// know may turn out to have it.
+		if coherent, known := s.coherent(); coherent || !known && runtime.GOARCH == "arm64" {
 			return 0, nil
 		}
 		return 1, nil
@@ -244,20 +256,28 @@ func (s *session) Attribute(a backend.Attr) (int, error) {
 	return 0, fmt.Errorf("attribute %d: %w", a, unix.EINVAL)
 }
 
-// coherent reports whether a GPU may be coherent with the CPU. Before the first pin it is
-// so wherever the CPU is one that such GPUs have.
-func (s *session) coherent() bool {
+// coherent reports whether a GPU is coherent with the CPU. known is false where Open and the
+// pins until now have seen none.
+func (s *session) coherent() (coherent, known bool) {
+	if s.onCoherent {
+		return true, true
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.client != nil {
-		if coherent, known := s.client.anyCoherent(); known {
-			return coherent
-		}
+	if s.client == nil {
+		return false, false
 	}
-	return runtime.GOARCH == "arm64"
+	return s.client.anyCoherent()
 }
 
-func (s *session) Version() (int, int) { return backend.Major, backend.Minor }
+// Version is that of a gdrdrv that cannot force PCIe (2.4), where a GPU is coherent with the
+// CPU. aws-ofi-nccl asks nothing else before it counts on a mapping through PCIe.
+func (s *session) Version() (int, int) {
+	if coherent, _ := s.coherent(); coherent {
+		return 2, 4
+	}
+	return backend.Major, backend.Minor
+}
 
 func (s *session) Close() error {
 	s.mu.Lock()

@@ -929,7 +929,7 @@ func TestWarnings(t *testing.T) {
 	require.NoError(t, w.Close())
 
 	f := newRM(t)
-	check := func() { require.NoError(t, probe(f, f.access, f.shows)) }
+	check := func() { require.NoError(t, f.probe()) }
 	told("", check)
 	f.fail("close", 1, errOwn)
 	told("close of /dev/nvidiactl: of this test", check)

@@ -70,7 +70,7 @@ func TestSandbox(t *testing.T) {
 				w.rm.Pass = append(w.rm.Pass, s.code)
 			}
 		}
-		err := probe(w.rm, w.rm.access, w.rm.shows)
+		err := w.rm.probe()
 		if without.code == nrDup {
 			require.ErrorIs(t, err, unix.ENOTSUP)
 			require.ErrorContains(t, err, "gVisor")

@@ -18,6 +18,7 @@ type GPU struct {
 	Flags           uint32 // of GET_ID_INFO
 	Answer          uint32 // of RM_MAP_MEMORY
 	Space           uint32 // where memory is, as GetAddrSpaceType answers
+	Device          uint16 // PCI device
 	BARUsed         uint64
 
 	machine  Machine
@@ -64,11 +65,12 @@ func (d *Driver) newGPU(ordinal int, m Machine) *GPU {
 	g.ID = g.Domain<<16 | uint32(g.Bus)<<8 | uint32(g.Slot)
 	g.ordinal, g.machine = ordinal, m
 	g.Answer, g.Space = MapAnswer(2, 2), spaceVideo // write-combined, through BAR1
+	g.Device = 0x2335 // H200
 	switch {
 	case g.coherent():
-		g.Flags, g.Answer = IDATS, MapAnswer(0, 6)
+		g.Flags, g.Answer, g.Device = IDATS, MapAnswer(0, 6), 0x2342 // GH200
 	case g.isSystem():
-		g.Flags, g.Answer, g.Space = idSOC, MapAnswer(1, 6), spaceSystem
+		g.Flags, g.Answer, g.Space, g.Device = idSOC, MapAnswer(1, 6), spaceSystem, 0x2E12
 		if d.Version >= 580 {
 			g.Flags |= idSOCIGPU
 		}
@@ -168,9 +170,9 @@ func (d *Driver) cardInfo(q *request) error {
 		e.put32(4, g.Domain)
 		e[8], e[9] = g.Bus, g.Slot
 		e.put16(12, 0x10de)
-		e.put16(14, 0x2335)
+		e.put16(14, g.Device)
 		if !g.isSystem() {
-			e.put64(48, d.BAR)
+			e.put64(48, max(d.BAR, 1<<20)) // none is smaller
 		}
 	}
 	return nil

@@ -235,6 +235,8 @@ func (e *examination) refusalRM(b facts.Backend) (cause, advice string) {
 		return sentence(b.Error), "Let programs use cuMemcpy. To map memory, turn the mode off on the host."
 	case strings.Contains(b.Error, "this Tegra"):
 		return sentence(b.Error), "Allocate memory with cudaHostAlloc: the CPU and the GPU both see it, and libgdrapi is not needed."
+	case strings.Contains(b.Error, "coherent with the CPU"):
+		return sentence(b.Error), "Load gdrdrv. Or set GDRCOPY_BACKEND=rm for programs that need no mapping through PCIe."
 	case strings.Contains(b.Error, "the kernel's pages"):
 		return sentence(b.Error), "Take a kernel with pages of 64 KiB or less, or load gdrdrv."
 	case b.Errno == "ENOTSUP":

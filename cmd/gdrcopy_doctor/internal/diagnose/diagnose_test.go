@@ -353,6 +353,9 @@ var causes = []struct {
 	{"rm taken", healthy, nil, "backend-rm", OK, "Taken, and it works. A write of 4 bytes takes 159 ns", ""},
 	{"rm taken beside a module", healthy, func(s *scene) { s.Gdrdrv = facts.Gdrdrv{Loaded: true, Version: "2.6"} }, "backend-rm", OK, "Taken, and it works. A write of 4 bytes takes 159 ns", ""},
 	{"no library was asked", healthy, func(s *scene) { s.Trials[0].Backend = "gdrdrv"; s.Libraries = nil }, "backend-rm", OK, "another one comes first. It opens, but was not tried", ""},
+	{"rm on a coherent machine", broken, func(s *scene) {
+		s.backend("rm").Error, s.backend("rm").Errno = "a GPU of this machine is coherent with the CPU", "ENOTSUP"
+	}, "backend-rm", Fail, "Not taken: A GPU of this machine is coherent", "Or set GDRCOPY_BACKEND=rm for programs"},
 	{"one library was asked", healthy, func(s *scene) {
 		s.Trials[0].Backend = "gdrdrv"
 		s.Libraries = s.Libraries[:1]
