@@ -83,6 +83,8 @@ func (e *examination) backend(b facts.Backend) Finding {
 	switch {
 	case taken && len(e.Trials) == 0:
 		return Finding{Status: OK, Cause: "gdr_open of this version takes it. It was not tried, for no libgdrapi was loaded."}
+	case taken && t != nil && t.Worked() && b.Name == "gdrdrv" && e.moduleIsOld():
+		return Finding{Status: Warn, Cause: "Taken, and it works. " + e.module(b.Name) + "Before 2.5 it knows no pin flags, so aws-ofi-nccl does not use GIN. " + speed(*t), Advice: e.newerModule()}
 	case taken && t != nil && t.Worked():
 		return Finding{Status: OK, Cause: "Taken, and it works. " + e.module(b.Name) + speed(*t)}
 	case taken && b.Error != "":
@@ -117,6 +119,21 @@ func (e *examination) module(backend string) string {
 		return ""
 	}
 	return "The module is of version " + e.Gdrdrv.Version + ". "
+}
+
+// moduleIsOld says whether the module's version is below 2.5.
+func (e *examination) moduleIsOld() bool {
+	var major, minor int
+	_, err := fmt.Sscanf(e.Gdrdrv.Version, "%d.%d", &major, &minor)
+	return err == nil && (major < 2 || major == 2 && minor < 5)
+}
+
+func (e *examination) newerModule() string {
+	const load = "Load gdrdrv 2.5 or later."
+	if t := e.trialOf("rm"); t != nil && t.Worked() {
+		return load + " Or set GDRCOPY_BACKEND=rm: rm works here, and needs no module."
+	}
+	return load
 }
 
 // whyNot is why a backend that opens is not taken.

@@ -96,6 +96,13 @@ func (s *scene) noDriver() {
 	s.NVML = facts.NVML{Error: "cannot load NVML"}
 }
 
+// oldModule has gdr_open take gdrdrv of that version.
+func (s *scene) oldModule(version string) {
+	s.gdrdrvNode()
+	s.Gdrdrv = facts.Gdrdrv{Loaded: true, Version: version}
+	s.Trials[0].Backend = "gdrdrv"
+}
+
 func (s *scene) gdrdrvNode() *facts.Node {
 	n := s.node("/dev/gdrdrv")
 	*n = facts.Node{Path: "/dev/gdrdrv", Exists: true, Kind: "device", Mode: "0600", Owner: "0:0"}
@@ -324,6 +331,12 @@ var causes = []struct {
 		s.Gdrdrv = facts.Gdrdrv{Loaded: true, Version: "2.6"}
 		s.Trials[0].Backend = "gdrdrv"
 	}, "backend-gdrdrv", OK, "Taken, and it works. The module is of version 2.6. A write", ""},
+	{"module of 2.5", healthy, func(s *scene) { s.oldModule("2.5") }, "backend-gdrdrv", OK, "Taken, and it works. The module is of version 2.5. A write", ""},
+	{"module before 2.5", healthy, func(s *scene) { s.oldModule("2.4") }, "backend-gdrdrv", Warn, "The module is of version 2.4. Before 2.5 it knows no pin flags, so aws-ofi-nccl does not use GIN. A write", "Load gdrdrv 2.5 or later."},
+	{"module before 2.5, where rm works", healthy, func(s *scene) {
+		s.oldModule("1.10")
+		s.Trials = append(s.Trials, facts.Trial{Asked: "rm", Backend: "rm"})
+	}, "backend-gdrdrv", Warn, "version 1.10", "Or set GDRCOPY_BACKEND=rm: rm works here"},
 	{"module that fails", asked("gdrdrv"), func(s *scene) {
 		s.gdrdrvNode()
 		*s.backend("gdrdrv") = facts.Backend{Name: "gdrdrv", Error: "open: out of memory", Errno: "ENOMEM"}
