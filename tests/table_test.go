@@ -118,7 +118,7 @@ var table = []Group{
 	{Name: "go", Rows: []Program{
 		goTest(Program{Name: "core", Sim: Plain}, "./core/...", "./capi/handle", "./capi/host"),
 		// As a Go program without cgo uses it, on each simulated driver.
-		{Name: "library", Cmd: cmd("$B/bin/core_test", "-test.v", "-test.run", "^(TestLibrary|TestMemoryThatNeedsTheWatch|Example)"),
+		{Name: "library", Cmd: cmd("$B/bin/core_test", "-test.v", "-test.run", "^(TestLibrary|TestFreshReads|TestMemoryThatNeedsTheWatch|Example)"),
 			Count: GoTest, On: all, Make: cmd("doubles", "$B/bin/core_test")},
 		{Name: "example", Cmd: cmd("$B/examples/go"), Sim: Plain, Count: Status, Make: cmd("doubles", "$B/examples/go")},
 		goTest(Program{Name: "report"}, "./cmd/gdrcopy_report/..."),
@@ -602,6 +602,8 @@ var gpu = func() []Program {
 		}
 	}
 	add("copy", "$B/bin/copy_test")
+	programs = append(programs, Program{Name: "go", Cmd: cmd("$B/bin/core_test", "-test.v", "-test.run", "FreshReads"), Count: GoTest,
+		Built: true, Limit: 3 * time.Minute})
 	add("vkgdr", "$B/bin/vkgdr_test")
 	// A word to a kernel and back, and data with it, which both sides verify.
 	for _, args := range [][]string{{"pplat"}, {"pplat_data", "-s", "4096"}, {"pplat_by_gpu", "-s", "4096", "-m", "1", "-G", "hostmem"}} {
