@@ -146,25 +146,40 @@ static void plain(gdr_t g)
 	}
 }
 
-/* As UCX and libfabric do it: pages around a small buffer, its neighbours in them. */
-static void windows(gdr_t g)
+/*
+ * As UCX and libfabric do it: pages around a small buffer, its neighbours in them. With every,
+ * each buffer but one of that many is freed, so that most pages begin in free space.
+ */
+static void windows(gdr_t g, const char *what, int every, int (*alloc)(cu_ptr *p, size_t size), int (*release)(cu_ptr p))
 {
-	enum { N = 64 };
+	enum { N = 300 };
 	cu_ptr p[N];
 	int bad = 0;
 
 	for (int i = 0; i < N; i++)
-		must(cu.mem_alloc(&p[i], 512 + 512 * (i % 5)), "cuMemAlloc");
-	/* Some windows begin in free space now. */
-	for (int i = 0; i < N; i += 3)
-		must(cu.mem_free(p[i]), "cuMemFree");
+		must(alloc(&p[i], 512 + 512 * (i % 5)), what);
 	for (int i = 0; i < N; i++)
-		if (i % 3)
-			bad += try_range(g, p[i], 512) != 0;
-	tap_ok(&tap, bad == 0, "64 KiB windows around small buffers");
-	for (int i = 0; i < N; i++)
-		if (i % 3)
-			must(cu.mem_free(p[i]), "cuMemFree");
+		if (i % every)
+			must(release(p[i]), what);
+	for (int i = 0; i < N; i += every)
+		bad += try_range(g, p[i], 512) != 0;
+	tap_ok(&tap, bad == 0, "64 KiB windows around small buffers of %s, one of %d left", what, every);
+	for (int i = 0; i < N; i += every)
+		must(release(p[i]), what);
+}
+
+static int from_pool(cu_ptr *p, size_t size)
+{
+	int result = alloc_async(p, size, NULL);
+
+	return result ? result : cu.ctx_sync();
+}
+
+static int to_pool(cu_ptr p)
+{
+	int result = free_async(p, NULL);
+
+	return result ? result : cu.ctx_sync();
 }
 
 /* A range is refused that no one object holds. */
@@ -211,6 +226,8 @@ static void pool(gdr_t g)
 		return;
 	}
 	must(free_async(p[0], NULL), "cuMemFreeAsync");
+	for (int every = 1; every < 8; every += 3)
+		windows(g, "cuMemAllocAsync", every, from_pool, to_pool);
 	for (int i = 0; i < 4; i++)
 		must(alloc_async(&p[i], sizes[i], NULL), "cuMemAllocAsync");
 	must(cu.ctx_sync(), "cuCtxSynchronize");
@@ -471,7 +488,8 @@ int main(int argc, char **argv)
 	tap_ok(&tap, g != NULL, "gdr_open");
 	tap_is(&tap, count_fds() - fds, 0, "descriptors that gdr_open holds");
 	plain(g);
-	windows(g);
+	for (int every = 1; every < 8; every += 3)
+		windows(g, "cuMemAlloc", every, cu.mem_alloc, cu.mem_free);
 	past_the_end(g);
 	if (!beside_dmabuf)
 		unaligned(g); /* dmabuf's pages are the host's */
