@@ -1519,18 +1519,19 @@ static void owner_in_a_queue(void *arg)
 /* The kernel's garbage collector closes such a file, in whatever process. */
 static void test_queued_file(void)
 {
+	const unsigned int before = module_references();
 	int pair[2], i;
 
 	for (i = 0; i < 20; i++)
 		CHECK(in_child(owner_in_a_queue, NULL) == 0);
 	/* It runs when a socket closes, and may take its time. */
-	for (i = 0; i < 60000 && (held() || stats().pins); i++) {
+	for (i = 0; i < 60000 && module_references() != before; i++) {
 		CHECK(socketpair(AF_UNIX, SOCK_DGRAM, 0, pair) == 0);
 		close(pair[0]);
 		close(pair[1]);
 		usleep(1000);
 	}
-	CHECK(held() == 0 && stats().pins == 0);
+	CHECK(module_references() == before && held() == 0 && stats().pins == 0);
 }
 
 /* Persistent pages keep the GPU open after the process that opened it has ended. */
