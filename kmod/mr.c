@@ -20,10 +20,10 @@
 #include "gdrdrv.h"
 
 /*
- * How often a close waits in all for a GPU driver that takes no pages back: 5 s. Each
+ * How often a close waits in all for a GPU driver that takes no pages back: 3 s. Each
  * region has one try after that.
  */
-#define GDR_END_PAUSES 50U
+#define GDR_END_PAUSES 30U
 
 /* The mmap offset in bytes must be positive in the C library's off_t. */
 #define GDR_HANDLE_END ((u64)LLONG_MAX >> PAGE_SHIFT)
