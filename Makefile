@@ -18,6 +18,7 @@ libdir   ?= $(exec_prefix)/lib
 bindir   ?= $(exec_prefix)/bin
 includedir ?= $(prefix)/include
 mandir   ?= $(prefix)/share/man
+datadir  ?= $(prefix)/share
 CC       ?= cc
 CXX      ?= c++
 OBJCOPY  ?= objcopy
@@ -124,11 +125,12 @@ ldconfig = @[ -n '$(DESTDIR)' ] || [ "$$(id -u)" -ne 0 ] || PATH="$$PATH:/sbin:/
 
 lib_install:
 	$(call built,$(LIB),make)
-	$(INSTALL) -d $(addprefix $(DESTDIR),$(libdir)/pkgconfig $(cmakedir) $(includedir))
+	$(INSTALL) -d $(addprefix $(DESTDIR),$(libdir)/pkgconfig $(cmakedir) $(includedir) $(datadir)/gdrapi)
 	$(INSTALL) -m 755 $(LIB) $(DESTDIR)$(libdir)/
 	ln -sf libgdrapi.so.$(VERSION) $(DESTDIR)$(libdir)/$(SONAME)
 	ln -sf $(SONAME) $(DESTDIR)$(libdir)/libgdrapi.so
 	$(INSTALL) -m 644 include/gdrapi.h include/gdrapi_ext.h include/gdrconfig.h $(DESTDIR)$(includedir)/
+	$(INSTALL) -m 644 packaging/gdrapi.supp $(DESTDIR)$(datadir)/gdrapi/
 	$(call find_file,gdrapi.pc,$(DESTDIR)$(libdir)/pkgconfig)
 	$(call find_file,gdrapi-config.cmake,$(DESTDIR)$(cmakedir))
 	$(call find_file,gdrapi-config-version.cmake,$(DESTDIR)$(cmakedir))
@@ -165,6 +167,7 @@ drv_install:
 uninstall:
 	rm -f $(addprefix $(DESTDIR)$(libdir)/,libgdrapi.so.$(VERSION) $(SONAME) libgdrapi.so libvkgdr.so pkgconfig/gdrapi.pc pkgconfig/vkgdr.pc)
 	rm -rf $(DESTDIR)$(cmakedir)
+	rm -f $(DESTDIR)$(datadir)/gdrapi/gdrapi.supp
 	rm -f $(addprefix $(DESTDIR)$(includedir)/,gdrapi.h gdrapi_ext.h gdrconfig.h vkgdr.h)
 	rm -f $(addprefix $(DESTDIR)$(bindir)/,$(notdir $(TOOLS)) $(OLD_NAMES))
 	rm -f $(addprefix $(DESTDIR)$(mandir)/,$(MANPAGES) $(MANLINKS))

@@ -244,7 +244,7 @@ var table = []Group{
 		{Name: "badinput", Cmd: cmd("$B/asan/badinput"), On: all, Tree: "asan",
 			Env: cmd("ASAN_OPTIONS=detect_leaks=0:detect_stack_use_after_return=0")},
 		{Name: "valgrind", Cmd: cmd("valgrind", "-q", "--smc-check=all", "--error-exitcode=9",
-			"--suppressions=tests/c/abi/badinput.supp", "$B/bin/badinput"), Make: cmd("$B/bin/badinput"), On: all,
+			"--suppressions=packaging/gdrapi.supp", "$B/bin/badinput"), Make: cmd("$B/bin/badinput"), On: all,
 			Needs: cmd("valgrind")},
 		{Name: "watch", Cmd: cmd("$B/asan/watch_test", "$B/watched"), Make: cmd("watch-test")},
 		goTest(Program{Name: "race", Sim: Plain}, "-race", "./core/...", "./capi/handle"),

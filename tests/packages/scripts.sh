@@ -442,7 +442,7 @@ for f in "$here"/packaging/deb/debian/*.install; do
 done | sort >"$work/debs"
 for name in libgdrapi2 libgdrapi-devel libvkgdr gdrcopy-tools gdrdrv-dkms; do
 	sed -n "/^%files -n $name\$/,/^\$/p" "$here/packaging/rpm/gdrapi.spec" | grep -v '^%\(files\|doc\|license\)\|^$' |
-		sed -e "s|%{_libdir}|/$lib|; s|%{_includedir}|/usr/include|; s|%{_bindir}|/usr/bin|; s|%{_mandir}|/usr/share/man|; s|%{dkmsversion}|2.6|; s|^/||" |
+		sed -e "s|%{_libdir}|/$lib|; s|%{_includedir}|/usr/include|; s|%{_bindir}|/usr/bin|; s|%{_mandir}|/usr/share/man|; s|%{_datadir}|/usr/share|; s|%{dkmsversion}|2.6|; s|^/||" |
 		takes "${name/%-devel/-dev}"
 done | sort >"$work/rpms"
 none "the packages of both kinds have the same files" "$(diff "$work/debs" "$work/rpms")"
