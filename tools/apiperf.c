@@ -32,7 +32,7 @@ extern __typeof__(gdr_cache_close) gdr_cache_close __attribute__((weak));
 static const struct bench_tool tool = {
 	.name = "gdrcopy_apiperf",
 	.codes = (const char[]){ OPT_GPU, OPT_SIZE, OPT_MAP, OPT_ALLOC, OPT_ITERS, OPT_WARM_UPS, OPT_BUDGET,
-				 OPT_CPU, OPT_JSON, OPT_CSV, OPT_BACKEND, 0 },
+				 OPT_CPU, OPT_JSON, OPT_CSV, OPT_COMPAT, OPT_BACKEND, 0 },
 	.what = "Times each control call of the library, for buffers of 64 KiB, 1 MiB and 16 MiB\n"
 		"up to -s (16 MiB), beside the calls that the work comes down to.",
 	.method =

@@ -13,7 +13,7 @@ static const struct bench_tool tool = {
 	.codes = (const char[]){ OPT_GPU, OPT_SIZE, OPT_COPY_SIZE, OPT_RANGE, OPT_OFFSET, OPT_MAP, OPT_ALLOC,
 				 OPT_WRITES, OPT_READS, OPT_THREADS, OPT_READ_THREADS,
 				 OPT_WRITE_THREADS, OPT_BUDGET, OPT_CPU, OPT_JSON,
-				 OPT_CSV, OPT_BACKEND, 0 },
+				 OPT_CSV, OPT_COMPAT, OPT_BACKEND, 0 },
 	.what = "Measures the bandwidth of writes to and reads from GPU memory through a\n"
 		"mapping, for one size (-s, 128 KiB) or with -l several, beside cuMemcpy in the same run.",
 	.method = BENCH_METHOD "\n"

@@ -19,7 +19,7 @@
 static const struct bench_tool tool = {
 	.name = "gdrcopy_copylat",
 	.codes = (const char[]){ OPT_GPU, OPT_MODE, OPT_SIZE, OPT_OFFSET, OPT_MAP, OPT_ALLOC, OPT_CUMEMCPY, OPT_COLD, OPT_EVICTED,
-				 OPT_REGISTERED, OPT_WRITES, OPT_READS, OPT_READ_THREADS, OPT_WRITE_THREADS, OPT_BUDGET, OPT_CPU, OPT_JSON, OPT_CSV,
+				 OPT_REGISTERED, OPT_WRITES, OPT_READS, OPT_READ_THREADS, OPT_WRITE_THREADS, OPT_BUDGET, OPT_CPU, OPT_JSON, OPT_CSV, OPT_COMPAT,
 				 OPT_BACKEND, 0 },
 	.what = "Times writes to and reads from GPU memory through a mapping, for sizes from\n"
 		"1 byte to -s (16 MiB), beside cuMemcpy and plain copy loops in the same run.",
@@ -300,6 +300,8 @@ int main(int argc, char **argv)
 	bench_parse(&o, &tool, argc, argv);
 	mode = o.mode ? modes[o.mode] : &one_by_one;
 	bench_no_effect(&o, &tool, mode->unused, mode->name);
+	if (o.mode)
+		bench_no_effect(&o, &tool, (const char[]){ OPT_COMPAT, 0 }, mode->name);
 	if (o.cold && o.evicted)
 		bench_usage(&tool, "--cold and --cold-cache are of two sides: choose one");
 	room = o.size > mode->room ? o.size : mode->room;

@@ -29,7 +29,7 @@ static const struct bench_tool tool = {
 	.name = "gdrcopy_pplat",
 	.codes = (const char[]){ OPT_GPU, OPT_MAP, OPT_ALLOC, OPT_ROUNDS, OPT_TIMEOUT,
 				 OPT_WORD, OPT_ANSWER, OPT_DATA, OPT_DATA_AT, OPT_PRODUCER,
-				 OPT_BLOCKS, OPT_BLOCK_THREADS, OPT_CPU, OPT_JSON, OPT_CSV,
+				 OPT_BLOCKS, OPT_BLOCK_THREADS, OPT_CPU, OPT_JSON, OPT_CSV, OPT_COMPAT,
 				 OPT_BACKEND, 0 },
 	.what = "Plays ping-pong with a GPU kernel: the CPU writes a word to GPU memory through\n"
 		"the mapping, the kernel sees it and answers. Needs a real GPU.",

@@ -219,6 +219,8 @@ void bench_gpu_facts(struct bench_gpu *b, const struct bench_map *m,
 	int major = 0, minor = 0, driver = 0;
 	char name[96] = "";
 
+	r->gpu = b;
+	r->map = m;
 	bench_cu(b, b->cu.device_name(name, sizeof(name), b->dev), "cuDeviceGetName");
 	bench_cu(b, b->cu.driver_version(&driver), "cuDriverGetVersion");
 	gdr_runtime_get_version(&major, &minor);

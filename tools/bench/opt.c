@@ -68,6 +68,7 @@ static const struct option_row rows[] = {
 	{ OPT_CPU, 0, "cpu", "N", "run the measuring thread on CPU N" },
 	{ OPT_JSON, 0, "json", NULL, "print one JSON object" },
 	{ OPT_CSV, 0, "csv", NULL, "print comma-separated values with a header" },
+	{ OPT_COMPAT, 0, "compat", NULL, "print the lines of NVIDIA's program of this name" },
 	{ OPT_BACKEND, 0, "backend", "NAME",
 	  "gdrdrv, dmabuf or rm: sets GDRCOPY_BACKEND" },
 };
@@ -362,6 +363,9 @@ static void set(struct bench_opts *o, const struct bench_tool *tool,
 	case OPT_CSV:
 		o->csv = true;
 		break;
+	case OPT_COMPAT:
+		o->compat = true;
+		break;
 	case OPT_BACKEND:
 		word(tool, r, arg, backends);
 		o->backend = arg;
@@ -434,6 +438,6 @@ void bench_parse(struct bench_opts *o, const struct bench_tool *tool, int argc,
 	}
 	if (optind < argc)
 		bench_usage(tool, "'%s' is no option", argv[optind]);
-	if (o->json && o->csv)
-		bench_usage(tool, "--json and --csv are two forms of one output: choose one");
+	if (o->json + o->csv + o->compat > 1)
+		bench_usage(tool, "--json, --csv and --compat are forms of one output: choose one");
 }

@@ -72,6 +72,7 @@ enum {
 	OPT_CPU = 'p',
 	OPT_JSON = 'J',
 	OPT_CSV = 'V',
+	OPT_COMPAT = 'N',
 	OPT_BACKEND = 'B'
 };
 
@@ -93,7 +94,7 @@ struct bench_opts {
 	bool range;		/* sizes up to copy_size, not this one alone */
 	long warm_ups;
 	bool registered;	/* the host side is page-locked */
-	bool json, csv;
+	bool json, csv, compat;
 	long writes, reads;	/* the most that are timed */
 	long iters;
 	long rounds;

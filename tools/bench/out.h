@@ -48,6 +48,8 @@ struct bench_result {
 	size_t nrows, cap;
 	struct bench_fact facts[20];
 	size_t nfacts;
+	const struct bench_gpu *gpu;	/* what bench_gpu_facts was given */
+	const struct bench_map *map;
 };
 
 /* Adds the date and the facts about this machine that need no GPU. */
@@ -63,6 +65,8 @@ const struct bench_row *bench_find(const struct bench_result *r, const char *op,
 
 void bench_json(const struct bench_result *r, FILE *f);
 void bench_csv(const struct bench_result *r, FILE *f);
+/* The lines of NVIDIA's program of the same name, on stdout. */
+void bench_compat(const struct bench_result *r, const struct bench_opts *o);
 
 /*
  * Prints r on stdout in the form that the options ask for; text prints the
