@@ -162,6 +162,7 @@ case $(tests/on.sh) in
 	check "MIG" first backend-rm '\(MIG\)' rm NVRM_SIM_MACHINE=mig
 	check "confidential computing, by the driver" first backend-rm 'onfidential computing' rm NVRM_SIM_MACHINE=cc
 	check "a lost GPU" first gpu 'is lost' rm NVRM_SIM_FAIL=MAP_MEMORY=0x0f
+	check "a second GPU without memory" first trial 'cuMemAlloc: on CUDA device 1: ' rm CUDA_SIM_FAIL=cuMemAlloc_v2=2@2
 	check "a BAR1 that is full" first bar1 'no room' rm NVRM_SIM_BAR1_MIB=0
 	check "the libcuda of 13.3 over 580" says 0 'Not taken: dma-bufs of these GPUs cannot be mapped' rm \
 		CUDA_SIM_DRIVER_VERSION=13030
@@ -236,14 +237,14 @@ check "confidential computing" printed '^WARN  confidential-computing: '
 fake libgdrapi.so.2 '#include <errno.h>
 	#include <stdlib.h>
 	#include <string.h>
-	static char memory[131072], opened, pinned, mapped;
+	static char memory[131072], opened, pinned, mapped, pins;
 	static int wrong(const char *step) { const char *w = getenv("WRONG"); return w && !strcmp(w, step) ? EIO : 0; }
 	void gdr_runtime_get_version(int *a, int *b) { *a = 2; *b = 6; }
 	void *gdr_open(void) { if (wrong("gdr_open")) return 0; opened++; return memory; }
 	int gdr_close(void *g) { if (!opened-- || pinned) abort(); return wrong("gdr_close"); }
 	int gdr_get_backend(void *g, char *name, size_t n) { strcpy(name, "dmabuf"); return 0; }
 	int gdr_pin_buffer(void *g, unsigned long at, size_t n, unsigned long t, unsigned v, unsigned long *h)
-	{ if (at % 65536 || n != 65536) return EINVAL; pinned += !wrong("gdr_pin_buffer"); *h = 1; return wrong("gdr_pin_buffer"); }
+	{ if (at % 65536 || n != 65536) return EINVAL; if (wrong("pool") && ++pins == 2) return EIO; pinned += !wrong("gdr_pin_buffer"); *h = 1; return wrong("gdr_pin_buffer"); }
 	int gdr_unpin_buffer(void *g, unsigned long h) { if (!pinned-- || mapped) abort(); return wrong("gdr_unpin_buffer"); }
 	int gdr_map(void *g, unsigned long h, void **va, size_t n)
 	{ mapped += !wrong("gdr_map"); *va = memory + 65536 - (unsigned long)memory % 65536; return wrong("gdr_map"); }
@@ -259,6 +260,12 @@ done
 for what in lost bit; do
 	check "a trial whose bytes are wrong: $what" first trial 'What was read .* is not what was written' plain WRONG=$what
 done
+
+case $(tests/on.sh) in
+*rm*)
+	check "pools that do not work" says 0 'Memory of pools does not work: gdr_pin_buffer: input/output error\.' rm WRONG=pool
+	;;
+esac
 
 fake libnccl.so.2 'const char *name(void) { return "libgdrapi.so"; }'
 check "a consumer that is not told" says 0 \
