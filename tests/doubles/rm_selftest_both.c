@@ -262,6 +262,8 @@ static void test_dup(void)
 	IS(rm_dup(&b, 0x1234, mem, &again), RM_INVALID_CLIENT);
 	IS(rm_dup(&b, a.client, 0x1234, &again), RM_NOT_FOUND);
 	IS(rm_dup(&b, a.client, a.device, &again), RM_INVALID_OBJECT);
+	/* gdr_open asks so whether the request passes. */
+	IS(rm_dup(&b, b.client, 0, &again), RM_NOT_FOUND);
 	/* The memory lives as long as a duplicate of it. */
 	p = rm_map(&b, copy, PAGE, PAGE, &lin);
 	TRUE(p);
