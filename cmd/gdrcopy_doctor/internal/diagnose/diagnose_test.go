@@ -183,20 +183,6 @@ func TestHidesGPUs(t *testing.T) {
 	require.False(t, (&examination{Facts: healthy().Facts}).hidesGPUs(), "not set")
 }
 
-// One sign of a GPU is enough.
-func TestSignsOfAGPU(t *testing.T) {
-	require.False(t, (&examination{}).hasGPU())
-	require.True(t, (&examination{worked: true}).hasGPU())
-	for name, f := range map[string]facts.Facts{
-		"the bus": {GPUs: make([]facts.GPU, 1)}, "CUDA": {CUDA: facts.CUDA{Devices: make([]facts.Device, 1)}},
-		"the driver": {Driver: facts.Driver{Version: "580"}}, "its node": {Nodes: []facts.Node{{Path: "/dev/nvidiactl", Exists: true}}},
-		"WSL": {WSL: true}, "Tegra": {Tegra: true},
-	} {
-		require.True(t, (&examination{Facts: f}).hasGPU(), name)
-	}
-	require.False(t, (&examination{Facts: facts.Facts{Nodes: []facts.Node{{Path: "/dev/nvidiactl"}, {Path: "/dev/nvidia-uvm", Exists: true}}}}).hasGPU())
-}
-
 // The library works, and something beside it is wrong.
 func TestSomethingElseIsWrong(t *testing.T) {
 	s := healthy()
@@ -907,21 +893,6 @@ func TestAllowsGDRCopy(t *testing.T) {
 	}
 }
 
-func TestDuration(t *testing.T) {
-	for ns, want := range map[float64]string{0: "0 ns", 159.4: "159 ns", 999: "999 ns", 1000: "1.00 us", 1018: "1.02 us", 999990: "999.99 us"} {
-		require.Equal(t, want, duration(ns))
-	}
-}
-
-func TestForced(t *testing.T) {
-	for _, tc := range []struct{ backend, dmabuf, want string }{
-		{"", "", ""}, {"rm", "", "rm"}, {"", "1", "dmabuf"}, {"", "0", ""}, {"gdrdrv", "1", "gdrdrv"},
-	} {
-		e := examination{Facts: facts.Facts{Env: map[string]string{"GDRCOPY_BACKEND": tc.backend, "GDRCOPY_USE_DMABUF_MMAP": tc.dmabuf}}}
-		require.Equal(t, tc.want, e.forced(), "%+v", tc)
-	}
-}
-
 // What turns a consumer's use of the library off, and what does not.
 func TestSettings(t *testing.T) {
 	for _, tc := range []struct {
@@ -941,18 +912,6 @@ func TestSettings(t *testing.T) {
 		said, advice := e.setting(tc.consumer)
 		require.Equal(t, tc.off, said != "", "%+v", tc)
 		require.Equal(t, tc.off, advice != "", "%+v", tc)
-	}
-}
-
-func TestPlural(t *testing.T) {
-	require.Equal(t, []string{"0 GPUs", "1 GPU", "2 GPUs"}, []string{plural(0, "GPU"), plural(1, "GPU"), plural(2, "GPU")})
-}
-
-// Few descriptors stop nothing where the library works.
-func TestFewDescriptors(t *testing.T) {
-	for worked, want := range map[bool]Status{true: Warn, false: Fail} {
-		e := examination{worked: worked, Facts: facts.Facts{Limits: facts.Limits{Files: 12, Memlock: facts.Unlimited, Space: facts.Unlimited}}}
-		require.Equal(t, want, e.limits()[0].Status, "worked: %v", worked)
 	}
 }
 
@@ -1038,13 +997,4 @@ func TestErrnos(t *testing.T) {
 		_, advice := e.refusal(*s.backend("rm"))
 		require.Contains(t, advice, want[1], errno)
 	}
-}
-
-// A backend's trial is the one that asked for it, or the first, which took it unasked.
-func TestTrialOf(t *testing.T) {
-	e := examination{Facts: facts.Facts{Trials: []facts.Trial{{Backend: "gdrdrv"}, {Asked: "dmabuf", Backend: "rm"}}}}
-	for name, want := range map[string]int{"gdrdrv": 0, "dmabuf": 1} {
-		require.Same(t, &e.Trials[want], e.trialOf(name))
-	}
-	require.Nil(t, e.trialOf("rm"), "another backend was asked for")
 }
