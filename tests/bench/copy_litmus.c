@@ -410,7 +410,7 @@ static long try(const struct writer *w, const struct reader *r)
 {
 	static uint8_t zero[DATA_AT + BYTES];
 	static struct tally tallies[READERS_MAX];
-	pthread_t threads[READERS_MAX], writer;
+	pthread_t threads[READERS_MAX], writer = 0;
 	int n = st.gpu.opts->threads;
 	uint64_t t0 = bench_monotonic_ns();
 	struct tally sum = { r, 0, 0, 0 };

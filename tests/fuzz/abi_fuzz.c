@@ -390,8 +390,8 @@ static void do_mem_free(void)
  */
 static bool beyond_simulation(const struct content *content, size_t offset, size_t size)
 {
-	if (!dmabuf || w.cached)
-		return dmabuf;
+	if (rm || w.cached)
+		return !rm;
 	for (int i = 0; i < BUFFERS; i++) {
 		const struct buffer *b = &w.buffers[i];
 
@@ -490,7 +490,7 @@ static void do_pin(void)
 		check("gdr_pin_buffer with wrong arguments", rc, EINVAL);
 	else if (m && !(rc == EIO && beyond_simulation(m->content, addr - m->dptr, size)))
 		check_driver("gdr_pin_buffer", rc, 0);
-	else if (!m && (rm || dmabuf) && all_memory(addr, size) &&
+	else if (!m && all_memory(addr, size) &&
 		 !(rc == EIO && part_beyond_simulation(addr, size)))
 		check_driver("gdr_pin_buffer of allocations side by side", rc, 0);
 	else if (!m && (!rc || !documented(rc)))
