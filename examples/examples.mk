@@ -25,13 +25,9 @@ $(EX)/write_read $(EX)/flag $(EX)/cache: $(EX)/%: examples/%.c
 $(EX)/pingpong: examples/mailbox/pingpong.c examples/mailbox/mailbox.h
 $(EX)/capture: $(addprefix examples/capture/,capture.c card.c histogram.c) $(wildcard examples/capture/*.h)
 $(EX)/mailbox_test: tests/examples/mailbox_test.c examples/mailbox/mailbox.h
-$(EX)/capture_test: tests/examples/capture_test.c $(addprefix examples/capture/,capture.c histogram.c) $(wildcard examples/capture/*.h)
-$(EX)/capture_test: private C11 += -Dmain=capture_main -Dgetrusage=test_getrusage -Dmlockall=test_mlockall \
-	-Dsched_setaffinity=test_setaffinity -Dsched_setscheduler=test_setscheduler
-$(EX)/parts_test: tests/examples/parts_test.c $(addprefix examples/capture/,card.c histogram.c) $(wildcard examples/capture/*.h)
 
 # As a user builds them, against libcuda.so.1. It is the simulated one here; the same
 # programs run with the real one.
-$(EXAMPLES) $(EX)/mailbox_test $(EX)/capture_test $(EX)/parts_test: $(wildcard examples/*.h) $(LIB) $(D)/libcuda.so.1
+$(EXAMPLES) $(EX)/mailbox_test: $(wildcard examples/*.h) $(LIB) $(D)/libcuda.so.1
 	@mkdir -p $(@D)
 	$(CC) $(C11) $(CFLAGS) -Iexamples -o $@ $(filter %.c,$^) $(LINK) $(D)/libcuda.so.1

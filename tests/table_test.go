@@ -171,8 +171,7 @@ var table = []Group{
 	// What is installed works in any prefix, and goes again.
 	{Name: "install", Rows: []Program{
 		{Name: "prefixes", Cmd: cmd("tests/install/install.sh"), Make: cmd("all", "root"), Needs: cmd("pkg-config", "readelf")},
-		// The scripts of packages and of the kernel module; stand-ins are what they call.
-		{Name: "packaging", Cmd: cmd("tests/packages/scripts.sh"), Make: cmd("all", "root")},
+		// The kernel module's scripts; stand-ins are what they call.
 		{Name: "kmod", Cmd: cmd("tests/kmod/scripts.sh")},
 	}},
 
@@ -199,7 +198,6 @@ var table = []Group{
 	// vkgdr's interface on the doubles, and as it is installed.
 	{Name: "vkgdr", Rows: []Program{
 		{Name: "test", On: all},
-		{Name: "steps", Sim: Plain},
 		{Name: "installed", Cmd: cmd("tests/vkgdr/installed.sh", "$B/root", "/usr/lib"), Make: cmd("root"), Sim: Plain,
 			Needs: cmd("pkg-config")},
 	}},
@@ -207,8 +205,6 @@ var table = []Group{
 	{Name: "examples", Rows: []Program{
 		{Name: "programs", Cmd: cmd("tests/examples/examples.sh", "$B/examples"), Make: cmd("examples", "$B/bin/demo", "$B/tests/libspoil.so"), On: all},
 		{Name: "mailbox", Cmd: cmd("$B/examples/mailbox_test"), On: all},
-		{Name: "capture", Cmd: cmd("$B/examples/capture_test"), On: all},
-		{Name: "parts", Cmd: cmd("$B/examples/parts_test"), Sim: Plain},
 	}},
 
 	// From here on: what make check does not run.

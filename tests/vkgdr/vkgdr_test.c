@@ -3,8 +3,10 @@
  * vkgdr_test - libvkgdr.so as a program written for vkgdr uses it: by its header and
  * its functions alone, beside CUDA's driver.
  */
+#define _GNU_SOURCE 1
 #include <vkgdr.h>
 
+#include <dlfcn.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -85,9 +87,50 @@ static void test_memory(vkgdr_t g)
 		vkgdr_memory_free(mem[i]);
 }
 
-/* Those of the driver's; vkgdr_steps has the others. */
+/*
+ * Where a call of the driver's fails, there is no memory, the text says why, and nothing is
+ * left: a driver that is told to refuse is the simulated one.
+ */
+static void test_refusals(vkgdr_t g)
+{
+	static const char *const calls[] = {
+		"cuCtxGetDevice", "cuMemCreate", "cuMemAddressReserve", "cuMemMap", "cuMemSetAccess",
+	};
+	void *lib = dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
+	void (*fail)(const char *name, int result, int nth);
+	unsigned long (*live)(void), before;
+
+	*(void **)&fail = dlsym(lib, "cuda_sim_fail");
+	*(void **)&live = dlsym(lib, "cuda_sim_live");
+	if (!fail)
+		return;
+	before = live();
+	for (size_t i = 0; i < sizeof(calls) / sizeof(calls[0]); i++) {
+		fail(calls[i], 2, 1);
+		check(!vkgdr_memory_alloc(g, 100, 0) && error_is("CUDA_ERROR_OUT_OF_MEMORY"), calls[i]);
+		fail(calls[i], 0, 0);
+	}
+	check(live() == before, "nothing is left of what failed");
+	fail("cuDeviceGet", 999, 1);
+	check(!vkgdr_open(0, 0) && error_is("cuDeviceGet failed (CUDA_ERROR_UNKNOWN)"), "CUDA's name of an error");
+	fail("cuDeviceGet", 0, 0);
+	dlclose(lib);
+}
+
+/* What no caller should pass, and when an error goes. */
 static void test_errors(vkgdr_t g)
 {
+	vkgdr_memory_t mem;
+
+	check(!vkgdr_open(0, 8) && error_is("vkgdr_open: unknown flags 0x8"), "an unknown flag");
+	check(!vkgdr_memory_alloc(g, 100, 1) && error_is("vkgdr_memory_alloc"), "a flag of memory");
+	check(!vkgdr_memory_alloc(NULL, 100, 0) && error_is("vkgdr_memory_alloc"), "no library, no memory");
+	check(!vkgdr_memory_alloc(g, 0, 0) && error_is("gdr_mem_alloc"), "no bytes");
+	mem = vkgdr_memory_alloc(g, 100, 0);
+	check(mem && error_is(NULL), "a success has no error");
+	vkgdr_memory_free(mem);
+	vkgdr_memory_free(NULL);
+	vkgdr_close(NULL);
 	check(!vkgdr_open(99, 0) && error_is("CUDA_ERROR_INVALID_DEVICE"), "no such GPU: CUDA's name for it");
 	check(!vkgdr_open(-1, 0) && error_is("CUDA_ERROR_INVALID_DEVICE"), "nor -1");
 	check(!vkgdr_memory_alloc(g, (size_t)1 << 60, 0) && error_is("OUT_OF_DEVICE_MEMORY"), "too many bytes");
@@ -208,6 +251,7 @@ int main(void)
 	if (g) {
 		test_memory(g);
 		test_errors(g);
+		test_refusals(g);
 		test_no_context(g);
 		test_non_coherent();
 		test_threads(g);
