@@ -110,45 +110,10 @@ func TestMissingFunctionIsToldWhenItIsNeeded(t *testing.T) {
 	require.ErrorContains(t, err, "cuMemGetHandleForAddressRange")
 }
 
-// The arguments of an export. No double shows them.
-func TestExportArguments(t *testing.T) {
-	type args struct{ addr, size, handleType, flags uintptr }
-	var got args
-	seen := purego.NewCallback(func(fd, addr, size, handleType, flags uintptr) uintptr {
-		got = args{addr, size, handleType, flags}
-		return uintptr(ErrUnknown)
-	})
-	d := &Driver{fn: new(functions)}
-	d.fn[symMemGetHandleForAddressRange] = seen
-	_, err := d.MemExportRange(0x10000, 0x3000, false)
-	require.ErrorIs(t, err, ErrUnknown)
-	require.Equal(t, args{0x10000, 0x3000, 1, 0}, got)
-	_, err = d.MemExportRange(0x10000, 0x3000, true)
-	require.ErrorIs(t, err, ErrUnknown)
-	require.Equal(t, args{0x10000, 0x3000, 1, 1}, got)
-}
-
-func TestEveryFunctionHasAName(t *testing.T) {
-	seen := map[string]bool{}
-	for i, name := range names {
-		require.NotEmpty(t, name, i)
-		require.False(t, seen[name], name)
-		seen[name] = true
-	}
-}
-
 func load1(t *testing.T) *Driver {
 	d, err := Load()
 	require.NoError(t, err)
 	return d
-}
-
-func TestDoubleHasEveryFunction(t *testing.T) {
-	cudatest.NeedRaw(t)
-	d := load1(t)
-	for i, fn := range d.fn {
-		require.NotZero(t, fn, names[i])
-	}
 }
 
 func TestBeforeInit(t *testing.T) {
@@ -161,7 +126,7 @@ func TestBeforeInit(t *testing.T) {
 	require.GreaterOrEqual(t, v, 10000)
 	_, err = d.DeviceCount()
 	require.ErrorIs(t, err, ErrNotInitialized)
-	_, err = d.DeviceOf(1 << 20)
+	_, err = d.MemoryAt(1 << 20)
 	require.ErrorIs(t, err, unix.EINVAL)
 	require.ErrorContains(t, err, "CUDA is not initialised")
 	_, err = d.DeviceCount()
@@ -180,44 +145,6 @@ func TestLoadedByTheHost(t *testing.T) {
 	require.NoError(t, err)
 	_, err = d.Version()
 	require.NoError(t, err)
-}
-
-func TestDeviceOf(t *testing.T) {
-	sim := cudatest.Need(t)
-	d := load1(t)
-	p := sim.MemAlloc(1, 1<<20)
-	ordinal, err := d.DeviceOf(p + 12345)
-	require.NoError(t, err)
-	require.Equal(t, 1, ordinal)
-	for _, addr := range []uint64{1, 4096, math.MaxUint64, uint64(uintptr(unsafe.Pointer(d)))} {
-		_, err = d.DeviceOf(addr)
-		require.ErrorIs(t, err, unix.EINVAL, "%#x", addr)
-		require.ErrorContains(t, err, "device pointer")
-	}
-	sim.Fail("cuPointerGetAttribute", int(ErrUnknown), 1)
-	_, err = d.DeviceOf(p)
-	require.ErrorIs(t, err, unix.EIO)
-	require.NotContains(t, err.Error(), "device pointer")
-
-	// The attribute is 4 bytes. Memory of no device has a negative one.
-	for _, c := range []struct {
-		answer, ordinal int
-		want            error
-	}{{0, 0, nil}, {7, 7, nil}, {-1, 0, unix.EINVAL}, {-2, 0, unix.EINVAL}} {
-		d := with(symPointerGetAttribute, func(v *[2]int32, attribute int32, addr uintptr) uintptr {
-			require.EqualValues(t, 9, attribute)
-			require.EqualValues(t, 0x10000, addr)
-			require.Zero(t, v[0])
-			v[0] = int32(c.answer)
-			return 0
-		})
-		got, err := d.DeviceOf(0x10000)
-		require.ErrorIs(t, err, c.want)
-		require.Equal(t, c.ordinal, got)
-		if c.want != nil {
-			require.ErrorContains(t, err, "0x10000 is on no CUDA device")
-		}
-	}
 }
 
 // What is current while WithMemory runs, and that all is as it was afterwards.
@@ -605,28 +532,10 @@ func TestAlloc(t *testing.T) {
 			const granule = 2 << 20 // of the simulated driver
 			require.Equal(t, (size+granule-1)&^(granule-1), a.Size(), "no more than the next granule")
 			require.Zero(t, a.Ptr()%(64<<10))
-			d := load1(t)
-			ordinal, err := d.DeviceOf(a.Ptr())
-			require.NoError(t, err)
-			require.Equal(t, device, ordinal)
-
-			h, err := d.MemRetainAllocationHandle(a.Ptr())
-			require.NoError(t, err)
-			prop, err := d.MemGetAllocationProperties(h)
-			require.NoError(t, err)
-			require.EqualValues(t, HandleTypePosixFD, prop.RequestedHandleTypes)
-			require.Equal(t, Location{Type: LocationDevice, ID: int32(device)}, prop.Location)
-			rdma, err := d.DeviceAttribute(RDMAWithVMMSupported, Device(device))
-			require.NoError(t, err)
-			require.EqualValues(t, rdma, prop.gpuDirectRDMACapable)
-			require.NoError(t, d.MemRelease(h))
-
 			last := a.Ptr() + a.Size() - 8
 			sim.HtoD(device, last, []byte("in place"))
 			require.Equal(t, "in place", string(sim.DtoH(device, last, 8)))
 			require.NoError(t, a.Free())
-			_, err = d.DeviceOf(a.Ptr())
-			require.ErrorIs(t, err, unix.EINVAL)
 		}
 	}
 	require.Equal(t, before, sim.Live())
@@ -723,24 +632,6 @@ func TestAllocationExportWithoutDMABufs(t *testing.T) {
 	require.ErrorContains(t, err, "open kernel modules")
 }
 
-// A device that exports nothing is named by its ordinal.
-func TestExportNamesTheOrdinal(t *testing.T) {
-	d := with(symDeviceGet, func(dev *int32, ordinal int32) uintptr {
-		require.EqualValues(t, 5, ordinal)
-		*dev = 9
-		return 0
-	})
-	d.fn[symDeviceGetAttribute] = purego.NewCallback(func(v *int32, a, dev int32) uintptr {
-		require.Equal(t, []int32{int32(DMABufSupported), 9}, []int32{a, dev})
-		*v = 0
-		return 0
-	})
-	fd, err := (&Allocation{driver: d, device: 5}).Export(false)
-	require.ErrorIs(t, err, unix.ENOTSUP)
-	require.ErrorContains(t, err, "CUDA device 5 exports no dma-bufs")
-	require.Equal(t, -1, fd)
-}
-
 // recorder is a driver that notes its calls. A call whose name is in refused fails.
 type recorder struct {
 	t       *testing.T
@@ -751,86 +642,6 @@ type recorder struct {
 func (r *recorder) note(name string, args ...any) uintptr {
 	r.calls = append(r.calls, strings.TrimSpace(name+" "+fmt.Sprintln(args...)))
 	return uintptr(r.refused[name])
-}
-
-// allocator is a recorder of what Alloc calls. Its memory is at 0x7000000.
-func (r *recorder) allocator() *Driver {
-	d := with(symMemCreate, func(h *MemHandle, size uint64, prop *AllocationProp, flags uint64) uintptr {
-		require.Equal(r.t, AllocationProp{Type: 1, RequestedHandleTypes: 1, Location: Location{1, 5}}, *prop)
-		*h = 77
-		return r.note("create", size, flags)
-	})
-	for s, fn := range map[symbol]any{
-		symMemAddressReserve: func(addr *uint64, size, align, fixed, flags uint64) uintptr {
-			*addr = 0x7000000
-			return r.note("reserve", size, align, fixed, flags)
-		},
-		symMemMap: func(addr, size, offset, h, flags uint64) uintptr {
-			return r.note("map", addr, size, offset, h, flags)
-		},
-		symMemSetAccess: func(addr, size uint64, desc *[3]int32, n uint64) uintptr {
-			return r.note("access", addr, size, *desc, n)
-		},
-		symMemUnmap:       func(addr, size uint64) uintptr { return r.note("unmap", addr, size) },
-		symMemAddressFree: func(addr, size uint64) uintptr { return r.note("free", addr, size) },
-		symMemRelease:     func(h uint64) uintptr { return r.note("release", h) },
-	} {
-		d.fn[s] = purego.NewCallback(fn)
-	}
-	return d
-}
-
-// What an allocation is made of, and that each part goes, the last first, even where another
-// one cannot.
-func TestAllocationIsUndone(t *testing.T) {
-	const size, at = 4 << 20, 0x7000000
-	build := []string{
-		fmt.Sprint("create ", size, " 0"),
-		fmt.Sprint("reserve ", size, " 0 0 0"),
-		fmt.Sprint("map ", at, " ", size, " 0 77 0"),
-		fmt.Sprint("access ", at, " ", size, " [1 5 3] 1"),
-	}
-	undo := []string{fmt.Sprint("unmap ", at, " ", size), fmt.Sprint("free ", at, " ", size), "release 77"}
-	r := &recorder{t: t}
-	d := r.allocator()
-	for made, name := range []string{"create", "reserve", "map", "access", "nothing"} {
-		for _, stuck := range [][]string{nil, {"unmap"}, {"free"}, {"release"}, {"unmap", "free", "release"}} {
-			r.calls, r.refused = nil, map[string]Result{name: ErrNotPermitted}
-			for _, s := range stuck {
-				r.refused[s] = ErrUnknown
-			}
-			a := &Allocation{driver: d, device: 5, size: size}
-			var err error
-			lines := cudatest.Lines(t, func() {
-				err = a.build(&AllocationProp{Type: 1, RequestedHandleTypes: 1, Location: Location{1, 5}})
-			})
-			if name == "nothing" {
-				require.NoError(t, err)
-				require.Equal(t, build, r.calls)
-				require.Empty(t, lines)
-				require.Equal(t, []uint64{at, size}, []uint64{a.Ptr(), a.Size()})
-				r.calls = nil
-				err = a.Free()
-				require.Equal(t, undo, r.calls)
-				for call, s := range map[string]symbol{"unmap": symMemUnmap, "free": symMemAddressFree, "release": symMemRelease} {
-					require.Equal(t, slices.Contains(stuck, call), strings.Contains(fmt.Sprint(err), names[s]), err)
-				}
-				continue
-			}
-			require.ErrorIs(t, err, ErrNotPermitted, name)
-			wanted := slices.Concat(build[:made+1], undo[3-made:])
-			require.Equal(t, wanted, r.calls, "%s fails, and %v", name, stuck)
-			lost := 0
-			for _, call := range r.calls[made+1:] {
-				call, _, _ = strings.Cut(call, " ")
-				if slices.Contains(stuck, call) {
-					lost++
-				}
-			}
-			require.Equal(t, lost, strings.Count(lines, "WARN: GPU memory is lost: cuMem"), lines)
-			require.Equal(t, lost, strings.Count(lines, "\n"), lines)
-		}
-	}
 }
 
 func TestFreeGoesOnAfterAFailure(t *testing.T) {

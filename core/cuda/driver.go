@@ -44,7 +44,6 @@ const (
 	symMemGetHandleForAddressRange
 	symIPCGetMemHandle
 	symMemRetainAllocationHandle
-	symMemGetAllocationPropertiesFromHandle
 	symMemExportToShareableHandle
 	symMemGetAllocationGranularity
 	symMemCreate
@@ -71,45 +70,44 @@ const (
 // names has the names that libcuda.so.1 exports. A suffix names the revision of the
 // function's ABI. The calls below pass the arguments of that revision.
 var names = [symbolCount]string{
-	symInit:                                 "cuInit",
-	symDriverGetVersion:                     "cuDriverGetVersion",
-	symDeviceGetCount:                       "cuDeviceGetCount",
-	symDeviceGet:                            "cuDeviceGet",
-	symDeviceGetAttribute:                   "cuDeviceGetAttribute",
-	symDeviceGetPCIBusID:                    "cuDeviceGetPCIBusId",
-	symCtxPushCurrent:                       "cuCtxPushCurrent_v2",
-	symCtxPopCurrent:                        "cuCtxPopCurrent_v2",
-	symDevicePrimaryCtxRetain:               "cuDevicePrimaryCtxRetain",
-	symDevicePrimaryCtxRelease:              "cuDevicePrimaryCtxRelease_v2",
-	symDevicePrimaryCtxGetState:             "cuDevicePrimaryCtxGetState",
-	symPointerGetAttribute:                  "cuPointerGetAttribute",
-	symPointerGetAttributes:                 "cuPointerGetAttributes",
-	symPointerSetAttribute:                  "cuPointerSetAttribute",
-	symMemGetAddressRange:                   "cuMemGetAddressRange_v2",
-	symMemGetHandleForAddressRange:          ExportName,
-	symIPCGetMemHandle:                      "cuIpcGetMemHandle",
-	symMemRetainAllocationHandle:            "cuMemRetainAllocationHandle",
-	symMemGetAllocationPropertiesFromHandle: "cuMemGetAllocationPropertiesFromHandle",
-	symMemExportToShareableHandle:           "cuMemExportToShareableHandle",
-	symMemGetAllocationGranularity:          "cuMemGetAllocationGranularity",
-	symMemCreate:                            "cuMemCreate",
-	symMemRelease:                           "cuMemRelease",
-	symMemAddressReserve:                    "cuMemAddressReserve",
-	symMemAddressFree:                       "cuMemAddressFree",
-	symMemMap:                               "cuMemMap",
-	symMemUnmap:                             "cuMemUnmap",
-	symMemSetAccess:                         "cuMemSetAccess",
-	symStreamCreate:                         "cuStreamCreate",
-	symStreamDestroy:                        "cuStreamDestroy_v2",
-	symStreamSynchronize:                    "cuStreamSynchronize",
-	symMemAlloc:                             "cuMemAlloc_v2",
-	symMemcpyHtoDAsync:                      "cuMemcpyHtoDAsync_v2",
-	symMemcpyDtoHAsync:                      "cuMemcpyDtoHAsync_v2",
-	symStreamWriteValue32:                   "cuStreamWriteValue32_v2",
-	symMemHostRegister:                      "cuMemHostRegister_v2",
-	symMemHostUnregister:                    "cuMemHostUnregister",
-	symMemHostGetDevicePointer:              "cuMemHostGetDevicePointer_v2",
-	symThreadExchangeStreamCaptureMode:      "cuThreadExchangeStreamCaptureMode",
+	symInit:                            "cuInit",
+	symDriverGetVersion:                "cuDriverGetVersion",
+	symDeviceGetCount:                  "cuDeviceGetCount",
+	symDeviceGet:                       "cuDeviceGet",
+	symDeviceGetAttribute:              "cuDeviceGetAttribute",
+	symDeviceGetPCIBusID:               "cuDeviceGetPCIBusId",
+	symCtxPushCurrent:                  "cuCtxPushCurrent_v2",
+	symCtxPopCurrent:                   "cuCtxPopCurrent_v2",
+	symDevicePrimaryCtxRetain:          "cuDevicePrimaryCtxRetain",
+	symDevicePrimaryCtxRelease:         "cuDevicePrimaryCtxRelease_v2",
+	symDevicePrimaryCtxGetState:        "cuDevicePrimaryCtxGetState",
+	symPointerGetAttribute:             "cuPointerGetAttribute",
+	symPointerGetAttributes:            "cuPointerGetAttributes",
+	symPointerSetAttribute:             "cuPointerSetAttribute",
+	symMemGetAddressRange:              "cuMemGetAddressRange_v2",
+	symMemGetHandleForAddressRange:     ExportName,
+	symIPCGetMemHandle:                 "cuIpcGetMemHandle",
+	symMemRetainAllocationHandle:       "cuMemRetainAllocationHandle",
+	symMemExportToShareableHandle:      "cuMemExportToShareableHandle",
+	symMemGetAllocationGranularity:     "cuMemGetAllocationGranularity",
+	symMemCreate:                       "cuMemCreate",
+	symMemRelease:                      "cuMemRelease",
+	symMemAddressReserve:               "cuMemAddressReserve",
+	symMemAddressFree:                  "cuMemAddressFree",
+	symMemMap:                          "cuMemMap",
+	symMemUnmap:                        "cuMemUnmap",
+	symMemSetAccess:                    "cuMemSetAccess",
+	symStreamCreate:                    "cuStreamCreate",
+	symStreamDestroy:                   "cuStreamDestroy_v2",
+	symStreamSynchronize:               "cuStreamSynchronize",
+	symMemAlloc:                        "cuMemAlloc_v2",
+	symMemcpyHtoDAsync:                 "cuMemcpyHtoDAsync_v2",
+	symMemcpyDtoHAsync:                 "cuMemcpyDtoHAsync_v2",
+	symStreamWriteValue32:              "cuStreamWriteValue32_v2",
+	symMemHostRegister:                 "cuMemHostRegister_v2",
+	symMemHostUnregister:               "cuMemHostUnregister",
+	symMemHostGetDevicePointer:         "cuMemHostGetDevicePointer_v2",
+	symThreadExchangeStreamCaptureMode: "cuThreadExchangeStreamCaptureMode",
 }
 
 // ExportName is the function that exports memory as a dma-buf. A Loader finds with it how its
@@ -433,13 +431,6 @@ func (d *Driver) MemRetainAllocationHandle(addr uint64) (MemHandle, error) {
 	var h MemHandle
 	err := d.call(symMemRetainAllocationHandle, &h, addr)
 	return h, err
-}
-
-// MemGetAllocationProperties says how the allocation was created.
-func (d *Driver) MemGetAllocationProperties(h MemHandle) (AllocationProp, error) {
-	var p AllocationProp
-	err := d.call(symMemGetAllocationPropertiesFromHandle, &p, h)
-	return p, err
 }
 
 // MemExport exports the allocation as a POSIX file descriptor with FD_CLOEXEC set. It

@@ -2,29 +2,9 @@ package cuda
 
 import (
 	"errors"
-	"fmt"
 
 	"gdrapi/core/log"
-
-	"golang.org/x/sys/unix"
 )
-
-// DeviceOf gives the ordinal of the device that has the memory at addr. It returns
-// EINVAL where addr is no device pointer.
-func (d *Driver) DeviceOf(addr uint64) (int, error) {
-	ordinal, err := d.PointerAttribute(DeviceOrdinal, addr)
-	switch {
-	case errors.Is(err, ErrNotInitialized):
-		return 0, notInitialized(addr, err)
-	case errors.Is(err, ErrInvalidValue):
-		return 0, fmt.Errorf("%#x is no CUDA device pointer (%w)", addr, err)
-	case err != nil:
-		return 0, err
-	case ordinal < 0:
-		return 0, fmt.Errorf("%#x is on no CUDA device: %w", addr, unix.EINVAL)
-	}
-	return ordinal, nil
-}
 
 // SetSyncMemops makes CUDA complete synchronous copies to and from memory before they
 // return. So the CPU's mapping never shows bytes from before such a copy. It does so for m,
