@@ -65,7 +65,7 @@ func (d *Driver) newGPU(ordinal int, m Machine) *GPU {
 	g.ID = g.Domain<<16 | uint32(g.Bus)<<8 | uint32(g.Slot)
 	g.ordinal, g.machine = ordinal, m
 	g.Answer, g.Space = MapAnswer(2, 2), spaceVideo // write-combined, through BAR1
-	g.Device = 0x2335 // H200
+	g.Device = 0x2335                               // H200
 	switch {
 	case g.coherent():
 		g.Flags, g.Answer, g.Device = IDATS, MapAnswer(0, 6), 0x2342 // GH200
