@@ -41,11 +41,10 @@ static const size_t read_sizes[ALL_SIZES] = {
 static void impl_write(struct bench_op *op, size_t count)
 {
 	const struct copy_impl *impl = op->user;
-	static _Atomic uint64_t busy;
 
 	for (; count; count--) {
 		if (op->size <= COPY_LINE) {
-			impl->write[op->size](&busy, op->dev, op->host);
+			impl->write[op->size](op->dev, op->host);
 			continue;
 		}
 		impl->to(op->dev, op->host, op->size);
@@ -57,11 +56,9 @@ static void impl_read(struct bench_op *op, size_t count)
 {
 	const struct copy_impl *impl = op->user;
 
-	static _Atomic uint64_t busy;
-
 	for (; count; count--) {
 		if (op->size <= COPY_LINE) {
-			impl->read(op->host, op->dev, op->size, &busy);
+			impl->read(op->host, op->dev, op->size);
 			continue;
 		}
 		copy_fence_read_begin();
