@@ -191,11 +191,6 @@ func (c *fakeCUDA) pool(ordinal int, before, size uint64) *fakeAlloc {
 	return c.add(a)
 }
 
-// beside is another allocation in the objects of a, that many bytes after it.
-func (c *fakeCUDA) beside(a *fakeAlloc, after, size uint64) *fakeAlloc {
-	return c.add(&fakeAlloc{kind: a.kind, ordinal: a.ordinal, parts: a.parts, start: a.start + after, size: size})
-}
-
 // of makes memory of the other kinds.
 func (c *fakeCUDA) of(kind fakeKind, size uint64) *fakeAlloc {
 	c.mu.Lock()

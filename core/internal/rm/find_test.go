@@ -88,20 +88,6 @@ func TestIPCHandleThatFails(t *testing.T) {
 	w.end()
 }
 
-// Exports are known to be right before there is a handle. The first handle decides.
-func TestIPCHandleAfterTheExports(t *testing.T) {
-	for differs, want := range []verdict{right, wrong} {
-		w := newWorld(t)
-		w.rm.fail("cuIpcGetMemHandle", 1, errOwn)
-		require.NoError(t, w.pinned(w.cuda.vmm(0, false, []uint64{2 * mib}).start, 1).Unpin())
-		require.Equal(t, []verdict{right, untried}, []verdict{w.verdict(byExport), w.verdict(byIPC)})
-		w.cuda.ipcWord[ipcOffset] = uint32(differs) * 4096
-		require.NoError(t, w.pinned(w.cuda.memAlloc(0, 2*mib).start, 1).Unpin())
-		require.Equal(t, []verdict{right, want}, []verdict{w.verdict(byExport), w.verdict(byIPC)})
-		w.end()
-	}
-}
-
 // Why exports cannot be watched, and what can be found without that.
 func TestWithoutTheWatch(t *testing.T) {
 	for _, c := range []struct {
@@ -197,30 +183,6 @@ func TestExportsThatAreNotKnown(t *testing.T) {
 	}
 }
 
-// An offset before the object's start is invalid.
-func TestPlaceBeforeTheObject(t *testing.T) {
-	w := newWorld(t)
-	w.proven()
-	w.cuda.memAlloc(0, 8192)
-	a := w.cuda.memAlloc(0, 512)
-	w.cuda.seen = func(s *Seen) { s.Offset = 0 } // of a page 8 KiB further on
-	w.notPinned(a.start, 1, unix.EINVAL, "before the memory")
-	w.end()
-}
-
-func TestIPCHandleOfNothing(t *testing.T) {
-	for _, word := range []int{ipcClient, ipcObject} {
-		w := blind(t)
-		a := w.cuda.memAlloc(0, 512)
-		words, err := w.cuda.IPCHandle(a.start)
-		require.NoError(t, err)
-		w.cuda.ipcWord[word] = -words[word] // it is 0 then
-		w.notPinned(a.start, 1, unix.ENOTSUP, "cannot be watched, and CUDA gives no IPC handle")
-		require.Zero(t, w.rm.count("DUP_OBJECT"))
-		w.end()
-	}
-}
-
 func TestOutOfDescriptors(t *testing.T) {
 	w := newWorld(t)
 	a := w.cuda.vmm(0, true, []uint64{2 * mib})
@@ -237,46 +199,6 @@ func TestOutOfDescriptors(t *testing.T) {
 	w.end()
 }
 
-// Neighbours are one span if they touch in one object, and only then.
-func TestJoin(t *testing.T) {
-	left := span{place: place{client: 1, object: 2, offset: 0x1000}, first: 0x20000, end: 0x30000}
-	right := span{place: place{client: 1, object: 2, offset: 0x11000}, first: 0x30000, end: 0x50000}
-	require.Equal(t, []span{{place: left.place, first: 0x20000, end: 0x50000}}, join([]span{left}, []span{right}))
-	for _, p := range []place{{1, 3, 0x11000}, {2, 2, 0x11000}, {1, 2, 0x12000}} {
-		other := right
-		other.place = p
-		require.Equal(t, []span{left, other}, join([]span{left}, []span{other}))
-	}
-}
-
-// The memory of a range is in smaller pieces than CUDA makes.
-func TestPiecesThatAreTooSmall(t *testing.T) {
-	w := newWorld(t)
-	w.proven()
-	w.cuda.noMappings = true
-	a := w.cuda.vmm(0, false, []uint64{2 * mib})
-	n := uint64(0)
-	w.cuda.seen = func(s *Seen) { n++; s.Offset += n << 30 }
-	w.notPinned(a.start, a.size, unix.ENOTSUP, "smaller than CUDA's least")
-	w.end()
-}
-
-// The last byte is the first one of another object.
-func TestSearchToTheFirstByteOfAnObject(t *testing.T) {
-	for _, noMappings := range []bool{false, true} {
-		w := newWorld(t)
-		w.cuda.noMappings = noMappings
-		a := w.cuda.vmm(0, false, []uint64{2 * mib, 2 * mib, 2 * mib})
-		for objects, size := range map[int]uint64{1: 2 * mib, 2: 2*mib + 1, 3: 4*mib + 1} {
-			p := w.pinned(a.start, size)
-			require.Len(t, p.extents, objects, "%d bytes", size)
-			w.cycle(p)
-			require.NoError(t, p.Unpin())
-		}
-		w.end()
-	}
-}
-
 // A driver whose mappings have no bytes, or end before they begin.
 func TestMappingsThatDoNotEnd(t *testing.T) {
 	for _, size := range []uint64{0, 1} {
@@ -289,29 +211,6 @@ func TestMappingsThatDoNotEnd(t *testing.T) {
 			}
 		}
 		w.notPinned(a.start, a.size, unix.EIO, "maps")
-		w.end()
-	}
-}
-
-// The search halves the unknown part. It does not ask for each 2 MiB.
-func TestSearchIsShort(t *testing.T) {
-	for _, c := range []struct {
-		sizes   []uint64
-		watched int
-	}{
-		{[]uint64{128 * mib}, 2},
-		{[]uint64{64 * mib, 64 * mib}, 5},
-		{[]uint64{64 * mib, 32 * mib, 32 * mib}, 8},
-	} {
-		w := newWorld(t)
-		w.cuda.noMappings = true
-		require.NoError(t, w.pinned(w.cuda.memAlloc(0, mib).start, 4096).Unpin())
-		before := w.rm.count("watch")
-		a := w.cuda.vmm(0, false, c.sizes)
-		p := w.pinned(a.start, a.size)
-		require.Len(t, p.extents, len(c.sizes))
-		require.Equal(t, before+c.watched, w.rm.count("watch"), "%v", c.sizes)
-		require.NoError(t, p.Unpin())
 		w.end()
 	}
 }

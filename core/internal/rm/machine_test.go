@@ -1,7 +1,6 @@
 package rm
 
 import (
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -10,7 +9,6 @@ import (
 	"testing"
 
 	"gdrapi/core/backend"
-	"gdrapi/core/cuda/cudatest"
 	"gdrapi/tests/doubles/nvrm"
 
 	"github.com/stretchr/testify/require"
@@ -123,56 +121,6 @@ func TestHostPagesOf64KiB(t *testing.T) {
 	require.Empty(t, f.calls)
 }
 
-// Where BAR1 has no range that is large enough, drivers before 565 map parts. Later ones
-// do that themselves, so what they refuse stays refused.
-func TestPartsWhereBAR1IsInPieces(t *testing.T) {
-	for _, c := range []struct {
-		version string
-		windows int
-		err     error
-	}{
-		{"535.288.01", 1 + 3, nil},
-		{"560.35.03", 1 + 3, nil},
-		{"564.1", 1 + 3, nil},
-		{"565.57.01", 1, unix.ENOMEM},
-		{"", 1, unix.ENOMEM},
-	} {
-		for _, s := range []status{statusInsufficient, statusNoMemory} {
-			w := newWorld(t)
-			w.rm.VersionText = c.version
-			if c.version == "" {
-				w.rm.fail("VERSION", 1, unix.EINVAL)
-			}
-			a := w.cuda.memAlloc(0, 5*mib)
-			p := w.pinned(a.start, 5*mib)
-			before := w.rm.count("MAP_MEMORY")
-			w.rm.fail("MAP_MEMORY", 1, s)
-			va, _, err := p.Map(5*mib, backend.None)
-			require.ErrorIs(t, err, c.err, c.version)
-			require.Equal(t, c.windows, w.rm.count("MAP_MEMORY")-before, c.version)
-			if err == nil {
-				w.checkBytes(va, a.start, 5*mib)
-				require.NoError(t, unmap(p))
-			}
-			before = w.rm.count("MAP_MEMORY")
-			w.rm.fail("MAP_MEMORY", 1, s)
-			_, _, err = p.Map(2*mib, backend.None)
-			require.ErrorIs(t, err, unix.ENOMEM, "there are no smaller parts")
-			require.Equal(t, 1, w.rm.count("MAP_MEMORY")-before)
-			require.NoError(t, p.Unpin())
-			v := w.cuda.vmm(0, false, []uint64{2 * mib, 2 * mib})
-			p = w.pinned(v.start, v.size)
-			before = w.rm.count("MAP_MEMORY")
-			w.rm.fail("MAP_MEMORY", 1, s)
-			_, _, err = p.Map(v.size, backend.None)
-			require.ErrorIs(t, err, unix.ENOMEM, "nor of two objects")
-			require.Equal(t, 1, w.rm.count("MAP_MEMORY")-before)
-			require.NoError(t, p.Unpin())
-			w.end()
-		}
-	}
-}
-
 // Device memory is in the GPU or the system's. Anything else is refused, and is not
 // remembered.
 func TestAddressSpaces(t *testing.T) {
@@ -198,31 +146,6 @@ func TestAddressSpaces(t *testing.T) {
 	require.Equal(t, before, w.rm.count("RM_CONTROL 0xd01"), "asked once for a GPU")
 	require.NoError(t, p.Unpin())
 	w.end()
-}
-
-// Whether PCIe can be forced is known of a GPU that was pinned on.
-func TestForcePCIeAttributeAfterAPin(t *testing.T) {
-	for _, ats := range []bool{false, true} {
-		w := newWorld(t)
-		gpu := w.rm.GPUs[0]
-		if ats {
-			gpu.Flags, gpu.Answer = nvrm.IDATS, nvrm.MapAnswer(answerCoherent.mapping, answerCoherent.cache)
-		}
-		a := w.cuda.memAlloc(0, 2*mib)
-		p := w.pinned(a.start, 2*mib)
-		v, err := w.Attribute(backend.AttrForcePCIe)
-		require.NoError(t, err)
-		require.Equal(t, ats, v == 0)
-		q, err := w.Pin(backend.PinRequest{Addr: a.start, Size: 1, Flags: backend.PinForcePCIe})
-		if ats {
-			require.ErrorIs(t, err, unix.EINVAL)
-		} else {
-			require.NoError(t, err)
-			require.NoError(t, q.Unpin())
-		}
-		require.NoError(t, p.Unpin())
-		w.end()
-	}
 }
 
 // 4096 mappings are the host's.
@@ -261,108 +184,6 @@ func TestMapsLeft(t *testing.T) {
 	require.Equal(t, held, w.held())
 	require.NoError(t, pin.Unpin())
 	w.end()
-}
-
-// Each kind of machine, with drivers on both sides of each change: what gdr_open finds
-// before a GPU is open and after it, what a pin finds, and how memory is mapped.
-func TestMachines(t *testing.T) {
-	const mig, cc = "divided into instances", "confidential computing"
-	for _, c := range []struct {
-		gpu                    nvrm.Machine
-		from, to               int // drivers
-		opened, pinned, mapped string
-		opensAgain             string
-		got                    backend.MappingType
-		bar                    bool
-	}{
-		{gpu: "pcie", got: backend.WC, bar: true},
-		{gpu: "vgpu", got: backend.WC, bar: true},
-		{gpu: "grace", got: backend.Caching},
-		{gpu: "cdmm", from: 580, got: backend.Caching},
-		{gpu: "gb10", got: backend.WC},
-		{gpu: "mig", to: 549, pinned: "another process"},
-		{gpu: "mig", from: 550, opened: mig, pinned: mig, opensAgain: mig},
-		{gpu: "mig-empty", to: 549, got: backend.WC, bar: true},
-		{gpu: "mig-empty", from: 550, opened: mig, pinned: mig, opensAgain: mig},
-		{gpu: "cc", pinned: cc, opensAgain: cc},
-		{gpu: "ppcie", to: 549, mapped: "MAP_MEMORY"},
-		{gpu: "ppcie", from: 550, pinned: cc, opensAgain: cc},
-		{gpu: "tegra", opened: "no GPU that computes", pinned: "lists no GPU", opensAgain: "no GPU that computes"},
-	} {
-		for _, version := range []int{535, 550, 570, 575, 580, 590, 610} {
-			if version < c.from || c.to != 0 && version > c.to {
-				continue
-			}
-			what := fmt.Sprintf("%s, %d", c.gpu, version)
-			says := func(err error, line string) bool {
-				if line == "" {
-					require.NoError(t, err, what)
-				} else {
-					require.ErrorContains(t, err, line, what)
-					require.True(t, errors.Is(err, unix.ENOTSUP) || c.gpu == "tegra" && errors.Is(err, unix.ENODEV), what)
-				}
-				return line == ""
-			}
-			w := newWorld(t, c.gpu)
-			w.rm.setVersion(version)
-			w.allRight()
-			says(w.rm.probe(), c.opened)
-			require.Zero(t, w.rm.live(), what)
-			a := w.cuda.vmm(0, false, []uint64{2 * mib, 4 * mib})
-			p, err := w.Pin(backend.PinRequest{Addr: a.start + mib, Size: 3 * mib})
-			if says(err, c.pinned) {
-				va, got, err := p.Map(3*mib, backend.None)
-				if says(err, c.mapped) {
-					require.Equal(t, c.got, got, what)
-					require.Equal(t, c.bar, w.rm.barUsed() != 0, what)
-					w.checkBytes(va, a.start+mib, 3*mib)
-					require.NoError(t, unmap(p))
-				}
-				require.Equal(t, 2, w.held(), what)
-				require.NoError(t, p.Unpin())
-			}
-			require.Zero(t, w.held(), what)
-			says(w.rm.probe(), c.opensAgain)
-			w.end()
-		}
-	}
-}
-
-// GPUs of different kinds in one machine. Their minors, their instances and the driver's
-// list have other orders than CUDA's devices. The list has gaps.
-func TestGPUsOfDifferentKinds(t *testing.T) {
-	for _, kinds := range [][]nvrm.Machine{{"pcie", "gb10", "grace"}, {"grace", "pcie", "mig"}, {"mig-empty", "grace", "gb10", "pcie"}} {
-		w := newWorld(t, kinds...)
-		w.rm.answered = func(call string, b []byte) {
-			if call == "CARD_INFO" {
-				copy(b[72:], b)
-				clear(b[:72])
-			}
-		}
-		require.NoError(t, w.rm.probe())
-		coherent := false
-		for i, kind := range kinds {
-			a := w.cuda.memAlloc(i, 3*mib)
-			if kind == "mig" || kind == "mig-empty" {
-				w.notPinned(a.start, 1, unix.ENOTSUP, at(w.rm.GPUs[i]).String())
-				continue
-			}
-			coherent = coherent || kind != "pcie"
-			p := w.pinned(a.start, a.size)
-			w.cycleAs(p, map[nvrm.Machine]backend.MappingType{"pcie": backend.WC, "gb10": backend.WC, "grace": backend.Caching}[kind])
-			require.NoError(t, p.Unpin())
-			_, err := w.Pin(backend.PinRequest{Addr: a.start, Size: 1, Flags: backend.PinForcePCIe})
-			require.Equal(t, kind != "pcie", errors.Is(err, unix.EINVAL), "%s: %v", kind, err)
-			w.session.mu.Lock()
-			for range 20 { // a map has no order
-				any, known := w.session.client.anyCoherent()
-				require.Equal(t, []bool{coherent, true}, []bool{any, known})
-			}
-			w.session.mu.Unlock()
-		}
-		require.NoError(t, w.Close())
-		require.Zero(t, w.rm.live(), "the closed client takes its pins along")
-	}
 }
 
 // Whether a GPU is coherent with the CPU is known before it is pinned on, and with what programs
@@ -424,105 +245,6 @@ func TestCoherentMachine(t *testing.T) {
 		told(c.want || last.Flags != 0)
 		require.NoError(t, p.Unpin())
 		w.end()
-	}
-}
-
-// On a coherent GPU whose pages are no neighbours, no part of an object crosses one of its
-// pages, wherever the buffer begins.
-func TestPartsOfAScatteredObject(t *testing.T) {
-	for _, version := range []int{589, 590} {
-		for _, pages := range []uint64{0, 2 * mib, 4096, 3 * mib} { // 0: as the driver says; the last two are none
-			for _, c := range []struct {
-				from, size uint64
-				windows    int
-				usual      int // of pages of 2 MiB
-			}{
-				{0, 6 * mib, 3, 3},
-				{mib + mib/2, 3 * mib, 3, 3},
-				{2*mib - gpuPage, 2 * gpuPage, 2, 2},
-				{5*mib + mib/2, mib / 2, 1, 1},
-				{4 * mib, 2 * mib, 1, 1},
-				{0, 12 * mib, 3 + 32 + 2, 3 + 1 + 2},
-				{3 * mib, 4*mib + gpuPage, 2 + 17, 2 + 1},
-			} {
-				if pages != 0 {
-					c.windows = c.usual
-				}
-				w := newWorld(t, "grace")
-				w.rm.Scattered = true
-				w.rm.setVersion(version)
-				w.rm.answered = func(call string, b []byte) {
-					if call == "RM_CONTROL 0x410118" && pages != 0 {
-						order.PutUint64(params(b), pages)
-					}
-				}
-				a := w.cuda.vmm(0, false, []uint64{6 * mib, 2 * mib, 4 * mib})
-				p := w.pinned(a.start+c.from, c.size)
-				held := w.held()
-				va, got, err := p.Map(c.size, backend.None)
-				require.NoError(t, err, "%+v", c)
-				require.Equal(t, backend.Caching, got)
-				require.Equal(t, held+c.windows+1, w.held(), "%d, %+v", pages, c)
-				w.checkBytes(va, p.first, c.size)
-				require.NoError(t, unmap(p))
-				require.True(t, cudatest.Faults(va) && cudatest.Faults(va+uintptr(c.size-8)))
-				require.Equal(t, held, w.held(), "%+v", c)
-				require.NoError(t, p.Unpin())
-				w.end()
-			}
-		}
-	}
-}
-
-// How memory of the system is cached. A driver that does not say gets WC's fences.
-func TestTypesOfSystemMemory(t *testing.T) {
-	for attr, want := range []backend.MappingType{
-		backend.WC, backend.Caching, backend.WC, backend.Caching, backend.Caching, backend.Caching, backend.WC, backend.WC,
-	} {
-		w := newWorld(t, "gb10")
-		w.rm.PhysAttr = uint32(attr)
-		p := w.pinned(w.cuda.memAlloc(0, 3*mib).start, 3*mib)
-		w.cycleAs(p, want)
-		w.rm.fail("RM_CONTROL 0x410110", 1, statusNotSupported)
-		w.cycle(p)
-		require.NoError(t, p.Unpin())
-		w.end()
-	}
-}
-
-// What the list of active devices says of a GPU, up to the last entry.
-func TestDivided(t *testing.T) {
-	const gpu, other = 0x11700, 0x11701
-	for _, c := range []struct {
-		n, at    uint32
-		id       uint32
-		instance uint32
-		divided  bool
-		known    bool
-	}{
-		{1, 0, gpu, noInstance, false, true},
-		{1, 0, gpu, 0, true, true},
-		{2, 1, gpu, 5, true, true},
-		{2, 1, other, noInstance, true, true}, // and has no instance
-		{2, 2, gpu, noInstance, true, true},   // past the end
-		{256, 255, gpu, noInstance, false, true},
-		{257, 0, gpu, 5, false, false},
-	} {
-		f := newRM(t)
-		f.answered = func(call string, b []byte) {
-			if call == "RM_CONTROL 0x288" {
-				p := params(b)
-				clear(p)
-				order.PutUint32(p, c.n)
-				order.PutUint32(p[4+12*min(c.at, 255):], c.id)
-				order.PutUint32(p[8+12*min(c.at, 255):], c.instance)
-			}
-		}
-		client, err := newClient(f)
-		require.NoError(t, err)
-		is, known := client.divided()
-		require.Equal(t, []bool{c.divided, c.known}, []bool{is(gpu), known}, "%+v", c)
-		require.NoError(t, client.close())
 	}
 }
 

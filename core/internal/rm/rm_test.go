@@ -3,13 +3,11 @@ package rm
 import (
 	"errors"
 	"fmt"
-	"runtime"
 	"slices"
 	"testing"
 	"unsafe"
 
 	"gdrapi/core/backend"
-	"gdrapi/core/backend/backendtest"
 	"gdrapi/core/cuda/cudatest"
 	"gdrapi/tests/doubles/nvrm"
 
@@ -147,94 +145,6 @@ func (w *world) cycleAs(p *pin, want backend.MappingType) {
 	require.NoError(w.t, unmap(p))
 }
 
-func TestWholeLife(t *testing.T) {
-	w := newWorld(t)
-	a := w.cuda.memAlloc(0, 3*mib)
-	fds := cudatest.FDs(t)
-	p := w.pinned(a.start, 70000)
-	info, err := p.Info()
-	require.NoError(t, err)
-	require.Equal(t, backend.Info{VA: a.start, MappedSize: 2 << 16, PageSize: 1 << 16}, info)
-	require.Equal(t, [][2]uint64{{a.start, a.start + 70000}}, w.cuda.synced)
-	flag, err := p.CallbackFlag()
-	require.NoError(t, err)
-	require.Zero(t, flag)
-
-	for range 2 {
-		va, got, err := p.Map(2<<16, backend.None)
-		require.NoError(t, err)
-		require.Equal(t, backend.WC, got)
-		require.Contains(t, cudatest.VMFlags(t, va), "dc", "not for forked children")
-		w.checkBytes(va, a.start, 2<<16)
-		_, _, err = p.Map(1<<16, backend.None)
-		require.ErrorIs(t, err, unix.EINVAL, "mapped already")
-		require.NoError(t, unmap(p))
-		require.True(t, cudatest.Faults(va))
-		require.ErrorIs(t, unmap(p), unix.EINVAL)
-	}
-	require.NoError(t, p.Unpin())
-	require.Zero(t, w.rm.count("reserve"), "one object needs no range of addresses")
-	require.Zero(t, w.held())
-	require.Equal(t, 4, w.rm.live(), "the client and the device, each with a descriptor, until the session ends")
-	w.end()
-	require.NoError(t, w.Close(), "with no client")
-	require.Equal(t, fds, cudatest.FDs(t))
-	require.Zero(t, w.rm.barUsed())
-}
-
-func TestEveryKindOfMemory(t *testing.T) {
-	two := []uint64{2 * mib, 2 * mib}
-	for _, c := range []struct {
-		what string
-		make func(c *fakeCUDA) *fakeAlloc
-		err  error
-	}{
-		{"cuMemAlloc of 100 B", func(c *fakeCUDA) *fakeAlloc { return c.memAlloc(0, 100) }, nil},
-		{"cuMemAlloc of 1 B", func(c *fakeCUDA) *fakeAlloc { return c.memAlloc(0, 1) }, nil},
-		{"cuMemAlloc of 1000 B", func(c *fakeCUDA) *fakeAlloc { return c.memAlloc(0, 1000) }, nil},
-		{"cuMemAlloc of 64 KiB", func(c *fakeCUDA) *fakeAlloc { return c.memAlloc(0, 1<<16) }, nil},
-		{"cuMemAlloc of 3 MiB", func(c *fakeCUDA) *fakeAlloc { return c.memAlloc(0, 3*mib) }, nil},
-		{"cuMemAlloc of 1 GiB", func(c *fakeCUDA) *fakeAlloc { return c.memAlloc(0, 1<<30) }, nil},
-		{"the second GPU", func(c *fakeCUDA) *fakeAlloc { return c.memAlloc(1, 3*mib) }, nil},
-		{"pool", func(c *fakeCUDA) *fakeAlloc { return c.pool(0, mib, 5*mib) }, nil},
-		{"pool of 100 MiB", func(c *fakeCUDA) *fakeAlloc { return c.pool(1, 0, 100*mib) }, nil},
-		{"VMM", func(c *fakeCUDA) *fakeAlloc { return c.vmm(0, false, two[:1]) }, nil},
-		{"VMM with descriptors", func(c *fakeCUDA) *fakeAlloc { return c.vmm(0, true, two[:1]) }, nil},
-		{"VMM of 2 objects", func(c *fakeCUDA) *fakeAlloc { return c.vmm(0, false, two) }, nil},
-		{"VMM of 3 objects", func(c *fakeCUDA) *fakeAlloc { return c.vmm(0, false, []uint64{6 * mib, 2 * mib, 4 * mib}) }, nil},
-		{"VMM of 5 objects", func(c *fakeCUDA) *fakeAlloc {
-			return c.vmm(1, true, []uint64{2 * mib, 2 * mib, 8 * mib, 2 * mib, 4 * mib})
-		}, nil},
-		{"VMM A, B, A", func(c *fakeCUDA) *fakeAlloc { return c.vmm(0, false, two, 0, 1, 0) }, nil},
-		{"VMM A, A", func(c *fakeCUDA) *fakeAlloc { return c.vmm(0, false, two, 0, 0) }, nil},
-		{"VMM A, A, B, A, A", func(c *fakeCUDA) *fakeAlloc { return c.vmm(0, false, two, 0, 0, 1, 0, 0) }, nil},
-		{"managed", func(c *fakeCUDA) *fakeAlloc { return c.of(managed, mib) }, unix.EINVAL},
-		{"host", func(c *fakeCUDA) *fakeAlloc { return c.of(host, mib) }, unix.EINVAL},
-		{"imported by IPC", func(c *fakeCUDA) *fakeAlloc { return c.of(imported, mib) }, unix.ENOTSUP},
-	} {
-		t.Run(c.what, func(t *testing.T) {
-			w := newWorld(t)
-			w.cuda.memAlloc(0, 300) // a neighbour of a small buffer
-			w.cuda.memAlloc(0, 1<<16)
-			a := c.make(w.cuda)
-			if c.err != nil {
-				w.notPinned(a.start, a.size, c.err, "")
-				w.end()
-				return
-			}
-			// Whole pages. The rest of this test maps them.
-			start := a.start &^ (gpuPage - 1)
-			p := w.pinned(start, a.end()-start)
-			w.cycle(p)
-			w.cycle(p)
-			require.NoError(t, p.Unpin())
-			require.Zero(t, w.held())
-			w.end()
-			w.cuda.free(a)
-		})
-	}
-}
-
 // Part of the buffer is pinned, and part of the pin is mapped.
 func TestParts(t *testing.T) {
 	const unit = 2 * mib
@@ -275,159 +185,6 @@ func TestParts(t *testing.T) {
 	}
 }
 
-// Windows are whole GPU pages. As with gdrdrv they may begin before a small buffer and
-// end after it.
-func TestWindowsAroundSmallBuffers(t *testing.T) {
-	w := newWorld(t)
-	w.cuda.memAlloc(0, 70000)
-	gone := w.cuda.memAlloc(0, 512)
-	small := w.cuda.memAlloc(0, 256)
-	w.cuda.memAlloc(0, 512)
-	require.NotZero(t, small.start%gpuPage)
-	page := small.start &^ (gpuPage - 1)
-	for _, c := range []struct{ addr, size, asked uint64 }{
-		{small.start, small.size, small.start},
-		{small.start + 100, 1, small.start + 100},
-		{page, gpuPage, page},
-		{small.start &^ 4095, 4096, small.start &^ 4095},
-		{small.start, 4096, small.start}, // with the neighbour's bytes
-	} {
-		p := w.pinned(c.addr, c.size)
-		require.Equal(t, page, p.first, "%+v", c)
-		require.Equal(t, [2]uint64{c.asked, c.addr + c.size}, w.cuda.synced[len(w.cuda.synced)-1])
-		w.cycle(p)
-		require.NoError(t, p.Unpin())
-	}
-
-	// There is nothing before the buffer any more.
-	w.cuda.free(gone)
-	p := w.pinned(gone.start, 1024)
-	require.Equal(t, [2]uint64{small.start, gone.start + 1024}, w.cuda.synced[len(w.cuda.synced)-1], "the first address that CUDA knows")
-	require.NoError(t, p.Unpin())
-	w.end()
-}
-
-// CUDA does not say where a page lies that begins in free space. Another page of the same
-// object tells it.
-func TestPoolsPageThatBeginsInFreeSpace(t *testing.T) {
-	const block = 32 * mib
-	type buffer struct{ at, size uint64 }
-	for _, c := range []struct {
-		what    string
-		mine    buffer
-		other   buffer
-		pinned  bool
-		unknown bool // where the driver does not say how large the object is
-	}{
-		{"a neighbour on the page before", buffer{mib + 512, 1024}, buffer{mib - 4096, 512}, true, false},
-		{"a neighbour on the next page", buffer{mib + 512, 1024}, buffer{mib + 4096, 512}, true, false},
-		{"a neighbour far before", buffer{31*mib + 512, 1024}, buffer{0, 512}, true, true},
-		{"a neighbour far behind", buffer{512, 1024}, buffer{block - 4096, 512}, true, true},
-		{"the buffer's own second page", buffer{mib + 512, 8192}, buffer{mib + 128<<10, 512}, true, false},
-		{"none that begins a page", buffer{mib + 512, 1024}, buffer{mib + 8192 + 512, 512}, false, false},
-		{"one in another object", buffer{block - 2048, 1024}, buffer{block, 512}, false, false},
-	} {
-		for _, noMappings := range []bool{false, true} {
-			w := newWorld(t)
-			w.cuda.noMappings = noMappings
-			whole := w.cuda.pool(0, 0, 2*block)
-			a := w.cuda.beside(whole, c.mine.at, c.mine.size)
-			w.cuda.beside(whole, c.other.at, c.other.size)
-			w.cuda.free(whole)
-			page := a.start &^ (gpuPage - 1)
-			for _, r := range []buffer{{a.start, a.size}, {page, a.start - page + 64}} {
-				if !c.pinned || noMappings && c.unknown {
-					w.notPinned(r.at, r.size, unix.ENOTSUP, "free space")
-					continue
-				}
-				p := w.pinned(r.at, r.size)
-				va, _, err := p.Map(p.size, backend.None)
-				require.NoError(t, err)
-				w.checkBytes(va+uintptr(a.start-p.first), a.start, a.size)
-				require.NoError(t, unmap(p))
-				require.NoError(t, p.Unpin())
-			}
-			w.end()
-		}
-	}
-}
-
-// The last GPU page of a buffer in a pool may reach past the buffer, but not further.
-func TestWindowsPastAPoolsBuffer(t *testing.T) {
-	for _, size := range []uint64{1, 300, 4096, 65536, 65536 + 1, 40*mib + 300, 31*mib - 1} {
-		w := newWorld(t)
-		a := w.cuda.pool(0, mib, size)
-		whole := (size + gpuPage - 1) &^ (gpuPage - 1)
-		for _, n := range []uint64{1, size, whole - 1, whole} {
-			p := w.pinned(a.start, n)
-			w.cycle(p)
-			require.NoError(t, p.Unpin())
-		}
-		for _, at := range []uint64{0, size / 2, size - 1} {
-			first := a.start + at
-			require.NoError(t, w.pinned(first, a.start+whole-first).Unpin(), "from %d of %d on", at, size)
-		}
-		for _, n := range []uint64{whole + 1, whole + 4096, whole + mib} {
-			w.notPinned(a.start, n, unix.EINVAL, "no device memory")
-		}
-		w.end()
-	}
-	w := newWorld(t)
-	inside := w.cuda.pool(0, mib+8192, 300) // begins and ends inside a GPU page, and is alone on it
-	for _, n := range []uint64{1, 300, 301, gpuPage - 8192} {
-		for _, w.cuda.noMappings = range []bool{true, false} {
-			require.NoError(t, w.pinned(inside.start, n).Unpin())
-		}
-	}
-	w.notPinned(inside.start, gpuPage-8191, unix.EINVAL, "no device memory")
-	v := w.cuda.vmm(0, true, []uint64{2 * mib})
-	w.notPinned(v.start, v.size+1, unix.EINVAL, "")
-	w.cuda.noMappings = true
-	w.rm.fail("MemoryAt", 2, errOwn) // the first call is of the buffer's start
-	w.notPinned(v.start, v.size, errOwn, "")
-	w.end()
-}
-
-// The first pin of a process: a buffer on a host page with freed buffers. An export of
-// the page fails.
-func TestPageThatBeginsInFreeSpace(t *testing.T) {
-	w := newWorld(t)
-	gone := w.cuda.memAlloc(0, 512)
-	small := w.cuda.memAlloc(0, 256)
-	w.cuda.pwrite(small.start, []byte("some bytes"))
-	w.cuda.free(gone)
-	p := w.pinned(small.start, small.size)
-	require.NoError(t, p.Unpin())
-	require.Equal(t, right, w.verdict(byIPC), "by memory of the library's own")
-	w.end()
-}
-
-func TestRangeOverTwoAllocations(t *testing.T) {
-	for _, open := range []func(*testing.T, ...nvrm.Machine) *world{newWorld, blind} {
-		w := open(t)
-		a := w.cuda.memAlloc(0, 2*mib)
-		w.cuda.next = a.end() // the next allocation lies beside it
-		b := w.cuda.memAlloc(0, 2*mib)
-		require.Equal(t, a.end(), b.start)
-		w.notPinned(a.start, 4*mib, unix.EINVAL, "end past the memory")
-		w.notPinned(a.start, 2*mib+1, unix.EINVAL, "end past the memory")
-		w.notPinned(a.end()-1, 2, unix.EINVAL, "end past the memory")
-		// 3 MiB are in an object of 4 MiB. No one else has the rest of the
-		// object.
-		c := w.cuda.memAlloc(0, 3*mib)
-		require.NoError(t, w.pinned(c.start, 4*mib).Unpin())
-		w.notPinned(c.start, 4*mib+1, unix.EINVAL, "end past the memory")
-		w.rm.fail("MAP_MEMORY", 1, unix.EMLINK)
-		w.notPinned(c.start, 4*mib, unix.EMLINK, "MAP_MEMORY")
-		for _, s := range []status{statusInvalidLimit, statusInvalidBase} {
-			w.rm.fail("MAP_MEMORY", 1, s)
-			w.notPinned(c.start, 4*mib+1, unix.EINVAL, "end past the memory")
-		}
-		require.NoError(t, w.pinned(a.start, 2*mib).Unpin())
-		w.end()
-	}
-}
-
 // A PCI domain has 32 bits.
 func TestGPUInALatePCIDomain(t *testing.T) {
 	for _, domain := range []uint32{0x10, 0x10000} {
@@ -446,36 +203,6 @@ func TestPinOfAllAddresses(t *testing.T) {
 	w.end()
 }
 
-func TestPinRefusesBadInput(t *testing.T) {
-	w := newWorld(t)
-	a := w.cuda.memAlloc(0, 2*mib)
-	v := w.cuda.vmm(0, false, []uint64{2 * mib})
-	for _, c := range []struct {
-		what string
-		req  backend.PinRequest
-		want error
-		line string
-	}{
-		{"no memory", backend.PinRequest{Addr: 4096, Size: 4096}, unix.EINVAL, "no device memory"},
-		{"absurdly more", backend.PinRequest{Addr: a.start, Size: 1<<64 - 1 - a.start}, unix.EINVAL, "end of the address space"},
-		{"more than the VMM range", backend.PinRequest{Addr: v.start, Size: 4 * mib}, unix.EINVAL, ""},
-	} {
-		_, err := w.Pin(c.req)
-		require.ErrorIs(t, err, c.want, c.what)
-		require.ErrorContains(t, err, c.line, c.what)
-		require.Zero(t, w.held(), c.what)
-	}
-	// Tokens have no effect here.
-	p, err := w.Pin(backend.PinRequest{Addr: a.start, Size: 1, Token: 7, VASpace: 9, Flags: backend.PinForcePCIe})
-	require.NoError(t, err)
-	for _, size := range []uint64{0, 2 << 16, 1 << 63} {
-		_, _, err = p.Map(size, backend.None)
-		require.ErrorIs(t, err, unix.EINVAL, "%d", size)
-	}
-	require.NoError(t, p.Unpin())
-	w.end()
-}
-
 func TestForcedPCIeOnACoherentGPU(t *testing.T) {
 	w := newWorld(t)
 	w.rm.coherent[w.rm.GPUs[0]] = true
@@ -484,58 +211,6 @@ func TestForcedPCIeOnACoherentGPU(t *testing.T) {
 	require.ErrorIs(t, err, unix.EINVAL)
 	require.ErrorContains(t, err, "PCIe")
 	w.end()
-}
-
-func TestMappingTypes(t *testing.T) {
-	for _, c := range []struct {
-		answer    answer
-		ats       bool
-		attribute bool                // CUDA says that the GPU is coherent
-		want, got backend.MappingType // got is told with err, too
-		err       error
-	}{
-		{answer: answer{2, 2}, got: backend.WC},
-		{answer: answer{2, 2}, want: backend.WC, got: backend.WC},
-		{answer: answer{2, 2}, want: backend.Caching, got: backend.WC, err: unix.ENOTSUP},
-		{answer: answer{2, 2}, want: backend.Device, got: backend.WC, err: unix.ENOTSUP},
-		{answer: answer{2, 2}, ats: true, got: backend.WC},
-		{answer: answer{2, 1}, got: backend.Device},
-		{answer: answer{2, 1}, want: backend.Device, got: backend.Device},
-		{answer: answer{0, 6}, ats: true, got: backend.Caching},
-		{answer: answer{0, 6}, attribute: true, got: backend.Caching},
-		{answer: answer{0, 6}, ats: true, want: backend.WC, got: backend.Caching, err: unix.ENOTSUP},
-		{answer: answer{0, 6}, err: unix.ENOTSUP},
-		{answer: answer{1, 6}, got: backend.WC}, // the fake does not say how it is cached
-		{answer: answer{0, 0}, ats: true, err: unix.ENOTSUP},
-		{answer: answer{0, 2}, err: unix.ENOTSUP},
-		{answer: answer{0, 5}, ats: true, err: unix.ENOTSUP},
-		{answer: answer{1, 2}, err: unix.ENOTSUP},
-		{answer: answer{2, 6}, ats: true, err: unix.ENOTSUP},
-		{answer: answer{3, 7}, want: backend.WC, err: unix.ENOTSUP},
-	} {
-		w := newWorld(t)
-		gpu := w.rm.GPUs[0]
-		gpu.Answer, w.rm.coherent[gpu] = nvrm.MapAnswer(c.answer.mapping, c.answer.cache), c.attribute
-		if c.ats {
-			gpu.Flags = nvrm.IDATS
-		}
-		a := w.cuda.vmm(0, false, []uint64{2 * mib, 2 * mib})
-		p := w.pinned(a.start, 4*mib)
-		_, got, err := p.Map(4*mib, c.want)
-		require.ErrorIs(t, err, c.err, "%+v", c)
-		if c.err == nil {
-			require.Equal(t, c.got, got, "%+v", c)
-			require.NoError(t, unmap(p))
-		} else if c.got != backend.None {
-			require.ErrorContains(t, err, fmt.Sprintf("mapping type %d was asked for, the NVIDIA driver gave type %d", c.want, c.got))
-		} else {
-			require.ErrorContains(t, err, fmt.Sprintf("the mapping %d and the cache type %d", c.answer.mapping, c.answer.cache))
-		}
-		require.Equal(t, 2, w.held(), "two objects, and nothing mapped")
-		require.ErrorIs(t, unmap(p), unix.EINVAL)
-		require.NoError(t, p.Unpin())
-		w.end()
-	}
 }
 
 // A mapping of another type than was asked for goes. That it cannot go is told, too.
@@ -565,36 +240,6 @@ func TestPartsOfDifferentTypes(t *testing.T) {
 	require.NoError(t, unmap(p))
 	require.NoError(t, p.Unpin())
 	w.end()
-}
-
-// A pin keeps memory that the program has freed, and its mapping.
-func TestMappingOutlivesTheMemory(t *testing.T) {
-	w := newWorld(t)
-	a := w.cuda.memAlloc(0, 2*mib)
-	before := w.rm.Memories
-	p := w.pinned(a.start, 4096)
-	w.cuda.pwrite(a.start, []byte("still here"))
-	w.cuda.free(a)
-	require.Equal(t, before, w.rm.Memories)
-	va, _, err := p.Map(4096, backend.None)
-	require.NoError(t, err)
-	require.Equal(t, "still here", string(cudatest.Bytes(va, 10)))
-	require.NoError(t, unmap(p))
-	require.NoError(t, p.Unpin())
-	require.Equal(t, before-1, w.rm.Memories)
-	w.end()
-}
-
-func TestAttributesAndVersion(t *testing.T) {
-	w := newWorld(t)
-	forced := 1
-	if runtime.GOARCH == "arm64" {
-		forced = 0
-	}
-	backendtest.Attributes(t, w, map[backend.Attr]int{backend.AttrPersistentMapping: 1, backend.AttrForcePCIe: forced})
-	major, minor := w.Version()
-	require.Equal(t, []int{2, 6}, []int{major, minor})
-	require.Zero(t, w.rm.live(), "and no client is made for it")
 }
 
 // For children of fork. A driver's mapping may have the flag already, and refuse.
@@ -893,53 +538,4 @@ func TestEndsThatFail(t *testing.T) {
 	w.rm.fail("close", 1, errOwn)
 	require.ErrorIs(t, w.Close(), errOwn)
 	require.Equal(t, closed+1, w.rm.count("close"))
-}
-
-// What is lost, or differs, is told in one line, and nothing else is.
-func TestWarnings(t *testing.T) {
-	told := func(line string, f func()) {
-		t.Helper()
-		if line != "" {
-			line = "WARN: " + line + "\n"
-		}
-		require.Equal(t, line, cudatest.Lines(t, f))
-	}
-	w := blind(t)
-	a := w.cuda.vmm(0, true, []uint64{2 * mib})
-	pin := func() {
-		t.Helper()
-		p, err := w.Pin(backend.PinRequest{Addr: a.start, Size: 1})
-		require.NoError(t, err)
-		require.NoError(t, p.Unpin())
-	}
-	told("", pin)
-	w.rm.fail("cuMemRelease", 1, errOwn)
-	told(fmt.Sprintf("a reference to the GPU memory at %#x is lost: of this test", a.start), pin)
-	fd := w.of.client.fd
-	w.rm.hostCloses(fd, nothing)
-	told(fmt.Sprintf("the host closed descriptor %d, which was the library's; buffers pinned before are lost", fd), pin)
-	told("", pin)
-	w.end()
-
-	w = blind(t)
-	a = w.cuda.vmm(0, true, []uint64{2 * mib})
-	w.allRight()
-	w.rm.fail("RM_FREE", 1, errOwn) // the first is that of the capabilities
-	told("an object of the driver's is lost: RM_FREE: of this test", pin)
-	require.NoError(t, w.Close())
-
-	f := newRM(t)
-	check := func() { require.NoError(t, f.probe()) }
-	told("", check)
-	f.fail("close", 1, errOwn)
-	told("close of /dev/nvidiactl: of this test", check)
-
-	var p proof
-	for of, line := range map[way]string{byIPC: "IPC handles", byExport: "dma-buf exports", byImport: "file descriptors"} {
-		told("", func() { p.set(of, right) })
-		line = "this NVIDIA driver differs from those that are known: its " + line + " do not lead to the memory, and are not used"
-		told(line, func() { p.set(of, wrong) })
-		told("", func() { p.set(of, wrong) })
-		require.Equal(t, wrong, p.of(of))
-	}
 }
