@@ -7,8 +7,6 @@ import (
 
 	"gdrapi/core/backend"
 	"gdrapi/core/backend/backendtest"
-	"gdrapi/core/log"
-	"gdrapi/core/log/logtest"
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
@@ -261,65 +259,6 @@ func TestAPairIsAsked(t *testing.T) {
 		}
 		require.NoError(t, d.Close())
 	}
-}
-
-// The lines say which backend is used, and why.
-func TestLinesOfAnOpen(t *testing.T) {
-	failing := func() *half {
-		h := newHalf("a", false)
-		h.Fail["open"] = unix.ENOENT
-		return h
-	}
-	for _, c := range []struct {
-		what  string
-		all   []backend.Backend
-		pins  bool
-		lines string
-	}{
-		{"one that pins all", []backend.Backend{failing(), backendtest.New()}, false, "INFO: gdr_open: using the fake backend\n"},
-		{"one that is tentative", []backend.Backend{failing(), newHalf("b", true)}, false,
-			"INFO: gdr_open: the a backend does not open: no such file or directory\nINFO: gdr_open: using the b backend\n"},
-		{"a pair", []backend.Backend{newHalf("b", true, nil), newHalf("c", false)}, true,
-			"INFO: gdr_open: the first pin decides between the b and the c backend\nINFO: gdr_pin_buffer: using the b backend\n"},
-		{"the standby", []backend.Backend{newHalf("b", true, unix.ENOTSUP), newHalf("c", false)}, true,
-			"INFO: gdr_open: the first pin decides between the b and the c backend\n" +
-				"INFO: gdr_pin_buffer: using the c backend, for the b backend does not serve: operation not supported\n"},
-	} {
-		require.Equal(t, c.lines, logtest.Lines(t, log.Info, func() {
-			d, err := Open(Options{Backends: c.all})
-			require.NoError(t, err)
-			if c.pins {
-				_, err = d.Pin(request)
-				require.NoError(t, err)
-			}
-			require.NoError(t, d.Close())
-		}), c.what)
-	}
-	d := openHalves(t, newHalf("b", true, nil), newHalf("c", false))
-	require.Equal(t, "INFO: gdr_get_attribute: using the b backend\n", logtest.Lines(t, log.Info, func() {
-		_, err := d.Attribute(backend.AttrDMABufMmap)
-		require.NoError(t, err)
-	}), "an attribute decides, too")
-	a := newHalf("a", true, nil)
-	a.Fail["pin"] = backend.NotServed{Reason: unix.EDOM}
-	d = openHalves(t, a, newHalf("b", false))
-	require.Contains(t, logtest.Lines(t, log.Debug, func() {
-		_, err := d.Pin(request)
-		require.NoError(t, err)
-	}), "DBG:  gdr_pin_buffer: by the b backend, for the a backend does not serve: numerical argument out of domain\n")
-}
-
-func TestCloseOfAPairTellsTheFirstError(t *testing.T) {
-	able, other := newHalf("able", true, nil), newHalf("other", false)
-	d := openHalves(t, able, other)
-	able.Fail["close"], other.Fail["close"] = unix.EMLINK, unix.ENOMEM
-	require.Equal(t, unix.EMLINK, Errno(d.Close()))
-	require.Equal(t, 1, other.count("close"), "and the other is closed, too")
-
-	able, other = newHalf("able", true, nil), newHalf("other", false)
-	d = openHalves(t, able, other)
-	other.Fail["close"] = unix.ENOMEM
-	require.Equal(t, unix.ENOMEM, Errno(d.Close()))
 }
 
 // When there is a fallback, and when there is one backend.

@@ -1,12 +1,10 @@
 package core
 
 import (
-	"math/rand/v2"
 	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"gdrapi/core/backend"
 	"gdrapi/core/backend/backendtest"
@@ -267,36 +265,6 @@ func TestHolds(t *testing.T) {
 	require.True(t, n.Retire(false))
 }
 
-// A pinned range is found for all its bytes, and for no others.
-func TestHits(t *testing.T) {
-	u := newUser(t, 1<<30)
-	first := u.get(at(1)+5, 100)
-	require.EqualValues(t, at(1), first.in.mapping.GPU())
-	require.EqualValues(t, first.in.mapping.VA()+5, first.VA())
-	require.EqualValues(t, 0x1234, u.asks)
-	for _, c := range []struct {
-		addr, size uint64
-		hit        bool
-	}{
-		{at(4), gpu, false}, {at(4) + 1, gpu, false}, {at(5) - 1, 1, false}, {at(4), 2 * gpu, true},
-		{at(1), gpu, true}, {at(1) + gpu - 1, 1, true}, {at(1) + 77, 0x1000, true},
-		{at(1) + gpu, 1, false}, {at(1) + gpu + 5, 9, true}, {at(1), 2 * gpu, false},
-		{at(1) + gpu, gpu, true}, {at(2), 1, false}, {at(7) + allocation - 1, 1, false},
-	} {
-		before := u.pins()
-		got, err := u.Hold(c.addr, c.size, u.now.Add(1))
-		require.NoError(t, err)
-		require.Equal(t, c.hit, u.pins() == before, "%#x, %d bytes", c.addr, c.size)
-		require.EqualValues(t, c.addr-got.in.mapping.GPU(), got.VA()-got.in.mapping.VA())
-		u.put(got)
-		u.shown()
-	}
-	require.NoError(t, u.Flush())
-	require.Len(t, u.made, 1, "what is held")
-	u.put(first)
-	require.Empty(t, u.made, "it was retired: a longer range has its bytes")
-}
-
 // What a miss pins, and how often it asks for an ID.
 func TestPlan(t *testing.T) {
 	split := at(1) + gpu + gpu/2
@@ -358,73 +326,6 @@ func TestFreedInThePin(t *testing.T) {
 	u.shown()
 }
 
-// If pinnings or descriptors are short, an unheld range is unpinned.
-func TestOthersMakeRoom(t *testing.T) {
-	for _, answer := range []unix.Errno{unix.ENOMEM, unix.EMFILE} {
-		t.Run(answer.Error(), func(t *testing.T) {
-			u := newUser(t, 1<<30)
-			u.places, u.full = 2, answer
-			a, b := u.get(at(1), 64), u.get(at(2), 64)
-			u.refused(at(3), 64, answer)
-			u.put(a)
-			c := u.get(at(3), 64)
-			require.Len(t, u.made, 2)
-			require.False(t, a.in.mapping.isOpen(), "it had to go")
-			u.put(b)
-			u.put(c)
-			require.NoError(t, u.Flush())
-			require.Empty(t, u.made)
-			u.shown()
-		})
-	}
-	u := newUser(t, 1<<30)
-	u.places, u.full = 1, unix.EPERM
-	u.visit(at(1), 64)
-	u.refused(at(2), 64, unix.EPERM)
-	require.Len(t, u.made, 1, "an answer of another kind unpins nothing")
-}
-
-// A range whose memory is gone is not used any more.
-func TestOtherMemoryThere(t *testing.T) {
-	u := newUser(t, 1<<30)
-	old := u.get(at(1), 64)
-	u.put(old)
-	u.renew(1)
-	second := u.get(at(1), 64)
-	require.NotSame(t, old.in.mapping, second.in.mapping)
-	require.Len(t, u.made, 1)
-	u.renew(1)
-	third := u.get(at(1), 64)
-	require.Len(t, u.made, 2, "one of them is held")
-	require.False(t, second.in.holds.Take(9), "nobody else holds that any more")
-	u.put(second)
-	require.Len(t, u.made, 1)
-	u.free(1)
-	u.refused(at(1), 1, unix.EINVAL)
-	u.put(third)
-	require.Empty(t, u.made)
-	u.shown()
-
-	// It goes also where the new memory cannot be pinned, and its neighbours stay.
-	u.renew(1)
-	u.visit(at(2)-8, 8)
-	u.visit(at(2), 8)
-	u.visit(at(3)-8, 8)
-	u.visit(at(3), 8)
-	u.renew(2)
-	u.fail["pin"] = unix.EDOM
-	u.refused(at(2), 8, unix.EDOM)
-	require.Len(t, u.made, 3)
-	delete(u.fail, "pin")
-	require.True(t, u.visit(at(2), gpu))
-	require.False(t, u.visit(at(2)-8, 8))
-	require.False(t, u.visit(at(3), 8))
-	u.free(3)
-	u.refused(at(3), 1, unix.EINVAL)
-	require.Equal(t, 3, len(u.live))
-	u.shown()
-}
-
 // Memory that has no ID cannot be told from other memory.
 func TestNoID(t *testing.T) {
 	u := newUser(t, 1<<30)
@@ -433,35 +334,6 @@ func TestNoID(t *testing.T) {
 	require.ErrorIs(t, err, unix.ENOTSUP)
 	require.ErrorContains(t, err, "use gdr_pin_buffer")
 	require.Empty(t, u.sizes)
-}
-
-// A range that was pinned later goes later, wherever it lies. What was put is dropped first.
-func TestWhoGoesFirst(t *testing.T) {
-	u := newUser(t, 3*gpu)
-	u.visit(at(2), 8)
-	u.visit(at(1), 8)
-	u.visit(at(3), 8)
-	for _, next := range []struct{ new, goes int }{{4, 2}, {5, 1}, {6, 3}, {7, 4}} {
-		u.visit(at(next.new), 8)
-		require.Len(t, u.made, 3)
-		require.NotContains(t, u.starts(), at(next.goes), "after %d", next.new)
-		u.shown()
-	}
-	// Of what is held, nothing goes, whatever its place.
-	held := u.get(at(5), 8)
-	require.NoError(t, u.Flush())
-	require.Equal(t, []uint64{at(5)}, u.starts())
-	u.visit(at(4), 8)
-	u.visit(at(6), 8)
-	require.NoError(t, u.Flush())
-	require.Equal(t, []uint64{at(5)}, u.starts())
-	held.in.holds.Drop() // as C gives one back
-	require.NoError(t, u.Settle())
-	require.Len(t, u.made, 1, "there is room")
-	u.most = 0
-	require.NoError(t, u.Settle())
-	require.Empty(t, u.made)
-	u.shown()
 }
 
 // A retired range goes with the next call after its last hold, of any kind.
@@ -530,29 +402,6 @@ func TestNoMoreHolds(t *testing.T) {
 	}
 }
 
-// If the caller unpins a range, only that range is lost.
-func TestUnpinnedByTheCaller(t *testing.T) {
-	u := newUser(t, 1<<30)
-	a := u.get(at(1), 64)
-	require.NoError(t, a.in.mapping.buffer.Close())
-	b := u.get(at(1), 64)
-	require.NotSame(t, a.in.mapping, b.in.mapping)
-	u.put(a)
-	u.put(b)
-	u.shown()
-	require.False(t, u.visit(at(1), 64))
-	require.NoError(t, b.in.mapping.Close(), "unmapped, not unpinned")
-	long := u.get(at(1), 2*gpu)
-	require.Len(t, u.made, 1)
-	u.put(long)
-	require.NoError(t, long.in.mapping.buffer.Close())
-	u.visit(at(1)+gpu, 2*gpu)
-	require.Len(t, u.live, 1, "what has some of the bytes of another is gone, too")
-	require.NoError(t, u.Flush())
-	u.shown()
-	require.NoError(t, u.Cache.Close())
-}
-
 func TestUnpinThatFails(t *testing.T) {
 	u := newUser(t, 1<<30)
 	u.visit(at(1), 64)
@@ -560,33 +409,6 @@ func TestUnpinThatFails(t *testing.T) {
 	require.NoError(t, u.Flush(), "the buffer is gone all the same")
 	require.Zero(t, u.pinned)
 	u.shown()
-}
-
-// Unpinned bytes do not count towards the cache's limit.
-func TestTwoPagesStay(t *testing.T) {
-	for _, room := range []uint64{2 * gpu, 3*gpu - 1} {
-		u := newUser(t, room)
-		u.noRange = true // 64 bytes take a page all the same
-		most := 0
-		u.inPin = func() { most = max(most, len(u.made)) }
-		for range 5 {
-			require.NoError(t, u.Flush())
-			u.visit(at(1), 64)
-		}
-		u.visit(at(2), 64)
-		require.Len(t, u.made, 2)
-		require.False(t, u.visit(at(1), 64))
-		u.visit(at(3), 64)
-		require.Len(t, u.made, 2)
-		require.Equal(t, 2, most, "room is made before the pin")
-		most = 0
-		held := u.get(at(4), 4*gpu)
-		require.Len(t, u.made, 1, "room is made as far as that goes")
-		require.Equal(t, 1, most, "before the pin, too")
-		u.put(held)
-		require.Empty(t, u.made, "the last put unpins what is too much")
-		u.shown()
-	}
 }
 
 // A range that is given back while another one is pinned makes room after the pin.
@@ -620,37 +442,6 @@ func TestNoPlaceLeft(t *testing.T) {
 	u.shown()
 }
 
-// A closed cache is gone, also for goroutines that waited for it.
-func TestClose(t *testing.T) {
-	u := newUser(t, 1<<30)
-	a := u.get(at(1), 64)
-	u.visit(at(2), 64)
-	second := make(chan error)
-	u.inUnpin = func() {
-		u.inUnpin = nil
-		go func() { second <- u.Cache.Close() }()
-	}
-	require.NoError(t, u.Cache.Close())
-	require.ErrorIs(t, <-second, ErrClosed)
-	require.Empty(t, u.made)
-	require.Empty(t, u.ranges)
-	require.False(t, a.in.holds.Take(1))
-	u.refused(at(1), 1, unix.EINVAL)
-	require.ErrorIs(t, u.Flush(), unix.EINVAL)
-	require.ErrorIs(t, u.Settle(), unix.EINVAL)
-
-	v := newUser(t, 1<<30)
-	v.visit(at(1), 64)
-	v.shown()
-	for range 2 {
-		v.abandon()
-		require.Len(t, v.made, 1, "the device unpins it")
-		require.Zero(t, v.pinned)
-		require.Empty(t, v.ranges)
-		v.refused(at(1), 1, unix.EINVAL)
-	}
-}
-
 // Without a driver Get fails. The next Get looks for a driver again.
 func TestNoDriver(t *testing.T) {
 	f := newFake()
@@ -664,49 +455,4 @@ func TestNoDriver(t *testing.T) {
 	missing = nil
 	_, err = c.Get(at(1), 1)
 	require.NoError(t, err)
-}
-
-// Threads get and put while memory is freed and allocated. A held range stays pinned.
-func TestThreads(t *testing.T) {
-	u := newUser(t, 8*gpu)
-	u.full = unix.ENOMEM
-	stop := time.Now().Add(time.Second)
-	var wg sync.WaitGroup
-	for range 4 {
-		wg.Add(1)
-		go func() {
-			defer wg.Done()
-			for time.Now().Before(stop) {
-				i := 1 + rand.IntN(7)
-				addr := at(i) + uint64(rand.IntN(2*gpu))
-				r, err := u.Hold(addr, 1+uint64(rand.IntN(gpu)), u.now.Add(1))
-				if err != nil {
-					continue
-				}
-				if !r.in.mapping.isOpen() || addr < r.in.mapping.GPU() || addr >= r.in.mapping.GPU()+r.in.mapping.Mapped() {
-					t.Errorf("%#x is not pinned while it is held", addr)
-					return
-				}
-				if err := r.Close(); err != nil {
-					t.Errorf("a hold of %#x is lost: %v", addr, err)
-					return
-				}
-			}
-		}()
-	}
-	wg.Add(1)
-	go func() {
-		defer wg.Done()
-		for time.Now().Before(stop) {
-			u.renew(1 + rand.IntN(7))
-			if rand.IntN(8) == 0 {
-				_ = u.Flush()
-			}
-			time.Sleep(200 * time.Microsecond)
-		}
-	}()
-	wg.Wait()
-	u.shown()
-	require.NoError(t, u.Cache.Close())
-	require.Empty(t, u.made)
 }

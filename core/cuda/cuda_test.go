@@ -542,29 +542,6 @@ func TestAlloc(t *testing.T) {
 	require.Equal(t, fds, cudatest.FDs(t))
 }
 
-func TestAllocRefusesBadInput(t *testing.T) {
-	sim := cudatest.Need(t)
-	before := sim.Live()
-	for _, c := range []struct {
-		device int
-		size   uint64
-		want   unix.Errno
-	}{
-		{0, 0, unix.EINVAL},
-		{0, math.MaxUint64, unix.EINVAL},
-		{0, 1<<47 + 1, unix.EINVAL},
-		{0, 1 << 47, unix.ENOMEM}, // not absurd, but more than there is
-		{0, 1<<47 - 1, unix.ENOMEM},
-		{-1, 4096, unix.ENODEV},
-		{64, 4096, unix.ENODEV},
-		{math.MaxInt32, 4096, unix.ENODEV},
-	} {
-		_, err := Alloc(c.device, c.size)
-		require.ErrorIs(t, err, c.want, "device %d, %d bytes", c.device, c.size)
-	}
-	require.Equal(t, before, sim.Live())
-}
-
 // Each call on the way fails once. Nothing may be left.
 func TestAllocUndoesEveryFailure(t *testing.T) {
 	sim := cudatest.Need(t)
@@ -587,38 +564,6 @@ func TestAllocUndoesEveryFailure(t *testing.T) {
 		require.Equal(t, before, sim.Live(), c.name)
 	}
 	require.Equal(t, fds, cudatest.FDs(t))
-}
-
-// The dma-buf is of the right allocation, on each device. Each call on the way fails
-// once.
-func TestAllocationExport(t *testing.T) {
-	sim := cudatest.Need(t)
-	for device := range 2 {
-		a, err := Alloc(device, 1<<20)
-		require.NoError(t, err)
-		fds := cudatest.FDs(t)
-		for _, pcie := range []bool{false, true} {
-			fd, err := a.Export(pcie)
-			require.NoError(t, err)
-			require.Equal(t, map[bool]int{true: 1}[pcie], sim.ExportFlags())
-			require.Equal(t, device, sim.ExportDevice())
-			flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0)
-			require.NoError(t, err)
-			require.Equal(t, unix.FD_CLOEXEC, flags&unix.FD_CLOEXEC)
-			require.NoError(t, unix.Close(fd))
-		}
-		for _, name := range []string{"cuDeviceGet", "cuDeviceGetAttribute", "cuMemGetHandleForAddressRange"} {
-			sim.Fail(name, int(ErrNotPermitted), 1)
-			_, err := a.Export(false)
-			require.ErrorIs(t, err, unix.EPERM)
-			require.ErrorContains(t, err, name)
-			sim.Heal(name)
-		}
-		require.Equal(t, fds, cudatest.FDs(t))
-		require.NoError(t, a.Free())
-		_, err = a.Export(false)
-		require.ErrorIs(t, err, unix.EINVAL, "memory that is gone")
-	}
 }
 
 func TestAllocationExportWithoutDMABufs(t *testing.T) {

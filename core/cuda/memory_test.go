@@ -1,7 +1,6 @@
 package cuda
 
 import (
-	"os"
 	"testing"
 	"unsafe"
 
@@ -243,87 +242,4 @@ func TestPCIAddressesDiffer(t *testing.T) {
 	sim.Fail("cuDeviceGetPCIBusId", int(ErrInvalidDevice), 1)
 	_, err = d.PCIAddress(0)
 	require.ErrorIs(t, err, unix.ENODEV)
-}
-
-func TestIPCHandle(t *testing.T) {
-	d := with(symIPCGetMemHandle, func(handle, addr uintptr) uintptr {
-		if addr != 0x10000 {
-			return uintptr(ErrInvalidValue)
-		}
-		words := unsafe.Slice((*uint32)(unsafe.Pointer(&bytesOf(handle, 64)[0])), 16)
-		for i := range words {
-			words[i] = uint32(i) << 28
-		}
-		return 0
-	})
-	words, err := d.IPCHandle(0x10000)
-	require.NoError(t, err)
-	for i, w := range words {
-		require.Equal(t, uint32(i)<<28, w)
-	}
-	_, err = d.IPCHandle(0x20000)
-	require.ErrorIs(t, err, ErrInvalidValue)
-	require.ErrorContains(t, err, "cuIpcGetMemHandle")
-}
-
-func TestOwnExport(t *testing.T) {
-	require.Zero(t, (&Driver{fn: new(functions)}).ExportFunction())
-	cudatest.NeedRaw(t)
-	require.NotZero(t, load1(t).ExportFunction())
-
-	raw, err := unix.Eventfd(0, 0)
-	require.NoError(t, err)
-	fd, err := OwnExport(0, int32(raw))
-	require.NoError(t, err)
-	require.Equal(t, raw, fd)
-	flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0)
-	require.NoError(t, err)
-	require.Equal(t, unix.FD_CLOEXEC, flags)
-	require.NoError(t, unix.Close(fd))
-
-	fd, err = OwnExport(int32(ErrInvalidValue), -1)
-	require.ErrorIs(t, err, ErrInvalidValue)
-	require.ErrorContains(t, err, "cuMemGetHandleForAddressRange")
-	require.Equal(t, -1, fd)
-	fd, err = OwnExport(0, -1)
-	require.ErrorIs(t, err, unix.EBADF)
-	require.Equal(t, -1, fd)
-	cudatest.WithoutDescriptors(t, func() { _, err = OwnExport(int32(ErrOperatingSystem), -1) })
-	require.ErrorIs(t, err, unix.EMFILE)
-}
-
-func TestReadBack(t *testing.T) {
-	sim := cudatest.Need(t)
-	d := load1(t)
-	addr := sim.MemAlloc(0, 1<<16)
-	page := make([]byte, os.Getpagesize())
-	for i := range page {
-		page[i] = byte(i * 13)
-	}
-	sim.HtoD(0, addr+64, page)
-	live := sim.Live()
-	read := func(n int) (b []byte, err error) {
-		b = make([]byte, n)
-		return b, d.WithPrimary(0, func(in *Driver) error { return in.ReadBack(b, addr+64) })
-	}
-	for _, n := range []int{1, 64, len(page)} {
-		got, err := read(n)
-		require.NoError(t, err)
-		require.Equal(t, page[:n], got)
-	}
-	for _, name := range []string{"cuStreamCreate", "cuMemcpyDtoHAsync_v2", "cuStreamSynchronize"} {
-		sim.Fail(name, int(ErrNotPermitted), 1)
-		_, err := read(64)
-		require.ErrorIs(t, err, unix.EPERM, name)
-		require.ErrorContains(t, err, name)
-		sim.Heal(name)
-		require.Equal(t, live, sim.Live(), "no stream is left: %s", name)
-	}
-	sim.Fail("cuStreamDestroy_v2", int(ErrNotPermitted), 1)
-	_, err := read(64)
-	require.ErrorIs(t, err, unix.EPERM)
-	sim.Heal("cuStreamDestroy_v2")
-
-	require.NoError(t, d.WithPrimary(0, func(in *Driver) error { return in.WriteOut(addr+100, []byte("written")) }))
-	require.Equal(t, "written", string(sim.DtoH(0, addr+100, 7)))
 }

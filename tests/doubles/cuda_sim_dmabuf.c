@@ -69,16 +69,10 @@ static int export_range(void *out, uint64_t addr, size_t size, int type, uint64_
 }
 
 static _Atomic uint64_t last_flags;
-static _Atomic int last_device;	/* of the context that was current */
 
 SIM_API unsigned long cuda_sim_export_flags(void)
 {
 	return atomic_load(&last_flags);
-}
-
-SIM_API int cuda_sim_export_device(void)
-{
-	return atomic_load(&last_device);
 }
 
 SIM_API int cuMemGetHandleForAddressRange(void *out, uint64_t addr, size_t size, int type, uint64_t flags)
@@ -88,6 +82,5 @@ SIM_API int cuMemGetHandleForAddressRange(void *out, uint64_t addr, size_t size,
 	if (result)
 		return result;
 	atomic_store(&last_flags, flags);
-	atomic_store(&last_device, current_ctx()->device);
 	return leave(export_range(out, addr, size, type, flags));
 }

@@ -111,39 +111,6 @@ func TestOpenRefuses(t *testing.T) {
 	})
 }
 
-// For each type, bytes written on one side are read on the other.
-func TestBytesAndMappingTypes(t *testing.T) {
-	for _, c := range []struct {
-		what   string
-		device int
-		flags  uint32
-		want   backend.MappingType
-		got    backend.MappingType
-		err    error
-	}{
-		{"default", plain, 0, backend.None, backend.WC, nil},
-		{"forced PCIe", plain, backend.PinForcePCIe, backend.None, backend.WC, nil},
-		{"coherent", coherent, 0, backend.None, backend.Caching, nil},
-		{"coherent, forced PCIe", coherent, backend.PinForcePCIe, backend.None, backend.WC, nil},
-		{"the type it has", plain, 0, backend.WC, backend.WC, nil},
-		{"the type it has, coherent", coherent, 0, backend.Caching, backend.Caching, nil},
-		{"another type", plain, 0, backend.Caching, 0, unix.EINVAL},
-		{"another type, coherent", coherent, 0, backend.WC, 0, unix.EINVAL},
-		{"device type", plain, 0, backend.Device, 0, unix.EINVAL},
-	} {
-		t.Run(c.what, func(t *testing.T) {
-			sim := cudatest.Need(t)
-			s := openSession(t)
-			addr := sim.MemAlloc(c.device, 4*page)
-			live, fds := sim.Live(), cudatest.FDs(t)
-			backendtest.Life(t, s, c.device, backend.PinRequest{Addr: addr + page, Flags: c.flags}, c.want, c.got, c.err)
-			require.EqualValues(t, c.flags, sim.ExportFlags(), "the driver is asked for PCIe, too")
-			require.Equal(t, fds, cudatest.FDs(t))
-			require.Equal(t, live, sim.Live())
-		})
-	}
-}
-
 func TestSyncMemopsIsSet(t *testing.T) {
 	sim := cudatest.Need(t)
 	s := openSession(t)
@@ -193,41 +160,6 @@ func TestPinUndoesEveryFailure(t *testing.T) {
 	}
 }
 
-// A pin outlives the memory. Freed memory stays mapped.
-func TestMappingOutlivesTheMemory(t *testing.T) {
-	sim := cudatest.Need(t)
-	s := openSession(t)
-	a, err := cuda.Alloc(plain, 1<<20)
-	require.NoError(t, err)
-	p, err := s.Pin(backend.PinRequest{Addr: a.Ptr(), Size: page})
-	require.NoError(t, err)
-	sim.HtoD(plain, a.Ptr(), []byte("still here"))
-	require.NoError(t, a.Free())
-	va, _, err := p.Map(page, backend.None)
-	require.NoError(t, err)
-	require.Equal(t, "still here", string(cudatest.Bytes(va, 10)))
-	require.NoError(t, p.Unmap())
-	require.NoError(t, p.Unpin())
-}
-
-func TestManyThreads(t *testing.T) {
-	sim := cudatest.Need(t)
-	s := openSession(t)
-	const threads = 16
-	addr := sim.MemAlloc(plain, threads*page)
-	live, fds := sim.Live(), cudatest.FDs(t)
-	cudatest.Together(threads, func(i int) {
-		for n := range 50 {
-			if err := cudatest.Cycle(s, addr+uint64(i)*page, page, byte(n)); err != nil {
-				t.Errorf("thread %d: %v", i, err)
-				return
-			}
-		}
-	})
-	require.Equal(t, live, sim.Live())
-	require.Equal(t, fds, cudatest.FDs(t))
-}
-
 // An unmap that fails says so, and the mapping is there: it may be tried again.
 func TestUnmapThatFails(t *testing.T) {
 	sim := cudatest.Need(t)
@@ -271,4 +203,37 @@ func TestHostClosesTheDescriptor(t *testing.T) {
 	require.ErrorContains(t, err, "pin it again")
 	require.NoError(t, p.Unpin())
 	require.NoError(t, unix.Close(fd), "it is the host's")
+}
+
+// For each type, bytes written on one side are read on the other.
+func TestBytesAndMappingTypes(t *testing.T) {
+	for _, c := range []struct {
+		what   string
+		device int
+		flags  uint32
+		want   backend.MappingType
+		got    backend.MappingType
+		err    error
+	}{
+		{"default", plain, 0, backend.None, backend.WC, nil},
+		{"forced PCIe", plain, backend.PinForcePCIe, backend.None, backend.WC, nil},
+		{"coherent", coherent, 0, backend.None, backend.Caching, nil},
+		{"coherent, forced PCIe", coherent, backend.PinForcePCIe, backend.None, backend.WC, nil},
+		{"the type it has", plain, 0, backend.WC, backend.WC, nil},
+		{"the type it has, coherent", coherent, 0, backend.Caching, backend.Caching, nil},
+		{"another type", plain, 0, backend.Caching, 0, unix.EINVAL},
+		{"another type, coherent", coherent, 0, backend.WC, 0, unix.EINVAL},
+		{"device type", plain, 0, backend.Device, 0, unix.EINVAL},
+	} {
+		t.Run(c.what, func(t *testing.T) {
+			sim := cudatest.Need(t)
+			s := openSession(t)
+			addr := sim.MemAlloc(c.device, 4*page)
+			live, fds := sim.Live(), cudatest.FDs(t)
+			backendtest.Life(t, s, c.device, backend.PinRequest{Addr: addr + page, Flags: c.flags}, c.want, c.got, c.err)
+			require.EqualValues(t, c.flags, sim.ExportFlags(), "the driver is asked for PCIe, too")
+			require.Equal(t, fds, cudatest.FDs(t))
+			require.Equal(t, live, sim.Live())
+		})
+	}
 }

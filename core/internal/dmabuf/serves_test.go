@@ -4,10 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"slices"
 	"strings"
 	"testing"
-	"unsafe"
 
 	"gdrapi/core/backend"
 	"gdrapi/core/cuda"
@@ -333,32 +331,6 @@ func TestWholePages(t *testing.T) {
 	}
 }
 
-// The driver refuses to export a page whose first bytes no allocation has.
-func TestPageThatBeginsInFreeSpace(t *testing.T) {
-	sim := cudatest.Need(t)
-	s := openSession(t)
-	defer sim.WithContext(plain)()
-	var small []uint64
-	for range 16 {
-		var p uint64
-		sim.Must("cuMemAlloc_v2", uintptr(unsafe.Pointer(&p)), 512)
-		small = append(small, p)
-	}
-	i := slices.IndexFunc(small, func(p uint64) bool { return p%page == 0 })
-	require.Equal(t, small[i], small[i+1]&^(page-1), "the next one is on the same page")
-	sim.Must("cuMemFree_v2", uintptr(small[i]))
-	fds := cudatest.FDs(t)
-	_, err := s.Pin(backend.PinRequest{Addr: small[i+1], Size: 512})
-	require.ErrorIs(t, err, cuda.ErrInvalidValue)
-	require.ErrorAs(t, err, new(backend.NotServed))
-	require.ErrorContains(t, err, "GDRCOPY_BACKEND=rm")
-	require.ErrorContains(t, err, fmt.Sprintf("of %d bytes at %#x", page, small[i]))
-	require.Equal(t, fds, cudatest.FDs(t))
-	for _, p := range slices.Delete(small, i, i+1) {
-		sim.Must("cuMemFree_v2", uintptr(p))
-	}
-}
-
 // What the driver does not export, as memory of a pool, another backend may pin.
 func TestWhatIsNotExported(t *testing.T) {
 	sim := cudatest.Need(t)
@@ -380,41 +352,4 @@ func TestWhatIsNotExported(t *testing.T) {
 		require.Equal(t, c.elsewhere, errors.As(err, new(backend.NotServed)), "%v", c.result)
 		require.Equal(t, fds, cudatest.FDs(t))
 	}
-}
-
-// As with gdrdrv a window is whole pages. It may begin before a small buffer and end
-// after it.
-func TestWindowsAroundSmallBuffers(t *testing.T) {
-	sim := cudatest.Need(t)
-	s := openSession(t)
-	sim.MemAlloc(plain, 512)
-	addr := sim.MemAlloc(plain, 600)
-	first := addr &^ (page - 1)
-	live, fds := sim.Live(), cudatest.FDs(t)
-	for _, c := range []struct {
-		what       string
-		addr, size uint64
-	}{
-		{"the buffer", addr, 600},
-		{"its page", first, page},
-		{"a byte of it", addr + 599, 1},
-		{"from before it on", addr - 8, 16},
-	} {
-		p, err := s.Pin(backend.PinRequest{Addr: c.addr, Size: c.size})
-		require.NoError(t, err, c.what)
-		info, err := p.Info()
-		require.NoError(t, err)
-		require.Equal(t, backend.Info{VA: first, MappedSize: page, PageSize: uint32(page)}, info, c.what)
-		va, _, err := p.Map(page, backend.None)
-		require.NoError(t, err, c.what)
-		m := cudatest.Bytes(va, int(page))[addr-first:]
-		sim.HtoD(plain, addr+3, []byte("from the host"))
-		require.Equal(t, "from the host", string(m[3:16]), c.what)
-		copy(m[50:], "from the CPU")
-		require.Equal(t, "from the CPU", string(sim.DtoH(plain, addr+50, 12)), c.what)
-		require.NoError(t, p.Unmap())
-		require.NoError(t, p.Unpin())
-	}
-	require.Equal(t, live, sim.Live())
-	require.Equal(t, fds, cudatest.FDs(t))
 }

@@ -1,19 +1,14 @@
 package gdrdrv
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
-	"os"
-	"path/filepath"
 	"slices"
 	"testing"
 	"unsafe"
 
 	"gdrapi/core/backend"
 	"gdrapi/core/backend/backendtest"
-	"gdrapi/core/cuda"
-	"gdrapi/core/cuda/cudatest"
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
@@ -490,25 +485,6 @@ func TestCloseThatFails(t *testing.T) {
 	require.ErrorIs(t, s.Close(), unix.EMLINK)
 }
 
-// The user reads which copies to be careful with, and nothing where all is well.
-func TestSyncMemopsThatFailsIsLogged(t *testing.T) {
-	for _, fails := range []error{nil, unix.EMLINK} {
-		f := newFake(t, 2, 6)
-		s, err := open(f, func(uint64, uint64) error { return fails })
-		require.NoError(t, err)
-		lines := cudatest.Lines(t, func() {
-			_, err := s.Pin(backend.PinRequest{Addr: buffer, Size: 8})
-			require.NoError(t, err)
-		})
-		if fails == nil {
-			require.Empty(t, lines)
-			continue
-		}
-		require.Contains(t, lines, "WARN: cannot set SYNC_MEMOPS on 0x7f1200000000, synchronise after each cuMemcpy")
-		require.Contains(t, lines, unix.EMLINK.Error())
-	}
-}
-
 // On a machine without the module the real kernel says so.
 func TestOpenWithoutTheModule(t *testing.T) {
 	if err := unix.Access(devicePath, unix.F_OK); err == nil {
@@ -516,59 +492,4 @@ func TestOpenWithoutTheModule(t *testing.T) {
 	}
 	_, err := Backend{}.Open()
 	require.ErrorIs(t, err, unix.ENOENT)
-}
-
-// The kernel itself, with a plain file instead of the device.
-func TestLinux(t *testing.T) {
-	var k kernel = linux{}
-	size := uintptr(unix.Getpagesize())
-	path := filepath.Join(t.TempDir(), "buffers")
-	require.NoError(t, os.WriteFile(path, make([]byte, 2*size), 0o600))
-	fd, err := k.open(path)
-	require.NoError(t, err)
-	flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0)
-	require.NoError(t, err)
-	require.Equal(t, unix.FD_CLOEXEC, flags)
-	var arg getVersion
-	require.Equal(t, unix.ENOTTY, k.ioctl(fd, iocGetVersion, unsafe.Pointer(&arg)))
-	va, err := k.mmap(fd, uint64(size), size)
-	require.NoError(t, err)
-	cudatest.Bytes(va, 8)[3] = 7
-	file, err := os.ReadFile(path)
-	require.NoError(t, err)
-	require.Equal(t, size+3, uintptr(bytes.IndexByte(file, 7)), "the second page")
-	require.NoError(t, k.munmap(va, size))
-	require.True(t, cudatest.Faults(va))
-	mine, err := k.own(fd)
-	require.NoError(t, err)
-	now, err := k.identity(fd)
-	require.NoError(t, err)
-	require.Equal(t, mine, now)
-	require.Equal(t, unix.EINVAL, k.munmap(va+1, size))
-	require.NoError(t, k.close(fd))
-	_, err = k.identity(fd)
-	require.Equal(t, unix.EBADF, err)
-	require.Equal(t, unix.EBADF, k.close(-1))
-}
-
-// SYNC_MEMOPS of CUDA's memory. What has no such attribute is left alone.
-func TestSetSyncMemops(t *testing.T) {
-	cu, err := cuda.Load()
-	if err != nil {
-		t.Skip("nothing else here needs libcuda: ", err)
-	}
-	sim := cudatest.Need(t)
-	addr := sim.MemAlloc(0, 4096)
-	require.NoError(t, setSyncMemops(addr+100, 1))
-	v, err := cu.PointerAttribute(cuda.SyncMemops, addr)
-	require.NoError(t, err)
-	require.Equal(t, 1, v)
-	vmm, free := sim.VMM(0, 1, 0)
-	defer free()
-	require.NoError(t, setSyncMemops(vmm, 1))
-	require.ErrorIs(t, setSyncMemops(4096, 1), unix.EINVAL)
-	require.Empty(t, cudatest.Lines(t, func() { require.NoError(t, setSyncMemops(vmm, 1)) }), "nothing is refused")
-	sim.Fail("cuCtxPushCurrent_v2", int(cuda.ErrNotPermitted), 1)
-	require.ErrorIs(t, setSyncMemops(addr, 1), unix.EPERM)
-	require.Zero(t, sim.Current())
 }
