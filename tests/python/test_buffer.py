@@ -274,85 +274,10 @@ def test_an_error_says_what_to_do(gdr):
     assert (again.errno, again.call, str(again)) == (errno.EINVAL, "gdr_pin_buffer", str(error.value))
 
 
-ADVICE = {
-    ("gdr_open", errno.ENODEV): "No backend works",
-    ("gdr_pin_buffer", errno.EINVAL): "GPU memory of one allocation",
-    ("gdr_pin_buffer", errno.ENOTSUP): "Take memory of Gdr.alloc",
-    ("gdr_map_v2", errno.EINVAL): "does not have this type of mapping",
-    ("gdr_map_v2", errno.ENOTSUP): "Set GDRCOPY_BACKEND to another",
-    ("gdr_mem_alloc", errno.ENODEV): "a parent had initialised CUDA before it forked",
-    ("gdr_mem_alloc", errno.ENOTSUP): "no virtual memory management",
-    ("gdr_mem_export_dmabuf", errno.ENOTSUP): "exports no dma-bufs",
-    ("gdr_cache_get", errno.ENOTSUP): "Pin this memory by Gdr.pin",
-}
-ADVICE_BY_ERRNO = {
-    errno.EACCES: "Open and pin in the child",
-    errno.EAGAIN: "Too many threads copy",
-    errno.EINVAL: "It was closed, or an argument is out of range",
-    errno.EMFILE: "Raise ulimit -n",
-    errno.ENODEV: "no such GPU here, or no driver",
-    errno.ENOMEM: "Memory is short",
-    errno.ENOSYS: "Install this project's",
-}
-
-
-def test_the_advice_for_each_error():
-    numbers = sorted({*ADVICE_BY_ERRNO, *(number for _, number in ADVICE), errno.EIO})
-    for call in sorted({"gdr_close", *(call for call, _ in ADVICE)}):
-        for number in numbers:
-            want, error = ADVICE.get((call, number), ADVICE_BY_ERRNO.get(number, "")), gdrapi.GdrError(number, call)
-            assert want in error.advice and bool(want) == bool(error.advice), (call, number)
-            assert error.args == (number, "%s: %s.%s GDRCOPY_ENABLE_LOGGING=1 in the environment makes the library say why." % (
-                call, os.strerror(number), " " + error.advice if error.advice else ""))
-
-
-def test_an_open_without_an_errno(monkeypatch):
-    monkeypatch.setattr(_lib.library(), "gdr_open", lambda: None)
-    with pytest.raises(gdrapi.GdrError) as error:
-        gdrapi.open()
-    assert (error.value.errno, error.value.call) == (errno.ENODEV, "gdr_open")
-
-
-def test_a_call_that_the_library_lacks(monkeypatch):
+def test_a_call_that_the_library_lacks():
     with pytest.raises(gdrapi.GdrError) as error:
         _lib.call("gdr_of_nobody")
     assert (error.value.errno, error.value.call) == (errno.ENOSYS, "gdr_of_nobody")
-
-
-@pytest.fixture
-def asked(monkeypatch):
-    """The arguments of each call, without those that receive something."""
-    made = []
-    for name in "gdr_pin_buffer", "gdr_map_v2", "gdr_mem_alloc", "gdr_mem_export_dmabuf", "gdr_get_backend":
-        real = _lib.function(name)
-        monkeypatch.setattr(_lib.library(), name, lambda *a, n=name, f=real: (
-            made.append((n, *(x for x in a[1:] if isinstance(x, int)))), f(*a))[1])
-    return made
-
-
-def test_what_the_library_is_asked_for(gdr, make, asked):
-    array = make(shape=(16,), offset=4096 + 4)
-    gdr.pin(array).close()
-    page, asked[:] = gdr._page, []
-    start = array.address // page * page
-    whole = array.address + 64 - start
-    with gdr.pin(array) as buffer:
-        flags = {"wc": 1, "cached": 2, "device": 3}[buffer.mapping_type]
-    gdr.pin(array, flags).close()
-    assert asked == [("gdr_pin_buffer", start, whole, 0, 0), ("gdr_map_v2", whole, 0),
-                     ("gdr_pin_buffer", start, whole, 0, 0), ("gdr_map_v2", whole, flags)]
-
-
-def test_what_memory_is_asked_for(gdr, cuda, asked):
-    last = cuda.gpus() - 1
-    with gdr.alloc(5000) as first, gdr.alloc(6000, last) as second:
-        assert (first.device, second.device) == (0, last)
-        try:
-            os.close(first.export_dmabuf())
-        except gdrapi.GdrError:
-            pass
-    assert [one for one in asked if "_mem_" in one[0]] == [
-        ("gdr_mem_alloc", 0, 5000, 0), ("gdr_mem_alloc", last, 6000, 0), ("gdr_mem_export_dmabuf", 0)]
 
 
 def test_a_masked_array(gdr, make):
@@ -486,33 +411,6 @@ def calls(monkeypatch):
         real = gdrapi._lib.function(name)
         monkeypatch.setattr(gdrapi._lib.library(), name, lambda *a, n=name, f=real: (made.append(n), f(*a))[1])
     return made
-
-
-def test_one_pin_is_left(gdr, make, calls):
-    """The first one shows how large the backend's pages are."""
-    array = make(shape=(16,), offset=4096 + 4)
-    with gdr.pin(array):
-        assert calls.count("gdr_pin_buffer") == calls.count("gdr_unpin_buffer") + 1
-        assert gdr._page in (4096, 65536)
-        del calls[:]
-        with gdr.pin(array):
-            assert calls == ["gdr_pin_buffer"]
-    assert calls == ["gdr_pin_buffer", "gdr_unpin_buffer", "gdr_unpin_buffer"]
-
-
-@pytest.mark.parametrize("answer", [0, 1])
-def test_persistence_is_the_librarys_word(gdr, array, monkeypatch, answer):
-    with gdr.pin(array):
-        assert gdr.persistent in (False, True)
-    asked = []
-
-    def attribute(g, number, out):
-        asked.append((g, number))
-        out._obj.value = answer
-        return 0
-
-    monkeypatch.setattr(gdrapi._lib.library(), "gdr_get_attribute", attribute)
-    assert gdr.persistent is bool(answer) and asked == [(gdr._g, 1)]
 
 
 def test_a_map_that_is_refused_unpins(gdr, array, calls, monkeypatch):

@@ -51,17 +51,6 @@ def test_memory_is_the_cpus_and_the_gpus(cuda, flags):
     memory.free()
 
 
-def test_each_call_is_its_own(handle, monkeypatch):
-    memory, called = RawMemory(handle, SIZE), []
-    for name in "memory_flush", "memory_invalidate":
-        monkeypatch.setattr(vkgdr._lib, "vkgdr_" + name, lambda *arguments, name=name: called.append((name, *arguments)))
-    memory.flush(1, 2)
-    memory.invalidate(3, 4)
-    assert called == [("memory_flush", memory._memory, 1, 2), ("memory_invalidate", memory._memory, 3, 4)]
-    monkeypatch.undo()
-    memory.free()
-
-
 def test_calls_are_the_headers():
     """A type that is too narrow cuts an address off, but not on each machine."""
     declared = prototypes("vkgdr.h")
@@ -80,29 +69,11 @@ def test_what_the_package_gives():
         assert 'version = "%s"\n' % vkgdr.__version__ in file
 
 
-def test_an_error_without_a_text(cuda, monkeypatch):
-    """There is none where its copy finds no memory."""
-    monkeypatch.setattr(vkgdr._lib, "vkgdr_last_error", lambda: None)
-    with pytest.raises(VkgdrError, match="unknown error"):
-        Vkgdr(99)
-
-
 def test_flags_are_none_by_default(cuda):
     for handle in Vkgdr(0), Vkgdr.open_current_context():
         memory = RawMemory(handle, SIZE)
         assert memory.is_coherent
         memory.free()
-
-
-@pytest.mark.parametrize("make", [lambda handle: Vkgdr("0"), lambda handle: RawMemory(handle, "size")], ids=["Vkgdr", "RawMemory"])
-def test_arguments_that_ctypes_refuses(handle, monkeypatch, make):
-    """What is left of the object then ends without an error."""
-    ends = []
-    monkeypatch.setattr(sys, "unraisablehook", ends.append)
-    with pytest.raises(ctypes.ArgumentError):
-        make(handle)
-    gc.collect()
-    assert not ends
 
 
 def test_flags_have_vkgdrs_values():
@@ -119,17 +90,6 @@ def test_free_may_come_twice(handle):
         with pytest.raises(VkgdrError, match="freed"):
             use(memory)
     assert not hasattr(memory, "__array_interface__")
-
-
-def test_free_lets_the_library_go(cuda, monkeypatch):
-    closed = []
-    memory = RawMemory(Vkgdr(0), SIZE)
-    end = memory._owner._close
-    memory._owner._close = lambda handle: (closed.append(handle), end(handle))
-    gc.collect()
-    assert not closed
-    memory.free()
-    assert len(closed) == 1
 
 
 def test_the_text_of_an_error_is_freed(cuda, monkeypatch):
