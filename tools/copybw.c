@@ -151,7 +151,7 @@ int main(int argc, char **argv)
 	bench_gpu_stop(&b);
 	bench_fact(&r, "data", "verified, both directions");
 
-	bench_print(&r, &o, print);
+	bench_print(&r, &o, o.compat ? bench_compat : print);
 	bench_result_free(&r);
 	return BENCH_OK;
 }

@@ -332,7 +332,7 @@ int main(int argc, char **argv)
 	bench_gpu_stop(&b);
 	bench_fact(&r, "data", "verified, every size and competitor");
 
-	bench_print(&r, &o, mode->print);
+	bench_print(&r, &o, o.compat ? bench_compat : mode->print);
 	bench_result_free(&r);
 	return BENCH_OK;
 }

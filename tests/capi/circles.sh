@@ -18,7 +18,7 @@ mkdir -p "$dir"
 # compiled FILE: what it has and needs.
 compiled() {
 	o=$dir/$(printf '%s' "$1" | tr / _).o
-	"$cc" -std=gnu11 -O0 -w -Icapi -Iinclude -Itools -Itools/bench -Itests/callgrind -c -o "$o" "$1"
+	"$cc" -std=gnu11 -O0 -w -Icapi -Iinclude -Itools -Itools/bench -I"$dir/go" -c -o "$o" "$1"
 	nm --defined-only --extern-only "$o" | awk -v f="$1" 'NF == 3 && $3 != "main" { print "has", f, $3 }'
 	nm --undefined-only "$o" | awk -v f="$1" '{ print "needs", f, $2 }'
 }
@@ -50,6 +50,12 @@ sed -nE 's/^#include <(.*)>.*/\1/p' kmod/*.[ch] | while read -r h; do
 done
 : >"$dir/empty/gdrdrv_config.h"
 : >"$dir/empty/gdrdrv_nvidia.h"
+# What cgo would make of capi/main.go.
+mkdir -p "$dir/go"
+{
+	echo '#include "core.h"'
+	grep -hoE 'gdrcore_[a-z_]+' capi/*.c capi/*/*.c | sort -u | sed 's/.*/int &();/'
+} >"$dir/go/_cgo_export.h"
 find capi tools -name '*.c' >"$dir/files"
 while read -r f; do
 	compiled "$f"

@@ -226,8 +226,6 @@ void bench_print(const struct bench_result *r, const struct bench_opts *o,
 		bench_json(r, stdout);
 	else if (o->csv)
 		bench_csv(r, stdout);
-	else if (o->compat)
-		bench_compat(r, o);
 	else
 		text(r, o);
 	bench_flush_stdout(r->tool);
