@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"unsafe"
 
+	"github.com/ebitengine/purego"
 	"golang.org/x/sys/unix"
 )
 
@@ -121,10 +122,13 @@ func (d *Driver) MemoryIn(addr, size uint64) (m MemoryInfo, at uint64, err error
 // nextMemory is MemoryAt for the first allocation that begins in [from, end). at is its address.
 func (d *Driver) nextMemory(from, end uint64) (m MemoryInfo, at uint64, found bool) {
 	const step = 256 // bytes; each allocation begins on a multiple of it
+	ask := d.fn[symPointerGetAttribute]
+	id := new(uint64)
 	_ = d.Relaxed(func(d *Driver) error {
-		for at = (from + step - 1) &^ (step - 1); at < end && !found; at += step {
-			if _, err := d.BufferID(at); err != nil {
-				continue // the cheaper question, for most places have no memory
+		for at = (from + step - 1) &^ (step - 1); at < end && ask != 0; at += step {
+			// Most places have no memory. So this is BufferID without an error's text.
+			if r, _, _ := purego.SyscallN(ask, uintptr(unsafe.Pointer(id)), uintptr(bufferID), uintptr(at)); uint32(r) != 0 {
+				continue
 			}
 			var err error
 			if m, err = d.MemoryAt(at); err == nil {
