@@ -58,9 +58,15 @@ static int admit(const char *call, gdr_t g, uint64_t handle, const char *missing
 
 static int open_inside(const struct gdr_options *opts, uint64_t *g)
 {
-	int rc = gdr_front_start(opts, gdrcore_init);
+	struct gdr_front *page;
+	int rc = gdr_front_start(opts, &page);
 
-	return rc ? rc : gdrcore_open((struct gdr_options *)opts, g);
+	if (rc)
+		return rc;
+	/* Waits until the runtime is up. It starts in a thread of its own. */
+	rc = gdrcore_open((struct gdr_options *)opts, page->epoch, &page->table, g);
+	gdr_front_up(page);
+	return rc;
 }
 
 gdr_t gdr_open(void)

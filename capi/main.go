@@ -17,6 +17,7 @@ import "C"
 
 import (
 	"fmt"
+	"sync"
 	"unsafe"
 
 	_ "gdrapi/capi/copy" // C alone: copy.c calls it
@@ -29,8 +30,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// library is set by gdrcore_init, which returns before any other call.
-var library *handle.Library
+// The first gdrcore_open sets these. Any other call comes later.
+var (
+	making  sync.Mutex
+	library *handle.Library
+	asked   map[string]string // by the environment, of long copies
+)
 
 func main() {}
 
@@ -44,39 +49,51 @@ func finish(call string, err *error, rc *C.int) {
 	*rc = C.int(core.Outcome(call, *err, panicked))
 }
 
-//export gdrcore_init
-func gdrcore_init(epoch C.uint32_t, table *C.struct_gdr_table) (rc C.int) {
-	var err error
-	defer finish("gdr_open", &err, &rc)
-	log.SetThreshold(log.Level(host.LogLevel()))
-	core.UseMemory(core.HostMemory{Mmap: host.Mmap, Mremap: host.Mremap, Munmap: host.Munmap})
-	core.UseLoader(host.Driver)
-	var l *handle.Library
-	if l, err = handle.New(uint32(epoch), (*handle.Shared)(unsafe.Pointer(table))); err != nil {
-		err = fmt.Errorf("the core did not start: %w", err)
-		return
+// makeLibrary makes the library, unless it was made. Handles get epoch, and table has their slots.
+func makeLibrary(opts *C.struct_gdr_options, epoch uint32, table *C.struct_gdr_table) error {
+	making.Lock()
+	defer making.Unlock()
+	if library != nil {
+		return nil
 	}
-	library = l
-	err = setLongCopies()
-	return
-}
-
-// setLongCopies has long copies made as the environment and gdr_set_copy_policy ask for.
-func setLongCopies() error {
-	long, err := handle.LongCopies(host.Getenv, int(C.gdr_copy_policy_asked()))
+	asked = map[string]string{
+		"GDRCOPY_COPY":      C.GoString(opts.copy),
+		"GDRCOPY_DMA_READ":  C.GoString(opts.dma_read),
+		"GDRCOPY_DMA_WRITE": C.GoString(opts.dma_write),
+	}
+	long, err := longCopies()
 	if err != nil {
 		return err
 	}
+	core.UseMemory(core.HostMemory{Mmap: host.Mmap, Mremap: host.Mremap, Munmap: host.Munmap})
+	core.UseLoader(host.Driver)
+	l, err := handle.New(epoch, (*handle.Shared)(unsafe.Pointer(table)))
+	if err != nil {
+		return fmt.Errorf("the core did not start: %w", err)
+	}
+	library = l
+	setLongCopies(long)
+	return nil
+}
+
+// longCopies is what the environment and gdr_set_copy_policy ask of long copies.
+func longCopies() (core.LongCopies, error) {
+	return handle.LongCopies(func(name string) string { return asked[name] }, int(C.gdr_copy_policy_asked()))
+}
+
+func setLongCopies(long core.LongCopies) {
 	library.SetLongCopies(long)
 	C.gdr_long_set(C.uint64_t(long.Read), C.uint64_t(long.Write))
-	return nil
 }
 
 //export gdrcore_set_policy
 func gdrcore_set_policy() (rc C.int) {
 	var err error
 	defer finish("gdr_set_copy_policy", &err, &rc)
-	err = setLongCopies()
+	var long core.LongCopies
+	if long, err = longCopies(); err == nil {
+		setLongCopies(long)
+	}
 	return
 }
 
@@ -93,10 +110,13 @@ func gdrcore_copy(h, at C.uint64_t, addr C.uintptr_t, n C.uint64_t, to C.bool) (
 }
 
 //export gdrcore_open
-func gdrcore_open(opts *C.struct_gdr_options, g *C.uint64_t) (rc C.int) {
+func gdrcore_open(opts *C.struct_gdr_options, epoch C.uint64_t, table *C.struct_gdr_table, g *C.uint64_t) (rc C.int) {
 	var err error
 	defer finish("gdr_open", &err, &rc)
 	log.SetThreshold(log.Level(opts.log_level))
+	if err = makeLibrary(opts, uint32(epoch), table); err != nil {
+		return
+	}
 	o := core.Options{ForceDMABuf: opts.force_dmabuf != 0, Watch: host.Watch}
 	if opts.backend != nil {
 		o.Backend = C.GoString(opts.backend)

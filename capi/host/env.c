@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 /*
- * env.c - what is asked of the environment before the Go runtime runs. env.go has the rest.
+ * env.c - what is asked of the environment.
  *
  * A privileged process ignores each variable that is read by secure_getenv: its value names what
  * is loaded or written, and it comes from the caller of the process.
@@ -30,12 +30,11 @@ struct gdr_options gdr_env_options(void)
 
 	return (struct gdr_options){
 		.backend = backend && *backend ? backend : NULL,
+		.copy_impl = getenv("GDRCOPY_COPY_IMPL"),
+		.copy = getenv("GDRCOPY_COPY"),
+		.dma_read = getenv("GDRCOPY_DMA_READ"),
+		.dma_write = getenv("GDRCOPY_DMA_WRITE"),
 		.force_dmabuf = dmabuf && !strcmp(dmabuf, "1"),
 		.log_level = gdr_env_log_level(),
 	};
-}
-
-const char *gdr_env_copy_impl(void)
-{
-	return getenv("GDRCOPY_COPY_IMPL");
 }

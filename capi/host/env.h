@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * env.h - what the environment of the host asks for. The library reads no variable but in
- * env.c and env.go.
+ * env.c.
  */
 #ifndef GDR_ENV_H
 #define GDR_ENV_H
@@ -11,6 +11,8 @@
 /* What the environment asks for. The Go runtime gets an empty environment. */
 struct gdr_options {
 	const char *backend;	/* GDRCOPY_BACKEND or NULL */
+	const char *copy_impl;	/* GDRCOPY_COPY_IMPL or NULL */
+	const char *copy, *dma_read, *dma_write;	/* GDRCOPY_COPY and so on or NULL */
 	int force_dmabuf;	/* GDRCOPY_USE_DMABUF_MMAP is exactly "1" */
 	int log_level;		/* lowest level that is logged; 5 is none */
 };
@@ -23,9 +25,6 @@ struct gdr_options gdr_env_options(void);
 
 /* The least level of the lines that are logged, in gdr_log's numbers. */
 int gdr_env_log_level(void);
-
-/* The copy routine that is named, or NULL. Like gdr_env_options. */
-const char *gdr_env_copy_impl(void);
 
 #pragma GCC visibility pop
 

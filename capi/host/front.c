@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: MIT
 /*
- * front.c - the page that a fork empties, the start of the core in this process or in a
- * forked child of it, and which handles belong to this process. A start:
+ * front.c - the page that a fork empties, the start of Go's runtime in this process or in
+ * a forked child of it, and which handles belong to this process. A start:
  *
  * 1. The driver's library is loaded, without a lock. Where there is none, and no other
  *    driver, the start ends here.
  * 2. The copy routine is chosen.
- * 3. The Go runtime is started (runtime.c).
- * 4. The core is made. It reads what the environment asks of copies, and fills in where its
- *    table of handles is.
+ * 3. The Go runtime is started (runtime.c), and handles get an epoch.
+ * 4. gdrcore_open makes the core, and fills in where its table of handles is. Then the front
+ *    is up.
  *
  * docs/design.md has the whole of it.
  */
@@ -120,10 +120,8 @@ static int prepare_start(const struct gdr_options *opts)
 	return 0;
 }
 
-static int choose_routine(struct gdr_front *front)
+static int choose_routine(struct gdr_front *front, const char *name)
 {
-	const char *name = gdr_env_copy_impl();
-
 	/* A named routine makes all stores itself, so there are no direct stores. */
 	front->direct = !name && copy_has_direct();
 	front->impl = copy_select(name);
@@ -133,20 +131,8 @@ static int choose_routine(struct gdr_front *front)
 	return EINVAL;
 }
 
-static int start_runtime(struct gdr_front *front)
-{
-	int rc = 0;
-
-	if (!front->runs)
-		rc = gdr_runtime_start();
-	front->runs = !rc;
-	if (rc)
-		gdr_log(GDR_LOG_ERROR, "gdr_open: the core did not start: %s", strerror(rc));
-	return rc;
-}
-
 /* Under the lock. */
-static int start_next_epoch(struct gdr_front *front, gdr_core_init *init)
+static int start_next_epoch(struct gdr_front *front, const struct gdr_options *opts)
 {
 	uint64_t epoch = atomic_load(&last_epoch) + 1;
 	int rc;
@@ -156,35 +142,35 @@ static int start_next_epoch(struct gdr_front *front, gdr_core_init *init)
 			GDR_HANDLE_EPOCH_MAX);
 		return EAGAIN;
 	}
-	rc = choose_routine(front);
-	if (!rc)
-		rc = start_runtime(front);
-	/* Waits until the runtime is up. It starts in a thread of its own. */
-	if (!rc)
-		rc = init(epoch, &front->table);
+	rc = choose_routine(front, opts->copy_impl);
 	if (rc)
 		return rc;
-	front->epoch = epoch;
+	rc = gdr_runtime_start();
+	if (rc) {
+		gdr_log(GDR_LOG_ERROR, "gdr_open: the core did not start: %s", strerror(rc));
+		return rc;
+	}
 	atomic_store(&last_epoch, epoch);
-	atomic_store_explicit(&front->up, 1, memory_order_release);
+	front->epoch = epoch;
 	return 0;
 }
 
-int gdr_front_start(const struct gdr_options *opts, gdr_core_init *init)
+int gdr_front_start(const struct gdr_options *opts, struct gdr_front **page)
 {
 	struct gdr_front *front = front_page();
 	int rc;
 
 	if (!front)
 		return ENOMEM;
+	*page = front;
 	if (atomic_load_explicit(&front->up, memory_order_acquire))
 		return 0;
 	rc = prepare_start(opts);
 	if (rc)
 		return rc;
 	pthread_mutex_lock(&front->lock);
-	if (!atomic_load_explicit(&front->up, memory_order_relaxed))
-		rc = start_next_epoch(front, init);
+	if (!front->epoch)
+		rc = start_next_epoch(front, opts);
 	pthread_mutex_unlock(&front->lock);
 	return rc;
 }

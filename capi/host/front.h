@@ -16,12 +16,18 @@
 #pragma GCC visibility push(hidden)
 
 /*
- * Starts the Go runtime and the core, if they do not run in this process; init is the
- * core's part. The caller has called gdr_guest_enter. Returns 0, or an errno value after it
- * logged a line. It starts nothing where no driver is there, or not the device of the
- * backend that opts name.
+ * Starts the Go runtime, if it does not run in this process, and gives the page. The caller
+ * has called gdr_guest_enter. Returns 0, or an errno value after it logged a line. It starts
+ * nothing where no driver is there, or not the device of the backend that opts name.
  */
-int gdr_front_start(const struct gdr_options *opts, gdr_core_init *init);
+int gdr_front_start(const struct gdr_options *opts, struct gdr_front **page);
+
+/* Go has made the core if the page's table has slots. Then the front is up. */
+static inline void gdr_front_up(struct gdr_front *page)
+{
+	if (atomic_load(&page->table.slots))
+		atomic_store_explicit(&page->up, 1, memory_order_release);
+}
 
 /*
  * Decides whether a call on handles a and b (0: none) may enter the core. Returns 0;

@@ -10,11 +10,8 @@ package host
 #cgo CFLAGS: -std=gnu11 -O2 -g -Wall -Wextra
 #cgo LDFLAGS: -ldl -lpthread
 #define _GNU_SOURCE
-#include <stdlib.h>
 #include <sys/mman.h>
 #include "driver.h"
-#include "env.h"
-#include "front.h"
 
 // The answer is a number: a driver may answer an address that no Go pointer may hold.
 static uintptr_t map_memory(uintptr_t addr, size_t size, int prot, int flags, int fd, off_t offset)
@@ -65,15 +62,6 @@ func Munmap(va, size uintptr) error {
 	}
 	return nil
 }
-
-// Getenv asks C, for the host may have changed the environment. Go's is empty.
-func Getenv(name string) string {
-	text := append([]byte(name), 0)
-	return C.GoString(C.getenv((*C.char)(unsafe.Pointer(&text[0]))))
-}
-
-// LogLevel is the least level of the lines that the environment wants logged.
-func LogLevel() int { return int(C.gdr_env_log_level()) }
 
 // Driver is the CUDA driver that C has loaded, here or in an ancestor of this process.
 var Driver = cuda.Loader{

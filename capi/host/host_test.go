@@ -72,21 +72,6 @@ func TestMapping(t *testing.T) {
 	assert.Equal(t, unix.EINVAL, Munmap(room, 0))
 }
 
-func TestLogLevel(t *testing.T) {
-	for _, c := range []struct {
-		enable, level string
-		want          int
-	}{{"", "", 5}, {"", "1", 5}, {"1", "", 4}, {"1", "2", 2}, {"1", "5", 5}} {
-		for name, value := range map[string]string{"GDRCOPY_ENABLE_LOGGING": c.enable, "GDRCOPY_LOG_LEVEL": c.level} {
-			t.Setenv(name, value)
-			if value == "" {
-				os.Unsetenv(name)
-			}
-		}
-		assert.Equal(t, c.want, LogLevel(), "%+v", c)
-	}
-}
-
 // The driver of a process: there is none, it is broken, it is loaded by us or by somebody else.
 func TestDriver(t *testing.T) {
 	row := os.Getenv("GDR_TEST_ROW")

@@ -18,9 +18,6 @@
 
 #define GDR_INHERITED_MAX 64u
 
-/* The core's part of a start, in Go: handles get epoch, and the core fills table. */
-typedef int gdr_core_init(uint32_t epoch, struct gdr_table *table);
-
 /*
  * One page that a fork empties (MADV_WIPEONFORK). However a child was made, it finds a
  * front that was never opened, with a free lock. The first state is all zero. gdr_open
@@ -32,9 +29,8 @@ struct gdr_front {
 	const struct copy_impl *impl;	/* what copies through WC mappings use */
 	bool direct;		/* short pieces of many are written by direct stores */
 	_Atomic uint32_t up;	/* 1: all above is set, a core runs in this process */
-	uint64_t epoch;		/* of the handles made here; 0 until it is up */
-	pthread_mutex_t lock;	/* held while the core starts; see INSIDE */
-	bool runs;		/* under lock: whether Go's runtime runs in this process */
+	uint64_t epoch;		/* of the handles made here; 0 until Go's runtime runs */
+	pthread_mutex_t lock;	/* held while the runtime starts; see INSIDE */
 	_Atomic uint64_t inherited[GDR_INHERITED_MAX];	/* the parent's gdr_t that were closed here */
 };
 

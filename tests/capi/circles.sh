@@ -14,6 +14,8 @@ dir=$1/circles
 cc=${CC:-cc}
 rm -rf "$dir"
 mkdir -p "$dir"
+go=${GO:-go}
+(objects=$(realpath "$dir")/_cgo && cd capi && $go tool cgo -objdir "$objects" -- main.go >/dev/null)
 
 # compiled FILE: what it has and needs.
 compiled() {

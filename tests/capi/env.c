@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 /*
- * env.c - what capi/host/env.c makes of the environment, by itself. capi/host/env_test.go has
- * the settings of copies.
+ * env.c - what capi/host/env.c makes of the environment, by itself. capi/handle/settings_test.go
+ * has the settings of copies.
  */
 #include <stdbool.h>
 #include <stdlib.h>
@@ -56,11 +56,11 @@ static void options(struct tap *t)
 	tap_ok(t, !forces_dmabuf(NULL) && !forces_dmabuf("") && !forces_dmabuf("2") && forces_dmabuf("1"),
 	       "dmabuf");
 	set("GDRCOPY_COPY_IMPL", NULL);
-	tap_ok(t, !gdr_env_copy_impl(), "no copy routine");
+	tap_ok(t, !gdr_env_options().copy_impl, "no copy routine");
 	set("GDRCOPY_COPY_IMPL", "portable");
-	tap_ok(t, !strcmp(gdr_env_copy_impl(), "portable"), "a copy routine");
+	tap_ok(t, !strcmp(gdr_env_options().copy_impl, "portable"), "a copy routine");
 	set("GDRCOPY_COPY_IMPL", "");
-	tap_ok(t, !strcmp(gdr_env_copy_impl(), ""), "an empty name of a copy routine is a name");
+	tap_ok(t, !strcmp(gdr_env_options().copy_impl, ""), "an empty name of a copy routine is a name");
 	tap_ok(t, level_is(NULL, NULL, GDR_LOG_OFF) && level_is(NULL, "1", GDR_LOG_OFF), "no log");
 	tap_ok(t, level_is("", NULL, GDR_LOG_ERROR) && level_is("0", "4", GDR_LOG_ERROR), "errors are logged");
 	tap_ok(t, level_is("1", "1", GDR_LOG_DEBUG) && level_is("1", "3", GDR_LOG_WARN), "a level");
@@ -79,7 +79,7 @@ static void privileged_program(struct tap *t)
 	tap_ok(t, !forces_dmabuf("1"), "privileged: nor dmabuf");
 	tap_ok(t, level_is("1", "1", GDR_LOG_OFF), "privileged: nothing is logged");
 	set("GDRCOPY_COPY_IMPL", "portable");
-	tap_ok(t, gdr_env_copy_impl() != NULL, "privileged: a copy routine is still named");
+	tap_ok(t, gdr_env_options().copy_impl != NULL, "privileged: a copy routine is still named");
 	privileged = false;
 }
 

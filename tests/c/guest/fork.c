@@ -461,6 +461,47 @@ static void starting_parent(void)
 	expect_is(failed, 0);
 }
 
+/* Each generation opens, closes, and ends when it has forked the next one. Returns the one that cannot open. */
+static int first_that_fails(int most)
+{
+	for (int n = 1; n <= most; n++) {
+		gdr_t g = gdr_open();
+		pid_t pid;
+
+		if (!g) {
+			expect_is(errno, EAGAIN);
+			return n;
+		}
+		expect_is(gdr_close(g), 0);
+		pid = fork();
+		expect(pid >= 0);
+		if (pid)
+			_exit(0);
+	}
+	return 0;
+}
+
+/* A handle has 12 bits for its generation. */
+static void last_generation(void)
+{
+	int fds[2], n = 0;
+	pid_t pid;
+
+	expect_is(pipe(fds), 0);
+	fflush(stdout);
+	pid = fork();
+	expect(pid >= 0);
+	if (!pid) {
+		n = first_that_fails(4097);
+		expect_is(write(fds[1], &n, sizeof(n)), sizeof(n));
+		_exit(0);
+	}
+	expect_is(close(fds[1]), 0);
+	expect(child_ok("the first generation", wait_child(pid, CHILD_S)));
+	expect_is(read(fds[0], &n, sizeof(n)), sizeof(n));
+	expect_is(n, 4096);
+}
+
 /* Forks that the C library does not see. */
 
 static pid_t raw_fork(void)
@@ -597,6 +638,7 @@ const struct guest_case cases[] = {
 	{ "an idle parent: children open anew and work in full", idle_parent, 120, 900 },
 	{ "several threads in the child", threads_in_child, 120, 900 },
 	{ "grandchildren", grandchildren, 240, 0 },
+	{ "4,095 generations, and no more", last_generation, 120, 0 },
 	{ "in the child another thread opens", second_thread_first, 120, 0 },
 	{ "in the child a thread with 64 KiB of stack opens", small_stack, 60, 0 },
 	{ "8 parent threads inside: children work in full", busy_parent, 240, 1800 },

@@ -6,7 +6,6 @@
 #include "api.h"
 #include "cuda.h"
 
-#include <linux/membarrier.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 
@@ -361,86 +360,6 @@ static void environment_changes(void)
 	expect_is(pthread_join(t, NULL), 0);
 }
 
-/*
- * The C library's, for the library too: here the registration for membarrier takes as
- * long as the test wants.
- */
-static _Atomic bool slow_registration, may_register, registers;
-static long (*real_syscall)(long, ...);
-
-long syscall(long number, ...)
-{
-	long a[6];
-	va_list args;
-
-	va_start(args, number);
-	for (int i = 0; i < 6; i++)
-		a[i] = va_arg(args, long);
-	va_end(args);
-	/* The library's constructors call it first. */
-	if (!real_syscall)
-		*(void **)&real_syscall = dlsym(RTLD_NEXT, "syscall");
-	if (number == SYS_membarrier && a[0] == MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED &&
-	    atomic_load(&slow_registration)) {
-		atomic_store(&registers, true);
-		while (!atomic_load(&may_register))
-			sleep_us(1000);
-	}
-	return real_syscall(number, a[0], a[1], a[2], a[3], a[4], a[5]);
-}
-
-static void *wait_for_stop(void *unused)
-{
-	while (!atomic_load(&stop))
-		sleep_us(1000);
-	return unused;
-}
-
-/* In a process with threads gdr_open does not wait for it, nor does an unmap. */
-static void late_membarrier(void)
-{
-	struct buffer b;
-	pthread_t t;
-	gdr_t g;
-
-	atomic_store(&slow_registration, true);
-	start_thread(&t, 0, wait_for_stop, NULL);
-	g = open_or_fail();
-	make_buffer(g, &b, 64 * KIB);
-	while (!atomic_load(&registers))
-		sleep_us(1000);
-	for (int i = 0; i < 10; i++) {
-		check_copies(&b, i);
-		expect_is(gdr_unmap(g, b.mh, b.va, b.size), 0);
-		expect_is(gdr_unpin_buffer(g, b.mh), 0);
-		map_buffer(g, &b);
-	}
-	atomic_store(&may_register, true);
-	atomic_store(&stop, true);
-	expect_is(pthread_join(t, NULL), 0);
-	for (int i = 0; i < 10; i++) {
-		check_copies(&b, i);
-		sleep_us(1000);
-	}
-	unmap_often(g, &b, scaled(50), NULL, NULL);
-	drop_buffer(g, &b);
-	expect_is(gdr_close(g), 0);
-}
-
-/* A sandbox that is put up after the open refuses membarrier(2). */
-static void no_membarrier(void)
-{
-	gdr_t g = open_or_fail();
-	struct buffer b;
-
-	make_buffer(g, &b, 64 * KIB);
-	refuse_call(SYS_membarrier);
-	unmap_often(g, &b, scaled(100), NULL, NULL);
-	drop_buffer(g, &b);
-	expect_is(gdr_close(g), 0);
-	expect_is(gdr_close(g), EINVAL);
-}
-
 static _Atomic(gdr_t) newest;
 
 static void *open_caches(void *unused)
@@ -562,6 +481,24 @@ static void privileged(void)
 	expect_is(pread(log, line, sizeof(line), 0), 0);
 }
 
+/* What the environment asks for wrongly is EINVAL, and nothing is spoilt. */
+static void wrong_settings(void)
+{
+	static const char *const names[] = { "GDRCOPY_COPY_IMPL", "GDRCOPY_COPY", "GDRCOPY_DMA_READ" };
+	gdr_t g;
+
+	for (int i = 0; i < 6; i++) {
+		setenv(names[i / 2], "nothing", 1);
+		errno = 0;
+		expect(!gdr_open());
+		expect_is(errno, EINVAL);
+		unsetenv(names[i / 2]);
+	}
+	g = open_or_fail();
+	whole_life(g, 1);
+	expect_is(gdr_close(g), 0);
+}
+
 const struct guest_case cases[] = {
 	{ "all descriptors are closed", fds_closed, 60, 0 },
 	{ "their numbers are the host's files", fds_are_files, 60, 0 },
@@ -571,9 +508,8 @@ const struct guest_case cases[] = {
 	{ "a thread's first copy in a handler inside malloc", first_copy_in_malloc, 60, 0 },
 	{ "66,000 threads, no pthread key left", no_keys, 120, 0 },
 	{ "the environment changes", environment_changes, 60, 0 },
-	{ "the registration for membarrier takes long", late_membarrier, 60, 0 },
-	{ "membarrier is refused after the open", no_membarrier, 60, 0 },
 	{ "caches of a gdr_t that is closed meanwhile", caches_of_closed, 60, 0 },
+	{ "settings that are wrong, and then right", wrong_settings, 60, 0 },
 	{ "errno is as it was after success", errno_is_kept, 60, 0 },
 	{ "a privileged program takes nothing from its environment", privileged, 60, 0 },
 	{ 0 }
