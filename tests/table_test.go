@@ -82,7 +82,6 @@ var table = []Group{
 		{Name: "machines", Cmd: cmd("$B/bin/machines_test")},
 		{Name: "data", Cmd: cmd("$B/bin/data_test")},
 		{Name: "fences", Cmd: cmd("$B/bin/fences")},
-		{Name: "threads", Cmd: cmd("$B/bin/threads_test")},
 	}},
 
 	// The library in hosts that do what hosts do.

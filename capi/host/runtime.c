@@ -6,9 +6,7 @@
  *
  * 1. A runtime that does not get what it needs ends the process. So we get all of it
  *    first, or try whether it can be had.
- * 2. The runtime's threads are made here, once. They have nothing of the host's: the
- *    normal policy, all CPUs of the process, all signals held off but one, and a small
- *    stack.
+ * 2. Its threads are made before it asks for them (threads.c).
  * 3. A runtime does not survive fork(): its other threads are gone, with all that they
  *    held. But its whole state is in this object's variables and in memory that no child
  *    inherits. So a child puts the variables back to their values before the first start,
@@ -21,11 +19,10 @@
 #include "guest.h"
 #include "log.h"
 #include "reserve.h"
-#include "../copy/threads.h"
+#include "threads.h"
 
 #include <elf.h>
 #include <errno.h>
-#include <linux/futex.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
@@ -34,8 +31,6 @@
 #include <sys/auxv.h>
 #include <sys/eventfd.h>
 #include <sys/mman.h>
-#include <sys/syscall.h>
-#include <time.h>
 #include <unistd.h>
 
 #pragma GCC visibility push(hidden)
@@ -65,7 +60,6 @@ extern char __start_gdr_go_c[] __attribute__((weak));
 extern char __stop_gdr_go_c[] __attribute__((weak));
 
 /* runtime/cgo calls each of these instead of the C library's function. */
-int gdr_go_pthread_create(pthread_t *id, const pthread_attr_t *attr, void *(*fn)(void *), void *arg);
 int gdr_go_pthread_key_create(pthread_key_t *key, void (*destructor)(void *));
 int gdr_go_pthread_sigmask(int how, const sigset_t *set, sigset_t *was);
 int gdr_go_pthread_attr_getstacksize(const pthread_attr_t *attr, size_t *size);
@@ -77,106 +71,7 @@ void gdr_go_free(void *mem);
 
 #pragma GCC visibility pop
 
-/* The threads. */
-
-/*
- * With GOMAXPROCS=2 the runtime has these threads at once: its first, sysmon, the one
- * that starts others, two that run Go, and one that waits for a timer. A thread that gave
- * up its turn may still be busy when the next one is needed. So now and then there is one
- * more, which stays. Calls of the host run on the host's threads.
- */
-#define THREADS_AT_FIRST 10
-#define THREADS_MAX 256
-#define SPARE 4		/* made before they are asked for */
-#define MORE_THREADS_NS 10000000
-
-enum { WAITS, RUNS, LEAVES };
-
-struct thread {
-	_Atomic uint32_t state;	/* a futex; WAITS, which is 0, at first */
-	void *(*fn)(void *);
-	void *arg;
-	struct gdr_run run;
-	pthread_t id;
-};
-
-static struct thread threads[THREADS_MAX];
-static unsigned int threads_made, threads_taken;
-static pthread_mutex_t threads_lock = PTHREAD_MUTEX_INITIALIZER;
-
-static void *wait_and_run(void *arg)
-{
-	struct thread *t = arg;
-
-	while (atomic_load(&t->state) == WAITS)
-		syscall(SYS_futex, &t->state, FUTEX_WAIT_PRIVATE, WAITS, NULL, NULL, 0);
-	return atomic_load(&t->state) == RUNS ? t->fn(t->arg) : NULL;
-}
-
-static void set_state(struct thread *t, uint32_t state)
-{
-	atomic_store(&t->state, state);
-	syscall(SYS_futex, &t->state, FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0);
-}
-
-static void send_threads_away(void)
-{
-	for (unsigned int i = 0; i < threads_made; i++)
-		set_state(&threads[i], LEAVES);
-	for (unsigned int i = 0; i < threads_made; i++)
-		pthread_join(threads[i].id, NULL);
-}
-
-static int make_next_thread(void)
-{
-	struct thread *t = &threads[threads_made];
-	int rc;
-
-	if (threads_made == THREADS_MAX)
-		return EAGAIN;
-	t->run = (struct gdr_run){ "gdrapi", wait_and_run, t };
-	rc = gdr_thread_make(&t->id, &t->run);
-	threads_made += !rc;
-	return rc;
-}
-
-static int make_threads(void)
-{
-	int rc = 0;
-
-	while (!rc && threads_made < THREADS_AT_FIRST)
-		rc = make_next_thread();
-	if (rc)
-		send_threads_away();
-	return rc;
-}
-
-/*
- * Called when the runtime needs a thread. The request cannot fail. So the next threads
- * are made now, while there may be room for them. If there is none left, this waits until
- * one can be made.
- */
-int gdr_go_pthread_create(pthread_t *id, const pthread_attr_t *attr, void *(*fn)(void *), void *arg)
-{
-	const struct timespec pause = { .tv_nsec = MORE_THREADS_NS };
-	struct thread *t;
-
-	(void)attr;
-	pthread_mutex_lock(&threads_lock);
-	while (threads_made < threads_taken + 1 + SPARE && !make_next_thread())
-		;
-	while (threads_taken == threads_made) {
-		nanosleep(&pause, NULL);
-		make_next_thread();
-	}
-	t = &threads[threads_taken++];
-	pthread_mutex_unlock(&threads_lock);
-	*id = t->id;
-	t->fn = fn;
-	t->arg = arg;
-	set_state(t, RUNS);
-	return 0;
-}
+/* The C library's functions. */
 
 /*
  * The key would bind an M to each host thread that ever called. Without it a thread gives
@@ -247,11 +142,11 @@ void *gdr_go_mmap(void *addr, size_t len, int prot, int flags, int fd, long off)
 static struct request {
 	_Alignas(16) char mem[REQUEST_BYTES];
 	_Atomic bool taken;
-} requests[THREADS_MAX];
+} requests[GDR_THREADS_MAX];
 
 void *gdr_go_malloc(size_t len)
 {
-	for (size_t i = 0; len <= REQUEST_BYTES && i < THREADS_MAX; i++)
+	for (size_t i = 0; len <= REQUEST_BYTES && i < GDR_THREADS_MAX; i++)
 		if (!atomic_exchange(&requests[i].taken, true))
 			return requests[i].mem;
 	return NULL;
@@ -422,21 +317,11 @@ static void run_go_entry(void)
 	__start_gdr_go_entry[0](1, block.argv, block.envp);
 }
 
-/* Threads that an ancestor made do not exist here. */
-static void forget_threads(void)
-{
-	memset(threads, 0, sizeof(threads));
-	memset(requests, 0, sizeof(requests));
-	threads_made = 0;
-	threads_taken = 0;
-	threads_lock = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
-}
-
 int gdr_runtime_start(void)
 {
 	int rc;
 
-	forget_threads();
+	memset(requests, 0, sizeof(requests));
 	rc = try_memory();
 	if (rc) {
 		gdr_log(GDR_LOG_ERROR, "gdr_open: no room for the Go runtime, which takes %lu MiB of address space, %lu MiB of it to write to, and %u mappings: %s; raise the limit that is too low (ulimit -v, -d, -l, vm.max_map_count)",
@@ -449,10 +334,10 @@ int gdr_runtime_start(void)
 			FDS, strerror(rc));
 		return rc;
 	}
-	rc = make_threads();
+	rc = gdr_threads_start();
 	if (rc) {
 		gdr_log(GDR_LOG_ERROR, "gdr_open: the %u threads that the Go runtime may need cannot be made: %s; raise the limit of threads (ulimit -u, pids.max), and open from a thread that may make others (not SCHED_DEADLINE)",
-			THREADS_AT_FIRST, strerror(rc));
+			GDR_THREADS_AT_FIRST, strerror(rc));
 		return rc;
 	}
 	if (saved_variables)
@@ -462,7 +347,7 @@ int gdr_runtime_start(void)
 	if (!rc)
 		rc = gdr_reserve_start();
 	if (rc) {
-		send_threads_away();
+		gdr_threads_stop();
 		return rc;
 	}
 	run_go_entry();

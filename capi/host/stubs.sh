@@ -11,14 +11,10 @@ set -eu
 dir=$1
 mkdir -p "$dir"
 case $("${GDR_CC:-cc}" -dumpmachine) in
-x86_64-*) base=GLIBC_2.2.5 affinity=GLIBC_2.3.4 ;;
-*) base=GLIBC_2.17 affinity=GLIBC_2.17 ;;
+x86_64-*) base=GLIBC_2.2.5 ;;
+*) base=GLIBC_2.17 ;;
 esac
-if [ $base = $affinity ]; then
-	echo "$base { *; };"
-else
-	echo "$base { *; }; $affinity { pthread_attr_setaffinity_np; pthread_setaffinity_np; };"
-fi >"$dir/map"
+echo "$base { *; };" >"$dir/map"
 
 # make NAME FUNCTION...: the bodies are never run.
 make() {
@@ -31,6 +27,5 @@ make() {
 		-Wl,--version-script="$dir/map" -o "$dir/$name" "$dir/$name.c"
 }
 
-make libpthread.so.0 pthread_create pthread_detach pthread_join pthread_setspecific pthread_sigmask \
-	pthread_attr_setaffinity_np pthread_setaffinity_np pthread_attr_setstacksize
+make libpthread.so.0 pthread_create pthread_detach pthread_join pthread_setspecific pthread_sigmask pthread_attr_setstacksize
 make libdl.so.2 dlopen dlsym dlclose dlerror

@@ -13,7 +13,7 @@ $(BIN)/copy_test:
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS) $(COPY_TEST)
 
-$(BIN)/machines_test: $(T)/copy/machines.c $(filter-out %/threads.c,$(COPY_C)) $(CAPI_H) $(T)/copy/cpu_double.h tools/tap.h
+$(BIN)/machines_test: $(T)/copy/machines.c $(COPY_C) $(CAPI_H) $(T)/copy/cpu_double.h tools/tap.h
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS) $(COPY_TEST) -include $(T)/copy/cpu_double.h
 
@@ -26,10 +26,6 @@ $(BIN)/race_tsan: $(T)/copy/race.c
 $(BIN)/data_test $(BIN)/fences:
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS) $(COPY_TEST)
-
-$(BIN)/threads_test: $(T)/copy/threads.c capi/copy/threads.c $(CAPI_H) tools/tap.h
-	@mkdir -p $(@D)
-	$(CC) $(CFLAGS) $(COPY_TEST) -lm
 
 $(BIN)/race_tsan: | need-$(CLANG)
 	@mkdir -p $(@D)

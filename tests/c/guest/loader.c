@@ -8,6 +8,9 @@
 #define CHILD_S 20.0
 #define AT_ONCE_S 2.0	/* a child that takes longer, times PATIENCE, waits for something */
 
+/* More than the stacks of the library's threads: they get larger ones here. */
+static __thread volatile char storage[320 * KIB];
+
 static _Atomic bool stop, in_constructor, may_open;
 static bool constructor_waits;
 
@@ -55,6 +58,7 @@ static gdr_t load_plugin(void)
 
 static void work_in_full(void *unused)
 {
+	storage[0]++;
 	gdr_t g = open_or_fail();
 
 	whole_life(g, 1);
