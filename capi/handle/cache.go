@@ -120,7 +120,7 @@ type memory struct {
 // unmapped: a call with an old handle may read it at any time. A forked child does not
 // inherit it.
 func newMemory() (*memory, error) {
-	mem, err := zeros(int(unsafe.Sizeof(memory{})))
+	mem, err := zeros(int(unsafe.Sizeof(memory{})), unix.PROT_READ|unix.PROT_WRITE)
 	if err != nil {
 		return nil, fmt.Errorf("no memory for caches: %w", err)
 	}

@@ -39,6 +39,7 @@ type entry struct {
 type table struct {
 	epoch  uint32
 	shared *Shared
+	mem    []byte
 	slots  *[slotCount]slot
 
 	mu      sync.RWMutex
@@ -47,19 +48,22 @@ type table struct {
 	perType [4]int   // live mappings by type
 }
 
+// slotsAtOnce is how many slots are made writable at a time: 64 KiB of them, a page of any CPU.
+const slotsAtOnce = 1024
+
 // newTable makes a table whose handles carry epoch, 1 to MaxEpoch, and tells C where it is.
 //
-// It reserves 64 MiB of address space. Only the pages that are used take memory. A forked
-// child does not inherit them.
+// It reserves 64 MiB of address space, which C may read. What is used is made writable, so a
+// host that locks its memory (mlockall) gets no more of it. A forked child does not inherit it.
 func newTable(epoch uint32, shared *Shared) (*table, error) {
 	if epoch == 0 || epoch > MaxEpoch {
 		return nil, fmt.Errorf("handle table: epoch %d is not in 1..%d: %w", epoch, MaxEpoch, unix.EAGAIN)
 	}
-	mem, err := zeros(int(slotCount * unsafe.Sizeof(slot{})))
+	mem, err := zeros(int(slotCount*unsafe.Sizeof(slot{})), unix.PROT_READ)
 	if err != nil {
 		return nil, fmt.Errorf("handle table: %w", err)
 	}
-	t := &table{epoch: epoch, shared: shared, slots: slotsIn(mem)}
+	t := &table{epoch: epoch, shared: shared, mem: mem, slots: slotsIn(mem)}
 	shared.slots.Store(uint64(t.address()))
 	return t, nil
 }
@@ -78,6 +82,12 @@ func (t *table) alloc() (Handle, error) {
 		t.free = t.free[:len(t.free)-1]
 	case len(t.entries) < slotCount:
 		i = uint32(len(t.entries))
+		if i%slotsAtOnce == 0 {
+			at := uintptr(i) * unsafe.Sizeof(slot{})
+			if err := unix.Mprotect(t.mem[at:at+slotsAtOnce*unsafe.Sizeof(slot{})], unix.PROT_READ|unix.PROT_WRITE); err != nil {
+				return 0, fmt.Errorf("handle table: no memory for more handles: %w", err)
+			}
+		}
 		// A random start makes a guessed handle unlikely to hit.
 		t.entries = append(t.entries, entry{gen: rand.Uint32() >> 1})
 	default:

@@ -24,7 +24,7 @@ func flags(t *testing.T, mem []byte) []string {
 }
 
 func TestZeros(t *testing.T) {
-	mem, err := zeros(1 << 22)
+	mem, err := zeros(1<<22, unix.PROT_READ|unix.PROT_WRITE)
 	require.NoError(t, err)
 	require.Len(t, mem, 1<<22)
 	require.Equal(t, make([]byte, 1<<22), mem)
@@ -41,7 +41,7 @@ func TestZeros(t *testing.T) {
 	require.NoError(t, unix.Munmap(mem))
 
 	if unix.Mlockall(unix.MCL_FUTURE) == nil {
-		mem, err = zeros(1 << 22)
+		mem, err = zeros(1<<22, unix.PROT_READ|unix.PROT_WRITE)
 		if err == nil {
 			have = flags(t, mem)
 		}
@@ -51,7 +51,7 @@ func TestZeros(t *testing.T) {
 		require.NoError(t, unix.Munmap(mem))
 	}
 
-	_, err = zeros(0)
+	_, err = zeros(0, unix.PROT_READ)
 	require.ErrorIs(t, err, unix.EINVAL)
 	require.ErrorContains(t, err, "reserving 0 bytes of address space")
 }

@@ -353,6 +353,27 @@ static void all_locked(void)
 	expect_is(gdr_close(g), 0);
 }
 
+/* A host locks what there is, before it opens and after. */
+static void locked_after_open(void)
+{
+	struct buffer b;
+	long before;
+	gdr_t g;
+
+	needs_doubles("the memory of a real driver is its own");
+	if (mlockall(MCL_CURRENT))
+		skip_case("mlockall: %s", strerror(errno));
+	before = rss_kib();
+	g = open_or_fail();
+	expect_is(mlockall(MCL_CURRENT), 0);
+	note("RSS %ld KiB, and %ld KiB after the open", before, rss_kib());
+	expect(rss_kib() < before + MORE_RSS_KIB);
+	make_buffer(g, &b, 64 * KIB);
+	check_copies(&b, 1);
+	drop_buffer(g, &b);
+	expect_is(gdr_close(g), 0);
+}
+
 /* As the kernel has it, for the headers of glibc before 2.41 do not. */
 struct attributes {
 	uint32_t size, policy;
@@ -524,6 +545,7 @@ const struct guest_case cases[] = {
 	{ "few mappings", few_maps, 120, 0 },
 	{ "little memory that may be locked", little_locked, 120, 0 },
 	{ "all memory is locked", all_locked, 60, 0 },
+	{ "memory is locked after the open", locked_after_open, 60, 0 },
 	{ "SCHED_DEADLINE", deadline, 60, 0 },
 	{ "SCHED_FIFO on one CPU, timer slack of 1 s", real_time, 60, 0 },
 	{ 0 }
