@@ -48,7 +48,7 @@ func Retire(va, size uintptr) error {
 	if size > most {
 		return Munmap(va, size)
 	}
-	made, err := Anonymous(size)
+	made, err := takeSpare(size)
 	if err != nil {
 		log.Debugf("a mapping ends without a rest: %v", err)
 		return Munmap(va, size)
@@ -102,16 +102,69 @@ func takeRests(count int, size uintptr) []rest {
 	return freed
 }
 
+// spareBytes is made at once for small ranges: to make memory takes five system calls.
+const spareBytes = 4 << 20
+
+// spare is what is left of that.
+var spare struct {
+	mu       sync.Mutex
+	va, size uintptr
+}
+
+// takeSpare gives memory as Anonymous makes it.
+func takeSpare(size uintptr) (va uintptr, err error) {
+	if size > spareBytes/16 {
+		return Anonymous(size)
+	}
+	spare.mu.Lock()
+	va, left := spare.va, spare.size
+	if left >= size {
+		spare.va, spare.size = va+size, left-size
+	}
+	spare.mu.Unlock()
+	if left >= size {
+		return va, nil
+	}
+	if va, err = Anonymous(spareBytes); err != nil {
+		return Anonymous(size)
+	}
+	spare.mu.Lock()
+	old, left := spare.va, spare.size
+	spare.va, spare.size = va+size, spareBytes-size
+	spare.mu.Unlock()
+	if left > 0 {
+		_ = Munmap(old, left)
+	}
+	return va, nil
+}
+
+// limits are asked for once in a restTime.
+var limits struct {
+	mu   sync.Mutex
+	at   time.Time
+	size uintptr
+}
+
 // restLimits is how many ranges may rest, and how many bytes.
 func restLimits() (count int, size uintptr) {
-	size = bytesMost
+	limits.mu.Lock()
+	defer limits.mu.Unlock()
+	if t := now(); limits.at.IsZero() || t.Sub(limits.at) >= restTime {
+		limits.at, limits.size = t, restBytes()
+	}
+	return min(restsMost, max(maxMappings()/limitShare, 1)), limits.size
+}
+
+// restBytes is how many bytes may rest by the process's limits.
+func restBytes() uintptr {
+	size := uint64(bytesMost)
 	for _, resource := range []int{unix.RLIMIT_AS, unix.RLIMIT_DATA} {
 		var limit unix.Rlimit
 		if unix.Prlimit(0, resource, nil, &limit) == nil {
-			size = uintptr(min(uint64(size), limit.Cur/limitShare))
+			size = min(size, limit.Cur/limitShare)
 		}
 	}
-	return min(restsMost, max(maxMappings()/limitShare, 1)), size
+	return uintptr(size)
 }
 
 // maxMappings is how many mappings a process may have. It does not change in practice.
