@@ -120,24 +120,29 @@ func (p *fakePin) Unpin() error {
 var fakes sync.Map
 
 // NoMemory says that an address is that of a mapping of a test's own fake.
-func NoMemory(va uintptr) { fakes.Store(va, true) }
+func NoMemory(va uintptr) {
+	leaveAlone()
+	fakes.Store(va, true)
+}
 
-func init() {
-	m := sys.Kernel
+// leaveAlone has the memory functions of this process spare such addresses.
+var leaveAlone = sync.OnceFunc(func() {
+	real := sys.HostMemory()
+	m := real
 	m.Mremap = func(from, size, to uintptr) error {
 		if _, fake := fakes.Load(to); fake {
-			return sys.Kernel.Munmap(from, size)
+			return real.Munmap(from, size)
 		}
-		return sys.Kernel.Mremap(from, size, to)
+		return real.Mremap(from, size, to)
 	}
 	m.Munmap = func(va, size uintptr) error {
 		if _, fake := fakes.Load(va); fake {
 			return nil
 		}
-		return sys.Kernel.Munmap(va, size)
+		return real.Munmap(va, size)
 	}
 	sys.UseMemory(m)
-}
+})
 
 // New makes a Fake in whose pins a page has 4096 bytes. Nothing lies behind its mappings.
 func New() *Fake {

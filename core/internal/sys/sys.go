@@ -22,11 +22,11 @@ type Memory struct {
 	Munmap func(va, size uintptr) error
 }
 
-// Kernel calls the kernel itself.
-var Kernel = Memory{Mmap: mmap, Mremap: mremap, Munmap: munmap}
+// memory calls the kernel itself until UseMemory.
+var memory = Memory{Mmap: mmap, Mremap: mremap, Munmap: munmap}
 
-// memory is the kernel's until UseMemory.
-var memory = Kernel
+// HostMemory is what UseMemory was given, for tests that wrap it.
+func HostMemory() Memory { return memory }
 
 // UseMemory is called once, before the first mapping.
 func UseMemory(m Memory) { memory = m }
