@@ -11,8 +11,8 @@ import (
 
 // LongCopies is what the environment asks of long copies. auto says what gdr_set_copy_policy
 // asks: 1 for GDR_COPY_POLICY_AUTO, 0 for CALLER, -1 for nothing. gdrapi(3) has the rule.
-func LongCopies(getenv func(string) string, auto int) (long core.LongCopies, err error) {
-	way := getenv("GDRCOPY_COPY")
+func LongCopies(asked func(string) string, auto int) (long core.LongCopies, err error) {
+	way := asked("GDRCOPY_COPY")
 	if way != "" && way != "auto" && way != "caller" {
 		return long, fmt.Errorf(`GDRCOPY_COPY is not "caller" or "auto"; correct or unset it: %w`, unix.EINVAL)
 	}
@@ -23,7 +23,7 @@ func LongCopies(getenv func(string) string, auto int) (long core.LongCopies, err
 		name string
 		to   *uint64
 	}{{"GDRCOPY_DMA_READ", &long.Read}, {"GDRCOPY_DMA_WRITE", &long.Write}} {
-		text := getenv(v.name)
+		text := asked(v.name)
 		if text == "" {
 			continue
 		}

@@ -70,14 +70,14 @@ runs() {
 		[ "$(cat "$work/word.out")" = 42 ]
 }
 
-# The environment's variables, by their names in capi/host/env.c and capi/long/env.go.
+# The environment's variables, by their names in capi/host/env.c.
 variables() {
-	grep -ohE '"[A-Z]+_[A-Z_]+"' capi/host/env.c capi/long/env.go | tr -d '"'
+	grep -ohE '"[A-Z]+_[A-Z_]+"' capi/host/env.c | tr -d '"'
 }
 
-# Only these files ask for one, of C's and Go's code.
+# Only that file asks for one, of C's and Go's code.
 asked_elsewhere() {
-	grep -rnE --include='*.c' --include='*.h' --include='*.go' --exclude='env.c' --exclude='env.go' --exclude='*_test.go' \
+	grep -rnE --include='*.c' --include='*.h' --include='*.go' --exclude='env.c' --exclude='*_test.go' \
 		--exclude-dir='*test' '(getenv|os\.(Getenv|LookupEnv|Environ))\(' capi core
 }
 
