@@ -27,12 +27,12 @@ make_root() {
 }
 
 # ubuntu_root SUITE: debootstrap knows where Ubuntu's archive is, and one script for all newer suites;
-# Debian 13 has Ubuntu's keys.
+# Debian 13 has Ubuntu's keys. An installed Ubuntu has universe, too.
 ubuntu_root() {
 	local mirror keys=$GDRAPI_VM_CACHE/ubuntu
 	mirror=$(sed -n 's|^[[:space:]]*default_mirror \(.*/archive[.].*\)|\1|p' /usr/share/debootstrap/scripts/gutsy | head -n 1)
 	(vm_suite trixie && vm_unpack trixie ubuntu-keyring "$keys") &&
-		debootstrap --variant=minbase --keyring="$keys/usr/share/keyrings/ubuntu-archive-keyring.gpg" \
+		debootstrap --variant=minbase --components=main,universe --keyring="$keys/usr/share/keyrings/ubuntu-archive-keyring.gpg" \
 			"$1" "$root" "$mirror" gutsy
 }
 
