@@ -26,7 +26,7 @@ short=$(echo "$oldest" | sed -E 's/^go([0-9]+\.[0-9]+).*/\1/')
 check "Debian's package asks for the oldest" grep -qF "golang-any (>= 2:$short~)" "$here/packaging/deb/debian/control"
 check "the RPM's does" grep -qx "BuildRequires:  golang >= $short" "$here/packaging/rpm/gdrapi.spec"
 for v in $versions; do
-	check "docs/support.md has $v" grep -q "^| ${v#go}[ ,]" "$here/docs/support.md"
+	check "docs/support.md has $v" grep -qwF "${v#go}" "$here/docs/support.md"
 done
 
 # fake DIR VERSION SETTING: a go command of that version, told so by GOTOOLCHAIN.

@@ -9,10 +9,11 @@
 . "$(dirname "$0")/../stubs.sh"
 umask 022
 real sh bash awk grep sed cat find sort tail tr cut cmp cp mkdir mktemp dirname ls env printf od head
-through rm mv chmod chgrp
+through rm mv chmod
 answers id 'echo "${FAKE_UID-0}"'
 stub insmod
 stub rmmod
+stub chgrp
 stub mknod ': >"$3"'
 
 # moved FILE: a copy whose paths of the system lie in $work.
