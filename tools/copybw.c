@@ -11,18 +11,15 @@
 static const struct bench_tool tool = {
 	.name = "gdrcopy_copybw",
 	.codes = (const char[]){ OPT_GPU, OPT_SIZE, OPT_COPY_SIZE, OPT_RANGE, OPT_OFFSET, OPT_MAP, OPT_ALLOC,
-				 OPT_WRITES, OPT_READS, OPT_THREADS, OPT_READ_THREADS,
-				 OPT_WRITE_THREADS, OPT_BUDGET, OPT_CPU, OPT_JSON,
-				 OPT_CSV, OPT_COMPAT, OPT_BACKEND, 0 },
+				 OPT_WRITES, OPT_READS, OPT_THREADS, OPT_BUDGET, OPT_CPU,
+				 OPT_JSON, OPT_CSV, OPT_COMPAT, OPT_BACKEND, 0 },
 	.what = "Measures the bandwidth of writes to and reads from GPU memory through a\n"
 		"mapping, for one size (-s, 128 KiB) or with -l several, beside cuMemcpy in the same run.",
 	.method = BENCH_METHOD "\n"
 		"  Here all are back-to-back. A bandwidth is the size over the P50 of the time.\n"
 		"  1 MB/s is 2^20 bytes a second. With --threads N a copy lasts from its start to\n"
-		"  the end of the last thread's part. These threads are the tool's: each makes a\n"
-		"  copy of its own. --read-threads and --write-threads ask the library for\n"
-		"  threads; with --cpu it has no CPU for them. cuMemcpy uses pageable memory of\n"
-		"  the host and one thread.",
+		"  the end of the last thread's part. Each thread makes a copy of its\n"
+		"  own. cuMemcpy uses pageable memory of the host and one thread.",
 };
 
 /* The reference's unit: 2^20 bytes a second. */

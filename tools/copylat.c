@@ -19,7 +19,7 @@
 static const struct bench_tool tool = {
 	.name = "gdrcopy_copylat",
 	.codes = (const char[]){ OPT_GPU, OPT_MODE, OPT_SIZE, OPT_OFFSET, OPT_MAP, OPT_ALLOC, OPT_CUMEMCPY, OPT_COLD, OPT_EVICTED,
-				 OPT_REGISTERED, OPT_WRITES, OPT_READS, OPT_READ_THREADS, OPT_WRITE_THREADS, OPT_BUDGET, OPT_CPU, OPT_JSON, OPT_CSV, OPT_COMPAT,
+				 OPT_REGISTERED, OPT_WRITES, OPT_READS, OPT_BUDGET, OPT_CPU, OPT_JSON, OPT_CSV, OPT_COMPAT,
 				 OPT_BACKEND, 0 },
 	.what = "Times writes to and reads from GPU memory through a mapping, for sizes from\n"
 		"1 byte to -s (16 MiB), beside cuMemcpy and plain copy loops in the same run.",
@@ -30,9 +30,7 @@ static const struct bench_tool tool = {
 		"  streaming loads. Writes end with a store fence.\n"
 		"  Writes of more than 64 KiB are timed back-to-back only. Reads always are.\n"
 		"  libc's memcpy reads 64 KiB at most. cuMemcpy uses pageable memory of the host, unless\n"
-		"  --registered is given.\n"
-		"  The plain loops use one thread, whatever --read-threads and --write-threads\n"
-		"  ask the library for. With --cpu the library has no CPU for more threads.",
+		"  --registered is given.",
 };
 
 /* The cells of one size. */

@@ -30,12 +30,6 @@ void bench_rc(int rc, const char *what)
 		bench_die("%s: %s; GDRCOPY_ENABLE_LOGGING=1 tells more", what, strerror(rc));
 }
 
-static void set_variable(const struct bench_tool *tool, const char *name, const char *value)
-{
-	if (value && setenv(name, value, 1))
-		bench_die("%s: setenv: %s", tool->name, strerror(errno));
-}
-
 void bench_gpu_start(struct bench_gpu *b, const struct bench_tool *tool,
 		     const struct bench_opts *opts)
 {
@@ -43,9 +37,8 @@ void bench_gpu_start(struct bench_gpu *b, const struct bench_tool *tool,
 	int gpus = 0, result;
 
 	*b = (struct bench_gpu){ .tool = tool, .opts = opts };
-	set_variable(tool, "GDRCOPY_BACKEND", opts->backend);
-	set_variable(tool, "GDRCOPY_READ_THREADS", opts->read_threads);
-	set_variable(tool, "GDRCOPY_WRITE_THREADS", opts->write_threads);
+	if (opts->backend && setenv("GDRCOPY_BACKEND", opts->backend, 1))
+		bench_die("%s: setenv: %s", tool->name, strerror(errno));
 	err = cuda_load(&b->cu);
 	if (err)
 		bench_skip("%s: NVIDIA's driver is needed: %s", tool->name, err);

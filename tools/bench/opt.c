@@ -60,10 +60,6 @@ static const struct option_row rows[] = {
 	{ OPT_BLOCKS, 'B', "blocks", "N", "blocks of the GPU kernel (8; one without data)" },
 	{ OPT_BLOCK_THREADS, 'T', "block-threads", "N", "threads of a block (1024; one without data)" },
 	{ OPT_THREADS, 0, "threads", "N", "each copy is split among N threads (1)" },
-	{ OPT_READ_THREADS, 0, "read-threads", "N",
-	  "the library shares a read among N threads: sets GDRCOPY_READ_THREADS" },
-	{ OPT_WRITE_THREADS, 0, "write-threads", "N",
-	  "the same for a write: sets GDRCOPY_WRITE_THREADS" },
 	{ OPT_BUDGET, 0, "budget", "MS", "spend at most MS milliseconds on one figure" },
 	{ OPT_CPU, 0, "cpu", "N", "run the measuring thread on CPU N" },
 	{ OPT_JSON, 0, "json", NULL, "print one JSON object" },
@@ -342,14 +338,6 @@ static void set(struct bench_opts *o, const struct bench_tool *tool,
 		break;
 	case OPT_THREADS:
 		o->threads = (int)number(tool, r, arg, 1, 256);
-		break;
-	case OPT_READ_THREADS:
-		number(tool, r, arg, 1, 64);
-		o->read_threads = arg;
-		break;
-	case OPT_WRITE_THREADS:
-		number(tool, r, arg, 1, 64);
-		o->write_threads = arg;
 		break;
 	case OPT_BUDGET:
 		o->budget_ms = number(tool, r, arg, 1, 600000);

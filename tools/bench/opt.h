@@ -66,8 +66,6 @@ enum {
 	OPT_BLOCK_THREADS = 'X',
 	OPT_DATA_AT = 'D',
 	OPT_THREADS = 'T',
-	OPT_READ_THREADS = 'x',
-	OPT_WRITE_THREADS = 'y',
 	OPT_BUDGET = 'b',
 	OPT_CPU = 'p',
 	OPT_JSON = 'J',
@@ -101,7 +99,6 @@ struct bench_opts {
 	long timeout_s;
 	long budget_ms;		/* the most time for one figure */
 	int threads;
-	const char *read_threads, *write_threads;	/* the library's; NULL: as it will */
 	int cpu;		/* -1: any */
 	const char *backend;	/* NULL: gdr_open chooses */
 	bool given[CHAR_MAX + 1];	/* by OPT_ code */
