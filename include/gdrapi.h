@@ -23,10 +23,18 @@
  * gdr_unmap are rounded up to whole pages of the CPU.
  *
  * Threads.  Every function may be called from any thread, at the same time, on
- * one gdr_t or on many. A copy that races gdr_unmap, gdr_unpin_buffer or
- * gdr_close of its own handle either completes or returns EINVAL. The caller's
- * own loads and stores have no such guard. In a signal handler only the copies,
+ * one gdr_t or on many. In a signal handler only copies by the CPU,
  * gdr_runtime_get_version and gdr_get_mapping_type_string may be called.
+ *
+ * Copies and unmapping.  The calls that unmap (gdr_unmap, gdr_unpin_buffer,
+ * gdr_close and gdr_cache_close) wait for no copy that a CPU makes. A copy
+ * that an unmap of its own mapping overtakes touches no other mapping, and returns 0
+ * or EINVAL. Which of its bytes landed before is not defined. A store that a CPU
+ * made before the unmap may land within microseconds after it. A thread that stands
+ * still for more than a second inside a copy has no such promise.
+ * The old range then rests, for a second at least: it is private memory whose writes
+ * nobody sees, so a load or store of the program's own there need not fault. At most
+ * 4,096 ranges and 1 TiB rest.
  *
  * Fork.  A forked child inherits no access. In the child, every gdr_t and
  * gdr_mh_t of the parent answers EACCES; only gdr_close of such a gdr_t answers
@@ -185,9 +193,9 @@ gdr_t gdr_open(void);
  * gdr_close - close what gdr_open opened
  * @g: ends with this call
  *
- * Waits for copies in progress. Then unmaps and unpins every buffer of @g, and
- * frees every gdr_mem_t of @g (gdrapi_ext.h). From then on a load or store to a
- * mapping of @g faults.
+ * Unmaps and unpins every buffer of @g, and frees every gdr_mem_t of @g
+ * (gdrapi_ext.h). It waits for other calls on @g. For copies at the same time the same
+ * holds as with gdr_unmap.
  *
  * Returns: 0; EINVAL for a @g that is NULL, unknown or closed. In a forked child
  * the parent's @g is closed with 0, which changes nothing; a second time EACCES.
@@ -254,8 +262,7 @@ int gdr_pin_buffer_v2(gdr_t g, unsigned long addr, size_t size, uint32_t flags,
  * @g: open library that pinned it
  * @handle: pinned buffer; stale from then on
  *
- * Where the buffer is still mapped, the call waits for copies in progress and
- * unmaps it first.
+ * Where the buffer is still mapped, the call unmaps it first, as gdr_unmap does.
  *
  * Returns: 0; EINVAL; EACCES in a forked child.
  */
@@ -340,11 +347,12 @@ int gdr_map_v2(gdr_t g, gdr_mh_t handle, void **va, size_t size, int flags);
  * @va: what gdr_map gave, on a page of the CPU
  * @size: what gdr_map was given
  *
- * Waits for copies through the mapping, and unmaps it. The buffer stays pinned. It
- * may be mapped again, perhaps at another address. @handle names the mapping:
- * where @va is another address, the call unmaps all the same and logs a warning.
- * The whole mapping goes, also where @size is smaller than it, or is its size
- * rounded up to GPU_PAGE_SIZE.
+ * The buffer stays pinned. It may be mapped again, perhaps at another address.
+ * @handle names the mapping: where @va is another address, the call unmaps all the
+ * same and logs a warning. The whole mapping goes, also where @size is smaller than
+ * it, or is its size rounded up to GPU_PAGE_SIZE. "Copies and unmapping" above says
+ * what holds for copies at the same time. The call waits for the copy engine alone
+ * (gdr_set_copy_policy).
  *
  * Returns: 0; EINVAL when the buffer is not mapped, when @va is not on a page, when
  * @size is 0 or larger than that; EACCES in a forked child. The mapping
@@ -359,21 +367,21 @@ int gdr_unmap(gdr_t g, gdr_mh_t handle, void *va, size_t size);
  * @h_ptr: what to write, in the memory of the process
  * @size: bytes; 0 does nothing
  *
- * Both pointers may have any alignment, and @size may be any number. Stores to a
- * mapping that is not caching are naturally aligned. The copy touches nothing
- * outside the range. When the call returns, its stores are in order before every
- * later store of this thread. @h_ptr must be readable; the library does not check
- * that.
+ * Both pointers may have any alignment, and @size may be any number. A copy of 1,
+ * 2, 4 or 8 bytes to an address that is aligned to @size is one store, in a mapping of
+ * any type. Stores to a mapping that is not caching are naturally aligned. The copy
+ * writes nothing outside the range. When the call returns, its stores are in order
+ * before every later store of this thread. @h_ptr must be readable; the library does
+ * not check that.
  *
- * The call takes no lock. It makes a system call only in the thread's first copy,
- * and in a copy by a signal handler that interrupted a copy. It may be called in
- * a signal handler.
+ * The CPU makes the copy, without a lock or a system call, unless the copy engine is
+ * asked for (gdr_set_copy_policy in gdrapi_ext.h). A copy by the CPU may be made in a
+ * signal handler, also in one that interrupted a copy. A handler may leave it by
+ * siglongjmp.
  *
  * Returns: 0;
  * EINVAL when the buffer is not mapped, when the range is not all inside its
- * mapping, and for a NULL pointer;
- * EAGAIN when 65536 other threads that have copied still exist, or when signal
- * handlers have interrupted three copies of this thread;
+ * mapping, for a NULL pointer, and when an unmap overtook the copy;
  * EACCES in a forked child.
  * A @size of 0 returns 0 for every mapped buffer, whatever the pointers.
  */
@@ -387,8 +395,9 @@ int gdr_copy_to_mapping(gdr_mh_t handle, void *map_d_ptr, const void *h_ptr,
  * @map_d_ptr: where to read, anywhere inside the mapping
  * @size: bytes; 0 does nothing
  *
- * Does what gdr_copy_to_mapping does, in the other direction. When the call
- * returns, its loads are done, and in order before every later load of this thread.
+ * Does what gdr_copy_to_mapping does, in the other direction. @h_ptr must be
+ * writable. When the call returns, its loads are done, and in order before every later
+ * load of this thread.
  *
  * Returns: as gdr_copy_to_mapping.
  */

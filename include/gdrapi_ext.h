@@ -147,12 +147,13 @@ typedef struct gdr_piece_s {
  *
  * So write a flag for the data with a second call, after this one. The array must
  * not change during the call. Where pieces overlap, either one's bytes may remain.
- * What gdr_copy_to_mapping says of threads, DMA and signal handlers holds for each
- * piece.
+ * What gdr_copy_to_mapping says of threads, the copy engine and signal handlers holds
+ * for each piece.
  *
- * Returns: 0 when all pieces are written. On an error none is: EINVAL, EAGAIN and
- * EACCES as gdr_copy_to_mapping, for the first piece that is wrong; EINVAL when
- * @pieces is NULL and @count is not 0.
+ * Returns: 0 when all pieces are written; EINVAL and EACCES as gdr_copy_to_mapping,
+ * for the first piece that is wrong, and EINVAL when @pieces is NULL and @count is not
+ * 0: then none is written; EINVAL also when an unmap overtook a piece: then some may
+ * be.
  */
 int gdr_copy_to_mapping_v(const gdr_piece_t *pieces, size_t count);
 
@@ -162,71 +163,40 @@ int gdr_copy_to_mapping_v(const gdr_piece_t *pieces, size_t count);
  * @count: how many; 0 does nothing
  *
  * Does what gdr_copy_to_mapping_v does, in the other direction. The pieces are read
- * in any order. One CPU reads up to 16 lines of 64 bytes at a time, while calls of
- * gdr_copy_from_mapping wait for one piece after the other. When the call returns,
- * all loads are done, and in order before every later load of this thread.
+ * in any order, up to 16 lines of 64 bytes at a time. When the call returns, all
+ * loads are done, and in order before every later load of this thread.
  *
  * Returns: as gdr_copy_to_mapping_v.
  */
 int gdr_copy_from_mapping_v(const gdr_piece_t *pieces, size_t count);
 
-/**
- * gdr_set_copy_threads - set how many threads share a long copy
- * @reads: threads for gdr_copy_from_mapping, with the caller: 1 to 64
- * @writes: threads for gdr_copy_to_mapping, with the caller: 1 to 64
- *
- * Both numbers are 1 at first: then the library starts no thread to copy. The
- * variables GDRCOPY_READ_THREADS and GDRCOPY_WRITE_THREADS in the environment set
- * the same numbers; this call overrides them. It may come at any time, also
- * before gdr_open. A forked child begins with its parent's numbers.
- *
- * The threads start with the next gdr_map, or at once when the library is open. A
- * copy starts no thread. Threads without work sleep; they do not end. They run on
- * the CPUs of the thread that starts them: on those of its NUMA node where these
- * are enough. Each thread has CPUs of its own. The library starts at most as many
- * threads as that thread has CPUs, less one.
- *
- * The threads share reads of 4 KiB or more and writes of 64 KiB or more, of
- * write-combined memory. They share one copy at a time: a copy that runs at the
- * same time has its caller alone. A shared copy promises what any copy promises.
- * But a fault in it (SIGBUS when the driver revokes the memory) may come in a
- * thread of the library. So a handler must not leave the copy by siglongjmp.
- *
- * Returns: 0; EINVAL for a number that is not 1 to 64, and nothing changes;
- * ENOMEM when not all threads can be started: the library uses those that were.
- */
-int gdr_set_copy_threads(unsigned reads, unsigned writes);
-
-/* How the library makes long copies. The type has the size of an int. */
+/* Who makes long copies. The type has the size of an int. */
 typedef enum gdr_copy_policy {
-	GDR_COPY_POLICY_CALLER = 0,	/* as the caller configured it */
-	GDR_COPY_POLICY_AUTO = 1	/* the way that is expected to be the fastest */
+	GDR_COPY_POLICY_CALLER = 0,	/* the CPU makes all copies */
+	GDR_COPY_POLICY_AUTO = 1	/* the GPU's copy engine makes long ones */
 } gdr_copy_policy_t;
 
 /**
- * gdr_set_copy_policy - set how the library makes long copies
- * @policy: GDR_COPY_POLICY_CALLER (the default) or GDR_COPY_POLICY_AUTO
+ * gdr_set_copy_policy - set who makes long copies
+ * @policy: GDR_COPY_POLICY_CALLER or GDR_COPY_POLICY_AUTO
  *
- * With GDR_COPY_POLICY_AUTO the library chooses one of three ways for each read of
- * 4 KiB or more and each write of 64 KiB or more:
+ * With GDR_COPY_POLICY_AUTO the GPU's copy engine makes these copies through
+ * write-combined mappings, and the CPU makes all others:
  *
- *	the caller copies alone
- *	threads share the copy, as with gdr_set_copy_threads
- *	the GPU's copy engine copies, as with GDRCOPY_DMA_READ
+ *	reads of GDRCOPY_DMA_READ bytes or more (16 KiB unless set)
+ *	writes of GDRCOPY_DMA_WRITE bytes or more (1 MiB unless set), where the host
+ *	memory is page-locked
  *
- * It chooses the way that takes the least time for so many bytes. It begins with
- * times that were measured on an H200, and corrects them by the copies that it
- * makes. It tries a way with few measurements if that way may be the fastest.
- * GDRCOPY_COPY=auto in the environment sets the same policy; this call overrides
- * it. The call may come at any time, also before gdr_open.
+ * With GDR_COPY_POLICY_CALLER the CPU makes all. Without a call the environment
+ * decides: GDRCOPY_COPY=auto is GDR_COPY_POLICY_AUTO. Otherwise GDRCOPY_DMA_READ asks
+ * for reads alone, and GDRCOPY_DMA_WRITE for writes alone. Where nothing is set, the
+ * CPU makes all.
  *
- * At most 8 threads share a read and 4 a write, unless gdr_set_copy_threads or the
- * environment sets other numbers. The next gdr_map starts the threads. The next
- * gdr_pin_buffer prepares the copy engine, which serves only what is pinned from then
- * on. Its copies call the driver, so do not copy in a signal handler with this policy.
+ * The call may come at any time, also before gdr_open. The engine serves what is
+ * pinned while it is asked for. A copy by the engine calls the CUDA driver: do not
+ * make one in a signal handler. gdr_copy_to_mapping(3) says what else differs.
  *
- * Returns: 0; EINVAL for another @policy, and nothing changes; ENOMEM when not all
- * threads can be started: the library uses those that were.
+ * Returns: 0; EINVAL for another @policy, and nothing changes.
  */
 int gdr_set_copy_policy(gdr_copy_policy_t policy);
 
@@ -320,9 +290,9 @@ int gdr_cache_flush(gdr_cache_t c);
  * gdr_cache_close - end a cache
  * @c: cache; stale from then on
  *
- * Waits for copies in progress, then unmaps and unpins all ranges of the cache, also
- * those that are held. Their handles are stale from then on, and a load or store
- * through their mappings faults.
+ * Unmaps and unpins all ranges of the cache, also those that are held. Their handles
+ * are stale from then on. "Copies and unmapping" in gdrapi.h says what holds for
+ * copies at the same time.
  *
  * Returns: 0; EINVAL; EACCES in a forked child.
  */

@@ -13,6 +13,7 @@ _ADVICE: Dict[Tuple[str, int], str] = {
     ("gdr_pin_buffer", errno.EINVAL): "The range must be GPU memory of one allocation of this process.",
     ("gdr_pin_buffer", errno.ENOTSUP): "This backend cannot map memory of this kind. Take memory of "
                                        "Gdr.alloc.",
+    ("gdr_map_v2", errno.EAGAIN): "The memory was freed meanwhile, or the GPU is reset or suspended.",
     ("gdr_map_v2", errno.EINVAL): "The backend does not have this type of mapping. Ask for none.",
     ("gdr_map_v2", errno.ENOTSUP): "The driver cannot map this memory. Set GDRCOPY_BACKEND to another "
                                    "backend.",
@@ -26,7 +27,6 @@ _ADVICE: Dict[Tuple[str, int], str] = {
 }
 _ADVICE_BY_ERRNO: Dict[int, str] = {
     errno.EACCES: "It was opened before a fork. Open and pin in the child.",
-    errno.EAGAIN: "Too many threads copy at a time. Try again.",
     errno.EINVAL: "It was closed, or an argument is out of range.",
     errno.EMFILE: "The process is out of file descriptors. Raise ulimit -n, or close some.",
     errno.ENODEV: "There is no such GPU here, or no driver for it.",

@@ -34,8 +34,8 @@ class _Piece(ctypes.Structure):
 #: A thread that gives the interpreter's lock back may get it again only after sys.getswitchinterval(), 5 ms. So
 #: a lane of up to so many bytes a set keeps it: the CPU writes them in 15 us (docs/measurements.md).
 _BRIEF = 256 << 10
-#: With one of these the GPU's copy engine or other threads may write, and the caller waits for them.
-_NOT_BRIEF = ("GDRCOPY_COPY", "GDRCOPY_DMA_WRITE", "GDRCOPY_WRITE_THREADS")
+#: With one of these the GPU's copy engine may write, and the caller waits for it.
+_NOT_BRIEF = ("GDRCOPY_COPY", "GDRCOPY_DMA_WRITE")
 
 
 class _Target(NamedTuple):
