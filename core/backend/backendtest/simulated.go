@@ -8,6 +8,7 @@ import (
 	"gdrapi/core/backend"
 	"gdrapi/core/cuda"
 	"gdrapi/core/cuda/cudatest"
+	"gdrapi/core/internal/sys"
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
@@ -166,8 +167,8 @@ func Life(t *testing.T, s backend.Session, device int, req backend.PinRequest, w
 		require.Equal(t, "from the CPU", string(sim.DtoH(device, addr+Page+50, 12)))
 		_, _, mapErr = p.Map(Page, backend.None)
 		require.ErrorIs(t, mapErr, unix.EINVAL, "mapped already")
+		require.NoError(t, sys.Munmap(va, uintptr(2*Page)), "the core ends the range")
 		require.NoError(t, p.Unmap())
-		require.True(t, cudatest.Faults(va))
 	}
 	require.ErrorIs(t, p.Unmap(), unix.EINVAL)
 	require.NoError(t, p.Unpin())

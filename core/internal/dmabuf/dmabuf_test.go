@@ -160,25 +160,6 @@ func TestPinUndoesEveryFailure(t *testing.T) {
 	}
 }
 
-// An unmap that fails says so, and the mapping is there: it may be tried again.
-func TestUnmapThatFails(t *testing.T) {
-	sim := cudatest.Need(t)
-	s := openSession(t)
-	p, err := s.Pin(backend.PinRequest{Addr: sim.MemAlloc(plain, page), Size: page})
-	require.NoError(t, err)
-	va, _, err := p.Map(page, backend.None)
-	require.NoError(t, err)
-	in := p.(*pin)
-	in.va++ // no page begins there, so the kernel refuses
-	require.ErrorIs(t, p.Unmap(), unix.EINVAL)
-	require.Equal(t, va+1, in.va, "it is still known")
-	in.va--
-	require.NoError(t, p.Unmap())
-	require.ErrorIs(t, p.Unmap(), unix.EINVAL)
-	require.NoError(t, p.Unpin())
-	require.ErrorIs(t, p.Unpin(), unix.EINVAL)
-}
-
 func TestCallsLeaveNothingBehind(t *testing.T) {
 	sim := cudatest.Need(t)
 	s := openSession(t)
