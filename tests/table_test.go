@@ -337,7 +337,6 @@ var guests = []Program{
 	{Name: "threads", On: all, Cases: Guest},
 	{Name: "fork", On: all, Cases: Guest},
 	{Name: "loader", On: all, Cases: Guest},
-	{Name: "unmap", On: all, Cases: Guest},
 	{Name: "fds", On: all, Cases: Guest},
 	{Name: "lazy", On: all, Cases: Guest},
 	{Name: "static", On: all, Cases: Guest},

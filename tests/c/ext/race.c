@@ -158,7 +158,75 @@ static void race(void)
 	expect(atomic_load(&done) > 0);
 }
 
+/* A copy that stands still at a host page that it may not read, until it may, or its thread ends. */
+static unsigned char *page;
+static _Atomic bool stands, may_go, thread_ends;
+static struct buffer held;
+
+static void stand_still(int sig)
+{
+	atomic_store(&stands, true);
+	if (atomic_load(&thread_ends))
+		pthread_exit(NULL);
+	while (!atomic_load(&may_go))
+		sleep_us(100);
+	expect_is(mprotect(page, 4 * KIB, PROT_READ), 0);
+}
+
+static void *copy_the_page(void *many)
+{
+	const gdr_piece_t piece = { held.mh, held.va, page, 4 * KIB };
+	int rc = many ? gdr_copy_to_mapping_v(&piece, 1) : gdr_copy_to_mapping(held.mh, held.va, page, 4 * KIB);
+
+	expect(rc == 0 || rc == EINVAL);
+	return NULL;
+}
+
+/* gdr_unmap, gdr_unpin_buffer and gdr_close return while a copy stands still, and then it ends. */
+static void no_wait(void)
+{
+	struct sigaction act = { .sa_handler = stand_still };
+	gdr_t owner = open_with_context(), g = open_or_fail();
+
+	alloc_buffer(owner, &held, 64 * KIB);
+	page = mmap(NULL, 4 * KIB, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	expect(page != MAP_FAILED && !sigaction(SIGSEGV, &act, NULL));
+	for (int i = 0; i < 12; i++) {
+		unsigned char before[64], after[64];
+		pthread_t t;
+
+		map_buffer(g, &held);
+		fill_random(before, sizeof(before), i + 1);
+		expect_is(gdr_copy_to_mapping(held.mh, held.va, before, sizeof(before)), 0);
+		atomic_store(&stands, false);
+		atomic_store(&may_go, false);
+		atomic_store(&thread_ends, i % 4 == 3);
+		start_thread(&t, 0, copy_the_page, (void *)(uintptr_t)(i & 1));
+		while (!atomic_load(&stands))
+			sleep_us(100);
+		if (i % 3 == 0)
+			expect_is(gdr_unmap(g, held.mh, held.va, held.size), 0);
+		if (i % 3 == 2)
+			expect_is(gdr_close(g), 0);
+		else
+			expect_is(gdr_unpin_buffer(g, held.mh), 0);
+		atomic_store(&may_go, true);
+		expect_is(pthread_join(t, NULL), 0);
+		if (i % 3 == 2)
+			g = open_or_fail();
+		/* The bytes came too late: they are in nobody's memory. */
+		map_buffer(g, &held);
+		expect_is(gdr_copy_from_mapping(held.mh, after, held.va, sizeof(after)), 0);
+		expect(!memcmp(before, after, sizeof(after)));
+		expect_is(gdr_unpin_buffer(g, held.mh), 0);
+		expect_is(mprotect(page, 4 * KIB, PROT_NONE), 0);
+	}
+	expect_is(gdr_close(g), 0);
+	expect_is(gdr_close(owner), 0);
+}
+
 const struct guest_case cases[] = {
+	{ "an unmap waits for no copy", no_wait, 60, 0 },
 	{ "copies beside unmaps, unpins and closes", race, 60, 900 },
 	{ 0 }
 };
