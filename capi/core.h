@@ -13,6 +13,9 @@
 
 #pragma GCC visibility push(hidden)
 
+/* What gdrcore_copy answers, beside 0, where the host's memory is not page-locked. */
+#define GDR_CORE_PAGEABLE (-1)
+
 /* What gdr_set_copy_policy asked for: a gdr_copy_policy_t; -1: it was not called. */
 int gdr_copy_policy_asked(void);
 

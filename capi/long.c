@@ -26,19 +26,33 @@ void gdr_long_set(uint64_t read, uint64_t write)
 
 #define HOST_PAGE 4096u	/* or a part of one */
 
-/*
- * Touches each page of the host's range. A host's handler may leave a fault by
- * siglongjmp: it comes here, where nothing is held, and not inside the driver.
- */
-static void touch(const struct copy *c, const uint8_t *host, size_t n)
-{
-	const uint8_t *at = host, *end = host + n;
+/* To touch the pages of so many bytes takes as long as a second call of Go. */
+#define TOUCH_MOST ((size_t)256 << 10)
 
-	for (; at < end; at = (const uint8_t *)(((uintptr_t)at | (HOST_PAGE - 1)) + 1))
-		if (c->to)
-			(void)*(const volatile uint8_t *)at;
-		else
-			atomic_fetch_or_explicit((_Atomic uint8_t *)(uintptr_t)at, 0, memory_order_relaxed);
+/*
+ * Touches each page that a read will fill. A host's handler may leave a fault by
+ * siglongjmp: it comes here, where nothing is held, and not inside the driver. A write by
+ * the engine is of page-locked memory, which does not fault.
+ */
+static void touch(uint8_t *host, size_t n)
+{
+	uint8_t *at = host, *end = host + n;
+
+	for (; at < end; at = (uint8_t *)(((uintptr_t)at | (HOST_PAGE - 1)) + 1))
+		atomic_fetch_or_explicit((_Atomic uint8_t *)at, 0, memory_order_relaxed);
+}
+
+/* 0: the engine has made the copy. */
+static int copy_once(const struct copy *c, uint64_t at, uint8_t *host, size_t n)
+{
+	int rc = GDR_CORE_PAGEABLE;
+
+	if (c->to || n > TOUCH_MOST)
+		rc = INSIDE(gdrcore_copy(c->key, at, (uintptr_t)host, n, c->to, true));
+	if (rc != GDR_CORE_PAGEABLE || c->to)
+		return rc;
+	touch(host, n);
+	return INSIDE(gdrcore_copy(c->key, at, (uintptr_t)host, n, false, false));
 }
 
 size_t gdr_long_copy(const struct copy *c, struct gdr_view v)
@@ -49,8 +63,7 @@ size_t gdr_long_copy(const struct copy *c, struct gdr_view v)
 
 	for (; done < c->size; done += n) {
 		n = c->size - done < CALL_MOST ? c->size - done : CALL_MOST;
-		touch(c, host + done, n);
-		if (INSIDE(gdrcore_copy(c->key, off + done, (uintptr_t)host + done, n, c->to)))
+		if (copy_once(c, off + done, host + done, n))
 			break;
 	}
 	return done;

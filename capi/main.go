@@ -97,16 +97,20 @@ func gdrcore_set_policy() (rc C.int) {
 	return
 }
 
-// gdrcore_copy answers 0 where the copy engine has made the copy, and 1 where the CPU may.
+// gdrcore_copy answers 0 where the copy engine has made the copy, and 1 where the CPU may. With
+// locked it makes none of pageable memory, and answers GDR_CORE_PAGEABLE.
 //
 //export gdrcore_copy
-func gdrcore_copy(h, at C.uint64_t, addr C.uintptr_t, n C.uint64_t, to C.bool) (rc C.int) {
+func gdrcore_copy(h, at C.uint64_t, addr C.uintptr_t, n C.uint64_t, to, locked C.bool) (rc C.int) {
 	var err error
 	defer finish("gdr_copy", &err, &rc)
-	if !library.CopyLong(handle.Handle(h), uint64(at), uintptr(addr), uint64(n), bool(to)) {
-		return 1
+	switch library.CopyLong(handle.Handle(h), uint64(at), uintptr(addr), uint64(n), bool(to), bool(locked)) {
+	case core.Copied:
+		return 0
+	case core.Pageable:
+		return C.GDR_CORE_PAGEABLE
 	}
-	return
+	return 1
 }
 
 //export gdrcore_open

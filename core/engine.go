@@ -52,23 +52,38 @@ func (m *Mapping) isLong(n int, write bool) bool {
 	return l != 0 && uint64(n) >= l
 }
 
+// LongCopy is what became of a copy that the engine was asked for.
+type LongCopy = cuda.Answer
+
+// The engine has copied; the CPU may copy; the engine makes no such copy of pageable memory.
+const (
+	Copied    = cuda.Copied
+	NotCopied = cuda.NotCopied
+	Pageable  = cuda.Pageable
+)
+
 // byEngine has the engine copy the n bytes from number at on, to or from host: a *byte of
-// Go's, or an address of the host's. It reports whether it has. The caller holds copies.
-func (m *Mapping) byEngine(at uint64, host any, n uint64, write bool) bool {
+// Go's, or an address of the host's. The caller holds copies.
+func (m *Mapping) byEngine(at uint64, host any, n uint64, write, locked bool) LongCopy {
 	b := m.buffer
-	return b.engine != nil && m.typ == WriteCombined &&
-		b.engine.Copy(b.memories, m.gpu+at, host, n, write)
+	if b.engine == nil || m.typ != WriteCombined {
+		return NotCopied
+	}
+	return b.engine.Copy(b.memories, m.gpu+at, host, n, write, locked)
 }
 
 // CopyLong is what others who copy by themselves ask for a long copy: the engine copies n
-// bytes of the mapping, from number at on, to or from the host's address. It reports
-// whether it has; else the CPU may copy. The mapping stays until the engine is done.
-func (b *Buffer) CopyLong(at uint64, host uintptr, n uint64, write bool) bool {
+// bytes of the mapping, from number at on, to or from the host's address. With locked it
+// copies from or to page-locked memory alone. The mapping stays until the engine is done.
+func (b *Buffer) CopyLong(at uint64, host uintptr, n uint64, write, locked bool) LongCopy {
 	m, err := b.Mapping()
 	if err != nil {
-		return false
+		return NotCopied
 	}
 	m.copies.RLock()
 	defer m.copies.RUnlock()
-	return !m.ended && at <= m.mapped && n <= m.mapped-at && m.byEngine(at, host, n, write)
+	if m.ended || at > m.mapped || n > m.mapped-at {
+		return NotCopied
+	}
+	return m.byEngine(at, host, n, write, locked)
 }

@@ -414,8 +414,10 @@ func (l *Library) CacheClose(h Handle) error {
 }
 
 // CopyLong has the GPU's copy engine copy n bytes of the buffer's mapping, from number at on,
-// to or from the host's address. It reports whether it has; else the CPU may copy.
-func (l *Library) CopyLong(h Handle, at uint64, host uintptr, n uint64, write bool) bool {
-	b, ok := l.table.get(h).(*core.Buffer)
-	return ok && b.CopyLong(at, host, n, write)
+// to or from the host's address, as core.Buffer.CopyLong does.
+func (l *Library) CopyLong(h Handle, at uint64, host uintptr, n uint64, write, locked bool) core.LongCopy {
+	if b, ok := l.table.get(h).(*core.Buffer); ok {
+		return b.CopyLong(at, host, n, write, locked)
+	}
+	return core.NotCopied
 }

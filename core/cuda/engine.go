@@ -171,37 +171,55 @@ func (d *Driver) newEngine(c Context) (_ *Engine, err error) {
 	return e, nil
 }
 
+// Answer is what became of a Copy.
+type Answer int
+
+const (
+	Copied    Answer = iota // all of it
+	NotCopied               // the CPU may make it
+	Pageable                // nothing, for the host's memory is not page-locked
+)
+
 // Copy copies n bytes at the GPU's address gpu to or from host: a *byte of Go's, or an
-// address. memories are those that the bytes had when they were pinned. It reports whether
-// it has copied all; nothing lands later. It needs no current context. A write is made from
-// page-locked memory alone.
-func (e *Engine) Copy(memories []Extent, gpu uint64, host any, n uint64, write bool) bool {
+// address. memories are those that the bytes had when they were pinned. Nothing lands after
+// it. It needs no current context. With locked, and in each write, the host's memory must be
+// page-locked.
+func (e *Engine) Copy(memories []Extent, gpu uint64, host any, n uint64, write, locked bool) Answer {
 	if e.rests.Load() > 0 {
 		e.rests.Add(-1)
-		return false
+		return NotCopied
 	}
 	err := e.driver.Relaxed(func(d *Driver) error {
 		return d.lend(e.context, func(d *Driver) error {
 			if !d.isPageLocked(e.mark) {
 				return errEngine
 			}
-			if write && !(d.isPageLocked(hostAt(host, 0)) && d.isPageLocked(hostAt(host, n-1))) {
-				return errEngine
+			if (write || locked) && !(d.isPageLocked(hostAt(host, 0)) && d.isPageLocked(hostAt(host, n-1))) {
+				return errPageable
 			}
 			return e.copy(d, memories, gpu, host, n, write)
 		})
 	})
-	if err != nil && err != errEngine {
+	switch err {
+	case nil:
+		return Copied
+	case errPageable:
+		return Pageable
+	case errEngine:
+	default:
 		e.rests.Store(engineRest)
 		if !e.failed.Swap(true) {
 			log.Warnf("the GPU's copy engine failed, the CPU copies: %v", err)
 		}
 	}
-	return err == nil
+	return NotCopied
 }
 
-// errEngine says that the CPU makes the copy, and that nothing is wrong.
-var errEngine = errors.New("the CPU makes the copy")
+// These say that the CPU makes the copy, and that nothing is wrong.
+var (
+	errEngine   = errors.New("the CPU makes the copy")
+	errPageable = errors.New("the host's memory is not page-locked")
+)
 
 // copy gives the pieces to the engine, and waits for them. After an error it waits, too.
 func (e *Engine) copy(d *Driver, memories []Extent, gpu uint64, host any, n uint64, write bool) (err error) {

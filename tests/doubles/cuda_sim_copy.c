@@ -179,6 +179,7 @@ static int stage(struct ctx *ctx, uint64_t dst, const void *src, size_t size)
 	return CU_OK;
 }
 
+/* Memory of a pool takes the attribute, and copies do not follow it (580.159.04). */
 static bool any_sync_memops(uint64_t addr, uint64_t size)
 {
 	uint64_t done = 0;
@@ -186,7 +187,7 @@ static bool any_sync_memops(uint64_t addr, uint64_t size)
 	while (done < size) {
 		const struct buffer *b = buffer_find(addr + done);
 
-		if (b->sync_memops)
+		if (b->sync_memops && !(b->chunk && b->chunk->pool))
 			return true;
 		done += b->addr + b->size - (addr + done);
 	}

@@ -3,8 +3,9 @@
 
     LD_LIBRARY_PATH=build PYTHONPATH=python python3 tests/python/fresh.py [READS]
 
-Each copy waits in the GPU behind a memset. With SYNC_MEMOPS on the memory it is done when the call returns. So no
-read may show the bytes of before it: that would be stale. PyTorch's memory is tried where PyTorch is installed.
+Each copy waits in the GPU behind a memset. With SYNC_MEMOPS on memory of cuMemAlloc it is done when the call returns. So no
+read may show the bytes of before it: that would be stale. Memory of a pool takes the attribute, and the driver does not
+follow it (580.159.04): there the program synchronises before it reads. PyTorch's memory is tried where PyTorch is installed.
 """
 import ctypes
 import sys
@@ -14,6 +15,7 @@ from gdrapi import _lib
 
 PAGE = 65536
 SYNC_MEMOPS = 6
+IS_LEGACY = 10  # memory of cuMemAlloc
 CONTROL = 20  # reads with the attribute taken away again
 
 
@@ -50,16 +52,19 @@ class Driver:
         else:
             self("cuMemFree_v2", ctypes.c_uint64(address))
 
+    def attribute(self, which, address):
+        value = ctypes.c_uint64()
+        self("cuPointerGetAttribute", ctypes.byref(value), which, ctypes.c_uint64(address))
+        return bool(value.value & 0xff)
+
     def is_synchronous(self, address):
-        value = ctypes.c_int()
-        self("cuPointerGetAttribute", ctypes.byref(value), SYNC_MEMOPS, ctypes.c_uint64(address))
-        return bool(value.value)
+        return self.attribute(SYNC_MEMOPS, address)
 
     def be_asynchronous(self, address):
         self("cuPointerSetAttribute", ctypes.byref(ctypes.c_int(0)), SYNC_MEMOPS, ctypes.c_uint64(address))
 
-    def stale(self, address, read, reads):
-        """How many of so many reads show the word of before the copy."""
+    def stale(self, address, read, reads, waits=False):
+        """How many of so many reads show the word of before the copy. With waits the program synchronises first."""
         found = 0
         for number in range(1, reads + 1):
             self("cuMemsetD32_v2", ctypes.c_uint64(self.source), ctypes.c_uint(number), ctypes.c_size_t(16))
@@ -67,6 +72,8 @@ class Driver:
             if self.busy:
                 self("cuMemsetD8Async", ctypes.c_uint64(self.busy), ctypes.c_ubyte(number & 255), ctypes.c_size_t(1 << 30), None)
             self("cuMemcpyDtoD_v2", ctypes.c_uint64(address), ctypes.c_uint64(self.source), ctypes.c_size_t(64))
+            if waits:
+                self("cuCtxSynchronize")
             found += read() != number
             self("cuCtxSynchronize")
         return found
@@ -172,7 +179,8 @@ def main(reads=1000):
                     cuda.be_asynchronous(small.address)
                     read, end = way(gdr, small.address)
                     synchronous = cuda.is_synchronous(small.address)
-                    stale = cuda.stale(small.address, read, reads)
+                    waits = not cuda.attribute(IS_LEGACY, small.address)
+                    stale = cuda.stale(small.address, read, reads, waits)
                     touched = sum(map(cuda.is_synchronous, small.neighbours)) if kind != "torch" else 0
                     cuda.be_asynchronous(small.address)
                     control = cuda.stale(small.address, read, CONTROL)
