@@ -423,3 +423,61 @@ func TestProgress(t *testing.T) {
 		}
 	}
 }
+
+// The formats of the lines that NVIDIA's programs of these names print (NVIDIA/gdrcopy fcec3ce, tests/*.cpp), in their
+// order. A C++ stream's number is %g. What stands between "(" and ")+" comes once or more.
+var (
+	head   = []string{"(", "GPU id:%d; name: %s; Bus id: %04x:%02x:%02x", ")+", "selecting device %d"}
+	mapped = []string{"map_d_ptr: %p", "info.va: %x", "info.mapped_size: %d", "info.page_size: %d", "info.mapped: %d", "info.wc_mapping: %d",
+		"page offset: %d"}
+	end    = []string{"unmapping buffer", "unpinning buffer", "closing gdrdrv"}
+	median = "Size(B) \t Median Time(us) \t Min. Time(us)"
+	theirs = map[string][]string{
+		"copybw -s 4K -l --budget 2": slices.Concat(head,
+			[]string{"testing size: %d", "rounded size: %d", "gpu alloc fn: %s", "device ptr: %x"}, mapped,
+			[]string{"user-space pointer:%p", "(", "writing test, size=%d offset=%d num_iters=%d", "write BW: %gMB/s",
+				"reading test, size=%d offset=%d num_iters=%d", "read BW: %gMB/s", ")+"}, end),
+		"copylat -s 64 -c --budget 2": slices.Concat(head,
+			[]string{"device ptr: 0x%x", "allocated size: %d", "gpu alloc fn: %s"},
+			sizes("cuMemcpy_H2D", "\t\t"), sizes("cuMemcpy_D2H", "\t\t"), []string{"", ""}, mapped,
+			[]string{"user-space pointer: %p", "use cold cache: %s"},
+			sizes("gdr_copy_to_mapping", "\t\t\t"), sizes("gdr_copy_from_mapping", "\t\t\t"), end),
+		"apiperf -s 1M -n 3": slices.Concat(head, []string{"device ptr: 0x%x", "allocated size: %d",
+			"(", "Size(B)\tpin.Time(us)\tmap.Time(us)\tget_info.Time(us)\tunmap.Time(us)\tunpin.Time(us)",
+			"%d\t%f\t%f\t%f\t%f\t%f", "", ")+", "closing gdrdrv"}),
+	}
+	values = map[string]string{"%d": `\d+`, "%8d": ` {0,7}\d+`, "%x": "[0-9a-f]+", "%04x": "[0-9a-f]{4}", "%02x": "[0-9a-f]{2}",
+		"%p": "0x[0-9a-f]+", "%s": ".+", "%f": `\d+\.\d{6}`, "%11.4f": ` {0,5}\d+\.\d{4}`, "%g": `\d+(\.\d+)?(e[-+]\d+)?`}
+	verb = regexp.MustCompile(`%[0-9.]*[a-z]`)
+)
+
+// sizes are the lines of one test of copylat's.
+func sizes(test, tabs string) []string {
+	return []string{"", test + " num iters for each size: %d", "Test " + tabs + " " + median,
+		"(", test + " \t %8d \t %11.4f \t %11.4f", ")+"}
+}
+
+// --compat prints NVIDIA's lines, and no other.
+func TestCompat(t *testing.T) {
+	for line, forms := range theirs {
+		want := "^"
+		for _, form := range forms {
+			switch form {
+			case "(", ")+":
+				want += form
+				continue
+			}
+			verbs := verb.FindAllString(form, -1)
+			for i, text := range verb.Split(form, -1) {
+				want += regexp.QuoteMeta(text)
+				if i < len(verbs) {
+					want += values[verbs[i]]
+				}
+			}
+			want += "\n"
+		}
+		e := run(line + " --compat")
+		e.good(t, line)
+		require.Regexp(t, want+"$", e.out, line)
+	}
+}
