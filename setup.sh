@@ -7,7 +7,7 @@
 #   sh setup.sh        install what is missing, by apt-get
 #   sh setup.sh --go   print the go command that the Makefile takes
 #
-# The library is built with the Go releases in capi/host/go_versions. Of these, in this order:
+# The library is built with the Go releases in capi/guest/build/go_versions. Of these, in this order:
 #
 # 1. the go in PATH; an older one than go.mod's toolchain fetches that by itself
 # 2. the newest /usr/lib/go-N/bin/go, where Debian keeps those that are not its default
@@ -25,7 +25,7 @@ go_least=21
 say() { printf 'setup.sh: %s\n' "$*"; }
 die() { printf 'setup.sh: %s\n' "$*" >&2; exit 1; }
 
-versions=$(sed '/^#/d' "$here/capi/host/go_versions")
+versions=$(sed '/^#/d' "$here/capi/guest/build/go_versions")
 newest=$(printf '%s\n' "$versions" | tail -n 1)
 
 # go_minor COMMAND: the N of its 1.N, of what is installed.

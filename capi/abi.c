@@ -15,9 +15,9 @@
 #include "_cgo_export.h"
 #include "copies.h"
 #include "core.h"
-#include "host/env.h"
-#include "host/front.h"
-#include "host/log.h"
+#include "guest/env.h"
+#include "guest/front.h"
+#include "guest/log.h"
 
 /*
  * The first form of gdr_info_v2_t. It has no mapping_type at its end. Binaries older than

@@ -25,8 +25,8 @@
 #include "_cgo_export.h"
 #include "cache_range.h"
 #include "core.h"
-#include "host/front.h"
-#include "host/log.h"
+#include "guest/front.h"
+#include "guest/log.h"
 
 #define CU_POINTER_ATTRIBUTE_BUFFER_ID 7
 

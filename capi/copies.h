@@ -15,7 +15,7 @@
 #include "copy/copy.h"
 #include "copy/fence.h"
 #include "copy/slot.h"
-#include "host/page.h"
+#include "guest/page.h"
 
 #pragma GCC visibility push(hidden)
 

@@ -8,8 +8,8 @@
 
 #include <errno.h>
 
-#include "host/front.h"
-#include "host/log.h"
+#include "guest/front.h"
+#include "guest/log.h"
 
 int gdr_copy_refuse(uint64_t key)
 {

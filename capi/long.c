@@ -6,7 +6,7 @@
 #include "copies.h"
 
 #include "_cgo_export.h"
-#include "host/front.h"
+#include "guest/front.h"
 
 /* One call of Go for each so many bytes: 1.3 us of some 500 (H200). */
 #define CALL_MOST ((size_t)16 << 20)

@@ -11,7 +11,7 @@ package main
 #cgo LDFLAGS: -ldl -lpthread
 #include "copies.h"
 #include "core.h"
-#include "host/env.h"
+#include "guest/env.h"
 */
 import "C"
 
@@ -21,8 +21,8 @@ import (
 	"unsafe"
 
 	_ "gdrapi/capi/copy" // C alone: copy.c calls it
+	"gdrapi/capi/guest"
 	"gdrapi/capi/handle"
-	"gdrapi/capi/host"
 	"gdrapi/core"
 	"gdrapi/core/backend"
 	"gdrapi/core/log"
@@ -65,8 +65,8 @@ func makeLibrary(opts *C.struct_gdr_options, epoch uint32, table *C.struct_gdr_t
 	if err != nil {
 		return err
 	}
-	core.UseMemory(core.HostMemory{Mmap: host.Mmap, Mremap: host.Mremap, Munmap: host.Munmap})
-	core.UseLoader(host.Driver)
+	core.UseMemory(core.HostMemory{Mmap: guest.Mmap, Mremap: guest.Mremap, Munmap: guest.Munmap})
+	core.UseLoader(guest.Driver)
 	l, err := handle.New(epoch, (*handle.Shared)(unsafe.Pointer(table)))
 	if err != nil {
 		return fmt.Errorf("the core did not start: %w", err)
@@ -121,7 +121,7 @@ func gdrcore_open(opts *C.struct_gdr_options, epoch C.uint64_t, table *C.struct_
 	if err = makeLibrary(opts, uint32(epoch), table); err != nil {
 		return
 	}
-	o := core.Options{ForceDMABuf: opts.force_dmabuf != 0, Watch: host.Watch}
+	o := core.Options{ForceDMABuf: opts.force_dmabuf != 0, Watch: guest.Watch}
 	if opts.backend != nil {
 		o.Backend = C.GoString(opts.backend)
 	}

@@ -10,8 +10,8 @@
 
 #include "../include/gdrapi_ext.h"
 #include "copy/direct.h"
-#include "host/front.h"
-#include "host/log.h"
+#include "guest/front.h"
+#include "guest/log.h"
 
 /* What is known of the pieces once all were checked. */
 struct pieces {

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: MIT
 #
 # channels.sh TARBALL OUT - the recipes of packaging/channels for that source tarball, in
-# OUT: its version, its SHA-256 and the Gos of capi/host/go_versions are filled in. URL in the
+# OUT: its version, its SHA-256 and the Gos of capi/guest/build/go_versions are filled in. URL in the
 # environment is the folder that the tarball is published in.
 set -eu
 tarball=${1:?usage: channels.sh TARBALL OUT} out=${2:?usage: channels.sh TARBALL OUT}
@@ -13,7 +13,7 @@ case $url in *[!A-Za-z0-9:/._~%-]*) echo "channels.sh: URL=$url is not the addre
 version=$(basename "$tarball" .tar.xz)
 version=${version#gdrapi-}
 sum=$(sha256sum <"$tarball")
-gos=$(sed -n 's/^go//p' "$here/../capi/host/go_versions")
+gos=$(sed -n 's/^go//p' "$here/../capi/guest/build/go_versions")
 go=$(echo "$gos" | tail -n 1)
 least=$(echo "$gos" | head -n 1 | cut -d. -f1,2)
 most=$(echo "$go" | cut -d. -f1,2)

@@ -3,7 +3,7 @@
 #
 # dist.sh OUT - the source tarball OUT/gdrapi-VERSION.tar.xz, which the packages are
 # built from: the files that git tracks, the Go modules in vendor/, and VERSION. Its
-# go.mod names no toolchain: each Go in capi/host/go_versions builds it as it is, and takes
+# go.mod names no toolchain: each Go in capi/guest/build/go_versions builds it as it is, and takes
 # nothing from the network. The same commit gives the same bytes.
 #
 # MAINTAINER='Name <address>' and URL=ADDRESS in the environment are of who publishes it: they

@@ -116,7 +116,7 @@ var table = []Group{
 
 	// The Go packages.
 	{Name: "go", Rows: []Program{
-		goTest(Program{Name: "core", Sim: Plain}, "./core/...", "./capi/handle", "./capi/host"),
+		goTest(Program{Name: "core", Sim: Plain}, "./core/...", "./capi/handle", "./capi/guest"),
 		// As a Go program without cgo uses it, on each simulated driver.
 		{Name: "library", Cmd: cmd("$B/bin/core_test", "-test.v", "-test.run", "^(TestLibrary|TestFreshReads|TestMemoryThatNeedsTheWatch|Example)"),
 			Count: GoTest, On: all, Make: cmd("doubles", "$B/bin/core_test")},

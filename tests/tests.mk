@@ -15,7 +15,7 @@ CLANG     ?= clang
 DOUBLES   := $(D)/libcuda.so.1 $(D)/libcuda.so $(D)/rm_sim
 # What programs are built from, or again for, beside their own source.
 COPY_C    := $(wildcard capi/copy/*.c)
-CAPI_H    := $(wildcard capi/*.h capi/host/*.h capi/copy/*.h)
+CAPI_H    := $(wildcard capi/*.h capi/guest/*.h capi/copy/*.h)
 GUEST_H   := $(wildcard $(T)/guest/*.h tools/*.h)
 
 # The groups of tests/table_test.go: one target for each.
@@ -83,7 +83,7 @@ lint: need-shellcheck need-$(CLANG) need-aarch64-linux-gnu-gcc $(DOUBLES)
 	@test -z "$$(gofmt -l $(GO_DIRS))" || { gofmt -d $(GO_DIRS); exit 1; }
 	$(GO) vet ./...
 	$(GO) run $(STATICCHECK) ./...
-	shellcheck -x setup.sh capi/host/*.sh kmod/*.sh packaging/*.sh packaging/gdrdrv-node tests/*.sh tests/*/*.sh $(T)/*/*.sh .ci/run
+	shellcheck -x setup.sh capi/guest/build/*.sh kmod/*.sh packaging/*.sh packaging/gdrdrv-node tests/*.sh tests/*/*.sh $(T)/*/*.sh .ci/run
 	@mkdir -p $(B)/_cgo
 	cd capi && $(GO) tool cgo -objdir ../$(B)/_cgo -- main.go
 	for cc in $(LINT_CC); do for f in capi/*.c capi/*/*.c; do \

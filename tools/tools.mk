@@ -34,10 +34,10 @@ comma     := ,
 .PHONY: tools
 tools: $(TOOLS) $(INSTALLED)
 
-$(B)/obj/%.o: %.c $(TOOL_H) capi/host/glibc.syms
+$(B)/obj/%.o: %.c $(TOOL_H) capi/guest/build/glibc.syms
 	@mkdir -p $(@D)
 	$(CC) $(C11) $(CFLAGS) -ffile-prefix-map=$(CURDIR)=. -c -o $@ $<
-	$(OBJCOPY) --redefine-syms=capi/host/glibc.syms $@
+	$(OBJCOPY) --redefine-syms=capi/guest/build/glibc.syms $@
 
 define tool
 $(BIN)/gdrcopy_$(1) $(INSTALL_DIR)/gdrcopy_$(1): $$($(1)_O) $$(LIB)

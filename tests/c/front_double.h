@@ -13,8 +13,8 @@
 #include <stdint.h>
 
 #include "copy/slot.h"
-#include "host/front.h"
-#include "host/log.h"
+#include "guest/front.h"
+#include "guest/log.h"
 
 _Atomic(struct gdr_front *) gdr_front_page;
 static struct gdr_front front;

@@ -10,7 +10,7 @@
 #include <stdarg.h>
 #include <stdio.h>
 
-#include "host/log.h"
+#include "guest/log.h"
 
 static char said[512];		/* by the last line */
 static _Atomic int lines;	/* of errors */

@@ -4,17 +4,17 @@
 # make check-go-oldest [more 3 min] the library of the oldest Go that go.mod allows
 # make check-go-next  [long 5 min] the library of the newest Go that there is, release candidates too, and what differs
 
-$(BIN)/env_test: tests/capi/env.c capi/host/env.c $(CAPI_H) tools/tap.h
+$(BIN)/env_test: tests/capi/env.c capi/guest/env.c $(CAPI_H) tools/tap.h
 	@mkdir -p $(@D)
 	$(CC) $(C11) $(CFLAGS) -Icapi -o $@ $(filter %.c,$^) -lpthread
 
 # It has log.c in it.
-$(BIN)/log_test: tests/capi/log.c capi/host/env.c capi/host/log.c $(CAPI_H) tools/tap.h
+$(BIN)/log_test: tests/capi/log.c capi/guest/env.c capi/guest/log.c $(CAPI_H) tools/tap.h
 	@mkdir -p $(@D)
 	$(CC) $(C11) $(CFLAGS) -Icapi -o $@ $(wordlist 1,2,$^) -lpthread
 
 # The newest is the one that all else is built with.
-GO_OLDEST := $(firstword $(shell sed '/^\#/d' capi/host/go_versions))
+GO_OLDEST := $(firstword $(shell sed '/^\#/d' capi/guest/build/go_versions))
 
 .PHONY: go-oldest go-next
 go-oldest:

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: MIT
 /*
- * env.c - what capi/host/env.c makes of the environment, by itself. capi/handle/settings_test.go
+ * env.c - what capi/guest/env.c makes of the environment, by itself. capi/handle/settings_test.go
  * has the settings of copies.
  */
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "host/env.h"
-#include "host/log.h"
+#include "guest/env.h"
+#include "guest/log.h"
 #include "tap.h"
 
 static bool privileged;

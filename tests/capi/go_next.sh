@@ -14,7 +14,7 @@ die() {
 	exit 1
 }
 
-tested=$(sed '/^#/d' "$here/capi/host/go_versions" | tail -n 1)
+tested=$(sed '/^#/d' "$here/capi/guest/build/go_versions" | tail -n 1)
 # sort -V has what ends in ~ before its release.
 next=$(cd / && $go list -m -versions golang.org/toolchain | tr ' ' '\n' |
 	sed -nE 's/^v0\.0\.1-(go1\.[0-9.]+((rc|beta)[0-9]+)?)\.linux-amd64$/\1/p' |

@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: MIT
 #
 # goroot.sh - which Go is taken, and what the build says of one that it may not take:
-# setup.sh --go with programs that stand for Gos; capi/host/goroot.sh with a Go whose files
-# differ; capi/host/extld.sh with objects that stand for runtime/cgo's.
+# setup.sh --go with programs that stand for Gos; capi/guest/build/goroot.sh with a Go whose files
+# differ; capi/guest/build/extld.sh with objects that stand for runtime/cgo's.
 here=$(cd "$(dirname "$0")/../.." && pwd)
 # shellcheck source=tests/tap.sh
 . "$here/tests/tap.sh"
@@ -12,7 +12,7 @@ here=$(cd "$(dirname "$0")/../.." && pwd)
 unset GOTOOLCHAIN GDR_GO_UNTESTED
 
 # The list, and those who have it written down.
-versions=$(sed '/^#/d' "$here/capi/host/go_versions")
+versions=$(sed '/^#/d' "$here/capi/guest/build/go_versions")
 oldest=$(printf '%s\n' "$versions" | head -n 1)
 newest=$(printf '%s\n' "$versions" | tail -n 1)
 minor=${newest#go1.}
@@ -75,9 +75,9 @@ done
 is "before that, the newest known that Debian keeps" "$(chosen "$next" local)" "$work/lib/go-1.$minor/bin/go"
 is "and without any go in PATH" "$(chosen none auto)" "$work/lib/go-1.$minor/bin/go"
 
-# goroot: capi/host/goroot.sh's output and status, with the Go in $work/bin.
+# goroot: capi/guest/build/goroot.sh's output and status, with the Go in $work/bin.
 goroot() {
-	PATH="$work/bin:/usr/bin:/bin" env FAKE_ROOT="$work/root" "$@" GO= "$here/capi/host/goroot.sh" "$work/out" 2>&1
+	PATH="$work/bin:/usr/bin:/bin" env FAKE_ROOT="$work/root" "$@" GO= "$here/capi/guest/build/goroot.sh" "$work/out" 2>&1
 }
 
 # says TEXT COMMAND...: it fails, and says TEXT.
@@ -124,13 +124,13 @@ cp "$real/src/internal/godebugs/table.go" "$work/root/src/internal/godebugs/tabl
 mv "$work/root/src/runtime/netpoll_epoll.go" "$work/root/src/runtime/netpoll_poll.go"
 check "a file that is gone ends the build" says 'has no runtime/netpoll_epoll.go' goroot env
 
-# extld SOURCE: capi/host/extld.sh with an object of that C, which declares nothing, in the place of
+# extld SOURCE: capi/guest/build/extld.sh with an object of that C, which declares nothing, in the place of
 # runtime/cgo's.
 extld() {
 	mkdir -p "$work/link"
 	echo 'long runtime_data; int x_cgo_init(void); int x;' | cc -xc -c -o "$work/link/go.o" -
 	echo "$1" | cc -xc -std=gnu89 -w -fno-builtin -c -o "$work/link/000001.o" - &&
-		GDR_CC=true GDR_MAP=none "$here/capi/host/extld.sh" "$work/link/go.o" "$work/link/000001.o" 2>&1
+		GDR_CC=true GDR_MAP=none "$here/capi/guest/build/extld.sh" "$work/link/go.o" "$work/link/000001.o" 2>&1
 }
 
 mends='malloc(), free(), mmap(), pthread_create(), pthread_key_create(), pthread_sigmask(), pthread_attr_getstacksize(), pthread_getattr_np(), pthread_attr_getstack()'
@@ -143,6 +143,6 @@ for f in malloc free mmap pthread_create pthread_key_create pthread_sigmask pthr
 	check "runtime/cgo without $f ends the build" says "does not call $f:" \
 		extld "void x_cgo_init(void) { $(echo "$all" | sed "s/\<$f()/0/"); }"
 done
-check "so does a variable in another section" says 'sections that capi/host/runtime.c does not know' \
+check "so does a variable in another section" says 'sections that capi/guest/runtime.c does not know' \
 	extld "int x __attribute__((section(\"other\"))); void x_cgo_init(void) { $all; }"
 done_testing

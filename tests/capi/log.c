@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 /*
- * log.c - the front's log lines (capi/host/log.c, built in here): which are written, how long they
+ * log.c - the front's log lines (capi/guest/log.c, built in here): which are written, how long they
  * are, and that the host's errno stays.
  */
 #define _GNU_SOURCE
@@ -24,7 +24,7 @@ static int vsnprintf_of(char *to, size_t size, const char *fmt, va_list args)
 }
 
 #define vsnprintf vsnprintf_of
-#include "host/log.c"
+#include "guest/log.c"
 #undef vsnprintf
 
 #define LINE 512		/* bytes of a line at most */

@@ -70,9 +70,9 @@ runs() {
 		[ "$(cat "$work/word.out")" = 42 ]
 }
 
-# The environment's variables, by their names in capi/host/env.c.
+# The environment's variables, by their names in capi/guest/env.c.
 variables() {
-	grep -ohE '"[A-Z]+_[A-Z_]+"' capi/host/env.c | tr -d '"'
+	grep -ohE '"[A-Z]+_[A-Z_]+"' capi/guest/env.c | tr -d '"'
 }
 
 # Only env.c asks for one, of C's and Go's code; settings.go is given what it asked.

@@ -3,7 +3,7 @@
 # make check-rm       [check 15 s] every kind of CUDA memory on the rm backend, and how its requests are watched
 
 WATCHED   := $(addprefix $(B)/watched/,$(addsuffix .so,watched_lazy watched_relro watched_again watch_copy))
-WATCH     := tests/rm/watch_test.c capi/host/watch.c
+WATCH     := tests/rm/watch_test.c capi/guest/watch.c
 
 .PHONY: watch-test
 watch-test: $(BIN)/watch_test $(WATCHED)
@@ -27,7 +27,7 @@ $(B)/watched/golib.so: tests/rm/golib/main.go
 	rm -f $(basename $@).h
 
 WATCH_CC   = $(C11) -Icapi -o $@ $(filter %.c %.o,$^) -ldl -lpthread
-$(BIN)/watch_test $(BIN)/watch_tsan $(B)/asan/watch_test: $(WATCH) tests/rm/watched.h capi/host/watch.h tools/tap.h
+$(BIN)/watch_test $(BIN)/watch_tsan $(B)/asan/watch_test: $(WATCH) tests/rm/watched.h capi/guest/watch.h tools/tap.h
 
 $(BIN)/watch_test:
 	@mkdir -p $(@D)
@@ -50,7 +50,7 @@ $(B)/watched/watched_%.so: tests/rm/watched.c tests/rm/watched.h
 	@mkdir -p $(@D)
 	$(CC) $(C11) $(CFLAGS) -shared -fPIC -o $@ $< $(HOW)
 
-$(B)/watched/watch_copy.so: tests/rm/watch_copy.c capi/host/watch.c capi/host/watch.h
+$(B)/watched/watch_copy.so: tests/rm/watch_copy.c capi/guest/watch.c capi/guest/watch.h
 	@mkdir -p $(@D)
 	$(CC) $(C11) $(CFLAGS) -Icapi -shared -fPIC -o $@ $(filter %.c %.o,$^) $(HOW)
 

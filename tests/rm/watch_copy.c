@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-/* capi/host/watch.c as a shared object of its own, linked as libgdrapi is. */
-#include "host/watch.h"
+/* capi/guest/watch.c as a shared object of its own, linked as libgdrapi is. */
+#include "guest/watch.h"
 
 typeof(gdr_watch_export) watch_copy;
 

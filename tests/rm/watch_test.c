@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 /*
- * watch_test.c - capi/host/watch.c, on stand-ins for libcuda (watched.c), whose slots the test
- * finds itself. capi/host/slot_test.go has how the library finds them.
+ * watch_test.c - capi/guest/watch.c, on stand-ins for libcuda (watched.c), whose slots the test
+ * finds itself. capi/guest/slot_test.go has how the library finds them.
  *
  *	watch_test DIRECTORY	of the stand-ins
  *
@@ -9,7 +9,7 @@
  * was before.
  */
 #define _GNU_SOURCE
-#include "host/watch.h"
+#include "guest/watch.h"
 
 #include "tap.h"
 #include "watched.h"

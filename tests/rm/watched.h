@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * watched.h - a stand-in for libcuda, for the tests of capi/host/watch.c.
+ * watched.h - a stand-in for libcuda, for the tests of capi/guest/watch.c.
  *
  * It is no CUDA. Its export makes the requests that its caller lists. addr, which
  * in CUDA is an address of the GPU, is here the address of a struct watched_plan.

@@ -388,7 +388,7 @@ func (c *fakeCUDA) ExportFunction() uintptr {
 	return fakeExport
 }
 
-// watch is what capi/host/watch.c sees of an export.
+// watch is what capi/guest/watch.c sees of an export.
 func (c *fakeCUDA) watch(export uintptr, addr, size uint64) (Seen, error) {
 	c.needsContext("an export")
 	if export != fakeExport || addr%hostPage != 0 || size != hostPage {

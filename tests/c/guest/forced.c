@@ -34,7 +34,7 @@ static void handle(int sig, void (*handler)(int, siginfo_t *, void *), int flags
 	memset(&sa, 0, sizeof(sa));
 	sa.sa_sigaction = handler;
 	sa.sa_flags = SA_SIGINFO | flags;
-	/* Each writes DEEP bytes. Three at a time need more than the stack has, see guest.h. */
+	/* Each writes DEEP bytes. Three at a time need more than the stack has, see enter.h. */
 	if (!(flags & SA_NODEFER))
 		sigfillset(&sa.sa_mask);
 	expect_is(sigaction(sig, &sa, NULL), 0);

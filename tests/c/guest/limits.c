@@ -14,7 +14,7 @@
 
 #define NOBODY 65533
 #define MORE_RSS_KIB (20 * 1024)
-#define GO_THREADS 10	/* of capi/host/threads.h: there may be a few more */
+#define GO_THREADS 10	/* of capi/guest/threads.h: there may be a few more */
 #define GO_THREADS_MAX 24
 
 /*

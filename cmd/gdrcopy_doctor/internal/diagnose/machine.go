@@ -110,7 +110,7 @@ func (e *examination) confidential() []Finding {
 		"Let programs use cuMemcpy. To map memory, turn the mode off on the host.")
 }
 
-// littleSpace is SPACE_BYTES of capi/host/runtime.c.
+// littleSpace is SPACE_BYTES of capi/guest/runtime.c.
 const littleSpace = 1536 * mib
 
 // TooLittleSpace says whether processes may have less address space than the library takes. Then nothing

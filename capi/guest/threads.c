@@ -15,8 +15,8 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "../copy/float.h"
-#include "../copy/signals.h"
+#include "float.h"
+#include "signals.h"
 
 #define STACK_BYTES (256u << 10)
 #define TIMER_SLACK_NS 50000ul	/* the kernel's default; a host's may be seconds */

@@ -16,7 +16,7 @@
 #define _GNU_SOURCE
 #include "runtime.h"
 
-#include "guest.h"
+#include "enter.h"
 #include "log.h"
 #include "reserve.h"
 #include "threads.h"

@@ -5,7 +5,7 @@
 # Before it hands over to the compiler it changes objects:
 #
 # 1. The Go runtime's entry goes out of .init_array, into a section of another name:
-#    loading the library then starts nothing, and capi/host/runtime.c starts the runtime when
+#    loading the library then starts nothing, and capi/guest/runtime.c starts the runtime when
 #    it is first needed.
 # 2. runtime.c sees where the variables of Go's code begin and end, and those of
 #    runtime/cgo's C.
@@ -19,7 +19,7 @@ set -eu
 objcopy=${GDR_OBJCOPY:-objcopy}
 readelf=${GDR_READELF:-readelf}
 
-# What capi/host/runtime.c does instead of the C library, for runtime/cgo.
+# What capi/guest/runtime.c does instead of the C library, for runtime/cgo.
 ours='malloc free mmap pthread_create pthread_key_create pthread_sigmask pthread_attr_getstacksize pthread_getattr_np pthread_attr_getstack'
 
 # What else runtime/cgo may call. Any other function has to be looked at first: it may take
@@ -46,12 +46,12 @@ sections() {
 	"$readelf" -SW "$1" | sed 's/^ *\[ *[0-9]*\] *//' | awk '$7 ~ /W/ { print $1 }'
 }
 
-# A child of fork() puts Go's variables back (capi/host/runtime.c): it must know of all
+# A child of fork() puts Go's variables back (capi/guest/runtime.c): it must know of all
 # the sections that they lie in. Those of no name below are the sanitizers'.
 check_sections() {
 	unknown=$(sections "$1" |
 		grep -vE '^\.(noptrdata|data|bss|noptrbss|tbss|init_array)$|^\.data\.rel\.ro|^\.go\.(module|buildinfo|fipsinfo|fuzzcntrs)$|^__libfuzzer') || return 0
-	fail "this Go has variables in sections that capi/host/runtime.c does not know: $unknown"
+	fail "this Go has variables in sections that capi/guest/runtime.c does not know: $unknown"
 }
 
 # symbols OBJECT: "UND NAME" of what it calls, "N NAME" of what it defines for others.
@@ -67,7 +67,7 @@ change_cgo() {
 		*)
 			case $name in
 			__asan_* | __ubsan_* | __tsan_* | __sanitizer_*) ;;
-			*) fail "runtime/cgo of this Go calls $name: find out whether a guest may, then name it in capi/host/extld.sh" ;;
+			*) fail "runtime/cgo of this Go calls $name: find out whether a guest may, then name it in capi/guest/build/extld.sh" ;;
 			esac
 			;;
 		esac
@@ -80,7 +80,7 @@ change_cgo() {
 	# The sanitizers' own variables need not be put back in a child.
 	! symbols "$1" | grep -qE '^UND __(a|ub)san_' || known="$known|asan|^\.data\.rel(\.local)?$|^__sancov"
 	unknown=$(sections "$1" | grep -vE "$known") || unknown=
-	[ -z "$unknown" ] || fail "runtime/cgo has variables in sections that capi/host/runtime.c does not know: $unknown"
+	[ -z "$unknown" ] || fail "runtime/cgo has variables in sections that capi/guest/runtime.c does not know: $unknown"
 	# shellcheck disable=SC2046 # options are words
 	"$objcopy" $(for f in $ours; do echo "--redefine-sym $f=gdr_go_$f"; done) \
 		--rename-section .data=gdr_go_c \

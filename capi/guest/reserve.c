@@ -9,7 +9,6 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "guest.h"
 #include "log.h"
 
 #define ARENA (64l << 20)	/* of address space; Go's heap grows upwards through them */
@@ -23,6 +22,23 @@ static _Atomic(char *) ready;	/* from heap to here one can write */
 static char *given, *end;	/* Go's arenas end at given; one more may be reserved, to end */
 static char *pool;
 static _Atomic size_t pool_left;	/* taken from its end */
+
+void *gdr_map_memory(void *addr, size_t len, int prot, int flags)
+{
+	void *mem = (void *)syscall(SYS_mmap, addr, len, PROT_NONE, flags, -1, 0l);
+	int rc;
+
+	if (mem == MAP_FAILED)
+		return mem;
+	syscall(SYS_munlock, mem, len);
+	syscall(SYS_madvise, mem, len, MADV_DONTFORK);
+	if (prot == PROT_NONE || !syscall(SYS_mprotect, mem, len, prot))
+		return mem;
+	rc = errno;
+	syscall(SYS_munmap, mem, len);
+	errno = rc;
+	return MAP_FAILED;
+}
 
 int gdr_reserve_start(void)
 {

@@ -8,16 +8,16 @@
 # files stay as they are.
 #
 # Here, in its Go sources:
-#   the limit of open files   capi/host/go_rlimit.go.in: package syscall does not raise it
-#   signal handlers           capi/host/go_sigtab.go.in: none is installed or changed but SIGSETXID's
-#   file descriptors          capi/host/go_netpoll.go.in: no epoll, timers wait in a futex
+#   the limit of open files   capi/guest/build/go_rlimit.go.in: package syscall does not raise it
+#   signal handlers           capi/guest/build/go_sigtab.go.in: none is installed or changed but SIGSETXID's
+#   file descriptors          capi/guest/build/go_netpoll.go.in: no epoll, timers wait in a futex
 #   stacks                    128 KiB for a thread that is inside, for the host's handlers
 #   masks                     not changed around a call, for speed alone
-# In capi/host/extld.sh, in the objects of runtime/cgo's C: threads, memory, and what a
+# In capi/guest/build/extld.sh, in the objects of runtime/cgo's C: threads, memory, and what a
 # host's thread would keep between two calls.
 #
 # A file of ours that no longer fits does not compile. GDR_GO_UNTESTED=1 allows a Go that
-# capi/host/go_versions does not name.
+# capi/guest/build/go_versions does not name.
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
 go=${GO:-go}
@@ -102,7 +102,7 @@ replace runtime/proc.go "$out/runtime_proc.go"
 replace runtime/os_linux.go "$out/runtime_os_linux.go"
 
 # No handler is Go's, so no signal is blocked around the changes of stack that one
-# would have to see through. The masks of all threads are guest.c's and runtime.c's.
+# would have to see through. The masks of all threads are enter.c's and runtime.c's.
 # With Go's masks a call takes 2.5 us, without 1.5. Both files are changed, or none.
 cp "$out/runtime_proc.go" "$out/runtime_proc.go.masks"
 if changes runtime/signal_unix.go 1 '/^func minitSignalMask/,/^\}/{/sigprocmask\(/d;}' &&
@@ -125,9 +125,9 @@ replace runtime/malloc.go "$out/runtime_malloc.go"
 # and 1.25 keep no list of those.
 table=$src/internal/godebugs/table.go
 grep -q '^var Removed ' "$table" || [ "$minor" = 1.24 ] || [ "$minor" = 1.25 ] || fail "$version says nowhere which GODEBUG settings it has removed"
-for name in $(sed -nE 's/.*"GODEBUG=([^"]*)".*/\1/p' "$here/runtime.c" | tr ',' ' '); do
+for name in $(sed -nE 's/.*"GODEBUG=([^"]*)".*/\1/p' "$here/../runtime.c" | tr ',' ' '); do
 	sed '1,/^var Removed /d' "$table" | grep -q "Name: \"${name%%=*}\"" &&
-		fail "$version has removed the GODEBUG setting ${name%%=*}, which capi/host/runtime.c gives it"
+		fail "$version has removed the GODEBUG setting ${name%%=*}, which capi/guest/runtime.c gives it"
 done
 
 printf '{"Replace": {%s\n}}\n' "$list" >"$out/overlay.json"

@@ -1,15 +1,14 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * guest.h - the door: Go code and our locks on the host's threads; see INSIDE in front.h.
+ * enter.h - the door: Go code and our locks on the host's threads; see INSIDE in front.h.
  */
 #ifndef GDR_GUEST_H
 #define GDR_GUEST_H
 
-#include <stddef.h>
 #include <stdint.h>
 
-#include "../copy/float.h"
-#include "../copy/signals.h"
+#include "float.h"
+#include "signals.h"
 
 #pragma GCC visibility push(hidden)
 
@@ -38,13 +37,6 @@ struct gdr_guest {
 
 void gdr_guest_enter(struct gdr_guest *g);
 void gdr_guest_leave(const struct gdr_guest *g);
-
-/*
- * Anonymous memory of the library's own, as mmap gives it. It is not locked: if the host
- * locks all future memory (mlockall), the kernel would fill all that is reserved. No
- * child inherits it. It is made by system calls: no hook of the host's runs.
- */
-void *gdr_map_memory(void *addr, size_t len, int prot, int flags);
 
 #pragma GCC visibility pop
 

@@ -9,7 +9,7 @@
 #include <stdint.h>
 
 #include "env.h"
-#include "guest.h"
+#include "enter.h"
 #include "page.h"
 #include "reserve.h"
 

@@ -1,4 +1,4 @@
-package host
+package guest
 
 import (
 	"os"

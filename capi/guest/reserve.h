@@ -27,6 +27,13 @@ int gdr_reserve_check(void);
 /* mmap, for Go's runtime. */
 void *gdr_reserve_mmap(void *addr, size_t len, int prot, int flags);
 
+/*
+ * Anonymous memory of the library's own, as mmap gives it. It is not locked: if the host
+ * locks all future memory (mlockall), the kernel would fill all that is reserved. No
+ * child inherits it. It is made by system calls: no hook of the host's runs.
+ */
+void *gdr_map_memory(void *addr, size_t len, int prot, int flags);
+
 #pragma GCC visibility pop
 
 #endif

@@ -1,6 +1,6 @@
 #!/bin/sh
 # SPDX-License-Identifier: MIT
-# check.sh LIBRARY - what capi/host/runtime.c and capi/host/goroot.sh take for granted of the
+# check.sh LIBRARY - what capi/guest/runtime.c and capi/guest/build/goroot.sh take for granted of the
 # Go that the library was linked from. Whatever does not hold ends the build: the
 # library would fail in a host instead.
 set -eu
@@ -57,7 +57,7 @@ module=$(value runtime.firstmoduledata)
 	lies_in "$module" "$(value runtime.noptrdata)" "$(value runtime.enoptrdata)" ||
 	fail "Go's module data is elsewhere"
 
-# What capi/host/goroot.sh and capi/host/extld.sh have taken out is not there.
+# What capi/guest/build/goroot.sh and capi/guest/build/extld.sh have taken out is not there.
 ! printf '%s\n' "$symbols" | grep -q 'EpollCreate' || fail "the runtime has an epoll"
 for f in pthread_key_create pthread_sigmask pthread_getattr_np pthread_attr_getstack pthread_attr_getstacksize; do
 	! printf '%s\n' "$symbols" | grep -q "UND $f" || fail "runtime/cgo calls $f of the C library"
