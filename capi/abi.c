@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 /*
- * abi.c - the functions of gdrapi.h and gdrapi_ext.h, but for the copies.
+ * abi.c - the functions of gdrapi.h and gdrapi_ext.h, but for the copies and the hits of
+ * caches. It alone calls Go.
  *
  * Each checks its pointers, sees that the handles belong to this process, and
  * hands over to the core. include/gdrapi.h documents them.
@@ -13,6 +14,7 @@
 #include "../include/gdrapi.h"
 #include "../include/gdrapi_ext.h"
 #include "_cgo_export.h"
+#include "cache_range.h"
 #include "copies.h"
 #include "core.h"
 #include "guest/env.h"
@@ -69,12 +71,16 @@ static int open_inside(const struct gdr_options *opts, uint64_t *g)
 	return rc;
 }
 
+/* What gdr_set_copy_policy asked for last, here or in an ancestor of this process. */
+static _Atomic int policy_asked = -1;
+
 gdr_t gdr_open(void)
 {
 	struct gdr_options opts = gdr_env_options();
 	uint64_t g = 0;
 	int rc;
 
+	opts.policy = atomic_load(&policy_asked);
 	gdr_log_set_level(opts.log_level);
 	rc = INSIDE_WITH_ROOM(open_inside(&opts, &g));
 	if (rc)
@@ -86,8 +92,9 @@ int gdr_close(gdr_t g)
 {
 	int rc;
 
+	/* Nothing of the parent's is here. */
 	if (gdr_front_inherited(id_of(g)))
-		return gdr_front_close_inherited(id_of(g));
+		return 0;
 	rc = gdr_front_admit(id_of(g), 0);
 	if (rc)
 		return rc;
@@ -264,20 +271,12 @@ int gdr_get_mapping_type_string(gdr_mapping_type_t type, const char **str)
 	return 0;
 }
 
-/* What gdr_set_copy_policy asked for last, here or in an ancestor of this process. */
-static _Atomic int policy_asked = -1;
-
-int gdr_copy_policy_asked(void)
-{
-	return atomic_load(&policy_asked);
-}
-
 int gdr_set_copy_policy(gdr_copy_policy_t policy)
 {
 	if (policy != GDR_COPY_POLICY_CALLER && policy != GDR_COPY_POLICY_AUTO)
 		return gdr_refuse("gdr_set_copy_policy", "there is no such policy");
 	atomic_store(&policy_asked, (int)policy);
-	return gdr_front_here() ? INSIDE(gdrcore_set_policy()) : 0;
+	return gdr_front_here() ? INSIDE(gdrcore_set_policy(policy)) : 0;
 }
 
 int gdr_mem_alloc(gdr_t g, int cuda_device, size_t size, unsigned int flags, gdr_mem_t *mem)
@@ -325,4 +324,63 @@ int gdr_mem_export_dmabuf(gdr_t g, gdr_mem_t mem, unsigned int flags, int *fd)
 	if (!rc)
 		*fd = out;
 	return rc;
+}
+
+int gdr_cache_open(gdr_t g, size_t max_bytes, unsigned int flags, gdr_cache_t *c)
+{
+	int rc = admit(__func__, g, 0, MISSING(c));
+	uint64_t h = 0;
+
+	if (!rc && !max_bytes)
+		rc = gdr_refuse(__func__, "a cache of 0 bytes keeps nothing: ask for more");
+	if (!rc && flags)
+		rc = gdr_refuse(__func__, "no flags are defined: pass 0");
+	if (!rc)
+		rc = INSIDE_WITH_ROOM(gdrcore_cache_open(id_of(g), max_bytes, &h));
+	if (!rc)
+		c->h = h;
+	return rc;
+}
+
+int gdr_cache_get_slowly(gdr_cache_t c, unsigned long addr, size_t size, gdr_mh_t *mh, void **va)
+{
+	int rc = gdr_front_admit(c.h, 0);
+	uint64_t h = 0, at = 0;
+
+	if (rc)
+		return rc;
+	if (!mh || !va)
+		return gdr_refuse("gdr_cache_get", "no place for the answer: mh or va is NULL");
+	if (!addr || !size || addr + size < addr)
+		return gdr_refuse("gdr_cache_get", "the range is empty, or wraps");
+	rc = INSIDE_WITH_ROOM(gdrcore_cache_get(c.h, addr, size, range_clock(), &h, &at));
+	if (rc)
+		return rc;
+	mh->h = h;
+	*va = (void *)(uintptr_t)at;
+	return 0;
+}
+
+void gdr_cache_settle(gdr_cache_t c)
+{
+	(void)INSIDE(gdrcore_cache_settle(c.h));
+}
+
+int gdr_cache_flush(gdr_cache_t c)
+{
+	int rc = gdr_front_admit(c.h, 0);
+
+	return rc ? rc : INSIDE(gdrcore_cache_flush(c.h));
+}
+
+int gdr_cache_close(gdr_cache_t c)
+{
+	int rc = gdr_front_admit(c.h, 0);
+
+	return rc ? rc : INSIDE(gdrcore_cache_close(c.h));
+}
+
+int gdr_core_copy(const struct copy *c, uint64_t at, void *host, size_t n, bool locked)
+{
+	return INSIDE(gdrcore_copy(c->key, at, (uintptr_t)host, n, c->to, locked));
 }

@@ -15,14 +15,13 @@
  * with the range's ID is the memory that the range was pinned for. It stays so while the
  * caller does not free it.
  *
- * All else enters Go, once (core/cache.go).
+ * All else enters Go, once, in abi.c (core/cache.go).
  */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <stddef.h>
 
 #include "../include/gdrapi_ext.h"
-#include "_cgo_export.h"
 #include "cache_range.h"
 #include "core.h"
 #include "guest/front.h"
@@ -113,56 +112,16 @@ static inline uint64_t find_and_hold(const struct cache *cache, uint64_t c, uint
 	return 0;
 }
 
-int gdr_cache_open(gdr_t g, size_t max_bytes, unsigned flags, gdr_cache_t *c)
-{
-	int rc = gdr_front_admit((uintptr_t)g, 0);
-	uint64_t h = 0;
-
-	if (rc)
-		return rc;
-	if (!c)
-		return gdr_refuse("gdr_cache_open", "no place for the cache: c is NULL");
-	if (!max_bytes)
-		return gdr_refuse("gdr_cache_open", "a cache of 0 bytes keeps nothing: ask for more");
-	if (flags)
-		return gdr_refuse("gdr_cache_open", "no flags are defined: pass 0");
-	rc = INSIDE_WITH_ROOM(gdrcore_cache_open((uintptr_t)g, max_bytes, &h));
-	if (!rc)
-		c->h = h;
-	return rc;
-}
-
-/* What a hit cannot do, or must not do. */
-static __attribute__((noinline, cold)) int
-get_slowly(gdr_cache_t c, unsigned long addr, size_t size, gdr_mh_t *mh, void **va)
-{
-	struct gdr_core_held held = { 0 };
-	int rc = gdr_front_admit(c.h, 0);
-
-	if (rc)
-		return rc;
-	if (!mh || !va)
-		return gdr_refuse("gdr_cache_get", "no place for the answer: mh or va is NULL");
-	if (!addr || !size || addr + size < addr)
-		return gdr_refuse("gdr_cache_get", "the range is empty, or wraps");
-	rc = INSIDE_WITH_ROOM(gdrcore_cache_get(c.h, addr, size, range_clock(), &held));
-	if (rc)
-		return rc;
-	mh->h = held.handle;
-	*va = (void *)(uintptr_t)held.va;
-	return 0;
-}
-
 int gdr_cache_get(gdr_cache_t c, unsigned long addr, size_t size, gdr_mh_t *mh, void **va)
 {
 	struct cache *cache = find_cache(c.h);
 	uint64_t handle, at;
 
 	if (!cache || !mh || !va || !size)
-		return get_slowly(c, addr, size, mh, va);
+		return gdr_cache_get_slowly(c, addr, size, mh, va);
 	handle = find_and_hold(cache, c.h, addr, size, &at);
 	if (!handle)
-		return get_slowly(c, addr, size, mh, va);
+		return gdr_cache_get_slowly(c, addr, size, mh, va);
 	mh->h = handle;
 	*va = (void *)(uintptr_t)at;
 	return 0;
@@ -181,12 +140,6 @@ static __attribute__((noinline, cold)) int put_nothing(gdr_cache_t c, gdr_mh_t m
 	return EINVAL;
 }
 
-/* Called when the last hold of an unwanted range ended, or when the cache is too big. */
-static __attribute__((noinline, cold)) void settle(gdr_cache_t c)
-{
-	(void)INSIDE(gdrcore_cache_settle(c.h));
-}
-
 int gdr_cache_put(gdr_cache_t c, gdr_mh_t mh)
 {
 	struct cache *cache = find_cache(c.h);
@@ -199,21 +152,8 @@ int gdr_cache_put(gdr_cache_t c, gdr_mh_t mh)
 	if (atomic_load_explicit(&r->owner, memory_order_acquire) != c.h ||
 	    !range_let_go(r, mh.h, &left))
 		return put_nothing(c, mh);
+	/* The last hold of an unwanted range has ended, or the cache is too big. */
 	if (!holds_in(left) && (left & RETIRED || atomic_load(&cache->room) < 0))
-		settle(c);
+		gdr_cache_settle(c);
 	return 0;
-}
-
-int gdr_cache_flush(gdr_cache_t c)
-{
-	int rc = gdr_front_admit(c.h, 0);
-
-	return rc ? rc : INSIDE(gdrcore_cache_flush(c.h));
-}
-
-int gdr_cache_close(gdr_cache_t c)
-{
-	int rc = gdr_front_admit(c.h, 0);
-
-	return rc ? rc : INSIDE(gdrcore_cache_close(c.h));
 }

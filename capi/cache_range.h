@@ -3,7 +3,7 @@
  * cache_range.h - the pinned ranges of registration caches, and the holds on them. A hit
  * reads and writes them without a lock. The core writes the rest.
  *
- * Both sides of the library know this layout: here in C, and in capi/door/ranges.go.
+ * Both sides of the library know this layout: here in C, and in capi/handle/cache.go.
  * TestLayout there compares the two.
  *
  * A range lies at the index of its handle, as a slot does (slot.h). Its state has the
@@ -31,7 +31,6 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "copy/clock.h"
 #include "copy/slot.h"
 
 #define RETIRED (1ull << 31)	/* in a state: no new hold is given */
@@ -104,8 +103,8 @@ static inline uint64_t range_clock(void)
 
 	__asm__ __volatile__("mrs %0, cntvct_el0" : "=r"(t));
 	return t;
-#else
-	return copy_now_ns();
+#elif defined(__powerpc64__)
+	return __builtin_ppc_get_timebase();
 #endif
 }
 

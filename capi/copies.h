@@ -15,7 +15,7 @@
 #include "copy/copy.h"
 #include "copy/fence.h"
 #include "copy/slot.h"
-#include "guest/page.h"
+#include "guest/front.h"
 
 #pragma GCC visibility push(hidden)
 
@@ -40,18 +40,9 @@ int gdr_copy_move(const struct gdr_front *front, const struct copy *c, struct gd
 /* Logs and returns why key cannot be copied through. */
 int gdr_copy_refuse(uint64_t key);
 
-/*
- * From how many bytes on the GPU's copy engine is asked to make a read [0] or a write [1];
- * SIZE_MAX: never.
- */
-extern _Atomic size_t gdr_long_least[2];
-
-/* Sets both; 0 is never. */
-void gdr_long_set(uint64_t read, uint64_t write);
-
-static inline bool gdr_copy_is_long(size_t size, bool to)
+static inline bool gdr_copy_is_long(const struct gdr_front *front, size_t size, bool to)
 {
-	return __builtin_expect(size >= atomic_load_explicit(&gdr_long_least[to],
+	return __builtin_expect(size >= atomic_load_explicit(&front->table.engine_from[to],
 							     memory_order_relaxed), 0);
 }
 

@@ -8,16 +8,14 @@
 
 #include <errno.h>
 
-#include "guest/front.h"
 #include "guest/log.h"
 
 int gdr_copy_refuse(uint64_t key)
 {
-	if (gdr_front_inherited(key)) {
-		gdr_log(GDR_LOG_ERROR, "gdr_copy: a handle from before fork() does not work in the child; open, pin and map here (errno %d)",
-			EACCES);
-		return EACCES;
-	}
+	int rc = gdr_front_admit(key, 0);
+
+	if (rc)
+		return rc;
 	gdr_log(GDR_LOG_ERROR, "gdr_copy: handle %#lx is not mapped (errno %d)", key, EINVAL);
 	return EINVAL;
 }
@@ -45,7 +43,7 @@ int gdr_copy_move(const struct gdr_front *front, const struct copy *c, struct gd
 	uint8_t *dev = c->dev, *host = c->host;
 	size_t left = c->size, n;
 
-	if (v.type == GDR_MAPPING_TYPE_WC && gdr_copy_is_long(left, c->to)) {
+	if (v.type == GDR_MAPPING_TYPE_WC && gdr_copy_is_long(front, left, c->to)) {
 		n = gdr_long_copy(c, v);
 		dev += n;
 		host += n;
@@ -115,15 +113,15 @@ copy_longer(const struct gdr_front *front, uint64_t key, void *dev, void *host, 
 	return move(front, &c, gdr_slot_read(gdr_slot_of(&front->table, key), key));
 }
 
-static inline bool is_longer(size_t size, bool to)
+static inline bool is_longer(const struct gdr_front *front, size_t size, bool to)
 {
-	return __builtin_expect(size > COPY_LOOK, 0) || gdr_copy_is_long(size, to);
+	return __builtin_expect(size > COPY_LOOK, 0) || gdr_copy_is_long(front, size, to);
 }
 
 static __attribute__((noinline)) int
 write_lines(const struct gdr_front *front, uint64_t key, void *dev, const void *host, size_t size)
 {
-	if (is_longer(size, true))
+	if (is_longer(front, size, true))
 		return copy_longer(front, key, dev, (void *)host, size, true);
 	front->impl->to(dev, host, size);
 	copy_fence_store();
@@ -133,7 +131,7 @@ write_lines(const struct gdr_front *front, uint64_t key, void *dev, const void *
 static __attribute__((noinline)) int
 read_lines(const struct gdr_front *front, uint64_t key, void *host, const void *dev, size_t size)
 {
-	if (is_longer(size, false))
+	if (is_longer(front, size, false))
 		return copy_longer(front, key, (void *)dev, host, size, false);
 	copy_fence_read_begin();
 	front->impl->from(host, dev, size);

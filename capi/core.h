@@ -2,22 +2,17 @@
 /*
  * core.h - what C hands to the core, and gets from it.
  *
- * The core's functions are Go's, exported by main.go (_cgo_export.h). They return 0
- * or a positive errno value. Handles are the 64-bit values of slot.h. Out-pointers
- * are never NULL there: abi.c has checked.
+ * The core's functions are Go's, exported by main.go (_cgo_export.h); abi.c alone calls
+ * them. They return 0 or a positive errno value. Handles are the 64-bit values of slot.h.
+ * Out-pointers are never NULL there: abi.c has checked.
  */
 #ifndef GDR_CORE_H
 #define GDR_CORE_H
 
-#include <stdint.h>
+#include "../include/gdrapi_ext.h"
+#include "copies.h"
 
 #pragma GCC visibility push(hidden)
-
-/* What gdrcore_copy answers, beside 0, where the host's memory is not page-locked. */
-#define GDR_CORE_PAGEABLE (-1)
-
-/* What gdr_set_copy_policy asked for: a gdr_copy_policy_t; -1: it was not called. */
-int gdr_copy_policy_asked(void);
 
 struct gdr_core_info {
 	uint64_t va;
@@ -29,11 +24,21 @@ struct gdr_core_info {
 	uint32_t mapping_type;
 };
 
-/* A range that a cache holds for the caller. */
-struct gdr_core_held {
-	uint64_t handle;
-	uint64_t va;	/* the CPU's address of the byte asked for */
-};
+/* gdr_core_copy's answer where the host's memory is not page-locked. */
+#define GDR_CORE_PAGEABLE (-1)
+
+/*
+ * Has the GPU's copy engine make n bytes of a copy, from number at of the mapping on, to or
+ * from host. With locked it makes none of pageable memory. 0: it has made them;
+ * GDR_CORE_PAGEABLE; else the CPU may make them.
+ */
+int gdr_core_copy(const struct copy *c, uint64_t at, void *host, size_t n, bool locked);
+
+/* A gdr_cache_get that is no hit, and what it refuses. */
+int gdr_cache_get_slowly(gdr_cache_t c, unsigned long addr, size_t size, gdr_mh_t *mh, void **va);
+
+/* Unpins what the puts of a cache have left to unpin. */
+void gdr_cache_settle(gdr_cache_t c);
 
 #pragma GCC visibility pop
 

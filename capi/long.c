@@ -4,25 +4,10 @@
  */
 #define _GNU_SOURCE
 #include "copies.h"
-
-#include "_cgo_export.h"
-#include "guest/front.h"
+#include "core.h"
 
 /* One call of Go for each so many bytes: 1.3 us of some 500 (H200). */
 #define CALL_MOST ((size_t)16 << 20)
-
-_Atomic size_t gdr_long_least[2] = { SIZE_MAX, SIZE_MAX };
-
-static size_t least_of(uint64_t size)
-{
-	return size ? size : SIZE_MAX;
-}
-
-void gdr_long_set(uint64_t read, uint64_t write)
-{
-	atomic_store(&gdr_long_least[false], least_of(read));
-	atomic_store(&gdr_long_least[true], least_of(write));
-}
 
 #define HOST_PAGE 4096u	/* or a part of one */
 
@@ -48,11 +33,11 @@ static int copy_once(const struct copy *c, uint64_t at, uint8_t *host, size_t n)
 	int rc = GDR_CORE_PAGEABLE;
 
 	if (c->to || n > TOUCH_MOST)
-		rc = INSIDE(gdrcore_copy(c->key, at, (uintptr_t)host, n, c->to, true));
+		rc = gdr_core_copy(c, at, host, n, true);
 	if (rc != GDR_CORE_PAGEABLE || c->to)
 		return rc;
 	touch(host, n);
-	return INSIDE(gdrcore_copy(c->key, at, (uintptr_t)host, n, false, false));
+	return gdr_core_copy(c, at, host, n, false);
 }
 
 size_t gdr_long_copy(const struct copy *c, struct gdr_view v)

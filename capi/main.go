@@ -9,7 +9,7 @@ package main
 /*
 #cgo CFLAGS: -std=gnu11 -O2 -g -Wall -Wextra
 #cgo LDFLAGS: -ldl -lpthread
-#include "copies.h"
+#include "copy/slot.h"
 #include "core.h"
 #include "guest/env.h"
 */
@@ -61,7 +61,7 @@ func makeLibrary(opts *C.struct_gdr_options, epoch uint32, table *C.struct_gdr_t
 		"GDRCOPY_DMA_READ":  C.GoString(opts.dma_read),
 		"GDRCOPY_DMA_WRITE": C.GoString(opts.dma_write),
 	}
-	long, err := longCopies()
+	long, err := longCopies(opts.policy)
 	if err != nil {
 		return err
 	}
@@ -72,27 +72,22 @@ func makeLibrary(opts *C.struct_gdr_options, epoch uint32, table *C.struct_gdr_t
 		return fmt.Errorf("the core did not start: %w", err)
 	}
 	library = l
-	setLongCopies(long)
+	library.SetLongCopies(long)
 	return nil
 }
 
 // longCopies is what the environment and gdr_set_copy_policy ask of long copies.
-func longCopies() (core.LongCopies, error) {
-	return handle.LongCopies(func(name string) string { return asked[name] }, int(C.gdr_copy_policy_asked()))
-}
-
-func setLongCopies(long core.LongCopies) {
-	library.SetLongCopies(long)
-	C.gdr_long_set(C.uint64_t(long.Read), C.uint64_t(long.Write))
+func longCopies(policy C.int) (core.LongCopies, error) {
+	return handle.LongCopies(func(name string) string { return asked[name] }, int(policy))
 }
 
 //export gdrcore_set_policy
-func gdrcore_set_policy() (rc C.int) {
+func gdrcore_set_policy(policy C.int) (rc C.int) {
 	var err error
 	defer finish("gdr_set_copy_policy", &err, &rc)
 	var long core.LongCopies
-	if long, err = longCopies(); err == nil {
-		setLongCopies(long)
+	if long, err = longCopies(policy); err == nil {
+		library.SetLongCopies(long)
 	}
 	return
 }
@@ -301,15 +296,12 @@ func gdrcore_cache_open(g, most C.uint64_t, c *C.uint64_t) (rc C.int) {
 }
 
 //export gdrcore_cache_get
-func gdrcore_cache_get(c, addr, size, now C.uint64_t, out *C.struct_gdr_core_held) (rc C.int) {
+func gdrcore_cache_get(c, addr, size, now C.uint64_t, h, va *C.uint64_t) (rc C.int) {
 	var err error
 	defer finish("gdr_cache_get", &err, &rc)
-	var h handle.Held
-	h, err = library.CacheGet(handle.Handle(c), uint64(addr), uint64(size), uint64(now))
-	*out = C.struct_gdr_core_held{
-		handle: C.uint64_t(h.Handle),
-		va:     C.uint64_t(h.VA),
-	}
+	var held handle.Held
+	held, err = library.CacheGet(handle.Handle(c), uint64(addr), uint64(size), uint64(now))
+	*h, *va = C.uint64_t(held.Handle), C.uint64_t(held.VA)
 	return
 }
 

@@ -10,7 +10,6 @@
 
 #include "../include/gdrapi_ext.h"
 #include "copy/direct.h"
-#include "guest/front.h"
 #include "guest/log.h"
 
 /* What is known of the pieces once all were checked. */
@@ -61,7 +60,7 @@ static inline __attribute__((always_inline)) void put_all(const struct pieces *p
 
 static inline bool has_longer(const struct pieces *p, bool to)
 {
-	return p->longest > COPY_LOOK || gdr_copy_is_long(p->longest, to);
+	return p->longest > COPY_LOOK || gdr_copy_is_long(p->front, p->longest, to);
 }
 
 static int move_all_to(const struct pieces *p)

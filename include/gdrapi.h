@@ -198,7 +198,7 @@ gdr_t gdr_open(void);
  * holds as with gdr_unmap.
  *
  * Returns: 0; EINVAL for a @g that is NULL, unknown or closed. In a forked child
- * the parent's @g is closed with 0, which changes nothing; a second time EACCES.
+ * the answer for the parent's @g is 0, and nothing changes.
  * When a driver fails a step, gdr_close does the other steps and returns the
  * driver's error. @g is closed all the same.
  */

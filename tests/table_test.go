@@ -79,7 +79,6 @@ var table = []Group{
 	// The copy routines, what copies refuse, and their fences, instruction by instruction.
 	{Name: "copy", Rows: []Program{
 		{Name: "routines", Cmd: cmd("$B/bin/copy_test")},
-		{Name: "machines", Cmd: cmd("$B/bin/machines_test")},
 		{Name: "data", Cmd: cmd("$B/bin/data_test")},
 		{Name: "fences", Cmd: cmd("$B/bin/fences")},
 	}},

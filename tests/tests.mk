@@ -90,7 +90,7 @@ lint: need-shellcheck need-$(CLANG) need-aarch64-linux-gnu-gcc $(DOUBLES)
 		$$cc -std=gnu11 $(FORTIFIED) $(WARN) -Icapi -I$(B)/_cgo -S -o /dev/null $$f || exit 1; done; \
 		for f in tools/*.c tools/*/*.c $(T)/*/*.c $(addprefix tests/,$(addsuffix /*.c,arch bench callgrind capi consumers doubles examples fuzz rm vkgdr)) \
 			examples/*.c examples/*/*.c vkgdr/*.c; do \
-		$$cc $(C11) $(FORTIFIED) -Icapi -Iexamples -I$(T) -Itests/c/ext -Itests/doubles -S -o /dev/null $$f || exit 1; done; done
+		$$cc $(C11) $(FORTIFIED) -Icapi -Iexamples -I$(T) -Itests/doubles -S -o /dev/null $$f || exit 1; done; done
 	aarch64-linux-gnu-gcc -std=gnu11 -O2 $(WARN) -Icapi -I$(B)/_cgo -fsyntax-only capi/*.c capi/*/*.c
 	GOARCH=arm64 $(GO) vet ./core/... ./capi/handle ./cmd/... ./examples/...
 	GOARCH=ppc64le $(GO) vet ./core/... ./capi/handle ./cmd/... ./examples/...

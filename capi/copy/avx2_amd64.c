@@ -4,14 +4,13 @@
  */
 #if defined(__x86_64__)
 #include <immintrin.h>
-
-#include "cpu_amd64.h"
+#include <stdbool.h>
 
 typedef __m256i vec;
 
 static bool usable(void)
 {
-	return (cpu_leaf(7).ebx & CPU_7_EBX_AVX2) && cpu_os_saves(XCR0_AVX);
+	return __builtin_cpu_supports("avx2");
 }
 
 #define NAME "avx2"

@@ -4,16 +4,13 @@
  */
 #if defined(__x86_64__)
 #include <immintrin.h>
-
-#include "cpu_amd64.h"
+#include <stdbool.h>
 
 typedef __m512i vec;
 
 static bool usable(void)
 {
-	uint32_t need = CPU_7_EBX_AVX512F | CPU_7_EBX_AVX512BW;
-
-	return (cpu_leaf(7).ebx & need) == need && cpu_os_saves(XCR0_AVX512);
+	return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw");
 }
 
 #define NAME "avx512"

@@ -46,7 +46,7 @@ typedef int copy_read(void *host, const void *dev, size_t n);
  */
 struct copy_impl {
 	const char *name;	/* GDRCOPY_COPY_IMPL takes this */
-	bool (*usable)(void);	/* the CPU and the OS support it */
+	bool (*usable)(void);	/* the CPU has the instructions, and the OS saves the registers */
 	copy_span *to;		/* the device */
 	copy_span *from;
 	copy_read *read;

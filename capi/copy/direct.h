@@ -19,11 +19,15 @@
 #include <string.h>
 
 #if defined(__x86_64__)
-#include "cpu_amd64.h"
+#include <cpuid.h>
+
+#define CPU_7_ECX_MOVDIRI (1u << 27)
 
 static inline bool copy_has_direct(void)
 {
-	return cpu_leaf(7).ecx & CPU_7_ECX_MOVDIRI;
+	unsigned int a, b, c, d;
+
+	return __get_cpuid_count(7, 0, &a, &b, &c, &d) && c & CPU_7_ECX_MOVDIRI;
 }
 
 /*

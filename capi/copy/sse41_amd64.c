@@ -8,14 +8,13 @@
  */
 #if defined(__x86_64__)
 #include <emmintrin.h>
-
-#include "cpu_amd64.h"
+#include <stdbool.h>
 
 typedef __m128i vec;
 
 static bool usable(void)
 {
-	return cpu_leaf(1).ecx & CPU_1_ECX_SSE41;
+	return __builtin_cpu_supports("sse4.1");
 }
 
 #define NAME "sse4.1"

@@ -7,10 +7,76 @@
 
 #include <stdint.h>
 
-#include "float.h"
 #include "signals.h"
 
 #pragma GCC visibility push(hidden)
+
+/*
+ * gdr_float_enter gives a thread the floating-point environment that a process begins with:
+ * rounding to nearest, no exception raised, none that traps. A host may have another, and a
+ * new thread has that of its maker; Go counts on the usual one. gdr_float_leave puts back what
+ * the thread had, its flags too. (fesetenv is in libm, which the library does not need.)
+ */
+#if defined(__x86_64__)
+
+#define GDR_MXCSR_DEFAULT 0x1f80u
+
+struct gdr_float {
+	uint32_t mxcsr;	/* the x87 unit's stays: Go does not use that unit */
+};
+
+static inline void gdr_float_enter(struct gdr_float *f)
+{
+	const uint32_t mxcsr = GDR_MXCSR_DEFAULT;
+
+	__asm__ volatile("stmxcsr %0" : "=m"(f->mxcsr));
+	if (f->mxcsr != mxcsr)
+		__asm__ volatile("ldmxcsr %0" : : "m"(mxcsr));
+}
+
+static inline void gdr_float_leave(const struct gdr_float *f)
+{
+	__asm__ volatile("ldmxcsr %0" : : "m"(f->mxcsr));
+}
+
+#elif defined(__aarch64__)
+
+struct gdr_float {
+	uint64_t control, status;
+};
+
+static inline void gdr_float_enter(struct gdr_float *f)
+{
+	__asm__ volatile("mrs %0, fpcr\n\tmrs %1, fpsr" : "=r"(f->control), "=r"(f->status));
+	if (f->control)
+		__asm__ volatile("msr fpcr, %0" : : "r"(0ul));
+}
+
+static inline void gdr_float_leave(const struct gdr_float *f)
+{
+	__asm__ volatile("msr fpsr, %0" : : "r"(f->status));
+	if (f->control)
+		__asm__ volatile("msr fpcr, %0" : : "r"(f->control));
+}
+
+#elif defined(__powerpc64__)
+
+struct gdr_float {
+	double fpscr;
+};
+
+static inline void gdr_float_enter(struct gdr_float *f)
+{
+	__asm__ volatile("mffs %0" : "=d"(f->fpscr));
+	__asm__ volatile("mtfsf 0xff, %0" : : "d"(0.0));
+}
+
+static inline void gdr_float_leave(const struct gdr_float *f)
+{
+	__asm__ volatile("mtfsf 0xff, %0" : : "d"(f->fpscr));
+}
+
+#endif
 
 /*
  * The state of a host thread before it entered.

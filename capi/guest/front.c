@@ -74,7 +74,7 @@ static bool is_absent(const char *path)
 
 static bool wants_cuda(const struct gdr_options *opts)
 {
-	if (opts->backend && *opts->backend)
+	if (opts->backend)
 		return strcmp(opts->backend, "gdrdrv");
 	return opts->force_dmabuf || is_absent("/dev/gdrdrv");
 }
@@ -87,11 +87,6 @@ static const char *needed_node(const struct gdr_options *opts)
 	if (!strcmp(opts->backend, "rm"))
 		return "/dev/nvidiactl";
 	return strcmp(opts->backend, "gdrdrv") ? NULL : "/dev/gdrdrv";
-}
-
-static bool may_be_any(const struct gdr_options *opts)
-{
-	return !(opts->backend && *opts->backend) && !opts->force_dmabuf;
 }
 
 /*
@@ -112,7 +107,7 @@ static int prepare_start(const struct gdr_options *opts)
 	if (!wants_cuda(opts))
 		return 0;
 	cuda = gdr_driver_load(why, sizeof(why));
-	if (cuda == GDR_DRIVER_NOT_FOUND && may_be_any(opts) && is_absent("/dev/nvidiactl")) {
+	if (cuda == GDR_DRIVER_NOT_FOUND && !opts->backend && !opts->force_dmabuf && is_absent("/dev/nvidiactl")) {
 		gdr_log(GDR_LOG_ERROR, "gdr_open: no GPU here: there is no /dev/gdrdrv, no /dev/nvidiactl, and no libcuda.so.1; install a driver (errno %d)",
 			ENODEV);
 		return ENODEV;
@@ -186,24 +181,13 @@ bool gdr_front_inherited(uint64_t handle)
 	return epoch != (front ? front->epoch : 0) && epoch <= atomic_load(&last_epoch);
 }
 
-static int refuse_inherited(void)
-{
-	gdr_log(GDR_LOG_ERROR, "a handle from before fork() does not work in the child; call gdr_open here (errno %d)",
-		EACCES);
-	return EACCES;
-}
-
-int gdr_front_close_inherited(uint64_t g)
-{
-	struct gdr_front *front = atomic_load(&gdr_front_page);
-
-	return atomic_exchange(&front->inherited[g % GDR_INHERITED_MAX], g) == g ? refuse_inherited() : 0;
-}
-
 int gdr_front_admit(uint64_t a, uint64_t b)
 {
-	if (gdr_front_inherited(a) || gdr_front_inherited(b))
-		return refuse_inherited();
+	if (gdr_front_inherited(a) || gdr_front_inherited(b)) {
+		gdr_log(GDR_LOG_ERROR, "a handle from before fork() does not work in the child; call gdr_open here (errno %d)",
+			EACCES);
+		return EACCES;
+	}
 	if (gdr_front_here())
 		return 0;
 	gdr_log(GDR_LOG_ERROR, "no gdr_t is open in this process; call gdr_open first (errno %d)", EINVAL);

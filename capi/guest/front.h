@@ -1,19 +1,41 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * front.h - whether the core runs in this process, and which handles are its own.
+ * front.h - the state that belongs to one process and that a child of fork() does not
+ * have: whether the core runs here, and which handles are its own.
  */
 #ifndef GDR_FRONT_H
 #define GDR_FRONT_H
 
+#include <pthread.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "env.h"
+#include "../copy/copy.h"
+#include "../copy/slot.h"
 #include "enter.h"
-#include "page.h"
+#include "env.h"
 #include "reserve.h"
 
 #pragma GCC visibility push(hidden)
+
+/*
+ * One page that a fork empties (MADV_WIPEONFORK). However a child was made, it finds a
+ * front that was never opened, with a free lock. The first state is all zero. gdr_open
+ * fills the page. Later calls set what of table may change. The page is never unmapped.
+ * Copies read what is above up: one cache line.
+ */
+struct gdr_front {
+	struct gdr_table table;
+	const struct copy_impl *impl;	/* what copies through WC mappings use */
+	bool direct;		/* short pieces of many are written by direct stores */
+	_Atomic uint32_t up;	/* 1: all above is set, a core runs in this process */
+	uint64_t epoch;		/* of the handles made here; 0 until Go's runtime runs */
+	pthread_mutex_t lock;	/* held while the runtime starts; see INSIDE */
+};
+
+/* NULL until the first gdr_open of this process or of an ancestor. */
+extern _Atomic(struct gdr_front *) gdr_front_page;
 
 /*
  * Starts the Go runtime, if it does not run in this process, and gives the page. The caller
@@ -34,13 +56,6 @@ static inline void gdr_front_up(struct gdr_front *page)
  * EACCES if a handle was inherited through a fork; EINVAL if no core runs here.
  */
 int gdr_front_admit(uint64_t a, uint64_t b);
-
-/*
- * Closes a gdr_t that was inherited through a fork: nothing of it is here, so nothing
- * happens. Returns 0, or EACCES if this process has closed it before. Of those with the same
- * index modulo GDR_INHERITED_MAX, the last is remembered.
- */
-int gdr_front_close_inherited(uint64_t g);
 
 /* Whether a handle was made by an ancestor of this process. */
 bool gdr_front_inherited(uint64_t handle);

@@ -29,7 +29,6 @@
 #include <stdbool.h>
 #include <string.h>
 #include <sys/auxv.h>
-#include <sys/eventfd.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -165,13 +164,11 @@ void gdr_go_free(void *mem)
  * MiB of address space, 45 MiB of it writable, and 60 mappings.
  *
  * Host threads that allocate meanwhile need address space too: the C library takes 64 MiB
- * for each. Two such threads once left too little. The loader needs a descriptor for a
- * driver's library: a driver that failed to load once never loads.
+ * for each. Two such threads once left too little.
  */
 #define SPACE_BYTES (1536ul << 20)
 #define WRITABLE_BYTES (64ul << 20)
 #define MAPS 64
-#define FDS 4
 
 static int try_maps(char *mem, size_t page)
 {
@@ -199,19 +196,6 @@ static int try_memory(void)
 	if (writable != MAP_FAILED)
 		munmap(writable, WRITABLE_BYTES);
 	munmap(space, SPACE_BYTES);
-	return rc;
-}
-
-static int try_fds(void)
-{
-	int fds[FDS], made = 0, rc = 0;
-
-	while (made < FDS && (fds[made] = eventfd(0, EFD_CLOEXEC)) >= 0)
-		made++;
-	if (made < FDS)
-		rc = errno;
-	while (made)
-		close(fds[--made]);
 	return rc;
 }
 
@@ -326,12 +310,6 @@ int gdr_runtime_start(void)
 	if (rc) {
 		gdr_log(GDR_LOG_ERROR, "gdr_open: no room for the Go runtime, which takes %lu MiB of address space, %lu MiB of it to write to, and %u mappings: %s; raise the limit that is too low (ulimit -v, -d, -l, vm.max_map_count)",
 			SPACE_BYTES >> 20, WRITABLE_BYTES >> 20, 2 * MAPS, strerror(rc));
-		return rc;
-	}
-	rc = try_fds();
-	if (rc) {
-		gdr_log(GDR_LOG_ERROR, "gdr_open: fewer than %u file descriptors are left: %s; close some, or raise their limit (ulimit -n)",
-			FDS, strerror(rc));
 		return rc;
 	}
 	rc = gdr_threads_start();

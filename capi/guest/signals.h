@@ -53,12 +53,6 @@ static inline uint64_t gdr_open_on_ours(void)
 
 #define KERNEL_SIGSET_BYTES 8
 
-/* Lets signals come that this thread holds off. */
-static inline void gdr_open_signals(uint64_t open)
-{
-	syscall(SYS_rt_sigprocmask, SIG_UNBLOCK, &open, NULL, KERNEL_SIGSET_BYTES);
-}
-
 /*
  * Holds off all signals but those of open. It calls the kernel itself, as the C library
  * never holds off its own two signals. held is what was not held off before, in the
@@ -78,7 +72,7 @@ static inline void gdr_hold_signals(uint64_t open, uint64_t *held)
 static inline void gdr_release_signals(uint64_t held)
 {
 	if (held)
-		gdr_open_signals(held);
+		syscall(SYS_rt_sigprocmask, SIG_UNBLOCK, &held, NULL, KERNEL_SIGSET_BYTES);
 }
 
 #endif

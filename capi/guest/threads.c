@@ -15,8 +15,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "float.h"
-#include "signals.h"
+#include "enter.h"
 
 #define STACK_BYTES (256u << 10)
 #define TIMER_SLACK_NS 50000ul	/* the kernel's default; a host's may be seconds */
@@ -85,12 +84,13 @@ static void *run(void *arg)
 {
 	struct cpus c = cpus_at_load;
 	struct thread *t = arg;
+	struct gdr_float theirs;
 
 	if (add_cpus(&c, getpid()))
 		syscall(SYS_sched_setaffinity, 0, sizeof(c.bits), c.bits);
 	prctl(PR_SET_TIMERSLACK, TIMER_SLACK_NS);
 	prctl(PR_SET_NAME, "gdrapi");
-	gdr_float_default();
+	gdr_float_enter(&theirs);
 	while (atomic_load(&t->state) == WAITS)
 		syscall(SYS_futex, &t->state, FUTEX_WAIT_PRIVATE, WAITS, NULL, NULL, 0);
 	return atomic_load(&t->state) == RUNS ? t->fn(t->arg) : NULL;

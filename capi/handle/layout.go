@@ -1,8 +1,11 @@
 package handle
 
 import (
+	"math"
 	"sync/atomic"
 	"unsafe"
+
+	"gdrapi/core"
 )
 
 // The structs of this file are those of capi/copy/slot.h, field by field, because C's copies
@@ -34,11 +37,22 @@ type slot struct {
 	_     [3]uint64
 }
 
-// Shared is where C finds the table. It lies in memory of C's.
+// Shared is what C's copies are told, and where they find the table. It lies in memory of C's.
 type Shared struct {
-	slots atomic.Uint64
-	mixed atomic.Uint32
-	_     uint32
+	slots      atomic.Uint64
+	mixed      atomic.Uint32
+	_          uint32
+	engineFrom [2]atomic.Uint64 // bytes of a read and of a write
+}
+
+// setLongCopies says which copies C asks the GPU's copy engine for.
+func (s *Shared) setLongCopies(long core.LongCopies) {
+	for i, from := range []uint64{long.Read, long.Write} {
+		if from == 0 {
+			from = math.MaxUint64
+		}
+		s.engineFrom[i].Store(from)
+	}
 }
 
 // slotsIn lays the slots over mem, which lies outside of the Go heap: C reads it at a fixed

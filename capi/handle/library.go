@@ -42,6 +42,7 @@ func (l *Library) SetLongCopies(long core.LongCopies) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.long = long
+	l.table.shared.setLongCopies(long)
 	l.table.those(func(object any) bool {
 		if d, ok := object.(*core.Device); ok {
 			d.SetLongCopies(long)

@@ -9,8 +9,6 @@
 #include "copies.h"
 #include "front_double.h"
 
-_Atomic size_t gdr_long_least[2] = { SIZE_MAX, SIZE_MAX };
-
 size_t gdr_long_copy(const struct copy *c, struct gdr_view v)
 {
 	(void)c;

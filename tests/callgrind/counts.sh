@@ -32,7 +32,7 @@ valgrind -q --tool=callgrind --separate-threads=yes --dump-before=mark --compres
 # instructions FILE: the costs that lines of files in capi/ have themselves. The
 # line after calls= is what the callee costs.
 instructions() {
-	awk '/^f[lie]=/ { ours = /\/capi\/|intrin/ }
+	awk -v capi="$PWD/capi/" '/^f[lie]=/ { ours = index($0, capi) || /intrin/ }
 	     /^calls=/ { getline; next }
 	     ours && /^[0-9+*-]/ { sum += $2 }
 	     END { print sum + 0 }' "$1"

@@ -91,7 +91,27 @@ one_binding() {
 		'core/cuda/cudatest/cudatest.go core/cuda/driver.go ' ]
 }
 
+# above FOLDER: what a file there includes that lies above it. Copies know copies, the guest knows
+# both, and the rest of capi/ knows all.
+above() {
+	case $1 in
+	copy) grep '^capi/copy/' "$dir/includes" | grep -v ' capi/copy/' ;;
+	guest) grep '^capi/guest/' "$dir/includes" | grep -vE ' capi/(guest|copy)/' ;;
+	esac
+}
+
+knows_nobody_above() { ! above "$1"; }
+
+# One file of C calls Go, and one file of Go calls C.
+one_way_to_go() { [ "$(grep -lE '_cgo_export|gdrcore_[a-z_]+\(' capi/*.c capi/*/*.c)" = capi/abi.c ]; }
+one_way_to_c() { [ "$(grep -rlE '\bC\.[a-z_]*(gdr_|map_|munmap)[a-z_]*\(' capi --include=*.go)" = capi/guest/guest.go ]; }
+
 check "calls: $(wc -l <"$dir/calls") ways, no circle" no_circle "$dir/calls"
 check "includes: $(wc -l <"$dir/includes") ways, no circle" no_circle "$dir/includes"
+for folder in copy guest; do
+	check "capi/$folder knows nobody above it" knows_nobody_above "$folder"
+done
+check "one file of C calls Go" one_way_to_go
+check "one file of Go calls C" one_way_to_c
 check "one file has the names of CUDA's functions" one_binding
 done_testing

@@ -23,7 +23,6 @@ static struct gdr_slot slots[HANDLES + 1];
 static unsigned char dev[HANDLES][EDGE + SIZE + EDGE], host[SIZE + 2 * EDGE];
 
 /* What was asked of the engine; it makes as much as the test says. */
-_Atomic size_t gdr_long_least[2] = { SIZE_MAX, SIZE_MAX };
 static struct copy last_long;
 static int longs;
 static size_t engine_makes;
@@ -179,7 +178,6 @@ static void test_keys(void)
 			check(ways[w / 2](other, first(0), host, 0, w & 1) == EINVAL, "also for 0 bytes");
 			check(ways[w / 2](zero, NULL, host, 8, w & 1) == EINVAL, "handle 0");
 			check(ways[w / 2](old, first(0), host, 8, w & 1) == EACCES, "a handle of the parent's");
-			check(strstr(said, "fork"), "and the line says so");
 		}
 	map_as(0, GDR_MAPPING_TYPE_WC);
 	atomic_fetch_or(&slots[1].state, GDR_SLOT_CHANGES);
@@ -255,8 +253,8 @@ static void test_long(void)
 			static const size_t makes[] = { 0, 70000, SIZE };
 			bool to = w & 1;
 
-			atomic_store(&gdr_long_least[to], 10000);
-			atomic_store(&gdr_long_least[!to], SIZE_MAX);
+			atomic_store(&front.table.engine_from[to], 10000);
+			atomic_store(&front.table.engine_from[!to], UINT64_MAX);
 			engine_makes = makes[i];
 			longs = 0;
 			check(!ways[w / 2](mh(0), first(0), host, 9999, to) && !longs, "a byte less is the CPU's");
@@ -272,8 +270,8 @@ static void test_long(void)
 		longs = 0;
 		check(copies(0, 0, SIZE, 0) && !longs, "the engine copies through write-combined memory alone");
 	}
-	atomic_store(&gdr_long_least[0], SIZE_MAX);
-	atomic_store(&gdr_long_least[1], SIZE_MAX);
+	atomic_store(&front.table.engine_from[0], UINT64_MAX);
+	atomic_store(&front.table.engine_from[1], UINT64_MAX);
 	unmap(0);
 }
 

@@ -169,8 +169,6 @@ static void try_sizes(struct tap *t, const char *routine, struct kind k)
 }
 
 /* No copy of the test's is long. */
-_Atomic size_t gdr_long_least[2] = { SIZE_MAX, SIZE_MAX };
-
 size_t gdr_long_copy(const struct copy *c, struct gdr_view v)
 {
 	(void)c;

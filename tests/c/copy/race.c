@@ -20,8 +20,6 @@
 
 enum { MAPPINGS = 16, SIZE = 16384, COPIERS = 4, ROUNDS = 4000, EPOCH = 1 };
 
-_Atomic size_t gdr_long_least[2] = { SIZE_MAX, SIZE_MAX };
-
 size_t gdr_long_copy(const struct copy *c, struct gdr_view v)
 {
 	(void)c;

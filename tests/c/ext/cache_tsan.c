@@ -6,7 +6,7 @@
  *	ext_cache_tsan [--steps | --long]
  *
  * It is built from capi/cache.c itself. The other half of the protocol of
- * capi/cache_range.h, which is Go in the library (capi/door and core have their own tests), is
+ * capi/cache_range.h, which is Go in the library (capi/handle and core have their own tests), is
  * here in C: a core that pins nothing. The driver is here, too; its memory is freed
  * and allocated anew at any time. A pinning has bytes of its own: who holds it writes
  * there with plain stores, and so does unpinning, so ThreadSanitizer reports each that
@@ -22,8 +22,8 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "_cgo_export.h"
 #include "cache_range.h"
+#include "core.h"
 #include "front_double.h"
 #include "gdrapi_ext.h"
 #include "tap.h"
@@ -40,19 +40,6 @@
 /* What cache.c needs besides. */
 
 static struct gdr_slot *slots;
-/* What the front was told last, and how often. */
-static struct {
-	_Atomic uint64_t asked_a, asked_b;	/* which handles may be used */
-} told;
-static int admitted;	/* the front's answer */
-
-int gdr_front_admit(uint64_t a, uint64_t b)
-{
-	told.asked_a = a;
-	told.asked_b = b;
-	return admitted;
-}
-
 /* The driver: allocations of 2 MiB from address 2 MiB on; ID 0 is no memory. */
 
 static _Atomic uint64_t ids[ALLOCATIONS];
@@ -176,33 +163,20 @@ static int place_of(uint64_t c)
 	return -1;
 }
 
-static _Atomic int core_fails;		/* the next answer of the core, if it is not 0 */
-static uint64_t opened_g, opened_most;
-
-static int failure(void)
+int gdr_cache_open(gdr_t g, size_t most, unsigned int flags, gdr_cache_t *c)
 {
-	int rc = core_fails;
+	int i;
 
-	core_fails = 0;
-	return rc;
-}
-
-int gdrcore_cache_open(uint64_t g, uint64_t most, uint64_t *c)
-{
-	int i, rc = failure();
-
-	opened_g = g;
-	opened_most = most;
+	(void)g;
+	(void)flags;
 	atomic_fetch_add(&entered, 1);
-	if (rc)
-		return rc;
 	pthread_mutex_lock(&core_lock);
 	i = taken[0];
 	taken[i] = true;
-	*c = handle_of(++cache_generation, CACHE_SLOT + i);
+	c->h = handle_of(++cache_generation, CACHE_SLOT + i);
 	atomic_store(&caches[i].count, 0);
 	atomic_store(&caches[i].room, (int64_t)most);
-	atomic_store(&caches[i].key, *c);
+	atomic_store(&caches[i].key, c->h);
 	atomic_store(&slots[CACHE_SLOT + i].cache, (uintptr_t)&caches[i]);
 	pthread_mutex_unlock(&core_lock);
 	return 0;
@@ -257,24 +231,24 @@ static int add(int i, uint64_t addr, uint64_t size, uint64_t id, uint64_t *h)
 	return 0;
 }
 
-static _Atomic uint64_t asked_at;	/* when the last get came */
-
-int gdrcore_cache_get(uint64_t c, uint64_t addr, uint64_t size, uint64_t now,
-		      struct gdr_core_held *out)
+int gdr_cache_get_slowly(gdr_cache_t c, unsigned long addr, size_t size, gdr_mh_t *mh, void **va)
 {
 	int i, rc = EINVAL;
 	uint64_t h = 0, id;
 
-	asked_at = now;
 	atomic_fetch_add(&entered, 1);
+	if (!mh || !va || !size || addr + size < addr)
+		return EINVAL;
 	pthread_mutex_lock(&core_lock);
-	i = place_of(c);
+	i = place_of(c.h);
 	id = id_at(addr);
 	if (i >= 0 && id)
 		rc = id_at(addr + size - 1) == id ? add(i, addr, size, id, &h) : ENOTSUP;
 	/* The address tells of the pinning: only the users' own bytes are there. */
-	if (!rc)
-		*out = (struct gdr_core_held){ .handle = h, .va = h + (addr - pin_of(h)->addr) };
+	if (!rc) {
+		mh->h = h;
+		*va = (void *)(uintptr_t)(h + (addr - pin_of(h)->addr));
+	}
 	pthread_mutex_unlock(&core_lock);
 	return rc;
 }
@@ -302,22 +276,22 @@ static int settle(uint64_t c, bool flush, bool close)
 	return i >= 0 ? 0 : EINVAL;
 }
 
-int gdrcore_cache_settle(uint64_t c)
+void gdr_cache_settle(gdr_cache_t c)
 {
 	atomic_fetch_add(&settled, 1);
-	return settle(c, false, false);
+	(void)settle(c.h, false, false);
 }
 
-int gdrcore_cache_flush(uint64_t c)
+int gdr_cache_flush(gdr_cache_t c)
 {
 	atomic_fetch_add(&entered, 1);
-	return settle(c, true, false);
+	return settle(c.h, true, false);
 }
 
-int gdrcore_cache_close(uint64_t c)
+int gdr_cache_close(gdr_cache_t c)
 {
 	atomic_fetch_add(&entered, 1);
-	return settle(c, false, true);
+	return settle(c.h, false, true);
 }
 
 /* The threads. */
@@ -594,61 +568,13 @@ static void what_a_put_does(struct tap *t)
 	gdr_cache_close(c);
 }
 
-/* Whether the front was asked of these two handles. */
-static bool asked_of(uint64_t a, uint64_t b)
+static void dates_of_a_range(struct tap *t)
 {
-	return told.asked_a == a && told.asked_b == b;
-}
-
-/* What the front refuses, or what is wrong with the arguments, never gets to the core. */
-static void refused_calls(struct tap *t)
-{
-	gdr_cache_t c = { 1 }, gone;
-	gdr_mh_t mh = { 2 };
-	void *va = &mh;
-	long before;
-
-	new_range(&c);
-	gone.h = c.h ^ 1ull << GDR_HANDLE_INDEX_BITS;
-	before = atomic_load(&entered);
-	admitted = EACCES;
-	tap_ok(t, gdr_cache_open(some_g, 1, 0, &gone) == EACCES && asked_of(1, 0), "refused: an open");
-	tap_ok(t, gdr_cache_get(gone, first_of(1), 1, &mh, &va) == EACCES && asked_of(gone.h, 0), "refused: a get");
-	tap_ok(t, gdr_cache_put(gone, mh) == EACCES && asked_of(gone.h, 2), "refused: a put");
-	tap_ok(t, gdr_cache_flush(gone) == EACCES && asked_of(gone.h, 0), "refused: a flush");
-	tap_ok(t, gdr_cache_close(gone) == EACCES && asked_of(gone.h, 0), "refused: a close");
-	admitted = 0;
-	tap_is(t, gdr_cache_open(some_g, 1, 0, NULL), EINVAL, "an open without a place for the cache");
-	tap_is(t, gdr_cache_open(some_g, 0, 0, &gone), EINVAL, "an open of no bytes");
-	for (int bit = 0; bit < 32; bit++)
-		tap_is(t, gdr_cache_open(some_g, 1, 1u << bit, &gone), EINVAL, "an open with a flag");
-	tap_is(t, gdr_cache_get(c, 0, 1, &mh, &va), EINVAL, "a get at 0");
-	tap_ok(t, atomic_load(&entered) == before && mh.h == 2 && va == &mh, "nothing came to the core, nothing was stored");
-	core_fails = ENOMEM;
-	before = c.h;
-	tap_is(t, gdr_cache_open(some_g, SIZE_MAX, 0, &c), ENOMEM, "the core's errno");
-	tap_ok(t, c.h == (uint64_t)before && opened_g == 1 && opened_most == SIZE_MAX, "no cache is stored then");
-	gdr_cache_close(c);
-}
-
-/* What stands before a call of the core, and what comes again until copies have ended. */
-static void calls_of_the_core(struct tap *t)
-{
-	int (*const ends[])(gdr_cache_t) = { gdr_cache_flush, gdr_cache_close };
-	uint64_t h, before;
 	gdr_cache_t c;
-	gdr_mh_t mh;
-	void *va;
+	uint64_t h = new_range(&c), before = atomic_load(&range_at(h)->used);
 
-	h = new_range(&c);
-	before = atomic_load(&range_at(h)->used);
 	tap_ok(t, is_hit(c, first_of(1), 1) && atomic_load(&range_at(h)->used) > before, "a hit dates its range");
-	before = atomic_load(&range_at(h)->used);
-	gdr_cache_get(c, first_of(2), 1, &mh, &va);
-	tap_ok(t, asked_at > before, "a get that is no hit tells the time of the same clock");
-	for (int i = 0; i < 2; i++)
-		tap_is(t, ends[i](c), 0, "a flush, and a close");
-	tap_is(t, live, 0, "pinnings");
+	gdr_cache_close(c);
 }
 
 static void states_of_a_range(struct tap *t)
@@ -690,8 +616,7 @@ static void steps(struct tap *t)
 	what_is_a_hit(t);
 	words_of_a_range(t);
 	what_a_put_does(t);
-	refused_calls(t);
-	calls_of_the_core(t);
+	dates_of_a_range(t);
 	states_of_a_range(t);
 	places(t);
 	tap_is(t, wrong, 0, "wrong answers");
