@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""An open library, pinned memory, memory of its own, and the registration cache.
+"""GPU memory that is mapped for the CPU: reads, writes, views.
 
-Each of these ends once: by close, with its block of `with`, or with the last reference to it.
-Views keep what they show: close raises BufferError while one lives.
+Each object here, and in _gdr.py, ends once: by close, with its block of `with`, or with the last reference
+to it. Views keep what they show: close raises BufferError while one lives.
 """
 import ctypes
 import os
@@ -11,13 +11,16 @@ import struct
 import sys
 import weakref
 from types import TracebackType
-from typing import Any, Callable, Dict, List, Optional, Tuple, Type, TypeVar
+from typing import TYPE_CHECKING, Any, Dict, Optional, Tuple, Type, TypeVar
 
 from . import _lib
 from ._errors import GdrError
 from ._source import GpuArray, Source, source_of
 
-_T = TypeVar("_T", bound="_Resource")
+if TYPE_CHECKING:
+    from ._gdr import Cache, Gdr
+
+_T = TypeVar("_T", bound="Resource")
 
 
 class _PyBuffer(ctypes.Structure):
@@ -62,7 +65,7 @@ _BYTES = [struct.Struct("%ds" % size) for size in range(_SMALL + 1)]
 _WORDS = {struct.calcsize(letter): struct.Struct(letter) for letter in "BHIQ"} if _SMALL else {}
 
 
-class _Resource:
+class Resource:
     """What is open until its finalizer has run, which it does once."""
 
     _finalizer: Any  # weakref.finalize
@@ -104,7 +107,7 @@ class _Resource:
         self.close()
 
 
-class Mapping(_Resource):
+class Mapping(Resource):
     """GPU memory that is mapped for the CPU: what Buffer and Held have in common."""
 
     address: int  #: GPU address of the first byte
@@ -276,7 +279,7 @@ class Buffer(Mapping):
         return ("none", "wc", "cached", "device")[self._info.mapping_type]
 
 
-class Scalar(_Resource):
+class Scalar(Resource):
     """One element of an array, read and written by the CPU while a kernel may run."""
 
     def __init__(self, gdr: "Gdr", array: GpuArray) -> None:
@@ -322,149 +325,3 @@ class Held(Mapping):
         self._opened("gdr_cache_put", cache._cache, handle)
         self._cache = cache
         self._mapped(cache._gdr, source, handle, va.value or 0)
-
-
-class Cache(_Resource):
-    """A registration cache: what it pinned stays pinned, for the next that asks for it."""
-
-    def __init__(self, gdr: "Gdr", max_bytes: int) -> None:
-        self._gdr, self._cache = gdr, _lib.Handle()
-        _lib.call("gdr_cache_open", gdr._g, max_bytes, 0, ctypes.byref(self._cache))
-        self._opened("gdr_cache_close", self._cache)
-
-    def get(self, array: GpuArray) -> Held:
-        """Has the array mapped, and holds it until close of what this returns.
-
-        A range in the cache is found without a lock or a system call.
-        """
-        return Held(self, array)
-
-    def flush(self) -> None:
-        """Unpins all that nobody holds."""
-        _lib.call("gdr_cache_flush", self._cache)
-
-    def _of_this(self, mapping: Mapping) -> bool:
-        return isinstance(mapping, Held) and mapping._cache is self
-
-    def _check_unused(self) -> None:
-        self._gdr._check_views(self._of_this)
-
-    def _ended(self) -> None:
-        for mapping in self._gdr._live(self._of_this):
-            mapping._unmaps()
-
-
-class Memory(_Resource):
-    """GPU memory that can be pinned on every backend, of Gdr.alloc.
-
-    It has __cuda_array_interface__: torch.as_tensor(memory, device="cuda") and
-    cupy.asarray(memory) are arrays in it, which keep it. close is for when they are gone.
-    """
-
-    def __init__(self, gdr: "Gdr", size: int, device: int) -> None:
-        self._gdr, address = gdr, ctypes.c_ulong()
-        self._memory = memory = _lib.Handle()
-        _lib.call("gdr_mem_alloc", gdr._g, device, size, 0, ctypes.byref(memory))
-        self._opened("gdr_mem_free", gdr._g, memory)
-        _lib.call("gdr_mem_get_device_ptr", gdr._g, memory, ctypes.byref(address), None)
-        self.address, self.nbytes, self.device = int(address.value), size, device
-
-    @property
-    def __cuda_array_interface__(self) -> Dict[str, Any]:
-        return {"version": 3, "shape": (self.nbytes,), "typestr": "|u1",
-                "data": (self.address, False), "strides": None, "stream": None}
-
-    def __len__(self) -> int:
-        return self.nbytes
-
-    def export_dmabuf(self) -> int:
-        """A descriptor of the memory as a dma-buf, for another device's driver. Close it by os.close."""
-        fd = ctypes.c_int(-1)
-        _lib.call("gdr_mem_export_dmabuf", self._gdr._g, self._memory, 0, ctypes.byref(fd))
-        return fd.value
-
-    def _check_unused(self) -> None:
-        self._gdr._check_views(lambda mapping: mapping._source.owner is self)
-
-
-class Gdr(_Resource):
-    """An open library."""
-
-    def __init__(self) -> None:
-        # Without a lock, which a fork could leave locked in the child.
-        self._mappings: "weakref.WeakValueDictionary[int, Mapping]" = weakref.WeakValueDictionary()
-        self._page = os.sysconf("SC_PAGE_SIZE")  # the backend's, once a pin is made
-        self._g = _lib.open_library()
-        self._opened("gdr_close", self._g)
-
-    @property
-    def backend(self) -> str:
-        """"gdrdrv", "dmabuf" or "rm"; "dmabuf|rm" until the first pin decides."""
-        name = ctypes.create_string_buffer(16)
-        _lib.call("gdr_get_backend", self._g, name, len(name))
-        return name.value.decode()
-
-    @property
-    def persistent(self) -> bool:
-        """True: a mapping stays valid when its GPU memory is freed, until it is closed."""
-        answer = ctypes.c_int()
-        _lib.call("gdr_get_attribute", self._g, 1, ctypes.byref(answer))
-        return bool(answer.value)
-
-    def pin(self, array: GpuArray, map_flags: int = 0) -> Buffer:
-        """Pins and maps the memory of a contiguous array, which the Buffer keeps.
-
-        map_flags is 0, or one of the GDR_MAP_FLAG_REQ_ values of gdrapi.h.
-        """
-        return Buffer(self, array, map_flags)
-
-    def alloc(self, size: int, device: int = 0) -> Memory:
-        """Allocates GPU memory that can be pinned on every backend; it initialises CUDA."""
-        return Memory(self, size, device)
-
-    def cache(self, max_bytes: int = 1 << 30) -> Cache:
-        """Makes a registration cache that keeps so much pinned while nobody uses it."""
-        return Cache(self, max_bytes)
-
-    def _watch(self, mapping: Mapping) -> None:
-        self._mappings[id(mapping)] = mapping
-
-    def _live(self, of: Callable[[Mapping], bool]) -> List[Mapping]:
-        mappings = (reference() for reference in self._mappings.valuerefs())
-        return [mapping for mapping in mappings if mapping is not None and of(mapping)]
-
-    def _check_views(self, of: Callable[[Mapping], bool]) -> None:
-        for mapping in self._live(of):
-            mapping._check_unused()
-
-    def _check_unused(self) -> None:
-        self._check_views(lambda mapping: True)
-
-    def _ended(self) -> None:
-        for mapping in self._live(lambda mapping: True):
-            mapping._unmaps()
-
-
-_default: Optional[Gdr] = None  # of shared, in the process with this ID
-_default_pid = 0
-
-
-def shared() -> Gdr:
-    """This process' library of scalar and Lane, which stays open."""
-    global _default, _default_pid
-    if _default is None or _default_pid != os.getpid():
-        _default, _default_pid = Gdr(), os.getpid()
-    return _default
-
-
-def scalar(array: GpuArray) -> Scalar:
-    """Pins one element, as tensor[3:4], for a value that a kernel updates or waits for.
-
-    It uses a library of its own that stays open. Scalar.value reads and writes.
-    """
-    return Scalar(shared(), array)
-
-
-def open() -> Gdr:  # noqa: A001 - gdrapi.open, as os.open
-    """Opens the library: gdr_open(3) says which backend it takes."""
-    return Gdr()

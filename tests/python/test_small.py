@@ -126,7 +126,7 @@ def test_a_scalar_in_a_forked_child(make):
     array = make(shape=(1,), typestr="<i4")
     with gdrapi.scalar(array) as scalar:
         assert in_child(lambda: scalar.value) == "GdrError"
-        g = gdrapi._buffer._default._g
+        g = gdrapi._gdr._default._g
 
         def another():
             try:
@@ -134,7 +134,7 @@ def test_a_scalar_in_a_forked_child(make):
             except gdrapi.GdrError as error:  # CUDA does not work in a child that is forked after cuInit
                 if error.call == "gdr_open":
                     return True
-            return gdrapi._buffer._default._g != g
+            return gdrapi._gdr._default._g != g
 
         assert in_child(another) == "True"
         scalar.value = 7
