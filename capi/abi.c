@@ -60,14 +60,13 @@ static int admit(const char *call, gdr_t g, uint64_t handle, const char *missing
 
 static int open_inside(const struct gdr_options *opts, uint64_t *g)
 {
-	struct gdr_front *page;
-	int rc = gdr_front_start(opts, &page);
+	int rc = gdr_front_start(opts);
 
 	if (rc)
 		return rc;
 	/* Waits until the runtime is up. It starts in a thread of its own. */
-	rc = gdrcore_open((struct gdr_options *)opts, page->epoch, &page->table, g);
-	gdr_front_up(page);
+	rc = gdrcore_open((struct gdr_options *)opts, gdr_front.epoch, &gdr_front.table, g);
+	gdr_front_up();
 	return rc;
 }
 
@@ -276,7 +275,7 @@ int gdr_set_copy_policy(gdr_copy_policy_t policy)
 	if (policy != GDR_COPY_POLICY_CALLER && policy != GDR_COPY_POLICY_AUTO)
 		return gdr_refuse("gdr_set_copy_policy", "there is no such policy");
 	atomic_store(&policy_asked, (int)policy);
-	return gdr_front_here() ? INSIDE(gdrcore_set_policy(policy)) : 0;
+	return gdr_front_is_up() ? INSIDE(gdrcore_set_policy(policy)) : 0;
 }
 
 int gdr_mem_alloc(gdr_t g, int cuda_device, size_t size, unsigned int flags, gdr_mem_t *mem)

@@ -38,8 +38,7 @@ typedef int (*attribute_fn)(void *value, int attribute, uint64_t addr);
  */
 static inline struct cache *find_cache(uint64_t handle)
 {
-	struct gdr_front *front = atomic_load_explicit(&gdr_front_page, memory_order_acquire);
-	const struct gdr_slot *slots = front ? gdr_slots(&front->table) : NULL;
+	const struct gdr_slot *slots = gdr_slots(&gdr_front.table);
 	const struct gdr_slot *slot;
 	struct cache *cache;
 

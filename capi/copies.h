@@ -35,14 +35,14 @@ struct copy {
  * Makes a copy whose view was read and has its bytes, without fences. Returns 0, or EINVAL
  * after it logged a line: an unmap has overtaken it.
  */
-int gdr_copy_move(const struct gdr_front *front, const struct copy *c, struct gdr_view v);
+int gdr_copy_move(const struct copy *c, struct gdr_view v);
 
 /* Logs and returns why key cannot be copied through. */
 int gdr_copy_refuse(uint64_t key);
 
-static inline bool gdr_copy_is_long(const struct gdr_front *front, size_t size, bool to)
+static inline bool gdr_copy_is_long(size_t size, bool to)
 {
-	return __builtin_expect(size >= atomic_load_explicit(&front->table.engine_from[to],
+	return __builtin_expect(size >= atomic_load_explicit(&gdr_front.table.engine_from[to],
 							     memory_order_relaxed), 0);
 }
 
@@ -52,9 +52,9 @@ static inline bool gdr_copy_is_long(const struct gdr_front *front, size_t size, 
  */
 size_t gdr_long_copy(const struct copy *c, struct gdr_view v);
 
-static inline void gdr_copy_end_write(const struct gdr_front *front)
+static inline void gdr_copy_end_write(void)
 {
-	if (atomic_load_explicit(&front->table.mixed, memory_order_relaxed))
+	if (atomic_load_explicit(&gdr_front.table.mixed, memory_order_relaxed))
 		copy_fence_full();
 	else
 		copy_fence_store();

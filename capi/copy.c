@@ -24,10 +24,10 @@ int gdr_copy_refuse(uint64_t key)
  * Moves bytes through a mapping of any type. Up to 8 bytes of cached memory go by the
  * portable routine, too: it makes one access of an aligned word, which memcpy may not.
  */
-static inline void move_bytes(const struct gdr_front *front, uint32_t type, bool to, void *dev,
+static inline void move_bytes(uint32_t type, bool to, void *dev,
 			      void *host, size_t n)
 {
-	const struct copy_impl *impl = type == GDR_MAPPING_TYPE_WC ? front->impl : &copy_portable;
+	const struct copy_impl *impl = type == GDR_MAPPING_TYPE_WC ? gdr_front.impl : &copy_portable;
 
 	if (type == GDR_MAPPING_TYPE_CACHING && n > sizeof(uint64_t))
 		memcpy(to ? dev : host, to ? host : dev, n);
@@ -37,13 +37,13 @@ static inline void move_bytes(const struct gdr_front *front, uint32_t type, bool
 		impl->from(host, dev, n);
 }
 
-int gdr_copy_move(const struct gdr_front *front, const struct copy *c, struct gdr_view v)
+int gdr_copy_move(const struct copy *c, struct gdr_view v)
 {
-	const struct gdr_slot *slot = gdr_slot_of(&front->table, c->key);
+	const struct gdr_slot *slot = gdr_slot_of(&gdr_front.table, c->key);
 	uint8_t *dev = c->dev, *host = c->host;
 	size_t left = c->size, n;
 
-	if (v.type == GDR_MAPPING_TYPE_WC && gdr_copy_is_long(front, left, c->to)) {
+	if (v.type == GDR_MAPPING_TYPE_WC && gdr_copy_is_long(left, c->to)) {
 		n = gdr_long_copy(c, v);
 		dev += n;
 		host += n;
@@ -55,7 +55,7 @@ int gdr_copy_move(const struct gdr_front *front, const struct copy *c, struct gd
 			return gdr_copy_refuse(c->key);
 		/* The next piece begins on a line. */
 		n = left <= COPY_LOOK ? left : COPY_LOOK - (uintptr_t)dev % COPY_LINE;
-		move_bytes(front, v.type, c->to, dev, host, n);
+		move_bytes(v.type, c->to, dev, host, n);
 		dev += n;
 		host += n;
 		left -= n;
@@ -65,15 +65,15 @@ int gdr_copy_move(const struct gdr_front *front, const struct copy *c, struct gd
 	return 0;
 }
 
-static int move(const struct gdr_front *front, const struct copy *c, struct gdr_view v)
+static int move(const struct copy *c, struct gdr_view v)
 {
 	int rc;
 
 	if (!c->to)
 		copy_fence_read_begin();
-	rc = gdr_copy_move(front, c, v);
+	rc = gdr_copy_move(c, v);
 	if (c->to)
-		gdr_copy_end_write(front);
+		gdr_copy_end_write();
 	else
 		copy_fence_read_end();
 	return rc;
@@ -87,11 +87,10 @@ static __attribute__((noinline, cold)) int
 copy_checked(uint64_t key, void *dev, void *host, size_t size, bool to)
 {
 	const struct copy c = { .key = key, .dev = dev, .host = host, .size = size, .to = to };
-	const struct gdr_front *front = gdr_front_here();
 	struct gdr_view v = { 0 };
 
-	if (front)
-		v = gdr_slot_read(gdr_slot_of(&front->table, key), key);
+	if (gdr_front_is_up())
+		v = gdr_slot_read(gdr_slot_of(&gdr_front.table, key), key);
 	if (!v.type)
 		return gdr_copy_refuse(key);
 	if (!size)
@@ -101,84 +100,72 @@ copy_checked(uint64_t key, void *dev, void *host, size_t size, bool to)
 			size, (uintptr_t)dev, key, EINVAL);
 		return EINVAL;
 	}
-	return host ? move(front, &c, v) : EINVAL;
+	return host ? move(&c, v) : EINVAL;
 }
 
 /* Copies that look at their slot again, or that the GPU's copy engine may make. */
 static __attribute__((noinline)) int
-copy_longer(const struct gdr_front *front, uint64_t key, void *dev, void *host, size_t size, bool to)
+copy_longer(uint64_t key, void *dev, void *host, size_t size, bool to)
 {
 	const struct copy c = { .key = key, .dev = dev, .host = host, .size = size, .to = to };
 
-	return move(front, &c, gdr_slot_read(gdr_slot_of(&front->table, key), key));
+	return move(&c, gdr_slot_read(gdr_slot_of(&gdr_front.table, key), key));
 }
 
-static inline bool is_longer(const struct gdr_front *front, size_t size, bool to)
+static inline bool is_longer(size_t size, bool to)
 {
-	return __builtin_expect(size > COPY_LOOK, 0) || gdr_copy_is_long(front, size, to);
+	return __builtin_expect(size > COPY_LOOK, 0) || gdr_copy_is_long(size, to);
 }
 
 static __attribute__((noinline)) int
-write_lines(const struct gdr_front *front, uint64_t key, void *dev, const void *host, size_t size)
+write_lines(uint64_t key, void *dev, const void *host, size_t size)
 {
-	if (is_longer(front, size, true))
-		return copy_longer(front, key, dev, (void *)host, size, true);
-	front->impl->to(dev, host, size);
+	if (is_longer(size, true))
+		return copy_longer(key, dev, (void *)host, size, true);
+	gdr_front.impl->to(dev, host, size);
 	copy_fence_store();
 	return 0;
 }
 
 static __attribute__((noinline)) int
-read_lines(const struct gdr_front *front, uint64_t key, void *host, const void *dev, size_t size)
+read_lines(uint64_t key, void *host, const void *dev, size_t size)
 {
-	if (is_longer(front, size, false))
-		return copy_longer(front, key, (void *)dev, host, size, false);
+	if (is_longer(size, false))
+		return copy_longer(key, (void *)dev, host, size, false);
 	copy_fence_read_begin();
-	front->impl->from(host, dev, size);
+	gdr_front.impl->from(host, dev, size);
 	copy_fence_read_end();
 	return 0;
 }
 
 /*
- * The front, if this is the usual case: size is not 0, and the bytes lie in a live mapping
- * of write-combined memory. Else NULL. In a forked child the page is empty, so there is no
- * table.
+ * Whether this is the usual case: size is not 0, and the bytes lie in a live mapping of
+ * write-combined memory. In a forked child the front is empty, so there is no table.
  */
-static inline __attribute__((always_inline)) const struct gdr_front *
-usual(uint64_t key, const void *dev, const void *host, size_t size)
+static inline __attribute__((always_inline)) bool
+is_usual(uint64_t key, const void *dev, const void *host, size_t size)
 {
-	const struct gdr_front *front = atomic_load_explicit(&gdr_front_page, memory_order_acquire);
-	const struct gdr_slot *slots;
+	const struct gdr_slot *slots = gdr_slots(&gdr_front.table);
 
-	if (__builtin_expect(!front || !host, 0))
-		return NULL;
-	slots = gdr_slots(&front->table);
-	if (__builtin_expect(!slots, 0))
-		return NULL;
-	if (__builtin_expect(!gdr_slot_has(slots + (key & (GDR_SLOT_COUNT - 1)), key,
-					   GDR_MAPPING_TYPE_WC, dev, size), 0))
-		return NULL;
-	return front;
+	return slots && host &&
+	       gdr_slot_has(slots + (key & (GDR_SLOT_COUNT - 1)), key, GDR_MAPPING_TYPE_WC, dev, size);
 }
 
 int gdr_copy_to_mapping(gdr_mh_t handle, void *map_d_ptr, const void *h_ptr, size_t size)
 {
-	const struct gdr_front *front = usual(handle.h, map_d_ptr, h_ptr, size);
-
-	if (__builtin_expect(!front || atomic_load_explicit(&front->table.mixed, memory_order_relaxed), 0))
+	if (__builtin_expect(!is_usual(handle.h, map_d_ptr, h_ptr, size) ||
+			     atomic_load_explicit(&gdr_front.table.mixed, memory_order_relaxed), 0))
 		return copy_checked(handle.h, map_d_ptr, (void *)h_ptr, size, true);
 	if (__builtin_expect(size <= COPY_LINE, 1))
-		return front->impl->write[size](map_d_ptr, h_ptr);
-	return write_lines(front, handle.h, map_d_ptr, h_ptr, size);
+		return gdr_front.write[size](map_d_ptr, h_ptr);
+	return write_lines(handle.h, map_d_ptr, h_ptr, size);
 }
 
 int gdr_copy_from_mapping(gdr_mh_t handle, void *h_ptr, const void *map_d_ptr, size_t size)
 {
-	const struct gdr_front *front = usual(handle.h, map_d_ptr, h_ptr, size);
-
-	if (__builtin_expect(!front, 0))
+	if (__builtin_expect(!is_usual(handle.h, map_d_ptr, h_ptr, size), 0))
 		return copy_checked(handle.h, (void *)map_d_ptr, h_ptr, size, false);
 	if (__builtin_expect(size <= COPY_LINE, 1))
-		return front->impl->read(h_ptr, map_d_ptr, size);
-	return read_lines(front, handle.h, h_ptr, map_d_ptr, size);
+		return gdr_front.impl->read(h_ptr, map_d_ptr, size);
+	return read_lines(handle.h, h_ptr, map_d_ptr, size);
 }

@@ -14,7 +14,6 @@
 
 /* What is known of the pieces once all were checked. */
 struct pieces {
-	const struct gdr_front *front;
 	const gdr_piece_t *at;
 	size_t count;
 	size_t longest;
@@ -30,13 +29,13 @@ static inline struct copy copy_of(const gdr_piece_t *piece, bool to)
 }
 
 /* Moves one piece of any type and size, also 0. An unmap may have overtaken it. */
-static int move_piece(const struct pieces *p, const gdr_piece_t *piece, bool to)
+static int move_piece(const gdr_piece_t *piece, bool to)
 {
 	const struct copy c = copy_of(piece, to);
 
 	if (!c.size)
 		return 0;
-	return gdr_copy_move(p->front, &c, gdr_slot_read(gdr_slot_of(&p->front->table, c.key), c.key));
+	return gdr_copy_move(&c, gdr_slot_read(gdr_slot_of(&gdr_front.table, c.key), c.key));
 }
 
 static int move_each(const struct pieces *p, bool to)
@@ -44,13 +43,13 @@ static int move_each(const struct pieces *p, bool to)
 	int rc = 0;
 
 	for (size_t i = 0; i < p->count && !rc; i++)
-		rc = move_piece(p, &p->at[i], to);
+		rc = move_piece(&p->at[i], to);
 	return rc;
 }
 
 static inline __attribute__((always_inline)) void put_all(const struct pieces *p, const bool direct)
 {
-	copy_span *to = p->front->impl->to;
+	copy_span *to = gdr_front.impl->to;
 
 	for (const gdr_piece_t *piece = p->at, *end = piece + p->count; piece < end; piece++)
 		if (piece->size &&
@@ -60,7 +59,7 @@ static inline __attribute__((always_inline)) void put_all(const struct pieces *p
 
 static inline bool has_longer(const struct pieces *p, bool to)
 {
-	return p->longest > COPY_LOOK || gdr_copy_is_long(p->front, p->longest, to);
+	return p->longest > COPY_LOOK || gdr_copy_is_long(p->longest, to);
 }
 
 static int move_all_to(const struct pieces *p)
@@ -69,11 +68,11 @@ static int move_all_to(const struct pieces *p)
 
 	if (!p->plain || has_longer(p, true))
 		rc = move_each(p, true);
-	else if (p->front->direct)
+	else if (gdr_front.direct)
 		put_all(p, true);
 	else
 		put_all(p, false);
-	gdr_copy_end_write(p->front);
+	gdr_copy_end_write();
 	return rc;
 }
 
@@ -103,16 +102,16 @@ static inline void keep_part(void *host, const uint8_t *line, size_t n)
 	}
 }
 
-static void gather_lines(const struct pieces *p, struct gather *g)
+static void gather_lines(struct gather *g)
 {
 	if (g->used)
-		p->front->impl->gather(g->lines, g->devs, g->used);
+		gdr_front.impl->gather(g->lines, g->devs, g->used);
 	for (size_t i = 0; i < g->used; i++)
 		keep_part(g->parts[i].host, g->lines[i] + g->parts[i].off, g->parts[i].n);
 	g->used = 0;
 }
 
-static void add_lines(const struct pieces *p, struct gather *g, const gdr_piece_t *piece)
+static void add_lines(struct gather *g, const gdr_piece_t *piece)
 {
 	const uint8_t *dev = piece->map_d_ptr;
 	uint8_t *host = piece->h_ptr;
@@ -126,7 +125,7 @@ static void add_lines(const struct pieces *p, struct gather *g, const gdr_piece_
 		g->parts[g->used].off = off;
 		g->parts[g->used].n = n;
 		if (++g->used == GATHER)
-			gather_lines(p, g);
+			gather_lines(g);
 	}
 }
 
@@ -138,7 +137,7 @@ static void add_lines(const struct pieces *p, struct gather *g, const gdr_piece_
 
 static int move_all_from(const struct pieces *p)
 {
-	bool gathers = p->front->impl->gather && p->plain;
+	bool gathers = gdr_front.impl->gather && p->plain;
 	struct gather g;
 	int rc = 0;
 
@@ -146,10 +145,10 @@ static int move_all_from(const struct pieces *p)
 	copy_fence_read_begin();
 	for (size_t i = 0; i < p->count && !rc; i++)
 		if (gathers && p->at[i].size < GATHER_MAX)
-			add_lines(p, &g, &p->at[i]);
+			add_lines(&g, &p->at[i]);
 		else
-			rc = move_piece(p, &p->at[i], false);
-	gather_lines(p, &g);
+			rc = move_piece(&p->at[i], false);
+	gather_lines(&g);
 	copy_fence_read_end();
 	return rc;
 }
@@ -171,7 +170,7 @@ static size_t find_bad(struct pieces *p)
 	for (; piece < end; piece++) {
 		if (piece->handle.h != last || !last) {
 			last = piece->handle.h;
-			v = gdr_slot_read(gdr_slot_of(&p->front->table, last), last);
+			v = gdr_slot_read(gdr_slot_of(&gdr_front.table, last), last);
 			p->plain &= v.type == GDR_MAPPING_TYPE_WC;
 		}
 		if (!v.type || !lies_in(piece, v))
@@ -186,7 +185,7 @@ static int refuse_piece(const struct pieces *p, size_t i)
 	const gdr_piece_t *piece = &p->at[i];
 	uint64_t key = piece->handle.h;
 
-	if (!gdr_slot_read(gdr_slot_of(&p->front->table, key), key).type)
+	if (!gdr_slot_read(gdr_slot_of(&gdr_front.table, key), key).type)
 		return gdr_copy_refuse(key);
 	gdr_log(GDR_LOG_ERROR, "gdr_copy: piece %zu, %zu bytes at %#lx, does not lie in the mapping of handle %#lx, or has no host address (errno %d)",
 		i, piece->size, (uintptr_t)piece->map_d_ptr, key, EINVAL);
@@ -195,7 +194,7 @@ static int refuse_piece(const struct pieces *p, size_t i)
 
 static int copy_many(const gdr_piece_t *pieces, size_t count, bool to)
 {
-	struct pieces p = { .front = gdr_front_here(), .at = pieces, .count = count };
+	struct pieces p = { .at = pieces, .count = count };
 	size_t bad;
 
 	if (!count)
@@ -204,7 +203,7 @@ static int copy_many(const gdr_piece_t *pieces, size_t count, bool to)
 		gdr_log(GDR_LOG_ERROR, "gdr_copy: the array of %zu pieces is NULL (errno %d)", count, EINVAL);
 		return EINVAL;
 	}
-	if (!p.front)
+	if (!gdr_front_is_up())
 		return gdr_copy_refuse(pieces[0].handle.h);
 	bad = find_bad(&p);
 	if (bad < count)

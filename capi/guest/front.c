@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 /*
- * front.c - the page that a fork empties, the start of Go's runtime in this process or in
+ * front.c - the pages that a fork empties, the start of Go's runtime in this process or in
  * a forked child of it, and which handles belong to this process. A start:
  *
  * 1. The driver's library is loaded, without a lock. Where there is none, and no other
@@ -31,7 +31,7 @@
 #define MADV_WIPEONFORK 18	/* Linux 4.14 */
 #endif
 
-_Atomic(struct gdr_front *) gdr_front_page;
+struct gdr_front gdr_front;
 
 /*
  * The epoch of the newest core of this process or its ancestors. It outlives a fork on
@@ -39,32 +39,25 @@ _Atomic(struct gdr_front *) gdr_front_page;
  */
 static _Atomic uint64_t last_epoch;
 
-/* For kernels before 4.14, which cannot empty the page in a fork. */
-static void empty_page_in_child(void)
+/* For kernels before 4.14 and gVisor, which do not empty pages in a fork. */
+static void empty_in_child(void)
 {
-	memset(atomic_load(&gdr_front_page), 0, sizeof(struct gdr_front));
+	memset(&gdr_front, 0, sizeof(gdr_front));
 }
 
-static struct gdr_front *front_page(void)
+/* Before anything is written to the front. A child's stays so for the child's children. */
+static int empty_in_children(void)
 {
-	struct gdr_front *page, *theirs = NULL;
-	size_t len = sizeof(struct gdr_front);
+	static _Atomic bool done;
+	int rc = 0;
 
-	page = atomic_load_explicit(&gdr_front_page, memory_order_acquire);
-	if (page)
-		return page;
-	page = mmap(NULL, len, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-	if (page == MAP_FAILED)
-		return NULL;
-	bool wiped = madvise(page, len, MADV_WIPEONFORK) == 0;
-
-	if (!atomic_compare_exchange_strong(&gdr_front_page, &theirs, page)) {
-		munmap(page, len);
-		return theirs;
-	}
-	if (!wiped)
-		pthread_atfork(NULL, NULL, empty_page_in_child);
-	return page;
+	if (atomic_load(&done))
+		return 0;
+	if (madvise(&gdr_front, sizeof(gdr_front), MADV_WIPEONFORK))
+		rc = pthread_atfork(NULL, NULL, empty_in_child);
+	if (!rc)
+		atomic_store(&done, true);
+	return rc;
 }
 
 static bool is_absent(const char *path)
@@ -115,19 +108,22 @@ static int prepare_start(const struct gdr_options *opts)
 	return 0;
 }
 
-static int choose_routine(struct gdr_front *front, const char *name)
+static int choose_routine(const char *name)
 {
+	const struct copy_impl *impl = copy_select(name);
+
 	/* A named routine makes all stores itself, so there are no direct stores. */
-	front->direct = !name && copy_has_direct();
-	front->impl = copy_select(name);
-	if (front->impl)
+	gdr_front.direct = !name && copy_has_direct();
+	if (impl) {
+		gdr_front_use(impl);
 		return 0;
+	}
 	gdr_log(GDR_LOG_ERROR, "GDRCOPY_COPY_IMPL is not a copy routine that this CPU can run; correct or unset it");
 	return EINVAL;
 }
 
 /* Under the lock. */
-static int start_next_epoch(struct gdr_front *front, const struct gdr_options *opts)
+static int start_next_epoch(const struct gdr_options *opts)
 {
 	uint64_t epoch = atomic_load(&last_epoch) + 1;
 	int rc;
@@ -137,7 +133,7 @@ static int start_next_epoch(struct gdr_front *front, const struct gdr_options *o
 			GDR_HANDLE_EPOCH_MAX);
 		return EAGAIN;
 	}
-	rc = choose_routine(front, opts->copy_impl);
+	rc = choose_routine(opts->copy_impl);
 	if (rc)
 		return rc;
 	rc = gdr_runtime_start();
@@ -146,39 +142,35 @@ static int start_next_epoch(struct gdr_front *front, const struct gdr_options *o
 		return rc;
 	}
 	atomic_store(&last_epoch, epoch);
-	front->epoch = epoch;
+	gdr_front.epoch = epoch;
 	return 0;
 }
 
-int gdr_front_start(const struct gdr_options *opts, struct gdr_front **page)
+int gdr_front_start(const struct gdr_options *opts)
 {
-	struct gdr_front *front = front_page();
 	int rc;
 
-	if (!front)
-		return ENOMEM;
-	*page = front;
-	if (atomic_load_explicit(&front->up, memory_order_acquire))
+	if (gdr_front_is_up())
 		return 0;
-	rc = prepare_start(opts);
+	rc = empty_in_children();
+	if (!rc)
+		rc = prepare_start(opts);
 	if (rc)
 		return rc;
-	pthread_mutex_lock(&front->lock);
-	if (!front->epoch)
-		rc = start_next_epoch(front, opts);
-	pthread_mutex_unlock(&front->lock);
+	pthread_mutex_lock(&gdr_front.lock);
+	if (!gdr_front.epoch)
+		rc = start_next_epoch(opts);
+	pthread_mutex_unlock(&gdr_front.lock);
 	return rc;
 }
 
 bool gdr_front_inherited(uint64_t handle)
 {
 	uint64_t epoch = handle >> GDR_HANDLE_EPOCH_SHIFT;
-	struct gdr_front *front;
 
 	if (!epoch)
 		return false;
-	front = gdr_front_here();
-	return epoch != (front ? front->epoch : 0) && epoch <= atomic_load(&last_epoch);
+	return epoch != (gdr_front_is_up() ? gdr_front.epoch : 0) && epoch <= atomic_load(&last_epoch);
 }
 
 int gdr_front_admit(uint64_t a, uint64_t b)
@@ -188,7 +180,7 @@ int gdr_front_admit(uint64_t a, uint64_t b)
 			EACCES);
 		return EACCES;
 	}
-	if (gdr_front_here())
+	if (gdr_front_is_up())
 		return 0;
 	gdr_log(GDR_LOG_ERROR, "no gdr_t is open in this process; call gdr_open first (errno %d)", EINVAL);
 	return EINVAL;

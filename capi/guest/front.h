@@ -10,6 +10,7 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
+#include <string.h>
 
 #include "../copy/copy.h"
 #include "../copy/slot.h"
@@ -19,36 +20,42 @@
 
 #pragma GCC visibility push(hidden)
 
+/* Whole pages, of any kernel. */
+#if defined(__x86_64__)
+#define GDR_FRONT_ALIGN 4096
+#else
+#define GDR_FRONT_ALIGN 65536
+#endif
+
 /*
- * One page that a fork empties (MADV_WIPEONFORK). However a child was made, it finds a
+ * Pages that a fork empties (MADV_WIPEONFORK). However a child was made, it finds a
  * front that was never opened, with a free lock. The first state is all zero. gdr_open
- * fills the page. Later calls set what of table may change. The page is never unmapped.
- * Copies read what is above up: one cache line.
+ * fills it. Later calls set what of table may change.
  */
 struct gdr_front {
-	struct gdr_table table;
+	_Alignas(GDR_FRONT_ALIGN) struct gdr_table table;
 	const struct copy_impl *impl;	/* what copies through WC mappings use */
 	bool direct;		/* short pieces of many are written by direct stores */
-	_Atomic uint32_t up;	/* 1: all above is set, a core runs in this process */
+	_Atomic uint32_t up;	/* 1: a core runs in this process, and the rest is set */
+	copy_write *write[COPY_LINE + 1];	/* impl's: one load less on the way of a short write */
 	uint64_t epoch;		/* of the handles made here; 0 until Go's runtime runs */
 	pthread_mutex_t lock;	/* held while the runtime starts; see INSIDE */
 };
 
-/* NULL until the first gdr_open of this process or of an ancestor. */
-extern _Atomic(struct gdr_front *) gdr_front_page;
+extern struct gdr_front gdr_front;
 
 /*
- * Starts the Go runtime, if it does not run in this process, and gives the page. The caller
- * has called gdr_guest_enter. Returns 0, or an errno value after it logged a line. It starts
+ * Starts the Go runtime, if it does not run in this process. The caller has called
+ * gdr_guest_enter. Returns 0, or an errno value after it logged a line. It starts
  * nothing where no driver is there, or not the device of the backend that opts name.
  */
-int gdr_front_start(const struct gdr_options *opts, struct gdr_front **page);
+int gdr_front_start(const struct gdr_options *opts);
 
-/* Go has made the core if the page's table has slots. Then the front is up. */
-static inline void gdr_front_up(struct gdr_front *page)
+/* Go has made the core if the table has slots. Then the front is up. */
+static inline void gdr_front_up(void)
 {
-	if (atomic_load(&page->table.slots))
-		atomic_store_explicit(&page->up, 1, memory_order_release);
+	if (atomic_load(&gdr_front.table.slots))
+		atomic_store_explicit(&gdr_front.up, 1, memory_order_release);
 }
 
 /*
@@ -60,12 +67,17 @@ int gdr_front_admit(uint64_t a, uint64_t b);
 /* Whether a handle was made by an ancestor of this process. */
 bool gdr_front_inherited(uint64_t handle);
 
-/* The page, if the core runs in this process; else NULL. */
-static inline struct gdr_front *gdr_front_here(void)
+/* Whether the core runs in this process. */
+static inline bool gdr_front_is_up(void)
 {
-	struct gdr_front *front = atomic_load_explicit(&gdr_front_page, memory_order_acquire);
+	return atomic_load_explicit(&gdr_front.up, memory_order_acquire);
+}
 
-	return front && atomic_load_explicit(&front->up, memory_order_acquire) ? front : NULL;
+/* Under the lock: which routine copies use. */
+static inline void gdr_front_use(const struct copy_impl *impl)
+{
+	gdr_front.impl = impl;
+	memcpy(gdr_front.write, impl->write, sizeof(impl->write));
 }
 
 /*
@@ -81,7 +93,7 @@ static inline struct gdr_front *gdr_front_here(void)
 	int rc_;					\
 							\
 	gdr_guest_enter(&guest_);			\
-	rc_ = (needed) || !gdr_front_here() ? 0 : gdr_reserve_check();	\
+	rc_ = (needed) || !gdr_front_is_up() ? 0 : gdr_reserve_check();	\
 	if (!rc_)					\
 		rc_ = (call);				\
 	gdr_guest_leave(&guest_);			\

@@ -17,19 +17,18 @@
 #include "guest/front.h"
 #include "guest/log.h"
 
-_Atomic(struct gdr_front *) gdr_front_page;
-static struct gdr_front front;
+struct gdr_front gdr_front;
 
 static inline bool is_older(uint64_t handle)
 {
 	uint64_t epoch = handle >> GDR_HANDLE_EPOCH_SHIFT;
 
-	return epoch && epoch < front.epoch;
+	return epoch && epoch < gdr_front.epoch;
 }
 
 int gdr_front_admit(uint64_t a, uint64_t b)
 {
-	return is_older(a) || is_older(b) ? EACCES : gdr_front_here() ? 0 : EINVAL;
+	return is_older(a) || is_older(b) ? EACCES : gdr_front_is_up() ? 0 : EINVAL;
 }
 
 #ifndef LOG_DOUBLE_H
@@ -54,12 +53,11 @@ static inline void slot_set(struct gdr_slot *s, uint64_t key, const void *va, ui
 
 static inline void front_is_up(uint64_t epoch, struct gdr_slot *slots)
 {
-	atomic_store(&front.table.slots, (uintptr_t)slots);
+	atomic_store(&gdr_front.table.slots, (uintptr_t)slots);
 	for (int i = 0; i < 2; i++)
-		atomic_store(&front.table.engine_from[i], UINT64_MAX);
-	front.epoch = epoch;
-	atomic_store(&front.up, 1);
-	atomic_store(&gdr_front_page, &front);
+		atomic_store(&gdr_front.table.engine_from[i], UINT64_MAX);
+	gdr_front.epoch = epoch;
+	atomic_store(&gdr_front.up, 1);
 }
 
 #endif

@@ -37,7 +37,7 @@ int main(void)
 {
 	gdr_mh_t mh = { 1ul << GDR_HANDLE_EPOCH_SHIFT | 1ul << GDR_HANDLE_INDEX_BITS | 1 };
 
-	front.impl = copy_select("sse4.1");
+	gdr_front_use(copy_select("sse4.1"));
 	slot_set(&slots[1], mh.h, dev, sizeof(dev), GDR_MAPPING_TYPE_WC);
 	front_is_up(1, slots);
 	COUNT("gdr_copy_to_mapping,64", gdr_copy_to_mapping(mh, dev, host, 64));

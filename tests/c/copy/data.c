@@ -183,9 +183,9 @@ static void test_keys(void)
 	atomic_fetch_or(&slots[1].state, GDR_SLOT_CHANGES);
 	check(copy(mh(0), first(0), host, 8, true) == EINVAL, "a slot that changes has no mapping");
 	unmap(0);
-	atomic_store(&front.table.slots, 0);
+	atomic_store(&gdr_front.table.slots, 0);
 	for (int w = 0; w < 4; w++) {
-		atomic_store(&front.up, 0);
+		atomic_store(&gdr_front.up, 0);
 		check(ways[w / 2](mh(0), first(0), host, 8, w & 1) == EINVAL, "before the first open");
 	}
 	front_is_up(EPOCH, slots);
@@ -253,8 +253,8 @@ static void test_long(void)
 			static const size_t makes[] = { 0, 70000, SIZE };
 			bool to = w & 1;
 
-			atomic_store(&front.table.engine_from[to], 10000);
-			atomic_store(&front.table.engine_from[!to], UINT64_MAX);
+			atomic_store(&gdr_front.table.engine_from[to], 10000);
+			atomic_store(&gdr_front.table.engine_from[!to], UINT64_MAX);
 			engine_makes = makes[i];
 			longs = 0;
 			check(!ways[w / 2](mh(0), first(0), host, 9999, to) && !longs, "a byte less is the CPU's");
@@ -270,8 +270,8 @@ static void test_long(void)
 		longs = 0;
 		check(copies(0, 0, SIZE, 0) && !longs, "the engine copies through write-combined memory alone");
 	}
-	atomic_store(&front.table.engine_from[0], UINT64_MAX);
-	atomic_store(&front.table.engine_from[1], UINT64_MAX);
+	atomic_store(&gdr_front.table.engine_from[0], UINT64_MAX);
+	atomic_store(&gdr_front.table.engine_from[1], UINT64_MAX);
 	unmap(0);
 }
 
@@ -311,7 +311,7 @@ int main(void)
 	impl = copy_portable;
 	impl.to = move;
 	impl.from = move;
-	front.impl = &impl;
+	gdr_front_use(&impl);
 	front_is_up(EPOCH, slots);
 	test_bounds();
 	test_keys();

@@ -132,7 +132,7 @@ static const char *try_copy(const struct kind *k)
 	int rc;
 
 	slot_set(&slots[MAPPING], handle_of(MAPPING).h, page, PAGE, k->type);
-	atomic_store(&front.table.mixed, k->mixed);
+	atomic_store(&gdr_front.table.mixed, k->mixed);
 	for (size_t i = 0; i < PAGE; i++) {
 		page[i] = (unsigned char)(i * 3 + k->copy.to);
 		host[i] = (unsigned char)(i * 5 + 7);

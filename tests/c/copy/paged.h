@@ -51,7 +51,7 @@ static inline unsigned char *new_mapping(int i, uint32_t type)
 
 static inline void front_up(const struct copy_impl *impl)
 {
-	front.impl = impl;
+	gdr_front_use(impl);
 	front_is_up(1, slots);
 }
 

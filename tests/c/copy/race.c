@@ -97,7 +97,7 @@ int main(void)
 	unsigned int seed = 1;
 	long bad = 0;
 
-	front.impl = &impl;
+	gdr_front_use(&impl);
 	for (int i = 0; i < MAPPINGS; i++) {
 		fds[i] = memfd_create("gpu", 0);
 		if (ftruncate(fds[i], SIZE))
