@@ -289,6 +289,12 @@ func TestWithMemoryWithoutPrimary(t *testing.T) {
 	}
 }
 
+// setSyncMemops sets the attribute on one memory.
+func setSyncMemops(d *Driver, addr uint64) error {
+	on := int32(1)
+	return d.call(symPointerSetAttribute, &on, SyncMemops, addr)
+}
+
 func TestSetSyncMemops(t *testing.T) {
 	sim := cudatest.Need(t)
 	d := load1(t)
@@ -478,14 +484,14 @@ func TestRelaxed(t *testing.T) {
 	}
 	sim.Must("cuStreamBeginCapture_v2", stream, global)
 	for what, call := range map[string]func(in *Driver) error{
-		"SYNC_MEMOPS": func(in *Driver) error { return in.setPointerAttribute(SyncMemops, p, 1) },
+		"SYNC_MEMOPS": func(in *Driver) error { return setSyncMemops(in, p) },
 		"a copy":      func(in *Driver) error { return in.ReadBack(make([]byte, 64), p) },
 		"cuMemAlloc": func(in *Driver) error {
 			_, err := in.MemAlloc(4096)
 			return err
 		},
 		"an error": func(in *Driver) error {
-			require.Error(t, in.setPointerAttribute(SyncMemops, 1, 1))
+			require.Error(t, setSyncMemops(in, 1))
 			return nil
 		},
 	} {
@@ -512,10 +518,10 @@ func TestRelaxed(t *testing.T) {
 	old := &Driver{fn: new(functions)}
 	*old.fn = *d.fn
 	old.fn[symThreadExchangeStreamCaptureMode] = 0
-	require.NoError(t, old.Relaxed(func(in *Driver) error { return in.setPointerAttribute(SyncMemops, p, 1) }))
+	require.NoError(t, old.Relaxed(func(in *Driver) error { return setSyncMemops(in, p) }))
 	for nth := 1; nth <= 2; nth++ {
 		sim.Fail("cuThreadExchangeStreamCaptureMode", int(ErrNotPermitted), nth)
-		require.NoError(t, d.setPointerAttribute(SyncMemops, p, 1))
+		require.NoError(t, setSyncMemops(d, p))
 		sim.Heal("cuThreadExchangeStreamCaptureMode")
 		back := int32(global)
 		sim.Must("cuThreadExchangeStreamCaptureMode", uintptr(unsafe.Pointer(&back)))

@@ -75,9 +75,9 @@ func TestCaptureModeIsPutBack(t *testing.T) {
 		})
 		lines := cudatest.Lines(t, func() {
 			require.ErrorIs(t, d.Relaxed(func(in *Driver) error {
-				require.NoError(t, in.memUnmap(16, 32))
+				require.NoError(t, in.call(symMemUnmap, 16, 32))
 				require.False(t, moves(50), "the mode and the current context are the thread's")
-				require.NoError(t, in.Relaxed(func(in *Driver) error { return in.memUnmap(16, 32) }))
+				require.NoError(t, in.Relaxed(func(in *Driver) error { return in.call(symMemUnmap, 16, 32) }))
 				return unix.EMLINK
 			}), unix.EMLINK)
 		})
@@ -101,7 +101,7 @@ func TestLoader(t *testing.T) {
 		Load:   func() error { loads++; return failure },
 		Loaded: func() bool { return loaded },
 		Find: func(asked []string) []uintptr {
-			require.Equal(t, names[:], asked)
+			require.Equal(t, names, asked)
 			return saved.Find(asked)
 		},
 	})
