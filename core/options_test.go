@@ -44,8 +44,8 @@ func TestBackends(t *testing.T) {
 
 type coded struct{}
 
-func (coded) Error() string     { return "coded" }
-func (coded) Errno() unix.Errno { return unix.EDOM }
+func (coded) Error() string { return "coded" }
+func (coded) Unwrap() error { return unix.EDOM }
 
 func TestErrno(t *testing.T) {
 	require.Zero(t, Errno(nil))

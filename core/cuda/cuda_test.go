@@ -63,7 +63,7 @@ func TestResultToErrno(t *testing.T) {
 			text = fmt.Sprintf("CUDA error %d", c.number)
 		}
 		require.Equal(t, text, r.Error())
-		require.Equal(t, c.errno, r.Errno(), text)
+		require.Equal(t, c.errno, r.Unwrap(), text)
 		wrapped := fmt.Errorf("cuX: %w", r)
 		require.ErrorIs(t, wrapped, r)
 		var errno unix.Errno

@@ -24,6 +24,7 @@ import (
 	"gdrapi/core/dl"
 	"gdrapi/core/internal/sys"
 	"gdrapi/core/log"
+	"gdrapi/core/log/logtest"
 
 	"github.com/ebitengine/purego"
 	"github.com/stretchr/testify/require"
@@ -281,29 +282,7 @@ func VMFlags(t testing.TB, va uintptr) []string {
 }
 
 // Lines is what f logs, but for lines of debugging.
-func Lines(t testing.TB, f func()) string {
-	file, err := unix.MemfdCreate("lines", unix.MFD_CLOEXEC)
-	require.NoError(t, err)
-	defer unix.Close(file)
-	stderr, err := unix.FcntlInt(2, unix.F_DUPFD_CLOEXEC, 3)
-	require.NoError(t, err)
-	defer unix.Close(stderr)
-	require.NoError(t, unix.Dup3(file, 2, 0))
-	log.SetThreshold(log.Info)
-	func() {
-		defer func() {
-			log.SetThreshold(log.Off)
-			_ = unix.Dup3(stderr, 2, 0)
-		}()
-		f()
-	}()
-	var st unix.Stat_t
-	require.NoError(t, unix.Fstat(file, &st))
-	text := make([]byte, st.Size)
-	_, err = unix.Pread(file, text, 0)
-	require.NoError(t, err)
-	return string(text)
-}
+func Lines(t testing.TB, f func()) string { return logtest.Lines(t, log.Info, f) }
 
 // Address is the address of host memory.
 func Address[T any](p *T) uintptr { return uintptr(unsafe.Pointer(p)) }

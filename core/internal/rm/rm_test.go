@@ -374,7 +374,7 @@ func TestStatusToErrno(t *testing.T) {
 	} {
 		s := status(c.number)
 		wrapped := fmt.Errorf("REQUEST: %w", s)
-		require.Equal(t, c.errno, s.Errno(), "%v", s)
+		require.Equal(t, c.errno, s.Unwrap(), "%v", s)
 		require.ErrorIs(t, wrapped, c.errno)
 		require.ErrorIs(t, wrapped, s)
 		require.NotErrorIs(t, wrapped, unix.EMLINK)
