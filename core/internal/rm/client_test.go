@@ -14,7 +14,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-func (w *world) another() *session { return newSession(w.rm, w.cuda, w.cuda.watch, w.of, w.all) }
+func (w *world) another() *session {
+	return &session{kernel: w.rm, cuda: w.cuda, watch: w.cuda.watch, shared: w.of}
+}
 
 func TestSessionsShareTheClient(t *testing.T) {
 	w := newWorld(t)
@@ -223,6 +225,14 @@ func TestNoClient(t *testing.T) {
 	}
 }
 
+// elsewhere is a CUDA whose GPUs have another address.
+type elsewhere struct {
+	*fakeCUDA
+	at cuda.PCIAddress
+}
+
+func (e elsewhere) PCIAddress(cuda.Device) (cuda.PCIAddress, error) { return e.at, nil }
+
 func TestGPUThatTheDriverDoesNotList(t *testing.T) {
 	w := newWorld(t)
 	a := w.cuda.memAlloc(0, 2*mib)
@@ -232,7 +242,7 @@ func TestGPUThatTheDriverDoesNotList(t *testing.T) {
 		{Domain: at.Domain, Bus: at.Bus + 1, Slot: at.Slot},
 		{Domain: at.Domain, Bus: at.Bus, Slot: at.Slot + 1},
 	} {
-		w.session.devices[0] = device{at: other}
+		w.session.cuda = elsewhere{w.cuda, other}
 		w.notPinned(a.start, 1, unix.ENODEV, other.String())
 	}
 	w.end()
@@ -335,31 +345,23 @@ func TestManyThreads(t *testing.T) {
 	require.Nil(t, w.of.client)
 }
 
-// A client is closed while another thread makes its first pin on a GPU.
+// A session ends while others make their first pin on a GPU.
 func TestCloseBesideTheFirstPin(t *testing.T) {
 	w := newWorld(t)
-	dev, err := w.device(0)
-	require.NoError(t, err)
-	var fds int
-	for round := range 50 {
-		c, err := newClient(w.rm)
-		require.NoError(t, err)
-		cudatest.Together(4, func(i int) {
-			if i == 0 {
-				_ = c.close()
-			} else if _, err := c.gpuOf(dev); err != nil && !errors.Is(err, unix.EBADF) {
+	a := w.cuda.memAlloc(0, 2*mib)
+	for range 50 {
+		cudatest.Together(4, func(int) {
+			s := w.another()
+			p, err := s.Pin(backend.PinRequest{Addr: a.start, Size: 1})
+			if err == nil {
+				err = errors.Join(p.Unpin(), s.Close())
+			}
+			if err != nil {
 				t.Error(err)
 			}
 		})
-		_, err = c.gpuOf(dev)
-		require.ErrorIs(t, err, unix.EBADF)
-		require.ErrorContains(t, err, "the host closed descriptor")
-		_, known := c.anyCoherent()
-		require.False(t, known)
-		if round == 0 {
-			fds = cudatest.FDs(t) // Go has opened its own
-		}
-		require.Equal(t, fds, cudatest.FDs(t))
+		require.Nil(t, w.of.client)
+		require.Zero(t, w.rm.live())
 	}
 }
 

@@ -222,15 +222,6 @@ func (g *gpu) checkEnd(last extent, b buffer) error {
 	return errors.Join(g.client.kernel.close(w.fd), g.closeWindow(last.object, w.linear))
 }
 
-// free frees the objects of the extents. When one fails, it goes on with the next.
-func (p *pin) free() error {
-	var err error
-	for _, extent := range p.extents {
-		err = errors.Join(err, p.gpu.free(extent.object))
-	}
-	return err
-}
-
 // part is a part of an extent that takes one window.
 type part struct {
 	extent         *extent
@@ -299,7 +290,7 @@ func (g *gpu) unit(err error) func(object handle) uint64 {
 // error nothing stays mapped.
 func (p *pin) mapParts(size uintptr, parts []part) (va uintptr, got backend.MappingType, err error) {
 	if len(parts) > 1 {
-		if va, err = p.kernel.reserve(size); err != nil {
+		if va, err = p.gpu.client.kernel.reserve(size); err != nil {
 			return 0, backend.None, fmt.Errorf("no %d bytes of address space are left: %w", size, err)
 		}
 	}
@@ -308,7 +299,7 @@ func (p *pin) mapParts(size uintptr, parts []part) (va uintptr, got backend.Mapp
 			return
 		}
 		if va != 0 {
-			err = errors.Join(err, p.kernel.munmap(va, size))
+			err = errors.Join(err, p.gpu.client.kernel.munmap(va, size))
 		}
 		err = errors.Join(err, p.closeWindows())
 	}()
@@ -324,7 +315,10 @@ func (p *pin) mapParts(size uintptr, parts []part) (va uintptr, got backend.Mapp
 		va, got = at, kind
 		done += uintptr(part.length)
 	}
-	keepFromChildren(p.kernel, va, size)
+	// madvise fails on some mappings of the driver that children do not inherit anyway.
+	if err := p.gpu.client.kernel.dontFork(va, size); err != nil {
+		log.Debugf("madvise(MADV_DONTFORK) on a mapping of the GPU's: %v", err)
+	}
 	return va, got, nil
 }
 
@@ -336,15 +330,15 @@ func (p *pin) mapPart(part part, va, done uintptr) (uintptr, backend.MappingType
 		return 0, backend.None, err
 	}
 	part.extent.windows = append(part.extent.windows, w.linear)
-	defer p.kernel.close(w.fd)
+	defer p.gpu.client.kernel.close(w.fd)
 	kind, err := p.gpu.kind(part.extent.object, w.answer)
 	if err != nil {
 		return 0, backend.None, err
 	}
 	if va != 0 {
-		err = p.kernel.mmapInto(va+done, w.fd, uintptr(part.length))
+		err = p.gpu.client.kernel.mmapInto(va+done, w.fd, uintptr(part.length))
 	} else {
-		va, err = p.kernel.mmap(w.fd, uintptr(part.length))
+		va, err = p.gpu.client.kernel.mmap(w.fd, uintptr(part.length))
 	}
 	if err != nil {
 		return 0, backend.None, fmt.Errorf("mmap of GPU memory: %w", err)

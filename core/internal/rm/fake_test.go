@@ -541,7 +541,7 @@ func (f *fakeRM) barUsed() (n uint64) {
 // unmap ends a mapping as the core does: first the range, then what the pin has for it.
 func unmap(p backend.Pin) error {
 	q := p.(*pin)
-	if f, ok := q.kernel.(*fakeRM); ok && q.mapped != 0 {
+	if f, ok := q.gpu.client.kernel.(*fakeRM); ok && q.mapped != 0 {
 		f.mu.Lock()
 		m := f.mappings[q.mapped]
 		f.mu.Unlock()

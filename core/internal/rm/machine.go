@@ -35,19 +35,6 @@ func errMIG(gpu string) error {
 	return fmt.Errorf("the GPU %s is divided into instances (MIG), whose memory the rm backend does not map; load gdrdrv, or turn MIG off (nvidia-smi -mig 0): %w", gpu, unix.ENOTSUP)
 }
 
-// look is an error where the process can use no GPU through this backend. coherent: a GPU of
-// the machine is coherent with the CPU. look asks only what the driver knows with no GPU opened: the first open of a GPU's device may
-// initialise the GPU, which takes seconds. shown says which GPUs CUDA has in this process.
-// It is asked where some GPUs are usable and some are not, and answers nil where it is
-// not known.
-func (c *client) look(access func(path string) error, shown func() map[cuda.PCIAddress]bool) (coherent bool, err error) {
-	cards, err := c.cards()
-	if err != nil {
-		return false, err
-	}
-	return slices.ContainsFunc(cards, c.isCoherent), c.anyUsable(cards, access, shown)
-}
-
 // isCoherent reports whether the CPU may cache a GPU's memory. The driver says it of a GPU
 // that some process has open. Else it is so for the PCI devices that the driver takes for a
 // Grace's (595.45.04, kernel-open/nvidia/detect-self-hosted.h), and for a GPU without BAR1, as
@@ -67,11 +54,25 @@ func (c *client) isCoherent(card cardInfo) bool {
 	return card.fbSize == 0
 }
 
-// anyUsable is the error of look.
-func (c *client) anyUsable(cards []cardInfo, access func(path string) error, shown func() map[cuda.PCIAddress]bool) error {
+// look is an error where the process can use no GPU through this backend. coherent: a GPU of
+// the machine is coherent with the CPU. look asks only what the driver knows with no GPU
+// opened: the first open of a GPU's device may initialise the GPU, which takes seconds. shown
+// says which GPUs CUDA has in this process. It is asked where some GPUs are usable and some are
+// not, and answers nil where it is not known.
+func (c *client) look(access func(path string) error, shown func() map[cuda.PCIAddress]bool) (coherent bool, err error) {
+	// A sandbox may filter DUP_OBJECT out, the one request of a pin that CUDA starts without. The
+	// driver has no object 0 to duplicate.
+	if err := do(c, "DUP_OBJECT", nrDup, &dupArgs{client: c.root, parent: c.root, clientSource: c.root}, nil); err != nil {
+		return false, err
+	}
+	cards, err := c.cards()
+	if err != nil {
+		return false, err
+	}
+	coherent = slices.ContainsFunc(cards, c.isCoherent)
 	if c.anyAttached() {
 		if err := c.checkConfidential(); err != nil {
-			return err
+			return coherent, err
 		}
 	}
 	var usable []cuda.PCIAddress
@@ -85,19 +86,19 @@ func (c *client) anyUsable(cards []cardInfo, access func(path string) error, sho
 		usable = append(usable, cards[i].at())
 	}
 	if len(usable) == 0 {
-		return refused
+		return coherent, refused
 	}
 	if len(usable) == len(cards) {
-		return nil
+		return coherent, nil
 	}
 	log.Debugf("rm serves %d of %d GPUs: %v", len(usable), len(cards), refused)
 	seen := shown()
 	for _, at := range usable {
 		if seen == nil || seen[at] {
-			return nil
+			return coherent, nil
 		}
 	}
-	return refused
+	return coherent, refused
 }
 
 func (card *cardInfo) at() cuda.PCIAddress {

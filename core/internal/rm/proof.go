@@ -65,24 +65,15 @@ func (p *proof) set(w way, v verdict) {
 	}
 }
 
-// proofs has the proof of each GPU of the process.
-type proofs struct {
-	mu sync.Mutex
-	of map[cuda.PCIAddress]*proof
-}
-
-var proven proofs
-
-func (p *proofs) at(gpu cuda.PCIAddress) *proof {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.of == nil {
-		p.of = map[cuda.PCIAddress]*proof{}
+// proof gives the proof of a GPU.
+func (s *shared) proof(gpu cuda.PCIAddress) *proof {
+	if s.proofs == nil {
+		s.proofs = map[cuda.PCIAddress]*proof{}
 	}
-	if p.of[gpu] == nil {
-		p.of[gpu] = new(proof)
+	if s.proofs[gpu] == nil {
+		s.proofs[gpu] = new(proof)
 	}
-	return p.of[gpu]
+	return s.proofs[gpu]
 }
 
 // errDiffers is for a place that is not the memory's.
@@ -93,15 +84,15 @@ func errDiffers(w way, at uint64) error {
 // confirm returns nil where p is the place of the page, as w has found it. m describes the
 // page's memory.
 func (f *finder) confirm(w way, page uint64, m cuda.MemoryInfo, p place) error {
-	f.proof.mu.Lock()
-	defer f.proof.mu.Unlock()
+	f.gpu.proof.mu.Lock()
+	defer f.gpu.proof.mu.Unlock()
 	if m.Legacy && w == byExport && f.agree(page, m, p) {
 		return nil
 	}
-	if f.proof.of(w) == untried {
+	if f.gpu.proof.of(w) == untried {
 		f.tryOnOwn(w, m.Ordinal)
 	}
-	switch f.proof.of(w) {
+	switch f.gpu.proof.of(w) {
 	case right:
 		if m.Legacy && w == byExport {
 			f.agree(page, m, p) // a difference is the handle's now
@@ -121,12 +112,12 @@ func (f *finder) confirm(w way, page uint64, m cuda.MemoryInfo, p place) error {
 
 // confirmImport is confirm for an object that was imported from a file descriptor.
 func (f *finder) confirmImport(object handle, offset, at uint64, ordinal int) error {
-	f.proof.mu.Lock()
-	defer f.proof.mu.Unlock()
-	if f.proof.of(byImport) == untried {
+	f.gpu.proof.mu.Lock()
+	defer f.gpu.proof.mu.Unlock()
+	if f.gpu.proof.of(byImport) == untried {
 		f.tryOnOwn(byImport, ordinal)
 	}
-	switch f.proof.of(byImport) {
+	switch f.gpu.proof.of(byImport) {
 	case right:
 		return nil
 	case wrong:
@@ -142,7 +133,7 @@ func (f *finder) confirmImport(object handle, offset, at uint64, ordinal int) er
 // agree notes whether the IPC handle gives the place that an export gave. Where they
 // differ, or there is no handle, nothing is known of the export.
 func (f *finder) agree(page uint64, m cuda.MemoryInfo, seen place) bool {
-	if f.proof.of(byIPC) == wrong {
+	if f.gpu.proof.of(byIPC) == wrong {
 		return false
 	}
 	p, err := f.ipcPlace(page, m)
@@ -151,12 +142,12 @@ func (f *finder) agree(page uint64, m cuda.MemoryInfo, seen place) bool {
 		return false
 	}
 	if p == seen {
-		f.proof.set(byIPC, right)
-		f.proof.set(byExport, right)
+		f.gpu.proof.set(byIPC, right)
+		f.gpu.proof.set(byExport, right)
 		return true
 	}
-	if f.proof.of(byExport) == right {
-		f.proof.set(byIPC, wrong)
+	if f.gpu.proof.of(byExport) == right {
+		f.gpu.proof.set(byIPC, wrong)
 	}
 	return false
 }
@@ -168,7 +159,7 @@ const ownSize = 256 << 10
 // tryOnOwn finds out whether a way is right, on memory of our own. It leaves the verdict
 // untried where no such memory is to be had, or the way fails with an error.
 func (f *finder) tryOnOwn(w way, ordinal int) {
-	if f.proof.tried[w] {
+	if f.gpu.proof.tried[w] {
 		return
 	}
 	var addr uint64
@@ -182,7 +173,7 @@ func (f *finder) tryOnOwn(w way, ordinal int) {
 		log.Debugf("no memory to try the driver's %v on: %v", w, err)
 		return
 	}
-	f.proof.tried[w] = true
+	f.gpu.proof.tried[w] = true
 	m, err := f.cuda.MemoryAt(addr)
 	if err != nil {
 		log.Debugf("memory of the library's own at %#x: %v", addr, err)
@@ -199,9 +190,9 @@ func (f *finder) tryOnOwn(w way, ordinal int) {
 	case err != nil:
 		log.Debugf("the driver's %v, tried on memory of the library's own: %v", w, err)
 	case same:
-		f.proof.set(w, right)
+		f.gpu.proof.set(w, right)
 	default:
-		f.proof.set(w, wrong)
+		f.gpu.proof.set(w, wrong)
 	}
 }
 

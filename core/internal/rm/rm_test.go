@@ -22,31 +22,30 @@ type world struct {
 	t    *testing.T
 	rm   *fakeRM
 	cuda *fakeCUDA
-	all  *proofs
 	of   *shared // the process's client
 	*session
 }
 
 func newWorld(t *testing.T, gpus ...nvrm.Machine) *world {
-	w := &world{t: t, rm: newRM(t, gpus...), all: new(proofs), of: new(shared)}
+	w := &world{t: t, rm: newRM(t, gpus...), of: new(shared)}
 	w.cuda = newCUDA(w.rm)
-	w.session = newSession(w.rm, w.cuda, w.cuda.watch, w.of, w.all)
+	w.session = w.another()
 	return w
 }
 
 // blind is newWorld without watched exports.
 func blind(t *testing.T, gpus ...nvrm.Machine) *world {
 	w := newWorld(t, gpus...)
-	w.session = newSession(w.rm, w.cuda, nil, w.of, w.all)
+	w.session.watch = nil
 	return w
 }
 
 // verdict is what the first GPU's proof says of a way.
-func (w *world) verdict(of way) verdict { return w.all.at(at(w.rm.GPUs[0])).of(of) }
+func (w *world) verdict(of way) verdict { return w.of.proof(at(w.rm.GPUs[0])).of(of) }
 
 // proven sets the verdicts of the first GPU: exports are right, and IPC handles are not.
 func (w *world) proven() {
-	p := w.all.at(at(w.rm.GPUs[0]))
+	p := w.of.proof(at(w.rm.GPUs[0]))
 	p.set(byExport, right)
 	p.set(byIPC, wrong)
 }
@@ -55,7 +54,7 @@ func (w *world) proven() {
 func (w *world) allRight() {
 	for _, gpu := range w.rm.GPUs {
 		for of := range wayCount {
-			w.all.at(at(gpu)).set(of, right)
+			w.of.proof(at(gpu)).set(of, right)
 		}
 	}
 }
