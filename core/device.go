@@ -35,32 +35,14 @@ type Device struct {
 }
 
 // set are the objects of one kind that were made through a device.
-type set[T comparable] struct {
-	mu sync.Mutex
-	of map[T]struct{}
-}
+type set[T any] struct{ of sync.Map }
 
-func (s *set[T]) add(x T) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.of == nil {
-		s.of = map[T]struct{}{}
-	}
-	s.of[x] = struct{}{}
-}
+func (s *set[T]) add(x T)    { s.of.Store(x, nil) }
+func (s *set[T]) remove(x T) { s.of.Delete(x) }
 
-func (s *set[T]) remove(x T) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	delete(s.of, x)
-}
-
-func (s *set[T]) all() []T {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	var all []T
-	for x := range s.of {
-		all = append(all, x)
+func (s *set[T]) all() (all []T) {
+	for x := range s.of.Range {
+		all = append(all, x.(T))
 	}
 	return all
 }
@@ -215,7 +197,7 @@ func (d *Device) Attribute(a backend.Attr) (int, error) {
 		return 0, err
 	}
 	defer d.leave()
-	if a < backend.AttrPersistentMapping || a > backend.AttrDMABufMmap {
+	if !a.IsKnown() {
 		return 0, fmt.Errorf("unknown attribute %d: %w", a, unix.EINVAL)
 	}
 	return d.session.Attribute(a)

@@ -39,10 +39,6 @@ var (
 // Map pins the n bytes of GPU memory at addr and maps them, with any alignment. Close of the
 // mapping unpins them. Errors: those of Pin and of Buffer.Map.
 func (d *Device) Map(addr, n uint64) (*Mapping, error) {
-	if err := d.enter(); err != nil {
-		return nil, err
-	}
-	defer d.leave()
 	m, err := d.mapRange(addr, n)
 	if err == nil {
 		m.owner = true
@@ -53,7 +49,7 @@ func (d *Device) Map(addr, n uint64) (*Mapping, error) {
 // pageSize is the backend's page in bytes, as far as mapRange has found out.
 func (d *Device) pageSize() uint64 { return max(d.page.Load(), hostPage) }
 
-// mapRange is Map in a device that is entered.
+// mapRange is Map of a mapping whose Close leaves the memory pinned.
 func (d *Device) mapRange(addr, n uint64) (*Mapping, error) {
 	for {
 		page := d.pageSize()
@@ -73,18 +69,16 @@ func (d *Device) mapFrom(addr, n, page uint64) (_ *Mapping, needs uint64, err er
 		return nil, 0, err
 	}
 	start := addr &^ (page - 1)
-	b, err := d.pin(PinRequest{Addr: start, Size: addr + n - start, Skip: addr - start})
+	b, err := d.Pin(PinRequest{Addr: start, Size: addr + n - start, Skip: addr - start})
 	if err != nil {
 		return nil, 0, err
 	}
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if i, err := b.pin.Info(); err == nil {
+	if i, err := b.Info(); err == nil {
 		needs = uint64(i.PageSize)
 	}
-	m, err := b.mapLocked(addr+n-start, AnyType)
+	m, err := b.Map(addr+n-start, AnyType)
 	if err != nil {
-		return nil, needs, first(err, b.unpin())
+		return nil, needs, first(err, b.Close())
 	}
 	m.skip, m.size = addr-start, n
 	return m, needs, nil

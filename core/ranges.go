@@ -120,7 +120,7 @@ func (c *Cache) add(addr, size, id, now uint64) (*kept, error) {
 		return nil, err
 	}
 	if !c.hasID(p.start, id) || !c.hasID(p.end-1, id) {
-		_ = m.buffer.end()
+		_ = m.buffer.Close()
 		return nil, fmt.Errorf("the memory was freed while it was being pinned: %w", unix.EINVAL)
 	}
 	k := c.insert(p, m, now)
@@ -157,12 +157,12 @@ func (c *Cache) pinOnce(p plan) (*Mapping, error) {
 	}
 	v, err := c.hits.View(m.buffer)
 	if err != nil {
-		return nil, first(err, m.buffer.end())
+		return nil, first(err, m.buffer.Close())
 	}
 	if v == nil {
 		return m, nil
 	}
-	if err = m.buffer.showEntered(v); err != nil {
+	if err = m.buffer.Show(v); err != nil {
 		v.Gone()
 		return nil, err
 	}
@@ -219,7 +219,7 @@ func (c *Cache) retire(at int) {
 
 // unpin unpins k. If the driver fails, the buffer is gone as well.
 func (c *Cache) unpin(k *kept) {
-	_ = k.mapping.buffer.end()
+	_ = k.mapping.buffer.Close()
 	c.setPinned(c.pinned - k.bytes)
 }
 

@@ -21,14 +21,19 @@ const (
 // PinForcePCIe is GDR_PIN_FLAG_FORCE_PCIE. A pin has no other flag.
 const PinForcePCIe uint32 = 1
 
-// Attr is an attribute of an open backend. The values are those of enum gdr_attr.
+// Attr is an attribute of an open backend. The values are those of enum gdr_attr. A new one is
+// a line here and there, and a case in each backend whose answer is not 0.
 type Attr int
 
 const (
-	AttrPersistentMapping Attr = 1
-	AttrForcePCIe         Attr = 2
-	AttrDMABufMmap        Attr = 3
+	AttrPersistentMapping Attr = 1 + iota
+	AttrForcePCIe
+	AttrDMABufMmap
+	attrEnd
 )
+
+// IsKnown reports whether a is one of these.
+func (a Attr) IsKnown() bool { return a > 0 && a < attrEnd }
 
 // PinRequest says what to pin. Size is not 0 and Addr+Size does not wrap.
 type PinRequest struct {
@@ -60,6 +65,7 @@ type Backend interface {
 // called after every Pin has been unpinned.
 type Session interface {
 	Pin(PinRequest) (Pin, error)
+	// Attribute answers a known attribute; 0 for one that the backend does not have.
 	Attribute(Attr) (int, error)
 	Version() (major, minor int)
 	Close() error

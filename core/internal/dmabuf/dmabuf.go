@@ -231,7 +231,7 @@ func (s *session) Attribute(a backend.Attr) (int, error) {
 	case backend.AttrPersistentMapping, backend.AttrForcePCIe, backend.AttrDMABufMmap:
 		return 1, nil
 	}
-	return 0, fmt.Errorf("attribute %d: %w", a, unix.EINVAL)
+	return 0, nil
 }
 
 func (s *session) Version() (int, int) { return backend.Major, backend.Minor }

@@ -143,10 +143,8 @@ func (s *session) Attribute(a backend.Attr) (int, error) {
 		arg.attr = attrPersistent
 	case backend.AttrForcePCIe:
 		arg.attr = attrForcePCIe
-	case backend.AttrDMABufMmap:
-		return 0, nil
 	default:
-		return 0, fmt.Errorf("attribute %d: %w", a, unix.EINVAL)
+		return 0, nil
 	}
 	if s.driver < sincePinV2 {
 		return 0, nil

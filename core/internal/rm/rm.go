@@ -187,10 +187,8 @@ func (s *session) Attribute(a backend.Attr) (int, error) {
 			return 0, nil
 		}
 		return 1, nil
-	case backend.AttrDMABufMmap:
-		return 0, nil
 	}
-	return 0, fmt.Errorf("attribute %d: %w", a, unix.EINVAL)
+	return 0, nil
 }
 
 // coherent reports whether a GPU is coherent with the CPU. known is false where Open and the
