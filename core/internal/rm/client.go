@@ -103,14 +103,8 @@ func (c *client) closeOwn(fd int, file fileID) error {
 	return c.kernel.close(fd)
 }
 
-// alive is false once the host has closed the client's descriptor.
-func (c *client) alive() bool {
-	now, err := c.kernel.identity(c.fd)
-	return err == nil && now == c.file
-}
-
-// answers is alive by the driver's own word: it does not know the client on another open of
-// the device. Another copy of the library in the process may have marked that open alike.
+// answers asks the driver, which does not know the client on another open of the device. The
+// file ID does not show that where another copy of the library in the process has marked it alike.
 func (c *client) answers() bool {
 	var id gpuIDInfo
 	err := control(c, "GET_ID_INFO", c.root, controlGPUIDInfo, &id)
@@ -330,10 +324,13 @@ func (s *session) gpu(ordinal int) (*gpu, error) {
 	p := s.shared
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if c := p.client; c != nil && (!c.alive() || c != s.client && !c.answers()) {
-		log.Warnf("the host closed descriptor %d, which was the library's; buffers pinned before are lost", c.fd)
-		_ = c.close()
-		p.client, p.holders = nil, 0
+	if c := p.client; c != nil {
+		file, err := s.kernel.identity(c.fd)
+		if err != nil || file != c.file || c != s.client && !c.answers() {
+			log.Warnf("the host closed descriptor %d, which was the library's; buffers pinned before are lost", c.fd)
+			_ = c.close()
+			p.client, p.holders = nil, 0
+		}
 	}
 	if p.client == nil {
 		c, err := newClient(s.kernel)

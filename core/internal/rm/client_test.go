@@ -86,7 +86,6 @@ func TestHostClosesOurDescriptors(t *testing.T) {
 		for _, g := range lost.gpus {
 			w.rm.hostCloses(g.fd, then)
 		}
-		require.False(t, lost.alive())
 		p := w.pinned(a.start, 1)
 		require.NotSame(t, lost, w.of.client)
 		w.cycle(p)
@@ -383,8 +382,10 @@ func TestThreadsWithAHostThatCloses(t *testing.T) {
 			default:
 			}
 			w.of.mu.Lock()
-			if c := w.of.client; c != nil && c.alive() {
-				w.rm.hostCloses(c.fd, nothing)
+			if c := w.of.client; c != nil {
+				if file, err := w.rm.identity(c.fd); err == nil && file == c.file {
+					w.rm.hostCloses(c.fd, nothing)
+				}
 			}
 			w.of.mu.Unlock()
 		}

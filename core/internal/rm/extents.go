@@ -150,7 +150,12 @@ func (f *finder) extents(b buffer) ([]extent, error) {
 		f.source = span.client
 		extents = append(extents, extent{object: object, offset: span.offset, length: span.end - span.first})
 	}
-	return extents, f.gpu.checkEnd(extents[len(extents)-1], b)
+	// Where the buffer ends past the allocation's last GPU page, only the driver knows whether
+	// its object has those bytes.
+	if b.memory.Legacy && b.end > (b.memory.End()+gpuPage-1)&^(gpuPage-1) {
+		return extents, f.gpu.checkEnd(extents[len(extents)-1], b)
+	}
+	return extents, nil
 }
 
 // notFound adds to err what the user can do about objects that cannot be found.
@@ -206,12 +211,9 @@ func (f *finder) importAt(at uint64) (handle, error) {
 	return object, errors.Join(err, sys.Close(fd))
 }
 
-// checkEnd checks that the buffer ends inside of its object, where CUDA's answer does
-// not show that. The driver opens no window past the end of an object.
+// checkEnd checks that the buffer ends inside of its object: the driver opens no window past
+// the end of one.
 func (g *gpu) checkEnd(last extent, b buffer) error {
-	if !b.memory.Legacy || b.within() {
-		return nil
-	}
 	w, err := g.openWindow(last.object, last.offset+last.length-gpuPage, gpuPage)
 	if errors.Is(err, statusInvalidLimit) || errors.Is(err, statusInvalidBase) {
 		return fmt.Errorf("%d bytes at %#x end past the memory there (%d bytes at %#x): %w", b.end-b.first, b.first, b.memory.Size, b.memory.Start, unix.EINVAL)

@@ -68,6 +68,27 @@ func (live) exportable(ordinal int, size uint64) (addr uint64, err error) {
 	return a.Ptr(), nil
 }
 
+// shown gives the GPUs that CUDA has in this process, or nil where CUDA is not initialised.
+func (l live) shown() map[cuda.PCIAddress]bool {
+	n, err := l.DeviceCount()
+	if err != nil {
+		return nil
+	}
+	gpus := map[cuda.PCIAddress]bool{}
+	for i := range n {
+		dev, err := l.Device(i)
+		if err != nil {
+			return nil
+		}
+		at, err := l.PCIAddress(dev)
+		if err != nil {
+			return nil
+		}
+		gpus[at] = true
+	}
+	return gpus
+}
+
 // linux is the kernel itself.
 type linux struct{}
 

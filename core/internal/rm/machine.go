@@ -70,7 +70,11 @@ func (c *client) look(access func(path string) error, shown func() map[cuda.PCIA
 		return false, err
 	}
 	coherent = slices.ContainsFunc(cards, c.isCoherent)
-	if c.anyAttached() {
+	open := new(attached)
+	switch err := control(c, "GET_ATTACHED_IDS", c.root, controlAttached, open); {
+	case err != nil:
+		log.Debugf("whether a GPU is open is not known: %v", err)
+	case open[0] != noGPU:
 		if err := c.checkConfidential(); err != nil {
 			return coherent, err
 		}
@@ -157,16 +161,6 @@ func dividedByNVML(at cuda.PCIAddress) bool {
 	}
 	mig, err := gpu.MIG()
 	return err == nil && mig
-}
-
-// anyAttached reports whether some process has a GPU open.
-func (c *client) anyAttached() bool {
-	p := new(attached)
-	err := control(c, "GET_ATTACHED_IDS", c.root, controlAttached, p)
-	if err != nil {
-		log.Debugf("whether a GPU is open is not known: %v", err)
-	}
-	return err == nil && p[0] != noGPU
 }
 
 // checkConfidential is an error where confidential computing is on. MAP_MEMORY would fail

@@ -46,7 +46,7 @@ func (b Backend) Open() (backend.Session, error) {
 	if err != nil {
 		return nil, err
 	}
-	coherent, err := probe(linux{}, access, shown(cu))
+	coherent, err := probe(linux{}, access, live{cu}.shown)
 	if err != nil {
 		return nil, err
 	}
@@ -57,30 +57,6 @@ func (b Backend) Open() (backend.Session, error) {
 }
 
 func access(path string) error { return unix.Access(path, unix.R_OK|unix.W_OK) }
-
-// shown gives the GPUs that CUDA has in this process, or nil where CUDA is not
-// initialised.
-func shown(cu *cuda.Driver) func() map[cuda.PCIAddress]bool {
-	return func() map[cuda.PCIAddress]bool {
-		n, err := cu.DeviceCount()
-		if err != nil {
-			return nil
-		}
-		gpus := map[cuda.PCIAddress]bool{}
-		for i := range n {
-			dev, err := cu.Device(i)
-			if err != nil {
-				return nil
-			}
-			at, err := cu.PCIAddress(dev)
-			if err != nil {
-				return nil
-			}
-			gpus[at] = true
-		}
-		return gpus
-	}
-}
 
 // probe finds out whether this process may use a GPU, and whether the backend can serve
 // it. coherent: a GPU of this machine is coherent with the CPU.
@@ -93,7 +69,7 @@ func probe(k kernel, access func(path string) error, shown func() map[cuda.PCIAd
 		return false, err
 	}
 	coherent, err = c.look(access, shown)
-	if err := c.close(); err != nil {
+	if err := c.closeOwn(c.fd, c.file); err != nil {
 		log.Warnf("close of %s: %v", controlPath, err)
 	}
 	return coherent, err
@@ -115,9 +91,6 @@ type buffer struct {
 	last       uint64 // last requested byte inside an allocation
 	memory     cuda.MemoryInfo
 }
-
-// within reports whether the buffer ends on the allocation's last GPU page or before it.
-func (b *buffer) within() bool { return b.end <= (b.memory.End()+gpuPage-1)&^(gpuPage-1) }
 
 // Pin pins the 64 KiB pages that the buffer touches. It ignores Token and VASpace.
 func (s *session) Pin(req backend.PinRequest) (backend.Pin, error) {
