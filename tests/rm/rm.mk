@@ -12,6 +12,10 @@ $(BIN)/rm_memory $(BIN)/rm_machines: $(BIN)/%: tests/rm/%.c $(CUDA_DL) $(LIB) $(
 	@mkdir -p $(@D)
 	$(CC) $(C11) $(CFLAGS) -I$(T) -o $@ $(filter %.c %.o,$^) $(LINK)
 
+$(BIN)/rm_faults: tests/rm/faults.c $(T)/guest/main.c $(CUDA_DL) $(LIB) $(GUEST_H)
+	@mkdir -p $(@D)
+	$(CC) $(C11) $(CFLAGS) -I$(T) -o $@ $(filter %.c %.o,$^) $(LINK)
+
 # A second file is a second library to the loader.
 $(BIN)/rm_libraries: tests/rm/libraries.c $(T)/guest/main.c $(CUDA_DL) $(LIB) $(GUEST_H) | $(B)/watched/libgdrapi_copy.so $(B)/watched/golib.so
 	@mkdir -p $(@D)

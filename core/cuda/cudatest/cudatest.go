@@ -10,6 +10,7 @@ import (
 	"bufio"
 	"errors"
 	"fmt"
+	stdlog "log"
 	"os"
 	"os/exec"
 	"runtime"
@@ -366,4 +367,37 @@ func Cycle(s backend.Session, addr, size uint64, value byte) error {
 		err = errors.New("another thread's mapping shows through")
 	}
 	return errors.Join(err, p.Unmap(), p.Unpin())
+}
+
+// UseLibC has the C library make the mappings: the simulated driver of rm replaces its mmap.
+// The real one is a system call away.
+func UseLibC() {
+	libc, err := purego.Dlopen("libc.so.6", purego.RTLD_NOW)
+	if err != nil {
+		stdlog.Fatal(err)
+	}
+	call := func(name string, args ...uintptr) (uintptr, error) {
+		fn, err := purego.Dlsym(libc, name)
+		if err != nil {
+			return 0, err
+		}
+		r, _, errno := purego.SyscallN(fn, args...)
+		if r == ^uintptr(0) {
+			return 0, unix.Errno(errno)
+		}
+		return r, nil
+	}
+	sys.UseMemory(sys.Memory{
+		Mmap: func(addr, size uintptr, prot, flags, fd int, offset uint64) (uintptr, error) {
+			return call("mmap", addr, size, uintptr(prot), uintptr(flags), uintptr(fd), uintptr(offset))
+		},
+		Mremap: func(from, size, to uintptr) error {
+			_, err := call("mremap", from, size, size, unix.MREMAP_MAYMOVE|unix.MREMAP_FIXED, to)
+			return err
+		},
+		Munmap: func(va, size uintptr) error {
+			_, err := call("munmap", va, size)
+			return err
+		},
+	})
 }
