@@ -25,11 +25,11 @@ func devicePath(minor uint32) string { return fmt.Sprintf("/dev/nvidia%d", minor
 // object, and a device object for each GPU that has been pinned on. The driver frees
 // all of them when the descriptor is closed. Only gpus changes.
 type client struct {
-	kernel kernel
-	fd     int
-	file   fileID
-	root   handle
-	gpus   map[int]*gpu // by CUDA's ordinal; shared.mu guards it
+	ioctl func(fd int, code uint32, arg unsafe.Pointer) error // sys.Ioctl, or a test's
+	fd    int
+	file  sys.FileID
+	root  handle
+	gpus  map[int]*gpu // by CUDA's ordinal; process.mu guards it
 }
 
 // gpu is our device object of one GPU. Only space changes, once.
@@ -39,7 +39,7 @@ type gpu struct {
 	proof  *proof
 	path   string // of its device node
 	fd     int    // keeps the GPU attached to the client
-	file   fileID
+	file   sys.FileID
 	device handle
 
 	maybeMIG bool                // the driver cannot say whether the GPU is divided
@@ -51,18 +51,18 @@ type gpu struct {
 }
 
 // newClient opens a client. It does not touch CUDA.
-func newClient(k kernel) (_ *client, err error) {
-	fd, err := k.open(controlPath)
+func newClient() (_ *client, err error) {
+	fd, err := sys.Open(controlPath, unix.O_RDWR)
 	if err != nil {
 		return nil, explainOpen(controlPath, err)
 	}
-	c := &client{kernel: k, fd: fd, gpus: map[int]*gpu{}}
+	c := &client{ioctl: sys.Ioctl, fd: fd, gpus: map[int]*gpu{}}
 	defer func() {
 		if err != nil {
-			_ = k.close(fd)
+			_ = sys.Close(fd)
 		}
 	}()
-	if c.file, err = k.own(fd); err != nil {
+	if c.file, err = sys.Own(fd); err != nil {
 		return nil, err
 	}
 	args := allocArgs{class: classRoot}
@@ -88,19 +88,12 @@ func explainOpen(path string, err error) error {
 func (c *client) close() error {
 	var err error
 	for _, g := range c.gpus {
-		err = errors.Join(err, c.closeOwn(g.fd, g.file))
+		err = errors.Join(err, sys.CloseOwn(g.fd, g.file))
 	}
 	if !c.answers() {
 		return err
 	}
-	return errors.Join(err, c.closeOwn(c.fd, c.file))
-}
-
-func (c *client) closeOwn(fd int, file fileID) error {
-	if now, err := c.kernel.identity(fd); err != nil || now != file {
-		return nil
-	}
-	return c.kernel.close(fd)
+	return errors.Join(err, sys.CloseOwn(c.fd, c.file))
 }
 
 // answers asks the driver, which does not know the client on another open of the device. The
@@ -114,7 +107,7 @@ func (c *client) answers() bool {
 // do makes a request on the client's descriptor. args is the request's struct, and st the status
 // in it, or nil. A driver whose struct has another size does not know the request's number.
 func do[T any](c *client, what string, nr uintptr, args *T, st *status) error {
-	err := c.kernel.ioctl(c.fd, request(nr, unsafe.Sizeof(*args)), unsafe.Pointer(args))
+	err := c.ioctl(c.fd, request(nr, unsafe.Sizeof(*args)), unsafe.Pointer(args))
 	if err == unix.EINVAL || err == unix.ENOTTY {
 		return fmt.Errorf("%s: this NVIDIA driver does not know the request, as 535 to 595 do, or a sandbox (gVisor) refuses it; update the driver, load gdrdrv, or leave the sandbox: %w (%v)", what, unix.ENOTSUP, err)
 	}
@@ -187,22 +180,22 @@ func (s *session) attach(c *client, ordinal int) (_ *gpu, err error) {
 	if divided(card.gpuID) {
 		return nil, errMIG(at.String())
 	}
-	g := &gpu{client: c, at: at, proof: s.shared.proof(at), path: devicePath(card.minor), maybeMIG: !known}
-	if g.fd, err = c.kernel.open(g.path); err != nil {
+	g := &gpu{client: c, at: at, proof: proofOf(at), path: devicePath(card.minor), maybeMIG: !known}
+	if g.fd, err = sys.Open(g.path, unix.O_RDWR); err != nil {
 		return nil, explainOpen(g.path, err)
 	}
 	defer func() {
 		if err != nil {
-			_ = c.kernel.close(g.fd)
+			_ = sys.Close(g.fd)
 		}
 	}()
-	if g.file, err = c.kernel.own(g.fd); err != nil {
+	if g.file, err = sys.Own(g.fd); err != nil {
 		return nil, err
 	}
 	register := registerFD{control: int32(c.fd)}
 	// The driver knows this request, for it knows RM_ALLOC. It refuses every request to a GPU
 	// that was unplugged.
-	err = c.kernel.ioctl(g.fd, request(nrRegisterFD, unsafe.Sizeof(register)), unsafe.Pointer(&register))
+	err = c.ioctl(g.fd, request(nrRegisterFD, unsafe.Sizeof(register)), unsafe.Pointer(&register))
 	if err == unix.EINVAL {
 		return nil, fmt.Errorf("REGISTER_FD is refused, so the GPU is lost: look into dmesg for lines of NVRM (Xid): %w (%v)", unix.ENODEV, err)
 	}
@@ -284,14 +277,14 @@ func (g *gpu) openWindow(object handle, offset, length uint64) (window, error) {
 	if err != nil {
 		return window{}, err
 	}
-	fd, err := c.kernel.open(path)
+	fd, err := sys.Open(path, unix.O_RDWR)
 	if err != nil {
 		return window{}, explainOpen(path, err)
 	}
 	args := mapArgs{client: c.root, device: g.device, memory: object, offset: offset, length: length, fd: int32(fd)}
 	err = do(c, "MAP_MEMORY", nrMapMemory, &args, &args.status)
 	if err != nil {
-		_ = c.kernel.close(fd)
+		_ = sys.Close(fd)
 		if errors.Is(err, statusInsufficient) {
 			err = &bar1Full{err, g.at}
 		}
@@ -307,41 +300,38 @@ func (g *gpu) closeWindow(object handle, linear uint64) error {
 	return do(g.client, "UNMAP_MEMORY", nrUnmapMemory, &args, &args.status)
 }
 
-// shared is what the sessions of a process share.
-type shared struct {
+// process is what the sessions of a process share.
+var process struct {
 	mu      sync.Mutex
 	client  *client // nil: no session holds one
 	holders int     // sessions that hold client
 	proofs  map[cuda.PCIAddress]*proof
 }
 
-var process shared
-
 // gpu gives the device object of a GPU, by CUDA's ordinal. The session holds the process's
 // client from then on. gpu makes a client for the first session, and another after the host
 // has closed the client's descriptor. A session that holds no client yet asks the driver, too.
 func (s *session) gpu(ordinal int) (*gpu, error) {
-	p := s.shared
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if c := p.client; c != nil {
-		file, err := s.kernel.identity(c.fd)
+	process.mu.Lock()
+	defer process.mu.Unlock()
+	if c := process.client; c != nil {
+		file, err := sys.Identify(c.fd)
 		if err != nil || file != c.file || c != s.client && !c.answers() {
 			log.Warnf("the host closed descriptor %d, which was the library's; buffers pinned before are lost", c.fd)
 			_ = c.close()
-			p.client, p.holders = nil, 0
+			process.client, process.holders = nil, 0
 		}
 	}
-	if p.client == nil {
-		c, err := newClient(s.kernel)
+	if process.client == nil {
+		c, err := newClient()
 		if err != nil {
 			return nil, err
 		}
-		p.client = c
+		process.client = c
 	}
-	if s.client != p.client {
-		s.client = p.client
-		p.holders++
+	if s.client != process.client {
+		s.client = process.client
+		process.holders++
 	}
 	if g := s.client.gpus[ordinal]; g != nil {
 		return g, nil
@@ -356,17 +346,16 @@ func (s *session) gpu(ordinal int) (*gpu, error) {
 
 // Close ends the session's hold. The last one closes the client.
 func (s *session) Close() error {
-	p := s.shared
-	p.mu.Lock()
-	defer p.mu.Unlock()
+	process.mu.Lock()
+	defer process.mu.Unlock()
 	c := s.client
 	s.client = nil
-	if c == nil || c != p.client {
+	if c == nil || c != process.client {
 		return nil // gpu has closed it
 	}
-	if p.holders--; p.holders > 0 {
+	if process.holders--; process.holders > 0 {
 		return nil
 	}
-	p.client = nil
+	process.client = nil
 	return c.close()
 }

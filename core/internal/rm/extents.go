@@ -221,7 +221,7 @@ func (g *gpu) checkEnd(last extent, b buffer) error {
 	if err != nil {
 		return err
 	}
-	return errors.Join(g.client.kernel.close(w.fd), g.closeWindow(last.object, w.linear))
+	return errors.Join(sys.Close(w.fd), g.closeWindow(last.object, w.linear))
 }
 
 // part is a part of an extent that takes one window.
@@ -292,7 +292,7 @@ func (g *gpu) unit(err error) func(object handle) uint64 {
 // error nothing stays mapped.
 func (p *pin) mapParts(size uintptr, parts []part) (va uintptr, got backend.MappingType, err error) {
 	if len(parts) > 1 {
-		if va, err = p.gpu.client.kernel.reserve(size); err != nil {
+		if va, err = sys.Reserve(size); err != nil {
 			return 0, backend.None, fmt.Errorf("no %d bytes of address space are left: %w", size, err)
 		}
 	}
@@ -301,7 +301,7 @@ func (p *pin) mapParts(size uintptr, parts []part) (va uintptr, got backend.Mapp
 			return
 		}
 		if va != 0 {
-			err = errors.Join(err, p.gpu.client.kernel.munmap(va, size))
+			err = errors.Join(err, sys.Munmap(va, size))
 		}
 		err = errors.Join(err, p.closeWindows())
 	}()
@@ -318,7 +318,7 @@ func (p *pin) mapParts(size uintptr, parts []part) (va uintptr, got backend.Mapp
 		done += uintptr(part.length)
 	}
 	// madvise fails on some mappings of the driver that children do not inherit anyway.
-	if err := p.gpu.client.kernel.dontFork(va, size); err != nil {
+	if err := sys.DontFork(va, size); err != nil {
 		log.Debugf("madvise(MADV_DONTFORK) on a mapping of the GPU's: %v", err)
 	}
 	return va, got, nil
@@ -332,15 +332,15 @@ func (p *pin) mapPart(part part, va, done uintptr) (uintptr, backend.MappingType
 		return 0, backend.None, err
 	}
 	part.extent.windows = append(part.extent.windows, w.linear)
-	defer p.gpu.client.kernel.close(w.fd)
+	defer sys.Close(w.fd)
 	kind, err := p.gpu.kind(part.extent.object, w.answer)
 	if err != nil {
 		return 0, backend.None, err
 	}
 	if va != 0 {
-		err = p.gpu.client.kernel.mmapInto(va+done, w.fd, uintptr(part.length))
+		err = sys.MmapInto(va+done, w.fd, uintptr(part.length))
 	} else {
-		va, err = p.gpu.client.kernel.mmap(w.fd, uintptr(part.length))
+		va, err = sys.Mmap(w.fd, 0, uintptr(part.length))
 	}
 	if err != nil {
 		return 0, backend.None, fmt.Errorf("mmap of GPU memory: %w", err)

@@ -43,7 +43,7 @@ type Watch func(export uintptr, addr, size uint64) (Seen, error)
 // finder finds the objects that device addresses lie in, for one call of a session. It
 // works in the memory's context.
 type finder struct {
-	cuda  driver
+	cuda  *cuda.Driver
 	watch Watch // nil: none
 	gpu   *gpu
 

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"path"
 	"runtime"
-	"slices"
 	"strconv"
 	"strings"
 
@@ -54,29 +53,17 @@ func (c *client) isCoherent(card cardInfo) bool {
 	return card.fbSize == 0
 }
 
-// look is an error where the process can use no GPU through this backend. coherent: a GPU of
-// the machine is coherent with the CPU. look asks only what the driver knows with no GPU
-// opened: the first open of a GPU's device may initialise the GPU, which takes seconds. shown
-// says which GPUs CUDA has in this process. It is asked where some GPUs are usable and some are
-// not, and answers nil where it is not known.
-func (c *client) look(access func(path string) error, shown func() map[cuda.PCIAddress]bool) (coherent bool, err error) {
-	// A sandbox may filter DUP_OBJECT out, the one request of a pin that CUDA starts without. The
-	// driver has no object 0 to duplicate.
-	if err := do(c, "DUP_OBJECT", nrDup, &dupArgs{client: c.root, parent: c.root, clientSource: c.root}, nil); err != nil {
-		return false, err
-	}
-	cards, err := c.cards()
-	if err != nil {
-		return false, err
-	}
-	coherent = slices.ContainsFunc(cards, c.isCoherent)
+// anyUsable is an error where the process can use none of the GPUs through this backend. shown
+// says which GPUs CUDA has in this process. It is asked where some are usable and some are not,
+// and answers nil where it is not known.
+func (c *client) anyUsable(cards []cardInfo, access func(path string) error, shown func() map[cuda.PCIAddress]bool) error {
 	open := new(attached)
 	switch err := control(c, "GET_ATTACHED_IDS", c.root, controlAttached, open); {
 	case err != nil:
 		log.Debugf("whether a GPU is open is not known: %v", err)
 	case open[0] != noGPU:
 		if err := c.checkConfidential(); err != nil {
-			return coherent, err
+			return err
 		}
 	}
 	var usable []cuda.PCIAddress
@@ -90,19 +77,19 @@ func (c *client) look(access func(path string) error, shown func() map[cuda.PCIA
 		usable = append(usable, cards[i].at())
 	}
 	if len(usable) == 0 {
-		return coherent, refused
+		return refused
 	}
 	if len(usable) == len(cards) {
-		return coherent, nil
+		return nil
 	}
 	log.Debugf("rm serves %d of %d GPUs: %v", len(usable), len(cards), refused)
 	seen := shown()
 	for _, at := range usable {
 		if seen == nil || seen[at] {
-			return coherent, nil
+			return nil
 		}
 	}
-	return coherent, refused
+	return refused
 }
 
 func (card *cardInfo) at() cuda.PCIAddress {

@@ -19,7 +19,6 @@ import (
 
 // answering is a driver that only answers questions. Where it has no answer it does not know the question.
 type answering struct {
-	kernel
 	version  string
 	controls map[uint32]func(params uintptr)
 }
@@ -84,7 +83,7 @@ func TestBAR1TypeOfArm(t *testing.T) {
 		if c.chipset >= 0 {
 			a.controls = map[uint32]func(uintptr){controlChipset: func(p uintptr) { (*chipset)(sys.Pointer(p)).flags = uint32(c.chipset) }}
 		}
-		client := &client{kernel: a}
+		client := &client{ioctl: a.ioctl}
 		require.Equal(t, c.want, client.bar1TypeOfArm(client.major(), pciTree(t, c.pci...)), c.what)
 	}
 	require.False(t, combinesWrites("/nowhere"))
@@ -123,7 +122,7 @@ func TestHostPagesThatAreTooLarge(t *testing.T) {
 	real := hostPage
 	t.Cleanup(func() { hostPage = real })
 	hostPage = 1 << 17
-	_, err := probe(nil, nil, nil)
+	_, err := probe(nil)
 	require.ErrorIs(t, err, unix.ENOTSUP)
 }
 
@@ -197,9 +196,9 @@ func TestCoherentDevices(t *testing.T) {
 			a.controls = map[uint32]func(uintptr){controlGPUIDInfo: func(p uintptr) { (*gpuIDInfo)(sys.Pointer(p)).flags = uint32(c.flags) }}
 		}
 		card := cardInfo{vendor: 0x10de, bus: 1, device: c.device, fbSize: c.bar1}
-		require.Equal(t, c.want, (&client{kernel: a}).isCoherent(card), c.what)
+		require.Equal(t, c.want, (&client{ioctl: a.ioctl}).isCoherent(card), c.what)
 	}
-	require.False(t, (&client{kernel: answering{}}).isCoherent(cardInfo{vendor: 0x10de}), "a Tegra's display")
+	require.False(t, (&client{ioctl: answering{}.ioctl}).isCoherent(cardInfo{vendor: 0x10de}), "a Tegra's display")
 }
 
 // A process may use some of a machine's GPUs, of which CUDA shows it some.
@@ -224,7 +223,7 @@ func TestUsable(t *testing.T) {
 		{"no GPU", nil, [2]error{}, nil, unix.ENODEV, "no GPU"},
 	} {
 		access := func(path string) error { return c.access[path[len(path)-1]-'0'] }
-		err := (&client{kernel: answering{}}).anyUsable(c.cards, access, func() map[cuda.PCIAddress]bool { return c.shown })
+		err := (&client{ioctl: answering{}.ioctl}).anyUsable(c.cards, access, func() map[cuda.PCIAddress]bool { return c.shown })
 		if c.want == nil {
 			require.NoError(t, err, c.what)
 			continue
@@ -274,7 +273,7 @@ func TestStatusToErrno(t *testing.T) {
 		0x36: unix.ENOTSUP, 0x3F: unix.EIO, 0x62: unix.ENODEV, 0x65: unix.EIO, 0x6E: unix.ENODEV, 0xFFFF: unix.EIO,
 	} {
 		s := status(number)
-		require.Equal(t, errno, s.Errno(), "%v", s)
+		require.Equal(t, errno, s.Unwrap(), "%v", s)
 		require.ErrorIs(t, fmt.Errorf("REQUEST: %w", s), errno)
 		require.Contains(t, s.Error(), fmt.Sprintf("%#x", number))
 	}

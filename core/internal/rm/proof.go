@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 
 	"gdrapi/core/cuda"
+	"gdrapi/core/internal/sys"
 	"gdrapi/core/log"
 
 	"golang.org/x/sys/unix"
@@ -65,15 +66,15 @@ func (p *proof) set(w way, v verdict) {
 	}
 }
 
-// proof gives the proof of a GPU.
-func (s *shared) proof(gpu cuda.PCIAddress) *proof {
-	if s.proofs == nil {
-		s.proofs = map[cuda.PCIAddress]*proof{}
+// proofOf gives the proof of a GPU. The caller holds process.mu.
+func proofOf(gpu cuda.PCIAddress) *proof {
+	if process.proofs == nil {
+		process.proofs = map[cuda.PCIAddress]*proof{}
 	}
-	if s.proofs[gpu] == nil {
-		s.proofs[gpu] = new(proof)
+	if process.proofs[gpu] == nil {
+		process.proofs[gpu] = new(proof)
 	}
-	return s.proofs[gpu]
+	return process.proofs[gpu]
 }
 
 // errDiffers is for a place that is not the memory's.
@@ -165,7 +166,10 @@ func (f *finder) tryOnOwn(w way, ordinal int) {
 	var addr uint64
 	var err error
 	if w == byImport {
-		addr, err = f.cuda.exportable(ordinal, ownSize)
+		var own *cuda.Allocation // for good
+		if own, err = cuda.Alloc(ordinal, ownSize); err == nil {
+			addr = own.Ptr()
+		}
 	} else {
 		addr, err = f.cuda.MemAlloc(ownSize)
 	}
@@ -298,18 +302,17 @@ func (f *finder) sameWords(object handle, offset, addr, n uint64) (bool, error) 
 
 // read reads n bytes of an object through a mapping of their page.
 func (g *gpu) read(object handle, offset, n uint64) ([]byte, error) {
-	k := g.client.kernel
 	page := offset &^ (hostPage - 1)
 	w, err := g.openWindow(object, page, hostPage)
 	if err != nil {
 		return nil, err
 	}
-	va, err := k.mmap(w.fd, uintptr(hostPage))
-	_ = k.close(w.fd)
+	va, err := sys.Mmap(w.fd, 0, uintptr(hostPage))
+	_ = sys.Close(w.fd)
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("mmap of GPU memory: %w", err), g.closeWindow(object, w.linear))
 	}
 	b := make([]byte, n)
 	load(b, va+uintptr(offset-page))
-	return b, errors.Join(k.munmap(va, uintptr(hostPage)), g.closeWindow(object, w.linear))
+	return b, errors.Join(sys.Munmap(va, uintptr(hostPage)), g.closeWindow(object, w.linear))
 }

@@ -12,9 +12,11 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
+	"slices"
 
 	"gdrapi/core/backend"
 	"gdrapi/core/cuda"
+	"gdrapi/core/internal/sys"
 	"gdrapi/core/log"
 
 	"golang.org/x/sys/unix"
@@ -46,42 +48,74 @@ func (b Backend) Open() (backend.Session, error) {
 	if err != nil {
 		return nil, err
 	}
-	coherent, err := probe(linux{}, access, live{cu}.shown)
+	coherent, err := probe(cu)
 	if err != nil {
 		return nil, err
 	}
 	if coherent && !b.Named {
 		return nil, errCoherent
 	}
-	return &session{kernel: linux{}, cuda: live{cu}, watch: b.Watch, shared: &process, onCoherent: coherent}, nil
+	return &session{cuda: cu, watch: b.Watch, onCoherent: coherent}, nil
 }
 
 func access(path string) error { return unix.Access(path, unix.R_OK|unix.W_OK) }
 
-// probe finds out whether this process may use a GPU, and whether the backend can serve
-// it. coherent: a GPU of this machine is coherent with the CPU.
-func probe(k kernel, access func(path string) error, shown func() map[cuda.PCIAddress]bool) (coherent bool, err error) {
+// shown gives the GPUs that CUDA has in this process, or nil where CUDA is not initialised.
+func shown(cu *cuda.Driver) map[cuda.PCIAddress]bool {
+	n, err := cu.DeviceCount()
+	if err != nil {
+		return nil
+	}
+	gpus := map[cuda.PCIAddress]bool{}
+	for i := range n {
+		dev, err := cu.Device(i)
+		if err != nil {
+			return nil
+		}
+		at, err := cu.PCIAddress(dev)
+		if err != nil {
+			return nil
+		}
+		gpus[at] = true
+	}
+	return gpus
+}
+
+// probe finds out whether this process may use a GPU, and whether the backend can serve it.
+// coherent: a GPU of this machine is coherent with the CPU. probe asks only what the driver
+// knows with no GPU opened: the first open of a GPU's device may initialise the GPU, which
+// takes seconds.
+func probe(cu *cuda.Driver) (coherent bool, err error) {
 	if hostPage > gpuPage {
 		return false, fmt.Errorf("the kernel's pages are of %d bytes, and the GPU's of %d: %w", hostPage, gpuPage, unix.ENOTSUP)
 	}
-	c, err := newClient(k)
+	c, err := newClient()
 	if err != nil {
 		return false, err
 	}
-	coherent, err = c.look(access, shown)
-	if err := c.closeOwn(c.fd, c.file); err != nil {
-		log.Warnf("close of %s: %v", controlPath, err)
+	defer func() {
+		if err := sys.CloseOwn(c.fd, c.file); err != nil {
+			log.Warnf("close of %s: %v", controlPath, err)
+		}
+	}()
+	// A sandbox may filter DUP_OBJECT out, the one request of a pin that CUDA starts without. The
+	// driver has no object 0 to duplicate.
+	if err := do(c, "DUP_OBJECT", nrDup, &dupArgs{client: c.root, parent: c.root, clientSource: c.root}, nil); err != nil {
+		return false, err
 	}
-	return coherent, err
+	cards, err := c.cards()
+	if err != nil {
+		return false, err
+	}
+	err = c.anyUsable(cards, access, func() map[cuda.PCIAddress]bool { return shown(cu) })
+	return slices.ContainsFunc(cards, c.isCoherent), err
 }
 
 type session struct {
-	kernel     kernel
-	cuda       driver
-	watch      Watch // nil: none
-	shared     *shared
+	cuda       *cuda.Driver
+	watch      Watch   // nil: none
 	onCoherent bool    // Open has seen a GPU that is coherent with the CPU
-	client     *client // nil before the first pin; shared.mu guards it
+	client     *client // nil before the first pin; process.mu guards it
 }
 
 // buffer is a range to pin, in whole GPU pages.
@@ -119,7 +153,7 @@ func (s *session) Pin(req backend.PinRequest) (backend.Pin, error) {
 		return nil, fmt.Errorf("the rm backend cannot force a mapping through PCIe on a GPU that is coherent with the CPU: %w", unix.EINVAL)
 	}
 	p := &pin{gpu: g, cuda: s.cuda, first: b.first, size: b.end - b.first, asked: b.asked, id: b.memory.ID}
-	err = s.cuda.withMemory(b.memory, b.asked, func(in driver) (err error) {
+	err = s.cuda.WithMemory(b.memory, b.asked, func(in *cuda.Driver) (err error) {
 		f := finder{cuda: in, watch: s.watch, gpu: g}
 		p.extents, err = f.extents(b)
 		if b.memory.Legacy {
@@ -170,8 +204,8 @@ func (s *session) coherent() (coherent, known bool) {
 	if s.onCoherent {
 		return true, true
 	}
-	s.shared.mu.Lock()
-	defer s.shared.mu.Unlock()
+	process.mu.Lock()
+	defer process.mu.Unlock()
 	if s.client == nil {
 		return false, false
 	}
@@ -193,7 +227,7 @@ func (s *session) Version() (int, int) {
 // pin is a range of GPU pages. While it is mapped, the field mapped is not 0.
 type pin struct {
 	gpu         *gpu
-	cuda        driver
+	cuda        *cuda.Driver
 	first, size uint64 // whole GPU pages
 	extents     []extent
 
@@ -222,7 +256,7 @@ func (p *pin) Map(size uint64, want backend.MappingType) (uintptr, backend.Mappi
 	p.mapped = va
 	if want != backend.None && want != got {
 		err := fmt.Errorf("mapping type %d was asked for, the NVIDIA driver gave type %d: %w", want, got, unix.ENOTSUP)
-		return 0, backend.None, errors.Join(err, p.gpu.client.kernel.munmap(va, uintptr(size)), p.Unmap())
+		return 0, backend.None, errors.Join(err, sys.Munmap(va, uintptr(size)), p.Unmap())
 	}
 	return va, got, nil
 }
@@ -240,7 +274,7 @@ func (p *pin) moved() error {
 		return nil
 	}
 	var words [16]uint32
-	err = p.cuda.withMemory(m, p.asked, func(in driver) (err error) {
+	err = p.cuda.WithMemory(m, p.asked, func(in *cuda.Driver) (err error) {
 		words, err = in.IPCHandle(m.Start)
 		return err
 	})
