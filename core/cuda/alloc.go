@@ -122,11 +122,7 @@ func (a *Allocation) Size() uint64 { return a.size }
 // exports no dma-bufs).
 func (a *Allocation) Export(pcie bool) (fd int, err error) {
 	d := a.driver
-	dev, err := d.Device(a.device)
-	if err != nil {
-		return -1, err
-	}
-	exports, err := d.DeviceAttribute(DMABufSupported, dev)
+	exports, err := d.DeviceAttribute(DMABufSupported, a.device)
 	if err != nil {
 		return -1, err
 	}
@@ -159,10 +155,6 @@ func (a *Allocation) Free() (err error) {
 // exportableProp gives the properties of an Allocation on the device.
 func (d *Driver) exportableProp(ordinal int) (AllocationProp, error) {
 	var prop AllocationProp
-	dev, err := d.Device(ordinal)
-	if err != nil {
-		return prop, fmt.Errorf("CUDA device %d: %w", ordinal, err)
-	}
 	for _, need := range []struct {
 		attr DeviceAttribute
 		what string
@@ -170,15 +162,15 @@ func (d *Driver) exportableProp(ordinal int) (AllocationProp, error) {
 		{VMMSupported, "virtual memory management"},
 		{PosixFDSupported, "memory that is exported as a file descriptor"},
 	} {
-		v, err := d.DeviceAttribute(need.attr, dev)
+		v, err := d.DeviceAttribute(need.attr, ordinal)
 		if err != nil {
-			return prop, err
+			return prop, fmt.Errorf("CUDA device %d: %w", ordinal, err)
 		}
 		if v == 0 {
 			return prop, fmt.Errorf("CUDA device %d has no %s: %w", ordinal, need.what, unix.ENOTSUP)
 		}
 	}
-	rdma, err := d.DeviceAttribute(RDMAWithVMMSupported, dev)
+	rdma, err := d.DeviceAttribute(RDMAWithVMMSupported, ordinal)
 	if err != nil {
 		return prop, err
 	}

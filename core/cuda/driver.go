@@ -69,10 +69,7 @@ var (
 	symMemAlloc                        = function("cuMemAlloc_v2")
 	symMemcpyHtoDAsync                 = function("cuMemcpyHtoDAsync_v2")
 	symMemcpyDtoHAsync                 = function("cuMemcpyDtoHAsync_v2")
-	symStreamWriteValue32              = function("cuStreamWriteValue32_v2")
 	symMemHostRegister                 = function("cuMemHostRegister_v2")
-	symMemHostUnregister               = function("cuMemHostUnregister")
-	symMemHostGetDevicePointer         = function("cuMemHostGetDevicePointer_v2")
 	symThreadExchangeStreamCaptureMode = function("cuThreadExchangeStreamCaptureMode")
 )
 
@@ -267,17 +264,21 @@ func (d *Driver) DeviceCount() (int, error) {
 	return int(n), err
 }
 
-// Device gives the device with the ordinal.
-func (d *Driver) Device(ordinal int) (Device, error) {
+// device gives the device with the ordinal.
+func (d *Driver) device(ordinal int) (Device, error) {
 	var dev Device
 	err := d.call(symDeviceGet, &dev, ordinal)
 	return dev, err
 }
 
-// DeviceAttribute reads an attribute of a device.
-func (d *Driver) DeviceAttribute(a DeviceAttribute, dev Device) (int, error) {
+// DeviceAttribute reads an attribute of the device with the ordinal.
+func (d *Driver) DeviceAttribute(a DeviceAttribute, ordinal int) (int, error) {
+	dev, err := d.device(ordinal)
+	if err != nil {
+		return 0, err
+	}
 	var v int32
-	err := d.call(symDeviceGetAttribute, &v, a, dev)
+	err = d.call(symDeviceGetAttribute, &v, a, dev)
 	return int(v), err
 }
 

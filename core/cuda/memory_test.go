@@ -197,6 +197,9 @@ func TestMemoryIn(t *testing.T) {
 	require.ErrorIs(t, err, unix.EIO, "only what is no memory is searched")
 }
 
+// sameNumber is a cuDeviceGet whose devices have the numbers of their ordinals.
+var sameNumber = purego.NewCallback(func(dev *Device, ordinal int32) uintptr { *dev = Device(ordinal); return 0 })
+
 func TestPCIAddress(t *testing.T) {
 	for _, c := range []struct {
 		text string
@@ -212,6 +215,7 @@ func TestPCIAddress(t *testing.T) {
 			copy(bytesOf(text, int(n)), c.text+"\x00garbage")
 			return 0
 		})
+		d.fn[symDeviceGet] = sameNumber
 		got, err := d.PCIAddress(3)
 		require.NoError(t, err, c.text)
 		require.Equal(t, c.want, got)
@@ -222,6 +226,7 @@ func TestPCIAddress(t *testing.T) {
 			copy(bytesOf(text, int(n)), bad)
 			return 0
 		})
+		d.fn[symDeviceGet] = sameNumber
 		_, err := d.PCIAddress(0)
 		require.ErrorIs(t, err, unix.EIO, bad)
 	}
@@ -234,7 +239,7 @@ func TestPCIAddressesDiffer(t *testing.T) {
 	n, err := d.DeviceCount()
 	require.NoError(t, err)
 	for i := range n {
-		p, err := d.PCIAddress(Device(i))
+		p, err := d.PCIAddress(i)
 		require.NoError(t, err)
 		require.False(t, seen[p], "%v", p)
 		seen[p] = true

@@ -55,7 +55,7 @@ func (d *Driver) WithMemory(m MemoryInfo, addr uint64, fn func(in *Driver) error
 		if m.Context != 0 {
 			return d.lend(m.Context, fn)
 		}
-		dev, err := d.Device(m.Ordinal)
+		dev, err := d.device(m.Ordinal)
 		if err != nil {
 			return err
 		}
@@ -71,7 +71,7 @@ func (d *Driver) WithMemory(m MemoryInfo, addr uint64, fn func(in *Driver) error
 // WithPrimary is WithMemory in the primary context of a device.
 func (d *Driver) WithPrimary(ordinal int, fn func(in *Driver) error) error {
 	return d.Relaxed(func(d *Driver) error {
-		dev, err := d.Device(ordinal)
+		dev, err := d.device(ordinal)
 		if err != nil {
 			return err
 		}

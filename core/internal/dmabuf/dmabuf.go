@@ -88,19 +88,15 @@ func (d device) check(ordinal int) error {
 }
 
 func lookUp(cu *cuda.Driver, ordinal int) (device, error) {
-	dev, err := cu.Device(ordinal)
+	exports, err := supports(cu, cuda.DMABufSupported, ordinal)
 	if err != nil {
 		return device{}, err
 	}
-	exports, err := supports(cu, cuda.DMABufSupported, dev)
+	maps, err := supports(cu, cuda.DMABufMmapSupported, ordinal)
 	if err != nil {
 		return device{}, err
 	}
-	maps, err := supports(cu, cuda.DMABufMmapSupported, dev)
-	if err != nil {
-		return device{}, err
-	}
-	coherent, err := cu.DeviceAttribute(cuda.HostPageTables, dev)
+	coherent, err := cu.DeviceAttribute(cuda.HostPageTables, ordinal)
 	if err != nil {
 		return device{}, err
 	}
@@ -109,8 +105,8 @@ func lookUp(cu *cuda.Driver, ordinal int) (device, error) {
 
 // supports asks for an attribute. A driver that does not know it, or not for this device (124
 // on GB10), answers INVALID_VALUE: no.
-func supports(cu *cuda.Driver, attribute cuda.DeviceAttribute, dev cuda.Device) (bool, error) {
-	v, err := cu.DeviceAttribute(attribute, dev)
+func supports(cu *cuda.Driver, attribute cuda.DeviceAttribute, ordinal int) (bool, error) {
+	v, err := cu.DeviceAttribute(attribute, ordinal)
 	if errors.Is(err, cuda.ErrInvalidValue) {
 		return false, nil
 	}

@@ -155,15 +155,11 @@ func (c *client) cards() ([]cardInfo, error) {
 
 // attach makes a device object of a GPU.
 func (s *session) attach(c *client, ordinal int) (_ *gpu, err error) {
-	dev, err := s.cuda.Device(ordinal)
+	coherent, err := s.cuda.DeviceAttribute(cuda.HostPageTables, ordinal)
 	if err != nil {
 		return nil, err
 	}
-	coherent, err := s.cuda.DeviceAttribute(cuda.HostPageTables, dev)
-	if err != nil {
-		return nil, err
-	}
-	at, err := s.cuda.PCIAddress(dev)
+	at, err := s.cuda.PCIAddress(ordinal)
 	if err != nil {
 		return nil, err
 	}

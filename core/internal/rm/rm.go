@@ -68,11 +68,7 @@ func shown(cu *cuda.Driver) map[cuda.PCIAddress]bool {
 	}
 	gpus := map[cuda.PCIAddress]bool{}
 	for i := range n {
-		dev, err := cu.Device(i)
-		if err != nil {
-			return nil
-		}
-		at, err := cu.PCIAddress(dev)
+		at, err := cu.PCIAddress(i)
 		if err != nil {
 			return nil
 		}

@@ -82,11 +82,7 @@ func askCUDA() facts.CUDA {
 
 func askDevice(d *cuda.Driver, ordinal int) (facts.Device, error) {
 	var dev facts.Device
-	cu, err := d.Device(ordinal)
-	if err != nil {
-		return dev, err
-	}
-	if at, err := d.PCIAddress(cu); err == nil {
+	if at, err := d.PCIAddress(ordinal); err == nil {
 		dev.PCI = at.String()
 	}
 	const integrated cuda.DeviceAttribute = 18
@@ -94,7 +90,7 @@ func askDevice(d *cuda.Driver, ordinal int) (facts.Device, error) {
 		attribute cuda.DeviceAttribute
 		value     *int
 	}{{integrated, &dev.Integrated}, {cuda.HostPageTables, &dev.Coherent}, {cuda.DMABufSupported, &dev.DMABuf}, {cuda.DMABufMmapSupported, &dev.DMABufMmap}} {
-		v, err := d.DeviceAttribute(a.attribute, cu)
+		v, err := d.DeviceAttribute(a.attribute, ordinal)
 		if errors.Is(err, cuda.ErrInvalidValue) {
 			v, err = -1, nil // a driver that does not know the attribute
 		}
