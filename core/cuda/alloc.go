@@ -30,10 +30,10 @@ type AllocationProp struct {
 	Type                 int32
 	RequestedHandleTypes int32
 	Location             Location
-	win32HandleMetaData  uintptr
-	compressionType      uint8
+	_                    uintptr // win32HandleMetaData
+	_                    uint8   // compressionType
 	gpuDirectRDMACapable uint8
-	usage                uint16
+	_                    uint16 // usage
 	_                    [4]uint8
 }
 

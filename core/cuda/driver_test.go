@@ -1,7 +1,6 @@
 package cuda
 
 import (
-	"os"
 	"runtime"
 	"sync"
 	"testing"
@@ -131,24 +130,6 @@ func TestLoader(t *testing.T) {
 		require.Same(t, d, again)
 	}
 	require.Equal(t, 5, loads)
-}
-
-// The usual loader, where there is no driver.
-func TestNoDriver(t *testing.T) {
-	if !cudatest.InChild(t, "LD_LIBRARY_PATH="+os.DevNull) {
-		return
-	}
-	if _, err := purego.Dlopen(library, purego.RTLD_NOW); err == nil {
-		return // one is installed
-	}
-	require.ErrorIs(t, loader.Load(), unix.ENODEV)
-	require.False(t, loader.Loaded())
-	require.Equal(t, []uintptr{0, 0}, loader.Find([]string{"cuInit", "cuDriverGetVersion"}))
-	_, err := Load()
-	require.ErrorIs(t, err, unix.ENODEV)
-	require.ErrorContains(t, err, library)
-	_, err = Loaded()
-	require.ErrorIs(t, err, unix.ENOTSUP)
 }
 
 // A child that was forked after cuInit is told so, by another errno than an address is.

@@ -119,43 +119,6 @@ func TestLongCopies(t *testing.T) {
 	}
 }
 
-// The largest access that is aligned and not too long.
-func TestPieces(t *testing.T) {
-	for _, c := range []struct {
-		va   uintptr
-		n    int
-		want int
-	}{{0, 64, 8}, {8, 8, 8}, {8, 7, 4}, {4, 8, 4}, {2, 100, 2}, {6, 1, 1}, {7, 100, 1}, {16, 3, 2}} {
-		require.Equal(t, c.want, piece(c.va, c.n), "%+v", c)
-	}
-}
-
-// Lines are moved where they begin and end on lines, and never of Device memory.
-func TestLines(t *testing.T) {
-	for _, c := range []struct {
-		va   uintptr
-		n    int
-		want int
-	}{{0, 63, 0}, {0, 64, 64}, {64, 65, 64}, {128, 191, 128}, {128, 192, 192}, {0, 1 << 20, 1 << 20}, {8, 64, 0}, {16, 640, 0}, {32, 64, 0}, {63, 4096, 0}} {
-		want := c.want
-		if !wide {
-			want = 0
-		}
-		require.Equal(t, want, lines(c.va, c.n, backend.WC), "%+v", c)
-		require.Equal(t, want, lines(c.va, c.n, backend.Caching), "%+v", c)
-		require.Zero(t, lines(c.va, c.n, backend.Device), "%+v", c)
-	}
-	for _, c := range []struct {
-		va   uintptr
-		n    int
-		want bool
-	}{{0, 1, true}, {0, 8, true}, {0, 9, false}, {7, 1, true}, {7, 2, false}, {4, 4, true}, {4, 5, false}, {1, 8, false}, {64, 64, false}} {
-		require.Equal(t, c.want || !lineLoads, byWords(c.va, c.n, backend.WC), "%+v", c)
-		require.Equal(t, c.want || !lineLoads, byWords(c.va, c.n, backend.Caching), "%+v", c)
-		require.True(t, byWords(c.va, c.n, backend.Device), "%+v", c)
-	}
-}
-
 // instruction is one of a function's. The name of a call is its callee's.
 type instruction struct {
 	line, at int // of the source, and its address
