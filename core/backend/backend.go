@@ -93,12 +93,13 @@ func (e NotServed) Unwrap() error { return e.Reason }
 type Pin interface {
 	// Info describes the pinning. The buffer may be mapped or not.
 	Info() (Info, error)
-	// Map maps size bytes from Info.VA on, which is the address that was pinned. size
-	// is a multiple of the host page, and at most Info.MappedSize rounded up to the
-	// host page. With want None the backend
-	// chooses the type. Else it gives the type want, or an error.
+	// Map maps size bytes from Info.VA on, which is the address that was pinned. The buffer is
+	// not mapped. size is a multiple of the host page, not 0, and at most Info.MappedSize rounded
+	// up to the host page. With want None the backend chooses the type. Else it gives the type
+	// want, or an error.
 	Map(size uint64, want MappingType) (va uintptr, got MappingType, err error)
-	// Unmap ends what Map made beside the range at va. The core has ended that.
+	// Unmap ends what Map made beside the range at va. The core has ended that. The buffer is
+	// mapped.
 	Unmap() error
 	// CallbackFlag is 1 once the driver has revoked the buffer.
 	CallbackFlag() (int, error)

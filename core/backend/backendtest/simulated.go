@@ -8,7 +8,6 @@ import (
 	"gdrapi/core/backend"
 	"gdrapi/core/cuda"
 	"gdrapi/core/cuda/cudatest"
-	"gdrapi/core/internal/sys"
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
@@ -99,10 +98,6 @@ func (b Simulated) refusedMaps(t *testing.T) {
 	sim := cudatest.Need(t)
 	p, err := b.Open(t).Pin(backend.PinRequest{Addr: b.Memory(sim), Size: Page})
 	require.NoError(t, err)
-	for _, size := range []uint64{0, 2 * Page, 1 << 63} {
-		_, _, err := p.Map(size, backend.None)
-		require.ErrorIs(t, err, unix.EINVAL, "%d bytes", size)
-	}
 	for _, want := range b.NoTypes {
 		_, _, err := p.Map(Page, want)
 		require.ErrorIs(t, err, unix.EINVAL, "type %d", want)
@@ -131,41 +126,4 @@ func (b Simulated) noDescriptors(t *testing.T) {
 	require.ErrorIs(t, err, unix.EMFILE)
 	require.ErrorContains(t, err, "RLIMIT_NOFILE")
 	require.Equal(t, live, sim.Live())
-}
-
-// Life pins memory of a device, maps it, and has bytes that are written on one side read on the
-// other, until the pin is gone. addr begins a page of the host. The mapping has the type got,
-// unless it is refused with err.
-func Life(t *testing.T, s backend.Session, device int, req backend.PinRequest, want, got backend.MappingType, err error) {
-	t.Helper()
-	sim, addr := cudatest.Need(t), req.Addr
-	req.Size = Page + 100
-	p, pinErr := s.Pin(req)
-	require.NoError(t, pinErr)
-	info, infoErr := p.Info()
-	require.NoError(t, infoErr)
-	require.Equal(t, backend.Info{VA: addr, MappedSize: 2 * Page, PageSize: uint32(Page)}, info)
-	flag, flagErr := p.CallbackFlag()
-	require.NoError(t, flagErr)
-	require.Zero(t, flag)
-
-	va, typ, mapErr := p.Map(2*Page, want)
-	require.ErrorIs(t, mapErr, err)
-	if err == nil {
-		require.Equal(t, got, typ)
-		for _, at := range []uint64{0, 2*Page - 1} {
-			require.Contains(t, cudatest.VMFlags(t, va+uintptr(at)), "dc", "not for forked children")
-		}
-		m := cudatest.Bytes(va, int(2*Page))
-		sim.HtoD(device, addr+3, []byte("from the host"))
-		require.Equal(t, "from the host", string(m[3:16]))
-		copy(m[Page+50:], "from the CPU")
-		require.Equal(t, "from the CPU", string(sim.DtoH(device, addr+Page+50, 12)))
-		_, _, mapErr = p.Map(Page, backend.None)
-		require.ErrorIs(t, mapErr, unix.EINVAL, "mapped already")
-		require.NoError(t, sys.Munmap(va, uintptr(2*Page)), "the core ends the range")
-		require.NoError(t, p.Unmap())
-	}
-	require.ErrorIs(t, p.Unmap(), unix.EINVAL)
-	require.NoError(t, p.Unpin())
 }

@@ -8,7 +8,6 @@ package cudatest
 
 import (
 	"bufio"
-	"errors"
 	"fmt"
 	stdlog "log"
 	"os"
@@ -21,7 +20,6 @@ import (
 	"testing"
 	"unsafe"
 
-	"gdrapi/core/backend"
 	"gdrapi/core/dl"
 	"gdrapi/core/internal/sys"
 	"gdrapi/core/log"
@@ -171,19 +169,6 @@ func (s *Sim) HostAlloc(size uint64) uint64 {
 	return p
 }
 
-// Managed is managed memory, freed when the test ends.
-func (s *Sim) Managed(size uint64) uint64 {
-	const attachGlobal = 1
-	var p uint64
-	leave := s.WithContext(0)
-	s.Must("cuMemAllocManaged", uintptr(unsafe.Pointer(&p)), uintptr(size), attachGlobal)
-	s.t.Cleanup(func() {
-		s.Must("cuMemFree_v2", uintptr(p))
-		leave()
-	})
-	return p
-}
-
 // HtoD copies host bytes to the device.
 func (s *Sim) HtoD(ordinal int, dst uint64, b []byte) {
 	defer s.WithContext(ordinal)()
@@ -316,57 +301,6 @@ func (s *Sim) VMM(ordinal, chunks int, handleTypes uint32) (addr uint64, free fu
 	})
 	s.t.Cleanup(free)
 	return addr, free
-}
-
-// Flat checks that no call of f leaves objects on Go's heap, nor descriptors.
-func Flat(t testing.TB, f func()) {
-	objects := func(n int) uint64 {
-		for range n {
-			f()
-		}
-		var m runtime.MemStats
-		runtime.GC()
-		runtime.GC() // the second empties what sync.Pools kept over the first
-		runtime.ReadMemStats(&m)
-		return m.HeapObjects
-	}
-	before := objects(100) // after whatever the first calls fill for good
-	fds := FDs(t)
-	const calls = 1000
-	after := objects(calls)
-	require.Less(t, after, before+calls/10, "objects on the heap")
-	require.Equal(t, fds, FDs(t))
-}
-
-// Together calls f from n threads at once, each with a number of its own.
-func Together(n int, f func(i int)) {
-	var wg sync.WaitGroup
-	for i := range n {
-		wg.Add(1)
-		go func() {
-			defer wg.Done()
-			f(i)
-		}()
-	}
-	wg.Wait()
-}
-
-// Cycle pins size bytes at addr, maps them, writes value, reads it back, and ends both.
-func Cycle(s backend.Session, addr, size uint64, value byte) error {
-	p, err := s.Pin(backend.PinRequest{Addr: addr, Size: size})
-	if err != nil {
-		return err
-	}
-	va, _, err := p.Map(size, backend.None)
-	if err != nil {
-		return errors.Join(err, p.Unpin())
-	}
-	b := Bytes(va, int(size))
-	b[7] = value
-	if b[7] != value {
-		err = errors.New("another thread's mapping shows through")
-	}
-	return errors.Join(err, p.Unmap(), p.Unpin())
 }
 
 // UseLibC has the C library make the mappings: the simulated driver of rm replaces its mmap.

@@ -176,12 +176,12 @@ func (s *session) Pin(req backend.PinRequest) (backend.Pin, error) {
 			n := allocation(in, m, from, end, page)
 			fd, err := in.MemExportRange(from, n, pcie)
 			if err != nil {
-				return errors.Join(err, p.closeParts())
+				return errors.Join(err, p.Unpin())
 			}
 			file, err := sys.Own(fd)
 			p.parts = append(p.parts, part{fd: fd, file: file, size: n})
 			if err != nil {
-				return errors.Join(fmt.Errorf("fstat of the dma-buf: %w", err), p.closeParts())
+				return errors.Join(fmt.Errorf("fstat of the dma-buf: %w", err), p.Unpin())
 			}
 			from += n
 		}
@@ -241,13 +241,12 @@ type part struct {
 	size uint64
 }
 
-// pin has one dma-buf for each allocation. While it is mapped, va is not 0.
+// pin has one dma-buf for each allocation.
 type pin struct {
 	first, size uint64 // whole pages
 	page        uint64
 	parts       []part
 	mappingType backend.MappingType
-	va          uintptr
 }
 
 // Info gives the host pages that are pinned, as gdrdrv gives GPU pages.
@@ -259,9 +258,6 @@ func (p *pin) Map(size uint64, want backend.MappingType) (uintptr, backend.Mappi
 	if want != backend.None && want != p.mappingType {
 		return 0, backend.None, fmt.Errorf("mapping type %d was asked for, the CUDA driver gave this buffer type %d: %w", want, p.mappingType, unix.EINVAL)
 	}
-	if size == 0 || size > p.size || p.va != 0 {
-		return 0, backend.None, unix.EINVAL
-	}
 	for _, part := range p.parts {
 		if now, err := sys.Identify(part.fd); err != nil || now != part.file {
 			return 0, backend.None, fmt.Errorf("the host closed descriptor %d, which was the buffer's dma-buf; unpin it, and pin it again: %w", part.fd, unix.EBADF)
@@ -271,36 +267,23 @@ func (p *pin) Map(size uint64, want backend.MappingType) (uintptr, backend.Mappi
 	if err != nil {
 		return 0, backend.None, err
 	}
-	p.va = va
 	return va, p.mappingType, nil
 }
 
-func (p *pin) Unmap() error {
-	if p.va == 0 {
-		return unix.EINVAL
-	}
-	p.va = 0
-	return nil
-}
+// Unmap has nothing to end.
+func (p *pin) Unmap() error { return nil }
 
 // CallbackFlag is always 0: no one revokes a dma-buf.
 func (p *pin) CallbackFlag() (int, error) { return 0, nil }
 
+// Unpin closes the dma-bufs.
 func (p *pin) Unpin() error {
-	if p.parts == nil {
-		return unix.EINVAL
-	}
-	return p.closeParts()
-}
-
-func (p *pin) closeParts() error {
 	var err error
 	for _, part := range p.parts {
 		if e := sys.CloseOwn(part.fd, part.file); e != nil {
 			err = errors.Join(err, fmt.Errorf("close of the dma-buf: %w", e))
 		}
 	}
-	p.parts = nil
 	return err
 }
 

@@ -220,7 +220,7 @@ func (s *session) Version() (int, int) {
 	return backend.Major, backend.Minor
 }
 
-// pin is a range of GPU pages. While it is mapped, the field mapped is not 0.
+// pin is a range of GPU pages. While it is mapped, its extents have windows.
 type pin struct {
 	gpu         *gpu
 	cuda        *cuda.Driver
@@ -229,8 +229,6 @@ type pin struct {
 
 	asked, id uint64 // first byte in the allocation, and the allocation's ID
 	source    handle // CUDA's client that had memory of cuMemAlloc; else 0
-
-	mapped uintptr
 }
 
 // Info gives the GPU pages that are pinned, as gdrdrv does.
@@ -239,9 +237,6 @@ func (p *pin) Info() (backend.Info, error) {
 }
 
 func (p *pin) Map(size uint64, want backend.MappingType) (uintptr, backend.MappingType, error) {
-	if size == 0 || size > p.size || p.mapped != 0 {
-		return 0, backend.None, unix.EINVAL
-	}
 	if err := p.moved(); err != nil {
 		return 0, backend.None, err
 	}
@@ -249,18 +244,18 @@ func (p *pin) Map(size uint64, want backend.MappingType) (uintptr, backend.Mappi
 	if err != nil {
 		return 0, backend.None, err
 	}
-	p.mapped = va
 	if want != backend.None && want != got {
 		err := fmt.Errorf("mapping type %d was asked for, the NVIDIA driver gave type %d: %w", want, got, unix.ENOTSUP)
-		return 0, backend.None, errors.Join(err, sys.Munmap(va, uintptr(size)), p.Unmap())
+		return 0, backend.None, errors.Join(err, sys.Munmap(va, uintptr(size)), p.closeWindows())
 	}
 	return va, got, nil
 }
 
 // moved returns EIO where CUDA has made the memory anew since the pin, at the same address
-// and with the same ID. cuda-checkpoint does that: all of CUDA's memory has another client
-// after it. The pin has the old memory. Only memory of cuMemAlloc tells its client in less
-// time than a map takes. What cannot be asked has not moved: a program may have freed the memory.
+// and with the same ID, as cuda-checkpoint does. The pin still has the old memory. All of CUDA's
+// memory has another client after that. Only memory of cuMemAlloc is asked for its client: its
+// answer takes less time than a map. Where CUDA does not answer, the program may have freed the
+// memory, which may then be mapped all the same.
 func (p *pin) moved() error {
 	if p.source == 0 || p.gpu.proof.of(byIPC) != right {
 		return nil
@@ -280,13 +275,7 @@ func (p *pin) moved() error {
 	return fmt.Errorf("CUDA has made the memory at %#x anew since it was pinned, as cuda-checkpoint does: unpin before a checkpoint, and pin again after it: %w", p.asked, unix.EIO)
 }
 
-func (p *pin) Unmap() error {
-	if p.mapped == 0 {
-		return unix.EINVAL
-	}
-	p.mapped = 0
-	return p.closeWindows()
-}
+func (p *pin) Unmap() error { return p.closeWindows() }
 
 // CallbackFlag is always 0: no one revokes a duplicate.
 func (p *pin) CallbackFlag() (int, error) { return 0, nil }
