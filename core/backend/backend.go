@@ -64,6 +64,7 @@ type Backend interface {
 // Session is one gdr_open of a backend. Many threads call its methods at once. Close is
 // called after every Pin has been unpinned.
 type Session interface {
+	Name() string // of the backend
 	Pin(PinRequest) (Pin, error)
 	// Attribute answers a known attribute; 0 for one that the backend does not have.
 	Attribute(Attr) (int, error)

@@ -230,6 +230,8 @@ func (s *session) Attribute(a backend.Attr) (int, error) {
 	return 0, nil
 }
 
+func (s *session) Name() string { return Backend{}.Name() }
+
 func (s *session) Version() (int, int) { return backend.Major, backend.Minor }
 
 func (s *session) Close() error { return nil }

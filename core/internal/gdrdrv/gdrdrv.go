@@ -153,6 +153,8 @@ func (s *session) Attribute(a backend.Attr) (int, error) {
 	return int(arg.value), err
 }
 
+func (s *session) Name() string { return Backend{}.Name() }
+
 // Version is the driver's.
 func (s *session) Version() (int, int) { return s.driver.major(), s.driver.minor() }
 

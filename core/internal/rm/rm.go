@@ -211,6 +211,8 @@ func (s *session) coherent() (coherent, known bool) {
 	return coherent, len(s.client.gpus) > 0
 }
 
+func (s *session) Name() string { return Backend{}.Name() }
+
 // Version is that of a gdrdrv that cannot force PCIe (2.4), where a GPU is coherent with the
 // CPU. aws-ofi-nccl asks nothing else before it counts on a mapping through PCIe.
 func (s *session) Version() (int, int) {
