@@ -34,14 +34,6 @@ func TestChoose(t *testing.T) {
 	}
 }
 
-func TestBackends(t *testing.T) {
-	var names []string
-	for _, b := range Backends(Options{}) {
-		names = append(names, b.Name())
-	}
-	require.Equal(t, []string{"gdrdrv", "dmabuf", "rm"}, names)
-}
-
 type coded struct{}
 
 func (coded) Error() string { return "coded" }

@@ -88,8 +88,7 @@ var table = []Group{
 	{Name: "guest", Rows: guests},
 
 	// What gdrapi_ext.h adds.
-	{Name: "ext", Rows: append(exts,
-		Program{Name: "cache_steps", Cmd: cmd("$B/bin/ext_cache_steps", "--steps")})},
+	{Name: "ext", Rows: exts},
 
 	// The conformance suite.
 	{Name: "sanity", Rows: []Program{

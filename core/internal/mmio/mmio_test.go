@@ -236,30 +236,6 @@ func TestFences(t *testing.T) {
 	require.NotEmpty(t, only("loadLinesAVX2", "VMOVNTDQA"))
 }
 
-func TestMixedTypes(t *testing.T) {
-	Count(backend.WC, 1)
-	Count(backend.WC, 1)
-	require.False(t, Mixed())
-	Count(backend.Caching, 1)
-	require.True(t, Mixed())
-	Count(backend.WC, -1)
-	require.True(t, Mixed(), "one is left")
-	Count(backend.WC, -1)
-	require.False(t, Mixed())
-	Count(backend.Caching, -1)
-	types := []backend.MappingType{backend.WC, backend.Caching, backend.Device}
-	for _, a := range types {
-		for _, b := range types {
-			Count(a, 1)
-			Count(b, 1)
-			require.Equal(t, a != b, Mixed(), "%d and %d", a, b)
-			Count(b, -1)
-			require.False(t, Mixed(), "%d alone", a)
-			Count(a, -1)
-		}
-	}
-}
-
 func BenchmarkWrite(b *testing.B) { bench(b, func(va uintptr, p []byte) { Write(va, p, backend.WC) }) }
 func BenchmarkRead(b *testing.B)  { bench(b, func(va uintptr, p []byte) { Read(p, va, backend.WC) }) }
 
