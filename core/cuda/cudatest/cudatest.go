@@ -104,9 +104,6 @@ func (s *Sim) Heal(name string) {
 // Live counts what the driver has handed out and still owns.
 func (s *Sim) Live() int { return int(s.Call(s.prefix + "_sim_live")) }
 
-// ExportFlags is the flags of the last export of an address range.
-func (s *Sim) ExportFlags() int { return int(s.Call("cuda_sim_export_flags")) }
-
 // WithContext gives the thread the primary context of a device until the
 // returned function is called.
 func (s *Sim) WithContext(ordinal int) (leave func()) {
