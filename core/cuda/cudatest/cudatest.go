@@ -8,7 +8,6 @@ package cudatest
 
 import (
 	"bufio"
-	"errors"
 	"fmt"
 	stdlog "log"
 	"os"
@@ -21,7 +20,6 @@ import (
 	"testing"
 	"unsafe"
 
-	"gdrapi/core/backend"
 	"gdrapi/core/dl"
 	"gdrapi/core/internal/sys"
 	"gdrapi/core/log"
@@ -104,9 +102,6 @@ func (s *Sim) Heal(name string) {
 
 // Live counts what the driver has handed out and still owns.
 func (s *Sim) Live() int { return int(s.Call(s.prefix + "_sim_live")) }
-
-// ExportFlags is the flags of the last export of an address range.
-func (s *Sim) ExportFlags() int { return int(s.Call("cuda_sim_export_flags")) }
 
 // WithContext gives the thread the primary context of a device until the
 // returned function is called.
@@ -339,26 +334,6 @@ func (s *Sim) VMM(ordinal, chunks int, handleTypes uint32) (addr uint64, free fu
 	return addr, free
 }
 
-// Flat checks that no call of f leaves objects on Go's heap, nor descriptors.
-func Flat(t testing.TB, f func()) {
-	objects := func(n int) uint64 {
-		for range n {
-			f()
-		}
-		var m runtime.MemStats
-		runtime.GC()
-		runtime.GC() // the second empties what sync.Pools kept over the first
-		runtime.ReadMemStats(&m)
-		return m.HeapObjects
-	}
-	before := objects(100) // after whatever the first calls fill for good
-	fds := FDs(t)
-	const calls = 1000
-	after := objects(calls)
-	require.Less(t, after, before+calls/10, "objects on the heap")
-	require.Equal(t, fds, FDs(t))
-}
-
 // Together calls f from n threads at once, each with a number of its own.
 func Together(n int, f func(i int)) {
 	var wg sync.WaitGroup
@@ -370,24 +345,6 @@ func Together(n int, f func(i int)) {
 		}()
 	}
 	wg.Wait()
-}
-
-// Cycle pins size bytes at addr, maps them, writes value, reads it back, and ends both.
-func Cycle(s backend.Session, addr, size uint64, value byte) error {
-	p, err := s.Pin(backend.PinRequest{Addr: addr, Size: size})
-	if err != nil {
-		return err
-	}
-	va, _, err := p.Map(size, backend.None)
-	if err != nil {
-		return errors.Join(err, p.Unpin())
-	}
-	b := Bytes(va, int(size))
-	b[7] = value
-	if b[7] != value {
-		err = errors.New("another thread's mapping shows through")
-	}
-	return errors.Join(err, p.Unmap(), p.Unpin())
 }
 
 // UseLibC has the C library make the mappings: the simulated driver of rm replaces its mmap.

@@ -5,7 +5,6 @@ import (
 	"testing"
 
 	"gdrapi/core/backend"
-	"gdrapi/core/backend/backendtest"
 	"gdrapi/core/cuda"
 	"gdrapi/core/cuda/cudatest"
 
@@ -43,24 +42,6 @@ func openSession(t testing.TB) backend.Session {
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, s.Close()) })
 	return s
-}
-
-func TestAsEveryBackend(t *testing.T) {
-	backendtest.Simulated{
-		Open:       func(t testing.TB) backend.Session { return openSession(t) },
-		Memory:     func(sim *cudatest.Sim) uint64 { return sim.MemAlloc(plain, 1<<20) },
-		Attributes: map[backend.Attr]int{backend.AttrPersistentMapping: 1, backend.AttrForcePCIe: 1, backend.AttrDMABufMmap: 1},
-		NoTypes:    []backend.MappingType{backend.Caching, backend.Device, backend.Device + 1},
-		Refused: func(sim *cudatest.Sim) []backendtest.Refusal {
-			addr, silent := sim.MemAlloc(plain, 1<<20), sim.MemAlloc(mute, 1<<20)
-			return []backendtest.Refusal{
-				backendtest.Refuses("the end of the address space", 1<<64-8192, 8191, unix.EINVAL, "no CUDA device pointer"),
-				backendtest.Refuses("more than the allocation", addr, 1<<40, unix.EINVAL, "cuMemGetHandleForAddressRange"),
-				backendtest.Refuses("absurdly more", addr, 1<<64-1-addr, unix.EINVAL, "end of the address space"),
-				backendtest.Refuses("a device that exports nothing", silent, 4096, unix.ENOTSUP, "cannot export dma-bufs"),
-			}
-		},
-	}.Test(t)
 }
 
 func TestOpenRefuses(t *testing.T) {

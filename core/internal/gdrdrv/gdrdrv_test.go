@@ -7,7 +7,6 @@ import (
 	"testing"
 
 	"gdrapi/core/backend"
-	"gdrapi/core/backend/backendtest"
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
@@ -322,7 +321,13 @@ func TestAttributes(t *testing.T) {
 		f := newFake(t, 2, c.minor)
 		f.persistent, f.forcePCIe = c.persistent, c.forcePCIe
 		s := openFake(t, f)
-		backendtest.Attributes(t, s, map[backend.Attr]int{backend.AttrPersistentMapping: c.want[0], backend.AttrForcePCIe: c.want[1]})
+		for a, want := range map[backend.Attr]int{backend.AttrPersistentMapping: c.want[0], backend.AttrForcePCIe: c.want[1], backend.AttrDMABufMmap: 0} {
+			v, err := s.Attribute(a)
+			require.NoError(t, err)
+			require.Equal(t, want, v, "attribute %d", a)
+		}
+		_, err := s.Attribute(backend.AttrDMABufMmap + 1)
+		require.ErrorIs(t, err, unix.EINVAL)
 	}
 }
 
