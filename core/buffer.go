@@ -14,8 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// PinRequest says what to pin. Addr is an address of GPU memory, Size is in bytes. The other
-// fields may be 0. Skip is a number of bytes at Addr that are not to be accessed.
+// PinRequest says what to pin: Size bytes of GPU memory from Addr on, with any alignment. The
+// other fields may be 0. Skip is a number of bytes at Addr that are not to be accessed.
 type PinRequest = backend.PinRequest
 
 // MappingType is the memory type of a mapping.
@@ -92,7 +92,7 @@ func checkPin(req PinRequest) error {
 	return nil
 }
 
-// Device is the device that has pinned the buffer.
+// Device is the device that has pinned the buffer. It works after Close, too.
 func (b *Buffer) Device() *Device { return b.device }
 
 // Show has a View of the buffer, and of its mapping if there is one. It is called once.

@@ -137,7 +137,7 @@ func (m *Mapping) ReadAt(p []byte, off int64) (n int, err error) {
 	return m.readAt(p, off, m.skip, m.size)
 }
 
-// readAt is ReadAt in size bytes, the first of which is that with number skip.
+// readAt is ReadAt in the size bytes from byte skip of the mapping on.
 func (m *Mapping) readAt(p []byte, off int64, skip, size uint64) (n int, err error) {
 	if off < 0 {
 		return 0, fmt.Errorf("read at offset %d: %w", off, unix.EINVAL)
@@ -166,6 +166,7 @@ func (m *Mapping) WriteAt(p []byte, off int64) (n int, err error) {
 	return m.writeAt(p, off, m.skip, m.size)
 }
 
+// writeAt is WriteAt in the size bytes from byte skip of the mapping on.
 func (m *Mapping) writeAt(p []byte, off int64, skip, size uint64) (n int, err error) {
 	if uint64(off) > size || uint64(len(p)) > size-uint64(off) { // a negative off is larger, too
 		return 0, fmt.Errorf("write of %d bytes at offset %d: the mapping has %d: %w", len(p), off, size, unix.EINVAL)
@@ -177,8 +178,8 @@ func (m *Mapping) writeAt(p []byte, off int64, skip, size uint64) (n int, err er
 	})
 }
 
-// copy makes a copy of all of p, which starts at a byte of the mapping, unless the mapping
-// has ended.
+// copy calls do to copy all of p from or to byte at of the mapping on, unless the mapping has
+// ended. Where do faults on the mapping, copy returns EIO.
 func (m *Mapping) copy(at uint64, p []byte, do func(at uint64)) (n int, err error) {
 	m.copies.RLock()
 	defer m.copies.RUnlock()

@@ -47,7 +47,7 @@ func (c *Cache) after(addr uint64) int {
 	return sort.Search(len(c.live), func(i int) bool { return c.live[i].start > addr })
 }
 
-// hold does what a hit does. It returns nil where that finds nothing.
+// hold holds a live range that has the bytes, as a hit in C does; nil: there is none.
 func (c *Cache) hold(addr, size, id, now uint64) *kept {
 	at := c.after(addr)
 	if at == 0 {
@@ -190,8 +190,8 @@ func isNested(k *kept, p plan) bool {
 	return (k.start >= p.start && k.end <= p.end) || (k.start <= p.start && k.end >= p.end)
 }
 
-// retireUseless retires the ranges that share bytes with p and are stale. If p is to be
-// added, it retires nested ranges, too.
+// retireUseless retires the stale ranges that share bytes with p. Where p is to be added, it
+// also retires those that lie in p, or have all of p.
 func (c *Cache) retireUseless(p plan, added bool) {
 	i := sort.Search(len(c.live), func(i int) bool { return c.live[i].end > p.start })
 	for i < len(c.live) && c.live[i].start < p.end {

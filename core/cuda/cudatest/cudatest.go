@@ -154,18 +154,6 @@ func (s *Sim) MemAlloc(ordinal int, size uint64) uint64 {
 	return p
 }
 
-// HostAlloc is host memory that CUDA made, freed when the test ends.
-func (s *Sim) HostAlloc(size uint64) uint64 {
-	var p uint64
-	leave := s.WithContext(0)
-	s.Must("cuMemAllocHost_v2", uintptr(unsafe.Pointer(&p)), uintptr(size))
-	s.t.Cleanup(func() {
-		s.Must("cuMemFreeHost", uintptr(p))
-		leave()
-	})
-	return p
-}
-
 // HtoD copies host bytes to the device.
 func (s *Sim) HtoD(ordinal int, dst uint64, b []byte) {
 	defer s.WithContext(ordinal)()
