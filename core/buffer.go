@@ -108,9 +108,6 @@ func (b *Buffer) Show(v View) error {
 	return nil
 }
 
-// View is what Show was given; nil: nothing.
-func (b *Buffer) View() View { return b.view }
-
 // lock begins a call on a buffer that is pinned.
 func (b *Buffer) lock() error {
 	if err := b.device.enter(); err != nil {
