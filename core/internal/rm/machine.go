@@ -136,18 +136,12 @@ func (c *client) divided() (is func(gpuID uint32) bool, known bool) {
 }
 
 // dividedByNVML is the same by NVML, for a driver that does not know the question.
-func dividedByNVML(at cuda.PCIAddress) bool {
-	lib, err := nvml.Open()
-	if err != nil {
-		return false
-	}
-	defer lib.Close()
-	gpu, err := lib.DeviceAt(at.String())
-	if err != nil {
-		return false
-	}
-	mig, err := gpu.MIG()
-	return err == nil && mig
+func dividedByNVML(at cuda.PCIAddress) (divided bool) {
+	err := askNVML(at, func(gpu nvml.Device) (err error) {
+		divided, err = gpu.MIG()
+		return err
+	})
+	return err == nil && divided
 }
 
 // checkConfidential is an error where confidential computing is on. MAP_MEMORY would fail
