@@ -14,8 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// PinRequest says what to pin. Addr is an address of GPU memory, Size is in bytes. The other
-// fields may be 0. Skip is a number of bytes at Addr that are not to be accessed.
+// PinRequest says what to pin: Size bytes of GPU memory from Addr on, with any alignment. The
+// other fields may be 0. Skip is a number of bytes at Addr that are not to be accessed.
 type PinRequest = backend.PinRequest
 
 // MappingType is the memory type of a mapping.
@@ -65,11 +65,6 @@ func (d *Device) Pin(req PinRequest) (*Buffer, error) {
 		return nil, err
 	}
 	defer d.leave()
-	return d.pin(req)
-}
-
-// pin is Pin in a device that is entered.
-func (d *Device) pin(req PinRequest) (*Buffer, error) {
 	if err := checkPin(req); err != nil {
 		return nil, err
 	}
@@ -97,24 +92,15 @@ func checkPin(req PinRequest) error {
 	return nil
 }
 
-// Device is the device that has pinned the buffer.
+// Device is the device that has pinned the buffer. It works after Close, too.
 func (b *Buffer) Device() *Device { return b.device }
 
 // Show has a View of the buffer, and of its mapping if there is one. It is called once.
 func (b *Buffer) Show(v View) error {
-	if err := b.device.enter(); err != nil {
+	if err := b.lock(); err != nil {
 		return err
 	}
-	defer b.device.leave()
-	return b.showEntered(v)
-}
-
-// showEntered is Show in a device that is entered.
-func (b *Buffer) showEntered(v View) error {
-	if err := b.hold(); err != nil {
-		return err
-	}
-	defer b.mu.Unlock()
+	defer b.unlock()
 	b.view = v
 	if m := b.mapping; m != nil {
 		v.Mapped(m.va, m.mapped, uint32(m.typ))
@@ -122,17 +108,15 @@ func (b *Buffer) showEntered(v View) error {
 	return nil
 }
 
-// View is what Show was given; nil: nothing.
-func (b *Buffer) View() View { return b.view }
-
 // lock begins a call on a buffer that is pinned.
 func (b *Buffer) lock() error {
 	if err := b.device.enter(); err != nil {
 		return err
 	}
-	if err := b.hold(); err != nil {
-		b.device.leave()
-		return err
+	b.mu.Lock()
+	if b.gone {
+		b.unlock()
+		return fmt.Errorf("the buffer is unpinned: %w", ErrClosed)
 	}
 	return nil
 }
@@ -142,32 +126,13 @@ func (b *Buffer) unlock() {
 	b.device.leave()
 }
 
-// hold is lock in a device that is entered. It takes mu.
-func (b *Buffer) hold() error {
-	b.mu.Lock()
-	if b.gone {
-		b.mu.Unlock()
-		return fmt.Errorf("the buffer is unpinned: %w", ErrClosed)
-	}
-	return nil
-}
-
 // Close ends the buffer's mapping, if there is one, and unpins the buffer. It waits for
 // ReadAt and WriteAt. After an error of the driver's the buffer is gone, too.
 func (b *Buffer) Close() error {
-	if err := b.device.enter(); err != nil {
+	if err := b.lock(); err != nil {
 		return err
 	}
-	defer b.device.leave()
-	return b.end()
-}
-
-// end is Close in a device that is entered.
-func (b *Buffer) end() error {
-	if err := b.hold(); err != nil {
-		return err
-	}
-	defer b.mu.Unlock()
+	defer b.unlock()
 	return b.unpin()
 }
 
@@ -198,10 +163,6 @@ func (b *Buffer) Map(size uint64, typ MappingType) (*Mapping, error) {
 		return nil, err
 	}
 	defer b.unlock()
-	return b.mapLocked(size, typ)
-}
-
-func (b *Buffer) mapLocked(size uint64, typ MappingType) (*Mapping, error) {
 	if typ > backend.Device {
 		return nil, fmt.Errorf("map: unknown flags %#x: %w", int32(typ), unix.EINVAL)
 	}

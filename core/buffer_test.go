@@ -1,7 +1,6 @@
 package core
 
 import (
-	"fmt"
 	"testing"
 	"time"
 
@@ -13,123 +12,6 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 )
-
-// view is a View that notes its calls.
-type view struct {
-	calls []string
-	va    uintptr
-	n     uint64
-	typ   uint32
-}
-
-func (v *view) Mapped(va uintptr, n uint64, typ uint32) {
-	v.calls = append(v.calls, "mapped")
-	v.va, v.n, v.typ = va, n, typ
-}
-
-func (v *view) Unmapped() { v.calls = append(v.calls, "unmapped") }
-func (v *view) Gone()     { v.calls = append(v.calls, "gone") }
-
-// What a backend is asked for, and what a mapping is then.
-func TestMapOfEachType(t *testing.T) {
-	d, f := open(t)
-	for _, want := range []MappingType{AnyType, WriteCombined, Cached, DeviceMemory} {
-		for _, got := range []MappingType{WriteCombined, Cached, DeviceMemory} {
-			f.Type = got
-			g := new(view)
-			b, err := d.Pin(request)
-			require.NoError(t, err)
-			require.NoError(t, b.Show(g))
-			require.Same(t, g, b.View())
-			m, err := b.Map(5000, want)
-			require.NoError(t, err)
-			require.EqualValues(t, 8192, f.Bytes, "whole pages of the host")
-			require.Equal(t, want, f.Want)
-			require.Equal(t, got, m.Type(), "what the backend gave")
-			require.Equal(t, &view{calls: []string{"mapped"}, va: f.VA, n: 8192, typ: uint32(got)}, g)
-			require.Equal(t, f.VA, m.VA())
-			require.EqualValues(t, request.Addr, m.GPU())
-			require.EqualValues(t, 8192, m.Mapped())
-			require.EqualValues(t, 5000, m.Size())
-			i, err := b.Info()
-			require.NoError(t, err)
-			require.Equal(t, Info{Info: backend.Info{VA: request.Addr, MappedSize: request.Size, PageSize: 4096}, Mapped: true, Type: got}, i)
-			again, err := b.Mapping()
-			require.NoError(t, err)
-			require.Same(t, m, again)
-			require.NoError(t, m.Close())
-			i, err = b.Info()
-			require.NoError(t, err)
-			require.Equal(t, Info{Info: i.Info}, i, "it is not mapped any more")
-			require.NoError(t, b.Close())
-			require.Equal(t, []string{"mapped", "unmapped", "gone"}, g.calls)
-			require.ErrorIs(t, b.Show(g), ErrClosed)
-		}
-	}
-	b, err := d.Pin(request)
-	require.NoError(t, err)
-	for _, typ := range []MappingType{4, 5, 1 << 31, ^MappingType(0)} {
-		_, err = b.Map(4096, typ)
-		require.Equal(t, unix.EINVAL, errno(err))
-	}
-	require.NoError(t, d.Close())
-}
-
-// A buffer may be mapped up to the end of its last page of the host, and one that is pinned
-// within a page not beyond it.
-func TestHowMuchIsMapped(t *testing.T) {
-	d, f := open(t)
-	for size, most := range map[uint64]uint64{1: 4096, 4096: 4096, 4097: 8192, 3 * 4096: 3 * 4096} {
-		b, err := d.Pin(PinRequest{Addr: request.Addr, Size: size})
-		require.NoError(t, err)
-		for _, n := range []uint64{0, most + 1, ^uint64(0), ^uint64(0) - 4095, ^uint64(0) - 4096} {
-			_, err = b.Map(n, AnyType)
-			require.Equal(t, unix.EINVAL, errno(err), "%d of %d", n, size)
-			require.ErrorContains(t, err, fmt.Sprintf("map of %d bytes: the pinning allows 1 to %d:", n, most))
-		}
-		m, err := b.Map(most, AnyType)
-		require.NoError(t, err, "%d of %d", most, size)
-		require.Equal(t, most, f.Bytes)
-		require.NoError(t, m.Close())
-		require.NoError(t, b.Close())
-	}
-	b, err := d.Pin(request)
-	require.NoError(t, err)
-	f.Fail["info"] = unix.EIO
-	_, err = b.Map(4096, AnyType)
-	require.Equal(t, unix.EIO, errno(err), "nothing is mapped that the driver does not describe")
-	require.Equal(t, 4, count(f, "map"))
-}
-
-// A range may end on the last byte of the address space but one, and not beyond it.
-func TestWherePinsEnd(t *testing.T) {
-	const last = ^uint64(0) - 4095
-	d, f := open(t)
-	b, err := d.Pin(PinRequest{Addr: last, Size: 4095})
-	require.NoError(t, err)
-	require.NoError(t, b.Close())
-	for _, req := range []PinRequest{{Addr: last, Size: 4096}, {Addr: last, Size: 4097}, {Addr: 1, Size: ^uint64(0)}, {Size: 1}, {Addr: 1}, {Addr: 1, Size: 8, Skip: 8}} {
-		_, err := d.Pin(req)
-		require.Equal(t, unix.EINVAL, errno(err), "%+v", req)
-		require.ErrorContains(t, err, fmt.Sprintf("pin of %d bytes at %#x", req.Size, req.Addr))
-	}
-	require.Equal(t, 1, count(f, "pin"))
-}
-
-// A backend pins whole pages. A buffer that begins within one is pinned, and not mapped.
-func TestUnalignedBuffers(t *testing.T) {
-	d, f := open(t)
-	f.Page = 1 << 16
-	for _, off := range []uint64{1, 4096, 1<<16 - 1} {
-		b, err := d.Pin(PinRequest{Addr: request.Addr + off, Size: 4096})
-		require.NoError(t, err)
-		_, err = b.Map(4096, AnyType)
-		require.Equal(t, unix.EINVAL, errno(err))
-		require.ErrorContains(t, err, "pin from a multiple of 65536 bytes on")
-		require.NoError(t, b.Close())
-	}
-	require.Zero(t, count(f, "map"))
-}
 
 // Where the driver fails to unmap the buffer is not mapped any more, and may be mapped anew.
 func TestMapAfterAFailedUnmap(t *testing.T) {
@@ -184,20 +66,6 @@ func TestMappingsAreCounted(t *testing.T) {
 		delete(f.Fail, "map")
 		require.NoError(t, fourth.Close())
 	}
-}
-
-// A View that comes after the mapping is told of it.
-func TestShowAfterMap(t *testing.T) {
-	d, f := open(t)
-	b, err := d.Pin(request)
-	require.NoError(t, err)
-	_, err = b.Map(4096, AnyType)
-	require.NoError(t, err)
-	v := new(view)
-	require.NoError(t, b.Show(v))
-	require.Equal(t, &view{calls: []string{"mapped"}, va: f.VA, n: 4096, typ: uint32(f.Type)}, v)
-	require.NoError(t, d.Close())
-	require.Equal(t, []string{"mapped", "unmapped", "gone"}, v.calls)
 }
 
 // Two Closes at once: each lets the other go on.
@@ -266,28 +134,6 @@ func TestCallsOnWhatIsClosed(t *testing.T) {
 		}
 	}
 	require.Equal(t, append(calls, "close"), f.Made(), "the backend is asked nothing any more")
-}
-
-// Close goes on after an error, and answers the first one.
-func TestCloseTellsTheFirstError(t *testing.T) {
-	for _, once := range []string{"unmap", "unpin"} {
-		d, f := open(t)
-		for range 4 {
-			b, err := d.Pin(request)
-			require.NoError(t, err)
-			_, err = b.Map(4096, AnyType)
-			require.NoError(t, err)
-		}
-		f.Fail[once] = unix.EDOM
-		f.OnUnpin = func() { f.Fail[once] = unix.EXDEV }
-		require.Equal(t, unix.EDOM, errno(d.Close()))
-		require.Zero(t, f.Live)
-		require.Equal(t, 4, count(f, "unmap"))
-		require.Equal(t, 1, count(f, "close"))
-	}
-	d, f := open(t)
-	f.Fail["close"] = unix.EDOM
-	require.Equal(t, unix.EDOM, errno(d.Close()))
 }
 
 // Buffers end before memory is freed.

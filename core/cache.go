@@ -134,23 +134,6 @@ func (d *Device) OpenShownCache(most uint64, hits Hits) (*Cache, error) {
 // Device is the device that the cache pins through.
 func (c *Cache) Device() *Device { return c.device }
 
-// begin begins a call on a cache that is open. It takes its lock.
-func (c *Cache) begin() error {
-	if err := c.device.enter(); err != nil {
-		return err
-	}
-	if err := c.lock(); err != nil {
-		c.device.leave()
-		return err
-	}
-	return nil
-}
-
-func (c *Cache) end() {
-	c.mu.Unlock()
-	c.device.leave()
-}
-
 // lock takes the lock of a cache that is open.
 func (c *Cache) lock() error {
 	c.mu.Lock()
@@ -187,10 +170,10 @@ func (c *Cache) Hold(addr, size, now uint64) (*Range, error) {
 	if err := checkPin(PinRequest{Addr: addr, Size: size}); err != nil {
 		return nil, err
 	}
-	if err := c.begin(); err != nil {
+	if err := c.lock(); err != nil {
 		return nil, err
 	}
-	defer c.end()
+	defer c.mu.Unlock()
 	p, err := c.find(addr, size, now)
 	if err != nil {
 		return nil, err
@@ -225,10 +208,10 @@ func (r *Range) Close() error {
 	if r.put.Swap(true) {
 		return fmt.Errorf("the range is given back: %w", ErrClosed)
 	}
-	if err := r.cache.begin(); err != nil {
+	if err := r.cache.lock(); err != nil {
 		return err
 	}
-	defer r.cache.end()
+	defer r.cache.mu.Unlock()
 	r.in.holds.Drop()
 	r.cache.makeRoom(0)
 	return nil
@@ -236,20 +219,20 @@ func (r *Range) Close() error {
 
 // Settle unpins ranges that nobody holds while the cache is too big, and those that were retired.
 func (c *Cache) Settle() error {
-	if err := c.begin(); err != nil {
+	if err := c.lock(); err != nil {
 		return err
 	}
-	defer c.end()
+	defer c.mu.Unlock()
 	c.makeRoom(0)
 	return nil
 }
 
 // Flush unpins all ranges that nobody holds.
 func (c *Cache) Flush() error {
-	if err := c.begin(); err != nil {
+	if err := c.lock(); err != nil {
 		return err
 	}
-	defer c.end()
+	defer c.mu.Unlock()
 	c.dropRetired()
 	for i := len(c.live) - 1; i >= 0; i-- {
 		if c.live[i].holds.Retire(false) {
@@ -261,10 +244,10 @@ func (c *Cache) Flush() error {
 
 // Close ends the cache and unpins all its ranges, held or not.
 func (c *Cache) Close() error {
-	if err := c.begin(); err != nil {
+	if err := c.lock(); err != nil {
 		return err
 	}
-	defer c.end()
+	defer c.mu.Unlock()
 	c.forget()
 	for _, k := range c.retired {
 		c.unpin(k)

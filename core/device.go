@@ -17,7 +17,6 @@ import (
 // Device is an open backend: a way to the memory of all GPUs of this process.
 type Device struct {
 	session backend.Session
-	backend string // its name
 
 	// Every call on the device and on what was made through it holds mu for reading. Close
 	// holds it for writing. So nothing new appears once Close has begun.
@@ -35,32 +34,14 @@ type Device struct {
 }
 
 // set are the objects of one kind that were made through a device.
-type set[T comparable] struct {
-	mu sync.Mutex
-	of map[T]struct{}
-}
+type set[T any] struct{ of sync.Map }
 
-func (s *set[T]) add(x T) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.of == nil {
-		s.of = map[T]struct{}{}
-	}
-	s.of[x] = struct{}{}
-}
+func (s *set[T]) add(x T)    { s.of.Store(x, nil) }
+func (s *set[T]) remove(x T) { s.of.Delete(x) }
 
-func (s *set[T]) remove(x T) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	delete(s.of, x)
-}
-
-func (s *set[T]) all() []T {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	var all []T
-	for x := range s.of {
-		all = append(all, x)
+func (s *set[T]) all() (all []T) {
+	for x := range s.of.Range {
+		all = append(all, x.(T))
 	}
 	return all
 }
@@ -82,11 +63,11 @@ func Open(opts Options) (*Device, error) {
 	if err != nil {
 		return nil, err
 	}
-	session, name, err := openFirst(candidates)
+	session, err := openFirst(candidates)
 	if err != nil {
 		return nil, err
 	}
-	d := &Device{session: session, backend: name, cacheDriver: opts.CacheDriver}
+	d := &Device{session: session, cacheDriver: opts.CacheDriver}
 	if d.cacheDriver == nil {
 		d.cacheDriver = cudaDriver
 	}
@@ -115,9 +96,9 @@ func NoBackend(err error) (reasons []error) {
 
 // openFirst opens the first candidate that opens. Where that one cannot pin all memory, the
 // next one that opens stands by.
-func openFirst(candidates []backend.Backend) (_ backend.Session, name string, err error) {
+func openFirst(candidates []backend.Backend) (backend.Session, error) {
 	var reasons []error
-	var tentative *fallback
+	var tentative backend.Tentative
 	for _, b := range candidates {
 		session, err := b.Open()
 		if err != nil {
@@ -125,25 +106,24 @@ func openFirst(candidates []backend.Backend) (_ backend.Session, name string, er
 			continue
 		}
 		if tentative != nil {
-			tentative.standBy(session, b.Name())
-			return tentative, tentative.name + "|" + b.Name(), nil
+			return newFallback(tentative, session), nil
 		}
 		if u, ok := session.(backend.Tentative); ok {
-			tentative = &fallback{first: u, name: b.Name()}
+			tentative = u
 			continue
 		}
 		log.Infof("gdr_open: using the %s backend", b.Name())
-		return session, b.Name(), nil
+		return session, nil
 	}
 	if tentative != nil {
 		// A pin may need one of those.
 		for _, err := range reasons {
 			log.Infof("gdr_open: %v", err)
 		}
-		log.Infof("gdr_open: using the %s backend", tentative.name)
-		return tentative.first, tentative.name, nil
+		log.Infof("gdr_open: using the %s backend", tentative.Name())
+		return tentative, nil
 	}
-	return nil, "", &noBackend{reasons}
+	return nil, &noBackend{reasons}
 }
 
 // ErrClosed is in the error of a method whose object, or whose Device, is closed already. It
@@ -215,7 +195,7 @@ func (d *Device) Attribute(a backend.Attr) (int, error) {
 		return 0, err
 	}
 	defer d.leave()
-	if a < backend.AttrPersistentMapping || a > backend.AttrDMABufMmap {
+	if !a.IsKnown() {
 		return 0, fmt.Errorf("unknown attribute %d: %w", a, unix.EINVAL)
 	}
 	return d.session.Attribute(a)
@@ -239,10 +219,5 @@ func (d *Device) Backend() (string, error) {
 		return "", err
 	}
 	defer d.leave()
-	if p, ok := d.session.(*fallback); ok {
-		if name := p.chosenName(); name != "" {
-			return name, nil
-		}
-	}
-	return d.backend, nil
+	return d.session.Name(), nil
 }

@@ -16,10 +16,10 @@ type LongCopies struct{ Read, Write uint64 }
 // docs/measurements.md).
 var AutoCopies = LongCopies{Read: 16 << 10, Write: 1 << 20}
 
-// engineUse is what a device has of LongCopies.
+// engineUse has the sizes of a device's LongCopies.
 type engineUse struct{ read, write atomic.Uint64 }
 
-// SetLongCopies sets the sizes for copies from now on.
+// SetLongCopies sets the sizes, in bytes, for copies from now on.
 func (d *Device) SetLongCopies(l LongCopies) {
 	d.engine.read.Store(l.Read)
 	d.engine.write.Store(l.Write)
@@ -62,8 +62,8 @@ const (
 	Pageable  = cuda.Pageable
 )
 
-// byEngine has the engine copy the n bytes from number at on, to or from host: a *byte of
-// Go's, or an address of the host's. The caller holds copies.
+// byEngine has the engine copy n bytes from byte at of the mapping on, to or from host: a *byte
+// of Go's, or an address of the host's. The caller holds copies.
 func (m *Mapping) byEngine(at uint64, host any, n uint64, write, locked bool) LongCopy {
 	b := m.buffer
 	if b.engine == nil || m.typ != WriteCombined {
@@ -72,9 +72,9 @@ func (m *Mapping) byEngine(at uint64, host any, n uint64, write, locked bool) Lo
 	return b.engine.Copy(b.memories, m.gpu+at, host, n, write, locked)
 }
 
-// CopyLong is what others who copy by themselves ask for a long copy: the engine copies n
-// bytes of the mapping, from number at on, to or from the host's address. With locked it
-// copies from or to page-locked memory alone. The mapping stays until the engine is done.
+// CopyLong has the engine copy n bytes of the mapping, from byte at on, to or from the host's
+// address. libgdrapi.so, which makes its other copies in C, calls it. With locked the engine
+// copies from or to page-locked memory alone. An unmap waits for the engine.
 func (b *Buffer) CopyLong(at uint64, host uintptr, n uint64, write, locked bool) LongCopy {
 	m, err := b.Mapping()
 	if err != nil {

@@ -1,6 +1,7 @@
 package core
 
 import (
+	"errors"
 	"runtime/debug"
 
 	"gdrapi/core/log"
@@ -8,17 +9,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Errno turns an error of this library into the errno value that the C ABI answers. It
-// chooses the outermost error in the chain that has an errno value. Of several such
-// errors at one level it chooses the first. No other place makes this choice.
+// Errno gives the errno value that the C ABI answers for an error of this library: that of the
+// outermost error in the chain that has one, and of several at one level the first. EIO where
+// none has one, 0 for nil. It may be called from any goroutine.
 func Errno(err error) unix.Errno {
 	if err == nil {
 		return 0
 	}
-	if errno, ok := errnoOf(err); ok {
-		return errno
-	}
-	return unix.EIO
+	errno := unix.EIO
+	errors.As(err, &errno)
+	return errno
 }
 
 // Outcome logs how a call of the C ABI ended, and gives its errno value. panicked is nil,
@@ -34,22 +34,4 @@ func Outcome(call string, err error, panicked any) unix.Errno {
 		log.Errorf("%s: %v (errno %d)", call, err, int(errno))
 	}
 	return errno
-}
-
-func errnoOf(err error) (unix.Errno, bool) {
-	switch e := err.(type) {
-	case unix.Errno:
-		return e, true
-	case interface{ Errno() unix.Errno }:
-		return e.Errno(), true
-	case interface{ Unwrap() error }:
-		return errnoOf(e.Unwrap())
-	case interface{ Unwrap() []error }:
-		for _, err := range e.Unwrap() {
-			if errno, ok := errnoOf(err); ok {
-				return errno, true
-			}
-		}
-	}
-	return 0, false
 }

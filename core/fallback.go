@@ -15,23 +15,23 @@ import (
 // chosen. The standby then pins only what the first one cannot serve. Else the standby is
 // chosen, and pins all.
 type fallback struct {
-	first             backend.Tentative
-	standby           backend.Session
-	name, standbyName string
+	first   backend.Tentative
+	standby backend.Session
 
 	mu     sync.Mutex
 	chosen backend.Session // nil while CUDA cannot say
 }
 
-// standBy completes p.
-func (p *fallback) standBy(standby backend.Session, name string) {
-	p.standby, p.standbyName = standby, name
-	if p.first.Tentative() {
-		log.Infof("gdr_open: the first pin decides between the %s and the %s backend", p.name, name)
-		return
+// newFallback chooses first where CUDA has said already that it serves a device.
+func newFallback(first backend.Tentative, standby backend.Session) *fallback {
+	p := &fallback{first: first, standby: standby}
+	if first.Tentative() {
+		log.Infof("gdr_open: the first pin decides between the %s and the %s backend", first.Name(), standby.Name())
+		return p
 	}
-	p.chosen = p.first
-	log.Infof("gdr_open: using the %s backend, and the %s backend for what that does not serve", p.name, name)
+	p.chosen = first
+	log.Infof("gdr_open: using the %s backend, and the %s backend for what that does not serve", first.Name(), standby.Name())
+	return p
 }
 
 // choose gives the session that is chosen, or nil where CUDA cannot say it yet.
@@ -45,25 +45,22 @@ func (p *fallback) choose(call string) backend.Session {
 	switch {
 	case err == nil:
 		p.chosen = p.first
-		log.Infof("%s: using the %s backend", call, p.name)
+		log.Infof("%s: using the %s backend", call, p.first.Name())
 	case errors.Is(err, unix.ENOTSUP):
 		p.chosen = p.standby
-		log.Infof("%s: using the %s backend, for the %s backend does not serve: %v", call, p.standbyName, p.name, err)
+		log.Infof("%s: using the %s backend, for the %s backend does not serve: %v", call, p.standby.Name(), p.first.Name(), err)
 	}
 	return p.chosen
 }
 
-// chosenName is the name of the backend that is chosen, "" before the choice.
-func (p *fallback) chosenName() string {
+// Name is that of the backend that is chosen. Before the choice it is both names.
+func (p *fallback) Name() string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	switch p.chosen {
-	case nil:
-		return ""
-	case backend.Session(p.first):
-		return p.name
+	if p.chosen == nil {
+		return p.first.Name() + "|" + p.standby.Name()
 	}
-	return p.standbyName
+	return p.chosen.Name()
 }
 
 func (p *fallback) Pin(req backend.PinRequest) (backend.Pin, error) {
@@ -76,9 +73,9 @@ func (p *fallback) Pin(req backend.PinRequest) (backend.Pin, error) {
 	}
 	pin, other := p.standby.Pin(req)
 	if other != nil {
-		return nil, fmt.Errorf("%w; nor does the %s backend pin it: %v", err, p.standbyName, other)
+		return nil, fmt.Errorf("%w; nor does the %s backend pin it: %v", err, p.standby.Name(), other)
 	}
-	log.Debugf("gdr_pin_buffer: by the %s backend, for the %s backend does not serve: %v", p.standbyName, p.name, err)
+	log.Debugf("gdr_pin_buffer: by the %s backend, for the %s backend does not serve: %v", p.standby.Name(), p.first.Name(), err)
 	return pin, nil
 }
 

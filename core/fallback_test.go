@@ -100,38 +100,6 @@ func TestFirstPinDecides(t *testing.T) {
 	}
 }
 
-// The answer for dma-bufs is final once CUDA can give one. It decides for the pins.
-func TestAttributeDecides(t *testing.T) {
-	for _, c := range []struct {
-		able  error
-		value int
-		name  string
-	}{
-		{nil, 1, "able"},
-		{unix.ENOTSUP, 0, "other"},
-	} {
-		able, other := newHalf("able", true, unix.EINVAL, c.able, unix.EMLINK), newHalf("other", false)
-		able.attribute = 1
-		d := openHalves(t, able, other)
-		v, err := d.Attribute(backend.AttrDMABufMmap)
-		require.NoError(t, err)
-		require.Zero(t, v, "CUDA is not initialised")
-		require.Equal(t, "able|other", nameOf(t, d))
-		_, err = d.Attribute(backend.AttrPersistentMapping)
-		require.NoError(t, err)
-		require.Equal(t, "able|other", nameOf(t, d), "the other questions decide nothing")
-		for range 2 {
-			v, err = d.Attribute(backend.AttrDMABufMmap)
-			require.NoError(t, err)
-			require.Equal(t, c.value, v)
-			require.Equal(t, c.name, nameOf(t, d))
-		}
-		_, err = d.Pin(request)
-		require.NoError(t, err)
-		require.Equal(t, 2, able.count("able"))
-	}
-}
-
 // While CUDA cannot say what a device can do, the first backend says what is wrong.
 func TestErrorsDoNotDecide(t *testing.T) {
 	able, other := newHalf("able", true, unix.EINVAL, unix.EIO, unix.EINVAL, unix.ENOTSUP), newHalf("other", false)
@@ -231,36 +199,6 @@ func TestAttributesOfAPair(t *testing.T) {
 	}
 }
 
-// What is asked of a pair, and what is to be pinned, reaches both as it is.
-func TestAPairIsAsked(t *testing.T) {
-	for _, serves := range []error{nil, unix.ENOTSUP} {
-		able, other := newHalf("able", true, serves), newHalf("other", false)
-		d := openHalves(t, able, other)
-		_, err := d.Attribute(backend.AttrForcePCIe)
-		require.NoError(t, err)
-		require.Equal(t, [2][]backend.Attr{{backend.AttrForcePCIe}, {backend.AttrForcePCIe}}, [2][]backend.Attr{able.asked, other.asked})
-		req := backend.PinRequest{Addr: 0x30000, Size: 8192, Token: 5, VASpace: 6, Flags: backend.PinForcePCIe}
-		_, err = d.Pin(req)
-		require.NoError(t, err)
-		chosen := able
-		if serves != nil {
-			chosen = other
-		}
-		require.Equal(t, req, chosen.Fake.Asked)
-		_, err = d.Attribute(backend.AttrPersistentMapping)
-		require.NoError(t, err)
-		require.Equal(t, []backend.Attr{backend.AttrForcePCIe, backend.AttrPersistentMapping}, chosen.asked)
-		if serves == nil {
-			req.Addr += 0x10000
-			able.Fail["pin"] = backend.NotServed{Reason: unix.EINVAL}
-			_, err = d.Pin(req)
-			require.NoError(t, err)
-			require.Equal(t, req, other.Fake.Asked)
-		}
-		require.NoError(t, d.Close())
-	}
-}
-
 // When there is a fallback, and when there is one backend.
 func TestWhoStandsBy(t *testing.T) {
 	fails := func(h *half) *half {
@@ -324,11 +262,4 @@ func TestFirstPinsRace(t *testing.T) {
 	require.Equal(t, 15, other.count("pin"))
 	require.NoError(t, d.Close())
 	require.Zero(t, other.Live)
-}
-
-func TestBackendNameOfNothing(t *testing.T) {
-	d := openHalves(t, newHalf("a", false))
-	require.NoError(t, d.Close())
-	_, err := d.Backend()
-	require.Equal(t, unix.EINVAL, Errno(err))
 }

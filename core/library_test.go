@@ -23,44 +23,11 @@ import (
 func TestMain(m *testing.M) {
 	flag.Parse()
 	if os.Getenv("GDR_TEST_DOUBLES") == "1" {
-		useLibC()
+		cudatest.UseLibC()
 	} else {
 		_ = flag.Set("test.skip", "^Example")
 	}
 	os.Exit(m.Run())
-}
-
-// useLibC has the C library make the mappings: the simulated driver of rm replaces its mmap.
-// The real one is a system call away.
-func useLibC() {
-	libc, err := purego.Dlopen("libc.so.6", purego.RTLD_NOW)
-	if err != nil {
-		log.Fatal(err)
-	}
-	call := func(name string, args ...uintptr) (uintptr, error) {
-		fn, err := purego.Dlsym(libc, name)
-		if err != nil {
-			return 0, err
-		}
-		r, _, errno := purego.SyscallN(fn, args...)
-		if r == ^uintptr(0) {
-			return 0, unix.Errno(errno)
-		}
-		return r, nil
-	}
-	core.UseMemory(core.HostMemory{
-		Mmap: func(addr, size uintptr, prot, flags, fd int, offset uint64) (uintptr, error) {
-			return call("mmap", addr, size, uintptr(prot), uintptr(flags), uintptr(fd), uintptr(offset))
-		},
-		Mremap: func(from, size, to uintptr) error {
-			_, err := call("mremap", from, size, size, unix.MREMAP_MAYMOVE|unix.MREMAP_FIXED, to)
-			return err
-		},
-		Munmap: func(va, size uintptr) error {
-			_, err := call("munmap", va, size)
-			return err
-		},
-	})
 }
 
 // options force the backend of this run.

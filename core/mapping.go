@@ -39,10 +39,6 @@ var (
 // Map pins the n bytes of GPU memory at addr and maps them, with any alignment. Close of the
 // mapping unpins them. Errors: those of Pin and of Buffer.Map.
 func (d *Device) Map(addr, n uint64) (*Mapping, error) {
-	if err := d.enter(); err != nil {
-		return nil, err
-	}
-	defer d.leave()
 	m, err := d.mapRange(addr, n)
 	if err == nil {
 		m.owner = true
@@ -53,7 +49,7 @@ func (d *Device) Map(addr, n uint64) (*Mapping, error) {
 // pageSize is the backend's page in bytes, as far as mapRange has found out.
 func (d *Device) pageSize() uint64 { return max(d.page.Load(), hostPage) }
 
-// mapRange is Map in a device that is entered.
+// mapRange is Map of a mapping whose Close leaves the memory pinned.
 func (d *Device) mapRange(addr, n uint64) (*Mapping, error) {
 	for {
 		page := d.pageSize()
@@ -73,18 +69,16 @@ func (d *Device) mapFrom(addr, n, page uint64) (_ *Mapping, needs uint64, err er
 		return nil, 0, err
 	}
 	start := addr &^ (page - 1)
-	b, err := d.pin(PinRequest{Addr: start, Size: addr + n - start, Skip: addr - start})
+	b, err := d.Pin(PinRequest{Addr: start, Size: addr + n - start, Skip: addr - start})
 	if err != nil {
 		return nil, 0, err
 	}
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if i, err := b.pin.Info(); err == nil {
+	if i, err := b.Info(); err == nil {
 		needs = uint64(i.PageSize)
 	}
-	m, err := b.mapLocked(addr+n-start, AnyType)
+	m, err := b.Map(addr+n-start, AnyType)
 	if err != nil {
-		return nil, needs, first(err, b.unpin())
+		return nil, needs, first(err, b.Close())
 	}
 	m.skip, m.size = addr-start, n
 	return m, needs, nil
@@ -143,7 +137,7 @@ func (m *Mapping) ReadAt(p []byte, off int64) (n int, err error) {
 	return m.readAt(p, off, m.skip, m.size)
 }
 
-// readAt is ReadAt in size bytes, the first of which is that with number skip.
+// readAt is ReadAt in the size bytes from byte skip of the mapping on.
 func (m *Mapping) readAt(p []byte, off int64, skip, size uint64) (n int, err error) {
 	if off < 0 {
 		return 0, fmt.Errorf("read at offset %d: %w", off, unix.EINVAL)
@@ -172,6 +166,7 @@ func (m *Mapping) WriteAt(p []byte, off int64) (n int, err error) {
 	return m.writeAt(p, off, m.skip, m.size)
 }
 
+// writeAt is WriteAt in the size bytes from byte skip of the mapping on.
 func (m *Mapping) writeAt(p []byte, off int64, skip, size uint64) (n int, err error) {
 	if uint64(off) > size || uint64(len(p)) > size-uint64(off) { // a negative off is larger, too
 		return 0, fmt.Errorf("write of %d bytes at offset %d: the mapping has %d: %w", len(p), off, size, unix.EINVAL)
@@ -183,8 +178,8 @@ func (m *Mapping) writeAt(p []byte, off int64, skip, size uint64) (n int, err er
 	})
 }
 
-// copy makes a copy of all of p, which starts at a byte of the mapping, unless the mapping
-// has ended.
+// copy calls do to copy all of p from or to byte at of the mapping on, unless the mapping has
+// ended. Where do faults on the mapping, copy returns EIO.
 func (m *Mapping) copy(at uint64, p []byte, do func(at uint64)) (n int, err error) {
 	m.copies.RLock()
 	defer m.copies.RUnlock()

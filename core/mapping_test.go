@@ -219,6 +219,11 @@ func (memoryDriver) AllocationRange(addr uint64) (uint64, uint64, error) {
 }
 func (memoryDriver) PointerGetAttribute() uintptr { return 0x1234 }
 
+// knows has the caches of d ask a driver.
+func (d *Device) knows(driver CacheDriver) {
+	d.cacheDriver = func() (CacheDriver, error) { return driver, nil }
+}
+
 func TestRangesOfACache(t *testing.T) {
 	d, f, mem := openMemory(t)
 	d.knows(memoryDriver{})

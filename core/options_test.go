@@ -34,18 +34,10 @@ func TestChoose(t *testing.T) {
 	}
 }
 
-func TestBackends(t *testing.T) {
-	var names []string
-	for _, b := range Backends(Options{}) {
-		names = append(names, b.Name())
-	}
-	require.Equal(t, []string{"gdrdrv", "dmabuf", "rm"}, names)
-}
-
 type coded struct{}
 
-func (coded) Error() string     { return "coded" }
-func (coded) Errno() unix.Errno { return unix.EDOM }
+func (coded) Error() string { return "coded" }
+func (coded) Unwrap() error { return unix.EDOM }
 
 func TestErrno(t *testing.T) {
 	require.Zero(t, Errno(nil))

@@ -47,7 +47,7 @@ func (c *Cache) after(addr uint64) int {
 	return sort.Search(len(c.live), func(i int) bool { return c.live[i].start > addr })
 }
 
-// hold does what a hit does. It returns nil where that finds nothing.
+// hold holds a live range that has the bytes, as a hit in C does; nil: there is none.
 func (c *Cache) hold(addr, size, id, now uint64) *kept {
 	at := c.after(addr)
 	if at == 0 {
@@ -120,7 +120,7 @@ func (c *Cache) add(addr, size, id, now uint64) (*kept, error) {
 		return nil, err
 	}
 	if !c.hasID(p.start, id) || !c.hasID(p.end-1, id) {
-		_ = m.buffer.end()
+		_ = m.buffer.Close()
 		return nil, fmt.Errorf("the memory was freed while it was being pinned: %w", unix.EINVAL)
 	}
 	k := c.insert(p, m, now)
@@ -157,12 +157,12 @@ func (c *Cache) pinOnce(p plan) (*Mapping, error) {
 	}
 	v, err := c.hits.View(m.buffer)
 	if err != nil {
-		return nil, first(err, m.buffer.end())
+		return nil, first(err, m.buffer.Close())
 	}
 	if v == nil {
 		return m, nil
 	}
-	if err = m.buffer.showEntered(v); err != nil {
+	if err = m.buffer.Show(v); err != nil {
 		v.Gone()
 		return nil, err
 	}
@@ -190,8 +190,8 @@ func isNested(k *kept, p plan) bool {
 	return (k.start >= p.start && k.end <= p.end) || (k.start <= p.start && k.end >= p.end)
 }
 
-// retireUseless retires the ranges that share bytes with p and are stale. If p is to be
-// added, it retires nested ranges, too.
+// retireUseless retires the stale ranges that share bytes with p. Where p is to be added, it
+// also retires those that lie in p, or have all of p.
 func (c *Cache) retireUseless(p plan, added bool) {
 	i := sort.Search(len(c.live), func(i int) bool { return c.live[i].end > p.start })
 	for i < len(c.live) && c.live[i].start < p.end {
@@ -219,7 +219,7 @@ func (c *Cache) retire(at int) {
 
 // unpin unpins k. If the driver fails, the buffer is gone as well.
 func (c *Cache) unpin(k *kept) {
-	_ = k.mapping.buffer.end()
+	_ = k.mapping.buffer.Close()
 	c.setPinned(c.pinned - k.bytes)
 }
 

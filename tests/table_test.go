@@ -87,8 +87,7 @@ var table = []Group{
 	{Name: "guest", Rows: guests},
 
 	// What gdrapi_ext.h adds.
-	{Name: "ext", Rows: append(exts,
-		Program{Name: "cache_steps", Cmd: cmd("$B/bin/ext_cache_steps", "--steps")})},
+	{Name: "ext", Rows: exts},
 
 	// The conformance suite.
 	{Name: "sanity", Rows: []Program{
@@ -119,6 +118,8 @@ var table = []Group{
 		// As a Go program without cgo uses it, on each simulated driver.
 		{Name: "library", Cmd: cmd("$B/bin/core_test", "-test.v", "-test.run", "^(TestLibrary|TestFreshReads|TestMemoryThatNeedsTheWatch|Example)"),
 			Count: GoTest, On: all, Make: cmd("doubles", "$B/bin/core_test")},
+		{Name: "pages", Cmd: cmd("$B/bin/core_rm_test", "-test.v", "-test.run", "^TestHostPagesOf64KiB"), Count: GoTest, Sim: RMDriver,
+			Env: cmd("NVRM_SIM_PAGE=65536"), Make: cmd("doubles", "$B/bin/core_rm_test")},
 		{Name: "example", Cmd: cmd("$B/examples/go"), Sim: Plain, Count: Status, Make: cmd("doubles", "$B/examples/go")},
 		goTest(Program{Name: "report"}, "./cmd/gdrcopy_report/..."),
 		goTest(Program{Name: "sbom"}, "./packaging/..."),
@@ -162,6 +163,7 @@ var table = []Group{
 			Env: cmd("CUDA_SIM_DRIVER_VERSION=13030", "CUDA_SIM_DMABUF_MMAP=1")},
 		{Name: "libraries", On: cmd("rm"), Env: cmd("OURS=$B/libgdrapi.so.2", "COPY=$B/watched/libgdrapi_copy.so", "GOLIB=$B/watched/golib.so"),
 			Make: cmd("doubles", "$B/bin/rm_libraries", "$B/watched/libgdrapi_copy.so", "$B/watched/golib.so")},
+		{Name: "faults", On: all, Cases: Guest},
 		{Name: "machines", Sim: Plain, Make: cmd("doubles", "$B/bin/rm_machines", "$B/doubles/libnvidia-ml.so.1")},
 		{Name: "watch", Cmd: cmd("$B/bin/watch_test", "$B/watched"), Make: cmd("watch-test")},
 	}},

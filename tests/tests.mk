@@ -53,10 +53,10 @@ root: all
 	@rm -rf $(B)/root
 	@$(MAKE) --no-print-directory -s exes install DESTDIR=$(abspath $(B)/root) prefix=/usr libdir=/usr/lib
 
-# The tests of core as a program without cgo.
-$(BIN)/core_test: $(shell find core -name '*.go' -o -name '*.s') go.mod go.sum
+# The tests of core, and of rm, as programs without cgo.
+$(BIN)/core_test $(BIN)/core_rm_test: $(shell find core -name '*.go' -o -name '*.s') go.mod go.sum
 	@mkdir -p $(@D)
-	CGO_ENABLED=0 $(GO) test -c -o $@ ./core
+	CGO_ENABLED=0 $(GO) test -c -o $@ ./$(if $(findstring rm,$(@F)),core/internal/rm,core)
 
 # Without that program a target cannot be made.
 need-%:

@@ -4,9 +4,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
-	"unsafe"
-
-	"gdrapi/tests/ctest"
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
@@ -160,27 +157,4 @@ func TestConcurrentUse(t *testing.T) {
 	}
 	wg.Wait()
 	require.Equal(t, len(tab.entries), len(tab.free), "every slot came back")
-}
-
-// TestSlotLayout compares the table with capi/copy/slot.h.
-func TestSlotLayout(t *testing.T) {
-	var s slot
-	var shared Shared
-	ctest.Agree(t, `#include "slot.h"`, map[string]uint64{
-		"sizeof(struct gdr_slot)":           uint64(unsafe.Sizeof(s)),
-		"offsetof(struct gdr_slot, state)":  uint64(unsafe.Offsetof(s.state)),
-		"offsetof(struct gdr_slot, key)":    uint64(unsafe.Offsetof(s.key)),
-		"offsetof(struct gdr_slot, va)":     uint64(unsafe.Offsetof(s.va)),
-		"offsetof(struct gdr_slot, len)":    uint64(unsafe.Offsetof(s.len)),
-		"offsetof(struct gdr_slot, cache)":  uint64(unsafe.Offsetof(s.cache)),
-		"GDR_SLOT_TYPE":                     slotType,
-		"GDR_SLOT_CHANGES":                  slotChanges,
-		"GDR_SLOT_COUNTS":                   slotCounts,
-		"sizeof(struct gdr_table)":          uint64(unsafe.Sizeof(shared)),
-		"offsetof(struct gdr_table, slots)": uint64(unsafe.Offsetof(shared.slots)),
-		"offsetof(struct gdr_table, mixed)": uint64(unsafe.Offsetof(shared.mixed)),
-		"GDR_SLOT_COUNT":                    slotCount,
-		"GDR_HANDLE_EPOCH_SHIFT":            genBits + indexBits,
-		"GDR_HANDLE_EPOCH_MAX":              MaxEpoch,
-	}, "-I../copy")
 }

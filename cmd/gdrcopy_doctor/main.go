@@ -52,79 +52,45 @@ func main() {
 	os.Exit(run(os.Args[1:], os.Stdout, os.Stderr, examine))
 }
 
-// options are what the command line asks for.
-type options struct{ json, version, help bool }
-
-func parse(args []string) (options, error) {
-	var o options
-	set := flag.NewFlagSet("gdrcopy_doctor", flag.ContinueOnError)
-	set.SetOutput(io.Discard)
-	for _, name := range []string{"j", "json"} {
-		set.BoolVar(&o.json, name, false, "")
-	}
-	for _, name := range []string{"V", "version"} {
-		set.BoolVar(&o.version, name, false, "")
-	}
-	for _, name := range []string{"h", "help"} {
-		set.BoolVar(&o.help, name, false, "")
-	}
-	if err := set.Parse(args); err != nil {
-		return o, err
-	}
-	if set.NArg() > 0 {
-		return o, fmt.Errorf("it takes no argument like %q", set.Arg(0))
-	}
-	return o, nil
-}
+var statuses = map[diagnose.Verdict]int{diagnose.Works: exitWorks, diagnose.Broken: exitBroken, diagnose.NoGPU: exitNoGPU}
 
 // run is the program, with what it says and finds out as parameters.
 func run(args []string, out, errs io.Writer, examine func() (diagnose.Report, error)) int {
-	o, err := parse(args)
+	var inJSON, ofBuild, usage bool
+	set := flag.NewFlagSet("gdrcopy_doctor", flag.ContinueOnError)
+	set.SetOutput(io.Discard)
+	for name, asked := range map[string]*bool{"j": &inJSON, "json": &inJSON, "V": &ofBuild, "version": &ofBuild, "h": &usage, "help": &usage} {
+		set.BoolVar(asked, name, false, "")
+	}
+	err := set.Parse(args)
+	if err == nil && set.NArg() > 0 {
+		err = fmt.Errorf("it takes no argument like %q", set.Arg(0))
+	}
+	text, status := "", exitWorks
 	switch {
 	case err != nil:
 		fmt.Fprintf(errs, "gdrcopy_doctor: %v; -h lists the options\n", err)
 		return exitUsage
-	case o.help:
-		return status(exitWorks, write(out, errs, help))
-	case o.version:
-		return status(exitWorks, write(out, errs, version.Line("gdrcopy_doctor")))
+	case usage:
+		text = help
+	case ofBuild:
+		text = version.Line("gdrcopy_doctor")
+	default:
+		report, err := examine()
+		if err != nil {
+			fmt.Fprintf(errs, "gdrcopy_doctor: %v\n", err)
+			return exitBroken
+		}
+		text, status = plain(report), statuses[report.Verdict]
+		if inJSON {
+			text = asJSON(report)
+		}
 	}
-	report, err := examine()
-	if err != nil {
-		fmt.Fprintf(errs, "gdrcopy_doctor: %v\n", err)
-		return exitBroken
-	}
-	text := plain(report)
-	if o.json {
-		text = asJSON(report)
-	}
-	return status(statusOf(report.Verdict), write(out, errs, text))
-}
-
-// write is false where the output could not be written.
-func write(out, errs io.Writer, text string) bool {
 	if _, err := io.WriteString(out, text); err != nil {
 		fmt.Fprintf(errs, "gdrcopy_doctor: cannot write the output: %v\n", err)
-		return false
-	}
-	return true
-}
-
-func status(s int, written bool) int {
-	if !written {
 		return exitBroken
 	}
-	return s
-}
-
-func statusOf(v diagnose.Verdict) int {
-	switch v {
-	case diagnose.Works:
-		return exitWorks
-	case diagnose.NoGPU:
-		return exitNoGPU
-	}
-	return exitBroken
+	return status
 }
 
 // examine looks at this machine.

@@ -4,87 +4,15 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"os"
-	"os/exec"
-	"path/filepath"
 	"regexp"
-	"runtime"
-	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"gdrapi/cmd/gdrcopy_doctor/internal/diagnose"
-	"gdrapi/cmd/gdrcopy_doctor/internal/probe"
-	"gdrapi/cmd/internal/version"
 
 	"github.com/stretchr/testify/require"
 )
-
-// The test's program is the doctor where this variable is set; so are the doctor's children.
-const asDoctor = "GDRCOPY_TEST_DOCTOR"
-
-func TestMain(m *testing.M) {
-	if os.Getenv(asDoctor) != "" {
-		main()
-		return
-	}
-	os.Exit(m.Run())
-}
-
-// doctor runs the program. What a child answers is behind what is printed.
-func doctor(t *testing.T, args ...string) (status int, out, errs string) {
-	t.Helper()
-	self, err := os.Executable()
-	require.NoError(t, err)
-	answer, err := os.Create(filepath.Join(t.TempDir(), "answer"))
-	require.NoError(t, err)
-	defer answer.Close()
-	var o, e bytes.Buffer
-	cmd := exec.Command(self, args...)
-	cmd.Env = append(os.Environ(), asDoctor+"=1")
-	cmd.Stdout, cmd.Stderr, cmd.ExtraFiles = &o, &e, []*os.File{answer}
-	if err := cmd.Run(); cmd.ProcessState == nil {
-		require.NoError(t, err)
-	}
-	text, err := os.ReadFile(answer.Name())
-	require.NoError(t, err)
-	return cmd.ProcessState.ExitCode(), o.String() + string(text), e.String()
-}
-
-func TestProgram(t *testing.T) {
-	status, out, errs := doctor(t, "--version")
-	require.Equal(t, []any{0, version.Line("gdrcopy_doctor"), ""}, []any{status, out, errs})
-	status, out, errs = doctor(t, "-x")
-	require.Equal(t, []any{2, ""}, []any{status, out})
-	require.Regexp(t, `^gdrcopy_doctor: .*-x; -h lists the options\n$`, errs)
-	status, out, errs = doctor(t, probe.Flag, "cuda")
-	require.Equal(t, []any{2, "", "gdrcopy_doctor: a probe takes a name and an argument\n"}, []any{status, out, errs})
-	status, out, errs = doctor(t, probe.Flag, "backend", "pigeon")
-	require.Equal(t, []any{0, ""}, []any{status, errs})
-	require.Contains(t, out, `"errno":"EINVAL"`)
-	require.Equal(t, time.Minute, childLimit, "gdrcopy_doctor(1) says so")
-}
-
-// On this machine, whatever it is: the probes have answered, and the status is the verdict's.
-func TestThisMachine(t *testing.T) {
-	status, out, errs := doctor(t, "--json")
-	require.Empty(t, errs)
-	var r diagnose.Report
-	require.NoError(t, json.Unmarshal([]byte(out), &r), out)
-	require.Equal(t, map[diagnose.Verdict]int{diagnose.Works: 0, diagnose.Broken: 1, diagnose.NoGPU: 77}[r.Verdict], status)
-	require.True(t, slices.ContainsFunc(r.Findings, func(f diagnose.Finding) bool { return f.ID == "library" }), out)
-	plainly, out, errs := doctor(t)
-	require.Empty(t, errs)
-	require.Equal(t, status, plainly)
-	require.Contains(t, out, fmt.Sprintf("  %s: %s\n", r.Findings[0].ID, r.Findings[0].Cause))
-	if os.Getenv("GDR_TEST_DOUBLES") != "" {
-		require.Equal(t, diagnose.Works, r.Verdict)
-		require.Equal(t, "dmabuf", r.Backend)
-		require.Contains(t, r.Summary, "gdr_open takes dmabuf. It was tried on 2 GPUs")
-	}
-}
 
 var report = diagnose.Report{
 	Verdict: diagnose.Broken, Summary: "It does not work.", Backend: "rm",
@@ -158,65 +86,6 @@ func TestArguments(t *testing.T) {
 		require.Equal(t, 0, status)
 		require.Empty(t, errs)
 		require.Regexp(t, `^gdrcopy_doctor \S+ \(commit \S+, go[0-9.]+`, out)
-	}
-}
-
-// Each value is under its name.
-func TestJSONValues(t *testing.T) {
-	saved := [2]string{version.Release, version.Commit}
-	defer func() { version.Release, version.Commit = saved[0], saved[1] }()
-	version.Release, version.Commit = "2.6.1", "0123456789ab"
-	_, out, _ := runWith(report, nil, "-j")
-	require.Equal(t, `{
-  "doctor": {
-    "version": "2.6.1",
-    "commit": "0123456789ab",
-    "go": "`+runtime.Version()+`"
-  },
-  "verdict": "broken",
-  "summary": "It does not work.",
-  "backend": "rm",
-  "backends": [
-    {
-      "name": "rm",
-      "taken": true,
-      "works": false,
-      "write_ns": 159,
-      "read_ns": 1018
-    },
-    {
-      "name": "dmabuf",
-      "taken": false,
-      "works": true,
-      "write_ns": 0.5,
-      "read_ns": 0
-    }
-  ],
-  "findings": [
-    {
-      "id": "gpu",
-      "status": "ok",
-      "cause": "All is well.",
-      "advice": ""
-    },
-    {
-      "id": "cuda",
-      "status": "warn",
-      "cause": "It is slow.",
-      "advice": "Wait."
-    },
-    {
-      "id": "library",
-      "status": "fail",
-      "cause": "It is not there.",
-      "advice": "Install it."
-    }
-  ]
-}
-`, out)
-	for verdict, want := range map[diagnose.Verdict]string{diagnose.Works: "works", diagnose.NoGPU: "no-gpu"} {
-		_, out, _ := runWith(diagnose.Report{Verdict: verdict}, nil, "--json")
-		require.Contains(t, out, fmt.Sprintf("\n  \"verdict\": %q,\n", want))
 	}
 }
 

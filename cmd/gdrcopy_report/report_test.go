@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -136,12 +135,6 @@ func TestPage(t *testing.T) {
 	}
 }
 
-func TestPageWithoutDriver(t *testing.T) {
-	f := &found{lat: &result{facts: map[string]string{"gpu": "G", "cuda_driver": "12.4"}}}
-	require.Equal(t, "driver for CUDA 12.4", f.page().Driver)
-	require.Empty(t, f.page().Headlines)
-}
-
 // What ran without a GPU says so, and each page says what built the library.
 func TestPageOfDoubles(t *testing.T) {
 	in, out := t.TempDir(), t.TempDir()
@@ -152,55 +145,6 @@ func TestPageOfDoubles(t *testing.T) {
 	require.Contains(t, page, `class="banner"`)
 	require.Contains(t, texts(t, page, "p")[2], "There was no GPU.")
 	require.Equal(t, "backend dmabuf; libgdrapi 2.6.0 (commit 0123456789ab, go1.27.4)", texts(t, page, "p")[1])
-}
-
-// Each plot has figures of one mode.
-func TestPlotsHaveOneMode(t *testing.T) {
-	r := &result{figures: []figure{
-		{Op: "write", Who: "gdrcopy", Mode: alone, Size: 8, P50: 5},
-		{Op: "write", Who: "gdrcopy", Mode: backToBack, Size: 8, P50: 100, GBps: 1},
-		{Op: "write", Who: "avx2", Mode: alone, Size: 8, P50: 6},
-		{Op: "write", Who: "avx2", Mode: backToBack, Size: 8, P50: 101, GBps: 1},
-	}}
-	want := map[string][]float64{"write-latency.svg": {100, 101}, "small-writes.svg": {5, 6}}
-	for _, p := range (&found{lat: r}).plots() {
-		var shown []float64
-		for _, l := range p.lines {
-			for _, at := range l.points {
-				shown = append(shown, at.y)
-			}
-		}
-		if values, ok := want[p.file]; ok {
-			require.Equal(t, values, shown, p.file)
-		}
-	}
-}
-
-// Lines that lie on one another can all be seen: the first is broader than the others, the second is on
-// it, and the others' dashes lie beside each other.
-func TestNoLineHidesAnother(t *testing.T) {
-	for n := 1; n <= 8; n++ {
-		var p plot
-		for range n {
-			p.lines = append(p.lines, line{"a", "ours", []point{{1, 1}, {8, 8}}})
-		}
-		d := p.draw()
-		require.Len(t, d.Curves, n)
-		covered := map[float64]bool{}
-		for i, c := range d.Curves {
-			require.Equal(t, i == 0, c.Width > narrow)
-			if i < 2 {
-				require.Zero(t, c.Dash)
-				continue
-			}
-			require.Less(t, c.Offset, c.Dash)
-			require.GreaterOrEqual(t, c.Gap(), dash, "the line below shows, too")
-			require.False(t, covered[c.Offset])
-			require.Zero(t, math.Mod(c.Offset, dash))
-			covered[c.Offset] = true
-			require.Equal(t, d.Curves[2].Dash, c.Dash)
-		}
-	}
 }
 
 func TestPlots(t *testing.T) {
@@ -245,80 +189,6 @@ func TestPlots(t *testing.T) {
 	require.Equal(t, 1, strings.Count(read(t, dir, "write-threads.svg"), "<circle"))
 }
 
-// A plot shows its points in its frame, and the greater value higher.
-func TestPlaces(t *testing.T) {
-	for _, u := range []unit{bytesLog, countLog, timeLog, bandwidth} {
-		values := []float64{1, 3, 20, 1000, 123456}
-		a := newAxis(u, values, plotBottom, plotTop)
-		last := plotBottom + 1
-		for _, v := range values {
-			at := a.place(v)
-			require.Less(t, at, last)
-			require.GreaterOrEqual(t, at, plotTop)
-			require.LessOrEqual(t, at, plotBottom)
-			last = at
-		}
-		labelled := 0
-		for _, tick := range a.ticks() {
-			require.GreaterOrEqual(t, tick.At, plotTop-1e-6)
-			require.LessOrEqual(t, tick.At, plotBottom+1e-6)
-			if tick.Text != "" {
-				labelled++
-			}
-		}
-		require.GreaterOrEqual(t, labelled, 2)
-		require.LessOrEqual(t, labelled, 9)
-	}
-}
-
-// Texts beside an axis: not more than fit.
-func TestTickTexts(t *testing.T) {
-	for _, tc := range []struct {
-		unit   unit
-		values []float64
-		want   string
-	}{
-		{bytesLog, []float64{1, 16 << 20}, "1 B, 8 B, 64 B, 512 B, 4 KiB, 32 KiB, 256 KiB, 2 MiB, 16 MiB"},
-		{bytesLog, []float64{1, 256}, "1 B, 2 B, 4 B, 8 B, 16 B, 32 B, 64 B, 128 B, 256 B"},
-		{bytesLog, []float64{4096}, "4 KiB, 8 KiB"},
-		{countLog, []float64{1, 8}, "1, 2, 4, 8"},
-		{countLog, []float64{1}, "1, 2"},
-		{timeLog, []float64{120, 900}, "100 ns, 200 ns, 500 ns, 1 us"},
-		{timeLog, []float64{3, 4000}, "1 ns, 10 ns, 100 ns, 1 us, 10 us"},
-		{timeLog, []float64{1000}, "1 us, 2 us, 5 us, 10 us"},
-		{timeLog, []float64{1e9, 1e10}, "1 s, 2 s, 5 s, 10 s"},
-		{bandwidth, []float64{1, 53.2}, "0, 10, 20, 30, 40, 50, 60"},
-		{bandwidth, []float64{0.9}, "0, 0.2, 0.4, 0.6, 0.8, 1"},
-		{bandwidth, []float64{6}, "0, 1, 2, 3, 4, 5, 6"},
-	} {
-		var said []string
-		for _, tick := range newAxis(tc.unit, tc.values, 0, 1).ticks() {
-			if tick.Text != "" {
-				said = append(said, tick.Text)
-			}
-		}
-		require.Equal(t, tc.want, strings.Join(said, ", "))
-	}
-}
-
-// The legend has rows of three, and the drawing ends below it.
-func TestLegend(t *testing.T) {
-	var p plot
-	for range 7 {
-		p.lines = append(p.lines, line{"a", "ours", []point{{1, 1}}})
-	}
-	d := p.draw()
-	var xs, ys []float64
-	for i, e := range d.Legend {
-		xs, ys = append(xs, math.Round(e.X)), append(ys, e.Y)
-		require.Equal(t, i > 1, e.Dashed)
-		require.Equal(t, d.Curves[i].Width, e.Width)
-	}
-	require.Equal(t, []float64{62, 205, 349, 62, 205, 349, 62}, xs)
-	require.Equal(t, []float64{352, 352, 352, 373, 373, 373, 394}, ys)
-	require.Equal(t, 408.0, d.Height)
-}
-
 // Each cell of a table is of its column. All figures differ.
 func TestTables(t *testing.T) {
 	lat := &result{facts: map[string]string{"gpu": "G", "zebra": "z", "build": "b", "tool": "t", "date": "d", "cpu": "c"}, figures: []figure{
@@ -352,49 +222,6 @@ func TestTables(t *testing.T) {
 		{"read of 8 B", "9 ns, cuMemcpyDtoH 11 ns"},
 		{"write of 8 KiB", "630 GB/s"},
 	}, p.Headlines)
-}
-
-// Each line of a plot is of the copies that its name says.
-func TestPlotLines(t *testing.T) {
-	r := &result{}
-	value := 0.0
-	for _, op := range []string{"write", "read"} {
-		for _, who := range []string{"gdrcopy", "cuMemcpy", "memcpy", "plain", "sse2", "sse4.1", "avx2", "avx512", "movdir64b"} {
-			for _, mode := range []string{alone, backToBack} {
-				for _, size := range []float64{4096, 8192} {
-					value++
-					r.figures = append(r.figures, figure{Op: op, Who: who, Mode: mode, Size: size, P50: value, GBps: 1000 + value})
-				}
-			}
-		}
-	}
-	bw := []*result{{figures: []figure{{Op: "write", Who: "gdrcopy", Size: 16 << 10, Threads: 2, GBps: 7}, {Op: "read", Who: "gdrcopy", Size: 1 << 20, Threads: 4, GBps: 8}}}}
-	said := map[string]string{}
-	for _, p := range (&found{lat: r, bw: bw}).plots() {
-		for _, l := range p.lines {
-			for _, at := range l.points {
-				said[p.file] += fmt.Sprintf("%s %v %v; ", l.name, at.x, at.y)
-			}
-		}
-	}
-	require.Equal(t, map[string]string{
-		"write-latency.svg": "this library 4096 3; this library 8192 4; cuMemcpyHtoD 4096 7; cuMemcpyHtoD 8192 8; libc memcpy 4096 11; libc memcpy 8192 12; " +
-			"plain stores 4096 15; plain stores 8192 16; SSE2 loop 4096 19; SSE2 loop 8192 20; AVX2 loop 4096 27; AVX2 loop 8192 28; " +
-			"AVX-512 loop 4096 31; AVX-512 loop 8192 32; MOVDIR64B loop 4096 35; MOVDIR64B loop 8192 36; ",
-		"read-latency.svg": "this library 4096 39; this library 8192 40; cuMemcpyDtoH 4096 43; cuMemcpyDtoH 8192 44; libc memcpy 4096 47; libc memcpy 8192 48; " +
-			"plain loads 4096 51; plain loads 8192 52; SSE4.1 loop 4096 59; SSE4.1 loop 8192 60; AVX2 loop 4096 63; AVX2 loop 8192 64; " +
-			"AVX-512 loop 4096 67; AVX-512 loop 8192 68; ",
-		"small-writes.svg": "this library 4096 1; cuMemcpyHtoD 4096 5; libc memcpy 4096 9; plain stores 4096 13; SSE2 loop 4096 17; AVX2 loop 4096 25; " +
-			"AVX-512 loop 4096 29; MOVDIR64B loop 4096 33; ",
-		"write-bandwidth.svg": "this library 4096 1003; this library 8192 1004; cuMemcpyHtoD 4096 1007; cuMemcpyHtoD 8192 1008; libc memcpy 4096 1011; libc memcpy 8192 1012; " +
-			"plain stores 4096 1015; plain stores 8192 1016; SSE2 loop 4096 1019; SSE2 loop 8192 1020; AVX2 loop 4096 1027; AVX2 loop 8192 1028; " +
-			"AVX-512 loop 4096 1031; AVX-512 loop 8192 1032; MOVDIR64B loop 4096 1035; MOVDIR64B loop 8192 1036; ",
-		"read-bandwidth.svg": "this library 4096 1039; this library 8192 1040; cuMemcpyDtoH 4096 1043; cuMemcpyDtoH 8192 1044; libc memcpy 4096 1047; libc memcpy 8192 1048; " +
-			"plain loads 4096 1051; plain loads 8192 1052; SSE4.1 loop 4096 1059; SSE4.1 loop 8192 1060; AVX2 loop 4096 1063; AVX2 loop 8192 1064; " +
-			"AVX-512 loop 4096 1067; AVX-512 loop 8192 1068; ",
-		"write-threads.svg": "16 KiB 2 7; ",
-		"read-threads.svg":  "1 MiB 4 8; ",
-	}, said)
 }
 
 func TestOnePoint(t *testing.T) {

@@ -21,14 +21,19 @@ const (
 // PinForcePCIe is GDR_PIN_FLAG_FORCE_PCIE. A pin has no other flag.
 const PinForcePCIe uint32 = 1
 
-// Attr is an attribute of an open backend. The values are those of enum gdr_attr.
+// Attr is an attribute of an open backend. The values are those of enum gdr_attr. A new one is
+// a line here and there, and a case in each backend whose answer is not 0.
 type Attr int
 
 const (
-	AttrPersistentMapping Attr = 1
-	AttrForcePCIe         Attr = 2
-	AttrDMABufMmap        Attr = 3
+	AttrPersistentMapping Attr = 1 + iota
+	AttrForcePCIe
+	AttrDMABufMmap
+	attrEnd
 )
+
+// IsKnown reports whether a is one of these.
+func (a Attr) IsKnown() bool { return a > 0 && a < attrEnd }
 
 // PinRequest says what to pin. Size is not 0 and Addr+Size does not wrap.
 type PinRequest struct {
@@ -59,7 +64,9 @@ type Backend interface {
 // Session is one gdr_open of a backend. Many threads call its methods at once. Close is
 // called after every Pin has been unpinned.
 type Session interface {
+	Name() string // of the backend
 	Pin(PinRequest) (Pin, error)
+	// Attribute answers a known attribute; 0 for one that the backend does not have.
 	Attribute(Attr) (int, error)
 	Version() (major, minor int)
 	Close() error
@@ -87,12 +94,13 @@ func (e NotServed) Unwrap() error { return e.Reason }
 type Pin interface {
 	// Info describes the pinning. The buffer may be mapped or not.
 	Info() (Info, error)
-	// Map maps size bytes from Info.VA on, which is the address that was pinned. size
-	// is a multiple of the host page, and at most Info.MappedSize rounded up to the
-	// host page. With want None the backend
-	// chooses the type. Else it gives the type want, or an error.
+	// Map maps size bytes from Info.VA on, which is the address that was pinned. The buffer is
+	// not mapped. size is a multiple of the host page, not 0, and at most Info.MappedSize rounded
+	// up to the host page. With want None the backend chooses the type. Else it gives the type
+	// want, or an error.
 	Map(size uint64, want MappingType) (va uintptr, got MappingType, err error)
-	// Unmap ends what Map made beside the range at va. The core has ended that.
+	// Unmap ends what Map made beside the range at va. The core has ended that. The buffer is
+	// mapped.
 	Unmap() error
 	// CallbackFlag is 1 once the driver has revoked the buffer.
 	CallbackFlag() (int, error)

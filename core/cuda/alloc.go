@@ -19,14 +19,10 @@ type Location struct {
 const LocationDevice = 1
 
 const (
-	allocationPinned    = 1 // CU_MEM_ALLOCATION_TYPE_PINNED
-	accessReadWrite     = 3 // CU_MEM_ACCESS_FLAGS_PROT_READWRITE
-	granularityMinimum  = 0 // CU_MEM_ALLOC_GRANULARITY_MINIMUM
-	maxAllocation       = 1 << 47
-	defaultReserveAlign = 0
-	noFixedAddress      = 0
-	offsetMustBeZero    = 0
-	flagsMustBeZero     = 0
+	allocationPinned   = 1 // CU_MEM_ALLOCATION_TYPE_PINNED
+	accessReadWrite    = 3 // CU_MEM_ACCESS_FLAGS_PROT_READWRITE
+	granularityMinimum = 0 // CU_MEM_ALLOC_GRANULARITY_MINIMUM
+	maxAllocation      = 1 << 47
 )
 
 // AllocationProp is a CUmemAllocationProp, 32 bytes.
@@ -34,10 +30,10 @@ type AllocationProp struct {
 	Type                 int32
 	RequestedHandleTypes int32
 	Location             Location
-	win32HandleMetaData  uintptr
-	compressionType      uint8
+	_                    uintptr // win32HandleMetaData
+	_                    uint8   // compressionType
 	gpuDirectRDMACapable uint8
-	usage                uint16
+	_                    uint16 // usage
 	_                    [4]uint8
 }
 
@@ -56,6 +52,7 @@ type Allocation struct {
 	handle MemHandle
 	addr   uint64
 	size   uint64
+	mapped bool // at addr
 }
 
 // Alloc allocates at least size bytes on a device, which it names by ordinal. It
@@ -77,46 +74,40 @@ func Alloc(device int, size uint64) (*Allocation, error) {
 	if err != nil {
 		return nil, err
 	}
-	granularity, err := d.allocationGranularity(&prop)
-	if err != nil {
+	var unit uint64
+	if err := d.call(symMemGetAllocationGranularity, &unit, &prop, granularityMinimum); err != nil {
 		return nil, err
 	}
-	a := &Allocation{driver: d, device: device, size: (size + granularity - 1) / granularity * granularity}
+	if unit == 0 {
+		return nil, fmt.Errorf("the CUDA driver gave an allocation granularity of 0: %w", unix.EIO)
+	}
+	a := &Allocation{driver: d, device: device, size: (size + unit - 1) / unit * unit}
 	if err := a.build(&prop); err != nil {
+		if err := a.Free(); err != nil {
+			log.Warnf("GPU memory is lost: %v", err)
+		}
 		return nil, err
 	}
 	return a, nil
 }
 
-// build makes the memory and an address range, and maps the memory into the range. On
-// an error it frees what it has made.
-func (a *Allocation) build(prop *AllocationProp) (err error) {
+// build makes the memory and an address range, and maps the memory into the range. Free frees
+// what it has made before an error.
+func (a *Allocation) build(prop *AllocationProp) error {
 	d := a.driver
-	var undo []func() error
-	defer func() {
-		if err == nil {
-			return
-		}
-		for i := len(undo) - 1; i >= 0; i-- {
-			if err := undo[i](); err != nil {
-				log.Warnf("GPU memory is lost: %v", err)
-			}
-		}
-	}()
-
-	if a.handle, err = d.memCreate(a.size, prop); err != nil {
+	const none = 0 // flags, alignment, a wish for an address
+	if err := d.call(symMemCreate, &a.handle, a.size, prop, none); err != nil {
 		return err
 	}
-	undo = append(undo, func() error { return d.MemRelease(a.handle) })
-	if a.addr, err = d.memAddressReserve(a.size); err != nil {
+	if err := d.call(symMemAddressReserve, &a.addr, a.size, none, none, none); err != nil {
 		return err
 	}
-	undo = append(undo, func() error { return d.memAddressFree(a.addr, a.size) })
-	if err = d.memMap(a.addr, a.size, a.handle); err != nil {
+	if err := d.call(symMemMap, a.addr, a.size, none, a.handle, none); err != nil {
 		return err
 	}
-	undo = append(undo, func() error { return d.memUnmap(a.addr, a.size) })
-	return d.memSetAccess(a.addr, a.size, prop.Location)
+	a.mapped = true
+	access := accessDesc{location: prop.Location, flags: accessReadWrite}
+	return d.call(symMemSetAccess, a.addr, a.size, &access, 1)
 }
 
 // Ptr is the device pointer, aligned to 64 KiB at least.
@@ -131,11 +122,7 @@ func (a *Allocation) Size() uint64 { return a.size }
 // exports no dma-bufs).
 func (a *Allocation) Export(pcie bool) (fd int, err error) {
 	d := a.driver
-	dev, err := d.Device(a.device)
-	if err != nil {
-		return -1, err
-	}
-	exports, err := d.DeviceAttribute(DMABufSupported, dev)
+	exports, err := d.DeviceAttribute(DMABufSupported, a.device)
 	if err != nil {
 		return -1, err
 	}
@@ -151,22 +138,23 @@ func (a *Allocation) Export(pcie bool) (fd int, err error) {
 
 // Free frees the memory. It is called once. A buffer that is pinned in the memory keeps
 // the memory alive until it is unpinned, but not the device pointer.
-func (a *Allocation) Free() error {
+func (a *Allocation) Free() (err error) {
 	d := a.driver
-	return errors.Join(
-		d.memUnmap(a.addr, a.size),
-		d.memAddressFree(a.addr, a.size),
-		d.MemRelease(a.handle),
-	)
+	if a.mapped {
+		err = d.call(symMemUnmap, a.addr, a.size)
+	}
+	if a.addr != 0 {
+		err = errors.Join(err, d.call(symMemAddressFree, a.addr, a.size))
+	}
+	if a.handle != 0 {
+		err = errors.Join(err, d.MemRelease(a.handle))
+	}
+	return err
 }
 
 // exportableProp gives the properties of an Allocation on the device.
 func (d *Driver) exportableProp(ordinal int) (AllocationProp, error) {
 	var prop AllocationProp
-	dev, err := d.Device(ordinal)
-	if err != nil {
-		return prop, fmt.Errorf("CUDA device %d: %w", ordinal, err)
-	}
 	for _, need := range []struct {
 		attr DeviceAttribute
 		what string
@@ -174,15 +162,15 @@ func (d *Driver) exportableProp(ordinal int) (AllocationProp, error) {
 		{VMMSupported, "virtual memory management"},
 		{PosixFDSupported, "memory that is exported as a file descriptor"},
 	} {
-		v, err := d.DeviceAttribute(need.attr, dev)
+		v, err := d.DeviceAttribute(need.attr, ordinal)
 		if err != nil {
-			return prop, err
+			return prop, fmt.Errorf("CUDA device %d: %w", ordinal, err)
 		}
 		if v == 0 {
 			return prop, fmt.Errorf("CUDA device %d has no %s: %w", ordinal, need.what, unix.ENOTSUP)
 		}
 	}
-	rdma, err := d.DeviceAttribute(RDMAWithVMMSupported, dev)
+	rdma, err := d.DeviceAttribute(RDMAWithVMMSupported, ordinal)
 	if err != nil {
 		return prop, err
 	}
@@ -195,42 +183,4 @@ func (d *Driver) exportableProp(ordinal int) (AllocationProp, error) {
 		prop.gpuDirectRDMACapable = 1
 	}
 	return prop, nil
-}
-
-func (d *Driver) allocationGranularity(prop *AllocationProp) (uint64, error) {
-	var g uint64
-	err := d.call(symMemGetAllocationGranularity, &g, prop, granularityMinimum)
-	if err == nil && g == 0 {
-		err = fmt.Errorf("the CUDA driver gave an allocation granularity of 0: %w", unix.EIO)
-	}
-	return g, err
-}
-
-func (d *Driver) memCreate(size uint64, prop *AllocationProp) (MemHandle, error) {
-	var h MemHandle
-	err := d.call(symMemCreate, &h, size, prop, flagsMustBeZero)
-	return h, err
-}
-
-func (d *Driver) memAddressReserve(size uint64) (uint64, error) {
-	var addr uint64
-	err := d.call(symMemAddressReserve, &addr, size, defaultReserveAlign, noFixedAddress, flagsMustBeZero)
-	return addr, err
-}
-
-func (d *Driver) memAddressFree(addr, size uint64) error {
-	return d.call(symMemAddressFree, addr, size)
-}
-
-func (d *Driver) memMap(addr, size uint64, h MemHandle) error {
-	return d.call(symMemMap, addr, size, offsetMustBeZero, h, flagsMustBeZero)
-}
-
-func (d *Driver) memUnmap(addr, size uint64) error {
-	return d.call(symMemUnmap, addr, size)
-}
-
-func (d *Driver) memSetAccess(addr, size uint64, where Location) error {
-	desc := accessDesc{location: where, flags: accessReadWrite}
-	return d.call(symMemSetAccess, addr, size, &desc, 1)
 }

@@ -22,100 +22,63 @@ import (
 // library is the file name of the driver. Every CUDA program links that name.
 const library = "libcuda.so.1"
 
-// symbol is a function of the driver.
+// symbol is a function of the driver, by its index in names.
 type symbol int
 
-const (
-	symInit symbol = iota
-	symDriverGetVersion
-	symDeviceGetCount
-	symDeviceGet
-	symDeviceGetAttribute
-	symDeviceGetPCIBusID
-	symCtxPushCurrent
-	symCtxPopCurrent
-	symDevicePrimaryCtxRetain
-	symDevicePrimaryCtxRelease
-	symDevicePrimaryCtxGetState
-	symPointerGetAttribute
-	symPointerGetAttributes
-	symPointerSetAttribute
-	symMemGetAddressRange
-	symMemGetHandleForAddressRange
-	symIPCGetMemHandle
-	symMemRetainAllocationHandle
-	symMemExportToShareableHandle
-	symMemGetAllocationGranularity
-	symMemCreate
-	symMemRelease
-	symMemAddressReserve
-	symMemAddressFree
-	symMemMap
-	symMemUnmap
-	symMemSetAccess
-	symStreamCreate
-	symStreamDestroy
-	symStreamSynchronize
-	symMemAlloc
-	symMemcpyHtoDAsync
-	symMemcpyDtoHAsync
-	symStreamWriteValue32
-	symMemHostRegister
-	symMemHostUnregister
-	symMemHostGetDevicePointer
-	symThreadExchangeStreamCaptureMode
-	symbolCount
-)
+// names has what libcuda.so.1 exports. A suffix names the revision of the function's ABI. The
+// calls below pass the arguments of that revision.
+var names []string
 
-// names has the names that libcuda.so.1 exports. A suffix names the revision of the
-// function's ABI. The calls below pass the arguments of that revision.
-var names = [symbolCount]string{
-	symInit:                            "cuInit",
-	symDriverGetVersion:                "cuDriverGetVersion",
-	symDeviceGetCount:                  "cuDeviceGetCount",
-	symDeviceGet:                       "cuDeviceGet",
-	symDeviceGetAttribute:              "cuDeviceGetAttribute",
-	symDeviceGetPCIBusID:               "cuDeviceGetPCIBusId",
-	symCtxPushCurrent:                  "cuCtxPushCurrent_v2",
-	symCtxPopCurrent:                   "cuCtxPopCurrent_v2",
-	symDevicePrimaryCtxRetain:          "cuDevicePrimaryCtxRetain",
-	symDevicePrimaryCtxRelease:         "cuDevicePrimaryCtxRelease_v2",
-	symDevicePrimaryCtxGetState:        "cuDevicePrimaryCtxGetState",
-	symPointerGetAttribute:             "cuPointerGetAttribute",
-	symPointerGetAttributes:            "cuPointerGetAttributes",
-	symPointerSetAttribute:             "cuPointerSetAttribute",
-	symMemGetAddressRange:              "cuMemGetAddressRange_v2",
-	symMemGetHandleForAddressRange:     ExportName,
-	symIPCGetMemHandle:                 "cuIpcGetMemHandle",
-	symMemRetainAllocationHandle:       "cuMemRetainAllocationHandle",
-	symMemExportToShareableHandle:      "cuMemExportToShareableHandle",
-	symMemGetAllocationGranularity:     "cuMemGetAllocationGranularity",
-	symMemCreate:                       "cuMemCreate",
-	symMemRelease:                      "cuMemRelease",
-	symMemAddressReserve:               "cuMemAddressReserve",
-	symMemAddressFree:                  "cuMemAddressFree",
-	symMemMap:                          "cuMemMap",
-	symMemUnmap:                        "cuMemUnmap",
-	symMemSetAccess:                    "cuMemSetAccess",
-	symStreamCreate:                    "cuStreamCreate",
-	symStreamDestroy:                   "cuStreamDestroy_v2",
-	symStreamSynchronize:               "cuStreamSynchronize",
-	symMemAlloc:                        "cuMemAlloc_v2",
-	symMemcpyHtoDAsync:                 "cuMemcpyHtoDAsync_v2",
-	symMemcpyDtoHAsync:                 "cuMemcpyDtoHAsync_v2",
-	symStreamWriteValue32:              "cuStreamWriteValue32_v2",
-	symMemHostRegister:                 "cuMemHostRegister_v2",
-	symMemHostUnregister:               "cuMemHostUnregister",
-	symMemHostGetDevicePointer:         "cuMemHostGetDevicePointer_v2",
-	symThreadExchangeStreamCaptureMode: "cuThreadExchangeStreamCaptureMode",
+func function(name string) symbol {
+	names = append(names, name)
+	return symbol(len(names) - 1)
 }
+
+// A new function of the driver is a line here.
+var (
+	symInit                            = function("cuInit")
+	symDriverGetVersion                = function("cuDriverGetVersion")
+	symDeviceGetCount                  = function("cuDeviceGetCount")
+	symDeviceGet                       = function("cuDeviceGet")
+	symDeviceGetAttribute              = function("cuDeviceGetAttribute")
+	symDeviceGetPCIBusID               = function("cuDeviceGetPCIBusId")
+	symCtxPushCurrent                  = function("cuCtxPushCurrent_v2")
+	symCtxPopCurrent                   = function("cuCtxPopCurrent_v2")
+	symDevicePrimaryCtxRetain          = function("cuDevicePrimaryCtxRetain")
+	symDevicePrimaryCtxRelease         = function("cuDevicePrimaryCtxRelease_v2")
+	symDevicePrimaryCtxGetState        = function("cuDevicePrimaryCtxGetState")
+	symPointerGetAttribute             = function("cuPointerGetAttribute")
+	symPointerGetAttributes            = function("cuPointerGetAttributes")
+	symPointerSetAttribute             = function("cuPointerSetAttribute")
+	symMemGetAddressRange              = function("cuMemGetAddressRange_v2")
+	symMemGetHandleForAddressRange     = function(ExportName)
+	symIPCGetMemHandle                 = function("cuIpcGetMemHandle")
+	symMemRetainAllocationHandle       = function("cuMemRetainAllocationHandle")
+	symMemExportToShareableHandle      = function("cuMemExportToShareableHandle")
+	symMemGetAllocationGranularity     = function("cuMemGetAllocationGranularity")
+	symMemCreate                       = function("cuMemCreate")
+	symMemRelease                      = function("cuMemRelease")
+	symMemAddressReserve               = function("cuMemAddressReserve")
+	symMemAddressFree                  = function("cuMemAddressFree")
+	symMemMap                          = function("cuMemMap")
+	symMemUnmap                        = function("cuMemUnmap")
+	symMemSetAccess                    = function("cuMemSetAccess")
+	symStreamCreate                    = function("cuStreamCreate")
+	symStreamDestroy                   = function("cuStreamDestroy_v2")
+	symStreamSynchronize               = function("cuStreamSynchronize")
+	symMemAlloc                        = function("cuMemAlloc_v2")
+	symMemcpyHtoDAsync                 = function("cuMemcpyHtoDAsync_v2")
+	symMemcpyDtoHAsync                 = function("cuMemcpyDtoHAsync_v2")
+	symMemHostRegister                 = function("cuMemHostRegister_v2")
+	symThreadExchangeStreamCaptureMode = function("cuThreadExchangeStreamCaptureMode")
+)
 
 // ExportName is the function that exports memory as a dma-buf. A Loader finds with it how its
 // requests are watched.
 const ExportName = "cuMemGetHandleForAddressRange"
 
 // functions has the address of each symbol, 0 where this driver lacks the function.
-type functions [symbolCount]uintptr
+type functions [64]uintptr
 
 // Driver is the loaded CUDA driver. Its methods may be called from any thread at any
 // time. The doc of a method says where it needs a current context.
@@ -179,7 +142,8 @@ func Load() (*Driver, error) {
 		return nil, fmt.Errorf("cannot load the CUDA driver: %w", err)
 	}
 	// A driver older than a function is fine until the function is needed.
-	d := &Driver{fn: (*functions)(loader.Find(names[:]))}
+	d := &Driver{fn: new(functions)}
+	copy(d.fn[:], loader.Find(names))
 	driver.CompareAndSwap(nil, d)
 	return driver.Load(), nil
 }
@@ -193,74 +157,42 @@ func Loaded() (*Driver, error) {
 	return Load()
 }
 
-// Relaxed calls fn, whose calls of CUDA on in lose no capture of a stream, of this thread
-// or of another. Each call of a Driver is made so. Relaxed changes the thread's mode once
-// for all of them. They are all made on one thread, so a context that fn makes current
-// stays current for them.
-func (d *Driver) Relaxed(fn func(in *Driver) error) error {
-	if d.relaxed {
-		return fn(d)
-	}
-	defer d.relax().restore()
-	return fn(&Driver{fn: d.fn, relaxed: true})
-}
-
 // captureModeRelaxed is CU_STREAM_CAPTURE_MODE_RELAXED: calls that may wait for the GPU are
 // allowed, and end no capture.
 const captureModeRelaxed = 2
 
-// captureMode is what this thread's mode was before it was relaxed.
-type captureMode struct {
-	exchange uintptr // the driver's function; 0: the mode was not changed
-	mode     *int32
-}
-
-// relax puts this thread into the relaxed capture mode until restore is called, and keeps
-// the goroutine on it. A driver without that function is called as it is (before CUDA 10.1),
-// and so is one that is not initialised: neither has captures.
-func (d *Driver) relax() captureMode {
+// Relaxed calls fn with a Driver whose calls end no capture of a stream, of this thread or of
+// another. They are all made on one thread, so a context that fn makes current stays current for
+// them. Each call of another Driver is in a Relaxed of its own.
+func (d *Driver) Relaxed(fn func(in *Driver) error) error {
+	if d.relaxed {
+		return fn(d)
+	}
 	runtime.LockOSThread()
-	mode := int32(captureModeRelaxed)
-	c := captureMode{exchange: d.fn[symThreadExchangeStreamCaptureMode], mode: &mode}
-	if c.exchange != 0 && c.swap() != nil {
-		c.exchange = 0
-	}
-	return c
-}
-
-func (c captureMode) swap() error {
-	return invoke(symThreadExchangeStreamCaptureMode, c.exchange, c.mode)
-}
-
-func (c captureMode) restore() {
 	defer runtime.UnlockOSThread()
-	if c.exchange == 0 {
-		return
+	in := &Driver{fn: d.fn, relaxed: true}
+	mode := int32(captureModeRelaxed)
+	// Where that fails there are no captures: CUDA is older than 10.1, or not initialised.
+	if in.call(symThreadExchangeStreamCaptureMode, &mode) == nil {
+		defer func() {
+			if err := in.call(symThreadExchangeStreamCaptureMode, &mode); err != nil {
+				log.Warnf("this thread's stream capture mode stays relaxed: %v", err)
+			}
+		}()
 	}
-	if err := c.swap(); err != nil {
-		log.Warnf("this thread's stream capture mode stays relaxed: %v", err)
-	}
+	return fn(in)
 }
 
-// call calls s. All calls of CUDA but the watched export go through here; that one is made
-// in a WithMemory. Of args dl.Call has the rules.
+// call calls s. All calls of CUDA go through here, but for the watched export and the search of
+// nextMemory. Of args dl.Call has the rules.
 func (d *Driver) call(s symbol, args ...any) error {
 	fn := d.fn[s]
 	if fn == 0 {
-		return tooOld(s)
+		return fmt.Errorf("this CUDA driver is too old, it has no %s: %w", names[s], unix.ENOTSUP)
 	}
 	if !d.relaxed {
-		defer d.relax().restore()
+		return d.Relaxed(func(in *Driver) error { return in.call(s, args...) })
 	}
-	return invoke(s, fn, args...)
-}
-
-func tooOld(s symbol) error {
-	return fmt.Errorf("this CUDA driver is too old, it has no %s: %w", names[s], unix.ENOTSUP)
-}
-
-// invoke calls the function fn, which is s.
-func invoke(s symbol, fn uintptr, args ...any) error {
 	if r := Result(dl.Call(fn, args...)); r != 0 {
 		return fmt.Errorf("%s: %w", names[s], r)
 	}
@@ -332,25 +264,22 @@ func (d *Driver) DeviceCount() (int, error) {
 	return int(n), err
 }
 
-// Device gives the device with the ordinal.
-func (d *Driver) Device(ordinal int) (Device, error) {
+// device gives the device with the ordinal.
+func (d *Driver) device(ordinal int) (Device, error) {
 	var dev Device
 	err := d.call(symDeviceGet, &dev, ordinal)
 	return dev, err
 }
 
-// DeviceAttribute reads an attribute of a device.
-func (d *Driver) DeviceAttribute(a DeviceAttribute, dev Device) (int, error) {
+// DeviceAttribute reads an attribute of the device with the ordinal.
+func (d *Driver) DeviceAttribute(a DeviceAttribute, ordinal int) (int, error) {
+	dev, err := d.device(ordinal)
+	if err != nil {
+		return 0, err
+	}
 	var v int32
-	err := d.call(symDeviceGetAttribute, &v, a, dev)
+	err = d.call(symDeviceGetAttribute, &v, a, dev)
 	return int(v), err
-}
-
-func (d *Driver) ctxPushCurrent(c Context) error { return d.call(symCtxPushCurrent, c) }
-
-func (d *Driver) ctxPopCurrent() error {
-	var c Context
-	return d.call(symCtxPopCurrent, &c)
 }
 
 func (d *Driver) primaryCtxRetain(dev Device) (Context, error) {
@@ -373,36 +302,26 @@ func (d *Driver) PointerAttribute(a PointerAttribute, addr uint64) (int, error) 
 	return int(v), err
 }
 
-// pointerAttribute64 reads an attribute whose value has eight bytes. It needs no
-// current context.
-func (d *Driver) pointerAttribute64(a PointerAttribute, addr uint64) (uint64, error) {
-	var v uint64
-	err := d.call(symPointerGetAttribute, &v, a, addr)
-	return v, err
-}
-
 // BufferID is the ID of the allocation that addr lies in. No two allocations of a
 // process ever have the same ID. 0 is no ID.
-func (d *Driver) BufferID(addr uint64) (uint64, error) { return d.pointerAttribute64(bufferID, addr) }
+func (d *Driver) BufferID(addr uint64) (id uint64, err error) {
+	err = d.call(symPointerGetAttribute, &id, bufferID, addr)
+	return id, err
+}
 
 // AllocationRange gives the first address and the size in bytes of the allocation that
 // addr lies in.
 func (d *Driver) AllocationRange(addr uint64) (base, size uint64, err error) {
-	if base, err = d.pointerAttribute64(rangeStartAddr, addr); err != nil {
+	if err = d.call(symPointerGetAttribute, &base, rangeStartAddr, addr); err != nil {
 		return 0, 0, err
 	}
-	size, err = d.pointerAttribute64(rangeSize, addr)
+	err = d.call(symPointerGetAttribute, &size, rangeSize, addr)
 	return base, size, err
 }
 
 // PointerGetAttribute is the address of cuPointerGetAttribute, for C. It is 0 where the
 // driver lacks the function.
 func (d *Driver) PointerGetAttribute() uintptr { return d.fn[symPointerGetAttribute] }
-
-// setPointerAttribute sets an attribute whose value is an int.
-func (d *Driver) setPointerAttribute(a PointerAttribute, addr uint64, v int32) error {
-	return d.call(symPointerSetAttribute, &v, a, addr)
-}
 
 // MemGetAddressRange gives the allocation, or the one VMM mapping, that addr
 // lies in. It needs a current context.

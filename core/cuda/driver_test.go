@@ -1,7 +1,6 @@
 package cuda
 
 import (
-	"os"
 	"runtime"
 	"sync"
 	"testing"
@@ -75,9 +74,9 @@ func TestCaptureModeIsPutBack(t *testing.T) {
 		})
 		lines := cudatest.Lines(t, func() {
 			require.ErrorIs(t, d.Relaxed(func(in *Driver) error {
-				require.NoError(t, in.memUnmap(16, 32))
+				require.NoError(t, in.call(symMemUnmap, 16, 32))
 				require.False(t, moves(50), "the mode and the current context are the thread's")
-				require.NoError(t, in.Relaxed(func(in *Driver) error { return in.memUnmap(16, 32) }))
+				require.NoError(t, in.Relaxed(func(in *Driver) error { return in.call(symMemUnmap, 16, 32) }))
 				return unix.EMLINK
 			}), unix.EMLINK)
 		})
@@ -101,7 +100,7 @@ func TestLoader(t *testing.T) {
 		Load:   func() error { loads++; return failure },
 		Loaded: func() bool { return loaded },
 		Find: func(asked []string) []uintptr {
-			require.Equal(t, names[:], asked)
+			require.Equal(t, names, asked)
 			return saved.Find(asked)
 		},
 	})
@@ -131,24 +130,6 @@ func TestLoader(t *testing.T) {
 		require.Same(t, d, again)
 	}
 	require.Equal(t, 5, loads)
-}
-
-// The usual loader, where there is no driver.
-func TestNoDriver(t *testing.T) {
-	if !cudatest.InChild(t, "LD_LIBRARY_PATH="+os.DevNull) {
-		return
-	}
-	if _, err := purego.Dlopen(library, purego.RTLD_NOW); err == nil {
-		return // one is installed
-	}
-	require.ErrorIs(t, loader.Load(), unix.ENODEV)
-	require.False(t, loader.Loaded())
-	require.Equal(t, []uintptr{0, 0}, loader.Find([]string{"cuInit", "cuDriverGetVersion"}))
-	_, err := Load()
-	require.ErrorIs(t, err, unix.ENODEV)
-	require.ErrorContains(t, err, library)
-	_, err = Loaded()
-	require.ErrorIs(t, err, unix.ENOTSUP)
 }
 
 // A child that was forked after cuInit is told so, by another errno than an address is.

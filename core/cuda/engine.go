@@ -113,7 +113,7 @@ func (d *Driver) EngineFor(addr, size uint64) (e *Engine, memories []Extent, err
 
 // engineOf gives the engine of a GPU: old, unless that is nil or was ended by a reset.
 func (d *Driver) engineOf(ordinal int, old *Engine) (e *Engine, err error) {
-	dev, err := d.Device(ordinal)
+	dev, err := d.device(ordinal)
 	if err != nil {
 		return nil, err
 	}

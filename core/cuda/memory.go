@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
+	"strings"
 	"sync/atomic"
 	"unsafe"
 
@@ -149,28 +150,21 @@ type PCIAddress struct {
 
 func (p PCIAddress) String() string { return fmt.Sprintf("%04x:%02x:%02x.0", p.Domain, p.Bus, p.Slot) }
 
-// PCIAddress gives the PCI address of the device.
-func (d *Driver) PCIAddress(dev Device) (PCIAddress, error) {
-	var text [32]byte
-	err := d.call(symDeviceGetPCIBusID, &text, len(text), dev)
+// PCIAddress gives the PCI address of the device with the ordinal.
+func (d *Driver) PCIAddress(ordinal int) (p PCIAddress, err error) {
+	dev, err := d.device(ordinal)
 	if err != nil {
-		return PCIAddress{}, err
+		return p, err
 	}
-	var p PCIAddress
-	if _, err := fmt.Sscanf(string(text[:clen(text[:])]), "%x:%x:%x", &p.Domain, &p.Bus, &p.Slot); err != nil {
-		return PCIAddress{}, fmt.Errorf("cuDeviceGetPCIBusId gave %q: %w", text[:clen(text[:])], unix.EIO)
+	var b [32]byte
+	if err := d.call(symDeviceGetPCIBusID, &b, len(b), dev); err != nil {
+		return p, err
+	}
+	text, _, _ := strings.Cut(string(b[:]), "\x00")
+	if _, err := fmt.Sscanf(text, "%x:%x:%x", &p.Domain, &p.Bus, &p.Slot); err != nil {
+		return PCIAddress{}, fmt.Errorf("cuDeviceGetPCIBusId gave %q: %w", text, unix.EIO)
 	}
 	return p, nil
-}
-
-// clen is the length of a C string in b.
-func clen(b []byte) int {
-	for i, c := range b {
-		if c == 0 {
-			return i
-		}
-	}
-	return len(b)
 }
 
 // ExportFunction is the address of cuMemGetHandleForAddressRange. It is 0 in a driver

@@ -42,65 +42,6 @@ func TestMemoryAtOfAnOldDriver(t *testing.T) {
 	}
 }
 
-func TestMemoryAt(t *testing.T) {
-	sim := cudatest.Need(t)
-	d := load1(t)
-	p := sim.MemAlloc(1, 3<<20)
-	for _, at := range []uint64{0, 12345, 3<<20 - 1} {
-		m, err := d.MemoryAt(p + at)
-		require.NoError(t, err)
-		require.NotZero(t, m.Context)
-		require.NotZero(t, m.ID)
-		m.Context, m.ID = 0, 0
-		require.Equal(t, MemoryInfo{Ordinal: 1, Legacy: true, Start: p, Size: 3 << 20, Mapping: p, MappingSize: 3 << 20}, m)
-		require.Equal(t, p+3<<20, m.End())
-	}
-	v, free := sim.VMM(0, 2, 0)
-	m, err := d.MemoryAt(v + 5)
-	require.NoError(t, err)
-	require.Equal(t, 0, m.Ordinal)
-	require.False(t, m.Legacy)
-	require.Equal(t, []uint64{v, v + 2*cudatest.VMMChunk}, []uint64{m.Start, m.End()}, "the reservation")
-	require.Equal(t, []uint64{v, v + cudatest.VMMChunk}, []uint64{m.Mapping, m.MappingEnd()}, "one object")
-	require.Zero(t, m.Context)
-	free()
-
-	managed := sim.Managed(1 << 16)
-	for _, c := range []struct {
-		what string
-		addr uint64
-		line string
-	}{
-		{"managed memory", managed + 8, "cudaMalloc"},
-		{"CUDA's host memory", sim.HostAlloc(4096), "host memory"},
-		{"Go's memory", uint64(uintptr(unsafe.Pointer(d))), "no CUDA device pointer"},
-		{"VMM memory that is gone", v, "no CUDA device pointer"},
-		{"nothing", 4096, "no CUDA device pointer"},
-		{"the end of the address space", 1<<64 - 1, "no CUDA device pointer"},
-	} {
-		_, err := d.MemoryAt(c.addr)
-		require.ErrorIs(t, err, unix.EINVAL, c.what)
-		require.ErrorContains(t, err, c.line, c.what)
-	}
-	sim.Fail("cuPointerGetAttributes", int(ErrUnknown), 1)
-	_, err = d.MemoryAt(p)
-	require.ErrorIs(t, err, unix.EIO)
-}
-
-func TestMemoryBeforeInit(t *testing.T) {
-	if !cudatest.InChild(t) {
-		return
-	}
-	d := load1(t)
-	_, err := d.MemoryAt(1 << 20)
-	require.ErrorIs(t, err, unix.EINVAL)
-	require.ErrorContains(t, err, "CUDA is not initialised")
-	_, _, err = d.MemoryIn(1<<20, 1<<20)
-	require.ErrorIs(t, err, ErrNotInitialized)
-	_, err = d.DeviceCount()
-	require.ErrorIs(t, err, ErrNotInitialized, "nothing above may have called cuInit")
-}
-
 // What a driver may answer that no double does.
 func TestMemoryOfOtherDrivers(t *testing.T) {
 	defer func(was bool) { noMappings.Store(was) }(noMappings.Load())
@@ -145,57 +86,26 @@ func smallBuffers(t *testing.T, sim *cudatest.Sim, n int) (addrs []uint64, free 
 	return addrs, free
 }
 
-// A range may begin or end beside a buffer on the same GPU page.
-func TestMemoryIn(t *testing.T) {
+// All memory in a range gets the attribute, and none beside it.
+func TestSyncMemopsOfARange(t *testing.T) {
 	sim := cudatest.Need(t)
 	d := load1(t)
-	addrs, free := smallBuffers(t, sim, 4)
-	p := addrs[2]
-	for _, gone := range []int{0, 1, 3} {
-		free(addrs[gone])
-	}
-	const gpuPage = 1 << 16
-	page := p &^ (gpuPage - 1)
-	for _, c := range []struct {
-		what       string
-		addr, size uint64
-		at         uint64 // 0: not found
-	}{
-		{"the buffer", p, 512, p},
-		{"a part", p + 100, 4, p + 100},
-		{"from the first byte of the GPU page on", page, gpuPage, p},
-		{"from just before", p - 1, 2, p},
-		{"far past the end", p - 256, 1 << 30, p},
-		{"up to it", p - 256, 256, 0},
-		{"behind it", p + 512, gpuPage - (p - page) - 512, 0},
-		{"the pages behind", page + gpuPage, 1 << 20, 0},
-	} {
-		if c.addr < page {
-			continue // the buffer is the page's first
-		}
-		m, at, err := d.MemoryIn(c.addr, c.size)
-		if c.at == 0 {
-			require.ErrorIs(t, err, unix.EINVAL, c.what)
-			continue
-		}
-		require.NoError(t, err, c.what)
-		require.Equal(t, c.at, at, c.what)
-		require.Equal(t, []uint64{p, 512}, []uint64{m.Start, m.Size}, c.what)
-		require.True(t, m.Legacy, c.what)
-	}
-
-	// VMM memory has no neighbours on its pages.
-	v, _ := sim.VMM(0, 1, 0)
-	_, at, err := d.MemoryIn(v, 1)
+	addrs, _ := smallBuffers(t, sim, 4)
+	m, at, err := d.MemoryIn(addrs[1], addrs[2]+1-addrs[1])
 	require.NoError(t, err)
-	require.Equal(t, v, at)
-	_, _, err = d.MemoryIn(v-4096, 8192)
-	require.ErrorIs(t, err, unix.EINVAL)
-
-	sim.Fail("cuPointerGetAttributes", int(ErrUnknown), 1)
-	_, _, err = d.MemoryIn(p, 1)
-	require.ErrorIs(t, err, unix.EIO, "only what is no memory is searched")
+	require.NoError(t, d.WithMemory(m, at, func(in *Driver) error {
+		in.SetSyncMemops(m, at, addrs[2]+1)
+		return nil
+	}))
+	for i, addr := range addrs {
+		v, err := d.PointerAttribute(SyncMemops, addr)
+		require.NoError(t, err)
+		require.Equal(t, i == 1 || i == 2, v == 1, "buffer %d", i)
+	}
 }
+
+// sameNumber is a cuDeviceGet whose devices have the numbers of their ordinals.
+var sameNumber = purego.NewCallback(func(dev *Device, ordinal int32) uintptr { *dev = Device(ordinal); return 0 })
 
 func TestPCIAddress(t *testing.T) {
 	for _, c := range []struct {
@@ -212,6 +122,7 @@ func TestPCIAddress(t *testing.T) {
 			copy(bytesOf(text, int(n)), c.text+"\x00garbage")
 			return 0
 		})
+		d.fn[symDeviceGet] = sameNumber
 		got, err := d.PCIAddress(3)
 		require.NoError(t, err, c.text)
 		require.Equal(t, c.want, got)
@@ -222,24 +133,8 @@ func TestPCIAddress(t *testing.T) {
 			copy(bytesOf(text, int(n)), bad)
 			return 0
 		})
+		d.fn[symDeviceGet] = sameNumber
 		_, err := d.PCIAddress(0)
 		require.ErrorIs(t, err, unix.EIO, bad)
 	}
-}
-
-func TestPCIAddressesDiffer(t *testing.T) {
-	sim := cudatest.Need(t)
-	d := load1(t)
-	seen := map[PCIAddress]bool{}
-	n, err := d.DeviceCount()
-	require.NoError(t, err)
-	for i := range n {
-		p, err := d.PCIAddress(Device(i))
-		require.NoError(t, err)
-		require.False(t, seen[p], "%v", p)
-		seen[p] = true
-	}
-	sim.Fail("cuDeviceGetPCIBusId", int(ErrInvalidDevice), 1)
-	_, err = d.PCIAddress(0)
-	require.ErrorIs(t, err, unix.ENODEV)
 }

@@ -17,36 +17,27 @@ import (
 //
 // Where the driver fails otherwise, a log line says so. The pinning is good all the same.
 func (d *Driver) SetSyncMemops(m MemoryInfo, at, end uint64) {
-	d.setSyncMemops(m, at)
-	for m.End() < end {
+	set := func(in *Driver) error {
+		on := int32(1)
+		return in.call(symPointerSetAttribute, &on, SyncMemops, at)
+	}
+	err := set(d)
+	for {
+		if err != nil && !errors.Is(err, ErrNotSupported) {
+			// The program may have freed it meanwhile.
+			if id, gone := d.BufferID(at); gone == nil && id == m.ID {
+				log.Warnf("the CUDA driver cannot set SYNC_MEMOPS for %#x; synchronise after each cuMemcpy before you read the mapping: %v", at, err)
+			}
+		}
+		if m.End() >= end {
+			return
+		}
 		var found bool
 		if m, at, found = d.nextMemory(max(m.End(), at+1), end); !found {
 			return
 		}
-		err := d.WithMemory(m, at, func(in *Driver) error {
-			in.setSyncMemops(m, at)
-			return nil
-		})
-		if err != nil {
-			d.warnOfSyncMemops(m, at, err)
-		}
+		err = d.WithMemory(m, at, set)
 	}
-}
-
-// setSyncMemops sets the attribute on one memory.
-func (d *Driver) setSyncMemops(m MemoryInfo, at uint64) {
-	err := d.setPointerAttribute(SyncMemops, at, 1)
-	if err != nil && !errors.Is(err, ErrNotSupported) {
-		d.warnOfSyncMemops(m, at, err)
-	}
-}
-
-// warnOfSyncMemops warns, unless the memory was freed meanwhile.
-func (d *Driver) warnOfSyncMemops(m MemoryInfo, at uint64, why error) {
-	if id, err := d.BufferID(at); err != nil || id != m.ID {
-		return
-	}
-	log.Warnf("the CUDA driver cannot set SYNC_MEMOPS for %#x; synchronise after each cuMemcpy before you read the mapping: %v", at, why)
 }
 
 // WithMemory calls fn with a context current in which CUDA knows the memory at addr, which
@@ -64,7 +55,7 @@ func (d *Driver) WithMemory(m MemoryInfo, addr uint64, fn func(in *Driver) error
 		if m.Context != 0 {
 			return d.lend(m.Context, fn)
 		}
-		dev, err := d.Device(m.Ordinal)
+		dev, err := d.device(m.Ordinal)
 		if err != nil {
 			return err
 		}
@@ -80,7 +71,7 @@ func (d *Driver) WithMemory(m MemoryInfo, addr uint64, fn func(in *Driver) error
 // WithPrimary is WithMemory in the primary context of a device.
 func (d *Driver) WithPrimary(ordinal int, fn func(in *Driver) error) error {
 	return d.Relaxed(func(d *Driver) error {
-		dev, err := d.Device(ordinal)
+		dev, err := d.device(ordinal)
 		if err != nil {
 			return err
 		}
@@ -99,11 +90,11 @@ func (d *Driver) WithPrimary(ordinal int, fn func(in *Driver) error) error {
 
 // lend calls fn with c in place of the thread's current context.
 func (d *Driver) lend(c Context, fn func(in *Driver) error) error {
-	if err := d.ctxPushCurrent(c); err != nil {
+	if err := d.call(symCtxPushCurrent, c); err != nil {
 		return err
 	}
 	defer func() {
-		if err := d.ctxPopCurrent(); err != nil {
+		if err := d.call(symCtxPopCurrent, &c); err != nil {
 			log.Warnf("a context of the library's choice stays current on this thread: %v", err)
 		}
 	}()

@@ -74,9 +74,5 @@ var known = results.Table[Result]{
 // Error gives the driver's name of r and its number.
 func (r Result) Error() string { return known.Text(r, "CUDA error", strconv.Itoa(int(r))) }
 
-// Errno is the errno value that a caller of this library gets for r.
-func (r Result) Errno() unix.Errno { return known.Errno(r) }
-
-// Is and As find the errno of r in a chain of wrapped errors.
-func (r Result) Is(target error) bool { return known.Is(r, target) }
-func (r Result) As(target any) bool   { return known.As(r, target) }
+// Unwrap gives the errno value that a caller of this library gets for r.
+func (r Result) Unwrap() error { return known.Errno(r) }

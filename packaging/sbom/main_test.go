@@ -132,32 +132,6 @@ func TestRequiredFields(t *testing.T) {
 	}), "and so do their lists")
 }
 
-// RFC 9562's version 8, variant 10.
-func TestUUID(t *testing.T) {
-	seen := make(map[string]bool)
-	for i := range 64 {
-		id := uuid([]byte{byte(i)})
-		require.Regexp(t, `^urn:uuid:[0-9a-f]{8}-[0-9a-f]{4}-8[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}$`, id)
-		require.False(t, seen[id])
-		seen[id] = true
-	}
-}
-
-func TestFiles(t *testing.T) {
-	for path, kind := range map[string]string{"/x/gdrcopy_doctor": "application", "/x/libgdrapi.so.2.6": "library", "libvkgdr.so": "library"} {
-		c := file(path, "1.2")
-		require.Equal(t, []string{kind, "file:" + filepath.Base(path), filepath.Base(path), "1.2", "pkg:generic/" + filepath.Base(path) + "@1.2", "MIT"},
-			[]string{c.Type, c.Ref, c.Name, c.Version, c.Purl, c.Licences[0].Licence.ID})
-	}
-}
-
-func TestSameInputSameBytes(t *testing.T) {
-	first := document(t)
-	for range 20 { // Go's maps have another order each time
-		require.Equal(t, first, document(t))
-	}
-}
-
 func TestModules(t *testing.T) {
 	sum := strings.Repeat("A", 43) + "="
 	for _, tc := range []struct {
@@ -190,14 +164,6 @@ func TestModules(t *testing.T) {
 	}
 }
 
-func TestReadSums(t *testing.T) {
-	sums, err := readSums(strings.NewReader("a v1 h1:x=\na v1/go.mod h1:y=\nb v2 h2:z=\n"))
-	require.NoError(t, err)
-	require.Equal(t, map[string]string{"a v1": "x=", "a v1/go.mod": "y="}, sums)
-	_, err = readSums(strings.NewReader("a v1\n"))
-	require.ErrorContains(t, err, "not three words")
-}
-
 // command runs the program with these arguments.
 func command(t *testing.T, args ...string) error {
 	t.Helper()
@@ -224,9 +190,4 @@ func TestCommand(t *testing.T) {
 	var doc map[string]any
 	require.NoError(t, json.Unmarshal(text, &doc))
 	require.Equal(t, document(t), doc)
-}
-
-func TestNoBinary(t *testing.T) {
-	_, err := build("1", time.Unix(0, 0), nil, []string{"main.go"})
-	require.ErrorContains(t, err, "main.go")
 }

@@ -150,7 +150,8 @@ case $(tests/on.sh) in
 	check "little address space" limited "-v 1100000" limit-as
 	check "a system that is not ready" first cuda '\(802\)' rm CUDA_SIM_FAIL=cuInit=802
 	check "a sandbox that refuses" first backend-rm 'NV_ERR_INSUFFICIENT_PERMISSIONS.*a sandbox is in the way' rm NVRM_SIM_FAIL=ALLOC=0x1b
-	# What gVisor lets pass of rm's requests (core/internal/rm/sandbox_test.go), and the same without DUP_OBJECT.
+	# What gVisor lets pass of rm's requests, and the same without DUP_OBJECT.
+	# [google/gvisor 3c5eee17, pkg/sentry/devices/nvproxy/version.go: the first driverABI, and 545 for 0x288]
 	gvisor=0x29,0x2a,0x2b,0x4e,0x4f,200,201,210,0x41,0x80,0xcb33,0x201,0x205,0x288,0x3d06,0xd01,0x410110,0xcb330101
 	works rm rm NVRM_SIM_PASS=$gvisor,0x34
 	check "a sandbox that CUDA starts in, and rm does not" first backend-rm 'DUP_OBJECT: .*gVisor' rm NVRM_SIM_PASS=$gvisor

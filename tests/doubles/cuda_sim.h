@@ -272,6 +272,11 @@ int rm_export_object(const struct mem *m, int *fd);
 int rm_import_object(struct mem *m, int fd);
 int rm_import_shared(struct mem *m, uint32_t client_src, uint32_t object);
 int rm_share(const struct mem *m, uint32_t *client_src, uint32_t *object);
+
+/* What cuda_sim_differ has set. */
+extern struct differences {
+	uint32_t ipc_offset, ipc_client, export_offset;
+} differences;
 bool rm_fd_holds(int fd);
 unsigned long rm_live(void);
 

@@ -25,6 +25,14 @@ struct ipc_handle {
 
 _Static_assert(sizeof(struct ipc_handle) == 64, "CUipcMemHandle");
 
+struct differences differences;
+
+/* From here on this driver differs from those that are known: it names other places and clients, by so much. */
+SIM_API void cuda_sim_differ(uint32_t ipc_offset, uint32_t ipc_client, uint32_t export_offset)
+{
+	differences = (struct differences){ ipc_offset, ipc_client, export_offset };
+}
+
 static int get_handle(struct ipc_handle *h, uint64_t addr)
 {
 	struct buffer *b = buffer_find(addr);
@@ -40,7 +48,8 @@ static int get_handle(struct ipc_handle *h, uint64_t addr)
 	result = rm_share(b->mem, &h->client, &h->object);
 	h->pid = (uint32_t)getpid();
 	h->size = b->size;
-	h->offset = (uint32_t)b->offset;
+	h->offset = (uint32_t)b->offset + differences.ipc_offset;
+	h->client += differences.ipc_client;
 	return result;
 }
 

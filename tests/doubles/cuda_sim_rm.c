@@ -310,6 +310,7 @@ void rm_mem_free(struct mem *m)
 int rm_export_range(const struct mem *m, uint64_t offset, uint64_t size, uint64_t claimed,
 		    bool mappable, int *fd)
 {
+	uint64_t at = offset + differences.export_offset;
 	struct rm_dmabuf a = {
 		.fd = -1,
 		.client = client,
@@ -318,7 +319,7 @@ int rm_export_range(const struct mem *m, uint64_t offset, uint64_t size, uint64_
 		.total_size = size,
 		.allow_mmap = mappable,
 		.handles = { m->object },
-		.offsets = { offset },
+		.offsets = { at },
 		.sizes = { claimed },
 	};
 	struct rm_dmabuf_2600 old = {
@@ -328,7 +329,7 @@ int rm_export_range(const struct mem *m, uint64_t offset, uint64_t size, uint64_
 		.objects = 1,
 		.total_size = size,
 		.handles = { m->object },
-		.offsets = { offset },
+		.offsets = { at },
 		.sizes = { claimed },
 	};
 	bool is_old = kernel_driver() < 570;

@@ -2,13 +2,17 @@
 #
 # make check-rm       [check 15 s] every kind of CUDA memory on the rm backend, and how its requests are watched
 
-WATCHED   := $(addprefix $(B)/watched/,$(addsuffix .so,watched_lazy watched_relro watched_again watch_copy))
+WATCHED   := $(addprefix $(B)/watched/,$(addsuffix .so,watched_lazy watched_relro watched_again))
 WATCH     := tests/rm/watch_test.c capi/guest/watch.c
 
 .PHONY: watch-test
 watch-test: $(BIN)/watch_test $(WATCHED)
 
 $(BIN)/rm_memory $(BIN)/rm_machines: $(BIN)/%: tests/rm/%.c $(CUDA_DL) $(LIB) $(GUEST_H)
+	@mkdir -p $(@D)
+	$(CC) $(C11) $(CFLAGS) -I$(T) -o $@ $(filter %.c %.o,$^) $(LINK)
+
+$(BIN)/rm_faults: tests/rm/faults.c $(T)/guest/main.c $(CUDA_DL) $(LIB) $(GUEST_H)
 	@mkdir -p $(@D)
 	$(CC) $(C11) $(CFLAGS) -I$(T) -o $@ $(filter %.c %.o,$^) $(LINK)
 
@@ -45,14 +49,9 @@ $(B)/asan/watch_test:
 # and then read-only.
 $(B)/watched/watched_lazy.so: HOW = -fplt -Wl,-z,lazy
 $(B)/watched/watched_relro.so: HOW = -fplt -Wl,-z,now -Wl,-z,relro
-$(B)/watched/watch_copy.so: HOW = -Wl,-z,nodelete -lpthread
 $(B)/watched/watched_%.so: tests/rm/watched.c tests/rm/watched.h
 	@mkdir -p $(@D)
 	$(CC) $(C11) $(CFLAGS) -shared -fPIC -o $@ $< $(HOW)
-
-$(B)/watched/watch_copy.so: tests/rm/watch_copy.c capi/guest/watch.c capi/guest/watch.h
-	@mkdir -p $(@D)
-	$(CC) $(C11) $(CFLAGS) -Icapi -shared -fPIC -o $@ $(filter %.c %.o,$^) $(HOW)
 
 # The same file under another name is another object to the loader.
 $(B)/watched/watched_again.so: $(B)/watched/watched_lazy.so

@@ -42,7 +42,6 @@
 #define NEW 2608u
 
 typedef int (*ioctl_fn)(int fd, unsigned long request, ...);
-typedef typeof(gdr_watch_export) *watch_fn;
 
 static struct tap tap;
 static const char *directory;
@@ -243,12 +242,8 @@ static void test_requests(void)
 		unsigned long request;
 		bool null, noted;
 	} row[] = {
-		{ "2608 bytes", EXPORT(NEW), .noted = true },
 		{ "2600 bytes", EXPORT(OLD), .noted = true },
-		{ "2616 bytes", EXPORT(2616), .noted = true },
-		{ "576 bytes", EXPORT(576), .noted = true },
 		{ "575 bytes", EXPORT(575), .noted = true },
-		{ "8 bytes", EXPORT(8), .noted = true },
 		{ "no bytes", EXPORT(0), .noted = true },
 		{ "no struct", EXPORT(NEW), .null = true },
 		{ "another number", _IOC(3, 'F', 216, NEW), .noted = false },
@@ -398,28 +393,6 @@ static void test_refused(void)
 	close(fd);
 }
 
-/*
- * An address in the slot is the library's own, and the slot unbound, from its first byte to
- * its last. The offsets are from that address on.
- */
-static bool is_unbound(int low, int high)
-{
-	struct standin s = load("watched_again");
-
-	atomic_store(s.slot, counting);
-	s.is.low = (uintptr_t)counting + low;
-	s.is.high = (uintptr_t)counting + high;
-	passed = 0;
-	if (!sees(&s) || atomic_load(s.slot) != counting)
-		_exit(2);
-	return !passed;
-}
-
-static bool at_first_byte(void) { return is_unbound(0, 1); }
-static bool at_last_byte(void) { return is_unbound(-8, 1); }
-static bool behind_it(void) { return !is_unbound(-8, 0); }
-static bool before_it(void) { return !is_unbound(1, 8); }
-
 /* A tool that calls what it found in the slot. */
 static ioctl_fn found;
 
@@ -518,15 +491,6 @@ static bool attaches(struct standin s)
 }
 
 static bool tool_meanwhile(void) { return attaches(load_bound()); }
-static bool tool_meanwhile_unbound(void) { return attaches(load("watched_again")); }
-
-/* The first watch is of another library, and was of this one before. */
-static bool tool_meanwhile_another(void)
-{
-	struct standin other = load("watched_lazy");
-
-	return sees(&other) && attaches(load_bound()) && sees(&other);
-}
 
 /* In processes where no request has gone anywhere yet. */
 static void test_first(const char *what, bool (*f)(void))
@@ -563,57 +527,6 @@ static void test_left(void)
 		exit(2);
 	}
 	tap_ok(&tap, sees(&s) && atomic_load(s.slot) == first, "left: the thread watches again, and the slot is put back");
-}
-
-/* No more than there is room for, and all are counted. */
-static void test_list(void)
-{
-	struct gdr_library none = { .addr = 1, .headers = 2, .count = 3 }, all[64], list[64];
-	size_t n = gdr_list_libraries(all, 64);
-	bool good = n > 2 && n < 64;
-
-	for (size_t room = 0; good && room <= n + 1; room++) {
-		for (size_t i = 0; i < 64; i++)
-			list[i] = none;
-		good = gdr_list_libraries(list, room) == n;
-		for (size_t i = 0; i < 64; i++)
-			good &= !memcmp(&list[i], i < room && i < n ? &all[i] : &none, sizeof(none));
-	}
-	tap_ok(&tap, good, "libraries: as many as there is room for");
-}
-
-/* What lies in a segment, whole, is read; what ends behind it is not. */
-static void test_read(void)
-{
-	struct standin s = load("watched_lazy");
-	const ElfW(Ehdr) *head;
-	const ElfW(Phdr) *p;
-	struct link_map *map;
-	bool good = true;
-	int segments = 0;
-
-	dlinfo(s.lib, RTLD_DI_LINKMAP, &map);
-	head = (void *)map->l_addr;
-	p = (void *)(map->l_addr + head->e_phoff);
-	for (int i = 0; i < head->e_phnum; i++) {
-		uintptr_t low = map->l_addr + p[i].p_vaddr, high = low + p[i].p_memsz;
-		unsigned char got[16] = "";
-
-		/* Up to the page's end no library's segment lies behind it. */
-		if (p[i].p_type != PT_LOAD || p[i].p_memsz < 16 || high % 4096 == 0)
-			continue;
-		segments++;
-		good &= gdr_read_library(low, got, 16) && !memcmp(got, (void *)low, 16);
-		good &= gdr_read_library(high - 16, got, 16) && !memcmp(got, (void *)(high - 16), 16);
-		good &= gdr_read_library(high - 1, got, 1) && got[0] == *(unsigned char *)(high - 1);
-		memset(got, 0xee, sizeof(got));
-		good &= !gdr_read_library(high - 15, got, 16) && !gdr_read_library(high - 1, got, 2) && !gdr_read_library(high, got, 1) &&
-			!gdr_read_library(low, got, SIZE_MAX) && !gdr_read_library(high, got, 0);
-		for (int k = 0; k < 16; k++)
-			good &= got[k] == 0xee;
-	}
-	tap_ok(&tap, good && segments > 2, "libraries: their bytes, to the last one");
-	tap_ok(&tap, !gdr_read_library(16, &good, 1), "libraries: nothing lies at the start of memory");
 }
 
 static void test_changed_meanwhile(const char *name)
@@ -764,44 +677,6 @@ static void test_threads(const char *name)
 	tap_ok(&tap, atomic_load(s.slot) == first, "%s: the slot is as before the threads", name);
 }
 
-static struct caller *from_signal;
-
-static void raise_signal(void *arg)
-{
-	(void)arg;
-	raise(SIGUSR1);
-}
-
-/* Its request is of the watching thread; no handler exports memory. */
-static void call_from_signal(int sig)
-{
-	int n = -1;
-
-	(void)sig;
-	from_signal->wrong += from_signal->s.ioctl(from_signal->pipe[0], FIONREAD, &n) || n != from_signal->bytes;
-	from_signal->wrong += from_signal->s.ioctl(-1, FIONREAD, &n) != -1 || errno != EBADF;
-	from_signal->calls++;
-}
-
-static void test_signal(void)
-{
-	struct standin s = load("watched_lazy");
-	struct sigaction act = { .sa_handler = call_from_signal }, old;
-	struct form f;
-	struct watched_request r = asks(EXPORT(NEW), form(&f, OBJECT));
-	struct watched_plan plan = { .middle = raise_signal, .request = &r, .requests = 1 };
-	struct caller c;
-	struct gdr_watch w;
-
-	caller_init(&c, s, 11);
-	from_signal = &c;
-	sigaction(SIGUSR1, &act, &old);
-	tap_ok(&tap, !watch(&s, &plan, &w) && saw(&w, NEW), "signal: the request is seen, not the handler's");
-	tap_ok(&tap, c.calls == 1 && !c.wrong, "signal: the handler's calls go through");
-	sigaction(SIGUSR1, &old, NULL);
-	caller_end(&c);
-}
-
 /* A thread that takes its turn in the middle of a watch. */
 struct turn {
 	sem_t begin, end;
@@ -879,93 +754,6 @@ static void test_fork(const char *name)
 		printf("# wait status %#x\n", status);
 }
 
-static void *watch_with_turn(void *arg)
-{
-	struct turn *t = arg;
-	struct watched_plan plan = { .middle = give_turn, .arg = t };
-	struct gdr_watch w;
-
-	t->result = watch(&t->s, &plan, &w) || !saw_nothing(&w);
-	return NULL;
-}
-
-/* A watch that is over notes nothing more, also where another one goes on. */
-static void test_over(void)
-{
-	struct turn t = { .s = load("watched_lazy") };
-	struct form f;
-	struct watched_request r = asks(EXPORT(NEW), form(&f, OBJECT));
-	struct watched_plan plan = { .request = &r, .requests = 1 };
-	struct gdr_watch w;
-	pthread_t thread;
-
-	sem_init(&t.begin, 0, 0);
-	sem_init(&t.end, 0, 0);
-	tap_ok(&tap, !watch(&t.s, &plan, &w) && saw(&w, NEW), "over: the request is seen");
-	pthread_create(&thread, NULL, watch_with_turn, &t);
-	sem_wait(&t.begin);
-	t.s.ioctl(r.fd, r.request, r.arg);
-	sem_post(&t.end);
-	pthread_join(thread, NULL);
-	tap_ok(&tap, saw(&w, NEW), "over: a later request of this thread is not noted");
-	tap_is(&tap, t.result, 0, "over: nor by the other's watch, which");
-}
-
-static sem_t entered, go_on;
-
-/* A hook that another library has set, in which a call stays. */
-static int staying(int fd, unsigned long request, ...)
-{
-	(void)request;
-	sem_post(&entered);
-	sem_wait(&go_on);
-	errno = EXDEV;
-	return fd + 1;
-}
-
-static void *call_and_stay(void *arg)
-{
-	struct turn *t = arg;
-
-	sem_wait(&t->begin);
-	t->result = t->s.ioctl(41, 0, NULL);
-	if (errno != EXDEV)
-		t->result = -1;
-	return NULL;
-}
-
-static void wait_until_entered(void *arg)
-{
-	struct turn *t = arg;
-
-	sem_post(&t->begin);
-	sem_wait(&entered);
-}
-
-/* The thread is in watch.c's function while the object that holds it is closed. */
-static void test_dlclose(void)
-{
-	struct turn t = { .s = load("watched_again") };
-	struct watched_plan plan = { .middle = wait_until_entered, .arg = &t };
-	ioctl_fn first = atomic_load(t.s.slot);
-	void *copy = open_lib("watch_copy");
-	watch_fn closed = (watch_fn)dlsym(copy, "watch_copy");
-	struct gdr_watch w;
-	pthread_t thread;
-
-	sem_init(&t.begin, 0, 0);
-	sem_init(&entered, 0, 0);
-	sem_init(&go_on, 0, 0);
-	atomic_store(t.s.slot, staying);
-	pthread_create(&thread, NULL, call_and_stay, &t);
-	tap_ok(&tap, !closed(&t.s.is, t.s.export, (uintptr_t)&plan, BYTES, &w), "dlclose: a watch while a call stays in it");
-	tap_ok(&tap, !dlclose(copy) && strcmp(access_of((void *)closed), "none"), "dlclose: the code stays");
-	sem_post(&go_on);
-	pthread_join(thread, NULL);
-	tap_is(&tap, t.result, 42, "dlclose: the result of the call that was in it");
-	atomic_store(t.s.slot, first);
-}
-
 int main(int argc, char **argv)
 {
 	if (argc != 2) {
@@ -975,15 +763,9 @@ int main(int argc, char **argv)
 	directory = argv[1];
 	alarm(300);	/* ends a test in which a thread waits for ever */
 	null_fd = open("/dev/null", O_RDWR | O_CLOEXEC);
-	test_first("the slot holds the library's first byte: it is not bound", at_first_byte);
-	test_first("its last byte: it is not bound", at_last_byte);
-	test_first("the byte behind it: it is a tool's", behind_it);
-	test_first("the byte before it: it is a tool's", before_it);
 	test_first("a tool was there before the first watch", tool_at_first);
 	test_first("a tool attaches later", tool_later);
 	test_first("a tool attaches meanwhile", tool_meanwhile);
-	test_first("a tool attaches meanwhile, to a slot that is not bound", tool_meanwhile_unbound);
-	test_first("a tool attaches meanwhile, after a watch of another libcuda", tool_meanwhile_another);
 	test_lazy();
 	test_requests();
 	test_export();
@@ -992,13 +774,7 @@ int main(int argc, char **argv)
 	test_protected();
 	test_refused();
 	test_left();
-	test_list();
-	test_read();
-	test_signal();
-	test_fork("watched_lazy");
 	test_fork("watched_relro");
-	test_over();
-	test_dlclose();
 	test_threads("watched_lazy");
 	test_threads("watched_relro");
 	test_changed_meanwhile("watched_again");

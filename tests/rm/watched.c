@@ -19,17 +19,6 @@ int watched_ioctl(int fd, unsigned long request, void *arg)
 #endif
 }
 
-#ifdef WATCHED_TWO
-/* A second slot of that name: of the function that watched_other.c has. */
-extern int other_ioctl(int fd, unsigned long request, ...);
-__asm__(".symver other_ioctl, ioctl@WATCHED_OTHER");
-
-int watched_call_other(int fd)
-{
-	return other_ioctl(fd, 0);
-}
-#endif
-
 int watched_export(void *handle, unsigned long long addr, size_t size, int type,
 		   unsigned long long flags)
 {

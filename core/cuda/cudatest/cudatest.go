@@ -8,8 +8,8 @@ package cudatest
 
 import (
 	"bufio"
-	"errors"
 	"fmt"
+	stdlog "log"
 	"os"
 	"os/exec"
 	"runtime"
@@ -20,10 +20,10 @@ import (
 	"testing"
 	"unsafe"
 
-	"gdrapi/core/backend"
 	"gdrapi/core/dl"
 	"gdrapi/core/internal/sys"
 	"gdrapi/core/log"
+	"gdrapi/core/log/logtest"
 
 	"github.com/ebitengine/purego"
 	"github.com/stretchr/testify/require"
@@ -104,9 +104,6 @@ func (s *Sim) Heal(name string) {
 // Live counts what the driver has handed out and still owns.
 func (s *Sim) Live() int { return int(s.Call(s.prefix + "_sim_live")) }
 
-// ExportFlags is the flags of the last export of an address range.
-func (s *Sim) ExportFlags() int { return int(s.Call("cuda_sim_export_flags")) }
-
 // WithContext gives the thread the primary context of a device until the
 // returned function is called.
 func (s *Sim) WithContext(ordinal int) (leave func()) {
@@ -153,31 +150,6 @@ func (s *Sim) MemAlloc(ordinal int, size uint64) uint64 {
 		s.Must("cuMemFree_v2", uintptr(p))
 		s.Must("cuCtxPopCurrent_v2", uintptr(unsafe.Pointer(&ctx)))
 		s.Must("cuDevicePrimaryCtxRelease_v2", uintptr(dev))
-	})
-	return p
-}
-
-// HostAlloc is host memory that CUDA made, freed when the test ends.
-func (s *Sim) HostAlloc(size uint64) uint64 {
-	var p uint64
-	leave := s.WithContext(0)
-	s.Must("cuMemAllocHost_v2", uintptr(unsafe.Pointer(&p)), uintptr(size))
-	s.t.Cleanup(func() {
-		s.Must("cuMemFreeHost", uintptr(p))
-		leave()
-	})
-	return p
-}
-
-// Managed is managed memory, freed when the test ends.
-func (s *Sim) Managed(size uint64) uint64 {
-	const attachGlobal = 1
-	var p uint64
-	leave := s.WithContext(0)
-	s.Must("cuMemAllocManaged", uintptr(unsafe.Pointer(&p)), uintptr(size), attachGlobal)
-	s.t.Cleanup(func() {
-		s.Must("cuMemFree_v2", uintptr(p))
-		leave()
 	})
 	return p
 }
@@ -281,29 +253,7 @@ func VMFlags(t testing.TB, va uintptr) []string {
 }
 
 // Lines is what f logs, but for lines of debugging.
-func Lines(t testing.TB, f func()) string {
-	file, err := unix.MemfdCreate("lines", unix.MFD_CLOEXEC)
-	require.NoError(t, err)
-	defer unix.Close(file)
-	stderr, err := unix.FcntlInt(2, unix.F_DUPFD_CLOEXEC, 3)
-	require.NoError(t, err)
-	defer unix.Close(stderr)
-	require.NoError(t, unix.Dup3(file, 2, 0))
-	log.SetThreshold(log.Info)
-	func() {
-		defer func() {
-			log.SetThreshold(log.Off)
-			_ = unix.Dup3(stderr, 2, 0)
-		}()
-		f()
-	}()
-	var st unix.Stat_t
-	require.NoError(t, unix.Fstat(file, &st))
-	text := make([]byte, st.Size)
-	_, err = unix.Pread(file, text, 0)
-	require.NoError(t, err)
-	return string(text)
-}
+func Lines(t testing.TB, f func()) string { return logtest.Lines(t, log.Info, f) }
 
 // Address is the address of host memory.
 func Address[T any](p *T) uintptr { return uintptr(unsafe.Pointer(p)) }
@@ -338,53 +288,35 @@ func (s *Sim) VMM(ordinal, chunks int, handleTypes uint32) (addr uint64, free fu
 	return addr, free
 }
 
-// Flat checks that no call of f leaves objects on Go's heap, nor descriptors.
-func Flat(t testing.TB, f func()) {
-	objects := func(n int) uint64 {
-		for range n {
-			f()
+// UseLibC has the C library make the mappings: the simulated driver of rm replaces its mmap.
+// The real one is a system call away.
+func UseLibC() {
+	libc, err := purego.Dlopen("libc.so.6", purego.RTLD_NOW)
+	if err != nil {
+		stdlog.Fatal(err)
+	}
+	call := func(name string, args ...uintptr) (uintptr, error) {
+		fn, err := purego.Dlsym(libc, name)
+		if err != nil {
+			return 0, err
 		}
-		var m runtime.MemStats
-		runtime.GC()
-		runtime.GC() // the second empties what sync.Pools kept over the first
-		runtime.ReadMemStats(&m)
-		return m.HeapObjects
+		r, _, errno := purego.SyscallN(fn, args...)
+		if r == ^uintptr(0) {
+			return 0, unix.Errno(errno)
+		}
+		return r, nil
 	}
-	before := objects(100) // after whatever the first calls fill for good
-	fds := FDs(t)
-	const calls = 1000
-	after := objects(calls)
-	require.Less(t, after, before+calls/10, "objects on the heap")
-	require.Equal(t, fds, FDs(t))
-}
-
-// Together calls f from n threads at once, each with a number of its own.
-func Together(n int, f func(i int)) {
-	var wg sync.WaitGroup
-	for i := range n {
-		wg.Add(1)
-		go func() {
-			defer wg.Done()
-			f(i)
-		}()
-	}
-	wg.Wait()
-}
-
-// Cycle pins size bytes at addr, maps them, writes value, reads it back, and ends both.
-func Cycle(s backend.Session, addr, size uint64, value byte) error {
-	p, err := s.Pin(backend.PinRequest{Addr: addr, Size: size})
-	if err != nil {
-		return err
-	}
-	va, _, err := p.Map(size, backend.None)
-	if err != nil {
-		return errors.Join(err, p.Unpin())
-	}
-	b := Bytes(va, int(size))
-	b[7] = value
-	if b[7] != value {
-		err = errors.New("another thread's mapping shows through")
-	}
-	return errors.Join(err, p.Unmap(), p.Unpin())
+	sys.UseMemory(sys.Memory{
+		Mmap: func(addr, size uintptr, prot, flags, fd int, offset uint64) (uintptr, error) {
+			return call("mmap", addr, size, uintptr(prot), uintptr(flags), uintptr(fd), uintptr(offset))
+		},
+		Mremap: func(from, size, to uintptr) error {
+			_, err := call("mremap", from, size, size, unix.MREMAP_MAYMOVE|unix.MREMAP_FIXED, to)
+			return err
+		},
+		Munmap: func(va, size uintptr) error {
+			_, err := call("munmap", va, size)
+			return err
+		},
+	})
 }

@@ -88,19 +88,15 @@ func (d device) check(ordinal int) error {
 }
 
 func lookUp(cu *cuda.Driver, ordinal int) (device, error) {
-	dev, err := cu.Device(ordinal)
+	exports, err := supports(cu, cuda.DMABufSupported, ordinal)
 	if err != nil {
 		return device{}, err
 	}
-	exports, err := supports(cu, cuda.DMABufSupported, dev)
+	maps, err := supports(cu, cuda.DMABufMmapSupported, ordinal)
 	if err != nil {
 		return device{}, err
 	}
-	maps, err := supports(cu, cuda.DMABufMmapSupported, dev)
-	if err != nil {
-		return device{}, err
-	}
-	coherent, err := cu.DeviceAttribute(cuda.HostPageTables, dev)
+	coherent, err := cu.DeviceAttribute(cuda.HostPageTables, ordinal)
 	if err != nil {
 		return device{}, err
 	}
@@ -109,8 +105,8 @@ func lookUp(cu *cuda.Driver, ordinal int) (device, error) {
 
 // supports asks for an attribute. A driver that does not know it, or not for this device (124
 // on GB10), answers INVALID_VALUE: no.
-func supports(cu *cuda.Driver, attribute cuda.DeviceAttribute, dev cuda.Device) (bool, error) {
-	v, err := cu.DeviceAttribute(attribute, dev)
+func supports(cu *cuda.Driver, attribute cuda.DeviceAttribute, ordinal int) (bool, error) {
+	v, err := cu.DeviceAttribute(attribute, ordinal)
 	if errors.Is(err, cuda.ErrInvalidValue) {
 		return false, nil
 	}
@@ -180,12 +176,12 @@ func (s *session) Pin(req backend.PinRequest) (backend.Pin, error) {
 			n := allocation(in, m, from, end, page)
 			fd, err := in.MemExportRange(from, n, pcie)
 			if err != nil {
-				return errors.Join(err, p.closeParts())
+				return errors.Join(err, p.Unpin())
 			}
 			file, err := sys.Own(fd)
 			p.parts = append(p.parts, part{fd: fd, file: file, size: n})
 			if err != nil {
-				return errors.Join(fmt.Errorf("fstat of the dma-buf: %w", err), p.closeParts())
+				return errors.Join(fmt.Errorf("fstat of the dma-buf: %w", err), p.Unpin())
 			}
 			from += n
 		}
@@ -231,8 +227,10 @@ func (s *session) Attribute(a backend.Attr) (int, error) {
 	case backend.AttrPersistentMapping, backend.AttrForcePCIe, backend.AttrDMABufMmap:
 		return 1, nil
 	}
-	return 0, fmt.Errorf("attribute %d: %w", a, unix.EINVAL)
+	return 0, nil
 }
+
+func (s *session) Name() string { return Backend{}.Name() }
 
 func (s *session) Version() (int, int) { return backend.Major, backend.Minor }
 
@@ -245,13 +243,12 @@ type part struct {
 	size uint64
 }
 
-// pin has one dma-buf for each allocation. While it is mapped, va is not 0.
+// pin has one dma-buf for each allocation.
 type pin struct {
 	first, size uint64 // whole pages
 	page        uint64
 	parts       []part
 	mappingType backend.MappingType
-	va          uintptr
 }
 
 // Info gives the host pages that are pinned, as gdrdrv gives GPU pages.
@@ -263,9 +260,6 @@ func (p *pin) Map(size uint64, want backend.MappingType) (uintptr, backend.Mappi
 	if want != backend.None && want != p.mappingType {
 		return 0, backend.None, fmt.Errorf("mapping type %d was asked for, the CUDA driver gave this buffer type %d: %w", want, p.mappingType, unix.EINVAL)
 	}
-	if size == 0 || size > p.size || p.va != 0 {
-		return 0, backend.None, unix.EINVAL
-	}
 	for _, part := range p.parts {
 		if now, err := sys.Identify(part.fd); err != nil || now != part.file {
 			return 0, backend.None, fmt.Errorf("the host closed descriptor %d, which was the buffer's dma-buf; unpin it, and pin it again: %w", part.fd, unix.EBADF)
@@ -275,36 +269,23 @@ func (p *pin) Map(size uint64, want backend.MappingType) (uintptr, backend.Mappi
 	if err != nil {
 		return 0, backend.None, err
 	}
-	p.va = va
 	return va, p.mappingType, nil
 }
 
-func (p *pin) Unmap() error {
-	if p.va == 0 {
-		return unix.EINVAL
-	}
-	p.va = 0
-	return nil
-}
+// Unmap has nothing to end.
+func (p *pin) Unmap() error { return nil }
 
 // CallbackFlag is always 0: no one revokes a dma-buf.
 func (p *pin) CallbackFlag() (int, error) { return 0, nil }
 
+// Unpin closes the dma-bufs.
 func (p *pin) Unpin() error {
-	if p.parts == nil {
-		return unix.EINVAL
-	}
-	return p.closeParts()
-}
-
-func (p *pin) closeParts() error {
 	var err error
 	for _, part := range p.parts {
 		if e := sys.CloseOwn(part.fd, part.file); e != nil {
 			err = errors.Join(err, fmt.Errorf("close of the dma-buf: %w", e))
 		}
 	}
-	p.parts = nil
 	return err
 }
 

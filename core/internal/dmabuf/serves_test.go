@@ -186,7 +186,6 @@ func TestLastByteIsMissing(t *testing.T) {
 	p := &pin{first: page, size: 4 * page, page: page, parts: []part{{fd, file, 4 * page}}, mappingType: backend.WC}
 	_, _, err = p.Map(4*page, backend.None)
 	require.ErrorIs(t, err, unix.ENOTSUP)
-	require.ErrorIs(t, p.Unmap(), unix.EINVAL)
 	va, got, err := p.Map(2*page, backend.None)
 	require.NoError(t, err, "what is there can be mapped")
 	require.Equal(t, backend.WC, got)
@@ -220,7 +219,6 @@ func TestMmapFails(t *testing.T) {
 	require.ErrorIs(t, err, unix.EMLINK)
 	require.ErrorContains(t, err, fmt.Sprintf("no %d bytes of address space", 2*page))
 	require.Zero(t, taken)
-	require.ErrorIs(t, (&pin{size: page, parts: parts}).Unmap(), unix.EINVAL)
 	require.Zero(t, taken, "nothing was mapped")
 
 	// A mapping with a hole at its start.
@@ -233,103 +231,6 @@ func TestMmapFails(t *testing.T) {
 	require.ErrorIs(t, err, unix.ENOMEM)
 	require.ErrorContains(t, err, "MADV_DONTFORK")
 	require.Equal(t, 1, taken)
-}
-
-// A range over several allocations has a dma-buf of each, mapped side by side.
-func TestSeveralAllocations(t *testing.T) {
-	sim := cudatest.Need(t)
-	s := openSession(t)
-	const mib = 1 << 20
-	addr, free := sim.VMM(plain, 3, 0)
-	defer free()
-	fds := cudatest.FDs(t)
-	for _, c := range []struct {
-		what       string
-		first, end uint64
-		descriptor int
-	}{
-		{"all of them", 0, 6 * mib, 3},
-		{"parts of two", 3 * mib, 5 * mib, 2},
-		{"up to an end", mib, 4 * mib, 2},
-		{"one", 2 * mib, 4 * mib, 1},
-	} {
-		size := c.end - c.first
-		p, err := s.Pin(backend.PinRequest{Addr: addr + c.first, Size: size})
-		require.NoError(t, err, c.what)
-		require.Equal(t, fds+c.descriptor, cudatest.FDs(t), c.what)
-		exported := uint64(0)
-		for _, part := range p.(*pin).parts {
-			exported += part.size
-		}
-		require.Equal(t, size, exported, "%s: no page more", c.what)
-		for _, n := range []uint64{size, mib / 2} {
-			va, _, err := p.Map(n, backend.None)
-			require.NoError(t, err, c.what)
-			m := cudatest.Bytes(va, int(n))
-			for at := uint64(0); at < n; at += mib / 4 {
-				sim.HtoD(plain, addr+c.first+at, []byte{byte(at >> 16), 7, 7, 7})
-				require.Equal(t, []byte{byte(at >> 16), 7, 7, 7}, []byte(string(m[at:at+4])), "%s, at %#x", c.what, at)
-				m[at+100] = byte(at>>16) + 1
-				require.Equal(t, []byte{byte(at>>16) + 1}, sim.DtoH(plain, addr+c.first+at+100, 1), "%s, at %#x", c.what, at)
-			}
-			require.NoError(t, sys.Munmap(va, uintptr(n)))
-			require.NoError(t, p.Unmap())
-		}
-		require.NoError(t, p.Unpin())
-		require.Equal(t, fds, cudatest.FDs(t), c.what)
-	}
-	for nth := 1; nth <= 3; nth++ {
-		sim.Fail("cuMemGetHandleForAddressRange", 999, nth)
-		_, err := s.Pin(backend.PinRequest{Addr: addr, Size: 6 * mib})
-		require.Error(t, err)
-		require.Equal(t, fds, cudatest.FDs(t), "those before it are closed")
-		sim.Heal("cuMemGetHandleForAddressRange")
-	}
-	// The host closed one of the descriptors, and may have a file there.
-	for nth := range 3 {
-		for _, again := range []bool{false, true} {
-			p, err := s.Pin(backend.PinRequest{Addr: addr, Size: 6 * mib})
-			require.NoError(t, err)
-			fd := p.(*pin).parts[nth].fd
-			require.NoError(t, unix.Close(fd))
-			if again {
-				null, err := unix.Open("/dev/null", unix.O_RDWR|unix.O_CLOEXEC, 0)
-				require.NoError(t, err)
-				require.Equal(t, fd, null, "the least number that is free")
-			}
-			_, _, err = p.Map(6*mib, backend.None)
-			require.ErrorIs(t, err, unix.EBADF)
-			require.NoError(t, p.Unpin())
-			require.Equal(t, again, unix.Close(fd) == nil, "what is the host's stays")
-			require.Equal(t, fds, cudatest.FDs(t))
-		}
-	}
-}
-
-// Whole pages around any bytes, as far as 64 bits go.
-func TestWholePages(t *testing.T) {
-	const page = 4096
-	for _, c := range []struct {
-		addr, size, first, length uint64
-		ok                        bool
-	}{
-		{page, page, page, page, true},
-		{page + 1, page, page, 2 * page, true},
-		{2*page - 1, 1, page, page, true},
-		{2*page - 1, 2, page, 2 * page, true},
-		{page, 1, page, page, true},
-		{^uint64(0) - 2*page + 1, page, ^uint64(0) - 2*page + 1, page, true},
-		{^uint64(0) - page + 1, page, 0, 0, false},
-		{page, ^uint64(0) - page, 0, 0, false},
-		{1, ^uint64(0) - 1, 0, 0, false},
-		{1, ^uint64(0), 0, 0, false},
-	} {
-		first, length, ok := wholePages(c.addr, c.size, page)
-		require.Equal(t, c.ok, ok, "%+v", c)
-		if ok {
-			require.Equal(t, [2]uint64{c.first, c.length}, [2]uint64{first, length}, "%+v", c)
-		}
-	}
 }
 
 // What the driver does not export, as memory of a pool, another backend may pin.

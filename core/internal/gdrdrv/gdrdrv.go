@@ -143,10 +143,8 @@ func (s *session) Attribute(a backend.Attr) (int, error) {
 		arg.attr = attrPersistent
 	case backend.AttrForcePCIe:
 		arg.attr = attrForcePCIe
-	case backend.AttrDMABufMmap:
-		return 0, nil
 	default:
-		return 0, fmt.Errorf("attribute %d: %w", a, unix.EINVAL)
+		return 0, nil
 	}
 	if s.driver < sincePinV2 {
 		return 0, nil
@@ -154,6 +152,8 @@ func (s *session) Attribute(a backend.Attr) (int, error) {
 	err := ioctl(s, "GET_ATTR", iocGetAttr, &arg)
 	return int(arg.value), err
 }
+
+func (s *session) Name() string { return Backend{}.Name() }
 
 // Version is the driver's.
 func (s *session) Version() (int, int) { return s.driver.major(), s.driver.minor() }

@@ -5,10 +5,8 @@ import (
 	"fmt"
 	"slices"
 	"testing"
-	"unsafe"
 
 	"gdrapi/core/backend"
-	"gdrapi/core/backend/backendtest"
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
@@ -24,52 +22,6 @@ func openFake(t *testing.T, f *fakeDriver) *session {
 	s, err := open(f, noSync)
 	require.NoError(t, err)
 	return s
-}
-
-func TestLayout(t *testing.T) {
-	var (
-		pin  pinBuffer
-		pin2 pinBufferV2
-		cb   getCBFlag
-		info getInfo
-		inf2 getInfoV2
-		attr getAttr
-		req  reqMappingType
-		ver  getVersion
-	)
-	for _, c := range []struct {
-		what      string
-		got, want uintptr
-	}{
-		{"sizeof PIN_BUFFER", unsafe.Sizeof(pin), 40},
-		{"PIN_BUFFER size", unsafe.Offsetof(pin.size), 8},
-		{"PIN_BUFFER p2p_token", unsafe.Offsetof(pin.p2pToken), 16},
-		{"PIN_BUFFER va_space", unsafe.Offsetof(pin.vaSpace), 24},
-		{"PIN_BUFFER handle", unsafe.Offsetof(pin.handle), 32},
-		{"sizeof PIN_BUFFER_V2", unsafe.Sizeof(pin2), 32},
-		{"PIN_BUFFER_V2 flags", unsafe.Offsetof(pin2.flags), 16},
-		{"PIN_BUFFER_V2 handle", unsafe.Offsetof(pin2.handle), 24},
-		{"sizeof UNPIN_BUFFER", unsafe.Sizeof(unpinBuffer{}), 8},
-		{"sizeof GET_CB_FLAG", unsafe.Sizeof(cb), 16},
-		{"GET_CB_FLAG flag", unsafe.Offsetof(cb.flag), 8},
-		{"sizeof GET_INFO", unsafe.Sizeof(info), 48},
-		{"GET_INFO mapped_size", unsafe.Offsetof(info.mappedSize), 16},
-		{"GET_INFO page_size", unsafe.Offsetof(info.pageSize), 24},
-		{"GET_INFO tsc_khz", unsafe.Offsetof(info.tscKHz), 28},
-		{"GET_INFO tm_cycles", unsafe.Offsetof(info.tmCycles), 32},
-		{"GET_INFO mapped", unsafe.Offsetof(info.mapped), 40},
-		{"GET_INFO wc_mapping", unsafe.Offsetof(info.wcMapping), 44},
-		{"sizeof GET_INFO_V2", unsafe.Sizeof(inf2), 48},
-		{"GET_INFO_V2 mapping_type", unsafe.Offsetof(inf2.mappingType), 40},
-		{"sizeof GET_ATTR", unsafe.Sizeof(attr), 8},
-		{"GET_ATTR val", unsafe.Offsetof(attr.value), 4},
-		{"sizeof REQ_MAPPING_TYPE", unsafe.Sizeof(req), 16},
-		{"REQ_MAPPING_TYPE type", unsafe.Offsetof(req.mappingType), 8},
-		{"sizeof GET_VERSION", unsafe.Sizeof(ver), 8},
-		{"GET_VERSION minimum", unsafe.Offsetof(ver.minAPI), 4},
-	} {
-		require.Equal(t, c.want, c.got, c.what)
-	}
 }
 
 func TestOpenChecksTheVersionWindow(t *testing.T) {
@@ -275,17 +227,6 @@ func TestPinFlagsAndTokens(t *testing.T) {
 	}
 }
 
-func TestMapNotPastThePages(t *testing.T) {
-	f := newFake(t, 2, 6)
-	p, err := openFake(t, f).Pin(backend.PinRequest{Addr: buffer, Size: 4096})
-	require.NoError(t, err)
-	_, _, err = p.Map(1<<17, backend.None)
-	require.ErrorIs(t, err, unix.EINVAL)
-	_, _, err = p.Map(0, backend.None)
-	require.ErrorIs(t, err, unix.EINVAL)
-	require.Empty(t, f.mappings)
-}
-
 func TestMappingTypes(t *testing.T) {
 	for _, c := range []struct {
 		what       string
@@ -380,7 +321,11 @@ func TestAttributes(t *testing.T) {
 		f := newFake(t, 2, c.minor)
 		f.persistent, f.forcePCIe = c.persistent, c.forcePCIe
 		s := openFake(t, f)
-		backendtest.Attributes(t, s, map[backend.Attr]int{backend.AttrPersistentMapping: c.want[0], backend.AttrForcePCIe: c.want[1]})
+		for a, want := range map[backend.Attr]int{backend.AttrPersistentMapping: c.want[0], backend.AttrForcePCIe: c.want[1], backend.AttrDMABufMmap: 0} {
+			v, err := s.Attribute(a)
+			require.NoError(t, err)
+			require.Equal(t, want, v, "attribute %d", a)
+		}
 	}
 }
 
@@ -436,29 +381,6 @@ func TestEveryCallFailsOnce(t *testing.T) {
 	}
 }
 
-// If GET_INFO fails after mmap, the mapping is unmapped.
-func TestMapLeavesNothingWhenTheTypeIsUnknown(t *testing.T) {
-	f := newFake(t, 2, 6)
-	p, err := openFake(t, f).Pin(backend.PinRequest{Addr: buffer, Size: 65536})
-	require.NoError(t, err)
-	for _, want := range []backend.MappingType{backend.None, backend.WC} {
-		f.fail["GET_INFO_V2"] = unix.EMLINK
-		_, _, err = p.Map(65536, want)
-		require.ErrorIs(t, err, unix.EMLINK)
-		require.Empty(t, f.mappings)
-	}
-	f.fail["GET_INFO_V2"], f.fail["munmap"] = unix.EMLINK, unix.EXFULL
-	_, _, err = p.Map(65536, backend.None)
-	require.ErrorIs(t, err, unix.EMLINK)
-	require.ErrorIs(t, err, unix.EXFULL, "and what is left mapped is told")
-	clear(f.mappings)
-	for _, b := range f.buffers {
-		b.mapped = 0
-	}
-	_, _, err = p.Map(65536, backend.None)
-	require.NoError(t, err)
-}
-
 func TestSyncMemopsIsBestEffort(t *testing.T) {
 	var asked [][2]uint64
 	f := newFake(t, 2, 6)
@@ -475,14 +397,6 @@ func TestSyncMemopsIsBestEffort(t *testing.T) {
 	_, err = s.Pin(backend.PinRequest{Addr: 0, Size: 8})
 	require.ErrorIs(t, err, unix.EINVAL)
 	require.Len(t, asked, 1, "nothing is asked of CUDA for a buffer that does not pin")
-}
-
-// A close that fails says so.
-func TestCloseThatFails(t *testing.T) {
-	f := newFake(t, 2, 6)
-	s := openFake(t, f)
-	f.fail["close"] = unix.EMLINK
-	require.ErrorIs(t, s.Close(), unix.EMLINK)
 }
 
 // On a machine without the module the real kernel says so.

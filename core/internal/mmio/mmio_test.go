@@ -119,43 +119,6 @@ func TestLongCopies(t *testing.T) {
 	}
 }
 
-// The largest access that is aligned and not too long.
-func TestPieces(t *testing.T) {
-	for _, c := range []struct {
-		va   uintptr
-		n    int
-		want int
-	}{{0, 64, 8}, {8, 8, 8}, {8, 7, 4}, {4, 8, 4}, {2, 100, 2}, {6, 1, 1}, {7, 100, 1}, {16, 3, 2}} {
-		require.Equal(t, c.want, piece(c.va, c.n), "%+v", c)
-	}
-}
-
-// Lines are moved where they begin and end on lines, and never of Device memory.
-func TestLines(t *testing.T) {
-	for _, c := range []struct {
-		va   uintptr
-		n    int
-		want int
-	}{{0, 63, 0}, {0, 64, 64}, {64, 65, 64}, {128, 191, 128}, {128, 192, 192}, {0, 1 << 20, 1 << 20}, {8, 64, 0}, {16, 640, 0}, {32, 64, 0}, {63, 4096, 0}} {
-		want := c.want
-		if !wide {
-			want = 0
-		}
-		require.Equal(t, want, lines(c.va, c.n, backend.WC), "%+v", c)
-		require.Equal(t, want, lines(c.va, c.n, backend.Caching), "%+v", c)
-		require.Zero(t, lines(c.va, c.n, backend.Device), "%+v", c)
-	}
-	for _, c := range []struct {
-		va   uintptr
-		n    int
-		want bool
-	}{{0, 1, true}, {0, 8, true}, {0, 9, false}, {7, 1, true}, {7, 2, false}, {4, 4, true}, {4, 5, false}, {1, 8, false}, {64, 64, false}} {
-		require.Equal(t, c.want || !lineLoads, byWords(c.va, c.n, backend.WC), "%+v", c)
-		require.Equal(t, c.want || !lineLoads, byWords(c.va, c.n, backend.Caching), "%+v", c)
-		require.True(t, byWords(c.va, c.n, backend.Device), "%+v", c)
-	}
-}
-
 // instruction is one of a function's. The name of a call is its callee's.
 type instruction struct {
 	line, at int // of the source, and its address
@@ -271,30 +234,6 @@ func TestFences(t *testing.T) {
 	require.Empty(t, only("loadLinesSSE", "MOVNTDQ"))
 	require.Len(t, only("loadLinesSSE", "MOVNTDQA"), 16+4, "four lines, and one")
 	require.NotEmpty(t, only("loadLinesAVX2", "VMOVNTDQA"))
-}
-
-func TestMixedTypes(t *testing.T) {
-	Count(backend.WC, 1)
-	Count(backend.WC, 1)
-	require.False(t, Mixed())
-	Count(backend.Caching, 1)
-	require.True(t, Mixed())
-	Count(backend.WC, -1)
-	require.True(t, Mixed(), "one is left")
-	Count(backend.WC, -1)
-	require.False(t, Mixed())
-	Count(backend.Caching, -1)
-	types := []backend.MappingType{backend.WC, backend.Caching, backend.Device}
-	for _, a := range types {
-		for _, b := range types {
-			Count(a, 1)
-			Count(b, 1)
-			require.Equal(t, a != b, Mixed(), "%d and %d", a, b)
-			Count(b, -1)
-			require.False(t, Mixed(), "%d alone", a)
-			Count(a, -1)
-		}
-	}
 }
 
 func BenchmarkWrite(b *testing.B) { bench(b, func(va uintptr, p []byte) { Write(va, p, backend.WC) }) }

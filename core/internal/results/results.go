@@ -10,8 +10,8 @@ type Entry struct {
 	Advice string // to the user, or ""
 }
 
-// Table has the results of one driver. R is its type of results, whose methods Error,
-// Errno, Is and As call those of the table.
+// Table has the results of one driver. R is its type of results. R's Error calls Text, and its
+// Unwrap calls Errno.
 type Table[R comparable] map[R]Entry
 
 // Text is the message of an error r: its name, its number and the advice. A result that
@@ -34,20 +34,4 @@ func (t Table[R]) Errno(r R) unix.Errno {
 		return e.Errno
 	}
 	return unix.EIO
-}
-
-// Is makes errors.Is(err, unix.ENOMEM) hold for a result that maps to it.
-func (t Table[R]) Is(r R, target error) bool {
-	errno, ok := target.(unix.Errno)
-	return ok && errno == t.Errno(r)
-}
-
-// As lets errors.As find the errno of r in a chain of wrapped errors, as it finds the
-// errno of a system call.
-func (t Table[R]) As(r R, target any) bool {
-	p, ok := target.(*unix.Errno)
-	if ok {
-		*p = t.Errno(r)
-	}
-	return ok
 }

@@ -59,8 +59,9 @@ type allocArgs struct {
 	root, parent, object handle // object: in and out
 	class                uint32
 	params               uint64 // address
-	rights               uint64
-	paramsSize, flags    uint32
+	_                    uint64 // rights
+	paramsSize           uint32
+	_                    uint32 // flags
 	status               status
 	_                    uint32
 }
@@ -81,7 +82,7 @@ type controlArgs struct {
 type dupArgs struct {
 	client, parent, object     handle // object: in and out
 	clientSource, objectSource handle
-	flags                      uint32
+	_                          uint32 // flags
 	status                     status
 }
 
@@ -119,7 +120,7 @@ type unmapArgs struct {
 	_                      uint32
 	linear                 uint64
 	status                 status
-	flags                  uint32
+	_                      uint32 // flags
 }
 
 // maxCards is the number of cardInfo entries. The driver wants room for each GPU.
@@ -234,7 +235,7 @@ type deviceParams struct {
 	deviceInstance uint32
 	clientShare    handle
 	_              [2]handle
-	flags          uint32
+	_              uint32 // flags
 	_              uint32
 	_              [3]uint64
 	vaMode         uint32

@@ -23,32 +23,38 @@ func (e *bar1Full) Error() string {
 	use := askNVIDIASMI
 	now := time.Now().UnixNano()
 	if last := bar1Asked.Load(); now-last >= int64(time.Second) && bar1Asked.CompareAndSwap(last, now) {
-		use = askBAR1(e.at)
+		use = bar1Use(e.at)
 	}
 	return fmt.Sprintf("%v (%s)", e.err, use)
 }
 
-var (
-	bar1Asked atomic.Int64 // when, in nanoseconds
-	askBAR1   = bar1Use    // a variable for tests
-)
+var bar1Asked atomic.Int64 // when, in nanoseconds
 
 const askNVIDIASMI = "run nvidia-smi -q -d MEMORY to see how much of BAR1 is in use"
 
 // bar1Use says how much of a GPU's BAR1 is in use. It needs NVML.
 func bar1Use(at cuda.PCIAddress) string {
-	lib, err := nvml.Open()
-	if err != nil {
-		return askNVIDIASMI
-	}
-	defer lib.Close()
-	gpu, err := lib.DeviceAt(at.String())
-	if err != nil {
-		return askNVIDIASMI
-	}
-	bar, err := gpu.BAR1()
+	var bar nvml.BAR1
+	err := askNVML(at, func(gpu nvml.Device) (err error) {
+		bar, err = gpu.BAR1()
+		return err
+	})
 	if err != nil {
 		return askNVIDIASMI
 	}
 	return fmt.Sprintf("of %d MiB of BAR1 %d MiB are free", bar.Total>>20, bar.Free>>20)
+}
+
+// askNVML calls ask with a GPU of NVML's.
+func askNVML(at cuda.PCIAddress, ask func(nvml.Device) error) error {
+	lib, err := nvml.Open()
+	if err != nil {
+		return err
+	}
+	defer lib.Close()
+	gpu, err := lib.DeviceAt(at.String())
+	if err != nil {
+		return err
+	}
+	return ask(gpu)
 }

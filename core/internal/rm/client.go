@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"unsafe"
@@ -22,25 +23,23 @@ func devicePath(minor uint32) string { return fmt.Sprintf("/dev/nvidia%d", minor
 
 // client is a client of the resource manager. It has an open /dev/nvidiactl, a root
 // object, and a device object for each GPU that has been pinned on. The driver frees
-// all of them when the descriptor is closed. The methods may be called from many
-// threads.
+// all of them when the descriptor is closed. Only gpus changes.
 type client struct {
-	kernel kernel
-	fd     int
-	file   fileID
-	root   handle
-
-	mu   sync.Mutex
-	gpus map[cuda.PCIAddress]*gpu // nil: closed
+	ioctl func(fd int, code uint32, arg unsafe.Pointer) error // sys.Ioctl, or a test's
+	fd    int
+	file  sys.FileID
+	root  handle
+	gpus  map[int]*gpu // by CUDA's ordinal; process.mu guards it
 }
 
 // gpu is our device object of one GPU. Only space changes, once.
 type gpu struct {
 	client *client
 	at     cuda.PCIAddress
+	proof  *proof
 	path   string // of its device node
 	fd     int    // keeps the GPU attached to the client
-	file   fileID
+	file   sys.FileID
 	device handle
 
 	maybeMIG bool                // the driver cannot say whether the GPU is divided
@@ -52,18 +51,18 @@ type gpu struct {
 }
 
 // newClient opens a client. It does not touch CUDA.
-func newClient(k kernel) (_ *client, err error) {
-	fd, err := k.open(controlPath)
+func newClient() (_ *client, err error) {
+	fd, err := sys.Open(controlPath, unix.O_RDWR)
 	if err != nil {
 		return nil, explainOpen(controlPath, err)
 	}
-	c := &client{kernel: k, fd: fd, gpus: map[cuda.PCIAddress]*gpu{}}
+	c := &client{ioctl: sys.Ioctl, fd: fd, gpus: map[int]*gpu{}}
 	defer func() {
 		if err != nil {
-			_ = k.close(fd)
+			_ = sys.Close(fd)
 		}
 	}()
-	if c.file, err = k.own(fd); err != nil {
+	if c.file, err = sys.Own(fd); err != nil {
 		return nil, err
 	}
 	args := allocArgs{class: classRoot}
@@ -85,37 +84,20 @@ func explainOpen(path string, err error) error {
 }
 
 // close frees everything. The host may have closed one of our descriptors, and may use
-// its number for a file of its own. close leaves such a descriptor alone. Another session may
-// still hold c; gpuOf refuses it then.
+// its number for a file of its own. close leaves such a descriptor alone.
 func (c *client) close() error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
 	var err error
 	for _, g := range c.gpus {
-		err = errors.Join(err, c.closeOwn(g.fd, g.file))
+		err = errors.Join(err, sys.CloseOwn(g.fd, g.file))
 	}
-	c.gpus = nil
 	if !c.answers() {
 		return err
 	}
-	return errors.Join(err, c.closeOwn(c.fd, c.file))
+	return errors.Join(err, sys.CloseOwn(c.fd, c.file))
 }
 
-func (c *client) closeOwn(fd int, file fileID) error {
-	if now, err := c.kernel.identity(fd); err != nil || now != file {
-		return nil
-	}
-	return c.kernel.close(fd)
-}
-
-// alive is false once the host has closed the client's descriptor.
-func (c *client) alive() bool {
-	now, err := c.kernel.identity(c.fd)
-	return err == nil && now == c.file
-}
-
-// answers is alive by the driver's own word: it does not know the client on another open of
-// the device. Another copy of the library in the process may have marked that open alike.
+// answers asks the driver, which does not know the client on another open of the device. The
+// file ID does not show that where another copy of the library in the process has marked it alike.
 func (c *client) answers() bool {
 	var id gpuIDInfo
 	err := control(c, "GET_ID_INFO", c.root, controlGPUIDInfo, &id)
@@ -125,7 +107,7 @@ func (c *client) answers() bool {
 // do makes a request on the client's descriptor. args is the request's struct, and st the status
 // in it, or nil. A driver whose struct has another size does not know the request's number.
 func do[T any](c *client, what string, nr uintptr, args *T, st *status) error {
-	err := c.kernel.ioctl(c.fd, request(nr, unsafe.Sizeof(*args)), unsafe.Pointer(args))
+	err := c.ioctl(c.fd, request(nr, unsafe.Sizeof(*args)), unsafe.Pointer(args))
 	if err == unix.EINVAL || err == unix.ENOTTY {
 		return fmt.Errorf("%s: this NVIDIA driver does not know the request, as 535 to 595 do, or a sandbox (gVisor) refuses it; update the driver, load gdrdrv, or leave the sandbox: %w (%v)", what, unix.ENOTSUP, err)
 	}
@@ -136,12 +118,6 @@ func do[T any](c *client, what string, nr uintptr, args *T, st *status) error {
 		return fmt.Errorf("%s: %w", what, *st)
 	}
 	return nil
-}
-
-// passesDuplicates is an error where a sandbox filters DUP_OBJECT out. That is the one request of a pin that
-// CUDA starts without. The driver has no object 0 to duplicate.
-func (c *client) passesDuplicates() error {
-	return do(c, "DUP_OBJECT", nrDup, &dupArgs{client: c.root, parent: c.root, clientSource: c.root}, nil)
 }
 
 // control makes a control request on an object of the client. params is the command's struct.
@@ -162,36 +138,6 @@ func address[T any](pins *runtime.Pinner, p *T) uint64 {
 	return uint64(uintptr(unsafe.Pointer(p)))
 }
 
-// gpuOf gives the device object of CUDA's device. The first call makes it.
-func (c *client) gpuOf(dev device) (*gpu, error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.gpus == nil {
-		return nil, fmt.Errorf("the host closed descriptor %d, which was the library's; buffers pinned before are lost: %w", c.fd, unix.EBADF)
-	}
-	if g := c.gpus[dev.at]; g != nil {
-		return g, nil
-	}
-	g, err := c.attach(dev.at)
-	if err != nil {
-		return nil, err
-	}
-	g.coherent = g.coherent || dev.coherent
-	c.gpus[dev.at] = g
-	return g, nil
-}
-
-// anyCoherent reports whether one of the client's GPUs is coherent with the CPU, or has the
-// same memory. It is known once there is one.
-func (c *client) anyCoherent() (coherent, known bool) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for _, g := range c.gpus {
-		coherent = coherent || g.coherent || g.soc
-	}
-	return coherent, len(c.gpus) > 0
-}
-
 // cards lists the GPUs that the driver has.
 func (c *client) cards() ([]cardInfo, error) {
 	all := new([maxCards]cardInfo)
@@ -207,40 +153,45 @@ func (c *client) cards() ([]cardInfo, error) {
 	return cards, nil
 }
 
-func (c *client) attach(at cuda.PCIAddress) (_ *gpu, err error) {
+// attach makes a device object of a GPU.
+func (s *session) attach(c *client, ordinal int) (_ *gpu, err error) {
+	coherent, err := s.cuda.DeviceAttribute(cuda.HostPageTables, ordinal)
+	if err != nil {
+		return nil, err
+	}
+	at, err := s.cuda.PCIAddress(ordinal)
+	if err != nil {
+		return nil, err
+	}
 	cards, err := c.cards()
 	if err != nil {
 		return nil, err
 	}
-	var card *cardInfo
-	for i := range cards {
-		if cards[i].at() == at {
-			card = &cards[i]
-		}
-	}
-	if card == nil {
+	i := slices.IndexFunc(cards, func(card cardInfo) bool { return card.at() == at })
+	if i < 0 {
 		return nil, fmt.Errorf("the NVIDIA driver lists no GPU at %v, where CUDA has one: %w", at, unix.ENODEV)
 	}
+	card := cards[i]
 	divided, known := c.divided()
 	if divided(card.gpuID) {
 		return nil, errMIG(at.String())
 	}
-	g := &gpu{client: c, at: at, path: devicePath(card.minor), maybeMIG: !known}
-	if g.fd, err = c.kernel.open(g.path); err != nil {
+	g := &gpu{client: c, at: at, proof: proofOf(at), path: devicePath(card.minor), maybeMIG: !known}
+	if g.fd, err = sys.Open(g.path, unix.O_RDWR); err != nil {
 		return nil, explainOpen(g.path, err)
 	}
 	defer func() {
 		if err != nil {
-			_ = c.kernel.close(g.fd)
+			_ = sys.Close(g.fd)
 		}
 	}()
-	if g.file, err = c.kernel.own(g.fd); err != nil {
+	if g.file, err = sys.Own(g.fd); err != nil {
 		return nil, err
 	}
 	register := registerFD{control: int32(c.fd)}
 	// The driver knows this request, for it knows RM_ALLOC. It refuses every request to a GPU
 	// that was unplugged.
-	err = c.kernel.ioctl(g.fd, request(nrRegisterFD, unsafe.Sizeof(register)), unsafe.Pointer(&register))
+	err = c.ioctl(g.fd, request(nrRegisterFD, unsafe.Sizeof(register)), unsafe.Pointer(&register))
 	if err == unix.EINVAL {
 		return nil, fmt.Errorf("REGISTER_FD is refused, so the GPU is lost: look into dmesg for lines of NVRM (Xid): %w (%v)", unix.ENODEV, err)
 	}
@@ -255,7 +206,7 @@ func (c *client) attach(at cuda.PCIAddress) (_ *gpu, err error) {
 	if err := c.checkConfidential(); err != nil {
 		return nil, err
 	}
-	g.coherent, g.soc = id.flags&idATS != 0, id.flags&idSOC != 0
+	g.coherent, g.soc = coherent != 0 || id.flags&idATS != 0, id.flags&idSOC != 0
 	major := c.major()
 	g.oneRange = major < firstThatScatters
 	g.bar1 = c.bar1Type(major)
@@ -322,14 +273,14 @@ func (g *gpu) openWindow(object handle, offset, length uint64) (window, error) {
 	if err != nil {
 		return window{}, err
 	}
-	fd, err := c.kernel.open(path)
+	fd, err := sys.Open(path, unix.O_RDWR)
 	if err != nil {
 		return window{}, explainOpen(path, err)
 	}
 	args := mapArgs{client: c.root, device: g.device, memory: object, offset: offset, length: length, fd: int32(fd)}
 	err = do(c, "MAP_MEMORY", nrMapMemory, &args, &args.status)
 	if err != nil {
-		_ = c.kernel.close(fd)
+		_ = sys.Close(fd)
 		if errors.Is(err, statusInsufficient) {
 			err = &bar1Full{err, g.at}
 		}
@@ -345,49 +296,62 @@ func (g *gpu) closeWindow(object handle, linear uint64) error {
 	return do(g.client, "UNMAP_MEMORY", nrUnmapMemory, &args, &args.status)
 }
 
-// shared is the client of the process. Each session that has pinned holds it.
-type shared struct {
+// process is what the sessions of a process share.
+var process struct {
 	mu      sync.Mutex
-	client  *client
-	holders int
+	client  *client // nil: no session holds one
+	holders int     // sessions that hold client
+	proofs  map[cuda.PCIAddress]*proof
 }
 
-var process shared
-
-// hold gives the process's client. It makes one for the first holder, and another
-// after the host has closed the client's descriptor. has is the client that the caller
-// holds, or nil. A session that holds none yet asks the driver, too.
-func (s *shared) hold(k kernel, has *client) (*client, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.client != nil && (!s.client.alive() || has != s.client && !s.client.answers()) {
-		log.Warnf("the host closed descriptor %d, which was the library's; buffers pinned before are lost", s.client.fd)
-		_ = s.client.close()
-		s.client, s.holders = nil, 0
+// gpu gives the device object of a GPU, by CUDA's ordinal. The session holds the process's
+// client from then on. gpu makes a client for the first session, and another after the host
+// has closed the client's descriptor. A session that holds no client yet asks the driver, too.
+func (s *session) gpu(ordinal int) (*gpu, error) {
+	process.mu.Lock()
+	defer process.mu.Unlock()
+	if c := process.client; c != nil {
+		file, err := sys.Identify(c.fd)
+		if err != nil || file != c.file || c != s.client && !c.answers() {
+			log.Warnf("the host closed descriptor %d, which was the library's; buffers pinned before are lost", c.fd)
+			_ = c.close()
+			process.client, process.holders = nil, 0
+		}
 	}
-	if s.client == nil {
-		c, err := newClient(k)
+	if process.client == nil {
+		c, err := newClient()
 		if err != nil {
 			return nil, err
 		}
-		s.client = c
+		process.client = c
 	}
-	if has != s.client {
-		s.holders++
+	if s.client != process.client {
+		s.client = process.client
+		process.holders++
 	}
-	return s.client, nil
+	if g := s.client.gpus[ordinal]; g != nil {
+		return g, nil
+	}
+	g, err := s.attach(s.client, ordinal)
+	if err != nil {
+		return nil, err
+	}
+	s.client.gpus[ordinal] = g
+	return g, nil
 }
 
-// release ends a hold. The last release closes the client.
-func (s *shared) release(c *client) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if c != s.client {
-		return nil // hold has replaced it, and closed it
+// Close ends the session's hold. The last one closes the client.
+func (s *session) Close() error {
+	process.mu.Lock()
+	defer process.mu.Unlock()
+	c := s.client
+	s.client = nil
+	if c == nil || c != process.client {
+		return nil // gpu has closed it
 	}
-	if s.holders--; s.holders > 0 {
+	if process.holders--; process.holders > 0 {
 		return nil
 	}
-	s.client = nil
+	process.client = nil
 	return c.close()
 }

@@ -150,7 +150,12 @@ func (f *finder) extents(b buffer) ([]extent, error) {
 		f.source = span.client
 		extents = append(extents, extent{object: object, offset: span.offset, length: span.end - span.first})
 	}
-	return extents, f.gpu.checkEnd(extents[len(extents)-1], b)
+	// Where the buffer ends past the allocation's last GPU page, only the driver knows whether
+	// its object has those bytes.
+	if b.memory.Legacy && b.end > (b.memory.End()+gpuPage-1)&^(gpuPage-1) {
+		return extents, f.gpu.checkEnd(extents[len(extents)-1], b)
+	}
+	return extents, nil
 }
 
 // notFound adds to err what the user can do about objects that cannot be found.
@@ -206,12 +211,9 @@ func (f *finder) importAt(at uint64) (handle, error) {
 	return object, errors.Join(err, sys.Close(fd))
 }
 
-// checkEnd checks that the buffer ends inside of its object, where CUDA's answer does
-// not show that. The driver opens no window past the end of an object.
+// checkEnd checks that the buffer ends inside of its object: the driver opens no window past
+// the end of one.
 func (g *gpu) checkEnd(last extent, b buffer) error {
-	if !b.memory.Legacy || b.within() {
-		return nil
-	}
 	w, err := g.openWindow(last.object, last.offset+last.length-gpuPage, gpuPage)
 	if errors.Is(err, statusInvalidLimit) || errors.Is(err, statusInvalidBase) {
 		return fmt.Errorf("%d bytes at %#x end past the memory there (%d bytes at %#x): %w", b.end-b.first, b.first, b.memory.Size, b.memory.Start, unix.EINVAL)
@@ -219,16 +221,7 @@ func (g *gpu) checkEnd(last extent, b buffer) error {
 	if err != nil {
 		return err
 	}
-	return errors.Join(g.client.kernel.close(w.fd), g.closeWindow(last.object, w.linear))
-}
-
-// free frees the objects of the extents. When one fails, it goes on with the next.
-func (p *pin) free() error {
-	var err error
-	for _, extent := range p.extents {
-		err = errors.Join(err, p.gpu.free(extent.object))
-	}
-	return err
+	return errors.Join(sys.Close(w.fd), g.closeWindow(last.object, w.linear))
 }
 
 // part is a part of an extent that takes one window.
@@ -299,7 +292,7 @@ func (g *gpu) unit(err error) func(object handle) uint64 {
 // error nothing stays mapped.
 func (p *pin) mapParts(size uintptr, parts []part) (va uintptr, got backend.MappingType, err error) {
 	if len(parts) > 1 {
-		if va, err = p.kernel.reserve(size); err != nil {
+		if va, err = sys.Reserve(size); err != nil {
 			return 0, backend.None, fmt.Errorf("no %d bytes of address space are left: %w", size, err)
 		}
 	}
@@ -308,7 +301,7 @@ func (p *pin) mapParts(size uintptr, parts []part) (va uintptr, got backend.Mapp
 			return
 		}
 		if va != 0 {
-			err = errors.Join(err, p.kernel.munmap(va, size))
+			err = errors.Join(err, sys.Munmap(va, size))
 		}
 		err = errors.Join(err, p.closeWindows())
 	}()
@@ -324,7 +317,10 @@ func (p *pin) mapParts(size uintptr, parts []part) (va uintptr, got backend.Mapp
 		va, got = at, kind
 		done += uintptr(part.length)
 	}
-	keepFromChildren(p.kernel, va, size)
+	// madvise fails on some mappings of the driver that children do not inherit anyway.
+	if err := sys.DontFork(va, size); err != nil {
+		log.Debugf("madvise(MADV_DONTFORK) on a mapping of the GPU's: %v", err)
+	}
 	return va, got, nil
 }
 
@@ -336,15 +332,15 @@ func (p *pin) mapPart(part part, va, done uintptr) (uintptr, backend.MappingType
 		return 0, backend.None, err
 	}
 	part.extent.windows = append(part.extent.windows, w.linear)
-	defer p.kernel.close(w.fd)
+	defer sys.Close(w.fd)
 	kind, err := p.gpu.kind(part.extent.object, w.answer)
 	if err != nil {
 		return 0, backend.None, err
 	}
 	if va != 0 {
-		err = p.kernel.mmapInto(va+done, w.fd, uintptr(part.length))
+		err = sys.MmapInto(va+done, w.fd, uintptr(part.length))
 	} else {
-		va, err = p.kernel.mmap(w.fd, uintptr(part.length))
+		va, err = sys.Mmap(w.fd, 0, uintptr(part.length))
 	}
 	if err != nil {
 		return 0, backend.None, fmt.Errorf("mmap of GPU memory: %w", err)

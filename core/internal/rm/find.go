@@ -43,10 +43,9 @@ type Watch func(export uintptr, addr, size uint64) (Seen, error)
 // finder finds the objects that device addresses lie in, for one call of a session. It
 // works in the memory's context.
 type finder struct {
-	cuda  driver
+	cuda  *cuda.Driver
 	watch Watch // nil: none
 	gpu   *gpu
-	proof *proof
 
 	source handle // CUDA's client, as extents has found it
 }
@@ -64,7 +63,7 @@ var errNotSaid = errors.New("CUDA does not say where memory lies")
 // There are two ways. The IPC handle of cuMemAlloc names the object in 0.1 us, a watched
 // export in 19 us (H200). find uses the handle once it is known to be right.
 func (f *finder) find(page uint64, m cuda.MemoryInfo) (place, error) {
-	if m.Legacy && f.proof.of(byIPC) == right {
+	if m.Legacy && f.gpu.proof.of(byIPC) == right {
 		if p, err := f.ipcPlace(page, m); err == nil {
 			return p, nil
 		}
@@ -74,13 +73,13 @@ func (f *finder) find(page uint64, m cuda.MemoryInfo) (place, error) {
 		p, err = f.placeBeside(page, m, err)
 	}
 	if err == nil {
-		if f.proof.of(byExport) == right && (!m.Legacy || f.proof.of(byIPC) != untried) {
+		if f.gpu.proof.of(byExport) == right && (!m.Legacy || f.gpu.proof.of(byIPC) != untried) {
 			return p, nil
 		}
 		return p, f.confirm(byExport, page, m, p)
 	}
 	silent := errors.Is(err, errNotWatched) || errors.Is(err, errNotSaid)
-	if silent && m.Legacy && f.proof.of(byIPC) != wrong {
+	if silent && m.Legacy && f.gpu.proof.of(byIPC) != wrong {
 		if p, err := f.ipcPlace(page, m); err == nil {
 			return p, f.confirm(byIPC, page, m, p)
 		}

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"path"
 	"runtime"
-	"slices"
 	"strconv"
 	"strings"
 
@@ -35,19 +34,6 @@ func errMIG(gpu string) error {
 	return fmt.Errorf("the GPU %s is divided into instances (MIG), whose memory the rm backend does not map; load gdrdrv, or turn MIG off (nvidia-smi -mig 0): %w", gpu, unix.ENOTSUP)
 }
 
-// look is an error where the process can use no GPU through this backend. coherent: a GPU of
-// the machine is coherent with the CPU. look asks only what the driver knows with no GPU opened: the first open of a GPU's device may
-// initialise the GPU, which takes seconds. shown says which GPUs CUDA has in this process.
-// It is asked where some GPUs are usable and some are not, and answers nil where it is
-// not known.
-func (c *client) look(access func(path string) error, shown func() map[cuda.PCIAddress]bool) (coherent bool, err error) {
-	cards, err := c.cards()
-	if err != nil {
-		return false, err
-	}
-	return slices.ContainsFunc(cards, c.isCoherent), c.anyUsable(cards, access, shown)
-}
-
 // isCoherent reports whether the CPU may cache a GPU's memory. The driver says it of a GPU
 // that some process has open. Else it is so for the PCI devices that the driver takes for a
 // Grace's (595.45.04, kernel-open/nvidia/detect-self-hosted.h), and for a GPU without BAR1, as
@@ -67,9 +53,15 @@ func (c *client) isCoherent(card cardInfo) bool {
 	return card.fbSize == 0
 }
 
-// anyUsable is the error of look.
+// anyUsable is an error where the process can use none of the GPUs through this backend. shown
+// says which GPUs CUDA has in this process. It is asked where some are usable and some are not,
+// and answers nil where it is not known.
 func (c *client) anyUsable(cards []cardInfo, access func(path string) error, shown func() map[cuda.PCIAddress]bool) error {
-	if c.anyAttached() {
+	open := new(attached)
+	switch err := control(c, "GET_ATTACHED_IDS", c.root, controlAttached, open); {
+	case err != nil:
+		log.Debugf("whether a GPU is open is not known: %v", err)
+	case open[0] != noGPU:
 		if err := c.checkConfidential(); err != nil {
 			return err
 		}
@@ -144,28 +136,12 @@ func (c *client) divided() (is func(gpuID uint32) bool, known bool) {
 }
 
 // dividedByNVML is the same by NVML, for a driver that does not know the question.
-func dividedByNVML(at cuda.PCIAddress) bool {
-	lib, err := nvml.Open()
-	if err != nil {
-		return false
-	}
-	defer lib.Close()
-	gpu, err := lib.DeviceAt(at.String())
-	if err != nil {
-		return false
-	}
-	mig, err := gpu.MIG()
-	return err == nil && mig
-}
-
-// anyAttached reports whether some process has a GPU open.
-func (c *client) anyAttached() bool {
-	p := new(attached)
-	err := control(c, "GET_ATTACHED_IDS", c.root, controlAttached, p)
-	if err != nil {
-		log.Debugf("whether a GPU is open is not known: %v", err)
-	}
-	return err == nil && p[0] != noGPU
+func dividedByNVML(at cuda.PCIAddress) (divided bool) {
+	err := askNVML(at, func(gpu nvml.Device) (err error) {
+		divided, err = gpu.MIG()
+		return err
+	})
+	return err == nil && divided
 }
 
 // checkConfidential is an error where confidential computing is on. MAP_MEMORY would fail

@@ -5,15 +5,40 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
-	"runtime"
 	"testing"
+	"unsafe"
 
 	"gdrapi/core/backend"
-	"gdrapi/tests/doubles/nvrm"
+	"gdrapi/core/cuda"
+	"gdrapi/core/cuda/cudatest"
+	"gdrapi/core/internal/sys"
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 )
+
+// answering is a driver that only answers questions. Where it has no answer it does not know the question.
+type answering struct {
+	version  string
+	controls map[uint32]func(params uintptr)
+}
+
+func (a answering) ioctl(_ int, code uint32, arg unsafe.Pointer) error {
+	switch code & 0xff {
+	case nrVersion:
+		copy((*version)(arg).text[:], a.version)
+	case nrControl:
+		c := (*controlArgs)(arg)
+		if answer := a.controls[c.command]; answer != nil {
+			answer(uintptr(c.params))
+		} else {
+			c.status = statusNotSupported
+		}
+	default:
+		return unix.EINVAL
+	}
+	return nil
+}
 
 // pciTree is a folder of PCI devices, each "vendor device revision".
 func pciTree(t *testing.T, devices ...string) string {
@@ -54,15 +79,12 @@ func TestBAR1TypeOfArm(t *testing.T) {
 		{"the version is not known", 0, "", []string{grace, gpu}, backend.Device},
 		{"it does not answer", -1, "580.142", []string{grace, gpu}, backend.Device},
 	} {
-		f := newRM(t)
-		f.Chipset, f.VersionText = uint32(c.chipset), c.version
-		if c.chipset < 0 {
-			f.fail("RM_CONTROL 0x104", 1, statusNotSupported)
+		a := answering{version: c.version}
+		if c.chipset >= 0 {
+			a.controls = map[uint32]func(uintptr){controlChipset: func(p uintptr) { (*chipset)(sys.Pointer(p)).flags = uint32(c.chipset) }}
 		}
-		client, err := newClient(f)
-		require.NoError(t, err)
+		client := &client{ioctl: a.ioctl}
 		require.Equal(t, c.want, client.bar1TypeOfArm(client.major(), pciTree(t, c.pci...)), c.what)
-		require.NoError(t, client.close())
 	}
 	require.False(t, combinesWrites("/nowhere"))
 	for _, file := range []string{"vendor", "device", "revision"} {
@@ -95,57 +117,44 @@ func TestMachinesAreTheModules(t *testing.T) {
 	require.ElementsMatch(t, ids, here)
 }
 
-// A kernel with pages of 64 KiB: each window is of whole pages, on its pages.
-func TestHostPagesOf64KiB(t *testing.T) {
+// With larger pages a mapping would show the neighbours of the GPU's.
+func TestHostPagesThatAreTooLarge(t *testing.T) {
 	real := hostPage
 	t.Cleanup(func() { hostPage = real })
-	hostPage = 1 << 16
-	for _, w := range []*world{newWorld(t), blind(t)} {
-		w.rm.Page = hostPage
-		require.NoError(t, w.rm.probe())
-		a, small := w.cuda.memAlloc(0, 3*mib), w.cuda.memAlloc(0, 100)
-		v := w.cuda.vmm(0, true, []uint64{2 * mib, 2 * mib})
-		for _, at := range []struct{ addr, size uint64 }{
-			{a.start, 70000}, {a.start + 5000, 1}, {a.start + 2*mib + 4096, 4096}, {small.start, 100},
-			{v.start + mib, 2 * mib},
-		} {
-			p := w.pinned(at.addr, at.size)
-			w.cycle(p)
-			require.NoError(t, p.Unpin())
-		}
-		w.end()
-	}
 	hostPage = 1 << 17
-	f := newRM(t)
-	require.ErrorIs(t, f.probe(), unix.ENOTSUP, "a mapping would show the neighbours")
-	require.Empty(t, f.calls)
+	_, err := probe(nil)
+	require.ErrorIs(t, err, unix.ENOTSUP)
 }
 
-// Device memory is in the GPU or the system's. Anything else is refused, and is not
-// remembered.
-func TestAddressSpaces(t *testing.T) {
-	w := newWorld(t)
-	a := w.cuda.memAlloc(0, 2*mib)
-	p := w.pinned(a.start, 2*mib)
-	g := p.gpu
-	g.space.Store(0)
-	w.rm.GPUs[0].Space = 4
-	_, _, err := p.Map(2*mib, backend.None)
-	require.ErrorIs(t, err, unix.ENOTSUP)
-	require.ErrorContains(t, err, "address space 4")
-	w.rm.GPUs[0].Space = spaceVideo
-	w.rm.fail("RM_CONTROL 0xd01", 1, statusGeneric)
-	_, _, err = p.Map(2*mib, backend.None)
-	require.ErrorIs(t, err, statusGeneric)
-	require.Zero(t, g.space.Load())
-	w.rm.fail("RM_CONTROL 0xd01", 1, statusNotSupported) // where nobody asks, it is the GPU's
-	w.cycle(p)
-	require.Equal(t, uint32(spaceVideo), g.space.Load())
-	before := w.rm.count("RM_CONTROL 0xd01")
-	w.cycle(p)
-	require.Equal(t, before, w.rm.count("RM_CONTROL 0xd01"), "asked once for a GPU")
-	require.NoError(t, p.Unpin())
-	w.end()
+// A kernel with pages of 64 KiB: each window is of whole pages, on its pages. The row go/pages
+// runs it, on a simulated driver with such pages.
+func TestHostPagesOf64KiB(t *testing.T) {
+	if os.Getenv("NVRM_SIM_PAGE") == "" {
+		t.Skip("needs the simulated driver of the row go/pages")
+	}
+	hostPage = 1 << 16
+	cudatest.UseLibC()
+	s, err := Backend{}.Open()
+	require.NoError(t, err)
+	sim := cudatest.Need(t)
+	large, small := sim.MemAlloc(0, 3<<20), sim.MemAlloc(0, 100)
+	pieces, _ := sim.VMM(0, 2, 1)
+	for _, at := range []struct{ addr, size uint64 }{
+		{large, 70000}, {large + 5000, 1}, {large + 2<<20 + 4096, 4096}, {small, 100}, {pieces + 1<<20, 2 << 20},
+	} {
+		p, err := s.Pin(backend.PinRequest{Addr: at.addr, Size: at.size})
+		require.NoError(t, err)
+		i, err := p.Info()
+		require.NoError(t, err)
+		va, _, err := p.Map(i.MappedSize, backend.None)
+		require.NoError(t, err)
+		cudatest.Bytes(va, int(i.MappedSize))[at.addr-i.VA] = byte(at.size) | 1
+		require.Equal(t, []byte{byte(at.size) | 1}, sim.DtoH(0, at.addr, 1))
+		require.NoError(t, sys.Munmap(va, uintptr(i.MappedSize)))
+		require.NoError(t, p.Unmap())
+		require.NoError(t, p.Unpin())
+	}
+	require.NoError(t, s.Close())
 }
 
 // 4096 mappings are the host's.
@@ -159,92 +168,68 @@ func TestMapsLeft(t *testing.T) {
 	err = mapsLeft(limit - 4095)
 	require.ErrorIs(t, err, unix.ENOMEM)
 	require.ErrorContains(t, err, "vm.max_map_count")
-
-	// A buffer in more pages than that is not mapped in parts, and why it is cut is told.
-	parts := uint64(limit-4095+31) &^ 31 // whole objects' worth
-	if parts > 1<<21 {
-		t.Skip("a process may have very many mappings here: ", limit)
-	}
-	w := newWorld(t, "grace")
-	a := w.cuda.vmm(0, false, []uint64{parts * gpuPage})
-	w.rm.answered = func(call string, b []byte) {
-		if call == "RM_CONTROL 0x410118" {
-			order.PutUint64(params(b), gpuPage)
-		}
-	}
-	pin := w.pinned(a.start, a.size)
-	held, maps := w.held(), w.rm.count("MAP_MEMORY")
-	w.rm.fail("MAP_MEMORY", 1, statusObjectNotFound)
-	_, got, err := pin.Map(a.size, backend.None)
-	require.ErrorIs(t, err, unix.ENOMEM)
-	require.ErrorIs(t, err, statusObjectNotFound)
-	require.ErrorContains(t, err, fmt.Sprintf("only in %d pieces, and the process may have %d mappings", parts, limit))
-	require.Equal(t, backend.None, got)
-	require.Equal(t, maps+1, w.rm.count("MAP_MEMORY"))
-	require.Equal(t, held, w.held())
-	require.NoError(t, pin.Unpin())
-	w.end()
 }
 
-// Whether a GPU is coherent with the CPU is known before it is pinned on, and with what programs
-// that count on forced PCIe are told: the version, and the attribute.
-func TestCoherentMachine(t *testing.T) {
+// Whether a GPU is coherent with the CPU is known before some process has it open.
+func TestCoherentDevices(t *testing.T) {
 	for _, c := range []struct {
 		what   string
-		kinds  []nvrm.Machine
-		device uint16 // of the last GPU, in place of its own
-		open   bool   // some process has the GPUs open
+		device uint16
+		bar1   uint64
+		flags  int64 // that the driver says; -1: it does not know the GPU yet
 		want   bool
 	}{
-		{"PCIe", []nvrm.Machine{"pcie", "pcie"}, 0, false, false},
-		{"PCIe, open", []nvrm.Machine{"pcie", "pcie"}, 0, true, false},
-		{"Grace", []nvrm.Machine{"grace"}, 0, false, true},
-		{"Grace in the driver's mode, open", []nvrm.Machine{"cdmm"}, 0, true, true},
-		{"GB200", []nvrm.Machine{"pcie", "grace"}, 0x2941, false, true},
-		{"GB300", []nvrm.Machine{"grace"}, 0x31C2, false, true},
-		{"a device that no source has", []nvrm.Machine{"grace"}, 0x3FFF, false, false},
-		{"a device that no source has, open", []nvrm.Machine{"grace"}, 0x3FFF, true, true},
-		{"the device before Grace's", []nvrm.Machine{"pcie"}, 0x233F, false, false},
-		{"the device after Grace's", []nvrm.Machine{"pcie"}, 0x2380, false, false},
-		{"a Grace's GPU whose link is down", []nvrm.Machine{"pcie"}, 0x2342, true, false},
-		{"GB10", []nvrm.Machine{"gb10"}, 0, false, true},
-		{"GB10, open", []nvrm.Machine{"gb10"}, 0, true, true},
-		{"a Tegra's display beside a GPU", []nvrm.Machine{"tegra", "pcie"}, 0, true, false},
+		{"H100", 0x2330, 1, -1, false},
+		{"GH200", 0x2342, 1, -1, true},
+		{"GB200", 0x2941, 1, -1, true},
+		{"GB300", 0x31C2, 1, -1, true},
+		{"GB10", 0x2E12, 0, -1, true},
+		{"the device before Grace's", 0x233F, 1, -1, false},
+		{"the device after Grace's", 0x2380, 1, -1, false},
+		{"a device that no source has", 0x3FFF, 1, -1, false},
+		{"the same, open", 0x3FFF, 1, idATS, true},
+		{"GB10, open", 0x2E12, 0, idSOC, true},
+		{"a Grace's GPU whose link is down", 0x2342, 1, 0, false},
 	} {
-		w := newWorld(t, c.kinds...)
-		last := w.rm.GPUs[len(w.rm.GPUs)-1]
-		if c.device != 0 {
-			last.Device = c.device
+		a := answering{}
+		if c.flags >= 0 {
+			a.controls = map[uint32]func(uintptr){controlGPUIDInfo: func(p uintptr) { (*gpuIDInfo)(sys.Pointer(p)).flags = uint32(c.flags) }}
 		}
-		if c.open {
-			for _, g := range w.rm.GPUs {
-				fd, err := w.rm.open(node(g))
-				require.NoError(t, err)
-				require.NoError(t, w.rm.close(fd))
-			}
-		}
-		coherent, err := probe(w.rm, w.rm.access, w.rm.shows)
-		require.NoError(t, err)
-		require.Equal(t, c.want, coherent, c.what)
+		card := cardInfo{vendor: 0x10de, bus: 1, device: c.device, fbSize: c.bar1}
+		require.Equal(t, c.want, (&client{ioctl: a.ioctl}).isCoherent(card), c.what)
+	}
+	require.False(t, (&client{ioctl: answering{}.ioctl}).isCoherent(cardInfo{vendor: 0x10de}), "a Tegra's display")
+}
 
-		s := w.session
-		s.onCoherent = coherent
-		told := func(coherent bool) {
-			major, minor := s.Version()
-			require.Equal(t, [2]int{2, map[bool]int{false: backend.Minor, true: 4}[coherent]}, [2]int{major, minor}, c.what)
-			forces, err := s.Attribute(backend.AttrForcePCIe)
-			require.NoError(t, err)
-			if coherent || runtime.GOARCH != "arm64" {
-				require.Equal(t, map[bool]int{false: 1, true: 0}[coherent], forces, c.what)
-			}
+// A process may use some of a machine's GPUs, of which CUDA shows it some.
+func TestUsable(t *testing.T) {
+	one, two := cuda.PCIAddress{Bus: 1}, cuda.PCIAddress{Bus: 2}
+	cards := []cardInfo{{vendor: 0x10de, bus: 1, fbSize: 1}, {vendor: 0x10de, bus: 2, fbSize: 1, minor: 1}}
+	for _, c := range []struct {
+		what   string
+		cards  []cardInfo
+		access [2]error
+		shown  map[cuda.PCIAddress]bool // nil: CUDA is not initialised
+		want   error
+		line   string
+	}{
+		{"two GPUs", cards, [2]error{}, nil, nil, ""},
+		{"the first one's node is not ours", cards, [2]error{unix.EACCES}, nil, nil, ""},
+		{"the second one is not in the container", cards, [2]error{nil, unix.ENOENT}, nil, nil, ""},
+		{"CUDA has the first alone", cards, [2]error{nil, unix.ENOENT}, map[cuda.PCIAddress]bool{one: true}, nil, ""},
+		{"CUDA has that one alone", cards, [2]error{nil, unix.ENOENT}, map[cuda.PCIAddress]bool{two: true}, unix.ENOENT, "compute,utility"},
+		{"no node is ours", cards, [2]error{unix.EACCES, unix.EACCES}, nil, unix.EACCES, "may not be opened"},
+		{"no node", cards, [2]error{unix.ENOENT, unix.ENOENT}, nil, unix.ENOENT, "compute,utility"},
+		{"no GPU", nil, [2]error{}, nil, unix.ENODEV, "no GPU"},
+	} {
+		access := func(path string) error { return c.access[path[len(path)-1]-'0'] }
+		err := (&client{ioctl: answering{}.ioctl}).anyUsable(c.cards, access, func() map[cuda.PCIAddress]bool { return c.shown })
+		if c.want == nil {
+			require.NoError(t, err, c.what)
+			continue
 		}
-		told(c.want)
-		a := w.cuda.memAlloc(len(c.kinds)-1, 4096)
-		p, err := w.Pin(backend.PinRequest{Addr: a.start, Size: 1})
-		require.NoError(t, err)
-		told(c.want || last.Flags != 0)
-		require.NoError(t, p.Unpin())
-		w.end()
+		require.ErrorIs(t, err, c.want, c.what)
+		require.ErrorContains(t, err, c.line, c.what)
 	}
 }
 
@@ -276,5 +261,47 @@ func TestCheckOfACard(t *testing.T) {
 		err := c.card.check(divided, func(path string) error { asked = path; return c.access })
 		require.ErrorIs(t, err, c.want, "%+v", c)
 		require.Equal(t, "/dev/nvidia12", asked)
+	}
+}
+
+func TestStatusToErrno(t *testing.T) {
+	for number, errno := range map[uint32]unix.Errno{
+		0x1A: unix.ENOMEM, 0x1B: unix.EPERM, 0x1F: unix.EINVAL, 0x20: unix.EINVAL, 0x23: unix.EACCES,
+		0x26: unix.ENODEV, 0x2E: unix.EINVAL, 0x31: unix.EINVAL, 0x33: unix.EINVAL, 0x40: unix.EIO,
+		0x51: unix.ENOMEM, 0x56: unix.ENOTSUP, 0x57: unix.EINVAL, 0x63: unix.EBUSY, 0x12345: unix.EIO,
+		0x03: unix.EAGAIN, 0x0F: unix.ENODEV, 0x10: unix.EAGAIN, 0x11: unix.EAGAIN, 0x17: unix.EIO, 0x22: unix.EIO,
+		0x36: unix.ENOTSUP, 0x3F: unix.EIO, 0x62: unix.ENODEV, 0x65: unix.EIO, 0x6E: unix.ENODEV, 0xFFFF: unix.EIO,
+	} {
+		s := status(number)
+		require.Equal(t, errno, s.Unwrap(), "%v", s)
+		require.ErrorIs(t, fmt.Errorf("REQUEST: %w", s), errno)
+		require.Contains(t, s.Error(), fmt.Sprintf("%#x", number))
+	}
+}
+
+// Why a device node does not open.
+func TestExplainOpen(t *testing.T) {
+	for errno, line := range map[unix.Errno]string{
+		unix.ENOENT: "compute,utility", unix.ENXIO: "compute,utility", unix.ENODEV: "compute,utility", unix.EIO: "compute,utility",
+		unix.EACCES: "may not be opened", unix.EPERM: "may not be opened",
+		unix.EMFILE: "open /dev/nvidia3", unix.ENOMEM: "open /dev/nvidia3",
+	} {
+		err := explainOpen("/dev/nvidia3", errno)
+		require.ErrorIs(t, err, errno)
+		require.ErrorContains(t, err, line)
+	}
+}
+
+// Each byte that is read is the one at its place.
+func TestLoad(t *testing.T) {
+	words := make([]uint64, 12)
+	from := unsafe.Slice((*byte)(unsafe.Pointer(&words[0])), 96)
+	for i := range from {
+		from[i] = byte(i * 7)
+	}
+	for _, c := range []struct{ at, n int }{{0, 64}, {0, 1}, {3, 64}, {3, 2}, {8, 20}, {5, 0}} {
+		b := make([]byte, c.n)
+		load(b, uintptr(unsafe.Pointer(&from[c.at])))
+		require.Equal(t, from[c.at:c.at+c.n], b, "%+v", c)
 	}
 }

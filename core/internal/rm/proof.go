@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 
 	"gdrapi/core/cuda"
+	"gdrapi/core/internal/sys"
 	"gdrapi/core/log"
 
 	"golang.org/x/sys/unix"
@@ -65,24 +66,15 @@ func (p *proof) set(w way, v verdict) {
 	}
 }
 
-// proofs has the proof of each GPU of the process.
-type proofs struct {
-	mu sync.Mutex
-	of map[cuda.PCIAddress]*proof
-}
-
-var proven proofs
-
-func (p *proofs) at(gpu cuda.PCIAddress) *proof {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.of == nil {
-		p.of = map[cuda.PCIAddress]*proof{}
+// proofOf gives the proof of a GPU. The caller holds process.mu.
+func proofOf(gpu cuda.PCIAddress) *proof {
+	if process.proofs == nil {
+		process.proofs = map[cuda.PCIAddress]*proof{}
 	}
-	if p.of[gpu] == nil {
-		p.of[gpu] = new(proof)
+	if process.proofs[gpu] == nil {
+		process.proofs[gpu] = new(proof)
 	}
-	return p.of[gpu]
+	return process.proofs[gpu]
 }
 
 // errDiffers is for a place that is not the memory's.
@@ -93,15 +85,15 @@ func errDiffers(w way, at uint64) error {
 // confirm returns nil where p is the place of the page, as w has found it. m describes the
 // page's memory.
 func (f *finder) confirm(w way, page uint64, m cuda.MemoryInfo, p place) error {
-	f.proof.mu.Lock()
-	defer f.proof.mu.Unlock()
+	f.gpu.proof.mu.Lock()
+	defer f.gpu.proof.mu.Unlock()
 	if m.Legacy && w == byExport && f.agree(page, m, p) {
 		return nil
 	}
-	if f.proof.of(w) == untried {
+	if f.gpu.proof.of(w) == untried {
 		f.tryOnOwn(w, m.Ordinal)
 	}
-	switch f.proof.of(w) {
+	switch f.gpu.proof.of(w) {
 	case right:
 		if m.Legacy && w == byExport {
 			f.agree(page, m, p) // a difference is the handle's now
@@ -121,12 +113,12 @@ func (f *finder) confirm(w way, page uint64, m cuda.MemoryInfo, p place) error {
 
 // confirmImport is confirm for an object that was imported from a file descriptor.
 func (f *finder) confirmImport(object handle, offset, at uint64, ordinal int) error {
-	f.proof.mu.Lock()
-	defer f.proof.mu.Unlock()
-	if f.proof.of(byImport) == untried {
+	f.gpu.proof.mu.Lock()
+	defer f.gpu.proof.mu.Unlock()
+	if f.gpu.proof.of(byImport) == untried {
 		f.tryOnOwn(byImport, ordinal)
 	}
-	switch f.proof.of(byImport) {
+	switch f.gpu.proof.of(byImport) {
 	case right:
 		return nil
 	case wrong:
@@ -142,7 +134,7 @@ func (f *finder) confirmImport(object handle, offset, at uint64, ordinal int) er
 // agree notes whether the IPC handle gives the place that an export gave. Where they
 // differ, or there is no handle, nothing is known of the export.
 func (f *finder) agree(page uint64, m cuda.MemoryInfo, seen place) bool {
-	if f.proof.of(byIPC) == wrong {
+	if f.gpu.proof.of(byIPC) == wrong {
 		return false
 	}
 	p, err := f.ipcPlace(page, m)
@@ -151,12 +143,12 @@ func (f *finder) agree(page uint64, m cuda.MemoryInfo, seen place) bool {
 		return false
 	}
 	if p == seen {
-		f.proof.set(byIPC, right)
-		f.proof.set(byExport, right)
+		f.gpu.proof.set(byIPC, right)
+		f.gpu.proof.set(byExport, right)
 		return true
 	}
-	if f.proof.of(byExport) == right {
-		f.proof.set(byIPC, wrong)
+	if f.gpu.proof.of(byExport) == right {
+		f.gpu.proof.set(byIPC, wrong)
 	}
 	return false
 }
@@ -168,13 +160,16 @@ const ownSize = 256 << 10
 // tryOnOwn finds out whether a way is right, on memory of our own. It leaves the verdict
 // untried where no such memory is to be had, or the way fails with an error.
 func (f *finder) tryOnOwn(w way, ordinal int) {
-	if f.proof.tried[w] {
+	if f.gpu.proof.tried[w] {
 		return
 	}
 	var addr uint64
 	var err error
 	if w == byImport {
-		addr, err = f.cuda.exportable(ordinal, ownSize)
+		var own *cuda.Allocation // for good
+		if own, err = cuda.Alloc(ordinal, ownSize); err == nil {
+			addr = own.Ptr()
+		}
 	} else {
 		addr, err = f.cuda.MemAlloc(ownSize)
 	}
@@ -182,7 +177,7 @@ func (f *finder) tryOnOwn(w way, ordinal int) {
 		log.Debugf("no memory to try the driver's %v on: %v", w, err)
 		return
 	}
-	f.proof.tried[w] = true
+	f.gpu.proof.tried[w] = true
 	m, err := f.cuda.MemoryAt(addr)
 	if err != nil {
 		log.Debugf("memory of the library's own at %#x: %v", addr, err)
@@ -199,9 +194,9 @@ func (f *finder) tryOnOwn(w way, ordinal int) {
 	case err != nil:
 		log.Debugf("the driver's %v, tried on memory of the library's own: %v", w, err)
 	case same:
-		f.proof.set(w, right)
+		f.gpu.proof.set(w, right)
 	default:
-		f.proof.set(w, wrong)
+		f.gpu.proof.set(w, wrong)
 	}
 }
 
@@ -307,18 +302,17 @@ func (f *finder) sameWords(object handle, offset, addr, n uint64) (bool, error) 
 
 // read reads n bytes of an object through a mapping of their page.
 func (g *gpu) read(object handle, offset, n uint64) ([]byte, error) {
-	k := g.client.kernel
 	page := offset &^ (hostPage - 1)
 	w, err := g.openWindow(object, page, hostPage)
 	if err != nil {
 		return nil, err
 	}
-	va, err := k.mmap(w.fd, uintptr(hostPage))
-	_ = k.close(w.fd)
+	va, err := sys.Mmap(w.fd, 0, uintptr(hostPage))
+	_ = sys.Close(w.fd)
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("mmap of GPU memory: %w", err), g.closeWindow(object, w.linear))
 	}
 	b := make([]byte, n)
 	load(b, va+uintptr(offset-page))
-	return b, errors.Join(k.munmap(va, uintptr(hostPage)), g.closeWindow(object, w.linear))
+	return b, errors.Join(sys.Munmap(va, uintptr(hostPage)), g.closeWindow(object, w.linear))
 }

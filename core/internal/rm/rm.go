@@ -12,10 +12,11 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
-	"sync"
+	"slices"
 
 	"gdrapi/core/backend"
 	"gdrapi/core/cuda"
+	"gdrapi/core/internal/sys"
 	"gdrapi/core/log"
 
 	"golang.org/x/sys/unix"
@@ -47,123 +48,70 @@ func (b Backend) Open() (backend.Session, error) {
 	if err != nil {
 		return nil, err
 	}
-	coherent, err := probe(linux{}, access, shown(cu))
+	coherent, err := probe(cu)
 	if err != nil {
 		return nil, err
 	}
 	if coherent && !b.Named {
 		return nil, errCoherent
 	}
-	s := newSession(linux{}, live{cu}, b.Watch, &process, &proven)
-	s.onCoherent = coherent
-	return s, nil
+	return &session{cuda: cu, watch: b.Watch, onCoherent: coherent}, nil
 }
 
 func access(path string) error { return unix.Access(path, unix.R_OK|unix.W_OK) }
 
-// shown gives the GPUs that CUDA has in this process, or nil where CUDA is not
-// initialised.
-func shown(cu *cuda.Driver) func() map[cuda.PCIAddress]bool {
-	return func() map[cuda.PCIAddress]bool {
-		n, err := cu.DeviceCount()
+// shown gives the GPUs that CUDA has in this process, or nil where CUDA is not initialised.
+func shown(cu *cuda.Driver) map[cuda.PCIAddress]bool {
+	n, err := cu.DeviceCount()
+	if err != nil {
+		return nil
+	}
+	gpus := map[cuda.PCIAddress]bool{}
+	for i := range n {
+		at, err := cu.PCIAddress(i)
 		if err != nil {
 			return nil
 		}
-		gpus := map[cuda.PCIAddress]bool{}
-		for i := range n {
-			dev, err := cu.Device(i)
-			if err != nil {
-				return nil
-			}
-			at, err := cu.PCIAddress(dev)
-			if err != nil {
-				return nil
-			}
-			gpus[at] = true
-		}
-		return gpus
+		gpus[at] = true
 	}
+	return gpus
 }
 
-// probe finds out whether this process may use a GPU, and whether the backend can serve
-// it. coherent: a GPU of this machine is coherent with the CPU.
-func probe(k kernel, access func(path string) error, shown func() map[cuda.PCIAddress]bool) (coherent bool, err error) {
+// probe finds out whether this process may use a GPU, and whether the backend can serve it.
+// coherent: a GPU of this machine is coherent with the CPU. probe asks only what the driver
+// knows with no GPU opened: the first open of a GPU's device may initialise the GPU, which
+// takes seconds.
+func probe(cu *cuda.Driver) (coherent bool, err error) {
 	if hostPage > gpuPage {
 		return false, fmt.Errorf("the kernel's pages are of %d bytes, and the GPU's of %d: %w", hostPage, gpuPage, unix.ENOTSUP)
 	}
-	c, err := newClient(k)
+	c, err := newClient()
 	if err != nil {
 		return false, err
 	}
-	if err = c.passesDuplicates(); err == nil {
-		coherent, err = c.look(access, shown)
+	defer func() {
+		if err := sys.CloseOwn(c.fd, c.file); err != nil {
+			log.Warnf("close of %s: %v", controlPath, err)
+		}
+	}()
+	// A sandbox may filter DUP_OBJECT out, the one request of a pin that CUDA starts without. The
+	// driver has no object 0 to duplicate.
+	if err := do(c, "DUP_OBJECT", nrDup, &dupArgs{client: c.root, parent: c.root, clientSource: c.root}, nil); err != nil {
+		return false, err
 	}
-	if err := c.close(); err != nil {
-		log.Warnf("close of %s: %v", controlPath, err)
+	cards, err := c.cards()
+	if err != nil {
+		return false, err
 	}
-	return coherent, err
+	err = c.anyUsable(cards, access, func() map[cuda.PCIAddress]bool { return shown(cu) })
+	return slices.ContainsFunc(cards, c.isCoherent), err
 }
 
 type session struct {
-	kernel kernel
-	cuda   driver
-	watch  Watch // nil: none
-	proofs *proofs
-	shared *shared
-
-	onCoherent bool // Open has seen a GPU that is coherent with the CPU
-
-	mu      sync.Mutex
-	client  *client // nil before the first pin
-	devices map[int]device
-}
-
-// device is what CUDA says of a device, which does not change.
-type device struct {
-	at       cuda.PCIAddress
-	coherent bool // the CPU may cache the GPU's memory
-}
-
-func newSession(k kernel, cu driver, w Watch, s *shared, p *proofs) *session {
-	return &session{
-		kernel: k, cuda: cu, watch: w, shared: s, proofs: p,
-		devices: map[int]device{},
-	}
-}
-
-// device describes a device. It asks CUDA once for each device.
-func (s *session) device(ordinal int) (device, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if d, ok := s.devices[ordinal]; ok {
-		return d, nil
-	}
-	dev, err := s.cuda.Device(ordinal)
-	if err != nil {
-		return device{}, err
-	}
-	coherent, err := s.cuda.DeviceAttribute(cuda.HostPageTables, dev)
-	if err != nil {
-		return device{}, err
-	}
-	at, err := s.cuda.PCIAddress(dev)
-	if err != nil {
-		return device{}, err
-	}
-	d := device{at: at, coherent: coherent != 0}
-	s.devices[ordinal] = d
-	return d, nil
-}
-
-// hold gives the process's client. The session holds it until the session is closed.
-func (s *session) hold() (*client, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	c, err := s.shared.hold(s.kernel, s.client)
-	if err == nil {
-		s.client = c
-	}
-	return c, err
+	cuda       *cuda.Driver
+	watch      Watch   // nil: none
+	onCoherent bool    // Open has seen a GPU that is coherent with the CPU
+	client     *client // nil before the first pin; process.mu guards it
 }
 
 // buffer is a range to pin, in whole GPU pages.
@@ -174,33 +122,35 @@ type buffer struct {
 	memory     cuda.MemoryInfo
 }
 
-// within reports whether the buffer ends on the allocation's last GPU page or before it.
-func (b *buffer) within() bool { return b.end <= (b.memory.End()+gpuPage-1)&^(gpuPage-1) }
-
 // Pin pins the 64 KiB pages that the buffer touches. It ignores Token and VASpace.
 func (s *session) Pin(req backend.PinRequest) (backend.Pin, error) {
-	b, err := s.buffer(req)
-	if err != nil {
+	b := buffer{
+		first: req.Addr &^ (gpuPage - 1),
+		end:   (req.Addr + req.Size + gpuPage - 1) &^ (gpuPage - 1),
+		last:  req.Addr + req.Size - 1,
+	}
+	if b.end <= b.first {
+		return nil, fmt.Errorf("%d bytes at %#x pass the end of the address space: %w", req.Size, req.Addr, unix.EINVAL)
+	}
+	var err error
+	if b.memory, b.asked, err = s.cuda.MemoryIn(req.Addr+req.Skip, req.Size-req.Skip); err != nil {
 		return nil, err
 	}
-	dev, err := s.device(b.memory.Ordinal)
-	if err != nil {
-		return nil, err
+	if !b.memory.Legacy && b.last >= min(b.memory.MappingEnd(), b.memory.End()) {
+		if err := s.checkLast(&b); err != nil {
+			return nil, err
+		}
 	}
-	c, err := s.hold()
-	if err != nil {
-		return nil, err
-	}
-	g, err := c.gpuOf(dev)
+	g, err := s.gpu(b.memory.Ordinal)
 	if err != nil {
 		return nil, err
 	}
 	if (g.coherent || g.soc) && req.Flags&backend.PinForcePCIe != 0 {
 		return nil, fmt.Errorf("the rm backend cannot force a mapping through PCIe on a GPU that is coherent with the CPU: %w", unix.EINVAL)
 	}
-	p := &pin{gpu: g, kernel: s.kernel, session: s, first: b.first, size: b.end - b.first, asked: b.asked, id: b.memory.ID}
-	err = s.cuda.withMemory(b.memory, b.asked, func(in driver) (err error) {
-		f := finder{cuda: in, watch: s.watch, gpu: g, proof: s.proofs.at(dev.at)}
+	p := &pin{gpu: g, cuda: s.cuda, first: b.first, size: b.end - b.first, asked: b.asked, id: b.memory.ID}
+	err = s.cuda.WithMemory(b.memory, b.asked, func(in *cuda.Driver) (err error) {
+		f := finder{cuda: in, watch: s.watch, gpu: g}
 		p.extents, err = f.extents(b)
 		if b.memory.Legacy {
 			p.source = f.source
@@ -211,32 +161,22 @@ func (s *session) Pin(req backend.PinRequest) (backend.Pin, error) {
 		return err
 	})
 	if err != nil {
-		p.free()
+		_ = p.Unpin()
 		return nil, err
 	}
 	return p, nil
 }
 
-// buffer describes the memory that the request names.
-func (s *session) buffer(req backend.PinRequest) (b buffer, err error) {
-	b.first = req.Addr &^ (gpuPage - 1)
-	b.end = (req.Addr + req.Size + gpuPage - 1) &^ (gpuPage - 1)
-	b.last = req.Addr + req.Size - 1
-	if b.end <= b.first {
-		return b, fmt.Errorf("%d bytes at %#x pass the end of the address space: %w", req.Size, req.Addr, unix.EINVAL)
-	}
-	b.memory, b.asked, err = s.cuda.MemoryIn(req.Addr+req.Skip, req.Size-req.Skip)
-	if err != nil || b.memory.Legacy || b.last < min(b.memory.MappingEnd(), b.memory.End()) {
-		return b, err
-	}
-	// The last byte may lie past the end of the allocation, on its last GPU page. Then
-	// the first byte of that page stands for it: no object ends inside of a GPU page.
-	_, err = s.cuda.MemoryAt(b.last)
+// checkLast looks for memory at the last byte. That may lie past the end of the allocation, on
+// its last GPU page. Then the first byte of that page stands for it: no object ends inside of a
+// GPU page.
+func (s *session) checkLast(b *buffer) error {
+	_, err := s.cuda.MemoryAt(b.last)
 	if errors.Is(err, unix.EINVAL) {
 		b.last = max(b.end-gpuPage, b.asked)
 		_, err = s.cuda.MemoryAt(b.last)
 	}
-	return b, err
+	return err
 }
 
 func (s *session) Attribute(a backend.Attr) (int, error) {
@@ -250,10 +190,8 @@ func (s *session) Attribute(a backend.Attr) (int, error) {
 			return 0, nil
 		}
 		return 1, nil
-	case backend.AttrDMABufMmap:
-		return 0, nil
 	}
-	return 0, fmt.Errorf("attribute %d: %w", a, unix.EINVAL)
+	return 0, nil
 }
 
 // coherent reports whether a GPU is coherent with the CPU. known is false where Open and the
@@ -262,13 +200,18 @@ func (s *session) coherent() (coherent, known bool) {
 	if s.onCoherent {
 		return true, true
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	process.mu.Lock()
+	defer process.mu.Unlock()
 	if s.client == nil {
 		return false, false
 	}
-	return s.client.anyCoherent()
+	for _, g := range s.client.gpus {
+		coherent = coherent || g.coherent || g.soc
+	}
+	return coherent, len(s.client.gpus) > 0
 }
+
+func (s *session) Name() string { return Backend{}.Name() }
 
 // Version is that of a gdrdrv that cannot force PCIe (2.4), where a GPU is coherent with the
 // CPU. aws-ofi-nccl asks nothing else before it counts on a mapping through PCIe.
@@ -279,29 +222,15 @@ func (s *session) Version() (int, int) {
 	return backend.Major, backend.Minor
 }
 
-func (s *session) Close() error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.client == nil {
-		return nil
-	}
-	c := s.client
-	s.client = nil
-	return s.shared.release(c)
-}
-
-// pin is a range of GPU pages. While it is mapped, the field mapped is not 0.
+// pin is a range of GPU pages. While it is mapped, its extents have windows.
 type pin struct {
 	gpu         *gpu
-	kernel      kernel
-	session     *session
+	cuda        *cuda.Driver
 	first, size uint64 // whole GPU pages
 	extents     []extent
 
 	asked, id uint64 // first byte in the allocation, and the allocation's ID
 	source    handle // CUDA's client that had memory of cuMemAlloc; else 0
-
-	mapped uintptr
 }
 
 // Info gives the GPU pages that are pinned, as gdrdrv does.
@@ -310,9 +239,6 @@ func (p *pin) Info() (backend.Info, error) {
 }
 
 func (p *pin) Map(size uint64, want backend.MappingType) (uintptr, backend.MappingType, error) {
-	if size == 0 || size > p.size || p.mapped != 0 {
-		return 0, backend.None, unix.EINVAL
-	}
 	if err := p.moved(); err != nil {
 		return 0, backend.None, err
 	}
@@ -320,29 +246,28 @@ func (p *pin) Map(size uint64, want backend.MappingType) (uintptr, backend.Mappi
 	if err != nil {
 		return 0, backend.None, err
 	}
-	p.mapped = va
 	if want != backend.None && want != got {
 		err := fmt.Errorf("mapping type %d was asked for, the NVIDIA driver gave type %d: %w", want, got, unix.ENOTSUP)
-		return 0, backend.None, errors.Join(err, p.kernel.munmap(va, uintptr(size)), p.Unmap())
+		return 0, backend.None, errors.Join(err, sys.Munmap(va, uintptr(size)), p.closeWindows())
 	}
 	return va, got, nil
 }
 
 // moved returns EIO where CUDA has made the memory anew since the pin, at the same address
-// and with the same ID. cuda-checkpoint does that: all of CUDA's memory has another client
-// after it. The pin has the old memory. Only memory of cuMemAlloc tells its client in less
-// time than a map takes. What cannot be asked has not moved: a program may have freed the memory.
+// and with the same ID, as cuda-checkpoint does. The pin still has the old memory. All of CUDA's
+// memory has another client after that. Only memory of cuMemAlloc is asked for its client: its
+// answer takes less time than a map. Where CUDA does not answer, the program may have freed the
+// memory, which may then be mapped all the same.
 func (p *pin) moved() error {
-	s := p.session
-	if p.source == 0 || s.proofs.at(p.gpu.at).of(byIPC) != right {
+	if p.source == 0 || p.gpu.proof.of(byIPC) != right {
 		return nil
 	}
-	m, err := s.cuda.MemoryAt(p.asked)
+	m, err := p.cuda.MemoryAt(p.asked)
 	if err != nil || !m.Legacy || m.ID != p.id {
 		return nil
 	}
 	var words [16]uint32
-	err = s.cuda.withMemory(m, p.asked, func(in driver) (err error) {
+	err = p.cuda.WithMemory(m, p.asked, func(in *cuda.Driver) (err error) {
 		words, err = in.IPCHandle(m.Start)
 		return err
 	})
@@ -352,23 +277,16 @@ func (p *pin) moved() error {
 	return fmt.Errorf("CUDA has made the memory at %#x anew since it was pinned, as cuda-checkpoint does: unpin before a checkpoint, and pin again after it: %w", p.asked, unix.EIO)
 }
 
-func (p *pin) Unmap() error {
-	if p.mapped == 0 {
-		return unix.EINVAL
-	}
-	p.mapped = 0
-	return p.closeWindows()
-}
+func (p *pin) Unmap() error { return p.closeWindows() }
 
 // CallbackFlag is always 0: no one revokes a duplicate.
 func (p *pin) CallbackFlag() (int, error) { return 0, nil }
 
-func (p *pin) Unpin() error { return p.free() }
-
-// keepFromChildren keeps a mapping out of the children that the process forks.
-func keepFromChildren(k kernel, va, size uintptr) {
-	// madvise fails on some mappings of the driver that children do not inherit anyway.
-	if err := k.dontFork(va, size); err != nil {
-		log.Debugf("madvise(MADV_DONTFORK) on a mapping of the GPU's: %v", err)
+// Unpin frees our objects. When one fails, it goes on with the next.
+func (p *pin) Unpin() error {
+	var err error
+	for _, extent := range p.extents {
+		err = errors.Join(err, p.gpu.free(extent.object))
 	}
+	return err
 }

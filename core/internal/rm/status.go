@@ -76,9 +76,5 @@ func (s status) Error() string {
 	return statuses.Text(s, "NV_STATUS", "0x"+strconv.FormatUint(uint64(s), 16))
 }
 
-// Errno is the errno value that a caller of this library gets for s.
-func (s status) Errno() unix.Errno { return statuses.Errno(s) }
-
-// Is and As find the errno of s in a chain of wrapped errors.
-func (s status) Is(target error) bool { return statuses.Is(s, target) }
-func (s status) As(target any) bool   { return statuses.As(s, target) }
+// Unwrap gives the errno value that a caller of this library gets for s.
+func (s status) Unwrap() error { return statuses.Errno(s) }

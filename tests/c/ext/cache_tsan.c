@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: MIT
 /*
- * ext/cache_tsan.c - hits and puts of the registration cache, step by step and under
- * ThreadSanitizer.
+ * ext/cache_tsan.c - hits and puts of the registration cache under ThreadSanitizer.
  *
- *	ext_cache_tsan [--steps | --long]
+ *	ext_cache_tsan [--long]
  *
  * It is built from capi/cache.c itself. The other half of the protocol of
- * capi/cache_range.h, which is Go in the library (capi/handle and core have their own tests), is
+ * capi/cache_range.h, which is Go in the library, is
  * here in C: a core that pins nothing. The driver is here, too; its memory is freed
  * and allocated anew at any time. A pinning has bytes of its own: who holds it writes
  * there with plain stores, and so does unpinning, so ThreadSanitizer reports each that
@@ -40,10 +39,10 @@
 /* What cache.c needs besides. */
 
 static struct gdr_slot *slots;
+
 /* The driver: allocations of 2 MiB from address 2 MiB on; ID 0 is no memory. */
 
 static _Atomic uint64_t ids[ALLOCATIONS];
-static _Atomic long asked;
 
 static uint64_t id_at(uint64_t addr)
 {
@@ -54,7 +53,6 @@ static int attribute(void *value, int what, uint64_t addr)
 {
 	uint64_t id = id_at(addr);
 
-	atomic_fetch_add(&asked, 1);
 	if (!id || what != 7)
 		return 1;
 	memcpy(value, &id, sizeof(id));
@@ -80,7 +78,7 @@ static struct cache caches[2];
 static struct span spans[2][PINS];
 static bool taken[2];
 static pthread_mutex_t core_lock = PTHREAD_MUTEX_INITIALIZER;
-static _Atomic long wrong, pinned, full, entered, settled;
+static _Atomic long wrong, pinned, full;
 static long live;
 
 static uint64_t handle_of(uint32_t generation, uint32_t index)
@@ -169,7 +167,6 @@ int gdr_cache_open(gdr_t g, size_t most, unsigned int flags, gdr_cache_t *c)
 
 	(void)g;
 	(void)flags;
-	atomic_fetch_add(&entered, 1);
 	pthread_mutex_lock(&core_lock);
 	i = taken[0];
 	taken[i] = true;
@@ -236,9 +233,6 @@ int gdr_cache_get_slowly(gdr_cache_t c, unsigned long addr, size_t size, gdr_mh_
 	int i, rc = EINVAL;
 	uint64_t h = 0, id;
 
-	atomic_fetch_add(&entered, 1);
-	if (!mh || !va || !size || addr + size < addr)
-		return EINVAL;
 	pthread_mutex_lock(&core_lock);
 	i = place_of(c.h);
 	id = id_at(addr);
@@ -278,19 +272,16 @@ static int settle(uint64_t c, bool flush, bool close)
 
 void gdr_cache_settle(gdr_cache_t c)
 {
-	atomic_fetch_add(&settled, 1);
 	(void)settle(c.h, false, false);
 }
 
 int gdr_cache_flush(gdr_cache_t c)
 {
-	atomic_fetch_add(&entered, 1);
 	return settle(c.h, true, false);
 }
 
 int gdr_cache_close(gdr_cache_t c)
 {
-	atomic_fetch_add(&entered, 1);
 	return settle(c.h, false, true);
 }
 
@@ -437,191 +428,6 @@ static void run(struct tap *t, const char *what, bool replace, int seconds)
 	tap_is(t, live, 0, "pinnings left");
 }
 
-/* The steps, of one thread. */
-
-static uint64_t first_of(int i)
-{
-	return (uint64_t)i << SHIFT;
-}
-
-/* A range of the first allocation that nobody holds, alone in a new cache. */
-static uint64_t new_range(gdr_cache_t *c)
-{
-	gdr_mh_t mh;
-	void *va;
-
-	if (gdr_cache_open(some_g, 1 << 30, 0, c) ||
-	    gdr_cache_get(*c, first_of(1), PAGE, &mh, &va) || gdr_cache_put(*c, mh))
-		exit(2);
-	return mh.h;
-}
-
-/* Whether a get of the page's bytes is a hit, which is then put. */
-static bool is_hit(gdr_cache_t c, uint64_t addr, size_t size)
-{
-	long before = atomic_load(&entered);
-	gdr_mh_t mh = { 0 };
-	void *va = NULL;
-	int rc = gdr_cache_get(c, addr, size, &mh, &va);
-	bool hit = atomic_load(&entered) == before;
-
-	if (!rc)
-		gdr_cache_put(c, mh);
-	return hit && !rc && (uintptr_t)va == mh.h + (addr - pin_of(mh.h)->addr);
-}
-
-static void what_is_a_hit(struct tap *t)
-{
-	uint64_t at = first_of(1);
-	gdr_cache_t c, other;
-	gdr_mh_t mh;
-	void *va;
-
-	new_range(&c);
-	tap_ok(t, is_hit(c, at, PAGE), "a hit");
-	tap_ok(t, is_hit(c, at + 77, 100) && is_hit(c, at + PAGE - 1, 1), "a hit of some of the bytes");
-	tap_ok(t, !is_hit(c, at - 1, 1) && !is_hit(c, first_of(2), 1), "no hit before it, and none of others");
-	gdr_cache_flush(c);
-	tap_ok(t, !is_hit(c, at, 1) && is_hit(c, at, 1), "after a flush it is pinned anew");
-	tap_ok(t, !is_hit(c, at + PAGE - 1, 2), "no hit of a byte more");
-	atomic_fetch_add(&newest_id, 1);
-	atomic_store(&ids[1], atomic_load(&newest_id));
-	tap_ok(t, !is_hit(c, at, 1) && is_hit(c, at, 1), "no hit of other memory at the address");
-	atomic_store(&ids[1], 0);
-	tap_ok(t, !is_hit(c, at, 1), "no hit where there is no memory");
-	atomic_store(&ids[1], atomic_load(&newest_id));
-	tap_is(t, gdr_cache_get(c, at, 1, NULL, &va), EINVAL, "a hit without a place for the handle");
-	tap_is(t, gdr_cache_get(c, at, 1, &mh, NULL), EINVAL, "a hit without a place for the address");
-	tap_is(t, gdr_cache_get(c, at, 0, &mh, &va), EINVAL, "a hit of no bytes");
-	tap_is(t, gdr_cache_get(c, at, SIZE_MAX, &mh, &va), EINVAL, "a range that wraps");
-	other.h = c.h ^ 1ull << GDR_HANDLE_INDEX_BITS;
-	tap_is(t, gdr_cache_get(other, at, 1, &mh, &va), EINVAL, "a get of another generation's cache");
-	tap_is(t, gdr_cache_close(c), 0, "the close");
-	tap_is(t, gdr_cache_get(c, at, 1, &mh, &va), EINVAL, "a get after it");
-	tap_is(t, live, 0, "pinnings");
-}
-
-/* Each word of a range must be right: with one of them wrong it is no hit. */
-static void words_of_a_range(struct tap *t)
-{
-	static const char *const names[] = { "start", "end", "id", "owner", "key", "state", "end, which is before the bytes" };
-	uint64_t at = first_of(1), h;
-	gdr_cache_t c;
-
-	for (int i = 0; i < 7; i++) {
-		_Atomic uint64_t *words[7];
-		struct range *r;
-		uint64_t saved;
-		bool hit;
-
-		h = new_range(&c);
-		r = range_at(h);
-		words[0] = &r->start;
-		words[1] = &r->end;
-		words[2] = &r->id;
-		words[3] = &r->owner;
-		words[4] = &slots[h & (GDR_SLOT_COUNT - 1)].key;
-		words[5] = &r->state;
-		words[6] = &r->end;
-		saved = atomic_load(words[i]);
-		atomic_store(words[i], i == 0 ? at + 8 : i == 1 ? at + 8 : i == 5 ? saved | RETIRED : i == 6 ? at + 2 : saved + 1);
-		hit = is_hit(c, at + 4, 8);
-		tap_ok(t, !hit, "no hit with a wrong %s", names[i]);
-		tap_is(t, holds_in(atomic_load(&r->state)), 0, "holds left");
-		gdr_cache_close(c);
-	}
-	tap_is(t, live, 0, "pinnings");
-}
-
-static void what_a_put_does(struct tap *t)
-{
-	gdr_cache_t c, other;
-	gdr_mh_t mh, old;
-	long before;
-	void *va;
-
-	old.h = new_range(&c);
-	gdr_cache_get(c, first_of(1), 1, &mh, &va);
-	tap_ok(t, mh.h == old.h, "a hold");
-	other.h = c.h ^ 1ull << GDR_HANDLE_INDEX_BITS;
-	tap_is(t, gdr_cache_put(other, mh), EINVAL, "a put to another cache");
-	tap_is(t, gdr_cache_put(c, (gdr_mh_t){ mh.h ^ 1ull << GDR_HANDLE_EPOCH_SHIFT }), EINVAL, "a put of another epoch");
-	tap_is(t, gdr_cache_put(c, (gdr_mh_t){ mh.h ^ 1ull << GDR_HANDLE_INDEX_BITS }), EINVAL, "a put of another generation");
-	tap_is(t, gdr_cache_put((gdr_cache_t){ 0 }, (gdr_mh_t){ 0 }), EINVAL, "a put of nothing");
-	before = atomic_load(&settled);
-	tap_is(t, gdr_cache_put(c, mh), 0, "a put");
-	tap_is(t, atomic_load(&settled) - before, 0, "calls of the core");
-	tap_is(t, gdr_cache_put(c, mh), EINVAL, "a second one");
-	gdr_cache_get(c, first_of(1), 1, &mh, &va);
-	gdr_cache_get(c, first_of(1), 1, &mh, &va);
-	atomic_store(&caches[0].room, -1);
-	tap_is(t, gdr_cache_put(c, mh), 0, "a put that is not the last, with too much pinned");
-	tap_is(t, atomic_load(&settled) - before, 0, "calls of the core");
-	tap_is(t, gdr_cache_put(c, mh), 0, "the last");
-	tap_is(t, atomic_load(&settled) - before, 1, "calls of the core");
-	atomic_store(&caches[0].room, 1);
-	gdr_cache_get(c, first_of(1), 1, &mh, &va);
-	retire(pin_of(mh.h), true);
-	tap_is(t, gdr_cache_put(c, mh), 0, "the last put of what is retired");
-	tap_is(t, atomic_load(&settled) - before, 2, "calls of the core");
-	tap_is(t, live, 0, "pinnings");
-	gdr_cache_close(c);
-}
-
-static void dates_of_a_range(struct tap *t)
-{
-	gdr_cache_t c;
-	uint64_t h = new_range(&c), before = atomic_load(&range_at(h)->used);
-
-	tap_ok(t, is_hit(c, first_of(1), 1) && atomic_load(&range_at(h)->used) > before, "a hit dates its range");
-	gdr_cache_close(c);
-}
-
-static void states_of_a_range(struct tap *t)
-{
-	uint64_t h = handle_of(5, 3), later = handle_of(6, 3), left = 9;
-	struct range r = { .state = state_of(h) };
-
-	tap_ok(t, !range_let_go(&r, h, &left) && left == 9, "state: no hold can be given back");
-	tap_ok(t, range_hold(&r, h) && r.state == (state_of(h) | 1), "state: a hold");
-	tap_ok(t, !range_hold(&r, later), "state: a later handle has none");
-	tap_ok(t, range_is_there(&r, h) && !range_is_there(&r, later), "state: it is there");
-	r.state |= RETIRED;
-	tap_ok(t, !range_is_there(&r, h) && !range_hold(&r, h), "state: retired, it gives no hold");
-	tap_ok(t, !range_let_go(&r, later, &left), "state: a later handle gives none back");
-	tap_ok(t, range_let_go(&r, h, &left) && left == (state_of(h) | RETIRED), "state: the last hold is given back");
-	r.state = state_of(h) | HOLDS_MAX;
-	tap_ok(t, !range_hold(&r, h), "state: no more holds than fit");
-}
-
-static void places(struct tap *t)
-{
-	static const struct {
-		uint64_t addr;
-		uint32_t n, want;
-	} cases[] = {
-		{ 5, 0, 0 }, { 9, 3, 3 }, { 10, 3, 0 }, { 19, 3, 0 }, { 20, 3, 1 }, { 30, 3, 2 },
-		{ UINT64_MAX, 3, 2 }, { 30, 2, 1 }, { 10, 1, 0 }, { 9, 1, 1 },
-	};
-	struct span s[] = { { .start = 10 }, { .start = 20 }, { .start = 30 } };
-	bool good = true;
-
-	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++)
-		good &= span_before(s, cases[i].n, cases[i].addr) == cases[i].want;
-	tap_ok(t, good, "the last span that starts at or before an address");
-}
-
-static void steps(struct tap *t)
-{
-	what_is_a_hit(t);
-	words_of_a_range(t);
-	what_a_put_does(t);
-	dates_of_a_range(t);
-	states_of_a_range(t);
-	places(t);
-	tap_is(t, wrong, 0, "wrong answers");
-}
-
 int main(int argc, char **argv)
 {
 	int seconds = argc > 1 && !strcmp(argv[1], "--long") ? 60 : 3;
@@ -640,9 +446,6 @@ int main(int argc, char **argv)
 	front_is_up(EPOCH, slots);
 	for (int i = 1; i < ALLOCATIONS; i++)
 		atomic_store(&ids[i], atomic_fetch_add(&newest_id, 1) + 1);
-	steps(&t);
-	if (argc > 1 && !strcmp(argv[1], "--steps"))
-		return tap_done(&t);
 	run(&t, "memory that comes and goes", false, seconds);
 	run(&t, "caches that do, too", true, seconds);
 	/* ThreadSanitizer itself ends the program with 66 if it saw a race. */

@@ -122,6 +122,26 @@ static void not_supported(void)
 	expect_is(gdr_close(g), 0);
 }
 
+/* The driver is asked for a mapping through PCIe, by an export and by a pin of dmabuf. */
+static void forced_pcie(void)
+{
+	unsigned long (*last_flags)(void);
+	gdr_mh_t mh;
+
+	needs_doubles("a real driver does not tell what it was asked for");
+	make_scene();
+	*(void **)&last_flags = dlsym(dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD), "cuda_sim_export_flags");
+	for (unsigned int flags = 0; flags <= GDR_PIN_FLAG_FORCE_PCIE; flags++) {
+		if (backend_is("dmabuf")) {
+			expect_is(gdr_pin_buffer_v2(g, b.dptr, b.size, flags, &mh), 0);
+			expect_is(last_flags(), flags);
+			expect_is(gdr_unpin_buffer(g, mh), 0);
+		}
+		close(export(!flags));
+		expect_is(last_flags(), !flags);
+	}
+}
+
 const struct guest_case cases[] = {
 	{ "the dma-buf is the memory, and outlives it", shares_memory, 30, 0 },
 	{ "many of one memory", many_at_once, 30, 0 },
@@ -129,5 +149,6 @@ const struct guest_case cases[] = {
 	{ "no descriptors left", without_descriptors, 30, 0 },
 	{ "a forked child", forked, 30, 0 },
 	{ "a GPU that exports none", not_supported, 30, 0 },
+	{ "forced PCIe", forced_pcie, 30, 0 },
 	{ 0 }
 };

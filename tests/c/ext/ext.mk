@@ -10,16 +10,11 @@ $(EXTBINS): $(BIN)/ext_%: $(T)/ext/%.c $(T)/guest/main.c $(wildcard $(T)/ext/*.h
 	@mkdir -p $(@D)
 	$(CC) $(C11) $(CFLAGS) -I$(T) -o $@ $(filter %.c %.o,$^) $(LINK)
 
-CACHE_TEST = $(C11) -Icapi -I$(T) -o $@ $(filter %.c,$^) -lpthread
-$(BIN)/ext_cache_steps $(BIN)/ext_cache_tsan: $(T)/ext/cache_tsan.c capi/cache.c $(CAPI_H) $(T)/front_double.h tools/tap.h
-
-$(BIN)/ext_cache_steps:
-	@mkdir -p $(@D)
-	$(CC) $(CFLAGS) $(CACHE_TEST)
+$(BIN)/ext_cache_tsan: $(T)/ext/cache_tsan.c capi/cache.c $(CAPI_H) $(T)/front_double.h tools/tap.h
 
 $(BIN)/ext_cache_tsan: | need-$(CLANG)
 	@mkdir -p $(@D)
-	$(CLANG) -O1 -g -fsanitize=thread $(CACHE_TEST)
+	$(CLANG) -O1 -g -fsanitize=thread $(C11) -Icapi -I$(T) -o $@ $(filter %.c,$^) -lpthread
 
 # Runs any program beside a capture that is open the whole time.
 $(B)/beside_preload.so: $(T)/ext/beside_preload.c

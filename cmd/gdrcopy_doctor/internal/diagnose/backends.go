@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"fmt"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 
@@ -347,8 +346,7 @@ func said(t facts.Trial) string {
 
 func (e *examination) trialAdvice(t facts.Trial) string {
 	const report = "Please report it, with the output of gdrcopy_doctor --json."
-	switch {
-	case t.Died != "":
+	if t.Died != "" {
 		return report
 	}
 	switch t.Step {
@@ -364,52 +362,4 @@ func (e *examination) trialAdvice(t facts.Trial) string {
 		return strings.TrimSpace("Do what the library says. " + e.see("confidential-computing", "mig", "vgpu", "bar1"))
 	}
 	return report
-}
-
-// environment looks at the variables that force a choice, and at those that the library refuses.
-func (e *examination) environment() []Finding {
-	if name, said := e.refused(); name != "" {
-		return one("environment", Fail, fmt.Sprintf("The library refuses %s=%s. %s", name, e.Env[name], sentence(said)), "Unset "+name+", or set it as gdrapi(3) says.")
-	}
-	forced := e.forced()
-	if forced == "" {
-		return nil
-	}
-	name := "GDRCOPY_BACKEND=" + forced
-	if e.Env["GDRCOPY_BACKEND"] == "" {
-		name = "GDRCOPY_USE_DMABUF_MMAP=1"
-	}
-	var names []string
-	for _, b := range e.Backends {
-		names = append(names, b.Name)
-	}
-	other := e.opens("")
-	asked := slices.IndexFunc(e.Backends, func(b facts.Backend) bool { return b.Name == forced })
-	switch {
-	case asked < 0:
-		return one("environment", Fail, fmt.Sprintf("%s names no backend. They are %s.", name, strings.Join(names, ", ")), "Unset it, or name one of these.")
-	case !e.worked && other != "" && (e.Backends[asked].Error != "" || e.Backends[asked].Died != ""):
-		return one("environment", Fail, fmt.Sprintf("%s forces a backend that does not open here, and %s would.", name, other),
-			fmt.Sprintf("Unset it: gdr_open then takes %s. Why %s does not open is in the line backend-%s.", other, forced, forced))
-	}
-	return one("environment", OK, name+" forces the backend.", "")
-}
-
-// variable is the name of one of the library's.
-var variable = regexp.MustCompile(`\bGDRCOPY_[A-Z_]+`)
-
-// refused is the variable that gdr_open names where it says why it fails, with what it says.
-func (e *examination) refused() (name, said string) {
-	if len(e.Trials) == 0 || e.Trials[0].Step != "gdr_open" {
-		return "", ""
-	}
-	for _, line := range e.Trials[0].Log {
-		rest, isError := strings.CutPrefix(line, "ERR: ")
-		for _, name := range variable.FindAllString(rest, -1) {
-			if isError && e.Env[name] != "" && name != "GDRCOPY_BACKEND" && name != "GDRCOPY_USE_DMABUF_MMAP" {
-				return name, rest
-			}
-		}
-	}
-	return "", ""
 }

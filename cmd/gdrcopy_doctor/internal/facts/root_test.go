@@ -46,16 +46,6 @@ const (
 	open580   = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.159.04  Release Build  (dvs-builder@U16)  Tue\n"
 )
 
-func TestEmptyMachine(t *testing.T) {
-	f := tree(t, nil).Gather(env(nil))
-	require.Len(t, f.Nodes, 3)
-	for _, n := range f.Nodes {
-		require.False(t, n.Exists)
-	}
-	f.Nodes, f.Limits = nil, Limits{}
-	require.Equal(t, Facts{Env: map[string]string{}}, f)
-}
-
 func TestNodes(t *testing.T) {
 	r := tree(t, map[string]string{
 		"dev/nvidiactl": "-> /dev/null", "dev/nvidia3": "-> /dev/null", "dev/gdrdrv/": "", "dev/nvidia-uvm": "no device",
@@ -214,19 +204,6 @@ func TestEnvironment(t *testing.T) {
 	require.Equal(t, others, tree(t, nil).Gather(env(others)).Env)
 }
 
-func TestLimits(t *testing.T) {
-	// A limit of its own for each, below what there is.
-	for i, resource := range []int{unix.RLIMIT_NOFILE, unix.RLIMIT_MEMLOCK, unix.RLIMIT_AS} {
-		var old unix.Rlimit
-		require.NoError(t, unix.Getrlimit(resource, &old))
-		want := min(old.Cur, []uint64{777, 37 << 10, 1 << 46}[i])
-		require.NoError(t, unix.Setrlimit(resource, &unix.Rlimit{Cur: want, Max: old.Max}))
-		l := limits()
-		require.NoError(t, unix.Setrlimit(resource, &old))
-		require.Equal(t, want, []uint64{l.Files, l.Memlock, l.Space}[i])
-	}
-}
-
 func TestLibraryFolders(t *testing.T) {
 	r := tree(t, map[string]string{
 		"etc/ld.so.conf":             "# first\ninclude /etc/ld.so.conf.d/*.conf\n/late # of the list\n/two words\n",
@@ -305,21 +282,6 @@ func TestLoaderConf(t *testing.T) {
 	require.Equal(t, []string{"/folder0", "/folder1", "/folder2", "/folder3", "/folder4"}, tree(t, files).loaderConf("/0.conf", 0))
 }
 
-// What is large is not read whole.
-func TestLargeConsumers(t *testing.T) {
-	r := tree(t, map[string]string{"usr/lib/libnccl.so.2": "libgdrapi.so\x00"})
-	for size, want := range map[int64][]string{64 << 20: {"libgdrapi.so"}, 64<<20 + 1: nil} {
-		require.NoError(t, os.Truncate(r.path("usr/lib/libnccl.so.2"), size))
-		require.Equal(t, []Consumer{{Name: "NCCL", Path: "/usr/lib/libnccl.so.2", Wants: want}}, r.consumers([]string{"/usr/lib"}))
-	}
-}
-
-func TestWorked(t *testing.T) {
-	for trial, want := range map[*Trial]bool{{}: true, {Error: "of a pool"}: true, {Step: "gdr_map"}: false, {Died: "it crashed"}: false, {Died: "x", Step: "y"}: false} {
-		require.Equal(t, want, trial.Worked(), "%+v", trial)
-	}
-}
-
 // A consumer that is a real library: the name is in its dynamic section or in its
 // constants, and it has folders of its own.
 func TestConsumerOfELF(t *testing.T) {
@@ -345,23 +307,4 @@ func TestConsumerOfELF(t *testing.T) {
 		{Name: "NCCL", Path: "/usr/lib/libnccl.so.2", Wants: []string{"libgdrapi.so"}},
 		{Name: "libfabric", Path: "/usr/lib/libfabric.so.1", Wants: []string{"libgdrapi.so.2"}, Finds: "/usr/lib/second/libgdrapi.so.2"},
 	}, r.Gather(env(nil)).Consumers)
-}
-
-// The loader takes the first file that it may open and that is of this machine's architecture.
-func TestSkipped(t *testing.T) {
-	self, err := os.ReadFile("/proc/self/exe")
-	require.NoError(t, err)
-	other := append([]byte{}, self[:4096]...)
-	other[18], other[19] = 0xb5, 0x02
-	root := t.TempDir()
-	for name, text := range map[string][]byte{"/a/libgdrapi.so.2": other, "/c/libgdrapi.so.2": self, "/d/libgdrapi.so.2": other, "/d/libgdrapi.so": {}, "/e/libgdrapi.so": other} {
-		require.NoError(t, os.MkdirAll(filepath.Dir(root+name), 0o755))
-		require.NoError(t, os.WriteFile(root+name, text, 0o644))
-	}
-	require.NoError(t, os.Symlink("nowhere", root+"/c/libgdrapi.so"))
-	got := Root(root).skipped([]string{"/none", "/a", "/c", "/d", "/e"})
-	require.Len(t, got, 2)
-	require.Equal(t, "/a/libgdrapi.so.2", got[0].Path)
-	require.Contains(t, got[0].Why, "another architecture")
-	require.Equal(t, Skipped{"/c/libgdrapi.so", "it is a link that leads nowhere"}, got[1])
 }

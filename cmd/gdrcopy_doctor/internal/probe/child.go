@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 
 	"gdrapi/cmd/gdrcopy_doctor/internal/facts"
 	"gdrapi/core"
@@ -82,11 +83,7 @@ func askCUDA() facts.CUDA {
 
 func askDevice(d *cuda.Driver, ordinal int) (facts.Device, error) {
 	var dev facts.Device
-	cu, err := d.Device(ordinal)
-	if err != nil {
-		return dev, err
-	}
-	if at, err := d.PCIAddress(cu); err == nil {
+	if at, err := d.PCIAddress(ordinal); err == nil {
 		dev.PCI = at.String()
 	}
 	const integrated cuda.DeviceAttribute = 18
@@ -94,7 +91,7 @@ func askDevice(d *cuda.Driver, ordinal int) (facts.Device, error) {
 		attribute cuda.DeviceAttribute
 		value     *int
 	}{{integrated, &dev.Integrated}, {cuda.HostPageTables, &dev.Coherent}, {cuda.DMABufSupported, &dev.DMABuf}, {cuda.DMABufMmapSupported, &dev.DMABufMmap}} {
-		v, err := d.DeviceAttribute(a.attribute, cu)
+		v, err := d.DeviceAttribute(a.attribute, ordinal)
 		if errors.Is(err, cuda.ErrInvalidValue) {
 			v, err = -1, nil // a driver that does not know the attribute
 		}
@@ -135,40 +132,38 @@ func askNVML() facts.NVML {
 
 func askBackend(name string) facts.Backend {
 	answer := facts.Backend{Name: name}
-	session, err := openBackend(name)
-	if err != nil {
+	if err := tryOpen(name); err != nil {
 		answer.Error, answer.Errno = err.Error(), unix.ErrnoName(core.Errno(err))
-		return answer
 	}
-	_ = session.Close()
 	return answer
 }
 
-func openBackend(name string) (backend.Session, error) {
+// tryOpen opens a backend. Where only CUDA can say whether it serves, it is opened again when
+// CUDA is initialised.
+func tryOpen(name string) error {
 	// rm opens on some machines only where the user names it.
-	for _, b := range core.Backends(core.Options{Backend: os.Getenv("GDRCOPY_BACKEND")}) {
-		if b.Name() == name {
-			return openDecided(b)
-		}
+	all := core.Backends(core.Options{Backend: os.Getenv("GDRCOPY_BACKEND")})
+	i := slices.IndexFunc(all, func(b backend.Backend) bool { return b.Name() == name })
+	if i < 0 {
+		return fmt.Errorf("there is no backend %q: %w", name, unix.EINVAL)
 	}
-	return nil, fmt.Errorf("there is no backend %q: %w", name, unix.EINVAL)
-}
-
-// openDecided opens a backend. Where only CUDA can say whether it serves, it is opened
-// again when CUDA is initialised.
-func openDecided(b backend.Backend) (backend.Session, error) {
-	session, err := b.Open()
-	u, ok := session.(backend.Tentative)
-	if err != nil || !ok || !u.Tentative() {
-		return session, err
+	session, err := all[i].Open()
+	if err != nil {
+		return err
 	}
 	_ = session.Close()
+	if u, ok := session.(backend.Tentative); !ok || !u.Tentative() {
+		return nil
+	}
 	cu, err := cuda.Load()
 	if err != nil {
-		return nil, err
+		return err
 	}
 	if err := cu.Init(); err != nil {
-		return nil, err
+		return err
 	}
-	return b.Open()
+	if session, err = all[i].Open(); err == nil {
+		_ = session.Close()
+	}
+	return err
 }

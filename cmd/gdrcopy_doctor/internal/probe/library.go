@@ -55,14 +55,11 @@ func (l *library) call(name string, args ...uintptr) (uintptr, error) {
 //
 //go:uintptrescapes
 func (l *library) errno(name string, args ...uintptr) error {
-	fn, err := l.function(name)
-	if err != nil {
-		return err
+	r, err := l.call(name, args...)
+	if err == nil && int32(r) != 0 {
+		err = unix.Errno(int32(r))
 	}
-	if r, _, _ := purego.SyscallN(fn, args...); int32(r) != 0 {
-		return unix.Errno(int32(r))
-	}
-	return nil
+	return err
 }
 
 // file is the path of the file that a function is in, as the kernel has it mapped.

@@ -3,7 +3,6 @@ package probe
 import (
 	"os"
 	"path/filepath"
-	"strings"
 	"testing"
 	"time"
 
@@ -11,21 +10,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 )
-
-// The test's program is its own child, as the doctor is.
-func TestMain(m *testing.M) {
-	if len(os.Args) > 1 && os.Args[1] == Flag {
-		os.Exit(Child(os.Args[2:]))
-	}
-	os.Exit(m.Run())
-}
-
-func runner(t *testing.T) Runner {
-	t.Helper()
-	self, err := os.Executable()
-	require.NoError(t, err)
-	return Runner{Program: self, Limit: time.Minute}
-}
 
 // script is a child that is a shell script.
 func script(t *testing.T, text string) Runner {
@@ -75,25 +59,6 @@ func TestChildThatLeavesOneBehind(t *testing.T) {
 	}
 }
 
-// No descriptor stays open, however a child ends.
-func TestDescriptors(t *testing.T) {
-	open := func() int {
-		fds, err := os.ReadDir("/proc/self/fd")
-		require.NoError(t, err)
-		return len(fds)
-	}
-	hangs := script(t, "exec sleep 100")
-	hangs.Limit = 10 * time.Millisecond
-	for _, r := range []Runner{script(t, `echo '{}' >&3`), script(t, "exit 1"), hangs, {Program: "/nothing of this name", Limit: time.Minute}} {
-		r.run(new(facts.Library), "any", "") // the first opens what stays
-		before := open()
-		for range 5 {
-			r.run(new(facts.Library), "any", "")
-		}
-		require.Equal(t, before, open())
-	}
-}
-
 // What a child is given: its name, its argument, and this environment without Go's traces.
 func TestWhatAChildIsGiven(t *testing.T) {
 	t.Setenv("GDR_GIVEN", "yes")
@@ -101,26 +66,6 @@ func TestWhatAChildIsGiven(t *testing.T) {
 	r := script(t, `echo "{\"path\": \"$* $GDR_GIVEN $GOTRACEBACK\"}" >&3`)
 	require.Equal(t, "", r.run(&l, "library", "lib a.so"))
 	require.Equal(t, "--probe library lib a.so yes none", l.Path)
-}
-
-// The library beside this program: above its folder, then in lib there. What does not load is none.
-func TestBeside(t *testing.T) {
-	for _, c := range []struct{ found, want string }{{"/top/libgdrapi.so.2", "/top/libgdrapi.so.2"}, {"/top/lib/libgdrapi.so.2", "/top/lib/libgdrapi.so.2"}, {"/top/bin/libgdrapi.so.2", ""}} {
-		r := script(t, `case $3 in *`+c.found+`) echo "{\"path\": \"$3\"}" ;; *crash*) kill -SEGV $$ ;; *) echo '{"error": "No such file"}' ;; esac >&3`)
-		dir := filepath.Join(t.TempDir(), "top", "bin")
-		require.NoError(t, os.MkdirAll(dir, 0o700))
-		moved := filepath.Join(dir, "doctor")
-		require.NoError(t, os.Rename(r.Program, moved))
-		r.Program = moved
-		l := r.beside()
-		require.Equal(t, c.want, strings.TrimPrefix(l.Path, filepath.Dir(filepath.Dir(dir))))
-		require.Equal(t, l.Path, l.Name)
-	}
-}
-
-func TestChildThatIsNotThere(t *testing.T) {
-	r := Runner{Program: "/nothing of this name", Limit: time.Minute}
-	require.Contains(t, r.run(new(facts.Library), "any", ""), "no such file")
 }
 
 // What a child writes is kept to a limit, and never makes it wait.
@@ -143,15 +88,6 @@ func TestTrialKeepsTheLog(t *testing.T) {
 	require.False(t, trial.Worked())
 }
 
-// The backend that is asked for comes before what the environment says.
-func TestTrialAsks(t *testing.T) {
-	t.Setenv("GDRCOPY_BACKEND", "gdrdrv")
-	t.Setenv("GDRCOPY_USE_DMABUF_MMAP", "1")
-	r := script(t, `echo "{\"backend\": \"$3 $GDRCOPY_BACKEND $GDRCOPY_USE_DMABUF_MMAP\"}" >&3`)
-	require.Equal(t, facts.Trial{Asked: "rm", Backend: "x rm "}, r.trial("x", "rm"))
-	require.Equal(t, facts.Trial{Backend: "x gdrdrv 1"}, r.trial("x", ""))
-}
-
 // The library is tried as it is, then with each other backend that opens.
 func TestTrials(t *testing.T) {
 	r := script(t, `echo "{\"backend\": \"${GDRCOPY_BACKEND:-dmabuf}\", \"error\": \"$3\"}" >&3`)
@@ -171,52 +107,5 @@ func TestTrials(t *testing.T) {
 	} {
 		f := &facts.Facts{Backends: backends, Libraries: []facts.Library{tc.library}, Beside: tc.beside}
 		require.Equal(t, tc.want, r.trials(f), tc.name)
-	}
-}
-
-func TestLibraryThatIsNotThere(t *testing.T) {
-	l := askLibrary("libnothing-of-this-name.so")
-	require.Contains(t, l.Error, "No such file")
-	require.False(t, l.Ours)
-}
-
-// A library that is none of libgdrapi's has no such function.
-func TestForeignLibrary(t *testing.T) {
-	l := askLibrary("libc.so.6")
-	require.Equal(t, "", l.Error)
-	require.False(t, l.Ours)
-	require.Equal(t, "", l.Version)
-	lib, err := load("libc.so.6")
-	require.NoError(t, err)
-	require.True(t, strings.HasPrefix(lib.file("printf"), "/"), lib.file("printf"))
-	_, err = lib.call("gdr_open")
-	require.Error(t, err)
-	require.Error(t, lib.errno("gdr_close", 0))
-}
-
-// On the simulated CUDA driver, with this project's library.
-func TestAll(t *testing.T) {
-	if os.Getenv("GDR_TEST_DOUBLES") == "" {
-		t.Skip("needs the simulated drivers: make check-doctor")
-	}
-	var f facts.Facts
-	runner(t).All(&f)
-	require.Equal(t, "", f.CUDA.Died+f.CUDA.Load+f.CUDA.Error)
-	require.Equal(t, 13030, f.CUDA.Version)
-	require.Contains(t, f.CUDA.Path, "libcuda.so")
-	require.Equal(t, []facts.Device{{PCI: "0000:01:00.0", DMABuf: 1, DMABufMmap: 1}, {PCI: "0000:02:00.0", DMABuf: 1, DMABufMmap: 1}}, f.CUDA.Devices)
-	require.Len(t, f.Backends, 3)
-	require.Equal(t, facts.Backend{Name: "dmabuf"}, f.Backends[1])
-	for _, l := range f.Libraries {
-		require.True(t, l.Ours, "%+v", l)
-		require.Equal(t, "2.6", l.Version)
-	}
-	require.Equal(t, "dmabuf", f.Trials[0].Backend)
-	for _, trial := range f.Trials {
-		require.True(t, trial.Worked(), "%+v", trial)
-		require.Positive(t, trial.WriteNS)
-		require.Positive(t, trial.ReadNS)
-		require.Equal(t, 2, trial.GPUs)
-		require.Empty(t, trial.Pool, "this driver has no pools")
 	}
 }
