@@ -238,3 +238,85 @@ func (s *span) set(start, handle uint64) {
 	s.start.Store(start)
 	s.handle.Store(handle)
 }
+
+// cache is an open cache, and what C sees of it.
+type cache struct {
+	*core.Cache
+	hits *hits
+}
+
+// CacheOpen opens a cache. It keeps up to most bytes pinned that nobody holds.
+func (l *Library) CacheOpen(g Handle, most uint64) (Handle, error) {
+	d, err := l.device(g)
+	if err != nil {
+		return 0, err
+	}
+	hits, err := l.newHits()
+	if err != nil {
+		return 0, err
+	}
+	c, err := d.OpenShownCache(most, hits)
+	if err != nil {
+		hits.end()
+		l.table.release(hits.h)
+		return 0, err
+	}
+	return hits.h, l.add(hits.h, &cache{c, hits})
+}
+
+func (l *Library) cache(h Handle) (*cache, error) {
+	if c, ok := l.table.get(h).(*cache); ok {
+		return c, nil
+	}
+	return nil, fmt.Errorf("no open cache has the handle %#x; gdr_close of its gdr_t ended it, or gdr_cache_close: %w", uint64(h), unix.EINVAL)
+}
+
+// Held is a range of a cache that the caller holds. C's gdr_cache_put ends the hold.
+type Held struct {
+	Handle Handle
+	VA     uintptr // the CPU's address of the byte asked for
+}
+
+// CacheGet holds a range of a cache that has the size bytes at addr. now is the time on
+// the clock by which C dates hits.
+func (l *Library) CacheGet(h Handle, addr, size, now uint64) (Held, error) {
+	c, err := l.cache(h)
+	if err != nil {
+		return Held{}, err
+	}
+	r, err := c.Hold(addr, size, now)
+	if err != nil {
+		return Held{}, err
+	}
+	return Held{Handle: r.View().(view).h, VA: r.VA()}, nil
+}
+
+// CacheSettle unpins the ranges that a put has left to unpin.
+func (l *Library) CacheSettle(h Handle) error {
+	c, err := l.cache(h)
+	if err != nil {
+		return err
+	}
+	return c.Settle()
+}
+
+// CacheFlush unpins all ranges that nobody holds.
+func (l *Library) CacheFlush(h Handle) error {
+	c, err := l.cache(h)
+	if err != nil {
+		return err
+	}
+	return c.Flush()
+}
+
+// CacheClose ends a cache and unpins all of it.
+func (l *Library) CacheClose(h Handle) error {
+	c, err := l.cache(h)
+	if err != nil {
+		return err
+	}
+	if err = c.Close(); err == nil {
+		l.end(h)
+	}
+	return err
+}
