@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
 #
-# make check-rm       [check 15 s] every kind of CUDA memory on the rm backend, and how its requests are watched
+# make check-rm       [check 20 s] every kind of CUDA memory on the rm backend, and how its requests are watched
 
 WATCHED   := $(addprefix $(B)/watched/,$(addsuffix .so,watched_lazy watched_relro watched_again))
 WATCH     := tests/rm/watch_test.c capi/guest/watch.c
