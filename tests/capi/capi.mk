@@ -1,17 +1,12 @@
 # SPDX-License-Identifier: MIT
 #
-# make check-capi     [check 20 s] the C front by itself: its environment, who calls whom, which Go is taken
+# make check-capi     [check 5 s] what the environment asks for; which Go the build takes
 # make check-go-oldest [more 3 min] the library of the oldest Go that go.mod allows
 # make check-go-next  [long 5 min] the library of the newest Go that there is, release candidates too, and what differs
 
 $(BIN)/env_test: tests/capi/env.c capi/guest/env.c $(CAPI_H) tools/tap.h
 	@mkdir -p $(@D)
 	$(CC) $(C11) $(CFLAGS) -Icapi -o $@ $(filter %.c,$^) -lpthread
-
-# It has log.c in it.
-$(BIN)/log_test: tests/capi/log.c capi/guest/env.c capi/guest/log.c $(CAPI_H) tools/tap.h
-	@mkdir -p $(@D)
-	$(CC) $(C11) $(CFLAGS) -Icapi -o $@ $(wordlist 1,2,$^) -lpthread
 
 # The newest is the one that all else is built with.
 GO_OLDEST := $(firstword $(shell sed '/^\#/d' capi/guest/build/go_versions))
