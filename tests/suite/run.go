@@ -384,12 +384,29 @@ func endSession(session int) error {
 	return fmt.Errorf("processes of session %d do not end", session)
 }
 
-// cases are the arguments by which a row runs only the cases that -run picks, if its last
-// element is one behind the row's path. It returns nil if -run picks none.
+// casePattern is the last element of the alternative of -run that names the row and has one
+// behind the row's path. Alternatives in brackets do not count: then the row runs as a whole.
+func (s *suite) casePattern(r *row) string {
+	names := strings.Split("Test_"+r.path(), "/")
+	for alternative := range strings.SplitSeq(s.run, "|") {
+		elements := strings.Split(alternative, "/")
+		named := len(elements) == len(names)+1
+		for i := 0; named && i < len(names); i++ {
+			ok, err := regexp.MatchString(elements[i], names[i])
+			named = ok && err == nil
+		}
+		if named {
+			return elements[len(names)]
+		}
+	}
+	return ""
+}
+
+// cases are the arguments by which a row runs only the cases that -run picks. It returns nil if
+// -run picks none.
 func (s *suite) cases(r *row) ([]string, error) {
-	elements := strings.Split(s.run, "/")
-	depth := len(strings.Split(r.path(), "/"))
-	if len(elements) != depth+1 {
+	pattern := s.casePattern(r)
+	if pattern == "" {
 		return []string{}, nil
 	}
 	if r.Cases == Whole {
@@ -408,7 +425,7 @@ func (s *suite) cases(r *row) ([]string, error) {
 		return nil, fmt.Errorf("%s -l: %w", argv[0], err)
 	}
 	// A blank of a name may be a line below in a pattern.
-	picked, err := regexp.Compile(strings.ReplaceAll(elements[depth], " ", "_"))
+	picked, err := regexp.Compile(strings.ReplaceAll(pattern, " ", "_"))
 	if err != nil {
 		return nil, err
 	}

@@ -142,6 +142,8 @@ func TestCases(t *testing.T) {
 		{"g/p/one_case", Guest, []string{"one case"}},
 		{"g/p/^a", Option, []string{"-t", "another"}},
 		{"g/p/none", Guest, nil},
+		{"other/q|g/p", Whole, []string{}},
+		{"other/q/x|g/p/last", Guest, []string{"last"}},
 	}
 	for _, tt := range tests {
 		p.Cases = tt.cases
