@@ -537,7 +537,7 @@ func emulated(arch string) []Program {
 	}
 	on := func(name, program string, variables []string, backends ...string) {
 		add(Program{Name: name, On: backends, Env: variables,
-			Cmd: cmd("tests/arch/emulated.sh", tree+"/emulator.lacks", tree+"/bin/"+program, run)})
+			Cmd: cmd("tests/arch/emulated.sh", tree+"/bin/"+program, run)})
 	}
 	add(Program{Name: "abi_layout", Cmd: cmd(run, tree+"/bin/abi_layout")})
 	for _, p := range []string{"badinput", "gdrcopy_sanity", "vkgdr_test"} {
