@@ -675,6 +675,95 @@ static void change_users(void)
 	expect_is(gdr_close(g), 0);
 }
 
+/*
+ * That signal needs a stack, wherever it finds a thread: its own, or the alternate
+ * one. Go code runs on neither, and has less room than a signal takes. Here it is
+ * sent to the threads all the time, with a handler that looks where it is.
+ */
+static __thread struct {
+	char *lo, *hi;		/* the thread's stack */
+} own_stack;
+static _Atomic long looked, astray;
+
+static void look_where(int sig, siginfo_t *info, void *context)
+{
+	const stack_t *alt = &((const ucontext_t *)context)->uc_stack;
+	char *here = __builtin_frame_address(0);
+
+	if (!own_stack.hi)
+		return;
+	atomic_fetch_add(&looked, 1);
+	if (here >= own_stack.lo && here < own_stack.hi)
+		return;
+	if (alt->ss_flags & SS_DISABLE || here < (char *)alt->ss_sp ||
+	    here >= (char *)alt->ss_sp + alt->ss_size)
+		atomic_fetch_add(&astray, 1);
+}
+
+struct looker {
+	pthread_t t;
+	_Atomic pid_t tid;
+	bool altstack;
+};
+
+static void *live_and_look(void *arg)
+{
+	double until = seconds_now() + scaled(2);
+	struct looker *l = arg;
+	pthread_attr_t attr;
+	size_t size;
+	void *lo;
+
+	if (l->altstack)
+		own_altstack(SIGSTKSZ);
+	expect_is(pthread_getattr_np(pthread_self(), &attr), 0);
+	expect_is(pthread_attr_getstack(&attr, &lo, &size), 0);
+	pthread_attr_destroy(&attr);
+	own_stack.hi = (char *)lo + size;
+	own_stack.lo = lo;
+	atomic_store(&l->tid, (pid_t)syscall(SYS_gettid));
+	life_after_life(&until);
+	atomic_store(&l->tid, 0);
+	return NULL;
+}
+
+static void stack_for_signals(void)
+{
+	void (*handler)(int, siginfo_t *, void *) = look_where;
+	struct raw_action theirs, ours;
+	struct looker l[4] = { { .altstack = true } };
+	gdr_t g = open_with_context();
+	int left;
+
+	/* With the flags and the mask that the C library and the runtime gave it. */
+	expect_is(syscall(SYS_rt_sigaction, 33, NULL, &theirs, 8), 0);
+	ours = theirs;
+	memcpy(ours.bytes, &handler, sizeof(handler));
+	expect_is(syscall(SYS_rt_sigaction, 33, &ours, NULL, 8), 0);
+	for (int i = 0; i < 4; i++) {
+		start_host_thread(&l[i].t, 0, live_and_look, &l[i]);
+		while (!atomic_load(&l[i].tid))
+			;
+	}
+	do {
+		left = 0;
+		for (int i = 0; i < 4; i++) {
+			pid_t tid = atomic_load(&l[i].tid);
+
+			if (tid && !syscall(SYS_tgkill, getpid(), tid, 33))
+				left++;
+		}
+	} while (left);
+	for (int i = 0; i < 4; i++)
+		expect_is(pthread_join(l[i].t, NULL), 0);
+	expect_is(syscall(SYS_rt_sigaction, 33, &theirs, NULL, 8), 0);
+	note("%ld signals, %ld of them on no stack of theirs", atomic_load(&looked),
+	     atomic_load(&astray));
+	expect(atomic_load(&looked) > 0);
+	expect_is(atomic_load(&astray), 0);
+	expect_is(gdr_close(g), 0);
+}
+
 /* Copies that signals interrupt. */
 
 /* Leaves a copy by a fault on the host's side of it: one of four kinds. */
@@ -723,7 +812,7 @@ static void left_copies(void)
 	expect_is(gdr_close(g), 0);
 }
 
-/* Copies in the handler of a timer, inside copies of the interrupted code. */
+/* Copies in the handler of a timer, inside copies and other calls of the interrupted code. */
 
 static struct buffer *timer_buffer;
 static volatile long timer_copies, timer_bad;
@@ -759,6 +848,7 @@ static void copies_inside_copies(void)
 		expect_is(copy_as(seed & 1, true, &a, out, BIG), 0);
 		expect_is(copy_as(seed & 1, false, &a, in, BIG), 0);
 		expect(!memcmp(in, out, BIG));
+		whole_life(g, seed);
 	}
 	start_timer(ITIMER_REAL, 0);
 	note("%ld copies in a handler", timer_copies);
@@ -789,9 +879,10 @@ const struct guest_case cases[] = {
 	{ "a cancelled thread opens", cancelled_opener, 60, 0 },
 	{ "the first gdr_open is left by siglongjmp", left_open, 120, 0 },
 	{ "setresuid in a process with threads inside", change_users, 60, 120 },
+	{ "the C library's signals find a stack", stack_for_signals, 60, 0 },
 	{ "threads with 64 KiB of stack", small_stack, 60, 0 },
 	{ "such a thread opens", NULL, 60, 0, blocked_opener, (void *)true },
 	{ "copies left by siglongjmp do not block gdr_unmap", left_copies, 60, 0 },
-	{ "copies in a timer's handler inside copies", copies_inside_copies, 60, 120 },
+	{ "copies in a timer's handler inside copies and pins", copies_inside_copies, 60, 120 },
 	{ 0 }
 };

@@ -150,33 +150,9 @@ static void both_in_a_child(void)
 	expect_is(a.close(g), 0);
 }
 
-/* Handles of the one are none of the other's, and crash nothing. */
-static void foreign_handles(void)
-{
-	char bytes[64];
-	struct api a;
-	gdr_mh_t mh;
-	gdr_t old = gdr_open(), g;
-	int v;
-
-	load(&a, LIBRARY, RTLD_NOW | RTLD_LOCAL);
-	g = a.open();
-	expect(old && g);
-	mh.h = (uintptr_t)old;
-	expect_is(a.attribute(old, GDR_ATTR_USE_PERSISTENT_MAPPING, &v), EINVAL);
-	expect_is(a.unpin(g, mh), EINVAL);
-	expect_is(a.info(g, mh, bytes), EINVAL);
-	expect_is(a.to(mh, bytes, bytes, 8), EINVAL);
-	expect_is(a.from(mh, bytes, bytes, 8), EINVAL);
-	expect_is(a.close(old), EINVAL);
-	expect_is(a.close(g), 0);
-	expect_is(gdr_close(old), 0);
-}
-
 const struct guest_case cases[] = {
 	{ "beside an older one, RTLD_LOCAL", NULL, 60, 0, side_by_side, (void *)RTLD_LOCAL },
 	{ "beside an older one, RTLD_GLOBAL", NULL, 60, 0, side_by_side, (void *)RTLD_GLOBAL },
 	{ "both in a forked child", both_in_a_child, 60, 0 },
-	{ "the older one's handles are refused", foreign_handles, 60, 0 },
 	{ 0 }
 };
