@@ -20,7 +20,7 @@ GUEST_H   := $(wildcard $(T)/guest/*.h tools/*.h)
 
 # The groups of tests/table_test.go: one target for each.
 GROUPS    := abi arch badinput capi consumers-quick containers copy counts cross docs doctor doubles examples ext \
-	     fresh fresh-quick fuzz go go-next go-oldest gpu guest install kmod-dkms kmod-matrix kmod-static man memory offline packages python release rm \
+	     fresh fresh-quick fuzz go go-oldest gpu guest install kmod-dkms kmod-matrix kmod-static man memory offline packages python release rm \
 	     sanity suite tools tsan vkgdr vm vm-all vm-arm64 vm-card vm-debug
 
 # The program that builds what tests need, runs them, and ends with the counts.

@@ -2,7 +2,6 @@
 #
 # make check-capi     [check 5 s] what the environment asks for; which Go the build takes
 # make check-go-oldest [more 3 min] the library of the oldest Go that go.mod allows
-# make check-go-next  [long 5 min] the library of the newest Go that there is, release candidates too, and what differs
 
 $(BIN)/env_test: tests/capi/env.c capi/guest/env.c $(CAPI_H) tools/tap.h
 	@mkdir -p $(@D)
@@ -11,10 +10,7 @@ $(BIN)/env_test: tests/capi/env.c capi/guest/env.c $(CAPI_H) tools/tap.h
 # The newest is the one that all else is built with.
 GO_OLDEST := $(firstword $(shell sed '/^\#/d' capi/guest/build/go_versions))
 
-.PHONY: go-oldest go-next
+.PHONY: go-oldest
 go-oldest:
 	$(MAKE) --no-print-directory lib B=$(B)/go-oldest GO='env GOTOOLCHAIN=$(GO_OLDEST) $(lastword $(GO))'
 	grep -aqF '$(GO_OLDEST)' $(B)/go-oldest/libgdrapi.so.$(VERSION)
-
-go-next:
-	@GO='$(lastword $(GO))' MAKE='$(MAKE)' tests/capi/go_next.sh $(B)/go-next

@@ -108,7 +108,6 @@ for b in dmabuf rm; do
 		export UCX_GDR_COPY_RCACHE=$rcache
 		perf "$b" "tags of 64 KiB, registration cache: $rcache" 0 -t tag_bw -m cuda -s 65536 -n 200
 		ours "$b" "messages between forks, registration cache: $rcache" "$used" messages fork
-		ours "$b" "messages under SIGALRM, registration cache: $rcache" "$used" messages alarm
 		# Without the cache their messages leave gdr_copy, for what a registration takes.
 		[ "$newer" -eq 0 ] || used=
 	done

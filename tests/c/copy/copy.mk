@@ -18,7 +18,7 @@ $(BIN)/machines_test: $(T)/copy/machines.c $(COPY_C) $(CAPI_H) $(T)/copy/cpu_dou
 	$(CC) $(CFLAGS) $(COPY_TEST) -include $(T)/copy/cpu_double.h
 
 DATA_C := capi/copy.c capi/pieces.c $(COPY_C)
-$(BIN)/data_test $(BIN)/fences $(BIN)/race_tsan: $(BIN)/%: $(DATA_C) $(CAPI_H) $(T)/front_double.h $(T)/copy/paged.h tools/tap.h
+$(BIN)/data_test $(BIN)/fences $(BIN)/race_tsan: $(BIN)/%: $(DATA_C) $(CAPI_H) $(T)/front_double.h tools/tap.h
 $(BIN)/data_test: $(T)/copy/data.c
 $(BIN)/fences: $(T)/copy/fences.c
 $(BIN)/race_tsan: $(T)/copy/race.c

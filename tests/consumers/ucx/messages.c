@@ -5,16 +5,12 @@
  * CUDA says whether the bytes are right.
  *
  *   fork    children are forked in between; UCX unpins all that it keeps before each fork
- *   alarm   SIGALRM every 300 us
  *   free    the buffers are freed and allocated again in between; UCX hears of it by its
  *           hooks, else it would copy through the mapping of what was there before
  *   mapped  what UCX's hooks of mmap and munmap see of gdr_map and gdr_unmap
  */
-#include <errno.h>
-#include <signal.h>
 #include <stdint.h>
 #include <string.h>
-#include <sys/time.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -181,30 +177,6 @@ static void with_forks(void)
 	tap_is(&tap, children, FORKS, "children that ended with status 0");
 }
 
-static volatile sig_atomic_t alarms;
-
-static void on_alarm(int sig)
-{
-	(void)sig;
-	alarms++;
-}
-
-static void with_alarms(void)
-{
-	struct sigaction act = { .sa_handler = on_alarm, .sa_flags = SA_RESTART };
-	struct itimerval often = { { 0, 300 }, { 0, 300 } }, never = { { 0, 0 }, { 0, 0 } };
-	unsigned int i, right = 0;
-
-	if (sigaction(SIGALRM, &act, NULL) || setitimer(ITIMER_REAL, &often, NULL)) {
-		tap_ok(&tap, 0, "a timer");
-		return;
-	}
-	for (i = 0; i < ROUNDS || alarms < ROUNDS; i++)
-		right += !send_some(i);
-	setitimer(ITIMER_REAL, &never, NULL);
-	tap_is(&tap, right, i, "messages that are right, under SIGALRM,");
-}
-
 static void with_frees(void)
 {
 	unsigned int i, right = 0, again = 0, same = 0;
@@ -278,8 +250,7 @@ int main(int argc, char **argv)
 		const char *name;
 		void (*run)(void);
 	} ways[] = {
-		{ "fork", with_forks }, { "alarm", with_alarms }, { "free", with_frees },
-		{ "mapped", what_hooks_see },
+		{ "fork", with_forks }, { "free", with_frees }, { "mapped", what_hooks_see },
 	};
 	size_t i;
 
@@ -287,7 +258,7 @@ int main(int argc, char **argv)
 		if (argc == 2 && !strcmp(argv[1], ways[i].name))
 			break;
 	if (i == sizeof(ways) / sizeof(ways[0])) {
-		fprintf(stderr, "usage: %s fork|alarm|free|mapped\n", argv[0]);
+		fprintf(stderr, "usage: %s fork|free|mapped\n", argv[0]);
 		return 2;
 	}
 	consumer_cuda(&cu);
