@@ -2,14 +2,11 @@
 #
 # make check-fuzz     [more 3 min] replays the kept inputs, then fuzzes each target a little
 # make fuzz           [long 80 min] fuzzes each target long: FUZZ_SECONDS, GO_FUZZ_RUNS
-# make fuzz-corpus    [long 10 s] adds what make fuzz found to the kept inputs, minimised
 
 F               := $(B)/fuzz
-FUZZ            := tests/fuzz/fuzz.sh
 FUZZ_SANITIZE   := -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer
-SIMFUZZ          = env LD_LIBRARY_PATH=$(abspath $(F)):$(abspath $(D)) RM_SIM=$(abspath $(D))/rm_sim ASAN_OPTIONS=detect_leaks=0
 
-.PHONY: fuzz fuzz-corpus fuzz-build
+.PHONY: fuzz fuzz-build
 
 # The library with the C side under the sanitizers and covered. The target is a mark: the
 # library itself is the other make's.
@@ -29,6 +26,3 @@ fuzz-build: $(F)/abi_fuzz $(DOUBLES)
 
 fuzz:
 	@$(call RUN_SUITE,-test.run '^Test_fuzz_long$$')
-
-fuzz-corpus: fuzz-build
-	$(SIMFUZZ) $(FUZZ) --merge $(F)/abi_fuzz $(shell tests/on.sh)

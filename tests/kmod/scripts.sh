@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: MIT
 #
 # scripts.sh - what loads, finds and installs the kernel module, with programs that stand for
-# those it calls: gdrdrv-node, insmod.sh, nvidia.sh, symvers.sh, kmod/Makefile, dkms.conf and the
-# unit. No kernel is asked: tests/vm builds with conftest.sh, and has DKMS run the packages' scripts.
+# those it calls: gdrdrv-node, insmod.sh, nvidia.sh, symvers.sh, kmod/Makefile, dkms.conf. No
+# kernel is asked: tests/vm builds with conftest.sh, runs the unit's commands, and has DKMS run the packages' scripts.
 # shellcheck disable=SC2016 # for the stubs
 # shellcheck source=tests/stubs.sh
 . "$(dirname "$0")/../stubs.sh"
@@ -346,14 +346,6 @@ is "make uninstall" "$(ran make -s -C "$work/kmod" uninstall DESTDIR="$work/root
 
 # What the system reads.
 settings() { sed -e 's/ *#.*//' -e '/^$/d' "$here/packaging/$1"; }
-is "the unit" "$(settings gdrdrv.service | grep -E '^(After|Type|Remain|Exec|Wanted)')" 'After=systemd-modules-load.service nvidia-persistenced.service
-Type=oneshot
-RemainAfterExit=yes
-ExecStart=/sbin/modprobe gdrdrv
-ExecStartPost=/usr/libexec/gdrdrv-node add
-ExecStop=/sbin/rmmod gdrdrv
-ExecStopPost=/usr/libexec/gdrdrv-node remove
-WantedBy=multi-user.target'
 is "udev's rules" "$(settings 60-gdrdrv.rules)" 'ACTION=="add", SUBSYSTEM=="module", KERNEL=="gdrdrv", RUN+="/usr/libexec/gdrdrv-node add"
 ACTION=="remove", SUBSYSTEM=="module", KERNEL=="gdrdrv", RUN+="/usr/libexec/gdrdrv-node remove"'
 is "modules-load.d" "$(settings gdrdrv.modules-load.conf)" gdrdrv

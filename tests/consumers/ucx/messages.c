@@ -216,31 +216,23 @@ static void on_event(ucm_event_type_t type, ucm_event_t *event, void *arg)
 
 static void what_hooks_see(void)
 {
-	int (*pin)(gdr_t, unsigned long, size_t, uint64_t, uint32_t, gdr_mh_t *);
-	int (*map)(gdr_t, gdr_mh_t, void **, size_t);
-	int (*unmap)(gdr_t, gdr_mh_t, void *, size_t);
-	int (*close)(gdr_t);
-	gdr_t (*open)(void);
-	void *lib = consumer_load(), *va = NULL;
+	void *va = NULL;
+	struct consumer_gdr gdr;
 	gdr_mh_t mh;
 	gdr_t g;
 
-	open = consumer_find(lib, "gdr_open");
-	pin = consumer_find(lib, "gdr_pin_buffer");
-	map = consumer_find(lib, "gdr_map");
-	unmap = consumer_find(lib, "gdr_unmap");
-	close = consumer_find(lib, "gdr_close");
+	consumer_functions(consumer_load(), &gdr);
 	must(ucm_set_event_handler(UCM_EVENT_VM_MAPPED | UCM_EVENT_VM_UNMAPPED, 0, on_event, NULL),
 	     "ucm_set_event_handler");
-	g = open();
-	if (!tap_ok(&tap, g && !pin(g, w.source, LARGEST, 0, 0, &mh), "gdr_open and gdr_pin_buffer"))
+	g = gdr.open();
+	if (!tap_ok(&tap, g && !gdr.pin(g, w.source, LARGEST, 0, 0, &mh), "gdr_open and gdr_pin_buffer"))
 		return;
 	seen.size = LARGEST;
-	tap_is(&tap, map(g, mh, &va, LARGEST), 0, "gdr_map");
+	tap_is(&tap, gdr.map(g, mh, &va, LARGEST), 0, "gdr_map");
 	tap_ok(&tap, seen.mapped && seen.va == (uintptr_t)va, "the hook of mmap saw it");
-	tap_is(&tap, unmap(g, mh, va, LARGEST), 0, "gdr_unmap");
+	tap_is(&tap, gdr.unmap(g, mh, va, LARGEST), 0, "gdr_unmap");
 	tap_ok(&tap, seen.unmapped, "the hook of munmap saw it");
-	tap_is(&tap, close(g), 0, "gdr_close");
+	tap_is(&tap, gdr.close(g), 0, "gdr_close");
 	ucm_unset_event_handler(UCM_EVENT_VM_MAPPED | UCM_EVENT_VM_UNMAPPED, on_event, NULL);
 }
 
