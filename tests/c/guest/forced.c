@@ -2,9 +2,9 @@
 /*
  * guest/forced.c - signals that cannot wait, and floating-point environments of a host's own.
  *
- * A filter of system calls (seccomp's SECCOMP_RET_TRAP, Syscall User Dispatch) sends SIGSYS
- * in the middle of any code. The host's handler makes the call and the code goes on. It
- * wants stack for that, wherever it runs. The handlers here write to 48 KiB.
+ * A filter of system calls (seccomp's SECCOMP_RET_TRAP) sends SIGSYS in the middle of any
+ * code. The host's handler makes the call and the code goes on. It wants stack for that,
+ * wherever it runs. The handlers here write to 48 KiB.
  */
 #include "cuda.h"
 
@@ -12,10 +12,6 @@
 
 #define DEEP (48 * KIB)
 #define PASSES 0x50415353u	/* in the upper half of a call's fifth argument: it is not trapped */
-
-#ifndef PR_SET_SYSCALL_USER_DISPATCH
-#define PR_SET_SYSCALL_USER_DISPATCH 59
-#endif
 
 static _Atomic long taken;
 
@@ -140,88 +136,6 @@ static void live_filtered(void *filtered)
 	note("%ld calls were trapped", atomic_load(&taken));
 	expect(atomic_load(&taken) > 100);
 }
-
-/* Syscall User Dispatch: the calls of one thread, while its switch is on. */
-
-#if defined(__x86_64__)
-static volatile char trap_all;
-extern char pass_start[], pass_end[];
-long pass(long nr, const unsigned long long *a);
-
-/* Where calls are not trapped. */
-__asm__(".pushsection .text\n.balign 16\npass_start:\n.globl pass\npass:\n"
-	"	mov %rdi, %rax\n	mov %rsi, %r11\n	mov 0(%r11), %rdi\n	mov 8(%r11), %rsi\n"
-	"	mov 16(%r11), %rdx\n	mov 32(%r11), %r8\n	mov 40(%r11), %r9\n	mov 24(%r11), %r10\n"
-	"	syscall\n	ret\npass_return:\n	mov $15, %eax\n	syscall\n	ud2\npass_end:\n.popsection");
-extern char pass_return[];
-
-static void make_dispatched_call(int sig, siginfo_t *info, void *context)
-{
-	mcontext_t *m = &((ucontext_t *)context)->uc_mcontext;
-	unsigned long long a[6] = {
-		m->gregs[REG_RDI], m->gregs[REG_RSI], m->gregs[REG_RDX],
-		m->gregs[REG_R10], m->gregs[REG_R8], m->gregs[REG_R9],
-	};
-
-	write_deeply();
-	atomic_fetch_add(&taken, 1);
-	/*
-	 * A new thread begins behind the call with a stack of its own, so it cannot begin in
-	 * pass(): the call is made again where it stood, untrapped. A real libcuda makes one.
-	 */
-	if (info->si_syscall == SYS_clone || info->si_syscall == SYS_clone3) {
-		trap_all = 0;
-		m->gregs[REG_RIP] -= 2;
-		m->gregs[REG_RAX] = info->si_syscall;
-		return;
-	}
-	m->gregs[REG_RAX] = pass(info->si_syscall, a);
-}
-
-static void dispatched(void)
-{
-	struct {
-		void (*handler)(int, siginfo_t *, void *);
-		unsigned long flags;
-		void *restorer;
-		uint64_t mask;
-	} sa = { make_dispatched_call, SA_SIGINFO | SA_NODEFER | 0x04000000 /* SA_RESTORER */, pass_return, 0 };
-	gdr_t g = open_with_context();
-	struct buffer b;
-	gdr_mh_t mh = { 0 };
-	int rc = 0, life;
-
-	alloc_buffer(g, &b, 64 * KIB);
-	expect_is(syscall(SYS_rt_sigaction, SIGSYS, &sa, NULL, 8), 0);
-	if (prctl(PR_SET_SYSCALL_USER_DISPATCH, 1, pass_start, pass_end - pass_start, &trap_all))
-		skip_case("prctl: %s", strerror(errno));
-	for (life = 0; life < 100 && !rc; life++) {
-		void *va = NULL;
-
-		trap_all = 1;
-		rc = gdr_pin_buffer(g, b.dptr, b.size, 0, 0, &mh);
-		if (!rc)
-			rc = gdr_map(g, mh, &va, b.size);
-		if (!rc)
-			rc = gdr_copy_to_mapping(mh, va, "sud", 4);
-		if (!rc)
-			rc = gdr_unmap(g, mh, va, b.size);
-		if (!rc)
-			rc = gdr_unpin_buffer(g, mh);
-		trap_all = 0;
-	}
-	expect_is(rc, 0);
-	note("%ld calls were dispatched", atomic_load(&taken));
-	expect(atomic_load(&taken) > 100);
-	expect_is(gdr_mem_free(g, b.mem), 0);
-	expect_is(gdr_close(g), 0);
-}
-#else
-static void dispatched(void)
-{
-	skip_case("Syscall User Dispatch is x86-64's");
-}
-#endif
 
 /* The signals of faults, sent by another thread at any moment. */
 
@@ -369,7 +283,6 @@ const struct guest_case cases[] = {
 	{ "system calls that a filter traps", NULL, 60, 0, live_filtered, &(struct filtered){ false, 0 } },
 	{ "trapped after the open, in all threads", NULL, 60, 0, live_filtered, &(struct filtered){ true, 0 } },
 	{ "the same, on alternate stacks", NULL, 60, 0, live_filtered, &(struct filtered){ true, SA_ONSTACK } },
-	{ "Syscall User Dispatch", dispatched, 60, 0 },
 	{ "the signals of faults, sent by another thread", NULL, 60, 0, sent, NULL },
 	{ "the same, on alternate stacks", NULL, 60, 0, sent, (void *)SA_ONSTACK },
 	{ "unmasked floating-point exceptions, another rounding", own_floats, 60, 0 },
