@@ -20,7 +20,7 @@ GUEST_H   := $(wildcard $(T)/guest/*.h tools/*.h)
 
 # The groups of tests/table_test.go: one target for each.
 GROUPS    := abi arch badinput capi consumers-quick containers copy counts cross docs doctor doubles examples ext \
-	     fresh fresh-quick fuzz go go-next go-oldest gpu guest install kmod-dkms kmod-matrix kmod-static man memory offline packages python release rm \
+	     fresh fresh-quick fuzz go go-oldest gpu guest install kmod-dkms kmod-matrix kmod-static man memory offline packages python release rm \
 	     sanity suite tools tsan vkgdr vm vm-all vm-arm64 vm-card vm-debug
 
 # The program that builds what tests need, runs them, and ends with the counts.
@@ -88,7 +88,7 @@ lint: need-shellcheck need-$(CLANG) need-aarch64-linux-gnu-gcc $(DOUBLES)
 	cd capi && $(GO) tool cgo -objdir ../$(B)/_cgo -- main.go
 	for cc in $(LINT_CC); do for f in capi/*.c capi/*/*.c; do \
 		$$cc -std=gnu11 $(FORTIFIED) $(WARN) -Icapi -I$(B)/_cgo -S -o /dev/null $$f || exit 1; done; \
-		for f in tools/*.c tools/*/*.c $(T)/*/*.c $(addprefix tests/,$(addsuffix /*.c,arch bench callgrind capi consumers doubles examples fuzz rm vkgdr)) \
+		for f in tools/*.c tools/*/*.c $(T)/*/*.c $(addprefix tests/,$(addsuffix /*.c,bench callgrind capi consumers doubles examples fuzz rm vkgdr)) \
 			examples/*.c examples/*/*.c vkgdr/*.c; do \
 		$$cc $(C11) $(FORTIFIED) -Icapi -Iexamples -I$(T) -Itests/doubles -S -o /dev/null $$f || exit 1; done; done
 	aarch64-linux-gnu-gcc -std=gnu11 -O2 $(WARN) -Icapi -I$(B)/_cgo -fsyntax-only capi/*.c capi/*/*.c

@@ -15,7 +15,7 @@ ARCH_QEMU_ppc64le := qemu-ppc64le
 ARCH_MAKE = GOOS=linux GOARCH=$(ARCH) $(MAKE) --no-print-directory ARCH=$(ARCH) B=$(B)/$(ARCH) \
 	CC=$(ARCH_CC)-gcc OBJCOPY=$(ARCH_CC)-objcopy
 
-ARCH_PROGRAMS := emulator abi_layout badinput gdrcopy_sanity vkgdr_test core_test \
+ARCH_PROGRAMS := abi_layout badinput gdrcopy_sanity vkgdr_test core_test \
 	$(notdir $(EXTBINS) $(GUESTBINS))
 
 # What the programs need, and the emulator with its arguments as one command.
@@ -26,8 +26,3 @@ arch-programs: need-$(ARCH_CC)-gcc
 arch-programs-build: $(addprefix $(BIN)/,$(ARCH_PROGRAMS)) $(filter-out %/rm_sim,$(DOUBLES))
 	@$(ARCH_QEMU) --version | head -n 1
 	@printf '#!/bin/sh\nexec %s -L %s "$$@"\n' '$(ARCH_QEMU)' /usr/$(ARCH_CC) >$(B)/emulate && chmod 755 $(B)/emulate
-	@$(B)/emulate $(BIN)/emulator >$(B)/emulator.lacks
-
-$(BIN)/emulator: tests/arch/emulator.c
-	@mkdir -p $(@D)
-	$(CC) $(C11) $(CFLAGS) -o $@ $< -lpthread

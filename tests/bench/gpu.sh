@@ -1,8 +1,8 @@
 #!/bin/sh
 # SPDX-License-Identifier: MIT
 # gpu.sh [PART...]: what docs/dataplane.md is made from, on a machine with a GPU,
-# with the programs of 'make tools copy-bench litmus'. Parts: litmus, used, many,
-# each, pause, callers, heat, calls; without one, all of them.
+# with the programs of 'make tools litmus'. Parts: litmus, used, many, each, pause,
+# callers, calls; without one, all of them.
 #
 # ALLOC says how the GPU memory is allocated (cumemalloc), GDRCOPY_BACKEND is the
 # library's. ROUNDS of each of the four ways to read are 28 million in the litmus test.
@@ -40,7 +40,7 @@ pause() {
 uname -srm
 grep -m1 'model name' /proc/cpuinfo
 cat /proc/driver/nvidia/version 2>/dev/null || true
-[ $# -gt 0 ] || set -- used many each pause callers heat calls litmus
+[ $# -gt 0 ] || set -- used many each pause callers calls litmus
 for part in "$@"; do
 	case $part in
 	litmus) tool copy_litmus -t "$rounds" --threads "$((cpus > 4 ? cpus - 2 : 2))" --budget 40000 ;;
@@ -48,7 +48,6 @@ for part in "$@"; do
 	many) tool gdrcopy_copylat -m many --budget 20 ;;
 	callers) tool gdrcopy_copylat -m callers --budget 30 ;;
 	each) tool gdrcopy_copylat --budget 20 ;;
-	heat) tool copy_bench -s 1M --budget 8 ;;
 	calls) tool gdrcopy_apiperf --budget 200 ;;
 	pause) pause ;;
 	*) echo "gpu.sh: there is no part $part" >&2; exit 2 ;;

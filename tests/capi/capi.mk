@@ -1,25 +1,16 @@
 # SPDX-License-Identifier: MIT
 #
-# make check-capi     [check 20 s] the C front by itself: its environment, who calls whom, which Go is taken
+# make check-capi     [check 15 s] what the environment asks for; who calls whom; which Go the build takes
 # make check-go-oldest [more 3 min] the library of the oldest Go that go.mod allows
-# make check-go-next  [long 5 min] the library of the newest Go that there is, release candidates too, and what differs
 
 $(BIN)/env_test: tests/capi/env.c capi/guest/env.c $(CAPI_H) tools/tap.h
 	@mkdir -p $(@D)
 	$(CC) $(C11) $(CFLAGS) -Icapi -o $@ $(filter %.c,$^) -lpthread
 
-# It has log.c in it.
-$(BIN)/log_test: tests/capi/log.c capi/guest/env.c capi/guest/log.c $(CAPI_H) tools/tap.h
-	@mkdir -p $(@D)
-	$(CC) $(C11) $(CFLAGS) -Icapi -o $@ $(wordlist 1,2,$^) -lpthread
-
 # The newest is the one that all else is built with.
 GO_OLDEST := $(firstword $(shell sed '/^\#/d' capi/guest/build/go_versions))
 
-.PHONY: go-oldest go-next
+.PHONY: go-oldest
 go-oldest:
 	$(MAKE) --no-print-directory lib B=$(B)/go-oldest GO='env GOTOOLCHAIN=$(GO_OLDEST) $(lastword $(GO))'
 	grep -aqF '$(GO_OLDEST)' $(B)/go-oldest/libgdrapi.so.$(VERSION)
-
-go-next:
-	@GO='$(lastword $(GO))' MAKE='$(MAKE)' tests/capi/go_next.sh $(B)/go-next

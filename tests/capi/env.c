@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 /*
  * env.c - what capi/guest/env.c makes of the environment, by itself. capi/handle/settings_test.go
- * has the settings of copies.
+ * has the settings of copies, guest/hosts a privileged program.
  */
 #include <stdbool.h>
 #include <stdlib.h>
@@ -10,14 +10,6 @@
 #include "guest/env.h"
 #include "guest/log.h"
 #include "tap.h"
-
-static bool privileged;
-
-/* In place of the C library's: the program is privileged (AT_SECURE) when a test says so. */
-char *secure_getenv(const char *name)
-{
-	return privileged ? NULL : getenv(name);
-}
 
 /* text NULL: the variable is not set. */
 static void set(const char *name, const char *text)
@@ -71,23 +63,10 @@ static void options(struct tap *t)
 	tap_ok(t, level_is("1", " 2nd", GDR_LOG_INFO), "digits count up to what is no digit");
 }
 
-/* What decides what is loaded or logged does not count in a privileged program. */
-static void privileged_program(struct tap *t)
-{
-	privileged = true;
-	tap_ok(t, backend_is("rm", NULL), "privileged: no backend is forced");
-	tap_ok(t, !forces_dmabuf("1"), "privileged: nor dmabuf");
-	tap_ok(t, level_is("1", "1", GDR_LOG_OFF), "privileged: nothing is logged");
-	set("GDRCOPY_COPY_IMPL", "portable");
-	tap_ok(t, gdr_env_options().copy_impl != NULL, "privileged: a copy routine is still named");
-	privileged = false;
-}
-
 int main(void)
 {
 	struct tap t = { 0, 0, 0 };
 
 	options(&t);
-	privileged_program(&t);
 	return tap_done(&t);
 }

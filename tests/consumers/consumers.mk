@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
 #
-# make check-consumers-quick  [check 30 s] programs that use the library: the ways of NCCL, NVSHMEM, NIXL, TensorRT-LLM, DPDK, Python
+# make check-consumers-quick  [check 30 s] programs that use the library: the ways of NCCL, NVSHMEM, NIXL, TensorRT-LLM, DPDK
 # make check-consumers  [more 8 min] these and the three below; the first time 25 min and 0.9 GB
 # make check-ucx      [more 4 min] UCX of Debian's sources, built with the library
 # make check-libfabric  [more 2 min] libfabric of Debian's sources, the same way

@@ -1,20 +1,12 @@
 // SPDX-License-Identifier: MIT
 /*
- * front.c - a libgdrapi.so.2 in front of the library. It counts what a consumer asks for
- * and gets, and breaks a function if it is told to. A consumer takes it by link, by
- * dlopen of either name, or by LD_PRELOAD. What it does not define is the library's.
- *
- *   GDR_COUNT=FOLDER  each process that makes one of these calls keeps its counts in
- *                     FOLDER/PID, as a struct counts. They are there however it ends.
- *   GDR_BREAK=open    gdr_open is NULL, ENODEV
- *             pin     pins are ENOMEM
- *             map     a mapping is memory of the CPU's, which no GPU sees
- *             copy    copies do nothing and answer 0
- *             flip    copies change a bit
+ * front.c - a libgdrapi.so.2 in front of the library, which counts what a consumer asks for
+ * and gets. A consumer takes it by link, by dlopen of either name, or by LD_PRELOAD. What it
+ * does not define is the library's. With GDR_COUNT=FOLDER each process that makes one of these
+ * calls keeps its counts in FOLDER/PID, as a struct counts. They are there however it ends.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
-#include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
 #include <stdint.h>
@@ -84,13 +76,6 @@ static void add(uint64_t *to, uint64_t n)
 	__atomic_add_fetch(to, n, __ATOMIC_RELAXED);
 }
 
-static int breaks(const char *what)
-{
-	const char *told = getenv("GDR_BREAK");
-
-	return told && !strcmp(told, what);
-}
-
 /* By its path: a dlopen of "$ORIGIN" that UCX intercepts is one from UCX's folder. */
 static void *library(const char *name)
 {
@@ -121,10 +106,6 @@ gdr_t gdr_open(void)
 	gdr_t g;
 
 	LIBRARY(gdr_open);
-	if (breaks("open")) {
-		errno = ENODEV;
-		return NULL;
-	}
 	g = real();
 	add(&c->opens, g != NULL);
 	return g;
@@ -136,7 +117,7 @@ int gdr_pin_buffer(gdr_t g, unsigned long addr, size_t size, uint64_t token, uin
 	int rc;
 
 	LIBRARY(gdr_pin_buffer);
-	rc = breaks("pin") ? ENOMEM : real(g, addr, size, token, space, mh);
+	rc = real(g, addr, size, token, space, mh);
 	add(&c->pins, !rc);
 	return rc;
 }
@@ -147,19 +128,9 @@ int gdr_pin_buffer_v2(gdr_t g, unsigned long addr, size_t size, uint32_t flags, 
 	int rc;
 
 	LIBRARY(gdr_pin_buffer_v2);
-	rc = breaks("pin") ? ENOMEM : real(g, addr, size, flags, mh);
+	rc = real(g, addr, size, flags, mh);
 	add(&c->pins, !rc);
 	return rc;
-}
-
-static int other_memory(void **va, size_t size)
-{
-	void *p = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-
-	if (p == MAP_FAILED)
-		return ENOMEM;
-	*va = p;
-	return 0;
 }
 
 int gdr_map(gdr_t g, gdr_mh_t mh, void **va, size_t size)
@@ -168,7 +139,7 @@ int gdr_map(gdr_t g, gdr_mh_t mh, void **va, size_t size)
 	int rc;
 
 	LIBRARY(gdr_map);
-	rc = breaks("map") ? other_memory(va, size) : real(g, mh, va, size);
+	rc = real(g, mh, va, size);
 	add(&c->maps, !rc);
 	return rc;
 }
@@ -179,7 +150,7 @@ int gdr_map_v2(gdr_t g, gdr_mh_t mh, void **va, size_t size, int flags)
 	int rc;
 
 	LIBRARY(gdr_map_v2);
-	rc = breaks("map") ? other_memory(va, size) : real(g, mh, va, size, flags);
+	rc = real(g, mh, va, size, flags);
 	add(&c->maps, !rc);
 	return rc;
 }
@@ -187,17 +158,10 @@ int gdr_map_v2(gdr_t g, gdr_mh_t mh, void **va, size_t size, int flags)
 int gdr_copy_to_mapping(gdr_mh_t mh, void *map, const void *host, size_t size)
 {
 	struct counts *c = mine();
-	unsigned char byte;
 	int rc;
 
 	LIBRARY(gdr_copy_to_mapping);
-	if (breaks("copy"))
-		return 0;
 	rc = real(mh, map, host, size);
-	if (!rc && size && breaks("flip")) {
-		byte = ((const unsigned char *)host)[size / 2] ^ 1;
-		rc = real(mh, (char *)map + size / 2, &byte, 1);
-	}
 	add(&c->to, !rc && !memcmp(map, host, size) ? size : 0);
 	return rc;
 }
@@ -210,14 +174,10 @@ int gdr_copy_from_mapping(gdr_mh_t mh, void *host, const void *map, size_t size)
 	int rc;
 
 	LIBRARY(gdr_copy_from_mapping);
-	if (breaks("copy"))
-		return 0;
 	*byte ^= 0xff;
 	rc = real(mh, host, map, size);
 	if (rc)
 		*byte ^= 0xff;
-	else if (breaks("flip"))
-		*byte ^= 1;
 	add(&c->from, !rc && !memcmp(map, host, size) ? size : 0);
 	return rc;
 }

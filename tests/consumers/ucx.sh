@@ -3,7 +3,7 @@
 #
 # ucx.sh BUILD - UCX of Debian's source package, or of the folder UCX_SUITE, built against
 # this library and the simulated CUDA, its own programs over it (ucx_info, its gtest's
-# gdr_copy cases, ucx_perftest), and two of the project's. BUILD is the project's build
+# gdr_copy cases, ucx_perftest), and one of the project's. BUILD is the project's build
 # folder; the environment has the doubles.
 #
 # Fetched and built once, into a cache: the source of UCX, and of NVIDIA's packages
@@ -78,7 +78,6 @@ ours() {
 mapped='pins=1 maps=1' copied='pins=1 maps=1 to=480 from=480'
 
 program messages -lucp -lcuda
-program signals -luct
 set +e
 # A newer UCX has protocols of version 2.
 newer=$("$prefix/bin/ucx_info" -c 2>/dev/null | grep -c '^UCX_PROTO_ENABLE=y')
@@ -109,9 +108,6 @@ for b in dmabuf rm; do
 		export UCX_GDR_COPY_RCACHE=$rcache
 		perf "$b" "tags of 64 KiB, registration cache: $rcache" 0 -t tag_bw -m cuda -s 65536 -n 200
 		ours "$b" "messages between forks, registration cache: $rcache" "$used" messages fork
-		ours "$b" "messages under SIGALRM, registration cache: $rcache" "$used" messages alarm
-		ours "$b" "progress in a signal's handler, registration cache: $rcache" \
-			"$mapped to=2560000 from=2560000" signals
 		# Without the cache their messages leave gdr_copy, for what a registration takes.
 		[ "$newer" -eq 0 ] || used=
 	done

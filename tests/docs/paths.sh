@@ -50,15 +50,4 @@ missing() {
 for page in *.md docs/*.md docs/h200/*.md python/*.md vkgdr/python/*.md examples/*.md examples/*/*.md packaging/*.md tests/*/*.md tests/c/*/*.md; do
 	none "$page" "$(missing "$page")"
 done
-
-# The test itself.
-cat >"$work/page.md" <<'END'
-# A part, and no more
-[there](page.md#a-part-and-no-more), [here](#part), [not there](other.md), [elsewhere](https://example.org/a.md).
-`capi/copy/*.c`, `cc capi/nothing.c`, `core/<backend>`, `fence.h` and `fences.h`.
-END
-is 'what is missing is found' "$(missing "$work/page.md")" "heading: #part
-link: other.md
-path: capi/nothing.c
-name: fences.h"
 done_testing

@@ -14,12 +14,6 @@
 #include <string.h>
 #include <unistd.h>
 
-static bool fault_known(const char *name);
-
-static struct sim_faults faults = {
-	.env = "CUDA_SIM_FAIL",
-	.known = fault_known,
-};
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static atomic_int init_pid;	/* 0 until cuInit */
 static int devices;		/* set by cuInit */
@@ -123,11 +117,11 @@ static int fault(const char *name)
 	int result;
 
 	note_call(name);
-	result = sim_fault(&faults, name);
+	result = sim_fault(name);
 	if (result || n < 4 || strcmp(name + n - 3, "_v2") != 0)
 		return result;
 	snprintf(base, sizeof(base), "%.*s", (int)n - 3, name);
-	return sim_fault(&faults, base);
+	return sim_fault(base);
 }
 
 /*
@@ -341,7 +335,7 @@ static void *own_symbol(const char *name)
 }
 
 /* A rule for an unknown call would have no effect, so it is an error. */
-static bool fault_known(const char *name)
+bool sim_fault_known(const char *name)
 {
 	char versioned[SIM_FAULT_NAME + 4];
 
@@ -379,13 +373,13 @@ SIM_API int cuGetProcAddress(const char *name, void **fn, int version, uint64_t 
 
 SIM_API void cuda_sim_fail(const char *name, int result, int nth)
 {
-	sim_fault_set(&faults, name, result, nth);
+	sim_fault_set(name, result, nth);
 }
 
 /* The calls of name since its rule was made. */
 SIM_API unsigned long cuda_sim_calls(const char *name)
 {
-	return sim_fault_calls(&faults, name);
+	return sim_fault_calls(name);
 }
 
 SIM_API unsigned long cuda_sim_live(void)

@@ -11,8 +11,7 @@
  * driver waits for none (the guide, 4.2; read stale on an H100 with 64 bytes).
  *
  * cuMemcpyDtoHAsync into page-locked memory lands as late. cuStreamWriteValue32 has all that
- * came before it land, and then its value, as if the GPU were that fast. With
- * CUDA_SIM_LAZY_WRITES=1 its value lands late, too.
+ * came before it land, and then its value, as if the GPU were that fast.
  *
  * Where the copy engine reaches memory that is gone, the GPU faults and the context is lost (719
  * on an H100): memory that cuMemUnmap took from under a copy, for cuMemUnmap waits for none; and memory
@@ -312,7 +311,6 @@ struct request {
 	size_t size;		/* in bytes; of a set of words their number */
 	uint32_t value;
 	unsigned int flags;
-	const struct batch *batch;
 };
 
 /* The one frame of all calls here. A captured stream drops what it is given. */
@@ -436,112 +434,8 @@ static int write_word(struct ctx *ctx, const struct request *r)
 		return CU_INVALID_VALUE;
 	if (!append(&word, 0))
 		return CU_OUT_OF_MEMORY;
-	if (!device_flag("CUDA_SIM_LAZY_WRITES", 0, false))
-		flush();
+	flush();
 	return CU_OK;
-}
-
-/* CUmemcpyAttributes */
-struct batch_attr {
-	int access_order;	/* 1: of the stream, 2: before the call returns, 3: any */
-	struct location src_hint, dst_hint;
-	unsigned int flags;	/* 1: beside computations */
-};
-
-/* Copy i has the last attribute whose first copy is not after it. */
-struct batch {
-	const uint64_t *dsts, *srcs;
-	const size_t *sizes;
-	size_t count;
-	const struct batch_attr *attrs;
-	const size_t *firsts;
-	size_t nr_attrs;
-	size_t *failed;		/* NULL: not asked for */
-};
-
-/* The first copy of each attribute: 0, then ever later ones, none behind the last. */
-static bool attrs_ok(const struct batch *b)
-{
-	size_t i;
-
-	for (i = 0; i < b->nr_attrs; i++) {
-		const struct batch_attr *a = &b->attrs[i];
-
-		if (a->access_order < 1 || a->access_order > 3 || a->flags > 1)
-			return false;
-		if (i ? b->firsts[i] <= b->firsts[i - 1] : b->firsts[i] != 0)
-			return false;
-		if (b->firsts[i] >= b->count)
-			return false;
-	}
-	return true;
-}
-
-/* Whether a copy could be made. */
-static int copies_ok(struct ctx *ctx, const struct request *r)
-{
-	bool to = va_is_device(r->dst, r->size), from = va_is_device(r->src, r->size);
-	int result = CU_OK;
-
-	if (!r->size || !r->dst || !r->src)
-		return CU_INVALID_VALUE;
-	if ((!to && !host_ok(host(r->dst), r->size)) || (!from && !host_ok(host(r->src), r->size)))
-		return CU_INVALID_VALUE;
-	if (to)
-		result = check(r->dst, r->size, ctx->device, true);
-	if (!result && from)
-		result = check(r->src, r->size, ctx->device, false);
-	return result;
-}
-
-/* One of the copies, or a look at it. */
-static int each_copy(struct ctx *ctx, const struct request *r,
-		     int (*fn)(struct ctx *ctx, const struct request *r))
-{
-	const struct batch *b = r->batch;
-	int result;
-	size_t i;
-
-	for (i = 0; i < b->count; i++) {
-		const struct request one = {
-			.streamed = true, .stream = r->stream,
-			.dst = b->dsts[i], .src = b->srcs[i], .size = b->sizes[i],
-		};
-
-		result = fn(ctx, &one);
-		if (result && b->failed)
-			*b->failed = i;
-		if (result)
-			return result;
-	}
-	return CU_OK;
-}
-
-/* No copy is made if one of them cannot be. */
-static int copy_batch(struct ctx *ctx, const struct request *r)
-{
-	int result = each_copy(ctx, r, copies_ok);
-
-	return result ? result : each_copy(ctx, r, copy_any);
-}
-
-static int refuse(struct ctx *ctx, const struct request *r)
-{
-	(void)ctx;
-	(void)r;
-	return CU_INVALID_VALUE;
-}
-
-/* The legacy default stream takes none. */
-static int batch(const char *name, struct stream *stream, const struct batch *b)
-{
-	bool ok = b->dsts && b->srcs && b->sizes && b->count && b->attrs && b->firsts && b->nr_attrs &&
-		  b->nr_attrs <= b->count && (uintptr_t)stream > 1 && attrs_ok(b);
-
-	if (b->failed)
-		*b->failed = SIZE_MAX;
-	return ask(name, &(struct request){ .work = ok ? copy_batch : refuse, .streamed = ok,
-					    .stream = stream, .batch = b });
 }
 
 SIM_API int cuMemcpyHtoD_v2(uint64_t dst, const void *src, size_t size)
@@ -594,25 +488,6 @@ SIM_API int cuMemcpyAsync(uint64_t dst, uint64_t src, size_t size, struct stream
 	return ask(__func__, &(struct request){
 		.work = copy_any, .streamed = true, .stream = stream,
 		.dst = dst, .src = src, .size = size });
-}
-
-/* Of CUDA 12.8; in the form of 13.0 it does not say which copy failed. */
-SIM_API int cuMemcpyBatchAsync(uint64_t *dsts, uint64_t *srcs, size_t *sizes, size_t count,
-			       struct batch_attr *attrs, size_t *firsts, size_t nr_attrs,
-			       size_t *failed, struct stream *stream)
-{
-	const struct batch b = { dsts, srcs, sizes, count, attrs, firsts, nr_attrs, failed };
-
-	return batch(__func__, stream, &b);
-}
-
-SIM_API int cuMemcpyBatchAsync_v2(uint64_t *dsts, uint64_t *srcs, size_t *sizes, size_t count,
-				  struct batch_attr *attrs, size_t *firsts, size_t nr_attrs,
-				  struct stream *stream)
-{
-	const struct batch b = { dsts, srcs, sizes, count, attrs, firsts, nr_attrs, NULL };
-
-	return batch(__func__, stream, &b);
 }
 
 SIM_API int cuMemsetD8_v2(uint64_t addr, unsigned char value, size_t n)

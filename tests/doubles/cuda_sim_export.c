@@ -141,8 +141,6 @@ static int own_memfd_free(struct mem *m, uint64_t offset)
 
 	if (offset >= m->exported)
 		return CU_OK;
-	if (m->foreign)
-		return cannot("another process has the memory too");
 	result = find_users(m->dev, m->ino, m, &u);
 	if (result)
 		return result;

@@ -2,7 +2,6 @@
 /* Simulated libcuda: device memory, in memfds or of a driver. Test code. */
 #include "cuda_sim.h"
 
-#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -83,11 +82,6 @@ static int fill_new(struct mem *m, const void *size)
 	return rm_mem_new(m, *(const uint64_t *)size);
 }
 
-static int fill_import(struct mem *m, const void *fd)
-{
-	return rm_import_object(m, *(const int *)fd);
-}
-
 static int fill_shared(struct mem *m, const void *names)
 {
 	const uint32_t *n = names;
@@ -122,42 +116,6 @@ struct mem *mem_new(int device, uint64_t size, int *result)
 	m = fd >= 0 && !ftruncate(fd, (off_t)size) ? mem_of(device, result, fill_fd, &fd) : NULL;
 	if (!m && fd >= 0)
 		close(fd);
-	return m;
-}
-
-/* Memory that another process exported; the caller keeps fd. */
-struct mem *mem_import(int fd, int *result)
-{
-	char path[64], link[64], *end;
-	struct mem *m;
-	ssize_t n;
-	long device;
-	int own;
-
-	if (rm_mode())
-		return mem_of(-1, result, fill_import, &fd);
-	*result = CU_INVALID_VALUE;
-	snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
-	n = readlink(path, link, sizeof(link) - 1);
-	if (n < 0)
-		return NULL;
-	link[n] = '\0';
-	if (strncmp(link, "/memfd:gdrsim:", 14) != 0)
-		return NULL;
-	device = strtol(link + 14, &end, 10);
-	if (end == link + 14 || strncmp(end, ":cuda ", 6) != 0 || device < 0 || device >= device_count())
-		return NULL;
-	*result = CU_OPERATING_SYSTEM;
-	own = fcntl(fd, F_DUPFD_CLOEXEC, 0);
-	if (own < 0)
-		return NULL;
-	m = mem_of((int)device, result, fill_fd, &own);
-	if (!m) {
-		close(own);
-		return NULL;
-	}
-	m->foreign = true;
-	m->exported = m->size;
 	return m;
 }
 

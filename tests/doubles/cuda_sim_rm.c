@@ -277,7 +277,6 @@ static int mem_of_object(struct mem *m)
 
 	if (!ioctl(ctl, RM_SIM_INFO, &info) && !info.status) {
 		m->size = info.size;
-		m->memory_id = info.id;
 		result = view_new(m);
 	}
 	if (result)
@@ -358,25 +357,6 @@ int rm_export_object(const struct mem *m, int *fd)
 	}
 	*fd = p.fd;
 	return CU_OK;
-}
-
-/* A memory for the object in fd, on any GPU. */
-int rm_import_object(struct mem *m, int fd)
-{
-	for (m->device = 0; m->device < device_count(); m->device++) {
-		struct rm_import_fd p = { .fd = fd, .type = RM_FD_OBJECT,
-					  .device = gpus[m->device].device,
-					  .parent = gpus[m->device].device };
-		uint32_t status = rm_control(RM_CTRL_IMPORT_FD, &p, sizeof(p));
-
-		if (!status) {
-			m->object = p.object;
-			return mem_of_object(m);
-		}
-		if (status != RM_INVALID_PARENT)
-			break;
-	}
-	return CU_INVALID_VALUE;
 }
 
 /* A memory for another process's object, which that process has shared. */

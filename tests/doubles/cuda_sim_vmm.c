@@ -4,7 +4,6 @@
 
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 
 static struct handle *handles;
 
@@ -329,65 +328,11 @@ SIM_API int cuMemExportToShareableHandle(void *out, uint64_t id, int type, uint6
 	return enter(__func__) ?: leave(export_handle(out, id, type, flags));
 }
 
-/* In RM mode an fd does not show its memory. m is what the fd was imported as. */
-static struct mem *own_mem_of_rm(struct mem *m)
-{
-	const struct handle *h;
-
-	for (h = handles; m && h; h = h->next) {
-		if (h->mem->memory_id == m->memory_id) {
-			mem_put(m);
-			return mem_get(h->mem);
-		}
-	}
-	return m;
-}
-
-/* The memory of this process in fd, with a reference; or NULL. */
-static struct mem *own_mem(int fd)
-{
-	const struct handle *h;
-	struct stat st;
-
-	if (rm_mode())
-		return NULL;
-	if (fstat(fd, &st) < 0)
-		return NULL;
-	for (h = handles; h; h = h->next)
-		if (h->mem->dev == st.st_dev && h->mem->ino == st.st_ino)
-			return mem_get(h->mem);
-	return NULL;
-}
-
-static int import_handle(uint64_t *id, void *os_handle, int type)
-{
-	struct mem_prop prop = { .type = 1, .requested_handle_types = HANDLE_POSIX_FD };
-	int fd = (int)(intptr_t)os_handle, result = CU_OK;
-	struct handle *h;
-	struct mem *m;
-
-	if (!id || type != HANDLE_POSIX_FD || fd < 0)
-		return CU_INVALID_VALUE;
-	if (kernel_mode())
-		return CU_NOT_SUPPORTED;
-	m = own_mem(fd);
-	if (!m)
-		m = mem_import(fd, &result);
-	if (rm_mode())
-		m = own_mem_of_rm(m);
-	if (!m)
-		return result;
-	prop.location = (struct location){ .type = 1, .id = m->device };
-	h = handle_new(m, &prop);
-	if (!h)
-		return CU_OUT_OF_MEMORY;
-	*id = h->id;
-	return CU_OK;
-}
-
+/* Memory of other processes is there by cuIpc alone. */
 SIM_API int cuMemImportFromShareableHandle(uint64_t *id, void *os_handle, int type)
 {
-	return enter(__func__) ?: leave(import_handle(id, os_handle, type));
+	(void)id, (void)os_handle, (void)type;
+	return enter(__func__) ?: leave(CU_NOT_SUPPORTED);
 }
 
 /* Counts handles that programs have, mappings and reservations. */

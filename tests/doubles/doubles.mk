@@ -19,6 +19,6 @@ $(D)/rm_sim: $(wildcard tests/doubles/rm_sim/*.go tests/doubles/nvrm/*.go) go.mo
 	CGO_ENABLED=0 $(GO) build -buildvcs=false -o $@ ./tests/doubles/rm_sim
 
 # The simulated driver's mmap is in the simulated libcuda.
-$(BIN)/rm_selftest: $(wildcard tests/doubles/*selftest*.[ch]) tests/doubles/rm_uapi.h $(D)/libcuda.so.1 $(D)/rm_sim
+$(BIN)/rm_selftest: $(wildcard tests/doubles/rm_selftest*.[ch]) tests/doubles/rm_uapi.h $(D)/libcuda.so.1 $(D)/rm_sim
 	@mkdir -p $(@D)
 	$(CC) $(C11) $(CFLAGS) -o $@ $(filter %.c,$^) -Wl,--no-as-needed $(D)/libcuda.so.1

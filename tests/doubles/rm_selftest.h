@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* What the self-tests of the simulated driver share: a client and its requests. */
+/* What the self-tests of the simulated drivers share: TAP output, a client and its requests. */
 #ifndef RM_SELFTEST_H
 #define RM_SELFTEST_H
 
@@ -12,7 +12,17 @@
 #include <stdint.h>
 
 #include "rm_uapi.h"
-#include "selftest_tap.h"
+
+/* One TAP line. The test goes on with the value of got. */
+long tap_is_at(long got, long want, const char *what, const char *file, int line);
+int tap_end(void);
+
+#define IS_OF(got, want, what) tap_is_at((long)(got), (long)(want), what, __FILE__, __LINE__)
+#define IS(got, want) IS_OF(got, want, #got " is " #want)
+#define TRUE(cond) IS(!!(cond), 1)
+
+/* Run fn in a child; its status, or -signal. */
+int in_child(int (*fn)(void *), void *arg);
 
 #define MIB (1ull << 20)
 #define PAGE ((size_t)4096)

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
-/* Self-tests of the simulated driver: a client's requests, one function each. */
+/* Self-tests of the simulated drivers: TAP output; a client's requests, one function each. */
 #include "rm_selftest.h"
+#include "tap.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -8,7 +9,36 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/wait.h>
 #include <unistd.h>
+
+static struct tap tap;
+
+long tap_is_at(long got, long want, const char *what, const char *file, int line)
+{
+	if (!tap_ok(&tap, got == want, "%s", what))
+		printf("# %s:%d: got %ld, want %ld\n", file, line, got, want);
+	return got;
+}
+
+int tap_end(void)
+{
+	return tap_done(&tap);
+}
+
+int in_child(int (*fn)(void *), void *arg)
+{
+	int status;
+	pid_t pid;
+
+	fflush(stdout);
+	pid = fork();
+	if (pid == 0)
+		_exit(fn(arg));
+	if (pid < 0 || waitpid(pid, &status, 0) != pid)
+		return -1000;
+	return WIFSIGNALED(status) ? -WTERMSIG(status) : WEXITSTATUS(status);
+}
 
 int ioctl_errno(int fd, unsigned long cmd, void *arg)
 {

@@ -4,7 +4,7 @@
  *
  * SPOIL=CALL:HOW:WHICH
  *	CALL	to, from, to_v, from_v, open, close, pin, unpin, map, unmap; of a cache: get,
- *		put, cache_open, cache_close; of CUDA's: HtoD, DtoH
+ *		put, cache_open, cache_close; of CUDA's: HtoD
  *	HOW	flip (the copy's last byte has a wrong bit), nothing (0, and no byte is
  *		moved), late (200 ms), crash, or refuse (EIO)
  *	WHICH	a number: that call of the process alone, from 1; all; or others: those of
@@ -146,9 +146,8 @@ int gdr_copy_from_mapping_v(const gdr_piece_t *pieces, size_t count)
 	return how == NOTHING ? 0 : next(pieces, count);
 }
 
-/* CUDA's copies. */
+/* CUDA's copy. */
 int cuMemcpyHtoD_v2(unsigned long long to, const void *from, size_t size);
-int cuMemcpyDtoH_v2(void *to, unsigned long long from, size_t size);
 
 int cuMemcpyHtoD_v2(unsigned long long to, const void *from, size_t size)
 {
@@ -171,18 +170,6 @@ int cuMemcpyHtoD_v2(unsigned long long to, const void *from, size_t size)
 	return rc;
 }
 
-int cuMemcpyDtoH_v2(void *to, unsigned long long from, size_t size)
-{
-	enum how how = fate("DtoH");
-	int rc;
-
-	NEXT(cuMemcpyDtoH_v2);
-	rc = next(to, from, size);
-	if (how == FLIP && size)
-		((uint8_t *)to)[size - 1] ^= 0x10;
-	return rc;
-}
-
 gdr_t gdr_open(void)
 {
 	enum how how = fate("open");
@@ -199,68 +186,25 @@ gdr_t gdr_open(void)
 	return next();
 }
 
-int gdr_cache_get(gdr_cache_t c, unsigned long addr, size_t size, gdr_mh_t *mh, void **va)
-{
-	NEXT(gdr_cache_get);
-	return fate("get") == LEAVE ? next(c, addr, size, mh, va) : EIO;
+/* A call that can only be refused. */
+#define REFUSABLE(function, call, parameters, arguments)	\
+int function parameters					\
+{							\
+	NEXT(function);					\
+	return fate(call) == LEAVE ? next arguments : EIO;	\
 }
 
-int gdr_cache_put(gdr_cache_t c, gdr_mh_t mh)
-{
-	NEXT(gdr_cache_put);
-	return fate("put") == LEAVE ? next(c, mh) : EIO;
-}
-
-int gdr_pin_buffer_v2(gdr_t g, unsigned long addr, size_t size, uint32_t flags, gdr_mh_t *handle)
-{
-	NEXT(gdr_pin_buffer_v2);
-	return fate("pin") == LEAVE ? next(g, addr, size, flags, handle) : EIO;
-}
-
-int gdr_map_v2(gdr_t g, gdr_mh_t handle, void **va, size_t size, int flags)
-{
-	NEXT(gdr_map_v2);
-	return fate("map") == LEAVE ? next(g, handle, va, size, flags) : EIO;
-}
-
-int gdr_unmap(gdr_t g, gdr_mh_t handle, void *va, size_t size)
-{
-	NEXT(gdr_unmap);
-	return fate("unmap") == LEAVE ? next(g, handle, va, size) : EIO;
-}
-
-int gdr_unpin_buffer(gdr_t g, gdr_mh_t handle)
-{
-	NEXT(gdr_unpin_buffer);
-	return fate("unpin") == LEAVE ? next(g, handle) : EIO;
-}
-
-int gdr_close(gdr_t g)
-{
-	NEXT(gdr_close);
-	return fate("close") == LEAVE ? next(g) : EIO;
-}
-
-int gdr_cache_open(gdr_t g, size_t max_bytes, unsigned flags, gdr_cache_t *c)
-{
-	NEXT(gdr_cache_open);
-	return fate("cache_open") == LEAVE ? next(g, max_bytes, flags, c) : EIO;
-}
-
-int gdr_cache_close(gdr_cache_t c)
-{
-	NEXT(gdr_cache_close);
-	return fate("cache_close") == LEAVE ? next(c) : EIO;
-}
-
-int gdr_pin_buffer(gdr_t g, unsigned long addr, size_t size, uint64_t token, uint32_t va_space, gdr_mh_t *handle)
-{
-	NEXT(gdr_pin_buffer);
-	return fate("pin") == LEAVE ? next(g, addr, size, token, va_space, handle) : EIO;
-}
-
-int gdr_map(gdr_t g, gdr_mh_t handle, void **va, size_t size)
-{
-	NEXT(gdr_map);
-	return fate("map") == LEAVE ? next(g, handle, va, size) : EIO;
-}
+REFUSABLE(gdr_cache_open, "cache_open", (gdr_t g, size_t most, unsigned int flags, gdr_cache_t *c), (g, most, flags, c))
+REFUSABLE(gdr_cache_get, "get", (gdr_cache_t c, unsigned long addr, size_t size, gdr_mh_t *mh, void **va),
+	  (c, addr, size, mh, va))
+REFUSABLE(gdr_cache_put, "put", (gdr_cache_t c, gdr_mh_t mh), (c, mh))
+REFUSABLE(gdr_cache_close, "cache_close", (gdr_cache_t c), (c))
+REFUSABLE(gdr_pin_buffer, "pin", (gdr_t g, unsigned long addr, size_t size, uint64_t token, uint32_t space, gdr_mh_t *mh),
+	  (g, addr, size, token, space, mh))
+REFUSABLE(gdr_pin_buffer_v2, "pin", (gdr_t g, unsigned long addr, size_t size, uint32_t flags, gdr_mh_t *mh),
+	  (g, addr, size, flags, mh))
+REFUSABLE(gdr_map, "map", (gdr_t g, gdr_mh_t mh, void **va, size_t size), (g, mh, va, size))
+REFUSABLE(gdr_map_v2, "map", (gdr_t g, gdr_mh_t mh, void **va, size_t size, int flags), (g, mh, va, size, flags))
+REFUSABLE(gdr_unmap, "unmap", (gdr_t g, gdr_mh_t mh, void *va, size_t size), (g, mh, va, size))
+REFUSABLE(gdr_unpin_buffer, "unpin", (gdr_t g, gdr_mh_t mh), (g, mh))
+REFUSABLE(gdr_close, "close", (gdr_t g), (g))

@@ -31,6 +31,7 @@ runs() {
 cd "$work" || exit 1
 block c 1 >example.c
 block sh 4 >line
+check "pkg-config knows gdrapi 2.6" pkg-config --exact-version=2.6 gdrapi
 check "README.md has a program" grep -q '^int main' example.c
 check "and the line that compiles and runs it" \
 	grep -q '^cc example.c .*pkg-config.*&& .*[.]/example$' line

@@ -2,32 +2,22 @@
 #
 # make check-fuzz     [more 3 min] replays the kept inputs, then fuzzes each target a little
 # make fuzz           [long 80 min] fuzzes each target long: FUZZ_SECONDS, GO_FUZZ_RUNS
-# make fuzz-corpus    [long 10 s] adds what make fuzz found to the kept inputs, minimised
 
 F               := $(B)/fuzz
-FUZZ            := tests/fuzz/fuzz.sh
 FUZZ_SANITIZE   := -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer
-SIMFUZZ          = env LD_LIBRARY_PATH=$(abspath $(F)):$(abspath $(D)) RM_SIM=$(abspath $(D))/rm_sim ASAN_OPTIONS=detect_leaks=0
 
-.PHONY: fuzz fuzz-corpus fuzz-build
+.PHONY: fuzz fuzz-build
 
-# An archive, for the hooks must come once although each package links them.
-$(F)/libgo_hooks.a: tests/fuzz/go_hooks.c | need-clang
+# The library with the C side under the sanitizers and covered. The target is a mark: the
+# library itself is the other make's.
+$(F)/.built: $(LIB) | need-clang
 	@mkdir -p $(F)
-	$(CLANG) $(C11) -O2 -fPIC -c -o $(F)/go_hooks.o $<
-	rm -f $@
-	ar rcs $@ $(F)/go_hooks.o
-
-# The library with the C side under the sanitizers, and coverage of C and core.
-# The target is a mark: the library itself is the other make's.
-$(F)/.built: $(LIB) $(F)/libgo_hooks.a
-	CGO_CFLAGS='-O1 -g $(FUZZ_SANITIZE) -fsanitize-coverage=inline-8bit-counters' \
-	CGO_LDFLAGS='-fsanitize=address,undefined $(abspath $(F)/libgo_hooks.a)' \
-	GOFLAGS='-tags=libfuzzer -gcflags=gdrapi/core/...=-d=libfuzzer' \
+	CGO_CFLAGS='-O1 -g $(FUZZ_SANITIZE) -fsanitize-coverage=inline-8bit-counters,pc-table' \
+	CGO_LDFLAGS='-fsanitize=address,undefined' \
 	$(MAKE) --no-print-directory lib CC='$(CLANG)' LIB=$(F)/libgdrapi.so.$(VERSION)
 	touch $@
 
-# The model is no part of what is covered; the hooks look for the program's.
+# The model is no part of what is covered.
 $(F)/abi_fuzz: tests/fuzz/abi_fuzz.c $(F)/.built | need-clang
 	$(CLANG) $(C11) -O1 -g $(FUZZ_SANITIZE) -c -o $@.o $<
 	$(CLANG) -fsanitize=fuzzer,address,undefined -rdynamic -o $@ $@.o -L$(F) -lgdrapi -ldl -lpthread
@@ -36,6 +26,3 @@ fuzz-build: $(F)/abi_fuzz $(DOUBLES)
 
 fuzz:
 	@$(call RUN_SUITE,-test.run '^Test_fuzz_long$$')
-
-fuzz-corpus: fuzz-build
-	$(SIMFUZZ) $(FUZZ) --merge $(F)/abi_fuzz $(shell tests/on.sh)

@@ -4,9 +4,6 @@
 #
 #   fuzz.sh PROGRAM SECONDS FOUND    replays each kept input, then fuzzes for
 #                                    SECONDS; what is new goes to the folder FOUND
-#   fuzz.sh --merge PROGRAM BACKEND...  makes the kept inputs the fewest, smallest
-#                                    ones that reach on the backends what they
-#                                    and the found ones reach
 #
 # An input that fails is kept as FOUND-crash-*: run PROGRAM with that file.
 set -u
@@ -18,23 +15,6 @@ quiet() {
 	grep -v '^simulated libcuda: cannot emulate this export'
 }
 
-if [ "$1" = --merge ]; then
-	program=$2
-	shift 2
-	set -e
-	new=$(mktemp -d)
-	for b; do
-		found=$(dirname "$program")/$b
-		mkdir -p "$found"
-		"$here/../on.sh" "$b" "$program" -set_cover_merge=1 -print_funcs=0 -use_counters=0 -use_cmp=0 \
-			-max_len=512 "$new" "$kept" "$found" 2>&1 | quiet
-	done
-	find "$kept" -type f -delete
-	cp "$new"/* "$kept"
-	rm -rf "$new"
-	echo "$(find "$kept" -type f | wc -l) inputs kept"
-	exit
-fi
 program=$1 seconds=$2 found=$3
 mkdir -p "$found"
 log=$found.log

@@ -4,6 +4,5 @@
 # make check-gpu      [long 5 min] the tests on a real GPU, with the driver that this machine has
 
 .PHONY: gpu-programs
-gpu-programs: all examples suite $(EXTBINS) $(GUESTBINS) $(BIN)/badinput $(BIN)/rm_memory $(BIN)/copy_test $(BIN)/core_test $(BIN)/vkgdr_test \
-	copy-bench litmus call-cost
+gpu-programs: all examples suite $(EXTBINS) $(GUESTBINS) $(BIN)/badinput $(BIN)/rm_memory $(BIN)/copy_test $(BIN)/core_test $(BIN)/vkgdr_test litmus
 check-gpu: gpu-programs

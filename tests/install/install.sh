@@ -6,6 +6,7 @@
 # flags that work; make uninstall leaves no file. $MAKE is the make to run.
 . tests/tap.sh
 export LC_ALL=C
+driver=${LD_LIBRARY_PATH%%:*}
 unset LD_LIBRARY_PATH MAKEFLAGS MAKELEVEL
 make=${MAKE:-make}
 
@@ -97,7 +98,7 @@ is "root has the loader look at each library" "$(asked)" "$as_root"
 all_run "$first/bin" "in its prefix"
 is "a program looks for its library from where it lies" \
 	"$(paths "$first/bin/gdrcopy_sanity")" "\$ORIGIN/../lib"
-check "pkg-config gives flags that work" tests/c/abi/pc.sh '' "$first/lib"
+check "pkg-config gives flags that work" env LD_LIBRARY_PATH="$driver" tests/fresh/readme.sh '' "$first/lib"
 mv "$first" "$work/moved"
 all_run "$work/moved/bin" "in a prefix that was moved"
 mv "$work/moved" "$first"

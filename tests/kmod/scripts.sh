@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: MIT
 #
 # scripts.sh - what loads, finds and installs the kernel module, with programs that stand for
-# those it calls: gdrdrv-node, insmod.sh, nvidia.sh, symvers.sh, conftest.sh, kmod/Makefile,
-# dkms.conf, the unit and the scripts of both packages. No kernel is asked.
+# those it calls: gdrdrv-node, insmod.sh, nvidia.sh, symvers.sh, kmod/Makefile, dkms.conf. No
+# kernel is asked: tests/vm builds with conftest.sh, runs the unit's commands, and has DKMS run the packages' scripts.
 # shellcheck disable=SC2016 # for the stubs
 # shellcheck source=tests/stubs.sh
 . "$(dirname "$0")/../stubs.sh"
@@ -277,43 +277,6 @@ touch -d @1000 "$work/out" "$work/header"
 ran "$work/kmod/symvers.sh" 6.1.0 "$work/kdir" "$work/inc/nvidia" "$work/out" "$work/header" >/dev/null
 is "what does not change is not written anew" "$(stat -c %Y "$work/out" "$work/header" | tr '\n' ' ')" '1000 1000 '
 
-# conftest.sh: what the kernel's make compiles is there.
-stub make 'echo "${MAKEFLAGS-}${MFLAGS-}${MAKELEVEL-}${MAKEOVERRIDES-}"; echo "a message" >&2
-for w; do case $w in M=*) cat "${w#M=}/Kbuild" >"$HOOKS/Kbuild"; for n in $MADE; do : >"${w#M=}/$n.o"; done ;; esac; done; exit 2'
-conftest() { ran "$@" "$here/kmod/conftest.sh" "$work/kdir" "$work/inc/nvidia" "$work/config.h" | sed -E 's|M=[^ ]*|M=DIR|'; }
-is "conftest.sh: nothing compiles" "$(conftest MADE='VM_FLAGS_INIT' CC=cc-1 MAKEFLAGS=k MFLAGS=l MAKELEVEL=1 MAKEOVERRIDES=o)" \
-	"+ make -k -i -C W/kdir M=DIR CC=cc-1 modules
-! 
-! a message
-! gdrdrv: cannot compile against the kernel in W/kdir: see above
-= 1"
-is "nothing is written" "$(ls "$work/config.h" 2>/dev/null)" ''
-is "conftest.sh: some do" "$(conftest MADE='SANE VM_MAY_SPLIT PERSISTENT PAGE_TABLE_FLAGS')
-$(cat "$work/config.h")" '+ make -k -i -C W/kdir M=DIR modules
-= 0
-/* Made by conftest.sh. */
-#define GDR_HAVE_SANE 1
-/* no VM_FLAGS_INIT */
-#define GDR_HAVE_VM_MAY_SPLIT 1
-/* no PFN_IS_MAP_MEMORY */
-#define GDR_HAVE_PERSISTENT 1
-/* no FORCE_BAR1 */
-#define GDR_HAVE_PAGE_TABLE_FLAGS 1'
-is "a warning is an error there" "$(plain <"$hooks/Kbuild")" "ccflags-y += -IW/inc/nvidia -Werror -Wno-unused-variable
-obj-m += SANE.o
-obj-m += VM_FLAGS_INIT.o
-obj-m += VM_MAY_SPLIT.o
-obj-m += PFN_IS_MAP_MEMORY.o
-obj-m += PERSISTENT.o
-obj-m += FORCE_BAR1.o
-obj-m += PAGE_TABLE_FLAGS.o"
-touch -d @1000 "$work/config.h"
-conftest MADE='SANE VM_MAY_SPLIT PERSISTENT PAGE_TABLE_FLAGS' >/dev/null
-is "the same answer is not written anew" "$(stat -c %Y "$work/config.h")" 1000
-is "another one is" "$(conftest MADE=SANE; grep -c HAVE "$work/config.h")" '+ make -k -i -C W/kdir M=DIR modules
-= 0
-1'
-
 # kmod/Makefile, with a kernel whose make says what it is given.
 real make install touch
 rm "$work/kmod/symvers.sh" "$work/kmod/nvidia.sh"
@@ -383,14 +346,6 @@ is "make uninstall" "$(ran make -s -C "$work/kmod" uninstall DESTDIR="$work/root
 
 # What the system reads.
 settings() { sed -e 's/ *#.*//' -e '/^$/d' "$here/packaging/$1"; }
-is "the unit" "$(settings gdrdrv.service | grep -E '^(After|Type|Remain|Exec|Wanted)')" 'After=systemd-modules-load.service nvidia-persistenced.service
-Type=oneshot
-RemainAfterExit=yes
-ExecStart=/sbin/modprobe gdrdrv
-ExecStartPost=/usr/libexec/gdrdrv-node add
-ExecStop=/sbin/rmmod gdrdrv
-ExecStopPost=/usr/libexec/gdrdrv-node remove
-WantedBy=multi-user.target'
 is "udev's rules" "$(settings 60-gdrdrv.rules)" 'ACTION=="add", SUBSYSTEM=="module", KERNEL=="gdrdrv", RUN+="/usr/libexec/gdrdrv-node add"
 ACTION=="remove", SUBSYSTEM=="module", KERNEL=="gdrdrv", RUN+="/usr/libexec/gdrdrv-node remove"'
 is "modules-load.d" "$(settings gdrdrv.modules-load.conf)" gdrdrv
@@ -412,48 +367,4 @@ nvidia-current
 nvidia-srv
 = 0'
 
-# The scripts of Debian's package and of the RPM.
-stub common.postinst
-stub dkms '[ "$1" != status ] || printf "%s\n" "${STATUS-}"'
-for s in postinst prerm; do moved "packaging/deb/debian/gdrdrv-dkms.$s"; done
-runs "postinst builds the module" sh "$work/moved/gdrdrv-dkms.postinst" configure 2.5-1 <<'END'
-+ common.postinst gdrdrv 2.6 /usr/share/gdrdrv-dkms '' 2.5-1
-= 0
-END
-runs "without a driver it says what to do" FAILS=common.postinst sh "$work/moved/gdrdrv-dkms.postinst" configure '' <<'END'
-+ common.postinst gdrdrv 2.6 /usr/share/gdrdrv-dkms '' ''
-! gdrdrv-dkms: the module was not built (see above); with NVIDIA's driver installed: dkms autoinstall
-= 0
-END
-is "it does nothing else" "$(ran sh "$work/moved/gdrdrv-dkms.postinst" abort-upgrade 1)" '= 0'
-for a in remove upgrade deconfigure; do
-	is "prerm $a takes the module away" "$(ran STATUS=added sh "$work/moved/gdrdrv-dkms.prerm" $a)" '+ dkms status -m gdrdrv -v 2.6
-+ dkms remove -m gdrdrv -v 2.6 --all
-= 0'
-done
-is "where there is one" "$(ran sh "$work/moved/gdrdrv-dkms.prerm" remove)" '+ dkms status -m gdrdrv -v 2.6
-= 0'
-is "and no other time" "$(ran STATUS=added sh "$work/moved/gdrdrv-dkms.prerm" failed-upgrade)" '= 0'
-is "it fails where DKMS does" "$(ran FAILS=dkms STATUS=added sh "$work/moved/gdrdrv-dkms.prerm" remove | tail -n 1)" '= 0'
-
-# scriptlet NAME [COUNT]: a script of the RPM with the module's source, with so many packages left.
-scriptlet() {
-	ran "${@:3}" sh -ec "$(sed -n "/^%$1 -n gdrdrv-dkms\$/,/^%[a-z]* -n /p" "$here/packaging/rpm/gdrapi.spec" |
-		sed -e '/^[%#]/d' -e 's/%{dkmsversion}/2.6/g' -e 's/%%/%/g')" sh "$2"
-}
-build_k() { printf '+ dkms build -m gdrdrv -v 2.6 -k %s\n+ dkms install -m gdrdrv -v 2.6 -k %s --force\n' "$1" "$1"; }
-is "posttrans builds for each kernel that had it" "$(scriptlet posttrans 1 STATUS='gdrdrv/2.6, 5.1, x86_64: installed
-gdrdrv, 2.6, 6.9, x86_64: built')" "+ dkms status -m gdrdrv -v 2.6
-+ dkms remove -m gdrdrv -v 2.6 --all
-+ dkms add -m gdrdrv -v 2.6
-$(for k in 5.1 6.1.0 6.9; do build_k $k; done)
-= 0"
-is "nothing of it fails the transaction" "$(scriptlet posttrans 1 FAILS=dkms)" '+ dkms status -m gdrdrv -v 2.6
-+ dkms remove -m gdrdrv -v 2.6 --all
-+ dkms add -m gdrdrv -v 2.6
-+ dkms build -m gdrdrv -v 2.6 -k 6.1.0
-= 0'
-is "preun: the last package takes the module away" "$(scriptlet preun 0 FAILS=dkms)" '+ dkms remove -m gdrdrv -v 2.6 --all
-= 0'
-is "an upgrade does not" "$(scriptlet preun 1)" '= 0'
 done_testing

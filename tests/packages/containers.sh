@@ -3,7 +3,7 @@
 #
 # containers.sh - packaging/containers: the CDI spec by CDI's own JSON schema, the pods by
 # the schema that Kubernetes' API server gives. Both schemas are in Go modules, of fixed
-# versions, whose sums Go checks. Wrong specs, made of the right ones, must be refused.
+# versions, whose sums Go checks.
 set -uo pipefail
 # shellcheck source=tests/packages/lib.sh
 . "$(dirname "$0")/lib.sh"

@@ -149,14 +149,6 @@ def test_a_view_has_the_arrays_type(gdr, make, typestr, letter):
         assert (view.format, view.tolist()) == (letter, [0, 1])
 
 
-@pytest.mark.parametrize("number, name", [(0, "none"), (1, "wc"), (2, "cached"), (3, "device")])
-def test_mapping_types_have_their_names(gdr, array, number, name):
-    """The numbers are gdrapi.h's, gdr_mapping_type_t."""
-    buffer = gdr.pin(array)
-    buffer._info.mapping_type = number
-    assert buffer.mapping_type == name
-
-
 def test_a_read_only_array(gdr, make):
     array = make(readonly=True)
     with gdr.pin(array) as buffer:
@@ -392,15 +384,6 @@ kept = gdrapi.open()
 print("the end")
 """
     assert python(program) == "closed\nthe end\n"
-
-
-def test_dlpack_of_lanes(gdr, make):
-    """An element of two lanes is one of as many bytes, which is no number."""
-    array = make(shape=(2, 3), typestr="<f4")
-    with gdr.pin(Exporter(array, 2, 16, lanes=2)) as buffer:
-        assert buffer.nbytes == 2 * 3 * 4
-        with buffer.view() as view:
-            assert view.format == "B"
 
 
 @pytest.fixture

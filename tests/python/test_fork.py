@@ -68,8 +68,11 @@ def test_a_child_that_dies_is_seen():
         run("fork", signal.raise_signal, signal.SIGKILL)
 
 
-def test_a_spawned_child_has_all_for_itself():
-    assert run("spawn", whole, 1)
+@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+def test_children_have_all_for_themselves(method):
+    """Several at a time, and a second generation in the same workers, beside a parent with a GPU."""
+    with workers(method, 4) as pool:
+        assert list(pool.map(whole, range(8))) == [True] * 8
 
 
 def test_children_forked_after_the_open():

@@ -1,7 +1,5 @@
 # SPDX-License-Identifier: MIT
 """pip installs the package from the tree, without a network and without a compiler."""
-import base64
-import hashlib
 import importlib
 import os
 import platform
@@ -84,13 +82,6 @@ def test_the_same_files_give_the_same_wheel(tmp_path, monkeypatch):
             "Wheel-Version: 1.0\nGenerator: gdrapi_build\nRoot-Is-Purelib: false\nTag: %s\n" % tag)
         said, readme = files.read("gdrapi-2.6.0.dist-info/METADATA").decode().split("\n\n", 1)
         assert sorted(set(files.namelist())) == sorted(files.namelist())
-        record = files.read("gdrapi-2.6.0.dist-info/RECORD").decode()
-        for name in files.namelist():
-            data = files.read(name)
-            digest = base64.urlsafe_b64encode(hashlib.sha256(data).digest()).decode().rstrip("=")
-            line = "%s,sha256=%s,%d\n" % (name, digest, len(data))
-            assert (name + ",,\n" if name.endswith("RECORD") else line) in record
-        assert record.count("\n") == len(files.namelist())
     assert said.splitlines() == [
         "Metadata-Version: 2.1", "Name: gdrapi", "Version: 2.6.0",
         "Summary: " + field("description"), "License: MIT", "Requires-Python: " + field("requires-python"),
@@ -119,14 +110,6 @@ def test_a_library_beside_the_one_that_is_asked_for(tmp_path, monkeypatch):
     (tmp_path / "mine.so").unlink()
     with pytest.raises(SystemExit, match="mine.so: .*mine.so is not there"):
         backend._libraries()
-    monkeypatch.delenv("GDRAPI_LIBRARY")
-    monkeypatch.setattr(backend, "HERE", str(tmp_path / "python"))
-    (tmp_path / "build").mkdir()
-    (tmp_path / "build" / "libvkgdr.so").write_bytes(b"vkgdr")
-    (tmp_path / "python").mkdir()
-    assert backend._libraries() == {}
-    (tmp_path / "build" / "libgdrapi.so.2").write_bytes(b"gdrapi")
-    assert backend._libraries() == {"libvkgdr.so": b"vkgdr", "libgdrapi.so.2": b"gdrapi"}
     monkeypatch.setattr(backend, "_text", lambda name: "")
     assert backend._libraries() == {}
 

@@ -251,24 +251,6 @@ def test_memory_that_cannot_be_pinned(monkeypatch, make_set, variable, value, sa
     assert pinned and sum(pinned) == 0
 
 
-def test_one_call_of_the_library(make_set, monkeypatch):
-    """With the interpreter's lock where it is short; without it where it may be long."""
-    made = []
-    for name in ("brief", "function"):
-        real = getattr(gdrapi._lib, name)
-        monkeypatch.setattr(gdrapi._lib, name, lambda call, real=real, name=name: (
-            (lambda *a, f=real(call): (made.append(name), f(*a))[1]) if call == "gdr_copy_to_mapping_v" else real(call)))
-    with gdrapi.Lane(make_set()) as lane:
-        lane.write(steps())
-        lane.write(steps(), [0, 4, 8])
-    with gdrapi.Lane(make_set(sizes=(4096, 256 << 10))) as lane:
-        lane.write(steps((4096, 256 << 10)))
-    monkeypatch.setenv("GDRCOPY_DMA_WRITE", "4096")
-    with gdrapi.Lane(make_set()) as lane:
-        lane.write(steps())
-    assert made == ["brief", "brief", "function", "function"]
-
-
 def test_threads(cuda, make_lane, make_set):
     """Writes at the same time do not mix up their arrays."""
     tensors, failed, context = make_set(sizes=(4096, 4096)), [], cuda.current()

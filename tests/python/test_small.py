@@ -23,18 +23,6 @@ def test_nothing_is_read_past_the_ends(gdr, array, size, offset):
         buffer.read(size, offset)
 
 
-@pytest.mark.skipif(not gdrapi._buffer._SMALL, reason="this machine's reads are all the library's")
-def test_a_small_read_makes_no_call(gdr, array, make, monkeypatch):
-    copied, real = [], gdrapi._lib.function("gdr_copy_from_mapping")
-    monkeypatch.setattr(gdrapi._lib.library(), "gdr_copy_from_mapping", lambda *a: (copied.append(a[3]), real(*a))[1])
-    with gdr.pin(array) as buffer, gdrapi.scalar(make(shape=(1,))) as scalar:
-        for size in range(1, 67):
-            buffer.read(size)
-        buffer.readinto(bytearray(4))
-        scalar.value
-    assert copied == [65, 66, 4]
-
-
 def test_no_read_of_a_mapping_that_is_gone(make):
     gdr = gdrapi.open()
     closed, owned, cache = gdr.pin(make()), gdr.pin(make()), gdr.cache()

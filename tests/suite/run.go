@@ -5,13 +5,17 @@ package suite
 import (
 	"bytes"
 	"context"
+	_ "embed"
 	"errors"
+	"flag"
 	"fmt"
 	"io"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"regexp"
+	"runtime"
 	"strconv"
 	"strings"
 	"sync"
@@ -20,92 +24,249 @@ import (
 	"time"
 )
 
+// suite is a run: what it was asked for, and what has come of it.
+type suite struct {
+	table   []Group
+	run     string // -run
+	level   When
+	top     string          // of the tree
+	build   string          // the build folder, absolute
+	results string          // build/results
+	limit   time.Duration   // for every program: GDR_LIMIT; negative: the table's
+	ctx     context.Context // ends when the user interrupts
+	say     io.Writer
+
+	making sync.Mutex
+	wanted []string         // targets of rows that wait
+	broken bool             // not all that was wanted could be made
+	tried  map[string]error // then each row asks for its own targets
+
+	mu    sync.Mutex
+	lines []string // of the summary
+	sum   counts
+}
+
+// current is the run of Main.
+var current *suite
+
+// Main is TestMain: it runs what the flags pick, and ends with the counts.
+func Main(m *testing.M, table []Group) {
+	all := flag.Bool("all", false, "run what make check-all runs, too")
+	some := flag.Bool("some", false, "fail if -run picks no program")
+	flag.Parse()
+	s, err := newSuite(table)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "suite:", err)
+		os.Exit(1)
+	}
+	if *all {
+		s.level = All
+	}
+	s.run = flag.Lookup("test.run").Value.String()
+	ctx, stop := signal.NotifyContext(s.ctx, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
+	defer stop()
+	s.ctx, current = ctx, s
+	status := m.Run()
+	switch {
+	case len(s.lines) > 0 && !s.end() && status == 0:
+		status = 1
+	case len(s.lines) == 0 && *some && status == 0:
+		fmt.Printf("-run %s picks no program\n", s.run)
+		status = 1
+	}
+	os.Exit(status)
+}
+
+// newSuite reads the environment that the makefile sets: B, CC, CXX, GO, MAKE. The working
+// directory becomes the top of the tree.
+func newSuite(table []Group) (*suite, error) {
+	top, err := os.Getwd()
+	for ; err == nil; top = filepath.Dir(top) {
+		if _, err := os.Stat(filepath.Join(top, "go.mod")); err == nil {
+			break
+		}
+		if top == filepath.Dir(top) {
+			return nil, errors.New("no folder above this one has a go.mod")
+		}
+	}
+	if err := errors.Join(err, os.Chdir(top)); err != nil {
+		return nil, err
+	}
+	for name, value := range map[string]string{"B": "build", "CC": "cc", "CXX": "c++", "GO": "go", "MAKE": "make"} {
+		if os.Getenv(name) == "" {
+			os.Setenv(name, value)
+		}
+	}
+	// The flags and the jobs of the make above are not for those below.
+	for _, name := range []string{"MAKEFLAGS", "MFLAGS", "MAKELEVEL", "MAKEOVERRIDES", "CHECK"} {
+		os.Unsetenv(name)
+	}
+	build, err := filepath.Abs(os.Getenv("B"))
+	if err != nil {
+		return nil, err
+	}
+	s := &suite{table: table, top: top, build: build, results: filepath.Join(build, "results"), limit: -1,
+		ctx: context.Background(), say: os.Stdout, tried: map[string]error{}}
+	if set := os.Getenv("GDR_LIMIT"); set != "" {
+		seconds, err := strconv.ParseFloat(set, 64)
+		if err != nil || seconds < 0 || seconds > 1e6 {
+			return nil, fmt.Errorf("GDR_LIMIT is %q, which is no number of seconds", set)
+		}
+		s.limit = time.Duration(seconds * float64(time.Second))
+	}
+	return s, nil
+}
+
+// names says whether -run names the group, as a whole: fuzz is not fuzz_long.
+func (s *suite) names(group string) bool {
+	first, _, _ := strings.Cut(s.run, "/")
+	whole, err := regexp.Compile("^(?:" + first + ")$")
+	return err == nil && (whole.MatchString(group) || whole.MatchString("Test_"+group))
+}
+
+// Run runs the group's programs that the flags pick as subtests.
+func Run(t *testing.T) {
+	t.Helper()
+	name := strings.TrimPrefix(t.Name(), "Test_")
+	for _, g := range current.table {
+		if g.Name == name {
+			current.runGroup(t, g)
+			return
+		}
+	}
+	t.Fatalf("the table has no group %s", name)
+}
+
+func (s *suite) runGroup(t *testing.T, g Group) {
+	if g.When > s.level && !s.names(g.Name) {
+		t.Skip("it runs where -run names it")
+	}
+	t.Parallel()
+	for _, p := range g.Rows {
+		all := rows(g.Name, p, runtime.GOARCH)
+		if len(all) == 0 {
+			continue
+		}
+		t.Run(p.Name, func(t *testing.T) {
+			s.want(targets(all[0]))
+			if !g.Chain {
+				t.Parallel()
+			}
+			if all[0].backend == "" {
+				s.test(t, all[0])
+				return
+			}
+			for _, r := range all {
+				t.Run(r.backend, func(t *testing.T) {
+					if !g.Chain {
+						t.Parallel()
+					}
+					s.test(t, r)
+				})
+			}
+		})
+	}
+}
+
 // test runs a row as a subtest.
-func (s *Suite) test(t *testing.T, r *row) {
-	release := s.slots.take(r)
-	defer release()
-	args, picked, err := s.cases(r)
-	if err == nil && !picked {
-		s.keep(r, result{}, "")
+func (s *suite) test(t *testing.T, r *row) {
+	args, err := s.cases(r)
+	if err == nil && args == nil {
 		t.Skip("it has no case that -run picks")
 	}
-	var got result
-	var said string
-	if err != nil {
-		got.failed, said = 1, fmt.Sprintf("   %v\n", err)
-	} else {
+	if err == nil {
+		err = s.ready(r)
+	}
+	began := time.Now()
+	got, said := counts{failed: 1}, fmt.Sprintf("   %v\n", err)
+	if err == nil {
 		got, said = s.one(r, args)
 	}
-	s.keep(r, got, said)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	took := time.Since(began).Seconds()
+	s.sum.add(got)
+	s.lines = append(s.lines, fmt.Sprintf("%-34s %7d passed %4d failed %4d skipped %6.0f s\n", r.path(), got.passed, got.failed, got.skipped, took))
+	fmt.Fprintf(s.say, "%-34s %v, %.0f s\n%s", r.path(), got, took, said)
 	if got.failed > 0 {
-		t.Errorf("%v; see %s", got.counts, s.log(r))
+		t.Errorf("%v; see %s", got, s.log(r))
 	}
 }
 
-// keep keeps a row's result and prints it.
-func (s *Suite) keep(r *row, got result, said string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.done[r.path] = got
-	fmt.Fprintf(s.say, "%-34s %v, %.0f s\n%s", r.path, got.counts, got.took.Seconds(), said)
+// end prints the lines of all rows and the sum, and writes them to build/results/summary. It
+// says whether all is well. The summary is younger than go test's cache of results accepts for
+// an input, so go test runs the programs anew each time.
+func (s *suite) end() bool {
+	text := strings.Join(s.lines, "") + s.sum.String() + "\n"
+	if err := os.WriteFile(filepath.Join(s.results, "summary"), []byte(text), 0o666); err != nil {
+		fmt.Fprintln(os.Stderr, "suite:", err)
+		return false
+	}
+	_, err := io.WriteString(s.say, text)
+	return err == nil && s.sum.failed == 0 && s.sum.passed > 0
 }
 
-func (s *Suite) log(r *row) string {
-	return filepath.Join(s.results, strings.ReplaceAll(r.path, "/", "-")+".log")
+func (s *suite) log(r *row) string {
+	return filepath.Join(s.results, strings.ReplaceAll(r.path(), "/", "-")+".log")
 }
 
 // one runs a row's command. said is what a user wants to know of it.
-func (s *Suite) one(r *row, args []string) (got result, said string) {
-	fail := func(why string) (result, string) {
-		got.failed++
-		return got, said + why
+func (s *suite) one(r *row, args []string) (got counts, said string) {
+	if err := s.ready(r); err != nil {
+		return counts{failed: 1}, fmt.Sprintf("   %v\n", err)
 	}
-	if lacking := lacks(r.Needs); lacking != "" {
-		return fail(lacking)
+	ended := s.start(r, append(s.command(r), args...))
+	text, err := os.ReadFile(s.log(r))
+	if err != nil {
+		return counts{failed: 1}, fmt.Sprintf("   %v, %v\n", ended, err)
 	}
-	if err := s.made.one(s.targets(r)); err != nil {
-		return fail(fmt.Sprintf("   it cannot be built: %v\n", err))
+	output, wrong := string(text), ""
+	if r.Count != Status || ended == nil {
+		got, wrong = count(r.Count, output)
 	}
-	began := time.Now()
-	ended, err := s.start(r, append(s.command(r), args...))
-	got.took = time.Since(began)
-	text, readErr := os.ReadFile(s.log(r))
-	if err := errors.Join(err, readErr); err != nil {
-		return fail(fmt.Sprintf("   %v\n", err))
-	}
-	output := string(text)
-	var wrong string
-	if r.Count != Status || ended == "" {
-		got.counts, wrong = count(r.Count, output)
-	}
-	switch {
-	case wrong != "" && ended != "":
-		wrong = ended + "; " + wrong
-		fallthrough
-	case wrong != "":
-		got.failed = max(got.failed, 1)
-	case ended != "" && got.failed == 0:
-		got.failed, wrong = 1, ended
+	if ended != nil && (wrong != "" || got.failed == 0) {
+		wrong = strings.TrimSuffix(fmt.Sprintf("%v; %s", ended, wrong), "; ")
 	}
 	if wrong != "" {
+		got.failed = max(got.failed, 1)
 		said = "   " + wrong + "\n"
-		if program := missing(output); program != "" {
-			said += lacks([]string{program})
-		}
 	}
 	if got.failed > 0 {
-		return got, said + excerpt(output)
+		return got, said + some(badLine, output, 40) + "   the last lines:\n" + tail(output, 25)
 	}
-	return got, said + some(skipLine, output, 20)
+	return got, some(skipLine, output, 20)
+}
+
+// What of an output a user wants to see.
+var (
+	skipLine = regexp.MustCompile(`# SKIP|--- SKIP`)
+	badLine  = regexp.MustCompile(`^not ok|^ *--- FAIL|panic|Error|error|ERROR|WARNING: `)
+)
+
+// some are the first lines, n at most, that match.
+func some(what *regexp.Regexp, text string, n int) string {
+	var b strings.Builder
+	for line := range strings.Lines(text) {
+		if n > 0 && what.MatchString(line) {
+			b.WriteString(line)
+			n--
+		}
+	}
+	return b.String()
+}
+
+// tail are the last n lines.
+func tail(text string, n int) string {
+	lines := strings.Split(strings.TrimRight(text, "\n"), "\n")
+	return strings.Join(lines[max(0, len(lines)-n):], "\n") + "\n"
 }
 
 // command is the row's command on its backend.
-func (s *Suite) command(r *row) []string {
-	var argv []string
+func (s *suite) command(r *row) (argv []string) {
 	if r.backend == "rm" || r.Sim == RMDriver {
 		argv = append(argv, filepath.Join(s.build, "doubles", "rm_sim"))
 	}
-	for _, word := range r.argv() {
+	for _, word := range words(r) {
 		switch word {
 		case "$GO", "$MAKE":
 			argv = append(argv, strings.Fields(os.Getenv(word[1:]))...)
@@ -116,28 +277,28 @@ func (s *Suite) command(r *row) []string {
 	return argv
 }
 
-// argv is the command as the table has it.
-func (r *row) argv() []string {
+// words are the command as the table has it.
+func words(r *row) []string {
 	if len(r.Cmd) == 0 {
-		return []string{"$B/bin/" + r.group.Name + "_" + r.Name}
+		return []string{"$B/bin/" + r.group + "_" + r.Name}
 	}
 	return r.Cmd
 }
 
 // expand puts in what a word of the table stands for.
-func (s *Suite) expand(r *row, word string) string {
+func (s *suite) expand(r *row, word string) string {
 	return strings.NewReplacer("$BACKEND", r.backend, "$B", s.build, "$TOP", s.top).Replace(word)
 }
 
+func simulated(r *row) bool { return r.Sim != NoSim || r.backend != "" }
+
 // environment is the row's: the doubles that it sees, then its own variables.
-func (s *Suite) environment(r *row) []string {
+func (s *suite) environment(r *row) []string {
 	env := os.Environ()
 	doubles := filepath.Join(s.build, "doubles")
-	if r.Sim != NoSim || r.backend != "" {
-		env = append(env,
-			"LD_LIBRARY_PATH="+doubles+":"+filepath.Join(s.build, r.Tree),
-			"RM_SIM="+filepath.Join(doubles, "rm_sim"),
-			"GDR_TEST_DOUBLES=1")
+	if simulated(r) {
+		env = append(env, "LD_LIBRARY_PATH="+doubles+":"+filepath.Join(s.build, r.Tree),
+			"RM_SIM="+filepath.Join(doubles, "rm_sim"), "GDR_TEST_DOUBLES=1")
 	}
 	if r.backend != "" {
 		env = append(env, "GDRCOPY_BACKEND="+r.backend)
@@ -148,33 +309,28 @@ func (s *Suite) environment(r *row) []string {
 	return env
 }
 
-// targets are those of make that the row needs.
-func (s *Suite) targets(r *row) []string {
-	var targets []string
-	if argv := r.argv(); strings.HasPrefix(argv[0], "$B/") && !r.Built {
-		targets = append(targets, argv[0])
+// start runs a command in a session of its own until it ends or is killed at its limit. Its
+// output goes to the row's log. It returns nil for status 0.
+func (s *suite) start(r *row, argv []string) error {
+	err := os.MkdirAll(s.results, 0o777)
+	if err != nil {
+		return err
 	}
-	if (r.Sim != NoSim || r.backend != "") && !r.Built {
-		targets = append(targets, "doubles")
-	}
-	targets = append(targets, r.Make...)
-	for i := range targets {
-		targets[i] = strings.ReplaceAll(targets[i], "$B", os.Getenv("B"))
-	}
-	return targets
-}
-
-// start runs a command in a session of its own until it ends or is killed at its limit. Its output goes to the row's log. ended is empty for status 0.
-func (s *Suite) start(r *row, argv []string) (ended string, err error) {
 	log, err := os.Create(s.log(r))
 	if err != nil {
-		return "", err
+		return err
 	}
 	defer log.Close()
-	ctx, cancel := context.WithCancel(context.Background())
-	limit := s.limit(r)
+	limit := r.Limit
+	if limit == 0 {
+		limit = defaultLimit
+	}
+	if s.limit >= 0 {
+		limit = s.limit
+	}
+	ctx, cancel := context.WithCancel(s.ctx)
 	if limit > 0 {
-		ctx, cancel = context.WithTimeout(ctx, limit)
+		ctx, cancel = context.WithTimeout(s.ctx, limit)
 	}
 	defer cancel()
 	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
@@ -183,60 +339,18 @@ func (s *Suite) start(r *row, argv []string) (ended string, err error) {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	cmd.Cancel = func() error { return endSession(cmd.Process.Pid) }
 	if err := cmd.Start(); err != nil {
-		// The log says it as a shell would, for missing.
-		if errors.Is(err, exec.ErrNotFound) || errors.Is(err, os.ErrNotExist) {
-			fmt.Fprintf(log, "suite: %s: not found\n", argv[0])
-			return "a program is missing", nil
-		}
-		return "", err
+		return err
 	}
-	s.session(cmd.Process.Pid, true)
-	defer s.session(cmd.Process.Pid, false)
 	err = cmd.Wait()
 	// What it left behind ends with it.
-	if err := endSession(cmd.Process.Pid); err != nil {
-		return "", err
-	}
-	var exit *exec.ExitError
+	left := endSession(cmd.Process.Pid)
 	switch {
+	case s.ctx.Err() != nil:
+		return errors.New("it was interrupted")
 	case ctx.Err() != nil:
-		return fmt.Sprintf("it took longer than %v", limit), nil
-	case errors.As(err, &exit):
-		return ending(exit.Sys().(syscall.WaitStatus)), nil
+		return fmt.Errorf("it took longer than %v", limit)
 	}
-	return "", err
-}
-
-// ending says what a status other than 0 means.
-func ending(status syscall.WaitStatus) string {
-	switch {
-	case status.Signaled():
-		return fmt.Sprintf("signal %d (%v)", status.Signal(), status.Signal())
-	case status.ExitStatus() == 126 || status.ExitStatus() == 127:
-		return fmt.Sprintf("status %d: a program is missing or cannot be run", status.ExitStatus())
-	case status.ExitStatus() > 128:
-		signal := syscall.Signal(status.ExitStatus() - 128)
-		return fmt.Sprintf("signal %d (%v)", signal, signal)
-	}
-	return fmt.Sprintf("status %d", status.ExitStatus())
-}
-
-func (s *Suite) session(pid int, runs bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if runs {
-		s.sessions[pid] = true
-	} else {
-		delete(s.sessions, pid)
-	}
-}
-
-func (s *Suite) killAll() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for pid := range s.sessions {
-		endSession(pid)
-	}
+	return errors.Join(err, left)
 }
 
 // endSession kills the processes of a session. Their groups do not tell: timeout and the
@@ -270,162 +384,139 @@ func endSession(session int) error {
 	return fmt.Errorf("processes of session %d do not end", session)
 }
 
-// cases are the arguments by which a row runs only the cases that -run picks.
-func (s *Suite) cases(r *row) (args []string, picked bool, err error) {
-	_, more := picks(s.run, "Test_"+r.path, false)
-	if len(more) == 0 {
-		return nil, true, nil
-	}
-	if r.Cases == Whole {
-		return nil, false, fmt.Errorf("%s runs as a whole: no case of it can be picked", r.path)
-	}
-	if lacking := lacks(r.Needs); lacking != "" {
-		return nil, false, errors.New(lacking)
-	}
-	if err := s.made.one(s.targets(r)); err != nil {
-		return nil, false, fmt.Errorf("it cannot be built: %w", err)
-	}
-	listed, err := s.list(r)
-	if err != nil {
-		return nil, false, err
-	}
-	for _, name := range strings.Split(strings.TrimSpace(string(listed)), "\n") {
-		for _, pattern := range more {
-			if ok, err := regexp.MatchString(blank(pattern), blank(name)); err != nil || !ok {
-				continue
-			}
-			if r.Cases == Option {
-				args = append(args, "-t")
-			}
-			args = append(args, name)
-			break
+// casePattern is the last element of the alternative of -run that names the row and has one
+// behind the row's path. Alternatives in brackets do not count: then the row runs as a whole.
+func (s *suite) casePattern(r *row) string {
+	names := strings.Split("Test_"+r.path(), "/")
+	for alternative := range strings.SplitSeq(s.run, "|") {
+		elements := strings.Split(alternative, "/")
+		named := len(elements) == len(names)+1
+		for i := 0; named && i < len(names); i++ {
+			ok, err := regexp.MatchString(elements[i], names[i])
+			named = ok && err == nil
+		}
+		if named {
+			return elements[len(names)]
 		}
 	}
-	return args, len(args) > 0, nil
+	return ""
 }
 
-// list has the program print its cases.
-func (s *Suite) list(r *row) ([]byte, error) {
+// cases are the arguments by which a row runs only the cases that -run picks. It returns nil if
+// -run picks none.
+func (s *suite) cases(r *row) ([]string, error) {
+	pattern := s.casePattern(r)
+	if pattern == "" {
+		return []string{}, nil
+	}
+	if r.Cases == Whole {
+		return nil, fmt.Errorf("%s runs as a whole: no case of it can be picked", r.path())
+	}
+	if err := s.ready(r); err != nil {
+		return nil, err
+	}
 	argv := append(s.command(r), "-l")
-	ctx, cancel := context.WithTimeout(context.Background(), listLimit)
+	ctx, cancel := context.WithTimeout(s.ctx, time.Minute)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
 	cmd.Env = s.environment(r)
-	cmd.WaitDelay = time.Second // for children that keep its output open
 	listed, err := cmd.Output()
-	if ctx.Err() != nil {
-		err = fmt.Errorf("it took longer than %v", listLimit)
-	}
 	if err != nil {
 		return nil, fmt.Errorf("%s -l: %w", argv[0], err)
 	}
-	return listed, nil
-}
-
-var listLimit = time.Minute // Tests replace it.
-
-// What of an output a user wants to see.
-var (
-	skipLine = regexp.MustCompile(`# SKIP|--- SKIP`)
-	badLine  = regexp.MustCompile(`^not ok|^ *--- FAIL|panic|Error|error|ERROR|WARNING: `)
-)
-
-// some are the first lines, n at most, that match.
-func some(what *regexp.Regexp, text string, n int) string {
-	var b strings.Builder
-	for _, line := range strings.Split(text, "\n") {
-		if n > 0 && what.MatchString(line) {
-			b.WriteString(line + "\n")
-			n--
-		}
-	}
-	return b.String()
-}
-
-// tail are the last n lines.
-func tail(text string, n int) string {
-	lines := strings.Split(strings.TrimRight(text, "\n"), "\n")
-	return strings.Join(lines[max(0, len(lines)-n):], "\n") + "\n"
-}
-
-func excerpt(text string) string {
-	return some(badLine, text, 40) + "   the last lines:\n" + tail(text, 25)
-}
-
-// makes calls make.
-type makes struct {
-	log  string
-	jobs int
-
-	mu     sync.Mutex
-	failed bool             // the call for all targets
-	each   map[string]error // calls for one row after that, by its targets
-}
-
-// all makes what the rows need in one call, so that nothing is made twice and make's jobs
-// are used. What fails there is asked for again by the rows that need it.
-func (m *makes) all(targets []string, say io.Writer) {
-	seen := map[string]bool{}
-	var distinct []string
-	for _, t := range targets {
-		if !seen[t] {
-			distinct = append(distinct, t)
-		}
-		seen[t] = true
-	}
-	if len(distinct) == 0 {
-		return
-	}
-	began := time.Now()
-	err := m.call(append([]string{"-k", "-O", fmt.Sprintf("-j%d", m.jobs)}, distinct...))
+	// A blank of a name may be a line below in a pattern.
+	picked, err := regexp.Compile(strings.ReplaceAll(pattern, " ", "_"))
 	if err != nil {
-		m.failed = true
-		fmt.Fprintf(say, "some of it does not build; see %s\n", m.log)
+		return nil, err
 	}
-	fmt.Fprintf(say, "built in %.0f s\n", time.Since(began).Seconds())
+	var args []string
+	for _, name := range strings.Split(strings.TrimSpace(string(listed)), "\n") {
+		if !picked.MatchString(strings.ReplaceAll(name, " ", "_")) {
+			continue
+		}
+		if r.Cases == Option {
+			args = append(args, "-t")
+		}
+		args = append(args, name)
+	}
+	return args, nil
 }
 
-func (m *makes) one(targets []string) error {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if !m.failed || len(targets) == 0 {
+// ready says why a row cannot be run: a program that is missing, or what does not build.
+func (s *suite) ready(r *row) error {
+	for _, program := range r.Needs {
+		if _, err := exec.LookPath(program); err != nil {
+			return fmt.Errorf("%s is missing. Debian: apt-get install %s", program, packages(program))
+		}
+	}
+	return s.made(targets(r))
+}
+
+//go:embed needs.txt
+var needs string
+
+// packages are those of Debian that have a program.
+func packages(program string) string {
+	for line := range strings.Lines(needs) {
+		if name, names, ok := strings.Cut(strings.TrimSpace(line), " "); ok && name == program {
+			return names
+		}
+	}
+	return "the package that has it"
+}
+
+// targets are those of make that the row needs.
+func targets(r *row) (all []string) {
+	if first := words(r)[0]; strings.HasPrefix(first, "$B/") && !r.Built {
+		all = append(all, first)
+	}
+	if simulated(r) && !r.Built {
+		all = append(all, "doubles")
+	}
+	all = append(all, r.Make...)
+	for i := range all {
+		all[i] = strings.ReplaceAll(all[i], "$B", os.Getenv("B"))
+	}
+	return all
+}
+
+// want has these made with the next targets that are made.
+func (s *suite) want(targets []string) {
+	s.making.Lock()
+	defer s.making.Unlock()
+	s.wanted = append(s.wanted, targets...)
+}
+
+// made makes what all rows want that wait, in one call, so that make's jobs are used. What
+// fails there is asked for again by the rows that need it.
+func (s *suite) made(targets []string) error {
+	s.making.Lock()
+	defer s.making.Unlock()
+	if len(s.wanted) > 0 {
+		began := time.Now()
+		err := s.make(append([]string{"-k", "-O", fmt.Sprintf("-j%d", runtime.NumCPU())}, s.wanted...))
+		s.broken = s.broken || err != nil
+		s.wanted = nil
+		fmt.Fprintf(s.say, "built in %.0f s\n", time.Since(began).Seconds())
+	}
+	if !s.broken || len(targets) == 0 {
 		return nil
 	}
 	key := strings.Join(targets, " ")
-	err, known := m.each[key]
-	if !known {
-		err = m.call(targets)
-		if m.each == nil {
-			m.each = map[string]error{}
-		}
-		m.each[key] = err
-		return err
+	if _, known := s.tried[key]; !known {
+		s.tried[key] = s.make(targets)
 	}
-	if err != nil {
-		err = errors.New("make says why above")
-	}
-	return err
+	return s.tried[key]
 }
 
-func (m *makes) call(args []string) error {
+func (s *suite) make(args []string) error {
 	argv := append(strings.Fields(os.Getenv("MAKE")), "-s", "--no-print-directory")
-	cmd := exec.Command(argv[0], append(argv[1:], args...)...)
-	out, err := cmd.CombinedOutput()
-	if logErr := m.note(out); logErr != nil {
-		return logErr
+	for _, name := range []string{"B", "CC", "CXX", "GO"} {
+		argv = append(argv, name+"="+os.Getenv(name))
 	}
+	out, err := exec.CommandContext(s.ctx, argv[0], append(argv[1:], args...)...).CombinedOutput()
 	if err != nil {
-		return fmt.Errorf("make: %w\n%s", err, tail(string(out), 25))
+		return fmt.Errorf("it cannot be built: make: %w\n%s", err, tail(string(out), 25))
 	}
 	return nil
-}
-
-// note adds what a call said to the log.
-func (m *makes) note(said []byte) error {
-	log, err := os.OpenFile(m.log, os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o666)
-	if err != nil {
-		return err
-	}
-	_, err = log.Write(said)
-	return errors.Join(err, log.Close())
 }

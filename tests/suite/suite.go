@@ -8,9 +8,7 @@
 // is killed at its limit; one that cannot be built, or needs a program that is missing.
 package suite
 
-import (
-	"time"
-)
+import "time"
 
 // A Group is one test function of package tests: Test_NAME.
 type Group struct {
@@ -61,7 +59,6 @@ type Program struct {
 	Sim   Sim
 	Tree  string        // the folder in build/ with the library; "" is build/ itself
 	Limit time.Duration // it is killed then; 0 is defaultLimit, negative none
-	Alone bool          // nothing else runs meanwhile: it needs the memory or every CPU
 	Cases Cases         // how one case is picked
 	Count Count         // how its output is counted
 }
@@ -89,36 +86,30 @@ const defaultLimit = 20 * time.Minute
 // A row is a program on one backend.
 type row struct {
 	Program
-	path    string // GROUP/NAME[/BACKEND]
-	group   *Group
+	group   string
 	backend string
-	order   int // in the table; those that run alone come last
 }
 
-// rows makes the rows of a table that this machine can run.
-func rows(table []Group, arch string) []*row {
-	var all []*row
-	for i := range table {
-		g := &table[i]
-		for _, p := range g.Rows {
-			backends := p.On
-			if len(backends) == 0 {
-				backends = []string{""}
-			}
-			for _, b := range backends {
-				if (b == "rm" || p.Sim == RMDriver) && arch != "amd64" {
-					continue
-				}
-				r := &row{Program: p, path: g.Name + "/" + p.Name, group: g, backend: b, order: len(all)}
-				if b != "" {
-					r.path += "/" + b
-				}
-				if p.Alone {
-					r.order += 1 << 20
-				}
-				all = append(all, r)
-			}
+// path is GROUP/NAME[/BACKEND].
+func (r *row) path() string {
+	path := r.group + "/" + r.Name
+	if r.backend != "" {
+		path += "/" + r.backend
+	}
+	return path
+}
+
+// rows are those of a program that this machine can run.
+func rows(group string, p Program, arch string) (all []*row) {
+	backends := p.On
+	if len(backends) == 0 {
+		backends = []string{""}
+	}
+	for _, b := range backends {
+		if (b == "rm" || p.Sim == RMDriver) && arch != "amd64" {
+			continue
 		}
+		all = append(all, &row{Program: p, group: group, backend: b})
 	}
 	return all
 }

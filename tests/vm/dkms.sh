@@ -145,24 +145,6 @@ replaces() {
 		-j "$here/job-upgrade.sh" -t 300 6.1
 }
 
-# newest ROOT: versions compare as numbers, and an installed driver's header comes first.
-newest() {
-	local v
-	for v in 99.1 550.90 550.127; do
-		mkdir -p "$1/usr/src/nvidia-$v"
-		: >"$1/usr/src/nvidia-$v/nv-p2p.h"
-	done
-	v=$(SYSROOT=$1 "$top/kmod/nvidia.sh" source none)
-	echo "$v"
-	[ "$v" = "$1/usr/src/nvidia-550.127" ]
-}
-
-# sysroot ROOT: make looks for the driver in another root.
-sysroot() {
-	make -s -C "$top/kmod" check-paths KVER="$rel" KDIR="$kdir/usr/src/linux-headers-$rel" SYSROOT="$1" |
-		tee /dev/stderr | grep -qx "gdrdrv: nv-p2p.h of $1/usr/src/nvidia-550.127"
-}
-
 need dkms:dkms make:make modinfo:kmod
 kdir=$("$here/fetch.sh" kernel 6.1) && nvidia=$("$here/fetch.sh" nvidia 550) || exit 1
 rel=$(cat "$kdir/release")
@@ -183,6 +165,4 @@ driver "$out/upgrade" nvidia 550.163.01 nvidia
 check "an upgrade of the RPM builds the new module" upgrade "$out/upgrade"
 check "the new module replaces one that is in use, and one that is not" replaces "$out/upgrade"
 check "no driver for the kernel: the build says so, and fails" refused "$out/none"
-check "the newest header by version" newest "$out/newest"
-check "make SYSROOT= finds that header" sysroot "$out/newest"
 done_testing

@@ -17,15 +17,15 @@ vm-arm64-programs: ARCH := arm64
 vm-arm64-programs: need-$(ARCH_CC_arm64)-gcc
 	@$(ARCH_MAKE) vm-arm64-build
 
-vm-arm64-build: $(addprefix $(BIN)/,gdrcopy_sanity badinput rm_test $(addprefix guest_,fork fds lazy rest signals)) $(D)/libcuda.so.1
+vm-arm64-build: $(addprefix $(BIN)/,gdrcopy_sanity badinput rm_test $(addprefix guest_,fork fds lazy footprint signals)) $(D)/libcuda.so.1
 
-$(BIN)/rm_test: tests/kmod/rm_test.c $(addprefix tests/doubles/rm_selftest_,both.c client.c) tests/doubles/selftest_util.c \
-		$(wildcard tests/doubles/*selftest*.h) tests/doubles/rm_uapi.h $(D)/libcuda.so.1
+$(BIN)/rm_test: tests/kmod/rm_test.c $(addprefix tests/doubles/rm_selftest_,both.c client.c) \
+		tests/doubles/rm_selftest.h tests/doubles/rm_uapi.h $(D)/libcuda.so.1
 	@mkdir -p $(@D)
 	$(CC) $(C11) $(CFLAGS) -o $@ $(filter %.c,$^) $(D)/libcuda.so.1
 
 $(BIN)/card_test: tests/kmod/card_test.c examples/capture/card_uapi.h tests/doubles/rm_selftest_client.c \
-		tests/doubles/selftest_util.c $(wildcard tests/doubles/*selftest*.h) tests/doubles/rm_uapi.h \
+		tests/doubles/rm_selftest.h tests/doubles/rm_uapi.h \
 		$(LIB) $(D)/libcuda.so.1
 	@mkdir -p $(@D)
 	$(CC) $(C11) $(CFLAGS) -o $@ $(filter %.c,$^) $(LINK) $(D)/libcuda.so.1

@@ -49,24 +49,6 @@ gdr_unpin_buffer
 LIST
 )
 
-# old_program: a program that was linked when the extensions had no version, run on this
-# library. It finds them by the linker and by dlsym.
-old_program() {
-	echo 'const char *gdr_ext_version(void) { return 0; }' |
-		"${CC:-cc}" -shared -fPIC -Wl,-soname,libgdrapi.so.2 -o "$work/libgdrapi.so" -x c - &&
-		"${CC:-cc}" -o "$work/old" -x c - -x none "$work/libgdrapi.so" -ldl <<-'END' &&
-			#include <dlfcn.h>
-			const char *gdr_ext_version(void);
-			int main(void)
-			{
-				void *found = dlsym(RTLD_DEFAULT, "gdr_ext_version");
-
-				return !gdr_ext_version() || found != (void *)gdr_ext_version;
-			}
-		END
-		LD_LIBRARY_PATH=$(dirname "$lib") "$work/old"
-}
-
 # tag NAME: the values of a dynamic entry, in one line.
 tag() {
 	printf '%s\n' "$dynamic" | sed -n "s/.*($1).*\[\(.*\)\].*/\1/p" | sort | tr '\n' ' ' | sed 's/ $//'
@@ -78,7 +60,6 @@ none "nothing else is exported" \
 	"$(printf '%s\n' "$documented" "$documented" "$exported" | sort | uniq -u)"
 none "no symbol of Go or cgo is exported" \
 	"$(printf '%s\n' "$exported" | grep -Ei '^_?(_|x_|crosscall|cgo|go|runtime|main\.)' || true)"
-check "a program linked without versions runs" old_program
 none "every export is a function" "$(printf '%s\n' "$symbols" |
 	awk '$7 != "UND" && $8 ~ /^gdr_/ && $4 != "FUNC"')"
 is "the SONAME" "$(tag SONAME)" "libgdrapi.so.2"

@@ -14,7 +14,7 @@ $(BIN)/copy_test:
 	$(CC) $(CFLAGS) $(COPY_TEST)
 
 DATA_C := capi/copy.c capi/pieces.c $(COPY_C)
-$(BIN)/data_test $(BIN)/fences $(BIN)/race_tsan: $(BIN)/%: $(DATA_C) $(CAPI_H) $(T)/front_double.h $(T)/log_double.h $(T)/copy/paged.h tools/tap.h
+$(BIN)/data_test $(BIN)/fences $(BIN)/race_tsan: $(BIN)/%: $(DATA_C) $(CAPI_H) $(T)/front_double.h tools/tap.h
 $(BIN)/data_test: $(T)/copy/data.c
 $(BIN)/fences: $(T)/copy/fences.c
 $(BIN)/race_tsan: $(T)/copy/race.c

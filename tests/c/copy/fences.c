@@ -15,16 +15,75 @@
 #include "tap.h"
 
 #if defined(__x86_64__)
+#include <signal.h>
+#include <stdint.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <ucontext.h>
+#include <x86intrin.h>
 
 #include "copies.h"
-#include "paged.h"
+#include "copy/copy.h"
+#include "front_double.h"
+#include "gdrapi_ext.h"
+
+/* Not each handler needs all that it is told. */
+#pragma GCC diagnostic ignored "-Wunused-parameter"
+
+#define PAGE 4096
+#define EFLAGS_TF (1ull << 8)
 
 enum { MAPPING = 1, WATCHED = 4096 };
 
+static struct gdr_slot slots[MAPPING + 1];
 static unsigned char *page;
 static unsigned char host[PAGE];
+
+static const gdr_mh_t mh = { 1ul << GDR_HANDLE_EPOCH_SHIFT | 1ul << GDR_HANDLE_INDEX_BITS | MAPPING };
+
+static void catch_signal(int sig, void (*handler)(int, siginfo_t *, void *))
+{
+	struct sigaction sa = { .sa_sigaction = handler, .sa_flags = SA_NODEFER | SA_SIGINFO };
+
+	if (sigaction(sig, &sa, NULL))
+		abort();
+}
+
+/* A copy of n bytes of the page, or of two pieces. The second one is elsewhere. */
+struct paged {
+	size_t n;
+	bool to, many;
+};
+
+#define SECOND_PAGE (PAGE / 2)
+#define SECOND_HOST (PAGE / 4)
+
+static int copy_paged(const struct paged *c)
+{
+	const gdr_piece_t pieces[] = { { mh, page, host, c->n }, { mh, page + SECOND_PAGE, host + SECOND_HOST, c->n } };
+
+	if (c->many)
+		return c->to ? gdr_copy_to_mapping_v(pieces, 2) : gdr_copy_from_mapping_v(pieces, 2);
+	return c->to ? gdr_copy_to_mapping(mh, page, host, c->n) : gdr_copy_from_mapping(mh, host, page, c->n);
+}
+
+/* The same, each instruction of which ends in a SIGTRAP. */
+static __attribute__((noinline)) int call_stepped(const struct paged *c)
+{
+	int rc;
+
+	__writeeflags(__readeflags() | EFLAGS_TF);
+	rc = copy_paged(c);
+	__writeeflags(__readeflags() & ~EFLAGS_TF);
+	return rc;
+}
+
+/* Whether both sides have the same bytes. */
+static bool is_copied(const struct paged *c)
+{
+	return !memcmp(page, host, c->n) && (!c->many || !memcmp(page + SECOND_PAGE, host + SECOND_HOST, c->n));
+}
 
 /* s, l, m: the fences. f: an instruction with a lock, a full fence too. T: a touch. N: one by a streaming load. */
 static char events[WATCHED];
@@ -131,7 +190,7 @@ static const char *try_copy(const struct kind *k)
 {
 	int rc;
 
-	slot_set(&slots[MAPPING], handle_of(MAPPING).h, page, PAGE, k->type);
+	slot_set(&slots[MAPPING], mh.h, page, PAGE, k->type);
 	atomic_store(&gdr_front.table.mixed, k->mixed);
 	for (size_t i = 0; i < PAGE; i++) {
 		page[i] = (unsigned char)(i * 3 + k->copy.to);
@@ -141,7 +200,7 @@ static const char *try_copy(const struct kind *k)
 	count = 0;
 	watching = 1;
 	mprotect(page, PAGE, PROT_NONE);
-	rc = call_paged(&k->copy, true);
+	rc = call_stepped(&k->copy);
 	mprotect(page, PAGE, PROT_READ | PROT_WRITE);
 	watching = open_for_one = 0;
 	if (rc)
@@ -178,7 +237,7 @@ size_t gdr_long_copy(const struct copy *c, struct gdr_view v)
 
 static void run_all(struct tap *t, const struct copy_impl *impl)
 {
-	struct paged c = { .i = MAPPING, .page = page, .host = host, .n = 1, .to = true };
+	struct paged c = { .n = 1 };
 
 	for (uint32_t type = GDR_MAPPING_TYPE_WC; type <= GDR_MAPPING_TYPE_DEVICE; type++)
 		for (int kinds = 0; kinds < 8; kinds++) {
@@ -192,12 +251,15 @@ int main(void)
 {
 	struct tap t = { 0, 0, 0 };
 
-	catch_signal(SIGTRAP, on_step, SA_NODEFER);
-	catch_signal(SIGSEGV, on_touch, SA_NODEFER);
-	page = new_mapping(MAPPING, GDR_MAPPING_TYPE_WC);
+	catch_signal(SIGTRAP, on_step);
+	catch_signal(SIGSEGV, on_touch);
+	page = mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	if (page == MAP_FAILED)
+		return 1;
 	for (size_t i = 0; copy_impls[i]; i++)
 		if (copy_impls[i]->usable()) {
-			front_up(copy_impls[i]);
+			gdr_front_use(copy_impls[i]);
+			front_is_up(1, slots);
 			run_all(&t, copy_impls[i]);
 		}
 	return tap_done(&t);

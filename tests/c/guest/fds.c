@@ -139,33 +139,11 @@ static void work_without_fds(void)
 	expect_is(gdr_close(g), 0);
 }
 
-static void child_reopens_without_fds(void *unused)
-{
-	struct rlimit old = leave_fds(1);
-	gdr_t g;
-
-	g = gdr_open();
-	expect_is(setrlimit(RLIMIT_NOFILE, &old), 0);
-	if (g)
-		expect_is(gdr_close(g), 0);
-	g = open_or_fail();
-	expect_is(gdr_close(g), 0);
-}
-
-static void fork_without_fds(void)
-{
-	gdr_t g = open_or_fail();
-
-	expect(in_child("a child short of fds", child_reopens_without_fds, NULL, 20));
-	expect_is(gdr_close(g), 0);
-}
-
 const struct guest_case cases[] = {
 	{ "every fd is closed on exec", cloexec, 60, 0 },
 	{ "unpin and close give every fd back", close_returns_them, 60, 0 },
 	{ "out of fds: EMFILE, and back", emfile, 60, 0 },
 	{ "gdr_open works after one that had no fds", open_without_fds, 60, 0 },
-	{ "so does a forked child's", fork_without_fds, 60, 0 },
 	{ "work goes on for long with no fds", work_without_fds, 60, 600 },
 	{ 0 }
 };

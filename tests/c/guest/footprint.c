@@ -4,7 +4,6 @@
  *
  * This program is linked to the library, as UCX is.
  */
-#include "api.h"
 #include "cuda.h"
 
 #include <fenv.h>
@@ -120,39 +119,6 @@ static void modes(void)
 		whole_life(g, 1);
 	expect_is(gdr_close(g), 0);
 	expect_same(&before);
-}
-
-/*
- * One copy came by LD_PRELOAD, and this program asked for another: the names of
- * both are the same, so all calls must go to the first.
- */
-static void preloaded(void)
-{
-	char path[PATH_MAX];
-	struct api a;
-	gdr_t g;
-
-	expect_is(count_threads(), 1);
-	load(&a, LIBRARY, RTLD_NOW | RTLD_NOLOAD);
-	library_path(a.lib, path);
-	expect(!strcmp(path, getenv("GUEST_PATH")));
-	expect(a.open == gdr_open && a.to == gdr_copy_to_mapping);
-	g = open_or_fail();
-	whole_life(g, 1);
-	expect_is(gdr_close(g), 0);
-	full_work(&a);
-}
-
-static void preload(void)
-{
-	char path[PATH_MAX], copy[PATH_MAX], real[PATH_MAX];
-	struct api a;
-
-	load(&a, LIBRARY, RTLD_NOW | RTLD_LOCAL);
-	library_path(a.lib, path);
-	copy_library(path, copy);
-	expect(realpath(copy, real) != NULL);
-	run_with_preloaded(real, "preloaded", real);
 }
 
 /*
@@ -384,8 +350,6 @@ static void opens(void)
 
 const struct guest_case cases[] = {
 	{ "linking starts nothing", linked, 60, 0 },
-	{ "a preloaded copy over the linked one", preload, 60, 0 },
-	{ "preloaded", preloaded },
 	{ "limits, modes and the environment stay as they were", modes, 60, 0 },
 	{ "no CPU time when idle after gdr_open", NULL, 60, 0, idle, NULL },
 	{ "no CPU time when idle with a mapping", NULL, 60, 0, idle, (void *)true },

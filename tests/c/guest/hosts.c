@@ -6,9 +6,6 @@
 #include "api.h"
 #include "cuda.h"
 
-#include <sys/epoll.h>
-#include <sys/eventfd.h>
-
 #define VICTIMS 8
 #define FRESH 77	/* an errno that nothing sets */
 
@@ -25,170 +22,41 @@ static void close_all_fds(void)
 		close(fd);
 }
 
-static void *copy_until_stopped(void *buffer)
-{
-	unsigned char in[4096];
-	struct buffer *b = buffer;
-
-	while (!atomic_load(&stop))
-		gdr_copy_from_mapping(b->mh, in, b->va, sizeof(in));
-	return NULL;
-}
-
-/*
- * Unmaps while two threads copy, for which the core sleeps: a runtime of Go's own
- * would use its epoll there.
- */
-static void unmap_often(gdr_t g, struct buffer *b, int rounds, void (*each)(void *), void *arg)
-{
-	for (int i = 0; i < rounds; i++) {
-		pthread_t t[2];
-		void *va;
-
-		atomic_store(&stop, false);
-		start_threads(t, 2, copy_until_stopped, b);
-		sleep_us(300);
-		if (each)
-			each(arg);
-		expect_is(gdr_unmap(g, b->mh, b->va, b->size), 0);
-		atomic_store(&stop, true);
-		join_threads(t, 2);
-		expect_is(gdr_map(g, b->mh, &va, b->size), 0);
-		b->va = va;
-	}
-}
-
-/* Makes a buffer; false: a backend that lost its descriptors says so. */
-static bool buffer_or_errno(gdr_t g, struct buffer *b)
+/* Uses the library; a backend that lost its descriptors says so. */
+static void work_or_errno(gdr_t g)
 {
 	gdr_mem_t mem;
 	int rc = gdr_mem_alloc(g, 0, 64 * KIB, 0, &mem);
 
 	if (rc) {
 		note("without its descriptors this backend answers %s", strerror(rc));
-		return false;
+		return;
 	}
 	expect_is(gdr_mem_free(g, mem), 0);
-	make_buffer(g, b, 64 * KIB);
-	return true;
+	for (int i = 0; i < scaled(100); i++)
+		whole_life(g, i);
 }
 
-static void fds_closed(void)
-{
-	gdr_t g = open_or_fail();
-	struct buffer b;
-
-	close_all_fds();
-	if (!buffer_or_errno(g, &b))
-		return;
-	unmap_often(g, &b, scaled(100), NULL, NULL);
-	drop_buffer(g, &b);
-	expect_is(gdr_close(g), 0);
-}
-
-/* The host's files, at the numbers that the library may have had. */
-static void fds_are_files(void)
+/* files: the host has files at the numbers that the library may have had. */
+static void fds_closed(void *files)
 {
 	static const char text[] = "precious data";
 	gdr_t g = open_or_fail();
 	int victims[VICTIMS];
-	struct buffer b;
-	bool works;
 
 	close_all_fds();
-	for (int i = 0; i < VICTIMS; i++) {
+	for (int i = 0; files && i < VICTIMS; i++) {
 		victims[i] = memfd_create("victim", 0);
 		expect_is(write(victims[i], text, sizeof(text)), sizeof(text));
 	}
-	works = buffer_or_errno(g, &b);
-	if (works)
-		unmap_often(g, &b, scaled(100), NULL, NULL);
-	for (int i = 0; i < VICTIMS; i++) {
+	work_or_errno(g);
+	for (int i = 0; files && i < VICTIMS; i++) {
 		char now[2 * sizeof(text)];
 
 		expect_is(pread(victims[i], now, sizeof(now), 0), sizeof(text));
 		expect(!memcmp(now, text, sizeof(text)));
 	}
-	if (works)
-		drop_buffer(g, &b);
 	expect_is(gdr_close(g), 0);
-}
-
-static void ring(void *fd)
-{
-	uint64_t one = 1;
-
-	expect_is(write(*(int *)fd, &one, sizeof(one)), sizeof(one));
-}
-
-/* The host's epoll, at such a number: its events are its own. */
-static void fds_are_epolls(void)
-{
-	static char object[256];
-	struct epoll_event e = { EPOLLIN | EPOLLET, { .ptr = object } }, got;
-	gdr_t g = open_or_fail();
-	int event, epolls[VICTIMS];
-	struct buffer b;
-
-	close_all_fds();
-	event = eventfd(0, 0);
-	for (int i = 0; i < VICTIMS; i++) {
-		epolls[i] = epoll_create1(0);
-		expect_is(epoll_ctl(epolls[i], EPOLL_CTL_ADD, event, &e), 0);
-	}
-	if (!buffer_or_errno(g, &b))
-		return;
-	for (int i = 0; i < scaled(100); i++) {
-		unmap_often(g, &b, 1, ring, &event);
-		for (int k = 0; k < VICTIMS; k++) {
-			expect_is(epoll_wait(epolls[k], &got, 1, 0), 1);
-			expect(got.data.ptr == object);
-		}
-	}
-	drop_buffer(g, &b);
-	expect_is(gdr_close(g), 0);
-}
-
-/* More threads than one: a runtime that an ancestor started would wait for its own. */
-static void *open_often(void *unused)
-{
-	for (int i = 0; i < 25; i++)
-		expect_is(gdr_close(open_or_fail()), 0);
-	return unused;
-}
-
-/*
- * A generation's limit covers all that follow it. It is longer than theirs, so
- * that the parent of one that hangs is the one that says so.
- */
-static double generation_limit(int left)
-{
-	return 30 + left;
-}
-
-/* Each generation closes what it inherits, opens, and forks the next. */
-static void generation(void *left)
-{
-	int more = *(int *)left - 1;
-	pthread_t t[4];
-	gdr_t g;
-
-	close_all_fds();
-	g = open_or_fail();
-	start_threads(t, 4, open_often, NULL);
-	join_threads(t, 4);
-	expect_is(gdr_close(g), 0);
-	if (more)
-		expect(in_child("a generation", generation, &more, generation_limit(more)));
-}
-
-static void generations(void)
-{
-	int depth = 64;
-
-	for (int i = 0; i < scaled(2); i++)
-		expect(in_child("the first generation", generation, &depth,
-				generation_limit(depth)));
 }
 
 static void nothing(int sig)
@@ -247,78 +115,6 @@ static void changed_meanwhile(void)
 
 		expect(in_child("of a start", open_meanwhile, &delay_us, 20));
 	}
-}
-
-/* A thread's first copy, in a handler that interrupted malloc. */
-static struct buffer signalled;
-static _Atomic bool ready, copied;
-
-static void copy_in_handler(int sig)
-{
-	unsigned char in[64];
-
-	if (gdr_copy_from_mapping(signalled.mh, in, signalled.va, sizeof(in)))
-		_exit(5);
-	atomic_store(&copied, true);
-}
-
-static void *allocate(void *unused)
-{
-	atomic_store(&ready, true);
-	while (!atomic_load(&copied)) {
-		void *p[32];
-
-		for (int i = 0; i < 32; i++)
-			p[i] = malloc(2000 + 64 * i);
-		for (int i = 0; i < 32; i++)
-			free(p[i]);
-	}
-	return NULL;
-}
-
-static void first_copy_in_malloc(void)
-{
-	struct sigaction act = { .sa_handler = copy_in_handler };
-	pthread_key_t key;
-
-	/* The C library has room for the first 32 in each thread. */
-	for (int i = 0; i < 40; i++)
-		expect_is(pthread_key_create(&key, NULL), 0);
-	make_buffer(open_or_fail(), &signalled, 64 * KIB);
-	expect_is(sigaction(SIGUSR1, &act, NULL), 0);
-	for (int i = 0; i < scaled(1000); i++) {
-		pthread_t t;
-
-		atomic_store(&ready, false);
-		atomic_store(&copied, false);
-		start_thread(&t, 0, allocate, NULL);
-		while (!atomic_load(&ready))
-			;
-		sleep_us(i * 37 % 200);
-		expect_is(pthread_kill(t, SIGUSR1), 0);
-		expect_is(pthread_join(t, NULL), 0);
-	}
-}
-
-static void *one_copy(void *b)
-{
-	check_copies(b, 1);
-	return NULL;
-}
-
-/* Many threads that copy once, in a process without a free pthread key. */
-static void no_keys(void)
-{
-	struct buffer b;
-	pthread_key_t key;
-
-	/* A real driver takes some keys when it starts. */
-	hold_context();
-	while (!pthread_key_create(&key, NULL))
-		;
-	make_buffer(open_or_fail(), &b, 64 * KIB);
-	for (int i = 0; i < 5000; i++)
-		run_thread(64 * KIB, one_copy, &b);
 }
 
 static void *change_environment(void *unused)
@@ -500,13 +296,9 @@ static void wrong_settings(void)
 }
 
 const struct guest_case cases[] = {
-	{ "all descriptors are closed", fds_closed, 60, 0 },
-	{ "their numbers are the host's files", fds_are_files, 60, 0 },
-	{ "their numbers are the host's epolls", fds_are_epolls, 60, 0 },
-	{ "64 generations, each without descriptors", generations, 200, 0 },
+	{ "all descriptors are closed", NULL, 60, 0, fds_closed, NULL },
+	{ "their numbers are the host's files", NULL, 60, 0, fds_closed, (void *)true },
 	{ "handlers and limits that change during the open", changed_meanwhile, 120, 0 },
-	{ "a thread's first copy in a handler inside malloc", first_copy_in_malloc, 60, 0 },
-	{ "66,000 threads, no pthread key left", no_keys, 120, 0 },
 	{ "the environment changes", environment_changes, 60, 0 },
 	{ "caches of a gdr_t that is closed meanwhile", caches_of_closed, 60, 0 },
 	{ "settings that are wrong, and then right", wrong_settings, 60, 0 },

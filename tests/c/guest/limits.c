@@ -330,8 +330,8 @@ static void little_locked(void)
 			expect(in_child("with little to lock", open_with_little_locked, &mib, 20));
 }
 
-/* All memory is locked: what the library only reserves is not filled. */
-static void all_locked(void)
+/* All memory is locked, or later what there is then: what the library only reserves is not filled. */
+static void locked(void *later)
 {
 	struct buffer b;
 	gdr_cache_t c;
@@ -339,33 +339,11 @@ static void all_locked(void)
 	gdr_t g;
 
 	needs_doubles("the memory of a real driver is its own");
-	if (mlockall(MCL_CURRENT | MCL_FUTURE))
+	if (mlockall(later ? MCL_CURRENT : MCL_CURRENT | MCL_FUTURE))
 		skip_case("mlockall: %s", strerror(errno));
 	before = rss_kib();
 	g = open_or_fail();
-	make_buffer(g, &b, 64 * KIB);
-	check_copies(&b, 1);
-	expect_is(gdr_cache_open(g, MIB, 0, &c), 0);
-	note("RSS %ld KiB, and %ld KiB with a cache", before, rss_kib());
-	expect(rss_kib() < before + MORE_RSS_KIB);
-	expect_is(gdr_cache_close(c), 0);
-	drop_buffer(g, &b);
-	expect_is(gdr_close(g), 0);
-}
-
-/* A host locks what there is, before it opens and after. */
-static void locked_after_open(void)
-{
-	struct buffer b;
-	long before;
-	gdr_t g;
-
-	needs_doubles("the memory of a real driver is its own");
-	if (mlockall(MCL_CURRENT))
-		skip_case("mlockall: %s", strerror(errno));
-	before = rss_kib();
-	g = open_or_fail();
-	expect_is(mlockall(MCL_CURRENT), 0);
+	expect_is(later ? mlockall(MCL_CURRENT) : gdr_cache_open(g, MIB, 0, &c), 0);
 	note("RSS %ld KiB, and %ld KiB after the open", before, rss_kib());
 	expect(rss_kib() < before + MORE_RSS_KIB);
 	make_buffer(g, &b, 64 * KIB);
@@ -447,27 +425,6 @@ static void real_time(void)
 	expect_is(gdr_close(g), 0);
 }
 
-/* What a start takes: these threads, no descriptor that stays, no handler. */
-static void what_a_start_takes(void)
-{
-	struct raw_action before[65], after[65];
-	long fds;
-	gdr_t g;
-
-	needs_doubles("a real driver takes descriptors and threads of its own");
-	fds = count_fds();
-	read_actions(before);
-	g = open_or_fail();
-	whole_life(g, 1);
-	read_actions(after);
-	expect_same_actions(before, after);
-	expect_go_threads();
-	expect_is(gdr_close(g), 0);
-	/* rm keeps those of the driver's devices. */
-	note("%ld descriptors before, %ld after", fds, count_fds());
-	expect(backend_is("rm") || count_fds() == fds);
-}
-
 /* The program after exec, with no driver to be found, or a backend asked for whose device is not there. */
 static void without_gpu(void)
 {
@@ -528,7 +485,6 @@ static void broken_cuda(void)
 }
 
 const struct guest_case cases[] = {
-	{ "what a start takes", what_a_start_takes, 60, 0 },
 	{ "no GPU: ENODEV, and nothing is started", no_gpu, 60, 0 },
 	{ "without a GPU", without_gpu },
 	{ "a libcuda that does not load is no lack of one", broken_cuda, 60, 0 },
@@ -544,8 +500,8 @@ const struct guest_case cases[] = {
 	{ "memory to write to used up, eight threads", NULL, 120, 0, pin_to_the_end, &(struct end){ limit_data, 8 } },
 	{ "few mappings", few_maps, 120, 0 },
 	{ "little memory that may be locked", little_locked, 120, 0 },
-	{ "all memory is locked", all_locked, 60, 0 },
-	{ "memory is locked after the open", locked_after_open, 60, 0 },
+	{ "all memory is locked", NULL, 60, 0, locked, NULL },
+	{ "memory is locked after the open", NULL, 60, 0, locked, (void *)true },
 	{ "SCHED_DEADLINE", deadline, 60, 0 },
 	{ "SCHED_FIFO on one CPU, timer slack of 1 s", real_time, 60, 0 },
 	{ 0 }

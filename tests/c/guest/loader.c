@@ -91,29 +91,13 @@ static void *open_first(void *g)
 	return NULL;
 }
 
-/* Who is in the loader first is left to chance. */
-static void constructor_and_thread(void)
-{
-	gdr_t g = NULL, inner;
-	pthread_t opener;
-
-	start_thread(&opener, 0, open_first, &g);
-	inner = load_plugin();
-	expect_is(pthread_join(opener, NULL), 0);
-	expect(g && inner);
-	whole_life(g, 1);
-	whole_life(inner, 2);
-	expect_is(gdr_close(g), 0);
-	expect_is(gdr_close(inner), 0);
-}
-
 static void *load_plugin_thread(void *g)
 {
 	*(gdr_t *)g = load_plugin();
 	return NULL;
 }
 
-/* The same, where the opener surely waits for a loader that a constructor holds. */
+/* The opener waits for a loader that a constructor holds. */
 static void thread_waits_for_constructor(void)
 {
 	gdr_t g = NULL, inner = NULL;
@@ -226,7 +210,6 @@ static void raw_forks(void)
 const struct guest_case cases[] = {
 	{ "a library's constructor opens", NULL, 60, 0, open_in_constructor, NULL },
 	{ "the same in a forked child", constructor_in_child, 60, 0 },
-	{ "a constructor and another thread open at once", constructor_and_thread, 60, 0 },
 	{ "a first gdr_open waits for a loader that a constructor holds", thread_waits_for_constructor, 60, 0 },
 	{ "a fork while threads walk the list of libraries", walking_parent, 120, 0 },
 	{ "a fork while threads load libraries", loading_parent, 120, 0 },

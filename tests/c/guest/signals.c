@@ -213,29 +213,20 @@ static void waits_for(gdr_t g)
 	}
 }
 
-static void sigwait_works(void)
+/* later: a program that blocks them only once the library runs. */
+static void sigwait_works(void *later)
 {
-	sigset_t all;
-	gdr_t g;
-
-	sigfillset(&all);
-	expect_is(pthread_sigmask(SIG_SETMASK, &all, NULL), 0);
-	g = open_or_fail();
-	waits_for(g);
-	whole_life(g, 1);
-	waits_for(g);
-	expect_is(gdr_close(g), 0);
-}
-
-/* The same for a program that blocks them only once the library runs. */
-static void sigwait_works_later(void)
-{
-	gdr_t g = open_or_fail();
+	gdr_t g = later ? open_or_fail() : NULL;
 	sigset_t all;
 
-	whole_life(g, 1);
+	if (later)
+		whole_life(g, 1);
 	sigfillset(&all);
 	expect_is(pthread_sigmask(SIG_SETMASK, &all, NULL), 0);
+	if (!later)
+		g = open_or_fail();
+	waits_for(g);
+	whole_life(g, 1);
 	waits_for(g);
 	expect_is(gdr_close(g), 0);
 }
@@ -285,7 +276,14 @@ static void *raise_in_thread(void *g)
 	return NULL;
 }
 
-static void handlers_work(void)
+static void install_usual(void)
+{
+	for (int i = 0; i < USUAL; i++)
+		install(usual[i], count_signal, 0);
+}
+
+/* later: a handler that the host installs after the start works, too. */
+static void handlers_work(void *later)
 {
 	int end[2], status;
 	long before;
@@ -293,9 +291,11 @@ static void handlers_work(void)
 	gdr_t g;
 
 	host_thread = 1;
-	for (int i = 0; i < USUAL; i++)
-		install(usual[i], count_signal, 0);
+	if (!later)
+		install_usual();
 	g = open_or_fail();
+	if (later)
+		install_usual();
 	raise_usual(5);
 	whole_life(g, 1);
 	raise_usual(5);
@@ -316,22 +316,6 @@ static void handlers_work(void)
 	close(end[0]);
 	expect(write(end[1], "x", 1) < 0 && errno == EPIPE);
 	expect_is(atomic_load(&counted[SIGPIPE]), before + 1);
-	expect_is(atomic_load(&on_foreign_threads), 0);
-	expect_is(gdr_close(g), 0);
-}
-
-/* A handler that the host installs after the start works, and so does a reset. */
-static void handlers_work_later(void)
-{
-	gdr_t g;
-
-	host_thread = 1;
-	g = open_or_fail();
-	whole_life(g, 1);
-	for (int i = 0; i < USUAL; i++)
-		install(usual[i], count_signal, 0);
-	raise_usual(5);
-	run_host_thread(0, raise_in_thread, g);
 	expect_is(atomic_load(&on_foreign_threads), 0);
 	expect_is(gdr_close(g), 0);
 }
@@ -513,28 +497,6 @@ static void default_crash(void)
 }
 
 /* Threads that are not like others. */
-
-static void *all_blocked(void *g)
-{
-	struct thread_state s;
-	sigset_t all;
-
-	sigfillset(&all);
-	expect_is(pthread_sigmask(SIG_SETMASK, &all, NULL), 0);
-	look(&s);
-	for (int i = 0; i < 10; i++)
-		whole_life(g, i);
-	expect_same(&s);
-	return NULL;
-}
-
-static void blocked_thread(void)
-{
-	gdr_t g = open_or_fail();
-
-	run_host_thread(0, all_blocked, g);
-	expect_is(gdr_close(g), 0);
-}
 
 static void *open_all_blocked(void *unused)
 {
@@ -828,14 +790,12 @@ static void leave_copies(struct buffer *b, int times)
 	munmap(cut, 4 * PAGE);
 }
 
-static void left_copies(void *flags)
+static void left_copies(void)
 {
 	struct buffer b;
 	gdr_t g = open_or_fail();
 
-	if (flags)
-		own_altstack(4 * SIGSTKSZ);
-	catch_faults(leave_fault, (uintptr_t)flags);
+	catch_faults(leave_fault, 0);
 	make_buffer(g, &b, 64 * KIB);
 	for (int i = 1; i <= 8; i++) {
 		leave_copies(&b, i);
@@ -852,32 +812,7 @@ static void left_copies(void *flags)
 	expect_is(gdr_close(g), 0);
 }
 
-/* A call from more stack than the copy that was left had used. */
-__attribute__((noinline))
-static int unmap_deeply(gdr_t g, struct buffer *b)
-{
-	volatile unsigned char room[32 * KIB];
-	int rc;
-
-	for (size_t i = 0; i < sizeof(room); i += 64)
-		room[i] = 1;
-	rc = gdr_unmap(g, b->mh, b->va, b->size);
-	return rc + room[64] - 1;
-}
-
-static void left_copy_deeper_unmap(void)
-{
-	struct buffer b;
-	gdr_t g = open_or_fail();
-
-	catch_faults(leave_fault, 0);
-	make_buffer(g, &b, 64 * KIB);
-	leave_copies(&b, 1);
-	expect_is(unmap_deeply(g, &b), 0);
-	expect_is(gdr_close(g), 0);
-}
-
-/* Copies in the handler of a timer, inside copies of the interrupted code. */
+/* Copies in the handler of a timer, inside copies and other calls of the interrupted code. */
 
 static struct buffer *timer_buffer;
 static volatile long timer_copies, timer_bad;
@@ -913,6 +848,7 @@ static void copies_inside_copies(void)
 		expect_is(copy_as(seed & 1, true, &a, out, BIG), 0);
 		expect_is(copy_as(seed & 1, false, &a, in, BIG), 0);
 		expect(!memcmp(in, out, BIG));
+		whole_life(g, seed);
 	}
 	start_timer(ITIMER_REAL, 0);
 	note("%ld copies in a handler", timer_copies);
@@ -923,44 +859,14 @@ static void copies_inside_copies(void)
 	expect_is(gdr_close(g), 0);
 }
 
-/* Copies of a thread, each in a handler that the one before made: no number is too many. */
-#define LEVELS 20
-
-static struct buffer nested;
-static unsigned char *nested_host;
-static volatile int nested_copies;
-
-static int copy_from_bad_page(void)
-{
-	return gdr_copy_to_mapping(nested.mh, nested.va, nested_host, 8);
-}
-
-/* Copies again, from the page that the copy beneath has faulted on. */
-static void copy_in_fault(int sig, siginfo_t *info, void *context)
-{
-	if (++nested_copies < LEVELS)
-		expect_is(copy_from_bad_page(), 0);
-	expect_is(mprotect(nested_host, PAGE, PROT_READ), 0);
-}
-
-static void many_copies(void)
-{
-	make_buffer(open_or_fail(), &nested, 64 * KIB);
-	nested_host = bad_page();
-	catch_faults(copy_in_fault, SA_NODEFER);
-	expect_is(copy_from_bad_page(), 0);
-	expect_is(nested_copies, LEVELS);
-	check_copies(&nested, 1);
-}
-
 const struct guest_case cases[] = {
 	{ "dispositions, masks and stacks stay as they were", NULL, 60, 0, states_around_open, NULL },
 	{ "with some signals blocked", NULL, 60, 0, states_around_open, (void *)MASK },
 	{ "with an alternate stack", NULL, 60, 0, states_around_open, (void *)(MASK | ALTSTACK) },
-	{ "a host can wait for any signal", sigwait_works, 60, 0 },
-	{ "also one that blocks them after the open", sigwait_works_later, 60, 0 },
-	{ "the host's handlers go on working", handlers_work, 60, 0 },
-	{ "and those installed after the open", handlers_work_later, 60, 0 },
+	{ "a host can wait for any signal", NULL, 60, 0, sigwait_works, NULL },
+	{ "also one that blocks them after the open", NULL, 60, 0, sigwait_works, (void *)true },
+	{ "the host's handlers go on working", NULL, 60, 0, handlers_work, NULL },
+	{ "and those installed after the open", NULL, 60, 0, handlers_work, (void *)true },
 	{ "SIGALRM at 1 kHz", NULL, 60, 120, under_timer, &(struct timer){ ITIMER_REAL, SIGALRM, 0 } },
 	{ "SIGALRM at 1 kHz and 4 threads", NULL, 60, 120, under_timer, &(struct timer){ ITIMER_REAL, SIGALRM, 3 } },
 	{ "SIGPROF at 1 kHz and 4 threads", NULL, 60, 120, under_timer, &(struct timer){ ITIMER_PROF, SIGPROF, 3 } },
@@ -968,8 +874,7 @@ const struct guest_case cases[] = {
 	{ "the host's SIGSEGV handler gets its faults", NULL, 60, 0, faults_caught, NULL },
 	{ "on an alternate stack, too", NULL, 60, 0, faults_caught, (void *)SA_ONSTACK },
 	{ "without a handler a crash is a crash", default_crash, 60, 0 },
-	{ "a thread with all signals blocked", blocked_thread, 60, 0 },
-	{ "such a thread opens", NULL, 60, 0, blocked_opener, NULL },
+	{ "a thread with all signals blocked opens", NULL, 60, 0, blocked_opener, NULL },
 	{ "a cancelled thread leaves no lock and no copy behind", cancel, 60, 120 },
 	{ "a cancelled thread opens", cancelled_opener, 60, 0 },
 	{ "the first gdr_open is left by siglongjmp", left_open, 120, 0 },
@@ -977,10 +882,7 @@ const struct guest_case cases[] = {
 	{ "the C library's signals find a stack", stack_for_signals, 60, 0 },
 	{ "threads with 64 KiB of stack", small_stack, 60, 0 },
 	{ "such a thread opens", NULL, 60, 0, blocked_opener, (void *)true },
-	{ "copies left by siglongjmp do not block gdr_unmap", NULL, 60, 0, left_copies, NULL },
-	{ "left from an alternate stack, too", NULL, 60, 0, left_copies, (void *)SA_ONSTACK },
-	{ "gdr_unmap from a deeper frame than the left copy's", left_copy_deeper_unmap, 60, 0 },
-	{ "copies in a timer's handler inside copies", copies_inside_copies, 60, 120 },
-	{ "copies in handlers of copies", many_copies, 60, 0 },
+	{ "copies left by siglongjmp do not block gdr_unmap", left_copies, 60, 0 },
+	{ "copies in a timer's handler inside copies and pins", copies_inside_copies, 60, 120 },
 	{ 0 }
 };

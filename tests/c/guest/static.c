@@ -131,52 +131,8 @@ static void side_by_side(void *flags)
 	use_the_library(&a);
 }
 
-static void child_of_both(void *api)
-{
-	use_the_library(api);
-	use_the_older();
-}
-
-/* A child loads a private copy; it must find the copy's functions, too. */
-static void both_in_a_child(void)
-{
-	struct api a;
-	gdr_t g;
-
-	load(&a, LIBRARY, RTLD_NOW | RTLD_LOCAL);
-	g = a.open();
-	expect(g != NULL);
-	expect(in_child("a child of both", child_of_both, &a, 20));
-	expect_is(a.close(g), 0);
-}
-
-/* Handles of the one are none of the other's, and crash nothing. */
-static void foreign_handles(void)
-{
-	char bytes[64];
-	struct api a;
-	gdr_mh_t mh;
-	gdr_t old = gdr_open(), g;
-	int v;
-
-	load(&a, LIBRARY, RTLD_NOW | RTLD_LOCAL);
-	g = a.open();
-	expect(old && g);
-	mh.h = (uintptr_t)old;
-	expect_is(a.attribute(old, GDR_ATTR_USE_PERSISTENT_MAPPING, &v), EINVAL);
-	expect_is(a.unpin(g, mh), EINVAL);
-	expect_is(a.info(g, mh, bytes), EINVAL);
-	expect_is(a.to(mh, bytes, bytes, 8), EINVAL);
-	expect_is(a.from(mh, bytes, bytes, 8), EINVAL);
-	expect_is(a.close(old), EINVAL);
-	expect_is(a.close(g), 0);
-	expect_is(gdr_close(old), 0);
-}
-
 const struct guest_case cases[] = {
 	{ "beside an older one, RTLD_LOCAL", NULL, 60, 0, side_by_side, (void *)RTLD_LOCAL },
 	{ "beside an older one, RTLD_GLOBAL", NULL, 60, 0, side_by_side, (void *)RTLD_GLOBAL },
-	{ "both in a forked child", both_in_a_child, 60, 0 },
-	{ "the older one's handles are refused", foreign_handles, 60, 0 },
 	{ 0 }
 };

@@ -5,16 +5,12 @@
  * CUDA says whether the bytes are right.
  *
  *   fork    children are forked in between; UCX unpins all that it keeps before each fork
- *   alarm   SIGALRM every 300 us
  *   free    the buffers are freed and allocated again in between; UCX hears of it by its
  *           hooks, else it would copy through the mapping of what was there before
  *   mapped  what UCX's hooks of mmap and munmap see of gdr_map and gdr_unmap
  */
-#include <errno.h>
-#include <signal.h>
 #include <stdint.h>
 #include <string.h>
-#include <sys/time.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -181,30 +177,6 @@ static void with_forks(void)
 	tap_is(&tap, children, FORKS, "children that ended with status 0");
 }
 
-static volatile sig_atomic_t alarms;
-
-static void on_alarm(int sig)
-{
-	(void)sig;
-	alarms++;
-}
-
-static void with_alarms(void)
-{
-	struct sigaction act = { .sa_handler = on_alarm, .sa_flags = SA_RESTART };
-	struct itimerval often = { { 0, 300 }, { 0, 300 } }, never = { { 0, 0 }, { 0, 0 } };
-	unsigned int i, right = 0;
-
-	if (sigaction(SIGALRM, &act, NULL) || setitimer(ITIMER_REAL, &often, NULL)) {
-		tap_ok(&tap, 0, "a timer");
-		return;
-	}
-	for (i = 0; i < ROUNDS || alarms < ROUNDS; i++)
-		right += !send_some(i);
-	setitimer(ITIMER_REAL, &never, NULL);
-	tap_is(&tap, right, i, "messages that are right, under SIGALRM,");
-}
-
 static void with_frees(void)
 {
 	unsigned int i, right = 0, again = 0, same = 0;
@@ -244,31 +216,23 @@ static void on_event(ucm_event_type_t type, ucm_event_t *event, void *arg)
 
 static void what_hooks_see(void)
 {
-	int (*pin)(gdr_t, unsigned long, size_t, uint64_t, uint32_t, gdr_mh_t *);
-	int (*map)(gdr_t, gdr_mh_t, void **, size_t);
-	int (*unmap)(gdr_t, gdr_mh_t, void *, size_t);
-	int (*close)(gdr_t);
-	gdr_t (*open)(void);
-	void *lib = consumer_load(), *va = NULL;
+	void *va = NULL;
+	struct consumer_gdr gdr;
 	gdr_mh_t mh;
 	gdr_t g;
 
-	open = consumer_find(lib, "gdr_open");
-	pin = consumer_find(lib, "gdr_pin_buffer");
-	map = consumer_find(lib, "gdr_map");
-	unmap = consumer_find(lib, "gdr_unmap");
-	close = consumer_find(lib, "gdr_close");
+	consumer_functions(consumer_load(), &gdr);
 	must(ucm_set_event_handler(UCM_EVENT_VM_MAPPED | UCM_EVENT_VM_UNMAPPED, 0, on_event, NULL),
 	     "ucm_set_event_handler");
-	g = open();
-	if (!tap_ok(&tap, g && !pin(g, w.source, LARGEST, 0, 0, &mh), "gdr_open and gdr_pin_buffer"))
+	g = gdr.open();
+	if (!tap_ok(&tap, g && !gdr.pin(g, w.source, LARGEST, 0, 0, &mh), "gdr_open and gdr_pin_buffer"))
 		return;
 	seen.size = LARGEST;
-	tap_is(&tap, map(g, mh, &va, LARGEST), 0, "gdr_map");
+	tap_is(&tap, gdr.map(g, mh, &va, LARGEST), 0, "gdr_map");
 	tap_ok(&tap, seen.mapped && seen.va == (uintptr_t)va, "the hook of mmap saw it");
-	tap_is(&tap, unmap(g, mh, va, LARGEST), 0, "gdr_unmap");
+	tap_is(&tap, gdr.unmap(g, mh, va, LARGEST), 0, "gdr_unmap");
 	tap_ok(&tap, seen.unmapped, "the hook of munmap saw it");
-	tap_is(&tap, close(g), 0, "gdr_close");
+	tap_is(&tap, gdr.close(g), 0, "gdr_close");
 	ucm_unset_event_handler(UCM_EVENT_VM_MAPPED | UCM_EVENT_VM_UNMAPPED, on_event, NULL);
 }
 
@@ -278,8 +242,7 @@ int main(int argc, char **argv)
 		const char *name;
 		void (*run)(void);
 	} ways[] = {
-		{ "fork", with_forks }, { "alarm", with_alarms }, { "free", with_frees },
-		{ "mapped", what_hooks_see },
+		{ "fork", with_forks }, { "free", with_frees }, { "mapped", what_hooks_see },
 	};
 	size_t i;
 
@@ -287,7 +250,7 @@ int main(int argc, char **argv)
 		if (argc == 2 && !strcmp(argv[1], ways[i].name))
 			break;
 	if (i == sizeof(ways) / sizeof(ways[0])) {
-		fprintf(stderr, "usage: %s fork|alarm|free|mapped\n", argv[0]);
+		fprintf(stderr, "usage: %s fork|free|mapped\n", argv[0]);
 		return 2;
 	}
 	consumer_cuda(&cu);

@@ -1,7 +1,5 @@
 # SPDX-License-Identifier: MIT
 """Arrays of PyTorch, CuPy, numba and JAX on a real GPU. What is not installed is skipped."""
-import threading
-
 import numpy
 import pytest
 
@@ -57,16 +55,6 @@ def test_torch_slices_of_one_block(gdr, torch):
         assert (part.cpu().numpy() == start % 251 + 1).all()
 
 
-def test_torch_not_contiguous(gdr, torch):
-    with pytest.raises(ValueError):
-        gdr.pin(torch.zeros(8, 8, device="cuda").t()[1:])
-
-
-def test_torch_of_the_host(gdr, torch):
-    with pytest.raises(TypeError):
-        gdr.pin(torch.zeros(8))
-
-
 def test_torch_keeps_its_memory(gdr, torch):
     """The block is not given to another tensor while it is pinned."""
     tensor = torch.zeros(1 << 16, dtype=torch.uint8, device="cuda")
@@ -109,26 +97,6 @@ def test_torch_and_the_cache(gdr, torch):
             torch.cuda.synchronize()
             with cache.get(tensor) as held:
                 assert held.read() == bytes([size % 251]) * size
-
-
-def test_torch_from_threads(gdr, torch):
-    wrong = []
-
-    def work(number):
-        tensor = torch.zeros(100000, dtype=torch.uint8, device="cuda")
-        torch.cuda.synchronize()
-        for _ in range(20):
-            with gdr.pin(tensor) as buffer:
-                buffer.write(bytes([number]) * 100000)
-            if int(tensor.sum()) != number * 100000:
-                wrong.append(number)
-
-    threads = [threading.Thread(target=work, args=(number,)) for number in range(1, 9)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not wrong
 
 
 @pytest.mark.parametrize("name", ["uint8", "int16", "float16", "float64", "complex128"])
