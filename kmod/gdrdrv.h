@@ -52,6 +52,10 @@ struct nvidia_p2p_page_table;
 
 #define GPU_PAGE_MASK (~(GDRDRV_GPU_PAGE_SIZE - 1))
 
+/* The pause after a put that failed, in ms, and how many there may be: 3 s in all. */
+#define GDR_PUT_PAUSE 100U
+#define GDR_PUT_PAUSES 30
+
 extern int gdr_dbg_enabled;
 extern int gdr_info_enabled;
 
@@ -68,12 +72,17 @@ extern int gdr_info_enabled;
 /*
  * A thread group that has files open. A later one with the same number has another
  * start time. tgid and start never change; gdr_processes_lock guards node and files.
+ *
+ * pauses is how often the process may still wait for a GPU driver that takes no pages
+ * back. Each open sets it to GDR_PUT_PAUSES. So the end of a process waits no longer
+ * than the close of one region, however many files and regions it has.
  */
 struct gdr_process {
 	struct list_head node;
 	unsigned int files;
 	pid_t tgid;
 	u64 start;
+	atomic_t pauses;
 	struct mutex tables_lock;	/* see nvp2p.c */
 };
 
@@ -236,7 +245,8 @@ int gdr_nvp2p_get(struct gdr_mr *mr, const struct gdr_pin_args *args,
 void gdr_nvp2p_revoked(struct gdr_mr *mr, bool abandoned);
 int gdr_nvp2p_read(struct gdr_mr *mr);
 int gdr_nvp2p_put(struct gdr_mr *mr);
-void gdr_nvp2p_end(struct gdr_mr *mr, unsigned int *pauses);
+bool gdr_nvp2p_can_put(const struct gdr_mr *mr);
+void gdr_nvp2p_lose(struct gdr_mr *mr);
 
 /* How many pinnings have pages of the GPU driver's; how many persistent ones are lost. */
 extern atomic_t gdr_pages_held;

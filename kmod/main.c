@@ -140,9 +140,7 @@ static int gdr_ioc_cb_flag(struct gdr_file *f, union gdr_params *p)
 
 	if (!mr)
 		return -EINVAL;
-	down_read(&mr->lock);
-	p->cb_flag.flag = mr->revoked;
-	up_read(&mr->lock);
+	p->cb_flag.flag = gdr_mr_is_revoked(mr);
 	gdr_mr_put(mr);
 	return 0;
 }
@@ -323,11 +321,6 @@ static int gdr_proc_refcount(struct seq_file *s, void *unused)
 	return 0;
 }
 
-static void gdr_procfs_exit(void)
-{
-	proc_remove(gdr_proc_dir);
-}
-
 static int gdr_procfs_init(void)
 {
 	gdr_proc_dir = proc_mkdir("driver/" GDRDRV_STRING, NULL);
@@ -342,7 +335,7 @@ static int gdr_procfs_init(void)
 	return 0;
 
 fail:
-	gdr_procfs_exit();
+	proc_remove(gdr_proc_dir);
 	return -ENOMEM;
 }
 
@@ -350,7 +343,8 @@ static int __init gdr_init(void)
 {
 	int ret;
 
-	gdr_find_machine();
+	if (IS_ENABLED(CONFIG_ARM64))
+		gdr_find_machine();
 	gdr_limit_init();
 	ret = simple_pin_fs(&gdr_fs, &gdr_mnt, &gdr_mnt_count);
 	if (ret)
@@ -369,7 +363,7 @@ static int __init gdr_init(void)
 	return 0;
 
 procfs:
-	gdr_procfs_exit();
+	proc_remove(gdr_proc_dir);
 unpin:
 	simple_release_fs(&gdr_mnt, &gdr_mnt_count);
 	return ret;
@@ -378,7 +372,7 @@ unpin:
 static void __exit gdr_exit(void)
 {
 	unregister_chrdev(gdr_major, GDRDRV_STRING);
-	gdr_procfs_exit();
+	proc_remove(gdr_proc_dir);
 	gdr_nvp2p_exit();
 	simple_release_fs(&gdr_mnt, &gdr_mnt_count);
 }

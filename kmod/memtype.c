@@ -89,13 +89,17 @@ static int gdr_block_count(u64 phys, unsigned int level, int by)
 	unsigned long count;
 	int ret = 0;
 
+	/* A callback may need the lock. So the caller's cgroup makes room before it. */
+	if (by > 0)
+		ret = xa_reserve(&gdr_blocks, key, GFP_KERNEL_ACCOUNT);
+	if (ret)
+		return ret;
 	mutex_lock(&gdr_blocks_lock);
 	count = xa_to_value(xa_load(&gdr_blocks, key));
 	if (!count)
 		ret = arch_io_reserve_memtype_wc(phys, gdr_block_size(level));
 	if (ret)
 		goto unlock;
-	/* This allocates for a new block alone. */
 	count += by;
 	ret = xa_err(xa_store(&gdr_blocks, key,
 			      count ? xa_mk_value(count) : NULL,
@@ -104,6 +108,8 @@ static int gdr_block_count(u64 phys, unsigned int level, int by)
 		arch_io_free_memtype_wc(phys, gdr_block_size(level));
 unlock:
 	mutex_unlock(&gdr_blocks_lock);
+	if (ret)
+		xa_release(&gdr_blocks, key);
 	return ret;
 }
 

@@ -98,7 +98,7 @@ void gdr_find_machine(void)
 	for_each_pci_dev(dev) {
 		id = pci_match_id(gdr_without_wc, dev);
 		if (id && !(id->driver_data && dev->revision))
-			gdr_needs_device = IS_ENABLED(CONFIG_ARM64);
+			gdr_needs_device = true;
 	}
 }
 

@@ -5,7 +5,9 @@
  */
 #define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
 
+#include <linux/delay.h>
 #include <linux/mm.h>
+#include <linux/sched.h>
 #include <linux/slab.h>
 #include <linux/timex.h>
 #if defined(CONFIG_X86)
@@ -18,12 +20,6 @@
 #endif
 
 #include "gdrdrv.h"
-
-/*
- * How often a close waits in all for a GPU driver that takes no pages back: 3 s. Each
- * region has one try after that.
- */
-#define GDR_END_PAUSES 30U
 
 /* The mmap offset in bytes must be positive in the C library's off_t. */
 #define GDR_HANDLE_END ((u64)LLONG_MAX >> PAGE_SHIFT)
@@ -246,9 +242,41 @@ static int gdr_mr_publish(struct gdr_file *f, struct gdr_mr *mr, u64 *handle)
 	return xa_insert(&f->mrs, *handle, mr, GFP_KERNEL_ACCOUNT);
 }
 
+/* Leave the region to the callback. False if the callback has run already. */
+static bool gdr_mr_abandon(struct gdr_mr *mr)
+{
+	down_write(&mr->lock);
+	mr->abandoned = !mr->revoked;
+	if (mr->abandoned)
+		gdr_mr_get(mr);
+	up_write(&mr->lock);
+	return mr->abandoned;
+}
+
+/*
+ * Give the pages back, or leave the region to the callback: no caller can try again.
+ * The callback comes at the latest when the pinning process has ended. Persistent
+ * pages are lost if the GPU driver does not take them back. Once the process has used
+ * up its pauses, each region has one try.
+ */
+static void gdr_mr_end(struct gdr_mr *mr)
+{
+	gdr_mr_kill(mr);
+	while (gdr_nvp2p_can_put(mr)) {
+		if (!gdr_nvp2p_put(mr) || mr->lost)
+			return;
+		if (atomic_dec_if_positive(&mr->owner->pauses) < 0)
+			break;
+		msleep(GDR_PUT_PAUSE);
+	}
+	if (mr->persistent)
+		gdr_nvp2p_lose(mr);
+	else if (!gdr_mr_abandon(mr))
+		gdr_nvp2p_put(mr);
+}
+
 int gdr_mr_pin(struct gdr_file *f, const struct gdr_pin_args *args, u64 *handle)
 {
-	unsigned int pauses = GDR_END_PAUSES;
 	struct gdr_mr *mr;
 	u64 before;
 	int ret;
@@ -280,8 +308,7 @@ int gdr_mr_pin(struct gdr_file *f, const struct gdr_pin_args *args, u64 *handle)
 	return 0;
 
 unpin:
-	gdr_mr_kill(mr);
-	gdr_nvp2p_end(mr, &pauses);
+	gdr_mr_end(mr);
 drop:
 	gdr_mr_put(mr);
 	return ret;
@@ -327,14 +354,13 @@ int gdr_mr_unpin(struct gdr_file *f, u64 handle)
 /* Called when nobody else has the file. */
 void gdr_mr_unpin_all(struct gdr_file *f)
 {
-	unsigned int pauses = GDR_END_PAUSES;
 	struct gdr_mr *mr;
 	unsigned long handle;
 
 	xa_for_each(&f->mrs, handle, mr) {
 		xa_erase(&f->mrs, handle);
-		gdr_mr_kill(mr);
-		gdr_nvp2p_end(mr, &pauses);
+		gdr_mr_end(mr);
 		gdr_mr_put(mr);
+		cond_resched();
 	}
 }

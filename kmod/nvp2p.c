@@ -49,9 +49,6 @@ module_param_named(pass_p2p_tokens, gdr_pass_tokens, bool, 0400);
 MODULE_PARM_DESC(pass_p2p_tokens,
 		 "DANGEROUS: give P2P tokens to the GPU driver. Then any user may pin any user's GPU memory (default N)");
 
-/* The pause after a put that failed, in ms. */
-#define GDR_PUT_PAUSE 100U
-
 /* How many pages are read out of a page table before a callback may come. */
 #define GDR_READ_BATCH 1024ULL
 
@@ -90,17 +87,17 @@ atomic_t gdr_pages_lost;
  * Wait until every free callback has returned. A callback puts its reference to the
  * module shortly before it returns. It runs under the GPU driver's lock. A put of a
  * page table that nobody has waits for that lock and does nothing else. If it fails,
- * it may not have waited.
+ * it may not have waited. If all fail, the callback has had 3 s to return.
  */
 static void gdr_callbacks_return(void)
 {
 	static struct nvidia_p2p_page_table nobodys;
-	int ret;
+	int pauses = GDR_PUT_PAUSES, ret;
 
-	while ((ret = nvidia_p2p_put_pages(0, 0, 0, &nobodys))) {
-		gdr_err("the GPU driver does not answer: %d; trying again\n", ret);
+	while ((ret = nvidia_p2p_put_pages(0, 0, 0, &nobodys)) && pauses--)
 		msleep(GDR_PUT_PAUSE);
-	}
+	if (ret)
+		pr_err("the GPU driver does not answer: %d\n", ret);
 }
 
 void gdr_nvp2p_exit(void)
@@ -335,15 +332,18 @@ int gdr_nvp2p_get(struct gdr_mr *mr, const struct gdr_pin_args *args,
 	return 0;
 }
 
+/* For a revoked region the caller may be another process: it must not take the lock. */
 static int gdr_put_traditional(struct gdr_mr *mr)
 {
 	int ret = 0;
 
-	mutex_lock(gdr_tables_lock(mr));
-	if (!gdr_mr_is_revoked(mr))
-		ret = nvidia_p2p_put_pages(mr->p2p_token, mr->va_space,
-					   mr->start, mr->page_table);
-	mutex_unlock(gdr_tables_lock(mr));
+	if (!gdr_mr_is_revoked(mr)) {
+		mutex_lock(gdr_tables_lock(mr));
+		if (!gdr_mr_is_revoked(mr))
+			ret = nvidia_p2p_put_pages(mr->p2p_token, mr->va_space,
+						   mr->start, mr->page_table);
+		mutex_unlock(gdr_tables_lock(mr));
+	}
 	if (gdr_mr_is_revoked(mr)) {
 		wait_for_completion(&mr->callback_done);
 		ret = 0;
@@ -357,7 +357,7 @@ static int gdr_put_traditional(struct gdr_mr *mr)
  * Nobody will put the pages of a persistent pinning: they stay pinned. There is no
  * callback, so the module may go.
  */
-static void gdr_lose(struct gdr_mr *mr)
+void gdr_nvp2p_lose(struct gdr_mr *mr)
 {
 	mr->lost = true;
 	atomic_inc(&gdr_pages_lost);
@@ -384,7 +384,7 @@ int gdr_nvp2p_put(struct gdr_mr *mr)
 	}
 	gdr_err("the GPU driver took no pages back: %d\n", ret);
 	if (mr->persistent && ret != -ENOMEM)
-		gdr_lose(mr);
+		gdr_nvp2p_lose(mr);
 	return ret;
 }
 
@@ -393,43 +393,8 @@ int gdr_nvp2p_put(struct gdr_mr *mr)
  * process. It does not find another process's pages, and returns success all the
  * same.
  */
-static bool gdr_can_put(const struct gdr_mr *mr)
+bool gdr_nvp2p_can_put(const struct gdr_mr *mr)
 {
 	return mr->persistent || mr->p2p_token ||
 	       gdr_process_is_current(mr->owner);
-}
-
-/* Leave the region to the callback. False if the callback has run already. */
-static bool gdr_abandon(struct gdr_mr *mr)
-{
-	down_write(&mr->lock);
-	mr->abandoned = !mr->revoked;
-	if (mr->abandoned)
-		gdr_mr_get(mr);
-	up_write(&mr->lock);
-	return mr->abandoned;
-}
-
-/*
- * Give the pages back, or leave the region to the callback: no caller can try
- * again. The callback comes at the latest when the pinning process has ended.
- * Persistent pages are lost if the GPU driver does not take them back.
- *
- * *pauses is how often the caller may still wait for the GPU driver. It counts
- * down, so that a caller with many regions does not wait for each of them.
- */
-void gdr_nvp2p_end(struct gdr_mr *mr, unsigned int *pauses)
-{
-	while (gdr_can_put(mr)) {
-		if (!gdr_nvp2p_put(mr) || mr->lost)
-			return;
-		if (!*pauses)
-			break;
-		--*pauses;
-		msleep(GDR_PUT_PAUSE);
-	}
-	if (mr->persistent)
-		gdr_lose(mr);
-	else if (!gdr_abandon(mr))
-		gdr_nvp2p_put(mr);
 }

@@ -35,23 +35,25 @@ bool gdr_process_is_current(const struct gdr_process *p)
 /* The caller's process opens a file. NULL: no memory. */
 struct gdr_process *gdr_process_get(void)
 {
-	struct gdr_process *p;
+	struct gdr_process *fresh = kzalloc(sizeof(*fresh), GFP_KERNEL_ACCOUNT), *p;
 
+	if (!fresh)
+		return NULL;
+	fresh->tgid = current->tgid;
+	fresh->start = current->group_leader->start_time;
+	mutex_init(&fresh->tables_lock);
 	mutex_lock(&gdr_processes_lock);
 	list_for_each_entry(p, &gdr_processes, node)
 		if (gdr_process_is_current(p))
 			goto found;
-	p = kzalloc(sizeof(*p), GFP_KERNEL_ACCOUNT);
-	if (!p)
-		goto unlock;
-	p->tgid = current->tgid;
-	p->start = current->group_leader->start_time;
-	mutex_init(&p->tables_lock);
-	list_add(&p->node, &gdr_processes);
+	list_add(&fresh->node, &gdr_processes);
+	p = fresh;
+	fresh = NULL;
 found:
 	p->files++;
-unlock:
+	atomic_set(&p->pauses, GDR_PUT_PAUSES);
 	mutex_unlock(&gdr_processes_lock);
+	kfree(fresh);
 	return p;
 }
 

@@ -4,7 +4,8 @@
  * with the simulated nvidia.ko and gdrdrv.ko (dbg_enabled=1) loaded: see tests/vm.
  *
  * 	kmod_test [-l] [-t name] [-k kills] [-f fuzz rounds] [-s seed]
- *	kmod_test -u	unload gdrdrv, whose mode is traditional, inside of a callback
+ *	kmod_test -u N	unload gdrdrv, whose mode is traditional, inside of a callback,
+ *			while the GPU driver fails N times
  *
  * Each test runs in a child of its own. After each test nothing may be left: no
  * allocation, no page table, no held pages, no broken rule of nv-p2p, and no complaint in
@@ -49,6 +50,7 @@ static int persistent;
 static unsigned int seed = 1;
 static int kills = 100;
 static int fuzz_rounds = 20000;
+static int unload_failures;
 static int sim = -1;
 
 static void fail(const char *file, int line, const char *fmt, ...)
@@ -293,16 +295,6 @@ static pid_t child_was;
 
 /* Tests. */
 
-static void test_version(void)
-{
-	struct gdrdrv_version v = { 0 };
-	int fd = gdr_open();
-
-	CHECK(ioctl(fd, GDRDRV_IOC_VERSION, &v) == 0);
-	CHECK(v.driver == ((2 << 16) | 6));
-	CHECK(v.minimum_api == (2 << 16));
-}
-
 static void test_codes(void)
 {
 	CHECK(GDRDRV_IOC_PIN == 0xC028DA01);
@@ -374,7 +366,7 @@ static void test_library_2_0(void)
 	int fd = gdr_open();
 
 	old_call(fd, 0xC008DAFF, &version, 8);
-	CHECK(word(&version, 0) >> 16 == 2 && word(&version, 4) == 0x20000);
+	CHECK(word(&version, 0) == 0x20006 && word(&version, 4) == 0x20000);
 	old_call(fd, 0xC028DA01, pin, 40);
 	CHECK(pin[0] == va && pin[1] == GPU_PAGE && pin[4] != 0);
 	old_map_and_unpin(fd, pin[4], va);
@@ -739,13 +731,11 @@ static void test_tokens_of_another(void)
 
 static void test_attributes(void)
 {
-	struct gdrdrv_get_attr a = { .attr = GDRDRV_ATTR_PERSISTENT, .val = 9 };
+	struct gdrdrv_get_attr a = { .attr = 0 };
 	int fd = gdr_open();
 
-	CHECK(ioctl(fd, GDRDRV_IOC_ATTR, &a) == 0);
-	CHECK(a.val == (unsigned int)persistent);
+	CHECK(attribute(fd, GDRDRV_ATTR_PERSISTENT) == (unsigned int)persistent);
 	CHECK(attribute(fd, GDRDRV_ATTR_FORCE_PCIE) <= (unsigned int)persistent);
-	a.attr = 0;
 	CHECK_ERR(ioctl(fd, GDRDRV_IOC_ATTR, &a), EINVAL);
 	a.attr = 3;
 	CHECK_ERR(ioctl(fd, GDRDRV_IOC_ATTR, &a), EINVAL);
@@ -1468,6 +1458,8 @@ static void outlive_owner(pid_t number, struct shared_fd *s)
 	s->sock = pair[0];
 	CHECK(in_child_numbered(number, owner_that_sends, s) == 0);
 	s->fd = receive_fd(pair[1]);
+	s->handle = 1;
+	s->free_handle = 1;
 }
 
 /* The receiver outlives the owner. It must not get anything by the descriptor. */
@@ -1477,8 +1469,6 @@ static void test_fd_passed(void)
 
 	outlive_owner(0, &s);
 	CHECK(stats().pins == (persistent ? 1 : 0));
-	s.handle = 1;
-	s.free_handle = 1;
 	stranger(&s);
 	CHECK(stats().pins == 0);
 	CHECK(held() == 0);
@@ -1491,8 +1481,6 @@ static void test_number_comes_again(void)
 	struct shared_fd s = { 0 };
 
 	outlive_owner(NUMBER, &s);
-	s.handle = 1;
-	s.free_handle = 1;
 	CHECK(in_child_numbered(NUMBER, stranger, &s) == 0);
 	close(s.fd);
 	CHECK(stats().pins == 0);
@@ -1546,27 +1534,6 @@ static void test_gpu_held_open(void)
 	CHECK(stats().holders == before + (persistent ? 1 : 0));
 	close(s.fd);
 	CHECK(stats().holders == before);
-}
-
-static void *thread_pins(void *arg)
-{
-	struct thread_arg *t = arg;
-
-	t->handle = pin(t->fd, t->va, GPU_PAGE);
-	t->p = map(t->fd, t->handle, GPU_PAGE);
-	t->p[0] = 8;
-	return NULL;
-}
-
-static void test_thread(void)
-{
-	struct thread_arg t = { .fd = gdr_open(), .va = gpu_alloc(GPU_PAGE) };
-	pthread_t id;
-
-	CHECK(pthread_create(&id, NULL, thread_pins, &t) == 0);
-	CHECK(pthread_join(id, NULL) == 0);
-	CHECK(t.p[0] == 8);
-	CHECK(unpin(t.fd, t.handle) == 0);
 }
 
 /* The bits of the page table that say who may do what, and how the CPU uses the memory. */
@@ -1743,9 +1710,7 @@ static void test_many_aliases(void)
 	}
 	CHECK(wc_ranges() == before);
 }
-#endif
 
-#ifdef __x86_64__
 /*
  * A range that is reserved is a block of 64 KiB, 2 MiB or 64 MiB, at a multiple of its size,
  * and as large as can be.
@@ -1907,26 +1872,66 @@ static void failed_put_at_close(uint64_t va, int error)
 	set_knob(NVIDIA_SIM_STOP, 1);
 }
 
+struct many {
+	int files;
+	int buffers;	/* of each file */
+	int fd[16];
+};
+
+static void pin_many(struct many *m, uint64_t va)
+{
+	int i;
+
+	for (i = 0; i < m->files; i++)
+		m->fd[i] = gdr_open();
+	for (i = 0; i < m->files * m->buffers; i++)
+		pin(m->fd[i % m->files], va, GPU_PAGE);
+}
+
 /*
- * One close waits 30 times for a driver that takes nothing back, and tries each buffer once
+ * All closes wait 30 times for a driver that takes nothing back, and try each buffer once
  * more. Other pinnings are lost then, but traditional ones end with their memory.
  */
-static void failed_puts_at_close(int buffers, int puts)
+static void failed_puts_at_close(int files, int buffers, int puts)
 {
 	const int left = puts > 30 ? puts - 30 : 0;
+	struct many m = { .files = files, .buffers = buffers };
 	uint64_t va = gpu_alloc(GPU_PAGE);
-	int fd = gdr_open(), before = lost(), i;
+	int before = lost(), i;
 
-	for (i = 0; i < buffers; i++)
-		pin(fd, va, GPU_PAGE);
+	pin_many(&m, va);
 	set_knob(NVIDIA_SIM_FAIL_PUTS, puts);
 	set_knob(NVIDIA_SIM_FAIL_PUT, ENOMEM);
-	close(fd);
+	for (i = 0; i < files; i++)
+		close(m.fd[i]);
 	CHECK(held() == (persistent ? 0 : left) && stats().pins == (uint64_t)left);
 	CHECK(lost() == before + (persistent ? left : 0));
 	gpu_free(va);
 	set_knob(NVIDIA_SIM_STOP, 2);
 	CHECK(held() == 0 && stats().pins == 0);
+}
+
+static void dies_with_many(void *arg)
+{
+	sim = open(NVIDIA_SIM_DEVICE, O_RDWR | O_CLOEXEC);
+	pin_many(arg, gpu_alloc(GPU_PAGE));
+	set_knob(NVIDIA_SIM_FAIL_PUTS, INT32_MAX);
+	set_knob(NVIDIA_SIM_FAIL_PUT, ENOMEM);
+	raise(SIGKILL);
+}
+
+/* A process that is killed ends, and leaves what cannot be put. */
+static void failed_puts_of_killed(int files, int buffers)
+{
+	struct many m = { .files = files, .buffers = buffers };
+	int before = lost();
+
+	CHECK(in_child(dies_with_many, &m) == SIGKILL);
+	set_knob(NVIDIA_SIM_FAIL_PUTS, 0);
+	set_knob(NVIDIA_SIM_FAIL_PUT, 0);
+	CHECK(held() == 0 && lost() == before + (persistent ? files * buffers : 0));
+	set_knob(NVIDIA_SIM_STOP, 2);
+	CHECK(stats().pins == 0);
 }
 
 static void test_failed_puts(void)
@@ -1944,9 +1949,10 @@ static void test_failed_puts(void)
 	/* Each takes 3 s. The page tables do not matter. */
 	if (number_in("/sys/module/nvidia/parameters/page_table_major", "%lld") == 2)
 		return;
-	failed_puts_at_close(1, 30);
-	failed_puts_at_close(16, 46);
-	failed_puts_at_close(5000, 5029);
+	failed_puts_at_close(1, 1, 30);
+	failed_puts_at_close(1, 5000, 5029);
+	failed_puts_at_close(16, 2, 62);
+	failed_puts_of_killed(16, 100);
 }
 
 /* Another process pins, and its GPU takes its time. */
@@ -1964,11 +1970,13 @@ static void test_pin_of_another(void)
 {
 	atomic_int *done = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 	uint64_t va = gpu_alloc(GPU_PAGE), h, asked;
+	volatile unsigned char *p;
 	int fd = gdr_open(), status;
 	pid_t pid;
 
 	CHECK(done != MAP_FAILED);
 	h = pin(fd, va, GPU_PAGE);
+	pin(fd, va, GPU_PAGE);
 	asked = stats().asked;
 	set_knob(NVIDIA_SIM_GET_DELAY, 4000);
 	fflush(stdout);
@@ -1980,7 +1988,11 @@ static void test_pin_of_another(void)
 	}
 	while (stats().asked == asked)
 		usleep(1000);
-	CHECK(unpin(fd, h) == 0);
+	p = map(fd, h, GPU_PAGE);
+	CHECK(!read_faults(p) && unpin(fd, h) == 0);
+	CHECK(munmap((void *)p, GPU_PAGE) == 0);
+	close(fd);
+	close(gdr_open());
 	CHECK(!atomic_load(done));
 	set_knob(NVIDIA_SIM_GET_DELAY, 0);
 	CHECK(waitpid(pid, &status, 0) == pid && status == 0);
@@ -2742,7 +2754,8 @@ static void *thread_frees_memory(void *arg)
 
 /*
  * The last callback gives its reference to the module back before it returns. Unloading
- * waits for its return, also where the GPU driver's first answer is an error.
+ * waits for its return, also where the GPU driver's first answer is an error, and ends where
+ * all are.
  */
 static void test_unload(void)
 {
@@ -2754,6 +2767,7 @@ static void test_unload(void)
 	pin(fd, va, GPU_PAGE);
 	close_in_child(fd);
 	set_knob(NVIDIA_SIM_CB_RETURN, 500);
+	set_knob(NVIDIA_SIM_FAIL_PUTS, unload_failures);
 	set_knob(NVIDIA_SIM_FAIL_PUT, ENOMEM);
 	CHECK(pthread_create(&id, NULL, thread_frees_memory, &va) == 0);
 	while (syscall(SYS_delete_module, "gdrdrv", O_NONBLOCK) < 0) {
@@ -2764,18 +2778,6 @@ static void test_unload(void)
 	CHECK(!stats().calling_back);
 	CHECK(pthread_join(id, NULL) == 0);
 	CHECK(stats().pins == 0);
-}
-
-static void test_many_pins(void)
-{
-	enum { N = 2000 };
-	uint64_t va = gpu_alloc(GPU_PAGE);
-	int fd = gdr_open(), i;
-
-	for (i = 0; i < N; i++)
-		pin(fd, va, 1);
-	CHECK(held() == N);
-	CHECK(stats().pins == N);
 }
 
 /* Pins until memory runs out. Returns how many pinnings there were. */
@@ -2805,6 +2807,7 @@ static void check_limit(uint64_t va, uint64_t size, uint64_t most)
 	int fd = gdr_open(), fd2 = gdr_open();
 
 	CHECK(pin_all(fd, va, size) == most);
+	CHECK(held() == (int)most && stats().pins == most);
 	CHECK(pin_all(fd2, va, size) == 0);
 	CHECK(in_child(another_user_pins, NULL) == 0);
 	CHECK(unpin(fd, 1) == 0);
@@ -3293,7 +3296,7 @@ struct test {
 
 #define T(name) { #name, test_##name }
 static const struct test tests[] = {
-	T(log), T(codes), T(version), T(library_2_0), T(library_2_4), T(library_2_5),
+	T(log), T(codes), T(library_2_0), T(library_2_4), T(library_2_5),
 	T(minor), T(aliases), T(bad_ioctls), T(pin_arguments),
 	T(pin_rounds), T(pin_v2), T(force_pcie), T(pin_answer_fault),
 	T(failed_pins), T(sim_is_strict), T(tokens), T(tokens_of_another),
@@ -3301,7 +3304,7 @@ static const struct test tests[] = {
 	T(read_only), T(vma_flags), T(vma_operations), T(map_over), T(handles),
 	T(unknown_handle), T(unpin_zaps), T(close_keeps_mappings), T(free_after_close),
 	T(close_of_a_copy), T(close_in_child), T(close_of_a_token),
-	T(fork), T(fd_passed), T(number_comes_again), T(queued_file), T(gpu_held_open), T(thread),
+	T(fork), T(fd_passed), T(number_comes_again), T(queued_file), T(gpu_held_open),
 	T(mapping_types), T(write_combining),
 #ifdef __x86_64__
 	T(uncached), T(many_aliases), T(blocks), T(end_inside_pin),
@@ -3312,7 +3315,7 @@ static const struct test tests[] = {
 	T(end_inside_fault),
 	T(races), T(revocation_race),
 	T(pin_against_free), T(back_doors), T(no_page_references),
-	T(file_calls), T(procfs), T(rmmod_refused), T(many_pins), T(limits), T(fuzz),
+	T(file_calls), T(procfs), T(rmmod_refused), T(limits), T(fuzz),
 	T(storm), T(threads_race), T(allocation_failures), T(kill),
 };
 #define NTESTS (sizeof(tests) / sizeof(tests[0]))
@@ -3381,11 +3384,9 @@ static bool log_is_clean(int kmsg, bool injected)
 
 static void read_mode(void)
 {
-	struct gdrdrv_get_attr a = { .attr = GDRDRV_ATTR_PERSISTENT };
 	int fd = gdr_open();
 
-	CHECK(ioctl(fd, GDRDRV_IOC_ATTR, &a) == 0);
-	persistent = a.val;
+	persistent = attribute(fd, GDRDRV_ATTR_PERSISTENT);
 	close(fd);
 }
 
@@ -3393,11 +3394,10 @@ int main(int argc, char **argv)
 {
 	const struct test unload = { "unload", test_unload };
 	const char *only = NULL;
-	bool unloads = false;
 	int kmsg, opt, status, n = 0, failed = 0;
 	size_t i;
 
-	while ((opt = getopt(argc, argv, "lt:k:f:s:u")) != -1) {
+	while ((opt = getopt(argc, argv, "lt:k:f:s:u:")) != -1) {
 		switch (opt) {
 		case 'l':
 			for (i = 0; i < NTESTS; i++)
@@ -3413,7 +3413,7 @@ int main(int argc, char **argv)
 			fuzz_rounds = atoi(optarg);
 			break;
 		case 'u':
-			unloads = true;
+			unload_failures = atoi(optarg);
 			break;
 		case 's':
 			seed = strtoul(optarg, NULL, 0);
@@ -3428,7 +3428,7 @@ int main(int argc, char **argv)
 		perror(sim < 0 ? NVIDIA_SIM_DEVICE : "/dev/kmsg");
 		return 2;
 	}
-	if (unloads)
+	if (unload_failures)
 		return in_child(run_one, (void *)&unload) ? 1 : 0;
 	read_mode();
 	for (i = 0; i < NTESTS; i++) {
