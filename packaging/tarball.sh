@@ -44,11 +44,11 @@ make_() {
 rm -r "$out/$name/share/man/man4" # the kernel module's
 install -m 644 build/gdrapi.pc build/vkgdr.pc "$out/$name/lib/pkgconfig/"
 find "$out/$name/bin" "$out/$name/lib"/lib*.so.2.6 "$out/$name/lib/libvkgdr.so" -type f -exec strip --strip-unneeded {} +
-install -d "$out/$name/share/doc/gdrapi/docs/h200"
+install -d "$out/$name/share/doc/gdrapi/docs/runs"
 install -m 644 README.md CHANGELOG.md LICENSE packaging/deb/debian/copyright packaging/ucx.conf build/gdrapi.cdx.json \
 	"$out/$name/share/doc/gdrapi/"
 install -m 644 docs/*.md "$out/$name/share/doc/gdrapi/docs/"
-install -m 644 docs/h200/*.md docs/h200/*.txt "$out/$name/share/doc/gdrapi/docs/h200/"
+install -m 644 docs/runs/*.md docs/runs/*.txt "$out/$name/share/doc/gdrapi/docs/runs/"
 cd "$out"
 rm -rf "$source"
 tar --sort=name --mtime="@$epoch" --owner=0 --group=0 --numeric-owner --format=gnu \

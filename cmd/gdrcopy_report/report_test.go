@@ -323,7 +323,7 @@ func TestKeptReports(t *testing.T) {
 	for kept, files := range map[string][]string{
 		"report": {"write-latency.svg", "read-latency.svg"},
 	} {
-		in, out := filepath.Join("../../docs/h200", kept), t.TempDir()
+		in, out := filepath.Join("../../docs/runs", kept), t.TempDir()
 		require.NoError(t, run([]string{"-i", in, "-o", out}, io.Discard))
 		for _, f := range files {
 			require.True(t, read(t, in, f) == read(t, out, f), "%s/%s is older than the templates: draw it again by gdrcopy_report -i", kept, f)

@@ -47,7 +47,7 @@ missing() {
 	done
 }
 
-for page in *.md docs/*.md docs/h200/*.md python/*.md vkgdr/python/*.md examples/*.md examples/*/*.md packaging/*.md tests/*/*.md tests/c/*/*.md; do
+for page in *.md docs/*.md docs/runs/*.md python/*.md vkgdr/python/*.md examples/*.md examples/*/*.md packaging/*.md tests/*/*.md tests/c/*/*.md; do
 	none "$page" "$(missing "$page")"
 done
 done_testing

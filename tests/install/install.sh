@@ -13,7 +13,7 @@ make=${MAKE:-make}
 # A tree as make left it, of its own: other tests run in the project's.
 tree=$work/tree
 mkdir "$tree" "$work/few"
-git ls-files -z | grep -zv '^docs/h200/' | tar --null -cf - -T - | tar -C "$tree" -xf -
+git ls-files -z | grep -zv '^docs/runs/' | tar --null -cf - -T - | tar -C "$tree" -xf -
 mkdir "$tree/build"
 cp -a build/bin build/install build/lib* "$tree/build/"
 
