@@ -7,6 +7,18 @@
  */
 #include "api.h"
 
+/* The C library's: libraries register their fork handlers by it. */
+static int fork_handlers;
+
+int __register_atfork(void (*prepare)(void), void (*parent)(void), void (*child)(void), void *object)
+{
+	int (*real)(void (*)(void), void (*)(void), void (*)(void), void *);
+
+	fork_handlers++;
+	*(void **)&real = dlsym(RTLD_NEXT, "__register_atfork");
+	return real(prepare, parent, child, object);
+}
+
 /* Adds the bytes of address space of an object, from its first segment to its last. */
 static int add_object(struct dl_phdr_info *info, size_t size, void *sum)
 {
@@ -41,6 +53,7 @@ struct quiet {
 	stack_t altstack;
 	uint64_t mask;
 	long other_kib;
+	int fork_handlers;
 };
 
 static void look(struct quiet *q)
@@ -49,6 +62,7 @@ static void look(struct quiet *q)
 	expect_is(sigaltstack(NULL, &q->altstack), 0);
 	q->mask = read_mask();
 	q->other_kib = other_kib();
+	q->fork_handlers = fork_handlers;
 }
 
 static void expect_quiet(const struct quiet *before)
@@ -62,6 +76,7 @@ static void expect_quiet(const struct quiet *before)
 	expect(now.altstack.ss_sp == before->altstack.ss_sp);
 	expect(now.mask == before->mask);
 	expect_is(now.other_kib, before->other_kib);
+	expect_is(now.fork_handlers, before->fork_handlers);
 }
 
 static void load_quietly(struct api *a, int flags)
