@@ -488,7 +488,7 @@ int main(int argc, char **argv)
 	bench_gpu_stop(&l.gpu);
 	bench_fact(&r, "data", "verified, in every mapping");
 
-	bench_print(&r, &o, o.compat ? bench_compat : print);
+	bench_print(&r, &o, o.given[OPT_COMPAT] ? bench_compat : print);
 	bench_result_free(&r);
 	return BENCH_OK;
 }

@@ -52,7 +52,8 @@ static void add(struct heat *h, const struct bench_op *op, const char *name,
 /* The one pace that was asked for, or back to back. */
 static enum bench_pace pace_of(const struct bench_opts *o)
 {
-	return o->evicted ? BENCH_EVICTED : o->cold ? BENCH_COLD : BENCH_BACK_TO_BACK;
+	return o->given[OPT_EVICTED] ? BENCH_EVICTED :
+	       o->given[OPT_COLD] ? BENCH_COLD : BENCH_BACK_TO_BACK;
 }
 
 static void add_write(struct heat *h, const struct bench_op *op, const char *who,
@@ -87,12 +88,12 @@ static void enter(struct heat *h, struct bench_gpu *b, const struct bench_map *m
 	add_write(h, op, "gdrcopy", bench_gdr_write, o);
 	for (l = bench_loops; l->name; l++)
 		if (!l->read && allowed(m, l, op))
-			add_write(h, op, l->name, l->run(op->size), o);
+			add_write(h, op, l->name, bench_loop_of(l, op->size), o);
 	add(h, op, "write", "cuMemcpy", pace_of(o), bench_cu_write, o->writes);
 	add_read(h, op, "gdrcopy", bench_gdr_read, o);
 	for (l = bench_loops; l->name; l++)
 		if (l->read && allowed(m, l, op))
-			add_read(h, op, l->name, l->run(op->size), o);
+			add_read(h, op, l->name, bench_loop_of(l, op->size), o);
 	add_read(h, op, "cuMemcpy", bench_cu_read, o);
 }
 
@@ -212,18 +213,24 @@ static void print(const struct bench_result *r, const struct bench_opts *o)
 	};
 
 	bench_facts(r, stdout);
-	table(r, o->cold || o->evicted ? cold : hot, o->size);
-	if (o->cold || o->evicted) {
-		loops_table(r, o->cold ? "Writes, host side cold" : "Writes, after the GPU's",
-			    false, mode, o->size);
-		loops_table(r, o->cold ? "Reads, host side cold" : "Reads, after the GPU's writes",
-			    true, mode, o->size);
-		return;
+	switch (pace_of(o)) {
+	case BENCH_COLD:
+		table(r, cold, o->size);
+		loops_table(r, "Writes, host side cold", false, mode, o->size);
+		loops_table(r, "Reads, host side cold", true, mode, o->size);
+		break;
+	case BENCH_EVICTED:
+		table(r, cold, o->size);
+		loops_table(r, "Writes, after the GPU's", false, mode, o->size);
+		loops_table(r, "Reads, after the GPU's writes", true, mode, o->size);
+		break;
+	default:
+		table(r, hot, o->size);
+		loops_table(r, "Writes alone", false, "alone",
+			    o->size < ALONE_MAX ? o->size : ALONE_MAX);
+		loops_table(r, "Writes back to back", false, "back-to-back", o->size);
+		loops_table(r, "Reads", true, "back-to-back", o->size);
 	}
-	loops_table(r, "Writes alone", false, "alone",
-		    o->size < ALONE_MAX ? o->size : ALONE_MAX);
-	loops_table(r, "Writes back to back", false, "back-to-back", o->size);
-	loops_table(r, "Reads", true, "back-to-back", o->size);
 }
 
 static const struct copylat_mode *const modes[] = {
@@ -269,8 +276,8 @@ static void *host_memory(struct bench_gpu *b, size_t n, struct bench_result *r)
 	struct bench_cuda cuda;
 	const char *err;
 
-	bench_fact(r, "host_memory", "%s", b->opts->registered ? "registered" : "pageable");
-	if (!b->opts->registered)
+	bench_fact(r, "host_memory", "%s", b->opts->given[OPT_REGISTERED] ? "registered" : "pageable");
+	if (!b->opts->given[OPT_REGISTERED])
 		return p;
 	err = bench_cuda_load(&cuda);
 	if (err || !cuda.host_register)
@@ -300,7 +307,7 @@ int main(int argc, char **argv)
 	bench_no_effect(&o, &tool, mode->unused, mode->name);
 	if (o.mode)
 		bench_no_effect(&o, &tool, (const char[]){ OPT_COMPAT, 0 }, mode->name);
-	if (o.cold && o.evicted)
+	if (o.given[OPT_COLD] && o.given[OPT_EVICTED])
 		bench_usage(&tool, "--cold and --cold-cache are of two sides: choose one");
 	room = o.size > mode->room ? o.size : mode->room;
 	bench_on_cpu(o.cpu);
@@ -310,7 +317,7 @@ int main(int argc, char **argv)
 	bench_gpu_open(&b);
 	bench_buf_alloc(&b, &buf, o.offset + room);
 	bench_map_make(&b, &m, &buf);
-	if (o.evicted && m.info.mapping_type != GDR_MAPPING_TYPE_CACHING)
+	if (o.given[OPT_EVICTED] && m.info.mapping_type != GDR_MAPPING_TYPE_CACHING)
 		bench_die("%s: --cold-cache has no effect on this mapping, which the CPU does not cache: leave it out",
 			  tool.name);
 	bench_gpu_facts(&b, &m, &r);
@@ -330,7 +337,7 @@ int main(int argc, char **argv)
 	bench_gpu_stop(&b);
 	bench_fact(&r, "data", "verified, every size and competitor");
 
-	bench_print(&r, &o, o.compat ? bench_compat : mode->print);
+	bench_print(&r, &o, o.given[OPT_COMPAT] ? bench_compat : mode->print);
 	bench_result_free(&r);
 	return BENCH_OK;
 }

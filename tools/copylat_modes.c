@@ -20,7 +20,7 @@ bool copylat_allowed(const struct bench_map *m, const struct bench_loop *l,
 {
 	if (m->info.mapping_type == GDR_MAPPING_TYPE_DEVICE && strncmp(l->name, "plain", 5))
 		return false;
-	return (uintptr_t)op->dev % 64 == 0 && l->usable() && l->run(op->size);
+	return (uintptr_t)op->dev % 64 == 0 && l->usable() && bench_loop_of(l, op->size);
 }
 
 static void cell_text(char *buf, size_t len, const struct bench_row *row, bool p99)
@@ -114,7 +114,7 @@ static void run_used(const struct copylat *c)
 			    (!strcmp(l->name, "memcpy") && *size > 4096))
 				continue;
 			cell.who = l->name;
-			cell.run = l->run(*size);
+			cell.run = bench_loop_of(l, *size);
 			cells[n++] = cell;
 		}
 		for (size_t i = 0; i < n; i++)
@@ -280,7 +280,7 @@ static void race_many(const struct copylat *c, bool read, size_t size)
 		cells[n] = cell;
 		cells[n].who = l->name;
 		cells[n].run = many_one_by_one;
-		lay_out(&plans[n], c, l->run(size), count, size);
+		lay_out(&plans[n], c, bench_loop_of(l, size), count, size);
 		n++;
 	}
 	if (!read && size == 8) {

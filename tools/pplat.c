@@ -520,7 +520,7 @@ int main(int argc, char **argv)
 	clear_table(&t);
 	bench_fact(&r, "data", o.data ? "verified, every answer and every word" : "verified, every answer");
 
-	bench_print(&r, &o, o.compat ? bench_compat : print);
+	bench_print(&r, &o, o.given[OPT_COMPAT] ? bench_compat : print);
 	bench_result_free(&r);
 	return BENCH_OK;
 }

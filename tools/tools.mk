@@ -11,7 +11,7 @@ INSTALLED  = $(C_TOOLS:$(BIN)/%=$(INSTALL_DIR)/%)
 OLD_NAMES := sanity copybw copylat apiperf
 TOOL_H    := $(wildcard tools/*.h tools/*/*.h)
 object     = $(patsubst %.c,$(B)/obj/%.o,$(wildcard $(addprefix tools/,$(1))))
-BENCH     := $(call object,progress.c $(addprefix bench/,opt.c timing.c out.c compat.c gpu.c loops.c race.c team.c cuda.c) cuda_dl.c)
+BENCH     := $(call object,progress.c bench/*.c cuda_dl.c)
 CUDA_DL   := $(call object,cuda_dl.c)
 
 sanity_O  := $(call object,progress.c sanity/*.c) $(CUDA_DL)

@@ -100,8 +100,8 @@ static void add_plain(struct heat *h, const struct bench_op *op, bool read,
 		      const struct bench_opts *o)
 {
 	for (const struct bench_loop *l = bench_loops; l->name; l++)
-		if (l->read == read && !strcmp(l->name, "plain") && l->run(op->size))
-			add(h, op, read, "plain", l->run(op->size), NULL, o);
+		if (l->read == read && !strcmp(l->name, "plain") && bench_loop_of(l, op->size))
+			add(h, op, read, "plain", bench_loop_of(l, op->size), NULL, o);
 }
 
 static void enter(struct heat *h, const struct bench_op *op, bool read, const struct bench_opts *o)
