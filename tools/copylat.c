@@ -14,7 +14,6 @@
 #define MAX_SIZE ((size_t)1 << 40)
 #define ALONE_MAX 65536u	/* above, what came before no longer matters */
 #define SLOW_READ_MAX 65536u	/* libc may read such memory byte by byte */
-#define CELLS 24
 
 static const struct bench_tool tool = {
 	.name = "gdrcopy_copylat",
@@ -35,7 +34,7 @@ static const struct bench_tool tool = {
 
 /* The cells of one size. */
 struct heat {
-	struct bench_cell cells[CELLS];
+	struct bench_cell cells[COPYLAT_CELLS];
 	size_t n;
 };
 
@@ -108,17 +107,6 @@ static size_t next_size(size_t n)
 	return n < MAX_SIZE ? 2 * n : 0;
 }
 
-static void cell_text(char *buf, size_t len, const struct bench_result *r,
-		      const char *op, const char *who, const char *mode, size_t n, bool p0)
-{
-	const struct bench_row *row = bench_find(r, op, who, mode, n);
-
-	if (row)
-		bench_ns_text(buf, len, p0 ? row->p0 : row->p50);
-	else
-		snprintf(buf, len, "-");
-}
-
 struct column {
 	const char *title, *op, *who, *mode;
 	bool p0;
@@ -138,8 +126,9 @@ static void table(const struct bench_result *r, const struct column *cols, size_
 	for (n = 1; n && n <= max; n = next_size(n)) {
 		printf("%9zu", n);
 		for (c = cols; c->title; c++) {
-			cell_text(text, sizeof(text), r, c->op, c->who, c->mode, n, c->p0);
-			printf(" %14s", text);
+			const struct bench_row *row = bench_find(r, c->op, c->who, c->mode, n);
+
+			printf(" %14s", copylat_text(text, sizeof(text), row, c->p0 ? 0 : 50));
 		}
 		putchar('\n');
 	}
@@ -174,7 +163,7 @@ static void ratios(const struct bench_result *r, const struct column *cols, size
 static void loops_table(const struct bench_result *r, const char *what, bool read,
 			const char *mode, size_t max)
 {
-	struct column cols[CELLS] = { 0 };
+	struct column cols[COPYLAT_CELLS] = { 0 };
 	const struct bench_loop *l;
 	size_t n = 0;
 
