@@ -17,7 +17,7 @@ CUDA_DL   := $(call object,cuda_dl.c)
 sanity_O  := $(call object,progress.c sanity/*.c) $(CUDA_DL)
 copybw_O  := $(call object,copybw.c) $(BENCH)
 copylat_O := $(call object,copylat*.c) $(BENCH)
-apiperf_O := $(call object,apiperf.c) $(BENCH)
+apiperf_O := $(call object,apiperf*.c) $(BENCH)
 pplat_O   := $(call object,pplat.c) $(BENCH)
 
 # Programs find the library above their own folder, in the build tree.
