@@ -31,12 +31,12 @@ static double mbps(const struct bench_row *row)
 /* The sizes of the copies: -c, or with -l the powers of two up to it. 0 after the last. */
 static size_t first_size(const struct bench_opts *o)
 {
-	return o->range ? 1 : o->copy_size;
+	return o->given[OPT_RANGE] ? 1 : o->copy_size;
 }
 
 static size_t next_size(const struct bench_opts *o, size_t size)
 {
-	return o->range && size <= o->copy_size / 2 ? 2 * size : 0;
+	return o->given[OPT_RANGE] && size <= o->copy_size / 2 ? 2 * size : 0;
 }
 
 static void print_one(const char *label, const struct bench_result *r, const char *op,
@@ -148,7 +148,7 @@ int main(int argc, char **argv)
 	bench_gpu_stop(&b);
 	bench_fact(&r, "data", "verified, both directions");
 
-	bench_print(&r, &o, o.compat ? bench_compat : print);
+	bench_print(&r, &o, o.given[OPT_COMPAT] ? bench_compat : print);
 	bench_result_free(&r);
 	return BENCH_OK;
 }

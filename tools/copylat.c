@@ -14,7 +14,6 @@
 #define MAX_SIZE ((size_t)1 << 40)
 #define ALONE_MAX 65536u	/* above, what came before no longer matters */
 #define SLOW_READ_MAX 65536u	/* libc may read such memory byte by byte */
-#define CELLS 24
 
 static const struct bench_tool tool = {
 	.name = "gdrcopy_copylat",
@@ -35,7 +34,7 @@ static const struct bench_tool tool = {
 
 /* The cells of one size. */
 struct heat {
-	struct bench_cell cells[CELLS];
+	struct bench_cell cells[COPYLAT_CELLS];
 	size_t n;
 };
 
@@ -52,7 +51,8 @@ static void add(struct heat *h, const struct bench_op *op, const char *name,
 /* The one pace that was asked for, or back to back. */
 static enum bench_pace pace_of(const struct bench_opts *o)
 {
-	return o->evicted ? BENCH_EVICTED : o->cold ? BENCH_COLD : BENCH_BACK_TO_BACK;
+	return o->given[OPT_EVICTED] ? BENCH_EVICTED :
+	       o->given[OPT_COLD] ? BENCH_COLD : BENCH_BACK_TO_BACK;
 }
 
 static void add_write(struct heat *h, const struct bench_op *op, const char *who,
@@ -87,12 +87,12 @@ static void enter(struct heat *h, struct bench_gpu *b, const struct bench_map *m
 	add_write(h, op, "gdrcopy", bench_gdr_write, o);
 	for (l = bench_loops; l->name; l++)
 		if (!l->read && allowed(m, l, op))
-			add_write(h, op, l->name, l->run(op->size), o);
+			add_write(h, op, l->name, bench_loop_of(l, op->size), o);
 	add(h, op, "write", "cuMemcpy", pace_of(o), bench_cu_write, o->writes);
 	add_read(h, op, "gdrcopy", bench_gdr_read, o);
 	for (l = bench_loops; l->name; l++)
 		if (l->read && allowed(m, l, op))
-			add_read(h, op, l->name, l->run(op->size), o);
+			add_read(h, op, l->name, bench_loop_of(l, op->size), o);
 	add_read(h, op, "cuMemcpy", bench_cu_read, o);
 }
 
@@ -105,17 +105,6 @@ static size_t next_size(size_t n)
 		if (small[i] == n)
 			return small[i + 1];
 	return n < MAX_SIZE ? 2 * n : 0;
-}
-
-static void cell_text(char *buf, size_t len, const struct bench_result *r,
-		      const char *op, const char *who, const char *mode, size_t n, bool p0)
-{
-	const struct bench_row *row = bench_find(r, op, who, mode, n);
-
-	if (row)
-		bench_ns_text(buf, len, p0 ? row->p0 : row->p50);
-	else
-		snprintf(buf, len, "-");
 }
 
 struct column {
@@ -137,8 +126,9 @@ static void table(const struct bench_result *r, const struct column *cols, size_
 	for (n = 1; n && n <= max; n = next_size(n)) {
 		printf("%9zu", n);
 		for (c = cols; c->title; c++) {
-			cell_text(text, sizeof(text), r, c->op, c->who, c->mode, n, c->p0);
-			printf(" %14s", text);
+			const struct bench_row *row = bench_find(r, c->op, c->who, c->mode, n);
+
+			printf(" %14s", copylat_text(text, sizeof(text), row, c->p0 ? 0 : 50));
 		}
 		putchar('\n');
 	}
@@ -173,7 +163,7 @@ static void ratios(const struct bench_result *r, const struct column *cols, size
 static void loops_table(const struct bench_result *r, const char *what, bool read,
 			const char *mode, size_t max)
 {
-	struct column cols[CELLS] = { 0 };
+	struct column cols[COPYLAT_CELLS] = { 0 };
 	const struct bench_loop *l;
 	size_t n = 0;
 
@@ -212,18 +202,24 @@ static void print(const struct bench_result *r, const struct bench_opts *o)
 	};
 
 	bench_facts(r, stdout);
-	table(r, o->cold || o->evicted ? cold : hot, o->size);
-	if (o->cold || o->evicted) {
-		loops_table(r, o->cold ? "Writes, host side cold" : "Writes, after the GPU's",
-			    false, mode, o->size);
-		loops_table(r, o->cold ? "Reads, host side cold" : "Reads, after the GPU's writes",
-			    true, mode, o->size);
-		return;
+	switch (pace_of(o)) {
+	case BENCH_COLD:
+		table(r, cold, o->size);
+		loops_table(r, "Writes, host side cold", false, mode, o->size);
+		loops_table(r, "Reads, host side cold", true, mode, o->size);
+		break;
+	case BENCH_EVICTED:
+		table(r, cold, o->size);
+		loops_table(r, "Writes, after the GPU's", false, mode, o->size);
+		loops_table(r, "Reads, after the GPU's writes", true, mode, o->size);
+		break;
+	default:
+		table(r, hot, o->size);
+		loops_table(r, "Writes alone", false, "alone",
+			    o->size < ALONE_MAX ? o->size : ALONE_MAX);
+		loops_table(r, "Writes back to back", false, "back-to-back", o->size);
+		loops_table(r, "Reads", true, "back-to-back", o->size);
 	}
-	loops_table(r, "Writes alone", false, "alone",
-		    o->size < ALONE_MAX ? o->size : ALONE_MAX);
-	loops_table(r, "Writes back to back", false, "back-to-back", o->size);
-	loops_table(r, "Reads", true, "back-to-back", o->size);
 }
 
 static const struct copylat_mode *const modes[] = {
@@ -267,14 +263,13 @@ static void *host_memory(struct bench_gpu *b, size_t n, struct bench_result *r)
 {
 	void *p = bench_host_alloc(n);
 	struct bench_cuda cuda;
-	const char *err;
 
-	bench_fact(r, "host_memory", "%s", b->opts->registered ? "registered" : "pageable");
-	if (!b->opts->registered)
+	bench_fact(r, "host_memory", "%s", b->opts->given[OPT_REGISTERED] ? "registered" : "pageable");
+	if (!b->opts->given[OPT_REGISTERED])
 		return p;
-	err = bench_cuda_load(&cuda);
-	if (err || !cuda.host_register)
-		bench_skip("%s", err ? err : "this driver has no cuMemHostRegister");
+	bench_cuda_load(&cuda);
+	if (!cuda.host_register)
+		bench_skip("this driver has no cuMemHostRegister");
 	bench_cu(b, cuda.host_register(p, n, CU_HOST_REGISTER_PORTABLE), "cuMemHostRegister");
 	return p;
 }
@@ -300,7 +295,7 @@ int main(int argc, char **argv)
 	bench_no_effect(&o, &tool, mode->unused, mode->name);
 	if (o.mode)
 		bench_no_effect(&o, &tool, (const char[]){ OPT_COMPAT, 0 }, mode->name);
-	if (o.cold && o.evicted)
+	if (o.given[OPT_COLD] && o.given[OPT_EVICTED])
 		bench_usage(&tool, "--cold and --cold-cache are of two sides: choose one");
 	room = o.size > mode->room ? o.size : mode->room;
 	bench_on_cpu(o.cpu);
@@ -310,7 +305,7 @@ int main(int argc, char **argv)
 	bench_gpu_open(&b);
 	bench_buf_alloc(&b, &buf, o.offset + room);
 	bench_map_make(&b, &m, &buf);
-	if (o.evicted && m.info.mapping_type != GDR_MAPPING_TYPE_CACHING)
+	if (o.given[OPT_EVICTED] && m.info.mapping_type != GDR_MAPPING_TYPE_CACHING)
 		bench_die("%s: --cold-cache has no effect on this mapping, which the CPU does not cache: leave it out",
 			  tool.name);
 	bench_gpu_facts(&b, &m, &r);
@@ -330,7 +325,7 @@ int main(int argc, char **argv)
 	bench_gpu_stop(&b);
 	bench_fact(&r, "data", "verified, every size and competitor");
 
-	bench_print(&r, &o, o.compat ? bench_compat : mode->print);
+	bench_print(&r, &o, o.given[OPT_COMPAT] ? bench_compat : mode->print);
 	bench_result_free(&r);
 	return BENCH_OK;
 }

@@ -78,7 +78,7 @@ static bench_run *run_of(const struct copylat *c, size_t way, size_t size)
 		op.size = size;
 		if (l->read == ways[way].read && !strcmp(l->name, name) &&
 		    copylat_allowed(c->map, l, &op))
-			return l->run(size);
+			return bench_loop_of(l, size);
 	}
 	return NULL;
 }

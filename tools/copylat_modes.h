@@ -28,6 +28,18 @@ struct copylat_mode {
 	const char *unused;	/* codes of the options that it does not look at */
 };
 
+#define COPYLAT_CELLS 24	/* the most ways of one size */
+
+/* The row's P0, P50 or P99, or "-" where there is no row. */
+const char *copylat_text(char *buf, size_t len, const struct bench_row *row, int percent);
+
+/*
+ * A line a size: what the first way takes, and of every other way what it takes and
+ * how many times as long that is.
+ */
+void copylat_ratios(const struct bench_result *r, const char *op, const char *mode,
+		    const char *const *whos, const size_t *sizes);
+
 /* How many of the sizes, which end with 0, are not above most. */
 size_t copylat_count(const size_t *sizes, size_t most);
 

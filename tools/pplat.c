@@ -2,9 +2,6 @@
 /*
  * gdrcopy_pplat - how long a word, and data with it, takes from the CPU to a
  * running GPU kernel and its answer back.
- *
- * The kernel is PTX text that the driver compiles, so that no CUDA compiler is
- * needed to build this.
  */
 #include <stdatomic.h>
 #include <stdio.h>
@@ -15,14 +12,13 @@
 #include "bench/gpu.h"
 #include "bench/loops.h"
 #include "bench/timing.h"
+#include "pplat_kernel.h"
 
 /* Where things lie, in GPU memory and in the host's, in bytes. The word is at 0. */
 #define ANSWERS_AT 4096u	/* one a block */
 #define DATA_AT GPU_PAGE_SIZE
 
 #define WARM_UP 200u		/* round trips that are not counted */
-#define GAVE_UP 0xffffffffu	/* the kernel's answer when no word came */
-#define BAD_DATA 0xfffffffeu	/* and when the data was not the word's */
 #define SALT 0x5a5a0000u	/* tells an answer from the word itself */
 
 static const struct bench_tool tool = {
@@ -48,94 +44,6 @@ static const struct bench_tool tool = {
 		"  round trip ends when the CPU has read the data. Data in GPU memory is copied\n"
 		"  by the library. Each word of it is checked. The checks are not timed.",
 };
-
-/*
- * For n from 1 to rounds: waits for word n, up to limit clocks; reads or makes the data of
- * word n; answers n ^ SALT. Word i of that data is i ^ n. The first thread of a block waits
- * and answers. Its fences order the data of all: see, before they are read; show, after they
- * are made. Without data there is one thread, and no barrier.
- */
-static const char ptx_body[] =
-	".address_size 64\n"
-	".visible .entry pingpong(.param .u64 pflag, .param .u64 panswer,\n"
-	"	.param .u32 prounds, .param .u32 psalt, .param .u64 plimit,\n"
-	"	.param .u64 pdata, .param .u32 pwords, .param .u32 pmake)\n"
-	"{\n"
-	"	.reg .pred p, first, late, bad, data, make, see, show;\n"
-	"	.reg .b32 rounds, salt, words, n, me, all, block, i, want, got, diff;\n"
-	"	.reg .b64 flag, answer, limit, buf, at, since, now;\n"
-	"	ld.param.u64 flag, [pflag];\n"
-	"	ld.param.u64 answer, [panswer];\n"
-	"	ld.param.u32 rounds, [prounds];\n"
-	"	ld.param.u32 salt, [psalt];\n"
-	"	ld.param.u64 limit, [plimit];\n"
-	"	ld.param.u64 buf, [pdata];\n"
-	"	ld.param.u32 words, [pwords];\n"
-	"	ld.param.u32 i, [pmake];\n"
-	"	cvta.to.global.u64 flag, flag;\n"
-	"	cvta.to.global.u64 answer, answer;\n"
-	"	cvta.to.global.u64 buf, buf;\n"
-	"	setp.ne.u32 make, i, 0;\n"
-	"	setp.ne.u32 data, words, 0;\n"
-	"	mov.u32 i, %tid.x;\n"
-	"	setp.eq.u32 first, i, 0;\n"
-	"	and.pred see, data, first;\n"
-	"	and.pred show, make, see;\n"
-	"	mov.u32 block, %ctaid.x;\n"
-	"	mad.wide.u32 answer, block, 4, answer;\n"
-	"	mov.u32 all, %ntid.x;\n"
-	"	mad.lo.u32 me, block, all, i;\n"
-	"	mov.u32 i, %nctaid.x;\n"
-	"	mul.lo.u32 all, all, i;\n"
-	"	mov.u32 n, 0;\n"
-	"NEXT:\n"
-	"	add.u32 n, n, 1;\n"
-	"	setp.gt.u32 p, n, rounds;\n"
-	"	@p bra DONE;\n"
-	"	setp.ne.u32 late, n, n;\n"
-	"	@!first bra MEET;\n"
-	"	mov.u64 since, %clock64;\n"
-	"SPIN:\n"
-	"	ld.volatile.global.u32 got, [flag];\n"
-	"	setp.eq.u32 p, got, n;\n"
-	"	@p bra MEET;\n"
-	"	mov.u64 now, %clock64;\n"
-	"	sub.u64 now, now, since;\n"
-	"	setp.ge.u64 late, now, limit;\n"
-	"	@!late bra SPIN;\n"
-	"	mov.u32 got, -1;\n"
-	"	st.volatile.global.u32 [answer], got;\n"
-	"	membar.sys;\n"
-	"MEET:\n"
-	"	@see membar.sys;\n"
-	"	@data bar.red.or.pred late, 0, late;\n"
-	"	@late bra DONE;\n"
-	"	mov.u32 diff, 0;\n"
-	"	mov.u32 i, me;\n"
-	"WORD:\n"
-	"	setp.ge.u32 p, i, words;\n"
-	"	@p bra WORDS;\n"
-	"	mad.wide.u32 at, i, 4, buf;\n"
-	"	xor.b32 want, i, n;\n"
-	"	mov.u32 got, want;\n"
-	"	@make st.volatile.global.u32 [at], want;\n"
-	"	@!make ld.volatile.global.u32 got, [at];\n"
-	"	xor.b32 got, got, want;\n"
-	"	or.b32 diff, diff, got;\n"
-	"	add.u32 i, i, all;\n"
-	"	bra WORD;\n"
-	"WORDS:\n"
-	"	setp.ne.u32 bad, diff, 0;\n"
-	"	@data bar.red.or.pred bad, 0, bad;\n"
-	"	@show membar.sys;\n"
-	"	xor.b32 got, n, salt;\n"
-	"	@bad mov.u32 got, -2;\n"
-	"	@first st.volatile.global.u32 [answer], got;\n"
-	"	@first membar.sys;\n"
-	"	bra NEXT;\n"
-	"DONE:\n"
-	"	ret;\n"
-	"}\n";
 
 /* Memory that the CPU and the kernel see. */
 struct side {
@@ -171,38 +79,6 @@ static void cu(const struct table *t, int result, const char *what)
 	bench_cu(&t->gpu, result, what);
 }
 
-/* A new driver may no longer compile for the oldest target. */
-static void load_kernel(struct table *t)
-{
-	static const char *const targets[] = {
-		".version 6.0\n.target sm_50\n",
-		".version 6.3\n.target sm_75\n",
-		".version 7.8\n.target sm_90\n",
-	};
-	char text[sizeof(ptx_body) + 64];
-	size_t i;
-	int rc = CU_OK;
-
-	for (i = 0; i < sizeof(targets) / sizeof(targets[0]); i++) {
-		snprintf(text, sizeof(text), "%s%s", targets[i], ptx_body);
-		rc = t->cuda.module_load(&t->module, text);
-		if (rc == CU_OK)
-			break;
-	}
-	cu(t, rc, "cuModuleLoadData");
-	cu(t, t->cuda.module_function(&t->kernel, t->module, "pingpong"), "cuModuleGetFunction");
-}
-
-static bool word_in_host(const struct bench_opts *o)
-{
-	return o->word == BENCH_IN_HOST;
-}
-
-static bool data_in_host(const struct bench_opts *o)
-{
-	return o->data_at == BENCH_IN_HOST;
-}
-
 static cu_ptr where(const struct table *t, bool host, size_t at)
 {
 	return (host ? t->in_host.dev : t->in_gpu.dev) + at;
@@ -211,20 +87,14 @@ static cu_ptr where(const struct table *t, bool host, size_t at)
 static void launch(struct table *t, const struct match *m, uint32_t rounds)
 {
 	const struct bench_opts *o = t->gpu.opts;
-	cu_ptr flag = where(t, word_in_host(o), 0);
+	cu_ptr flag = where(t, o->word == BENCH_IN_HOST, 0);
 	cu_ptr answer = where(t, m->host_answer, ANSWERS_AT);
-	cu_ptr data = where(t, data_in_host(o), DATA_AT);
+	cu_ptr data = where(t, o->data_at == BENCH_IN_HOST, DATA_AT);
 	uint32_t salt = SALT, words = (uint32_t)(o->data / sizeof(uint32_t)), make = o->gpu_produces;
 	static const uint32_t zero[BENCH_MAX_BLOCKS];
-	unsigned long long limit;
-	int khz = 0;
+	unsigned long long limit = bench_gpu_clocks(&t->gpu, o->timeout_s);
 	void *params[] = { &flag, &answer, &rounds, &salt, &limit, &data, &words, &make };
 
-	if (t->gpu.cu.device_attribute(&khz, CU_DEV_CLOCK_KHZ, t->gpu.dev) != CU_OK || khz <= 0)
-		khz = 2000000;
-	limit = (unsigned long long)khz * 1000u * (unsigned long long)o->timeout_s;
-	if (!limit)
-		limit = ~0ull;
 	bench_gpu_put(&t->gpu, t->in_gpu.dev, zero, sizeof(zero[0]));
 	bench_gpu_put(&t->gpu, t->in_gpu.dev + ANSWERS_AT, zero, sizeof(zero));
 	memset(t->in_host.p, 0, ANSWERS_AT + sizeof(zero));
@@ -251,7 +121,7 @@ static void put_data(struct table *t)
 {
 	size_t size = t->gpu.opts->data;
 
-	if (!data_in_host(t->gpu.opts)) {
+	if (t->gpu.opts->data_at != BENCH_IN_HOST) {
 		bench_rc(gdr_copy_to_mapping(t->map.mh, t->in_gpu.p + DATA_AT, t->data, size),
 			 "gdr_copy_to_mapping");
 		return;
@@ -264,7 +134,7 @@ static void get_data(struct table *t)
 {
 	size_t size = t->gpu.opts->data;
 
-	if (!data_in_host(t->gpu.opts)) {
+	if (t->gpu.opts->data_at != BENCH_IN_HOST) {
 		bench_rc(gdr_copy_from_mapping(t->map.mh, t->data, t->in_gpu.p + DATA_AT, size),
 			 "gdr_copy_from_mapping");
 		return;
@@ -275,7 +145,7 @@ static void get_data(struct table *t)
 
 static void put_word(struct table *t, const struct match *m, uint32_t word)
 {
-	if (word_in_host(t->gpu.opts)) {
+	if (t->gpu.opts->word == BENCH_IN_HOST) {
 		atomic_store((_Atomic uint32_t *)t->in_host.p, word);
 	} else if (m->library) {
 		bench_rc(gdr_copy_to_mapping(t->map.mh, t->in_gpu.p, &word, sizeof(word)),
@@ -372,7 +242,7 @@ static void play(struct table *t, const struct match *m, struct bench_result *r)
 			progress_part((double)n / rounds);
 	}
 	cu(t, t->cuda.stream_sync(t->stream), "cuStreamSynchronize");
-	if (word_in_host(t->gpu.opts))
+	if (t->gpu.opts->word == BENCH_IN_HOST)
 		last = atomic_load((_Atomic uint32_t *)t->in_host.p);
 	else
 		bench_gpu_get(&t->gpu, &last, t->in_gpu.dev, sizeof(last));
@@ -418,16 +288,15 @@ static void set_memory(struct table *t)
 
 static void set_table(struct table *t, const struct bench_opts *o)
 {
-	const char *err, *missing;
+	const char *missing;
 
 	bench_gpu_start(&t->gpu, &tool, o);
-	err = bench_cuda_load(&t->cuda);
-	if (err)
-		bench_die("%s: %s", tool.name, err);
+	bench_cuda_load(&t->cuda);
 	missing = bench_cuda_no_kernels(&t->cuda);
 	if (missing)
 		bench_skip("%s: needs a real GPU: this libcuda.so.1 has no %s", tool.name, missing);
-	load_kernel(t);
+	cu(t, bench_cuda_module(&t->cuda, &t->module, pplat_kernel), "cuModuleLoadData");
+	cu(t, t->cuda.module_function(&t->kernel, t->module, "pingpong"), "cuModuleGetFunction");
 	set_grid(t);
 	bench_gpu_open(&t->gpu);
 	set_memory(t);
@@ -447,12 +316,11 @@ static void clear_table(struct table *t)
 static void print(const struct bench_result *r, const struct bench_opts *o)
 {
 	char p0[32], p50[32];
-	size_t i;
 
 	(void)o;
 	bench_facts(r, stdout);
 	printf("\n%-10s %-24s %10s %10s %10s\n", "by", "answer in", "P0", "P50", "rounds");
-	for (i = 0; i < r->nrows; i++)
+	for (size_t i = 0; i < r->nrows; i++)
 		printf("%-10s %-24s %10s %10s %10zu\n", r->rows[i].who, r->rows[i].mode,
 		       bench_ns_text(p0, sizeof(p0), r->rows[i].p0),
 		       bench_ns_text(p50, sizeof(p50), r->rows[i].p50), r->rows[i].samples);
@@ -473,9 +341,9 @@ static const struct match matches[] = {
  */
 static bool plays(const struct bench_opts *o, const struct match *m)
 {
-	bool mapped_data = o->data && !data_in_host(o);
+	bool mapped_data = o->data && o->data_at != BENCH_IN_HOST;
 
-	if (m->library ? m->host_answer && word_in_host(o) && !mapped_data : mapped_data)
+	if (m->library ? m->host_answer && o->word == BENCH_IN_HOST && !mapped_data : mapped_data)
 		return false;
 	return o->answer == BENCH_IN_BOTH || (o->answer == BENCH_IN_HOST) == m->host_answer;
 }
@@ -485,11 +353,11 @@ static void facts(const struct table *t, struct bench_result *r)
 	const struct bench_opts *o = t->gpu.opts;
 
 	bench_fact(r, "clock", "%s", bench_clock_text());
-	bench_fact(r, "word", "%s", word_in_host(o) ? "hostmem" : "gpumem");
+	bench_fact(r, "word", "%s", o->word == BENCH_IN_HOST ? "hostmem" : "gpumem");
 	if (!o->data)
 		return;
 	bench_fact(r, "payload", "%zu bytes in %s, written by the %s", o->data,
-		   data_in_host(o) ? "hostmem" : "gpumem", o->gpu_produces ? "GPU" : "CPU");
+		   o->data_at == BENCH_IN_HOST ? "hostmem" : "gpumem", o->gpu_produces ? "GPU" : "CPU");
 	bench_fact(r, "grid", "%u x %u", t->blocks, t->threads);
 }
 
@@ -520,7 +388,7 @@ int main(int argc, char **argv)
 	clear_table(&t);
 	bench_fact(&r, "data", o.data ? "verified, every answer and every word" : "verified, every answer");
 
-	bench_print(&r, &o, o.compat ? bench_compat : print);
+	bench_print(&r, &o, o.given[OPT_COMPAT] ? bench_compat : print);
 	bench_result_free(&r);
 	return BENCH_OK;
 }

@@ -11,13 +11,13 @@ INSTALLED  = $(C_TOOLS:$(BIN)/%=$(INSTALL_DIR)/%)
 OLD_NAMES := sanity copybw copylat apiperf
 TOOL_H    := $(wildcard tools/*.h tools/*/*.h)
 object     = $(patsubst %.c,$(B)/obj/%.o,$(wildcard $(addprefix tools/,$(1))))
-BENCH     := $(call object,progress.c $(addprefix bench/,opt.c timing.c out.c compat.c gpu.c loops.c race.c team.c cuda.c) cuda_dl.c)
+BENCH     := $(call object,progress.c bench/*.c cuda_dl.c)
 CUDA_DL   := $(call object,cuda_dl.c)
 
 sanity_O  := $(call object,progress.c sanity/*.c) $(CUDA_DL)
 copybw_O  := $(call object,copybw.c) $(BENCH)
 copylat_O := $(call object,copylat*.c) $(BENCH)
-apiperf_O := $(call object,apiperf.c) $(BENCH)
+apiperf_O := $(call object,apiperf*.c) $(BENCH)
 pplat_O   := $(call object,pplat.c) $(BENCH)
 
 # Programs find the library above their own folder, in the build tree.

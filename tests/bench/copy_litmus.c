@@ -287,38 +287,13 @@ static void cu(int result, const char *what)
 	bench_cu(&st.gpu, result, what);
 }
 
-/* A new driver may no longer compile for the oldest target. */
-static void load_kernel(void)
-{
-	static const char *const targets[] = {
-		".version 6.0\n.target sm_50\n",
-		".version 6.3\n.target sm_75\n",
-		".version 7.8\n.target sm_90\n",
-	};
-	char text[sizeof(ptx_body) + 64];
-	int rc = CU_OK;
-
-	for (size_t i = 0; i < sizeof(targets) / sizeof(targets[0]); i++) {
-		snprintf(text, sizeof(text), "%s%s", targets[i], ptx_body);
-		rc = st.cuda.module_load(&st.module, text);
-		if (rc == CU_OK)
-			break;
-	}
-	cu(rc, "cuModuleLoadData");
-	cu(st.cuda.module_function(&st.kernel, st.module, "litmus"), "cuModuleGetFunction");
-}
-
 static void start_kernel(void)
 {
 	cu_ptr flag = st.buf.addr + FLAG_AT, data = st.buf.addr + DATA_AT;
 	cu_ptr stop = st.buf.addr + STOP_AT;
-	unsigned long long words = WORDS, limit;
+	unsigned long long words = WORDS, limit = bench_gpu_clocks(&st.gpu, st.gpu.opts->timeout_s);
 	void *params[] = { &flag, &data, &stop, &words, &limit };
-	int khz = 0;
 
-	if (st.gpu.cu.device_attribute(&khz, CU_DEV_CLOCK_KHZ, st.gpu.dev) != CU_OK || khz <= 0)
-		khz = 2000000;
-	limit = (unsigned long long)khz * 1000u * (unsigned long long)st.gpu.opts->timeout_s;
 	cu(st.cuda.launch(st.kernel, 1, 1, 1, 1, 1, 1, 0, st.stream, params, NULL), "cuLaunchKernel");
 }
 
@@ -494,12 +469,10 @@ static long try_own(void)
 
 static void set_stage(const struct bench_opts *o)
 {
-	const char *err, *missing;
+	const char *missing;
 
 	bench_gpu_start(&st.gpu, &tool, o);
-	err = bench_cuda_load(&st.cuda);
-	if (err)
-		bench_die("%s: %s", tool.name, err);
+	bench_cuda_load(&st.cuda);
 	missing = bench_cuda_no_kernels(&st.cuda);
 	st.kernels = !missing;
 	if (missing)
@@ -510,7 +483,8 @@ static void set_stage(const struct bench_opts *o)
 	if (!st.kernels)
 		return;
 	cu(st.cuda.stream_create(&st.stream, CU_STREAM_APART), "cuStreamCreate");
-	load_kernel();
+	cu(bench_cuda_module(&st.cuda, &st.module, ptx_body), "cuModuleLoadData");
+	cu(st.cuda.module_function(&st.kernel, st.module, "litmus"), "cuModuleGetFunction");
 }
 
 static void clear_stage(void)

@@ -114,7 +114,7 @@ static void copylat(const struct bench_result *r, const struct bench_opts *o)
 	}
 	putchar('\n');
 	mapping(r->map, " ");
-	printf("use cold cache: %s\n", o->evicted ? "yes" : "no");
+	printf("use cold cache: %s\n", o->given[OPT_EVICTED] ? "yes" : "no");
 	times(r, "write", "gdrcopy", "gdr_copy_to_mapping", "\t", o->writes);
 	times(r, "read", "gdrcopy", "gdr_copy_from_mapping", "\t", o->reads);
 	puts("unmapping buffer\nunpinning buffer\nclosing gdrdrv");

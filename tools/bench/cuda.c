@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 #include "cuda.h"
+#include "opt.h"
 
 #include <dlfcn.h>
-#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 static const struct {
@@ -30,20 +32,43 @@ static const struct {
 
 #define NCALLS (sizeof(calls) / sizeof(calls[0]))
 
-const char *bench_cuda_load(struct bench_cuda *c)
+void bench_cuda_load(struct bench_cuda *c)
 {
 	void *lib = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL | RTLD_NOLOAD);
 	size_t i;
 
 	if (!lib)
-		return "libcuda.so.1 is not loaded";
+		bench_die("libcuda.so.1 is not loaded");
 	for (i = 0; i < NCALLS; i++) {
 		void *f = dlsym(lib, calls[i].symbol);
 
 		/* ISO C has no cast from an object pointer to a function's. */
 		memcpy((char *)c + calls[i].member, &f, sizeof(f));
 	}
-	return NULL;
+}
+
+int bench_cuda_module(const struct bench_cuda *c, cu_module *m, const char *ptx)
+{
+	/* A new driver may no longer compile for the oldest target. */
+	static const char *const targets[] = {
+		".version 6.0\n.target sm_50\n",
+		".version 6.3\n.target sm_75\n",
+		".version 7.8\n.target sm_90\n",
+	};
+	size_t i, room = strlen(ptx) + 64;
+	char *text = malloc(room);
+	int rc = CU_OK;
+
+	if (!text)
+		bench_die("out of memory for a GPU kernel");
+	for (i = 0; i < sizeof(targets) / sizeof(targets[0]); i++) {
+		snprintf(text, room, "%s%s", targets[i], ptx);
+		rc = c->module_load(m, text);
+		if (rc == CU_OK)
+			break;
+	}
+	free(text);
+	return rc;
 }
 
 const char *bench_cuda_no_kernels(const struct bench_cuda *c)

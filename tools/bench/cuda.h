@@ -46,8 +46,11 @@ struct bench_cuda {
 			    unsigned long long flags);
 };
 
-/* libcuda.so.1 must be loaded already. Returns NULL, or what went wrong. */
-const char *bench_cuda_load(struct bench_cuda *c);
+/* libcuda.so.1 must be loaded already. */
+void bench_cuda_load(struct bench_cuda *c);
+
+/* Has the driver compile PTX text, which comes without its .version and .target. */
+int bench_cuda_module(const struct bench_cuda *c, cu_module *m, const char *ptx);
 
 /* The first of the calls of a GPU kernel that is missing, or NULL. */
 const char *bench_cuda_no_kernels(const struct bench_cuda *c);

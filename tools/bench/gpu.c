@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #define _GNU_SOURCE 1	/* sched_setaffinity */
 #include "gpu.h"
+#include "cuda.h"
 #include "version.h"
 
 #include <errno.h>
@@ -189,6 +190,17 @@ void bench_gpu_get(struct bench_gpu *b, void *dst, unsigned long addr, size_t n)
 {
 	bench_cu(b, b->cu.from_gpu(dst, addr, n), "cuMemcpyDtoH");
 	bench_cu(b, b->cu.ctx_sync(), "cuCtxSynchronize");
+}
+
+unsigned long long bench_gpu_clocks(const struct bench_gpu *b, long seconds)
+{
+	int khz = 0;
+
+	if (!seconds)
+		return ~0ull;
+	if (b->cu.device_attribute(&khz, CU_DEV_CLOCK_KHZ, b->dev) != CU_OK || khz <= 0)
+		khz = 2000000;
+	return (unsigned long long)khz * 1000u * (unsigned long long)seconds;
 }
 
 const char *bench_backend(struct bench_gpu *b)

@@ -70,6 +70,9 @@ const char *bench_backend(struct bench_gpu *b);
 void bench_gpu_facts(struct bench_gpu *b, const struct bench_map *m,
 		     struct bench_result *r);
 
+/* The GPU's clocks in so many seconds; the most there can be for 0. */
+unsigned long long bench_gpu_clocks(const struct bench_gpu *b, long seconds);
+
 /* Ends the program unless result is CU_OK; what is the call's name. */
 void bench_cu(const struct bench_gpu *b, int result, const char *what);
 /* Ends the program unless rc, an errno value, is 0. */

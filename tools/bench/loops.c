@@ -9,6 +9,8 @@
 #include <immintrin.h>
 #endif
 
+#define PLAIN_MAX 8
+
 static bool always(void)
 {
 	return true;
@@ -102,35 +104,20 @@ PLAIN(4)
 PLAIN(7)
 PLAIN(8)
 
-static bench_run *plain_to(size_t n)
-{
-	static bench_run *const of[9] = {
-		[1] = plain_to_1, [2] = plain_to_2, [3] = plain_to_3,
-		[4] = plain_to_4, [7] = plain_to_7, [8] = plain_to_8,
-	};
+static bench_run *const plain_to[PLAIN_MAX + 1] = {
+	[1] = plain_to_1, [2] = plain_to_2, [3] = plain_to_3,
+	[4] = plain_to_4, [7] = plain_to_7, [8] = plain_to_8,
+};
 
-	return n <= 8 ? of[n] : NULL;
-}
+static bench_run *const plain_from[PLAIN_MAX + 1] = {
+	[1] = plain_from_1, [2] = plain_from_2, [3] = plain_from_3,
+	[4] = plain_from_4, [7] = plain_from_7, [8] = plain_from_8,
+};
 
-static bench_run *plain_from(size_t n)
-{
-	static bench_run *const of[9] = {
-		[1] = plain_from_1, [2] = plain_from_2, [3] = plain_from_3,
-		[4] = plain_from_4, [7] = plain_from_7, [8] = plain_from_8,
-	};
-
-	return n <= 8 ? of[n] : NULL;
-}
-
-static bench_run *plain_loose(size_t n)
-{
-	static bench_run *const of[9] = {
-		[1] = plain_loose_1, [2] = plain_loose_2, [3] = plain_loose_3,
-		[4] = plain_loose_4, [7] = plain_loose_7, [8] = plain_loose_8,
-	};
-
-	return n <= 8 ? of[n] : NULL;
-}
+static bench_run *const plain_loose[PLAIN_MAX + 1] = {
+	[1] = plain_loose_1, [2] = plain_loose_2, [3] = plain_loose_3,
+	[4] = plain_loose_4, [7] = plain_loose_7, [8] = plain_loose_8,
+};
 
 /* libc's memcpy, which knows nothing of the mapping. */
 static void libc_to(struct bench_op *op, size_t count)
@@ -147,18 +134,6 @@ static void libc_from(struct bench_op *op, size_t count)
 		memcpy(op->host, op->dev, op->size);
 		load_fence();
 	}
-}
-
-static bench_run *memcpy_to(size_t n)
-{
-	(void)n;
-	return libc_to;
-}
-
-static bench_run *memcpy_from(size_t n)
-{
-	(void)n;
-	return libc_from;
 }
 
 #if defined(__x86_64__)
@@ -340,77 +315,34 @@ bool bench_has_movdiri(void)
 	leaf7(&ebx, &ecx);
 	return ecx & 1u << 27;
 }
-
-static bench_run *in_16(size_t n, bench_run *run)
-{
-	return n % 16 == 0 ? run : NULL;
-}
-
-static bench_run *sse2_to(size_t n)
-{
-	return in_16(n, sse2_run);
-}
-
-static bench_run *sse41_from(size_t n)
-{
-	return in_16(n, sse41_read);
-}
-
-static bench_run *avx2_to(size_t n)
-{
-	return n % 32 == 0 ? avx2_run : NULL;
-}
-
-static bench_run *avx2_from(size_t n)
-{
-	return n % 32 == 0 ? avx2_read : NULL;
-}
-
-static bench_run *avx512_to(size_t n)
-{
-	return n % 64 == 0 ? avx512_run : NULL;
-}
-
-static bench_run *avx512_from(size_t n)
-{
-	return n % 64 == 0 ? avx512_read : NULL;
-}
-
-static bench_run *sse41_loose(size_t n)
-{
-	return in_16(n, sse41_loosely);
-}
-
-static bench_run *avx2_loose(size_t n)
-{
-	return n % 32 == 0 ? avx2_loosely : NULL;
-}
-
-static bench_run *movdir64b_to(size_t n)
-{
-	return n % 64 == 0 ? movdir64b_run : NULL;
-}
 #endif
 
 const struct bench_loop bench_loops[] = {
-	{ "plain", false, false, always, plain_to },
-	{ "plain", true, false, always, plain_from },
-	{ "memcpy", false, false, always, memcpy_to },
-	{ "memcpy", true, false, always, memcpy_from },
-	{ "plain loose", true, true, always, plain_loose },
+	{ "plain", false, false, always, plain_to, 0, NULL },
+	{ "plain", true, false, always, plain_from, 0, NULL },
+	{ "memcpy", false, false, always, NULL, 1, libc_to },
+	{ "memcpy", true, false, always, NULL, 1, libc_from },
+	{ "plain loose", true, true, always, plain_loose, 0, NULL },
 #if defined(__x86_64__)
-	{ "sse2", false, false, always, sse2_to },
-	{ "avx2", false, false, has_avx2, avx2_to },
-	{ "avx512", false, false, has_avx512, avx512_to },
-	{ "movdir64b", false, false, has_movdir64b, movdir64b_to },
-	{ "sse4.1", true, false, has_sse41, sse41_from },
-	{ "avx2", true, false, has_avx2, avx2_from },
-	{ "avx512", true, false, has_avx512, avx512_from },
-	{ "sse4.1 loose", true, true, has_sse41, sse41_loose },
-	{ "avx2 loose", true, true, has_avx2, avx2_loose },
+	{ "sse2", false, false, always, NULL, 16, sse2_run },
+	{ "avx2", false, false, has_avx2, NULL, 32, avx2_run },
+	{ "avx512", false, false, has_avx512, NULL, 64, avx512_run },
+	{ "movdir64b", false, false, has_movdir64b, NULL, 64, movdir64b_run },
+	{ "sse4.1", true, false, has_sse41, NULL, 16, sse41_read },
+	{ "avx2", true, false, has_avx2, NULL, 32, avx2_read },
+	{ "avx512", true, false, has_avx512, NULL, 64, avx512_read },
+	{ "sse4.1 loose", true, true, has_sse41, NULL, 16, sse41_loosely },
+	{ "avx2 loose", true, true, has_avx2, NULL, 32, avx2_loosely },
 #endif
-	{ NULL, false, false, NULL, NULL }
+	{ NULL, false, false, NULL, NULL, 0, NULL }
 };
+
+bench_run *bench_loop_of(const struct bench_loop *l, size_t size)
+{
+	if (l->plain)
+		return size <= PLAIN_MAX ? l->plain[size] : NULL;
+	return size % l->unit == 0 ? l->run : NULL;
+}
 
 #if defined(__x86_64__) || defined(__aarch64__) || defined(__powerpc64__)
 static void flush_line(const uint8_t *p)

@@ -39,11 +39,16 @@ struct bench_loop {
 	bool read;
 	bool loose;
 	bool (*usable)(void);	/* by this CPU */
-	bench_run *(*run)(size_t size);	/* NULL: not for this size */
+	bench_run *const *plain;	/* by size, up to 8; NULL: run, for all multiples of unit */
+	size_t unit;
+	bench_run *run;
 };
 
 /* The loops of this architecture; a NULL name ends the table. */
 extern const struct bench_loop bench_loops[];
+
+/* What does it for that size, or NULL. */
+bench_run *bench_loop_of(const struct bench_loop *l, size_t size);
 
 /* That which ends the writes. */
 void bench_store_fence(void);

@@ -4,7 +4,6 @@
 #include <errno.h>
 #include <getopt.h>
 #include <limits.h>
-#include <stdarg.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -20,7 +19,7 @@ struct option_row {
 	char letter;		/* 0: it has only the long name */
 	const char *name;
 	const char *arg;	/* NULL: it takes none */
-	const char *help;	/* NULL: it is known, and refused */
+	const char *help;
 };
 
 static const struct option_row rows[] = {
@@ -71,53 +70,6 @@ static const struct option_row rows[] = {
 
 #define NROWS (sizeof(rows) / sizeof(rows[0]))
 
-static void say(const char *fmt, va_list ap)
-{
-	progress_wipe();
-	fflush(stdout);
-	vfprintf(stderr, fmt, ap);
-	fputc('\n', stderr);
-}
-
-void bench_die(const char *fmt, ...)
-{
-	va_list ap;
-
-	va_start(ap, fmt);
-	say(fmt, ap);
-	va_end(ap);
-	exit(BENCH_FAILED);
-}
-
-void bench_flush_stdout(const char *tool)
-{
-	if (fflush(stdout) || ferror(stdout))
-		bench_die("%s: cannot write the output: %s", tool, strerror(errno));
-}
-
-void bench_skip(const char *fmt, ...)
-{
-	va_list ap;
-
-	va_start(ap, fmt);
-	say(fmt, ap);
-	va_end(ap);
-	exit(BENCH_SKIPPED);
-}
-
-void bench_usage(const struct bench_tool *tool, const char *fmt, ...)
-{
-	va_list ap;
-
-	progress_wipe();
-	fprintf(stderr, "%s: ", tool->name);
-	va_start(ap, fmt);
-	vfprintf(stderr, fmt, ap);
-	va_end(ap);
-	fprintf(stderr, "; see '%s --help'\n", tool->name);
-	exit(BENCH_USAGE);
-}
-
 static bool takes(const struct bench_tool *tool, const struct option_row *row)
 {
 	return row->code == OPT_HELP || row->code == OPT_VERSION || strchr(tool->codes, row->code);
@@ -132,7 +84,7 @@ static void help(const struct bench_tool *tool)
 		const struct option_row *r = &rows[i];
 		char left[64], letter[8] = "   ";
 
-		if (!takes(tool, r) || !r->help)
+		if (!takes(tool, r))
 			continue;
 		if (r->letter)
 			snprintf(letter, sizeof(letter), "-%c,", r->letter);
@@ -269,22 +221,8 @@ static void set(struct bench_opts *o, const struct bench_tool *tool,
 	case OPT_COPY_SIZE:
 		o->copy_size = size(tool, r, arg, 1);
 		break;
-	case OPT_CUMEMCPY:
-		break;
-	case OPT_COLD:
-		o->cold = true;
-		break;
-	case OPT_EVICTED:
-		o->evicted = true;
-		break;
-	case OPT_RANGE:
-		o->range = true;
-		break;
 	case OPT_WARM_UPS:
 		o->warm_ups = number(tool, r, arg, 0, 1000000);
-		break;
-	case OPT_REGISTERED:
-		o->registered = true;
 		break;
 	case OPT_OFFSET:
 		o->offset = size(tool, r, arg, 0);
@@ -344,15 +282,6 @@ static void set(struct bench_opts *o, const struct bench_tool *tool,
 		break;
 	case OPT_CPU:
 		o->cpu = (int)number(tool, r, arg, 0, 1023);
-		break;
-	case OPT_JSON:
-		o->json = true;
-		break;
-	case OPT_CSV:
-		o->csv = true;
-		break;
-	case OPT_COMPAT:
-		o->compat = true;
 		break;
 	case OPT_BACKEND:
 		word(tool, r, arg, backends);
@@ -426,6 +355,6 @@ void bench_parse(struct bench_opts *o, const struct bench_tool *tool, int argc,
 	}
 	if (optind < argc)
 		bench_usage(tool, "'%s' is no option", argv[optind]);
-	if (o->json + o->csv + o->compat > 1)
+	if (o->given[OPT_JSON] + o->given[OPT_CSV] + o->given[OPT_COMPAT] > 1)
 		bench_usage(tool, "--json, --csv and --compat are forms of one output: choose one");
 }

@@ -87,12 +87,7 @@ struct bench_opts {
 	bool gpu_produces;	/* the data; else the CPU does */
 	unsigned int blocks, block_threads;	/* of the GPU kernel, where there is data */
 	enum bench_mode mode;
-	bool cold;		/* the host side is in no cache */
-	bool evicted;		/* the GPU wrote the memory last */
-	bool range;		/* sizes up to copy_size, not this one alone */
 	long warm_ups;
-	bool registered;	/* the host side is page-locked */
-	bool json, csv, compat;
 	long writes, reads;	/* the most that are timed */
 	long iters;
 	long rounds;

@@ -222,9 +222,9 @@ void bench_csv(const struct bench_result *r, FILE *f)
 void bench_print(const struct bench_result *r, const struct bench_opts *o,
 		 void (*text)(const struct bench_result *, const struct bench_opts *))
 {
-	if (o->json)
+	if (o->given[OPT_JSON])
 		bench_json(r, stdout);
-	else if (o->csv)
+	else if (o->given[OPT_CSV])
 		bench_csv(r, stdout);
 	else
 		text(r, o);

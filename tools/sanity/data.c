@@ -41,8 +41,7 @@ static void write_every_size(struct env *e)
 	struct map m;
 
 	start(e);
-	buf_alloc(e, &b, MEM_PLAIN, AREA);
-	map_make(e, &m, b.addr, b.size);
+	alloc_mapped(e, &b, &m, MEM_PLAIN, AREA);
 	fill(model, AREA, 1);
 	gpu_write(e, b.addr, model, AREA);
 
@@ -67,8 +66,7 @@ static void write_every_size(struct env *e)
 		}
 		check(memcmp(back, model, LINE * stride) == 0);
 	}
-	map_drop(e, &m);
-	buf_free(e, &b);
+	free_mapped(e, &b, &m);
 	free(back);
 	free(model);
 }
@@ -83,8 +81,7 @@ static void read_every_size(struct env *e)
 	struct map m;
 
 	start(e);
-	buf_alloc(e, &b, MEM_PLAIN, AREA);
-	map_make(e, &m, b.addr, b.size);
+	alloc_mapped(e, &b, &m, MEM_PLAIN, AREA);
 	fill(model, AREA, 4);
 	gpu_write(e, b.addr, model, AREA);
 
@@ -106,8 +103,7 @@ static void read_every_size(struct env *e)
 			check(memcmp(got, want, seen) == 0);
 		}
 	gpu_check(e, b.addr, model, AREA);	/* reading changed nothing */
-	map_drop(e, &m);
-	buf_free(e, &b);
+	free_mapped(e, &b, &m);
 	free(model);
 }
 
@@ -129,8 +125,7 @@ static void big_copies(struct env *e)
 	struct map m;
 
 	start(e);
-	buf_alloc(e, &b, MEM_PLAIN, total);
-	map_make(e, &m, b.addr, b.size);
+	alloc_mapped(e, &b, &m, MEM_PLAIN, total);
 	fill(model, total, 5);
 	gpu_write(e, b.addr, model, total);
 	for (i = 0; i < sizeof(big_sizes) / sizeof(big_sizes[0]); i++)
@@ -156,8 +151,7 @@ static void big_copies(struct env *e)
 				check_eq(back[off - 1], GUARD);
 		}
 	gpu_check(e, b.addr, model, total);
-	map_drop(e, &m);
-	buf_free(e, &b);
+	free_mapped(e, &b, &m);
 	free(back);
 	free(host);
 	free(model);
@@ -180,8 +174,7 @@ static void host_guards(struct env *e)
 	check_eq(mprotect(area, p, PROT_NONE), 0);
 	check_eq(mprotect(area + 2 * p, p, PROT_NONE), 0);
 	check(read_faults(area) && read_faults(area + 2 * p));
-	buf_alloc(e, &b, MEM_PLAIN, GPU_PAGE_SIZE);
-	map_make(e, &m, b.addr, b.size);
+	alloc_mapped(e, &b, &m, MEM_PLAIN, GPU_PAGE_SIZE);
 	for (n = 1; n <= sizeof(copy); n += n < 300 ? 1 : 97) {
 		edge[0] = area + p;
 		edge[1] = area + 2 * p - n;
@@ -197,8 +190,7 @@ static void host_guards(struct env *e)
 			check(memcmp(edge[i], copy, n) == 0);
 		}
 	}
-	map_drop(e, &m);
-	buf_free(e, &b);
+	free_mapped(e, &b, &m);
 	munmap(area, 3 * p);
 }
 
@@ -218,8 +210,7 @@ static void sync_memops(struct env *e)
 
 	start(e);
 	for (k = 0; k < MEM_KINDS; k++) {
-		buf_alloc(e, &b, k, max);
-		map_make(e, &m, b.addr, b.size);
+		alloc_mapped(e, &b, &m, k, max);
 		for (i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++)
 			for (round = 0; round < 20; round++) {
 				fill(in, sizes[i], i * 1000 + round);
@@ -230,8 +221,7 @@ static void sync_memops(struct env *e)
 							       sizes[i]), 0);
 				check(memcmp(in, out, sizes[i]) == 0);
 			}
-		map_drop(e, &m);
-		buf_free(e, &b);
+		free_mapped(e, &b, &m);
 	}
 	free(out);
 	free(in);
@@ -246,8 +236,7 @@ static void small_writes(struct env *e)
 	struct map m;
 
 	start(e);
-	buf_alloc(e, &b, MEM_PLAIN, GPU_PAGE_SIZE);
-	map_make(e, &m, b.addr, b.size);
+	alloc_mapped(e, &b, &m, MEM_PLAIN, GPU_PAGE_SIZE);
 	for (i = 1; i <= 20000; i++)
 		check_rc(gdr_copy_to_mapping(m.mh, m.p + 64 + i % 4 * 4, &i, 4), 0);
 	for (i = 0; i < 4; i++) {
@@ -263,8 +252,7 @@ static void small_writes(struct env *e)
 		check_rc(gdr_copy_from_mapping(m.mh, &got, m.p + 256, i), 0);
 		check(memcmp(&got, &want, i) == 0);
 	}
-	map_drop(e, &m);
-	buf_free(e, &b);
+	free_mapped(e, &b, &m);
 }
 
 const struct sanity_case data_cases[] = {

@@ -328,8 +328,7 @@ static void errno_rm(struct env *e)
 		*(void **)&rm_sim_fail = dlsym(lib, "rm_sim_fail");
 	if (!rm_sim_fail)
 		skip("a real driver cannot be told to refuse a request");
-	buf_alloc(e, &b, MEM_PLAIN, GPU_PAGE_SIZE);
-	map_make(e, &m, b.addr, b.size);
+	alloc_mapped(e, &b, &m, MEM_PLAIN, GPU_PAGE_SIZE);
 	for (i = 0; i < sizeof(answers) / sizeof(answers[0]); i++) {
 		note("%s answers %#x", answers[i].request, answers[i].status);
 		rm_sim_fail(answers[i].request, answers[i].status, 0);
@@ -349,8 +348,7 @@ static void errno_rm(struct env *e)
 	}
 	map_drop(e, &m);
 	map_make(e, &m, b.addr, b.size);
-	map_drop(e, &m);
-	buf_free(e, &b);
+	free_mapped(e, &b, &m);
 }
 
 const struct sanity_case error_cases[] = {

@@ -19,15 +19,13 @@ static void whole_life(struct env *e, uint64_t seed)
 	struct buf b;
 	struct map m;
 
-	buf_alloc(e, &b, MEM_PLAIN, GPU_PAGE_SIZE);
-	map_make(e, &m, b.addr, b.size);
+	alloc_mapped(e, &b, &m, MEM_PLAIN, GPU_PAGE_SIZE);
 	fill(in, sizeof(in), seed);
 	check_rc(gdr_copy_to_mapping(m.mh, m.p + 3, in, sizeof(in)), 0);
 	gpu_check(e, b.addr + 3, in, sizeof(in));
 	check_rc(gdr_copy_from_mapping(m.mh, out, m.p + 3, sizeof(out)), 0);
 	check(memcmp(in, out, sizeof(in)) == 0);
-	map_drop(e, &m);
-	buf_free(e, &b);
+	free_mapped(e, &b, &m);
 }
 
 /* In a child: g is the parent's. */
@@ -128,8 +126,7 @@ static void fork_with_mapping(struct env *e)
 	pid_t pid;
 
 	start(e);
-	buf_alloc(e, &b, MEM_EXT, GPU_PAGE_SIZE);
-	map_make(e, &m, b.addr, b.size);
+	alloc_mapped(e, &b, &m, MEM_EXT, GPU_PAGE_SIZE);
 	check_rc(gdr_copy_to_mapping(m.mh, m.p, &in, 4), 0);
 	pid = fork_child();
 	if (pid == 0) {
@@ -145,8 +142,7 @@ static void fork_with_mapping(struct env *e)
 	check_rc(gdr_copy_from_mapping(m.mh, &out, m.p, 4), 0);
 	check_eq(out, in);
 	check(!read_faults(m.p));
-	map_drop(e, &m);
-	buf_free(e, &b);
+	free_mapped(e, &b, &m);
 	whole_life(e, 4);
 	check_rc(gdr_close(e->g), 0);
 }
@@ -161,8 +157,7 @@ static void fork_opens_again(struct env *e)
 	int v = -1;
 
 	start(e);
-	buf_alloc(e, &b, MEM_EXT, GPU_PAGE_SIZE);
-	map_make(e, &m, b.addr, b.size);
+	alloc_mapped(e, &b, &m, MEM_EXT, GPU_PAGE_SIZE);
 	pid = fork_child();
 	if (pid == 0) {
 		gdr_t inherited = e->g, own = gdr_open();
@@ -181,8 +176,7 @@ static void fork_opens_again(struct env *e)
 	}
 	join_child(pid);
 	check(!read_faults(m.p));
-	map_drop(e, &m);
-	buf_free(e, &b);
+	free_mapped(e, &b, &m);
 	whole_life(e, 5);
 }
 
@@ -278,8 +272,7 @@ static void fork_while_busy(struct env *e)
 	int i;
 
 	start(e);
-	buf_alloc(e, &b, MEM_EXT, GPU_PAGE_SIZE);
-	map_make(e, &m, b.addr, b.size);
+	alloc_mapped(e, &b, &m, MEM_EXT, GPU_PAGE_SIZE);
 	busy.m = &m;
 	check_rc(pthread_create(&t, NULL, copy_all_the_time, &busy), 0);
 	for (i = 0; i < 25; i++) {
@@ -295,8 +288,7 @@ static void fork_while_busy(struct env *e)
 	}
 	__atomic_store_n(&busy.stop, true, __ATOMIC_RELAXED);
 	check_rc(pthread_join(t, NULL), 0);
-	map_drop(e, &m);
-	buf_free(e, &b);
+	free_mapped(e, &b, &m);
 }
 
 /* gdrdrv's ioctl that tells its version: any process should be able to ask. */
@@ -380,16 +372,14 @@ static void fd_passing(struct env *e)
 		child_done();
 	}
 	start(e);
-	buf_alloc(e, &b, MEM_PLAIN, GPU_PAGE_SIZE);
-	map_make(e, &m, b.addr, b.size);
+	alloc_mapped(e, &b, &m, MEM_PLAIN, GPU_PAGE_SIZE);
 	fd = find_gdrdrv();
 	check(fd >= 0);
 	check_eq(ioctl(fd, GDRDRV_GET_VERSION, version), 0);
 	send_fd(pair[0], fd);
 	join_child(pid);
 	check(!read_faults(m.p));
-	map_drop(e, &m);
-	buf_free(e, &b);
+	free_mapped(e, &b, &m);
 }
 
 const struct sanity_case fork_cases[] = {

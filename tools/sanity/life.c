@@ -47,8 +47,7 @@ static void access_after_unmap(struct env *e)
 	void *va;
 
 	start(e);
-	buf_alloc(e, &b, MEM_PLAIN, GPU_PAGE_SIZE);
-	map_make(e, &m, b.addr, b.size);
+	alloc_mapped(e, &b, &m, MEM_PLAIN, GPU_PAGE_SIZE);
 	check(!read_faults(m.p) && !write_faults(m.p));
 	check_rc(gdr_unmap(e->g, m.mh, m.va, m.size), 0);
 	check(is_gone(m.p));
@@ -73,8 +72,7 @@ static void access_after_unpin(struct env *e)
 	struct map m;
 
 	start(e);
-	buf_alloc(e, &b, MEM_PLAIN, GPU_PAGE_SIZE);
-	map_make(e, &m, b.addr, b.size);
+	alloc_mapped(e, &b, &m, MEM_PLAIN, GPU_PAGE_SIZE);
 	write_ends(&m);
 	check_rc(gdr_unpin_buffer(e->g, m.mh), 0);
 	expect_gone(e, &m);
@@ -92,8 +90,7 @@ static void access_after_close(struct env *e)
 
 	start(e);
 	for (i = 0; i < N; i++) {
-		buf_alloc(e, &b[i], i == 0 ? MEM_EXT : MEM_PLAIN, GPU_PAGE_SIZE);
-		map_make(e, &m[i], b[i].addr, b[i].size);
+		alloc_mapped(e, &b[i], &m[i], i == 0 ? MEM_EXT : MEM_PLAIN, GPU_PAGE_SIZE);
 		write_ends(&m[i]);
 	}
 	check_rc(gdr_unmap(e->g, m[1].mh, m[1].va, m[1].size), 0);
@@ -126,8 +123,7 @@ static void free_under(struct env *e, enum mem_kind kind)
 	struct map m;
 	int flag = -1;
 
-	buf_alloc(e, &b, kind, GPU_PAGE_SIZE);
-	map_make(e, &m, b.addr, b.size);
+	alloc_mapped(e, &b, &m, kind, GPU_PAGE_SIZE);
 	fill(ours, sizeof(ours), 1);
 	fill(theirs, sizeof(theirs), 2);
 	check_rc(gdr_copy_to_mapping(m.mh, m.p, ours, sizeof(ours)), 0);
@@ -194,8 +190,7 @@ static void stale_handle(struct env *e)
 	check_eq(x, 0);
 	check_rc(gdr_copy_from_mapping(m.mh, &x, m.p, 4), 0);
 	check_eq(x, mark);
-	map_drop(e, &m);
-	buf_free(e, &b);
+	free_mapped(e, &b, &m);
 }
 
 /* The handle of one gdr_t is unknown to another. */
@@ -212,8 +207,7 @@ static void foreign_handle(struct env *e)
 	start(e);
 	other = gdr_open();
 	check(other != NULL);
-	buf_alloc(e, &b, MEM_EXT, GPU_PAGE_SIZE);
-	map_make(e, &m, b.addr, b.size);
+	alloc_mapped(e, &b, &m, MEM_EXT, GPU_PAGE_SIZE);
 	mark(&info, sizeof(info));
 	check_rc(gdr_get_info(other, m.mh, &info), EINVAL);
 	check_rc(gdr_get_callback_flag(other, m.mh, &flag), EINVAL);
@@ -225,8 +219,7 @@ static void foreign_handle(struct env *e)
 	check(flag == -1 && va == NULL && addr == 0 && untouched(&info, sizeof(info)));
 	check_rc(gdr_close(other), 0);
 	check(!read_faults(m.p));
-	map_drop(e, &m);
-	buf_free(e, &b);
+	free_mapped(e, &b, &m);
 }
 
 /* After the first round nothing may be left behind by another one. */
@@ -240,8 +233,7 @@ static void no_leaks(struct env *e)
 	for (round = 0; round < 30; round++) {
 		e->g = gdr_open();
 		check(e->g != NULL);
-		buf_alloc(e, &b, MEM_PLAIN, GPU_PAGE_SIZE);
-		map_make(e, &m, b.addr, b.size);
+		alloc_mapped(e, &b, &m, MEM_PLAIN, GPU_PAGE_SIZE);
 		if (round % 3 == 0)
 			map_drop(e, &m);
 		if (round % 3 == 1)
@@ -265,8 +257,7 @@ static void close_on_exec(struct env *e)
 	gdr_t g;
 
 	start(e);
-	buf_alloc(e, &b, MEM_PLAIN, GPU_PAGE_SIZE);
-	map_make(e, &m, b.addr, b.size);	/* lets the drivers open theirs */
+	alloc_mapped(e, &b, &m, MEM_PLAIN, GPU_PAGE_SIZE);	/* lets the drivers open theirs */
 	map_drop(e, &m);
 	inheritable = count_inheritable_fds();
 	fds = count_fds();
@@ -294,8 +285,7 @@ static void fd_limit(struct env *e)
 	int n, rc = 0;
 
 	start(e);
-	buf_alloc(e, &b, MEM_PLAIN, GPU_PAGE_SIZE);
-	map_make(e, &m, b.addr, b.size);
+	alloc_mapped(e, &b, &m, MEM_PLAIN, GPU_PAGE_SIZE);
 	map_drop(e, &m);
 	check_eq(getrlimit(RLIMIT_NOFILE, &old), 0);
 	few = old;
@@ -316,8 +306,7 @@ static void fd_limit(struct env *e)
 	while (n > 0)
 		check_rc(gdr_unpin_buffer(e->g, mh[--n]), 0);
 	map_make(e, &m, b.addr, b.size);
-	map_drop(e, &m);
-	buf_free(e, &b);
+	free_mapped(e, &b, &m);
 }
 
 const struct sanity_case life_cases[] = {

@@ -16,6 +16,8 @@ enum { CASE_SECONDS = 300 };
 /* The exit status of a case, and of the program. */
 enum { CASE_PASSED = 0, CASE_FAILED = 1, CASE_USAGE = 2, CASE_SKIPPED = 77 };
 
+struct env;
+
 /* Shared memory of the runner and the case that runs. */
 struct verdict {
 	unsigned long checks;	/* made so far; a case with none has failed */
@@ -29,5 +31,10 @@ struct verdict {
 
 extern struct verdict *verdict;
 extern bool verbose;
+
+/* A case for verdict->probe. It ends as CASE_USAGE where there is no GPU of that number. */
+void probe(struct env *e);
+
+const char *backend_name(int backend);
 
 #endif

@@ -68,6 +68,9 @@ struct sanity_case {
 
 /* The cases, by file; each list ends with name NULL. */
 extern const struct sanity_case basic_cases[];
+extern const struct sanity_case range_cases[];
+extern const struct sanity_case query_cases[];
+extern const struct sanity_case together_cases[];
 extern const struct sanity_case data_cases[];
 extern const struct sanity_case life_cases[];
 extern const struct sanity_case fork_cases[];
@@ -76,6 +79,12 @@ extern const struct sanity_case error_cases[];
 /* Initialises CUDA with a current context on e->gpu, and opens the library. */
 void start(struct env *e);
 void start_cuda(struct env *e);
+
+/* A GPU that does not know the attribute lacks what it stands for, as GB10 does 124. */
+int device_attribute(struct env *e, int attribute);
+
+/* rm calls itself 2.4 where a GPU is coherent with the CPU. */
+bool is_coherent_rm(struct env *e);
 
 /* Prints a line of the case's own when -v is given. */
 void note(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
@@ -132,11 +141,18 @@ void map_make(struct env *e, struct map *m, unsigned long addr, size_t size);
 void map_drop(struct env *e, struct map *m);
 gdr_mh_t pin_only(struct env *e, unsigned long addr, size_t size);
 
+/* All of a new buffer, mapped. */
+void alloc_mapped(struct env *e, struct buf *b, struct map *m, enum mem_kind kind, size_t size);
+void free_mapped(struct env *e, struct buf *b, struct map *m);
+
 /* The same by way of CUDA, complete when they return. */
 void gpu_write(struct env *e, unsigned long addr, const void *src, size_t size);
 void gpu_read(struct env *e, void *dst, unsigned long addr, size_t size);
 /* Checks that the GPU's memory holds what want does. */
 void gpu_check(struct env *e, unsigned long addr, const void *want, size_t size);
+
+/* Both ways, at the start, in the middle and at the very end of a mapping of addr. */
+void copy_both_ways(struct env *e, struct map *m, unsigned long addr, size_t size);
 
 /* Bytes that depend on the seed and are never the same twice in a row. */
 void fill(void *p, size_t size, uint64_t seed);
