@@ -110,16 +110,19 @@ static void open_without_fds(void)
  */
 static void work_without_fds(void)
 {
-	const bool rm = backend_is("rm");
 	const long least = 2000, times = scaled(!on_doubles() ? least : guest_long ? 1000000 : 100000);
 	/* On an emulated CPU a round takes a millisecond. */
 	const double end = seconds_now() + (guest_long ? 300 : 30);
 	gdr_t g = open_or_fail();
 	struct rlimit old;
+	char backend[32];
 	struct buffer b;
 	gdr_mh_t mh;
 	void *va;
+	bool rm;
 
+	expect_is(gdr_get_backend(g, backend, sizeof(backend)), 0);
+	rm = !strcmp(backend, "rm");
 	alloc_buffer(g, &b, 64 * KIB);
 	expect_is(gdr_pin_buffer(g, b.dptr, b.size, 0, 0, &b.mh), 0);
 	old = leave_fds(0);
