@@ -65,7 +65,7 @@ int gdr_copy_move(const struct copy *c, struct gdr_view v)
 	return 0;
 }
 
-static int move(const struct copy *c, struct gdr_view v)
+static int move_fenced(const struct copy *c, struct gdr_view v)
 {
 	int rc;
 
@@ -100,7 +100,7 @@ copy_checked(uint64_t key, void *dev, void *host, size_t size, bool to)
 			size, (uintptr_t)dev, key, EINVAL);
 		return EINVAL;
 	}
-	return host ? move(&c, v) : EINVAL;
+	return host ? move_fenced(&c, v) : EINVAL;
 }
 
 /* Copies that look at their slot again, or that the GPU's copy engine may make. */
@@ -109,7 +109,7 @@ copy_longer(uint64_t key, void *dev, void *host, size_t size, bool to)
 {
 	const struct copy c = { .key = key, .dev = dev, .host = host, .size = size, .to = to };
 
-	return move(&c, gdr_slot_read(gdr_slot_of(&gdr_front.table, key), key));
+	return move_fenced(&c, gdr_slot_read(gdr_slot_of(&gdr_front.table, key), key));
 }
 
 static inline bool is_longer(size_t size, bool to)

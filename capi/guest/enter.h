@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * enter.h - the door: Go code and our locks on the host's threads; see INSIDE in front.h.
+ * enter.h - what is done to a host's thread before it runs Go code or takes a lock of ours,
+ * and after. See INSIDE in front.h.
  */
 #ifndef GDR_GUEST_H
 #define GDR_GUEST_H
