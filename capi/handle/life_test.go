@@ -52,6 +52,10 @@ func TestEverySlotComesBack(t *testing.T) {
 			_, err := l.Pin(g, request)
 			return err
 		}, unix.ENOMEM},
+		"memory that cannot be had": {nil, func(t *testing.T, l *Library, f *backendtest.Fake, g Handle) error {
+			_, err := l.MemAlloc(g, 0, 0)
+			return err
+		}, unix.EINVAL},
 		"an unpin that fails": {map[string]error{"unpin": unix.EIO}, func(t *testing.T, l *Library, f *backendtest.Fake, g Handle) error {
 			return l.Unpin(g, mustPin(t, l, g))
 		}, unix.EIO},

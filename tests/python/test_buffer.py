@@ -204,6 +204,7 @@ def test_a_view_keeps_its_mapping(gdr, array):
     del buffer
     gc.collect()
     part[0] = 1.0
+    assert gdr._mappings
     part.release()
     gc.collect()
     assert not gdr._mappings

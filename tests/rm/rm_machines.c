@@ -67,6 +67,8 @@ static const struct row rows[] = {
 	  NAMED "NVRM_SIM_MACHINE=grace NVRM_SIM_SCATTERED=1 NVRM_SIM_FAIL=MMAP=12@3", { WORKS "gdr_map ENOMEM" }, FAILED, NULL },
 	{ "BAR1 in pieces, driver 550", "FRAGMENT=1 NVRM_SIM_BAR1_MIB=6 NVRM_SIM_DRIVER=550", { WORKS "wc" },
 	  "is mapped in 3 parts", FAILED },
+	{ "the same, from the second page of the memory on", "OFFSET=1 FRAGMENT=1 NVRM_SIM_BAR1_MIB=6 NVRM_SIM_DRIVER=550", { WORKS "wc" },
+	  "is mapped in 3 parts", FAILED },
 	{ "BAR1 in pieces, driver 580", "FRAGMENT=1 NVRM_SIM_BAR1_MIB=6", { WORKS "wc" }, NULL, "parts" },
 	{ "BAR1 full, driver 550", "FRAGMENT=1 NVRM_SIM_BAR1_MIB=5 NVRM_SIM_DRIVER=550", { WORKS "gdr_map ENOMEM" },
 	  "unpin buffers", NULL },
@@ -208,8 +210,9 @@ static int on(int device)
 	printf("early %s, ", g ? "open" : "NULL");
 	if (cuda_load(&cu) || (cu.init(0) && device) || cu.device_count(&count) || device >= count)
 		return 77;
-	if (cu.primary_retain(&ctx, device) || cu.ctx_set(ctx) || cu.mem_alloc(&p, SIZE))
+	if (cu.primary_retain(&ctx, device) || cu.ctx_set(ctx) || cu.mem_alloc(&p, SIZE + GPU_PAGE_SIZE))
 		return 1;
+	p += getenv("OFFSET") ? GPU_PAGE_SIZE : 0;
 	live = dlsym(dlopen("libcuda.so.1", RTLD_NOW), "cuda_sim_live");
 	if (!getenv("ONE_OPEN")) {
 		if (g && gdr_close(g))

@@ -311,7 +311,7 @@ func TestBadCopies(t *testing.T) {
 			require.Regexp(t, "byte|wrong|is not in GPU memory|Input/output error", e.errs, "%s %s", name, plan)
 		}
 	}
-	for _, plan := range []string{"to:flip:others", "from:flip:others", "to:refuse:others"} {
+	for _, plan := range []string{"to:flip:others", "from:flip:others", "to:refuse:others", "to:refuse:60"} {
 		spoilt("copybw -s 4K --budget 8 --threads 2", plan).oneLine(t, plan, 1, "")
 	}
 	dir := t.TempDir()

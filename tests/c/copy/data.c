@@ -174,10 +174,11 @@ static void test_pieces(void)
 	gdr_piece_t p[5];
 
 	map_as(0, GDR_MAPPING_TYPE_WC);
-	map_as(1, GDR_MAPPING_TYPE_CACHING);
 	for (int to = 0; to < 2; to++)
 		for (int bad = 0; bad < 5; bad++) {
 			int rc;
+
+			map_as(1, bad % 2 ? GDR_MAPPING_TYPE_CACHING : GDR_MAPPING_TYPE_DEVICE);
 
 			for (int i = 0; i < 5; i++)
 				p[i] = (gdr_piece_t){ mh(i % 2), first(i % 2) + 100 * i, host + 100 * i, 100 };
@@ -189,9 +190,11 @@ static void test_pieces(void)
 			for (int i = 0; i < 5; i++)
 				check(first(i % 2)[100 * i] == 1 && host[100 * i] == 2, "and none is copied");
 			p[bad].map_d_ptr = first(bad % 2) + 100 * bad;
+			moves = 0;
 			rc = to ? gdr_copy_to_mapping_v(p, 5) : gdr_copy_from_mapping_v(p, 5);
 			for (int i = 0; i < 5; i++)
 				check(!rc && !memcmp(p[i].map_d_ptr, p[i].h_ptr, 100), "pieces of two types");
+			check(moves == 3, "each by the routine of its type");
 		}
 	check(!gdr_copy_to_mapping_v(NULL, 0) && !gdr_copy_from_mapping_v(NULL, 0), "no pieces");
 	check(gdr_copy_to_mapping_v(NULL, 1) == EINVAL, "no array");

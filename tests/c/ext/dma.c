@@ -127,6 +127,26 @@ static void bytes_are_right(void)
 	expect(!logged("copy engine"));
 }
 
+/* More than one call of the core makes. */
+static void longest(void)
+{
+	const size_t size = 16 * MIB + 4096;
+	unsigned char *in = malloc(size), *out = malloc(size);
+	struct buffer b;
+	gdr_t g;
+
+	catch_log();
+	want_dma("16384", "65536");
+	g = open_or_fail();
+	make_buffer(g, &b, size);
+	for (size_t i = 0; i < size; i++)
+		in[i] = i * 7 + i / 4096;
+	expect_is(gdr_copy_to_mapping(b.mh, b.va, in, size), 0);
+	expect_is(gdr_copy_from_mapping(b.mh, out, b.va, size), 0);
+	expect(!memcmp(in, out, size));
+	expect(!logged("copy engine"));
+}
+
 static void least_sizes(void)
 {
 	static unsigned char host[LEAST_WRITE];
@@ -715,6 +735,7 @@ static void at_the_same_time(void)
 const struct guest_case cases[] = {
 	{ "no DMA unless asked", none_unless_asked, 30, 0 },
 	{ "bytes by DMA", bytes_are_right, 60, 0 },
+	{ "so are those of more than 16 MiB", longest, 60, 0 },
 	{ "from which size on", least_sizes, 30, 0 },
 	{ "what the driver refuses, the CPU does", refusals, 120, 0 },
 	{ "another buffer in the same slot", another_buffer, 60, 0 },
