@@ -5,6 +5,7 @@
  */
 #define _GNU_SOURCE
 #include <errno.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -202,6 +203,33 @@ static void test_pieces(void)
 	unmap(1);
 }
 
+static _Atomic bool over;
+
+/* The same handle again, in turns of 64 bytes and, elsewhere, of many. */
+static void *map_in_turns(void *unused)
+{
+	while (!atomic_load(&over)) {
+		slot_set(&slots[1], key_of(EPOCH, 0), first(0), 64, GDR_MAPPING_TYPE_WC);
+		slot_set(&slots[1], key_of(EPOCH, 0), first(1), SIZE, GDR_MAPPING_TYPE_WC);
+	}
+	return unused;
+}
+
+/* No copy takes the address of one mapping with the length of the other. */
+static void test_turns(void)
+{
+	pthread_t thread;
+	long mixed = 0;
+
+	pthread_create(&thread, NULL, map_in_turns, NULL);
+	for (int i = 0; i < 10000000; i++)
+		mixed += copy(mh(0), first(0) + 1000, host, 8, i % 2) != EINVAL;
+	atomic_store(&over, true);
+	pthread_join(thread, NULL);
+	check(!mixed, "no copy sees one mapping in part and another in part");
+	unmap(0);
+}
+
 int main(void)
 {
 	impl = copy_portable;
@@ -212,5 +240,6 @@ int main(void)
 	test_bounds();
 	test_overtaken();
 	test_pieces();
+	test_turns();
 	return tap_done(&tap);
 }
