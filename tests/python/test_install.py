@@ -110,6 +110,14 @@ def test_a_library_beside_the_one_that_is_asked_for(tmp_path, monkeypatch):
     (tmp_path / "mine.so").unlink()
     with pytest.raises(SystemExit, match="mine.so: .*mine.so is not there"):
         backend._libraries()
+    monkeypatch.delenv("GDRAPI_LIBRARY")
+    monkeypatch.setattr(backend, "HERE", str(tmp_path / "python"))
+    (tmp_path / "build").mkdir()
+    (tmp_path / "build" / "libvkgdr.so").write_bytes(b"vkgdr")
+    (tmp_path / "python").mkdir()
+    assert backend._libraries() == {}
+    (tmp_path / "build" / "libgdrapi.so.2").write_bytes(b"gdrapi")
+    assert backend._libraries() == {"libvkgdr.so": b"vkgdr", "libgdrapi.so.2": b"gdrapi"}
     monkeypatch.setattr(backend, "_text", lambda name: "")
     assert backend._libraries() == {}
 
