@@ -145,7 +145,7 @@ Next: make check; make install, and README.md's first program; build/bin/gdrcopy
 go_example() {
 	check "go" says "written by Go" "$bin/go"
 	is "go, a line for each size" \
-		"$(grep -Ec '^ *(8|4096|65536) bytes: a write takes [0-9.]+[nµm]s, a read [0-9.]+[nµm]s$' "$work/out")" 3
+		"$(grep -Ec '^ *(8|4096|65536) bytes: a write takes [0-9.]+([nm]|µ)s, a read [0-9.]+([nm]|µ)s$' "$work/out")" 3
 	check "go, a backend that is not there" fails_with pigeon env GDRCOPY_BACKEND=pigeon "$bin/go"
 	[ "${1-}" != gpu ] || return 0
 	check "go, no memory" fails_with "cuMemCreate: CUDA_ERROR_OUT_OF_MEMORY" env CUDA_SIM_FAIL=cuMemCreate=2 "$bin/go"
