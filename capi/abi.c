@@ -58,6 +58,9 @@ static int admit(const char *call, gdr_t g, uint64_t handle, const char *missing
 
 #define MISSING(place) ((place) ? NULL : #place)
 
+/* What gdr_set_copy_policy asked for last, here or in an ancestor of this process; -1: nothing. */
+static _Atomic int policy_asked = -1;
+
 static int open_inside(const struct gdr_options *opts, uint64_t *g)
 {
 	int rc = gdr_front_start(opts);
@@ -65,13 +68,11 @@ static int open_inside(const struct gdr_options *opts, uint64_t *g)
 	if (rc)
 		return rc;
 	/* Waits until the runtime is up. It starts in a thread of its own. */
-	rc = gdrcore_open((struct gdr_options *)opts, gdr_front.epoch, &gdr_front.table, g);
+	rc = gdrcore_open((struct gdr_options *)opts, atomic_load(&policy_asked), gdr_front.epoch,
+			  &gdr_front.table, g);
 	gdr_front_up();
 	return rc;
 }
-
-/* What gdr_set_copy_policy asked for last, here or in an ancestor of this process. */
-static _Atomic int policy_asked = -1;
 
 gdr_t gdr_open(void)
 {
@@ -79,7 +80,6 @@ gdr_t gdr_open(void)
 	uint64_t g = 0;
 	int rc;
 
-	opts.policy = atomic_load(&policy_asked);
 	gdr_log_set_level(opts.log_level);
 	rc = INSIDE_WITH_ROOM(open_inside(&opts, &g));
 	if (rc)

@@ -4,7 +4,7 @@
  *
  * A copy owns nothing: it stores its payload and no other byte, has no record and no
  * lock, and nobody waits for it. An unmap puts private memory in the place of its mapping
- * (core/rest.go), so a copy that an unmap overtakes touches no other mapping.
+ * (core/internal/sys/rest.go), so a copy that an unmap overtakes touches no other mapping.
  */
 #ifndef GDR_COPIES_H
 #define GDR_COPIES_H

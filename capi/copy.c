@@ -24,8 +24,7 @@ int gdr_copy_refuse(uint64_t key)
  * Moves bytes through a mapping of any type. Up to 8 bytes of cached memory go by the
  * portable routine, too: it makes one access of an aligned word, which memcpy may not.
  */
-static inline void move_bytes(uint32_t type, bool to, void *dev,
-			      void *host, size_t n)
+static inline void move_bytes(uint32_t type, bool to, void *dev, void *host, size_t n)
 {
 	const struct copy_impl *impl = type == GDR_MAPPING_TYPE_WC ? gdr_front.impl : &copy_portable;
 

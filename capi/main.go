@@ -50,7 +50,7 @@ func finish(call string, err *error, rc *C.int) {
 }
 
 // makeLibrary makes the library, unless it was made. Handles get epoch, and table has their slots.
-func makeLibrary(opts *C.struct_gdr_options, epoch uint32, table *C.struct_gdr_table) error {
+func makeLibrary(opts *C.struct_gdr_options, policy C.int, epoch uint32, table *C.struct_gdr_table) error {
 	making.Lock()
 	defer making.Unlock()
 	if library != nil {
@@ -61,7 +61,7 @@ func makeLibrary(opts *C.struct_gdr_options, epoch uint32, table *C.struct_gdr_t
 		"GDRCOPY_DMA_READ":  C.GoString(opts.dma_read),
 		"GDRCOPY_DMA_WRITE": C.GoString(opts.dma_write),
 	}
-	long, err := longCopies(opts.policy)
+	long, err := longCopies(policy)
 	if err != nil {
 		return err
 	}
@@ -109,11 +109,11 @@ func gdrcore_copy(h, at C.uint64_t, addr C.uintptr_t, n C.uint64_t, to, locked C
 }
 
 //export gdrcore_open
-func gdrcore_open(opts *C.struct_gdr_options, epoch C.uint64_t, table *C.struct_gdr_table, g *C.uint64_t) (rc C.int) {
+func gdrcore_open(opts *C.struct_gdr_options, policy C.int, epoch C.uint64_t, table *C.struct_gdr_table, g *C.uint64_t) (rc C.int) {
 	var err error
 	defer finish("gdr_open", &err, &rc)
 	log.SetThreshold(log.Level(opts.log_level))
-	if err = makeLibrary(opts, uint32(epoch), table); err != nil {
+	if err = makeLibrary(opts, policy, uint32(epoch), table); err != nil {
 		return
 	}
 	o := core.Options{ForceDMABuf: opts.force_dmabuf != 0, Watch: guest.Watch}

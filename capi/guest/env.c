@@ -36,6 +36,5 @@ struct gdr_options gdr_env_options(void)
 		.dma_write = getenv("GDRCOPY_DMA_WRITE"),
 		.force_dmabuf = dmabuf && !strcmp(dmabuf, "1"),
 		.log_level = gdr_env_log_level(),
-		.policy = -1,
 	};
 }

@@ -15,7 +15,6 @@ struct gdr_options {
 	const char *copy, *dma_read, *dma_write;	/* GDRCOPY_COPY and so on or NULL */
 	int force_dmabuf;	/* GDRCOPY_USE_DMABUF_MMAP is exactly "1" */
 	int log_level;		/* lowest level that is logged; 5 is none */
-	int policy;		/* of gdr_set_copy_policy; -1: it was not called */
 };
 
 /*
