@@ -71,14 +71,19 @@ static void check_sizes(struct buffer *b)
 	check_these(b, (const size_t[]){ 8, 4096, LEAST_READ - 1, LEAST_READ, LEAST_WRITE - 1, LEAST_WRITE, 300001, 0 });
 }
 
-static gdr_t open_with_dma(struct buffer *b)
+static gdr_t open_with_dma_of(struct buffer *b, size_t size)
 {
 	gdr_t g;
 
 	want_dma("16384", "65536");
 	g = open_or_fail();
-	make_buffer(g, b, BYTES);
+	make_buffer(g, b, size);
 	return g;
+}
+
+static gdr_t open_with_dma(struct buffer *b)
+{
+	return open_with_dma_of(b, BYTES);
 }
 
 /*
@@ -133,12 +138,9 @@ static void longest(void)
 	const size_t size = 16 * MIB + 4096;
 	unsigned char *in = malloc(size), *out = malloc(size);
 	struct buffer b;
-	gdr_t g;
 
 	catch_log();
-	want_dma("16384", "65536");
-	g = open_or_fail();
-	make_buffer(g, &b, size);
+	open_with_dma_of(&b, size);
 	for (size_t i = 0; i < size; i++)
 		in[i] = i * 7 + (i >> 12) + 5 * (i >> 24);
 	expect_is(gdr_copy_to_mapping(b.mh, b.va, in, size), 0);
