@@ -40,13 +40,29 @@ void *gdr_map_memory(void *addr, size_t len, int prot, int flags)
 	return MAP_FAILED;
 }
 
+/* What Go has taken from the old pool stays where it is. */
+static bool fill_pool(void)
+{
+	char *mem;
+
+	if (pool_left >= POOL / 2)
+		return true;
+	mem = gdr_map_memory(NULL, POOL, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS);
+	if (mem == MAP_FAILED)
+		return false;
+	if (pool_left)
+		syscall(SYS_munmap, pool, pool_left);
+	pool = mem;
+	pool_left = POOL;
+	return true;
+}
+
 int gdr_reserve_start(void)
 {
 	lock = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
 	heap = ready = given = end = NULL;
-	pool = gdr_map_memory(NULL, POOL, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS);
-	pool_left = pool == MAP_FAILED ? 0 : POOL;
-	return pool_left ? 0 : ENOMEM;
+	pool_left = 0;
+	return fill_pool() ? 0 : ENOMEM;
 }
 
 /* Where something of the host's lies behind the heap, Go takes its next arena elsewhere. */
@@ -71,7 +87,7 @@ static bool fill(void)
 	if (to > ready && syscall(SYS_mprotect, ready, to - ready, PROT_READ | PROT_WRITE))
 		return false;
 	ready = to > ready ? to : ready;
-	return pool_left >= POOL / 2;
+	return fill_pool();
 }
 
 int gdr_reserve_check(void)
@@ -94,9 +110,10 @@ static char *take_from_pool(size_t len)
 	size_t page = sysconf(_SC_PAGESIZE);
 
 	len = (len + page - 1) & -page;
-	if (len > atomic_load(&pool_left))
+	if (len > pool_left)
 		return MAP_FAILED;
-	return pool + (atomic_fetch_sub(&pool_left, len) - len);
+	pool_left -= len;
+	return pool + pool_left;
 }
 
 /* Go has reserved this, and has not written there. */

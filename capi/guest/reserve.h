@@ -20,7 +20,7 @@ int gdr_reserve_start(void);
 
 /*
  * Before a call that takes something, where the runtime runs. Returns 0, or ENOMEM where the
- * 8 MiB cannot be had again. Calls that give something back need not ask.
+ * 8 MiB or the pool cannot be had again. Calls that give something back need not ask.
  */
 int gdr_reserve_check(void);
 

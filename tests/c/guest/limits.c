@@ -167,24 +167,15 @@ static void little_space(void)
 
 /* What is reached after the open. */
 
-static void limit_to_now(int what, const char *line)
+/* The soft limit of what there is to have: what the process has now, or all again. */
+static void limit(int what, bool to_now)
 {
-	set_limit(what, proc_number("/proc/self/status", line) * KIB);
-}
+	const char *line = what == RLIMIT_AS ? "VmSize:" : "VmData:";
+	struct rlimit l;
 
-static void limit_space(void)
-{
-	limit_to_now(RLIMIT_AS, "VmSize:");
-}
-
-static void limit_data(void)
-{
-	limit_to_now(RLIMIT_DATA, "VmData:");
-}
-
-static void refuse_mmap(void)
-{
-	refuse_call(SYS_mmap);
+	expect_is(getrlimit(what, &l), 0);
+	l.rlim_cur = to_now ? proc_number("/proc/self/status", line) * KIB : l.rlim_max;
+	expect_is(setrlimit(what, &l), 0);
 }
 
 /* A thread's pins: as many as there is room for, then an errno, and all of them go again. */
@@ -232,10 +223,21 @@ static void *populated(size_t bytes)
 	return mem;
 }
 
+#define NO_MMAP -1
 struct end {
-	void (*limit)(void);
+	int limit;	/* RLIMIT_*, or NO_MMAP */
 	int threads;
 };
+
+/* What was lacking is there again. */
+static void pin_again(gdr_t g, unsigned long dptr)
+{
+	gdr_mh_t mh;
+
+	expect_is(gdr_pin_buffer(g, dptr, 64 * KIB, 0, 0, &mh), 0);
+	expect_is(gdr_unpin_buffer(g, mh), 0);
+	expect_is(gdr_close(open_or_fail()), 0);
+}
 
 static void pin_to_the_end(void *end)
 {
@@ -259,13 +261,20 @@ static void pin_to_the_end(void *end)
 		start_thread(&t[i], 0, pin_all, &p[i]);
 	while (atomic_load(&ready) < threads)
 		sleep_us(100);
-	e->limit();
+	if (e->limit == NO_MMAP)
+		refuse_call(SYS_mmap);
+	else
+		limit(e->limit, true);
 	atomic_store(&go, true);
 	join_threads(t, threads);
 	for (int i = 0; i < threads; i++)
 		note("%ld pins, %ld more opens, then errno %d", p[i].made, p[i].opened, p[i].rc);
 	for (int i = 0; on_doubles() && i < threads; i++)
 		expect(p[i].rc == ENOMEM || (!p[i].rc && p[i].made == most) || p[i].opened == most);
+	if (e->limit != NO_MMAP) {
+		limit(e->limit, false);
+		pin_again(g, b.dptr);
+	}
 	expect_is(gdr_mem_free(g, b.mem), 0);
 	expect_is(gdr_close(g), 0);
 }
@@ -493,11 +502,11 @@ const struct guest_case cases[] = {
 	{ "gdr_open works once there is room", room_again, 60, 0 },
 	{ "no more threads after the open", threads_used_up, 240, 0 },
 	{ "little address space", little_space, 120, 0 },
-	{ "address space used up after the open", NULL, 120, 0, pin_to_the_end, &(struct end){ limit_space, 1 } },
-	{ "memory to write to used up after the open", NULL, 120, 0, pin_to_the_end, &(struct end){ limit_data, 1 } },
-	{ "mmap refused after the open", NULL, 120, 0, pin_to_the_end, &(struct end){ refuse_mmap, 1 } },
-	{ "address space used up, eight threads", NULL, 120, 0, pin_to_the_end, &(struct end){ limit_space, 8 } },
-	{ "memory to write to used up, eight threads", NULL, 120, 0, pin_to_the_end, &(struct end){ limit_data, 8 } },
+	{ "address space used up after the open", NULL, 120, 0, pin_to_the_end, &(struct end){ RLIMIT_AS, 1 } },
+	{ "memory to write to used up after the open", NULL, 120, 0, pin_to_the_end, &(struct end){ RLIMIT_DATA, 1 } },
+	{ "mmap refused after the open", NULL, 120, 0, pin_to_the_end, &(struct end){ NO_MMAP, 1 } },
+	{ "address space used up, eight threads", NULL, 120, 0, pin_to_the_end, &(struct end){ RLIMIT_AS, 8 } },
+	{ "memory to write to used up, eight threads", NULL, 120, 0, pin_to_the_end, &(struct end){ RLIMIT_DATA, 8 } },
 	{ "few mappings", few_maps, 120, 0 },
 	{ "little memory that may be locked", little_locked, 120, 0 },
 	{ "all memory is locked", NULL, 60, 0, locked, NULL },
