@@ -12,6 +12,7 @@
 #include "progress.h"
 #include "version.h"
 
+#include <fcntl.h>
 #include <fnmatch.h>
 #include <getopt.h>
 #include <signal.h>
@@ -28,6 +29,10 @@ static const struct sanity_case *const lists[] = {
 	data_cases, life_cases, fork_cases, error_cases
 };
 enum { LISTS = sizeof(lists) / sizeof(lists[0]) };
+
+/* Where the totals go: stdout, which in NVIDIA's form (--compat) has no other lines but its lists. */
+static FILE *report;
+static bool compat;
 
 /* Whether one of the patterns, which commas part, matches all of name. */
 static bool listed(const char *patterns, const char *name)
@@ -81,6 +86,26 @@ static int run(const struct sanity_case *c, const struct env *e)
 	return WEXITSTATUS(status);
 }
 
+/* What the summary has: names of cases, with what is to be said of them. */
+struct list {
+	char *text;
+	size_t len;
+	FILE *f;
+};
+
+struct totals {
+	int passed, failed, skipped;
+	struct list failures, skips;
+};
+
+/* The last line is NVIDIA's, which scripts look for: GDRCopy 2.4 to 2.6, tests/testsuites/testsuite.cpp. */
+static void print_totals(const struct totals *t)
+{
+	printf("%d passed, %d failed, %d skipped\n", t->passed, t->failed, t->skipped);
+	fprintf(report, "Total: %d, Passed: %d, Failed: %d, Waived: %d\n",
+		t->passed + t->failed + t->skipped, t->passed, t->failed, t->skipped);
+}
+
 /* Looks at what there is. Returns the exit status where there is nothing to test, else 0. */
 static int look_around(struct env *e)
 {
@@ -101,8 +126,8 @@ static int look_around(struct env *e)
 		return result;
 	default:
 		puts("Bail out! CUDA does not work, or gdr_open fails: set "
-		     "GDRCOPY_ENABLE_LOGGING=1 to see why\n"
-		     "0 passed, 1 failed, 0 skipped");
+		     "GDRCOPY_ENABLE_LOGGING=1 to see why");
+		print_totals(&(struct totals){ .failed = 1 });
 		return CASE_FAILED;
 	}
 	e->backend = verdict->probe.backend;
@@ -132,23 +157,11 @@ static double seconds(void)
 /* The exit status, but for what stdout did not take. */
 static int flushed(int status)
 {
-	if (!fflush(stdout) && !ferror(stdout))
+	if (!fflush(stdout) && !ferror(stdout) && !fflush(report) && !ferror(report))
 		return status;
 	fprintf(stderr, PROGRAM ": cannot write the output: %s\n", strerror(errno));
 	return CASE_FAILED;
 }
-
-/* What the summary has: names of cases, with what is to be said of them. */
-struct list {
-	char *text;
-	size_t len;
-	FILE *f;
-};
-
-struct totals {
-	int passed, failed, skipped;
-	struct list failures, skips;
-};
 
 static void list_open(struct list *l)
 {
@@ -162,7 +175,10 @@ static void list_open(struct list *l)
 static void list_print(struct list *l, const char *title)
 {
 	fclose(l->f);
-	printf("# %s:\n%s", title, l->len ? l->text : "#   none\n");
+	if (!compat)
+		printf("# %s:\n%s", title, l->len ? l->text : "#   none\n");
+	else if (l->len)
+		fprintf(report, "\nList of %s tests:\n%s", title, l->text);
 	free(l->text);
 }
 
@@ -174,6 +190,8 @@ static void one(const struct sanity_case *c, const struct env *e,
 	int result;
 
 	progress("%s", c->name);
+	if (compat && verbose)
+		fprintf(stderr, "&&&& RUNNING %s\n", c->name);
 	if (listed(skipped, c->name))
 		why = "asked";
 	else if (!(c->backends & e->backend))
@@ -186,9 +204,12 @@ static void one(const struct sanity_case *c, const struct env *e,
 	*(result == CASE_PASSED ? &t->passed :
 	  result == CASE_SKIPPED ? &t->skipped : &t->failed) += 1;
 	if (result == CASE_SKIPPED)
-		fprintf(t->skips.f, "#   %s: %s\n", c->name, why);
+		fprintf(t->skips.f, compat ? "    %s\n" : "#   %s: %s\n", c->name, why);
 	else if (result != CASE_PASSED)
-		fprintf(t->failures.f, "#   %s\n", c->name);
+		fprintf(t->failures.f, compat ? "    %s\n" : "#   %s\n", c->name);
+	if (compat && verbose)
+		fprintf(stderr, "&&&& %s %s\n", result == CASE_PASSED ? "PASSED" :
+			result == CASE_SKIPPED ? "WAIVED" : "FAILED", c->name);
 	printf("%sok %d - %s", result == CASE_PASSED || why ? "" : "not ",
 	       t->passed + t->failed + t->skipped, c->name);
 	if (why)
@@ -210,6 +231,7 @@ static const char help[] =
 	"  -v, --verbose        print more about each case\n"
 	"  -s, --no-summary     do not print at the end which cases failed or were skipped,\n"
 	"                       and how many\n"
+	"      --compat         print the totals and the lists as NVIDIA's program does\n"
 	"  -l, --list           list the cases and run none\n"
 	"  -e, --extended       run the extended cases, too: here, none is left out without it\n"
 	"  -t, --test NAMES     run only these; commas between them, patterns as in a shell\n"
@@ -307,6 +329,7 @@ static void parse(struct args *a, int argc, char **argv)
 		{ "list", no_argument, NULL, 'l' },
 		{ "test", required_argument, NULL, 't' },
 		{ "skip", required_argument, NULL, 'S' },
+		{ "compat", no_argument, NULL, 'C' },
 		{ "device", required_argument, NULL, 'd' },
 		{ 0 }
 	};
@@ -338,6 +361,9 @@ static void parse(struct args *a, int argc, char **argv)
 		case 'S':
 			add_names(&a->skipped, optarg);
 			break;
+		case 'C':
+			compat = true;
+			break;
 		case 'd':
 			a->gpu = number(optarg);
 			break;
@@ -355,6 +381,19 @@ static void parse(struct args *a, int argc, char **argv)
 		usage("--skip %s names no case; -l lists them", a->skipped);
 }
 
+/* NVIDIA's program prints no TAP: it goes to standard error with -v, else nowhere. */
+static void without_tap(void)
+{
+	int to;
+
+	report = fdopen(fcntl(STDOUT_FILENO, F_DUPFD_CLOEXEC, 0), "w");
+	to = verbose ? STDERR_FILENO : open("/dev/null", O_WRONLY | O_CLOEXEC);
+	if (!report || to < 0 || dup2(to, STDOUT_FILENO) < 0) {
+		perror("--compat");
+		exit(CASE_FAILED);
+	}
+}
+
 int main(int argc, char **argv)
 {
 	struct env e = { .host_page = (size_t)sysconf(_SC_PAGESIZE) };
@@ -363,11 +402,14 @@ int main(int argc, char **argv)
 	struct args a = { 0 };
 	int status;
 
+	report = stdout;
 	parse(&a, argc, argv);
 	if (a.list) {
 		for_each(a.only, print_name, NULL);
 		return flushed(CASE_PASSED);
 	}
+	if (compat)
+		without_tap();
 	e.gpu = a.gpu;
 	run.skipped = a.skipped;
 	verdict = mmap(NULL, sizeof(*verdict), PROT_READ | PROT_WRITE,
@@ -385,9 +427,12 @@ int main(int argc, char **argv)
 	printf("1..%d\n", for_each(a.only, NULL, NULL));
 	for_each(a.only, run_one, &run);
 	if (!a.quiet) {
-		list_print(&t->failures, "Failed");
-		list_print(&t->skips, "Skipped");
-		printf("%d passed, %d failed, %d skipped\n", t->passed, t->failed, t->skipped);
+		if (compat)
+			print_totals(t);
+		list_print(&t->failures, compat ? "failed" : "Failed");
+		list_print(&t->skips, compat ? "waived" : "Skipped");
+		if (!compat)
+			print_totals(t);
 	}
 	return flushed(t->failed ? CASE_FAILED : CASE_PASSED);
 }
