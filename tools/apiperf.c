@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * gdrcopy_apiperf - how long each control call takes, beside the calls of the
- * system and the driver that the work comes down to.
+ * gdrcopy_apiperf - how long each control call takes.
  */
 #include <stdio.h>
 
@@ -12,7 +11,7 @@ static const struct bench_tool tool = {
 	.codes = (const char[]){ OPT_GPU, OPT_SIZE, OPT_MAP, OPT_ALLOC, OPT_ITERS, OPT_WARM_UPS, OPT_BUDGET,
 				 OPT_CPU, OPT_JSON, OPT_CSV, OPT_COMPAT, OPT_BACKEND, 0 },
 	.what = "Times each control call of the library, for buffers of 64 KiB, 1 MiB and 16 MiB\n"
-		"up to -s (16 MiB), beside the calls that the work comes down to.",
+		"up to -s (16 MiB).",
 	.method =
 		"  Each call is timed alone, by the TSC between two LFENCEs; elsewhere by\n"
 		"  CLOCK_MONOTONIC. What reading that costs is subtracted. Calls go in the order\n"
@@ -24,8 +23,6 @@ static const struct bench_tool tool = {
 		"  open. The hit of the registration cache is the second one after a miss. It has\n"
 		"  a cuPointerGetAttribute(BUFFER_ID) in it. Of those 'in a row' 1000 are timed\n"
 		"  together, and what one takes is shown.\n"
-		"  The calls beneath are made by this program itself, on the same memory. They are\n"
-		"  those of the backend in use that can be made from outside of the library.\n"
 		"  What each copy moves is compared with the driver's copy of it, outside the times.",
 };
 
@@ -40,12 +37,12 @@ static void print(const struct bench_result *r, const struct bench_opts *o)
 		const struct bench_row *row = &r->rows[i];
 
 		if (i == 0 || row->size != last)
-			printf("\n%-10s %-36s %-8s %12s %12s %8s\n",
+			printf("\n%-10s %-36s %12s %12s %8s\n",
 			       row->size ? bench_size_text(size, sizeof(size), row->size) : "",
-			       "call", "of", "P0", "P50", "samples");
+			       "call", "P0", "P50", "samples");
 		last = row->size;
-		printf("%-10s %-36s %-8s %12s %12s %8zu\n", row->size ? "" : row->mode, row->op,
-		       row->who, bench_ns_text(p0, sizeof(p0), row->p0),
+		printf("%-10s %-36s %12s %12s %8zu\n", row->size ? "" : row->mode, row->op,
+		       bench_ns_text(p0, sizeof(p0), row->p0),
 		       bench_ns_text(p50, sizeof(p50), row->p50), row->samples);
 	}
 }
@@ -77,7 +74,6 @@ int main(int argc, char **argv)
 	bench_clock_init();
 	bench_result_init(&r, tool.name);
 	bench_gpu_start(&l.gpu, &tool, &o);
-	bench_cuda_load(&l.cuda);
 
 	progress_total(1 + steps_of(o.size));
 	progress("gdr_open");
@@ -89,7 +85,6 @@ int main(int argc, char **argv)
 	bench_map_make(&l.gpu, &m, &l.buf);
 	bench_gpu_facts(&l.gpu, &m, &r);
 	bench_fact(&r, "clock", "%s", bench_clock_text());
-	l.backend = bench_backend(&l.gpu);
 	bench_map_drop(&l.gpu, &m);
 	bench_buf_free(&l.gpu, &l.buf);
 	for (i = 0; i < steps_of(o.size); i++) {

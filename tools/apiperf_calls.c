@@ -1,18 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * apiperf_calls.c - the calls that gdrcopy_apiperf times: the library's, and those
- * beneath, which this program makes by itself.
+ * apiperf_calls.c - the calls that gdrcopy_apiperf times.
  */
 #include "apiperf_calls.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <string.h>
-#include <sys/ioctl.h>
-#include <sys/mman.h>
-#include <unistd.h>
-
-#include "../kmod/gdrdrv_uapi.h"
 
 /* Other libgdrapi libraries lack the extensions: there, these are NULL. */
 extern __typeof__(gdr_copy_to_mapping_v) gdr_copy_to_mapping_v __attribute__((weak));
@@ -27,7 +19,7 @@ extern __typeof__(gdr_cache_close) gdr_cache_close __attribute__((weak));
 #define MIN_SAMPLES 3
 
 /* ticks: of one call, less the clock's cost. */
-static void step_add(struct life *l, const char *op, const char *who, uint64_t ticks)
+static void step_add(struct life *l, const char *op, uint64_t ticks)
 {
 	struct step *s = l->steps;
 
@@ -39,25 +31,22 @@ static void step_add(struct life *l, const char *op, const char *who, uint64_t t
 		if (l->nsteps == STEPS)
 			bench_die("%s: too many kinds of calls", l->gpu.tool->name);
 		l->nsteps++;
-		*s = (struct step){ .op = op, .who = who };
+		*s = (struct step){ .op = op };
 		if (!bench_samples_init(&s->samples, (size_t)l->gpu.opts->iters + MIN_SAMPLES))
 			bench_die("out of memory for samples");
 	}
 	bench_samples_add(&s->samples, bench_ns(ticks));
 }
 
-/* Times the expression that follows and ends the program unless it gives 0. */
-#define TIME(l, op, who, rc_of, call)			\
+/* Times a call, and ends the program unless it gives 0. */
+#define GDR(l, op, call)				\
 	do {						\
 		uint64_t t0_ = bench_ticks();		\
 		int rc_ = (call);			\
 							\
-		step_add(l, op, who, bench_since(t0_));	\
-		rc_of;					\
+		step_add(l, op, bench_since(t0_));	\
+		bench_rc(rc_, op);			\
 	} while (0)
-#define GDR(l, op, call) TIME(l, op, "gdrcopy", bench_rc(rc_, op), call)
-#define CUDA(l, op, call) TIME(l, op, "driver", bench_cu(&(l)->gpu, rc_, op), call)
-#define SYS(l, op, call) TIME(l, op, "system", bench_rc(rc_ < 0 ? errno : 0, op), call)
 
 /* The library's mappings are touched, too, before they are taken down. */
 static void touch(void *va)
@@ -188,28 +177,15 @@ static int cache_hit(struct life *l)
 	return rc ? rc : gdr_cache_put(l->cache, mh);
 }
 
-/* What one of ROW calls takes. */
-static void add_row(struct life *l, const char *op, const char *who, uint64_t ticks)
-{
-	step_add(l, op, who, ticks / ROW);
-}
-
 static void hits_in_a_row(struct life *l)
 {
-	unsigned long long id;
-	uint64_t t0;
+	uint64_t t0 = bench_ticks();
 	int rc = 0;
 
-	t0 = bench_ticks();
 	for (int i = 0; i < ROW; i++)
 		rc |= cache_hit(l);
-	add_row(l, "gdr_cache_get + put, hits in a row", "gdrcopy", bench_since(t0));
+	step_add(l, "gdr_cache_get + put, hits in a row", bench_since(t0) / ROW);
 	bench_rc(rc, "gdr_cache_get");
-	t0 = bench_ticks();
-	for (int i = 0; i < ROW; i++)
-		rc |= l->gpu.cu.pointer_attribute(&id, CU_ATTR_BUFFER_ID, l->buf.addr);
-	add_row(l, "BUFFER_ID queries in a row", "driver", bench_since(t0));
-	bench_cu(&l->gpu, rc, "cuPointerGetAttribute");
 }
 
 /* The first hit after a miss is not timed: it finds nothing in the CPU's caches. */
@@ -230,73 +206,10 @@ static void cache_round(struct life *l)
 	GDR(l, "gdr_cache_flush", gdr_cache_flush(l->cache));
 }
 
-/* mmap gives a pointer, and the macros want a number. */
-static int map_fd(void **va, size_t size, int fd, off_t at)
-{
-	*va = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, at);
-	return *va == MAP_FAILED ? -1 : 0;
-}
-
-static void beneath_gdrdrv(struct life *l)
-{
-	struct gdrdrv_pin pin = { .addr = l->buf.addr, .size = l->buf.size };
-	struct gdrdrv_unpin unpin;
-	void *va;
-	int fd;
-
-	SYS(l, "open(/dev/gdrdrv)", fd = open("/dev/gdrdrv", O_RDWR | O_CLOEXEC));
-	SYS(l, "ioctl(PIN_BUFFER)", ioctl(fd, GDRDRV_IOC_PIN, &pin));
-	SYS(l, "mmap", map_fd(&va, l->buf.size, fd, (off_t)pin.handle * getpagesize()));
-	touch(va);
-	SYS(l, "munmap", munmap(va, l->buf.size));
-	unpin.handle = pin.handle;
-	SYS(l, "ioctl(UNPIN_BUFFER)", ioctl(fd, GDRDRV_IOC_UNPIN, &unpin));
-	SYS(l, "close", close(fd));
-}
-
-static void beneath_dmabuf(struct life *l)
-{
-	int fd = -1;
-	void *va;
-
-	if (!l->cuda.range_handle)
-		return;
-	CUDA(l, "cuMemGetHandleForAddressRange",
-	     l->cuda.range_handle(&fd, l->buf.addr, l->buf.size, CU_RANGE_DMA_BUF, 0));
-	SYS(l, "mmap", map_fd(&va, l->buf.size, fd, 0));
-	touch(va);
-	SYS(l, "munmap", munmap(va, l->buf.size));
-	SYS(l, "close", close(fd));
-}
-
-static void beneath_any(struct life *l)
-{
-	unsigned long long id = 0;
-	unsigned int on = 1;
-	cu_ptr base = 0;
-	size_t size = 0;
-
-	if (l->cuda.address_range)
-		CUDA(l, "cuMemGetAddressRange",
-		     l->cuda.address_range(&base, &size, l->buf.addr));
-	CUDA(l, "cuPointerGetAttribute(BUFFER_ID)",
-	     l->gpu.cu.pointer_attribute(&id, CU_ATTR_BUFFER_ID, l->buf.addr));
-	/* Memory of cuMemCreate does not have it: driver 580 answers NOT_SUPPORTED. */
-	if (l->cuda.set_attribute &&
-	    !l->cuda.set_attribute(&on, CU_ATTR_SYNC_MEMOPS, l->buf.addr))
-		CUDA(l, "cuPointerSetAttribute(SYNC_MEMOPS)",
-		     l->cuda.set_attribute(&on, CU_ATTR_SYNC_MEMOPS, l->buf.addr));
-}
-
 static void round_trip(struct life *l)
 {
 	library_round(l);
 	cache_round(l);
-	beneath_any(l);
-	if (!strcmp(l->backend, "gdrdrv"))
-		beneath_gdrdrv(l);
-	else if (!strcmp(l->backend, "dmabuf"))
-		beneath_dmabuf(l);
 }
 
 static void flush_steps(struct life *l, struct bench_result *r, const char *mode, size_t size)
@@ -306,7 +219,7 @@ static void flush_steps(struct life *l, struct bench_result *r, const char *mode
 	for (i = 0; i < l->nsteps; i++) {
 		struct step *s = &l->steps[i];
 		struct bench_row row = {
-			.op = s->op, .who = s->who, .mode = mode, .size = size,
+			.op = s->op, .who = "gdrcopy", .mode = mode, .size = size,
 			.threads = 1, .batch = 1, .samples = s->samples.n,
 			.p0 = bench_p0(&s->samples), .p50 = bench_p50(&s->samples),
 		};
@@ -339,7 +252,7 @@ static void open_and_close(struct life *l)
 
 	l->gpu.g = gdr_open();
 	t = bench_since(t0);
-	step_add(l, "gdr_open", "gdrcopy", t);
+	step_add(l, "gdr_open", t);
 	if (!l->gpu.g)
 		bench_die("%s: gdr_open found no way to the GPU's memory; GDRCOPY_ENABLE_LOGGING=1 tells why",
 			  l->gpu.tool->name);

@@ -5,7 +5,6 @@
 #ifndef APIPERF_CALLS_H
 #define APIPERF_CALLS_H
 
-#include "bench/cuda.h"
 #include "bench/gpu.h"
 #include "bench/timing.h"
 
@@ -13,16 +12,14 @@
 
 /* One call. Steps live in the order in which they were first timed. */
 struct step {
-	const char *op, *who;
+	const char *op;
 	struct bench_samples samples;
 };
 
 struct life {
 	struct bench_gpu gpu;
-	struct bench_cuda cuda;
 	struct bench_buf buf;
 	gdr_cache_t cache;
-	const char *backend;
 	struct step steps[STEPS];
 	size_t nsteps;
 	bool warm;		/* times count */

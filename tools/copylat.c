@@ -7,7 +7,6 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "bench/cuda.h"
 #include "bench/race.h"
 #include "copylat_modes.h"
 
@@ -17,8 +16,8 @@
 
 static const struct bench_tool tool = {
 	.name = "gdrcopy_copylat",
-	.codes = (const char[]){ OPT_GPU, OPT_MODE, OPT_SIZE, OPT_OFFSET, OPT_MAP, OPT_ALLOC, OPT_CUMEMCPY, OPT_COLD, OPT_EVICTED,
-				 OPT_REGISTERED, OPT_WRITES, OPT_READS, OPT_BUDGET, OPT_CPU, OPT_JSON, OPT_CSV, OPT_COMPAT,
+	.codes = (const char[]){ OPT_GPU, OPT_MODE, OPT_SIZE, OPT_OFFSET, OPT_MAP, OPT_ALLOC, OPT_CUMEMCPY, OPT_EVICTED,
+				 OPT_WRITES, OPT_READS, OPT_BUDGET, OPT_CPU, OPT_JSON, OPT_CSV, OPT_COMPAT,
 				 OPT_BACKEND, 0 },
 	.what = "Times writes to and reads from GPU memory through a mapping, for sizes from\n"
 		"1 byte to -s (16 MiB), beside cuMemcpy and plain copy loops in the same run.",
@@ -28,8 +27,7 @@ static const struct bench_tool tool = {
 		"  'movdir64b' is direct stores of 64 bytes. 'sse4.1', 'avx2' and 'avx512' are\n"
 		"  streaming loads. Writes end with a store fence.\n"
 		"  Writes of more than 64 KiB are timed back-to-back only. Reads always are.\n"
-		"  libc's memcpy reads 64 KiB at most. cuMemcpy uses pageable memory of the host, unless\n"
-		"  --registered is given.",
+		"  libc's memcpy reads 64 KiB at most. cuMemcpy uses pageable memory of the host.",
 };
 
 /* The cells of one size. */
@@ -51,8 +49,7 @@ static void add(struct heat *h, const struct bench_op *op, const char *name,
 /* The one pace that was asked for, or back to back. */
 static enum bench_pace pace_of(const struct bench_opts *o)
 {
-	return o->given[OPT_EVICTED] ? BENCH_EVICTED :
-	       o->given[OPT_COLD] ? BENCH_COLD : BENCH_BACK_TO_BACK;
+	return o->given[OPT_EVICTED] ? BENCH_EVICTED : BENCH_BACK_TO_BACK;
 }
 
 static void add_write(struct heat *h, const struct bench_op *op, const char *who,
@@ -190,30 +187,22 @@ static void print(const struct bench_result *r, const struct bench_opts *o)
 		{ "cuMemcpy DtoH", "read", "cuMemcpy", NULL, false },
 		{ NULL, NULL, NULL, NULL, false }
 	};
-	const char *mode = bench_pace_name(pace_of(o));
-	const struct column cold[] = {
-		{ "write P0", "write", "gdrcopy", mode, true },
-		{ "write P50", "write", "gdrcopy", mode, false },
-		{ "cuMemcpy HtoD", "write", "cuMemcpy", mode, false },
-		{ "read P0", "read", "gdrcopy", mode, true },
-		{ "read P50", "read", "gdrcopy", mode, false },
-		{ "cuMemcpy DtoH", "read", "cuMemcpy", mode, false },
+	const struct column evicted[] = {
+		{ "write P0", "write", "gdrcopy", "cold-cache", true },
+		{ "write P50", "write", "gdrcopy", "cold-cache", false },
+		{ "cuMemcpy HtoD", "write", "cuMemcpy", "cold-cache", false },
+		{ "read P0", "read", "gdrcopy", "cold-cache", true },
+		{ "read P50", "read", "gdrcopy", "cold-cache", false },
+		{ "cuMemcpy DtoH", "read", "cuMemcpy", "cold-cache", false },
 		{ NULL, NULL, NULL, NULL, false }
 	};
 
 	bench_facts(r, stdout);
-	switch (pace_of(o)) {
-	case BENCH_COLD:
-		table(r, cold, o->size);
-		loops_table(r, "Writes, host side cold", false, mode, o->size);
-		loops_table(r, "Reads, host side cold", true, mode, o->size);
-		break;
-	case BENCH_EVICTED:
-		table(r, cold, o->size);
-		loops_table(r, "Writes, after the GPU's", false, mode, o->size);
-		loops_table(r, "Reads, after the GPU's writes", true, mode, o->size);
-		break;
-	default:
+	if (pace_of(o) == BENCH_EVICTED) {
+		table(r, evicted, o->size);
+		loops_table(r, "Writes, after the GPU's", false, "cold-cache", o->size);
+		loops_table(r, "Reads, after the GPU's writes", true, "cold-cache", o->size);
+	} else {
 		table(r, hot, o->size);
 		loops_table(r, "Writes alone", false, "alone",
 			    o->size < ALONE_MAX ? o->size : ALONE_MAX);
@@ -225,7 +214,6 @@ static void print(const struct bench_result *r, const struct bench_opts *o)
 static const struct copylat_mode *const modes[] = {
 	[BENCH_MODE_USED] = &copylat_used,
 	[BENCH_MODE_MANY] = &copylat_many,
-	[BENCH_MODE_PAUSE] = &copylat_pause,
 	[BENCH_MODE_CALLERS] = &copylat_callers,
 };
 
@@ -258,22 +246,6 @@ static void run(const struct copylat *l)
 	}
 }
 
-/* Host memory for the copies. */
-static void *host_memory(struct bench_gpu *b, size_t n, struct bench_result *r)
-{
-	void *p = bench_host_alloc(n);
-	struct bench_cuda cuda;
-
-	bench_fact(r, "host_memory", "%s", b->opts->given[OPT_REGISTERED] ? "registered" : "pageable");
-	if (!b->opts->given[OPT_REGISTERED])
-		return p;
-	bench_cuda_load(&cuda);
-	if (!cuda.host_register)
-		bench_skip("this driver has no cuMemHostRegister");
-	bench_cu(b, cuda.host_register(p, n, CU_HOST_REGISTER_PORTABLE), "cuMemHostRegister");
-	return p;
-}
-
 int main(int argc, char **argv)
 {
 	static const struct copylat_mode one_by_one = {
@@ -295,8 +267,6 @@ int main(int argc, char **argv)
 	bench_no_effect(&o, &tool, mode->unused, mode->name);
 	if (o.mode)
 		bench_no_effect(&o, &tool, (const char[]){ OPT_COMPAT, 0 }, mode->name);
-	if (o.given[OPT_COLD] && o.given[OPT_EVICTED])
-		bench_usage(&tool, "--cold and --cold-cache are of two sides: choose one");
 	room = o.size > mode->room ? o.size : mode->room;
 	bench_on_cpu(o.cpu);
 	bench_clock_init();
@@ -314,7 +284,7 @@ int main(int argc, char **argv)
 		.gpu = &b, .buf = &buf, .map = &m, .result = &r,
 		.base = {
 			.mh = m.mh, .addr = buf.addr + o.offset, .dev = m.p + o.offset,
-			.host = host_memory(&b, room, &r), .user = &b.cu,
+			.host = bench_host_alloc(room), .user = &b.cu,
 		},
 	};
 	progress_total(mode->steps(&o));

@@ -225,5 +225,5 @@ static void print_callers(const struct bench_result *r, const struct bench_opts 
 const struct copylat_mode copylat_callers = {
 	.run = run_callers, .print = print_callers, .room = CALLERS_MAX * REGION,
 	.steps = steps_callers, .name = "--mode callers",
-	.unused = (const char[]){ OPT_SIZE, OPT_WRITES, OPT_READS, OPT_COLD, OPT_EVICTED, OPT_REGISTERED, 0 },
+	.unused = (const char[]){ OPT_SIZE, OPT_WRITES, OPT_READS, OPT_EVICTED, 0 },
 };

@@ -213,5 +213,5 @@ static void print_many(const struct bench_result *r, const struct bench_opts *o)
 
 const struct copylat_mode copylat_many = {
 	.run = run_many, .print = print_many, .room = MANY_WRITES * APART, .steps = steps_many,
-	.name = "--mode many", .unused = (const char[]){ OPT_SIZE, OPT_COLD, OPT_EVICTED, OPT_REGISTERED, 0 },
+	.name = "--mode many", .unused = (const char[]){ OPT_SIZE, OPT_EVICTED, 0 },
 };

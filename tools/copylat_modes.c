@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * copylat_modes.c - what the modes share; reads whose bytes are used before the next, and
- * copies after a pause.
+ * copylat_modes.c - what the modes share; reads whose bytes are used before the next.
  */
 #include "copylat_modes.h"
 
@@ -21,7 +20,7 @@ const char *copylat_text(char *buf, size_t len, const struct bench_row *row, int
 {
 	if (!row)
 		return "-";
-	return bench_ns_text(buf, len, percent == 0 ? row->p0 : percent == 50 ? row->p50 : row->p99);
+	return bench_ns_text(buf, len, percent ? row->p50 : row->p0);
 }
 
 static bool timed(const struct bench_result *r, const char *op, const char *mode,
@@ -127,92 +126,5 @@ static void print_used(const struct bench_result *r, const struct bench_opts *o)
 
 const struct copylat_mode copylat_used = {
 	.run = run_used, .print = print_used, .room = 65536, .steps = steps_used,
-	.name = "--mode used", .unused = (const char[]){ OPT_WRITES, OPT_COLD, OPT_EVICTED, OPT_REGISTERED, 0 },
-};
-
-/* Copies after a pause. */
-
-static const struct {
-	double ns;
-	const char *mode;
-} gaps[] = {
-	{ 0, "after 0" }, { 20e3, "after 20 us" }, { 200e3, "after 200 us" }, { 2e6, "after 2 ms" },
-};
-
-#define GAPS (sizeof(gaps) / sizeof(gaps[0]))
-
-static const size_t pause_sizes[] = {
-	64, 1024, 4096, 16384, 65536, 262144, 1048576, 4194304, 16777216, 0
-};
-
-static const struct {
-	const char *op, *who;
-	bench_run *run;
-} pause_ways[] = {
-	{ "read", "gdrcopy", bench_gdr_read },
-	{ "read", "cuMemcpy", bench_cu_read },
-	{ "write", "gdrcopy", bench_gdr_write },
-	{ "write", "cuMemcpy", bench_cu_write },
-};
-
-#define WAYS (sizeof(pause_ways) / sizeof(pause_ways[0]))
-
-static size_t steps_pause(const struct bench_opts *o)
-{
-	return GAPS * copylat_count(pause_sizes, o->size);
-}
-
-static void run_pause(const struct copylat *c)
-{
-	const struct bench_opts *o = c->gpu->opts;
-	struct bench_cell cells[WAYS];
-
-	for (const size_t *size = pause_sizes; *size && *size <= o->size; size++)
-		for (size_t g = 0; g < GAPS; g++) {
-			progress("%zu bytes %s", *size, gaps[g].mode);
-			for (size_t i = 0; i < WAYS; i++) {
-				cells[i] = (struct bench_cell){
-					.op = pause_ways[i].op, .who = pause_ways[i].who,
-					.pace = BENCH_PAUSED, .run = pause_ways[i].run,
-					.arg = c->base, .max = 10000, .gap_ns = gaps[g].ns,
-					.mode = gaps[g].mode,
-				};
-				cells[i].arg.size = *size;
-				bench_verify(c->gpu, &cells[i]);
-			}
-			bench_race(cells, WAYS, o->budget_ms, c->result);
-			for (size_t i = 0; i < WAYS; i++)
-				bench_verify(c->gpu, &cells[i]);
-		}
-}
-
-static void print_pause(const struct bench_result *r, const struct bench_opts *o)
-{
-	char p50[32], p99[32];
-
-	bench_facts(r, stdout);
-	for (size_t i = 0; i < WAYS; i++) {
-		printf("\n%s by %s after a pause, P50 and P99\n%9s", pause_ways[i].op,
-		       pause_ways[i].who, "bytes");
-		for (size_t g = 0; g < GAPS; g++)
-			printf(" %23s", gaps[g].mode);
-		putchar('\n');
-		for (const size_t *size = pause_sizes; *size && *size <= o->size; size++) {
-			printf("%9zu", *size);
-			for (size_t g = 0; g < GAPS; g++) {
-				const struct bench_row *row = bench_find(r, pause_ways[i].op,
-									 pause_ways[i].who,
-									 gaps[g].mode, *size);
-
-				printf(" %11s %11s", copylat_text(p50, sizeof(p50), row, 50),
-				       copylat_text(p99, sizeof(p99), row, 99));
-			}
-			putchar('\n');
-		}
-	}
-}
-
-const struct copylat_mode copylat_pause = {
-	.run = run_pause, .print = print_pause, .steps = steps_pause,
-	.name = "--mode pause", .unused = (const char[]){ OPT_WRITES, OPT_READS, OPT_COLD, OPT_EVICTED, 0 },
+	.name = "--mode used", .unused = (const char[]){ OPT_WRITES, OPT_EVICTED, 0 },
 };

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * copylat_modes.h - what gdrcopy_copylat measures besides copies one by one:
- * reads whose bytes are used before the next, many copies at once, copies after a
- * pause, and copies by many callers.
+ * reads whose bytes are used before the next, many copies at once, and copies by many
+ * callers.
  */
 #ifndef COPYLAT_MODES_H
 #define COPYLAT_MODES_H
@@ -30,7 +30,7 @@ struct copylat_mode {
 
 #define COPYLAT_CELLS 24	/* the most ways of one size */
 
-/* The row's P0, P50 or P99, or "-" where there is no row. */
+/* The row's P0 or P50, or "-" where there is no row. */
 const char *copylat_text(char *buf, size_t len, const struct bench_row *row, int percent);
 
 /*
@@ -43,7 +43,7 @@ void copylat_ratios(const struct bench_result *r, const char *op, const char *mo
 /* How many of the sizes, which end with 0, are not above most. */
 size_t copylat_count(const size_t *sizes, size_t most);
 
-extern const struct copylat_mode copylat_used, copylat_many, copylat_pause, copylat_callers;
+extern const struct copylat_mode copylat_used, copylat_many, copylat_callers;
 
 /* Whether a loop can do the operation on that mapping. */
 bool copylat_allowed(const struct bench_map *m, const struct bench_loop *l,

@@ -8,7 +8,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "bench/cuda.h"
 #include "bench/gpu.h"
 #include "bench/loops.h"
 #include "bench/timing.h"
@@ -54,7 +53,6 @@ struct side {
 /* The GPU's side, and where the two meet. */
 struct table {
 	struct bench_gpu gpu;
-	struct bench_cuda cuda;
 	cu_module module;
 	cu_function kernel;
 	cu_stream stream;
@@ -98,7 +96,7 @@ static void launch(struct table *t, const struct match *m, uint32_t rounds)
 	bench_gpu_put(&t->gpu, t->in_gpu.dev, zero, sizeof(zero[0]));
 	bench_gpu_put(&t->gpu, t->in_gpu.dev + ANSWERS_AT, zero, sizeof(zero));
 	memset(t->in_host.p, 0, ANSWERS_AT + sizeof(zero));
-	cu(t, t->cuda.launch(t->kernel, t->blocks, 1, 1, t->threads, 1, 1, 0, t->stream, params, NULL),
+	cu(t, t->gpu.cu.launch(t->kernel, t->blocks, 1, 1, t->threads, 1, 1, 0, t->stream, params, NULL),
 	   "cuLaunchKernel");
 }
 
@@ -241,7 +239,7 @@ static void play(struct table *t, const struct match *m, struct bench_result *r)
 		if (n % 65536 == 0)
 			progress_part((double)n / rounds);
 	}
-	cu(t, t->cuda.stream_sync(t->stream), "cuStreamSynchronize");
+	cu(t, t->gpu.cu.stream_sync(t->stream), "cuStreamSynchronize");
 	if (t->gpu.opts->word == BENCH_IN_HOST)
 		last = atomic_load((_Atomic uint32_t *)t->in_host.p);
 	else
@@ -263,7 +261,7 @@ static void set_grid(struct table *t)
 
 	t->blocks = o->data ? o->blocks : 1;
 	t->threads = o->data ? o->block_threads : 1;
-	cu(t, t->cuda.occupancy(&each, t->kernel, (int)t->threads, 0),
+	cu(t, t->gpu.cu.occupancy(&each, t->kernel, (int)t->threads, 0),
 	   "cuOccupancyMaxActiveBlocksPerMultiprocessor");
 	cu(t, t->gpu.cu.device_attribute(&processors, CU_DEV_MULTIPROCESSORS, t->gpu.dev),
 	   "cuDeviceGetAttribute");
@@ -280,34 +278,30 @@ static void set_memory(struct table *t)
 	bench_buf_alloc(&t->gpu, &t->buf, DATA_AT + data);
 	bench_map_make(&t->gpu, &t->map, &t->buf);
 	t->in_gpu = (struct side){ t->map.p, t->buf.addr };
-	cu(t, t->cuda.host_alloc(&host, DATA_AT + data, CU_HOST_MAPPED), "cuMemHostAlloc");
+	cu(t, t->gpu.cu.host_alloc(&host, DATA_AT + data, CU_HOST_MAPPED), "cuMemHostAlloc");
 	t->in_host.p = host;
-	cu(t, t->cuda.host_device_ptr(&t->in_host.dev, host, 0), "cuMemHostGetDevicePointer");
+	cu(t, t->gpu.cu.host_device_ptr(&t->in_host.dev, host, 0), "cuMemHostGetDevicePointer");
 	t->data = bench_host_alloc(data ? data : sizeof(*t->data));
 }
 
 static void set_table(struct table *t, const struct bench_opts *o)
 {
-	const char *missing;
-
 	bench_gpu_start(&t->gpu, &tool, o);
-	bench_cuda_load(&t->cuda);
-	missing = bench_cuda_no_kernels(&t->cuda);
-	if (missing)
-		bench_skip("%s: needs a real GPU: this libcuda.so.1 has no %s", tool.name, missing);
-	cu(t, bench_cuda_module(&t->cuda, &t->module, pplat_kernel), "cuModuleLoadData");
-	cu(t, t->cuda.module_function(&t->kernel, t->module, "pingpong"), "cuModuleGetFunction");
+	if (t->gpu.cu.no_kernels)
+		bench_skip("%s: needs a real GPU: this libcuda.so.1 has no %s", tool.name, t->gpu.cu.no_kernels);
+	cu(t, cuda_module(&t->gpu.cu, &t->module, pplat_kernel), "cuModuleLoadData");
+	cu(t, t->gpu.cu.module_function(&t->kernel, t->module, "pingpong"), "cuModuleGetFunction");
 	set_grid(t);
 	bench_gpu_open(&t->gpu);
 	set_memory(t);
-	cu(t, t->cuda.stream_create(&t->stream, CU_STREAM_APART), "cuStreamCreate");
+	cu(t, t->gpu.cu.stream_create(&t->stream, CU_STREAM_APART), "cuStreamCreate");
 }
 
 static void clear_table(struct table *t)
 {
-	cu(t, t->cuda.stream_destroy(t->stream), "cuStreamDestroy");
-	cu(t, t->cuda.module_unload(t->module), "cuModuleUnload");
-	cu(t, t->cuda.host_free(t->in_host.p), "cuMemFreeHost");
+	cu(t, t->gpu.cu.stream_destroy(t->stream), "cuStreamDestroy");
+	cu(t, t->gpu.cu.module_unload(t->module), "cuModuleUnload");
+	cu(t, t->gpu.cu.host_free(t->in_host.p), "cuMemFreeHost");
 	bench_map_drop(&t->gpu, &t->map);
 	bench_buf_free(&t->gpu, &t->buf);
 	bench_gpu_stop(&t->gpu);

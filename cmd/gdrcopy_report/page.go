@@ -265,7 +265,7 @@ func (f *found) page() *page {
 		Tables: []table{
 			f.lat.copyTable(),
 			f.rowTable("Ping-pong with a GPU kernel", f.pp),
-			f.rowTable("Control calls, and the calls beneath them", f.api),
+			f.rowTable("Control calls", f.api),
 		},
 		Facts: f.lat.factList(),
 	}

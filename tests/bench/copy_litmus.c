@@ -20,7 +20,6 @@
 #include <immintrin.h>
 #endif
 
-#include "bench/cuda.h"
 #include "bench/gpu.h"
 #include "bench/timing.h"
 
@@ -48,7 +47,6 @@ static const struct bench_tool tool = {
 
 struct stage {
 	struct bench_gpu gpu;
-	struct bench_cuda cuda;
 	struct bench_buf buf;
 	struct bench_map map;
 	cu_module module;
@@ -294,7 +292,7 @@ static void start_kernel(void)
 	unsigned long long words = WORDS, limit = bench_gpu_clocks(&st.gpu, st.gpu.opts->timeout_s);
 	void *params[] = { &flag, &data, &stop, &words, &limit };
 
-	cu(st.cuda.launch(st.kernel, 1, 1, 1, 1, 1, 1, 0, st.stream, params, NULL), "cuLaunchKernel");
+	cu(st.gpu.cu.launch(st.kernel, 1, 1, 1, 1, 1, 1, 0, st.stream, params, NULL), "cuLaunchKernel");
 }
 
 static void stop_kernel(void)
@@ -303,7 +301,7 @@ static void stop_kernel(void)
 
 	bench_rc(gdr_copy_to_mapping(st.map.mh, st.map.p + STOP_AT, &one, sizeof(one)),
 		 "gdr_copy_to_mapping");
-	cu(st.cuda.stream_sync(st.stream), "cuStreamSynchronize");
+	cu(st.gpu.cu.stream_sync(st.stream), "cuStreamSynchronize");
 }
 
 static void *write_by_driver(void *unused)
@@ -313,22 +311,22 @@ static void *write_by_driver(void *unused)
 
 	(void)unused;
 	cu(st.gpu.cu.ctx_set(st.gpu.ctx), "cuCtxSetCurrent");
-	cu(st.cuda.host_alloc(&p, RING * BYTES, CU_HOST_MAPPED), "cuMemHostAlloc");
+	cu(st.gpu.cu.host_alloc(&p, RING * BYTES, CU_HOST_MAPPED), "cuMemHostAlloc");
 	ring = p;
 	for (uint64_t r = 1; atomic_load(&st.writing); r++) {
 		uint64_t *entry = ring + r % RING * WORDS;
 
 		for (size_t i = 0; i < WORDS; i++)
 			entry[i] = r;
-		cu(st.cuda.to_gpu_async(st.buf.addr + DATA_AT, entry, BYTES, st.stream),
+		cu(st.gpu.cu.to_gpu_async(st.buf.addr + DATA_AT, entry, BYTES, st.stream),
 		   "cuMemcpyHtoDAsync");
-		cu(st.cuda.to_gpu_async(st.buf.addr + FLAG_AT, entry, 8, st.stream),
+		cu(st.gpu.cu.to_gpu_async(st.buf.addr + FLAG_AT, entry, 8, st.stream),
 		   "cuMemcpyHtoDAsync");
 		if (r % RING == 0)
-			cu(st.cuda.stream_sync(st.stream), "cuStreamSynchronize");
+			cu(st.gpu.cu.stream_sync(st.stream), "cuStreamSynchronize");
 	}
-	cu(st.cuda.stream_sync(st.stream), "cuStreamSynchronize");
-	cu(st.cuda.host_free(ring), "cuMemFreeHost");
+	cu(st.gpu.cu.stream_sync(st.stream), "cuStreamSynchronize");
+	cu(st.gpu.cu.host_free(ring), "cuMemFreeHost");
 	return NULL;
 }
 
@@ -469,29 +467,25 @@ static long try_own(void)
 
 static void set_stage(const struct bench_opts *o)
 {
-	const char *missing;
-
 	bench_gpu_start(&st.gpu, &tool, o);
-	bench_cuda_load(&st.cuda);
-	missing = bench_cuda_no_kernels(&st.cuda);
-	st.kernels = !missing;
-	if (missing)
-		printf("# no kernel and no driver's copies: this libcuda.so.1 has no %s\n", missing);
+	st.kernels = !st.gpu.cu.no_kernels;
+	if (!st.kernels)
+		printf("# no kernel and no driver's copies: this libcuda.so.1 has no %s\n", st.gpu.cu.no_kernels);
 	bench_gpu_open(&st.gpu);
 	bench_buf_alloc(&st.gpu, &st.buf, OWN_AT + READERS_MAX * 4096);
 	bench_map_make(&st.gpu, &st.map, &st.buf);
 	if (!st.kernels)
 		return;
-	cu(st.cuda.stream_create(&st.stream, CU_STREAM_APART), "cuStreamCreate");
-	cu(bench_cuda_module(&st.cuda, &st.module, ptx_body), "cuModuleLoadData");
-	cu(st.cuda.module_function(&st.kernel, st.module, "litmus"), "cuModuleGetFunction");
+	cu(st.gpu.cu.stream_create(&st.stream, CU_STREAM_APART), "cuStreamCreate");
+	cu(cuda_module(&st.gpu.cu, &st.module, ptx_body), "cuModuleLoadData");
+	cu(st.gpu.cu.module_function(&st.kernel, st.module, "litmus"), "cuModuleGetFunction");
 }
 
 static void clear_stage(void)
 {
 	if (st.kernels) {
-		cu(st.cuda.stream_destroy(st.stream), "cuStreamDestroy");
-		cu(st.cuda.module_unload(st.module), "cuModuleUnload");
+		cu(st.gpu.cu.stream_destroy(st.stream), "cuStreamDestroy");
+		cu(st.gpu.cu.module_unload(st.module), "cuModuleUnload");
 	}
 	bench_map_drop(&st.gpu, &st.map);
 	bench_buf_free(&st.gpu, &st.buf);

@@ -1,8 +1,8 @@
 #!/bin/sh
 # SPDX-License-Identifier: MIT
 # gpu.sh [PART...]: what docs/dataplane.md is made from, on a machine with a GPU,
-# with the programs of 'make tools litmus'. Parts: litmus, used, many, each, pause,
-# callers, calls; without one, all of them.
+# with the programs of 'make tools litmus'. Parts: litmus, used, many, each, callers,
+# calls; without one, all of them.
 #
 # ALLOC says how the GPU memory is allocated (cumemalloc), GDRCOPY_BACKEND is the
 # library's. ROUNDS of each of the four ways to read are 28 million in the litmus test.
@@ -26,21 +26,10 @@ tool() {
 	"$bin/$name" "$@" -a "$alloc" || { failed=1; echo "FAILED: $name ended with $?"; }
 }
 
-# What a pause before a copy costs, by who makes it and where the host memory is.
-pause() {
-	tool gdrcopy_copylat -m pause --budget 30
-	title "GDRCOPY_COPY=auto"
-	GDRCOPY_COPY=auto tool gdrcopy_copylat -m pause --budget 30
-	GDRCOPY_COPY=auto tool gdrcopy_copylat -m pause --budget 30 --registered
-	title "all by the copy engine"
-	GDRCOPY_DMA_READ=1 GDRCOPY_DMA_WRITE=1 tool gdrcopy_copylat -m pause --budget 30
-	GDRCOPY_DMA_READ=1 GDRCOPY_DMA_WRITE=1 tool gdrcopy_copylat -m pause --budget 30 --registered
-}
-
 uname -srm
 grep -m1 'model name' /proc/cpuinfo
 cat /proc/driver/nvidia/version 2>/dev/null || true
-[ $# -gt 0 ] || set -- used many each pause callers calls litmus
+[ $# -gt 0 ] || set -- used many each callers calls litmus
 for part in "$@"; do
 	case $part in
 	litmus) tool copy_litmus -t "$rounds" --threads "$((cpus > 4 ? cpus - 2 : 2))" --budget 40000 ;;
@@ -49,7 +38,6 @@ for part in "$@"; do
 	callers) tool gdrcopy_copylat -m callers --budget 30 ;;
 	each) tool gdrcopy_copylat --budget 20 ;;
 	calls) tool gdrcopy_apiperf --budget 200 ;;
-	pause) pause ;;
 	*) echo "gpu.sh: there is no part $part" >&2; exit 2 ;;
 	esac
 done

@@ -92,7 +92,6 @@ var (
 var short = map[string]string{
 	"copybw":         "copybw -s 4K --budget 8",
 	"copylat":        "copylat -s 16 --budget 8",
-	"copylat cold":   "copylat -s 4 --budget 8 --cold",
 	"copylat many":   "copylat --mode many --budget 8",
 	"copylat offset": "copylat -s 64 -o 65537 --budget 8",
 	"apiperf":        "apiperf -s 64K -n 5",
@@ -103,7 +102,7 @@ func TestBadArguments(t *testing.T) {
 	lines := []string{
 		"copybw -d 0 -s 0", "copybw -s 1025G", "copybw -s 1KK", "copybw -s -1", "copybw -o -1", "copybw -w 0", "copybw -r 0", "copybw -M wcx",
 		"copybw -a ext2", "copybw --backend other", "copybw --backend vulkan", "copybw --json --csv", "copybw -s 4096 -o 4096",
-		"copybw -s 4096 -c 8192 -o 64", "copybw --budget 0", "copylat --mode many -s 64", "copylat --cold -C",
+		"copybw -s 4096 -c 8192 -o 64", "copybw --budget 0", "copylat --mode many -s 64",
 		"apiperf -n 0", "apiperf -s 1x", "pplat -s 6", "pplat -s 2G", "pplat -m 2", "pplat -D both", "pplat -B 0", "pplat -B 8193", "pplat -T 1025",
 		"pplat -t 0", "pplat -u 86401", "sanity -d 1z", "sanity -t no_such_case", "sanity --skip no_such_case",
 	}
@@ -300,7 +299,6 @@ func TestBadCopies(t *testing.T) {
 	plans := map[string][]string{
 		"copybw":       {"to:flip:1", "to:nothing:1", "from:flip:1", "from:nothing:1", "to:refuse:40", "from:refuse:40"},
 		"copylat":      {"to:flip:1", "to:nothing:1", "from:flip:1", "from:nothing:1", "to:refuse:40", "from:refuse:40", "to:flip:all"},
-		"copylat cold": {"to:flip:1", "from:flip:1"},
 		"copylat many": {"to_v:flip:1", "to_v:nothing:1", "from_v:flip:1", "from_v:nothing:1", "from_v:refuse:2"},
 		"apiperf":      {"to:flip:1", "to:nothing:2", "from:flip:16", "to_v:flip:1", "from_v:nothing:1"},
 	}
@@ -325,7 +323,6 @@ func TestOlderOnes(t *testing.T) {
 	for _, name := range []string{"cuMemCreate", "cuMemSetAccess"} {
 		run(short["copybw"], hidden(t, "doubles/libcuda.so.1", name)).oneLine(t, name, 77, "libcuda.so.1 has no "+name)
 	}
-	run(short["apiperf"], hidden(t, "doubles/libcuda.so.1", "cuPointerSetAttribute")).good(t, "apiperf")
 
 	// NVIDIA's library has none of the extensions.
 	other := func(names ...string) string { return hidden(t, "libgdrapi.so.2", names...) }
@@ -343,14 +340,14 @@ func TestOlderOnes(t *testing.T) {
 func TestSanity(t *testing.T) {
 	every := strings.Fields(run("sanity -l").out)
 	require.Subset(t, every, strings.Fields(run("sanity -l -t fork_first,basic*").out))
-	e := run("sanity -v -d 0 -e -t fork* --skip fork_t*")
+	e := run("sanity -v -d 0 -e -t fork* --skip fork_o*")
 	e.good(t, "sanity")
-	require.Contains(t, e.out, "\n1..7\n")
-	require.Contains(t, e.out, " - fork_twice # SKIP asked\n")
-	require.True(t, strings.HasSuffix(e.out, "\n6 passed, 0 failed, 1 skipped\nTotal: 7, Passed: 6, Failed: 0, Waived: 1\n"), e.out)
+	require.Contains(t, e.out, "\n1..4\n")
+	require.Contains(t, e.out, " - fork_opens_again # SKIP asked\n")
+	require.True(t, strings.HasSuffix(e.out, "\n3 passed, 0 failed, 1 skipped\nTotal: 4, Passed: 3, Failed: 0, Waived: 1\n"), e.out)
 	require.NotRegexp(t, "passed|Passed", run("sanity -s -t fork_first").out)
 	for _, plan := range []string{"to:flip:1", "from:flip:1", "to:nothing:all", "from:refuse:1", "pin:refuse:1", "map:refuse:1", "unmap:refuse:1", "to:crash:1"} {
-		e := spoilt("sanity -t basic*,versions,small_writes,many_small,sub_ranges", plan)
+		e := spoilt("sanity -t basic*,versions,many_small,sub_ranges", plan)
 		bad := regexp.MustCompile(`(?m)^not ok \d+ - (\w+)`).FindAllStringSubmatch(e.out, -1)
 		require.Equal(t, 1, e.status, plan)
 		require.NotEmpty(t, bad, plan)

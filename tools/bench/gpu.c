@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 #define _GNU_SOURCE 1	/* sched_setaffinity */
 #include "gpu.h"
-#include "cuda.h"
 #include "version.h"
 
 #include <errno.h>

@@ -2,7 +2,6 @@
 #include "loops.h"
 
 #include <stdint.h>
-#include <stdlib.h>
 #include <string.h>
 #if defined(__x86_64__)
 #include <cpuid.h>
@@ -343,45 +342,3 @@ bench_run *bench_loop_of(const struct bench_loop *l, size_t size)
 		return size <= PLAIN_MAX ? l->plain[size] : NULL;
 	return size % l->unit == 0 ? l->run : NULL;
 }
-
-#if defined(__x86_64__) || defined(__aarch64__) || defined(__powerpc64__)
-static void flush_line(const uint8_t *p)
-{
-#if defined(__x86_64__)
-	_mm_clflush(p);
-#elif defined(__aarch64__)
-	__asm__ __volatile__("dc civac, %0" : : "r"(p) : "memory");
-#else
-	__asm__ __volatile__("dcbf 0, %0" : : "r"(p) : "memory");
-#endif
-}
-
-/* 32 bytes: no CPU has shorter lines, and to flush one twice does no harm. */
-void bench_flush(const void *p, size_t n)
-{
-	const uint8_t *b = p;
-	size_t i;
-
-	for (i = 0; i < n; i += 32)
-		flush_line(b + i);
-	if (n)
-		flush_line(b + n - 1);
-	load_fence();
-	store_fence();
-}
-#else
-/* No instruction for it: push the lines out by reading much else. */
-void bench_flush(const void *p, size_t n)
-{
-	enum { MUCH = 64 << 20 };
-	static uint8_t *much;
-	size_t i;
-
-	(void)p;
-	(void)n;
-	if (!much)
-		much = calloc(1, MUCH);
-	for (i = 0; much && i < MUCH; i += 32)
-		((volatile uint8_t *)much)[i]++;
-}
-#endif

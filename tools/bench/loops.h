@@ -58,7 +58,4 @@ void bench_store_fence(void);
 bool bench_has_movdiri(void);
 #endif
 
-/* Removes n bytes from the CPU's caches, or does its best. */
-void bench_flush(const void *p, size_t n);
-
 #endif

@@ -28,7 +28,7 @@ static const struct option_row rows[] = {
 	{ OPT_GPU, 'd', "device", "GPU", "CUDA's number of the GPU (0)" },
 	{ OPT_MODE, 'm', "mode", "MODE",
 	  "each: copies one by one; used: reads whose bytes are used before the next;\n"
-	  "                             many: 16 reads and 64 writes at once; pause: copies after a pause;\n"
+	  "                             many: 16 reads and 64 writes at once;\n"
 	  "                             callers: small copies by 1 to 14 threads, each its own" },
 	{ OPT_SIZE, 's', "size", "SIZE", "bytes of the buffer; K, M and G are powers of 1024" },
 	{ OPT_COPY_SIZE, 'c', "copy-size", "SIZE", "bytes of a copy (all of the buffer past -o)" },
@@ -38,9 +38,6 @@ static const struct option_row rows[] = {
 	  "                             it; for cached mappings" },
 	{ OPT_RANGE, 'l', "range", NULL,
 	  "copies of 1 byte, 2, 4 and so on, up to -c, or up to all of the buffer past -o" },
-	{ OPT_COLD, 0, "cold", NULL, "the host side is not in the CPU's caches" },
-	{ OPT_REGISTERED, 0, "registered", NULL,
-	  "the host side is page-locked, by cuMemHostRegister" },
 	{ OPT_OFFSET, 'o', "offset", "SIZE", "where in the buffer the copies begin (0)" },
 	{ OPT_MAP, 'M', "mapping", "TYPE", "default, wc, cached or device (default)" },
 	{ OPT_ALLOC, 'a', "alloc", "KIND",
@@ -179,7 +176,6 @@ static const struct word modes[] = {
 	{ "each", BENCH_MODE_EACH },
 	{ "used", BENCH_MODE_USED },
 	{ "many", BENCH_MODE_MANY },
-	{ "pause", BENCH_MODE_PAUSE },
 	{ "callers", BENCH_MODE_CALLERS },
 	{ NULL, 0 }
 };

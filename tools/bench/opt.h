@@ -24,8 +24,7 @@ enum bench_mem {
 };
 
 /* What gdrcopy_copylat measures. */
-enum bench_mode { BENCH_MODE_EACH, BENCH_MODE_USED, BENCH_MODE_MANY, BENCH_MODE_PAUSE,
-		  BENCH_MODE_CALLERS };
+enum bench_mode { BENCH_MODE_EACH, BENCH_MODE_USED, BENCH_MODE_MANY, BENCH_MODE_CALLERS };
 
 /* Where a word lies. */
 enum bench_where { BENCH_IN_BOTH, BENCH_IN_HOST, BENCH_IN_GPU };
@@ -45,11 +44,9 @@ enum {
 	OPT_SIZE = 's',
 	OPT_COPY_SIZE = 'c',
 	OPT_CUMEMCPY = 'C',
-	OPT_COLD = 'k',
 	OPT_EVICTED = 'e',
 	OPT_RANGE = 'l',
 	OPT_WARM_UPS = 'W',
-	OPT_REGISTERED = 'R',
 	OPT_OFFSET = 'o',
 	OPT_MAP = 'M',
 	OPT_ALLOC = 'a',

@@ -158,8 +158,6 @@ static void json_row(FILE *f, const struct bench_row *row)
 	fprintf(f, ", \"size\": %zu, \"threads\": %d, \"batch\": %u, \"samples\": %zu",
 		row->size, row->threads, row->batch, row->samples);
 	fprintf(f, ", \"p0_ns\": %.2f, \"p50_ns\": %.2f", row->p0, row->p50);
-	if (row->p99 > 0)
-		fprintf(f, ", \"p99_ns\": %.2f", row->p99);
 	if (row->moves)
 		fprintf(f, ", \"gb_per_s\": %.4f", row_gbps(row));
 	fputs("}", f);

@@ -5,9 +5,9 @@
  * The JSON is one object:
  *	tool, date, and the machine's facts, each a string
  *	results: an array of objects, one a figure: op, who, mode, size (bytes),
- *		threads, batch (operations a sample), samples, p0_ns, p50_ns, p99_ns
- *		where it was asked for and, where bytes move, gb_per_s (1e9 bytes a second, from p50_ns
-		and all the pieces of an operation)
+ *		threads, batch (operations a sample), samples, p0_ns, p50_ns and, where
+ *		bytes move, gb_per_s (1e9 bytes a second, from p50_ns and all the pieces
+ *		of an operation)
  */
 #ifndef BENCH_OUT_H
 #define BENCH_OUT_H
@@ -31,7 +31,7 @@ struct bench_row {
 	int threads;
 	unsigned batch;
 	size_t samples;
-	double p0, p50, p99;	/* ns of one operation; p99 is 0 where nobody asked */
+	double p0, p50;		/* ns of one operation */
 	bool moves;		/* size bytes are moved: a bandwidth makes sense */
 	size_t pieces;		/* of that size each, in one operation; 0 means 1 */
 };

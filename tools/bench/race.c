@@ -45,10 +45,8 @@ const char *bench_pace_name(enum bench_pace pace)
 	static const char *const names[] = {
 		[BENCH_BACK_TO_BACK] = "back-to-back",
 		[BENCH_ALONE] = "alone",
-		[BENCH_COLD] = "cold",
 		[BENCH_EVICTED] = "cold-cache",
 		[BENCH_USED] = "used",
-		[BENCH_PAUSED] = "paused",
 	};
 
 	return names[pace];
@@ -148,12 +146,10 @@ static double sample(struct bench_cell *c)
 {
 	uint64_t t0;
 
-	if (c->pace == BENCH_COLD)
-		bench_flush(c->arg.host, c->arg.size);
 	if (c->pace == BENCH_EVICTED)
 		evict(&c->arg);
 	if (!in_a_row(c))
-		bench_spin(bench_ticks_of(c->pace == BENCH_PAUSED ? c->gap_ns : DRAIN_NS));
+		bench_spin(bench_ticks_of(DRAIN_NS));
 	t0 = bench_ticks();
 	if (c->pace == BENCH_USED)
 		run_used(c);
@@ -215,7 +211,7 @@ static void finish(struct bench_cell *c, struct bench_result *r)
 	struct bench_row row = {
 		.op = c->op,
 		.who = c->who,
-		.mode = c->mode ? c->mode : bench_pace_name(c->pace),
+		.mode = bench_pace_name(c->pace),
 		.size = c->arg.size,
 		.threads = c->threads ? c->threads : 1,
 		.pieces = c->pieces,
@@ -229,8 +225,6 @@ static void finish(struct bench_cell *c, struct bench_result *r)
 	row.samples = c->samples.n;
 	row.p0 = bench_p0(&c->samples);
 	row.p50 = bench_p50(&c->samples);
-	if (c->pace == BENCH_PAUSED)
-		row.p99 = bench_p99(&c->samples);
 	bench_row(r, &row);
 	bench_samples_free(&c->samples);
 }

@@ -13,10 +13,8 @@
 enum bench_pace {
 	BENCH_BACK_TO_BACK,	/* one right after the other; short ones in batches */
 	BENCH_ALONE,		/* each starts 2 us after the end of the one before */
-	BENCH_COLD,		/* as alone, with the host side out of the caches */
 	BENCH_EVICTED,		/* as alone, after the GPU wrote the memory: user is a cuda_dl */
-	BENCH_USED,		/* back to back, each at an address that the bytes before tell */
-	BENCH_PAUSED		/* as alone, after a gap in which the CPU does other things */
+	BENCH_USED		/* back to back, each at an address that the bytes before tell */
 };
 
 /* One figure in the making. The texts live as long as the program. */
@@ -27,8 +25,6 @@ struct bench_cell {
 	bench_run *run;
 	struct bench_op arg;
 	long max;		/* operations to time, at most */
-	double gap_ns;		/* of BENCH_PAUSED */
-	const char *mode;	/* what the row says; NULL: the pace's name */
 	int threads;		/* that share the operation; 0 means 1 */
 	size_t pieces;		/* of arg.size each, in one operation; 0 means 1 */
 	unsigned batch;		/* operations a sample; set by the race */
@@ -45,8 +41,7 @@ struct bench_cell {
 	"  'back-to-back' times many operations in a row, and divides. They fill 100 us,\n" \
 	"  and are 1000 at most. In less time those would count as done that still wait\n" \
 	"  in the CPU's store buffer; a bare loop has more of them there.\n" \
-	"  'cold' is 'alone' with the host side flushed from the caches. 'cold-cache' is\n" \
-	"  'alone' after a cuMemsetD8 of the GPU's side, which is not timed.\n" \
+	"  'cold-cache' is 'alone' after a cuMemsetD8 of the GPU's side, which is not timed.\n" \
 	"  All competitors take eight turns each, in an order that changes, at the same\n" \
 	"  addresses. P0 is the smallest sample. P50 is the median. Each competitor first\n" \
 	"  moves fresh data of the size once, and once more at the end; each time the\n" \

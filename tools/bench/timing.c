@@ -127,9 +127,3 @@ double bench_p50(struct bench_samples *s)
 	qsort(s->ns, s->n, sizeof(s->ns[0]), by_ns);
 	return s->ns[s->n / 2];
 }
-
-double bench_p99(struct bench_samples *s)
-{
-	qsort(s->ns, s->n, sizeof(s->ns[0]), by_ns);
-	return s->ns[(s->n * 99 - 1) / 100];
-}

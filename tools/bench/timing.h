@@ -80,9 +80,8 @@ bool bench_samples_init(struct bench_samples *s, size_t cap);
 void bench_samples_free(struct bench_samples *s);
 void bench_samples_add(struct bench_samples *s, double ns);
 
-/* The smallest, the median, and what 99 of 100 are no more than; n must not be 0. */
+/* The smallest, and the median; n must not be 0. */
 double bench_p0(struct bench_samples *s);
 double bench_p50(struct bench_samples *s);
-double bench_p99(struct bench_samples *s);
 
 #endif

@@ -227,40 +227,11 @@ static void sync_memops(struct env *e)
 	free(in);
 }
 
-/* Many short writes in a row, as a flag or a counter gets them. */
-static void small_writes(struct env *e)
-{
-	uint64_t got = 0;
-	uint32_t i;
-	struct buf b;
-	struct map m;
-
-	start(e);
-	alloc_mapped(e, &b, &m, MEM_PLAIN, GPU_PAGE_SIZE);
-	for (i = 1; i <= 20000; i++)
-		check_rc(gdr_copy_to_mapping(m.mh, m.p + 64 + i % 4 * 4, &i, 4), 0);
-	for (i = 0; i < 4; i++) {
-		uint32_t want = 19997 + (i + 3) % 4;
-
-		gpu_check(e, b.addr + 64 + i * 4, &want, 4);
-	}
-	/* Each width that one store can have, read back as one load. */
-	for (i = 1; i <= 8; i *= 2) {
-		uint64_t want = 0x8877665544332211u >> (64 - 8 * i);
-
-		check_rc(gdr_copy_to_mapping(m.mh, m.p + 256, &want, i), 0);
-		check_rc(gdr_copy_from_mapping(m.mh, &got, m.p + 256, i), 0);
-		check(memcmp(&got, &want, i) == 0);
-	}
-	free_mapped(e, &b, &m);
-}
-
 const struct sanity_case data_cases[] = {
 	{ "write_every_size", write_every_size, BE_ALL, NULL },
 	{ "read_every_size", read_every_size, BE_ALL, NULL },
 	{ "big_copies", big_copies, BE_ALL, NULL },
 	{ "host_guards", host_guards, BE_ALL, NULL },
 	{ "sync_memops", sync_memops, BE_ALL, NULL },
-	{ "small_writes", small_writes, BE_ALL, NULL },
 	{ NULL, NULL, 0, NULL }
 };

@@ -6,7 +6,6 @@
 #include "sanity.h"
 
 #include <fcntl.h>
-#include <pthread.h>
 #include <stdio.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
@@ -180,117 +179,6 @@ static void fork_opens_again(struct env *e)
 	whole_life(e, 5);
 }
 
-static void fork_twice(struct env *e)
-{
-	gdr_t first = gdr_open(), second;
-	pid_t child, grandchild;
-
-	check(first != NULL);
-	child = fork_child();
-	if (child) {
-		join_child(child);
-		e->g = first;
-		start_cuda(e);
-		whole_life(e, 7);
-		return;
-	}
-	second = gdr_open();
-	check(second != NULL);
-	grandchild = fork_child();
-	if (grandchild == 0) {
-		expect_no_open(first, 0x10000);
-		expect_no_open(second, 0x10000);
-		start(e);
-		whole_life(e, 6);
-		expect_no_open(first, 0x10000);
-		expect_no_open(second, 0x10000);
-		check_rc(gdr_close(e->g), 0);
-		child_done();
-	}
-	join_child(grandchild);
-	expect_no_open(first, 0x10000);
-	check_rc(gdr_close(second), 0);
-	child_done();
-}
-
-/* Children that come and go, by exit(3) with all its handlers. */
-static void fork_exits(struct env *e)
-{
-	int i;
-
-	e->g = gdr_open();
-	check(e->g != NULL);
-	for (i = 0; i < 20; i++) {
-		pid_t pid = fork_child();
-
-		if (pid == 0) {
-			if (i % 2)
-				expect_no_open(e->g, 0x10000);
-			if (i % 4 == 3)
-				check(gdr_open() != NULL);
-			exit(0);
-		}
-		join_child(pid);
-	}
-	start_cuda(e);
-	whole_life(e, 8);
-	check_rc(gdr_close(e->g), 0);
-}
-
-struct busy {
-	struct env *e;
-	struct map *m;
-	bool stop;
-};
-
-static void *copy_all_the_time(void *p)
-{
-	struct busy *b = p;
-	struct env *e = b->e;
-	uint64_t in = 1, out = 0;
-
-	while (!__atomic_load_n(&b->stop, __ATOMIC_RELAXED)) {
-		gdr_info_t info = { .mapped = 0 };
-
-		check_rc(gdr_copy_to_mapping(b->m->mh, b->m->p, &in, 8), 0);
-		check_rc(gdr_copy_from_mapping(b->m->mh, &out, b->m->p, 8), 0);
-		check_eq(out, in);
-		in++;
-		check_rc(gdr_get_info(e->g, b->m->mh, &info), 0);
-		check_eq(info.mapped, 1);
-	}
-	return NULL;
-}
-
-/* fork while another thread of the parent is inside the library. */
-static void fork_while_busy(struct env *e)
-{
-	struct busy busy = { .e = e };
-	pthread_t t;
-	struct buf b;
-	struct map m;
-	int i;
-
-	start(e);
-	alloc_mapped(e, &b, &m, MEM_EXT, GPU_PAGE_SIZE);
-	busy.m = &m;
-	check_rc(pthread_create(&t, NULL, copy_all_the_time, &busy), 0);
-	for (i = 0; i < 25; i++) {
-		pid_t pid = fork_child();
-
-		if (pid == 0) {
-			expect_no_open(e->g, b.addr);
-			expect_no_handle(e->g, &m, b.ext);
-			check(read_faults(m.p));
-			child_done();
-		}
-		join_child(pid);
-	}
-	__atomic_store_n(&busy.stop, true, __ATOMIC_RELAXED);
-	check_rc(pthread_join(t, NULL), 0);
-	free_mapped(e, &b, &m);
-}
-
 /* gdrdrv's ioctl that tells its version: any process should be able to ask. */
 #define GDRDRV_GET_VERSION 0xC008DAFFul
 
@@ -387,9 +275,6 @@ const struct sanity_case fork_cases[] = {
 	{ "fork_after_open", fork_after_open, BE_ALL, NULL },
 	{ "fork_with_mapping", fork_with_mapping, BE_ALL, NULL },
 	{ "fork_opens_again", fork_opens_again, BE_ALL, NULL },
-	{ "fork_twice", fork_twice, BE_ALL, NULL },
-	{ "fork_exits", fork_exits, BE_ALL, NULL },
-	{ "fork_while_busy", fork_while_busy, BE_ALL, NULL },
 	{ "fd_passing", fd_passing, BE_GDRDRV,
 	  "the only descriptors here are the CUDA driver's, which does not ask who holds them" },
 	{ NULL, NULL, 0, NULL }

@@ -5,8 +5,6 @@
  */
 #include "sanity.h"
 
-#include <sys/resource.h>
-
 /* The library refuses the handle, whatever is at its old address now. */
 static void expect_stale(struct env *e, const struct map *m)
 {
@@ -161,67 +159,6 @@ static void access_after_free(struct env *e)
 		free_under(e, k);
 }
 
-/* A handle is never good for the buffer that came after its own. */
-static void stale_handle(struct env *e)
-{
-	enum { N = 200 };
-	gdr_mh_t old[N];
-	uint32_t mark = 0xabcdabcd, x = 0;
-	struct buf b;
-	struct map m;
-	int i;
-
-	start(e);
-	buf_alloc(e, &b, MEM_PLAIN, GPU_PAGE_SIZE);
-	for (i = 0; i < N; i++) {
-		map_make(e, &m, b.addr, b.size);
-		old[i] = m.mh;
-		map_drop(e, &m);
-	}
-	map_make(e, &m, b.addr, b.size);
-	check_rc(gdr_copy_to_mapping(m.mh, m.p, &mark, 4), 0);
-	for (i = 0; i < N; i++) {
-		check(old[i].h != m.mh.h);
-		check_rc(gdr_copy_from_mapping(old[i], &x, m.p, 4), EINVAL);
-		check_rc(gdr_copy_to_mapping(old[i], m.p, &x, 4), EINVAL);
-		check_rc(gdr_unmap(e->g, old[i], m.va, m.size), EINVAL);
-		check_rc(gdr_unpin_buffer(e->g, old[i]), EINVAL);
-	}
-	check_eq(x, 0);
-	check_rc(gdr_copy_from_mapping(m.mh, &x, m.p, 4), 0);
-	check_eq(x, mark);
-	free_mapped(e, &b, &m);
-}
-
-/* The handle of one gdr_t is unknown to another. */
-static void foreign_handle(struct env *e)
-{
-	unsigned long addr = 0;
-	gdr_info_t info;
-	struct buf b;
-	struct map m;
-	gdr_t other;
-	void *va = NULL;
-	int flag = -1;
-
-	start(e);
-	other = gdr_open();
-	check(other != NULL);
-	alloc_mapped(e, &b, &m, MEM_EXT, GPU_PAGE_SIZE);
-	mark(&info, sizeof(info));
-	check_rc(gdr_get_info(other, m.mh, &info), EINVAL);
-	check_rc(gdr_get_callback_flag(other, m.mh, &flag), EINVAL);
-	check_rc(gdr_map(other, m.mh, &va, m.size), EINVAL);
-	check_rc(gdr_unmap(other, m.mh, m.va, m.size), EINVAL);
-	check_rc(gdr_unpin_buffer(other, m.mh), EINVAL);
-	check_rc(gdr_mem_free(other, b.ext), EINVAL);
-	check_rc(gdr_mem_get_device_ptr(other, b.ext, &addr, NULL), EINVAL);
-	check(flag == -1 && va == NULL && addr == 0 && untouched(&info, sizeof(info)));
-	check_rc(gdr_close(other), 0);
-	check(!read_faults(m.p));
-	free_mapped(e, &b, &m);
-}
-
 /* After the first round nothing may be left behind by another one. */
 static void no_leaks(struct env *e)
 {
@@ -275,50 +212,12 @@ static void close_on_exec(struct env *e)
 	buf_free(e, &b);
 }
 
-static void fd_limit(struct env *e)
-{
-	enum { MAX = 64 };
-	struct rlimit old, few;
-	gdr_mh_t mh[MAX];
-	struct buf b;
-	struct map m;
-	int n, rc = 0;
-
-	start(e);
-	alloc_mapped(e, &b, &m, MEM_PLAIN, GPU_PAGE_SIZE);
-	map_drop(e, &m);
-	check_eq(getrlimit(RLIMIT_NOFILE, &old), 0);
-	few = old;
-	few.rlim_cur = count_fds() + MAX / 2;
-	check_eq(setrlimit(RLIMIT_NOFILE, &few), 0);
-	for (n = 0; n < MAX; n++) {
-		mh[n].h = 77;
-		rc = gdr_pin_buffer_v2(e->g, b.addr, b.size, 0, &mh[n]);
-		if (rc)
-			break;
-	}
-	note("%d pinnings before: %s", n, strerror(rc));
-	check_rc(rc, EMFILE);
-	check(n > 0 && n < MAX && mh[n].h == 77);
-	check_rc(gdr_unpin_buffer(e->g, mh[--n]), 0);
-	check_rc(gdr_pin_buffer_v2(e->g, b.addr, b.size, 0, &mh[n++]), 0);
-	check_eq(setrlimit(RLIMIT_NOFILE, &old), 0);
-	while (n > 0)
-		check_rc(gdr_unpin_buffer(e->g, mh[--n]), 0);
-	map_make(e, &m, b.addr, b.size);
-	free_mapped(e, &b, &m);
-}
-
 const struct sanity_case life_cases[] = {
 	{ "access_after_unmap", access_after_unmap, BE_ALL, NULL },
 	{ "access_after_unpin", access_after_unpin, BE_ALL, NULL },
 	{ "access_after_close", access_after_close, BE_ALL, NULL },
 	{ "access_after_free", access_after_free, BE_ALL, NULL },
-	{ "stale_handle", stale_handle, BE_ALL, NULL },
-	{ "foreign_handle", foreign_handle, BE_ALL, NULL },
 	{ "no_leaks", no_leaks, BE_ALL, NULL },
 	{ "close_on_exec", close_on_exec, BE_ALL, NULL },
-	{ "fd_limit", fd_limit, BE_DMABUF,
-	  "whether a pinning holds a descriptor is the drivers' choice here" },
 	{ NULL, NULL, 0, NULL }
 };

@@ -94,30 +94,6 @@ static void many_small(struct env *e)
 	free(all);
 }
 
-/* Many allocations at once, of all kinds in turn. */
-static void many_buffers(struct env *e)
-{
-	enum { N = 48 };
-	struct buf b[N];
-	struct map m[N];
-	int i;
-
-	start(e);
-	for (i = 0; i < N; i++) {
-		uint64_t tag = 0x1111 + i;
-
-		alloc_mapped(e, &b[i], &m[i], i % MEM_KINDS, 1);
-		check_rc(gdr_copy_to_mapping(m[i].mh, m[i].p + 8 * i, &tag,
-					     sizeof(tag)), 0);
-	}
-	for (i = 0; i < N; i++) {
-		uint64_t tag = 0x1111 + i;
-
-		gpu_check(e, b[i].addr + 8 * i, &tag, sizeof(tag));
-		free_mapped(e, &b[i], &m[i]);
-	}
-}
-
 struct part {
 	size_t off, size;
 };
@@ -216,7 +192,6 @@ const struct sanity_case range_cases[] = {
 	{ "unaligned_address", unaligned_address, BE_ALL, NULL },
 	{ "unaligned_size", unaligned_size, BE_ALL, NULL },
 	{ "many_small", many_small, BE_ALL, NULL },
-	{ "many_buffers", many_buffers, BE_ALL, NULL },
 	{ "sub_ranges", sub_ranges, BE_ALL, NULL },
 	{ "overlapping_ranges", overlapping_ranges, BE_ALL, NULL },
 	{ "partial_map", partial_map, BE_ALL, NULL },

@@ -142,58 +142,6 @@ static void child_thread(struct env *e)
 	check(ctx == e->ctx);
 }
 
-struct worker {
-	struct env e;		/* a copy: e.g may be the worker's own */
-	unsigned long addr;
-	int number;
-};
-
-static void *work(void *p)
-{
-	struct worker *w = p;
-	unsigned char in[777], out[777];
-	bool own = w->number % 2;
-	int i;
-
-	if (own)
-		w->e.g = gdr_open();
-	check(w->e.g != NULL);
-	for (i = 0; i < 40; i++) {
-		struct map m;
-
-		map_make(&w->e, &m, w->addr, GPU_PAGE_SIZE);
-		fill(in, sizeof(in), w->number * 1000 + i);
-		check_rc(gdr_copy_to_mapping(m.mh, m.p + i, in, sizeof(in)), 0);
-		check_rc(gdr_copy_from_mapping(m.mh, out, m.p + i,
-					       sizeof(out)), 0);
-		check(memcmp(in, out, sizeof(in)) == 0);
-		map_drop(&w->e, &m);
-	}
-	if (own)
-		check_rc(gdr_close(w->e.g), 0);
-	return NULL;
-}
-
-static void threads(struct env *e)
-{
-	enum { N = 8 };
-	struct worker w[N];
-	pthread_t t[N];
-	struct buf b;
-	int i;
-
-	start(e);
-	buf_alloc(e, &b, MEM_PLAIN, N * GPU_PAGE_SIZE);
-	for (i = 0; i < N; i++) {
-		w[i] = (struct worker){ *e, b.addr + i * GPU_PAGE_SIZE, i };
-		check_rc(pthread_create(&t[i], NULL, work, &w[i]), 0);
-	}
-	for (i = 0; i < N; i++)
-		check_rc(pthread_join(t[i], NULL), 0);
-	check_rc(gdr_close(e->g), 0);
-	buf_free(e, &b);
-}
-
 static void two_gpus(struct env *e)
 {
 	const uint64_t in[2] = { 0x1111111111111111, 0x2222222222222222 };
@@ -236,7 +184,6 @@ const struct sanity_case together_cases[] = {
 	{ "two_pins", two_pins, BE_ALL, NULL },
 	{ "two_opens", two_opens, BE_ALL, NULL },
 	{ "child_thread", child_thread, BE_ALL, NULL },
-	{ "threads", threads, BE_ALL, NULL },
 	{ "two_gpus", two_gpus, BE_ALL, NULL },
 	{ NULL, NULL, 0, NULL }
 };

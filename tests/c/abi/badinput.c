@@ -43,6 +43,7 @@ static struct world {
 	gdr_mem_t closed_mem;
 	gdr_mh_t unpinned;
 	gdr_mem_t freed;
+	unsigned long freed_addr;
 } w;
 
 /* Where a failed call must not write. */
@@ -338,7 +339,10 @@ static void bad_arguments(void)
 		{ gdr_pin_buffer(w.g, ULONG_MAX, 1, 0, 0, &out.mh), EINVAL, "gdr_pin_buffer", "the last address" },
 		{ gdr_pin_buffer(w.g, (unsigned long)&w, sizeof(w), 0, 0, &out.mh), EINVAL, "gdr_pin_buffer", "host memory" },
 		{ gdr_pin_buffer(w.g, (unsigned long)w.va, 64, 0, 0, &out.mh), EINVAL, "gdr_pin_buffer", "a mapping" },
+		{ gdr_pin_buffer(w.g, 0x10000, 1, 0, 0, &out.mh), EINVAL, "gdr_pin_buffer", "an address of nobody's" },
+		{ gdr_pin_buffer(w.g, w.freed_addr, 1, 0, 0, &out.mh), EINVAL, "gdr_pin_buffer", "memory that was freed" },
 		{ gdr_map(w.g, w.pinned, &out.va, 0), EINVAL, "gdr_map", "size 0" },
+		{ gdr_map(w.g, w.pinned, &out.va, w.size + 1), EINVAL, "gdr_map", "more than is pinned" },
 		{ gdr_map(w.g, w.mapped, &out.va, w.size), EAGAIN, "gdr_map", "a buffer that is mapped" },
 		{ gdr_unmap(w.g, w.pinned, w.va, w.size), EINVAL, "gdr_unmap", "a buffer that is not mapped" },
 		{ gdr_unmap(w.g, w.mapped, w.va, 0), EINVAL, "gdr_unmap", "size 0" },
@@ -351,6 +355,7 @@ static void bad_arguments(void)
 		{ gdr_mem_alloc(w.g, 0, w.size, 1, &out.mem), EINVAL, "gdr_mem_alloc", "flag 1" },
 		{ gdr_mem_alloc(w.g, 0, 0, 0, &out.mem), EINVAL, "gdr_mem_alloc", "size 0" },
 		{ gdr_mem_alloc(w.g, 0, SIZE_MAX, 0, &out.mem), EINVAL, "gdr_mem_alloc", "a size that wraps" },
+		{ gdr_mem_alloc(w.g, 0, 1ul << 42, 0, &out.mem), ENOMEM, "gdr_mem_alloc", "more than a GPU has" },
 		{ gdr_mem_alloc(w.g, -1, w.size, 0, &out.mem), ENODEV, "gdr_mem_alloc", "GPU -1" },
 		{ gdr_mem_alloc(w.g, 1 << 20, w.size, 0, &out.mem), ENODEV, "gdr_mem_alloc", "GPU 1048576" },
 	};
@@ -457,6 +462,7 @@ static bool set_up(void)
 	       gdr_pin_buffer(w.g, w.addr, w.size, 0, 0, &w.unpinned) == 0 &&
 	       gdr_unpin_buffer(w.g, w.unpinned) == 0 &&
 	       gdr_mem_alloc(w.g, 0, 1, 0, &w.freed) == 0 &&
+	       gdr_mem_get_device_ptr(w.g, w.freed, &w.freed_addr, NULL) == 0 &&
 	       gdr_mem_free(w.g, w.freed) == 0;
 }
 
