@@ -134,7 +134,7 @@ check "a setting that is wrong" first environment 'refuses GDRCOPY_COPY_IMPL=no\
 case $(tests/on.sh) in
 *rm*)
 	works rm rm
-	check "on each GPU, memory of pools too" printed 'It was tried on [2-9] GPUs, with plain memory and memory of pools\.'
+	check "on each GPU, memory of pools too" printed 'It was tried on [2-9] simulated GPUs, with plain memory and memory of pools\.'
 	check "CUDA_VISIBLE_DEVICES of none" first cuda '\(100\), with CUDA_VISIBLE_DEVICES=\.' rm CUDA_SIM_FAIL=cuInit=100 CUDA_VISIBLE_DEVICES=
 	check "two parts of a driver that do not fit" first cuda '\(803\)' rm CUDA_SIM_FAIL=cuInit=803
 	# limited LIMIT FINDING: in a process that may have less of something.
@@ -275,10 +275,14 @@ check "a consumer that is" says 0 "^OK    consumer: NCCL .*it takes .*, as libgd
 
 folders=$work/empty
 check "the library beside the doctor" says 0 '^WARN  library: .*The one beside this program is examined: .*/libgdrapi\.so\.2\.6, version 2\.6\.' plain
-check "it works" printed '^libgdrapi works here: gdr_open takes dmabuf'
-mkdir "$work/bin"
+check "it works, and the driver is simulated" printed '^libgdrapi works here: gdr_open takes dmabuf\..* simulated GPUs?,.*No program finds it yet: see the line library\.$'
+mkdir "$work/bin" "$work/lib"
 cp "$doctor" "$work/bin/"
+cp -P "$build"/libgdrapi.so* "$work/lib/"
 doctor=$work/bin/gdrcopy_doctor
+check "the same, installed" says 1 '^gdr_open takes dmabuf, and it works\. .*Begin with library: The loader finds no libgdrapi\.so\.2\.' plain
+check "it is the first line" eval 'head -n 1 "$work/out" | grep "^FAIL  library: "'
+rm -r "$work/lib"
 check "no libgdrapi" first library 'The loader finds no libgdrapi\.so\.2' plain
 check "which backend it would take" printed 'backend-dmabuf: gdr_open of this version takes it'
 ln -s "$build/libgdrapi.so.2" "$work/one/libgdrapi.so.2"

@@ -229,6 +229,8 @@ void bench_gpu_facts(struct bench_gpu *b, const struct bench_map *m,
 	bench_cu(b, b->cu.driver_version(&driver), "cuDriverGetVersion");
 	gdr_runtime_get_version(&major, &minor);
 	bench_fact(r, "gpu", "%s", name);
+	if (b->cu.simulated)
+		bench_fact(r, "simulated", "GPU memory is the host's, and no figure is a GPU's");
 	bench_fact(r, "cuda_driver", "%d.%d", driver / 1000, driver % 1000 / 10);
 	bench_fact(r, "libgdrapi", "%d.%d", major, minor);
 	if (gdr_ext_version)

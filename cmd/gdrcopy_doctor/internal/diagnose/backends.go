@@ -284,9 +284,8 @@ func (e *examination) loaded() []Finding {
 	case so2.Died != "":
 		return one("library", Fail, "libgdrapi.so.2 was loaded in a process of its own: "+so2.Died+".", "Install the library anew.")
 	case e.Beside.Path != "":
-		return one("library", Warn, fmt.Sprintf("The loader finds no libgdrapi.so.2. The one beside this program is examined: %s, version %s.", e.Beside.Path, e.Beside.Version),
-			"Programs find it with LD_LIBRARY_PATH="+filepath.Dir(e.Beside.Path)+", or once it is installed: make install, as root.")
-	case strings.Contains(so2.Error, "No such file"):
+		return one("library", e.unfoundStatus(), fmt.Sprintf("The loader finds no libgdrapi.so.2. The one beside this program is examined: %s, version %s.", e.Beside.Path, e.Beside.Version), e.toFind())
+	case e.unfound():
 		return one("library", Fail, "The loader finds no libgdrapi.so.2.", path)
 	case so2.Error != "":
 		return one("library", Fail, "libgdrapi.so.2 does not load. "+sentence(so2.Error), "Install the library of this machine's architecture and C library anew.")
@@ -307,6 +306,30 @@ func (e *examination) loaded() []Finding {
 			"Remove one of the two. Consumers load one name or the other."})
 	}
 	return findings
+}
+
+// unfound says that the loader finds no libgdrapi, so no program does that loads it by name.
+func (e *examination) unfound() bool {
+	return len(e.Libraries) > 0 && strings.Contains(e.libraryOf("libgdrapi.so.2").Error, "No such file")
+}
+
+// unfoundStatus is how bad that is. From the tree that built the library nobody takes it yet.
+func (e *examination) unfoundStatus() Status {
+	wants := func(c facts.Consumer) bool { return len(c.Wants) > 0 && c.Finds == "" }
+	if e.Built && !slices.ContainsFunc(e.Consumers, wants) {
+		return Warn
+	}
+	return Fail
+}
+
+// toFind is how programs find the library beside this program.
+func (e *examination) toFind() string {
+	dir := filepath.Dir(e.Beside.Path)
+	advice := "One program finds it with LD_LIBRARY_PATH=" + dir + ". "
+	if e.Built {
+		return advice + "All do once it is installed, as root: make install."
+	}
+	return advice + "All do after this, as root: echo " + dir + " >/etc/ld.so.conf.d/gdrapi.conf; ldconfig."
 }
 
 func (e *examination) libraryOf(name string) facts.Library {

@@ -83,12 +83,20 @@ func Examine(f facts.Facts) Report {
 		r.Summary = r.Findings[0].Cause
 		return r
 	}
+	if e.unfound() {
+		e.add(e.library())
+	}
 	for _, rule := range []func() []Finding{
 		e.gpu, e.limits, e.environment, e.container, e.driver, e.nodes, e.cuda, e.attributes,
-		e.memory, e.mig, e.vgpu, e.confidential, e.bar1, e.backends, e.library, e.trial, e.consumers,
+		e.memory, e.mig, e.vgpu, e.confidential, e.bar1, e.backends,
 	} {
 		e.add(rule())
 	}
+	if !e.unfound() {
+		e.add(e.library())
+	}
+	e.add(e.trial())
+	e.add(e.consumers())
 	r.Findings = e.findings
 	for _, b := range f.Backends {
 		r.Backends = append(r.Backends, e.backendResult(b.Name))
@@ -101,7 +109,10 @@ func Examine(f facts.Facts) Report {
 func (r *Report) judge(e *examination) {
 	first := slices.IndexFunc(r.Findings, func(f Finding) bool { return f.Status == Fail })
 	if first < 0 {
-		r.Summary = fmt.Sprintf("libgdrapi works here: gdr_open takes %s. %s %s", e.taken, tried(e.Trials[0]), speed(e.Trials[0]))
+		r.Summary = fmt.Sprintf("libgdrapi works here: gdr_open takes %s. %s %s", e.taken, e.tried(e.Trials[0]), speed(e.Trials[0]))
+		if e.unfound() {
+			r.Summary += " No program finds it yet: see the line library."
+		}
 		return
 	}
 	r.Verdict = Broken
@@ -195,12 +206,16 @@ func (e *examination) noGPU() Finding {
 const giveGPU = "Give the container the GPU: docker run --gpus all, podman run --device nvidia.com/gpu=all, in Kubernetes the resource nvidia.com/gpu."
 
 // tried says on which GPUs and on which memory all went well.
-func tried(t facts.Trial) string {
+func (e *examination) tried(t facts.Trial) string {
 	memory := "plain memory"
 	if t.Pool == facts.PoolWorks {
 		memory += " and memory of pools"
 	}
-	said := fmt.Sprintf("It was tried on %s, with %s.", plural(t.GPUs, "GPU"), memory)
+	gpu := "GPU"
+	if e.CUDA.Simulated {
+		gpu = "simulated GPU"
+	}
+	said := fmt.Sprintf("It was tried on %s, with %s.", plural(t.GPUs, gpu), memory)
 	if t.Pool != "" && t.Pool != facts.PoolWorks {
 		said += " Memory of pools does not work: " + t.Pool + "."
 	}

@@ -127,6 +127,45 @@ func TestMachineThatWorks(t *testing.T) {
 	}
 }
 
+func TestSimulated(t *testing.T) {
+	s := healthy()
+	s.CUDA.Simulated = true
+	r := Examine(s.Facts)
+	require.Contains(t, r.Summary, "1 simulated GPU,")
+	require.Contains(t, findingOf(t, r, "gpu").Cause, "The driver is simulated")
+}
+
+// Where the loader finds no libgdrapi, only the tree that built one says that all is well.
+func TestLibraryThatTheLoaderDoesNotFind(t *testing.T) {
+	found, wants := facts.Consumer{Name: "UCX", Wants: []string{"libgdrapi.so.2"}, Finds: "/u/libgdrapi.so.2"}, facts.Consumer{Name: "DPDK", Wants: []string{"libgdrapi.so"}}
+	for _, tc := range []struct {
+		name     string
+		beside   string
+		built    bool
+		consumer facts.Consumer
+		status   Status
+		summary  string
+	}{
+		{"none", "", false, found, Fail, "Begin with library: "},
+		{"a folder of its own", "/opt/gdrapi/lib/libgdrapi.so.2.6", false, found, Fail, "Begin with library: "},
+		{"the tree that built it", "/src/build/libgdrapi.so.2.6", true, found, Warn, "No program finds it yet: see the line library."},
+		{"and a consumer wants one", "/src/build/libgdrapi.so.2.6", true, wants, Fail, "Begin with library: "},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			s := healthy()
+			s.Libraries[0].Error, s.Libraries[1].Error = "No such file", "No such file"
+			s.Beside, s.Built = facts.Library{Path: tc.beside, Ours: true}, tc.built
+			s.consumer(tc.consumer)
+			r := Examine(s.Facts)
+			require.Equal(t, "library", r.Findings[0].ID)
+			require.Equal(t, tc.status, r.Findings[0].Status)
+			require.NotEmpty(t, r.Findings[0].Advice)
+			require.Contains(t, r.Summary, tc.summary)
+			require.Equal(t, tc.status == Fail, r.Verdict == Broken)
+		})
+	}
+}
+
 func TestMachineWithoutGPU(t *testing.T) {
 	s := broken()
 	s.noDriver()

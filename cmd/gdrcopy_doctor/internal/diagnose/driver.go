@@ -69,6 +69,9 @@ func (e *examination) gpu() []Finding {
 	if len(names) == 0 {
 		return one("gpu", OK, "There is an NVIDIA driver. Which GPUs it has, it does not say here.", "")
 	}
+	if e.CUDA.Simulated {
+		return one("gpu", OK, "The driver is simulated (tests/doubles): GPU memory is the host's, and no time here is a GPU's.", "")
+	}
 	return one("gpu", OK, plural(len(names), "NVIDIA GPU")+": "+strings.Join(names, ", ")+".", "")
 }
 

@@ -27,6 +27,7 @@ type Facts struct {
 	Libraries []Library // those that the loader finds, by name or path
 	Skipped   []Skipped // files of those names that the loader passes over
 	Beside    Library   // the one beside this program, where the loader finds none
+	Built     bool      // Beside lies in the tree that it was built in
 	Trials    []Trial   // the first is without GDRCOPY_BACKEND set by the doctor
 }
 
@@ -85,13 +86,15 @@ type Consumer struct {
 
 // CUDA is what libcuda answers.
 type CUDA struct {
-	Died    string   `json:"died"`    // how the child ended that asked, "" for well
-	Load    string   `json:"load"`    // why libcuda.so.1 does not load
-	Path    string   `json:"path"`    // of the file that was loaded
-	Version int      `json:"version"` // 1000 * major + 10 * minor
-	Init    int      `json:"init"`    // the CUresult of cuInit
-	Error   string   `json:"error"`   // of cuInit or of a later call
-	Devices []Device `json:"devices"`
+	Died string `json:"died"` // how the child ended that asked, "" for well
+	Load string `json:"load"` // why libcuda.so.1 does not load
+	Path string `json:"path"` // of the file that was loaded
+	// It is the simulated one of tests/doubles.
+	Simulated bool     `json:"simulated"`
+	Version   int      `json:"version"` // 1000 * major + 10 * minor
+	Init      int      `json:"init"`    // the CUresult of cuInit
+	Error     string   `json:"error"`   // of cuInit or of a later call
+	Devices   []Device `json:"devices"`
 }
 
 // Device is what CUDA says of a device. An attribute that the driver does not know is

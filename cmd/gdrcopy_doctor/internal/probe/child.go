@@ -55,6 +55,8 @@ func askCUDA() facts.CUDA {
 	}
 	if l, err := load("libcuda.so.1"); err == nil {
 		c.Path = l.file("cuInit")
+		_, err = l.function("cuda_sim_live")
+		c.Simulated = err == nil
 	}
 	if c.Version, err = d.Version(); err != nil {
 		c.Error = err.Error()

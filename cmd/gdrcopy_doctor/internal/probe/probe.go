@@ -57,22 +57,22 @@ func (r Runner) All(f *facts.Facts) {
 		f.Libraries = append(f.Libraries, l)
 	}
 	if strings.Contains(f.Libraries[0].Error, "No such file") {
-		f.Beside = r.beside()
+		f.Beside, f.Built = r.beside()
 	}
 	f.Trials = r.trials(f)
 }
 
 // beside is the library in the folder above this program's, as in the tree that it was built in, or in
-// lib there, as where it was installed.
-func (r Runner) beside() facts.Library {
+// lib there, as where it was installed. built says which.
+func (r Runner) beside() (l facts.Library, built bool) {
 	above := filepath.Dir(filepath.Dir(r.Program))
 	for _, dir := range []string{above, filepath.Join(above, "lib")} {
 		l := facts.Library{Name: filepath.Join(dir, facts.LibraryNames[0])}
 		if l.Died = r.run(&l, "library", l.Name); l.Died == "" && l.Error == "" {
-			return l
+			return l, dir == above
 		}
 	}
-	return facts.Library{}
+	return facts.Library{}, false
 }
 
 // trials tries the library as it is, and then each other backend that opens.
