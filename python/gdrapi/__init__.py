@@ -17,11 +17,11 @@ the CPU reads it (``torch.cuda.synchronize()``), and launch work after the CPU w
 Every object may be used from any thread. A forked child opens and pins for itself: there, what
 it inherited raises GdrError with EACCES, and an inherited view must not be touched.
 """
-from ._buffer import Buffer, Held, Mapping, Scalar
 from ._errors import GdrError, LaneError
-from ._gdr import Cache, Gdr, Memory, open, scalar
+from ._gdr import Buffer, Cache, Gdr, Held, Memory, Scalar, open, scalar
 from ._lane import Lane
 from ._lib import version
+from ._mapping import Mapping
 from ._source import GpuArray
 
 __all__ = [

@@ -1,13 +1,101 @@
 # SPDX-License-Identifier: MIT
-"""An open library, memory of its own, and the registration cache."""
+"""An open library, and what it opens: buffers, memory of its own, the registration cache."""
 import ctypes
 import os
+import struct
 import weakref
 from typing import Any, Callable, Dict, List, Optional
 
 from . import _lib
-from ._buffer import Buffer, Held, Mapping, Resource, Scalar
-from ._source import GpuArray
+from ._errors import GdrError
+from ._mapping import _SMALL, Mapping, Resource
+from ._source import GpuArray, Source, source_of
+
+
+class Buffer(Mapping):
+    """GPU memory that Gdr.pin pinned and mapped."""
+
+    def __init__(self, gdr: "Gdr", array: GpuArray, map_flags: int) -> None:
+        super().__init__()
+        source, self._info = source_of(array), _lib.Info()
+        while not self._pinned(gdr, source):
+            gdr._page = int(self._info.page_size)
+        handle, va, size = self._handle, ctypes.c_void_p(), source.nbytes + source.address - int(self._info.va)
+        try:
+            _lib.call("gdr_map_v2", gdr._g, handle, ctypes.byref(va), size, map_flags)
+            _lib.call("gdr_get_info_v2", gdr._g, handle, ctypes.byref(self._info))
+        except GdrError:
+            self._finalizer()
+            raise
+        self._mapped(gdr, source, handle, (va.value or 0) + source.address - int(self._info.va))
+        gdr._watch(self)
+
+    def _pinned(self, gdr: "Gdr", source: Source) -> bool:
+        """Pins; False where the backend's page is larger: a mapping begins on such a page."""
+        start = source.address // gdr._page * gdr._page
+        size = source.address + source.nbytes - start
+        self._handle = _lib.Handle()
+        _lib.call("gdr_pin_buffer", gdr._g, start, size, 0, 0, ctypes.byref(self._handle))
+        self._opened("gdr_unpin_buffer", gdr._g, self._handle)
+        _lib.call("gdr_get_info_v2", gdr._g, self._handle, ctypes.byref(self._info))
+        if start % self._info.page_size == 0:
+            return True
+        self.close()
+        return False
+
+    @property
+    def mapping_type(self) -> str:
+        """"wc", "cached" or "device"."""
+        return ("none", "wc", "cached", "device")[self._info.mapping_type]
+
+
+class Scalar(Resource):
+    """One element of an array, read and written by the CPU while a kernel may run."""
+
+    def __init__(self, gdr: "Gdr", array: GpuArray) -> None:
+        buffer = gdr.pin(array)
+        letter = buffer._source.format
+        if letter is None or buffer.nbytes != struct.calcsize(letter):
+            buffer.close()
+            raise ValueError("a scalar is one element, of a type that the struct module has")
+        self._buffer, self._struct = buffer, struct.Struct(letter)
+        self._finalizer = buffer._finalizer
+
+    def close(self) -> None:
+        """Unpins the memory."""
+        self._buffer.close()
+
+    @property
+    def value(self) -> Any:
+        """What the memory holds now: one load, or one store with a fence after it.
+
+        It waits for no kernel and no copy, and says nothing of memory beside this element.
+        """
+        if _SMALL and os.getpid() == self._buffer._pid:
+            try:
+                return self._struct.unpack_from(self._buffer._bytes)[0]
+            except ValueError:
+                pass  # closed: read says so
+        return self._struct.unpack(self._buffer.read(self._struct.size))[0]
+
+    @value.setter
+    def value(self, value: Any) -> None:
+        self._buffer.write(self._struct.pack(value))
+
+
+class Held(Mapping):
+    """GPU memory that a cache holds mapped, until close."""
+
+    def __init__(self, cache: "Cache", array: GpuArray) -> None:
+        super().__init__()
+        source = source_of(array)
+        handle, va = _lib.Handle(), ctypes.c_void_p()
+        _lib.call("gdr_cache_get", cache._cache, source.address, source.nbytes,
+                  ctypes.byref(handle), ctypes.byref(va))
+        self._opened("gdr_cache_put", cache._cache, handle)
+        self._cache = cache
+        self._mapped(cache._gdr, source, handle, va.value or 0)
+        cache._gdr._watch(self)
 
 
 class Cache(Resource):

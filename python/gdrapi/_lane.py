@@ -15,9 +15,9 @@ from types import TracebackType
 from typing import Any, Callable, List, NamedTuple, Optional, Sequence, Tuple, Type
 
 from . import _lib
-from ._buffer import _SIMPLE, Buffer, _get_buffer, _PyBuffer, _release_buffer
 from ._errors import GdrError, LaneError
-from ._gdr import shared
+from ._gdr import Buffer, shared
+from ._mapping import _SIMPLE, _get_buffer, _PyBuffer, _release_buffer
 from ._source import source_of
 
 

@@ -3,8 +3,10 @@
 import ctypes
 import errno
 import gc
+import graphlib
 import os
 import pickle
+import re
 import shutil
 import struct
 import subprocess
@@ -39,6 +41,15 @@ def test_calls_are_the_headers(name):
     handles = dict.fromkeys(("gdr_mh_t", "gdr_mem_t", "gdr_cache_t"), _lib.Handle)
     declared = prototypes("gdrapi.h", "gdrapi_ext.h", **handles)
     assert (call.restype, call.argtypes) == declared[name]
+
+
+def test_imports_go_one_way():
+    folder, graph = os.path.join(TOP, "python", "gdrapi"), {}
+    for name in os.listdir(folder):
+        if name.endswith(".py"):
+            with open(os.path.join(folder, name)) as file:
+                graph[name[:-3]] = set(re.findall(r"^\s*from \.(\w+) import", file.read(), re.M))
+    assert list(graphlib.TopologicalSorter(graph).static_order())  # CycleError where one imports itself in the end
 
 
 def test_version():

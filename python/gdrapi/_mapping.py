@@ -1,9 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""GPU memory that is mapped for the CPU: reads, writes, views.
-
-Each object here, and in _gdr.py, ends once: by close, with its block of `with`, or with the last reference
-to it. Views keep what they show: close raises BufferError while one lives.
-"""
+"""GPU memory that is mapped for the CPU: reads, writes, views."""
 import ctypes
 import os
 import platform
@@ -11,14 +7,11 @@ import struct
 import sys
 import weakref
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Dict, Optional, Tuple, Type, TypeVar
+from typing import Any, Dict, Optional, Tuple, Type, TypeVar
 
 from . import _lib
 from ._errors import GdrError
-from ._source import GpuArray, Source, source_of
-
-if TYPE_CHECKING:
-    from ._gdr import Cache, Gdr
+from ._source import Source
 
 _T = TypeVar("_T", bound="Resource")
 
@@ -120,7 +113,7 @@ class Mapping(Resource):
         self._pid = os.getpid()  # in a forked child the mapping is not there
         self._views: "weakref.WeakValueDictionary[int, Any]" = weakref.WeakValueDictionary()
 
-    def _mapped(self, gdr: "Gdr", source: Source, handle: _lib.Handle, va: int) -> None:
+    def _mapped(self, gdr: Resource, source: Source, handle: _lib.Handle, va: int) -> None:
         self._gdr, self._source, self._handle = gdr, source, handle
         self._va = va
         self._copy_to, self._copy_from = (
@@ -128,7 +121,6 @@ class Mapping(Resource):
         self.address, self.nbytes, self.shape = source.address, source.nbytes, source.shape
         self.readonly = source.readonly
         self._bytes = self._memoryview()
-        gdr._watch(self)
 
     def _memoryview(self) -> memoryview:
         """All bytes. Nothing keeps the mapping for it: its release must come before the unmap."""
@@ -241,87 +233,3 @@ class Mapping(Resource):
     def _check_unused(self) -> None:
         if len(self._views) and not self.closed:
             raise BufferError("views of this memory exist: release or delete them first")
-
-
-class Buffer(Mapping):
-    """GPU memory that Gdr.pin pinned and mapped."""
-
-    def __init__(self, gdr: "Gdr", array: GpuArray, map_flags: int) -> None:
-        super().__init__()
-        source, self._info = source_of(array), _lib.Info()
-        while not self._pinned(gdr, source):
-            gdr._page = int(self._info.page_size)
-        handle, va, size = self._handle, ctypes.c_void_p(), source.nbytes + source.address - int(self._info.va)
-        try:
-            _lib.call("gdr_map_v2", gdr._g, handle, ctypes.byref(va), size, map_flags)
-            _lib.call("gdr_get_info_v2", gdr._g, handle, ctypes.byref(self._info))
-        except GdrError:
-            self._finalizer()
-            raise
-        self._mapped(gdr, source, handle, (va.value or 0) + source.address - int(self._info.va))
-
-    def _pinned(self, gdr: "Gdr", source: Source) -> bool:
-        """Pins; False where the backend's page is larger: a mapping begins on such a page."""
-        start = source.address // gdr._page * gdr._page
-        size = source.address + source.nbytes - start
-        self._handle = _lib.Handle()
-        _lib.call("gdr_pin_buffer", gdr._g, start, size, 0, 0, ctypes.byref(self._handle))
-        self._opened("gdr_unpin_buffer", gdr._g, self._handle)
-        _lib.call("gdr_get_info_v2", gdr._g, self._handle, ctypes.byref(self._info))
-        if start % self._info.page_size == 0:
-            return True
-        self.close()
-        return False
-
-    @property
-    def mapping_type(self) -> str:
-        """"wc", "cached" or "device"."""
-        return ("none", "wc", "cached", "device")[self._info.mapping_type]
-
-
-class Scalar(Resource):
-    """One element of an array, read and written by the CPU while a kernel may run."""
-
-    def __init__(self, gdr: "Gdr", array: GpuArray) -> None:
-        buffer = gdr.pin(array)
-        letter = buffer._source.format
-        if letter is None or buffer.nbytes != struct.calcsize(letter):
-            buffer.close()
-            raise ValueError("a scalar is one element, of a type that the struct module has")
-        self._buffer, self._struct = buffer, struct.Struct(letter)
-        self._finalizer = buffer._finalizer
-
-    def close(self) -> None:
-        """Unpins the memory."""
-        self._buffer.close()
-
-    @property
-    def value(self) -> Any:
-        """What the memory holds now: one load, or one store with a fence after it.
-
-        It waits for no kernel and no copy, and says nothing of memory beside this element.
-        """
-        if _SMALL and os.getpid() == self._buffer._pid:
-            try:
-                return self._struct.unpack_from(self._buffer._bytes)[0]
-            except ValueError:
-                pass  # closed: read says so
-        return self._struct.unpack(self._buffer.read(self._struct.size))[0]
-
-    @value.setter
-    def value(self, value: Any) -> None:
-        self._buffer.write(self._struct.pack(value))
-
-
-class Held(Mapping):
-    """GPU memory that a cache holds mapped, until close."""
-
-    def __init__(self, cache: "Cache", array: GpuArray) -> None:
-        super().__init__()
-        source = source_of(array)
-        handle, va = _lib.Handle(), ctypes.c_void_p()
-        _lib.call("gdr_cache_get", cache._cache, source.address, source.nbytes,
-                  ctypes.byref(handle), ctypes.byref(va))
-        self._opened("gdr_cache_put", cache._cache, handle)
-        self._cache = cache
-        self._mapped(cache._gdr, source, handle, va.value or 0)
