@@ -14,8 +14,9 @@ JAX, ...), or is a pair of a GPU address and a number of bytes. Sizes and offset
 The library does not order the CPU and the GPU. Wait for the GPU's work on the memory before
 the CPU reads it (``torch.cuda.synchronize()``), and launch work after the CPU wrote it.
 
-Every object may be used from any thread. A forked child opens and pins for itself: there, what
-it inherited raises GdrError with EACCES, and an inherited view must not be touched.
+Every object may be used from any thread. close raises BufferError beside a view or another thread's
+copy. A forked child opens and pins for itself: there, what it inherited raises GdrError with EACCES,
+and a view of before the fork faults.
 """
 from ._errors import GdrError, LaneError
 from ._gdr import Buffer, Cache, Gdr, Held, Memory, Scalar, open, scalar

@@ -12,6 +12,22 @@ from ._mapping import _SMALL, Mapping, Resource
 from ._source import GpuArray, Source, source_of
 
 
+# All mappings; without a lock, which a fork could leave locked in the child.
+_mappings: "weakref.WeakValueDictionary[int, Mapping]" = weakref.WeakValueDictionary()
+
+
+def _watch(mapping: Mapping, *of: Resource) -> None:
+    """A close from now on ends the mapping, too. One that came before did not."""
+    _mappings[id(mapping)] = mapping
+    if any(isinstance(one, Resource) and one._closing for one in (mapping._source.owner, *of)):
+        raise ValueError("what the mapping is of was closed")
+
+
+def _live(of: Callable[[Mapping], bool]) -> List[Mapping]:
+    mappings = (reference() for reference in _mappings.valuerefs())
+    return [mapping for mapping in mappings if mapping is not None and of(mapping)]
+
+
 class Buffer(Mapping):
     """GPU memory that Gdr.pin pinned and mapped."""
 
@@ -28,7 +44,7 @@ class Buffer(Mapping):
             self._finalizer()
             raise
         self._mapped(gdr, source, handle, (va.value or 0) + source.address - int(self._info.va))
-        gdr._watch(self)
+        _watch(self, gdr)
 
     def _pinned(self, gdr: "Gdr", source: Source) -> bool:
         """Pins; False where the backend's page is larger: a mapping begins on such a page."""
@@ -40,7 +56,7 @@ class Buffer(Mapping):
         _lib.call("gdr_get_info_v2", gdr._g, self._handle, ctypes.byref(self._info))
         if start % self._info.page_size == 0:
             return True
-        self.close()
+        self._finalizer()
         return False
 
     @property
@@ -95,13 +111,14 @@ class Held(Mapping):
         self._opened("gdr_cache_put", cache._cache, handle)
         self._cache = cache
         self._mapped(cache._gdr, source, handle, va.value or 0)
-        cache._gdr._watch(self)
+        _watch(self, cache, cache._gdr)
 
 
 class Cache(Resource):
     """A registration cache: what it pinned stays pinned, for the next that asks for it."""
 
     def __init__(self, gdr: "Gdr", max_bytes: int) -> None:
+        super().__init__()
         self._gdr, self._cache = gdr, _lib.Handle()
         _lib.call("gdr_cache_open", gdr._g, max_bytes, 0, ctypes.byref(self._cache))
         self._opened("gdr_cache_close", self._cache)
@@ -117,25 +134,22 @@ class Cache(Resource):
         """Unpins all that nobody holds."""
         _lib.call("gdr_cache_flush", self._cache)
 
-    def _of_this(self, mapping: Mapping) -> bool:
-        return isinstance(mapping, Held) and mapping._cache is self
-
-    def _check_unused(self) -> None:
-        self._gdr._check_views(self._of_this)
-
-    def _ended(self) -> None:
-        for mapping in self._gdr._live(self._of_this):
-            mapping._unmaps()
+    def _ends(self) -> List[Mapping]:
+        return _live(lambda mapping: isinstance(mapping, Held) and mapping._cache is self)
 
 
 class Memory(Resource):
     """GPU memory that can be pinned on every backend, of Gdr.alloc.
 
     It has __cuda_array_interface__: torch.as_tensor(memory, device="cuda") and
-    cupy.asarray(memory) are arrays in it, which keep it. close is for when they are gone.
+    cupy.asarray(memory) are arrays in it, which keep it. close is for when they are gone: it
+    unpins the memory, and frees it.
     """
 
+    _unpins = False
+
     def __init__(self, gdr: "Gdr", size: int, device: int) -> None:
+        super().__init__()
         self._gdr, address = gdr, ctypes.c_ulong()
         self._memory = memory = _lib.Handle()
         _lib.call("gdr_mem_alloc", gdr._g, device, size, 0, ctypes.byref(memory))
@@ -157,16 +171,15 @@ class Memory(Resource):
         _lib.call("gdr_mem_export_dmabuf", self._gdr._g, self._memory, 0, ctypes.byref(fd))
         return fd.value
 
-    def _check_unused(self) -> None:
-        self._gdr._check_views(lambda mapping: mapping._source.owner is self)
+    def _ends(self) -> List[Mapping]:
+        return _live(lambda mapping: mapping._source.owner is self)
 
 
 class Gdr(Resource):
     """An open library."""
 
     def __init__(self) -> None:
-        # Without a lock, which a fork could leave locked in the child.
-        self._mappings: "weakref.WeakValueDictionary[int, Mapping]" = weakref.WeakValueDictionary()
+        super().__init__()
         self._page = os.sysconf("SC_PAGE_SIZE")  # the backend's, once a pin is made
         self._g = _lib.open_library()
         self._opened("gdr_close", self._g)
@@ -200,23 +213,8 @@ class Gdr(Resource):
         """Makes a registration cache that keeps so much pinned while nobody uses it."""
         return Cache(self, max_bytes)
 
-    def _watch(self, mapping: Mapping) -> None:
-        self._mappings[id(mapping)] = mapping
-
-    def _live(self, of: Callable[[Mapping], bool]) -> List[Mapping]:
-        mappings = (reference() for reference in self._mappings.valuerefs())
-        return [mapping for mapping in mappings if mapping is not None and of(mapping)]
-
-    def _check_views(self, of: Callable[[Mapping], bool]) -> None:
-        for mapping in self._live(of):
-            mapping._check_unused()
-
-    def _check_unused(self) -> None:
-        self._check_views(lambda mapping: True)
-
-    def _ended(self) -> None:
-        for mapping in self._live(lambda mapping: True):
-            mapping._unmaps()
+    def _ends(self) -> List[Mapping]:
+        return _live(lambda mapping: mapping._gdr is self)
 
 
 _default: Optional[Gdr] = None  # of shared, in the process with this ID

@@ -307,7 +307,8 @@ class Lane:
         movable = [[target for target in targets if hasattr(target.array, "data_ptr")] for targets in self._sets]
         self._pointers = [[target.array.data_ptr for target in targets] for targets in movable]
         self._addresses = [[target.address for target in targets] for targets in movable]
-        self._closed = False
+        self._closed, self._pid = False, os.getpid()
+        self._running: List[None] = []  # counts the writes that run
 
     @property
     def way(self) -> str:
@@ -323,16 +324,25 @@ class Lane:
 
         It is fastest with the same arrays each time: a lane keeps the last ones. Do not resize one in place.
         """
+        self._running.append(None)
+        try:
+            return self._write(arrays, sizes)
+        finally:
+            self._running.pop()
+
+    def _write(self, arrays: Sequence[Any], sizes: Optional[Sequence[int]]) -> int:
         turn = self._turn
         if self.events:
             self.events[turn].synchronize()
         if [pointer() for pointer in self._pointers[turn]] != self._addresses[turn]:
             raise LaneError("a tensor has other memory than when the lane was made (resized or freed): make a new lane")
+        if self._closed:
+            raise ValueError("the lane is closed")
         pool = self._pools[turn]
         try:
             call = pool.pop()
-        except IndexError:  # another thread writes, or close came first
-            call = self._another(turn)
+        except IndexError:  # another thread writes
+            call = self._way.call(turn, self._sets[turn])
         try:
             call.fill(arrays, sizes)
             number = call.send()
@@ -343,23 +353,26 @@ class Lane:
         self._turn = turn + 1 if turn + 1 < len(self._sets) else 0
         return turn
 
-    def _another(self, turn: int) -> _Call:
-        if self._closed:
-            raise ValueError("the lane is closed")
-        call: _Call = self._way.call(turn, self._sets[turn])
-        return call
-
     def drain(self) -> None:
         """Returns when all bytes written so far are in GPU memory: about 1 us. A launch on the same GPU needs
         none of it; one on another GPU does."""
-        self._way.drain()
+        self._running.append(None)
+        try:
+            if self._closed:
+                raise ValueError("the lane is closed")
+            self._way.drain()
+        finally:
+            self._running.pop()
 
     def close(self) -> None:
-        """Unpins the tensors, once no write runs."""
-        if not self._closed:
-            self._closed = True
-            self._pools = [[] for _ in self._sets]
-            self._way.close()
+        """Unpins the tensors. BufferError while a write runs."""
+        if self._closed:
+            return
+        self._closed = True
+        if self._running and os.getpid() == self._pid:
+            self._closed = False
+            raise BufferError("a write of this lane runs")
+        self._way.close()
 
     @property
     def closed(self) -> bool:

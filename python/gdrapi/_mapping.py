@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: MIT
 """GPU memory that is mapped for the CPU: reads, writes, views."""
 import ctypes
+import errno
 import os
 import platform
 import struct
 import sys
 import weakref
 from types import TracebackType
-from typing import Any, Dict, Optional, Tuple, Type, TypeVar
+from typing import Any, Dict, List, Optional, Sequence, Tuple, Type, TypeVar
 
 from . import _lib
 from ._errors import GdrError
@@ -59,9 +60,15 @@ _WORDS = {struct.calcsize(letter): struct.Struct(letter) for letter in "BHIQ"} i
 
 
 class Resource:
-    """What is open until its finalizer has run, which it does once."""
+    """What ends once: by close, with its block of `with`, or with the last reference to it."""
 
     _finalizer: Any  # weakref.finalize
+    _unpins = True  # the call that ends this unpins what ends with it
+
+    def __init__(self) -> None:
+        # Who closes this, or has: then nothing of it begins. A list that counts, for append and pop are one step
+        # each of the interpreter's, and a fork leaves no lock locked.
+        self._closing: List[None] = []
 
     def _opened(self, name: str, *arguments: Any) -> None:
         """The call of that name ends this object; its errors count in close alone."""
@@ -71,22 +78,29 @@ class Resource:
 
     @property
     def closed(self) -> bool:
-        """True after close."""
+        """True after close, and after close of what this was made of."""
         return not self._finalizer.alive
 
-    def _check_unused(self) -> None:
-        """Raises BufferError while something lives that must not outlive this."""
-
-    def _ended(self) -> None:
-        """Forgets what is not valid any more."""
+    def _ends(self) -> "Sequence[Mapping]":
+        """What ends with this."""
+        return ()
 
     def close(self) -> None:
-        """Ends this. BufferError while a view of its memory lives; nothing if it is closed."""
-        self._check_unused()
+        """Ends this. BufferError while a view of its memory lives or a copy runs; nothing if it is closed."""
+        self._closing.append(None)
+        ends = self._ends()
+        for mapping in ends:
+            mapping._closing.append(None)
+        if any(mapping._in_use() for mapping in ends):
+            for resource in (self, *ends):
+                resource._closing.pop()
+            raise BufferError("this memory is in use: release or delete its views, wait for its copies")
         left = self._finalizer.detach()
         if left is None:
             return
-        self._ended()
+        for mapping in ends:
+            mapping._bytes.release()
+            mapping._finalizer.detach() if self._unpins else mapping._finalizer()
         _, end, arguments, _ = left
         number = end(*arguments)
         if number:
@@ -109,44 +123,38 @@ class Mapping(Resource):
     readonly: bool
 
     def __init__(self) -> None:
-        self._va: Optional[int] = None  # of the byte at address, while it is open
+        super().__init__()
         self._pid = os.getpid()  # in a forked child the mapping is not there
         self._views: "weakref.WeakValueDictionary[int, Any]" = weakref.WeakValueDictionary()
+        self._running: List[None] = []  # copies that run, views that are made; it counts, too
 
     def _mapped(self, gdr: Resource, source: Source, handle: _lib.Handle, va: int) -> None:
         self._gdr, self._source, self._handle = gdr, source, handle
-        self._va = va
+        self._va = va  # of the byte at address
         self._copy_to, self._copy_from = (
             _lib.function("gdr_copy_to_mapping"), _lib.function("gdr_copy_from_mapping"))
         self.address, self.nbytes, self.shape = source.address, source.nbytes, source.shape
         self.readonly = source.readonly
-        self._bytes = self._memoryview()
+        # For small reads. Nothing keeps the mapping for it: its release must come before the unmap.
+        self._bytes = memoryview((ctypes.c_ubyte * self.nbytes).from_address(va)).cast("B")
 
-    def _memoryview(self) -> memoryview:
-        """All bytes. Nothing keeps the mapping for it: its release must come before the unmap."""
-        return memoryview((ctypes.c_ubyte * self.nbytes).from_address(self._at(0, self.nbytes))).cast("B")
+    def _ends(self) -> "Sequence[Mapping]":
+        return (self,)
 
-    def _unmaps(self) -> None:
-        """The mapping is about to go: small reads by the interpreter end."""
-        if self._va is not None:
-            self._bytes.release()
+    def _in_use(self) -> bool:
+        return bool(len(self._views) or self._running) and os.getpid() == self._pid
 
     def __len__(self) -> int:
         return self.nbytes
 
     def _at(self, offset: int, size: int) -> int:
         """The CPU's address of that byte, of which size shall be used."""
-        va = self._va
-        if va is None:
+        if self._closing:
             raise ValueError("the mapping is closed")
         if offset < 0 or offset + size > self.nbytes:
             raise ValueError("%d bytes at %d are not all in the %d that are mapped"
                              % (size, offset, self.nbytes))
-        return va + offset
-
-    def _ended(self) -> None:
-        self._unmaps()
-        self._va = None
+        return self._va + offset
 
     def write(self, data: Any, offset: int = 0) -> int:
         """Writes the bytes of data, anything with the buffer protocol. Returns how many.
@@ -161,7 +169,11 @@ class Mapping(Resource):
         else:
             view = memoryview(data)
             start, size = _address(view), view.nbytes
-        number = self._copy_to(self._handle, self._at(offset, size), start, size)
+        self._running.append(None)  # before _at looks whether a close began
+        try:
+            number = self._copy_to(self._handle, self._at(offset, size), start, size)
+        finally:
+            self._running.pop()
         if number:
             raise GdrError(number, "gdr_copy_to_mapping")
         return size
@@ -172,7 +184,11 @@ class Mapping(Resource):
         if view.readonly:
             raise TypeError("the target is read-only")
         size = view.nbytes
-        number = self._copy_from(self._handle, _address(view), self._at(offset, size), size)
+        self._running.append(None)
+        try:
+            number = self._copy_from(self._handle, _address(view), self._at(offset, size), size)
+        finally:
+            self._running.pop()
         if number:
             raise GdrError(number, "gdr_copy_from_mapping")
         return size
@@ -209,9 +225,15 @@ class Mapping(Resource):
 
     def _exported(self) -> memoryview:
         """All bytes; the array that they are of lives as long as a view of them does."""
-        array = (ctypes.c_ubyte * self.nbytes).from_address(self._at(0, self.nbytes))
-        array.mapping = self  # type: ignore[attr-defined]
-        self._views[id(array)] = array
+        if os.getpid() != self._pid:
+            raise GdrError(errno.EACCES, "view")
+        self._running.append(None)
+        try:
+            array = (ctypes.c_ubyte * self.nbytes).from_address(self._at(0, self.nbytes))
+            array.mapping = self  # type: ignore[attr-defined]
+            self._views[id(array)] = array
+        finally:
+            self._running.pop()
         data = memoryview(array).cast("B")
         return data.toreadonly() if self.readonly else data
 
@@ -229,7 +251,3 @@ class Mapping(Resource):
         if self._source.descr:
             said["descr"] = self._source.descr
         return said
-
-    def _check_unused(self) -> None:
-        if len(self._views) and not self.closed:
-            raise BufferError("views of this memory exist: release or delete them first")

@@ -48,7 +48,7 @@ def test_imports_go_one_way():
     for name in os.listdir(folder):
         if name.endswith(".py"):
             with open(os.path.join(folder, name)) as file:
-                graph[name[:-3]] = set(re.findall(r"^\s*from \.(\w+) import", file.read(), re.M))
+                graph[name[:-3]] = set(re.findall(r"^\s*from \.(?: import )?(\w+)", file.read(), re.M))
     assert list(graphlib.TopologicalSorter(graph).static_order())  # CycleError where one imports itself in the end
 
 
@@ -215,10 +215,10 @@ def test_a_view_keeps_its_mapping(gdr, array):
     del buffer
     gc.collect()
     part[0] = 1.0
-    assert gdr._mappings
+    assert gdr._ends()
     part.release()
     gc.collect()
-    assert not gdr._mappings
+    assert not gdr._ends()
 
 
 def test_a_buffer_keeps_its_array(gdr, make):
@@ -242,28 +242,66 @@ def test_data_of_several_bytes_an_item(gdr, array):
         assert target == numbers
 
 
-def test_close_is_once(gdr, array):
-    buffer = gdr.pin(array)
-    assert not buffer.closed
-    buffer.close()
-    buffer.close()
-    assert buffer.closed
-    for use in (buffer.view, buffer.read, lambda: buffer.write(b"x")):
+def refuses(mapping):
+    """Each use of what is closed raises, and no view shows what lies there now."""
+    uses = [mapping.view, mapping.read, lambda: mapping.read(4), lambda: mapping.readinto(bytearray(1)), lambda: mapping.write(b"x"),
+            lambda: mapping.__array_interface__, lambda: mapping.__buffer__(0), lambda: pytest.importorskip("numpy").asarray(mapping)]
+    for use in uses:
         with pytest.raises(ValueError, match="^the mapping is closed$"):
             use()
+    assert mapping.closed
+    mapping.close()
 
 
-def test_the_library_closed_first(array):
+@pytest.mark.parametrize("what", ["mapping", "owner", "memory"])
+@pytest.mark.parametrize("kind", ["pin", "cache"])
+def test_after_a_close(gdr, kind, what):
+    """A mapping ends by its own close, and by that of what it was made of."""
+    opened, memory = gdrapi.open(), gdr.alloc(4096)
+    cache = opened.cache()
+    mapping = opened.pin(memory) if kind == "pin" else cache.get(memory)
+    assert len(mapping.read(4)) == 4 and not mapping.closed
+    {"mapping": mapping, "owner": opened if kind == "pin" else cache, "memory": memory}[what].close()
+    refuses(mapping)
+    opened.close()
+    refuses(mapping)
+
+
+@pytest.mark.parametrize("call, use", [
+    ("gdr_copy_to_mapping", lambda held: held.write(b"x")), ("gdr_copy_from_mapping", lambda held: held.readinto(bytearray(1))),
+])
+def test_no_close_beside_a_copy(monkeypatch, call, use):
+    """A copy gives the interpreter's lock back: another thread's close must not unmap what it reads."""
+    real, begun, go_on = _lib.function(call), threading.Event(), threading.Event()
+    monkeypatch.setattr(_lib.library(), call, lambda *a: (begun.set(), go_on.wait(), real(*a))[2])
     gdr = gdrapi.open()
-    buffer = gdr.pin(array)
+    memory, cache = gdr.alloc(4096), gdr.cache()
+    held = cache.get(memory)
+    thread = threading.Thread(target=use, args=(held,))
+    thread.start()
+    begun.wait()
+    for resource in (held, cache, memory, gdr):
+        with pytest.raises(BufferError, match="in use"):
+            resource.close()
+    assert not held.closed and len(held.read(4)) == 4
+    go_on.set()
+    thread.join()
     gdr.close()
-    for copy, call in ((lambda: buffer.write(b"x"), "gdr_copy_to_mapping"), (lambda: buffer.readinto(bytearray(1)), "gdr_copy_from_mapping")):
-        with pytest.raises(gdrapi.GdrError) as error:
-            copy()
-        assert (error.value.errno, error.value.call) == (errno.EINVAL, call)
-    with pytest.raises(gdrapi.GdrError):
-        buffer.close()
-    buffer.close()
+    refuses(held)
+
+
+@pytest.mark.parametrize("call, what, make", [
+    ("gdr_map_v2", 0, lambda gdr, cache, memory: gdr.pin(memory)), ("gdr_map_v2", 2, lambda gdr, cache, memory: gdr.pin(memory)),
+    ("gdr_cache_get", 0, lambda gdr, cache, memory: cache.get(memory)), ("gdr_cache_get", 1, lambda gdr, cache, memory: cache.get(memory)),
+])
+def test_a_close_overtakes_a_pin(monkeypatch, call, what, make):
+    """What is mapped once its owner is closed is not handed out."""
+    gdr = gdrapi.open()
+    things, real = (gdr, gdr.cache(), gdr.alloc(4096)), _lib.function(call)
+    monkeypatch.setattr(_lib.library(), call, lambda *a: (real(*a), things[what].close())[0])
+    with pytest.raises((ValueError, gdrapi.GdrError)):
+        make(*things)
+    gdr.close()
 
 
 def test_an_error_says_what_to_do(gdr):

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: MIT
 """Children: of fork before and after CUDA started, and of spawn."""
 import errno
+import faulthandler
 import multiprocessing
 import signal
 from concurrent.futures import ProcessPoolExecutor
@@ -21,12 +22,14 @@ def whole(number):
 
 
 def inherited(buffer):
-    """errno of a copy through what a forked child inherited."""
-    try:
-        buffer.write(b"from the child")
-    except gdrapi.GdrError as error:
-        return error.errno, error.call
-    return 0, ""
+    """The errors of each use of what a forked child inherited."""
+    answers = []
+    for use in (lambda: buffer.write(b"from the child"), lambda: buffer.read(4), buffer.view):
+        try:
+            use()
+        except gdrapi.GdrError as error:
+            answers.append((error.errno, error.call))
+    return answers
 
 
 def clean(_):
@@ -90,8 +93,15 @@ def test_what_a_forked_child_inherited(gdr, array):
     with gdr.pin(array) as buffer, gdr.cache() as cache, cache.get(array) as held:
         buffer.write(b"the parent's")
         for mapping in (buffer, held):
-            assert in_fork(inherited, mapping) == ((errno.EACCES, "gdr_copy_to_mapping"), 0)
+            assert in_fork(inherited, mapping) == ([
+                (errno.EACCES, call) for call in ("gdr_copy_to_mapping", "gdr_copy_from_mapping", "view")], 0)
         assert array.get(12) == b"the parent's"
+
+
+def test_a_view_of_before_the_fork(gdr, array):
+    """It faults, as any mapping that a child does not inherit."""
+    with gdr.pin(array) as buffer, buffer.view() as view:
+        assert in_fork(lambda view: (faulthandler.disable(), view[0]), view) == (None, -signal.SIGSEGV)
 
 
 def close_all(things):

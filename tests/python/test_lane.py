@@ -279,8 +279,29 @@ def test_the_end(make_lane, make_set):
         lane.write(steps())
     assert lane.closed
     lane.close()
-    with pytest.raises(ValueError, match="the lane is closed"):
-        lane.write(steps())
+    for use in (lambda: lane.write(steps()), lane.drain):
+        with pytest.raises(ValueError, match="the lane is closed"):
+            use()
+
+
+def test_no_close_beside_a_write(monkeypatch, make_set):
+    """A lane that gives the interpreter's lock back is not unmapped under the copy."""
+    begun, go_on = threading.Event(), threading.Event()
+    monkeypatch.setattr(gdrapi._lane, "_BRIEF", 0)
+    real = gdrapi._lib.function("gdr_copy_to_mapping_v")
+    monkeypatch.setattr(gdrapi._lib.library(), "gdr_copy_to_mapping_v", lambda *a: (begun.set(), go_on.wait(), real(*a))[2])
+    tensors, sent = make_set(), steps()
+    lane = gdrapi.Lane(tensors)
+    thread = threading.Thread(target=lane.write, args=(sent,))
+    thread.start()
+    begun.wait()
+    with pytest.raises(BufferError, match="a write of this lane runs"):
+        lane.close()
+    assert not lane.closed
+    go_on.set()
+    thread.join()
+    assert holds(lane, tensors, sent)
+    lane.close()
 
 
 def test_a_forked_child_gets_an_error(make_set):

@@ -23,25 +23,6 @@ def test_nothing_is_read_past_the_ends(gdr, array, size, offset):
         buffer.read(size, offset)
 
 
-def test_no_read_of_a_mapping_that_is_gone(make):
-    gdr = gdrapi.open()
-    closed, owned, cache = gdr.pin(make()), gdr.pin(make()), gdr.cache()
-    held, put = cache.get(make()), cache.get(make())
-    for mapping in (closed, owned, held, put):
-        assert len(mapping.read(4)) == 4
-    closed.close()
-    put.close()
-    for mapping in (closed, put):
-        with pytest.raises(ValueError, match="the mapping is closed"):
-            mapping.read(4)
-    cache.close()
-    with pytest.raises(gdrapi.GdrError):
-        held.read(4)
-    gdr.close()
-    with pytest.raises(gdrapi.GdrError):
-        owned.read(4)
-
-
 def test_a_forked_child_gets_an_error(gdr, array):
     with gdr.pin(array) as buffer:
         child = os.fork()
