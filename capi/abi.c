@@ -58,9 +58,6 @@ static int admit(const char *call, gdr_t g, uint64_t handle, const char *missing
 
 #define MISSING(place) ((place) ? NULL : #place)
 
-/* What gdr_set_copy_policy asked for last, here or in an ancestor of this process; -1: nothing. */
-static _Atomic int policy_asked = -1;
-
 static int open_inside(const struct gdr_options *opts, uint64_t *g)
 {
 	int rc = gdr_front_start(opts);
@@ -68,8 +65,7 @@ static int open_inside(const struct gdr_options *opts, uint64_t *g)
 	if (rc)
 		return rc;
 	/* Waits until the runtime is up. It starts in a thread of its own. */
-	rc = gdrcore_open((struct gdr_options *)opts, atomic_load(&policy_asked), gdr_front.epoch,
-			  &gdr_front.table, g);
+	rc = gdrcore_open((struct gdr_options *)opts, gdr_front.epoch, &gdr_front.table, g);
 	gdr_front_up();
 	return rc;
 }
@@ -270,14 +266,6 @@ int gdr_get_mapping_type_string(gdr_mapping_type_t type, const char **str)
 	return 0;
 }
 
-int gdr_set_copy_policy(gdr_copy_policy_t policy)
-{
-	if (policy != GDR_COPY_POLICY_CALLER && policy != GDR_COPY_POLICY_AUTO)
-		return gdr_refuse("gdr_set_copy_policy", "there is no such policy");
-	atomic_store(&policy_asked, (int)policy);
-	return gdr_front_is_up() ? INSIDE(gdrcore_set_policy(policy)) : 0;
-}
-
 int gdr_mem_alloc(gdr_t g, int cuda_device, size_t size, unsigned int flags, gdr_mem_t *mem)
 {
 	int rc = admit(__func__, g, 0, MISSING(mem));
@@ -377,9 +365,4 @@ int gdr_cache_close(gdr_cache_t c)
 	int rc = gdr_front_admit(c.h, 0);
 
 	return rc ? rc : INSIDE(gdrcore_cache_close(c.h));
-}
-
-int gdr_core_copy(const struct copy *c, uint64_t at, void *host, size_t n, bool locked)
-{
-	return INSIDE(gdrcore_copy(c->key, at, (uintptr_t)host, n, c->to, locked));
 }

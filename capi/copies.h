@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * copies.h - what copy.c, pieces.c and long.c share.
+ * copies.h - what copy.c and pieces.c share.
  *
  * A copy owns nothing: it stores its payload and no other byte, has no record and no
  * lock, and nobody waits for it. An unmap puts private memory in the place of its mapping
@@ -39,18 +39,6 @@ int gdr_copy_move(const struct copy *c, struct gdr_view v);
 
 /* Logs and returns why key cannot be copied through. */
 int gdr_copy_refuse(uint64_t key);
-
-static inline bool gdr_copy_is_long(size_t size, bool to)
-{
-	return __builtin_expect(size >= atomic_load_explicit(&gdr_front.table.engine_from[to],
-							     memory_order_relaxed), 0);
-}
-
-/*
- * Has the GPU's copy engine make a copy through write-combined memory, from the front of
- * c on. Returns how many bytes it made; the CPU makes the rest.
- */
-size_t gdr_long_copy(const struct copy *c, struct gdr_view v);
 
 static inline void gdr_copy_end_write(void)
 {

@@ -42,13 +42,6 @@ int gdr_copy_move(const struct copy *c, struct gdr_view v)
 	uint8_t *dev = c->dev, *host = c->host;
 	size_t left = c->size, n;
 
-	if (v.type == GDR_MAPPING_TYPE_WC && gdr_copy_is_long(left, c->to)) {
-		n = gdr_long_copy(c, v);
-		dev += n;
-		host += n;
-		left -= n;
-		v = gdr_slot_read(slot, c->key);
-	}
 	while (left) {
 		if (!v.type || !gdr_view_has(v, dev, left))
 			return gdr_copy_refuse(c->key);
@@ -102,7 +95,7 @@ copy_checked(uint64_t key, void *dev, void *host, size_t size, bool to)
 	return host ? move_fenced(&c, v) : EINVAL;
 }
 
-/* Copies that look at their slot again, or that the GPU's copy engine may make. */
+/* Copies that look at their slot again. */
 static __attribute__((noinline)) int
 copy_longer(uint64_t key, void *dev, void *host, size_t size, bool to)
 {
@@ -111,15 +104,10 @@ copy_longer(uint64_t key, void *dev, void *host, size_t size, bool to)
 	return move_fenced(&c, gdr_slot_read(gdr_slot_of(&gdr_front.table, key), key));
 }
 
-static inline bool is_longer(size_t size, bool to)
-{
-	return __builtin_expect(size > COPY_LOOK, 0) || gdr_copy_is_long(size, to);
-}
-
 static __attribute__((noinline)) int
 write_lines(uint64_t key, void *dev, const void *host, size_t size)
 {
-	if (is_longer(size, true))
+	if (size > COPY_LOOK)
 		return copy_longer(key, dev, (void *)host, size, true);
 	gdr_front.impl->to(dev, host, size);
 	copy_fence_store();
@@ -129,7 +117,7 @@ write_lines(uint64_t key, void *dev, const void *host, size_t size)
 static __attribute__((noinline)) int
 read_lines(uint64_t key, void *host, const void *dev, size_t size)
 {
-	if (is_longer(size, false))
+	if (size > COPY_LOOK)
 		return copy_longer(key, (void *)dev, host, size, false);
 	copy_fence_read_begin();
 	gdr_front.impl->from(host, dev, size);

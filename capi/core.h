@@ -10,7 +10,7 @@
 #define GDR_CORE_H
 
 #include "../include/gdrapi_ext.h"
-#include "copies.h"
+#include <stdint.h>
 
 #pragma GCC visibility push(hidden)
 
@@ -23,16 +23,6 @@ struct gdr_core_info {
 	uint32_t mapped;
 	uint32_t mapping_type;
 };
-
-/* gdr_core_copy's answer where the host's memory is not page-locked. */
-#define GDR_CORE_PAGEABLE (-1)
-
-/*
- * Has the GPU's copy engine make n bytes of a copy, from number at of the mapping on, to or
- * from host. With locked it makes none of pageable memory. 0: it has made them;
- * GDR_CORE_PAGEABLE; else the CPU may make them.
- */
-int gdr_core_copy(const struct copy *c, uint64_t at, void *host, size_t n, bool locked);
 
 /* A gdr_cache_get that is no hit, and what it refuses. */
 int gdr_cache_get_slowly(gdr_cache_t c, unsigned long addr, size_t size, gdr_mh_t *mh, void **va);

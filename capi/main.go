@@ -34,7 +34,6 @@ import (
 var (
 	making  sync.Mutex
 	library *handle.Library
-	asked   map[string]string // by the environment, of long copies
 )
 
 func main() {}
@@ -50,20 +49,11 @@ func finish(call string, err *error, rc *C.int) {
 }
 
 // makeLibrary makes the library, unless it was made. Handles get epoch, and table has their slots.
-func makeLibrary(opts *C.struct_gdr_options, policy C.int, epoch uint32, table *C.struct_gdr_table) error {
+func makeLibrary(epoch uint32, table *C.struct_gdr_table) error {
 	making.Lock()
 	defer making.Unlock()
 	if library != nil {
 		return nil
-	}
-	asked = map[string]string{
-		"GDRCOPY_COPY":      C.GoString(opts.copy),
-		"GDRCOPY_DMA_READ":  C.GoString(opts.dma_read),
-		"GDRCOPY_DMA_WRITE": C.GoString(opts.dma_write),
-	}
-	long, err := longCopies(policy)
-	if err != nil {
-		return err
 	}
 	core.UseMemory(core.HostMemory{Mmap: guest.Mmap, Mremap: guest.Mremap, Munmap: guest.Munmap})
 	core.UseLoader(guest.Driver)
@@ -72,48 +62,15 @@ func makeLibrary(opts *C.struct_gdr_options, policy C.int, epoch uint32, table *
 		return fmt.Errorf("the core did not start: %w", err)
 	}
 	library = l
-	library.SetLongCopies(long)
 	return nil
 }
 
-// longCopies is what the environment and gdr_set_copy_policy ask of long copies.
-func longCopies(policy C.int) (core.LongCopies, error) {
-	return handle.LongCopies(func(name string) string { return asked[name] }, int(policy))
-}
-
-//export gdrcore_set_policy
-func gdrcore_set_policy(policy C.int) (rc C.int) {
-	var err error
-	defer finish("gdr_set_copy_policy", &err, &rc)
-	var long core.LongCopies
-	if long, err = longCopies(policy); err == nil {
-		library.SetLongCopies(long)
-	}
-	return
-}
-
-// gdrcore_copy answers 0 where the copy engine has made the copy, and 1 where the CPU may. With
-// locked it makes none of pageable memory, and answers GDR_CORE_PAGEABLE.
-//
-//export gdrcore_copy
-func gdrcore_copy(h, at C.uint64_t, addr C.uintptr_t, n C.uint64_t, to, locked C.bool) (rc C.int) {
-	var err error
-	defer finish("gdr_copy", &err, &rc)
-	switch library.CopyLong(handle.Handle(h), uint64(at), uintptr(addr), uint64(n), bool(to), bool(locked)) {
-	case core.Copied:
-		return 0
-	case core.Pageable:
-		return C.GDR_CORE_PAGEABLE
-	}
-	return 1
-}
-
 //export gdrcore_open
-func gdrcore_open(opts *C.struct_gdr_options, policy C.int, epoch C.uint64_t, table *C.struct_gdr_table, g *C.uint64_t) (rc C.int) {
+func gdrcore_open(opts *C.struct_gdr_options, epoch C.uint64_t, table *C.struct_gdr_table, g *C.uint64_t) (rc C.int) {
 	var err error
 	defer finish("gdr_open", &err, &rc)
 	log.SetThreshold(log.Level(opts.log_level))
-	if err = makeLibrary(opts, policy, uint32(epoch), table); err != nil {
+	if err = makeLibrary(uint32(epoch), table); err != nil {
 		return
 	}
 	o := core.Options{ForceDMABuf: opts.force_dmabuf != 0, Watch: guest.Watch}

@@ -57,16 +57,11 @@ static inline __attribute__((always_inline)) void put_all(const struct pieces *p
 			to(piece->map_d_ptr, piece->h_ptr, piece->size);
 }
 
-static inline bool has_longer(const struct pieces *p, bool to)
-{
-	return p->longest > COPY_LOOK || gdr_copy_is_long(p->longest, to);
-}
-
 static int move_all_to(const struct pieces *p)
 {
 	int rc = 0;
 
-	if (!p->plain || has_longer(p, true))
+	if (!p->plain || p->longest > COPY_LOOK)
 		rc = move_each(p, true);
 	else if (gdr_front.direct)
 		put_all(p, true);

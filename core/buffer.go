@@ -6,7 +6,6 @@ import (
 	"sync"
 
 	"gdrapi/core/backend"
-	"gdrapi/core/cuda"
 	"gdrapi/core/internal/mmio"
 	"gdrapi/core/internal/sys"
 	"gdrapi/core/log"
@@ -51,9 +50,6 @@ type Buffer struct {
 	gone    bool     // unpinned
 	mapping *Mapping // nil: not mapped
 	view    View     // nil: nobody else copies; set once
-
-	memories []cuda.Extent // what the GPU's copy engine may copy; nil: nothing
-	engine   *cuda.Engine
 }
 
 // Pin pins GPU memory. It takes whole pages of the backend's. The memory may be of
@@ -74,7 +70,6 @@ func (d *Device) Pin(req PinRequest) (*Buffer, error) {
 		return nil, err
 	}
 	b := &Buffer{device: d, pin: pin, addr: req.Addr}
-	b.engine, b.memories = d.engine.prepare(req)
 	d.buffers.add(b)
 	log.Debugf("pinned %d bytes at %#x", req.Size, req.Addr)
 	return b, nil
@@ -212,7 +207,7 @@ func (b *Buffer) Mapping() (*Mapping, error) {
 }
 
 // unmap ends b's mapping; design.md has its steps. The caller has locked b, and b is
-// mapped. It waits for ReadAt, WriteAt and the copy engine, and for no copy of a View's.
+// mapped. It waits for ReadAt and WriteAt, and for no copy of a View's.
 func (b *Buffer) unmap() error {
 	m := b.mapping
 	if b.view != nil {

@@ -30,7 +30,6 @@ type Device struct {
 	page atomic.Uint64 // the backend's page in bytes, as far as mapRange has found out; 0: unknown
 
 	cacheDriver func() (CacheDriver, error)
-	engine      engineUse
 }
 
 // set are the objects of one kind that were made through a device.
@@ -71,7 +70,6 @@ func Open(opts Options) (*Device, error) {
 	if d.cacheDriver == nil {
 		d.cacheDriver = cudaDriver
 	}
-	d.SetLongCopies(opts.LongCopies)
 	return d, nil
 }
 

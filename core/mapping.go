@@ -5,7 +5,6 @@ import (
 	"io"
 	"runtime/debug"
 	"sync"
-	"unsafe"
 
 	"gdrapi/core/internal/mmio"
 
@@ -154,9 +153,7 @@ func (m *Mapping) readAt(p []byte, off int64, skip, size uint64) (n int, err err
 		}()
 	}
 	return m.copy(skip+uint64(off), p, func(at uint64) {
-		if !m.isLong(len(p), false) || m.byEngine(at, unsafe.SliceData(p), uint64(len(p)), false, false) != Copied {
-			mmio.Read(p, m.va+uintptr(at), m.typ)
-		}
+		mmio.Read(p, m.va+uintptr(at), m.typ)
 	})
 }
 
@@ -172,9 +169,7 @@ func (m *Mapping) writeAt(p []byte, off int64, skip, size uint64) (n int, err er
 		return 0, fmt.Errorf("write of %d bytes at offset %d: the mapping has %d: %w", len(p), off, size, unix.EINVAL)
 	}
 	return m.copy(skip+uint64(off), p, func(at uint64) {
-		if !m.isLong(len(p), true) || m.byEngine(at, unsafe.SliceData(p), uint64(len(p)), true, true) != Copied {
-			mmio.Write(m.va+uintptr(at), p, m.typ)
-		}
+		mmio.Write(m.va+uintptr(at), p, m.typ)
 	})
 }
 

@@ -36,10 +36,6 @@ type Options struct {
 	// ForceDMABuf forces dmabuf where Backend forces none: GDRCOPY_USE_DMABUF_MMAP=1.
 	ForceDMABuf bool
 
-	// LongCopies says from how many bytes on the GPU's copy engine makes copies. The zero
-	// value is never: the CPU makes all.
-	LongCopies LongCopies
-
 	// Watch shows the rm backend what libcuda asks the kernel. Only libgdrapi.so has one.
 	Watch Watch
 	// Backends are tried in place of this package's, in their order. nil: this package's.

@@ -351,8 +351,7 @@ int gdr_map_v2(gdr_t g, gdr_mh_t handle, void **va, size_t size, int flags);
  * @handle names the mapping: where @va is another address, the call unmaps all the
  * same and logs a warning. The whole mapping goes, also where @size is smaller than
  * it, or is its size rounded up to GPU_PAGE_SIZE. "Copies and unmapping" above says
- * what holds for copies at the same time. The call waits for the copy engine alone
- * (gdr_set_copy_policy).
+ * what holds for copies at the same time.
  *
  * Returns: 0; EINVAL when the buffer is not mapped, when @va is not on a page, when
  * @size is 0 or larger than that; EACCES in a forked child. The mapping
@@ -374,8 +373,7 @@ int gdr_unmap(gdr_t g, gdr_mh_t handle, void *va, size_t size);
  * before every later store of this thread. @h_ptr must be readable; the library does
  * not check that.
  *
- * The CPU makes the copy, without a lock or a system call, unless the copy engine is
- * asked for (gdr_set_copy_policy in gdrapi_ext.h). A copy by the CPU may be made in a
+ * The CPU makes the copy, without a lock or a system call. A copy may be made in a
  * signal handler, also in one that interrupted a copy. A handler may leave it by
  * siglongjmp.
  *

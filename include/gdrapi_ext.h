@@ -147,7 +147,7 @@ typedef struct gdr_piece_s {
  *
  * So write a flag for the data with a second call, after this one. The array must
  * not change during the call. Where pieces overlap, either one's bytes may remain.
- * What gdr_copy_to_mapping says of threads, the copy engine and signal handlers holds
+ * What gdr_copy_to_mapping says of threads and signal handlers holds
  * for each piece.
  *
  * Returns: 0 when all pieces are written; EINVAL and EACCES as gdr_copy_to_mapping,
@@ -169,36 +169,6 @@ int gdr_copy_to_mapping_v(const gdr_piece_t *pieces, size_t count);
  * Returns: as gdr_copy_to_mapping_v.
  */
 int gdr_copy_from_mapping_v(const gdr_piece_t *pieces, size_t count);
-
-/* Who makes long copies. The type has the size of an int. */
-typedef enum gdr_copy_policy {
-	GDR_COPY_POLICY_CALLER = 0,	/* the CPU makes all copies */
-	GDR_COPY_POLICY_AUTO = 1	/* the GPU's copy engine makes long ones */
-} gdr_copy_policy_t;
-
-/**
- * gdr_set_copy_policy - set who makes long copies
- * @policy: GDR_COPY_POLICY_CALLER or GDR_COPY_POLICY_AUTO
- *
- * With GDR_COPY_POLICY_AUTO the GPU's copy engine makes these copies through
- * write-combined mappings, and the CPU makes all others:
- *
- *	reads of GDRCOPY_DMA_READ bytes or more (16 KiB unless set)
- *	writes of GDRCOPY_DMA_WRITE bytes or more (1 MiB unless set), where the host
- *	memory is page-locked
- *
- * With GDR_COPY_POLICY_CALLER the CPU makes all. Without a call the environment
- * decides: GDRCOPY_COPY=auto is GDR_COPY_POLICY_AUTO. Otherwise GDRCOPY_DMA_READ asks
- * for reads alone, and GDRCOPY_DMA_WRITE for writes alone. Where nothing is set, the
- * CPU makes all.
- *
- * The call may come at any time, also before gdr_open. The engine serves what is
- * pinned while it is asked for. A copy by the engine calls the CUDA driver: do not
- * make one in a signal handler. gdr_copy_to_mapping(3) says what else differs.
- *
- * Returns: 0; EINVAL for another @policy, and nothing changes.
- */
-int gdr_set_copy_policy(gdr_copy_policy_t policy);
 
 /* A registration cache of gdr_cache_open. It is passed by value. 0 is never a valid h. */
 typedef struct gdr_cache_s {

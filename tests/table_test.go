@@ -331,7 +331,6 @@ var guests = []Program{
 }
 
 var exts = []Program{
-	{Name: "dma", On: all, Cases: Guest},
 	{Name: "race", On: all, Cases: Guest},
 	{Name: "cache", On: all, Cases: Guest},
 	{Name: "many", On: all, Cases: Guest},

@@ -57,15 +57,10 @@ struct gdr_table {
 	_Atomic uint64_t slots;
 	_Atomic uint32_t mixed;	/* 1: mappings of more than one type are live */
 	uint32_t pad;
-	/*
-	 * From how many bytes on the GPU's copy engine is asked to make a read [0] or a
-	 * write [1]; UINT64_MAX: never. Set before slots.
-	 */
-	_Atomic uint64_t engine_from[2];
 };
 
 _Static_assert(sizeof(struct gdr_slot) == 64, "one cache line a slot");
-_Static_assert(sizeof(struct gdr_table) == 32, "capi/handle/layout.go");
+_Static_assert(sizeof(struct gdr_table) == 16, "capi/handle/layout.go");
 
 static inline const struct gdr_slot *gdr_slots(const struct gdr_table *table)
 {

@@ -31,9 +31,6 @@ struct gdr_options gdr_env_options(void)
 	return (struct gdr_options){
 		.backend = backend && *backend ? backend : NULL,
 		.copy_impl = getenv("GDRCOPY_COPY_IMPL"),
-		.copy = getenv("GDRCOPY_COPY"),
-		.dma_read = getenv("GDRCOPY_DMA_READ"),
-		.dma_write = getenv("GDRCOPY_DMA_WRITE"),
 		.force_dmabuf = dmabuf && !strcmp(dmabuf, "1"),
 		.log_level = gdr_env_log_level(),
 	};

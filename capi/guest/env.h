@@ -12,7 +12,6 @@
 struct gdr_options {
 	const char *backend;	/* GDRCOPY_BACKEND or NULL */
 	const char *copy_impl;	/* GDRCOPY_COPY_IMPL or NULL */
-	const char *copy, *dma_read, *dma_write;	/* GDRCOPY_COPY and so on or NULL */
 	int force_dmabuf;	/* GDRCOPY_USE_DMABUF_MMAP is exactly "1" */
 	int log_level;		/* lowest level that is logged; 5 is none */
 };

@@ -1,11 +1,8 @@
 package handle
 
 import (
-	"math"
 	"sync/atomic"
 	"unsafe"
-
-	"gdrapi/core"
 )
 
 // The structs of this file are those of capi/copy/slot.h, field by field, because C's copies
@@ -39,20 +36,9 @@ type slot struct {
 
 // Shared is what C's copies are told, and where they find the table. It lies in memory of C's.
 type Shared struct {
-	slots      atomic.Uint64
-	mixed      atomic.Uint32
-	_          uint32
-	engineFrom [2]atomic.Uint64 // bytes of a read and of a write
-}
-
-// setLongCopies says which copies C asks the GPU's copy engine for.
-func (s *Shared) setLongCopies(long core.LongCopies) {
-	for i, from := range []uint64{long.Read, long.Write} {
-		if from == 0 {
-			from = math.MaxUint64
-		}
-		s.engineFrom[i].Store(from)
-	}
+	slots atomic.Uint64
+	mixed atomic.Uint32
+	_     uint32
 }
 
 // slotsIn lays the slots over mem, which lies outside of the Go heap: C reads it at a fixed

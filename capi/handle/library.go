@@ -9,7 +9,6 @@ package handle
 import (
 	"errors"
 	"fmt"
-	"sync"
 
 	"gdrapi/core"
 	"gdrapi/core/backend"
@@ -23,9 +22,6 @@ import (
 type Library struct {
 	table  *table
 	places places
-
-	mu   sync.Mutex
-	long core.LongCopies // of each device
 }
 
 // New makes a Library whose handles carry epoch, 1 to MaxEpoch. C finds their table by shared.
@@ -35,20 +31,6 @@ func New(epoch uint32, shared *Shared) (*Library, error) {
 		return nil, err
 	}
 	return &Library{table: t}, nil
-}
-
-// SetLongCopies sets which copies the GPU's copy engine makes, of all devices.
-func (l *Library) SetLongCopies(long core.LongCopies) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.long = long
-	l.table.shared.setLongCopies(long)
-	l.table.those(func(object any) bool {
-		if d, ok := object.(*core.Device); ok {
-			d.SetLongCopies(long)
-		}
-		return false
-	})
 }
 
 // Open opens the backend that opts name, or else the first one that opens. When no backend
@@ -69,9 +51,6 @@ func (l *Library) Open(opts core.Options) (Handle, error) {
 		_ = d.Close()
 		return 0, err
 	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	d.SetLongCopies(l.long)
 	l.table.put(h, d)
 	return h, nil
 }
@@ -330,13 +309,4 @@ func (l *Library) MemExport(g, h Handle, flags uint32) (fd int, err error) {
 		return -1, err
 	}
 	return m.Export(flags)
-}
-
-// CopyLong has the GPU's copy engine copy n bytes of the buffer's mapping, from number at on,
-// to or from the host's address, as core.Buffer.CopyLong does.
-func (l *Library) CopyLong(h Handle, at uint64, host uintptr, n uint64, write, locked bool) core.LongCopy {
-	if b, ok := l.table.get(h).(*core.Buffer); ok {
-		return b.CopyLong(at, host, n, write, locked)
-	}
-	return core.NotCopied
 }

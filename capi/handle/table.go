@@ -6,8 +6,6 @@ import (
 	"sync"
 	"unsafe"
 
-	"gdrapi/core"
-
 	"golang.org/x/sys/unix"
 )
 
@@ -66,7 +64,6 @@ func newTable(epoch uint32, shared *Shared) (*table, error) {
 		return nil, fmt.Errorf("handle table: %w", err)
 	}
 	t := &table{epoch: epoch, shared: shared, mem: mem, slots: slotsIn(mem)}
-	shared.setLongCopies(core.LongCopies{})
 	shared.slots.Store(uint64(t.address()))
 	return t, nil
 }

@@ -69,7 +69,6 @@ var (
 	symMemAlloc                        = function("cuMemAlloc_v2")
 	symMemcpyHtoDAsync                 = function("cuMemcpyHtoDAsync_v2")
 	symMemcpyDtoHAsync                 = function("cuMemcpyDtoHAsync_v2")
-	symMemHostRegister                 = function("cuMemHostRegister_v2")
 	symThreadExchangeStreamCaptureMode = function("cuThreadExchangeStreamCaptureMode")
 )
 

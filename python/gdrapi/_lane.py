@@ -35,8 +35,6 @@ class _Piece(ctypes.Structure):
 #: A thread that gives the interpreter's lock back may get it again only after sys.getswitchinterval(), 5 ms. So
 #: a lane of up to so many bytes a set keeps it: the CPU writes them in 15 us (docs/measurements.md).
 _BRIEF = 256 << 10
-#: With one of these the GPU's copy engine may write, and the caller waits for it.
-_NOT_BRIEF = ("GDRCOPY_COPY", "GDRCOPY_DMA_WRITE")
 
 
 class _Target(NamedTuple):
@@ -148,7 +146,7 @@ class _Mapped:
                     self._buffers[-1].append(gdr.pin(target.array))
             self._check()
             brief = max(sum(target.nbytes for target in targets) for targets in sets) <= _BRIEF
-            find = _lib.brief if brief and not any(name in os.environ for name in _NOT_BRIEF) else _lib.function
+            find = _lib.brief if brief else _lib.function
             self._write, self._read = find("gdr_copy_to_mapping_v"), _lib.function("gdr_copy_from_mapping_v")
         except GdrError as error:
             self.close()

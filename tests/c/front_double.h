@@ -52,8 +52,6 @@ static inline void slot_set(struct gdr_slot *s, uint64_t key, const void *va, ui
 static inline void front_is_up(uint64_t epoch, struct gdr_slot *slots)
 {
 	atomic_store(&gdr_front.table.slots, (uintptr_t)slots);
-	for (int i = 0; i < 2; i++)
-		atomic_store(&gdr_front.table.engine_from[i], UINT64_MAX);
 	gdr_front.epoch = epoch;
 	atomic_store(&gdr_front.up, 1);
 }

@@ -9,13 +9,6 @@
 #include "copies.h"
 #include "front_double.h"
 
-size_t gdr_long_copy(const struct copy *c, struct gdr_view v)
-{
-	(void)c;
-	(void)v;
-	return 0;
-}
-
 static struct gdr_slot slots[4];
 static _Alignas(4096) unsigned char dev[4096], host[4096];
 

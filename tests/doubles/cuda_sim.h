@@ -326,9 +326,6 @@ unsigned long vmm_live(void);
 
 /* cuda_sim_copy.c */
 void flush(void);
-void copy_asked(uint64_t addr, uint64_t id);
-void copy_freed(const struct buffer *b);
-void copy_taken(const struct buffer *b);
 
 #pragma GCC visibility pop
 

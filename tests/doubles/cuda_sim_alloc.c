@@ -192,7 +192,6 @@ static int free_at(uint64_t addr)
 		return CU_INVALID_VALUE;
 	kernel_wait();
 	flush();
-	copy_freed(b);
 	alloc_free(b);
 	return CU_OK;
 }

@@ -82,7 +82,6 @@ static int get(union value *v, int attr, uint64_t addr)
 	case ATTR_SYNC_MEMOPS:
 		return is(v, b->sync_memops);
 	case ATTR_BUFFER_ID:
-		copy_asked(addr, b->id);
 		return is(v, b->id);
 	case ATTR_IS_MANAGED:
 		return is(v, 0);

@@ -13,11 +13,8 @@
  * cuMemcpyDtoHAsync into page-locked memory lands as late. cuStreamWriteValue32 has all that
  * came before it land, and then its value, as if the GPU were that fast.
  *
- * Where the copy engine reaches memory that is gone, the GPU faults and the context is lost (719
- * on an H100): memory that cuMemUnmap took from under a copy, for cuMemUnmap waits for none; and memory
- * that was freed before a copy of a stream was asked for. But a thread whose last question was for
- * this memory's BUFFER_ID gets INVALID_VALUE, also where the address has other memory by now:
- * another thread may free it between question and copy, and no program can help that.
+ * Where cuMemUnmap has taken the memory from under a copy, for it waits for none, the GPU faults
+ * and the context is lost (719 on an H100).
  */
 #include "cuda_sim.h"
 
@@ -28,11 +25,11 @@
 
 /*
  * What has not landed: a copy to dst, whose bytes were read; a copy of the device's bytes
- * at src to dst, or to host; a value for the word at host; or a fault.
+ * at src to dst, or to host; or a value for the word at host.
  */
 struct staged {
 	struct staged *next;
-	enum { TO_DEVICE, WITHIN, TO_HOST, TO_WORD, FAULT } kind;
+	enum { TO_DEVICE, WITHIN, TO_HOST, TO_WORD } kind;
 	struct ctx *ctx;
 	uint64_t dst, src;
 	void *host;
@@ -121,7 +118,7 @@ static void land_within(const struct staged *s)
 /* Nothing lands in a context that is lost. */
 static void land(struct staged *s)
 {
-	s->ctx->lost |= s->kind == FAULT || gone(s);
+	s->ctx->lost |= gone(s);
 	if (s->ctx->lost)
 		return;
 	switch (s->kind) {
@@ -133,8 +130,6 @@ static void land(struct staged *s)
 		break;
 	case TO_HOST:
 		each_piece(s->src, s->size, get_piece, s->host);
-		break;
-	case FAULT:
 		break;
 	case TO_WORD:
 		__atomic_store_n((uint32_t *)s->host, s->value, __ATOMIC_RELEASE);
@@ -191,76 +186,6 @@ static bool any_sync_memops(uint64_t addr, uint64_t size)
 		done += b->addr + b->size - (addr + done);
 	}
 	return false;
-}
-
-/* What was freed last, while nobody has the addresses. */
-static struct range {
-	uint64_t addr, size;
-} freed[64];
-static unsigned int nr_freed;
-
-/* The last question of a thread for a BUFFER_ID, if it has made no copy since. */
-static _Thread_local struct {
-	uint64_t addr, id;
-} asked;
-
-void copy_asked(uint64_t addr, uint64_t id)
-{
-	asked.addr = addr;
-	asked.id = id;
-}
-
-/* What shares a chunk stays mapped. */
-void copy_freed(const struct buffer *b)
-{
-	asked.id = 0;
-	if (!b->chunk)
-		freed[nr_freed++ % (sizeof(freed) / sizeof(freed[0]))] = (struct range){ b->addr, b->size };
-}
-
-void copy_taken(const struct buffer *b)
-{
-	asked.id = 0;
-	for (size_t i = 0; i < sizeof(freed) / sizeof(freed[0]); i++)
-		if (b->addr < freed[i].addr + freed[i].size && freed[i].addr < b->addr + b->size)
-			freed[i].size = 0;
-}
-
-static bool was_freed(uint64_t addr)
-{
-	for (size_t i = 0; i < sizeof(freed) / sizeof(freed[0]); i++)
-		if (addr - freed[i].addr < freed[i].size)
-			return true;
-	return false;
-}
-
-/* Whether memory went after the thread has asked for it. That is told once. */
-static bool went_since(uint64_t addr, uint64_t size)
-{
-	const struct buffer *b = buffer_find(asked.addr);
-	bool went = asked.id && asked.addr - addr < size && (!b || b->id != asked.id);
-
-	asked.id = 0;
-	return went;
-}
-
-/* check() for a copy by the copy engine. CU_LAUNCH_FAILED: it will fault. */
-static int check_copy(const struct ctx *ctx, bool streamed, uint64_t addr, uint64_t size, bool write)
-{
-	int result;
-
-	if (streamed && went_since(addr, size))
-		return CU_INVALID_VALUE;
-	result = check(addr, size, ctx->device, write);
-	return result && streamed && was_freed(addr) ? CU_LAUNCH_FAILED : result;
-}
-
-/* The call succeeds; the fault comes when the engine is there. */
-static int fault_later(struct ctx *ctx)
-{
-	const struct staged fault = { .kind = FAULT, .ctx = ctx };
-
-	return append(&fault, 0) ? CU_OK : CU_OUT_OF_MEMORY;
 }
 
 /*
@@ -347,9 +272,9 @@ static int copy_to(struct ctx *ctx, const struct request *r)
 		return CU_OK;
 	if (!host_ok(host(r->src), r->size))
 		return CU_INVALID_VALUE;
-	result = check_copy(ctx, r->streamed, r->dst, r->size, true);
+	result = check(r->dst, r->size, ctx->device, true);
 	if (result)
-		return result == CU_LAUNCH_FAILED ? fault_later(ctx) : result;
+		return result;
 	if (lands_late(ctx, r) && (r->streamed || r->size <= STAGED))
 		return stage(ctx, r->dst, host(r->src), r->size);
 	flush();
@@ -366,9 +291,9 @@ static int copy_from(struct ctx *ctx, const struct request *r)
 		return CU_OK;
 	if (!host_ok(host(r->dst), r->size))
 		return CU_INVALID_VALUE;
-	result = check_copy(ctx, r->streamed, r->src, r->size, false);
+	result = check(r->src, r->size, ctx->device, false);
 	if (result)
-		return result == CU_LAUNCH_FAILED ? fault_later(ctx) : result;
+		return result;
 	if (r->streamed && host_locked(r->dst, r->size))
 		return append(&copy, 0) ? CU_OK : CU_OUT_OF_MEMORY;
 	flush();

@@ -19,7 +19,6 @@ static _Thread_local int depth;
 struct stream {
 	struct stream *next;
 	struct ctx *ctx;
-	unsigned int flags;
 	bool ended;	/* with its context: it stays on the list, to be recognised */
 };
 
@@ -362,22 +361,10 @@ static int stream_create(struct ctx *ctx, struct stream **stream, unsigned int f
 	if (!s)
 		return CU_OUT_OF_MEMORY;
 	s->ctx = ctx;
-	s->flags = flags;
 	s->next = streams;
 	streams = s;
 	*stream = s;
 	return CU_OK;
-}
-
-SIM_API unsigned int cuda_sim_streams(unsigned int flags)
-{
-	unsigned int n = 0;
-
-	if (enter(__func__))
-		return 0;
-	for (const struct stream *s = streams; s; s = s->next)
-		n += s->flags == flags && !s->ended;
-	return (unsigned int)leave((int)n);
 }
 
 SIM_API int cuStreamCreate(struct stream **stream, unsigned int flags)

@@ -134,7 +134,6 @@ struct buffer *buffer_add(uint64_t addr, uint64_t size, struct mem *m, uint64_t 
 	b->offset = offset;
 	b->id = next_id();
 	*link = b;
-	copy_taken(b);
 	return b;
 }
 

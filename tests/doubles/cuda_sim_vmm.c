@@ -246,7 +246,6 @@ static int unmap(uint64_t addr, size_t size)
 	while ((b = mapping_in(addr, size))) {
 		struct handle *h = b->handle;
 
-		copy_freed(b);
 		mem_unmap(b->addr);
 		buffer_drop(b);
 		h->mappings--;

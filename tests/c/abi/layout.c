@@ -46,7 +46,6 @@ _Static_assert(sizeof(gdr_cache_t) == 8, "gdr_cache_t fits a register");
 _Static_assert(sizeof(gdr_piece_t) == 32, "a piece");
 _Static_assert(offsetof(gdr_piece_t, handle) == 0 && offsetof(gdr_piece_t, map_d_ptr) == 8 &&
 	       offsetof(gdr_piece_t, h_ptr) == 16 && offsetof(gdr_piece_t, size) == 24, "a piece");
-_Static_assert(sizeof(gdr_copy_policy_t) == 4, "enums are ints");
 _Static_assert(sizeof(gdr_attr_t) == 4, "enums are ints");
 _Static_assert(sizeof(gdr_info_t) == sizeof(gdr_info_v2_t), "gdr_info_t is v2");
 
@@ -69,7 +68,6 @@ SAME_TYPE(gdr_map_v2, int(gdr_t, gdr_mh_t, void **, size_t, int));
 SAME_TYPE(gdr_unmap, int(gdr_t, gdr_mh_t, void *, size_t));
 SAME_TYPE(gdr_copy_to_mapping, int(gdr_mh_t, void *, const void *, size_t));
 SAME_TYPE(gdr_copy_from_mapping, int(gdr_mh_t, void *, const void *, size_t));
-SAME_TYPE(gdr_set_copy_policy, int(gdr_copy_policy_t));
 SAME_TYPE(gdr_copy_to_mapping_v, int(const gdr_piece_t *, size_t));
 SAME_TYPE(gdr_copy_from_mapping_v, int(const gdr_piece_t *, size_t));
 SAME_TYPE(gdr_runtime_get_version, void(int *, int *));

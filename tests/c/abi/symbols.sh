@@ -43,7 +43,6 @@ gdr_open
 gdr_pin_buffer
 gdr_pin_buffer_v2
 gdr_runtime_get_version
-gdr_set_copy_policy@@GDRAPI_EXT_1
 gdr_unmap
 gdr_unpin_buffer
 LIST

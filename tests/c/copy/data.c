@@ -20,14 +20,6 @@ static struct tap tap;
 static struct gdr_slot slots[HANDLES + 1];
 static unsigned char dev[HANDLES][EDGE + SIZE + EDGE], host[SIZE + 2 * EDGE];
 
-/* No copy of the test's is long. */
-size_t gdr_long_copy(const struct copy *c, struct gdr_view v)
-{
-	(void)c;
-	(void)v;
-	return 0;
-}
-
 /* A routine for write-combined memory, which calls hook once, after it moved. */
 static struct copy_impl impl;
 static void (*hook)(void);

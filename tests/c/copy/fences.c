@@ -227,14 +227,6 @@ static void try_sizes(struct tap *t, const char *routine, struct kind k)
 		printf("# %zu bytes: %s: %.300s\n", k.copy.n, wrong, events);
 }
 
-/* No copy of the test's is long. */
-size_t gdr_long_copy(const struct copy *c, struct gdr_view v)
-{
-	(void)c;
-	(void)v;
-	return 0;
-}
-
 static void run_all(struct tap *t, const struct copy_impl *impl)
 {
 	struct paged c = { .n = 1 };

@@ -20,13 +20,6 @@
 
 enum { MAPPINGS = 16, SIZE = 16384, COPIERS = 4, ROUNDS = 4000, EPOCH = 1 };
 
-size_t gdr_long_copy(const struct copy *c, struct gdr_view v)
-{
-	(void)c;
-	(void)v;
-	return 0;
-}
-
 /* The GPU's memory has no owner: several may write the same bytes. */
 static __attribute__((no_sanitize("thread"))) void move(void *dst, const void *src, size_t n)
 {

@@ -3,8 +3,7 @@
  * ext/beside.c - what a CUDA program does beside the library: captures of streams, kernels
  * that write what is pinned, contexts that it destroys.
  *
- * --long pins 10,000 buffers beside the kernel. GDRCOPY_DMA_READ and GDRCOPY_DMA_WRITE, or
- * GDRCOPY_COPY=auto, in the environment have the copies made by the GPU's engine.
+ * --long pins 10,000 buffers beside the kernel.
  */
 #include "guest/cuda.h"
 
@@ -122,8 +121,6 @@ static int pin_pool(void) { return pool ? pin(pool) : pin(vmm); }
 static int do_map(void) { return gdr_map(g, mh, &va, BYTES); }
 static int write_some(void) { return gdr_copy_to_mapping(mh, va, bytes, 8); }
 static int read_some(void) { return gdr_copy_from_mapping(mh, bytes, va, 8); }
-static int write_all(void) { return gdr_copy_to_mapping(mh, va, bytes, BYTES); }
-static int read_all(void) { return gdr_copy_from_mapping(mh, bytes, va, BYTES); }
 static int unmap(void) { return gdr_unmap(g, mh, va, BYTES); }
 static int unpin(void) { return gdr_unpin_buffer(g, mh); }
 static int cache_get(void) { return gdr_cache_get(cache, vmm, BYTES, &cached, &cached_va); }
@@ -142,8 +139,6 @@ static const struct call {
 	{ "pin of a pool", pin_pool }, { "unpin", unpin },
 	{ "cache_get", cache_get }, { "cache_put", cache_put }, { "cache_get, a hit", cache_get }, { "cache_put", cache_put },
 	{ "cache_flush", cache_flush }, { "mem_alloc", mem_alloc }, { "mem_free", mem_free },
-}, copies[] = {
-	{ "pin", pin_plain }, { "map", do_map }, { "write", write_all }, { "read", read_all }, { "unmap", unmap }, { "unpin", unpin },
 };
 
 struct step {
@@ -198,16 +193,6 @@ static void captures(void)
 	expect_is(gdr_cache_open(g, 64 * MIB, 0, &cache), 0);
 	capture_beside(calls, sizeof(calls) / sizeof(calls[0]));
 	expect_is(gdr_cache_close(cache), 0);
-	expect_is(gdr_close(g), 0);
-}
-
-static void captures_by_dma(void)
-{
-	expect_is(setenv("GDRCOPY_DMA_READ", "4096", 1), 0);
-	expect_is(setenv("GDRCOPY_DMA_WRITE", "4096", 1), 0);
-	begin();
-	make_memory();
-	capture_beside(copies, sizeof(copies) / sizeof(copies[0]));
 	expect_is(gdr_close(g), 0);
 }
 
@@ -344,8 +329,8 @@ static void live(cu_ptr p)
 	expect_is(pin(p), 0);
 	expect(current() == was);
 	expect_is(do_map(), 0);
-	expect_is(write_all(), 0);
-	expect_is(read_all(), 0);
+	expect_is(write_some(), 0);
+	expect_is(read_some(), 0);
 	expect_is(unmap(), 0);
 	expect_is(unpin(), 0);
 	expect(current() == was);
@@ -409,7 +394,6 @@ static void context_flags(void)
 
 const struct guest_case cases[] = {
 	{ "captures go on, of this thread and of others", captures, 30, 30 },
-	{ "captures go on beside copies by DMA", captures_by_dma, 30, 30 },
 	{ "pins of memory that a kernel writes: cuMemAlloc", NULL, 60, 120, written, &plain },
 	{ "pins of memory that a kernel writes: VMM", NULL, 60, 120, written, &vmm },
 	{ "pins of memory that a kernel writes: a pool", NULL, 60, 120, written, &pool },

@@ -143,34 +143,7 @@ static void any_pieces(void)
 	}
 }
 
-/* The same with what shares and hands over long pieces. */
-static void long_pieces(void)
-{
-	static unsigned char out[BUFFERS][BYTES], in[BUFFERS][BYTES];
-	gdr_piece_t to[BUFFERS], from[BUFFERS];
-	struct scene s;
-
-	expect_is(setenv("GDRCOPY_DMA_READ", "200000", 1), 0);
-	expect_is(setenv("GDRCOPY_DMA_WRITE", "200000", 1), 0);
-	make_scene(&s);
-	for (int i = 0; i < BUFFERS; i++) {
-		size_t n = BYTES / (i + 1) - 3;
-
-		fill_random(out[i], BYTES, i + 7);
-		to[i] = (gdr_piece_t){ s.b[i].mh, s.b[i].va + 1, out[i], n };
-		from[i] = (gdr_piece_t){ s.b[i].mh, s.b[i].va + 1, in[i], n };
-	}
-	for (int round = 0; round < 20; round++) {
-		out[round % BUFFERS][round]++;
-		expect_is(gdr_copy_to_mapping_v(to, BUFFERS), 0);
-		expect_is(gdr_copy_from_mapping_v(from, BUFFERS), 0);
-		for (int i = 0; i < BUFFERS; i++)
-			expect(!memcmp(in[i], out[i], to[i].size));
-	}
-}
-
 const struct guest_case cases[] = {
 	{ "pieces of any size at any place", any_pieces, 60, 300 },
-	{ "long pieces, by DMA", long_pieces, 60, 0 },
 	{ 0 }
 };

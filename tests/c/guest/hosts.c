@@ -215,7 +215,6 @@ static void errno_is_kept(void)
 	errno = FRESH;
 	g = open_or_fail();
 	expect_is(errno, FRESH);
-	KEEPS_ERRNO(gdr_set_copy_policy(GDR_COPY_POLICY_AUTO));
 	KEEPS_ERRNO(gdr_driver_get_version(g, &major, &minor));
 	KEEPS_ERRNO(gdr_mem_alloc(g, 0, 64 * KIB, 0, &mem));
 	KEEPS_ERRNO(gdr_mem_get_device_ptr(g, mem, &dptr, NULL));
@@ -280,16 +279,15 @@ static void privileged(void)
 /* What the environment asks for wrongly is EINVAL, and nothing is spoilt. */
 static void wrong_settings(void)
 {
-	static const char *const names[] = { "GDRCOPY_COPY_IMPL", "GDRCOPY_COPY", "GDRCOPY_DMA_READ" };
 	gdr_t g;
 
-	for (int i = 0; i < 6; i++) {
-		setenv(names[i / 2], "nothing", 1);
+	setenv("GDRCOPY_COPY_IMPL", "nothing", 1);
+	for (int i = 0; i < 2; i++) {
 		errno = 0;
 		expect(!gdr_open());
 		expect_is(errno, EINVAL);
-		unsetenv(names[i / 2]);
 	}
+	unsetenv("GDRCOPY_COPY_IMPL");
 	g = open_or_fail();
 	whole_life(g, 1);
 	expect_is(gdr_close(g), 0);

@@ -610,9 +610,7 @@ static void open_while_cancelled(void *unused)
 	expect_is(gdr_close(g), 0);
 }
 
-/*
- * The start, and the first gdr_map with DMA, hold a lock, and the loader reads files.
- */
+/* The start holds a lock, and the loader reads files. */
 static void cancelled_opener(void)
 {
 	gdr_t g;
@@ -621,8 +619,6 @@ static void cancelled_opener(void)
 	g = open_or_fail();
 	expect(in_child("in a child of one that is open", open_while_cancelled, NULL, 20));
 	expect_is(gdr_close(g), 0);
-	setenv("GDRCOPY_DMA_READ", "1", 1);
-	expect(in_child("with DMA", open_while_cancelled, NULL, 20));
 }
 
 /* A timeout around the first gdr_open, whose handler leaves by siglongjmp. */

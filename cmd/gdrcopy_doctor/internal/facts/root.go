@@ -76,8 +76,7 @@ func (r Root) Gather(lookup func(string) (string, bool)) Facts {
 // variables are those that change what the library, CUDA or a consumer does. tests/man/api.sh
 // sees that it has each of the library's.
 var variables = []string{
-	"GDRCOPY_ENABLE_LOGGING", "GDRCOPY_LOG_LEVEL", "GDRCOPY_BACKEND", "GDRCOPY_USE_DMABUF_MMAP", "GDRCOPY_COPY", "GDRCOPY_COPY_IMPL",
-	"GDRCOPY_DMA_READ", "GDRCOPY_DMA_WRITE",
+	"GDRCOPY_ENABLE_LOGGING", "GDRCOPY_LOG_LEVEL", "GDRCOPY_BACKEND", "GDRCOPY_USE_DMABUF_MMAP", "GDRCOPY_COPY_IMPL",
 	"CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES", "NVIDIA_DRIVER_CAPABILITIES",
 	"NCCL_GDRCOPY_ENABLE", "UCX_TLS", "FI_HMEM_CUDA_USE_GDRCOPY", "NVSHMEM_DISABLE_GDRCOPY",
 }
