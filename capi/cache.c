@@ -38,13 +38,11 @@ typedef int (*attribute_fn)(void *value, int attribute, uint64_t addr);
  */
 static inline struct cache *find_cache(uint64_t handle)
 {
-	const struct gdr_slot *slots = gdr_slots(&gdr_front.table);
-	const struct gdr_slot *slot;
+	const struct gdr_slot *slot = gdr_slot_of(&gdr_front.table, handle);
 	struct cache *cache;
 
-	if (!slots)
+	if (!slot)
 		return NULL;
-	slot = slots + (handle & (GDR_SLOT_COUNT - 1));
 	cache = (struct cache *)(uintptr_t)atomic_load_explicit(&slot->cache, memory_order_acquire);
 	if (!cache || atomic_load_explicit(&cache->key, memory_order_acquire) != handle)
 		return NULL;

@@ -4,7 +4,6 @@
  * reads and writes them without a lock. The core writes the rest.
  *
  * Both sides of the library know this layout: here in C, and in capi/handle/cache.go.
- * TestLayout there compares the two.
  *
  * A range lies at the index of its handle, as a slot does (slot.h). Its state has the
  * handle's generation, the bit RETIRED and the number of holds.

@@ -132,10 +132,9 @@ read_lines(uint64_t key, void *host, const void *dev, size_t size)
 static inline __attribute__((always_inline)) bool
 is_usual(uint64_t key, const void *dev, const void *host, size_t size)
 {
-	const struct gdr_slot *slots = gdr_slots(&gdr_front.table);
+	const struct gdr_slot *slot = gdr_slot_of(&gdr_front.table, key);
 
-	return slots && host &&
-	       gdr_slot_has(slots + (key & (GDR_SLOT_COUNT - 1)), key, GDR_MAPPING_TYPE_WC, dev, size);
+	return slot && host && gdr_slot_has(slot, key, GDR_MAPPING_TYPE_WC, dev, size);
 }
 
 int gdr_copy_to_mapping(gdr_mh_t handle, void *map_d_ptr, const void *h_ptr, size_t size)

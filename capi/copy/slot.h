@@ -3,7 +3,6 @@
  * slot.h - the table of handles, which Go writes and C's copies read without a lock.
  *
  * Both sides of the library know this layout: here in C, and in capi/handle/layout.go.
- * TestLayout there compares the two.
  *
  * A handle is 64 bits: epoch (12) | generation (32) | index (20), from the highest bit
  * down.
@@ -18,6 +17,7 @@
 
 #include <stdatomic.h>
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 #define GDR_HANDLE_INDEX_BITS 20
@@ -56,22 +56,26 @@ struct gdr_table {
 	/* Address of struct gdr_slot[GDR_SLOT_COUNT]; 0: the library is not open here. */
 	_Atomic uint64_t slots;
 	_Atomic uint32_t mixed;	/* 1: mappings of more than one type are live */
-	uint32_t pad;
+	/*
+	 * Slots 0 to last can be read; last + 1 is a power of two, which grows. A handle of a
+	 * slot behind them is looked for in one of these, and is not its key. Set before slots.
+	 */
+	_Atomic uint32_t last;
 };
 
 _Static_assert(sizeof(struct gdr_slot) == 64, "one cache line a slot");
 _Static_assert(sizeof(struct gdr_table) == 16, "capi/handle/layout.go");
 
-static inline const struct gdr_slot *gdr_slots(const struct gdr_table *table)
-{
-	return (const struct gdr_slot *)(uintptr_t)atomic_load_explicit(&table->slots,
-									memory_order_acquire);
-}
-
-/* The slot that a handle has; the library is open in this process. */
+/* The slot that a handle has; NULL: the library is not open in this process. */
 static inline const struct gdr_slot *gdr_slot_of(const struct gdr_table *table, uint64_t handle)
 {
-	return gdr_slots(table) + (handle & (GDR_SLOT_COUNT - 1));
+	const struct gdr_slot *slots =
+		(const struct gdr_slot *)(uintptr_t)atomic_load_explicit(&table->slots,
+									 memory_order_acquire);
+
+	if (!slots)
+		return NULL;
+	return slots + (handle & atomic_load_explicit(&table->last, memory_order_relaxed));
 }
 
 /* A mapping, as one reading of its slot shows it. */

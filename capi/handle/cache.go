@@ -13,7 +13,7 @@ import (
 )
 
 // The structs of this file are those of capi/cache_range.h, field by field. Hits and puts
-// are C, and read and write this memory. TestLayout compares the two.
+// are C, and read and write this memory.
 
 // maxCaches is how many caches a process has at most.
 const maxCaches = 64

@@ -6,7 +6,7 @@ import (
 )
 
 // The structs of this file are those of capi/copy/slot.h, field by field, because C's copies
-// read this memory. TestLayout compares the two files.
+// read this memory.
 
 const (
 	indexBits = 20
@@ -38,7 +38,7 @@ type slot struct {
 type Shared struct {
 	slots atomic.Uint64
 	mixed atomic.Uint32
-	_     uint32
+	last  atomic.Uint32 // slot that can be read
 }
 
 // slotsIn lays the slots over mem, which lies outside of the Go heap: C reads it at a fixed

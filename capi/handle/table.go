@@ -2,6 +2,7 @@ package handle
 
 import (
 	"fmt"
+	"math/bits"
 	"math/rand/v2"
 	"sync"
 	"unsafe"
@@ -48,24 +49,37 @@ type table struct {
 	perType [4]int   // live mappings by type
 }
 
-// slotsAtOnce is how many slots are made writable at a time: 64 KiB of them, a page of any CPU.
-const slotsAtOnce = 1024
+// slotsAtFirst is how many slots are made with the table: 64 KiB of them, a page of any CPU.
+const slotsAtFirst = 1024
 
 // newTable makes a table whose handles carry epoch, 1 to MaxEpoch, and tells C where it is.
 //
-// It reserves 64 MiB of address space, which C may read. What is used is made writable, so a
-// host that locks its memory (mlockall) gets no more of it. A forked child does not inherit it.
+// It reserves 64 MiB of address space. Only what is used can be read, so a host that locks its
+// memory (mlockall) gets no more of it. A forked child does not inherit it.
 func newTable(epoch uint32, shared *Shared) (*table, error) {
 	if epoch == 0 || epoch > MaxEpoch {
 		return nil, fmt.Errorf("handle table: epoch %d is not in 1..%d: %w", epoch, MaxEpoch, unix.EAGAIN)
 	}
-	mem, err := zeros(int(slotCount*unsafe.Sizeof(slot{})), unix.PROT_READ)
+	mem, err := zeros(int(slotCount*unsafe.Sizeof(slot{})), unix.PROT_NONE)
 	if err != nil {
 		return nil, fmt.Errorf("handle table: %w", err)
 	}
 	t := &table{epoch: epoch, shared: shared, mem: mem, slots: slotsIn(mem)}
+	if err := t.makeSlots(slotsAtFirst); err != nil {
+		_ = unix.Munmap(mem)
+		return nil, err
+	}
 	shared.slots.Store(uint64(t.address()))
 	return t, nil
+}
+
+// makeSlots makes the first n slots, a power of two. The slots that C reads stay where they are.
+func (t *table) makeSlots(n uint32) error {
+	if err := unix.Mprotect(t.mem[:uintptr(n)*unsafe.Sizeof(slot{})], unix.PROT_READ|unix.PROT_WRITE); err != nil {
+		return fmt.Errorf("handle table: no memory for more handles: %w", err)
+	}
+	t.shared.last.Store(n - 1)
+	return nil
 }
 
 // address is the address of the slots that C reads.
@@ -82,10 +96,9 @@ func (t *table) alloc() (Handle, error) {
 		t.free = t.free[:len(t.free)-1]
 	case len(t.entries) < slotCount:
 		i = uint32(len(t.entries))
-		if i%slotsAtOnce == 0 {
-			at := uintptr(i) * unsafe.Sizeof(slot{})
-			if err := unix.Mprotect(t.mem[at:at+slotsAtOnce*unsafe.Sizeof(slot{})], unix.PROT_READ|unix.PROT_WRITE); err != nil {
-				return 0, fmt.Errorf("handle table: no memory for more handles: %w", err)
+		if i > t.shared.last.Load() {
+			if err := t.makeSlots(1 << bits.Len32(i)); err != nil {
+				return 0, err
 			}
 		}
 		// A random start makes a guessed handle unlikely to hit.

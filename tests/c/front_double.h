@@ -52,6 +52,7 @@ static inline void slot_set(struct gdr_slot *s, uint64_t key, const void *va, ui
 static inline void front_is_up(uint64_t epoch, struct gdr_slot *slots)
 {
 	atomic_store(&gdr_front.table.slots, (uintptr_t)slots);
+	atomic_store(&gdr_front.table.last, GDR_SLOT_COUNT - 1);
 	gdr_front.epoch = epoch;
 	atomic_store(&gdr_front.up, 1);
 }

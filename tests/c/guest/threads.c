@@ -552,9 +552,61 @@ static void first_opens(void)
 	}
 }
 
+/* The table of handles grows by 1,024: beside that a copy is right, by a handle of nothing EINVAL. */
+#define MORE 1200
+
+static struct {
+	struct buffer b[MORE];
+	_Atomic int made;
+} grown;
+
+static void *copy_meanwhile(void *seed)
+{
+	uint64_t s = (uintptr_t)seed;
+	long got = -1;
+
+	for (int n; (n = atomic_load(&grown.made)) < MORE; ) {
+		const struct buffer *b = &grown.b[n ? n - 1 : 0];
+		uint32_t ahead = next_random(&s) % 4096;
+
+		if (!n)
+			continue;
+		expect_is(gdr_copy_from_mapping(b->mh, &got, b->va, sizeof(got)), 0);
+		expect_is(got, 42);
+		expect_is(gdr_copy_from_mapping((gdr_mh_t){ b->mh.h + ahead + (1ul << 32) }, &got, b->va, sizeof(got)), EINVAL);
+	}
+	return NULL;
+}
+
+static void grows(void)
+{
+	struct rlimit files;
+	long v = 42;
+	pthread_t t[2];
+	struct buffer b;
+	gdr_t g;
+
+	expect_is(getrlimit(RLIMIT_NOFILE, &files), 0);
+	files.rlim_cur = files.rlim_max;
+	expect_is(setrlimit(RLIMIT_NOFILE, &files), 0);
+	g = open_or_fail();
+	alloc_buffer(g, &b, 64 * KIB);
+	for (int i = 0; i < 2; i++)
+		start_thread(&t[i], 0, copy_meanwhile, (void *)(uintptr_t)i);
+	for (int i = 0; i < MORE; i++) {
+		grown.b[i] = b;
+		map_buffer(g, &grown.b[i]);
+		expect_is(gdr_copy_to_mapping(grown.b[i].mh, grown.b[i].va, &v, sizeof(v)), 0);
+		atomic_store(&grown.made, i + 1);
+	}
+	join_threads(t, 2);
+	expect_is(gdr_close(g), 0);
+}
+
 const struct guest_case cases[] = {
 	{ "64 threads open first at once", first_opens, 60, 0 },
 	{ "64 threads, random calls, against a model", stress, 120, 300 },
 	{ "threads that come, call, and go", come_and_go, 60, 300 },
+	{ "copies while the table of handles grows", grows, 60, 0 },
 	{ 0 }
 };
