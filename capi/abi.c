@@ -313,6 +313,31 @@ int gdr_mem_export_dmabuf(gdr_t g, gdr_mem_t mem, unsigned int flags, int *fd)
 	return rc;
 }
 
+int gdr_export_fd(gdr_t g, gdr_mh_t handle, unsigned int flags, int *fd)
+{
+	int rc = admit(__func__, g, handle.h, MISSING(fd)), out = -1;
+
+	if (!rc)
+		rc = INSIDE_WITH_ROOM(gdrcore_export_fd(id_of(g), handle.h, flags, &out));
+	if (!rc)
+		*fd = out;
+	return rc;
+}
+
+int gdr_pin_fd(gdr_t g, int fd, unsigned int flags, gdr_mh_t *handle)
+{
+	int rc = admit(__func__, g, 0, MISSING(handle));
+	uint64_t h = 0;
+
+	if (!rc && flags)
+		rc = gdr_refuse(__func__, "no flags are defined: pass 0");
+	if (!rc)
+		rc = INSIDE_WITH_ROOM(gdrcore_pin_fd(id_of(g), fd, &h));
+	if (!rc)
+		handle->h = h;
+	return rc;
+}
+
 int gdr_cache_open(gdr_t g, size_t max_bytes, unsigned int flags, gdr_cache_t *c)
 {
 	int rc = admit(__func__, g, 0, MISSING(c));

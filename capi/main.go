@@ -107,6 +107,26 @@ func gdrcore_pin(g, addr, size, token C.uint64_t, vaSpace, flags C.uint32_t, h *
 	return
 }
 
+//export gdrcore_pin_fd
+func gdrcore_pin_fd(g C.uint64_t, fd C.int, h *C.uint64_t) (rc C.int) {
+	var err error
+	defer finish("gdr_pin_fd", &err, &rc)
+	var pinned handle.Handle
+	pinned, err = library.PinFD(handle.Handle(g), int(fd))
+	*h = C.uint64_t(pinned)
+	return
+}
+
+//export gdrcore_export_fd
+func gdrcore_export_fd(g, h C.uint64_t, flags C.uint32_t, fd *C.int) (rc C.int) {
+	var err error
+	defer finish("gdr_export_fd", &err, &rc)
+	var n int
+	n, err = library.ExportFD(handle.Handle(g), handle.Handle(h), uint32(flags))
+	*fd = C.int(n)
+	return
+}
+
 //export gdrcore_unpin
 func gdrcore_unpin(g, h C.uint64_t) (rc C.int) {
 	var err error

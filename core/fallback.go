@@ -79,6 +79,15 @@ func (p *fallback) Pin(req backend.PinRequest) (backend.Pin, error) {
 	return pin, nil
 }
 
+// Import asks the first backend, and then the standby. Neither needs CUDA for it.
+func (p *fallback) Import(fd int) (backend.Pin, error) {
+	pin, err := p.first.Import(fd)
+	if !errors.As(err, new(backend.NotServed)) {
+		return pin, err
+	}
+	return p.standby.Import(fd)
+}
+
 // Attribute is the answer of the chosen backend. Before the choice it is an answer that
 // holds for both.
 func (p *fallback) Attribute(a backend.Attr) (int, error) {

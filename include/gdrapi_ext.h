@@ -126,6 +126,65 @@ int gdr_mem_get_device_ptr(gdr_t g, gdr_mem_t mem, unsigned long *dptr,
  */
 int gdr_mem_export_dmabuf(gdr_t g, gdr_mem_t mem, unsigned flags, int *fd);
 
+/* Flag of gdr_export_fd: refuse a buffer that is not all of its memory objects. */
+#define GDR_EXPORT_FLAG_WHOLE 0x1
+
+/**
+ * gdr_export_fd - make a file descriptor of a pinned buffer, for another process
+ * @g: open library that pinned it
+ * @handle: pinned buffer, mapped or not
+ * @flags: 0 or GDR_EXPORT_FLAG_WHOLE
+ * @fd: receives a descriptor that the caller closes; it does not survive exec
+ *
+ * The descriptor goes to another process over a socket (SCM_RIGHTS), or a child
+ * inherits it. gdr_pin_fd pins the buffer there. The descriptor says which GPU the
+ * memory is of, and where in it the buffer is. It keeps the memory alive, also after
+ * gdr_unpin_buffer, after the program has freed the memory, and after this process
+ * has ended, as long as any process has the GPU open.
+ *
+ * Whoever has the descriptor can read and write whole memory objects. With cudaMalloc
+ * an object has up to 2 MiB, in which other allocations of this process may lie;
+ * PyTorch's allocator puts many tensors into one. cudaIpcGetMemHandle gives the same.
+ * With GDR_EXPORT_FLAG_WHOLE the call refuses a buffer that is smaller than its
+ * objects. That is not the default: hardly any buffer of cudaMalloc would pass.
+ *
+ * May be called from any thread. Calls nothing of CUDA.
+ *
+ * Returns: 0; EINVAL for another flag, a NULL @fd, and a bad @g or @handle; EPERM for
+ * a buffer that GDR_EXPORT_FLAG_WHOLE refuses; ENOTSUP on the backend gdrdrv, and for
+ * a buffer of more objects than fit (rm: 128, in 6 runs of one size; dmabuf: 1);
+ * EMFILE; EACCES for a handle from before a fork.
+ */
+int gdr_export_fd(gdr_t g, gdr_mh_t handle, unsigned flags, int *fd);
+
+/**
+ * gdr_pin_fd - pin the buffer that a descriptor of gdr_export_fd has
+ * @g: open library
+ * @fd: descriptor; it stays the caller's, who may close it afterwards
+ * @flags: 0
+ * @handle: receives the pinned buffer
+ *
+ * gdr_map, the copies, gdr_get_info, gdr_unmap and gdr_unpin_buffer take @handle as that of
+ * any pin. The buffer has the pages of the exporter's. The va of gdr_get_info is the
+ * GPU's address in the exporting process, so "Offsets" of gdrapi.h work here too; on dmabuf
+ * it is 0. The memory lives until the last unpin in any process.
+ *
+ * The call needs no CUDA, nor do the calls above: not cuInit, not a context. It works as any
+ * user who may open /dev/nvidiactl and the GPU's node, and in a child of a process that had
+ * initialised CUDA. With GDRCOPY_BACKEND=rm gdr_open needs no libcuda.so.1 then.
+ *
+ * Between two processes CPU and GPU are ordered as within one. What is told by other means,
+ * such as that a kernel has ended, the processes tell each other.
+ *
+ * May be called from any thread.
+ *
+ * Returns: 0; EBADF; EINVAL for a flag, a NULL @handle, a bad @g, and a descriptor of
+ * anything else; ENOTSUP on the backend gdrdrv, for a descriptor of another backend (a line
+ * in the log says which), and for memory of a GPU in MIG mode; ENODEV for a GPU that this
+ * process does not have; ENOMEM; EMFILE; EACCES for a @g from before a fork.
+ */
+int gdr_pin_fd(gdr_t g, int fd, unsigned flags, gdr_mh_t *handle);
+
 /* One piece of a copy of many; 32 bytes. */
 typedef struct gdr_piece_s {
 	gdr_mh_t handle;	/* mapped buffer */

@@ -335,6 +335,9 @@ var exts = []Program{
 	{Name: "cache", On: all, Cases: Guest},
 	{Name: "many", On: all, Cases: Guest},
 	{Name: "export", On: all, Cases: Guest},
+	// A dma-buf says whose it is only on the simulated driver.
+	{Name: "share", On: all, Cases: Guest, Sim: RMDriver, Env: cmd("RM_MMAP=$B/doubles/rm_mmap.so", "CUDA_SIM_DRIVER_VERSION=13030", "CUDA_SIM_DMABUF_MMAP=1"),
+		Make: cmd("doubles", "$B/doubles/rm_mmap.so")},
 	{Name: "beside", On: all, Cases: Guest},
 	{Name: "calls", On: all, Cases: Guest},
 }

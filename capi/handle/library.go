@@ -138,6 +138,33 @@ func (l *Library) Pin(g Handle, req backend.PinRequest) (Handle, error) {
 	if err != nil {
 		return 0, err
 	}
+	return l.show(b)
+}
+
+// PinFD pins what a descriptor of ExportFD has.
+func (l *Library) PinFD(g Handle, fd int) (Handle, error) {
+	d, err := l.device(g)
+	if err != nil {
+		return 0, err
+	}
+	b, err := d.PinFD(fd)
+	if err != nil {
+		return 0, err
+	}
+	return l.show(b)
+}
+
+// ExportFD gives a descriptor of a buffer. The caller closes it.
+func (l *Library) ExportFD(g, h Handle, flags uint32) (fd int, err error) {
+	b, err := l.buffer(g, h)
+	if err != nil {
+		return -1, err
+	}
+	return b.Export(flags)
+}
+
+// show gives a new buffer its handle, or closes it.
+func (l *Library) show(b *core.Buffer) (Handle, error) {
 	v, err := l.view(b)
 	if err != nil {
 		_ = b.Close()

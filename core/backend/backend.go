@@ -21,6 +21,9 @@ const (
 // PinForcePCIe is GDR_PIN_FLAG_FORCE_PCIE. A pin has no other flag.
 const PinForcePCIe uint32 = 1
 
+// ExportWhole is GDR_EXPORT_FLAG_WHOLE. An export has no other flag.
+const ExportWhole uint32 = 1
+
 // Attr is an attribute of an open backend. The values are those of enum gdr_attr. A new one is
 // a line here and there, and a case in each backend whose answer is not 0.
 type Attr int
@@ -66,6 +69,9 @@ type Backend interface {
 type Session interface {
 	Name() string // of the backend
 	Pin(PinRequest) (Pin, error)
+	// Import pins what a descriptor of Pin.Export has, of this process or another. It does not
+	// need CUDA, and leaves the descriptor to the caller.
+	Import(fd int) (Pin, error)
 	// Attribute answers a known attribute; 0 for one that the backend does not have.
 	Attribute(Attr) (int, error)
 	Version() (major, minor int)
@@ -84,7 +90,7 @@ type Tentative interface {
 	ServesAny() error
 }
 
-// NotServed is in the error of a Pin where another backend may pin the buffer.
+// NotServed is in the error of a Pin or an Import where another backend may pin the buffer.
 type NotServed struct{ Reason error }
 
 func (e NotServed) Error() string { return e.Reason.Error() }
@@ -104,6 +110,9 @@ type Pin interface {
 	Unmap() error
 	// CallbackFlag is 1 once the driver has revoked the buffer.
 	CallbackFlag() (int, error)
+	// Export gives a descriptor of the buffer, close-on-exec. With ExportWhole it is EPERM where
+	// the descriptor gives more than the buffer.
+	Export(flags uint32) (fd int, err error)
 	// Unpin frees the pinning. The buffer is not mapped.
 	Unpin() error
 }

@@ -18,6 +18,11 @@ $(D)/rm_sim: $(wildcard tests/doubles/rm_sim/*.go tests/doubles/nvrm/*.go) go.mo
 	@mkdir -p $(@D)
 	CGO_ENABLED=0 $(GO) build -buildvcs=false -o $@ ./tests/doubles/rm_sim
 
+# For a program that has no libcuda.
+$(D)/rm_mmap.so: tests/doubles/rm_mmap.c tests/doubles/cuda_sim_mmap.c tests/doubles/cuda_sim.h tests/doubles/rm_uapi.h
+	@mkdir -p $(@D)
+	$(CC) -shared -fPIC -std=gnu11 $(CFLAGS) $(WARN) -o $@ $(filter %.c,$^) -ldl
+
 # The simulated driver's mmap is in the simulated libcuda.
 $(BIN)/rm_selftest: $(wildcard tests/doubles/rm_selftest*.[ch]) tests/doubles/rm_uapi.h $(D)/libcuda.so.1 $(D)/rm_sim
 	@mkdir -p $(@D)

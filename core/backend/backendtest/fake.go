@@ -62,6 +62,11 @@ func (f *Fake) Pin(r backend.PinRequest) (backend.Pin, error) {
 	return &fakePin{f: f, r: r}, nil
 }
 
+// Import pins a descriptor n as if it were memory at the address n.
+func (f *Fake) Import(fd int) (backend.Pin, error) {
+	return f.Pin(backend.PinRequest{Addr: uint64(fd), Size: 1 << 16})
+}
+
 type fakePin struct {
 	f      *Fake
 	r      backend.PinRequest
@@ -98,6 +103,8 @@ func (p *fakePin) Unmap() error {
 	}
 	return p.f.Call("unmap")
 }
+
+func (p *fakePin) Export(flags uint32) (int, error) { return int(p.r.Addr), p.f.Call("export") }
 
 func (p *fakePin) CallbackFlag() (int, error) { return p.f.Flag, p.f.Call("flag") }
 

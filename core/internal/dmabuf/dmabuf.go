@@ -243,12 +243,76 @@ type part struct {
 	size uint64
 }
 
+// check sees that the descriptor is the dma-buf's still.
+func (p part) check() error {
+	if !p.file.IsStill(p.fd) {
+		return fmt.Errorf("the host closed descriptor %d, which was the buffer's dma-buf; unpin it, and pin it again: %w", p.fd, unix.EBADF)
+	}
+	return nil
+}
+
 // pin has one dma-buf for each allocation.
 type pin struct {
-	first, size uint64 // whole pages
+	first, size uint64 // whole pages; first is 0 where it was imported
 	page        uint64
 	parts       []part
 	mappingType backend.MappingType
+}
+
+// Export gives another descriptor of the dma-buf. It has the pages of the buffer alone.
+func (p *pin) Export(uint32) (int, error) {
+	if len(p.parts) > 1 {
+		return -1, fmt.Errorf("the buffer lies in %d allocations, and a dma-buf is of one; pin and export each: %w", len(p.parts), unix.ENOTSUP)
+	}
+	if err := p.parts[0].check(); err != nil {
+		return -1, err
+	}
+	fd, err := unix.FcntlInt(uintptr(p.parts[0].fd), unix.F_DUPFD_CLOEXEC, 0)
+	if err != nil {
+		return -1, sys.ExplainFDs(err)
+	}
+	return fd, nil
+}
+
+// exporter is the name that NVIDIA's driver gives to its dma-bufs.
+const exporter = "nv_dmabuf"
+
+// Import pins what a dma-buf of the driver's has. It asks CUDA for nothing. Whether the CPU may
+// cache the memory is not known: copies as of write-combined memory are right for that, too.
+func (s *session) Import(fd int) (backend.Pin, error) {
+	switch by, size := sys.DMABuf(fd); {
+	case by == "":
+		return nil, backend.NotServed{Reason: fmt.Errorf("descriptor %d is no dma-buf, and the dmabuf backend pins no other; where it is of gdr_export_fd, open with GDRCOPY_BACKEND=rm: %w", fd, unix.ENOTSUP)}
+	case by != exporter:
+		return nil, fmt.Errorf("descriptor %d is a dma-buf of %s, not of NVIDIA's driver: %w", fd, by, unix.EINVAL)
+	default:
+		return importAll(fd, size, uint64(unix.Getpagesize()))
+	}
+}
+
+// importAll pins all bytes of a dma-buf. The open file is another process's as well, which has
+// marked it: so it gets no mark here.
+func importAll(fd int, size, page uint64) (_ backend.Pin, err error) {
+	if size == 0 || size%page != 0 {
+		return nil, fmt.Errorf("descriptor %d is a dma-buf of %d bytes: %w", fd, size, unix.EINVAL)
+	}
+	if fd, err = unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0); err != nil {
+		return nil, sys.ExplainFDs(err)
+	}
+	file, err := sys.Identify(fd)
+	if err != nil {
+		return nil, errors.Join(err, sys.Close(fd))
+	}
+	file.Owner = sys.AnyOwner
+	p := &pin{size: size, page: page, mappingType: backend.WC, parts: []part{{fd: fd, file: file, size: size}}}
+	va, err := mmap(p.parts, uintptr(page)) // whether it can be mapped at all
+	if err == nil {
+		err = sys.Munmap(va, uintptr(page))
+	}
+	if err != nil {
+		return nil, errors.Join(err, p.Unpin())
+	}
+	return p, nil
 }
 
 // Info gives the host pages that are pinned, as gdrdrv gives GPU pages.
@@ -261,8 +325,8 @@ func (p *pin) Map(size uint64, want backend.MappingType) (uintptr, backend.Mappi
 		return 0, backend.None, fmt.Errorf("mapping type %d was asked for, the CUDA driver gave this buffer type %d: %w", want, p.mappingType, unix.EINVAL)
 	}
 	for _, part := range p.parts {
-		if now, err := sys.Identify(part.fd); err != nil || now != part.file {
-			return 0, backend.None, fmt.Errorf("the host closed descriptor %d, which was the buffer's dma-buf; unpin it, and pin it again: %w", part.fd, unix.EBADF)
+		if err := part.check(); err != nil {
+			return 0, backend.None, err
 		}
 	}
 	va, err := mmap(p.parts, uintptr(size))

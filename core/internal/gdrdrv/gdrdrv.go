@@ -136,6 +136,11 @@ func (s *session) Pin(req backend.PinRequest) (backend.Pin, error) {
 }
 
 // Attribute is 0 where the driver is too old to know the attribute.
+// Import refuses: gdrdrv pins by address alone.
+func (s *session) Import(int) (backend.Pin, error) {
+	return nil, fmt.Errorf("gdrdrv pins no descriptor; open with GDRCOPY_BACKEND=rm: %w", unix.ENOTSUP)
+}
+
 func (s *session) Attribute(a backend.Attr) (int, error) {
 	var arg getAttr
 	switch a {
@@ -261,6 +266,11 @@ func (p *pin) CallbackFlag() (int, error) {
 	arg := getCBFlag{handle: p.handle}
 	err := ioctl(p.session, "GET_CB_FLAG", iocGetCBFlag, &arg)
 	return int(arg.flag), err
+}
+
+// Export refuses: gdrdrv has no descriptor of a buffer.
+func (p *pin) Export(uint32) (int, error) {
+	return -1, fmt.Errorf("gdrdrv exports no buffer; open with GDRCOPY_BACKEND=rm: %w", unix.ENOTSUP)
 }
 
 func (p *pin) Unpin() error {

@@ -41,6 +41,9 @@ const (
 	controlActiveDevices = 0x288      // of a client: activeDevices; from 550 on
 	controlAddressSpace  = 0xD01      // of a client: addressSpace
 	controlImportFD      = 0x3D06     // of a client: importFD
+	controlExportInfo    = 0x3D08     // of a client: exportInfo
+	controlExportObjects = 0x3D0B     // of a client: exportObjects
+	controlImportObjects = 0x3D0C     // of a client: importObjects
 	controlSurfaceInfo   = 0x410110   // of memory: surfaceInfo
 	controlPageSize      = 0x410118   // of memory: the size of its pages, a uint64
 	controlConfidential  = 0xCB330101 // of a classConfidential: confidential
@@ -247,4 +250,46 @@ type importFD struct {
 	kind           uint32
 	device, parent handle
 	object         handle // out
+}
+
+// exportMetadata is the number of bytes that a file with exported objects has for its exporter.
+const exportMetadata = 64
+
+type exportObjects struct {
+	fd       int32  // a fresh one of /dev/nvidiactl
+	device   handle // of all objects
+	most     uint16
+	metadata [exportMetadata]byte
+	objects  [512]handle
+	n, index uint16
+}
+
+type importObjects struct {
+	fd       int32
+	parent   handle
+	objects  [128]handle // out
+	kinds    [128]uint8  // out
+	n, index uint16
+}
+
+// Values of importObjects.kinds; other memory has larger ones.
+const (
+	importNone   = 0
+	importSystem = 2
+)
+
+type exportInfo struct {
+	fd             int32
+	deviceInstance uint32 // out, like all below
+	mig            uint32 // instance of the GPU, or noInstance
+	_              uint16 // most objects
+	metadata       [exportMetadata]byte
+}
+
+// exportInfo535 is that of 535.
+type exportInfo535 struct {
+	fd             int32
+	deviceInstance uint32
+	_              uint16
+	metadata       [exportMetadata]byte
 }

@@ -3,6 +3,7 @@ package rm
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"runtime"
 	"slices"
 	"sync"
@@ -23,13 +24,14 @@ func devicePath(minor uint32) string { return fmt.Sprintf("/dev/nvidia%d", minor
 
 // client is a client of the resource manager. It has an open /dev/nvidiactl, a root
 // object, and a device object for each GPU that has been pinned on. The driver frees
-// all of them when the descriptor is closed. Only gpus changes.
+// all of them when the descriptor is closed. Only the maps change; process.mu guards them.
 type client struct {
-	ioctl func(fd int, code uint32, arg unsafe.Pointer) error // sys.Ioctl, or a test's
-	fd    int
-	file  sys.FileID
-	root  handle
-	gpus  map[int]*gpu // by CUDA's ordinal; process.mu guards it
+	ioctl   func(fd int, code uint32, arg unsafe.Pointer) error // sys.Ioctl, or a test's
+	fd      int
+	file    sys.FileID
+	root    handle
+	gpus    map[int]*gpu    // by CUDA's ordinal
+	imports map[uint32]*gpu // by the driver's device instance, for memory of descriptors
 }
 
 // gpu is our device object of one GPU. Only space changes, once.
@@ -56,7 +58,7 @@ func newClient() (_ *client, err error) {
 	if err != nil {
 		return nil, explainOpen(controlPath, err)
 	}
-	c := &client{ioctl: sys.Ioctl, fd: fd, gpus: map[int]*gpu{}}
+	c := &client{ioctl: sys.Ioctl, fd: fd, gpus: map[int]*gpu{}, imports: map[uint32]*gpu{}}
 	defer func() {
 		if err != nil {
 			_ = sys.Close(fd)
@@ -87,13 +89,18 @@ func explainOpen(path string, err error) error {
 // its number for a file of its own. close leaves such a descriptor alone.
 func (c *client) close() error {
 	var err error
-	for _, g := range c.gpus {
+	for _, g := range c.all() {
 		err = errors.Join(err, sys.CloseOwn(g.fd, g.file))
 	}
 	if !c.answers() {
 		return err
 	}
 	return errors.Join(err, sys.CloseOwn(c.fd, c.file))
+}
+
+// all lists the client's device objects. The caller holds process.mu.
+func (c *client) all() []*gpu {
+	return slices.AppendSeq(slices.Collect(maps.Values(c.gpus)), maps.Values(c.imports))
 }
 
 // answers asks the driver, which does not know the client on another open of the device. The
@@ -153,8 +160,8 @@ func (c *client) cards() ([]cardInfo, error) {
 	return cards, nil
 }
 
-// attach makes a device object of a GPU.
-func (s *session) attach(c *client, ordinal int) (_ *gpu, err error) {
+// attach makes a device object of CUDA's GPU.
+func (s *session) attach(c *client, ordinal int) (*gpu, error) {
 	coherent, err := s.cuda.DeviceAttribute(cuda.HostPageTables, ordinal)
 	if err != nil {
 		return nil, err
@@ -171,7 +178,16 @@ func (s *session) attach(c *client, ordinal int) (_ *gpu, err error) {
 	if i < 0 {
 		return nil, fmt.Errorf("the NVIDIA driver lists no GPU at %v, where CUDA has one: %w", at, unix.ENODEV)
 	}
-	card := cards[i]
+	g, err := c.attach(cards[i])
+	if err == nil {
+		g.coherent = g.coherent || coherent != 0
+	}
+	return g, err
+}
+
+// attach makes a device object of a GPU of the driver's.
+func (c *client) attach(card cardInfo) (_ *gpu, err error) {
+	at := card.at()
 	divided, known := c.divided()
 	if divided(card.gpuID) {
 		return nil, errMIG(at.String())
@@ -206,7 +222,7 @@ func (s *session) attach(c *client, ordinal int) (_ *gpu, err error) {
 	if err := c.checkConfidential(); err != nil {
 		return nil, err
 	}
-	g.coherent, g.soc = coherent != 0 || id.flags&idATS != 0, id.flags&idSOC != 0
+	g.coherent, g.soc = id.flags&idATS != 0, id.flags&idSOC != 0
 	major := c.major()
 	g.oneRange = major < firstThatScatters
 	g.bar1 = c.bar1Type(major)
@@ -304,12 +320,29 @@ var process struct {
 	proofs  map[cuda.PCIAddress]*proof
 }
 
-// gpu gives the device object of a GPU, by CUDA's ordinal. The session holds the process's
-// client from then on. gpu makes a client for the first session, and another after the host
-// has closed the client's descriptor. A session that holds no client yet asks the driver, too.
+// gpu gives the device object of a GPU, by CUDA's ordinal.
 func (s *session) gpu(ordinal int) (*gpu, error) {
 	process.mu.Lock()
 	defer process.mu.Unlock()
+	c, err := s.hold()
+	if err != nil {
+		return nil, err
+	}
+	if g := c.gpus[ordinal]; g != nil {
+		return g, nil
+	}
+	g, err := s.attach(c, ordinal)
+	if err != nil {
+		return nil, err
+	}
+	c.gpus[ordinal] = g
+	return g, nil
+}
+
+// hold gives the process's client, which the session holds from then on. It makes one for the
+// first session, and another after the host has closed the client's descriptor. A session that
+// holds no client yet asks the driver, too. The caller holds process.mu.
+func (s *session) hold() (*client, error) {
 	if c := process.client; c != nil {
 		file, err := sys.Identify(c.fd)
 		if err != nil || file != c.file || c != s.client && !c.answers() {
@@ -329,15 +362,7 @@ func (s *session) gpu(ordinal int) (*gpu, error) {
 		s.client = process.client
 		process.holders++
 	}
-	if g := s.client.gpus[ordinal]; g != nil {
-		return g, nil
-	}
-	g, err := s.attach(s.client, ordinal)
-	if err != nil {
-		return nil, err
-	}
-	s.client.gpus[ordinal] = g
-	return g, nil
+	return s.client, nil
 }
 
 // Close ends the session's hold. The last one closes the client.

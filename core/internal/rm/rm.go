@@ -43,11 +43,14 @@ func (Backend) Name() string { return "rm" }
 // the driver's requests have the sizes that this package knows. Open does not
 // initialise CUDA and leaves no descriptor open. The first pin of the process opens
 // the descriptors that stay.
+//
+// Where the backend is named it opens without CUDA, too: imported memory needs none.
 func (b Backend) Open() (backend.Session, error) {
 	cu, err := cuda.Load()
-	if err != nil {
+	if err != nil && !b.Named {
 		return nil, err
 	}
+	noCUDA := err
 	coherent, err := probe(cu)
 	if err != nil {
 		return nil, err
@@ -55,13 +58,16 @@ func (b Backend) Open() (backend.Session, error) {
 	if coherent && !b.Named {
 		return nil, errCoherent
 	}
-	return &session{cuda: cu, watch: b.Watch, onCoherent: coherent}, nil
+	return &session{cuda: cu, noCUDA: noCUDA, watch: b.Watch, onCoherent: coherent}, nil
 }
 
 func access(path string) error { return unix.Access(path, unix.R_OK|unix.W_OK) }
 
 // shown gives the GPUs that CUDA has in this process, or nil where CUDA is not initialised.
 func shown(cu *cuda.Driver) map[cuda.PCIAddress]bool {
+	if cu == nil {
+		return nil
+	}
 	n, err := cu.DeviceCount()
 	if err != nil {
 		return nil
@@ -108,7 +114,8 @@ func probe(cu *cuda.Driver) (coherent bool, err error) {
 }
 
 type session struct {
-	cuda       *cuda.Driver
+	cuda       *cuda.Driver // nil: noCUDA says why
+	noCUDA     error
 	watch      Watch   // nil: none
 	onCoherent bool    // Open has seen a GPU that is coherent with the CPU
 	client     *client // nil before the first pin; process.mu guards it
@@ -131,6 +138,9 @@ func (s *session) Pin(req backend.PinRequest) (backend.Pin, error) {
 	}
 	if b.end <= b.first {
 		return nil, fmt.Errorf("%d bytes at %#x pass the end of the address space: %w", req.Size, req.Addr, unix.EINVAL)
+	}
+	if s.cuda == nil {
+		return nil, fmt.Errorf("memory is pinned by its address only where CUDA is; gdr_pin_fd takes another process's: %w (%v)", unix.ENOTSUP, s.noCUDA)
 	}
 	var err error
 	if b.memory, b.asked, err = s.cuda.MemoryIn(req.Addr+req.Skip, req.Size-req.Skip); err != nil {
@@ -205,10 +215,11 @@ func (s *session) coherent() (coherent, known bool) {
 	if s.client == nil {
 		return false, false
 	}
-	for _, g := range s.client.gpus {
+	gpus := s.client.all()
+	for _, g := range gpus {
 		coherent = coherent || g.coherent || g.soc
 	}
-	return coherent, len(s.client.gpus) > 0
+	return coherent, len(gpus) > 0
 }
 
 func (s *session) Name() string { return Backend{}.Name() }
@@ -225,8 +236,8 @@ func (s *session) Version() (int, int) {
 // pin is a range of GPU pages. While it is mapped, its extents have windows.
 type pin struct {
 	gpu         *gpu
-	cuda        *cuda.Driver
-	first, size uint64 // whole GPU pages
+	cuda        *cuda.Driver // nil: imported
+	first, size uint64       // whole GPU pages
 	extents     []extent
 
 	asked, id uint64 // first byte in the allocation, and the allocation's ID

@@ -26,11 +26,14 @@ const (
 	statusInvalidObject       status = 0x31
 	statusInvalidObjectHandle status = 0x33
 	statusInvalidParent       status = 0x36
+	statusInvalidParamStruct  status = 0x3A
+	statusInvalidParameter    status = 0x3B
 	statusInvalidRequest      status = 0x3F
 	statusInvalidState        status = 0x40
 	statusNoMemory            status = 0x51
 	statusNotSupported        status = 0x56
 	statusObjectNotFound      status = 0x57
+	statusOutOfRange          status = 0x5B
 	statusResetRequired       status = 0x62
 	statusStateInUse          status = 0x63
 	statusTimeout             status = 0x65
@@ -59,11 +62,14 @@ var statuses = results.Table[status]{
 	statusInvalidObject:       {Name: "NV_ERR_INVALID_OBJECT", Errno: unix.EINVAL},
 	statusInvalidObjectHandle: {Name: "NV_ERR_INVALID_OBJECT_HANDLE", Errno: unix.EINVAL},
 	statusInvalidParent:       {Name: "NV_ERR_INVALID_OBJECT_PARENT", Errno: unix.ENOTSUP, Advice: "the memory belongs to another GPU, or to a part of one"},
+	statusInvalidParamStruct:  {Name: "NV_ERR_INVALID_PARAM_STRUCT", Errno: unix.ENOTSUP, Advice: "this driver differs from those that are known"},
+	statusInvalidParameter:    {Name: "NV_ERR_INVALID_PARAMETER", Errno: unix.EINVAL},
 	statusInvalidRequest:      {Name: "NV_ERR_INVALID_REQUEST", Errno: unix.EIO},
 	statusInvalidState:        {Name: "NV_ERR_INVALID_STATE", Errno: unix.EIO},
 	statusNoMemory:            {Name: "NV_ERR_NO_MEMORY", Errno: unix.ENOMEM, Advice: "the driver has no memory left"},
 	statusNotSupported:        {Name: "NV_ERR_NOT_SUPPORTED", Errno: unix.ENOTSUP, Advice: "the driver cannot do this on this GPU"},
 	statusObjectNotFound:      {Name: "NV_ERR_OBJECT_NOT_FOUND", Errno: unix.EINVAL, Advice: "the driver does not know the memory (any more)"},
+	statusOutOfRange:          {Name: "NV_ERR_OUT_OF_RANGE", Errno: unix.EINVAL},
 	statusResetRequired:       {Name: "NV_ERR_RESET_REQUIRED", Errno: unix.ENODEV, Advice: "the GPU needs a reset: nvidia-smi --gpu-reset, or reboot"},
 	statusStateInUse:          {Name: "NV_ERR_STATE_IN_USE", Errno: unix.EBUSY},
 	statusTimeout:             {Name: "NV_ERR_TIMEOUT", Errno: unix.EIO, Advice: "look into dmesg for lines of NVRM"},

@@ -2,6 +2,8 @@ package sys
 
 import (
 	"fmt"
+	"strconv"
+	"strings"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -66,6 +68,25 @@ func Open(path string, flags int) (int, error) {
 		return -1, err
 	}
 	return int(fd), nil
+}
+
+// DMABuf gives the name of the driver that made a dma-buf, and the size in bytes. The name of
+// another descriptor is empty.
+func DMABuf(fd int) (exporter string, size uint64) {
+	text, err := ReadFile(fmt.Sprintf("/proc/self/fdinfo/%d", fd), 4096)
+	if err != nil {
+		return "", 0
+	}
+	for line := range strings.Lines(string(text)) {
+		name, value, _ := strings.Cut(strings.TrimSpace(line), ":\t")
+		switch name {
+		case "exp_name":
+			exporter = value
+		case "size":
+			size, _ = strconv.ParseUint(value, 10, 64)
+		}
+	}
+	return exporter, size
 }
 
 // ExplainFDs returns EMFILE instead of a driver's err if the process has no file

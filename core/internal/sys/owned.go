@@ -1,6 +1,7 @@
 package sys
 
 import (
+	"math"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -38,9 +39,21 @@ func Identify(fd int) (id FileID, err error) {
 	return id, nil
 }
 
+// AnyOwner is the Owner of a file that another process has marked. Its mark ends with it.
+const AnyOwner = math.MinInt
+
+// IsStill reports whether fd is that file.
+func (id FileID) IsStill(fd int) bool {
+	now, err := Identify(fd)
+	if id.Owner == AnyOwner {
+		now.Owner = AnyOwner
+	}
+	return err == nil && now == id
+}
+
 // CloseOwn closes a file of the library's. It leaves alone another one that has the number.
 func CloseOwn(fd int, id FileID) error {
-	if now, err := Identify(fd); err != nil || now != id {
+	if !id.IsStill(fd) {
 		return nil
 	}
 	return Close(fd)

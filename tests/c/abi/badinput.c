@@ -111,6 +111,15 @@ static int g_mem_alloc(gdr_t g, unsigned long h)
 	return gdr_mem_alloc(g, 0, w.size, 0, &out.mem);
 }
 
+static int g_pin_fd(gdr_t g, unsigned long h)
+{
+	return gdr_pin_fd(g, 0, 0, &out.mh);
+}
+
+static int h_export(gdr_t g, unsigned long h)
+{
+	return gdr_export_fd(g, (gdr_mh_t){ h }, 0, &out.v);
+}
 static int h_unpin(gdr_t g, unsigned long h)
 {
 	return gdr_unpin_buffer(g, (gdr_mh_t){ h });
@@ -191,6 +200,8 @@ static const struct {
 	{ "gdr_get_backend", g_backend, TAKES_G },
 	{ "gdr_get_attribute", g_attribute, TAKES_G },
 	{ "gdr_mem_alloc", g_mem_alloc, TAKES_G },
+	{ "gdr_pin_fd", g_pin_fd, TAKES_G },
+	{ "gdr_export_fd", h_export, TAKES_G | TAKES_MH },
 	{ "gdr_unpin_buffer", h_unpin, TAKES_G | TAKES_MH },
 	{ "gdr_get_callback_flag", h_flag, TAKES_G | TAKES_MH },
 	{ "gdr_get_info v1", h_info, TAKES_G | TAKES_MH },
@@ -334,6 +345,10 @@ static void bad_arguments(void)
 		{ gdr_mem_alloc(w.g, 0, w.size, 0, NULL), EINVAL, "gdr_mem_alloc", "NULL" },
 		{ gdr_mem_get_device_ptr(w.g, w.mem, NULL, &out.size), EINVAL, "gdr_mem_get_device_ptr", "NULL" },
 		{ gdr_mem_export_dmabuf(w.g, w.mem, 0, NULL), EINVAL, "gdr_mem_export_dmabuf", "NULL" },
+		{ gdr_export_fd(w.g, w.mapped, 0, NULL), EINVAL, "gdr_export_fd", "NULL" },
+		{ gdr_export_fd(w.g, w.mapped, 2, &out.v), EINVAL, "gdr_export_fd", "an unknown flag" },
+		{ gdr_pin_fd(w.g, 0, 0, NULL), EINVAL, "gdr_pin_fd", "NULL" },
+		{ gdr_pin_fd(w.g, 0, 1, &out.mh), EINVAL, "gdr_pin_fd", "an unknown flag" },
 		{ gdr_pin_buffer(w.g, w.addr, 0, 0, 0, &out.mh), EINVAL, "gdr_pin_buffer", "size 0" },
 		{ gdr_pin_buffer(w.g, 0, w.size, 0, 0, &out.mh), EINVAL, "gdr_pin_buffer", "address 0" },
 		{ gdr_pin_buffer(w.g, ULONG_MAX, 1, 0, 0, &out.mh), EINVAL, "gdr_pin_buffer", "the last address" },

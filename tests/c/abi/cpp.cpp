@@ -32,7 +32,8 @@ static bool all_linked()
 	       linked(gdr_driver_get_version) && linked(gdr_get_attribute) &&
 	       linked(gdr_get_mapping_type_string) &&
 	       linked(gdr_get_backend) && linked(gdr_ext_version) && linked(gdr_mem_alloc) && linked(gdr_mem_free) &&
-	       linked(gdr_mem_get_device_ptr) && linked(gdr_mem_export_dmabuf);
+	       linked(gdr_mem_get_device_ptr) && linked(gdr_mem_export_dmabuf) &&
+	       linked(gdr_export_fd) && linked(gdr_pin_fd);
 }
 
 int main()

@@ -81,6 +81,8 @@ SAME_TYPE(gdr_mem_free, int(gdr_t, gdr_mem_t));
 SAME_TYPE(gdr_mem_get_device_ptr, int(gdr_t, gdr_mem_t, unsigned long *,
 				      size_t *));
 SAME_TYPE(gdr_mem_export_dmabuf, int(gdr_t, gdr_mem_t, unsigned, int *));
+SAME_TYPE(gdr_export_fd, int(gdr_t, gdr_mh_t, unsigned, int *));
+SAME_TYPE(gdr_pin_fd, int(gdr_t, int, unsigned, gdr_mh_t *));
 
 /* Where the compiler puts the two bits cannot be asked for by offsetof. */
 static size_t byte_of_bits(gdr_info_v2_t info)

@@ -26,6 +26,7 @@ gdr_copy_from_mapping_v@@GDRAPI_EXT_1
 gdr_copy_to_mapping
 gdr_copy_to_mapping_v@@GDRAPI_EXT_1
 gdr_driver_get_version
+gdr_export_fd@@GDRAPI_EXT_1
 gdr_ext_version@@GDRAPI_EXT_1
 gdr_get_attribute
 gdr_get_backend@@GDRAPI_EXT_1
@@ -42,6 +43,7 @@ gdr_mem_get_device_ptr@@GDRAPI_EXT_1
 gdr_open
 gdr_pin_buffer
 gdr_pin_buffer_v2
+gdr_pin_fd@@GDRAPI_EXT_1
 gdr_runtime_get_version
 gdr_unmap
 gdr_unpin_buffer

@@ -119,9 +119,9 @@ static void life(gdr_t g, unsigned long p)
 {
 	unsigned char *bytes = malloc(BYTES);
 	gdr_info_t info;
-	gdr_mh_t mh;
-	int v, flag;
-	void *va;
+	gdr_mh_t mh, second;
+	void *va, *va2;
+	int v, flag, fd;
 
 	expect(bytes != NULL);
 	memset(bytes, 1, BYTES);
@@ -130,6 +130,13 @@ static void life(gdr_t g, unsigned long p)
 		CALL(gdr_map, g, mh, &va, BYTES);
 		CALL(gdr_get_info, g, mh, &info);
 		CALL(gdr_get_callback_flag, g, mh, &flag);
+		CALL(gdr_export_fd, g, mh, 0, &fd);
+		if (!strcmp(backend, "rm")) {
+			CALL(gdr_pin_fd, g, fd, 0, &second);
+			CALL(gdr_map, g, second, &va2, BYTES);
+			CALL(gdr_unpin_buffer, g, second);
+		}
+		close(fd);
 		CALL(gdr_get_attribute, g, GDR_ATTR_USE_PERSISTENT_MAPPING, &v);
 		CALL(gdr_copy_to_mapping, mh, va, bytes, BYTES);
 		CALL(gdr_copy_from_mapping, mh, bytes, va, BYTES);

@@ -31,9 +31,11 @@ const (
 	InvalidHandle   Status = 0x33 // of an object
 	InvalidParent   Status = 0x36
 	InvalidStruct   Status = 0x3a // params_size is not that of the params
+	InvalidParam    Status = 0x3b
 	NoMemory        Status = 0x51
 	NotSupported    Status = 0x56
 	NotFound        Status = 0x57 // no such object, or no such mapping
+	OutOfRange      Status = 0x5b
 	StateInUse      Status = 0x63 // the file has served a MAP_MEMORY
 )
 
@@ -88,8 +90,10 @@ type File struct {
 	CUDA bool // a control file of the simulated libcuda
 
 	registered     *File   // a GPU's file: its control file
-	memory         *Memory // exported into it
+	exports        *export // a control file: what was exported into it; nil: nothing
+	memory         *Memory // a dma-buf's
 	offset, length uint64  // a dma-buf's part of it that mmap gives
+	size           uint64  // a dma-buf's
 	linear         uint64  // the mapping that it serves; 0: none
 	mapper         uint32  // the client of that mapping
 }
@@ -112,11 +116,29 @@ func (d *Driver) Close(f *File) {
 		}
 	}
 	d.put(f.memory)
+	if f.exports != nil {
+		for _, m := range f.exports.memory {
+			d.put(m)
+		}
+	}
 	d.Files = slices.DeleteFunc(d.Files, func(x *File) bool { return x == f })
 }
 
-// Exported is a file with memory in it, as RM_CTRL_EXPORT_FD makes one.
-func Exported(m *Memory) *File { return &File{Kind: Control, memory: m} }
+// export is what a control file keeps: memory of one GPU.
+type export struct {
+	gpu      *GPU
+	memory   []*Memory // nil: none in this place
+	metadata [64]byte
+}
+
+// FDInfo is what the kernel says of a file in /proc/self/fdinfo; nil: nothing that matters.
+// [drivers/dma-buf/dma-buf.c, dma_buf_show_fdinfo; nv-dmabuf.c, nv_dma_buf_create]
+func (f *File) FDInfo() []byte {
+	if f.Kind != DMABuf {
+		return nil
+	}
+	return fmt.Appendf(nil, "pos:\t0\nflags:\t02000002\nsize:\t%d\ncount:\t1\nexp_name:\tnv_dmabuf\n", f.size)
+}
 
 // Memory is device memory that has one user at least, an object or a file: a memfd.
 type Memory struct {

@@ -127,7 +127,7 @@ func (d *Driver) mapped(q *request) error {
 }
 
 func (d *Driver) holds(q *request) error {
-	if q.file.memory == nil {
+	if q.file.memory == nil && q.file.exports == nil {
 		return unix.ENODATA
 	}
 	return nil

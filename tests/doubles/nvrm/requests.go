@@ -39,6 +39,7 @@ type bytes []byte
 
 var order = binary.NativeEndian
 
+func (b bytes) u16(at int) uint16      { return order.Uint16(b[at:]) }
 func (b bytes) u32(at int) uint32      { return order.Uint32(b[at:]) }
 func (b bytes) u64(at int) uint64      { return order.Uint64(b[at:]) }
 func (b bytes) put16(at int, v uint16) { order.PutUint16(b[at:], v) }
@@ -350,6 +351,9 @@ var controls = map[uint32]struct {
 	0xd01:      {onClient, 12, (*Driver).addressSpace, 0},
 	0x3d05:     {onClient, 24, (*Driver).exportFD, 12},
 	0x3d06:     {onClient, 20, (*Driver).importFD, 0},
+	0x3d08:     {onClient, 80, (*Driver).exportInfo, 0},
+	0x3d0b:     {onClient, 2128, (*Driver).exportObjects, 4},
+	0x3d0c:     {onClient, 652, (*Driver).importObjects, 4},
 	0x410110:   {onMemory, 16, (*Driver).surface, 0},
 	0x410118:   {onMemory, 8, (*Driver).pageSize, 0},
 	0xcb330101: {onConfidential, 0, (*Driver).capabilities, 0},
@@ -386,6 +390,9 @@ func (d *Driver) control(q *request) error {
 			k.size = 5
 		}
 	}
+	if a.u32(8) == 0x3d08 && d.Version < 550 {
+		k.size = 76
+	}
 	p := make(bytes, k.size)
 	// Seen on 580.159.
 	if int(a.u32(24)) != k.size || a.u32(12) != 0 || q.Read(a.u64(16), p) != nil {
@@ -404,43 +411,165 @@ func (d *Driver) control(q *request) error {
 
 const fdObject = 1 // type: an object
 
-// type, device, parent, object, fd, flags
-func (d *Driver) exportFD(q *request, o *Object, p bytes) error {
-	f := q.File(p.fd(16))
+// exporting finds the file that objects go into. [os.c, _initializeExportObjectFd]
+func (d *Driver) exporting(q *request, fd int, device *Object, most uint16) (*File, error) {
+	f := q.File(fd)
 	switch {
-	case p.u32(0) != fdObject || p.u32(20) != 0 || f == nil || f.Kind != Control:
-		return InvalidArgument
+	case f == nil || f.Kind != Control || most == 0:
+		return nil, InvalidParam
+	case f.exports != nil || slices.ContainsFunc(d.Clients, func(c *Client) bool { return c.File == f }):
+		return nil, StateInUse
+	case device == nil:
+		return nil, NotFound
+	case device.Memory != nil || device.confidential:
+		return nil, InvalidParam
+	}
+	f.exports = &export{gpu: device.GPU, memory: make([]*Memory, most)}
+	return f, nil
+}
+
+// exported finds the file that objects were exported into.
+func (q *request) exported(fd int) (*export, error) {
+	if f := q.File(fd); f != nil && f.Kind == Control && f.exports != nil {
+		return f.exports, nil
+	}
+	return nil, InvalidParam
+}
+
+// type, device, parent, object, fd, flags [os.c, cliresCtrlCmdOsUnixExportObjectToFd_IMPL]
+func (d *Driver) exportFD(q *request, o *Object, p bytes) error {
+	switch {
+	case p.u32(0) != fdObject || p.u32(20)&1 != 0:
+		return InvalidParam
 	case o == nil:
 		return NotFound
 	case o.Memory == nil:
 		return InvalidObject
 	case o.Device.Handle != p.u32(4):
 		return InvalidParent
-	case f.memory != nil || slices.ContainsFunc(d.Clients, func(c *Client) bool { return c.File == f }):
-		return StateInUse
 	}
-	f.memory = o.Memory.get()
+	f, err := d.exporting(q, p.fd(16), o.Device, 1)
+	if err == nil {
+		f.exports.memory[0] = o.Memory.get()
+	}
+	return err
+}
+
+// fd, device, most, metadata at 10, objects at 76, n at 2124, index
+// [os.c, cliresCtrlCmdOsUnixExportObjectsToFd_IMPL]
+func (d *Driver) exportObjects(q *request, device *Object, p bytes) error {
+	c, most, n := d.Client(q.arg.u32(0)), p.u16(8), p.u16(2124)
+	d.zero("the index of an export", p[2126:])
+	f, err := d.exporting(q, p.fd(0), device, most)
+	if err != nil {
+		return err
+	}
+	var memory []*Memory
+	for i := range int(n) {
+		o := c.Object(p.u32(76 + 4*i))
+		switch {
+		case n > 512:
+			err = InvalidParam
+		case n > most:
+			err = OutOfRange
+		case o == nil:
+			err = NotFound
+		case o.Memory == nil:
+			err = InvalidObject
+		case o.GPU != device.GPU:
+			err = InvalidParam
+		}
+		if err != nil {
+			f.exports = nil
+			return err
+		}
+		memory = append(memory, o.Memory)
+	}
+	for i, m := range memory {
+		f.exports.memory[i] = m.get()
+	}
+	copy(f.exports.metadata[:], p[10:])
 	return nil
 }
 
-// fd, type, device, parent, object
+// fd, type, device, parent, object [os.c, cliresCtrlCmdOsUnixImportObjectFromFd_IMPL]
 func (d *Driver) importFD(q *request, _ *Object, p bytes) error {
 	d.zero("the object of an import", p[16:20])
-	f := q.File(p.fd(0))
-	if p.u32(4) != fdObject || f == nil || f.Kind != Control || f.memory == nil {
-		return InvalidArgument
-	}
-	if p.u32(8) != p.u32(12) {
+	e, err := q.exported(p.fd(0))
+	switch {
+	case p.u32(4) != fdObject || err != nil || e.memory[0] == nil:
+		return InvalidParam
+	case p.u32(8) != p.u32(12):
 		return InvalidParent
 	}
-	if err := checkDuplicate(q, f.memory.GPU); err != nil {
-		return err
-	}
-	o, err := d.Client(q.arg.u32(0)).memoryBelow(p.u32(12), f.memory, p.u32(16))
+	o, err := d.importOne(q, p.u32(12), e.memory[0])
 	if err == nil {
 		p.put32(16, o.Handle)
 	}
 	return err
+}
+
+func (d *Driver) importOne(q *request, parent uint32, m *Memory) (*Object, error) {
+	if err := checkDuplicate(q, m.GPU); err != nil {
+		return nil, err
+	}
+	return d.Client(q.arg.u32(0)).memoryBelow(parent, m, 0)
+}
+
+// fd, parent, objects at 8, kinds at 520, n at 648, index
+// [os.c, cliresCtrlCmdOsUnixImportObjectsFromFd_IMPL]
+func (d *Driver) importObjects(q *request, _ *Object, p bytes) error {
+	c, n, index := d.Client(q.arg.u32(0)), int(p.u16(648)), int(p.u16(650))
+	d.zero("the objects of an import", p[8:520])
+	e, err := q.exported(p.fd(0))
+	switch {
+	case err != nil || n > 128:
+		return InvalidParam
+	case n+index > len(e.memory):
+		return OutOfRange
+	}
+	var made []*Object
+	for i, m := range e.memory[index : index+n] {
+		p[520+i] = 0
+		if m == nil {
+			continue
+		}
+		o, err := d.importOne(q, p.u32(4), m)
+		if err != nil {
+			for _, o := range made {
+				d.End(c, o)
+			}
+			return err
+		}
+		made = append(made, o)
+		p.put32(8+4*i, o.Handle)
+		p[520+i] = 1
+		if m.GPU.isSystem() {
+			p[520+i] = 2
+		}
+	}
+	return nil
+}
+
+// fd, instance, mig, most at 12, metadata at 14; 535 has no mig
+// [os.c, cliresCtrlCmdOsUnixGetExportObjectInfo_IMPL]
+func (d *Driver) exportInfo(q *request, _ *Object, p bytes) error {
+	e, err := q.exported(p.fd(0))
+	if err != nil {
+		return err
+	}
+	p.put32(4, e.gpu.Instance)
+	at := 8
+	if d.Version >= 550 {
+		at = 12
+		p.put32(8, 0xffffffff)
+		if e.gpu.machine == "mig" {
+			p.put32(8, 1)
+		}
+	}
+	p.put16(at, uint16(len(e.memory)))
+	copy(p[at+2:], e.metadata[:])
+	return nil
 }
 
 // client, parent, object, client_src, object_src, flags
@@ -647,7 +776,7 @@ func (d *Driver) exportOne(q *request, kinds [2]byte, handle uint32, offset, siz
 		return -1, InvalidArgument
 	}
 	f := d.Open(DMABuf, o.GPU)
-	f.memory = o.Memory.get()
+	f.memory, f.size = o.Memory.get(), size
 	if kinds[1] == 1 {
 		f.offset, f.length = offset, size
 	}

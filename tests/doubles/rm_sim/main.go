@@ -115,8 +115,8 @@ func receiveFD(socket int) int {
 
 var audit = map[string]uint32{"amd64": unix.AUDIT_ARCH_X86_64, "arm64": unix.AUDIT_ARCH_AARCH64}[runtime.GOARCH]
 
-// filter sends to the driver: its requests, calls with a path, and opens of files that are opened
-// to be read and written, as programs open this driver's. Other files are opened without a delay.
+// filter sends to the driver: its requests, and calls with a path but those that open a file only
+// to write it.
 func filter() []unix.SockFilter {
 	statement := func(code uint16, k uint32) unix.SockFilter { return unix.SockFilter{Code: code, K: k} }
 	load := func(at uint32) unix.SockFilter { return statement(unix.BPF_LD|unix.BPF_W|unix.BPF_ABS, at) }
@@ -132,7 +132,7 @@ func filter() []unix.SockFilter {
 			skipUnless(value, 1), ret(notify), ret(allow))
 	}
 	take(unix.SYS_IOCTL, 1, 0xff00, 'F'<<8)
-	take(unix.SYS_OPENAT, 2, unix.O_ACCMODE, unix.O_RDWR)
+	take(unix.SYS_OPENAT, 2, unix.O_WRONLY, 0)
 	take(sysStatAt, 3, unix.AT_EMPTY_PATH, 0)
 	take(unix.SYS_STATX, 2, unix.AT_EMPTY_PATH, 0)
 	for _, nr := range []uint32{unix.SYS_OPENAT2, unix.SYS_FACCESSAT, unix.SYS_FACCESSAT2} {

@@ -231,6 +231,32 @@ func (c *caller) statx(g *nvrm.GPU, addr uint64) error {
 	return c.Write(addr, unsafe.Slice((*byte)(unsafe.Pointer(&st)), unsafe.Sizeof(st)))
 }
 
+// fdInfo is what a path below /proc/self/fdinfo says of a file of the driver's; nil: another path.
+func (c *caller) fdInfo(path string) []byte {
+	number, found := strings.CutPrefix(path, "/proc/self/fdinfo/")
+	fd, bad := strconv.Atoi(number)
+	if !found || bad != nil {
+		return nil
+	}
+	if f := c.File(fd); f != nil {
+		return f.FDInfo()
+	}
+	return nil
+}
+
+// giveText gives the caller a file with that text.
+func (c *caller) giveText(text []byte) (int, error) {
+	fd, err := unix.MemfdCreate("fdinfo", unix.MFD_CLOEXEC)
+	if err != nil {
+		return 0, err
+	}
+	defer unix.Close(fd)
+	if _, err := unix.Pwrite(fd, text, 0); err != nil {
+		return 0, err
+	}
+	return c.Give(fd, true)
+}
+
 // withPath answers a call with a path.
 func (c *caller) withPath(n *notif) {
 	name, isOld := old[n.nr]
@@ -238,8 +264,16 @@ func (c *caller) withPath(n *notif) {
 	if !isOld {
 		args = args[1:] // the first one is a folder
 	}
-	kind, g, err := c.device(c.path(args[0]))
+	path := c.path(args[0])
+	kind, g, err := c.device(path)
 	fd := 0
+	if n.nr == unix.SYS_OPENAT {
+		if text := c.fdInfo(path); text != nil {
+			fd, err = c.giveText(text)
+			c.answer(err, fd, false)
+			return
+		}
+	}
 	switch {
 	case err != nil:
 	case kind == 0:

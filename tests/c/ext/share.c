@@ -1,0 +1,696 @@
+// SPDX-License-Identifier: MIT
+/*
+ * ext/share.c - gdr_export_fd and gdr_pin_fd: memory of a process that has CUDA, in one that
+ * has none. Runs on the simulated drivers and on a GPU. With --long it says times, and does
+ * more.
+ */
+#include "guest/cuda.h"
+
+#include <sys/socket.h>
+
+#define OBJECT (2 * MIB)
+
+static struct cuda_dl cu;
+static gdr_t g;
+
+/* GPU memory of one kind, and what of it is pinned. */
+struct shared {
+	cu_ptr addr;
+	size_t size;
+	gdr_mh_t mh;
+	int fd;
+};
+
+static bool by_dmabuf(void)
+{
+	return backend_is("dmabuf");
+}
+
+static void with_context(void)
+{
+	cu_ctx c = start_cuda(&cu);
+
+	expect_is(cu.ctx_set(c), 0);
+	g = open_or_fail();
+}
+
+/* Memory of cuMemCreate in objects of these sizes, side by side. */
+static cu_ptr make_vmm(const size_t *sizes, int n)
+{
+	struct cu_mem_want want = { CU_MEM_PINNED, CU_EXPORT_FD, { CU_PLACE_GPU, 0 } };
+	struct cu_access all = { { CU_PLACE_GPU, 0 }, CU_ACCESS_RW };
+	size_t total = 0, at = 0;
+	cu_ptr p = 0;
+	cu_mem mem;
+
+	for (int i = 0; i < n; i++)
+		total += sizes[i];
+	expect_is(cu.reserve(&p, total, 0, 0, 0), 0);
+	for (int i = 0; i < n; at += sizes[i++]) {
+		expect_is(cu.create(&mem, sizes[i], &want, 0), 0);
+		expect_is(cu.map(p + at, sizes[i], 0, mem, 0), 0);
+		expect_is(cu.release(mem), 0);
+	}
+	expect_is(cu.set_access(p, total, &all, 1), 0);
+	return p;
+}
+
+static void pin_and_export(struct shared *s, cu_ptr addr, size_t size)
+{
+	*s = (struct shared){ .addr = addr, .size = size, .fd = -1 };
+	expect_is(gdr_pin_buffer(g, addr, size, 0, 0, &s->mh), 0);
+	expect_is(gdr_export_fd(g, s->mh, 0, &s->fd), 0);
+	expect(fcntl(s->fd, F_GETFD) & FD_CLOEXEC);
+}
+
+static uint32_t word(size_t at, uint32_t seed)
+{
+	return (uint32_t)at * 2654435761u + seed;
+}
+
+/* By CUDA, all words of the range. */
+static void fill_by_cuda(const struct shared *s, uint32_t seed)
+{
+	uint32_t *h = malloc(s->size);
+
+	expect(h != NULL);
+	for (size_t i = 0; i < s->size / 4; i++)
+		h[i] = word(i, seed);
+	expect_is(cu.to_gpu(s->addr, h, s->size), 0);
+	expect_is(cu.ctx_sync(), 0);
+	free(h);
+}
+
+static void check_by_cuda(const struct shared *s, uint32_t seed)
+{
+	uint32_t *h = malloc(s->size);
+	size_t bad = 0;
+
+	expect(h != NULL);
+	expect_is(cu.from_gpu(h, s->addr, s->size), 0);
+	for (size_t i = 0; i < s->size / 4; i++)
+		bad += h[i] != word(i, seed);
+	expect_is(bad, 0);
+	free(h);
+}
+
+/*
+ * The other side: pins the descriptor, sees each word of the seed, and writes each of the
+ * next seed. skip is the range's first byte in the pinned pages.
+ */
+static void use(gdr_t at, int fd, size_t skip, size_t size, uint32_t seed)
+{
+	gdr_info_v2_t info;
+	gdr_mh_t mh;
+	uint32_t *p;
+	void *va;
+
+	expect_is(gdr_pin_fd(at, fd, 0, &mh), 0);
+	expect_is(gdr_get_info_v2(at, mh, &info), 0);
+	expect(info.mapped_size >= skip + size && !info.mapped);
+	expect_is(gdr_map(at, mh, &va, skip + size), 0);
+	p = malloc(size);
+	expect(p != NULL);
+	expect_is(gdr_copy_from_mapping(mh, p, (char *)va + skip, size), 0);
+	for (size_t i = 0; i < size / 4; i++)
+		expect_is(p[i], word(i, seed));
+	for (size_t i = 0; i < size / 4; i++)
+		p[i] = word(i, seed + 1);
+	expect_is(gdr_copy_to_mapping(mh, (char *)va + skip, p, size), 0);
+	/* A read is behind the writes. */
+	expect_is(gdr_copy_from_mapping(mh, p, (char *)va + skip, 4), 0);
+	expect_is(gdr_unmap(at, mh, va, skip + size), 0);
+	expect_is(gdr_unpin_buffer(at, mh), 0);
+	free(p);
+}
+
+static size_t skip_of(const struct shared *s)
+{
+	gdr_info_v2_t info;
+
+	expect_is(gdr_get_info_v2(g, s->mh, &info), 0);
+	return s->addr - info.va;
+}
+
+static void use_here(const struct shared *s)
+{
+	gdr_t second = open_or_fail();
+
+	fill_by_cuda(s, 1);
+	use(g, s->fd, skip_of(s), s->size, 1);
+	check_by_cuda(s, 2);
+	use(second, s->fd, skip_of(s), s->size, 2);
+	check_by_cuda(s, 3);
+	expect_is(gdr_close(second), 0);
+}
+
+/* Each kind of memory, from its first byte on and from the middle. */
+static void kinds_of_memory(void)
+{
+	static const size_t layout[] = { OBJECT, 3 * OBJECT, 3 * OBJECT, OBJECT };
+	int (*alloc_async)(cu_ptr *, size_t, void *);
+	static const size_t sizes[] = { 100, 4096, 100000, MIB, OBJECT, 5 * MIB, 64 * MIB };
+	struct shared s;
+	cu_ptr p;
+
+	with_context();
+	for (size_t i = 0; i < sizeof(sizes) / sizeof(*sizes); i++) {
+		expect_is(cu.mem_alloc(&p, sizes[i]), 0);
+		pin_and_export(&s, p, sizes[i]);
+		use_here(&s);
+		expect_is(gdr_unpin_buffer(g, s.mh), 0);
+		close(s.fd);
+	}
+	p = make_vmm(layout, 1);
+	pin_and_export(&s, p + GPU_PAGE_SIZE, OBJECT - GPU_PAGE_SIZE);
+	use_here(&s);
+	close(s.fd);
+	if (by_dmabuf())
+		return;
+	p = make_vmm(layout, 4);
+	pin_and_export(&s, p, 8 * OBJECT);
+	use_here(&s);
+	close(s.fd);
+	pin_and_export(&s, p + 3 * GPU_PAGE_SIZE, 6 * OBJECT);
+	use_here(&s);
+	close(s.fd);
+	alloc_async = dlsym(dlopen("libcuda.so.1", RTLD_NOW), "cuMemAllocAsync");
+	expect(alloc_async != NULL);
+	expect_is(alloc_async(&p, 3 * MIB, NULL), 0);
+	expect_is(cu.ctx_sync(), 0);
+	pin_and_export(&s, p, 3 * MIB);
+	use_here(&s);
+	close(s.fd);
+}
+
+/* A buffer of more objects than a descriptor has room for. */
+static void too_many_objects(void)
+{
+	enum { MOST = 130 };
+	size_t sizes[MOST];
+	int fd = -7;
+	gdr_mh_t mh;
+	cu_ptr p;
+
+	with_context();
+	for (int i = 0; i < MOST; i++)
+		sizes[i] = OBJECT;
+	p = make_vmm(sizes, MOST);
+	expect_is(gdr_pin_buffer(g, p, MOST * OBJECT, 0, 0, &mh), 0);
+	expect_is(gdr_export_fd(g, mh, 0, &fd), ENOTSUP);
+	expect_is(fd, -7);
+	expect_is(gdr_pin_buffer(g, p, 2 * OBJECT, 0, 0, &mh), 0);
+	expect_is(gdr_export_fd(g, mh, 0, &fd), by_dmabuf() ? ENOTSUP : 0);
+	if (by_dmabuf())
+		return;
+	close(fd);
+	expect_is(gdr_pin_buffer(g, p, 128 * OBJECT, 0, 0, &mh), 0);
+	expect_is(gdr_export_fd(g, mh, 0, &fd), 0);
+	close(fd);
+	for (int i = 0; i < 8; i++)
+		sizes[i] = (1 + i % 2) * OBJECT;
+	p = make_vmm(sizes, 8);
+	expect_is(gdr_pin_buffer(g, p, 12 * OBJECT, 0, 0, &mh), 0);
+	expect_is(gdr_export_fd(g, mh, 0, &fd), ENOTSUP);
+	expect_is(gdr_pin_buffer(g, p, 9 * OBJECT, 0, 0, &mh), 0);
+	expect_is(gdr_export_fd(g, mh, 0, &fd), 0);
+	close(fd);
+}
+
+/* GDR_EXPORT_FLAG_WHOLE: nothing of the process' but the buffer is given away. */
+static void whole_objects(void)
+{
+	static const size_t two[] = { OBJECT, OBJECT };
+	struct { cu_ptr p; size_t size; int rc; } of[4];
+	int fd;
+
+	with_context();
+	of[0].p = of[1].p = of[2].p = make_vmm(two, 2);
+	of[0].size = 2 * OBJECT;
+	of[1].size = OBJECT;
+	of[2].size = 2 * OBJECT - GPU_PAGE_SIZE;
+	expect_is(cu.mem_alloc(&of[3].p, 4096), 0);
+	of[3].size = 4096;
+	of[0].rc = by_dmabuf() ? ENOTSUP : 0;
+	of[1].rc = 0;
+	of[2].rc = by_dmabuf() ? ENOTSUP : EPERM;
+	of[3].rc = by_dmabuf() ? 0 : EPERM;
+	for (int i = 0; i < 5; i++) {
+		cu_ptr p = i < 4 ? of[i].p : of[0].p + GPU_PAGE_SIZE;
+		size_t size = i < 4 ? of[i].size : OBJECT - GPU_PAGE_SIZE;
+		gdr_mh_t mh;
+		int rc = i < 4 ? of[i].rc : by_dmabuf() ? 0 : EPERM;
+
+		expect_is(gdr_pin_buffer(g, p, size, 0, 0, &mh), 0);
+		expect_is(gdr_export_fd(g, mh, GDR_EXPORT_FLAG_WHOLE, &fd), rc);
+		if (!rc)
+			close(fd);
+	}
+}
+
+/* One of each kind that no gdr_export_fd has made. */
+static void other_descriptors(void)
+{
+	char none[] = "/tmp/share-XXXXXX";
+	struct shared s;
+	int ends[2], fds[12], n = 0;
+	long before;
+	gdr_mh_t mh = { 77 };
+	cu_ptr p;
+
+	with_context();
+	expect_is(cu.mem_alloc(&p, OBJECT), 0);
+	pin_and_export(&s, p, OBJECT);
+	use_here(&s);
+	expect_is(socketpair(AF_UNIX, SOCK_STREAM, 0, ends), 0);
+	fds[n++] = ends[0];
+	fds[n++] = memfd_create("none", 0);
+	fds[n++] = mkstemp(none);
+	fds[n++] = open("/dev/zero", O_RDWR);
+	fds[n++] = open("/proc/self/maps", O_RDONLY);
+	fds[n++] = open("/", O_RDONLY | O_PATH);
+	if (!by_dmabuf()) {
+		fds[n++] = open("/dev/nvidiactl", O_RDWR);
+		fds[n++] = open("/dev/nvidia0", O_RDWR);
+	}
+	unlink(none);
+	before = count_fds();
+	for (int i = 0; i < n; i++) {
+		expect(fds[i] >= 0);
+		expect_is(gdr_pin_fd(g, fds[i], 0, &mh), by_dmabuf() ? ENOTSUP : EINVAL);
+	}
+	expect_is(gdr_pin_fd(g, -1, 0, &mh), by_dmabuf() ? ENOTSUP : EBADF);
+	expect_is(gdr_pin_fd(g, 1000, 0, &mh), by_dmabuf() ? ENOTSUP : EBADF);
+	expect_is(gdr_pin_fd(g, s.fd, 1, &mh), EINVAL);
+	expect_is(gdr_pin_fd(g, s.fd, 0, NULL), EINVAL);
+	expect_is(mh.h, 77);
+	expect_is(gdr_export_fd(g, s.mh, 2, &n), EINVAL);
+	expect_is(gdr_export_fd(g, s.mh, 0, NULL), EINVAL);
+	expect_is(gdr_export_fd(g, mh, 0, &n), EINVAL);
+	expect_is(count_fds(), before);
+}
+
+/* What CUDA exports has a label of CUDA's; and another backend's descriptor has its own. */
+static void of_another(void)
+{
+	struct cu_mem_want want = { CU_MEM_PINNED, CU_EXPORT_FD, { CU_PLACE_GPU, 0 } };
+	int (*give)(int *, cu_mem, int, unsigned long long), (*range)(int *, cu_ptr, size_t, int, unsigned long long);
+	gdr_mh_t mh = { 77 };
+	cu_mem mem;
+	cu_ptr p;
+	int fd;
+
+	catch_log();
+	with_context();
+	give = dlsym(dlopen("libcuda.so.1", RTLD_NOW), "cuMemExportToShareableHandle");
+	range = dlsym(dlopen("libcuda.so.1", RTLD_NOW), "cuMemGetHandleForAddressRange");
+	expect(give && range);
+	expect_is(cu.create(&mem, OBJECT, &want, 0), 0);
+	expect_is(give(&fd, mem, CU_EXPORT_FD, 0), 0);
+	expect_is(gdr_pin_fd(g, fd, 0, &mh), by_dmabuf() ? ENOTSUP : EINVAL);
+	expect(logged(by_dmabuf() ? "GDRCOPY_BACKEND=rm" : "cuMemImportFromShareableHandle"));
+	close(fd);
+	expect_is(cu.mem_alloc(&p, OBJECT), 0);
+	if (range(&fd, p, OBJECT, 1, 0))
+		skip_case("this driver exports no dma-bufs");
+	expect_is(gdr_pin_fd(g, fd, 0, &mh), by_dmabuf() ? 0 : ENOTSUP);
+	if (!by_dmabuf())
+		expect(logged("GDRCOPY_BACKEND=dmabuf"));
+	close(fd);
+}
+
+/* The memory outlives the buffer, the allocation, and each of the descriptors. */
+static void outlives(void)
+{
+	struct shared s;
+	uint32_t w;
+	gdr_mh_t mh;
+	cu_ptr p;
+	void *va;
+	int fd;
+
+	with_context();
+	expect_is(cu.mem_alloc(&p, OBJECT), 0);
+	pin_and_export(&s, p, OBJECT);
+	fill_by_cuda(&s, 5);
+	expect_is(gdr_unpin_buffer(g, s.mh), 0);
+	expect_is(cu.mem_free(p), 0);
+	expect_is(gdr_pin_fd(g, s.fd, 0, &mh), 0);
+	expect_is(gdr_export_fd(g, mh, 0, &fd), 0);
+	close(s.fd);
+	expect_is(gdr_unpin_buffer(g, mh), 0);
+	expect_is(gdr_pin_fd(g, fd, 0, &mh), 0);
+	close(fd);
+	expect_is(gdr_map(g, mh, &va, OBJECT), 0);
+	for (size_t i = 0; i < OBJECT / 4; i += 511) {
+		expect_is(gdr_copy_from_mapping(mh, &w, (char *)va + 4 * i, 4), 0);
+		expect_is(w, word(i, 5));
+	}
+	expect_is(gdr_close(g), 0);
+}
+
+/* A process without CUDA: a forked child of one that has it, also as nobody. */
+struct guest {
+	int fd, uid;
+	size_t skip, size;
+	uint32_t seed;
+};
+
+static void be_guest(void *arg)
+{
+	const struct guest *x = arg;
+	double start = seconds_now();
+	gdr_mh_t mh;
+	uint32_t w;
+	void *va;
+	gdr_t at;
+
+	if (x->uid)
+		expect(!setgid(x->uid) && !setuid(x->uid));
+	at = open_or_fail();
+	expect_is(gdr_pin_fd(at, x->fd, 0, &mh), 0);
+	expect_is(gdr_map(at, mh, &va, x->skip + x->size), 0);
+	expect_is(gdr_copy_from_mapping(mh, &w, (char *)va + x->skip, 4), 0);
+	if (guest_long)
+		note("the first byte %.0f us after the descriptor, user %d", (seconds_now() - start) * 1e6, getuid());
+	expect_is(w, word(0, x->seed));
+	use(at, x->fd, x->skip, x->size, x->seed);
+	start = seconds_now();
+	expect_is(gdr_pin_fd(at, x->fd, 0, &mh), 0);
+	if (guest_long)
+		note("another import %.0f us", (seconds_now() - start) * 1e6);
+	expect_is(gdr_pin_buffer(at, 0x7f0000000000, 4096, 0, 0, &mh) != 0, 1);
+	expect_is(gdr_close(at), 0);
+}
+
+static void in_a_forked_child(void)
+{
+	struct shared s;
+	struct guest x;
+	cu_ptr p;
+
+	with_context();
+	expect_is(cu.mem_alloc(&p, OBJECT), 0);
+	pin_and_export(&s, p, OBJECT);
+	fill_by_cuda(&s, 1);
+	x = (struct guest){ s.fd, 0, skip_of(&s), OBJECT, 1 };
+	expect(in_child("a forked child", be_guest, &x, 20));
+	check_by_cuda(&s, 2);
+	x.seed = 2;
+	if (!getuid() && !on_doubles()) {
+		x.uid = 65534;
+		expect(in_child("a forked child, as nobody", be_guest, &x, 20));
+		check_by_cuda(&s, 3);
+	}
+	expect_is(gdr_close(g), 0);
+}
+
+static bool is_mapped(const char *name)
+{
+	char line[512];
+	bool found = false;
+	FILE *f = fopen("/proc/self/maps", "re");
+
+	expect(f != NULL);
+	while (fgets(line, sizeof(line), f))
+		found |= strstr(line, name) != NULL;
+	fclose(f);
+	return found;
+}
+
+static int from_environment(const char *name)
+{
+	const char *text = getenv(name);
+
+	expect(text != NULL);
+	return atoi(text);
+}
+
+/* run_anew() makes it. On the doubles rm has no libcuda at all; dmabuf wants to know its version. */
+static void anew(void)
+{
+	struct guest x = { from_environment("SHARE_FD"), from_environment("SHARE_UID"), 0, OBJECT,
+			   from_environment("SHARE_SEED") };
+
+	guest_long = getenv("SHARE_LONG") != NULL;
+	expect(!is_mapped("libcuda"));
+	be_guest(&x);
+	if (on_doubles() && !by_dmabuf())
+		expect(!is_mapped("libcuda"));
+}
+
+static void set_number(const char *name, int n)
+{
+	char text[16];
+
+	snprintf(text, sizeof(text), "%d", n);
+	setenv(name, text, 1);
+}
+
+static void exec_guest(void *arg)
+{
+	const struct guest *x = arg;
+
+	set_number("SHARE_FD", fcntl(x->fd, F_DUPFD, 100));
+	set_number("SHARE_UID", x->uid);
+	set_number("SHARE_SEED", (int)x->seed);
+	if (guest_long)
+		setenv("SHARE_LONG", "1", 1);
+	if (on_doubles() && !by_dmabuf()) {
+		unsetenv("LD_LIBRARY_PATH");
+		setenv("LD_PRELOAD", getenv("RM_MMAP"), 1);
+	}
+	run_anew("anew");
+}
+
+static void in_an_executed_child(void)
+{
+	struct shared s;
+	struct guest x;
+	cu_ptr p;
+
+	if (on_doubles() && !getenv("RM_MMAP"))
+		skip_case("the simulated driver's mmap is in the simulated libcuda");
+	with_context();
+	expect_is(cu.mem_alloc(&p, OBJECT), 0);
+	pin_and_export(&s, p, OBJECT);
+	fill_by_cuda(&s, 1);
+	x = (struct guest){ s.fd, 0, 0, OBJECT, 1 };
+	expect(in_child("an executed child", exec_guest, &x, 20));
+	check_by_cuda(&s, 2);
+	if (!getuid() && !on_doubles()) {
+		x.uid = 65534;
+		x.seed = 2;
+		expect(in_child("an executed child, as nobody", exec_guest, &x, 20));
+		check_by_cuda(&s, 3);
+	}
+}
+
+static bool send_fds(int to, const int *fds, int n)
+{
+	union {
+		char bytes[CMSG_SPACE(64 * sizeof(int))];
+		struct cmsghdr align;
+	} control = { 0 };
+	struct iovec v = { "x", 1 };
+	struct msghdr m = { .msg_iov = &v, .msg_iovlen = 1, .msg_control = &control,
+			    .msg_controllen = CMSG_SPACE(n * sizeof(int)) };
+	struct cmsghdr *h = CMSG_FIRSTHDR(&m);
+
+	h->cmsg_level = SOL_SOCKET;
+	h->cmsg_type = SCM_RIGHTS;
+	h->cmsg_len = CMSG_LEN(n * sizeof(int));
+	memcpy(CMSG_DATA(h), fds, n * sizeof(int));
+	return sendmsg(to, &m, MSG_NOSIGNAL) == 1;
+}
+
+/* Returns how many came; 0 at the end. */
+static int receive_fds(int from, int *fds)
+{
+	union {
+		char bytes[CMSG_SPACE(64 * sizeof(int))];
+		struct cmsghdr align;
+	} control;
+	char tag;
+	struct iovec v = { &tag, 1 };
+	struct msghdr m = { .msg_iov = &v, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof(control) };
+	struct cmsghdr *h;
+
+	if (recvmsg(from, &m, MSG_CMSG_CLOEXEC) <= 0 || !(h = CMSG_FIRSTHDR(&m)))
+		return 0;
+	memcpy(fds, CMSG_DATA(h), h->cmsg_len - CMSG_LEN(0));
+	return (int)((h->cmsg_len - CMSG_LEN(0)) / sizeof(int));
+}
+
+/* The guest goes on when the owner is dead, and the memory with it. */
+static void owner_is_killed(void)
+{
+	int ends[2], status, fd;
+	pid_t owner;
+	struct shared s;
+	cu_ptr p;
+
+	expect_is(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends), 0);
+	owner = fork();
+	if (!owner) {
+		with_context();
+		expect_is(cu.mem_alloc(&p, OBJECT), 0);
+		pin_and_export(&s, p, OBJECT);
+		fill_by_cuda(&s, 8);
+		expect(send_fds(ends[1], &s.fd, 1));
+		pause();
+		_exit(1);
+	}
+	close(ends[1]);
+	g = open_or_fail();
+	expect_is(receive_fds(ends[0], &fd), 1);
+	use(g, fd, 0, OBJECT, 8);
+	expect_is(gdr_pin_fd(g, fd, 0, &s.mh), 0);
+	expect_is(kill(owner, SIGKILL), 0);
+	expect_is(waitpid(owner, &status, 0), owner);
+	use(g, fd, 0, OBJECT, 9);
+	close(fd);
+	expect_is(gdr_close(g), 0);
+}
+
+/* A guest of killed(): it imports and maps what comes, and unpins at random. */
+static void import_all(int from, uint64_t seed)
+{
+	gdr_t at = open_or_fail();
+	gdr_mh_t held[100];
+	int fds[64], n, many = 0;
+	void *va;
+
+	while ((n = receive_fds(from, fds))) {
+		for (int i = 0; i < n; i++) {
+			uint32_t w;
+
+			expect_is(gdr_pin_fd(at, fds[i], 0, &held[many]), 0);
+			close(fds[i]);
+			expect_is(gdr_map(at, held[many], &va, 64 * KIB), 0);
+			expect_is(gdr_copy_from_mapping(held[many], &w, va, 4), 0);
+			expect_is(w, 0x5a5a5a5a);
+			expect_is(gdr_copy_to_mapping(held[many], (char *)va + 8, &w, 4), 0);
+			if (++many == 100)
+				while (many > 0)
+					expect_is(gdr_unpin_buffer(at, held[--many]), 0);
+		}
+		if (next_random(&seed) % 16 == 0)
+			kill(getpid(), SIGKILL);
+	}
+	expect_is(gdr_close(at), 0);
+}
+
+/* The owner of killed(): rounds of exports of 100 buffers. */
+static void export_all(int to, uint64_t seed, int rounds)
+{
+	struct shared s[100];
+	cu_ptr p;
+
+	with_context();
+	expect_is(cu.mem_alloc(&p, 100 * 64 * KIB), 0);
+	expect_is(cu.set8(p, 0x5a, 100 * 64 * KIB), 0);
+	expect_is(cu.ctx_sync(), 0);
+	for (int r = 0; r < rounds; r++) {
+		for (int i = 0; i < 100; i++)
+			pin_and_export(&s[i], p + i * 64 * KIB, 64 * KIB);
+		for (int i = 0; i < 100; i += 50) {
+			int fds[50];
+
+			for (int k = 0; k < 50; k++)
+				fds[k] = s[i + k].fd;
+			if (next_random(&seed) % 16 == 0)
+				kill(getpid(), SIGKILL);
+			if (!send_fds(to, fds, 50))
+				_exit(0);	/* the guest is dead */
+		}
+		for (int i = 0; i < 100; i++) {
+			close(s[i].fd);
+			expect_is(gdr_unpin_buffer(g, s[i].mh), 0);
+		}
+	}
+}
+
+/* Owner and guest die at random. Nothing is left of either: who runs this looks at the GPU. */
+static void killed_at_random(void)
+{
+	int rounds = guest_long ? 100 : 4, killed = 0;
+	uint64_t seed = 42;
+	long before = count_fds();
+
+	while (rounds > 0) {
+		int ends[2], status, now = rounds > 5 ? 5 : rounds;
+		uint64_t a = next_random(&seed), b = next_random(&seed);
+		pid_t owner, guest;
+
+		rounds -= now;
+		expect_is(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends), 0);
+		owner = fork();
+		if (!owner) {
+			close(ends[0]);
+			export_all(ends[1], a, now);
+			_exit(0);
+		}
+		guest = fork();
+		if (!guest) {
+			close(ends[1]);
+			import_all(ends[0], b);
+			_exit(0);
+		}
+		close(ends[0]);
+		close(ends[1]);
+		status = wait_child(owner, 60);
+		killed += WIFSIGNALED(status);
+		expect(status == 0 || (WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL));
+		status = wait_child(guest, 60);
+		killed += WIFSIGNALED(status);
+		expect(status == 0 || (WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL));
+	}
+	expect_is(count_fds(), before);
+	note("%d processes were killed", killed);
+}
+
+/* Nothing is left: descriptors, and what the driver has for this process. */
+static void leaves_nothing(void)
+{
+	unsigned long (*live)(void) = NULL;
+	unsigned long have = 0;
+	struct shared s;
+	long fds = 0;
+	cu_ptr p;
+
+	with_context();
+	if (on_doubles())
+		live = dlsym(dlopen("libcuda.so.1", RTLD_NOW), "cuda_sim_live");
+	expect_is(cu.mem_alloc(&p, OBJECT), 0);
+	for (int i = 0; i < (guest_long ? 2000 : 50); i++) {
+		pin_and_export(&s, p, OBJECT);
+		fill_by_cuda(&s, 1);
+		use(g, s.fd, 0, OBJECT, 1);
+		expect_is(gdr_unpin_buffer(g, s.mh), 0);
+		close(s.fd);
+		if (i == 2) {
+			fds = count_fds();
+			have = live ? live() : 0;
+		}
+	}
+	expect_is(count_fds(), fds);
+	expect_is(live ? live() : 0, have);
+	expect_is(gdr_close(g), 0);
+}
+
+const struct guest_case cases[] = {
+	{ "each kind of memory", kinds_of_memory, 30 },
+	{ "more objects than fit", too_many_objects, 30 },
+	{ "only what is all of its objects, where that is asked for", whole_objects, 10 },
+	{ "descriptors of anything else", other_descriptors, 10 },
+	{ "a descriptor of CUDA's, or of another backend", of_another, 10 },
+	{ "the memory outlives all but the last pin", outlives, 10 },
+	{ "in a child that is forked after cuInit", in_a_forked_child, 20 },
+	{ "in a program without libcuda", in_an_executed_child, 20 },
+	{ "anew", anew },
+	{ "the owner is killed", owner_is_killed, 20 },
+	{ "both are killed at random", killed_at_random, 60, 300 },
+	{ "nothing is left", leaves_nothing, 30, 120 },
+	{ NULL },
+};
