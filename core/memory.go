@@ -1,6 +1,7 @@
 package core
 
 import (
+	"errors"
 	"fmt"
 	"sync"
 
@@ -12,16 +13,17 @@ import (
 
 // Memory is GPU memory that a Device has allocated. Every backend can pin it.
 type Memory struct {
-	device *Device
-	alloc  *cuda.Allocation
+	device  *Device
+	alloc   *cuda.Allocation
+	context *cuda.Primary
 
 	mu    sync.RWMutex // what uses the allocation holds it for reading
 	freed bool
 }
 
 // Alloc allocates GPU memory on the CUDA device with that ordinal. size is in bytes, and is
-// rounded up to the driver's unit. Alloc initialises CUDA. Errors: EINVAL (0 bytes), ENODEV,
-// ENOMEM.
+// rounded up to the driver's unit. Alloc initialises CUDA. The device's primary context stays
+// while the memory does. Errors: EINVAL (0 bytes), ENODEV, ENOMEM.
 func (d *Device) Alloc(ordinal int, size uint64) (*Memory, error) {
 	if err := d.enter(); err != nil {
 		return nil, err
@@ -31,7 +33,11 @@ func (d *Device) Alloc(ordinal int, size uint64) (*Memory, error) {
 	if err != nil {
 		return nil, err
 	}
-	m := &Memory{device: d, alloc: a}
+	context, err := a.Retain()
+	if err != nil {
+		return nil, errors.Join(err, a.Free())
+	}
+	m := &Memory{device: d, alloc: a, context: context}
 	d.memories.add(m)
 	return m, nil
 }
@@ -65,7 +71,9 @@ func (m *Memory) free() error {
 		return fmt.Errorf("the allocation is freed: %w", ErrClosed)
 	}
 	m.device.memories.remove(m)
-	return m.alloc.Free()
+	err := m.alloc.Free()
+	m.context.Release()
+	return err
 }
 
 // Export exports the memory as a dma-buf. The caller closes the descriptor. flags is 0 or

@@ -66,7 +66,8 @@ typedef struct gdr_mem_s {
  *
  * The library makes the memory with cuMemCreate. The memory can be exported as a
  * POSIX file descriptor. @cuda_device can read and write it. Its contents are
- * undefined. The thread's current context does not change.
+ * undefined. The thread's current context does not change. The GPU's primary context
+ * is retained until the memory is freed, so no pin of the memory makes it.
  *
  * The call initialises CUDA (cuInit) where the process has not done so. A child
  * that is forked after that cannot use CUDA.

@@ -340,6 +340,7 @@ var exts = []Program{
 		Make: cmd("doubles", "$B/doubles/rm_mmap.so")},
 	{Name: "beside", On: all, Cases: Guest},
 	{Name: "calls", On: all, Cases: Guest},
+	{Name: "contexts", On: all, Cases: Guest},
 }
 
 var tsans = []Program{

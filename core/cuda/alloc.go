@@ -110,6 +110,10 @@ func (a *Allocation) build(prop *AllocationProp) error {
 	return d.call(symMemSetAccess, a.addr, a.size, &access, 1)
 }
 
+// Retain takes a reference to the primary context of the memory's device. While it is held, no
+// pin of the memory makes that context.
+func (a *Allocation) Retain() (*Primary, error) { return a.driver.RetainPrimary(a.device) }
+
 // Ptr is the device pointer, aligned to 64 KiB at least.
 func (a *Allocation) Ptr() uint64 { return a.addr }
 

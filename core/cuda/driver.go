@@ -281,19 +281,6 @@ func (d *Driver) DeviceAttribute(a DeviceAttribute, ordinal int) (int, error) {
 	return int(v), err
 }
 
-func (d *Driver) primaryCtxRetain(dev Device) (Context, error) {
-	var c Context
-	err := d.call(symDevicePrimaryCtxRetain, &c, dev)
-	if err != nil {
-		return 0, sys.ExplainFDs(err)
-	}
-	return c, nil
-}
-
-func (d *Driver) primaryCtxRelease(dev Device) error {
-	return d.call(symDevicePrimaryCtxRelease, dev)
-}
-
 // PointerAttribute reads an attribute whose value is an int.
 func (d *Driver) PointerAttribute(a PointerAttribute, addr uint64) (int, error) {
 	var v int32

@@ -3,6 +3,7 @@ package cuda
 import (
 	"errors"
 
+	"gdrapi/core/internal/sys"
 	"gdrapi/core/log"
 )
 
@@ -51,40 +52,82 @@ func (d *Driver) SetSyncMemops(m MemoryInfo, at, end uint64) {
 //     0.2 s and 500 MB;
 //  4. else the primary context, for the time of the call.
 func (d *Driver) WithMemory(m MemoryInfo, addr uint64, fn func(in *Driver) error) error {
-	return d.Relaxed(func(d *Driver) error {
+	kept, err := d.KeepMemory(m, addr, fn)
+	kept.Release()
+	return err
+}
+
+// KeepMemory is WithMemory for memory that stays in use. Where it takes the fourth way, it
+// returns a reference to the primary context, else nil: the next call takes the second way.
+func (d *Driver) KeepMemory(m MemoryInfo, addr uint64, fn func(in *Driver) error) (kept *Primary, err error) {
+	err = d.Relaxed(func(d *Driver) (err error) {
 		if m.Context != 0 {
 			return d.lend(m.Context, fn)
 		}
-		dev, err := d.device(m.Ordinal)
-		if err != nil {
-			return err
-		}
-		if !d.primaryIsActive(dev) {
+		if !d.primaryIsActive(m.Ordinal) {
 			if _, _, err := d.MemGetAddressRange(addr); err == nil {
 				return fn(d)
+			}
+			if kept, err = d.RetainPrimary(m.Ordinal); err != nil {
+				return err
 			}
 		}
 		return d.WithPrimary(m.Ordinal, fn)
 	})
+	if err != nil {
+		kept.Release()
+		return nil, err
+	}
+	return kept, nil
+}
+
+// Primary is a reference to the primary context of a device, which is not current by that. The
+// context stays until the last reference is released. A program may end it before, by
+// cuDevicePrimaryCtxReset: that takes no reference away, so each one is released all the same.
+type Primary struct {
+	driver *Driver
+	device Device
+}
+
+// RetainPrimary takes a reference to the primary context of a device, and makes the context
+// where there is none.
+func (d *Driver) RetainPrimary(ordinal int) (*Primary, error) {
+	dev, _, err := d.retain(ordinal)
+	if err != nil {
+		return nil, err
+	}
+	return &Primary{&Driver{fn: d.fn}, dev}, nil // it outlasts a Relaxed of d's
+}
+
+func (d *Driver) retain(ordinal int) (dev Device, c Context, err error) {
+	if dev, err = d.device(ordinal); err != nil {
+		return 0, 0, err
+	}
+	if err = d.call(symDevicePrimaryCtxRetain, &c, dev); err != nil {
+		return 0, 0, sys.ExplainFDs(err)
+	}
+	return dev, c, nil
+}
+
+// Release gives the reference back. It is called once. p may be nil.
+func (p *Primary) Release() {
+	if p == nil {
+		return
+	}
+	if err := p.driver.call(symDevicePrimaryCtxRelease, p.device); err != nil {
+		log.Warnf("a reference to the primary context of CUDA device %d is lost: %v", p.device, err)
+	}
 }
 
 // WithPrimary is WithMemory in the primary context of a device.
 func (d *Driver) WithPrimary(ordinal int, fn func(in *Driver) error) error {
 	return d.Relaxed(func(d *Driver) error {
-		dev, err := d.device(ordinal)
+		dev, c, err := d.retain(ordinal)
 		if err != nil {
 			return err
 		}
-		primary, err := d.primaryCtxRetain(dev)
-		if err != nil {
-			return err
-		}
-		defer func() {
-			if err := d.primaryCtxRelease(dev); err != nil {
-				log.Warnf("a reference to the primary context of CUDA device %d is lost: %v", ordinal, err)
-			}
-		}()
-		return d.lend(primary, fn)
+		defer (&Primary{d, dev}).Release()
+		return d.lend(c, fn)
 	})
 }
 
@@ -101,9 +144,12 @@ func (d *Driver) lend(c Context, fn func(in *Driver) error) error {
 	return fn(d)
 }
 
-func (d *Driver) primaryIsActive(dev Device) bool {
+func (d *Driver) primaryIsActive(ordinal int) bool {
 	var flags uint32
 	var active int32
-	err := d.call(symDevicePrimaryCtxGetState, dev, &flags, &active)
+	dev, err := d.device(ordinal)
+	if err == nil {
+		err = d.call(symDevicePrimaryCtxGetState, dev, &flags, &active)
+	}
 	return err == nil && active != 0
 }

@@ -12,6 +12,7 @@
 /* Contexts stay on the list for ever, so a stale one is always recognised. */
 static struct ctx *contexts;
 static struct ctx *primaries[SIM_MAX_DEVICES];
+static _Atomic unsigned long made;	/* contexts, each beginning of a primary one */
 
 static _Thread_local struct ctx *stack[STACK_DEPTH];
 static _Thread_local int depth;
@@ -91,8 +92,10 @@ static int primary_retain(struct ctx **ctx, int device)
 		primaries[device] = ctx_new(device, true, 0);
 	if (!primaries[device])
 		return CU_OUT_OF_MEMORY;
-	if (!ctx_alive(primaries[device]))
+	if (!ctx_alive(primaries[device])) {
 		primaries[device]->id = next_id();
+		made++;
+	}
 	primaries[device]->refs++;
 	primaries[device]->reset = primaries[device]->lost = false;
 	*ctx = primaries[device];
@@ -102,6 +105,13 @@ static int primary_retain(struct ctx **ctx, int device)
 SIM_API int cuDevicePrimaryCtxRetain(struct ctx **ctx, int device)
 {
 	return enter(__func__) ?: leave(primary_retain(ctx, device));
+}
+
+/* The flags end with it (580.159.04). */
+static void primary_end(struct ctx *c)
+{
+	ctx_end(c);
+	c->flags = 0;
 }
 
 static int primary_release(int device)
@@ -115,7 +125,7 @@ static int primary_release(int device)
 	if (!c || !c->refs)
 		return CU_INVALID_CONTEXT;
 	if (c->refs == 1)
-		ctx_end(c);
+		primary_end(c);
 	c->refs--;
 	return CU_OK;
 }
@@ -125,13 +135,16 @@ SIM_API int cuDevicePrimaryCtxRelease_v2(int device)
 	return enter(__func__) ?: leave(primary_release(device));
 }
 
-/* Ends what was made in the context. Who has retained the context releases it all the same. */
+/*
+ * Ends the context. Who has retained it releases it all the same, and the next retain counts on: a
+ * late release takes no other reference (580.159.04, H100).
+ */
 static int primary_reset(int device)
 {
 	int result = check_device(device);
 
 	if (!result && primaries[device] && ctx_alive(primaries[device])) {
-		ctx_end(primaries[device]);
+		primary_end(primaries[device]);
 		primaries[device]->reset = true;
 	}
 	return result;
@@ -156,6 +169,12 @@ SIM_API int cuDevicePrimaryCtxGetState(int device, unsigned int *flags, int *act
 		*active = c && ctx_alive(c);
 	}
 	return leave(result);
+}
+
+/* Contexts that were made, by anybody. */
+SIM_API unsigned long cuda_sim_contexts(void)
+{
+	return made;
 }
 
 SIM_API int cuCtxGetCurrent(struct ctx **ctx)
@@ -234,6 +253,7 @@ static int ctx_create(struct ctx **ctx, unsigned int flags, int device)
 	if (!c)
 		return CU_OUT_OF_MEMORY;
 	c->refs = 1;
+	made++;
 	result = ctx_push(c);
 	if (!result)
 		*ctx = c;

@@ -154,10 +154,11 @@ func (s *Sim) MemAlloc(ordinal int, size uint64) uint64 {
 	return p
 }
 
-// HtoD copies host bytes to the device.
+// HtoD copies host bytes to the device, and waits for the copy.
 func (s *Sim) HtoD(ordinal int, dst uint64, b []byte) {
 	defer s.WithContext(ordinal)()
 	s.Must("cuMemcpyHtoD_v2", uintptr(dst), uintptr(unsafe.Pointer(&b[0])), uintptr(len(b)))
+	s.Must("cuCtxSynchronize")
 }
 
 // DtoH copies device bytes to the host.

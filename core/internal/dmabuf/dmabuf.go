@@ -171,7 +171,7 @@ func (s *session) Pin(req backend.PinRequest) (backend.Pin, error) {
 	if dev.coherent && !pcie {
 		p.mappingType = backend.Caching
 	}
-	err = s.cuda.WithMemory(m, at, func(in *cuda.Driver) error {
+	p.context, err = s.cuda.KeepMemory(m, at, func(in *cuda.Driver) error {
 		for from, end := first, first+length; from < end; {
 			n := allocation(in, m, from, end, page)
 			fd, err := in.MemExportRange(from, n, pcie)
@@ -257,6 +257,7 @@ type pin struct {
 	page        uint64
 	parts       []part
 	mappingType backend.MappingType
+	context     *cuda.Primary // nil: somebody else keeps a context of the memory
 }
 
 // Export gives another descriptor of the dma-buf. It has the pages of the buffer alone.
@@ -350,6 +351,7 @@ func (p *pin) Unpin() error {
 			err = errors.Join(err, fmt.Errorf("close of the dma-buf: %w", e))
 		}
 	}
+	p.context.Release()
 	return err
 }
 

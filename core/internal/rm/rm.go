@@ -159,7 +159,7 @@ func (s *session) Pin(req backend.PinRequest) (backend.Pin, error) {
 		return nil, fmt.Errorf("the rm backend cannot force a mapping through PCIe on a GPU that is coherent with the CPU: %w", unix.EINVAL)
 	}
 	p := &pin{gpu: g, cuda: s.cuda, first: b.first, size: b.end - b.first, asked: b.asked, id: b.memory.ID}
-	err = s.cuda.WithMemory(b.memory, b.asked, func(in *cuda.Driver) (err error) {
+	p.context, err = s.cuda.KeepMemory(b.memory, b.asked, func(in *cuda.Driver) (err error) {
 		f := finder{cuda: in, watch: s.watch, gpu: g}
 		p.extents, err = f.extents(b)
 		if b.memory.Legacy {
@@ -236,8 +236,9 @@ func (s *session) Version() (int, int) {
 // pin is a range of GPU pages. While it is mapped, its extents have windows.
 type pin struct {
 	gpu         *gpu
-	cuda        *cuda.Driver // nil: imported
-	first, size uint64       // whole GPU pages
+	cuda        *cuda.Driver  // nil: imported
+	context     *cuda.Primary // nil: somebody else keeps a context of the memory
+	first, size uint64        // whole GPU pages
 	extents     []extent
 
 	asked, id uint64 // first byte in the allocation, and the allocation's ID
@@ -299,5 +300,6 @@ func (p *pin) Unpin() error {
 	for _, extent := range p.extents {
 		err = errors.Join(err, p.gpu.free(extent.object))
 	}
+	p.context.Release()
 	return err
 }

@@ -5,7 +5,7 @@
 # Programs over the library; the others are parts of it under a test.
 EXTBINS   := $(patsubst $(T)/ext/%.c,$(BIN)/ext_%,$(filter-out %/cache_tsan.c %/beside_preload.c,$(wildcard $(T)/ext/*.c)))
 
-$(BIN)/ext_race $(BIN)/ext_beside $(BIN)/ext_calls $(BIN)/ext_cache $(BIN)/ext_many $(BIN)/ext_share: $(CUDA_DL)
+$(BIN)/ext_race $(BIN)/ext_beside $(BIN)/ext_calls $(BIN)/ext_cache $(BIN)/ext_contexts $(BIN)/ext_many $(BIN)/ext_share: $(CUDA_DL)
 $(EXTBINS): $(BIN)/ext_%: $(T)/ext/%.c $(T)/guest/main.c $(wildcard $(T)/ext/*.h) $(LIB) $(GUEST_H)
 	@mkdir -p $(@D)
 	$(CC) $(C11) $(CFLAGS) -I$(T) -o $@ $(filter %.c %.o,$^) $(LINK)

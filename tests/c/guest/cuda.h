@@ -26,10 +26,9 @@ static inline cu_ctx start_cuda(struct cuda_dl *cu)
 
 /*
  * With a real driver, holds the first GPU's primary context until the process ends,
- * as a program that uses CUDA does. Where nobody holds it, each pin by a thread
- * without a context makes one and destroys it: 0.17 s on an H200, so that few
- * calls fit into a test. The simulated driver's takes no time, and there its
- * coming and going is tested. The threads that CUDA starts get no signals.
+ * as a program that uses CUDA does. Where nobody holds it, each allocation makes it
+ * and its end destroys it: 0.15 s on an H100, so that few calls fit into a test. The
+ * simulated driver's takes no time. The threads that CUDA starts get no signals.
  */
 static inline void hold_context(void)
 {

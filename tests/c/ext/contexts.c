@@ -1,0 +1,230 @@
+// SPDX-License-Identifier: MIT
+/*
+ * ext/contexts.c - how long the library keeps a primary context, in a program that makes none:
+ * while memory of gdr_mem_alloc, or a pin that made it, is there. No context is current, and no
+ * reference of the program's is taken.
+ */
+#include "guest/cuda.h"
+
+#define BYTES (2 * MIB)
+
+static struct cuda_dl cu;
+static int (*state)(int dev, unsigned int *flags, int *active);
+static int (*reset)(int dev);
+static unsigned long (*contexts_made)(void);	/* of the simulated driver */
+static unsigned int (*called)(char *names, size_t size);
+
+static void find(const char *name, void *fn, bool needed)
+{
+	void *lib = dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
+
+	*(void **)fn = dlsym(lib, name);
+	expect(!needed || *(void **)fn);
+}
+
+static gdr_t open_bare(void)
+{
+	expect(!cuda_load(&cu));
+	expect_is(cu.init(0), 0);
+	find("cuDevicePrimaryCtxGetState", &state, true);
+	find("cuDevicePrimaryCtxReset_v2", &reset, true);
+	find("cuda_sim_contexts", &contexts_made, on_doubles());
+	find("cuda_sim_called", &called, on_doubles());
+	return open_or_fail();
+}
+
+static bool active(int dev)
+{
+	unsigned int flags;
+	cu_ctx current;
+	int is;
+
+	expect_is(cu.ctx_get(&current), 0);
+	expect(!current);
+	expect_is(state(dev, &flags, &is), 0);
+	return is;
+}
+
+static void expect_made(unsigned long n)
+{
+	if (contexts_made)
+		expect_is(contexts_made(), n);
+}
+
+/* Memory of the program's own, which knows no context. */
+static cu_ptr vmm(void)
+{
+	struct cu_mem_want want = { .type = CU_MEM_PINNED, .fd_type = CU_EXPORT_FD, .place = { CU_PLACE_GPU, 0 } };
+	struct cu_access who = { .place = want.place, .flags = CU_ACCESS_RW };
+	cu_mem mem;
+	cu_ptr p;
+
+	expect_is(cu.create(&mem, BYTES, &want, 0), 0);
+	expect_is(cu.reserve(&p, BYTES, 0, 0, 0), 0);
+	expect_is(cu.map(p, BYTES, 0, mem, 0), 0);
+	expect_is(cu.set_access(p, BYTES, &who, 1), 0);
+	return p;
+}
+
+static struct buffer pinned(gdr_t g, cu_ptr p)
+{
+	struct buffer b = { .dptr = p, .size = BYTES };
+
+	map_buffer(g, &b);
+	check_copies(&b, 7);
+	return b;
+}
+
+static void one_for_all(void)
+{
+	gdr_t g = open_bare();
+	struct buffer b;
+
+	alloc_buffer(g, &b, BYTES);
+	for (int i = 0; i < 1000; i++) {
+		struct buffer again = pinned(g, b.dptr);
+
+		expect_is(gdr_unpin_buffer(g, again.mh), 0);
+	}
+	expect(active(0));
+	expect_is(gdr_mem_free(g, b.mem), 0);
+	expect(!active(0));
+	expect_made(1);
+	expect_is(gdr_close(g), 0);
+}
+
+static void kept_by_a_pin(void)
+{
+	gdr_t g = open_bare();
+	cu_ptr p = vmm();
+	struct buffer first = pinned(g, p), second = pinned(g, p), third;
+
+	expect(active(0));
+	expect_made(1);
+	expect_is(gdr_unpin_buffer(g, first.mh), 0);
+	expect(!active(0));
+	check_copies(&second, 8);
+	third = pinned(g, p);
+	expect_made(2);
+	expect_is(gdr_unpin_buffer(g, second.mh), 0);
+	expect(active(0));
+	expect_is(gdr_unpin_buffer(g, third.mh), 0);
+	expect(!active(0));
+	expect_is(gdr_close(g), 0);
+}
+
+/* Also after a reset, by which the program ends the context under us, and where it makes it anew. */
+static void references_of_the_program(void)
+{
+	gdr_t g = open_bare();
+	struct buffer b, again;
+	cu_ctx ctx;
+
+	alloc_buffer(g, &b, BYTES);
+	again = pinned(g, vmm());
+	expect_is(reset(0), 0);
+	expect(!active(0));
+	expect_is(cu.primary_retain(&ctx, 0), 0);
+	expect_is(gdr_unpin_buffer(g, again.mh), 0);
+	again = pinned(g, b.dptr);
+	expect_is(gdr_unpin_buffer(g, again.mh), 0);
+	expect_is(gdr_mem_free(g, b.mem), 0);
+	expect(active(0));
+	expect_is(cu.primary_release(0), 0);
+	expect(!active(0));
+
+	alloc_buffer(g, &b, BYTES);
+	expect_is(reset(0), 0);
+	again = pinned(g, b.dptr);
+	expect(active(0));
+	expect_is(gdr_close(g), 0);
+	expect(!active(0));
+}
+
+static void closed_in_child(void *g)
+{
+	char names[64];
+
+	if (called)
+		called(names, 0);
+	expect_is(gdr_close(g), 0);
+	if (called)
+		expect_is(called(names, sizeof(names)), 0);
+}
+
+static void ended_by_close(void)
+{
+	gdr_t g = open_bare();
+	char names[256];
+	struct buffer b;
+
+	alloc_buffer(g, &b, BYTES);
+	pinned(g, b.dptr);
+	pinned(g, vmm());
+	expect(in_child("with a context of the library's", closed_in_child, g, 20));
+	expect(active(0));
+	expect_is(gdr_close(g), 0);
+	expect(!active(0));
+	expect_made(1);
+
+	g = open_or_fail();
+	if (called)
+		called(names, 0);
+	expect_is(gdr_close(g), 0);
+	if (called)
+		expect_is(called(names, sizeof(names)), 0);
+}
+
+/* The host closes what a pin has opened. On dmabuf nothing is left to end then. */
+static void failing_unpin(void)
+{
+	gdr_t g = open_bare();
+	char backend[16];
+	bool was[256];
+	struct buffer b;
+
+	expect_is(gdr_get_backend(g, backend, sizeof(backend)), 0);
+	for (int fd = 3; fd < 256; fd++)
+		was[fd] = fcntl(fd, F_GETFD) >= 0;
+	b = pinned(g, vmm());
+	expect(active(0));
+	for (int fd = 3; fd < 256; fd++)
+		if (!was[fd])
+			close(fd);
+	expect_is(gdr_unpin_buffer(g, b.mh), strcmp(backend, "rm") ? 0 : EBADF);
+	expect(!active(0));
+	expect_is(gdr_close(g), 0);
+}
+
+static void several_gpus(void)
+{
+	gdr_t g = open_bare();
+	unsigned long p;
+	gdr_mem_t mem;
+	struct buffer b;
+	int n;
+
+	expect_is(cu.device_count(&n), 0);
+	if (n < 2)
+		skip_case("one GPU");
+	expect_is(gdr_mem_alloc(g, 1, BYTES, 0, &mem), 0);
+	expect_is(gdr_mem_get_device_ptr(g, mem, &p, NULL), 0);
+	pinned(g, p);
+	expect(active(1) && !active(0));
+	b = pinned(g, vmm());
+	expect(active(1) && active(0));
+	expect_is(gdr_unpin_buffer(g, b.mh), 0);
+	expect(active(1) && !active(0));
+	expect_is(gdr_close(g), 0);
+	expect(!active(1) && !active(0));
+}
+
+const struct guest_case cases[] = {
+	{ "1,000 pins of one allocation make one context", one_for_all, 60, 0 },
+	{ "a pin keeps the context that it made", kept_by_a_pin, 30, 0 },
+	{ "the program's references, and its reset", references_of_the_program, 30, 0 },
+	{ "a close without unpin, also in a child", ended_by_close, 30, 0 },
+	{ "an unpin that fails", failing_unpin, 30, 0 },
+	{ "several GPUs", several_gpus, 30, 0 },
+	{ 0 }
+};
