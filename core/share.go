@@ -4,7 +4,6 @@ import (
 	"fmt"
 
 	"gdrapi/core/backend"
-	"gdrapi/core/log"
 
 	"golang.org/x/sys/unix"
 )
@@ -12,14 +11,11 @@ import (
 // ExportWhole has Export refuse a buffer that is not all of its memory objects.
 const ExportWhole = backend.ExportWhole
 
-// Export gives a file descriptor of the buffer, close-on-exec. Device.PinFD pins it, in any
-// process that gets it. The descriptor keeps the memory, also after the buffer is closed. The
-// caller closes it.
-//
-// On rm the descriptor gives whole memory objects: with memory of cudaMalloc up to 2 MiB, in which
-// other allocations of the process may lie. flags is 0 or ExportWhole. Errors: EINVAL (other
-// flags), EPERM (ExportWhole, and there is more in the objects), ENOTSUP (not on this backend, or
-// the buffer has too many objects), EMFILE.
+// Export gives a file descriptor of the buffer, close-on-exec, which keeps the memory. Device.PinFD
+// pins it, in any process that gets it. The caller closes it. On rm it gives whole memory objects: with
+// cudaMalloc up to 2 MiB, in which other allocations may lie. flags is 0 or ExportWhole. Errors:
+// EINVAL (other flags), EPERM (ExportWhole, and there is more in the objects), ENOTSUP (not on this
+// backend, or the buffer has too many objects), EMFILE.
 func (b *Buffer) Export(flags uint32) (fd int, err error) {
 	if err := b.lock(); err != nil {
 		return -1, err
@@ -28,18 +24,13 @@ func (b *Buffer) Export(flags uint32) (fd int, err error) {
 	if flags&^ExportWhole != 0 {
 		return -1, fmt.Errorf("export flags %#x; pass 0 or GDR_EXPORT_FLAG_WHOLE: %w", flags, unix.EINVAL)
 	}
-	fd, err = b.pin.Export(flags)
-	if err == nil {
-		log.Debugf("exported what is pinned at %#x as descriptor %d", b.addr, fd)
-	}
-	return fd, err
+	return b.pin.Export(flags)
 }
 
-// PinFD pins what a descriptor of Export has. It needs no CUDA. The descriptor stays the
-// caller's, who may close it. The buffer's GPU addresses are those of the process that exported
-// it; on dmabuf they are not known, and count from 0. Errors: EBADF, EINVAL (the descriptor is of
-// something else), ENOTSUP (it is another backend's, or of a part of a divided GPU), ENODEV (this
-// process does not have the GPU), ENOMEM, EMFILE.
+// PinFD pins what a descriptor of Export has. It needs no CUDA, and the caller may close the
+// descriptor. The buffer's GPU addresses are those of the process that exported it; on dmabuf they
+// count from 0. Errors: EBADF, EINVAL (the descriptor is of something else), ENOTSUP (it is another
+// backend's, or of a divided GPU), ENODEV (this process does not have the GPU), ENOMEM, EMFILE.
 func (d *Device) PinFD(fd int) (*Buffer, error) {
 	if err := d.enter(); err != nil {
 		return nil, err
@@ -55,6 +46,5 @@ func (d *Device) PinFD(fd int) (*Buffer, error) {
 	}
 	b := &Buffer{device: d, pin: pin, addr: info.VA}
 	d.buffers.add(b)
-	log.Debugf("pinned %d bytes of descriptor %d", info.MappedSize, fd)
 	return b, nil
 }

@@ -23,9 +23,10 @@ from ._gdr import Buffer, Cache, Gdr, Held, Memory, Scalar, open, scalar
 from ._lane import Lane
 from ._lib import version
 from ._mapping import Mapping
+from ._share import Remote, Shared, share
 from ._source import GpuArray
 
 __all__ = [
-    "Buffer", "Cache", "Gdr", "GdrError", "GpuArray", "Held", "Lane", "LaneError", "Mapping", "Memory", "Scalar",
-    "open", "scalar", "version",
+    "Buffer", "Cache", "Gdr", "GdrError", "GpuArray", "Held", "Lane", "LaneError", "Mapping", "Memory", "Remote", "Scalar",
+    "Shared", "open", "scalar", "share", "version",
 ]

@@ -22,6 +22,10 @@ _ADVICE: Dict[Tuple[str, int], str] = {
     ("gdr_mem_alloc", errno.ENOTSUP): "The GPU has no virtual memory management. Pin memory of CUDA's.",
     ("gdr_mem_export_dmabuf", errno.ENOTSUP): "The GPU's driver exports no dma-bufs. NVIDIA's open kernel "
                                               "modules do.",
+    ("gdr_export_fd", errno.EPERM): "The memory around the array would go with it. Share all of it, or memory of Gdr.alloc.",
+    ("gdr_export_fd", errno.ENOTSUP): "gdrdrv shares nothing, and a descriptor has room for few objects. Set "
+                                      "GDRCOPY_BACKEND=rm.",
+    ("gdr_pin_fd", errno.ENOTSUP): "The descriptor is of another backend. Set the GDRCOPY_BACKEND that shared it.",
     ("gdr_cache_get", errno.ENOTSUP): "The cache takes memory of one allocation that has a buffer ID. "
                                       "Pin this memory by Gdr.pin.",
 }

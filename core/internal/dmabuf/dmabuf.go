@@ -281,32 +281,26 @@ const exporter = "nv_dmabuf"
 // Import pins what a dma-buf of the driver's has. It asks CUDA for nothing. Whether the CPU may
 // cache the memory is not known: copies as of write-combined memory are right for that, too.
 func (s *session) Import(fd int) (backend.Pin, error) {
-	switch by, size := sys.DMABuf(fd); {
-	case by == "":
+	by, size := sys.DMABuf(fd)
+	page := uint64(unix.Getpagesize())
+	if by == "" {
 		return nil, backend.NotServed{Reason: fmt.Errorf("descriptor %d is no dma-buf, and the dmabuf backend pins no other; where it is of gdr_export_fd, open with GDRCOPY_BACKEND=rm: %w", fd, unix.ENOTSUP)}
-	case by != exporter:
-		return nil, fmt.Errorf("descriptor %d is a dma-buf of %s, not of NVIDIA's driver: %w", fd, by, unix.EINVAL)
-	default:
-		return importAll(fd, size, uint64(unix.Getpagesize()))
 	}
-}
-
-// importAll pins all bytes of a dma-buf. The open file is another process's as well, which has
-// marked it: so it gets no mark here.
-func importAll(fd int, size, page uint64) (_ backend.Pin, err error) {
-	if size == 0 || size%page != 0 {
-		return nil, fmt.Errorf("descriptor %d is a dma-buf of %d bytes: %w", fd, size, unix.EINVAL)
+	if by != exporter || size == 0 || size%page != 0 {
+		return nil, fmt.Errorf("descriptor %d is a dma-buf of %d bytes of %s's, not of NVIDIA's driver: %w", fd, size, by, unix.EINVAL)
 	}
-	if fd, err = unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0); err != nil {
+	own, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
+	if err != nil {
 		return nil, sys.ExplainFDs(err)
 	}
-	file, err := sys.Identify(fd)
-	if err != nil {
-		return nil, errors.Join(err, sys.Close(fd))
-	}
+	// The file is another process's as well, which has marked it.
+	file, err := sys.Identify(own)
 	file.Owner = sys.AnyOwner
-	p := &pin{size: size, page: page, mappingType: backend.WC, parts: []part{{fd: fd, file: file, size: size}}}
-	va, err := mmap(p.parts, uintptr(page)) // whether it can be mapped at all
+	p := &pin{size: size, page: page, mappingType: backend.WC, parts: []part{{fd: own, file: file, size: size}}}
+	var va uintptr
+	if err == nil {
+		va, err = mmap(p.parts, uintptr(page)) // whether it can be mapped at all
+	}
 	if err == nil {
 		err = sys.Munmap(va, uintptr(page))
 	}

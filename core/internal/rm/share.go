@@ -153,22 +153,19 @@ func (s *session) Import(fd int) (backend.Pin, error) {
 		return nil, fmt.Errorf("the driver does not import the memory of descriptor %d: %w", fd, err)
 	}
 	p := &pin{gpu: g, first: l.va, size: size}
-	bad := false
+	good := true
 	for i, e := range extents {
-		e.object = args.objects[i]
-		if kind := args.kinds[i]; kind == importNone {
-			bad = true
+		if args.kinds[i] == importNone {
+			good = false
 			continue
-		} else if kind > importSystem {
-			bad = true
 		}
+		e.object = args.objects[i]
 		p.extents = append(p.extents, e)
-		// Where BAR1 is full it is known at the map.
-		if inside, err := g.has(e.object, e.offset+e.length-gpuPage, gpuPage); err == nil && !inside {
-			bad = true
-		}
+		// Where BAR1 is full the map says so.
+		inside, err := g.has(e.object, e.offset+e.length-gpuPage, gpuPage)
+		good = good && args.kinds[i] <= importSystem && (inside || err != nil)
 	}
-	if bad {
+	if !good {
 		err := fmt.Errorf("descriptor %d has other memory than its label says: %w", fd, unix.EINVAL)
 		return nil, errors.Join(err, p.Unpin())
 	}

@@ -13,6 +13,11 @@
 static struct cuda_dl cu;
 static gdr_t g;
 
+/* What cuIpcGetMemHandle gives. */
+struct ipc {
+	unsigned char bytes[64];
+};
+
 /* GPU memory of one kind, and what of it is pinned. */
 struct shared {
 	cu_ptr addr;
@@ -359,7 +364,7 @@ struct guest {
 static void be_guest(void *arg)
 {
 	const struct guest *x = arg;
-	double start = seconds_now();
+	double start = seconds_now(), opened, pinned;
 	gdr_mh_t mh;
 	uint32_t w;
 	void *va;
@@ -368,11 +373,14 @@ static void be_guest(void *arg)
 	if (x->uid)
 		expect(!setgid(x->uid) && !setuid(x->uid));
 	at = open_or_fail();
+	opened = seconds_now();
 	expect_is(gdr_pin_fd(at, x->fd, 0, &mh), 0);
+	pinned = seconds_now();
 	expect_is(gdr_map(at, mh, &va, x->skip + x->size), 0);
 	expect_is(gdr_copy_from_mapping(mh, &w, (char *)va + x->skip, 4), 0);
 	if (guest_long)
-		note("the first byte %.0f us after the descriptor, user %d", (seconds_now() - start) * 1e6, getuid());
+		note("user %d: the first byte %.0f us after the descriptor (open %.0f, pin %.0f)", getuid(), (seconds_now() - start) * 1e6,
+		     (opened - start) * 1e6, (pinned - opened) * 1e6);
 	expect_is(w, word(0, x->seed));
 	use(at, x->fd, x->skip, x->size, x->seed);
 	start = seconds_now();
@@ -483,6 +491,101 @@ static void in_an_executed_child(void)
 		x.seed = 2;
 		expect(in_child("an executed child, as nobody", exec_guest, &x, 20));
 		check_by_cuda(&s, 3);
+	}
+}
+
+/* The best way without this library: a context of CUDA, and the IPC handle. */
+static void ipc_guest(void)
+{
+	int (*open_handle)(cu_ptr *, struct ipc, unsigned int);
+	double start = seconds_now();
+	const char *text = getenv("SHARE_IPC");
+	struct ipc handle;
+	cu_ctx context;
+	uint32_t w;
+	cu_ptr p;
+
+	expect(text != NULL);
+	for (size_t i = 0; i < sizeof(handle); i++)
+		expect_is(sscanf(text + 2 * i, "%2hhx", &handle.bytes[i]), 1);
+	context = start_cuda(&cu);
+	expect_is(cu.ctx_set(context), 0);
+	open_handle = dlsym(dlopen("libcuda.so.1", RTLD_NOW), "cuIpcOpenMemHandle_v2");
+	expect(open_handle != NULL);
+	expect_is(open_handle(&p, handle, 1), 0);
+	expect_is(cu.from_gpu(&w, p, 4), 0);
+	note("CUDA IPC: the first byte %.0f us after the handle", (seconds_now() - start) * 1e6);
+	expect_is(w, word(0, 1));
+	expect_is(write(from_environment("SHARE_FD"), "", 1), 1);
+	pause();
+}
+
+/* The same by a descriptor. It stays until it is killed. */
+static void fd_guest(void)
+{
+	double start = seconds_now();
+	gdr_t at = open_or_fail();
+	gdr_mh_t mh;
+	uint32_t w;
+	void *va;
+
+	expect_is(gdr_pin_fd(at, from_environment("SHARE_BUFFER"), 0, &mh), 0);
+	expect_is(gdr_map(at, mh, &va, OBJECT), 0);
+	expect_is(gdr_copy_from_mapping(mh, &w, va, 4), 0);
+	note("a descriptor: the first byte %.0f us after it", (seconds_now() - start) * 1e6);
+	expect_is(w, word(0, 1));
+	expect_is(write(from_environment("SHARE_FD"), "", 1), 1);
+	pause();
+}
+
+/* Starts a guest, waits until it has the byte, and says how much GPU memory it has taken. */
+static void take_memory(const char *guest, int (*info)(size_t *free, size_t *total))
+{
+	size_t before, with, total;
+	int ends[2];
+	pid_t pid;
+	char c;
+
+	expect_is(pipe(ends), 0);
+	set_number("SHARE_FD", ends[1]);
+	expect_is(info(&before, &total), 0);
+	pid = fork();
+	if (!pid)
+		run_anew(guest);
+	close(ends[1]);
+	expect_is(read(ends[0], &c, 1), 1);
+	expect_is(info(&with, &total), 0);
+	note("%s: %ld MiB of GPU memory", guest, (long)(before - with) / (long)MIB);
+	expect_is(kill(pid, SIGKILL), 0);
+	expect_is(waitpid(pid, NULL, 0), pid);
+	close(ends[0]);
+}
+
+static void beside_ipc(void)
+{
+	int (*get_handle)(struct ipc *, cu_ptr), (*info)(size_t *, size_t *);
+	char text[2 * sizeof(struct ipc) + 1];
+	struct ipc handle;
+	struct shared s;
+	cu_ptr p;
+
+	if (by_dmabuf())
+		skip_case("there is no IPC handle of memory that dmabuf has pinned on the doubles");
+	with_context();
+	get_handle = dlsym(dlopen("libcuda.so.1", RTLD_NOW), "cuIpcGetMemHandle");
+	info = dlsym(dlopen("libcuda.so.1", RTLD_NOW), "cuMemGetInfo_v2");
+	expect(get_handle && info);
+	expect_is(cu.mem_alloc(&p, OBJECT), 0);
+	pin_and_export(&s, p, OBJECT);
+	fill_by_cuda(&s, 1);
+	expect_is(get_handle(&handle, p), 0);
+	for (size_t i = 0; i < sizeof(handle); i++)
+		snprintf(text + 2 * i, 3, "%02hhx", handle.bytes[i]);
+	setenv("SHARE_IPC", text, 1);
+	set_number("SHARE_BUFFER", fcntl(s.fd, F_DUPFD, 100));
+	for (int i = 0; i < (guest_long ? 5 : 1); i++) {
+		take_memory("fd guest", info);
+		take_memory("ipc guest", info);
 	}
 }
 
@@ -689,6 +792,9 @@ const struct guest_case cases[] = {
 	{ "in a child that is forked after cuInit", in_a_forked_child, 20 },
 	{ "in a program without libcuda", in_an_executed_child, 20 },
 	{ "anew", anew },
+	{ "beside CUDA IPC", beside_ipc, 20 },
+	{ "ipc guest", ipc_guest },
+	{ "fd guest", fd_guest },
 	{ "the owner is killed", owner_is_killed, 20 },
 	{ "both are killed at random", killed_at_random, 60, 300 },
 	{ "nothing is left", leaves_nothing, 30, 120 },

@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: MIT
+"""An array's memory in another process, which needs no CUDA: gdr_export_fd(3)."""
+import ctypes
+import os
+import weakref
+from multiprocessing import reduction
+from typing import Any, Optional
+
+from . import _lib
+from ._errors import GdrError
+from ._gdr import Gdr, _watch, shared
+from ._mapping import Mapping
+from ._source import GpuArray, Source
+
+
+class Remote(Mapping):
+    """GPU memory of another process, that Shared.open pinned and mapped here."""
+
+    def __init__(self, gdr: Gdr, source: Source, fd: int, skip: int) -> None:
+        super().__init__()
+        handle, va = _lib.Handle(), ctypes.c_void_p()
+        _lib.call("gdr_pin_fd", gdr._g, fd, 0, ctypes.byref(handle))
+        self._opened("gdr_unpin_buffer", gdr._g, handle)
+        try:
+            _lib.call("gdr_map_v2", gdr._g, handle, ctypes.byref(va), skip + source.nbytes, 0)
+        except GdrError:
+            self._finalizer()
+            raise
+        self._mapped(gdr, source, handle, (va.value or 0) + skip)
+        _watch(self, gdr)
+
+
+class Shared:
+    """An array's memory, for other processes. multiprocessing carries it there: as an argument of a Process,
+    by a Queue, a Pipe or a Pool, and to forked children. It keeps the memory until close."""
+
+    def __init__(self, fd: int, source: Source, skip: int) -> None:
+        self._fd, self._source, self._skip = fd, source, skip
+        self._close = weakref.finalize(self, os.close, fd)
+
+    def open(self, gdr: Optional[Gdr] = None) -> Remote:
+        """Maps the memory in this process, with the array's shape and type. CUDA is not called."""
+        if not self._close.alive:
+            raise ValueError("the shared memory is closed")
+        return Remote(gdr or shared(), self._source, self._fd, self._skip)
+
+    def close(self) -> None:
+        """Closes this process' descriptor. What was opened stays."""
+        self._close()
+
+    def __reduce__(self) -> Any:
+        return _received, (reduction.DupFd(self._fd), tuple(self._source), self._skip)
+
+
+def _received(fd: Any, source: Any, skip: int) -> Shared:
+    return Shared(fd.detach(), Source(*source), skip)
+
+
+def share(array: GpuArray, gdr: Optional[Gdr] = None, whole: bool = False) -> Shared:
+    """Makes an array's memory known to other processes.
+
+    Who gets it can read and write the memory object around the array: with cudaMalloc up to 2 MiB, with
+    PyTorch a block of many tensors. With whole that raises GdrError (EPERM).
+    """
+    fd = ctypes.c_int(-1)
+    gdr = gdr or shared()
+    with gdr.pin(array) as buffer:
+        _lib.call("gdr_export_fd", gdr._g, buffer._handle, int(whole), ctypes.byref(fd))
+        source = buffer._source._replace(owner=None)
+        return Shared(fd.value, source, source.address - int(buffer._info.va))
