@@ -63,8 +63,21 @@ type Device struct {
 	handle  uintptr
 }
 
-// DeviceAt gives the GPU at a PCI address, in the form 0000:18:00.0.
-func (l *Library) DeviceAt(pci string) (Device, error) {
+// At opens NVML and calls ask with the GPU at a PCI address, in the form 0000:18:00.0.
+func At(pci string, ask func(Device) error) error {
+	l, err := Open()
+	if err != nil {
+		return err
+	}
+	defer l.Close()
+	gpu, err := l.deviceAt(pci)
+	if err != nil {
+		return err
+	}
+	return ask(gpu)
+}
+
+func (l *Library) deviceAt(pci string) (Device, error) {
 	id := append([]byte(pci), 0)
 	d := Device{library: l}
 	err := l.call("nvmlDeviceGetHandleByPciBusId_v2", &id[0], &d.handle)

@@ -122,7 +122,7 @@ func TestNVML(t *testing.T) {
 		require.NoError(t, err)
 		require.True(t, cc)
 
-		at, err := l.DeviceAt("0001:8d:02.0")
+		at, err := l.deviceAt("0001:8d:02.0")
 		require.NoError(t, err)
 		require.Equal(t, all[1], at)
 		bar, err := at.BAR1()
@@ -131,7 +131,7 @@ func TestNVML(t *testing.T) {
 		bar, err = all[0].BAR1()
 		require.NoError(t, err)
 		require.Equal(t, BAR1{Total: 128 << 30, Free: 60 << 30}, bar)
-		_, err = l.DeviceAt("0000:00:00.0")
+		_, err = l.deviceAt("0000:00:00.0")
 		require.ErrorIs(t, err, Result(6))
 		require.ErrorIs(t, l.call("nvmlNotThere"), unix.ENOTSUP)
 		require.EqualError(t, Result(12), "NVML answered 12")

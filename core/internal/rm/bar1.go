@@ -35,7 +35,7 @@ const askNVIDIASMI = "run nvidia-smi -q -d MEMORY to see how much of BAR1 is in 
 // bar1Use says how much of a GPU's BAR1 is in use. It needs NVML.
 func bar1Use(at cuda.PCIAddress) string {
 	var bar nvml.BAR1
-	err := askNVML(at, func(gpu nvml.Device) (err error) {
+	err := nvml.At(at.String(), func(gpu nvml.Device) (err error) {
 		bar, err = gpu.BAR1()
 		return err
 	})
@@ -43,18 +43,4 @@ func bar1Use(at cuda.PCIAddress) string {
 		return askNVIDIASMI
 	}
 	return fmt.Sprintf("of %d MiB of BAR1 %d MiB are free", bar.Total>>20, bar.Free>>20)
-}
-
-// askNVML calls ask with a GPU of NVML's.
-func askNVML(at cuda.PCIAddress, ask func(nvml.Device) error) error {
-	lib, err := nvml.Open()
-	if err != nil {
-		return err
-	}
-	defer lib.Close()
-	gpu, err := lib.DeviceAt(at.String())
-	if err != nil {
-		return err
-	}
-	return ask(gpu)
 }

@@ -137,7 +137,7 @@ func (c *client) divided() (is func(gpuID uint32) bool, known bool) {
 
 // dividedByNVML is the same by NVML, for a driver that does not know the question.
 func dividedByNVML(at cuda.PCIAddress) (divided bool) {
-	err := askNVML(at, func(gpu nvml.Device) (err error) {
+	err := nvml.At(at.String(), func(gpu nvml.Device) (err error) {
 		divided, err = gpu.MIG()
 		return err
 	})
