@@ -17,6 +17,10 @@ DOUBLES   := $(D)/libcuda.so.1 $(D)/libcuda.so $(D)/rm_sim
 COPY_C    := $(wildcard capi/copy/*.c)
 CAPI_H    := $(wildcard capi/*.h capi/guest/*.h capi/copy/*.h)
 GUEST_H   := $(wildcard $(T)/guest/*.h tools/*.h)
+# What is made of the public headers and the manual pages, and what includes it.
+PUBLIC_H  := include/gdrapi.h include/gdrapi_ext.h
+EVERY_H   := $(B)/tests/functions.h $(T)/every.h
+EVERY     := -I$(B)/tests -I$(T)
 
 # The groups of tests/table_test.go: one target for each.
 GROUPS    := abi arch badinput capi consumers-quick containers copy counts cross docs doctor doubles examples ext \
@@ -58,6 +62,17 @@ $(BIN)/core_test $(BIN)/core_rm_test: $(shell find core -name '*.go' -o -name '*
 	@mkdir -p $(@D)
 	CGO_ENABLED=0 $(GO) test -c -o $@ ./$(if $(findstring rm,$(@F)),core/internal/rm,core)
 
+$(B)/tests/functions.h: tests/headers.sh $(PUBLIC_H)
+	@mkdir -p $(@D)
+	tests/headers.sh -c $(PUBLIC_H) >$@.new && mv $@.new $@
+
+# The prototypes of the pages, which each function has.
+$(B)/tests/pages.h: tests/headers.sh $(PUBLIC_H) $(wildcard docs/man/man3/gdr*.3)
+	@mkdir -p $(@D)
+	for f in $$(tests/headers.sh $(PUBLIC_H) | cut -f 1); do \
+		tests/headers.sh -p docs/man/man3/$$f.3 | grep "[ *]$$f(" || { echo "docs/man/man3/$$f.3 does not declare it" >&2; exit 1; }; \
+	done >$@.new && mv $@.new $@
+
 # Without that program a target cannot be made.
 need-%:
 	@command -v $* >/dev/null || { packages=$$(sed -n 's/^$* //p' tests/suite/needs.txt); \
@@ -79,7 +94,7 @@ LINT_CC   := $(CC) $(CLANG) $(notdir $(wildcard /usr/bin/gcc-14))
 
 GO_DIRS   := capi core cmd examples tests packaging
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
-lint: need-shellcheck need-$(CLANG) need-aarch64-linux-gnu-gcc $(DOUBLES)
+lint: need-shellcheck need-$(CLANG) need-aarch64-linux-gnu-gcc $(DOUBLES) $(B)/tests/functions.h $(B)/tests/pages.h
 	@test -z "$$(gofmt -l $(GO_DIRS))" || { gofmt -d $(GO_DIRS); exit 1; }
 	$(GO) vet ./...
 	$(GO) run $(STATICCHECK) ./...
@@ -90,7 +105,7 @@ lint: need-shellcheck need-$(CLANG) need-aarch64-linux-gnu-gcc $(DOUBLES)
 		$$cc -std=gnu11 $(FORTIFIED) $(WARN) -Icapi -I$(B)/_cgo -S -o /dev/null $$f || exit 1; done; \
 		for f in tools/*.c tools/*/*.c $(T)/*/*.c $(addprefix tests/,$(addsuffix /*.c,bench callgrind capi consumers doubles examples fuzz rm vkgdr)) \
 			examples/*.c examples/*/*.c vkgdr/*.c; do \
-		$$cc $(C11) $(FORTIFIED) -Icapi -Iexamples -I$(T) -Itests/doubles -S -o /dev/null $$f || exit 1; done; done
+		$$cc $(C11) $(FORTIFIED) -Icapi -Iexamples $(EVERY) -Itests/doubles -S -o /dev/null $$f || exit 1; done; done
 	aarch64-linux-gnu-gcc -std=gnu11 -O2 $(WARN) -Icapi -I$(B)/_cgo -fsyntax-only capi/*.c capi/*/*.c
 	GOARCH=arm64 $(GO) vet ./core/... ./capi/handle ./cmd/... ./examples/...
 	GOARCH=ppc64le $(GO) vet ./core/... ./capi/handle ./cmd/... ./examples/...

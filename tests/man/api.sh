@@ -30,20 +30,9 @@ has_page() {
 		section "$page" ERRORS | grep -q 'Er EINVAL'
 }
 
-# prototypes PAGE - its synopsis in C.
-prototypes() {
-	section "$1" SYNOPSIS | awk '
-		{ macro = $1; sub(/^[^ ]+ /, ""); gsub(/"/, "") }
-		macro == ".In" { print "#include <" $0 ">" }
-		macro == ".Ft" { printf "%s ", $0 }
-		macro == ".Fo" { printf "%s(", $0; comma = "" }
-		macro == ".Fa" { printf "%s%s", comma, $0; comma = ", " }
-		macro == ".Fc" { print ");" }'
-}
-
 # The compiler sees the header and the page, and refuses if they differ.
 declares() {
-	prototypes "$1" >"$work/proto.c"
+	tests/headers.sh -p "$1" >"$work/proto.c"
 	# shellcheck disable=SC2086 # flags are words
 	grep -q '^#include' "$work/proto.c" &&
 		$cc $cflags -fsyntax-only "$work/proto.c"

@@ -27,12 +27,12 @@ C_TYPES = {
 def prototypes(*headers, **types):
     """What these headers declare: of each function what it returns, and takes. types has more C_TYPES."""
     found = {}
-    for header in headers:
-        with open(os.path.join(TOP, "include", header)) as file:
-            text = re.sub(r"/\*.*?\*/|//[^\n]*", "", file.read(), flags=re.S)
-        for result, name, arguments in re.findall(r"^(?:VKGDR_API )?([a-zA-Z_][\w ]*[ *]+)(v?k?gdr_\w+)\(([^)]*)\);", text, re.M):
-            taken = [] if arguments.strip() == "void" else re.sub(r"\s+", " ", arguments).split(",")
-            found[name] = c_type(result, types), [c_type(re.sub(r"\w+$", "", one.strip()), types) for one in taken]
+    paths = [os.path.join(TOP, "include", header) for header in headers]
+    said = subprocess.run([os.path.join(TOP, "tests", "headers.sh"), *paths], check=True, stdout=subprocess.PIPE, text=True)
+    for line in said.stdout.splitlines():
+        name, result, arguments = line.split("\t")
+        taken = [] if arguments == "void" else arguments.split(",")
+        found[name] = c_type(result, types), [c_type(re.sub(r"\w+$", "", one.strip()), types) for one in taken]
     return found
 
 

@@ -33,14 +33,14 @@ static void cycle(const struct library *l, cu_ptr addr, long word)
 	void *va = NULL;
 	gdr_mh_t mh;
 
-	expect_is(a->pin(l->g, addr, BYTES, 0, 0, &mh), 0);
-	expect_is(a->map(l->g, mh, &va, BYTES), 0);
+	expect_is(a->gdr_pin_buffer(l->g, addr, BYTES, 0, 0, &mh), 0);
+	expect_is(a->gdr_map(l->g, mh, &va, BYTES), 0);
 	at = (long *)va + BYTES / 16 + word;
-	expect_is(a->to(mh, at, &word, sizeof(word)), 0);
-	expect_is(a->from(mh, &got, at, sizeof(got)), 0);
+	expect_is(a->gdr_copy_to_mapping(mh, at, &word, sizeof(word)), 0);
+	expect_is(a->gdr_copy_from_mapping(mh, &got, at, sizeof(got)), 0);
 	expect_is(got, word);
-	expect_is(a->unmap(l->g, mh, va, BYTES), 0);
-	expect_is(a->unpin(l->g, mh), 0);
+	expect_is(a->gdr_unmap(l->g, mh, va, BYTES), 0);
+	expect_is(a->gdr_unpin_buffer(l->g, mh), 0);
 }
 
 static void *pin_on(void *library)
@@ -64,10 +64,10 @@ static void *sum_on(void *unused)
 static void open_each(void *unused)
 {
 	for (int i = 0; i < OURS; i++) {
-		gdr_t g = ours[i].api.open();
+		gdr_t g = ours[i].api.gdr_open();
 
 		expect(g != NULL);
-		expect_is(ours[i].api.close(g), 0);
+		expect_is(ours[i].api.gdr_close(g), 0);
 	}
 }
 
@@ -104,7 +104,7 @@ static void in_order(void *order)
 	}
 	get_memory();
 	for (int i = 0; i < OURS; i++)
-		expect((ours[i].g = ours[i].api.open()) != NULL);
+		expect((ours[i].g = ours[i].api.gdr_open()) != NULL);
 	for (int i = 0; i < OURS; i++)
 		start_threads(thread[i], THREADS, pin_on, &ours[i]);
 	start_thread(&sum, 0, sum_on, NULL);
@@ -114,7 +114,7 @@ static void in_order(void *order)
 		join_threads(thread[i], THREADS);
 	join_threads(&sum, 1);
 	for (int i = 0; i < OURS; i++)
-		expect_is(ours[i].api.close(ours[i].g), 0);
+		expect_is(ours[i].api.gdr_close(ours[i].g), 0);
 }
 
 const struct guest_case cases[] = {

@@ -17,9 +17,9 @@ $(BIN)/rm_faults: tests/rm/faults.c $(T)/guest/main.c $(CUDA_DL) $(LIB) $(GUEST_
 	$(CC) $(C11) $(CFLAGS) -I$(T) -o $@ $(filter %.c %.o,$^) $(LINK)
 
 # A second file is a second library to the loader.
-$(BIN)/rm_libraries: tests/rm/libraries.c $(T)/guest/main.c $(CUDA_DL) $(LIB) $(GUEST_H) | $(B)/watched/libgdrapi_copy.so $(B)/watched/golib.so
+$(BIN)/rm_libraries: tests/rm/libraries.c $(T)/guest/main.c $(CUDA_DL) $(LIB) $(GUEST_H) $(EVERY_H) | $(B)/watched/libgdrapi_copy.so $(B)/watched/golib.so
 	@mkdir -p $(@D)
-	$(CC) $(C11) $(CFLAGS) -I$(T) -o $@ $(filter %.c %.o,$^) -ldl -lpthread
+	$(CC) $(C11) $(CFLAGS) $(EVERY) -o $@ $(filter %.c %.o,$^) -ldl -lpthread
 
 $(B)/watched/libgdrapi_copy.so: $(LIB)
 	@mkdir -p $(@D)

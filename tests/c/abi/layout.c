@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * abi/layout.c - the sizes, offsets, values and prototypes of gdrapi.h.
+ * abi/layout.c - the sizes, offsets, values and prototypes of the headers.
  *
  * The compiler checks each of them; the program prints the ones that old
  * binaries depend on. It uses no function of the library.
@@ -49,40 +49,8 @@ _Static_assert(offsetof(gdr_piece_t, handle) == 0 && offsetof(gdr_piece_t, map_d
 _Static_assert(sizeof(gdr_attr_t) == 4, "enums are ints");
 _Static_assert(sizeof(gdr_info_t) == sizeof(gdr_info_v2_t), "gdr_info_t is v2");
 
-/* Exact types of all functions: a changed argument breaks old binaries. */
-#define SAME_TYPE(f, ...) \
-	_Static_assert(__builtin_types_compatible_p(__typeof__(f), __VA_ARGS__), #f)
-
-SAME_TYPE(gdr_open, gdr_t(void));
-SAME_TYPE(gdr_close, int(gdr_t));
-SAME_TYPE(gdr_pin_buffer, int(gdr_t, unsigned long, size_t, uint64_t, uint32_t,
-			      gdr_mh_t *));
-SAME_TYPE(gdr_pin_buffer_v2, int(gdr_t, unsigned long, size_t, uint32_t,
-				 gdr_mh_t *));
-SAME_TYPE(gdr_unpin_buffer, int(gdr_t, gdr_mh_t));
-SAME_TYPE(gdr_get_callback_flag, int(gdr_t, gdr_mh_t, int *));
-SAME_TYPE(gdr_get_info, int(gdr_t, gdr_mh_t, gdr_info_t *));
-SAME_TYPE(gdr_get_info_v2, int(gdr_t, gdr_mh_t, gdr_info_v2_t *));
-SAME_TYPE(gdr_map, int(gdr_t, gdr_mh_t, void **, size_t));
-SAME_TYPE(gdr_map_v2, int(gdr_t, gdr_mh_t, void **, size_t, int));
-SAME_TYPE(gdr_unmap, int(gdr_t, gdr_mh_t, void *, size_t));
-SAME_TYPE(gdr_copy_to_mapping, int(gdr_mh_t, void *, const void *, size_t));
-SAME_TYPE(gdr_copy_from_mapping, int(gdr_mh_t, void *, const void *, size_t));
-SAME_TYPE(gdr_copy_to_mapping_v, int(const gdr_piece_t *, size_t));
-SAME_TYPE(gdr_copy_from_mapping_v, int(const gdr_piece_t *, size_t));
-SAME_TYPE(gdr_runtime_get_version, void(int *, int *));
-SAME_TYPE(gdr_driver_get_version, int(gdr_t, int *, int *));
-SAME_TYPE(gdr_get_attribute, int(gdr_t, gdr_attr_t, int *));
-SAME_TYPE(gdr_get_mapping_type_string, int(gdr_mapping_type_t, const char **));
-SAME_TYPE(gdr_ext_version, const char *(void));
-SAME_TYPE(gdr_get_backend, int(gdr_t, char *, size_t));
-SAME_TYPE(gdr_mem_alloc, int(gdr_t, int, size_t, unsigned, gdr_mem_t *));
-SAME_TYPE(gdr_mem_free, int(gdr_t, gdr_mem_t));
-SAME_TYPE(gdr_mem_get_device_ptr, int(gdr_t, gdr_mem_t, unsigned long *,
-				      size_t *));
-SAME_TYPE(gdr_mem_export_dmabuf, int(gdr_t, gdr_mem_t, unsigned, int *));
-SAME_TYPE(gdr_export_fd, int(gdr_t, gdr_mh_t, unsigned, int *));
-SAME_TYPE(gdr_pin_fd, int(gdr_t, int, unsigned, gdr_mh_t *));
+/* The manual pages' prototypes: the compiler refuses one that differs from the header's. */
+#include "pages.h"
 
 /* Where the compiler puts the two bits cannot be asked for by offsetof. */
 static size_t byte_of_bits(gdr_info_v2_t info)

@@ -14,41 +14,21 @@ symbols=$("$readelf" --dyn-syms -W "$lib")
 exported=$(printf '%s\n' "$symbols" |
 	awk '$1 ~ /^[0-9]+:$/ && $7 != "UND" && $5 != "LOCAL" && $7 != "ABS" { print $8 }' |
 	sort -u)
-documented=$(sort -u <<'LIST'
-gdr_cache_close@@GDRAPI_EXT_1
-gdr_cache_flush@@GDRAPI_EXT_1
-gdr_cache_get@@GDRAPI_EXT_1
-gdr_cache_open@@GDRAPI_EXT_1
-gdr_cache_put@@GDRAPI_EXT_1
-gdr_close
-gdr_copy_from_mapping
-gdr_copy_from_mapping_v@@GDRAPI_EXT_1
-gdr_copy_to_mapping
-gdr_copy_to_mapping_v@@GDRAPI_EXT_1
-gdr_driver_get_version
-gdr_export_fd@@GDRAPI_EXT_1
-gdr_ext_version@@GDRAPI_EXT_1
-gdr_get_attribute
-gdr_get_backend@@GDRAPI_EXT_1
-gdr_get_callback_flag
-gdr_get_info
-gdr_get_info_v2
-gdr_get_mapping_type_string
-gdr_map
-gdr_map_v2
-gdr_mem_alloc@@GDRAPI_EXT_1
-gdr_mem_export_dmabuf@@GDRAPI_EXT_1
-gdr_mem_free@@GDRAPI_EXT_1
-gdr_mem_get_device_ptr@@GDRAPI_EXT_1
-gdr_open
-gdr_pin_buffer
-gdr_pin_buffer_v2
-gdr_pin_fd@@GDRAPI_EXT_1
-gdr_runtime_get_version
-gdr_unmap
-gdr_unpin_buffer
-LIST
-)
+# As readelf writes them: those of gdrapi.h have no version, the others that of the package's list.
+documented=$({
+	tests/headers.sh include/gdrapi.h | cut -f 1
+	tests/headers.sh include/gdrapi_ext.h | cut -f 1 | while read -r name; do
+		sed -n "s/^ $name@\\(GDRAPI_EXT_[0-9]*\\) .*/$name@@\\1/p" packaging/deb/debian/libgdrapi2.symbols | grep . || echo "$name"
+	done
+} | sort -u)
+
+# promised: whether each function has a row of CONTRIBUTING.md's table of promises.
+promised() {
+	sed -n '/^## Which test holds which promise/,/^## Style/p' CONTRIBUTING.md >"$work/promises"
+	tests/headers.sh include/gdrapi.h include/gdrapi_ext.h | cut -f 1 | while read -r name; do
+		grep -q "^|.*\`$name\`.*|" "$work/promises" || { echo "$name is in no row"; exit 1; }
+	done
+}
 
 # tag NAME: the values of a dynamic entry, in one line.
 tag() {
@@ -59,6 +39,9 @@ none "every documented function is exported, with its version" \
 	"$(printf '%s\n' "$exported" "$exported" "$documented" | sort | uniq -u)"
 none "nothing else is exported" \
 	"$(printf '%s\n' "$documented" "$documented" "$exported" | sort | uniq -u)"
+is "the package's list has these, and no other" "$(sed -n 's/^ \(gdr_[a-z0-9_]*\)@.*/\1/p' packaging/deb/debian/libgdrapi2.symbols)" \
+	"$(printf '%s\n' "$documented" | sed 's/@.*//' | sort)"
+check "CONTRIBUTING.md says which test holds what each function promises" promised
 none "no symbol of Go or cgo is exported" \
 	"$(printf '%s\n' "$exported" | grep -Ei '^_?(_|x_|crosscall|cgo|go|runtime|main\.)' || true)"
 none "every export is a function" "$(printf '%s\n' "$symbols" |

@@ -119,8 +119,10 @@ static void after(const char *function)
 	errno = saved;
 }
 
-/* All arguments and results of these functions are words. */
-#define BESIDE(function)								\
+enum { TAKES_G = 1, TAKES_MH = 2, TAKES_MEM = 4, TAKES_CACHE = 8 };
+
+/* All arguments and results are words. What takes a mapped buffer alone is a copy. */
+#define HANDLES(function, takes)							\
 	long function(long a, long b, long c, long d, long e, long f)			\
 	{										\
 		static long (*real)(long, long, long, long, long, long);		\
@@ -128,32 +130,13 @@ static void after(const char *function)
 											\
 		if (!real)								\
 			*(void **)&real = dlsym(RTLD_NEXT, #function);			\
+		if ((takes) == TAKES_MH)						\
+			return real(a, b, c, d, e, f);					\
 		before();								\
 		r = real(a, b, c, d, e, f);						\
 		after(#function);							\
 		return r;								\
 	}
-
-BESIDE(gdr_open)
-BESIDE(gdr_close)
-BESIDE(gdr_pin_buffer)
-BESIDE(gdr_pin_buffer_v2)
-BESIDE(gdr_unpin_buffer)
-BESIDE(gdr_get_callback_flag)
-BESIDE(gdr_get_info)
-BESIDE(gdr_get_info_v2)
-BESIDE(gdr_map)
-BESIDE(gdr_map_v2)
-BESIDE(gdr_unmap)
-BESIDE(gdr_driver_get_version)
-BESIDE(gdr_get_attribute)
-BESIDE(gdr_get_backend)
-BESIDE(gdr_mem_alloc)
-BESIDE(gdr_mem_free)
-BESIDE(gdr_mem_get_device_ptr)
-BESIDE(gdr_mem_export_dmabuf)
-BESIDE(gdr_cache_open)
-BESIDE(gdr_cache_get)
-BESIDE(gdr_cache_put)
-BESIDE(gdr_cache_flush)
-BESIDE(gdr_cache_close)
+#define OTHER(function) HANDLES(function, 0)
+#define NOTHING(function) HANDLES(function, 0)
+#include "functions.h"

@@ -500,54 +500,26 @@ static void shared_page(void)
 	expect_is(gdr_cache_get(c, q, 1, &b.mh, (void **)&b.va), EINVAL);
 }
 
+/* What is refused where there is a hit, too. */
 static void bad_input(void)
 {
 	gdr_t g = open_or_fail();
 	unsigned long addr = some_memory(g, NULL);
-	gdr_cache_t c = { 0 }, other;
-	struct buffer b = { .dptr = addr, .size = RANGE };
+	gdr_cache_t c = open_cache(g, MIB), other = open_cache(g, MIB);
+	struct held h = get(c, addr, RANGE);
 	void *va = NULL;
-	struct held h;
 	gdr_mh_t mh;
 
-	expect_is(gdr_cache_open(g, 0, 0, &c), EINVAL);
-	expect_is(gdr_cache_open(g, MIB, 1, &c), EINVAL);
-	expect_is(gdr_cache_open(g, MIB, 0, NULL), EINVAL);
-	expect_is(gdr_cache_open(NULL, MIB, 0, &c), EINVAL);
-	expect(c.h == 0);
-	c = open_cache(g, MIB);
-	other = open_cache(g, MIB);
 	expect_is(gdr_cache_get(c, addr, RANGE, NULL, &va), EINVAL);
-	expect_is(gdr_cache_get(c, addr, RANGE, &mh, NULL), EINVAL);
 	expect_is(gdr_cache_get(c, addr, 0, &mh, &va), EINVAL);
-	expect_is(gdr_cache_get(c, 0, RANGE, &mh, &va), EINVAL);
-	expect_is(gdr_cache_get(c, addr, SIZE_MAX, &mh, &va), EINVAL);
 	expect_is(gdr_cache_get(c, -RANGE, RANGE, &mh, &va), EINVAL);
-	expect_is(gdr_cache_get(c, (uintptr_t)&va, 1, &mh, &va), EINVAL);
-	h = get(c, addr, RANGE);
-	/* With a hit, too. */
-	expect_is(gdr_cache_get(c, addr, RANGE, NULL, &va), EINVAL);
-	expect_is(gdr_cache_get(c, addr, 0, &mh, &va), EINVAL);
 	expect_is(gdr_cache_put(other, h.mh), EINVAL);
-	map_buffer(g, &b);
-	expect_is(gdr_cache_put(c, b.mh), EINVAL);
-	for (int bit = 0; bit < 64; bit++) {
+	for (int bit = 0; bit < 64; bit++)
 		expect_is(gdr_cache_put(c, (gdr_mh_t){ h.mh.h ^ 1ul << bit }), EINVAL);
-		expect_is(gdr_cache_put((gdr_cache_t){ c.h ^ 1ul << bit }, h.mh), EINVAL);
-		expect_is(gdr_cache_get((gdr_cache_t){ c.h ^ 1ul << bit }, addr, 1, &mh, &va), EINVAL);
-		expect_is(gdr_cache_flush((gdr_cache_t){ c.h ^ 1ul << bit }), EINVAL);
-		expect_is(gdr_cache_close((gdr_cache_t){ c.h ^ 1ul << bit }), EINVAL);
-	}
-	expect_is(gdr_cache_put(c, (gdr_mh_t){ 0 }), EINVAL);
-	expect_is(gdr_cache_close((gdr_cache_t){ (uintptr_t)g }), EINVAL);
-	expect_is(gdr_cache_close((gdr_cache_t){ h.mh.h }), EINVAL);
-	expect_is(gdr_unpin_buffer(g, (gdr_mh_t){ c.h }), EINVAL);
 	put(c, h);
-	expect_is(gdr_cache_close(c), 0);
-	expect_is(gdr_cache_close(c), EINVAL);
-	expect_is(gdr_cache_get(c, addr, RANGE, &mh, &va), EINVAL);
 	expect_is(gdr_cache_put(c, h.mh), EINVAL);
-	expect_is(gdr_cache_flush(c), EINVAL);
+	expect_is(gdr_cache_close(c), 0);
+	expect_is(gdr_cache_put(c, h.mh), EINVAL);
 }
 
 /* What the header says not to do: it costs the range, and nothing else. */

@@ -17,6 +17,6 @@ $(BIN)/ext_cache_tsan: | need-$(CLANG)
 	$(CLANG) -O1 -g -fsanitize=thread $(C11) -Icapi -I$(T) -o $@ $(filter %.c,$^) -lpthread
 
 # Runs any program beside a capture that is open the whole time.
-$(B)/beside_preload.so: $(T)/ext/beside_preload.c
+$(B)/beside_preload.so: $(T)/ext/beside_preload.c $(B)/tests/functions.h
 	@mkdir -p $(@D)
-	$(CC) $(C11) $(CFLAGS) -shared -fPIC -o $@ $< -ldl -lpthread
+	$(CC) $(C11) $(CFLAGS) $(EVERY) -shared -fPIC -o $@ $< -ldl -lpthread

@@ -12,29 +12,14 @@
 
 #define LIBRARY "libgdrapi.so.2"
 
-/* What a program finds by dlsym. */
+/* What a program finds by dlsym: each function of the headers, by its name. */
 struct api {
 	void *lib;
-	gdr_t (*open)(void);
-	int (*close)(gdr_t);
-	int (*pin)(gdr_t, unsigned long, size_t, uint64_t, uint32_t, gdr_mh_t *);
-	int (*pin_v2)(gdr_t, unsigned long, size_t, uint32_t, gdr_mh_t *);
-	int (*unpin)(gdr_t, gdr_mh_t);
-	int (*flag)(gdr_t, gdr_mh_t, int *);
-	int (*info)(gdr_t, gdr_mh_t, void *);
-	int (*info_v2)(gdr_t, gdr_mh_t, gdr_info_v2_t *);
-	int (*map)(gdr_t, gdr_mh_t, void **, size_t);
-	int (*map_v2)(gdr_t, gdr_mh_t, void **, size_t, int);
-	int (*unmap)(gdr_t, gdr_mh_t, void *, size_t);
-	int (*to)(gdr_mh_t, void *, const void *, size_t);
-	int (*from)(gdr_mh_t, void *, const void *, size_t);
-	void (*version)(int *, int *);
-	int (*driver)(gdr_t, int *, int *);
-	int (*attribute)(gdr_t, gdr_attr_t, int *);
-	int (*type_string)(gdr_mapping_type_t, const char **);
-	int (*mem_alloc)(gdr_t, int, size_t, unsigned int, gdr_mem_t *);
-	int (*mem_free)(gdr_t, gdr_mem_t);
-	int (*mem_ptr)(gdr_t, gdr_mem_t, unsigned long *, size_t *);
+#define HANDLES(name, takes) __typeof__(name) *name;
+#define OTHER(name) HANDLES(name, 0)
+#define NOTHING(name) HANDLES(name, 0)
+#include "functions.h"
+#undef HANDLES
 };
 
 static inline void *find(void *lib, const char *name)
@@ -53,26 +38,11 @@ static inline void load(struct api *a, const char *path, int flags)
 	if (!a->lib)
 		note("%s", dlerror());
 	expect(a->lib != NULL);
-	a->open = find(a->lib, "gdr_open");
-	a->close = find(a->lib, "gdr_close");
-	a->pin = find(a->lib, "gdr_pin_buffer");
-	a->pin_v2 = find(a->lib, "gdr_pin_buffer_v2");
-	a->unpin = find(a->lib, "gdr_unpin_buffer");
-	a->flag = find(a->lib, "gdr_get_callback_flag");
-	a->info = find(a->lib, "gdr_get_info");
-	a->info_v2 = find(a->lib, "gdr_get_info_v2");
-	a->map = find(a->lib, "gdr_map");
-	a->map_v2 = find(a->lib, "gdr_map_v2");
-	a->unmap = find(a->lib, "gdr_unmap");
-	a->to = find(a->lib, "gdr_copy_to_mapping");
-	a->from = find(a->lib, "gdr_copy_from_mapping");
-	a->version = find(a->lib, "gdr_runtime_get_version");
-	a->driver = find(a->lib, "gdr_driver_get_version");
-	a->attribute = find(a->lib, "gdr_get_attribute");
-	a->type_string = find(a->lib, "gdr_get_mapping_type_string");
-	a->mem_alloc = find(a->lib, "gdr_mem_alloc");
-	a->mem_free = find(a->lib, "gdr_mem_free");
-	a->mem_ptr = find(a->lib, "gdr_mem_get_device_ptr");
+#define HANDLES(name, takes) a->name = find(a->lib, #name);
+#include "functions.h"
+#undef HANDLES
+#undef OTHER
+#undef NOTHING
 }
 
 static inline void library_path(void *lib, char path[PATH_MAX])
@@ -91,21 +61,21 @@ static inline void full_work(const struct api *a)
 	void *va = NULL;
 	gdr_mem_t mem;
 	gdr_mh_t mh;
-	gdr_t g = a->open();
+	gdr_t g = a->gdr_open();
 
 	expect(g != NULL);
-	expect_is(a->mem_alloc(g, 0, 64 * KIB, 0, &mem), 0);
-	expect_is(a->mem_ptr(g, mem, &dptr, NULL), 0);
-	expect_is(a->pin(g, dptr, 64 * KIB, 0, 0, &mh), 0);
-	expect_is(a->map(g, mh, &va, 64 * KIB), 0);
+	expect_is(a->gdr_mem_alloc(g, 0, 64 * KIB, 0, &mem), 0);
+	expect_is(a->gdr_mem_get_device_ptr(g, mem, &dptr, NULL), 0);
+	expect_is(a->gdr_pin_buffer(g, dptr, 64 * KIB, 0, 0, &mh), 0);
+	expect_is(a->gdr_map(g, mh, &va, 64 * KIB), 0);
 	fill_random(out, sizeof(out), (uintptr_t)a);
-	expect_is(a->to(mh, va, out, sizeof(out)), 0);
-	expect_is(a->from(mh, in, va, sizeof(in)), 0);
+	expect_is(a->gdr_copy_to_mapping(mh, va, out, sizeof(out)), 0);
+	expect_is(a->gdr_copy_from_mapping(mh, in, va, sizeof(in)), 0);
 	expect(!memcmp(in, out, sizeof(in)));
-	expect_is(a->unmap(g, mh, va, 64 * KIB), 0);
-	expect_is(a->unpin(g, mh), 0);
-	expect_is(a->mem_free(g, mem), 0);
-	expect_is(a->close(g), 0);
+	expect_is(a->gdr_unmap(g, mh, va, 64 * KIB), 0);
+	expect_is(a->gdr_unpin_buffer(g, mh), 0);
+	expect_is(a->gdr_mem_free(g, mem), 0);
+	expect_is(a->gdr_close(g), 0);
 }
 
 /* Copies the library's file; returns the name of the copy in path. */

@@ -5,6 +5,7 @@
  * This program is linked to the library, as UCX is.
  */
 #include "cuda.h"
+#include "every.h"
 
 #include <fenv.h>
 #include <sched.h>
@@ -12,12 +13,8 @@
 
 extern char **environ;
 
-/* What the loader did for a linked program, before main. */
-static void linked(void)
+static void expect_no_start(void)
 {
-	int major = 0;
-
-	expect(dlopen("libgdrapi.so.2", RTLD_NOW | RTLD_NOLOAD) != NULL);
 	expect_is(count_threads(), 1);
 	for (int sig = 1; sig <= 64; sig++) {
 		struct sigaction sa;
@@ -26,9 +23,25 @@ static void linked(void)
 			continue;
 		expect(sa.sa_handler == SIG_DFL || sa.sa_handler == SIG_IGN);
 	}
+}
+
+/* The loader starts nothing before main; nor does a call, for without a gdr_open no handle is good. */
+static void linked(void)
+{
+	const unsigned long forged[] = { 0, 1, 1ul << 52, ~0ul };
+	int major = 0;
+
+	expect(dlopen("libgdrapi.so.2", RTLD_NOW | RTLD_NOLOAD) != NULL);
+	expect_no_start();
 	gdr_runtime_get_version(&major, NULL);
 	expect_is(major, 2);
-	expect_is(count_threads(), 1);
+	for (size_t i = 0; i < sizeof(forged) / sizeof(forged[0]); i++)
+		for (size_t f = 0; f < EVERY; f++)
+			expect_is(every[f].call(&(struct args){
+				.g = (gdr_t)forged[i], .mh = { forged[i] }, .mem = { forged[i] }, .cache = { forged[i] },
+				.mapped = { forged[i] }, .addr = 4096, .size = 4096, .va = &major,
+			}), EINVAL);
+	expect_no_start();
 }
 
 /* What a process has one of, and a runtime that thinks it is alone may set. */

@@ -11,9 +11,9 @@ stress:
 	@$(call RUN_SUITE,-test.run '^Test_stress$$')
 
 $(addprefix $(BIN)/guest_,hosts footprint signals limits forced threads): $(CUDA_DL)
-$(GUESTBINS): $(BIN)/guest_%: $(T)/guest/%.c $(T)/guest/main.c $(LIB) $(GUEST_H)
+$(GUESTBINS): $(BIN)/guest_%: $(T)/guest/%.c $(T)/guest/main.c $(LIB) $(GUEST_H) $(EVERY_H)
 	@mkdir -p $(@D)
-	$(CC) $(C11) $(CFLAGS) -o $@ $(filter %.c %.o,$^) $(LINK)
+	$(CC) $(C11) $(CFLAGS) $(EVERY) -o $@ $(filter %.c %.o,$^) $(LINK)
 
 # Its functions must be found before the library's.
 $(BIN)/guest_static: CFLAGS += -rdynamic

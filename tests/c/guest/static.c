@@ -111,7 +111,7 @@ static void use_the_library(const struct api *a)
 {
 	int before = calls_of_any, major, minor;
 
-	a->version(&major, &minor);
+	a->gdr_runtime_get_version(&major, &minor);
 	expect_is(minor, 6);
 	full_work(a);
 	expect_is(calls_of_any, before);
@@ -125,7 +125,7 @@ static void side_by_side(void *flags)
 	expect(!dlopen(LIBRARY, RTLD_NOW | RTLD_NOLOAD));
 	use_the_older();
 	load(&a, LIBRARY, RTLD_NOW | (uintptr_t)flags);
-	expect(a.open != gdr_open && a.to != gdr_copy_to_mapping);
+	expect(a.gdr_open != gdr_open && a.gdr_copy_to_mapping != gdr_copy_to_mapping);
 	use_the_library(&a);
 	use_the_older();
 	use_the_library(&a);
