@@ -131,9 +131,8 @@ func (b *Buffer) Close() error {
 	return b.unpin()
 }
 
-// unpin unpins b. The caller has locked b, and b is not gone; Device.Close calls unpin after
-// the last call on the device has left. b is gone even when the driver fails, because a
-// caller could do nothing with it.
+// unpin unpins b. The caller has locked b, and b is not gone. b is gone even when the driver
+// fails, because a caller could do nothing with it.
 func (b *Buffer) unpin() error {
 	var err error
 	if b.mapping != nil {

@@ -36,8 +36,8 @@ bool gdr_driver_is_loaded(void);
 uintptr_t gdr_driver_find(const char *name);
 
 /*
- * The functions that Go has looked up, in its order (guest.go). They lie here for a forked child,
- * whose Go begins anew.
+ * The functions that Go has looked up, in its order. They lie here for a forked child, whose Go
+ * begins anew.
  */
 extern struct gdr_driver_functions {
 	uint32_t known;		/* stored last, by Go's atomics */

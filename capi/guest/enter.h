@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * enter.h - what is done to a host's thread before it runs Go code or takes a lock of ours,
- * and after. See INSIDE in front.h.
+ * and after.
  */
 #ifndef GDR_GUEST_H
 #define GDR_GUEST_H

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * env.h - what the environment of the host asks for. The library reads no variable but in
- * env.c.
+ * env.h - what the environment of the host asks for.
  */
 #ifndef GDR_ENV_H
 #define GDR_ENV_H

@@ -6,11 +6,9 @@
  * 1. The driver's library is loaded, without a lock. Where there is none, and no other
  *    driver, the start ends here.
  * 2. The copy routine is chosen.
- * 3. The Go runtime is started (runtime.c), and handles get an epoch.
+ * 3. The Go runtime is started, and handles get an epoch.
  * 4. gdrcore_open makes the core, and fills in where its table of handles is. Then the front
  *    is up.
- *
- * docs/design.md has the whole of it.
  */
 #define _GNU_SOURCE
 #include "front.h"
@@ -34,8 +32,8 @@
 struct gdr_front gdr_front;
 
 /*
- * The epoch of the newest core of this process or its ancestors. It outlives a fork on
- * purpose. It is written under gdr_front.lock.
+ * The epoch of the newest core of this process or its ancestors. It outlives a fork, so a
+ * child knows its ancestors' handles. It is written under gdr_front.lock.
  */
 static _Atomic uint64_t last_epoch;
 

@@ -1,9 +1,6 @@
-// Package host has the Go runtime live as a guest in somebody else's process: its start,
-// forks, threads, memory, and what package core has C do for it.
-//
-// Most of it is C, for it runs before the runtime does, or where Go cannot: front.h,
-// enter.h, env.h, driver.h and log.h are what it offers to package capi's C. It knows
-// nothing of package capi.
+// Package guest has the Go runtime live as a guest in somebody else's process: its start,
+// forks, threads, memory, and what package core has C do for it. Most of it is C, for it runs
+// before the runtime does, or where Go cannot.
 package guest
 
 /*
@@ -33,7 +30,7 @@ import (
 	"sync/atomic"
 	"unsafe"
 
-	_ "gdrapi/capi/copy" // C alone: front.c calls it
+	_ "gdrapi/capi/copy" // C alone
 	"gdrapi/core"
 	"gdrapi/core/cuda"
 	"gdrapi/core/dl"

@@ -1,8 +1,4 @@
 // SPDX-License-Identifier: MIT
-/*
- * log.c - the front's few log lines. The Go core writes its own, in the same
- * form (core/log).
- */
 #define _GNU_SOURCE
 #include "log.h"
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * log.h - the C side's log lines.
+ * log.h - the C side's log lines, in the form of Go's.
  */
 #ifndef GDR_LOG_H
 #define GDR_LOG_H

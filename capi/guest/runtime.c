@@ -1,17 +1,16 @@
 // SPDX-License-Identifier: MIT
 /*
- * runtime.c - starts the Go runtime, and makes ready what it needs. All that the C side
- * knows of Go's insides is in this file, in goroot.sh and in extld.sh. With a Go that
- * differs, they and check.sh fail the build.
+ * runtime.c - starts the Go runtime, and makes ready what it needs. It knows Go's insides:
+ * the build ends where a Go differs.
  *
  * 1. A runtime that does not get what it needs ends the process. So we get all of it
  *    first, or try whether it can be had.
- * 2. Its threads are made before it asks for them (threads.c).
+ * 2. Its threads are made before it asks for them.
  * 3. A runtime does not survive fork(): its other threads are gone, with all that they
  *    held. But its whole state is in this object's variables and in memory that no child
  *    inherits. So a child puts the variables back to their values before the first start,
  *    and starts the runtime again.
- * 4. extld.sh has the runtime's C call the functions here instead of the C library's.
+ * 4. The linker has the runtime's C call the functions here instead of the C library's.
  */
 #define _GNU_SOURCE
 #include "runtime.h"
@@ -35,8 +34,8 @@
 #pragma GCC visibility push(hidden)
 
 /*
- * The runtime's entry. extld.sh took it out of .init_array. The linker makes the symbol
- * from the section's name. The weak symbols are absent in a build without Go (go vet, the
+ * The runtime's entry, which is no longer in .init_array. The linker makes the symbol from
+ * the section's name. The weak symbols are absent in a build without Go (go vet, the
  * tests of the C side).
  */
 typedef void (*go_entry_fn)(int argc, char **argv, char **envp);
@@ -54,11 +53,11 @@ extern char go_enoptrbss[] __asm__("runtime.enoptrbss") __attribute__((weak));
 extern char __start_gdr_go_module[] __attribute__((weak));
 extern char __stop_gdr_go_module[] __attribute__((weak));
 
-/* The variables of runtime/cgo's C. extld.sh gave them a section of their own. */
+/* The variables of runtime/cgo's C, in a section of their own. */
 extern char __start_gdr_go_c[] __attribute__((weak));
 extern char __stop_gdr_go_c[] __attribute__((weak));
 
-/* runtime/cgo calls each of these instead of the C library's function. */
+/* In the place of the C library's functions, for runtime/cgo. */
 int gdr_go_pthread_key_create(pthread_key_t *key, void (*destructor)(void *));
 int gdr_go_pthread_sigmask(int how, const sigset_t *set, sigset_t *was);
 int gdr_go_pthread_attr_getstacksize(const pthread_attr_t *attr, size_t *size);
@@ -271,7 +270,7 @@ static void restore_variables(void)
  * block of our own, so that it does not obey a host's GODEBUG or GOGC. GOMAXPROCS is
  * small: idle Go threads would slow the host, and the control plane has no work to
  * spread. Asynchronous preemption is off, as it sends signals. Stacks do not shrink, as
- * a handler of the host may need the room (goroot.sh). The limit of memory counts them,
+ * a handler of the host may need the room. The limit of memory counts them,
  * 256 KiB for each thread that is inside at once. Nobody reads a profile of memory.
  */
 static void run_go_entry(void)

@@ -35,7 +35,7 @@ static inline uint64_t gdr_faults(void)
 
 /*
  * What stays open on a host's thread while it runs our code, and Go's. Stacks there are
- * large enough for a handler (docs/design.md).
+ * large enough for a handler.
  */
 static inline uint64_t gdr_open_inside(void)
 {

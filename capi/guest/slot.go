@@ -170,7 +170,7 @@ func (l library) slotAt(at uint64) slot {
 	return s
 }
 
-// findSlot finds the slot that export's request goes through: see watch.h.
+// findSlot finds the slot that export's request goes through.
 func findSlot(all []library, export uint64) (found slot) {
 	best := 0
 	for _, l := range all {
@@ -186,7 +186,8 @@ func findSlot(all []library, export uint64) (found slot) {
 	return found
 }
 
-// noteHead begins the note of watch.c. A word follows: how far behind it the function lies.
+// noteHead begins the ELF note of each copy of this library. A word follows: how far behind it
+// gdr_watch_export lies.
 var noteHead = []byte("\x07\x00\x00\x00\x08\x00\x00\x00\x02\x00\x00\x00gdrapi\x00\x00")
 
 // firstCopy is the gdr_watch_export of the copy of this library that was loaded first, which

@@ -28,7 +28,7 @@ typedef int (*export_fn)(void *handle, unsigned long long addr, size_t size,
 
 /*
  * An ELF note that each copy of the library has: where its gdr_watch_export lies, counted from
- * the note's last word. slot.go looks for it. A type of another number is another contract.
+ * the note's last word. Change the type when the layout changes.
  */
 __asm__(".pushsection .note.gdrapi, \"a\", %note\n"
 	".balign 4\n"

@@ -5,8 +5,8 @@
  * CUDA does not say which object of the driver an address lies in. It names the
  * object to the kernel when it exports the address as a dma-buf. So we watch that one call.
  *
- * Go finds the slot and the copy of the library that watches (guest.go, slot.go), before the call.
- * What runs during it is C.
+ * The slot and the copy of the library that watches are found before the call. What runs during
+ * it is C.
  *
  * 1. The slot: the one R_*_JUMP_SLOT for "ioctl" in libcuda. That is the library named
  *    libcuda.so that export lies in. Where a tool's function stands for libcuda's, it is the

@@ -4,7 +4,7 @@
 package backend
 
 // Major and Minor are the version of this library. Where there is no gdrdrv, they are the
-// answer of Session.Version. docs/release.md lists where else the version stands.
+// answer of Session.Version.
 const Major, Minor = 2, 6
 
 // MappingType is the memory type of a CPU mapping. The values are those of enum

@@ -239,7 +239,7 @@ const (
 )
 
 // Init initialises CUDA in this process. A child that is forked after that cannot use
-// CUDA: Init returns ENODEV in it. So only memory allocation calls Init.
+// CUDA: Init returns ENODEV in it.
 func (d *Driver) Init() error {
 	err := d.call(symInit, 0)
 	if errors.Is(err, ErrNotInitialized) {

@@ -35,7 +35,7 @@ func (m MemoryInfo) MappingEnd() uint64 { return m.Mapping + m.MappingSize }
 // End is the address after the allocation's last byte.
 func (m MemoryInfo) End() uint64 { return m.Start + m.Size }
 
-// Attributes of cuPointerGetAttributes that driver.go does not have.
+// More attributes, of what memory is.
 const (
 	contextOf          PointerAttribute = 1
 	isManaged          PointerAttribute = 8

@@ -13,7 +13,7 @@ import (
 // the context of m, see WithMemory.
 //
 // Memory of cuMemCreate has no such attribute (580.159.04 answers NOT_SUPPORTED): there the
-// program synchronises, as docs/ordering.md says. The flag of the same name that a context
+// program synchronises. The flag of the same name that a context
 // has is the program's: to set it ends captures.
 //
 // Where the driver fails otherwise, a log line says so. The pinning is good all the same.

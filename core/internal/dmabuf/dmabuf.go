@@ -47,8 +47,7 @@ func (Backend) Open() (backend.Session, error) {
 }
 
 // anyDevice fails when CUDA is initialised and no device has dma-bufs that can be
-// mapped. Then Open fails, and the next backend is tried. known is false when CUDA is
-// not initialised; then Pin checks the device.
+// mapped. known is false when CUDA is not initialised.
 func anyDevice(cu *cuda.Driver) (known bool, err error) {
 	n, err := cu.DeviceCount()
 	if errors.Is(err, cuda.ErrNotInitialized) {

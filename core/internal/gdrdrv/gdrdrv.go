@@ -59,8 +59,7 @@ func open(k kernel, sync func(addr, size uint64) error) (_ *session, err error) 
 	return s, nil
 }
 
-// setSyncMemops sets SYNC_MEMOPS on memory as the other backends do. Memory of cuMemCreate
-// has no such attribute.
+// setSyncMemops sets SYNC_MEMOPS on memory. Memory of cuMemCreate has no such attribute.
 func setSyncMemops(addr, size uint64) error {
 	cu, err := cuda.Load()
 	if err != nil {
@@ -135,12 +134,12 @@ func (s *session) Pin(req backend.PinRequest) (backend.Pin, error) {
 	return p, nil
 }
 
-// Attribute is 0 where the driver is too old to know the attribute.
 // Import refuses: gdrdrv pins by address alone.
 func (s *session) Import(int) (backend.Pin, error) {
 	return nil, fmt.Errorf("gdrdrv pins no descriptor; open with GDRCOPY_BACKEND=rm: %w", unix.ENOTSUP)
 }
 
+// Attribute is 0 where the driver is too old to know the attribute.
 func (s *session) Attribute(a backend.Attr) (int, error) {
 	var arg getAttr
 	switch a {

@@ -12,7 +12,7 @@ import (
 // behind it. No method returns EINTR.
 type kernel interface {
 	open(path string) (fd int, err error)
-	// ioctl takes the address of the structure of abi.go that code is for.
+	// ioctl takes the address of the structure that code is for.
 	ioctl(fd int, code uint32, arg unsafe.Pointer) error
 	mmap(fd int, offset uint64, size uintptr) (va uintptr, err error)
 	munmap(va, size uintptr) error

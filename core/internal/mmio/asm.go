@@ -20,7 +20,7 @@ func load(va uintptr) uint64
 //go:noescape
 func storeLines(va uintptr, p *byte, n int)
 
-// The fences of capi/copy/fence.h: after a write; after a write while mappings of several
+// The fences: after a write; after a write while mappings of several
 // types are live; before a read by words; before a read by lines; after a read.
 func storeFence()
 func fullFence()

@@ -1,6 +1,6 @@
 // Package mmio copies between Go's memory and a mapping of GPU memory. The accesses and the
 // fences are assembly: no compiler splits, merges or drops one, and the Go runtime cannot
-// interrupt one. capi/copy/fence.h says why each fence is the one that it is.
+// interrupt one.
 package mmio
 
 import (

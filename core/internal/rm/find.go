@@ -24,7 +24,7 @@ func (p place) plus(n int64) (place, bool) {
 	return p, at >= 0
 }
 
-// Seen is what libcuda asked the kernel during a watched export. See capi/guest/watch.h.
+// Seen is what libcuda asked the kernel during a watched export.
 type Seen struct {
 	Result   int32 // of cuMemGetHandleForAddressRange
 	FD       int32 // what it gave, -1 for nothing

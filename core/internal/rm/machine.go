@@ -217,7 +217,7 @@ func (c *client) major() int {
 
 // combinesWrites is true where the PCI devices of a machine are known, and no root port is
 // of a CPU for which drivers before 590 map BAR1 as Device memory: BlueField-3, and
-// revision 0 of Ampere Altra. kmod/mmap.c has the same list.
+// revision 0 of Ampere Altra. The same list is in gdrdrv.
 func combinesWrites(pci string) bool {
 	names, err := sys.ReadDir(pci)
 	seen := false

@@ -1,8 +1,7 @@
 // Package rm is the backend that maps GPU memory with requests to the resource manager
 // (RM) of NVIDIA's kernel driver, on /dev/nvidiactl and /dev/nvidiaN. It maps any
 // device memory that CUDA allocated in this process. It needs no other kernel module
-// and no privilege. Drivers from 535 on have all of these requests. docs/rm.md says how
-// the backend notices a driver that differs.
+// and no privilege. Drivers from 535 on have all of these requests.
 //
 // A pin duplicates CUDA's memory objects into a client of our own. So pinned memory
 // stays alive after the program has freed it, and its mappings stay valid.
