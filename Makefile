@@ -24,6 +24,11 @@ CXX      ?= c++
 OBJCOPY  ?= objcopy
 INSTALL  ?= install
 LDCONFIG ?= ldconfig
+# As setup.sh has it: without a home Go's caches lie in the build.
+ifeq ($(shell [ -w "$$HOME" ] && echo yes),)
+export GOPATH ?= $(CURDIR)/build/_go
+export GOCACHE ?= $(GOPATH)/cache
+endif
 # The go in PATH, or a newer one that Debian keeps out of it. It is looked for where it is first used.
 ifndef GO
 GO        = $(eval GO := $(shell sh setup.sh --go))$(GO)
@@ -173,7 +178,9 @@ uninstall:
 	rm -f $(addprefix $(DESTDIR)$(mandir)/,$(MANPAGES) $(MANLINKS))
 	$(ldconfig)
 
+# What Go has fetched is read-only.
 clean:
+	[ ! -d $(B)/_go ] || chmod -R u+w $(B)/_go
 	rm -rf $(B)
 
 help:

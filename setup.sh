@@ -25,6 +25,12 @@ go_least=21
 say() { printf 'setup.sh: %s\n' "$*"; }
 die() { printf 'setup.sh: %s\n' "$*" >&2; exit 1; }
 
+# Without a home Go's caches lie in the build, as the Makefile has it.
+if ! [ -w "${HOME-}" ]; then
+	export GOPATH="${GOPATH-$here/build/_go}"
+	export GOCACHE="${GOCACHE-$GOPATH/cache}"
+fi
+
 versions=$(sed '/^#/d' "$here/capi/guest/build/go_versions")
 newest=$(printf '%s\n' "$versions" | tail -n 1)
 
@@ -137,6 +143,7 @@ backports() {
 	[ -n "$archive" ] || die "no package has Go 1.$go_least or later: install it, then run this again"
 	say "Go of this system is too old: adding bookworm-backports, in $list"
 	echo "deb $archive bookworm-backports main" | as_root tee "$list" >/dev/null
+	as_root chmod 644 "$list" # whatever the umask is, apt as a user reads it
 	apt update
 }
 
@@ -186,6 +193,6 @@ if [ ! -d "$here/vendor" ]; then
 	say "using $go; running: $go mod download (the Go that go.mod names, and the modules)"
 	cd "$here"
 	$go mod download ||
-		die "$go could not fetch them: is the Go module proxy reached?"
+		die "$go failed; it says why above. What it fetches comes from the Go module proxy (GOPROXY) and lies in $($go env GOPATH)"
 fi
 say "all is there. Next: make demo, then make check"

@@ -11,7 +11,7 @@ VM_ARCH=${VM_ARCH:-amd64}
 # The parts of the archive, and whether to use source packages.
 VM_COMPONENTS=${VM_COMPONENTS:-main contrib}
 VM_SOURCES=${VM_SOURCES:-}
-GDRAPI_VM_CACHE=${GDRAPI_VM_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/gdrapi-vm}
+GDRAPI_VM_CACHE=${GDRAPI_VM_CACHE:-${XDG_CACHE_HOME:-${HOME:-/var/tmp}/.cache}/gdrapi-vm}
 
 say() { printf '%s\n' "# $*" >&2; }
 die() { printf '%s: %s\n' "${0##*/}" "$*" >&2; exit 1; }
