@@ -5,8 +5,8 @@
 # debootstrap made of that suite of Debian or Ubuntu, as small as it can be. Then this working tree
 # is put there, below root's home, and setup.sh, make demo, make install, the first program and pip's
 # line of python/README.md run. Of make check there run the groups that a newer compiler or C library
-# is most likely to break; with --check all, as root and as a user. There is no GPU in it. Before
-# each step the log has the size of the root.
+# is most likely to break; with --check all, as root, and as a user under umask 077 in a long path with an
+# unknown locale. There is no GPU in it. Before each step the log has the size of the root.
 #
 # Needs root, and the network. The root reaches it as this machine does: its
 # mirror, its name servers, its own certificates and proxies.
@@ -46,8 +46,14 @@ as_nobody='mkdir -p /tmp/t && cp -r setup.sh capi /tmp/t && cd /tmp/t && setpriv
 other_system='echo ID=other >/tmp/os && mount --bind /tmp/os /etc/os-release && sh setup.sh'
 setup_twice() {
 	local out
-	inside 'sh setup.sh </dev/null' && out=$(inside 'sh setup.sh') && echo "$out" &&
-		[[ $out != *apt-get* ]]
+	inside 'umask 077; sh setup.sh </dev/null' && out=$(inside 'sh setup.sh') && echo "$out" &&
+		[[ $out != *apt-get* ]] && out=$(inside 'setpriv --reuid=nobody --clear-groups apt-cache policy git 2>&1') && echo "$out" &&
+		[[ $out != *'Unable to read'* ]]
+}
+
+# What .ci/run installs, resolved and not installed.
+ci_needs() {
+	inside "apt-get install -s -qq --no-install-recommends \$(sed -n '/^#/!s/^[^ ]* //p' tests/suite/needs.txt) >/dev/null"
 }
 
 demo() {
@@ -99,8 +105,17 @@ close_home() { chmod 700 "$root/root" && put_source; }
 
 # Another user's folder, with a build and modules of its own.
 as_user() {
-	inside "useradd -m user && cp -r $src /home/user/ && cd /home/user && rm -r gdrapi/build && chown -R user: ." &&
-		inside_of /home/user/gdrapi 'setpriv --reuid=user --regid=user --init-groups env HOME=/home/user sh -ec "sh setup.sh; make demo; make check"'
+	local long
+	long=/home/user/$(printf 'a-folder-with-a-long-name-%.0s' 1 2 3 4 5)
+	inside "useradd -m user && mkdir $long && cp -r $src $long/ && rm -r $long/gdrapi/build && chown -R user: /home/user" &&
+		inside_of "$long/gdrapi" 'setpriv --reuid=user --regid=user --init-groups env HOME=/home/user LC_ALL=xx_YY.UTF-8 \
+			sh -ec "umask 077; sh setup.sh; make demo; make check"'
+}
+
+# Go's caches go into the build then.
+homeless() {
+	inside 'cp -r . /tmp/homeless && cd /tmp/homeless && rm -r build && env -u HOME sh setup.sh && env -u HOME make lib && make clean &&
+		[ ! -e build ] && rm -r /tmp/homeless'
 }
 
 # Each step needs the one before.
@@ -112,9 +127,11 @@ steps() {
 		try "setup.sh without root stops" refuses "$as_nobody" 'run: su -c' &&
 		try "setup.sh on another system stops" refuses "$other_system" 'Needed:' &&
 		try "setup.sh, and again with nothing to do" setup_twice &&
+		try ".ci/run's packages" ci_needs &&
 		try "make demo" demo &&
 		if [ "${1-}" = --check ]; then
-			try "make check, as root" inside 'make check' && try "README.md's two commands, as a user" as_user
+			try "without a home" homeless && try "make check, as root" inside 'make check' &&
+				try "README.md's two commands, as a user" as_user
 		else
 			try "make check, of the C side" inside "make check CHECK='abi capi doubles'"
 		fi &&
