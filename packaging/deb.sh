@@ -2,14 +2,11 @@
 # SPDX-License-Identifier: MIT
 #
 # deb.sh TARBALL OUT - the Debian source package and the binary packages of a source
-# tarball, in OUT. Lists them.
+# tarball, in OUT. Lists them. NAMES=nvidia in the environment gives them the names of NVIDIA's.
 set -eu
 tarball=$(realpath "${1:?usage: deb.sh TARBALL OUT}") out=${2:?usage: deb.sh TARBALL OUT}
 
 die() { echo "deb.sh: $*" >&2; exit 1; }
-for p in dpkg-buildpackage:dpkg-dev dh:debhelper make:make gcc:gcc xz:xz-utils; do
-	command -v "${p%:*}" >/dev/null || die "${p%:*} is missing: install Debian's package ${p#*:}"
-done
 
 rm -rf "$out"
 mkdir -p "$out"
@@ -25,7 +22,7 @@ cd "$name"
 GO=${GO:-$(sh setup.sh --go)}
 GOCACHE=$($GO env GOCACHE)
 export GO GOCACHE
-dpkg-buildpackage -us -uc -F -Ppkg.gdrapi.owngo >../build.log 2>&1 || {
+dpkg-buildpackage -us -uc -F -Ppkg.gdrapi.owngo${NAMES:+,pkg.gdrapi.$NAMES} >../build.log 2>&1 || {
 	tail -n 40 ../build.log >&2
 	die "dpkg-buildpackage failed: see $out/build.log"
 }

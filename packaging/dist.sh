@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: MIT
 #
 # dist.sh OUT - the source tarball OUT/gdrapi-VERSION.tar.xz, which the packages are
-# built from: the files that git tracks, the Go modules in vendor/, and VERSION. Its
+# built from: the files that git tracks, or of a tree without git all but its builds; the Go modules in vendor/, and VERSION. Its
 # go.mod names no toolchain: each Go in capi/guest/build/go_versions builds it as it is, and takes
 # nothing from the network. The same commit gives the same bytes.
 #
@@ -14,10 +14,6 @@ here=$(cd "$(dirname "$0")" && pwd)
 top=$(dirname "$here")
 
 die() { echo "dist.sh: $*" >&2; exit 1; }
-for p in git:git tar:tar xz:xz-utils; do
-	command -v "${p%:*}" >/dev/null || die "${p%:*} is missing: install Debian's package ${p#*:}"
-done
-[ -e "$top/.git" ] || die "$top is not a git checkout: the tarball is made of one"
 case ${MAINTAINER-}${URL-} in *[\|\&\\]*) die "MAINTAINER and URL may not have | or & or a backslash" ;; esac
 go=${GO:-$(sh "$top/setup.sh" --go)}
 
@@ -31,11 +27,15 @@ trap 'rm -rf "$stage"' EXIT
 mkdir -p "$stage/$name"
 
 cd "$top"
-# A commit of what differs from HEAD in the working tree, which no branch names.
-commit_of_tree=$(git -c safe.directory="$top" -c user.name=dist -c user.email=dist stash create)
-git -c safe.directory="$top" archive "${commit_of_tree:-HEAD}" | tar -C "$stage/$name" -xf -
+if [ -e .git ]; then
+	# A commit of what differs from HEAD in the working tree, which no branch names.
+	commit_of_tree=$(git -c safe.directory="$top" -c user.name=dist -c user.email=dist stash create)
+	git -c safe.directory="$top" archive "${commit_of_tree:-HEAD}" | tar -C "$stage/$name" -xf -
+else
+	tar --exclude='./build*' -cf - . | tar -C "$stage/$name" -xf -
+fi
 cd "$stage/$name"
-GOFLAGS=-mod=mod $go mod vendor
+[ -d vendor ] || GOFLAGS=-mod=mod $go mod vendor
 sed -i '/^toolchain /,/^$/d' go.mod
 echo "$version $commit $epoch" >VERSION
 sed -i "1s/([^)]*)/($version-1)/" packaging/deb/debian/changelog

@@ -13,11 +13,15 @@ PKG       := $(B)/packages
 RELEASE    = $(shell packaging/version.sh)
 COMMIT     = $(shell packaging/version.sh --commit)
 
-.PHONY: dist deb rpm tarball sbom channels release html
-dist:
+.PHONY: dist deb rpm tarball sbom channels release html needed
+# All that is missing, at once and before the work.
+needed:
+	@PYTHON='$(PYTHON)' packaging/needed.sh $(MAKECMDGOALS)
+dist: needed
 	GO='$(GO)' MAINTAINER='$(MAINTAINER)' URL='$(URL)' packaging/dist.sh $(PKG)
+# NAMES=nvidia gives Debian's packages the names of NVIDIA's.
 deb rpm tarball: dist
-	GO='$(GO)' packaging/$@.sh $(PKG)/gdrapi-$(RELEASE).tar.xz $(PKG)/$@
+	GO='$(GO)' NAMES='$(NAMES)' packaging/$@.sh $(PKG)/gdrapi-$(RELEASE).tar.xz $(PKG)/$@
 
 sbom: all
 	$(GO) run ./packaging/sbom -version $(RELEASE) -epoch $(shell packaging/version.sh --epoch) -o $(B)/gdrapi.cdx.json $(LIB) $(GO_TOOLS)

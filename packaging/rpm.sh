@@ -9,9 +9,6 @@ umask 022
 tarball=$(realpath "${1:?usage: rpm.sh TARBALL OUT}") out=${2:?usage: rpm.sh TARBALL OUT}
 
 die() { echo "rpm.sh: $*" >&2; exit 1; }
-for p in rpmbuild:rpm make:make gcc:gcc xz:xz-utils; do
-	command -v "${p%:*}" >/dev/null || die "${p%:*} is missing: install Debian's package ${p#*:}"
-done
 : "${GO:=$(sh "$(dirname "$0")/../setup.sh" --go)}"
 
 rm -rf "$out"

@@ -7,7 +7,7 @@
 PYTHON    ?= $(firstword $(foreach p,python3 /usr/bin/python3,$(shell $p -c 'import pytest' 2>/dev/null && echo $p)) python3)
 
 .PHONY: wheel
-wheel: $(LIB) $(VKGDR)
+wheel: needed $(LIB) $(VKGDR)
 	rm -f $(B)/wheel/*.whl
 	for p in python vkgdr/python; do \
 		GDRAPI_LIBRARY='$(abspath $(LIB))' $(PYTHON) -m pip wheel -q --disable-pip-version-check --no-index --no-deps -w $(B)/wheel ./$$p; \
