@@ -3,7 +3,7 @@
 # make                [build 1 min] the libraries and their tools, under build/
 # make lib            [build 1 min] libgdrapi alone
 # make vkgdr          [build 1 min] libvkgdr, vkgdr's interface on it
-# make install        [build 1 s] copies what make built; DESTDIR=, prefix=, libdir=, bindir= as usual; make uninstall
+# make install        [build 1 s] copies what make built, or builds it; DESTDIR=, prefix=, libdir=, bindir= as usual; make uninstall
 # make lib_install    [build 1 s] libgdrapi alone; exes_install: the tools alone
 # make driver         [build 1 min] the kernel module; make drv_install puts it into the running kernel's folder
 # make version        [build 1 s] the version of the interface; make config: the architecture
@@ -19,6 +19,12 @@ bindir   ?= $(exec_prefix)/bin
 includedir ?= $(prefix)/include
 mandir   ?= $(prefix)/share/man
 datadir  ?= $(prefix)/share
+# Recipes for NVIDIA's GDRCopy may set these, too.
+DESTLIB   = $(DESTDIR)$(libdir)
+DESTBIN   = $(DESTDIR)$(bindir)
+DESTINC   = $(DESTDIR)$(includedir)
+GDRAPI_ARCH ?= $(shell CC='$(CC)' ./config_arch)
+$(if $(LIB_MAJOR_VER)$(LIB_MINOR_VER),$(warning LIB_MAJOR_VER and LIB_MINOR_VER say nothing here: the ABI is $(VERSION)))
 CC       ?= cc
 CXX      ?= c++
 OBJCOPY  ?= objcopy
@@ -35,7 +41,7 @@ GO        = $(eval GO := $(shell sh setup.sh --go))$(GO)
 endif
 
 # GNU make's lists are words.
-$(foreach v,CURDIR DESTDIR prefix exec_prefix libdir bindir includedir mandir,\
+$(foreach v,CURDIR DESTDIR DESTLIB DESTBIN DESTINC prefix exec_prefix libdir bindir includedir mandir,\
 	$(if $(word 2,[$($v)]),$(error $v is "$($v)": make cannot build or install where a path has a space)))
 
 B        := build
@@ -100,63 +106,51 @@ $(VKGDR): vkgdr/vkgdr.c include/vkgdr.h $(LIB)
 		-L$(B) -lgdrapi -ldl -Wl,-rpath,'$$ORIGIN'
 
 driver:
-	$(MAKE) -C kmod
+	$(MAKE) -C kmod $(MAKE_PARAMS)
 
 version:
 	@echo $(VERSION)
 
-# As include/gdrconfig.h has it.
 config:
-	@echo '#include <gdrconfig.h>' | $(CC) -Iinclude -E -dM - | sed -n 's/^#define GDRAPI_\(X86\|ARM64\|POWER\)\>.*/GDRAPI_ARCH=\1/p'
+	@echo GDRAPI_ARCH=$(GDRAPI_ARCH)
 
-# What pkg-config and CMake find.
-cmakedir   = $(libdir)/cmake/gdrapi
+# What pkg-config and CMake find. Their paths are relative to themselves: the tree may be moved.
+cmakedir   = $(DESTLIB)/cmake/gdrapi
 # $(call find_file,FILE,OUT): whatever the umask is, all may read it.
-find_file  = sed -e 's|@prefix@|$(prefix)|' -e 's|@libdir@|$(libdir)|' -e 's|@soname@|$(SONAME)|' \
-	-e 's|@includedir@|$(includedir)|' -e 's|@version@|$(VERSION)|' \
-	-e "s|@to_includedir@|$$(realpath -ms --relative-to=$(cmakedir) $(includedir))|" pkg-config/$(1).in >$(2)/$(1) && chmod 644 $(2)/$(1)
-.PHONY: $(B)/gdrapi.pc $(B)/vkgdr.pc
-$(B)/gdrapi.pc $(B)/vkgdr.pc:
-	@mkdir -p $(B)
-	$(call find_file,$(@F),$(B))
+find_file  = sed -e 's|@soname@|$(SONAME)|' -e 's|@version@|$(VERSION)|' -e "s|@to_includedir@|$$(realpath -ms --relative-to=$(2) $(DESTINC))|" \
+	pkg-config/$(1).in >$(2)/$(1) && chmod 644 $(2)/$(1)
 
-# To install is to copy: it builds nothing, fetches nothing and writes nothing in this tree. In one
-# command with what builds (make all install) it comes after that.
+# What is built is copied: that builds nothing, fetches nothing and writes nothing in this tree. What is
+# not is built first. In one command with what builds (make all install) it comes after that.
 install: lib_install vkgdr_install exes_install man_install
 lib_install vkgdr_install exes_install drv_install: | $(filter all lib vkgdr exes tools driver,$(MAKECMDGOALS))
-# $(call built,FILES,COMMAND): stops where one is missing.
-built = @for f in $(1); do [ -e $$f ] || { echo "make $@: there is no $$f yet: run '$(2)' first" >&2; exit 1; }; done
+unbuilt = $(filter-out $(wildcard $(1)),$(1))
 ldconfig = @[ -n '$(DESTDIR)' ] || [ "$$(id -u)" -ne 0 ] || PATH="$$PATH:/sbin:/usr/sbin" $(LDCONFIG)
 
-lib_install:
-	$(call built,$(LIB),make)
-	$(INSTALL) -d $(addprefix $(DESTDIR),$(libdir)/pkgconfig $(cmakedir) $(includedir) $(datadir)/gdrapi)
-	$(INSTALL) -m 755 $(LIB) $(DESTDIR)$(libdir)/
-	ln -sf libgdrapi.so.$(VERSION) $(DESTDIR)$(libdir)/$(SONAME)
-	ln -sf $(SONAME) $(DESTDIR)$(libdir)/libgdrapi.so
-	$(INSTALL) -m 644 include/gdrapi.h include/gdrapi_ext.h include/gdrconfig.h $(DESTDIR)$(includedir)/
+lib_install: | $(call unbuilt,$(LIB))
+	$(INSTALL) -d $(DESTLIB)/pkgconfig $(cmakedir) $(DESTINC) $(DESTDIR)$(datadir)/gdrapi
+	$(INSTALL) -m 755 $(LIB) $(DESTLIB)/
+	ln -sf libgdrapi.so.$(VERSION) $(DESTLIB)/$(SONAME)
+	ln -sf $(SONAME) $(DESTLIB)/libgdrapi.so
+	$(INSTALL) -m 644 include/gdrapi.h include/gdrapi_ext.h include/gdrconfig.h $(DESTINC)/
 	$(INSTALL) -m 644 packaging/gdrapi.supp $(DESTDIR)$(datadir)/gdrapi/
-	$(call find_file,gdrapi.pc,$(DESTDIR)$(libdir)/pkgconfig)
-	$(call find_file,gdrapi-config.cmake,$(DESTDIR)$(cmakedir))
-	$(call find_file,gdrapi-config-version.cmake,$(DESTDIR)$(cmakedir))
+	$(call find_file,gdrapi.pc,$(DESTLIB)/pkgconfig)
+	$(call find_file,gdrapi-config.cmake,$(cmakedir))
+	$(call find_file,gdrapi-config-version.cmake,$(cmakedir))
 	$(ldconfig)
 
-vkgdr_install: | lib_install
-	$(call built,$(VKGDR),make)
-	$(INSTALL) -m 755 $(VKGDR) $(DESTDIR)$(libdir)/
-	$(INSTALL) -m 644 include/vkgdr.h $(DESTDIR)$(includedir)/
-	$(call find_file,vkgdr.pc,$(DESTDIR)$(libdir)/pkgconfig)
+vkgdr_install: | $(call unbuilt,$(VKGDR)) lib_install
+	$(INSTALL) -m 755 $(VKGDR) $(DESTLIB)/
+	$(INSTALL) -m 644 include/vkgdr.h $(DESTINC)/
+	$(call find_file,vkgdr.pc,$(DESTLIB)/pkgconfig)
 	$(ldconfig)
 
 # Programs that know the way from bindir to ../lib serve too where the loader knows libdir itself.
-exes_install:
-	@dir=$(INSTALL_DIR); [ -n '$(RUNPATH)' ] || [ -e $$dir ] || dir=$(B)/install/.._lib; \
-	for f in $(addprefix $$dir/,$(notdir $(C_TOOLS))) $(GO_TOOLS); do \
-		[ -e $$f ] || { echo "make $@: there is no $$f yet: run 'make$(if $(filter-out .._lib loader,$(notdir $(INSTALL_DIR))), libdir=$(libdir) bindir=$(bindir))' first" >&2; exit 1; }; done; \
-	echo "$(INSTALL) $$dir and $(GO_TOOLS) to $(DESTDIR)$(bindir)"; \
-	$(INSTALL) -d $(DESTDIR)$(bindir); \
-	$(INSTALL) -m 755 $(addprefix $$dir/,$(notdir $(C_TOOLS))) $(GO_TOOLS) $(DESTDIR)$(bindir)/
-	for t in $(OLD_NAMES); do ln -sf gdrcopy_$$t $(DESTDIR)$(bindir)/$$t || exit 1; done
+READY      = $(if $(RUNPATH),$(INSTALLED),$(or $(wildcard $(INSTALLED)),$(wildcard $(C_TOOLS:$(BIN)/%=$(B)/install/.._lib/%)),$(INSTALLED)))
+exes_install: | $(call unbuilt,$(READY) $(GO_TOOLS))
+	$(INSTALL) -d $(DESTBIN)
+	$(INSTALL) -m 755 $(READY) $(GO_TOOLS) $(DESTBIN)/
+	for t in $(OLD_NAMES); do ln -sf gdrcopy_$$t $(DESTBIN)/$$t || exit 1; done
 
 man_install:
 	$(INSTALL) -d $(addprefix $(DESTDIR)$(mandir)/,$(sort $(dir $(MANPAGES))))
@@ -165,16 +159,15 @@ man_install:
 	for p in $(MANLINKS); do \
 		ln -sf "$$(readlink docs/man/$$p)" $(DESTDIR)$(mandir)/$$p || exit 1; done
 
-drv_install:
-	$(call built,$(B)/kmod/gdrdrv.ko,make driver)
-	$(MAKE) -C kmod modules_install $(if $(DESTDIR),INSTALL_MOD_PATH=$(abspath $(DESTDIR)))
+drv_install: | $(if $(call unbuilt,$(B)/kmod/gdrdrv.ko),driver)
+	$(MAKE) -C kmod modules_install $(MAKE_PARAMS) $(if $(DESTDIR),INSTALL_MOD_PATH=$(abspath $(DESTDIR))) $(if $(MODULE_SUBDIR),INSTALL_MOD_DIR=$(MODULE_SUBDIR))
 
 uninstall:
-	rm -f $(addprefix $(DESTDIR)$(libdir)/,libgdrapi.so.$(VERSION) $(SONAME) libgdrapi.so libvkgdr.so pkgconfig/gdrapi.pc pkgconfig/vkgdr.pc)
-	rm -rf $(DESTDIR)$(cmakedir)
+	rm -f $(addprefix $(DESTLIB)/,libgdrapi.so.$(VERSION) $(SONAME) libgdrapi.so libvkgdr.so pkgconfig/gdrapi.pc pkgconfig/vkgdr.pc)
+	rm -rf $(cmakedir)
 	rm -f $(DESTDIR)$(datadir)/gdrapi/gdrapi.supp
-	rm -f $(addprefix $(DESTDIR)$(includedir)/,gdrapi.h gdrapi_ext.h gdrconfig.h vkgdr.h)
-	rm -f $(addprefix $(DESTDIR)$(bindir)/,$(notdir $(TOOLS)) $(OLD_NAMES))
+	rm -f $(addprefix $(DESTINC)/,gdrapi.h gdrapi_ext.h gdrconfig.h vkgdr.h)
+	rm -f $(addprefix $(DESTBIN)/,$(notdir $(TOOLS)) $(OLD_NAMES))
 	rm -f $(addprefix $(DESTDIR)$(mandir)/,$(MANPAGES) $(MANLINKS))
 	$(ldconfig)
 

@@ -3,8 +3,7 @@
 #
 # tarball.sh TARBALL OUT - out of a source tarball, OUT/gdrapi-VERSION-linux-MACHINE.tar.xz:
 # one folder with the library, the programs, the headers and the manual pages, which
-# may lie anywhere. Its programs find the library beside them, its .pc file and CMake
-# files are relative to themselves.
+# may lie anywhere. Its programs find the library beside them.
 set -eu
 tarball=$(realpath "${1:?usage: tarball.sh TARBALL OUT}") out=${2:?usage: tarball.sh TARBALL OUT}
 
@@ -27,19 +26,14 @@ make_() {
 	make GO="$GO" CFLAGS="-O2 -g -ffile-prefix-map=$PWD=." LDFLAGS=-Wl,-z,relro,-z,now WARN='-Wall -Wextra' \
 		prefix="/$name" "$@"
 }
-# The dollars are for make, and for pkg-config.
-# shellcheck disable=SC2016
 {
 	make_ all install DESTDIR="$out" &&
-	make_ -s sbom &&
-	make_ build/gdrapi.pc build/vkgdr.pc prefix='$${pcfiledir}/../..' \
-		libdir='$${prefix}/lib' includedir='$${prefix}/include'
+	make_ -s sbom
 } >"$out/build.log" 2>&1 || {
 	tail -n 40 "$out/build.log" >&2
 	die "the build failed: see $out/build.log"
 }
 rm -r "$out/$name/share/man/man4" # the kernel module's
-install -m 644 build/gdrapi.pc build/vkgdr.pc "$out/$name/lib/pkgconfig/"
 find "$out/$name/bin" "$out/$name/lib"/lib*.so.2.6 "$out/$name/lib/libvkgdr.so" -type f -exec strip --strip-unneeded {} +
 install -d "$out/$name/share/doc/gdrapi/docs/runs"
 install -m 644 README.md CHANGELOG.md LICENSE packaging/deb/debian/copyright packaging/ucx.conf build/gdrapi.cdx.json \

@@ -26,7 +26,7 @@ LINK       = $(WITH_LIB) -Wl,-rpath,'$$ORIGIN/..'
 
 # When they are installed, they find it by the way from bindir to libdir. In a folder
 # that the loader looks into by itself no way is needed.
-RUNPATH    = $(if $(filter /lib /usr/lib /lib64 /usr/lib64 /usr/lib/%-linux-gnu,$(libdir)),,$$ORIGIN/$(shell realpath -ms --relative-to='$(bindir)' '$(libdir)'))
+RUNPATH    = $(if $(filter /lib /usr/lib /lib64 /usr/lib64 /usr/lib/%-linux-gnu,$(DESTLIB:$(DESTDIR)%=%)),,$$ORIGIN/$(shell realpath -ms --relative-to='$(DESTBIN)' '$(DESTLIB)'))
 INSTALL_DIR = $(B)/install/$(or $(subst /,_,$(RUNPATH:$$ORIGIN/%=%)),loader)
 LINK_INST  = $(WITH_LIB) $(if $(RUNPATH),-Wl$(comma)-rpath$(comma)'$(RUNPATH)')
 comma     := ,

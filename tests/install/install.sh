@@ -1,8 +1,8 @@
 #!/bin/sh
 # SPDX-License-Identifier: MIT
 #
-# install.sh - make install into prefixes of which the build knows nothing. It copies, and
-# does no more. The programs find the library, wherever both are moved; pkg-config gives
+# install.sh - make install into prefixes of which the build knows nothing. It copies what is
+# built, and does no more. NVIDIA's recipes find their targets, variables and files. The programs find the library, wherever both are moved; pkg-config gives
 # flags that work; make uninstall leaves no file. $MAKE is the make to run.
 . tests/tap.sh
 export LC_ALL=C
@@ -52,6 +52,14 @@ refuses() {
 	cat "$work/refusal"
 	[ "$(wc -l <"$work/refusal")" -le 2 ] && grep -qF "$text" "$work/refusal" &&
 		[ -z "$(find "$work/refused" -type f 2>/dev/null)" ]
+}
+
+# builds FILE TARGET VARIABLE=VALUE...: make would build that file, and then copy it.
+builds() {
+	file=$1
+	shift
+	"$make" -n -C "$tree" "$@" >"$work/plan" && awk -v file="-o $file" \
+		'index($0, file) { built = NR } /^install -m 755/ { copied = NR } END { exit !built || copied <= built }' "$work/plan"
 }
 
 # runs PROGRAM: it finds its library, and answers.
@@ -131,11 +139,25 @@ built_for_install() {
 		grep -q -- '-o build/libvkgdr.so' "$work/plan" && grep -q -- '-o build/install/.*gdrcopy_sanity' "$work/plan"
 }
 check "make lib exes builds all that make install wants" built_for_install
-check "make drv_install before make driver" refuses "run 'make driver' first" drv_install
+check "make DESTLIB= DESTBIN= DESTINC=" copies install prefix="$work/none" mandir="$work/dest/man" datadir="$work/dest/share" \
+	DESTLIB="$work/dest/lib" DESTBIN="$work/dest/bin" DESTINC="$work/dest/include"
+check "nothing lies elsewhere" test ! -e "$work/none"
+all_run "$work/dest/bin" "with NVIDIA's variables"
+check "pkg-config finds it there" env LD_LIBRARY_PATH="$driver" tests/fresh/readme.sh '' "$work/dest/lib"
+check "a version of the ABI that is not here is said" eval 'there version LIB_MINOR_VER=5 2>&1 | grep "the ABI is 2.6"'
+is "config_arch, from anywhere" "$(cd / && "$tree/config_arch")" "$arch"
+is "what NVIDIA's recipes take from src/gdrdrv is there" "$(cd "$tree/src/gdrdrv" && ls Makefile gdrdrv.h ../packages/dkms.conf)" \
+	"$(printf '%s\n' ../packages/dkms.conf Makefile gdrdrv.h)"
+# below FOLDER FILE: make there makes a file there.
+below() {
+	"$make" -s -C "$1" && [ -e "$1/$2" ] && "$make" -s -C "$1" clean && [ ! -e "$1/$2" ]
+}
+check "make in src" below src libgdrapi.so.2
+check "make in tests" below tests gdrcopy_sanity
+check "make drv_install builds the module first" eval 'there drv_install KDIR=/none 2>&1 | grep "no kernel headers at /none"'
 
-# What is not as it was built.
-check "another way from bindir to libdir" refuses "run 'make libdir=/opt/q/lib64 bindir=/opt/q/bin' first" \
-	exes_install libdir=/opt/q/lib64 bindir=/opt/q/bin
+# What is not built, or not as it is wanted.
+check "another way from bindir to libdir" builds build/install/.._lib64/gdrcopy_sanity exes_install libdir=/opt/q/lib64 bindir=/opt/q/bin
 check "a folder with a space" refuses 'a path has a space' install prefix="/opt/a b"
 mv "$tree" "$work/a tree"
 tree="$work/a tree"
@@ -143,10 +165,10 @@ check "a tree in a folder with a space" refuses 'a path has a space' all
 mv "$tree" "$work/tree"
 tree=$work/tree
 mv "$tree/build/libgdrapi.so.2.6" "$work/"
-check "no library" refuses "there is no build/libgdrapi.so.2.6 yet: run 'make' first" install
+check "no library" builds build/libgdrapi.so.2.6 lib_install
 mv "$work/libgdrapi.so.2.6" "$tree/build/"
 rm "$tree/build/bin/gdrcopy_doctor"
-check "no program" refuses "there is no build/bin/gdrcopy_doctor yet: run 'make' first" exes_install
+check "no program" builds build/bin/gdrcopy_doctor exes_install
 
 # With folders of its own, and as a distribution does it.
 other=$work/other

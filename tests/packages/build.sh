@@ -13,6 +13,22 @@ mkdir -p "$1"
 out=$(cd "$1" && pwd)
 cd "$here" || exit 1
 
+# As recipes for NVIDIA's GDRCopy do it; what follows builds anew in the same folder.
+recipe() {
+	rm -rf "$out/nvidia" && mkdir "$out/nvidia" && cd "$out/nvidia" && mkdir -p "$work/cuda/bin" &&
+		printf '#!/bin/sh\necho Cuda, release 12.8, V12.8.93\n' >"$work/cuda/bin/nvcc" && chmod +x "$work/cuda/bin/nvcc" &&
+		env -u MAKEFLAGS -u MAKELEVEL PATH="$work/lsb:$PATH" CUDA="$work/cuda" "$here/packages/build-deb-packages.sh"
+}
+mkdir "$work/lsb"
+# shellcheck disable=SC2016 # for that script
+printf '#!/bin/sh\n[ $1 = -is ] && echo Some System || echo 24.04\n' >"$work/lsb/lsb_release"
+chmod +x "$work/lsb/lsb_release"
+check "packages/build-deb-packages.sh" recipe
+arch=$(dpkg --print-architecture)
+check "its names are those of NVIDIA's" same <(cd "$out/nvidia" && printf '%s\n' *) <(printf '%s\n' \
+	"gdrcopy-tests_2.6-1_$arch.Some_System24_04+cuda12.8.deb" "gdrcopy_2.6-1_$arch.Some_System24_04.deb" \
+	"gdrdrv-dkms_2.6-1_$arch.Some_System24_04.deb" "libgdrapi_2.6-1_$arch.Some_System24_04.deb")
+
 # By the commands of docs/install.md.
 blocks docs/install.md "Build the packages" >"$work/commands"
 cat "$work/commands"

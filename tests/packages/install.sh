@@ -40,7 +40,7 @@ put_tree() {
 	goroot=$(cd "$here" && "${GO:-go}" env GOROOT) && mkdir -p "$root/src" "$root/opt/driver" &&
 		tar -C "$root/src" --strip-components=1 -xf "$source" &&
 		mkdir -p "$root/src/build/packages" &&
-		cp -a "$out/deb" "$out/rpm" "$out/tarball" "$root/src/build/packages/" &&
+		cp -a "$out/deb" "$out/rpm" "$out/tarball" "$out/nvidia" "$root/src/build/packages/" &&
 		cp -a "$here/build/doubles/." "$root/opt/driver/" &&
 		echo /opt/driver >"$root/etc/ld.so.conf.d/driver.conf" && chroot "$root" ldconfig &&
 		cp -a "$goroot" "$root/usr/local/go" && ln -s ../go/bin/go "$root/usr/local/bin/go" &&
@@ -218,6 +218,21 @@ step "the kernel module again" section "The kernel module"
 step "remove" section Remove
 inside 'apt-get purge gdrcopy' >/dev/null 2>&1
 check "nothing is left" nothing_left
+
+# Under NVIDIA's names, by the commands of its recipes, in the place of ours and back.
+recipe_alone() {
+	has libgdrapi '2.6*' && has gdrcopy-tests '2.6*' && has gdrdrv-dkms '2.6*' && has gdrcopy '2.6*' &&
+		has_not libgdrapi2 && has_not libgdrapi-dev && has_not gdrcopy-tools && inside gdrcopy_sanity && inside tests/fresh/readme.sh
+}
+step "our packages, once more" section "Debian and Ubuntu"
+step "a recipe's packages in their place" inside 'cd build/packages/nvidia && dpkg -i gdrdrv-dkms_*.deb && dpkg -i libgdrapi_*.deb &&
+	dpkg -i gdrcopy-tests_*.deb && dpkg -i gdrcopy_*.deb'
+check "they have the names, the library and its headers" recipe_alone
+step "our packages in the recipe's place" section "Debian and Ubuntu"
+check "they have the library's names" ours_alone
+check "apt finds nothing broken then" inside 'apt-get check'
+inside 'apt-get purge gdrcopy libgdrapi2 libgdrapi-dev gdrcopy-tools gdrdrv-dkms' >/dev/null 2>&1
+check "nothing of either is left" nothing_left
 
 step "the steps of the Containerfile" containerfile
 cp -a "$root/opt/driver" "$box/opt/" && cp "$root/etc/ld.so.conf.d/driver.conf" "$box/etc/ld.so.conf.d/" && chroot "$box" ldconfig
