@@ -589,6 +589,7 @@ var gpu = func() []Program {
 		programs = append(programs, Program{Name: args[0], Cmd: append(cmd("$B/bin/gdrcopy_pplat", "-t", "1000"), args[1:]...), Count: Status,
 			Built: true, Limit: 3 * time.Minute})
 	}
+	add("gvisor", "tests/gpu/gvisor.sh", "$B")
 	add("examples", "env", lib, "tests/examples/examples.sh", "$B/examples", "gpu")
 	add("python", "env", lib, "PYTHONPATH=$TOP/python:$TOP/vkgdr/python", "PYTHONDONTWRITEBYTECODE=1", "sh", "-c",
 		"python3 -c 'import pytest, numpy' || { echo '0 passed, 0 failed, 1 skipped'; exit 0; }; "+
