@@ -49,18 +49,21 @@ const (
 // noMappings is true once the driver has turned out not to know the last two.
 var noMappings atomic.Bool
 
+// memoryAnswer is what the driver says of an address.
+type memoryAnswer struct {
+	kind, ordinal   int32
+	managed, legacy uint32 // 4 bytes, as the driver writes bool attributes of this call
+	start, size     uint64
+	context         Context
+	id              uint64
+
+	mapping, mappingSize uint64
+}
+
 // MemoryAt describes the GPU memory at addr. It returns EINVAL where there is none.
 // Managed memory is not GPU memory here.
 func (d *Driver) MemoryAt(addr uint64) (MemoryInfo, error) {
-	var v struct {
-		kind, ordinal   int32
-		managed, legacy uint32 // 4 bytes, as the driver writes bool attributes of this call
-		start, size     uint64
-		context         Context
-		id              uint64
-
-		mapping, mappingSize uint64
-	}
+	var v memoryAnswer
 	const optional = 2 // names at the end that older drivers do not know
 	names := [...]PointerAttribute{
 		MemoryType, DeviceOrdinal, isManaged, isLegacyIPCCapable, rangeStartAddr, rangeSize, contextOf, bufferID,
@@ -77,12 +80,11 @@ func (d *Driver) MemoryAt(addr uint64) (MemoryInfo, error) {
 	ask := func(n int) error {
 		return d.call(symPointerGetAttributes, n, &names, &places, addr)
 	}
-	var err error
-	known := !noMappings.Load()
-	if known {
+	err := error(ErrInvalidValue)
+	if !noMappings.Load() {
 		err = ask(len(names))
 	}
-	if !known || errors.Is(err, ErrInvalidValue) {
+	if errors.Is(err, ErrInvalidValue) {
 		if err = ask(len(names) - optional); err == nil {
 			noMappings.Store(true)
 		}

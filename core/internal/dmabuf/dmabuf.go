@@ -171,18 +171,8 @@ func (s *session) Pin(req backend.PinRequest) (backend.Pin, error) {
 		p.mappingType = backend.Caching
 	}
 	p.context, err = s.cuda.KeepMemory(m, at, func(in *cuda.Driver) error {
-		for from, end := first, first+length; from < end; {
-			n := allocation(in, m, from, end, page)
-			fd, err := in.MemExportRange(from, n, pcie)
-			if err != nil {
-				return errors.Join(err, p.Unpin())
-			}
-			file, err := sys.Own(fd)
-			p.parts = append(p.parts, part{fd: fd, file: file, size: n})
-			if err != nil {
-				return errors.Join(fmt.Errorf("fstat of the dma-buf: %w", err), p.Unpin())
-			}
-			from += n
+		if err := p.export(in, m, pcie); err != nil {
+			return errors.Join(err, p.Unpin())
 		}
 		in.SetSyncMemops(m, at, req.Addr+req.Size)
 		return nil
@@ -194,6 +184,24 @@ func (s *session) Pin(req backend.PinRequest) (backend.Pin, error) {
 		return nil, err
 	}
 	return p, nil
+}
+
+// export makes the dma-bufs of the pin's pages, of which m is the first memory.
+func (p *pin) export(in *cuda.Driver, m cuda.MemoryInfo, pcie bool) error {
+	for from, end := p.first, p.first+p.size; from < end; {
+		n := allocation(in, m, from, end, p.page)
+		fd, err := in.MemExportRange(from, n, pcie)
+		if err != nil {
+			return err
+		}
+		file, err := sys.Own(fd)
+		p.parts = append(p.parts, part{fd: fd, file: file, size: n})
+		if err != nil {
+			return fmt.Errorf("fstat of the dma-buf: %w", err)
+		}
+		from += n
+	}
+	return nil
 }
 
 // allocation is the size of the part of [at, end) that lies in the allocation at at. A

@@ -204,15 +204,8 @@ func (c *client) attach(card cardInfo) (_ *gpu, err error) {
 	if g.file, err = sys.Own(g.fd); err != nil {
 		return nil, err
 	}
-	register := registerFD{control: int32(c.fd)}
-	// The driver knows this request, for it knows RM_ALLOC. It refuses every request to a GPU
-	// that was unplugged.
-	err = c.ioctl(g.fd, request(nrRegisterFD, unsafe.Sizeof(register)), unsafe.Pointer(&register))
-	if err == unix.EINVAL {
-		return nil, fmt.Errorf("REGISTER_FD is refused, so the GPU is lost: look into dmesg for lines of NVRM (Xid): %w (%v)", unix.ENODEV, err)
-	}
-	if err != nil {
-		return nil, fmt.Errorf("REGISTER_FD: %w", err)
+	if err := c.register(g.fd); err != nil {
+		return nil, err
 	}
 	id := gpuIDInfo{gpuID: card.gpuID}
 	if err := control(c, "GET_ID_INFO", c.root, controlGPUIDInfo, &id); err != nil {
@@ -228,6 +221,20 @@ func (c *client) attach(card cardInfo) (_ *gpu, err error) {
 	g.bar1 = c.bar1Type(major)
 	g.device, err = c.allocDevice(id.deviceInstance)
 	return g, err
+}
+
+// register makes an open device one of the client's. The driver knows this request, for it
+// knows RM_ALLOC. It refuses every request to a GPU that was unplugged.
+func (c *client) register(fd int) error {
+	args := registerFD{control: int32(c.fd)}
+	err := c.ioctl(fd, request(nrRegisterFD, unsafe.Sizeof(args)), unsafe.Pointer(&args))
+	if err == unix.EINVAL {
+		return fmt.Errorf("REGISTER_FD is refused, so the GPU is lost: look into dmesg for lines of NVRM (Xid): %w (%v)", unix.ENODEV, err)
+	}
+	if err != nil {
+		return fmt.Errorf("REGISTER_FD: %w", err)
+	}
+	return nil
 }
 
 func (c *client) allocDevice(instance uint32) (handle, error) {

@@ -130,25 +130,9 @@ type buffer struct {
 
 // Pin pins the 64 KiB pages that the buffer touches. It ignores Token and VASpace.
 func (s *session) Pin(req backend.PinRequest) (backend.Pin, error) {
-	b := buffer{
-		first: req.Addr &^ (gpuPage - 1),
-		end:   (req.Addr + req.Size + gpuPage - 1) &^ (gpuPage - 1),
-		last:  req.Addr + req.Size - 1,
-	}
-	if b.end <= b.first {
-		return nil, fmt.Errorf("%d bytes at %#x pass the end of the address space: %w", req.Size, req.Addr, unix.EINVAL)
-	}
-	if s.cuda == nil {
-		return nil, fmt.Errorf("memory is pinned by its address only where CUDA is; gdr_pin_fd takes another process's: %w (%v)", unix.ENOTSUP, s.noCUDA)
-	}
-	var err error
-	if b.memory, b.asked, err = s.cuda.MemoryIn(req.Addr+req.Skip, req.Size-req.Skip); err != nil {
+	b, err := s.buffer(req)
+	if err != nil {
 		return nil, err
-	}
-	if !b.memory.Legacy && b.last >= min(b.memory.MappingEnd(), b.memory.End()) {
-		if err := s.checkLast(&b); err != nil {
-			return nil, err
-		}
 	}
 	g, err := s.gpu(b.memory.Ordinal)
 	if err != nil {
@@ -174,6 +158,26 @@ func (s *session) Pin(req backend.PinRequest) (backend.Pin, error) {
 		return nil, err
 	}
 	return p, nil
+}
+
+// buffer finds the memory of a range.
+func (s *session) buffer(req backend.PinRequest) (b buffer, err error) {
+	b = buffer{
+		first: req.Addr &^ (gpuPage - 1),
+		end:   (req.Addr + req.Size + gpuPage - 1) &^ (gpuPage - 1),
+		last:  req.Addr + req.Size - 1,
+	}
+	if b.end <= b.first {
+		return b, fmt.Errorf("%d bytes at %#x pass the end of the address space: %w", req.Size, req.Addr, unix.EINVAL)
+	}
+	if s.cuda == nil {
+		return b, fmt.Errorf("memory is pinned by its address only where CUDA is; gdr_pin_fd takes another process's: %w (%v)", unix.ENOTSUP, s.noCUDA)
+	}
+	b.memory, b.asked, err = s.cuda.MemoryIn(req.Addr+req.Skip, req.Size-req.Skip)
+	if err == nil && !b.memory.Legacy && b.last >= min(b.memory.MappingEnd(), b.memory.End()) {
+		err = s.checkLast(&b)
+	}
+	return b, err
 }
 
 // checkLast looks for memory at the last byte. That may lie past the end of the allocation, on
