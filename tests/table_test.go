@@ -116,10 +116,10 @@ var table = []Group{
 		goTest(Program{Name: "core", Sim: Plain}, "./core/...", "./capi/handle", "./capi/guest"),
 		// As a Go program without cgo uses it, on each simulated driver.
 		{Name: "library", Cmd: cmd("$B/bin/core_test", "-test.v", "-test.run", "^(TestLibrary|TestFreshReads|TestMemoryThatNeedsTheWatch|Example)"),
-			Count: GoTest, On: all, Make: cmd("doubles", "$B/bin/core_test")},
+			Count: GoTest, On: all},
 		{Name: "pages", Cmd: cmd("$B/bin/core_rm_test", "-test.v", "-test.run", "^TestHostPagesOf64KiB"), Count: GoTest, Sim: RMDriver,
-			Env: cmd("NVRM_SIM_PAGE=65536"), Make: cmd("doubles", "$B/bin/core_rm_test")},
-		{Name: "example", Cmd: cmd("$B/examples/go"), Sim: Plain, Count: Status, Make: cmd("doubles", "$B/examples/go")},
+			Env: cmd("NVRM_SIM_PAGE=65536")},
+		{Name: "example", Cmd: cmd("$B/examples/go"), Sim: Plain, Count: Status},
 		goTest(Program{Name: "report"}, "./cmd/gdrcopy_report/..."),
 		goTest(Program{Name: "sbom"}, "./packaging/..."),
 	}},
@@ -159,9 +159,9 @@ var table = []Group{
 		{Name: "memory_133", Cmd: cmd("$B/bin/rm_memory", "dmabuf"), Sim: RMDriver,
 			Env: cmd("CUDA_SIM_DRIVER_VERSION=13030", "CUDA_SIM_DMABUF_MMAP=1")},
 		{Name: "libraries", On: cmd("rm"), Env: cmd("OURS=$B/libgdrapi.so.2", "COPY=$B/watched/libgdrapi_copy.so", "GOLIB=$B/watched/golib.so"),
-			Make: cmd("doubles", "$B/bin/rm_libraries", "$B/watched/libgdrapi_copy.so", "$B/watched/golib.so")},
+			Make: cmd("$B/watched/libgdrapi_copy.so", "$B/watched/golib.so")},
 		{Name: "faults", On: all, Cases: Guest},
-		{Name: "machines", Sim: Plain, Make: cmd("doubles", "$B/bin/rm_machines", "$B/doubles/libnvidia-ml.so.1")},
+		{Name: "machines", Sim: Plain},
 		{Name: "watch", Cmd: cmd("$B/bin/watch_test", "$B/watched"), Make: cmd("watch-test")},
 	}},
 
@@ -174,7 +174,7 @@ var table = []Group{
 
 	// The tools' arguments, exit statuses and progress.
 	{Name: "tools", Rows: []Program{
-		goTest(Program{Name: "programs", Sim: Plain, Env: cmd("BUILD=$B"), Make: cmd("tools", "doubles", "$B/tests/libspoil.so"), Needs: cmd("script")},
+		goTest(Program{Name: "programs", Sim: Plain, Env: cmd("BUILD=$B"), Make: cmd("tools", "$B/tests/libspoil.so"), Needs: cmd("script")},
 			"./tests/tools"),
 	}},
 
@@ -351,7 +351,7 @@ var tsans = []Program{
 // otherGo is what the library of another Go must pass. make names it, and its folder.
 func otherGo(name string) (rows []Program) {
 	for _, p := range []string{"badinput", "guest_fork", "guest_lazy", "guest_limits", "guest_signals", "guest_forced"} {
-		rows = append(rows, Program{Name: p, Cmd: cmd("$B/bin/" + p), Make: cmd("$B/bin/"+p, name), On: all, Tree: name})
+		rows = append(rows, Program{Name: p, Cmd: cmd("$B/bin/" + p), Make: cmd(name), On: all, Tree: name})
 	}
 	return rows
 }
@@ -439,7 +439,7 @@ func consumerProgram(name string) Program {
 
 func consumer(name string) Program {
 	return Program{Name: name, Cmd: cmd("tests/consumers/"+name+".sh", "$B"), Sim: Plain, Limit: 2 * time.Hour,
-		Make: cmd("consumers-root", "$B/front/libgdrapi.so", "$B/doubles/libcudart.so", "$B/doubles/libnvidia-ml.so.1")}
+		Make: cmd("consumers-root", "$B/front/libgdrapi.so", "$B/doubles/libcudart.so")}
 }
 
 // What a virtual machine is given.

@@ -12,7 +12,7 @@ D         := $(B)/doubles
 SIM       := env LD_LIBRARY_PATH=$(abspath $(D)):$(abspath $(B)) RM_SIM=$(abspath $(D))/rm_sim GDR_TEST_DOUBLES=1
 CLANG     ?= clang
 
-DOUBLES   := $(D)/libcuda.so.1 $(D)/libcuda.so $(D)/rm_sim
+DOUBLES   := $(D)/libcuda.so.1 $(D)/libcuda.so $(D)/libnvidia-ml.so.1 $(D)/rm_sim
 # What programs are built from, or again for, beside their own source.
 COPY_C    := $(wildcard capi/copy/*.c)
 CAPI_H    := $(wildcard capi/*.h capi/guest/*.h capi/copy/*.h)

@@ -38,7 +38,3 @@ $(FRONT): tests/consumers/front.c $(LIB)
 
 $(D)/libcudart.so: tests/doubles/cudart_sim.c $(D)/libcuda.so.1
 	$(CC) -shared -fPIC -fvisibility=hidden -std=gnu11 $(CFLAGS) $(WARN) -Wl,--no-undefined -Wl,-soname,$(@F) -o $@ $^ -lpthread
-
-$(D)/libnvidia-ml.so.1: tests/doubles/nvml_sim.c tests/doubles/sim_machine.h
-	@mkdir -p $(@D)
-	$(CC) -shared -fPIC -fvisibility=hidden -std=gnu11 $(CFLAGS) $(WARN) -Wl,-soname,$(@F) -o $@ $<

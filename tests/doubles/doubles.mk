@@ -14,6 +14,10 @@ $(D)/libcuda.so.1: $(wildcard tests/doubles/cuda_sim*.[ch]) $(wildcard tests/dou
 $(D)/libcuda.so: $(D)/libcuda.so.1
 	ln -sf $(<F) $@
 
+$(D)/libnvidia-ml.so.1: tests/doubles/nvml_sim.c tests/doubles/sim_machine.h
+	@mkdir -p $(@D)
+	$(CC) -shared -fPIC -fvisibility=hidden -std=gnu11 $(CFLAGS) $(WARN) -Wl,-soname,$(@F) -o $@ $<
+
 $(D)/rm_sim: $(wildcard tests/doubles/rm_sim/*.go tests/doubles/nvrm/*.go) go.mod go.sum
 	@mkdir -p $(@D)
 	CGO_ENABLED=0 $(GO) build -buildvcs=false -o $@ ./tests/doubles/rm_sim

@@ -65,6 +65,8 @@ func Main(m *testing.M, table []Group) {
 	s.run = flag.Lookup("test.run").Value.String()
 	ctx, stop := signal.NotifyContext(s.ctx, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
 	defer stop()
+	ctx, cancel := beforeTimeout(ctx, flag.Lookup("test.timeout").Value.String())
+	defer cancel()
 	s.ctx, current = ctx, s
 	status := m.Run()
 	switch {
@@ -75,6 +77,17 @@ func Main(m *testing.M, table []Group) {
 		status = 1
 	}
 	os.Exit(status)
+}
+
+// beforeTimeout ends while there is time left to end what runs and to print the counts: go test
+// kills the process at its -timeout, 10 minutes unless it is given, but nothing that it started.
+func beforeTimeout(ctx context.Context, timeout string) (context.Context, context.CancelFunc) {
+	limit, err := time.ParseDuration(timeout)
+	if err != nil || limit <= 0 {
+		return context.WithCancel(ctx)
+	}
+	return context.WithTimeoutCause(ctx, limit-min(limit/10, 10*time.Second),
+		fmt.Errorf("go test ends after %v: -timeout 0 lets it run on", limit))
 }
 
 // newSuite reads the environment that the makefile sets: B, CC, CXX, GO, MAKE. The working
@@ -336,8 +349,7 @@ func (s *suite) start(r *row, argv []string) error {
 	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
 	cmd.Env = s.environment(r)
 	cmd.Stdout, cmd.Stderr = log, log
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
-	cmd.Cancel = func() error { return endSession(cmd.Process.Pid) }
+	inSession(cmd)
 	if err := cmd.Start(); err != nil {
 		return err
 	}
@@ -346,11 +358,17 @@ func (s *suite) start(r *row, argv []string) error {
 	left := endSession(cmd.Process.Pid)
 	switch {
 	case s.ctx.Err() != nil:
-		return errors.New("it was interrupted")
+		return fmt.Errorf("it was interrupted: %w", context.Cause(s.ctx))
 	case ctx.Err() != nil:
 		return fmt.Errorf("it took longer than %v", limit)
 	}
 	return errors.Join(err, left)
+}
+
+// inSession has a command run in a session of its own, which ends as a whole.
+func inSession(cmd *exec.Cmd) {
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	cmd.Cancel = func() error { return endSession(cmd.Process.Pid) }
 }
 
 // endSession kills the processes of a session. Their groups do not tell: timeout and the
@@ -514,8 +532,13 @@ func (s *suite) make(args []string) error {
 	for _, name := range []string{"B", "CC", "CXX", "GO"} {
 		argv = append(argv, name+"="+os.Getenv(name))
 	}
-	out, err := exec.CommandContext(s.ctx, argv[0], append(argv[1:], args...)...).CombinedOutput()
-	if err != nil {
+	cmd := exec.CommandContext(s.ctx, argv[0], append(argv[1:], args...)...)
+	inSession(cmd)
+	out, err := cmd.CombinedOutput()
+	switch {
+	case s.ctx.Err() != nil:
+		return fmt.Errorf("make was interrupted: %w", context.Cause(s.ctx))
+	case err != nil:
 		return fmt.Errorf("it cannot be built: make: %w\n%s", err, tail(string(out), 25))
 	}
 	return nil

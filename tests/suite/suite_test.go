@@ -95,6 +95,21 @@ func TestLimit(t *testing.T) {
 	}, time.Minute, 10*time.Millisecond)
 }
 
+// go test's limit ends what runs before it ends this process, and says which flag to give.
+func TestTimeout(t *testing.T) {
+	s, r := suiteOf(t, script("sleep 600 & echo '1 passed, 0 failed, 0 skipped'; wait"))
+	ctx, cancel := beforeTimeout(s.ctx, "1s")
+	defer cancel()
+	s.ctx = ctx
+	got, said := s.one(r, nil)
+	require.Equal(t, counts{1, 1, 0}, got)
+	require.Contains(t, said, "it was interrupted: go test ends after 1s: -timeout 0 lets it run on")
+	ctx, cancel = beforeTimeout(context.Background(), "0s")
+	defer cancel()
+	_, ends := ctx.Deadline()
+	require.False(t, ends)
+}
+
 // What does not build is a failure of the programs that need it, and of no other.
 func TestMake(t *testing.T) {
 	good, bad := script("echo '1 passed, 0 failed, 0 skipped'"), script("echo '1 passed, 0 failed, 0 skipped'")
