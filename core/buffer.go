@@ -52,7 +52,7 @@ type Buffer struct {
 	view    View     // nil: nobody else copies; set once
 }
 
-// Pin pins GPU memory. It takes whole pages of the backend's. The memory may be of
+// Pin pins GPU memory. The backend rounds the range to its pages. The memory may be of
 // cudaMalloc, cuMemAlloc, VMM, a pool, or of Device.Alloc; not every backend takes each kind.
 // Errors: EINVAL (this is no GPU memory of this process), ENOTSUP (not on this backend),
 // ENOMEM, EMFILE.
@@ -90,7 +90,7 @@ func checkPin(req PinRequest) error {
 // Device is the device that has pinned the buffer. It works after Close, too.
 func (b *Buffer) Device() *Device { return b.device }
 
-// Show has a View of the buffer, and of its mapping if there is one. It is called once.
+// Show tells v of the buffer's mapping, now and later. It is called once.
 func (b *Buffer) Show(v View) error {
 	if err := b.lock(); err != nil {
 		return err

@@ -85,15 +85,16 @@ static inline void gdr_front_use(const struct copy_impl *impl)
  * is inside. So nobody ends, or leaves by siglongjmp, with a lock held. A call that takes
  * something is INSIDE_WITH_ROOM: it is refused by ENOMEM where Go might lack memory.
  */
-#define INSIDE(call) INSIDE_IF(true, call)
-#define INSIDE_WITH_ROOM(call) INSIDE_IF(false, call)
+#define INSIDE(call) INSIDE_AFTER(0, call)
+#define INSIDE_WITH_ROOM(call) INSIDE_AFTER(gdr_front_is_up() ? gdr_reserve_check() : 0, call)
 
-#define INSIDE_IF(needed, call) ({			\
+/* check: an errno, found out inside; the call is made where it is 0. */
+#define INSIDE_AFTER(check, call) ({			\
 	struct gdr_guest guest_;			\
 	int rc_;					\
 							\
 	gdr_guest_enter(&guest_);			\
-	rc_ = (needed) || !gdr_front_is_up() ? 0 : gdr_reserve_check();	\
+	rc_ = (check);					\
 	if (!rc_)					\
 		rc_ = (call);				\
 	gdr_guest_leave(&guest_);			\

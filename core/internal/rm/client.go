@@ -312,8 +312,7 @@ func (g *gpu) openWindow(object handle, offset, length uint64) (window, error) {
 	return window{linear: args.linear, answer: args.answer(), fd: fd}, nil
 }
 
-// closeWindow takes the window that linear names out of the BAR. The CPU's mapping of
-// it must be gone.
+// closeWindow removes the window linear from the BAR. The CPU's mapping of it must be gone.
 func (g *gpu) closeWindow(object handle, linear uint64) error {
 	args := unmapArgs{client: g.client.root, device: g.device, memory: object, linear: linear}
 	return do(g.client, "UNMAP_MEMORY", nrUnmapMemory, &args, &args.status)
