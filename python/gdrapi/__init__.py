@@ -20,13 +20,13 @@ and a view of before the fork faults.
 """
 from ._errors import GdrError, LaneError
 from ._gdr import Buffer, Cache, Gdr, Held, Memory, Scalar, open, scalar
-from ._lane import Lane
+from ._lane import Lane, Rows
 from ._lib import version
 from ._mapping import Mapping
 from ._share import Remote, Shared, share
 from ._source import GpuArray
 
 __all__ = [
-    "Buffer", "Cache", "Gdr", "GdrError", "GpuArray", "Held", "Lane", "LaneError", "Mapping", "Memory", "Remote", "Scalar",
-    "Shared", "open", "scalar", "share", "version",
+    "Buffer", "Cache", "Gdr", "GdrError", "GpuArray", "Held", "Lane", "LaneError", "Mapping", "Memory", "Remote", "Rows",
+    "Scalar", "Shared", "open", "scalar", "share", "version",
 ]

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
 """A lane: the same few tensors in GPU memory, written by the CPU before each step.
 
-Lane.write is one call of gdr_copy_to_mapping_v. What it needs is made once, and kept from call to
-call: the pieces, and the address and size of each source.
+Lane.write is one call of gdr_copy_to_mapping_v, and so is an assignment to rows. What it needs is made once,
+and kept from call to call: the pieces, and the address and size of each source.
 """
 import ctypes
 import functools
@@ -12,28 +12,24 @@ import threading
 import warnings
 import weakref
 from types import TracebackType
-from typing import Any, Callable, List, NamedTuple, Optional, Sequence, Tuple, Type
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple, Type
 
 from . import _lib
 from ._errors import GdrError, LaneError
 from ._gdr import Buffer, shared
 from ._mapping import _SIMPLE, _get_buffer, _PyBuffer, _release_buffer
-from ._source import source_of
+from ._source import Source, source_of
 
 
 class _Piece(ctypes.Structure):
     """gdr_piece_t."""
 
-    _fields_ = [
-        ("handle", _lib.Handle),
-        ("map_d_ptr", ctypes.c_void_p),
-        ("h_ptr", ctypes.c_void_p),
-        ("size", ctypes.c_size_t),
-    ]
+    _fields_ = [("handle", _lib.Handle), ("map_d_ptr", ctypes.c_void_p), ("h_ptr", ctypes.c_void_p),
+                ("size", ctypes.c_size_t)]
 
 
 #: A thread that gives the interpreter's lock back may get it again only after sys.getswitchinterval(), 5 ms. So
-#: a lane of up to so many bytes a set keeps it: the CPU writes them in 15 us (docs/measurements.md).
+#: a write of up to so many bytes keeps it: the CPU writes them in 15 us (docs/measurements.md).
 _BRIEF = 256 << 10
 
 
@@ -41,8 +37,12 @@ class _Target(NamedTuple):
     """A tensor of a lane, and where it was when the lane was made."""
 
     array: Any
-    address: int  # the GPU's
-    nbytes: int
+    source: Source
+
+    @property
+    def ends(self) -> Tuple[int, int]:
+        """Its first byte on the GPU, and the one after its last."""
+        return self.source.address, self.source.address + self.source.nbytes
 
 
 def _check_type(i: int, source: Any, target: Any) -> None:
@@ -56,10 +56,12 @@ def _check_type(i: int, source: Any, target: Any) -> None:
 class _Call:
     """The pieces of a write, and what they were last made of."""
 
-    def __init__(self, targets: Sequence[_Target], places: Sequence[Tuple[_lib.Handle, int]]) -> None:
+    def __init__(self, targets: Sequence[_Target], places: Sequence[Tuple[_lib.Handle, int]],
+                 writes: Sequence[Callable[[Any, Any], int]]) -> None:
+        """writes has a call that keeps the interpreter's lock, and one that does not."""
         self.pieces = (_Piece * len(targets))()
         self.each = list(self.pieces)
-        self.targets = targets
+        self.targets, self.places, self.writes = targets, places, writes
         self.types: List[Any] = [None] * len(targets)  # of the sources, as they say it
         self.view = _PyBuffer()
         for piece, (handle, address) in zip(self.each, places):
@@ -68,11 +70,17 @@ class _Call:
         self.sizes = [0] * len(targets)  # of the sources, in bytes
         self.pointers: List[Tuple[int, Callable[[], int]]] = []  # of those that are PyTorch's
         self.cut = False  # a piece has another size than its source
-        self.send: Callable[[], int]
+        self.nbytes = 0  # of all sources
+        self.parts: Any = None  # once there were some
+        self.tables: Dict[int, Any] = {}  # of the tensors that have some
+        # What ctypes has made of the arguments it need not make again.
+        self.whole = ctypes.c_void_p(ctypes.addressof(self.pieces)), ctypes.c_size_t(len(targets))
 
     def fill(self, arrays: Sequence[Any], sizes: Optional[Sequence[int]]) -> None:
         """Makes the pieces of these sources. Nothing is asked of one that is the same object as before."""
         sources, each = self.sources, self.each
+        if self.parts is not None:
+            self.parts.begin()
         if len(arrays) != len(sources):
             raise ValueError("%d arrays for the %d tensors of this lane: give None for one that stays"
                              % (len(arrays), len(sources)))
@@ -94,9 +102,13 @@ class _Call:
     def _take(self, i: int, array: Any) -> None:
         """Makes a piece of another source."""
         self.sources[i] = None
+        self.nbytes -= self.sizes[i]
         self.sizes[i] = self.each[i].size = 0
         self.pointers = [(j, pointer) for j, pointer in self.pointers if j != i]
         if array is None:
+            return
+        if isinstance(array, tuple):
+            self.put(i, *array)
             return
         is_tensor = getattr(array, "is_cpu", False)  # of PyTorch
         if is_tensor:
@@ -107,14 +119,15 @@ class _Call:
             _get_buffer(array, self.view, _SIMPLE)
             address, size = self.view.buf or 0, self.view.len
             _release_buffer(self.view)
-        if size > self.targets[i].nbytes:
-            raise ValueError("array %d has %d bytes, its tensor %d" % (i, size, self.targets[i].nbytes))
+        if size > self.targets[i].source.nbytes:
+            raise ValueError("array %d has %d bytes, its tensor %d" % (i, size, self.targets[i].source.nbytes))
         kind = getattr(array, "dtype", None)
         if kind is not self.types[i]:
             _check_type(i, kind, getattr(self.targets[i].array, "dtype", None))
             self.types[i] = kind
         self.each[i].h_ptr = address
         self.sizes[i] = self.each[i].size = size
+        self.nbytes += size
         if is_tensor:
             self.pointers.append((i, array.data_ptr))
         # A bytearray may move while we keep it, an array of NumPy does not.
@@ -130,6 +143,26 @@ class _Call:
                 raise ValueError("size %d is %d, and the array has %d bytes" % (i, size, most))
             piece.size = size
 
+    def put(self, i: int, index: Any, data: Any) -> None:
+        """Makes pieces of a part of a tensor."""
+        if i not in self.tables:
+            from ._rows import Parts, Table
+            self.tables[i] = Table(self.targets[i].source, self.places[i][0].h, self.places[i][1])
+            self.parts = self.parts or Parts(self.pieces)
+        self.parts.put(self.tables[i], index, data)
+
+    def put_alone(self, i: int, index: Any, data: Any) -> None:
+        """The same for a call that has no other pieces."""
+        if self.parts is not None:
+            self.parts.begin()
+        self.put(i, index, data)
+
+    def send(self) -> Any:
+        parts = self.parts
+        if parts is None or parts.count == parts.first:
+            return self.writes[self.nbytes > _BRIEF](*self.whole)
+        return self.writes[self.nbytes + parts.nbytes > _BRIEF](*parts.made(self.nbytes > 0))
+
 
 class _Mapped:
     """Writes by the CPU, through mappings of the tensors."""
@@ -137,44 +170,29 @@ class _Mapped:
     name = "mapping"
 
     def __init__(self, sets: Sequence[Sequence[_Target]]) -> None:
-        self._buffers: List[List[Buffer]] = []
+        self._buffers: Dict[Tuple[int, int], Buffer] = {}
         try:
             gdr = shared()
-            for targets in sets:
-                self._buffers.append([])
-                for target in targets:
-                    self._buffers[-1].append(gdr.pin(target.array))
-            self._check()
-            brief = max(sum(target.nbytes for target in targets) for targets in sets) <= _BRIEF
-            find = _lib.brief if brief else _lib.function
-            self._write, self._read = find("gdr_copy_to_mapping_v"), _lib.function("gdr_copy_from_mapping_v")
+            for target in (target for targets in sets for target in targets):
+                if target.ends not in self._buffers:  # a tensor may be of each set
+                    self._buffers[target.ends] = gdr.pin(target.array)
+            self._writes = tuple(find("gdr_copy_to_mapping_v") for find in (_lib.brief, _lib.function))
+            self._read = _lib.function("gdr_copy_from_mapping_v")
         except GdrError as error:
             self.close()
             raise LaneError("%s%s" % (error, _allocator())) from error
         except BaseException:
             self.close()
             raise
-        every = [buffer for buffers in self._buffers for buffer in buffers]
-        self._last, self._bytes = (_Piece * len(every))(), (ctypes.c_ubyte * len(every))()
-        for i, (piece, buffer) in enumerate(zip(self._last, every)):
+        self._last, self._bytes = (_Piece * len(self._buffers))(), (ctypes.c_ubyte * len(self._buffers))()
+        for i, (piece, buffer) in enumerate(zip(self._last, self._buffers.values())):
             piece.handle, piece.map_d_ptr, piece.size = buffer._handle, buffer._at(buffer.nbytes - 1, 1), 1
             piece.h_ptr = ctypes.addressof(self._bytes) + i
 
-    def _check(self) -> None:
-        """A CPU that caches GPU memory shares it with the GPU, which reads the CPU's as well."""
-        for buffers in self._buffers:
-            for buffer in buffers:
-                if buffer.mapping_type == "cached":
-                    raise LaneError("this CPU and GPU share their memory (Grace, GB10): have the kernels read pinned "
-                                    "host memory, without a copy")
-
     def call(self, turn: int, targets: Sequence[_Target]) -> _Call:
         """A new call for a set."""
-        call = _Call(targets, [(buffer._handle, buffer._at(0, 1)) for buffer in self._buffers[turn]])
-        # What ctypes has made of the arguments it need not make again.
-        call.send = functools.partial(self._write, ctypes.c_void_p(ctypes.addressof(call.pieces)),
-                                      ctypes.c_size_t(len(targets)))
-        return call
+        buffers = [self._buffers[target.ends] for target in targets]
+        return _Call(targets, [(buffer._handle, buffer._at(0, 1)) for buffer in buffers], self._writes)
 
     def drain(self) -> None:
         number = self._read(self._last, len(self._last))
@@ -182,9 +200,8 @@ class _Mapped:
             raise GdrError(number, "gdr_copy_from_mapping_v")
 
     def close(self) -> None:
-        for buffers in self._buffers:
-            for buffer in buffers:
-                buffer.close()
+        for buffer in self._buffers.values():
+            buffer.close()
 
 
 def _allocator() -> str:
@@ -211,7 +228,7 @@ class _Pinned:
             self._starts.append([])
             for target in targets:
                 self._starts[-1].append(size)
-                size += -(-target.nbytes // 64) * 64
+                size += -(-target.source.nbytes // 64) * 64
         self._cuda = ctypes.CDLL("libcuda.so.1")
         self._host, self._events = ctypes.c_void_p(), [ctypes.c_void_p() for _ in sets]
         self._end = weakref.finalize(self, _unpin, self._cuda, self._host, self._events)
@@ -226,20 +243,20 @@ class _Pinned:
             raise LaneError("%s: CUDA's error %d" % (name, result))
 
     def call(self, turn: int, targets: Sequence[_Target]) -> _Call:
-        nobody, host = _lib.Handle(), self._host.value or 0
-        call = _Call(targets, [(nobody, host + start) for start in self._starts[turn]])
-        call.send = functools.partial(self._send, call, self._events[turn])
-        return call
+        """A handle is here the distance from a place in the pinned memory to its place on the GPU."""
+        places = [(self._host.value or 0) + start for start in self._starts[turn]]
+        far = [_lib.Handle(target.source.address - place) for target, place in zip(targets, places)]
+        return _Call(targets, list(zip(far, places)), (functools.partial(self._send, self._events[turn]),) * 2)
 
-    def _send(self, call: _Call, event: ctypes.c_void_p) -> int:
+    def _send(self, event: ctypes.c_void_p, pieces: ctypes.c_void_p, count: Any) -> int:
         """The last copies from this memory end; then new ones begin."""
         with self._lock:
             self._do("cuEventSynchronize", event)
-            for piece, target in zip(call.each, call.targets):
+            for piece in (_Piece * getattr(count, "value", count)).from_address(pieces.value or 0):
                 if piece.size:
                     ctypes.memmove(piece.map_d_ptr, piece.h_ptr, piece.size)
-                    self._do("cuMemcpyHtoDAsync_v2", ctypes.c_uint64(target.address), ctypes.c_void_p(piece.map_d_ptr),
-                             ctypes.c_size_t(piece.size), self._stream)
+                    self._do("cuMemcpyHtoDAsync_v2", ctypes.c_uint64(piece.map_d_ptr + piece.handle.h),
+                             ctypes.c_void_p(piece.map_d_ptr), ctypes.c_size_t(piece.size), self._stream)
             self._do("cuEventRecord", event, self._stream)
         return 0
 
@@ -304,7 +321,7 @@ class Lane:
         self._pools = [[self._way.call(turn, targets)] for turn, targets in enumerate(self._sets)]
         movable = [[target for target in targets if hasattr(target.array, "data_ptr")] for targets in self._sets]
         self._pointers = [[target.array.data_ptr for target in targets] for targets in movable]
-        self._addresses = [[target.address for target in targets] for targets in movable]
+        self._addresses = [[target.source.address for target in targets] for targets in movable]
         self._closed, self._pid = False, os.getpid()
         self._running: List[None] = []  # counts the writes that run
 
@@ -317,39 +334,47 @@ class Lane:
         """Writes an array to the start of each tensor of a set. Returns the set's number, from 0.
 
         An array is in host memory: NumPy's, a tensor of PyTorch, or anything with the buffer protocol, of
-        the tensor's type and at most its size. None leaves a tensor as it is. sizes has of each array the
-        bytes to write; without it all are. Nothing is written where an error is raised.
+        the tensor's type and at most its size. None leaves a tensor as it is; a pair (index, data) writes what
+        rows(tensor)[index] = data does, in the same call. sizes has of each array the bytes to write, and 0 for
+        what is no array; without it all are written. Nothing is written where an error is raised.
 
         It is fastest with the same arrays each time: a lane keeps the last ones. Do not resize one in place.
         """
         self._running.append(None)
         try:
-            return self._write(arrays, sizes)
+            turn = self._turn
+            if self.events:
+                self.events[turn].synchronize()
+            self._send(turn, self._pools[turn], _Call.fill, arrays, sizes)
+            self._turn = turn + 1 if turn + 1 < len(self._sets) else 0
+            return turn
         finally:
             self._running.pop()
 
-    def _write(self, arrays: Sequence[Any], sizes: Optional[Sequence[int]]) -> int:
-        turn = self._turn
-        if self.events:
-            self.events[turn].synchronize()
+    def rows(self, tensor: Any) -> "Rows":
+        """Parts of a tensor of this lane: each assignment to what this returns is written at once."""
+        for turn, targets in enumerate(self._sets):
+            for i, target in enumerate(targets):
+                if target.array is tensor:
+                    return Rows(self, turn, i)
+        raise ValueError("this tensor is none of the lane's")
+
+    def _send(self, turn: int, pool: List[_Call], fill: Callable[..., None], *what: Any) -> None:
         if [pointer() for pointer in self._pointers[turn]] != self._addresses[turn]:
             raise LaneError("a tensor has other memory than when the lane was made (resized or freed): make a new lane")
         if self._closed:
             raise ValueError("the lane is closed")
-        pool = self._pools[turn]
         try:
             call = pool.pop()
         except IndexError:  # another thread writes
             call = self._way.call(turn, self._sets[turn])
         try:
-            call.fill(arrays, sizes)
+            fill(call, *what)
             number = call.send()
         finally:
             pool.append(call)
         if number:
             raise GdrError(number, "gdr_copy_to_mapping_v")
-        self._turn = turn + 1 if turn + 1 < len(self._sets) else 0
-        return turn
 
     def drain(self) -> None:
         """Returns when all bytes written so far are in GPU memory: about 1 us. A launch on the same GPU needs
@@ -385,6 +410,33 @@ class Lane:
         self.close()
 
 
+class Rows:
+    """Parts of a tensor of a lane, of Lane.rows. An assignment is one call of gdr_copy_to_mapping_v, at once.
+
+        rows = lane.rows(table)     # int32 [requests, columns]
+        rows[r, c] = ids            # elements: r and c are numbers or arrays of them, ids a number or as many
+        rows[r] = new               # whole rows; r may be a slice
+        rows[r, a:b] = new          # a part of each of these rows
+        rows[r, c, n] = ids         # runs of n ids from column c on, all runs' ids one after another
+
+    An index means what it means in NumPy, and what is assigned is converted as NumPy does. Index arrays of int64 are
+    quickest. Of a tensor of one dimension each element is a row; of one of more, all but the first are columns.
+    It takes no turn and waits for no event. Nothing is written where an error is raised.
+    """
+
+    def __init__(self, lane: Lane, turn: int, i: int) -> None:
+        self._lane, self._turn, self._i = lane, turn, i
+        self._pool: List[_Call] = []
+
+    def __setitem__(self, index: Any, data: Any) -> None:
+        running = self._lane._running
+        running.append(None)
+        try:
+            self._lane._send(self._turn, self._pool, _Call.put_alone, self._i, index, data)
+        finally:
+            running.pop()
+
+
 def _listed(tensors: Sequence[Any]) -> Sequence[Any]:
     if hasattr(tensors, "__cuda_array_interface__") or hasattr(tensors, "__dlpack__"):
         raise TypeError("a set is a list of tensors: Lane([a, b])")
@@ -395,14 +447,14 @@ def _target(tensor: Any) -> _Target:
     source = source_of(tensor)
     if source.readonly:
         raise TypeError("a tensor is read-only")
-    return _Target(tensor, source.address, source.nbytes)
+    return _Target(tensor, source)
 
 
 def _check_sets(sets: Sequence[Sequence[_Target]]) -> None:
     if not sets or not sets[0]:
         raise ValueError("a lane needs tensors")
-    if any([one.nbytes for one in targets] != [one.nbytes for one in sets[0]] for targets in sets):
+    if any([one.source.nbytes for one in targets] != [one.source.nbytes for one in sets[0]] for targets in sets):
         raise ValueError("the sets are not alike: each tensor has one of its size in every set")
-    ranges = sorted((one.address, one.address + one.nbytes) for targets in sets for one in targets)
-    if any(end > start for (_, end), (start, _) in zip(ranges, ranges[1:])):
+    ranges = sorted({(*one.ends, i) for targets in sets for i, one in enumerate(targets)})
+    if any(one[1] > other[0] for one, other in zip(ranges, ranges[1:])):
         raise ValueError("two tensors of a lane share memory")

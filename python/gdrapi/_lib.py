@@ -24,14 +24,9 @@ class Info(ctypes.Structure):
     """struct gdr_info_v2."""
 
     _fields_ = [
-        ("va", ctypes.c_uint64),
-        ("mapped_size", ctypes.c_uint64),
-        ("page_size", ctypes.c_uint32),
-        ("tm_cycles", ctypes.c_uint64),
-        ("cycles_per_ms", ctypes.c_uint32),
-        ("mapped", ctypes.c_uint, 1),
-        ("wc_mapping", ctypes.c_uint, 1),
-        ("mapping_type", ctypes.c_int),
+        ("va", ctypes.c_uint64), ("mapped_size", ctypes.c_uint64), ("page_size", ctypes.c_uint32),
+        ("tm_cycles", ctypes.c_uint64), ("cycles_per_ms", ctypes.c_uint32),
+        ("mapped", ctypes.c_uint, 1), ("wc_mapping", ctypes.c_uint, 1), ("mapping_type", ctypes.c_int),
     ]
 
 

@@ -11,6 +11,7 @@ import pytest
 
 import gdrapi
 from conftest import Array
+from dlpack import Exporter
 
 SIZES = (64, 4096, 1000)
 
@@ -208,6 +209,125 @@ def test_what_is_no_lane(make_set, error, text, how):
         how(*make_set(sizes=(64, 64)))
 
 
+N = numpy.arange
+
+
+@pytest.mark.parametrize("index, data", [
+    ((N(8) * 7 % 32, N(8) * 5), N(8)), ((N(8, dtype="i4"), 5), N(8)), ((3, N(40)), N(40)), ((3, 5), 7), ((-1, -40), 7),
+    (([1, 3], [5, 6]), [8, 9]), ((N(4)[:, None], N(6)), N(24).reshape(4, 6)), ((N(8), N(8)), 5), (3, N(40)), ([3, 31, 0], N(120).reshape(3, 40)),
+    (slice(4, 9), N(200).reshape(5, 40)), (slice(30, 2, -7), 5), (slice(None), 1), (slice(5, 5), N(0).reshape(0, 40)), (N(32) % 3 == 0, 6),
+    ((3, slice(5, 9)), N(4)), ((N(9), slice(38, None)), N(18).reshape(9, 2)), ((slice(2, 4), slice(-2, None)), 3), ((3, slice(9, 5)), N(0)),
+    ((N(0), N(0)), N(0)), ((N(3), N(3)), numpy.array([1, 2, 3], "u1")), ((N(3), N(3)), bytearray(b"abc")),
+], ids=str)
+def test_rows_are_as_numpys(make_lane, make, index, data):
+    table = make(shape=(32, 40), typestr="<i4")
+    lane, want = make_lane([table]), numpy.full((32, 40), -1, "i4")
+    lane.write([want])
+    lane.rows(table)[index] = data
+    want[index] = data
+    assert holds(lane, [table], [want])
+
+
+@pytest.mark.parametrize("shape, typestr, index, data", [
+    ((40,), "<i8", N(5) * 7, N(5)), ((40,), "<i8", slice(3, 30), N(27)), ((4, 5, 6), "<f4", 2, N(30, dtype="f4").reshape(5, 6)),
+    ((4, 5, 6), "<f8", [1, 3], 0.5), ((3,), "|b1", 1, False), ((3, 2), "<U2", 1, "ab"), ((3, 7), ">i2", (1, 2), 258),
+])
+def test_rows_of_other_shapes(make_lane, make, shape, typestr, index, data):
+    want = numpy.ones(shape, typestr)
+    tensor = make(shape=shape, typestr=typestr, itemsize=want.itemsize)
+    lane = make_lane([tensor])
+    lane.write([want])
+    lane.rows(tensor)[index] = data
+    want[index] = data
+    assert holds(lane, [tensor], [want])
+
+
+def test_rows_of_a_type_that_numpy_lacks(make_lane, make):
+    array = make(shape=(4, 8), typestr="<V2")
+    lane = make_lane([Exporter(array, 4, 16)])  # bfloat16
+    lane.rows(lane._sets[0][0].array)[[1, 2], 3] = numpy.array([0x3f80, 0xbf80], "u2")
+    lane.drain()
+    assert array.get(2, 2 * 11) + array.get(2, 2 * 19) == b"\x80\x3f\x80\xbf"
+
+
+@pytest.mark.parametrize("rows, columns, counts", [
+    ([3, 0, 3], [5, 0, 30], [2, 40, 10]), ([1, 2], [40, 0], [0, 1]), ([1], 39, 1), (N(32), N(32), 3), (N(300) % 32, N(300) // 32, N(300) % 2), ([], [], []),
+])
+def test_runs(make_lane, make, rows, columns, counts):
+    """Runs of columns, each of its own length: what new blocks are to a block table."""
+    rows, columns, counts = (numpy.broadcast_to(numpy.array(one, int), len(rows)) for one in (rows, columns, counts))
+    table = make(shape=(32, 40), typestr="<i4")
+    lane, want, data = make_lane([table]), numpy.full((32, 40), -1, "i4"), numpy.arange(counts.sum())
+    lane.write([want])
+    lane.rows(table)[rows, columns, counts] = data
+    for row, column, count in zip(rows, columns, counts):
+        want[row, column:column + count], data = data[:count], data[count:]
+    assert holds(lane, [table], [want])
+
+
+@pytest.mark.parametrize("error, index, data", [
+    (IndexError, 32, 0), (IndexError, (0, 40), 0), (IndexError, (N(64), 0), 0), (IndexError, (0, [3, -41]), 0), (IndexError, (0, 0, 0, 0), 0),
+    (IndexError, (slice(3), N(3)), 0), (IndexError, (0, slice(0, 9, 2)), 0), (IndexError, (0, slice(0, 9), 1), 0), (IndexError, 0.5, 0),
+    (IndexError, ([0, 1], [0, 38], [1, 3]), N(4)), (IndexError, ([0, 1], [0, -1], [1, 1]), N(2)), (IndexError, ([0, 1], [0, 5], [3, -2]), N(1)),
+    (IndexError, ([0, 1], [-3, 0], 5), N(10)),
+    (ValueError, ([0, 1], [0, 2], [3, 2]), N(6)), (ValueError, (N(3), N(3)), N(4)), (ValueError, 0, N(39)),
+], ids=str)
+def test_wrong_rows_write_nothing(make_lane, make, make_set, error, index, data):
+    table, sent = make(shape=(32, 40), typestr="<i4"), numpy.full((32, 40), -1, "i4")
+    (other,), rest = make_set(sizes=(64,)), steps((64,))
+    lane = make_lane([other, table])
+    lane.write(rest + [sent])
+    for use in (lambda: lane.rows(table).__setitem__(index, data), lambda: lane.write(steps((64,)) + [(index, data)])):
+        with pytest.raises(error):
+            use()
+        assert holds(lane, [other, table], rest + [sent])
+
+
+def test_parts_beside_whole_tensors(monkeypatch, make_set):
+    """All of a write, of whole tensors and of parts of any number, is one call, and makes nothing new once it was made."""
+    made, real = [], gdrapi._lib.function("gdr_copy_to_mapping_v")
+    monkeypatch.setattr(gdrapi._lane, "_BRIEF", 0)
+    monkeypatch.setattr(gdrapi._lib.library(), "gdr_copy_to_mapping_v", lambda *a: (made.append(1), real(*a))[1])
+    tensors, (first, second, third) = make_set(sizes=(4096, 4096, 64)), steps((4096, 4096, 64))
+    kept = set()
+    with gdrapi.Lane(tensors) as lane:
+        lane.write([first, second, third])
+        for number in range(1, 4):
+            at = numpy.arange(0, 1000, number)  # more than the call has room for at first
+            lane.write([(at, at), (slice(5), 9), third[:number]])
+            first[at], second[:5] = at, 9
+            assert holds(lane, tensors, [first, second, third])
+            assert len(made) == 1 + number
+            parts = lane._pools[0][0].parts
+            kept.add((id(parts.pieces), *(id(stage) for stage, _ in parts.stages.values())))
+    assert len(kept) == 1
+
+
+def test_a_tensor_of_both_sets(make_lane, make_set):
+    """What is only added to may be the same tensor in each set."""
+    (table, *lens), sent = make_set(sizes=(4096, 64, 64)), steps((4096, 64))
+    lane = make_lane([table, lens[0]], [table, lens[1]])
+    lane.write(sent)
+    for number in range(10):
+        sent[0][number], sent[1] = number, steps((64,))[0]
+        turn = lane.write([(number, number), sent[1]])
+        assert holds(lane, [table, lens[turn]], sent)
+
+
+def test_rows_of_no_lane(make_lane, make_set):
+    tensors, (other,) = make_set(), make_set(sizes=(64,))
+    with make_lane(tensors) as lane:
+        rows = lane.rows(tensors[0])
+        with pytest.raises(ValueError, match="none of the lane's"):
+            lane.rows(other)
+        tensors[0].moved = 64
+        with pytest.raises(gdrapi.LaneError, match="make a new lane"):
+            rows[0] = 1
+    tensors[0].moved = 0
+    with pytest.raises(ValueError, match="the lane is closed"):
+        rows[0] = 1
+
+
 def test_read_only(make):
     with pytest.raises(TypeError, match="read-only"):
         gdrapi.Lane([make(readonly=True)])
@@ -226,10 +346,11 @@ def test_a_tensor_that_was_resized_or_freed(make_lane, make_set, moved):
     assert holds(lane, tensors, sent)
 
 
-def test_a_coherent_machine(make_set, monkeypatch):
-    monkeypatch.setattr(gdrapi.Buffer, "mapping_type", "cached")
-    with pytest.raises(gdrapi.LaneError, match="share their memory"):
-        gdrapi.Lane(make_set())
+def test_the_machine(make_set):
+    """On Grace, which caches GPU memory, a lane is plain stores of the CPU's; the table of tests has a row of it."""
+    tensors = make_set(sizes=(64,))
+    with gdrapi.open() as gdr, gdr.pin(tensors[0]) as buffer, gdrapi.Lane(tensors) as lane:
+        assert (buffer.mapping_type, lane.way) == ("cached" if os.environ.get("NVRM_SIM_MACHINE") == "grace" else "wc", "mapping")
 
 
 @pytest.mark.parametrize("variable, value, says", [
@@ -253,14 +374,16 @@ def test_memory_that_cannot_be_pinned(monkeypatch, make_set, variable, value, sa
 
 def test_threads(cuda, make_lane, make_set):
     """Writes at the same time do not mix up their arrays."""
-    tensors, failed, context = make_set(sizes=(4096, 4096)), [], cuda.current()
-    lane = make_lane(tensors)
+    tensors, failed, context = make_set(sizes=(4096, 4096, 4096)), [], cuda.current()
+    lane, columns = make_lane(tensors), numpy.arange(100)
+    rows = lane.rows(tensors[2])
 
     def work(number):
         try:
             cuda("cuCtxSetCurrent", context)
             for _ in range(200):
-                lane.write([numpy.full(1024, number, "i4"), bytes([number]) * 4 * (number + 1)])
+                lane.write([numpy.full(1024, number, "i4"), bytes([number]) * 4 * (number + 1), None])
+                rows[columns * 8 + number] = number
         except BaseException as error:  # noqa: B902 - it is shown by the test
             failed.append(error)
 
@@ -272,6 +395,7 @@ def test_threads(cuda, make_lane, make_set):
     assert not failed
     lane.drain()
     assert set(numpy.frombuffer(tensors[0].get(), "i4")) <= set(range(8))
+    assert tensors[2].get(3200) == numpy.tile(numpy.arange(8, dtype="i4"), 100).tobytes()
 
 
 def test_the_end(make_lane, make_set):

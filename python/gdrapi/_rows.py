@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: MIT
+"""Parts of a lane's tensors: NumPy finds where they lie and fills all their pieces at once."""
+import ctypes
+import importlib
+from typing import Any, Dict, Tuple
+
+from ._source import Source
+
+numpy: Any = importlib.import_module("numpy")  # what has no rows needs none
+
+_PIECE = numpy.dtype([("handle", "u8"), ("to", "u8"), ("of", "u8"), ("size", "u8")])  # gdr_piece_t
+
+
+class Table:
+    """A tensor as rows of columns, and where each begins."""
+
+    def __init__(self, source: Source, handle: int, address: int) -> None:
+        kind = numpy.dtype(source.descr or source.typestr)
+        if kind.kind == "V" and not kind.names and kind.itemsize in (1, 2, 4, 8):
+            kind = numpy.dtype("u%d" % kind.itemsize)  # of a type that NumPy lacks, such as bfloat16
+        self.kind, self.item, self.handle = kind, int(kind.itemsize), handle
+        rows, self.shape = (source.shape or (1,))[0], source.shape[1:]
+        self.columns = source.nbytes // (rows * self.item)
+        self.rows = numpy.arange(rows, dtype="u8") * numpy.uint64(self.columns * self.item) + numpy.uint64(address)
+        self.ends = numpy.arange(self.columns + 1, dtype="u8") * numpy.uint64(self.item)
+        self.starts = self.ends[:-1]
+
+    def find(self, index: Any) -> Tuple[Any, Any, Any, Tuple[int, ...]]:
+        """The addresses of runs; the elements of each; where each begins in the data, None if they are alike; the
+        data's shape. NumPy checks the index."""
+        row, *columns = index if type(index) is tuple else (index,)
+        at = self.rows[row]
+        if not columns:
+            shape = at.shape + self.shape
+            if isinstance(row, slice) and row.step in (None, 1):
+                return at[:1], len(at) * self.columns, None, shape
+            return at, self.columns, None, shape
+        column = columns[0]
+        if isinstance(column, slice) and column.step in (None, 1) and len(columns) == 1:
+            begin, end, _ = column.indices(self.columns)
+            count = max(end - begin, 0)
+            return at + self.ends[begin], count, None, at.shape + (count,)
+        if isinstance(row, slice) or isinstance(column, slice) or len(columns) > 2:
+            raise IndexError("give rows, columns, and how many from each on, as numbers or as arrays")
+        at = at + (self.starts if len(columns) == 1 else self.ends)[column]
+        if len(columns) == 1:
+            return at, 1, None, at.shape
+        column, counts = numpy.asarray(column), numpy.asarray(columns[1])
+        self.ends[column + counts]
+        if (column | counts).min(initial=0) < 0:
+            raise IndexError("the columns and lengths of runs are not negative")
+        counts = (counts if counts.shape == at.shape else numpy.broadcast_to(counts, at.shape)).ravel()
+        after = numpy.cumsum(counts)
+        return at, counts, after - counts, (int(after[-1]) if len(after) else 0,)
+
+
+class Parts:
+    """The pieces of one call: room for those of whole tensors, then parts. What is to be written is copied here."""
+
+    def __init__(self, whole: Any) -> None:
+        self.whole, self.first = numpy.frombuffer(whole, "u8"), len(whole)
+        self.stages: Dict[Table, Tuple[Any, Any]] = {}  # elements, and the address of each
+        self._grow(self.first + 256)
+        self.begin()
+
+    def _grow(self, count: int) -> None:
+        self.pieces = numpy.zeros(count, _PIECE)
+        self.handle, self.to, self.of, self.size = (self.pieces[name] for name in _PIECE.names)
+        self.room, start = self.pieces.view("u8")[:len(self.whole)], int(self.pieces.ctypes.data)
+        self.starts = ctypes.c_void_p(start + self.first * _PIECE.itemsize), ctypes.c_void_p(start)
+
+    def begin(self) -> None:
+        """Forgets what was put."""
+        self.count, self.nbytes = self.first, 0
+
+    def put(self, table: Table, index: Any, data: Any) -> None:
+        """Makes pieces of a part of a tensor, once for a call. Nothing is put where an error is raised."""
+        at, count, begins, shape = table.find(index)
+        first, end = self.count, self.count + at.size
+        total = shape[0] if len(shape) == 1 else int(numpy.prod(shape))
+        stage, sources = self.stages.get(table) or self._stage(table, total)
+        if total >= len(sources):
+            stage, sources = self._stage(table, total)
+        (stage[:total] if len(shape) == 1 else stage[:total].reshape(shape))[...] = data
+        if end > len(self.pieces):
+            old = self.pieces
+            self._grow(2 * end)
+            self.pieces[:first] = old[:first]
+        self.to[first:end] = at.ravel()
+        self.of[first:end] = sources[begins] if begins is not None else sources[:total:count] if count else 0
+        self.handle[first:end], self.size[first:end] = table.handle, count * table.item
+        self.count, self.nbytes = end, self.nbytes + total * table.item
+
+    def _stage(self, table: Table, total: int) -> Tuple[Any, Any]:
+        """Room for so many elements, and one more."""
+        stage = numpy.empty(2 * total + 64, table.kind)
+        sources = numpy.arange(len(stage), dtype="u8") * numpy.uint64(table.item) + numpy.uint64(stage.ctypes.data)
+        self.stages[table] = stage, sources
+        return stage, sources
+
+    def made(self, whole: bool) -> Tuple[Any, int]:
+        """Where the pieces begin, and how many they are."""
+        if whole:
+            self.room[:] = self.whole
+        return self.starts[whole], self.count - (0 if whole else self.first)
