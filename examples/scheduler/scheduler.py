@@ -1,248 +1,173 @@
 # SPDX-License-Identifier: MIT
-"""What an inference server's scheduler sends to the GPU before each step, in four ways.
+"""What an inference server's scheduler sends to the GPU before each step, in several ways, and the tokens back.
 
     LD_LIBRARY_PATH=build PYTHONPATH=python python3 examples/scheduler/scheduler.py --json scheduler.json
 
-A step writes block tables, slots, lengths, positions and tokens, replays a captured graph that reads them, copies the
-new tokens back and waits for them. Every step's result is checked. The four ways take turns, first on a quiet link,
-then beside copies of 256 MiB from host memory on another stream. It takes 90 s on an H200.
+256 requests, a block table of [256, 2048]. A step's arrays go to the GPU, a captured graph makes a token for each
+request of all that was sent, and each token is compared. Asynchronous: a step is prepared and launched while the one
+before runs (1 ms); its time is the period. Synchronous: one after the other (150 us). The ways take turns.
 """
 import argparse
+import gc
 import json
 import platform
+import statistics
 import sys
 import time
 
 try:
+    import numpy as np
     import torch
 except ImportError:
-    sys.exit("scheduler.py needs PyTorch")
+    sys.exit("scheduler.py needs PyTorch and NumPy")
+
+from batch import COLUMNS, REQUESTS, Batch
+from loads import Stalls, loads
+from model import Model, Tokens
+from ways import WAYS, CopyFresh, LaneRows, PackedGraph, PackedLaunch
 
 import gdrapi
 
-BLOCK = 16  # tokens in a block of the cache
-HEAD = 64  # elements of a head
-VOCABULARY = 4096
-BATCHES = ((256, 64), (32, 32), (4, 16))  # sequences, blocks of each
-VARIANTS = 8  # different steps
-ROUNDS = 10
-BESIDE = 256 << 20
+TURNS = 5
+WARM_UP = 5  # steps of a turn that do not count
+GRAPHS = {"asynchronous": 1000, "synchronous": 150}  # us of a step's kernels
+LONG = (LaneRows, PackedLaunch, PackedGraph)
 PERCENTILES = (("p50", 0.5), ("p99", 0.99), ("p999", 0.999))
 
 
-def layout(batch, blocks):
-    """The tensors of a step: name, type, shape."""
-    return (("block_table", torch.int32, (batch, blocks)), ("slot_mapping", torch.int64, (batch,)),
-            ("seq_lens", torch.int32, (batch,)), ("positions", torch.int64, (batch,)), ("input_ids", torch.int32, (batch,)))
+class Cell:
+    """The times of one way beside one load, in us."""
 
+    def __init__(self, mode, load, way, tokens, steps):
+        self.mode, self.load, self.way, self.tokens, self.steps = mode, load, way, tokens, steps
+        self.send, self.step = [], []
 
-def views(pool, shapes):
-    """These tensors in a pool of bytes, each from a multiple of 512 on. Returns where they end, too."""
-    made, start = [], 0
-    for _, kind, shape in shapes:
-        size = torch.Size(shape).numel() * kind.itemsize
-        made.append(pool[start:start + size].view(kind).view(shape))
-        end = start + size
-        start += -(-size // 512) * 512
-    return made, end
-
-
-def new_step(batch, blocks, seed):
-    """One step's arrays in host memory."""
-    random = torch.Generator().manual_seed(seed)
-
-    def below(most, shape, kind):
-        return torch.randint(0, most, shape, generator=random, dtype=kind)
-
-    table = torch.randperm(batch * blocks, generator=random).to(torch.int32).view(batch, blocks)
-    lengths = 1 + below(blocks * BLOCK, (batch,), torch.int32)
-    positions = (lengths - 1).to(torch.int64)
-    slots = table[torch.arange(batch), positions // BLOCK].to(torch.int64) * BLOCK + positions % BLOCK
-    return [table, slots, lengths, positions, below(VOCABULARY, (batch,), torch.int32)]
-
-
-class Decode:
-    """A layer's worth of a decode step as a captured graph: one token of each sequence against its paged cache."""
-
-    def __init__(self, tensors, batch, blocks):
-        self.tensors = tensors
-        half = {"dtype": torch.float16, "device": "cuda"}
-        self.embedding = torch.randn(VOCABULARY, HEAD, **half) / 8
-        self.rotation = torch.randn(blocks * BLOCK, HEAD, **half)
-        self.cache = torch.randn(batch * blocks * BLOCK, HEAD, **half)
-        self.places = torch.arange(blocks * BLOCK, device="cuda")
-        self.weights = [torch.arange(1, tensor.numel() + 1, device="cuda").view(tensor.shape) for tensor in tensors]
-        self.out = torch.zeros(batch + len(tensors), dtype=torch.int64, device="cuda")
-        self.host = torch.zeros(batch + len(tensors), dtype=torch.int64).pin_memory()
-        stream = torch.cuda.Stream()
+    def turn(self, seed, load, seconds):
+        """Some of the steps: as many as are asked for, or as the seconds allow."""
+        batch, clock, flying = Batch(seed), time.perf_counter_ns, []
+        ahead = self.mode == "asynchronous"
+        self.way.start(batch)
         torch.cuda.synchronize()
-        with torch.cuda.stream(stream):
-            self.run()
-        torch.cuda.synchronize()
-        self.graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self.graph):
-            self.run()
+        number, last = 0, clock()
+        least, end = WARM_UP + max(1, self.steps // TURNS), last + (0 if self.steps else seconds * 1e9)
+        while number <= least or clock() < end:
+            expected = batch.step()
+            load.keep_busy()
+            begin = clock()
+            graph = self.way.send(batch)
+            sent = clock()
+            graph.replay()
+            self.tokens.launch(number % 2)
+            flying.append((number, expected))
+            if not ahead:
+                last = begin
+            if len(flying) > ahead:
+                self.check(*flying.pop(0))
+                now = clock()
+                if number >= WARM_UP:
+                    self.send.append((sent - begin) / 1e3)
+                    self.step.append((now - last) / 1e3)
+                last = now
+            number += 1
+        for step in flying:
+            self.check(*step)
         torch.cuda.synchronize()
 
-    def run(self):
-        table, slots, lengths, positions, tokens = self.tensors
-        query = self.embedding[tokens.long()] + self.rotation[positions]
-        self.cache.index_copy_(0, slots, query)
-        keys = self.cache.view(-1, BLOCK, HEAD)[table.long()].view(len(table), -1, HEAD)
-        scores = (keys * query[:, None]).sum(-1).float()
-        scores = scores.masked_fill(self.places >= lengths[:, None], float("-inf")).softmax(-1).half()
-        logits = (scores[:, None] @ keys).squeeze(1) @ self.embedding.t()
-        sums = [(tensor * weight).sum() for tensor, weight in zip(self.tensors, self.weights)]
-        self.out.copy_(torch.cat([torch.stack(sums), logits.argmax(-1)]))
+    def check(self, number, expected):
+        if not np.array_equal(self.tokens.wait(number % 2), expected):
+            sys.exit("%s, %s, beside %s: step %d has other tokens" % (self.way.name, self.mode, self.load, number))
 
-    def replay(self):
-        """The graph, and its tokens on their way to the host."""
-        self.graph.replay()
-        self.host.copy_(self.out, non_blocking=True)
-
-    def sums(self, arrays):
-        """What the graph must say of these arrays."""
-        return [int((array * weight.cpu()).sum()) for array, weight in zip(arrays, self.weights)]
-
-
-class Ways:
-    """Four ways to fill the same tensors. Each has its own arrays in host memory, where the scheduler writes."""
-
-    def __init__(self, pool, tensors, shapes, end):
-        self.host = {
-            "pageable `copy_`": [torch.zeros(tensor.shape, dtype=tensor.dtype) for tensor in tensors],
-            "pinned `copy_(non_blocking=True)`": [torch.zeros(tensor.shape, dtype=tensor.dtype).pin_memory() for tensor in tensors],
-        }
-        packed = torch.zeros(end, dtype=torch.uint8).pin_memory()
-        self.host["one packed pinned copy"] = views(packed, shapes)[0]
-        self.host["`gdrapi.Lane`"] = [torch.zeros(tensor.shape, dtype=tensor.dtype) for tensor in tensors]
-        self.lane = gdrapi.Lane(tensors)
-        pageable, pinned, _, lane = self.host.values()
-        whole = pool[:end]
-
-        def copy_pageable():
-            for tensor, array in zip(tensors, pageable):
-                tensor.copy_(array)
-
-        def copy_pinned():
-            for tensor, array in zip(tensors, pinned):
-                tensor.copy_(array, non_blocking=True)
-
-        def copy_packed():
-            whole.copy_(packed, non_blocking=True)
-
-        def write_lane():
-            self.lane.write(lane)
-
-        self.copy = dict(zip(self.host, (copy_pageable, copy_pinned, copy_packed, write_lane)))
-
-
-class Beside:
-    """Copies of 256 MiB on another stream, one after the other: at least one waits while one runs."""
-
-    def __init__(self):
-        self.stream = torch.cuda.Stream()
-        self.host = torch.zeros(BESIDE, dtype=torch.uint8).pin_memory()
-        self.device = torch.zeros(BESIDE, dtype=torch.uint8, device="cuda")
-        self.events = []
-
-    def keep_busy(self):
-        self.events = [event for event in self.events if not event.query()]
-        while len(self.events) < 2:
-            with torch.cuda.stream(self.stream):
-                self.device.copy_(self.host, non_blocking=True)
-            self.events.append(self.stream.record_event())
-
-    def end(self):
-        self.stream.synchronize()
-
-
-def measure(decode, ways, variants, steps, beside, limit):
-    """Times of each way's steps, in us: {way: ([of the copies], [of the step])}. The ways take turns."""
-    times = {name: ([], []) for name in ways.copy}
-    expected = [decode.sums(arrays) for arrays in variants]
-    stream, clock, ended = torch.cuda.current_stream(), time.perf_counter_ns, time.monotonic() + limit
-    names = list(ways.copy)
-    for turn in range(-1, ROUNDS):
-        if turn > 0 and time.monotonic() > ended:
-            break
-        for name in names[turn % len(names):] + names[:turn % len(names)]:
-            copy, host = ways.copy[name], ways.host[name]
-            for number in range(steps // ROUNDS if turn >= 0 else 50):  # the first are to warm up
-                variant = number % VARIANTS
-                for array, new in zip(host, variants[variant]):
-                    array.copy_(new)
-                if beside:
-                    beside.keep_busy()
-                begin = clock()
-                copy()
-                copied = clock()
-                decode.replay()
-                stream.synchronize()
-                end = clock()
-                if decode.host[:len(host)].tolist() != expected[variant]:
-                    sys.exit("%s: the GPU read other bytes than step %d's" % (name, number))
-                if turn >= 0:
-                    times[name][0].append((copied - begin) / 1e3)
-                    times[name][1].append((end - begin) / 1e3)
-            if beside:
-                beside.end()
-    return times
+    def row(self):
+        return {"mode": self.mode, "way": self.way.name, "tokens": self.tokens.way, "beside": self.load,
+                "steps": len(self.step), "send_us": percentiles(self.send), "step_us": percentiles(self.step)}
 
 
 def percentiles(times):
     ordered = sorted(times)
-    return {name: ordered[min(int(len(ordered) * part), len(ordered) - 1)] for name, part in PERCENTILES}
+    return {name: round(ordered[min(int(len(ordered) * part), len(ordered) - 1)], 1) for name, part in PERCENTILES}
 
 
-def rows_of(times, batch, tensors, size, beside):
-    return [{"batch": batch, "tensors": tensors, "bytes": size, "way": name, "beside": beside, "steps": len(cpu),
-             "cpu_us": percentiles(cpu), "step_us": percentiles(step)} for name, (cpu, step) in times.items()]
+def measure(mode, beside, options):
+    """Each way, beside each load. The ways take turns."""
+    model, rows = Model(GRAPHS[mode]), []
+    ways = [way(model) for way in WAYS]
+    mapped, copied = Tokens(model, "mapped"), Tokens(model, "copy")
+    pairs = [(way, mapped) for way in ways]
+    if mode == "asynchronous":
+        pairs += [(way, copied) for way in ways if type(way) in (CopyFresh, PackedGraph, LaneRows)]
+    Cell(mode, "quiet", *pairs[0], 0).turn(0, beside["quiet"], 2)  # the GPU's clocks settle
+    for name, load in beside.items():
+        cells = []
+        for way, tokens in pairs:
+            is_long = mode == "asynchronous" and name in ("quiet", "both") and tokens is mapped and type(way) in LONG
+            cells.append(Cell(mode, name, way, tokens, options.steps if is_long else 0))
+        for turn in range(TURNS):
+            for cell in cells[turn:] + cells[:turn]:
+                cell.turn(turn, load, options.seconds / TURNS)
+        rows += [cell.row() for cell in cells]
+        print("%s, beside %s: measured" % (mode, name), file=sys.stderr, flush=True)
+    for way in ways:
+        way.close()
+    return rows
 
 
-def table(rows):
-    """One table for each batch: P50, P99, P99.9 in us."""
-    lines = []
-    for batch in sorted({row["batch"] for row in rows}, reverse=True):
-        these = [row for row in rows if row["batch"] == batch]
-        lines += ["| %d sequences: %d tensors, %.1f KiB | copies, CPU time | step | beside 256 MiB copies: copies | step |"
-                  % (batch, these[0]["tensors"], these[0]["bytes"] / 1024), "| --- | ---: | ---: | ---: | ---: |"]
-        for way in dict.fromkeys(row["way"] for row in these):
-            cells = [", ".join("%.1f" % value if value < 1000 else "{:,.0f}".format(value) for value in row[what].values())
-                     for row in these if row["way"] == way for what in ("cpu_us", "step_us")]
-            lines.append("| %s | %s |" % (way, " | ".join(cells)))
-        lines.append("")
+def scatter_times():
+    """CPU time of new ids at any places of a block table, in us, by how many they are."""
+    random, table = np.random.default_rng(0), torch.zeros(REQUESTS, COLUMNS, dtype=torch.int32, device="cuda")
+    torch.cuda.synchronize()
+    found = {}
+    with gdrapi.Lane([table]) as lane:
+        rows = lane.rows(table)
+        for count in (1, 16, 64):
+            times = []
+            for _ in range(2000):
+                r, c = random.integers(REQUESTS, size=count), random.integers(COLUMNS, size=count)
+                ids = random.integers(1 << 20, size=count, dtype=np.int32)
+                begin = time.perf_counter_ns()
+                rows[r, c] = ids
+                times.append((time.perf_counter_ns() - begin) / 1e3)
+            found[count] = statistics.median(times)
+    return found
+
+
+def numbers(figures):
+    return " ".join("%.0f" % value if value >= 10 else "%.1f" % value for value in figures.values())
+
+
+def table(rows, mode):
+    """A line for each way: P50, P99, P99.9 in us."""
+    rows = [row for row in rows if row["mode"] == mode]
+    beside = list(dict.fromkeys(row["beside"] for row in rows))
+    lines = ["| %s | tokens | send | %s |" % (mode, " | ".join(beside)), "| --- " * (3 + len(beside)) + "|"]
+    for way in dict.fromkeys((row["way"], row["tokens"]) for row in rows):
+        these = [row for row in rows if (row["way"], row["tokens"]) == way]
+        cells = [*way, numbers(these[0]["send_us"]), *(numbers(row["step_us"]) for row in these)]
+        lines.append("| %s |" % " | ".join(cells))
     return "\n".join(lines)
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--steps", type=int, default=10000, help="of each way, quiet and beside copies")
-    parser.add_argument("--limit", type=float, default=100, help="seconds: turns that have not begun then are left out")
+    parser.add_argument("--steps", type=int, default=20000,
+                        help="of a lane with rows and its rivals, beside nothing and both")
+    parser.add_argument("--seconds", type=float, default=4, help="for each other way and load")
     parser.add_argument("--json", metavar="FILE", help="where the figures go, too")
     options = parser.parse_args()
     if not torch.cuda.is_available():
         sys.exit("scheduler.py needs a GPU")
-    beside, rows = Beside(), []
-    for batch, blocks in BATCHES:
-        shapes = layout(batch, blocks)
-        pool = torch.zeros(1 << 20, dtype=torch.uint8, device="cuda")
-        tensors, end = views(pool, shapes)
-        variants = [new_step(batch, blocks, seed) for seed in range(VARIANTS)]
-        for tensor, array in zip(tensors, variants[0]):
-            tensor.copy_(array)
-        decode = Decode(tensors, batch, blocks)
-        ways = Ways(pool, tensors, shapes, end)
-        for other in (None, beside):
-            times = measure(decode, ways, variants, options.steps, other, options.limit / 2 / len(BATCHES))
-            rows += rows_of(times, batch, len(tensors), sum(tensor.nbytes for tensor in tensors), bool(other))
-        ways.lane.close()
-    with gdrapi.open() as gdr, gdr.pin(pool):
+    gc.freeze()
+    gc.disable()  # its pauses are no way's
+    beside = loads()
+    with gdrapi.open() as gdr:
         backend = gdr.backend
     about = {"gpu": torch.cuda.get_device_name(), "torch": torch.__version__, "python": platform.python_version(),
-             "backend": backend, "steps": min(row["steps"] for row in rows)}
-    print("%(gpu)s, %(backend)s, PyTorch %(torch)s, Python %(python)s; P50, P99, P99.9 in us of at least %(steps)d steps each\n" % about)
-    print(table(rows))
+             "backend": backend, "utc": time.strftime("%Y-%m-%d %H:%M", time.gmtime()),
+             "first_bytes_that_stall": Stalls(beside).find(), "scatter_us": scatter_times()}
+    print(json.dumps(about), flush=True)
+    rows = [row for mode in GRAPHS for row in measure(mode, beside, options)]
+    for mode in GRAPHS:
+        print("\n" + table(rows, mode))
+    print("\n%d steps, each token right" % sum(row["steps"] for row in rows))
     if options.json:
         with open(options.json, "w") as file:
             json.dump({**about, "rows": rows}, file, indent=1)
