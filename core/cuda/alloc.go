@@ -9,14 +9,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Location is a CUmemLocation.
-type Location struct {
-	Type int32 // LocationDevice for GPU memory
-	ID   int32 // device ordinal
+// location is a CUmemLocation.
+type location struct {
+	kind int32 // locationDevice for GPU memory
+	id   int32 // device ordinal
 }
 
-// LocationDevice is the Type of a Location that is a device.
-const LocationDevice = 1
+// locationDevice is the kind of a location that is a device.
+const locationDevice = 1
 
 const (
 	allocationPinned   = 1 // CU_MEM_ALLOCATION_TYPE_PINNED
@@ -25,11 +25,11 @@ const (
 	maxAllocation      = 1 << 47
 )
 
-// AllocationProp is a CUmemAllocationProp, 32 bytes.
-type AllocationProp struct {
-	Type                 int32
-	RequestedHandleTypes int32
-	Location             Location
+// allocationProp is a CUmemAllocationProp, 32 bytes.
+type allocationProp struct {
+	kind                 int32
+	handleTypes          int32
+	location             location
 	_                    uintptr // win32HandleMetaData
 	_                    uint8   // compressionType
 	gpuDirectRDMACapable uint8
@@ -39,7 +39,7 @@ type AllocationProp struct {
 
 // accessDesc is a CUmemAccessDesc, 12 bytes.
 type accessDesc struct {
-	location Location
+	location location
 	flags    int32
 }
 
@@ -93,7 +93,7 @@ func Alloc(device int, size uint64) (*Allocation, error) {
 
 // build makes the memory and an address range, and maps the memory into the range. Free frees
 // what it has made before an error.
-func (a *Allocation) build(prop *AllocationProp) error {
+func (a *Allocation) build(prop *allocationProp) error {
 	d := a.driver
 	const none = 0 // flags, alignment, a wish for an address
 	if err := d.call(symMemCreate, &a.handle, a.size, prop, none); err != nil {
@@ -106,7 +106,7 @@ func (a *Allocation) build(prop *AllocationProp) error {
 		return err
 	}
 	a.mapped = true
-	access := accessDesc{location: prop.Location, flags: accessReadWrite}
+	access := accessDesc{location: prop.location, flags: accessReadWrite}
 	return d.call(symMemSetAccess, a.addr, a.size, &access, 1)
 }
 
@@ -157,8 +157,8 @@ func (a *Allocation) Free() (err error) {
 }
 
 // exportableProp gives the properties of an Allocation on the device.
-func (d *Driver) exportableProp(ordinal int) (AllocationProp, error) {
-	var prop AllocationProp
+func (d *Driver) exportableProp(ordinal int) (allocationProp, error) {
+	var prop allocationProp
 	for _, need := range []struct {
 		attr DeviceAttribute
 		what string
@@ -178,10 +178,10 @@ func (d *Driver) exportableProp(ordinal int) (AllocationProp, error) {
 	if err != nil {
 		return prop, err
 	}
-	prop = AllocationProp{
-		Type:                 allocationPinned,
-		RequestedHandleTypes: HandleTypePosixFD,
-		Location:             Location{Type: LocationDevice, ID: int32(ordinal)},
+	prop = allocationProp{
+		kind:        allocationPinned,
+		handleTypes: handleTypePosixFD,
+		location:    location{kind: locationDevice, id: int32(ordinal)},
 	}
 	if rdma != 0 {
 		prop.gpuDirectRDMACapable = 1

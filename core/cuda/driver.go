@@ -218,22 +218,9 @@ const (
 	DMABufMmapSupported  DeviceAttribute = 152 // CUDA 13.3
 )
 
-// PointerAttribute is a CUpointer_attribute.
-type PointerAttribute int32
-
-const (
-	MemoryType    PointerAttribute = 2
-	SyncMemops    PointerAttribute = 6
-	bufferID      PointerAttribute = 7
-	DeviceOrdinal PointerAttribute = 9
-)
-
-// MemoryTypeDevice is the value of the attribute MemoryType for GPU memory.
-const MemoryTypeDevice = 2
-
 // Handle types of memory allocations and of address ranges.
 const (
-	HandleTypePosixFD = 1 // a bit of CUmemAllocationHandleType
+	handleTypePosixFD = 1 // a bit of CUmemAllocationHandleType
 	rangeDMABufFD     = 1 // CUmemRangeHandleType
 	rangeFlagPCIe     = 1 // the dma-buf maps through the PCIe BAR
 )
@@ -278,13 +265,6 @@ func (d *Driver) DeviceAttribute(a DeviceAttribute, ordinal int) (int, error) {
 	}
 	var v int32
 	err = d.call(symDeviceGetAttribute, &v, a, dev)
-	return int(v), err
-}
-
-// PointerAttribute reads an attribute whose value is an int.
-func (d *Driver) PointerAttribute(a PointerAttribute, addr uint64) (int, error) {
-	var v int32
-	err := d.call(symPointerGetAttribute, &v, a, addr)
 	return int(v), err
 }
 
@@ -342,7 +322,7 @@ func (d *Driver) MemRetainAllocationHandle(addr uint64) (MemHandle, error) {
 // returns EMFILE where the process is out of file descriptors.
 func (d *Driver) MemExport(h MemHandle) (int, error) {
 	var fd int32 = -1
-	err := d.call(symMemExportToShareableHandle, &fd, h, HandleTypePosixFD, 0)
+	err := d.call(symMemExportToShareableHandle, &fd, h, handleTypePosixFD, 0)
 	return ownFD(fd, err)
 }
 

@@ -35,15 +35,23 @@ func (m MemoryInfo) MappingEnd() uint64 { return m.Mapping + m.MappingSize }
 // End is the address after the allocation's last byte.
 func (m MemoryInfo) End() uint64 { return m.Start + m.Size }
 
-// More attributes, of what memory is.
+// pointerAttribute is a CUpointer_attribute.
+type pointerAttribute int32
+
 const (
-	contextOf          PointerAttribute = 1
-	isManaged          PointerAttribute = 8
-	isLegacyIPCCapable PointerAttribute = 10
-	rangeStartAddr     PointerAttribute = 11
-	rangeSize          PointerAttribute = 12
-	mappingSize        PointerAttribute = 18
-	mappingBaseAddr    PointerAttribute = 19
+	contextOf          pointerAttribute = 1
+	memoryType         pointerAttribute = 2 // memoryTypeDevice for GPU memory
+	syncMemops         pointerAttribute = 6
+	bufferID           pointerAttribute = 7
+	isManaged          pointerAttribute = 8
+	deviceOrdinal      pointerAttribute = 9
+	isLegacyIPCCapable pointerAttribute = 10
+	rangeStartAddr     pointerAttribute = 11
+	rangeSize          pointerAttribute = 12
+	mappingSize        pointerAttribute = 18
+	mappingBaseAddr    pointerAttribute = 19
+
+	memoryTypeDevice = 2
 )
 
 // noMappings is true once the driver has turned out not to know the last two.
@@ -65,8 +73,8 @@ type memoryAnswer struct {
 func (d *Driver) MemoryAt(addr uint64) (MemoryInfo, error) {
 	var v memoryAnswer
 	const optional = 2 // names at the end that older drivers do not know
-	names := [...]PointerAttribute{
-		MemoryType, DeviceOrdinal, isManaged, isLegacyIPCCapable, rangeStartAddr, rangeSize, contextOf, bufferID,
+	names := [...]pointerAttribute{
+		memoryType, deviceOrdinal, isManaged, isLegacyIPCCapable, rangeStartAddr, rangeSize, contextOf, bufferID,
 		mappingBaseAddr, mappingSize,
 	}
 	places := struct {
@@ -96,7 +104,7 @@ func (d *Driver) MemoryAt(addr uint64) (MemoryInfo, error) {
 		return MemoryInfo{}, err
 	case v.managed != 0:
 		return MemoryInfo{}, fmt.Errorf("%#x is managed memory, which moves between the CPU and the GPU; allocate with cudaMalloc: %w", addr, unix.EINVAL)
-	case v.kind != MemoryTypeDevice && v.kind != 0:
+	case v.kind != memoryTypeDevice && v.kind != 0:
 		return MemoryInfo{}, fmt.Errorf("%#x is host memory: %w", addr, unix.EINVAL)
 	case v.kind == 0 || v.ordinal < 0:
 		return MemoryInfo{}, fmt.Errorf("%#x is no CUDA device pointer: %w", addr, unix.EINVAL)

@@ -20,7 +20,7 @@ import (
 func (d *Driver) SetSyncMemops(m MemoryInfo, at, end uint64) {
 	set := func(in *Driver) error {
 		on := int32(1)
-		return in.call(symPointerSetAttribute, &on, SyncMemops, at)
+		return in.call(symPointerSetAttribute, &on, syncMemops, at)
 	}
 	err := set(d)
 	for {
