@@ -96,14 +96,14 @@ int gdr_close(gdr_t g)
 	return INSIDE(gdrcore_close(id_of(g)));
 }
 
-static int pin(gdr_t g, unsigned long addr, size_t size, uint64_t token,
+static int pin(const char *call, gdr_t g, unsigned long addr, size_t size, uint64_t token,
 	       uint32_t va_space, uint32_t flags, gdr_mh_t *handle)
 {
 	uint64_t h = 0;
-	int rc = admit("gdr_pin_buffer", g, 0, MISSING(handle));
+	int rc = admit(call, g, 0, MISSING(handle));
 
 	if (!rc)
-		rc = INSIDE_WITH_ROOM(gdrcore_pin(id_of(g), addr, size, token, va_space, flags, &h));
+		rc = INSIDE_WITH_ROOM(gdrcore_pin((char *)call, id_of(g), addr, size, token, va_space, flags, &h));
 	if (!rc)
 		handle->h = h;
 	return rc;
@@ -112,13 +112,13 @@ static int pin(gdr_t g, unsigned long addr, size_t size, uint64_t token,
 int gdr_pin_buffer(gdr_t g, unsigned long addr, size_t size, uint64_t p2p_token,
 		   uint32_t va_space, gdr_mh_t *handle)
 {
-	return pin(g, addr, size, p2p_token, va_space, 0, handle);
+	return pin(__func__, g, addr, size, p2p_token, va_space, 0, handle);
 }
 
 int gdr_pin_buffer_v2(gdr_t g, unsigned long addr, size_t size, uint32_t flags,
 		      gdr_mh_t *handle)
 {
-	return pin(g, addr, size, 0, 0, flags, handle);
+	return pin(__func__, g, addr, size, 0, 0, flags, handle);
 }
 
 int gdr_unpin_buffer(gdr_t g, gdr_mh_t handle)
@@ -145,7 +145,7 @@ static int copy_info(const char *call, gdr_t g, gdr_mh_t handle, void *info, siz
 	int rc = admit(call, g, handle.h, MISSING(info));
 
 	if (!rc)
-		rc = INSIDE(gdrcore_info(id_of(g), handle.h, &i));
+		rc = INSIDE(gdrcore_info((char *)call, id_of(g), handle.h, &i));
 	if (!rc)
 		memcpy(info, &(gdr_info_v2_t){
 			.va = i.va,
@@ -170,13 +170,13 @@ int gdr_get_info(gdr_t g, gdr_mh_t handle, struct info_v1 *info)
 	return copy_info(__func__, g, handle, info, sizeof(*info));
 }
 
-static int map(gdr_t g, gdr_mh_t handle, void **va, size_t size, int flags)
+static int map(const char *call, gdr_t g, gdr_mh_t handle, void **va, size_t size, int flags)
 {
-	int rc = admit("gdr_map", g, handle.h, MISSING(va));
+	int rc = admit(call, g, handle.h, MISSING(va));
 	uint64_t addr = 0;
 
 	if (!rc)
-		rc = INSIDE_WITH_ROOM(gdrcore_map(id_of(g), handle.h, size, flags, &addr));
+		rc = INSIDE_WITH_ROOM(gdrcore_map((char *)call, id_of(g), handle.h, size, flags, &addr));
 	if (!rc)
 		*va = (void *)(uintptr_t)addr;
 	return rc;
@@ -184,12 +184,12 @@ static int map(gdr_t g, gdr_mh_t handle, void **va, size_t size, int flags)
 
 int gdr_map(gdr_t g, gdr_mh_t handle, void **va, size_t size)
 {
-	return map(g, handle, va, size, GDR_MAP_FLAG_DEFAULT);
+	return map(__func__, g, handle, va, size, GDR_MAP_FLAG_DEFAULT);
 }
 
 int gdr_map_v2(gdr_t g, gdr_mh_t handle, void **va, size_t size, int flags)
 {
-	return map(g, handle, va, size, flags);
+	return map(__func__, g, handle, va, size, flags);
 }
 
 int gdr_unmap(gdr_t g, gdr_mh_t handle, void *va, size_t size)

@@ -3,8 +3,7 @@
  * copies.h - what copy.c and pieces.c share.
  *
  * A copy owns nothing: it stores its payload and no other byte, has no record and no
- * lock, and nobody waits for it. An unmap puts private memory in the place of its mapping
- * (core/internal/sys/rest.go), so a copy that an unmap overtakes touches no other mapping.
+ * lock, and nobody waits for it.
  */
 #ifndef GDR_COPIES_H
 #define GDR_COPIES_H
@@ -19,26 +18,11 @@
 
 #pragma GCC visibility push(hidden)
 
-/* A copy of more bytes than these looks at its slot again after each so many. */
-#define COPY_LOOK ((size_t)64 << 10)
+/* Moves n bytes, of a mapping of that type, without fences. */
+void gdr_copy_move(uint32_t type, bool to, void *dev, void *host, size_t n);
 
-/* One copy, as the caller asked for it. */
-struct copy {
-	uint64_t key;
-	void *dev;
-	void *host;
-	size_t size;
-	bool to;	/* the device */
-};
-
-/*
- * Makes a copy whose view was read and has its bytes, without fences. Returns 0, or EINVAL
- * after it logged a line: an unmap has overtaken it.
- */
-int gdr_copy_move(const struct copy *c, struct gdr_view v);
-
-/* Logs and returns why key cannot be copied through. */
-int gdr_copy_refuse(uint64_t key);
+/* Logs and returns why call cannot copy through key. */
+int gdr_copy_refuse(const char *call, uint64_t key);
 
 static inline void gdr_copy_end_write(void)
 {

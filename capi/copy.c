@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT
 /*
- * copy.c - gdr_copy_to_mapping and gdr_copy_from_mapping. docs/design.md has a copy and an
- * unmap in steps.
+ * copy.c - gdr_copy_to_mapping and gdr_copy_from_mapping: check, move, fence.
  */
 #define _GNU_SOURCE
 #include "copies.h"
@@ -10,21 +9,21 @@
 
 #include "guest/log.h"
 
-int gdr_copy_refuse(uint64_t key)
+int gdr_copy_refuse(const char *call, uint64_t key)
 {
 	int rc = gdr_front_admit(key, 0);
 
 	if (rc)
 		return rc;
-	gdr_log(GDR_LOG_ERROR, "gdr_copy: handle %#lx is not mapped (errno %d)", key, EINVAL);
+	gdr_log(GDR_LOG_ERROR, "%s: handle %#lx is not mapped (errno %d)", call, key, EINVAL);
 	return EINVAL;
 }
 
 /*
- * Moves bytes through a mapping of any type. Up to 8 bytes of cached memory go by the
- * portable routine, too: it makes one access of an aligned word, which memcpy may not.
+ * Up to 8 bytes of cached memory go by the portable routine, too: it makes one access of an
+ * aligned word, which memcpy may not.
  */
-static inline void move_bytes(uint32_t type, bool to, void *dev, void *host, size_t n)
+void gdr_copy_move(uint32_t type, bool to, void *dev, void *host, size_t n)
 {
 	const struct copy_impl *impl = type == GDR_MAPPING_TYPE_WC ? gdr_front.impl : &copy_portable;
 
@@ -36,89 +35,47 @@ static inline void move_bytes(uint32_t type, bool to, void *dev, void *host, siz
 		impl->from(host, dev, n);
 }
 
-int gdr_copy_move(const struct copy *c, struct gdr_view v)
-{
-	const struct gdr_slot *slot = gdr_slot_of(&gdr_front.table, c->key);
-	uint8_t *dev = c->dev, *host = c->host;
-	size_t left = c->size, n;
-
-	while (left) {
-		if (!v.type || !gdr_view_has(v, dev, left))
-			return gdr_copy_refuse(c->key);
-		/* The next piece begins on a line. */
-		n = left <= COPY_LOOK ? left : COPY_LOOK - (uintptr_t)dev % COPY_LINE;
-		move_bytes(v.type, c->to, dev, host, n);
-		dev += n;
-		host += n;
-		left -= n;
-		if (left)
-			v = gdr_slot_read(slot, c->key);
-	}
-	return 0;
-}
-
-static int move_fenced(const struct copy *c, struct gdr_view v)
-{
-	int rc;
-
-	if (!c->to)
-		copy_fence_read_begin();
-	rc = gdr_copy_move(c, v);
-	if (c->to)
-		gdr_copy_end_write();
-	else
-		copy_fence_read_end();
-	return rc;
-}
-
-/*
- * Every copy that is not the usual one: it is carried out, or refused with the reason. The
- * arguments are scalars, so that the usual copy builds no struct for this call.
- */
+/* Every copy that is not the usual one: it is carried out, or refused with the reason. */
 static __attribute__((noinline, cold)) int
 copy_checked(uint64_t key, void *dev, void *host, size_t size, bool to)
 {
-	const struct copy c = { .key = key, .dev = dev, .host = host, .size = size, .to = to };
+	const char *call = to ? "gdr_copy_to_mapping" : "gdr_copy_from_mapping";
 	struct gdr_view v = { 0 };
 
 	if (gdr_front_is_up())
 		v = gdr_slot_read(gdr_slot_of(&gdr_front.table, key), key);
 	if (!v.type)
-		return gdr_copy_refuse(key);
+		return gdr_copy_refuse(call, key);
 	if (!size)
 		return 0;
+	if (!host)
+		return gdr_refuse(call, "h_ptr is NULL: pass host memory");
 	if (!gdr_view_has(v, dev, size)) {
-		gdr_log(GDR_LOG_ERROR, "gdr_copy: %zu bytes at %#lx do not lie in the mapping of handle %#lx (errno %d)",
-			size, (uintptr_t)dev, key, EINVAL);
+		gdr_log(GDR_LOG_ERROR, "%s: %zu bytes at %#lx do not lie in the mapping of handle %#lx (errno %d)",
+			call, size, (uintptr_t)dev, key, EINVAL);
 		return EINVAL;
 	}
-	return host ? move_fenced(&c, v) : EINVAL;
-}
-
-/* Copies that look at their slot again. */
-static __attribute__((noinline)) int
-copy_longer(uint64_t key, void *dev, void *host, size_t size, bool to)
-{
-	const struct copy c = { .key = key, .dev = dev, .host = host, .size = size, .to = to };
-
-	return move_fenced(&c, gdr_slot_read(gdr_slot_of(&gdr_front.table, key), key));
+	if (!to)
+		copy_fence_read_begin();
+	gdr_copy_move(v.type, to, dev, host, size);
+	if (to)
+		gdr_copy_end_write();
+	else
+		copy_fence_read_end();
+	return 0;
 }
 
 static __attribute__((noinline)) int
-write_lines(uint64_t key, void *dev, const void *host, size_t size)
+write_lines(void *dev, const void *host, size_t size)
 {
-	if (size > COPY_LOOK)
-		return copy_longer(key, dev, (void *)host, size, true);
 	gdr_front.impl->to(dev, host, size);
 	copy_fence_store();
 	return 0;
 }
 
 static __attribute__((noinline)) int
-read_lines(uint64_t key, void *host, const void *dev, size_t size)
+read_lines(void *host, const void *dev, size_t size)
 {
-	if (size > COPY_LOOK)
-		return copy_longer(key, (void *)dev, host, size, false);
 	copy_fence_read_begin();
 	gdr_front.impl->from(host, dev, size);
 	copy_fence_read_end();
@@ -144,7 +101,7 @@ int gdr_copy_to_mapping(gdr_mh_t handle, void *map_d_ptr, const void *h_ptr, siz
 		return copy_checked(handle.h, map_d_ptr, (void *)h_ptr, size, true);
 	if (__builtin_expect(size <= COPY_LINE, 1))
 		return gdr_front.write[size](map_d_ptr, h_ptr);
-	return write_lines(handle.h, map_d_ptr, h_ptr, size);
+	return write_lines(map_d_ptr, h_ptr, size);
 }
 
 int gdr_copy_from_mapping(gdr_mh_t handle, void *h_ptr, const void *map_d_ptr, size_t size)
@@ -153,5 +110,5 @@ int gdr_copy_from_mapping(gdr_mh_t handle, void *h_ptr, const void *map_d_ptr, s
 		return copy_checked(handle.h, (void *)map_d_ptr, h_ptr, size, false);
 	if (__builtin_expect(size <= COPY_LINE, 1))
 		return gdr_front.impl->read(h_ptr, map_d_ptr, size);
-	return read_lines(handle.h, h_ptr, map_d_ptr, size);
+	return read_lines(h_ptr, map_d_ptr, size);
 }

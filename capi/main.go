@@ -55,7 +55,7 @@ func makeLibrary(epoch uint32, table *C.struct_gdr_table) error {
 	if library != nil {
 		return nil
 	}
-	core.UseMemory(core.HostMemory{Mmap: guest.Mmap, Mremap: guest.Mremap, Munmap: guest.Munmap})
+	core.UseMemory(core.HostMemory{Mmap: guest.Mmap, Munmap: guest.Munmap})
 	core.UseLoader(guest.Driver)
 	l, err := handle.New(epoch, (*handle.Shared)(unsafe.Pointer(table)))
 	if err != nil {
@@ -92,9 +92,9 @@ func gdrcore_close(g C.uint64_t) (rc C.int) {
 }
 
 //export gdrcore_pin
-func gdrcore_pin(g, addr, size, token C.uint64_t, vaSpace, flags C.uint32_t, h *C.uint64_t) (rc C.int) {
+func gdrcore_pin(call *C.char, g, addr, size, token C.uint64_t, vaSpace, flags C.uint32_t, h *C.uint64_t) (rc C.int) {
 	var err error
-	defer finish("gdr_pin_buffer", &err, &rc)
+	defer finish(C.GoString(call), &err, &rc)
 	var pinned handle.Handle
 	pinned, err = library.Pin(handle.Handle(g), backend.PinRequest{
 		Addr:    uint64(addr),
@@ -136,9 +136,9 @@ func gdrcore_unpin(g, h C.uint64_t) (rc C.int) {
 }
 
 //export gdrcore_map
-func gdrcore_map(g, h, size C.uint64_t, flags C.int, va *C.uint64_t) (rc C.int) {
+func gdrcore_map(call *C.char, g, h, size C.uint64_t, flags C.int, va *C.uint64_t) (rc C.int) {
 	var err error
-	defer finish("gdr_map", &err, &rc)
+	defer finish(C.GoString(call), &err, &rc)
 	*va = 0
 	var m *core.Mapping
 	if m, err = library.Map(handle.Handle(g), handle.Handle(h), uint64(size), int(flags)); err == nil {
@@ -156,9 +156,9 @@ func gdrcore_unmap(g, h, va, size C.uint64_t) (rc C.int) {
 }
 
 //export gdrcore_info
-func gdrcore_info(g, h C.uint64_t, out *C.struct_gdr_core_info) (rc C.int) {
+func gdrcore_info(call *C.char, g, h C.uint64_t, out *C.struct_gdr_core_info) (rc C.int) {
 	var err error
-	defer finish("gdr_get_info", &err, &rc)
+	defer finish(C.GoString(call), &err, &rc)
 	var i core.Info
 	if i, err = library.Info(handle.Handle(g), handle.Handle(h)); err != nil {
 		return

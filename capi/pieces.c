@@ -16,35 +16,17 @@
 struct pieces {
 	const gdr_piece_t *at;
 	size_t count;
-	size_t longest;
 	bool plain;	/* all are of write-combined memory */
 };
 
-static inline struct copy copy_of(const gdr_piece_t *piece, bool to)
+/* Moves one piece of any type and size, also 0. */
+static void move_piece(const gdr_piece_t *piece, bool to)
 {
-	return (struct copy){
-		.key = piece->handle.h, .dev = piece->map_d_ptr, .host = piece->h_ptr,
-		.size = piece->size, .to = to,
-	};
-}
+	uint64_t key = piece->handle.h;
 
-/* Moves one piece of any type and size, also 0. An unmap may have overtaken it. */
-static int move_piece(const gdr_piece_t *piece, bool to)
-{
-	const struct copy c = copy_of(piece, to);
-
-	if (!c.size)
-		return 0;
-	return gdr_copy_move(&c, gdr_slot_read(gdr_slot_of(&gdr_front.table, c.key), c.key));
-}
-
-static int move_each(const struct pieces *p, bool to)
-{
-	int rc = 0;
-
-	for (size_t i = 0; i < p->count && !rc; i++)
-		rc = move_piece(&p->at[i], to);
-	return rc;
+	if (piece->size)
+		gdr_copy_move(gdr_slot_read(gdr_slot_of(&gdr_front.table, key), key).type, to,
+			      piece->map_d_ptr, piece->h_ptr, piece->size);
 }
 
 static inline __attribute__((always_inline)) void put_all(const struct pieces *p, const bool direct)
@@ -57,18 +39,16 @@ static inline __attribute__((always_inline)) void put_all(const struct pieces *p
 			to(piece->map_d_ptr, piece->h_ptr, piece->size);
 }
 
-static int move_all_to(const struct pieces *p)
+static void move_all_to(const struct pieces *p)
 {
-	int rc = 0;
-
-	if (!p->plain || p->longest > COPY_LOOK)
-		rc = move_each(p, true);
+	if (!p->plain)
+		for (size_t i = 0; i < p->count; i++)
+			move_piece(&p->at[i], true);
 	else if (gdr_front.direct)
 		put_all(p, true);
 	else
 		put_all(p, false);
 	gdr_copy_end_write();
-	return rc;
 }
 
 /*
@@ -130,22 +110,20 @@ static void add_lines(struct gather *g, const gdr_piece_t *piece)
  */
 #define GATHER_MAX (4 * COPY_LINE)
 
-static int move_all_from(const struct pieces *p)
+static void move_all_from(const struct pieces *p)
 {
 	bool gathers = gdr_front.impl->gather && p->plain;
 	struct gather g;
-	int rc = 0;
 
 	g.used = 0;
 	copy_fence_read_begin();
-	for (size_t i = 0; i < p->count && !rc; i++)
+	for (size_t i = 0; i < p->count; i++)
 		if (gathers && p->at[i].size < GATHER_MAX)
 			add_lines(&g, &p->at[i]);
 		else
-			rc = move_piece(&p->at[i], false);
+			move_piece(&p->at[i], false);
 	gather_lines(&g);
 	copy_fence_read_end();
-	return rc;
 }
 
 static inline bool lies_in(const gdr_piece_t *piece, struct gdr_view v)
@@ -160,7 +138,6 @@ static size_t find_bad(struct pieces *p)
 	struct gdr_view v = { 0 };
 	uint64_t last = 0;
 
-	p->longest = 0;
 	p->plain = true;
 	for (; piece < end; piece++) {
 		if (piece->handle.h != last || !last) {
@@ -170,48 +147,49 @@ static size_t find_bad(struct pieces *p)
 		}
 		if (!v.type || !lies_in(piece, v))
 			break;
-		p->longest = p->longest < piece->size ? piece->size : p->longest;
 	}
 	return (size_t)(piece - p->at);
 }
 
-static int refuse_piece(const struct pieces *p, size_t i)
+static int refuse_piece(const char *call, const struct pieces *p, size_t i)
 {
 	const gdr_piece_t *piece = &p->at[i];
 	uint64_t key = piece->handle.h;
 
 	if (!gdr_slot_read(gdr_slot_of(&gdr_front.table, key), key).type)
-		return gdr_copy_refuse(key);
-	gdr_log(GDR_LOG_ERROR, "gdr_copy: piece %zu, %zu bytes at %#lx, does not lie in the mapping of handle %#lx, or has no host address (errno %d)",
-		i, piece->size, (uintptr_t)piece->map_d_ptr, key, EINVAL);
+		return gdr_copy_refuse(call, key);
+	gdr_log(GDR_LOG_ERROR, "%s: piece %zu, %zu bytes at %#lx, does not lie in the mapping of handle %#lx, or has no host address (errno %d)",
+		call, i, piece->size, (uintptr_t)piece->map_d_ptr, key, EINVAL);
 	return EINVAL;
 }
 
-static int copy_many(const gdr_piece_t *pieces, size_t count, bool to)
+static int copy_many(const char *call, const gdr_piece_t *pieces, size_t count, bool to)
 {
 	struct pieces p = { .at = pieces, .count = count };
 	size_t bad;
 
 	if (!count)
 		return 0;
-	if (!pieces) {
-		gdr_log(GDR_LOG_ERROR, "gdr_copy: the array of %zu pieces is NULL (errno %d)", count, EINVAL);
-		return EINVAL;
-	}
+	if (!pieces)
+		return gdr_refuse(call, "pieces is NULL: pass an array, or a count of 0");
 	if (!gdr_front_is_up())
-		return gdr_copy_refuse(pieces[0].handle.h);
+		return gdr_copy_refuse(call, pieces[0].handle.h);
 	bad = find_bad(&p);
 	if (bad < count)
-		return refuse_piece(&p, bad);
-	return to ? move_all_to(&p) : move_all_from(&p);
+		return refuse_piece(call, &p, bad);
+	if (to)
+		move_all_to(&p);
+	else
+		move_all_from(&p);
+	return 0;
 }
 
 int gdr_copy_to_mapping_v(const gdr_piece_t *pieces, size_t count)
 {
-	return copy_many(pieces, count, true);
+	return copy_many(__func__, pieces, count, true);
 }
 
 int gdr_copy_from_mapping_v(const gdr_piece_t *pieces, size_t count)
 {
-	return copy_many(pieces, count, false);
+	return copy_many(__func__, pieces, count, false);
 }

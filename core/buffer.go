@@ -1,7 +1,6 @@
 package core
 
 import (
-	"errors"
 	"fmt"
 	"sync"
 
@@ -33,8 +32,7 @@ const (
 type View interface {
 	// Mapped shows the n bytes mapped at va. typ is a MappingType.
 	Mapped(va uintptr, n uint64, typ uint32)
-	// Unmapped ends what Mapped began. A copy that runs then ends in private memory: the
-	// range has that for a second at least.
+	// Unmapped ends what Mapped began.
 	Unmapped()
 	// Gone is the last call: the buffer is unpinned.
 	Gone()
@@ -97,8 +95,8 @@ func (b *Buffer) Show(v View) error {
 	}
 	defer b.unlock()
 	b.view = v
-	if m := b.mapping; m != nil {
-		v.Mapped(m.va, m.mapped, uint32(m.typ))
+	if b.mapping != nil {
+		b.show()
 	}
 	return nil
 }
@@ -122,7 +120,7 @@ func (b *Buffer) unlock() {
 }
 
 // Close ends the buffer's mapping, if there is one, and unpins the buffer. It waits for
-// ReadAt and WriteAt. After an error of the driver's the buffer is gone, too.
+// ReadAt and WriteAt. After an error the buffer is gone, too.
 func (b *Buffer) Close() error {
 	if err := b.lock(); err != nil {
 		return err
@@ -132,14 +130,21 @@ func (b *Buffer) Close() error {
 }
 
 // unpin unpins b. The caller has locked b, and b is not gone. b is gone even when the driver
-// fails, because a caller could do nothing with it.
+// fails, because a caller could do nothing with it. Where the mapping cannot be ended, the memory
+// stays pinned.
 func (b *Buffer) unpin() error {
 	var err error
 	if b.mapping != nil {
 		err = b.unmap()
 	}
 	b.gone = true
-	err = first(err, b.pin.Unpin())
+	if b.mapping == nil {
+		err = first(err, b.pin.Unpin())
+	} else {
+		b.hide()
+		b.device.left.Store(true)
+		err = fmt.Errorf("%#x stays pinned and mapped until the process ends: %w", b.addr, err)
+	}
 	b.device.buffers.remove(b)
 	if b.view != nil {
 		b.view.Gone()
@@ -176,19 +181,13 @@ func (b *Buffer) Map(size uint64, typ MappingType) (*Mapping, error) {
 	if page := max(uint64(info.PageSize), hostPage); b.addr%page != 0 {
 		return nil, fmt.Errorf("cannot map %#x, which is not aligned to the backend's pages: pin from a multiple of %d bytes on: %w", b.addr, page, unix.EINVAL)
 	}
-	sys.FreeOld()
 	va, got, err := b.pin.Map(rounded, typ)
-	if errors.Is(err, unix.ENOMEM) && sys.FreeAll() {
-		va, got, err = b.pin.Map(rounded, typ)
-	}
 	if err != nil {
 		return nil, err
 	}
 	b.mapping = &Mapping{buffer: b, va: va, gpu: info.VA, mapped: rounded, size: size, typ: got}
 	mmio.Count(got, +1)
-	if b.view != nil {
-		b.view.Mapped(va, rounded, uint32(got))
-	}
+	b.show()
 	log.Debugf("mapped %d bytes of %#x at %#x, mapping type %d", rounded, b.addr, va, got)
 	return b.mapping, nil
 }
@@ -205,17 +204,35 @@ func (b *Buffer) Mapping() (*Mapping, error) {
 	return b.mapping, nil
 }
 
-// unmap ends b's mapping; design.md has its steps. The caller has locked b, and b is
-// mapped. It waits for ReadAt and WriteAt, and for no copy of a View's.
-func (b *Buffer) unmap() error {
+// show lets copies through b's mapping begin. The caller has locked b, and b is mapped.
+func (b *Buffer) show() {
 	m := b.mapping
+	m.setEnded(false)
+	if b.view != nil {
+		b.view.Mapped(m.va, m.mapped, uint32(m.typ))
+	}
+}
+
+// hide keeps them out. It waits for ReadAt and WriteAt, and for no copy of a View's.
+func (b *Buffer) hide() {
 	if b.view != nil {
 		b.view.Unmapped()
 	}
-	m.end()
+	b.mapping.setEnded(true)
+}
+
+// unmap ends b's mapping, which stays where munmap fails. The caller has locked b, and b is
+// mapped.
+func (b *Buffer) unmap() error {
+	m := b.mapping
+	b.hide()
+	if err := sys.Munmap(m.va, uintptr(m.mapped)); err != nil {
+		b.show()
+		return fmt.Errorf("munmap of %d bytes at %#x: %w", m.mapped, m.va, err)
+	}
 	mmio.Count(m.typ, -1)
 	b.mapping = nil
-	return first(sys.Retire(m.va, uintptr(m.mapped)), b.pin.Unmap())
+	return b.pin.Unmap()
 }
 
 var hostPage = uint64(unix.Getpagesize())

@@ -27,6 +27,7 @@ type Device struct {
 	memories set[*Memory]
 	caches   set[*Cache]
 
+	left atomic.Bool   // a mapping could not be ended
 	page atomic.Uint64 // the backend's page in bytes, as far as mapRange has found out; 0: unknown
 
 	cacheDriver func() (CacheDriver, error)
@@ -45,7 +46,7 @@ func (s *set[T]) all() (all []T) {
 	return all
 }
 
-// HostMemory are the functions of the host that make, move and end mappings.
+// HostMemory are the functions of the host that make and end mappings.
 type HostMemory = sys.Memory
 
 // UseMemory sets them. It must be called before the first mapping.
@@ -163,7 +164,6 @@ func (d *Device) Close() error {
 	if closed {
 		return fmt.Errorf("the device is closed, by gdr_close or Device.Close: %w", ErrClosed)
 	}
-	sys.FreeOld()
 	for _, c := range d.caches.all() {
 		c.abandon()
 	}
@@ -175,6 +175,9 @@ func (d *Device) Close() error {
 	}
 	for _, m := range d.memories.all() {
 		err = first(err, m.free())
+	}
+	if d.left.Load() {
+		return err // the session has windows of live mappings
 	}
 	return first(err, d.session.Close())
 }

@@ -99,7 +99,8 @@ func (m *Mapping) Size() int64 { return int64(m.size) }
 func (m *Mapping) Type() MappingType { return m.typ }
 
 // Close ends the mapping. It waits for ReadAt and WriteAt. If Device.Map has made the
-// mapping, Close unpins its memory.
+// mapping, Close unpins its memory; else, where munmap fails, the mapping stays, and may be
+// closed again.
 func (m *Mapping) Close() error {
 	b := m.buffer
 	if err := b.lock(); err != nil {
@@ -122,11 +123,11 @@ func (m *Mapping) isOpen() bool {
 	return !m.ended
 }
 
-// end keeps new copies out and waits for those that run. It may be called again.
-func (m *Mapping) end() {
+// setEnded says whether new copies are kept out. It waits for those that run.
+func (m *Mapping) setEnded(ended bool) {
 	m.copies.Lock()
 	defer m.copies.Unlock()
-	m.ended = true
+	m.ended = ended
 }
 
 // ReadAt reads len(p) bytes from offset off on. At the end of the mapping it reads what

@@ -10,6 +10,7 @@ import (
 
 	"gdrapi/core/backend/backendtest"
 	"gdrapi/core/internal/mmio"
+	"gdrapi/core/internal/sys"
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
@@ -208,6 +209,38 @@ func TestRevokedPages(t *testing.T) {
 	require.Equal(t, unix.EIO, errno(err), "%v", err)
 	require.NoError(t, unix.Mprotect(mem, unix.PROT_READ|unix.PROT_WRITE))
 	require.NoError(t, m.Close())
+}
+
+// Where munmap fails the mapping stays, and a later Close may end it. What was to be unpinned, too,
+// stays pinned, and the session open.
+func TestMunmapFails(t *testing.T) {
+	d, f, mem := openMemory(t)
+	b, err := d.Pin(request)
+	require.NoError(t, err)
+	m, err := b.Map(4096, AnyType)
+	require.NoError(t, err)
+	works := sys.HostMemory()
+	fails := works
+	fails.Munmap = func(uintptr, uintptr) error { return unix.EPERM }
+	sys.UseMemory(fails)
+	t.Cleanup(func() { sys.UseMemory(works) })
+	require.Equal(t, unix.EPERM, errno(m.Close()))
+	_, err = m.WriteAt([]byte("here"), 0)
+	require.NoError(t, err)
+	require.Equal(t, "here", string(mem[:4]))
+	sys.UseMemory(works)
+	require.NoError(t, m.Close())
+
+	m, err = b.Map(4096, AnyType)
+	require.NoError(t, err)
+	sys.UseMemory(fails)
+	require.Equal(t, unix.EPERM, errno(b.Close()))
+	_, err = m.WriteAt([]byte("here"), 0)
+	require.ErrorIs(t, err, ErrClosed)
+	require.ErrorIs(t, m.Close(), ErrClosed)
+	require.NoError(t, d.Close())
+	require.Zero(t, count(f, "unpin")+count(f, "close"))
+	mmio.Count(m.typ, -1) // other tests count the live ones
 }
 
 // memoryDriver knows one allocation without an end.

@@ -15,26 +15,17 @@
  * EINVAL answers a NULL out-parameter, a NULL or unknown gdr_t, and a gdr_mh_t
  * that is stale, made up, or of another gdr_t. EIO answers a driver that fails
  * for reasons of its own. With GDRCOPY_ENABLE_LOGGING set, a failure writes a
- * line on stderr: what went wrong and what to do about it. A failure that the
- * arguments alone explain, as a NULL out-parameter, writes no line.
+ * line on stderr: what went wrong and what to do about it.
  *
  * Units.  Sizes are bytes. A GPU address is the integer value of a CUdeviceptr
  * or of a pointer that the CUDA runtime returned. Sizes given to gdr_map and
  * gdr_unmap are rounded up to whole pages of the CPU.
  *
  * Threads.  Every function may be called from any thread, at the same time, on
- * one gdr_t or on many. In a signal handler only copies by the CPU,
- * gdr_runtime_get_version and gdr_get_mapping_type_string may be called.
- *
- * Copies and unmapping.  The calls that unmap (gdr_unmap, gdr_unpin_buffer,
- * gdr_close and gdr_cache_close) wait for no copy that a CPU makes. A copy
- * that an unmap of its own mapping overtakes touches no other mapping, and returns 0
- * or EINVAL. Which of its bytes landed before is not defined. A store that a CPU
- * made before the unmap may land within microseconds after it. A thread that stands
- * still for more than a second inside a copy has no such promise.
- * The old range then rests, for a second at least: it is private memory whose writes
- * nobody sees, so a load or store of the program's own there need not fault. At most
- * 4,096 ranges and 1 TiB rest.
+ * one gdr_t or on many. Unmap, unpin, close and free end what they name: no copy of
+ * yours may run in it then. docs/ordering.md (Threads) has each call in a table. In a signal
+ * handler only copies, gdr_runtime_get_version and gdr_get_mapping_type_string may be
+ * called.
  *
  * Fork.  A forked child inherits no access. In the child, every gdr_t and
  * gdr_mh_t of the parent answers EACCES; only gdr_close of such a gdr_t answers
@@ -194,13 +185,13 @@ gdr_t gdr_open(void);
  * @g: ends with this call
  *
  * Unmaps and unpins every buffer of @g, and frees every gdr_mem_t of @g
- * (gdrapi_ext.h). It waits for other calls on @g. For copies at the same time the same
- * holds as with gdr_unmap.
+ * (gdrapi_ext.h). It waits for other calls on @g, but for no copy: none may run.
  *
  * Returns: 0; EINVAL for a @g that is NULL, unknown or closed. In a forked child
  * the answer for the parent's @g is 0, and nothing changes.
  * When a driver fails a step, gdr_close does the other steps and returns the
- * driver's error. @g is closed all the same.
+ * driver's error. @g is closed all the same. A mapping that munmap does not end stays,
+ * as with gdr_unpin_buffer.
  */
 int gdr_close(gdr_t g);
 
@@ -262,9 +253,10 @@ int gdr_pin_buffer_v2(gdr_t g, unsigned long addr, size_t size, uint32_t flags,
  * @g: open library that pinned it
  * @handle: pinned buffer; stale from then on
  *
- * Where the buffer is still mapped, the call unmaps it first, as gdr_unmap does.
+ * Where the buffer is still mapped, the call unmaps it first, as gdr_unmap does. Where
+ * munmap fails, the mapping and the pin stay until the process ends.
  *
- * Returns: 0; EINVAL; EACCES in a forked child.
+ * Returns: 0; EINVAL; EACCES in a forked child; the errno of munmap.
  */
 int gdr_unpin_buffer(gdr_t g, gdr_mh_t handle);
 
@@ -350,12 +342,12 @@ int gdr_map_v2(gdr_t g, gdr_mh_t handle, void **va, size_t size, int flags);
  * The buffer stays pinned. It may be mapped again, perhaps at another address.
  * @handle names the mapping: where @va is another address, the call unmaps all the
  * same and logs a warning. The whole mapping goes, also where @size is smaller than
- * it, or is its size rounded up to GPU_PAGE_SIZE. "Copies and unmapping" above says
- * what holds for copies at the same time.
+ * it, or is its size rounded up to GPU_PAGE_SIZE. No copy may run in the mapping, nor a
+ * load or store of your own: that is a fault, as beside munmap.
  *
  * Returns: 0; EINVAL when the buffer is not mapped, when @va is not on a page, when
- * @size is 0 or larger than that; EACCES in a forked child. The mapping
- * stays when the call fails with EINVAL.
+ * @size is 0 or larger than that; EACCES in a forked child; the errno of munmap. The
+ * mapping stays when the call fails with EINVAL, or with munmap's errno.
  */
 int gdr_unmap(gdr_t g, gdr_mh_t handle, void *va, size_t size);
 
@@ -379,7 +371,7 @@ int gdr_unmap(gdr_t g, gdr_mh_t handle, void *va, size_t size);
  *
  * Returns: 0;
  * EINVAL when the buffer is not mapped, when the range is not all inside its
- * mapping, for a NULL pointer, and when an unmap overtook the copy;
+ * mapping, and for a NULL pointer;
  * EACCES in a forked child.
  * A @size of 0 returns 0 for every mapped buffer, whatever the pointers.
  */

@@ -212,8 +212,7 @@ typedef struct gdr_piece_s {
  *
  * Returns: 0 when all pieces are written; EINVAL and EACCES as gdr_copy_to_mapping,
  * for the first piece that is wrong, and EINVAL when @pieces is NULL and @count is not
- * 0: then none is written; EINVAL also when an unmap overtook a piece: then some may
- * be.
+ * 0: then none is written.
  */
 int gdr_copy_to_mapping_v(const gdr_piece_t *pieces, size_t count);
 
@@ -321,8 +320,7 @@ int gdr_cache_flush(gdr_cache_t c);
  * @c: cache; stale from then on
  *
  * Unmaps and unpins all ranges of the cache, also those that are held. Their handles
- * are stale from then on. "Copies and unmapping" in gdrapi.h says what holds for
- * copies at the same time.
+ * are stale from then on: no copy may run in them.
  *
  * Returns: 0; EINVAL; EACCES in a forked child.
  */

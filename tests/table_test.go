@@ -334,6 +334,7 @@ var guests = []Program{
 
 var exts = []Program{
 	{Name: "race", On: all, Cases: Guest},
+	{Name: "unmap", On: all, Cases: Guest},
 	{Name: "cache", On: all, Cases: Guest},
 	{Name: "many", On: all, Cases: Guest},
 	{Name: "export", On: all, Cases: Guest},
@@ -346,7 +347,7 @@ var exts = []Program{
 }
 
 var tsans = []Program{
-	{Name: "race", Cmd: cmd("$B/bin/race_tsan")},
+	{Name: "copy", Cmd: cmd("$B/bin/data_tsan")},
 	{Name: "cache", Cmd: cmd("$B/bin/ext_cache_tsan")},
 }
 

@@ -16,11 +16,6 @@ static uintptr_t map_memory(uintptr_t addr, size_t size, int prot, int flags, in
 {
 	return (uintptr_t)mmap((void *)addr, size, prot, flags, fd, offset);
 }
-
-static uintptr_t move_memory(uintptr_t from, size_t size, uintptr_t to)
-{
-	return (uintptr_t)mremap((void *)from, size, size, MREMAP_MAYMOVE | MREMAP_FIXED, (void *)to);
-}
 */
 import "C"
 
@@ -45,14 +40,6 @@ func Mmap(addr, size uintptr, prot, flags, fd int, offset uint64) (uintptr, erro
 		return uintptr(va), nil
 	}
 	return 0, err
-}
-
-// Mremap moves a mapping of size bytes to another address, in place of what is mapped there.
-func Mremap(from, size, to uintptr) error {
-	if va, err := C.move_memory(C.uintptr_t(from), C.size_t(size), C.uintptr_t(to)); uintptr(va) != to {
-		return err
-	}
-	return nil
 }
 
 // Munmap ends a mapping.

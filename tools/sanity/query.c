@@ -161,9 +161,7 @@ static void type_strings(struct env *e)
 /* What a backend answers to a request for a type that it does not give. */
 static bool is_no_such_type(const struct env *e, int rc)
 {
-	if (e->backend & (BE_GDRDRV | BE_RM))
-		return rc == EOPNOTSUPP || rc == EINVAL;
-	return rc == EINVAL;
+	return rc == EINVAL || (rc == EOPNOTSUPP && e->backend & BE_GDRDRV);
 }
 
 static void mapping_types(struct env *e)

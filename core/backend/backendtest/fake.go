@@ -123,7 +123,7 @@ func (p *fakePin) Unpin() error {
 }
 
 // fakes has the address of each mapping of a Fake. Nothing is mapped there, or memory of the
-// test's: the core moves nothing there, and unmaps nothing.
+// test's: the core unmaps nothing there.
 var fakes sync.Map
 
 // NoMemory says that an address is that of a mapping of a test's own fake.
@@ -136,12 +136,6 @@ func NoMemory(va uintptr) {
 var leaveAlone = sync.OnceFunc(func() {
 	real := sys.HostMemory()
 	m := real
-	m.Mremap = func(from, size, to uintptr) error {
-		if _, fake := fakes.Load(to); fake {
-			return real.Munmap(from, size)
-		}
-		return real.Mremap(from, size, to)
-	}
 	m.Munmap = func(va, size uintptr) error {
 		if _, fake := fakes.Load(va); fake {
 			return nil

@@ -311,10 +311,6 @@ func UseLibC() {
 		Mmap: func(addr, size uintptr, prot, flags, fd int, offset uint64) (uintptr, error) {
 			return call("mmap", addr, size, uintptr(prot), uintptr(flags), uintptr(fd), uintptr(offset))
 		},
-		Mremap: func(from, size, to uintptr) error {
-			_, err := call("mremap", from, size, size, unix.MREMAP_MAYMOVE|unix.MREMAP_FIXED, to)
-			return err
-		},
 		Munmap: func(va, size uintptr) error {
 			_, err := call("munmap", va, size)
 			return err

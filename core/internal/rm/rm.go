@@ -262,7 +262,7 @@ func (p *pin) Map(size uint64, want backend.MappingType) (uintptr, backend.Mappi
 		return 0, backend.None, err
 	}
 	if want != backend.None && want != got {
-		err := fmt.Errorf("mapping type %d was asked for, the NVIDIA driver gave type %d: %w", want, got, unix.ENOTSUP)
+		err := fmt.Errorf("mapping type %d was asked for, the NVIDIA driver gave type %d; ask for that, or for none: %w", want, got, unix.EINVAL)
 		return 0, backend.None, errors.Join(err, sys.Munmap(va, uintptr(size)), p.closeWindows())
 	}
 	return va, got, nil

@@ -13,17 +13,15 @@ import (
 )
 
 // Memory says how mappings are made and unmapped. Inside a host process that is the C
-// library's mmap, mremap and munmap. Hosts hook these to see mappings come and go (the memory
+// library's mmap and munmap. Hosts hook these to see mappings come and go (the memory
 // hooks of UCX and of libfabric).
 type Memory struct {
-	Mmap func(addr, size uintptr, prot, flags, fd int, offset uint64) (uintptr, error)
-	// Mremap moves a mapping to another address, in place of what is mapped there.
-	Mremap func(from, size, to uintptr) error
+	Mmap   func(addr, size uintptr, prot, flags, fd int, offset uint64) (uintptr, error)
 	Munmap func(va, size uintptr) error
 }
 
 // memory calls the kernel itself until UseMemory.
-var memory = Memory{Mmap: mmap, Mremap: mremap, Munmap: munmap}
+var memory = Memory{Mmap: mmap, Munmap: munmap}
 
 // HostMemory is what UseMemory was given, for tests that wrap it.
 func HostMemory() Memory { return memory }
@@ -33,11 +31,6 @@ func UseMemory(m Memory) { memory = m }
 
 func mmap(addr, size uintptr, prot, flags, fd int, offset uint64) (uintptr, error) {
 	return retry(unix.SYS_MMAP, addr, size, uintptr(prot), uintptr(flags), uintptr(fd), uintptr(offset))
-}
-
-func mremap(from, size, to uintptr) error {
-	_, err := retry(unix.SYS_MREMAP, from, size, size, unix.MREMAP_MAYMOVE|unix.MREMAP_FIXED, to, 0)
-	return err
 }
 
 func munmap(va, size uintptr) error {

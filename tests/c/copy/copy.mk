@@ -14,16 +14,15 @@ $(BIN)/copy_test:
 	$(CC) $(CFLAGS) $(COPY_TEST)
 
 DATA_C := capi/copy.c capi/pieces.c $(COPY_C)
-$(BIN)/data_test $(BIN)/fences $(BIN)/race_tsan: $(BIN)/%: $(DATA_C) $(CAPI_H) $(T)/front_double.h tools/tap.h
-$(BIN)/data_test: $(T)/copy/data.c
+$(BIN)/data_test $(BIN)/fences $(BIN)/data_tsan: $(BIN)/%: $(DATA_C) $(CAPI_H) $(T)/front_double.h tools/tap.h
+$(BIN)/data_test $(BIN)/data_tsan: $(T)/copy/data.c
 $(BIN)/fences: $(T)/copy/fences.c
-$(BIN)/race_tsan: $(T)/copy/race.c
 
 $(BIN)/data_test $(BIN)/fences:
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS) $(COPY_TEST)
 
-$(BIN)/race_tsan: | need-$(CLANG)
+$(BIN)/data_tsan: | need-$(CLANG)
 	@mkdir -p $(@D)
 	$(CLANG) -O1 -g -fsanitize=thread $(COPY_TEST)
 

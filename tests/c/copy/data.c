@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 /*
  * copy/data.c - capi/copy.c and capi/pieces.c over a table and mappings of the test's: each
- * byte of a mapping and none beside it, and copies that an unmap overtakes.
+ * byte of a mapping and none beside it, and a reader beside two mappings of one handle in turns.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -20,22 +20,14 @@ static struct tap tap;
 static struct gdr_slot slots[HANDLES + 1];
 static unsigned char dev[HANDLES][EDGE + SIZE + EDGE], host[SIZE + 2 * EDGE];
 
-/* A routine for write-combined memory, which calls hook once, after it moved. */
+/* A routine for write-combined memory. */
 static struct copy_impl impl;
-static void (*hook)(void);
 static int moves;
-static size_t most;
 
 static void move(void *dst, const void *src, size_t n)
 {
-	void (*now)(void) = hook;
-
 	moves++;
-	most = n > most ? n : most;
-	hook = NULL;
 	memcpy(dst, src, n);
-	if (now)
-		now();
 }
 
 static void check(bool ok, const char *what)
@@ -66,18 +58,6 @@ static void map_as(int i, uint32_t type)
 static void unmap(int i)
 {
 	slot_set(&slots[1 + i], 0, NULL, 0, 0);
-}
-
-static void unmap_0(void)
-{
-	unmap(0);
-}
-
-/* A map of the same pin publishes the same handle, here with fewer bytes. */
-static void map_shorter(void)
-{
-	unmap(0);
-	slot_set(&slots[1], key_of(EPOCH, 0), first(0), 4096, GDR_MAPPING_TYPE_WC);
 }
 
 static int copy(gdr_mh_t h, void *d, void *p, size_t n, bool to)
@@ -141,24 +121,6 @@ static void test_bounds(void)
 		}
 		unmap(0);
 	}
-}
-
-static void test_overtaken(void)
-{
-	for (int w = 0; w < 4; w++)
-		for (int shorter = 0; shorter < 2; shorter++) {
-			map_as(0, GDR_MAPPING_TYPE_WC);
-			hook = shorter ? map_shorter : unmap_0;
-			moves = 0;
-			most = 0;
-			check(ways[w / 2](mh(0), first(0) + 3, host, SIZE - 3, w & 1) == EINVAL,
-			      "an unmap overtakes a copy");
-			check(moves == 1 && most <= COPY_LOOK, "it looks again after 64 KiB");
-			map_as(0, GDR_MAPPING_TYPE_WC);
-			hook = unmap_0;
-			check(!ways[w / 2](mh(0), first(0), host, COPY_LOOK, w & 1), "a copy of 64 KiB does not look again");
-		}
-	unmap(0);
 }
 
 /* All pieces are checked before the first is copied. */
@@ -230,7 +192,6 @@ int main(void)
 	gdr_front_use(&impl);
 	front_is_up(EPOCH, slots);
 	test_bounds();
-	test_overtaken();
 	test_pieces();
 	test_turns();
 	return tap_done(&tap);

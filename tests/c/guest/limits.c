@@ -319,6 +319,24 @@ static void few_maps(void)
 			expect(in_child("with few mappings", open_with_maps, &leave, 20));
 }
 
+/* What is there can be unmapped where no mapping can be made. */
+static void unmap_with_no_maps(void)
+{
+	unsigned char in_core;
+	struct buffer b;
+	gdr_t g;
+
+	if (max_maps() > 1000000)
+		skip_case("vm.max_map_count is too high to be reached");
+	g = open_with_context();
+	make_buffer(g, &b, 64 * KIB);
+	use_maps_up(0);
+	expect_is(gdr_unmap(g, b.mh, b.va, b.size), 0);
+	expect(mincore(b.va, 1, &in_core) && errno == ENOMEM);
+	expect_is(gdr_unpin_buffer(g, b.mh), 0);
+	expect_is(gdr_close(g), 0);
+}
+
 static void open_with_little_locked(void *mib)
 {
 	set_limit(RLIMIT_MEMLOCK, *(long *)mib * MIB);
@@ -377,6 +395,24 @@ static void locked(void *later)
 	make_buffer(g, &b, 64 * KIB);
 	check_copies(&b, 1);
 	drop_buffer(g, &b);
+	expect_is(gdr_close(g), 0);
+}
+
+/* An unmap leaves nothing that a later mlockall would fill. */
+static void unmap_leaves_nothing(void)
+{
+	gdr_t g = open_or_fail();
+	struct buffer b;
+	long before = 0;
+
+	needs_doubles("the memory of a real driver is its own");
+	for (int i = 0; i < 3; i++) {
+		make_buffer(g, &b, 64 * MIB);
+		drop_buffer(g, &b);
+		if (i == 0)
+			before = readable_kib();
+	}
+	expect(readable_kib() < before + 1024);
 	expect_is(gdr_close(g), 0);
 }
 
@@ -527,9 +563,11 @@ const struct guest_case cases[] = {
 	{ "address space used up, eight threads", NULL, 120, 0, pin_to_the_end, &(struct end){ RLIMIT_AS, 8 } },
 	{ "memory to write to used up, eight threads", NULL, 120, 0, pin_to_the_end, &(struct end){ RLIMIT_DATA, 8 } },
 	{ "few mappings", few_maps, 120, 0 },
+	{ "an unmap with no mapping left", unmap_with_no_maps, 60, 0 },
 	{ "little memory that may be locked", little_locked, 120, 0 },
 	{ "all memory is locked", NULL, 60, 0, locked, NULL },
 	{ "memory is locked after the open", NULL, 60, 0, locked, (void *)true },
+	{ "an unmap leaves no memory", unmap_leaves_nothing, 60, 0 },
 	{ "SCHED_DEADLINE", deadline, 60, 0 },
 	{ "SCHED_FIFO on one CPU, timer slack of 1 s", real_time, 60, 0 },
 	{ 0 }

@@ -27,9 +27,10 @@ struct own {
 /*
  * A handle that all share. Threads read and write the fields one by one, so
  * they may see those of two different pinnings: the library must then say
- * EINVAL.
+ * EINVAL. Copies hold the lock for reading, and what may end the mapping for writing.
  */
 struct shared {
+	pthread_rwlock_t copies;
 	_Atomic unsigned long h;
 	_Atomic uintptr_t va;
 	unsigned long dptr;
@@ -41,6 +42,7 @@ static struct {
 	size_t region;		/* bytes of GPU memory of a thread */
 	bool from_start;	/* pinnings begin where the memory does */
 	_Atomic uintptr_t fleeting;	/* a gdr_t that threads close and replace */
+	pthread_rwlock_t fleeting_copies;	/* as that of struct shared */
 	struct shared shared[SHARED];
 	_Atomic long pinned, unpinned;	/* successes on shared handles */
 	_Atomic long opened, closed;	/* successes on fleeting */
@@ -236,28 +238,37 @@ static void expect_one_of(int rc, int a, int b, int c)
 	expect(rc == a || rc == b || rc == c);
 }
 
-static void shared_pin(struct shared *s)
+static void shared_unpin(struct shared *s, gdr_mh_t mh)
 {
-	unsigned long old;
-	gdr_mh_t mh;
 	int rc;
 
-	expect_is(gdr_pin_buffer(all.g, s->dptr, SHARED_BYTES, 0, 0, &mh), 0);
-	atomic_fetch_add(&all.pinned, 1);
-	old = atomic_exchange(&s->h, mh.h);
-	rc = gdr_unpin_buffer(all.g, (gdr_mh_t){ old });
+	pthread_rwlock_wrlock(&s->copies);
+	rc = gdr_unpin_buffer(all.g, mh);
+	pthread_rwlock_unlock(&s->copies);
 	expect_one_of(rc, 0, EINVAL, 0);
 	if (!rc)
 		atomic_fetch_add(&all.unpinned, 1);
 }
 
-static void shared_unpin(gdr_mh_t mh)
+static void shared_unmap(struct shared *s, gdr_mh_t mh, void *va)
 {
-	int rc = gdr_unpin_buffer(all.g, mh);
+	int rc;
 
+	pthread_rwlock_wrlock(&s->copies);
+	rc = gdr_unmap(all.g, mh, va, SHARED_BYTES);
+	pthread_rwlock_unlock(&s->copies);
 	expect_one_of(rc, 0, EINVAL, 0);
-	if (!rc)
-		atomic_fetch_add(&all.unpinned, 1);
+}
+
+static void shared_pin(struct shared *s)
+{
+	unsigned long old;
+	gdr_mh_t mh;
+
+	expect_is(gdr_pin_buffer(all.g, s->dptr, SHARED_BYTES, 0, 0, &mh), 0);
+	atomic_fetch_add(&all.pinned, 1);
+	old = atomic_exchange(&s->h, mh.h);
+	shared_unpin(s, (gdr_mh_t){ old });
 }
 
 static void shared_map(struct shared *s, gdr_mh_t mh)
@@ -301,19 +312,21 @@ static void shared_call(struct worker *w)
 		break;
 	case 1:
 		if (!pick(w, 4))
-			shared_unpin(mh);
+			shared_unpin(s, mh);
 		break;
 	case 2: case 3:
 		shared_map(s, mh);
 		break;
 	case 4:
-		expect_one_of(gdr_unmap(all.g, mh, va, SHARED_BYTES), 0, EINVAL, 0);
+		shared_unmap(s, mh, va);
 		break;
 	case 5:
 		expect_one_of(gdr_get_info(all.g, mh, info), 0, EINVAL, 0);
 		break;
 	default:
+		pthread_rwlock_rdlock(&s->copies);
 		shared_copies(w, mh, va);
+		pthread_rwlock_unlock(&s->copies);
 	}
 }
 
@@ -333,8 +346,10 @@ static void fleeting_call(struct worker *w)
 			return;
 		rc = gdr_map(g, mh, &va, all.region);
 		expect_one_of(rc, 0, EINVAL, 0);
+		pthread_rwlock_rdlock(&all.fleeting_copies);
 		expect_one_of(gdr_copy_to_mapping(mh, va, w->shadow, rc ? 0 : all.region),
 			      0, EINVAL, 0);
+		pthread_rwlock_unlock(&all.fleeting_copies);
 		expect_one_of(gdr_get_attribute(g, GDR_ATTR_USE_PERSISTENT_MAPPING, &v),
 			      0, EINVAL, 0);
 		if (pick(w, 2))
@@ -344,7 +359,9 @@ static void fleeting_call(struct worker *w)
 	g = open_or_fail();
 	atomic_fetch_add(&all.opened, 1);
 	old = atomic_exchange(&all.fleeting, (uintptr_t)g);
+	pthread_rwlock_wrlock(&all.fleeting_copies);
 	rc = gdr_close((gdr_t)old);
+	pthread_rwlock_unlock(&all.fleeting_copies);
 	expect_one_of(rc, 0, EINVAL, 0);
 	atomic_fetch_add(&all.closed, rc == 0);
 }
@@ -419,8 +436,11 @@ static void lay_out(struct worker *workers)
 		w->scratch = calloc(1, all.region);
 		expect(w->shadow && w->scratch);
 	}
-	for (int i = 0; i < SHARED; i++)
+	for (int i = 0; i < SHARED; i++) {
+		pthread_rwlock_init(&all.shared[i].copies, NULL);
 		all.shared[i].dptr = zeroed_memory();
+	}
+	pthread_rwlock_init(&all.fleeting_copies, NULL);
 }
 
 static void run_round(struct worker *workers, double seconds)
@@ -449,12 +469,8 @@ struct counts {
 	long fds, files, maps, threads;
 };
 
-/* What was unmapped rests for a second. The next close ends that. */
 static struct counts take_counts(long threads)
 {
-	sleep_us(1100000);
-	expect_is(gdr_close(open_or_fail()), 0);
-
 	struct counts c = {
 		.threads = count_threads_settled(threads),
 		.fds = count_fds(),
