@@ -6,6 +6,8 @@
  */
 #include "guest/cuda.h"
 
+#include <sched.h>
+#include <sys/mount.h>
 #include <sys/socket.h>
 
 #define OBJECT (2 * MIB)
@@ -443,7 +445,7 @@ static void anew(void)
 	guest_long = getenv("SHARE_LONG") != NULL;
 	expect(!is_mapped("libcuda"));
 	be_guest(&x);
-	if (on_doubles() && !by_dmabuf())
+	if (getenv("SHARE_HIDE") || (on_doubles() && !by_dmabuf()))
 		expect(!is_mapped("libcuda"));
 }
 
@@ -464,6 +466,10 @@ static void exec_guest(void *arg)
 	set_number("SHARE_SEED", (int)x->seed);
 	if (guest_long)
 		setenv("SHARE_LONG", "1", 1);
+	/* A folder that the child shall not see: libcuda's. */
+	if (getenv("SHARE_HIDE"))
+		expect(!unshare(CLONE_NEWNS) && !mount("none", "/", NULL, MS_REC | MS_PRIVATE, NULL) &&
+		       !mount("none", getenv("SHARE_HIDE"), "tmpfs", 0, NULL));
 	if (on_doubles() && !by_dmabuf()) {
 		unsetenv("LD_LIBRARY_PATH");
 		setenv("LD_PRELOAD", getenv("RM_MMAP"), 1);
