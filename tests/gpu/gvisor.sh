@@ -1,7 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: MIT
 #
-# gvisor.sh BUILD - gdrcopy_doctor, the demo, gdrcopy_sanity and Python in gVisor's sandbox, on a real
+# gvisor.sh BUILD - gdrcopy_doctor, the demo, gdrcopy_sanity, ext_share and Python in gVisor's sandbox, on a real
 # GPU, with the programs of 'make gpu-programs'. The sandbox has this machine's files, no privilege
 # and no network. RUNSC is gVisor's program, built where there is a network:
 #
@@ -61,5 +61,6 @@ tail -n 1 "$work/out" | sed 's/^/# /'
 check "the demo" prints ': equal$' "$build/bin/demo"
 check "gdrcopy_sanity" prints '^Total: .* Failed: 0,' "$build/bin/gdrcopy_sanity"
 tail -n 1 "$work/out" | sed 's/^/# /'
+check "a buffer in another process" prints ', 0 failed' "$build/bin/ext_share"
 check "Python" prints '^read: FROM the CPU$' python3 examples/write_read.py
 done_testing

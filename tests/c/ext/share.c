@@ -28,6 +28,12 @@ struct shared {
 	int fd;
 };
 
+/* gdrdrv shares nothing. */
+__attribute__((constructor)) static void name_backend(void)
+{
+	setenv("GDRCOPY_BACKEND", "rm", 0);
+}
+
 static bool by_dmabuf(void)
 {
 	return backend_is("dmabuf");
