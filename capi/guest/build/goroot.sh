@@ -47,6 +47,7 @@ choices() {
 
 # The Go command may be another than the one in PATH: it takes the toolchain that go.mod
 # or GOTOOLCHAIN names.
+command -v "${go%% *}" >/dev/null || fail "there is no $go here: run sh setup.sh, which installs it"
 root=$($go env GOROOT) || choices "$go does not run here, see above"
 version=$($go env GOVERSION)
 minor=$(echo "$version" | sed -nE 's/^(devel )?go([0-9]+\.[0-9]+).*/\2/p')
