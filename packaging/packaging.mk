@@ -19,7 +19,7 @@ needed:
 	@PYTHON='$(PYTHON)' packaging/needed.sh $(MAKECMDGOALS)
 dist: needed
 	GO='$(GO)' MAINTAINER='$(MAINTAINER)' URL='$(URL)' packaging/dist.sh $(PKG)
-# NAMES=nvidia gives Debian's packages the names of NVIDIA's.
+# NAMES=nvidia gives deb and rpm the names of NVIDIA's packages.
 deb rpm tarball: dist
 	GO='$(GO)' NAMES='$(NAMES)' packaging/$@.sh $(PKG)/gdrapi-$(RELEASE).tar.xz $(PKG)/$@
 

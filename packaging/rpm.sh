@@ -1,7 +1,8 @@
 #!/bin/sh
 # SPDX-License-Identifier: MIT
 #
-# rpm.sh TARBALL OUT - the RPMs of a source tarball, in OUT. Lists them. No source RPM:
+# rpm.sh TARBALL OUT - the RPMs of a source tarball, in OUT. Lists them. NAMES=nvidia in the environment
+# gives them the names of NVIDIA's. No source RPM:
 # rpm writes the folder of the build into one, and its sum into the others; who wants
 # one has it from the tarball by rpmbuild -ts.
 set -eu
@@ -15,7 +16,7 @@ rm -rf "$out"
 mkdir -p "$out"
 out=$(cd "$out" && pwd)
 # On a machine whose packages are not RPMs none is required, and libdir is named.
-set -- --define "_topdir $out/.top" --define "go $GO" --with owngo
+set -- --define "_topdir $out/.top" --define "go $GO" --with owngo ${NAMES:+--with "$NAMES"}
 [ -e /etc/rpm/macros.dist ] || set -- "$@" --nodeps --define '_libdir /usr/lib64' --define 'dist %{nil}'
 mkdir -p "$out/.top"
 rpmbuild -tb "$@" "$tarball" >"$out/build.log" 2>&1 || {

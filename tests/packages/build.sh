@@ -8,26 +8,31 @@ set -uo pipefail
 # shellcheck source=tests/packages/lib.sh
 . "$(dirname "$0")/lib.sh"
 go=${GO:-go}
-rm -rf "$1"/*.tar.xz "$1/deb" "$1/rpm" "$1/tarball"
+rm -rf "$1"/*.tar.xz "$1/deb" "$1/rpm" "$1/tarball" "$1/nvidia"
 mkdir -p "$1"
 out=$(cd "$1" && pwd)
 cd "$here" || exit 1
 
 # As recipes for NVIDIA's GDRCopy do it; what follows builds anew in the same folder.
 recipe() {
-	rm -rf "$out/nvidia" && mkdir "$out/nvidia" && cd "$out/nvidia" && mkdir -p "$work/cuda/bin" &&
+	mkdir -p "$out/nvidia" && cd "$out/nvidia" && mkdir -p "$work/cuda/bin" &&
 		printf '#!/bin/sh\necho Cuda, release 12.8, V12.8.93\n' >"$work/cuda/bin/nvcc" && chmod +x "$work/cuda/bin/nvcc" &&
-		env -u MAKEFLAGS -u MAKELEVEL PATH="$work/lsb:$PATH" CUDA="$work/cuda" "$here/packages/build-deb-packages.sh"
+		env -u MAKEFLAGS -u MAKELEVEL PATH="$work/lsb:$PATH" CUDA="$work/cuda" "$here/packages/build-$1-packages.sh"
 }
 mkdir "$work/lsb"
 # shellcheck disable=SC2016 # for that script
 printf '#!/bin/sh\n[ $1 = -is ] && echo Some System || echo 24.04\n' >"$work/lsb/lsb_release"
 chmod +x "$work/lsb/lsb_release"
-check "packages/build-deb-packages.sh" recipe
+check "packages/build-deb-packages.sh" recipe deb
 arch=$(dpkg --print-architecture)
-check "its names are those of NVIDIA's" same <(cd "$out/nvidia" && printf '%s\n' *) <(printf '%s\n' \
+check "its names are those of NVIDIA's" same <(cd "$out/nvidia" && printf '%s\n' *.deb) <(printf '%s\n' \
 	"gdrcopy-tests_2.6-1_$arch.Some_System24_04+cuda12.8.deb" "gdrcopy_2.6-1_$arch.Some_System24_04.deb" \
 	"gdrdrv-dkms_2.6-1_$arch.Some_System24_04.deb" "libgdrapi_2.6-1_$arch.Some_System24_04.deb")
+
+check "packages/build-rpm-packages.sh" recipe rpm
+check "its names, too" same <(rpm -qp --qf '%{NAME}\n' "$out"/nvidia/*.rpm 2>/dev/null) <(printf '%s\n' gdrcopy gdrcopy-devel gdrcopy-kmod)
+# shellcheck disable=SC2016 # for eval
+check "gdrcopy has library and programs" eval 'rpm -qpl "$out"/nvidia/gdrcopy-2*.rpm 2>/dev/null | grep -c "libgdrapi.so.2$\|bin/gdrcopy_sanity$" | grep -x 2'
 
 # By the commands of docs/install.md.
 blocks docs/install.md "Build the packages" >"$work/commands"
