@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT
 /*
- * env.c - what capi/guest/env.c makes of the environment, by itself. capi/handle/settings_test.go
- * has the settings of copies, guest/hosts a privileged program.
+ * env.c - what capi/guest/env.c makes of the environment, by itself.
  */
 #include <stdbool.h>
 #include <stdlib.h>

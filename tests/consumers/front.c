@@ -18,7 +18,7 @@
 
 #include <gdrapi.h>
 
-/* What succeeded. count.sh reads it: eight bytes each, in this order. */
+/* What succeeded; in the file, eight bytes each in this order. */
 struct counts {
 	uint64_t opens, pins, maps;
 	uint64_t to, from;	/* bytes that were copied and that the mapping has, too */

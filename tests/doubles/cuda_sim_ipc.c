@@ -94,7 +94,7 @@ static int open_handle(struct ctx *ctx, uint64_t *addr, const struct ipc_handle 
 	return CU_OK;
 }
 
-/* flags: lazy peer access. Every caller sets it. */
+/* flags: lazy peer access */
 SIM_API int cuIpcOpenMemHandle_v2(uint64_t *addr, struct ipc_handle h, unsigned int flags)
 {
 	return enter_ctx(__func__) ?: leave(addr && flags == 1 ? open_handle(current_ctx(), addr, &h) : CU_INVALID_VALUE);

@@ -23,7 +23,7 @@
 
 #define SIM_FAULT_NAME 64
 
-/* Whether a rule may have that name. cuda_sim.c says so. */
+/* Whether a rule may have that name. */
 bool sim_fault_known(const char *name);
 
 /* Count one call of name. Returns 0, or the result that the call must fail with. */

@@ -64,9 +64,9 @@ variables() {
 	grep -ohE '"[A-Z]+_[A-Z_]+"' capi/guest/env.c | tr -d '"'
 }
 
-# Only env.c asks for one, of C's and Go's code; settings.go is given what it asked.
+# Only env.c asks for one, of C's and Go's code.
 asked_elsewhere() {
-	grep -rnE --include='*.c' --include='*.h' --include='*.go' --exclude='env.c' --exclude='settings.go' --exclude='*_test.go' \
+	grep -rnE --include='*.c' --include='*.h' --include='*.go' --exclude='env.c' --exclude='*_test.go' \
 		--exclude-dir='*test' '([gG]etenv|os\.(LookupEnv|Environ))\(' capi core
 }
 

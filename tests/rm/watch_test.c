@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT
 /*
- * watch_test.c - capi/guest/watch.c, on stand-ins for libcuda (watched.c), whose slots the test
- * finds itself. capi/guest/slot_test.go has how the library finds them.
+ * watch_test.c - capi/guest/watch.c, on stand-ins for libcuda, whose slots the test finds itself.
  *
  *	watch_test DIRECTORY	of the stand-ins
  *

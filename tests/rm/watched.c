@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-/* See watched.h. rm.mk builds it in several variants. */
+/* A stand-in for libcuda, in variants. */
 #define _GNU_SOURCE
 #include "watched.h"
 

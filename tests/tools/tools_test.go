@@ -48,7 +48,7 @@ func run(line string, variables ...string) ended {
 	return ended{cmd.ProcessState.ExitCode(), out.String(), errs.String()}
 }
 
-// spoilt is run where the library, or CUDA, does what tests/doubles/spoil.c has.
+// spoilt is run where the library, or CUDA, fails as SPOIL says.
 func spoilt(line, plan string) ended {
 	return run(line, "LD_PRELOAD="+filepath.Join(build, "tests/libspoil.so"), "SPOIL="+plan)
 }

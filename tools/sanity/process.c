@@ -58,7 +58,7 @@ bool is_gone(volatile void *p)
 		return true;
 	if (*byte == WRITTEN)
 		return false;
-	/* The caller looks whether the GPU's memory has this byte. */
+	/* The GPU's memory must not get this byte. */
 	*byte = (unsigned char)~WRITTEN;
 	return true;
 }

@@ -260,7 +260,7 @@ struct guest_case {
 	void *arg;
 };
 
-/* Those of the program, up to one without a name. guest/main.c runs them. */
+/* Those of the program, up to one without a name. */
 extern const struct guest_case cases[];
 
 /* This program begins anew, as that case. */

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: MIT
 /*
  * secure_host.c LIBRARY - a privileged program, as a set-user-ID one is: it opens
- * the library, and says what became of it by its exit status. guest/hosts.c
- * makes it privileged and runs it.
+ * the library, and says what became of it by its exit status.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>

@@ -1,4 +1,4 @@
-// Command golib is a Go library of a host's own: see libraries.c.
+// Command golib is a Go library of a host's own.
 package main
 
 import "C"
