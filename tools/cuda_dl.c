@@ -48,7 +48,6 @@ static const struct {
 	{ "cuStreamCreate", offsetof(struct cuda_dl, stream_create), true },
 	{ "cuStreamDestroy_v2", offsetof(struct cuda_dl, stream_destroy), true },
 	{ "cuStreamSynchronize", offsetof(struct cuda_dl, stream_sync), true },
-	{ "cuMemcpyHtoDAsync_v2", offsetof(struct cuda_dl, to_gpu_async), true },
 };
 
 #define NCALLS (sizeof(calls) / sizeof(calls[0]))

@@ -132,7 +132,6 @@ struct cuda_dl {
 	int (*stream_create)(cu_stream *s, unsigned int flags);
 	int (*stream_destroy)(cu_stream s);
 	int (*stream_sync)(cu_stream s);
-	int (*to_gpu_async)(cu_ptr dst, const void *src, size_t n, cu_stream s);
 };
 
 /*
