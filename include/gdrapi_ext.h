@@ -137,52 +137,42 @@ int gdr_mem_export_dmabuf(gdr_t g, gdr_mem_t mem, unsigned flags, int *fd);
  * @flags: 0 or GDR_EXPORT_FLAG_WHOLE
  * @fd: receives a descriptor that the caller closes; it does not survive exec
  *
- * The descriptor goes to another process over a socket (SCM_RIGHTS), or a child
- * inherits it. gdr_pin_fd pins the buffer there. The descriptor says which GPU the
- * memory is of, and where in it the buffer is. It keeps the memory alive, also after
- * gdr_unpin_buffer, after the program has freed the memory, and after this process
- * has ended, as long as any process has the GPU open.
+ * Another process gets it over a socket (SCM_RIGHTS), or inherits it. It says which GPU
+ * and where in its memory the buffer is. It keeps the memory, also after cudaFree and the
+ * end of this process, while any process has the GPU open.
  *
- * Whoever has the descriptor can read and write whole memory objects. With cudaMalloc
- * an object has up to 2 MiB, in which other allocations of this process may lie;
- * PyTorch's allocator puts many tensors into one. cudaIpcGetMemHandle gives the same.
- * With GDR_EXPORT_FLAG_WHOLE the call refuses a buffer that is smaller than its
- * objects. That is not the default: hardly any buffer of cudaMalloc would pass.
+ * Whoever has it can read and write whole memory objects: with cudaMalloc up to 2 MiB, in
+ * which other allocations may lie, with PyTorch a block of many tensors. CUDA IPC gives
+ * the same. GDR_EXPORT_FLAG_WHOLE refuses a buffer that is smaller than its objects. It
+ * is not the default, for hardly any buffer of cudaMalloc would pass.
  *
  * May be called from any thread. Calls nothing of CUDA.
  *
  * Returns: 0; EINVAL for another flag, a NULL @fd, and a bad @g or @handle; EPERM for
- * a buffer that GDR_EXPORT_FLAG_WHOLE refuses; ENOTSUP on the backend gdrdrv, and for
- * a buffer of more objects than fit (rm: 128, in 6 runs of one size; dmabuf: 1);
- * EMFILE; EACCES for a handle from before a fork.
+ * a buffer that GDR_EXPORT_FLAG_WHOLE refuses; ENOTSUP on gdrdrv, and for more objects
+ * than fit (rm: 128, in 6 runs of one size; dmabuf: 1); EMFILE; EACCES in a forked child.
  */
 int gdr_export_fd(gdr_t g, gdr_mh_t handle, unsigned flags, int *fd);
 
 /**
  * gdr_pin_fd - pin the buffer that a descriptor of gdr_export_fd has
  * @g: open library
- * @fd: descriptor; it stays the caller's, who may close it afterwards
+ * @fd: descriptor; it stays the caller's, who may close it
  * @flags: 0
- * @handle: receives the pinned buffer
+ * @handle: receives the pinned buffer, with the pages of the exporter's
  *
- * gdr_map, the copies, gdr_get_info, gdr_unmap and gdr_unpin_buffer take @handle as that of
- * any pin. The buffer has the pages of the exporter's. The va of gdr_get_info is the
- * GPU's address in the exporting process, so "Offsets" of gdrapi.h work here too; on dmabuf
- * it is 0. The memory lives until the last unpin in any process.
+ * The va of gdr_get_info is the GPU's address in the exporting process; 0 on dmabuf. The
+ * memory lives until the last unpin in any process.
  *
- * The call needs no CUDA, nor do the calls above: not cuInit, not a context. It works as any
- * user who may open /dev/nvidiactl and the GPU's node, and in a child of a process that had
- * initialised CUDA. With GDRCOPY_BACKEND=rm gdr_open needs no libcuda.so.1 then.
- *
- * Between two processes CPU and GPU are ordered as within one. What is told by other means,
- * such as that a kernel has ended, the processes tell each other.
- *
- * May be called from any thread.
+ * This call and those on @handle need no CUDA: they work before cuInit, in a child of a
+ * process that had initialised it, and as any user who may open the driver's nodes. With
+ * GDRCOPY_BACKEND=rm gdr_open needs no libcuda.so.1 then. CPU and GPU are ordered as
+ * within one process. May be called from any thread.
  *
  * Returns: 0; EBADF; EINVAL for a flag, a NULL @handle, a bad @g, and a descriptor of
- * anything else; ENOTSUP on the backend gdrdrv, for a descriptor of another backend (a line
- * in the log says which), and for memory of a GPU in MIG mode; ENODEV for a GPU that this
- * process does not have; ENOMEM; EMFILE; EACCES for a @g from before a fork.
+ * anything else; ENOTSUP on gdrdrv, for a descriptor of another backend (a line in the
+ * log says which), and for a GPU in MIG mode; ENODEV for a GPU that this process does
+ * not have; ENOMEM; EMFILE; EACCES in a forked child.
  */
 int gdr_pin_fd(gdr_t g, int fd, unsigned flags, gdr_mh_t *handle);
 

@@ -7,7 +7,6 @@ from multiprocessing import reduction
 from typing import Any, Optional
 
 from . import _lib
-from ._errors import GdrError
 from ._gdr import Gdr, _watch, shared
 from ._mapping import Mapping
 from ._source import GpuArray, Source
@@ -20,19 +19,17 @@ class Remote(Mapping):
         super().__init__()
         handle, va = _lib.Handle(), ctypes.c_void_p()
         _lib.call("gdr_pin_fd", gdr._g, fd, 0, ctypes.byref(handle))
-        self._opened("gdr_unpin_buffer", gdr._g, handle)
-        try:
-            _lib.call("gdr_map_v2", gdr._g, handle, ctypes.byref(va), skip + source.nbytes, 0)
-        except GdrError:
-            self._finalizer()
-            raise
+        self._opened("gdr_unpin_buffer", gdr._g, handle)  # also where the map fails
+        _lib.call("gdr_map_v2", gdr._g, handle, ctypes.byref(va), skip + source.nbytes, 0)
         self._mapped(gdr, source, handle, (va.value or 0) + skip)
         _watch(self, gdr)
 
 
 class Shared:
-    """An array's memory, for other processes. multiprocessing carries it there: as an argument of a Process,
-    by a Queue, a Pipe or a Pool, and to forked children. It keeps the memory until close."""
+    """An array's memory, for other processes. It keeps the memory until close.
+
+    multiprocessing carries it: as an argument of a Process, by a Queue, a Pipe or a Pool, to forked children.
+    """
 
     def __init__(self, fd: int, source: Source, skip: int) -> None:
         self._fd, self._source, self._skip = fd, source, skip
@@ -59,11 +56,10 @@ def _received(fd: Any, source: Any, skip: int) -> Shared:
 def share(array: GpuArray, gdr: Optional[Gdr] = None, whole: bool = False) -> Shared:
     """Makes an array's memory known to other processes.
 
-    Who gets it can read and write the memory object around the array: with cudaMalloc up to 2 MiB, with
-    PyTorch a block of many tensors. With whole that raises GdrError (EPERM).
+    Who gets it can reach the memory object around the array: with cudaMalloc up to 2 MiB, with PyTorch a block
+    of many tensors. With whole that raises GdrError (EPERM).
     """
-    fd = ctypes.c_int(-1)
-    gdr = gdr or shared()
+    gdr, fd = gdr or shared(), ctypes.c_int(-1)
     with gdr.pin(array) as buffer:
         _lib.call("gdr_export_fd", gdr._g, buffer._handle, int(whole), ctypes.byref(fd))
         source = buffer._source._replace(owner=None)
