@@ -8,26 +8,25 @@ _LOG = "GDRCOPY_ENABLE_LOGGING=1 in the environment makes the library say why."
 
 # By call and errno; then by errno alone.
 _ADVICE: Dict[Tuple[str, int], str] = {
-    ("gdr_open", errno.ENODEV): "No backend works. Check that nvidia-smi lists the GPU and that this "
-                                "user may open /dev/nvidiactl.",
+    ("gdr_open", errno.ENODEV):
+        "No backend works. Check that nvidia-smi lists the GPU and that this user may open /dev/nvidiactl.",
     ("gdr_pin_buffer", errno.EINVAL): "The range must be GPU memory of one allocation of this process.",
-    ("gdr_pin_buffer", errno.ENOTSUP): "This backend cannot map memory of this kind. Take memory of "
-                                       "Gdr.alloc.",
+    ("gdr_pin_buffer", errno.ENOTSUP): "This backend cannot map memory of this kind. Take memory of Gdr.alloc.",
     ("gdr_map_v2", errno.EAGAIN): "The memory was freed meanwhile, or the GPU is reset or suspended.",
     ("gdr_map_v2", errno.EINVAL): "The backend does not have this type of mapping. Ask for none.",
-    ("gdr_map_v2", errno.ENOTSUP): "The driver cannot map this memory. Set GDRCOPY_BACKEND to another "
-                                   "backend.",
-    ("gdr_mem_alloc", errno.ENODEV): "There is no such GPU, or a parent had initialised CUDA before it "
-                                     "forked. Start such a child by spawn.",
+    ("gdr_map_v2", errno.ENOTSUP): "The driver cannot map this memory. Set GDRCOPY_BACKEND to another backend.",
+    ("gdr_mem_alloc", errno.ENODEV):
+        "There is no such GPU, or a parent had initialised CUDA before it forked. Start such a child by spawn.",
     ("gdr_mem_alloc", errno.ENOTSUP): "The GPU has no virtual memory management. Pin memory of CUDA's.",
-    ("gdr_mem_export_dmabuf", errno.ENOTSUP): "The GPU's driver exports no dma-bufs. NVIDIA's open kernel "
-                                              "modules do.",
-    ("gdr_export_fd", errno.EPERM): "The memory around the array would go with it. Share all of it, or memory of Gdr.alloc.",
-    ("gdr_export_fd", errno.ENOTSUP): "gdrdrv shares nothing, and a descriptor has room for few objects. Set "
-                                      "GDRCOPY_BACKEND=rm.",
+    ("gdr_mem_export_dmabuf", errno.ENOTSUP):
+        "The GPU's driver exports no dma-bufs. NVIDIA's open kernel modules do.",
+    ("gdr_export_fd", errno.EPERM):
+        "The memory around the array would go with it. Share all of it, or memory of Gdr.alloc.",
+    ("gdr_export_fd", errno.ENOTSUP):
+        "gdrdrv shares nothing, and a descriptor has room for few objects. Set GDRCOPY_BACKEND=rm.",
     ("gdr_pin_fd", errno.ENOTSUP): "The descriptor is of another backend. Set the GDRCOPY_BACKEND that shared it.",
-    ("gdr_cache_get", errno.ENOTSUP): "The cache takes memory of one allocation that has a buffer ID. "
-                                      "Pin this memory by Gdr.pin.",
+    ("gdr_cache_get", errno.ENOTSUP):
+        "The cache takes memory of one allocation that has a buffer ID. Pin this memory by Gdr.pin.",
 }
 _ADVICE_BY_ERRNO: Dict[int, str] = {
     errno.EACCES: "It was opened before a fork. Open and pin in the child.",

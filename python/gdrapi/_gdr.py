@@ -217,15 +217,14 @@ class Gdr(Resource):
         return _live(lambda mapping: mapping._gdr is self)
 
 
-_default: Optional[Gdr] = None  # of shared, in the process with this ID
-_default_pid = 0
+_default: Optional[Gdr] = None  # of shared
 
 
 def shared() -> Gdr:
     """This process' library of scalar and Lane, which stays open."""
-    global _default, _default_pid
-    if _default is None or _default_pid != os.getpid():
-        _default, _default_pid = Gdr(), os.getpid()
+    global _default
+    if _default is None or _default._pid != os.getpid():
+        _default = Gdr()
     return _default
 
 

@@ -11,13 +11,12 @@ import os
 import threading
 import warnings
 import weakref
-from types import TracebackType
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple, Type
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 from . import _lib
 from ._errors import GdrError, LaneError
 from ._gdr import Buffer, shared
-from ._mapping import _SIMPLE, _get_buffer, _PyBuffer, _release_buffer
+from ._mapping import _SIMPLE, Resource, _get_buffer, _PyBuffer, _release_buffer
 from ._source import Source, source_of
 
 
@@ -176,7 +175,7 @@ class _Mapped:
             for target in (target for targets in sets for target in targets):
                 if target.ends not in self._buffers:  # a tensor may be of each set
                     self._buffers[target.ends] = gdr.pin(target.array)
-            self._writes = tuple(find("gdr_copy_to_mapping_v") for find in (_lib.brief, _lib.function))
+            self._writes = _lib.brief("gdr_copy_to_mapping_v"), _lib.function("gdr_copy_to_mapping_v")
             self._read = _lib.function("gdr_copy_from_mapping_v")
         except GdrError as error:
             self.close()
@@ -278,7 +277,7 @@ def _unpin(cuda: ctypes.CDLL, host: ctypes.c_void_p, events: Sequence[ctypes.c_v
         cuda.cuMemFreeHost(host)
 
 
-class Lane:
+class Lane(Resource):
     """Tensors in GPU memory that the CPU writes before each step.
 
         lane = gdrapi.Lane([block_table, seq_lens, positions])
@@ -302,7 +301,8 @@ class Lane:
         CUstream's number), it is a RuntimeWarning instead, and write copies from pinned memory on this stream:
         launch on it, too.
         """
-        self._sets = [[_target(tensor) for tensor in _listed(tensors)] for tensors in sets]
+        super().__init__()
+        self._sets = [_targets(tensors) for tensors in sets]
         _check_sets(self._sets)
         if events is not None and len(events) != len(sets):
             raise ValueError("%d events for %d sets" % (len(events), len(sets)))
@@ -322,13 +322,10 @@ class Lane:
         movable = [[target for target in targets if hasattr(target.array, "data_ptr")] for targets in self._sets]
         self._pointers = [[target.array.data_ptr for target in targets] for targets in movable]
         self._addresses = [[target.source.address for target in targets] for targets in movable]
-        self._closed, self._pid = False, os.getpid()
-        self._running: List[None] = []  # counts the writes that run
-
-    @property
-    def way(self) -> str:
-        """"mapping", or "pinned" where copies from pinned memory serve instead."""
-        return str(self._way.name)
+        self._finalizer = weakref.finalize(self, self._way.close)
+        self._finalizer.atexit = False
+        #: "mapping", or "pinned" where copies from pinned memory serve instead.
+        self.way: str = self._way.name
 
     def write(self, arrays: Sequence[Any], sizes: Optional[Sequence[int]] = None) -> int:
         """Writes an array to the start of each tensor of a set. Returns the set's number, from 0.
@@ -362,7 +359,7 @@ class Lane:
     def _send(self, turn: int, pool: List[_Call], fill: Callable[..., None], *what: Any) -> None:
         if [pointer() for pointer in self._pointers[turn]] != self._addresses[turn]:
             raise LaneError("a tensor has other memory than when the lane was made (resized or freed): make a new lane")
-        if self._closed:
+        if self._closing:
             raise ValueError("the lane is closed")
         try:
             call = pool.pop()
@@ -381,33 +378,11 @@ class Lane:
         none of it; one on another GPU does."""
         self._running.append(None)
         try:
-            if self._closed:
+            if self._closing:
                 raise ValueError("the lane is closed")
             self._way.drain()
         finally:
             self._running.pop()
-
-    def close(self) -> None:
-        """Unpins the tensors. BufferError while a write runs."""
-        if self._closed:
-            return
-        self._closed = True
-        if self._running and os.getpid() == self._pid:
-            self._closed = False
-            raise BufferError("a write of this lane runs")
-        self._way.close()
-
-    @property
-    def closed(self) -> bool:
-        """True after close."""
-        return self._closed
-
-    def __enter__(self) -> "Lane":
-        return self
-
-    def __exit__(self, kind: Optional[Type[BaseException]], error: Optional[BaseException],
-                 trace: Optional[TracebackType]) -> None:
-        self.close()
 
 
 class Rows:
@@ -437,17 +412,13 @@ class Rows:
             running.pop()
 
 
-def _listed(tensors: Sequence[Any]) -> Sequence[Any]:
+def _targets(tensors: Sequence[Any]) -> List[_Target]:
     if hasattr(tensors, "__cuda_array_interface__") or hasattr(tensors, "__dlpack__"):
         raise TypeError("a set is a list of tensors: Lane([a, b])")
-    return tensors
-
-
-def _target(tensor: Any) -> _Target:
-    source = source_of(tensor)
-    if source.readonly:
+    targets = [_Target(tensor, source_of(tensor)) for tensor in tensors]
+    if any(target.source.readonly for target in targets):
         raise TypeError("a tensor is read-only")
-    return _Target(tensor, source)
+    return targets
 
 
 def _check_sets(sets: Sequence[Sequence[_Target]]) -> None:

@@ -82,9 +82,9 @@ def library() -> ctypes.CDLL:
     return lib
 
 
-def function(name: str) -> Any:
+def function(name: str, lib: Any = None) -> Any:
     """The call of that name."""
-    found = getattr(library(), name, None)
+    found = getattr(lib or library(), name, None)
     if found is None:
         raise GdrError(errno.ENOSYS, name)
     return found
@@ -92,9 +92,7 @@ def function(name: str) -> Any:
 
 def brief(name: str) -> Any:
     """The same for a call that takes microseconds: it keeps the interpreter's lock."""
-    found = getattr(ctypes.PyDLL(SONAME, handle=library()._handle), name, None)
-    if found is None:
-        raise GdrError(errno.ENOSYS, name)
+    found = function(name, ctypes.PyDLL(SONAME, handle=library()._handle))
     found.argtypes = _ARGUMENTS[name]
     return found
 

@@ -58,9 +58,10 @@ class Resource:
     _unpins = True  # the call that ends this unpins what ends with it
 
     def __init__(self) -> None:
-        # Who closes this, or has: then nothing of it begins. A list that counts, for append and pop are one step
-        # each of the interpreter's, and a fork leaves no lock locked.
-        self._closing: List[None] = []
+        # Lists that count: append and pop are one step each of the interpreter's, and a fork leaves no lock locked.
+        self._closing: List[None] = []  # who closes this, or has: then nothing of it begins
+        self._running: List[None] = []  # copies that run, views that are made
+        self._pid = os.getpid()  # in a forked child nothing is mapped
 
     def _opened(self, name: str, *arguments: Any) -> None:
         """The call of that name ends this object; its errors count in close alone."""
@@ -73,6 +74,9 @@ class Resource:
         """True after close, and after close of what this was made of."""
         return not self._finalizer.alive
 
+    def _in_use(self) -> bool:
+        return bool(self._running) and os.getpid() == self._pid
+
     def _ends(self) -> "Sequence[Mapping]":
         """What ends with this."""
         return ()
@@ -83,7 +87,7 @@ class Resource:
         ends = self._ends()
         for mapping in ends:
             mapping._closing.append(None)
-        if any(mapping._in_use() for mapping in ends):
+        if any(resource._in_use() for resource in (self, *ends)):
             for resource in (self, *ends):
                 resource._closing.pop()
             raise BufferError("this memory is in use: release or delete its views, wait for its copies")
@@ -116,9 +120,7 @@ class Mapping(Resource):
 
     def __init__(self) -> None:
         super().__init__()
-        self._pid = os.getpid()  # in a forked child the mapping is not there
         self._views: "weakref.WeakValueDictionary[int, Any]" = weakref.WeakValueDictionary()
-        self._running: List[None] = []  # copies that run, views that are made; it counts, too
 
     def _mapped(self, gdr: Resource, source: Source, handle: _lib.Handle, va: int) -> None:
         self._gdr, self._source, self._handle = gdr, source, handle
@@ -134,7 +136,7 @@ class Mapping(Resource):
         return (self,)
 
     def _in_use(self) -> bool:
-        return bool(len(self._views) or self._running) and os.getpid() == self._pid
+        return super()._in_use() or len(self._views) > 0 and os.getpid() == self._pid
 
     def __len__(self) -> int:
         return self.nbytes

@@ -3,7 +3,7 @@
 import ctypes
 
 CPU, CUDA = 1, 2
-live = set()  # tensors whose deleter has not run
+live = []  # tensors whose deleter has not run
 
 
 class Tensor(ctypes.Structure):
@@ -41,5 +41,5 @@ class Exporter:
 
     def __dlpack__(self, *, stream=None):
         assert stream == -1
-        live.add(ctypes.addressof(self.tensor))
+        live.append(ctypes.addressof(self.tensor))
         return new_capsule(ctypes.addressof(self.tensor), b"dltensor", ctypes.cast(end, ctypes.c_void_p))
