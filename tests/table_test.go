@@ -248,11 +248,10 @@ var table = []Group{
 			Needs: cmd("qemu-ppc64le")},
 	}},
 
-	// The kept inputs again, then each target a little; fuzz_long: as long as FUZZ_SECONDS
-	// and GO_FUZZ_RUNS say. Go's is a number of runs: with a time, go test may take its
-	// own deadline for a failure.
-	{Name: "fuzz", When: All, Rows: fuzzers("20", "250000", 0)},
-	{Name: "fuzz_long", When: Named, Rows: fuzzers(env("FUZZ_SECONDS", "1800"), env("GO_FUZZ_RUNS", "5000000"), -1)},
+	// The kept inputs again, then a little on each backend; fuzz_long: as long as FUZZ_SECONDS
+	// says.
+	{Name: "fuzz", When: All, Rows: fuzzers("20", 0)},
+	{Name: "fuzz_long", When: Named, Rows: fuzzers(env("FUZZ_SECONDS", "1800"), -1)},
 
 	// The C front's instruction counts against tests/callgrind/counts.txt.
 	{Name: "counts", When: All, Rows: []Program{
@@ -422,18 +421,12 @@ func long(group string, programs []Program) []Program {
 	return longer
 }
 
-// fuzzers run for seconds, and Go's for a number of runs.
-func fuzzers(seconds, runs string, limit time.Duration) []Program {
-	programs := []Program{{
+// fuzzers run for seconds.
+func fuzzers(seconds string, limit time.Duration) []Program {
+	return []Program{{
 		Name: "abi", On: all, Tree: "fuzz", Limit: limit, Make: cmd("fuzz-build"), Env: cmd("ASAN_OPTIONS=detect_leaks=0"),
 		Cmd: cmd("tests/fuzz/fuzz.sh", "$B/fuzz/abi_fuzz", seconds, "$B/fuzz/$BACKEND"),
 	}}
-	for _, f := range [][2]string{{"core", "FuzzOptions"}} {
-		p := goTest(Program{Name: f[1], Limit: limit}, "-timeout", "0", "-run", "^$", "-fuzz", "^"+f[1]+"$",
-			"-fuzzminimizetime", "1s", "-fuzztime", runs+"x", "./"+f[0])
-		programs = append(programs, p)
-	}
-	return programs
 }
 
 func consumerProgram(name string) Program {

@@ -133,28 +133,3 @@ func TestReaderFindsOneMapping(t *testing.T) {
 	wg.Wait()
 	require.Zero(t, tab.perType[1]+tab.perType[3])
 }
-
-func TestConcurrentUse(t *testing.T) {
-	tab := tableOf(t, 1)
-	var wg sync.WaitGroup
-	for range 8 {
-		wg.Add(1)
-		go func() {
-			defer wg.Done()
-			for range 500 {
-				h, err := tab.alloc()
-				if err != nil {
-					t.Error(err)
-					return
-				}
-				tab.put(h, h)
-				if tab.get(h) != h || tab.take(h) != h {
-					t.Errorf("%#x has another object", h)
-				}
-				tab.release(h)
-			}
-		}()
-	}
-	wg.Wait()
-	require.Equal(t, len(tab.entries), len(tab.free), "every slot came back")
-}

@@ -35,16 +35,6 @@ func options(f backend.Backend) core.Options {
 
 var request = backend.PinRequest{Addr: 0x10000, Size: 3 * 4096}
 
-// The bits of gdr_pin_buffer_v2 that mean nothing reach no backend.
-func TestFlagsOfAPin(t *testing.T) {
-	l, f, g := open(t)
-	for flags, want := range map[uint32]uint32{0: 0, 1: 1, 2: 0, 0xfffffffe: 0, 0xffffffff: 1} {
-		_, err := l.Pin(g, backend.PinRequest{Addr: request.Addr, Size: 4096, Token: 5, VASpace: 6, Flags: flags})
-		require.NoError(t, err)
-		require.Equal(t, backend.PinRequest{Addr: request.Addr, Size: 4096, Token: 5, VASpace: 6, Flags: want}, f.Asked)
-	}
-}
-
 func TestOpenFails(t *testing.T) {
 	l, f, _ := open(t)
 	f.Fail["open"] = unix.ENOENT

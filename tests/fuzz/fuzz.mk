@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 #
-# make check-fuzz     [more 3 min] replays the kept inputs, then fuzzes each target a little
-# make fuzz           [long 80 min] fuzzes each target long: FUZZ_SECONDS, GO_FUZZ_RUNS
+# make check-fuzz     [more 3 min] replays the kept inputs, then fuzzes a little on each backend
+# make fuzz           [long 60 min] the same for long: FUZZ_SECONDS
 
 F               := $(B)/fuzz
 FUZZ_SANITIZE   := -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer
