@@ -39,18 +39,18 @@ static inline void *consumer_load(void)
 
 /* The functions that most consumers look up. */
 struct consumer_gdr {
-	gdr_t (*open)(void);
-	int (*close)(gdr_t g);
-	int (*pin)(gdr_t g, unsigned long addr, size_t size, uint64_t token, uint32_t space, gdr_mh_t *mh);
-	int (*pin_v2)(gdr_t g, unsigned long addr, size_t size, uint32_t flags, gdr_mh_t *mh);
-	int (*unpin)(gdr_t g, gdr_mh_t mh);
-	int (*info)(gdr_t g, gdr_mh_t mh, gdr_info_t *info);
-	int (*map)(gdr_t g, gdr_mh_t mh, void **va, size_t size);
-	int (*unmap)(gdr_t g, gdr_mh_t mh, void *va, size_t size);
-	int (*to)(gdr_mh_t mh, void *map, const void *host, size_t size);
-	int (*from)(gdr_mh_t mh, void *host, const void *map, size_t size);
-	void (*runtime_version)(int *major, int *minor);
-	int (*driver_version)(gdr_t g, int *major, int *minor);
+	__typeof__(gdr_open) *open;
+	__typeof__(gdr_close) *close;
+	__typeof__(gdr_pin_buffer) *pin;
+	__typeof__(gdr_pin_buffer_v2) *pin_v2;
+	__typeof__(gdr_unpin_buffer) *unpin;
+	__typeof__(gdr_get_info) *info;
+	__typeof__(gdr_map) *map;
+	__typeof__(gdr_unmap) *unmap;
+	__typeof__(gdr_copy_to_mapping) *to;
+	__typeof__(gdr_copy_from_mapping) *from;
+	__typeof__(gdr_runtime_get_version) *runtime_version;
+	__typeof__(gdr_driver_get_version) *driver_version;
 };
 
 static inline void consumer_functions(void *lib, struct consumer_gdr *gdr)
