@@ -10,8 +10,7 @@
  * cuMemcpyDtoD of any size lands as late, unless one of the two sides has SYNC_MEMOPS: the
  * driver waits for none (the guide, 4.2; read stale on an H100 with 64 bytes).
  *
- * cuMemcpyDtoHAsync into page-locked memory lands as late. cuStreamWriteValue32 has all that
- * came before it land, and then its value, as if the GPU were that fast.
+ * cuMemcpyDtoHAsync into page-locked memory lands as late.
  *
  * Where cuMemUnmap has taken the memory from under a copy, for it waits for none, the GPU faults
  * and the context is lost (719 on an H100).
@@ -24,16 +23,15 @@
 #define STAGED (64u << 10)
 
 /*
- * What has not landed: a copy to dst, whose bytes were read; a copy of the device's bytes
- * at src to dst, or to host; or a value for the word at host.
+ * What has not landed: a copy to dst, whose bytes were read; or a copy of the device's bytes
+ * at src to dst, or to host.
  */
 struct staged {
 	struct staged *next;
-	enum { TO_DEVICE, WITHIN, TO_HOST, TO_WORD } kind;
+	enum { TO_DEVICE, WITHIN, TO_HOST } kind;
 	struct ctx *ctx;
 	uint64_t dst, src;
 	void *host;
-	uint32_t value;
 	size_t size;
 	uint8_t bytes[];
 };
@@ -130,9 +128,6 @@ static void land(struct staged *s)
 		break;
 	case TO_HOST:
 		each_piece(s->src, s->size, get_piece, s->host);
-		break;
-	case TO_WORD:
-		__atomic_store_n((uint32_t *)s->host, s->value, __ATOMIC_RELEASE);
 		break;
 	}
 }
@@ -235,7 +230,6 @@ struct request {
 	uint64_t dst, src;	/* of the device, or the host's */
 	size_t size;		/* in bytes; of a set of words their number */
 	uint32_t value;
-	unsigned int flags;
 };
 
 /* The one frame of all calls here. A captured stream drops what it is given. */
@@ -350,19 +344,6 @@ static int set_words(struct ctx *ctx, const struct request *r)
 	return set(ctx, r->dst, r->size * sizeof(value), set32_piece, &value);
 }
 
-/* Page-locked words alone; those of device memory are not modelled. */
-static int write_word(struct ctx *ctx, const struct request *r)
-{
-	const struct staged word = { .kind = TO_WORD, .ctx = ctx, .host = host(r->dst), .value = r->value };
-
-	if (r->dst % sizeof(r->value) || r->flags > 1 || !host_locked(r->dst, sizeof(r->value)))
-		return CU_INVALID_VALUE;
-	if (!append(&word, 0))
-		return CU_OUT_OF_MEMORY;
-	flush();
-	return CU_OK;
-}
-
 SIM_API int cuMemcpyHtoD_v2(uint64_t dst, const void *src, size_t size)
 {
 	return ask(__func__, &(struct request){
@@ -432,12 +413,4 @@ SIM_API int cuMemsetD32_v2(uint64_t addr, unsigned int value, size_t n)
 {
 	return ask(__func__, &(struct request){
 		.work = set_words, .dst = addr, .value = value, .size = n });
-}
-
-SIM_API int cuStreamWriteValue32_v2(struct stream *stream, uint64_t addr, uint32_t value,
-				    unsigned int flags)
-{
-	return ask(__func__, &(struct request){
-		.work = write_word, .streamed = true, .stream = stream,
-		.dst = addr, .value = value, .flags = flags });
 }
