@@ -57,7 +57,7 @@ func FromEnv(get func(name string) (string, bool)) (*Driver, error) {
 		BAR:       e.number("NVRM_SIM_BAR1_MIB", 256<<10, 0, 1<<20) << 20,
 	}
 	c.VersionText = fmt.Sprintf("%d.159.04", c.Version)
-	if e.number("NVRM_SIM_BAR1_DEVICE", 0, 0, 1) == 0 && c.Version >= 590 {
+	if c.Version >= 590 {
 		c.Chipset = chipsetUnaligned
 	}
 	if e.err != nil {
