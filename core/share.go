@@ -29,7 +29,7 @@ func (b *Buffer) Export(flags uint32) (fd int, err error) {
 
 // PinFD pins what a descriptor of Export has. It needs no CUDA, and the caller may close the
 // descriptor. The buffer's GPU addresses are those of the process that exported it; on dmabuf they
-// count from 0. Errors: EBADF, EINVAL (the descriptor is of something else), ENOTSUP (it is another
+// count from 0. Errors: EINVAL (the descriptor is of something else), ENOTSUP (it is another
 // backend's, or of a divided GPU), ENODEV (this process does not have the GPU), ENOMEM, EMFILE.
 func (d *Device) PinFD(fd int) (*Buffer, error) {
 	if err := d.enter(); err != nil {

@@ -169,8 +169,8 @@ int gdr_export_fd(gdr_t g, gdr_mh_t handle, unsigned flags, int *fd);
  * GDRCOPY_BACKEND=rm gdr_open needs no libcuda.so.1 then. CPU and GPU are ordered as
  * within one process. May be called from any thread.
  *
- * Returns: 0; EBADF; EINVAL for a flag, a NULL @handle, a bad @g, and a descriptor of
- * anything else; ENOTSUP on gdrdrv, for a descriptor of another backend (a line in the
+ * Returns: 0; EINVAL for a flag, a NULL @handle, a bad @g, and a descriptor of anything
+ * else; ENOTSUP on gdrdrv, for a descriptor of another backend (a line in the
  * log says which), and for a GPU in MIG mode; ENODEV for a GPU that this process does
  * not have; ENOMEM; EMFILE; EACCES in a forked child.
  */

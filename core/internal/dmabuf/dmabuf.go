@@ -301,20 +301,14 @@ func (s *session) Import(fd int) (backend.Pin, error) {
 		return nil, sys.ExplainFDs(err)
 	}
 	// The file is another process's as well, which has marked it.
-	file, err := sys.Identify(own)
+	file, _ := sys.Identify(own)
 	file.Owner = sys.AnyOwner
 	p := &pin{size: size, page: page, mappingType: backend.WC, parts: []part{{fd: own, file: file, size: size}}}
-	var va uintptr
-	if err == nil {
-		va, err = mmap(p.parts, uintptr(page)) // whether it can be mapped at all
-	}
-	if err == nil {
-		err = sys.Munmap(va, uintptr(page))
-	}
+	va, err := mmap(p.parts, uintptr(page)) // whether it can be mapped at all
 	if err != nil {
 		return nil, errors.Join(err, p.Unpin())
 	}
-	return p, nil
+	return p, sys.Munmap(va, uintptr(page))
 }
 
 // Info gives the host pages that are pinned, as gdrdrv gives GPU pages.

@@ -11,20 +11,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A pinned buffer goes to another process in an open file of /dev/nvidiactl: its objects, and a
-// label that says where in them the buffer is. The file keeps the objects alive. The process
-// that imports needs no CUDA.
-
-// label is the metadata of such a file. Its numbers are pages of gpuPage bytes. The buffer
-// begins at page offset of the first object, and at page 0 of each other one.
+// label says where in its objects a buffer is. Both go to another process in an open file of
+// /dev/nvidiactl, which keeps the objects alive. The buffer begins at page offset of the first
+// object, and at page 0 of each other one. Pages are of gpuPage bytes.
 type label struct {
-	magic  uint32
-	offset uint32
-	va     uint64 // the GPU's address of the buffer, in the process that pinned it first
-	runs   [6]run // the first one with a count of 0 ends them
+	magic, offset uint32
+	va            uint64 // the GPU's address in the process that pinned it first
+	runs          [6]run // the first one with a count of 0 ends them
 }
 
-// run is a number of objects that follow one another, with as many pages of the buffer in each.
+// run is a number of objects in a row, with as many pages of the buffer in each.
 type run struct{ count, pages uint32 }
 
 const (
@@ -221,9 +217,6 @@ func (c *client) exportInfo(fd int) (*exportInfo, error) {
 	}
 	if !errors.Is(err, statusInvalidParameter) {
 		return info, err
-	}
-	if _, bad := unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0); bad != nil {
-		return nil, fmt.Errorf("descriptor %d is not open: %w", fd, bad)
 	}
 	if exporter, _ := sys.DMABuf(fd); exporter != "" {
 		return nil, fmt.Errorf("descriptor %d is a dma-buf, which the rm backend does not pin; open with GDRCOPY_BACKEND=dmabuf: %w", fd, unix.ENOTSUP)

@@ -70,23 +70,17 @@ func Open(path string, flags int) (int, error) {
 	return int(fd), nil
 }
 
-// DMABuf gives the name of the driver that made a dma-buf, and the size in bytes. The name of
-// another descriptor is empty.
+// DMABuf gives the name of the driver that made a dma-buf, empty for another descriptor, and the
+// size in bytes.
 func DMABuf(fd int) (exporter string, size uint64) {
-	text, err := ReadFile(fmt.Sprintf("/proc/self/fdinfo/%d", fd), 4096)
-	if err != nil {
-		return "", 0
+	text, _ := ReadFile(fmt.Sprintf("/proc/self/fdinfo/%d", fd), 4096)
+	field := func(name string) string {
+		_, after, _ := strings.Cut(string(text), "\n"+name+":\t")
+		value, _, _ := strings.Cut(after, "\n")
+		return value
 	}
-	for line := range strings.Lines(string(text)) {
-		name, value, _ := strings.Cut(strings.TrimSpace(line), ":\t")
-		switch name {
-		case "exp_name":
-			exporter = value
-		case "size":
-			size, _ = strconv.ParseUint(value, 10, 64)
-		}
-	}
-	return exporter, size
+	size, _ = strconv.ParseUint(field("size"), 10, 64)
+	return field("exp_name"), size
 }
 
 // ExplainFDs returns EMFILE instead of a driver's err if the process has no file
