@@ -25,7 +25,8 @@
  *
  * All of the machine waits for a callback. So nothing that grows with a region is
  * done with gdr_mr.lock held: it is done in batches, and between two of them a
- * callback may come.
+ * callback may come. And nothing reclaims memory with a lock held that a callback
+ * takes.
  *
  * Everything here must link without GPL-only symbols. The kernel refuses them to
  * a module that uses symbols of a proprietary one, and NVIDIA's may be that.

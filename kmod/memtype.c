@@ -20,7 +20,6 @@
 
 #include <linux/io.h>
 #include <linux/mem_encrypt.h>
-#include <linux/mutex.h>
 #include <linux/sched.h>
 #include <linux/sched/signal.h>
 #include <linux/xarray.h>
@@ -36,10 +35,9 @@
 
 /*
  * The reserved blocks, by physical page and level. The value is the number of regions
- * that have the block. The free callback takes the lock.
+ * that have the block.
  */
 static DEFINE_XARRAY_FLAGS(gdr_blocks, XA_FLAGS_ACCOUNT);
-static DEFINE_MUTEX(gdr_blocks_lock);
 
 /*
  * The bits that guest memory encryption sets for device memory. They never change.
@@ -82,34 +80,30 @@ static unsigned int gdr_block_level(const struct gdr_mr *mr, u64 i)
 	return level;
 }
 
-/* Count one region more (by 1) or less (by -1) for a block. */
+/*
+ * Count one region more (by 1) or less (by -1) for a block. The first two steps of more
+ * take memory, so we hold no lock: a block is reserved twice until it is counted.
+ */
 static int gdr_block_count(u64 phys, unsigned int level, int by)
 {
 	unsigned long key = (phys >> PAGE_SHIFT) * GDR_BLOCK_LEVELS + level;
+	void *old, *was = xa_load(&gdr_blocks, key);
 	unsigned long count;
 	int ret = 0;
 
-	/* A callback may need the lock. So the caller's cgroup makes room before it. */
 	if (by > 0)
-		ret = xa_reserve(&gdr_blocks, key, GFP_KERNEL_ACCOUNT);
-	if (ret)
-		return ret;
-	mutex_lock(&gdr_blocks_lock);
-	count = xa_to_value(xa_load(&gdr_blocks, key));
-	if (!count)
 		ret = arch_io_reserve_memtype_wc(phys, gdr_block_size(level));
 	if (ret)
-		goto unlock;
-	count += by;
-	ret = xa_err(xa_store(&gdr_blocks, key,
-			      count ? xa_mk_value(count) : NULL,
-			      GFP_KERNEL_ACCOUNT));
-	if (ret || !count)
+		return ret;
+	do {
+		old = was;
+		count = xa_to_value(old) + by;
+		was = xa_cmpxchg(&gdr_blocks, key, old, count ? xa_mk_value(count) : NULL,
+				 by > 0 ? GFP_KERNEL_ACCOUNT : GFP_NOWAIT);
+		ret = xa_err(was);
+	} while (!ret && was != old);
+	if (ret || (by > 0 ? count > 1 : !count))
 		arch_io_free_memtype_wc(phys, gdr_block_size(level));
-unlock:
-	mutex_unlock(&gdr_blocks_lock);
-	if (ret)
-		xa_release(&gdr_blocks, key);
 	return ret;
 }
 

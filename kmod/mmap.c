@@ -13,6 +13,7 @@
 #include <linux/pci.h>
 #include <linux/personality.h>
 #include <linux/sched.h>
+#include <linux/sched/mm.h>
 #include <linux/sched/signal.h>
 #ifdef CONFIG_PPC64
 #include <asm/reg.h>
@@ -180,22 +181,34 @@ static vm_fault_t gdr_insert(struct vm_area_struct *vma, unsigned long addr,
 }
 
 /*
- * Map what one page-table page covers around an address, as far as it is in the VMA.
- * False if not all of that can be mapped. A revocation waits for this long.
+ * Map what one page-table page covers around an address, as far as it is in the VMA. That
+ * costs no more memory and saves up to 511 faults.
+ *
+ * A revocation waits for this long. It must not wait for reclaim, too. So the memory of
+ * a page-table page is sought before the lock, and given back. If somebody else takes
+ * it meanwhile, the kernel's reserves have one.
  */
-static bool gdr_fault_batch(struct vm_area_struct *vma, unsigned long addr,
-			    struct gdr_mr *mr)
+static vm_fault_t gdr_fault_batch(struct vm_area_struct *vma, unsigned long addr,
+				  struct gdr_mr *mr)
 {
 	unsigned long end = min((addr & PMD_MASK) + PMD_SIZE, vma->vm_end);
-	bool ok;
+	unsigned long room = __get_free_page(GFP_KERNEL_ACCOUNT);
+	vm_fault_t ret = VM_FAULT_SIGBUS;
+	unsigned int flags;
 
-	addr = max(addr & PMD_MASK, vma->vm_start);
+	if (!room)
+		return VM_FAULT_OOM;
+	free_page(room);
 	down_read(&mr->lock);
-	ok = mr->state == GDR_MR_LIVE;
-	for (; ok && addr < end; addr += PAGE_SIZE)
-		ok = gdr_insert(vma, addr, mr) == VM_FAULT_NOPAGE;
+	flags = memalloc_noreclaim_save();
+	if (mr->state == GDR_MR_LIVE)
+		ret = VM_FAULT_NOPAGE;
+	addr = max(addr & PMD_MASK, vma->vm_start);
+	for (; ret == VM_FAULT_NOPAGE && addr < end; addr += PAGE_SIZE)
+		ret = gdr_insert(vma, addr, mr);
+	memalloc_noreclaim_restore(flags);
 	up_read(&mr->lock);
-	return ok;
+	return ret;
 }
 
 /* Map all pages, until one cannot be mapped. The next fault goes on. */
@@ -203,36 +216,22 @@ static void gdr_fault_whole(struct vm_area_struct *vma, struct gdr_mr *mr)
 {
 	unsigned long addr = vma->vm_start;
 
-	while (addr < vma->vm_end && gdr_fault_batch(vma, addr, mr) &&
-	       !fatal_signal_pending(current)) {
+	while (addr < vma->vm_end && !fatal_signal_pending(current) &&
+	       gdr_fault_batch(vma, addr, mr) == VM_FAULT_NOPAGE) {
 		addr = (addr & PMD_MASK) + PMD_SIZE;
 		cond_resched();
 	}
 }
 
-/*
- * Map the page of the fault, then the rest of what its page-table page covers. That
- * costs no more memory and saves up to 511 faults. Where whole is set, map all
- * pages, so that no fault comes later.
- */
+/* Where whole is set, map all pages, so that no fault comes later. */
 static vm_fault_t gdr_vm_fault(struct vm_fault *vmf)
 {
-	struct vm_area_struct *vma = vmf->vma;
-	struct gdr_mr *mr = vma->vm_private_data;
-	unsigned long addr = vmf->address & PAGE_MASK;
-	vm_fault_t ret = VM_FAULT_SIGBUS;
+	struct gdr_mr *mr = vmf->vma->vm_private_data;
+	vm_fault_t ret = gdr_fault_batch(vmf->vma, vmf->address, mr);
 
-	down_read(&mr->lock);
-	if (mr->state == GDR_MR_LIVE)
-		ret = gdr_insert(vma, addr, mr);
-	up_read(&mr->lock);
-	if (ret != VM_FAULT_NOPAGE)
-		return ret;
-	if (mr->whole)
-		gdr_fault_whole(vma, mr);
-	else
-		gdr_fault_batch(vma, addr, mr);
-	return VM_FAULT_NOPAGE;
+	if (ret == VM_FAULT_NOPAGE && mr->whole)
+		gdr_fault_whole(vmf->vma, mr);
+	return ret;
 }
 
 static const struct vm_operations_struct gdr_vm_ops = {

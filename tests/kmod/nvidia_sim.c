@@ -56,6 +56,8 @@
  * For the tests it also does what the real one does not do:
  *
  * - Freed memory is overwritten at once, so that a stale view of it shows.
+ * - To lockdep a callback runs where reclaim waits for it. So lockdep reports each lock
+ *   that a callback takes and that is held anywhere while memory is reclaimed.
  * - Every mistake of a client is counted (misuse) and logged.
  *
  * Lock order: sim_lock -> sim_mem_lock; the clients' locks come in between.
@@ -74,6 +76,7 @@
 #include <linux/mutex.h>
 #include <linux/pci.h>
 #include <linux/sched.h>
+#include <linux/sched/mm.h>
 #include <linux/slab.h>
 #include <linux/uaccess.h>
 #include <linux/vmalloc.h>
@@ -442,7 +445,9 @@ static void sim_revoke(struct sim_pin *pin)
 	if (sim_knobs[NVIDIA_SIM_CB_DELAY])
 		msleep(sim_knobs[NVIDIA_SIM_CB_DELAY]);
 	WRITE_ONCE(sim_calling_back, pin);
+	fs_reclaim_acquire(GFP_KERNEL);
 	pin->free_callback(pin->data);
+	fs_reclaim_release(GFP_KERNEL);
 	if (sim_knobs[NVIDIA_SIM_CB_RETURN])
 		msleep(sim_knobs[NVIDIA_SIM_CB_RETURN]);
 	WRITE_ONCE(sim_calling_back, NULL);
