@@ -40,7 +40,6 @@
 #include <linux/kref.h>
 #include <linux/list.h>
 #include <linux/mm.h>
-#include <linux/mutex.h>
 #include <linux/printk.h>
 #include <linux/rwsem.h>
 #include <linux/types.h>
@@ -84,7 +83,6 @@ struct gdr_process {
 	pid_t tgid;
 	u64 start;
 	atomic_t pauses;
-	struct mutex tables_lock;	/* see nvp2p.c */
 };
 
 /*

@@ -9,7 +9,6 @@
 #include <linux/errno.h>
 #include <linux/mm.h>
 #include <linux/module.h>
-#include <linux/mutex.h>
 #include <linux/slab.h>
 
 #include "gdrdrv.h"
@@ -61,24 +60,19 @@ static DEFINE_XARRAY_FLAGS(gdr_cookies, XA_FLAGS_ACCOUNT);
 static atomic_long_t gdr_last_cookie;
 
 /*
- * A put names the page table by its address, among those of its process. The GPU
- * driver frees a table when its callback has returned. This could go wrong:
+ * A put names the page table by its address, among those of all objects that list its
+ * process. Each process may list any other in its own (NV503C_CTRL_CMD_REGISTER_PID).
+ * The GPU driver frees a table when its callback has returned. This could go wrong:
  *
  *	1. We read "revoked": not set.
  *	2. The callback runs, and the GPU driver frees the table.
- *	3. A get of the same process makes a new table at the same address.
+ *	3. A get of any process makes a new table at the same address.
  *	4. We put the address, and so the new table.
  *
- * So a lock of the process is held over 1 and 4, and over each get. The callback must
- * never take it. By a token a put finds the table of any process, so with tokens there
- * is one lock for all.
+ * So the lock is held over 1 and 4, and shared by gets. The callback must never take
+ * it.
  */
-static DEFINE_MUTEX(gdr_all_tables_lock);
-
-static struct mutex *gdr_tables_lock(const struct gdr_mr *mr)
-{
-	return gdr_pass_tokens ? &gdr_all_tables_lock : &mr->owner->tables_lock;
-}
+static DECLARE_RWSEM(gdr_tables_lock);
 
 atomic_t gdr_pages_held;
 atomic_t gdr_pages_lost;
@@ -223,11 +217,11 @@ static int gdr_get_traditional(struct gdr_mr *mr)
 	 * The callback may come before this returns. The driver stores
 	 * page_table before it can call, so the callback finds it.
 	 */
-	mutex_lock(gdr_tables_lock(mr));
+	down_read(&gdr_tables_lock);
 	ret = nvidia_p2p_get_pages(mr->p2p_token, mr->va_space, mr->start,
 				   mr->size, &mr->page_table,
 				   gdr_free_callback, (void *)mr->cookie);
-	mutex_unlock(gdr_tables_lock(mr));
+	up_read(&gdr_tables_lock);
 	if (ret)
 		gdr_cookie_drop(mr);
 	return ret;
@@ -332,17 +326,16 @@ int gdr_nvp2p_get(struct gdr_mr *mr, const struct gdr_pin_args *args,
 	return 0;
 }
 
-/* For a revoked region the caller may be another process: it must not take the lock. */
 static int gdr_put_traditional(struct gdr_mr *mr)
 {
 	int ret = 0;
 
 	if (!gdr_mr_is_revoked(mr)) {
-		mutex_lock(gdr_tables_lock(mr));
+		down_write(&gdr_tables_lock);
 		if (!gdr_mr_is_revoked(mr))
 			ret = nvidia_p2p_put_pages(mr->p2p_token, mr->va_space,
 						   mr->start, mr->page_table);
-		mutex_unlock(gdr_tables_lock(mr));
+		up_write(&gdr_tables_lock);
 	}
 	if (gdr_mr_is_revoked(mr)) {
 		wait_for_completion(&mr->callback_done);

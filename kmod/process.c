@@ -5,6 +5,7 @@
 #define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
 
 #include <linux/module.h>
+#include <linux/mutex.h>
 #include <linux/sched.h>
 #include <linux/sched/signal.h>
 #include <linux/slab.h>
@@ -41,7 +42,6 @@ struct gdr_process *gdr_process_get(void)
 		return NULL;
 	fresh->tgid = current->tgid;
 	fresh->start = current->group_leader->start_time;
-	mutex_init(&fresh->tables_lock);
 	mutex_lock(&gdr_processes_lock);
 	list_for_each_entry(p, &gdr_processes, node)
 		if (gdr_process_is_current(p))

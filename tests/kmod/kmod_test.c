@@ -1965,7 +1965,10 @@ static void slow_pin(void *arg)
 	atomic_store(done, 1);
 }
 
-/* No process waits for another one's pin. */
+/*
+ * While one process pins, others pin, map and touch. Only what puts a traditional pinning
+ * waits for it.
+ */
 static void test_pin_of_another(void)
 {
 	atomic_int *done = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
@@ -1976,7 +1979,6 @@ static void test_pin_of_another(void)
 
 	CHECK(done != MAP_FAILED);
 	h = pin(fd, va, GPU_PAGE);
-	pin(fd, va, GPU_PAGE);
 	asked = stats().asked;
 	set_knob(NVIDIA_SIM_GET_DELAY, 4000);
 	fflush(stdout);
@@ -1988,14 +1990,155 @@ static void test_pin_of_another(void)
 	}
 	while (stats().asked == asked)
 		usleep(1000);
+	set_knob(NVIDIA_SIM_GET_DELAY, 0);
+	pin(fd, va, GPU_PAGE);
 	p = map(fd, h, GPU_PAGE);
-	CHECK(!read_faults(p) && unpin(fd, h) == 0);
+	CHECK(!read_faults(p));
+	close(gdr_open());
+	if (!persistent)
+		CHECK(!atomic_load(done));
+	CHECK(unpin(fd, h) == 0);
 	CHECK(munmap((void *)p, GPU_PAGE) == 0);
 	close(fd);
-	close(gdr_open());
-	CHECK(!atomic_load(done));
-	set_knob(NVIDIA_SIM_GET_DELAY, 0);
+	if (persistent)
+		CHECK(!atomic_load(done));
 	CHECK(waitpid(pid, &status, 0) == pid && status == 0);
+}
+
+static void *thread_unpins(void *arg)
+{
+	struct thread_arg *t = arg;
+
+	CHECK(unpin(t->fd, t->handle) == 0);
+	return NULL;
+}
+
+/* A process that shares an object with its parent. It does what the parent asks for. */
+struct sharer {
+	pid_t pid;
+	int to[2], from[2];
+	uint64_t va;	/* the parent's */
+	uint64_t token;	/* the parent's, or the child's to the parent */
+};
+
+static uint64_t exchange(int in, int out, uint64_t n)
+{
+	if (out >= 0)
+		CHECK(write(out, &n, sizeof(n)) == sizeof(n));
+	if (in >= 0)
+		CHECK(read(in, &n, sizeof(n)) == sizeof(n));
+	return n;
+}
+
+static void begin_sharer(struct sharer *s, void (*child)(struct sharer *s))
+{
+	CHECK(pipe(s->to) == 0 && pipe(s->from) == 0);
+	fflush(stdout);
+	s->pid = fork();
+	CHECK(s->pid >= 0);
+	if (!s->pid) {
+		sim = open(NVIDIA_SIM_DEVICE, O_RDWR | O_CLOEXEC);
+		child(s);
+		fflush(stdout);
+		_exit(0);
+	}
+}
+
+static void end_sharer(struct sharer *s)
+{
+	int status;
+
+	CHECK(waitpid(s->pid, &status, 0) == s->pid && status == 0);
+}
+
+/* Pins memory of the parent's, and closes its own GPU file before it unpins. */
+static void unlisted(struct sharer *s)
+{
+	struct nvidia_sim_alloc a = gpu_alloc_full(GPU_PAGE);
+	int fd = gdr_open();
+	volatile unsigned char *p;
+	uint64_t h;
+
+	exchange(s->to[0], s->from[1], a.p2p_token);
+	h = pin(fd, s->va, GPU_PAGE);
+	p = map(fd, h, GPU_PAGE);
+	p[7] = 9;
+	close(sim);
+	CHECK(unpin(fd, h) == 0);
+	CHECK(is_fault(read_faults(p)) && held() == 0);
+}
+
+/*
+ * A put by a process that the object no longer lists succeeds, and the GPU driver has
+ * done nothing: the callback comes, and finds nothing.
+ */
+static void test_unlisted(void)
+{
+	struct sharer s = { .va = gpu_alloc(GPU_PAGE) };
+	uint64_t token, callbacks = stats().callbacks;
+
+	begin_sharer(&s, unlisted);
+	token = exchange(s.from[0], -1, 0);
+	CHECK(ioctl(sim, NVIDIA_SIM_LIST, &token) == 0);
+	exchange(-1, s.to[1], 0);
+	end_sharer(&s);
+	CHECK(gpu_view(s.va, GPU_PAGE)[7] == 9);
+	CHECK(stats().pins == !persistent && held() == 0);
+	gpu_free(s.va);
+	CHECK(stats().callbacks == callbacks + !persistent && stats().pins == 0);
+}
+
+enum { ROUNDS = 20 };
+
+/* Lists the parent in its own object, and pins each time when it is told to. */
+static void pins_beside(struct sharer *s)
+{
+	int fd = gdr_open(), i;
+	volatile unsigned char *p;
+	uint64_t va, h;
+
+	CHECK(ioctl(sim, NVIDIA_SIM_LIST, &s->token) == 0);
+	for (i = 0; i < ROUNDS; i++) {
+		va = gpu_alloc(2 * GPU_PAGE);
+		exchange(s->to[0], s->from[1], 0);
+		h = pin(fd, va, 2 * GPU_PAGE);
+		p = map(fd, h, 2 * GPU_PAGE);
+		p[0] = 3;
+		exchange(s->to[0], s->from[1], 0);
+		gpu_free(va);
+		CHECK(cb_flag(fd, h) == !persistent);
+		CHECK(is_fault(read_faults(p)) == !persistent);
+		CHECK(munmap((void *)p, 2 * GPU_PAGE) == 0);
+		CHECK(unpin(fd, h) == 0);
+		exchange(-1, s->from[1], 0);
+	}
+}
+
+/* As put_of_another; the other pinning is another process's, whose object lists us. */
+static void test_put_of_another_process(void)
+{
+	struct thread_arg t = { .fd = gdr_open() };
+	struct nvidia_sim_alloc a = gpu_alloc_full(GPU_PAGE);
+	struct sharer s = { .token = a.p2p_token };
+	pthread_t id;
+	int i;
+
+	begin_sharer(&s, pins_beside);
+	for (i = 0; i < ROUNDS; i++) {
+		exchange(s.from[0], -1, 0);
+		t.va = gpu_alloc(2 * GPU_PAGE);
+		t.handle = pin(t.fd, t.va, 2 * GPU_PAGE);
+		set_knob(NVIDIA_SIM_PUT_DELAY, 10);
+		CHECK(pthread_create(&id, NULL, thread_unpins, &t) == 0);
+		usleep(3000);
+		gpu_free(t.va);
+		exchange(s.from[0], s.to[1], 0);
+		CHECK(pthread_join(id, NULL) == 0);
+		set_knob(NVIDIA_SIM_PUT_DELAY, 0);
+		CHECK(stats().pins == 1);
+		exchange(s.from[0], s.to[1], 0);
+	}
+	end_sharer(&s);
 }
 
 static void test_page_table_majors(void)
@@ -2385,14 +2528,6 @@ static void test_revocation_race(void)
 	for (i = 0; i < N; i++)
 		CHECK(pthread_join(id[i], NULL) == 0);
 	CHECK(held() == 0 && stats().pins == 0);
-}
-
-static void *thread_unpins(void *arg)
-{
-	struct thread_arg *t = arg;
-
-	CHECK(unpin(t->fd, t->handle) == 0);
-	return NULL;
 }
 
 /*
@@ -3310,7 +3445,8 @@ static const struct test tests[] = {
 	T(uncached), T(many_aliases), T(blocks), T(end_inside_pin),
 #endif
 	T(injected_failures),
-	T(failed_puts), T(put_of_another), T(pin_of_another),
+	T(failed_puts), T(put_of_another), T(put_of_another_process), T(unlisted),
+	T(pin_of_another),
 	T(page_table_majors), T(gpu_free), T(free_inside_get), T(free_without_callback),
 	T(end_inside_fault),
 	T(races), T(revocation_race),

@@ -28,10 +28,16 @@
  * - The callback comes first; then the page table is unlinked and freed
  *   (CliDelThirdPartyP2PVidmemInfo, nv_p2p_mem_info_free_callback). The next
  *   pin may have its address.
- * - put_pages without a token searches only the pinnings of the calling process
- *   (its tgid), and only by the table's address. It ignores the other arguments
- *   (RmP2PPutPages, thirdpartyp2pDelMappingInfoByKey). Where it finds nothing it
- *   returns 0 and does nothing (nv_p2p_put_pages).
+ * - A process's memory is in an object, which lists up to 256 processes. Whoever opened
+ *   the file is listed, and may list others in its object
+ *   (NV503C_CTRL_CMD_REGISTER_PID); each is listed until it closes its own file
+ *   (CliUnregisterFromThirdPartyP2P).
+ * - get_pages without a token searches the objects that list the calling process (its
+ *   tgid), and fails where two of them have the range (RmP2PGetInfoWithoutToken).
+ * - put_pages without a token searches the same objects, and only by the table's
+ *   address. It ignores the other arguments (RmP2PPutPages,
+ *   thirdpartyp2pDelMappingInfoByKey). Where it finds nothing it returns 0 and does
+ *   nothing (nv_p2p_put_pages): the callback then comes for a put that succeeded.
  * - free_page_table does nothing (nvidia_p2p_free_page_table). A client that
  *   does not call it in a callback is counted as a misuse all the same.
  * - A put that fails with -ENOMEM has done nothing, nor waited for the lock
@@ -101,6 +107,24 @@
 /* A bigger table than this is not made in one piece, as os_alloc_mem has it. */
 #define SIM_KMALLOC_LIMIT (128 * 1024)
 
+/* As CLI_THIRD_PARTY_P2P_MAX_CLIENT. */
+#define SIM_LISTED 256
+
+/*
+ * An open file's: what it has is memory of its process for one GPU. token opens all of it.
+ * listed: the processes that find it without a token, each with the token of its own
+ * file; 0: free.
+ */
+struct sim_object {
+	struct list_head node;
+	unsigned long token;
+	pid_t tgid;
+	struct {
+		pid_t tgid;
+		unsigned long client;
+	} listed[SIM_LISTED];
+};
+
 /*
  * Memory that has no device address of its own. It is on sim_memories while its
  * owner has it. offset names it, and is above all device addresses.
@@ -122,7 +146,7 @@ struct sim_alloc {
 	pid_t tgid;
 	u64 va;
 	u64 size;
-	u64 p2p_token;
+	struct sim_object *object;
 	u32 va_space;
 	struct sim_mem *mem;
 };
@@ -131,8 +155,9 @@ struct sim_alloc {
  * A page table that is out. On sim_pins until it is put, or until its
  * allocation is freed and its client called back; a persistent one stays on.
  * flags lies where page tables of major 2 have theirs, in case that the header's
- * have none. tgid is the process that the pages belong to. lost: its pages stay until
- * the GPU stops, because a put failed or the memory ended without a callback.
+ * have none. lost: its pages stay until the GPU stops, because a put failed or the
+ * memory ended without a callback. unheard: a put did not find it, so its client has
+ * forgotten it.
  */
 struct sim_pin {
 	struct nvidia_p2p_page_table pt;
@@ -142,7 +167,7 @@ struct sim_pin {
 	bool persistent;
 	bool freed_by_client;
 	bool lost;
-	pid_t tgid;
+	bool unheard;
 	u64 va;
 	u64 p2p_token;
 	u32 va_space;
@@ -166,12 +191,14 @@ static unsigned long *sim_used;
 static u32 sim_next_page;
 static u64 sim_next_va = SIM_VA_BASE;
 static u64 sim_next_offset = SIM_OFFSET_BASE;
+static LIST_HEAD(sim_objects);
 static LIST_HEAD(sim_allocs);
 static LIST_HEAD(sim_memories);
 static LIST_HEAD(sim_pins);
 static struct sim_pin *sim_calling_back;
 static u32 sim_knobs[NVIDIA_SIM_KNOBS];
 static u64 sim_gets, sim_asked, sim_forced, sim_callbacks, sim_misuse;
+static atomic_long_t sim_puts = ATOMIC_LONG_INIT(0);
 static atomic_long_t sim_references = ATOMIC_LONG_INIT(0);
 
 static int page_table_major;
@@ -346,15 +373,61 @@ static struct sim_alloc *sim_find(u64 va, u64 len, pid_t tgid)
 	return NULL;
 }
 
-/* The process that a token belongs to, or 0. */
-static pid_t sim_token_owner(u64 token)
+/* Called with sim_lock held. */
+static struct sim_object *sim_find_object(u64 token)
+{
+	struct sim_object *o;
+
+	list_for_each_entry(o, &sim_objects, node)
+		if (o->token == token)
+			return o;
+	return NULL;
+}
+
+/* Whether the object lists the calling process. Called with sim_lock held. */
+static bool sim_listed(const struct sim_object *o)
+{
+	int i;
+
+	for (i = 0; i < SIM_LISTED; i++)
+		if (o->listed[i].tgid == current->tgid)
+			return true;
+	return false;
+}
+
+/* List a process; tgid 0: no longer. Called with sim_lock held. */
+static int sim_list(struct sim_object *o, pid_t tgid, unsigned long client)
+{
+	int i;
+
+	for (i = 0; i < SIM_LISTED; i++)
+		if (o->listed[i].client == (tgid ? 0 : client))
+			break;
+	if (i == SIM_LISTED)
+		return -EINVAL;
+	o->listed[i].tgid = tgid;
+	o->listed[i].client = tgid ? client : 0;
+	return 0;
+}
+
+/*
+ * Where a get looks: in the object of the token, or in those that list the caller. -EIO
+ * where two of these have the range. Called with sim_lock held.
+ */
+static int sim_find_for_get(u64 token, u64 va, u64 len, struct sim_alloc **out)
 {
 	struct sim_alloc *a;
 
-	list_for_each_entry(a, &sim_allocs, node)
-		if (a->p2p_token == token)
-			return a->tgid;
-	return 0;
+	*out = NULL;
+	list_for_each_entry(a, &sim_allocs, node) {
+		if (va < a->va || va - a->va >= a->size || len > a->size - (va - a->va) ||
+		    !(token ? a->object->token == token : sim_listed(a->object)))
+			continue;
+		if (*out)
+			return -EIO;
+		*out = a;
+	}
+	return *out ? 0 : -EINVAL;
 }
 
 static void sim_free_table(struct sim_pin *pin)
@@ -378,15 +451,18 @@ static void sim_free_pin(struct sim_pin *pin)
 	kfree(pin);
 }
 
-/* As a put finds it: in one process, or by the token; then by the key alone. */
+/* As a put finds it: in the objects that it looks at, and there by the key alone. */
 static struct sim_pin *sim_find_pin(u64 token, const struct nvidia_p2p_page_table *pt)
 {
 	struct sim_pin *pin;
 
-	list_for_each_entry(pin, &sim_pins, node)
-		if (&pin->pt == pt && !pin->lost &&
-		    (token ? pin->p2p_token == token : pin->tgid == current->tgid))
+	list_for_each_entry(pin, &sim_pins, node) {
+		if (&pin->pt != pt || !pin->alloc)
+			continue;
+		if (token ? pin->alloc->object->token == token : sim_listed(pin->alloc->object))
 			return pin;
+		pin->unheard = true;
+	}
 	return NULL;
 }
 
@@ -451,7 +527,7 @@ static void sim_revoke(struct sim_pin *pin)
 	if (sim_knobs[NVIDIA_SIM_CB_RETURN])
 		msleep(sim_knobs[NVIDIA_SIM_CB_RETURN]);
 	WRITE_ONCE(sim_calling_back, NULL);
-	if (!pin->freed_by_client)
+	if (!pin->freed_by_client && !pin->unheard)
 		sim_complain("a free callback did not free the page table");
 	sim_free_pin(pin);
 }
@@ -546,7 +622,6 @@ static struct sim_pin *sim_new_pin(struct sim_alloc *a, u64 va, u64 len)
 		pin->npages = i + 1;
 	}
 	pin->va = va;
-	pin->tgid = a->tgid;
 	pin->mem = a->mem;
 	kref_get(&pin->mem->ref);
 	pin->pt.version = sim_version();
@@ -596,10 +671,11 @@ static int sim_find_range(u64 token, u32 space, u64 va, u64 len,
 {
 	if (!va || !len || (va | len) & (SIM_PAGE_SIZE - 1) || va + len < va)
 		return -EINVAL;
-	*out = sim_find(va, len, token ? sim_token_owner(token) : current->tgid);
-	if (token && !space && sim_token_owner(token))
+	if (token && !space && sim_find_object(token))
 		return -EIO;
-	return *out && (!space || space == SIM_VA_SPACE) ? 0 : -EINVAL;
+	if (space && space != SIM_VA_SPACE)
+		return -EINVAL;
+	return sim_find_for_get(token, va, len, out);
 }
 
 /* The first section of a get: take the pages. Called with sim_lock held. */
@@ -737,6 +813,7 @@ static int sim_put(u64 token, u32 space, u64 va,
 
 	if (!pt)
 		return 0;
+	atomic_long_inc(&sim_puts);
 	if (READ_ONCE(sim_lock_owner) == current) {
 		sim_complain("put_pages inside a free callback");
 		return -EINVAL;
@@ -884,7 +961,7 @@ static int sim_new_alloc(struct file *filp, struct sim_mem *mem, u64 va,
 	a->size = size;
 	a->file = filp;
 	a->tgid = current->tgid;
-	a->p2p_token = (unsigned long)filp->private_data;
+	a->object = filp->private_data;
 	a->va_space = SIM_VA_SPACE;
 	a->mem = mem;
 	mutex_lock(&sim_mem_lock);
@@ -917,7 +994,7 @@ static int sim_ioc_alloc(struct file *filp, struct nvidia_sim_alloc __user *arg)
 		goto unlock;
 	}
 	p.va = a->va;
-	p.p2p_token = a->p2p_token;
+	p.p2p_token = a->object->token;
 	p.va_space = a->va_space;
 unlock:
 	sim_give();
@@ -986,7 +1063,7 @@ static int sim_ioc_map(struct file *filp, struct nvidia_sim_map __user *arg)
 		sim_mem_put(m->mem);
 		goto unlock;
 	}
-	p.p2p_token = a->p2p_token;
+	p.p2p_token = a->object->token;
 	p.va_space = a->va_space;
 unlock:
 	sim_give();
@@ -1105,6 +1182,7 @@ static int sim_ioc_stats(struct nvidia_sim_stats __user *arg)
 	p.asked = sim_asked;
 	p.pages_total = sim_npages;
 	p.gets = sim_gets;
+	p.puts = atomic_long_read(&sim_puts);
 	p.callbacks = sim_callbacks;
 	p.misuse = sim_misuse;
 	p.forced = sim_forced;
@@ -1186,6 +1264,23 @@ static int sim_ioc_pte(struct nvidia_sim_pte __user *arg)
 	return ret;
 }
 
+/* List the process that opened the file of that token in the object of this one. */
+static int sim_ioc_list(struct file *filp, u64 __user *arg)
+{
+	struct sim_object *o;
+	int ret = -EINVAL;
+	u64 token;
+
+	if (get_user(token, arg))
+		return -EFAULT;
+	sim_take();
+	o = sim_find_object(token);
+	if (o)
+		ret = sim_list(filp->private_data, o->tgid, token);
+	sim_give();
+	return ret;
+}
+
 static int sim_ioc_attach(struct nvidia_sim_attach __user *arg)
 {
 	struct nvidia_sim_attach p;
@@ -1220,6 +1315,8 @@ static long sim_ioctl(struct file *filp, unsigned int cmd, unsigned long arg)
 		return sim_ioc_pte(p);
 	case NVIDIA_SIM_ATTACH:
 		return sim_ioc_attach(p);
+	case NVIDIA_SIM_LIST:
+		return sim_ioc_list(filp, p);
 	default:
 		return -ENOTTY;
 	}
@@ -1281,10 +1378,16 @@ static int sim_mmap(struct file *filp, struct vm_area_struct *vma)
 static int sim_open(struct inode *inode, struct file *filp)
 {
 	static unsigned long last_token;
+	struct sim_object *o = kzalloc(sizeof(*o), GFP_KERNEL);
 
+	if (!o)
+		return -ENOMEM;
 	sim_take();
-	last_token++;
-	filp->private_data = (void *)last_token;
+	o->token = ++last_token;
+	o->tgid = current->tgid;
+	sim_list(o, o->tgid, o->token);
+	list_add_tail(&o->node, &sim_objects);
+	filp->private_data = o;
 	sim_mapping = filp->f_mapping;
 	sim_dev_get();
 	sim_give();
@@ -1294,10 +1397,14 @@ static int sim_open(struct inode *inode, struct file *filp)
 /* What is left dies with the file, in the order of its making. */
 static int sim_release(struct inode *inode, struct file *filp)
 {
+	struct sim_object *mine = filp->private_data, *o;
 	struct sim_memory *m, *next_memory;
 	struct sim_alloc *a, *next;
 
 	sim_take();
+	list_for_each_entry(o, &sim_objects, node)
+		while (!sim_list(o, 0, mine->token))
+			;
 	list_for_each_entry_safe(m, next_memory, &sim_memories, node)
 		if (m->file == filp)
 			sim_release_memory(m);
@@ -1310,6 +1417,8 @@ again:
 		/* The lock may have been released meanwhile. */
 		goto again;
 	}
+	list_del(&mine->node);
+	kfree(mine);
 	sim_dev_put();
 	if (!sim_holders())
 		sim_free_lost(false);

@@ -100,6 +100,7 @@ struct nvidia_sim_stats {
 	__u64 lost;	/* page tables whose pages nobody can put: see FAIL_PUT and ASLEEP */
 	__u64 calling_back;	/* 1: a callback had not returned when this was asked for */
 	__u64 asked;	/* get_pages of any outcome, ever */
+	__u64 puts;	/* put_pages likewise */
 };
 
 /*
@@ -140,5 +141,10 @@ struct nvidia_sim_attach {
 #define NVIDIA_SIM_TRY _IOW(NVIDIA_SIM_IOC, 8, struct nvidia_sim_try)
 #define NVIDIA_SIM_PTE _IOWR(NVIDIA_SIM_IOC, 9, struct nvidia_sim_pte)
 #define NVIDIA_SIM_ATTACH _IOW(NVIDIA_SIM_IOC, 10, struct nvidia_sim_attach)
+/*
+ * List the process that opened the file of that token among those that find the memory of
+ * this file, until it closes its own. EINVAL: no such token, or 256 are listed.
+ */
+#define NVIDIA_SIM_LIST _IOW(NVIDIA_SIM_IOC, 11, __u64)
 
 #endif
