@@ -8,7 +8,7 @@
  *	memtype.c	how x86 maps a region's pages
  *	limit.c		how much a user may pin
  *	nvp2p.c		the one place that talks to NVIDIA's driver
- *	process.c	who calls; what is logged
+ *	process.c	who calls, and how long it waits for that driver; what is logged
  *
  * They call each other one way: main -> mmap -> mr -> nvp2p, memtype, limit ->
  * process. nvp2p.c calls back through gdr_mr.revoke alone.
@@ -51,10 +51,7 @@
 struct nvidia_p2p_page_table;
 
 #define GPU_PAGE_MASK (~(GDRDRV_GPU_PAGE_SIZE - 1))
-
-/* The pause after a put that failed, in ms, and how many there may be: 3 s in all. */
-#define GDR_PUT_PAUSE 100U
-#define GDR_PUT_PAUSES 30
+#define GDR_PUT_PAUSE 100U	/* ms, after a put that failed */
 
 extern int gdr_dbg_enabled;
 extern int gdr_info_enabled;
@@ -70,19 +67,18 @@ extern int gdr_info_enabled;
 #define gdr_err(fmt, ...) pr_err_ratelimited(fmt, ##__VA_ARGS__)
 
 /*
- * A thread group that has files open. A later one with the same number has another
- * start time. tgid and start never change; gdr_processes_lock guards node and files.
- *
- * pauses is how often the process may still wait for a GPU driver that takes no pages
- * back. Each open sets it to GDR_PUT_PAUSES. So the end of a process waits no longer
- * than the close of one region, however many files and regions it has.
+ * A thread group that has files open, or that the GPU driver has refused to take pages
+ * back from. A later one with the same number has another start time. end is that of
+ * its burst (process.c), and last the last refusal; 0: none. tgid and start never
+ * change; gdr_processes_lock guards the rest.
  */
 struct gdr_process {
 	struct list_head node;
 	unsigned int files;
 	pid_t tgid;
 	u64 start;
-	atomic_t pauses;
+	unsigned long end;
+	unsigned long last;
 };
 
 /*
@@ -211,6 +207,9 @@ bool gdr_process_is_current(const struct gdr_process *p);
 struct gdr_process *gdr_process_get(void);
 void gdr_process_put(struct gdr_process *p);
 bool gdr_file_is_owner(const struct gdr_file *f);
+bool gdr_burst_wait(unsigned long began);
+void gdr_burst_over(void);
+void gdr_process_exit(void);
 
 /* mr.c */
 int gdr_mr_pin(struct gdr_file *f, const struct gdr_pin_args *args, u64 *handle);

@@ -2,11 +2,8 @@
 /*
  * limit.c - how much a user may pin.
  *
- * A pinning uses kernel memory of three kinds:
- *
- *	this module's, charged to the caller's cgroup
- *	the GPU driver's, charged to nobody
- *	for a mapping, the list of memory types', charged to nobody
+ * A pinning uses kernel memory of this module, charged to the caller's cgroup; and of the
+ * GPU driver and, on x86, of the list of memory types, charged to nobody.
  *
  * The estimate is 2 KiB a pinning and 64 bytes a GPU page. Without a limit any
  * user could use up all memory.

@@ -374,6 +374,7 @@ static void __exit gdr_exit(void)
 	unregister_chrdev(gdr_major, GDRDRV_STRING);
 	proc_remove(gdr_proc_dir);
 	gdr_nvp2p_exit();
+	gdr_process_exit();
 	simple_release_fs(&gdr_mnt, &gdr_mnt_count);
 }
 

@@ -5,9 +5,10 @@
  */
 #define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
 
-#include <linux/delay.h>
+#include <linux/jiffies.h>
 #include <linux/mm.h>
 #include <linux/sched.h>
+#include <linux/sched/signal.h>
 #include <linux/slab.h>
 #include <linux/timex.h>
 #if defined(CONFIG_X86)
@@ -86,12 +87,6 @@ struct gdr_mr *gdr_mr_find(struct gdr_file *f, u64 handle)
 	return mr;
 }
 
-static void gdr_mr_release_memtype(struct gdr_mr *mr)
-{
-	if (IS_ENABLED(CONFIG_X86))
-		gdr_memtype_release(mr);
-}
-
 /*
  * End a region's mappings. When this returns, the region has no CPU page table
  * entry, and none will be made. That holds for every caller, also where several
@@ -110,8 +105,8 @@ static void gdr_mr_kill(struct gdr_mr *mr)
 	if (mr->handle)
 		unmap_mapping_range(mr->inode->i_mapping,
 				    mr->handle << PAGE_SHIFT, mr->size, 1);
-	if (lived)
-		gdr_mr_release_memtype(mr);
+	if (lived && IS_ENABLED(CONFIG_X86))
+		gdr_memtype_release(mr);
 }
 
 /*
@@ -234,10 +229,10 @@ static int gdr_mr_publish(struct gdr_file *f, struct gdr_mr *mr, u64 *handle)
 	if (!ret)
 		mr->state = GDR_MR_LIVE;
 	up_write(&mr->lock);
-	if (ret) {
-		gdr_mr_release_memtype(mr);
+	if (ret && IS_ENABLED(CONFIG_X86))
+		gdr_memtype_release(mr);
+	if (ret)
 		return ret;
-	}
 	*handle = mr->handle;	/* after this another thread may unpin it */
 	return xa_insert(&f->mrs, *handle, mr, GFP_KERNEL_ACCOUNT);
 }
@@ -254,21 +249,33 @@ static bool gdr_mr_abandon(struct gdr_mr *mr)
 }
 
 /*
+ * Give the pages back. While the GPU driver refuses, try again until the burst of the
+ * process ends. Who can try later does not wait where the process is killed.
+ */
+static int gdr_mr_give_back(struct gdr_mr *mr, bool later)
+{
+	unsigned long began;
+	int ret;
+
+	do {
+		began = jiffies;
+		ret = gdr_nvp2p_put(mr);
+	} while (ret && !mr->lost && !(later && fatal_signal_pending(current)) &&
+		 gdr_burst_wait(began));
+	return ret;
+}
+
+/*
  * Give the pages back, or leave the region to the callback: no caller can try again.
  * The callback comes at the latest when the pinning process has ended. Persistent
- * pages are lost if the GPU driver does not take them back. Once the process has used
- * up its pauses, each region has one try.
+ * pages are lost if the GPU driver does not take them back.
  */
 static void gdr_mr_end(struct gdr_mr *mr)
 {
 	gdr_mr_kill(mr);
-	while (gdr_nvp2p_can_put(mr)) {
-		if (!gdr_nvp2p_put(mr) || mr->lost)
-			return;
-		if (atomic_dec_if_positive(&mr->owner->pauses) < 0)
-			break;
-		msleep(GDR_PUT_PAUSE);
-	}
+	if (gdr_nvp2p_can_put(mr) &&
+	    (!gdr_mr_give_back(mr, false) || mr->lost))
+		return;
 	if (mr->persistent)
 		gdr_nvp2p_lose(mr);
 	else if (!gdr_mr_abandon(mr))
@@ -341,7 +348,7 @@ int gdr_mr_unpin(struct gdr_file *f, u64 handle)
 	if (!mr)
 		return -EINVAL;
 	gdr_mr_kill(mr);
-	ret = gdr_nvp2p_put(mr);
+	ret = gdr_mr_give_back(mr, true);
 	if (ret && !mr->lost) {
 		xa_store(&f->mrs, handle, mr, GFP_KERNEL_ACCOUNT);
 		return ret;

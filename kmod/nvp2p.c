@@ -7,6 +7,7 @@
 #include <linux/build_bug.h>
 #include <linux/delay.h>
 #include <linux/errno.h>
+#include <linux/jiffies.h>
 #include <linux/mm.h>
 #include <linux/module.h>
 #include <linux/slab.h>
@@ -74,32 +75,55 @@ static atomic_long_t gdr_last_cookie;
  */
 static DECLARE_RWSEM(gdr_tables_lock);
 
+/*
+ * How many free callbacks have begun, and how many are known to have returned. They run
+ * under the GPU driver's lock. A put that succeeds has held it, so the callbacks that
+ * had begun before it have returned. gdr_tables_lock guards gdr_returned.
+ */
+static atomic_long_t gdr_begun;
+static long gdr_returned;
+
 atomic_t gdr_pages_held;
 atomic_t gdr_pages_lost;
 
-/*
- * Wait until every free callback has returned. A callback puts its reference to the
- * module shortly before it returns. It runs under the GPU driver's lock. A put of a
- * page table that nobody has waits for that lock and does nothing else. If it fails,
- * it may not have waited. If all fail, the callback has had 3 s to return.
- */
-static void gdr_callbacks_return(void)
+static int gdr_put_table(u64 token, u32 space, u64 va, struct nvidia_p2p_page_table *pt)
 {
-	static struct nvidia_p2p_page_table nobodys;
-	int pauses = GDR_PUT_PAUSES, ret;
+	long begun = atomic_long_read(&gdr_begun);
+	int ret = nvidia_p2p_put_pages(token, space, va, pt);
 
-	while ((ret = nvidia_p2p_put_pages(0, 0, 0, &nobodys)) && pauses--)
-		msleep(GDR_PUT_PAUSE);
-	if (ret)
-		pr_err("the GPU driver does not answer: %d\n", ret);
+	if (!ret)
+		gdr_returned = begun;
+	return ret;
 }
 
+/*
+ * Wait until each free callback that has begun has returned: put a page table that
+ * nobody has. If that fails, it may not have waited.
+ */
+static int gdr_callbacks_wait(void)
+{
+	static struct nvidia_p2p_page_table nobodys;
+	int ret = 0;
+
+	down_write(&gdr_tables_lock);
+	if (gdr_returned != atomic_long_read(&gdr_begun))
+		ret = gdr_put_table(0, 0, 0, &nobodys);
+	up_write(&gdr_tables_lock);
+	return ret;
+}
+
+/* Until the last callback has returned, it needs our code. */
 void gdr_nvp2p_exit(void)
 {
-	int held = atomic_read(&gdr_pages_held);
+	int held = atomic_read(&gdr_pages_held), ret;
+	unsigned long next = jiffies;
 
-	if (atomic_long_read(&gdr_last_cookie))
-		gdr_callbacks_return();
+	for (; (ret = gdr_callbacks_wait()); msleep(GDR_PUT_PAUSE)) {
+		if (time_before(jiffies, next))
+			continue;
+		pr_err("unloading waits for the GPU driver, which refuses to put: %d\n", ret);
+		next = jiffies + 10 * HZ;
+	}
 	if (held)
 		pr_err("%d pinnings were never given back\n", held);
 	xa_destroy(&gdr_cookies);
@@ -165,8 +189,10 @@ static void gdr_cookie_drop(struct gdr_mr *mr)
  */
 static void gdr_free_callback(void *data)
 {
-	struct gdr_mr *mr = gdr_cookie_find((unsigned long)data);
+	struct gdr_mr *mr;
 
+	atomic_long_inc(&gdr_begun);
+	mr = gdr_cookie_find((unsigned long)data);
 	if (mr)
 		mr->revoke(mr);
 }
@@ -200,7 +226,11 @@ static int gdr_get_persistent(struct gdr_mr *mr, u32 flags)
 static int gdr_put_persistent(struct gdr_mr *mr)
 {
 #ifdef GDR_HAVE_PERSISTENT
-	return nvidia_p2p_put_pages_persistent(mr->start, mr->page_table, 0);
+	int ret = nvidia_p2p_put_pages_persistent(mr->start, mr->page_table, 0);
+
+	if (!ret)
+		gdr_burst_over();
+	return ret;
 #else
 	return -EOPNOTSUPP;
 #endif
@@ -326,19 +356,25 @@ int gdr_nvp2p_get(struct gdr_mr *mr, const struct gdr_pin_args *args,
 	return 0;
 }
 
+/*
+ * The reference to the module goes when the callback has returned. If the GPU driver
+ * does not tell, it goes all the same: the unload waits then.
+ */
 static int gdr_put_traditional(struct gdr_mr *mr)
 {
 	int ret = 0;
 
+	down_write(&gdr_tables_lock);
 	if (!gdr_mr_is_revoked(mr)) {
-		down_write(&gdr_tables_lock);
-		if (!gdr_mr_is_revoked(mr))
-			ret = nvidia_p2p_put_pages(mr->p2p_token, mr->va_space,
-						   mr->start, mr->page_table);
-		up_write(&gdr_tables_lock);
+		ret = gdr_put_table(mr->p2p_token, mr->va_space, mr->start,
+				    mr->page_table);
+		if (!ret)
+			gdr_burst_over();
 	}
+	up_write(&gdr_tables_lock);
 	if (gdr_mr_is_revoked(mr)) {
 		wait_for_completion(&mr->callback_done);
+		gdr_callbacks_wait();
 		ret = 0;
 	}
 	if (!ret)

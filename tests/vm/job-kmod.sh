@@ -52,8 +52,12 @@ GDRDRV_ARGS='max_mib_per_user=17592186044416' load 0
 result $? "modules load (a large limit)"
 /bin/kmod_test -t pin_rounds
 result $? "pinnings under a large limit"
-# The GPU driver answers nothing but errors: unloading ends all the same.
-unload "kmod_test -u 1000000"
+# The GPU driver answers nothing but errors: unloading waits where there is something to
+# wait for.
+unload "kmod_test -u all"
+load 0
+result $? "modules load (again)"
+unload "kmod_test -u 0"
 
 # A start that fails leaves nothing.
 insmod /nvidia.ko take_majors=1
