@@ -73,13 +73,13 @@ class _Call:
         self.parts: Any = None  # once there were some
         self.tables: Dict[int, Any] = {}  # of the tensors that have some
         # What ctypes has made of the arguments it need not make again.
-        self.whole = ctypes.c_void_p(ctypes.addressof(self.pieces)), ctypes.c_size_t(len(targets))
+        whole = ctypes.c_void_p(ctypes.addressof(self.pieces)), ctypes.c_size_t(len(targets))
+        self.ways = [functools.partial(write, *whole) for write in writes]
+        self.send: Callable[[], int] = self.ways[0]
 
     def fill(self, arrays: Sequence[Any], sizes: Optional[Sequence[int]]) -> None:
         """Makes the pieces of these sources. Nothing is asked of one that is the same object as before."""
         sources, each = self.sources, self.each
-        if self.parts is not None:
-            self.parts.begin()
         if len(arrays) != len(sources):
             raise ValueError("%d arrays for the %d tensors of this lane: give None for one that stays"
                              % (len(arrays), len(sources)))
@@ -127,6 +127,8 @@ class _Call:
         self.each[i].h_ptr = address
         self.sizes[i] = self.each[i].size = size
         self.nbytes += size
+        if self.parts is None:
+            self.send = self.ways[self.nbytes > _BRIEF]
         if is_tensor:
             self.pointers.append((i, array.data_ptr))
         # A bytearray may move while we keep it, an array of NumPy does not.
@@ -147,19 +149,13 @@ class _Call:
         if i not in self.tables:
             from ._rows import Parts, Table
             self.tables[i] = Table(self.targets[i].source, self.places[i][0].h, self.places[i][1])
-            self.parts = self.parts or Parts(self.pieces)
+            self.parts, self.send = self.parts or Parts(self.pieces), self._send_parts
         self.parts.put(self.tables[i], index, data)
 
-    def put_alone(self, i: int, index: Any, data: Any) -> None:
-        """The same for a call that has no other pieces."""
-        if self.parts is not None:
-            self.parts.begin()
-        self.put(i, index, data)
-
-    def send(self) -> Any:
+    def _send_parts(self) -> Any:
         parts = self.parts
-        if parts is None or parts.count == parts.first:
-            return self.writes[self.nbytes > _BRIEF](*self.whole)
+        if parts.count == parts.first:
+            return self.ways[self.nbytes > _BRIEF]()
         return self.writes[self.nbytes + parts.nbytes > _BRIEF](*parts.made(self.nbytes > 0))
 
 
@@ -342,7 +338,7 @@ class Lane(Resource):
             turn = self._turn
             if self.events:
                 self.events[turn].synchronize()
-            self._send(turn, self._pools[turn], _Call.fill, arrays, sizes)
+            self._send(turn, self._pools[turn], None, arrays, sizes)
             self._turn = turn + 1 if turn + 1 < len(self._sets) else 0
             return turn
         finally:
@@ -356,7 +352,8 @@ class Lane(Resource):
                     return Rows(self, turn, i)
         raise ValueError("this tensor is none of the lane's")
 
-    def _send(self, turn: int, pool: List[_Call], fill: Callable[..., None], *what: Any) -> None:
+    def _send(self, turn: int, pool: List[_Call], i: Optional[int], what: Any, more: Any) -> None:
+        """Writes arrays and sizes; or, of tensor i, an index and data."""
         if [pointer() for pointer in self._pointers[turn]] != self._addresses[turn]:
             raise LaneError("a tensor has other memory than when the lane was made (resized or freed): make a new lane")
         if self._closing:
@@ -366,9 +363,14 @@ class Lane(Resource):
         except IndexError:  # another thread writes
             call = self._way.call(turn, self._sets[turn])
         try:
-            fill(call, *what)
+            if i is None:
+                call.fill(what, more)
+            else:
+                call.put(i, what, more)
             number = call.send()
         finally:
+            if call.parts is not None:
+                call.parts.begin()
             pool.append(call)
         if number:
             raise GdrError(number, "gdr_copy_to_mapping_v")
@@ -407,7 +409,7 @@ class Rows:
         running = self._lane._running
         running.append(None)
         try:
-            self._lane._send(self._turn, self._pool, _Call.put_alone, self._i, index, data)
+            self._lane._send(self._turn, self._pool, self._i, index, data)
         finally:
             running.pop()
 
