@@ -60,11 +60,13 @@ class Parts:
     def __init__(self, whole: Any) -> None:
         self.whole, self.first = numpy.frombuffer(whole, "u8"), len(whole)
         self.stages: Dict[Table, Tuple[Any, Any]] = {}  # elements, and the address of each
-        self._grow(self.first + 256)
-        self.begin()
+        self.like: Any = None  # what the pieces up to self.full are: of which table, of how many elements, from where on
+        self.count, self.nbytes, self.full = self.first, 0, 0
+        self._grow(self.first + 256, numpy.zeros(0, _PIECE))
 
-    def _grow(self, count: int) -> None:
-        self.pieces = numpy.zeros(count, _PIECE)
+    def _grow(self, count: int, keep: Any) -> None:
+        self.pieces, self.like = numpy.zeros(count, _PIECE), None
+        self.pieces[:len(keep)] = keep
         self.handle, self.to, self.of, self.size = (self.pieces[name] for name in _PIECE.names)
         self.room, start = self.pieces.view("u8")[:len(self.whole)], int(self.pieces.ctypes.data)
         self.starts = ctypes.c_void_p(start + self.first * _PIECE.itemsize), ctypes.c_void_p(start)
@@ -83,19 +85,20 @@ class Parts:
             stage, sources = self._stage(table, total)
         (stage[:total] if len(shape) == 1 else stage[:total].reshape(shape))[...] = data
         if end > len(self.pieces):
-            old = self.pieces
-            self._grow(2 * end)
-            self.pieces[:first] = old[:first]
-        self.to[first:end] = at.ravel()
-        self.of[first:end] = sources[begins] if begins is not None else sources[:total:count] if count else 0
-        self.handle[first:end], self.size[first:end] = table.handle, count * table.item
+            self._grow(2 * end, self.pieces[:first])
+        self.to[first:end] = at if at.ndim == 1 else at.ravel()
+        like = (table, count, first) if begins is None else None
+        if like is None or like != self.like or end > self.full:  # else the last call's are the same
+            self.of[first:end] = sources[begins] if begins is not None else sources[:total:count] if count else 0
+            self.handle[first:end], self.size[first:end] = table.handle, count * table.item
+            self.like, self.full = like, end
         self.count, self.nbytes = end, self.nbytes + total * table.item
 
     def _stage(self, table: Table, total: int) -> Tuple[Any, Any]:
         """Room for so many elements, and one more."""
         stage = numpy.empty(2 * total + 64, table.kind)
         sources = numpy.arange(len(stage), dtype="u8") * numpy.uint64(table.item) + numpy.uint64(stage.ctypes.data)
-        self.stages[table] = stage, sources
+        self.stages[table], self.like = (stage, sources), None
         return stage, sources
 
     def made(self, whole: bool) -> Tuple[Any, int]:
