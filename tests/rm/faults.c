@@ -119,6 +119,25 @@ static cu_ptr memory(const struct kind *kind)
 	return p;
 }
 
+/* The buffer as another process would have it. */
+static int share(gdr_mh_t mh)
+{
+	gdr_mh_t other;
+	int fd, rc, rc2;
+	void *va;
+
+	rc = gdr_export_fd(g, mh, 0, &fd);
+	if (rc)
+		return rc;
+	rc = gdr_pin_fd(g, fd, 0, &other);
+	close(fd);
+	if (rc)
+		return rc;
+	rc = gdr_map(g, other, &va, SIZE);
+	rc2 = gdr_unpin_buffer(g, other);
+	return rc ? rc : rc2;
+}
+
 static int life(cu_ptr p)
 {
 	unsigned long pinned;
@@ -129,8 +148,11 @@ static int life(cu_ptr p)
 	rc = gdr_pin_buffer(g, p, SIZE, 0, 0, &mh);
 	if (rc)
 		return rc;
+	if (backend_is("rm"))
+		rc = share(mh);
 	pinned = live();
-	rc = gdr_map(g, mh, &va, SIZE);
+	if (!rc)
+		rc = gdr_map(g, mh, &va, SIZE);
 	if (rc)
 		expect_is(live(), pinned);
 	if (!rc) {

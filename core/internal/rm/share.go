@@ -194,8 +194,12 @@ func (s *session) importer(fd int) (*gpu, label, error) {
 	}
 	for _, card := range cards {
 		id := gpuIDInfo{gpuID: card.gpuID}
-		if control(c, "GET_ID_INFO", c.root, controlGPUIDInfo, &id) != nil || id.deviceInstance != info.deviceInstance {
-			continue
+		err := control(c, "GET_ID_INFO", c.root, controlGPUIDInfo, &id)
+		if errors.Is(err, statusInvalidArgument) || err == nil && id.deviceInstance != info.deviceInstance {
+			continue // no process has that GPU open; or it is another
+		}
+		if err != nil {
+			return nil, l, err
 		}
 		g, err := c.attach(card)
 		if err == nil {

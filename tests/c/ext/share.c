@@ -668,7 +668,12 @@ static void owner_is_killed(void)
 	expect_is(gdr_close(g), 0);
 }
 
-/* A guest of killed(): it imports and maps what comes, and unpins at random. */
+/* What all processes of killed_at_random have exported and imported. */
+static struct counts {
+	_Atomic long exports, imports;
+} *counts;
+
+/* A guest of killed_at_random: it imports and maps what comes, and unpins at random. */
 static void import_all(int from, uint64_t seed)
 {
 	gdr_t at = open_or_fail();
@@ -681,6 +686,7 @@ static void import_all(int from, uint64_t seed)
 			uint32_t w;
 
 			expect_is(gdr_pin_fd(at, fds[i], 0, &held[many]), 0);
+			counts->imports++;
 			close(fds[i]);
 			expect_is(gdr_map(at, held[many], &va, 64 * KIB), 0);
 			expect_is(gdr_copy_from_mapping(held[many], &w, va, 4), 0);
@@ -696,7 +702,7 @@ static void import_all(int from, uint64_t seed)
 	expect_is(gdr_close(at), 0);
 }
 
-/* The owner of killed(): rounds of exports of 100 buffers. */
+/* The owner of killed_at_random: rounds of exports of 100 buffers. */
 static void export_all(int to, uint64_t seed, int rounds)
 {
 	struct shared s[100];
@@ -709,6 +715,7 @@ static void export_all(int to, uint64_t seed, int rounds)
 	for (int r = 0; r < rounds; r++) {
 		for (int i = 0; i < 100; i++)
 			pin_and_export(&s[i], p + i * 64 * KIB, 64 * KIB);
+		counts->exports += 100;
 		for (int i = 0; i < 100; i += 50) {
 			int fds[50];
 
@@ -729,16 +736,17 @@ static void export_all(int to, uint64_t seed, int rounds)
 /* Owner and guest die at random. Nothing is left of either: who runs this looks at the GPU. */
 static void killed_at_random(void)
 {
-	int rounds = guest_long ? 100 : 4, killed = 0;
+	long before = count_fds(), want = guest_long ? 10000 : 400;
 	uint64_t seed = 42;
-	long before = count_fds();
+	int killed = 0;
 
-	while (rounds > 0) {
-		int ends[2], status, now = rounds > 5 ? 5 : rounds;
+	counts = mmap(NULL, sizeof(*counts), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	expect(counts != MAP_FAILED);
+	while (counts->exports < want || counts->imports < want) {
+		int ends[2], status, now = guest_long ? 10 : 2;
 		uint64_t a = next_random(&seed), b = next_random(&seed);
 		pid_t owner, guest;
 
-		rounds -= now;
 		expect_is(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends), 0);
 		owner = fork();
 		if (!owner) {
@@ -762,7 +770,7 @@ static void killed_at_random(void)
 		expect(status == 0 || (WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL));
 	}
 	expect_is(count_fds(), before);
-	note("%d processes were killed", killed);
+	note("%ld exports and %ld imports; %d processes were killed", counts->exports, counts->imports, killed);
 }
 
 /* Nothing is left: descriptors, and what the driver has for this process. */
