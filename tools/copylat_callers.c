@@ -96,7 +96,7 @@ static void fresh(const struct copylat *c, uint8_t *gpu, int n)
 	bench_gpu_put(c->gpu, c->base.addr, gpu, (size_t)n * REGION);
 }
 
-/* What each caller moved is on both sides. */
+/* Compares both sides of what each caller moved. */
 static void verify(const struct copylat *c, uint8_t *gpu, size_t way, size_t size, int n)
 {
 	bench_gpu_get(c->gpu, gpu, c->base.addr, (size_t)n * REGION);

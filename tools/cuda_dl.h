@@ -16,7 +16,7 @@ typedef struct cu_module *cu_module;
 typedef struct cu_function *cu_function;
 typedef struct cu_stream *cu_stream;
 
-/* Results that the tests tell apart. */
+/* Results that the tools tell apart. */
 enum {
 	CU_OK = 0,
 	CU_INVALID_VALUE = 1,
@@ -79,7 +79,7 @@ enum { CU_ACCESS_RW = 3 };
 _Static_assert(sizeof(struct cu_mem_want) == 32, "the driver's layout");
 _Static_assert(sizeof(struct cu_access) == 12, "the driver's layout");
 
-/* The calls. After cuda_load those of GPU kernels may be NULL. */
+/* The calls. cuda_load leaves those of GPU kernels NULL that the driver lacks. */
 struct cuda_dl {
 	/* This is the project's own test double, with the limits that its
 	 * messages state.

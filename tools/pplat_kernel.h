@@ -6,7 +6,7 @@
 #ifndef PPLAT_KERNEL_H
 #define PPLAT_KERNEL_H
 
-/* Its answers other than to a word. */
+/* Answers of the kernel that are not to a word. */
 #define GAVE_UP 0xffffffffu	/* no word came: -1 */
 #define BAD_DATA 0xfffffffeu	/* the data was not the word's: -2 */
 

@@ -51,7 +51,7 @@ static void draw(double part)
 	fprintf(stderr, "  %s", line.what);
 }
 
-/* One that can go back to the start of a line. */
+/* Whether stderr is a terminal that can go back to the start of a line. */
 static bool on_terminal(void)
 {
 	const char *kind = getenv("TERM");

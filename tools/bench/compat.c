@@ -87,7 +87,7 @@ static void copybw(const struct bench_result *r, const struct bench_opts *o)
 	puts("unmapping buffer\nunpinning buffer\nclosing gdrdrv");
 }
 
-/* The sizes that theirs has too, and of ours the copies back to back. */
+/* NVIDIA's sizes, powers of two; of ours the copies back to back. */
 static void times(const struct bench_result *r, const char *op, const char *who,
 		  const char *test, const char *tabs, long iters)
 {

@@ -81,7 +81,7 @@ void bench_rc(int rc, const char *what);
 /* Runs the calling thread on that CPU; -1 leaves it alone. */
 void bench_on_cpu(int cpu);
 
-/* Bytes that tell a wrong place and a stale copy from a right one. */
+/* Bytes that differ by place and by seed, so that a wrong place or a stale copy shows. */
 void bench_fill(void *p, size_t n, uint64_t seed);
 
 /* Memory on a page's boundary, touched, and filled with seed 0. */

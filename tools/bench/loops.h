@@ -47,10 +47,10 @@ struct bench_loop {
 /* The loops of this architecture; a NULL name ends the table. */
 extern const struct bench_loop bench_loops[];
 
-/* What does it for that size, or NULL. */
+/* The loop's function for that size, or NULL. */
 bench_run *bench_loop_of(const struct bench_loop *l, size_t size);
 
-/* That which ends the writes. */
+/* The store fence that ends a write. */
 void bench_store_fence(void);
 
 #if defined(__x86_64__)

@@ -131,7 +131,7 @@ void bench_flush_stdout(const char *tool);
 __attribute__((format(printf, 1, 2), noreturn))
 void bench_skip(const char *fmt, ...);
 
-/* The option's word for a kind of memory, of answer, of mapping. */
+/* The option's word for a kind of memory. */
 const char *bench_mem_name(enum bench_mem mem);
 
 #endif

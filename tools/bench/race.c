@@ -229,7 +229,7 @@ static void finish(struct bench_cell *c, struct bench_result *r)
 	bench_samples_free(&c->samples);
 }
 
-/* Puts them in another order: none always comes after the same other one. */
+/* Shuffles the cells, so that none always follows the same other one. */
 static void shuffle(struct bench_cell **order, size_t n)
 {
 	static uint64_t seed = 1;

@@ -23,13 +23,13 @@ static void expect_stale(struct env *e, const struct map *m)
 	check(byte == 0 && va == NULL && untouched(&info, sizeof(info)));
 }
 
-/* What is_gone looks for later. */
+/* Writes WRITTEN at both ends, for is_gone. */
 static void write_ends(const struct map *m)
 {
 	check(!write_faults(m->p) && !write_faults(m->p + m->size - 1));
 }
 
-/* The handle is refused, and so is the CPU. */
+/* The library refuses the handle, and the CPU's access faults or misses the memory. */
 static void expect_gone(struct env *e, const struct map *m)
 {
 	check(is_gone(m->p));

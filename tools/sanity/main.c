@@ -154,7 +154,7 @@ static double seconds(void)
 	return t.tv_sec + t.tv_nsec / 1e9;
 }
 
-/* The exit status, but for what stdout did not take. */
+/* status, or that of a failure where stdout did not take all. */
 static int flushed(int status)
 {
 	if (!fflush(stdout) && !ferror(stdout) && !fflush(report) && !ferror(report))

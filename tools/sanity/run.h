@@ -18,7 +18,7 @@ enum { CASE_PASSED = 0, CASE_FAILED = 1, CASE_USAGE = 2, CASE_SKIPPED = 77 };
 
 struct env;
 
-/* Shared memory of the runner and the case that runs. */
+/* Memory that the runner shares with the case. */
 struct verdict {
 	unsigned long checks;	/* made so far; a case with none has failed */
 	char why[200];		/* of a skip */

@@ -80,7 +80,7 @@ extern const struct sanity_case error_cases[];
 void start(struct env *e);
 void start_cuda(struct env *e);
 
-/* A GPU that does not know the attribute lacks what it stands for, as GB10 does 124. */
+/* 0 where the driver does not know the attribute for this GPU, as 124 on GB10. */
 int device_attribute(struct env *e, int attribute);
 
 /* rm calls itself 2.4 where a GPU is coherent with the CPU. */
@@ -89,7 +89,7 @@ bool is_coherent_rm(struct env *e);
 /* Prints a line of the case's own when -v is given. */
 void note(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 
-/* Ends the case as skipped, because of what only it could find out. */
+/* Ends the case as skipped, and says why. */
 void skip(const char *fmt, ...) __attribute__((format(printf, 1, 2), noreturn));
 
 /* End the case as failed unless the condition holds. */
@@ -145,10 +145,10 @@ gdr_mh_t pin_only(struct env *e, unsigned long addr, size_t size);
 void alloc_mapped(struct env *e, struct buf *b, struct map *m, enum mem_kind kind, size_t size);
 void free_mapped(struct env *e, struct buf *b, struct map *m);
 
-/* The same by way of CUDA, complete when they return. */
+/* Copies by CUDA, which wait until they are complete. */
 void gpu_write(struct env *e, unsigned long addr, const void *src, size_t size);
 void gpu_read(struct env *e, void *dst, unsigned long addr, size_t size);
-/* Checks that the GPU's memory holds what want does. */
+/* Checks that the GPU's memory holds the bytes at want. */
 void gpu_check(struct env *e, unsigned long addr, const void *want, size_t size);
 
 /* Both ways, at the start, in the middle and at the very end of a mapping of addr. */
