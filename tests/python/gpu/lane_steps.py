@@ -3,16 +3,20 @@
 
     LD_LIBRARY_PATH=build PYTHONPATH=python python3 tests/python/gpu/lane_steps.py [STEPS]
 
-Each step writes its number onto every element, plus the element's place. The GPU takes the place away and says
-the least and the greatest that is left: both are the step's number, or a byte was of another step.
+The checks are the rows of "When which bytes may be written" in python/README.md. Most write the step's number onto
+every element, plus the element's place. The GPU takes the place away and says the least and the greatest that is
+left: both are the step's number, or a byte was of another step.
 """
+import ctypes
 import errno
 import os
 import subprocess
 import sys
 import threading
+import time
 import warnings
 
+import numpy
 import torch
 
 import gdrapi
@@ -155,6 +159,330 @@ def other_streams(steps):
     thread.join()
 
 
+def one_event(steps):
+    """One set that is overwritten: the write waits for the event after the last kernel that reads it."""
+    tensors = new_tensors()
+    reader = Reader(tensors, late=True).capture()
+    host = Host()
+    with gdrapi.Lane(tensors, events=[reader.event]) as lane:
+        for number in range(steps // 10):
+            lane.write(host.fill(number))
+            if number:
+                reader.check(number - 1)
+            reader.run()
+        reader.check(number)
+
+
+REQUESTS, COLUMNS = 64, 512
+
+
+class Table:
+    """A block table that only grows. A kernel sums the blocks of each request below its length; block numbers are
+    such that a wrong one is seen. Others run for some 100 us before it."""
+
+    def __init__(self, lengths):
+        self.gpu = torch.zeros(REQUESTS, COLUMNS, dtype=torch.int32, device="cuda")
+        self.host = numpy.zeros((REQUESTS, COLUMNS), numpy.int64)
+        self.used = numpy.zeros(REQUESTS, numpy.int64)  # columns
+        self.lengths = lengths  # one tensor a set, in blocks
+        columns = torch.arange(COLUMNS, device="cuda")
+        self.late = torch.eye(1024, device="cuda")
+        self.seen = [torch.zeros(REQUESTS, dtype=torch.int64).pin_memory() for _ in lengths]
+        self.events = [torch.cuda.Event() for _ in lengths]
+        self.columns = columns
+
+    def append(self, rows, random, most=3):
+        """New blocks for every request: rows, columns, counts and ids of a write."""
+        counts = random.integers(0, most + 1, REQUESTS)
+        full = self.used + counts > COLUMNS
+        self.used[full] = 0  # the request ends, and another one takes its row: see appends
+        ids = random.integers(1, 1 << 30, counts.sum())
+        where = numpy.arange(REQUESTS), self.used.copy(), counts
+        rows(where, ids)
+        for row, column, count, part in zip(*where, numpy.split(ids, numpy.cumsum(counts)[:-1])):
+            self.host[row, column:column + count] = part
+        self.used += counts
+        return full
+
+    def launch(self, turn):
+        x = self.late
+        for _ in range(4):
+            x = x @ self.late
+        below = self.columns < self.lengths[turn][:, None]
+        self.seen[turn].copy_((self.gpu * below).sum(1), non_blocking=True)
+        self.events[turn].record()
+
+    def sums(self, lengths):
+        return [int(self.host[row, :length].sum()) for row, length in enumerate(lengths)]
+
+
+def appends(steps):
+    """Blocks are appended to one table while the kernels of the last step, which read what is below their own lengths,
+    have yet to run. The lengths are overwritten: two sets. A row that another request takes is overwritten, too: it
+    waits for the last step. Both ways to write rows take turns."""
+    random, beside = numpy.random.default_rng(1), 0
+    lens = [torch.zeros(REQUESTS, dtype=torch.int32, device="cuda") for _ in range(2)]
+    table = Table(lens)
+    torch.cuda.synchronize()
+    expected, host = [None, None], numpy.zeros(REQUESTS, numpy.int32)
+    with gdrapi.Lane([table.gpu, lens[0]], [table.gpu, lens[1]], events=table.events) as lane:
+        rows = lane.rows(table.gpu)
+        for number in range(steps // 10):
+            turn, parts = number % 2, []
+            if (table.used + 3 > COLUMNS).any():
+                torch.cuda.synchronize()
+            beside += number and not table.events[1 - turn].query()
+            table.append(lambda *part: parts.append(part) if number % 3 else rows.__setitem__(*part), random)
+            host[:] = table.used
+            assert lane.write([parts[0] if parts else None, host]) == turn
+            expected[turn] = table.sums(table.used)
+            table.launch(turn)
+            if number:
+                table.events[1 - turn].synchronize()
+                assert table.seen[1 - turn].tolist() == expected[1 - turn], number - 1
+    torch.cuda.synchronize()
+    assert beside, "no step was written beside another"
+    return "%d of %d written beside a running step" % (beside, steps // 10)
+
+
+def speculation(steps):
+    """Lengths that the GPU makes. The CPU appends for the most that may be accepted, before it knows how much was."""
+    random, step = numpy.random.default_rng(2), 4
+    lengths = torch.zeros(REQUESTS, dtype=torch.int32, device="cuda")
+    table = Table([lengths])
+    torch.cuda.synchronize()
+    with gdrapi.Lane([table.gpu]) as lane:
+        rows = lane.rows(table.gpu)
+        for number in range(steps // 10):
+            if number % (COLUMNS // step) == 0:  # all rows are new requests'
+                torch.cuda.synchronize()
+                table.used[:] = 0
+                lengths.zero_()
+            before = table.used.copy()
+            counts = numpy.full(REQUESTS, step)
+            ids = random.integers(1, 1 << 30, counts.sum())
+            rows[numpy.arange(REQUESTS), before, counts] = ids
+            for row in range(REQUESTS):
+                table.host[row, before[row]:before[row] + step] = ids[step * row:step * row + step]
+            table.used += step
+            accepted = torch.randint(0, step + 1, (REQUESTS,), device="cuda", dtype=torch.int32)
+            lengths.add_(accepted)
+            table.launch(0)
+            if number % 8 == 7:
+                told = lengths.tolist()
+                assert table.seen[0].tolist() == table.sums(told), number
+
+
+PTX = b"""
+.version 7.8
+.target sm_90
+.address_size 64
+.visible .entry look(.param .u64 from, .param .u64 to, .param .u64 flag, .param .u32 number, .param .u64 before, .param .u64 after)
+{
+	.reg .pred p;
+	.reg .u32 i, n, v;
+	.reg .u64 a, b, f, s, t;
+	griddepcontrol.launch_dependents;
+	ld.param.u64 f, [flag];
+	ld.param.u32 n, [number];
+	setp.eq.u64 p, f, 0;
+	@p bra flagged;
+flags:
+	ld.acquire.sys.global.u32 v, [f];
+	setp.ne.u32 p, v, n;
+	@p bra flags;
+flagged:
+	ld.param.u64 s, [before];
+	mov.u64 t, %globaltimer;
+	add.u64 s, s, t;
+spins:
+	mov.u64 t, %globaltimer;
+	setp.lt.u64 p, t, s;
+	@p bra spins;
+	mov.u32 i, %tid.x;
+	ld.param.u64 a, [from];
+	mad.wide.u32 a, i, 4, a;
+	ld.global.ca.u32 v, [a];
+	mov.u32 n, %ctaid.x;
+	mad.lo.u32 i, n, 256, i;
+	ld.param.u64 b, [to];
+	mad.wide.u32 b, i, 4, b;
+	st.relaxed.sys.global.u32 [b], v;
+	ld.param.u64 s, [after];
+	mov.u64 t, %globaltimer;
+	add.u64 s, s, t;
+stays:
+	mov.u64 t, %globaltimer;
+	setp.lt.u64 p, t, s;
+	@p bra stays;
+	ret;
+}
+\0"""
+
+
+class Config(ctypes.Structure):
+    """CUlaunchConfig."""
+
+    _fields_ = [("size", ctypes.c_uint * 7), ("stream", ctypes.c_void_p), ("attributes", ctypes.c_void_p), ("count", ctypes.c_uint)]
+
+
+class Look:
+    """A kernel: each block copies the same 256 words to its part of host memory, before or after some time, or once a flag has a
+    number. With early it is launched with programmatic dependent launch: it begins before the kernel ahead has ended."""
+
+    def __init__(self):
+        self.cuda, self.kernel = ctypes.CDLL("libcuda.so.1"), ctypes.c_void_p()
+        module = ctypes.c_void_p()
+        self.do("cuModuleLoadData", ctypes.byref(module), PTX)
+        self.do("cuModuleGetFunction", ctypes.byref(self.kernel), module, b"look")
+
+    def do(self, name, *arguments):
+        result = getattr(self.cuda, name)(*arguments)
+        assert result == 0, "%s: %d" % (name, result)
+
+    def __call__(self, source, target, flag=None, number=0, before=0, after=0, early=False):
+        """Times are nanoseconds."""
+        long, word = ctypes.c_uint64, ctypes.c_uint32
+        values = (long(source.data_ptr()), long(target.data_ptr()), long(0 if flag is None else flag.data_ptr()), word(number),
+                  long(before), long(after))
+        pointers = (ctypes.c_void_p * len(values))(*map(ctypes.addressof, values))
+        attribute = (word * 18)(6, 0, 1)  # CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION: 1
+        config = Config((ctypes.c_uint * 7)(target.numel() // 256, 1, 1, 256, 1, 1, 0), torch.cuda.current_stream().cuda_stream,
+                        ctypes.addressof(attribute), int(early))
+        self.do("cuLaunchKernelEx", ctypes.byref(config), self.kernel, pointers, None)
+
+
+def dependent_launch(steps):
+    """A kernel that begins before the one ahead of it has ended sees what was written before its launch; so does the one
+    ahead. That the later one's result is there does not say that the set is free."""
+    look, stream, overtook = Look(), torch.cuda.Stream(), 0
+    tensor = torch.zeros(256, dtype=torch.int32, device="cuda")
+    first, second = (torch.full((256,), -1, dtype=torch.int32).pin_memory() for _ in range(2))
+    event = torch.cuda.Event()
+    torch.cuda.synchronize()
+    with gdrapi.Lane([tensor], events=[event]) as lane, torch.cuda.stream(stream):
+        host = numpy.zeros(256, numpy.int32)
+        for number in range(steps // 10):
+            host[:] = number
+            lane.write([host])
+            look(tensor, first, before=300000)
+            look(tensor, second, early=True)
+            event.record()
+            while second[255] != number and not event.query():
+                pass
+            overtook += int(first[0]) != number and int(second[255]) == number
+            event.synchronize()
+            assert (first == number).all() and (second == number).all(), number
+    assert overtook, "no kernel began before the one ahead of it had ended"
+    return "%d of %d were read before the kernel ahead ended" % (overtook, steps // 10)
+
+
+def dependent_appends(steps):
+    """The same where the kernel ahead has read the very lines that the write changes, on each processor, and stays for a
+    millisecond."""
+    look, stream, beside, count = Look(), torch.cuda.Stream(), 0, max(steps // 100, 1)
+    tensor = torch.zeros(256, dtype=torch.int32, device="cuda")
+    first, second = (torch.full((264 * 256,), -1, dtype=torch.int32).pin_memory() for _ in range(2))
+    seen, got = first.numpy(), second.numpy().reshape(-1, 256)
+    torch.cuda.synchronize()
+    with gdrapi.Lane([tensor]) as lane, torch.cuda.stream(stream):
+        rows, odd = lane.rows(tensor), numpy.arange(1, 256, 2)
+        for number in range(2, 2 + count):
+            rows[:] = -number
+            look(tensor, first, after=1000000)
+            while not (seen == -number).all():
+                pass
+            begin = time.perf_counter()
+            rows[odd] = number
+            look(tensor, second, early=True)
+            while (got[:, 1] != number).any() and time.perf_counter() < begin + 1:
+                pass
+            beside += time.perf_counter() < begin + 0.0008
+            torch.cuda.synchronize()
+            assert (got[:, odd] == number).all() and (got[:, ::2] == -number).all(), number
+    assert beside, "no kernel began before the one ahead of it had ended"
+    return "%d of %d were read before the kernel ahead ended" % (beside, count)
+
+
+def running_kernel(steps):
+    """A kernel that was launched before: data by one call, a flag by a second one."""
+    look = Look()
+    tensor = torch.zeros(256, dtype=torch.int32, device="cuda")
+    flag = torch.full((64,), -1, dtype=torch.int32, device="cuda")
+    seen = torch.full((256,), -1, dtype=torch.int32).pin_memory()
+    torch.cuda.synchronize()
+    with gdrapi.Lane([tensor]) as lane, gdrapi.Lane([flag]) as flags:
+        data, announce = lane.rows(tensor), flags.rows(flag)
+        for number in range(steps // 10):
+            look(tensor, seen, flag, number)
+            data[:] = number
+            announce[0] = number
+            torch.cuda.synchronize()
+            assert (seen == number).all(), number
+
+
+def second_gpu(steps):
+    """Kernels on another GPU that read this one's memory: the lane drains before their launch."""
+    if torch.cuda.device_count() < 2:
+        return "not run: one GPU alone"
+    tensor = torch.zeros(1 << 14, dtype=torch.int32, device="cuda:0")
+    torch.cuda.synchronize()
+    seen = torch.zeros(1 << 14, dtype=torch.int32, device="cuda:1")
+    with gdrapi.Lane([tensor]) as lane, torch.cuda.device(1):
+        seen.copy_(tensor)  # makes the GPUs peers
+        torch.cuda.synchronize()
+        host = numpy.zeros(1 << 14, numpy.int32)
+        for number in range(steps // 10):
+            host[:] = number
+            lane.write([host])
+            lane.drain()
+            seen.copy_(tensor)
+            least, most = seen.aminmax()
+            assert int(least) == int(most) == number, number
+
+
+class Vmm:
+    """An address range whose memory is taken from under it and given back, as a server's sleep mode does."""
+
+    def __init__(self, look, size=2 << 20):
+        self.do, self.size, self.handle = look.do, ctypes.c_size_t(size), ctypes.c_uint64()
+        self.address, self.prop = ctypes.c_uint64(), (ctypes.c_uint32 * 8)(1, 1, 1)  # pinned, by descriptor, on device 0
+        self.do("cuMemAddressReserve", ctypes.byref(self.address), self.size, ctypes.c_size_t(0), ctypes.c_uint64(0), ctypes.c_uint64(0))
+
+    def wake(self):
+        self.do("cuMemCreate", ctypes.byref(self.handle), self.size, self.prop, ctypes.c_uint64(0))
+        self.do("cuMemMap", self.address, self.size, ctypes.c_size_t(0), self.handle, ctypes.c_uint64(0))
+        self.do("cuMemSetAccess", self.address, self.size, (ctypes.c_uint32 * 3)(1, 0, 3), ctypes.c_size_t(1))
+
+    def sleep(self):
+        self.do("cuMemUnmap", self.address, self.size)
+        self.do("cuMemRelease", self.handle)
+
+    def read(self):
+        word = ctypes.c_uint32()
+        torch.cuda.synchronize()
+        self.do("cuMemcpyDtoH_v2", ctypes.byref(word), self.address, ctypes.c_size_t(4))
+        return word.value
+
+
+def sleep_mode(steps):
+    """Other memory at an address: the lane writes the memory that it pinned, so the new one stays as it is. A new lane
+    writes that. To close before the sleep and to make another after it is what the page says."""
+    memory = Vmm(Look())
+    for number in range(1, 11):
+        memory.wake()
+        with gdrapi.Lane([(memory.address.value, 4096)]) as lane:
+            lane.write([numpy.full(1024, number, "i4")])
+            assert memory.read() == number
+            if number % 2:
+                memory.sleep()
+                memory.wake()
+                lane.write([numpy.full(1024, 77, "i4")])
+                lane.drain()
+                assert memory.read() != 77
+        memory.sleep()
+
+
 def fallback(steps):
     """Copies from pinned memory, asked for where there is no lane, see each step as well."""
     tensors = new_tensors()
@@ -201,7 +529,8 @@ def one_allocator(steps):
     return "served"
 
 
-CHECKS = [one_set, two_sets, other_streams, fallback, allocators]
+CHECKS = [one_set, two_sets, one_event, appends, speculation, other_streams, dependent_launch, dependent_appends, running_kernel, second_gpu, sleep_mode,
+          fallback, allocators]
 
 
 def main():
