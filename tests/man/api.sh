@@ -80,6 +80,12 @@ known_to_doctor() {
 	variables | each_is_in cmd/gdrcopy_doctor/internal/facts/root.go
 }
 
+# The copy routines, which GDRCOPY_COPY_IMPL names.
+routines() {
+	sed -n 's/^#define NAME "\(.*\)"/\1/p' capi/copy/*.c >"$work/routines"
+	[ -s "$work/routines" ] && each_is_in "$api/gdrapi.3" <"$work/routines"
+}
+
 enumerators() {
 	grep -ohE '^[[:space:]]GDR_(PIN_FLAG|MAP_FLAG|MAPPING_TYPE|ATTR)_[A-Z_]+' include/gdrapi.h |
 		tr -d '\t' | grep -v '_MAX$'
@@ -122,6 +128,7 @@ check "the environment is what the code reads" same "$(variables)" "$(items "$ap
 check "nothing else reads the environment" test -z "$(asked_elsewhere)"
 check "README.md or docs/ names each variable" in_docs
 check "gdrcopy_doctor looks at each variable" known_to_doctor
+check "gdrapi(3) names each copy routine" routines
 check "every flag, type and attribute is documented" same "$(enumerators)" \
 	"$(constants 'GDR_(PIN_FLAG|MAP_FLAG|MAPPING_TYPE|ATTR)_')"
 check "every constant of the pages is in the header" constants_exist
