@@ -15,7 +15,7 @@
  * with the range's ID is the memory that the range was pinned for. It stays so while the
  * caller does not free it.
  *
- * All else enters Go, once, in abi.c (core/cache.go).
+ * All else enters Go, once.
  */
 #define _GNU_SOURCE
 #include <errno.h>

@@ -3,7 +3,7 @@
  * cache_range.h - the pinned ranges of registration caches, and the holds on them. A hit
  * reads and writes them without a lock. The core writes the rest.
  *
- * Both sides of the library know this layout: here in C, and in capi/handle/cache.go.
+ * Both sides of the library know this layout: here in C, and in capi/cache/shared.go.
  *
  * A range lies at the index of its handle, as a slot does (slot.h). Its state has the
  * handle's generation, the bit RETIRED and the number of holds.

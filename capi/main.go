@@ -20,6 +20,7 @@ import (
 	"sync"
 	"unsafe"
 
+	"gdrapi/capi/cache"
 	_ "gdrapi/capi/copy" // C alone: copy.c calls it
 	"gdrapi/capi/guest"
 	"gdrapi/capi/handle"
@@ -276,9 +277,14 @@ func gdrcore_cache_open(g, most C.uint64_t, c *C.uint64_t) (rc C.int) {
 func gdrcore_cache_get(c, addr, size, now C.uint64_t, h, va *C.uint64_t) (rc C.int) {
 	var err error
 	defer finish("gdr_cache_get", &err, &rc)
-	var held handle.Held
-	held, err = library.CacheGet(handle.Handle(c), uint64(addr), uint64(size), uint64(now))
-	*h, *va = C.uint64_t(held.Handle), C.uint64_t(held.VA)
+	var in *cache.Cache
+	if in, err = library.Cache(handle.Handle(c)); err != nil {
+		return
+	}
+	var held uint64
+	var at uintptr
+	held, at, err = in.Get(uint64(addr), uint64(size), uint64(now))
+	*h, *va = C.uint64_t(held), C.uint64_t(at)
 	return
 }
 
@@ -286,7 +292,10 @@ func gdrcore_cache_get(c, addr, size, now C.uint64_t, h, va *C.uint64_t) (rc C.i
 func gdrcore_cache_settle(c C.uint64_t) (rc C.int) {
 	var err error
 	defer finish("gdr_cache_put", &err, &rc)
-	err = library.CacheSettle(handle.Handle(c))
+	var in *cache.Cache
+	if in, err = library.Cache(handle.Handle(c)); err == nil {
+		err = in.Settle()
+	}
 	return
 }
 
@@ -294,7 +303,10 @@ func gdrcore_cache_settle(c C.uint64_t) (rc C.int) {
 func gdrcore_cache_flush(c C.uint64_t) (rc C.int) {
 	var err error
 	defer finish("gdr_cache_flush", &err, &rc)
-	err = library.CacheFlush(handle.Handle(c))
+	var in *cache.Cache
+	if in, err = library.Cache(handle.Handle(c)); err == nil {
+		err = in.Flush()
+	}
 	return
 }
 

@@ -124,7 +124,6 @@ func TestCallsOnWhatIsClosed(t *testing.T) {
 		_, of["pin"] = d.Pin(request)
 		_, of["Map"] = d.Map(request.Addr, 8)
 		_, of["alloc"] = d.Alloc(0, 8)
-		_, of["cache"] = d.OpenCache(8)
 		_, of["attribute"] = d.Attribute(backend.AttrForcePCIe)
 		_, _, of["version"] = d.Version()
 		_, of["backend"] = d.Backend()

@@ -25,12 +25,9 @@ type Device struct {
 
 	buffers  set[*Buffer]
 	memories set[*Memory]
-	caches   set[*Cache]
 
 	left atomic.Bool   // a mapping could not be ended
-	page atomic.Uint64 // the backend's page in bytes, as far as mapRange has found out; 0: unknown
-
-	cacheDriver func() (CacheDriver, error)
+	page atomic.Uint64 // the backend's page in bytes, as far as Map has found out; 0: unknown
 }
 
 // set are the objects of one kind that were made through a device.
@@ -67,11 +64,7 @@ func Open(opts Options) (*Device, error) {
 	if err != nil {
 		return nil, err
 	}
-	d := &Device{session: session, cacheDriver: opts.CacheDriver}
-	if d.cacheDriver == nil {
-		d.cacheDriver = cudaDriver
-	}
-	return d, nil
+	return &Device{session: session}, nil
 }
 
 // noBackend has the reason of each backend that does not open.
@@ -153,7 +146,7 @@ func (d *Device) IsClosed() bool {
 	return d.closed
 }
 
-// Close ends all mappings, buffers, allocations and caches that were made through the
+// Close ends all mappings, buffers and allocations that were made through the
 // device, and the device. When a step fails, Close goes on. It returns the first error. Of
 // several Closes one succeeds.
 func (d *Device) Close() error {
@@ -163,9 +156,6 @@ func (d *Device) Close() error {
 	d.mu.Unlock()
 	if closed {
 		return fmt.Errorf("the device is closed, by gdr_close or Device.Close: %w", ErrClosed)
-	}
-	for _, c := range d.caches.all() {
-		c.abandon()
 	}
 	var err error
 	for _, b := range d.buffers.all() {

@@ -62,17 +62,6 @@ func TestLibrary(t *testing.T) {
 		require.NoError(t, m.Close())
 	}
 
-	c, err := d.OpenCache(1 << 20)
-	require.NoError(t, err)
-	for i := range 3 {
-		r, err := c.Get(mem.Addr()+4096, 16)
-		require.NoError(t, err)
-		_, err = r.WriteAt([]byte{byte(i)}, 15)
-		require.NoError(t, err)
-		require.Equal(t, []byte{byte(i)}, sim.DtoH(0, mem.Addr()+4096+15, 1))
-		require.NoError(t, r.Close())
-	}
-
 	var e unix.Errno
 	_, err = d.Map(0x10, 8)
 	require.ErrorAs(t, err, &e, "%v", err)
@@ -121,48 +110,41 @@ func TestFreshReads(t *testing.T) {
 	source, busy := alloc(4096), alloc(busySize)
 	d, err := core.Open(options)
 	require.NoError(t, err)
-	c, err := d.OpenCache(1 << 24)
-	require.NoError(t, err)
 	for _, size := range []uintptr{1024, 32768} {
-		for what, open := range map[string]func(addr uint64) (io.ReaderAt, io.Closer, error){
-			"Map":   func(addr uint64) (io.ReaderAt, io.Closer, error) { m, err := d.Map(addr, 64); return m, m, err },
-			"Cache": func(addr uint64) (io.ReaderAt, io.Closer, error) { r, err := c.Get(addr, 64); return r, r, err },
-		} {
-			var mine uint64
-			var before []uint64
-			for i := 0; i < 200 && mine == 0; i++ {
-				p := alloc(size)
-				if len(before) > 0 && before[len(before)-1]>>16 == p>>16 && before[len(before)-1] < p {
-					mine = p
-				}
-				before = append(before, p)
+		var mine uint64
+		var before []uint64
+		for i := 0; i < 200 && mine == 0; i++ {
+			p := alloc(size)
+			if len(before) > 0 && before[len(before)-1]>>16 == p>>16 && before[len(before)-1] < p {
+				mine = p
 			}
-			require.NotZero(t, mine, "no two allocations share a GPU page")
-			r, end, err := open(mine)
-			require.NoError(t, err)
-			stale := 0
-			for i := 1; i <= reads; i++ {
-				must("cuMemsetD32_v2", uintptr(source), uintptr(i), 16)
-				must("cuCtxSynchronize")
-				must("cuMemsetD8Async", uintptr(busy), uintptr(i&255), busySize, 0)
-				must("cuMemcpyDtoD_v2", uintptr(mine), uintptr(source), 64)
-				var got [4]byte
-				_, err := r.ReadAt(got[:], 0)
-				require.NoError(t, err)
-				if binary.NativeEndian.Uint32(got[:]) != uint32(i) {
-					stale++
-				}
-				must("cuCtxSynchronize")
-			}
-			require.Zero(t, stale, "%s of %d bytes, of %d reads", what, size, reads)
-			t.Logf("%s of %d bytes: %d of %d stale", what, size, stale, reads)
-			for _, p := range before[:len(before)-1] {
-				var set int32
-				must("cuPointerGetAttribute", cudatest.Address(&set), 6, uintptr(p))
-				require.Zero(t, set, "nobody asked for %#x", p)
-			}
-			require.NoError(t, end.Close())
+			before = append(before, p)
 		}
+		require.NotZero(t, mine, "no two allocations share a GPU page")
+		m, err := d.Map(mine, 64)
+		require.NoError(t, err)
+		stale := 0
+		for i := 1; i <= reads; i++ {
+			must("cuMemsetD32_v2", uintptr(source), uintptr(i), 16)
+			must("cuCtxSynchronize")
+			must("cuMemsetD8Async", uintptr(busy), uintptr(i&255), busySize, 0)
+			must("cuMemcpyDtoD_v2", uintptr(mine), uintptr(source), 64)
+			var got [4]byte
+			_, err := m.ReadAt(got[:], 0)
+			require.NoError(t, err)
+			if binary.NativeEndian.Uint32(got[:]) != uint32(i) {
+				stale++
+			}
+			must("cuCtxSynchronize")
+		}
+		require.Zero(t, stale, "%d bytes, of %d reads", size, reads)
+		t.Logf("%d bytes: %d of %d stale", size, stale, reads)
+		for _, p := range before[:len(before)-1] {
+			var set int32
+			must("cuPointerGetAttribute", cudatest.Address(&set), 6, uintptr(p))
+			require.Zero(t, set, "nobody asked for %#x", p)
+		}
+		require.NoError(t, m.Close())
 	}
 	require.NoError(t, d.Close())
 }
@@ -221,35 +203,6 @@ func Example() {
 	}
 	fmt.Printf("%s\n", p)
 	// Output: hello, GPU
-}
-
-// A cache pins a range once. Later Gets of it ask CUDA whether the memory is still the same.
-func ExampleDevice_OpenCache() {
-	d, err := core.Open(core.Options{})
-	if err != nil {
-		log.Fatal(err)
-	}
-	defer d.Close()
-	mem, err := d.Alloc(0, 4096)
-	if err != nil {
-		log.Fatal(err)
-	}
-	c, err := d.OpenCache(1 << 30)
-	if err != nil {
-		log.Fatal(err)
-	}
-	for i := range 3 {
-		r, err := c.Get(mem.Addr(), 8)
-		if err != nil {
-			log.Fatal(err)
-		}
-		if _, err := r.WriteAt([]byte{byte(i)}, 0); err != nil {
-			log.Fatal(err)
-		}
-		r.Close()
-	}
-	fmt.Println("written three times, pinned once")
-	// Output: written three times, pinned once
 }
 
 // An error unwraps to a unix.Errno.

@@ -38,20 +38,8 @@ var (
 // Map pins the n bytes of GPU memory at addr and maps them, with any alignment. Close of the
 // mapping unpins them. Errors: those of Pin and of Buffer.Map.
 func (d *Device) Map(addr, n uint64) (*Mapping, error) {
-	m, err := d.mapRange(addr, n)
-	if err == nil {
-		m.owner = true
-	}
-	return m, err
-}
-
-// pageSize is the backend's page in bytes, as far as mapRange has found out.
-func (d *Device) pageSize() uint64 { return max(d.page.Load(), hostPage) }
-
-// mapRange is Map of a mapping whose Close leaves the memory pinned.
-func (d *Device) mapRange(addr, n uint64) (*Mapping, error) {
 	for {
-		page := d.pageSize()
+		page := d.PageSize()
 		m, needs, err := d.mapFrom(addr, n, page)
 		if needs > page {
 			d.page.Store(needs)
@@ -61,6 +49,9 @@ func (d *Device) mapRange(addr, n uint64) (*Mapping, error) {
 		}
 	}
 }
+
+// PageSize is the backend's page in bytes, as far as Map has found it out; else the host's.
+func (d *Device) PageSize() uint64 { return max(d.page.Load(), hostPage) }
 
 // mapFrom pins from a page boundary on, and maps. needs is the backend's page in bytes.
 func (d *Device) mapFrom(addr, n, page uint64) (_ *Mapping, needs uint64, err error) {
@@ -79,7 +70,7 @@ func (d *Device) mapFrom(addr, n, page uint64) (_ *Mapping, needs uint64, err er
 	if err != nil {
 		return nil, needs, first(err, b.Close())
 	}
-	m.skip, m.size = addr-start, n
+	m.skip, m.size, m.owner = addr-start, n, true
 	return m, needs, nil
 }
 
@@ -116,8 +107,11 @@ func (m *Mapping) Close() error {
 	return b.unmap()
 }
 
-// isOpen reports whether copies may begin through the mapping.
-func (m *Mapping) isOpen() bool {
+// Buffer is what is mapped.
+func (m *Mapping) Buffer() *Buffer { return m.buffer }
+
+// IsOpen reports whether copies may begin through the mapping.
+func (m *Mapping) IsOpen() bool {
 	m.copies.RLock()
 	defer m.copies.RUnlock()
 	return !m.ended
@@ -134,18 +128,13 @@ func (m *Mapping) setEnded(ended bool) {
 // there is, and returns io.EOF. Errors: EINVAL (off is negative), ErrClosed, EIO (the driver
 // has taken the pages back).
 func (m *Mapping) ReadAt(p []byte, off int64) (n int, err error) {
-	return m.readAt(p, off, m.skip, m.size)
-}
-
-// readAt is ReadAt in the size bytes from byte skip of the mapping on.
-func (m *Mapping) readAt(p []byte, off int64, skip, size uint64) (n int, err error) {
 	if off < 0 {
 		return 0, fmt.Errorf("read at offset %d: %w", off, unix.EINVAL)
 	}
-	if uint64(off) >= size {
+	if uint64(off) >= m.size {
 		return 0, io.EOF
 	}
-	if left := size - uint64(off); uint64(len(p)) > left {
+	if left := m.size - uint64(off); uint64(len(p)) > left {
 		p = p[:left]
 		defer func() {
 			if err == nil {
@@ -153,7 +142,7 @@ func (m *Mapping) readAt(p []byte, off int64, skip, size uint64) (n int, err err
 			}
 		}()
 	}
-	return m.copy(skip+uint64(off), p, func(at uint64) {
+	return m.copy(m.skip+uint64(off), p, func(at uint64) {
 		mmio.Read(p, m.va+uintptr(at), m.typ)
 	})
 }
@@ -161,15 +150,10 @@ func (m *Mapping) readAt(p []byte, off int64, skip, size uint64) (n int, err err
 // WriteAt writes p from offset off on. Errors: EINVAL (the bytes do not lie in the mapping;
 // none is written), ErrClosed, EIO (the driver has taken the pages back).
 func (m *Mapping) WriteAt(p []byte, off int64) (n int, err error) {
-	return m.writeAt(p, off, m.skip, m.size)
-}
-
-// writeAt is WriteAt in the size bytes from byte skip of the mapping on.
-func (m *Mapping) writeAt(p []byte, off int64, skip, size uint64) (n int, err error) {
-	if uint64(off) > size || uint64(len(p)) > size-uint64(off) { // a negative off is larger, too
-		return 0, fmt.Errorf("write of %d bytes at offset %d: the mapping has %d: %w", len(p), off, size, unix.EINVAL)
+	if uint64(off) > m.size || uint64(len(p)) > m.size-uint64(off) { // a negative off is larger, too
+		return 0, fmt.Errorf("write of %d bytes at offset %d: the mapping has %d: %w", len(p), off, m.size, unix.EINVAL)
 	}
-	return m.copy(skip+uint64(off), p, func(at uint64) {
+	return m.copy(m.skip+uint64(off), p, func(at uint64) {
 		mmio.Write(m.va+uintptr(at), p, m.typ)
 	})
 }

@@ -40,8 +40,6 @@ type Options struct {
 	Watch Watch
 	// Backends are tried in place of this package's, in their order. nil: this package's.
 	Backends []backend.Backend
-	// CacheDriver gives the driver that caches ask about memory. nil: CUDA's.
-	CacheDriver func() (CacheDriver, error)
 }
 
 // choose lists the backends to try, in order.

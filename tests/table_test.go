@@ -113,7 +113,7 @@ var table = []Group{
 
 	// The Go packages.
 	{Name: "go", Rows: []Program{
-		goTest(Program{Name: "core", Sim: Plain}, "./core/...", "./capi/handle", "./capi/guest"),
+		goTest(Program{Name: "core", Sim: Plain}, "./core/...", "./capi/cache", "./capi/handle", "./capi/guest"),
 		// As a Go program without cgo uses it, on each simulated driver.
 		{Name: "library", Cmd: cmd("$B/bin/core_test", "-test.v", "-test.run", "^(TestLibrary|TestFreshReads|TestMemoryThatNeedsTheWatch|Example)"),
 			Count: GoTest, On: all},
@@ -234,7 +234,7 @@ var table = []Group{
 			"--suppressions=packaging/gdrapi.supp", "$B/bin/badinput"), Make: cmd("$B/bin/badinput"), On: all,
 			Needs: cmd("valgrind")},
 		{Name: "watch", Cmd: cmd("$B/asan/watch_test", "$B/watched"), Make: cmd("watch-test")},
-		goTest(Program{Name: "race", Sim: Plain}, "-race", "./core/...", "./capi/handle"),
+		goTest(Program{Name: "race", Sim: Plain}, "-race", "./core/...", "./capi/cache", "./capi/handle"),
 	}},
 
 	// The data plane under ThreadSanitizer.
@@ -551,7 +551,7 @@ func emulated(arch string) []Program {
 		Env: cmd("GDRCOPY_BACKEND=dmabuf")})
 	// Those that start no program and compile none.
 	add(goTest(Program{Name: "go", Env: cmd("GOOS=linux", "GOARCH="+arch, "CGO_ENABLED=1", "CC="+compilers[arch])}, "-exec", run,
-		"./core", "./capi/handle", "./core/internal/gdrdrv", "./core/internal/mmio", "./cmd/gdrcopy_report/..."))
+		"./core", "./capi/cache", "./capi/handle", "./core/internal/gdrdrv", "./core/internal/mmio", "./cmd/gdrcopy_report/..."))
 	return programs
 }
 

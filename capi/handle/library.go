@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 
+	"gdrapi/capi/cache"
 	"gdrapi/core"
 	"gdrapi/core/backend"
 	"gdrapi/core/log"
@@ -21,7 +22,7 @@ import (
 // goroutine.
 type Library struct {
 	table  *table
-	places places
+	caches *cache.Caches
 }
 
 // New makes a Library whose handles carry epoch, 1 to MaxEpoch. C finds their table by shared.
@@ -30,7 +31,13 @@ func New(epoch uint32, shared *Shared) (*Library, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Library{table: t}, nil
+	l := &Library{table: t}
+	l.caches = cache.New(func(size int) ([]byte, error) { return zeros(size, unix.PROT_READ|unix.PROT_WRITE) },
+		func(b *core.Buffer) (uint64, error) {
+			h, err := l.show(b)
+			return uint64(h), err
+		}, t.address())
+	return l, nil
 }
 
 // Open opens the backend that opts name, or else the first one that opens. When no backend
@@ -92,8 +99,9 @@ func (l *Library) end(h Handle) {
 	if object == nil {
 		return
 	}
-	if c, ok := object.(*cache); ok {
-		c.hits.end()
+	if c, ok := object.(*cache.Cache); ok {
+		l.table.setCache(h, 0)
+		_ = c.Close() // unless CacheClose has
 	}
 	l.table.release(h)
 }
@@ -336,4 +344,43 @@ func (l *Library) MemExport(g, h Handle, flags uint32) (fd int, err error) {
 		return -1, err
 	}
 	return m.Export(flags)
+}
+
+// CacheOpen opens a cache. It keeps up to most bytes pinned that nobody holds.
+func (l *Library) CacheOpen(g Handle, most uint64) (Handle, error) {
+	d, err := l.device(g)
+	if err != nil {
+		return 0, err
+	}
+	h, err := l.table.alloc()
+	if err != nil {
+		return 0, err
+	}
+	c, err := l.caches.Open(d, most, uint64(h))
+	if err != nil {
+		l.table.release(h)
+		return 0, err
+	}
+	l.table.setCache(h, c.Address())
+	return h, l.add(h, c)
+}
+
+// Cache finds an open cache.
+func (l *Library) Cache(h Handle) (*cache.Cache, error) {
+	if c, ok := l.table.get(h).(*cache.Cache); ok {
+		return c, nil
+	}
+	return nil, fmt.Errorf("no open cache has the handle %#x; gdr_close of its gdr_t ended it, or gdr_cache_close: %w", uint64(h), unix.EINVAL)
+}
+
+// CacheClose ends a cache and unpins all of it.
+func (l *Library) CacheClose(h Handle) error {
+	c, err := l.Cache(h)
+	if err == nil {
+		err = c.Close()
+	}
+	if err == nil {
+		l.end(h)
+	}
+	return err
 }

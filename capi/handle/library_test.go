@@ -25,12 +25,9 @@ func open(t *testing.T) (*Library, *backendtest.Fake, Handle) {
 	return l, f, g
 }
 
-// options have f as the only backend. Caches know all memory.
+// options have f as the only backend.
 func options(f backend.Backend) core.Options {
-	return core.Options{
-		Backends:    []backend.Backend{f},
-		CacheDriver: func() (core.CacheDriver, error) { return memoryDriver{}, nil },
-	}
+	return core.Options{Backends: []backend.Backend{f}}
 }
 
 var request = backend.PinRequest{Addr: 0x10000, Size: 3 * 4096}

@@ -1,4 +1,4 @@
-package core
+package cache
 
 import (
 	"errors"
@@ -7,58 +7,11 @@ import (
 	"slices"
 	"sort"
 
+	"gdrapi/core"
+	"gdrapi/core/log"
+
 	"golang.org/x/sys/unix"
 )
-
-// kept is a range that a cache keeps pinned and mapped. Those of Cache.live are in the order of
-// their addresses. None lies in another, so their ends are in order, too.
-type kept struct {
-	mapping    *Mapping
-	start, end uint64
-	id         uint64 // of the allocation
-	bytes      uint64 // pinned for the range
-	holds      Holds
-}
-
-// find holds a range that has the size bytes at addr. It pins one if there is none.
-func (c *Cache) find(addr, size, now uint64) (_ *kept, err error) {
-	if c.driver == nil {
-		if c.driver, err = c.device.cacheDriver(); err != nil {
-			return nil, err
-		}
-		c.hits.Asks(c.driver.PointerGetAttribute())
-	}
-	c.makeRoom(0)
-	id, err := c.driver.BufferID(addr)
-	if err != nil {
-		c.retireUseless(plan{start: addr, end: addr + 1}, false)
-		return nil, fmt.Errorf("give the address of GPU memory, not %#x: %w", addr, err)
-	}
-	// Another thread may have pinned it by now.
-	if k := c.hold(addr, size, id, now); k != nil {
-		return k, nil
-	}
-	c.retireUseless(plan{id: id, start: addr, end: addr + 1}, false)
-	return c.add(addr, size, id, now)
-}
-
-// after is the index of the first range that starts after addr.
-func (c *Cache) after(addr uint64) int {
-	return sort.Search(len(c.live), func(i int) bool { return c.live[i].start > addr })
-}
-
-// hold holds a live range that has the bytes, as a hit in C does; nil: there is none.
-func (c *Cache) hold(addr, size, id, now uint64) *kept {
-	at := c.after(addr)
-	if at == 0 {
-		return nil
-	}
-	k := c.live[at-1]
-	if addr >= k.end || size > k.end-addr || k.id != id || !k.mapping.isOpen() || !k.holds.Take(now) {
-		return nil
-	}
-	return k
-}
 
 // plan is what a miss will pin: bytes of the allocation with this id.
 type plan struct {
@@ -115,15 +68,15 @@ func (c *Cache) add(addr, size, id, now uint64) (*kept, error) {
 	if err != nil {
 		return nil, err
 	}
-	m, err := c.pin(p)
+	m, handle, err := c.pin(p)
 	if err != nil {
 		return nil, err
 	}
 	if !c.hasID(p.start, id) || !c.hasID(p.end-1, id) {
-		_ = m.buffer.Close()
+		_ = m.Close()
 		return nil, fmt.Errorf("the memory was freed while it was being pinned: %w", unix.EINVAL)
 	}
-	k := c.insert(p, m, now)
+	k := c.insert(p, m, handle, now)
 	// A range that was held before the pinning may be free now.
 	c.makeRoom(0)
 	return k, nil
@@ -131,58 +84,58 @@ func (c *Cache) add(addr, size, id, now uint64) (*kept, error) {
 
 // pages is the number of bytes that p takes in whole pages of the backend's.
 func (c *Cache) pages(p plan) uint64 {
-	page := c.device.pageSize()
+	page := c.device.PageSize()
 	return roundUp(p.end, page) - roundDown(p.start, page)
 }
 
 // pin pins and maps. It unpins other ranges if it lacks room or descriptors.
-func (c *Cache) pin(p plan) (*Mapping, error) {
+func (c *Cache) pin(p plan) (m *core.Mapping, handle uint64, err error) {
 	c.makeRoom(c.pages(p))
 	if len(c.live)+len(c.retired) == MaxRanges && !c.evict() {
-		return nil, fmt.Errorf("%d ranges of this cache are held; put some: %w", MaxRanges, unix.ENOMEM)
+		return nil, 0, fmt.Errorf("%d ranges of this cache are held; put some: %w", MaxRanges, unix.ENOMEM)
 	}
 	for {
-		m, err := c.pinOnce(p)
+		m, handle, err = c.pinOnce(p)
 		if !errors.Is(err, unix.ENOMEM) && !errors.Is(err, unix.EMFILE) || !c.evict() {
-			return m, err
+			return m, handle, err
 		}
 	}
 }
 
-// pinOnce pins and maps, and shows the buffer to others.
-func (c *Cache) pinOnce(p plan) (*Mapping, error) {
-	m, err := c.device.mapRange(p.start, p.end-p.start)
-	if err != nil {
-		return nil, err
+// pinOnce pins and maps, and gives the buffer its handle.
+func (c *Cache) pinOnce(p plan) (m *core.Mapping, handle uint64, err error) {
+	if m, err = c.device.Map(p.start, p.end-p.start); err != nil {
+		return nil, 0, err
 	}
-	v, err := c.hits.View(m.buffer)
-	if err != nil {
-		return nil, first(err, m.buffer.Close())
-	}
-	if v == nil {
-		return m, nil
-	}
-	if err = m.buffer.Show(v); err != nil {
-		v.Gone()
-		return nil, err
-	}
-	return m, nil
+	handle, err = c.of.show(m.Buffer())
+	return m, handle, err
 }
 
 // insert adds a range with one hold.
-func (c *Cache) insert(p plan, m *Mapping, now uint64) *kept {
+func (c *Cache) insert(p plan, m *core.Mapping, handle, now uint64) *kept {
 	c.retireUseless(p, true)
-	k := &kept{mapping: m, start: p.start, end: p.end, id: p.id, bytes: c.pages(p)}
+	in := &c.of.mem.ranges[handle%slotCount]
+	k := &kept{mapping: m, handle: handle, in: in, start: p.start, end: p.end, id: p.id, bytes: c.pages(p)}
+	in.fill(k, c.handle, now)
 	at := c.after(p.start)
 	c.live = slices.Insert(c.live, at, k)
-	k.holds = c.hits.Add(at, Shown{Start: p.start, End: p.end, ID: p.id, VA: uint64(m.va) + m.skip, Used: now, View: m.buffer.view})
+	c.list(at)
 	c.setPinned(c.pinned + k.bytes)
 	return k
 }
 
+// list lists the ranges from number at on for C.
+func (c *Cache) list(at int) {
+	for i := at; i < len(c.live); i++ {
+		c.of.mem.spans[c.at][i].start.Store(c.live[i].start)
+		c.of.mem.spans[c.at][i].handle.Store(c.live[i].handle)
+	}
+	c.line.count.Store(uint32(len(c.live)))
+}
+
 // isStale reports whether k, which has some of p's bytes, is of no use: its allocation no
 // longer has those bytes, or the caller has unmapped or unpinned it.
-func isStale(k *kept, p plan) bool { return k.id != p.id || !k.mapping.isOpen() }
+func isStale(k *kept, p plan) bool { return k.id != p.id || !k.mapping.IsOpen() }
 
 // isNested reports whether one of the two lies in the other. A search could then miss one
 // of them.
@@ -207,32 +160,35 @@ func (c *Cache) retireUseless(p plan, added bool) {
 // hold.
 func (c *Cache) retire(at int) {
 	k := c.live[at]
-	k.holds.Retire(true)
+	k.in.retire(k.handle, true)
 	c.live = slices.Delete(c.live, at, at+1)
-	c.hits.Remove(at)
-	if k.holds.Held() {
+	c.list(at)
+	if k.held() {
 		c.retired = append(c.retired, k)
 	} else {
 		c.unpin(k)
 	}
 }
 
-// unpin unpins k. If the driver fails, the buffer is gone as well.
+// unpin unpins k, unless its caller or the device's Close has. If the driver fails, the buffer is
+// gone as well.
 func (c *Cache) unpin(k *kept) {
-	_ = k.mapping.buffer.Close()
+	if err := k.mapping.Close(); err != nil && !errors.Is(err, core.ErrClosed) {
+		log.Errorf("an unpin by a cache: %v", err)
+	}
 	c.setPinned(c.pinned - k.bytes)
 }
 
 // setPinned shows puts whether too much is pinned.
 func (c *Cache) setPinned(bytes uint64) {
 	c.pinned = bytes
-	c.hits.Room(int64(min(c.most, math.MaxInt64)) - int64(bytes))
+	c.line.room.Store(int64(min(c.most, math.MaxInt64)) - int64(bytes))
 }
 
 // dropRetired unpins the retired ranges that have no hold any more.
 func (c *Cache) dropRetired() {
 	c.retired = slices.DeleteFunc(c.retired, func(k *kept) bool {
-		if k.holds.Held() {
+		if k.held() {
 			return false
 		}
 		c.unpin(k)
@@ -245,8 +201,8 @@ func (c *Cache) dropRetired() {
 func (c *Cache) oldest() int {
 	oldest, when := -1, uint64(0)
 	for i, k := range c.live {
-		used := k.holds.Used()
-		if k.holds.Held() || (oldest >= 0 && used >= when) {
+		used := k.in.used.Load()
+		if k.held() || (oldest >= 0 && used >= when) {
 			continue
 		}
 		oldest, when = i, used
@@ -263,7 +219,7 @@ func (c *Cache) evict() bool {
 			return false
 		}
 		// A hit may have taken a hold first.
-		if c.live[i].holds.Retire(false) {
+		if k := c.live[i]; k.in.retire(k.handle, false) {
 			c.retire(i)
 			return true
 		}
