@@ -172,9 +172,9 @@ func (d *Driver) Relaxed(fn func(in *Driver) error) error {
 	in := &Driver{fn: d.fn, relaxed: true}
 	mode := int32(captureModeRelaxed)
 	// Where that fails there are no captures: CUDA is older than 10.1, or not initialised.
-	if in.call(symThreadExchangeStreamCaptureMode, &mode) == nil {
+	if in.do(symThreadExchangeStreamCaptureMode, &mode) == nil {
 		defer func() {
-			if err := in.call(symThreadExchangeStreamCaptureMode, &mode); err != nil {
+			if err := in.do(symThreadExchangeStreamCaptureMode, &mode); err != nil {
 				log.Warnf("this thread's stream capture mode stays relaxed: %v", err)
 			}
 		}()
@@ -182,15 +182,16 @@ func (d *Driver) Relaxed(fn func(in *Driver) error) error {
 	return fn(in)
 }
 
-// call calls s. All calls of CUDA go through here, but for the watched export and the search of
-// nextMemory. Of args dl.Call has the rules.
+// call calls s in a Relaxed. Of args dl.Call has the rules.
 func (d *Driver) call(s symbol, args ...any) error {
+	return d.Relaxed(func(in *Driver) error { return in.do(s, args...) })
+}
+
+// do calls s.
+func (d *Driver) do(s symbol, args ...any) error {
 	fn := d.fn[s]
 	if fn == 0 {
 		return fmt.Errorf("this CUDA driver is too old, it has no %s: %w", names[s], unix.ENOTSUP)
-	}
-	if !d.relaxed {
-		return d.Relaxed(func(in *Driver) error { return in.call(s, args...) })
 	}
 	if r := Result(dl.Call(fn, args...)); r != 0 {
 		return fmt.Errorf("%s: %w", names[s], r)
