@@ -377,11 +377,15 @@ static long readable_kib(void)
 static void locked(void *later)
 {
 	struct buffer b;
+	struct rlimit l;
 	gdr_cache_t c;
 	long before, readable;
 	gdr_t g;
 
 	needs_doubles("the memory of a real driver is its own");
+	expect_is(getrlimit(RLIMIT_MEMLOCK, &l), 0);
+	if (geteuid() && l.rlim_cur != RLIM_INFINITY)
+		skip_case("a user may lock %lu KiB (ulimit -l), not all", (unsigned long)l.rlim_cur / KIB);
 	if (mlockall(later ? MCL_CURRENT : MCL_CURRENT | MCL_FUTURE))
 		skip_case("mlockall: %s", strerror(errno));
 	before = rss_kib();
