@@ -61,44 +61,49 @@ class Stalls:
     """Finds the size from which on a copy waits for a load's."""
 
     def __init__(self, by_name):
-        self.host = torch.zeros(MOST, dtype=torch.uint8).pin_memory()
+        self.pageable = torch.zeros(MOST, dtype=torch.uint8)
+        self.pinned = self.pageable.pin_memory()
         self.gpu = torch.zeros(MOST, dtype=torch.uint8, device="cuda")
         self.matrix = torch.zeros(4096, 4096, dtype=torch.bfloat16, device="cuda")
         self.loads = by_name
 
-    def time(self, name, size, behind):
-        """The median of a copy of so many bytes beside that load, in us. Behind a kernel, which takes 200, or not."""
-        to, source = (self.gpu, self.host) if name == "H2D" else (self.host, self.gpu)
+    def time(self, load, to, source, behind):
+        """The median of such a copy beside that load, in us. Behind a kernel, which takes 200, or not."""
         event, times = torch.cuda.Event(), []
         for _ in range(20):
-            self.loads[name].keep_busy()
+            load.keep_busy()
             begin = time.perf_counter()
             if behind:
                 torch.mm(self.matrix, self.matrix)
-            to[:size].copy_(source[:size], non_blocking=True)
+            to.copy_(source, non_blocking=True)
             event.record()
             event.synchronize()
             times.append((time.perf_counter() - begin) * 1e6)
         return statistics.median(times)
 
-    def first(self, name, behind):
+    def first(self, name, host, behind):
         """That size, to 1 part in 16; None if it is over MOST."""
+        to, source = (self.gpu, host) if name == "H2D" else (host, self.gpu)
+
+        def stalls(size):
+            return self.time(self.loads[name], to[:size], source[:size], behind) > STALLED
+
         fine, size = 0, 4
-        while self.time(name, size, behind) < STALLED:
+        while not stalls(size):
             fine, size = size, size * 2
             if size > MOST:
                 return None
         while size - fine > max(4, size // 16):
             middle = (fine + size) // 2
-            if self.time(name, middle, behind) < STALLED:
-                fine = middle
-            else:
-                size = middle
+            fine, size = (fine, middle) if stalls(middle) else (middle, size)
         return size
 
     def find(self):
         """Each way, beside copies the same way."""
-        found = {name: {"in an idle stream": self.first(name, False), "behind a kernel": self.first(name, True)}
-                 for name in ("H2D", "D2H")}
+        found = {}
+        for name in "H2D", "D2H":
+            for memory, host in ("page-locked", self.pinned), ("pageable", self.pageable):
+                for place in "in an idle stream", "behind a kernel":
+                    found["%s, %s, %s" % (name, memory, place)] = self.first(name, host, place == "behind a kernel")
         torch.cuda.synchronize()
         return found

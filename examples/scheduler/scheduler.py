@@ -24,14 +24,14 @@ except ImportError:
 from batch import COLUMNS, REQUESTS, Batch
 from loads import Stalls, loads
 from model import Model, Tokens
-from ways import WAYS, CopyFresh, LaneRows, PackedGraph, PackedLaunch
+from ways import WAYS, CopyFresh, LaneRows, PackedGraph, PackedLaunch, PackedPageable
 
 import gdrapi
 
 TURNS = 5
 WARM_UP = 5  # steps of a turn that do not count
 GRAPHS = {"asynchronous": 1000, "synchronous": 150}  # us of a step's kernels
-LONG = (LaneRows, PackedLaunch, PackedGraph)
+LONG = (LaneRows, PackedPageable, PackedLaunch, PackedGraph)
 PERCENTILES = (("p50", 0.5), ("p99", 0.99), ("p999", 0.999))
 
 
@@ -150,7 +150,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--steps", type=int, default=20000,
                         help="of a lane with rows and its rivals, beside nothing and both")
-    parser.add_argument("--seconds", type=float, default=4, help="for each other way and load")
+    parser.add_argument("--seconds", type=float, default=3, help="for each other way and load")
     parser.add_argument("--json", metavar="FILE", help="where the figures go, too")
     options = parser.parse_args()
     if not torch.cuda.is_available():

@@ -12,8 +12,8 @@ from model import mapped, new_inputs
 import gdrapi
 
 
-def pinned(count, kind):
-    return torch.zeros(count, dtype=kind).pin_memory()
+def pinned(count, dtype):
+    return torch.zeros(count, dtype=dtype).pin_memory()
 
 
 class Way:
@@ -106,14 +106,16 @@ def unpack(pack, inputs, table, words: tl.constexpr, block: tl.constexpr):
 class Packed(Way):
     """All in one block: the small arrays, how many ids are new, and a place and an id for each of them."""
 
+    new_host = staticmethod(pinned)
+
     def __init__(self, model):
         super().__init__(model)
         self.given, self.inputs = new_inputs()
         self.packs = []
         for _ in range(2):
-            host = pinned(WORDS + 1 + 2 * MOST, torch.int32)
+            host = self.new_host(WORDS + 1 + 2 * MOST, dtype=torch.int32)
             words = host.numpy()
-            self.packs.append(SimpleNamespace(host=host, gpu=mapped(host), block=words[:WORDS], count=words[WORDS:],
+            self.packs.append(SimpleNamespace(host=host, block=words[:WORDS], count=words[WORDS:],
                                               places=words[WORDS + 1::2], ids=words[WORDS + 2::2]))
 
     def unpack(self, pack):
@@ -129,7 +131,7 @@ class Packed(Way):
 
 
 class PackedCopy(Packed):
-    name = "packed, one copy"
+    name = "packed, one copy of page-locked memory"
 
     def __init__(self, model):
         super().__init__(model)
@@ -142,16 +144,25 @@ class PackedCopy(Packed):
         return self.graph
 
 
+class PackedPageable(PackedCopy):
+    """The driver stages it, as it does up to 64 KiB."""
+
+    name = "packed, one copy of pageable memory"
+    new_host = staticmethod(torch.zeros)
+
+
 class PackedLaunch(Packed):
     name = "packed, read by UVA: a launch"
 
     def __init__(self, model):
         super().__init__(model)
-        self.unpack(self.packs[0].gpu)
+        self.views = [mapped(pack.host) for pack in self.packs]
+        self.unpack(self.views[0])
         self.graph = model.capture(self.given)
 
     def send(self, batch):
-        self.unpack(self.pack(batch).gpu)
+        self.pack(batch)
+        self.unpack(self.views[self.turn])
         return self.graph
 
 
@@ -160,7 +171,8 @@ class PackedGraph(Packed):
 
     def __init__(self, model):
         super().__init__(model)
-        self.graphs = [model.capture(self.given, lambda pack=pack: self.unpack(pack.gpu)) for pack in self.packs]
+        views = [mapped(pack.host) for pack in self.packs]
+        self.graphs = [model.capture(self.given, lambda view=view: self.unpack(view)) for view in views]
 
     def send(self, batch):
         self.pack(batch)
@@ -194,4 +206,4 @@ class LaneWhole(LaneRows):
         return self.graphs[self.lane.write([batch.table, batch.block])]
 
 
-WAYS = (CopyEach, CopyFresh, PackedCopy, PackedLaunch, PackedGraph, LaneWhole, LaneRows)
+WAYS = (CopyEach, CopyFresh, PackedCopy, PackedPageable, PackedLaunch, PackedGraph, LaneWhole, LaneRows)
