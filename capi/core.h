@@ -9,8 +9,10 @@
 #ifndef GDR_CORE_H
 #define GDR_CORE_H
 
-#include "../include/gdrapi_ext.h"
+#include <stdbool.h>
 #include <stdint.h>
+
+#include "../include/gdrapi_ext.h"
 
 #pragma GCC visibility push(hidden)
 
@@ -20,8 +22,8 @@ struct gdr_core_info {
 	uint64_t tm_cycles;
 	uint32_t page_size;
 	uint32_t cycles_per_ms;
-	uint32_t mapped;
 	uint32_t mapping_type;
+	bool mapped;
 };
 
 /* A gdr_cache_get that is no hit, and what it refuses. */

@@ -215,12 +215,16 @@ func (l *Library) Unpin(g, h Handle) error {
 
 // Map gives the CPU a mapping of the first size bytes of a buffer. flags are of enum
 // gdr_map_flags: a flag other than the default requests the mapping type of the same value.
-func (l *Library) Map(g, h Handle, size uint64, flags int) (*core.Mapping, error) {
+func (l *Library) Map(g, h Handle, size uint64, flags int) (va uintptr, err error) {
 	b, err := l.buffer(g, h)
 	if err != nil {
-		return nil, err
+		return 0, err
 	}
-	return b.Map(size, core.MappingType(flags))
+	m, err := b.Map(size, core.MappingType(flags))
+	if err != nil {
+		return 0, err
+	}
+	return m.VA(), nil
 }
 
 // gpuPage is GPU_PAGE_SIZE of gdrapi.h.
@@ -365,17 +369,43 @@ func (l *Library) CacheOpen(g Handle, most uint64) (Handle, error) {
 	return h, l.add(h, c)
 }
 
-// Cache finds an open cache.
-func (l *Library) Cache(h Handle) (*cache.Cache, error) {
+func (l *Library) cache(h Handle) (*cache.Cache, error) {
 	if c, ok := l.table.get(h).(*cache.Cache); ok {
 		return c, nil
 	}
 	return nil, fmt.Errorf("no open cache has the handle %#x; gdr_close of its gdr_t ended it, or gdr_cache_close: %w", uint64(h), unix.EINVAL)
 }
 
+// CacheGet holds a range of a cache, as Cache.Get does.
+func (l *Library) CacheGet(h Handle, addr, size, now uint64) (handle uint64, va uintptr, err error) {
+	c, err := l.cache(h)
+	if err != nil {
+		return 0, 0, err
+	}
+	return c.Get(addr, size, now)
+}
+
+// CacheSettle unpins what a put has left to unpin.
+func (l *Library) CacheSettle(h Handle) error {
+	c, err := l.cache(h)
+	if err != nil {
+		return err
+	}
+	return c.Settle()
+}
+
+// CacheFlush unpins all ranges that nobody holds.
+func (l *Library) CacheFlush(h Handle) error {
+	c, err := l.cache(h)
+	if err != nil {
+		return err
+	}
+	return c.Flush()
+}
+
 // CacheClose ends a cache and unpins all of it.
 func (l *Library) CacheClose(h Handle) error {
-	c, err := l.Cache(h)
+	c, err := l.cache(h)
 	if err == nil {
 		err = c.Close()
 	}
