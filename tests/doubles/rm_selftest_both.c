@@ -307,10 +307,10 @@ static void test_fds(void)
 	ex.fd = a.ctl;
 	IS(rm_control(&a, RM_CTRL_EXPORT_FD, &ex, sizeof(ex)), RM_STATE_IN_USE);
 	ex.fd = a.gpu_fd;
-	IS(rm_control(&a, RM_CTRL_EXPORT_FD, &ex, sizeof(ex)), RM_INVALID_ARGUMENT);
+	IS(rm_control(&a, RM_CTRL_EXPORT_FD, &ex, sizeof(ex)), RM_INVALID_PARAMETER);
 	ex.fd = im.fd = s.fd = ctl_open();
 	im.device = im.parent = a.device;
-	IS(rm_control(&a, RM_CTRL_IMPORT_FD, &im, sizeof(im)), RM_INVALID_ARGUMENT);
+	IS(rm_control(&a, RM_CTRL_IMPORT_FD, &im, sizeof(im)), RM_INVALID_PARAMETER);
 	IS(rm_control(&a, RM_CTRL_EXPORT_FD, &ex, sizeof(ex)), 0);
 	IS(rm_control(&a, RM_CTRL_EXPORT_FD, &ex, sizeof(ex)), RM_STATE_IN_USE);
 	IS(rm_free(&a, mem), 0);

@@ -51,6 +51,7 @@ enum {
 	RM_INVALID_OBJECT	= 0x31,	/* not of a kind that the request takes */
 	RM_INVALID_PARENT	= 0x36,
 	RM_INVALID_STRUCT	= 0x3a,	/* params_size is not that of the params */
+	RM_INVALID_PARAMETER	= 0x3b,
 	RM_NO_MEMORY		= 0x51,
 	RM_NOT_SUPPORTED	= 0x56,
 	RM_NOT_FOUND		= 0x57,	/* no such object, or no such mapping */

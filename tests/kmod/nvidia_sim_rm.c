@@ -498,10 +498,10 @@ static u32 rm_ctrl_export_fd(struct rm_client *client, void *params)
 	u32 status;
 
 	if (p->type != RM_FD_OBJECT || p->flags)
-		return RM_INVALID_ARGUMENT;
+		return RM_INVALID_PARAMETER;
 	f = rm_file_get(p->fd, RM_FILE_CTL);
 	if (!f)
-		return RM_INVALID_ARGUMENT;
+		return RM_INVALID_PARAMETER;
 	status = rm_export_into(f, rm_object_find(client, p->object), p->device);
 	fput(f->filp);
 	return status;
@@ -511,13 +511,13 @@ static u32 rm_ctrl_import_fd(struct rm_client *client, void *params)
 {
 	struct rm_import_fd *p = params;
 	struct rm_file *f;
-	u32 status = RM_INVALID_ARGUMENT;
+	u32 status = RM_INVALID_PARAMETER;
 
 	if (p->type != RM_FD_OBJECT)
-		return RM_INVALID_ARGUMENT;
+		return RM_INVALID_PARAMETER;
 	f = rm_file_get(p->fd, RM_FILE_CTL);
 	if (!f)
-		return RM_INVALID_ARGUMENT;
+		return RM_INVALID_PARAMETER;
 	if (f->memory && p->device != p->parent)
 		status = RM_INVALID_PARENT;
 	else if (f->memory)
