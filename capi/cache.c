@@ -49,25 +49,20 @@ static inline struct cache *find_cache(uint64_t handle)
 	return cache;
 }
 
-static inline struct range *range_of(const struct cache *cache, uint64_t handle)
+/* The slot of a range's handle, where a cache was found. */
+static inline struct gdr_slot *slot_of(uint64_t handle)
 {
-	return (struct range *)(uintptr_t)cache->ranges + (handle & (GDR_SLOT_COUNT - 1));
-}
-
-static inline bool is_mapped(const struct cache *cache, uint64_t handle)
-{
-	const struct gdr_slot *slots = (const struct gdr_slot *)(uintptr_t)cache->slots;
-
-	return gdr_slot_read(&slots[handle & (GDR_SLOT_COUNT - 1)], handle).type != 0;
+	return (struct gdr_slot *)gdr_slot_of(&gdr_front.table, handle);
 }
 
 /*
  * Step 5, after the hold was taken; c is the cache's handle. If it returns true, the
  * words that were read are those of one range.
  */
-static inline bool confirms(const struct cache *cache, const struct range *r, uint64_t handle,
-			    uint64_t c, uint64_t addr, uint64_t size, uint64_t id, uint64_t *va)
+static inline bool confirms(const struct gdr_slot *slot, uint64_t handle, uint64_t c,
+			    uint64_t addr, uint64_t size, uint64_t id, uint64_t *va)
 {
+	const struct range *r = &slot->range;
 	uint64_t start = atomic_load_explicit(&r->start, memory_order_acquire);
 	uint64_t end = atomic_load_explicit(&r->end, memory_order_acquire);
 	bool good = addr >= start && addr < end && size <= end - addr;
@@ -75,7 +70,7 @@ static inline bool confirms(const struct cache *cache, const struct range *r, ui
 	good &= atomic_load_explicit(&r->id, memory_order_acquire) == id;
 	good &= atomic_load_explicit(&r->owner, memory_order_acquire) == c;
 	*va = atomic_load_explicit(&r->va, memory_order_acquire) + (addr - start);
-	good &= is_mapped(cache, handle);
+	good &= gdr_slot_read(slot, handle).type != 0;
 	return good && range_is_there(r, handle);
 }
 
@@ -91,21 +86,21 @@ static inline uint64_t find_and_hold(const struct cache *cache, uint64_t c, uint
 	uint32_t n = atomic_load_explicit(&cache->count, memory_order_acquire);
 	uint32_t i = span_before(spans, n, addr);
 	uint64_t handle, left, id = 0;
-	struct range *r;
+	struct gdr_slot *slot;
 
 	if (i == n)
 		return 0;
 	handle = atomic_load_explicit(&spans[i].handle, memory_order_acquire);
 	if (((attribute_fn)(uintptr_t)cache->attribute)(&id, CU_POINTER_ATTRIBUTE_BUFFER_ID, addr))
 		return 0;
-	r = range_of(cache, handle);
-	if (!range_hold(r, handle))
+	slot = slot_of(handle);
+	if (!range_hold(&slot->range, handle))
 		return 0;
-	if (confirms(cache, r, handle, c, addr, size, id, va)) {
-		atomic_store_explicit(&r->used, range_clock(), memory_order_relaxed);
+	if (confirms(slot, handle, c, addr, size, id, va)) {
+		atomic_store_explicit(&slot->range.used, range_clock(), memory_order_relaxed);
 		return handle;
 	}
-	range_let_go(r, handle, &left);
+	range_let_go(&slot->range, handle, &left);
 	return 0;
 }
 
@@ -143,9 +138,9 @@ int gdr_cache_put(gdr_cache_t c, gdr_mh_t mh)
 	uint64_t left;
 	struct range *r;
 
-	if (!cache || (c.h ^ mh.h) >> GDR_HANDLE_EPOCH_SHIFT)
+	if (!cache || (c.h ^ mh.h) >> GDR_HANDLE_EPOCH_SHIFT || !gdr_slot_is_made(&gdr_front.table, mh.h))
 		return put_nothing(c, mh);
-	r = range_of(cache, mh.h);
+	r = &slot_of(mh.h)->range;
 	if (atomic_load_explicit(&r->owner, memory_order_acquire) != c.h ||
 	    !range_let_go(r, mh.h, &left))
 		return put_nothing(c, mh);

@@ -5,8 +5,8 @@
  *
  * Both sides of the library know this layout: here in C, and in capi/cache/shared.go.
  *
- * A range lies at the index of its handle, as a slot does (slot.h). Its state has the
- * handle's generation, the bit RETIRED and the number of holds.
+ * A range lies in the slot of its handle (slot.h). Its state has the handle's generation, the
+ * bit RETIRED and the number of holds.
  *
  * 1. The state changes by compare-and-swap, which compares the generation, too. So a hold
  *    is always taken of the right range. A hold that is given back late, when the place
@@ -35,23 +35,6 @@
 #define RETIRED (1ull << 31)	/* in a state: no new hold is given */
 #define HOLDS_MAX (RETIRED - 1)
 
-/*
- * One cache line. start and end are GPU addresses. The whole range lies in one
- * allocation.
- */
-struct range {
-	_Atomic uint64_t state;	/* generation << 32 | RETIRED | holds */
-	_Atomic uint64_t start;
-	_Atomic uint64_t end;
-	_Atomic uint64_t id;	/* the allocation's, CU_POINTER_ATTRIBUTE_BUFFER_ID */
-	_Atomic uint64_t va;	/* the CPU's address of start */
-	_Atomic uint64_t owner;	/* the cache's handle */
-	_Atomic uint64_t used;	/* range_clock() of its last use */
-	uint64_t pad;
-};
-
-_Static_assert(sizeof(struct range) == 64, "one cache line");
-
 /* A range in the order of addresses. */
 struct span {
 	_Atomic uint64_t start;
@@ -60,7 +43,7 @@ struct span {
 
 /*
  * A cache: one cache line. It is never unmapped, as a call with an old handle must find a
- * word to compare it with. The last four words are set before count is first set to a
+ * word to compare it with. spans and attribute are set before count is first set to a
  * value other than 0. They never change afterwards.
  */
 struct cache {
@@ -70,9 +53,8 @@ struct cache {
 	_Atomic int64_t room;		/* bytes that may still be pinned; below 0: too many are */
 	uint64_t pad1;
 	uint64_t spans;			/* address of struct span[] */
-	uint64_t ranges;		/* address of struct range[GDR_SLOT_COUNT] */
-	uint64_t slots;			/* address of struct gdr_slot[GDR_SLOT_COUNT] */
 	uint64_t attribute;		/* address of cuPointerGetAttribute */
+	uint64_t pad2[2];
 };
 
 _Static_assert(sizeof(struct cache) == 64, "one cache line");

@@ -3,6 +3,7 @@
 package cache
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"sort"
@@ -29,18 +30,19 @@ type driver interface {
 type Caches struct {
 	zeros  func(size int) ([]byte, error)
 	show   func(*core.Buffer) (handle uint64, err error)
-	slots  uintptr
+	place  func(handle uint64) *Range
 	driver func() (driver, error) // tests have their own
 
 	mu    sync.Mutex
-	mem   *memory // nil before the first cache
+	lines *[maxCaches]line // nil before the first cache
+	spans [maxCaches]*[MaxRanges]span
 	taken [maxCaches]bool
 }
 
 // New is without a cache. zeros makes memory that C may read at any time. show gives a buffer a
-// handle, or closes it. slots is the address of the handles' slots.
-func New(zeros func(size int) ([]byte, error), show func(*core.Buffer) (uint64, error), slots uintptr) *Caches {
-	return &Caches{zeros: zeros, show: show, slots: slots, driver: func() (driver, error) { return cuda.Loaded() }}
+// handle, or closes it. place is where C looks for the range of a handle.
+func New(zeros func(size int) ([]byte, error), show func(*core.Buffer) (uint64, error), place func(handle uint64) *Range) *Caches {
+	return &Caches{zeros: zeros, show: show, place: place, driver: func() (driver, error) { return cuda.Loaded() }}
 }
 
 // Cache keeps ranges of GPU memory pinned and mapped while nobody uses them. Its methods may be
@@ -50,8 +52,9 @@ type Cache struct {
 	device *core.Device
 	most   uint64 // bytes to keep pinned
 	handle uint64
-	at     int // its place in memory
+	at     int // its place among the caches
 	line   *line
+	spans  *[MaxRanges]span
 
 	mu      sync.Mutex
 	closed  bool
@@ -65,7 +68,7 @@ type Cache struct {
 type kept struct {
 	mapping    *core.Mapping
 	handle     uint64
-	in         *rangeLine
+	in         *Range
 	start, end uint64
 	id         uint64 // of the allocation
 	bytes      uint64 // pinned for the range
@@ -75,27 +78,23 @@ func (k *kept) held() bool { return k.in.held(k.handle) }
 
 // Open opens a cache with a handle. It keeps up to most bytes pinned that nobody holds.
 //
-// The memory is 80 MiB of address space. Only what is used gets memory. It is never unmapped: a
-// call with an old handle may read it at any time. A forked child does not inherit it.
+// A place has 256 KiB of address space, from its first cache on. It is never unmapped: a call with
+// an old handle may read it at any time. A forked child does not inherit it.
 func (s *Caches) Open(d *core.Device, most, handle uint64) (*Cache, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.mem == nil {
-		mem, err := s.zeros(int(unsafe.Sizeof(memory{})))
-		if err != nil {
-			return nil, fmt.Errorf("no memory for caches: %w", err)
-		}
-		s.mem = (*memory)(unsafe.Pointer(unsafe.SliceData(mem)))
-	}
 	at := slices.Index(s.taken[:], false)
 	if at < 0 {
 		return nil, fmt.Errorf("%d caches are open; close one: %w", maxCaches, unix.ENOMEM)
 	}
+	if err := errors.Join(provide(s, &s.lines), provide(s, &s.spans[at])); err != nil {
+		return nil, fmt.Errorf("no memory for caches: %w", err)
+	}
 	s.taken[at] = true
-	l := &s.mem.lines[at]
-	l.spans, l.ranges, l.slots = address(&s.mem.spans[at]), address(&s.mem.ranges), uint64(s.slots)
+	l := &s.lines[at]
+	l.spans = uint64(uintptr(unsafe.Pointer(s.spans[at])))
 	l.key.Store(handle)
-	return &Cache{of: s, device: d, most: most, handle: handle, at: at, line: l}, nil
+	return &Cache{of: s, device: d, most: most, handle: handle, at: at, line: l, spans: s.spans[at]}, nil
 }
 
 // Device is the device that the cache pins through.

@@ -31,12 +31,13 @@ func open(t *testing.T, most uint64, id func(f *backendtest.Fake) (uint64, error
 	d, err := core.Open(core.Options{Backends: []backend.Backend{f}})
 	require.NoError(t, err)
 	var last uint64
+	ranges := new([1 << 16]Range)
 	s := New(func(n int) ([]byte, error) {
 		return unix.Mmap(-1, 0, n, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS|unix.MAP_NORESERVE)
 	}, func(*core.Buffer) (uint64, error) {
 		last++
 		return last, f.Call("show")
-	}, 0)
+	}, func(handle uint64) *Range { return &ranges[handle] })
 	s.driver = func() (driver, error) {
 		return numbers{func() (uint64, error) { return id(f) }}, f.Call("driver")
 	}
@@ -63,7 +64,7 @@ func get(c *Cache, addr, size uint64) (uint64, error) {
 
 // drop ends a hold, as C does.
 func drop(c *Cache, handle uint64) {
-	c.of.mem.ranges[handle].change(handle, func(s uint64) (uint64, bool) { return s - 1, s&holdsMax != 0 })
+	c.of.place(handle).change(handle, func(s uint64) (uint64, bool) { return s - 1, s&holdsMax != 0 })
 }
 
 // An error of CUDA becomes the same errno as everywhere in this library. Nothing is pinned then, nor
@@ -160,10 +161,9 @@ func TestNoPlaceLeft(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, MaxRanges, f.Live)
 	require.EqualValues(t, MaxRanges, c.line.count.Load())
-	spans := &c.of.mem.spans[c.at]
 	for i := 1; i < MaxRanges; i++ {
-		require.Less(t, spans[i-1].start.Load(), spans[i].start.Load())
-		require.NotEqual(t, uint64(7), spans[i].handle.Load())
+		require.Less(t, c.spans[i-1].start.Load(), c.spans[i].start.Load())
+		require.NotEqual(t, uint64(7), c.spans[i].handle.Load())
 	}
 	_, err = get(c, other+8192, 1)
 	require.ErrorIs(t, err, unix.ENOMEM)

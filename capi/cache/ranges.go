@@ -114,7 +114,7 @@ func (c *Cache) pinOnce(p plan) (m *core.Mapping, handle uint64, err error) {
 // insert adds a range with one hold.
 func (c *Cache) insert(p plan, m *core.Mapping, handle, now uint64) *kept {
 	c.retireUseless(p, true)
-	in := &c.of.mem.ranges[handle%slotCount]
+	in := c.of.place(handle)
 	k := &kept{mapping: m, handle: handle, in: in, start: p.start, end: p.end, id: p.id, bytes: c.pages(p)}
 	in.fill(k, c.handle, now)
 	at := c.after(p.start)
@@ -127,8 +127,8 @@ func (c *Cache) insert(p plan, m *core.Mapping, handle, now uint64) *kept {
 // list lists the ranges from number at on for C.
 func (c *Cache) list(at int) {
 	for i := at; i < len(c.live); i++ {
-		c.of.mem.spans[c.at][i].start.Store(c.live[i].start)
-		c.of.mem.spans[c.at][i].handle.Store(c.live[i].handle)
+		c.spans[i].start.Store(c.live[i].start)
+		c.spans[i].handle.Store(c.live[i].handle)
 	}
 	c.line.count.Store(uint32(len(c.live)))
 }

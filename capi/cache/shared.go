@@ -27,12 +27,12 @@ type line struct {
 	room  atomic.Int64
 	_     uint64
 
-	spans, ranges, slots uint64
-	attribute            uint64
+	spans, attribute uint64
+	_                [2]uint64
 }
 
-// rangeLine is a pinned range, at the index of its handle.
-type rangeLine struct {
+// Range is a pinned range, in the slot of its handle.
+type Range struct {
 	state atomic.Uint64
 	start atomic.Uint64
 	end   atomic.Uint64
@@ -43,14 +43,17 @@ type rangeLine struct {
 	_     uint64
 }
 
-// memory is what C finds of all caches.
-type memory struct {
-	ranges [slotCount]rangeLine
-	lines  [maxCaches]line
-	spans  [maxCaches][MaxRanges]span
+// provide makes memory for *p, of the type that C reads, unless there is some.
+func provide[T any](s *Caches, p **T) error {
+	if *p != nil {
+		return nil
+	}
+	mem, err := s.zeros(int(unsafe.Sizeof(**p)))
+	if err == nil {
+		*p = (*T)(unsafe.Pointer(unsafe.SliceData(mem)))
+	}
+	return err
 }
-
-func address[T any](p *T) uint64 { return uint64(uintptr(unsafe.Pointer(p))) }
 
 const (
 	retiredBit = 1 << 31
@@ -64,7 +67,7 @@ func sameGeneration(a, b uint64) bool { return (a^b)>>32 == 0 }
 
 // change replaces the range's state by what to gives, while the place is that of the handle. It
 // returns false where the place has another range, or to refuses.
-func (r *rangeLine) change(handle uint64, to func(state uint64) (uint64, bool)) bool {
+func (r *Range) change(handle uint64, to func(state uint64) (uint64, bool)) bool {
 	for {
 		s := r.state.Load()
 		if !sameGeneration(s, stateOf(handle)) {
@@ -78,7 +81,7 @@ func (r *rangeLine) change(handle uint64, to func(state uint64) (uint64, bool)) 
 }
 
 // take takes a hold, if the handle still names that range.
-func (r *rangeLine) take(handle, now uint64) bool {
+func (r *Range) take(handle, now uint64) bool {
 	taken := r.change(handle, func(s uint64) (uint64, bool) { return s + 1, s&retiredBit == 0 && s&holdsMax != holdsMax })
 	if taken {
 		r.used.Store(now)
@@ -88,19 +91,19 @@ func (r *rangeLine) take(handle, now uint64) bool {
 
 // retire prevents new holds. Without heldToo it returns false if somebody holds the range. A
 // range that is gone, or was replaced, counts as retired.
-func (r *rangeLine) retire(handle uint64, heldToo bool) bool {
+func (r *Range) retire(handle uint64, heldToo bool) bool {
 	return r.change(handle, func(s uint64) (uint64, bool) { return s | retiredBit, s&holdsMax == 0 || heldToo }) ||
 		!sameGeneration(r.state.Load(), stateOf(handle))
 }
 
 // held reports whether somebody holds the range, retired or not.
-func (r *rangeLine) held(handle uint64) bool {
+func (r *Range) held(handle uint64) bool {
 	s := r.state.Load()
 	return sameGeneration(s, stateOf(handle)) && s&holdsMax != 0
 }
 
 // fill makes the place that of k, held once. It writes the state last, because that lets hits in.
-func (r *rangeLine) fill(k *kept, owner, now uint64) {
+func (r *Range) fill(k *kept, owner, now uint64) {
 	// Usually it is retired already. It is not if the caller unpinned the old range.
 	r.state.Or(retiredBit)
 	r.start.Store(k.start)

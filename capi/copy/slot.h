@@ -29,8 +29,23 @@
 #define GDR_SLOT_COUNT (1u << GDR_HANDLE_INDEX_BITS)
 
 /*
- * One pinned buffer as the copies see it; one cache line. key is the handle while the
- * buffer is mapped. At all other times key and len are 0, and the type is None.
+ * A range that a registration cache keeps pinned (cache_range.h); one cache line. start and end
+ * are GPU addresses. The whole range lies in one allocation.
+ */
+struct range {
+	_Atomic uint64_t state;	/* generation << 32 | RETIRED | holds */
+	_Atomic uint64_t start;
+	_Atomic uint64_t end;
+	_Atomic uint64_t id;	/* the allocation's, CU_POINTER_ATTRIBUTE_BUFFER_ID */
+	_Atomic uint64_t va;	/* the CPU's address of start */
+	_Atomic uint64_t owner;	/* the cache's handle */
+	_Atomic uint64_t used;	/* range_clock() of its last use */
+	uint64_t pad;
+};
+
+/*
+ * One pinned buffer as the copies see it, in one cache line, and as a cache does, in the next
+ * one. key is the handle while the buffer is mapped. At all other times key and len are 0, and the type is None.
  *
  * state is a count of changes, the bit GDR_SLOT_CHANGES, and in the lowest two bits the
  * enum gdr_mapping_type. Go sets the bit before it changes the other fields. After them it
@@ -49,6 +64,7 @@ struct gdr_slot {
 	_Atomic uint64_t len;	/* bytes mapped */
 	_Atomic uint64_t cache;	/* a cache's handle, which finds its line (cache_range.h); else 0 */
 	uint64_t pad[3];
+	struct range range;
 };
 
 /* What Go tells the copies. It lies in the page that a fork empties (guest/front.h). */
@@ -63,7 +79,7 @@ struct gdr_table {
 	_Atomic uint32_t last;
 };
 
-_Static_assert(sizeof(struct gdr_slot) == 64, "one cache line a slot");
+_Static_assert(sizeof(struct gdr_slot) == 128 && offsetof(struct gdr_slot, range) == 64, "two cache lines");
 _Static_assert(sizeof(struct gdr_table) == 16, "capi/handle/layout.go");
 
 /* The slot that a handle has; NULL: the library is not open in this process. */
@@ -76,6 +92,12 @@ static inline const struct gdr_slot *gdr_slot_of(const struct gdr_table *table, 
 	if (!slots)
 		return NULL;
 	return slots + (handle & atomic_load_explicit(&table->last, memory_order_relaxed));
+}
+
+/* Whether the slot of a handle is its own. */
+static inline bool gdr_slot_is_made(const struct gdr_table *table, uint64_t handle)
+{
+	return (handle & (GDR_SLOT_COUNT - 1)) <= atomic_load_explicit(&table->last, memory_order_relaxed);
 }
 
 /* A mapping, as one reading of its slot shows it. */

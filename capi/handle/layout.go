@@ -3,6 +3,8 @@ package handle
 import (
 	"sync/atomic"
 	"unsafe"
+
+	"gdrapi/capi/cache"
 )
 
 // The structs of this file are those of capi/copy/slot.h, field by field, because C's copies
@@ -32,6 +34,7 @@ type slot struct {
 	len   atomic.Uint64
 	cache atomic.Uint64
 	_     [3]uint64
+	held  cache.Range
 }
 
 // Shared is what C's copies are told, and where they find the table. It lies in memory of C's.

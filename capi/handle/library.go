@@ -36,7 +36,7 @@ func New(epoch uint32, shared *Shared) (*Library, error) {
 		func(b *core.Buffer) (uint64, error) {
 			h, err := l.show(b)
 			return uint64(h), err
-		}, t.address())
+		}, func(h uint64) *cache.Range { return &t.slots[Handle(h).index()].held })
 	return l, nil
 }
 

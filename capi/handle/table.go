@@ -49,12 +49,12 @@ type table struct {
 	perType [4]int   // live mappings by type
 }
 
-// slotsAtFirst is how many slots are made with the table: 64 KiB of them, a page of any CPU.
+// slotsAtFirst is how many slots are made with the table: 128 KiB of them.
 const slotsAtFirst = 1024
 
 // newTable makes a table whose handles carry epoch, 1 to MaxEpoch, and tells C where it is.
 //
-// It reserves 64 MiB of address space. Only what is used can be read, so a host that locks its
+// It reserves 128 MiB of address space. Only what is used can be read, so a host that locks its
 // memory (mlockall) gets no more of it. A forked child does not inherit it.
 func newTable(epoch uint32, shared *Shared) (*table, error) {
 	if epoch == 0 || epoch > MaxEpoch {

@@ -73,7 +73,6 @@ struct pin {
 
 static struct pin pins[PINS];
 static uint32_t generations[PINS], cache_generation;
-static struct range *ranges;
 static struct cache caches[2];
 static struct span spans[2][PINS];
 static bool taken[2];
@@ -93,7 +92,7 @@ static struct pin *pin_of(uint64_t handle)
 
 static struct range *range_at(uint64_t handle)
 {
-	return &ranges[handle & (GDR_SLOT_COUNT - 1)];
+	return &slots[handle & (GDR_SLOT_COUNT - 1)].range;
 }
 
 static bool is_held(const struct pin *p)
@@ -434,13 +433,10 @@ int main(int argc, char **argv)
 	struct tap t = { 0, 0, 0 };
 
 	slots = calloc(GDR_SLOT_COUNT, sizeof(*slots));
-	ranges = calloc(GDR_SLOT_COUNT, sizeof(*ranges));
-	if (!slots || !ranges)
+	if (!slots)
 		return 2;
 	for (int i = 0; i < 2; i++) {
 		caches[i].spans = (uintptr_t)spans[i];
-		caches[i].ranges = (uintptr_t)ranges;
-		caches[i].slots = (uintptr_t)slots;
 		caches[i].attribute = (uintptr_t)attribute;
 	}
 	front_is_up(EPOCH, slots);
