@@ -7,8 +7,7 @@ import platform
 import struct
 import sys
 import weakref
-from types import TracebackType
-from typing import Any, Dict, List, Optional, Sequence, Tuple, Type, TypeVar
+from typing import Any, Dict, List, Sequence, Tuple, TypeVar
 
 from . import _lib
 from ._errors import GdrError
@@ -105,8 +104,7 @@ class Resource:
     def __enter__(self: _T) -> _T:
         return self
 
-    def __exit__(self, kind: Optional[Type[BaseException]], error: Optional[BaseException],
-                 trace: Optional[TracebackType]) -> None:
+    def __exit__(self, *raised: Any) -> None:
         self.close()
 
 

@@ -26,32 +26,35 @@ class Table:
         self.starts = self.ends[:-1]
 
     def find(self, index: Any) -> Tuple[Any, Any, Any, Tuple[int, ...]]:
-        """The addresses of runs; the elements of each; where each begins in the data, None if they are alike; the
-        data's shape. NumPy checks the index."""
+        """The addresses of runs; the bytes of each; where each begins in the data, an index; the data's shape. NumPy
+        checks the index."""
         row, *columns = index if type(index) is tuple else (index,)
         at = self.rows[row]
         if not columns:
             shape = at.shape + self.shape
             if isinstance(row, slice) and row.step in (None, 1):
-                return at[:1], len(at) * self.columns, None, shape
-            return at, self.columns, None, shape
+                return at[:1], len(at) * self.columns * self.item, slice(1), shape
+            return at, self.columns * self.item, slice(0, at.size * self.columns, self.columns), shape
         column = columns[0]
         if isinstance(column, slice) and column.step in (None, 1) and len(columns) == 1:
             begin, end, _ = column.indices(self.columns)
             count = max(end - begin, 0)
-            return at + self.ends[begin], count, None, at.shape + (count,)
+            return (at + self.ends[begin], count * self.item, slice(0, max(at.size * count, 1), max(count, 1)),
+                    at.shape + (count,))
         if isinstance(row, slice) or isinstance(column, slice) or len(columns) > 2:
             raise IndexError("give rows, columns, and how many from each on, as numbers or as arrays")
-        at = at + (self.starts if len(columns) == 1 else self.ends)[column]
         if len(columns) == 1:
-            return at, 1, None, at.shape
+            at = at + self.starts[column]
+            return at, self.item, slice(at.size), at.shape
         column, counts = numpy.asarray(column), numpy.asarray(columns[1])
-        self.ends[column + counts]
-        if (column | counts).min(initial=0) < 0:
+        start, signs = self.ends[column], column | counts
+        at, sizes = at + start, self.ends[column + counts] - start
+        if signs.size and signs.item(signs.argmin()) < 0:
             raise IndexError("the columns and lengths of runs are not negative")
-        counts = (counts if counts.shape == at.shape else numpy.broadcast_to(counts, at.shape)).ravel()
-        after = numpy.cumsum(counts)
-        return at, counts, after - counts, (int(after[-1]) if len(after) else 0,)
+        if not at.shape == sizes.shape == counts.shape:
+            at, sizes, counts = numpy.broadcast_arrays(at, sizes, counts)
+        after = counts.cumsum()
+        return at, sizes.ravel(), after - counts.ravel(), (after.item(-1) if after.size else 0,)
 
 
 class Parts:
@@ -60,7 +63,7 @@ class Parts:
     def __init__(self, whole: Any) -> None:
         self.whole, self.first = numpy.frombuffer(whole, "u8"), len(whole)
         self.stages: Dict[Table, Tuple[Any, Any]] = {}  # elements, and the address of each
-        self.like: Any = None  # what the pieces up to self.full are: of which table, of how many elements, from where on
+        self.like: Any = None  # what the pieces up to self.full are: of which table, of how many bytes, from where on
         self.count, self.nbytes, self.full = self.first, 0, 0
         self._grow(self.first + 256, numpy.zeros(0, _PIECE))
 
@@ -77,7 +80,7 @@ class Parts:
 
     def put(self, table: Table, index: Any, data: Any) -> None:
         """Makes pieces of a part of a tensor, once for a call. Nothing is put where an error is raised."""
-        at, count, begins, shape = table.find(index)
+        at, size, begins, shape = table.find(index)
         first, end = self.count, self.count + at.size
         total = shape[0] if len(shape) == 1 else int(numpy.prod(shape))
         stage, sources = self.stages.get(table) or self._stage(table, total)
@@ -87,10 +90,9 @@ class Parts:
         if end > len(self.pieces):
             self._grow(2 * end, self.pieces[:first])
         self.to[first:end] = at if at.ndim == 1 else at.ravel()
-        like = (table, count, first) if begins is None else None
+        like = (table, size, first) if type(begins) is slice else None
         if like is None or like != self.like or end > self.full:  # else the last call's are the same
-            self.of[first:end] = sources[begins] if begins is not None else sources[:total:count] if count else 0
-            self.handle[first:end], self.size[first:end] = table.handle, count * table.item
+            self.of[first:end], self.handle[first:end], self.size[first:end] = sources[begins], table.handle, size
             self.like, self.full = like, end
         self.count, self.nbytes = end, self.nbytes + total * table.item
 

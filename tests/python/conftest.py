@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: MIT
 """GPU memory of CUDA's driver, and the closing line that the suite counts."""
 import ctypes
+import multiprocessing
 import os
 import re
 import subprocess
@@ -112,6 +113,22 @@ class Array:
     def put(self, data):
         """CUDA writes."""
         self.cuda.write(self.address, data)
+
+
+def in_fork(function, argument):
+    """What function returns in a forked child, None of one that dies; argument is
+    inherited, not pickled."""
+    context = multiprocessing.get_context("fork")
+    reader, writer = context.Pipe(duplex=False)
+    child = context.Process(target=lambda: writer.send(function(argument)))
+    child.start()
+    writer.close()
+    try:
+        answer = reader.recv()
+    except EOFError:
+        answer = None
+    child.join()
+    return answer, child.exitcode
 
 
 @pytest.fixture(scope="session")

@@ -9,6 +9,7 @@ from concurrent.futures.process import BrokenProcessPool
 
 import gdrapi
 import pytest
+from conftest import in_fork
 
 
 def whole(number):
@@ -47,22 +48,6 @@ def workers(method, number):
 def run(method, function, argument):
     with workers(method, 1) as pool:
         return pool.submit(function, argument).result()
-
-
-def in_fork(function, argument):
-    """What function returns in a forked child, None of one that dies; argument is
-    inherited, not pickled."""
-    context = multiprocessing.get_context("fork")
-    reader, writer = context.Pipe(duplex=False)
-    child = context.Process(target=lambda: writer.send(function(argument)))
-    child.start()
-    writer.close()
-    try:
-        answer = reader.recv()
-    except EOFError:
-        answer = None
-    child.join()
-    return answer, child.exitcode
 
 
 def test_a_child_that_dies_is_seen():

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: MIT
 """Small reads, which the interpreter makes by itself, and scalar."""
-import os
 import struct
 
 import pytest
 
 import gdrapi
+from conftest import in_fork
 
 
 @pytest.mark.parametrize("size", [1, 3, 4, 8, 63, 64, 65])
@@ -21,19 +21,6 @@ def test_every_size_reads_the_same(gdr, array, size):
 def test_nothing_is_read_past_the_ends(gdr, array, size, offset):
     with gdr.pin(array) as buffer, pytest.raises(ValueError, match="%d bytes at %d are not all in the 4096" % (size, offset)):
         buffer.read(size, offset)
-
-
-def test_a_forked_child_gets_an_error(gdr, array):
-    with gdr.pin(array) as buffer:
-        child = os.fork()
-        if not child:
-            try:
-                buffer.read(4)
-            except gdrapi.GdrError:
-                os._exit(0)
-            finally:
-                os._exit(1)
-        assert os.waitpid(child, 0)[1] == 0
 
 
 @pytest.mark.parametrize("typestr, value", [
@@ -72,29 +59,19 @@ def test_what_is_no_scalar_is_not_pinned(make, monkeypatch):
     assert error
 
 
-def in_child(what):
-    """What a forked child writes: what() there, or the name of its error."""
-    ends = os.pipe()
-    child = os.fork()
-    if not child:
-        try:
-            said = repr(what())
-        except BaseException as error:
-            said = type(error).__name__
-        os.write(ends[1], said.encode())
-        os._exit(0)
-    os.close(ends[1])
-    said = os.read(ends[0], 1000).decode()
-    os.close(ends[0])
-    assert os.waitpid(child, 0)[1] == 0
-    return said
+def error_of(use):
+    try:
+        use()
+    except Exception as error:
+        return type(error).__name__
+    return None
 
 
 def test_a_scalar_in_a_forked_child(make):
     """An inherited one raises; the library of the next one is the child's own."""
     array = make(shape=(1,), typestr="<i4")
     with gdrapi.scalar(array) as scalar:
-        assert in_child(lambda: scalar.value) == "GdrError"
+        assert in_fork(error_of, lambda: scalar.value) == ("GdrError", 0)
         g = gdrapi._gdr._default._g
 
         def another():
@@ -105,7 +82,7 @@ def test_a_scalar_in_a_forked_child(make):
                     return True
             return gdrapi._gdr._default._g != g
 
-        assert in_child(another) == "True"
+        assert in_fork(lambda _: another(), None) == (True, 0)
         scalar.value = 7
         assert scalar.value == 7
 

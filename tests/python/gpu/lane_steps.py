@@ -173,36 +173,33 @@ def one_event(steps):
         reader.check(number)
 
 
-REQUESTS, COLUMNS = 64, 512
+REQUESTS, COLUMNS, MOST = 64, 512, 4
 
 
 class Table:
-    """A block table that only grows. A kernel sums the blocks of each request below its length; block numbers are
-    such that a wrong one is seen. Others run for some 100 us before it."""
+    """A block table that grows. A kernel, behind others that run for some 100 us, sums the blocks of each request below its
+    length; the blocks' numbers are random, so a wrong one is seen."""
 
-    def __init__(self, lengths):
-        self.gpu = torch.zeros(REQUESTS, COLUMNS, dtype=torch.int32, device="cuda")
-        self.host = numpy.zeros((REQUESTS, COLUMNS), numpy.int64)
-        self.used = numpy.zeros(REQUESTS, numpy.int64)  # columns
-        self.lengths = lengths  # one tensor a set, in blocks
-        columns = torch.arange(COLUMNS, device="cuda")
-        self.late = torch.eye(1024, device="cuda")
+    def __init__(self, *lengths):
+        """lengths is a tensor for each set."""
+        self.random, self.gpu = numpy.random.default_rng(1), torch.zeros(REQUESTS, COLUMNS, dtype=torch.int32, device="cuda")
+        self.host, self.used = numpy.zeros((REQUESTS, COLUMNS), numpy.int64), numpy.zeros(REQUESTS, numpy.int64)
+        self.lengths, self.late, self.columns = lengths, torch.eye(1024, device="cuda"), torch.arange(COLUMNS, device="cuda")
         self.seen = [torch.zeros(REQUESTS, dtype=torch.int64).pin_memory() for _ in lengths]
         self.events = [torch.cuda.Event() for _ in lengths]
-        self.columns = columns
+        torch.cuda.synchronize()
 
-    def append(self, rows, random, most=3):
-        """New blocks for every request: rows, columns, counts and ids of a write."""
-        counts = random.integers(0, most + 1, REQUESTS)
-        full = self.used + counts > COLUMNS
-        self.used[full] = 0  # the request ends, and another one takes its row: see appends
-        ids = random.integers(1, 1 << 30, counts.sum())
-        where = numpy.arange(REQUESTS), self.used.copy(), counts
-        rows(where, ids)
-        for row, column, count, part in zip(*where, numpy.split(ids, numpy.cumsum(counts)[:-1])):
+    def append(self, counts):
+        """So many new blocks for each request: the index and the data of a write. Where a row is full, another request
+        takes it: that is a row that is written over, so it waits for all kernels."""
+        if (self.used + counts > COLUMNS).any():
+            torch.cuda.synchronize()
+            self.used[self.used + counts > COLUMNS] = 0
+        index, ids = (numpy.arange(REQUESTS), self.used.copy(), counts), self.random.integers(1, 1 << 30, counts.sum())
+        for row, column, count, part in zip(*index, numpy.split(ids, numpy.cumsum(counts)[:-1])):
             self.host[row, column:column + count] = part
         self.used += counts
-        return full
+        return index, ids
 
     def launch(self, turn):
         x = self.late
@@ -217,67 +214,52 @@ class Table:
 
 
 def appends(steps):
-    """Blocks are appended to one table while the kernels of the last step, which read what is below their own lengths,
-    have yet to run. The lengths are overwritten: two sets. A row that another request takes is overwritten, too: it
-    waits for the last step. Both ways to write rows take turns."""
-    random, beside = numpy.random.default_rng(1), 0
-    lens = [torch.zeros(REQUESTS, dtype=torch.int32, device="cuda") for _ in range(2)]
-    table = Table(lens)
-    torch.cuda.synchronize()
-    expected, host = [None, None], numpy.zeros(REQUESTS, numpy.int32)
+    """Blocks are appended to one table while the kernels of the last step, which read what is below their own lengths, have
+    yet to run. The lengths are written over: two sets. Both ways to write rows take turns."""
+    lens, beside = [torch.zeros(REQUESTS, dtype=torch.int32, device="cuda") for _ in range(2)], 0
+    table, expected, host = Table(*lens), [None, None], numpy.zeros(REQUESTS, numpy.int32)
     with gdrapi.Lane([table.gpu, lens[0]], [table.gpu, lens[1]], events=table.events) as lane:
         rows = lane.rows(table.gpu)
         for number in range(steps // 10):
-            turn, parts = number % 2, []
-            if (table.used + 3 > COLUMNS).any():
-                torch.cuda.synchronize()
+            turn, (index, ids) = number % 2, table.append(table.random.integers(0, MOST + 1, REQUESTS))
             beside += number and not table.events[1 - turn].query()
-            table.append(lambda *part: parts.append(part) if number % 3 else rows.__setitem__(*part), random)
             host[:] = table.used
-            assert lane.write([parts[0] if parts else None, host]) == turn
+            if number % 3:
+                lane.write([(index, ids), host])
+            else:
+                rows[index] = ids
+                lane.write([None, host])
             expected[turn] = table.sums(table.used)
             table.launch(turn)
             if number:
                 table.events[1 - turn].synchronize()
                 assert table.seen[1 - turn].tolist() == expected[1 - turn], number - 1
-    torch.cuda.synchronize()
     assert beside, "no step was written beside another"
     return "%d of %d written beside a running step" % (beside, steps // 10)
 
 
 def speculation(steps):
-    """Lengths that the GPU makes. The CPU appends for the most that may be accepted, before it knows how much was."""
-    random, step = numpy.random.default_rng(2), 4
+    """The GPU makes the lengths. The CPU appends for the most that may be accepted, before it knows how much was."""
     lengths = torch.zeros(REQUESTS, dtype=torch.int32, device="cuda")
-    table = Table([lengths])
-    torch.cuda.synchronize()
+    table = Table(lengths)
     with gdrapi.Lane([table.gpu]) as lane:
         rows = lane.rows(table.gpu)
         for number in range(steps // 10):
-            if number % (COLUMNS // step) == 0:  # all rows are new requests'
-                torch.cuda.synchronize()
-                table.used[:] = 0
+            if number % (COLUMNS // MOST) == 0:  # all rows are new requests'
                 lengths.zero_()
-            before = table.used.copy()
-            counts = numpy.full(REQUESTS, step)
-            ids = random.integers(1, 1 << 30, counts.sum())
-            rows[numpy.arange(REQUESTS), before, counts] = ids
-            for row in range(REQUESTS):
-                table.host[row, before[row]:before[row] + step] = ids[step * row:step * row + step]
-            table.used += step
-            accepted = torch.randint(0, step + 1, (REQUESTS,), device="cuda", dtype=torch.int32)
-            lengths.add_(accepted)
+            index, ids = table.append(numpy.full(REQUESTS, MOST))
+            rows[index] = ids
+            lengths.add_(torch.randint(0, MOST + 1, (REQUESTS,), device="cuda", dtype=torch.int32))
             table.launch(0)
             if number % 8 == 7:
-                told = lengths.tolist()
-                assert table.seen[0].tolist() == table.sums(told), number
+                assert table.sums(lengths.tolist()) == table.seen[0].tolist(), number
 
 
 PTX = b"""
 .version 7.8
 .target sm_90
 .address_size 64
-.visible .entry look(.param .u64 from, .param .u64 to, .param .u64 flag, .param .u32 number, .param .u64 before, .param .u64 after)
+.visible .entry look(.param .u64 from, .param .u64 to, .param .u64 flag, .param .u32 number, .param .u64 after)
 {
 	.reg .pred p;
 	.reg .u32 i, n, v;
@@ -292,13 +274,6 @@ flags:
 	setp.ne.u32 p, v, n;
 	@p bra flags;
 flagged:
-	ld.param.u64 s, [before];
-	mov.u64 t, %globaltimer;
-	add.u64 s, s, t;
-spins:
-	mov.u64 t, %globaltimer;
-	setp.lt.u64 p, t, s;
-	@p bra spins;
 	mov.u32 i, %tid.x;
 	ld.param.u64 a, [from];
 	mad.wide.u32 a, i, 4, a;
@@ -327,8 +302,8 @@ class Config(ctypes.Structure):
 
 
 class Look:
-    """A kernel: each block copies the same 256 words to its part of host memory, before or after some time, or once a flag has a
-    number. With early it is launched with programmatic dependent launch: it begins before the kernel ahead has ended."""
+    """A kernel: each block copies the same 256 words to its part of host memory, once a flag has a number, and stays for some
+    nanoseconds. With early it is launched with programmatic dependent launch: it begins before the kernel ahead has ended."""
 
     def __init__(self):
         self.cuda, self.kernel = ctypes.CDLL("libcuda.so.1"), ctypes.c_void_p()
@@ -340,11 +315,10 @@ class Look:
         result = getattr(self.cuda, name)(*arguments)
         assert result == 0, "%s: %d" % (name, result)
 
-    def __call__(self, source, target, flag=None, number=0, before=0, after=0, early=False):
-        """Times are nanoseconds."""
+    def __call__(self, source, target, flag=None, number=0, after=0, early=False):
         long, word = ctypes.c_uint64, ctypes.c_uint32
         values = (long(source.data_ptr()), long(target.data_ptr()), long(0 if flag is None else flag.data_ptr()), word(number),
-                  long(before), long(after))
+                  long(after))
         pointers = (ctypes.c_void_p * len(values))(*map(ctypes.addressof, values))
         attribute = (word * 18)(6, 0, 1)  # CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION: 1
         config = Config((ctypes.c_uint * 7)(target.numel() // 256, 1, 1, 256, 1, 1, 0), torch.cuda.current_stream().cuda_stream,
@@ -353,40 +327,15 @@ class Look:
 
 
 def dependent_launch(steps):
-    """A kernel that begins before the one ahead of it has ended sees what was written before its launch; so does the one
-    ahead. That the later one's result is there does not say that the set is free."""
-    look, stream, overtook = Look(), torch.cuda.Stream(), 0
-    tensor = torch.zeros(256, dtype=torch.int32, device="cuda")
-    first, second = (torch.full((256,), -1, dtype=torch.int32).pin_memory() for _ in range(2))
-    event = torch.cuda.Event()
-    torch.cuda.synchronize()
-    with gdrapi.Lane([tensor], events=[event]) as lane, torch.cuda.stream(stream):
-        host = numpy.zeros(256, numpy.int32)
-        for number in range(steps // 10):
-            host[:] = number
-            lane.write([host])
-            look(tensor, first, before=300000)
-            look(tensor, second, early=True)
-            event.record()
-            while second[255] != number and not event.query():
-                pass
-            overtook += int(first[0]) != number and int(second[255]) == number
-            event.synchronize()
-            assert (first == number).all() and (second == number).all(), number
-    assert overtook, "no kernel began before the one ahead of it had ended"
-    return "%d of %d were read before the kernel ahead ended" % (overtook, steps // 10)
-
-
-def dependent_appends(steps):
-    """The same where the kernel ahead has read the very lines that the write changes, on each processor, and stays for a
-    millisecond."""
+    """A kernel that begins before the one ahead of it has ended sees what was written before its launch, also where the one
+    ahead has read those very lines, on each processor. An event behind it says that both have ended."""
     look, stream, beside, count = Look(), torch.cuda.Stream(), 0, max(steps // 100, 1)
-    tensor = torch.zeros(256, dtype=torch.int32, device="cuda")
+    tensor, event = torch.zeros(256, dtype=torch.int32, device="cuda"), torch.cuda.Event()
     first, second = (torch.full((264 * 256,), -1, dtype=torch.int32).pin_memory() for _ in range(2))
-    seen, got = first.numpy(), second.numpy().reshape(-1, 256)
+    seen, got, odd = first.numpy(), second.numpy().reshape(-1, 256), numpy.arange(1, 256, 2)
     torch.cuda.synchronize()
     with gdrapi.Lane([tensor]) as lane, torch.cuda.stream(stream):
-        rows, odd = lane.rows(tensor), numpy.arange(1, 256, 2)
+        rows = lane.rows(tensor)
         for number in range(2, 2 + count):
             rows[:] = -number
             look(tensor, first, after=1000000)
@@ -395,10 +344,11 @@ def dependent_appends(steps):
             begin = time.perf_counter()
             rows[odd] = number
             look(tensor, second, early=True)
-            while (got[:, 1] != number).any() and time.perf_counter() < begin + 1:
+            event.record()
+            while (got[:, 1] != number).any() and not event.query():
                 pass
             beside += time.perf_counter() < begin + 0.0008
-            torch.cuda.synchronize()
+            event.synchronize()
             assert (got[:, odd] == number).all() and (got[:, ::2] == -number).all(), number
     assert beside, "no kernel began before the one ahead of it had ended"
     return "%d of %d were read before the kernel ahead ended" % (beside, count)
@@ -529,7 +479,7 @@ def one_allocator(steps):
     return "served"
 
 
-CHECKS = [one_set, two_sets, one_event, appends, speculation, other_streams, dependent_launch, dependent_appends, running_kernel, second_gpu, sleep_mode,
+CHECKS = [one_set, two_sets, one_event, appends, speculation, other_streams, dependent_launch, running_kernel, second_gpu, sleep_mode,
           fallback, allocators]
 
 
