@@ -95,7 +95,7 @@ class Array:
         self.nbytes, self.descr = itemsize or int(typestr[2:]), descr
         for n in shape:
             self.nbytes *= n
-        self.base = cuda.alloc(max(self.nbytes, 1) + offset)
+        self.base = cuda.alloc(max(self.nbytes + offset, 65536))  # dmabuf exports no page that begins in free space
         self.address, self.readonly = self.base + offset, readonly
 
     def __del__(self):

@@ -48,9 +48,14 @@ class HostTensor:
 
 
 @pytest.fixture
-def make_set(cuda):
-    """Tensors in memory of their own: the simulated driver exports an allocation from one start at a time."""
-    return lambda kind=Tensor, sizes=SIZES: [kind(cuda, shape=(size // 4,), typestr="<i4", offset=2 << 20) for size in sizes]
+def make(cuda):
+    """Arrays in memory of their own: the simulated driver exports an allocation from one start at a time."""
+    return lambda kind=Array, **how: kind(cuda, offset=2 << 20, **how)
+
+
+@pytest.fixture
+def make_set(make):
+    return lambda kind=Tensor, sizes=SIZES: [make(kind, shape=(size // 4,), typestr="<i4") for size in sizes]
 
 
 @pytest.fixture(params=["mapping", "pinned"])

@@ -91,9 +91,9 @@ def test_it_outlives_its_array(make, gdr):
     remote.close()
 
 
-def test_only_whole_objects(array, gdr):
+def test_only_whole_objects(cuda, gdr):
     with pytest.raises(gdrapi.GdrError) as refused:
-        gdrapi.share(array, whole=True)
+        gdrapi.share((cuda.alloc(4096), 4096), whole=True)
     assert refused.value.errno == errno.EPERM
     with gdr.alloc(2 << 20) as memory:
         gdrapi.share(memory, whole=True).close()
