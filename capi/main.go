@@ -126,7 +126,13 @@ func gdrcore_pin_fd(g C.uint64_t, fd C.int, h *C.uint64_t) C.int {
 
 //export gdrcore_export_fd
 func gdrcore_export_fd(g, h C.uint64_t, flags C.uint32_t, fd *C.int) C.int {
-	return give("gdr_export_fd", fd, func() (int, error) { return library.ExportFD(of(g), of(h), uint32(flags)) })
+	return give("gdr_export_fd", fd, func() (int, error) {
+		b, err := library.Buffer(of(g), of(h))
+		if err != nil {
+			return 0, err
+		}
+		return b.Export(uint32(flags))
+	})
 }
 
 //export gdrcore_unpin
@@ -147,7 +153,11 @@ func gdrcore_unmap(g, h, va, size C.uint64_t) C.int {
 //export gdrcore_info
 func gdrcore_info(call *C.char, g, h C.uint64_t, out *C.struct_gdr_core_info) C.int {
 	return answer(C.GoString(call), func() error {
-		i, err := library.Info(of(g), of(h))
+		b, err := library.Buffer(of(g), of(h))
+		if err != nil {
+			return err
+		}
+		i, err := b.Info()
 		*out = C.struct_gdr_core_info{
 			va:            C.uint64_t(i.VA),
 			mapped_size:   C.uint64_t(i.MappedSize),
@@ -163,23 +173,45 @@ func gdrcore_info(call *C.char, g, h C.uint64_t, out *C.struct_gdr_core_info) C.
 
 //export gdrcore_callback_flag
 func gdrcore_callback_flag(g, h C.uint64_t, flag *C.int) C.int {
-	return give("gdr_get_callback_flag", flag, func() (int, error) { return library.CallbackFlag(of(g), of(h)) })
+	return give("gdr_get_callback_flag", flag, func() (int, error) {
+		b, err := library.Buffer(of(g), of(h))
+		if err != nil {
+			return 0, err
+		}
+		return b.Revoked()
+	})
 }
 
 //export gdrcore_attribute
 func gdrcore_attribute(g C.uint64_t, attr C.int, value *C.int) C.int {
-	return give("gdr_get_attribute", value, func() (int, error) { return library.Attribute(of(g), backend.Attr(attr)) })
+	return give("gdr_get_attribute", value, func() (int, error) {
+		d, err := library.Device(of(g))
+		if err != nil {
+			return 0, err
+		}
+		return d.Attribute(backend.Attr(attr))
+	})
 }
 
 //export gdrcore_driver_version
 func gdrcore_driver_version(g C.uint64_t, major, minor *C.int) C.int {
-	return giveTwo("gdr_driver_get_version", major, minor, func() (int, int, error) { return library.DriverVersion(of(g)) })
+	return giveTwo("gdr_driver_get_version", major, minor, func() (int, int, error) {
+		d, err := library.Device(of(g))
+		if err != nil {
+			return 0, 0, err
+		}
+		return d.Version()
+	})
 }
 
 //export gdrcore_backend
 func gdrcore_backend(g C.uint64_t, out *C.char, size C.size_t) C.int {
 	return answer("gdr_get_backend", func() error {
-		name, err := library.BackendName(of(g))
+		d, err := library.Device(of(g))
+		if err != nil {
+			return err
+		}
+		name, err := d.Backend()
 		if err != nil {
 			return err
 		}
@@ -203,12 +235,24 @@ func gdrcore_mem_free(g, m C.uint64_t) C.int {
 
 //export gdrcore_mem_ptr
 func gdrcore_mem_ptr(g, m C.uint64_t, ptr, size *C.uint64_t) C.int {
-	return giveTwo("gdr_mem_get_device_ptr", ptr, size, func() (uint64, uint64, error) { return library.MemPtr(of(g), of(m)) })
+	return giveTwo("gdr_mem_get_device_ptr", ptr, size, func() (uint64, uint64, error) {
+		mem, err := library.Memory(of(g), of(m))
+		if err != nil {
+			return 0, 0, err
+		}
+		return mem.Addr(), mem.Size(), nil
+	})
 }
 
 //export gdrcore_mem_export
 func gdrcore_mem_export(g, m C.uint64_t, flags C.uint32_t, fd *C.int) C.int {
-	return give("gdr_mem_export_dmabuf", fd, func() (int, error) { return library.MemExport(of(g), of(m), uint32(flags)) })
+	return give("gdr_mem_export_dmabuf", fd, func() (int, error) {
+		mem, err := library.Memory(of(g), of(m))
+		if err != nil {
+			return 0, err
+		}
+		return mem.Export(uint32(flags))
+	})
 }
 
 //export gdrcore_cache_open
@@ -219,18 +263,34 @@ func gdrcore_cache_open(g, most C.uint64_t, c *C.uint64_t) C.int {
 //export gdrcore_cache_get
 func gdrcore_cache_get(c, addr, size, now C.uint64_t, h, va *C.uint64_t) C.int {
 	return giveTwo("gdr_cache_get", h, va, func() (uint64, uintptr, error) {
-		return library.CacheGet(of(c), uint64(addr), uint64(size), uint64(now))
+		cache, err := library.Cache(of(c))
+		if err != nil {
+			return 0, 0, err
+		}
+		return cache.Get(uint64(addr), uint64(size), uint64(now))
 	})
 }
 
 //export gdrcore_cache_settle
 func gdrcore_cache_settle(c C.uint64_t) C.int {
-	return answer("gdr_cache_put", func() error { return library.CacheSettle(of(c)) })
+	return answer("gdr_cache_put", func() error {
+		cache, err := library.Cache(of(c))
+		if err != nil {
+			return err
+		}
+		return cache.Settle()
+	})
 }
 
 //export gdrcore_cache_flush
 func gdrcore_cache_flush(c C.uint64_t) C.int {
-	return answer("gdr_cache_flush", func() error { return library.CacheFlush(of(c)) })
+	return answer("gdr_cache_flush", func() error {
+		cache, err := library.Cache(of(c))
+		if err != nil {
+			return err
+		}
+		return cache.Flush()
+	})
 }
 
 //export gdrcore_cache_close

@@ -62,8 +62,8 @@ func (l *Library) Open(opts core.Options) (Handle, error) {
 	return h, nil
 }
 
-// device finds a device. Another thread may close it before device returns.
-func (l *Library) device(g Handle) (*core.Device, error) {
+// Device finds a device. Another thread may close it before Device returns.
+func (l *Library) Device(g Handle) (*core.Device, error) {
 	if d, ok := l.table.get(g).(*core.Device); ok {
 		return d, nil
 	}
@@ -75,7 +75,7 @@ type made interface{ Device() *core.Device }
 
 // of finds an object that was made through g. what is its kind, as the error has it.
 func of[T made](l *Library, g, h Handle, what string) (none T, err error) {
-	d, err := l.device(g)
+	d, err := l.Device(g)
 	if err != nil {
 		return none, err
 	}
@@ -85,11 +85,13 @@ func of[T made](l *Library, g, h Handle, what string) (none T, err error) {
 	return none, fmt.Errorf("no %s through this gdr_t has the handle %#x: %w", what, uint64(h), unix.EINVAL)
 }
 
-func (l *Library) buffer(g, h Handle) (*core.Buffer, error) {
+// Buffer finds a buffer that was pinned through g.
+func (l *Library) Buffer(g, h Handle) (*core.Buffer, error) {
 	return of[*core.Buffer](l, g, h, "buffer pinned")
 }
 
-func (l *Library) memory(g, h Handle) (*core.Memory, error) {
+// Memory finds an allocation that was made through g.
+func (l *Library) Memory(g, h Handle) (*core.Memory, error) {
 	return of[*core.Memory](l, g, h, "allocation made")
 }
 
@@ -119,7 +121,7 @@ func (l *Library) add(h Handle, object made) error {
 
 // Close ends a device and all that was made through it, with the handles.
 func (l *Library) Close(g Handle) error {
-	d, err := l.device(g)
+	d, err := l.Device(g)
 	if err != nil {
 		return err
 	}
@@ -138,7 +140,7 @@ func (l *Library) Close(g Handle) error {
 
 // Pin pins a buffer of GPU memory.
 func (l *Library) Pin(g Handle, req backend.PinRequest) (Handle, error) {
-	d, err := l.device(g)
+	d, err := l.Device(g)
 	if err != nil {
 		return 0, err
 	}
@@ -151,7 +153,7 @@ func (l *Library) Pin(g Handle, req backend.PinRequest) (Handle, error) {
 
 // PinFD pins what a descriptor of ExportFD has.
 func (l *Library) PinFD(g Handle, fd int) (Handle, error) {
-	d, err := l.device(g)
+	d, err := l.Device(g)
 	if err != nil {
 		return 0, err
 	}
@@ -160,15 +162,6 @@ func (l *Library) PinFD(g Handle, fd int) (Handle, error) {
 		return 0, err
 	}
 	return l.show(b)
-}
-
-// ExportFD gives a descriptor of a buffer. The caller closes it.
-func (l *Library) ExportFD(g, h Handle, flags uint32) (fd int, err error) {
-	b, err := l.buffer(g, h)
-	if err != nil {
-		return -1, err
-	}
-	return b.Export(flags)
 }
 
 // show gives a new buffer its handle, or closes it.
@@ -206,7 +199,7 @@ func (v view) Gone()                                   { v.l.end(v.h) }
 
 // Unpin frees a buffer, and its mapping first if there is one.
 func (l *Library) Unpin(g, h Handle) error {
-	b, err := l.buffer(g, h)
+	b, err := l.Buffer(g, h)
 	if err != nil {
 		return err
 	}
@@ -216,7 +209,7 @@ func (l *Library) Unpin(g, h Handle) error {
 // Map gives the CPU a mapping of the first size bytes of a buffer. flags are of enum
 // gdr_map_flags: a flag other than the default requests the mapping type of the same value.
 func (l *Library) Map(g, h Handle, size uint64, flags int) (va uintptr, err error) {
-	b, err := l.buffer(g, h)
+	b, err := l.Buffer(g, h)
 	if err != nil {
 		return 0, err
 	}
@@ -236,7 +229,7 @@ var hostPage = uint64(unix.Getpagesize())
 // DPDK passes the GPU's. As there, size may be smaller than the mapping, or its size in
 // whole pages of the GPU.
 func (l *Library) Unmap(g, h Handle, va uintptr, size uint64) error {
-	b, err := l.buffer(g, h)
+	b, err := l.Buffer(g, h)
 	if err != nil {
 		return err
 	}
@@ -256,54 +249,9 @@ func (l *Library) Unmap(g, h Handle, va uintptr, size uint64) error {
 	return m.Close()
 }
 
-// Info describes a buffer.
-func (l *Library) Info(g, h Handle) (core.Info, error) {
-	b, err := l.buffer(g, h)
-	if err != nil {
-		return core.Info{}, err
-	}
-	return b.Info()
-}
-
-// CallbackFlag is 1 once the driver has revoked a buffer's pages.
-func (l *Library) CallbackFlag(g, h Handle) (int, error) {
-	b, err := l.buffer(g, h)
-	if err != nil {
-		return 0, err
-	}
-	return b.Revoked()
-}
-
-// Attribute answers an attribute of the open backend.
-func (l *Library) Attribute(g Handle, a backend.Attr) (int, error) {
-	d, err := l.device(g)
-	if err != nil {
-		return 0, err
-	}
-	return d.Attribute(a)
-}
-
-// DriverVersion is the version of gdrdrv. On other backends it is this library's.
-func (l *Library) DriverVersion(g Handle) (major, minor int, err error) {
-	d, err := l.device(g)
-	if err != nil {
-		return 0, 0, err
-	}
-	return d.Version()
-}
-
-// BackendName is the name of the backend that pins.
-func (l *Library) BackendName(g Handle) (string, error) {
-	d, err := l.device(g)
-	if err != nil {
-		return "", err
-	}
-	return d.Backend()
-}
-
 // MemAlloc allocates GPU memory that Pin accepts on any backend.
 func (l *Library) MemAlloc(g Handle, device int, size uint64) (Handle, error) {
-	d, err := l.device(g)
+	d, err := l.Device(g)
 	if err != nil {
 		return 0, err
 	}
@@ -321,7 +269,7 @@ func (l *Library) MemAlloc(g Handle, device int, size uint64) (Handle, error) {
 
 // MemFree frees an allocation of MemAlloc.
 func (l *Library) MemFree(g, h Handle) error {
-	m, err := l.memory(g, h)
+	m, err := l.Memory(g, h)
 	if err != nil {
 		return err
 	}
@@ -332,27 +280,9 @@ func (l *Library) MemFree(g, h Handle) error {
 	return err
 }
 
-// MemPtr is the device address and the size in bytes of an allocation.
-func (l *Library) MemPtr(g, h Handle) (ptr, size uint64, err error) {
-	m, err := l.memory(g, h)
-	if err != nil {
-		return 0, 0, err
-	}
-	return m.Addr(), m.Size(), nil
-}
-
-// MemExport exports an allocation as a dma-buf. The caller closes the descriptor.
-func (l *Library) MemExport(g, h Handle, flags uint32) (fd int, err error) {
-	m, err := l.memory(g, h)
-	if err != nil {
-		return -1, err
-	}
-	return m.Export(flags)
-}
-
 // CacheOpen opens a cache. It keeps up to most bytes pinned that nobody holds.
 func (l *Library) CacheOpen(g Handle, most uint64) (Handle, error) {
-	d, err := l.device(g)
+	d, err := l.Device(g)
 	if err != nil {
 		return 0, err
 	}
@@ -369,43 +299,17 @@ func (l *Library) CacheOpen(g Handle, most uint64) (Handle, error) {
 	return h, l.add(h, c)
 }
 
-func (l *Library) cache(h Handle) (*cache.Cache, error) {
+// Cache finds a cache.
+func (l *Library) Cache(h Handle) (*cache.Cache, error) {
 	if c, ok := l.table.get(h).(*cache.Cache); ok {
 		return c, nil
 	}
 	return nil, fmt.Errorf("no open cache has the handle %#x; gdr_close of its gdr_t ended it, or gdr_cache_close: %w", uint64(h), unix.EINVAL)
 }
 
-// CacheGet holds a range of a cache, as Cache.Get does.
-func (l *Library) CacheGet(h Handle, addr, size, now uint64) (handle uint64, va uintptr, err error) {
-	c, err := l.cache(h)
-	if err != nil {
-		return 0, 0, err
-	}
-	return c.Get(addr, size, now)
-}
-
-// CacheSettle unpins what a put has left to unpin.
-func (l *Library) CacheSettle(h Handle) error {
-	c, err := l.cache(h)
-	if err != nil {
-		return err
-	}
-	return c.Settle()
-}
-
-// CacheFlush unpins all ranges that nobody holds.
-func (l *Library) CacheFlush(h Handle) error {
-	c, err := l.cache(h)
-	if err != nil {
-		return err
-	}
-	return c.Flush()
-}
-
 // CacheClose ends a cache and unpins all of it.
 func (l *Library) CacheClose(h Handle) error {
-	c, err := l.cache(h)
+	c, err := l.Cache(h)
 	if err == nil {
 		err = c.Close()
 	}

@@ -71,7 +71,9 @@ func TestRaces(t *testing.T) {
 			wg.Add(1)
 			go func() {
 				defer wg.Done()
-				_, _ = l.Info(g, h)
+				if b, err := l.Buffer(g, h); err == nil {
+					_, _ = b.Info()
+				}
 			}()
 			wg.Add(1)
 			go func() {

@@ -177,7 +177,7 @@ func TestMemoryIsFreedOnce(t *testing.T) {
 	slots, live := freeSlots(t, l), sim.Live()
 	m, err := l.MemAlloc(g, 0, 1)
 	require.NoError(t, err)
-	mem, err := l.memory(g, m)
+	mem, err := l.Memory(g, m)
 	require.NoError(t, err)
 	require.NoError(t, l.MemFree(g, m))
 	require.ErrorIs(t, mem.Close(), core.ErrClosed)
