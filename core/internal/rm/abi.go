@@ -261,15 +261,17 @@ type exportObjects struct {
 	most     uint16
 	metadata [exportMetadata]byte
 	objects  [512]handle
-	n, index uint16
+	n        uint16
+	_        uint16 // index
 }
 
 type importObjects struct {
-	fd       int32
-	parent   handle
-	objects  [128]handle // out
-	kinds    [128]uint8  // out
-	n, index uint16
+	fd      int32
+	parent  handle
+	objects [128]handle // out
+	kinds   [128]uint8  // out
+	n       uint16
+	_       uint16 // index
 }
 
 // Values of importObjects.kinds; other memory has larger ones.

@@ -219,7 +219,8 @@ func (c *client) exportInfo(fd int) (*exportInfo, error) {
 		err = control(c, "GET_EXPORT_OBJECT_INFO", c.root, controlExportInfo, old)
 		info.deviceInstance, info.metadata = old.deviceInstance, old.metadata
 	}
-	if !errors.Is(err, statusInvalidParameter) {
+	var st status // without one a sandbox (gVisor) does not know the descriptor
+	if err == nil || errors.As(err, &st) && st != statusInvalidParameter {
 		return info, err
 	}
 	if exporter, _ := sys.DMABuf(fd); exporter != "" {

@@ -62,7 +62,7 @@ def turns_over(shared, answer):
     with shared.open() as remote:
         data = remote.read()
         remote.write(bytes(255 - byte for byte in data))
-        remote.read(4)
+        remote.read(1)
     answer.send(data)
 
 
