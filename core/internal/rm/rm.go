@@ -171,7 +171,7 @@ func (s *session) buffer(req backend.PinRequest) (b buffer, err error) {
 		return b, fmt.Errorf("%d bytes at %#x pass the end of the address space: %w", req.Size, req.Addr, unix.EINVAL)
 	}
 	if s.cuda == nil {
-		return b, fmt.Errorf("memory is pinned by its address only where CUDA is; gdr_pin_fd takes another process's: %w (%v)", unix.ENOTSUP, s.noCUDA)
+		return b, fmt.Errorf("memory is pinned by its address only where CUDA is; pass a descriptor to gdr_pin_fd, or install CUDA's driver: %w (%v)", unix.ENOTSUP, s.noCUDA)
 	}
 	b.memory, b.asked, err = s.cuda.MemoryIn(req.Addr+req.Skip, req.Size-req.Skip)
 	if err == nil && !b.memory.Legacy && b.last >= min(b.memory.MappingEnd(), b.memory.End()) {

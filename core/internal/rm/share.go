@@ -146,7 +146,7 @@ func (s *session) Import(fd int) (backend.Pin, error) {
 	c := g.client
 	args := &importObjects{fd: int32(fd), parent: g.device, n: uint16(len(extents))}
 	if err := control(c, "IMPORT_OBJECTS_FROM_FD", c.root, controlImportObjects, args); err != nil {
-		return nil, fmt.Errorf("the driver does not import the memory of descriptor %d: %w", fd, err)
+		return nil, err
 	}
 	p := &pin{gpu: g, first: l.va, size: size}
 	good := true
@@ -207,7 +207,7 @@ func (s *session) importer(fd int) (*gpu, label, error) {
 		}
 		return g, l, err
 	}
-	return nil, l, fmt.Errorf("the GPU whose memory descriptor %d has is gone: %w", fd, unix.ENODEV)
+	return nil, l, fmt.Errorf("the GPU whose memory descriptor %d has is not there; ask for it in this container, too: %w", fd, unix.ENODEV)
 }
 
 // exportInfo asks what a descriptor has. Any descriptor may be asked for.
