@@ -211,7 +211,7 @@ func TestWithMemoryWithoutPrimary(t *testing.T) {
 	defer free()
 	m, err := d.MemoryAt(vmm)
 	require.NoError(t, err)
-	require.False(t, sim.PrimaryActive(1))
+	require.False(t, primaryActive(sim, 1))
 	inside := func(want uintptr, active bool) {
 		t.Helper()
 		was := sim.Current()
@@ -220,16 +220,16 @@ func TestWithMemoryWithoutPrimary(t *testing.T) {
 				require.Equal(t, want, sim.Current())
 			}
 			require.NotZero(t, sim.Current())
-			require.Equal(t, active, sim.PrimaryActive(1))
+			require.Equal(t, active, primaryActive(sim, 1))
 			return nil
 		}))
 		require.Equal(t, was, sim.Current())
 		require.ErrorIs(t, d.WithMemory(m, vmm, func(*Driver) error { return unix.EMLINK }), unix.EMLINK)
 		require.Equal(t, was, sim.Current())
-		require.False(t, sim.PrimaryActive(1))
+		require.False(t, primaryActive(sim, 1))
 	}
 	inside(0, true)
-	cudatest.WithoutDescriptors(t, func() {
+	withoutDescriptors(t, func() {
 		require.ErrorIs(t, d.WithMemory(m, vmm, func(*Driver) error { return nil }), unix.EMFILE)
 	})
 	for ordinal, active := range []bool{true, false} {
@@ -349,4 +349,37 @@ func TestFreeGoesOnAfterAFailure(t *testing.T) {
 	require.ErrorIs(t, a.Free(), unix.EIO)
 	require.Less(t, sim.Live(), before, "the address range went")
 	require.NoError(t, a.driver.MemRelease(a.handle))
+}
+
+// withoutDescriptors calls f while the process cannot open a descriptor.
+func withoutDescriptors(t testing.TB, f func()) {
+	var hold []int
+	defer func() {
+		for _, fd := range hold {
+			unix.Close(fd)
+		}
+	}()
+	var old unix.Rlimit
+	require.NoError(t, unix.Getrlimit(unix.RLIMIT_NOFILE, &old))
+	low := unix.Rlimit{Cur: 256, Max: old.Max}
+	require.NoError(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &low))
+	defer unix.Setrlimit(unix.RLIMIT_NOFILE, &old)
+	for {
+		fd, err := unix.Eventfd(0, unix.EFD_CLOEXEC)
+		if err == unix.EMFILE {
+			break
+		}
+		require.NoError(t, err)
+		hold = append(hold, fd)
+	}
+	f()
+}
+
+// primaryActive says whether someone holds the device's primary context.
+func primaryActive(s *cudatest.Sim, ordinal int) bool {
+	var dev, active int32
+	var flags uint32
+	s.Must("cuDeviceGet", uintptr(unsafe.Pointer(&dev)), uintptr(ordinal))
+	s.Must("cuDevicePrimaryCtxGetState", uintptr(dev), uintptr(unsafe.Pointer(&flags)), uintptr(unsafe.Pointer(&active)))
+	return active != 0
 }

@@ -7,16 +7,12 @@
 package cudatest
 
 import (
-	"bufio"
-	"fmt"
 	stdlog "log"
 	"os"
 	"os/exec"
 	"runtime"
-	"runtime/debug"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"unsafe"
 
@@ -125,15 +121,6 @@ func (s *Sim) Current() uintptr {
 	return ctx
 }
 
-// PrimaryActive says whether someone holds the device's primary context.
-func (s *Sim) PrimaryActive(ordinal int) bool {
-	var dev, active int32
-	var flags uint32
-	s.Must("cuDeviceGet", uintptr(unsafe.Pointer(&dev)), uintptr(ordinal))
-	s.Must("cuDevicePrimaryCtxGetState", uintptr(dev), uintptr(unsafe.Pointer(&flags)), uintptr(unsafe.Pointer(&active)))
-	return active != 0
-}
-
 // MemAlloc is plain device memory on the device, freed when the test ends.
 func (s *Sim) MemAlloc(ordinal int, size uint64) uint64 {
 	var dev int32
@@ -198,59 +185,6 @@ func InChild(t *testing.T, env ...string) bool {
 	require.NoError(t, err, "%s", out)
 	require.Contains(t, string(out), "--- PASS: "+t.Name())
 	return false
-}
-
-// WithoutDescriptors calls f while the process cannot open a descriptor.
-func WithoutDescriptors(t testing.TB, f func()) {
-	var hold []int
-	defer func() {
-		for _, fd := range hold {
-			unix.Close(fd)
-		}
-	}()
-	var old unix.Rlimit
-	require.NoError(t, unix.Getrlimit(unix.RLIMIT_NOFILE, &old))
-	low := unix.Rlimit{Cur: 256, Max: old.Max}
-	require.NoError(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &low))
-	defer unix.Setrlimit(unix.RLIMIT_NOFILE, &old)
-	for {
-		fd, err := unix.Eventfd(0, unix.EFD_CLOEXEC)
-		if err == unix.EMFILE {
-			break
-		}
-		require.NoError(t, err)
-		hold = append(hold, fd)
-	}
-	f()
-}
-
-// Faults says whether a read at va raises SIGSEGV or SIGBUS.
-func Faults(va uintptr) (faulted bool) {
-	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
-	defer func() { faulted = recover() != nil }()
-	// An atomic load is one that the compiler keeps.
-	atomic.LoadUint32((*uint32)(sys.Pointer(va)))
-	return false
-}
-
-// VMFlags are the kernel's two-letter flags of the mapping that va begins.
-func VMFlags(t testing.TB, va uintptr) []string {
-	f, err := os.Open("/proc/self/smaps")
-	require.NoError(t, err)
-	defer f.Close()
-	ours := false
-	for scan := bufio.NewScanner(f); scan.Scan(); {
-		line := scan.Text()
-		var first, end uintptr
-		if n, _ := fmt.Sscanf(line, "%x-%x ", &first, &end); n == 2 {
-			ours = va >= first && va < end
-		}
-		if flags, ok := strings.CutPrefix(line, "VmFlags:"); ok && ours {
-			return strings.Fields(flags)
-		}
-	}
-	require.Failf(t, "no mapping", "%#x", va)
-	return nil
 }
 
 // Lines is what f logs, but for lines of debugging.

@@ -1,10 +1,13 @@
 package dmabuf
 
 import (
+	"bufio"
 	"errors"
 	"fmt"
 	"os"
+	"runtime/debug"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"gdrapi/core/backend"
@@ -170,8 +173,8 @@ func TestLastByteIsMissing(t *testing.T) {
 	}
 	va, err := mmap([]part{{fd: fd, size: 2 * page}, {fd: fd, size: 2 * page}}, uintptr(3*page))
 	require.NoError(t, err)
-	require.Contains(t, cudatest.VMFlags(t, va), "dc", "not for forked children")
-	require.Contains(t, cudatest.VMFlags(t, va+uintptr(2*page)), "dc", "nor the second part")
+	require.Contains(t, vmFlags(t, va), "dc", "not for forked children")
+	require.Contains(t, vmFlags(t, va+uintptr(2*page)), "dc", "nor the second part")
 	maps, err := os.ReadFile("/proc/self/maps")
 	require.NoError(t, err)
 	require.Contains(t, string(maps), fmt.Sprintf("%x-%x ", va, va+uintptr(2*page)))
@@ -189,7 +192,7 @@ func TestLastByteIsMissing(t *testing.T) {
 	va, got, err := p.Map(2*page, backend.None)
 	require.NoError(t, err, "what is there can be mapped")
 	require.Equal(t, backend.WC, got)
-	require.False(t, cudatest.Faults(va+uintptr(2*page)-8))
+	require.False(t, faults(va+uintptr(2*page)-8))
 	require.NoError(t, sys.Munmap(va, uintptr(2*page)))
 	require.NoError(t, p.Unmap())
 }
@@ -254,4 +257,33 @@ func TestWhatIsNotExported(t *testing.T) {
 		require.Equal(t, c.elsewhere, errors.As(err, new(backend.NotServed)), "%v", c.result)
 		require.Equal(t, fds, cudatest.FDs(t))
 	}
+}
+
+// faults says whether a read at va raises SIGSEGV or SIGBUS.
+func faults(va uintptr) (faulted bool) {
+	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
+	defer func() { faulted = recover() != nil }()
+	// An atomic load is one that the compiler keeps.
+	atomic.LoadUint32((*uint32)(sys.Pointer(va)))
+	return false
+}
+
+// vmFlags are the kernel's two-letter flags of the mapping that va begins.
+func vmFlags(t testing.TB, va uintptr) []string {
+	f, err := os.Open("/proc/self/smaps")
+	require.NoError(t, err)
+	defer f.Close()
+	ours := false
+	for scan := bufio.NewScanner(f); scan.Scan(); {
+		line := scan.Text()
+		var first, end uintptr
+		if n, _ := fmt.Sscanf(line, "%x-%x ", &first, &end); n == 2 {
+			ours = va >= first && va < end
+		}
+		if flags, ok := strings.CutPrefix(line, "VmFlags:"); ok && ours {
+			return strings.Fields(flags)
+		}
+	}
+	require.Failf(t, "no mapping", "%#x", va)
+	return nil
 }
