@@ -1857,7 +1857,7 @@ static void failed_put(int fd, uint64_t va, int error)
 	void *p = (void *)map(fd, h, GPU_PAGE);
 	int before = lost();
 
-	refuse(2, error);
+	refuse(1, error);
 	if (again)
 		CHECK(unpin(fd, h) == 0);
 	else
@@ -1937,8 +1937,11 @@ static void failed_puts_at_close(int files, int buffers)
 	refuse(ALL, ENOMEM);
 	for (i = 0; i < files; i++)
 		close(m.fd[i]);
-	/* 30 times 100 ms; and more on a machine so slow that the driver was at rest. */
-	CHECK(stats().puts - puts <= 2 * (uint64_t)all + 60);
+	/*
+	 * 30 times 100 ms, and one for each; and more where the machine is so slow that the
+	 * driver had a rest. With 3 s for each file there are 500 at 16 files.
+	 */
+	CHECK(stats().puts - puts <= 10 * (uint64_t)all + 100);
 	CHECK(held() == (persistent ? 0 : all) && stats().pins == (uint64_t)all);
 	CHECK(lost() == before + (persistent ? all : 0));
 	refuse(0, 0);
@@ -1978,7 +1981,7 @@ static void short_refusals(uint64_t va)
 	int fd = gdr_open(), before, i;
 
 	for (i = 0; i < 3; i++) {
-		refuse(2, ENOMEM);
+		refuse(1, ENOMEM);
 		CHECK(close_one(va) == 0);
 	}
 	pin(fd, va, GPU_PAGE);
@@ -2033,7 +2036,7 @@ static void refusals_of_child(uint64_t va)
 	close(h.fd);
 	refuse(ALL, ENOMEM);
 	CHECK(close_one(va) == 1);
-	refuse(2, ENOMEM);
+	refuse(1, ENOMEM);
 	close(h.end[1]);
 	CHECK(waitpid(pid, &status, 0) == pid && status == 0);
 	CHECK(lost() == before + 1);
