@@ -161,6 +161,11 @@ var table = []Group{
 		{Name: "libraries", On: cmd("rm"), Env: cmd("OURS=$B/libgdrapi.so.2", "COPY=$B/watched/libgdrapi_copy.so", "GOLIB=$B/watched/golib.so"),
 			Make: cmd("$B/watched/libgdrapi_copy.so", "$B/watched/golib.so")},
 		{Name: "faults", On: all, Cases: Guest},
+		// The driver says nothing of MIG; and the CPU caches the memory.
+		{Name: "share_535", Cmd: cmd("$B/bin/ext_share"), On: cmd("rm"), Env: append(cmd("NVRM_SIM_DRIVER=535", "NVRM_SIM_DEVICES=1"), rmMmap),
+			Make: cmd("doubles", "$B/doubles/rm_mmap.so")},
+		{Name: "share_grace", Cmd: cmd("$B/bin/ext_share"), On: cmd("rm"), Env: append(cmd("NVRM_SIM_MACHINE=grace"), rmMmap),
+			Make: cmd("doubles", "$B/doubles/rm_mmap.so")},
 		{Name: "machines", Sim: Plain},
 		{Name: "watch", Cmd: cmd("$B/bin/watch_test", "$B/watched"), Make: cmd("watch-test")},
 	}},
@@ -331,6 +336,9 @@ var guests = []Program{
 	{Name: "static", On: all, Cases: Guest},
 }
 
+// For a program without libcuda, which has the simulated driver's mmap.
+const rmMmap = "RM_MMAP=$B/doubles/rm_mmap.so"
+
 var exts = []Program{
 	{Name: "race", On: all, Cases: Guest},
 	{Name: "unmap", On: all, Cases: Guest},
@@ -338,7 +346,7 @@ var exts = []Program{
 	{Name: "many", On: all, Cases: Guest},
 	{Name: "export", On: all, Cases: Guest},
 	// A dma-buf says whose it is only on the simulated driver.
-	{Name: "share", On: all, Cases: Guest, Sim: RMDriver, Env: cmd("RM_MMAP=$B/doubles/rm_mmap.so", "CUDA_SIM_DRIVER_VERSION=13030", "CUDA_SIM_DMABUF_MMAP=1"),
+	{Name: "share", On: all, Cases: Guest, Sim: RMDriver, Env: cmd(rmMmap, "CUDA_SIM_DRIVER_VERSION=13030", "CUDA_SIM_DMABUF_MMAP=1"),
 		Make: cmd("doubles", "$B/doubles/rm_mmap.so")},
 	{Name: "beside", On: all, Cases: Guest},
 	{Name: "calls", On: all, Cases: Guest},

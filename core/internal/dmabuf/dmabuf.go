@@ -282,9 +282,6 @@ func (p *pin) Export(uint32) (int, error) {
 	return fd, nil
 }
 
-// exporter is the name that NVIDIA's driver gives to its dma-bufs.
-const exporter = "nv_dmabuf"
-
 // Import pins what a dma-buf of the driver's has. It asks CUDA for nothing. Whether the CPU may
 // cache the memory is not known: copies as of write-combined memory are right for that, too.
 func (s *session) Import(fd int) (backend.Pin, error) {
@@ -293,7 +290,7 @@ func (s *session) Import(fd int) (backend.Pin, error) {
 	if by == "" {
 		return nil, backend.NotServed{Reason: fmt.Errorf("descriptor %d is no dma-buf, and the dmabuf backend pins no other; open with GDRCOPY_BACKEND=rm for one of rm's: %w", fd, unix.ENOTSUP)}
 	}
-	if by != exporter || size == 0 || size%page != 0 {
+	if by != "nv_dmabuf" || size == 0 || size%page != 0 {
 		return nil, fmt.Errorf("descriptor %d is a dma-buf of %d bytes of %s's, not of NVIDIA's driver: %w", fd, size, by, unix.EINVAL)
 	}
 	own, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
