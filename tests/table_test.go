@@ -164,6 +164,8 @@ var table = []Group{
 		// The driver says nothing of MIG; and the CPU caches the memory.
 		{Name: "share_535", Cmd: cmd("$B/bin/ext_share"), On: cmd("rm"), Env: append(cmd("NVRM_SIM_DRIVER=535", "NVRM_SIM_DEVICES=1"), rmMmap),
 			Make: cmd("doubles", "$B/doubles/rm_mmap.so")},
+		{Name: "share_mig", Cmd: cmd("$B/bin/ext_share", "a descriptor of CUDA's, or of another backend"), On: cmd("rm"),
+			Env: cmd("NVRM_SIM_MACHINE=mig,pcie", "NVRM_SIM_DEVICES=2")},
 		{Name: "share_grace", Cmd: cmd("$B/bin/ext_share"), On: cmd("rm"), Env: append(cmd("NVRM_SIM_MACHINE=grace"), rmMmap),
 			Make: cmd("doubles", "$B/doubles/rm_mmap.so")},
 		{Name: "machines", Sim: Plain},
