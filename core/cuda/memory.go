@@ -25,7 +25,7 @@ type MemoryInfo struct {
 	Start, Size uint64
 
 	// Mapping and MappingSize are the range around the address that one memory object is
-	// mapped to, or 0 where the driver does not say (before CUDA 12).
+	// mapped to, or 0 where the driver does not say (before CUDA 11.7).
 	Mapping, MappingSize uint64
 }
 

@@ -21,9 +21,9 @@ func with(s symbol, fn any) *Driver {
 // bytesOf is the memory at an address that a caller gave to the driver.
 func bytesOf(p uintptr, n int) []byte { return cudatest.Bytes(p, n) }
 
-// A driver before CUDA 12 does not know what one object is mapped to.
+// A driver before CUDA 11.7 does not know what one object is mapped to.
 func TestMemoryAtOfAnOldDriver(t *testing.T) {
-	if !cudatest.InChild(t, "CUDA_SIM_DRIVER_VERSION=11080") {
+	if !cudatest.InChild(t, "CUDA_SIM_DRIVER_VERSION=11060") {
 		return
 	}
 	sim := cudatest.Need(t)

@@ -53,7 +53,7 @@ enum {
 #define GPU_PAGE (64ull << 10)	/* no object ends inside of one */
 #define HANDLE_POSIX_FD 1
 #define DMABUF_DRIVER_VERSION 13030	/* the first whose dma-bufs can be mapped */
-#define MAPPING_DRIVER_VERSION 12000	/* the first with pointer attributes 18 to 20 */
+#define MAPPING_DRIVER_VERSION 11070	/* the first with pointer attributes 18 to 20 */
 
 struct location {
 	int type;	/* 1: device */

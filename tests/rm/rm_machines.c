@@ -23,6 +23,7 @@
 #include <unistd.h>
 
 #include "gdrapi.h"
+#include "gdrapi_ext.h"
 
 #define MIB (1ul << 20)
 #define SIZE (5 * MIB)
@@ -52,6 +53,9 @@ struct row {
 
 static const struct row rows[] = {
 	{ "a PCIe GPU", "NVRM_SIM_DEVICES=1", { WORKS "wc" }, NULL, FAILED },
+	{ "CUDA 11.6", "NVRM_SIM_DEVICES=1 CUDA_SIM_DRIVER_VERSION=11060", { WORKS "wc" }, NULL, FAILED },
+	{ "CUDA 11.6, memory of which it does not say the objects", "NVRM_SIM_DEVICES=1 CUDA_SIM_DRIVER_VERSION=11060 VMM=1",
+	  { WORKS "gdr_pin_buffer EOPNOTSUPP" }, "a driver of 535 or later", NULL },
 	{ "Grace", "NVRM_SIM_MACHINE=grace", { NOT_OPEN, NOT_OPEN }, NAME_IT, NULL },
 	{ "Grace, CUDA 13.3", "NVRM_SIM_MACHINE=grace CUDA_SIM_DRIVER_VERSION=13030", { "early open, late NULL" }, NAME_IT, NULL },
 	{ "Grace, CUDA 13.3, seen at the pin", "NVRM_SIM_MACHINE=grace CUDA_SIM_DRIVER_VERSION=13030 ONE_OPEN=1",
@@ -197,6 +201,17 @@ static bool fragment(gdr_t g, cu_ptr p)
 	       !gdr_unmap(g, first, va, 2 * MIB) && !gdr_unpin_buffer(g, first);
 }
 
+/* Memory of cuMemCreate; it ends with g. */
+static cu_ptr vmm(gdr_t g, int device)
+{
+	unsigned long p = 0;
+	gdr_mem_t mem;
+
+	if (gdr_mem_alloc(g, device, SIZE, 0, &mem) || gdr_mem_get_device_ptr(g, mem, &p, NULL))
+		printf("no memory, ");
+	return p;
+}
+
 /* Prints the outcome of one device. Exits 77 where CUDA shows no such device. */
 static int on(int device)
 {
@@ -223,7 +238,7 @@ static int on(int device)
 	if (g && getenv("FRAGMENT") && !fragment(g, p))
 		printf("no fragment, ");
 	if (g)
-		use(&cu, g, p);
+		use(&cu, g, getenv("VMM") ? vmm(g, device) : p);
 	cu.mem_free(p);
 	if (g && gdr_close(g))
 		printf(", gdr_close");

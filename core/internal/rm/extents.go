@@ -26,9 +26,6 @@ type extent struct {
 	windows        []uint64
 }
 
-// allocationUnit is the smallest object of CUDA's pools and VMM allocations, in bytes.
-const allocationUnit = 2 << 20
-
 // spans finds the objects that the buffer lies in, in the order of addresses.
 func (f *finder) spans(b buffer) ([]span, error) {
 	page := b.asked &^ (hostPage - 1)
@@ -45,7 +42,7 @@ func (f *finder) spans(b buffer) ([]span, error) {
 		return []span{{place: p, first: b.first, end: b.end}}, nil
 	}
 	if b.memory.MappingSize == 0 {
-		return f.split(p, b.first, b.last, b.end)
+		return nil, fmt.Errorf("the CUDA driver does not say where the memory object at %#x ends; install a driver of 535 or later: %w", b.asked, unix.ENOTSUP)
 	}
 	return f.mappings(p, b)
 }
@@ -71,53 +68,6 @@ func (f *finder) mappings(p place, b buffer) ([]span, error) {
 		end = next
 	}
 	return spans, nil
-}
-
-// split finds the spans of [first, end). last is the last byte to look at:
-//
-//  1. The caller knows the place of first: at.
-//  2. split looks up the place of last.
-//  3. Where both places have the distance of their addresses, there is one span.
-//  4. Else split does the same for each half.
-//
-// Objects of pools and of VMM are never smaller than allocationUnit.
-func (f *finder) split(at place, first, last, end uint64) ([]span, error) {
-	page := last &^ (hostPage - 1)
-	p, err := f.look(last)
-	if err != nil {
-		return nil, err
-	}
-	if want, _ := at.plus(int64(page - first)); p == want {
-		return []span{{place: at, first: first, end: end}}, nil
-	}
-	middle := (first + (end-first)/2) &^ (allocationUnit - 1)
-	if middle <= first {
-		middle = first&^(allocationUnit-1) + allocationUnit
-	}
-	if middle > last {
-		return nil, fmt.Errorf("the memory from %#x to %#x is in pieces smaller than CUDA's least: %w", first, last, unix.ENOTSUP)
-	}
-	left, err := f.split(at, first, middle-1, middle)
-	if err != nil {
-		return nil, err
-	}
-	if p, err = f.look(middle); err != nil {
-		return nil, err
-	}
-	right, err := f.split(p, middle, last, end)
-	if err != nil {
-		return nil, err
-	}
-	return join(left, right), nil
-}
-
-// look is find for the page of an address where there may be no memory.
-func (f *finder) look(addr uint64) (place, error) {
-	m, err := f.cuda.MemoryAt(addr)
-	if err != nil {
-		return place{}, err
-	}
-	return f.find(addr&^(hostPage-1), m)
 }
 
 // join makes one list of two neighbouring lists. Two spans that touch in one object

@@ -146,10 +146,6 @@ func (f *finder) placeBeside(page uint64, m cuda.MemoryInfo, why error) (place, 
 		return place{}, why // it does not begin in free space
 	}
 	first, end := m.Mapping, m.MappingEnd()
-	if m.MappingSize == 0 {
-		first = page &^ (allocationUnit - 1)
-		end = first + allocationUnit
-	}
 	ask := func(near uint64) (place, bool) {
 		if _, err := f.cuda.MemoryAt(near); near < first || near >= end || err != nil {
 			return place{}, false
