@@ -31,8 +31,11 @@ def _live(of: Callable[[Mapping], bool]) -> List[Mapping]:
 class Buffer(Mapping):
     """GPU memory that Gdr.pin pinned and mapped."""
 
-    def __init__(self, gdr: "Gdr", array: GpuArray, map_flags: int) -> None:
+    def __init__(self, gdr: "Gdr", array: GpuArray, map_flags: int, of: Optional[Resource] = None) -> None:
+        """of makes the copies, where it is not the Buffer itself."""
         super().__init__()
+        if of is not None:
+            self._running, self._closing = of._running, of._closing
         source, self._info = source_of(array), _lib.Info()
         while not self._pinned(gdr, source):
             gdr._page = int(self._info.page_size)

@@ -6,6 +6,7 @@ and kept from call to call: the pieces, and the address and size of each source.
 """
 import ctypes
 import functools
+import itertools
 import operator
 import os
 import threading
@@ -164,13 +165,13 @@ class _Mapped:
 
     name = "mapping"
 
-    def __init__(self, sets: Sequence[Sequence[_Target]]) -> None:
+    def __init__(self, sets: Sequence[Sequence[_Target]], lane: Resource) -> None:
         self._buffers: Dict[Tuple[int, int], Buffer] = {}
         try:
             gdr = shared()
             for target in (target for targets in sets for target in targets):
                 if target.ends not in self._buffers:  # a tensor may be of each set
-                    self._buffers[target.ends] = gdr.pin(target.array)
+                    self._buffers[target.ends] = Buffer(gdr, target.array, 0, lane)
             self._writes = _lib.brief("gdr_copy_to_mapping_v"), _lib.function("gdr_copy_to_mapping_v")
             self._read = _lib.function("gdr_copy_from_mapping_v")
         except GdrError as error:
@@ -217,18 +218,13 @@ class _Pinned:
         own = getattr(stream, "__cuda_stream__", None)  # PyTorch, CuPy and cuda.core say (version, handle)
         self._stream = ctypes.c_void_p(own()[1] if own else int(getattr(stream, "cuda_stream", stream)))
         self._lock = threading.Lock()  # who has it may write the memory
-        self._starts: List[List[int]] = []
-        size = 0
-        for targets in sets:
-            self._starts.append([])
-            for target in targets:
-                self._starts[-1].append(size)
-                size += -(-target.source.nbytes // 64) * 64
+        ends = list(itertools.accumulate(-(-target.source.nbytes // 64) * 64 for target in sets[0]))
+        self._starts = [[turn * ends[-1] + start for start in (0, *ends[:-1])] for turn in range(len(sets))]
         self._cuda = ctypes.CDLL("libcuda.so.1")
         self._host, self._events = ctypes.c_void_p(), [ctypes.c_void_p() for _ in sets]
         self._end = weakref.finalize(self, _unpin, self._cuda, self._host, self._events)
         self._end.atexit = False
-        self._do("cuMemHostAlloc", ctypes.byref(self._host), ctypes.c_size_t(size), 0)
+        self._do("cuMemHostAlloc", ctypes.byref(self._host), ctypes.c_size_t(len(sets) * ends[-1]), 0)
         for event in self._events:
             self._do("cuEventCreate", ctypes.byref(event), 2)  # CU_EVENT_DISABLE_TIMING
 
@@ -306,7 +302,7 @@ class Lane(Resource):
         #: None, or why write copies from pinned memory.
         self.reason: Optional[str] = None
         try:
-            self._way: Any = _Mapped(self._sets)
+            self._way: Any = _Mapped(self._sets, self)
         except LaneError as error:
             if fallback is None:
                 raise

@@ -413,23 +413,28 @@ def test_the_end(make_lane, make_set):
             use()
 
 
-def test_no_close_beside_a_write(monkeypatch, make_set):
+def test_no_close_beside_a_write(monkeypatch, gdr):
     """A lane that gives the interpreter's lock back is not unmapped under the copy."""
     begun, go_on = threading.Event(), threading.Event()
     monkeypatch.setattr(gdrapi._lane, "_BRIEF", 0)
     real = gdrapi._lib.function("gdr_copy_to_mapping_v")
     monkeypatch.setattr(gdrapi._lib.library(), "gdr_copy_to_mapping_v", lambda *a: (begun.set(), go_on.wait(), real(*a))[2])
-    tensors, sent = make_set(), steps()
-    lane = gdrapi.Lane(tensors)
-    thread = threading.Thread(target=lane.write, args=(sent,))
+    memory = gdr.alloc(4096)
+    lane = gdrapi.Lane([memory])
+    thread = threading.Thread(target=lane.write, args=([b"1234"],))
     thread.start()
     begun.wait()
-    with pytest.raises(BufferError, match="in use"):
-        lane.close()
+    for resource in (lane, memory):
+        with pytest.raises(BufferError, match="in use"):
+            resource.close()
     assert not lane.closed
     go_on.set()
     thread.join()
-    assert holds(lane, tensors, sent)
+    with gdr.pin(memory) as buffer:
+        assert buffer.read(4) == b"1234"
+    memory.close()
+    with pytest.raises(ValueError, match="the lane is closed"):
+        lane.write([b"5678"])
     lane.close()
 
 
