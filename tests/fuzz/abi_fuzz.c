@@ -463,13 +463,32 @@ static size_t pin_offset(unsigned int page)
 	return rm && page % 2 == 0 ? page * GPU_PAGE_BYTES : page * PAGE;
 }
 
+/* The same buffer by a descriptor, as another process has it; or the buffer where the driver fails. */
+static gdr_mh_t by_descriptor(gdr_t g, gdr_mh_t mh)
+{
+	gdr_mh_t other;
+	int fd, rc = gdr_export_fd(g, mh, 0, &fd);
+
+	check_driver("gdr_export_fd", rc, 0);
+	if (rc)
+		return mh;
+	rc = gdr_pin_fd(g, fd, 0, &other);
+	check_driver("gdr_pin_fd", rc, 0);
+	close(fd);
+	if (rc)
+		return mh;
+	check("gdr_unpin_buffer", gdr_unpin_buffer(g, mh), 0);
+	return other;
+}
+
 static void do_pin(void)
 {
 	struct buffer *b = &w.buffers[byte() % BUFFERS];
 	struct memory *m = &w.memories[byte() % MEMORIES];
 	uint64_t g = some_g(m->owner);
 	struct context *c = find_context(g);
-	size_t offset = pin_offset(byte() % 4), size = some_size((1 + byte() % 4) * PAGE);
+	uint8_t page = byte();
+	size_t offset = pin_offset(page % 4), size = some_size((1 + byte() % 4) * PAGE);
 	unsigned long addr = m->dptr + offset;
 	bool v2 = byte() & 1, null = byte() % 16 == 0, refused;
 	uint32_t flags = v2 && !(byte() % 4) ? byte() : 0;
@@ -502,6 +521,8 @@ static void do_pin(void)
 		check("gdr_unpin_buffer", gdr_unpin_buffer((gdr_t)g, mh), 0);
 		return;
 	}
+	if (rm && page >= 128 && !(addr % pin_page))
+		mh = by_descriptor((gdr_t)g, mh);
 	*b = (struct buffer){ .mh = mh, .owner = c - w.contexts, .dptr = addr, .pinned = size,
 			      .content = m->content, .offset = addr - m->dptr, .live = true };
 }
@@ -537,7 +558,7 @@ static void do_map(void)
 		else if (size && round_up(size) >= size &&
 			 round_up(size) <= round_to(found->pinned, pin_page) &&
 			 !(found->dptr % pin_page))
-			want = flags <= GDR_MAP_FLAG_REQ_WC_MAPPING ? 0 : rm ? ENOTSUP : EINVAL;
+			want = flags <= GDR_MAP_FLAG_REQ_WC_MAPPING ? 0 : EINVAL;
 	}
 	rc = v1 && flags == GDR_MAP_FLAG_DEFAULT ?
 		gdr_map((gdr_t)g, (gdr_mh_t){ h }, null ? NULL : &va, size) :
