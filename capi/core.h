@@ -2,9 +2,8 @@
 /*
  * core.h - what C hands to the core, and gets from it.
  *
- * The core's functions are Go's, exported by main.go (_cgo_export.h); abi.c alone calls
- * them. They return 0 or a positive errno value. Handles are the 64-bit values of slot.h.
- * Out-pointers are never NULL there: abi.c has checked.
+ * Go's functions (_cgo_export.h) return 0 or a positive errno value. Handles are the 64-bit
+ * values of slot.h. No pointer to an answer is NULL.
  */
 #ifndef GDR_CORE_H
 #define GDR_CORE_H

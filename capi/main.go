@@ -1,7 +1,6 @@
 // Command capi is libgdrapi.so: the C ABI of include/gdrapi.h around package
 // core. It is built with -buildmode=c-shared; see the Makefile.
 //
-// Hosts call C functions, in abi.c, copy.c, pieces.c and cache.c. These call the exports here.
 // An export turns C values into Go values, calls package handle, and turns the result back.
 package main
 
