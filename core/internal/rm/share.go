@@ -202,8 +202,11 @@ func (s *session) importer(fd int) (*gpu, label, error) {
 			return nil, l, err
 		}
 		g, err := c.attach(card)
-		if err == nil {
+		switch {
+		case err == nil:
 			c.imports[info.deviceInstance] = g
+		case errors.Is(err, unix.ENOENT):
+			err = fmt.Errorf("%w (%v)", unix.ENODEV, err)
 		}
 		return g, l, err
 	}

@@ -430,6 +430,39 @@ static void in_a_forked_child(void)
 	expect_is(gdr_close(g), 0);
 }
 
+/* A container without the node of the owner's GPU. */
+static void without_the_gpu(void *arg)
+{
+	void (*fail_rm)(const char *name, int result, int nth) = dlsym(dlopen("libcuda.so.1", RTLD_NOW), "rm_sim_fail");
+	const struct guest *x = arg;
+	gdr_t at = open_or_fail();
+	gdr_mh_t mh;
+
+	fail_rm("OPEN", ENOENT, 2);	/* the first is /dev/nvidiactl */
+	expect_is(gdr_pin_fd(at, x->fd, 0, &mh), ENODEV);
+	fail_rm("OPEN", EACCES, 1);
+	expect_is(gdr_pin_fd(at, x->fd, 0, &mh), EACCES);
+	fail_rm("OPEN", 0, 0);
+	be_guest(arg);
+}
+
+static void of_a_gpu_that_is_not_there(void)
+{
+	struct shared s;
+	struct guest x;
+	cu_ptr p;
+
+	if (!on_doubles() || by_dmabuf())
+		skip_case("the simulated driver alone refuses a node; a dma-buf needs none");
+	with_context();
+	expect_is(cu.mem_alloc(&p, OBJECT), 0);
+	pin_and_export(&s, p, OBJECT);
+	fill_by_cuda(&s, 1);
+	x = (struct guest){ s.fd, 0, 0, OBJECT, 1 };
+	expect(in_child("a process without the GPU", without_the_gpu, &x, 20));
+	check_by_cuda(&s, 2);
+}
+
 static bool is_mapped(const char *name)
 {
 	char line[512];
@@ -819,6 +852,7 @@ const struct guest_case cases[] = {
 	{ "a descriptor of CUDA's, or of another backend", of_another, 10 },
 	{ "the memory outlives all but the last pin", outlives, 10 },
 	{ "in a child that is forked after cuInit", in_a_forked_child, 20 },
+	{ "of a GPU whose node is not there", of_a_gpu_that_is_not_there, 10 },
 	{ "in a program without libcuda", in_an_executed_child, 20 },
 	{ "anew", anew },
 	{ "beside CUDA IPC", beside_ipc, 20 },
