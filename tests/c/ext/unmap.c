@@ -29,13 +29,6 @@ static void watch(void *va, int answer)
 	refusal = answer;
 }
 
-static bool is_mapped(void *va)
-{
-	unsigned char in_core;
-
-	return !mincore(va, 1, &in_core);
-}
-
 static gdr_t g;
 static struct buffer b;
 static gdr_cache_t cache;
@@ -62,11 +55,14 @@ static void once(void)
 		} else {
 			make_buffer(g, &b, BYTES);
 		}
+		expect(is_shared(b.va));
 		watch(b.va, 0);
 		expect_is(ways[i](), 0);
 		expect_is(seen, 1);
-		expect(!is_mapped(b.va));
+		expect(!is_shared(b.va));
 		mine = mmap(b.va, BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
+		if (mine == MAP_FAILED && errno == EEXIST)
+			skip_case("the range has other memory already");
 		expect(mine == b.va);
 		memset(mine, 7, BYTES);
 		if (ways[i] != by_close)
@@ -96,7 +92,7 @@ static void refused(void)
 	expect(logged("gdr_unmap: munmap of 1048576 bytes at "));
 	watch(b.va, 0);
 	expect_is(by_unmap(), 0);
-	expect(!is_mapped(b.va));
+	expect(!is_shared(b.va));
 	expect_is(by_unmap(), EINVAL);
 	expect_is(gdr_close(g), 0);
 }

@@ -418,6 +418,23 @@ static inline bool va_is_mapped(uintptr_t va)
 	       errno != ENOMEM;
 }
 
+/* Whether memory of a file or a device is there; the range may have other memory by now. */
+static inline bool is_shared(const void *va)
+{
+	unsigned long from, to;
+	char line[1024], mode[5];
+	bool found = false;
+	FILE *f = fopen("/proc/self/maps", "re");
+
+	if (!f)
+		return false;
+	while (!found && fgets(line, sizeof(line), f))
+		found = sscanf(line, "%lx-%lx %4s", &from, &to, mode) == 3 && mode[3] == 's' &&
+			(uintptr_t)va >= from && (uintptr_t)va < to;
+	fclose(f);
+	return found;
+}
+
 /* Resident memory of this process in KiB. */
 static inline long rss_kib(void)
 {
