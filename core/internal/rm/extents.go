@@ -131,9 +131,6 @@ func (f *finder) imported(b buffer) ([]extent, error) {
 		}
 		end := min(base+length, b.end)
 		extents = append(extents, extent{object: object, offset: at - base, length: end - at})
-		if err := f.confirmImport(object, at-base, at, b.memory.Ordinal); err != nil {
-			return extents, err
-		}
 		at = end
 	}
 	return extents, nil

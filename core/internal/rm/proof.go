@@ -24,6 +24,8 @@ import (
 //  2. Else a way is tried on memory of our own that has random bytes.
 //  3. Where no such memory is to be had, bytes of the caller's memory are compared.
 //
+// An object that is imported from a file descriptor is what CUDA has exported.
+//
 // Nothing here waits for other work of the GPU, or loses a capture. What is allocated
 // stays: to free it would wait for a kernel that runs.
 
@@ -33,12 +35,11 @@ type way int
 const (
 	byIPC    way = iota // the IPC handle of cuMemAlloc's memory
 	byExport            // a watched export, of any memory
-	byImport            // a file descriptor of cuMemCreate's memory
 	wayCount
 )
 
 func (w way) String() string {
-	return [...]string{"IPC handles", "dma-buf exports", "file descriptors"}[w]
+	return [...]string{"IPC handles", "dma-buf exports"}[w]
 }
 
 // verdict is what is known of a way.
@@ -91,7 +92,7 @@ func (f *finder) confirm(w way, page uint64, m cuda.MemoryInfo, p place) error {
 		return nil
 	}
 	if f.gpu.proof.of(w) == untried {
-		f.tryOnOwn(w, m.Ordinal)
+		f.tryOnOwn(w)
 	}
 	switch f.gpu.proof.of(w) {
 	case right:
@@ -107,26 +108,6 @@ func (f *finder) confirm(w way, page uint64, m cuda.MemoryInfo, p place) error {
 	same, err := f.compare(where, at, min(lineSize, m.End()-at))
 	if err == nil && !same {
 		err = errDiffers(w, page)
-	}
-	return err
-}
-
-// confirmImport is confirm for an object that was imported from a file descriptor.
-func (f *finder) confirmImport(object handle, offset, at uint64, ordinal int) error {
-	f.gpu.proof.mu.Lock()
-	defer f.gpu.proof.mu.Unlock()
-	if f.gpu.proof.of(byImport) == untried {
-		f.tryOnOwn(byImport, ordinal)
-	}
-	switch f.gpu.proof.of(byImport) {
-	case right:
-		return nil
-	case wrong:
-		return errDiffers(byImport, at)
-	}
-	same, err := f.sameWords(object, offset, at, lineSize)
-	if err == nil && !same {
-		err = errDiffers(byImport, at)
 	}
 	return err
 }
@@ -159,20 +140,11 @@ const ownSize = 256 << 10
 
 // tryOnOwn finds out whether a way is right, on memory of our own. It leaves the verdict
 // untried where no such memory is to be had, or the way fails with an error.
-func (f *finder) tryOnOwn(w way, ordinal int) {
+func (f *finder) tryOnOwn(w way) {
 	if f.gpu.proof.tried[w] {
 		return
 	}
-	var addr uint64
-	var err error
-	if w == byImport {
-		var own *cuda.Allocation // for good
-		if own, err = cuda.Alloc(ordinal, ownSize); err == nil {
-			addr = own.Ptr()
-		}
-	} else {
-		addr, err = f.cuda.MemAlloc(ownSize)
-	}
+	addr, err := f.cuda.MemAlloc(ownSize)
 	if err != nil {
 		log.Debugf("no memory to try the driver's %v on: %v", w, err)
 		return
@@ -183,11 +155,9 @@ func (f *finder) tryOnOwn(w way, ordinal int) {
 		log.Debugf("memory of the library's own at %#x: %v", addr, err)
 		return
 	}
-	if w != byImport {
-		page := addr &^ (hostPage - 1)
-		if seen, err := f.exportPlace(page); err == nil && f.agree(page, m, seen) {
-			return
-		}
+	page := addr &^ (hostPage - 1)
+	if seen, err := f.exportPlace(page); err == nil && f.agree(page, m, seen) {
+		return
 	}
 	same, err := f.showsOwn(w, m, addr)
 	switch {
@@ -222,29 +192,16 @@ func (f *finder) showsOwn(w way, m cuda.MemoryInfo, addr uint64) (bool, error) {
 // readBy reads n bytes at an address of our own memory, through a mapping of the object
 // that w names.
 func (f *finder) readBy(w way, m cuda.MemoryInfo, at, n uint64) (_ []byte, err error) {
-	var object handle
-	var offset uint64
-	if w == byImport {
-		base, _, err := f.cuda.MemGetAddressRange(at)
-		if err != nil {
-			return nil, err
-		}
-		if object, err = f.importAt(at); err != nil {
-			return nil, err
-		}
-		offset = at - base
-	} else {
-		p, err := f.placeBy(w, at&^(hostPage-1), m)
-		if err != nil {
-			return nil, err
-		}
-		if object, err = f.gpu.duplicate(p); err != nil {
-			return nil, err
-		}
-		offset = p.offset + at%hostPage
+	p, err := f.placeBy(w, at&^(hostPage-1), m)
+	if err != nil {
+		return nil, err
+	}
+	object, err := f.gpu.duplicate(p)
+	if err != nil {
+		return nil, err
 	}
 	defer func() { err = errors.Join(err, f.gpu.free(object)) }()
-	return f.gpu.read(object, offset, n)
+	return f.gpu.read(object, p.offset+at%hostPage, n)
 }
 
 // placeBy gives the place of a page of memory by one way.
@@ -262,21 +219,16 @@ const lineSize = 64
 // caller's. Anybody may be writing them meanwhile. So they are read through a mapping and
 // by the GPU's copy in turns. They differ only where a word was the same in all reads of
 // one side, and the same in all reads of the other, and is not the same in both.
-func (f *finder) compare(p place, addr, n uint64) (bool, error) {
+func (f *finder) compare(p place, addr, n uint64) (same bool, err error) {
 	object, err := f.gpu.duplicate(p)
 	if err != nil {
 		return false, err
 	}
-	same, err := f.sameWords(object, p.offset, addr, n)
-	return same, errors.Join(err, f.gpu.free(object))
-}
-
-func (f *finder) sameWords(object handle, offset, addr, n uint64) (bool, error) {
+	defer func() { err = errors.Join(err, f.gpu.free(object)) }()
 	const rounds = 8
 	var mapped, copied [rounds][]byte
 	for i := range rounds {
-		var err error
-		if mapped[i], err = f.gpu.read(object, offset, n); err != nil {
+		if mapped[i], err = f.gpu.read(object, p.offset, n); err != nil {
 			return false, err
 		}
 		copied[i] = make([]byte, n)
