@@ -1,7 +1,6 @@
 package core
 
 import (
-	"errors"
 	"fmt"
 	"sync"
 
@@ -13,9 +12,8 @@ import (
 
 // Memory is GPU memory that a Device has allocated. Every backend can pin it.
 type Memory struct {
-	device  *Device
-	alloc   *cuda.Allocation
-	context *cuda.Primary
+	device *Device
+	alloc  *cuda.Allocation
 
 	mu    sync.RWMutex // what uses the allocation holds it for reading
 	freed bool
@@ -33,11 +31,7 @@ func (d *Device) Alloc(ordinal int, size uint64) (*Memory, error) {
 	if err != nil {
 		return nil, err
 	}
-	context, err := a.Retain()
-	if err != nil {
-		return nil, errors.Join(err, a.Free())
-	}
-	m := &Memory{device: d, alloc: a, context: context}
+	m := &Memory{device: d, alloc: a}
 	d.memories.add(m)
 	return m, nil
 }
@@ -71,9 +65,7 @@ func (m *Memory) free() error {
 		return fmt.Errorf("the allocation is freed: %w", ErrClosed)
 	}
 	m.device.memories.remove(m)
-	err := m.alloc.Free()
-	m.context.Release()
-	return err
+	return m.alloc.Free()
 }
 
 // Export exports the memory as a dma-buf. The caller closes the descriptor. flags is 0 or

@@ -53,6 +53,8 @@ type Allocation struct {
 	addr   uint64
 	size   uint64
 	mapped bool // at addr
+
+	context *Primary // so no pin of the memory makes the device's primary context
 }
 
 // Alloc allocates at least size bytes on a device, which it names by ordinal. It
@@ -91,11 +93,14 @@ func Alloc(device int, size uint64) (*Allocation, error) {
 	return a, nil
 }
 
-// build makes the memory and an address range, and maps the memory into the range. Free frees
-// what it has made before an error.
-func (a *Allocation) build(prop *allocationProp) error {
+// build retains the context, makes the memory and an address range, and maps the memory into the
+// range. Free frees what it has made before an error.
+func (a *Allocation) build(prop *allocationProp) (err error) {
 	d := a.driver
 	const none = 0 // flags, alignment, a wish for an address
+	if a.context, err = d.RetainPrimary(a.device); err != nil {
+		return err
+	}
 	if err := d.call(symMemCreate, &a.handle, a.size, prop, none); err != nil {
 		return err
 	}
@@ -109,10 +114,6 @@ func (a *Allocation) build(prop *allocationProp) error {
 	access := accessDesc{location: prop.location, flags: accessReadWrite}
 	return d.call(symMemSetAccess, a.addr, a.size, &access, 1)
 }
-
-// Retain takes a reference to the primary context of the memory's device. While it is held, no
-// pin of the memory makes that context.
-func (a *Allocation) Retain() (*Primary, error) { return a.driver.RetainPrimary(a.device) }
 
 // Ptr is the device pointer, aligned to 64 KiB at least.
 func (a *Allocation) Ptr() uint64 { return a.addr }
@@ -153,6 +154,7 @@ func (a *Allocation) Free() (err error) {
 	if a.handle != 0 {
 		err = errors.Join(err, d.MemRelease(a.handle))
 	}
+	a.context.Release()
 	return err
 }
 
