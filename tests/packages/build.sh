@@ -14,18 +14,18 @@ out=$(cd "$1" && pwd)
 cd "$here" || exit 1
 
 # As recipes for NVIDIA's GDRCopy do it; what follows builds anew in the same folder.
-recipe() {
-	mkdir -p "$out/nvidia" && cd "$out/nvidia" && mkdir -p "$work/cuda/bin" &&
+recipe() (
+	mkdir -p "$out/nvidia" "$work/cuda/bin" && cd "$out/nvidia" &&
 		printf '#!/bin/sh\necho Cuda, release 12.8, V12.8.93\n' >"$work/cuda/bin/nvcc" && chmod +x "$work/cuda/bin/nvcc" &&
 		env -u MAKEFLAGS -u MAKELEVEL PATH="$work/lsb:$PATH" CUDA="$work/cuda" "$here/packages/build-$1-packages.sh"
-}
+)
 mkdir "$work/lsb"
 # shellcheck disable=SC2016 # for that script
 printf '#!/bin/sh\n[ $1 = -is ] && echo Some System || echo 24.04\n' >"$work/lsb/lsb_release"
 chmod +x "$work/lsb/lsb_release"
 check "packages/build-deb-packages.sh" recipe deb
 arch=$(dpkg --print-architecture)
-check "its names are those of NVIDIA's" same <(cd "$out/nvidia" && printf '%s\n' *.deb) <(printf '%s\n' \
+check "its names are those of NVIDIA's" same <(cd "$out/nvidia" && printf '%s\n' *.deb | LC_ALL=C sort) <(printf '%s\n' \
 	"gdrcopy-tests_2.6-1_$arch.Some_System24_04+cuda12.8.deb" "gdrcopy_2.6-1_$arch.Some_System24_04.deb" \
 	"gdrdrv-dkms_2.6-1_$arch.Some_System24_04.deb" "libgdrapi_2.6-1_$arch.Some_System24_04.deb")
 
