@@ -3,8 +3,8 @@
 # gdrcopy_doctor on a real GPU where the library works: gpu.sh BUILD. Its output is
 # shown, for people to read.
 . tests/tap.sh
-build=$1
-export LD_LIBRARY_PATH="$PWD/$build:${LD_LIBRARY_PATH-}"
+build=$(realpath "$1")
+export LD_LIBRARY_PATH="$build:${LD_LIBRARY_PATH-}"
 
 # says STATUS TEXT COMMAND... - the command ends with the status and prints such a line.
 says() {
