@@ -60,8 +60,8 @@ reference() {
 # references: a repository of them. Library and program say which version they are.
 references() {
 	local lib=$work/libgdrapi/usr/lib/$multiarch bin=$work/gdrcopy-tests/usr/bin
-	local src=$work/gdrdrv-dkms/usr/src/gdrdrv-2.5
-	mkdir -p "$lib" "$work/libgdrapi/usr/include" "$bin" "$src" "$root/nvidia"
+	local module=$work/gdrdrv-dkms/usr/src/gdrdrv-2.5
+	mkdir -p "$lib" "$work/libgdrapi/usr/include" "$bin" "$module" "$root/nvidia"
 	echo 'void gdr_runtime_get_version(int *a, int *b) { *a = 2; *b = 5; }' >"$work/lib.c"
 	printf '%s\n' '#include <stdio.h>' 'void gdr_runtime_get_version(int *, int *);' \
 		'int main(void) { int a, b; gdr_runtime_get_version(&a, &b); printf("library %d.%d\n", a, b); return 0; }' \
@@ -70,7 +70,7 @@ references() {
 		ln -s libgdrapi.so.2.5 "$lib/libgdrapi.so.2" && ln -s libgdrapi.so.2 "$lib/libgdrapi.so" &&
 		cp "$here/include/gdrapi.h" "$work/libgdrapi/usr/include/" &&
 		cc -o "$bin/gdrcopy_sanity" "$work/prog.c" "$lib/libgdrapi.so.2.5" &&
-		touch "$src/Makefile" && reference libgdrapi "$(dpkg --print-architecture)" libc6 &&
+		touch "$module/Makefile" && reference libgdrapi "$(dpkg --print-architecture)" libc6 &&
 		reference gdrcopy-tests "$(dpkg --print-architecture)" 'libgdrapi (>= 2.5-1)' &&
 		reference gdrdrv-dkms all dkms &&
 		reference gdrcopy all 'gdrdrv-dkms (>= 2.5-1), libgdrapi (>= 2.5-1), gdrcopy-tests (>= 2.5-1)' &&
