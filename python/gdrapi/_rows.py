@@ -9,6 +9,7 @@ from ._source import Source
 numpy: Any = importlib.import_module("numpy")  # what has no rows needs none
 
 _PIECE = numpy.dtype([("handle", "u8"), ("to", "u8"), ("of", "u8"), ("size", "u8")])  # gdr_piece_t
+_AXES = {type(None), type(...), bool, numpy.bool_}  # as an index these shift which axis the others are of
 
 
 class Table:
@@ -36,6 +37,8 @@ class Table:
                 return at[:1], len(at) * self.columns * self.item, slice(1), shape
             return at, self.columns * self.item, slice(0, at.size * self.columns, self.columns), shape
         column = columns[0]
+        if type(row) in _AXES or type(column) in _AXES:
+            raise IndexError("give rows and columns as numbers, arrays or slices")
         if isinstance(column, slice) and column.step in (None, 1) and len(columns) == 1:
             begin, end, _ = column.indices(self.columns)
             count = max(end - begin, 0)
@@ -48,7 +51,7 @@ class Table:
             return at, self.item, slice(at.size), at.shape
         column, counts = numpy.asarray(column), numpy.asarray(columns[1])
         start, signs = self.ends[column], column | counts
-        at, sizes = at + start, self.ends[column + counts] - start
+        at, sizes = at + start, self.ends[numpy.add(column, counts, dtype="i8")] - start
         if signs.size and signs.item(signs.argmin()) < 0:
             raise IndexError("the columns and lengths of runs are not negative")
         if not at.shape == sizes.shape == counts.shape:

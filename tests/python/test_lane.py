@@ -261,11 +261,23 @@ def test_runs(make_lane, make, rows, columns, counts):
     assert holds(lane, [table], [want])
 
 
+def test_runs_of_small_types(make_lane, make):
+    """The column after a run may be more than their type holds."""
+    table, want = make(shape=(2, 300), typestr="<i4"), numpy.zeros((2, 300), "i4")
+    lane = make_lane([table])
+    lane.write([want])
+    for kind, column in (("i1", 100), ("u1", 190)):
+        want[1, column:column + 100] = numpy.arange(100) + column
+        lane.rows(table)[numpy.array([1], kind), numpy.array([column], kind), numpy.array([100], kind)] = numpy.arange(100) + column
+        assert holds(lane, [table], [want])
+
+
 @pytest.mark.parametrize("error, index, data", [
     (IndexError, 32, 0), (IndexError, (0, 40), 0), (IndexError, (N(64), 0), 0), (IndexError, (0, [3, -41]), 0), (IndexError, (0, 0, 0, 0), 0),
     (IndexError, (slice(3), N(3)), 0), (IndexError, (0, slice(0, 9, 2)), 0), (IndexError, (0, slice(0, 9), 1), 0), (IndexError, 0.5, 0),
     (IndexError, ([0, 1], [0, 38], [1, 3]), N(4)), (IndexError, ([0, 1], [0, -1], [1, 1]), N(2)), (IndexError, ([0, 1], [0, 5], [3, -2]), N(1)),
-    (IndexError, ([0, 1], [-3, 0], 5), N(10)),
+    (IndexError, ([0, 1], [-3, 0], 5), N(10)), (IndexError, (N(32), None), 0), (IndexError, ([*range(32), 0, 0, 0, 0, 0, 0, 0, 0], ...), 0),
+    (IndexError, (..., N(32)), 0), (IndexError, (None, slice(5)), 0), (IndexError, (N(8), True), 0),
     (ValueError, ([0, 1], [0, 2], [3, 2]), N(6)), (ValueError, (N(3), N(3)), N(4)), (ValueError, 0, N(39)),
 ], ids=str)
 def test_wrong_rows_write_nothing(make_lane, make, make_set, error, index, data):
@@ -427,6 +439,15 @@ def test_no_close_beside_a_write(monkeypatch, gdr):
     with pytest.raises(ValueError, match="the lane is closed"):
         lane.write([b"5678"])
     lane.close()
+
+
+def test_a_write_that_begins_hinders_no_close(monkeypatch, make_set):
+    """It is counted before it finds the lane closed."""
+    ended, real = [], gdrapi._lib.function("gdr_unpin_buffer")
+    monkeypatch.setattr(gdrapi._lib.library(), "gdr_unpin_buffer", lambda *a: lane._running.append(None) or ended.append(real(*a)))
+    lane = gdrapi.Lane(make_set())
+    lane.close()
+    assert ended == [0, 0, 0]
 
 
 def test_a_forked_child_gets_an_error(make_set):
