@@ -195,9 +195,13 @@ class _Mapped:
         if number:
             raise GdrError(number, "gdr_copy_from_mapping_v")
 
-    def close(self) -> None:
+    def close(self) -> int:
+        """Unpins, also while a write begins that is about to find the lane closed. Buffer.close would refuse."""
+        number = 0
         for buffer in self._buffers.values():
-            buffer.close()
+            buffer._bytes.release()
+            number = buffer._finalizer() or number
+        return number
 
 
 def _allocator() -> str:
@@ -314,7 +318,7 @@ class Lane(Resource):
         movable = [[target for target in targets if hasattr(target.array, "data_ptr")] for targets in self._sets]
         self._pointers = [[target.array.data_ptr for target in targets] for targets in movable]
         self._addresses = [[target.source.address for target in targets] for targets in movable]
-        self._finalizer = weakref.finalize(self, self._way.close)
+        self._call, self._finalizer = "gdr_unpin_buffer", weakref.finalize(self, self._way.close)
         self._finalizer.atexit = False
         #: "mapping", or "pinned" where copies from pinned memory serve instead.
         self.way: str = self._way.name
