@@ -70,7 +70,7 @@ class Resource:
 
     @property
     def closed(self) -> bool:
-        """True after close, and after close of what this was made of."""
+        """True after close; of a Buffer or a Held also after close of what it was made of."""
         return not self._finalizer.alive
 
     def _in_use(self) -> bool:

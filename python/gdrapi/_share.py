@@ -29,6 +29,7 @@ class Shared:
     """An array's memory, for other processes. It keeps the memory until close.
 
     multiprocessing carries it: as an argument of a Process, by a Queue, a Pipe or a Pool, to forked children.
+    A Queue's put returns before it has taken it: close it once the other process has it.
     """
 
     def __init__(self, fd: int, source: Source, skip: int) -> None:
@@ -46,6 +47,8 @@ class Shared:
         self._close()
 
     def __reduce__(self) -> Any:
+        if not self._close.alive:  # its number may be another file's by now
+            raise ValueError("the shared memory is closed")
         return _received, (reduction.DupFd(self._fd), tuple(self._source), self._skip)
 
 

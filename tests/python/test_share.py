@@ -76,8 +76,9 @@ def test_the_same_process_and_numpy(array):
         del view
         assert remote.read() == array.get() == numpy.arange(1024, dtype="<f4").tobytes()
     shared.close()
-    with pytest.raises(ValueError, match="closed"):
-        shared.open()
+    for use in (shared.open, shared.__reduce__):
+        with pytest.raises(ValueError, match="closed"):
+            use()
 
 
 def test_it_outlives_its_array(make, gdr):
