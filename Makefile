@@ -166,6 +166,7 @@ uninstall:
 	rm -f $(addprefix $(DESTLIB)/,libgdrapi.so.$(VERSION) $(SONAME) libgdrapi.so libvkgdr.so pkgconfig/gdrapi.pc pkgconfig/vkgdr.pc)
 	rm -rf $(cmakedir)
 	rm -f $(DESTDIR)$(datadir)/gdrapi/gdrapi.supp
+	[ ! -d $(DESTDIR)$(datadir)/gdrapi ] || rmdir --ignore-fail-on-non-empty $(DESTDIR)$(datadir)/gdrapi
 	rm -f $(addprefix $(DESTINC)/,gdrapi.h gdrapi_ext.h gdrconfig.h vkgdr.h)
 	rm -f $(addprefix $(DESTBIN)/,$(notdir $(TOOLS)) $(OLD_NAMES))
 	rm -f $(addprefix $(DESTDIR)$(mandir)/,$(MANPAGES) $(MANLINKS))

@@ -18,7 +18,7 @@ mkdir "$tree/build"
 cp -a build/bin build/install build/lib* "$tree/build/"
 
 # What a machine has that has no compiler, no Go, no git and no network.
-for p in sh install ln sed awk grep realpath readlink basename dirname cat mkdir rm mv chmod find sort tail head tr cut id uname cksum date "$make"; do
+for p in sh install ln sed awk grep realpath readlink basename dirname cat mkdir rm rmdir mv chmod find sort tail head tr cut id uname cksum date "$make"; do
 	ln -s "$(command -v "$p")" "$work/few/$(basename "$p")"
 done
 
@@ -112,6 +112,7 @@ all_run "$work/moved/bin" "in a prefix that was moved"
 mv "$work/moved" "$first"
 for d in bin include lib lib/cmake lib/pkgconfig share/man/man3; do echo >"$first/$d/another"; done
 check "make uninstall" there uninstall prefix="$first" LDCONFIG=ldconfig
+check "nor its own folder" test ! -e "$first/share/gdrapi"
 is "root has the loader look for another" "$(asked)" "${as_root% *}"
 is "it leaves no file but those of others" "$(find "$first" ! -type d | grep -vc '/another$') $(find "$first" -name another | wc -l)" '0 6'
 
