@@ -285,7 +285,10 @@ func (p *pin) Export(uint32) (int, error) {
 // Import pins what a dma-buf of the driver's has. It asks CUDA for nothing. Whether the CPU may
 // cache the memory is not known: copies as of write-combined memory are right for that, too.
 func (s *session) Import(fd int) (backend.Pin, error) {
-	by, size := sys.DMABuf(fd)
+	by, size, err := sys.DMABuf(fd)
+	if errors.Is(err, unix.EMFILE) {
+		return nil, err
+	}
 	page := uint64(unix.Getpagesize())
 	if by == "" {
 		return nil, backend.NotServed{Reason: fmt.Errorf("descriptor %d is no dma-buf, and the dmabuf backend pins no other; open with GDRCOPY_BACKEND=rm for one of rm's: %w", fd, unix.ENOTSUP)}
@@ -302,10 +305,13 @@ func (s *session) Import(fd int) (backend.Pin, error) {
 	file.Owner = sys.AnyOwner
 	p := &pin{size: size, page: page, mappingType: backend.WC, parts: []part{{fd: own, file: file, size: size}}}
 	va, err := mmap(p.parts, uintptr(page)) // whether it can be mapped at all
+	if err == nil {
+		err = sys.Munmap(va, uintptr(page))
+	}
 	if err != nil {
 		return nil, errors.Join(err, p.Unpin())
 	}
-	return p, sys.Munmap(va, uintptr(page))
+	return p, nil
 }
 
 // Info gives the host pages that are pinned, as gdrdrv gives GPU pages.

@@ -226,7 +226,7 @@ func (c *client) exportInfo(fd int) (*exportInfo, error) {
 	if err == nil || errors.As(err, &st) && st != statusInvalidParameter {
 		return info, err
 	}
-	if exporter, _ := sys.DMABuf(fd); exporter != "" {
+	if exporter, _, _ := sys.DMABuf(fd); exporter != "" {
 		return nil, fmt.Errorf("descriptor %d is a dma-buf, which the rm backend does not pin; open with GDRCOPY_BACKEND=dmabuf: %w", fd, unix.ENOTSUP)
 	}
 	return nil, fmt.Errorf("descriptor %d has no GPU memory in it; pass one of gdr_export_fd: %w (%v)", fd, unix.EINVAL, err)

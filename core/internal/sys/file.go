@@ -71,16 +71,19 @@ func Open(path string, flags int) (int, error) {
 }
 
 // DMABuf gives the name of the driver that made a dma-buf, empty for another descriptor, and the
-// size in bytes.
-func DMABuf(fd int) (exporter string, size uint64) {
-	text, _ := ReadFile(fmt.Sprintf("/proc/self/fdinfo/%d", fd), 4096)
+// size in bytes. To ask takes a descriptor: where there is none left, err is EMFILE.
+func DMABuf(fd int) (exporter string, size uint64, err error) {
+	text, err := ReadFile(fmt.Sprintf("/proc/self/fdinfo/%d", fd), 4096)
+	if err != nil {
+		return "", 0, ExplainFDs(err)
+	}
 	field := func(name string) string {
 		_, after, _ := strings.Cut(string(text), "\n"+name+":\t")
 		value, _, _ := strings.Cut(after, "\n")
 		return value
 	}
 	size, _ = strconv.ParseUint(field("size"), 10, 64)
-	return field("exp_name"), size
+	return field("exp_name"), size, nil
 }
 
 // ExplainFDs returns EMFILE instead of a driver's err if the process has no file

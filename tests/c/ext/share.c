@@ -305,6 +305,61 @@ static void other_descriptors(void)
 	expect_is(count_fds(), before);
 }
 
+/* An import and an export that lack a descriptor say so. */
+static void no_descriptor_left(void)
+{
+	struct rlimit old, none;
+	gdr_mh_t mh = { 77 };
+	struct shared s;
+	long before;
+	int fd = -7;
+	cu_ptr p;
+	void *va;
+
+	with_context();
+	expect_is(cu.mem_alloc(&p, OBJECT), 0);
+	pin_and_export(&s, p, OBJECT);
+	use_here(&s);
+	before = count_fds();
+	expect_is(getrlimit(RLIMIT_NOFILE, &old), 0);
+	none = (struct rlimit){ 3, old.rlim_max };
+	expect_is(setrlimit(RLIMIT_NOFILE, &none), 0);
+	expect_is(gdr_export_fd(g, s.mh, 0, &fd), EMFILE);
+	expect_is(fd, -7);
+	expect_is(gdr_pin_fd(g, s.fd, 0, &mh), by_dmabuf() ? EMFILE : 0);
+	if (by_dmabuf()) {
+		expect_is(mh.h, 77);
+	} else {
+		expect_is(gdr_map(g, mh, &va, OBJECT), EMFILE);
+		expect_is(gdr_unpin_buffer(g, mh), 0);
+	}
+	expect_is(setrlimit(RLIMIT_NOFILE, &old), 0);
+	expect_is(count_fds(), before);
+	use_here(&s);
+}
+
+/* An import on dmabuf maps a page, to see that it can. Where that page stays no pin does. */
+static void munmap_is_refused(void)
+{
+	gdr_mh_t mh = { 77 };
+	struct shared s;
+	long before;
+	cu_ptr p;
+
+	with_context();
+	expect_is(cu.mem_alloc(&p, OBJECT), 0);
+	pin_and_export(&s, p, OBJECT);
+	use_here(&s);
+	before = count_fds();
+	refuse_call(SYS_munmap);
+	expect_is(gdr_pin_fd(g, s.fd, 0, &mh), by_dmabuf() ? EPERM : 0);
+	if (by_dmabuf())
+		expect_is(mh.h, 77);
+	else
+		expect_is(gdr_unpin_buffer(g, mh), 0);
+	expect_is(count_fds(), before);
+}
+
 /* What CUDA exports has a label of CUDA's; and another backend's descriptor has its own. */
 static void of_another(void)
 {
@@ -849,6 +904,8 @@ const struct guest_case cases[] = {
 	{ "more objects than fit", too_many_objects, 30 },
 	{ "only what is all of its objects, where that is asked for", whole_objects, 10 },
 	{ "descriptors of anything else", other_descriptors, 10 },
+	{ "no descriptor left", no_descriptor_left, 10 },
+	{ "an import whose munmap is refused", munmap_is_refused, 10 },
 	{ "a descriptor of CUDA's, or of another backend", of_another, 10 },
 	{ "the memory outlives all but the last pin", outlives, 10 },
 	{ "in a child that is forked after cuInit", in_a_forked_child, 20 },
