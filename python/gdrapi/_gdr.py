@@ -122,7 +122,8 @@ class Cache(Resource):
 
     def __init__(self, gdr: "Gdr", max_bytes: int) -> None:
         super().__init__()
-        self._gdr, self._cache = gdr, _lib.Handle()
+        self._of = self._gdr = gdr
+        self._cache = _lib.Handle()
         _lib.call("gdr_cache_open", gdr._g, max_bytes, 0, ctypes.byref(self._cache))
         self._opened("gdr_cache_close", self._cache)
 
@@ -153,7 +154,8 @@ class Memory(Resource):
 
     def __init__(self, gdr: "Gdr", size: int, device: int) -> None:
         super().__init__()
-        self._gdr, address = gdr, ctypes.c_ulong()
+        self._of = self._gdr = gdr
+        address = ctypes.c_ulong()
         self._memory = memory = _lib.Handle()
         _lib.call("gdr_mem_alloc", gdr._g, device, size, 0, ctypes.byref(memory))
         self._opened("gdr_mem_free", gdr._g, memory)

@@ -7,7 +7,7 @@ import platform
 import struct
 import sys
 import weakref
-from typing import Any, Dict, List, Sequence, Tuple, TypeVar
+from typing import Any, Dict, List, Optional, Sequence, Tuple, TypeVar
 
 from . import _lib
 from ._errors import GdrError
@@ -55,6 +55,7 @@ class Resource:
 
     _finalizer: Any  # weakref.finalize
     _unpins = True  # the call that ends this unpins what ends with it
+    _of: "Optional[Resource]" = None  # whose end is this one's, too
 
     def __init__(self) -> None:
         # Lists that count: append and pop are one step each of the interpreter's, and a fork leaves no lock locked.
@@ -70,8 +71,8 @@ class Resource:
 
     @property
     def closed(self) -> bool:
-        """True after close; of a Buffer or a Held also after close of what it was made of."""
-        return not self._finalizer.alive
+        """True after close, and after close of what this was made of; of a Lane after its own close alone."""
+        return not self._finalizer.alive or self._of is not None and self._of.closed
 
     def _in_use(self) -> bool:
         return bool(self._running) and os.getpid() == self._pid
@@ -82,6 +83,8 @@ class Resource:
 
     def close(self) -> None:
         """Ends this. BufferError while a view of its memory lives or a copy runs; nothing if it is closed."""
+        if self._of is not None and self._of.closed:
+            return
         self._closing.append(None)
         ends = self._ends()
         for mapping in ends:

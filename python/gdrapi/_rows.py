@@ -50,6 +50,8 @@ class Table:
             at = at + self.starts[column]
             return at, self.item, slice(at.size), at.shape
         column, counts = numpy.asarray(column), numpy.asarray(columns[1])
+        if not counts.size:  # of an empty list NumPy makes floats
+            column, counts = column.astype("i8"), counts.astype("i8")
         start, signs = self.ends[column], column | counts
         at, sizes = at + start, self.ends[numpy.add(column, counts, dtype="i8")] - start
         if signs.size and signs.item(signs.argmin()) < 0:

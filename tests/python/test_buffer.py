@@ -253,13 +253,16 @@ def refuses(mapping):
 def test_after_a_close(gdr, kind, what):
     """A mapping ends by its own close, and by that of what it was made of."""
     opened, memory = gdrapi.open(), gdr.alloc(4096)
-    cache = opened.cache()
+    cache, other = opened.cache(), opened.alloc(4096)
     mapping = opened.pin(memory) if kind == "pin" else cache.get(memory)
     assert len(mapping.read(4)) == 4 and not mapping.closed
     {"mapping": mapping, "owner": opened if kind == "pin" else cache, "memory": memory}[what].close()
     refuses(mapping)
     opened.close()
     refuses(mapping)
+    for made in (cache, other):
+        assert made.closed
+        made.close()
 
 
 @pytest.mark.parametrize("call, use", [
