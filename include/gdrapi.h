@@ -24,8 +24,8 @@
  * Threads.  Every function may be called from any thread, at the same time, on
  * one gdr_t or on many. Unmap, unpin, close and free end what they name: no copy of
  * yours may run in it then. docs/ordering.md (Threads) has each call in a table. In a signal
- * handler only copies, gdr_runtime_get_version and gdr_get_mapping_type_string may be
- * called.
+ * handler only copies, gdr_runtime_get_version, gdr_get_mapping_type_string and
+ * gdr_ext_version may be called.
  *
  * Fork.  A forked child inherits no access. In the child, every gdr_t and
  * gdr_mh_t of the parent answers EACCES; only gdr_close of such a gdr_t answers

@@ -27,8 +27,8 @@ extern "C" {
  *
  * The text is one line, such as "libgdrapi 2.6.0 (commit 0123456789ab, go1.27.0, backends
  * gdrdrv dmabuf rm)": the release, the commit it was built from or "unknown", Go's
- * version, and all backends in the order in which gdr_open tries them. It is the library's,
- * and for people: a program asks gdr_runtime_get_version and gdr_get_backend.
+ * version, and all backends in the order in which gdr_open tries them. The library owns the
+ * text. It is for people: a program asks gdr_runtime_get_version and gdr_get_backend.
  *
  * Starts nothing. May be called from any thread at any time, also in a signal handler and
  * in a forked child.
@@ -114,7 +114,7 @@ int gdr_mem_get_device_ptr(gdr_t g, gdr_mem_t mem, unsigned long *dptr,
  * @flags: 0, or GDR_PIN_FLAG_FORCE_PCIE
  * @fd: receives a descriptor that the caller closes; it does not survive exec
  *
- * The driver of another device, as a capture card or a network card, imports the
+ * The driver of another device, such as a capture card, imports the
  * descriptor. Then that device reads and writes the GPU memory by DMA. The dma-buf
  * has all the bytes of the memory: the size of gdr_mem_get_device_ptr. It keeps
  * the memory alive, also after gdr_mem_free, until the descriptor and all imports
@@ -137,14 +137,14 @@ int gdr_mem_export_dmabuf(gdr_t g, gdr_mem_t mem, unsigned flags, int *fd);
  * @flags: 0 or GDR_EXPORT_FLAG_WHOLE
  * @fd: receives a descriptor that the caller closes; it does not survive exec
  *
- * Another process gets it over a socket (SCM_RIGHTS), or inherits it. It says which GPU
- * and where in its memory the buffer is. It keeps the memory, also after cudaFree and the
- * end of this process, while any process has the GPU open.
+ * Another process gets the descriptor over a socket (SCM_RIGHTS), or inherits it. The
+ * descriptor says on which GPU and where in its memory the buffer is. It keeps the memory,
+ * also after cudaFree and the end of this process, while any process has the GPU open.
  *
- * Whoever has it can read and write whole memory objects: with cudaMalloc up to 2 MiB, in
- * which other allocations may lie, with PyTorch a block of many tensors. CUDA IPC gives
- * the same. GDR_EXPORT_FLAG_WHOLE refuses a buffer that is smaller than its objects. It
- * is not the default, for hardly any buffer of cudaMalloc would pass.
+ * Whoever has the descriptor can read and write whole memory objects: with cudaMalloc up
+ * to 2 MiB, in which other allocations may lie, with PyTorch a block of many tensors. CUDA
+ * IPC gives the same. GDR_EXPORT_FLAG_WHOLE refuses a buffer that is smaller than its objects. That
+ * is not the default: hardly any buffer of cudaMalloc would pass.
  *
  * May be called from any thread. Calls nothing of CUDA.
  *
@@ -159,7 +159,7 @@ int gdr_export_fd(gdr_t g, gdr_mh_t handle, unsigned flags, int *fd);
  * @g: open library
  * @fd: descriptor; it stays the caller's, who may close it
  * @flags: 0
- * @handle: receives the pinned buffer, with the pages of the exporter's
+ * @handle: receives the pinned buffer: the same pages that the exporter pinned
  *
  * The va of gdr_get_info is the GPU's address in the exporting process; 0 on dmabuf. The
  * memory lives until the last unpin in any process.
