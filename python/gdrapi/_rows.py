@@ -9,6 +9,7 @@ from ._source import Source
 numpy: Any = importlib.import_module("numpy")  # what has no rows needs none
 
 _PIECE = numpy.dtype([("handle", "u8"), ("to", "u8"), ("of", "u8"), ("size", "u8")])  # gdr_piece_t
+_INT64 = numpy.dtype("i8")
 _AXES = {type(None), type(...), bool, numpy.bool_}  # as an index these shift which axis the others are of
 
 
@@ -52,8 +53,11 @@ class Table:
         column, counts = numpy.asarray(column), numpy.asarray(columns[1])
         if not counts.size:  # of an empty list NumPy makes floats
             column, counts = column.astype("i8"), counts.astype("i8")
-        start, signs = self.ends[column], column | counts
-        at, sizes = at + start, self.ends[numpy.add(column, counts, dtype="i8")] - start
+        start = self.ends[column]
+        if column.dtype is not _INT64 or counts.dtype is not _INT64:  # a sum of small types wraps
+            column, counts = (one.astype(_INT64, casting="same_kind") for one in (column, counts))
+        signs = column | counts
+        at, sizes = at + start, self.ends[column + counts] - start
         if signs.size and signs.item(signs.argmin()) < 0:
             raise IndexError("the columns and lengths of runs are not negative")
         if not at.shape == sizes.shape == counts.shape:
