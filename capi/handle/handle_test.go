@@ -40,7 +40,7 @@ func TestTable(t *testing.T) {
 			require.Nil(t, tab.get(h))
 			tab.release(h)
 		}
-		require.Len(t, tab.entries, 1, "a free slot is used again")
+		require.EqualValues(t, 1, tab.used, "a free slot is used again")
 	}
 	for _, epoch := range []uint32{0, MaxEpoch + 1} {
 		_, err := newTable(epoch, new(Shared))
@@ -53,7 +53,7 @@ func TestLastGenerationRetiresTheSlot(t *testing.T) {
 	h, err := tab.alloc()
 	require.NoError(t, err)
 	tab.release(h)
-	tab.entries[h.index()].gen = maxGen - 1
+	tab.at(h.index()).gen = maxGen - 1
 	last, err := tab.alloc()
 	require.NoError(t, err)
 	require.Equal(t, h.index(), last.index())
@@ -66,7 +66,10 @@ func TestLastGenerationRetiresTheSlot(t *testing.T) {
 
 func TestTableFull(t *testing.T) {
 	tab := tableOf(t, 1)
-	tab.entries = make([]entry, slotCount-1)
+	for range slotCount - 1 {
+		_, err := tab.alloc()
+		require.NoError(t, err)
+	}
 	h, err := tab.alloc()
 	require.NoError(t, err, "the last slot")
 	_, err = tab.alloc()

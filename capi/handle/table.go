@@ -35,6 +35,10 @@ type entry struct {
 	object any    // nil: the handle names nothing, or nothing yet
 }
 
+// block has the entries of indexes in a row. A table in one piece would be copied into a larger one
+// as it grows: a piece of many MiB, for which there may be no memory.
+type block [1024]entry
+
 // table gives out handles, and has the object of each. C's copies look up mapped buffers in
 // its slots without a lock. All its methods may be called from any goroutine.
 type table struct {
@@ -44,8 +48,9 @@ type table struct {
 	slots  *[slotCount]slot
 
 	mu      sync.RWMutex
-	entries []entry  // by index
-	free    []uint32 // indexes below len(entries) that nothing uses
+	blocks  []*block // of the entries, by index
+	used    uint32   // entries that have been given out
+	free    []uint32 // indexes below used that nothing uses
 	perType [4]int   // live mappings by type
 }
 
@@ -94,33 +99,47 @@ func (t *table) alloc() (Handle, error) {
 	case len(t.free) > 0:
 		i = t.free[len(t.free)-1]
 		t.free = t.free[:len(t.free)-1]
-	case len(t.entries) < slotCount:
-		i = uint32(len(t.entries))
+	case t.used < slotCount:
+		i = t.used
 		if i > t.shared.last.Load() {
 			if err := t.makeSlots(1 << bits.Len32(i)); err != nil {
 				return 0, err
 			}
 		}
+		if int(i) == len(t.blocks)*len(block{}) {
+			t.blocks = append(t.blocks, new(block))
+		}
+		t.used++
 		// A random start makes a guessed handle unlikely to hit.
-		t.entries = append(t.entries, entry{gen: rand.Uint32() >> 1})
+		t.at(i).gen = rand.Uint32() >> 1
 	default:
 		return 0, fmt.Errorf("handle table: all %d handles are in use: %w", slotCount, unix.ENOMEM)
 	}
-	t.entries[i].gen++
-	return compose(t.epoch, t.entries[i].gen, i), nil
+	e := t.at(i)
+	e.gen++
+	return compose(t.epoch, e.gen, i), nil
+}
+
+// at is the entry with an index below used. The caller holds mu.
+func (t *table) at(i uint32) *entry {
+	return &t.blocks[i/uint32(len(block{}))][i%uint32(len(block{}))]
 }
 
 // put makes h, of alloc, the handle of an object.
 func (t *table) put(h Handle, object any) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.entries[h.index()].object = object
+	t.at(h.index()).object = object
 }
 
 // entry is that of h, or nil where h is not the slot's newest handle. The caller holds mu.
 func (t *table) entry(h Handle) *entry {
-	if i := h.index(); i < uint32(len(t.entries)) && compose(t.epoch, t.entries[i].gen, i) == h {
-		return &t.entries[i]
+	i := h.index()
+	if i >= t.used {
+		return nil
+	}
+	if e := t.at(i); compose(t.epoch, e.gen, i) == h {
+		return e
 	}
 	return nil
 }
@@ -153,7 +172,7 @@ func (t *table) take(h Handle) any {
 func (t *table) release(h Handle) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if i := h.index(); t.entries[i].gen < maxGen {
+	if i := h.index(); t.at(i).gen < maxGen {
 		t.free = append(t.free, i)
 	}
 }
@@ -163,9 +182,9 @@ func (t *table) those(is func(object any) bool) []Handle {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
 	var handles []Handle
-	for i, e := range t.entries {
-		if e.object != nil && is(e.object) {
-			handles = append(handles, compose(t.epoch, e.gen, uint32(i)))
+	for i := range t.used {
+		if e := t.at(i); e.object != nil && is(e.object) {
+			handles = append(handles, compose(t.epoch, e.gen, i))
 		}
 	}
 	return handles

@@ -240,6 +240,25 @@ static void pin_again(gdr_t g, unsigned long dptr)
 	expect_is(gdr_close(open_or_fail()), 0);
 }
 
+/* So many that no table of them is one small piece of memory. Opens stand for pins, which take descriptors. */
+static void many_handles(void)
+{
+	long n = 0;
+
+	if (backend_is("rm"))
+		skip_case("270,000 opens take minutes where each asks the driver");
+	open_with_context();
+	while (n++ < 270000)
+		open_or_fail();
+	limit(RLIMIT_DATA, true);
+	while (n < 1000000 && gdr_open())
+		n++;
+	expect(n < 1000000);
+	expect_is(errno, ENOMEM);
+	limit(RLIMIT_DATA, false);
+	expect_is(gdr_close(open_or_fail()), 0);
+}
+
 static void pin_to_the_end(void *end)
 {
 	const struct end *e = end;
@@ -569,6 +588,7 @@ const struct guest_case cases[] = {
 	{ "mmap refused after the open", NULL, 120, 0, pin_to_the_end, &(struct end){ NO_MMAP, 1 } },
 	{ "address space used up, eight threads", NULL, 120, 0, pin_to_the_end, &(struct end){ RLIMIT_AS, 8 } },
 	{ "memory to write to used up, eight threads", NULL, 120, 0, pin_to_the_end, &(struct end){ RLIMIT_DATA, 8 } },
+	{ "memory to write to used up by 270,000 handles", many_handles, 120, 0 },
 	{ "few mappings", few_maps, 120, 0 },
 	{ "an unmap with no mapping left", unmap_with_no_maps, 60, 0 },
 	{ "little memory that may be locked", little_locked, 120, 0 },
