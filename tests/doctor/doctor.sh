@@ -281,8 +281,9 @@ cp "$doctor" "$work/bin/"
 cp -P "$build"/libgdrapi.so* "$work/lib/"
 doctor=$work/bin/gdrcopy_doctor
 check "the same, installed" says 1 '^gdr_open takes dmabuf, and it works\. .*Begin with library: The loader finds no libgdrapi\.so\.2\.' plain
-check "it is the first line" eval 'head -n 1 "$work/out" | grep "^FAIL  library: "'
-rm -r "$work/lib"
+head -n 1 "$work/out" >"$work/first"
+check "it is the first line" grep "^FAIL  library: " "$work/first"
+rm -r "${work:?}/lib"
 check "no libgdrapi" first library 'The loader finds no libgdrapi\.so\.2' plain
 check "which backend it would take" printed 'backend-dmabuf: gdr_open of this version takes it'
 ln -s "$build/libgdrapi.so.2" "$work/one/libgdrapi.so.2"
