@@ -140,24 +140,20 @@ func (l *Library) Close(g Handle) error {
 
 // Pin pins a buffer of GPU memory.
 func (l *Library) Pin(g Handle, req backend.PinRequest) (Handle, error) {
-	d, err := l.Device(g)
-	if err != nil {
-		return 0, err
-	}
-	b, err := d.Pin(req)
-	if err != nil {
-		return 0, err
-	}
-	return l.show(b)
+	return l.pin(g, func(d *core.Device) (*core.Buffer, error) { return d.Pin(req) })
 }
 
-// PinFD pins what a descriptor of ExportFD has.
+// PinFD pins what a descriptor of Buffer.Export has.
 func (l *Library) PinFD(g Handle, fd int) (Handle, error) {
+	return l.pin(g, func(d *core.Device) (*core.Buffer, error) { return d.PinFD(fd) })
+}
+
+func (l *Library) pin(g Handle, from func(*core.Device) (*core.Buffer, error)) (Handle, error) {
 	d, err := l.Device(g)
 	if err != nil {
 		return 0, err
 	}
-	b, err := d.PinFD(fd)
+	b, err := from(d)
 	if err != nil {
 		return 0, err
 	}
