@@ -44,6 +44,7 @@ type suite struct {
 	mu    sync.Mutex
 	lines []string // of the summary
 	sum   counts
+	left  int // rows that had not begun when the run was interrupted
 }
 
 // current is the run of Main.
@@ -190,6 +191,13 @@ func (s *suite) test(t *testing.T, r *row) {
 	if err == nil {
 		err = s.ready(r)
 	}
+	if s.ctx.Err() != nil {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.left++
+		s.lines = append(s.lines, fmt.Sprintf("%-34s not run\n", r.path()))
+		t.Skip("not run: the run was interrupted before")
+	}
 	began := time.Now()
 	got, said := counts{failed: 1}, fmt.Sprintf("   %v\n", err)
 	if err == nil {
@@ -207,16 +215,20 @@ func (s *suite) test(t *testing.T, r *row) {
 }
 
 // end prints the lines of all rows and the sum, and writes them to build/results/summary. It
-// says whether all is well. The summary is younger than go test's cache of results accepts for
+// says whether all is well, which takes that all rows ran. The summary is younger than go test's cache of results accepts for
 // an input, so go test runs the programs anew each time.
 func (s *suite) end() bool {
-	text := strings.Join(s.lines, "") + s.sum.String() + "\n"
+	text := strings.Join(s.lines, "") + s.sum.String()
+	if s.left > 0 {
+		text += fmt.Sprintf("; %d programs were not run: %v", s.left, context.Cause(s.ctx))
+	}
+	text += "\n"
 	if err := os.WriteFile(filepath.Join(s.results, "summary"), []byte(text), 0o666); err != nil {
 		fmt.Fprintln(os.Stderr, "suite:", err)
 		return false
 	}
 	_, err := io.WriteString(s.say, text)
-	return err == nil && s.sum.failed == 0 && s.sum.passed > 0
+	return err == nil && s.sum.failed == 0 && s.sum.passed > 0 && s.left == 0
 }
 
 func (s *suite) log(r *row) string {

@@ -4,6 +4,7 @@ package suite
 
 import (
 	"context"
+	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -108,6 +109,21 @@ func TestTimeout(t *testing.T) {
 	defer cancel()
 	_, ends := ctx.Deadline()
 	require.False(t, ends)
+}
+
+// A row that had not begun at an interrupt did not fail. Nor is the run green.
+func TestNotRun(t *testing.T) {
+	s, r := suiteOf(t, script("echo '1 passed, 0 failed, 0 skipped'"))
+	require.NoError(t, os.MkdirAll(s.results, 0o777))
+	t.Run("before", func(t *testing.T) { s.test(t, r) })
+	ctx, cancel := context.WithCancelCause(s.ctx)
+	cancel(errors.New("the user has gone"))
+	s.ctx = ctx
+	t.Run("after", func(t *testing.T) { s.test(t, r) })
+	require.Equal(t, counts{passed: 1}, s.sum)
+	require.False(t, s.end())
+	require.Contains(t, s.say.(*strings.Builder).String(),
+		"g/p                                not run\n1 passed, 0 failed, 0 skipped; 1 programs were not run: the user has gone\n")
 }
 
 // What does not build is a failure of the programs that need it, and of no other.
