@@ -4,7 +4,7 @@ import ctypes
 import os
 import struct
 import weakref
-from typing import Any, Callable, Dict, List, Optional
+from typing import Any, Callable, Dict, List, Optional, Tuple
 
 from . import _lib
 from ._errors import GdrError
@@ -28,6 +28,20 @@ def _live(of: Callable[[Mapping], bool]) -> List[Mapping]:
     return [mapping for mapping in mappings if mapping is not None and of(mapping)]
 
 
+def _pin(resource: Resource, gdr: "Gdr", source: Source) -> Tuple[_lib.Handle, _lib.Info]:
+    """Pins, until the end of resource. The pin begins on a page of the backend's, as a mapping does."""
+    while True:
+        handle, info, page = _lib.Handle(), _lib.Info(), gdr._page
+        start = source.address // page * page
+        _lib.call("gdr_pin_buffer", gdr._g, start, source.address + source.nbytes - start, 0, 0, ctypes.byref(handle))
+        resource._opened("gdr_unpin_buffer", gdr._g, handle)
+        _lib.call("gdr_get_info_v2", gdr._g, handle, ctypes.byref(info))
+        gdr._page = int(info.page_size)
+        if start % gdr._page == 0:
+            return handle, info
+        resource._finalizer()
+
+
 class Buffer(Mapping):
     """GPU memory that Gdr.pin pinned and mapped."""
 
@@ -36,10 +50,9 @@ class Buffer(Mapping):
         super().__init__()
         if of is not None:
             self._running, self._closing = of._running, of._closing
-        source, self._info = source_of(array), _lib.Info()
-        while not self._pinned(gdr, source):
-            gdr._page = int(self._info.page_size)
-        handle, va, size = self._handle, ctypes.c_void_p(), source.nbytes + source.address - int(self._info.va)
+        source = source_of(array)
+        handle, self._info = _pin(self, gdr, source)
+        va, size = ctypes.c_void_p(), source.nbytes + source.address - int(self._info.va)
         try:
             _lib.call("gdr_map_v2", gdr._g, handle, ctypes.byref(va), size, map_flags)
             _lib.call("gdr_get_info_v2", gdr._g, handle, ctypes.byref(self._info))
@@ -48,19 +61,6 @@ class Buffer(Mapping):
             raise
         self._mapped(gdr, source, handle, (va.value or 0) + source.address - int(self._info.va))
         _watch(self, gdr)
-
-    def _pinned(self, gdr: "Gdr", source: Source) -> bool:
-        """Pins; False where the backend's page is larger: a mapping begins on such a page."""
-        start = source.address // gdr._page * gdr._page
-        size = source.address + source.nbytes - start
-        self._handle = _lib.Handle()
-        _lib.call("gdr_pin_buffer", gdr._g, start, size, 0, 0, ctypes.byref(self._handle))
-        self._opened("gdr_unpin_buffer", gdr._g, self._handle)
-        _lib.call("gdr_get_info_v2", gdr._g, self._handle, ctypes.byref(self._info))
-        if start % self._info.page_size == 0:
-            return True
-        self._finalizer()
-        return False
 
     @property
     def mapping_type(self) -> str:

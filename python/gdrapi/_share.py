@@ -7,9 +7,9 @@ from multiprocessing import reduction
 from typing import Any, Optional
 
 from . import _lib
-from ._gdr import Gdr, _watch, shared
-from ._mapping import Mapping
-from ._source import GpuArray, Source
+from ._gdr import Gdr, _pin, _watch, shared
+from ._mapping import Mapping, Resource
+from ._source import GpuArray, Source, source_of
 
 
 class Remote(Mapping):
@@ -26,14 +26,16 @@ class Remote(Mapping):
 
 
 class Shared:
-    """An array's memory, for other processes. It keeps the memory until close.
+    """An array's memory, for other processes. Where share made it, it keeps the array until close.
 
+    After that an allocator may give the memory to another array, while processes that have it go on writing there.
     multiprocessing carries it: as an argument of a Process, by a Queue, a Pipe or a Pool, to forked children.
     A Queue's put returns before it has taken it: close it once the other process has it.
     """
 
     def __init__(self, fd: int, source: Source, skip: int) -> None:
-        self._fd, self._source, self._skip = fd, source, skip
+        self._fd, self._skip = fd, skip
+        self._source, self._array = source._replace(owner=None), source.owner
         self._close = weakref.finalize(self, os.close, fd)
 
     def open(self, gdr: Optional[Gdr] = None) -> Remote:
@@ -43,8 +45,9 @@ class Shared:
         return Remote(gdr or shared(), self._source, self._fd, self._skip)
 
     def close(self) -> None:
-        """Closes this process' descriptor. What was opened stays."""
+        """Closes this process' descriptor, and lets go of the array. What was opened stays."""
         self._close()
+        self._array = None
 
     def __reduce__(self) -> Any:
         if not self._close.alive:  # its number may be another file's by now
@@ -57,13 +60,14 @@ def _received(fd: Any, source: Any, skip: int) -> Shared:
 
 
 def share(array: GpuArray, gdr: Optional[Gdr] = None, whole: bool = False) -> Shared:
-    """Makes an array's memory known to other processes.
+    """Makes an array's memory known to other processes. It maps nothing.
 
     Who gets it can reach the memory object around the array: with cudaMalloc up to 2 MiB, with PyTorch a block
     of many tensors. With whole that raises GdrError (EPERM).
     """
-    gdr, fd = gdr or shared(), ctypes.c_int(-1)
-    with gdr.pin(array) as buffer:
-        _lib.call("gdr_export_fd", gdr._g, buffer._handle, int(whole), ctypes.byref(fd))
-        source = buffer._source._replace(owner=None)
-        return Shared(fd.value, source, source.address - int(buffer._info.va))
+    gdr, source, fd = gdr or shared(), source_of(array), ctypes.c_int(-1)
+    pinned = Resource()
+    handle, info = _pin(pinned, gdr, source)
+    with pinned:
+        _lib.call("gdr_export_fd", gdr._g, handle, int(whole), ctypes.byref(fd))
+    return Shared(fd.value, source, source.address - int(info.va))

@@ -3,9 +3,12 @@
 import errno
 import multiprocessing
 import os
+import weakref
 
 import gdrapi
 import pytest
+
+NO_RESOURCES = 0x1a  # NV_ERR_INSUFFICIENT_RESOURCES
 
 
 @pytest.fixture(autouse=True)
@@ -81,15 +84,33 @@ def test_the_same_process_and_numpy(array):
             use()
 
 
-def test_it_outlives_its_array(make, gdr):
+def test_it_keeps_its_array_and_the_memory_outlives_both(make, gdr):
     array = make()
     array.put(b"kept" * 1024)
-    shared = gdrapi.share(array, gdr)
+    shared, kept = gdrapi.share(array, gdr), weakref.ref(array)
     del array
+    assert kept() is not None
     remote = shared.open(gdr)
     shared.close()
+    assert kept() is None
     assert remote.read(4, 400) == b"kept"
     remote.close()
+
+
+def test_it_maps_nothing(cuda, gdr, array):
+    if not hasattr(cuda.lib, "rm_sim_fail"):
+        pytest.skip("a simulated driver alone refuses a mapping")
+    gdr.pin(array).close()  # the proof, once in a process, maps
+    cuda.lib.rm_sim_fail(b"MAP_MEMORY", NO_RESOURCES, 0)
+    try:
+        with pytest.raises(gdrapi.GdrError):
+            gdr.pin(array)
+        shared = gdrapi.share(array, gdr)
+    finally:
+        cuda.lib.rm_sim_fail(b"MAP_MEMORY", 0, 0)
+    with shared.open(gdr) as remote:
+        assert remote.read() == array.get()
+    shared.close()
 
 
 def test_only_whole_objects(cuda, gdr):
