@@ -107,7 +107,7 @@ var table = []Group{
 	// gdrcopy_doctor: its texts, the program on each simulated driver, docs/troubleshooting.md.
 	{Name: "doctor", Rows: []Program{
 		{Name: "program", Cmd: cmd("tests/doctor/doctor.sh", "$B"), Needs: cmd("python3"),
-			Make: cmd("doubles", "lib", "$B/bin/gdrcopy_doctor")},
+			Make: cmd("doubles", "lib", "$B/bin/gdrcopy_doctor", "$B/beside_preload.so")},
 		goTest(Program{Name: "texts", Sim: Plain}, "./cmd/gdrcopy_doctor/...", "./tests/doctor/..."),
 	}},
 

@@ -218,6 +218,18 @@ fi
 user=
 rm -f "$work/one/libgdrapi.so"
 
+# A /dev of its own, without /dev/null, whose nodes nobody may open.
+printf '#!/bin/sh\nmount -t tmpfs -o nodev none /dev && mknod -m 666 /dev/nvidiactl c 195 255 && exec "$@"\n' >"$work/own_dev"
+chmod +x "$work/own_dev"
+if unshare -m "$work/own_dev" true 2>/dev/null; then
+	user="unshare -m $work/own_dev"
+	check "a /dev without devices" first device-nodes '/dev/nvidiactl may not be opened: its file system is mounted with nodev' plain \
+		CUDA_SIM_FAIL=cuInit=100
+	user=
+else
+	skip "a /dev without devices" "needs root, and a mount namespace"
+fi
+
 # An NVML of one GPU that has all that makes mapping hard.
 fake libnvidia-ml.so.1 '#include <string.h>
 	int nvmlInit_v2(void) { return 0; }
@@ -241,7 +253,7 @@ fake libgdrapi.so.2 '#include <errno.h>
 	static char memory[131072], opened, pinned, mapped, pins;
 	static int wrong(const char *step) { const char *w = getenv("WRONG"); return w && !strcmp(w, step) ? EIO : 0; }
 	void gdr_runtime_get_version(int *a, int *b) { *a = 2; *b = 6; }
-	void *gdr_open(void) { if (wrong("gdr_open")) return 0; opened++; return memory; }
+	void *gdr_open(void) { if (wrong("crash")) abort(); if (wrong("gdr_open")) return 0; opened++; return memory; }
 	int gdr_close(void *g) { if (!opened-- || pinned) abort(); return wrong("gdr_close"); }
 	int gdr_get_backend(void *g, char *name, size_t n) { strcpy(name, "dmabuf"); return 0; }
 	int gdr_pin_buffer(void *g, unsigned long at, size_t n, unsigned long t, unsigned v, unsigned long *h)
@@ -258,6 +270,28 @@ check "a libgdrapi of plain memory works" says 0 '^libgdrapi works here: gdr_ope
 for step in gdr_open gdr_pin_buffer gdr_map gdr_copy_to_mapping gdr_copy_from_mapping gdr_unmap gdr_unpin_buffer gdr_close; do
 	check "a trial that fails at $step" first trial "It failed at ${step}[ :]" plain WRONG=$step
 done
+# The file that crashed is named, and what else may be the cause.
+crashed="^FAIL  trial: $work/fake/libgdrapi\.so\.2 was tried\. It crashed \(SIGABRT\)"
+check "a trial that crashes" says 1 "$crashed" plain WRONG=crash
+check "is to be reported" printed 'do: Please report it'
+check "one beside a preload" says 1 "$crashed" plain WRONG=crash LD_PRELOAD="$build/beside_preload.so"
+check "is tried without" printed "do: Try it without LD_PRELOAD=$build/beside_preload\.so"
+if command -v python3 >/dev/null; then
+	python3 - "$work/fake/libgdrapi.so.2" <<-'EOF'
+		import struct, sys	# the program headers move to the end, as patchelf moves them
+		f = open(sys.argv[1], "r+b")
+		b = f.read()
+		size, count = struct.unpack_from("<HH", b, 54)
+		f.seek(32)
+		f.write(struct.pack("<Q", len(b)))
+		f.seek(0, 2)
+		f.write(b[64:64 + size * count])
+	EOF
+	check "one of a file that was edited" says 1 "$crashed" plain WRONG=crash
+	check "is tried as it was built" printed 'do: Put the file in its place as it was built: .*patchelf'
+else
+	skip "one of a file that was edited" "needs python3"
+fi
 for what in lost bit; do
 	check "a trial whose bytes are wrong: $what" first trial 'What was read .* is not what was written' plain WRONG=$what
 done

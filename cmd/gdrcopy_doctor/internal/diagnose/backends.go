@@ -193,12 +193,11 @@ func (e *examination) refusalGdrdrv(b facts.Backend) (cause, advice string) {
 	case n.Kind != "device":
 		return fmt.Sprintf("/dev/gdrdrv is a %s, not a device.", n.Kind), "Remove it, and load the module before the container starts."
 	case n.Access != "":
-		return fmt.Sprintf("/dev/gdrdrv may not be used by this user: %s (mode %s, owner %s).", n.Access, n.Mode, n.Owner),
-			"Set MODE and GROUP in /etc/default/gdrdrv, then as root: /usr/libexec/gdrdrv-node add."
+		return e.closed(n, "Set MODE and GROUP in /etc/default/gdrdrv, then as root: /usr/libexec/gdrdrv-node add.")
 	case b.Errno == "ENXIO" || b.Errno == "ENODEV":
 		return "/dev/gdrdrv is there, but the module is not loaded.", "As root: modprobe gdrdrv."
 	case b.Errno == "EPERM" || b.Errno == "EACCES":
-		return "this container may not open /dev/gdrdrv.", "Start the container with --device /dev/gdrdrv: to mount the node alone is not enough."
+		return "a sandbox may not open /dev/gdrdrv. " + sentence(b.Error), "Let it pass that node."
 	case b.Errno == "ENOTSUP":
 		version := e.Gdrdrv.Version
 		if version != "" {
@@ -237,10 +236,8 @@ func (e *examination) refusalRM(b facts.Backend) (cause, advice string) {
 	switch {
 	case e.CUDA.Load != "":
 		return "libcuda.so.1 does not load.", e.see("cuda", "gpu")
-	case !n.Exists && e.inContainer():
-		return "this container has no /dev/nvidiactl.", giveGPU + " The driver capabilities compute,utility are enough."
 	case !n.Exists:
-		return "there is no /dev/nvidiactl.", "Load NVIDIA's driver; as root, nvidia-smi makes the nodes."
+		return "there is no /dev/nvidiactl.", cmp.Or(e.see("device-nodes", "gpu", "container"), "Load NVIDIA's driver; as root, nvidia-smi makes the nodes.")
 	case n.Kind != "device" || n.Access != "":
 		return "/dev/nvidiactl cannot be used.", e.see("device-nodes")
 	case b.Errno == "EPERM" || b.Errno == "EACCES":
@@ -350,7 +347,7 @@ func (e *examination) trial() []Finding {
 	if t.Worked() {
 		return one("trial", OK, fmt.Sprintf("open, pin, map, write, read, compare: all well on %s. %s", t.Backend, speed(t)), "")
 	}
-	return one("trial", Fail, "libgdrapi.so.2 was tried. "+failure(t)+said(t), e.trialAdvice(t))
+	return one("trial", Fail, t.Of.Path+" was tried. "+failure(t)+said(t), e.trialAdvice(t))
 }
 
 // said is the library's own lines about a failure.
@@ -369,7 +366,13 @@ func said(t facts.Trial) string {
 
 func (e *examination) trialAdvice(t facts.Trial) string {
 	const report = "Please report it, with the output of gdrcopy_doctor --json."
-	if t.Died != "" {
+	preload := e.Env["LD_PRELOAD"]
+	switch {
+	case t.Died != "" && t.Of.Edited:
+		return "Put the file in its place as it was built: an editor of programs, such as patchelf, has changed this one. If that crashes, too: " + lowerFirst(report)
+	case t.Died != "" && preload != "" && preload != t.Of.Path:
+		return "Try it without LD_PRELOAD=" + preload + ". If it crashes then, too: " + lowerFirst(report)
+	case t.Died != "":
 		return report
 	}
 	switch t.Step {

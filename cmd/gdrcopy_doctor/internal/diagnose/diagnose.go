@@ -203,7 +203,7 @@ func (e *examination) noGPU() Finding {
 }
 
 // giveGPU is how a container gets a GPU.
-const giveGPU = "Give the container the GPU: docker run --gpus all, podman run --device nvidia.com/gpu=all, in Kubernetes the resource nvidia.com/gpu."
+const giveGPU = "Give the container the GPU: docker run --gpus all, podman run --device nvidia.com/gpu=all, in Kubernetes the resource nvidia.com/gpu. A sandbox or chroot: the machine's own /dev (bwrap --dev-bind /dev /dev, PrivateDevices=no of systemd)."
 
 // tried says on which GPUs and on which memory all went well.
 func (e *examination) tried(t facts.Trial) string {

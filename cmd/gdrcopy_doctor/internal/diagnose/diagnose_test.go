@@ -41,7 +41,7 @@ func healthy() *scene {
 			{Name: "rm"},
 		},
 		Libraries: []facts.Library{library("libgdrapi.so.2"), library("libgdrapi.so")},
-		Trials:    []facts.Trial{{Backend: "rm", GPUs: 1, Pool: facts.PoolWorks, WriteNS: 159, ReadNS: 1018}},
+		Trials:    []facts.Trial{{Of: library("libgdrapi.so.2"), Backend: "rm", GPUs: 1, Pool: facts.PoolWorks, WriteNS: 159, ReadNS: 1018}},
 	}}
 }
 
@@ -245,6 +245,9 @@ var causes = []struct {
 	{"no access", dead, func(s *scene) {
 		*s.node("/dev/nvidia0") = facts.Node{Path: "/dev/nvidia0", Exists: true, Kind: "device", Mode: "0660", Owner: "0:44", Access: "permission denied"}
 	}, "device-nodes", Fail, "permission denied (mode 0660, owner 0:44)", "NVreg_DeviceFileMode=0666"},
+	{"a mount without devices", dead, func(s *scene) { s.node("/dev/nvidia0").Access = facts.NoDev }, "device-nodes", Fail, "mounted with nodev", "--dev-bind"},
+	{"rules of a job", dead, func(s *scene) { s.node("/dev/nvidia0").Access = denied }, "device-nodes", Fail, "device rules of this job or service", "--gres=gpu:1 of Slurm"},
+	{"a /dev of its own", dead, func(s *scene) { s.node("/dev/nvidiactl").Exists, s.Container.Kind = false, "sandbox" }, "device-nodes", Fail, "no /dev/nvidiactl", "the machine's own /dev"},
 
 	// container
 	{"no container", healthy, nil, "container", OK, "no container", ""},
@@ -264,7 +267,8 @@ var causes = []struct {
 	{"node is a folder", asked("gdrdrv"), func(s *scene) { s.gdrdrvNode().Kind = "folder" }, "backend-gdrdrv", Fail, "is a folder", "before the container starts"},
 	{"node is a file, and the module is asked for", asked("gdrdrv"), func(s *scene) { s.gdrdrvNode().Kind = "file" }, "backend-gdrdrv", Fail, "is a file", "Leave it there"},
 	{"node without module", asked("gdrdrv"), func(s *scene) { s.gdrdrvNode(); s.backend("gdrdrv").Errno = "ENXIO" }, "backend-gdrdrv", Fail, "the module is not loaded", "modprobe gdrdrv"},
-	{"node that the container may not open", asked("gdrdrv"), func(s *scene) { s.gdrdrvNode(); s.backend("gdrdrv").Errno = "EPERM" }, "backend-gdrdrv", Fail, "may not open", "mount the node alone is not enough"},
+	{"node that the container may not open", asked("gdrdrv"), func(s *scene) { s.gdrdrvNode(); s.backend("gdrdrv").Errno = "EPERM" }, "backend-gdrdrv", Fail, "may not open", "Let it pass"},
+	{"node that rules leave out of a container", asked("gdrdrv"), func(s *scene) { s.gdrdrvNode().Access, s.Container.Kind = denied, "Docker" }, "backend-gdrdrv", Fail, "device rules of this container", "mount the node alone is not enough"},
 	{"module of another version", asked("gdrdrv"), func(s *scene) {
 		s.gdrdrvNode()
 		s.backend("gdrdrv").Errno = "ENOTSUP"
@@ -292,8 +296,9 @@ var causes = []struct {
 	{"no libcuda for rm", broken, func(s *scene) { s.CUDA = facts.CUDA{Load: "x"} }, "backend-rm", Fail, "libcuda.so.1 does not load", "line cuda"},
 	{"nvidiactl is a file, for rm", broken, func(s *scene) { s.node("/dev/nvidiactl").Kind = "file" }, "backend-rm", Fail, "/dev/nvidiactl cannot be used", "line device-nodes"},
 	{"rm in a container that has all", broken, func(s *scene) { s.Container.Kind = "Docker" }, "backend-rm", Fail, "NVRM is not well", "dmesg"},
-	{"no nvidiactl for rm", broken, func(s *scene) { s.node("/dev/nvidiactl").Exists = false }, "backend-rm", Fail, "there is no /dev/nvidiactl", "nvidia-smi"},
-	{"no nvidiactl for rm in a container", broken, func(s *scene) { s.node("/dev/nvidiactl").Exists = false; s.Container.Kind = "Docker" }, "backend-rm", Fail, "this container has no /dev/nvidiactl", "compute,utility"},
+	{"no nvidiactl for rm", broken, func(s *scene) { s.node("/dev/nvidiactl").Exists = false }, "backend-rm", Fail, "there is no /dev/nvidiactl", "line device-nodes"},
+	{"no nvidiactl, nor a driver, for rm", broken, func(s *scene) { s.Driver, s.node("/dev/nvidiactl").Exists = facts.Driver{}, false }, "backend-rm", Fail, "there is no /dev/nvidiactl", "nvidia-smi"},
+	{"no nvidiactl for rm in a container", broken, func(s *scene) { s.node("/dev/nvidiactl").Exists = false; s.Container.Kind = "Docker" }, "backend-rm", Fail, "there is no /dev/nvidiactl", "line device-nodes"},
 	{"nvidiactl closed", broken, func(s *scene) { s.node("/dev/nvidiactl").Access = "permission denied" }, "backend-rm", Fail, "cannot be used", "device-nodes"},
 	{"device rules", broken, func(s *scene) { s.backend("rm").Errno = "EPERM" }, "backend-rm", Fail, "NVRM is not well", "gVisor"},
 	{"MIG by the driver", broken, func(s *scene) {
@@ -316,6 +321,11 @@ var causes = []struct {
 	{"library of another machine", broken, func(s *scene) { s.Trials = nil; s.Libraries[0].Error = "libgdrapi.so.2: wrong ELF class" }, "library", Fail, "libgdrapi.so.2: wrong ELF class.", "architecture"},
 
 	// trial
+	{"a crash", healthy, func(s *scene) { s.Trials[0].Died = "it crashed (SIGSEGV)" }, "trial", Fail, "/usr/lib/libgdrapi.so.2.6 was tried. It crashed (SIGSEGV).", "Please report it"},
+	{"a crash beside a preload", healthy, func(s *scene) {
+		s.Trials[0].Died, s.Env["LD_PRELOAD"] = "it crashed (SIGSEGV)", "/x/libtool.so"
+	}, "trial", Fail, "was tried", "Try it without LD_PRELOAD=/x/libtool.so. If it crashes then, too: please report it"},
+	{"a crash of a file that was edited", healthy, func(s *scene) { s.Trials[0].Died, s.Trials[0].Of.Edited = "it crashed (SIGSEGV)", true }, "trial", Fail, "was tried", "as it was built"},
 	{"trial", healthy, nil, "trial", OK, "all well on rm", ""},
 	{"no backend", broken, nil, "trial", Fail, "It failed at gdr_open: NULL. The library says: gdr_open: no backend opens (errno 19)", "line backend-rm"},
 	{"trial cannot load", healthy, func(s *scene) { s.Trials[0].Step = "dlopen" }, "trial", Fail, "It failed at dlopen", "report it"},

@@ -279,12 +279,27 @@ func (e *examination) badNode(n facts.Node) (Finding, bool) {
 		f.Cause = fmt.Sprintf("%s is a %s, not a device.", n.Path, n.Kind)
 		f.Advice = "Remove it. A container runtime makes one where the device was missing when the container started: load the driver first."
 	case n.Access != "":
-		f.Cause = fmt.Sprintf("%s may not be used by this user: %s (mode %s, owner %s).", n.Path, n.Access, n.Mode, n.Owner)
-		f.Advice = "Let the user into the group of the node, or load the module nvidia with NVreg_DeviceFileMode=0666."
+		f.Cause, f.Advice = e.closed(n, "Let the user into the group of the node, or load the module nvidia with NVreg_DeviceFileMode=0666.")
 	default:
 		return f, false
 	}
 	return f, true
+}
+
+// denied is Node.Access where rules close a node; its mode gives EACCES.
+const denied = "operation not permitted"
+
+// closed says why a node may not be opened, and what to do; byMode is for one that its mode closes.
+func (e *examination) closed(n facts.Node, byMode string) (cause, advice string) {
+	switch {
+	case n.Access == facts.NoDev:
+		return n.Path + " may not be opened: " + n.Access + ".", "Mount it with dev: bwrap --dev-bind /dev /dev, mount -o remount,dev."
+	case n.Access == denied && e.inContainer():
+		return n.Path + " may not be opened: the device rules of this container leave it out.", "Start the container with --device " + n.Path + ": to mount the node alone is not enough."
+	case n.Access == denied:
+		return n.Path + " may not be opened: the device rules of this job or service leave it out.", "Ask for the GPU where it is started: --gres=gpu:1 of Slurm, DeviceAllow=" + n.Path + " rw of systemd."
+	}
+	return fmt.Sprintf("%s may not be used by this user: %s (mode %s, owner %s).", n.Path, n.Access, n.Mode, n.Owner), byMode
 }
 
 func (e *examination) makeNodes(path string) string {

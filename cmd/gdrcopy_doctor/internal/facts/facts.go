@@ -41,6 +41,9 @@ type Node struct {
 	Access string // "", or why it may not be read and written
 }
 
+// NoDev is Node.Access where the mount closes a node.
+const NoDev = "its file system is mounted with nodev"
+
 // Gdrdrv is the kernel module gdrdrv, as the kernel lists it.
 type Gdrdrv struct {
 	Loaded  bool
@@ -63,7 +66,7 @@ type GPU struct {
 
 // Container is what this process runs in.
 type Container struct {
-	Kind string // "" for none
+	Kind string // "" for none, sandbox for a /dev that is not the machine's
 }
 
 // Limits are the process's. Unlimited is the largest number.
@@ -140,6 +143,7 @@ type Library struct {
 	Path    string `json:"path"`
 	Ours    bool   `json:"ours"` // it has gdr_get_backend
 	Version string `json:"version"`
+	Edited  bool   `json:"edited"` // as by patchelf
 }
 
 // Skipped is a file with a name of libgdrapi that lies in a folder of the loader's before the one that it
@@ -148,6 +152,7 @@ type Skipped struct{ Path, Why string }
 
 // Trial is one use of a libgdrapi: open, pin, map, write, read, compare.
 type Trial struct {
+	Of      Library  `json:"-"`       // the library that was tried
 	Asked   string   `json:"asked"`   // the backend that the doctor asked for, "" for none
 	Died    string   `json:"died"`    // how the child ended that tried, "" for well
 	Step    string   `json:"step"`    // the call that failed, "" for none

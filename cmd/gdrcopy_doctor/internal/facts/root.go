@@ -77,7 +77,7 @@ func (r Root) Gather(lookup func(string) (string, bool)) Facts {
 // sees that it has each of the library's.
 var variables = []string{
 	"GDRCOPY_ENABLE_LOGGING", "GDRCOPY_LOG_LEVEL", "GDRCOPY_BACKEND", "GDRCOPY_USE_DMABUF_MMAP", "GDRCOPY_COPY_IMPL",
-	"CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES", "NVIDIA_DRIVER_CAPABILITIES",
+	"LD_PRELOAD", "CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES", "NVIDIA_DRIVER_CAPABILITIES",
 	"NCCL_GDRCOPY_ENABLE", "UCX_TLS", "FI_HMEM_CUDA_USE_GDRCOPY", "NVSHMEM_DISABLE_GDRCOPY",
 }
 
@@ -114,8 +114,11 @@ func (r Root) node(path string) Node {
 	if st, ok := info.Sys().(*syscall.Stat_t); ok {
 		n.Owner = fmt.Sprintf("%d:%d", st.Uid, st.Gid)
 	}
+	var fs unix.Statfs_t
 	if err := unix.Access(r.path(path), unix.R_OK|unix.W_OK); err != nil {
 		n.Access = err.Error()
+	} else if n.Kind == "device" && unix.Statfs(r.path(path), &fs) == nil && fs.Flags&unix.ST_NODEV != 0 {
+		n.Access = NoDev
 	}
 	return n
 }
@@ -213,8 +216,16 @@ func (r Root) container(getenv func(string) string) Container {
 			return Container{k.kind}
 		}
 	}
+	mounts := r.text("/proc/self/mountinfo")
+	dev := devMount.FindAllStringSubmatch(mounts, -1)
+	if mounts != "" && (dev == nil || dev[len(dev)-1][1] != "devtmpfs") {
+		return Container{"sandbox"}
+	}
 	return Container{}
 }
+
+// devMount matches the line of mountinfo for /dev, with the file system's type.
+var devMount = regexp.MustCompile(`(?m)^(?:\S+ ){4}/dev .* - (\S+) `)
 
 // limits are this process's, not the tree's.
 func limits() Limits {

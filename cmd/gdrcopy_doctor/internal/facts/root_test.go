@@ -177,6 +177,10 @@ func TestContainer(t *testing.T) {
 		{"lxc", nil, map[string]string{"container": "lxc"}},
 		{"systemd-nspawn", map[string]string{"run/systemd/container": "systemd-nspawn\n"}, nil},
 		{"LXC", map[string]string{"proc/1/cgroup": "0::/lxc/a\n"}, nil},
+		// A /dev of the machine's, one that hides it, and a plain folder.
+		{"", map[string]string{"proc/self/mountinfo": "23 26 0:6 / /dev rw - devtmpfs devtmpfs rw\n24 23 0:22 / /dev/shm rw - tmpfs tmpfs rw\n"}, nil},
+		{"sandbox", map[string]string{"proc/self/mountinfo": "23 26 0:6 / /dev rw - devtmpfs devtmpfs rw\n41 23 0:32 / /dev rw shared:1 - tmpfs tmpfs rw\n"}, nil},
+		{"sandbox", map[string]string{"proc/self/mountinfo": "26 1 254:0 / / rw - ext4 /dev/vda rw\n"}, nil},
 		// What says more comes first.
 		{"Kubernetes", nil, map[string]string{"KUBERNETES_SERVICE_HOST": "10.0.0.1", "APPTAINER_CONTAINER": "/a.sif"}},
 		{"Apptainer", map[string]string{"run/.containerenv": ""}, map[string]string{"APPTAINER_CONTAINER": "/a.sif"}},

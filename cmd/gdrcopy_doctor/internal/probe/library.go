@@ -1,6 +1,7 @@
 package probe
 
 import (
+	"encoding/binary"
 	"fmt"
 	"os"
 	"strings"
@@ -90,6 +91,10 @@ func askLibrary(name string) facts.Library {
 		return answer
 	}
 	answer.Path = l.file("gdr_open")
+	// A linker puts the program headers right behind the ELF header.
+	file, _ := os.ReadFile(answer.Path)
+	const header = 64
+	answer.Edited = len(file) > header && binary.LittleEndian.Uint64(file[32:]) != header
 	_, err = l.function("gdr_get_backend")
 	answer.Ours = err == nil
 	var major, minor int32

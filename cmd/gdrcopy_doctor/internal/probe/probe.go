@@ -84,28 +84,28 @@ func (r Runner) trials(f *facts.Facts) []facts.Trial {
 	if library.Error != "" || library.Died != "" {
 		return nil
 	}
-	all := []facts.Trial{r.trial(library.Name, "")}
+	all := []facts.Trial{r.trial(library, "")}
 	if !library.Ours {
 		return all
 	}
 	for _, b := range f.Backends {
 		if b.Error == "" && b.Died == "" && b.Name != all[0].Backend {
-			all = append(all, r.trial(library.Name, b.Name))
+			all = append(all, r.trial(library, b.Name))
 		}
 	}
 	return all
 }
 
 // trial has a child use a library, with the backend that is asked for; "" for none.
-func (r Runner) trial(library, backend string) facts.Trial {
+func (r Runner) trial(library facts.Library, backend string) facts.Trial {
 	var t facts.Trial
 	env := []string{"GDRCOPY_ENABLE_LOGGING=1", "GDRCOPY_LOG_LEVEL=2"}
 	if backend != "" {
 		env = append(env, "GDRCOPY_BACKEND="+backend, "GDRCOPY_USE_DMABUF_MMAP=")
 	}
 	said := new(head)
-	t.Died = r.child(&t, said, env, "trial", library)
-	t.Asked = backend
+	t.Died = r.child(&t, said, env, "trial", library.Name)
+	t.Of, t.Asked = library, backend
 	for _, line := range strings.Split(said.String(), "\n") {
 		if logLine.MatchString(line) {
 			t.Log = append(t.Log, line)
@@ -132,6 +132,7 @@ func (r Runner) child(into any, said *head, env []string, probe, argument string
 	defer answers.Close()
 	cmd := exec.CommandContext(ctx, r.Program, Flag, probe, argument)
 	cmd.Env = append(append(os.Environ(), "GOTRACEBACK=none"), env...)
+	cmd.Stdin = new(bytes.Reader) // /dev/null may be what is missing
 	cmd.Stdout, cmd.Stderr = said, said
 	cmd.ExtraFiles = []*os.File{end}
 	cmd.WaitDelay = time.Second // what a driver started may keep the pipes open

@@ -1,6 +1,7 @@
 package probe
 
 import (
+	"cmp"
 	"os"
 	"path/filepath"
 	"testing"
@@ -77,14 +78,15 @@ func TestChildThatSaysMuch(t *testing.T) {
 }
 
 func TestTrialKeepsTheLog(t *testing.T) {
+	library := facts.Library{Name: "libgdrapi.so.2", Edited: true}
 	trial := script(t, `[ "$GDRCOPY_ENABLE_LOGGING$GDRCOPY_LOG_LEVEL$GDRCOPY_BACKEND" = 12rm ] || exit 9
 		printf 'ERR:  gdr_open: no\na driver says more\nDBG:  a\n ERR: no\nERR:none\nINFO: b\n' >&2
-		echo WARN: c; echo '{"step": "gdr_open"}' >&3`).trial("libgdrapi.so.2", "rm")
-	require.Equal(t, facts.Trial{Asked: "rm", Step: "gdr_open", Log: []string{"ERR:  gdr_open: no", "DBG:  a", "INFO: b", "WARN: c"}}, trial)
+		echo WARN: c; echo '{"step": "gdr_open"}' >&3`).trial(library, "rm")
+	require.Equal(t, facts.Trial{Of: library, Asked: "rm", Step: "gdr_open", Log: []string{"ERR:  gdr_open: no", "DBG:  a", "INFO: b", "WARN: c"}}, trial)
 	require.False(t, trial.Worked())
 	// One that ends badly is no answer, and its log is kept.
-	trial = script(t, `echo 'ERR:  gdr_map: no' >&2; exit 7`).trial("libgdrapi.so.2", "")
-	require.Equal(t, facts.Trial{Died: "it failed (exit status 7): ERR:  gdr_map: no", Log: []string{"ERR:  gdr_map: no"}}, trial)
+	trial = script(t, `echo 'ERR:  gdr_map: no' >&2; exit 7`).trial(library, "")
+	require.Equal(t, facts.Trial{Of: library, Died: "it failed (exit status 7): ERR:  gdr_map: no", Log: []string{"ERR:  gdr_map: no"}}, trial)
 	require.False(t, trial.Worked())
 }
 
@@ -106,6 +108,9 @@ func TestTrials(t *testing.T) {
 			[]facts.Trial{{Backend: "dmabuf", Error: "b"}, {Asked: "rm", Backend: "rm", Error: "b"}}},
 	} {
 		f := &facts.Facts{Backends: backends, Libraries: []facts.Library{tc.library}, Beside: tc.beside}
+		for i := range tc.want {
+			tc.want[i].Of = cmp.Or(tc.beside, tc.library)
+		}
 		require.Equal(t, tc.want, r.trials(f), tc.name)
 	}
 }
