@@ -160,6 +160,8 @@ var table = []Group{
 			Env: cmd("CUDA_SIM_DRIVER_VERSION=13030", "CUDA_SIM_DMABUF_MMAP=1")},
 		{Name: "libraries", On: cmd("rm"), Env: cmd("OURS=$B/libgdrapi.so.2", "COPY=$B/watched/libgdrapi_copy.so", "GOLIB=$B/watched/golib.so"),
 			Make: cmd("$B/watched/libgdrapi_copy.so", "$B/watched/golib.so")},
+		// The same with a file that a packager has edited.
+		{Name: "edited", Cmd: cmd("tests/rm/edited.sh", "$B"), On: cmd("rm"), Make: cmd("$B/bin/rm_libraries"), Needs: cmd("patchelf", "readelf")},
 		{Name: "faults", On: all, Cases: Guest},
 		// The driver says nothing of MIG; and the CPU caches the memory.
 		{Name: "share_535", Cmd: cmd("$B/bin/ext_share"), On: cmd("rm"), Env: append(cmd("NVRM_SIM_DRIVER=535", "NVRM_SIM_DEVICES=1"), rmMmap),

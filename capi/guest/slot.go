@@ -1,7 +1,6 @@
 package guest
 
 import (
-	"bytes"
 	"encoding/binary"
 	"runtime"
 
@@ -34,7 +33,6 @@ type (
 const (
 	ptLoad     = 1
 	ptDynamic  = 2
-	ptNote     = 4
 	ptGNURelro = 0x6474e552
 
 	dtPltRelSz = 2
@@ -42,6 +40,9 @@ const (
 	dtSymTab   = 6
 	dtSoname   = 14
 	dtJmpRel   = 23
+	dtGNUHash  = 0x6ffffef5
+
+	pfX = 1
 )
 
 // jumpSlot is the type of the relocations of functions that are bound at their first call. On
@@ -82,14 +83,22 @@ func table[T any](l library, addr uint64, n uint64) []T {
 	return entries
 }
 
-func (l library) holds(addr, size uint64) bool {
-	for _, h := range l.headers {
+func (l library) holds(addr, size uint64) bool { return l.segmentOf(addr, size) != nil }
+
+func (l library) isCode(addr uint64) bool {
+	h := l.segmentOf(addr, 1)
+	return h != nil && h.Flags&pfX != 0
+}
+
+// segmentOf is the segment that the size bytes at addr lie in, or nil.
+func (l library) segmentOf(addr, size uint64) *header {
+	for i, h := range l.headers {
 		before := addr - l.base - h.Vaddr
 		if h.Type == ptLoad && before < h.Memsz && size <= h.Memsz-before {
-			return true
+			return &l.headers[i]
 		}
 	}
-	return false
+	return nil
 }
 
 // segment is the first of a type, which may be empty.
@@ -110,7 +119,7 @@ func (l library) dynamic() map[int64]uint64 {
 		if e.Tag == 0 {
 			break
 		}
-		address := e.Tag == dtJmpRel || e.Tag == dtStrTab || e.Tag == dtSymTab
+		address := e.Tag == dtJmpRel || e.Tag == dtStrTab || e.Tag == dtSymTab || e.Tag == dtGNUHash
 		if address && !l.holds(e.Value, 1) {
 			e.Value += l.base
 		}
@@ -186,23 +195,43 @@ func findSlot(all []library, export uint64) (found slot) {
 	return found
 }
 
-// noteHead begins the ELF note of each copy of this library. A word follows: how far behind it
-// gdr_watch_export lies.
-var noteHead = []byte("\x07\x00\x00\x00\x08\x00\x00\x00\x02\x00\x00\x00gdrapi\x00\x00")
+// function is the address of the function that the library exports under a name, or 0. The loader
+// finds it by the same table (DT_GNU_HASH), so whoever edits the file keeps it right.
+func (l library) function(name string) uint64 {
+	dynamic, hash := l.dynamic(), uint32(5381)
+	for _, c := range []byte(name) {
+		hash = hash*33 + uint32(c)
+	}
+	head := table[uint32](l, dynamic[dtGNUHash], 4) // buckets, the first symbol, words of the filter
+	if len(head) == 0 || head[0] == 0 {
+		return 0
+	}
+	buckets := dynamic[dtGNUHash] + 16 + 8*uint64(head[2])
+	chains := buckets + 4*uint64(head[0])
+	number := table[uint32](l, buckets+4*uint64(hash%head[0]), 1)
+	for ; len(number) == 1 && number[0] >= head[1]; number[0]++ {
+		has := table[uint32](l, chains+4*uint64(number[0]-head[1]), 1)
+		s := table[symbol](l, dynamic[dtSymTab]+24*uint64(number[0]), 1)
+		if len(has) == 0 || len(s) == 0 {
+			break
+		}
+		at := l.base + s[0].Value
+		if has[0]|1 == hash|1 && s[0].Section != 0 && l.isCode(at) && l.text(dynamic[dtStrTab]+uint64(s[0].Name), name+"\x00") {
+			return at
+		}
+		if has[0]&1 != 0 {
+			break
+		}
+	}
+	return 0
+}
 
 // firstCopy is the gdr_watch_export of the copy of this library that was loaded first, which
 // watches for all of them, or 0.
 func firstCopy(all []library) uint64 {
 	for _, l := range all {
-		for _, h := range l.headers {
-			if h.Type != ptNote {
-				continue
-			}
-			notes := table[byte](l, l.base+h.Vaddr, h.Memsz)
-			at := bytes.Index(notes, noteHead) + len(noteHead)
-			if at >= len(noteHead) && at+8 <= len(notes) {
-				return l.base + h.Vaddr + uint64(at) + binary.NativeEndian.Uint64(notes[at:])
-			}
+		if at := l.function("gdr_watch_export"); at != 0 {
+			return at
 		}
 	}
 	return 0

@@ -26,18 +26,6 @@ typedef int (*export_fn)(void *handle, unsigned long long addr, size_t size,
 
 #define WATCHERS_MAX 256u
 
-/*
- * An ELF note that each copy of the library has: where its gdr_watch_export lies, counted from
- * the note's last word. Change the type when the layout changes.
- */
-__asm__(".pushsection .note.gdrapi, \"a\", %note\n"
-	".balign 4\n"
-	".long 7, 8, 2\n"
-	".asciz \"gdrapi\"\n"
-	".balign 4\n"
-	".quad gdr_watch_export - .\n"
-	".popsection\n");
-
 struct gdr_watched gdr_watched;
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;

@@ -20,7 +20,7 @@
  * 4. The lock is held while the slot changes. It is not held while libcuda, the loader or
  *    another tool runs.
  * 5. Several copies of this library in a process: the one that was loaded first watches for
- *    all. They find it by an ELF note.
+ *    all. They find its gdr_watch_export as the loader does, by name.
  * 6. Requests go to the C library's ioctl, or to what was in the slot at our first watch: a
  *    tool's function stays in the chain.
  * 7. A child that another thread forks meanwhile keeps our function in the slot.
@@ -56,15 +56,6 @@ struct gdr_watch_slot {
 };
 
 /*
- * Calls export, which is libcuda's cuMemGetHandleForAddressRange, for a dma-buf
- * of size bytes at addr, and notes the request that goes through the slot. Returns 0, or
- * ENOTSUP where the slot cannot be watched and export was not called. Thread-safe. Needs a
- * current context.
- */
-int gdr_watch_export(const struct gdr_watch_slot *s, void *export, uint64_t addr, uint64_t size,
-		     struct gdr_watch *w);
-
-/*
  * What Go has found for an export. It lies here for a forked child: to find it takes the
  * loader's lock, which a thread of the parent may have held at the fork.
  */
@@ -88,5 +79,17 @@ size_t gdr_list_libraries(struct gdr_library *list, size_t room);
 bool gdr_read_library(uintptr_t addr, void *to, size_t bytes);
 
 #pragma GCC visibility pop
+
+/*
+ * Calls export, which is libcuda's cuMemGetHandleForAddressRange, for a dma-buf
+ * of size bytes at addr, and notes the request that goes through the slot. Returns 0, or
+ * ENOTSUP where the slot cannot be watched and export was not called. Thread-safe. Needs a
+ * current context.
+ *
+ * Exported for other copies of the library (GDRAPI_PRIVATE). Rename it when what it takes or
+ * answers changes: copies of both kinds may be in a process.
+ */
+int gdr_watch_export(const struct gdr_watch_slot *s, void *export, uint64_t addr, uint64_t size,
+		     struct gdr_watch *w);
 
 #endif

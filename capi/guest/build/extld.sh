@@ -100,11 +100,12 @@ for arg; do
 			--globalize-symbol=runtime.noptrdata --globalize-symbol=runtime.enoptrdata \
 			--globalize-symbol=runtime.bss --globalize-symbol=runtime.ebss \
 			--globalize-symbol=runtime.noptrbss --globalize-symbol=runtime.enoptrbss "$arg"
+		# Copies of the library find each other by the GNU hash table (capi/guest/slot.go).
 		# An entry in a section of its own is an ordinary pointer, which
 		# the linker relocates; --gc-sections must not drop it.
 		stubs=${arg%/go.o}/stubs
 		"$(dirname "$0")/stubs.sh" "$stubs"
-		set -- "$@" "-L$stubs" -Wl,--no-as-needed -l:libpthread.so.0 -l:libdl.so.2 "-Wl,--version-script=$GDR_MAP" ${GDR_VERSION:+"$GDR_VERSION"} -Wl,-z,now -Wl,-z,relro
+		set -- "$@" "-L$stubs" -Wl,--no-as-needed -l:libpthread.so.0 -l:libdl.so.2 "-Wl,--version-script=$GDR_MAP" ${GDR_VERSION:+"$GDR_VERSION"} -Wl,-z,now -Wl,-z,relro -Wl,--hash-style=gnu
 		;;
 	*/0*.o)
 		! symbols "$arg" | grep -q '^[0-9]* x_cgo_' || change_cgo "$arg"
