@@ -324,6 +324,22 @@ int gdr_export_fd(gdr_t g, gdr_mh_t handle, unsigned int flags, int *fd)
 	return rc;
 }
 
+int gdr_get_object(gdr_t g, gdr_mh_t handle, uint64_t *offset, uint64_t *length, unsigned int *count)
+{
+	int rc = admit(__func__, g, handle.h, offset && length && count ? NULL : "one of them");
+	uint64_t at = 0, size = 0;
+	unsigned int n = 0;
+
+	if (!rc)
+		rc = INSIDE(gdrcore_object(id_of(g), handle.h, &at, &size, &n));
+	if (rc)
+		return rc;
+	*offset = at;
+	*length = size;
+	*count = n;
+	return 0;
+}
+
 int gdr_pin_fd(gdr_t g, int fd, unsigned int flags, gdr_mh_t *handle)
 {
 	int rc = admit(__func__, g, 0, MISSING(handle));

@@ -134,6 +134,19 @@ func gdrcore_export_fd(g, h C.uint64_t, flags C.uint32_t, fd *C.int) C.int {
 	})
 }
 
+//export gdrcore_object
+func gdrcore_object(g, h C.uint64_t, offset, length *C.uint64_t, count *C.uint) C.int {
+	return answer("gdr_get_object", func() error {
+		b, err := library.Buffer(of(g), of(h))
+		if err != nil {
+			return err
+		}
+		o, err := b.Object()
+		*offset, *length, *count = C.uint64_t(o.Offset), C.uint64_t(o.Length), C.uint(o.Count)
+		return err
+	})
+}
+
 //export gdrcore_unpin
 func gdrcore_unpin(g, h C.uint64_t) C.int {
 	return answer("gdr_unpin_buffer", func() error { return library.Unpin(of(g), of(h)) })

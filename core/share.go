@@ -27,9 +27,24 @@ func (b *Buffer) Export(flags uint32) (fd int, err error) {
 	return b.pin.Export(flags)
 }
 
+// Object says where a buffer lies in the driver's memory objects, in bytes.
+type Object = backend.Object
+
+// Object says where the buffer is in what Export gives. Where Count is 1, cuMemImportFromShareableHandle
+// takes the descriptor: it gives an object of Length bytes, and the buffer's first pinned page is at Offset. Errors:
+// ENOTSUP (not on rm).
+func (b *Buffer) Object() (Object, error) {
+	if err := b.lock(); err != nil {
+		return Object{}, err
+	}
+	defer b.unlock()
+	return b.pin.Object()
+}
+
 // PinFD pins what a descriptor of Export has. It needs no CUDA, and the caller may close the
 // descriptor. The buffer's GPU addresses are those of the process that exported it; on dmabuf they
-// count from 0. Errors: EINVAL (the descriptor is of something else), ENOTSUP (it is another
+// count from 0. On rm it pins what cuMemExportToShareableHandle gives, too: the whole object, with
+// addresses that count from 0. Errors: EINVAL (the descriptor is of something else), ENOTSUP (it is another
 // backend's, or of a divided GPU), ENODEV (this process does not have the GPU), ENOMEM, EMFILE.
 func (d *Device) PinFD(fd int) (*Buffer, error) {
 	if err := d.enter(); err != nil {

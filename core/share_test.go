@@ -26,6 +26,21 @@ func TestExport(t *testing.T) {
 	require.ErrorIs(t, err, ErrClosed)
 }
 
+func TestObject(t *testing.T) {
+	d, f := open(t)
+	b, err := d.Pin(request)
+	require.NoError(t, err)
+	o, err := b.Object()
+	require.NoError(t, err)
+	require.Equal(t, Object{Offset: request.Addr, Length: request.Addr + request.Size, Count: 1}, o)
+	f.Fail["object"] = unix.ENOTSUP
+	_, err = b.Object()
+	require.ErrorIs(t, err, unix.ENOTSUP)
+	require.NoError(t, b.Close())
+	_, err = b.Object()
+	require.ErrorIs(t, err, ErrClosed)
+}
+
 // A buffer of a descriptor is one like any other.
 func TestPinFD(t *testing.T) {
 	d, f := open(t)

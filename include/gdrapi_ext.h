@@ -139,29 +139,64 @@ int gdr_mem_export_dmabuf(gdr_t g, gdr_mem_t mem, unsigned flags, int *fd);
  *
  * Another process gets the descriptor over a socket (SCM_RIGHTS), or inherits it. The
  * descriptor says on which GPU and where in its memory the buffer is. It keeps the memory,
- * also after cudaFree and the end of this process, while any process has the GPU open.
+ * also after cudaFree and the end of this process. No process needs to have the GPU open
+ * where its persistence mode is on; else the last one takes the memory with it. The
+ * memory is in nobody's list of nvidia-smi then: `lsof /dev/nvidiactl` shows who holds
+ * descriptors of it, but for those that wait in a socket.
+ *
+ * CUDA takes the descriptor, too, where gdr_get_object counts one object:
+ *
+ *	1. cuMemImportFromShareableHandle, type POSIX_FILE_DESCRIPTOR.
+ *	2. cuMemMap and cuMemSetAccess of the length of gdr_get_object. The buffer's first
+ *	   pinned page is at its offset.
+ *
+ * That was seen on driver 580.159.04 alone. gdr_pin_fd asks CUDA nothing and works on each. Of a buffer of
+ * several objects CUDA refuses the descriptor (CUDA_ERROR_NOT_SUPPORTED).
  *
  * Whoever has the descriptor can read and write whole memory objects: with cudaMalloc up
  * to 2 MiB, in which other allocations may lie, with PyTorch a block of many tensors. CUDA
- * IPC gives the same. GDR_EXPORT_FLAG_WHOLE refuses a buffer that is smaller than its objects. That
- * is not the default: hardly any buffer of cudaMalloc would pass.
+ * IPC gives the same. After cudaFree of less than 2 MiB the owner's next cudaMalloc may get the same
+ * place, while an import still shows it: free the memory when the others have ended. GDR_EXPORT_FLAG_WHOLE
+ * refuses a buffer that is smaller than its objects. That is not the default: hardly any
+ * buffer of cudaMalloc would pass.
  *
  * May be called from any thread. Calls nothing of CUDA.
  *
  * Returns: 0; EINVAL for another flag, a NULL @fd, and a bad @g or @handle; EPERM for
  * a buffer that GDR_EXPORT_FLAG_WHOLE refuses; ENOTSUP on gdrdrv, and for more objects
- * than fit (rm: 128, in 6 runs of one size; dmabuf: 1); EMFILE; EACCES in a forked child.
+ * than fit (rm: 128, in 5 runs of one size; dmabuf: 1); EMFILE; EACCES in a forked child.
  */
 int gdr_export_fd(gdr_t g, gdr_mh_t handle, unsigned flags, int *fd);
 
 /**
- * gdr_pin_fd - pin the buffer that a descriptor of gdr_export_fd has
+ * gdr_get_object - where a pinned buffer lies in the driver's memory objects
+ * @g: open library that pinned it
+ * @handle: pinned buffer, mapped or not
+ * @offset: receives the bytes before the buffer's first pinned page in its first object; that page
+ *	is at the va of gdr_get_info
+ * @length: receives the bytes of that object
+ * @count: receives how many objects the buffer lies in
+ *
+ * Where @count is 1, cuMemImportFromShareableHandle takes the buffer's descriptor:
+ * see gdr_export_fd. The numbers are the same on the side that exports and on the one that
+ * imports. They come from the driver. May be called from any thread. Calls nothing of CUDA.
+ *
+ * Returns: 0; EINVAL for a NULL pointer, and a bad @g or @handle; ENOTSUP on gdrdrv and
+ * dmabuf, which have no such objects; EACCES in a forked child.
+ */
+int gdr_get_object(gdr_t g, gdr_mh_t handle, uint64_t *offset, uint64_t *length,
+		   unsigned *count);
+
+/**
+ * gdr_pin_fd - pin the buffer that a descriptor has
  * @g: open library
  * @fd: descriptor; it stays the caller's, who may close it
  * @flags: 0
- * @handle: receives the pinned buffer: the same pages that the exporter pinned
+ * @handle: receives the pinned buffer
  *
- * The va of gdr_get_info is the GPU's address in the exporting process; 0 on dmabuf. The
+ * A descriptor of gdr_export_fd gives the same pages that the exporter pinned. The va of
+ * gdr_get_info is the GPU's address in the exporting process; 0 on dmabuf. On rm one of
+ * cuMemExportToShareableHandle gives the whole memory of its cuMemCreate, with a va of 0. The
  * memory lives until the last unpin in any process.
  *
  * This call and those on @handle need no CUDA: they work before cuInit, in a child of a
@@ -169,10 +204,10 @@ int gdr_export_fd(gdr_t g, gdr_mh_t handle, unsigned flags, int *fd);
  * GDRCOPY_BACKEND=rm gdr_open needs no libcuda.so.1 then. CPU and GPU are ordered as
  * within one process. May be called from any thread.
  *
- * Returns: 0; EINVAL for a flag, a NULL @handle, a bad @g, and a descriptor of anything
- * else; ENOTSUP on gdrdrv, for a descriptor of another backend (a line in the
- * log says which), and for a GPU in MIG mode; ENODEV for a GPU that this process does
- * not have; ENOMEM; EMFILE; EACCES in a forked child.
+ * Returns: 0; EINVAL for a flag, a NULL @handle, a bad @g, a descriptor of anything
+ * else, and one of host memory; ENOTSUP on gdrdrv, for a memory pool's descriptor and for one
+ * of another backend (a line in the log says which), and for a GPU in MIG mode; ENODEV for
+ * a GPU that this process does not have; ENOMEM; EMFILE; EACCES in a forked child.
  */
 int gdr_pin_fd(gdr_t g, int fd, unsigned flags, gdr_mh_t *handle);
 

@@ -57,6 +57,13 @@ type Info struct {
 	CyclesPerMS uint32
 }
 
+// Object says where a buffer lies in the driver's memory objects, in bytes. It begins at Offset in the
+// first one, which has Length.
+type Object struct {
+	Offset, Length uint64
+	Count          int // of objects
+}
+
 // Backend opens sessions. Open may load libraries and call drivers. It must not
 // initialise CUDA (cuInit): a child that is forked after cuInit cannot use CUDA.
 type Backend interface {
@@ -113,6 +120,8 @@ type Pin interface {
 	// Export gives a descriptor of the buffer, close-on-exec. With ExportWhole it is EPERM where
 	// the descriptor gives more than the buffer.
 	Export(flags uint32) (fd int, err error)
+	// Object is ENOTSUP where what Export gives is no object that CUDA imports.
+	Object() (Object, error)
 	// Unpin frees the pinning. The buffer is not mapped.
 	Unpin() error
 }

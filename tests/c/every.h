@@ -36,6 +36,8 @@ static struct out {
 	unsigned long addr;
 	size_t size;
 	void *va;
+	uint64_t offset, length;
+	unsigned int count;
 	int v, v2;
 	unsigned char bytes[64];
 } out;
@@ -163,6 +165,11 @@ static int call_gdr_export_fd(const struct args *a)
 static int call_gdr_pin_fd(const struct args *a)
 {
 	return gdr_pin_fd(a->g, 0, 0, &out.mh);
+}
+
+static int call_gdr_get_object(const struct args *a)
+{
+	return gdr_get_object(a->g, a->mh, &out.offset, &out.length, &out.count);
 }
 
 static int call_gdr_cache_open(const struct args *a)

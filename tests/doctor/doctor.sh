@@ -152,7 +152,7 @@ case $(tests/on.sh) in
 	check "a sandbox that refuses" first backend-rm 'NV_ERR_INSUFFICIENT_PERMISSIONS.*a sandbox is in the way' rm NVRM_SIM_FAIL=ALLOC=0x1b
 	# What gVisor lets pass of rm's requests, and the same without DUP_OBJECT.
 	# [google/gvisor 3c5eee17, pkg/sentry/devices/nvproxy/version.go: the first driverABI, and 545 for 0x288]
-	gvisor=0x29,0x2a,0x2b,0x4e,0x4f,200,201,210,0x41,0x80,0xcb33,0x201,0x205,0x288,0x3d06,0xd01,0x410110,0xcb330101
+	gvisor=0x29,0x2a,0x2b,0x4e,0x4f,200,201,210,0x41,0x80,0xcb33,0x201,0x205,0x288,0x3d06,0x410110,0xcb330101
 	works rm rm NVRM_SIM_PASS=$gvisor,0x34
 	check "a sandbox that CUDA starts in, and rm does not" first backend-rm 'DUP_OBJECT: .*gVisor' rm NVRM_SIM_PASS=$gvisor
 	check "Grace, where nobody names rm" first backend-rm 'coherent with the CPU.*GDRCOPY_BACKEND=rm' rm NVRM_SIM_MACHINE=grace

@@ -113,6 +113,7 @@ struct mem {
 	uint64_t exported;	/* bytes from the start that fd may be mapped for elsewhere */
 	struct carve *carves;
 	uint64_t kernel;	/* in kernel mode: the driver's name for it */
+	bool host;		/* memory of the host, in RM mode alone */
 	uint32_t object;	/* in RM mode: the object, */
 	uint64_t linear;	/* ... the name of the view */
 };
@@ -234,7 +235,9 @@ void kernel_wait(void);
 uint64_t mem_total(void);
 unsigned long mem_count(void);
 struct mem *mem_new(int device, uint64_t size, int *result);
+struct mem *mem_new_host(uint64_t size, int *result);
 struct mem *mem_import_shared(uint32_t client, uint32_t object, int *result);
+struct mem *mem_import_fd(int fd, int *result);
 struct mem *mem_get(struct mem *m);
 void mem_put(struct mem *m);
 uint64_t mem_free_bytes(int device);
@@ -266,6 +269,7 @@ void rm_mem_free(struct mem *m);
 int rm_export_range(const struct mem *m, uint64_t offset, uint64_t size, uint64_t claimed,
 		    bool mappable, int *fd);
 int rm_export_object(const struct mem *m, int *fd);
+int rm_import_object(struct mem *m, int fd);
 int rm_import_shared(struct mem *m, uint32_t client_src, uint32_t object);
 int rm_share(const struct mem *m, uint32_t *client_src, uint32_t *object);
 

@@ -82,6 +82,29 @@ static int fill_new(struct mem *m, const void *size)
 	return rm_mem_new(m, *(const uint64_t *)size);
 }
 
+/* It is of no device. The client has to have it below one. */
+static int fill_host(struct mem *m, const void *size)
+{
+	m->device = 0;
+	m->host = true;
+	return rm_mem_new(m, *(const uint64_t *)size);
+}
+
+struct mem *mem_new_host(uint64_t size, int *result)
+{
+	return mem_of(-1, result, fill_host, &size);
+}
+
+static int fill_import(struct mem *m, const void *fd)
+{
+	return rm_import_object(m, *(const int *)fd);
+}
+
+struct mem *mem_import_fd(int fd, int *result)
+{
+	return mem_of(-1, result, fill_import, &fd);
+}
+
 static int fill_shared(struct mem *m, const void *names)
 {
 	const uint32_t *n = names;

@@ -28,7 +28,7 @@ static struct gpu {
 	struct rm_card_info card;
 	enum sim_machine machine;
 	int fd;
-	uint32_t device;
+	uint32_t device, instance;
 } gpus[SIM_MAX_DEVICES];
 
 static bool env_flag(const char *name)
@@ -158,7 +158,7 @@ static int gpu_init(struct gpu *g)
 		return CU_NO_DEVICE;
 	if (rm_control(RM_CTRL_ID_INFO, &id, sizeof(id)))
 		return CU_NO_DEVICE;
-	p.instance = id.instance;
+	p.instance = g->instance = id.instance;
 	return rm_alloc(client, RM_CLASS_DEVICE, &p, sizeof(p), &g->device);
 }
 
@@ -236,9 +236,9 @@ uint64_t rm_free_bytes(int device)
 }
 
 /* System memory is mapped through a control file. */
-static int view_open(const struct gpu *g)
+static int view_open(const struct mem *m)
 {
-	return rm_is_system((int)(g - gpus)) ? open(RM_CTL_DEVICE, O_RDWR | O_CLOEXEC) : gpu_open(g);
+	return m->host || rm_is_system(m->device) ? open(RM_CTL_DEVICE, O_RDWR | O_CLOEXEC) : gpu_open(&gpus[m->device]);
 }
 
 /* The CPU's view of an object. This library copies by it. */
@@ -246,7 +246,7 @@ static int view_new(struct mem *m)
 {
 	struct rm_map_memory a = { .client = client, .device = gpus[m->device].device,
 				   .memory = m->object, .length = m->size,
-				   .fd = view_open(&gpus[m->device]) };
+				   .fd = view_open(m) };
 	void *p = MAP_FAILED;
 
 	if (a.fd < 0)
@@ -287,7 +287,8 @@ static int mem_of_object(struct mem *m)
 /* The driver rounds size up to its granularity. */
 int rm_mem_new(struct mem *m, uint64_t size)
 {
-	struct rm_sim_memory p = { .size = (size + GPU_PAGE - 1) / GPU_PAGE * GPU_PAGE };
+	struct rm_sim_memory p = { .size = (size + GRANULARITY - 1) / GRANULARITY * GRANULARITY,
+				   .flags = m->host ? RM_SIM_HOST : 0 };
 	int result = rm_alloc(gpus[m->device].device, RM_CLASS_MEMORY, &p, sizeof(p), &m->object);
 
 	return result ? result : mem_of_object(m);
@@ -342,21 +343,56 @@ int rm_export_range(const struct mem *m, uint64_t offset, uint64_t size, uint64_
 	return status == RM_NO_RESOURCES ? CU_OPERATING_SYSTEM : status ? CU_INVALID_VALUE : CU_OK;
 }
 
-/* A file of the driver's that keeps the object. */
+/*
+ * A file of the driver's that keeps the object. Its label is 4 and zeros, as 580.159.04 writes it. The
+ * simulated nvidia.ko has no labels.
+ */
 int rm_export_object(const struct mem *m, int *fd)
 {
-	struct rm_export_fd p = { .type = RM_FD_OBJECT, .device = gpus[m->device].device,
-				  .parent = gpus[m->device].device, .object = m->object };
+	uint32_t device = gpus[m->device].device, status;
+	struct rm_export_fd p = { .type = RM_FD_OBJECT, .device = device, .parent = device, .object = m->object };
+	struct rm_export_objects o = { .device = device, .most = 1, .label = { 4 }, .objects = { m->object }, .n = 1 };
 
-	p.fd = open(RM_CTL_DEVICE, O_RDWR);
+	p.fd = o.fd = open(RM_CTL_DEVICE, O_RDWR);
 	if (p.fd < 0)
 		return CU_OPERATING_SYSTEM;
-	if (rm_control(RM_CTRL_EXPORT_FD, &p, sizeof(p))) {
+	status = rm_control(RM_CTRL_EXPORT_OBJECTS, &o, sizeof(o));
+	if (status == RM_NOT_SUPPORTED)
+		status = rm_control(RM_CTRL_EXPORT_FD, &p, sizeof(p));
+	if (status) {
 		close(p.fd);
 		return CU_UNKNOWN;
 	}
 	*fd = p.fd;
 	return CU_OK;
+}
+
+/*
+ * A memory for the first object of a file, whoever has exported it. As 580.159.04, it reads the first word of
+ * the label alone.
+ */
+int rm_import_object(struct mem *m, int fd)
+{
+	struct rm_export_info info = { .fd = fd };
+	struct rm_import_fd p = { .fd = fd, .type = RM_FD_OBJECT };
+	bool is_old = kernel_driver() < 550;
+	const uint8_t *label = is_old ? info.label - sizeof(info.mig) : info.label;
+	uint32_t first;
+
+	if (rm_control(RM_CTRL_EXPORT_INFO, &info, sizeof(info) - (is_old ? sizeof(info.mig) : 0)))
+		return CU_INVALID_VALUE;
+	memcpy(&first, label, sizeof(first));
+	if (first != 0 && first != 4 && first != 6)
+		return CU_NOT_SUPPORTED;
+	for (m->device = 0; m->device < device_count() && gpus[m->device].instance != info.instance; m->device++)
+		;
+	if (m->device == device_count())
+		return CU_INVALID_DEVICE;
+	p.device = p.parent = gpus[m->device].device;
+	if (rm_control(RM_CTRL_IMPORT_FD, &p, sizeof(p)))
+		return CU_INVALID_VALUE;
+	m->object = p.object;
+	return mem_of_object(m);
 }
 
 /* A memory for another process's object, which that process has shared. */

@@ -7,6 +7,9 @@
 
 static struct handle *handles;
 
+/* Of struct location. Host memory can be made and exported, and not mapped. */
+enum { LOCATION_DEVICE = 1, LOCATION_HOST = 2, LOCATION_HOST_NUMA = 3 };
+
 static bool granular(uint64_t n)
 {
 	return n % GRANULARITY == 0;
@@ -55,9 +58,11 @@ static int check_prop(const struct mem_prop *prop)
 {
 	static const uint8_t zero[sizeof(prop->reserved)];
 
-	if (!prop || prop->type != 1 || prop->location.type != 1)
+	if (!prop || prop->type != 1 || prop->location.type < LOCATION_DEVICE || prop->location.type > LOCATION_HOST_NUMA)
 		return CU_INVALID_VALUE;
-	if (prop->location.id < 0 || prop->location.id >= device_count())
+	if (prop->location.type != LOCATION_DEVICE && !rm_mode())
+		return CU_NOT_SUPPORTED;
+	if (prop->location.id < 0 || prop->location.id >= (prop->location.type == LOCATION_DEVICE ? device_count() : 1))
 		return CU_INVALID_DEVICE;
 	if (prop->win32_handle_meta || prop->compression || prop->gpu_direct_rdma > 1 ||
 	    prop->usage || memcmp(prop->reserved, zero, sizeof(zero)) != 0)
@@ -90,7 +95,7 @@ static int create(uint64_t *id, size_t size, const struct mem_prop *prop, uint64
 		return result;
 	if (!id || !size || !granular(size) || flags)
 		return CU_INVALID_VALUE;
-	m = mem_new(prop->location.id, size, &result);
+	m = prop->location.type == LOCATION_DEVICE ? mem_new(prop->location.id, size, &result) : mem_new_host(size, &result);
 	if (!m)
 		return result;
 	h = handle_new(m, prop);
@@ -194,6 +199,8 @@ static int map(uint64_t addr, size_t size, size_t offset, uint64_t id, uint64_t 
 
 	if (!h || !v || !v->reservation || offset || flags)
 		return CU_INVALID_VALUE;
+	if (h->mem->host)
+		return CU_NOT_SUPPORTED;
 	if (!size || !granular(addr) || !granular(size) || size > h->mem->size)
 		return CU_INVALID_VALUE;
 	if (size > v->size || addr - v->addr > v->size - size || mapping_in(addr, size))
@@ -327,11 +334,32 @@ SIM_API int cuMemExportToShareableHandle(void *out, uint64_t id, int type, uint6
 	return enter(__func__) ?: leave(export_handle(out, id, type, flags));
 }
 
-/* Memory of other processes is there by cuIpc alone. */
+/* The handle cannot be exported again: it has no handle types. */
+static int import_handle(uint64_t *id, int fd, int type)
+{
+	struct mem_prop prop = { .type = 1, .location = { .type = LOCATION_DEVICE } };
+	struct handle *h;
+	struct mem *m;
+	int result;
+
+	if (!id || type != HANDLE_POSIX_FD)
+		return CU_INVALID_VALUE;
+	if (!rm_mode())
+		return CU_NOT_SUPPORTED;
+	m = mem_import_fd(fd, &result);
+	if (!m)
+		return result;
+	prop.location.id = m->device;
+	h = handle_new(m, &prop);
+	if (!h)
+		return CU_OUT_OF_MEMORY;
+	*id = h->id;
+	return CU_OK;
+}
+
 SIM_API int cuMemImportFromShareableHandle(uint64_t *id, void *os_handle, int type)
 {
-	(void)id, (void)os_handle, (void)type;
-	return enter(__func__) ?: leave(CU_NOT_SUPPORTED);
+	return enter(__func__) ?: leave(import_handle(id, (int)(intptr_t)os_handle, type));
 }
 
 /* Counts handles that programs have, mappings and reservations. */

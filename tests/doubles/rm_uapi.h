@@ -127,7 +127,8 @@ struct rm_control {
 /* Only the user-mode double has these. */
 #define RM_CTRL_CHIPSET		0x104	/* struct rm_chipset */
 #define RM_CTRL_DEVICES		0x288	/* struct rm_devices; from 550 on */
-#define RM_CTRL_SPACE		0xd01	/* struct rm_space */
+#define RM_CTRL_EXPORT_INFO	0x3d08	/* struct rm_export_info */
+#define RM_CTRL_EXPORT_OBJECTS	0x3d0b	/* struct rm_export_objects */
 /* The object is memory. */
 #define RM_CTRL_SURFACE		0x410110 /* struct rm_surface */
 #define RM_CTRL_PAGE_SIZE	0x410118 /* __u64: bytes of a physical page */
@@ -168,12 +169,6 @@ struct rm_devices {
 	} list[256];
 };
 
-struct rm_space {
-	__u32 object;
-	__u32 map_flags;
-	__u32 space;		/* out */
-};
-
 #define RM_SPACE_SYSTEM		1
 #define RM_SPACE_VIDEO		2
 
@@ -182,7 +177,9 @@ struct rm_surface_item {
 	__u32 data;		/* out */
 };
 
+#define RM_SURFACE_PHYS_SIZE	7	/* of the whole object, in units of 4 KiB */
 #define RM_SURFACE_PHYS_ATTR	8	/* bits 31:29: how it is cached */
+#define RM_SURFACE_SPACE	9	/* RM_SPACE_VIDEO, ... */
 
 struct rm_surface {
 	__u32 n;
@@ -221,6 +218,26 @@ struct rm_import_fd {
 	__u32 device;		/* of the importing client, on the memory's GPU */
 	__u32 parent;		/* the same */
 	__u32 object;		/* in: 0 or a free handle; out */
+};
+
+/* Before 550 without mig: 76 bytes. */
+struct rm_export_info {
+	__s32 fd;
+	__u32 instance;		/* out, as all below */
+	__u32 mig;		/* RM_NO_INSTANCE */
+	__u16 most;
+	__u8 label[64];
+};
+
+/* As rm_export_fd, for many objects and with a label of 64 bytes. */
+struct rm_export_objects {
+	__s32 fd;
+	__u32 device;
+	__u16 most;		/* objects that the file has room for */
+	__u8 label[64];
+	__u32 objects[512];	/* 0: none in this place */
+	__u16 n;
+	__u16 index;		/* 0 */
 };
 
 /*
@@ -374,11 +391,12 @@ RM_ASSERT(sizeof(struct rm_control) == 32);
 RM_ASSERT(sizeof(struct rm_id_info) == 32);
 RM_ASSERT(sizeof(struct rm_chipset) == 152);
 RM_ASSERT(sizeof(struct rm_devices) == 3076);
-RM_ASSERT(sizeof(struct rm_space) == 12);
 RM_ASSERT(sizeof(struct rm_surface) == 16);
 RM_ASSERT(sizeof(struct rm_confidential) == 6);
 RM_ASSERT(sizeof(struct rm_export_fd) == 24);
 RM_ASSERT(sizeof(struct rm_import_fd) == 20);
+RM_ASSERT(sizeof(struct rm_export_info) == 80);
+RM_ASSERT(sizeof(struct rm_export_objects) == 2128);
 RM_ASSERT(sizeof(struct rm_dup_object) == 28);
 RM_ASSERT(sizeof(struct rm_map_memory) == 56);
 RM_ASSERT(sizeof(struct rm_unmap_memory) == 32);
@@ -410,8 +428,10 @@ RM_ASSERT(offsetof(struct rm_dmabuf, offsets) == 552);
  */
 struct rm_sim_memory {
 	__u64 size;		/* bytes; whole host pages, else RM_INVALID_ARGUMENT */
-	__u64 flags;		/* 0 */
+	__u64 flags;		/* 0 or RM_SIM_HOST */
 };
+
+#define RM_SIM_HOST	1	/* memory of the host; only the user-mode double has it */
 
 RM_ASSERT(sizeof(struct rm_sim_memory) == 16);
 

@@ -463,9 +463,29 @@ static size_t pin_offset(unsigned int page)
 	return rm && page % 2 == 0 ? page * GPU_PAGE_BYTES : page * PAGE;
 }
 
+/* The same on both sides of a descriptor. */
+struct place {
+	uint64_t offset, length;
+	unsigned int count;
+};
+
+/* Memory of gdr_mem_alloc is one object. */
+static bool find_place(gdr_t g, gdr_mh_t mh, struct place *p)
+{
+	int rc = gdr_get_object(g, mh, &p->offset, &p->length, &p->count);
+
+	check_driver("gdr_get_object", rc, 0);
+	if (rc)
+		return false;
+	if (p->count != 1 || p->offset >= p->length)
+		fail("the object of a buffer", p->count, 1);
+	return true;
+}
+
 /* The same buffer by a descriptor, as another process has it; or the buffer where the driver fails. */
 static gdr_mh_t by_descriptor(gdr_t g, gdr_mh_t mh)
 {
+	struct place here, there;
 	gdr_mh_t other;
 	int fd, rc = gdr_export_fd(g, mh, 0, &fd);
 
@@ -477,6 +497,9 @@ static gdr_mh_t by_descriptor(gdr_t g, gdr_mh_t mh)
 	close(fd);
 	if (rc)
 		return mh;
+	if (find_place(g, mh, &here) && find_place(g, other, &there) &&
+	    (here.offset != there.offset || here.length != there.length))
+		fail("the place in the object", there.offset, here.offset);
 	check("gdr_unpin_buffer", gdr_unpin_buffer(g, mh), 0);
 	return other;
 }

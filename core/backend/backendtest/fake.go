@@ -106,6 +106,10 @@ func (p *fakePin) Unmap() error {
 
 func (p *fakePin) Export(flags uint32) (int, error) { return int(p.r.Addr), p.f.Call("export") }
 
+func (p *fakePin) Object() (backend.Object, error) {
+	return backend.Object{Offset: p.r.Addr, Length: p.r.Addr + p.r.Size, Count: 1}, p.f.Call("object")
+}
+
 func (p *fakePin) CallbackFlag() (int, error) { return p.f.Flag, p.f.Call("flag") }
 
 func (p *fakePin) Unpin() error {

@@ -282,6 +282,11 @@ func (p *pin) Export(uint32) (int, error) {
 	return fd, nil
 }
 
+// Object refuses: CUDA imports no dma-buf as memory.
+func (p *pin) Object() (backend.Object, error) {
+	return backend.Object{}, fmt.Errorf("a dma-buf is no memory object of CUDA's; open with GDRCOPY_BACKEND=rm: %w", unix.ENOTSUP)
+}
+
 // Import pins what a dma-buf of the driver's has. It asks CUDA for nothing. Whether the CPU may
 // cache the memory is not known: copies as of write-combined memory are right for that, too.
 func (s *session) Import(fd int) (backend.Pin, error) {

@@ -274,6 +274,11 @@ func (p *pin) Export(uint32) (int, error) {
 	return -1, fmt.Errorf("gdrdrv exports no buffer; open with GDRCOPY_BACKEND=rm: %w", unix.ENOTSUP)
 }
 
+// Object refuses: gdrdrv knows pages alone.
+func (p *pin) Object() (backend.Object, error) {
+	return backend.Object{}, fmt.Errorf("gdrdrv knows no memory objects; open with GDRCOPY_BACKEND=rm: %w", unix.ENOTSUP)
+}
+
 func (p *pin) Unpin() error {
 	arg := unpinBuffer{handle: p.handle}
 	return ioctl(p.session, "UNPIN_BUFFER", iocUnpinBuffer, &arg)

@@ -39,7 +39,6 @@ const (
 	controlAttached      = 0x201      // of a client: attached
 	controlGPUIDInfo     = 0x205      // of a client: gpuIDInfo
 	controlActiveDevices = 0x288      // of a client: activeDevices; from 550 on
-	controlAddressSpace  = 0xD01      // of a client: addressSpace
 	controlImportFD      = 0x3D06     // of a client: importFD
 	controlExportInfo    = 0x3D08     // of a client: exportInfo
 	controlExportObjects = 0x3D0B     // of a client: exportObjects
@@ -202,17 +201,6 @@ type chipset struct {
 // chipsetUnaligned in chipset.flags: BAR1 is not Device memory on arm64. From 590 on.
 const chipsetUnaligned = 1 << 1
 
-type addressSpace struct {
-	object handle
-	_      uint32 // flags of the mapping
-	space  uint32 // out
-}
-
-const (
-	spaceSystem = 1
-	spaceVideo  = 2
-)
-
 type surfaceInfo struct {
 	n    uint32
 	_    uint32
@@ -223,8 +211,19 @@ type surfaceItem struct {
 	index, data uint32
 }
 
-// surfacePhysAttr is the index of a surfaceItem whose bits 31:29 are how the memory is cached.
-const surfacePhysAttr = 8
+// Indexes of surfaceItem. 535 has no 2 and no 3, in which 590 has the size's halves.
+const (
+	surfacePages = 7 // of surfacePage bytes each, of the whole object
+	surfaceAttr  = 8 // bits 31:29: how the memory is cached
+	surfaceSpace = 9 // where the memory is: spaceSystem or spaceVideo
+)
+
+const surfacePage = 4096
+
+const (
+	spaceSystem = 1
+	spaceVideo  = 2
+)
 
 type version struct {
 	command uint32   // versionQuery
@@ -277,6 +276,7 @@ type importObjects struct {
 // Values of importObjects.kinds; other memory has larger ones.
 const (
 	importNone   = 0
+	importVideo  = 1
 	importSystem = 2
 )
 
@@ -284,7 +284,7 @@ type exportInfo struct {
 	fd             int32
 	deviceInstance uint32 // out, like all below
 	mig            uint32 // instance of the GPU, or noInstance
-	_              uint16 // most objects
+	most           uint16 // objects that there is room for
 	metadata       [exportMetadata]byte
 }
 
@@ -292,6 +292,6 @@ type exportInfo struct {
 type exportInfo535 struct {
 	fd             int32
 	deviceInstance uint32
-	_              uint16
+	most           uint16
 	metadata       [exportMetadata]byte
 }

@@ -7,7 +7,6 @@ import (
 	"runtime"
 	"slices"
 	"sync"
-	"sync/atomic"
 	"unsafe"
 
 	"gdrapi/core/backend"
@@ -34,7 +33,7 @@ type client struct {
 	imports map[uint32]*gpu // by the driver's device instance, for memory of descriptors
 }
 
-// gpu is our device object of one GPU. Only space changes, once.
+// gpu is our device object of one GPU. It does not change.
 type gpu struct {
 	client *client
 	at     cuda.PCIAddress
@@ -49,7 +48,6 @@ type gpu struct {
 	coherent bool                // the CPU may cache the GPU's memory
 	soc      bool                // the GPU's memory is the system's
 	bar1     backend.MappingType // how the CPU maps BAR1
-	space    atomic.Uint32       // where device memory is (spaceVideo, ...); 0: not asked yet
 }
 
 // newClient opens a client. It does not touch CUDA.
@@ -288,11 +286,11 @@ type window struct {
 	fd     int
 }
 
-// openWindow makes a part of an object ready to be mapped. The fd serves one mmap of
+// openWindow makes a part of an extent's object ready to be mapped. The fd serves one mmap of
 // exactly length bytes from offset 0.
-func (g *gpu) openWindow(object handle, offset, length uint64) (window, error) {
+func (g *gpu) openWindow(e *extent, offset, length uint64) (window, error) {
 	c := g.client
-	path, err := g.node(object)
+	path, err := g.node(e)
 	if err != nil {
 		return window{}, err
 	}
@@ -300,7 +298,7 @@ func (g *gpu) openWindow(object handle, offset, length uint64) (window, error) {
 	if err != nil {
 		return window{}, explainOpen(path, err)
 	}
-	args := mapArgs{client: c.root, device: g.device, memory: object, offset: offset, length: length, fd: int32(fd)}
+	args := mapArgs{client: c.root, device: g.device, memory: e.object, offset: offset, length: length, fd: int32(fd)}
 	err = do(c, "MAP_MEMORY", nrMapMemory, &args, &args.status)
 	if err != nil {
 		_ = sys.Close(fd)

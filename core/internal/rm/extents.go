@@ -22,6 +22,7 @@ type span struct {
 // driver knows by these numbers.
 type extent struct {
 	object         handle
+	space          uint32 // spaceVideo or spaceSystem; 0: not asked yet
 	offset, length uint64
 	windows        []uint64
 }
@@ -160,8 +161,8 @@ func (f *finder) importAt(at uint64) (handle, error) {
 
 // checkEnd checks that the buffer ends inside of its object.
 func (g *gpu) checkEnd(last extent, b buffer) error {
-	inside, err := g.has(last.object, last.offset+last.length-gpuPage, gpuPage)
-	if err == nil && !inside {
+	size, err := g.sizeOf(last.object)
+	if err == nil && size < last.offset+last.length {
 		err = fmt.Errorf("%d bytes at %#x end past the memory there (%d bytes at %#x): %w", b.end-b.first, b.first, b.memory.Size, b.memory.Start, unix.EINVAL)
 	}
 	return err
@@ -270,7 +271,7 @@ func (p *pin) mapParts(size uintptr, parts []part) (va uintptr, got backend.Mapp
 // mapPart maps a part at va+done, where va is the start of the range. For va 0 the kernel
 // chooses the address. mapPart gives the start of the range.
 func (p *pin) mapPart(part part, va, done uintptr) (uintptr, backend.MappingType, error) {
-	w, err := p.gpu.openWindow(part.extent.object, part.offset, part.length)
+	w, err := p.gpu.openWindow(part.extent, part.offset, part.length)
 	if err != nil {
 		return 0, backend.None, err
 	}

@@ -265,43 +265,52 @@ func (g *gpu) kind(object handle, a answer) (backend.MappingType, error) {
 // systemType is how the CPU's mapping of system memory is cached. WC is right for memory
 // of another kind, too: its copies end with fences.
 func (g *gpu) systemType(object handle) backend.MappingType {
-	var pins runtime.Pinner
-	defer pins.Unpin()
-	item := &surfaceItem{index: surfacePhysAttr}
-	list := &surfaceInfo{n: 1, list: address(&pins, item)}
-	err := control(g.client, "GET_SURFACE_INFO", object, controlSurfaceInfo, list)
+	attr, err := g.surface(object, surfaceAttr)
 	if err != nil {
 		log.Debugf("how memory is cached is not known: %v", err)
 		return backend.WC
 	}
-	switch item.data >> 29 {
+	switch attr >> 29 {
 	case 1, 3, 4, 5: // cached, write-through, write-protect, write-back
 		return backend.Caching
 	}
 	return backend.WC
 }
 
-// node is the device through which an object is mapped: the GPU's own, or the control
-// device where the GPU's memory is the system's. All device memory of a GPU is of one
-// kind. So the first object decides, unless it is of neither.
-func (g *gpu) node(object handle) (string, error) {
-	if g.space.Load() == 0 {
-		p := &addressSpace{object: object}
-		err := control(g.client, "GET_ADDR_SPACE_TYPE", g.client.root, controlAddressSpace, p)
-		switch {
-		case errors.Is(err, unix.ENOTSUP):
-			p.space = spaceVideo // it is not asked on such a GPU
-		case err != nil:
-			return "", err
-		case p.space != spaceVideo && p.space != spaceSystem:
-			return "", fmt.Errorf("the memory is in the driver's address space %d, which is no GPU's (memory of another node?): %w", p.space, unix.ENOTSUP)
+// surface answers an index of surfaceItem for an object.
+func (g *gpu) surface(object handle, index uint32) (uint32, error) {
+	var pins runtime.Pinner
+	defer pins.Unpin()
+	item := &surfaceItem{index: index}
+	list := &surfaceInfo{n: 1, list: address(&pins, item)}
+	err := control(g.client, "GET_SURFACE_INFO", object, controlSurfaceInfo, list)
+	return item.data, err
+}
+
+// sizeOf is the size of an object in bytes.
+func (g *gpu) sizeOf(object handle) (uint64, error) {
+	pages, err := g.surface(object, surfacePages)
+	return uint64(pages) * surfacePage, err
+}
+
+// node is the device through which an extent is mapped: the GPU's own, or the control device
+// where the memory is the system's.
+func (g *gpu) node(e *extent) (path string, err error) {
+	if e.space == 0 {
+		e.space, err = g.surface(e.object, surfaceSpace)
+		if errors.Is(err, unix.ENOTSUP) {
+			e.space, err = spaceVideo, nil // a sandbox that does not let it pass knows no GPU with other memory
 		}
-		g.space.Store(p.space)
 	}
-	if g.space.Load() == spaceSystem {
+	switch {
+	case err != nil:
+		return "", err
+	case e.space == spaceVideo:
+		return g.path, nil
+	case e.space == spaceSystem:
 		return controlPath, nil
 	}
-	return g.path, nil
+	return "", fmt.Errorf("the memory is in the driver's address space %d, which is no GPU's (memory of another node?): %w", e.space, unix.ENOTSUP)
 }
 
 // pageSize is the size of an object's physical pages, in bytes.

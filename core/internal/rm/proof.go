@@ -255,7 +255,7 @@ func (f *finder) compare(p place, addr, n uint64) (same bool, err error) {
 // read reads n bytes of an object through a mapping of their page.
 func (g *gpu) read(object handle, offset, n uint64) ([]byte, error) {
 	page := offset &^ (hostPage - 1)
-	w, err := g.openWindow(object, page, hostPage)
+	w, err := g.openWindow(&extent{object: object}, page, hostPage)
 	if err != nil {
 		return nil, err
 	}

@@ -14,18 +14,28 @@ import (
 // label says where in its objects a buffer is. Both go to another process in an open file of
 // /dev/nvidiactl, which keeps the objects alive. The buffer begins at page offset of the first
 // object, and at page 0 of each other one. Pages are of gpuPage bytes.
+//
+// CUDA imports the file by the first word alone (580.159.04). Its own labels have zeros behind it.
+// So what is ours lies as far back as it can.
 type label struct {
-	magic, offset uint32
-	va            uint64 // the GPU's address in the process that pinned it first
-	runs          [6]run // the first one with a count of 0 ends them
+	first  uint32 // labelCUDA where the buffer is in one object; else labelMagic, which CUDA refuses
+	_      uint32
+	runs   [5]run // those of a count of 0 mean nothing; one object is in the last
+	magic  uint32
+	offset uint32
+	va     uint64 // the GPU's address in the process that pinned it first
 }
 
 // run is a number of objects in a row, with as many pages of the buffer in each.
 type run struct{ count, pages uint32 }
 
 const (
-	labelMagic   = 'g'<<24 | 'd'<<16 | 'r'<<8 | 1 // the last byte is the version
+	labelMagic   = 'g'<<24 | 'd'<<16 | 'r'<<8 | 2 // the last byte is the version
 	labelObjects = len(importObjects{}.objects)
+
+	// First words of CUDA's. Other exporters leave 0.
+	labelCUDA = 4 // of cuMemExportToShareableHandle
+	labelPool = 5 // of cuMemPoolExportToShareableHandle
 )
 
 // bytes are those of l, which have no padding.
@@ -35,9 +45,12 @@ func (l *label) bytes() *[exportMetadata]byte {
 
 // label describes the buffer. Errors: ENOTSUP (the layout does not fit).
 func (p *pin) label() (label, error) {
-	l := label{magic: labelMagic, offset: uint32(p.extents[0].offset / gpuPage), va: p.first}
+	l := label{first: labelMagic, magic: labelMagic, offset: uint32(p.extents[0].offset / gpuPage), va: p.first}
+	if len(p.extents) == 1 {
+		l.first = labelCUDA
+	}
 	fits := len(p.extents) <= labelObjects && p.extents[0].offset>>48 == 0
-	runs := l.runs[:0]
+	var runs []run
 	for i, e := range p.extents {
 		pages := uint32(e.length / gpuPage)
 		fits = fits && (e.offset|e.length)%gpuPage == 0 && e.length>>48 == 0 && (i == 0 || e.offset == 0)
@@ -53,31 +66,37 @@ func (p *pin) label() (label, error) {
 	if !fits {
 		return label{}, fmt.Errorf("the buffer's %d memory objects do not fit into a descriptor, which has room for %d, in %d runs of one size; pin and export it in parts: %w", len(p.extents), labelObjects, len(l.runs), unix.ENOTSUP)
 	}
+	copy(l.runs[len(l.runs)-len(runs):], runs)
 	return l, nil
 }
 
-// extents gives the extents of the buffer, without their objects. Anybody may have written l.
-func (l *label) extents() (extents []extent, size uint64, err error) {
-	offset := uint64(l.offset) * gpuPage
-	ok := l.magic == labelMagic && l.va%gpuPage == 0 && l.runs[0].count > 0
+// extents gives the extents of the buffer, without their objects. Where CUDA has written l, that is one
+// extent of length 0, which stands for a whole object. Anybody may have written it.
+func (l *label) extents() (extents []extent, va uint64, err error) {
+	switch {
+	case l.magic == labelMagic:
+	case l.magic>>8 != labelMagic>>8 && (l.first == 0 || l.first == labelCUDA):
+		return []extent{{}}, 0, nil
+	case l.first == labelPool:
+		return nil, 0, fmt.Errorf("the descriptor has a memory pool of cuMemPoolExportToShareableHandle, of which no part is a buffer; pin memory of the pool in the process that has it, and pass it by gdr_export_fd: %w", unix.ENOTSUP)
+	default:
+		return nil, 0, fmt.Errorf("the descriptor has memory that neither gdr_export_fd of this version nor cuMemExportToShareableHandle put there; use one version of this library on both sides: %w", unix.EINVAL)
+	}
+	offset, end := uint64(l.offset)*gpuPage, l.va
+	good := l.va%gpuPage == 0
 	for _, r := range l.runs {
-		if r.count == 0 {
-			break
-		}
-		if ok = ok && r.pages > 0 && int(r.count) <= labelObjects-len(extents); !ok {
-			break
-		}
-		for range r.count {
+		good = good && (r.count == 0 || r.pages > 0 && int(r.count) <= labelObjects-len(extents))
+		for i := uint32(0); good && i < r.count; i++ {
 			e := extent{offset: offset, length: uint64(r.pages) * gpuPage}
 			extents = append(extents, e)
-			size += e.length
+			end += e.length
 			offset = 0
 		}
 	}
-	if !ok || l.va+size < l.va {
-		return nil, 0, fmt.Errorf("the descriptor has memory that gdr_export_fd of this version did not put there; cuMemImportFromShareableHandle takes CUDA's: %w", unix.EINVAL)
+	if !good || len(extents) == 0 || (len(extents) == 1) != (l.first == labelCUDA) || end < l.va {
+		return nil, 0, fmt.Errorf("the descriptor's label is damaged: export the buffer anew: %w", unix.EINVAL)
 	}
-	return extents, size, nil
+	return extents, l.va, nil
 }
 
 // Export puts the buffer's objects into a new file of the driver's.
@@ -109,88 +128,113 @@ func (p *pin) Export(flags uint32) (fd int, err error) {
 // checkWhole returns EPERM where an object of the buffer has bytes outside of it.
 func (p *pin) checkWhole() error {
 	for _, e := range p.extents {
-		more, err := p.gpu.has(e.object, e.offset+e.length, hostPage)
+		size, err := p.gpu.sizeOf(e.object)
 		if err != nil {
 			return err
 		}
-		if more || e.offset != 0 {
+		if e.offset != 0 || e.length < size {
 			return fmt.Errorf("the memory object around %#x is larger than the buffer, so the descriptor would give away other memory of this process; allocate with cuMemCreate, or pin all of the object: %w", p.first, unix.EPERM)
 		}
 	}
 	return nil
 }
 
-// has reports whether an object has n bytes at offset. The driver opens no window past the end
-// of one.
-func (g *gpu) has(object handle, offset, n uint64) (bool, error) {
-	w, err := g.openWindow(object, offset, n)
-	if errors.Is(err, statusInvalidLimit) || errors.Is(err, statusInvalidBase) {
-		return false, nil
-	}
-	if err != nil {
-		return false, err
-	}
-	return true, errors.Join(sys.Close(w.fd), g.closeWindow(object, w.linear))
+// Object says where in its objects the buffer is.
+func (p *pin) Object() (backend.Object, error) {
+	e := p.extents[0]
+	size, err := p.gpu.sizeOf(e.object)
+	return backend.Object{Offset: e.offset, Length: size, Count: len(p.extents)}, err
 }
 
-// Import pins the buffer that a file of Export has. It asks CUDA for nothing.
+// Import pins the buffer that a file of Export has, or the memory in one of CUDA's. It asks CUDA for nothing.
 func (s *session) Import(fd int) (backend.Pin, error) {
-	g, l, err := s.importer(fd)
+	g, info, err := s.importer(fd)
 	if err != nil {
 		return nil, err
 	}
-	extents, size, err := l.extents()
+	var l label
+	*l.bytes() = info.metadata
+	extents, va, err := l.extents()
 	if err != nil {
 		return nil, err
 	}
 	c := g.client
-	args := &importObjects{fd: int32(fd), parent: g.device, n: uint16(len(extents))}
+	// One more than the label says: the file must not have it.
+	n := min(len(extents)+1, int(info.most), labelObjects)
+	args := &importObjects{fd: int32(fd), parent: g.device, n: uint16(n)}
 	if err := control(c, "IMPORT_OBJECTS_FROM_FD", c.root, controlImportObjects, args); err != nil {
 		return nil, err
 	}
-	p := &pin{gpu: g, first: l.va, size: size}
-	good := true
-	for i, e := range extents {
-		if args.kinds[i] == importNone {
-			good = false
-			continue
+	p := &pin{gpu: g, first: va}
+	for i, kind := range args.kinds[:n] {
+		if kind != importNone {
+			p.extents = append(p.extents, extent{object: args.objects[i], space: g.spaceOf(kind)})
 		}
-		e.object = args.objects[i]
-		p.extents = append(p.extents, e)
-		// Where BAR1 is full the map says so.
-		inside, err := g.has(e.object, e.offset+e.length-gpuPage, gpuPage)
-		good = good && args.kinds[i] <= importSystem && (inside || err != nil)
 	}
-	if !good {
-		err := fmt.Errorf("descriptor %d has other memory than its label says: %w", fd, unix.EINVAL)
-		return nil, errors.Join(err, p.Unpin())
+	if err := p.complete(extents); err != nil {
+		return nil, errors.Join(fmt.Errorf("descriptor %d: %w", fd, err), p.Unpin())
 	}
 	return p, nil
 }
 
-// importer gives our device object of the GPU that the memory in a file is of, and the label.
-func (s *session) importer(fd int) (*gpu, label, error) {
+// spaceOf is where memory of an import is, or 0 where the CPU cannot map such memory as this GPU's.
+func (g *gpu) spaceOf(kind uint8) uint32 {
+	switch {
+	case kind == importVideo:
+		return spaceVideo
+	case kind == importSystem && (g.coherent || g.soc):
+		return spaceSystem
+	}
+	return 0
+}
+
+// complete gives the objects of an import the offsets and lengths that its label says.
+func (p *pin) complete(label []extent) error {
+	if len(p.extents) != len(label) {
+		return fmt.Errorf("its label says %d memory objects, and it has other ones; export the buffer anew: %w", len(label), unix.EINVAL)
+	}
+	for i := range p.extents {
+		e := &p.extents[i]
+		size, err := p.gpu.sizeOf(e.object)
+		if err != nil {
+			return err
+		}
+		e.offset, e.length = label[i].offset, label[i].length
+		if e.length == 0 {
+			e.length = size
+		}
+		switch {
+		case e.space == 0:
+			return fmt.Errorf("it has memory of the host's or of another node's, not the GPU's; share that by other means: %w", unix.EINVAL)
+		case size == 0 || e.offset > size || e.length > size-e.offset:
+			return fmt.Errorf("its label says %#x bytes at %#x of a memory object of %#x; export the buffer anew: %w", e.length, e.offset, size, unix.EINVAL)
+		}
+		p.size += e.length
+	}
+	return nil
+}
+
+// importer gives our device object of the GPU that the memory in a file is of, and what the driver says of the file.
+func (s *session) importer(fd int) (*gpu, *exportInfo, error) {
 	process.mu.Lock()
 	defer process.mu.Unlock()
 	c, err := s.hold()
 	if err != nil {
-		return nil, label{}, err
+		return nil, nil, err
 	}
 	info, err := c.exportInfo(fd)
 	if err != nil {
-		return nil, label{}, err
+		return nil, nil, err
 	}
-	var l label
-	*l.bytes() = info.metadata
 	if info.mig != noInstance {
-		return nil, l, errMIG("of the descriptor")
+		return nil, nil, errMIG("of the descriptor")
 	}
 	if g := c.imports[info.deviceInstance]; g != nil {
-		return g, l, nil
+		return g, info, nil
 	}
 	cards, err := c.cards()
 	if err != nil {
-		return nil, l, err
+		return nil, nil, err
 	}
 	for _, card := range cards {
 		id := gpuIDInfo{gpuID: card.gpuID}
@@ -199,7 +243,7 @@ func (s *session) importer(fd int) (*gpu, label, error) {
 			continue // no process has that GPU open; or it is another
 		}
 		if err != nil {
-			return nil, l, err
+			return nil, nil, err
 		}
 		g, err := c.attach(card)
 		switch {
@@ -208,9 +252,9 @@ func (s *session) importer(fd int) (*gpu, label, error) {
 		case errors.Is(err, unix.ENOENT):
 			err = fmt.Errorf("%w (%v)", unix.ENODEV, err)
 		}
-		return g, l, err
+		return g, info, err
 	}
-	return nil, l, fmt.Errorf("the GPU whose memory descriptor %d has is not there; ask for it in this container, too: %w", fd, unix.ENODEV)
+	return nil, nil, fmt.Errorf("the GPU whose memory descriptor %d has is not there; ask for it in this container, too: %w", fd, unix.ENODEV)
 }
 
 // exportInfo asks what a descriptor has. Any descriptor may be asked for.
@@ -220,7 +264,7 @@ func (c *client) exportInfo(fd int) (*exportInfo, error) {
 	if errors.Is(err, statusInvalidParamStruct) || errors.Is(err, statusInvalidArgument) {
 		old := &exportInfo535{fd: int32(fd)}
 		err = control(c, "GET_EXPORT_OBJECT_INFO", c.root, controlExportInfo, old)
-		info.deviceInstance, info.metadata = old.deviceInstance, old.metadata
+		info.deviceInstance, info.most, info.metadata = old.deviceInstance, old.most, old.metadata
 	}
 	var st status // without one a sandbox (gVisor) does not know the descriptor
 	if err == nil || errors.As(err, &st) && st != statusInvalidParameter {
@@ -229,5 +273,5 @@ func (c *client) exportInfo(fd int) (*exportInfo, error) {
 	if exporter, _, _ := sys.DMABuf(fd); exporter != "" {
 		return nil, fmt.Errorf("descriptor %d is a dma-buf, which the rm backend does not pin; open with GDRCOPY_BACKEND=dmabuf: %w", fd, unix.ENOTSUP)
 	}
-	return nil, fmt.Errorf("descriptor %d has no GPU memory in it; pass one of gdr_export_fd: %w (%v)", fd, unix.EINVAL, err)
+	return nil, fmt.Errorf("descriptor %d has no GPU memory in it; pass one of gdr_export_fd, or of cuMemExportToShareableHandle: %w (%v)", fd, unix.EINVAL, err)
 }

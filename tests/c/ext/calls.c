@@ -120,6 +120,8 @@ static void life(gdr_t g, unsigned long p)
 	unsigned char *bytes = malloc(BYTES);
 	gdr_info_t info;
 	gdr_mh_t mh, second;
+	uint64_t offset, length;
+	unsigned int count;
 	void *va, *va2;
 	int v, flag, fd;
 
@@ -132,6 +134,7 @@ static void life(gdr_t g, unsigned long p)
 		CALL(gdr_get_callback_flag, g, mh, &flag);
 		CALL(gdr_export_fd, g, mh, 0, &fd);
 		if (!strcmp(backend, "rm")) {
+			CALL(gdr_get_object, g, mh, &offset, &length, &count);
 			CALL(gdr_pin_fd, g, fd, 0, &second);
 			CALL(gdr_map, g, second, &va2, BYTES);
 			CALL(gdr_unpin_buffer, g, second);

@@ -224,9 +224,9 @@ static void too_many_objects(void)
 	for (int i = 0; i < 8; i++)
 		sizes[i] = (1 + i % 2) * OBJECT;
 	p = make_vmm(sizes, 8);
-	expect_is(gdr_pin_buffer(g, p, 12 * OBJECT, 0, 0, &mh), 0);
-	expect_is(gdr_export_fd(g, mh, 0, &fd), ENOTSUP);
 	expect_is(gdr_pin_buffer(g, p, 9 * OBJECT, 0, 0, &mh), 0);
+	expect_is(gdr_export_fd(g, mh, 0, &fd), ENOTSUP);
+	expect_is(gdr_pin_buffer(g, p, 7 * OBJECT, 0, 0, &mh), 0);
 	expect_is(gdr_export_fd(g, mh, 0, &fd), 0);
 	close(fd);
 }
@@ -360,7 +360,7 @@ static void munmap_is_refused(void)
 	expect_is(count_fds(), before);
 }
 
-/* What CUDA exports has a label of CUDA's; and another backend's descriptor has its own. */
+/* What CUDA exports is pinned whole on rm; and another backend's descriptor has its own. */
 static void of_another(void)
 {
 	struct cu_mem_want want = { CU_MEM_PINNED, CU_EXPORT_FD, { CU_PLACE_GPU, 0 } };
@@ -368,6 +368,7 @@ static void of_another(void)
 	bool is_mig = machine && !strncmp(machine, "mig", 3);
 	int (*give)(int *, cu_mem, int, unsigned long long), (*range)(int *, cu_ptr, size_t, int, unsigned long long);
 	gdr_mh_t mh = { 77 };
+	gdr_info_v2_t info;
 	cu_mem mem;
 	cu_ptr p;
 	int fd;
@@ -379,8 +380,15 @@ static void of_another(void)
 	expect(give && range);
 	expect_is(cu.create(&mem, OBJECT, &want, 0), 0);
 	expect_is(give(&fd, mem, CU_EXPORT_FD, 0), 0);
-	expect_is(gdr_pin_fd(g, fd, 0, &mh), by_dmabuf() || is_mig ? ENOTSUP : EINVAL);
-	expect(logged(by_dmabuf() ? "GDRCOPY_BACKEND=rm" : is_mig ? "(MIG)" : "cuMemImportFromShareableHandle"));
+	if (by_dmabuf() || is_mig) {
+		expect_is(gdr_pin_fd(g, fd, 0, &mh), ENOTSUP);
+		expect(logged(is_mig ? "(MIG)" : "GDRCOPY_BACKEND=rm"));
+	} else {
+		expect_is(gdr_pin_fd(g, fd, 0, &mh), 0);
+		expect_is(gdr_get_info_v2(g, mh, &info), 0);
+		expect_is(info.va, 0);
+		expect_is(info.mapped_size, OBJECT);
+	}
 	close(fd);
 	expect_is(cu.mem_alloc(&p, OBJECT), 0);
 	if (range(&fd, p, OBJECT, 1, 0))

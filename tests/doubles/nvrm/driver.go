@@ -146,6 +146,7 @@ type Memory struct {
 	Size   uint64
 	GPU    *GPU
 	Answer uint32 // of RM_MAP_MEMORY
+	Space  uint32 // where it is, as GET_SURFACE_INFO answers
 
 	refs int
 	id   uint64 // never used twice
@@ -167,7 +168,7 @@ func (d *Driver) newMemory(g *GPU, size uint64) (*Memory, error) {
 	g.used += size
 	d.Memories++
 	d.lastMemory++
-	return &Memory{FD: fd, Size: size, GPU: g, Answer: g.Answer, refs: 1, id: d.lastMemory}, nil
+	return &Memory{FD: fd, Size: size, GPU: g, Answer: g.Answer, Space: g.Space, refs: 1, id: d.lastMemory}, nil
 }
 
 func (m *Memory) get() *Memory {

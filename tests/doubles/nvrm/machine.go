@@ -17,7 +17,7 @@ type GPU struct {
 	Minor, Instance uint32
 	Flags           uint32 // of GET_ID_INFO
 	Answer          uint32 // of RM_MAP_MEMORY
-	Space           uint32 // where memory is, as GetAddrSpaceType answers
+	Space           uint32 // where memory is
 	Device          uint16 // PCI device
 	BARUsed         uint64
 
@@ -244,31 +244,28 @@ func (d *Driver) chipset(_ *request, _ *Object, p bytes) error {
 	return nil
 }
 
-// addressSpace: the object is one of the client's. [cliresCtrlCmdClientGetAddrSpaceType]
-func (d *Driver) addressSpace(_ *request, o *Object, p bytes) error {
-	if o == nil {
-		return InvalidHandle
-	}
-	if o.Memory == nil {
-		return InvalidObject
-	}
-	p.put32(8, o.GPU.Space)
-	return nil
-}
-
-// surface answers how system memory is cached. [memCtrlCmdGetSurfaceInfo]
-func (d *Driver) surface(q *request, _ *Object, p bytes) error {
-	const physAttr = 8
+// surface answers n items; the first that it does not know ends it. Of what it knows, nobody
+// asks the rest. [memCtrlCmdGetSurfaceInfoLvm_IMPL]
+func (d *Driver) surface(q *request, o *Object, p bytes) error {
 	item := make(bytes, 8)
-	if p.u32(0) != 1 || q.Read(p.u64(8), item) != nil {
-		return InvalidArgument
-	}
-	if item.u32(0) != physAttr {
-		return NotSupported
-	}
-	item.put32(4, d.PhysAttr<<29|0x1234)
-	if q.Write(p.u64(8), item) != nil {
-		return InvalidArgument
+	for i := range uint64(p.u32(0)) {
+		at := p.u64(8) + 8*i
+		if q.Read(at, item) != nil {
+			return InvalidArgument
+		}
+		switch item.u32(0) {
+		case 7: // size of the whole object, in units of 4 KiB
+			item.put32(4, uint32(o.Memory.Size>>12))
+		case 8: // bits 31:29: how system memory is cached
+			item.put32(4, d.PhysAttr<<29|0x1234)
+		case 9:
+			item.put32(4, o.Memory.Space)
+		default:
+			return InvalidArgument
+		}
+		if q.Write(at, item) != nil {
+			return InvalidArgument
+		}
 	}
 	return nil
 }

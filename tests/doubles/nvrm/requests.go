@@ -254,6 +254,8 @@ func (d *Driver) allocDevice(q *request, c *Client) (*Object, error) {
 	return o, err
 }
 
+const hostMemory = 1 // in the flags
+
 // size, flags
 func (d *Driver) allocMemory(q *request, c *Client) (*Object, error) {
 	device, p := c.device(q.arg.u32(4)), make(bytes, 16)
@@ -263,7 +265,7 @@ func (d *Driver) allocMemory(q *request, c *Client) (*Object, error) {
 	if q.arg.u32(32) != uint32(len(p)) {
 		return nil, InvalidStruct
 	}
-	if q.Read(q.arg.u64(16), p) != nil || p.u64(0) == 0 || !d.isWholePages(p.u64(0)) || p.u64(8) != 0 {
+	if q.Read(q.arg.u64(16), p) != nil || p.u64(0) == 0 || !d.isWholePages(p.u64(0)) || p.u64(8)&^hostMemory != 0 {
 		return nil, InvalidArgument
 	}
 	m, err := d.newMemory(device.GPU, p.u64(0))
@@ -271,6 +273,9 @@ func (d *Driver) allocMemory(q *request, c *Client) (*Object, error) {
 		return nil, err
 	}
 	defer d.put(m)
+	if p.u64(8)&hostMemory != 0 {
+		m.Space, m.Answer = spaceSystem, MapAnswer(1, 6)
+	}
 	return c.addMemory(q.arg.u32(8), device, m)
 }
 
@@ -348,7 +353,6 @@ var controls = map[uint32]struct {
 	0x201:      {onClient, 128, (*Driver).attachedIDs, 0},
 	0x205:      {onClient, 32, (*Driver).idInfo, 0},
 	0x288:      {onClient, 3076, (*Driver).activeDevices, 0},
-	0xd01:      {onClient, 12, (*Driver).addressSpace, 0},
 	0x3d05:     {onClient, 24, (*Driver).exportFD, 12},
 	0x3d06:     {onClient, 20, (*Driver).importFD, 0},
 	0x3d08:     {onClient, 80, (*Driver).exportInfo, 0},
@@ -467,6 +471,10 @@ func (d *Driver) exportObjects(q *request, device *Object, p bytes) error {
 	var memory []*Memory
 	for i := range int(n) {
 		o := c.Object(p.u32(76 + 4*i))
+		if p.u32(76+4*i) == 0 && n <= most && n <= 512 {
+			memory = append(memory, nil)
+			continue
+		}
 		switch {
 		case n > 512:
 			err = InvalidParam
@@ -486,7 +494,9 @@ func (d *Driver) exportObjects(q *request, device *Object, p bytes) error {
 		memory = append(memory, o.Memory)
 	}
 	for i, m := range memory {
-		f.exports.memory[i] = m.get()
+		if m != nil {
+			f.exports.memory[i] = m.get()
+		}
 	}
 	copy(f.exports.metadata[:], p[10:])
 	return nil
@@ -544,7 +554,7 @@ func (d *Driver) importObjects(q *request, _ *Object, p bytes) error {
 		made = append(made, o)
 		p.put32(8+4*i, o.Handle)
 		p[520+i] = 1
-		if m.GPU.isSystem() {
+		if m.Space == spaceSystem {
 			p[520+i] = 2
 		}
 	}
@@ -671,7 +681,7 @@ func (d *Driver) mapMemory(q *request) error {
 	}
 	// [rm_create_mmap_context]
 	want, f := Device, q.File(a.fd(48))
-	if o.GPU.isSystem() {
+	if o.Memory.Space == spaceSystem {
 		want = Control
 	}
 	if f == nil || f.Kind != want || want == Device && f.GPU != o.GPU {
@@ -680,7 +690,7 @@ func (d *Driver) mapMemory(q *request) error {
 	if f.linear != 0 {
 		return StateInUse
 	}
-	m, err := d.newMapping(o, offset, length, !q.file.CUDA && o.GPU.HasBAR())
+	m, err := d.newMapping(o, offset, length, !q.file.CUDA && o.GPU.HasBAR() && o.Memory.Space == spaceVideo)
 	if err != nil {
 		return err
 	}
