@@ -194,7 +194,7 @@ func (p *pin) export(in *cuda.Driver, m cuda.MemoryInfo, pcie bool) error {
 		if err != nil {
 			return err
 		}
-		file, err := sys.Own(fd)
+		file, err := sys.Shared(fd)
 		p.parts = append(p.parts, part{fd: fd, file: file, size: n})
 		if err != nil {
 			return fmt.Errorf("fstat of the dma-buf: %w", err)
@@ -305,9 +305,7 @@ func (s *session) Import(fd int) (backend.Pin, error) {
 	if err != nil {
 		return nil, sys.ExplainFDs(err)
 	}
-	// The file is another process's as well, which has marked it.
-	file, _ := sys.Identify(own)
-	file.Owner = sys.AnyOwner
+	file, _ := sys.Shared(own)
 	p := &pin{size: size, page: page, mappingType: backend.WC, parts: []part{{fd: own, file: file, size: size}}}
 	va, err := mmap(p.parts, uintptr(page)) // whether it can be mapped at all
 	if err == nil {

@@ -172,7 +172,7 @@ func (s *session) Import(fd int) (backend.Pin, error) {
 		}
 	}
 	if err := p.complete(extents); err != nil {
-		return nil, errors.Join(fmt.Errorf("descriptor %d: %w", fd, err), p.Unpin())
+		return nil, errors.Join(err, p.Unpin())
 	}
 	return p, nil
 }
@@ -191,7 +191,7 @@ func (g *gpu) spaceOf(kind uint8) uint32 {
 // complete gives the objects of an import the offsets and lengths that its label says.
 func (p *pin) complete(label []extent) error {
 	if len(p.extents) != len(label) {
-		return fmt.Errorf("its label says %d memory objects, and it has other ones; export the buffer anew: %w", len(label), unix.EINVAL)
+		return fmt.Errorf("the descriptor's label says %d memory objects, and it has others; export the buffer anew: %w", len(label), unix.EINVAL)
 	}
 	for i := range p.extents {
 		e := &p.extents[i]
@@ -205,9 +205,9 @@ func (p *pin) complete(label []extent) error {
 		}
 		switch {
 		case e.space == 0:
-			return fmt.Errorf("it has memory of the host's or of another node's, not the GPU's; share that by other means: %w", unix.EINVAL)
+			return fmt.Errorf("the descriptor has memory of the host's or of another node's, not the GPU's; share that by other means: %w", unix.EINVAL)
 		case size == 0 || e.offset > size || e.length > size-e.offset:
-			return fmt.Errorf("its label says %#x bytes at %#x of a memory object of %#x; export the buffer anew: %w", e.length, e.offset, size, unix.EINVAL)
+			return fmt.Errorf("the descriptor's label says %#x bytes at %#x of a memory object of %#x; export the buffer anew: %w", e.length, e.offset, size, unix.EINVAL)
 		}
 		p.size += e.length
 	}

@@ -39,14 +39,22 @@ func Identify(fd int) (id FileID, err error) {
 	return id, nil
 }
 
-// AnyOwner is the Owner of a file that another process has marked. Its mark ends with it.
-const AnyOwner = math.MinInt
+// Shared gives the FileID of a dma-buf. Others have the file, too, and may mark it anew at any
+// time. It has an inode of its own, and is known by that.
+func Shared(fd int) (FileID, error) {
+	id, err := Identify(fd)
+	id.Owner = anyMark
+	return id, err
+}
+
+// anyMark is the Owner of a FileID whose Owner and Signal do not count.
+const anyMark = math.MinInt
 
 // IsStill reports whether fd is that file.
 func (id FileID) IsStill(fd int) bool {
 	now, err := Identify(fd)
-	if id.Owner == AnyOwner {
-		now.Owner = AnyOwner
+	if id.Owner == anyMark {
+		now.Owner, now.Signal = id.Owner, id.Signal
 	}
 	return err == nil && now == id
 }
