@@ -18,15 +18,16 @@ Every object may be used from any thread. close raises BufferError beside a view
 copy. A forked child opens and pins for itself: there, what it inherited raises GdrError with EACCES,
 and a view of before the fork faults.
 """
+from ._cuda import CudaArray, CudaError
 from ._errors import GdrError, LaneError
 from ._gdr import Buffer, Cache, Gdr, Held, Memory, Scalar, open, scalar
 from ._lane import Lane, Rows
 from ._lib import version
 from ._mapping import Mapping
-from ._share import Remote, Shared, share
+from ._share import Remote, Shared, from_fds, share, to_fds
 from ._source import GpuArray
 
 __all__ = [
-    "Buffer", "Cache", "Gdr", "GdrError", "GpuArray", "Held", "Lane", "LaneError", "Mapping", "Memory", "Remote", "Rows",
-    "Scalar", "Shared", "open", "scalar", "share", "version",
+    "Buffer", "Cache", "CudaArray", "CudaError", "Gdr", "GdrError", "GpuArray", "Held", "Lane", "LaneError", "Mapping", "Memory",
+    "Remote", "Rows", "Scalar", "Shared", "from_fds", "open", "scalar", "share", "to_fds", "version",
 ]

@@ -24,6 +24,8 @@ _ADVICE: Dict[Tuple[str, int], str] = {
         "The memory around the array would go with it. Share all of it, or memory of Gdr.alloc.",
     ("gdr_export_fd", errno.ENOTSUP):
         "gdrdrv shares nothing, and a descriptor has room for few objects. Set GDRCOPY_BACKEND=rm.",
+    ("gdr_get_object", errno.ENOTSUP):
+        "CUDA takes an array in one memory object, shared on rm. Take cudaMalloc memory, and GDRCOPY_BACKEND=rm.",
     ("gdr_pin_fd", errno.ENOTSUP): "The descriptor is of another backend. Set the GDRCOPY_BACKEND that shared it.",
     ("gdr_cache_get", errno.ENOTSUP):
         "The cache takes memory of one allocation that has a buffer ID. Pin this memory by Gdr.pin.",

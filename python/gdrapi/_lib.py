@@ -51,6 +51,7 @@ _ARGUMENTS: Dict[str, List[Any]] = {
     "gdr_mem_get_device_ptr": [_POINTER, Handle, _OUT, _OUT],
     "gdr_mem_export_dmabuf": [_POINTER, Handle, _UINT, _OUT],
     "gdr_export_fd": [_POINTER, Handle, _UINT, _OUT],
+    "gdr_get_object": [_POINTER, Handle, _OUT, _OUT, _OUT],
     "gdr_pin_fd": [_POINTER, _INT, _UINT, _OUT],
     "gdr_cache_open": [_POINTER, _SIZE, _UINT, _OUT],
     "gdr_cache_get": [Handle, _LONG, _SIZE, _OUT, _OUT],

@@ -1,15 +1,18 @@
 # SPDX-License-Identifier: MIT
-"""An array's memory in another process, which needs no CUDA: gdr_export_fd(3)."""
+"""An array's memory in another process, with CUDA or without: gdr_export_fd(3)."""
 import ctypes
+import errno
 import os
 import weakref
 from multiprocessing import reduction
-from typing import Any, Optional
+from typing import Any, List, NamedTuple, Optional, Sequence, Tuple, overload
 
 from . import _lib
+from ._cuda import CudaArray, Import
+from ._errors import GdrError
 from ._gdr import Gdr, _pin, _watch, shared
 from ._mapping import Mapping, Resource
-from ._source import GpuArray, Source, source_of
+from ._source import GpuArray, Source, carried, typed
 
 
 class Remote(Mapping):
@@ -25,49 +28,149 @@ class Remote(Mapping):
         _watch(self, gdr)
 
 
+class _Memory:
+    """A descriptor of pinned memory, for all arrays in it."""
+
+    def __init__(self, fd: int, place: Sequence[int]) -> None:
+        self.fd, self.place = fd, place  # as gdr_get_object says it: offset, length, count; a count of 0 where it does not
+        self._imports: "weakref.WeakValueDictionary[Optional[int], Import]" = weakref.WeakValueDictionary()
+        weakref.finalize(self, os.close, fd)
+
+    def cuda(self, device: Optional[int]) -> Import:
+        made = self._imports.get(device)
+        if made is None:
+            if self.place[2] != 1:
+                raise GdrError(errno.ENOTSUP, "gdr_get_object")
+            made = self._imports[device] = Import(self.fd, self.place[1], device)
+        return made
+
+    def __reduce__(self) -> Any:
+        return _received, (reduction.DupFd(self.fd), self.place)
+
+
+def _received(fd: Any, place: Sequence[int]) -> _Memory:
+    return _Memory(fd.detach(), place)
+
+
 class Shared:
     """An array's memory, for other processes. Where share made it, it keeps the array until close.
 
     After that an allocator may give the memory to another array, while processes that have it go on writing there.
     multiprocessing carries it: as an argument of a Process, by a Queue, a Pipe or a Pool, to forked children.
-    A Queue's put returns before it has taken it: close it once the other process has it.
+    A Queue's put returns before it has taken it: close it once the other process has it. to_fds is for other ways.
     """
 
-    def __init__(self, fd: int, source: Source, skip: int) -> None:
-        self._fd, self._skip = fd, skip
-        self._source, self._array = source._replace(owner=None), source.owner
-        self._close = weakref.finalize(self, os.close, fd)
+    def __init__(self, memory: _Memory, source: Source, skip: int) -> None:
+        self._source, self._array, self._skip = source._replace(owner=None), source.owner, skip
+        self._memory: Optional[_Memory] = memory
+
+    def _open(self) -> _Memory:
+        if self._memory is None:  # its descriptor's number may be another file's by now
+            raise ValueError("the shared memory is closed")
+        return self._memory
+
+    @property
+    def _fd(self) -> int:
+        return self._open().fd
 
     def open(self, gdr: Optional[Gdr] = None) -> Remote:
-        """Maps the memory in this process, with the array's shape and type. CUDA is not called."""
-        if not self._close.alive:
-            raise ValueError("the shared memory is closed")
+        """Maps the memory for this process' CPU, with the array's shape and type. CUDA is not called.
+
+        It maps from the first array that share put into the same descriptor on.
+        """
         return Remote(gdr or shared(), self._source, self._fd, self._skip)
 
+    def cuda(self, device: Optional[int] = None) -> CudaArray:
+        """The array in this process' CUDA, for GPU number device; None: the GPU that has the memory.
+
+        It initialises CUDA and takes the GPU's primary context, as PyTorch does. Nothing is copied. CudaError where CUDA refuses;
+        GdrError (ENOTSUP) for an array in several memory objects, as cuMemCreate makes them, and one that dmabuf shared.
+        """
+        memory = self._open()
+        imported, offset = memory.cuda(device), memory.place[0] + self._skip
+        if not 0 <= offset <= memory.place[1] - self._source.nbytes:
+            raise ValueError("the array does not lie in its memory object")
+        return CudaArray(imported, offset, self._source)
+
     def close(self) -> None:
-        """Closes this process' descriptor, and lets go of the array. What was opened stays."""
-        self._close()
-        self._array = None
+        """Lets go of the descriptor and the array. What open and cuda gave stays."""
+        self._memory = self._array = None
 
     def __reduce__(self) -> Any:
-        if not self._close.alive:  # its number may be another file's by now
-            raise ValueError("the shared memory is closed")
-        return _received, (reduction.DupFd(self._fd), tuple(self._source), self._skip)
+        return Shared, (self._open(), self._source, self._skip)
 
 
-def _received(fd: Any, source: Any, skip: int) -> Shared:
-    return Shared(fd.detach(), Source(*source), skip)
+def to_fds(shareds: Sequence[Shared]) -> Tuple[List[int], Any]:
+    """For a socket: the descriptors, each once, which stay the Shareds', and a table that json takes."""
+    memories = list(dict.fromkeys(shared._open() for shared in shareds))
+    index = {memory: number for number, memory in enumerate(memories)}
+    rows = [(index[shared._open()], shared._skip, source.address, source.shape, source.typestr, source.readonly, source.dl)
+            for shared in shareds for source in (shared._source,)]
+    return [memory.fd for memory in memories], [[memory.place for memory in memories], rows]
 
 
-def share(array: GpuArray, gdr: Optional[Gdr] = None, whole: bool = False) -> Shared:
-    """Makes an array's memory known to other processes. It maps nothing.
+def from_fds(fds: Sequence[int], table: Any) -> List[Shared]:
+    """What to_fds was given, in another process. The descriptors are its own now, also where it raises ValueError."""
+    memories = [_Memory(fd, (0, 0, 0)) for fd in fds]
+    if len(table[0]) != len(fds) or any(not 0 <= number < len(fds) or skip < 0 for number, skip, *_ in table[1]):
+        raise ValueError("the table is not that of these descriptors")
+    for memory, place in zip(memories, table[0]):
+        memory.place = place
+    return [Shared(memories[number], carried(*row), skip) for number, skip, *row in table[1]]
 
+
+def _pin_object(gdr: Gdr, source: Source) -> Tuple[Resource, Any, int, Tuple[int, int, int]]:
+    """Pins; what ends that, the handle, the first page's address, and the place in the object."""
+    pinned, (offset, length, count) = Resource(), (ctypes.c_uint64(), ctypes.c_uint64(), ctypes.c_uint())
+    handle, info = _pin(pinned, gdr, source)
+    try:
+        _lib.call("gdr_get_object", gdr._g, handle, ctypes.byref(offset), ctypes.byref(length), ctypes.byref(count))
+    except GdrError as error:
+        if error.errno != errno.ENOTSUP:  # of dmabuf
+            raise
+    return pinned, handle, int(info.va), (offset.value, length.value, count.value)
+
+
+def _export(gdr: Gdr, sources: Sequence[Source], whole: bool) -> Tuple[_Memory, int, int]:
+    """A descriptor of the first array and those behind it in its allocation: the address of its first page, and of how many."""
+    pinned, handle, va, place = _pin_object(gdr, sources[0])
+    limit, count = va - place[0] + place[1] if place[2] == 1 else 0, 1
+    while count < len(sources) and sources[count].address + sources[count].nbytes <= limit:
+        count += 1
+    if count > 1:
+        size = max(source.address + source.nbytes for source in sources[:count]) - sources[0].address
+        try:
+            pinned, handle, va, place = _pin_object(gdr, sources[0]._replace(nbytes=size))
+        except GdrError:
+            count = 1  # they are allocations of their own
+    with pinned:
+        fd = ctypes.c_int(-1)
+        _lib.call("gdr_export_fd", gdr._g, handle, int(whole), ctypes.byref(fd))
+    return _Memory(fd.value, place), va, count
+
+
+@overload
+def share(array: List[GpuArray], gdr: Optional[Gdr] = None, whole: bool = False) -> List[Shared]: ...
+
+
+@overload
+def share(array: GpuArray, gdr: Optional[Gdr] = None, whole: bool = False) -> Shared: ...
+
+
+def share(array: Any, gdr: Optional[Gdr] = None, whole: bool = False) -> Any:
+    """Makes an array's memory known to other processes, or that of each array of a list. It maps nothing.
+
+    A list costs one descriptor for each allocation, as PyTorch's of many tensors, not for each array.
     Who gets it can reach the memory object around the array: with cudaMalloc up to 2 MiB, with PyTorch a block
     of many tensors. With whole that raises GdrError (EPERM).
     """
-    gdr, source, fd = gdr or shared(), source_of(array), ctypes.c_int(-1)
-    pinned = Resource()
-    handle, info = _pin(pinned, gdr, source)
-    with pinned:
-        _lib.call("gdr_export_fd", gdr._g, handle, int(whole), ctypes.byref(fd))
-    return Shared(fd.value, source, source.address - int(info.va))
+    if not isinstance(array, list):
+        return share([array], gdr, whole)[0]
+    gdr, sources, made = gdr or shared(), [typed(one) for one in array], {}
+    order = sorted(range(len(sources)), key=lambda number: sources[number].address)
+    while order:
+        memory, va, count = _export(gdr, [sources[number] for number in order], whole)
+        for number in order[:count]:
+            made[number] = Shared(memory, sources[number], sources[number].address - va)
+        del order[:count]
+    return [made[number] for number in range(len(sources))]

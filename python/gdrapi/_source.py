@@ -39,6 +39,7 @@ class Source(NamedTuple):
     readonly: bool
     owner: object  # keeps the memory while it lives
     descr: Any = None  # the fields of a structured element, as NumPy lists them
+    dl: Optional[Tuple[int, int, int]] = None  # DLPack's type, bits and lanes of an element, where DLPack said them
 
     @property
     def format(self) -> Optional[str]:
@@ -122,7 +123,23 @@ def _of_dlpack(array: Any) -> Source:
     strides = tuple(tensor.strides[i] * itemsize for i in range(tensor.ndim)) if tensor.strides else None
     return _checked(Source((tensor.data or 0) + tensor.byte_offset, itemsize * _count(shape), shape,
                            "%s%s%d" % ("|" if itemsize == 1 else "<", letter, itemsize), False,
-                           (array, capsule)), strides)
+                           (array, capsule), None, (tensor.code, tensor.bits, tensor.lanes)), strides)
+
+
+def typed(array: GpuArray) -> Source:
+    """The same, with DLPack's type of what NumPy lacks, such as bfloat16."""
+    source = source_of(array)
+    if source.typestr[1] == "V" and not source.descr and hasattr(array, "__dlpack__"):
+        source = source._replace(dl=_of_dlpack(array).dl)
+    return source
+
+
+def carried(address: int, shape: Sequence[int], typestr: str, readonly: bool, dl: Any) -> Source:
+    """A Source from another process. ValueError for one that cannot be."""
+    size, dl = _itemsize(typestr), tuple(dl) if dl else None
+    if min(shape, default=1) < 1 or dl and dl[1] * dl[2] > 8 * size:
+        raise ValueError("there is no array %s of %s, %s" % (shape, typestr, dl))
+    return Source(address, size * _count(shape), tuple(shape), typestr, readonly, None, None, dl)
 
 
 def _count(shape: Sequence[int]) -> int:

@@ -16,6 +16,10 @@ class Tensor(ctypes.Structure):
 
 new_capsule = ctypes.pythonapi.PyCapsule_New
 new_capsule.argtypes, new_capsule.restype = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p], ctypes.py_object
+rename = ctypes.pythonapi.PyCapsule_SetName
+rename.argtypes = [ctypes.py_object, ctypes.c_char_p]
+pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)(("PyCapsule_GetPointer", ctypes.pythonapi))
+USED = b"used_dltensor"
 end_type = ctypes.PYFUNCTYPE(None, ctypes.c_void_p)
 
 
@@ -43,3 +47,11 @@ class Exporter:
         assert stream == -1
         live.append(ctypes.addressof(self.tensor))
         return new_capsule(ctypes.addressof(self.tensor), b"dltensor", ctypes.cast(end, ctypes.c_void_p))
+
+
+def taken(capsule):
+    """The tensor of a capsule, as a consumer takes it: it lives until its end()."""
+    tensor = Tensor.from_address(pointer(capsule, b"dltensor"))
+    rename(capsule, USED)
+    tensor.end = lambda: ctypes.CFUNCTYPE(None, ctypes.c_void_p)(tensor.deleter)(ctypes.addressof(tensor))
+    return tensor

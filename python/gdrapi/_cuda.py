@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: MIT
+"""Another process' memory object in this one's CUDA: the driver's calls by ctypes, where somebody asks for them."""
+import contextlib
+import ctypes
+import functools
+import os
+import struct
+import weakref
+from typing import Any, Dict, Optional, Tuple
+
+from ._source import _DL_CUDA, _DL_LETTERS, Source
+
+_ADVICE = {
+    "cuInit": "There is no GPU, or a parent had initialised CUDA before it forked: start such a child by spawn.",
+    "cuMemImportFromShareableHandle": "CUDA takes one memory object that rm shared, of a GPU that this process sees.",
+    "cuMemSetAccess": "Ask for the memory's own GPU, or for one with peer access to it.",
+}
+_POSIX_FD, _ON_DEVICE, _READ_WRITE, _NONE = 1, 1, 3, ctypes.c_uint64(0)
+_driver = functools.lru_cache(maxsize=None)(functools.partial(ctypes.CDLL, "libcuda.so.1"))
+
+
+class CudaError(RuntimeError):
+    """A call of CUDA's failed: the text says which, CUDA's number, and what to do."""
+
+
+def _call(name: str, *arguments: Any) -> None:
+    number = getattr(_driver(), name)(*arguments)
+    if number:
+        raise CudaError("%s: CUresult %d. %s" % (name, number, _ADVICE.get(name, "")))
+
+
+class Import:
+    """A memory object, mapped for a GPU of this process until nothing refers to this."""
+
+    def __init__(self, fd: int, length: int, device: Optional[int]) -> None:
+        handle, address, size, said = ctypes.c_uint64(), ctypes.c_uint64(), ctypes.c_uint64(length), (ctypes.c_int * 8)()
+        _call("cuInit", 0)
+        _call("cuMemImportFromShareableHandle", ctypes.byref(handle), ctypes.c_void_p(fd), _POSIX_FD)
+        with contextlib.ExitStack() as imported, contextlib.ExitStack() as end:
+            imported.callback(_driver().cuMemRelease, handle)  # the mapping keeps the memory
+            _call("cuMemGetAllocationPropertiesFromHandle", said, handle)
+            self.device, context = said[3] if device is None else device, ctypes.c_void_p()
+            _call("cuDevicePrimaryCtxRetain", ctypes.byref(context), self.device)
+            end.callback(_driver().cuDevicePrimaryCtxRelease_v2, self.device)
+            _call("cuMemAddressReserve", ctypes.byref(address), size, _NONE, _NONE, _NONE)
+            end.callback(_driver().cuMemAddressFree, address, size)
+            _call("cuMemMap", address, size, _NONE, handle, _NONE)
+            end.callback(_driver().cuMemUnmap, address, size)
+            _call("cuMemSetAccess", address, size, (ctypes.c_int * 3)(_ON_DEVICE, self.device, _READ_WRITE), ctypes.c_size_t(1))
+            self.address = address.value
+            weakref.finalize(self, _end, os.getpid(), context, end.pop_all()).atexit = False  # the end of the process ends all
+
+
+def _end(pid: int, context: ctypes.c_void_p, end: contextlib.ExitStack) -> None:
+    if os.getpid() != pid:  # a forked child has nothing of it
+        return
+    if not _driver().cuCtxPushCurrent_v2(context):  # nothing is unmapped under a kernel or a copy
+        _driver().cuCtxSynchronize()
+        _driver().cuCtxPopCurrent_v2(ctypes.byref(context))
+    end.close()
+
+
+class CudaArray:
+    """An array of another process in this one's CUDA, of Shared.cuda.
+
+    torch.from_dlpack(array), torch.as_tensor(array, device="cuda") and cupy.asarray(array) are that memory, and keep it.
+    With the last array in its memory object the memory is unmapped, once the GPU's work has ended (cuCtxSynchronize):
+    let it go outside of captures.
+    """
+
+    def __init__(self, memory: Import, offset: int, source: Source) -> None:
+        self._memory, self._source = memory, source
+        self.address, self.nbytes, self.shape, self.device = memory.address + offset, source.nbytes, source.shape, memory.device
+
+    @property
+    def __cuda_array_interface__(self) -> Dict[str, Any]:
+        said = {"version": 3, "shape": self.shape, "typestr": self._source.typestr, "strides": None, "stream": None,
+                "data": (self.address, self._source.readonly)}
+        return {**said, "descr": self._source.descr} if self._source.descr else said
+
+    def __dlpack_device__(self) -> Tuple[int, int]:
+        return _DL_CUDA, self.device
+
+    def __dlpack__(self, **_: Any) -> Any:
+        """It waits for no stream: the other process says when its data is there."""
+        kind, typestr = self._source.dl, self._source.typestr
+        if typestr[0] != ">" and typestr[1] in _DL_CODES:
+            kind = _DL_CODES[typestr[1]], 8 * int(typestr[2:]), 1
+        if kind is None or self._source.readonly:
+            raise BufferError("DLPack has no type %s, or no read-only array" % typestr)
+        tensor, size = ctypes.create_string_buffer(_TENSOR.size + 8 * len(self.shape)), _TENSOR.size
+        at = ctypes.addressof(tensor)
+        _TENSOR.pack_into(tensor, 0, self.address, _DL_CUDA, self.device, len(self.shape), *kind, at + size, 0, 0, 0, _RETURN)
+        struct.pack_into("%dq" % len(self.shape), tensor, size, *self.shape)
+        _lent[at] = tensor, self._memory
+        return _new_capsule(at, b"dltensor", _UNUSED)
+
+
+_DL_CODES = {letter: code for code, letter in _DL_LETTERS.items()}
+# DLManagedTensor: data, device, dimensions, type, shape, strides, offset, the producer's own, who takes it back.
+_TENSOR = struct.Struct("=QiiiBBHQQQQQ")
+_lent: Dict[int, Any] = {}  # what DLPack's tensors stand on, by their address
+
+
+def _python(name: str, *types: Any) -> Any:
+    return ctypes.PYFUNCTYPE(*types)((name, ctypes.pythonapi))
+
+
+_new_capsule = _python("PyCapsule_New", ctypes.py_object, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)
+_is_capsule = _python("PyCapsule_IsValid", ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p)
+_in_capsule = _python("PyCapsule_GetPointer", ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p)
+
+
+def _unused(capsule: int) -> None:
+    if _is_capsule(capsule, b"dltensor"):  # who takes the tensor gives the capsule another name
+        del _lent[_in_capsule(capsule, b"dltensor")]
+
+
+_C = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+_callbacks = _C(_lent.pop), _C(_unused)
+ctypes.pythonapi.Py_IncRef(ctypes.py_object(_callbacks))  # tensors outlive modules
+_RETURN, _UNUSED = (ctypes.cast(one, ctypes.c_void_p).value for one in _callbacks)

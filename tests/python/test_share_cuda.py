@@ -1,0 +1,276 @@
+# SPDX-License-Identifier: MIT
+"""Shared.cuda: another process' array in this one's CUDA; and many arrays in one descriptor."""
+import ctypes
+import errno
+import gc
+import json
+import multiprocessing
+import os
+import socket
+import subprocess
+import sys
+
+import dlpack
+import gdrapi
+import pytest
+from conftest import Array, in_fork
+
+MIB = 1 << 20
+
+
+@pytest.fixture(autouse=True)
+def rm(gdr, request):
+    if gdr.backend != "rm" and request.function is not test_several_objects_and_none:
+        pytest.skip("CUDA takes descriptors of rm alone")
+
+
+class Part:
+    """An array at an address, in memory that somebody else keeps."""
+
+    def __init__(self, cuda, address, shape=(1024,), typestr="<f4"):
+        self.cuda, self.address, self.shape, self.typestr = cuda, address, shape, typestr
+        self.nbytes = int(typestr[2:])
+        for n in shape:
+            self.nbytes *= n
+
+    @property
+    def __cuda_array_interface__(self):
+        return {"version": 3, "shape": self.shape, "typestr": self.typestr, "strides": None, "data": (self.address, False)}
+
+    get, put = Array.get, Array.put
+
+
+# What another process does: takes descriptors and a table, and answers what it saw.
+HEIR = """
+import json, socket, sys
+sys.path.insert(0, sys.argv[2])
+from conftest import Cuda
+import gdrapi
+end = socket.socket(fileno=int(sys.argv[1]))
+data, fds, _, _ = socket.recv_fds(end, 1 << 20, 253)
+shareds = gdrapi.from_fds(fds, json.loads(data))
+arrays = [shared.cuda() for shared in shareds]
+cuda = Cuda()
+for array in arrays:
+    got = cuda.read(array.address, array.nbytes)
+    cuda.write(array.address, bytes(255 - b for b in got))
+    end.sendall(got)
+library = "libgdrapi" in open("/proc/self/maps").read()
+end.sendall(json.dumps([[array.shape, array.device] for array in arrays] + [library]).encode())
+"""
+
+
+def sent(shareds):
+    """A process with CUDA that has got them, and our end of its socket."""
+    here, there = socket.socketpair()
+    fds, table = gdrapi.to_fds(shareds)
+    socket.send_fds(here, [json.dumps(table).encode()], fds)
+    child = subprocess.Popen([sys.executable, "-c", HEIR, str(there.fileno()), os.path.dirname(__file__)], pass_fds=[there.fileno()])
+    there.close()
+    return child, here, fds
+
+
+def received(end, size):
+    data = b""
+    while len(data) < size:
+        data += end.recv(size - len(data))
+    return data
+
+
+@pytest.mark.parametrize("size", [512, 4096, 65536, MIB + 512, 8 * MIB])
+def test_another_process_has_it_in_cuda_without_the_library(make, size):
+    arrays = [make(shape=(size,), typestr="|u1", offset=offset) for offset in (0, 512)]
+    for number, array in enumerate(arrays):
+        array.put(bytes([number, 7]) * (size // 2))
+    shareds = gdrapi.share(arrays)
+    child, end, _ = sent(shareds)
+    for number in range(2):
+        assert received(end, size) == bytes([number, 7]) * (size // 2)
+    assert json.loads(end.recv(1000)) == [[[size], 0]] * 2 + [False]
+    assert child.wait() == 0
+    for number, array in enumerate(arrays):
+        assert array.get() == bytes([255 - number, 248]) * (size // 2)
+    end.close()
+
+
+def test_many_arrays_in_one_allocation_have_one_descriptor(cuda, gdr, make):
+    base = cuda.alloc(8 * MIB)
+    parts = [Part(cuda, base + 65536 * n + 512 * (n % 3), (100, n + 1)) for n in range(60)]
+    order = parts[30:] + parts[:30] + [make()] + [Part(cuda, base, (2 * MIB,))]
+    for number, part in enumerate(parts):
+        part.put(bytes([number]) * part.nbytes)
+    shareds = gdrapi.share(order, gdr)
+    fds, table = gdrapi.to_fds(shareds)
+    assert len(fds) == 2 and len(set(fds)) == 2
+    for part, shared in zip(order, shareds):
+        with shared.open(gdr) as remote:
+            assert (remote.read(), remote.shape) == (part.get(), part.shape)
+        array = shared.cuda()
+        assert cuda.read(array.address, array.nbytes) == part.get()
+    shareds[0].close()
+    assert os.fstat(fds[0])  # the others have it still
+    again = gdrapi.from_fds([os.dup(fd) for fd in fds], json.loads(json.dumps(gdrapi.to_fds(shareds[1:])[1])))
+    assert [one.cuda().shape for one in again] == [part.shape for part in order[1:]]
+    for shared in shareds:
+        shared.close()
+    with pytest.raises(OSError):
+        os.fstat(fds[0])
+    cuda.free(base)
+
+
+@pytest.mark.parametrize("refused", [False, True])
+def test_neighbours_that_are_allocations_of_their_own(cuda, gdr, monkeypatch, refused):
+    parts, pin = [Part(cuda, cuda.alloc(4096)) for _ in range(3)], gdrapi._share._pin
+
+    def one_alone(resource, gdr, source):
+        if source.nbytes > 4096:
+            raise gdrapi.GdrError(errno.EINVAL, "gdr_pin_buffer")
+        return pin(resource, gdr, source)
+
+    if refused:
+        monkeypatch.setattr(gdrapi._share, "_pin", one_alone)
+    for number, part in enumerate(parts):
+        part.put(bytes([number]) * part.nbytes)
+    shareds = gdrapi.share(parts, gdr)
+    assert len(gdrapi.to_fds(shareds)[0]) == 3 or not refused
+    for part, shared in zip(parts, shareds):
+        assert cuda.read(shared.cuda().address, part.nbytes) == part.get()
+        cuda.free(part.address)
+
+
+def passes(shareds, answer):
+    answer.send([shared.open().read(4) for shared in shareds])
+    answer.send(len(gdrapi.to_fds(shareds)[0]))
+
+
+def test_multiprocessing_carries_a_descriptor_once(cuda):
+    base = cuda.alloc(4 * MIB)
+    parts = [Part(cuda, base + 65536 * n) for n in range(20)]
+    for number, part in enumerate(parts):
+        part.put(bytes([number]) * part.nbytes)
+    context = multiprocessing.get_context("spawn")
+    here, there = context.Pipe()
+    child = context.Process(target=passes, args=(gdrapi.share(parts), there))
+    child.start()
+    assert here.recv() == [bytes([number]) * 4 for number in range(20)] and here.recv() == 1
+    child.join()
+    cuda.free(base)
+
+
+def live(cuda):
+    """What CUDA has here: memory, reservations, mappings, and exported descriptors. A real driver says none."""
+    if not hasattr(cuda.lib, "cuda_sim_live"):
+        pytest.skip("a real driver does not count")
+    gc.collect()
+    return cuda.lib.cuda_sim_live()
+
+
+def test_the_last_array_unmaps_once_the_gpu_has_ended(cuda, make):
+    array = make(shape=(65536,))
+    before = live(cuda)
+    shared = gdrapi.share(array)
+    one, two = shared.cuda(), shared.cuda()
+    assert one.address == two.address != array.address
+    shared.close()
+    other = cuda.alloc(65536)
+    mapped, capsule = live(cuda), two.__dlpack__()
+    cuda("cuMemcpyDtoD_v2", ctypes.c_uint64(other), ctypes.c_uint64(one.address), ctypes.c_size_t(4096))
+    del one, two
+    assert live(cuda) == mapped > before
+    del capsule  # the copy lands when somebody waits
+    cuda("cuCtxSynchronize")  # 719 where the mapping went before
+    cuda.free(other)
+    assert live(cuda) == before
+
+
+@pytest.mark.parametrize("failing", ["cuMemImportFromShareableHandle", "cuMemGetAllocationPropertiesFromHandle",
+                                     "cuDevicePrimaryCtxRetain", "cuMemAddressReserve", "cuMemMap", "cuMemSetAccess"])
+def test_a_call_that_fails_leaves_nothing(cuda, array, failing):
+    shared = gdrapi.share(array)
+    before = live(cuda)
+    cuda.lib.cuda_sim_fail(failing.encode(), 999, 1)
+    with pytest.raises(gdrapi.CudaError, match=failing + ": CUresult 999"):
+        shared.cuda()
+    assert live(cuda) == before
+    assert cuda.read(shared.cuda().address, array.nbytes) == array.get()
+
+
+def test_another_gpu(cuda, make):
+    if cuda.gpus() < 2:
+        pytest.skip("there is one GPU")
+    here, there = (gdrapi.share(make()).cuda(gpu) for gpu in (0, 1))
+    assert [(one.device, one.__dlpack_device__()) for one in (here, there)] == [(0, (2, 0)), (1, (2, 1))]
+    with pytest.raises(gdrapi.CudaError, match="cuDevicePrimaryCtxRetain: CUresult 101"):
+        gdrapi.share(make()).cuda(99)
+
+
+TYPES = [("|b1", 6, 8), ("|u1", 1, 8), ("<i2", 0, 16), ("<f2", 2, 16), ("<f4", 2, 32), ("<i8", 0, 64), ("<c8", 5, 64)]
+BFLOAT16, FLOAT8 = 4, 7  # NumPy has none
+
+
+@pytest.mark.parametrize("typestr, code, bits", TYPES + [(None, BFLOAT16, 16), (None, FLOAT8, 8)])
+def test_dlpack_gives_the_type_and_shape_and_keeps_the_memory(cuda, make, typestr, code, bits):
+    array = make(shape=(4, 3, 50), typestr=typestr or "|V%d" % (bits // 8))
+    array.put(os.urandom(array.nbytes))
+    shared = gdrapi.share(array if typestr else dlpack.Exporter(array, code, bits))
+    shared = gdrapi.from_fds([os.dup(shared._fd)], json.loads(json.dumps(gdrapi.to_fds([shared])[1])))[0]
+    capsule = shared.cuda().__dlpack__(stream=-1, max_version=(1, 0))
+    tensor = dlpack.taken(capsule)
+    assert (tensor.device_type, tensor.code, tensor.bits, tensor.lanes, tensor.byte_offset) == (2, code, bits, 1, 0)
+    assert tensor.shape[:tensor.ndim] == [4, 3, 50] and not tensor.strides
+    mapped = live(cuda)
+    del capsule
+    assert live(cuda) == mapped and cuda.read(tensor.data, array.nbytes) == array.get()
+    tensor.end()
+    assert live(cuda) < mapped
+
+
+def test_what_dlpack_cannot_say(make):
+    for array in (make(typestr=">f4"), make(readonly=True), make(typestr="|V8", descr=[("a", "<i4"), ("b", "<f4")])):
+        with pytest.raises(BufferError):
+            gdrapi.share(array).cuda().__dlpack__()
+        said = gdrapi.share(array).cuda().__cuda_array_interface__
+        assert (said["typestr"], said.get("descr"), said["data"][1]) == (array.typestr, array.descr, array.readonly)
+
+
+def test_several_objects_and_none(gdr, array):
+    shared = gdrapi.share(array)
+    if gdr.backend == "rm":
+        shared._memory.place = (0, 4 * MIB, 2)
+    with pytest.raises(gdrapi.GdrError, match="CUDA takes an array in one memory object") as refused:
+        shared.cuda()
+    assert refused.value.errno == errno.ENOTSUP
+
+
+@pytest.mark.parametrize("spoil", [
+    lambda places, rows: places.clear(), lambda places, rows: places.append(places[0]), lambda places, rows: rows[0].__setitem__(0, 1),
+    lambda places, rows: rows[0].__setitem__(0, -1), lambda places, rows: rows[0].__setitem__(1, -4096),
+    lambda places, rows: rows[0].__setitem__(3, [-1, -1024]), lambda places, rows: rows[0].__setitem__(3, [1 << 40]),
+    lambda places, rows: rows[0].__setitem__(4, "<f4 "), lambda places, rows: rows[0].__setitem__(6, [2, 64, 1]),
+    lambda places, rows: rows[0].__setitem__(1, 2 * MIB),
+])
+def test_a_table_that_lies(array, spoil):
+    shared = gdrapi.share(array)
+    table = json.loads(json.dumps(gdrapi.to_fds([shared])[1]))
+    spoil(*table)
+    fd = os.dup(shared._fd)
+    with pytest.raises(ValueError):
+        gdrapi.from_fds([fd], table)[0].cuda()
+    with pytest.raises(OSError):
+        os.fstat(fd)
+
+
+def test_a_forked_child_ends_nothing_of_its_parents(cuda, array):
+    one = gdrapi.share(array).cuda()
+    held = [one]
+    assert in_fork(lambda _: held.clear() or "ended", None) == ("ended", 0)
+    assert cuda.read(one.address, array.nbytes) == array.get()
+    with pytest.raises(gdrapi.CudaError, match="cuInit: CUresult 3"):
+        raise in_fork(lambda shared: caught(shared.cuda), gdrapi.share(array))[0]
+
+
+def caught(function):
+    try:
+        return function()
+    except Exception as error:
+        return error
