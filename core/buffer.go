@@ -43,8 +43,11 @@ type Buffer struct {
 	device *Device
 	addr   uint64 // that the caller pinned
 
-	mu      sync.Mutex // serialises the calls on pin
-	pin     backend.Pin
+	pin backend.Pin
+
+	// A thread that calls the host's mmap or munmap does not hold mu: b is busy meanwhile.
+	mu      sync.Mutex
+	busy    bool     // a thread maps or unmaps b. Where b is gone, that thread unpins it then
 	gone    bool     // unpinned
 	mapping *Mapping // nil: not mapped
 	view    View     // nil: nobody else copies; set once
@@ -58,18 +61,27 @@ func (d *Device) Pin(req PinRequest) (*Buffer, error) {
 	if err := d.enter(); err != nil {
 		return nil, err
 	}
-	defer d.leave()
-	if err := checkPin(req); err != nil {
-		return nil, err
+	err := checkPin(req)
+	var pin backend.Pin
+	if err == nil {
+		req.Flags &= backend.PinForcePCIe // the reference ignores the other bits
+		pin, err = d.session.Pin(req)
 	}
-	req.Flags &= backend.PinForcePCIe // the reference ignores the other bits
-	pin, err := d.session.Pin(req)
 	if err != nil {
+		d.leave()
 		return nil, err
 	}
-	b := &Buffer{device: d, pin: pin, addr: req.Addr}
-	d.buffers.add(b)
 	log.Debugf("pinned %d bytes at %#x", req.Size, req.Addr)
+	return d.addBuffer(pin, req.Addr)
+}
+
+// addBuffer makes the buffer of a pin, which takes over the caller's use of the session.
+func (d *Device) addBuffer(pin backend.Pin, addr uint64) (*Buffer, error) {
+	b := &Buffer{device: d, pin: pin, addr: addr}
+	if err := d.unlessClosed(func() { d.buffers.add(b) }); err != nil {
+		b.gone = true
+		return nil, first(b.end(nil), err)
+	}
 	return b, nil
 }
 
@@ -93,7 +105,7 @@ func (b *Buffer) Show(v View) error {
 	if err := b.lock(); err != nil {
 		return err
 	}
-	defer b.unlock()
+	defer b.mu.Unlock()
 	b.view = v
 	if b.mapping != nil {
 		b.show()
@@ -103,70 +115,107 @@ func (b *Buffer) Show(v View) error {
 
 // lock begins a call on a buffer that is pinned.
 func (b *Buffer) lock() error {
-	if err := b.device.enter(); err != nil {
-		return err
-	}
 	b.mu.Lock()
 	if b.gone {
-		b.unlock()
+		b.mu.Unlock()
 		return fmt.Errorf("the buffer is unpinned: %w", ErrClosed)
 	}
 	return nil
 }
 
-func (b *Buffer) unlock() {
+// outside calls do, which maps or unmaps b, without the lock. The caller has locked b.
+func (b *Buffer) outside(do func() error) error {
+	b.busy = true
 	b.mu.Unlock()
-	b.device.leave()
+	err := do()
+	b.mu.Lock()
+	b.busy = false
+	return err
 }
 
 // Close ends the buffer's mapping, if there is one, and unpins the buffer. It waits for
-// ReadAt and WriteAt. After an error the buffer is gone, too.
+// ReadAt and WriteAt. While another thread maps or unmaps the buffer, Close leaves the unpin to
+// that thread. After an error the buffer is gone, too.
 func (b *Buffer) Close() error {
 	if err := b.lock(); err != nil {
 		return err
 	}
-	defer b.unlock()
 	return b.unpin()
 }
 
-// unpin unpins b. The caller has locked b, and b is not gone. b is gone even when the driver
-// fails, because a caller could do nothing with it. Where the mapping cannot be ended, the memory
-// stays pinned.
+// unpin unpins b and unlocks it. The caller has locked b, and b is not gone. b is gone even when
+// the driver fails, because a caller could do nothing with it. Where the mapping cannot be ended,
+// the memory stays pinned.
 func (b *Buffer) unpin() error {
-	var err error
 	if b.mapping != nil {
-		err = b.unmap()
+		b.hide()
 	}
 	b.gone = true
-	if b.mapping == nil {
-		err = first(err, b.pin.Unpin())
-	} else {
-		b.hide()
-		b.device.left.Store(true)
-		err = fmt.Errorf("%#x stays pinned and mapped until the process ends: %w", b.addr, err)
-	}
-	b.device.buffers.remove(b)
 	if b.view != nil {
 		b.view.Gone()
 	}
-	log.Debugf("unpinned what was pinned at %#x", b.addr)
+	if b.mapping != nil {
+		return b.munmap()
+	}
+	return b.done(nil)
+}
+
+// done ends a call that may have made b gone, or found it so, with its error. It unlocks b.
+func (b *Buffer) done(err error) error {
+	ends := b.gone && !b.busy
+	b.mu.Unlock()
+	if ends {
+		return b.end(err)
+	}
 	return err
+}
+
+// end unpins a buffer that is gone, once. err is that of its munmap.
+func (b *Buffer) end(err error) error {
+	b.device.buffers.remove(b)
+	if b.mapping != nil {
+		return fmt.Errorf("%#x stays pinned and mapped until the process ends: %w", b.addr, err)
+	}
+	log.Debugf("unpinned what was pinned at %#x", b.addr)
+	err = first(err, b.pin.Unpin())
+	return first(err, b.device.release())
 }
 
 // Map gives the CPU a mapping of the first size bytes of the buffer, in whole pages of the
 // host. A buffer has one mapping at a time. Errors: EINVAL (there are fewer bytes, or the
-// buffer does not begin on a page of the backend's), EAGAIN (it is mapped), ENOTSUP (no
-// mapping of that type), ENOMEM, EIO.
+// buffer does not begin on a page of the backend's), EAGAIN (it is mapped, or another thread maps
+// or unmaps it), ENOTSUP (no mapping of that type), ENOMEM, EIO.
 func (b *Buffer) Map(size uint64, typ MappingType) (*Mapping, error) {
 	if err := b.lock(); err != nil {
 		return nil, err
 	}
-	defer b.unlock()
+	m, err := b.checkMap(size, typ)
+	if err == nil {
+		err = b.outside(func() (err error) {
+			m.va, m.typ, err = b.pin.Map(m.mapped, typ)
+			return err
+		})
+	}
+	if err != nil {
+		return nil, b.done(err)
+	}
+	b.mapping = m
+	mmio.Count(m.typ, +1)
+	if b.gone {
+		return nil, first(b.munmap(), fmt.Errorf("map: another thread has unpinned the buffer: %w", ErrClosed))
+	}
+	b.show()
+	log.Debugf("mapped %d bytes of %#x at %#x, mapping type %d", m.mapped, b.addr, m.va, m.typ)
+	return m, b.done(nil)
+}
+
+// checkMap describes a mapping that b may get.
+func (b *Buffer) checkMap(size uint64, typ MappingType) (*Mapping, error) {
 	if typ > backend.Device {
 		return nil, fmt.Errorf("map: unknown flags %#x: %w", int32(typ), unix.EINVAL)
 	}
-	if b.mapping != nil {
-		return nil, fmt.Errorf("map: the buffer is mapped already; pin it again for a second mapping: %w", unix.EAGAIN)
+	if b.mapping != nil || b.busy {
+		return nil, fmt.Errorf("map: the buffer is mapped already, or another thread maps or unmaps it; pin it again for a second mapping: %w", unix.EAGAIN)
 	}
 	info, err := b.pin.Info()
 	if err != nil {
@@ -181,15 +230,7 @@ func (b *Buffer) Map(size uint64, typ MappingType) (*Mapping, error) {
 	if page := max(uint64(info.PageSize), hostPage); b.addr%page != 0 {
 		return nil, fmt.Errorf("cannot map %#x, which is not aligned to the backend's pages: pin from a multiple of %d bytes on: %w", b.addr, page, unix.EINVAL)
 	}
-	va, got, err := b.pin.Map(rounded, typ)
-	if err != nil {
-		return nil, err
-	}
-	b.mapping = &Mapping{buffer: b, va: va, gpu: info.VA, mapped: rounded, size: size, typ: got}
-	mmio.Count(got, +1)
-	b.show()
-	log.Debugf("mapped %d bytes of %#x at %#x, mapping type %d", rounded, b.addr, va, got)
-	return b.mapping, nil
+	return &Mapping{buffer: b, gpu: info.VA, mapped: rounded, size: size}, nil
 }
 
 // Mapping is the buffer's mapping. Errors: EINVAL (it is not mapped).
@@ -197,7 +238,7 @@ func (b *Buffer) Mapping() (*Mapping, error) {
 	if err := b.lock(); err != nil {
 		return nil, err
 	}
-	defer b.unlock()
+	defer b.mu.Unlock()
 	if b.mapping == nil {
 		return nil, fmt.Errorf("the buffer is not mapped: %w", unix.EINVAL)
 	}
@@ -221,18 +262,26 @@ func (b *Buffer) hide() {
 	b.mapping.setEnded(true)
 }
 
-// unmap ends b's mapping, which stays where munmap fails. The caller has locked b, and b is
-// mapped.
+// unmap ends b's mapping and unlocks b. The caller has locked b, and b is mapped.
 func (b *Buffer) unmap() error {
-	m := b.mapping
 	b.hide()
-	if err := sys.Munmap(m.va, uintptr(m.mapped)); err != nil {
-		b.show()
-		return fmt.Errorf("munmap of %d bytes at %#x: %w", m.mapped, m.va, err)
-	}
-	mmio.Count(m.typ, -1)
+	return b.munmap()
+}
+
+// munmap is unmap of a mapping that is hidden. The mapping stays where munmap fails.
+func (b *Buffer) munmap() error {
+	m := b.mapping
 	b.mapping = nil
-	return b.pin.Unmap()
+	err := b.outside(func() error { return sys.Munmap(m.va, uintptr(m.mapped)) })
+	if err == nil {
+		mmio.Count(m.typ, -1)
+		return b.done(b.pin.Unmap())
+	}
+	b.mapping = m
+	if !b.gone {
+		b.show()
+	}
+	return b.done(fmt.Errorf("munmap of %d bytes at %#x: %w", m.mapped, m.va, err))
 }
 
 var hostPage = uint64(unix.Getpagesize())
@@ -255,7 +304,7 @@ func (b *Buffer) Info() (Info, error) {
 	if err := b.lock(); err != nil {
 		return Info{}, err
 	}
-	defer b.unlock()
+	defer b.mu.Unlock()
 	i, err := b.pin.Info()
 	info := Info{Info: i}
 	if b.mapping != nil {
@@ -270,6 +319,6 @@ func (b *Buffer) Revoked() (int, error) {
 	if err := b.lock(); err != nil {
 		return 0, err
 	}
-	defer b.unlock()
+	defer b.mu.Unlock()
 	return b.pin.CallbackFlag()
 }

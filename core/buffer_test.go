@@ -1,6 +1,7 @@
 package core
 
 import (
+	"errors"
 	"testing"
 	"time"
 
@@ -8,6 +9,7 @@ import (
 	"gdrapi/core/cuda"
 	"gdrapi/core/cuda/cudatest"
 	"gdrapi/core/internal/mmio"
+	"gdrapi/core/internal/sys"
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
@@ -86,6 +88,83 @@ func TestTwoCloses(t *testing.T) {
 	require.ErrorContains(t, ErrClosed, "invalid argument")
 	require.Equal(t, 3, count(f, "unpin"))
 	require.Equal(t, 1, count(f, "close"))
+}
+
+// onMunmap has hook run in the next munmap, which fails with its error.
+func onMunmap(t *testing.T, hook func() error) {
+	t.Helper()
+	was := sys.HostMemory()
+	t.Cleanup(func() { sys.UseMemory(was) })
+	sys.UseMemory(sys.Memory{Mmap: was.Mmap, Munmap: func(va, size uintptr) error {
+		sys.UseMemory(was)
+		if err := hook(); err != nil {
+			return err
+		}
+		return was.Munmap(va, size)
+	}})
+}
+
+// A host that hooks mmap and munmap may call any method there, also of the buffer that is mapped or
+// unmapped, by itself or from a thread that it waits for. Nothing is lost, and nothing ends twice.
+func TestCallsInMmapAndMunmap(t *testing.T) {
+	set := func(_ any, err error) error { return err }
+	for name, c := range map[string]struct {
+		call func(d *Device, b *Buffer) error
+		want unix.Errno
+		ends bool // the buffer
+	}{
+		"info":            {func(_ *Device, b *Buffer) error { return set(b.Info()) }, 0, false},
+		"flag":            {func(_ *Device, b *Buffer) error { return set(b.Revoked()) }, 0, false},
+		"export":          {func(_ *Device, b *Buffer) error { return set(b.Export(0)) }, 0, false},
+		"mapping":         {func(_ *Device, b *Buffer) error { return set(b.Mapping()) }, unix.EINVAL, false},
+		"map":             {func(_ *Device, b *Buffer) error { return set(b.Map(4096, AnyType)) }, unix.EAGAIN, false},
+		"another":         {func(d *Device, _ *Buffer) error { return set(d.Pin(request)) }, 0, false},
+		"unpin":           {func(_ *Device, b *Buffer) error { return b.Close() }, 0, true},
+		"unpin twice":     {func(_ *Device, b *Buffer) error { return first(b.Close(), b.Close()) }, unix.EINVAL, true},
+		"close":           {func(d *Device, _ *Buffer) error { return d.Close() }, 0, true},
+		"close and unpin": {func(d *Device, b *Buffer) error { return first(d.Close(), b.Close()) }, unix.EINVAL, true},
+	} {
+		for _, where := range []string{"mmap", "munmap", "a munmap that fails"} {
+			t.Run(name+" in "+where, func(t *testing.T) {
+				d, f := open(t)
+				b, err := d.Pin(request)
+				require.NoError(t, err)
+				ran := 0
+				call := func() {
+					f.OnMap = nil
+					ran++
+					require.Equal(t, c.want, errno(c.call(d, b)))
+				}
+				unmaps, stays := 1, 0
+				if where == "mmap" {
+					f.OnMap = call
+					_, err = b.Map(4096, AnyType)
+					require.Equal(t, c.ends, errors.Is(err, ErrClosed))
+				} else {
+					m, err := b.Map(4096, AnyType)
+					require.NoError(t, err)
+					var fails error
+					if where != "munmap" {
+						fails, unmaps = unix.ENOMEM, 0
+					}
+					onMunmap(t, func() error { call(); return fails })
+					require.ErrorIs(t, m.Close(), fails)
+					require.Equal(t, fails != nil && !c.ends, m.IsOpen())
+					if fails != nil && c.ends {
+						stays = 1
+					}
+				}
+				require.Equal(t, 1, ran)
+				if c.ends {
+					require.Equal(t, unmaps, count(f, "unmap"))
+					require.Equal(t, stays, f.Live)
+				}
+				_ = d.Close()
+				require.Equal(t, stays, f.Live)
+				require.Equal(t, 1-stays, count(f, "close"))
+			})
+		}
+	}
 }
 
 // Every call on what is closed is refused, and leaves nothing locked behind: the device can

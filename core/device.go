@@ -18,15 +18,15 @@ import (
 type Device struct {
 	session backend.Session
 
-	// Every call on the device and on what was made through it holds mu for reading. Close
-	// holds it for writing. So nothing new appears once Close has begun.
-	mu     sync.RWMutex
-	closed bool
+	// Held for a moment: no call runs under it. So a host that hooks mmap, or a function of CUDA,
+	// may call any method there.
+	mu     sync.Mutex
+	closed bool // nothing new is made
+	users  int  // of the session: the open device, each buffer, each call. The last one closes it
 
 	buffers  set[*Buffer]
 	memories set[*Memory]
 
-	left atomic.Bool   // a mapping could not be ended
 	page atomic.Uint64 // the backend's page in bytes, as far as Map has found out; 0: unknown
 }
 
@@ -64,7 +64,7 @@ func Open(opts Options) (*Device, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Device{session: session}, nil
+	return &Device{session: session, users: 1}, nil
 }
 
 // noBackend has the reason of each backend that does not open.
@@ -127,49 +127,60 @@ type closedError struct{}
 func (closedError) Error() string { return unix.EINVAL.Error() }
 func (closedError) Unwrap() error { return unix.EINVAL }
 
-// enter begins a call. Close of the device then waits until leave is called.
-func (d *Device) enter() error {
-	d.mu.RLock()
-	if d.closed {
-		d.mu.RUnlock()
-		return fmt.Errorf("the device is closed, by gdr_close or Device.Close: %w", ErrClosed)
+// enter begins a call, which uses the session until leave.
+func (d *Device) enter() error { return d.unlessClosed(func() { d.users++ }) }
+
+func (d *Device) leave() {
+	if err := d.release(); err != nil {
+		log.Warnf("close of the %s backend, with the last call: %v", d.session.Name(), err)
+	}
+}
+
+// release is leave with the error of the session's Close.
+func (d *Device) release() error {
+	d.mu.Lock()
+	d.users--
+	last := d.users == 0
+	d.mu.Unlock()
+	if last {
+		return d.session.Close()
 	}
 	return nil
 }
 
-func (d *Device) leave() { d.mu.RUnlock() }
+func (d *Device) unlessClosed(do func()) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.closed {
+		return fmt.Errorf("the device is closed, by gdr_close or Device.Close: %w", ErrClosed)
+	}
+	do()
+	return nil
+}
 
 // IsClosed reports whether Close has begun.
-func (d *Device) IsClosed() bool {
-	d.mu.RLock()
-	defer d.mu.RUnlock()
-	return d.closed
-}
+func (d *Device) IsClosed() bool { return d.unlessClosed(func() {}) != nil }
 
 // Close ends all mappings, buffers and allocations that were made through the
 // device, and the device. When a step fails, Close goes on. It returns the first error. Of
-// several Closes one succeeds.
+// several Closes one succeeds. It waits for no other call: one that makes something is refused, and
+// ends that itself, as one does that maps or unmaps a buffer.
 func (d *Device) Close() error {
-	d.mu.Lock()
-	closed := d.closed
-	d.closed = true
-	d.mu.Unlock()
-	if closed {
-		return fmt.Errorf("the device is closed, by gdr_close or Device.Close: %w", ErrClosed)
+	if err := d.unlessClosed(func() { d.closed = true }); err != nil {
+		return err
 	}
 	var err error
 	for _, b := range d.buffers.all() {
-		b.mu.Lock()
-		err = first(err, b.unpin())
-		b.mu.Unlock()
+		if b.lock() == nil {
+			err = first(err, b.unpin())
+		}
 	}
 	for _, m := range d.memories.all() {
-		err = first(err, m.free())
+		if e := m.Close(); !errors.Is(e, ErrClosed) {
+			err = first(err, e)
+		}
 	}
-	if d.left.Load() {
-		return err // the session has windows of live mappings
-	}
-	return first(err, d.session.Close())
+	return first(err, d.release())
 }
 
 func first(a, b error) error {

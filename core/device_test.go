@@ -5,6 +5,8 @@ import (
 
 	"gdrapi/core/backend"
 	"gdrapi/core/backend/backendtest"
+	"gdrapi/core/cuda"
+	"gdrapi/core/cuda/cudatest"
 
 	"github.com/stretchr/testify/require"
 )
@@ -20,25 +22,40 @@ func open(t testing.TB) (*Device, *backendtest.Fake) {
 
 var request = PinRequest{Addr: 0x10000, Size: 3 * 4096}
 
-// Close waits for the running call, and undoes nothing twice.
-func TestCloseWaitsForUnpin(t *testing.T) {
+// Close waits for no call. The last one closes the session, and nothing is undone twice.
+func TestCloseBesideACall(t *testing.T) {
 	d, f := open(t)
 	b, err := d.Pin(request)
 	require.NoError(t, err)
-	inUnpin, goOn := make(chan struct{}), make(chan struct{})
 	f.OnUnpin = func() {
-		close(inUnpin)
-		<-goOn
+		require.NoError(t, d.Close())
+		require.ErrorIs(t, d.Close(), ErrClosed)
 	}
-	unpinned, closed := make(chan error), make(chan error)
-	go func() { unpinned <- b.Close() }()
-	<-inUnpin
-	go func() { closed <- d.Close() }()
-	for d.mu.TryRLock() { // false once Close waits
-		d.mu.RUnlock()
-	}
-	close(goOn)
-	require.NoError(t, <-unpinned)
-	require.NoError(t, <-closed)
+	require.NoError(t, b.Close())
 	require.Equal(t, []string{"open", "pin", "unpin", "close"}, f.Calls)
+}
+
+// What is made while another thread closes the device ends at once.
+func TestMadeWhileClosed(t *testing.T) {
+	for name, pin := range map[string]func(*Device) error{
+		"pin":   func(d *Device) error { _, err := d.Pin(request); return err },
+		"pinFD": func(d *Device) error { _, err := d.PinFD(3); return err },
+		"map":   func(d *Device) error { _, err := d.Map(request.Addr, 8); return err },
+	} {
+		d, f := open(t)
+		f.OnPin = func() { require.NoError(t, d.Close()) }
+		require.ErrorIs(t, pin(d), ErrClosed, name)
+		made := f.Made()
+		require.Equal(t, []string{"unpin", "close"}, made[len(made)-2:], name)
+		require.Zero(t, f.Live)
+	}
+	sim := cudatest.Need(t)
+	d, _ := open(t)
+	live := sim.Live()
+	a, err := cuda.Alloc(0, 4096)
+	require.NoError(t, err)
+	require.NoError(t, d.Close())
+	_, err = d.addMemory(a)
+	require.ErrorIs(t, err, ErrClosed)
+	require.Equal(t, live, sim.Live())
 }

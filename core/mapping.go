@@ -97,8 +97,8 @@ func (m *Mapping) Close() error {
 	if err := b.lock(); err != nil {
 		return err
 	}
-	defer b.unlock()
 	if b.mapping != m {
+		b.mu.Unlock()
 		return fmt.Errorf("the mapping is unmapped: %w", ErrClosed)
 	}
 	if m.owner {

@@ -31,8 +31,15 @@ func (d *Device) Alloc(ordinal int, size uint64) (*Memory, error) {
 	if err != nil {
 		return nil, err
 	}
+	return d.addMemory(a)
+}
+
+// addMemory frees a where d is closed.
+func (d *Device) addMemory(a *cuda.Allocation) (*Memory, error) {
 	m := &Memory{device: d, alloc: a}
-	d.memories.add(m)
+	if err := d.unlessClosed(func() { d.memories.add(m) }); err != nil {
+		return nil, first(m.Close(), err)
+	}
 	return m, nil
 }
 
@@ -48,15 +55,6 @@ func (m *Memory) Size() uint64 { return m.alloc.Size() }
 // Close frees the memory. Buffers that are pinned in it behave as after a program has freed
 // its own memory.
 func (m *Memory) Close() error {
-	if err := m.device.enter(); err != nil {
-		return err
-	}
-	defer m.device.leave()
-	return m.free()
-}
-
-// free is Close in a device that is entered, or ending.
-func (m *Memory) free() error {
 	m.mu.Lock()
 	freed := m.freed
 	m.freed = true
@@ -72,10 +70,6 @@ func (m *Memory) free() error {
 // backend.PinForcePCIe. Errors: EINVAL (other flags), ENOTSUP (the GPU exports no dma-bufs),
 // EMFILE.
 func (m *Memory) Export(flags uint32) (fd int, err error) {
-	if err := m.device.enter(); err != nil {
-		return -1, err
-	}
-	defer m.device.leave()
 	if flags&^backend.PinForcePCIe != 0 {
 		return -1, fmt.Errorf("export flags %#x; pass 0 or GDR_PIN_FLAG_FORCE_PCIE: %w", flags, unix.EINVAL)
 	}

@@ -20,7 +20,7 @@ func (b *Buffer) Export(flags uint32) (fd int, err error) {
 	if err := b.lock(); err != nil {
 		return -1, err
 	}
-	defer b.unlock()
+	defer b.mu.Unlock()
 	if flags&^ExportWhole != 0 {
 		return -1, fmt.Errorf("export flags %#x; pass 0 or GDR_EXPORT_FLAG_WHOLE: %w", flags, unix.EINVAL)
 	}
@@ -50,16 +50,15 @@ func (d *Device) PinFD(fd int) (*Buffer, error) {
 	if err := d.enter(); err != nil {
 		return nil, err
 	}
-	defer d.leave()
 	pin, err := d.session.Import(fd)
 	if err != nil {
+		d.leave()
 		return nil, err
 	}
 	info, err := pin.Info()
 	if err != nil {
+		defer d.leave()
 		return nil, first(err, pin.Unpin())
 	}
-	b := &Buffer{device: d, pin: pin, addr: info.VA}
-	d.buffers.add(b)
-	return b, nil
+	return d.addBuffer(pin, info.VA)
 }

@@ -23,7 +23,7 @@ type Fake struct {
 	Page  uint32
 	VA    uintptr // of each mapping
 
-	OnUnmap, OnUnpin, OnClose func() // called in Unmap, Unpin and Close; nil: nothing
+	OnPin, OnMap, OnUnmap, OnUnpin, OnClose func() // called in Pin, Map, Unmap, Unpin and Close; nil: nothing
 }
 
 // Made lists the calls until now.
@@ -54,6 +54,9 @@ func (f *Fake) Close() error {
 func (f *Fake) Pin(r backend.PinRequest) (backend.Pin, error) {
 	if err := f.Call("pin"); err != nil {
 		return nil, err
+	}
+	if f.OnPin != nil {
+		f.OnPin()
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -86,6 +89,9 @@ func (p *fakePin) Map(size uint64, want backend.MappingType) (uintptr, backend.M
 		return 0, 0, err
 	}
 	p.mapped = true
+	if p.f.OnMap != nil {
+		p.f.OnMap()
+	}
 	p.f.mu.Lock()
 	defer p.f.mu.Unlock()
 	p.f.Bytes, p.f.Want = size, want

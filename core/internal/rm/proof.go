@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"sync"
 	"sync/atomic"
 
 	"gdrapi/core/cuda"
@@ -54,9 +53,7 @@ const (
 // proof has the verdicts for one GPU.
 type proof struct {
 	verdicts [wayCount]atomic.Int32
-
-	mu    sync.Mutex     // serialises what follows
-	tried [wayCount]bool // on memory of our own, of which there is one for each way
+	tried    [wayCount]atomic.Bool // on memory of our own, of which there is one for each way
 }
 
 func (p *proof) of(w way) verdict { return verdict(p.verdicts[w].Load()) }
@@ -86,8 +83,6 @@ func errDiffers(w way, at uint64) error {
 // confirm returns nil where p is the place of the page, as w has found it. m describes the
 // page's memory.
 func (f *finder) confirm(w way, page uint64, m cuda.MemoryInfo, p place) error {
-	f.gpu.proof.mu.Lock()
-	defer f.gpu.proof.mu.Unlock()
 	if m.Legacy && w == byExport && f.agree(page, m, p) {
 		return nil
 	}
@@ -139,17 +134,17 @@ func (f *finder) agree(page uint64, m cuda.MemoryInfo, seen place) bool {
 const ownSize = 256 << 10
 
 // tryOnOwn finds out whether a way is right, on memory of our own. It leaves the verdict
-// untried where no such memory is to be had, or the way fails with an error.
+// untried where no such memory is to be had, the way fails with an error, or another thread is at it.
 func (f *finder) tryOnOwn(w way) {
-	if f.gpu.proof.tried[w] {
+	if f.gpu.proof.tried[w].Swap(true) {
 		return
 	}
 	addr, err := f.cuda.MemAlloc(ownSize)
 	if err != nil {
 		log.Debugf("no memory to try the driver's %v on: %v", w, err)
+		f.gpu.proof.tried[w].Store(false)
 		return
 	}
-	f.gpu.proof.tried[w] = true
 	m, err := f.cuda.MemoryAt(addr)
 	if err != nil {
 		log.Debugf("memory of the library's own at %#x: %v", addr, err)
