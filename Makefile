@@ -82,7 +82,8 @@ $(VERSION_C): version-text
 
 # The linker wrapper and the version script are no inputs that go knows of, nor are
 # headers of another folder: their sum stands in for them. Go's build ID would tell the folder
-# of the build; the linker's tells the content alone.
+# of the build; the linker's tells the content alone. With -buildmode=c-shared go compiles the C files of all
+# packages each time, for a header that they do not have; pie is the same code, and the linker makes the library.
 HEADERS = $(shell cat include/*.h capi/*.h capi/guest/*.h capi/copy/*.h | cksum | tr ' ' _)
 $(LIB): $(wildcard capi/*.[ch] capi/*/*.[ch] capi/*.go capi/*/*.go capi/*.map capi/guest/build/*.sh capi/guest/build/*.syms capi/guest/build/*.in capi/guest/build/go_versions include/*.h) $(shell find core -name '*.go' -o -name '*.s') go.mod go.sum $(VERSION_C)
 	@mkdir -p $(@D)
@@ -91,12 +92,11 @@ $(LIB): $(wildcard capi/*.[ch] capi/*/*.[ch] capi/*.go capi/*/*.go capi/*.map ca
 	$(CC) -fPIC -fvisibility=hidden -DGDR_GO="\"$$(head -n 1 $(@D)/_goroot/root/VERSION)\"" -c -o $(@D)/version.o $(VERSION_C)
 	CC='$(CC)' GDR_CC='$(CC)' GDR_OBJCOPY='$(OBJCOPY)' CGO_CPPFLAGS='-DGDR_HEADERS=$(HEADERS)' \
 	GDR_MAP='$(abspath capi/libgdrapi.map)' GDR_VERSION='$(abspath $(@D)/version.o)' \
-	CGO_ENABLED=1 GOTOOLCHAIN=local GOROOT='$(abspath $(@D)/_goroot/root)' $(@D)/_goroot/root/bin/go build -buildmode=c-shared -trimpath -buildvcs=false \
+	CGO_ENABLED=1 GOTOOLCHAIN=local GOROOT='$(abspath $(@D)/_goroot/root)' $(@D)/_goroot/root/bin/go build -buildmode=pie -trimpath -buildvcs=false \
 		-overlay $(abspath $(@D)/_goroot/overlay.json) \
-		-ldflags '-buildid= -extld=$(abspath capi/guest/build/extld.sh) -extldflags "-Wl,-soname,$(SONAME) -Wl,--build-id"' \
+		-ldflags '-buildmode=c-shared -buildid= -extld=$(abspath capi/guest/build/extld.sh) -extldflags "-Wl,-soname,$(SONAME) -Wl,--build-id"' \
 		-o $@ ./capi
 	capi/guest/build/check.sh $@
-	rm -f $(basename $@).h
 	ln -sf $(notdir $@) $(@D)/$(SONAME)
 	ln -sf $(SONAME) $(@D)/libgdrapi.so
 

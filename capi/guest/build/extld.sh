@@ -89,6 +89,7 @@ change_cgo() {
 
 go=
 called=
+objects=
 for arg; do
 	case $arg in
 	*/go.o)
@@ -107,11 +108,17 @@ for arg; do
 		"$(dirname "$0")/stubs.sh" "$stubs"
 		set -- "$@" "-L$stubs" -Wl,--no-as-needed -l:libpthread.so.0 -l:libdl.so.2 "-Wl,--version-script=$GDR_MAP" ${GDR_VERSION:+"$GDR_VERSION"} -Wl,-z,now -Wl,-z,relro -Wl,--hash-style=gnu
 		;;
-	*/0*.o)
-		! symbols "$arg" | grep -q '^[0-9]* x_cgo_' || change_cgo "$arg"
-		"$objcopy" --redefine-syms="$(dirname "$0")/glibc.syms" "$arg"
-		;;
+	*/0*.o) objects="$objects $arg" ;;
 	esac
+done
+# One grep tells which objects have such a name at all. Their paths are words.
+# shellcheck disable=SC2086
+for o in ${objects:+$(grep -la x_cgo_ $objects)}; do
+	! symbols "$o" | grep -q '^[0-9]* x_cgo_' || change_cgo "$o"
+done
+# shellcheck disable=SC2086
+for o in ${objects:+$(grep -la __isoc23_ $objects)}; do
+	"$objcopy" --redefine-syms="$(dirname "$0")/glibc.syms" "$o"
 done
 # Where one is not called, something else is in its place.
 [ -z "$go" ] || for f in $ours; do
