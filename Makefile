@@ -51,6 +51,12 @@ VKGDR    := $(B)/libvkgdr.so
 WARN     := -Wall -Wextra -Werror
 CFLAGS   ?= -O2 -g
 C11      := -std=gnu11 $(WARN) -Iinclude -Itools
+O        := $(B)/obj
+SYMS     := capi/guest/build/glibc.syms
+# $(call of,FILES) are the objects of C files, which may be patterns.
+of        = $(patsubst %.c,$(O)/%.o,$(wildcard $(1)))
+# $(call variant,FOLDER) makes targets again in build/FOLDER, with other variables.
+variant   = $(MAKE) --no-print-directory B=$(B)/$(1)
 
 .DEFAULT_GOAL := all
 # In a recipe, too, the first command that fails is the last.
@@ -62,6 +68,37 @@ MANPAGES := $(patsubst docs/man/%,%,$(shell find docs/man -type f -name '*.[1-9]
 MANLINKS := $(patsubst docs/man/%,%,$(shell find docs/man -type l -name '*.[1-9]'))
 
 include tools/tools.mk tests/tests.mk packaging/packaging.mk
+
+# One recipe for an object, one for a program, one for a shared library: a target's line names its
+# objects and libraries. The compiler says which headers an object needs. FLAGS and HOW are options of
+# a target alone. Programs find the library above their own folder. Newer C libraries have other symbols
+# for functions that older ones have, too: see glibc.syms.
+define object
+@mkdir -p $(@D)
+$(if $(filter %.cpp,$<),$(CXX) $(CXX98),$(CC) $(C11)) $(FLAGS) $(CFLAGS) -ffile-prefix-map=$(CURDIR)=. -MMD -MP -c -o $@ $<
+$(OBJCOPY) --redefine-syms=$(SYMS) $@
+endef
+define link
+@mkdir -p $(@D)
+$(CC) $(CFLAGS) $(LDFLAGS) $(HOW) -o $@ $(filter %.o,$^) $(filter %.so %.so.1 $(LIB),$^) -ldl -lpthread -lm $(RPATH)
+endef
+RPATH     = -Wl,-rpath,'$$ORIGIN/..'
+
+$(O)/%.o: %.c Makefile $(SYMS)
+	$(object)
+$(BIN)/%:
+	$(link)
+$(EX)/%:
+	$(link)
+$(B)/%.so $(B)/%.so.1: private HOW = -shared -Wl,-soname,$(@F)
+$(B)/%.so $(B)/%.so.1: private RPATH =
+$(BIN)/%.so:
+	$(link)
+$(B)/%.so:
+	$(link)
+$(B)/%.so.1:
+	$(link)
+-include $(shell find $(O) -name '*.d' 2>/dev/null)
 
 .PHONY: all lib exes vkgdr driver version config help clean uninstall
 .PHONY: install lib_install vkgdr_install exes_install man_install drv_install
@@ -86,7 +123,6 @@ $(VERSION_C): version-text
 # packages each time, for a header that they do not have; pie is the same code, and the linker makes the library.
 HEADERS = $(shell cat include/*.h capi/*.h capi/guest/*.h capi/copy/*.h | cksum | tr ' ' _)
 $(LIB): $(wildcard capi/*.[ch] capi/*/*.[ch] capi/*.go capi/*/*.go capi/*.map capi/guest/build/*.sh capi/guest/build/*.syms capi/guest/build/*.in capi/guest/build/go_versions include/*.h) $(shell find core -name '*.go' -o -name '*.s') go.mod go.sum $(VERSION_C)
-	@mkdir -p $(@D)
 	rm -f $@
 	GO='$(GO)' capi/guest/build/goroot.sh $(@D)/_goroot
 	$(CC) -fPIC -fvisibility=hidden -DGDR_GO="\"$$(head -n 1 $(@D)/_goroot/root/VERSION)\"" -c -o $(@D)/version.o $(VERSION_C)
@@ -101,9 +137,9 @@ $(LIB): $(wildcard capi/*.[ch] capi/*/*.[ch] capi/*.go capi/*/*.go capi/*.map ca
 	ln -sf $(SONAME) $(@D)/libgdrapi.so
 
 # vkgdr's interface; it finds libgdrapi.so.2 beside itself.
-$(VKGDR): vkgdr/vkgdr.c include/vkgdr.h $(LIB)
-	$(CC) -shared -fPIC -fvisibility=hidden $(C11) $(CFLAGS) $(LDFLAGS) -ffile-prefix-map=$(CURDIR)=. -Wl,-soname,$(@F) -Wl,-z,defs -o $@ $< \
-		-L$(B) -lgdrapi -ldl -Wl,-rpath,'$$ORIGIN'
+$(VKGDR): $(call of,vkgdr/vkgdr.c) $(LIB)
+$(VKGDR): private RPATH = -Wl,-z,defs -Wl,-rpath,'$$ORIGIN'
+$(O)/vkgdr/%.o: private FLAGS = -fPIC -fvisibility=hidden
 
 driver:
 	$(MAKE) -C kmod $(MAKE_PARAMS)

@@ -125,7 +125,7 @@ var table = []Group{
 	}},
 
 	// The runner of these tests itself: nothing that broke looks green.
-	{Name: "suite", Rows: []Program{goTest(Program{Name: "runner"}, "./tests/suite/...")}},
+	{Name: "suite", Rows: []Program{goTest(Program{Name: "runner", Make: cmd("tools", "doubles", "$B/bin/badinput")}, "./tests/suite/...")}},
 
 	// The requests that the simulated driver answers as the simulated nvidia.ko does.
 	{Name: "doubles", Rows: []Program{{Name: "rm", Cmd: cmd("$B/bin/rm_selftest"), Sim: RMDriver}}},
@@ -236,24 +236,24 @@ var table = []Group{
 	// The C side under the sanitizers and valgrind, the Go side under the race detector.
 	// Valgrind must see that the simulated libcuda replaces mmap on rm.
 	{Name: "memory", When: All, Rows: []Program{
-		{Name: "copy", Cmd: cmd("$B/asan/copy_test")},
-		{Name: "badinput", Cmd: cmd("$B/asan/badinput"), On: all, Tree: "asan",
+		{Name: "copy", Cmd: cmd("$B/asan/bin/copy_test")},
+		{Name: "badinput", Cmd: cmd("$B/asan/bin/badinput"), On: all, Tree: "asan",
 			Env: cmd("ASAN_OPTIONS=detect_leaks=0:detect_stack_use_after_return=0")},
 		{Name: "valgrind", Cmd: cmd("valgrind", "-q", "--smc-check=all", "--error-exitcode=9",
 			"--suppressions=packaging/gdrapi.supp", "$B/bin/badinput"), Make: cmd("$B/bin/badinput"), On: all,
 			Needs: cmd("valgrind")},
-		{Name: "watch", Cmd: cmd("$B/asan/watch_test", "$B/watched"), Make: cmd("watch-test")},
+		{Name: "watch", Cmd: cmd("$B/asan/bin/watch_test", "$B/watched"), Make: cmd("watch-test")},
 		goTest(Program{Name: "race", Sim: Plain}, "-race", "./core/...", "./capi/cache", "./capi/handle"),
 	}},
 
 	// The data plane under ThreadSanitizer.
 	{Name: "tsan", When: All, Rows: append(tsans,
-		Program{Name: "watch", Cmd: cmd("$B/bin/watch_tsan", "$B/watched"), Make: cmd("watch-test")})},
+		Program{Name: "watch", Cmd: cmd("$B/tsan/bin/watch_test", "$B/watched"), Make: cmd("watch-test")})},
 
 	// The copy routines of other machines, under emulation.
 	{Name: "cross", When: All, Rows: []Program{
-		{Name: "arm64", Cmd: cmd("qemu-aarch64", "$B/bin/copy_test.arm64"), Make: cmd("$B/bin/copy_test.arm64"), Needs: cmd("qemu-aarch64")},
-		{Name: "ppc64le", Cmd: cmd("qemu-ppc64le", "$B/bin/copy_test.ppc64le"), Make: cmd("$B/bin/copy_test.ppc64le"),
+		{Name: "arm64", Cmd: cmd("qemu-aarch64", "$B/static-arm64/bin/copy_test"), Make: cmd("$B/static-arm64/bin/copy_test"), Needs: cmd("qemu-aarch64")},
+		{Name: "ppc64le", Cmd: cmd("qemu-ppc64le", "$B/static-ppc64le/bin/copy_test"), Make: cmd("$B/static-ppc64le/bin/copy_test"),
 			Needs: cmd("qemu-ppc64le")},
 	}},
 
@@ -358,8 +358,8 @@ var exts = []Program{
 }
 
 var tsans = []Program{
-	{Name: "copy", Cmd: cmd("$B/bin/data_tsan")},
-	{Name: "cache", Cmd: cmd("$B/bin/ext_cache_tsan")},
+	{Name: "copy", Cmd: cmd("$B/tsan/bin/data_test")},
+	{Name: "cache", Cmd: cmd("$B/tsan/bin/cache_test")},
 }
 
 // otherGo is what the library of another Go must pass. make names it, and its folder.
@@ -436,8 +436,8 @@ func long(group string, programs []Program) []Program {
 // fuzzers run for seconds.
 func fuzzers(seconds string, limit time.Duration) []Program {
 	return []Program{{
-		Name: "abi", On: all, Tree: "fuzz", Limit: limit, Make: cmd("fuzz-build"), Env: cmd("ASAN_OPTIONS=detect_leaks=0"),
-		Cmd: cmd("tests/fuzz/fuzz.sh", "$B/fuzz/abi_fuzz", seconds, "$B/fuzz/$BACKEND"),
+		Name: "abi", On: all, Tree: "fuzz", Limit: limit, Make: cmd("$B/fuzz/bin/abi_fuzz"), Env: cmd("ASAN_OPTIONS=detect_leaks=0"),
+		Cmd: cmd("tests/fuzz/fuzz.sh", "$B/fuzz/bin/abi_fuzz", seconds, "$B/fuzz/$BACKEND"),
 	}}
 }
 

@@ -13,14 +13,18 @@ SIM       := env LD_LIBRARY_PATH=$(abspath $(D)):$(abspath $(B)) RM_SIM=$(abspat
 CLANG     ?= clang
 
 DOUBLES   := $(D)/libcuda.so.1 $(D)/libcuda.so $(D)/libnvidia-ml.so.1 $(D)/rm_sim
-# What programs are built from, or again for, beside their own source.
-COPY_C    := $(wildcard capi/copy/*.c)
-CAPI_H    := $(wildcard capi/*.h capi/guest/*.h capi/copy/*.h)
-GUEST_H   := $(wildcard $(T)/guest/*.h tools/*.h)
-# What is made of the public headers and the manual pages, and what includes it.
+# What is made of the public headers and the manual pages, for tests to include.
 PUBLIC_H  := include/gdrapi.h include/gdrapi_ext.h
-EVERY_H   := $(B)/tests/functions.h $(T)/every.h
-EVERY     := -I$(B)/tests -I$(T)
+MADE_H    := $(B)/tests/functions.h $(B)/tests/pages.h
+TEST_I    := -Icapi -Iexamples -I$(B)/tests -I$(T)
+CXX98     := -std=c++98 -pedantic $(WARN) -Iinclude -Itools
+
+# What tests are built of may lie in a shared library.
+$(O)/tests/%.o: private FLAGS = -fPIC $(TEST_I)
+$(O)/tests/%.o: tests/%.c Makefile $(SYMS) | $(MADE_H)
+	$(object)
+$(O)/tests/%.o: tests/%.cpp Makefile $(SYMS) | $(MADE_H)
+	$(object)
 
 # The groups of tests/table_test.go: one target for each.
 GROUPS    := abi arch badinput capi consumers-quick containers copy counts cross docs doctor doubles examples ext \
@@ -59,7 +63,6 @@ root: all
 
 # The tests of core, and of rm, as programs without cgo.
 $(BIN)/core_test $(BIN)/core_rm_test: $(shell find core -name '*.go' -o -name '*.s') go.mod go.sum
-	@mkdir -p $(@D)
 	CGO_ENABLED=0 $(GO) test -c -o $@ ./$(if $(findstring rm,$(@F)),core/internal/rm,core)
 
 $(B)/tests/functions.h: tests/headers.sh $(PUBLIC_H)
@@ -78,15 +81,17 @@ need-%:
 	@command -v $* >/dev/null || { packages=$$(sed -n 's/^$* //p' tests/suite/needs.txt); \
 		echo "$* is missing. Debian: apt-get install $${packages:-the package that has it}"; exit 1; }
 
-# The C side under the sanitizers.
+# The C side under the sanitizers. One make makes what is wanted of a folder.
 SANITIZE  := -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer
-
-# The mark stands for a library of another make.
-$(B)/asan/.built: $(LIB)
-	@mkdir -p $(@D)
-	CGO_CFLAGS='-O1 -g $(SANITIZE)' CGO_LDFLAGS='-fsanitize=address,undefined' \
-	$(MAKE) --no-print-directory lib LIB=$(B)/asan/libgdrapi.so.$(VERSION)
-	touch $@
+ASAN      := $(addprefix $(B)/asan/bin/,badinput copy_test watch_test)
+TSAN      := $(addprefix $(B)/tsan/bin/,data_test cache_test watch_test)
+.PHONY: asan tsan
+asan:
+	CGO_CFLAGS='-O1 -g $(SANITIZE)' CGO_LDFLAGS='-fsanitize=address,undefined' $(call variant,asan) CFLAGS='-O1 -g $(SANITIZE)' $(ASAN)
+tsan: need-$(CLANG)
+	$(call variant,tsan) CC='$(CLANG)' CFLAGS='-O1 -g -fsanitize=thread' $(TSAN)
+$(ASAN): asan ;
+$(TSAN): tsan ;
 
 # What newer systems do by default, as far as this one can. Some warnings come after inlining alone.
 FORTIFIED := -O2 -U_FORTIFY_SOURCE -D_FORTIFY_SOURCE=3
@@ -94,18 +99,17 @@ LINT_CC   := $(CC) $(CLANG) $(notdir $(wildcard /usr/bin/gcc-14))
 
 GO_DIRS   := capi core cmd examples tests packaging
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
-lint: need-shellcheck need-$(CLANG) need-aarch64-linux-gnu-gcc $(DOUBLES) $(B)/tests/functions.h $(B)/tests/pages.h
+lint: need-shellcheck need-$(CLANG) need-aarch64-linux-gnu-gcc $(DOUBLES) $(MADE_H)
 	@test -z "$$(gofmt -l $(GO_DIRS))" || { gofmt -d $(GO_DIRS); exit 1; }
 	$(GO) vet ./...
 	$(GO) run $(STATICCHECK) ./...
 	shellcheck -x setup.sh capi/guest/build/*.sh kmod/*.sh packaging/*.sh packaging/gdrdrv-node tests/*.sh tests/*/*.sh $(T)/*/*.sh .ci/run
-	@mkdir -p $(B)/_cgo
 	cd capi && $(GO) tool cgo -objdir ../$(B)/_cgo -- main.go
 	for cc in $(LINT_CC); do for f in capi/*.c capi/*/*.c; do \
 		$$cc -std=gnu11 $(FORTIFIED) $(WARN) -Icapi -I$(B)/_cgo -S -o /dev/null $$f || exit 1; done; \
 		for f in tools/*.c tools/*/*.c $(T)/*/*.c $(addprefix tests/,$(addsuffix /*.c,bench callgrind capi consumers doubles examples fuzz rm vkgdr)) \
 			examples/*.c examples/*/*.c vkgdr/*.c; do \
-		$$cc $(C11) $(FORTIFIED) -Icapi -Iexamples $(EVERY) -Itests/doubles -S -o /dev/null $$f || exit 1; done; done
+		$$cc $(C11) $(FORTIFIED) $(TEST_I) -Itests/doubles -S -o /dev/null $$f || exit 1; done; done
 	aarch64-linux-gnu-gcc -std=gnu11 -O2 $(WARN) -Icapi -I$(B)/_cgo -fsyntax-only capi/*.c capi/*/*.c
 	GOARCH=arm64 $(GO) vet ./core/... ./capi/cache ./capi/handle ./cmd/... ./examples/...
 	GOARCH=ppc64le $(GO) vet ./core/... ./capi/cache ./capi/handle ./cmd/... ./examples/...

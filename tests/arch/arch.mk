@@ -11,9 +11,8 @@ ARCH_QEMU_arm64   := qemu-aarch64
 ARCH_CC_ppc64le   := powerpc64le-linux-gnu
 ARCH_QEMU_ppc64le := qemu-ppc64le
 
-# Makes targets of another machine, with its B and CC.
-ARCH_MAKE = GOOS=linux GOARCH=$(ARCH) $(MAKE) --no-print-directory ARCH=$(ARCH) B=$(B)/$(ARCH) \
-	CC=$(ARCH_CC)-gcc OBJCOPY=$(ARCH_CC)-objcopy
+# Makes targets of another machine.
+ARCH_MAKE = GOOS=linux GOARCH=$(ARCH) $(call variant,$(ARCH)) ARCH=$(ARCH) CC=$(ARCH_CC)-gcc OBJCOPY=$(ARCH_CC)-objcopy
 
 ARCH_PROGRAMS := abi_layout badinput gdrcopy_sanity vkgdr_test core_test \
 	$(notdir $(EXTBINS) $(GUESTBINS))

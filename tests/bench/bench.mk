@@ -5,6 +5,4 @@
 .PHONY: litmus
 litmus: $(BIN)/copy_litmus
 
-$(BIN)/copy_litmus: tests/bench/copy_litmus.c $(BENCH) $(LIB) $(TOOL_H) $(CAPI_H)
-	@mkdir -p $(@D)
-	$(CC) $(C11) $(CFLAGS) -I$(T) -Icapi -o $@ $(filter %.c %.o,$^) $(LINK)
+$(BIN)/copy_litmus: $(call of,tests/bench/copy_litmus.c) $(BENCH) $(LIB)

@@ -25,16 +25,13 @@ consumers-root: root
 	@rm -rf $(B)/consumers/usr
 	@ln -s ../root/usr $(B)/consumers/usr
 
-$(CONSUMERS): $(BIN)/consumer_%: tests/consumers/%.c tests/consumers/load.h $(CUDA_DL) $(LIB) $(TOOL_H)
-	@mkdir -p $(@D)
-	$(CC) $(C11) $(CFLAGS) -o $@ $(filter %.c %.o,$^) -ldl -lpthread
+$(CONSUMERS): $(BIN)/consumer_%: $(O)/tests/consumers/%.o $(CUDA_DL) | $(LIB)
 
-$(FRONT): tests/consumers/front.c $(LIB)
+$(FRONT): $(O)/tests/consumers/front.o | $(LIB)
 	@mkdir -p $(@D)
 	$(CC) -shared -Wl,-soname,'$$ORIGIN/../libgdrapi.so.2' -o $(@D)/behind.so -x c /dev/null
-	$(CC) -shared -fPIC $(C11) $(CFLAGS) -Wl,-soname,libgdrapi.so.2 -Wl,--no-as-needed -o $@.2 $< $(@D)/behind.so -ldl -lpthread
+	$(CC) -shared -Wl,-soname,libgdrapi.so.2 -Wl,--no-as-needed -o $@.2 $< $(@D)/behind.so -ldl -lpthread
 	@rm $(@D)/behind.so
 	ln -sf $(@F).2 $@
 
-$(D)/libcudart.so: tests/doubles/cudart_sim.c $(D)/libcuda.so.1
-	$(CC) -shared -fPIC -fvisibility=hidden -std=gnu11 $(CFLAGS) $(WARN) -Wl,--no-undefined -Wl,-soname,$(@F) -o $@ $^ -lpthread
+$(D)/libcudart.so: $(call of,tests/doubles/cudart_sim.c) $(D)/libcuda.so.1

@@ -4,6 +4,4 @@
 # make check-sanity   [check 30 s] the conformance suite on each backend
 
 # Spoils copies of the program that it is preloaded into.
-$(B)/tests/libspoil.so: tests/doubles/spoil.c tests/doubles/next.h $(wildcard include/*.h)
-	@mkdir -p $(@D)
-	$(CC) -shared -fPIC $(C11) $(CFLAGS) -o $@ $<
+$(B)/tests/libspoil.so: $(call of,tests/doubles/spoil.c)

@@ -2,6 +2,4 @@
 #
 # make check-vkgdr    [check 10 s] libvkgdr.so on the doubles, and as it is installed
 
-$(BIN)/vkgdr_test: tests/vkgdr/vkgdr_test.c tools/tap.h $(CUDA_DL) $(VKGDR)
-	@mkdir -p $(@D)
-	$(CC) $(C11) $(CFLAGS) -o $@ $(filter %.c %.o,$^) -L$(B) -lvkgdr -ldl -lpthread -Wl,-rpath,'$$ORIGIN/..'
+$(BIN)/vkgdr_test: $(call of,tests/vkgdr/vkgdr_test.c) $(CUDA_DL) $(VKGDR)

@@ -19,16 +19,5 @@ vm-arm64-programs: need-$(ARCH_CC_arm64)-gcc
 
 vm-arm64-build: $(addprefix $(BIN)/,gdrcopy_sanity badinput rm_test $(addprefix guest_,fork fds lazy footprint signals)) $(D)/libcuda.so.1
 
-$(BIN)/rm_test: tests/kmod/rm_test.c $(addprefix tests/doubles/rm_selftest_,both.c client.c) \
-		tests/doubles/rm_selftest.h tests/doubles/rm_uapi.h $(D)/libcuda.so.1
-	@mkdir -p $(@D)
-	$(CC) $(C11) $(CFLAGS) -o $@ $(filter %.c,$^) $(D)/libcuda.so.1
-
-$(BIN)/card_test: tests/kmod/card_test.c examples/capture/card_uapi.h tests/doubles/rm_selftest_client.c \
-		tests/doubles/rm_selftest.h tests/doubles/rm_uapi.h \
-		$(LIB) $(D)/libcuda.so.1
-	@mkdir -p $(@D)
-	$(CC) $(C11) $(CFLAGS) -o $@ $(filter %.c,$^) $(LINK) $(D)/libcuda.so.1
-
-# The simulated libcuda speaks to the simulated nvidia.ko.
-$(D)/libcuda.so.1: tests/kmod/nvidia_sim_uapi.h
+$(BIN)/rm_test: $(call of,tests/kmod/rm_test.c tests/doubles/rm_selftest_both.c tests/doubles/rm_selftest_client.c) $(D)/libcuda.so.1
+$(BIN)/card_test: $(call of,tests/kmod/card_test.c tests/doubles/rm_selftest_client.c) $(LIB) $(D)/libcuda.so.1

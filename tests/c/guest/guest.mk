@@ -10,22 +10,14 @@ GUESTBINS := $(addprefix $(BIN)/guest_,$(GUESTS))
 stress:
 	@$(call RUN_SUITE,-test.run '^Test_stress$$')
 
-$(addprefix $(BIN)/guest_,hosts footprint signals limits forced threads): $(CUDA_DL)
-$(GUESTBINS): $(BIN)/guest_%: $(T)/guest/%.c $(T)/guest/main.c $(LIB) $(GUEST_H) $(EVERY_H)
-	@mkdir -p $(@D)
-	$(CC) $(C11) $(CFLAGS) $(EVERY) -o $@ $(filter %.c %.o,$^) $(LINK)
+$(GUESTBINS): $(BIN)/guest_%: $(O)/$(T)/guest/%.o $(O)/$(T)/guest/main.o $(CUDA_DL) $(LIB)
 
-# Its functions must be found before the library's.
-$(BIN)/guest_static: CFLAGS += -rdynamic
+# The functions of these must be found before the library's.
+$(addprefix $(BIN)/guest_,static loader hosts): private HOW = -rdynamic
 
-$(BIN)/guest_loader: CFLAGS += -rdynamic
 $(BIN)/guest_loader: | $(BIN)/guest_plugin.so
-$(BIN)/guest_plugin.so: $(T)/guest/plugin.c $(LIB)
-	@mkdir -p $(@D)
-	$(CC) -shared -fPIC $(C11) $(CFLAGS) -o $@ $< $(LINK)
+$(BIN)/guest_plugin.so: $(O)/$(T)/guest/plugin.o $(LIB)
+$(BIN)/guest_plugin.so: private RPATH = -Wl,-rpath,'$$ORIGIN/..'
 
-$(BIN)/guest_hosts: CFLAGS += -rdynamic
 $(BIN)/guest_hosts: | $(BIN)/secure_host
-$(BIN)/secure_host: $(T)/guest/secure_host.c
-	@mkdir -p $(@D)
-	$(CC) $(C11) $(CFLAGS) -o $@ $< -ldl
+$(BIN)/secure_host: $(O)/$(T)/guest/secure_host.o
