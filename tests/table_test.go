@@ -5,7 +5,8 @@
 //	go test ./tests/... -run ext/cache/rm
 //
 // builds what ext/cache needs and runs it on the backend rm. package suite says what a
-// line of the table may hold. In Cmd, Env and Make, $B is the build folder, $TOP the
+// line of the table may hold. build/suite -l prints it with what each group and program
+// holds the library to. In Cmd, Env and Make, $B is the build folder, $TOP the
 // top of the tree, $BACKEND the backend; $GO and $MAKE are these commands.
 package tests
 
@@ -75,21 +76,17 @@ func Test_vm_card(t *testing.T)         { Run(t) }
 func Test_vm_debug(t *testing.T)        { Run(t) }
 
 var table = []Group{
-	// The copy routines, what copies refuse, and their fences, instruction by instruction.
-	{Name: "copy", Rows: []Program{
+	{Name: "copy", Holds: "a copy of any size and alignment touches no byte beside; a store fence ends a write; a flag is one store; each routine, instruction by instruction", Rows: []Program{
 		{Name: "routines", Cmd: cmd("$B/bin/copy_test")},
 		{Name: "data", Cmd: cmd("$B/bin/data_test")},
 		{Name: "fences", Cmd: cmd("$B/bin/fences")},
 	}},
 
-	// The library in hosts that do what hosts do.
-	{Name: "guest", Rows: guests},
+	{Name: "guest", Holds: "the host stays as it was: lazy, fork-safe, invisible, thread-safe", Rows: guests},
 
-	// What gdrapi_ext.h adds.
-	{Name: "ext", Rows: exts},
+	{Name: "ext", Holds: "what gdrapi_ext.h adds, and copies beside what ends other mappings", Rows: exts},
 
-	// The conformance suite.
-	{Name: "sanity", Rows: []Program{
+	{Name: "sanity", Holds: "each function of gdrapi.h: any range, kind of memory, mapping type, token, flag, errno; on old drivers, and on machines that differ", Rows: []Program{
 		sanity(Program{Name: "plain", On: all}),
 		sanity(Program{Name: "captured", On: all, Env: captured, Make: cmd("$B/beside_preload.so")}),
 		sanity(Program{Name: "coherent", On: cmd("dmabuf"), Env: cmd("CUDA_SIM_COHERENT=1")}),
@@ -104,15 +101,13 @@ var table = []Group{
 			Env: cmd("CUDA_SIM_DRIVER_VERSION=13030", "CUDA_SIM_DMABUF_MMAP=1")}),
 	}},
 
-	// gdrcopy_doctor: its texts, the program on each simulated driver, docs/troubleshooting.md.
-	{Name: "doctor", Rows: []Program{
+	{Name: "doctor", Holds: "the doctor names the cause and a way out; docs/troubleshooting.md has each line of the log", Rows: []Program{
 		{Name: "program", Cmd: cmd("tests/doctor/doctor.sh", "$B"), Needs: cmd("python3"),
 			Make: cmd("doubles", "lib", "$B/bin/gdrcopy_doctor", "$B/beside_preload.so")},
 		goTest(Program{Name: "texts", Sim: Plain}, "./cmd/gdrcopy_doctor/...", "./tests/doctor/..."),
 	}},
 
-	// The Go packages.
-	{Name: "go", Rows: []Program{
+	{Name: "go", Holds: "the core: which backend is taken, what is said where none is; each backend; Go programs; SYNC_MEMOPS on each memory of a pin", Rows: []Program{
 		goTest(Program{Name: "core", Sim: Plain}, "./core/...", "./capi/cache", "./capi/handle", "./capi/guest"),
 		// As a Go program without cgo uses it, on each simulated driver.
 		{Name: "library", Cmd: cmd("$B/bin/core_test", "-test.v", "-test.run", "^(TestLibrary|TestFreshReads|TestMemoryThatNeedsTheWatch|Example)"),
@@ -124,36 +119,30 @@ var table = []Group{
 		goTest(Program{Name: "sbom"}, "./packaging/..."),
 	}},
 
-	// The runner of these tests itself: nothing that broke looks green.
-	{Name: "suite", Rows: []Program{goTest(Program{Name: "runner", Make: cmd("tools", "doubles", "$B/bin/badinput")}, "./tests/suite/...")}},
+	{Name: "suite", Holds: "the runner: nothing that broke looks green", Rows: []Program{goTest(Program{Name: "runner", Make: cmd("tools", "doubles", "$B/bin/badinput")}, "./tests/suite/...")}},
 
-	// The requests that the simulated driver answers as the simulated nvidia.ko does.
-	{Name: "doubles", Rows: []Program{{Name: "rm", Cmd: cmd("$B/bin/rm_selftest"), Sim: RMDriver}}},
+	{Name: "doubles", Holds: "the simulated driver and the simulated nvidia.ko answer the same requests alike", Rows: []Program{{Name: "rm", Cmd: cmd("$B/bin/rm_selftest"), Sim: RMDriver}}},
 
-	// What the headers and the library promise, and an install that is used.
-	{Name: "abi", Rows: []Program{
+	{Name: "abi", Holds: "names, layouts, C++, no other library, glibc 2.31, pkg-config, README's program", Rows: []Program{
 		{Name: "layout", Sim: Plain},
 		{Name: "cpp", Sim: Plain},
 		{Name: "symbols", Cmd: append(cmd("tests/c/abi/symbols.sh", "$B/libgdrapi.so.2", "$B/libvkgdr.so"), tools...), Make: cmd("all"), Needs: cmd("readelf")},
 		{Name: "readme", Cmd: cmd("tests/fresh/readme.sh", "$B/root", "/usr/lib"), Make: cmd("root"), Sim: Plain, Needs: cmd("pkg-config")},
 	}},
 
-	// Every function with what no caller should pass.
-	{Name: "badinput", Rows: []Program{
+	{Name: "badinput", Holds: "each function answers what no caller should pass with its errno, and a log line under its name", Rows: []Program{
 		{Name: "plain", Cmd: cmd("$B/bin/badinput"), On: all},
 		{Name: "captured", Cmd: cmd("$B/bin/badinput"), On: all, Env: captured, Make: cmd("$B/beside_preload.so")},
 		{Name: "reference", Cmd: cmd("$B/bin/abi_reference"), On: all},
 	}},
 
-	// What the environment asks for, and which Go the build takes.
-	{Name: "capi", Rows: []Program{
+	{Name: "capi", Holds: "the environment; calls go one way: one file of C calls Go, one of Go calls C; which Go the build takes", Rows: []Program{
 		{Name: "environment", Cmd: cmd("$B/bin/env_test")},
 		{Name: "circles", Cmd: cmd("tests/capi/circles.sh", "$B")},
 		{Name: "goroot", Cmd: cmd("tests/capi/goroot.sh")},
 	}},
 
-	// Every kind of CUDA memory on rm, and how its requests are watched.
-	{Name: "rm", Rows: []Program{
+	{Name: "rm", Holds: "rm maps each kind of CUDA memory; each call of the drivers fails once; drivers that differ; other libraries that watch", Rows: []Program{
 		{Name: "memory", On: cmd("rm")},
 		// dmabuf is taken, and rm pins what has no dma-buf.
 		{Name: "memory_133", Cmd: cmd("$B/bin/rm_memory", "dmabuf"), Sim: RMDriver,
@@ -174,41 +163,36 @@ var table = []Group{
 		{Name: "watch", Cmd: cmd("$B/bin/watch_test", "$B/watched"), Make: cmd("watch-test")},
 	}},
 
-	// What is installed works in any prefix, and goes again.
-	{Name: "install", Rows: []Program{
+	{Name: "install", Holds: "what is installed works in any prefix, and goes again; recipes for NVIDIA's", Rows: []Program{
 		{Name: "prefixes", Cmd: cmd("tests/install/install.sh"), Make: cmd("all", "root"), Sim: Plain, Needs: cmd("pkg-config", "readelf")},
 		// The kernel module's scripts; stand-ins are what they call.
 		{Name: "kmod", Cmd: cmd("tests/kmod/scripts.sh")},
 	}},
 
-	// The tools' arguments, exit statuses and progress.
-	{Name: "tools", Rows: []Program{
+	{Name: "tools", Holds: "the tools' options, statuses and figures; a wrong copy is noticed", Rows: []Program{
 		goTest(Program{Name: "programs", Sim: Plain, Env: cmd("BUILD=$B"), Make: cmd("tools", "$B/tests/libspoil.so"), Needs: cmd("script")},
 			"./tests/tools"),
 	}},
 
-	// Programs that use the library in the ways of its users.
-	{Name: "consumers_quick", Rows: []Program{
+	{Name: "consumers_quick", Holds: "the calls that NCCL, DPDK, aws-ofi-nccl, NVSHMEM, NIXL and TensorRT-LLM make", Rows: []Program{
 		consumerProgram("nccl"), consumerProgram("dpdk"), consumerProgram("ofi_nccl"),
 		consumerProgram("nvshmem"), consumerProgram("nixl"), consumerProgram("trtllm"),
 	}},
 
-	// vkgdr's interface on the doubles, and as it is installed.
-	{Name: "vkgdr", Rows: []Program{
+	{Name: "vkgdr", Holds: "vkgdr's interface", Rows: []Program{
 		{Name: "test", On: all},
 		{Name: "installed", Cmd: cmd("tests/vkgdr/installed.sh", "$B/root", "/usr/lib"), Make: cmd("root"), Sim: Plain,
 			Needs: cmd("pkg-config")},
 	}},
 
-	{Name: "examples", Rows: []Program{
+	{Name: "examples", Holds: "the examples run, and say what they should", Rows: []Program{
 		{Name: "programs", Cmd: cmd("tests/examples/examples.sh", "$B/examples"), Make: cmd("examples", "$B/bin/demo", "$B/tests/libspoil.so"), On: all},
 		{Name: "mailbox", Cmd: cmd("$B/examples/mailbox_test"), On: all},
 	}},
 
 	// From here on: what make check does not run.
 
-	// The manual pages against the code.
-	{Name: "man", When: All, Rows: []Program{
+	{Name: "man", Holds: "the manual pages have each function, option, errno and prototype", When: All, Rows: []Program{
 		{Name: "lint", Cmd: cmd("tests/man/lint.sh"), Needs: cmd("mandoc")},
 		{Name: "html", Cmd: cmd("tests/man/html.sh"), Needs: cmd("mandoc")},
 		{Name: "api", Cmd: cmd("tests/man/api.sh", "$B"), Sim: Plain, Make: cmd("all")},
@@ -216,14 +200,12 @@ var table = []Group{
 		{Name: "kmod", Cmd: cmd("tests/man/kmod.sh")},
 	}},
 
-	// The pages: the files that they name, and what they say to type.
-	{Name: "docs", When: All, Rows: []Program{
+	{Name: "docs", Holds: "the pages' links, files and commands; docs/ordering.md's C and PTX", When: All, Rows: []Program{
 		{Name: "paths", Cmd: cmd("tests/docs/paths.sh")},
 		{Name: "commands", Cmd: cmd("tests/docs/commands.sh", "$B"), Sim: Plain, Make: cmd("all")},
 	}},
 
-	// The Python packages.
-	{Name: "python", When: All, Rows: []Program{
+	{Name: "python", Holds: "the Python packages: arrays, caches, lanes; what a cache reads after a CUDA copy", When: All, Rows: []Program{
 		{Name: "types", Cmd: cmd("sh", "-c", "cd python && mypy --strict --cache-dir=/dev/null gdrapi gdrapi_build.py && "+
 			"cd ../vkgdr/python && mypy --strict --cache-dir=/dev/null vkgdr"), Count: Status, Needs: cmd("mypy")},
 		{Name: "wheel", Cmd: cmd("tests/packages/wheel.sh", "$B/wheel"), Make: cmd("wheel"), Needs: cmd("readelf")},
@@ -235,7 +217,7 @@ var table = []Group{
 
 	// The C side under the sanitizers and valgrind, the Go side under the race detector.
 	// Valgrind must see that the simulated libcuda replaces mmap on rm.
-	{Name: "memory", When: All, Rows: []Program{
+	{Name: "memory", Holds: "the sanitizers, valgrind and the race detector find nothing", When: All, Rows: []Program{
 		{Name: "copy", Cmd: cmd("$B/asan/bin/copy_test")},
 		{Name: "badinput", Cmd: cmd("$B/asan/bin/badinput"), On: all, Tree: "asan",
 			Env: cmd("ASAN_OPTIONS=detect_leaks=0:detect_stack_use_after_return=0")},
@@ -246,66 +228,55 @@ var table = []Group{
 		goTest(Program{Name: "race", Sim: Plain}, "-race", "./core/...", "./capi/cache", "./capi/handle"),
 	}},
 
-	// The data plane under ThreadSanitizer.
-	{Name: "tsan", When: All, Rows: append(tsans,
+	{Name: "tsan", Holds: "the data plane has no data race, each copy routine", When: All, Rows: append(tsans,
 		Program{Name: "watch", Cmd: cmd("$B/tsan/bin/watch_test", "$B/watched"), Make: cmd("watch-test")})},
 
-	// The copy routines of other machines, under emulation.
-	{Name: "cross", When: All, Rows: []Program{
+	{Name: "cross", Holds: "the copy routines of arm64 and ppc64le", When: All, Rows: []Program{
 		{Name: "arm64", Cmd: cmd("qemu-aarch64", "$B/static-arm64/bin/copy_test"), Make: cmd("$B/static-arm64/bin/copy_test"), Needs: cmd("qemu-aarch64")},
 		{Name: "ppc64le", Cmd: cmd("qemu-ppc64le", "$B/static-ppc64le/bin/copy_test"), Make: cmd("$B/static-ppc64le/bin/copy_test"),
 			Needs: cmd("qemu-ppc64le")},
 	}},
 
-	// The kept inputs again, then a little on each backend; fuzz_long: as long as FUZZ_SECONDS
-	// says.
-	{Name: "fuzz", When: All, Rows: fuzzers("20", 0)},
-	{Name: "fuzz_long", When: Named, Rows: fuzzers(env("FUZZ_SECONDS", "1800"), -1)},
+	{Name: "fuzz", Holds: "any sequence of calls, and of failing driver calls: the errno and bytes of a model, nothing left", When: All, Rows: fuzzers("20", 0)},
+	{Name: "fuzz_long", Holds: "the same, as long as FUZZ_SECONDS says", When: Named, Rows: fuzzers(env("FUZZ_SECONDS", "1800"), -1)},
 
-	// The C front's instruction counts against tests/callgrind/counts.txt.
-	{Name: "counts", When: All, Rows: []Program{
+	{Name: "counts", Holds: "a copy of 64 bytes takes so many instructions", When: All, Rows: []Program{
 		{Name: "callgrind", Cmd: cmd("tests/callgrind/counts.sh", "$B"), Needs: cmd("valgrind")},
 	}},
 
-	// The library of the oldest Go that go.mod allows.
-	{Name: "go_oldest", When: All, Rows: otherGo("go-oldest")},
+	{Name: "go_oldest", Holds: "the oldest Go that go.mod allows makes a library that works", When: All, Rows: otherGo("go-oldest")},
 
-	// One version everywhere, and what a release refuses.
-	{Name: "release", When: All, Rows: []Program{{Name: "version", Cmd: cmd("tests/packages/version.sh"), Needs: cmd("dpkg", "git")}}},
+	{Name: "release", Holds: "one version everywhere, and what a release refuses", When: All, Rows: []Program{{Name: "version", Cmd: cmd("tests/packages/version.sh"), Needs: cmd("dpkg", "git")}}},
 
-	// The source tarball builds without a network.
-	{Name: "offline", When: All, Rows: []Program{{Name: "build", Cmd: cmd("tests/packages/offline.sh"), Needs: cmd("python3"), Limit: time.Hour}}},
+	{Name: "offline", Holds: "the source tarball builds without a network", When: All, Rows: []Program{{Name: "build", Cmd: cmd("tests/packages/offline.sh"), Needs: cmd("python3"), Limit: time.Hour}}},
 
-	{Name: "lint", When: All, Rows: []Program{{Name: "lint", Cmd: cmd("$MAKE", "-s", "lint"), Count: Status}}},
-	{Name: "demo", When: All, Rows: []Program{{Name: "demo", Cmd: cmd("$MAKE", "-s", "demo"), Make: cmd("$B/bin/demo", "doubles"), Count: Status}}},
+	{Name: "lint", Holds: "the static checks", When: All, Rows: []Program{{Name: "lint", Cmd: cmd("$MAKE", "-s", "lint"), Count: Status}}},
+	{Name: "demo", Holds: "README's demo", When: All, Rows: []Program{{Name: "demo", Cmd: cmd("$MAKE", "-s", "demo"), Make: cmd("$B/bin/demo", "doubles"), Count: Status}}},
 
-	// The kernel module: docs/kmod.md.
-	{Name: "kmod_static", When: All, Rows: []Program{{Name: "checks", Cmd: cmd("tests/vm/static.sh", "$B/vm"), Limit: time.Hour}}},
-	{Name: "vm", When: All, Chain: true, Rows: vms("6.1")},
-	{Name: "vm_all", When: Named, Chain: true, Rows: slices.Concat(vms("6.1", "6.12", "7.2"), []Program{
+	{Name: "kmod_static", Holds: "the module passes sparse, checkpatch and shellcheck", When: All, Rows: []Program{{Name: "checks", Cmd: cmd("tests/vm/static.sh", "$B/vm"), Limit: time.Hour}}},
+	{Name: "vm", Holds: "the module: any caller, any driver, no crash; the library on it, on rm, and with a card (kmod_test -l)", When: All, Chain: true, Rows: vms("6.1")},
+	{Name: "vm_all", Holds: "the same on 6.1, 6.12 and 7.2, and with older, newer and closed drivers", When: Named, Chain: true, Rows: slices.Concat(vms("6.1", "6.12", "7.2"), []Program{
 		vm("kmod_6.1_older", "", "-t", "900", "-n", "older", "6.1"),
 		vm("kmod_6.1_newer", "", "-t", "900", "-n", "newer", "6.1"),
 		vm("kmod_6.1_570", "", "-t", "900", "-n", "570", "6.1"),
 		vm("kmod_6.1_proprietary", "GDR_MAKE=SIM_PROPRIETARY=y", "-t", "900", "6.1"),
 	})},
-	{Name: "vm_arm64", When: Named, Chain: true, Rows: vmsArm64(words("VMKERNELS", "6.1"))},
-	{Name: "vm_debug", When: Named, Chain: true, Rows: vmsDebug(words("VMDEBUG", "6.1-kasan 6.1-kcsan"))},
-	{Name: "vm_card", When: Named, Rows: []Program{noLimit(vm("long", "", append(vmCard,
+	{Name: "vm_arm64", Holds: "the same on an emulated arm64 machine", When: Named, Chain: true, Rows: vmsArm64(words("VMKERNELS", "6.1"))},
+	{Name: "vm_debug", Holds: "the same with KASAN, KCSAN, kmemleak and lockdep", When: Named, Chain: true, Rows: vmsDebug(words("VMDEBUG", "6.1-kasan 6.1-kcsan"))},
+	{Name: "vm_card", Holds: "a capture card's frames for 10 minutes, each of three ways", When: Named, Rows: []Program{noLimit(vm("long", "", append(vmCard,
 		"-i", "-e", "CARD_ONLY=1", "-e", "CARD_PERIOD=8000", "-e", "CARD_FRAMES=75000", "-t", "7200", "6.1")...))}},
-	{Name: "kmod_matrix", When: Named, Rows: []Program{{Name: "builds", Cmd: cmd("tests/vm/matrix.sh", "$B/vm"), Limit: 2 * time.Hour}}},
-	{Name: "kmod_dkms", When: Named, Rows: []Program{{Name: "dkms", Cmd: cmd("tests/vm/dkms.sh", "$B/vm"), Limit: 2 * time.Hour}}},
+	{Name: "kmod_matrix", Holds: "the module builds on old and new kernels, with old and new headers", When: Named, Rows: []Program{{Name: "builds", Cmd: cmd("tests/vm/matrix.sh", "$B/vm"), Limit: 2 * time.Hour}}},
+	{Name: "kmod_dkms", Holds: "DKMS builds it after the driver", When: Named, Rows: []Program{{Name: "dkms", Cmd: cmd("tests/vm/dkms.sh", "$B/vm"), Limit: 2 * time.Hour}}},
 
-	// README.md on each system that it names, as root.
-	{Name: "fresh_quick", When: All, Chain: true, Rows: fresh()},
-	{Name: "fresh", When: Named, Chain: true, Rows: fresh("--check")},
+	{Name: "fresh_quick", Holds: "README.md on each system that it names, with a part of make check", When: All, Chain: true, Rows: fresh()},
+	{Name: "fresh", Holds: "the same with all of it, as root and as a user", When: Named, Chain: true, Rows: fresh("--check")},
 
 	// Consumers of Debian's sources, built with the library. Open MPI's is over that UCX.
-	{Name: "consumers", When: Named, Chain: true, Rows: []Program{
+	{Name: "consumers", Holds: "UCX, libfabric and Open MPI pass their own tests with the library", When: Named, Chain: true, Rows: []Program{
 		consumer("ucx"), consumer("libfabric"), consumer("openmpi"),
 	}},
 
-	// Packages built twice, compared, installed, used and removed, as root.
-	{Name: "packages", When: Named, Chain: true, Rows: []Program{
+	{Name: "packages", Holds: "packages: the same bytes twice, installed, used, removed", When: Named, Chain: true, Rows: []Program{
 		{Name: "build", Cmd: cmd("tests/packages/build.sh", "$B/packages"), Make: cmd("all"), Limit: time.Hour,
 			Needs: cmd("cmake", "cpio", "debootstrap", "dh", "dpkg-buildpackage", "lintian", "python3", "rpm2cpio", "rpmbuild")},
 		{Name: "find", Cmd: cmd("tests/packages/find.sh", "$B/packages"), Sim: Plain},
@@ -313,48 +284,46 @@ var table = []Group{
 		{Name: "install", Cmd: cmd("tests/packages/install.sh", "$B/packages"), Make: cmd("doubles"), Limit: time.Hour},
 		containers,
 	}},
-	{Name: "containers", When: Named, Rows: []Program{containers}},
+	{Name: "containers", Holds: "the CDI spec and the pods are valid", When: Named, Rows: []Program{containers}},
 
-	// The guest programs at their full length.
-	{Name: "stress", When: Named, Rows: slices.Concat(long("guest", guests), long("", tsans))},
+	{Name: "stress", Holds: "the guest programs at their full length", When: Named, Rows: slices.Concat(long("guest", guests), long("", tsans))},
 
-	// Another machine under emulation: ARCH=arm64 or ppc64le.
-	{Name: "arch", When: Named, Rows: emulated(env("ARCH", "arm64"))},
+	{Name: "arch", Holds: "the library on another machine, emulated: ARCH=arm64 or ppc64le", When: Named, Rows: emulated(env("ARCH", "arm64"))},
 
 	// A real GPU, with the driver that this machine has. tests/gpu/check.sh runs it where
 	// there is neither make nor Go.
-	{Name: "gpu", When: Named, Chain: true, Rows: gpu},
+	{Name: "gpu", Holds: "all of it on a real GPU, with its driver; a word to a kernel and back; when a lane's tensors may be written again", When: Named, Chain: true, Rows: gpu},
 }
 
 var guests = []Program{
-	{Name: "hosts", On: all, Cases: Guest},
-	{Name: "footprint", On: all, Cases: Guest},
-	{Name: "signals", On: all, Cases: Guest},
-	{Name: "limits", On: all, Cases: Guest},
-	{Name: "forced", On: all, Cases: Guest},
-	{Name: "threads", On: all, Cases: Guest},
-	{Name: "fork", On: all, Cases: Guest},
-	{Name: "loader", On: all, Cases: Guest},
-	{Name: "fds", On: all, Cases: Guest},
-	{Name: "lazy", On: all, Cases: Guest},
-	{Name: "static", On: all, Cases: Guest},
+	{Name: "hosts", Holds: "a host may close all descriptors and reuse their numbers, change handlers, limits and its environment during the open; errno stays; a privileged program takes nothing from its environment", On: all, Cases: Guest},
+	{Name: "footprint", Holds: "linking starts nothing; limits, modes and the environment stay; no thread runs when idle; gdr_open takes less than 8 MB; memory stays flat", On: all, Cases: Guest},
+	{Name: "signals", Holds: "handlers, masks and alternate stacks stay; the host's signals run on its threads alone; faults reach the host; setresuid, cancellation, timers, siglongjmp, 64 KiB of stack", On: all, Cases: Guest},
+	{Name: "limits", Holds: "few threads, mappings, descriptors, little memory, SCHED_FIFO, mlockall, no GPU: it opens, or an errno", On: all, Cases: Guest},
+	{Name: "forced", Holds: "SIGABRT, SIGFPE and their like, sent to threads inside, run on the host's stack", On: all, Cases: Guest},
+	{Name: "threads", Holds: "any call from any thread by a model; 64 threads open first at once; threads that call once leave nothing", On: all, Cases: Guest},
+	{Name: "fork", Holds: "a child opens in full, whatever its parent was doing; inherited handles are EACCES; raw clone; 4,095 generations", On: all, Cases: Guest},
+	{Name: "loader", Holds: "a fork while threads are in the loader; gdr_open in a constructor", On: all, Cases: Guest},
+	{Name: "fds", Holds: "exec leaves no descriptor; out of descriptors is an errno, and back", On: all, Cases: Guest},
+	{Name: "lazy", Holds: "loading starts nothing; dlclose and dlopen again; two copies; a preloaded copy; the file is gone", On: all, Cases: Guest},
+	{Name: "static", Holds: "an older library linked statically into the program", On: all, Cases: Guest},
 }
 
 // For a program without libcuda, which has the simulated driver's mmap.
 const rmMmap = "RM_MMAP=$B/doubles/rm_mmap.so"
 
 var exts = []Program{
-	{Name: "race", On: all, Cases: Guest},
-	{Name: "unmap", On: all, Cases: Guest},
-	{Name: "cache", On: all, Cases: Guest},
-	{Name: "many", On: all, Cases: Guest},
-	{Name: "export", On: all, Cases: Guest},
+	{Name: "race", Holds: "copies beside unmap, unpin and close of other mappings, and through stale handles: no byte of another mapping", On: all, Cases: Guest},
+	{Name: "unmap", Holds: "an unmap is munmap, once; where that fails nothing ends", On: all, Cases: Guest},
+	{Name: "cache", Holds: "a cache has no hit after a free; flush, close, limits", On: all, Cases: Guest},
+	{Name: "many", Holds: "gdr_copy_to_mapping_v and gdr_copy_from_mapping_v", On: all, Cases: Guest},
+	{Name: "export", Holds: "gdr_mem_export_dmabuf", On: all, Cases: Guest},
 	// A dma-buf says whose it is only on the simulated driver.
-	{Name: "share", On: all, Cases: Guest, Sim: RMDriver, Env: cmd(rmMmap, "CUDA_SIM_DRIVER_VERSION=13030", "CUDA_SIM_DMABUF_MMAP=1"),
+	{Name: "share", Holds: "gdr_export_fd and gdr_pin_fd: a process without CUDA, any descriptor, who dies when", On: all, Cases: Guest, Sim: RMDriver, Env: cmd(rmMmap, "CUDA_SIM_DRIVER_VERSION=13030", "CUDA_SIM_DMABUF_MMAP=1"),
 		Make: cmd("doubles", "$B/doubles/rm_mmap.so")},
-	{Name: "beside", On: all, Cases: Guest},
-	{Name: "calls", On: all, Cases: Guest},
-	{Name: "contexts", On: all, Cases: Guest},
+	{Name: "beside", Holds: "no capture of a stream is lost beside the library", On: all, Cases: Guest},
+	{Name: "calls", Holds: "which calls of CUDA each function makes", On: all, Cases: Guest},
+	{Name: "contexts", Holds: "how long a primary context is kept, and whose references are", On: all, Cases: Guest},
 }
 
 var tsans = []Program{

@@ -54,7 +54,12 @@ var current *suite
 func Main(m *testing.M, table []Group) {
 	all := flag.Bool("all", false, "run what make check-all runs, too")
 	some := flag.Bool("some", false, "fail if -run picks no program")
+	promises := flag.Bool("l", false, "list the programs, with the promise that each holds")
 	flag.Parse()
+	if *promises {
+		list(os.Stdout, table)
+		os.Exit(0)
+	}
 	s, err := newSuite(table)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "suite:", err)
@@ -78,6 +83,16 @@ func Main(m *testing.M, table []Group) {
 		status = 1
 	}
 	os.Exit(status)
+}
+
+// list prints the groups and programs with their promises.
+func list(to io.Writer, table []Group) {
+	for _, g := range table {
+		fmt.Fprintf(to, "%s: %s\n", g.Name, g.Holds)
+		for _, p := range g.Rows {
+			fmt.Fprintln(to, strings.TrimRight(fmt.Sprintf("  %s/%-16s %s", g.Name, p.Name, p.Holds), " "))
+		}
+	}
 }
 
 // beforeTimeout ends while there is time left to end what runs and to print the counts: go test

@@ -13,6 +13,7 @@ import "time"
 // A Group is one test function of package tests: Test_NAME.
 type Group struct {
 	Name  string
+	Holds string // the promise that breaks where one of its programs fails
 	When  When
 	Chain bool // the programs run one after the other, each after the ones before it
 	Rows  []Program
@@ -38,7 +39,8 @@ const (
 
 // A Program is one line of the table. The zero value of a field is what most programs need.
 type Program struct {
-	Name string
+	Name  string
+	Holds string // its own part of the group's promise
 
 	// On lists backends. The program runs once on each, with GDRCOPY_BACKEND; without
 	// any it runs once.
