@@ -37,7 +37,7 @@ func (b *Buffer) Object() (Object, error) {
 	if err := b.lock(); err != nil {
 		return Object{}, err
 	}
-	defer b.unlock()
+	defer b.mu.Unlock()
 	return b.pin.Object()
 }
 
