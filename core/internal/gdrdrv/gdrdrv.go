@@ -32,7 +32,7 @@ func open(k kernel, sync func(addr, size uint64) error) (_ *session, err error) 
 	fd, err := k.open(devicePath)
 	switch {
 	case err == unix.ENXIO || err == unix.ENODEV:
-		return nil, fmt.Errorf("%s is left from a module that is gone, load it (modprobe gdrdrv): %w", devicePath, err)
+		return nil, fmt.Errorf("%s is left from a module that is gone; load it (modprobe gdrdrv): %w", devicePath, err)
 	case err == unix.ENOENT:
 		return nil, fmt.Errorf("there is no %s, the gdrdrv kernel module is not loaded (modprobe gdrdrv): %w", devicePath, err)
 	case err != nil:
