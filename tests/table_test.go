@@ -159,6 +159,9 @@ var table = []Group{
 			Env: cmd("NVRM_SIM_MACHINE=mig,pcie", "NVRM_SIM_DEVICES=2")},
 		{Name: "share_grace", Cmd: cmd("$B/bin/ext_share"), On: cmd("rm"), Env: append(cmd("NVRM_SIM_MACHINE=grace"), rmMmap),
 			Make: cmd("doubles", "$B/doubles/rm_mmap.so")},
+		{Name: "descriptor_535", Cmd: cmd("$B/bin/ext_descriptor"), On: cmd("rm"), Env: cmd("NVRM_SIM_DRIVER=535")},
+		{Name: "descriptor_grace", Cmd: cmd("$B/bin/ext_descriptor"), On: cmd("rm"), Env: cmd("NVRM_SIM_MACHINE=grace")},
+		{Name: "descriptor_gb10", Cmd: cmd("$B/bin/ext_descriptor"), On: cmd("rm"), Env: cmd("NVRM_SIM_MACHINE=gb10")},
 		{Name: "machines", Sim: Plain},
 		{Name: "watch", Cmd: cmd("$B/bin/watch_test", "$B/watched"), Make: cmd("watch-test")},
 	}},
@@ -321,6 +324,8 @@ var exts = []Program{
 	// A dma-buf says whose it is only on the simulated driver.
 	{Name: "share", Holds: "gdr_export_fd and gdr_pin_fd: a process without CUDA, any descriptor, who dies when", On: all, Cases: Guest, Sim: RMDriver, Env: cmd(rmMmap, "CUDA_SIM_DRIVER_VERSION=13030", "CUDA_SIM_DMABUF_MMAP=1"),
 		Make: cmd("doubles", "$B/doubles/rm_mmap.so")},
+	// What CUDA imports and exports; a dma-buf is neither.
+	{Name: "descriptor", Holds: "gdr_get_object; what CUDA imports and exports, any label, namespaces, another GPU", On: cmd("rm"), Cases: Guest},
 	{Name: "beside", Holds: "no capture of a stream is lost beside the library", On: all, Cases: Guest},
 	{Name: "calls", Holds: "which calls of CUDA each function makes", On: all, Cases: Guest},
 	{Name: "contexts", Holds: "how long a primary context is kept, and whose references are", On: all, Cases: Guest},

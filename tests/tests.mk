@@ -16,7 +16,7 @@ DOUBLES   := $(D)/libcuda.so.1 $(D)/libcuda.so $(D)/libnvidia-ml.so.1 $(D)/rm_si
 # What is made of the public headers and the manual pages, for tests to include.
 PUBLIC_H  := include/gdrapi.h include/gdrapi_ext.h
 MADE_H    := $(B)/tests/functions.h $(B)/tests/pages.h
-TEST_I    := -Icapi -Iexamples -I$(B)/tests -I$(T)
+TEST_I    := -Icapi -Iexamples -I$(B)/tests -I$(T) -Itests/doubles
 CXX98     := -std=c++98 -pedantic $(WARN) -Iinclude -Itools
 
 # What tests are built of may lie in a shared library.
@@ -109,7 +109,7 @@ lint: need-shellcheck need-$(CLANG) need-aarch64-linux-gnu-gcc $(DOUBLES) $(MADE
 		$$cc -std=gnu11 $(FORTIFIED) $(WARN) -Icapi -I$(B)/_cgo -S -o /dev/null $$f || exit 1; done; \
 		for f in tools/*.c tools/*/*.c $(T)/*/*.c $(addprefix tests/,$(addsuffix /*.c,bench callgrind capi consumers doubles examples fuzz rm vkgdr)) \
 			examples/*.c examples/*/*.c vkgdr/*.c; do \
-		$$cc $(C11) $(FORTIFIED) $(TEST_I) -Itests/doubles -S -o /dev/null $$f || exit 1; done; done
+		$$cc $(C11) $(FORTIFIED) $(TEST_I) -S -o /dev/null $$f || exit 1; done; done
 	aarch64-linux-gnu-gcc -std=gnu11 -O2 $(WARN) -Icapi -I$(B)/_cgo -fsyntax-only capi/*.c capi/*/*.c
 	GOARCH=arm64 $(GO) vet ./core/... ./capi/cache ./capi/handle ./cmd/... ./examples/...
 	GOARCH=ppc64le $(GO) vet ./core/... ./capi/cache ./capi/handle ./cmd/... ./examples/...

@@ -53,6 +53,7 @@ var statuses = results.Table[status]{
 	statusNoMemory:            {Name: "NV_ERR_NO_MEMORY", Errno: unix.ENOMEM, Advice: "the driver has no memory left"},
 	statusNotSupported:        {Name: "NV_ERR_NOT_SUPPORTED", Errno: unix.ENOTSUP, Advice: "the driver cannot do this on this GPU"},
 	statusObjectNotFound:      {Name: "NV_ERR_OBJECT_NOT_FOUND", Errno: unix.EINVAL, Advice: "the driver does not know the memory (any more)"},
+	0x5B:                      {Name: "NV_ERR_OUT_OF_RANGE", Errno: unix.EINVAL, Advice: "the descriptor has fewer memory objects than its label says"},
 	0x62:                      {Name: "NV_ERR_RESET_REQUIRED", Errno: unix.ENODEV, Advice: "the GPU needs a reset: nvidia-smi --gpu-reset, or reboot"},
 	0x63:                      {Name: "NV_ERR_STATE_IN_USE", Errno: unix.EBUSY},
 	0x65:                      {Name: "NV_ERR_TIMEOUT", Errno: unix.EIO, Advice: "look into dmesg for lines of NVRM"},

@@ -1,160 +1,23 @@
 // SPDX-License-Identifier: MIT
 /*
  * ext/share.c - gdr_export_fd and gdr_pin_fd: memory of a process that has CUDA, in one that
- * has none. Runs on the simulated drivers and on a GPU. With --long it says times, and does
- * more.
+ * has none. Runs on the simulated drivers and on a GPU. With --long it does more. What CUDA
+ * imports and exports is descriptor.c's.
  */
-#include "guest/cuda.h"
+#include "share.h"
 
-#include <linux/capability.h>
 #include <sched.h>
 #include <sys/mount.h>
-#include <sys/socket.h>
-
-#define OBJECT (2 * MIB)
-
-static struct cuda_dl cu;
-static gdr_t g;
-
-/* What cuIpcGetMemHandle gives. */
-struct ipc {
-	unsigned char bytes[64];
-};
-
-/* GPU memory of one kind, and what of it is pinned. */
-struct shared {
-	cu_ptr addr;
-	size_t size;
-	gdr_mh_t mh;
-	int fd;
-};
-
-/* gdrdrv shares nothing. */
-__attribute__((constructor)) static void name_backend(void)
-{
-	setenv("GDRCOPY_BACKEND", "rm", 0);
-}
-
-static bool by_dmabuf(void)
-{
-	return backend_is("dmabuf");
-}
-
-static void with_context(void)
-{
-	cu_ctx c = start_cuda(&cu);
-
-	expect_is(cu.ctx_set(c), 0);
-	g = open_or_fail();
-}
-
-/* Memory of cuMemCreate in objects of these sizes, side by side. */
-static cu_ptr make_vmm(const size_t *sizes, int n)
-{
-	struct cu_mem_want want = { CU_MEM_PINNED, CU_EXPORT_FD, { CU_PLACE_GPU, 0 } };
-	struct cu_access all = { { CU_PLACE_GPU, 0 }, CU_ACCESS_RW };
-	size_t total = 0, at = 0;
-	cu_ptr p = 0;
-	cu_mem mem;
-
-	for (int i = 0; i < n; i++)
-		total += sizes[i];
-	expect_is(cu.reserve(&p, total, 0, 0, 0), 0);
-	for (int i = 0; i < n; at += sizes[i++]) {
-		expect_is(cu.create(&mem, sizes[i], &want, 0), 0);
-		expect_is(cu.map(p + at, sizes[i], 0, mem, 0), 0);
-		expect_is(cu.release(mem), 0);
-	}
-	expect_is(cu.set_access(p, total, &all, 1), 0);
-	return p;
-}
-
-static void pin_and_export(struct shared *s, cu_ptr addr, size_t size)
-{
-	*s = (struct shared){ .addr = addr, .size = size, .fd = -1 };
-	expect_is(gdr_pin_buffer(g, addr, size, 0, 0, &s->mh), 0);
-	expect_is(gdr_export_fd(g, s->mh, 0, &s->fd), 0);
-	expect(fcntl(s->fd, F_GETFD) & FD_CLOEXEC);
-}
-
-static uint32_t word(size_t at, uint32_t seed)
-{
-	return (uint32_t)at * 2654435761u + seed;
-}
-
-/* By CUDA, all words of the range. */
-static void fill_by_cuda(const struct shared *s, uint32_t seed)
-{
-	uint32_t *h = malloc(s->size);
-
-	expect(h != NULL);
-	for (size_t i = 0; i < s->size / 4; i++)
-		h[i] = word(i, seed);
-	expect_is(cu.to_gpu(s->addr, h, s->size), 0);
-	expect_is(cu.ctx_sync(), 0);
-	free(h);
-}
-
-static void check_by_cuda(const struct shared *s, uint32_t seed)
-{
-	uint32_t *h = malloc(s->size);
-	size_t bad = 0;
-
-	expect(h != NULL);
-	expect_is(cu.from_gpu(h, s->addr, s->size), 0);
-	for (size_t i = 0; i < s->size / 4; i++)
-		bad += h[i] != word(i, seed);
-	expect_is(bad, 0);
-	free(h);
-}
-
-/*
- * The other side: pins the descriptor, sees each word of the seed, and writes each of the
- * next seed. skip is the range's first byte in the pinned pages.
- */
-static void use(gdr_t at, int fd, size_t skip, size_t size, uint32_t seed)
-{
-	gdr_info_v2_t info;
-	gdr_mh_t mh;
-	uint32_t *p;
-	void *va;
-
-	expect_is(gdr_pin_fd(at, fd, 0, &mh), 0);
-	expect_is(gdr_get_info_v2(at, mh, &info), 0);
-	expect(info.mapped_size >= skip + size && !info.mapped);
-	expect_is(gdr_map(at, mh, &va, skip + size), 0);
-	p = malloc(size);
-	expect(p != NULL);
-	expect_is(gdr_copy_from_mapping(mh, p, (char *)va + skip, size), 0);
-	for (size_t i = 0; i < size / 4; i++)
-		expect_is(p[i], word(i, seed));
-	for (size_t i = 0; i < size / 4; i++)
-		p[i] = word(i, seed + 1);
-	expect_is(gdr_copy_to_mapping(mh, (char *)va + skip, p, size), 0);
-	/* A read is behind the writes. */
-	expect_is(gdr_copy_from_mapping(mh, p, (char *)va + skip, 4), 0);
-	expect_is(gdr_unmap(at, mh, va, skip + size), 0);
-	expect_is(gdr_unpin_buffer(at, mh), 0);
-	free(p);
-}
-
-static size_t skip_of(const struct shared *s)
-{
-	gdr_info_v2_t info;
-
-	expect_is(gdr_get_info_v2(g, s->mh, &info), 0);
-	return s->addr - info.va;
-}
 
 static void use_here(const struct shared *s)
 {
 	gdr_t second = open_or_fail();
 
-	fill_by_cuda(s, 1);
+	fill_by_cuda(s->addr, s->size, 1);
 	use(g, s->fd, skip_of(s), s->size, 1);
-	check_by_cuda(s, 2);
+	check_by_cuda(s->addr, s->size, 2);
 	use(second, s->fd, skip_of(s), s->size, 2);
-	check_by_cuda(s, 3);
+	check_by_cuda(s->addr, s->size, 3);
 	expect_is(gdr_close(second), 0);
 }
 
@@ -162,7 +25,6 @@ static void use_here(const struct shared *s)
 static void kinds_of_memory(void)
 {
 	static const size_t layout[] = { OBJECT, 3 * OBJECT, 3 * OBJECT, OBJECT };
-	int (*alloc_async)(cu_ptr *, size_t, void *);
 	static const size_t sizes[] = { 100, 4096, 100000, MIB, OBJECT, 5 * MIB, 64 * MIB };
 	struct shared s;
 	cu_ptr p;
@@ -188,10 +50,7 @@ static void kinds_of_memory(void)
 	pin_and_export(&s, p + 3 * GPU_PAGE_SIZE, 6 * OBJECT);
 	use_here(&s);
 	close(s.fd);
-	alloc_async = dlsym(dlopen("libcuda.so.1", RTLD_NOW), "cuMemAllocAsync");
-	expect(alloc_async != NULL);
-	expect_is(alloc_async(&p, 3 * MIB, NULL), 0);
-	expect_is(cu.ctx_sync(), 0);
+	p = make_pooled(3 * MIB);
 	pin_and_export(&s, p, 3 * MIB);
 	use_here(&s);
 	close(s.fd);
@@ -360,7 +219,7 @@ static void munmap_is_refused(void)
 	expect_is(count_fds(), before);
 }
 
-/* What CUDA exports is pinned whole on rm; and another backend's descriptor has its own. */
+/* A descriptor of CUDA's or of another backend's says so. */
 static void of_another(void)
 {
 	struct cu_mem_want want = { CU_MEM_PINNED, CU_EXPORT_FD, { CU_PLACE_GPU, 0 } };
@@ -368,28 +227,22 @@ static void of_another(void)
 	bool is_mig = machine && !strncmp(machine, "mig", 3);
 	int (*give)(int *, cu_mem, int, unsigned long long), (*range)(int *, cu_ptr, size_t, int, unsigned long long);
 	gdr_mh_t mh = { 77 };
-	gdr_info_v2_t info;
 	cu_mem mem;
 	cu_ptr p;
 	int fd;
 
 	catch_log();
 	with_context();
-	give = dlsym(dlopen("libcuda.so.1", RTLD_NOW), "cuMemExportToShareableHandle");
-	range = dlsym(dlopen("libcuda.so.1", RTLD_NOW), "cuMemGetHandleForAddressRange");
+	give = cuda_symbol("cuMemExportToShareableHandle");
+	range = cuda_symbol("cuMemGetHandleForAddressRange");
 	expect(give && range);
-	expect_is(cu.create(&mem, OBJECT, &want, 0), 0);
-	expect_is(give(&fd, mem, CU_EXPORT_FD, 0), 0);
 	if (by_dmabuf() || is_mig) {
+		expect_is(cu.create(&mem, OBJECT, &want, 0), 0);
+		expect_is(give(&fd, mem, CU_EXPORT_FD, 0), 0);
 		expect_is(gdr_pin_fd(g, fd, 0, &mh), ENOTSUP);
 		expect(logged(is_mig ? "(MIG)" : "GDRCOPY_BACKEND=rm"));
-	} else {
-		expect_is(gdr_pin_fd(g, fd, 0, &mh), 0);
-		expect_is(gdr_get_info_v2(g, mh, &info), 0);
-		expect_is(info.va, 0);
-		expect_is(info.mapped_size, OBJECT);
+		close(fd);
 	}
-	close(fd);
 	expect_is(cu.mem_alloc(&p, OBJECT), 0);
 	if (range(&fd, p, OBJECT, 1, 0))
 		skip_case("this driver exports no dma-bufs");
@@ -397,6 +250,39 @@ static void of_another(void)
 	if (!by_dmabuf())
 		expect(logged("GDRCOPY_BACKEND=dmabuf"));
 	close(fd);
+}
+
+static void set_marks(void *arg)
+{
+	int fd = *(int *)arg;
+
+	expect_is(fcntl(fd, F_SETSIG, SIGUSR1), 0);
+	expect_is(fcntl(fd, F_SETOWN, getpid()), 0);
+	expect_is(fcntl(fd, F_SETFL, O_RDWR | O_NONBLOCK), 0);
+}
+
+/* Who has a descriptor may do to its file what fcntl does: neither side loses its pin. */
+static void marked_by_another(void)
+{
+	struct shared s;
+	long before;
+	gdr_mh_t mh;
+	cu_ptr p;
+	void *va;
+
+	with_context();
+	expect_is(cu.mem_alloc(&p, OBJECT), 0);
+	pin_and_export(&s, p, OBJECT);
+	use_here(&s);
+	expect_is(gdr_pin_fd(g, s.fd, 0, &mh), 0);
+	before = count_fds();
+	expect(in_child("a guest that marks the file", set_marks, &s.fd, 10));
+	expect_is(gdr_map(g, mh, &va, OBJECT), 0);
+	expect_is(gdr_map(g, s.mh, &va, OBJECT), 0);
+	use_here(&s);
+	expect_is(gdr_unpin_buffer(g, mh), 0);
+	expect_is(gdr_unpin_buffer(g, s.mh), 0);
+	expect_is(count_fds(), before - (by_dmabuf() ? 2 : 0));
 }
 
 /* The memory outlives the buffer, the allocation, and each of the descriptors. */
@@ -412,7 +298,7 @@ static void outlives(void)
 	with_context();
 	expect_is(cu.mem_alloc(&p, OBJECT), 0);
 	pin_and_export(&s, p, OBJECT);
-	fill_by_cuda(&s, 5);
+	fill_by_cuda(s.addr, s.size, 5);
 	expect_is(gdr_unpin_buffer(g, s.mh), 0);
 	expect_is(cu.mem_free(p), 0);
 	expect_is(gdr_pin_fd(g, s.fd, 0, &mh), 0);
@@ -439,36 +325,15 @@ struct guest {
 static void be_guest(void *arg)
 {
 	const struct guest *x = arg;
-	double start = seconds_now(), opened, pinned;
 	gdr_mh_t mh;
-	uint32_t w;
-	void *va;
 	gdr_t at;
 
 	if (x->uid)
 		expect(!setgid(x->uid) && !setuid(x->uid));
 	at = open_or_fail();
-	opened = seconds_now();
-	expect_is(gdr_pin_fd(at, x->fd, 0, &mh), 0);
-	pinned = seconds_now();
-	expect_is(gdr_map(at, mh, &va, x->skip + x->size), 0);
-	expect_is(gdr_copy_from_mapping(mh, &w, (char *)va + x->skip, 4), 0);
-	if (guest_long)
-		note("user %d: the first byte %.0f us after the descriptor (open %.0f, pin %.0f)", getuid(), (seconds_now() - start) * 1e6,
-		     (opened - start) * 1e6, (pinned - opened) * 1e6);
-	expect_is(w, word(0, x->seed));
 	use(at, x->fd, x->skip, x->size, x->seed);
-	start = seconds_now();
-	expect_is(gdr_pin_fd(at, x->fd, 0, &mh), 0);
-	if (guest_long)
-		note("another import %.0f us", (seconds_now() - start) * 1e6);
-	expect_is(gdr_pin_buffer(at, 0x7f0000000000, 4096, 0, 0, &mh) != 0, 1);
+	expect(gdr_pin_buffer(at, 0x7f0000000000, 4096, 0, 0, &mh));
 	expect_is(gdr_close(at), 0);
-}
-
-static bool may_be_nobody(void)
-{
-	return !on_doubles() && !getuid() && prctl(PR_CAPBSET_READ, CAP_SETUID) == 1;
 }
 
 static void in_a_forked_child(void)
@@ -480,15 +345,15 @@ static void in_a_forked_child(void)
 	with_context();
 	expect_is(cu.mem_alloc(&p, OBJECT), 0);
 	pin_and_export(&s, p, OBJECT);
-	fill_by_cuda(&s, 1);
+	fill_by_cuda(s.addr, s.size, 1);
 	x = (struct guest){ s.fd, 0, skip_of(&s), OBJECT, 1 };
 	expect(in_child("a forked child", be_guest, &x, 20));
-	check_by_cuda(&s, 2);
+	check_by_cuda(s.addr, s.size, 2);
 	x.seed = 2;
-	if (may_be_nobody()) {
-		x.uid = 65534;
+	if (!on_doubles() && is_root()) {
+		x.uid = NOBODY;
 		expect(in_child("a forked child, as nobody", be_guest, &x, 20));
-		check_by_cuda(&s, 3);
+		check_by_cuda(s.addr, s.size, 3);
 	}
 	expect_is(gdr_close(g), 0);
 }
@@ -520,10 +385,10 @@ static void of_a_gpu_that_is_not_there(void)
 	with_context();
 	expect_is(cu.mem_alloc(&p, OBJECT), 0);
 	pin_and_export(&s, p, OBJECT);
-	fill_by_cuda(&s, 1);
+	fill_by_cuda(s.addr, s.size, 1);
 	x = (struct guest){ s.fd, 0, 0, OBJECT, 1 };
 	expect(in_child("a process without the GPU", without_the_gpu, &x, 20));
-	check_by_cuda(&s, 2);
+	check_by_cuda(s.addr, s.size, 2);
 }
 
 static bool is_mapped(const char *name)
@@ -553,7 +418,6 @@ static void anew(void)
 	struct guest x = { from_environment("SHARE_FD"), from_environment("SHARE_UID"), 0, OBJECT,
 			   from_environment("SHARE_SEED") };
 
-	guest_long = getenv("SHARE_LONG") != NULL;
 	expect(!is_mapped("libcuda"));
 	be_guest(&x);
 	if (getenv("SHARE_HIDE") || (on_doubles() && !by_dmabuf()))
@@ -575,8 +439,6 @@ static void exec_guest(void *arg)
 	set_number("SHARE_FD", fcntl(x->fd, F_DUPFD, 100));
 	set_number("SHARE_UID", x->uid);
 	set_number("SHARE_SEED", (int)x->seed);
-	if (guest_long)
-		setenv("SHARE_LONG", "1", 1);
 	/* A folder that the child shall not see: libcuda's. */
 	if (getenv("SHARE_HIDE"))
 		expect(!unshare(CLONE_NEWNS) && !mount("none", "/", NULL, MS_REC | MS_PRIVATE, NULL) &&
@@ -599,153 +461,23 @@ static void in_an_executed_child(void)
 	with_context();
 	expect_is(cu.mem_alloc(&p, OBJECT), 0);
 	pin_and_export(&s, p, OBJECT);
-	fill_by_cuda(&s, 1);
+	fill_by_cuda(s.addr, s.size, 1);
 	x = (struct guest){ s.fd, 0, 0, OBJECT, 1 };
 	expect(in_child("an executed child", exec_guest, &x, 20));
-	check_by_cuda(&s, 2);
-	if (may_be_nobody()) {
-		x.uid = 65534;
+	check_by_cuda(s.addr, s.size, 2);
+	if (!on_doubles() && is_root()) {
+		x.uid = NOBODY;
 		x.seed = 2;
 		expect(in_child("an executed child, as nobody", exec_guest, &x, 20));
-		check_by_cuda(&s, 3);
+		check_by_cuda(s.addr, s.size, 3);
 	}
-}
-
-/* The best way without this library: a context of CUDA, and the IPC handle. */
-static void ipc_guest(void)
-{
-	int (*open_handle)(cu_ptr *, struct ipc, unsigned int);
-	double start = seconds_now();
-	const char *text = getenv("SHARE_IPC");
-	struct ipc handle;
-	cu_ctx context;
-	uint32_t w;
-	cu_ptr p;
-
-	expect(text != NULL);
-	for (size_t i = 0; i < sizeof(handle); i++)
-		expect_is(sscanf(text + 2 * i, "%2hhx", &handle.bytes[i]), 1);
-	context = start_cuda(&cu);
-	expect_is(cu.ctx_set(context), 0);
-	open_handle = dlsym(dlopen("libcuda.so.1", RTLD_NOW), "cuIpcOpenMemHandle_v2");
-	expect(open_handle != NULL);
-	expect_is(open_handle(&p, handle, 1), 0);
-	expect_is(cu.from_gpu(&w, p, 4), 0);
-	note("CUDA IPC: the first byte %.0f us after the handle", (seconds_now() - start) * 1e6);
-	expect_is(w, word(0, 1));
-	expect_is(write(from_environment("SHARE_FD"), "", 1), 1);
-	pause();
-}
-
-/* The same by a descriptor. It stays until it is killed. */
-static void fd_guest(void)
-{
-	double start = seconds_now();
-	gdr_t at = open_or_fail();
-	gdr_mh_t mh;
-	uint32_t w;
-	void *va;
-
-	expect_is(gdr_pin_fd(at, from_environment("SHARE_BUFFER"), 0, &mh), 0);
-	expect_is(gdr_map(at, mh, &va, OBJECT), 0);
-	expect_is(gdr_copy_from_mapping(mh, &w, va, 4), 0);
-	note("a descriptor: the first byte %.0f us after it", (seconds_now() - start) * 1e6);
-	expect_is(w, word(0, 1));
-	expect_is(write(from_environment("SHARE_FD"), "", 1), 1);
-	pause();
-}
-
-/* Starts a guest, waits until it has the byte, and says how much GPU memory it has taken. */
-static void take_memory(const char *guest, int (*info)(size_t *free, size_t *total))
-{
-	size_t before, with, total;
-	int ends[2];
-	pid_t pid;
-	char c;
-
-	expect_is(pipe(ends), 0);
-	set_number("SHARE_FD", ends[1]);
-	expect_is(info(&before, &total), 0);
-	pid = fork();
-	if (!pid)
-		run_anew(guest);
-	close(ends[1]);
-	expect_is(read(ends[0], &c, 1), 1);
-	expect_is(info(&with, &total), 0);
-	note("%s: %ld MiB of GPU memory", guest, (long)(before - with) / (long)MIB);
-	expect_is(kill(pid, SIGKILL), 0);
-	expect_is(waitpid(pid, NULL, 0), pid);
-	close(ends[0]);
-}
-
-static void beside_ipc(void)
-{
-	int (*get_handle)(struct ipc *, cu_ptr), (*info)(size_t *, size_t *);
-	char text[2 * sizeof(struct ipc) + 1];
-	struct ipc handle;
-	struct shared s;
-	cu_ptr p;
-
-	if (by_dmabuf())
-		skip_case("there is no IPC handle of memory that dmabuf has pinned on the doubles");
-	with_context();
-	get_handle = dlsym(dlopen("libcuda.so.1", RTLD_NOW), "cuIpcGetMemHandle");
-	info = dlsym(dlopen("libcuda.so.1", RTLD_NOW), "cuMemGetInfo_v2");
-	expect(get_handle && info);
-	expect_is(cu.mem_alloc(&p, OBJECT), 0);
-	pin_and_export(&s, p, OBJECT);
-	fill_by_cuda(&s, 1);
-	expect_is(get_handle(&handle, p), 0);
-	for (size_t i = 0; i < sizeof(handle); i++)
-		snprintf(text + 2 * i, 3, "%02hhx", handle.bytes[i]);
-	setenv("SHARE_IPC", text, 1);
-	set_number("SHARE_BUFFER", fcntl(s.fd, F_DUPFD, 100));
-	for (int i = 0; i < (guest_long ? 5 : 1); i++) {
-		take_memory("fd guest", info);
-		take_memory("ipc guest", info);
-	}
-}
-
-static bool send_fds(int to, const int *fds, int n)
-{
-	union {
-		char bytes[CMSG_SPACE(64 * sizeof(int))];
-		struct cmsghdr align;
-	} control = { 0 };
-	struct iovec v = { "x", 1 };
-	struct msghdr m = { .msg_iov = &v, .msg_iovlen = 1, .msg_control = &control,
-			    .msg_controllen = CMSG_SPACE(n * sizeof(int)) };
-	struct cmsghdr *h = CMSG_FIRSTHDR(&m);
-
-	h->cmsg_level = SOL_SOCKET;
-	h->cmsg_type = SCM_RIGHTS;
-	h->cmsg_len = CMSG_LEN(n * sizeof(int));
-	memcpy(CMSG_DATA(h), fds, n * sizeof(int));
-	return sendmsg(to, &m, MSG_NOSIGNAL) == 1;
-}
-
-/* Returns how many came; 0 at the end. */
-static int receive_fds(int from, int *fds)
-{
-	union {
-		char bytes[CMSG_SPACE(64 * sizeof(int))];
-		struct cmsghdr align;
-	} control;
-	char tag;
-	struct iovec v = { &tag, 1 };
-	struct msghdr m = { .msg_iov = &v, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof(control) };
-	struct cmsghdr *h;
-
-	if (recvmsg(from, &m, MSG_CMSG_CLOEXEC) <= 0 || !(h = CMSG_FIRSTHDR(&m)))
-		return 0;
-	memcpy(fds, CMSG_DATA(h), h->cmsg_len - CMSG_LEN(0));
-	return (int)((h->cmsg_len - CMSG_LEN(0)) / sizeof(int));
 }
 
 /* The guest goes on when the owner is dead, and the memory with it. */
 static void owner_is_killed(void)
 {
 	int ends[2], status, fd;
+	char tag;
 	pid_t owner;
 	struct shared s;
 	cu_ptr p;
@@ -756,14 +488,14 @@ static void owner_is_killed(void)
 		with_context();
 		expect_is(cu.mem_alloc(&p, OBJECT), 0);
 		pin_and_export(&s, p, OBJECT);
-		fill_by_cuda(&s, 8);
-		expect(send_fds(ends[1], &s.fd, 1));
+		fill_by_cuda(s.addr, s.size, 8);
+		expect(send_with(ends[1], "x", 1, &s.fd, 1));
 		pause();
 		_exit(1);
 	}
 	close(ends[1]);
 	g = open_or_fail();
-	expect_is(receive_fds(ends[0], &fd), 1);
+	expect_is(receive_with(ends[0], &tag, 1, &fd), 1);
 	use(g, fd, 0, OBJECT, 8);
 	expect_is(gdr_pin_fd(g, fd, 0, &s.mh), 0);
 	expect_is(kill(owner, SIGKILL), 0);
@@ -784,9 +516,10 @@ static void import_all(int from, uint64_t seed)
 	gdr_t at = open_or_fail();
 	gdr_mh_t held[100];
 	int fds[64], n, many = 0;
+	char tag;
 	void *va;
 
-	while ((n = receive_fds(from, fds))) {
+	while ((n = receive_with(from, &tag, 1, fds))) {
 		for (int i = 0; i < n; i++) {
 			uint32_t w;
 
@@ -828,7 +561,7 @@ static void export_all(int to, uint64_t seed, int rounds)
 				fds[k] = s[i + k].fd;
 			if (next_random(&seed) % 16 == 0)
 				kill(getpid(), SIGKILL);
-			if (!send_fds(to, fds, 50))
+			if (!send_with(to, "x", 1, fds, 50))
 				_exit(0);	/* the guest is dead */
 		}
 		for (int i = 0; i < 100; i++) {
@@ -881,29 +614,26 @@ static void killed_at_random(void)
 /* Nothing is left: descriptors, and what the driver has for this process. */
 static void leaves_nothing(void)
 {
-	unsigned long (*live)(void) = NULL;
 	unsigned long have = 0;
 	struct shared s;
 	long fds = 0;
 	cu_ptr p;
 
 	with_context();
-	if (on_doubles())
-		live = dlsym(dlopen("libcuda.so.1", RTLD_NOW), "cuda_sim_live");
 	expect_is(cu.mem_alloc(&p, OBJECT), 0);
 	for (int i = 0; i < (guest_long ? 2000 : 50); i++) {
 		pin_and_export(&s, p, OBJECT);
-		fill_by_cuda(&s, 1);
+		fill_by_cuda(s.addr, s.size, 1);
 		use(g, s.fd, 0, OBJECT, 1);
 		expect_is(gdr_unpin_buffer(g, s.mh), 0);
 		close(s.fd);
 		if (i == 2) {
 			fds = count_fds();
-			have = live ? live() : 0;
+			have = count_live();
 		}
 	}
 	expect_is(count_fds(), fds);
-	expect_is(live ? live() : 0, have);
+	expect_is(count_live(), have);
 	expect_is(gdr_close(g), 0);
 }
 
@@ -915,14 +645,12 @@ const struct guest_case cases[] = {
 	{ "no descriptor left", no_descriptor_left, 10 },
 	{ "an import whose munmap is refused", munmap_is_refused, 10 },
 	{ "a descriptor of CUDA's, or of another backend", of_another, 10 },
+	{ "a file that another process has marked", marked_by_another, 10 },
 	{ "the memory outlives all but the last pin", outlives, 10 },
 	{ "in a child that is forked after cuInit", in_a_forked_child, 20 },
 	{ "of a GPU whose node is not there", of_a_gpu_that_is_not_there, 10 },
 	{ "in a program without libcuda", in_an_executed_child, 20 },
 	{ "anew", anew },
-	{ "beside CUDA IPC", beside_ipc, 20 },
-	{ "ipc guest", ipc_guest },
-	{ "fd guest", fd_guest },
 	{ "the owner is killed", owner_is_killed, 20 },
 	{ "both are killed at random", killed_at_random, 60, 300 },
 	{ "nothing is left", leaves_nothing, 30, 120 },

@@ -1,0 +1,1139 @@
+// SPDX-License-Identifier: MIT
+/*
+ * ext/descriptor.c - one descriptor for the CPU and for CUDA: what CUDA imports, what it exports,
+ * labels that nobody's library has written, namespaces, another GPU. Runs on the simulated
+ * drivers and on a GPU; with --long up to 8 GiB and 10,000 times.
+ */
+#include "share.h"
+
+#include <sched.h>
+#include <sys/ioctl.h>
+#include <sys/mount.h>
+
+#include "rm_uapi.h"
+
+#define GPU_PAGES(bytes) ((bytes) / GPU_PAGE_SIZE)
+
+static int (*import_handle)(cu_mem *, void *, int), (*export_handle)(int *, cu_mem, int, unsigned long long);
+static int (*memory_info)(size_t *free, size_t *total), (*copy_between)(cu_ptr to, cu_ptr from, size_t size);
+
+static void start(int device)
+{
+	cu_ctx context = start_cuda(&cu);
+	int dev;
+
+	if (device) {
+		expect_is(cu.device_get(&dev, device), 0);
+		expect_is(cu.primary_retain(&context, dev), 0);
+	}
+	expect_is(cu.ctx_set(context), 0);
+	import_handle = cuda_symbol("cuMemImportFromShareableHandle");
+	export_handle = cuda_symbol("cuMemExportToShareableHandle");
+	memory_info = cuda_symbol("cuMemGetInfo_v2");
+	copy_between = cuda_symbol("cuMemcpyDtoD_v2");
+	expect(import_handle && export_handle && memory_info && copy_between);
+}
+
+/* Where a buffer is, as the exporter's gdr_get_object says it. */
+struct where {
+	uint64_t offset, length, skip, size;
+	bool pooled;
+};
+
+/* A descriptor that CUDA has imported, and mapped for a GPU. */
+struct imported {
+	cu_mem mem;
+	cu_ptr p;
+	size_t length;
+};
+
+/* The result of the first call that fails. */
+static int import_by_cuda(struct imported *i, int fd, size_t length, int device)
+{
+	struct cu_access all = { { CU_PLACE_GPU, device }, CU_ACCESS_RW };
+	int rc = import_handle(&i->mem, (void *)(intptr_t)fd, CU_EXPORT_FD);
+
+	i->length = length;
+	if (rc)
+		return rc;
+	expect_is(cu.reserve(&i->p, length, 0, 0, 0), 0);
+	rc = cu.map(i->p, length, 0, i->mem, 0);
+	if (!rc)
+		return cu.set_access(i->p, length, &all, 1);
+	expect_is(cu.unreserve(i->p, length), 0);
+	expect_is(cu.release(i->mem), 0);
+	return rc;
+}
+
+static void drop_imported(struct imported *i)
+{
+	expect_is(cu.unmap(i->p, i->length), 0);
+	expect_is(cu.unreserve(i->p, i->length), 0);
+	expect_is(cu.release(i->mem), 0);
+}
+
+/* Pins, exports, and sends with its place, which CUDA needs. */
+static void send_buffer(int to, cu_ptr addr, size_t size, bool pooled)
+{
+	struct where w = { .size = size, .pooled = pooled };
+	unsigned int count;
+	struct shared s;
+
+	fill_by_cuda(addr, size, 1);
+	pin_and_export(&s, addr, size);
+	expect_is(gdr_get_object(g, s.mh, &w.offset, &w.length, &count), 0);
+	w.skip = skip_of(&s);
+	expect_is(count, 1);
+	expect(w.offset + w.skip + w.size <= w.length);
+	expect(send_with(to, &w, sizeof(w), &s.fd, 1));
+	close(s.fd);
+}
+
+/* All kinds of memory in one object. It waits to be killed. */
+static void be_owner(int to)
+{
+	static const size_t sizes[] = { 512, 4096, 65536, 100000, MIB, OBJECT, 3 * MIB, 64 * MIB, 1024 * MIB, 8192 * MIB };
+	static const size_t vmm[] = { OBJECT, 2 * OBJECT };
+	size_t free, total;
+	gdr_mh_t mh;
+	cu_ptr p;
+	int rc;
+
+	start(0);
+	g = open_or_fail();
+	for (size_t i = 0; i < sizeof(sizes) / sizeof(*sizes); i++) {
+		expect_is(memory_info(&free, &total), 0);
+		if (sizes[i] > (guest_long ? free / 2 : 3 * MIB))
+			break;
+		expect_is(cu.mem_alloc(&p, sizes[i]), 0);
+		send_buffer(to, p, sizes[i], false);
+	}
+	p = make_vmm(vmm, 2);
+	send_buffer(to, p, OBJECT, false);
+	send_buffer(to, p + OBJECT + 3 * GPU_PAGE_SIZE, OBJECT, false);
+	p = make_pooled(3 * MIB);
+	rc = gdr_pin_buffer(g, p, 3 * MIB, 0, 0, &mh);
+	if (rc)
+		note("memory of a pool is not pinned here: %s", strerror(rc));
+	else
+		send_buffer(to, p, 3 * MIB, true);
+	expect(rc == 0 || rc == ENOTSUP);
+	expect(send_with(to, &(struct where){ 0 }, sizeof(struct where), &(int){ 0 }, 1));
+	pause();
+}
+
+#define MOST 16
+
+/* What the two heirs share: a place to meet. */
+static _Atomic int *met;
+
+static void meet(int round)
+{
+	++*met;
+	while (*met < 2 * round)
+		sleep_us(50);
+}
+
+struct heir {
+	const int *fds;
+	const struct where *where;
+	int n, uid;
+};
+
+static void become(int uid)
+{
+	if (uid)
+		expect(!setgid(uid) && !setuid(uid));
+}
+
+/* Both see the owner's words at once; then each writes all of them and the other sees that. */
+static void be_cuda_heir(void *arg)
+{
+	const struct heir *h = arg;
+	struct imported x;
+
+	become(h->uid);
+	start(0);
+	for (int i = 0; i < h->n; i++) {
+		const struct where *w = &h->where[i];
+		int rc = import_by_cuda(&x, h->fds[i], w->length, 0);
+		cu_ptr p = x.p + w->offset + w->skip;
+
+		if (rc)
+			note("CUDA imports %zu bytes of %s: %d", w->size, w->pooled ? "a pool" : "cuMemAlloc or cuMemCreate", rc);
+		expect(!rc || w->pooled);
+		meet(4 * i + 1);
+		if (!rc) {
+			check_by_cuda(p, w->size, 1);
+			fill_by_cuda(p, w->size, 2);
+		}
+		meet(4 * i + 2);
+		meet(4 * i + 3);
+		if (!rc) {
+			check_by_cuda(p, w->size, 3);
+			drop_imported(&x);
+		}
+		meet(4 * i + 4);
+	}
+}
+
+static void be_cpu_heir(void *arg)
+{
+	const struct heir *h = arg;
+
+	become(h->uid);
+	g = open_or_fail();
+	for (int i = 0; i < h->n; i++) {
+		const struct where *w = &h->where[i];
+		uint64_t offset, length;
+		unsigned int count;
+		gdr_mh_t mh;
+		char *p;
+		void *va;
+
+		expect_is(gdr_pin_fd(g, h->fds[i], 0, &mh), 0);
+		expect_is(gdr_get_object(g, mh, &offset, &length, &count), 0);
+		expect(offset == w->offset && length == w->length && count == 1);
+		expect_is(gdr_map(g, mh, &va, w->skip + w->size), 0);
+		p = (char *)va + w->skip;
+		check_by_cpu(mh, p, w->size, 1);
+		meet(4 * i + 1);
+		meet(4 * i + 2);
+		if (!w->pooled)
+			check_by_cpu(mh, p, w->size, 2);
+		fill_by_cpu(mh, p, w->size, 3);
+		meet(4 * i + 3);
+		meet(4 * i + 4);
+		expect_is(gdr_unpin_buffer(g, mh), 0);
+	}
+	expect_is(gdr_close(g), 0);
+}
+
+static void run_heirs(struct heir *h)
+{
+	pid_t heirs[2];
+
+	*met = 0;
+	for (int i = 0; i < 2; i++) {
+		heirs[i] = fork();
+		if (!heirs[i]) {
+			(i ? be_cpu_heir : be_cuda_heir)(h);
+			_exit(0);
+		}
+	}
+	for (int i = 0; i < 2; i++)
+		expect(child_ok(i ? "the heir without CUDA" : "the heir with CUDA", wait_child(heirs[i], guest_long ? 240 : 30)));
+}
+
+/* The owner is dead; CUDA and a process without CUDA have its memory at once, as that user. */
+static void two_heirs(void *uid)
+{
+	struct where where[MOST];
+	struct heir h = { .where = where, .uid = (int)(intptr_t)uid };
+	int ends[2], status, fds[MOST];
+	size_t largest = 0;
+	pid_t owner;
+
+	if (h.uid && (on_doubles() || !is_root()))
+		skip_case("needs root, to be nobody, and a driver that other users open");
+	h.fds = fds;
+
+	met = mmap(NULL, sizeof(*met), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	expect(met != MAP_FAILED);
+	expect_is(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends), 0);
+	owner = fork();
+	if (!owner) {
+		be_owner(ends[1]);
+		_exit(1);
+	}
+	close(ends[1]);
+	while (h.n < MOST && receive_with(ends[0], &where[h.n], sizeof(*where), &fds[h.n]) && where[h.n].size) {
+		largest = where[h.n].size > largest ? where[h.n].size : largest;
+		h.n++;
+	}
+	expect_is(kill(owner, SIGKILL), 0);
+	expect_is(waitpid(owner, &status, 0), owner);
+	expect(WIFSIGNALED(status) && h.n > 7 && !where[h.n].size);
+	note("%d buffers of a dead process, the largest of %zu MiB", h.n, largest / MIB);
+	run_heirs(&h);
+}
+
+/* Requests of a client of the test's own, for what the library never writes. */
+static struct {
+	int ctl, gpu;
+	uint32_t client, device;
+} raw;
+
+static uint32_t raw_control(uint32_t object, uint32_t cmd, void *params, size_t size)
+{
+	struct rm_control a = { .client = raw.client, .object = object, .cmd = cmd,
+				.params = (uintptr_t)params, .params_size = size };
+
+	expect_is(ioctl(raw.ctl, RM_CONTROL, &a), 0);
+	return a.status;
+}
+
+static uint32_t raw_alloc(uint32_t class, void *params, size_t size)
+{
+	struct rm_alloc a = { .root = raw.client, .parent = raw.client, .class = class,
+			      .params = (uintptr_t)params, .params_size = size };
+
+	expect_is(ioctl(raw.ctl, RM_ALLOC, &a), 0);
+	expect_is(a.status, 0);
+	return a.object;
+}
+
+static uint32_t raw_import(int fd, uint32_t *object)
+{
+	struct rm_import_fd p = { .fd = fd, .type = RM_FD_OBJECT, .device = raw.device, .parent = raw.device };
+	uint32_t status = raw_control(raw.client, RM_CTRL_IMPORT_FD, &p, sizeof(p));
+
+	*object = p.object;
+	return status;
+}
+
+/* A device of the GPU that the memory in fd is of, and an object of that memory. */
+static uint32_t raw_start(int fd)
+{
+	struct rm_card_info cards[32] = { { .valid = 0 } };
+	uint32_t object;
+
+	memset(&raw, 0, sizeof(raw));
+	raw.ctl = open(RM_CTL_DEVICE, O_RDWR | O_CLOEXEC);
+	expect(raw.ctl >= 0);
+	raw.client = raw_alloc(RM_CLASS_CLIENT, NULL, 0);
+	expect_is(ioctl(raw.ctl, RM_CARD_INFO(32), cards), 0);
+	for (int i = 0; i < 32; i++) {
+		struct rm_id_info id = { .gpu_id = cards[i].gpu_id };
+		struct rm_register_fd reg = { .ctl_fd = raw.ctl };
+		struct rm_device_params p = { .client_share = raw.client, .va_mode = 2 };
+		char path[32];
+
+		snprintf(path, sizeof(path), RM_GPU_DEVICE "%u", cards[i].minor);
+		raw.gpu = cards[i].valid ? open(path, O_RDWR | O_CLOEXEC) : -1;
+		if (raw.gpu < 0 || ioctl(raw.gpu, RM_REGISTER_FD, &reg) ||
+		    raw_control(raw.client, RM_CTRL_ID_INFO, &id, sizeof(id)))
+			continue;
+		p.instance = id.instance;
+		raw.device = raw_alloc(RM_CLASS_DEVICE, &p, sizeof(p));
+		if (!raw_import(fd, &object))
+			return object;
+	}
+	expect(!"a GPU with that memory");
+	return 0;
+}
+
+/* The words of a label, as rm/share.go has them. */
+enum { FIRST, COUNT1 = 8, PAGES1, COUNT, PAGES, MAGIC, OFFSET, VA, WORDS = 16 };
+
+static void read_label(int fd, uint32_t *label)
+{
+	struct rm_export_info info = { .fd = fd };
+	size_t mig = sizeof(info.mig);
+	uint32_t status = raw_control(raw.client, RM_CTRL_EXPORT_INFO, &info, sizeof(info));
+
+	/* 535 has no mig. */
+	if (status) {
+		expect_is(raw_control(raw.client, RM_CTRL_EXPORT_INFO, &info, sizeof(info) - mig), 0);
+		memcpy(label, info.label - mig, sizeof(info.label));
+	} else {
+		memcpy(label, info.label, sizeof(info.label));
+	}
+}
+
+static int raw_export(const uint32_t *objects, int n, int most, const uint32_t *label)
+{
+	struct rm_export_objects p = { .fd = open(RM_CTL_DEVICE, O_RDWR | O_CLOEXEC), .device = raw.device,
+				       .most = most, .n = n };
+
+	expect(p.fd >= 0);
+	memcpy(p.label, label, sizeof(p.label));
+	memcpy(p.objects, objects, n * sizeof(*objects));
+	expect_is(raw_control(raw.client, RM_CTRL_EXPORT_OBJECTS, &p, sizeof(p)), 0);
+	return p.fd;
+}
+
+static int raw_export_plainly(uint32_t object)
+{
+	struct rm_export_fd p = { .type = RM_FD_OBJECT, .device = raw.device, .parent = raw.device, .object = object };
+
+	p.fd = open(RM_CTL_DEVICE, O_RDWR | O_CLOEXEC);
+	expect(p.fd >= 0);
+	expect_is(raw_control(raw.client, RM_CTRL_EXPORT_FD, &p, sizeof(p)), 0);
+	return p.fd;
+}
+
+/* cuMemCreate, and CUDA's own descriptor of it; -1 where this driver makes none of that kind. */
+static int cuda_exports(cu_mem *mem, size_t size, int place)
+{
+	struct cu_mem_want want = { CU_MEM_PINNED, CU_EXPORT_FD, { place, 0 } };
+	int fd;
+
+	if (cu.create(mem, size, &want, 0))
+		return -1;
+	expect_is(export_handle(&fd, *mem, CU_EXPORT_FD, 0), 0);
+	return fd;
+}
+
+enum { HOST = 2, HOST_NUMA };	/* places of cuMemCreate */
+
+static int host_memory(void)
+{
+	cu_mem mem;
+	int fd = cuda_exports(&mem, OBJECT, HOST_NUMA);
+
+	return fd >= 0 ? fd : cuda_exports(&mem, OBJECT, HOST);
+}
+
+static bool is_coherent(void)
+{
+	const char *machine = getenv("NVRM_SIM_MACHINE");
+	int coherent = 0;
+
+	if (on_doubles())
+		return machine && strcmp(machine, "pcie");
+	expect_is(cu.device_attribute(&coherent, CU_DEV_HOST_PAGE_TABLES, 0), 0);
+	return coherent;
+}
+
+struct guest {
+	int fd;
+	size_t size;
+};
+
+/* A process without CUDA, with a whole object of CUDA's: it gives it on, too. */
+static void pin_whole(void *arg)
+{
+	const struct guest *x = arg;
+	uint64_t offset, length;
+	gdr_info_v2_t info;
+	unsigned int count;
+	gdr_mh_t mh;
+
+	g = open_or_fail();
+	expect_is(gdr_pin_fd(g, x->fd, 0, &mh), 0);
+	expect_is(gdr_get_info_v2(g, mh, &info), 0);
+	expect_is(info.va, 0);
+	expect_is(info.mapped_size, x->size);
+	expect_is(gdr_get_object(g, mh, &offset, &length, &count), 0);
+	expect(!offset && length == x->size && count == 1);
+	use(g, x->fd, 0, x->size, 1);
+	expect_is(gdr_close(g), 0);
+}
+
+/* cuMemExportToShareableHandle's descriptors, and such without a label. */
+static void of_cuda(void)
+{
+	size_t sizes[] = { OBJECT, 4 * OBJECT, guest_long ? 512 * OBJECT : 8 * OBJECT };
+	struct cu_access all = { { CU_PLACE_GPU, 0 }, CU_ACCESS_RW };
+	uint32_t label[WORDS], none[WORDS] = { 4 };
+	struct imported again;
+	cu_mem mem;
+	gdr_mh_t mh;
+	cu_ptr p;
+
+	start(0);
+	g = open_or_fail();
+	for (int i = 0; i < 3; i++) {
+		struct guest x = { cuda_exports(&mem, sizes[i], CU_PLACE_GPU), sizes[i] };
+		uint32_t object;
+		int fd;
+
+		expect(x.fd >= 0);
+		expect_is(cu.reserve(&p, x.size, 0, 0, 0), 0);
+		expect_is(cu.map(p, x.size, 0, mem, 0), 0);
+		expect_is(cu.set_access(p, x.size, &all, 1), 0);
+		fill_by_cuda(p, x.size, 1);
+		expect(in_child("a guest with CUDA's descriptor", pin_whole, &x, 60));
+		check_by_cuda(p, x.size, 2);
+		object = raw_start(x.fd);
+		read_label(x.fd, label);
+		expect(!memcmp(label, none, sizeof(label)));
+		close(x.fd);
+		x.fd = raw_export_plainly(object);
+		fill_by_cuda(p, x.size, 1);
+		expect(in_child("a guest with a descriptor that has no label", pin_whole, &x, 60));
+		check_by_cuda(p, x.size, 2);
+		expect_is(gdr_pin_fd(g, x.fd, 0, &mh), 0);
+		expect_is(gdr_export_fd(g, mh, GDR_EXPORT_FLAG_WHOLE, &fd), 0);
+		expect_is(import_by_cuda(&again, fd, x.size, 0), 0);
+		check_by_cuda(again.p, x.size, 2);
+		drop_imported(&again);
+		close(fd);
+		close(x.fd);
+		close(raw.gpu);
+		close(raw.ctl);
+	}
+}
+
+/* CUDA's descriptors of what is no GPU's memory, and of a pool. */
+static void of_cuda_that_is_no_buffer(void)
+{
+	struct { int type, fd_type; struct cu_place place; void *security; size_t most; char rest[56]; } want = {
+		CU_MEM_PINNED, CU_EXPORT_FD, { CU_PLACE_GPU, 0 } };
+	int (*create)(void **, const void *), (*give)(int *, void *, int, unsigned long long);
+	int fd, rc;
+	gdr_mh_t mh;
+	void *pool;
+
+	catch_log();
+	start(0);
+	g = open_or_fail();
+	fd = host_memory();
+	if (fd >= 0) {
+		expect_is(gdr_pin_fd(g, fd, 0, &mh), is_coherent() ? 0 : EINVAL);
+		expect(is_coherent() || logged("memory of the host's"));
+		close(fd);
+	} else {
+		note("CUDA gives no host memory a descriptor here");
+	}
+	create = cuda_symbol("cuMemPoolCreate");
+	give = cuda_symbol("cuMemPoolExportToShareableHandle");
+	rc = create && give ? create(&pool, &want) : CU_NOT_SUPPORTED;
+	if (!rc)
+		rc = give(&fd, pool, CU_EXPORT_FD, 0);
+	if (rc) {
+		note("CUDA gives no pool a descriptor here: %d", rc);
+		return;
+	}
+	expect_is(gdr_pin_fd(g, fd, 0, &mh), ENOTSUP);
+	expect(logged("memory pool"));
+}
+
+/* A label of one object is CUDA's but for its end; one of two is refused by CUDA. */
+static void labels_of_ours(void)
+{
+	static const size_t two[] = { OBJECT, OBJECT };
+	uint32_t label[WORDS], start_of[COUNT] = { 4 };
+	uint64_t offset, length;
+	struct imported x;
+	unsigned int count;
+	struct shared s;
+	cu_mem mem;
+	cu_ptr p;
+
+	start(0);
+	g = open_or_fail();
+	p = make_vmm(two, 2);
+	pin_and_export(&s, p + GPU_PAGE_SIZE, OBJECT - GPU_PAGE_SIZE);
+	raw_start(s.fd);
+	read_label(s.fd, label);
+	expect(!memcmp(label, start_of, sizeof(start_of)));
+	expect_is(import_by_cuda(&x, s.fd, OBJECT, 0), 0);
+	drop_imported(&x);
+	close(s.fd);
+	pin_and_export(&s, p + GPU_PAGE_SIZE, OBJECT);
+	expect_is(gdr_get_object(g, s.mh, &offset, &length, &count), 0);
+	expect(offset == GPU_PAGE_SIZE && length == OBJECT && count == 2);
+	expect_is(import_handle(&mem, (void *)(intptr_t)s.fd, CU_EXPORT_FD), CU_NOT_SUPPORTED);
+}
+
+enum of { VIDEO, TWICE, TWO, HOSTS, NONE };
+
+/* What a row of hostile_labels exports, and how it differs from a good label. */
+struct row {
+	const char *what;
+	enum of of;
+	int most, want;
+	uint32_t change[5][2];	/* word, value */
+};
+
+static const struct row rows[] = {
+	{ "a right one", VIDEO, 1, 0 },
+	{ "CUDA's", VIDEO, 1, 0, { { MAGIC, 0 } } },
+	{ "CUDA's, in a file with room", VIDEO, 100, 0, { { MAGIC, 0 } } },
+	{ "zeros", VIDEO, 1, 0, { { FIRST, 0 }, { MAGIC, 0 } } },
+	{ "CUDA's, with words that are not known", VIDEO, 1, 0, { { MAGIC, 5 }, { 1, 7 }, { COUNT1, 9 } } },
+	{ "CUDA's, of two objects", TWO, 2, EINVAL, { { MAGIC, 0 } } },
+	{ "a pool's", VIDEO, 1, ENOTSUP, { { FIRST, 5 }, { MAGIC, 0 } } },
+	{ "a first word of CUDA's that is not known", VIDEO, 1, EINVAL, { { FIRST, 6 }, { MAGIC, 0 } } },
+	{ "another version", VIDEO, 1, EINVAL, { { MAGIC, 'g' << 24 | 'd' << 16 | 'r' << 8 | 3 } } },
+	{ "one object that CUDA shall not import", VIDEO, 1, EINVAL, { { FIRST, 77 } } },
+	{ "one page too long", VIDEO, 1, EINVAL, { { PAGES, GPU_PAGES(OBJECT) + 1 } } },
+	{ "2^32 pages", VIDEO, 1, EINVAL, { { PAGES, UINT32_MAX } } },
+	{ "an offset with an end outside", VIDEO, 1, EINVAL, { { OFFSET, 1 } } },
+	{ "an offset outside", VIDEO, 1, EINVAL, { { OFFSET, UINT32_MAX } } },
+	{ "no page", VIDEO, 1, EINVAL, { { PAGES, 0 } } },
+	{ "no object", VIDEO, 1, EINVAL, { { COUNT, 0 } } },
+	{ "an address inside of a page", VIDEO, 1, EINVAL, { { VA, 1 } } },
+	{ "an address that wraps", VIDEO, 1, EINVAL, { { VA, (uint32_t)-65536 }, { VA + 1, UINT32_MAX } } },
+	{ "more objects than the file has room for", VIDEO, 1, EINVAL, { { FIRST, 77 }, { COUNT, 2 } } },
+	{ "more objects than the file has", VIDEO, 9, EINVAL, { { FIRST, 77 }, { COUNT, 2 } } },
+	{ "128 objects", VIDEO, 128, EINVAL, { { FIRST, 77 }, { COUNT, 128 } } },
+	{ "129 objects", VIDEO, 200, EINVAL, { { FIRST, 77 }, { COUNT, 129 } } },
+	{ "2^32 objects", VIDEO, 200, EINVAL, { { FIRST, 77 }, { COUNT, UINT32_MAX } } },
+	{ "fewer objects than the file has", TWO, 2, EINVAL },
+	{ "one object twice", TWICE, 2, 0, { { FIRST, 77 }, { COUNT, 2 } } },
+	{ "two runs of it", TWICE, 2, 0, { { FIRST, 77 }, { COUNT1, 1 }, { PAGES1, 1 } } },
+	{ "the second too long", TWICE, 2, EINVAL, { { FIRST, 77 }, { COUNT1, 1 }, { PAGES1, 1 }, { PAGES, 33 } } },
+	{ "no memory", NONE, 4, EINVAL },
+	{ "host memory", HOSTS, 1, EINVAL },
+	{ "host memory under CUDA's label", HOSTS, 1, EINVAL, { { MAGIC, 0 } } },
+};
+
+static struct {
+	uint32_t objects[2], host;
+	uint32_t label[WORDS];
+	int fd;			/* of the library's */
+} good;
+
+static void prepare_labels(void)
+{
+	struct shared s;
+	uint32_t other;
+	cu_mem mem;
+	cu_ptr p;
+	int fd;
+
+	catch_log();
+	start(0);
+	g = open_or_fail();
+	p = make_vmm((size_t[]){ OBJECT }, 1);
+	pin_and_export(&s, p, OBJECT);
+	good.fd = s.fd;
+	good.objects[0] = raw_start(s.fd);
+	read_label(s.fd, good.label);
+	expect_is(good.label[PAGES], GPU_PAGES(OBJECT));
+	fd = cuda_exports(&mem, OBJECT, CU_PLACE_GPU);
+	expect_is(raw_import(fd, &good.objects[1]), 0);
+	close(fd);
+	fd = host_memory();
+	if (fd >= 0 && !raw_import(fd, &other))
+		good.host = other;
+	close(fd);
+	expect_is(gdr_unpin_buffer(g, s.mh), 0);
+}
+
+static int export_row(const struct row *r)
+{
+	uint32_t twice[2] = { good.objects[0], good.objects[0] }, label[WORDS];
+
+	memcpy(label, good.label, sizeof(label));
+	for (int i = 0; i < 5; i++)
+		if (r->change[i][0] || r->change[i][1])
+			label[r->change[i][0]] = r->change[i][1];
+	/* The first word of several objects is what the magic is. */
+	if (label[FIRST] == 77)
+		label[FIRST] = label[MAGIC];
+	if (!strcmp(r->what, "zeros"))
+		memset(label, 0, sizeof(label));
+	switch (r->of) {
+	case VIDEO:	return raw_export(good.objects, 1, r->most, label);
+	case TWO:	return raw_export(good.objects, 2, r->most, label);
+	case TWICE:	return raw_export(twice, 2, r->most, label);
+	case HOSTS:	return raw_export(&good.host, 1, r->most, label);
+	case NONE:	return raw_export(&(uint32_t){ 0 }, 1, r->most, label);
+	}
+	return -1;
+}
+
+/* What is pinned can be mapped, all of it. */
+static void pin_and_map(int fd)
+{
+	gdr_info_v2_t info;
+	uint32_t w;
+	gdr_mh_t mh;
+	void *va;
+
+	expect_is(gdr_pin_fd(g, fd, 0, &mh), 0);
+	expect_is(gdr_get_info_v2(g, mh, &info), 0);
+	expect_is(gdr_map(g, mh, &va, info.mapped_size), 0);
+	expect_is(gdr_copy_from_mapping(mh, &w, (char *)va + info.mapped_size - 4, 4), 0);
+	expect_is(gdr_unpin_buffer(g, mh), 0);
+}
+
+/* In the order of rows, first with nothing imported before. After each one the good one pins and maps. */
+static void hostile_labels(void)
+{
+	unsigned long live = 0;
+	long fds = 0;
+	int rc;
+
+	prepare_labels();
+	for (int turn = 0; turn < 2; turn++) {
+		for (size_t n = sizeof(rows) / sizeof(*rows), i = n; i-- > 0; ) {
+			const struct row *r = &rows[i];
+			gdr_mh_t mh = { 77 };
+			int fd, want = r->of == HOSTS && is_coherent() ? 0 : r->want;
+
+			if (r->of == HOSTS && !good.host) {
+				note("no %s here", r->what);
+				continue;
+			}
+			fd = export_row(r);
+			rc = gdr_pin_fd(g, fd, 0, &mh);
+			if (rc != want)
+				note("%s: %d, want %d", r->what, rc, want);
+			expect_is(rc, want);
+			if (rc) {
+				expect_is(mh.h, 77);
+			} else {
+				expect_is(gdr_unpin_buffer(g, mh), 0);
+				pin_and_map(fd);
+			}
+			close(fd);
+			pin_and_map(good.fd);
+			if (turn) {
+				expect_is(count_live(), live);
+				expect_is(count_fds(), fds);
+			}
+		}
+		live = count_live();
+		fds = count_fds();
+	}
+}
+
+/* Any label: an errno that is documented, or a pin of what is there. */
+static void any_label(void)
+{
+	uint64_t seed = 30;
+	long pinned = 0, rounds = scaled(guest_long ? 100000 : 2000);
+	unsigned long live;
+	long fds;
+
+	prepare_labels();
+	setenv("GDRCOPY_ENABLE_LOGGING", "0", 1);
+	pin_and_map(good.fd);
+	live = count_live();
+	fds = count_fds();
+	for (long i = 0; i < rounds; i++) {
+		static const uint32_t words[] = { 0, 1, 2, 4, 5, 6, 31, 32, 33, 64, 127, 128, 129, 1u << 31, UINT32_MAX };
+		int n = 1 + next_random(&seed) % 2, most = n + next_random(&seed) % 3, fd, rc;
+		uint32_t label[WORDS] = { next_random(&seed) % 2 ? 4 : 0 };
+		gdr_mh_t mh;
+
+		if (next_random(&seed) % 4)
+			memcpy(label, good.label, sizeof(label));
+		if (n == 2 && next_random(&seed) % 2) {
+			label[COUNT] = 2;
+			label[FIRST] = label[MAGIC];
+		}
+		for (int k = next_random(&seed) % 4; k > 0; k--)
+			label[next_random(&seed) % WORDS] = next_random(&seed) % 4 ?
+				words[next_random(&seed) % (sizeof(words) / sizeof(*words))] : next_random(&seed);
+		fd = raw_export(good.objects, n, most, label);
+		rc = gdr_pin_fd(g, fd, 0, &mh);
+		if (!rc) {
+			expect_is(gdr_unpin_buffer(g, mh), 0);
+			pin_and_map(fd);
+			pinned++;
+		}
+		expect(rc == 0 || rc == EINVAL || rc == ENOTSUP);
+		close(fd);
+	}
+	pin_and_map(good.fd);
+	expect_is(count_live(), live);
+	expect_is(count_fds(), fds);
+	note("%ld labels, of which %ld were pinned", rounds, pinned);
+	expect(pinned > rounds / 20 && pinned < rounds);
+}
+
+/* Runs in processes with the number of their namespace: 1 and so on. It takes root. */
+static bool enter_namespaces(int number)
+{
+	pid_t pid;
+	int status;
+
+	if (unshare(CLONE_NEWPID | CLONE_NEWIPC | CLONE_NEWNS))
+		return false;
+	pid = fork();
+	if (pid) {
+		expect_is(waitpid(pid, &status, 0), pid);
+		_exit(WEXITSTATUS(status));
+	}
+	expect_is(mount("none", "/", NULL, MS_REC | MS_PRIVATE, NULL), 0);
+	expect_is(mount("proc", "/proc", "proc", 0, NULL), 0);
+	while (getpid() < number) {
+		pid = fork();
+		if (pid) {
+			expect_is(waitpid(pid, &status, 0), pid);
+			_exit(WEXITSTATUS(status));
+		}
+	}
+	return true;
+}
+
+/* What cuIpcGetMemHandle gives. */
+struct ipc {
+	unsigned char bytes[64];
+};
+
+struct sent {
+	struct where where;
+	struct ipc ipc;
+};
+
+static void be_apart(int end, bool owner, int number)
+{
+	int (*open_ipc)(cu_ptr *, struct ipc, unsigned int), (*get_ipc)(struct ipc *, cu_ptr), rc, fd;
+	struct sent x = { .where = { .size = OBJECT } };
+	struct imported i;
+	unsigned int count;
+	struct shared s;
+	cu_ptr p;
+	char c;
+
+	expect(enter_namespaces(number));
+	start(0);
+	get_ipc = cuda_symbol("cuIpcGetMemHandle");
+	open_ipc = cuda_symbol("cuIpcOpenMemHandle_v2");
+	expect(get_ipc && open_ipc);
+	if (owner) {
+		g = open_or_fail();
+		expect_is(cu.mem_alloc(&p, OBJECT), 0);
+		fill_by_cuda(p, OBJECT, 1);
+		pin_and_export(&s, p, OBJECT);
+		expect_is(gdr_get_object(g, s.mh, &x.where.offset, &x.where.length, &count), 0);
+		expect_is(get_ipc(&x.ipc, p), 0);
+		expect(send_with(end, &x, sizeof(x), &s.fd, 1));
+		expect_is(read(end, &c, 1), 1);
+		check_by_cuda(p, OBJECT, 3);
+		return;
+	}
+	expect_is(receive_with(end, &x, sizeof(x), &fd), 1);
+	rc = open_ipc(&p, x.ipc, 1);
+	note("process %d imports what process 1 exports: cuIpcOpenMemHandle answers %d", getpid(), rc);
+	expect_is(import_by_cuda(&i, fd, x.where.length, 0), 0);
+	check_by_cuda(i.p + x.where.offset, OBJECT, 1);
+	fill_by_cuda(i.p + x.where.offset, OBJECT, 2);
+	use(open_or_fail(), fd, 0, OBJECT, 2);
+	expect_is(write(end, "x", 1), 1);
+}
+
+static void run_apart(int heirs_number)
+{
+	pid_t pids[2];
+	int ends[2];
+
+	expect_is(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends), 0);
+	for (int i = 0; i < 2; i++) {
+		pids[i] = fork();
+		if (!pids[i]) {
+			close(ends[!i]);
+			be_apart(ends[i], i == 0, i ? heirs_number : 1);
+			_exit(0);
+		}
+	}
+	close(ends[0]);
+	close(ends[1]);
+	for (int i = 0; i < 2; i++)
+		expect(child_ok(i ? "the heir" : "the owner", wait_child(pids[i], 30)));
+}
+
+static void try_namespaces(void *arg)
+{
+	expect(enter_namespaces(1));
+}
+
+/* Two containers: PID, IPC and mount namespaces apart. CUDA IPC refuses equal numbers (201); ours does not. */
+static void in_namespaces_apart(void)
+{
+	if (!is_root() || !in_child("namespaces", try_namespaces, NULL, 10))
+		skip_case("needs root that may unshare namespaces, and mount /proc");
+	run_apart(1);
+	run_apart(3);
+}
+
+/* Memory of the first GPU, for the second one and its kernels. */
+static void on_another_gpu(void)
+{
+	int (*can)(int *, int, int), able = 1, count = 0, fd;
+	size_t size = guest_long ? 256 * MIB : 4 * OBJECT;
+	struct where w;
+	struct imported x;
+	double t;
+	int ends[2];
+	pid_t owner;
+	cu_ptr p;
+	char c;
+
+	expect_is(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends), 0);
+	owner = fork();
+	if (!owner) {
+		close(ends[0]);
+		start(0);
+		g = open_or_fail();
+		expect_is(cu.mem_alloc(&p, size), 0);
+		send_buffer(ends[1], p, size, false);
+		expect_is(read(ends[1], &c, 1), 1);
+		check_by_cuda(p, size, 2);
+		_exit(0);
+	}
+	close(ends[1]);
+	expect_is(receive_with(ends[0], &w, sizeof(w), &fd), 1);
+	start_cuda(&cu);
+	expect_is(cu.device_count(&count), 0);
+	can = cuda_symbol("cuDeviceCanAccessPeer");
+	if (count > 1 && can && !on_doubles())
+		expect_is(can(&able, 1, 0), 0);
+	if (count < 2 || !able) {
+		kill(owner, SIGKILL);
+		skip_case("needs two GPUs that reach each other");
+	}
+	start(1);
+	t = seconds_now();
+	expect_is(import_by_cuda(&x, fd, w.length, 1), 0);
+	if (guest_long)
+		note("the second GPU's import and map: %.0f us", (seconds_now() - t) * 1e6);
+	check_by_cuda(x.p + w.offset + w.skip, size, 1);
+	expect_is(cu.mem_alloc(&p, size), 0);
+	expect_is(copy_between(p, x.p + w.offset + w.skip, size), 0);
+	expect_is(cu.ctx_sync(), 0);
+	t = seconds_now();
+	for (int i = 0; guest_long && i < 20; i++)
+		expect_is(copy_between(p, x.p + w.offset + w.skip, size), 0);
+	expect_is(cu.ctx_sync(), 0);
+	if (guest_long)
+		note("copies from the first GPU to the second: %.0f GB/s", 20 * size / (seconds_now() - t) / 1e9);
+	check_by_cuda(p, size, 1);
+	fill_by_cuda(x.p + w.offset + w.skip, size, 2);
+	drop_imported(&x);
+	expect_is(write(ends[0], "x", 1), 1);
+	expect(child_ok("the owner", wait_child(owner, 30)));
+}
+
+/* What the driver has in use: GPU memory and BAR1, in bytes. */
+struct in_use {
+	unsigned long long memory, bar1;
+};
+
+static struct in_use ask_use(void)
+{
+	static int (*init)(void), (*at)(unsigned int, void **), (*bar1)(void *, unsigned long long *);
+	unsigned long long bar[3] = { 0 };	/* total, free, used */
+	struct in_use use = { 0 };
+	size_t free, total;
+	void *nvml, *gpu;
+
+	expect_is(memory_info(&free, &total), 0);
+	use.memory = total - free;
+	nvml = dlopen("libnvidia-ml.so.1", RTLD_NOW);
+	if (on_doubles() || !nvml)
+		return use;
+	init = dlsym(nvml, "nvmlInit_v2");
+	at = dlsym(nvml, "nvmlDeviceGetHandleByIndex_v2");
+	bar1 = dlsym(nvml, "nvmlDeviceGetBAR1MemoryInfo");
+	expect(init && at && bar1 && !init() && !at(0, &gpu) && !bar1(gpu, bar));
+	use.bar1 = bar[2];
+	return use;
+}
+
+/* Export, CUDA's import, a guest's pin and map, and the end of all: descriptors, memory and BAR1 as before. */
+static void leaves_nothing(void)
+{
+	int rounds = guest_long ? 10000 : 200;
+	struct in_use before = { 0 }, after;
+	unsigned long live = 0;
+	struct imported x;
+	struct where w;
+	struct shared s;
+	unsigned int n;
+	long fds = 0;
+	cu_ptr p;
+
+	start(0);
+	g = open_or_fail();
+	expect_is(cu.mem_alloc(&p, 65536), 0);
+	for (int i = 0; i < rounds; i++) {
+		pin_and_export(&s, p, 65536);
+		expect_is(gdr_get_object(g, s.mh, &w.offset, &w.length, &n), 0);
+		expect_is(import_by_cuda(&x, s.fd, w.length, 0), 0);
+		pin_and_map(s.fd);
+		drop_imported(&x);
+		expect_is(gdr_unpin_buffer(g, s.mh), 0);
+		close(s.fd);
+		if (i == 10) {
+			before = ask_use();
+			live = count_live();
+			fds = count_fds();
+		}
+	}
+	after = ask_use();
+	note("%d exports, imports and unmaps: memory %llu and %llu bytes in use, BAR1 %llu and %llu", rounds, before.memory,
+	     after.memory, before.bar1, after.bar1);
+	expect_is(count_fds(), fds);
+	expect_is(count_live(), live);
+	expect_is(after.memory, before.memory);
+	expect_is(after.bar1, before.bar1);
+}
+
+static _Atomic bool over;
+static _Atomic(gdr_t) passing;	/* which a thread closes all the time */
+static int shared_fd;
+
+static bool is_one_of(int rc, int a, int b)
+{
+	return rc == 0 || rc == a || rc == b;
+}
+
+/* By a gdr_t that stays, or by one that another thread closes. */
+static void *pin_all_the_time(void *arg)
+{
+	bool stays = arg;
+
+	while (!over) {
+		gdr_t at = stays ? g : passing;
+		uint64_t offset = 0, length = 0;
+		unsigned int count = 0;
+		gdr_mh_t mh;
+		int fd, rc = gdr_pin_fd(at, shared_fd, 0, &mh), gone = stays ? 0 : EINVAL;
+
+		expect(is_one_of(rc, gone, 0));
+		if (rc)
+			continue;
+		rc = gdr_get_object(at, mh, &offset, &length, &count);
+		expect(is_one_of(rc, gone, 0));
+		expect(rc ? !length : length == OBJECT && !offset && count == 1);
+		rc = gdr_export_fd(at, mh, 0, &fd);
+		expect(is_one_of(rc, gone, 0));
+		if (!rc)
+			close(fd);
+		rc = gdr_unpin_buffer(at, mh);
+		expect(is_one_of(rc, gone, 0));
+	}
+	return NULL;
+}
+
+static void *close_all_the_time(void *arg)
+{
+	while (!over) {
+		gdr_t old = passing, next = gdr_open();
+
+		expect(next != NULL);
+		passing = next;
+		expect_is(gdr_close(old), 0);
+	}
+	return NULL;
+}
+
+static void *free_all_the_time(void *arg)
+{
+	cu_ctx c = arg;
+
+	expect_is(cu.ctx_set(c), 0);
+	while (!over) {
+		struct shared s;
+		cu_ptr p;
+
+		expect_is(cu.mem_alloc(&p, 4096), 0);
+		pin_and_export(&s, p, 4096);
+		expect_is(cu.mem_free(p), 0);
+		pin_and_map(s.fd);
+		expect_is(gdr_unpin_buffer(g, s.mh), 0);
+		close(s.fd);
+	}
+	return NULL;
+}
+
+static int swapped_fd, swaps[4];
+
+/* Between the requests of a pin its descriptor may become another one, or be closed. */
+static void *swap_all_the_time(void *arg)
+{
+	uint64_t seed = 7;
+
+	while (!over) {
+		int i = next_random(&seed) % 5;
+
+		if (i < 4)
+			expect_is(dup3(swaps[i], swapped_fd, O_CLOEXEC), swapped_fd);
+		else
+			close(swapped_fd);
+	}
+	return NULL;
+}
+
+static void *pin_what_is_swapped(void *arg)
+{
+	while (!over) {
+		gdr_info_v2_t info;
+		gdr_mh_t mh;
+		void *va;
+		int rc = gdr_pin_fd(g, swapped_fd, 0, &mh);
+
+		expect(is_one_of(rc, EINVAL, ENOTSUP));
+		if (rc)
+			continue;
+		expect_is(gdr_get_info_v2(g, mh, &info), 0);
+		expect_is(gdr_map(g, mh, &va, info.mapped_size), 0);
+		expect_is(gdr_unpin_buffer(g, mh), 0);
+	}
+	return NULL;
+}
+
+static gdr_mh_t forked;
+
+static void be_child(void *arg)
+{
+	uint64_t offset, length;
+	unsigned int count;
+	gdr_mh_t mh;
+
+	expect_is(gdr_get_object(g, forked, &offset, &length, &count), EACCES);
+	expect_is(gdr_pin_fd(g, shared_fd, 0, &mh), EACCES);
+	g = open_or_fail();
+	expect_is(gdr_pin_fd(g, shared_fd, 0, &mh), 0);
+	expect_is(gdr_get_object(g, mh, &offset, &length, &count), 0);
+	expect_is(length, OBJECT);
+	expect_is(gdr_close(g), 0);
+}
+
+/* Threads pin, ask, export, free and close, and the process forks. */
+static void beside_others(void)
+{
+	cu_ctx context;
+	pthread_t t[7];
+	struct shared s;
+	unsigned long live;
+	long fds;
+	cu_mem mem;
+	cu_ptr p;
+
+	start(0);
+	expect_is(cu.ctx_get(&context), 0);
+	g = open_or_fail();
+	passing = open_or_fail();
+	expect_is(cu.mem_alloc(&p, OBJECT), 0);
+	pin_and_export(&s, p, OBJECT);
+	shared_fd = s.fd;
+	forked = s.mh;
+	pin_and_map(s.fd);
+	swaps[0] = s.fd;
+	swaps[1] = cuda_exports(&mem, 4 * OBJECT, CU_PLACE_GPU);
+	pin_and_export(&s, make_vmm((size_t[]){ OBJECT, OBJECT }, 2), 2 * OBJECT);
+	swaps[2] = s.fd;
+	swaps[3] = memfd_create("none", MFD_CLOEXEC);
+	swapped_fd = 200;
+	live = count_live();
+	fds = count_fds();
+	start_thread(&t[0], 0, pin_all_the_time, (void *)true);
+	start_thread(&t[1], 0, pin_all_the_time, (void *)true);
+	start_thread(&t[2], 0, pin_all_the_time, NULL);
+	start_thread(&t[3], 0, close_all_the_time, NULL);
+	start_thread(&t[4], 0, free_all_the_time, context);
+	start_thread(&t[5], 0, swap_all_the_time, NULL);
+	start_thread(&t[6], 0, pin_what_is_swapped, NULL);
+	for (int i = 0; i < scaled(guest_long ? 300 : 20); i++)
+		expect(in_child("a forked child", be_child, NULL, 20));
+	over = true;
+	join_threads(t, 7);
+	close(swapped_fd);
+	expect_is(gdr_close(passing), 0);
+	expect_is(count_fds(), fds);
+	expect_is(count_live(), live);
+}
+
+const struct guest_case cases[] = {
+	{ "two heirs of a dead process, CUDA and a CPU", NULL, 30, 300, two_heirs },
+	{ "two heirs who are nobody", NULL, 30, 300, two_heirs, (void *)NOBODY },
+	{ "what CUDA exports", of_cuda, 30, 60 },
+	{ "what CUDA exports and is no buffer", of_cuda_that_is_no_buffer, 10 },
+	{ "labels of the library", labels_of_ours, 10 },
+	{ "labels of anybody", hostile_labels, 30 },
+	{ "any label", any_label, 60, 240 },
+	{ "in namespaces apart", in_namespaces_apart, 30 },
+	{ "on another GPU", on_another_gpu, 30 },
+	{ "nothing is left", leaves_nothing, 30, 120 },
+	{ "beside threads that free, fork and close", beside_others, 60, 120 },
+	{ NULL },
+};
