@@ -118,10 +118,12 @@ func (b *Buffer) lock() error {
 	b.mu.Lock()
 	if b.gone {
 		b.mu.Unlock()
-		return fmt.Errorf("the buffer is unpinned: %w", ErrClosed)
+		return errUnpinned()
 	}
 	return nil
 }
+
+func errUnpinned() error { return fmt.Errorf("the buffer is unpinned: %w", ErrClosed) }
 
 // outside calls do, which maps or unmaps b, without the lock. The caller has locked b.
 func (b *Buffer) outside(do func() error) error {
@@ -202,7 +204,7 @@ func (b *Buffer) Map(size uint64, typ MappingType) (*Mapping, error) {
 	b.mapping = m
 	mmio.Count(m.typ, +1)
 	if b.gone {
-		return nil, first(b.munmap(), fmt.Errorf("map: another thread has unpinned the buffer: %w", ErrClosed))
+		return nil, first(b.munmap(), errUnpinned())
 	}
 	b.show()
 	log.Debugf("mapped %d bytes of %#x at %#x, mapping type %d", m.mapped, b.addr, m.va, m.typ)

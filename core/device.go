@@ -132,7 +132,7 @@ func (d *Device) enter() error { return d.unlessClosed(func() { d.users++ }) }
 
 func (d *Device) leave() {
 	if err := d.release(); err != nil {
-		log.Warnf("close of the %s backend, with the last call: %v", d.session.Name(), err)
+		log.Warnf("another thread has closed the gdr_t: %v", err)
 	}
 }
 

@@ -185,7 +185,8 @@ gdr_t gdr_open(void);
  * @g: ends with this call
  *
  * Unmaps and unpins every buffer of @g, and frees every gdr_mem_t of @g
- * (gdrapi_ext.h). It waits for other calls on @g, but for no copy: none may run.
+ * (gdrapi_ext.h). No copy may run. It waits for no other call on @g: what such a
+ * call makes is undone, and the call returns EINVAL.
  *
  * Returns: 0; EINVAL for a @g that is NULL, unknown or closed. In a forked child
  * the answer for the parent's @g is 0, and nothing changes.
@@ -323,7 +324,7 @@ int gdr_map(gdr_t g, gdr_mh_t handle, void **va, size_t size);
  * EINVAL for an unknown flag, a type that the backend does not have for this
  * buffer, a @size of 0 or past the pinning, a buffer whose address is not on a
  * page of the backend, a NULL @va, or a bad @g or @handle;
- * EAGAIN when the buffer is mapped already;
+ * EAGAIN when the buffer is mapped already, or another thread maps or unmaps it;
  * ENOMEM;
  * EMFILE (rm) when the process is out of file descriptors;
  * EACCES in a forked child;

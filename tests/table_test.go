@@ -308,6 +308,7 @@ var guests = []Program{
 	{Name: "fork", Holds: "a child opens in full, whatever its parent was doing; inherited handles are EACCES; raw clone; 4,095 generations", On: all, Cases: Guest},
 	{Name: "loader", Holds: "a fork while threads are in the loader; gdr_open in a constructor", On: all, Cases: Guest},
 	{Name: "fds", Holds: "exec leaves no descriptor; out of descriptors is an errno, and back", On: all, Cases: Guest},
+	{Name: "hooks", Holds: "a hook of mmap or munmap calls any function, or waits for a thread that does", On: all, Cases: Guest},
 	{Name: "lazy", Holds: "loading starts nothing; dlclose and dlopen again; two copies; a preloaded copy; the file is gone", On: all, Cases: Guest},
 	{Name: "static", Holds: "an older library linked statically into the program", On: all, Cases: Guest},
 }

@@ -12,6 +12,7 @@ import (
 
 	"gdrapi/core"
 	"gdrapi/core/cuda"
+	"gdrapi/core/log"
 
 	"golang.org/x/sys/unix"
 )
@@ -56,12 +57,13 @@ type Cache struct {
 	line   *line
 	spans  *[MaxRanges]span
 
-	mu      sync.Mutex
+	mu      sync.Mutex // not held while something is pinned or unpinned: the host may hook mmap and munmap
 	closed  bool
-	driver  driver  // nil until it is found
-	pinned  uint64  // bytes that are pinned now
-	live    []*kept // by address. None lies in another, so their ends are in order, too
-	retired []*kept // to be unpinned with their last hold
+	driver  driver          // nil until it is found
+	pinned  uint64          // bytes that are pinned now
+	live    []*kept         // by address. None lies in another, so their ends are in order, too
+	retired []*kept         // to be unpinned with their last hold
+	ended   []*core.Mapping // to be unpinned by unlock
 }
 
 // kept is a range that is pinned and mapped.
@@ -108,9 +110,24 @@ func (c *Cache) lock() error {
 	c.mu.Lock()
 	if c.closed {
 		c.mu.Unlock()
-		return fmt.Errorf("the cache is closed: %w", core.ErrClosed)
+		return errClosed()
 	}
 	return nil
+}
+
+func errClosed() error { return fmt.Errorf("the cache is closed: %w", core.ErrClosed) }
+
+// unlock then unpins what has ended, unless its caller or the device's Close has. If the driver
+// fails, the buffer is gone as well.
+func (c *Cache) unlock() {
+	ended := c.ended
+	c.ended = nil
+	c.mu.Unlock()
+	for _, m := range ended {
+		if err := m.Close(); err != nil && !errors.Is(err, core.ErrClosed) {
+			log.Errorf("an unpin by a cache: %v", err)
+		}
+	}
 }
 
 // Get holds a range that has the size bytes at addr. If the cache has them pinned and mapped, and
@@ -120,7 +137,7 @@ func (c *Cache) Get(addr, size, now uint64) (handle uint64, va uintptr, err erro
 	if err := c.lock(); err != nil {
 		return 0, 0, err
 	}
-	defer c.mu.Unlock()
+	defer c.unlock()
 	k, err := c.find(addr, size, now)
 	if err != nil {
 		return 0, 0, err
@@ -133,7 +150,7 @@ func (c *Cache) Settle() error {
 	if err := c.lock(); err != nil {
 		return err
 	}
-	defer c.mu.Unlock()
+	defer c.unlock()
 	c.makeRoom(0)
 	return nil
 }
@@ -143,7 +160,7 @@ func (c *Cache) Flush() error {
 	if err := c.lock(); err != nil {
 		return err
 	}
-	defer c.mu.Unlock()
+	defer c.unlock()
 	c.dropRetired()
 	for i := len(c.live) - 1; i >= 0; i-- {
 		if k := c.live[i]; k.in.retire(k.handle, false) {
@@ -159,7 +176,7 @@ func (c *Cache) Close() error {
 	if err := c.lock(); err != nil {
 		return err
 	}
-	defer c.mu.Unlock()
+	defer c.unlock()
 	c.closed = true
 	c.line.count.Store(0)
 	for _, k := range slices.Concat(c.live, c.retired) {

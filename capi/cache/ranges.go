@@ -8,7 +8,6 @@ import (
 	"sort"
 
 	"gdrapi/core"
-	"gdrapi/core/log"
 
 	"golang.org/x/sys/unix"
 )
@@ -69,17 +68,39 @@ func (c *Cache) add(addr, size, id, now uint64) (*kept, error) {
 		return nil, err
 	}
 	m, handle, err := c.pin(p)
-	if err != nil {
-		return nil, err
+	if c.closed {
+		err = errClosed()
+	} else if k := c.hold(addr, size, id, now); k != nil {
+		c.end(m)
+		return k, nil // another thread has pinned it
+	} else if err == nil && (!c.hasID(p.start, id) || !c.hasID(p.end-1, id)) {
+		err = fmt.Errorf("the memory was freed while it was being pinned: %w", unix.EINVAL)
+	} else if err == nil {
+		err = c.checkCount()
 	}
-	if !c.hasID(p.start, id) || !c.hasID(p.end-1, id) {
-		_ = m.Close()
-		return nil, fmt.Errorf("the memory was freed while it was being pinned: %w", unix.EINVAL)
+	if err != nil {
+		c.end(m)
+		return nil, err
 	}
 	k := c.insert(p, m, handle, now)
 	// A range that was held before the pinning may be free now.
 	c.makeRoom(0)
 	return k, nil
+}
+
+// end has unlock end a mapping, or nil.
+func (c *Cache) end(m *core.Mapping) {
+	if m != nil {
+		c.ended = append(c.ended, m)
+	}
+}
+
+// checkCount makes room for one more range.
+func (c *Cache) checkCount() error {
+	if len(c.live)+len(c.retired) == MaxRanges && !c.evict() {
+		return fmt.Errorf("%d ranges of this cache are held; put some: %w", MaxRanges, unix.ENOMEM)
+	}
+	return nil
 }
 
 // pages is the number of bytes that p takes in whole pages of the backend's.
@@ -91,24 +112,28 @@ func (c *Cache) pages(p plan) uint64 {
 // pin pins and maps. It unpins other ranges if it lacks room or descriptors.
 func (c *Cache) pin(p plan) (m *core.Mapping, handle uint64, err error) {
 	c.makeRoom(c.pages(p))
-	if len(c.live)+len(c.retired) == MaxRanges && !c.evict() {
-		return nil, 0, fmt.Errorf("%d ranges of this cache are held; put some: %w", MaxRanges, unix.ENOMEM)
+	if err := c.checkCount(); err != nil {
+		return nil, 0, err
 	}
 	for {
 		m, handle, err = c.pinOnce(p)
-		if !errors.Is(err, unix.ENOMEM) && !errors.Is(err, unix.EMFILE) || !c.evict() {
+		if c.closed || !errors.Is(err, unix.ENOMEM) && !errors.Is(err, unix.EMFILE) || !c.evict() {
 			return m, handle, err
 		}
 	}
 }
 
-// pinOnce pins and maps, and gives the buffer its handle.
+// pinOnce pins and maps, and gives the buffer its handle. The cache is unlocked meanwhile.
 func (c *Cache) pinOnce(p plan) (m *core.Mapping, handle uint64, err error) {
+	c.unlock()
+	defer c.mu.Lock()
 	if m, err = c.device.Map(p.start, p.end-p.start); err != nil {
 		return nil, 0, err
 	}
-	handle, err = c.of.show(m.Buffer())
-	return m, handle, err
+	if handle, err = c.of.show(m.Buffer()); err != nil {
+		return nil, 0, err
+	}
+	return m, handle, nil
 }
 
 // insert adds a range with one hold.
@@ -170,12 +195,9 @@ func (c *Cache) retire(at int) {
 	}
 }
 
-// unpin unpins k, unless its caller or the device's Close has. If the driver fails, the buffer is
-// gone as well.
+// unpin has unlock unpin k.
 func (c *Cache) unpin(k *kept) {
-	if err := k.mapping.Close(); err != nil && !errors.Is(err, core.ErrClosed) {
-		log.Errorf("an unpin by a cache: %v", err)
-	}
+	c.end(k.mapping)
 	c.setPinned(c.pinned - k.bytes)
 }
 

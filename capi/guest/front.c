@@ -146,6 +146,7 @@ static int start_next_epoch(const struct gdr_options *opts)
 
 int gdr_front_start(const struct gdr_options *opts)
 {
+	pid_t self = syscall(SYS_gettid);
 	int rc;
 
 	if (gdr_front_is_up())
@@ -155,9 +156,17 @@ int gdr_front_start(const struct gdr_options *opts)
 		rc = prepare_start(opts);
 	if (rc)
 		return rc;
+	/* The host may hook mmap, which the start calls. */
+	if (atomic_load(&gdr_front.starter) == self) {
+		gdr_log(GDR_LOG_ERROR, "gdr_open: called by a hook within this thread's first gdr_open; open when that has returned (errno %d)",
+			EDEADLK);
+		return EDEADLK;
+	}
 	pthread_mutex_lock(&gdr_front.lock);
+	atomic_store(&gdr_front.starter, self);
 	if (!gdr_front.epoch)
 		rc = start_next_epoch(opts);
+	atomic_store(&gdr_front.starter, 0);
 	pthread_mutex_unlock(&gdr_front.lock);
 	return rc;
 }

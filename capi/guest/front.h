@@ -11,6 +11,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 #include <string.h>
+#include <sys/types.h>
 
 #include "../copy/copy.h"
 #include "../copy/slot.h"
@@ -40,6 +41,7 @@ struct gdr_front {
 	copy_write *write[COPY_LINE + 1];	/* impl's: one load less on the way of a short write */
 	uint64_t epoch;		/* of the handles made here; 0 until Go's runtime runs */
 	pthread_mutex_t lock;	/* held while the runtime starts; see INSIDE */
+	_Atomic pid_t starter;	/* the thread that holds it */
 };
 
 extern struct gdr_front gdr_front;
@@ -82,7 +84,8 @@ static inline void gdr_front_use(const struct copy_impl *impl)
 
 /*
  * A call of the core, or of what starts it: the only way in. Whoever takes a lock of ours
- * is inside. So nobody ends, or leaves by siglongjmp, with a lock held. A call that takes
+ * is inside. So nobody ends, or leaves by siglongjmp, with a lock held. No lock but that of the
+ * start is held while a function of the host's runs: it may call this library. A call that takes
  * something is INSIDE_WITH_ROOM: it is refused by ENOMEM where Go might lack memory.
  */
 #define INSIDE(call) INSIDE_AFTER(0, call)

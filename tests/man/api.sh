@@ -10,7 +10,7 @@ api=$man/man3
 
 exported() {
 	readelf --dyn-syms -W "$build/libgdrapi.so.2" |
-		awk '$4 == "FUNC" && $7 != "UND" { sub(/@.*/, "", $8); print $8 }'
+		awk '$4 == "FUNC" && $7 != "UND" && $8 !~ /@@GDRAPI_PRIVATE$/ { sub(/@.*/, "", $8); print $8 }'
 }
 
 documented() {

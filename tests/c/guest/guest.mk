@@ -13,7 +13,7 @@ stress:
 $(GUESTBINS): $(BIN)/guest_%: $(O)/$(T)/guest/%.o $(O)/$(T)/guest/main.o $(CUDA_DL) $(LIB)
 
 # The functions of these must be found before the library's.
-$(addprefix $(BIN)/guest_,static loader hosts): private HOW = -rdynamic
+$(addprefix $(BIN)/guest_,static loader hosts hooks): private HOW = -rdynamic
 
 $(BIN)/guest_loader: | $(BIN)/guest_plugin.so
 $(BIN)/guest_plugin.so: $(O)/$(T)/guest/plugin.o $(LIB)
