@@ -136,8 +136,9 @@ var table = []Group{
 		{Name: "reference", Cmd: cmd("$B/bin/abi_reference"), On: all},
 	}},
 
-	{Name: "capi", Holds: "the environment; calls go one way: one file of C calls Go, one of Go calls C; which Go the build takes", Rows: []Program{
+	{Name: "capi", Holds: "the environment; memory at a limit; calls go one way: one file of C calls Go, one of Go calls C; which Go the build takes", Rows: []Program{
 		{Name: "environment", Cmd: cmd("$B/bin/env_test")},
+		{Name: "reserve", Cmd: cmd("$B/bin/reserve_test")},
 		{Name: "circles", Cmd: cmd("tests/capi/circles.sh", "$B")},
 		{Name: "goroot", Cmd: cmd("tests/capi/goroot.sh")},
 	}},

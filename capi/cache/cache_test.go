@@ -219,6 +219,41 @@ func TestNoPlaceLeft(t *testing.T) {
 	require.ErrorIs(t, err, unix.ENOMEM)
 }
 
+// A caller may unpin a range without the cache, whose place then has the next one. A hit of the old
+// handle meanwhile sees the words of one range, or that it has gone.
+func TestFillBesideAHit(t *testing.T) {
+	cache, _ := open(t, 1<<30, one)
+	m, err := cache.device.Map(0x10000, 64)
+	require.NoError(t, err)
+	var r Range
+	fill := func(i uint64) { r.fill(&kept{mapping: m, handle: i * slotCount, start: i, end: i, id: i}, i, i) }
+	fill(1)
+	done := make(chan bool)
+	mixed := 0
+	go func() {
+		defer close(done)
+		for range 1 << 20 {
+			state := r.state.Load()
+			end, id, owner, start := r.end.Load(), r.id.Load(), r.owner.Load(), r.start.Load()
+			if state&retiredBit != 0 || r.state.Load() != state {
+				continue
+			}
+			if i := state >> 32; end != i || id != i || owner != i || start != i {
+				mixed++
+			}
+		}
+	}()
+	for i := uint64(2); ; i++ {
+		select {
+		case <-done:
+			require.Zero(t, mixed)
+			return
+		default:
+			fill(i)
+		}
+	}
+}
+
 // A close and calls on the device's caches at the same time.
 func TestCloseAndGet(t *testing.T) {
 	for range 50 {

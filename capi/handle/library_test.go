@@ -108,6 +108,23 @@ func TestRaces(t *testing.T) {
 	require.Zero(t, named[*core.Buffer](l), "no handle is left of it")
 }
 
+// A gdr_t may be closed between the making of an object and its handle: that ends at once.
+func TestHandleOfAClosedDevice(t *testing.T) {
+	l, _, g := open(t)
+	d, err := l.Device(g)
+	require.NoError(t, err)
+	b, err := d.Pin(request)
+	require.NoError(t, err)
+	h, err := l.table.alloc()
+	require.NoError(t, err)
+	require.NoError(t, l.Close(g))
+	require.ErrorIs(t, l.add(h, b), core.ErrClosed)
+	require.Nil(t, l.table.get(h))
+	next, err := l.table.alloc()
+	require.NoError(t, err)
+	require.Equal(t, h.index(), next.index(), "the handle's place is free")
+}
+
 // named counts the objects of a kind that have a handle.
 func named[T any](l *Library) int {
 	return len(l.table.those(func(object any) bool { _, ok := object.(T); return ok }))
