@@ -215,7 +215,7 @@ var table = []Group{
 		{Name: "wheel", Cmd: cmd("tests/packages/wheel.sh", "$B/wheel"), Make: cmd("wheel"), Needs: cmd("readelf")},
 		{Name: "pytest", Cmd: cmd("sh", "-c", pytest("pytest-3: not found", "tests/python --ignore=tests/python/gpu")),
 			On: all, Make: cmd("lib", "vkgdr"), Env: cmd("PYTHONPATH=$TOP/python:$TOP/vkgdr/python:$TOP/tests/python/doubles", "PYTHONDONTWRITEBYTECODE=1")},
-		{Name: "grace", Cmd: cmd("sh", "-c", pytest("pytest-3: not found", "tests/python/test_lane.py tests/python/test_small.py")),
+		{Name: "grace", Cmd: cmd("sh", "-c", pytest("pytest-3: not found", "tests/python/test_lane.py tests/python/test_generated.py tests/python/test_small.py")),
 			On: cmd("rm"), Make: cmd("lib"), Env: cmd("NVRM_SIM_MACHINE=grace", "PYTHONPATH=$TOP/python", "PYTHONDONTWRITEBYTECODE=1")},
 	}},
 
@@ -381,10 +381,10 @@ func goTest(p Program, args ...string) Program {
 	return p
 }
 
-// pytest is a shell's way to the first python3 that has pytest: Debian's has it where
-// another one is before it in PATH. Without one it runs otherwise.
+// pytest is a shell's way to the first python3 that has what the tests import: Debian's has
+// it where another one is before it in PATH. Without one it runs otherwise.
 func pytest(otherwise, args string) string {
-	return "for p in python3 /usr/bin/python3; do $p -c 'import numpy, pip, pytest' 2>/dev/null && " +
+	return "for p in python3 /usr/bin/python3; do $p -c 'import hypothesis, numpy, pip, pytest' 2>/dev/null && " +
 		"exec $p -m pytest -q -p no:cacheprovider " + args + "; done; echo '" + otherwise + "'; exit 127"
 }
 

@@ -10,7 +10,28 @@ numpy: Any = importlib.import_module("numpy")  # what has no rows needs none
 
 _PIECE = numpy.dtype([("handle", "u8"), ("to", "u8"), ("of", "u8"), ("size", "u8")])  # gdr_piece_t
 _INT64 = numpy.dtype("i8")
-_AXES = {type(None), type(...), bool, numpy.bool_}  # as an index these shift which axis the others are of
+
+
+def _of_axis(one: Any, length: int) -> Any:
+    """An index of one axis, as NumPy takes it. IndexError for one of no axis or of several, such as None or a bool."""
+    if type(one) is int or isinstance(one, slice):
+        return one
+    array = numpy.asarray(one)
+    if array.dtype is _INT64:
+        return array
+    if array.dtype.kind == "b" and array.shape == (length,):
+        return array.nonzero()[0]
+    if array.dtype.kind not in "iu" and (array.size or array is one):  # of an empty list NumPy makes floats
+        raise IndexError("give rows and columns as integers, arrays of them, slices, or masks of %d" % length)
+    return array.astype(_INT64)  # a sum of small types wraps
+
+
+def _bits(data: Any, kind: Any) -> Any:
+    """What is assigned to a type that NumPy lacks, such as bfloat16. NumPy would take the first bytes of any number."""
+    data = numpy.asarray(data)
+    if data.dtype.kind not in "uV" or data.dtype.itemsize != kind.itemsize or not data.dtype.isnative:
+        raise TypeError("NumPy lacks this tensor's type: give its bits, as an array of u%d" % kind.itemsize)
+    return data.view(kind)
 
 
 class Table:
@@ -18,9 +39,8 @@ class Table:
 
     def __init__(self, source: Source, handle: int, address: int) -> None:
         kind = numpy.dtype(source.descr or source.typestr)
-        if kind.kind == "V" and not kind.names and kind.itemsize in (1, 2, 4, 8):
-            kind = numpy.dtype("u%d" % kind.itemsize)  # of a type that NumPy lacks, such as bfloat16
         self.kind, self.item, self.handle = kind, int(kind.itemsize), handle
+        self.opaque = kind.kind == "V" and not kind.names
         rows, self.shape = (source.shape or (1,))[0], source.shape[1:]
         self.columns = source.nbytes // (rows * self.item)
         self.rows = numpy.arange(rows, dtype="u8") * numpy.uint64(self.columns * self.item) + numpy.uint64(address)
@@ -30,36 +50,30 @@ class Table:
     def find(self, index: Any) -> Tuple[Any, Any, Any, Tuple[int, ...]]:
         """The addresses of runs; the bytes of each; where each begins in the data, an index; the data's shape. NumPy
         checks the index."""
-        row, *columns = index if type(index) is tuple else (index,)
+        row, *columns = (index if type(index) is tuple else (index,)) or (...,)
+        row = slice(None) if row is ... and not columns else _of_axis(row, len(self.rows))
         at = self.rows[row]
         if not columns:
             shape = at.shape + self.shape
             if isinstance(row, slice) and row.step in (None, 1):
                 return at[:1], len(at) * self.columns * self.item, slice(1), shape
             return at, self.columns * self.item, slice(0, at.size * self.columns, self.columns), shape
-        column = columns[0]
-        if type(row) in _AXES or type(column) in _AXES:
-            raise IndexError("give rows and columns as numbers, arrays or slices")
+        column = _of_axis(columns[0], self.columns)
         if isinstance(column, slice) and column.step in (None, 1) and len(columns) == 1:
             begin, end, _ = column.indices(self.columns)
             count = max(end - begin, 0)
             return (at + self.ends[begin], count * self.item, slice(0, max(at.size * count, 1), max(count, 1)),
                     at.shape + (count,))
-        if isinstance(row, slice) or isinstance(column, slice) or len(columns) > 2:
+        if len(columns) > 2 or slice in (type(row), type(column)):
             raise IndexError("give rows, columns, and how many from each on, as numbers or as arrays")
         if len(columns) == 1:
             at = at + self.starts[column]
             return at, self.item, slice(at.size), at.shape
-        column, counts = numpy.asarray(column), numpy.asarray(columns[1])
-        if not counts.size:  # of an empty list NumPy makes floats
-            column, counts = column.astype("i8"), counts.astype("i8")
-        start = self.ends[column]
-        if column.dtype is not _INT64 or counts.dtype is not _INT64:  # a sum of small types wraps
-            column, counts = (one.astype(_INT64, casting="same_kind") for one in (column, counts))
-        signs = column | counts
-        at, sizes = at + start, self.ends[column + counts] - start
+        counts = numpy.asarray(_of_axis(columns[1], 0))
+        start, end, signs = self.ends[column], self.ends[column + counts], column | counts
         if signs.size and signs.item(signs.argmin()) < 0:
             raise IndexError("the columns and lengths of runs are not negative")
+        at, sizes = at + start, end - start
         if not at.shape == sizes.shape == counts.shape:
             at, sizes, counts = numpy.broadcast_arrays(at, sizes, counts)
         after = counts.cumsum()
@@ -95,6 +109,8 @@ class Parts:
         stage, sources = self.stages.get(table) or self._stage(table, total)
         if total >= len(sources):
             stage, sources = self._stage(table, total)
+        if table.opaque:
+            data = _bits(data, table.kind)
         (stage[:total] if len(shape) == 1 else stage[:total].reshape(shape))[...] = data
         if end > len(self.pieces):
             self._grow(2 * end, self.pieces[:first])

@@ -73,10 +73,11 @@ def _of_interface(array: Any, said: Dict[str, Any]) -> Source:
     address, readonly = said["data"]
     if said.get("mask") is not None:
         raise ValueError("a masked array cannot be pinned")
-    shape, typestr = tuple(said["shape"]), said["typestr"]
+    shape, typestr, fields = tuple(said["shape"]), said["typestr"], said.get("descr")
+    if fields is not None and [tuple(field) for field in fields] == [("", typestr)]:
+        fields = None  # CuPy says it of each type
     nbytes = _itemsize(typestr) * _count(shape)
-    return _checked(Source(address, nbytes, shape, typestr, readonly, array, said.get("descr")),
-                    said.get("strides"))
+    return _checked(Source(address, nbytes, shape, typestr, readonly, array, fields), said.get("strides"))
 
 
 # NumPy's name of a type: the order of its bytes, a letter, a number; a unit of time for m and M.

@@ -8,7 +8,6 @@ import os
 import pickle
 import re
 import shutil
-import struct
 import subprocess
 import sys
 import threading
@@ -59,24 +58,6 @@ def test_the_cpu_writes_and_cuda_reads(gdr, array):
     assert gdr.backend in ("gdrdrv", "dmabuf", "rm")
 
 
-def test_cuda_writes_and_the_cpu_reads(gdr, array):
-    array.put(DATA)
-    with gdr.pin(array) as buffer:
-        assert buffer.read() == DATA
-        assert buffer.read(3, offset=5) == DATA[5:8]
-        target = bytearray(7)
-        assert buffer.readinto(target, 9) == 7
-        assert target == DATA[9:16]
-
-
-@pytest.mark.parametrize("offset", [0, 4, 512, 4096, 65536 - 4, 65536, 100000])
-def test_any_address_can_be_pinned(gdr, make, offset):
-    array = make(shape=(16,), offset=offset)
-    with gdr.pin(array) as buffer:
-        buffer.write(b"sixteen words of 4 bytes".ljust(64))
-        assert array.get().rstrip() == b"sixteen words of 4 bytes"
-
-
 def test_a_pair_is_an_address_and_a_size(gdr, array):
     with gdr.pin((array.address, 8)) as buffer:
         buffer.write(b"8 bytes!")
@@ -84,15 +65,6 @@ def test_a_pair_is_an_address_and_a_size(gdr, array):
         assert (said["typestr"], said["shape"], buffer.readonly) == ("|u1", (8,), False)
         del said
     assert array.get(8) == b"8 bytes!"
-
-
-@pytest.mark.parametrize("source", [
-    b"bytes", bytearray(b"bytes"), memoryview(b"bytes"), (ctypes.c_char * 5)(*b"bytes"),
-])
-def test_what_can_be_written(gdr, array, source):
-    with gdr.pin(array) as buffer:
-        assert buffer.write(source, offset=3) == 5
-    assert array.get(5, offset=3) == b"bytes"
 
 
 def test_nothing_is_held_after_a_copy(gdr, array):
@@ -121,40 +93,6 @@ def test_what_cannot_be_copied(gdr, array):
         assert buffer.write(b"") == 0 and buffer.read(0) == b"" and buffer.write(bytearray()) == 0
 
 
-@pytest.mark.parametrize("offset, size", [(-1, 4), (4093, 4), (4097, 0), (0, 4097)])
-def test_nothing_is_copied_past_the_ends(gdr, array, offset, size):
-    with gdr.pin(array) as buffer:
-        with pytest.raises(ValueError):
-            buffer.write(bytes(size), offset)
-        with pytest.raises(ValueError):
-            buffer.readinto(bytearray(size), offset)
-
-
-def test_a_view_is_the_memory(gdr, make):
-    array = make(shape=(8, 4), typestr="<i4")
-    with gdr.pin(array) as buffer, buffer.view() as view:
-        assert view.shape == (8, 4) and view.format == "i"
-        view[2, 1] = 77
-        assert array.get(4, offset=4 * 9) == (77).to_bytes(4, "little")
-
-
-@pytest.mark.parametrize("typestr", ["<f2", "<c8", ">i4", "<V2"])
-def test_a_type_that_memoryview_lacks_is_bytes(gdr, make, typestr):
-    with gdr.pin(make(shape=(6,), typestr=typestr)) as buffer, buffer.view() as view:
-        assert view.format == "B" and len(view) == 6 * int(typestr[2:])
-
-
-@pytest.mark.parametrize("typestr, letter", [
-    ("|b1", "?"), ("|i1", "b"), ("<i2", "h"), ("<i4", "i"), ("<i8", "q"), ("|u1", "B"), ("<u2", "H"), ("<u4", "I"), ("<u8", "Q"),
-    ("<f4", "f"), ("<f8", "d"),
-])
-def test_a_view_has_the_arrays_type(gdr, make, typestr, letter):
-    array = make(shape=(2,), typestr=typestr)
-    array.put(struct.pack("2" + letter, 0, 1))
-    with gdr.pin(array) as buffer, buffer.view() as view:
-        assert (view.format, view.tolist()) == (letter, [0, 1])
-
-
 def test_a_read_only_array(gdr, make):
     array = make(readonly=True)
     with gdr.pin(array) as buffer:
@@ -164,32 +102,8 @@ def test_a_read_only_array(gdr, make):
             assert view.readonly
 
 
-@pytest.mark.parametrize("dtype", [
-    "?", "i1", "<u2", ">i4", "i8", "f2", "f4", ">f8", "c8", "c16", "V7", "V2", "S5", "<U3", ">U3",
-    "M8[ns]", "m8[us]", ">M8[D]", "M8[25s]", "M8", "m8", "M8[ms/10]",
-    [("when", "M8[ns]"), ("name", "U2"), ("at", "f4", (2, 3))],
-], ids=str)
-def test_numpy_sees_the_memory(gdr, make, dtype):
-    numpy = pytest.importorskip("numpy")
-    dtype = numpy.dtype(dtype)
-    array = make(shape=(4, 2), typestr=dtype.str, itemsize=dtype.itemsize,
-                 descr=dtype.descr if dtype.names else None)
-    with gdr.pin(array) as buffer:
-        seen = numpy.asarray(buffer)
-        assert seen.shape == (4, 2) and seen.dtype == dtype and seen.nbytes == buffer.nbytes
-        assert buffer.__array_interface__["version"] == 3
-        bytes_of = numpy.ndarray((buffer.nbytes,), "u1", seen)
-        bytes_of[:] = range(1, buffer.nbytes + 1) if buffer.nbytes < 256 else 7
-        assert array.get() == bytes_of.tobytes()
-        with pytest.raises(BufferError):
-            buffer.close()
-        del seen, bytes_of
-
-
 @pytest.mark.parametrize("typestr, size", [
-    ("<f4", 4), ("=f4", 4), ("|b1", 1), ("<M8", 8), ("<M8[ns]", 8), (">m8[25us]", 8), ("<U5", 20),
-    ("|S5", 5), ("|V12", 12), ("|t8", 1), ("|t9", 2), ("|O8", None), ("f4", None), ("<f", None), ("<M4[s]", None),
-    ("<f4[ns]", None), ("", None),
+    ("=f4", 4), ("|t8", 1), ("|t9", 2), ("|O8", None), ("f4", None), ("<f", None), ("<M4[s]", None), ("<f4[ns]", None), ("", None),
 ])
 def test_sizes_of_types(typestr, size):
     if size is None:
@@ -227,16 +141,6 @@ def test_a_buffer_keeps_its_array(gdr, make):
     buffer.close()
 
 
-def test_data_of_several_bytes_an_item(gdr, array):
-    numbers = struct.pack("=3I", 1, 2, 3)
-    with gdr.pin(array) as buffer:
-        assert buffer.write(memoryview(numbers).cast("I"), 4) == 12
-        assert array.get(12, 4) == numbers
-        target = bytearray(12)
-        assert buffer.readinto(memoryview(target).cast("I"), 4) == 12
-        assert target == numbers
-
-
 def refuses(mapping):
     """Each use of what is closed raises, and no view shows what lies there now."""
     uses = [mapping.view, mapping.read, lambda: mapping.read(4), lambda: mapping.readinto(bytearray(1)), lambda: mapping.write(b"x"),
@@ -250,13 +154,20 @@ def refuses(mapping):
 
 @pytest.mark.parametrize("what", ["mapping", "owner", "memory"])
 @pytest.mark.parametrize("kind", ["pin", "cache"])
-def test_after_a_close(gdr, kind, what):
-    """A mapping ends by its own close, and by that of what it was made of."""
+def test_after_a_close(gdr, monkeypatch, kind, what):
+    """A mapping ends by its own close, and by that of what it was made of, which also unpins it."""
+    ended = []
+    for name in ("gdr_unpin_buffer", "gdr_cache_put", "gdr_mem_free", "gdr_cache_close", "gdr_close"):
+        real = _lib.function(name)
+        monkeypatch.setattr(_lib.library(), name, lambda *a, n=name, f=real: (ended.append(n), f(*a))[1])
     opened, memory = gdrapi.open(), gdr.alloc(4096)
     cache, other = opened.cache(), opened.alloc(4096)
     mapping = opened.pin(memory) if kind == "pin" else cache.get(memory)
     assert len(mapping.read(4)) == 4 and not mapping.closed
+    del ended[:]
     {"mapping": mapping, "owner": opened if kind == "pin" else cache, "memory": memory}[what].close()
+    own, owner = ("gdr_unpin_buffer", "gdr_close") if kind == "pin" else ("gdr_cache_put", "gdr_cache_close")
+    assert ended == {"mapping": [own], "owner": [owner], "memory": [own, "gdr_mem_free"]}[what]
     refuses(mapping)
     opened.close()
     refuses(mapping)

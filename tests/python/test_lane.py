@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: MIT
 """Lane: the same tensors written before each step, by a mapping or by copies from pinned memory."""
 import array as arrays
+import ctypes
 import errno
 import itertools
 import os
@@ -11,9 +12,8 @@ import pytest
 
 import gdrapi
 from conftest import Array, in_fork
-from dlpack import Exporter
 
-SIZES = (64, 4096, 1000)
+SIZES = (64, 70000, 1000)
 
 
 class Tensor(Array):
@@ -95,23 +95,34 @@ def holds(lane, tensors, sent):
     return all(tensor.get(data.nbytes) == data.tobytes() for tensor, data in zip(tensors, sent))
 
 
-def test_every_step_has_its_bytes(make_lane, make_set):
-    tensors = make_set()
-    lane = make_lane(tensors)
-    for _ in range(20):
-        sent = steps()
-        assert lane.write(sent) == 0
-        assert holds(lane, tensors, sent)
-
-
-def test_an_array_that_is_filled_again(make_lane, make_set):
-    tensors, sent = make_set(), steps()
+@pytest.mark.parametrize("locked", [False, True])
+def test_an_array_that_is_filled_again(cuda, make_lane, make_set, locked):
+    """At once after the write, also where the GPU could read it later."""
+    tensors, sent, memory = make_set(), steps(), ctypes.c_void_p()
+    if locked:
+        cuda("cuMemHostAlloc", ctypes.byref(memory), ctypes.c_size_t(sum(SIZES)), 0)
+        whole = numpy.frombuffer((ctypes.c_ubyte * sum(SIZES)).from_address(memory.value), "i4")
+        sent = numpy.split(whole, numpy.cumsum(SIZES)[:-1] // 4)
     lane = make_lane(tensors)
     for number in range(20):
         for data in sent:
             data.fill(number)
         lane.write(sent)
-        assert holds(lane, tensors, sent)
+        for data in sent:
+            data.fill(-1)
+        assert holds(lane, tensors, [numpy.full_like(data, number) for data in sent])
+    if locked:
+        cuda("cuMemFreeHost", memory)
+
+
+def test_drain(gdr, make_lane, make_set):
+    """After it the CPU reads the bytes from GPU memory."""
+    tensors, sent = make_set(), steps()
+    lane = make_lane(tensors)
+    with gdr.pin(tensors[0]) as buffer:
+        lane.write(sent)
+        lane.drain()
+        assert buffer.read() == sent[0].tobytes()
 
 
 def test_parts(make_lane, make_set):
@@ -212,84 +223,6 @@ def test_a_wrong_write_writes_nothing(make_lane, make_set, error, text, change, 
 def test_what_is_no_lane(make_set, error, text, how):
     with pytest.raises(error, match=text):
         how(*make_set(sizes=(64, 64)))
-
-
-N = numpy.arange
-TABLE = (32, 40), "<i4"
-
-
-@pytest.mark.parametrize("tensor, index, data", [(TABLE, *case) for case in [
-    ((N(8) * 7 % 32, N(8) * 5), N(8)), ((N(8, dtype="i4"), 5), N(8)), ((3, N(40)), N(40)), ((3, 5), 7), ((-1, -40), 7),
-    (([1, 3], [5, 6]), [8, 9]), ((N(4)[:, None], N(6)), N(24).reshape(4, 6)), ((N(8), N(8)), 5), (3, N(40)), ([3, 31, 0], N(120).reshape(3, 40)),
-    (slice(4, 9), N(200).reshape(5, 40)), (slice(30, 2, -7), 5), (slice(None), 1), (slice(5, 5), N(0).reshape(0, 40)), (N(32) % 3 == 0, 6),
-    ((3, slice(5, 9)), N(4)), ((N(9), slice(38, None)), N(18).reshape(9, 2)), ((slice(2, 4), slice(-2, None)), 3), ((3, slice(9, 5)), N(0)),
-    ((N(0), N(0)), N(0)), ((N(3), N(3)), numpy.array([1, 2, 3], "u1")), ((N(3), N(3)), bytearray(b"abc")),
-]] + [
-    (((40,), "<i8"), N(5) * 7, N(5)), (((40,), "<i8"), slice(3, 30), N(27)), (((4, 5, 6), "<f4"), 2, N(30, dtype="f4").reshape(5, 6)),
-    (((4, 5, 6), "<f8"), [1, 3], 0.5), (((3,), "|b1"), 1, False), (((3, 2), "<U2"), 1, "ab"), (((3, 7), ">i2"), (1, 2), 258),
-], ids=str)
-def test_rows_are_as_numpys(make_lane, make, tensor, index, data):
-    want = numpy.ones(*tensor)
-    tensor = make(shape=want.shape, typestr=want.dtype.str, itemsize=want.itemsize)
-    lane = make_lane([tensor])
-    lane.write([want])
-    lane.rows(tensor)[index] = data
-    want[index] = data
-    assert holds(lane, [tensor], [want])
-
-
-def test_rows_of_a_type_that_numpy_lacks(make_lane, make):
-    array = make(shape=(4, 8), typestr="<V2")
-    lane = make_lane([Exporter(array, 4, 16)])  # bfloat16
-    lane.rows(lane._sets[0][0].array)[[1, 2], 3] = numpy.array([0x3f80, 0xbf80], "u2")
-    lane.drain()
-    assert array.get(2, 2 * 11) + array.get(2, 2 * 19) == b"\x80\x3f\x80\xbf"
-
-
-@pytest.mark.parametrize("rows, columns, counts", [
-    ([3, 0, 3], [5, 0, 30], [2, 40, 10]), ([1, 2], [40, 0], [0, 1]), ([1], 39, 1), (N(32), N(32), 3), (N(300) % 32, N(300) // 32, N(300) % 2), ([], [], []),
-])
-def test_runs(make_lane, make, rows, columns, counts):
-    """Runs of columns, each of its own length: what new blocks are to a block table."""
-    rows, columns, counts = (numpy.broadcast_to(numpy.array(one, int), len(rows)) for one in (rows, columns, counts))
-    table = make(shape=(32, 40), typestr="<i4")
-    lane, want, data = make_lane([table]), numpy.full((32, 40), -1, "i4"), numpy.arange(counts.sum())
-    lane.write([want])
-    lane.rows(table)[rows, columns, counts] = data
-    for row, column, count in zip(rows, columns, counts):
-        want[row, column:column + count], data = data[:count], data[count:]
-    assert holds(lane, [table], [want])
-
-
-def test_runs_of_small_types(make_lane, make):
-    """The column after a run may be more than their type holds; an empty list has no type."""
-    table, want = make(shape=(2, 300), typestr="<i4"), numpy.zeros((2, 300), "i4")
-    lane = make_lane([table])
-    lane.write([want])
-    lane.rows(table)[[], [], []] = []
-    for kind, column in (("i1", 100), ("u1", 190)):
-        want[1, column:column + 100] = numpy.arange(100) + column
-        lane.rows(table)[numpy.array([1], kind), numpy.array([column], kind), numpy.array([100], kind)] = numpy.arange(100) + column
-        assert holds(lane, [table], [want])
-
-
-@pytest.mark.parametrize("error, index, data", [
-    (IndexError, 32, 0), (IndexError, (0, 40), 0), (IndexError, (N(64), 0), 0), (IndexError, (0, [3, -41]), 0), (IndexError, (0, 0, 0, 0), 0),
-    (IndexError, (slice(3), N(3)), 0), (IndexError, (0, slice(0, 9, 2)), 0), (IndexError, (0, slice(0, 9), 1), 0), (IndexError, 0.5, 0),
-    (IndexError, ([0, 1], [0, 38], [1, 3]), N(4)), (IndexError, ([0, 1], [0, -1], [1, 1]), N(2)), (IndexError, ([0, 1], [0, 5], [3, -2]), N(1)),
-    (IndexError, ([0, 1], [-3, 0], 5), N(10)), (IndexError, (N(32), None), 0), (IndexError, ([*range(32), 0, 0, 0, 0, 0, 0, 0, 0], ...), 0),
-    (IndexError, (..., N(32)), 0), (IndexError, (None, slice(5)), 0), (IndexError, (N(8), True), 0),
-    (ValueError, ([0, 1], [0, 2], [3, 2]), N(6)), (ValueError, (N(3), N(3)), N(4)), (ValueError, 0, N(39)),
-], ids=str)
-def test_wrong_rows_write_nothing(make_lane, make, make_set, error, index, data):
-    table, sent = make(shape=(32, 40), typestr="<i4"), numpy.full((32, 40), -1, "i4")
-    (other,), rest = make_set(sizes=(64,)), steps((64,))
-    lane = make_lane([other, table])
-    lane.write(rest + [sent])
-    for use in (lambda: lane.rows(table).__setitem__(index, data), lambda: lane.write(steps((64,)) + [(index, data)])):
-        with pytest.raises(error):
-            use()
-        assert holds(lane, [other, table], rest + [sent])
 
 
 def test_parts_beside_whole_tensors(monkeypatch, make_set):

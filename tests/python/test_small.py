@@ -8,21 +8,6 @@ import gdrapi
 from conftest import in_fork
 
 
-@pytest.mark.parametrize("size", [1, 3, 4, 8, 63, 64, 65])
-def test_every_size_reads_the_same(gdr, array, size):
-    sent = (bytes(range(200)) * 21)[:4096]
-    array.put(sent)
-    with gdr.pin(array) as buffer:
-        for offset in (0, 1, 7, 100, 4096 - size):
-            assert buffer.read(size, offset) == sent[offset:offset + size]
-
-
-@pytest.mark.parametrize("size, offset", [(1, -1), (4, -1), (4, -4), (4, 4093), (64, 4096), (1, 1 << 40)])
-def test_nothing_is_read_past_the_ends(gdr, array, size, offset):
-    with gdr.pin(array) as buffer, pytest.raises(ValueError, match="%d bytes at %d are not all in the 4096" % (size, offset)):
-        buffer.read(size, offset)
-
-
 @pytest.mark.parametrize("typestr, value", [
     ("<i4", -5), ("<u8", 1 << 63), ("<f4", 0.5), ("<f8", -2.25), ("|u1", 200), ("|b1", True),
 ])
