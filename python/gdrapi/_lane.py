@@ -6,10 +6,8 @@ and kept from call to call: the pieces, and the address and size of each source.
 """
 import ctypes
 import functools
-import itertools
 import operator
 import os
-import threading
 import warnings
 import weakref
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
@@ -31,6 +29,8 @@ class _Piece(ctypes.Structure):
 #: A thread that gives the interpreter's lock back may get it again only after sys.getswitchinterval(), 5 ms. So
 #: a write of up to so many bytes keeps it: the CPU writes them in 15 us (docs/measurements.md).
 _BRIEF = 256 << 10
+#: A copy of so much pageable memory waits for no other: the driver stages it (docs/choose.md).
+_STAGED = 64 << 10
 
 
 class _Target(NamedTuple):
@@ -185,7 +185,7 @@ class _Mapped:
             piece.handle, piece.map_d_ptr, piece.size = buffer._handle, buffer._at(buffer.nbytes - 1, 1), 1
             piece.h_ptr = ctypes.addressof(self._bytes) + i
 
-    def call(self, turn: int, targets: Sequence[_Target]) -> _Call:
+    def call(self, targets: Sequence[_Target]) -> _Call:
         """A new call for a set."""
         buffers = [self._buffers[target.ends] for target in targets]
         return _Call(targets, [(buffer._handle, buffer._at(0, 1)) for buffer in buffers], self._writes)
@@ -199,7 +199,6 @@ class _Mapped:
         """Unpins, also while a write begins that is about to find the lane closed. Buffer.close would refuse."""
         number = 0
         for buffer in self._buffers.values():
-            buffer._bytes.release()
             number = buffer._finalizer() or number
         return number
 
@@ -213,64 +212,38 @@ def _allocator() -> str:
     return ""
 
 
-class _Pinned:
-    """What a program does without a mapping: copies from pinned memory, on a stream. CUDA must be current."""
+class _Copied:
+    """What a program does without a mapping: copies on a stream. CUDA must be current."""
 
-    name = "pinned"
+    name = "pageable"
 
-    def __init__(self, sets: Sequence[Sequence[_Target]], stream: Any) -> None:
+    def __init__(self, stream: Any) -> None:
         own = getattr(stream, "__cuda_stream__", None)  # PyTorch, CuPy and cuda.core say (version, handle)
         self._stream = ctypes.c_void_p(own()[1] if own else int(getattr(stream, "cuda_stream", stream)))
-        self._lock = threading.Lock()  # who has it may write the memory
-        ends = list(itertools.accumulate(-(-target.source.nbytes // 64) * 64 for target in sets[0]))
-        self._starts = [[turn * ends[-1] + start for start in (0, *ends[:-1])] for turn in range(len(sets))]
         self._cuda = ctypes.CDLL("libcuda.so.1")
-        self._host, self._events = ctypes.c_void_p(), [ctypes.c_void_p() for _ in sets]
-        self._end = weakref.finalize(self, _unpin, self._cuda, self._host, self._events)
-        self._end.atexit = False
-        self._do("cuMemHostAlloc", ctypes.byref(self._host), ctypes.c_size_t(len(sets) * ends[-1]), 0)
-        for event in self._events:
-            self._do("cuEventCreate", ctypes.byref(event), 2)  # CU_EVENT_DISABLE_TIMING
 
     def _do(self, name: str, *arguments: Any) -> None:
-        result = getattr(self._cuda, name)(*arguments)
+        result = getattr(self._cuda, name)(*arguments, self._stream)
         if result:
             raise LaneError("%s: CUDA's error %d" % (name, result))
 
-    def call(self, turn: int, targets: Sequence[_Target]) -> _Call:
-        """A handle is here the distance from a place in the pinned memory to its place on the GPU."""
-        places = [(self._host.value or 0) + start for start in self._starts[turn]]
-        far = [_lib.Handle(target.source.address - place) for target, place in zip(targets, places)]
-        return _Call(targets, list(zip(far, places)), (functools.partial(self._send, self._events[turn]),) * 2)
+    def call(self, targets: Sequence[_Target]) -> _Call:
+        """A new call for a set, whose places are the GPU's own addresses."""
+        return _Call(targets, [(_lib.Handle(), target.source.address) for target in targets], (self._send,) * 2)
 
-    def _send(self, event: ctypes.c_void_p, pieces: ctypes.c_void_p, count: Any) -> int:
-        """The last copies from this memory end; then new ones begin."""
-        with self._lock:
-            self._do("cuEventSynchronize", event)
-            for piece in (_Piece * getattr(count, "value", count)).from_address(pieces.value or 0):
-                if piece.size:
-                    ctypes.memmove(piece.map_d_ptr, piece.h_ptr, piece.size)
-                    self._do("cuMemcpyHtoDAsync_v2", ctypes.c_uint64(piece.map_d_ptr + piece.handle.h),
-                             ctypes.c_void_p(piece.map_d_ptr), ctypes.c_size_t(piece.size), self._stream)
-            self._do("cuEventRecord", event, self._stream)
+    def _send(self, pieces: ctypes.c_void_p, count: Any) -> int:
+        """A page-locked source would be read after the call, so each copy is of pageable memory."""
+        for piece in (_Piece * getattr(count, "value", count)).from_address(pieces.value or 0):
+            for start in range(0, piece.size, _STAGED):
+                part = ctypes.string_at(piece.h_ptr + start, min(piece.size - start, _STAGED))
+                self._do("cuMemcpyHtoDAsync_v2", ctypes.c_uint64(piece.map_d_ptr + start), part, ctypes.c_size_t(len(part)))
         return 0
 
     def drain(self) -> None:
-        for event in self._events:
-            self._do("cuEventSynchronize", event)
+        self._do("cuStreamSynchronize")
 
     def close(self) -> None:
-        self._end()
-
-
-def _unpin(cuda: ctypes.CDLL, host: ctypes.c_void_p, events: Sequence[ctypes.c_void_p]) -> None:
-    """Frees the memory once no copy reads it any more."""
-    for event in events:
-        if event.value:
-            cuda.cuEventSynchronize(event)
-            cuda.cuEventDestroy_v2(event)
-    if host.value:
-        cuda.cuMemFreeHost(host)
+        """There is nothing to unpin."""
 
 
 class Lane(Resource):
@@ -294,8 +267,8 @@ class Lane(Resource):
         after the last kernel that reads the set. Without events the caller waits.
 
         LaneError says in a line why a lane does not serve here. With fallback, a stream (PyTorch's, CuPy's, or a
-        CUstream's number), it is a RuntimeWarning instead, and write copies from pinned memory on this stream:
-        launch on it, too.
+        CUstream's number), it is a RuntimeWarning instead, and write copies pageable memory on this stream, at most
+        64 KiB at a time: launch on it, too.
         """
         super().__init__()
         self._sets = [_targets(tensors) for tensors in sets]
@@ -303,7 +276,7 @@ class Lane(Resource):
         if events is not None and len(events) != len(sets):
             raise ValueError("%d events for %d sets" % (len(events), len(sets)))
         self.events = events
-        #: None, or why write copies from pinned memory.
+        #: None, or why write copies on a stream.
         self.reason: Optional[str] = None
         try:
             self._way: Any = _Mapped(self._sets, self)
@@ -311,16 +284,16 @@ class Lane(Resource):
             if fallback is None:
                 raise
             self.reason = str(error)
-            warnings.warn("pinned copies in place of a lane: " + self.reason, RuntimeWarning, stacklevel=2)
-            self._way = _Pinned(self._sets, fallback)
+            warnings.warn("copies in place of a lane: " + self.reason, RuntimeWarning, stacklevel=2)
+            self._way = _Copied(fallback)
         self._turn = 0
-        self._pools = [[self._way.call(turn, targets)] for turn, targets in enumerate(self._sets)]
+        self._pools = [[self._way.call(targets)] for targets in self._sets]
         movable = [[target for target in targets if hasattr(target.array, "data_ptr")] for targets in self._sets]
         self._pointers = [[target.array.data_ptr for target in targets] for targets in movable]
         self._addresses = [[target.source.address for target in targets] for targets in movable]
         self._call, self._finalizer = "gdr_unpin_buffer", weakref.finalize(self, self._way.close)
         self._finalizer.atexit = False
-        #: "mapping", or "pinned" where copies from pinned memory serve instead.
+        #: "mapping", or "pageable" where the copies of the fallback serve instead.
         self.way: str = self._way.name
 
     def write(self, arrays: Sequence[Any], sizes: Optional[Sequence[int]] = None) -> int:
@@ -361,7 +334,7 @@ class Lane(Resource):
         try:
             call = pool.pop()
         except IndexError:  # another thread writes
-            call = self._way.call(turn, self._sets[turn])
+            call = self._way.call(self._sets[turn])
         try:
             if i is None:
                 call.fill(what, more)

@@ -10,7 +10,8 @@
  * cuMemcpyDtoD of any size lands as late, unless one of the two sides has SYNC_MEMOPS: the
  * driver waits for none (the guide, 4.2; read stale on an H100 with 64 bytes).
  *
- * cuMemcpyDtoHAsync into page-locked memory lands as late.
+ * cuMemcpyDtoHAsync into page-locked memory lands as late. cuMemcpyHtoDAsync of such memory is
+ * read as late.
  *
  * Where cuMemUnmap has taken the memory from under a copy, for it waits for none, the GPU faults
  * and the context is lost (719 on an H100).
@@ -23,8 +24,8 @@
 #define STAGED (64u << 10)
 
 /*
- * What has not landed: a copy to dst, whose bytes were read; or a copy of the device's bytes
- * at src to dst, or to host.
+ * What has not landed: a copy to dst, of host where that is set, else of bytes; or a copy of
+ * the device's bytes at src to dst, or to host.
  */
 struct staged {
 	struct staged *next;
@@ -121,7 +122,7 @@ static void land(struct staged *s)
 		return;
 	switch (s->kind) {
 	case TO_DEVICE:
-		each_piece(s->dst, s->size, put_piece, s->bytes);
+		each_piece(s->dst, s->size, put_piece, s->host ?: s->bytes);
 		break;
 	case WITHIN:
 		land_within(s);
@@ -157,14 +158,15 @@ static struct staged *append(const struct staged *what, size_t bytes)
 	return s;
 }
 
-static int stage(struct ctx *ctx, uint64_t dst, const void *src, size_t size)
+static int stage(struct ctx *ctx, uint64_t dst, void *src, size_t size, bool by_dma)
 {
-	const struct staged copy = { .kind = TO_DEVICE, .ctx = ctx, .dst = dst, .size = size };
-	struct staged *s = append(&copy, size);
+	const struct staged copy = { .kind = TO_DEVICE, .ctx = ctx, .dst = dst, .host = by_dma ? src : NULL, .size = size };
+	struct staged *s = append(&copy, by_dma ? 0 : size);
 
 	if (!s)
 		return CU_OUT_OF_MEMORY;
-	memcpy(s->bytes, src, size);
+	if (!by_dma)
+		memcpy(s->bytes, src, size);
 	return CU_OK;
 }
 
@@ -270,7 +272,7 @@ static int copy_to(struct ctx *ctx, const struct request *r)
 	if (result)
 		return result;
 	if (lands_late(ctx, r) && (r->streamed || r->size <= STAGED))
-		return stage(ctx, r->dst, host(r->src), r->size);
+		return stage(ctx, r->dst, host(r->src), r->size, r->streamed && host_locked(r->src, r->size));
 	flush();
 	each_piece(r->dst, r->size, put_piece, host(r->src));
 	return CU_OK;

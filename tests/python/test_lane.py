@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Lane: the same tensors written before each step, by a mapping or by copies from pinned memory."""
+"""Lane: the same tensors written before each step, by a mapping or by copies."""
 import array as arrays
 import ctypes
 import errno
@@ -58,7 +58,7 @@ def make_set(make):
     return lambda kind=Tensor, sizes=SIZES: [make(kind, shape=(size // 4,), typestr="<i4") for size in sizes]
 
 
-@pytest.fixture(params=["mapping", "pinned"])
+@pytest.fixture(params=["mapping", "pageable"])
 def make_lane(request, monkeypatch, cuda):
     """Lanes of both ways. Each must do the same."""
     made = []
@@ -67,7 +67,7 @@ def make_lane(request, monkeypatch, cuda):
         if request.param == "mapping":
             made.append(gdrapi.Lane(*sets, **how))
         else:
-            with monkeypatch.context() as patch, pytest.warns(RuntimeWarning, match="pinned copies in place of a lane: .*gdr_open"):
+            with monkeypatch.context() as patch, pytest.warns(RuntimeWarning, match="^copies in place of a lane: .*gdr_open"):
                 patch.setattr(gdrapi._lane, "shared", refused)
                 made.append(gdrapi.Lane(*sets, fallback=0, **how))
         assert made[-1].way == request.param

@@ -434,7 +434,7 @@ def sleep_mode(steps):
 
 
 def fallback(steps):
-    """Copies from pinned memory, asked for where there is no lane, see each step as well."""
+    """The pageable copies, asked for where there is no lane, show each step as well."""
     tensors = new_tensors()
     reader = Reader(tensors).capture()
 
@@ -448,7 +448,7 @@ def fallback(steps):
             lane = gdrapi.Lane(tensors, fallback=torch.cuda.current_stream())
     finally:
         gdrapi._lane.shared = real
-    assert lane.way == "pinned" and lane.reason
+    assert lane.way == "pageable" and lane.reason
     with lane:
         in_steps(lane, reader, steps // 10)
 
