@@ -103,7 +103,11 @@ $(B)/%.so.1:
 .PHONY: all lib exes vkgdr driver version config help clean uninstall
 .PHONY: install lib_install vkgdr_install exes_install man_install drv_install
 all: lib exes
-lib: $(LIB)
+# Recipes take the library out of src/, where NVIDIA's Makefile has it. A tree that may not be written to needs no such links.
+IN_SRC    = $(shell [ '$(B)' != build ] || [ ! -w src ] || echo src/$(notdir $(LIB)))
+lib: $(LIB) $(IN_SRC)
+src/$(notdir $(LIB)):
+	ln -sf $(addprefix ../$(B)/,libgdrapi.so $(SONAME) $(@F)) src
 # Recipes build lib and exes, then install: that has to be all.
 exes: tools vkgdr
 vkgdr: $(VKGDR)
@@ -163,7 +167,7 @@ lib_install vkgdr_install exes_install drv_install: | $(filter all lib vkgdr exe
 unbuilt = $(filter-out $(wildcard $(1)),$(1))
 ldconfig = @[ -n '$(DESTDIR)' ] || [ "$$(id -u)" -ne 0 ] || PATH="$$PATH:/sbin:/usr/sbin" $(LDCONFIG)
 
-lib_install: | $(call unbuilt,$(LIB))
+lib_install: | $(call unbuilt,$(LIB)) $(IN_SRC)
 	$(INSTALL) -d $(DESTLIB)/pkgconfig $(cmakedir) $(DESTINC) $(DESTDIR)$(datadir)/gdrapi
 	$(INSTALL) -m 755 $(LIB) $(DESTLIB)/
 	ln -sf libgdrapi.so.$(VERSION) $(DESTLIB)/$(SONAME)
@@ -211,7 +215,7 @@ uninstall:
 # What Go has fetched is read-only.
 clean:
 	[ ! -d $(B)/_go ] || chmod -R u+w $(B)/_go
-	rm -rf $(B)
+	rm -rf $(B) src/libgdrapi.so*
 
 help:
 	@awk -f tests/help.awk Makefile $(filter %.mk,$(MAKEFILE_LIST))

@@ -20,6 +20,6 @@ cuda=$("${CUDA:-/usr/local/cuda}/bin/nvcc" --version 2>/dev/null | sed -n 's/.*r
 arch=$(uname -m)
 from=$top/build/packages/rpm
 cp "$from"/gdrcopy-[0-9]*.rpm "./gdrcopy-$version$system$cuda.$arch.rpm"
-cp "$from"/gdrcopy-devel-*.rpm "./gdrcopy-devel-$version$system.$arch.rpm"
+cp "$from"/gdrcopy-devel-*.rpm "./gdrcopy-devel-$version$system.noarch.rpm"
 cp "$from"/gdrcopy-kmod-*.rpm "./gdrcopy-kmod-${version}dkms$system.noarch.rpm"
 ls ./*.rpm

@@ -16,6 +16,7 @@ mkdir "$tree" "$work/few"
 git ls-files -z | grep -zv '^docs/runs/' | tar --null -cf - -T - | tar -C "$tree" -xf -
 mkdir "$tree/build"
 cp -a build/bin build/install build/lib* "$tree/build/"
+cp -a src/libgdrapi.so* "$tree/src/"
 
 # What a machine has that has no compiler, no Go, no git and no network.
 for p in sh install ln sed awk grep realpath readlink basename dirname cat mkdir rm rmdir mv chmod find sort tail head tr cut id uname cksum date "$make"; do
@@ -154,6 +155,7 @@ below() {
 	"$make" -s -C "$1" && [ -e "$1/$2" ] && "$make" -s -C "$1" clean && [ ! -e "$1/$2" ]
 }
 check "make in src" below src libgdrapi.so.2
+check "make lib_install has it there, too" eval 'there lib_install prefix="$recipe" && [ -e "$tree/src/libgdrapi.so.2.6" ]'
 check "make in tests" below tests gdrcopy_sanity
 check "make drv_install builds the module first" eval 'there drv_install KDIR=/none 2>&1 | grep "no kernel headers at /none"'
 

@@ -19,7 +19,7 @@ stub mknod ': >"$3"'
 # moved FILE: a copy whose paths of the system lie in $work.
 moved() {
 	sed -e "s|/dev/gdrdrv|$work/dev/gdrdrv|" -e "s|/etc/default|$work/etc/default|" -e "s|/proc/|$work/proc/|" \
-		-e "s|/usr/lib/dkms|$work/bin|" "$here/$1" >"$work/moved/${1##*/}"
+		-e "s|/usr/lib/dkms|$work/bin|" -e "s|/usr/libexec|$work/libexec|" "$here/$1" >"$work/moved/${1##*/}"
 	chmod +x "$work/moved/${1##*/}"
 }
 mkdir -p "$work/moved" "$work/dev" "$work/etc/default" "$work/proc" "$work/build/kmod"
@@ -78,6 +78,7 @@ real rm mv chmod chgrp
 moved insmod.sh
 mkdir -p "$work/moved/packaging" "$work/moved/build/kmod"
 ln -sf "$work/stub" "$work/moved/packaging/gdrdrv-node"
+: >"$work/moved/Makefile"
 stub make
 load=$work/moved/insmod.sh
 printf '%s\n' 'nvidia_uvm 1 0 - Live 0x0' 'nvidia 2 1 - Live 0x0' 'gdrdrv2 1 0 - Live 0x0' >"$work/proc/modules"
@@ -114,6 +115,28 @@ runs "no node without the module" FAILS=insmod "$load" <<'END'
 = 9
 END
 is "a node that is not made is an error" "$(ran FAILS=gdrdrv-node "$load" | tail -n 1)" '= 9'
+rm -r "$work/moved/packaging" "$work/moved/build" "$work/moved/Makefile"
+runs "a copy of the script builds nothing" "$load" <<'END'
+! insmod.sh: there is no gdrdrv.ko in W/moved: name the file
+= 1
+END
+mkdir -p "$work/moved/src/gdrdrv" "$work/libexec"
+: >"$work/moved/src/gdrdrv/gdrdrv.ko"
+echo '511 gdrdrv' >"$work/proc/devices"
+runs "it takes the module beside it, and makes the node by itself" "$load" <<'END'
++ rmmod gdrdrv
++ insmod W/moved/src/gdrdrv/gdrdrv.ko
++ mknod -m 0666 W/dev/gdrdrv c 511 0
+= 0
+END
+ln -s "$work/stub" "$work/libexec/gdrdrv-node"
+: >"$work/moved/gdrdrv.ko"
+runs "or as the system does" "$load" a=1 <<'END'
++ rmmod gdrdrv
++ insmod W/moved/gdrdrv.ko a=1
++ gdrdrv-node add
+= 0
+END
 sed -i '/^nvidia /d' "$work/proc/modules"
 runs "NVIDIA's driver comes first" "$load" <<'END'
 ! insmod.sh: NVIDIA's driver is not loaded: run modprobe nvidia first
@@ -310,12 +333,14 @@ modules M=W/made CC=cc W/src/kernel-open/nvidia,y,n,W/made/nv.symvers,
 $files
 = 0"
 : >"$work/src/nv-p2p.h"
-mkdir -p "$work/kdir/include/config"
-echo 6.2.0 >"$work/kdir/include/config/kernel.release"
+mkdir -p "$work/kdir/include/config" "$work/kdir/include/generated"
+# As in Debian's headers, whose kernel is 6.2.0-1.
+echo 6.2.9 >"$work/kdir/include/config/kernel.release"
+echo '#define UTS_RELEASE "6.2.0-1"' >"$work/kdir/include/generated/utsrelease.h"
 is "make takes the release from KDIR" "$(kmake make -s -C "$work/kmod" NVIDIA_SRC_DIR="$work/src" | grep '^+ symvers')" \
-	'+ symvers.sh 6.2.0 W/kdir W/src W/made/nv.symvers W/made/gdrdrv_nvidia.h'
+	'+ symvers.sh 6.2.0-1 W/kdir W/src W/made/nv.symvers W/made/gdrdrv_nvidia.h'
 is "KVER= before that" "$(kmake make -s -C "$work/kmod" NVIDIA_SRC_DIR="$work/src" KVER=6.3.0 | grep -c '^+ symvers.sh 6.3.0 ')" 1
-rm "$work/kdir/include/config/kernel.release"
+rm -r "$work/kdir/include"
 is "make CC=: the kernel's and conftest.sh's" "$(kmake make -s -C "$work/kmod" NVIDIA_SRC_DIR="$work/src" CC=cc-1 | grep CC=)" \
 	"CC=cc-1
 modules M=W/made CC=cc-1 W/src,,,W/made/nv.symvers,"

@@ -30,7 +30,12 @@ check "its names are those of NVIDIA's" same <(cd "$out/nvidia" && printf '%s\n'
 	"gdrdrv-dkms_2.6-1_$arch.Some_System24_04.deb" "libgdrapi_2.6-1_$arch.Some_System24_04.deb")
 
 check "packages/build-rpm-packages.sh" recipe rpm
-check "its names, too" same <(rpm -qp --qf '%{NAME}\n' "$out"/nvidia/*.rpm 2>/dev/null) <(printf '%s\n' gdrcopy gdrcopy-devel gdrcopy-kmod)
+check "its names and architectures, too" same <(rpm -qp --qf '%{NAME}.%{ARCH}\n' "$out"/nvidia/*.rpm 2>/dev/null) \
+	<(printf '%s\n' "gdrcopy.$(uname -m)" gdrcopy-devel.noarch gdrcopy-kmod.noarch)
+check "those of the files" same <(cd "$out/nvidia" && printf '%s\n' *.rpm | sed 's/-2\.6-.*\.\([^.]*\.rpm\)$/.\1/') \
+	<(printf '%s\n' "gdrcopy.$(uname -m).rpm" gdrcopy-devel.noarch.rpm gdrcopy-kmod.noarch.rpm)
+# shellcheck disable=SC2016 # for eval
+check "gdrcopy-kmod has the unit by NVIDIA's name" eval 'rpm -qpl "$out"/nvidia/gdrcopy-kmod-*.rpm 2>/dev/null | grep -x /usr/lib/systemd/system/gdrcopy.service'
 # shellcheck disable=SC2016 # for eval
 check "gdrcopy has library and programs" eval 'rpm -qpl "$out"/nvidia/gdrcopy-2*.rpm 2>/dev/null | grep -c "libgdrapi.so.2$\|bin/gdrcopy_sanity$" | grep -x 2'
 

@@ -4,7 +4,7 @@
 # build.sh KERNEL NVIDIA OUT - build gdrdrv.ko, the simulated nvidia.ko and card_sim.ko for a
 # kernel (of run.sh), against NVIDIA's header of a release (535, 550). Debian has no header of
 # 570, of older and of newer releases: vary makes these. Any warning is an error. GDR_MAKE
-# has extra make variables, as "C=2".
+# has extra make variables, as "C=2". GDR_DIRECT=1 calls the kernel's build on a copy of kmod/, too.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 top=$(cd "$here/../.." && pwd)
@@ -74,6 +74,7 @@ env "$@" ./kmod/conftest.sh "$k" "$w/nv" "$w/gdrdrv_config.h"
 make -C "$k" M="$w/sim" GDR_NVIDIA_INC="$w/nv" GDR_CONFIG="$w/gdrdrv_config.h" "$@" modules
 make -C kmod KDIR="$k" NVIDIA_SRC_DIR="$w/nv" NVIDIA_SYMVERS="$w/sim/Module.symvers" \
 	BUILD="$w/out" GDR_WEXTRA=y GDR_WERROR=y "$@"
+[ -z "$direct" ] || { cp -r kmod direct && NVIDIA_SRC_DIR=$w/nv NVIDIA_SYMVERS=$w/sim/Module.symvers make -C "$k" M="$w/direct" "$@" modules && ls direct/gdrdrv.ko; }
 '
 
 if [ -e "$kdir/root" ]; then
@@ -86,7 +87,7 @@ if [ -e "$kdir/root" ]; then
 	# objtool reads /proc. The mount ends with the namespace.
 	# shellcheck disable=SC2016 # likewise
 	unshare --mount sh -c 'mount -t proc proc "$1/proc" && exec chroot "$@"' sh \
-		"$root" env -i PATH=/usr/sbin:/usr/bin HOME=/ w="$work" \
+		"$root" env -i PATH=/usr/sbin:/usr/bin HOME=/ w="$work" direct="${GDR_DIRECT-}" \
 		k="/usr/src/linux-headers-$rel" sh -c "$recipe" sh "${extra[@]}" >"$out/build.log" 2>&1 ||
 		{ cat "$out/build.log" >&2; die "the build failed"; }
 	work=$root$work
@@ -94,7 +95,7 @@ else
 	work=$(mktemp -d)
 	trap 'rm -rf "$work"' EXIT
 	stage "$work" "$2"
-	w=$work k=$kdir/usr/src/linux-headers-$rel \
+	w=$work direct=${GDR_DIRECT-} k=$kdir/usr/src/linux-headers-$rel \
 		sh -c "$recipe" sh "${extra[@]}" >"$out/build.log" 2>&1 ||
 		{ cat "$out/build.log" >&2; die "the build failed"; }
 fi

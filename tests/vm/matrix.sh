@@ -12,7 +12,7 @@ here=$(cd "$(dirname "$0")" && pwd)
 build() {
 	local dir=$out/$2-$3
 	[ "$1" = amd64 ] || dir+=-$1
-	check "$1, kernel $2, nv-p2p.h $3" env VM_ARCH="$1" "$here/build.sh" "$2" "$3" "$dir"
+	check "$1, kernel $2, nv-p2p.h $3" env VM_ARCH="$1" GDR_DIRECT=1 "$here/build.sh" "$2" "$3" "$dir"
 }
 
 out=$1
