@@ -115,19 +115,39 @@ func (d *Driver) MemoryAt(addr uint64) (MemoryInfo, error) {
 	}, nil
 }
 
-// MemoryIn is MemoryAt for the first byte of a range that is GPU memory; at is the
-// address of that byte. As with gdrdrv, a range may begin before an allocation, on the
-// same GPU page: UCX and libfabric round addresses down to pages.
-func (d *Driver) MemoryIn(addr, size uint64) (m MemoryInfo, at uint64, err error) {
-	m, err = d.MemoryAt(addr)
-	if !errors.Is(err, unix.EINVAL) || errors.Is(err, ErrNotInitialized) {
-		return m, addr, err
-	}
+// OnMemory calls fn for the first memory of a range; at is its first address in the range. As with
+// gdrdrv, a range may begin before an allocation, on the same GPU page: UCX and libfabric round
+// addresses down to pages. It returns EINVAL where that page has no memory.
+//
+// Other memory of the page may be freed at any time. Where fn fails, and its memory has gone, OnMemory
+// calls fn for the memory after that. So memory that stays is reached.
+func (d *Driver) OnMemory(addr, size uint64, fn func(m MemoryInfo, at uint64) error) error {
 	const gpuPage = 1 << 16
-	if m, at, found := d.nextMemory(addr+1, min(addr+size, addr&^(gpuPage-1)+gpuPage)); found {
-		return m, at, nil
+	end := min(addr+size, addr&^(gpuPage-1)+gpuPage)
+	m, err := d.MemoryAt(addr)
+	if errors.Is(err, ErrNotInitialized) || err != nil && !errors.Is(err, unix.EINVAL) {
+		return err
 	}
-	return m, addr, err
+	at, found := addr, err == nil
+	for next := addr + 1; ; next = max(m.End(), at+1) {
+		if !found {
+			m, at, found = d.nextMemory(next, end)
+		}
+		if !found {
+			return err
+		}
+		if err = fn(m, at); err == nil || d.IsStill(m, at) {
+			return err
+		}
+		err = fmt.Errorf("the memory at %#x was freed while it was being pinned: %w (%v)", at, unix.EINVAL, err)
+		found = false
+	}
+}
+
+// IsStill reports whether the memory at addr is the one that m describes.
+func (d *Driver) IsStill(m MemoryInfo, addr uint64) bool {
+	id, err := d.BufferID(addr)
+	return err == nil && id == m.ID
 }
 
 // nextMemory is MemoryAt for the first allocation that begins in [from, end). at is its address.

@@ -1,6 +1,7 @@
 package cuda
 
 import (
+	"fmt"
 	"testing"
 	"unsafe"
 
@@ -93,15 +94,46 @@ func TestSyncMemopsOfARange(t *testing.T) {
 	sim := cudatest.Need(t)
 	d := load1(t)
 	addrs, _ := smallBuffers(t, sim, 4)
-	m, at, err := d.MemoryIn(addrs[1], addrs[2]+1-addrs[1])
-	require.NoError(t, err)
-	require.NoError(t, d.WithMemory(m, at, func(in *Driver) error {
-		in.SetSyncMemops(m, at, addrs[2]+1)
-		return nil
+	require.NoError(t, d.OnMemory(addrs[1], addrs[2]+1-addrs[1], func(m MemoryInfo, at uint64) error {
+		return d.WithMemory(m, at, func(in *Driver) error {
+			in.SetSyncMemops(m, at, addrs[2]+1)
+			return nil
+		})
 	}))
 	for i, addr := range addrs {
 		require.Equal(t, i == 1 || i == 2, hasSyncMemops(t, d, addr), "buffer %d", i)
 	}
+}
+
+// A call by the first memory of a range that fails goes on with the next one, where the first has gone.
+func TestOnMemory(t *testing.T) {
+	sim := cudatest.Need(t)
+	d := load1(t)
+	for _, c := range []struct {
+		what  string
+		goes  int // so many go while fn has them
+		tried int
+		want  error
+	}{
+		{"none goes", 0, 1, unix.EMLINK},
+		{"the first goes", 1, 2, unix.EMLINK},
+		{"all go", 3, 3, unix.EINVAL},
+	} {
+		addrs, free := smallBuffers(t, sim, 3)
+		var tried []uint64
+		err := d.OnMemory(addrs[0], addrs[2]+1-addrs[0], func(m MemoryInfo, at uint64) error {
+			if tried = append(tried, at); len(tried) <= c.goes {
+				free(at)
+			}
+			return unix.EMLINK
+		})
+		require.ErrorIs(t, err, c.want, c.what)
+		require.Equal(t, addrs[:c.tried], tried, c.what)
+		if c.want == unix.EINVAL {
+			require.ErrorContains(t, err, fmt.Sprintf("the memory at %#x was freed while it was being pinned", addrs[2]))
+		}
+	}
+	require.ErrorIs(t, d.OnMemory(4096, 1<<16, func(MemoryInfo, uint64) error { t.Error("fn ran"); return nil }), unix.EINVAL)
 }
 
 // sameNumber is a cuDeviceGet whose devices have the numbers of their ordinals.

@@ -26,7 +26,7 @@ func (d *Driver) SetSyncMemops(m MemoryInfo, at, end uint64) {
 	for {
 		if err != nil && !errors.Is(err, ErrNotSupported) {
 			// The program may have freed it meanwhile.
-			if id, gone := d.BufferID(at); gone == nil && id == m.ID {
+			if d.IsStill(m, at) {
 				log.Warnf("the CUDA driver cannot set SYNC_MEMOPS for %#x; synchronise after each cuMemcpy before you read the mapping: %v", at, err)
 			}
 		}

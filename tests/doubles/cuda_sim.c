@@ -109,6 +109,22 @@ SIM_API unsigned int cuda_sim_called(char *names, size_t size)
 	return n;
 }
 
+/* What a test does between two calls of whoever it tests. */
+static struct {
+	void (*fn)(void);
+	unsigned long nth;	/* 0: it is done */
+} between;
+
+/* fn runs before the nth call from now on. Returns how many calls the last one still waits for. */
+SIM_API unsigned long cuda_sim_between(void (*fn)(void), unsigned long nth)
+{
+	unsigned long left = between.nth;
+
+	between.fn = fn;
+	between.nth = nth;
+	return left;
+}
+
 /* Each entry point comes here. A rule may also leave out the suffix of the exported name. */
 static int fault(const char *name)
 {
@@ -135,6 +151,8 @@ int enter(const char *name)
 
 	if (!pid || pid != getpid())
 		return CU_NOT_INITIALIZED;
+	if (between.nth && !--between.nth)
+		between.fn();
 	result = fault(name);
 	if (result)
 		return result;

@@ -6,7 +6,8 @@
  * on. Each failure has a process of its own: what the library has learned of a driver it
  * knows until the process ends.
  *
- * And a driver differs from those that are known. Memory is refused, or its bytes are right.
+ * And a driver differs from those that are known. Memory is refused, or its bytes are right. And other
+ * memory of the same GPU page goes, or comes, between two calls.
  */
 #include "guest/cuda.h"
 
@@ -60,6 +61,7 @@ static const struct exception {
 } exceptions[] = {
 	{ "cuMemRetainAllocationHandle", ENOTSUP, 0 },	/* the memory has no handle */
 	{ "cuIpcGetMemHandle", ENOTSUP, 1 },	/* the library tries the driver on memory of its own */
+	{ "cuPointerGetAttribute", ENOTSUP, 1 },	/* whose handle that was is not known */
 	{ "cuMemGetAddressRange_v2", EINVAL, 0 },	/* dmabuf exports all of the range then, and CUDA does not */
 	{ "cuMemRelease", 0, 1 },
 	{ "OPEN", EIO, 0 },	/* CUDA's own, which CUDA then calls 304 */
@@ -382,6 +384,178 @@ static void checkpoint(void)
 	expect_is(gdr_map(g, mh, &va, SIZE), 0);
 }
 
+#define SMALL 512
+
+/* What happens to the first memory of a GPU page of small memory. */
+enum event {
+	IT_GOES,
+	IT_COMES,
+	IT_IS_REPLACED,	/* by memory that begins before the page */
+	EVENTS
+};
+
+static const struct beside {
+	bool of_pool, is_blind;
+} plain, blind = { .is_blind = true }, of_pool = { .of_pool = true };
+
+static const struct beside *kind_of_page;
+static int (*from_pool)(cu_ptr *p, size_t size, cu_stream s), (*to_pool)(cu_ptr p, cu_stream s);
+static unsigned long (*between)(void (*fn)(void), unsigned long nth);
+static enum event event;
+static cu_ptr neighbour, successor;
+
+static cu_ptr small(size_t size)
+{
+	cu_ptr p;
+
+	expect_is(kind_of_page->of_pool ? from_pool(&p, size, NULL) : cu.mem_alloc(&p, size), 0);
+	return p;
+}
+
+static void give(cu_ptr p)
+{
+	expect_is(kind_of_page->of_pool ? to_pool(p, NULL) : cu.mem_free(p), 0);
+}
+
+static void happen(void)
+{
+	cu_ptr was = neighbour;
+
+	if (event == IT_COMES) {
+		expect_is(small(SMALL), was);
+		return;
+	}
+	give(neighbour);
+	if (event != IT_IS_REPLACED)
+		return;
+	successor = small(2 * SMALL);
+	expect_is(successor, was - SMALL);
+}
+
+/* Whether the neighbour is there at the end. */
+static bool is_left(bool has_happened)
+{
+	return has_happened == (event == IT_COMES);
+}
+
+/* Pins a page, and something happens before the nth call; 0: nothing. Whether so many calls are made. */
+static bool pin_beside(unsigned long nth)
+{
+	cu_ptr filler = small(GPU_PAGE_SIZE - SMALL), gap = small(SMALL), mine, rest;
+	bool has_happened;
+	gdr_mh_t mh;
+	void *va;
+
+	neighbour = small(SMALL);
+	expect_is(neighbour & (GPU_PAGE_SIZE - 1), 0);
+	mine = small(SMALL);
+	rest = small(GPU_PAGE_SIZE - 2 * SMALL);
+	if (event == IT_COMES)
+		give(neighbour);
+	else
+		give(gap);
+	expect_is(cu.set8(mine, 0x5a, SMALL), 0);
+	expect_is(cu.ctx_sync(), 0);
+	between(happen, nth);
+	expect_is(gdr_pin_buffer(g, neighbour, GPU_PAGE_SIZE, 0, 0, &mh), 0);
+	has_happened = !between(NULL, 0) && nth;
+	expect_is(gdr_map(g, mh, &va, GPU_PAGE_SIZE), 0);
+	for (int i = 0; i < SMALL; i++)
+		expect_is(((volatile unsigned char *)va)[SMALL + i], 0x5a);
+	expect_is(gdr_unpin_buffer(g, mh), 0);
+	if (is_left(has_happened))
+		give(neighbour);
+	if (event == IT_COMES)
+		give(gap);
+	if (event == IT_IS_REPLACED && has_happened)
+		give(successor);
+	give(mine);
+	give(rest);
+	give(filler);
+	return has_happened;
+}
+
+static void find_pools(void)
+{
+	void *lib = dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
+
+	*(void **)&from_pool = dlsym(lib, "cuMemAllocAsync");
+	*(void **)&to_pool = dlsym(lib, "cuMemFreeAsync");
+	*(void **)&between = dlsym(lib, "cuda_sim_between");
+	expect(from_pool && to_pool && between);
+}
+
+/* The first pin of a process makes other calls than the second one. */
+struct moment {
+	unsigned long nth;
+	bool is_first;
+};
+
+static void beside(void *arg)
+{
+	const struct moment *m = arg;
+
+	open_with_memory(&(struct kind){ ALLOC, kind_of_page->is_blind });
+	find_pools();
+	if (!m->is_first)
+		pin_beside(0);
+	outcome->is_over = !pin_beside(m->nth);
+	expect_is(gdr_close(g), 0);
+}
+
+static void each_moment_of(bool is_first)
+{
+	struct moment m = { .is_first = is_first };
+
+	do {
+		m.nth++;
+		if (!in_child("a pin", beside, &m, 20)) {
+			note("%s pin, event %d before call %lu", is_first ? "first" : "second", event, m.nth);
+			_exit(1);
+		}
+	} while (!outcome->is_over);
+	expect(m.nth > 10);
+}
+
+static void each_moment(void *kind)
+{
+	needs_doubles("a real driver does not wait for the other thread");
+	if (!backend_is("rm"))
+		skip_case("CUDA exports no page that begins in free space");
+	kind_of_page = kind;
+	outcome = mmap(NULL, sizeof(*outcome), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	expect(outcome != MAP_FAILED);
+	for (event = IT_GOES; event < EVENTS; event++) {
+		each_moment_of(true);
+		each_moment_of(false);
+	}
+}
+
+/* CUDA does not say how far the pool's object goes. So nothing else of it can be asked for. */
+static void old_driver(void *arg)
+{
+	gdr_mh_t mh;
+	cu_ptr p;
+
+	(void)arg;
+	expect_is(setenv("CUDA_SIM_DRIVER_VERSION", "11060", 1), 0);
+	kind_of_page = &of_pool;
+	open_with_memory(&(struct kind){ ALLOC });
+	find_pools();
+	p = small(SMALL);
+	expect_is(small(SMALL), p + SMALL);
+	give(p);
+	expect_is(gdr_pin_buffer(g, p + SMALL, SMALL, 0, 0, &mh), ENOTSUP);
+}
+
+static void free_start(void)
+{
+	needs_doubles("it takes a driver before CUDA 11.7");
+	if (!backend_is("rm"))
+		skip_case("CUDA exports no page that begins in free space");
+	expect(in_child("an old driver", old_driver, NULL, 20));
+}
+
 const struct guest_case cases[] = {
 	{ "memory of cuMemAlloc", NULL, 120, 0, each_call, &(struct kind){ ALLOC, false, 5 } },
 	{ "memory of cuMemCreate", NULL, 120, 0, each_call, &(struct kind){ CU_EXPORT_NONE, false, 6 } },
@@ -389,5 +563,9 @@ const struct guest_case cases[] = {
 	{ "memory of cuMemCreate, without dma-bufs", NULL, 120, 0, each_call, &(struct kind){ CU_EXPORT_FD, true, 9 } },
 	{ "a driver that differs", each_difference, 60, 0 },
 	{ "a map after a checkpoint", checkpoint, 60, 0 },
+	{ "memory beside it comes and goes", NULL, 120, 0, each_moment, (void *)&plain },
+	{ "memory beside it comes and goes, without dma-bufs", NULL, 120, 0, each_moment, (void *)&blind },
+	{ "memory beside it comes and goes, in a pool", NULL, 120, 0, each_moment, (void *)&of_pool },
+	{ "a page that begins in free space, of an old driver", free_start, 30, 0 },
 	{ 0 }
 };

@@ -148,10 +148,19 @@ func (s *session) ServesAny() error {
 // Pin exports the host pages that the buffer touches. As the reference it ignores Token
 // and VASpace, which a dma-buf does not need.
 func (s *session) Pin(req backend.PinRequest) (backend.Pin, error) {
-	m, at, err := s.cuda.MemoryIn(req.Addr+req.Skip, req.Size-req.Skip)
+	var p *pin
+	err := s.cuda.OnMemory(req.Addr+req.Skip, req.Size-req.Skip, func(m cuda.MemoryInfo, at uint64) (err error) {
+		p, err = s.pin(req, m, at)
+		return err
+	})
 	if err != nil {
 		return nil, err
 	}
+	return p, nil
+}
+
+// pin is Pin by the memory m, at the address at.
+func (s *session) pin(req backend.PinRequest, m cuda.MemoryInfo, at uint64) (*pin, error) {
 	ordinal := m.Ordinal
 	dev, err := s.device(ordinal)
 	if err != nil {

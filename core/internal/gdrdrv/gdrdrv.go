@@ -67,13 +67,14 @@ func setSyncMemops(addr, size uint64) error {
 	if err != nil {
 		return err
 	}
-	m, at, err := cu.MemoryIn(addr, size)
-	if err != nil || !m.Legacy {
-		return err
-	}
-	return cu.WithMemory(m, at, func(in *cuda.Driver) error {
-		in.SetSyncMemops(m, at, addr+size)
-		return nil
+	return cu.OnMemory(addr, size, func(m cuda.MemoryInfo, at uint64) error {
+		if !m.Legacy {
+			return nil
+		}
+		return cu.WithMemory(m, at, func(in *cuda.Driver) error {
+			in.SetSyncMemops(m, at, addr+size)
+			return nil
+		})
 	})
 }
 

@@ -94,11 +94,15 @@ const (
 	ipcObject = 13
 )
 
-// ipcPlace reads the place out of the allocation's IPC handle.
+// ipcPlace reads the place out of the allocation's IPC handle. CUDA gives one for each address inside
+// of an allocation, so it must still be this one.
 func (f *finder) ipcPlace(page uint64, m cuda.MemoryInfo) (place, error) {
 	words, err := f.cuda.IPCHandle(m.Start)
 	if err != nil {
 		return place{}, err
+	}
+	if !f.cuda.IsStill(m, m.Start) {
+		return place{}, fmt.Errorf("the memory at %#x was freed: %w", m.Start, unix.EINVAL)
 	}
 	p := place{client: handle(words[ipcClient]), object: handle(words[ipcObject]), offset: uint64(words[ipcOffset])}
 	p, ok := p.plus(int64(page - m.Start))
@@ -139,29 +143,28 @@ func (f *finder) exportPlace(page uint64) (place, error) {
 }
 
 // placeBeside is exportPlace for a page of a pool's that begins in free space, of which CUDA
-// says nothing. It asks for the nearest page of the same object that begins in memory. why is
-// the error of exportPlace.
+// says nothing. It asks for the nearest page of the same object that begins in memory, by now perhaps
+// the page itself. why is the error of exportPlace.
 func (f *finder) placeBeside(page uint64, m cuda.MemoryInfo, why error) (place, error) {
-	if _, err := f.cuda.MemoryAt(page); err == nil {
-		return place{}, why // it does not begin in free space
-	}
-	first, end := m.Mapping, m.MappingEnd()
-	ask := func(near uint64) (place, bool) {
-		if _, err := f.cuda.MemoryAt(near); near < first || near >= end || err != nil {
-			return place{}, false
-		}
-		p, err := f.exportPlace(near)
-		if err != nil {
-			return place{}, false
-		}
-		return p.plus(int64(page) - int64(near))
-	}
-	for away := hostPage; page+away < end || page-away >= first; away += hostPage {
-		if p, ok := ask(page + away); ok {
-			return p, nil
-		}
-		if p, ok := ask(page - away); ok {
-			return p, nil
+	for away := uint64(0); away < m.MappingSize; away += hostPage {
+		for _, near := range []uint64{page + away, page - away} {
+			if near < m.Mapping || near >= m.MappingEnd() {
+				continue
+			}
+			there, err := f.cuda.MemoryAt(near)
+			if err != nil {
+				continue
+			}
+			p, err := f.exportPlace(near)
+			if err == nil {
+				if p, ok := p.plus(int64(page) - int64(near)); ok {
+					return p, nil
+				}
+				return place{}, why
+			}
+			if f.cuda.IsStill(there, near) {
+				return place{}, err
+			}
 		}
 	}
 	return place{}, fmt.Errorf("the page at %#x begins in free space, and so does each page with memory of its pool; allocate %d bytes or more: %w (%v)", page, hostPage, unix.ENOTSUP, why)

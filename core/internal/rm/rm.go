@@ -130,9 +130,36 @@ type buffer struct {
 
 // Pin pins the 64 KiB pages that the buffer touches. It ignores Token and VASpace.
 func (s *session) Pin(req backend.PinRequest) (backend.Pin, error) {
-	b, err := s.buffer(req)
+	b := buffer{
+		first: req.Addr &^ (gpuPage - 1),
+		end:   (req.Addr + req.Size + gpuPage - 1) &^ (gpuPage - 1),
+		last:  req.Addr + req.Size - 1,
+	}
+	if b.end <= b.first {
+		return nil, fmt.Errorf("%d bytes at %#x pass the end of the address space: %w", req.Size, req.Addr, unix.EINVAL)
+	}
+	if s.cuda == nil {
+		return nil, fmt.Errorf("memory is pinned by its address only where CUDA is; pass a descriptor to gdr_pin_fd, or install CUDA's driver: %w (%v)", unix.ENOTSUP, s.noCUDA)
+	}
+	var p *pin
+	err := s.cuda.OnMemory(req.Addr+req.Skip, req.Size-req.Skip, func(m cuda.MemoryInfo, at uint64) (err error) {
+		b := b
+		b.memory, b.asked = m, at
+		p, err = s.pin(b, req)
+		return err
+	})
 	if err != nil {
 		return nil, err
+	}
+	return p, nil
+}
+
+// pin pins a buffer.
+func (s *session) pin(b buffer, req backend.PinRequest) (*pin, error) {
+	if !b.memory.Legacy && b.last >= min(b.memory.MappingEnd(), b.memory.End()) {
+		if err := s.checkLast(&b); err != nil {
+			return nil, err
+		}
 	}
 	g, err := s.gpu(b.memory.Ordinal)
 	if err != nil {
@@ -158,26 +185,6 @@ func (s *session) Pin(req backend.PinRequest) (backend.Pin, error) {
 		return nil, err
 	}
 	return p, nil
-}
-
-// buffer finds the memory of a range.
-func (s *session) buffer(req backend.PinRequest) (b buffer, err error) {
-	b = buffer{
-		first: req.Addr &^ (gpuPage - 1),
-		end:   (req.Addr + req.Size + gpuPage - 1) &^ (gpuPage - 1),
-		last:  req.Addr + req.Size - 1,
-	}
-	if b.end <= b.first {
-		return b, fmt.Errorf("%d bytes at %#x pass the end of the address space: %w", req.Size, req.Addr, unix.EINVAL)
-	}
-	if s.cuda == nil {
-		return b, fmt.Errorf("memory is pinned by its address only where CUDA is; pass a descriptor to gdr_pin_fd, or install CUDA's driver: %w (%v)", unix.ENOTSUP, s.noCUDA)
-	}
-	b.memory, b.asked, err = s.cuda.MemoryIn(req.Addr+req.Skip, req.Size-req.Skip)
-	if err == nil && !b.memory.Legacy && b.last >= min(b.memory.MappingEnd(), b.memory.End()) {
-		err = s.checkLast(&b)
-	}
-	return b, err
 }
 
 // checkLast looks for memory at the last byte. That may lie past the end of the allocation, on
