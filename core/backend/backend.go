@@ -104,7 +104,7 @@ func (e NotServed) Error() string { return e.Reason.Error() }
 func (e NotServed) Unwrap() error { return e.Reason }
 
 // Pin is one pinned buffer. The core serialises the calls on one Pin, but a Map may run beside Info,
-// CallbackFlag and Export: it calls the host's mmap, so the core holds no lock.
+// CallbackFlag, Object and Export: it calls the host's mmap, so the core holds no lock.
 type Pin interface {
 	// Info describes the pinning. The buffer may be mapped or not.
 	Info() (Info, error)
