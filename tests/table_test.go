@@ -179,8 +179,7 @@ var table = []Group{
 	}},
 
 	{Name: "consumers_quick", Holds: "the calls that NCCL, DPDK, aws-ofi-nccl, NVSHMEM, NIXL and TensorRT-LLM make", Rows: []Program{
-		consumerProgram("nccl"), consumerProgram("dpdk"), consumerProgram("ofi_nccl"),
-		consumerProgram("nvshmem"), consumerProgram("nixl"), consumerProgram("trtllm"),
+		{Name: "calls", Cmd: cmd("$B/bin/guest_consumers"), On: all, Cases: Guest},
 	}},
 
 	{Name: "vkgdr", Holds: "vkgdr's interface", Rows: []Program{
@@ -415,10 +414,6 @@ func fuzzers(seconds string, limit time.Duration) []Program {
 		Name: "abi", On: all, Tree: "fuzz", Limit: limit, Make: cmd("$B/fuzz/bin/abi_fuzz"), Env: cmd("ASAN_OPTIONS=detect_leaks=0"),
 		Cmd: cmd("tests/fuzz/fuzz.sh", "$B/fuzz/bin/abi_fuzz", seconds, "$B/fuzz/$BACKEND"),
 	}}
-}
-
-func consumerProgram(name string) Program {
-	return Program{Name: name, On: all, Cmd: cmd("$B/bin/consumer_" + name), Make: cmd("lib")}
 }
 
 func consumer(name string) Program {

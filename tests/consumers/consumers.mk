@@ -6,8 +6,6 @@
 # make check-libfabric  [more 2 min] libfabric of Debian's sources, the same way
 # make check-openmpi  [more 1 min] two ranks of Debian's Open MPI over that UCX
 
-CONSUMERS := $(addprefix $(BIN)/consumer_,nccl dpdk ofi_nccl nvshmem nixl trtllm)
-
 # The library of front.c. It needs the one behind it by a path, for both have one name: a
 # library that is not there lends the linker that path.
 FRONT     := $(B)/front/libgdrapi.so
@@ -24,8 +22,6 @@ consumers-root: root
 	@mkdir -p $(B)/consumers
 	@rm -rf $(B)/consumers/usr
 	@ln -s ../root/usr $(B)/consumers/usr
-
-$(CONSUMERS): $(BIN)/consumer_%: $(O)/tests/consumers/%.o $(CUDA_DL) | $(LIB)
 
 $(FRONT): $(O)/tests/consumers/front.o | $(LIB)
 	@mkdir -p $(@D)
