@@ -30,9 +30,9 @@ func (b *Buffer) Export(flags uint32) (fd int, err error) {
 // Object says where a buffer lies in the driver's memory objects, in bytes.
 type Object = backend.Object
 
-// Object says where the buffer is in what Export gives. Where Count is 1, cuMemImportFromShareableHandle
-// takes the descriptor: it gives an object of Length bytes, and the buffer's first pinned page is at Offset. Errors:
-// ENOTSUP (not on rm).
+// Object says where the buffer is in what Export gives. Where Count is 1,
+// cuMemImportFromShareableHandle takes the descriptor: it gives an object of Length bytes, and the
+// buffer's first pinned page is at Offset. Errors: ENOTSUP (not on rm).
 func (b *Buffer) Object() (Object, error) {
 	if err := b.lock(); err != nil {
 		return Object{}, err

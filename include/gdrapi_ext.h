@@ -139,26 +139,26 @@ int gdr_mem_export_dmabuf(gdr_t g, gdr_mem_t mem, unsigned flags, int *fd);
  *
  * Another process gets the descriptor over a socket (SCM_RIGHTS), or inherits it. The
  * descriptor says on which GPU and where in its memory the buffer is. It keeps the memory,
- * also after cudaFree and the end of this process. No process needs to have the GPU open
- * where its persistence mode is on; else the last one takes the memory with it. The
- * memory is in nobody's list of nvidia-smi then: `lsof /dev/nvidiactl` shows who holds
- * descriptors of it, but for those that wait in a socket.
+ * also after cudaFree and the end of this process: where the GPU is in persistence mode, or
+ * while any process has the GPU open. nvidia-smi lists nobody for such memory. lsof
+ * /dev/nvidiactl lists who holds descriptors, but for one that waits in a socket.
  *
- * CUDA takes the descriptor, too, where gdr_get_object counts one object:
+ * CUDA imports the descriptor, too, where gdr_get_object counts one object:
  *
- *	1. cuMemImportFromShareableHandle, type POSIX_FILE_DESCRIPTOR.
- *	2. cuMemMap and cuMemSetAccess of the length of gdr_get_object. The buffer's first
- *	   pinned page is at its offset.
+ *	1. cuMemImportFromShareableHandle, as a POSIX file descriptor.
+ *	2. cuMemAddressReserve, cuMemMap and cuMemSetAccess, with the length of gdr_get_object.
+ *	3. The buffer's first pinned page is at the offset of gdr_get_object.
  *
- * That was seen on driver 580.159.04 alone. gdr_pin_fd asks CUDA nothing and works on each. Of a buffer of
- * several objects CUDA refuses the descriptor (CUDA_ERROR_NOT_SUPPORTED).
+ * That was seen with driver 580.159.04 alone; gdr_pin_fd does not depend on it. Of a buffer
+ * in several objects CUDA refuses the descriptor: CUDA_ERROR_NOT_SUPPORTED.
  *
  * Whoever has the descriptor can read and write whole memory objects: with cudaMalloc up
  * to 2 MiB, in which other allocations may lie, with PyTorch a block of many tensors. CUDA
- * IPC gives the same. After cudaFree of less than 2 MiB the owner's next cudaMalloc may get the same
- * place, while an import still shows it: free the memory when the others have ended. GDR_EXPORT_FLAG_WHOLE
- * refuses a buffer that is smaller than its objects. That is not the default: hardly any
- * buffer of cudaMalloc would pass.
+ * IPC gives the same. GDR_EXPORT_FLAG_WHOLE refuses a buffer that is smaller than its objects. That
+ * is not the default: hardly any buffer of cudaMalloc would pass.
+ *
+ * cudaFree of less than 2 MiB gives the place to the owner's next small cudaMalloc, also
+ * while an import still shows it. So the owner frees such memory when the others have ended.
  *
  * May be called from any thread. Calls nothing of CUDA.
  *
@@ -172,14 +172,14 @@ int gdr_export_fd(gdr_t g, gdr_mh_t handle, unsigned flags, int *fd);
  * gdr_get_object - where a pinned buffer lies in the driver's memory objects
  * @g: open library that pinned it
  * @handle: pinned buffer, mapped or not
- * @offset: receives the bytes before the buffer's first pinned page in its first object; that page
- *	is at the va of gdr_get_info
- * @length: receives the bytes of that object
+ * @offset: receives where the buffer's first pinned page lies in its first object, in bytes;
+ *	the GPU's address of that page is the va of gdr_get_info
+ * @length: receives the size of that object in bytes
  * @count: receives how many objects the buffer lies in
  *
- * Where @count is 1, cuMemImportFromShareableHandle takes the buffer's descriptor:
- * see gdr_export_fd. The numbers are the same on the side that exports and on the one that
- * imports. They come from the driver. May be called from any thread. Calls nothing of CUDA.
+ * Where @count is 1 CUDA imports the buffer's descriptor: see gdr_export_fd. Both sides of
+ * a descriptor get the same numbers. The driver gives them. May be called from any thread.
+ * Calls nothing of CUDA.
  *
  * Returns: 0; EINVAL for a NULL pointer, and a bad @g or @handle; ENOTSUP on gdrdrv and
  * dmabuf, which have no such objects; EACCES in a forked child.

@@ -124,6 +124,8 @@ static cu_ptr memory(const struct kind *kind)
 /* The buffer as another process would have it. */
 static int share(gdr_mh_t mh)
 {
+	uint64_t offset, length;
+	unsigned int count;
 	gdr_mh_t other;
 	int fd, rc, rc2;
 	void *va;
@@ -135,7 +137,9 @@ static int share(gdr_mh_t mh)
 	close(fd);
 	if (rc)
 		return rc;
-	rc = gdr_map(g, other, &va, SIZE);
+	rc = gdr_get_object(g, other, &offset, &length, &count);
+	if (!rc)
+		rc = gdr_map(g, other, &va, SIZE);
 	rc2 = gdr_unpin_buffer(g, other);
 	return rc ? rc : rc2;
 }

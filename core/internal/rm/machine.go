@@ -299,7 +299,7 @@ func (g *gpu) node(e *extent) (path string, err error) {
 	if e.space == 0 {
 		e.space, err = g.surface(e.object, surfaceSpace)
 		if errors.Is(err, unix.ENOTSUP) {
-			e.space, err = spaceVideo, nil // a sandbox that does not let it pass knows no GPU with other memory
+			e.space, err = spaceVideo, nil // a sandbox that does not let it pass has no other GPU
 		}
 	}
 	switch {

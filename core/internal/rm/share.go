@@ -70,8 +70,8 @@ func (p *pin) label() (label, error) {
 	return l, nil
 }
 
-// extents gives the extents of the buffer, without their objects. Where CUDA has written l, that is one
-// extent of length 0, which stands for a whole object. Anybody may have written it.
+// extents gives the extents of the buffer, without their objects. For a label of CUDA's that is
+// one extent of length 0, which stands for a whole object. Anybody may have written l.
 func (l *label) extents() (extents []extent, va uint64, err error) {
 	switch {
 	case l.magic == labelMagic:
@@ -146,7 +146,8 @@ func (p *pin) Object() (backend.Object, error) {
 	return backend.Object{Offset: e.offset, Length: size, Count: len(p.extents)}, err
 }
 
-// Import pins the buffer that a file of Export has, or the memory in one of CUDA's. It asks CUDA for nothing.
+// Import pins the buffer that a file of Export has, or the memory in one of CUDA's. It asks CUDA
+// for nothing.
 func (s *session) Import(fd int) (backend.Pin, error) {
 	g, info, err := s.importer(fd)
 	if err != nil {
@@ -159,7 +160,7 @@ func (s *session) Import(fd int) (backend.Pin, error) {
 		return nil, err
 	}
 	c := g.client
-	// One more than the label says: the file must not have it.
+	// One more than the label says, which the file must not have.
 	n := min(len(extents)+1, int(info.most), labelObjects)
 	args := &importObjects{fd: int32(fd), parent: g.device, n: uint16(n)}
 	if err := control(c, "IMPORT_OBJECTS_FROM_FD", c.root, controlImportObjects, args); err != nil {
@@ -214,7 +215,8 @@ func (p *pin) complete(label []extent) error {
 	return nil
 }
 
-// importer gives our device object of the GPU that the memory in a file is of, and what the driver says of the file.
+// importer gives our device object of the GPU that the memory in a file is of, and what the
+// driver says of the file.
 func (s *session) importer(fd int) (*gpu, *exportInfo, error) {
 	process.mu.Lock()
 	defer process.mu.Unlock()
