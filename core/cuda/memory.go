@@ -151,14 +151,20 @@ func (d *Driver) IsStill(m MemoryInfo, addr uint64) bool {
 }
 
 // nextMemory is MemoryAt for the first allocation that begins in [from, end). at is its address.
+//
+// Each allocation begins on a multiple of 512 bytes: what cuMemAlloc gives needs no offset as a
+// texture (cuTexRefSetAddress), and textures are aligned to that.
 func (d *Driver) nextMemory(from, end uint64) (m MemoryInfo, at uint64, found bool) {
-	const step = 256 // bytes; each allocation begins on a multiple of it
-	ask := d.fn[symPointerGetAttribute]
-	id := new(uint64)
+	const step = 512
+	// Most places have no memory. So this question makes no error: this library's have a text, and the
+	// driver's take it 1 us.
+	ask := d.fn[symPointerGetAttributes]
+	kind := new(int32)
+	names, places := memoryType, &kind
 	_ = d.Relaxed(func(d *Driver) error {
 		for at = (from + step - 1) &^ (step - 1); at < end && ask != 0; at += step {
-			// Most places have no memory. So this is BufferID without an error's text.
-			if r, _, _ := purego.SyscallN(ask, uintptr(unsafe.Pointer(id)), uintptr(bufferID), uintptr(at)); uint32(r) != 0 {
+			r, _, _ := purego.SyscallN(ask, 1, uintptr(unsafe.Pointer(&names)), uintptr(unsafe.Pointer(places)), uintptr(at))
+			if uint32(r) != 0 || *kind != memoryTypeDevice {
 				continue
 			}
 			var err error

@@ -535,6 +535,26 @@ static void each_moment(void *kind)
 	}
 }
 
+/* A page of which the smallest memory has a part: a question for each place where other memory can begin. */
+static void calls_of_a_pin(void)
+{
+	const unsigned long many = 1000000;
+	gdr_mh_t mh;
+	cu_ptr p;
+
+	needs_doubles("a real driver does not count calls");
+	kind_of_page = &plain;
+	open_with_memory(&(struct kind){ ALLOC });
+	find_pools();
+	p = small(SMALL);
+	for (int i = 0; i < 2; i++) {
+		between(NULL, many);
+		expect_is(gdr_pin_buffer(g, p, GPU_PAGE_SIZE, 0, 0, &mh), 0);
+		expect_is(gdr_unpin_buffer(g, mh), 0);
+	}
+	expect(many - between(NULL, 0) < 32 + GPU_PAGE_SIZE / SMALL);
+}
+
 /* CUDA does not say how far the pool's object goes. So nothing else of it can be asked for. */
 static void old_driver(void *arg)
 {
@@ -570,6 +590,7 @@ const struct guest_case cases[] = {
 	{ "memory beside it comes and goes", NULL, 120, 0, each_moment, (void *)&plain },
 	{ "memory beside it comes and goes, without dma-bufs", NULL, 120, 0, each_moment, (void *)&blind },
 	{ "memory beside it comes and goes, in a pool", NULL, 120, 0, each_moment, (void *)&of_pool },
+	{ "what a pin of a page with little memory asks", calls_of_a_pin, 30, 0 },
 	{ "a page that begins in free space, of an old driver", free_start, 30, 0 },
 	{ 0 }
 };
