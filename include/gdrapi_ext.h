@@ -205,9 +205,9 @@ int gdr_get_object(gdr_t g, gdr_mh_t handle, uint64_t *offset, uint64_t *length,
  * within one process. May be called from any thread.
  *
  * Returns: 0; EINVAL for a flag, a NULL @handle, a bad @g, a descriptor of anything
- * else, and one of host memory; ENOTSUP on gdrdrv, for a memory pool's descriptor and for one
- * of another backend (a line in the log says which), and for a GPU in MIG mode; ENODEV for
- * a GPU that this process does not have; ENOMEM; EMFILE; EACCES in a forked child.
+ * else, on dmabuf also of rm's, and one of host memory; ENOTSUP on gdrdrv, on rm for a dma-buf
+ * (a line in the log says so) and for a memory pool's descriptor, and for a GPU in MIG mode;
+ * ENODEV for a GPU that this process does not have; ENOMEM; EMFILE; EACCES in a forked child.
  */
 int gdr_pin_fd(gdr_t g, int fd, unsigned flags, gdr_mh_t *handle);
 

@@ -305,7 +305,7 @@ func (s *session) Import(fd int) (backend.Pin, error) {
 	}
 	page := uint64(unix.Getpagesize())
 	if by == "" {
-		return nil, backend.NotServed{Reason: fmt.Errorf("descriptor %d is no dma-buf, and the dmabuf backend pins no other; open with GDRCOPY_BACKEND=rm for one of rm's: %w", fd, unix.ENOTSUP)}
+		return nil, backend.NotServed{Reason: fmt.Errorf("descriptor %d is no dma-buf, and the dmabuf backend pins no other; open with GDRCOPY_BACKEND=rm for one of rm's: %w", fd, unix.EINVAL)}
 	}
 	if by != "nv_dmabuf" || size == 0 || size%page != 0 {
 		return nil, fmt.Errorf("descriptor %d is a dma-buf of %d bytes of %s's, not of NVIDIA's driver: %w", fd, size, by, unix.EINVAL)
