@@ -17,6 +17,7 @@
 #include <stdatomic.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -25,6 +26,24 @@
 static void *map(void *addr, size_t length, int prot, int flags, int fd, off_t offset)
 {
 	return (void *)syscall(SYS_mmap, addr, length, prot, flags, fd, offset);
+}
+
+/* A real mmap takes no descriptor. So the one that this takes for a moment may pass the soft limit. */
+static long ask(int fd, struct rm_sim_mmap *m)
+{
+	long result = syscall(SYS_ioctl, fd, RM_SIM_MMAP, m);
+	struct rlimit limit, more;
+	int saved;
+
+	if (!result || errno != EMFILE || getrlimit(RLIMIT_NOFILE, &limit))
+		return result;
+	more = (struct rlimit){ limit.rlim_max, limit.rlim_max };
+	setrlimit(RLIMIT_NOFILE, &more);
+	result = syscall(SYS_ioctl, fd, RM_SIM_MMAP, m);
+	saved = errno;
+	setrlimit(RLIMIT_NOFILE, &limit);
+	errno = saved;
+	return result;
 }
 
 static void *sim_mmap(void *addr, size_t length, int prot, int flags, int fd, off_t offset)
@@ -36,7 +55,7 @@ static void *sim_mmap(void *addr, size_t length, int prot, int flags, int fd, of
 
 	if (fd < 0 || !(flags & MAP_SHARED))
 		return map(addr, length, prot, flags, fd, offset);
-	if (syscall(SYS_ioctl, fd, RM_SIM_MMAP, &m)) {
+	if (ask(fd, &m)) {
 		/* The file is none of the driver's. */
 		if (errno != ENOTTY && errno != EBADF)
 			return MAP_FAILED;

@@ -97,7 +97,8 @@ func (d *Driver) mmap(q *request) error {
 
 func givePages(q *request, m *Memory, offset uint64) error {
 	there, err := q.Give(m.FD, true)
-	if err == unix.EMFILE {
+	// A dma-buf's descriptor is used again, a GPU's is not.
+	if err == unix.EMFILE && q.file.Kind != DMABuf {
 		there, err = q.Replace(m.FD)
 	}
 	if err != nil {
