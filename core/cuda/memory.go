@@ -74,17 +74,17 @@ func (d *Driver) MemoryAt(addr uint64) (MemoryInfo, error) {
 	var v memoryAnswer
 	const optional = 2 // names at the end that older drivers do not know
 	names := [...]pointerAttribute{
-		memoryType, deviceOrdinal, isManaged, isLegacyIPCCapable, rangeStartAddr, rangeSize, contextOf, bufferID,
+		memoryType, deviceOrdinal, isManaged, isLegacyIPCCapable, rangeStartAddr, rangeSize, bufferID, contextOf,
 		mappingBaseAddr, mappingSize,
 	}
 	places := struct {
 		kind, ordinal        *int32
 		managed, legacy      *uint32
 		start, size          *uint64
-		context              *Context
 		id                   *uint64
+		context              *Context // after id, see KeepMemory
 		mapping, mappingSize *uint64
-	}{&v.kind, &v.ordinal, &v.managed, &v.legacy, &v.start, &v.size, &v.context, &v.id, &v.mapping, &v.mappingSize}
+	}{&v.kind, &v.ordinal, &v.managed, &v.legacy, &v.start, &v.size, &v.id, &v.context, &v.mapping, &v.mappingSize}
 	ask := func(n int) error {
 		return d.call(symPointerGetAttributes, n, &names, &places, addr)
 	}

@@ -2,9 +2,12 @@ package cuda
 
 import (
 	"errors"
+	"fmt"
 
 	"gdrapi/core/internal/sys"
 	"gdrapi/core/log"
+
+	"golang.org/x/sys/unix"
 )
 
 // SetSyncMemops makes CUDA complete synchronous copies to and from memory before they
@@ -62,6 +65,14 @@ func (d *Driver) WithMemory(m MemoryInfo, addr uint64, fn func(in *Driver) error
 func (d *Driver) KeepMemory(m MemoryInfo, addr uint64, fn func(in *Driver) error) (kept *Primary, err error) {
 	err = d.Relaxed(func(d *Driver) (err error) {
 		if m.Context != 0 {
+			// What MemoryAt read of memory that was freed meanwhile need not be a context: libcuda
+			// faults in cuCtxPushCurrent then (580.159, H200).
+			switch id, err := d.BufferID(addr); {
+			case err != nil && !errors.Is(err, ErrInvalidValue):
+				return err
+			case id != m.ID:
+				return fmt.Errorf("the memory at %#x was freed meanwhile: %w", addr, unix.EINVAL)
+			}
 			return d.lend(m.Context, fn)
 		}
 		if !d.primaryIsActive(m.Ordinal) {

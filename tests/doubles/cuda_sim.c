@@ -125,6 +125,14 @@ SIM_API unsigned long cuda_sim_between(void (*fn)(void), unsigned long nth)
 	return left;
 }
 
+static bool between_calls(void)
+{
+	if (!between.nth || --between.nth)
+		return false;
+	between.fn();
+	return true;
+}
+
 /* Each entry point comes here. A rule may also leave out the suffix of the exported name. */
 static int fault(const char *name)
 {
@@ -151,8 +159,7 @@ int enter(const char *name)
 
 	if (!pid || pid != getpid())
 		return CU_NOT_INITIALIZED;
-	if (between.nth && !--between.nth)
-		between.fn();
+	between_calls();
 	result = fault(name);
 	if (result)
 		return result;
@@ -161,10 +168,21 @@ int enter(const char *name)
 	return result ? leave(result) : CU_OK;
 }
 
-/* The real driver reads the freed memory of a context that cuCtxDestroy has ended. */
-static _Noreturn void fault_in_driver(const char *name)
+/* The same in the middle of an answer, with the lock held. Whether it happened. */
+bool between_answers(void)
 {
-	fprintf(stderr, "simulated libcuda: %s in a context that was destroyed\n", name);
+	bool happened;
+
+	pthread_mutex_unlock(&lock);
+	happened = between_calls();
+	pthread_mutex_lock(&lock);
+	return happened;
+}
+
+/* The real driver reads the freed memory of a context that cuCtxDestroy has ended. */
+_Noreturn void fault_in_driver(const char *name)
+{
+	fprintf(stderr, "simulated libcuda: %s in a context that is none any more\n", name);
 	signal(SIGSEGV, SIG_DFL);
 	raise(SIGSEGV);
 	abort();

@@ -195,6 +195,11 @@ struct buffer {
 int enter(const char *name);
 int enter_ctx(const char *name);
 int leave(int result);
+bool between_answers(void);
+_Noreturn void fault_in_driver(const char *name);
+
+/* What the driver answers for the context of memory that is freed while it answers. */
+extern struct ctx no_ctx;
 void wait_unlocked(pthread_cond_t *cond);
 int device_count(void);
 int driver_version(void);

@@ -186,8 +186,12 @@ SIM_API int cuCtxGetCurrent(struct ctx **ctx)
 	return result ?: leave(ctx ? CU_OK : CU_INVALID_VALUE);
 }
 
+struct ctx no_ctx;
+
 static int ctx_push(struct ctx *ctx)
 {
+	if (ctx == &no_ctx)
+		fault_in_driver("cuCtxPushCurrent");
 	if (!ctx_known(ctx))
 		return CU_INVALID_CONTEXT;
 	if (!ctx_alive(ctx))
