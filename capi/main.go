@@ -48,8 +48,8 @@ type integer interface {
 	~int | ~int32 | ~uint64 | ~uintptr
 }
 
-// give is answer for a call whose result goes to out.
-func give[To, From integer](call string, out *To, do func() (From, error)) C.int {
+// answerOne is answer for a call whose result goes to out.
+func answerOne[To, From integer](call string, out *To, do func() (From, error)) C.int {
 	return answer(call, func() error {
 		v, err := do()
 		*out = To(v)
@@ -57,8 +57,8 @@ func give[To, From integer](call string, out *To, do func() (From, error)) C.int
 	})
 }
 
-// giveTwo is answer for a call with two results.
-func giveTwo[To1, To2, From1, From2 integer](call string, out1 *To1, out2 *To2, do func() (From1, From2, error)) C.int {
+// answerTwo is answer for a call with two results.
+func answerTwo[To1, To2, From1, From2 integer](call string, out1 *To1, out2 *To2, do func() (From1, From2, error)) C.int {
 	return answer(call, func() error {
 		v1, v2, err := do()
 		*out1, *out2 = To1(v1), To2(v2)
@@ -66,7 +66,7 @@ func giveTwo[To1, To2, From1, From2 integer](call string, out1 *To1, out2 *To2, 
 	})
 }
 
-func of(h C.uint64_t) handle.Handle { return handle.Handle(h) }
+func toHandle(h C.uint64_t) handle.Handle { return handle.Handle(h) }
 
 // makeLibrary makes the library, unless it was made. Handles get epoch, and table has their slots.
 func makeLibrary(epoch uint32, table *C.struct_gdr_table) error {
@@ -87,7 +87,7 @@ func makeLibrary(epoch uint32, table *C.struct_gdr_table) error {
 
 //export gdrcore_open
 func gdrcore_open(opts *C.struct_gdr_options, epoch C.uint64_t, table *C.struct_gdr_table, g *C.uint64_t) C.int {
-	return give("gdr_open", g, func() (handle.Handle, error) {
+	return answerOne("gdr_open", g, func() (handle.Handle, error) {
 		log.SetThreshold(log.Level(opts.log_level))
 		if err := makeLibrary(uint32(epoch), table); err != nil {
 			return 0, err
@@ -102,13 +102,13 @@ func gdrcore_open(opts *C.struct_gdr_options, epoch C.uint64_t, table *C.struct_
 
 //export gdrcore_close
 func gdrcore_close(g C.uint64_t) C.int {
-	return answer("gdr_close", func() error { return library.Close(of(g)) })
+	return answer("gdr_close", func() error { return library.Close(toHandle(g)) })
 }
 
 //export gdrcore_pin
 func gdrcore_pin(call *C.char, g, addr, size, token C.uint64_t, vaSpace, flags C.uint32_t, h *C.uint64_t) C.int {
-	return give(C.GoString(call), h, func() (handle.Handle, error) {
-		return library.Pin(of(g), backend.PinRequest{
+	return answerOne(C.GoString(call), h, func() (handle.Handle, error) {
+		return library.Pin(toHandle(g), backend.PinRequest{
 			Addr:    uint64(addr),
 			Size:    uint64(size),
 			Token:   uint64(token),
@@ -120,13 +120,13 @@ func gdrcore_pin(call *C.char, g, addr, size, token C.uint64_t, vaSpace, flags C
 
 //export gdrcore_pin_fd
 func gdrcore_pin_fd(g C.uint64_t, fd C.int, h *C.uint64_t) C.int {
-	return give("gdr_pin_fd", h, func() (handle.Handle, error) { return library.PinFD(of(g), int(fd)) })
+	return answerOne("gdr_pin_fd", h, func() (handle.Handle, error) { return library.PinFD(toHandle(g), int(fd)) })
 }
 
 //export gdrcore_export_fd
 func gdrcore_export_fd(g, h C.uint64_t, flags C.uint32_t, fd *C.int) C.int {
-	return give("gdr_export_fd", fd, func() (int, error) {
-		b, err := library.Buffer(of(g), of(h))
+	return answerOne("gdr_export_fd", fd, func() (int, error) {
+		b, err := library.Buffer(toHandle(g), toHandle(h))
 		if err != nil {
 			return 0, err
 		}
@@ -137,7 +137,7 @@ func gdrcore_export_fd(g, h C.uint64_t, flags C.uint32_t, fd *C.int) C.int {
 //export gdrcore_object
 func gdrcore_object(g, h C.uint64_t, offset, length *C.uint64_t, count *C.uint) C.int {
 	return answer("gdr_get_object", func() error {
-		b, err := library.Buffer(of(g), of(h))
+		b, err := library.Buffer(toHandle(g), toHandle(h))
 		if err != nil {
 			return err
 		}
@@ -149,23 +149,23 @@ func gdrcore_object(g, h C.uint64_t, offset, length *C.uint64_t, count *C.uint) 
 
 //export gdrcore_unpin
 func gdrcore_unpin(g, h C.uint64_t) C.int {
-	return answer("gdr_unpin_buffer", func() error { return library.Unpin(of(g), of(h)) })
+	return answer("gdr_unpin_buffer", func() error { return library.Unpin(toHandle(g), toHandle(h)) })
 }
 
 //export gdrcore_map
 func gdrcore_map(call *C.char, g, h, size C.uint64_t, flags C.int, va *C.uint64_t) C.int {
-	return give(C.GoString(call), va, func() (uintptr, error) { return library.Map(of(g), of(h), uint64(size), int(flags)) })
+	return answerOne(C.GoString(call), va, func() (uintptr, error) { return library.Map(toHandle(g), toHandle(h), uint64(size), int(flags)) })
 }
 
 //export gdrcore_unmap
 func gdrcore_unmap(g, h, va, size C.uint64_t) C.int {
-	return answer("gdr_unmap", func() error { return library.Unmap(of(g), of(h), uintptr(va), uint64(size)) })
+	return answer("gdr_unmap", func() error { return library.Unmap(toHandle(g), toHandle(h), uintptr(va), uint64(size)) })
 }
 
 //export gdrcore_info
 func gdrcore_info(call *C.char, g, h C.uint64_t, out *C.struct_gdr_core_info) C.int {
 	return answer(C.GoString(call), func() error {
-		b, err := library.Buffer(of(g), of(h))
+		b, err := library.Buffer(toHandle(g), toHandle(h))
 		if err != nil {
 			return err
 		}
@@ -185,8 +185,8 @@ func gdrcore_info(call *C.char, g, h C.uint64_t, out *C.struct_gdr_core_info) C.
 
 //export gdrcore_callback_flag
 func gdrcore_callback_flag(g, h C.uint64_t, flag *C.int) C.int {
-	return give("gdr_get_callback_flag", flag, func() (int, error) {
-		b, err := library.Buffer(of(g), of(h))
+	return answerOne("gdr_get_callback_flag", flag, func() (int, error) {
+		b, err := library.Buffer(toHandle(g), toHandle(h))
 		if err != nil {
 			return 0, err
 		}
@@ -196,8 +196,8 @@ func gdrcore_callback_flag(g, h C.uint64_t, flag *C.int) C.int {
 
 //export gdrcore_attribute
 func gdrcore_attribute(g C.uint64_t, attr C.int, value *C.int) C.int {
-	return give("gdr_get_attribute", value, func() (int, error) {
-		d, err := library.Device(of(g))
+	return answerOne("gdr_get_attribute", value, func() (int, error) {
+		d, err := library.Device(toHandle(g))
 		if err != nil {
 			return 0, err
 		}
@@ -207,8 +207,8 @@ func gdrcore_attribute(g C.uint64_t, attr C.int, value *C.int) C.int {
 
 //export gdrcore_driver_version
 func gdrcore_driver_version(g C.uint64_t, major, minor *C.int) C.int {
-	return giveTwo("gdr_driver_get_version", major, minor, func() (int, int, error) {
-		d, err := library.Device(of(g))
+	return answerTwo("gdr_driver_get_version", major, minor, func() (int, int, error) {
+		d, err := library.Device(toHandle(g))
 		if err != nil {
 			return 0, 0, err
 		}
@@ -219,7 +219,7 @@ func gdrcore_driver_version(g C.uint64_t, major, minor *C.int) C.int {
 //export gdrcore_backend
 func gdrcore_backend(g C.uint64_t, out *C.char, size C.size_t) C.int {
 	return answer("gdr_get_backend", func() error {
-		d, err := library.Device(of(g))
+		d, err := library.Device(toHandle(g))
 		if err != nil {
 			return err
 		}
@@ -237,18 +237,18 @@ func gdrcore_backend(g C.uint64_t, out *C.char, size C.size_t) C.int {
 
 //export gdrcore_mem_alloc
 func gdrcore_mem_alloc(g C.uint64_t, device C.int, size C.uint64_t, m *C.uint64_t) C.int {
-	return give("gdr_mem_alloc", m, func() (handle.Handle, error) { return library.MemAlloc(of(g), int(device), uint64(size)) })
+	return answerOne("gdr_mem_alloc", m, func() (handle.Handle, error) { return library.MemAlloc(toHandle(g), int(device), uint64(size)) })
 }
 
 //export gdrcore_mem_free
 func gdrcore_mem_free(g, m C.uint64_t) C.int {
-	return answer("gdr_mem_free", func() error { return library.MemFree(of(g), of(m)) })
+	return answer("gdr_mem_free", func() error { return library.MemFree(toHandle(g), toHandle(m)) })
 }
 
 //export gdrcore_mem_ptr
 func gdrcore_mem_ptr(g, m C.uint64_t, ptr, size *C.uint64_t) C.int {
-	return giveTwo("gdr_mem_get_device_ptr", ptr, size, func() (uint64, uint64, error) {
-		mem, err := library.Memory(of(g), of(m))
+	return answerTwo("gdr_mem_get_device_ptr", ptr, size, func() (uint64, uint64, error) {
+		mem, err := library.Memory(toHandle(g), toHandle(m))
 		if err != nil {
 			return 0, 0, err
 		}
@@ -258,8 +258,8 @@ func gdrcore_mem_ptr(g, m C.uint64_t, ptr, size *C.uint64_t) C.int {
 
 //export gdrcore_mem_export
 func gdrcore_mem_export(g, m C.uint64_t, flags C.uint32_t, fd *C.int) C.int {
-	return give("gdr_mem_export_dmabuf", fd, func() (int, error) {
-		mem, err := library.Memory(of(g), of(m))
+	return answerOne("gdr_mem_export_dmabuf", fd, func() (int, error) {
+		mem, err := library.Memory(toHandle(g), toHandle(m))
 		if err != nil {
 			return 0, err
 		}
@@ -269,13 +269,13 @@ func gdrcore_mem_export(g, m C.uint64_t, flags C.uint32_t, fd *C.int) C.int {
 
 //export gdrcore_cache_open
 func gdrcore_cache_open(g, most C.uint64_t, c *C.uint64_t) C.int {
-	return give("gdr_cache_open", c, func() (handle.Handle, error) { return library.CacheOpen(of(g), uint64(most)) })
+	return answerOne("gdr_cache_open", c, func() (handle.Handle, error) { return library.CacheOpen(toHandle(g), uint64(most)) })
 }
 
 //export gdrcore_cache_get
 func gdrcore_cache_get(c, addr, size, now C.uint64_t, h, va *C.uint64_t) C.int {
-	return giveTwo("gdr_cache_get", h, va, func() (uint64, uintptr, error) {
-		cache, err := library.Cache(of(c))
+	return answerTwo("gdr_cache_get", h, va, func() (uint64, uintptr, error) {
+		cache, err := library.Cache(toHandle(c))
 		if err != nil {
 			return 0, 0, err
 		}
@@ -286,7 +286,7 @@ func gdrcore_cache_get(c, addr, size, now C.uint64_t, h, va *C.uint64_t) C.int {
 //export gdrcore_cache_settle
 func gdrcore_cache_settle(c C.uint64_t) C.int {
 	return answer("gdr_cache_put", func() error {
-		cache, err := library.Cache(of(c))
+		cache, err := library.Cache(toHandle(c))
 		if err != nil {
 			return err
 		}
@@ -297,7 +297,7 @@ func gdrcore_cache_settle(c C.uint64_t) C.int {
 //export gdrcore_cache_flush
 func gdrcore_cache_flush(c C.uint64_t) C.int {
 	return answer("gdr_cache_flush", func() error {
-		cache, err := library.Cache(of(c))
+		cache, err := library.Cache(toHandle(c))
 		if err != nil {
 			return err
 		}
@@ -307,5 +307,5 @@ func gdrcore_cache_flush(c C.uint64_t) C.int {
 
 //export gdrcore_cache_close
 func gdrcore_cache_close(c C.uint64_t) C.int {
-	return answer("gdr_cache_close", func() error { return library.CacheClose(of(c)) })
+	return answer("gdr_cache_close", func() error { return library.CacheClose(toHandle(c)) })
 }

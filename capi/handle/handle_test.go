@@ -30,7 +30,7 @@ func TestTable(t *testing.T) {
 			require.Nil(t, tab.get(h))
 			tab.put(h, 5)
 			require.Equal(t, 5, tab.get(h))
-			require.Equal(t, []Handle{h}, tab.those(func(object any) bool { return object == 5 }))
+			require.Equal(t, []Handle{h}, tab.handlesWhere(func(object any) bool { return object == 5 }))
 			for _, other := range []Handle{0, h + 1, h + 1<<indexBits, h - 1<<indexBits, h ^ 1<<(genBits+indexBits)} {
 				require.Nil(t, tab.get(other))
 				require.Nil(t, tab.take(other))

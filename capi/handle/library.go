@@ -34,7 +34,7 @@ func New(epoch uint32, shared *Shared) (*Library, error) {
 	l := &Library{table: t}
 	l.caches = cache.New(func(size int) ([]byte, error) { return zeros(size, unix.PROT_READ|unix.PROT_WRITE) },
 		func(b *core.Buffer) (uint64, error) {
-			h, err := l.show(b)
+			h, err := l.giveHandle(b)
 			return uint64(h), err
 		}, func(h uint64) *cache.Range { return &t.slots[Handle(h).index()].held })
 	return l, nil
@@ -70,11 +70,11 @@ func (l *Library) Device(g Handle) (*core.Device, error) {
 	return nil, fmt.Errorf("no open gdr_t is %#x: %w", uint64(g), unix.EINVAL)
 }
 
-// made is an object that was made through a device.
-type made interface{ Device() *core.Device }
+// deviceObject is an object that was made through a device.
+type deviceObject interface{ Device() *core.Device }
 
-// of finds an object that was made through g. what is its kind, as the error has it.
-func of[T made](l *Library, g, h Handle, what string) (none T, err error) {
+// findObject finds an object that was made through g. what is its kind, as the error has it.
+func findObject[T deviceObject](l *Library, g, h Handle, what string) (none T, err error) {
 	d, err := l.Device(g)
 	if err != nil {
 		return none, err
@@ -87,16 +87,16 @@ func of[T made](l *Library, g, h Handle, what string) (none T, err error) {
 
 // Buffer finds a buffer that was pinned through g.
 func (l *Library) Buffer(g, h Handle) (*core.Buffer, error) {
-	return of[*core.Buffer](l, g, h, "buffer pinned")
+	return findObject[*core.Buffer](l, g, h, "buffer pinned")
 }
 
 // Memory finds an allocation that was made through g.
 func (l *Library) Memory(g, h Handle) (*core.Memory, error) {
-	return of[*core.Memory](l, g, h, "allocation made")
+	return findObject[*core.Memory](l, g, h, "allocation made")
 }
 
-// end ends a handle, and what C sees of its object. Of several calls one does it.
-func (l *Library) end(h Handle) {
+// endHandle ends a handle, and what C sees of its object. Of several calls one does it.
+func (l *Library) endHandle(h Handle) {
 	object := l.table.take(h)
 	if object == nil {
 		return
@@ -110,10 +110,10 @@ func (l *Library) end(h Handle) {
 
 // add makes h, of the table, the handle of an object. Close of the device ends the handles
 // that it finds, so the handle of an object that comes later is ended here.
-func (l *Library) add(h Handle, object made) error {
+func (l *Library) add(h Handle, object deviceObject) error {
 	l.table.put(h, object)
 	if object.Device().IsClosed() {
-		l.end(h)
+		l.endHandle(h)
 		return fmt.Errorf("another thread has closed the gdr_t: %w", core.ErrClosed)
 	}
 	return nil
@@ -128,13 +128,13 @@ func (l *Library) Close(g Handle) error {
 	if err = d.Close(); errors.Is(err, core.ErrClosed) {
 		return err
 	}
-	for _, h := range l.table.those(func(object any) bool {
-		o, ok := object.(made)
+	for _, h := range l.table.handlesWhere(func(object any) bool {
+		o, ok := object.(deviceObject)
 		return ok && o.Device() == d
 	}) {
-		l.end(h)
+		l.endHandle(h)
 	}
-	l.end(g)
+	l.endHandle(g)
 	return err
 }
 
@@ -157,18 +157,18 @@ func (l *Library) pin(g Handle, from func(*core.Device) (*core.Buffer, error)) (
 	if err != nil {
 		return 0, err
 	}
-	return l.show(b)
+	return l.giveHandle(b)
 }
 
-// show gives a new buffer its handle, or closes it.
-func (l *Library) show(b *core.Buffer) (Handle, error) {
+// giveHandle gives a new buffer its handle, or closes it.
+func (l *Library) giveHandle(b *core.Buffer) (Handle, error) {
 	v, err := l.view(b)
 	if err != nil {
 		_ = b.Close()
 		return 0, err
 	}
 	if err = b.Show(v); err != nil {
-		l.end(v.h)
+		l.endHandle(v.h)
 		return 0, err
 	}
 	return v.h, nil
@@ -191,7 +191,7 @@ func (l *Library) view(b *core.Buffer) (view, error) {
 
 func (v view) Mapped(va uintptr, n uint64, typ uint32) { v.l.table.publish(v.h, va, n, typ) }
 func (v view) Unmapped()                               { v.l.table.retract(v.h) }
-func (v view) Gone()                                   { v.l.end(v.h) }
+func (v view) Gone()                                   { v.l.endHandle(v.h) }
 
 // Unpin frees a buffer, and its mapping first if there is one.
 func (l *Library) Unpin(g, h Handle) error {
@@ -271,7 +271,7 @@ func (l *Library) MemFree(g, h Handle) error {
 	}
 	err = m.Close()
 	if !errors.Is(err, core.ErrClosed) {
-		l.end(h)
+		l.endHandle(h)
 	}
 	return err
 }
@@ -310,7 +310,7 @@ func (l *Library) CacheClose(h Handle) error {
 		err = c.Close()
 	}
 	if err == nil {
-		l.end(h)
+		l.endHandle(h)
 	}
 	return err
 }

@@ -127,5 +127,5 @@ func TestHandleOfAClosedDevice(t *testing.T) {
 
 // named counts the objects of a kind that have a handle.
 func named[T any](l *Library) int {
-	return len(l.table.those(func(object any) bool { _, ok := object.(T); return ok }))
+	return len(l.table.handlesWhere(func(object any) bool { _, ok := object.(T); return ok }))
 }

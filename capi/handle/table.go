@@ -177,8 +177,8 @@ func (t *table) release(h Handle) {
 	}
 }
 
-// those lists the handles of the objects that is says yes to.
-func (t *table) those(is func(object any) bool) []Handle {
+// handlesWhere lists the handles of the objects that is says yes to.
+func (t *table) handlesWhere(is func(object any) bool) []Handle {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
 	var handles []Handle
