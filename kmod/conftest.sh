@@ -79,6 +79,11 @@ if [ ! -e "$tmp/SANE.o" ]; then
 	exit 1
 fi
 
+if [ ! -e "$tmp/PERSISTENT.o" ]; then
+	echo "gdrdrv: the NVIDIA driver of $inc cannot pin persistently: install 535 or later (or 525 from 525.105.17 on), or build NVIDIA's own gdrdrv, with which libgdrapi works too" >&2
+	exit 1
+fi
+
 {
 	echo '/* Made by conftest.sh. */'
 	for n in $names; do

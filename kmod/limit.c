@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: (GPL-2.0 OR MIT)
 /*
- * limit.c - how much a user may pin.
+ * limit.c - how much a user may pin, and how much at once.
  *
  * A pinning uses kernel memory of this module, charged to the caller's cgroup; and of the
  * GPU driver and, on x86, of the list of memory types, charged to nobody.
@@ -13,6 +13,8 @@
 #include <linux/cred.h>
 #include <linux/mm.h>
 #include <linux/module.h>
+#include <linux/pci.h>
+#include <linux/sizes.h>
 #include <linux/slab.h>
 #include <linux/xarray.h>
 
@@ -30,8 +32,7 @@ MODULE_PARM_DESC(max_mib_per_user,
 
 /*
  * A user with at least one region, in gdr_users by uid. The lock of gdr_users guards all
- * fields. The free callback takes it. logged: the log has the line that the user met a
- * limit.
+ * fields. logged: the log has the line that the user met a limit.
  */
 struct gdr_user {
 	uid_t uid;
@@ -50,6 +51,40 @@ void gdr_limit_init(void)
 		gdr_max_pins = kib / 16;
 	if (!gdr_max_mib)
 		gdr_max_mib = kib / 1024 * 128;
+}
+
+/*
+ * More than any coherent GPU has. The CPU reaches its memory by no BAR, and its size is
+ * told to GPL modules alone.
+ */
+#define GDR_COHERENT_MOST (1024ULL * SZ_1G)
+
+/* The size of the largest range that a GPU of this machine may have. */
+static u64 gdr_largest_range(void)
+{
+	struct pci_dev *dev = NULL;
+	u64 most = 0;
+	int i;
+
+	while ((dev = pci_get_device(PCI_VENDOR_ID_NVIDIA, PCI_ANY_ID, dev)))
+		for (i = 0; i < PCI_STD_NUM_BARS; i++)
+			most = max_t(u64, most, pci_resource_len(dev, i));
+	if (IS_ENABLED(CONFIG_X86) && most)
+		return most;
+	return max_t(u64, most, GDR_COHERENT_MOST);
+}
+
+/*
+ * Whether a range may have that size. The GPU driver makes lists of 16 bytes for each GPU
+ * page before it looks at a range. GPUs may come while we are loaded.
+ */
+bool gdr_limit_allows(u64 size)
+{
+	static u64 most;
+
+	if (size > READ_ONCE(most))
+		WRITE_ONCE(most, gdr_largest_range());
+	return size <= READ_ONCE(most);
 }
 
 /* Forget a user who has no region. Called with the lock held. */

@@ -16,6 +16,19 @@
 #include "gdrdrv.h"
 #include "gdrdrv_nvidia.h"
 
+int gdr_dbg_enabled;
+module_param_named(dbg_enabled, gdr_dbg_enabled, int, 0444);
+MODULE_PARM_DESC(dbg_enabled, "Log every request and its answer (default 0)");
+
+int gdr_info_enabled;
+module_param_named(info_enabled, gdr_info_enabled, int, 0444);
+MODULE_PARM_DESC(info_enabled, "Log why a request is refused (default 0)");
+
+/* Recipes for NVIDIA's module give it. */
+static int gdr_use_persistent = 1;
+module_param_named(use_persistent_mapping, gdr_use_persistent, int, 0444);
+MODULE_PARM_DESC(use_persistent_mapping, "1, the default, and nothing else");
+
 /* "gdrp" */
 #define GDR_FS_MAGIC 0x67647270
 
@@ -46,7 +59,7 @@ static struct file_system_type gdr_fs = {
 static int gdr_open(struct inode *inode, struct file *filp)
 {
 	struct gdr_file *f;
-	int ret = -ENOMEM;
+	int ret;
 
 	if (iminor(inode) != 0)
 		return -ENXIO;
@@ -54,14 +67,14 @@ static int gdr_open(struct inode *inode, struct file *filp)
 	f = kzalloc(sizeof(*f), GFP_KERNEL_ACCOUNT);
 	if (!f)
 		return -ENOMEM;
-	f->owner = gdr_process_get();
-	if (!f->owner)
-		goto free;
 	f->inode = alloc_anon_inode(gdr_mnt->mnt_sb);
 	if (IS_ERR(f->inode)) {
 		ret = PTR_ERR(f->inode);
-		goto put;
+		kfree(f);
+		return ret;
 	}
+	f->tgid = current->tgid;
+	f->start_time = current->group_leader->start_time;
 	f->next_handle = 1;
 	xa_init_flags(&f->mrs, XA_FLAGS_ACCOUNT);
 
@@ -69,12 +82,6 @@ static int gdr_open(struct inode *inode, struct file *filp)
 	filp->private_data = f;
 	gdr_dbg("opened by %d\n", current->tgid);
 	return nonseekable_open(inode, filp);
-
-put:
-	gdr_process_put(f->owner);
-free:
-	kfree(f);
-	return ret;
 }
 
 /* Runs after the last descriptor and the last mapping are gone, in any process. */
@@ -82,13 +89,12 @@ static int gdr_release(struct inode *inode, struct file *filp)
 {
 	struct gdr_file *f = filp->private_data;
 
-	gdr_dbg("the file of %d ends\n", f->owner->tgid);
+	gdr_dbg("the file of %d ends\n", f->tgid);
 	gdr_mr_unpin_all(f);
 	xa_destroy(&f->mrs);
 	/* The VFS still looks at f_mapping after this. */
 	filp->f_mapping = inode->i_mapping;
 	iput(f->inode);
-	gdr_process_put(f->owner);
 	kfree(f);
 	return 0;
 }
@@ -108,25 +114,17 @@ union gdr_params {
 
 static int gdr_ioc_pin(struct gdr_file *f, union gdr_params *p)
 {
-	const struct gdr_pin_args args = {
-		.addr = p->pin.addr,
-		.size = p->pin.size,
-		.p2p_token = p->pin.p2p_token,
-		.va_space = p->pin.va_space,
-	};
-
-	return gdr_mr_pin(f, &args, &p->pin.handle);
+	if (p->pin.p2p_token || p->pin.va_space) {
+		gdr_info("persistent mappings take no token\n");
+		return -EINVAL;
+	}
+	return gdr_mr_pin(f, p->pin.addr, p->pin.size, 0, &p->pin.handle);
 }
 
 static int gdr_ioc_pin_v2(struct gdr_file *f, union gdr_params *p)
 {
-	const struct gdr_pin_args args = {
-		.addr = p->pin_v2.addr,
-		.size = p->pin_v2.size,
-		.flags = p->pin_v2.flags,
-	};
-
-	return gdr_mr_pin(f, &args, &p->pin_v2.handle);
+	return gdr_mr_pin(f, p->pin_v2.addr, p->pin_v2.size, p->pin_v2.flags,
+			  &p->pin_v2.handle);
 }
 
 static int gdr_ioc_unpin(struct gdr_file *f, union gdr_params *p)
@@ -134,13 +132,14 @@ static int gdr_ioc_unpin(struct gdr_file *f, union gdr_params *p)
 	return gdr_mr_unpin(f, p->unpin.handle);
 }
 
+/* Nobody takes the pages of a persistent pinning back. */
 static int gdr_ioc_cb_flag(struct gdr_file *f, union gdr_params *p)
 {
 	struct gdr_mr *mr = gdr_mr_find(f, p->cb_flag.handle);
 
 	if (!mr)
 		return -EINVAL;
-	p->cb_flag.flag = gdr_mr_is_revoked(mr);
+	p->cb_flag.flag = 0;
 	gdr_mr_put(mr);
 	return 0;
 }
@@ -180,7 +179,7 @@ static int gdr_ioc_attr(struct gdr_file *f, union gdr_params *p)
 {
 	switch (p->attr.attr) {
 	case GDRDRV_ATTR_PERSISTENT:
-		p->attr.val = gdr_nvp2p_persistent();
+		p->attr.val = 1;
 		return 0;
 	case GDRDRV_ATTR_FORCE_PCIE:
 		p->attr.val = gdr_nvp2p_force_pcie();
@@ -306,8 +305,7 @@ static int gdr_proc_params(struct seq_file *s, void *unused)
 	seq_printf(s, "version: %d.%d\n", GDRDRV_MAJOR_VERSION,
 		   GDRDRV_MINOR_VERSION);
 	seq_printf(s, "NVIDIA driver flavour: %s\n", GDR_NVIDIA_FLAVOUR);
-	seq_printf(s, "Use persistent mapping: %s\n",
-		   gdr_nvp2p_persistent() ? "yes" : "no");
+	seq_puts(s, "Use persistent mapping: yes\n");
 	seq_printf(s, "dbg_enabled: %d\n", gdr_dbg_enabled);
 	seq_printf(s, "info_enabled: %d\n", gdr_info_enabled);
 	seq_printf(s, "use_persistent_mapping: %d\n", gdr_use_persistent);
@@ -343,6 +341,10 @@ static int __init gdr_init(void)
 {
 	int ret;
 
+	if (!gdr_use_persistent) {
+		pr_err("use_persistent_mapping=0 is not supported: leave it out, or load NVIDIA's gdrdrv\n");
+		return -EINVAL;
+	}
 	if (IS_ENABLED(CONFIG_ARM64))
 		gdr_find_machine();
 	gdr_limit_init();
@@ -357,9 +359,8 @@ static int __init gdr_init(void)
 		ret = gdr_major;
 		goto procfs;
 	}
-	pr_info("version %d.%d, device major %d, %s mappings\n",
-		GDRDRV_MAJOR_VERSION, GDRDRV_MINOR_VERSION, gdr_major,
-		gdr_nvp2p_persistent() ? "persistent" : "traditional");
+	pr_info("version %d.%d, device major %d, persistent mappings\n",
+		GDRDRV_MAJOR_VERSION, GDRDRV_MINOR_VERSION, gdr_major);
 	return 0;
 
 procfs:
@@ -373,8 +374,7 @@ static void __exit gdr_exit(void)
 {
 	unregister_chrdev(gdr_major, GDRDRV_STRING);
 	proc_remove(gdr_proc_dir);
-	gdr_nvp2p_exit();
-	gdr_process_exit();
+	gdr_mr_exit();
 	simple_release_fs(&gdr_mnt, &gdr_mnt_count);
 }
 

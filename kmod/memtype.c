@@ -13,8 +13,7 @@
  * and reserve each block once, however many regions have it. A page is in at most
  * one block of each size.
  *
- * A large region has many blocks. So they are reserved without the region's lock, and
- * no more of them once the region is revoked or the process is killed.
+ * A large region has many blocks. No more of them are reserved once the process is killed.
  */
 #define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
 
@@ -61,11 +60,11 @@ static bool gdr_is_block(const struct gdr_mr *mr, u64 i, unsigned int level)
 	u64 pages = gdr_block_pages(level), k;
 
 	if (pages > mr->npages - i ||
-	    !IS_ALIGNED(mr->pages[i], gdr_block_size(level)))
+	    !IS_ALIGNED(gdr_nvp2p_page(mr, i), gdr_block_size(level)))
 		return false;
 	for (k = 1; k < pages; k++)
-		if (mr->pages[i + k] !=
-		    mr->pages[i] + k * GDRDRV_GPU_PAGE_SIZE)
+		if (gdr_nvp2p_page(mr, i + k) !=
+		    gdr_nvp2p_page(mr, i) + k * GDRDRV_GPU_PAGE_SIZE)
 			return false;
 	return true;
 }
@@ -115,7 +114,7 @@ static void gdr_blocks_put(const struct gdr_mr *mr, u64 pages)
 
 	for (i = 0; i < pages; i += gdr_block_pages(level)) {
 		level = gdr_block_level(mr, i);
-		gdr_block_count(mr->pages[i], level, -1);
+		gdr_block_count(gdr_nvp2p_page(mr, i), level, -1);
 		cond_resched();
 	}
 }
@@ -158,7 +157,7 @@ static int gdr_find_shared_bits(u64 phys)
 /* Reserve the memory type of all pages. -EINTR: the process is being killed. */
 int gdr_memtype_reserve(struct gdr_mr *mr)
 {
-	int ret = gdr_find_shared_bits(mr->pages[0]);
+	int ret = gdr_find_shared_bits(gdr_nvp2p_page(mr, 0));
 	unsigned int level;
 	u64 i = 0;
 
@@ -166,10 +165,8 @@ int gdr_memtype_reserve(struct gdr_mr *mr)
 		level = gdr_block_level(mr, i);
 		if (fatal_signal_pending(current))
 			ret = -EINTR;
-		else if (gdr_mr_is_revoked(mr))
-			ret = -EINVAL;
 		else
-			ret = gdr_block_count(mr->pages[i], level, 1);
+			ret = gdr_block_count(gdr_nvp2p_page(mr, i), level, 1);
 		if (!ret)
 			i += gdr_block_pages(level);
 		cond_resched();

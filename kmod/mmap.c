@@ -4,7 +4,7 @@
  *
  * mmap only sets up the VMA. Faults map the pages. At a fault the VMA is already in
  * the address_space, where unmap_mapping_range finds it. So no page is mapped
- * after a revocation.
+ * after an unpin.
  */
 #define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
 
@@ -13,7 +13,6 @@
 #include <linux/pci.h>
 #include <linux/personality.h>
 #include <linux/sched.h>
-#include <linux/sched/mm.h>
 #include <linux/sched/signal.h>
 #ifdef CONFIG_PPC64
 #include <asm/reg.h>
@@ -67,7 +66,7 @@ static bool gdr_is_ram(unsigned long pfn)
 static bool gdr_can_cache(const struct gdr_mr *mr)
 {
 	return gdr_cpu_can_cache() &&
-	       (mr->cacheable || gdr_is_ram(mr->pages[0] >> PAGE_SHIFT));
+	       (mr->cacheable || gdr_is_ram(gdr_nvp2p_page(mr, 0) >> PAGE_SHIFT));
 }
 
 /*
@@ -116,7 +115,7 @@ bool gdr_type_supported(const struct gdr_mr *mr, enum gdrdrv_mapping_type type)
 	case GDRDRV_MAPPING_WC:
 		return !gdr_needs_device;
 	case GDRDRV_MAPPING_CACHING:
-		return mr->state == GDR_MR_LIVE && gdr_can_cache(mr);
+		return !mr->dead && gdr_can_cache(mr);
 	case GDRDRV_MAPPING_DEVICE:
 		return gdr_needs_device;
 	default:
@@ -174,7 +173,7 @@ static vm_fault_t gdr_insert(struct vm_area_struct *vma, unsigned long addr,
 {
 	u64 offset = addr - vma->vm_start +
 		     ((vma->vm_pgoff - mr->handle) << PAGE_SHIFT);
-	u64 phys = mr->pages[offset >> GDRDRV_GPU_PAGE_SHIFT] +
+	u64 phys = gdr_nvp2p_page(mr, offset >> GDRDRV_GPU_PAGE_SHIFT) +
 		   (offset & (GDRDRV_GPU_PAGE_SIZE - 1));
 
 	return vmf_insert_pfn(vma, addr, phys >> PAGE_SHIFT);
@@ -182,31 +181,20 @@ static vm_fault_t gdr_insert(struct vm_area_struct *vma, unsigned long addr,
 
 /*
  * Map what one page-table page covers around an address, as far as it is in the VMA. That
- * costs no more memory and saves up to 511 faults.
- *
- * A revocation waits for this long. It must not wait for reclaim, too. So the memory of
- * a page-table page is sought before the lock, and given back. If somebody else takes
- * it meanwhile, the kernel's reserves have one.
+ * costs no more memory and saves up to 511 faults. An unpin waits for no more than this.
  */
 static vm_fault_t gdr_fault_batch(struct vm_area_struct *vma, unsigned long addr,
 				  struct gdr_mr *mr)
 {
 	unsigned long end = min((addr & PMD_MASK) + PMD_SIZE, vma->vm_end);
-	unsigned long room = __get_free_page(GFP_KERNEL_ACCOUNT);
 	vm_fault_t ret = VM_FAULT_SIGBUS;
-	unsigned int flags;
 
-	if (!room)
-		return VM_FAULT_OOM;
-	free_page(room);
 	down_read(&mr->lock);
-	flags = memalloc_noreclaim_save();
-	if (mr->state == GDR_MR_LIVE)
+	if (!mr->dead)
 		ret = VM_FAULT_NOPAGE;
 	addr = max(addr & PMD_MASK, vma->vm_start);
 	for (; ret == VM_FAULT_NOPAGE && addr < end; addr += PAGE_SIZE)
 		ret = gdr_insert(vma, addr, mr);
-	memalloc_noreclaim_restore(flags);
 	up_read(&mr->lock);
 	return ret;
 }
@@ -248,12 +236,18 @@ static const struct vm_operations_struct gdr_vm_ops = {
 /* Called with mr->lock held for writing. */
 static int gdr_mmap_locked(struct gdr_mr *mr, struct vm_area_struct *vma)
 {
-	if (mr->state != GDR_MR_LIVE) {
-		gdr_info("the GPU driver has taken the buffer's pages back\n");
-		return -EINVAL;
-	}
-	if (mr->vmas) {
-		gdr_info("the buffer is mapped already\n");
+	const char *why = NULL;
+
+	if (mr->addr != mr->start)
+		why = "a buffer must begin on a 64 KiB boundary to be mapped";
+	else if (vma->vm_end - vma->vm_start > mr->size)
+		why = "the mapping is longer than the buffer";
+	else if (mr->dead)
+		why = "the buffer is being unpinned";
+	else if (mr->vmas)
+		why = "the buffer is mapped already";
+	if (why) {
+		gdr_info("%s\n", why);
 		return -EINVAL;
 	}
 	gdr_vma_flags(vma, VM_IO | VM_PFNMAP | VM_DONTEXPAND | VM_DONTDUMP |
@@ -266,24 +260,6 @@ static int gdr_mmap_locked(struct gdr_mr *mr, struct vm_area_struct *vma)
 	/* Real-time programs lock what they map: MAP_LOCKED, mlockall(2). */
 	mr->whole = gdr_map_whole || vma->vm_flags & VM_LOCKED;
 	return 0;
-}
-
-static int gdr_mmap_mr(struct gdr_mr *mr, struct vm_area_struct *vma)
-{
-	int ret;
-
-	if (mr->addr != mr->start) {
-		gdr_info("a buffer must begin on a 64 KiB boundary to be mapped\n");
-		return -EINVAL;
-	}
-	if (vma->vm_end - vma->vm_start > mr->size) {
-		gdr_info("the mapping is longer than the buffer\n");
-		return -EINVAL;
-	}
-	down_write(&mr->lock);
-	ret = gdr_mmap_locked(mr, vma);
-	up_write(&mr->lock);
-	return ret;
 }
 
 static int gdr_mmap_checked(struct gdr_file *f, struct vm_area_struct *vma)
@@ -306,7 +282,9 @@ static int gdr_mmap_checked(struct gdr_file *f, struct vm_area_struct *vma)
 	mr = gdr_mr_find(f, vma->vm_pgoff);
 	if (!mr)
 		return -EINVAL;
-	ret = gdr_mmap_mr(mr, vma);
+	down_write(&mr->lock);
+	ret = gdr_mmap_locked(mr, vma);
+	up_write(&mr->lock);
 	if (ret)
 		gdr_mr_put(mr);		/* else the VMA owns the reference */
 	return ret;

@@ -1,16 +1,17 @@
 // SPDX-License-Identifier: (GPL-2.0 OR MIT)
 /*
- * mr.c - memory regions. A pin makes one. An unpin, the last close and the GPU
- * driver end it, in any order and at the same time.
+ * mr.c - memory regions. A pin makes one. An unpin and the last close end it.
  */
 #define pr_fmt(fmt) KBUILD_MODNAME ": " fmt
 
+#include <linux/delay.h>
 #include <linux/jiffies.h>
 #include <linux/mm.h>
 #include <linux/sched.h>
-#include <linux/sched/signal.h>
 #include <linux/slab.h>
+#include <linux/spinlock.h>
 #include <linux/timex.h>
+#include <linux/workqueue.h>
 #if defined(CONFIG_X86)
 #include <asm/tsc.h>
 #elif defined(CONFIG_ARM64)
@@ -52,13 +53,25 @@ u32 gdr_mr_khz(void)
 #endif
 }
 
+/*
+ * current's group leader exists as long as current does, so reading it needs no
+ * lock. exec keeps the number and the start time.
+ */
+bool gdr_file_is_owner(const struct gdr_file *f)
+{
+	if (f->tgid == current->tgid &&
+	    f->start_time == current->group_leader->start_time)
+		return true;
+	gdr_info("process %d did not open this file\n", current->tgid);
+	return false;
+}
+
 static void gdr_mr_free(struct kref *ref)
 {
 	struct gdr_mr *mr = container_of(ref, struct gdr_mr, ref);
 
 	gdr_limit_uncharge(mr);
 	iput(mr->inode);
-	kvfree(mr->pages);
 	kfree(mr);
 }
 
@@ -67,71 +80,119 @@ void gdr_mr_put(struct gdr_mr *mr)
 	kref_put(&mr->ref, gdr_mr_free);
 }
 
-static void gdr_no_handle(u64 handle)
-{
-	gdr_info("no buffer of this file has the handle %#llx\n", handle);
-}
-
-/* Get a reference to the region of the handle; NULL where there is none. */
-struct gdr_mr *gdr_mr_find(struct gdr_file *f, u64 handle)
+/*
+ * The region of the handle, with a reference; NULL where there is none. take: out of the
+ * table, with the table's reference. Only one of several callers gets it. The table keeps
+ * its place.
+ */
+static struct gdr_mr *gdr_mr_look_up(struct gdr_file *f, u64 handle, bool take)
 {
 	struct gdr_mr *mr;
 
 	xa_lock(&f->mrs);
 	mr = xa_load(&f->mrs, handle);
-	if (mr)
+	if (mr && take)
+		__xa_store(&f->mrs, handle, XA_ZERO_ENTRY, GFP_ATOMIC);
+	else if (mr)
 		gdr_mr_get(mr);
 	xa_unlock(&f->mrs);
 	if (!mr)
-		gdr_no_handle(handle);
+		gdr_info("no buffer of this file has the handle %#llx\n", handle);
 	return mr;
+}
+
+struct gdr_mr *gdr_mr_find(struct gdr_file *f, u64 handle)
+{
+	return gdr_mr_look_up(f, handle, false);
 }
 
 /*
  * End a region's mappings. When this returns, the region has no CPU page table
- * entry, and none will be made. That holds for every caller, also where several
- * call this at once.
+ * entry, and none will be made.
  */
 static void gdr_mr_kill(struct gdr_mr *mr)
 {
-	bool lived;
+	bool was_dead;
 
 	down_write(&mr->lock);
-	lived = mr->state == GDR_MR_LIVE;
-	mr->state = GDR_MR_DEAD;
+	was_dead = mr->dead;
+	mr->dead = true;
 	mr->type = GDRDRV_MAPPING_NONE;
 	up_write(&mr->lock);
+	if (was_dead)
+		return;
 
-	if (mr->handle)
-		unmap_mapping_range(mr->inode->i_mapping,
-				    mr->handle << PAGE_SHIFT, mr->size, 1);
-	if (lived && IS_ENABLED(CONFIG_X86))
+	unmap_mapping_range(mr->inode->i_mapping, mr->handle << PAGE_SHIFT,
+			    mr->size, 1);
+	if (IS_ENABLED(CONFIG_X86))
 		gdr_memtype_release(mr);
 }
 
 /*
- * The GPU driver takes the pages back. It waits with its own locks held. The caller
- * has a reference, which ends here, as does the one of an abandoned region.
+ * What the GPU driver refused to take back, and nobody can unpin any more. A worker tries
+ * each again until it is taken. Each has a reference.
  */
-static void gdr_mr_revoke(struct gdr_mr *mr)
-{
-	bool abandoned;
+#define GDR_RETRY (HZ / 10)
+#define GDR_RETRY_AT_EXIT (3 * HZ)
 
-	down_write(&mr->lock);
-	mr->revoked = true;
-	abandoned = mr->abandoned;
-	up_write(&mr->lock);
-	gdr_mr_kill(mr);
-	gdr_nvp2p_revoked(mr, abandoned);
-	if (abandoned)
+static LIST_HEAD(gdr_refused);
+static DEFINE_SPINLOCK(gdr_refused_lock);
+static void gdr_mr_retry(struct work_struct *work);
+static DECLARE_DELAYED_WORK(gdr_retry_work, gdr_mr_retry);
+
+/* Put the pages now or later. The region's reference goes with them. */
+static void gdr_mr_put_pages(struct gdr_mr *mr)
+{
+	if (gdr_nvp2p_put(mr) != -ENOMEM) {
 		gdr_mr_put(mr);
-	gdr_mr_put(mr);
+		return;
+	}
+	spin_lock(&gdr_refused_lock);
+	list_add_tail(&mr->node, &gdr_refused);
+	spin_unlock(&gdr_refused_lock);
+	schedule_delayed_work(&gdr_retry_work, GDR_RETRY);
 }
 
-/*
- * Give the region a range of mmap offsets that no region of the file ever had.
- * Called with mr->lock held for writing.
- */
+/* The first of the list, taken off; NULL: there is none. */
+static struct gdr_mr *gdr_mr_next(struct list_head *list)
+{
+	struct gdr_mr *mr = list_first_entry_or_null(list, struct gdr_mr, node);
+
+	if (mr)
+		list_del(&mr->node);
+	return mr;
+}
+
+static void gdr_mr_retry(struct work_struct *work)
+{
+	struct gdr_mr *mr;
+	LIST_HEAD(todo);
+
+	spin_lock(&gdr_refused_lock);
+	list_splice_init(&gdr_refused, &todo);
+	spin_unlock(&gdr_refused_lock);
+	while ((mr = gdr_mr_next(&todo))) {
+		gdr_mr_put_pages(mr);
+		cond_resched();
+	}
+}
+
+/* No file is open, so what is held was refused. */
+void gdr_mr_exit(void)
+{
+	unsigned long end = jiffies + GDR_RETRY_AT_EXIT;
+	struct gdr_mr *mr;
+
+	while (atomic_read(&gdr_pages_held) && time_before(jiffies, end))
+		msleep(20);
+	cancel_delayed_work_sync(&gdr_retry_work);
+	while ((mr = gdr_mr_next(&gdr_refused))) {
+		gdr_nvp2p_lose(mr);
+		gdr_mr_put(mr);
+	}
+}
+
+/* Give the region a range of mmap offsets that no region of the file ever had. */
 static int gdr_mr_take_handle(struct gdr_file *f, struct gdr_mr *mr)
 {
 	u64 span = mr->size >> PAGE_SHIFT;
@@ -148,39 +209,23 @@ static int gdr_mr_take_handle(struct gdr_file *f, struct gdr_mr *mr)
 	return ret;
 }
 
-/*
- * The GPU driver makes lists of 16 bytes for each GPU page before it checks a
- * range. No GPU of this machine has a range whose lists would take a 64th of all
- * memory. The GPU driver counts pages in 32 bits, so no range has more.
- */
-static u64 gdr_mr_largest(void)
+/* Round a range to GPU pages. False if no GPU of this machine has such a range. */
+static bool gdr_mr_range(u64 addr, u64 size, u64 *start, u64 *end)
 {
-	u64 pages = (u64)totalram_pages() * PAGE_SIZE / 64 / 16;
-
-	return min_t(u64, pages, U32_MAX - 1) << GDRDRV_GPU_PAGE_SHIFT;
-}
-
-/* Round the arguments to GPU pages. False if they are no range of addresses. */
-static bool gdr_mr_range(const struct gdr_pin_args *args, u64 *start, u64 *end)
-{
-	if (!args->addr || !args->size || args->size > gdr_mr_largest() ||
-	    args->addr + args->size < args->addr)
+	if (!addr || !size || addr + size < addr)
 		return false;
-	*start = args->addr & GPU_PAGE_MASK;
-	*end = (args->addr + args->size + GDRDRV_GPU_PAGE_SIZE - 1) &
-	       GPU_PAGE_MASK;
-	return *end;
+	*start = ALIGN_DOWN(addr, GDRDRV_GPU_PAGE_SIZE);
+	*end = ALIGN(addr + size, GDRDRV_GPU_PAGE_SIZE);
+	return *end && gdr_limit_allows(*end - *start);
 }
 
-static struct gdr_mr *gdr_mr_alloc(struct gdr_file *f,
-				   const struct gdr_pin_args *args)
+static struct gdr_mr *gdr_mr_alloc(struct gdr_file *f, u64 addr, u64 size)
 {
 	struct gdr_mr *mr;
 	u64 start, end;
 
-	if (!gdr_mr_range(args, &start, &end)) {
-		gdr_info("%llu bytes at %#llx are no range of addresses\n",
-			 args->size, args->addr);
+	if (!gdr_mr_range(addr, size, &start, &end)) {
+		gdr_info("%llu bytes at %#llx are no range of addresses\n", size, addr);
 		return ERR_PTR(-EINVAL);
 	}
 	mr = kzalloc(sizeof(*mr), GFP_KERNEL_ACCOUNT);
@@ -188,110 +233,40 @@ static struct gdr_mr *gdr_mr_alloc(struct gdr_file *f,
 		return ERR_PTR(-ENOMEM);
 	kref_init(&mr->ref);
 	init_rwsem(&mr->lock);
-	init_completion(&mr->callback_done);
-	mr->owner = f->owner;
-	mr->addr = args->addr;
+	mr->addr = addr;
 	mr->start = start;
 	mr->size = end - start;
 	mr->npages = mr->size >> GDRDRV_GPU_PAGE_SHIFT;
-	mr->persistent = gdr_nvp2p_persistent();
 	ihold(f->inode);
 	mr->inode = f->inode;
 	return mr;
 }
 
-static int gdr_mr_check_flags(const struct gdr_pin_args *args)
-{
-	if (args->flags & ~GDRDRV_PIN_FORCE_PCIE ||
-	    (args->flags && !gdr_nvp2p_force_pcie())) {
-		gdr_info("flags %#x are not supported\n", args->flags);
-		return -EINVAL;
-	}
-	if (gdr_nvp2p_persistent() && (args->p2p_token || args->va_space)) {
-		gdr_info("persistent mappings take no token\n");
-		return -EINVAL;
-	}
-	return 0;
-}
-
 /*
- * Show the region, whose memory type is reserved, to user space, unless its pages are
- * revoked already. A region gets its mmap offsets only here, so that failed pins use
- * up no offsets.
+ * Show the region to user space. It gets its mmap offsets only here, so that failed pins
+ * use up no offsets.
  */
 static int gdr_mr_publish(struct gdr_file *f, struct gdr_mr *mr, u64 *handle)
 {
-	int ret = -EINVAL;
+	int ret = gdr_mr_take_handle(f, mr);
 
-	down_write(&mr->lock);
-	if (mr->state != GDR_MR_DEAD)
-		ret = gdr_mr_take_handle(f, mr);
-	if (!ret)
-		mr->state = GDR_MR_LIVE;
-	up_write(&mr->lock);
-	if (ret && IS_ENABLED(CONFIG_X86))
-		gdr_memtype_release(mr);
 	if (ret)
 		return ret;
 	*handle = mr->handle;	/* after this another thread may unpin it */
 	return xa_insert(&f->mrs, *handle, mr, GFP_KERNEL_ACCOUNT);
 }
 
-/* Leave the region to the callback. False if the callback has run already. */
-static bool gdr_mr_abandon(struct gdr_mr *mr)
-{
-	down_write(&mr->lock);
-	mr->abandoned = !mr->revoked;
-	if (mr->abandoned)
-		gdr_mr_get(mr);
-	up_write(&mr->lock);
-	return mr->abandoned;
-}
-
-/*
- * Give the pages back. While the GPU driver refuses, try again until the burst of the
- * process ends. Who can try later does not wait where the process is killed.
- */
-static int gdr_mr_give_back(struct gdr_mr *mr, bool later)
-{
-	unsigned long began;
-	int ret;
-
-	do {
-		began = jiffies;
-		ret = gdr_nvp2p_put(mr);
-	} while (ret && !mr->lost && !(later && fatal_signal_pending(current)) &&
-		 gdr_burst_wait(began));
-	return ret;
-}
-
-/*
- * Give the pages back, or leave the region to the callback: no caller can try again.
- * The callback comes at the latest when the pinning process has ended. Persistent
- * pages are lost if the GPU driver does not take them back.
- */
-static void gdr_mr_end(struct gdr_mr *mr)
-{
-	gdr_mr_kill(mr);
-	if (gdr_nvp2p_can_put(mr) &&
-	    (!gdr_mr_give_back(mr, false) || mr->lost))
-		return;
-	if (mr->persistent)
-		gdr_nvp2p_lose(mr);
-	else if (!gdr_mr_abandon(mr))
-		gdr_nvp2p_put(mr);
-}
-
-int gdr_mr_pin(struct gdr_file *f, const struct gdr_pin_args *args, u64 *handle)
+int gdr_mr_pin(struct gdr_file *f, u64 addr, u64 size, u32 flags, u64 *handle)
 {
 	struct gdr_mr *mr;
 	u64 before;
 	int ret;
 
-	ret = gdr_mr_check_flags(args);
-	if (ret)
-		return ret;
-	mr = gdr_mr_alloc(f, args);
+	if (flags & ~GDRDRV_PIN_FORCE_PCIE || (flags && !gdr_nvp2p_force_pcie())) {
+		gdr_info("flags %#x are not supported\n", flags);
+		return -EINVAL;
+	}
+	mr = gdr_mr_alloc(f, addr, size);
 	if (IS_ERR(mr))
 		return PTR_ERR(mr);
 	ret = gdr_limit_charge(mr);
@@ -299,57 +274,44 @@ int gdr_mr_pin(struct gdr_file *f, const struct gdr_pin_args *args, u64 *handle)
 		goto drop;
 
 	before = gdr_cycles();
-	ret = gdr_nvp2p_get(mr, args, gdr_mr_revoke);
+	ret = gdr_nvp2p_get(mr, flags);
 	mr->tm_cycles = gdr_cycles() - before;
 	if (ret)
 		goto drop;
-	ret = gdr_nvp2p_read(mr);
+	ret = gdr_nvp2p_check(mr);
 	if (!ret && IS_ENABLED(CONFIG_X86))
 		ret = gdr_memtype_reserve(mr);
 	if (ret)
 		goto unpin;
 	ret = gdr_mr_publish(f, mr, handle);
 	if (ret)
-		goto unpin;
-	gdr_dbg("handle %#llx: %llu bytes\n", *handle, args->size);
+		goto release;
+	gdr_dbg("handle %#llx: %llu bytes\n", *handle, size);
 	return 0;
 
+release:
+	if (IS_ENABLED(CONFIG_X86))
+		gdr_memtype_release(mr);
 unpin:
-	gdr_mr_end(mr);
+	gdr_mr_put_pages(mr);
+	return ret;
 drop:
 	gdr_mr_put(mr);
 	return ret;
 }
 
-/*
- * Take the region out of the table, with the table's reference. Only one of several
- * callers gets it. The table keeps its place.
- */
-static struct gdr_mr *gdr_mr_take(struct gdr_file *f, u64 handle)
-{
-	struct gdr_mr *mr;
-
-	xa_lock(&f->mrs);
-	mr = xa_load(&f->mrs, handle);
-	if (mr)
-		__xa_store(&f->mrs, handle, XA_ZERO_ENTRY, GFP_ATOMIC);
-	xa_unlock(&f->mrs);
-	if (!mr)
-		gdr_no_handle(handle);
-	return mr;
-}
-
-/* The region stays if the GPU driver took no pages back, but may take them later. */
+/* The region stays where the GPU driver may be asked again. */
 int gdr_mr_unpin(struct gdr_file *f, u64 handle)
 {
-	struct gdr_mr *mr = gdr_mr_take(f, handle);
+	struct gdr_mr *mr = gdr_mr_look_up(f, handle, true);
 	int ret;
 
 	if (!mr)
 		return -EINVAL;
 	gdr_mr_kill(mr);
-	ret = gdr_mr_give_back(mr, true);
-	if (ret && !mr->lost) {
+	ret = gdr_nvp2p_put(mr);
+	if (ret == -ENOMEM) {
+		gdr_info("the GPU driver has no memory to unpin: unpin again\n");
 		xa_store(&f->mrs, handle, mr, GFP_KERNEL_ACCOUNT);
 		return ret;
 	}
@@ -366,8 +328,8 @@ void gdr_mr_unpin_all(struct gdr_file *f)
 
 	xa_for_each(&f->mrs, handle, mr) {
 		xa_erase(&f->mrs, handle);
-		gdr_mr_end(mr);
-		gdr_mr_put(mr);
+		gdr_mr_kill(mr);
+		gdr_mr_put_pages(mr);
 		cond_resched();
 	}
 }

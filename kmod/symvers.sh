@@ -14,8 +14,7 @@
 set -eu
 kver=$1 kdir=$2 inc=$3 out=$4 header=$5
 here=$(cd "$(dirname "$0")" && pwd)
-symbols='nvidia_p2p_get_pages nvidia_p2p_put_pages nvidia_p2p_free_page_table
-nvidia_p2p_get_pages_persistent nvidia_p2p_put_pages_persistent'
+symbols='nvidia_p2p_get_pages_persistent nvidia_p2p_put_pages_persistent'
 
 unknown=
 tmp=$(mktemp -d)
@@ -105,7 +104,7 @@ find_versions() {
 flavour() {
 	if [ -n "$unknown" ]; then
 		echo unknown
-	elif grep -q 'nvidia_p2p_get_pages[[:space:]].*_GPL' "$tmp/out"; then
+	elif grep -q 'nvidia_p2p_get_pages_persistent[[:space:]].*_GPL' "$tmp/out"; then
 		echo open
 	else
 		echo proprietary

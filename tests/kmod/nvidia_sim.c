@@ -4,69 +4,44 @@
  *
  * It exports the nv-p2p functions that gdrdrv uses, over a PCI device with a
  * memory BAR (QEMU's ivshmem-plain), whose 64 KiB pages it hands out scattered.
+ * While it is loaded the device has an ID of NVIDIA's.
  * It must never be kinder than the real driver. What it follows, in the open
  * flavour of NVIDIA's 535 to 595 (nv-p2p.c, and the functions of the resource
  * manager that it calls):
  *
- * - One lock, the API lock of rm_p2p_get_pages and rm_p2p_put_pages, is held
- *   through put_pages and the free callbacks. So a client deadlocks here too if it
- *   takes a lock of its own in the callback and around a call.
- * - get_pages takes that lock twice: it takes the pages, then it registers the
- *   callback (nv_p2p_get_pages: rm_p2p_get_pages, rm_p2p_register_callback). Memory
- *   that is freed in between is a get that fails with -EINVAL, without a callback
- *   and with a NULL page table. Memory that is freed after that may call back before
- *   get_pages returns.
- * - After any other failure the page table is an address that was freed
+ * - One lock, the API lock of rm_p2p_get_pages_persistent and
+ *   rm_p2p_put_pages_persistent, is held through both. So is it while memory is freed.
+ * - After a failed get the page table is NULL or an address that was freed
  *   (nv_p2p_get_pages, failed).
- * - Where the GPU is not at full power, memory ends without a callback and keeps its
- *   pages (thirdpartyp2pDestruct_IMPL returns after gpuFullPowerSanityCheck). A put
- *   then finds nothing.
- * - A token is a counter, and opens the memory of the process that has it to any
- *   process (thirdpartyp2pConstruct_IMPL, CliGetThirdPartyP2PInfoFromToken). An
- *   address space's number begins at 0xfe00 (CliAddThirdPartyP2PVASpace); a token
- *   without one finds nothing (_rmP2PGetPages: NV_ERR_INVALID_STATE).
- * - The callback comes first; then the page table is unlinked and freed
- *   (CliDelThirdPartyP2PVidmemInfo, nv_p2p_mem_info_free_callback). The next
- *   pin may have its address.
- * - A process's memory is in an object, which lists up to 256 processes. Whoever opened
- *   the file is listed, and may list others in its object
- *   (NV503C_CTRL_CMD_REGISTER_PID); each is listed until it closes its own file
- *   (CliUnregisterFromThirdPartyP2P).
- * - get_pages without a token searches the objects that list the calling process (its
- *   tgid), and fails where two of them have the range (RmP2PGetInfoWithoutToken).
- * - put_pages without a token searches the same objects, and only by the table's
- *   address. It ignores the other arguments (RmP2PPutPages,
- *   thirdpartyp2pDelMappingInfoByKey). Where it finds nothing it returns 0 and does
- *   nothing (nv_p2p_put_pages): the callback then comes for a put that succeeded.
- * - free_page_table does nothing (nvidia_p2p_free_page_table). A client that
- *   does not call it in a callback is counted as a misuse all the same.
+ * - get_pages_persistent finds the memory of the process that opened the file, and no
+ *   other's (RmP2PGetInfoWithoutToken).
+ * - A put looks for the page table's address alone. Anybody may put, at any time. The
+ *   next pin may have the address.
  * - A put that fails with -ENOMEM has done nothing, nor waited for the lock
- *   (nvidia_p2p_put_pages and nvidia_p2p_put_pages_persistent, which allocate a stack
- *   first). After any other
- *   failure a persistent pinning keeps its pages, but its reference to the GPU is
+ *   (nvidia_p2p_put_pages_persistent, which allocates a stack first). After any other
+ *   failure the pinning keeps its pages, but its reference to the GPU is
  *   dropped, and that of a MIG instance (nvidia_p2p_put_pages_persistent calls
  *   nvidia_dev_put_uuid whatever nv_p2p_put_pages answered; RmP2PPutPagesPersistent
  *   calls RmP2PPutMigInfo). So another put drops a reference of somebody else. The
  *   pages come back when the GPU stops. The real one also WARNs at each such put.
- * - get_pages makes room for the addresses, 16 bytes a page, before anybody
+ * - get_pages_persistent makes room for the addresses, 16 bytes a page, before anybody
  *   looks at the range (nv_p2p_get_pages).
- * - The flags of persistent pinnings: 550 and older take none; the newer ones look
- *   at one byte of them, and there at the bit that they know.
+ * - The flags of a get: 550 and older take none; the newer ones look
+ *   at one byte of them, and there at the bit that they know. A put takes none.
  * - The open flavour exports to GPL modules alone (NV_EXPORT_SYMBOL).
  * - What is pinned takes room in BAR1; where there is none, -ENOMEM
  *   (NV_ERR_INSUFFICIENT_RESOURCES in nvidia_p2p_map_status).
- * - Memory of persistent pinnings outlives its owner until it is put
- *   (RmP2PGetPagesPersistent). Each of them holds the GPU open, as an open file
- *   does (nv_p2p_get_pages, nvidia_dev_get_uuid).
+ * - Pinned memory outlives its owner until it is put (RmP2PGetPagesPersistent). Each
+ *   pinning holds the GPU open, as an open file does (nv_p2p_get_pages,
+ *   nvidia_dev_get_uuid).
  *
  * For the tests it also does what the real one does not do:
  *
- * - Freed memory is overwritten at once, so that a stale view of it shows.
- * - To lockdep a callback runs where reclaim waits for it. So lockdep reports each lock
- *   that a callback takes and that is held anywhere while memory is reclaimed.
+ * - Freed memory is overwritten at once, so that a stale view of it shows. So are page
+ *   tables that were put.
  * - Every mistake of a client is counted (misuse) and logged.
  *
- * Lock order: sim_lock -> sim_mem_lock; the clients' locks come in between.
+ * Lock order: sim_lock -> sim_mem_lock.
  */
 #define pr_fmt(fmt) "nvidia_sim: " fmt
 
@@ -82,7 +57,6 @@
 #include <linux/mutex.h>
 #include <linux/pci.h>
 #include <linux/sched.h>
-#include <linux/sched/mm.h>
 #include <linux/slab.h>
 #include <linux/uaccess.h>
 #include <linux/vmalloc.h>
@@ -107,24 +81,6 @@
 /* A bigger table than this is not made in one piece, as os_alloc_mem has it. */
 #define SIM_KMALLOC_LIMIT (128 * 1024)
 
-/* As CLI_THIRD_PARTY_P2P_MAX_CLIENT. */
-#define SIM_LISTED 256
-
-/*
- * An open file's: what it has is memory of its process for one GPU. token opens all of it.
- * listed: the processes that find it without a token, each with the token of its own
- * file; 0: free.
- */
-struct sim_object {
-	struct list_head node;
-	unsigned long token;
-	pid_t tgid;
-	struct {
-		pid_t tgid;
-		unsigned long client;
-	} listed[SIM_LISTED];
-};
-
 /*
  * Memory that has no device address of its own. It is on sim_memories while its
  * owner has it. offset names it, and is above all device addresses.
@@ -138,7 +94,7 @@ struct sim_memory {
 
 /*
  * Device addresses with memory behind them; on sim_allocs while their owner has
- * them. size may be less than that of mem.
+ * them. tgid opened the file. size may be less than that of mem.
  */
 struct sim_alloc {
 	struct list_head node;
@@ -146,40 +102,26 @@ struct sim_alloc {
 	pid_t tgid;
 	u64 va;
 	u64 size;
-	struct sim_object *object;
-	u32 va_space;
 	struct sim_mem *mem;
 };
 
 /*
- * A page table that is out. On sim_pins until it is put, or until its
- * allocation is freed and its client called back; a persistent one stays on.
+ * A page table that is out. On sim_pins until it is put.
  * flags lies where page tables of major 2 have theirs, in case that the header's
- * have none. lost: its pages stay until the GPU stops, because a put failed or the
- * memory ended without a callback. unheard: a put did not find it, so its client has
- * forgotten it.
+ * have none. lost: its pages stay until the GPU stops, because a put failed.
  */
 struct sim_pin {
 	struct nvidia_p2p_page_table pt;
 	u32 flags;
 
 	struct list_head node;
-	bool persistent;
-	bool freed_by_client;
 	bool lost;
-	bool unheard;
 	u64 va;
-	u64 p2p_token;
-	u32 va_space;
 	u32 npages;
-	struct sim_alloc *alloc;	/* NULL when persistent or lost */
-	struct sim_mem *mem;		/* NULL when its memory ended before ... */
-	void (*free_callback)(void *data);	/* ... this was registered */
-	void *data;
+	struct sim_mem *mem;
 };
 
 static DEFINE_MUTEX(sim_lock);
-static struct task_struct *sim_lock_owner;
 static DEFINE_MUTEX(sim_mem_lock);
 
 static struct pci_dev *sim_pdev;
@@ -191,15 +133,12 @@ static unsigned long *sim_used;
 static u32 sim_next_page;
 static u64 sim_next_va = SIM_VA_BASE;
 static u64 sim_next_offset = SIM_OFFSET_BASE;
-static LIST_HEAD(sim_objects);
 static LIST_HEAD(sim_allocs);
 static LIST_HEAD(sim_memories);
 static LIST_HEAD(sim_pins);
-static struct sim_pin *sim_calling_back;
 static u32 sim_knobs[NVIDIA_SIM_KNOBS];
-static u64 sim_gets, sim_asked, sim_forced, sim_callbacks, sim_misuse;
-static atomic_long_t sim_puts = ATOMIC_LONG_INIT(0);
-static atomic_long_t sim_references = ATOMIC_LONG_INIT(0);
+static u64 sim_gets, sim_asked, sim_forced, sim_misuse;
+static atomic_long_t sim_puts, sim_references;
 
 static int page_table_major;
 module_param(page_table_major, int, 0444);
@@ -211,9 +150,9 @@ MODULE_PARM_DESC(take_majors, "Leave no number to the character device of anothe
 
 static DECLARE_BITMAP(sim_majors, CHRDEV_MAJOR_MAX);
 
-static unsigned int root_port;
+static unsigned int root_port = PCI_VENDOR_ID_NVIDIA << 16 | 0x2335;
 module_param(root_port, uint, 0444);
-MODULE_PARM_DESC(root_port, "The device has these IDs of another machine, vendor << 16 | device");
+MODULE_PARM_DESC(root_port, "The device has these IDs, vendor << 16 | device (default: a GPU)");
 
 static unsigned int root_revision;
 module_param(root_revision, uint, 0444);
@@ -227,18 +166,6 @@ static void sim_complain(const char *what)
 {
 	sim_misuse++;
 	pr_err("MISUSE by a client: %s\n", what);
-}
-
-static void sim_take(void)
-{
-	mutex_lock(&sim_lock);
-	WRITE_ONCE(sim_lock_owner, current);
-}
-
-static void sim_give(void)
-{
-	WRITE_ONCE(sim_lock_owner, NULL);
-	mutex_unlock(&sim_lock);
 }
 
 /* The GPU is not at full power. */
@@ -362,72 +289,16 @@ unlock:
 	return mem;
 }
 
-static struct sim_alloc *sim_find(u64 va, u64 len, pid_t tgid)
+/* What the calling process has there. */
+static struct sim_alloc *sim_find(u64 va, u64 len)
 {
 	struct sim_alloc *a;
 
 	list_for_each_entry(a, &sim_allocs, node)
-		if (a->tgid == tgid && va >= a->va &&
+		if (a->tgid == current->tgid && va >= a->va &&
 		    va - a->va < a->size && len <= a->size - (va - a->va))
 			return a;
 	return NULL;
-}
-
-/* Called with sim_lock held. */
-static struct sim_object *sim_find_object(u64 token)
-{
-	struct sim_object *o;
-
-	list_for_each_entry(o, &sim_objects, node)
-		if (o->token == token)
-			return o;
-	return NULL;
-}
-
-/* Whether the object lists the calling process. Called with sim_lock held. */
-static bool sim_listed(const struct sim_object *o)
-{
-	int i;
-
-	for (i = 0; i < SIM_LISTED; i++)
-		if (o->listed[i].tgid == current->tgid)
-			return true;
-	return false;
-}
-
-/* List a process; tgid 0: no longer. Called with sim_lock held. */
-static int sim_list(struct sim_object *o, pid_t tgid, unsigned long client)
-{
-	int i;
-
-	for (i = 0; i < SIM_LISTED; i++)
-		if (o->listed[i].client == (tgid ? 0 : client))
-			break;
-	if (i == SIM_LISTED)
-		return -EINVAL;
-	o->listed[i].tgid = tgid;
-	o->listed[i].client = tgid ? client : 0;
-	return 0;
-}
-
-/*
- * Where a get looks: in the object of the token, or in those that list the caller. -EIO
- * where two of these have the range. Called with sim_lock held.
- */
-static int sim_find_for_get(u64 token, u64 va, u64 len, struct sim_alloc **out)
-{
-	struct sim_alloc *a;
-
-	*out = NULL;
-	list_for_each_entry(a, &sim_allocs, node) {
-		if (va < a->va || va - a->va >= a->size || len > a->size - (va - a->va) ||
-		    !(token ? a->object->token == token : sim_listed(a->object)))
-			continue;
-		if (*out)
-			return -EIO;
-		*out = a;
-	}
-	return *out ? 0 : -EINVAL;
 }
 
 static void sim_free_table(struct sim_pin *pin)
@@ -446,38 +317,22 @@ static void sim_free_pin(struct sim_pin *pin)
 {
 	list_del(&pin->node);
 	sim_free_table(pin);
-	if (pin->mem)
-		sim_mem_put(pin->mem);
+	sim_mem_put(pin->mem);
 	kfree(pin);
 }
 
-/* As a put finds it: in the objects that it looks at, and there by the key alone. */
-static struct sim_pin *sim_find_pin(u64 token, const struct nvidia_p2p_page_table *pt)
-{
-	struct sim_pin *pin;
-
-	list_for_each_entry(pin, &sim_pins, node) {
-		if (&pin->pt != pt || !pin->alloc)
-			continue;
-		if (token ? pin->alloc->object->token == token : sim_listed(pin->alloc->object))
-			return pin;
-		pin->unheard = true;
-	}
-	return NULL;
-}
-
-static struct sim_pin *sim_find_persistent(const struct nvidia_p2p_page_table *pt)
+static struct sim_pin *sim_find_pin(const struct nvidia_p2p_page_table *pt)
 {
 	struct sim_pin *pin;
 
 	list_for_each_entry(pin, &sim_pins, node)
-		if (&pin->pt == pt && pin->persistent)
+		if (&pin->pt == pt)
 			return pin;
 	return NULL;
 }
 
 /*
- * nvidia_dev_get and nvidia_dev_put: who holds the GPU open, beside the persistent
+ * nvidia_dev_get and nvidia_dev_put: who holds the GPU open, beside the
  * pinnings: open files and dma-bufs.
  */
 void sim_dev_get(void)
@@ -497,66 +352,21 @@ static u64 sim_holders(void)
 	struct sim_pin *pin;
 
 	list_for_each_entry(pin, &sim_pins, node)
-		n += pin->persistent && !pin->lost;
+		n += !pin->lost;
 	return n;
 }
 
 /*
- * The GPU stops, and its memory is free: what nobody can put, or also what is pinned
- * persistently. Called with sim_lock held.
+ * The GPU stops, and its memory is free: what nobody can put, or all that is pinned.
+ * Called with sim_lock held.
  */
-static void sim_free_lost(bool persistent)
+static void sim_free_lost(bool all)
 {
 	struct sim_pin *pin, *next;
 
 	list_for_each_entry_safe(pin, next, &sim_pins, node)
-		if (pin->lost || (persistent && pin->persistent))
+		if (pin->lost || all)
 			sim_free_pin(pin);
-}
-
-/* Take a pinning from its client. Called with sim_lock held. */
-static void sim_revoke(struct sim_pin *pin)
-{
-	sim_callbacks++;
-	if (sim_knobs[NVIDIA_SIM_CB_DELAY])
-		msleep(sim_knobs[NVIDIA_SIM_CB_DELAY]);
-	WRITE_ONCE(sim_calling_back, pin);
-	fs_reclaim_acquire(GFP_KERNEL);
-	pin->free_callback(pin->data);
-	fs_reclaim_release(GFP_KERNEL);
-	if (sim_knobs[NVIDIA_SIM_CB_RETURN])
-		msleep(sim_knobs[NVIDIA_SIM_CB_RETURN]);
-	WRITE_ONCE(sim_calling_back, NULL);
-	if (!pin->freed_by_client && !pin->unheard)
-		sim_complain("a free callback did not free the page table");
-	sim_free_pin(pin);
-}
-
-static struct sim_pin *sim_first_pin_of(const struct sim_alloc *a)
-{
-	struct sim_pin *pin;
-
-	list_for_each_entry(pin, &sim_pins, node)
-		if (pin->alloc == a)
-			return pin;
-	return NULL;
-}
-
-/*
- * The memory of a pinning ends: its client is called back, if it is registered yet and
- * the GPU is awake. Called with sim_lock held.
- */
-static void sim_end_pin(struct sim_pin *pin)
-{
-	pin->alloc = NULL;
-	if (sim_asleep()) {
-		pin->lost = true;
-	} else if (pin->free_callback) {
-		sim_revoke(pin);
-	} else {
-		sim_mem_put(pin->mem);
-		pin->mem = NULL;
-	}
 }
 
 static struct address_space *sim_mapping;
@@ -564,12 +374,8 @@ static struct address_space *sim_mapping;
 /* Called with sim_lock held; a is off the list. */
 static void sim_free_alloc(struct sim_alloc *a)
 {
-	struct sim_pin *pin;
-
 	if (sim_mapping)
 		unmap_mapping_range(sim_mapping, a->va, a->size, 1);
-	while ((pin = sim_first_pin_of(a)))
-		sim_end_pin(pin);
 	sim_mem_put(a->mem);
 	kfree(a);
 }
@@ -665,22 +471,8 @@ static bool sim_bar1_fits(u64 len)
 	       pages <= sim_knobs[NVIDIA_SIM_BAR1_PAGES];
 }
 
-/* Called with sim_lock held. */
-static int sim_find_range(u64 token, u32 space, u64 va, u64 len,
-			  struct sim_alloc **out)
-{
-	if (!va || !len || (va | len) & (SIM_PAGE_SIZE - 1) || va + len < va)
-		return -EINVAL;
-	if (token && !space && sim_find_object(token))
-		return -EIO;
-	if (space && space != SIM_VA_SPACE)
-		return -EINVAL;
-	return sim_find_for_get(token, va, len, out);
-}
-
-/* The first section of a get: take the pages. Called with sim_lock held. */
-static int sim_get_pages(u64 token, u32 space, u64 va, u64 len, bool persistent,
-			 struct nvidia_p2p_page_table **pt, struct sim_pin **out)
+/* Take the pages. Called with sim_lock held. */
+static int sim_get_pages(u64 va, u64 len, struct nvidia_p2p_page_table **pt)
 {
 	struct sim_alloc *a;
 	struct sim_pin *pin;
@@ -689,124 +481,64 @@ static int sim_get_pages(u64 token, u32 space, u64 va, u64 len, bool persistent,
 	ret = -(int)sim_once(NVIDIA_SIM_FAIL_GET);
 	if (ret)
 		return ret;
-	ret = sim_find_range(token, space, va, len, &a);
-	if (ret)
-		return ret;
+	a = sim_find(va, len);
+	if (!va || !len || (va | len) & (SIM_PAGE_SIZE - 1) || va + len < va || !a)
+		return -EINVAL;
 	if (!sim_bar1_fits(len))
 		return -ENOMEM;
 	pin = sim_new_pin(a, va, len);
 	if (!pin)
 		return -ENOMEM;
-	pin->persistent = persistent;
-	pin->alloc = persistent ? NULL : a;
-	pin->p2p_token = token;
-	pin->va_space = space;
 	list_add_tail(&pin->node, &sim_pins);
 	*pt = &pin->pt;
-	*out = pin;
 	sim_gets++;
 	return 0;
 }
 
-/* The second one: register the callback. Called with sim_lock held. */
-static int sim_register(struct sim_pin *pin, struct nvidia_p2p_page_table **pt,
-			void (*cb)(void *data), void *data)
+static void sim_sleep(enum nvidia_sim_knob k)
 {
-	if (pin->lost || !pin->mem) {
-		*pt = NULL;
-		if (!pin->lost)
-			sim_free_pin(pin);
-		return -EINVAL;
-	}
-	pin->free_callback = cb;
-	pin->data = data;
-	return 0;
-}
-
-static void sim_get_delay(void)
-{
-	u32 ms = READ_ONCE(sim_knobs[NVIDIA_SIM_GET_DELAY]);
+	u32 ms = READ_ONCE(sim_knobs[k]);
 
 	if (ms)
 		msleep(ms);
 }
 
-/*
- * Free the memory under a get, where the test wants that at this place of the get. That
- * is a thread of the process which owns it. Called with sim_lock held.
- */
-static void sim_free_in_get(u32 where, u64 va)
-{
-	struct sim_alloc *a = sim_find(va, 1, current->tgid);
-
-	if (sim_knobs[NVIDIA_SIM_FREE_IN_GET] != where || !a)
-		return;
-	sim_knobs[NVIDIA_SIM_FREE_IN_GET] = 0;
-	sim_unlink_alloc(a);
-	sim_free_alloc(a);
-}
-
-static int sim_get(u64 token, u32 space, u64 va, u64 len,
-		   struct nvidia_p2p_page_table **pt, bool persistent,
-		   void (*cb)(void *data), void *data)
+static int sim_get(u64 va, u64 len, struct nvidia_p2p_page_table **pt)
 {
 	void *addresses = sim_alloc_addresses(len);
-	struct sim_pin *pin;
 	int ret;
 
 	*pt = NULL;
 	if (!addresses)
 		return -ENOMEM;
-	if (READ_ONCE(sim_lock_owner) == current) {
-		sim_complain("get_pages inside a free callback");
-		kvfree(addresses);
-		return -EINVAL;
-	}
-	sim_take();
+	mutex_lock(&sim_lock);
 	sim_asked++;
-	ret = sim_get_pages(token, space, va, len, persistent, pt, &pin);
-	if (!ret)
-		sim_free_in_get(1, va);
-	sim_give();
+	ret = sim_get_pages(va, len, pt);
+	mutex_unlock(&sim_lock);
 	kvfree(addresses);
 	if (ret)
 		memset(pt, SIM_POISON, sizeof(*pt));
-	if (ret)
-		return ret;
-	sim_get_delay();
-	if (persistent)
-		return 0;
-
-	sim_take();
-	ret = sim_register(pin, pt, cb, data);
-	if (!ret)
-		sim_free_in_get(2, va);
-	sim_give();
-	sim_get_delay();
+	sim_sleep(NVIDIA_SIM_GET_DELAY);
 	return ret;
 }
 
-/* A put of pages that are out fails with that error, or does not. */
-static int sim_put_found(struct sim_pin *pin, u64 token, u32 space, u64 va,
-			 bool persistent, int error)
+/* Pages that are out are put, or the put fails with that error. Called with sim_lock held. */
+static int sim_put_found(struct sim_pin *pin, u64 va, int error)
 {
-	if (pin->persistent != persistent || pin->va != va ||
-	    pin->p2p_token != token || pin->va_space != space)
+	if (pin->va != va)
 		sim_complain("pages put otherwise than they were got");
 	if (pin->lost) {
 		sim_complain("pages put again after a put that failed");
 		return -EIO;
 	}
-	if (error) {
-		pin->lost = persistent;
-		return error;
-	}
-	sim_free_pin(pin);
-	return 0;
+	if (error)
+		pin->lost = true;
+	else
+		sim_free_pin(pin);
+	return error;
 }
 
-static int sim_put(u64 token, u32 space, u64 va,
-		   struct nvidia_p2p_page_table *pt, bool persistent)
+static int sim_put(u64 va, struct nvidia_p2p_page_table *pt)
 {
 	struct sim_pin *pin;
 	int ret;
@@ -814,49 +546,22 @@ static int sim_put(u64 token, u32 space, u64 va,
 	if (!pt)
 		return 0;
 	atomic_long_inc(&sim_puts);
-	if (READ_ONCE(sim_lock_owner) == current) {
-		sim_complain("put_pages inside a free callback");
-		return -EINVAL;
-	}
 	ret = sim_put_error();
 	if (ret == -ENOMEM)
 		return ret;
-	if (sim_knobs[NVIDIA_SIM_PUT_DELAY])
-		msleep(sim_knobs[NVIDIA_SIM_PUT_DELAY]);
-	sim_take();
-	pin = persistent ? sim_find_persistent(pt) : sim_find_pin(token, pt);
+	sim_sleep(NVIDIA_SIM_PUT_DELAY);
+	mutex_lock(&sim_lock);
+	pin = sim_find_pin(pt);
 	if (pin) {
-		ret = sim_put_found(pin, token, space, va, persistent, ret);
-	} else if (persistent) {
+		ret = sim_put_found(pin, va, ret);
+	} else {
 		/* The real one would have read memory that is freed. */
-		sim_complain("persistent pages put that are not out");
+		sim_complain("pages put that are not out");
 		ret = -EINVAL;
 	}
-	sim_give();
+	mutex_unlock(&sim_lock);
 	return ret;
 }
-
-int nvidia_p2p_get_pages(uint64_t p2p_token, uint32_t va_space,
-			 uint64_t virtual_address, uint64_t length,
-			 struct nvidia_p2p_page_table **page_table,
-			 void (*free_callback)(void *data), void *data)
-{
-	if (!free_callback) {
-		sim_complain("no free callback");
-		return -EINVAL;
-	}
-	return sim_get(p2p_token, va_space, virtual_address, length, page_table,
-		       false, free_callback, data);
-}
-EXPORT_SYMBOL_GPL(nvidia_p2p_get_pages);
-
-int nvidia_p2p_put_pages(uint64_t p2p_token, uint32_t va_space,
-			 uint64_t virtual_address,
-			 struct nvidia_p2p_page_table *page_table)
-{
-	return sim_put(p2p_token, va_space, virtual_address, page_table, false);
-}
-EXPORT_SYMBOL_GPL(nvidia_p2p_put_pages);
 
 int nvidia_p2p_get_pages_persistent(uint64_t virtual_address, uint64_t length,
 				    struct nvidia_p2p_page_table **page_table,
@@ -871,12 +576,11 @@ int nvidia_p2p_get_pages_persistent(uint64_t virtual_address, uint64_t length,
 	if (flags)
 		return -EINVAL;
 #endif
-	ret = sim_get(0, 0, virtual_address, length, page_table, true, NULL,
-		      NULL);
+	ret = sim_get(virtual_address, length, page_table);
 	if (!ret && forced) {
-		sim_take();
+		mutex_lock(&sim_lock);
 		sim_forced++;
-		sim_give();
+		mutex_unlock(&sim_lock);
 	}
 	return ret;
 }
@@ -888,24 +592,9 @@ int nvidia_p2p_put_pages_persistent(uint64_t virtual_address,
 {
 	if (flags)
 		return -EINVAL;
-	return sim_put(0, 0, virtual_address, page_table, true);
+	return sim_put(virtual_address, page_table);
 }
 EXPORT_SYMBOL_GPL(nvidia_p2p_put_pages_persistent);
-
-/* Only ever called by a free callback, on the table that is being revoked. */
-int nvidia_p2p_free_page_table(struct nvidia_p2p_page_table *page_table)
-{
-	struct sim_pin *pin = NULL;
-
-	if (READ_ONCE(sim_lock_owner) == current)
-		pin = sim_calling_back;
-	if (!pin || &pin->pt != page_table || pin->freed_by_client)
-		sim_complain("free_page_table outside of a free callback, or twice");
-	else
-		pin->freed_by_client = true;
-	return 0;
-}
-EXPORT_SYMBOL_GPL(nvidia_p2p_free_page_table);
 
 static bool sim_overlaps(u64 va, u64 size, pid_t tgid)
 {
@@ -946,9 +635,10 @@ static u64 sim_check_range(u64 va, u64 size)
 static int sim_new_alloc(struct file *filp, struct sim_mem *mem, u64 va,
 			 u64 size, struct sim_alloc **out)
 {
+	pid_t tgid = (unsigned long)filp->private_data;	/* see sim_open */
 	struct sim_alloc *a;
 
-	if (va && sim_overlaps(va, size, current->tgid))
+	if (va && sim_overlaps(va, size, tgid))
 		return -EEXIST;
 	a = kzalloc(sizeof(*a), GFP_KERNEL);
 	if (!a)
@@ -960,9 +650,7 @@ static int sim_new_alloc(struct file *filp, struct sim_mem *mem, u64 va,
 	}
 	a->size = size;
 	a->file = filp;
-	a->tgid = current->tgid;
-	a->object = filp->private_data;
-	a->va_space = SIM_VA_SPACE;
+	a->tgid = tgid;
 	a->mem = mem;
 	mutex_lock(&sim_mem_lock);
 	list_add_tail(&a->node, &sim_allocs);
@@ -984,7 +672,7 @@ static int sim_ioc_alloc(struct file *filp, struct nvidia_sim_alloc __user *arg)
 	size = sim_check_range(p.va, p.size);
 	if (!size)
 		return -EINVAL;
-	sim_take();
+	mutex_lock(&sim_lock);
 	mem = sim_mem_new(size >> SIM_PAGE_SHIFT);
 	if (!mem)
 		goto unlock;
@@ -994,10 +682,10 @@ static int sim_ioc_alloc(struct file *filp, struct nvidia_sim_alloc __user *arg)
 		goto unlock;
 	}
 	p.va = a->va;
-	p.p2p_token = a->object->token;
-	p.va_space = a->va_space;
+	p.p2p_token = a->tgid;
+	p.va_space = SIM_VA_SPACE;
 unlock:
-	sim_give();
+	mutex_unlock(&sim_lock);
 	if (!ret && copy_to_user(arg, &p, sizeof(p)))
 		ret = -EFAULT;
 	return ret;
@@ -1018,7 +706,7 @@ static int sim_ioc_create(struct file *filp, struct nvidia_sim_memory __user *ar
 	m = kzalloc(sizeof(*m), GFP_KERNEL);
 	if (!m)
 		return -ENOMEM;
-	sim_take();
+	mutex_lock(&sim_lock);
 	m->file = filp;
 	m->mem = sim_mem_new(size >> SIM_PAGE_SHIFT);
 	if (!m->mem)
@@ -1032,7 +720,7 @@ static int sim_ioc_create(struct file *filp, struct nvidia_sim_memory __user *ar
 	m = NULL;
 	ret = 0;
 unlock:
-	sim_give();
+	mutex_unlock(&sim_lock);
 	kfree(m);
 	if (!ret && copy_to_user(arg, &p, sizeof(p)))
 		ret = -EFAULT;
@@ -1052,7 +740,7 @@ static int sim_ioc_map(struct file *filp, struct nvidia_sim_map __user *arg)
 	size = sim_check_range(p.va, p.size);
 	if (!size || !p.va)
 		return -EINVAL;
-	sim_take();
+	mutex_lock(&sim_lock);
 	m = sim_find_memory(p.offset);
 	if (!m || m->file != filp || m->offset != p.offset ||
 	    size >> SIM_PAGE_SHIFT > m->mem->npages)
@@ -1063,10 +751,10 @@ static int sim_ioc_map(struct file *filp, struct nvidia_sim_map __user *arg)
 		sim_mem_put(m->mem);
 		goto unlock;
 	}
-	p.p2p_token = a->object->token;
-	p.va_space = a->va_space;
+	p.p2p_token = a->tgid;
+	p.va_space = SIM_VA_SPACE;
 unlock:
-	sim_give();
+	mutex_unlock(&sim_lock);
 	if (!ret && copy_to_user(arg, &p, sizeof(p)))
 		ret = -EFAULT;
 	return ret;
@@ -1093,13 +781,13 @@ static int sim_ioc_release(struct file *filp, u64 __user *arg)
 
 	if (get_user(offset, arg))
 		return -EFAULT;
-	sim_take();
+	mutex_lock(&sim_lock);
 	m = sim_find_memory(offset);
 	if (m && m->file == filp && m->offset == offset) {
 		sim_release_memory(m);
 		ret = 0;
 	}
-	sim_give();
+	mutex_unlock(&sim_lock);
 	return ret;
 }
 
@@ -1111,14 +799,14 @@ static int sim_ioc_free(struct file *filp, u64 __user *arg)
 
 	if (get_user(va, arg))
 		return -EFAULT;
-	sim_take();
-	a = sim_find(va, 1, current->tgid);
+	mutex_lock(&sim_lock);
+	a = sim_find(va, 1);
 	if (a && a->va == va && a->file == filp) {
 		sim_unlink_alloc(a);
 		sim_free_alloc(a);
 		ret = 0;
 	}
-	sim_give();
+	mutex_unlock(&sim_lock);
 	return ret;
 }
 
@@ -1146,7 +834,7 @@ static int sim_ioc_set(struct nvidia_sim_set __user *arg)
 		return -EFAULT;
 	if (p.knob >= NVIDIA_SIM_KNOBS)
 		return -EINVAL;
-	sim_take();
+	mutex_lock(&sim_lock);
 	WRITE_ONCE(sim_knobs[p.knob], p.value);
 	if (p.knob == NVIDIA_SIM_ASLEEP && p.value)
 		sim_rm_suspend();
@@ -1156,7 +844,7 @@ static int sim_ioc_set(struct nvidia_sim_set __user *arg)
 	ret = sim_reserve_uncached(sim_knobs[NVIDIA_SIM_UNCACHED]);
 	if (ret)
 		WRITE_ONCE(sim_knobs[NVIDIA_SIM_UNCACHED], 0);
-	sim_give();
+	mutex_unlock(&sim_lock);
 	return ret;
 }
 
@@ -1166,8 +854,7 @@ static int sim_ioc_stats(struct nvidia_sim_stats __user *arg)
 	struct sim_pin *pin;
 	struct list_head *n;
 
-	p.calling_back = !!READ_ONCE(sim_calling_back);
-	sim_take();
+	mutex_lock(&sim_lock);
 	list_for_each(n, &sim_allocs)
 		p.allocs++;
 	list_for_each(n, &sim_memories)
@@ -1183,36 +870,11 @@ static int sim_ioc_stats(struct nvidia_sim_stats __user *arg)
 	p.pages_total = sim_npages;
 	p.gets = sim_gets;
 	p.puts = atomic_long_read(&sim_puts);
-	p.callbacks = sim_callbacks;
 	p.misuse = sim_misuse;
 	p.forced = sim_forced;
 	p.holders = sim_holders();
-	sim_give();
+	mutex_unlock(&sim_lock);
 	return copy_to_user(arg, &p, sizeof(p)) ? -EFAULT : 0;
-}
-
-static void sim_try_callback(void *data)
-{
-	struct nvidia_p2p_page_table **pt = data;
-
-	nvidia_p2p_free_page_table(*pt);
-}
-
-static int sim_ioc_try(struct nvidia_sim_try __user *arg)
-{
-	struct nvidia_p2p_page_table *pt = NULL;
-	struct nvidia_sim_try p;
-	int ret;
-
-	if (copy_from_user(&p, arg, sizeof(p)))
-		return -EFAULT;
-	if (p.persistent) {
-		ret = nvidia_p2p_get_pages_persistent(p.va, p.size, &pt, 0);
-		return ret ? ret : nvidia_p2p_put_pages_persistent(p.va, pt, 0);
-	}
-	ret = nvidia_p2p_get_pages(p.p2p_token, p.va_space, p.va, p.size, &pt,
-				   sim_try_callback, &pt);
-	return ret ? ret : nvidia_p2p_put_pages(p.p2p_token, p.va_space, p.va, pt);
 }
 
 /*
@@ -1264,23 +926,6 @@ static int sim_ioc_pte(struct nvidia_sim_pte __user *arg)
 	return ret;
 }
 
-/* List the process that opened the file of that token in the object of this one. */
-static int sim_ioc_list(struct file *filp, u64 __user *arg)
-{
-	struct sim_object *o;
-	int ret = -EINVAL;
-	u64 token;
-
-	if (get_user(token, arg))
-		return -EFAULT;
-	sim_take();
-	o = sim_find_object(token);
-	if (o)
-		ret = sim_list(filp->private_data, o->tgid, token);
-	sim_give();
-	return ret;
-}
-
 static int sim_ioc_attach(struct nvidia_sim_attach __user *arg)
 {
 	struct nvidia_sim_attach p;
@@ -1309,14 +954,10 @@ static long sim_ioctl(struct file *filp, unsigned int cmd, unsigned long arg)
 		return sim_ioc_set(p);
 	case NVIDIA_SIM_STATS:
 		return sim_ioc_stats(p);
-	case NVIDIA_SIM_TRY:
-		return sim_ioc_try(p);
 	case NVIDIA_SIM_PTE:
 		return sim_ioc_pte(p);
 	case NVIDIA_SIM_ATTACH:
 		return sim_ioc_attach(p);
-	case NVIDIA_SIM_LIST:
-		return sim_ioc_list(filp, p);
 	default:
 		return -ENOTTY;
 	}
@@ -1332,7 +973,7 @@ static struct sim_mem *sim_mem_at(struct file *filp, u64 *at)
 		*at -= m->offset;
 		return m->mem;
 	}
-	a = sim_find(*at, 1, current->tgid);
+	a = sim_find(*at, 1);
 	if (a && a->file == filp) {
 		*at -= a->va;
 		return a->mem;
@@ -1374,55 +1015,36 @@ static int sim_mmap(struct file *filp, struct vm_area_struct *vma)
 	return 0;
 }
 
-/* The token is that of all memory of the file, as it is a process's for one GPU. */
 static int sim_open(struct inode *inode, struct file *filp)
 {
-	static unsigned long last_token;
-	struct sim_object *o = kzalloc(sizeof(*o), GFP_KERNEL);
-
-	if (!o)
-		return -ENOMEM;
-	sim_take();
-	o->token = ++last_token;
-	o->tgid = current->tgid;
-	sim_list(o, o->tgid, o->token);
-	list_add_tail(&o->node, &sim_objects);
-	filp->private_data = o;
+	filp->private_data = (void *)(unsigned long)current->tgid;
+	mutex_lock(&sim_lock);
 	sim_mapping = filp->f_mapping;
 	sim_dev_get();
-	sim_give();
+	mutex_unlock(&sim_lock);
 	return 0;
 }
 
 /* What is left dies with the file, in the order of its making. */
 static int sim_release(struct inode *inode, struct file *filp)
 {
-	struct sim_object *mine = filp->private_data, *o;
 	struct sim_memory *m, *next_memory;
 	struct sim_alloc *a, *next;
 
-	sim_take();
-	list_for_each_entry(o, &sim_objects, node)
-		while (!sim_list(o, 0, mine->token))
-			;
+	mutex_lock(&sim_lock);
 	list_for_each_entry_safe(m, next_memory, &sim_memories, node)
 		if (m->file == filp)
 			sim_release_memory(m);
-again:
 	list_for_each_entry_safe(a, next, &sim_allocs, node) {
 		if (a->file != filp)
 			continue;
 		sim_unlink_alloc(a);
 		sim_free_alloc(a);
-		/* The lock may have been released meanwhile. */
-		goto again;
 	}
-	list_del(&mine->node);
-	kfree(mine);
 	sim_dev_put();
 	if (!sim_holders())
 		sim_free_lost(false);
-	sim_give();
+	mutex_unlock(&sim_lock);
 	return 0;
 }
 

@@ -29,8 +29,8 @@
 struct nvidia_sim_alloc {
 	__u64 size;
 	__u64 va;		/* in, out */
-	__u64 p2p_token;	/* out: 1, 2, ...; with va_space it opens all memory ... */
-	__u32 va_space;		/* out; ... of the file to nvidia_p2p_get_pages */
+	__u64 p2p_token;	/* out; CUDA tells both, and nobody takes them */
+	__u32 va_space;		/* out */
 	__u32 pad;
 };
 
@@ -67,17 +67,14 @@ enum nvidia_sim_knob {
 	NVIDIA_SIM_BAD_ADDRESS,	/* added to the last address of the next get_pages */
 	NVIDIA_SIM_MAJOR,	/* 1 or 2: major of all page tables; 0: the header's */
 	NVIDIA_SIM_CACHEABLE,	/* flag bit 0 of page tables of major 2 */
-	NVIDIA_SIM_CB_DELAY,	/* ms before a callback, under the driver's lock */
-	NVIDIA_SIM_CB_RETURN,	/* ms until a callback has returned, likewise */
-	NVIDIA_SIM_GET_DELAY,	/* ms that get_pages takes before and after registering */
-	NVIDIA_SIM_PUT_DELAY,	/* ms that put_pages waits before it looks */
-	NVIDIA_SIM_FREE_IN_GET,	/* 1, 2: the next get frees the memory before, after registering */
+	NVIDIA_SIM_GET_DELAY,	/* ms that get_pages takes, without the lock */
+	NVIDIA_SIM_PUT_DELAY,	/* ms that put_pages takes, likewise */
 	NVIDIA_SIM_UNCACHED,	/* 1: the whole BAR is reserved as uncached */
 	NVIDIA_SIM_CONTIGUOUS,	/* 1: hand out pages that follow each other */
 	NVIDIA_SIM_BAR1_PAGES,	/* as many may be pinned; 0: any number */
 	NVIDIA_SIM_STOP,	/* 1: the GPU stops, and gets back what failed puts left; */
-				/* 2: and what is pinned persistently, which nobody puts */
-	NVIDIA_SIM_ASLEEP,	/* 1: the GPU is suspended: no callbacks, no mappings */
+				/* 2: and all that is pinned */
+	NVIDIA_SIM_ASLEEP,	/* 1: the GPU is suspended: no mappings */
 	NVIDIA_SIM_KNOBS,
 };
 
@@ -92,27 +89,14 @@ struct nvidia_sim_stats {
 	__u64 pages_free;	/* 64 KiB pages */
 	__u64 pages_total;
 	__u64 gets;		/* get_pages that succeeded, ever */
-	__u64 callbacks;	/* free callbacks made, ever */
+	__u64 callbacks;	/* 0: pages that are pinned persistently are not taken back */
 	__u64 misuse;		/* times that a client broke the rules */
 	__u64 memories;		/* that are not released */
 	__u64 forced;		/* get_pages that asked for mappings over PCIe, ever */
-	__u64 holders;	/* of the GPU: open files, dma-bufs, and persistent page tables */
-	__u64 lost;	/* page tables whose pages nobody can put: see FAIL_PUT and ASLEEP */
-	__u64 calling_back;	/* 1: a callback had not returned when this was asked for */
+	__u64 holders;	/* of the GPU: open files, dma-bufs, and page tables */
+	__u64 lost;	/* page tables whose pages nobody can put: see FAIL_PUT */
 	__u64 asked;	/* get_pages of any outcome, ever */
 	__u64 puts;	/* put_pages likewise */
-};
-
-/*
- * Pin that range as a client in the kernel would, by a token, without one, or
- * persistently, and put it at once. Fails as nv-p2p's function did.
- */
-struct nvidia_sim_try {
-	__u64 va;
-	__u64 size;
-	__u64 p2p_token;
-	__u32 va_space;
-	__u32 persistent;
 };
 
 /* What the page table has for an address of the caller, as its processor spells it. */
@@ -138,13 +122,7 @@ struct nvidia_sim_attach {
 #define NVIDIA_SIM_CREATE _IOWR(NVIDIA_SIM_IOC, 5, struct nvidia_sim_memory)
 #define NVIDIA_SIM_MAP _IOWR(NVIDIA_SIM_IOC, 6, struct nvidia_sim_map)
 #define NVIDIA_SIM_RELEASE _IOW(NVIDIA_SIM_IOC, 7, __u64)
-#define NVIDIA_SIM_TRY _IOW(NVIDIA_SIM_IOC, 8, struct nvidia_sim_try)
 #define NVIDIA_SIM_PTE _IOWR(NVIDIA_SIM_IOC, 9, struct nvidia_sim_pte)
 #define NVIDIA_SIM_ATTACH _IOW(NVIDIA_SIM_IOC, 10, struct nvidia_sim_attach)
-/*
- * List the process that opened the file of that token among those that find the memory of
- * this file, until it closes its own. EINVAL: no such token, or 256 are listed.
- */
-#define NVIDIA_SIM_LIST _IOW(NVIDIA_SIM_IOC, 11, __u64)
 
 #endif

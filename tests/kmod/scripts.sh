@@ -233,13 +233,13 @@ ln -s "$work/stub" "$work/kmod/nvidia.sh"
 real objdump objcopy
 {
 	n=0
-	for s in nvidia_p2p_put_pages nvidia_p2p_get_pages nvidia_p2p_free_page_table; do
+	for s in nvidia_p2p_put_pages_persistent nvidia_p2p_get_pages_persistent nvidia_p2p_get_pages; do
 		n=$((n + 1))
 		printf '.globl __crc_%s\n.set __crc_%s, 0x8123450%d\n' $s $s $n
 	done
 } | cc -xassembler -c -o "$work/old.ko" -
-printf '%s\n' '.section __kcrctab_gpl,"a"' '.globl __crc_other, __crc_nvidia_p2p_get_pages, __crc_nvidia_p2p_put_pages_persistent' \
-	'__crc_other: .long 1' '__crc_nvidia_p2p_get_pages: .long 0x0badcafe' \
+printf '%s\n' '.section __kcrctab_gpl,"a"' '.globl __crc_other, __crc_nvidia_p2p_get_pages_persistent, __crc_nvidia_p2p_put_pages_persistent' \
+	'__crc_other: .long 1' '__crc_nvidia_p2p_get_pages_persistent: .long 0x0badcafe' \
 	'__crc_nvidia_p2p_put_pages_persistent: .long 0xfeedf00d' | cc -xassembler -c -o "$work/new.ko" -
 for z in xz gzip cat; do "$bin/$z" <"$work/new.ko" >"$work/new.ko.${z/gzip/gz}"; done
 mv "$work/new.ko.cat" "$work/new.ko.zst"
@@ -250,7 +250,7 @@ versions() {
 	cat "$work/out" "$work/header" 2>/dev/null | tr '\t' ' '
 }
 zeros() {
-	for s in get_pages put_pages free_page_table get_pages_persistent put_pages_persistent; do
+	for s in get_pages_persistent put_pages_persistent; do
 		echo "0x00000000 nvidia_p2p_$s nvidia EXPORT_SYMBOL "
 	done
 	echo '#define GDR_NVIDIA_FLAVOUR "unknown"'
@@ -268,30 +268,29 @@ is "no driver, and a kernel with versions: an error" "$(versions)" \
 is "NVIDIA_SYMVERS=none" "$(versions NVIDIA_SYMVERS=none)" "$unversioned"
 is "a module of an older kernel" "$(versions KO="$work/old.ko" MODINFO_license=NVIDIA)" "! gdrdrv: symbol versions of W/old.ko
 = 0
-0x81234502 nvidia_p2p_get_pages nvidia EXPORT_SYMBOL 
-0x81234501 nvidia_p2p_put_pages nvidia EXPORT_SYMBOL 
-0x81234503 nvidia_p2p_free_page_table nvidia EXPORT_SYMBOL 
+0x81234502 nvidia_p2p_get_pages_persistent nvidia EXPORT_SYMBOL 
+0x81234501 nvidia_p2p_put_pages_persistent nvidia EXPORT_SYMBOL 
 #define GDR_NVIDIA_FLAVOUR \"proprietary\""
 for z in '' .xz .gz .zst; do
 	is "a module of a newer kernel, new.ko$z" "$(versions KO="$work/new.ko$z" MODINFO_license='Dual MIT/GPL')" \
 		"! gdrdrv: symbol versions of W/new.ko$z
 = 0
-0x0badcafe nvidia_p2p_get_pages nvidia EXPORT_SYMBOL_GPL 
+0x0badcafe nvidia_p2p_get_pages_persistent nvidia EXPORT_SYMBOL_GPL 
 0xfeedf00d nvidia_p2p_put_pages_persistent nvidia EXPORT_SYMBOL_GPL 
 #define GDR_NVIDIA_FLAVOUR \"open\""
 done
 is "a module without versions" "$(versions KO="$work/inc/../stub" | tail -n 1)" "= 1"
 # symvers FILE EXPORT: a Module.symvers of a driver that was built.
-symvers() { printf '0x1\tprintk\tvmlinux\tEXPORT_SYMBOL\n0x%s\tnvidia_p2p_get_pages\tnv\t%s\n' "$2" "$3" >"$1"; }
+symvers() { printf '0x1\tprintk\tvmlinux\tEXPORT_SYMBOL\n0x%s\tnvidia_p2p_get_pages_persistent\tnv\t%s\n' "$2" "$3" >"$1"; }
 symvers "$work/inc/Module.symvers" 22 EXPORT_SYMBOL
 is "Module.symvers beside the driver" "$(versions KO="$work/new.ko")" "! gdrdrv: symbol versions of W/inc/nvidia/../Module.symvers
 = 0
-0x22 nvidia_p2p_get_pages nv EXPORT_SYMBOL
+0x22 nvidia_p2p_get_pages_persistent nv EXPORT_SYMBOL
 #define GDR_NVIDIA_FLAVOUR \"proprietary\""
 symvers "$work/inc/nvidia/Module.symvers" 33 EXPORT_SYMBOL_GPL
 is "beside the header, before it" "$(versions)" "! gdrdrv: symbol versions of W/inc/nvidia/Module.symvers
 = 0
-0x33 nvidia_p2p_get_pages nv EXPORT_SYMBOL_GPL
+0x33 nvidia_p2p_get_pages_persistent nv EXPORT_SYMBOL_GPL
 #define GDR_NVIDIA_FLAVOUR \"open\""
 symvers "$work/mine" 44 EXPORT_SYMBOL
 is "NVIDIA_SYMVERS before both" "$(versions NVIDIA_SYMVERS="$work/mine" | head -n 1)" "! gdrdrv: symbol versions of W/mine"
@@ -321,8 +320,7 @@ main.c
 memtype.c
 mmap.c
 mr.c
-nvp2p.c
-process.c'
+nvp2p.c'
 is "make" "$(kmake SYSROOT=W make -s -C "$work/kmod" NVIDIA_SRC_DIR="$work/src" NVIDIA_SYMVERS=none GDR_WERROR=y GDR_WEXTRA=n)" \
 	"+ conftest.sh W/kdir W/src/kernel-open/nvidia W/made/gdrdrv_config.h
 + symvers.sh 6.1.0 W/kdir W/src/kernel-open/nvidia W/made/nv.symvers W/made/gdrdrv_nvidia.h
@@ -379,6 +377,13 @@ is "modules-load.d" "$(settings gdrdrv.modules-load.conf)" gdrdrv
 mkdir -p "$work/dkms"/{nvidia-srv/1/source/kernel-open/nvidia,nvidia/2/source/nvidia,nvidia-current/3/source/kernel/nvidia,other/1/source/nvidia}
 for f in "$work"/dkms/*/*/source/{,kernel/,kernel-open/}nvidia; do [ ! -d "$f" ] || : >"$f/nv-p2p.h"; done
 mkdir -p "$work/dkms/nvidia-none/1/source/nvidia"
+# excluded: what DKMS is told to skip.
+excluded() {
+	dkms_tree=$work/dkms bash -c '. "$0"; echo "${BUILD_EXCLUSIVE_KERNEL-no} $AUTOINSTALL"' "$here/packaging/dkms.conf"
+}
+is "DKMS skips drivers that cannot pin persistently" "$(excluded)" "no-driver-that-pins-persistently "
+echo '#define NVIDIA_P2P_CAP_GET_PAGES_PERSISTENT_API' >"$work/dkms/nvidia/2/source/nvidia/nv-p2p.h"
+is "where one can, it builds" "$(excluded)" "no yes"
 is "dkms.conf" "$(ran dkms_tree="$work/dkms" kernelver=6.1 kernel_source_dir=/k bash -c '. "$0"
 for v in PACKAGE_NAME PACKAGE_VERSION BUILT_MODULE_NAME BUILT_MODULE_LOCATION DEST_MODULE_LOCATION MAKE CLEAN AUTOINSTALL; do echo "$v=${!v}"; done
 printf "%s\n" "${BUILD_DEPENDS[@]}" | sort' "$here/packaging/dkms.conf")" 'PACKAGE_NAME=gdrdrv

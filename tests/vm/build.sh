@@ -39,7 +39,7 @@ if [ -n "$VM_CROSS" ]; then
 fi
 
 # vary WHICH HEADER: turn the header of 550 into another release's. Older releases have no
-# persistent mappings. Newer ones have page tables of major 2, and the flag for mappings
+# persistent mappings, and gdrdrv does not build with them. Newer ones have page tables of major 2, and the flag for mappings
 # over PCIe. 570 and 575 have the flag alone.
 vary() {
 	case $1 in

@@ -83,6 +83,19 @@ refused() {
 	grep -q 'install the driver' "$log"
 }
 
+# skipped ROOT: DKMS has a driver that cannot pin persistently. It does not try gdrdrv, and that
+# is no failure.
+skipped() {
+	local root=$1 src=$1/usr/src/nvidia-530.30.02 status=0
+	mkdir -p "$root/var/lib/dkms" "$root/lib/modules/$rel"
+	sed -i '/define NVIDIA_P2P_CAP_GET_PAGES_PERSISTENT_API/d' "$src/nvidia/nv-p2p.h"
+	sed -i '/^AUTOINSTALL/d' "$src/dkms.conf"
+	make -s -C "$top/kmod" install DESTDIR="$root" && add "$root" gdrdrv/2.6 && add "$root" nvidia/530.30.02 || return
+	run_dkms "$root" build gdrdrv/2.6 || status=$?
+	# 77 is "skipped" to the scripts that DKMS has for packages.
+	[ $status -eq 77 ] && run_dkms "$root" autoinstall
+}
+
 # scriptlet NAME: a script of the RPM with the module's source.
 scriptlet() {
 	sed -n "/^%$1 -n gdrdrv-dkms\$/,/^%[a-z]* -n /p" "$top/packaging/rpm/gdrapi.spec" |
@@ -165,4 +178,6 @@ driver "$out/upgrade" nvidia 550.163.01 nvidia
 check "an upgrade of the RPM builds the new module" upgrade "$out/upgrade"
 check "the new module replaces one that is in use, and one that is not" replaces "$out/upgrade"
 check "no driver for the kernel: the build says so, and fails" refused "$out/none"
+driver "$out/old" nvidia 530.30.02 nvidia
+check "a driver that cannot pin persistently: gdrdrv is skipped" skipped "$out/old"
 done_testing

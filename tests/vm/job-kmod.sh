@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
 # shellcheck shell=sh
-# job-kmod.sh - sourced by guest-init.sh: the module's own tests, in both modes. KMOD_ARGS
+# job-kmod.sh - sourced by guest-init.sh: the module's own tests. KMOD_ARGS
 # comes from the host. The limits are low enough for the tests to reach.
 limits='max_pins_per_user=8000 max_mib_per_user=3072'
 params=/sys/module/gdrdrv/parameters
@@ -33,31 +33,26 @@ result $? "limits by the size of the memory"
 444 map_whole
 444 max_mib_per_user
 444 max_pins_per_user
-400 pass_p2p_tokens
 444 use_persistent_mapping' ]
 result $? "who sees the parameters"
-[ "$(parameters dbg_enabled info_enabled map_whole pass_p2p_tokens use_persistent_mapping)" = '0 0 N N 1 ' ]
+[ "$(parameters dbg_enabled info_enabled map_whole use_persistent_mapping)" = '0 0 N 1 ' ]
 result $? "their defaults"
 [ "$(cat /sys/module/gdrdrv/version)" = 2.6 ] && [ "$(cd /proc/driver/gdrdrv && stat -c '%a %n' -- *)" = '444 params' ]
 result $? "the version, and the files in /proc"
-mode=persistent
-grep -q 'Use persistent mapping: yes' /proc/driver/gdrdrv/params || mode=traditional	# older drivers
-dmesg | grep -q "gdrdrv: version 2.6, device major $(awk '$2 == "gdrdrv" { print $1 }' /proc/devices), $mode mappings$"
+dmesg | grep -q "gdrdrv: version 2.6, device major $(awk '$2 == "gdrdrv" { print $1 }' /proc/devices), persistent mappings$"
 result $? "the line of its start"
 rmmod gdrdrv && gdrdrv-node remove && rmmod nvidia
 result $? "modules unload (defaults)"
 
-# A limit in MiB that 64 bits cannot hold in bytes.
-GDRDRV_ARGS='max_mib_per_user=17592186044416' load 0
-result $? "modules load (a large limit)"
-/bin/kmod_test -t pin_rounds
-result $? "pinnings under a large limit"
-# The GPU driver answers nothing but errors: unloading waits where there is something to
-# wait for.
-unload "kmod_test -u all"
-load 0
-result $? "modules load (again)"
-unload "kmod_test -u 0"
+# A limit in MiB that 64 bits cannot hold in bytes. Unloading waits for the GPU driver, and loses
+# what it does not take.
+for refused in 0 5 all; do
+	GDRDRV_ARGS='max_mib_per_user=17592186044416' load 1
+	result $? "modules load (a large limit)"
+	/bin/kmod_test -t pin_rounds
+	result $? "pinnings under a large limit"
+	unload "kmod_test -u $refused"
+done
 
 # A start that fails leaves nothing.
 insmod /nvidia.ko take_majors=1
@@ -65,20 +60,21 @@ result $? "the double takes all numbers"
 ! insmod /gdrdrv.ko 2>/tmp/said && grep -q busy /tmp/said && [ ! -e /proc/driver/gdrdrv ] && [ "$(mounts)" = "$before" ]
 result $? "a start that fails leaves nothing"
 rmmod nvidia
+! load 0 && dmesg | grep -q "gdrdrv: use_persistent_mapping=0 is not supported: leave it out, or load NVIDIA's gdrdrv$"
+result $? "no other mappings than persistent ones"
+rmmod nvidia
 clean_log "other loads"
 
-for persistent in 1 0; do
-	for major in 1 2; do
-		mode="persistent=$persistent, page table major $major"
-		GDRDRV_ARGS="$limits info_enabled=$((major - 1))" load "$persistent" page_table_major="$major"
-		result $? "modules load ($mode)"
-		# shellcheck disable=SC2086 # several words
-		/bin/kmod_test ${KMOD_ARGS-}
-		result $? "kmod_test ($mode)"
-		unload
-		detectors "kmod_test ($mode)"
-		clean_log "kmod_test ($mode)"
-	done
+for major in 1 2; do
+	mode="page table major $major"
+	GDRDRV_ARGS="$limits info_enabled=$((major - 1))" load 1 page_table_major="$major"
+	result $? "modules load ($mode)"
+	# shellcheck disable=SC2086 # several words
+	/bin/kmod_test ${KMOD_ARGS-}
+	result $? "kmod_test ($mode)"
+	unload
+	detectors "kmod_test ($mode)"
+	clean_log "kmod_test ($mode)"
 done
 # The machines without write-combining, by their root ports: IDs, revision, whether it is one.
 # The IDs are those of core/internal/rm/machine.go, whose test compares.
@@ -92,20 +88,18 @@ done
 	result $? "kmod_test -t mapping_types ($machine)"
 	unload
 done
-# A module that hands tokens on, and maps all at the first touch.
-GDRDRV_ARGS="$limits pass_p2p_tokens=1 map_whole=1" load 0
-result $? "modules load (pass_p2p_tokens)"
-for t in tokens tokens_of_another close_in_child close_of_a_token faults; do
-	/bin/kmod_test -t $t
-	result $? "kmod_test -t $t (pass_p2p_tokens)"
-done
+# A module that maps all at the first touch.
+GDRDRV_ARGS="$limits map_whole=1" load 1
+result $? "modules load (map_whole)"
+/bin/kmod_test -t faults
+result $? "kmod_test -t faults (map_whole)"
 # As gdrdrv.service stops: rmmod fails while the module is in use, then the node's turn.
 exec 3</dev/gdrdrv
 rmmod gdrdrv 2>/dev/null || gdrdrv-node remove
 [ -c /dev/gdrdrv ]
 result $? "a module that stays keeps its node"
 exec 3<&-
-unload "kmod_test -u 1"
-clean_log "pass_p2p_tokens"
+unload
+clean_log "map_whole"
 [ "$(mounts)" = "$before" ]
 result $? "no file system is left"

@@ -1,19 +1,16 @@
 # SPDX-License-Identifier: MIT
 # shellcheck shell=sh
-# job-sanity.sh - sourced by guest-init.sh: the library on the gdrdrv backend, in both
-# modes. The simulated nvidia.ko has the device memory. SANITY_ARGS comes from the host.
+# job-sanity.sh - sourced by guest-init.sh: the library on the gdrdrv backend. The simulated
+# nvidia.ko has the device memory. SANITY_ARGS comes from the host.
 export LD_LIBRARY_PATH=/lib CUDA_SIM_KERNEL=1 GDR_TEST_DOUBLES=1 GDRCOPY_BACKEND=gdrdrv
-for persistent in 1 0; do
-	mode="persistent=$persistent"
-	load "$persistent"
-	result $? "modules load ($mode)"
-	# shellcheck disable=SC2086 # several words
-	/bin/gdrcopy_sanity ${SANITY_ARGS-}
-	result $? "gdrcopy_sanity ($mode)"
-	for program in badinput guest_fork guest_signals guest_threads guest_fds; do
-		[ ! -e /bin/$program ] || { /bin/$program; result $? "$program ($mode)"; }
-	done
-	unload
-	detectors "the library ($mode)"
-	clean_log "the library ($mode)"
+load 1
+result $? "modules load"
+# shellcheck disable=SC2086 # several words
+/bin/gdrcopy_sanity ${SANITY_ARGS-}
+result $? "gdrcopy_sanity"
+for program in badinput guest_fork guest_signals guest_threads guest_fds; do
+	[ ! -e /bin/$program ] || { /bin/$program; result $? "$program"; }
 done
+unload
+detectors "the library"
+clean_log "the library"

@@ -23,7 +23,6 @@ for kernel in 6.1 6.12 7.2; do
 done
 build amd64 5.10 535
 build amd64 5.10 newer
-build amd64 6.1 older
 build amd64 6.1 newer
 build amd64 6.1 570
 build arm64 6.1 535

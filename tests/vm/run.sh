@@ -6,7 +6,7 @@
 #
 #   KERNEL         6.1, 6.12 or 7.2; 6.1-rt, 6.1-kasan and others: see fetch.sh
 #   -n RELEASE     build against NVIDIA's header of 535 or 550 (default 550), or
-#                  older, newer or 570: see build.sh
+#                  newer or 570: see build.sh
 #   -j FILE        what to run in the guest (default job-kmod.sh)
 #   -f FILE[:DIR]  put a file (with the libraries it needs) into the guest's
 #                  DIR (default /bin); may be repeated

@@ -20,6 +20,11 @@ style() {
 		--ignore "$ignore" -f "$1"
 }
 
+# refused OUT
+refused() {
+	! "$here/build.sh" 6.1 older "$1" && grep -q 'cannot pin persistently: install 535 or later' "$1/build.log"
+}
+
 # absent REGEX: no line of the module's code matches.
 absent() { ! grep -nE "$1" "$top"/kmod/*.[ch]; }
 
@@ -36,6 +41,7 @@ check "sparse and gcc -Wall -Wextra, kernel 6.1" \
 	env GDR_MAKE=C=2 "$here/build.sh" 6.1 550 "$1/6.1-550-sparse"
 check "sparse and gcc -Wall -Wextra, kernel 6.12" \
 	env GDR_MAKE=C=2 "$here/build.sh" 6.12 550 "$1/6.12-550-sparse"
+check "a driver that cannot pin persistently: the build says what to do" refused "$1/6.1-older"
 for f in "$top"/kmod/*.[ch] "$top"/tests/kmod/{nvidia_sim*.[ch],card_sim.c} \
 	"$top/examples/capture/card_uapi.h"; do
 	check "checkpatch --strict ${f#"$top"/}" style "$f"
