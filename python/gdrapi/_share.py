@@ -101,7 +101,7 @@ class Shared:
 
 
 def to_fds(shareds: Sequence[Shared]) -> Tuple[List[int], Any]:
-    """For a socket: the descriptors, each once, which stay the Shareds', and a table that json takes."""
+    """For a socket: the descriptors, each once, and a table that json takes. Keep the Shareds until they are sent."""
     memories = list(dict.fromkeys(shared._open() for shared in shareds))
     index = {memory: number for number, memory in enumerate(memories)}
     rows = [(index[shared._open()], shared._skip, source.address, source.shape, source.typestr, source.readonly, source.dl)

@@ -37,6 +37,7 @@ check "write_read, there" grep -qx "CUDA reads: from the CPU" "$work/out"
 check "flag" says "sent 41, the GPU answers 42" "$bin/flag"
 check "cache" says "400 headers to 4 buffers, 0 wrong" "$bin/cache"
 check "scheduler, without PyTorch" fails_with "scheduler.py needs PyTorch" python3 -IS examples/scheduler/scheduler.py
+check "keep, without PyTorch" fails_with "server.py needs PyTorch" python3 -IS examples/keep/server.py
 if [ "${2-}" = gpu ]; then
 	check "pingpong" says "messages/s there and back" "$bin/pingpong" 10000
 else

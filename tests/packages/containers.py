@@ -94,18 +94,24 @@ def check_pods(folder, api):
     refs = lambda ref: schemas[ref.rsplit("/", 1)[1]]
     # A label selector's and an owner's schemas are long; none refers to itself.
     schema = strict(whole(schemas["io.k8s.api.core.v1.Pod"], refs))
-    for file in ["pod-rm.yaml", "pod-gdrdrv.yaml"]:
-        pod = yaml.safe_load((folder / file).read_text())
+    pods = {}
+    for file in ["pod-rm.yaml", "pod-keep.yaml", "pod-gdrdrv.yaml"]:
+        pods[file] = pod = yaml.safe_load((folder / file).read_text())
         check(f"{file}: Kubernetes' schema", problems(schema, pod) +
               ([] if (pod.get("apiVersion"), pod.get("kind")) == ("v1", "Pod") else ["no v1 Pod"]))
-        box = pod["spec"]["containers"][0]
-        env = {e["name"]: e["value"] for e in box["env"]}
+        spec = pod["spec"]
+        env = {e["name"]: e["value"] for e in spec["containers"][0]["env"]}
         check(f"{file}: the driver capabilities compute and utility, no more",
               [] if env.get("NVIDIA_DRIVER_CAPABILITIES") == "compute,utility" else [str(env)])
-        security = box["securityContext"]
-        check(f"{file}: no privilege", [] if pod["spec"]["securityContext"]["runAsNonRoot"] is True
-              and security == {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
-              and "volumes" not in pod["spec"] else [str(security)])
+        security = [box["securityContext"] for box in spec["containers"]]
+        check(f"{file}: no privilege, and nothing of the host", [] if spec["securityContext"]["runAsNonRoot"] is True
+              and all(s == {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}} for s in security)
+              and not [key for key in spec if key.startswith(("host", "share"))]
+              and all("emptyDir" in volume for volume in spec.get("volumes", [])) else [str(spec)])
+    keep = pods["pod-keep.yaml"]["spec"]
+    check("pod-keep.yaml: one container has a GPU, and not as the number of unknown users",
+          [] if ["nvidia.com/gpu" in box["resources"]["limits"] for box in keep["containers"]] == [True, False]
+          and keep["securityContext"]["runAsUser"] != 65534 else [str(keep)])
     check("pod-gdrdrv.yaml asks for the node", [] if env.get("NVIDIA_GDRCOPY") == "enabled" else [str(env)])
 
 
