@@ -26,6 +26,7 @@ type Device struct {
 
 	buffers  set[*Buffer]
 	memories set[*Memory]
+	contexts set[*cuda.Primary] // made for memories
 
 	page atomic.Uint64 // the backend's page in bytes, as far as Map has found out; 0: unknown
 }
@@ -179,6 +180,9 @@ func (d *Device) Close() error {
 		if e := m.Close(); !errors.Is(e, ErrClosed) {
 			err = first(err, e)
 		}
+	}
+	for _, context := range d.contexts.all() {
+		context.Release()
 	}
 	return first(err, d.release())
 }

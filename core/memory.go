@@ -20,8 +20,9 @@ type Memory struct {
 }
 
 // Alloc allocates GPU memory on the CUDA device with that ordinal. size is in bytes, and is
-// rounded up to the driver's unit. Alloc initialises CUDA. The device's primary context stays
-// while the memory does. Errors: EINVAL (0 bytes), ENODEV, ENOMEM.
+// rounded up to the driver's unit. Alloc initialises CUDA. Where there is no context for the memory,
+// Alloc makes the GPU's primary context, which stays until the Device's Close. Errors: EINVAL (0
+// bytes), ENODEV, ENOMEM.
 func (d *Device) Alloc(ordinal int, size uint64) (*Memory, error) {
 	if err := d.enter(); err != nil {
 		return nil, err
@@ -36,8 +37,16 @@ func (d *Device) Alloc(ordinal int, size uint64) (*Memory, error) {
 
 // addMemory frees a where d is closed.
 func (d *Device) addMemory(a *cuda.Allocation) (*Memory, error) {
+	context := a.TakeContext()
 	m := &Memory{device: d, alloc: a}
-	if err := d.unlessClosed(func() { d.memories.add(m) }); err != nil {
+	err := d.unlessClosed(func() {
+		d.memories.add(m)
+		if context != nil {
+			d.contexts.add(context)
+		}
+	})
+	if err != nil {
+		defer context.Release()
 		return nil, first(m.Close(), err)
 	}
 	return m, nil

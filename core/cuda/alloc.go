@@ -54,7 +54,7 @@ type Allocation struct {
 	size   uint64
 	mapped bool // at addr
 
-	context *Primary // so no pin of the memory makes the device's primary context
+	context *Primary // nil: somebody else keeps a context of the memory
 }
 
 // Alloc allocates at least size bytes on a device, which it names by ordinal. It
@@ -93,14 +93,11 @@ func Alloc(device int, size uint64) (*Allocation, error) {
 	return a, nil
 }
 
-// build retains the context, makes the memory and an address range, and maps the memory into the
-// range. Free frees what it has made before an error.
+// build makes the memory and an address range, and maps the memory into the range. Then it sees that
+// there is a context for the memory. Free frees what it has made before an error.
 func (a *Allocation) build(prop *allocationProp) (err error) {
 	d := a.driver
 	const none = 0 // flags, alignment, a wish for an address
-	if a.context, err = d.RetainPrimary(a.device); err != nil {
-		return err
-	}
 	if err := d.call(symMemCreate, &a.handle, a.size, prop, none); err != nil {
 		return err
 	}
@@ -112,7 +109,19 @@ func (a *Allocation) build(prop *allocationProp) (err error) {
 	}
 	a.mapped = true
 	access := accessDesc{location: prop.location, flags: accessReadWrite}
-	return d.call(symMemSetAccess, a.addr, a.size, &access, 1)
+	if err := d.call(symMemSetAccess, a.addr, a.size, &access, 1); err != nil {
+		return err
+	}
+	a.context, err = d.KeepMemory(MemoryInfo{Ordinal: a.device}, a.addr, func(*Driver) error { return nil })
+	return err
+}
+
+// TakeContext gives the caller the reference to the primary context that Alloc has made, which Free
+// would release. It is nil where Alloc has made none.
+func (a *Allocation) TakeContext() *Primary {
+	context := a.context
+	a.context = nil
+	return context
 }
 
 // Ptr is the device pointer, aligned to 64 KiB at least.

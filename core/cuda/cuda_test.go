@@ -305,7 +305,7 @@ func TestAllocUndoesEveryFailure(t *testing.T) {
 		{"cuInit", 1}, {"cuDeviceGet", 1},
 		{"cuDeviceGetAttribute", 1}, {"cuDeviceGetAttribute", 2}, {"cuDeviceGetAttribute", 3},
 		{"cuMemGetAllocationGranularity", 1}, {"cuMemCreate", 1}, {"cuMemAddressReserve", 1},
-		{"cuMemMap", 1}, {"cuMemSetAccess", 1},
+		{"cuMemMap", 1}, {"cuMemSetAccess", 1}, {"cuDevicePrimaryCtxRetain", 1},
 	} {
 		sim.Fail(c.name, int(ErrNotPermitted), c.nth)
 		_, err := Alloc(0, 1<<20)

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 /*
  * ext/contexts.c - how long the library keeps a primary context, in a program that makes none:
- * while memory of gdr_mem_alloc, or a pin that made it, is there. No context is current, and no
- * reference of the program's is taken.
+ * until gdr_close where gdr_mem_alloc made it, and while a pin is there that did. No context is
+ * current, and no reference of the program's is taken.
  */
 #include "guest/cuda.h"
 
@@ -80,16 +80,36 @@ static void one_for_all(void)
 	gdr_t g = open_bare();
 	struct buffer b;
 
-	alloc_buffer(g, &b, BYTES);
-	for (int i = 0; i < 1000; i++) {
-		struct buffer again = pinned(g, b.dptr);
-
-		expect_is(gdr_unpin_buffer(g, again.mh), 0);
+	for (int i = 0; i < 100; i++) {
+		alloc_buffer(g, &b, BYTES);
+		for (int k = 0; k < 10; k++)
+			expect_is(gdr_unpin_buffer(g, pinned(g, b.dptr).mh), 0);
+		expect(active(0));
+		expect_is(gdr_mem_free(g, b.mem), 0);
 	}
-	expect(active(0));
-	expect_is(gdr_mem_free(g, b.mem), 0);
-	expect(!active(0));
 	expect_made(1);
+	expect_is(gdr_close(g), 0);
+	expect(!active(0));
+}
+
+/* A program with a context of its own has no other one by the library. */
+static void beside_its_own(void)
+{
+	int (*create)(cu_ctx *ctx, unsigned int flags, int dev);
+	unsigned int flags;
+	gdr_t g = open_bare();
+	struct buffer b;
+	int active;
+	cu_ctx ctx;
+
+	find("cuCtxCreate_v2", &create, true);
+	expect_is(create(&ctx, 0, 0), 0);
+	alloc_buffer(g, &b, BYTES);
+	expect_is(gdr_unpin_buffer(g, pinned(g, b.dptr).mh), 0);
+	expect_is(state(0, &flags, &active), 0);
+	expect(!active);
+	expect_made(1);
+	expect_is(gdr_mem_free(g, b.mem), 0);
 	expect_is(gdr_close(g), 0);
 }
 
@@ -130,9 +150,12 @@ static void references_of_the_program(void)
 	expect_is(gdr_unpin_buffer(g, again.mh), 0);
 	expect_is(gdr_mem_free(g, b.mem), 0);
 	expect(active(0));
+	expect_is(gdr_close(g), 0);
+	expect(active(0));
 	expect_is(cu.primary_release(0), 0);
 	expect(!active(0));
 
+	g = open_or_fail();
 	alloc_buffer(g, &b, BYTES);
 	expect_is(reset(0), 0);
 	again = pinned(g, b.dptr);
@@ -222,7 +245,8 @@ static void several_gpus(void)
 }
 
 const struct guest_case cases[] = {
-	{ "1,000 pins of one allocation make one context", one_for_all, 60, 0 },
+	{ "100 allocations and 1,000 pins make one context", one_for_all, 60, 0 },
+	{ "a context of the program's own is enough", beside_its_own, 30, 0 },
 	{ "a pin keeps the context that it made", kept_by_a_pin, 30, 0 },
 	{ "the program's references, and its reset", references_of_the_program, 30, 0 },
 	{ "a close without unpin, also in a child", ended_by_close, 30, 0 },
