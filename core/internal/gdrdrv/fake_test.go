@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"gdrapi/core/backend"
 	"os"
+	"slices"
 	"testing"
 	"unsafe"
 
@@ -25,8 +26,8 @@ type fakeDriver struct {
 	space      uint32
 	persistent bool
 	forcePCIe  bool
-	defaultMap uint32          // mapping type that the driver chooses itself
-	canMap     map[uint32]bool // types that may be requested
+	defaultMap uint32   // mapping type that the driver chooses itself
+	canMap     []uint32 // types that may be requested
 
 	fds, hosts map[int]bool // hosts: the host has closed and used again
 	nextFD     int
@@ -56,7 +57,7 @@ type fakeMapping struct {
 func newFake(t *testing.T, major, minor uint32) *fakeDriver {
 	return &fakeDriver{
 		t: t, driver: major<<16 | minor, minAPI: 2 << 16,
-		persistent: true, forcePCIe: true, defaultMap: 1, canMap: map[uint32]bool{0: true, 1: true},
+		persistent: true, forcePCIe: true, defaultMap: 1, canMap: []uint32{0, 1},
 		fds: map[int]bool{}, hosts: map[int]bool{}, nextFD: 100, buffers: map[uint64]*fakeBuffer{}, nextHandle: 0x1000,
 		mappings: map[uintptr]fakeMapping{}, fail: map[string]unix.Errno{},
 	}
@@ -296,7 +297,7 @@ func (f *fakeDriver) reqMappingType(arg []byte) error {
 	if want > 3 {
 		return unix.EINVAL
 	}
-	if !f.canMap[want] {
+	if !slices.Contains(f.canMap, want) {
 		return unix.EOPNOTSUPP
 	}
 	b.requested = want
