@@ -214,9 +214,10 @@ class Mapping(Resource):
         asarray of this object has every type. Loads from a write-combined mapping are slow and
         stores to it have no order: read, readinto and write are fast, and fence.
         """
-        data = self._exported()
+        data: Any = self._exported()  # mypy 1.15 wants each letter by name
         letter = self._source.format
-        return data.cast(letter, list(self.shape)) if letter else data
+        shaped: memoryview = data.cast(letter, list(self.shape)) if letter else data
+        return shaped
 
     def _exported(self) -> memoryview:
         """All bytes; the array that they are of lives as long as a view of them does."""
