@@ -39,10 +39,8 @@ gtest() {
 		/^\[ +FAILED +\].*ms\)$/ { print "FAILED", name; name = "" }
 		END { if (name) print "DIED", name }' "$out")
 	echo "# $n cases are not for gdr_copy"
-	[ "$status" -eq 0 ]
-	result $? "$1, $2: gtest ends with status 0" "$(tail -n 15 "$out")"
-	[ "$ran" -ge "$4" ]
-	result $? "$1, $2: gtest ran $ran cases, at least $4"
+	result "$status" "$1, $2: gtest ends with status 0" "$(tail -n 15 "$out")"
+	check "$1, $2: gtest ran $ran cases, at least $4" [ "$ran" -ge "$4" ]
 	[ $# -le 4 ] || least "$1, $2: gtest" 0 "$counts" "${@:5}"
 }
 

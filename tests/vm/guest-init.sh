@@ -23,6 +23,12 @@ echo "# guest: $(uname -r), $(nproc) processors"
 result() { # result STATUS NAME
 	[ "$1" -eq 0 ] && echo "ok - $2" || echo "not ok - $2"
 }
+check() ( # check NAME COMMAND...: does it end with 0?
+	name=$1
+	shift
+	"$@"
+	result $? "$name"
+)
 
 # clean_log NAME: the kernel has logged no complaint since the last call.
 clean_log() {
@@ -49,8 +55,7 @@ detectors() {
 	sleep 6
 	if echo scan >"$kmemleak" && echo scan >"$kmemleak" && cat "$kmemleak" >/tmp/leaks; then
 		cat /tmp/leaks
-		[ ! -s /tmp/leaks ]
-		result $? "no memory lost by $1"
+		check "no memory lost by $1" [ ! -s /tmp/leaks ]
 		echo clear >"$kmemleak"
 	else
 		result 1 "kmemleak works after $1"

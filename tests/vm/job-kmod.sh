@@ -26,19 +26,16 @@ result $? "modules load (defaults)"
 kib=$(awk '/^MemTotal/ { print $2 }' /proc/meminfo)
 # shellcheck disable=SC2017 # whole MiB
 pins=$((kib / 16)) mib=$((kib / 1024 * 128))
-[ "$(parameters max_pins_per_user max_mib_per_user)" = "$pins $mib " ]
-result $? "limits by the size of the memory"
-[ "$(cd $params && stat -c '%a %n' -- *)" = '444 dbg_enabled
+check "limits by the size of the memory" [ "$(parameters max_pins_per_user max_mib_per_user)" = "$pins $mib " ]
+check "who sees the parameters" [ "$(cd $params && stat -c '%a %n' -- *)" = '444 dbg_enabled
 444 info_enabled
 444 map_whole
 444 max_mib_per_user
 444 max_pins_per_user
 444 use_persistent_mapping' ]
-result $? "who sees the parameters"
-[ "$(parameters dbg_enabled info_enabled map_whole use_persistent_mapping)" = '0 0 N 1 ' ]
-result $? "their defaults"
-[ "$(cat /sys/module/gdrdrv/version)" = 2.6 ] && [ "$(cd /proc/driver/gdrdrv && stat -c '%a %n' -- *)" = '444 params' ]
-result $? "the version, and the files in /proc"
+check "their defaults" [ "$(parameters dbg_enabled info_enabled map_whole use_persistent_mapping)" = '0 0 N 1 ' ]
+check "the version, and the files in /proc" [ "$(cat /sys/module/gdrdrv/version; cd /proc/driver/gdrdrv && stat -c '%a %n' -- *)" = '2.6
+444 params' ]
 dmesg | grep -q "gdrdrv: version 2.6, device major $(awk '$2 == "gdrdrv" { print $1 }' /proc/devices), persistent mappings$"
 result $? "the line of its start"
 rmmod gdrdrv && gdrdrv-node remove && rmmod nvidia
@@ -96,10 +93,8 @@ result $? "kmod_test -t faults (map_whole)"
 # As gdrdrv.service stops: rmmod fails while the module is in use, then the node's turn.
 exec 3</dev/gdrdrv
 rmmod gdrdrv 2>/dev/null || gdrdrv-node remove
-[ -c /dev/gdrdrv ]
-result $? "a module that stays keeps its node"
+check "a module that stays keeps its node" [ -c /dev/gdrdrv ]
 exec 3<&-
 unload
 clean_log "map_whole"
-[ "$(mounts)" = "$before" ]
-result $? "no file system is left"
+check "no file system is left" [ "$(mounts)" = "$before" ]
