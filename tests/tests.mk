@@ -100,7 +100,7 @@ LINT_CC   := $(CC) $(CLANG) $(notdir $(wildcard /usr/bin/gcc-14))
 GO_DIRS   := capi core cmd examples tests packaging
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 lint: need-shellcheck need-$(CLANG) need-aarch64-linux-gnu-gcc $(DOUBLES) $(MADE_H)
-	@test -z "$$(gofmt -l $(GO_DIRS))" || { gofmt -d $(GO_DIRS); exit 1; }
+	@fmt=$$($(GO) env GOROOT)/bin/gofmt; bad=$$($$fmt -l $(GO_DIRS)); [ -z "$$bad" ] || { $$fmt -d $(GO_DIRS); exit 1; }
 	$(GO) vet ./...
 	$(GO) run $(STATICCHECK) ./...
 	shellcheck -x setup.sh capi/guest/build/*.sh kmod/*.sh packaging/*.sh packaging/gdrdrv-node tests/*.sh tests/*/*.sh $(T)/*/*.sh .ci/run
