@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * copies.h - what copy.c and pieces.c share.
+ * copies.h - what copy_one.c and copy_many.c share.
  *
  * A copy owns nothing: it stores its payload and no other byte, has no record and no
  * lock, and nobody waits for it.

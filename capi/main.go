@@ -18,7 +18,7 @@ import (
 	"sync"
 	"unsafe"
 
-	_ "gdrapi/capi/copy" // C alone: copy.c calls it
+	_ "gdrapi/capi/copy" // C alone: copy_one.c calls it
 	"gdrapi/capi/guest"
 	"gdrapi/capi/handle"
 	"gdrapi/core"

@@ -25,7 +25,7 @@ enum gdr_driver_state {
 
 /*
  * Loads the library, unless it is loaded. After a failure, why has the reason as text; it
- * may be tried again. The caller has called gdr_guest_enter and holds no lock.
+ * may be tried again. The caller has called gdr_enter and holds no lock.
  */
 enum gdr_driver_state gdr_driver_load(char *why, size_t size);
 

@@ -5,18 +5,18 @@
 #include <errno.h>
 #include <pthread.h>
 
-void gdr_guest_enter(struct gdr_guest *g)
+void gdr_enter(struct gdr_host_thread *t)
 {
-	g->error = errno;
-	gdr_hold_signals(gdr_open_inside(), &g->held);
-	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &g->cancel);
-	gdr_float_enter(&g->floats);
+	t->error = errno;
+	gdr_hold_signals(gdr_open_inside(), &t->held);
+	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &t->cancel);
+	gdr_float_enter(&t->floats);
 }
 
-void gdr_guest_leave(const struct gdr_guest *g)
+void gdr_leave(const struct gdr_host_thread *t)
 {
-	gdr_float_leave(&g->floats);
-	pthread_setcancelstate(g->cancel, NULL);
-	gdr_release_signals(g->held);
-	errno = g->error;
+	gdr_float_leave(&t->floats);
+	pthread_setcancelstate(t->cancel, NULL);
+	gdr_release_signals(t->held);
+	errno = t->error;
 }

@@ -3,8 +3,8 @@
  * enter.h - what is done to a host's thread before it runs Go code or takes a lock of ours,
  * and after.
  */
-#ifndef GDR_GUEST_H
-#define GDR_GUEST_H
+#ifndef GDR_ENTER_H
+#define GDR_ENTER_H
 
 #include <stdint.h>
 
@@ -95,15 +95,15 @@ static inline void gdr_float_leave(const struct gdr_float *f)
  *    afterwards.
  * 6. errno is the same afterwards.
  */
-struct gdr_guest {
+struct gdr_host_thread {
 	uint64_t held;
 	int cancel;
 	int error;
 	struct gdr_float floats;
 };
 
-void gdr_guest_enter(struct gdr_guest *g);
-void gdr_guest_leave(const struct gdr_guest *g);
+void gdr_enter(struct gdr_host_thread *t);
+void gdr_leave(const struct gdr_host_thread *t);
 
 #pragma GCC visibility pop
 

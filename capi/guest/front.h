@@ -48,7 +48,7 @@ extern struct gdr_front gdr_front;
 
 /*
  * Starts the Go runtime, if it does not run in this process. The caller has called
- * gdr_guest_enter. Returns 0, or an errno value after it logged a line. It starts
+ * gdr_enter. Returns 0, or an errno value after it logged a line. It starts
  * nothing where no driver is there, or not the device of the backend that opts name.
  */
 int gdr_front_start(const struct gdr_options *opts);
@@ -93,14 +93,14 @@ static inline void gdr_front_use(const struct copy_impl *impl)
 
 /* check: an errno, found out inside; the call is made where it is 0. */
 #define INSIDE_AFTER(check, call) ({			\
-	struct gdr_guest guest_;			\
+	struct gdr_host_thread thread_;			\
 	int rc_;					\
 							\
-	gdr_guest_enter(&guest_);			\
+	gdr_enter(&thread_);				\
 	rc_ = (check);					\
 	if (!rc_)					\
 		rc_ = (call);				\
-	gdr_guest_leave(&guest_);			\
+	gdr_leave(&thread_);				\
 	rc_;						\
 })
 

@@ -25,7 +25,7 @@ fi
 rm -rf "$dir"
 mkdir -p "$dir"
 "$cc" -std=gnu11 -O2 -g -fPIC -w -Icapi -Iinclude -Itests/c -o "$dir/counts" \
-	$here/counts.c capi/copy.c capi/copy/*.c -lpthread
+	$here/counts.c capi/copy_one.c capi/copy/*.c -lpthread
 valgrind -q --tool=callgrind --separate-threads=yes --dump-before=mark --compress-strings=no \
 	--compress-pos=no --dump-instr=no --callgrind-out-file="$dir/out" "$dir/counts" >"$dir/names"
 

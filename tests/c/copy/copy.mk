@@ -5,7 +5,7 @@
 # make check-tsan     [more 20 s] the data plane under ThreadSanitizer
 
 COPY      := $(call of,capi/copy/*.c)
-DATA      := $(call of,capi/copy.c capi/pieces.c) $(COPY)
+DATA      := $(call of,capi/copy_one.c capi/copy_many.c) $(COPY)
 $(BIN)/copy_test: $(O)/$(T)/copy/test.o $(COPY)
 $(BIN)/data_test: $(O)/$(T)/copy/data.o $(DATA)
 $(BIN)/fences: $(O)/$(T)/copy/fences.o $(DATA)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 /*
- * copy/data.c - capi/copy.c and capi/pieces.c over a table and mappings of the test's: each
+ * copy/data.c - capi/copy_one.c and capi/copy_many.c over a table and mappings of the test's: each
  * byte of a mapping and none beside it, and a reader beside two mappings of one handle in turns.
  */
 #define _GNU_SOURCE

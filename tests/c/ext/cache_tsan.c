@@ -4,7 +4,7 @@
  *
  *	ext_cache_tsan [--long]
  *
- * It is built from capi/cache.c itself. The other half of the protocol of
+ * It is built from capi/cache_hits.c itself. The other half of the protocol of
  * capi/cache_range.h, which is Go in the library, is
  * here in C: a core that pins nothing. The driver is here, too; its memory is freed
  * and allocated anew at any time. A pinning has bytes of its own: who holds it writes
@@ -36,7 +36,7 @@
 #define EPOCH 1ull
 #define CACHE_SLOT 100u	/* of the first of two caches */
 
-/* What cache.c needs besides. */
+/* What cache_hits.c needs besides. */
 
 static struct gdr_slot *slots;
 
