@@ -45,7 +45,6 @@ func Test_counts(t *testing.T)          { Run(t) }
 func Test_cross(t *testing.T)           { Run(t) }
 func Test_demo(t *testing.T)            { Run(t) }
 func Test_docs(t *testing.T)            { Run(t) }
-func Test_doubles(t *testing.T)         { Run(t) }
 func Test_examples(t *testing.T)        { Run(t) }
 func Test_fresh(t *testing.T)           { Run(t) }
 func Test_fresh_quick(t *testing.T)     { Run(t) }
@@ -120,8 +119,6 @@ var table = []Group{
 	}},
 
 	{Name: "suite", Holds: "the runner: nothing that broke looks green", Rows: []Program{goTest(Program{Name: "runner", Make: cmd("tools", "doubles", "$B/bin/badinput")}, "./tests/suite/...")}},
-
-	{Name: "doubles", Holds: "the simulated driver and the simulated nvidia.ko answer the same requests alike", Rows: []Program{{Name: "rm", Cmd: cmd("$B/bin/rm_selftest"), Sim: RMDriver}}},
 
 	{Name: "abi", Holds: "names, layouts, C++, no other library, glibc 2.31, pkg-config, README's program", Rows: []Program{
 		{Name: "layout", Sim: Plain},
@@ -257,7 +254,7 @@ var table = []Group{
 	{Name: "demo", Holds: "README's demo", When: All, Rows: []Program{{Name: "demo", Cmd: cmd("$MAKE", "-s", "demo"), Make: cmd("$B/bin/demo", "doubles"), Count: Status}}},
 
 	{Name: "kmod_static", Holds: "the module passes sparse, checkpatch and shellcheck", When: All, Rows: []Program{{Name: "checks", Cmd: cmd("tests/vm/static.sh", "$B/vm"), Limit: time.Hour}}},
-	{Name: "vm", Holds: "the module: any caller, any driver, no crash; the library on it, on rm, and with a card (kmod_test -l)", When: All, Chain: true, Rows: vms("6.1")},
+	{Name: "vm", Holds: "the module: any caller, any driver, no crash; the library on it, and with a card (kmod_test -l)", When: All, Chain: true, Rows: vms("6.1")},
 	{Name: "vm_all", Holds: "the same on 6.1, 6.12 and 7.2, and with newer and closed drivers", When: Named, Chain: true, Rows: slices.Concat(vms("6.1", "6.12", "7.2"), []Program{
 		vm("kmod_6.1_newer", "", "-t", "900", "-n", "newer", "6.1"),
 		vm("kmod_6.1_570", "", "-t", "900", "-n", "570", "6.1"),
@@ -422,12 +419,9 @@ func consumer(name string) Program {
 
 // What a virtual machine is given.
 var (
-	vmLibs  = cmd("-f", "$B/libgdrapi.so.2:/lib", "-f", "$B/doubles/libcuda.so.1:/lib")
-	vmFiles = slices.Concat(cmd("-f", "$B/bin/gdrcopy_sanity", "-f", "$B/bin/badinput"), vmLibs)
-	// Guests that race against time come to nothing on an emulated CPU of a busy host.
-	vmGuests = cmd("-f", "$B/bin/guest_fork", "-f", "$B/bin/guest_fds")
+	vmLibs   = cmd("-f", "$B/libgdrapi.so.2:/lib", "-f", "$B/doubles/libcuda.so.1:/lib")
+	vmFiles  = slices.Concat(cmd("-f", "$B/bin/gdrcopy_sanity", "-f", "$B/bin/badinput"), vmLibs)
 	vmSanity = slices.Concat(cmd("-j", "tests/vm/job-sanity.sh"), vmFiles)
-	vmRM     = slices.Concat(cmd("-j", "tests/vm/job-rm.sh"), vmFiles, cmd("-f", "$B/bin/rm_test"))
 	vmDoctor = slices.Concat(cmd("-j", "tests/vm/job-doctor.sh", "-f", "$B/bin/gdrcopy_doctor", "-f", "/usr/bin/setpriv"), vmLibs)
 	vmCard   = slices.Concat(cmd("-j", "tests/vm/job-card.sh", "-D", "edu,dma_mask=0xffffffffffffffff",
 		"-f", "$B/examples/capture", "-f", "$B/bin/card_test"), vmLibs)
@@ -437,9 +431,8 @@ var (
 func vm(name, variable string, args ...string) Program {
 	p := Program{
 		Name: name, Cmd: append(cmd("tests/vm/run.sh"), args...), Limit: time.Hour,
-		Env: cmd("GDRAPI_VM_BUILD=$B/vm"),
-		Make: cmd("tools", "doubles", "$B/bin/badinput", "$B/bin/rm_test", "$B/bin/guest_fork", "$B/bin/guest_fds",
-			"$B/examples/capture", "$B/bin/card_test"),
+		Env:  cmd("GDRAPI_VM_BUILD=$B/vm"),
+		Make: cmd("tools", "doubles", "$B/bin/badinput", "$B/examples/capture", "$B/bin/card_test"),
 	}
 	if variable != "" {
 		p.Env = append(p.Env, variable)
@@ -453,7 +446,6 @@ func vms(kernels ...string) []Program {
 		all = append(all,
 			vm("kmod_"+k, "", "-t", "900", k),
 			vm("sanity_"+k, "", slices.Concat(vmSanity, cmd("-t", "900", k))...),
-			vm("rm_"+k, "", slices.Concat(vmRM, vmGuests, cmd("-t", "1800", k))...),
 			vm("card_"+k, "", slices.Concat(vmCard, cmd("-t", "900", k))...),
 			vm("doctor_"+k, "", slices.Concat(vmDoctor, cmd("-t", "900", k))...))
 	}
@@ -467,21 +459,19 @@ func vmsDebug(kernels []string) []Program {
 		all = append(all,
 			noLimit(vm("kmod_"+k, "", end...)),
 			noLimit(vm("sanity_"+k, "", slices.Concat(vmSanity, end)...)),
-			noLimit(vm("rm_"+k, "", slices.Concat(vmRM, end)...)),
 			noLimit(vm("card_"+k, "", slices.Concat(vmCard, end)...)))
 	}
 	return all
 }
 
-// On an emulated arm64 machine there run also the guests that qemu-user cannot run in full.
+// On an emulated arm64 machine there run also guests that qemu-user cannot run in full.
 func vmsArm64(kernels []string) []Program {
-	more := cmd("-f", "$B/bin/guest_lazy", "-f", "$B/bin/guest_footprint", "-f", "$B/bin/guest_signals")
+	guests := cmd("-f", "$B/bin/guest_fork", "-f", "$B/bin/guest_fds")
 	var all []Program
 	for _, k := range kernels {
 		all = append(all,
 			vm("kmod_"+k, "", "-t", "1800", k),
-			vm("sanity_"+k, "", slices.Concat(vmSanity, vmGuests, cmd("-t", "1800", k))...),
-			vm("rm_"+k, "", slices.Concat(vmRM, vmGuests, more, cmd("-t", "1800", k))...))
+			vm("sanity_"+k, "", slices.Concat(vmSanity, guests, cmd("-t", "1800", k))...))
 	}
 	for i := range all {
 		all[i].Cmd = in("arm64", all[i].Cmd)

@@ -27,7 +27,7 @@ $(O)/tests/%.o: tests/%.cpp Makefile $(SYMS) | $(MADE_H)
 	$(object)
 
 # The groups of tests/table_test.go: one target for each.
-GROUPS    := abi arch badinput capi consumers-quick containers copy counts cross docs doctor doubles examples ext \
+GROUPS    := abi arch badinput capi consumers-quick containers copy counts cross docs doctor examples ext \
 	     fresh fresh-quick fuzz go go-oldest gpu guest install kmod-dkms kmod-matrix kmod-static man memory offline packages python release rm \
 	     sanity suite tools tsan vkgdr vm vm-all vm-arm64 vm-card vm-debug
 

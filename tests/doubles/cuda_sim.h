@@ -98,7 +98,7 @@ struct carve {
 /*
  * Device memory. Its byte at offset x is always at view + x, whatever memfd has
  * the byte. Carves do not overlap. The view maps each carve's memfd over that of
- * the memory. In kernel mode there is no memfd, and nothing is exported. In RM
+ * the memory. In kernel mode there is no memfd, and the driver exports ranges. In RM
  * mode there is no memfd either, and the driver exports.
  */
 struct mem {
@@ -256,6 +256,7 @@ uint64_t kernel_total(void);
 uint64_t kernel_free_bytes(void);
 int kernel_mem_new(uint64_t *size, uint64_t *offset, uint8_t **view);
 void kernel_mem_free(uint64_t offset);
+int kernel_export(uint64_t offset, uint64_t at, uint64_t size, int *fd);
 int kernel_map(uint64_t offset, uint64_t addr, uint64_t size, struct p2p_tokens *tokens);
 void kernel_unmap(uint64_t addr);
 

@@ -8,7 +8,9 @@
 
 bool dmabuf_supported(int device)
 {
-	return !kernel_mode() && device_flag("CUDA_SIM_DMABUF", device, !rm_mode() || (rm_shares(device) && !rm_is_system(device)));
+	bool otherwise = rm_mode() ? rm_shares(device) && !rm_is_system(device) : !kernel_mode();
+
+	return device_flag("CUDA_SIM_DMABUF", device, otherwise);
 }
 
 /*
@@ -59,7 +61,9 @@ static int export_range(void *out, uint64_t addr, size_t size, int type, uint64_
 		return CU_INVALID_VALUE;
 	if (!dmabuf_supported(b->mem->device))
 		return CU_NOT_SUPPORTED;
-	if (!dmabuf_mmap(b->mem->device))
+	if (kernel_mode())
+		result = kernel_export(b->mem->kernel, b->offset + addr - b->addr, size, &fd);
+	else if (!dmabuf_mmap(b->mem->device))
 		result = dead_fd(&fd);
 	else
 		result = mem_export(b->mem, b->offset + addr - b->addr, size, &fd);

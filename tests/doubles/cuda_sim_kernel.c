@@ -116,3 +116,12 @@ void kernel_unmap(uint64_t addr)
 	if (ioctl(device, NVIDIA_SIM_FREE, &addr) < 0)
 		perror("simulated libcuda: a device address is lost");
 }
+
+/* A dma-buf of a range of the memory. */
+int kernel_export(uint64_t offset, uint64_t at, uint64_t size, int *fd)
+{
+	struct nvidia_sim_export e = { .offset = offset, .at = at, .size = size };
+
+	*fd = ioctl(device, NVIDIA_SIM_EXPORT, &e);
+	return *fd < 0 ? result_of_errno() : CU_OK;
+}

@@ -446,16 +446,10 @@ unsigned long rm_live(void)
 	return ioctl(ctl, RM_SIM_LIVE, &live) ? 0 : live.objects + live.mappings;
 }
 
-/* Whether fd is a file that keeps memory. The simulated nvidia.ko has the kernel's dma-bufs. */
+/* Whether fd is a file that keeps memory. */
 bool rm_fd_holds(int fd)
 {
-	static const char dmabuf[] = "/dmabuf:";
-	char path[64], link[sizeof(dmabuf)];
 	uint32_t zero = 0;
 
-	if (!ioctl(fd, RM_SIM_HOLDS, &zero))
-		return true;
-	snprintf(path, sizeof(path), "/proc/thread-self/fd/%d", fd);
-	return readlink(path, link, sizeof(link)) >= (ssize_t)strlen(dmabuf) &&
-	       !strncmp(link, dmabuf, strlen(dmabuf));
+	return !ioctl(fd, RM_SIM_HOLDS, &zero);
 }

@@ -19,7 +19,3 @@ $(D)/rm_sim: $(wildcard tests/doubles/rm_sim/*.go tests/doubles/nvrm/*.go) go.mo
 
 # For a program that has no libcuda.
 $(D)/rm_mmap.so: $(call of,tests/doubles/rm_mmap.c tests/doubles/cuda_sim_mmap.c)
-
-# The simulated driver's mmap is in the simulated libcuda.
-$(BIN)/rm_selftest: $(call of,tests/doubles/rm_selftest*.c) $(D)/libcuda.so.1 | $(D)/rm_sim
-$(BIN)/rm_selftest: private HOW = -Wl,--no-as-needed

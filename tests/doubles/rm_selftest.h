@@ -63,6 +63,4 @@ uint8_t *rm_map(const struct rm *r, uint32_t memory, uint64_t offset, uint64_t l
 		uint64_t *linear);
 struct rm_sim_stats rm_stats(const struct rm *r);
 
-void test_rm_both(void);
-
 #endif

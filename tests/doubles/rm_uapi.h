@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * rm_uapi.h - the requests of NVIDIA's resource manager (RM), as the test doubles serve
- * them.
+ * rm_uapi.h - the requests of NVIDIA's resource manager (RM), as the simulated driver of
+ * nvrm/ serves them.
  *
- * TEST DOUBLE. Two simulated drivers serve this file: the user-mode one of nvrm/ and
- * the simulated nvidia.ko of tests/kmod. The simulated libcuda and the self-test use it.
+ * TEST DOUBLE. The simulated libcuda uses them.
  * The first part is what NVIDIA's driver has. The second part is the doubles' own.
  *
  * 1. A request is _IOWR('F', nr, struct).

@@ -22,6 +22,7 @@
 #include <gdrapi_ext.h>
 
 #include "../../examples/capture/card_uapi.h"
+#include "nvidia_sim_uapi.h"
 
 /* The calls of the simulated libcuda. */
 int cuInit(unsigned int flags);
@@ -310,28 +311,32 @@ static void test_close_ends_dma(void)
 	free(bytes);
 }
 
+static struct nvidia_sim_stats stats(int sim)
+{
+	struct nvidia_sim_stats s = { .pages_total = 0 };
+
+	IS(ioctl(sim, NVIDIA_SIM_STATS, &s), 0);
+	return s;
+}
+
 /* The dma-buf keeps the memory, until the card is closed, after all else is gone. */
 static void test_card_keeps_memory(void)
 {
-	struct rm watcher;
-	uint64_t before;
-	struct gpu gpu;
+	int sim = open(NVIDIA_SIM_DEVICE, O_RDWR | O_CLOEXEC), fd;
+	uint64_t before = stats(sim).pages_free;
+	struct gpu gpu = gpu_new();
 	uint32_t notice;
-	int fd;
 
-	rm_open(&watcher, 0);
-	before = rm_stats(&watcher).used;
-	gpu = gpu_new();
 	fd = card_open(0);
 	IS(card_dma(fd, gpu.fd, SLOTS, card.frame), 0);
 	IS(read(fd, &notice, sizeof(notice)), sizeof(notice));
 	gpu_free(&gpu);
-	IS(rm_stats(&watcher).used - before, gpu.size);
+	IS(before - stats(sim).pages_free, gpu.size / GPU_PAGE_SIZE);
 	for (int i = 0; i < SLOTS; i++)
 		IS(read(fd, &notice, sizeof(notice)), sizeof(notice));
 	close(fd);
-	IS(rm_stats(&watcher).used, before);
-	rm_close(&watcher);
+	IS(stats(sim).pages_free, before);
+	close(sim);
 }
 
 static int child_is_killed(void *arg)
@@ -352,17 +357,15 @@ static int child_is_killed(void *arg)
 /* Comes before CUDA is initialised here. */
 static void test_killed(void)
 {
-	struct rm watcher;
-	int fd;
+	int sim = open(NVIDIA_SIM_DEVICE, O_RDWR | O_CLOEXEC), fd;
 
-	rm_open(&watcher, 0);
 	IS(in_child(child_is_killed, NULL), -SIGKILL);
-	IS(rm_stats(&watcher).used, 0);
-	IS(rm_stats(&watcher).clients, 1);
+	IS(stats(sim).pages_free, stats(sim).pages_total);
+	IS(stats(sim).holders, 1);
 	fd = card_open(0);
 	TRUE(fd >= 0);
 	close(fd);
-	rm_close(&watcher);
+	close(sim);
 }
 
 int main(void)

@@ -168,12 +168,6 @@ static void sim_complain(const char *what)
 	pr_err("MISUSE by a client: %s\n", what);
 }
 
-/* The GPU is not at full power. */
-bool sim_asleep(void)
-{
-	return READ_ONCE(sim_knobs[NVIDIA_SIM_ASLEEP]);
-}
-
 /* The value of a knob that works once. */
 static u32 sim_once(enum nvidia_sim_knob k)
 {
@@ -249,22 +243,7 @@ u64 sim_mem_phys(const struct sim_mem *mem, u64 at)
 	       (at & (SIM_PAGE_SIZE - 1));
 }
 
-u64 sim_mem_total(void)
-{
-	return sim_npages << SIM_PAGE_SHIFT;
-}
-
-u64 sim_mem_used(void)
-{
-	u64 used;
-
-	mutex_lock(&sim_mem_lock);
-	used = (sim_npages - sim_nfree) << SIM_PAGE_SHIFT;
-	mutex_unlock(&sim_mem_lock);
-	return used;
-}
-
-struct sim_mem *sim_mem_new(u64 npages)
+static struct sim_mem *sim_mem_new(u64 npages)
 {
 	struct sim_mem *mem = NULL;
 	u64 i;
@@ -682,8 +661,6 @@ static int sim_ioc_alloc(struct file *filp, struct nvidia_sim_alloc __user *arg)
 		goto unlock;
 	}
 	p.va = a->va;
-	p.p2p_token = a->tgid;
-	p.va_space = SIM_VA_SPACE;
 unlock:
 	mutex_unlock(&sim_lock);
 	if (!ret && copy_to_user(arg, &p, sizeof(p)))
@@ -791,6 +768,28 @@ static int sim_ioc_release(struct file *filp, u64 __user *arg)
 	return ret;
 }
 
+/* Its descriptor, or an errno. */
+static int sim_ioc_export(struct file *filp, struct nvidia_sim_export __user *arg)
+{
+	struct nvidia_sim_export p;
+	struct sim_memory *m;
+	struct sim_mem *mem = NULL;
+
+	if (copy_from_user(&p, arg, sizeof(p)))
+		return -EFAULT;
+	mutex_lock(&sim_lock);
+	m = sim_find_memory(p.offset);
+	if (m && m->file == filp && m->offset == p.offset && p.size &&
+	    !((p.at | p.size) & ~PAGE_MASK) &&
+	    p.size <= m->mem->npages << SIM_PAGE_SHIFT &&
+	    p.at <= (m->mem->npages << SIM_PAGE_SHIFT) - p.size) {
+		mem = m->mem;
+		kref_get(&mem->ref);
+	}
+	mutex_unlock(&sim_lock);
+	return mem ? sim_dmabuf_fd(mem, p.at, p.size) : -EINVAL;
+}
+
 static int sim_ioc_free(struct file *filp, u64 __user *arg)
 {
 	struct sim_alloc *a;
@@ -836,8 +835,6 @@ static int sim_ioc_set(struct nvidia_sim_set __user *arg)
 		return -EINVAL;
 	mutex_lock(&sim_lock);
 	WRITE_ONCE(sim_knobs[p.knob], p.value);
-	if (p.knob == NVIDIA_SIM_ASLEEP && p.value)
-		sim_rm_suspend();
 	stop = sim_once(NVIDIA_SIM_STOP);
 	if (stop)
 		sim_free_lost(stop == 2);
@@ -926,15 +923,6 @@ static int sim_ioc_pte(struct nvidia_sim_pte __user *arg)
 	return ret;
 }
 
-static int sim_ioc_attach(struct nvidia_sim_attach __user *arg)
-{
-	struct nvidia_sim_attach p;
-
-	if (copy_from_user(&p, arg, sizeof(p)))
-		return -EFAULT;
-	return sim_rm_attach(p.fd, p.peer2peer);
-}
-
 static long sim_ioctl(struct file *filp, unsigned int cmd, unsigned long arg)
 {
 	void __user *p = (void __user *)arg;
@@ -956,8 +944,8 @@ static long sim_ioctl(struct file *filp, unsigned int cmd, unsigned long arg)
 		return sim_ioc_stats(p);
 	case NVIDIA_SIM_PTE:
 		return sim_ioc_pte(p);
-	case NVIDIA_SIM_ATTACH:
-		return sim_ioc_attach(p);
+	case NVIDIA_SIM_EXPORT:
+		return sim_ioc_export(filp, p);
 	default:
 		return -ENOTTY;
 	}
@@ -1116,20 +1104,15 @@ static int __init sim_init(void)
 	sim_used = bitmap_zalloc(sim_npages, GFP_KERNEL);
 	if (!sim_used)
 		goto region;
-	ret = sim_rm_init(sim_pdev);
-	if (ret)
-		goto bitmap;
 	ret = misc_register(&sim_misc);
 	if (ret)
-		goto rm;
+		goto bitmap;
 	if (take_majors)
 		sim_take_majors();
 	sim_swap_ids();
 	pr_info("%llu MiB of simulated GPU memory\n", sim_npages >> 4);
 	return 0;
 
-rm:
-	sim_rm_exit();
 bitmap:
 	bitmap_free(sim_used);
 region:
@@ -1146,7 +1129,6 @@ static void __exit sim_exit(void)
 	sim_swap_ids();
 	sim_give_majors();
 	misc_deregister(&sim_misc);
-	sim_rm_exit();
 	sim_free_lost(false);
 	if (!list_empty(&sim_pins))
 		pr_err("MISUSE by a client: page tables are still out at unload\n");

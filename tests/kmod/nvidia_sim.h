@@ -3,13 +3,13 @@
  * nvidia_sim.h - what the two halves of the simulated driver share. TEST DOUBLE.
  *
  *	nvidia_sim.c		the memory, /dev/nvidia_sim, nv-p2p for gdrdrv
- *	nvidia_sim_rm.c		/dev/nvidiactl and /dev/nvidia0, for the rm backend
+ *	nvidia_sim_dmabuf.c	the memory as dma-bufs
  */
 #ifndef NVIDIA_SIM_H
 #define NVIDIA_SIM_H
 
+#include <linux/errno.h>
 #include <linux/kref.h>
-#include <linux/pci.h>
 #include <linux/types.h>
 
 #define SIM_PAGE_SHIFT 16
@@ -23,39 +23,20 @@ struct sim_mem {
 };
 
 /* nvidia_sim.c: memory has a lock of its own, innermost of all */
-struct sim_mem *sim_mem_new(u64 npages);
 void sim_mem_put(struct sim_mem *mem);
 u64 sim_mem_phys(const struct sim_mem *mem, u64 at);
-u64 sim_mem_total(void);
-u64 sim_mem_used(void);
-bool sim_asleep(void);
 void sim_dev_get(void);
 void sim_dev_put(void);
 
-/* nvidia_sim_rm.c */
+/* nvidia_sim_dmabuf.c */
 #ifdef SIM_PROPRIETARY
-static inline int sim_rm_init(struct pci_dev *pdev)
+static inline int sim_dmabuf_fd(struct sim_mem *mem, u64 offset, u64 size)
 {
-	return 0;
-}
-
-static inline void sim_rm_exit(void)
-{
-}
-
-static inline void sim_rm_suspend(void)
-{
-}
-
-static inline int sim_rm_attach(int fd, bool peer2peer)
-{
+	sim_mem_put(mem);
 	return -EOPNOTSUPP;
 }
 #else
-int sim_rm_init(struct pci_dev *pdev);
-void sim_rm_exit(void);
-void sim_rm_suspend(void);
-int sim_rm_attach(int fd, bool peer2peer);
+int sim_dmabuf_fd(struct sim_mem *mem, u64 offset, u64 size);
 #endif
 
 #endif

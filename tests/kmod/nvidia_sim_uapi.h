@@ -29,9 +29,6 @@
 struct nvidia_sim_alloc {
 	__u64 size;
 	__u64 va;		/* in, out */
-	__u64 p2p_token;	/* out; CUDA tells both, and nobody takes them */
-	__u32 va_space;		/* out */
-	__u32 pad;
 };
 
 /*
@@ -51,7 +48,7 @@ struct nvidia_sim_map {
 	__u64 offset;
 	__u64 va;
 	__u64 size;
-	__u64 p2p_token;	/* out, as for an allocation */
+	__u64 p2p_token;	/* out; CUDA tells both, and nobody takes them */
 	__u32 va_space;		/* out */
 	__u32 pad;
 };
@@ -74,7 +71,6 @@ enum nvidia_sim_knob {
 	NVIDIA_SIM_BAR1_PAGES,	/* as many may be pinned; 0: any number */
 	NVIDIA_SIM_STOP,	/* 1: the GPU stops, and gets back what failed puts left; */
 				/* 2: and all that is pinned */
-	NVIDIA_SIM_ASLEEP,	/* 1: the GPU is suspended: no mappings */
 	NVIDIA_SIM_KNOBS,
 };
 
@@ -106,12 +102,14 @@ struct nvidia_sim_pte {
 };
 
 /*
- * Attach to a dma-buf as a dynamic importer, which allows peer-to-peer or not, and detach.
- * Fails as dma_buf_dynamic_attach did.
+ * Export size bytes from there on of the memory as a dma-buf; both are whole pages of the
+ * CPU. The answer is its descriptor. Errors: EINVAL, ENOMEM, EMFILE; EOPNOTSUPP where the
+ * double is not under the GPL.
  */
-struct nvidia_sim_attach {
-	__s32 fd;
-	__u32 peer2peer;
+struct nvidia_sim_export {
+	__u64 offset;
+	__u64 at;
+	__u64 size;
 };
 
 #define NVIDIA_SIM_IOC 0xDB
@@ -123,6 +121,6 @@ struct nvidia_sim_attach {
 #define NVIDIA_SIM_MAP _IOWR(NVIDIA_SIM_IOC, 6, struct nvidia_sim_map)
 #define NVIDIA_SIM_RELEASE _IOW(NVIDIA_SIM_IOC, 7, __u64)
 #define NVIDIA_SIM_PTE _IOWR(NVIDIA_SIM_IOC, 9, struct nvidia_sim_pte)
-#define NVIDIA_SIM_ATTACH _IOW(NVIDIA_SIM_IOC, 10, struct nvidia_sim_attach)
+#define NVIDIA_SIM_EXPORT _IOW(NVIDIA_SIM_IOC, 10, struct nvidia_sim_export)
 
 #endif

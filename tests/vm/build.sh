@@ -59,8 +59,7 @@ vary() {
 stage() {
 	mkdir -p "$1/kmod" "$1/sim" "$1/nv"
 	cp "$top"/kmod/* "$1/kmod/"
-	cp "$top"/tests/kmod/{nvidia_sim*.[ch],card_sim.c,Kbuild} "$top/tests/doubles/rm_uapi.h" \
-		"$top/examples/capture/card_uapi.h" "$1/sim/"
+	cp "$top"/tests/kmod/{nvidia_sim*.[ch],card_sim.c,Kbuild} "$top/examples/capture/card_uapi.h" "$1/sim/"
 	cp "$nv/nv-p2p.h" "$1/nv/"
 	vary "$2" "$1/nv/nv-p2p.h"
 }

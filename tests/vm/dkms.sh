@@ -18,7 +18,7 @@ top=$(cd "$here/../.." && pwd)
 driver() {
 	local src=$1/usr/src/$2-$3
 	mkdir -p "$src/nvidia"
-	cp "$top"/tests/kmod/{nvidia_sim*.[ch],card_sim.c,Kbuild} "$top/tests/doubles/rm_uapi.h" \
+	cp "$top"/tests/kmod/{nvidia_sim*.[ch],card_sim.c,Kbuild} \
 		"$top/examples/capture/card_uapi.h" "$top/kmod/conftest.sh" "$src/"
 	cp "$nvidia/nv-p2p.h" "$src/nvidia/"
 	printf 'MODULE_VERSION("%s");\n' "$3" >>"$src/nvidia_sim.c"

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: MIT
 # shellcheck shell=sh
 # job-card.sh - sourced by guest-init.sh: a capture card's frames into GPU memory, with the
-# simulated card, nvidia.ko and libcuda. Each frame is compared in GPU memory, all bytes.
+# simulated card, nvidia.ko and libcuda, on gdrdrv. Each frame is compared in GPU memory, all bytes.
 # From the host: CARD_FRAME (65536 bytes), CARD_PERIOD (40000 us), CARD_FRAMES (50),
 # CARD_WAYS (read copy dma), and CARD_ONLY, so that nothing but these frames is tried.
-export LD_LIBRARY_PATH=/lib CUDA_SIM_RM=1 GDR_TEST_DOUBLES=1 GDRCOPY_BACKEND=rm
+export LD_LIBRARY_PATH=/lib CUDA_SIM_KERNEL=1 CUDA_SIM_DMABUF=1 GDR_TEST_DOUBLES=1 GDRCOPY_BACKEND=gdrdrv
 cpu=$(($(nproc) - 1))
 frame=${CARD_FRAME:-65536} period=${CARD_PERIOD:-40000} frames=${CARD_FRAMES:-50}
 
@@ -34,8 +34,8 @@ real_time() {
 		awk '/^VmLck:/ { locked = $2 } END { exit !locked }' "/proc/$1/status"
 }
 
-insmod /nvidia.ko && mknod -m 666 /dev/nvidiactl c 195 255 && mknod -m 666 /dev/nvidia0 c 195 0
-result $? "the simulated driver loads"
+load 1
+result $? "modules load"
 ! insmod /card_sim.ko frame=12 && ! insmod /card_sim.ko slots=0
 result $? "a card refuses wrong parameters"
 # An emulated CPU on a busy host is late by many slots now and then.
@@ -70,7 +70,6 @@ if [ -z "${CARD_ONLY-}" ]; then
 fi
 rmmod card_sim
 result $? "the card unloads"
-rmmod nvidia
-result $? "the simulated driver unloads"
+unload
 detectors "the card"
 clean_log "the card"

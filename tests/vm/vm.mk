@@ -17,7 +17,6 @@ vm-arm64-programs: ARCH := arm64
 vm-arm64-programs: need-$(ARCH_CC_arm64)-gcc
 	@$(ARCH_MAKE) vm-arm64-build
 
-vm-arm64-build: $(addprefix $(BIN)/,gdrcopy_sanity badinput rm_test $(addprefix guest_,fork fds lazy footprint signals)) $(D)/libcuda.so.1
+vm-arm64-build: $(addprefix $(BIN)/,gdrcopy_sanity badinput $(addprefix guest_,fork fds)) $(D)/libcuda.so.1
 
-$(BIN)/rm_test: $(call of,tests/kmod/rm_test.c tests/doubles/rm_selftest_both.c tests/doubles/rm_selftest_client.c) $(D)/libcuda.so.1
 $(BIN)/card_test: $(call of,tests/kmod/card_test.c tests/doubles/rm_selftest_client.c) $(LIB) $(D)/libcuda.so.1
