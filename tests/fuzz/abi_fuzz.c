@@ -10,7 +10,7 @@
  * gone again: the driver's objects and the file descriptors, too.
  *
  * GDRCOPY_BACKEND picks the backend; it is dmabuf unless set. On rm the program
- * runs by rm_sim.
+ * runs by rm_sim. guest_threads runs the model in many threads at a time.
  */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
@@ -28,6 +28,7 @@
 
 #include "gdrapi.h"
 #include "gdrapi_ext.h"
+#include "model.h"
 
 #undef gdr_get_info
 int gdr_get_info(gdr_t g, gdr_mh_t handle, void *info);
@@ -37,9 +38,9 @@ int gdr_get_info(gdr_t g, gdr_mh_t handle, void *info);
 #define BUFFERS 6
 #define CACHES 2
 #define HOLDS 6
-#define PAGE 4096ul
-#define GPU_PAGE_BYTES (16 * PAGE)
-#define MEM_BYTES (16 * PAGE)	/* of an allocation that is asked for and modelled */
+#define PAGE host_page
+#define GPU_PAGE_BYTES 65536ul
+#define MEM_BYTES 65536ul	/* of an allocation that is asked for and modelled */
 #define CONTENTS 12	/* allocations of one input, at most */
 #define CALLS 200	/* of one input, at most */
 #define FAULTS 16	/* the same; the doubles have room for 64 rules */
@@ -95,7 +96,7 @@ struct hold {
 	bool live;
 };
 
-static struct {
+static _Thread_local struct {
 	struct context contexts[CONTEXTS];
 	struct memory memories[MEMORIES];
 	struct buffer buffers[BUFFERS];
@@ -104,12 +105,12 @@ static struct {
 	bool cached;	/* there was a cache: what it has pinned is its own */
 	bool faulty;	/* a driver call was told to fail */
 	int faults;	/* how many were */
-	int contents;	/* how many are used */
+	bool beside;	/* other threads have objects, none of which is guessed; any driver, which does not fail */
+	struct content *memory;
+	int contents;	/* how many of them are used */
 	const uint8_t *data;
 	size_t left;
 } w;
-
-static struct content contents[CONTENTS];
 
 /* Of the simulated drivers; rm_sim_fail is there for its backend alone. */
 static void (*cuda_sim_fail)(const char *name, int result, int nth);
@@ -117,8 +118,10 @@ static unsigned long (*cuda_sim_live)(void);
 static void (*rm_sim_fail)(const char *name, int result, int nth);
 static bool rm;
 
+static size_t host_page = 4096;
+
 /* What a pinning is made of. */
-static size_t pin_page = PAGE;
+static size_t pin_page = 4096;
 
 /* The first standard error: libFuzzer closes that of the library if asked to. */
 static int report_fd = STDERR_FILENO;
@@ -223,7 +226,7 @@ static uint64_t some_handle(uint64_t right)
 	switch (byte() % 16) {
 	case 0: return 0;
 	case 1: return word();
-	case 2: return right ^ 1ull << byte() % 64;
+	case 2: return w.beside ? right : right ^ 1ull << byte() % 64;
 	case 3: return w.buffers[byte() % BUFFERS].mh.h;
 	case 4: return w.memories[byte() % MEMORIES].m.h;
 	case 5: return (uintptr_t)w.contexts[byte() % CONTEXTS].g;
@@ -343,7 +346,7 @@ static void do_close(void)
 
 static void use_content(struct memory *m)
 {
-	m->content = &contents[w.contents++];
+	m->content = &w.memory[w.contents++];
 	memset(m->content->known, 0, sizeof(m->content->known));
 }
 
@@ -453,14 +456,14 @@ static void do_mem_ptr(void)
 		fail("the device pointer", dptr, found->dptr);
 	if (!rc && size && size != found->size)
 		fail("the size", size, found->size);
-	if (how >= 64)
+	if (how >= 64 && !(w.beside && found && beyond_simulation(found->content, 0, found->size)))
 		export_memory(g, h, found, how);
 }
 
-/* On rm what can be mapped begins on a GPU page: half of the pinnings do. */
+/* What can be mapped begins on such a page: half of the pinnings do. */
 static size_t pin_offset(unsigned int page)
 {
-	return rm && page % 2 == 0 ? page * GPU_PAGE_BYTES : page * PAGE;
+	return pin_page > PAGE && page % 2 == 0 ? page * GPU_PAGE_BYTES : page * PAGE;
 }
 
 /* The same on both sides of a descriptor. */
@@ -514,7 +517,7 @@ static void do_pin(void)
 	size_t offset = pin_offset(page % 4), size = some_size((1 + byte() % 4) * PAGE);
 	unsigned long addr = m->dptr + offset;
 	bool v2 = byte() & 1, null = byte() % 16 == 0, refused;
-	uint32_t flags = v2 && !(byte() % 4) ? byte() : 0;
+	uint32_t flags = v2 && !(byte() % 4) && !w.beside ? byte() : 0;
 	gdr_mh_t mh = { 0 };
 	int rc;
 
@@ -524,10 +527,14 @@ static void do_pin(void)
 		addr = word();
 	else if (!(byte() % 16))
 		addr += byte();
+	if (w.beside)
+		addr -= addr % pin_page;
+	refused = !c || !size || null || addr + size < addr;
+	m = memory_at(addr, size);
+	if (w.beside && !refused && (!m || beyond_simulation(m->content, addr - m->dptr, size)))
+		return;
 	rc = v2 ? gdr_pin_buffer_v2((gdr_t)g, addr, size, flags, null ? NULL : &mh) :
 		  gdr_pin_buffer((gdr_t)g, addr, size, 0, 0, null ? NULL : &mh);
-	m = memory_at(addr, size);
-	refused = !c || !size || null || addr + size < addr;
 	if (refused)
 		check("gdr_pin_buffer with wrong arguments", rc, EINVAL);
 	else if (m && !(rc == EIO && beyond_simulation(m->content, addr - m->dptr, size)))
@@ -570,7 +577,7 @@ static void do_map(void)
 	struct context *c = find_context(g);
 	struct buffer *found = c ? find_buffer(c, h) : NULL;
 	size_t size = some_size(b->pinned);
-	int flags = byte() % 4 ? GDR_MAP_FLAG_DEFAULT : (int)(byte() % 6) - 1;
+	int flags = byte() % 4 || w.beside ? GDR_MAP_FLAG_DEFAULT : (int)(byte() % 6) - 1;
 	bool null = byte() % 16 == 0, v1 = byte() & 1;
 	void *va = NULL;
 	int rc, want = EINVAL;
@@ -947,8 +954,9 @@ static void begin(void)
 	struct context *c = &w.contexts[0];
 	struct memory *m = &w.memories[0];
 
+	w.memory = malloc(CONTENTS * sizeof(*w.memory));
 	c->g = gdr_open();
-	if (!c->g)
+	if (!c->g || !w.memory)
 		fail("gdr_open", 0, 1);
 	c->open = true;
 	if (gdr_mem_alloc(c->g, 0, MEM_BYTES, 0, &m->m) ||
@@ -981,6 +989,7 @@ static void end(void)
 	for (int i = 0; i < HOLDS; i++)
 		if (w.holds[i].mh.h && gdr_copy_to_mapping(w.holds[i].mh, NULL, NULL, 0) != EINVAL)
 			fail("a copy after gdr_close", 0, EINVAL);
+	free(w.memory);
 }
 
 /* What must be the same after each input as before it. */
@@ -1024,9 +1033,7 @@ int LLVMFuzzerInitialize(int *argc, char ***argv)
 	(void)argv;
 	report_fd = dup(STDERR_FILENO);
 	setenv("GDRCOPY_BACKEND", "dmabuf", 0);
-	rm = !strcmp(getenv("GDRCOPY_BACKEND"), "rm");
-	if (rm)
-		pin_page = GPU_PAGE_BYTES;
+	model_is_of(getenv("GDRCOPY_BACKEND"), strcmp(getenv("GDRCOPY_BACKEND"), "rm") ? PAGE : GPU_PAGE_BYTES);
 	find_drivers();
 	/* A first pinning makes what is kept: contexts. */
 	begin();
@@ -1042,25 +1049,47 @@ int LLVMFuzzerInitialize(int *argc, char ***argv)
  */
 static void call(uint8_t which)
 {
+	void (*usual)(void) = calls[which % COUNT(calls)];
+
+	if (w.beside && (which == UINT8_MAX || usual == do_mem_free || usual == do_fault))
+		return;
 	if (which == UINT8_MAX - COUNT(calls))
 		do_copy_many();
 	else if (which < UINT8_MAX)
-		calls[which % COUNT(calls)]();
+		usual();
 	else
 		cache_calls[byte() % COUNT(cache_calls)]();
+}
+
+static void run(const uint8_t *script, size_t size, bool beside)
+{
+	memset(&w, 0, sizeof(w));
+	w.data = script;
+	w.left = size;
+	w.beside = beside;
+	begin();
+	for (int i = 0; i < CALLS && w.left; i++)
+		call(byte());
+	end();
+}
+
+void model_run(const uint8_t *script, size_t size)
+{
+	run(script, size, true);
+}
+
+void model_is_of(const char *backend, size_t page)
+{
+	rm = !strcmp(backend, "rm");
+	host_page = sysconf(_SC_PAGESIZE);
+	pin_page = page;
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
 	struct left before = look(), after;
 
-	memset(&w, 0, sizeof(w));
-	w.data = data;
-	w.left = size;
-	begin();
-	for (int i = 0; i < CALLS && w.left; i++)
-		call(byte());
-	end();
+	run(data, size, false);
 	after = look();
 	if (after.cuda != before.cuda)
 		fail("the number of live CUDA objects", after.cuda, before.cuda);

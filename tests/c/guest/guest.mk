@@ -12,6 +12,8 @@ stress:
 
 $(GUESTBINS): $(BIN)/guest_%: $(O)/$(T)/guest/%.o $(O)/$(T)/guest/main.o $(CUDA_DL) $(LIB)
 
+$(BIN)/guest_threads: $(O)/tests/fuzz/abi_fuzz.o
+
 # The functions of these must be found before the library's.
 $(addprefix $(BIN)/guest_,static loader hosts hooks): private HOW = -rdynamic
 

@@ -2,27 +2,16 @@
 /*
  * guest/threads.c - any call from any thread.
  *
- * 64 threads make random calls. On what belongs to a thread alone it knows the
- * right answer of every call, and every byte. On what all share it knows the
+ * 64 threads make random calls. Of its own things a thread knows the right answer of every
+ * call, and every byte: by the model of tests/fuzz/abi_fuzz.c. On what all share it knows the
  * set of right answers, and that of two threads that end a thing one succeeds.
  */
 #include "cuda.h"
+#include "../../fuzz/model.h"
 
 #define THREADS 64
-#define OWN 4		/* handles of a thread */
 #define SHARED 8	/* handles that all share */
-#define UNITS 4		/* GPU memory of a thread, in pages of the backend */
 #define SHARED_BYTES (4 * KIB)
-
-/* A handle of one thread, and what the library must think of it. */
-enum state { GONE, PINNED, MAPPED };
-
-struct own {
-	enum state state;
-	gdr_mh_t mh;	/* stays when the state is GONE: a stale handle */
-	unsigned char *va;
-	size_t offset, size;	/* part of the region */
-};
 
 /*
  * A handle that all share. Threads read and write the fields one by one, so
@@ -38,9 +27,6 @@ struct shared {
 
 static struct {
 	gdr_t g;		/* open all the time */
-	size_t unit;		/* the backend's page: where a pinning may begin */
-	size_t region;		/* bytes of GPU memory of a thread */
-	bool from_start;	/* pinnings begin where the memory does */
 	_Atomic uintptr_t fleeting;	/* a gdr_t that threads close and replace */
 	pthread_rwlock_t fleeting_copies;	/* as that of struct shared */
 	struct shared shared[SHARED];
@@ -50,185 +36,17 @@ static struct {
 	_Atomic long calls;
 } all;
 
-/* One thread. shadow is what its region of GPU memory must hold. */
+/* One thread. */
 struct worker {
 	int index;
 	uint64_t seed;
 	long calls;
-	gdr_t g;		/* its own, NULL while closed */
-	gdr_t stale;		/* the last one that it closed */
-	unsigned long dptr;
-	struct own own[OWN];
-	unsigned char *shadow, *scratch;	/* all.region bytes each */
+	unsigned long dptr;	/* GPU memory that it alone pins */
 };
 
 static uint32_t pick(struct worker *w, uint32_t n)
 {
 	return next_random(&w->seed) % n;
-}
-
-/* The one gdr_t that a thread must give for what it pinned. */
-static gdr_t right_g(const struct worker *w)
-{
-	return w->g;
-}
-
-static void own_pin(struct worker *w, struct own *o)
-{
-	uint32_t first = all.from_start ? 0 : pick(w, UNITS - 1);
-	int rc;
-
-	if (o->state != GONE || !w->g)
-		return;
-	o->offset = first * all.unit;
-	o->size = (1 + pick(w, UNITS - first)) * all.unit;
-	rc = pick(w, 2) ?
-		gdr_pin_buffer(w->g, w->dptr + o->offset, o->size, 0, 0, &o->mh) :
-		gdr_pin_buffer_v2(w->g, w->dptr + o->offset, o->size, 0, &o->mh);
-	expect_is(rc, 0);
-	o->state = PINNED;
-}
-
-static void own_map(struct worker *w, struct own *o)
-{
-	void *va = NULL;
-	int rc = gdr_map(right_g(w), o->mh, &va, o->size);
-
-	switch (o->state) {
-	case GONE:
-		expect_is(rc, EINVAL);
-		break;
-	case MAPPED:
-		expect_is(rc, EAGAIN);
-		break;
-	case PINNED:
-		expect_is(rc, 0);
-		o->va = va;
-		o->state = MAPPED;
-		break;
-	}
-}
-
-static void own_unmap(struct worker *w, struct own *o)
-{
-	int rc;
-
-	if (o->state == MAPPED && !pick(w, 4)) {
-		expect_is(gdr_unmap(w->g, o->mh, o->va + 1, o->size), EINVAL);
-		expect_is(gdr_unmap(w->g, o->mh, o->va, o->size + 2 * GPU_PAGE_SIZE), EINVAL);
-		expect_is(gdr_unmap(all.g, o->mh, o->va, o->size), EINVAL);
-	}
-	rc = gdr_unmap(right_g(w), o->mh, o->va, o->size);
-	expect_is(rc, o->state == MAPPED ? 0 : EINVAL);
-	if (o->state == MAPPED)
-		o->state = PINNED;
-}
-
-static void own_unpin(struct worker *w, struct own *o)
-{
-	expect_is(gdr_unpin_buffer(right_g(w), o->mh), o->state == GONE ? EINVAL : 0);
-	o->state = GONE;
-}
-
-static void own_info(struct worker *w, struct own *o)
-{
-	gdr_info_v2_t info;
-	int rc, flag = -1;
-
-	memset(&info, 0xff, sizeof(info));
-	rc = gdr_get_info_v2(right_g(w), o->mh, &info);
-	expect_is(rc, o->state == GONE ? EINVAL : 0);
-	expect_is(gdr_get_callback_flag(right_g(w), o->mh, &flag), rc);
-	if (rc)
-		return;
-	expect_is(flag, 0);
-	expect(info.va == w->dptr + o->offset);
-	expect(info.mapped_size >= o->size);
-	expect_is(info.mapped, o->state == MAPPED);
-	expect_is(info.mapping_type != GDR_MAPPING_TYPE_NONE, o->state == MAPPED);
-	expect_is(info.wc_mapping, info.mapping_type == GDR_MAPPING_TYPE_WC);
-}
-
-/* Both at random places; the second reads what any handle wrote. */
-static void own_copy_to(struct worker *w, struct own *o)
-{
-	unsigned char *data = w->scratch;
-	size_t at = pick(w, o->size + 8), n = pick(w, o->size + 1);
-	bool fits = at <= o->size && n <= o->size - at;
-	int rc;
-
-	fill_random(data, n, w->seed);
-	rc = gdr_copy_to_mapping(o->mh, o->va + at, data, n);
-	if (o->state != MAPPED) {
-		expect_is(rc, EINVAL);
-		return;
-	}
-	expect_is(rc, fits || !n ? 0 : EINVAL);
-	if (!rc)
-		memcpy(w->shadow + o->offset + at, data, n);
-}
-
-static void own_copy_from(struct worker *w, struct own *o)
-{
-	unsigned char *data = w->scratch;
-	size_t at = pick(w, o->size + 1), n = pick(w, o->size - at + 1);
-	int rc = gdr_copy_from_mapping(o->mh, data, o->va + at, n);
-
-	if (o->state != MAPPED) {
-		expect_is(rc, EINVAL);
-		return;
-	}
-	expect_is(rc, 0);
-	expect(!memcmp(data, w->shadow + o->offset + at, n));
-}
-
-/* Opens or closes the thread's own gdr_t; a close takes all handles. */
-static void own_open_close(struct worker *w)
-{
-	if (w->stale && !pick(w, 2))
-		expect_is(gdr_close(w->stale), EINVAL);
-	if (pick(w, 8))
-		return;
-	if (!w->g) {
-		w->g = open_or_fail();
-		return;
-	}
-	expect_is(gdr_close(w->g), 0);
-	w->stale = w->g;
-	w->g = NULL;
-	for (int i = 0; i < OWN; i++)
-		w->own[i].state = GONE;
-}
-
-static void own_call(struct worker *w)
-{
-	struct own *o = &w->own[pick(w, OWN)];
-
-	switch (pick(w, 10)) {
-	case 0: case 1:
-		own_pin(w, o);
-		break;
-	case 2: case 3:
-		own_map(w, o);
-		break;
-	case 4:
-		own_unmap(w, o);
-		break;
-	case 5:
-		own_unpin(w, o);
-		break;
-	case 6:
-		own_info(w, o);
-		break;
-	case 7:
-		own_open_close(w);
-		break;
-	case 8:
-		own_copy_to(w, o);
-		break;
-	default:
-		own_copy_from(w, o);
-	}
 }
 
 static void expect_one_of(int rc, int a, int b, int c)
@@ -333,6 +151,7 @@ static void shared_call(struct worker *w)
 /* Calls on a gdr_t that another thread may just close. */
 static void fleeting_call(struct worker *w)
 {
+	static const unsigned char zeros[SHARED_BYTES];
 	uintptr_t old = atomic_load(&all.fleeting);
 	gdr_t g = (gdr_t)old;
 	void *va = NULL;
@@ -340,15 +159,14 @@ static void fleeting_call(struct worker *w)
 	int v, rc;
 
 	if (pick(w, 16)) {
-		rc = gdr_pin_buffer(g, w->dptr, all.region, 0, 0, &mh);
+		rc = gdr_pin_buffer(g, w->dptr, SHARED_BYTES, 0, 0, &mh);
 		expect_one_of(rc, 0, EINVAL, 0);
 		if (rc)
 			return;
-		rc = gdr_map(g, mh, &va, all.region);
+		rc = gdr_map(g, mh, &va, SHARED_BYTES);
 		expect_one_of(rc, 0, EINVAL, 0);
 		pthread_rwlock_rdlock(&all.fleeting_copies);
-		expect_one_of(gdr_copy_to_mapping(mh, va, w->shadow, rc ? 0 : all.region),
-			      0, EINVAL, 0);
+		expect_one_of(gdr_copy_to_mapping(mh, va, zeros, rc ? 0 : sizeof(zeros)), 0, EINVAL, 0);
 		pthread_rwlock_unlock(&all.fleeting_copies);
 		expect_one_of(gdr_get_attribute(g, GDR_ATTR_USE_PERSISTENT_MAPPING, &v),
 			      0, EINVAL, 0);
@@ -369,73 +187,43 @@ static void fleeting_call(struct worker *w)
 static void *work(void *worker)
 {
 	struct worker *w = worker;
+	unsigned char script[512];
 
 	while (seconds_now() < all.until) {
-		for (int i = 0; i < 16; i++, w->calls++) {
-			uint32_t kind = pick(w, 16);
-
-			if (kind < 9)
-				own_call(w);
-			else if (kind < 15)
+		fill_random(script, sizeof(script), w->seed);
+		model_run(script, sizeof(script));
+		for (int i = 0; i < 64; i++, w->calls++) {
+			if (pick(w, 7))
 				shared_call(w);
 			else
 				fleeting_call(w);
 		}
 	}
 	atomic_fetch_add(&all.calls, w->calls);
-	if (w->g)
-		expect_is(gdr_close(w->g), 0);
-	w->g = NULL;
-	for (int i = 0; i < OWN; i++)
-		w->own[i].state = GONE;
 	return NULL;
-}
-
-/*
- * Finds the backend's page. The simulated dma-bufs cannot overlap unless they
- * begin at the same address; real ones can.
- */
-static void find_unit(void)
-{
-	gdr_info_v2_t info;
-	struct buffer b;
-	int dmabuf;
-
-	make_buffer(all.g, &b, 64 * KIB);
-	expect_is(gdr_get_info_v2(all.g, b.mh, &info), 0);
-	drop_buffer(all.g, &b);
-	expect_is(gdr_get_attribute(all.g, GDR_ATTR_USING_DMA_BUF_MMAP, &dmabuf), 0);
-	all.unit = info.page_size;
-	all.region = UNITS * all.unit;
-	all.from_start = dmabuf && on_doubles();
 }
 
 /* GPU memory that holds zeros; gdr_close frees it. */
 static unsigned long zeroed_memory(void)
 {
-	unsigned char zero[4096] = { 0 };
+	unsigned char zero[SHARED_BYTES] = { 0 };
+	gdr_info_v2_t info;
+	char backend[16];
 	struct buffer b;
 
-	make_buffer(all.g, &b, all.region);
-	for (size_t at = 0; at < all.region; at += sizeof(zero))
-		expect_is(gdr_copy_to_mapping(b.mh, b.va + at, zero, sizeof(zero)), 0);
+	make_buffer(all.g, &b, 64 * KIB);
+	expect_is(gdr_copy_to_mapping(b.mh, b.va, zero, sizeof(zero)), 0);
+	expect_is(gdr_get_info_v2(all.g, b.mh, &info), 0);
+	expect_is(gdr_get_backend(all.g, backend, sizeof(backend)), 0);
+	model_is_of(backend, info.page_size);
 	expect_is(gdr_unpin_buffer(all.g, b.mh), 0);
 	return b.dptr;
 }
 
 static void lay_out(struct worker *workers)
 {
-	find_unit();
-	for (int i = 0; i < THREADS; i++) {
-		struct worker *w = &workers[i];
-
-		w->index = i;
-		w->seed = i * 7919 + 1;
-		w->dptr = zeroed_memory();
-		w->shadow = calloc(1, all.region);
-		w->scratch = calloc(1, all.region);
-		expect(w->shadow && w->scratch);
-	}
+	for (int i = 0; i < THREADS; i++)
+		workers[i] = (struct worker){ .index = i, .seed = i * 7919 + 1, .dptr = zeroed_memory() };
 	for (int i = 0; i < SHARED; i++) {
 		pthread_rwlock_init(&all.shared[i].copies, NULL);
 		all.shared[i].dptr = zeroed_memory();
@@ -492,7 +280,7 @@ static void stress(void)
 	run_round(workers, 1);
 	before = take_counts(0);
 	run_round(workers, scaled(guest_long ? 60 : 5));
-	note("%ld calls, %ld shared pinnings, %ld opens of the shared gdr_t",
+	note("%ld calls beside the model's, %ld shared pinnings, %ld opens of the shared gdr_t",
 	     atomic_load(&all.calls), atomic_load(&all.pinned), atomic_load(&all.opened));
 	after = take_counts(before.threads);
 	note("before: %ld fds, %ld file mappings, %ld mappings, %ld threads",
