@@ -2794,6 +2794,36 @@ static const struct test tests[] = {
 };
 #define NTESTS (sizeof(tests) / sizeof(tests[0]))
 
+/* What the tests hold the module to: -l prints it. */
+static const char *const promises[] = {
+	"library_2_0 library_2_4 library_2_5: requests and structs are those of old binaries, byte for byte",
+	"bar1 bad_ioctls pin_arguments pin_answer_fault injected_failures allocation_failures: what is wrong is refused, and nothing is left pinned",
+	"pin_arguments: what is no range, or larger than the BAR, does not reach the GPU driver",
+	"log: the log has the reason of each refusal where info_enabled is set, each call where dbg_enabled is, and each error",
+	"pin_time: the time of a pin, in cycles of the clock whose kHz are told",
+	"tokens: a token is refused, and reaches no driver; memory of another process cannot be pinned",
+	"failed_puts: an unpin that the GPU driver refused with ENOMEM can be made again; after another error nothing is put again",
+	"refused_closes: a close, and the end of a process that is killed, waits for no driver that refuses; a worker puts until all is taken",
+	"kmod_test -u N: unloading waits 3 s for the worker, and loses the rest",
+	"data pin_inside pin_rounds aliases: each byte is at its place",
+	"faults: a fault brings in 2 MiB, or all of a mapping that is locked or where map_whole is set",
+	"end_inside_fault: a pinning can end in the middle of a long fault",
+	"write_combining vma_flags: the mapping is write-combining in x86's list (pat_memtype_list) and in the page table, and not executable",
+	"uncached many_aliases blocks: what is reserved as uncached stays so; mappings of the same pages share their entry in the list, and neighbours have as few as can be (x86)",
+	"mapping_types page_table_majors: on arm64 a mapping is device memory on the machines that need it, and cached where the driver says it can be; another wish is EOPNOTSUPP",
+	"failed_puts: a buffer whose unpin was refused has no mapping to INFO, REQ_MAPPING_TYPE and mmap",
+	"limits: a user pins so much and no more, which is no other user's loss",
+	"fork fd_passed number_comes_again queued_file: only the opener may use a file: not a child, not one it is sent to",
+	"vma_operations map_over fuzz: mremap, mprotect, madvise, a partial munmap, a mapping over it",
+	"back_doors no_page_references: ptrace, /proc/pid/mem, process_vm_readv, vmsplice get at nothing",
+	"unpin_zaps gpu_free calls_race: an unpin ends mappings, at any time, in any order; freed memory stays until then",
+	"pin_of_another: while another process pins, nothing waits",
+	"close_keeps_mappings: a mapping holds the file",
+	"kill: a process that dies anywhere leaves nothing",
+	"fuzz calls_race storm: any calls, in any order, from several processes, over a driver that fails and waits now and then",
+	"rmmod_refused close_in_child: the module cannot go while it is in use",
+};
+
 static void run_one(void *arg)
 {
 	const struct test *t = arg;
@@ -2868,6 +2898,8 @@ int main(int argc, char **argv)
 		case 'l':
 			for (i = 0; i < NTESTS; i++)
 				puts(tests[i].name);
+			for (i = 0; i < sizeof(promises) / sizeof(promises[0]); i++)
+				puts(promises[i]);
 			return 0;
 		case 't':
 			only = optarg;
