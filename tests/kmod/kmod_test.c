@@ -566,8 +566,11 @@ static void test_force_pcie(void)
 	uint64_t va = gpu_alloc(GPU_PAGE), before = stats().forced;
 	struct gdrdrv_pin_v2 p = { .addr = va, .size = 4,
 				   .flags = GDRDRV_PIN_FORCE_PCIE };
+	struct gdrdrv_get_attr none[] = { { .attr = 0 }, { .attr = 3 } };
 	int fd = gdr_open();
 
+	CHECK_ERR(ioctl(fd, GDRDRV_IOC_ATTR, &none[0]), EINVAL);
+	CHECK_ERR(ioctl(fd, GDRDRV_IOC_ATTR, &none[1]), EINVAL);
 	if (!attribute(fd, GDRDRV_ATTR_FORCE_PCIE)) {
 		CHECK_ERR(ioctl(fd, GDRDRV_IOC_PIN_V2, &p), EINVAL);
 		return;
@@ -614,18 +617,6 @@ static void test_tokens(void)
 	}
 	CHECK(stats().asked == asked);
 	CHECK(in_child(thief, &va) == 0);
-}
-
-static void test_attributes(void)
-{
-	struct gdrdrv_get_attr a = { .attr = 0 };
-	int fd = gdr_open();
-
-	CHECK(attribute(fd, GDRDRV_ATTR_PERSISTENT) == 1);
-	CHECK(attribute(fd, GDRDRV_ATTR_FORCE_PCIE) <= 1);
-	CHECK_ERR(ioctl(fd, GDRDRV_IOC_ATTR, &a), EINVAL);
-	a.attr = 3;
-	CHECK_ERR(ioctl(fd, GDRDRV_IOC_ATTR, &a), EINVAL);
 }
 
 /* A clock that the module counts by, and its kHz as the machine tells them; 0: it does not. */
@@ -2776,7 +2767,7 @@ static const struct test tests[] = {
 	T(minor), T(aliases), T(bad_ioctls), T(pin_arguments),
 	T(pin_rounds), T(pin_v2), T(force_pcie), T(pin_answer_fault),
 	T(failed_pins), T(tokens),
-	T(attributes), T(info), T(pin_time), T(data), T(bar1), T(pin_inside), T(faults), T(map_arguments),
+	T(info), T(pin_time), T(data), T(bar1), T(pin_inside), T(faults), T(map_arguments),
 	T(read_only), T(vma_flags), T(vma_operations), T(map_over), T(handles),
 	T(unknown_handle), T(unpin_zaps), T(close_keeps_mappings),
 	T(close_of_a_copy), T(close_in_child),

@@ -280,22 +280,17 @@ static struct sim_alloc *sim_find(u64 va, u64 len)
 	return NULL;
 }
 
-static void sim_free_table(struct sim_pin *pin)
+/* Called with sim_lock held. */
+static void sim_free_pin(struct sim_pin *pin)
 {
 	u32 i;
 
+	list_del(&pin->node);
 	for (i = 0; i < pin->npages; i++)
 		kfree(pin->pt.pages[i]);
 	memset(pin->pt.pages, SIM_POISON, pin->npages * sizeof(*pin->pt.pages));
 	kvfree(pin->pt.pages);
 	memset(&pin->pt, SIM_POISON, sizeof(pin->pt));
-}
-
-/* Called with sim_lock held. */
-static void sim_free_pin(struct sim_pin *pin)
-{
-	list_del(&pin->node);
-	sim_free_table(pin);
 	sim_mem_put(pin->mem);
 	kfree(pin);
 }
@@ -501,22 +496,6 @@ static int sim_get(u64 va, u64 len, struct nvidia_p2p_page_table **pt)
 	return ret;
 }
 
-/* Pages that are out are put, or the put fails with that error. Called with sim_lock held. */
-static int sim_put_found(struct sim_pin *pin, u64 va, int error)
-{
-	if (pin->va != va)
-		sim_complain("pages put otherwise than they were got");
-	if (pin->lost) {
-		sim_complain("pages put again after a put that failed");
-		return -EIO;
-	}
-	if (error)
-		pin->lost = true;
-	else
-		sim_free_pin(pin);
-	return error;
-}
-
 static int sim_put(u64 va, struct nvidia_p2p_page_table *pt)
 {
 	struct sim_pin *pin;
@@ -531,12 +510,14 @@ static int sim_put(u64 va, struct nvidia_p2p_page_table *pt)
 	sim_sleep(NVIDIA_SIM_PUT_DELAY);
 	mutex_lock(&sim_lock);
 	pin = sim_find_pin(pt);
-	if (pin) {
-		ret = sim_put_found(pin, va, ret);
-	} else {
-		/* The real one would have read memory that is freed. */
-		sim_complain("pages put that are not out");
+	if (!pin || pin->lost || pin->va != va) {
+		/* The real one would have read memory that is freed, or dropped a reference. */
+		sim_complain("pages put that are not out there, or whose put failed");
 		ret = -EINVAL;
+	} else if (ret) {
+		pin->lost = true;
+	} else {
+		sim_free_pin(pin);
 	}
 	mutex_unlock(&sim_lock);
 	return ret;
