@@ -168,6 +168,8 @@ unbuilt = $(filter-out $(wildcard $(1)),$(1))
 ldconfig = @[ -n '$(DESTDIR)' ] || [ "$$(id -u)" -ne 0 ] || PATH="$$PATH:/sbin:/usr/sbin" $(LDCONFIG)
 
 lib_install: | $(call unbuilt,$(LIB)) $(IN_SRC)
+	@now='$(COMMIT)'; [ ! -e $(VERSION_C) ] || [ "$$now" = unknown ] || grep -qF "(commit $$now," $(VERSION_C) || \
+		echo "$(LIB) is of commit $$(sed 's/.*(commit \([^,]*\),.*/\1/' $(VERSION_C)), and the tree is of $$now: make builds it anew" >&2
 	$(INSTALL) -d $(DESTLIB)/pkgconfig $(cmakedir) $(DESTINC) $(DESTDIR)$(datadir)/gdrapi
 	$(INSTALL) -m 755 $(LIB) $(DESTLIB)/
 	ln -sf libgdrapi.so.$(VERSION) $(DESTLIB)/$(SONAME)

@@ -22,7 +22,11 @@ programs() {
 [ "$*" = wheel ] || [ ! -e "$(dirname "$0")/../.git" ] || programs git:git
 for target; do
 	case $target in
-	deb) programs make:make gcc:gcc dpkg-buildpackage:dpkg-dev dh:debhelper ;;
+	deb)
+		programs make:make gcc:gcc dpkg-buildpackage:dpkg-dev dh:debhelper
+		# dpkg-buildpackage asks for it by name.
+		need build-essential dpkg -s build-essential
+		;;
 	rpm) programs make:make gcc:gcc rpmbuild:rpm ;;
 	tarball) programs make:make gcc:gcc strip:binutils ;;
 	wheel) need python3-pip "${PYTHON:-python3}" -m pip --version ;;

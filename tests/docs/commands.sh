@@ -80,8 +80,7 @@ done
 # go_program: what docs/go.md says to type builds its program, which says hello. It builds for arm64, too.
 go_program() {
 	mkdir "$work/go" && cp "$work/go-go-1" "$work/go/main.go" && sed "s#\.\./gdrapi#$here#" "$work/go-sh-1" >"$work/go/line" || return 1
-	(PATH=$(dirname "$(command -v "${GO:-go}")"):$PATH && cd "$work/go" && sh -eux line &&
-		CGO_ENABLED=0 GOARCH=arm64 go build -o hello.arm64 . && ./hello) >"$work/out" 2>&1 ||
+	(cd "$work/go" && sh -eux line && CGO_ENABLED=0 GOARCH=arm64 $(sh "$here/setup.sh" --go) build -o hello.arm64 . && ./hello) >"$work/out" 2>&1 ||
 		{ cat "$work/out"; return 1; }
 	grep -x 'hello, GPU' "$work/out"
 }

@@ -155,7 +155,13 @@ below() {
 	"$make" -s -C "$1" && [ -e "$1/$2" ] && "$make" -s -C "$1" clean && [ ! -e "$1/$2" ]
 }
 check "make in src" below src libgdrapi.so.2
-check "make lib_install has it there, too" eval 'there lib_install prefix="$recipe" && [ -e "$tree/src/libgdrapi.so.2.6" ]'
+echo 'const char gdr_version_text[] = "libgdrapi 2.6.0 (commit old, ";' >"$tree/build/version.c"
+echo '2.6.0 new 0' >"$tree/VERSION"
+is "a build of another commit is copied, and that is said" "$(there lib_install prefix="$recipe" 2>&1)" \
+	'build/libgdrapi.so.2.6 is of commit old, and the tree is of new: make builds it anew'
+rm "$tree/build/version.c"
+in_src() { there lib_install prefix="$recipe" && [ -e "$tree/src/libgdrapi.so.2.6" ]; }
+check "make lib_install has it there, too" in_src
 check "make in tests" below tests gdrcopy_sanity
 check "make drv_install builds the module first" eval 'there drv_install KDIR=/none 2>&1 | grep "no kernel headers at /none"'
 

@@ -96,7 +96,7 @@ check "the tarball has the files of the packages" same "$work/files-deb" "$work/
 
 # made_of LIBRARY SBOM: the SBOM has the modules that the library says it was linked from.
 made_of() {
-	"$go" version -m "$1" | awk '$1 == "dep" { print "pkg:golang/" $2 "@" $3 }' | sort >"$work/linked"
+	$go version -m "$1" | awk '$1 == "dep" { print "pkg:golang/" $2 "@" $3 }' | sort >"$work/linked"
 	[ -s "$work/linked" ] && while read -r purl; do
 		grep -qF "\"purl\": \"$purl\"" "$2" || { echo "$2 has no $purl"; return 1; }
 	done <"$work/linked"

@@ -18,7 +18,7 @@ kubernetes=sigs.k8s.io/kubectl-validate@v0.0.4
 
 # module NAME@VERSION: the folder of that Go module.
 module() {
-	(cd "$work" && "${GO:-go}" mod download -json "$1") | sed -n 's/^\t"Dir": "\(.*\)".*/\1/p'
+	(cd "$work" && ${GO:-go} mod download -json "$1") | sed -n 's/^\t"Dir": "\(.*\)".*/\1/p'
 }
 
 cdi_dir=$(module "$cdi")

@@ -13,6 +13,9 @@ set -uo pipefail
 # shellcheck source=tests/fresh/root.sh
 . "$here/tests/fresh/root.sh"
 [ "$(id -u)" -eq 0 ] || die "only root may make a root: run it with sudo"
+# shellcheck source=/dev/null
+. /etc/os-release
+[ "$ID" = debian ] || die "its root is a Debian of this machine's release: run it on Debian"
 out=$(cd "$1" && pwd) || exit 1
 source=$(ls "$out"/gdrapi-*.tar.xz) || die "there are no packages in $out: run tests/packages/build.sh"
 doc=$here/docs/install.md
@@ -37,7 +40,7 @@ ran=("Build the packages") # by build.sh
 # system's, and this machine's Go.
 put_tree() {
 	local goroot
-	goroot=$(cd "$here" && "${GO:-go}" env GOROOT) && mkdir -p "$root/src" "$root/opt/driver" &&
+	goroot=$(cd "$here" && ${GO:-go} env GOROOT) && mkdir -p "$root/src" "$root/opt/driver" &&
 		tar -C "$root/src" --strip-components=1 -xf "$source" &&
 		mkdir -p "$root/src/build/packages" &&
 		cp -a "$out/deb" "$out/rpm" "$out/tarball" "$out/nvidia" "$root/src/build/packages/" &&
@@ -183,7 +186,8 @@ containerfile() {
 }
 cmd=
 
-step "a root made by debootstrap" make_root bookworm
+# The packages are for this system, and so are the doubles.
+step "a root made by debootstrap" make_root "$VERSION_CODENAME"
 step "its network" set_network
 mkdir -p "$root/src"
 step "the image's root, a copy" cp -a "$root" "$box"
