@@ -6,7 +6,7 @@
 """
 from typing import Any
 
-import pycuda.driver  # type: ignore[import]
+import pycuda.driver  # type: ignore
 
 import vkgdr
 
