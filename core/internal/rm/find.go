@@ -73,7 +73,7 @@ func (f *finder) find(page uint64, m cuda.MemoryInfo) (place, error) {
 		p, err = f.placeBeside(page, m, err)
 	}
 	if err == nil {
-		if f.gpu.proof.of(byExport) == right && (!m.Legacy || f.gpu.proof.of(byIPC) != untried) {
+		if f.gpu.proof.of(byExport) == right {
 			return p, nil
 		}
 		return p, f.confirm(byExport, page, m, p)
