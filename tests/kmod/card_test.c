@@ -4,12 +4,13 @@
  * gdr_mem_export_dmabuf exports. It runs in the virtual machine, with the simulated
  * nvidia.ko and libcuda; TAP output.
  */
-#include "../doubles/rm_selftest.h"
-
+#define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
+#include <stdbool.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -23,6 +24,7 @@
 
 #include "../../examples/capture/card_uapi.h"
 #include "nvidia_sim_uapi.h"
+#include "tap.h"
 
 /* The calls of the simulated libcuda. */
 int cuInit(unsigned int flags);
@@ -32,10 +34,14 @@ int cuMemsetD8_v2(uint64_t p, unsigned char v, size_t n);
 int cuMemcpyDtoH_v2(void *dst, uint64_t src, size_t n);
 
 #define CARD "/dev/card_sim"
+#define PAGE ((size_t)4096)
+#define IS(got, want) is_at((long)(got), (long)(want), #got " is " #want, __LINE__)
+#define TRUE(cond) IS(!!(cond), 1)
 
 /* The second slot lies across two of the GPU's pages, which are not neighbours on the bus. */
 enum { SLOTS = 3, STRIDE = 60 << 10, MARK = 0x5a };
 
+static struct tap tap;
 static struct card_info card;	/* frame, slots and period are those of the module */
 
 /* GPU memory, and a dma-buf of it. */
@@ -46,6 +52,13 @@ struct gpu {
 	size_t size;
 	int fd;
 };
+
+/* The test goes on after a failure. */
+static void is_at(long got, long want, const char *what, int line)
+{
+	if (!tap_ok(&tap, got == want, "%s", what))
+		printf("# line %d: got %ld, want %ld\n", line, got, want);
+}
 
 static int card_open(int flags)
 {
@@ -339,13 +352,12 @@ static void test_card_keeps_memory(void)
 	close(sim);
 }
 
-static int child_is_killed(void *arg)
+static int child_is_killed(void)
 {
 	struct gpu gpu;
 	uint32_t notice;
 	int fd;
 
-	(void)arg;
 	make_context();
 	gpu = gpu_new();
 	fd = card_open(0);
@@ -357,9 +369,15 @@ static int child_is_killed(void *arg)
 /* Comes before CUDA is initialised here. */
 static void test_killed(void)
 {
-	int sim = open(NVIDIA_SIM_DEVICE, O_RDWR | O_CLOEXEC), fd;
+	int sim = open(NVIDIA_SIM_DEVICE, O_RDWR | O_CLOEXEC), status = 0, fd;
+	pid_t pid;
 
-	IS(in_child(child_is_killed, NULL), -SIGKILL);
+	fflush(stdout);
+	pid = fork();
+	if (!pid)
+		_exit(child_is_killed());
+	IS(waitpid(pid, &status, 0), pid);
+	TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
 	IS(stats(sim).pages_free, stats(sim).pages_total);
 	IS(stats(sim).holders, 1);
 	fd = card_open(0);
@@ -381,5 +399,5 @@ int main(void)
 	test_dma();
 	test_close_ends_dma();
 	test_card_keeps_memory();
-	return tap_end();
+	return tap_done(&tap);
 }

@@ -19,4 +19,4 @@ vm-arm64-programs: need-$(ARCH_CC_arm64)-gcc
 
 vm-arm64-build: $(addprefix $(BIN)/,gdrcopy_sanity badinput $(addprefix guest_,fork fds)) $(D)/libcuda.so.1
 
-$(BIN)/card_test: $(call of,tests/kmod/card_test.c tests/doubles/rm_selftest_client.c) $(LIB) $(D)/libcuda.so.1
+$(BIN)/card_test: $(call of,tests/kmod/card_test.c) $(LIB) $(D)/libcuda.so.1
