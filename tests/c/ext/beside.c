@@ -37,56 +37,30 @@ static struct cuda_dl cu;
 static cu_ctx primary;
 static gdr_t g;
 
-static void find(const char *name, void *place, bool must)
-{
-	void *lib = dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
-
-	*(void **)place = lib ? dlsym(lib, name) : NULL;
-	if (must && !*(void **)place)
-		note("libcuda.so.1 has no %s", name);
-	expect(!must || *(void **)place);
-}
-
 static void begin(void)
 {
-	primary = start_cuda(&cu);
-	expect_is(cu.ctx_set(primary), 0);
-	find("cuStreamCreate", &more.stream_create, true);
-	find("cuStreamBeginCapture_v2", &more.begin, true);
-	find("cuStreamEndCapture", &more.end, true);
-	find("cuGraphDestroy", &more.graph_destroy, true);
-	find("cuMemsetD8Async", &more.set_async, true);
-	find("cuMemAllocAsync", &more.pool_alloc, true);
-	find("cuStreamSynchronize", &more.stream_sync, true);
-	find("cuCtxCreate_v2", &more.ctx_create, true);
-	find("cuCtxDestroy_v2", &more.ctx_destroy, true);
-	find("cuCtxGetFlags", &more.ctx_flags, true);
-	find("cuMemAllocHost_v2", &more.alloc_host, true);
-	find("cuModuleLoadData", &more.module_load, true);
-	find("cuModuleGetFunction", &more.module_function, false);
-	find("cuLaunchKernel", &more.launch, false);
-	find("cuda_sim_kernel_start", &more.sim_kernel_start, false);
-	find("cuda_sim_kernel_end", &more.sim_kernel_end, false);
+	primary = start_current(&cu);
+	more.stream_create = need_symbol("cuStreamCreate");
+	more.begin = need_symbol("cuStreamBeginCapture_v2");
+	more.end = need_symbol("cuStreamEndCapture");
+	more.graph_destroy = need_symbol("cuGraphDestroy");
+	more.set_async = need_symbol("cuMemsetD8Async");
+	more.pool_alloc = need_symbol("cuMemAllocAsync");
+	more.stream_sync = need_symbol("cuStreamSynchronize");
+	more.ctx_create = need_symbol("cuCtxCreate_v2");
+	more.ctx_destroy = need_symbol("cuCtxDestroy_v2");
+	more.ctx_flags = need_symbol("cuCtxGetFlags");
+	more.alloc_host = need_symbol("cuMemAllocHost_v2");
+	more.module_load = need_symbol("cuModuleLoadData");
+	more.module_function = cuda_symbol("cuModuleGetFunction");
+	more.launch = cuda_symbol("cuLaunchKernel");
+	more.sim_kernel_start = cuda_symbol("cuda_sim_kernel_start");
+	more.sim_kernel_end = cuda_symbol("cuda_sim_kernel_end");
 	g = open_or_fail();
 }
 
 /* Memory of each kind that the backend pins; 0: none of it. */
 static cu_ptr plain, vmm, pool;
-
-static cu_ptr make_vmm(size_t size)
-{
-	const struct cu_mem_want want = { .type = CU_MEM_PINNED, .fd_type = CU_EXPORT_FD, .place = { CU_PLACE_GPU, 0 } };
-	const struct cu_access rw = { { CU_PLACE_GPU, 0 }, CU_ACCESS_RW };
-	cu_mem mem;
-	cu_ptr p;
-
-	expect_is(cu.create(&mem, size, &want, 0), 0);
-	expect_is(cu.reserve(&p, size, 0, 0, 0), 0);
-	expect_is(cu.map(p, size, 0, mem, 0), 0);
-	expect_is(cu.set_access(p, size, &rw, 1), 0);
-	expect_is(cu.release(mem), 0);
-	return p;
-}
 
 static bool pins(cu_ptr p)
 {
@@ -101,7 +75,7 @@ static void make_memory(void)
 	char name[16];
 
 	expect_is(gdr_get_backend(g, name, sizeof(name)), 0);
-	vmm = make_vmm(BYTES);
+	vmm = make_vmm(&cu, &(size_t){ BYTES }, 1);
 	expect_is(cu.mem_alloc(&plain, BYTES), 0);
 	if (!strcmp(name, "rm") && (more.pool_alloc(&pool, BYTES, NULL) || more.stream_sync(NULL)))
 		pool = 0;

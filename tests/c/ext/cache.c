@@ -8,7 +8,6 @@
  */
 #include "guest/cuda.h"
 
-
 #define RANGE (64 * KIB)
 #define GPU_2M (2 * MIB)
 #define THREADS 6
@@ -66,22 +65,6 @@ static gdr_cache_t open_cache(gdr_t g, size_t most)
 	return c;
 }
 
-static unsigned long live_in(const char *file, const char *name)
-{
-	void *lib = dlopen(file, RTLD_NOW | RTLD_NOLOAD);
-	unsigned long (*live)(void) = NULL;
-
-	if (lib)
-		*(void **)&live = dlsym(lib, name);
-	return live ? live() : 0;
-}
-
-/* What lives in the simulated drivers; 0 with real ones. */
-static unsigned long live(void)
-{
-	return live_in("libcuda.so.1", "cuda_sim_live");
-}
-
 /* How much more lives with one pinning. The first one brings things that stay. */
 static unsigned long cost_of_a_pinning(gdr_t g, unsigned long addr)
 {
@@ -90,9 +73,9 @@ static unsigned long cost_of_a_pinning(gdr_t g, unsigned long addr)
 
 	map_buffer(g, &b);
 	expect_is(gdr_unpin_buffer(g, b.mh), 0);
-	before = live();
+	before = count_live();
 	map_buffer(g, &b);
-	after = live();
+	after = count_live();
 	expect_is(gdr_unpin_buffer(g, b.mh), 0);
 	expect(!on_doubles() || after > before);
 	return after - before;
@@ -143,12 +126,12 @@ static void hits(void)
 {
 	gdr_t g = open_or_fail();
 	unsigned long addr = some_memory(g, NULL), one = cost_of_a_pinning(g, addr);
-	unsigned long before = live();
+	unsigned long before = count_live();
 	gdr_cache_t c = open_cache(g, MIB);
 	struct held a = get(c, addr, RANGE), b = get(c, addr, RANGE);
 	struct held part = get(c, addr + 4099, 77);
 
-	expect_is(live(), before + one);
+	expect_is(count_live(), before + one);
 	expect(same(a, b) && a.va == b.va);
 	expect(same(a, part) && part.va == a.va + 4099);
 	check_bytes(a, RANGE, 1);
@@ -158,16 +141,16 @@ static void hits(void)
 	expect_is(gdr_cache_put(c, a.mh), EINVAL);
 	/* It stays, and stays whole. */
 	expect(is_pinned(a));
-	expect_is(live(), before + one);
+	expect_is(count_live(), before + one);
 	expect(same(get(c, addr, RANGE), a));
 	check_bytes(a, RANGE, 2);
 	put(c, a);
 	expect_is(gdr_cache_flush(c), 0);
 	expect(!is_pinned(a));
-	expect_is(live(), before);
+	expect_is(count_live(), before);
 	expect(!same(visit(c, addr, RANGE), a));
 	expect_is(gdr_cache_close(c), 0);
-	expect_is(live(), before);
+	expect_is(count_live(), before);
 }
 
 /* What is in no page of its own: the pages are, and other bytes of them are a hit. */
@@ -203,16 +186,16 @@ static void oldest_goes(void)
 	for (int i = 0; i < 4; i++)
 		addr[i] = some_memory(g, NULL);
 	one = cost_of_a_pinning(g, addr[0]);
-	before = live();
+	before = count_live();
 	for (int i = 0; i < 3; i++)
 		h[i] = visit(c, addr[i], RANGE);
 	expect(same(visit(c, addr[0], 1), h[0]));
-	expect_is(live(), before + 3 * one);
+	expect_is(count_live(), before + 3 * one);
 	h[3] = visit(c, addr[3], RANGE);
-	expect_is(live(), before + 3 * one);
+	expect_is(count_live(), before + 3 * one);
 	expect(is_pinned(h[0]) && !is_pinned(h[1]) && is_pinned(h[2]) && is_pinned(h[3]));
 	h[1] = visit(c, addr[1], RANGE);
-	expect_is(live(), before + 3 * one);
+	expect_is(count_live(), before + 3 * one);
 	expect(is_pinned(h[0]) && is_pinned(h[1]) && !is_pinned(h[2]) && is_pinned(h[3]));
 	expect_is(gdr_copy_to_mapping(h[2].mh, h[2].va, "x", 1), EINVAL);
 	check_bytes(h[0], RANGE, 3);
@@ -333,29 +316,6 @@ static void overlap(void)
 
 static struct cuda_dl cu;
 
-static cu_mem new_mem(void)
-{
-	struct cu_mem_want want = {
-		.type = CU_MEM_PINNED, .fd_type = CU_EXPORT_FD,
-		.place = { CU_PLACE_GPU, 0 }, .rdma = 1,
-	};
-	cu_mem mem = 0;
-
-	expect_is(cu.create(&mem, GPU_2M, &want, 0), 0);
-	return mem;
-}
-
-/* As cuMemAlloc does it: the handle is given back, the mapping keeps the memory. */
-static void map_new(cu_ptr at)
-{
-	struct cu_access access = { { CU_PLACE_GPU, 0 }, CU_ACCESS_RW };
-	cu_mem mem = new_mem();
-
-	expect_is(cu.map(at, GPU_2M, 0, mem, 0), 0);
-	expect_is(cu.set_access(at, GPU_2M, &access, 1), 0);
-	expect_is(cu.release(mem), 0);
-}
-
 static cu_ptr reserve(size_t size)
 {
 	cu_ptr at = 0;
@@ -366,9 +326,7 @@ static cu_ptr reserve(size_t size)
 
 static gdr_t open_with_driver(void)
 {
-	cu_ctx ctx = start_cuda(&cu);
-
-	expect_is(cu.ctx_set(ctx), 0);
+	start_current(&cu);
 	return open_or_fail();
 }
 
@@ -379,18 +337,18 @@ static void other_memory_there(void)
 	cu_ptr at = reserve(GPU_2M);
 	struct held old, kept, new;
 
-	map_new(at);
+	map_new(&cu, at, GPU_2M);
 	old = visit(c, at, RANGE);
 	fill(old, 0xaa, 16);
 	expect_is(cu.unmap(at, GPU_2M), 0);
-	map_new(at);
+	map_new(&cu, at, GPU_2M);
 	new = get(c, at, RANGE);
 	expect(!same(old, new) && !is_pinned(old));
 	expect_is(gdr_copy_to_mapping(old.mh, old.va, "x", 1), EINVAL);
 	fill(new, 0xbb, 16);
 	expect_bytes(g, at, 0xbb, 16);
 	expect_is(cu.unmap(at, GPU_2M), 0);
-	map_new(at);
+	map_new(&cu, at, GPU_2M);
 	/* It is held: whoever has it may go on, and nobody else gets it. */
 	kept = new;
 	new = get(c, at, RANGE);
@@ -413,17 +371,17 @@ static void no_memory_there(void)
 	unsigned long before;
 	struct held h;
 
-	map_new(at);
+	map_new(&cu, at, GPU_2M);
 	cost_of_a_pinning(g, at);
-	before = live();
+	before = count_live();
 	h = visit(c, at, RANGE);
 	expect_is(cu.unmap(at, GPU_2M), 0);
 	expect_is(gdr_cache_get(c, at, 1, &h.mh, (void **)&h.va), EINVAL);
 	expect(!is_pinned(h));
 	/* The mapping of the driver's is gone, too. */
-	expect(!on_doubles() || live() < before);
+	expect(!on_doubles() || count_live() < before);
 	expect_is(gdr_cache_get(c, at, 1, &h.mh, (void **)&h.va), EINVAL);
-	map_new(at);
+	map_new(&cu, at, GPU_2M);
 	visit(c, at, RANGE);
 }
 
@@ -462,8 +420,8 @@ static void several_allocations(void)
 	cu_ptr at = reserve(2 * GPU_2M);
 	struct held a, b;
 
-	map_new(at);
-	map_new(at + GPU_2M);
+	map_new(&cu, at, GPU_2M);
+	map_new(&cu, at + GPU_2M, GPU_2M);
 	expect_is(gdr_cache_get(c, at, 2 * GPU_2M, &a.mh, (void **)&a.va), ENOTSUP);
 	expect_is(gdr_cache_get(c, at + GPU_2M - 1, 2, &a.mh, (void **)&a.va), ENOTSUP);
 	a = visit(c, at, GPU_2M);
@@ -474,7 +432,7 @@ static void several_allocations(void)
 	expect_is(cu.unmap(at + GPU_2M, GPU_2M), 0);
 	expect_is(gdr_cache_get(c, at + GPU_2M - 1, 2, &a.mh, (void **)&a.va), EINVAL);
 	expect(same(visit(c, at, GPU_2M), a));
-	map_new(at + GPU_2M);
+	map_new(&cu, at + GPU_2M, GPU_2M);
 	expect(!same(visit(c, at + GPU_2M, 1), b) && !is_pinned(b) && is_pinned(a));
 }
 
@@ -550,13 +508,13 @@ static void close_with_holds(void)
 	gdr_cache_t c;
 
 	cost_of_a_pinning(g, a);
-	before = live();
+	before = count_live();
 	c = open_cache(g, MIB);
 	h[0] = get(c, a, RANGE);
 	h[1] = get(c, a, 2 * RANGE);
 	h[2] = visit(c, b, RANGE);
 	expect_is(gdr_cache_close(c), 0);
-	expect_is(live(), before);
+	expect_is(count_live(), before);
 	for (int i = 0; i < 3; i++) {
 		expect(!is_pinned(h[i]));
 		expect_is(gdr_cache_put(c, h[i].mh), EINVAL);
@@ -624,19 +582,17 @@ static void no_room(void)
 	void (*fail)(const char *name, int result, int nth);
 	unsigned long addr[3];
 	struct held h[3];
-	void *lib;
 
 	for (int i = 0; i < 3; i++)
 		addr[i] = some_memory(g, NULL);
 	h[0] = visit(c, addr[0], RANGE);
 	h[1] = visit(c, addr[1], RANGE);
 	needs_doubles("a real driver cannot be told to refuse a call");
-	lib = dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
 	if (backend_is("rm")) {
-		*(void **)&fail = dlsym(lib, "rm_sim_fail");
+		fail = need_symbol("rm_sim_fail");
 		fail("MAP_MEMORY", 0x1a, 1);
 	} else {
-		*(void **)&fail = dlsym(lib, "cuda_sim_fail");
+		fail = need_symbol("cuda_sim_fail");
 		fail("cuMemGetHandleForAddressRange", 2, 1);
 	}
 	h[2] = visit(c, addr[2], RANGE);
@@ -857,7 +813,7 @@ static void many_threads(void)
 		memories[i].addr = some_memory(shared_g, &memories[i].mem);
 	}
 	one = cost_of_a_pinning(shared_g, memories[0].addr);
-	before = live();
+	before = count_live();
 	shared_cache = open_cache(shared_g, 10 * RANGE);
 	for (uintptr_t i = 0; i < THREADS; i++)
 		start_thread(&t[i], 0, use, (void *)i);
@@ -873,10 +829,10 @@ static void many_threads(void)
 	note("%ld uses, %ld renewals, %ld flushes", atomic_load(&uses), atomic_load(&renewals),
 	     atomic_load(&flushes));
 	/* Not more than it may have: 10 of them, each of one page. */
-	expect(live() <= before + 10 * one + MEMORIES * 10);
+	expect(count_live() <= before + 10 * one + MEMORIES * 10);
 	expect_is(gdr_cache_flush(shared_cache), 0);
 	expect_is(gdr_cache_close(shared_cache), 0);
-	expect_is(live(), before);
+	expect_is(count_live(), before);
 }
 
 /* One range, many threads, all at once: it is pinned once. */
@@ -899,20 +855,20 @@ static void same_miss(void)
 	i.addr = some_memory(i.g, NULL);
 	one = cost_of_a_pinning(i.g, i.addr);
 	i.c = open_cache(i.g, MIB);
-	before = live();
+	before = count_live();
 	for (int n = 0; n < 20; n++) {
 		atomic_store(&stop, false);
 		start_threads(t, THREADS, get_once, &i);
 		atomic_store(&stop, true);
 		for (int k = 0; k < THREADS; k++)
 			expect_is(pthread_join(t[k], &h[k]), 0);
-		expect_is(live(), before + one);
+		expect_is(count_live(), before + one);
 		for (int k = 0; k < THREADS; k++) {
 			expect(h[k] == h[0]);
 			expect_is(gdr_cache_put(i.c, (gdr_mh_t){ (uintptr_t)h[k] }), 0);
 		}
 		expect_is(gdr_cache_flush(i.c), 0);
-		expect_is(live(), before);
+		expect_is(count_live(), before);
 	}
 }
 

@@ -14,22 +14,14 @@ static int (*reset)(int dev);
 static unsigned long (*contexts_made)(void);	/* of the simulated driver */
 static unsigned int (*called)(char *names, size_t size);
 
-static void find(const char *name, void *fn, bool needed)
-{
-	void *lib = dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
-
-	*(void **)fn = dlsym(lib, name);
-	expect(!needed || *(void **)fn);
-}
-
 static gdr_t open_bare(void)
 {
 	expect(!cuda_load(&cu));
 	expect_is(cu.init(0), 0);
-	find("cuDevicePrimaryCtxGetState", &state, true);
-	find("cuDevicePrimaryCtxReset_v2", &reset, true);
-	find("cuda_sim_contexts", &contexts_made, on_doubles());
-	find("cuda_sim_called", &called, on_doubles());
+	state = need_symbol("cuDevicePrimaryCtxGetState");
+	reset = need_symbol("cuDevicePrimaryCtxReset_v2");
+	contexts_made = on_doubles() ? need_symbol("cuda_sim_contexts") : NULL;
+	called = on_doubles() ? need_symbol("cuda_sim_called") : NULL;
 	return open_or_fail();
 }
 
@@ -54,16 +46,7 @@ static void expect_made(unsigned long n)
 /* Memory of the program's own, which knows no context. */
 static cu_ptr vmm(void)
 {
-	struct cu_mem_want want = { .type = CU_MEM_PINNED, .fd_type = CU_EXPORT_FD, .place = { CU_PLACE_GPU, 0 } };
-	struct cu_access who = { .place = want.place, .flags = CU_ACCESS_RW };
-	cu_mem mem;
-	cu_ptr p;
-
-	expect_is(cu.create(&mem, BYTES, &want, 0), 0);
-	expect_is(cu.reserve(&p, BYTES, 0, 0, 0), 0);
-	expect_is(cu.map(p, BYTES, 0, mem, 0), 0);
-	expect_is(cu.set_access(p, BYTES, &who, 1), 0);
-	return p;
+	return make_vmm(&cu, &(size_t){ BYTES }, 1);
 }
 
 static struct buffer pinned(gdr_t g, cu_ptr p)
@@ -102,7 +85,7 @@ static void beside_its_own(void)
 	int active;
 	cu_ctx ctx;
 
-	find("cuCtxCreate_v2", &create, true);
+	create = need_symbol("cuCtxCreate_v2");
 	expect_is(create(&ctx, 0, 0), 0);
 	alloc_buffer(g, &b, BYTES);
 	expect_is(gdr_unpin_buffer(g, pinned(g, b.dptr).mh), 0);

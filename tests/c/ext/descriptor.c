@@ -19,19 +19,18 @@ static int (*memory_info)(size_t *free, size_t *total), (*copy_between)(cu_ptr t
 
 static void start(int device)
 {
-	cu_ctx context = start_cuda(&cu);
+	cu_ctx context = start_current(&cu);
 	int dev;
 
 	if (device) {
 		expect_is(cu.device_get(&dev, device), 0);
 		expect_is(cu.primary_retain(&context, dev), 0);
+		expect_is(cu.ctx_set(context), 0);
 	}
-	expect_is(cu.ctx_set(context), 0);
-	import_handle = cuda_symbol("cuMemImportFromShareableHandle");
-	export_handle = cuda_symbol("cuMemExportToShareableHandle");
-	memory_info = cuda_symbol("cuMemGetInfo_v2");
-	copy_between = cuda_symbol("cuMemcpyDtoD_v2");
-	expect(import_handle && export_handle && memory_info && copy_between);
+	import_handle = need_symbol("cuMemImportFromShareableHandle");
+	export_handle = need_symbol("cuMemExportToShareableHandle");
+	memory_info = need_symbol("cuMemGetInfo_v2");
+	copy_between = need_symbol("cuMemcpyDtoD_v2");
 }
 
 /* Where a buffer is, as the exporter's gdr_get_object says it. */
@@ -108,7 +107,7 @@ static void be_owner(int to)
 		expect_is(cu.mem_alloc(&p, sizes[i]), 0);
 		send_buffer(to, p, sizes[i], false);
 	}
-	p = make_vmm(vmm, 2);
+	p = make_vmm(&cu, vmm, 2);
 	send_buffer(to, p, OBJECT, false);
 	send_buffer(to, p + OBJECT + 3 * GPU_PAGE_SIZE, OBJECT, false);
 	p = make_pooled(3 * MIB);
@@ -514,7 +513,7 @@ static void labels_of_ours(void)
 
 	start(0);
 	g = open_or_fail();
-	p = make_vmm(two, 2);
+	p = make_vmm(&cu, two, 2);
 	pin_and_export(&s, p + GPU_PAGE_SIZE, OBJECT - GPU_PAGE_SIZE);
 	raw_start(s.fd);
 	read_label(s.fd, label);
@@ -588,7 +587,7 @@ static void prepare_labels(void)
 	catch_log();
 	start(0);
 	g = open_or_fail();
-	p = make_vmm((size_t[]){ OBJECT }, 1);
+	p = make_vmm(&cu, (size_t[]){ OBJECT }, 1);
 	pin_and_export(&s, p, OBJECT);
 	good.fd = s.fd;
 	good.objects[0] = raw_start(s.fd);
@@ -775,9 +774,8 @@ static void be_apart(int end, bool owner, int number)
 
 	expect(enter_namespaces(number));
 	start(0);
-	get_ipc = cuda_symbol("cuIpcGetMemHandle");
-	open_ipc = cuda_symbol("cuIpcOpenMemHandle_v2");
-	expect(get_ipc && open_ipc);
+	get_ipc = need_symbol("cuIpcGetMemHandle");
+	open_ipc = need_symbol("cuIpcOpenMemHandle_v2");
 	if (owner) {
 		g = open_or_fail();
 		expect_is(cu.mem_alloc(&p, OBJECT), 0);
@@ -1013,11 +1011,9 @@ static void *free_all_the_time(void *arg)
 	expect_is(cu.ctx_set(c), 0);
 	while (!over) {
 		struct shared s;
-		cu_ptr p;
 
-		expect_is(cu.mem_alloc(&p, 4096), 0);
-		pin_and_export(&s, p, 4096);
-		expect_is(cu.mem_free(p), 0);
+		export_new(&s, 4096);
+		expect_is(cu.mem_free(s.addr), 0);
 		pin_and_map(s.fd);
 		expect_is(gdr_unpin_buffer(g, s.mh), 0);
 		close(s.fd);
@@ -1087,20 +1083,18 @@ static void beside_others(void)
 	unsigned long live;
 	long fds;
 	cu_mem mem;
-	cu_ptr p;
 
 	start(0);
 	expect_is(cu.ctx_get(&context), 0);
 	g = open_or_fail();
 	passing = open_or_fail();
-	expect_is(cu.mem_alloc(&p, OBJECT), 0);
-	pin_and_export(&s, p, OBJECT);
+	export_new(&s, OBJECT);
 	shared_fd = s.fd;
 	forked = s.mh;
 	pin_and_map(s.fd);
 	swaps[0] = s.fd;
 	swaps[1] = cuda_exports(&mem, 4 * OBJECT, CU_PLACE_GPU);
-	pin_and_export(&s, make_vmm((size_t[]){ OBJECT, OBJECT }, 2), 2 * OBJECT);
+	pin_and_export(&s, make_vmm(&cu, (size_t[]){ OBJECT, OBJECT }, 2), 2 * OBJECT);
 	swaps[2] = s.fd;
 	swaps[3] = memfd_create("none", MFD_CLOEXEC);
 	swapped_fd = 200;

@@ -31,19 +31,18 @@ static void kinds_of_memory(void)
 
 	with_context();
 	for (size_t i = 0; i < sizeof(sizes) / sizeof(*sizes); i++) {
-		expect_is(cu.mem_alloc(&p, sizes[i]), 0);
-		pin_and_export(&s, p, sizes[i]);
+		export_new(&s, sizes[i]);
 		use_here(&s);
 		expect_is(gdr_unpin_buffer(g, s.mh), 0);
 		close(s.fd);
 	}
-	p = make_vmm(layout, 1);
+	p = make_vmm(&cu, layout, 1);
 	pin_and_export(&s, p + GPU_PAGE_SIZE, OBJECT - GPU_PAGE_SIZE);
 	use_here(&s);
 	close(s.fd);
 	if (by_dmabuf())
 		return;
-	p = make_vmm(layout, 4);
+	p = make_vmm(&cu, layout, 4);
 	pin_and_export(&s, p, 8 * OBJECT);
 	use_here(&s);
 	close(s.fd);
@@ -68,7 +67,7 @@ static void too_many_objects(void)
 	with_context();
 	for (int i = 0; i < MOST; i++)
 		sizes[i] = OBJECT;
-	p = make_vmm(sizes, MOST);
+	p = make_vmm(&cu, sizes, MOST);
 	expect_is(gdr_pin_buffer(g, p, MOST * OBJECT, 0, 0, &mh), 0);
 	expect_is(gdr_export_fd(g, mh, 0, &fd), ENOTSUP);
 	expect_is(fd, -7);
@@ -82,7 +81,7 @@ static void too_many_objects(void)
 	close(fd);
 	for (int i = 0; i < 8; i++)
 		sizes[i] = (1 + i % 2) * OBJECT;
-	p = make_vmm(sizes, 8);
+	p = make_vmm(&cu, sizes, 8);
 	expect_is(gdr_pin_buffer(g, p, 9 * OBJECT, 0, 0, &mh), 0);
 	expect_is(gdr_export_fd(g, mh, 0, &fd), ENOTSUP);
 	expect_is(gdr_pin_buffer(g, p, 7 * OBJECT, 0, 0, &mh), 0);
@@ -98,7 +97,7 @@ static void whole_objects(void)
 	int fd;
 
 	with_context();
-	of[0].p = of[1].p = of[2].p = make_vmm(two, 2);
+	of[0].p = of[1].p = of[2].p = make_vmm(&cu, two, 2);
 	of[0].size = 2 * OBJECT;
 	of[1].size = OBJECT;
 	of[2].size = 2 * OBJECT - GPU_PAGE_SIZE;
@@ -129,11 +128,9 @@ static void other_descriptors(void)
 	int ends[2], fds[12], n = 0;
 	long before;
 	gdr_mh_t mh = { 77 };
-	cu_ptr p;
 
 	with_context();
-	expect_is(cu.mem_alloc(&p, OBJECT), 0);
-	pin_and_export(&s, p, OBJECT);
+	export_new(&s, OBJECT);
 	use_here(&s);
 	expect_is(socketpair(AF_UNIX, SOCK_STREAM, 0, ends), 0);
 	fds[n++] = ends[0];
@@ -170,12 +167,10 @@ static void no_descriptor_left(void)
 	struct shared s;
 	long before;
 	int fd = -7;
-	cu_ptr p;
 	void *va;
 
 	with_context();
-	expect_is(cu.mem_alloc(&p, OBJECT), 0);
-	pin_and_export(&s, p, OBJECT);
+	export_new(&s, OBJECT);
 	use_here(&s);
 	before = count_fds();
 	expect_is(getrlimit(RLIMIT_NOFILE, &old), 0);
@@ -201,11 +196,9 @@ static void munmap_is_refused(void)
 	gdr_mh_t mh = { 77 };
 	struct shared s;
 	long before;
-	cu_ptr p;
 
 	with_context();
-	expect_is(cu.mem_alloc(&p, OBJECT), 0);
-	pin_and_export(&s, p, OBJECT);
+	export_new(&s, OBJECT);
 	use_here(&s);
 	before = count_fds();
 	refuse_call(SYS_munmap);
@@ -231,9 +224,8 @@ static void of_another(void)
 
 	catch_log();
 	with_context();
-	give = cuda_symbol("cuMemExportToShareableHandle");
-	range = cuda_symbol("cuMemGetHandleForAddressRange");
-	expect(give && range);
+	give = need_symbol("cuMemExportToShareableHandle");
+	range = need_symbol("cuMemGetHandleForAddressRange");
 	if (by_dmabuf() || is_mig) {
 		expect_is(cu.create(&mem, OBJECT, &want, 0), 0);
 		expect_is(give(&fd, mem, CU_EXPORT_FD, 0), 0);
@@ -265,12 +257,10 @@ static void marked_by_another(void)
 	struct shared s;
 	long before;
 	gdr_mh_t mh;
-	cu_ptr p;
 	void *va;
 
 	with_context();
-	expect_is(cu.mem_alloc(&p, OBJECT), 0);
-	pin_and_export(&s, p, OBJECT);
+	export_new(&s, OBJECT);
 	use_here(&s);
 	expect_is(gdr_pin_fd(g, s.fd, 0, &mh), 0);
 	before = count_fds();
@@ -289,16 +279,14 @@ static void outlives(void)
 	struct shared s;
 	uint32_t w;
 	gdr_mh_t mh;
-	cu_ptr p;
 	void *va;
 	int fd;
 
 	with_context();
-	expect_is(cu.mem_alloc(&p, OBJECT), 0);
-	pin_and_export(&s, p, OBJECT);
+	export_new(&s, OBJECT);
 	fill_by_cuda(s.addr, s.size, 5);
 	expect_is(gdr_unpin_buffer(g, s.mh), 0);
-	expect_is(cu.mem_free(p), 0);
+	expect_is(cu.mem_free(s.addr), 0);
 	expect_is(gdr_pin_fd(g, s.fd, 0, &mh), 0);
 	expect_is(gdr_export_fd(g, mh, 0, &fd), 0);
 	close(s.fd);
@@ -338,11 +326,9 @@ static void in_a_forked_child(void)
 {
 	struct shared s;
 	struct guest x;
-	cu_ptr p;
 
 	with_context();
-	expect_is(cu.mem_alloc(&p, OBJECT), 0);
-	pin_and_export(&s, p, OBJECT);
+	export_new(&s, OBJECT);
 	fill_by_cuda(s.addr, s.size, 1);
 	x = (struct guest){ s.fd, 0, skip_of(&s), OBJECT, 1 };
 	expect(in_child("a forked child", be_guest, &x, 20));
@@ -359,7 +345,7 @@ static void in_a_forked_child(void)
 /* A container without the node of the owner's GPU. */
 static void without_the_gpu(void *arg)
 {
-	void (*fail_rm)(const char *name, int result, int nth) = dlsym(dlopen("libcuda.so.1", RTLD_NOW), "rm_sim_fail");
+	void (*fail_rm)(const char *name, int result, int nth) = need_symbol("rm_sim_fail");
 	const struct guest *x = arg;
 	gdr_t at = open_or_fail();
 	gdr_mh_t mh;
@@ -376,13 +362,11 @@ static void of_a_gpu_that_is_not_there(void)
 {
 	struct shared s;
 	struct guest x;
-	cu_ptr p;
 
 	if (!on_doubles() || by_dmabuf())
 		skip_case("the simulated driver alone refuses a node; a dma-buf needs none");
 	with_context();
-	expect_is(cu.mem_alloc(&p, OBJECT), 0);
-	pin_and_export(&s, p, OBJECT);
+	export_new(&s, OBJECT);
 	fill_by_cuda(s.addr, s.size, 1);
 	x = (struct guest){ s.fd, 0, 0, OBJECT, 1 };
 	expect(in_child("a process without the GPU", without_the_gpu, &x, 20));
@@ -452,13 +436,11 @@ static void in_an_executed_child(void)
 {
 	struct shared s;
 	struct guest x;
-	cu_ptr p;
 
 	if (on_doubles() && !getenv("RM_MMAP"))
 		skip_case("the simulated driver's mmap is in the simulated libcuda");
 	with_context();
-	expect_is(cu.mem_alloc(&p, OBJECT), 0);
-	pin_and_export(&s, p, OBJECT);
+	export_new(&s, OBJECT);
 	fill_by_cuda(s.addr, s.size, 1);
 	x = (struct guest){ s.fd, 0, 0, OBJECT, 1 };
 	expect(in_child("an executed child", exec_guest, &x, 20));
@@ -478,14 +460,12 @@ static void owner_is_killed(void)
 	char tag;
 	pid_t owner;
 	struct shared s;
-	cu_ptr p;
 
 	expect_is(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends), 0);
 	owner = fork();
 	if (!owner) {
 		with_context();
-		expect_is(cu.mem_alloc(&p, OBJECT), 0);
-		pin_and_export(&s, p, OBJECT);
+		export_new(&s, OBJECT);
 		fill_by_cuda(s.addr, s.size, 8);
 		expect(send_with(ends[1], "x", 1, &s.fd, 1));
 		pause();

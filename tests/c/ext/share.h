@@ -40,47 +40,18 @@ static inline bool is_root(void)
 	return !getuid() && prctl(PR_CAPBSET_READ, 6 /* CAP_SETUID */) == 1;
 }
 
-static inline void *cuda_symbol(const char *name)
-{
-	return dlsym(dlopen("libcuda.so.1", RTLD_NOW), name);
-}
-
 static inline void with_context(void)
 {
-	cu_ctx c = start_cuda(&cu);
-
-	expect_is(cu.ctx_set(c), 0);
+	start_current(&cu);
 	g = open_or_fail();
-}
-
-/* Memory of cuMemCreate in objects of these sizes, side by side. */
-static inline cu_ptr make_vmm(const size_t *sizes, int n)
-{
-	struct cu_mem_want want = { CU_MEM_PINNED, CU_EXPORT_FD, { CU_PLACE_GPU, 0 } };
-	struct cu_access all = { { CU_PLACE_GPU, 0 }, CU_ACCESS_RW };
-	size_t total = 0, at = 0;
-	cu_ptr p = 0;
-	cu_mem mem;
-
-	for (int i = 0; i < n; i++)
-		total += sizes[i];
-	expect_is(cu.reserve(&p, total, 0, 0, 0), 0);
-	for (int i = 0; i < n; at += sizes[i++]) {
-		expect_is(cu.create(&mem, sizes[i], &want, 0), 0);
-		expect_is(cu.map(p + at, sizes[i], 0, mem, 0), 0);
-		expect_is(cu.release(mem), 0);
-	}
-	expect_is(cu.set_access(p, total, &all, 1), 0);
-	return p;
 }
 
 /* Memory of the default pool. */
 static inline cu_ptr make_pooled(size_t size)
 {
-	int (*alloc_async)(cu_ptr *, size_t, void *) = cuda_symbol("cuMemAllocAsync");
+	int (*alloc_async)(cu_ptr *, size_t, void *) = need_symbol("cuMemAllocAsync");
 	cu_ptr p;
 
-	expect(alloc_async != NULL);
 	expect_is(alloc_async(&p, size, NULL), 0);
 	expect_is(cu.ctx_sync(), 0);
 	return p;
@@ -92,6 +63,15 @@ static inline void pin_and_export(struct shared *s, cu_ptr addr, size_t size)
 	expect_is(gdr_pin_buffer(g, addr, size, 0, 0, &s->mh), 0);
 	expect_is(gdr_export_fd(g, s->mh, 0, &s->fd), 0);
 	expect(fcntl(s->fd, F_GETFD) & FD_CLOEXEC);
+}
+
+/* New memory of cuMemAlloc. */
+static inline void export_new(struct shared *s, size_t size)
+{
+	cu_ptr p;
+
+	expect_is(cu.mem_alloc(&p, size), 0);
+	pin_and_export(s, p, size);
 }
 
 /* The range's first byte in the pinned pages. */
@@ -246,13 +226,6 @@ static inline int receive_with(int from, void *bytes, size_t size, int *fds)
 		return 0;
 	memcpy(fds, CMSG_DATA(h), h->cmsg_len - CMSG_LEN(0));
 	return (int)((h->cmsg_len - CMSG_LEN(0)) / sizeof(int));
-}
-
-static inline unsigned long count_live(void)
-{
-	unsigned long (*live)(void) = on_doubles() ? cuda_symbol("cuda_sim_live") : NULL;
-
-	return live ? live() : 0;
 }
 
 #endif

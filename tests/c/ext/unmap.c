@@ -97,40 +97,29 @@ static void refused(void)
 	expect_is(gdr_close(g), 0);
 }
 
-static unsigned long live(void)
-{
-	unsigned long (*count)(void);
-	void *lib = dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
-
-	*(void **)&count = lib ? dlsym(lib, "cuda_sim_live") : NULL;
-	return count ? count() : 0;
-}
-
 /* Nothing ends under a mapping that lives: a store through it reaches the memory that was pinned. */
 static void stays(void *closes)
 {
 	struct cuda_dl cu;
 	unsigned long before;
 	uint64_t word = 0;
-	cu_ctx ctx;
 	cu_ptr p;
 	void *va;
 
 	catch_log();
-	ctx = start_cuda(&cu);
-	expect_is(cu.ctx_set(ctx), 0);
+	start_current(&cu);
 	expect_is(cu.mem_alloc(&p, BYTES), 0);
 	g = open_or_fail();
 	expect_is(gdr_pin_buffer(g, p, BYTES, 0, 0, &b.mh), 0);
 	expect_is(gdr_map(g, b.mh, &va, BYTES), 0);
-	before = live();
+	before = count_live();
 	watch(va, EPERM);
 	expect_is(closes ? gdr_close(g) : gdr_unpin_buffer(g, b.mh), EPERM);
 	expect_is(gdr_copy_to_mapping(b.mh, va, &word, 8), EINVAL);
 	if (!closes)
 		expect_is(gdr_close(g), 0);
 	expect(logged("stays pinned and mapped until the process ends"));
-	expect_is(live(), before);
+	expect_is(count_live(), before);
 	*(volatile uint64_t *)va = 0x1234567887654321;
 	g = open_or_fail();
 	expect_is(gdr_pin_buffer(g, p, BYTES, 0, 0, &b.mh), 0);
@@ -138,7 +127,7 @@ static void stays(void *closes)
 	expect_is(gdr_copy_from_mapping(b.mh, &word, va, 8), 0);
 	expect(word == 0x1234567887654321);
 	expect_is(gdr_close(g), 0);
-	expect_is(live(), before);
+	expect_is(count_live(), before);
 }
 
 const struct guest_case cases[] = {

@@ -24,6 +24,69 @@ static inline cu_ctx start_cuda(struct cuda_dl *cu)
 	return context;
 }
 
+/* And makes that context current. */
+static inline cu_ctx start_current(struct cuda_dl *cu)
+{
+	cu_ctx context = start_cuda(cu);
+
+	expect_is(cu->ctx_set(context), 0);
+	return context;
+}
+
+/* A function of libcuda or of its double; NULL: it has none of that name. */
+static inline void *cuda_symbol(const char *name)
+{
+	return dlsym(dlopen("libcuda.so.1", RTLD_NOW), name);
+}
+
+static inline void *need_symbol(const char *name)
+{
+	void *sym = cuda_symbol(name);
+
+	if (!sym)
+		note("libcuda.so.1 has no %s", name);
+	expect(sym != NULL);
+	return sym;
+}
+
+/* What lives in the simulated drivers; 0 with real ones. */
+static inline unsigned long count_live(void)
+{
+	unsigned long (*live)(void) = cuda_symbol("cuda_sim_live");
+
+	return live ? live() : 0;
+}
+
+/* A new object of cuMemCreate at a reserved address, fit for gdrdrv where it can be. The mapping alone keeps it. */
+static inline void map_new(const struct cuda_dl *cu, cu_ptr at, size_t size)
+{
+	struct cu_mem_want want = { .type = CU_MEM_PINNED, .fd_type = CU_EXPORT_FD, .place = { CU_PLACE_GPU, 0 } };
+	const struct cu_access access = { want.place, CU_ACCESS_RW };
+	int rdma = 0;
+	cu_mem mem;
+
+	expect_is(cu->device_attribute(&rdma, CU_DEV_VMM_RDMA, 0), 0);
+	want.rdma = rdma;
+	expect_is(cu->create(&mem, size, &want, 0), 0);
+	expect_is(cu->map(at, size, 0, mem, 0), 0);
+	expect_is(cu->set_access(at, size, &access, 1), 0);
+	expect_is(cu->release(mem), 0);
+}
+
+/* Objects of these sizes, side by side. */
+static inline cu_ptr make_vmm(const struct cuda_dl *cu, const size_t *sizes, int n)
+{
+	size_t total = 0, at = 0;
+	cu_ptr p;
+
+	for (int i = 0; i < n; i++)
+		total += sizes[i];
+	expect_is(cu->reserve(&p, total, 0, 0, 0), 0);
+	for (int i = 0; i < n; at += sizes[i++])
+		map_new(cu, p + at, sizes[i]);
+	return p;
+}
+
 /*
  * With a real driver, holds the first GPU's primary context until the process ends,
  * as a program that uses CUDA does. Where nobody holds it, each allocation makes it
