@@ -16,41 +16,27 @@
 #ifndef RM_UAPI_H
 #define RM_UAPI_H
 
-#ifdef __KERNEL__
-#include <linux/build_bug.h>
-#include <linux/ioctl.h>
 #include <linux/types.h>
-#define RM_ASSERT(cond) static_assert(cond)
-#else
-#include <linux/types.h>
+#include <stddef.h>
 #include <sys/ioctl.h>
+
 #define RM_ASSERT(cond) _Static_assert(cond, #cond)
-#endif
 
 #define RM_CTL_DEVICE	"/dev/nvidiactl"
 #define RM_GPU_DEVICE	"/dev/nvidia"		/* and the minor number */
-#define RM_MAJOR	195
-#define RM_CTL_MINOR	255
 
 #define RM_TYPE		'F'
 #define RM_IOC(nr, type) _IOWR(RM_TYPE, nr, type)
 
-/* The NV_STATUS values that the doubles answer, and C looks at. */
+/* The NV_STATUS values that C looks at, and those that this file names. */
 enum {
 	RM_OK			= 0x00,
-	RM_DUPLICATE_NAME	= 0x19,	/* the new handle is in use */
 	RM_NO_RESOURCES		= 0x1a,	/* BAR1 is full */
 	RM_NO_PERMISSION	= 0x1b,	/* the source is another process's */
 	RM_INVALID_ARGUMENT	= 0x1f,
-	RM_INVALID_BASE		= 0x20,	/* offset is past the end */
-	RM_INVALID_CLASS	= 0x22,
 	RM_INVALID_CLIENT	= 0x23,	/* unknown, or of another process or file */
 	RM_INVALID_DEVICE	= 0x26,
-	RM_INVALID_LIMIT	= 0x2e,	/* offset + length is past the end */
-	RM_INVALID_OBJECT	= 0x31,	/* not of a kind that the request takes */
 	RM_INVALID_PARENT	= 0x36,
-	RM_INVALID_STRUCT	= 0x3a,	/* params_size is not that of the params */
-	RM_INVALID_PARAMETER	= 0x3b,
 	RM_NO_MEMORY		= 0x51,
 	RM_NOT_SUPPORTED	= 0x56,
 	RM_NOT_FOUND		= 0x57,	/* no such object, or no such mapping */
@@ -62,7 +48,6 @@ enum {
 	RM_CLASS_MEMORY		= 0x40,	/* of a GPU; parent: a device */
 	RM_CLASS_CLIENT		= 0x41,	/* root, parent and object are 0 */
 	RM_CLASS_DEVICE		= 0x80,	/* parent: the client */
-	RM_CLASS_CONFIDENTIAL	= 0xcb33, /* parent: the client; no params */
 };
 
 /*
@@ -123,77 +108,18 @@ struct rm_control {
 #define RM_CTRL_ID_INFO		0x205	/* struct rm_id_info */
 #define RM_CTRL_EXPORT_FD	0x3d05	/* struct rm_export_fd */
 #define RM_CTRL_IMPORT_FD	0x3d06	/* struct rm_import_fd */
-/* Only the user-mode double has these. */
-#define RM_CTRL_CHIPSET		0x104	/* struct rm_chipset */
-#define RM_CTRL_DEVICES		0x288	/* struct rm_devices; from 550 on */
 #define RM_CTRL_EXPORT_INFO	0x3d08	/* struct rm_export_info */
 #define RM_CTRL_EXPORT_OBJECTS	0x3d0b	/* struct rm_export_objects */
-/* The object is memory. */
-#define RM_CTRL_SURFACE		0x410110 /* struct rm_surface */
-#define RM_CTRL_PAGE_SIZE	0x410118 /* __u64: bytes of a physical page */
-/* The object is one of RM_CLASS_CONFIDENTIAL. */
-#define RM_CTRL_CONFIDENTIAL	0xcb330101 /* struct rm_confidential */
 
 struct rm_id_info {
 	__u32 gpu_id;		/* in; unknown: RM_INVALID_ARGUMENT */
-	__u32 flags;		/* out, as what follows: RM_ID_ATS, ... */
+	__u32 flags;		/* out, as what follows; bit 6: ATS */
 	__u32 instance;		/* for rm_device_params */
 	__u32 subdevice;
 	__u32 sli;
 	__u32 board;
 	__u32 gpu_instance;
 	__s32 numa;		/* node of the GPU's memory, -1: none */
-};
-
-#define RM_ID_SOC		(1u << 5)
-#define RM_ID_ATS		(1u << 6)
-#define RM_ID_SOC_IGPU		(2u << 7)	/* from 580 on */
-
-struct rm_chipset {
-	__u16 ids[8];
-	__u32 sli_bond;
-	__u8 names[4][32];
-	__u32 flags;
-};
-
-#define RM_NO_INSTANCE		0xffffffffu
-
-/* A GPU, or each compute instance of one that is in MIG mode. */
-struct rm_devices {
-	__u32 n;
-	struct {
-		__u32 gpu_id;
-		__u32 gpu_instance;
-		__u32 compute_instance;
-	} list[256];
-};
-
-#define RM_SPACE_SYSTEM		1
-#define RM_SPACE_VIDEO		2
-
-struct rm_surface_item {
-	__u32 index;
-	__u32 data;		/* out */
-};
-
-#define RM_SURFACE_PHYS_SIZE	7	/* of the whole object, in units of 4 KiB */
-#define RM_SURFACE_PHYS_ATTR	8	/* bits 31:29: how it is cached */
-#define RM_SURFACE_SPACE	9	/* RM_SPACE_VIDEO, ... */
-
-struct rm_surface {
-	__u32 n;
-	__u32 pad;
-	__u64 list;		/* a pointer to n items */
-};
-
-/* Before 550 without the last field. Status 0x2f until a GPU was opened. */
-struct rm_confidential {
-	__u8 cpu;
-	__u8 gpus;
-	__u8 environment;
-	__u8 feature;		/* 2: on */
-	__u8 dev_tools;
-	__u8 multi_gpu;		/* 1: protected PCIe */
 };
 
 #define RM_FD_OBJECT		1	/* type: an RM object */
@@ -223,7 +149,7 @@ struct rm_import_fd {
 struct rm_export_info {
 	__s32 fd;
 	__u32 instance;		/* out, as all below */
-	__u32 mig;		/* RM_NO_INSTANCE */
+	__u32 mig;		/* 0xffffffff: no instance */
 	__u16 most;
 	__u8 label[64];
 };
@@ -269,17 +195,10 @@ struct rm_map_memory {
 	__u64 length;
 	__u64 linear;		/* out: the mapping's name */
 	__u32 status;
-	__u32 flags;		/* out: RM_MAP_BAR1, ... */
+	__u32 flags;		/* out: bits 16:15 the mapping, bits 25:23 the cache type */
 	__s32 fd;
 	__u32 pad2;
 };
-
-/* The answer in flags: bits 16:15 the mapping, bits 25:23 the cache type. */
-#define RM_MAP_ANSWER(mapping, cache)	((mapping) << 15 | (cache) << 23)
-#define RM_MAP_ANSWER_MASK	RM_MAP_ANSWER(3u, 7u)
-#define RM_MAP_BAR1		RM_MAP_ANSWER(2u, 2u)	/* write-combined */
-#define RM_MAP_COHERENT		RM_MAP_ANSWER(0u, 6u)
-#define RM_MAP_SYSTEM		RM_MAP_ANSWER(1u, 6u)	/* RM_CTRL_SURFACE says more */
 
 struct rm_unmap_memory {
 	__u32 client;
@@ -320,13 +239,6 @@ struct rm_card_info {
 /* On a GPU's file, once: the control file that its process works with. */
 struct rm_register_fd {
 	__s32 ctl_fd;
-};
-
-/* On RM_CTL_DEVICE. '2' asks for the version; 0 must match it, else EINVAL. */
-struct rm_version {
-	__u32 cmd;
-	__u32 reply;		/* 1: recognized */
-	char version[64];
 };
 
 #define RM_DMABUF_HANDLES 128
@@ -379,7 +291,6 @@ struct rm_dmabuf {
 #define RM_CARD_INFO(n)		_IOC(_IOC_READ | _IOC_WRITE, RM_TYPE, RM_CARD_INFO_NR, \
 				     (n) * sizeof(struct rm_card_info))
 #define RM_REGISTER_FD		RM_IOC(201, struct rm_register_fd)
-#define RM_VERSION		RM_IOC(210, struct rm_version)
 #define RM_EXPORT_DMABUF	RM_IOC(217, struct rm_dmabuf)
 #define RM_EXPORT_DMABUF_2600	RM_IOC(217, struct rm_dmabuf_2600)
 
@@ -388,10 +299,6 @@ RM_ASSERT(sizeof(struct rm_device_params) == 56);
 RM_ASSERT(sizeof(struct rm_free) == 16);
 RM_ASSERT(sizeof(struct rm_control) == 32);
 RM_ASSERT(sizeof(struct rm_id_info) == 32);
-RM_ASSERT(sizeof(struct rm_chipset) == 152);
-RM_ASSERT(sizeof(struct rm_devices) == 3076);
-RM_ASSERT(sizeof(struct rm_surface) == 16);
-RM_ASSERT(sizeof(struct rm_confidential) == 6);
 RM_ASSERT(sizeof(struct rm_export_fd) == 24);
 RM_ASSERT(sizeof(struct rm_import_fd) == 20);
 RM_ASSERT(sizeof(struct rm_export_info) == 80);
@@ -401,13 +308,9 @@ RM_ASSERT(sizeof(struct rm_map_memory) == 56);
 RM_ASSERT(sizeof(struct rm_unmap_memory) == 32);
 RM_ASSERT(sizeof(struct rm_card_info) == 72);
 RM_ASSERT(sizeof(struct rm_register_fd) == 4);
-RM_ASSERT(sizeof(struct rm_version) == 72);
 RM_ASSERT(sizeof(struct rm_dmabuf_2600) == 2600);
 RM_ASSERT(sizeof(struct rm_dmabuf) == 2608);
 
-#ifndef __KERNEL__
-#include <stddef.h>
-#endif
 RM_ASSERT(offsetof(struct rm_card_info, gpu_id) == 16);
 RM_ASSERT(offsetof(struct rm_card_info, minor) == 56);
 RM_ASSERT(offsetof(struct rm_dmabuf_2600, handles) == 32);
@@ -430,7 +333,7 @@ struct rm_sim_memory {
 	__u64 flags;		/* 0 or RM_SIM_HOST */
 };
 
-#define RM_SIM_HOST	1	/* memory of the host; only the user-mode double has it */
+#define RM_SIM_HOST	1	/* memory of the host */
 
 RM_ASSERT(sizeof(struct rm_sim_memory) == 16);
 
@@ -485,7 +388,7 @@ struct rm_sim_stats {
 RM_ASSERT(sizeof(struct rm_sim_stats) == 56);
 
 /*
- * Only the user-mode double has these requests, as its own fds cannot be mapped.
+ * The double's own fds cannot be mapped.
  *
  * RM_SIM_MMAP, on a GPU's file or a dma-buf: the simulated libcuda asks what mmap(length,
  * fd, offset) must map. It closes out_fd afterwards. If the process may have no more

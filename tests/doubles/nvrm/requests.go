@@ -7,7 +7,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The requests, by the byte offsets of rm_uapi.h. Each is _IOWR('F', nr, struct).
+// The requests, by byte offsets; rm_uapi.h has the structs of those that C makes. Each is _IOWR('F', nr, struct).
 
 // Caller is the thread that makes a request, and waits for the answer.
 type Caller interface {
