@@ -143,8 +143,8 @@ var table = []Group{
 	{Name: "rm", Holds: "rm maps each kind of CUDA memory; each call of the drivers fails once; drivers that differ; other libraries that watch", Rows: []Program{
 		{Name: "memory", On: cmd("rm")},
 		// dmabuf is taken, and rm pins what has no dma-buf.
-		{Name: "memory_133", Cmd: cmd("$B/bin/rm_memory", "dmabuf"), Sim: RMDriver,
-			Env: cmd("CUDA_SIM_DRIVER_VERSION=13030", "CUDA_SIM_DMABUF_MMAP=1")},
+		{Name: "memory_133", Cmd: cmd("$B/bin/rm_memory"), Sim: RMDriver,
+			Env: cmd("BESIDE_DMABUF=1", "CUDA_SIM_DRIVER_VERSION=13030", "CUDA_SIM_DMABUF_MMAP=1")},
 		{Name: "libraries", On: cmd("rm"), Env: cmd("OURS=$B/libgdrapi.so.2", "COPY=$B/watched/libgdrapi_copy.so", "GOLIB=$B/watched/golib.so"),
 			Make: cmd("$B/watched/libgdrapi_copy.so", "$B/watched/golib.so")},
 		// The same with a file that a packager has edited.

@@ -7,7 +7,8 @@ WATCHED   := $(addprefix $(B)/watched/,$(addsuffix .so,watched_lazy watched_relr
 .PHONY: watch-test
 watch-test: $(BIN)/watch_test $(WATCHED)
 
-$(BIN)/rm_memory $(BIN)/rm_machines: $(BIN)/%: $(O)/tests/rm/%.o $(CUDA_DL) $(LIB)
+$(BIN)/rm_machines: $(O)/tests/rm/rm_machines.o $(CUDA_DL) $(LIB)
+$(BIN)/rm_memory: $(O)/tests/rm/rm_memory.o $(O)/$(T)/guest/main.o $(CUDA_DL) $(LIB)
 $(BIN)/rm_faults: $(O)/tests/rm/faults.o $(O)/$(T)/guest/main.o $(CUDA_DL) $(LIB)
 
 # A second file is a second library to the loader.

@@ -2,49 +2,45 @@
 /*
  * rm_memory.c - every kind of CUDA memory, pinned and mapped on the rm backend.
  *
- *	rm_memory [--long] [dmabuf]
- *
- * dmabuf: the dmabuf backend is chosen, and rm stands by. Runs on a real GPU and on
- * the simulated driver (tests/doubles, rm_sim). Bytes are checked both ways against
- * CUDA's own copies. --long: up to 80 GB, 100,000 cycles.
+ * With BESIDE_DMABUF in the environment the dmabuf backend is chosen, and rm stands by. Runs on
+ * a real GPU and on the simulated driver (tests/doubles, rm_sim). Bytes are checked both ways
+ * against CUDA's own copies. --long: up to 80 GB, 100,000 cycles.
  */
 #include "guest/cuda.h"
 
 #define GIB (1024 * MIB)
 #define PAGE GPU_PAGE_SIZE
 
-static struct tap tap;
 static struct cuda_dl cu;
-static bool is_long, beside_dmabuf;
+static gdr_t g;
 
-/* Calls that only this program makes; NULL where the driver lacks them. */
 static int (*alloc_async)(cu_ptr *p, size_t size, void *stream);
 static int (*free_async)(cu_ptr p, void *stream);
-static int (*alloc_managed)(cu_ptr *p, size_t size, unsigned int flags);
-static int (*alloc_host)(void **p, size_t size);
-static int (*primary_reset)(int dev);
-static int (*ipc_get)(void *handle, cu_ptr p);
-static int (*mem_info)(size_t *free, size_t *total);
 
-static void find_calls(void)
+static bool beside_dmabuf(void)
 {
-	void *lib = dlopen("libcuda.so.1", RTLD_NOW);
-
-	alloc_async = dlsym(lib, "cuMemAllocAsync");
-	free_async = dlsym(lib, "cuMemFreeAsync");
-	alloc_managed = dlsym(lib, "cuMemAllocManaged");
-	alloc_host = dlsym(lib, "cuMemAllocHost_v2");
-	primary_reset = dlsym(lib, "cuDevicePrimaryCtxReset_v2");
-	ipc_get = dlsym(lib, "cuIpcGetMemHandle");
-	mem_info = dlsym(lib, "cuMemGetInfo_v2");
+	return getenv("BESIDE_DMABUF");
 }
 
-static void must(int result, const char *what)
+static void begin(void)
 {
-	if (result == CU_OK)
-		return;
-	printf("Bail out! %s: %s\n", what, cuda_error(&cu, result));
-	exit(1);
+	start_current(&cu);
+	alloc_async = need_symbol("cuMemAllocAsync");
+	free_async = need_symbol("cuMemFreeAsync");
+	g = open_or_fail();
+}
+
+/* Pins by the standby change none of the answers. */
+static void end(void)
+{
+	char name[16] = "";
+	int dmabuf = -1;
+
+	expect_is(gdr_get_backend(g, name, sizeof(name)), 0);
+	expect(!strcmp(name, beside_dmabuf() ? "dmabuf" : "rm"));
+	expect_is(gdr_get_attribute(g, GDR_ATTR_USING_DMA_BUF_MMAP, &dmabuf), 0);
+	expect_is(dmabuf, beside_dmabuf());
+	expect_is(gdr_close(g), 0);
 }
 
 /* A pinned and mapped range. */
@@ -55,7 +51,7 @@ struct mapping {
 	gdr_info_t info;
 };
 
-static int map_range(gdr_t g, struct mapping *m, cu_ptr addr, size_t size)
+static int map_range(struct mapping *m, cu_ptr addr, size_t size)
 {
 	int rc;
 
@@ -71,7 +67,7 @@ static int map_range(gdr_t g, struct mapping *m, cu_ptr addr, size_t size)
 	return rc;
 }
 
-static int drop(gdr_t g, struct mapping *m)
+static int drop(struct mapping *m)
 {
 	int rc = gdr_unmap(g, m->mh, m->va, m->size);
 	int rc2 = gdr_unpin_buffer(g, m->mh);
@@ -100,72 +96,85 @@ static bool both_ways(const struct mapping *m, cu_ptr addr, size_t n, unsigned i
 }
 
 /* First, middle and last bytes of size bytes at addr, through pages around them. */
-static int try_range(gdr_t g, cu_ptr addr, size_t size)
+static int try_range(cu_ptr addr, size_t size)
 {
 	cu_ptr first = addr & ~(PAGE - 1), end = (addr + size + PAGE - 1) & ~(PAGE - 1);
 	size_t n = size < 4096 ? size : 4096;
 	struct mapping m;
 	bool same;
-	int rc = map_range(g, &m, first, end - first);
+	int rc = map_range(&m, first, end - first);
 
 	if (rc)
 		return rc;
 	same = both_ways(&m, addr, n, 1) && both_ways(&m, addr + (size - n) / 2, n, 2) &&
 	       both_ways(&m, addr + size - n, n, 3);
-	rc = drop(g, &m);
+	rc = drop(&m);
 	return rc ? rc : same ? 0 : EIO;
 }
 
-static void is_zero(int rc, const char *call, size_t size)
+static void expect_range(cu_ptr addr, size_t size)
 {
-	if (!tap_ok(&tap, rc == 0, "%s of %zu bytes", call, size))
-		printf("# got %d (%s)\n", rc, strerror(rc));
+	int rc = try_range(addr, size);
+
+	if (rc)
+		note("%zu bytes: %s", size, strerror(rc));
+	expect_is(rc, 0);
 }
 
-static void plain(gdr_t g)
+static void plain(void)
 {
 	static const size_t sizes[] = {
 		1, 100, 1000, 4096, 64 * KIB, 100000, MIB, 3 * MIB, 4 * MIB + 4096, 64 * MIB, GIB,
 		8 * GIB, 40 * GIB, 64 * GIB,
 	};
+	int (*mem_info)(size_t *free, size_t *total);
 	size_t room = 0, total = 0;
 
+	begin();
+	mem_info = need_symbol("cuMemGetInfo_v2");
 	for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
 		cu_ptr p = 0;
 
-		if (!is_long && sizes[i] > 64 * MIB)
+		if (!guest_long && sizes[i] > 64 * MIB)
 			break;
-		must(mem_info(&room, &total), "cuMemGetInfo");
+		expect_is(mem_info(&room, &total), 0);
 		if (sizes[i] > room - room / 8) {
-			printf("# %zu bytes: the GPU has %zu left\n", sizes[i], room);
+			note("%zu bytes: the GPU has %zu left", sizes[i], room);
 			continue;
 		}
-		must(cu.mem_alloc(&p, sizes[i]), "cuMemAlloc");
-		is_zero(try_range(g, p, sizes[i]), "cuMemAlloc", sizes[i]);
-		must(cu.mem_free(p), "cuMemFree");
+		expect_is(cu.mem_alloc(&p, sizes[i]), 0);
+		expect_range(p, sizes[i]);
+		expect_is(cu.mem_free(p), 0);
 	}
+	end();
 }
 
 /*
  * As UCX and libfabric do it: pages around a small buffer, its neighbours in them. With every,
  * each buffer but one of that many is freed, so that most pages begin in free space.
  */
-static void windows(gdr_t g, const char *what, int every, int (*alloc)(cu_ptr *p, size_t size), int (*release)(cu_ptr p))
+static void windows(int every, int (*alloc)(cu_ptr *p, size_t size), int (*release)(cu_ptr p))
 {
 	enum { N = 300 };
 	cu_ptr p[N];
-	int bad = 0;
 
 	for (int i = 0; i < N; i++)
-		must(alloc(&p[i], 512 + 512 * (i % 5)), what);
+		expect_is(alloc(&p[i], 512 + 512 * (i % 5)), 0);
 	for (int i = 0; i < N; i++)
 		if (i % every)
-			must(release(p[i]), what);
+			expect_is(release(p[i]), 0);
 	for (int i = 0; i < N; i += every)
-		bad += try_range(g, p[i], 512) != 0;
-	tap_ok(&tap, bad == 0, "64 KiB windows around small buffers of %s, one of %d left", what, every);
+		expect_range(p[i], 512);
 	for (int i = 0; i < N; i += every)
-		must(release(p[i]), what);
+		expect_is(release(p[i]), 0);
+}
+
+static void small_buffers(void)
+{
+	begin();
+	for (int every = 1; every < 8; every += 3)
+		windows(every, cu.mem_alloc, cu.mem_free);
+	end();
 }
 
 static int from_pool(cu_ptr *p, size_t size)
@@ -183,59 +192,59 @@ static int to_pool(cu_ptr p)
 }
 
 /* A range is refused that no one object holds. */
-static void past_the_end(gdr_t g)
+static void past_the_end(void)
 {
 	gdr_mh_t mh;
 	cu_ptr a, b;
 
-	must(cu.mem_alloc(&a, 4 * MIB), "cuMemAlloc");
-	must(cu.mem_alloc(&b, 4 * MIB), "cuMemAlloc");
-	tap_is(&tap, gdr_pin_buffer(g, a, 4 * MIB + PAGE, 0, 0, &mh), EINVAL, "a pin past the end");
-	tap_is(&tap, gdr_pin_buffer(g, a < b ? a : b, 8 * MIB, 0, 0, &mh), EINVAL,
-	       "a pin over two allocations of cuMemAlloc");
-	tap_is(&tap, gdr_pin_buffer(g, a, 1 * GIB << 20, 0, 0, &mh), EINVAL, "a pin of 1 PiB");
-	must(cu.mem_free(a), "cuMemFree");
-	must(cu.mem_free(b), "cuMemFree");
+	begin();
+	expect_is(cu.mem_alloc(&a, 4 * MIB), 0);
+	expect_is(cu.mem_alloc(&b, 4 * MIB), 0);
+	expect_is(gdr_pin_buffer(g, a, 4 * MIB + PAGE, 0, 0, &mh), EINVAL);
+	expect_is(gdr_pin_buffer(g, a < b ? a : b, 8 * MIB, 0, 0, &mh), EINVAL);
+	expect_is(gdr_pin_buffer(g, a, 1 * GIB << 20, 0, 0, &mh), EINVAL);
+	expect_is(cu.mem_free(a), 0);
+	expect_is(cu.mem_free(b), 0);
+	end();
 }
 
-static void unaligned(gdr_t g)
+static void unaligned(void)
 {
 	gdr_info_t info;
 	gdr_mh_t mh;
 	void *va;
 	cu_ptr p;
 
-	must(cu.mem_alloc(&p, 4 * MIB), "cuMemAlloc");
-	tap_is(&tap, gdr_pin_buffer(g, p + PAGE + 100, PAGE, 0, 0, &mh), 0, "a pin of an unaligned range");
-	tap_is(&tap, gdr_get_info(g, mh, &info), 0, "its info");
-	tap_ok(&tap, info.va == p + PAGE && info.mapped_size == 2 * PAGE && info.page_size == PAGE,
-	       "va is rounded down, mapped_size up");
-	tap_is(&tap, gdr_map(g, mh, &va, PAGE), EINVAL, "a mapping of it");
-	tap_is(&tap, gdr_unpin_buffer(g, mh), 0, "the unpin");
-	must(cu.mem_free(p), "cuMemFree");
+	if (beside_dmabuf())
+		skip_case("dmabuf's pages are the host's");
+	begin();
+	expect_is(cu.mem_alloc(&p, 4 * MIB), 0);
+	expect_is(gdr_pin_buffer(g, p + PAGE + 100, PAGE, 0, 0, &mh), 0);
+	expect_is(gdr_get_info(g, mh, &info), 0);
+	expect(info.va == p + PAGE && info.mapped_size == 2 * PAGE && info.page_size == PAGE);
+	expect_is(gdr_map(g, mh, &va, PAGE), EINVAL);
+	expect_is(gdr_unpin_buffer(g, mh), 0);
+	expect_is(cu.mem_free(p), 0);
+	end();
 }
 
-static void pool(gdr_t g)
+static void pool(void)
 {
 	static const size_t sizes[] = { 1000, MIB, 3 * MIB, 100 * MIB };
 	cu_ptr p[4];
-	int dev;
 
-	if (!alloc_async || cu.device_get(&dev, 0) || alloc_async(&p[0], 1000, NULL)) {
-		tap_ok(&tap, cu.simulated, "cuMemAllocAsync works");
-		return;
-	}
-	must(free_async(p[0], NULL), "cuMemFreeAsync");
+	begin();
 	for (int every = 1; every < 8; every += 3)
-		windows(g, "cuMemAllocAsync", every, from_pool, to_pool);
+		windows(every, from_pool, to_pool);
 	for (int i = 0; i < 4; i++)
-		must(alloc_async(&p[i], sizes[i], NULL), "cuMemAllocAsync");
-	must(cu.ctx_sync(), "cuCtxSynchronize");
+		expect_is(alloc_async(&p[i], sizes[i], NULL), 0);
+	expect_is(cu.ctx_sync(), 0);
 	for (int i = 0; i < 4; i++)
-		is_zero(try_range(g, p[i], sizes[i]), "cuMemAllocAsync", sizes[i]);
+		expect_range(p[i], sizes[i]);
 	for (int i = 0; i < 4; i++)
-		must(free_async(p[i], NULL), "cuMemFreeAsync");
-	must(cu.ctx_sync(), "cuCtxSynchronize");
+		expect_is(free_async(p[i], NULL), 0);
+	expect_is(cu.ctx_sync(), 0);
+	end();
 }
 
 enum { VMM_MAX = 5 };
@@ -247,260 +256,228 @@ struct vmm {
 	size_t unit;
 };
 
-static void make_vmm(struct vmm *v, int n, int fd_type)
+static void alloc_vmm(struct vmm *v, int n, int fd_type)
 {
 	struct cu_mem_want want = { .type = CU_MEM_PINNED, .fd_type = fd_type, .place = { CU_PLACE_GPU, 0 } };
 	struct cu_access access = { .place = { CU_PLACE_GPU, 0 }, .flags = CU_ACCESS_RW };
 
 	*v = (struct vmm){ .n = n };
-	must(cu.granularity(&v->unit, &want, 0), "cuMemGetAllocationGranularity");
-	must(cu.reserve(&v->addr, n * v->unit, 0, 0, 0), "cuMemAddressReserve");
+	expect_is(cu.granularity(&v->unit, &want, 0), 0);
+	expect_is(cu.reserve(&v->addr, n * v->unit, 0, 0, 0), 0);
 	for (int i = 0; i < n; i++) {
-		must(cu.create(&v->mem[i], v->unit, &want, 0), "cuMemCreate");
-		must(cu.map(v->addr + i * v->unit, v->unit, 0, v->mem[i], 0), "cuMemMap");
+		expect_is(cu.create(&v->mem[i], v->unit, &want, 0), 0);
+		expect_is(cu.map(v->addr + i * v->unit, v->unit, 0, v->mem[i], 0), 0);
 	}
-	must(cu.set_access(v->addr, n * v->unit, &access, 1), "cuMemSetAccess");
+	expect_is(cu.set_access(v->addr, n * v->unit, &access, 1), 0);
 }
 
 static void drop_vmm(struct vmm *v)
 {
 	for (int i = 0; i < v->n; i++) {
-		must(cu.unmap(v->addr + i * v->unit, v->unit), "cuMemUnmap");
-		must(cu.release(v->mem[i]), "cuMemRelease");
+		expect_is(cu.unmap(v->addr + i * v->unit, v->unit), 0);
+		expect_is(cu.release(v->mem[i]), 0);
 	}
-	must(cu.unreserve(v->addr, v->n * v->unit), "cuMemAddressFree");
+	expect_is(cu.unreserve(v->addr, v->n * v->unit), 0);
 }
 
 /* Several allocations side by side in one mapping, and a part of them. */
-static void vmm(gdr_t g)
+static void vmm(void *fd_type)
 {
-	for (int fd_type = CU_EXPORT_NONE; fd_type <= CU_EXPORT_FD; fd_type++)
-		for (int n = 1; n <= VMM_MAX; n += 2) {
-			struct mapping m;
-			bool same = true;
-			struct vmm v;
+	begin();
+	for (int n = 1; n <= VMM_MAX; n += 2) {
+		struct mapping m;
+		struct vmm v;
 
-			make_vmm(&v, n, fd_type);
-			tap_is(&tap, map_range(g, &m, v.addr, n * v.unit), 0, "a mapping of cuMemCreate's memory");
-			for (int i = 0; i < n; i++)
-				same = same && both_ways(&m, v.addr + i * v.unit, 4096, i);
-			for (int i = 1; i < n; i++)
-				same = same && both_ways(&m, v.addr + i * v.unit - 2048, 4096, i);
-			tap_ok(&tap, same, "bytes of %d allocations, handle type %d", n, fd_type);
-			tap_is(&tap, drop(g, &m), 0, "its end");
-			tap_is(&tap, try_range(g, v.addr + v.unit / 2, (n - 1) * v.unit + 4096), 0,
-			       "a part of it");
-			drop_vmm(&v);
-		}
+		alloc_vmm(&v, n, (int)(intptr_t)fd_type);
+		expect_is(map_range(&m, v.addr, n * v.unit), 0);
+		for (int i = 0; i < n; i++)
+			expect(both_ways(&m, v.addr + i * v.unit, 4096, i));
+		for (int i = 1; i < n; i++)
+			expect(both_ways(&m, v.addr + i * v.unit - 2048, 4096, i));
+		expect_is(drop(&m), 0);
+		expect_range(v.addr + v.unit / 2, (n - 1) * v.unit + 4096);
+		drop_vmm(&v);
+	}
+	end();
 }
 
-static void refused(gdr_t g)
+static void refused(void)
 {
+	int (*alloc_managed)(cu_ptr *p, size_t size, unsigned int flags);
+	int (*alloc_host)(void **p, size_t size);
 	void *host = NULL;
 	cu_ptr managed = 0;
 	gdr_mh_t mh;
 
+	begin();
+	alloc_managed = cuda_symbol("cuMemAllocManaged");
+	alloc_host = need_symbol("cuMemAllocHost_v2");
 	if (alloc_managed && !alloc_managed(&managed, MIB, 1))
-		tap_is(&tap, gdr_pin_buffer(g, managed, PAGE, 0, 0, &mh), EINVAL, "a pin of managed memory");
-	must(alloc_host(&host, MIB), "cuMemAllocHost");
-	tap_is(&tap, gdr_pin_buffer(g, (uintptr_t)host, PAGE, 0, 0, &mh), EINVAL, "a pin of host memory");
-	tap_is(&tap, gdr_pin_buffer(g, (uintptr_t)&host, 8, 0, 0, &mh), EINVAL, "a pin of the stack");
+		expect_is(gdr_pin_buffer(g, managed, PAGE, 0, 0, &mh), EINVAL);
+	expect_is(alloc_host(&host, MIB), 0);
+	expect_is(gdr_pin_buffer(g, (uintptr_t)host, PAGE, 0, 0, &mh), EINVAL);
+	expect_is(gdr_pin_buffer(g, (uintptr_t)&host, 8, 0, 0, &mh), EINVAL);
+	end();
 }
 
-static void cycles(gdr_t g)
+static void cycles(void)
 {
-	int n = is_long ? 100000 : 2000, failed = 0, fds;
+	int n = guest_long ? 100000 : 2000;
 	struct mapping m;
-	long rss;
+	long rss, fds;
 	cu_ptr p;
 
-	must(cu.mem_alloc(&p, MIB), "cuMemAlloc");
-	for (int i = 0; i < n / 5; i++)
-		failed += map_range(g, &m, p, MIB) || drop(g, &m);
+	begin();
+	expect_is(cu.mem_alloc(&p, MIB), 0);
+	for (int i = 0; i < 4000; i++)
+		expect(!map_range(&m, p, MIB) && !drop(&m));
 	fds = count_fds();
 	rss = rss_kib();
 	for (int i = 0; i < n; i++) {
-		failed += map_range(g, &m, p, MIB) != 0;
+		expect_is(map_range(&m, p, MIB), 0);
 		*(volatile int *)m.va = i;
-		failed += drop(g, &m) != 0;
+		expect_is(drop(&m), 0);
 	}
-	tap_is(&tap, failed, 0, "failed of all cycles of pin, map, store, unmap, unpin");
-	tap_is(&tap, count_fds() - fds, 0, "descriptors more after them");
-	printf("# %d cycles, RSS %ld KiB before and %ld after\n", n, rss, rss_kib());
-	/* Go collects when 4 MiB have gathered. */
-	tap_ok(&tap, rss_kib() - rss < 4096 + 1024, "resident memory is flat");
-	must(cu.mem_free(p), "cuMemFree");
+	expect_is(count_fds(), fds);
+	note("%d cycles, RSS %ld KiB before and %ld after", n, rss, rss_kib());
+	/* Go collects when 4 MiB have gathered: it has, before. */
+	expect(rss_kib() - rss < 4096 + 1024);
+	expect_is(cu.mem_free(p), 0);
+	end();
 }
 
-static gdr_t shared_g;
 static cu_ctx shared_ctx;
-static _Atomic int thread_failures;
 
 static void *thread(void *arg)
 {
-	cu_ptr p = (cu_ptr)(uintptr_t)arg;
+	static _Atomic int threads;
+	cu_ptr p = (cu_ptr)(uintptr_t)arg + threads++ * PAGE;
 	struct mapping m;
 
-	thread_failures += cu.ctx_set(shared_ctx) != 0;
-	for (int i = 0; i < (is_long ? 200 : 10); i++) {
-		if (map_range(shared_g, &m, p, PAGE)) {
-			thread_failures++;
-			continue;
-		}
-		thread_failures += !both_ways(&m, p, 64, i);
-		thread_failures += drop(shared_g, &m) != 0;
+	expect_is(cu.ctx_set(shared_ctx), 0);
+	for (int i = 0; i < (guest_long ? 200 : 10); i++) {
+		expect_is(map_range(&m, p, PAGE), 0);
+		expect(both_ways(&m, p, 64, i));
+		expect_is(drop(&m), 0);
 	}
 	return NULL;
 }
 
-static void threads(gdr_t g)
+static void threads(void)
 {
 	enum { N = 64 };
-	pthread_t id[N];
+	pthread_t t[N];
 	cu_ptr p;
 
-	shared_g = g;
-	must(cu.ctx_get(&shared_ctx), "cuCtxGetCurrent");
-	must(cu.mem_alloc(&p, N * PAGE), "cuMemAlloc");
-	for (long i = 0; i < N; i++)
-		must(pthread_create(&id[i], NULL, thread, (void *)(uintptr_t)(p + i * PAGE)), "pthread_create");
-	for (int i = 0; i < N; i++)
-		pthread_join(id[i], NULL);
-	tap_is(&tap, thread_failures, 0, "failures of 64 threads");
-	must(cu.mem_free(p), "cuMemFree");
+	begin();
+	expect_is(cu.ctx_get(&shared_ctx), 0);
+	expect_is(cu.mem_alloc(&p, N * PAGE), 0);
+	start_threads(t, N, thread, (void *)(uintptr_t)p);
+	join_threads(t, N);
+	expect_is(cu.mem_free(p), 0);
+	end();
 }
 
 /* The mapping keeps the memory. */
-static void after_free(gdr_t g)
+static void after_free(void)
 {
 	struct mapping m, m2;
 	volatile uint32_t *w;
 	cu_ptr p, q;
 
-	must(cu.mem_alloc(&p, 4 * MIB), "cuMemAlloc");
-	tap_is(&tap, map_range(g, &m, p, 4 * MIB), 0, "a mapping");
+	begin();
+	expect_is(cu.mem_alloc(&p, 4 * MIB), 0);
+	expect_is(map_range(&m, p, 4 * MIB), 0);
 	w = m.va;
 	w[5] = 0x1234;
 	__sync_synchronize();
-	tap_ok(&tap, w[5] == 0x1234, "what was stored");
-	must(cu.mem_free(p), "cuMemFree");
-	tap_ok(&tap, w[5] == 0x1234, "what was stored, after cuMemFree");
-	must(cu.mem_alloc(&q, 4 * MIB), "cuMemAlloc");
-	must(cu.set8(q, 7, 4 * MIB), "cuMemsetD8");
-	must(cu.ctx_sync(), "cuCtxSynchronize");
-	tap_ok(&tap, w[5] == 0x1234, "... and when other memory has %s address", q == p ? "its" : "another");
-	tap_is(&tap, map_range(g, &m2, q, 4 * MIB), 0, "a mapping of that");
-	tap_ok(&tap, ((volatile uint32_t *)m2.va)[5] == 0x07070707, "its bytes");
-	tap_is(&tap, drop(g, &m2), 0, "its end");
-	tap_is(&tap, drop(g, &m), 0, "the first one's end");
-	must(cu.mem_free(q), "cuMemFree");
+	expect_is(w[5], 0x1234);
+	expect_is(cu.mem_free(p), 0);
+	expect_is(w[5], 0x1234);
+	expect_is(cu.mem_alloc(&q, 4 * MIB), 0);
+	expect_is(cu.set8(q, 7, 4 * MIB), 0);
+	expect_is(cu.ctx_sync(), 0);
+	note("other memory has %s address", q == p ? "its" : "another");
+	expect_is(w[5], 0x1234);
+	expect_is(map_range(&m2, q, 4 * MIB), 0);
+	expect_is(((volatile uint32_t *)m2.va)[5], 0x07070707);
+	expect_is(drop(&m2), 0);
+	expect_is(drop(&m), 0);
+	expect_is(cu.mem_free(q), 0);
+	end();
 }
 
-/* The last test: the context is gone then. */
-static void after_reset(gdr_t g)
+static void after_reset(void)
 {
+	int (*primary_reset)(int dev);
 	struct mapping m;
 	volatile uint32_t *w;
 	cu_ctx ctx;
 	cu_ptr p;
 	int dev;
 
-	must(cu.device_get(&dev, 0), "cuDeviceGet");
-	must(cu.mem_alloc(&p, 4 * MIB), "cuMemAlloc");
-	tap_is(&tap, map_range(g, &m, p, 4 * MIB), 0, "a mapping");
+	begin();
+	primary_reset = need_symbol("cuDevicePrimaryCtxReset_v2");
+	expect_is(cu.device_get(&dev, 0), 0);
+	expect_is(cu.mem_alloc(&p, 4 * MIB), 0);
+	expect_is(map_range(&m, p, 4 * MIB), 0);
 	w = m.va;
 	w[5] = 0x4321;
-	if (!primary_reset || primary_reset(dev)) {
-		tap_ok(&tap, cu.simulated, "cuDevicePrimaryCtxReset works");
-		drop(g, &m);
-		return;
-	}
-	tap_ok(&tap, w[5] == 0x4321, "what was stored, after cuDevicePrimaryCtxReset");
-	must(cu.primary_release(dev), "cuDevicePrimaryCtxRelease");
-	tap_ok(&tap, w[5] == 0x4321, "... and after cuDevicePrimaryCtxRelease");
-	tap_is(&tap, drop(g, &m), 0, "its end");
-	must(cu.primary_retain(&ctx, dev), "cuDevicePrimaryCtxRetain");
-	must(cu.ctx_set(ctx), "cuCtxSetCurrent");
-	must(cu.mem_alloc(&p, 4 * MIB), "cuMemAlloc");
-	tap_is(&tap, try_range(g, p, 4 * MIB), 0, "a mapping in the new context");
-}
-
-/* Makes CUDA's first context current. */
-static void begin_cuda(void)
-{
-	cu_ctx ctx = start_cuda(&cu);
-
-	must(cu.ctx_set(ctx), "cuCtxSetCurrent");
+	expect_is(primary_reset(dev), 0);
+	expect_is(w[5], 0x4321);
+	expect_is(cu.primary_release(dev), 0);
+	expect_is(w[5], 0x4321);
+	expect_is(drop(&m), 0);
+	expect_is(cu.primary_retain(&ctx, dev), 0);
+	expect_is(cu.ctx_set(ctx), 0);
+	expect_is(cu.mem_alloc(&p, 4 * MIB), 0);
+	expect_range(p, 4 * MIB);
+	end();
 }
 
 /* Forked before CUDA, with the library open in the parent, too. */
 static void child(void *unused)
 {
-	gdr_t g = open_or_fail();
 	cu_ptr p;
 
-	begin_cuda();
-	must(cu.mem_alloc(&p, MIB), "cuMemAlloc");
-	expect_is(try_range(g, p, MIB), 0);
+	g = open_or_fail();
+	start_current(&cu);
+	expect_is(cu.mem_alloc(&p, MIB), 0);
+	expect_range(p, MIB);
 	expect_is(gdr_close(g), 0);
 }
 
 static void fork_before_cuda(void)
 {
-	gdr_t g = gdr_open();
 	char name[16] = "";
+	long fds;
 
-	if (!g || gdr_get_backend(g, name, sizeof(name)) || strcmp(name, beside_dmabuf ? "dmabuf|rm" : "rm")) {
-		printf("Bail out! the backend is %s: set GDRCOPY_BACKEND=rm\n", g ? name : "none");
-		exit(1);
-	}
-	tap_ok(&tap, in_child("forked before CUDA", child, NULL, 60), "a child that was forked before CUDA");
-	tap_is(&tap, gdr_close(g), 0, "the parent's gdr_close");
-}
-
-/* Pins by the standby change none of them. */
-static void answers(gdr_t g)
-{
-	char name[16] = "";
-	int dmabuf = -1;
-
-	gdr_get_backend(g, name, sizeof(name));
-	tap_ok(&tap, !strcmp(name, beside_dmabuf ? "dmabuf" : "rm"), "the backend is %s", name);
-	gdr_get_attribute(g, GDR_ATTR_USING_DMA_BUF_MMAP, &dmabuf);
-	tap_is(&tap, dmabuf, beside_dmabuf, "GDR_ATTR_USING_DMA_BUF_MMAP");
-}
-
-int main(int argc, char **argv)
-{
-	gdr_t g;
-	int fds;
-
-	setvbuf(stdout, NULL, _IOLBF, 0);
-	for (int i = 1; i < argc; i++) {
-		is_long |= !strcmp(argv[i], "--long");
-		beside_dmabuf |= !strcmp(argv[i], "dmabuf");
-	}
-	fork_before_cuda();
-	begin_cuda();
-	find_calls();
+	g = open_or_fail();
+	expect_is(gdr_get_backend(g, name, sizeof(name)), 0);
+	note("the backend is %s", name);
+	expect(!strcmp(name, beside_dmabuf() ? "dmabuf|rm" : "rm"));
+	expect(in_child("forked before CUDA", child, NULL, 60));
+	expect_is(gdr_close(g), 0);
+	start_current(&cu);
 	fds = count_fds();
-	g = gdr_open();
-	tap_ok(&tap, g != NULL, "gdr_open");
-	tap_is(&tap, count_fds() - fds, 0, "descriptors that gdr_open holds");
-	plain(g);
-	for (int every = 1; every < 8; every += 3)
-		windows(g, "cuMemAlloc", every, cu.mem_alloc, cu.mem_free);
-	past_the_end(g);
-	if (!beside_dmabuf)
-		unaligned(g); /* dmabuf's pages are the host's */
-	pool(g);
-	vmm(g);
-	refused(g);
-	cycles(g);
-	threads(g);
-	after_free(g);
-	after_reset(g);
-	answers(g);
-	tap_is(&tap, gdr_close(g), 0, "gdr_close");
-	return tap_done(&tap);
+	g = open_or_fail();
+	expect_is(count_fds(), fds);
+	end();
 }
+
+const struct guest_case cases[] = {
+	{ "a child that was forked before CUDA", fork_before_cuda, 60 },
+	{ "memory of cuMemAlloc", plain, 60, 600 },
+	{ "64 KiB windows around small buffers of it", small_buffers, 60 },
+	{ "a range that no one object holds", past_the_end, 30 },
+	{ "an unaligned range", unaligned, 30 },
+	{ "memory of a pool, and windows of it", pool, 60 },
+	{ "memory of cuMemCreate", NULL, 60, 0, vmm, (void *)CU_EXPORT_NONE },
+	{ "memory of cuMemCreate that CUDA exports", NULL, 60, 0, vmm, (void *)CU_EXPORT_FD },
+	{ "managed memory, memory of the host, the stack", refused, 30 },
+	{ "cycles of pin, map, store, unmap, unpin", cycles, 60, 600 },
+	{ "64 threads", threads, 60, 300 },
+	{ "after cuMemFree", after_free, 30 },
+	{ "after cuDevicePrimaryCtxReset", after_reset, 30 },
+	{ NULL },
+};
