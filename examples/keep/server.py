@@ -53,9 +53,9 @@ def keep(place, weights, gdr):
 
 
 def take(table, fds):
-    """The weights. Nothing is copied, and nothing of PyTorch's is changed."""
+    """The weights. Nothing is copied, and nothing of PyTorch's is changed. Of a capsule PyTorch asks no stream, which takes it 10 us."""
     shareds = gdrapi.from_fds([os.dup(fd.fileno()) for fd in fds], table["memory"])
-    return dict(zip(table["names"], (torch.from_dlpack(shared.cuda()) for shared in shareds)))
+    return dict(zip(table["names"], (torch.from_dlpack(shared.cuda().__dlpack__()) for shared in shareds)))
 
 
 def main():

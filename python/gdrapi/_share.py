@@ -61,7 +61,9 @@ class Shared:
     """
 
     def __init__(self, memory: _Memory, source: Source, skip: int) -> None:
-        self._source, self._array, self._skip = source._replace(owner=None), source.owner, skip
+        self._source, self._array, self._skip = source, source.owner, skip
+        if source.owner is not None:
+            self._source = source._replace(owner=None)
         self._memory: Optional[_Memory] = memory
 
     def _open(self) -> _Memory:

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: MIT
 """Where an object has its GPU memory, and what lies there."""
 import ctypes
+import functools
 import re
 from typing import Any, Dict, NamedTuple, Optional, Protocol, Sequence, Tuple, Union, runtime_checkable
 
@@ -84,6 +85,7 @@ def _of_interface(array: Any, said: Dict[str, Any]) -> Source:
 _TYPESTR = re.compile(r"[<>|=](?:([biufcSaUVt])(\d+)|([mM])(8)(?:\[.*\])?)")
 
 
+@functools.lru_cache(maxsize=256)
 def _itemsize(typestr: str) -> int:
     """Bytes of an element: the number in its name, which counts characters for U, bits for t."""
     said = _TYPESTR.fullmatch(typestr)
