@@ -7,6 +7,7 @@ It has no CUDA, and opens no GPU.
 """
 import io
 import json
+import logging
 import os
 import resource
 import select
@@ -47,6 +48,7 @@ def serve(peer, kept):
         process = io.FileIO(os.pidfd_open(pid))
     (name, table), fds = receive(peer)
     if table is not None:
+        os.close(os.dup(peer.fileno()))  # without this much room nobody could ask for them
         kept[name] = table, fds, process
         if not fds:
             del kept[name]
@@ -63,6 +65,7 @@ def main(path):
     if os.getuid() == int(open("/proc/sys/kernel/overflowuid").read()):
         sys.exit("keeper: this user's number is also that of users whom this namespace does not know")
     resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)
+    logging.basicConfig(format="keeper: %(message)s")  # whose stderr may be gone
     kept, server = {}, socket.socket(socket.AF_UNIX)
     os.umask(0o077)
     if os.path.exists(path):
@@ -75,8 +78,8 @@ def main(path):
             peer.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", 10, 0))
             try:
                 serve(peer, kept)
-            except (OSError, ValueError, struct.error) as error:
-                print("keeper:", error, file=sys.stderr, flush=True)
+            except Exception as error:  # of any message; what is kept stays
+                logging.error("%r", error)
 
 
 if __name__ == "__main__":

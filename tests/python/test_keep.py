@@ -3,6 +3,7 @@
 import json
 import os
 import socket
+import struct
 import subprocess
 import sys
 import time
@@ -114,6 +115,36 @@ def test_another_user_gets_nothing(path, tmp_path):
                "os.setuid(12345)\nprint(places.Keeper(%r).take())" % (KEEP, path))
     done = subprocess.run([sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert done.returncode and not done.stdout
+
+
+@pytest.mark.parametrize("message", [b"5", b"[[[], []], 1]", b"[" * 100000, b"\xff", b"", None])
+def test_what_is_kept_outlives_any_message(path, message):
+    place, (file, other) = places.Keeper(path), socket.socketpair()
+    place.keep({}, [file.fileno()])
+    with socket.socket(socket.AF_UNIX) as end:
+        end.connect(path)
+        end.sendall(b"half" if message is None else len(message).to_bytes(4, sys.byteorder) + bytes(4) + message)
+        end.shutdown(socket.SHUT_WR)
+        assert end.recv(1) == b""
+    assert place.ask(None)[0] == "busy"
+    file.close()
+    other.close()
+
+
+def test_it_keeps_no_more_than_it_can_give(tmp_path):
+    path = str(tmp_path / "socket")
+    process = subprocess.Popen(["sh", "-c", 'ulimit -n 64 && exec "$@"', "sh", sys.executable, os.path.join(KEEP, "keeper.py"), path],
+                               stderr=subprocess.PIPE)
+    while not os.path.exists(path):
+        time.sleep(0.01)
+    process.stderr.close()  # nor does it need its stderr
+    place, count = places.Keeper(path), 0
+    with pytest.raises((OSError, struct.error)):
+        for count in range(40, 65):
+            place.keep({}, [0] * count)
+    assert count < 64 and place.ask(None)[0] == "busy"
+    process.kill()
+    process.wait()
 
 
 def test_more_descriptors_than_a_message_has(path):
