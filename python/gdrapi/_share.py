@@ -48,6 +48,9 @@ class _Memory:
         return _received, (reduction.DupFd(self.fd), self.place)
 
 
+_END = 1 << 62  # ctypes takes numbers modulo 1 << 64, so sums of these count right
+
+
 def _received(fd: Any, place: Sequence[int]) -> _Memory:
     return _Memory(fd.detach(), place)
 
@@ -114,7 +117,8 @@ def to_fds(shareds: Sequence[Shared]) -> Tuple[List[int], Any]:
 def from_fds(fds: Sequence[int], table: Any) -> List[Shared]:
     """What to_fds was given, in another process. The descriptors are its own now, also where it raises ValueError."""
     memories = [_Memory(fd, (0, 0, 0)) for fd in fds]
-    if len(table[0]) != len(fds) or any(not 0 <= number < len(fds) or skip < 0 for number, skip, *_ in table[1]):
+    if (len(table[0]) != len(fds) or any(not 0 <= number < len(fds) or not 0 <= skip < _END for number, skip, *_ in table[1])
+            or any(not 0 <= number < _END for place in table[0] for number in place)):
         raise ValueError("the table is not that of these descriptors")
     for memory, place in zip(memories, table[0]):
         memory.place = place
