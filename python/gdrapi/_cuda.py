@@ -108,12 +108,16 @@ def _python(name: str, *types: Any) -> Any:
 
 _new_capsule = _python("PyCapsule_New", ctypes.py_object, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)
 _is_capsule = _python("PyCapsule_IsValid", ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p)
+_raise_pending = _python("PyErr_Occurred", ctypes.c_void_p)
 _in_capsule = _python("PyCapsule_GetPointer", ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p)
 
 
 def _unused(capsule: int) -> None:
-    if _is_capsule(capsule, b"dltensor"):  # who takes the tensor gives the capsule another name
-        del _lent[_in_capsule(capsule, b"dltensor")]
+    try:
+        _raise_pending()  # where an error ends the capsule, which would fail the next call
+    finally:
+        if _is_capsule(capsule, b"dltensor"):  # who takes the tensor gives the capsule another name
+            del _lent[_in_capsule(capsule, b"dltensor")]
 
 
 _C = ctypes.CFUNCTYPE(None, ctypes.c_void_p)

@@ -225,6 +225,14 @@ def test_dlpack_gives_the_type_and_shape_and_keeps_the_memory(cuda, make, typest
     assert live(cuda) < mapped
 
 
+def test_a_capsule_that_an_error_ends_keeps_nothing(cuda, make):
+    before = live(cuda)
+    with pytest.raises(SystemError):  # ctypes' callbacks lose an error that is on its way
+        len(gdrapi.share(make()).cuda().__dlpack__())
+    gc.collect()
+    assert live(cuda) == before
+
+
 def test_what_dlpack_cannot_say(make):
     for array in (make(typestr=">f4"), make(readonly=True), make(typestr="|V8", descr=[("a", "<i4"), ("b", "<f4")])):
         with pytest.raises(BufferError):
@@ -248,6 +256,8 @@ def test_several_objects_and_none(gdr, array):
     lambda places, rows: rows[0].__setitem__(3, [-1, -1024]), lambda places, rows: rows[0].__setitem__(3, [1 << 40]),
     lambda places, rows: rows[0].__setitem__(4, "<f4 "), lambda places, rows: rows[0].__setitem__(6, [2, 64, 1]),
     lambda places, rows: rows[0].__setitem__(1, 2 * MIB),
+    lambda places, rows: (places[0].__setitem__(1, 1 << 64 | 2 * MIB), rows[0].__setitem__(1, 2 * MIB)),
+    lambda places, rows: (rows[0].__setitem__(1, (1 << 63) + 4097), rows[0].__setitem__(3, [(1 << 61) - 1])),
 ])
 def test_a_table_that_lies(array, spoil):
     shared = gdrapi.share(array)
