@@ -33,15 +33,16 @@ class _Memory:
 
     def __init__(self, fd: int, place: Sequence[int]) -> None:
         self.fd, self.place = fd, place  # as gdr_get_object says it: offset, length, count; a count of 0 where it does not
-        self._imports: "weakref.WeakValueDictionary[Optional[int], Import]" = weakref.WeakValueDictionary()
+        self._imports: "weakref.WeakValueDictionary[Tuple[int, Optional[int]], Import]" = weakref.WeakValueDictionary()
         weakref.finalize(self, os.close, fd)
 
     def cuda(self, device: Optional[int]) -> Import:
-        made = self._imports.get(device)
+        key = os.getpid(), device  # a forked child has none of its parent's
+        made = self._imports.get(key)
         if made is None:
             if self.place[2] != 1:
                 raise GdrError(errno.ENOTSUP, "gdr_get_object")
-            made = self._imports[device] = Import(self.fd, self.place[1], device)
+            made = self._imports[key] = Import(self.fd, self.place[1], device)
         return made
 
     def __reduce__(self) -> Any:

@@ -278,12 +278,13 @@ def test_a_table_whose_sums_pass_64_bits(array):
 
 
 def test_a_forked_child_ends_nothing_of_its_parents(cuda, array):
-    one = gdrapi.share(array).cuda()
+    shared = gdrapi.share(array)
+    one = shared.cuda()
     held = [one]
     assert in_fork(lambda _: held.clear() or "ended", None) == ("ended", 0)
     assert cuda.read(one.address, array.nbytes) == array.get()
     with pytest.raises(gdrapi.CudaError, match="cuInit: CUresult 3"):
-        raise in_fork(lambda shared: caught(shared.cuda), gdrapi.share(array))[0]
+        raise in_fork(lambda shared: caught(shared.cuda), shared)[0]
 
 
 def caught(function):
