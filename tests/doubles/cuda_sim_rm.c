@@ -343,27 +343,19 @@ int rm_export_range(const struct mem *m, uint64_t offset, uint64_t size, uint64_
 	return status == RM_NO_RESOURCES ? CU_OPERATING_SYSTEM : status ? CU_INVALID_VALUE : CU_OK;
 }
 
-/*
- * A file of the driver's that keeps the object. Its label is 4 and zeros, as 580.159.04 writes it. The
- * simulated nvidia.ko has no labels.
- */
+/* A file of the driver's that keeps the object. Its label is 4 and zeros, as 580.159.04 writes it. */
 int rm_export_object(const struct mem *m, int *fd)
 {
-	uint32_t device = gpus[m->device].device, status;
-	struct rm_export_fd p = { .type = RM_FD_OBJECT, .device = device, .parent = device, .object = m->object };
-	struct rm_export_objects o = { .device = device, .most = 1, .label = { 4 }, .objects = { m->object }, .n = 1 };
+	struct rm_export_objects o = { .fd = open(RM_CTL_DEVICE, O_RDWR), .device = gpus[m->device].device, .most = 1,
+				       .label = { 4 }, .objects = { m->object }, .n = 1 };
 
-	p.fd = o.fd = open(RM_CTL_DEVICE, O_RDWR);
-	if (p.fd < 0)
+	if (o.fd < 0)
 		return CU_OPERATING_SYSTEM;
-	status = rm_control(RM_CTRL_EXPORT_OBJECTS, &o, sizeof(o));
-	if (status == RM_NOT_SUPPORTED)
-		status = rm_control(RM_CTRL_EXPORT_FD, &p, sizeof(p));
-	if (status) {
-		close(p.fd);
+	if (rm_control(RM_CTRL_EXPORT_OBJECTS, &o, sizeof(o))) {
+		close(o.fd);
 		return CU_UNKNOWN;
 	}
-	*fd = p.fd;
+	*fd = o.fd;
 	return CU_OK;
 }
 

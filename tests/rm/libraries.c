@@ -74,11 +74,10 @@ static void open_each(void *unused)
 static void get_memory(void)
 {
 	static struct cuda_dl cu;
-	cu_ctx context = start_cuda(&cu);
 	int (*pool)(cu_ptr *, size_t, void *);
 
-	*(void **)&pool = find(dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD), "cuMemAllocAsync");
-	expect_is(cu.ctx_set(context), 0);
+	start_current(&cu);
+	pool = need_symbol("cuMemAllocAsync");
 	expect_is(pool(&memory[0], 4 * MIB, NULL), 0);
 	expect_is(cu.mem_alloc(&memory[1], BYTES), 0);
 	expect_is(cu.ctx_sync(), 0);

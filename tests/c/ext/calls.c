@@ -156,19 +156,15 @@ static void functions(void)
 	struct cuda_dl cu;
 	gdr_mh_t mh;
 	gdr_mem_t mem;
-	cu_ctx ctx;
 	unsigned long p;
 	cu_ptr plain;
 	size_t size;
 	gdr_t g;
-	void *va, *lib;
+	void *va;
 
 	needs_doubles("a real driver does not say what is called");
-	ctx = start_cuda(&cu);
-	expect_is(cu.ctx_set(ctx), 0);
-	lib = dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
-	*(void **)&called = dlsym(lib, "cuda_sim_called");
-	expect(called != NULL);
+	start_current(&cu);
+	called = need_symbol("cuda_sim_called");
 	snprintf(backend, sizeof(backend), "%s", getenv("GDRCOPY_BACKEND") ? getenv("GDRCOPY_BACKEND") : "rm");
 	forget();
 	g = open_or_fail();

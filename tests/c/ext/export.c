@@ -3,7 +3,7 @@
  * ext/export.c - gdr_mem_export_dmabuf in a host. The driver of another device would
  * import the descriptor; here it is mapped, where the driver can do that.
  */
-#include "guest/common.h"
+#include "guest/cuda.h"
 
 enum { BYTES = 100000 };
 
@@ -104,7 +104,7 @@ static void forced_pcie(void)
 
 	needs_doubles("a real driver does not tell what it was asked for");
 	make_scene();
-	*(void **)&last_flags = dlsym(dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD), "cuda_sim_export_flags");
+	last_flags = need_symbol("cuda_sim_export_flags");
 	for (unsigned int flags = 0; flags <= GDR_PIN_FLAG_FORCE_PCIE; flags++) {
 		if (backend_is("dmabuf")) {
 			expect_is(gdr_pin_buffer_v2(g, b.dptr, b.size, flags, &mh), 0);

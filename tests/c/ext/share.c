@@ -21,6 +21,14 @@ static void use_here(const struct shared *s)
 	expect_is(gdr_close(second), 0);
 }
 
+/* The driver has what it keeps. */
+static void export_used(struct shared *s)
+{
+	with_context();
+	export_new(s, OBJECT);
+	use_here(s);
+}
+
 /* Each kind of memory, from its first byte on and from the middle. */
 static void kinds_of_memory(void)
 {
@@ -129,9 +137,7 @@ static void other_descriptors(void)
 	long before;
 	gdr_mh_t mh = { 77 };
 
-	with_context();
-	export_new(&s, OBJECT);
-	use_here(&s);
+	export_used(&s);
 	expect_is(socketpair(AF_UNIX, SOCK_STREAM, 0, ends), 0);
 	fds[n++] = ends[0];
 	fds[n++] = memfd_create("none", 0);
@@ -169,9 +175,7 @@ static void no_descriptor_left(void)
 	int fd = -7;
 	void *va;
 
-	with_context();
-	export_new(&s, OBJECT);
-	use_here(&s);
+	export_used(&s);
 	before = count_fds();
 	expect_is(getrlimit(RLIMIT_NOFILE, &old), 0);
 	none = (struct rlimit){ 3, old.rlim_max };
@@ -197,9 +201,7 @@ static void munmap_is_refused(void)
 	struct shared s;
 	long before;
 
-	with_context();
-	export_new(&s, OBJECT);
-	use_here(&s);
+	export_used(&s);
 	before = count_fds();
 	refuse_call(SYS_munmap);
 	expect_is(gdr_pin_fd(g, s.fd, 0, &mh), by_dmabuf() ? EPERM : 0);
@@ -259,9 +261,7 @@ static void marked_by_another(void)
 	gdr_mh_t mh;
 	void *va;
 
-	with_context();
-	export_new(&s, OBJECT);
-	use_here(&s);
+	export_used(&s);
 	expect_is(gdr_pin_fd(g, s.fd, 0, &mh), 0);
 	before = count_fds();
 	expect(in_child("a guest that marks the file", set_marks, &s.fd, 10));
@@ -322,26 +322,6 @@ static void be_guest(void *arg)
 	expect_is(gdr_close(at), 0);
 }
 
-static void in_a_forked_child(void)
-{
-	struct shared s;
-	struct guest x;
-
-	with_context();
-	export_new(&s, OBJECT);
-	fill_by_cuda(s.addr, s.size, 1);
-	x = (struct guest){ s.fd, 0, skip_of(&s), OBJECT, 1 };
-	expect(in_child("a forked child", be_guest, &x, 20));
-	check_by_cuda(s.addr, s.size, 2);
-	x.seed = 2;
-	if (!on_doubles() && is_root()) {
-		x.uid = NOBODY;
-		expect(in_child("a forked child, as nobody", be_guest, &x, 20));
-		check_by_cuda(s.addr, s.size, 3);
-	}
-	expect_is(gdr_close(g), 0);
-}
-
 /* A container without the node of the owner's GPU. */
 static void without_the_gpu(void *arg)
 {
@@ -356,21 +336,6 @@ static void without_the_gpu(void *arg)
 	expect_is(gdr_pin_fd(at, x->fd, 0, &mh), EACCES);
 	fail_rm("OPEN", 0, 0);
 	be_guest(arg);
-}
-
-static void of_a_gpu_that_is_not_there(void)
-{
-	struct shared s;
-	struct guest x;
-
-	if (!on_doubles() || by_dmabuf())
-		skip_case("the simulated driver alone refuses a node; a dma-buf needs none");
-	with_context();
-	export_new(&s, OBJECT);
-	fill_by_cuda(s.addr, s.size, 1);
-	x = (struct guest){ s.fd, 0, 0, OBJECT, 1 };
-	expect(in_child("a process without the GPU", without_the_gpu, &x, 20));
-	check_by_cuda(s.addr, s.size, 2);
 }
 
 static bool is_mapped(const char *name)
@@ -432,25 +397,47 @@ static void exec_guest(void *arg)
 	run_anew("anew");
 }
 
-static void in_an_executed_child(void)
+static void run_guest(const char *what, void (*fn)(void *), struct guest *x, const struct shared *s)
+{
+	expect(in_child(what, fn, x, 20));
+	check_by_cuda(s->addr, s->size, ++x->seed);
+}
+
+/* And as nobody, where the driver's files let it. */
+static void run_guests(void (*fn)(void *))
 {
 	struct shared s;
 	struct guest x;
 
-	if (on_doubles() && !getenv("RM_MMAP"))
-		skip_case("the simulated driver's mmap is in the simulated libcuda");
 	with_context();
 	export_new(&s, OBJECT);
 	fill_by_cuda(s.addr, s.size, 1);
-	x = (struct guest){ s.fd, 0, 0, OBJECT, 1 };
-	expect(in_child("an executed child", exec_guest, &x, 20));
-	check_by_cuda(s.addr, s.size, 2);
+	x = (struct guest){ s.fd, 0, skip_of(&s), OBJECT, 1 };
+	run_guest("a guest", fn, &x, &s);
 	if (!on_doubles() && is_root()) {
 		x.uid = NOBODY;
-		x.seed = 2;
-		expect(in_child("an executed child, as nobody", exec_guest, &x, 20));
-		check_by_cuda(s.addr, s.size, 3);
+		run_guest("a guest who is nobody", fn, &x, &s);
 	}
+	expect_is(gdr_close(g), 0);
+}
+
+static void in_a_forked_child(void)
+{
+	run_guests(be_guest);
+}
+
+static void of_a_gpu_that_is_not_there(void)
+{
+	if (!on_doubles() || by_dmabuf())
+		skip_case("the simulated driver alone refuses a node; a dma-buf needs none");
+	run_guests(without_the_gpu);
+}
+
+static void in_an_executed_child(void)
+{
+	if (on_doubles() && !getenv("RM_MMAP"))
+		skip_case("the simulated driver's mmap is in the simulated libcuda");
+	run_guests(exec_guest);
 }
 
 /* The guest goes on when the owner is dead, and the memory with it. */
