@@ -358,34 +358,27 @@ RM_ASSERT(sizeof(struct rm_share) == 24);
 struct rm_sim_info {
 	__u32 client;
 	__u32 object;
-	__u64 size;		/* out, as what follows */
-	__u64 id;		/* of the memory: each duplicate has the same; not 0 */
-	__u32 gpu_id;
+	__u64 size;		/* out */
 	__u32 status;
+	__u32 pad;
 };
 
 #define RM_SIM_INFO		RM_IOC(0xf3, struct rm_sim_info)
-RM_ASSERT(sizeof(struct rm_sim_info) == 32);
+RM_ASSERT(sizeof(struct rm_sim_info) == 24);
 
 /*
- * The driver's memory of a GPU, on RM_CTL_DEVICE. cuMemGetInfo answers it, and tests read
- * it. Memory that will be freed later is not counted.
+ * The driver's memory of a GPU, on RM_CTL_DEVICE. cuMemGetInfo answers it.
+ * Memory that will be freed later is not counted.
  */
 struct rm_sim_stats {
 	__u32 gpu_id;		/* in */
 	__u32 status;
 	__u64 total;		/* bytes of device memory */
 	__u64 used;
-	__u64 bar_total;	/* bytes of BAR1 */
-	__u64 bar_used;		/* by RM_MAP_MEMORY, until its end */
-	__u32 clients;		/* of all processes and all GPUs, as the next ones */
-	__u32 objects;		/* devices and memory objects, duplicates too */
-	__u32 mappings;
-	__u32 files;
 };
 
 #define RM_SIM_STATS		RM_IOC(0xf0, struct rm_sim_stats)
-RM_ASSERT(sizeof(struct rm_sim_stats) == 56);
+RM_ASSERT(sizeof(struct rm_sim_stats) == 24);
 
 /*
  * The double's own fds cannot be mapped.
@@ -407,8 +400,6 @@ RM_ASSERT(sizeof(struct rm_sim_stats) == 56);
  *
  * RM_SIM_LIVE, on RM_CTL_DEVICE: the memory objects and mappings that the caller's
  * process has by unmarked files. Leak tests read it.
- *
- * A driver without one of these requests answers EINVAL.
  */
 struct rm_sim_mmap {
 	__u64 length;		/* in */

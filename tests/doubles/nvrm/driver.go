@@ -54,9 +54,9 @@ type Driver struct {
 	// Log gets a line of the kernel's log; or nil.
 	Log func(line string)
 
-	faults             []*rule
-	lastMemory, linear uint64
-	lastClient         uint32
+	faults     []*rule
+	linear     uint64
+	lastClient uint32
 }
 
 const (
@@ -149,7 +149,6 @@ type Memory struct {
 	Space  uint32 // where it is, as GET_SURFACE_INFO answers
 
 	refs int
-	id   uint64 // never used twice
 }
 
 // newMemory makes memory of whole pages, with one reference.
@@ -167,8 +166,7 @@ func (d *Driver) newMemory(g *GPU, size uint64) (*Memory, error) {
 	}
 	g.used += size
 	d.Memories++
-	d.lastMemory++
-	return &Memory{FD: fd, Size: size, GPU: g, Answer: g.Answer, Space: g.Space, refs: 1, id: d.lastMemory}, nil
+	return &Memory{FD: fd, Size: size, GPU: g, Answer: g.Answer, Space: g.Space, refs: 1}, nil
 }
 
 func (m *Memory) get() *Memory {

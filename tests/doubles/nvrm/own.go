@@ -8,49 +8,25 @@ import (
 
 // The requests that the real driver does not have.
 
-// info: client, object, size at 8, id, gpu_id
+// info: client, object, size at 8
 func (d *Driver) info(q *request) error {
 	o, err := d.ownMemory(q)
 	if err != nil {
 		return err
 	}
 	q.arg.put64(8, o.Memory.Size)
-	q.arg.put64(16, o.Memory.id)
-	q.arg.put32(24, o.GPU.ID)
 	return nil
 }
 
-// count counts the objects of clients, and their mappings.
-func (d *Driver) count(of func(c *Client) bool, is func(o *Object) bool) (clients, objects, mappings uint32) {
-	for _, c := range d.Clients {
-		if !of(c) {
-			continue
-		}
-		clients++
-		for _, o := range c.Objects {
-			if is(o) {
-				objects++
-			}
-			mappings += uint32(len(o.Mappings))
-		}
-	}
-	return clients, objects, mappings
-}
-
-// stats: gpu_id; total at 8, used, bar_total, bar_used; clients at 40, objects, mappings, files
+// stats: gpu_id; total at 8, used
 func (d *Driver) stats(q *request) error {
 	g := d.gpuByID(q.arg.u32(0))
 	clear(q.arg[4:])
 	if g == nil {
 		return InvalidArgument
 	}
-	for i, v := range []uint64{gpuMemory, g.used, d.BAR, g.BARUsed} {
-		q.arg.put64(8+8*i, v)
-	}
-	clients, objects, mappings := d.count(func(*Client) bool { return true }, func(*Object) bool { return true })
-	for i, v := range []uint32{clients, objects, mappings, uint32(len(d.Files))} {
-		q.arg.put32(40+4*i, v)
-	}
+	q.arg.put64(8, gpuMemory)
+	q.arg.put64(16, g.used)
 	return nil
 }
 
@@ -136,9 +112,18 @@ func (d *Driver) holds(q *request) error {
 
 // live: objects, mappings
 func (d *Driver) live(q *request) error {
-	_, objects, mappings := d.count(
-		func(c *Client) bool { return !c.File.CUDA && q.IsOf(c.Process) },
-		func(o *Object) bool { return o.Memory != nil })
+	var objects, mappings uint32
+	for _, c := range d.Clients {
+		if c.File.CUDA || !q.IsOf(c.Process) {
+			continue
+		}
+		for _, o := range c.Objects {
+			if o.Memory != nil {
+				objects++
+			}
+			mappings += uint32(len(o.Mappings))
+		}
+	}
 	q.arg.put32(0, objects)
 	q.arg.put32(4, mappings)
 	return nil
