@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Package tests has the table of all test programs. Each group is a test function, so that
+// Package tests has the table of all test programs. The groups are subtests of the one test, and -run begins with them, so that
 //
 //	go test ./tests/... -run ext/cache/rm
 //
@@ -26,54 +26,9 @@ var all = []string{"dmabuf", "rm"}
 
 func TestMain(m *testing.M) { Main(m, table) }
 
-// The groups that take longest come first: programs start in this order.
-func Test_copy(t *testing.T)            { Run(t) }
-func Test_guest(t *testing.T)           { Run(t) }
-func Test_ext(t *testing.T)             { Run(t) }
-func Test_sanity(t *testing.T)          { Run(t) }
-func Test_doctor(t *testing.T)          { Run(t) }
-func Test_go(t *testing.T)              { Run(t) }
-func Test_tools(t *testing.T)           { Run(t) }
-func Test_abi(t *testing.T)             { Run(t) }
-func Test_arch(t *testing.T)            { Run(t) }
-func Test_badinput(t *testing.T)        { Run(t) }
-func Test_capi(t *testing.T)            { Run(t) }
-func Test_consumers(t *testing.T)       { Run(t) }
-func Test_consumers_quick(t *testing.T) { Run(t) }
-func Test_containers(t *testing.T)      { Run(t) }
-func Test_counts(t *testing.T)          { Run(t) }
-func Test_cross(t *testing.T)           { Run(t) }
-func Test_demo(t *testing.T)            { Run(t) }
-func Test_docs(t *testing.T)            { Run(t) }
-func Test_examples(t *testing.T)        { Run(t) }
-func Test_fresh(t *testing.T)           { Run(t) }
-func Test_fresh_quick(t *testing.T)     { Run(t) }
-func Test_fuzz(t *testing.T)            { Run(t) }
-func Test_fuzz_long(t *testing.T)       { Run(t) }
-func Test_go_oldest(t *testing.T)       { Run(t) }
-func Test_gpu(t *testing.T)             { Run(t) }
-func Test_install(t *testing.T)         { Run(t) }
-func Test_kmod_dkms(t *testing.T)       { Run(t) }
-func Test_kmod_matrix(t *testing.T)     { Run(t) }
-func Test_kmod_static(t *testing.T)     { Run(t) }
-func Test_lint(t *testing.T)            { Run(t) }
-func Test_man(t *testing.T)             { Run(t) }
-func Test_memory(t *testing.T)          { Run(t) }
-func Test_offline(t *testing.T)         { Run(t) }
-func Test_packages(t *testing.T)        { Run(t) }
-func Test_python(t *testing.T)          { Run(t) }
-func Test_release(t *testing.T)         { Run(t) }
-func Test_rm(t *testing.T)              { Run(t) }
-func Test_stress(t *testing.T)          { Run(t) }
-func Test_suite(t *testing.T)           { Run(t) }
-func Test_tsan(t *testing.T)            { Run(t) }
-func Test_vkgdr(t *testing.T)           { Run(t) }
-func Test_vm(t *testing.T)              { Run(t) }
-func Test_vm_all(t *testing.T)          { Run(t) }
-func Test_vm_arm64(t *testing.T)        { Run(t) }
-func Test_vm_card(t *testing.T)         { Run(t) }
-func Test_vm_debug(t *testing.T)        { Run(t) }
+func Test(t *testing.T) { Run(t) }
 
+// The groups that take longest come first: programs start in this order.
 var table = []Group{
 	{Name: "copy", Holds: "a copy of any size and alignment touches no byte beside; a store fence ends a write; a flag is one store; each routine, instruction by instruction", Rows: []Program{
 		{Name: "routines", Cmd: cmd("$B/bin/copy_test")},

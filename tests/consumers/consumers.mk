@@ -13,9 +13,9 @@ FRONT     := $(B)/front/libgdrapi.so
 BUILT     := ucx libfabric openmpi
 .PHONY: check-consumers $(addprefix check-,$(BUILT)) consumers-root
 check-consumers:
-	@$(call RUN_SUITE,-test.run '^Test_consumers(_quick)?$$')
+	@$(call RUN_SUITE,-test.run '^consumers(_quick)?$$')
 $(addprefix check-,$(BUILT)): check-%:
-	@$(call RUN_SUITE,-test.run '^Test_consumers$$/^$*$$')
+	@$(call RUN_SUITE,-test.run '^consumers$$/^$*$$')
 
 # Where the consumers that are built here look for the library.
 consumers-root: root

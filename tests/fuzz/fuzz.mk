@@ -14,4 +14,4 @@ $(BIN)/abi_fuzz: $(O)/tests/fuzz/abi_fuzz.o $(LIB)
 $(BIN)/abi_fuzz: private HOW = -fsanitize=fuzzer -rdynamic
 
 fuzz:
-	@$(call RUN_SUITE,-test.run '^Test_fuzz_long$$')
+	@$(call RUN_SUITE,-test.run '^fuzz_long$$')

@@ -17,4 +17,4 @@ done
 ln -sf libgdrapi.so.2 build/libgdrapi.so
 for lib in build/libgdrapi.so.2.*; do ln -sf "${lib##*/}" build/libgdrapi.so.2; done
 IFS='|'
-exec build/suite -test.run "^Test_gpu\$/^(${*:-.*})\$"
+exec build/suite -test.run "^gpu\$/^(${*:-.*})\$"

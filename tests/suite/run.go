@@ -69,6 +69,10 @@ func Main(m *testing.M, table []Group) {
 		s.level = All
 	}
 	s.run = flag.Lookup("test.run").Value.String()
+	if err := flag.Set("test.run", below("^Test$", s.run)); err != nil {
+		fmt.Fprintln(os.Stderr, "suite:", err)
+		os.Exit(1)
+	}
 	ctx, stop := signal.NotifyContext(s.ctx, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
 	defer stop()
 	ctx, cancel := beforeTimeout(ctx, flag.Lookup("test.timeout").Value.String())
@@ -93,6 +97,35 @@ func list(to io.Writer, table []Group) {
 			fmt.Fprintln(to, strings.TrimRight(fmt.Sprintf("  %s/%-16s %s", g.Name, p.Name, p.Holds), " "))
 		}
 	}
+}
+
+// alternatives are those of -run: a | in brackets is a part of one.
+func alternatives(run string) (all []string) {
+	from, open := 0, 0
+	for i := 0; i < len(run); i++ {
+		switch run[i] {
+		case '\\':
+			i++
+		case '(', '[':
+			open++
+		case ')', ']':
+			open--
+		case '|':
+			if open == 0 {
+				all = append(all, run[from:i])
+				from = i + 1
+			}
+		}
+	}
+	return append(all, run[from:])
+}
+
+// below is -run for the subtests of a test.
+func below(test, run string) string {
+	if run == "" {
+		return ""
+	}
+	return test + "/" + strings.Join(alternatives(run), "|"+test+"/")
 }
 
 // beforeTimeout ends while there is time left to end what runs and to print the counts: go test
@@ -148,22 +181,21 @@ func newSuite(table []Group) (*suite, error) {
 
 // names says whether -run names the group, as a whole: fuzz is not fuzz_long.
 func (s *suite) names(group string) bool {
-	first, _, _ := strings.Cut(s.run, "/")
-	whole, err := regexp.Compile("^(?:" + first + ")$")
-	return err == nil && (whole.MatchString(group) || whole.MatchString("Test_"+group))
-}
-
-// Run runs the group's programs that the flags pick as subtests.
-func Run(t *testing.T) {
-	t.Helper()
-	name := strings.TrimPrefix(t.Name(), "Test_")
-	for _, g := range current.table {
-		if g.Name == name {
-			current.runGroup(t, g)
-			return
+	for _, alternative := range alternatives(s.run) {
+		first, _, _ := strings.Cut(alternative, "/")
+		whole, err := regexp.Compile("^(?:" + first + ")$")
+		if err == nil && whole.MatchString(group) {
+			return true
 		}
 	}
-	t.Fatalf("the table has no group %s", name)
+	return false
+}
+
+// Run runs the programs of the table that the flags pick as subtests.
+func Run(t *testing.T) {
+	for _, g := range current.table {
+		t.Run(g.Name, func(t *testing.T) { current.runGroup(t, g) })
+	}
 }
 
 func (s *suite) runGroup(t *testing.T, g Group) {
@@ -430,10 +462,10 @@ func endSession(session int) error {
 }
 
 // casePattern is the last element of the alternative of -run that names the row and has one
-// behind the row's path. Alternatives in brackets do not count: then the row runs as a whole.
+// behind the row's path.
 func (s *suite) casePattern(r *row) string {
-	names := strings.Split("Test_"+r.path(), "/")
-	for alternative := range strings.SplitSeq(s.run, "|") {
+	names := strings.Split(r.path(), "/")
+	for _, alternative := range alternatives(s.run) {
 		elements := strings.Split(alternative, "/")
 		named := len(elements) == len(names)+1
 		for i := 0; named && i < len(names); i++ {

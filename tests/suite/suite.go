@@ -10,7 +10,7 @@ package suite
 
 import "time"
 
-// A Group is one test function of package tests: Test_NAME.
+// A Group is one subtest of package tests.
 type Group struct {
 	Name  string
 	Holds string // the promise that breaks where one of its programs fails

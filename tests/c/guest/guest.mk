@@ -8,7 +8,7 @@ GUESTBINS := $(addprefix $(BIN)/guest_,$(GUESTS))
 
 .PHONY: stress
 stress:
-	@$(call RUN_SUITE,-test.run '^Test_stress$$')
+	@$(call RUN_SUITE,-test.run '^stress$$')
 
 $(GUESTBINS): $(BIN)/guest_%: $(O)/$(T)/guest/%.o $(O)/$(T)/guest/main.o $(CUDA_DL) $(LIB)
 
