@@ -254,6 +254,35 @@ func TestFillBesideAHit(t *testing.T) {
 	}
 }
 
+// Where descriptors or memory are used up, ranges that nobody holds go before Get fails.
+func TestPinsThatLackSomething(t *testing.T) {
+	for why, left := range map[unix.Errno]int{unix.EMFILE: 1, unix.ENOMEM: 1, unix.EPERM: 3} {
+		c, f := open(t, 1<<30, one)
+		for i := range uint64(3) {
+			h, err := get(c, 0x10000*(i+1), 64)
+			require.NoError(t, err)
+			if i > 0 {
+				drop(c, h)
+			}
+		}
+		f.Fail["pin"] = why
+		_, err := get(c, 0x80000, 64)
+		require.ErrorIs(t, err, why)
+		require.Equal(t, left, f.Live, "%v", why)
+	}
+}
+
+// A cache that is closed gives no hit any more, also by what a call found before.
+func TestClose(t *testing.T) {
+	c, f := open(t, 1<<30, one)
+	h, err := get(c, 0x10000, 64)
+	require.NoError(t, err)
+	require.NoError(t, c.Close())
+	require.Zero(t, f.Live)
+	require.Zero(t, c.line.count.Load())
+	require.False(t, c.of.place(h).take(h, 2))
+}
+
 // A close and calls on the device's caches at the same time.
 func TestCloseAndGet(t *testing.T) {
 	for range 50 {

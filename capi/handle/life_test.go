@@ -56,6 +56,11 @@ func TestEverySlotComesBack(t *testing.T) {
 			_, err := l.MemAlloc(g, 0, 0)
 			return err
 		}, unix.EINVAL},
+		"a cache": {nil, func(t *testing.T, l *Library, f *backendtest.Fake, g Handle) error {
+			c, err := l.CacheOpen(g, 0)
+			require.NoError(t, err)
+			return l.CacheClose(c)
+		}, 0},
 		"an unpin that fails": {map[string]error{"unpin": unix.EIO}, func(t *testing.T, l *Library, f *backendtest.Fake, g Handle) error {
 			return l.Unpin(g, mustPin(t, l, g))
 		}, unix.EIO},

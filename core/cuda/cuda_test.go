@@ -11,6 +11,7 @@ import (
 
 	"gdrapi/core/cuda/cudatest"
 
+	"github.com/ebitengine/purego"
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 )
@@ -193,6 +194,25 @@ func TestWithMemory(t *testing.T) {
 	}
 	sim.Must("cuCtxDestroy_v2", own)
 	require.Equal(t, before+4, sim.Live(), "the memory of this test: a buffer; a handle, its mapping, a reservation")
+}
+
+// To release the last reference ends a context, which no capture may be lost for.
+func TestReleaseIsRelaxed(t *testing.T) {
+	var calls []string
+	d := with(symDeviceGet, func(*Device, int32) uintptr { return 0 })
+	for s, name := range map[symbol]string{
+		symThreadExchangeStreamCaptureMode: "exchange", symDevicePrimaryCtxRetain: "retain", symDevicePrimaryCtxRelease: "release",
+	} {
+		d.fn[s] = purego.NewCallback(func(uintptr, uintptr) uintptr { calls = append(calls, name); return 0 })
+	}
+	var kept *Primary
+	require.NoError(t, d.Relaxed(func(in *Driver) (err error) {
+		kept, err = in.RetainPrimary(0)
+		return err
+	}))
+	calls = nil
+	kept.Release()
+	require.Equal(t, []string{"exchange", "release", "exchange"}, calls)
 }
 
 // destroyed leaves a context current that has been destroyed.

@@ -116,6 +116,24 @@ static void kept_by_a_pin(void)
 	expect_is(gdr_close(g), 0);
 }
 
+static void failing_pin(void)
+{
+	void (*fail)(const char *name, int result, int nth);
+	gdr_mh_t mh;
+	cu_ptr p;
+	gdr_t g;
+
+	needs_doubles("a real driver cannot be told to refuse a call");
+	g = open_bare();
+	find("cuda_sim_fail", &fail, true);
+	p = vmm();
+	fail("cuMemGetHandleForAddressRange", CU_OUT_OF_MEMORY, 0);
+	expect_is(gdr_pin_buffer(g, p, BYTES, 0, 0, &mh), ENOMEM);
+	expect_made(1);
+	expect(!active(0));
+	expect_is(gdr_close(g), 0);
+}
+
 /* Also after a reset, by which the program ends the context under us, and where it makes it anew. */
 static void references_of_the_program(void)
 {
@@ -231,6 +249,7 @@ const struct guest_case cases[] = {
 	{ "100 allocations and 1,000 pins make one context", one_for_all, 60, 0 },
 	{ "a context of the program's own is enough", beside_its_own, 30, 0 },
 	{ "a pin keeps the context that it made", kept_by_a_pin, 30, 0 },
+	{ "a pin that fails keeps none", failing_pin, 30, 0 },
 	{ "the program's references, and its reset", references_of_the_program, 30, 0 },
 	{ "a close without unpin, also in a child", ended_by_close, 30, 0 },
 	{ "an unpin that fails", failing_unpin, 30, 0 },

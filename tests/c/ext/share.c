@@ -219,6 +219,7 @@ static void of_another(void)
 	const char *machine = getenv("NVRM_SIM_MACHINE");
 	bool is_mig = machine && !strncmp(machine, "mig", 3);
 	int (*give)(int *, cu_mem, int, unsigned long long), (*range)(int *, cu_ptr, size_t, int, unsigned long long);
+	void (*fail)(const char *name, int result, int nth);
 	gdr_mh_t mh = { 77 };
 	cu_mem mem;
 	cu_ptr p;
@@ -241,6 +242,12 @@ static void of_another(void)
 	expect_is(gdr_pin_fd(g, fd, 0, &mh), by_dmabuf() ? 0 : ENOTSUP);
 	if (!by_dmabuf())
 		expect(logged("GDRCOPY_BACKEND=dmabuf"));
+	fail = cuda_symbol("rm_sim_fail");
+	if (fail && by_dmabuf()) {
+		fail("EXPORTER", 1, 0);
+		expect_is(gdr_pin_fd(g, fd, 0, &mh), EINVAL);
+		fail("EXPORTER", 0, 0);
+	}
 	close(fd);
 }
 

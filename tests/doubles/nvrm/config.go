@@ -134,9 +134,9 @@ func (d *Driver) parseRules(text string) error {
 // Fail makes a rule of NVRM_SIM_FAIL. result 0 drops the rules of the name. It returns false if
 // nothing has the name.
 func (d *Driver) Fail(name string, result int32, nth uint64) bool {
-	// LOST is the GPU, MMAP_STATUS what mmap answers.
+	// LOST is the GPU, MMAP_STATUS what mmap answers, EXPORTER another one of dma-bufs.
 	known := slices.ContainsFunc(requests, func(k kind) bool { return k.name == name })
-	if !known && !slices.Contains([]string{"OPEN", "LOST", "MMAP_STATUS"}, name) {
+	if !known && !slices.Contains([]string{"OPEN", "LOST", "MMAP_STATUS", "EXPORTER"}, name) {
 		return false
 	}
 	if result == 0 {

@@ -133,11 +133,15 @@ type export struct {
 
 // FDInfo is what the kernel says of a file in /proc/self/fdinfo; nil: nothing that matters.
 // [drivers/dma-buf/dma-buf.c, dma_buf_show_fdinfo; nv-dmabuf.c, nv_dma_buf_create]
-func (f *File) FDInfo() []byte {
+func (d *Driver) FDInfo(f *File) []byte {
 	if f.Kind != DMABuf {
 		return nil
 	}
-	return fmt.Appendf(nil, "pos:\t0\nflags:\t02000002\nsize:\t%d\ncount:\t1\nexp_name:\tnv_dmabuf\n", f.size)
+	exporter := "nv_dmabuf"
+	if d.Fault(nil, "EXPORTER") != 0 {
+		exporter = "udmabuf"
+	}
+	return fmt.Appendf(nil, "pos:\t0\nflags:\t02000002\nsize:\t%d\ncount:\t1\nexp_name:\t%s\n", f.size, exporter)
 }
 
 // Memory is device memory that has one user at least, an object or a file: a memfd.

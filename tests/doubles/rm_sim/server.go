@@ -239,7 +239,7 @@ func (c *caller) fdInfo(path string) []byte {
 		return nil
 	}
 	if f := c.File(fd); f != nil {
-		return f.FDInfo()
+		return c.driver.FDInfo(f)
 	}
 	return nil
 }
