@@ -345,19 +345,6 @@ static void without_the_gpu(void *arg)
 	be_guest(arg);
 }
 
-static bool is_mapped(const char *name)
-{
-	char line[512];
-	bool found = false;
-	FILE *f = fopen("/proc/self/maps", "re");
-
-	expect(f != NULL);
-	while (fgets(line, sizeof(line), f))
-		found |= strstr(line, name) != NULL;
-	fclose(f);
-	return found;
-}
-
 static int from_environment(const char *name)
 {
 	const char *text = getenv(name);
@@ -372,10 +359,10 @@ static void anew(void)
 	struct guest x = { from_environment("SHARE_FD"), from_environment("SHARE_UID"), 0, OBJECT,
 			   from_environment("SHARE_SEED") };
 
-	expect(!is_mapped("libcuda"));
+	expect_is(count_maps_of("libcuda"), 0);
 	be_guest(&x);
 	if (getenv("SHARE_HIDE") || (on_doubles() && !by_dmabuf()))
-		expect(!is_mapped("libcuda"));
+		expect_is(count_maps_of("libcuda"), 0);
 }
 
 static void set_number(const char *name, int n)

@@ -395,8 +395,8 @@ static inline bool is_named(const char *tid, const char *want)
 	return !strcmp(name, want);
 }
 
-/* Lines of /proc/self/maps; with files_only those that name a file. */
-static inline long count_maps(bool files_only)
+/* Lines of /proc/self/maps that have the text. */
+static inline long count_maps_of(const char *text)
 {
 	char line[1024];
 	long n = 0;
@@ -405,9 +405,14 @@ static inline long count_maps(bool files_only)
 	if (!f)
 		return -1;
 	while (fgets(line, sizeof(line), f))
-		n += !files_only || strchr(line, '/');
+		n += strstr(line, text) != NULL;
 	fclose(f);
 	return n;
+}
+
+static inline long count_maps(bool files_only)
+{
+	return count_maps_of(files_only ? "/" : "");
 }
 
 static inline bool va_is_mapped(uintptr_t va)
