@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: (GPL-2.0 OR MIT)
 /*
- * limit.c - how much a user may pin, and how much at once.
+ * limit.c - how much a user may pin, how much at once, and how much is logged.
  *
  * A pinning uses kernel memory of this module, charged to the caller's cgroup; and of the
  * GPU driver and, on x86, of the list of memory types, charged to nobody.
@@ -19,6 +19,14 @@
 #include <linux/xarray.h>
 
 #include "gdrdrv.h"
+
+int gdr_dbg_enabled;
+module_param_named(dbg_enabled, gdr_dbg_enabled, int, 0444);
+MODULE_PARM_DESC(dbg_enabled, "Log every request and its answer (default 0)");
+
+int gdr_info_enabled;
+module_param_named(info_enabled, gdr_info_enabled, int, 0444);
+MODULE_PARM_DESC(info_enabled, "Log why a request is refused (default 0)");
 
 static unsigned long gdr_max_pins;
 module_param_named(max_pins_per_user, gdr_max_pins, ulong, 0444);

@@ -16,14 +16,6 @@
 #include "gdrdrv.h"
 #include "gdrdrv_nvidia.h"
 
-int gdr_dbg_enabled;
-module_param_named(dbg_enabled, gdr_dbg_enabled, int, 0444);
-MODULE_PARM_DESC(dbg_enabled, "Log every request and its answer (default 0)");
-
-int gdr_info_enabled;
-module_param_named(info_enabled, gdr_info_enabled, int, 0444);
-MODULE_PARM_DESC(info_enabled, "Log why a request is refused (default 0)");
-
 /* Recipes for NVIDIA's module give it. */
 static int gdr_use_persistent = 1;
 module_param_named(use_persistent_mapping, gdr_use_persistent, int, 0444);

@@ -31,7 +31,7 @@ ours() {
 for page in "$work"/html/*.html; do
 	none "${page##*/}" "$(dead "$page")$(ours "$page")"
 done
-exported=$(sed -nE 's/^\t(gdr_[a-z_0-9]+);.*/\1/p' capi/libgdrapi.map)
+exported=$(tests/headers.sh include/gdrapi.h include/gdrapi_ext.h | cut -f 1)
 for name in $exported; do
 	check "the index leads to $name" grep -qF "href=\"$name.3.html\"" "$work/html/index.html"
 done

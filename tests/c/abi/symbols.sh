@@ -23,14 +23,6 @@ documented=$({
 	echo gdr_watch_export@@GDRAPI_PRIVATE # for other copies of the library
 } | sort -u)
 
-# promised: whether each function has a row of CONTRIBUTING.md's table of promises.
-promised() {
-	sed -n '/^## Which test holds which promise/,/^## Style/p' CONTRIBUTING.md >"$work/promises"
-	tests/headers.sh include/gdrapi.h include/gdrapi_ext.h | cut -f 1 | while read -r name; do
-		grep -q "^|.*\`$name\`.*|" "$work/promises" || { echo "$name is in no row"; exit 1; }
-	done
-}
-
 # tag NAME: the values of a dynamic entry, in one line.
 tag() {
 	printf '%s\n' "$dynamic" | sed -n "s/.*($1).*\[\(.*\)\].*/\1/p" | sort | tr '\n' ' ' | sed 's/ $//'
@@ -42,7 +34,6 @@ none "nothing else is exported" \
 	"$(printf '%s\n' "$documented" "$documented" "$exported" | sort | uniq -u)"
 is "the package's list has these, and no other" "$(sed -n 's/^ \(gdr_[a-z0-9_]*\)@.*/\1/p' packaging/deb/debian/libgdrapi2.symbols)" \
 	"$(printf '%s\n' "$documented" | sed 's/@.*//' | sort)"
-check "CONTRIBUTING.md says which test holds what each function promises" promised
 none "no symbol of Go or cgo is exported" \
 	"$(printf '%s\n' "$exported" | grep -Ei '^_?(_|x_|crosscall|cgo|go|runtime|main\.)' || true)"
 none "every export is a function" "$(printf '%s\n' "$symbols" |
