@@ -125,7 +125,7 @@ static void failing_pin(void)
 
 	needs_doubles("a real driver cannot be told to refuse a call");
 	g = open_bare();
-	find("cuda_sim_fail", &fail, true);
+	fail = need_symbol("cuda_sim_fail");
 	p = vmm();
 	fail("cuMemGetHandleForAddressRange", CU_OUT_OF_MEMORY, 0);
 	expect_is(gdr_pin_buffer(g, p, BYTES, 0, 0, &mh), ENOMEM);
