@@ -40,7 +40,7 @@ runs() {
 	cat "$work/out"
 	case $(cat "$1") in
 	*/opt/gdrapi*) [ "$(grep -c '^INFO: gdr_open: using the rm backend$' "$work/out")" -eq 2 ] ;;
-	*LD_DEBUG*) grep -q "trying file=$build/libgdrapi.so.2$" "$work/out" &&
+	*LD_DEBUG*) grep -q "calling init: $build/libgdrapi.so.2$" "$work/out" &&
 		grep -q "libgdrapi.so.2 is $build/.*this project's" "$work/out" ;;
 	*gdrcopy_sanity*) grep -q ' 0 failed' "$work/out" && grep -q '^# backend: rm$' "$work/out" ;;
 	*gdrcopy_copylat*) grep -q '^# backend: rm$' "$work/out" ;;
