@@ -7,6 +7,7 @@ import (
 	"runtime"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"unsafe"
 
 	"gdrapi/core/backend"
@@ -48,6 +49,8 @@ type gpu struct {
 	coherent bool                // the CPU may cache the GPU's memory
 	soc      bool                // the GPU's memory is the system's
 	bar1     backend.MappingType // how the CPU maps BAR1
+
+	space atomic.Uint32 // see ownSpace; 0: not asked yet
 }
 
 // newClient opens a client. It does not touch CUDA.

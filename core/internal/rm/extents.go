@@ -22,7 +22,7 @@ type span struct {
 // driver knows by these numbers.
 type extent struct {
 	object         handle
-	space          uint32 // spaceVideo or spaceSystem; 0: not asked yet
+	space          uint32 // of an import: spaceVideo or spaceSystem
 	offset, length uint64
 	windows        []uint64
 }

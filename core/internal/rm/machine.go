@@ -296,21 +296,34 @@ func (g *gpu) sizeOf(object handle) (uint64, error) {
 // node is the device through which an extent is mapped: the GPU's own, or the control device
 // where the memory is the system's.
 func (g *gpu) node(e *extent) (path string, err error) {
-	if e.space == 0 {
-		e.space, err = g.surface(e.object, surfaceSpace)
-		if errors.Is(err, unix.ENOTSUP) {
-			e.space, err = spaceVideo, nil // a sandbox that does not let it pass has no other GPU
-		}
+	space := e.space
+	if space == 0 { // it was pinned by its address: all device memory of a GPU is of one kind
+		space, err = g.ownSpace(e.object)
 	}
 	switch {
 	case err != nil:
 		return "", err
-	case e.space == spaceVideo:
+	case space == spaceVideo:
 		return g.path, nil
-	case e.space == spaceSystem:
+	case space == spaceSystem:
 		return controlPath, nil
 	}
-	return "", fmt.Errorf("the memory is in the driver's address space %d, which is no GPU's (memory of another node?): %w", e.space, unix.ENOTSUP)
+	return "", fmt.Errorf("the memory is in the driver's address space %d, which is no GPU's (memory of another node?): %w", space, unix.ENOTSUP)
+}
+
+// ownSpace is where the GPU's device memory is. The first object tells.
+func (g *gpu) ownSpace(object handle) (uint32, error) {
+	if known := g.space.Load(); known != 0 {
+		return known, nil
+	}
+	space, err := g.surface(object, surfaceSpace)
+	if errors.Is(err, unix.ENOTSUP) {
+		space, err = spaceVideo, nil // a sandbox that does not let it pass has no other GPU
+	}
+	if err == nil && (space == spaceVideo || space == spaceSystem) {
+		g.space.Store(space)
+	}
+	return space, err
 }
 
 // pageSize is the size of an object's physical pages, in bytes.
