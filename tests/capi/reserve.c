@@ -46,10 +46,11 @@ static bool is_mapped(const char *at, size_t len)
 /* Go's first arena; the reserve looks at nothing before that. */
 static bool start(void)
 {
+	bool good = !gdr_reserve_start();
 	char *at = mmap(NULL, ARENA, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 
 	munmap(at, ARENA);
-	return !gdr_reserve_start() && take(at, ARENA, PROT_NONE) == at && !gdr_reserve_check();
+	return good && take(at, ARENA, PROT_NONE) == at && !gdr_reserve_check();
 }
 
 int main(void)
