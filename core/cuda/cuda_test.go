@@ -307,10 +307,17 @@ func TestSetSyncMemops(t *testing.T) {
 		require.Equal(t, before, flags())
 		sim.Heal("cuPointerSetAttribute")
 	}
-	m.ID++ // its memory was freed, and the address is another's
+	gone := m // its memory was freed, and the address is another's
+	gone.ID++
 	sim.Fail("cuPointerSetAttribute", int(ErrUnknown), 1)
-	require.Empty(t, cudatest.Lines(t, set))
+	require.Empty(t, cudatest.Lines(t, func() {
+		require.NoError(t, d.WithMemory(m, p, func(in *Driver) error {
+			in.SetSyncMemops(gone, p, p+1)
+			return nil
+		}))
+	}))
 	sim.Heal("cuPointerSetAttribute")
+	require.ErrorIs(t, d.WithMemory(gone, p, func(*Driver) error { t.Error("it runs"); return nil }), unix.EINVAL)
 }
 
 // Each call on the way fails once. Nothing may be left.

@@ -119,19 +119,21 @@ func TestOnMemory(t *testing.T) {
 		{"the first goes", 1, 2, unix.EMLINK},
 		{"all go", 3, 3, unix.EINVAL},
 	} {
-		addrs, free := smallBuffers(t, sim, 3)
-		var tried []uint64
-		err := d.OnMemory(addrs[0], addrs[2]+1-addrs[0], func(m MemoryInfo, at uint64) error {
-			if tried = append(tried, at); len(tried) <= c.goes {
-				free(at)
+		t.Run(c.what, func(t *testing.T) {
+			addrs, free := smallBuffers(t, sim, 3)
+			var tried []uint64
+			err := d.OnMemory(addrs[0], addrs[2]+1-addrs[0], func(m MemoryInfo, at uint64) error {
+				if tried = append(tried, at); len(tried) <= c.goes {
+					free(at)
+				}
+				return unix.EMLINK
+			})
+			require.ErrorIs(t, err, c.want)
+			require.Equal(t, addrs[:c.tried], tried)
+			if c.want == unix.EINVAL {
+				require.ErrorContains(t, err, fmt.Sprintf("the memory at %#x was freed while it was being pinned", addrs[2]))
 			}
-			return unix.EMLINK
 		})
-		require.ErrorIs(t, err, c.want, c.what)
-		require.Equal(t, addrs[:c.tried], tried, c.what)
-		if c.want == unix.EINVAL {
-			require.ErrorContains(t, err, fmt.Sprintf("the memory at %#x was freed while it was being pinned", addrs[2]))
-		}
 	}
 	require.ErrorIs(t, d.OnMemory(4096, 1<<16, func(MemoryInfo, uint64) error { t.Error("fn ran"); return nil }), unix.EINVAL)
 }
