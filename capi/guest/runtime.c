@@ -272,13 +272,7 @@ static void restore_variables(void)
  * spread. Asynchronous preemption is off, as it sends signals. Stacks do not shrink, as
  * a handler of the host may need the room. The limit of memory counts them,
  * 256 KiB for each thread that is inside at once. Nobody reads a profile of memory.
- * RDTSCP is off: valgrind tells of it, and ends the process at one, where a machine has none.
  */
-#ifdef __x86_64__
-#define CPU_OFF ",cpu.rdtscp=off"
-#else
-#define CPU_OFF
-#endif
 static void run_go_entry(void)
 {
 	static struct {
@@ -290,7 +284,7 @@ static void run_go_entry(void)
 		.envp = {
 			"GOMAXPROCS=2",
 			"GOMEMLIMIT=512MiB",
-			"GODEBUG=asyncpreemptoff=1,gcshrinkstackoff=1,memprofilerate=0,containermaxprocs=0,updatemaxprocs=0" CPU_OFF,
+			"GODEBUG=asyncpreemptoff=1,gcshrinkstackoff=1,memprofilerate=0,containermaxprocs=0,updatemaxprocs=0",
 		},
 	};
 	static const unsigned long types[] = {
