@@ -42,65 +42,40 @@ static struct out {
 	unsigned char bytes[64];
 } out;
 
-static int call_gdr_close(const struct args *a)
-{
-	return gdr_close(a->g);
+/* A call with right arguments but for what a has wrong. */
+#define CALL(name, ...)					\
+static int call_##name(const struct args *a)		\
+{							\
+	return name(__VA_ARGS__);			\
 }
 
-static int call_gdr_pin_buffer(const struct args *a)
-{
-	return gdr_pin_buffer(a->g, a->addr, a->size, 0, 0, &out.mh);
-}
-
-static int call_gdr_pin_buffer_v2(const struct args *a)
-{
-	return gdr_pin_buffer_v2(a->g, a->addr, a->size, 0, &out.mh);
-}
-
-static int call_gdr_unpin_buffer(const struct args *a)
-{
-	return gdr_unpin_buffer(a->g, a->mh);
-}
-
-static int call_gdr_get_callback_flag(const struct args *a)
-{
-	return gdr_get_callback_flag(a->g, a->mh, &out.v);
-}
-
-static int call_gdr_get_info(const struct args *a)
-{
-	return gdr_get_info(a->g, a->mh, &out.info);
-}
-
-static int call_gdr_get_info_v2(const struct args *a)
-{
-	return gdr_get_info_v2(a->g, a->mh, &out.info);
-}
-
-static int call_gdr_map(const struct args *a)
-{
-	return gdr_map(a->g, a->mh, &out.va, a->size);
-}
-
-static int call_gdr_map_v2(const struct args *a)
-{
-	return gdr_map_v2(a->g, a->mh, &out.va, a->size, GDR_MAP_FLAG_DEFAULT);
-}
-
-static int call_gdr_unmap(const struct args *a)
-{
-	return gdr_unmap(a->g, a->mh, a->va, a->size);
-}
-
-static int call_gdr_copy_to_mapping(const struct args *a)
-{
-	return gdr_copy_to_mapping(a->mh, a->va, out.bytes, 8);
-}
-
-static int call_gdr_copy_from_mapping(const struct args *a)
-{
-	return gdr_copy_from_mapping(a->mh, out.bytes, a->va, 8);
-}
+CALL(gdr_close, a->g)
+CALL(gdr_pin_buffer, a->g, a->addr, a->size, 0, 0, &out.mh)
+CALL(gdr_pin_buffer_v2, a->g, a->addr, a->size, 0, &out.mh)
+CALL(gdr_unpin_buffer, a->g, a->mh)
+CALL(gdr_get_callback_flag, a->g, a->mh, &out.v)
+CALL(gdr_get_info, a->g, a->mh, &out.info)
+CALL(gdr_get_info_v2, a->g, a->mh, &out.info)
+CALL(gdr_map, a->g, a->mh, &out.va, a->size)
+CALL(gdr_map_v2, a->g, a->mh, &out.va, a->size, GDR_MAP_FLAG_DEFAULT)
+CALL(gdr_unmap, a->g, a->mh, a->va, a->size)
+CALL(gdr_copy_to_mapping, a->mh, a->va, out.bytes, 8)
+CALL(gdr_copy_from_mapping, a->mh, out.bytes, a->va, 8)
+CALL(gdr_driver_get_version, a->g, &out.v, &out.v2)
+CALL(gdr_get_backend, a->g, (char *)out.bytes, sizeof(out.bytes))
+CALL(gdr_mem_alloc, a->g, 0, a->size, 0, &out.mem)
+CALL(gdr_mem_free, a->g, a->mem)
+CALL(gdr_mem_get_device_ptr, a->g, a->mem, &out.addr, &out.size)
+CALL(gdr_mem_export_dmabuf, a->g, a->mem, 0, &out.v)
+CALL(gdr_export_fd, a->g, a->mh, 0, &out.v)
+CALL(gdr_pin_fd, a->g, 0, 0, &out.mh)
+CALL(gdr_get_object, a->g, a->mh, &out.offset, &out.length, &out.count)
+CALL(gdr_cache_open, a->g, 1 << 20, 0, &out.cache)
+CALL(gdr_cache_get, a->cache, a->addr, a->size, &out.mh, &out.va)
+CALL(gdr_cache_put, a->cache, a->mh)
+CALL(gdr_cache_flush, a->cache)
+CALL(gdr_cache_close, a->cache)
+#undef CALL
 
 static int call_gdr_copy_to_mapping_v(const struct args *a)
 {
@@ -120,81 +95,11 @@ static int call_gdr_copy_from_mapping_v(const struct args *a)
 	return gdr_copy_from_mapping_v(pieces, 2);
 }
 
-static int call_gdr_driver_get_version(const struct args *a)
-{
-	return gdr_driver_get_version(a->g, &out.v, &out.v2);
-}
-
-static int call_gdr_get_backend(const struct args *a)
-{
-	return gdr_get_backend(a->g, (char *)out.bytes, sizeof(out.bytes));
-}
-
 static int call_gdr_get_attribute(const struct args *a)
 {
 	int v = 1, rc = gdr_get_attribute(a->g, GDR_ATTR_USE_PERSISTENT_MAPPING, &v);
 
 	return v ? -1 : rc;	/* a failure stores 0 */
-}
-
-static int call_gdr_mem_alloc(const struct args *a)
-{
-	return gdr_mem_alloc(a->g, 0, a->size, 0, &out.mem);
-}
-
-static int call_gdr_mem_free(const struct args *a)
-{
-	return gdr_mem_free(a->g, a->mem);
-}
-
-static int call_gdr_mem_get_device_ptr(const struct args *a)
-{
-	return gdr_mem_get_device_ptr(a->g, a->mem, &out.addr, &out.size);
-}
-
-static int call_gdr_mem_export_dmabuf(const struct args *a)
-{
-	return gdr_mem_export_dmabuf(a->g, a->mem, 0, &out.v);
-}
-
-static int call_gdr_export_fd(const struct args *a)
-{
-	return gdr_export_fd(a->g, a->mh, 0, &out.v);
-}
-
-static int call_gdr_pin_fd(const struct args *a)
-{
-	return gdr_pin_fd(a->g, 0, 0, &out.mh);
-}
-
-static int call_gdr_get_object(const struct args *a)
-{
-	return gdr_get_object(a->g, a->mh, &out.offset, &out.length, &out.count);
-}
-
-static int call_gdr_cache_open(const struct args *a)
-{
-	return gdr_cache_open(a->g, 1 << 20, 0, &out.cache);
-}
-
-static int call_gdr_cache_get(const struct args *a)
-{
-	return gdr_cache_get(a->cache, a->addr, a->size, &out.mh, &out.va);
-}
-
-static int call_gdr_cache_put(const struct args *a)
-{
-	return gdr_cache_put(a->cache, a->mh);
-}
-
-static int call_gdr_cache_flush(const struct args *a)
-{
-	return gdr_cache_flush(a->cache);
-}
-
-static int call_gdr_cache_close(const struct args *a)
-{
-	return gdr_cache_close(a->cache);
 }
 
 enum { TAKES_G = 1, TAKES_MH = 2, TAKES_MEM = 4, TAKES_CACHE = 8 };
