@@ -157,11 +157,6 @@ API int cudaDeviceCanAccessPeer(int *can, int device, int peer)
 	return note(cuInit(0) ?: cuDeviceCanAccessPeer(can, device, peer));
 }
 
-API int cudaDeviceSynchronize(void)
-{
-	return note(start() ?: cuCtxSynchronize());
-}
-
 API int cudaRuntimeGetVersion(int *version)
 {
 	if (!version)
@@ -202,188 +197,75 @@ API const char *cudaGetErrorString(int result)
 	return cuGetErrorString(result, &text) || !text ? "unrecognized error code" : text;
 }
 
-API int cudaMalloc(void **p, size_t size)
+/* No bytes. */
+static int nothing(void **p)
 {
-	int result = start_if(p);
-
-	if (!result && size)
-		return note(cuMemAlloc_v2(p, size));
-	if (!result)
-		*p = NULL;
-	return note(result);
+	*p = NULL;
+	return OK;
 }
 
-API int cudaMallocPitch(void **p, size_t *pitch, size_t width, size_t height)
+static int no_symbol(const void *symbol)
 {
-	return note(start_if(p) ?: cuMemAllocPitch_v2(p, pitch, width, height, 4));
+	(void)symbol;
+	return INVALID_SYMBOL;
 }
 
-API int cudaMallocManaged(void **p, size_t size, unsigned int flags)
-{
-	return note(start_if(p) ?: cuMemAllocManaged(p, size, flags));
+/*
+ * The rest is the driver's, once a context is current: MADE where ok says that there is room for
+ * an answer, or that an argument is one; CALL without such.
+ */
+#define MADE(name, params, ok, ...)		\
+API int name params				\
+{						\
+	return note(start_if(ok) ?: (__VA_ARGS__));	\
 }
+#define CALL(name, params, ...) MADE(name, params, true, __VA_ARGS__)
 
-API int cudaMallocHost(void **p, size_t size)
-{
-	return note(start() ?: cuMemAllocHost_v2(p, size));
-}
-
+MADE(cudaMalloc, (void **p, size_t size), p, size ? cuMemAlloc_v2(p, size) : nothing(p))
+MADE(cudaMallocPitch, (void **p, size_t *pitch, size_t width, size_t height), p,
+     cuMemAllocPitch_v2(p, pitch, width, height, 4))
+MADE(cudaMallocManaged, (void **p, size_t size, unsigned int flags), p, cuMemAllocManaged(p, size, flags))
+CALL(cudaMallocHost, (void **p, size_t size), cuMemAllocHost_v2(p, size))
 /* The flags are the driver's. */
-API int cudaHostAlloc(void **p, size_t size, unsigned int flags)
-{
-	return note(start() ?: cuMemHostAlloc(p, size, flags));
-}
-
-API int cudaHostGetDevicePointer(void **dptr, void *p, unsigned int flags)
-{
-	return note(start_if(dptr) ?: cuMemHostGetDevicePointer_v2(dptr, p, flags));
-}
-
-API int cudaMallocAsync(void **p, size_t size, struct stream *stream)
-{
-	return note(start_if(p) ?: cuMemAllocAsync(p, size, stream));
-}
-
-API int cudaMallocFromPoolAsync(void **p, size_t size, struct pool *pool, struct stream *stream)
-{
-	return note(start_if(p) ?: cuMemAllocFromPoolAsync(p, size, pool, stream));
-}
-
-API int cudaFreeAsync(void *p, struct stream *stream)
-{
-	return note(start() ?: cuMemFreeAsync(p, stream));
-}
-
-static int no_symbol(const void *out)
-{
-	return note(start_if(out) ?: INVALID_SYMBOL);
-}
-
-API int cudaGetSymbolAddress(void **p, const void *symbol)
-{
-	(void)symbol;
-	return no_symbol(p);
-}
-
-API int cudaGetSymbolSize(size_t *size, const void *symbol)
-{
-	(void)symbol;
-	return no_symbol(size);
-}
-
+CALL(cudaHostAlloc, (void **p, size_t size, unsigned int flags), cuMemHostAlloc(p, size, flags))
+MADE(cudaHostGetDevicePointer, (void **dptr, void *p, unsigned int flags), dptr,
+     cuMemHostGetDevicePointer_v2(dptr, p, flags))
+MADE(cudaMallocAsync, (void **p, size_t size, struct stream *s), p, cuMemAllocAsync(p, size, s))
+MADE(cudaMallocFromPoolAsync, (void **p, size_t size, struct pool *pool, struct stream *s), p,
+     cuMemAllocFromPoolAsync(p, size, pool, s))
+CALL(cudaFreeAsync, (void *p, struct stream *s), cuMemFreeAsync(p, s))
+MADE(cudaGetSymbolAddress, (void **p, const void *symbol), p, no_symbol(symbol))
+MADE(cudaGetSymbolSize, (size_t *size, const void *symbol), size, no_symbol(symbol))
 /* cudaFree(NULL) makes the context and frees nothing. Programs use that. */
-API int cudaFree(void *p)
-{
-	return note(start() ?: (p ? cuMemFree_v2(p) : OK));
-}
-
-API int cudaFreeHost(void *p)
-{
-	return note(start() ?: (p ? cuMemFreeHost(p) : OK));
-}
-
-API int cudaMemGetInfo(size_t *free_bytes, size_t *total)
-{
-	return note(start() ?: cuMemGetInfo_v2(free_bytes, total));
-}
-
-API int cudaHostRegister(void *p, size_t size, unsigned int flags)
-{
-	return note(start() ?: cuMemHostRegister_v2(p, size, flags));
-}
-
-API int cudaHostUnregister(void *p)
-{
-	return note(start() ?: cuMemHostUnregister(p));
-}
-
+CALL(cudaFree, (void *p), p ? cuMemFree_v2(p) : OK)
+CALL(cudaFreeHost, (void *p), p ? cuMemFreeHost(p) : OK)
+CALL(cudaMemGetInfo, (size_t *free_bytes, size_t *total), cuMemGetInfo_v2(free_bytes, total))
+CALL(cudaHostRegister, (void *p, size_t size, unsigned int flags), cuMemHostRegister_v2(p, size, flags))
+CALL(cudaHostUnregister, (void *p), cuMemHostUnregister(p))
 /* Unified addresses show the direction. kind is only checked. */
-API int cudaMemcpy(void *dst, const void *src, size_t size, int kind)
-{
-	return note(start_if(kind >= 0 && kind <= 4) ?: cuMemcpy(dst, src, size));
-}
+MADE(cudaMemcpy, (void *dst, const void *src, size_t size, int kind), kind >= 0 && kind <= 4,
+     cuMemcpy(dst, src, size))
+MADE(cudaMemcpyAsync, (void *dst, const void *src, size_t size, int kind, struct stream *s),
+     kind >= 0 && kind <= 4, cuMemcpyAsync(dst, src, size, s))
+CALL(cudaMemset, (void *p, int value, size_t n), cuMemsetD8_v2(p, (unsigned char)value, n))
+CALL(cudaDeviceSynchronize, (void), cuCtxSynchronize())
 
-API int cudaMemcpyAsync(void *dst, const void *src, size_t size, int kind, struct stream *stream)
-{
-	return note(start_if(kind >= 0 && kind <= 4) ?: cuMemcpyAsync(dst, src, size, stream));
-}
+CALL(cudaStreamCreate, (struct stream **s), cuStreamCreate(s, 0))
+CALL(cudaStreamCreateWithFlags, (struct stream **s, unsigned int flags), cuStreamCreate(s, flags))
+CALL(cudaStreamDestroy, (struct stream *s), cuStreamDestroy_v2(s))
+CALL(cudaStreamSynchronize, (struct stream *s), cuStreamSynchronize(s))
+CALL(cudaStreamQuery, (struct stream *s), cuStreamQuery(s))
+CALL(cudaStreamWaitEvent, (struct stream *s, struct event *e, unsigned int flags),
+     cuStreamWaitEvent(s, e, flags))
 
-API int cudaMemset(void *p, int value, size_t n)
-{
-	return note(start() ?: cuMemsetD8_v2(p, (unsigned char)value, n));
-}
+CALL(cudaEventCreate, (struct event **e), cuEventCreate(e, 0))
+CALL(cudaEventCreateWithFlags, (struct event **e, unsigned int flags), cuEventCreate(e, flags))
+CALL(cudaEventDestroy, (struct event *e), cuEventDestroy_v2(e))
+CALL(cudaEventRecord, (struct event *e, struct stream *s), cuEventRecord(e, s))
+CALL(cudaEventQuery, (struct event *e), cuEventQuery(e))
+CALL(cudaEventSynchronize, (struct event *e), cuEventSynchronize(e))
 
-API int cudaStreamCreateWithFlags(struct stream **stream, unsigned int flags)
-{
-	return note(start() ?: cuStreamCreate(stream, flags));
-}
-
-API int cudaStreamCreate(struct stream **stream)
-{
-	return cudaStreamCreateWithFlags(stream, 0);
-}
-
-API int cudaStreamDestroy(struct stream *stream)
-{
-	return note(start() ?: cuStreamDestroy_v2(stream));
-}
-
-API int cudaStreamSynchronize(struct stream *stream)
-{
-	return note(start() ?: cuStreamSynchronize(stream));
-}
-
-API int cudaStreamQuery(struct stream *stream)
-{
-	return note(start() ?: cuStreamQuery(stream));
-}
-
-API int cudaStreamWaitEvent(struct stream *stream, struct event *event, unsigned int flags)
-{
-	return note(start() ?: cuStreamWaitEvent(stream, event, flags));
-}
-
-API int cudaEventCreateWithFlags(struct event **event, unsigned int flags)
-{
-	return note(start() ?: cuEventCreate(event, flags));
-}
-
-API int cudaEventCreate(struct event **event)
-{
-	return cudaEventCreateWithFlags(event, 0);
-}
-
-API int cudaEventDestroy(struct event *event)
-{
-	return note(start() ?: cuEventDestroy_v2(event));
-}
-
-API int cudaEventRecord(struct event *event, struct stream *stream)
-{
-	return note(start() ?: cuEventRecord(event, stream));
-}
-
-API int cudaEventQuery(struct event *event)
-{
-	return note(start() ?: cuEventQuery(event));
-}
-
-API int cudaEventSynchronize(struct event *event)
-{
-	return note(start() ?: cuEventSynchronize(event));
-}
-
-API int cudaIpcGetMemHandle(struct ipc_handle *h, void *p)
-{
-	return note(start() ?: cuIpcGetMemHandle(h, p));
-}
-
-API int cudaIpcOpenMemHandle(void **p, struct ipc_handle h, unsigned int flags)
-{
-	return note(start_if(p) ?: cuIpcOpenMemHandle_v2(p, h, flags));
-}
-
-API int cudaIpcCloseMemHandle(void *p)
-{
-	return note(start() ?: cuIpcCloseMemHandle(p));
-}
+CALL(cudaIpcGetMemHandle, (struct ipc_handle *h, void *p), cuIpcGetMemHandle(h, p))
+MADE(cudaIpcOpenMemHandle, (void **p, struct ipc_handle h, unsigned int flags), p,
+     cuIpcOpenMemHandle_v2(p, h, flags))
+CALL(cudaIpcCloseMemHandle, (void *p), cuIpcCloseMemHandle(p))
