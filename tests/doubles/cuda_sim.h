@@ -341,6 +341,15 @@ void flush(void);
 
 #define SIM_API __attribute__((visibility("default")))
 
+/* An exported function whose answer is an expression; that with _CTX needs a current context. */
+#define SIM_ENTRY(how, name, params, ...)		\
+	int name params					\
+	{						\
+		return how(__func__) ?: leave(__VA_ARGS__);	\
+	}
+#define SIM_CALL(name, ...) SIM_API SIM_ENTRY(enter, name, __VA_ARGS__)
+#define SIM_CALL_CTX(name, ...) SIM_API SIM_ENTRY(enter_ctx, name, __VA_ARGS__)
+
 /*
  * Stands behind the declaration of a function that programs hook by its first bytes (UCX:
  * "bistro"). The hook moves 12 bytes aside and writes a jump in their place. It knows
@@ -368,5 +377,13 @@ void flush(void);
 #else
 #define SIM_HOOKABLE(name)
 #endif
+
+/* SIM_CALL and SIM_CALL_CTX of such a function. */
+#define SIM_HOOKED_CALL(name, params, ...)		\
+	int name params SIM_HOOKABLE(name);		\
+	SIM_ENTRY(enter, name, params, __VA_ARGS__)
+#define SIM_HOOKED_CALL_CTX(name, params, ...)		\
+	int name params SIM_HOOKABLE(name);		\
+	SIM_ENTRY(enter_ctx, name, params, __VA_ARGS__)
 
 #endif

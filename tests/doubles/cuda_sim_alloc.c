@@ -161,12 +161,7 @@ static int alloc(struct ctx *ctx, uint64_t *addr, size_t size)
 	return CU_OK;
 }
 
-int cuMemAlloc_v2(uint64_t *addr, size_t size) SIM_HOOKABLE(cuMemAlloc_v2);
-
-int cuMemAlloc_v2(uint64_t *addr, size_t size)
-{
-	return enter_ctx(__func__) ?: leave(alloc(current_ctx(), addr, size));
-}
+SIM_HOOKED_CALL_CTX(cuMemAlloc_v2, (uint64_t *addr, size_t size), alloc(current_ctx(), addr, size))
 
 void alloc_free(struct buffer *b)
 {
@@ -196,13 +191,8 @@ static int free_at(uint64_t addr)
 	return CU_OK;
 }
 
-int cuMemFree_v2(uint64_t addr) SIM_HOOKABLE(cuMemFree_v2);
-
 /* The address identifies the context. As in the real driver, none needs to be current. */
-int cuMemFree_v2(uint64_t addr)
-{
-	return enter(__func__) ?: leave(free_at(addr));
-}
+SIM_HOOKED_CALL(cuMemFree_v2, (uint64_t addr), free_at(addr))
 
 /* Frees the buffers of a context that ends. */
 void alloc_forget(struct ctx *ctx)
@@ -259,10 +249,8 @@ static int address_range(uint64_t *base, size_t *size, uint64_t addr)
 	return CU_OK;
 }
 
-SIM_API int cuMemGetAddressRange_v2(uint64_t *base, size_t *size, uint64_t addr)
-{
-	return enter_ctx(__func__) ?: leave(address_range(base, size, addr));
-}
+SIM_CALL_CTX(cuMemGetAddressRange_v2, (uint64_t *base, size_t *size, uint64_t addr),
+	     address_range(base, size, addr))
 
 /* Buffers and host memory. vmm_live counts the mappings of handles. */
 unsigned long alloc_live(void)

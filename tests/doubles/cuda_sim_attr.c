@@ -193,10 +193,8 @@ static int get_all(unsigned int n, const int *attrs, void **data, uint64_t addr)
  * This call gives zeroes for an address that is no device pointer. The call for one
  * attribute fails instead.
  */
-SIM_API int cuPointerGetAttributes(unsigned int n, int *attrs, void **data, uint64_t addr)
-{
-	return enter(__func__) ?: leave(get_all(n, attrs, data, addr));
-}
+SIM_CALL(cuPointerGetAttributes, (unsigned int n, int *attrs, void **data, uint64_t addr),
+	 get_all(n, attrs, data, addr))
 
 /*
  * Setting the attribute waits for pending copies. VMM memory does not have it (580.159.04
@@ -215,7 +213,5 @@ static int set_sync_memops(const int *value, uint64_t addr)
 	return CU_OK;
 }
 
-SIM_API int cuPointerSetAttribute(const void *value, int attr, uint64_t addr)
-{
-	return enter_ctx(__func__) ?: leave(attr == ATTR_SYNC_MEMOPS ? set_sync_memops(value, addr) : CU_INVALID_VALUE);
-}
+SIM_CALL_CTX(cuPointerSetAttribute, (const void *value, int attr, uint64_t addr),
+	     attr == ATTR_SYNC_MEMOPS ? set_sync_memops(value, addr) : CU_INVALID_VALUE)

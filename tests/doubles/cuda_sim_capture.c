@@ -146,10 +146,8 @@ static int begin(const struct ctx *ctx, const struct stream *stream, int mode)
 	return CU_OK;
 }
 
-SIM_API int cuStreamBeginCapture_v2(struct stream *stream, int mode)
-{
-	return enter_ctx(__func__) ?: leave(begin(current_ctx(), stream, mode));
-}
+SIM_CALL_CTX(cuStreamBeginCapture_v2, (struct stream *stream, int mode),
+	     begin(current_ctx(), stream, mode))
 
 static int end(const struct stream *stream, struct graph **graph)
 {
@@ -176,10 +174,7 @@ static int end(const struct stream *stream, struct graph **graph)
 	return CU_OK;
 }
 
-SIM_API int cuStreamEndCapture(struct stream *stream, struct graph **graph)
-{
-	return enter_ctx(__func__) ?: leave(end(stream, graph));
-}
+SIM_CALL_CTX(cuStreamEndCapture, (struct stream *stream, struct graph **graph), end(stream, graph))
 
 static int capture_status(const struct stream *stream, int *status)
 {
@@ -190,10 +185,8 @@ static int capture_status(const struct stream *stream, int *status)
 	return give(status, !c ? NONE : c->lost ? INVALIDATED : ACTIVE);
 }
 
-SIM_API int cuStreamIsCapturing(struct stream *stream, int *status)
-{
-	return enter_ctx(__func__) ?: leave(capture_status(stream, status));
-}
+SIM_CALL_CTX(cuStreamIsCapturing, (struct stream *stream, int *status),
+	     capture_status(stream, status))
 
 static int graph_destroy(struct graph *graph)
 {
@@ -208,10 +201,7 @@ static int graph_destroy(struct graph *graph)
 	return CU_OK;
 }
 
-SIM_API int cuGraphDestroy(struct graph *graph)
-{
-	return enter(__func__) ?: leave(graph_destroy(graph));
-}
+SIM_CALL(cuGraphDestroy, (struct graph *graph), graph_destroy(graph))
 
 /*
  * The thread's mode, and with it which captures its unsafe calls would end: in GLOBAL its
@@ -229,7 +219,4 @@ static int exchange(int *mode)
 	return CU_OK;
 }
 
-SIM_API int cuThreadExchangeStreamCaptureMode(int *mode)
-{
-	return enter(__func__) ?: leave(exchange(mode));
-}
+SIM_CALL(cuThreadExchangeStreamCaptureMode, (int *mode), exchange(mode))

@@ -346,73 +346,32 @@ static int set_words(struct ctx *ctx, const struct request *r)
 	return set(ctx, r->dst, r->size * sizeof(value), set32_piece, &value);
 }
 
-SIM_API int cuMemcpyHtoD_v2(uint64_t dst, const void *src, size_t size)
-{
-	return ask(__func__, &(struct request){
-		.work = copy_to, .dst = dst, .src = (uintptr_t)src, .size = size });
-}
+/* Each request by its members that are not 0. */
+#define ASK(name, params, ...)					\
+	SIM_API int name params					\
+	{							\
+		return ask(__func__, &(struct request){ __VA_ARGS__ });	\
+	}
 
-SIM_API int cuMemcpyDtoH_v2(void *dst, uint64_t src, size_t size)
-{
-	return ask(__func__, &(struct request){
-		.work = copy_from, .dst = (uintptr_t)dst, .src = src, .size = size });
-}
-
-SIM_API int cuMemcpyDtoD_v2(uint64_t dst, uint64_t src, size_t size)
-{
-	return ask(__func__, &(struct request){
-		.work = copy_within, .dst = dst, .src = src, .size = size });
-}
-
-SIM_API int cuMemcpy(uint64_t dst, uint64_t src, size_t size)
-{
-	return ask(__func__, &(struct request){
-		.work = copy_any, .dst = dst, .src = src, .size = size });
-}
-
-SIM_API int cuMemcpyHtoDAsync_v2(uint64_t dst, const void *src, size_t size, struct stream *stream)
-{
-	return ask(__func__, &(struct request){
-		.work = copy_to, .streamed = true, .stream = stream,
-		.dst = dst, .src = (uintptr_t)src, .size = size });
-}
-
-SIM_API int cuMemcpyDtoHAsync_v2(void *dst, uint64_t src, size_t size, struct stream *stream)
-{
-	return ask(__func__, &(struct request){
-		.work = copy_from, .streamed = true, .stream = stream,
-		.dst = (uintptr_t)dst, .src = src, .size = size });
-}
-
-SIM_API int cuMemcpyDtoDAsync_v2(uint64_t dst, uint64_t src, size_t size, struct stream *stream)
-{
-	return ask(__func__, &(struct request){
-		.work = copy_within, .streamed = true, .stream = stream,
-		.dst = dst, .src = src, .size = size });
-}
-
-SIM_API int cuMemcpyAsync(uint64_t dst, uint64_t src, size_t size, struct stream *stream)
-{
-	return ask(__func__, &(struct request){
-		.work = copy_any, .streamed = true, .stream = stream,
-		.dst = dst, .src = src, .size = size });
-}
-
-SIM_API int cuMemsetD8_v2(uint64_t addr, unsigned char value, size_t n)
-{
-	return ask(__func__, &(struct request){
-		.work = set_bytes, .dst = addr, .value = value, .size = n });
-}
-
-SIM_API int cuMemsetD8Async(uint64_t addr, unsigned char value, size_t n, struct stream *stream)
-{
-	return ask(__func__, &(struct request){
-		.work = set_bytes, .streamed = true, .stream = stream,
-		.dst = addr, .value = value, .size = n });
-}
-
-SIM_API int cuMemsetD32_v2(uint64_t addr, unsigned int value, size_t n)
-{
-	return ask(__func__, &(struct request){
-		.work = set_words, .dst = addr, .value = value, .size = n });
-}
+ASK(cuMemcpyHtoD_v2, (uint64_t dst, const void *src, size_t size),
+    .work = copy_to, .dst = dst, .src = (uintptr_t)src, .size = size)
+ASK(cuMemcpyDtoH_v2, (void *dst, uint64_t src, size_t size),
+    .work = copy_from, .dst = (uintptr_t)dst, .src = src, .size = size)
+ASK(cuMemcpyDtoD_v2, (uint64_t dst, uint64_t src, size_t size),
+    .work = copy_within, .dst = dst, .src = src, .size = size)
+ASK(cuMemcpy, (uint64_t dst, uint64_t src, size_t size),
+    .work = copy_any, .dst = dst, .src = src, .size = size)
+ASK(cuMemcpyHtoDAsync_v2, (uint64_t dst, const void *src, size_t size, struct stream *s),
+    .work = copy_to, .streamed = true, .stream = s, .dst = dst, .src = (uintptr_t)src, .size = size)
+ASK(cuMemcpyDtoHAsync_v2, (void *dst, uint64_t src, size_t size, struct stream *s),
+    .work = copy_from, .streamed = true, .stream = s, .dst = (uintptr_t)dst, .src = src, .size = size)
+ASK(cuMemcpyDtoDAsync_v2, (uint64_t dst, uint64_t src, size_t size, struct stream *s),
+    .work = copy_within, .streamed = true, .stream = s, .dst = dst, .src = src, .size = size)
+ASK(cuMemcpyAsync, (uint64_t dst, uint64_t src, size_t size, struct stream *s),
+    .work = copy_any, .streamed = true, .stream = s, .dst = dst, .src = src, .size = size)
+ASK(cuMemsetD8_v2, (uint64_t addr, unsigned char value, size_t n),
+    .work = set_bytes, .dst = addr, .value = value, .size = n)
+ASK(cuMemsetD8Async, (uint64_t addr, unsigned char value, size_t n, struct stream *s),
+    .work = set_bytes, .streamed = true, .stream = s, .dst = addr, .value = value, .size = n)
+ASK(cuMemsetD32_v2, (uint64_t addr, unsigned int value, size_t n),
+    .work = set_words, .dst = addr, .value = value, .size = n)

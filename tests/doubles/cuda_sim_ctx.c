@@ -102,10 +102,7 @@ static int primary_retain(struct ctx **ctx, int device)
 	return CU_OK;
 }
 
-SIM_API int cuDevicePrimaryCtxRetain(struct ctx **ctx, int device)
-{
-	return enter(__func__) ?: leave(primary_retain(ctx, device));
-}
+SIM_CALL(cuDevicePrimaryCtxRetain, (struct ctx **ctx, int device), primary_retain(ctx, device))
 
 /* The flags end with it (580.159.04). */
 static void primary_end(struct ctx *c)
@@ -130,10 +127,7 @@ static int primary_release(int device)
 	return CU_OK;
 }
 
-SIM_API int cuDevicePrimaryCtxRelease_v2(int device)
-{
-	return enter(__func__) ?: leave(primary_release(device));
-}
+SIM_CALL(cuDevicePrimaryCtxRelease_v2, (int device), primary_release(device))
 
 /*
  * Ends the context. Who has retained it releases it all the same, and the next retain counts on: a
@@ -150,10 +144,7 @@ static int primary_reset(int device)
 	return result;
 }
 
-SIM_API int cuDevicePrimaryCtxReset_v2(int device)
-{
-	return enter(__func__) ?: leave(primary_reset(device));
-}
+SIM_CALL(cuDevicePrimaryCtxReset_v2, (int device), primary_reset(device))
 
 SIM_API int cuDevicePrimaryCtxGetState(int device, unsigned int *flags, int *active)
 {
@@ -202,10 +193,7 @@ static int ctx_push(struct ctx *ctx)
 	return CU_OK;
 }
 
-SIM_API int cuCtxPushCurrent_v2(struct ctx *ctx)
-{
-	return enter(__func__) ?: leave(ctx_push(ctx));
-}
+SIM_CALL(cuCtxPushCurrent_v2, (struct ctx *ctx), ctx_push(ctx))
 
 static int ctx_pop(struct ctx **ctx)
 {
@@ -217,10 +205,7 @@ static int ctx_pop(struct ctx **ctx)
 	return CU_OK;
 }
 
-SIM_API int cuCtxPopCurrent_v2(struct ctx **ctx)
-{
-	return enter(__func__) ?: leave(ctx_pop(ctx));
-}
+SIM_CALL(cuCtxPopCurrent_v2, (struct ctx **ctx), ctx_pop(ctx))
 
 /*
  * Replaces the top of the stack. NULL pops it. The real driver takes a context that
@@ -241,10 +226,7 @@ static int ctx_set(struct ctx *ctx)
 	return CU_OK;
 }
 
-SIM_API int cuCtxSetCurrent(struct ctx *ctx)
-{
-	return enter(__func__) ?: leave(ctx_set(ctx));
-}
+SIM_CALL(cuCtxSetCurrent, (struct ctx *ctx), ctx_set(ctx))
 
 static int ctx_create(struct ctx **ctx, unsigned int flags, int device)
 {
@@ -264,10 +246,8 @@ static int ctx_create(struct ctx **ctx, unsigned int flags, int device)
 	return result;
 }
 
-SIM_API int cuCtxCreate_v2(struct ctx **ctx, unsigned int flags, int device)
-{
-	return enter(__func__) ?: leave(ctx_create(ctx, flags, device));
-}
+SIM_CALL(cuCtxCreate_v2, (struct ctx **ctx, unsigned int flags, int device),
+	 ctx_create(ctx, flags, device))
 
 static int ctx_destroy(struct ctx *ctx)
 {
@@ -284,15 +264,9 @@ static int ctx_destroy(struct ctx *ctx)
 	return CU_OK;
 }
 
-SIM_API int cuCtxDestroy_v2(struct ctx *ctx)
-{
-	return enter(__func__) ?: leave(ctx_destroy(ctx));
-}
+SIM_CALL(cuCtxDestroy_v2, (struct ctx *ctx), ctx_destroy(ctx))
 
-SIM_API int cuCtxGetDevice(int *device)
-{
-	return enter_ctx(__func__) ?: leave(give(device, current_ctx()->device));
-}
+SIM_CALL_CTX(cuCtxGetDevice, (int *device), give(device, current_ctx()->device))
 
 static int ctx_id(struct ctx *ctx, uint64_t *id)
 {
@@ -306,15 +280,9 @@ static int ctx_id(struct ctx *ctx, uint64_t *id)
 }
 
 /* Without a context: that of the thread. It is the one call that knows a destroyed context. */
-SIM_API int cuCtxGetId(struct ctx *ctx, uint64_t *id)
-{
-	return enter(__func__) ?: leave(id ? ctx_id(ctx, id) : CU_INVALID_VALUE);
-}
+SIM_CALL(cuCtxGetId, (struct ctx *ctx, uint64_t *id), id ? ctx_id(ctx, id) : CU_INVALID_VALUE)
 
-SIM_API int cuCtxGetFlags(unsigned int *flags)
-{
-	return enter_ctx(__func__) ?: leave(give((int *)flags, (int)current_ctx()->flags));
-}
+SIM_CALL_CTX(cuCtxGetFlags, (unsigned int *flags), give((int *)flags, (int)current_ctx()->flags))
 
 /* Scheduling (bits 0 to 2) and the two flags that a context may change. */
 SIM_API int cuCtxSetFlags(unsigned int flags)
@@ -391,10 +359,8 @@ static int stream_create(struct ctx *ctx, struct stream **stream, unsigned int f
 	return CU_OK;
 }
 
-SIM_API int cuStreamCreate(struct stream **stream, unsigned int flags)
-{
-	return enter_ctx(__func__) ?: leave(stream_create(current_ctx(), stream, flags));
-}
+SIM_CALL_CTX(cuStreamCreate, (struct stream **stream, unsigned int flags),
+	     stream_create(current_ctx(), stream, flags))
 
 static int stream_destroy(struct stream *stream)
 {
@@ -408,10 +374,7 @@ static int stream_destroy(struct stream *stream)
 	return CU_OK;
 }
 
-SIM_API int cuStreamDestroy_v2(struct stream *stream)
-{
-	return enter_ctx(__func__) ?: leave(stream_destroy(stream));
-}
+SIM_CALL_CTX(cuStreamDestroy_v2, (struct stream *stream), stream_destroy(stream))
 
 static int stream_wait(const struct stream *stream)
 {
@@ -422,12 +385,6 @@ static int stream_wait(const struct stream *stream)
 	return result ? result : current_ctx()->lost ? CU_LAUNCH_FAILED : CU_OK;
 }
 
-SIM_API int cuStreamSynchronize(struct stream *stream)
-{
-	return enter_ctx(__func__) ?: leave(stream_wait(stream));
-}
+SIM_CALL_CTX(cuStreamSynchronize, (struct stream *stream), stream_wait(stream))
 
-SIM_API int cuStreamQuery(struct stream *stream)
-{
-	return enter_ctx(__func__) ?: leave(stream_wait(stream));
-}
+SIM_CALL_CTX(cuStreamQuery, (struct stream *stream), stream_wait(stream))

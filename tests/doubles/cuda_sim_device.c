@@ -10,66 +10,49 @@ int check_device(int device)
 	return device >= 0 && device < device_count() ? CU_OK : CU_INVALID_DEVICE;
 }
 
-/* enter(), for a call of a device; ok: there is room for the answer. */
-static int enter_device(const char *name, int device, bool ok)
+/* ok: there is room for the answer. */
+static int check_call(int device, bool ok)
 {
-	int result = enter(name);
-
-	if (result)
-		return result;
-	result = ok ? check_device(device) : CU_INVALID_VALUE;
-	return result ? leave(result) : CU_OK;
+	return ok ? check_device(device) : CU_INVALID_VALUE;
 }
 
-SIM_API int cuDeviceGetCount(int *count)
+SIM_CALL(cuDeviceGetCount, (int *count), give(count, device_count()))
+
+SIM_CALL(cuDeviceGet, (int *device, int ordinal), check_call(ordinal, device) ?: give(device, ordinal))
+
+static int device_name(char *name, int len, int device)
 {
-	return enter(__func__) ?: leave(give(count, device_count()));
+	int result = check_call(device, name && len > 0);
+
+	if (!result)
+		snprintf(name, (size_t)len, "Simulated GPU %d", device);
+	return result;
 }
 
-SIM_API int cuDeviceGet(int *device, int ordinal)
+SIM_CALL(cuDeviceGetName, (char *name, int len, int device), device_name(name, len, device))
+
+static int device_uuid(unsigned char *uuid, int device)
 {
-	return enter_device(__func__, ordinal, device) ?: leave(give(device, ordinal));
+	int result = check_call(device, uuid);
+
+	if (!result)
+		sim_device_uuid(device, uuid);
+	return result;
 }
 
-SIM_API int cuDeviceGetName(char *name, int len, int device)
-{
-	int result = enter_device(__func__, device, name && len > 0);
+SIM_CALL(cuDeviceGetUuid, (unsigned char *uuid, int device), device_uuid(uuid, device))
+SIM_CALL(cuDeviceGetUuid_v2, (unsigned char *uuid, int device), device_uuid(uuid, device))
 
-	if (result)
-		return result;
-	snprintf(name, (size_t)len, "Simulated GPU %d", device);
-	return leave(CU_OK);
+static int device_memory(size_t *bytes, int device)
+{
+	int result = check_call(device, bytes);
+
+	if (!result)
+		*bytes = mem_total();
+	return result;
 }
 
-static int device_uuid(const char *call, unsigned char *uuid, int device)
-{
-	int result = enter_device(call, device, uuid);
-
-	if (result)
-		return result;
-	sim_device_uuid(device, uuid);
-	return leave(CU_OK);
-}
-
-SIM_API int cuDeviceGetUuid(unsigned char *uuid, int device)
-{
-	return device_uuid(__func__, uuid, device);
-}
-
-SIM_API int cuDeviceGetUuid_v2(unsigned char *uuid, int device)
-{
-	return device_uuid(__func__, uuid, device);
-}
-
-SIM_API int cuDeviceTotalMem_v2(size_t *bytes, int device)
-{
-	int result = enter_device(__func__, device, bytes);
-
-	if (result)
-		return result;
-	*bytes = mem_total();
-	return leave(CU_OK);
-}
+SIM_CALL(cuDeviceTotalMem_v2, (size_t *bytes, int device), device_memory(bytes, device))
 
 /* Whether a dma-buf can be mapped, and CUDA says so. */
 bool dmabuf_mmap(int device)
@@ -87,17 +70,19 @@ static struct sim_pci pci_of(int device)
 	return p;
 }
 
-SIM_API int cuDeviceGetPCIBusId(char *id, int len, int device)
+static int bus_id(char *id, int len, int device)
 {
-	int result = enter_device(__func__, device, id && len > 0);
+	int result = check_call(device, id && len > 0);
 	struct sim_pci p;
 
 	if (result)
 		return result;
 	p = pci_of(device);
 	snprintf(id, (size_t)len, "%04X:%02X:%02X.0", p.domain, p.bus, p.slot);
-	return leave(CU_OK);
+	return CU_OK;
 }
+
+SIM_CALL(cuDeviceGetPCIBusId, (char *id, int len, int device), bus_id(id, len, device))
 
 /* -1 for an attribute that is not modelled. The call then fails. */
 static int attribute(int attr, int device)
@@ -139,12 +124,14 @@ static int attribute(int attr, int device)
 	return -1;
 }
 
-SIM_API int cuDeviceGetAttribute(int *value, int attr, int device)
+static int give_attribute(int *value, int attr, int device)
 {
-	int v, result = enter_device(__func__, device, value);
+	int v, result = check_call(device, value);
 
 	if (result)
 		return result;
 	v = attribute(attr, device);
-	return leave(v < 0 ? CU_INVALID_VALUE : give(value, v));
+	return v < 0 ? CU_INVALID_VALUE : give(value, v);
 }
+
+SIM_CALL(cuDeviceGetAttribute, (int *value, int attr, int device), give_attribute(value, attr, device))

@@ -40,10 +40,7 @@ static int event_create(struct event **event, unsigned int flags)
 	return CU_OK;
 }
 
-SIM_API int cuEventCreate(struct event **event, unsigned int flags)
-{
-	return enter_ctx(__func__) ?: leave(event_create(event, flags));
-}
+SIM_CALL_CTX(cuEventCreate, (struct event **event, unsigned int flags), event_create(event, flags))
 
 static int event_destroy(struct event *event)
 {
@@ -56,10 +53,7 @@ static int event_destroy(struct event *event)
 	return CU_OK;
 }
 
-SIM_API int cuEventDestroy_v2(struct event *event)
-{
-	return enter_ctx(__func__) ?: leave(event_destroy(event));
-}
+SIM_CALL_CTX(cuEventDestroy_v2, (struct event *event), event_destroy(event))
 
 SIM_API int cuEventRecord(struct event *event, struct stream *stream)
 {
@@ -88,15 +82,9 @@ static int event_pass(struct event *event, bool query)
 	return was_pending && query ? CU_NOT_READY : CU_OK;
 }
 
-SIM_API int cuEventQuery(struct event *event)
-{
-	return enter(__func__) ?: leave(event_pass(event, true));
-}
+SIM_CALL(cuEventQuery, (struct event *event), event_pass(event, true))
 
-SIM_API int cuEventSynchronize(struct event *event)
-{
-	return enter(__func__) ?: leave(event_pass(event, false));
-}
+SIM_CALL(cuEventSynchronize, (struct event *event), event_pass(event, false))
 
 static int wait_event(const struct stream *stream, const struct event *event, unsigned int flags)
 {
@@ -107,10 +95,8 @@ static int wait_event(const struct stream *stream, const struct event *event, un
 	return *find(event) ? stream_takes(stream, &now) : CU_INVALID_HANDLE;
 }
 
-SIM_API int cuStreamWaitEvent(struct stream *stream, struct event *event, unsigned int flags)
-{
-	return enter_ctx(__func__) ?: leave(wait_event(stream, event, flags));
-}
+SIM_CALL_CTX(cuStreamWaitEvent, (struct stream *stream, struct event *event, unsigned int flags),
+	     wait_event(stream, event, flags))
 
 /* The work before it is done. The function has run when this returns. */
 SIM_API int cuLaunchHostFunc(struct stream *stream, void (*fn)(void *), void *arg)

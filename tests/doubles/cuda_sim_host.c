@@ -42,25 +42,15 @@ static int host_alloc(void **addr, size_t size, bool managed)
 	return CU_OK;
 }
 
-SIM_API int cuMemAllocHost_v2(void **addr, size_t size)
-{
-	return enter_ctx(__func__) ?: leave(host_alloc(addr, size, false));
-}
+SIM_CALL_CTX(cuMemAllocHost_v2, (void **addr, size_t size), host_alloc(addr, size, false))
 
 /* flags: for all contexts, 1, in the GPU's address space, 2, write-combined, 4. */
-SIM_API int cuMemHostAlloc(void **addr, size_t size, unsigned int flags)
-{
-	return enter_ctx(__func__) ?: leave(flags <= 7 ? host_alloc(addr, size, false) : CU_INVALID_VALUE);
-}
-
-int cuMemAllocManaged(void **addr, size_t size, unsigned int flags)
-	SIM_HOOKABLE(cuMemAllocManaged);
+SIM_CALL_CTX(cuMemHostAlloc, (void **addr, size_t size, unsigned int flags),
+	     flags <= 7 ? host_alloc(addr, size, false) : CU_INVALID_VALUE)
 
 /* flags: attached to all streams, 1, or to the host, 2. */
-int cuMemAllocManaged(void **addr, size_t size, unsigned int flags)
-{
-	return enter_ctx(__func__) ?: leave(flags == 1 || flags == 2 ? host_alloc(addr, size, true) : CU_INVALID_VALUE);
-}
+SIM_HOOKED_CALL_CTX(cuMemAllocManaged, (void **addr, size_t size, unsigned int flags),
+		    flags == 1 || flags == 2 ? host_alloc(addr, size, true) : CU_INVALID_VALUE)
 
 /* The memory that starts there. */
 int host_free(uint64_t addr, bool managed)
@@ -80,12 +70,7 @@ int host_free(uint64_t addr, bool managed)
 	return CU_OK;
 }
 
-int cuMemFreeHost(void *addr) SIM_HOOKABLE(cuMemFreeHost);
-
-int cuMemFreeHost(void *addr)
-{
-	return enter_ctx(__func__) ?: leave(host_free((uint64_t)(uintptr_t)addr, false));
-}
+SIM_HOOKED_CALL_CTX(cuMemFreeHost, (void *addr), host_free((uint64_t)(uintptr_t)addr, false))
 
 static bool overlaps(const struct host *h, uint64_t addr, uint64_t size)
 {
@@ -174,10 +159,8 @@ static int host_register(const struct ctx *ctx, uint64_t addr, uint64_t size, un
 	return CU_OK;
 }
 
-SIM_API int cuMemHostRegister_v2(void *addr, size_t size, unsigned int flags)
-{
-	return enter_ctx(__func__) ?: leave(host_register(current_ctx(), (uintptr_t)addr, size, flags));
-}
+SIM_CALL_CTX(cuMemHostRegister_v2, (void *addr, size_t size, unsigned int flags),
+	     host_register(current_ctx(), (uintptr_t)addr, size, flags))
 
 static int host_unregister(uint64_t addr)
 {
@@ -194,10 +177,8 @@ static int host_unregister(uint64_t addr)
 	return CU_OK;
 }
 
-SIM_API int cuMemHostUnregister(void *addr)
-{
-	return enter_ctx(__func__) ?: leave(addr ? host_unregister((uintptr_t)addr) : CU_INVALID_VALUE);
-}
+SIM_CALL_CTX(cuMemHostUnregister, (void *addr),
+	     addr ? host_unregister((uintptr_t)addr) : CU_INVALID_VALUE)
 
 /* Registrations end with their context. */
 void host_forget(const struct ctx *ctx)

@@ -53,10 +53,7 @@ static int get_handle(struct ipc_handle *h, uint64_t addr)
 	return result;
 }
 
-SIM_API int cuIpcGetMemHandle(struct ipc_handle *h, uint64_t addr)
-{
-	return enter_ctx(__func__) ?: leave(get_handle(h, addr));
-}
+SIM_CALL_CTX(cuIpcGetMemHandle, (struct ipc_handle *h, uint64_t addr), get_handle(h, addr))
 
 static int open_handle(struct ctx *ctx, uint64_t *addr, const struct ipc_handle *h)
 {
@@ -95,10 +92,8 @@ static int open_handle(struct ctx *ctx, uint64_t *addr, const struct ipc_handle 
 }
 
 /* flags: lazy peer access */
-SIM_API int cuIpcOpenMemHandle_v2(uint64_t *addr, struct ipc_handle h, unsigned int flags)
-{
-	return enter_ctx(__func__) ?: leave(addr && flags == 1 ? open_handle(current_ctx(), addr, &h) : CU_INVALID_VALUE);
-}
+SIM_CALL_CTX(cuIpcOpenMemHandle_v2, (uint64_t *addr, struct ipc_handle h, unsigned int flags),
+	     addr && flags == 1 ? open_handle(current_ctx(), addr, &h) : CU_INVALID_VALUE)
 
 /* Also called when the context ends. */
 void ipc_close(struct buffer *b)
@@ -120,7 +115,4 @@ static int close_handle(uint64_t addr)
 	return CU_OK;
 }
 
-SIM_API int cuIpcCloseMemHandle(uint64_t addr)
-{
-	return enter_ctx(__func__) ?: leave(close_handle(addr));
-}
+SIM_CALL_CTX(cuIpcCloseMemHandle, (uint64_t addr), close_handle(addr))

@@ -72,10 +72,7 @@ static int create(struct pool **pool, const struct pool_props *props)
 	return CU_OK;
 }
 
-SIM_API int cuMemPoolCreate(struct pool **pool, const struct pool_props *props)
-{
-	return enter(__func__) ?: leave(create(pool, props));
-}
+SIM_CALL(cuMemPoolCreate, (struct pool **pool, const struct pool_props *props), create(pool, props))
 
 /* Its memory stays until it is freed. */
 static int destroy(struct pool *pool)
@@ -91,10 +88,7 @@ static int destroy(struct pool *pool)
 	return CU_OK;
 }
 
-SIM_API int cuMemPoolDestroy(struct pool *pool)
-{
-	return enter(__func__) ?: leave(destroy(pool));
-}
+SIM_CALL(cuMemPoolDestroy, (struct pool *pool), destroy(pool))
 
 /* No GPU reaches another one's memory here, and a pool's own GPU never loses it. */
 static bool access_ok(const struct pool *pool, const struct access_desc *d)
@@ -113,40 +107,17 @@ static int set_access(const struct pool *pool, const struct access_desc *map, si
 	return count ? CU_INVALID_VALUE : CU_OK;
 }
 
-SIM_API int cuMemPoolSetAccess(struct pool *pool, const struct access_desc *map, size_t count)
-{
-	return enter(__func__) ?: leave(set_access(pool, map, count));
-}
+SIM_CALL(cuMemPoolSetAccess, (struct pool *pool, const struct access_desc *map, size_t count),
+	 set_access(pool, map, count))
 
 /* What asks for a pool that other processes share: there is none. */
-static int shared(const char *name)
-{
-	return enter(name) ?: leave(CU_INVALID_VALUE);
-}
-
-SIM_API int cuMemPoolExportToShareableHandle(void *handle, struct pool *pool, int type, uint64_t flags)
-{
-	(void)handle, (void)pool, (void)type, (void)flags;
-	return shared(__func__);
-}
-
-SIM_API int cuMemPoolImportFromShareableHandle(struct pool **pool, void *handle, int type, uint64_t flags)
-{
-	(void)pool, (void)handle, (void)type, (void)flags;
-	return shared(__func__);
-}
-
-SIM_API int cuMemPoolExportPointer(void *data, uint64_t addr)
-{
-	(void)data, (void)addr;
-	return shared(__func__);
-}
-
-SIM_API int cuMemPoolImportPointer(uint64_t *addr, struct pool *pool, void *data)
-{
-	(void)addr, (void)pool, (void)data;
-	return shared(__func__);
-}
+SIM_CALL(cuMemPoolExportToShareableHandle, (void *handle, struct pool *pool, int type, uint64_t flags),
+	 ((void)handle, (void)pool, (void)type, (void)flags, CU_INVALID_VALUE))
+SIM_CALL(cuMemPoolImportFromShareableHandle, (struct pool **pool, void *handle, int type, uint64_t flags),
+	 ((void)pool, (void)handle, (void)type, (void)flags, CU_INVALID_VALUE))
+SIM_CALL(cuMemPoolExportPointer, (void *data, uint64_t addr), ((void)data, (void)addr, CU_INVALID_VALUE))
+SIM_CALL(cuMemPoolImportPointer, (uint64_t *addr, struct pool *pool, void *data),
+	 ((void)addr, (void)pool, (void)data, CU_INVALID_VALUE))
 
 static uint64_t used(const struct pool *pool)
 {
@@ -177,45 +148,32 @@ static int alloc(struct ctx *ctx, struct pool *pool, uint64_t *addr, uint64_t si
 	return CU_OK;
 }
 
-/* Without a pool: the device's own. Memory of a graph is not modelled. */
-static int alloc_async(const char *name, uint64_t *addr, size_t size, struct pool *pool, bool own,
-		       struct stream *stream)
+/* The device's own. */
+static struct pool *default_pool(int device)
 {
-	struct ctx *ctx;
+	struct pool *p = &defaults[device];
+
+	p->device = device;
+	p->access = ~0u;
+	return p;
+}
+
+/* Memory of a graph is not modelled. */
+static int alloc_async(uint64_t *addr, size_t size, struct pool *pool, struct stream *stream)
+{
 	bool now;
-	int result = enter_ctx(name);
+	int result = stream_takes(stream, &now);
 
 	if (result)
 		return result;
-	ctx = current_ctx();
-	if (own) {
-		pool = &defaults[ctx->device];
-		pool->device = ctx->device;
-		pool->access = ~0u;
-	} else if (!*find(pool)) {
-		result = CU_INVALID_VALUE;
-	}
-	if (!result)
-		result = stream_takes(stream, &now);
-	if (!result)
-		result = now ? alloc(ctx, pool, addr, size) : CU_NOT_SUPPORTED;
-	return leave(result);
+	return now ? alloc(current_ctx(), pool, addr, size) : CU_NOT_SUPPORTED;
 }
 
-int cuMemAllocAsync(uint64_t *addr, size_t size, struct stream *stream) SIM_HOOKABLE(cuMemAllocAsync);
-
-int cuMemAllocAsync(uint64_t *addr, size_t size, struct stream *stream)
-{
-	return alloc_async(__func__, addr, size, NULL, true, stream);
-}
-
-int cuMemAllocFromPoolAsync(uint64_t *addr, size_t size, struct pool *pool, struct stream *stream)
-	SIM_HOOKABLE(cuMemAllocFromPoolAsync);
-
-int cuMemAllocFromPoolAsync(uint64_t *addr, size_t size, struct pool *pool, struct stream *stream)
-{
-	return alloc_async(__func__, addr, size, pool, false, stream);
-}
+SIM_HOOKED_CALL_CTX(cuMemAllocAsync, (uint64_t *addr, size_t size, struct stream *stream),
+		    alloc_async(addr, size, default_pool(current_ctx()->device), stream))
+SIM_HOOKED_CALL_CTX(cuMemAllocFromPoolAsync,
+		    (uint64_t *addr, size_t size, struct pool *pool, struct stream *stream),
+		    *find(pool) ? alloc_async(addr, size, pool, stream) : CU_INVALID_VALUE)
 
 static int free_async(uint64_t addr, const struct stream *stream)
 {
@@ -234,9 +192,5 @@ static int free_async(uint64_t addr, const struct stream *stream)
 	return CU_OK;
 }
 
-int cuMemFreeAsync(uint64_t addr, struct stream *stream) SIM_HOOKABLE(cuMemFreeAsync);
-
-int cuMemFreeAsync(uint64_t addr, struct stream *stream)
-{
-	return enter_ctx(__func__) ?: leave(free_async(addr, stream));
-}
+SIM_HOOKED_CALL_CTX(cuMemFreeAsync, (uint64_t addr, struct stream *stream),
+		    free_async(addr, stream))

@@ -27,10 +27,8 @@ int cuMemAllocPitch_v2(uint64_t *addr, size_t *pitch, size_t width, size_t heigh
 	return result;
 }
 
-SIM_API int cuDeviceCanAccessPeer(int *can, int device, int peer)
-{
-	return enter(__func__) ?: leave(!can ? CU_INVALID_VALUE : check_device(device) ?: check_device(peer) ?: give(can, 0));
-}
+SIM_CALL(cuDeviceCanAccessPeer, (int *can, int device, int peer),
+	 !can ? CU_INVALID_VALUE : check_device(device) ?: check_device(peer) ?: give(can, 0))
 
 /* The old name of cuCtxDestroy, for a context without another user. */
 SIM_API int cuCtxDetach(struct ctx *ctx)
@@ -56,10 +54,8 @@ static int range_attribute(void *data, size_t size, int attr)
 }
 
 /* Managed memory alone has them. */
-SIM_API int cuMemRangeGetAttribute(void *data, size_t size, int attr, uint64_t addr, size_t count)
-{
-	return enter(__func__) ?: leave(count && host_managed(addr, count) ? range_attribute(data, size, attr) : CU_INVALID_VALUE);
-}
+SIM_CALL(cuMemRangeGetAttribute, (void *data, size_t size, int attr, uint64_t addr, size_t count),
+	 count && host_managed(addr, count) ? range_attribute(data, size, attr) : CU_INVALID_VALUE)
 
 static int range_attributes(void **data, const size_t *sizes, const int *attrs, size_t n, uint64_t addr, size_t count)
 {
@@ -72,7 +68,6 @@ static int range_attributes(void **data, const size_t *sizes, const int *attrs, 
 	return result;
 }
 
-SIM_API int cuMemRangeGetAttributes(void **data, size_t *sizes, int *attrs, size_t n, uint64_t addr, size_t count)
-{
-	return enter(__func__) ?: leave(range_attributes(data, sizes, attrs, n, addr, count));
-}
+SIM_CALL(cuMemRangeGetAttributes, (void **data, size_t *sizes, int *attrs, size_t n, uint64_t addr,
+	 size_t count),
+	 range_attributes(data, sizes, attrs, n, addr, count))

@@ -105,10 +105,8 @@ static int create(uint64_t *id, size_t size, const struct mem_prop *prop, uint64
 	return CU_OK;
 }
 
-SIM_API int cuMemCreate(uint64_t *id, size_t size, const struct mem_prop *prop, uint64_t flags)
-{
-	return enter(__func__) ?: leave(create(id, size, prop, flags));
-}
+SIM_CALL(cuMemCreate, (uint64_t *id, size_t size, const struct mem_prop *prop, uint64_t flags),
+	 create(id, size, prop, flags))
 
 static int release(struct handle *h)
 {
@@ -119,10 +117,7 @@ static int release(struct handle *h)
 	return CU_OK;
 }
 
-SIM_API int cuMemRelease(uint64_t id)
-{
-	return enter(__func__) ?: leave(release(handle_find(id)));
-}
+SIM_CALL(cuMemRelease, (uint64_t id), release(handle_find(id)))
 
 /* A released handle that has a mapping is valid again afterwards. */
 static int retain(uint64_t *id, const struct buffer *b)
@@ -134,10 +129,8 @@ static int retain(uint64_t *id, const struct buffer *b)
 	return CU_OK;
 }
 
-SIM_API int cuMemRetainAllocationHandle(uint64_t *id, void *addr)
-{
-	return enter(__func__) ?: leave(retain(id, buffer_find((uintptr_t)addr)));
-}
+SIM_CALL(cuMemRetainAllocationHandle, (uint64_t *id, void *addr),
+	 retain(id, buffer_find((uintptr_t)addr)))
 
 SIM_API int cuMemGetAllocationPropertiesFromHandle(struct mem_prop *prop, uint64_t id)
 {
@@ -159,10 +152,8 @@ static int reserve(uint64_t *addr, size_t size, size_t align, uint64_t want, uin
 	return va_take(size, align, want, true, addr);
 }
 
-SIM_API int cuMemAddressReserve(uint64_t *addr, size_t size, size_t align, uint64_t want, uint64_t flags)
-{
-	return enter(__func__) ?: leave(reserve(addr, size, align, want, flags));
-}
+SIM_CALL(cuMemAddressReserve, (uint64_t *addr, size_t size, size_t align, uint64_t want, uint64_t flags),
+	 reserve(addr, size, align, want, flags))
 
 /* A mapping with a byte in the range; NULL if there is none. */
 static struct buffer *mapping_in(uint64_t addr, uint64_t size)
@@ -185,10 +176,7 @@ static int unreserve(uint64_t addr, size_t size)
 	return CU_OK;
 }
 
-SIM_API int cuMemAddressFree(uint64_t addr, size_t size)
-{
-	return enter(__func__) ?: leave(unreserve(addr, size));
-}
+SIM_CALL(cuMemAddressFree, (uint64_t addr, size_t size), unreserve(addr, size))
 
 static int map(uint64_t addr, size_t size, size_t offset, uint64_t id, uint64_t flags)
 {
@@ -218,13 +206,8 @@ static int map(uint64_t addr, size_t size, size_t offset, uint64_t id, uint64_t 
 	return CU_OK;
 }
 
-int cuMemMap(uint64_t addr, size_t size, size_t offset, uint64_t id, uint64_t flags)
-	SIM_HOOKABLE(cuMemMap);
-
-int cuMemMap(uint64_t addr, size_t size, size_t offset, uint64_t id, uint64_t flags)
-{
-	return enter(__func__) ?: leave(map(addr, size, offset, id, flags));
-}
+SIM_HOOKED_CALL(cuMemMap, (uint64_t addr, size_t size, size_t offset, uint64_t id, uint64_t flags),
+		map(addr, size, offset, id, flags))
 
 /* CU_OK if the range is one or more whole mappings without a gap. */
 static int whole_mappings(uint64_t addr, uint64_t size)
@@ -261,13 +244,7 @@ static int unmap(uint64_t addr, size_t size)
 	return CU_OK;
 }
 
-int cuMemUnmap(uint64_t addr, size_t size)
-	SIM_HOOKABLE(cuMemUnmap);
-
-int cuMemUnmap(uint64_t addr, size_t size)
-{
-	return enter(__func__) ?: leave(unmap(addr, size));
-}
+SIM_HOOKED_CALL(cuMemUnmap, (uint64_t addr, size_t size), unmap(addr, size))
 
 static int check_desc(const struct access_desc *d)
 {
@@ -307,10 +284,8 @@ static int set_access(uint64_t addr, size_t size, const struct access_desc *desc
 	return CU_OK;
 }
 
-SIM_API int cuMemSetAccess(uint64_t addr, size_t size, const struct access_desc *desc, size_t n)
-{
-	return enter(__func__) ?: leave(set_access(addr, size, desc, n));
-}
+SIM_CALL(cuMemSetAccess, (uint64_t addr, size_t size, const struct access_desc *desc, size_t n),
+	 set_access(addr, size, desc, n))
 
 static int export_handle(void *out, uint64_t id, int type, uint64_t flags)
 {
@@ -329,10 +304,8 @@ static int export_handle(void *out, uint64_t id, int type, uint64_t flags)
 	return result;
 }
 
-SIM_API int cuMemExportToShareableHandle(void *out, uint64_t id, int type, uint64_t flags)
-{
-	return enter(__func__) ?: leave(export_handle(out, id, type, flags));
-}
+SIM_CALL(cuMemExportToShareableHandle, (void *out, uint64_t id, int type, uint64_t flags),
+	 export_handle(out, id, type, flags))
 
 /* The handle cannot be exported again: it has no handle types. */
 static int import_handle(uint64_t *id, int fd, int type)
@@ -357,10 +330,8 @@ static int import_handle(uint64_t *id, int fd, int type)
 	return CU_OK;
 }
 
-SIM_API int cuMemImportFromShareableHandle(uint64_t *id, void *os_handle, int type)
-{
-	return enter(__func__) ?: leave(import_handle(id, (int)(intptr_t)os_handle, type));
-}
+SIM_CALL(cuMemImportFromShareableHandle, (uint64_t *id, void *os_handle, int type),
+	 import_handle(id, (int)(intptr_t)os_handle, type))
 
 /* Counts handles that programs have, mappings and reservations. */
 unsigned long vmm_live(void)

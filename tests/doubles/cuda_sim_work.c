@@ -61,10 +61,8 @@ static int start(const struct ctx *ctx, uint64_t addr, uint64_t size)
 }
 
 /* Launches the kernel. There is one at a time. */
-SIM_API int cuda_sim_kernel_start(uint64_t addr, uint64_t size)
-{
-	return enter_ctx(__func__) ?: leave(start(current_ctx(), addr, size));
-}
+SIM_CALL_CTX(cuda_sim_kernel_start, (uint64_t addr, uint64_t size),
+	     start(current_ctx(), addr, size))
 
 static void end(void)
 {
@@ -113,23 +111,13 @@ SIM_API int cuModuleLoadData(void **module, const void *image)
 	return leave(module ? CU_NOT_SUPPORTED : CU_INVALID_VALUE);
 }
 
-static int no_global(const char *name, const void *out, const void *size, const void *of, const char *global)
+static int no_global(const void *out, const void *size, const void *of, const char *global)
 {
-	return enter_ctx(name) ?: leave((out || size) && of && global ? CU_INVALID_HANDLE : CU_INVALID_VALUE);
+	return (out || size) && of && global ? CU_INVALID_HANDLE : CU_INVALID_VALUE;
 }
 
-int cuModuleGetGlobal_v2(uint64_t *addr, size_t *size, void *module, const char *global)
-	SIM_HOOKABLE(cuModuleGetGlobal_v2);
-
-int cuModuleGetGlobal_v2(uint64_t *addr, size_t *size, void *module, const char *global)
-{
-	return no_global(__func__, addr, size, module, global);
-}
-
-int cuLibraryGetGlobal(uint64_t *addr, size_t *size, void *library, const char *global)
-	SIM_HOOKABLE(cuLibraryGetGlobal);
-
-int cuLibraryGetGlobal(uint64_t *addr, size_t *size, void *library, const char *global)
-{
-	return no_global(__func__, addr, size, library, global);
-}
+SIM_HOOKED_CALL_CTX(cuModuleGetGlobal_v2,
+		    (uint64_t *addr, size_t *size, void *module, const char *global),
+		    no_global(addr, size, module, global))
+SIM_HOOKED_CALL_CTX(cuLibraryGetGlobal, (uint64_t *addr, size_t *size, void *library, const char *global),
+		    no_global(addr, size, library, global))
