@@ -1,27 +1,25 @@
 package gdrdrv
 
 import (
-	"encoding/binary"
 	"fmt"
-	"gdrapi/core/backend"
 	"os"
 	"slices"
 	"testing"
 	"unsafe"
 
+	"gdrapi/core/backend"
 	"gdrapi/core/internal/sys"
 
 	"golang.org/x/sys/unix"
 )
 
-// fakeDriver is a simulated gdrdrv in memory. It is only a test double. It reads and
-// writes the ioctls' arguments by the byte offsets of the ABI, not through the structures
-// under test. It refuses what a real driver refuses, with the same errno. A call that no
-// correct library makes fails the test.
+// fakeDriver is a simulated gdrdrv in memory. It is only a test double. It refuses what a real
+// driver refuses, with the same errno. A call that no correct library makes fails the test. It
+// takes the structures of abi.go, which TestABI holds.
 type fakeDriver struct {
 	t          *testing.T
-	driver     uint32
-	minAPI     uint32
+	driver     version
+	minAPI     version
 	token      uint64 // of the last PIN_BUFFER
 	space      uint32
 	persistent bool
@@ -56,7 +54,7 @@ type fakeMapping struct {
 
 func newFake(t *testing.T, major, minor uint32) *fakeDriver {
 	return &fakeDriver{
-		t: t, driver: major<<16 | minor, minAPI: 2 << 16,
+		t: t, driver: version(major<<16 | minor), minAPI: 2 << 16,
 		persistent: true, forcePCIe: true, defaultMap: 1, canMap: []uint32{0, 1},
 		fds: map[int]bool{}, hosts: map[int]bool{}, nextFD: 100, buffers: map[uint64]*fakeBuffer{}, nextHandle: 0x1000,
 		mappings: map[uintptr]fakeMapping{}, fail: map[string]unix.Errno{},
@@ -71,6 +69,14 @@ func (f *fakeDriver) call(name string) error {
 		return errno
 	}
 	return nil
+}
+
+// isOpen says whether a descriptor is; else no correct library makes the call.
+func (f *fakeDriver) isOpen(call string, fd int) bool {
+	if !f.fds[fd] {
+		f.t.Errorf("%s of descriptor %d, which is not open", call, fd)
+	}
+	return f.fds[fd]
 }
 
 // live counts what the library has from the driver.
@@ -119,8 +125,7 @@ func (f *fakeDriver) close(fd int) error {
 	if f.hosts[fd] {
 		f.t.Errorf("close of descriptor %d, which is the host's", fd)
 	}
-	if !f.fds[fd] {
-		f.t.Errorf("close of descriptor %d, which is not open", fd)
+	if !f.isOpen("close", fd) {
 		return unix.EBADF
 	}
 	err := f.call("close")
@@ -129,75 +134,97 @@ func (f *fakeDriver) close(fd int) error {
 	return err
 }
 
-// The ABI once more, by bytes: sizes of the arguments, and the driver version that added
-// each ioctl.
-var fakeIoctls = map[uint32]struct {
+// The requests, each with the driver version that added it.
+var requests = map[uint32]struct {
 	name  string
-	size  int
-	since uint32
-	do    func(f *fakeDriver, arg []byte) error
+	since version
 }{
-	0xC028DA01: {"PIN_BUFFER", 40, 0x20000, (*fakeDriver).pinBuffer},
-	0xC008DA02: {"UNPIN_BUFFER", 8, 0x20000, (*fakeDriver).unpinBuffer},
-	0xC008DA03: {"GET_CB_FLAG", 16, 0x20000, (*fakeDriver).getCBFlag},
-	0xC008DA04: {"GET_INFO", 48, 0x20000, (*fakeDriver).getInfo},
-	0xC008DA05: {"GET_INFO_V2", 48, 0x20004, (*fakeDriver).getInfoV2},
-	0xC008DA06: {"GET_ATTR", 8, 0x20005, (*fakeDriver).getAttr},
-	0xC020DA07: {"PIN_BUFFER_V2", 32, 0x20005, (*fakeDriver).pinBufferV2},
-	0xC008DA08: {"REQ_MAPPING_TYPE", 16, 0x20005, (*fakeDriver).reqMappingType},
-	0xC008DAFF: {"GET_VERSION", 8, 0, (*fakeDriver).getVersion},
+	iocPinBuffer: {"PIN_BUFFER", 0x20000}, iocUnpinBuffer: {"UNPIN_BUFFER", 0x20000}, iocGetCBFlag: {"GET_CB_FLAG", 0x20000},
+	iocGetInfo: {"GET_INFO", 0x20000}, iocGetInfoV2: {"GET_INFO_V2", 0x20004}, iocGetAttr: {"GET_ATTR", 0x20005},
+	iocPinBufferV2: {"PIN_BUFFER_V2", 0x20005}, iocReqMappingType: {"REQ_MAPPING_TYPE", 0x20005}, iocGetVersion: {"GET_VERSION", 0},
 }
 
-func (f *fakeDriver) ioctl(fd int, code uint32, arg unsafe.Pointer) error {
-	if !f.fds[fd] {
-		f.t.Errorf("ioctl on descriptor %d, which is not open", fd)
+func (f *fakeDriver) ioctl(fd int, code uint32, arg unsafe.Pointer) (err error) {
+	if !f.isOpen("ioctl", fd) {
 		return unix.EBADF
 	}
-	call, ok := fakeIoctls[code]
-	if !ok || f.driver < call.since {
-		f.t.Errorf("ioctl %#x (%s), which driver %#x does not know", code, call.name, f.driver)
+	r, ok := requests[code]
+	if !ok || f.driver < r.since {
+		f.t.Errorf("ioctl %#x (%s), which driver %#x does not know", code, r.name, f.driver)
 		return unix.ENOTTY
 	}
-	if err := f.call(call.name); err != nil {
+	if err := f.call(r.name); err != nil {
 		return err
 	}
-	// With -race this fails if the structure is smaller than the ABI's.
-	return call.do(f, unsafe.Slice((*byte)(arg), call.size))
+	switch code {
+	case iocGetVersion:
+		*(*getVersion)(arg) = getVersion{driver: f.driver, minAPI: f.minAPI}
+	case iocGetAttr:
+		a := (*getAttr)(arg)
+		if a.attr != 1 && a.attr != 2 {
+			return unix.EINVAL
+		}
+		if a.attr == 1 && f.persistent || a.attr == 2 && f.forcePCIe {
+			a.value = 1
+		}
+	case iocPinBuffer:
+		a := (*pinBuffer)(arg)
+		if f.token, f.space = a.p2pToken, a.vaSpace; f.space != 0 && f.token == 0 || f.persistent && f.token != 0 {
+			return unix.EINVAL
+		}
+		a.handle, err = f.pin(a.addr, a.size)
+	case iocPinBufferV2:
+		a := (*pinBufferV2)(arg)
+		if a.flags&^1 != 0 || a.flags&1 != 0 && !f.forcePCIe {
+			return unix.EINVAL
+		}
+		a.handle, err = f.pin(a.addr, a.size)
+	default:
+		return f.onBuffer(code, arg)
+	}
+	return err
 }
 
-var order = binary.NativeEndian
-
-func (f *fakeDriver) getVersion(arg []byte) error {
-	order.PutUint32(arg[0:], f.driver)
-	order.PutUint32(arg[4:], f.minAPI)
+// onBuffer serves the requests whose argument begins with a handle.
+func (f *fakeDriver) onBuffer(code uint32, arg unsafe.Pointer) error {
+	handle := *(*uint64)(arg)
+	b := f.buffers[handle]
+	if b == nil {
+		return unix.EINVAL
+	}
+	info := getInfoV2{handle: handle, va: b.va, mappedSize: b.mappedSize, pageSize: 1 << 16, tscKHz: 2400, tmCycles: 987654}
+	switch code {
+	case iocUnpinBuffer:
+		if b.mapped != 0 {
+			f.t.Errorf("unpin of a mapped buffer")
+		}
+		delete(f.buffers, handle)
+	case iocGetCBFlag:
+		if b.revoked {
+			(*getCBFlag)(arg).flag = 1
+		}
+	case iocGetInfo:
+		*(*getInfoV2)(arg) = info
+		(*getInfo)(arg).mapped = min(b.mapped, 1)
+		if b.wc {
+			(*getInfo)(arg).wcMapping = 1
+		}
+	case iocGetInfoV2:
+		info.mappingType = b.mapped
+		*(*getInfoV2)(arg) = info
+	case iocReqMappingType:
+		want := (*reqMappingType)(arg).mappingType
+		switch {
+		case b.mapped != 0:
+			return unix.EBUSY
+		case want > 3:
+			return unix.EINVAL
+		case !slices.Contains(f.canMap, want):
+			return unix.EOPNOTSUPP
+		}
+		b.requested = want
+	}
 	return nil
-}
-
-func (f *fakeDriver) pinBuffer(arg []byte) error {
-	token, space := order.Uint64(arg[16:]), order.Uint32(arg[24:])
-	f.token, f.space = token, space
-	if f.persistent && (token != 0 || space != 0) {
-		return unix.EINVAL
-	}
-	if space != 0 && token == 0 {
-		return unix.EINVAL
-	}
-	h, err := f.pin(order.Uint64(arg[0:]), order.Uint64(arg[8:]))
-	order.PutUint64(arg[32:], h)
-	return err
-}
-
-func (f *fakeDriver) pinBufferV2(arg []byte) error {
-	if order.Uint32(arg[20:]) != 0 {
-		f.t.Errorf("the padding of PIN_BUFFER_V2 is not 0")
-	}
-	flags := order.Uint32(arg[16:])
-	if flags&^1 != 0 || flags&1 != 0 && !f.forcePCIe {
-		return unix.EINVAL
-	}
-	h, err := f.pin(order.Uint64(arg[0:]), order.Uint64(arg[8:]))
-	order.PutUint64(arg[24:], h)
-	return err
 }
 
 func (f *fakeDriver) pin(addr, size uint64) (uint64, error) {
@@ -212,114 +239,17 @@ func (f *fakeDriver) pin(addr, size uint64) (uint64, error) {
 	return h, nil
 }
 
-func (f *fakeDriver) find(arg []byte) (*fakeBuffer, error) {
-	b := f.buffers[order.Uint64(arg)]
-	if b == nil {
-		return nil, unix.EINVAL
-	}
-	return b, nil
-}
-
-func (f *fakeDriver) unpinBuffer(arg []byte) error {
-	b, err := f.find(arg)
-	if err != nil {
-		return err
-	}
-	if b.mapped != 0 {
-		f.t.Errorf("unpin of a mapped buffer")
-	}
-	delete(f.buffers, order.Uint64(arg))
-	return nil
-}
-
-func (f *fakeDriver) getCBFlag(arg []byte) error {
-	b, err := f.find(arg)
-	if err == nil && b.revoked {
-		order.PutUint32(arg[8:], 1)
-	}
-	return err
-}
-
-func (f *fakeDriver) putInfo(b *fakeBuffer, arg []byte) {
-	order.PutUint64(arg[8:], b.va)
-	order.PutUint64(arg[16:], b.mappedSize)
-	order.PutUint32(arg[24:], 1<<16)
-	order.PutUint32(arg[28:], 2400)
-	order.PutUint64(arg[32:], 987654)
-}
-
-func (f *fakeDriver) getInfo(arg []byte) error {
-	b, err := f.find(arg)
-	if err != nil {
-		return err
-	}
-	f.putInfo(b, arg)
-	if b.mapped != 0 {
-		order.PutUint32(arg[40:], 1)
-	}
-	if b.wc {
-		order.PutUint32(arg[44:], 1)
-	}
-	return nil
-}
-
-func (f *fakeDriver) getInfoV2(arg []byte) error {
-	b, err := f.find(arg)
-	if err != nil {
-		return err
-	}
-	f.putInfo(b, arg)
-	order.PutUint32(arg[40:], b.mapped)
-	return nil
-}
-
-func (f *fakeDriver) getAttr(arg []byte) error {
-	known := map[uint32]bool{1: f.persistent, 2: f.forcePCIe}
-	v, ok := known[order.Uint32(arg[0:])]
-	if !ok {
-		return unix.EINVAL
-	}
-	if v {
-		order.PutUint32(arg[4:], 1)
-	}
-	return nil
-}
-
-func (f *fakeDriver) reqMappingType(arg []byte) error {
-	b, err := f.find(arg)
-	if err != nil {
-		return err
-	}
-	if b.mapped != 0 {
-		return unix.EBUSY
-	}
-	want := order.Uint32(arg[8:])
-	if want > 3 {
-		return unix.EINVAL
-	}
-	if !slices.Contains(f.canMap, want) {
-		return unix.EOPNOTSUPP
-	}
-	b.requested = want
-	return nil
-}
-
 // mmap returns invented addresses, which nothing touches.
 func (f *fakeDriver) mmap(fd int, offset uint64, size uintptr) (uintptr, error) {
-	if !f.fds[fd] {
-		f.t.Errorf("mmap of descriptor %d, which is not open", fd)
+	if !f.isOpen("mmap", fd) {
 		return 0, unix.EBADF
 	}
 	if err := f.call("mmap"); err != nil {
 		return 0, err
 	}
 	page := uint64(os.Getpagesize())
-	if size == 0 || uint64(size)%page != 0 {
-		f.t.Errorf("mmap of %d bytes, which is not whole pages", size)
-	}
-	if offset%page != 0 {
-		f.t.Errorf("mmap offset %#x", offset)
-		return 0, unix.EINVAL
+	if size == 0 || (uint64(size)|offset)%page != 0 {
+		f.t.Errorf("mmap of %d bytes at %#x, which are not whole pages", size, offset)
 	}
 	b := f.buffers[offset/page]
 	if b == nil || b.mapped != 0 || b.va&0xffff != 0 || uint64(size) > b.mappedSize {
@@ -353,7 +283,7 @@ func (f *fakeDriver) munmap(va, size uintptr) error {
 }
 
 func (f *fakeDriver) String() string {
-	return fmt.Sprintf("gdrdrv %d.%d", f.driver>>16, f.driver&0xffff)
+	return fmt.Sprintf("gdrdrv %d.%d", f.driver.major(), f.driver.minor())
 }
 
 // unmap ends a mapping as the core does: first the range, then what the pin has for it.
