@@ -100,71 +100,30 @@ static void *library(const char *name)
 	if (!real)								\
 		real = (__typeof__(real))library(#name)
 
-gdr_t gdr_open(void)
-{
-	struct counts *c = mine();
-	gdr_t g;
-
-	LIBRARY(gdr_open);
-	g = real();
-	add(&c->opens, g != NULL);
-	return g;
+/* A function that is counted where what it gives, got, is good. */
+#define COUNTED(function, what, good, type, parameters, arguments)		\
+type function parameters							\
+{										\
+	struct counts *c = mine();						\
+	type got;								\
+										\
+	LIBRARY(function);							\
+	got = real arguments;							\
+	add(&c->what, good);							\
+	return got;								\
 }
 
-int gdr_pin_buffer(gdr_t g, unsigned long addr, size_t size, uint64_t token, uint32_t space, gdr_mh_t *mh)
-{
-	struct counts *c = mine();
-	int rc;
-
-	LIBRARY(gdr_pin_buffer);
-	rc = real(g, addr, size, token, space, mh);
-	add(&c->pins, !rc);
-	return rc;
-}
-
-int gdr_pin_buffer_v2(gdr_t g, unsigned long addr, size_t size, uint32_t flags, gdr_mh_t *mh)
-{
-	struct counts *c = mine();
-	int rc;
-
-	LIBRARY(gdr_pin_buffer_v2);
-	rc = real(g, addr, size, flags, mh);
-	add(&c->pins, !rc);
-	return rc;
-}
-
-int gdr_map(gdr_t g, gdr_mh_t mh, void **va, size_t size)
-{
-	struct counts *c = mine();
-	int rc;
-
-	LIBRARY(gdr_map);
-	rc = real(g, mh, va, size);
-	add(&c->maps, !rc);
-	return rc;
-}
-
-int gdr_map_v2(gdr_t g, gdr_mh_t mh, void **va, size_t size, int flags)
-{
-	struct counts *c = mine();
-	int rc;
-
-	LIBRARY(gdr_map_v2);
-	rc = real(g, mh, va, size, flags);
-	add(&c->maps, !rc);
-	return rc;
-}
-
-int gdr_copy_to_mapping(gdr_mh_t mh, void *map, const void *host, size_t size)
-{
-	struct counts *c = mine();
-	int rc;
-
-	LIBRARY(gdr_copy_to_mapping);
-	rc = real(mh, map, host, size);
-	add(&c->to, !rc && !memcmp(map, host, size) ? size : 0);
-	return rc;
-}
+COUNTED(gdr_open, opens, got != NULL, gdr_t, (void), ())
+COUNTED(gdr_pin_buffer, pins, !got, int,
+	(gdr_t g, unsigned long addr, size_t size, uint64_t token, uint32_t space, gdr_mh_t *mh),
+	(g, addr, size, token, space, mh))
+COUNTED(gdr_pin_buffer_v2, pins, !got, int,
+	(gdr_t g, unsigned long addr, size_t size, uint32_t flags, gdr_mh_t *mh), (g, addr, size, flags, mh))
+COUNTED(gdr_map, maps, !got, int, (gdr_t g, gdr_mh_t mh, void **va, size_t size), (g, mh, va, size))
+COUNTED(gdr_map_v2, maps, !got, int, (gdr_t g, gdr_mh_t mh, void **va, size_t size, int flags),
+	(g, mh, va, size, flags))
+COUNTED(gdr_copy_to_mapping, to, !got && !memcmp(map, host, size) ? size : 0, int,
+	(gdr_mh_t mh, void *map, const void *host, size_t size), (mh, map, host, size))
 
 /* One byte differs before the copy: the host may have had the right ones. */
 int gdr_copy_from_mapping(gdr_mh_t mh, void *host, const void *map, size_t size)
