@@ -169,6 +169,25 @@ static struct watched_request asks(unsigned long request, void *arg)
 	return (struct watched_request){ .fd = null_fd, .request = request, .arg = arg };
 }
 
+/* One watched export, and what comes of it. */
+struct export {
+	struct form form;
+	struct watched_request request;
+	struct watched_plan plan;
+	struct gdr_watch w;
+	int rc;
+};
+
+/* An export through s that calls middle(arg), which may be NULL, and then makes the request; 0: none. */
+static void export_with(struct export *e, const struct standin *s, void (*middle)(void *), void *arg,
+			unsigned long request)
+{
+	e->request = asks(request, form(&e->form, OBJECT));
+	e->plan = (struct watched_plan){ .middle = middle, .arg = arg, .request = &e->request, .requests = request != 0 };
+	memset(&e->w, 0xee, sizeof(e->w));
+	e->rc = watch(s, &e->plan, &e->w);
+}
+
 /* Whether w is what an export of one request of size bytes shows. */
 static bool saw(const struct gdr_watch *w, unsigned int size)
 {
@@ -190,27 +209,16 @@ static bool saw_nothing(const struct gdr_watch *w)
 /* One export through s of one request; returns whether it was seen. */
 static bool sees(const struct standin *s)
 {
-	struct form f;
-	struct watched_request r = asks(EXPORT(NEW), form(&f, OBJECT));
-	struct watched_plan plan = { .request = &r, .requests = 1 };
-	struct gdr_watch w;
+	struct export e;
 
-	return !watch(s, &plan, &w) && plan.calls == 1 && saw(&w, NEW);
+	export_with(&e, s, NULL, NULL, EXPORT(NEW));
+	return !e.rc && e.plan.calls == 1 && saw(&e.w, NEW);
 }
 
-/* Another library's hook: counts what passes through it. */
-static _Atomic long passed;
-
-static int counting(int fd, unsigned long request, ...)
+/* Nothing was called, and nothing is told. */
+static bool is_refused(const struct export *e)
 {
-	va_list ap;
-	void *arg;
-
-	va_start(ap, request);
-	arg = va_arg(ap, void *);
-	va_end(ap);
-	passed++;
-	return ioctl(fd, request, arg);
+	return e->rc == ENOTSUP && !e->plan.calls && saw_nothing(&e->w) && e->w.fd == -1;
 }
 
 static void test_lazy(void)
@@ -297,13 +305,13 @@ static void access_in_middle(void *arg)
 static void test_relro(void)
 {
 	struct standin s = load("watched_relro");
-	struct watched_plan plan = { .middle = access_in_middle, .arg = &s };
-	struct gdr_watch w;
+	struct export e;
 	ioctl_fn first;
 
 	tap_ok(&tap, !strcmp(access_of(s.slot), "r--p"), "relro: the loader made the slot read-only");
 	first = atomic_load(s.slot);
-	tap_ok(&tap, !watch(&s, &plan, &w), "relro: it can be watched");
+	export_with(&e, &s, access_in_middle, &s, 0);
+	tap_ok(&tap, !e.rc, "relro: it can be watched");
 	for (int i = 0; i < 3; i++) {
 		tap_ok(&tap, sees(&s), "relro: the request is seen, %d", i);
 		tap_ok(&tap, !strcmp(access_of(s.slot), "r--p") && atomic_load(s.slot) == first,
@@ -313,16 +321,14 @@ static void test_relro(void)
 
 struct another {
 	struct standin s;
-	bool refused;
-	struct watched_plan plan;
+	struct export e;
 };
 
 static void watch_another(void *arg)
 {
 	struct another *a = arg;
-	struct gdr_watch w;
 
-	a->refused = watch(&a->s, &a->plan, &w) == ENOTSUP && saw_nothing(&w) && w.fd == -1;
+	export_with(&a->e, &a->s, NULL, NULL, 0);
 }
 
 /* In the middle of a watch no other libcuda is watched; afterwards it is. */
@@ -330,22 +336,13 @@ static void test_another(void)
 {
 	struct standin s = load("watched_lazy");
 	struct another a = { .s = load("watched_again") };
-	struct watched_plan plan = { .middle = watch_another, .arg = &a };
 	ioctl_fn first = atomic_load(s.slot), its = atomic_load(a.s.slot);
-	struct gdr_watch w;
+	struct export e;
 
-	tap_ok(&tap, !watch(&s, &plan, &w) && a.refused && !a.plan.calls,
-	       "another libcuda meanwhile: ENOTSUP, nothing told, not called");
+	export_with(&e, &s, watch_another, &a, 0);
+	tap_ok(&tap, !e.rc && is_refused(&a.e), "another libcuda meanwhile: ENOTSUP, nothing told, not called");
 	tap_ok(&tap, sees(&a.s) && sees(&s), "another libcuda: each is watched in its turn");
 	tap_ok(&tap, atomic_load(s.slot) == first && atomic_load(a.s.slot) == its, "another libcuda: both are as they were");
-}
-
-/* Puts a hook that stays, as a tool does that attaches meanwhile. */
-static void change_slot(void *arg)
-{
-	const struct standin *s = arg;
-
-	atomic_store(s->slot, counting);
 }
 
 /* A tool makes the slot's page read-only again, as the loader had. */
@@ -361,13 +358,11 @@ static void protect_again(void *arg)
 static void test_protected(void)
 {
 	struct standin s = load("watched_relro");
-	struct form f;
-	struct watched_request r = asks(EXPORT(NEW), form(&f, OBJECT));
-	struct watched_plan plan = { .middle = protect_again, .arg = &s, .request = &r, .requests = 1 };
 	ioctl_fn first = atomic_load(s.slot);
-	struct gdr_watch w;
+	struct export e;
 
-	tap_ok(&tap, !watch(&s, &plan, &w) && saw(&w, NEW) && atomic_load(s.slot) == first && !strcmp(access_of(s.slot), "r--p"),
+	export_with(&e, &s, protect_again, &s, EXPORT(NEW));
+	tap_ok(&tap, !e.rc && saw(&e.w, NEW) && atomic_load(s.slot) == first && !strcmp(access_of(s.slot), "r--p"),
 	       "protected meanwhile: the slot is put back");
 }
 
@@ -377,22 +372,21 @@ static void test_refused(void)
 	struct standin s = load("watched_relro"), bad = s;
 	int fd = open("/proc/self/exe", O_RDONLY | O_CLOEXEC);
 	void *page = mmap(NULL, 1, PROT_READ, MAP_SHARED, fd, 0);
-	struct watched_plan plan = { 0 };
-	struct gdr_watch w;
+	struct export e;
 
 	if (page == MAP_FAILED)
 		exit(2);
 	bad.is.at = (uintptr_t)page + 8;
-	memset(&w, 0xee, sizeof(w));
-	tap_is(&tap, watch(&bad, &plan, &w), ENOTSUP, "refused by mprotect: the return");
-	tap_ok(&tap, !plan.calls && saw_nothing(&w) && w.fd == -1, "refused by mprotect: not called, nothing told");
+	export_with(&e, &bad, NULL, NULL, 0);
+	tap_ok(&tap, is_refused(&e), "refused by mprotect: ENOTSUP, not called, nothing told");
 	tap_ok(&tap, !strncmp(access_of(page), "r--", 3), "refused by mprotect: the page is as it was");
 	tap_ok(&tap, sees(&s), "refused by mprotect: another one is watched");
 	munmap(page, 1);
 	close(fd);
 }
 
-/* A tool that calls what it found in the slot. */
+/* A tool that calls what it found in the slot, and counts what passes through it. */
+static _Atomic long passed;
 static ioctl_fn found;
 
 static int tool(int fd, unsigned long request, ...)
@@ -440,10 +434,10 @@ static struct standin load_bound(void)
 
 static bool refuses(const struct standin *s)
 {
-	struct watched_plan plan = { 0 };
-	struct gdr_watch w;
+	struct export e;
 
-	return watch(s, &plan, &w) == ENOTSUP && !plan.calls && saw_nothing(&w) && w.fd == -1 && passes(s, 1);
+	export_with(&e, s, NULL, NULL, 0);
+	return is_refused(&e) && passes(s, 1);
 }
 
 static bool tool_at_first(void)
@@ -476,14 +470,12 @@ static bool tool_later(void)
 /* What it found in the slot is our function. */
 static bool attaches(struct standin s)
 {
-	struct form f;
-	struct watched_request r = asks(EXPORT(NEW), form(&f, OBJECT));
-	struct watched_plan plan = { .middle = attach, .arg = &s, .request = &r, .requests = 1 };
 	ioctl_fn first = atomic_load(s.slot);
-	struct gdr_watch w;
+	struct export e;
 	bool good;
 
-	good = !watch(&s, &plan, &w) && saw(&w, NEW) && atomic_load(s.slot) == tool && passes(&s, 1);
+	export_with(&e, &s, attach, &s, EXPORT(NEW));
+	good = !e.rc && saw(&e.w, NEW) && atomic_load(s.slot) == tool && passes(&s, 1);
 	good = good && refuses(&s) && refuses(&s);
 	detach(&s);
 	return good && passes(&s, 0) && sees(&s) && atomic_load(s.slot) == first;
@@ -517,12 +509,11 @@ static void leave(void *arg)
 static void test_left(void)
 {
 	struct standin s = load("watched_again");
-	struct watched_plan plan = { .middle = leave };
 	ioctl_fn first = atomic_load(s.slot);
-	struct gdr_watch w;
+	struct export e;
 
 	if (!sigsetjmp(jump, 0)) {
-		watch(&s, &plan, &w);
+		export_with(&e, &s, leave, NULL, 0);
 		exit(2);
 	}
 	tap_ok(&tap, sees(&s) && atomic_load(s.slot) == first, "left: the thread watches again, and the slot is put back");
@@ -533,13 +524,12 @@ static void test_changed_meanwhile(const char *name)
 	struct standin s = load(name);
 	ioctl_fn first = atomic_load(s.slot);
 	const char *was = strdup(access_of(s.slot));
-	struct watched_request r = asks(FIONREAD, NULL);
-	struct watched_plan plan = { .middle = change_slot, .arg = &s, .request = &r, .requests = 1 };
-	struct gdr_watch w;
+	struct export e;
 
 	passed = 0;
-	tap_ok(&tap, !watch(&s, &plan, &w) && passed == 1 && saw_nothing(&w), "%s changed meanwhile: the export ends", name);
-	tap_ok(&tap, atomic_load(s.slot) == counting, "%s changed meanwhile: the slot is left alone", name);
+	export_with(&e, &s, attach, &s, FIONREAD);
+	tap_ok(&tap, !e.rc && passed == 1 && saw_nothing(&e.w), "%s changed meanwhile: the export ends", name);
+	tap_ok(&tap, atomic_load(s.slot) == tool, "%s changed meanwhile: the slot is left alone", name);
 	tap_ok(&tap, !strcmp(access_of(s.slot), was), "%s changed meanwhile: its page is %s", name, was);
 	/* Only a writable slot can be put back from here. */
 	if (was[1] == 'w')
@@ -629,12 +619,10 @@ static void *watch_on(void *arg)
 	long wrong = 0;
 
 	for (int i = 0; i < WATCHES; i++) {
-		struct form f;
-		struct watched_request r = asks(EXPORT(NEW), form(&f, OBJECT));
-		struct watched_plan plan = { .middle = yield, .request = &r, .requests = 1 };
-		struct gdr_watch w;
+		struct export e;
 
-		wrong += watch(s, &plan, &w) || plan.calls != 1 || !saw(&w, NEW);
+		export_with(&e, s, yield, NULL, EXPORT(NEW));
+		wrong += e.rc || e.plan.calls != 1 || !saw(&e.w, NEW);
 	}
 	return (void *)wrong;
 }
@@ -642,10 +630,9 @@ static void *watch_on(void *arg)
 static void test_threads(const char *name)
 {
 	struct standin s = load(name);
-	struct watched_plan plan = { .middle = start_callers };
 	pthread_t watcher[WATCHERS];
 	long wrong = 0, missed = 0;
-	struct gdr_watch w;
+	struct export e;
 	ioctl_fn first;
 
 	s.ioctl(-1, 0, NULL);	/* a lazy slot is bound from here on */
@@ -654,7 +641,8 @@ static void test_threads(const char *name)
 	sem_init(&called, 0, 0);
 	for (int i = 0; i < CALLERS; i++)
 		caller_init(&callers[i], s, i + 1);
-	tap_ok(&tap, !watch(&s, &plan, &w) && saw_nothing(&w), "%s: requests of 64 other threads are not noted", name);
+	export_with(&e, &s, start_callers, NULL, 0);
+	tap_ok(&tap, !e.rc && saw_nothing(&e.w), "%s: requests of 64 other threads are not noted", name);
 	for (int i = 0; i < WATCHERS; i++) {
 		if (pthread_create(&watcher[i], NULL, watch_on, &s))
 			exit(2);
@@ -694,11 +682,7 @@ static void give_turn(void *arg)
 
 static int in_child(const struct turn *t)
 {
-	struct form f;
-	struct watched_request r = asks(EXPORT(NEW), form(&f, OBJECT));
-	struct watched_plan plan = { .request = &r, .requests = 1, .fd = 9 };
 	ioctl_fn was = atomic_load(t->s.slot);
-	struct gdr_watch w;
 	struct caller c;
 
 	caller_init(&c, t->s, 17);
@@ -706,11 +690,9 @@ static int in_child(const struct turn *t)
 		call_once(&c);
 	if (c.wrong)
 		return 1;
-	for (int i = 0; i < 3; i++) {
-		plan.calls = 0;
-		if (watch(&t->s, &plan, &w) || !saw(&w, NEW) || plan.calls != 1 || w.fd != 9)
+	for (int i = 0; i < 3; i++)
+		if (!sees(&t->s))
 			return 2;
-	}
 	call_once(&c);
 	if (c.wrong)
 		return 3;
@@ -732,18 +714,16 @@ static void *fork_now(void *arg)
 static void test_fork(const char *name)
 {
 	struct turn t = { .s = load(name), .child = -1 };
-	struct form f;
-	struct watched_request r = asks(EXPORT(OLD), form(&f, OBJECT));
-	struct watched_plan plan = { .middle = give_turn, .arg = &t, .request = &r, .requests = 1 };
 	ioctl_fn first = atomic_load(t.s.slot);
-	struct gdr_watch w;
+	struct export e;
 	pthread_t thread;
 	int status = -1;
 
 	sem_init(&t.begin, 0, 0);
 	sem_init(&t.end, 0, 0);
 	pthread_create(&thread, NULL, fork_now, &t);
-	tap_ok(&tap, !watch(&t.s, &plan, &w) && saw(&w, OLD), "%s fork: the parent's request is seen", name);
+	export_with(&e, &t.s, give_turn, &t, EXPORT(OLD));
+	tap_ok(&tap, !e.rc && saw(&e.w, OLD), "%s fork: the parent's request is seen", name);
 	pthread_join(thread, NULL);
 	tap_ok(&tap, atomic_load(t.s.slot) == first, "%s fork: the parent's slot is as it was", name);
 	tap_ok(&tap, t.child > 0 && waitpid(t.child, &status, 0) == t.child, "%s fork: a child in the middle of a watch", name);
