@@ -323,7 +323,7 @@ static uint32_t raw_start(int fd)
 }
 
 /* The words of a label, as rm/share.go has them. */
-enum { FIRST, COUNT1 = 8, PAGES1, COUNT, PAGES, MAGIC, OFFSET, VA, WORDS = 16 };
+enum { FIRST, COUNT1 = 8, PAGES1, COUNT, PAGES, MAGIC, OFFSET, WORDS = 16 };
 
 static void read_label(int fd, uint32_t *label)
 {
@@ -529,38 +529,30 @@ static void labels_of_ours(void)
 
 enum of { VIDEO, TWICE, TWO, HOSTS, NONE };
 
-/* What a row of hostile_labels exports, and how it differs from a good label. */
+/*
+ * What a row of hostile_labels exports, and how it differs from a good label. Labels that are
+ * wrong whatever the file has are those of TestLabelOfAnother.
+ */
 struct row {
 	const char *what;
 	enum of of;
 	int most, want;
-	uint32_t change[5][2];	/* word, value */
+	uint32_t change[4][2];	/* word, value */
 };
 
 static const struct row rows[] = {
 	{ "a right one", VIDEO, 1, 0 },
 	{ "CUDA's", VIDEO, 1, 0, { { MAGIC, 0 } } },
 	{ "CUDA's, in a file with room", VIDEO, 100, 0, { { MAGIC, 0 } } },
-	{ "zeros", VIDEO, 1, 0, { { FIRST, 0 }, { MAGIC, 0 } } },
-	{ "CUDA's, with words that are not known", VIDEO, 1, 0, { { MAGIC, 5 }, { 1, 7 }, { COUNT1, 9 } } },
 	{ "CUDA's, of two objects", TWO, 2, EINVAL, { { MAGIC, 0 } } },
 	{ "a pool's", VIDEO, 1, ENOTSUP, { { FIRST, 5 }, { MAGIC, 0 } } },
-	{ "a first word of CUDA's that is not known", VIDEO, 1, EINVAL, { { FIRST, 6 }, { MAGIC, 0 } } },
-	{ "another version", VIDEO, 1, EINVAL, { { MAGIC, 'g' << 24 | 'd' << 16 | 'r' << 8 | 3 } } },
-	{ "one object that CUDA shall not import", VIDEO, 1, EINVAL, { { FIRST, 77 } } },
 	{ "one page too long", VIDEO, 1, EINVAL, { { PAGES, GPU_PAGES(OBJECT) + 1 } } },
 	{ "2^32 pages", VIDEO, 1, EINVAL, { { PAGES, UINT32_MAX } } },
 	{ "an offset with an end outside", VIDEO, 1, EINVAL, { { OFFSET, 1 } } },
 	{ "an offset outside", VIDEO, 1, EINVAL, { { OFFSET, UINT32_MAX } } },
-	{ "no page", VIDEO, 1, EINVAL, { { PAGES, 0 } } },
-	{ "no object", VIDEO, 1, EINVAL, { { COUNT, 0 } } },
-	{ "an address inside of a page", VIDEO, 1, EINVAL, { { VA, 1 } } },
-	{ "an address that wraps", VIDEO, 1, EINVAL, { { VA, (uint32_t)-65536 }, { VA + 1, UINT32_MAX } } },
 	{ "more objects than the file has room for", VIDEO, 1, EINVAL, { { FIRST, 77 }, { COUNT, 2 } } },
 	{ "more objects than the file has", VIDEO, 9, EINVAL, { { FIRST, 77 }, { COUNT, 2 } } },
 	{ "128 objects", VIDEO, 128, EINVAL, { { FIRST, 77 }, { COUNT, 128 } } },
-	{ "129 objects", VIDEO, 200, EINVAL, { { FIRST, 77 }, { COUNT, 129 } } },
-	{ "2^32 objects", VIDEO, 200, EINVAL, { { FIRST, 77 }, { COUNT, UINT32_MAX } } },
 	{ "fewer objects than the file has", TWO, 2, EINVAL },
 	{ "one object twice", TWICE, 2, 0, { { FIRST, 77 }, { COUNT, 2 } } },
 	{ "two runs of it", TWICE, 2, 0, { { FIRST, 77 }, { COUNT1, 1 }, { PAGES1, 1 } } },
@@ -608,14 +600,12 @@ static int export_row(const struct row *r)
 	uint32_t twice[2] = { good.objects[0], good.objects[0] }, label[WORDS];
 
 	memcpy(label, good.label, sizeof(label));
-	for (int i = 0; i < 5; i++)
+	for (int i = 0; i < 4; i++)
 		if (r->change[i][0] || r->change[i][1])
 			label[r->change[i][0]] = r->change[i][1];
 	/* The first word of several objects is what the magic is. */
 	if (label[FIRST] == 77)
 		label[FIRST] = label[MAGIC];
-	if (!strcmp(r->what, "zeros"))
-		memset(label, 0, sizeof(label));
 	switch (r->of) {
 	case VIDEO:	return raw_export(good.objects, 1, r->most, label);
 	case TWO:	return raw_export(good.objects, 2, r->most, label);
@@ -680,51 +670,6 @@ static void hostile_labels(void)
 		live = count_live();
 		fds = count_fds();
 	}
-}
-
-/* Any label: an errno that is documented, or a pin of what is there. */
-static void any_label(void)
-{
-	uint64_t seed = 30;
-	long pinned = 0, rounds = scaled(guest_long ? 100000 : 2000);
-	unsigned long live;
-	long fds;
-
-	prepare_labels();
-	setenv("GDRCOPY_ENABLE_LOGGING", "0", 1);
-	pin_and_map(good.fd);
-	live = count_live();
-	fds = count_fds();
-	for (long i = 0; i < rounds; i++) {
-		static const uint32_t words[] = { 0, 1, 2, 4, 5, 6, 31, 32, 33, 64, 127, 128, 129, 1u << 31, UINT32_MAX };
-		int n = 1 + next_random(&seed) % 2, most = n + next_random(&seed) % 3, fd, rc;
-		uint32_t label[WORDS] = { next_random(&seed) % 2 ? 4 : 0 };
-		gdr_mh_t mh;
-
-		if (next_random(&seed) % 4)
-			memcpy(label, good.label, sizeof(label));
-		if (n == 2 && next_random(&seed) % 2) {
-			label[COUNT] = 2;
-			label[FIRST] = label[MAGIC];
-		}
-		for (int k = next_random(&seed) % 4; k > 0; k--)
-			label[next_random(&seed) % WORDS] = next_random(&seed) % 4 ?
-				words[next_random(&seed) % (sizeof(words) / sizeof(*words))] : next_random(&seed);
-		fd = raw_export(good.objects, n, most, label);
-		rc = gdr_pin_fd(g, fd, 0, &mh);
-		if (!rc) {
-			expect_is(gdr_unpin_buffer(g, mh), 0);
-			pin_and_map(fd);
-			pinned++;
-		}
-		expect(rc == 0 || rc == EINVAL || rc == ENOTSUP);
-		close(fd);
-	}
-	pin_and_map(good.fd);
-	expect_is(count_live(), live);
-	expect_is(count_fds(), fds);
-	note("%ld labels, of which %ld were pinned", rounds, pinned);
-	expect(pinned > rounds / 20 && pinned < rounds);
 }
 
 /* Runs in processes with the number of their namespace: 1 and so on. It takes root. */
@@ -839,7 +784,6 @@ static void on_another_gpu(void)
 	size_t size = guest_long ? 256 * MIB : 4 * OBJECT;
 	struct where w;
 	struct imported x;
-	double t;
 	int ends[2];
 	pid_t owner;
 	cu_ptr p;
@@ -869,20 +813,11 @@ static void on_another_gpu(void)
 		skip_case("needs two GPUs that reach each other");
 	}
 	start(1);
-	t = seconds_now();
 	expect_is(import_by_cuda(&x, fd, w.length, 1), 0);
-	if (guest_long)
-		note("the second GPU's import and map: %.0f us", (seconds_now() - t) * 1e6);
 	check_by_cuda(x.p + w.offset + w.skip, size, 1);
 	expect_is(cu.mem_alloc(&p, size), 0);
 	expect_is(copy_between(p, x.p + w.offset + w.skip, size), 0);
 	expect_is(cu.ctx_sync(), 0);
-	t = seconds_now();
-	for (int i = 0; guest_long && i < 20; i++)
-		expect_is(copy_between(p, x.p + w.offset + w.skip, size), 0);
-	expect_is(cu.ctx_sync(), 0);
-	if (guest_long)
-		note("copies from the first GPU to the second: %.0f GB/s", 20 * size / (seconds_now() - t) / 1e9);
 	check_by_cuda(p, size, 1);
 	fill_by_cuda(x.p + w.offset + w.skip, size, 2);
 	drop_imported(&x);
@@ -1124,7 +1059,6 @@ const struct guest_case cases[] = {
 	{ "what CUDA exports and is no buffer", of_cuda_that_is_no_buffer, 10 },
 	{ "labels of the library", labels_of_ours, 10 },
 	{ "labels of anybody", hostile_labels, 30 },
-	{ "any label", any_label, 60, 240 },
 	{ "in namespaces apart", in_namespaces_apart, 30 },
 	{ "on another GPU", on_another_gpu, 30 },
 	{ "nothing is left", leaves_nothing, 30, 120 },

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 /*
  * ext/share.c - gdr_export_fd and gdr_pin_fd: memory of a process that has CUDA, in one that
- * has none. Runs on the simulated drivers and on a GPU. With --long it does more. What CUDA
- * imports and exports is descriptor.c's.
+ * has none. Runs on the simulated drivers and on a GPU. What CUDA imports and exports is
+ * descriptor.c's; so is that nothing is left.
  */
 #include "share.h"
 
@@ -85,14 +85,6 @@ static void too_many_objects(void)
 		return;
 	close(fd);
 	expect_is(gdr_pin_buffer(g, p, 128 * OBJECT, 0, 0, &mh), 0);
-	expect_is(gdr_export_fd(g, mh, 0, &fd), 0);
-	close(fd);
-	for (int i = 0; i < 8; i++)
-		sizes[i] = (1 + i % 2) * OBJECT;
-	p = make_vmm(&cu, sizes, 8);
-	expect_is(gdr_pin_buffer(g, p, 9 * OBJECT, 0, 0, &mh), 0);
-	expect_is(gdr_export_fd(g, mh, 0, &fd), ENOTSUP);
-	expect_is(gdr_pin_buffer(g, p, 7 * OBJECT, 0, 0, &mh), 0);
 	expect_is(gdr_export_fd(g, mh, 0, &fd), 0);
 	close(fd);
 }
@@ -464,138 +456,6 @@ static void owner_is_killed(void)
 	expect_is(gdr_close(g), 0);
 }
 
-/* What all processes of killed_at_random have exported and imported. */
-static struct counts {
-	_Atomic long exports, imports;
-} *counts;
-
-/* A guest of killed_at_random: it imports and maps what comes, and unpins at random. */
-static void import_all(int from, uint64_t seed)
-{
-	gdr_t at = open_or_fail();
-	gdr_mh_t held[100];
-	int fds[64], n, many = 0;
-	char tag;
-	void *va;
-
-	while ((n = receive_with(from, &tag, 1, fds))) {
-		for (int i = 0; i < n; i++) {
-			uint32_t w;
-
-			expect_is(gdr_pin_fd(at, fds[i], 0, &held[many]), 0);
-			counts->imports++;
-			close(fds[i]);
-			expect_is(gdr_map(at, held[many], &va, 64 * KIB), 0);
-			expect_is(gdr_copy_from_mapping(held[many], &w, va, 4), 0);
-			expect_is(w, 0x5a5a5a5a);
-			expect_is(gdr_copy_to_mapping(held[many], (char *)va + 8, &w, 4), 0);
-			if (++many == 100)
-				while (many > 0)
-					expect_is(gdr_unpin_buffer(at, held[--many]), 0);
-		}
-		if (next_random(&seed) % 16 == 0)
-			kill(getpid(), SIGKILL);
-	}
-	expect_is(gdr_close(at), 0);
-}
-
-/* The owner of killed_at_random: rounds of exports of 100 buffers. */
-static void export_all(int to, uint64_t seed, int rounds)
-{
-	struct shared s[100];
-	cu_ptr p;
-
-	with_context();
-	expect_is(cu.mem_alloc(&p, 100 * 64 * KIB), 0);
-	expect_is(cu.set8(p, 0x5a, 100 * 64 * KIB), 0);
-	expect_is(cu.ctx_sync(), 0);
-	for (int r = 0; r < rounds; r++) {
-		for (int i = 0; i < 100; i++)
-			pin_and_export(&s[i], p + i * 64 * KIB, 64 * KIB);
-		counts->exports += 100;
-		for (int i = 0; i < 100; i += 50) {
-			int fds[50];
-
-			for (int k = 0; k < 50; k++)
-				fds[k] = s[i + k].fd;
-			if (next_random(&seed) % 16 == 0)
-				kill(getpid(), SIGKILL);
-			if (!send_with(to, "x", 1, fds, 50))
-				_exit(0);	/* the guest is dead */
-		}
-		for (int i = 0; i < 100; i++) {
-			close(s[i].fd);
-			expect_is(gdr_unpin_buffer(g, s[i].mh), 0);
-		}
-	}
-}
-
-/* Owner and guest die at random. Nothing is left of either: who runs this looks at the GPU. */
-static void killed_at_random(void)
-{
-	long before = count_fds(), want = guest_long ? 10000 : 400;
-	uint64_t seed = 42;
-	int killed = 0;
-
-	counts = mmap(NULL, sizeof(*counts), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-	expect(counts != MAP_FAILED);
-	while (counts->exports < want || counts->imports < want) {
-		int ends[2], status, now = guest_long ? 10 : 2;
-		uint64_t a = next_random(&seed), b = next_random(&seed);
-		pid_t owner, guest;
-
-		expect_is(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends), 0);
-		owner = fork();
-		if (!owner) {
-			close(ends[0]);
-			export_all(ends[1], a, now);
-			_exit(0);
-		}
-		guest = fork();
-		if (!guest) {
-			close(ends[1]);
-			import_all(ends[0], b);
-			_exit(0);
-		}
-		close(ends[0]);
-		close(ends[1]);
-		status = wait_child(owner, 60);
-		killed += WIFSIGNALED(status);
-		expect(status == 0 || (WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL));
-		status = wait_child(guest, 60);
-		killed += WIFSIGNALED(status);
-		expect(status == 0 || (WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL));
-	}
-	expect_is(count_fds(), before);
-	note("%ld exports and %ld imports; %d processes were killed", counts->exports, counts->imports, killed);
-}
-
-/* Nothing is left: descriptors, and what the driver has for this process. */
-static void leaves_nothing(void)
-{
-	unsigned long have = 0;
-	struct shared s;
-	long fds = 0;
-	cu_ptr p;
-
-	with_context();
-	expect_is(cu.mem_alloc(&p, OBJECT), 0);
-	for (int i = 0; i < (guest_long ? 2000 : 50); i++) {
-		pin_and_export(&s, p, OBJECT);
-		fill_by_cuda(s.addr, s.size, 1);
-		use(g, s.fd, 0, OBJECT, 1);
-		expect_is(gdr_unpin_buffer(g, s.mh), 0);
-		close(s.fd);
-		if (i == 2) {
-			fds = count_fds();
-			have = count_live();
-		}
-	}
-	expect_is(count_fds(), fds);
-	expect_is(count_live(), have);
-	expect_is(gdr_close(g), 0);
-}
-
 const struct guest_case cases[] = {
 	{ "each kind of memory", kinds_of_memory, 30 },
 	{ "more objects than fit", too_many_objects, 30 },
@@ -611,7 +471,5 @@ const struct guest_case cases[] = {
 	{ "in a program without libcuda", in_an_executed_child, 20 },
 	{ "anew", anew },
 	{ "the owner is killed", owner_is_killed, 20 },
-	{ "both are killed at random", killed_at_random, 60, 300 },
-	{ "nothing is left", leaves_nothing, 30, 120 },
 	{ NULL },
 };
