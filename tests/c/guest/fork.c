@@ -31,13 +31,34 @@ static int few_children(void)
 	return children() / 10 > 2 ? children() / 10 : 2;
 }
 
+/* What the parent had when it forked. */
+struct parent {
+	gdr_t g;
+	struct buffer b;
+	gdr_cache_t cache;
+};
+
+/* Makes a buffer and a cache for it. */
+static void furnish(struct parent *p)
+{
+	make_buffer(p->g, &p->b, 64 * KIB);
+	expect_is(gdr_cache_open(p->g, MIB, 0, &p->cache), 0);
+}
+
 /* All that a child can do that its parent could. */
 static void work_in_full(void *seed)
 {
-	gdr_t g = open_or_fail();
+	struct parent own = { .g = open_or_fail() };
+	gdr_mh_t mh;
+	void *va;
 
-	whole_life(g, (uintptr_t)seed);
-	expect_is(gdr_close(g), 0);
+	furnish(&own);
+	check_copies(&own.b, (uintptr_t)seed);
+	expect_is(gdr_cache_get(own.cache, own.b.dptr, own.b.size, &mh, &va), 0);
+	expect_is(gdr_cache_put(own.cache, mh), 0);
+	expect_is(gdr_cache_close(own.cache), 0);
+	drop_buffer(own.g, &own.b);
+	expect_is(gdr_close(own.g), 0);
 }
 
 /* What a child can do once its parent has initialised CUDA. */
@@ -57,20 +78,6 @@ static void work_without_cuda(void *unused)
 		note("gdr_pin_buffer in a child without CUDA gives %d", rc);
 	expect(rc > 0);
 	expect_is(gdr_close(g), 0);
-}
-
-/* What the parent had when it forked. */
-struct parent {
-	gdr_t g;
-	struct buffer b;
-	gdr_cache_t cache;
-};
-
-/* Makes a buffer and a cache for it. */
-static void furnish(struct parent *p)
-{
-	make_buffer(p->g, &p->b, 64 * KIB);
-	expect_is(gdr_cache_open(p->g, MIB, 0, &p->cache), 0);
 }
 
 static void expect_inherited_refused(const struct parent *p)
