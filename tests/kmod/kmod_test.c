@@ -282,10 +282,51 @@ struct thread_arg {
 	unsigned int seed;
 };
 
-static int in_child(void (*fn)(void *), void *arg);
-
 /* The number of the last child. */
 static pid_t child_was;
+
+/* A child with that number, which no process has; 0: with any. */
+static pid_t start_numbered(pid_t number, void (*fn)(void *), void *arg)
+{
+	struct {
+		uint64_t flags, pidfd, child_tid, parent_tid, exit_signal, stack, stack_size, tls;
+		uint64_t set_tid, set_tid_size;
+	} how = {
+		.exit_signal = SIGCHLD,
+		.set_tid = (uintptr_t)&number, .set_tid_size = 1,
+	};
+	pid_t pid;
+
+	fflush(stdout);
+	pid = number ? (pid_t)syscall(SYS_clone3, &how, sizeof(how)) : fork();
+	CHECK(pid >= 0);
+	if (!pid) {
+		fn(arg);
+		fflush(stdout);
+		_exit(0);
+	}
+	child_was = pid;
+	return pid;
+}
+
+static pid_t start_child(void (*fn)(void *), void *arg)
+{
+	return start_numbered(0, fn, arg);
+}
+
+/* Waits until it has stopped or ended. */
+static int end_of(pid_t pid)
+{
+	int status;
+
+	CHECK(waitpid(pid, &status, 0) == pid);
+	return status;
+}
+
+static int in_child(void (*fn)(void *), void *arg)
+{
+	return end_of(start_child(fn, arg));
+}
 
 /* Tests. */
 
@@ -417,8 +458,6 @@ static void test_bad_ioctls(void)
 		CHECK_ERR(ioctl(fd, all_codes[i], (void *)8), EFAULT);
 		CHECK_ERR(ioctl(fd, all_codes[i], (void *)-8L), EFAULT);
 	}
-	CHECK_ERR(ioctl(fd, _IO(0xDA, 9), NULL), ENOTTY);
-	CHECK_ERR(ioctl(fd, _IOWR(0xDB, 1, void *), NULL), EINVAL);
 	CHECK_ERR(ioctl(fd, 0xC028DA02, NULL), ENOTTY);
 	CHECK_ERR(ioctl(fd, 0, NULL), EINVAL);
 }
@@ -528,7 +567,6 @@ static void test_pin_rounds(void)
 	CHECK(i.va == va);
 	CHECK(i.page_size == GPU_PAGE);
 	CHECK(i.mapping_type == GDRDRV_MAPPING_NONE);
-	CHECK_ERR(try_map(fd, h, getpagesize()) == MAP_FAILED ? -1 : 0, EINVAL);
 	h = pin(fd, va + GPU_PAGE - 1, 2);
 	CHECK(info(fd, h).mapped_size == 2 * GPU_PAGE);
 	h = pin(fd, va, 3 * GPU_PAGE + 1);
@@ -653,40 +691,6 @@ static void test_pin_time(void)
 	/* x86 calibrates the two numbers by two clocks. */
 	CHECK(i.tsc_khz > khz / 2 && i.tsc_khz / 2 <= khz);
 	CHECK(i.tm_cycles <= before && i.tm_cycles >= before / 100);
-}
-
-static void test_info(void)
-{
-	uint64_t va = gpu_alloc(2 * GPU_PAGE), h;
-	unsigned char buf[64];
-	struct gdrdrv_info v1;
-	struct gdrdrv_info_v2 v2;
-	int fd = gdr_open();
-	size_t i;
-
-	h = pin(fd, va, 2 * GPU_PAGE);
-	memset(buf, 0xa5, sizeof(buf));
-	memcpy(buf, &h, sizeof(h));
-	CHECK(ioctl(fd, GDRDRV_IOC_INFO, buf) == 0);
-	memcpy(&v1, buf, sizeof(v1));
-	CHECK(v1.handle == h && v1.va == va && v1.mapped_size == 2 * GPU_PAGE);
-	CHECK(v1.page_size == GPU_PAGE && v1.tsc_khz > 0 && v1.tm_cycles > 0);
-	CHECK(v1.mapped == 0 && v1.wc_mapping == 0);
-	for (i = sizeof(v1); i < sizeof(buf); i++)
-		CHECK(buf[i] == 0xa5);
-
-	map(fd, h, GPU_PAGE);
-	memset(buf, 0xa5, sizeof(buf));
-	memcpy(buf, &h, sizeof(h));
-	CHECK(ioctl(fd, GDRDRV_IOC_INFO_V2, buf) == 0);
-	memcpy(&v2, buf, sizeof(v2));
-	CHECK(v2.handle == h && v2.va == va && v2.mapping_type == GDRDRV_MAPPING_WC);
-	CHECK(v2.pad == 0);
-	for (i = sizeof(v2); i < sizeof(buf); i++)
-		CHECK(buf[i] == 0xa5);
-	v1.handle = h;
-	CHECK(ioctl(fd, GDRDRV_IOC_INFO, &v1) == 0);
-	CHECK(v1.mapped == 1 && v1.wc_mapping == 1);
 }
 
 /* Each byte must be at its place, whether the pages are scattered or not. */
@@ -836,24 +840,14 @@ static void test_map_arguments(void)
 	void *p;
 
 	h = pin(fd, va, 2 * GPU_PAGE);
-	CHECK_ERR(try_map(fd, h, 3 * GPU_PAGE), EINVAL);
-	CHECK_ERR(try_map(fd, h, 2 * GPU_PAGE + 1), EINVAL);
-	CHECK_ERR(try_map(fd, h + 1, GPU_PAGE), EINVAL);
-	CHECK_ERR(try_map(fd, 0, GPU_PAGE), EINVAL);
 	CHECK_ERR(map_prot(fd, h, GPU_PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE),
 		  EINVAL);
-	CHECK_ERR(map_prot(fd, h, GPU_PAGE, PROT_READ, MAP_PRIVATE), EINVAL);
-	CHECK_ERR(map_prot(fd, h, GPU_PAGE, PROT_READ | PROT_EXEC, MAP_SHARED),
-		  EPERM);
 	check_read_implies_exec(fd, h);
 	CHECK(info(fd, h).mapping_type == GDRDRV_MAPPING_NONE);
-	p = try_map(fd, h, GPU_PAGE);
-	CHECK(p != MAP_FAILED);
-	CHECK_ERR(try_map(fd, h, GPU_PAGE), EINVAL);
+	p = (void *)map(fd, h, GPU_PAGE);
 	CHECK(munmap(p, GPU_PAGE) == 0);
 	CHECK(info(fd, h).mapping_type == GDRDRV_MAPPING_NONE);
-	p = try_map(fd, h, 2 * GPU_PAGE);
-	CHECK(p != MAP_FAILED);
+	map(fd, h, 2 * GPU_PAGE);
 	CHECK(unpin(fd, h) == 0);
 	CHECK_ERR(try_map(fd, h, GPU_PAGE), EINVAL);
 }
@@ -984,6 +978,7 @@ static void test_map_over(void)
 	}
 }
 
+/* An unpin ends its own mapping, all of it, touched or not. */
 static void test_handles(void)
 {
 	enum { N = 64 };
@@ -999,12 +994,15 @@ static void test_handles(void)
 					      getpagesize() ||
 			      h[j] >= h[i] + span);
 		p[i] = map(fd, h[i], (1 + i % 4) * GPU_PAGE);
-		CHECK(!read_faults(p[i]));
+		if (i % 3)
+			CHECK(!read_faults(p[i]));
 	}
 	for (i = 0; i < N; i += 2)
 		CHECK(unpin(fd, h[i]) == 0);
-	for (i = 0; i < N; i++)
+	for (i = 0; i < N; i++) {
 		CHECK((i % 2 == 0) == is_fault(read_faults(p[i])));
+		CHECK((i % 2 == 0) == is_fault(read_faults(p[i] + (1 + i % 4) * GPU_PAGE - 1)));
+	}
 	for (i = 0; i < N; i++)
 		CHECK(unpin(fd, h[i]) == (i % 2 ? 0 : -1));
 }
@@ -1040,27 +1038,7 @@ static void test_unknown_handle(void)
 	CHECK_ERR(unpin(fd, h), EINVAL);
 }
 
-static void test_unpin_zaps(void)
-{
-	uint64_t va = gpu_alloc(GPU_PAGE), h;
-	volatile unsigned char *p;
-	int fd = gdr_open(), i;
-
-	for (i = 0; i < 20; i++) {
-		h = pin(fd, va, GPU_PAGE);
-		p = map(fd, h, GPU_PAGE);
-		if (i % 2)
-			p[1] = i;
-		CHECK(unpin(fd, h) == 0);
-		CHECK(is_fault(read_faults(p)));
-		CHECK(is_fault(read_faults(p + GPU_PAGE - 1)));
-		if (i % 4)
-			CHECK(munmap((void *)p, GPU_PAGE) == 0);
-	}
-	CHECK(stats().pins == 0);
-}
-
-/* A mapping keeps the file, as a mapping of any file does. It ends by munmap. */
+/* A mapping keeps the file, as a mapping of any file does, and the module. It ends by munmap. */
 static void test_close_keeps_mappings(void)
 {
 	uint64_t va = gpu_alloc(GPU_PAGE), h;
@@ -1077,6 +1055,7 @@ static void test_close_keeps_mappings(void)
 	CHECK(p[0] == 3);
 	CHECK(stats().pins == 2);
 	CHECK(held() == 2);
+	CHECK_ERR(syscall(SYS_delete_module, "gdrdrv", O_NONBLOCK), EAGAIN);
 	CHECK(munmap((void *)p, GPU_PAGE) == 0);
 	CHECK(stats().pins == 0);
 	CHECK(held() == 0);
@@ -1110,37 +1089,6 @@ static void test_close_of_a_copy(void)
 	atomic_store(&stop, 1);
 	CHECK(pthread_join(id, NULL) == 0);
 	CHECK(unpin(t.fd, t.handle) == 0);
-}
-
-/* In a child with that number, which no process has; 0: with any. */
-static int in_child_numbered(pid_t number, void (*fn)(void *), void *arg)
-{
-	struct {
-		uint64_t flags, pidfd, child_tid, parent_tid, exit_signal, stack, stack_size, tls;
-		uint64_t set_tid, set_tid_size;
-	} how = {
-		.exit_signal = SIGCHLD,
-		.set_tid = (uintptr_t)&number, .set_tid_size = 1,
-	};
-	int status;
-	pid_t pid;
-
-	fflush(stdout);
-	pid = number ? (pid_t)syscall(SYS_clone3, &how, sizeof(how)) : fork();
-	CHECK(pid >= 0);
-	if (!pid) {
-		fn(arg);
-		fflush(stdout);
-		_exit(0);
-	}
-	child_was = pid;
-	CHECK(waitpid(pid, &status, 0) == pid);
-	return status;
-}
-
-static int in_child(void (*fn)(void *), void *arg)
-{
-	return in_child_numbered(0, fn, arg);
 }
 
 struct shared_fd {
@@ -1233,30 +1181,31 @@ static unsigned int module_references(void)
 	return number_in("/sys/module/gdrdrv/refcnt", "%lld");
 }
 
+static void end_with_pipe(void *arg)
+{
+	int *pair = arg;
+	char byte;
+
+	close(pair[1]);
+	CHECK(read(pair[0], &byte, 1) == 0);
+}
+
 /* A child has the last descriptor. Its end puts the pages. */
 static void test_close_in_child(void)
 {
 	uint64_t va = gpu_alloc(2 * GPU_PAGE);
-	int fd = gdr_open(), pair[2], status;
-	char byte;
+	int fd = gdr_open(), pair[2];
 	pid_t pid;
 
 	pin(fd, va, GPU_PAGE);
 	pin(fd, va, 2 * GPU_PAGE);
 	CHECK(pipe(pair) == 0);
-	fflush(stdout);
-	pid = fork();
-	CHECK(pid >= 0);
-	if (!pid) {
-		close(pair[1]);
-		CHECK(read(pair[0], &byte, 1) == 0);
-		_exit(0);
-	}
+	pid = start_child(end_with_pipe, pair);
 	close(fd);
 	CHECK(stats().pins == 2 && held() == 2);
 	CHECK_ERR(syscall(SYS_delete_module, "gdrdrv", O_NONBLOCK), EAGAIN);
 	close(pair[1]);
-	CHECK(waitpid(pid, &status, 0) == pid && status == 0);
+	CHECK(end_of(pid) == 0);
 	CHECK(stats().pins == 0 && held() == 0);
 }
 
@@ -1270,21 +1219,26 @@ static void outlive_owner(pid_t number, struct shared_fd *s)
 
 	CHECK(socketpair(AF_UNIX, SOCK_STREAM, 0, pair) == 0);
 	s->sock = pair[0];
-	CHECK(in_child_numbered(number, owner_that_sends, s) == 0);
+	CHECK(end_of(start_numbered(number, owner_that_sends, s)) == 0);
 	s->fd = receive_fd(pair[1]);
 	s->handle = 1;
 	s->free_handle = 1;
 }
 
-/* The receiver outlives the owner. It must not get anything by the descriptor. */
+/*
+ * The receiver outlives the owner. It must not get anything by the descriptor. The pages that
+ * are pinned keep the GPU open until it closes that.
+ */
 static void test_fd_passed(void)
 {
+	uint64_t before = stats().holders;
 	struct shared_fd s = { 0 };
 
 	outlive_owner(0, &s);
-	CHECK(stats().pins == 1);
+	CHECK(stats().pins == 1 && stats().allocs == 0);
+	CHECK(stats().holders == before + 1);
 	stranger(&s);
-	CHECK(stats().pins == 0);
+	CHECK(stats().pins == 0 && stats().holders == before);
 	CHECK(held() == 0);
 }
 
@@ -1295,7 +1249,7 @@ static void test_number_comes_again(void)
 	struct shared_fd s = { 0 };
 
 	outlive_owner(NUMBER, &s);
-	CHECK(in_child_numbered(NUMBER, stranger, &s) == 0);
+	CHECK(end_of(start_numbered(NUMBER, stranger, &s)) == 0);
 	close(s.fd);
 	CHECK(stats().pins == 0);
 	CHECK(held() == 0);
@@ -1335,19 +1289,6 @@ static void test_queued_file(void)
 		usleep(1000);
 	}
 	CHECK(module_references() == before && held() == 0 && stats().pins == 0);
-}
-
-/* Persistent pages keep the GPU open after the process that opened it has ended. */
-static void test_gpu_held_open(void)
-{
-	uint64_t before = stats().holders;
-	struct shared_fd s = { 0 };
-
-	outlive_owner(0, &s);
-	CHECK(stats().allocs == 0);
-	CHECK(stats().holders == before + 1);
-	close(s.fd);
-	CHECK(stats().holders == before);
 }
 
 /* The bits of the page table that say who may do what, and how the CPU uses the memory. */
@@ -1410,7 +1351,6 @@ static void test_mapping_types(void)
 		CHECK(req_type(fd, h, GDRDRV_MAPPING_NONE) == 0);
 		CHECK_ERR(req_type(fd, h, GDRDRV_MAPPING_CACHING), EOPNOTSUPP);
 		CHECK_ERR(req_type(fd, h, GDRDRV_MAPPING_WC + GDRDRV_MAPPING_DEVICE - is), EOPNOTSUPP);
-		CHECK_ERR(req_type(fd, h, 4), EINVAL);
 		CHECK_ERR(req_type(fd, h, UINT32_MAX), EINVAL);
 		if (asked)
 			CHECK(req_type(fd, h, is) == 0);
@@ -1670,7 +1610,6 @@ static void failed_unpin(int fd, uint64_t va, int error)
 	CHECK(munmap(p, GPU_PAGE) == 0);
 	CHECK(held() == again && stats().pins == again);
 	if (again) {
-		CHECK_ERR(try_map(fd, h, GPU_PAGE) == MAP_FAILED ? -1 : 0, EINVAL);
 		CHECK(info(fd, h).mapped_size == GPU_PAGE);
 		CHECK(info(fd, h).mapping_type == GDRDRV_MAPPING_NONE);
 		CHECK(req_type(fd, h, GDRDRV_MAPPING_WC) == 0 || arm);
@@ -1789,20 +1728,14 @@ static void test_pin_of_another(void)
 	atomic_int *done = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 	uint64_t va = gpu_alloc(GPU_PAGE), h, asked;
 	volatile unsigned char *p;
-	int fd = gdr_open(), status;
+	int fd = gdr_open();
 	pid_t pid;
 
 	CHECK(done != MAP_FAILED);
 	h = pin(fd, va, GPU_PAGE);
 	asked = stats().asked;
 	set_knob(NVIDIA_SIM_GET_DELAY, 4000);
-	fflush(stdout);
-	pid = fork();
-	CHECK(pid >= 0);
-	if (!pid) {
-		slow_pin(done);
-		_exit(0);
-	}
+	pid = start_child(slow_pin, done);
 	while (stats().asked == asked)
 		usleep(1000);
 	set_knob(NVIDIA_SIM_GET_DELAY, 0);
@@ -1814,7 +1747,7 @@ static void test_pin_of_another(void)
 	CHECK(munmap((void *)p, GPU_PAGE) == 0);
 	close(fd);
 	CHECK(!atomic_load(done));
-	CHECK(waitpid(pid, &status, 0) == pid && status == 0);
+	CHECK(end_of(pid) == 0);
 }
 
 static void test_page_table_majors(void)
@@ -2008,26 +1941,21 @@ static void traced(void *arg)
 	raise(SIGSTOP);
 }
 
-/* Only the CPU that runs the owner can read the mapping. */
+/* Only the CPU that runs the owner can read the mapping, and nobody gets its pages. */
 static void test_back_doors(void)
 {
 	struct shared_fd s = { 0 };
 	unsigned char *p, byte;
 	struct iovec local = { .iov_base = &byte, .iov_len = 1 }, remote;
 	char path[64];
-	int pair[2], status, mem;
+	int pair[2], pipes[2], mem, fd = gdr_open();
 	pid_t pid;
 
 	CHECK(socketpair(AF_UNIX, SOCK_STREAM, 0, pair) == 0);
 	s.sock = pair[0];
-	pid = fork();
-	CHECK(pid >= 0);
-	if (!pid) {
-		traced(&s);
-		_exit(0);
-	}
+	pid = start_child(traced, &s);
 	CHECK(read(pair[1], &p, sizeof(p)) == sizeof(p));
-	CHECK(waitpid(pid, &status, 0) == pid && WIFSTOPPED(status));
+	CHECK(WIFSTOPPED(end_of(pid)));
 	CHECK_ERR(ptrace(PTRACE_PEEKDATA, pid, p, 0), EIO);
 	CHECK_ERR(ptrace(PTRACE_POKEDATA, pid, p, 0), EIO);
 	snprintf(path, sizeof(path), "/proc/%d/mem", pid);
@@ -2040,20 +1968,10 @@ static void test_back_doors(void)
 	CHECK_ERR(process_vm_readv(pid, &local, 1, &remote, 1, 0), EFAULT);
 	CHECK_ERR(process_vm_writev(pid, &local, 1, &remote, 1, 0), EFAULT);
 	CHECK(ptrace(PTRACE_CONT, pid, 0, 0) == 0);
-	CHECK(waitpid(pid, &status, 0) == pid && status == 0);
-}
-
-static void test_no_page_references(void)
-{
-	uint64_t va = gpu_alloc(GPU_PAGE), h;
-	struct iovec iov;
-	int fd = gdr_open(), pipes[2];
-
-	h = pin(fd, va, GPU_PAGE);
-	iov.iov_base = (void *)map(fd, h, GPU_PAGE);
-	iov.iov_len = 4096;
+	CHECK(end_of(pid) == 0);
+	local.iov_base = (void *)map(fd, pin(fd, gpu_alloc(GPU_PAGE), GPU_PAGE), GPU_PAGE);
 	CHECK(pipe(pipes) == 0);
-	CHECK_ERR(vmsplice(pipes[1], &iov, 1, 0), EFAULT);
+	CHECK_ERR(vmsplice(pipes[1], &local, 1, 0), EFAULT);
 }
 
 static void test_file_calls(void)
@@ -2093,21 +2011,6 @@ static void test_procfs(void)
 	fclose(f);
 }
 
-static void test_rmmod_refused(void)
-{
-	uint64_t va = gpu_alloc(GPU_PAGE), h;
-	int fd = gdr_open();
-	void *p;
-
-	CHECK_ERR(syscall(SYS_delete_module, "gdrdrv", O_NONBLOCK), EAGAIN);
-	h = pin(fd, va, GPU_PAGE);
-	p = try_map(fd, h, GPU_PAGE);
-	CHECK(p != MAP_FAILED);
-	close(fd);
-	/* The mapping alone keeps the module. */
-	CHECK_ERR(syscall(SYS_delete_module, "gdrdrv", O_NONBLOCK), EAGAIN);
-}
-
 static int log_fd = -1;
 
 static void follow_log(void)
@@ -2142,7 +2045,7 @@ static void stranger_asks(void *arg)
 	CHECK_ERR(ioctl(*(int *)arg, GDRDRV_IOC_VERSION, &v), EACCES);
 }
 
-/* Each refusal has its reason in the log, where info_enabled is set. */
+/* Each refusal has its errno, and its reason in the log, where info_enabled is set. */
 static void check_reasons(int fd, uint64_t va)
 {
 	const bool on = is_on("info_enabled");
@@ -2152,35 +2055,35 @@ static void check_reasons(int fd, uint64_t va)
 	uint64_t h = pin(fd, va, GPU_PAGE), inside = pin(fd, va + 1, 1), no;
 	void *p;
 
-#define LOGS(call, ...) do {						\
-	CHECK((long)(call) != 0);					\
+#define LOGS(call, error, ...) do {					\
+	CHECK_ERR(call, error);						\
 	CHECK(logged(__VA_ARGS__) == on);				\
 } while (0)
-	LOGS(ioctl(fd, _IO(0xDB, 7), NULL), "0xdb07 is no request of gdrdrv");
-	LOGS(ioctl(fd, _IO(0xDA, 9), NULL), "unknown request 0xda09");
-	LOGS(ioctl(fd, GDRDRV_IOC_ATTR, &attr), "there is no attribute 9");
-	LOGS(req_type(fd, h, 4), "there is no mapping type 4");
-	LOGS(req_type(fd, h, GDRDRV_MAPPING_CACHING), "mapping type 2: the buffer cannot have it");
-	LOGS(try_pin(fd, va, 0, &no), "0 bytes at %#llx are no range of addresses", (unsigned long long)va);
-	LOGS(try_pin(fd, va, 4 * GPU_PAGE, &no), "the GPU driver refused to pin: -22");
-	LOGS(ioctl(fd, GDRDRV_IOC_PIN_V2, &flags), "flags 0x6 are not supported");
-	LOGS(ioctl(fd, GDRDRV_IOC_PIN, &token), "persistent mappings take no token");
-	LOGS(unpin(fd, h + 1), "no buffer of this file has the handle %#llx", (unsigned long long)h + 1);
-	LOGS(req_type(fd, 0, 1), "no buffer of this file has the handle 0x0");
-	LOGS(req_type(fd, h + 3, 1), "no buffer of this file has the handle %#llx", (unsigned long long)h + 3);
-	LOGS(map_prot(fd, h, GPU_PAGE, PROT_READ, MAP_PRIVATE), "a mapping must be shared");
-	LOGS(map_prot(fd, h, GPU_PAGE, PROT_READ | PROT_EXEC, MAP_SHARED), "a mapping cannot be executed");
-	LOGS(try_map(fd, inside, GPU_PAGE), "a buffer must begin on a 64 KiB boundary to be mapped");
-	LOGS(try_map(fd, h, GPU_PAGE + 1), "the mapping is longer than the buffer");
+	LOGS(ioctl(fd, _IO(0xDB, 7), NULL), EINVAL, "0xdb07 is no request of gdrdrv");
+	LOGS(ioctl(fd, _IO(0xDA, 9), NULL), ENOTTY, "unknown request 0xda09");
+	LOGS(ioctl(fd, GDRDRV_IOC_ATTR, &attr), EINVAL, "there is no attribute 9");
+	LOGS(req_type(fd, h, 4), EINVAL, "there is no mapping type 4");
+	LOGS(req_type(fd, h, GDRDRV_MAPPING_CACHING), EOPNOTSUPP, "mapping type 2: the buffer cannot have it");
+	LOGS(try_pin(fd, va, 0, &no), EINVAL, "0 bytes at %#llx are no range of addresses", (unsigned long long)va);
+	LOGS(try_pin(fd, va, 4 * GPU_PAGE, &no), EINVAL, "the GPU driver refused to pin: -22");
+	LOGS(ioctl(fd, GDRDRV_IOC_PIN_V2, &flags), EINVAL, "flags 0x6 are not supported");
+	LOGS(ioctl(fd, GDRDRV_IOC_PIN, &token), EINVAL, "persistent mappings take no token");
+	LOGS(unpin(fd, h + 1), EINVAL, "no buffer of this file has the handle %#llx", (unsigned long long)h + 1);
+	LOGS(req_type(fd, 0, 1), EINVAL, "no buffer of this file has the handle 0x0");
+	LOGS(req_type(fd, h + 3, 1), EINVAL, "no buffer of this file has the handle %#llx", (unsigned long long)h + 3);
+	LOGS(map_prot(fd, h, GPU_PAGE, PROT_READ, MAP_PRIVATE), EINVAL, "a mapping must be shared");
+	LOGS(map_prot(fd, h, GPU_PAGE, PROT_READ | PROT_EXEC, MAP_SHARED), EPERM, "a mapping cannot be executed");
+	LOGS(try_map(fd, inside, GPU_PAGE), EINVAL, "a buffer must begin on a 64 KiB boundary to be mapped");
+	LOGS(try_map(fd, h, GPU_PAGE + 1), EINVAL, "the mapping is longer than the buffer");
 	p = (void *)map(fd, h, GPU_PAGE);
-	LOGS(try_map(fd, h, GPU_PAGE), "the buffer is mapped already");
-	LOGS(req_type(fd, h, GDRDRV_MAPPING_WC), "mapping type 1: the buffer is mapped");
+	LOGS(try_map(fd, h, GPU_PAGE), EINVAL, "the buffer is mapped already");
+	LOGS(req_type(fd, h, GDRDRV_MAPPING_WC), EBUSY, "mapping type 1: the buffer is mapped");
 	CHECK(munmap(p, GPU_PAGE) == 0);
-	fflush(stdout);
-	LOGS(in_child(stranger_asks, &fd) == 0, "process %d did not open this file", child_was);
+	CHECK(in_child(stranger_asks, &fd) == 0);
+	CHECK(logged("process %d did not open this file", child_was) == on);
 	refuse(1, ENOMEM);
-	LOGS(unpin(fd, h), "the GPU driver has no memory to unpin: unpin again");
-	LOGS(try_map(fd, h, GPU_PAGE), "the buffer is being unpinned");
+	LOGS(unpin(fd, h), ENOMEM, "the GPU driver has no memory to unpin: unpin again");
+	LOGS(try_map(fd, h, GPU_PAGE), EINVAL, "the buffer is being unpinned");
 	gpu_free(va);
 	CHECK(unpin(fd, h) == 0 && unpin(fd, inside) == 0);
 }
@@ -2523,20 +2426,14 @@ static void test_storm(void)
 	pid_t pid[N + 1];
 	int i, status;
 
-	fflush(stdout);
 	for (i = 0; i <= N; i++) {
 		s = rnd(&s);
-		pid[i] = fork();
-		CHECK(pid[i] >= 0);
-		if (!pid[i]) {
-			(i < N ? fuzzer : turn_knobs)(&s);
-			_exit(0);
-		}
+		pid[i] = start_child(i < N ? fuzzer : turn_knobs, &s);
 	}
 	for (i = 0; i <= N; i++) {
 		if (i == N)
 			CHECK(kill(pid[i], SIGKILL) == 0);
-		CHECK(waitpid(pid[i], &status, 0) == pid[i]);
+		status = end_of(pid[i]);
 		/* As in test_fuzz. */
 		if (i < N && WIFSIGNALED(status))
 			CHECK(WTERMSIG(status) != SIGALRM && WTERMSIG(status) != SIGKILL);
@@ -2562,8 +2459,9 @@ static void *victim_frees(void *arg)
 	return NULL;
 }
 
-static void victim(unsigned int s)
+static void victim(void *arg)
 {
+	unsigned int s = *(unsigned int *)arg;
 	struct thread_arg t = { .seed = s | 1 };
 	pthread_t id;
 	uint64_t h[4];
@@ -2603,19 +2501,13 @@ static void test_kill(void)
 	int i, status;
 	pid_t pid;
 
-	fflush(stdout);
 	for (i = 0; i < kills; i++) {
 		unsigned int v = rnd(&s);
 
-		pid = fork();
-		CHECK(pid >= 0);
-		if (!pid) {
-			victim(v);
-			_exit(0);
-		}
+		pid = start_child(victim, &v);
 		usleep(rnd(&s) % 8000);
 		CHECK(kill(pid, SIGKILL) == 0);
-		CHECK(waitpid(pid, &status, 0) == pid);
+		status = end_of(pid);
 		/* A fuzzing child may have unmapped its own code or stack earlier. */
 		CHECK((WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL) ||
 		      (v & 24) == 24);
@@ -2755,11 +2647,11 @@ static const struct test tests[] = {
 	T(minor), T(aliases), T(bad_ioctls), T(pin_arguments),
 	T(pin_rounds), T(force_pcie), T(pin_answer_fault),
 	T(failed_pins), T(tokens),
-	T(info), T(pin_time), T(data), T(bar1), T(pin_inside), T(faults), T(map_arguments),
+	T(pin_time), T(data), T(bar1), T(pin_inside), T(faults), T(map_arguments),
 	T(read_only), T(vma_flags), T(vma_operations), T(map_over), T(handles),
-	T(unknown_handle), T(unpin_zaps), T(close_keeps_mappings),
+	T(unknown_handle), T(close_keeps_mappings),
 	T(close_of_a_copy), T(close_in_child),
-	T(fork), T(fd_passed), T(number_comes_again), T(queued_file), T(gpu_held_open),
+	T(fork), T(fd_passed), T(number_comes_again), T(queued_file),
 	T(mapping_types), T(write_combining),
 #ifdef __x86_64__
 	T(uncached), T(many_aliases), T(blocks),
@@ -2767,8 +2659,8 @@ static const struct test tests[] = {
 	T(injected_failures),
 	T(failed_puts), T(refused_closes), T(pin_of_another),
 	T(page_table_majors), T(gpu_free), T(end_inside_fault), T(calls_race),
-	T(back_doors), T(no_page_references),
-	T(file_calls), T(procfs), T(rmmod_refused), T(limits), T(fuzz),
+	T(back_doors),
+	T(file_calls), T(procfs), T(limits), T(fuzz),
 	T(storm), T(allocation_failures), T(kill),
 };
 #define NTESTS (sizeof(tests) / sizeof(tests[0]))
@@ -2794,13 +2686,13 @@ static const char *const promises[] = {
 	"limits: a user pins so much and no more, which is no other user's loss",
 	"fork fd_passed number_comes_again queued_file: only the opener may use a file: not a child, not one it is sent to",
 	"vma_operations map_over fuzz: mremap, mprotect, madvise, a partial munmap, a mapping over it",
-	"back_doors no_page_references: ptrace, /proc/pid/mem, process_vm_readv, vmsplice get at nothing",
-	"unpin_zaps gpu_free calls_race: an unpin ends mappings, at any time, in any order; freed memory stays until then",
+	"back_doors: ptrace, /proc/pid/mem, process_vm_readv, vmsplice get at nothing",
+	"handles gpu_free calls_race: an unpin ends mappings, at any time, in any order; freed memory stays until then",
 	"pin_of_another: while another process pins, nothing waits",
 	"close_keeps_mappings: a mapping holds the file",
 	"kill: a process that dies anywhere leaves nothing",
 	"fuzz calls_race storm: any calls, in any order, from several processes, over a driver that fails and waits now and then",
-	"rmmod_refused close_in_child: the module cannot go while it is in use",
+	"close_keeps_mappings close_in_child: the module cannot go while it is in use",
 };
 
 static void run_one(void *arg)
