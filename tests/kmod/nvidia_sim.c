@@ -137,7 +137,7 @@ static LIST_HEAD(sim_allocs);
 static LIST_HEAD(sim_memories);
 static LIST_HEAD(sim_pins);
 static u32 sim_knobs[NVIDIA_SIM_KNOBS];
-static u64 sim_gets, sim_asked, sim_forced, sim_misuse;
+static u64 sim_asked, sim_forced, sim_misuse;
 static atomic_long_t sim_puts, sim_references;
 
 static int page_table_major;
@@ -465,7 +465,6 @@ static int sim_get_pages(u64 va, u64 len, struct nvidia_p2p_page_table **pt)
 		return -ENOMEM;
 	list_add_tail(&pin->node, &sim_pins);
 	*pt = &pin->pt;
-	sim_gets++;
 	return 0;
 }
 
@@ -619,46 +618,36 @@ static int sim_new_alloc(struct file *filp, struct sim_mem *mem, u64 va,
 	return 0;
 }
 
-static int sim_ioc_alloc(struct file *filp, struct nvidia_sim_alloc __user *arg)
+static int sim_ioc_alloc(struct file *filp, struct nvidia_sim_alloc *p)
 {
-	struct nvidia_sim_alloc p;
+	u64 size = sim_check_range(p->va, p->size);
 	struct sim_alloc *a;
 	struct sim_mem *mem;
-	u64 size;
 	int ret = -ENOMEM;
 
-	if (copy_from_user(&p, arg, sizeof(p)))
-		return -EFAULT;
-	size = sim_check_range(p.va, p.size);
 	if (!size)
 		return -EINVAL;
 	mutex_lock(&sim_lock);
 	mem = sim_mem_new(size >> SIM_PAGE_SHIFT);
 	if (!mem)
 		goto unlock;
-	ret = sim_new_alloc(filp, mem, p.va, size, &a);
+	ret = sim_new_alloc(filp, mem, p->va, size, &a);
 	if (ret) {
 		sim_mem_put(mem);
 		goto unlock;
 	}
-	p.va = a->va;
+	p->va = a->va;
 unlock:
 	mutex_unlock(&sim_lock);
-	if (!ret && copy_to_user(arg, &p, sizeof(p)))
-		ret = -EFAULT;
 	return ret;
 }
 
-static int sim_ioc_create(struct file *filp, struct nvidia_sim_memory __user *arg)
+static int sim_ioc_create(struct file *filp, struct nvidia_sim_memory *p)
 {
-	struct nvidia_sim_memory p;
+	u64 size = sim_check_range(0, p->size);
 	struct sim_memory *m;
-	u64 size;
 	int ret = -ENOMEM;
 
-	if (copy_from_user(&p, arg, sizeof(p)))
-		return -EFAULT;
-	size = sim_check_range(0, p.size);
 	if (!size)
 		return -EINVAL;
 	m = kzalloc(sizeof(*m), GFP_KERNEL);
@@ -671,7 +660,7 @@ static int sim_ioc_create(struct file *filp, struct nvidia_sim_memory __user *ar
 		goto unlock;
 	m->offset = sim_next_offset;
 	sim_next_offset += size + SIM_PAGE_SIZE;
-	p.offset = m->offset;
+	p->offset = m->offset;
 	mutex_lock(&sim_mem_lock);
 	list_add_tail(&m->node, &sim_memories);
 	mutex_unlock(&sim_mem_lock);
@@ -680,41 +669,33 @@ static int sim_ioc_create(struct file *filp, struct nvidia_sim_memory __user *ar
 unlock:
 	mutex_unlock(&sim_lock);
 	kfree(m);
-	if (!ret && copy_to_user(arg, &p, sizeof(p)))
-		ret = -EFAULT;
 	return ret;
 }
 
-static int sim_ioc_map(struct file *filp, struct nvidia_sim_map __user *arg)
+static int sim_ioc_map(struct file *filp, struct nvidia_sim_map *p)
 {
-	struct nvidia_sim_map p;
+	u64 size = sim_check_range(p->va, p->size);
 	struct sim_memory *m;
 	struct sim_alloc *a;
-	u64 size;
 	int ret = -EINVAL;
 
-	if (copy_from_user(&p, arg, sizeof(p)))
-		return -EFAULT;
-	size = sim_check_range(p.va, p.size);
-	if (!size || !p.va)
+	if (!size || !p->va)
 		return -EINVAL;
 	mutex_lock(&sim_lock);
-	m = sim_find_memory(p.offset);
-	if (!m || m->file != filp || m->offset != p.offset ||
+	m = sim_find_memory(p->offset);
+	if (!m || m->file != filp || m->offset != p->offset ||
 	    size >> SIM_PAGE_SHIFT > m->mem->npages)
 		goto unlock;
 	kref_get(&m->mem->ref);
-	ret = sim_new_alloc(filp, m->mem, p.va, size, &a);
+	ret = sim_new_alloc(filp, m->mem, p->va, size, &a);
 	if (ret) {
 		sim_mem_put(m->mem);
 		goto unlock;
 	}
-	p.p2p_token = a->tgid;
-	p.va_space = SIM_VA_SPACE;
+	p->p2p_token = a->tgid;
+	p->va_space = SIM_VA_SPACE;
 unlock:
 	mutex_unlock(&sim_lock);
-	if (!ret && copy_to_user(arg, &p, sizeof(p)))
-		ret = -EFAULT;
 	return ret;
 }
 
@@ -731,14 +712,11 @@ static void sim_release_memory(struct sim_memory *m)
 	kfree(m);
 }
 
-static int sim_ioc_release(struct file *filp, u64 __user *arg)
+static int sim_ioc_release(struct file *filp, u64 offset)
 {
 	struct sim_memory *m;
 	int ret = -EINVAL;
-	u64 offset;
 
-	if (get_user(offset, arg))
-		return -EFAULT;
 	mutex_lock(&sim_lock);
 	m = sim_find_memory(offset);
 	if (m && m->file == filp && m->offset == offset) {
@@ -750,35 +728,29 @@ static int sim_ioc_release(struct file *filp, u64 __user *arg)
 }
 
 /* Its descriptor, or an errno. */
-static int sim_ioc_export(struct file *filp, struct nvidia_sim_export __user *arg)
+static int sim_ioc_export(struct file *filp, const struct nvidia_sim_export *p)
 {
-	struct nvidia_sim_export p;
 	struct sim_memory *m;
 	struct sim_mem *mem = NULL;
 
-	if (copy_from_user(&p, arg, sizeof(p)))
-		return -EFAULT;
 	mutex_lock(&sim_lock);
-	m = sim_find_memory(p.offset);
-	if (m && m->file == filp && m->offset == p.offset && p.size &&
-	    !((p.at | p.size) & ~PAGE_MASK) &&
-	    p.size <= m->mem->npages << SIM_PAGE_SHIFT &&
-	    p.at <= (m->mem->npages << SIM_PAGE_SHIFT) - p.size) {
+	m = sim_find_memory(p->offset);
+	if (m && m->file == filp && m->offset == p->offset && p->size &&
+	    !((p->at | p->size) & ~PAGE_MASK) &&
+	    p->size <= m->mem->npages << SIM_PAGE_SHIFT &&
+	    p->at <= (m->mem->npages << SIM_PAGE_SHIFT) - p->size) {
 		mem = m->mem;
 		kref_get(&mem->ref);
 	}
 	mutex_unlock(&sim_lock);
-	return mem ? sim_dmabuf_fd(mem, p.at, p.size) : -EINVAL;
+	return mem ? sim_dmabuf_fd(mem, p->at, p->size) : -EINVAL;
 }
 
-static int sim_ioc_free(struct file *filp, u64 __user *arg)
+static int sim_ioc_free(struct file *filp, u64 va)
 {
 	struct sim_alloc *a;
 	int ret = -EINVAL;
-	u64 va;
 
-	if (get_user(va, arg))
-		return -EFAULT;
 	mutex_lock(&sim_lock);
 	a = sim_find(va, 1);
 	if (a && a->va == va && a->file == filp) {
@@ -804,18 +776,15 @@ static int sim_reserve_uncached(bool on)
 	return 0;
 }
 
-static int sim_ioc_set(struct nvidia_sim_set __user *arg)
+static int sim_ioc_set(const struct nvidia_sim_set *p)
 {
-	struct nvidia_sim_set p;
 	u32 stop;
 	int ret;
 
-	if (copy_from_user(&p, arg, sizeof(p)))
-		return -EFAULT;
-	if (p.knob >= NVIDIA_SIM_KNOBS)
+	if (p->knob >= NVIDIA_SIM_KNOBS)
 		return -EINVAL;
 	mutex_lock(&sim_lock);
-	WRITE_ONCE(sim_knobs[p.knob], p.value);
+	WRITE_ONCE(sim_knobs[p->knob], p->value);
 	stop = sim_once(NVIDIA_SIM_STOP);
 	if (stop)
 		sim_free_lost(stop == 2);
@@ -826,33 +795,31 @@ static int sim_ioc_set(struct nvidia_sim_set __user *arg)
 	return ret;
 }
 
-static int sim_ioc_stats(struct nvidia_sim_stats __user *arg)
+static int sim_ioc_stats(struct nvidia_sim_stats *p)
 {
-	struct nvidia_sim_stats p = {};
 	struct sim_pin *pin;
 	struct list_head *n;
 
 	mutex_lock(&sim_lock);
 	list_for_each(n, &sim_allocs)
-		p.allocs++;
+		p->allocs++;
 	list_for_each(n, &sim_memories)
-		p.memories++;
+		p->memories++;
 	list_for_each_entry(pin, &sim_pins, node) {
 		if (pin->lost)
-			p.lost++;
+			p->lost++;
 		else
-			p.pins++;
+			p->pins++;
 	}
-	p.pages_free = sim_nfree;
-	p.asked = sim_asked;
-	p.pages_total = sim_npages;
-	p.gets = sim_gets;
-	p.puts = atomic_long_read(&sim_puts);
-	p.misuse = sim_misuse;
-	p.forced = sim_forced;
-	p.holders = sim_holders();
+	p->pages_free = sim_nfree;
+	p->asked = sim_asked;
+	p->pages_total = sim_npages;
+	p->puts = atomic_long_read(&sim_puts);
+	p->misuse = sim_misuse;
+	p->forced = sim_forced;
+	p->holders = sim_holders();
 	mutex_unlock(&sim_lock);
-	return copy_to_user(arg, &p, sizeof(p)) ? -EFAULT : 0;
+	return 0;
 }
 
 /*
@@ -886,50 +853,70 @@ static int sim_read_pte(struct vm_area_struct *vma, u64 addr, u64 *flags)
 #endif
 }
 
-static int sim_ioc_pte(struct nvidia_sim_pte __user *arg)
+static int sim_ioc_pte(struct nvidia_sim_pte *p)
 {
 	struct vm_area_struct *vma;
-	struct nvidia_sim_pte p;
 	int ret = -EINVAL;
 
-	if (copy_from_user(&p, arg, sizeof(p)))
-		return -EFAULT;
 	mmap_read_lock(current->mm);
-	vma = find_vma(current->mm, p.addr);
-	if (vma && p.addr >= vma->vm_start && vma->vm_flags & VM_PFNMAP)
-		ret = sim_read_pte(vma, p.addr, &p.flags);
+	vma = find_vma(current->mm, p->addr);
+	if (vma && p->addr >= vma->vm_start && vma->vm_flags & VM_PFNMAP)
+		ret = sim_read_pte(vma, p->addr, &p->flags);
 	mmap_read_unlock(current->mm);
-	if (!ret && copy_to_user(arg, &p, sizeof(p)))
-		ret = -EFAULT;
 	return ret;
+}
+
+union sim_params {
+	struct nvidia_sim_alloc alloc;
+	struct nvidia_sim_memory memory;
+	struct nvidia_sim_map map;
+	struct nvidia_sim_set set;
+	struct nvidia_sim_stats stats;
+	struct nvidia_sim_pte pte;
+	struct nvidia_sim_export export;
+	u64 at;
+};
+
+static int sim_request(struct file *filp, unsigned int cmd, union sim_params *p)
+{
+	switch (cmd) {
+	case NVIDIA_SIM_ALLOC:
+		return sim_ioc_alloc(filp, &p->alloc);
+	case NVIDIA_SIM_FREE:
+		return sim_ioc_free(filp, p->at);
+	case NVIDIA_SIM_CREATE:
+		return sim_ioc_create(filp, &p->memory);
+	case NVIDIA_SIM_MAP:
+		return sim_ioc_map(filp, &p->map);
+	case NVIDIA_SIM_RELEASE:
+		return sim_ioc_release(filp, p->at);
+	case NVIDIA_SIM_SET:
+		return sim_ioc_set(&p->set);
+	case NVIDIA_SIM_STATS:
+		return sim_ioc_stats(&p->stats);
+	case NVIDIA_SIM_PTE:
+		return sim_ioc_pte(&p->pte);
+	case NVIDIA_SIM_EXPORT:
+		return sim_ioc_export(filp, &p->export);
+	default:
+		return -ENOTTY;
+	}
 }
 
 static long sim_ioctl(struct file *filp, unsigned int cmd, unsigned long arg)
 {
-	void __user *p = (void __user *)arg;
+	void __user *user = (void __user *)arg;
+	union sim_params p = {};
+	int ret;
 
-	switch (cmd) {
-	case NVIDIA_SIM_ALLOC:
-		return sim_ioc_alloc(filp, p);
-	case NVIDIA_SIM_FREE:
-		return sim_ioc_free(filp, p);
-	case NVIDIA_SIM_CREATE:
-		return sim_ioc_create(filp, p);
-	case NVIDIA_SIM_MAP:
-		return sim_ioc_map(filp, p);
-	case NVIDIA_SIM_RELEASE:
-		return sim_ioc_release(filp, p);
-	case NVIDIA_SIM_SET:
-		return sim_ioc_set(p);
-	case NVIDIA_SIM_STATS:
-		return sim_ioc_stats(p);
-	case NVIDIA_SIM_PTE:
-		return sim_ioc_pte(p);
-	case NVIDIA_SIM_EXPORT:
-		return sim_ioc_export(filp, p);
-	default:
+	if (_IOC_SIZE(cmd) > sizeof(p))
 		return -ENOTTY;
-	}
+	if (_IOC_DIR(cmd) & _IOC_WRITE && copy_from_user(&p, user, _IOC_SIZE(cmd)))
+		return -EFAULT;
+	ret = sim_request(filp, cmd, &p);
+	if (!ret && _IOC_DIR(cmd) & _IOC_READ && copy_to_user(user, &p, _IOC_SIZE(cmd)))
+		ret = -EFAULT;
+	return ret;
 }
 
 /* The memory at an offset of the file; *at becomes the offset in it. */

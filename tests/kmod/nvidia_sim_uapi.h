@@ -84,8 +84,6 @@ struct nvidia_sim_stats {
 	__u64 pins;		/* page tables that are out and may be put */
 	__u64 pages_free;	/* 64 KiB pages */
 	__u64 pages_total;
-	__u64 gets;		/* get_pages that succeeded, ever */
-	__u64 callbacks;	/* 0: pages that are pinned persistently are not taken back */
 	__u64 misuse;		/* times that a client broke the rules */
 	__u64 memories;		/* that are not released */
 	__u64 forced;		/* get_pages that asked for mappings over PCIe, ever */
