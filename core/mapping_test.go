@@ -254,15 +254,3 @@ func TestCopiesDoNotAllocate(t *testing.T) {
 		_, _ = m.ReadAt(p, 3)
 	}))
 }
-
-func BenchmarkWriteAt8(b *testing.B) {
-	d, f := open(b)
-	mem := make([]byte, 1<<13)
-	f.VA = (uintptr(unsafe.Pointer(&mem[0])) + 4095) &^ 4095
-	m, err := d.Map(0x10000, 4096)
-	require.NoError(b, err)
-	p := make([]byte, 8)
-	for b.Loop() {
-		_, _ = m.WriteAt(p, 8)
-	}
-}

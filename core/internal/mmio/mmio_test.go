@@ -2,7 +2,6 @@ package mmio
 
 import (
 	"bytes"
-	"fmt"
 	"math/rand/v2"
 	"os/exec"
 	"path/filepath"
@@ -234,21 +233,4 @@ func TestFences(t *testing.T) {
 	require.Empty(t, only("loadLinesSSE", "MOVNTDQ"))
 	require.Len(t, only("loadLinesSSE", "MOVNTDQA"), 16+4, "four lines, and one")
 	require.NotEmpty(t, only("loadLinesAVX2", "VMOVNTDQA"))
-}
-
-func BenchmarkWrite(b *testing.B) { bench(b, func(va uintptr, p []byte) { Write(va, p, backend.WC) }) }
-func BenchmarkRead(b *testing.B)  { bench(b, func(va uintptr, p []byte) { Read(p, va, backend.WC) }) }
-
-func bench(b *testing.B, f func(va uintptr, p []byte)) {
-	mem := make([]byte, 1<<20+lineBytes)
-	va := (uintptr(unsafe.Pointer(&mem[0])) + lineBytes - 1) &^ (lineBytes - 1)
-	for _, n := range []int{8, 64, 4096, 1 << 20} {
-		b.Run(fmt.Sprint(n), func(b *testing.B) {
-			p := make([]byte, n)
-			b.SetBytes(int64(n))
-			for b.Loop() {
-				f(va, p)
-			}
-		})
-	}
 }
