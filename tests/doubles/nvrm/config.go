@@ -173,5 +173,5 @@ func (d *Driver) isCUDAs(f *File) bool {
 		return false
 	}
 	mapper := d.Client(f.mapper)
-	return f.CUDA || mapper != nil && mapper.File != nil && mapper.File.CUDA
+	return f.CUDA || mapper != nil && mapper.File.CUDA
 }

@@ -1,8 +1,7 @@
 // Package nvrm is a simulated resource manager (RM) of NVIDIA's kernel driver: clients,
 // objects, memory, mappings, and the requests of rm_uapi.h. It is test code, and never ships.
 //
-// It has no system calls of a program's in it. tests/doubles/rm_sim serves other processes
-// with it, the tests of core/internal/rm their own.
+// It has no system calls of a program's in it: tests/doubles/rm_sim serves other processes with it.
 package nvrm
 
 import (
@@ -44,14 +43,11 @@ func (s Status) Error() string { return fmt.Sprintf("NV_STATUS %#x", uint32(s)) 
 // Driver is one machine's. One goroutine at a time may use it.
 type Driver struct {
 	Config
-	GPUs     []*GPU
-	Files    []*File
-	Clients  []*Client
-	Memories int // that are not freed
+	GPUs    []*GPU
+	Files   []*File
+	Clients []*Client
 
-	// Complain is told of calls that no correct program makes, but this driver takes; or nil.
-	Complain func(format string, args ...any)
-	// Log gets a line of the kernel's log; or nil.
+	// Log gets a line of the kernel's log.
 	Log func(line string)
 
 	faults     []*rule
@@ -169,7 +165,6 @@ func (d *Driver) newMemory(g *GPU, size uint64) (*Memory, error) {
 		return nil, NoMemory
 	}
 	g.used += size
-	d.Memories++
 	return &Memory{FD: fd, Size: size, GPU: g, Answer: g.Answer, Space: g.Space, refs: 1}, nil
 }
 
@@ -187,14 +182,13 @@ func (d *Driver) put(m *Memory) {
 		return
 	}
 	m.GPU.used -= m.Size
-	d.Memories--
 	unix.Close(m.FD)
 }
 
 // Client is of one file and one process.
 type Client struct {
 	Handle  uint32
-	File    *File // nil: of nobody that makes requests
+	File    *File
 	Process int
 	Objects []*Object
 
@@ -232,7 +226,7 @@ type Object struct {
 	Handle   uint32
 	GPU      *GPU
 	Memory   *Memory // nil: it is none
-	Device   *Object // of memory; nil: of nobody that makes requests
+	Device   *Object // of memory
 	Mappings []*Mapping
 
 	confidential bool
@@ -255,17 +249,7 @@ func (c *Client) newObject(handle uint32) (*Object, error) {
 	return o, nil
 }
 
-// AddObject makes memory, and an object of it in a client of nobody that makes requests.
-func (d *Driver) AddObject(c *Client, g *GPU, size uint64) (*Object, error) {
-	m, err := d.newMemory(g, size)
-	if err != nil {
-		return nil, err
-	}
-	defer d.put(m)
-	return c.addMemory(0, nil, m)
-}
-
-// addMemory makes an object of memory, below a device of its client, or below none.
+// addMemory makes an object of memory, below a device of its client.
 func (c *Client) addMemory(handle uint32, device *Object, m *Memory) (*Object, error) {
 	o, err := c.newObject(handle)
 	if err == nil {

@@ -9,7 +9,7 @@ type Machine string
 // README.md says what each is.
 var machines = []Machine{"pcie", "grace", "cdmm", "gb10", "mig", "mig-empty", "cc", "ppcie", "vgpu", "tegra"}
 
-// GPU is a GPU. A test may change what it exports.
+// GPU is a GPU.
 type GPU struct {
 	Domain          uint32
 	Bus, Slot       uint8
@@ -91,9 +91,7 @@ func (g *GPU) HasBAR() bool { return !g.coherent() && !g.isSystem() }
 
 // log is a line that a failing request prints in the real driver.
 func (d *Driver) log(line string) {
-	if d.Log != nil {
-		d.Log("NVRM: " + line)
-	}
+	d.Log("NVRM: " + line)
 }
 
 // hides says whether confidential computing is on, or protected PCIe. The first GPU decides.
@@ -157,7 +155,6 @@ func (d *Driver) cardInfo(q *request) error {
 	if len(q.arg)%size != 0 || len(q.arg)/size < len(d.GPUs) {
 		return errInvalid
 	}
-	d.zero("CARD_INFO", q.arg)
 	clear(q.arg)
 	for i, g := range d.GPUs {
 		e := q.arg[(len(d.GPUs)-1-i)*size:]

@@ -98,7 +98,6 @@ func IsMMap(cmd uint32) bool { return cmd&0xffff == 'F'<<8|0xf1 }
 func (d *Driver) Request(c Caller, f *File, cmd uint32, arg []byte) error {
 	i := slices.IndexFunc(requests, func(k kind) bool { return k.nr == cmd&0xff })
 	if i < 0 || requests[i].on&f.Kind == 0 || requests[i].size != 0 && requests[i].size != len(arg) {
-		d.complain("request %#x on a file of kind %d", cmd, f.Kind)
 		return errInvalid
 	}
 	k := requests[i]
@@ -137,19 +136,6 @@ func (d *Driver) refusal(f *File, k kind, arg bytes) error {
 	return nil
 }
 
-func (d *Driver) complain(format string, args ...any) {
-	if d.Complain != nil {
-		d.Complain(format, args...)
-	}
-}
-
-// zero complains of bytes that must be 0.
-func (d *Driver) zero(what string, b bytes) {
-	if !b.isZero(0, len(b)) {
-		d.complain("%s is not 0: %x", what, b)
-	}
-}
-
 // own is the client that the caller may use, by this file; nil: none.
 func (d *Driver) own(q *request, handle uint32) *Client {
 	if c := d.Client(handle); c != nil && c.File == q.file && q.IsOf(c.Process) {
@@ -175,10 +161,7 @@ const (
 // root, parent, object, class, params, rights, params_size, flags
 func (d *Driver) alloc(q *request) error {
 	a, class := q.arg, q.arg.u32(12)
-	d.zero("rights of RM_ALLOC", a[24:32])
-	d.zero("flags of RM_ALLOC", a[36:40])
 	if class == classClient {
-		d.zero("params of a client", a[16:24])
 		if !a.isZero(0, 12) {
 			return InvalidArgument
 		}
@@ -244,9 +227,6 @@ func (d *Driver) allocDevice(q *request, c *Client) (*Object, error) {
 	if g == nil || !registered {
 		return nil, InvalidDevice
 	}
-	if share == 0 || p.u32(48) != 2 {
-		d.complain("a device with client_share %#x, va_mode %d", share, p.u32(48))
-	}
 	o, err := c.newObject(q.arg.u32(8))
 	if err == nil {
 		o.GPU = g
@@ -295,11 +275,7 @@ func (d *Driver) revoke(q *request, c *Client, top *Object) {
 			continue
 		}
 		for _, m := range o.Mappings {
-			if m.Addr == 0 {
-				continue
-			}
-			d.complain("RM_FREE under a mapping of the CPU's at %#x", m.Addr)
-			if o.GPU.HasBAR() {
+			if m.Addr != 0 && o.GPU.HasBAR() {
 				q.Revoke(c.Process, o.Memory, m)
 			}
 		}
@@ -320,12 +296,6 @@ func (d *Driver) free(q *request) error {
 	o := c.Object(handle)
 	if o == nil {
 		return NotFound
-	}
-	if parent := q.arg.u32(4); parent != c.Handle && (o.Device == nil || parent != o.Device.Handle) {
-		d.complain("RM_FREE with the parent %#x", parent)
-	}
-	if len(o.Mappings) > 0 {
-		d.complain("RM_FREE of an object with %d mappings", len(o.Mappings))
 	}
 	d.revoke(q, c, o)
 	d.End(c, o)
@@ -463,7 +433,6 @@ func (d *Driver) exportFD(q *request, o *Object, p bytes) error {
 // [os.c, cliresCtrlCmdOsUnixExportObjectsToFd_IMPL]
 func (d *Driver) exportObjects(q *request, device *Object, p bytes) error {
 	c, most, n := d.Client(q.arg.u32(0)), p.u16(8), p.u16(2124)
-	d.zero("the index of an export", p[2126:])
 	f, err := d.exporting(q, p.fd(0), device, most)
 	if err != nil {
 		return err
@@ -504,7 +473,6 @@ func (d *Driver) exportObjects(q *request, device *Object, p bytes) error {
 
 // fd, type, device, parent, object [os.c, cliresCtrlCmdOsUnixImportObjectFromFd_IMPL]
 func (d *Driver) importFD(q *request, _ *Object, p bytes) error {
-	d.zero("the object of an import", p[16:20])
 	e, err := q.exported(p.fd(0))
 	switch {
 	case p.u32(4) != fdObject || err != nil || e.memory[0] == nil:
@@ -530,7 +498,6 @@ func (d *Driver) importOne(q *request, parent uint32, m *Memory) (*Object, error
 // [os.c, cliresCtrlCmdOsUnixImportObjectsFromFd_IMPL]
 func (d *Driver) importObjects(q *request, _ *Object, p bytes) error {
 	c, n, index := d.Client(q.arg.u32(0)), int(p.u16(648)), int(p.u16(650))
-	d.zero("the objects of an import", p[8:520])
 	e, err := q.exported(p.fd(0))
 	switch {
 	case err != nil || n > 128:
@@ -585,7 +552,6 @@ func (d *Driver) exportInfo(q *request, _ *Object, p bytes) error {
 // client, parent, object, client_src, object_src, flags
 func (d *Driver) dupObject(q *request) error {
 	a := q.arg
-	d.zero("the object of DUP_OBJECT", a[8:12])
 	c, source := d.own(q, a.u32(0)), d.Client(a.u32(12))
 	if c == nil || source == nil {
 		return InvalidClient
@@ -658,8 +624,6 @@ func (d *Driver) findMemory(q *request) (*Client, *Object, error) {
 // client, device, memory, offset at 16, length, linear, status, flags, fd
 func (d *Driver) mapMemory(q *request) error {
 	a := q.arg
-	d.zero("the padding of MAP_MEMORY", a[12:16])
-	d.zero("flags of MAP_MEMORY", a[44:48])
 	c, o, err := d.findMemory(q)
 	if err != nil {
 		return err
@@ -667,7 +631,6 @@ func (d *Driver) mapMemory(q *request) error {
 	offset, length := a.u64(16), a.u64(24)
 	switch {
 	case length == 0 || !d.isWholePages(offset, length):
-		d.complain("MAP_MEMORY of %#x bytes at %#x", length, offset)
 		return InvalidArgument
 	case offset >= o.Memory.Size:
 		return InvalidBase
@@ -703,7 +666,6 @@ func (d *Driver) mapMemory(q *request) error {
 
 // client, device, memory, linear at 16
 func (d *Driver) unmapMemory(q *request) error {
-	d.zero("flags of UNMAP_MEMORY", q.arg[28:32])
 	c, o, err := d.findMemory(q)
 	if err != nil {
 		return err
@@ -711,9 +673,6 @@ func (d *Driver) unmapMemory(q *request) error {
 	of, m := c.mapping(q.arg.u64(16))
 	if m == nil || of != o {
 		return NotFound
-	}
-	if m.Addr != 0 {
-		d.complain("UNMAP_MEMORY under a mapping of the CPU's at %#x", m.Addr)
 	}
 	d.unmap(o, m)
 	return nil
