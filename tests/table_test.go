@@ -85,7 +85,6 @@ var table = []Group{
 	{Name: "badinput", Holds: "each function answers what no caller should pass with its errno, and a log line under its name", Rows: []Program{
 		{Name: "plain", Cmd: cmd("$B/bin/badinput"), On: all},
 		{Name: "captured", Cmd: cmd("$B/bin/badinput"), On: all, Env: captured, Make: cmd("$B/beside_preload.so")},
-		{Name: "reference", Cmd: cmd("$B/bin/abi_reference"), On: all},
 	}},
 
 	{Name: "capi", Holds: "the environment; memory at a limit; calls go one way: one file of C calls Go, one of Go calls C; which Go the build takes", Rows: []Program{

@@ -4,5 +4,5 @@
 # make check-badinput [check 20 s] what no caller should pass, and what the reference takes, on each backend
 
 $(BIN)/badinput: $(O)/$(T)/abi/badinput.o $(LIB)
-$(BIN)/abi_layout $(BIN)/abi_reference $(BIN)/abi_cpp: $(BIN)/abi_%: $(O)/$(T)/abi/%.o $(LIB)
+$(BIN)/abi_layout $(BIN)/abi_cpp: $(BIN)/abi_%: $(O)/$(T)/abi/%.o $(LIB)
 $(BIN)/abi_cpp: private CC = $(CXX)
