@@ -1,6 +1,7 @@
 package diagnose
 
 import (
+	"cmp"
 	"fmt"
 	"os"
 	"regexp"
@@ -379,6 +380,66 @@ var causes = []struct {
 		s.consumer(facts.Consumer{Name: "UCX", Wants: []string{"libgdrapi.so.2"}, Finds: "/u/libgdrapi.so.2"})
 		s.Libraries = append(s.Libraries, facts.Library{Name: "/u/libgdrapi.so.2", Path: "/u/libgdrapi.so.2"})
 	}, "consumer", Warn, "/u/libgdrapi.so.2, which is beside it", "Remove that file"},
+
+	// Several things are wrong, or one with all that follows from it: what begins.
+	{"vfio has the GPU, and NVIDIA's driver is loaded", broken, func(s *scene) {
+		s.GPUs[0].Driver = "vfio-pci"
+		s.Nodes = s.Nodes[:3]
+		s.init(100)
+	}, "gpu", Fail, "vfio-pci has", ""},
+	{"a variable that forces a backend, and no driver", broken, func(s *scene) { s.noDriver(); s.Env["GDRCOPY_BACKEND"] = "rm" }, "gpu", Fail, "not loaded", ""},
+	{"a container that asks for no computing", broken, func(s *scene) {
+		s.Container.Kind = "Docker"
+		s.Env["NVIDIA_DRIVER_CAPABILITIES"] = "utility"
+		s.CUDA = facts.CUDA{Load: "libcuda.so.1: cannot open shared object file"}
+	}, "container", Fail, "without compute", ""},
+	{"nodes that are closed to the user", broken, func(s *scene) {
+		s.node("/dev/nvidiactl").Access = "permission denied"
+		s.init(999)
+	}, "device-nodes", Fail, "/dev/nvidiactl may not be used", ""},
+	{"the driver was updated and not loaded anew", broken, func(s *scene) {
+		s.CUDA.Path = "/usr/lib/libcuda.so.570.1"
+		s.init(803)
+	}, "driver", Fail, "which is older", ""},
+	{"a driver that is too old", broken, func(s *scene) {
+		s.Driver.Version, s.CUDA.Path = "470.1", "/usr/lib/libcuda.so.470.1"
+		s.backend("rm").Errno = "ENOTSUP"
+	}, "driver", Fail, "535 is the first", ""},
+	{"CUDA_VISIBLE_DEVICES, and no nvidia-uvm", broken, func(s *scene) {
+		s.Env["CUDA_VISIBLE_DEVICES"] = ""
+		s.node("/dev/nvidia-uvm").Exists = false
+		s.init(100)
+	}, "cuda", Fail, "CUDA_VISIBLE_DEVICES=", ""},
+	{"no node of the GPU that CUDA_VISIBLE_DEVICES names", broken, func(s *scene) {
+		s.Env["CUDA_VISIBLE_DEVICES"] = "0"
+		s.Nodes = s.Nodes[:3]
+		s.init(100)
+	}, "device-nodes", Fail, "no /dev/nvidia0", ""},
+	{"two parts of a driver that do not fit, and no nvidia-uvm", broken, func(s *scene) {
+		s.CUDA.Path = "/usr/lib/libcuda.so.1"
+		s.node("/dev/nvidia-uvm").Exists = false
+		s.init(803)
+	}, "cuda", Fail, "different versions (803)", ""},
+	{"a GPU that is lost, and no nvidia-uvm", broken, func(s *scene) {
+		s.node("/dev/nvidia-uvm").Exists = false
+		s.init(999)
+		s.NVML = facts.NVML{Error: "nvmlDeviceGetHandleByIndex_v2: NVML answered 15"}
+	}, "gpu", Fail, "A GPU is lost", ""},
+	{"confidential computing", broken, func(s *scene) {
+		s.NVML.Confidential = true
+		s.backend("rm").Errno, s.backend("rm").Error = "ENOTSUP", "confidential computing is on"
+	}, "confidential-computing", Fail, "hides its memory", ""},
+	{"a BAR1 that is full", broken, func(s *scene) {
+		s.NVML.GPUs[0].BAR1Free = 0
+		*s.backend("rm") = facts.Backend{Name: "rm"}
+		s.Trials = []facts.Trial{{Backend: "rm", Step: "gdr_map", Error: "cannot allocate memory"}}
+	}, "bar1", Fail, "0 MiB are free", ""},
+}
+
+// behind has the findings that come before that of a row: what is told first is what to do first.
+var behind = map[string]string{
+	"no libcuda for dmabuf": "cuda", "no libcuda for rm": "cuda", "library of another machine": "backend-rm",
+	"no backend": "backend-rm", "trial cannot pin": "bar1",
 }
 
 func TestCauses(t *testing.T) {
@@ -395,6 +456,9 @@ func TestCauses(t *testing.T) {
 			require.Contains(t, f.Advice, c.advice)
 			if c.status == Fail {
 				require.Equal(t, Broken, r.Verdict)
+				first := r.Findings[slices.IndexFunc(r.Findings, func(f Finding) bool { return f.Status == Fail })]
+				require.Equal(t, cmp.Or(behind[c.name], c.id), first.ID, "%+v", r.Findings)
+				require.Equal(t, "libgdrapi does not work here. Begin with "+first.ID+": "+first.Cause, r.Summary)
 			}
 			for _, f := range r.Findings {
 				require.True(t, strings.HasSuffix(f.Cause, ".") || strings.HasSuffix(f.Cause, ")"), f.Cause)
@@ -417,96 +481,6 @@ func linesNamed(text string) []string {
 		}
 	}
 	return ids
-}
-
-// first has machines on which something is wrong, with all that follows from it, and what the doctor
-// says first.
-var first = []struct {
-	name   string
-	change func(*scene) // of broken
-	id     string
-	cause  string
-}{
-	{"the driver is not loaded", (*scene).noDriver, "gpu", "kernel driver is not loaded"},
-	{"nouveau has the GPU", func(s *scene) { s.noDriver(); s.Nouveau = true }, "gpu", "nouveau has the GPU"},
-	{"vfio has the GPU", func(s *scene) { s.noDriver(); s.GPUs[0].Driver = "vfio-pci" }, "gpu", "vfio-pci has"},
-	{"vfio has the GPU, and NVIDIA's driver is loaded", func(s *scene) {
-		s.GPUs[0].Driver = "vfio-pci"
-		s.Nodes = s.Nodes[:3]
-		s.init(100)
-	}, "gpu", "vfio-pci has"},
-	{"a container without the GPU", func(s *scene) { s.noDriver(); s.Container.Kind = "Docker" }, "gpu", "this Docker container"},
-	{"a variable that forces a backend, and no driver", func(s *scene) { s.noDriver(); s.Env["GDRCOPY_BACKEND"] = "rm" }, "gpu", "not loaded"},
-	{"a container that asks for no computing", func(s *scene) {
-		s.Container.Kind = "Docker"
-		s.Env["NVIDIA_DRIVER_CAPABILITIES"] = "utility"
-		s.CUDA = facts.CUDA{Load: "libcuda.so.1: cannot open shared object file"}
-	}, "container", "without compute"},
-	{"nodes that are closed to the user", func(s *scene) {
-		s.node("/dev/nvidiactl").Access = "permission denied"
-		s.init(999)
-	}, "device-nodes", "/dev/nvidiactl may not be used"},
-	{"no nvidia-uvm", func(s *scene) { s.node("/dev/nvidia-uvm").Exists = false; s.init(999) }, "device-nodes", "no /dev/nvidia-uvm"},
-	{"the driver was updated and not loaded anew", func(s *scene) {
-		s.CUDA.Path = "/usr/lib/libcuda.so.570.1"
-		s.init(803)
-	}, "driver", "which is older"},
-	{"a driver that is too old", func(s *scene) {
-		s.Driver.Version, s.CUDA.Path = "470.1", "/usr/lib/libcuda.so.470.1"
-		s.backend("rm").Errno = "ENOTSUP"
-	}, "driver", "535 is the first"},
-	{"CUDA_VISIBLE_DEVICES, and no nvidia-uvm", func(s *scene) {
-		s.Env["CUDA_VISIBLE_DEVICES"] = ""
-		s.node("/dev/nvidia-uvm").Exists = false
-		s.init(100)
-	}, "cuda", "CUDA_VISIBLE_DEVICES="},
-	{"no node of the GPU that CUDA_VISIBLE_DEVICES names", func(s *scene) {
-		s.Env["CUDA_VISIBLE_DEVICES"] = "0"
-		s.Nodes = s.Nodes[:3]
-		s.init(100)
-	}, "device-nodes", "no /dev/nvidia0"},
-	{"two parts of a driver that do not fit, and no nvidia-uvm", func(s *scene) {
-		s.CUDA.Path = "/usr/lib/libcuda.so.1"
-		s.node("/dev/nvidia-uvm").Exists = false
-		s.init(803)
-	}, "cuda", "different versions (803)"},
-	{"a GPU that is lost, and no nvidia-uvm", func(s *scene) {
-		s.node("/dev/nvidia-uvm").Exists = false
-		s.init(999)
-		s.NVML = facts.NVML{Error: "nvmlDeviceGetHandleByIndex_v2: NVML answered 15"}
-	}, "gpu", "A GPU is lost"},
-	{"confidential computing", func(s *scene) {
-		s.NVML.Confidential = true
-		s.backend("rm").Errno, s.backend("rm").Error = "ENOTSUP", "confidential computing is on"
-	}, "confidential-computing", "hides its memory"},
-	{"a BAR1 that is full", func(s *scene) {
-		s.NVML.GPUs[0].BAR1Free = 0
-		*s.backend("rm") = facts.Backend{Name: "rm"}
-		s.Trials = []facts.Trial{{Backend: "rm", Step: "gdr_map", Error: "cannot allocate memory"}}
-	}, "bar1", "0 MiB are free"},
-}
-
-func TestFirst(t *testing.T) {
-	for _, c := range first {
-		t.Run(c.name, func(t *testing.T) {
-			s := broken()
-			c.change(s)
-			r := Examine(s.Facts)
-			i := slices.IndexFunc(r.Findings, func(f Finding) bool { return f.Status == Fail })
-			require.GreaterOrEqual(t, i, 0)
-			f := r.Findings[i]
-			require.Equal(t, c.id, f.ID, "%+v", r.Findings)
-			require.Contains(t, f.Cause, c.cause)
-			require.NotEmpty(t, f.Advice)
-			require.Equal(t, "libgdrapi does not work here. Begin with "+f.ID+": "+f.Cause, r.Summary)
-			for _, f := range r.Findings {
-				require.Equal(t, f.Status != OK, f.Advice != "", "%+v", f)
-				for _, id := range linesNamed(f.Cause + f.Advice) {
-					require.NotEqual(t, OK, findingOf(t, r, id).Status, "%+v", f)
-				}
-			}
-		})
-	}
 }
 
 // The manual page has each name of a finding, and no other.
