@@ -20,7 +20,6 @@
 #include <stdint.h>
 #include <sys/types.h>
 
-#include "sim_device.h"
 #include "sim_fault.h"
 
 /* Results of the driver API. */
@@ -49,6 +48,7 @@ enum {
 	CU_UNKNOWN = 999,
 };
 
+#define SIM_MAX_DEVICES 8
 #define GRANULARITY (2ull << 20)
 #define GPU_PAGE (64ull << 10)	/* no object ends inside of one */
 #define HANDLE_POSIX_FD 1

@@ -4,6 +4,7 @@
 #include "sim_machine.h"
 
 #include <stdio.h>
+#include <string.h>
 
 int check_device(int device)
 {
@@ -31,13 +32,16 @@ static int device_name(char *name, int len, int device)
 
 SIM_CALL(cuDeviceGetName, (char *name, int len, int device), device_name(name, len, device))
 
-static int device_uuid(unsigned char *uuid, int device)
+static int device_uuid(unsigned char uuid[16], int device)
 {
 	int result = check_call(device, uuid);
 
-	if (!result)
-		sim_device_uuid(device, uuid);
-	return result;
+	if (result)
+		return result;
+	memcpy(uuid, "gdrsim-device-", 14);
+	uuid[14] = 0;
+	uuid[15] = (unsigned char)device;
+	return CU_OK;
 }
 
 SIM_CALL(cuDeviceGetUuid, (unsigned char *uuid, int device), device_uuid(uuid, device))

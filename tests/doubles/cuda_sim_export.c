@@ -7,6 +7,8 @@
  * memfd of their own, and the view of the memory shows that memfd in their place. A
  * process that has the old memfd mapped would no longer see the same bytes. So a carve is
  * refused while anyone has it mapped.
+ *
+ * A memfd is named gdrsim:DEVICE:cuda, of a whole allocation, or gdrsim:DEVICE:dmabuf, of a carve.
  */
 #include "cuda_sim.h"
 

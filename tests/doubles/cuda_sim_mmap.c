@@ -89,15 +89,7 @@ static bool put_jump(code_t *code, int64_t distance)
 	memcpy((uint8_t *)code + 1, &near, sizeof(near));
 	return near == distance - 5;
 }
-#elif defined(__aarch64__)
-typedef uint32_t code_t;
-
-static bool put_jump(code_t *code, int64_t distance)
-{
-	*code = 0x14000000 | ((uint64_t)distance >> 2 & 0x3ffffff);
-	return distance >= -(128 << 20) && distance < 128 << 20;
-}
-#else
+#else	/* nor is there a simulated driver */
 typedef uint32_t code_t;
 
 static bool put_jump(code_t *code, int64_t distance)

@@ -177,7 +177,6 @@ int rm_init(int *devices)
 		perror("CUDA_SIM_RM=1: " RM_CTL_DEVICE " (run the program by rm_sim)");
 		return CU_NO_DEVICE;
 	}
-	/* The driver of the virtual machine does not know this request. */
 	ioctl(ctl, RM_SIM_CUDA, &zero);
 	result = rm_alloc(0, RM_CLASS_CLIENT, NULL, 0, &client);
 	n = find_gpus();
