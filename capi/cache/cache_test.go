@@ -114,56 +114,6 @@ func TestGetsThatFail(t *testing.T) {
 	}
 }
 
-// A host that hooks mmap and munmap may call the cache there.
-func TestCallsInMmapAndMunmap(t *testing.T) {
-	const addr, other = 0x10000, 0x90000
-	for name, c := range map[string]struct {
-		call   func(c *Cache) error
-		ends   bool // the cache
-		ranges int  // kept, after a get in whose mmap the call was made
-	}{
-		"settle":    {func(c *Cache) error { return c.Settle() }, false, 1},
-		"flush":     {func(c *Cache) error { return c.Flush() }, false, 1},
-		"the same":  {func(c *Cache) error { _, err := get(c, addr, 8); return err }, false, 1},
-		"more":      {func(c *Cache) error { _, err := get(c, addr-64, 128); return err }, false, 1},
-		"another":   {func(c *Cache) error { _, err := get(c, other, 8); return err }, false, 2},
-		"close":     {func(c *Cache) error { return c.Close() }, true, 0},
-		"gdr_close": {func(c *Cache) error { return c.device.Close() }, true, 0},
-	} {
-		t.Run(name, func(t *testing.T) {
-			cache, f := open(t, 1<<30, one)
-			f.OnMap = func() {
-				f.OnMap = nil
-				require.NoError(t, c.call(cache))
-			}
-			h, err := get(cache, addr, 8)
-			require.Equal(t, c.ends, errors.Is(err, core.ErrClosed), err)
-			require.Equal(t, c.ranges, f.Live)
-			require.Len(t, cache.live, c.ranges)
-			if c.ends {
-				return
-			}
-			again, err := get(cache, addr, 8)
-			require.NoError(t, err)
-			require.Equal(t, h, again)
-			_ = cache.Close()
-
-			cache, f = open(t, 1<<30, one)
-			h, err = get(cache, addr, 8)
-			require.NoError(t, err)
-			drop(cache, h)
-			f.OnUnmap = func() {
-				f.OnUnmap = nil
-				require.NoError(t, c.call(cache))
-			}
-			require.NoError(t, cache.Flush())
-			require.Equal(t, len(cache.live), f.Live)
-			require.NoError(t, cache.Close())
-			require.Zero(t, f.Live)
-		})
-	}
-}
-
 func TestUnpinThatFails(t *testing.T) {
 	c, f := open(t, 1<<30, one)
 	h, err := get(c, 0x10000, 64)
