@@ -159,7 +159,8 @@ static void refused_child(void *parent)
 	expect_is(threads, 1);
 }
 
-static void inherited(void)
+/* The parent's own goes on, beside what the children do with it. */
+static void with_handles(void *child)
 {
 	struct parent p = { .g = open_or_fail() };
 
@@ -167,7 +168,7 @@ static void inherited(void)
 	/* The copies of this thread have left a record behind. */
 	check_copies(&p.b, 1);
 	for (int i = 0; i < 10; i++)
-		expect(in_child("with inherited handles", refused_child, &p, CHILD_S));
+		expect(in_child("with inherited handles", child, &p, CHILD_S));
 	check_copies(&p.b, 2);
 	drop_buffer(p.g, &p.b);
 	expect_is(gdr_close(p.g), 0);
@@ -191,18 +192,6 @@ static void no_cuda_child(void *parent)
 	expect_is(gdr_close(own), EINVAL);
 	expect_inherited_refused(p);
 	work_without_cuda(NULL);
-}
-
-static void cuda_in_parent(void)
-{
-	struct parent p = { .g = open_or_fail() };
-
-	furnish(&p);
-	check_copies(&p.b, 1);
-	for (int i = 0; i < 5; i++)
-		expect(in_child("with CUDA in the parent", no_cuda_child, &p, CHILD_S));
-	check_copies(&p.b, 2);
-	expect_is(gdr_close(p.g), 0);
 }
 
 static void idle_parent(void)
@@ -477,8 +466,8 @@ static void raw_forks(void)
 
 const struct guest_case cases[] = {
 	{ "fork before the first open: the child works in full", before_open, 120, 600 },
-	{ "fork after it: every function refuses inherited handles", inherited, 120, 0 },
-	{ "with CUDA up in the parent: the child opens, and gets errors", cuda_in_parent, 120, 0 },
+	{ "fork after it: every function refuses inherited handles", NULL, 120, 0, with_handles, refused_child },
+	{ "with CUDA up in the parent: the child opens, and gets errors", NULL, 120, 0, with_handles, no_cuda_child },
 	{ "an idle parent: children open anew and work in full", idle_parent, 120, 900 },
 	{ "several threads in the child", threads_in_child, 120, 900 },
 	{ "grandchildren", grandchildren, 240, 0 },

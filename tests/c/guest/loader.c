@@ -85,32 +85,30 @@ static void constructor_in_child(void)
 	expect_is(gdr_close(g), 0);
 }
 
-static void *open_first(void *g)
+static void *open_first(void *unused)
 {
-	*(gdr_t *)g = open_or_fail();
-	return NULL;
+	return open_or_fail();
 }
 
-static void *load_plugin_thread(void *g)
+static void *load_plugin_thread(void *unused)
 {
-	*(gdr_t *)g = load_plugin();
-	return NULL;
+	return load_plugin();
 }
 
 /* The opener waits for a loader that a constructor holds. */
 static void thread_waits_for_constructor(void)
 {
-	gdr_t g = NULL, inner = NULL;
 	pthread_t opener, loader;
+	void *g, *inner;
 
 	constructor_waits = true;
-	start_thread(&loader, 0, load_plugin_thread, &inner);
+	start_thread(&loader, 0, load_plugin_thread, NULL);
 	wait_in_constructor();
-	start_thread(&opener, 0, open_first, &g);
+	start_thread(&opener, 0, open_first, NULL);
 	sleep_us(100000);
 	atomic_store(&may_open, true);
-	expect_is(pthread_join(opener, NULL), 0);
-	expect_is(pthread_join(loader, NULL), 0);
+	expect_is(pthread_join(opener, &g), 0);
+	expect_is(pthread_join(loader, &inner), 0);
 	expect(g && inner);
 	whole_life(g, 1);
 	whole_life(inner, 2);
@@ -143,37 +141,22 @@ static void *load_libraries(void *unused)
 	return NULL;
 }
 
-static void fork_among(void *(*busy)(void *), void (*child)(void *), double limit)
+/* with: what the parent's threads do at each fork. */
+static void parent_in_loader(void *with)
 {
 	pthread_t t[2];
 	int failed = 0;
+	gdr_t g;
 
-	start_threads(t, 2, busy, NULL);
+	if (with == load_libraries && !on_doubles())
+		skip_case("a real cuInit loads libraries itself, in a child whose parent was loading");
+	g = open_or_fail();
+	start_threads(t, 2, with, NULL);
 	for (int i = 0; i < scaled(100) && failed < 3; i++)
-		failed += !in_child("of a parent in the loader", child, NULL, limit);
+		failed += !in_child("of a parent in the loader", work_in_full, NULL, CHILD_S);
 	atomic_store(&stop, true);
 	join_threads(t, 2);
 	expect_is(failed, 0);
-}
-
-static void walking_parent(void)
-{
-	gdr_t g;
-
-	g = open_or_fail();
-	fork_among(walk_libraries, work_in_full, CHILD_S);
-	work_in_full(NULL);
-	expect_is(gdr_close(g), 0);
-}
-
-static void loading_parent(void)
-{
-	gdr_t g;
-
-	if (!getenv("GDR_TEST_DOUBLES"))
-		skip_case("a real cuInit loads libraries itself, in a child whose parent was loading");
-	g = open_or_fail();
-	fork_among(load_libraries, work_in_full, CHILD_S);
 	work_in_full(NULL);
 	expect_is(gdr_close(g), 0);
 }
@@ -185,9 +168,8 @@ static void loading_parent(void)
 static void raw_forks(void)
 {
 	pthread_t t[2];
-	gdr_t g;
+	gdr_t g = open_or_fail();
 
-	g = open_or_fail();
 	start_threads(t, 2, walk_libraries, NULL);
 	for (int i = 0; i < scaled(50); i++) {
 		pid_t pid;
@@ -211,8 +193,8 @@ const struct guest_case cases[] = {
 	{ "a library's constructor opens", NULL, 60, 0, open_in_constructor, NULL },
 	{ "the same in a forked child", constructor_in_child, 60, 0 },
 	{ "a first gdr_open waits for a loader that a constructor holds", thread_waits_for_constructor, 60, 0 },
-	{ "a fork while threads walk the list of libraries", walking_parent, 120, 0 },
-	{ "a fork while threads load libraries", loading_parent, 120, 0 },
+	{ "a fork while threads walk the list of libraries", NULL, 120, 0, parent_in_loader, walk_libraries },
+	{ "a fork while threads load libraries", NULL, 120, 0, parent_in_loader, load_libraries },
 	{ "raw clone while threads walk it", raw_forks, 120, 0 },
 	{ 0 }
 };

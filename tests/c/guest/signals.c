@@ -110,11 +110,27 @@ static void install(int sig, void (*handler)(int), int flags)
 
 /* Dispositions, masks, alternate stacks. */
 
+enum { MASK = 1, ALTSTACK = 2 };
+
 struct first_call {
 	gdr_t g;
-	bool altstack;
-	bool mask;
+	int has;
 };
+
+/* What a thread has before the library is in it. */
+static void have(int has, int a, int b, int c)
+{
+	sigset_t some;
+
+	sigemptyset(&some);
+	sigaddset(&some, a);
+	sigaddset(&some, b);
+	sigaddset(&some, c);
+	if (has & MASK)
+		expect_is(pthread_sigmask(SIG_BLOCK, &some, NULL), 0);
+	if (has & ALTSTACK)
+		own_altstack(SIGSTKSZ);
+}
 
 /* A thread's first call into a library that another thread has opened. */
 static void *first_call(void *arg)
@@ -122,16 +138,9 @@ static void *first_call(void *arg)
 	const struct first_call *f = arg;
 	struct raw_action before[65], after[65];
 	struct thread_state s;
-	sigset_t some;
 	int v;
 
-	if (f->altstack)
-		own_altstack(SIGSTKSZ);
-	sigemptyset(&some);
-	sigaddset(&some, SIGUSR2);
-	sigaddset(&some, SIGPROF);
-	if (f->mask)
-		expect_is(pthread_sigmask(SIG_BLOCK, &some, NULL), 0);
+	have(f->has, SIGUSR2, SIGPROF, SIGPROF);
 	look(&s);
 	read_actions(before);
 	expect_is(gdr_get_attribute(f->g, GDR_ATTR_USE_PERSISTENT_MAPPING, &v), 0);
@@ -143,27 +152,16 @@ static void *first_call(void *arg)
 	return NULL;
 }
 
-enum { MASK = 1, ALTSTACK = 2 };
-
 static void states_around_open(void *has)
 {
-	bool mask = (uintptr_t)has & MASK, altstack = (uintptr_t)has & ALTSTACK;
 	struct raw_action before[65], after[65];
 	struct first_call f;
 	struct thread_state s;
-	sigset_t some;
 
 	install(SIGUSR1, count_signal, SA_RESTART | SA_NODEFER);
 	install(SIGSEGV, count_signal, SA_ONSTACK);
 	install(SIGPIPE, SIG_IGN, 0);
-	if (altstack)
-		own_altstack(SIGSTKSZ);
-	sigemptyset(&some);
-	sigaddset(&some, SIGUSR1);
-	sigaddset(&some, SIGCHLD);
-	sigaddset(&some, SIGRTMIN);
-	if (mask)
-		expect_is(pthread_sigmask(SIG_BLOCK, &some, NULL), 0);
+	have((uintptr_t)has, SIGUSR1, SIGCHLD, SIGRTMIN);
 	look(&s);
 	read_actions(before);
 	f.g = open_or_fail();
@@ -172,11 +170,8 @@ static void states_around_open(void *has)
 	expect_same_actions(before, after);
 	whole_life(f.g, 1);
 	expect_same(&s);
-	for (int i = 0; i < 4; i++) {
-		f.altstack = i & 1;
-		f.mask = i & 2;
+	for (f.has = 0; f.has <= (MASK | ALTSTACK); f.has++)
 		run_host_thread(0, first_call, &f);
-	}
 	expect_is(gdr_close(f.g), 0);
 	expect_same(&s);
 	read_actions(after);
