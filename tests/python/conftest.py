@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+import threading
 import zipfile
 
 import pytest
@@ -129,6 +130,39 @@ def in_fork(function, argument):
         answer = None
     child.join()
     return answer, child.exitcode
+
+
+def in_threads(count, work):
+    """Calls work with 0 and so on, each in a thread. The first error of a thread is the caller's."""
+    failed = []
+
+    def run(number):
+        try:
+            work(number)
+        except BaseException as error:  # noqa: B902 - raised below
+            failed.append(error)
+
+    threads = [threading.Thread(target=run, args=(number,)) for number in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if failed:
+        raise failed[0]
+
+
+@pytest.fixture
+def watch(monkeypatch):
+    """Has the names of calls of C noted, in order, in a list that it returns."""
+
+    def watch(*names):
+        made = []
+        for name in names:
+            real = gdrapi._lib.function(name)
+            monkeypatch.setattr(gdrapi._lib.library(), name, lambda *a, n=name, f=real: (made.append(n), f(*a))[1])
+        return made
+
+    return watch
 
 
 @pytest.fixture(scope="session")

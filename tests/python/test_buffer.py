@@ -17,7 +17,7 @@ import pytest
 import gdrapi
 from gdrapi import _lib
 from gdrapi._source import _itemsize
-from conftest import TOP, prototypes
+from conftest import TOP, in_threads, prototypes
 from dlpack import CPU, Exporter, live
 
 DATA = bytes(range(256)) * 16
@@ -154,12 +154,9 @@ def refuses(mapping):
 
 @pytest.mark.parametrize("what", ["mapping", "owner", "memory"])
 @pytest.mark.parametrize("kind", ["pin", "cache"])
-def test_after_a_close(gdr, monkeypatch, kind, what):
+def test_after_a_close(gdr, watch, kind, what):
     """A mapping ends by its own close, and by that of what it was made of, which also unpins it."""
-    ended = []
-    for name in ("gdr_unpin_buffer", "gdr_cache_put", "gdr_mem_free", "gdr_cache_close", "gdr_close"):
-        real = _lib.function(name)
-        monkeypatch.setattr(_lib.library(), name, lambda *a, n=name, f=real: (ended.append(n), f(*a))[1])
+    ended = watch("gdr_unpin_buffer", "gdr_cache_put", "gdr_mem_free", "gdr_cache_close", "gdr_close")
     opened, memory = gdrapi.open(), gdr.alloc(4096)
     cache, other = opened.cache(), opened.alloc(4096)
     mapping = opened.pin(memory) if kind == "pin" else cache.get(memory)
@@ -177,24 +174,30 @@ def test_after_a_close(gdr, monkeypatch, kind, what):
 
 
 @pytest.mark.parametrize("call, use", [
-    ("gdr_copy_to_mapping", lambda held: held.write(b"x")), ("gdr_copy_from_mapping", lambda held: held.readinto(bytearray(1))),
+    ("gdr_copy_to_mapping", lambda held, lane: held.write(b"x")), ("gdr_copy_from_mapping", lambda held, lane: held.readinto(bytearray(1))),
+    ("gdr_copy_to_mapping_v", lambda held, lane: lane.write([b"x"])),
 ])
 def test_no_close_beside_a_copy(monkeypatch, call, use):
-    """A copy gives the interpreter's lock back: another thread's close must not unmap what it reads."""
+    """A copy gives the interpreter's lock back: another thread's close must not unmap what it reads or writes."""
     real, begun, go_on = _lib.function(call), threading.Event(), threading.Event()
     monkeypatch.setattr(_lib.library(), call, lambda *a: (begun.set(), go_on.wait(), real(*a))[2])
+    monkeypatch.setattr(gdrapi._lane, "_BRIEF", 0)
     gdr = gdrapi.open()
     memory, cache = gdr.alloc(4096), gdr.cache()
-    held = cache.get(memory)
-    thread = threading.Thread(target=use, args=(held,))
+    held, lane = cache.get(memory), gdrapi.Lane([memory])
+    thread = threading.Thread(target=use, args=(held, lane))
     thread.start()
     begun.wait()
-    for resource in (held, cache, memory, gdr):
+    for resource in (lane, memory) if call.endswith("_v") else (held, cache, memory, gdr):
         with pytest.raises(BufferError, match="in use"):
             resource.close()
-    assert not held.closed and len(held.read(4)) == 4
+    assert not held.closed and not lane.closed and len(held.read(4)) == 4
     go_on.set()
     thread.join()
+    assert call == "gdr_copy_from_mapping" or held.read(1) == b"x"
+    memory.close()
+    with pytest.raises(ValueError, match="the lane is closed"):
+        lane.write([b"y"])
     gdr.close()
     refuses(held)
 
@@ -345,18 +348,9 @@ print("the end")
     assert python(program) == "closed\nthe end\n"
 
 
-@pytest.fixture
-def calls(monkeypatch):
-    """The names of the calls that pin and unpin."""
-    made = []
-    for name in ("gdr_pin_buffer", "gdr_unpin_buffer"):
-        real = gdrapi._lib.function(name)
-        monkeypatch.setattr(gdrapi._lib.library(), name, lambda *a, n=name, f=real: (made.append(n), f(*a))[1])
-    return made
-
-
-def test_a_map_that_is_refused_unpins(gdr, array, calls, monkeypatch):
+def test_a_map_that_is_refused_unpins(gdr, array, watch, monkeypatch):
     """What was pinned before a call that fails is unpinned."""
+    calls = watch("gdr_pin_buffer", "gdr_unpin_buffer")
     with pytest.raises(gdrapi.GdrError):
         gdr.pin(array, map_flags=99)
     pinned = calls.count("gdr_pin_buffer")
@@ -400,21 +394,12 @@ def test_memory_as_a_dma_buf(gdr):
 
 def test_threads(gdr, make):
     array = make(shape=(64, 4096), typestr="|u1")
-    failed = []
 
     def work(number):
-        try:
-            for row in range(number, 64, 8):
-                with gdr.pin(array) as buffer:
-                    buffer.write(bytes([row]) * 4096, 4096 * row)
-                    assert buffer.read(4096, 4096 * row) == bytes([row]) * 4096
-        except BaseException as error:  # noqa: B902 - it is shown by the test
-            failed.append(error)
+        for row in range(number, 64, 8):
+            with gdr.pin(array) as buffer:
+                buffer.write(bytes([row]) * 4096, 4096 * row)
+                assert buffer.read(4096, 4096 * row) == bytes([row]) * 4096
 
-    threads = [threading.Thread(target=work, args=(number,)) for number in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not failed
+    in_threads(8, work)
     assert array.get() == b"".join(bytes([row]) * 4096 for row in range(64))

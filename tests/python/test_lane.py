@@ -5,13 +5,12 @@ import ctypes
 import errno
 import itertools
 import os
-import threading
 
 import numpy
 import pytest
 
 import gdrapi
-from conftest import Array, in_fork
+from conftest import Array, in_fork, in_threads
 
 SIZES = (64, 70000, 1000)
 
@@ -300,41 +299,29 @@ def test_the_machine(make_set):
     ("PYTORCH_ALLOC_CONF", "max_split_size_mb:64,expandable_segments:True", "expandable_segments:True may be why"),
     ("PYTORCH_CUDA_ALLOC_CONF", "backend:cudaMallocAsync", "backend:cudaMallocAsync may be why"),
 ])
-def test_memory_that_cannot_be_pinned(monkeypatch, make_set, variable, value, says):
+def test_memory_that_cannot_be_pinned(monkeypatch, watch, make_set, variable, value, says):
     """What was pinned before it is unpinned."""
     monkeypatch.setenv(variable, value)
-    host, pinned = numpy.zeros(1 << 16, "u1"), []
-    for name, one in (("gdr_pin_buffer", 1), ("gdr_unpin_buffer", -1)):
-        real = gdrapi._lib.function(name)
-        monkeypatch.setattr(gdrapi._lib.library(), name,
-                            lambda *a, f=real, n=one: (lambda number: (number or pinned.append(n), number)[1])(f(*a)))
+    host, calls = numpy.zeros(1 << 16, "u1"), watch("gdr_pin_buffer", "gdr_unpin_buffer")
     with pytest.raises(gdrapi.LaneError, match=says) as error:
         gdrapi.Lane(make_set() + [(host.ctypes.data, 4096)])
     assert "\n" not in str(error.value)
-    assert pinned and sum(pinned) == 0
+    assert calls.count("gdr_unpin_buffer") == len(SIZES)
 
 
 def test_threads(cuda, make_lane, make_set):
     """Writes at the same time do not mix up their arrays."""
-    tensors, failed, context = make_set(sizes=(4096, 4096, 4096)), [], cuda.current()
+    tensors, context = make_set(sizes=(4096, 4096, 4096)), cuda.current()
     lane, columns = make_lane(tensors), numpy.arange(100)
     rows = lane.rows(tensors[2])
 
     def work(number):
-        try:
-            cuda("cuCtxSetCurrent", context)
-            for _ in range(200):
-                lane.write([numpy.full(1024, number, "i4"), bytes([number]) * 4 * (number + 1), None])
-                rows[columns * 8 + number] = number
-        except BaseException as error:  # noqa: B902 - it is shown by the test
-            failed.append(error)
+        cuda("cuCtxSetCurrent", context)
+        for _ in range(200):
+            lane.write([numpy.full(1024, number, "i4"), bytes([number]) * 4 * (number + 1), None])
+            rows[columns * 8 + number] = number
 
-    threads = [threading.Thread(target=work, args=(number,)) for number in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not failed
+    in_threads(8, work)
     lane.drain()
     assert set(numpy.frombuffer(tensors[0].get(), "i4")) <= set(range(8))
     assert tensors[2].get(3200) == numpy.tile(numpy.arange(8, dtype="i4"), 100).tobytes()
@@ -348,31 +335,6 @@ def test_the_end(make_lane, make_set):
     for use in (lambda: lane.write(steps()), lane.drain):
         with pytest.raises(ValueError, match="the lane is closed"):
             use()
-
-
-def test_no_close_beside_a_write(monkeypatch, gdr):
-    """A lane that gives the interpreter's lock back is not unmapped under the copy."""
-    begun, go_on = threading.Event(), threading.Event()
-    monkeypatch.setattr(gdrapi._lane, "_BRIEF", 0)
-    real = gdrapi._lib.function("gdr_copy_to_mapping_v")
-    monkeypatch.setattr(gdrapi._lib.library(), "gdr_copy_to_mapping_v", lambda *a: (begun.set(), go_on.wait(), real(*a))[2])
-    memory = gdr.alloc(4096)
-    lane = gdrapi.Lane([memory])
-    thread = threading.Thread(target=lane.write, args=([b"1234"],))
-    thread.start()
-    begun.wait()
-    for resource in (lane, memory):
-        with pytest.raises(BufferError, match="in use"):
-            resource.close()
-    assert not lane.closed
-    go_on.set()
-    thread.join()
-    with gdr.pin(memory) as buffer:
-        assert buffer.read(4) == b"1234"
-    memory.close()
-    with pytest.raises(ValueError, match="the lane is closed"):
-        lane.write([b"5678"])
-    lane.close()
 
 
 def test_a_write_that_begins_hinders_no_close(monkeypatch, make_set):

@@ -8,13 +8,11 @@ every element, plus the element's place. The GPU takes the place away and says t
 left: both are the step's number, or a byte was of another step.
 """
 import ctypes
-import errno
 import os
 import subprocess
 import sys
 import threading
 import time
-import warnings
 
 import numpy
 import torch
@@ -433,26 +431,6 @@ def sleep_mode(steps):
         memory.sleep()
 
 
-def fallback(steps):
-    """The pageable copies, asked for where there is no lane, show each step as well."""
-    tensors = new_tensors()
-    reader = Reader(tensors).capture()
-
-    def refuse():
-        raise gdrapi.GdrError(errno.ENODEV, "gdr_open")
-
-    real, gdrapi._lane.shared = gdrapi._lane.shared, refuse
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            lane = gdrapi.Lane(tensors, fallback=torch.cuda.current_stream())
-    finally:
-        gdrapi._lane.shared = real
-    assert lane.way == "pageable" and lane.reason
-    with lane:
-        in_steps(lane, reader, steps // 10)
-
-
 def allocators(steps):
     """PyTorch's other allocators: the lane serves, or says that they may be why it does not."""
     said = []
@@ -480,7 +458,7 @@ def one_allocator(steps):
 
 
 CHECKS = [one_set, two_sets, one_event, appends, speculation, other_streams, dependent_launch, running_kernel, second_gpu, sleep_mode,
-          fallback, allocators]
+          allocators]
 
 
 def main():

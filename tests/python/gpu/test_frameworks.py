@@ -1,7 +1,5 @@
 # SPDX-License-Identifier: MIT
 """Arrays of PyTorch, CuPy, numba and JAX on a real GPU. What is not installed is skipped."""
-import multiprocessing
-
 import numpy
 import pytest
 
@@ -55,32 +53,6 @@ def test_torch_slices_of_one_block(gdr, torch):
         with gdr.pin(part) as buffer:
             buffer.write(bytes([start % 251 + 1]) * 1000)
         assert (part.cpu().numpy() == start % 251 + 1).all()
-
-
-def turns_over(shared, answer):
-    """In another process: each byte is read, and another one written."""
-    with shared.open() as remote:
-        data = remote.read()
-        remote.write(bytes(255 - byte for byte in data))
-        remote.read(1)
-    answer.send(data)
-
-
-@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
-@pytest.mark.parametrize("elements", [3, 100000, 3 << 20])
-def test_torch_in_another_process(torch, method, elements):
-    tensor = torch.randint(0, 256, (elements,), dtype=torch.uint8, device="cuda")
-    before = tensor.cpu().numpy().tobytes()
-    context = multiprocessing.get_context(method)
-    here, there = context.Pipe()
-    shared = gdrapi.share(tensor)
-    child = context.Process(target=turns_over, args=(shared, there))
-    child.start()
-    assert here.recv() == before
-    child.join()
-    assert child.exitcode == 0
-    assert tensor.cpu().numpy().tobytes() == bytes(255 - byte for byte in before)
-    shared.close()
 
 
 def test_torch_keeps_its_memory(gdr, torch):
