@@ -156,44 +156,6 @@ static void environment_changes(void)
 	expect_is(pthread_join(t, NULL), 0);
 }
 
-static _Atomic(gdr_t) newest;
-
-static void *open_caches(void *unused)
-{
-	while (!atomic_load(&stop)) {
-		gdr_cache_t c;
-		int rc = gdr_cache_open(atomic_load(&newest), MIB, 0, &c);
-
-		if (rc != ENOMEM && rc != EINVAL)
-			expect_is(rc, 0);
-	}
-	return NULL;
-}
-
-/* Caches are opened on a gdr_t while it is closed: none is left. */
-static void caches_of_closed(void)
-{
-	double end = seconds_now() + scaled(2);
-	gdr_t keep = open_or_fail(), g;
-	pthread_t t[4];
-	gdr_cache_t c;
-	int places = 0;
-
-	atomic_store(&newest, open_or_fail());
-	start_threads(t, 4, open_caches, NULL);
-	while (seconds_now() < end) {
-		g = atomic_load(&newest);
-		atomic_store(&newest, open_or_fail());
-		expect_is(gdr_close(g), 0);
-	}
-	atomic_store(&stop, true);
-	join_threads(t, 4);
-	expect_is(gdr_close(atomic_load(&newest)), 0);
-	while (!gdr_cache_open(keep, MIB, 0, &c))
-		places++;
-	expect_is(places, 64);
-}
-
 /* The call succeeds, and errno is as it was. */
 #define KEEPS_ERRNO(call) do {		\
 	errno = FRESH;			\
@@ -298,7 +260,6 @@ const struct guest_case cases[] = {
 	{ "their numbers are the host's files", NULL, 60, 0, fds_closed, (void *)true },
 	{ "handlers and limits that change during the open", changed_meanwhile, 120, 0 },
 	{ "the environment changes", environment_changes, 60, 0 },
-	{ "caches of a gdr_t that is closed meanwhile", caches_of_closed, 60, 0 },
 	{ "settings that are wrong, and then right", wrong_settings, 60, 0 },
 	{ "errno is as it was after success", errno_is_kept, 60, 0 },
 	{ "a privileged program takes nothing from its environment", privileged, 60, 0 },
