@@ -558,58 +558,7 @@ static void no_system_calls(void)
 	expect(atomic_load(&s.done));
 }
 
-struct inherited {
-	gdr_t g;
-	gdr_cache_t c;
-	struct held h;
-	unsigned long addr;
-};
-
-static void use_inherited(void *arg)
-{
-	struct inherited *i = arg;
-	void *va = NULL;
-	gdr_mh_t mh;
-	gdr_cache_t c;
-
-	expect_is(gdr_cache_get(i->c, i->addr, RANGE, &mh, &va), EACCES);
-	expect_is(gdr_cache_put(i->c, i->h.mh), EACCES);
-	expect_is(gdr_cache_flush(i->c), EACCES);
-	expect_is(gdr_cache_close(i->c), EACCES);
-	expect_is(gdr_cache_open(i->g, MIB, 0, &c), EACCES);
-	expect(!is_pinned(i->h));
-}
-
 static _Atomic bool stop;
-
-static void *hammer(void *arg)
-{
-	struct inherited *i = arg;
-
-	while (!atomic_load(&stop)) {
-		put(i->c, get(i->c, i->addr, RANGE));
-		expect_is(gdr_cache_flush(i->c), 0);
-	}
-	return NULL;
-}
-
-static void forked_child(void)
-{
-	struct inherited i;
-	pthread_t t;
-
-	i.g = open_or_fail();
-	i.addr = some_memory(i.g, NULL);
-	i.c = open_cache(i.g, MIB);
-	i.h = get(i.c, i.addr, RANGE);
-	start_thread(&t, 0, hammer, &(struct inherited){ .c = i.c, .addr = some_memory(i.g, NULL) });
-	for (int n = 0; n < scaled(50); n++)
-		expect(in_child("a child", use_inherited, &i, 10));
-	atomic_store(&stop, true);
-	expect_is(pthread_join(t, NULL), 0);
-	check_bytes(i.h, RANGE, 10);
-	put(i.c, i.h);
-}
 
 /*
  * Threads that use parts of some memories through one cache, which is too small for
@@ -712,38 +661,38 @@ static void many_threads(void)
 }
 
 /* One range, many threads, all at once: it is pinned once. */
-static void *get_once(void *arg)
-{
-	struct inherited *i = arg;
+static unsigned long missed;
 
+static void *get_once(void *unused)
+{
 	while (!atomic_load(&stop))
 		;
-	return (void *)get(i->c, i->addr, RANGE).mh.h;
+	return (void *)get(shared_cache, missed, RANGE).mh.h;
 }
 
 static void same_miss(void)
 {
-	struct inherited i = { .g = open_or_fail() };
 	unsigned long one, before;
 	pthread_t t[THREADS];
 	void *h[THREADS];
 
-	i.addr = some_memory(i.g, NULL);
-	one = cost_of_a_pinning(i.g, i.addr);
-	i.c = open_cache(i.g, MIB);
+	shared_g = open_or_fail();
+	missed = some_memory(shared_g, NULL);
+	one = cost_of_a_pinning(shared_g, missed);
+	shared_cache = open_cache(shared_g, MIB);
 	before = count_live();
 	for (int n = 0; n < 20; n++) {
 		atomic_store(&stop, false);
-		start_threads(t, THREADS, get_once, &i);
+		start_threads(t, THREADS, get_once, NULL);
 		atomic_store(&stop, true);
 		for (int k = 0; k < THREADS; k++)
 			expect_is(pthread_join(t[k], &h[k]), 0);
 		expect_is(count_live(), before + one);
 		for (int k = 0; k < THREADS; k++) {
 			expect(h[k] == h[0]);
-			expect_is(gdr_cache_put(i.c, (gdr_mh_t){ (uintptr_t)h[k] }), 0);
+			expect_is(gdr_cache_put(shared_cache, (gdr_mh_t){ (uintptr_t)h[k] }), 0);
 		}
-		expect_is(gdr_cache_flush(i.c), 0);
+		expect_is(gdr_cache_flush(shared_cache), 0);
 		expect_is(count_live(), before);
 	}
 }
@@ -765,7 +714,6 @@ const struct guest_case cases[] = {
 	{ "many caches", many_caches, 30, 0 },
 	{ "no room for one more", no_room, 30, 0 },
 	{ "a hit makes no system call", no_system_calls, 30, 0 },
-	{ "a forked child", forked_child, 60, 0 },
 	{ "many threads", many_threads, 60, 300 },
 	{ "the same miss in many threads", same_miss, 60, 0 },
 	{ 0 }

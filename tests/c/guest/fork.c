@@ -285,7 +285,12 @@ static void *busy_with_buffers(void *parent)
 
 	while (!atomic_load(&stop)) {
 		struct buffer b = p->b;
+		gdr_mh_t mh;
+		void *va;
 
+		expect_is(gdr_cache_get(p->cache, b.dptr, b.size, &mh, &va), 0);
+		expect_is(gdr_cache_put(p->cache, mh), 0);
+		expect_is(gdr_cache_flush(p->cache), 0);
 		map_buffer(p->g, &b);
 		check_copies(&b, b.mh.h);
 		expect_is(gdr_unmap(p->g, b.mh, b.va, b.size), 0);
@@ -321,6 +326,7 @@ static void busy_parent(void)
 
 static void busy_child(void *parent)
 {
+	expect_is(gdr_cache_flush(((struct parent *)parent)->cache), EACCES);
 	expect_inherited_closed(parent);
 	work_without_cuda(NULL);
 }
@@ -333,6 +339,7 @@ static void busy_parent_with_buffers(void)
 	for (int i = 0; i < THREADS; i++) {
 		p[i].g = g;
 		alloc_buffer(g, &p[i].b, 64 * KIB);
+		expect_is(gdr_cache_open(g, MIB, 0, &p[i].cache), 0);
 	}
 	fork_among(busy_with_buffers, p, busy_child, &p[0]);
 	whole_life(g, 1);
@@ -473,7 +480,7 @@ const struct guest_case cases[] = {
 	{ "grandchildren", grandchildren, 240, 0 },
 	{ "4,095 generations, and no more", last_generation, 120, 0 },
 	{ "8 parent threads inside: children work in full", busy_parent, 240, 1800 },
-	{ "8 parent threads pin, map and copy", busy_parent_with_buffers, 240, 1800 },
+	{ "8 parent threads pin, map, copy and use caches", busy_parent_with_buffers, 240, 1800 },
 	{ "the runtime is just starting", starting_parent, 240, 1800 },
 	{ "raw clone and _Fork", raw_forks, 120, 600 },
 	{ 0 }
