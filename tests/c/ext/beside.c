@@ -23,7 +23,6 @@ static struct {
 	int (*stream_sync)(void *stream);
 	int (*ctx_create)(cu_ctx *ctx, unsigned int flags, int dev);
 	int (*ctx_destroy)(cu_ctx ctx);
-	int (*ctx_flags)(unsigned int *flags);
 	int (*alloc_host)(void **p, size_t size);
 	int (*module_load)(void **module, const void *image);
 	int (*module_function)(void **f, void *module, const char *name);
@@ -49,7 +48,6 @@ static void begin(void)
 	more.stream_sync = need_symbol("cuStreamSynchronize");
 	more.ctx_create = need_symbol("cuCtxCreate_v2");
 	more.ctx_destroy = need_symbol("cuCtxDestroy_v2");
-	more.ctx_flags = need_symbol("cuCtxGetFlags");
 	more.alloc_host = need_symbol("cuMemAllocHost_v2");
 	more.module_load = need_symbol("cuModuleLoadData");
 	more.module_function = cuda_symbol("cuModuleGetFunction");
@@ -61,13 +59,6 @@ static void begin(void)
 
 /* Memory of each kind that the backend pins; 0: none of it. */
 static cu_ptr plain, vmm, pool;
-
-static bool pins(cu_ptr p)
-{
-	gdr_mh_t mh;
-
-	return p && !gdr_pin_buffer(g, p, BYTES, 0, 0, &mh) && !gdr_unpin_buffer(g, mh);
-}
 
 /* No pin is tried for that: the first one of the process is what is tested. */
 static void make_memory(void)
@@ -351,21 +342,6 @@ static void memory_of_destroyed(void)
 	expect_is(gdr_close(g), 0);
 }
 
-/* A pin leaves the context's flags alone. */
-static void context_flags(void)
-{
-	unsigned int before, after;
-
-	begin();
-	make_memory();
-	expect_is(more.ctx_flags(&before), 0);
-	expect(pins(vmm));
-	expect(!plain || pins(plain));
-	expect(!pool || pins(pool));
-	expect_is(more.ctx_flags(&after), 0);
-	expect_is(after, before);
-}
-
 const struct guest_case cases[] = {
 	{ "captures go on, of this thread and of others", captures, 30, 30 },
 	{ "pins of memory that a kernel writes: cuMemAlloc", NULL, 60, 120, written, &plain },
@@ -373,6 +349,5 @@ const struct guest_case cases[] = {
 	{ "pins of memory that a kernel writes: a pool", NULL, 60, 120, written, &pool },
 	{ "a destroyed context is current", destroyed_context, 30, 30 },
 	{ "memory of a destroyed context", memory_of_destroyed, 30, 30 },
-	{ "the context's flags stay", context_flags, 30, 30 },
 	{ 0 }
 };

@@ -20,7 +20,6 @@ struct region {
 	cu_ptr mem, gpu;
 	size_t chunk, size;
 	int chunks;		/* 0: of cuMemAlloc */
-	cu_mem of[CHUNKS];
 	gdr_mh_t mh;
 	void *map;
 };
@@ -54,35 +53,25 @@ static void begin(void)
 
 static void alloc(struct region *r, size_t size, int chunks)
 {
-	const struct cu_mem_want want = {
-		.type = CU_MEM_PINNED, .fd_type = CU_EXPORT_FD, .place = { .type = CU_PLACE_GPU }, .rdma = 1,
-	};
-	const struct cu_access access = { .place = want.place, .flags = CU_ACCESS_RW };
-	size_t page;
+	size_t sizes[CHUNKS];
 
 	*r = (struct region){ .chunks = chunks };
 	if (!chunks) {
 		expect_is(cu.mem_alloc(&r->mem, size), 0);
 		return;
 	}
-	expect_is(cu.granularity(&page, &want, 0), 0);
-	r->chunk = (size + page - 1) / page * page;
-	expect_is(cu.reserve(&r->mem, chunks * r->chunk, chunks > 1 ? r->chunk : 0, 0, 0), 0);
-	for (int i = 0; i < chunks; i++) {
-		expect_is(cu.create(&r->of[i], r->chunk, &want, 0), 0);
-		expect_is(cu.map(r->mem + i * r->chunk, r->chunk, 0, r->of[i], 0), 0);
-		expect_is(cu.set_access(r->mem + i * r->chunk, r->chunk, &access, 1), 0);
-	}
+	r->chunk = (size + 2 * MIB - 1) / (2 * MIB) * (2 * MIB);
+	for (int i = 0; i < chunks; i++)
+		sizes[i] = r->chunk;
+	r->mem = make_vmm(&cu, sizes, chunks);
 }
 
 static void release(const struct region *r)
 {
 	if (!r->chunks)
 		expect_is(cu.mem_free(r->mem), 0);
-	for (int i = 0; i < r->chunks; i++) {
+	for (int i = 0; i < r->chunks; i++)
 		expect_is(cu.unmap(r->mem + i * r->chunk, r->chunk), 0);
-		expect_is(cu.release(r->of[i]), 0);
-	}
 	if (r->chunks)
 		expect_is(cu.unreserve(r->mem, r->chunks * r->chunk), 0);
 }
