@@ -20,19 +20,6 @@ def test_what_was_pinned_is_found_again(gdr, make):
             assert part.read(14, 50) == b"from the cache"
 
 
-def test_flush_unpins_what_nobody_holds(gdr, array):
-    with gdr.cache() as cache:
-        held = cache.get(array)
-        cache.flush()
-        held.write(b"still there")
-        held.close()
-        handle = held._handle.h
-        cache.flush()
-        with cache.get(array) as again:
-            assert again._handle.h != handle
-            assert again.read(11) == b"still there"
-
-
 def test_what_is_dropped_is_not_held(gdr, array):
     with gdr.cache() as cache:
         handle = cache.get(array)._handle.h

@@ -119,15 +119,3 @@ def test_only_whole_objects(cuda, gdr):
     assert refused.value.errno == errno.EPERM
     with gdr.alloc(2 << 20) as memory:
         gdrapi.share(memory, whole=True).close()
-
-
-def test_a_descriptor_of_anything_else(array):
-    shared = gdrapi.share(array)
-    end, other = os.pipe()
-    os.dup2(end, shared._fd)
-    with pytest.raises(gdrapi.GdrError) as refused:
-        shared.open()
-    assert (refused.value.errno, refused.value.call) == (errno.EINVAL, "gdr_pin_fd")
-    shared.close()
-    os.close(end)
-    os.close(other)
