@@ -250,11 +250,11 @@ func (c *client) allocDevice(instance uint32) (handle, error) {
 	return args.object, err
 }
 
-// duplicate gives our client a handle of an object of CUDA's client. The driver allows
+// duplicate gives our client a handle of an extent's object of CUDA's. The driver allows
 // that in the process that made the object.
-func (g *gpu) duplicate(p place) (handle, error) {
+func (g *gpu) duplicate(e extent) (handle, error) {
 	c := g.client
-	args := dupArgs{client: c.root, parent: g.device, clientSource: p.client, objectSource: p.object}
+	args := dupArgs{client: c.root, parent: g.device, clientSource: e.client, objectSource: e.object}
 	err := do(c, "DUP_OBJECT", nrDup, &args, &args.status)
 	if args.status == statusObjectNotFound && g.maybeMIG && dividedByNVML(g.at) {
 		return 0, fmt.Errorf("%w (%v)", errMIG(g.at.String()), err)
@@ -282,40 +282,40 @@ func (c *client) free(parent, object handle) error {
 	return do(c, "RM_FREE", nrFree, &args, &args.status)
 }
 
-// window is a part of an object that the CPU may map, through fd.
+// window is an extent that the CPU may map, or has mapped. The driver knows it by its object and
+// linear.
 type window struct {
+	object handle
 	linear uint64
 	answer answer
-	fd     int
 }
 
-// openWindow makes a part of an extent's object ready to be mapped. The fd serves one mmap of
-// exactly length bytes from offset 0.
-func (g *gpu) openWindow(e *extent, offset, length uint64) (window, error) {
+// openWindow makes an extent of our client ready to be mapped. The fd serves one mmap of all of
+// it, from offset 0.
+func (g *gpu) openWindow(e extent) (w window, fd int, err error) {
 	c := g.client
 	path, err := g.node(e)
 	if err != nil {
-		return window{}, err
+		return w, -1, err
 	}
-	fd, err := sys.Open(path, unix.O_RDWR)
-	if err != nil {
-		return window{}, explainOpen(path, err)
+	if fd, err = sys.Open(path, unix.O_RDWR); err != nil {
+		return w, -1, explainOpen(path, err)
 	}
-	args := mapArgs{client: c.root, device: g.device, memory: e.object, offset: offset, length: length, fd: int32(fd)}
+	args := mapArgs{client: c.root, device: g.device, memory: e.object, offset: e.offset, length: e.length, fd: int32(fd)}
 	err = do(c, "MAP_MEMORY", nrMapMemory, &args, &args.status)
 	if err != nil {
 		_ = sys.Close(fd)
 		if errors.Is(err, statusInsufficient) {
 			err = &bar1Full{err, g.at}
 		}
-		return window{}, err
+		return w, -1, err
 	}
-	return window{linear: args.linear, answer: args.answer(), fd: fd}, nil
+	return window{object: e.object, linear: args.linear, answer: args.answer()}, fd, nil
 }
 
-// closeWindow removes the window linear from the BAR. The CPU's mapping of it must be gone.
-func (g *gpu) closeWindow(object handle, linear uint64) error {
-	args := unmapArgs{client: g.client.root, device: g.device, memory: object, linear: linear}
+// closeWindow removes a window from the BAR. The CPU's mapping of it must be gone.
+func (g *gpu) closeWindow(w window) error {
+	args := unmapArgs{client: g.client.root, device: g.device, memory: w.object, linear: w.linear}
 	return do(g.client, "UNMAP_MEMORY", nrUnmapMemory, &args, &args.status)
 }
 

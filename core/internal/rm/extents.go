@@ -12,94 +12,84 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// span is a part of a buffer. It lies in one object without a gap.
-type span struct {
-	place
-	first, end uint64 // device addresses
-}
-
-// extent is a span whose object our client has. A mapped extent has windows, which the
-// driver knows by these numbers.
+// extent is a part of an object, without a gap. An object is memory that a client of the driver
+// names by a handle. A buffer lies in one extent or more.
 type extent struct {
+	client         handle // CUDA's: it has the object, or the one that ours is a duplicate of
 	object         handle
+	offset, length uint64 // in the object, in bytes; of one that find gives, length is 0
 	space          uint32 // of an import: spaceVideo or spaceSystem
-	offset, length uint64
-	windows        []uint64
 }
 
-// spans finds the objects that the buffer lies in, in the order of addresses.
-func (f *finder) spans(b buffer) ([]span, error) {
+// shifted is e from n bytes further on; n may be negative. It is false where the object has no
+// such offset.
+func (e extent) shifted(n int64) (extent, bool) {
+	offset := int64(e.offset) + n
+	e.offset = uint64(offset)
+	return e, offset >= 0
+}
+
+// findAll finds the extents of the buffer in CUDA's objects, in the order of addresses.
+func (f *finder) findAll(b buffer) ([]extent, error) {
 	page := b.asked &^ (hostPage - 1)
-	p, err := f.find(page, b.memory)
+	e, err := f.find(page, b.memory)
 	if err != nil {
 		return nil, err
 	}
-	p, ok := p.plus(int64(b.first) - int64(page))
+	e, ok := e.shifted(int64(b.first) - int64(page))
 	if !ok {
 		return nil, fmt.Errorf("%#x lies before the memory that %#x is in: %w", b.first, b.asked, unix.EINVAL)
 	}
+	end := b.memory.MappingEnd()
 	if b.memory.Legacy {
-		// checkEnd asks the driver where the object ends.
-		return []span{{place: p, first: b.first, end: b.end}}, nil
-	}
-	if b.memory.MappingSize == 0 {
+		end = b.end // checkEnd asks the driver where the object ends
+	} else if b.memory.MappingSize == 0 {
 		return nil, fmt.Errorf("the CUDA driver does not say where the memory object at %#x ends; install a driver of 535 or later: %w", b.asked, unix.ENOTSUP)
 	}
-	return f.mappings(p, b)
-}
-
-// mappings finds the spans of a buffer that begins at a place, by what the driver says of
-// the objects' bounds.
-func (f *finder) mappings(p place, b buffer) ([]span, error) {
-	end := b.memory.MappingEnd()
-	spans := []span{{place: p, first: b.first, end: min(end, b.end)}}
+	e.length = min(end, b.end) - b.first
+	all := []extent{e}
 	for end <= b.last {
 		m, err := f.cuda.MemoryAt(end)
 		if err != nil {
 			return nil, err
 		}
-		if p, err = f.find(end, m); err != nil {
+		if e, err = f.find(end, m); err != nil {
 			return nil, err
 		}
 		next := m.MappingEnd()
 		if next <= end {
 			return nil, fmt.Errorf("the CUDA driver maps %d bytes at %#x to the address %#x: %w", m.MappingSize, m.Mapping, end, unix.EIO)
 		}
-		spans = join(spans, []span{{place: p, first: end, end: min(next, b.end)}})
+		e.length = min(next, b.end) - end
+		last := &all[len(all)-1]
+		if e.client == last.client && e.object == last.object && e.offset == last.offset+last.length {
+			last.length += e.length
+		} else {
+			all = append(all, e)
+		}
 		end = next
 	}
-	return spans, nil
-}
-
-// join makes one list of two neighbouring lists. Two spans that touch in one object
-// become one span.
-func join(left, right []span) []span {
-	l, r := &left[len(left)-1], right[0]
-	if p, _ := l.plus(int64(r.first - l.first)); p == r.place {
-		l.end = r.end
-		right = right[1:]
-	}
-	return append(left, right...)
+	return all, nil
 }
 
 // extents gives our client the objects of the buffer. On an error it returns the extents
 // that it has made, and the caller frees them.
-func (f *finder) extents(b buffer) ([]extent, error) {
-	spans, err := f.spans(b)
+func (f *finder) extents(b buffer) (extents []extent, err error) {
+	found, err := f.findAll(b)
 	if errors.Is(err, errNotWatched) && !b.memory.Legacy {
 		return f.imported(b)
 	}
-	if err != nil {
-		return nil, notFound(err)
+	if errors.Is(err, errNotWatched) {
+		err = fmt.Errorf("%w, and CUDA gives no IPC handle, as in the guest of a vGPU; load gdrdrv: %w", err, unix.ENOTSUP)
 	}
-	var extents []extent
-	for _, span := range spans {
-		object, err := f.gpu.duplicate(span.place)
-		if err != nil {
+	if err != nil {
+		return nil, err
+	}
+	for _, e := range found {
+		if e.object, err = f.gpu.duplicate(e); err != nil {
 			return extents, err
 		}
-		f.source = span.client
-		extents = append(extents, extent{object: object, offset: span.offset, length: span.end - span.first})
+		extents = append(extents, e)
 	}
 	// Where the buffer ends past the allocation's last GPU page, only the driver knows whether
 	// its object has those bytes.
@@ -107,14 +97,6 @@ func (f *finder) extents(b buffer) ([]extent, error) {
 		return extents, f.gpu.checkEnd(extents[len(extents)-1], b)
 	}
 	return extents, nil
-}
-
-// notFound adds to err what the user can do about objects that cannot be found.
-func notFound(err error) error {
-	if errors.Is(err, errNotWatched) {
-		return fmt.Errorf("%w, and CUDA gives no IPC handle, as in the guest of a vGPU; load gdrdrv: %w", err, unix.ENOTSUP)
-	}
-	return err
 }
 
 // imported gives our client VMM memory by its file descriptors, one allocation at a
@@ -168,54 +150,47 @@ func (g *gpu) checkEnd(last extent, b buffer) error {
 	return err
 }
 
-// part is a part of an extent that takes one window.
-type part struct {
-	extent         *extent
-	offset, length uint64 // in the extent's object
-}
-
-// parts cuts the first size bytes into parts. None crosses a multiple of unit in its
-// object. unit gives 0 for an object that needs no cut.
-func (p *pin) parts(size uint64, unit func(object handle) uint64) []part {
-	var parts []part
+// cut gives the extents of the first size bytes, one for each window. None crosses a multiple
+// of unit in its object. unit gives 0 for an object that needs no cut.
+func (p *pin) cut(size uint64, unit func(object handle) uint64) (extents []extent) {
 	for i := 0; size > 0; i++ {
-		extent := &p.extents[i]
-		cut := unit(extent.object)
-		at, end := extent.offset, extent.offset+min(extent.length, size)
-		size -= end - at
-		for at < end {
-			next := end
-			if cut != 0 {
-				next = min(end, at&^(cut-1)+cut)
+		e := p.extents[i]
+		step := unit(e.object)
+		left := min(e.length, size)
+		size -= left
+		for ; left > 0; left -= e.length {
+			e.length = left
+			if step != 0 {
+				e.length = min(left, step-e.offset%step)
 			}
-			parts = append(parts, part{extent: extent, offset: at, length: next - at})
-			at = next
+			extents = append(extents, e)
+			e.offset += e.length
 		}
 	}
-	return parts
+	return extents
 }
 
-// mapPieces maps the first size bytes. On an error nothing stays mapped.
-func (p *pin) mapPieces(size uintptr) (va uintptr, got backend.MappingType, err error) {
-	whole := p.parts(uint64(size), func(handle) uint64 { return 0 })
-	va, got, err = p.mapParts(size, whole)
+// mapFirst maps the first size bytes. On an error nothing stays mapped.
+func (p *pin) mapFirst(size uintptr) (va uintptr, got backend.MappingType, err error) {
+	whole := p.cut(uint64(size), func(handle) uint64 { return 0 })
+	va, got, err = p.mapExtents(size, whole)
 	unit := p.gpu.unit(err)
 	if unit == nil {
 		return va, got, err
 	}
-	parts := p.parts(uint64(size), unit)
-	if len(parts) == len(whole) {
+	small := p.cut(uint64(size), unit)
+	if len(small) == len(whole) {
 		return va, got, err
 	}
-	if few := mapsLeft(len(parts)); few != nil {
+	if few := mapsLeft(len(small)); few != nil {
 		return 0, backend.None, errors.Join(few, err)
 	}
-	log.Debugf("the buffer is mapped in %d parts: %v", len(parts), err)
-	return p.mapParts(size, parts)
+	log.Debugf("the buffer is mapped in %d parts: %v", len(small), err)
+	return p.mapExtents(size, small)
 }
 
-// unit says into which parts a buffer is cut that the driver did not map at once for err.
-// It is nil where parts do not help:
+// unit says how large a window may be of a buffer that the driver did not map at once for err.
+// It is nil where smaller ones do not help:
 //
 //   - On a coherent GPU the driver takes an object's pages for neighbours, and may find
 //     that the last ones lie past the GPU's memory. It maps each page.
@@ -232,10 +207,10 @@ func (g *gpu) unit(err error) func(object handle) uint64 {
 	return nil
 }
 
-// mapParts maps parts, several side by side into one reserved range of size bytes. On an
+// mapExtents maps extents, several side by side into one reserved range of size bytes. On an
 // error nothing stays mapped.
-func (p *pin) mapParts(size uintptr, parts []part) (va uintptr, got backend.MappingType, err error) {
-	if len(parts) > 1 {
+func (p *pin) mapExtents(size uintptr, extents []extent) (va uintptr, got backend.MappingType, err error) {
+	if len(extents) > 1 {
 		if va, err = sys.Reserve(size); err != nil {
 			return 0, backend.None, fmt.Errorf("no %d bytes of address space are left: %w", size, err)
 		}
@@ -250,8 +225,8 @@ func (p *pin) mapParts(size uintptr, parts []part) (va uintptr, got backend.Mapp
 		err = errors.Join(err, p.closeWindows())
 	}()
 	var done uintptr
-	for i, part := range parts {
-		at, kind, err := p.mapPart(part, va, done)
+	for i, e := range extents {
+		at, kind, err := p.mapExtent(e, va, done)
 		if err != nil {
 			return va, backend.None, err
 		}
@@ -259,7 +234,7 @@ func (p *pin) mapParts(size uintptr, parts []part) (va uintptr, got backend.Mapp
 			return va, backend.None, fmt.Errorf("the driver maps parts of the buffer as type %d and as type %d; pin each on its own: %w", got, kind, unix.ENOTSUP)
 		}
 		va, got = at, kind
-		done += uintptr(part.length)
+		done += uintptr(e.length)
 	}
 	// madvise fails on some mappings of the driver that children do not inherit anyway.
 	if err := sys.DontFork(va, size); err != nil {
@@ -268,23 +243,23 @@ func (p *pin) mapParts(size uintptr, parts []part) (va uintptr, got backend.Mapp
 	return va, got, nil
 }
 
-// mapPart maps a part at va+done, where va is the start of the range. For va 0 the kernel
-// chooses the address. mapPart gives the start of the range.
-func (p *pin) mapPart(part part, va, done uintptr) (uintptr, backend.MappingType, error) {
-	w, err := p.gpu.openWindow(part.extent, part.offset, part.length)
+// mapExtent maps an extent at va+done, where va is the start of the range. For va 0 the kernel
+// chooses the address. mapExtent gives the start of the range.
+func (p *pin) mapExtent(e extent, va, done uintptr) (uintptr, backend.MappingType, error) {
+	w, fd, err := p.gpu.openWindow(e)
 	if err != nil {
 		return 0, backend.None, err
 	}
-	part.extent.windows = append(part.extent.windows, w.linear)
-	defer sys.Close(w.fd)
-	kind, err := p.gpu.kind(part.extent.object, w.answer)
+	defer sys.Close(fd)
+	p.windows = append(p.windows, w)
+	kind, err := p.gpu.kind(w)
 	if err != nil {
 		return 0, backend.None, err
 	}
 	if va != 0 {
-		err = sys.MmapInto(va+done, w.fd, uintptr(part.length))
+		err = sys.MmapInto(va+done, fd, uintptr(e.length))
 	} else {
-		va, err = sys.Mmap(w.fd, 0, uintptr(part.length))
+		va, err = sys.Mmap(fd, 0, uintptr(e.length))
 	}
 	if err != nil {
 		return 0, backend.None, fmt.Errorf("mmap of GPU memory: %w", err)
@@ -292,15 +267,12 @@ func (p *pin) mapPart(part part, va, done uintptr) (uintptr, backend.MappingType
 	return va, kind, nil
 }
 
-// closeWindows closes the windows of all extents. The CPU's mapping must be gone.
+// closeWindows closes all windows. The CPU's mapping must be gone.
 func (p *pin) closeWindows() error {
 	var err error
-	for i := range p.extents {
-		extent := &p.extents[i]
-		for _, linear := range extent.windows {
-			err = errors.Join(err, p.gpu.closeWindow(extent.object, linear))
-		}
-		extent.windows = nil
+	for _, w := range p.windows {
+		err = errors.Join(err, p.gpu.closeWindow(w))
 	}
+	p.windows = nil
 	return err
 }

@@ -10,20 +10,6 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// place is where device memory lies: an object of CUDA's client, and the offset in
-// the object in bytes.
-type place struct {
-	client, object handle
-	offset         uint64
-}
-
-// plus is the place n bytes further on; n may be negative.
-func (p place) plus(n int64) (place, bool) {
-	at := int64(p.offset) + n
-	p.offset = uint64(at)
-	return p, at >= 0
-}
-
 // Seen is what libcuda asked the kernel during a watched export.
 type Seen struct {
 	Result   int32 // of cuMemGetHandleForAddressRange
@@ -40,14 +26,12 @@ type Seen struct {
 // returns ENOTSUP and exports nothing. This thread must have a current context.
 type Watch func(export uintptr, addr, size uint64) (Seen, error)
 
-// finder finds the objects that device addresses lie in, for one call of a session. It
-// works in the memory's context.
+// finder finds the extents of device memory, for one call of a session. It works in the
+// memory's context.
 type finder struct {
 	cuda  *cuda.Driver
 	watch Watch // nil: none
 	gpu   *gpu
-
-	source handle // CUDA's client, as extents has found it
 }
 
 // errNotWatched means that exports cannot be watched in this process.
@@ -58,33 +42,33 @@ var errNotWatched = errors.New("exports of this CUDA driver cannot be watched")
 // where nothing is allocated.
 var errNotSaid = errors.New("CUDA does not say where memory lies")
 
-// find gives the place of a host page of device memory. m describes the memory.
+// find gives the extent that begins at a host page of device memory. m describes the memory.
 //
 // There are two ways. The IPC handle of cuMemAlloc names the object in 0.1 us, a watched
 // export in 19 us (H200). find uses the handle once it is known to be right.
-func (f *finder) find(page uint64, m cuda.MemoryInfo) (place, error) {
+func (f *finder) find(page uint64, m cuda.MemoryInfo) (extent, error) {
 	if m.Legacy && f.gpu.proof.of(byIPC) == right {
-		if p, err := f.ipcPlace(page, m); err == nil {
-			return p, nil
+		if e, err := f.findByIPC(page, m); err == nil {
+			return e, nil
 		}
 	}
-	p, err := f.exportPlace(page)
+	e, err := f.findByExport(page)
 	if errors.Is(err, errNotSaid) && !m.Legacy {
-		p, err = f.placeBeside(page, m, err)
+		e, err = f.findBeside(page, m, err)
 	}
 	if err == nil {
 		if f.gpu.proof.of(byExport) == right {
-			return p, nil
+			return e, nil
 		}
-		return p, f.confirm(byExport, page, m, p)
+		return e, f.confirm(byExport, page, m, e)
 	}
 	silent := errors.Is(err, errNotWatched) || errors.Is(err, errNotSaid)
 	if silent && m.Legacy && f.gpu.proof.of(byIPC) != wrong {
-		if p, err := f.ipcPlace(page, m); err == nil {
-			return p, f.confirm(byIPC, page, m, p)
+		if e, err := f.findByIPC(page, m); err == nil {
+			return e, f.confirm(byIPC, page, m, e)
 		}
 	}
-	return place{}, err
+	return extent{}, err
 }
 
 // Words of an IPC handle.
@@ -94,34 +78,34 @@ const (
 	ipcObject = 13
 )
 
-// ipcPlace reads the place out of the allocation's IPC handle. CUDA gives one for each address inside
-// of an allocation, so it must still be this one.
-func (f *finder) ipcPlace(page uint64, m cuda.MemoryInfo) (place, error) {
+// findByIPC is find by the allocation's IPC handle. CUDA gives one for each address inside of an
+// allocation, so it must still be this one.
+func (f *finder) findByIPC(page uint64, m cuda.MemoryInfo) (extent, error) {
 	words, err := f.cuda.IPCHandle(m.Start)
 	if err != nil {
-		return place{}, err
+		return extent{}, err
 	}
 	if !f.cuda.IsStill(m, m.Start) {
-		return place{}, fmt.Errorf("the memory at %#x was freed: %w", m.Start, unix.EINVAL)
+		return extent{}, fmt.Errorf("the memory at %#x was freed: %w", m.Start, unix.EINVAL)
 	}
-	p := place{client: handle(words[ipcClient]), object: handle(words[ipcObject]), offset: uint64(words[ipcOffset])}
-	p, ok := p.plus(int64(page - m.Start))
-	if !ok || p.client == 0 || p.object == 0 {
-		return place{}, fmt.Errorf("the IPC handle of %#x names no memory object: %w", m.Start, unix.ENOTSUP)
+	e := extent{client: handle(words[ipcClient]), object: handle(words[ipcObject]), offset: uint64(words[ipcOffset])}
+	e, ok := e.shifted(int64(page - m.Start))
+	if !ok || e.client == 0 || e.object == 0 {
+		return extent{}, fmt.Errorf("the IPC handle of %#x names no memory object: %w", m.Start, unix.ENOTSUP)
 	}
-	return p, nil
+	return e, nil
 }
 
-// exportPlace watches an export of the page. An export of a pool's memory fails, but its
-// request names the object all the same.
-func (f *finder) exportPlace(page uint64) (place, error) {
+// findByExport is find by a watched export of the page. An export of a pool's memory fails, but
+// its request names the object all the same.
+func (f *finder) findByExport(page uint64) (extent, error) {
 	export := f.cuda.ExportFunction()
 	if f.watch == nil || export == 0 {
-		return place{}, errNotWatched
+		return extent{}, errNotWatched
 	}
 	seen, err := f.watch(export, page, hostPage)
 	if err != nil {
-		return place{}, fmt.Errorf("%w (%v)", errNotWatched, err)
+		return extent{}, fmt.Errorf("%w (%v)", errNotWatched, err)
 	}
 	fd, err := cuda.OwnExport(seen.Result, seen.FD)
 	if err == nil {
@@ -129,23 +113,23 @@ func (f *finder) exportPlace(page uint64) (place, error) {
 	}
 	switch {
 	case seen.Object != 0:
-		return place{client: handle(seen.Client), object: handle(seen.Object), offset: seen.Offset}, nil
+		return extent{client: handle(seen.Client), object: handle(seen.Object), offset: seen.Offset}, nil
 	case seen.Requests != 0:
-		return place{}, fmt.Errorf("this CUDA driver exports memory with a request of %d bytes, which this library does not know; load gdrdrv, or use a libgdrapi that knows the driver: %w", seen.Size, unix.ENOTSUP)
+		return extent{}, fmt.Errorf("this CUDA driver exports memory with a request of %d bytes, which this library does not know; load gdrdrv, or use a libgdrapi that knows the driver: %w", seen.Size, unix.ENOTSUP)
 	case errors.Is(err, cuda.ErrNotSupported):
-		return place{}, fmt.Errorf("%w (%v)", errNotWatched, err)
+		return extent{}, fmt.Errorf("%w (%v)", errNotWatched, err)
 	case errors.Is(err, unix.EMFILE), errors.Is(err, cuda.ErrOutOfMemory):
-		return place{}, err
+		return extent{}, err
 	case err == nil:
-		return place{}, fmt.Errorf("%w (no request was seen)", errNotWatched)
+		return extent{}, fmt.Errorf("%w (no request was seen)", errNotWatched)
 	}
-	return place{}, fmt.Errorf("%w at %#x, so it is not this process's own allocation (memory of cudaIpcOpenMemHandle is another process's: pin it there): %w (%v)", errNotSaid, page, unix.ENOTSUP, err)
+	return extent{}, fmt.Errorf("%w at %#x, so it is not this process's own allocation (memory of cudaIpcOpenMemHandle is another process's: pin it there): %w (%v)", errNotSaid, page, unix.ENOTSUP, err)
 }
 
-// placeBeside is exportPlace for a page of a pool's that begins in free space, of which CUDA
+// findBeside is findByExport for a page of a pool's that begins in free space, of which CUDA
 // says nothing. It asks for the nearest page of the same object that begins in memory, by now perhaps
-// the page itself. why is the error of exportPlace.
-func (f *finder) placeBeside(page uint64, m cuda.MemoryInfo, why error) (place, error) {
+// the page itself. why is the error of findByExport.
+func (f *finder) findBeside(page uint64, m cuda.MemoryInfo, why error) (extent, error) {
 	for away := uint64(0); away < m.MappingSize; away += hostPage {
 		for _, near := range []uint64{page + away, page - away} {
 			if near < m.Mapping || near >= m.MappingEnd() {
@@ -155,17 +139,17 @@ func (f *finder) placeBeside(page uint64, m cuda.MemoryInfo, why error) (place, 
 			if err != nil {
 				continue
 			}
-			p, err := f.exportPlace(near)
+			e, err := f.findByExport(near)
 			if err == nil {
-				if p, ok := p.plus(int64(page) - int64(near)); ok {
-					return p, nil
+				if e, ok := e.shifted(int64(page) - int64(near)); ok {
+					return e, nil
 				}
-				return place{}, why
+				return extent{}, why
 			}
 			if f.cuda.IsStill(there, near) {
-				return place{}, err
+				return extent{}, err
 			}
 		}
 	}
-	return place{}, fmt.Errorf("the page at %#x begins in free space, and so does each page with memory of its pool; allocate %d bytes or more: %w (%v)", page, hostPage, unix.ENOTSUP, why)
+	return extent{}, fmt.Errorf("the page at %#x begins in free space, and so does each page with memory of its pool; allocate %d bytes or more: %w (%v)", page, hostPage, unix.ENOTSUP, why)
 }

@@ -246,9 +246,9 @@ func combinesWrites(pci string) bool {
 	return seen && err == nil
 }
 
-// kind is the memory type of the CPU's mapping of a window of an object.
-func (g *gpu) kind(object handle, a answer) (backend.MappingType, error) {
-	switch {
+// kind is the memory type of the CPU's mapping of a window.
+func (g *gpu) kind(w window) (backend.MappingType, error) {
+	switch a := w.answer; {
 	case a == answerBAR1:
 		return g.bar1, nil
 	case a == answerBAR1Registers:
@@ -256,10 +256,10 @@ func (g *gpu) kind(object handle, a answer) (backend.MappingType, error) {
 	case a == answerCoherent && g.coherent:
 		return backend.Caching, nil
 	case a == answerSystemMemory:
-		return g.systemType(object), nil
+		return g.systemType(w.object), nil
 	}
 	return 0, fmt.Errorf("the NVIDIA driver answered the mapping %d and the cache type %d (coherent: %v), which this library does not know; load gdrdrv: %w",
-		a.mapping, a.cache, g.coherent, unix.ENOTSUP)
+		w.answer.mapping, w.answer.cache, g.coherent, unix.ENOTSUP)
 }
 
 // systemType is how the CPU's mapping of system memory is cached. WC is right for memory
@@ -295,7 +295,7 @@ func (g *gpu) sizeOf(object handle) (uint64, error) {
 
 // node is the device through which an extent is mapped: the GPU's own, or the control device
 // where the memory is the system's.
-func (g *gpu) node(e *extent) (path string, err error) {
+func (g *gpu) node(e extent) (path string, err error) {
 	space := e.space
 	if space == 0 { // it was pinned by its address: all device memory of a GPU is of one kind
 		space, err = g.ownSpace(e.object)

@@ -75,15 +75,15 @@ func proofOf(gpu cuda.PCIAddress) *proof {
 	return process.proofs[gpu]
 }
 
-// errDiffers is for a place that is not the memory's.
+// errDiffers is for an extent that is not the memory's.
 func errDiffers(w way, at uint64) error {
 	return fmt.Errorf("this NVIDIA driver differs from those that are known: its %v do not lead to the memory at %#x; load gdrdrv: %w", w, at, unix.ENOTSUP)
 }
 
-// confirm returns nil where p is the place of the page, as w has found it. m describes the
-// page's memory.
-func (f *finder) confirm(w way, page uint64, m cuda.MemoryInfo, p place) error {
-	if m.Legacy && w == byExport && f.agree(page, m, p) {
+// confirm returns nil where e, as w has found it, begins at the page. m describes the page's
+// memory.
+func (f *finder) confirm(w way, page uint64, m cuda.MemoryInfo, e extent) error {
+	if m.Legacy && w == byExport && f.agree(page, m, e) {
 		return nil
 	}
 	if f.gpu.proof.of(w) == untried {
@@ -92,33 +92,33 @@ func (f *finder) confirm(w way, page uint64, m cuda.MemoryInfo, p place) error {
 	switch f.gpu.proof.of(w) {
 	case right:
 		if m.Legacy && w == byExport {
-			f.agree(page, m, p) // a difference is the handle's now
+			f.agree(page, m, e) // a difference is the handle's now
 		}
 		return nil
 	case wrong:
 		return errDiffers(w, page)
 	}
 	at := max(page, m.Start)
-	where, _ := p.plus(int64(at - page))
-	same, err := f.compare(where, at, min(lineSize, m.End()-at))
+	e, _ = e.shifted(int64(at - page))
+	same, err := f.compare(e, at, min(lineSize, m.End()-at))
 	if err == nil && !same {
 		err = errDiffers(w, page)
 	}
 	return err
 }
 
-// agree notes whether the IPC handle gives the place that an export gave. Where they
+// agree notes whether the IPC handle gives the extent that an export gave. Where they
 // differ, or there is no handle, nothing is known of the export.
-func (f *finder) agree(page uint64, m cuda.MemoryInfo, seen place) bool {
+func (f *finder) agree(page uint64, m cuda.MemoryInfo, seen extent) bool {
 	if f.gpu.proof.of(byIPC) == wrong {
 		return false
 	}
-	p, err := f.ipcPlace(page, m)
+	e, err := f.findByIPC(page, m)
 	if err != nil {
 		log.Debugf("cuIpcGetMemHandle: %v", err)
 		return false
 	}
-	if p == seen {
+	if e == seen {
 		f.gpu.proof.set(byIPC, right)
 		f.gpu.proof.set(byExport, right)
 		return true
@@ -151,7 +151,7 @@ func (f *finder) tryOnOwn(w way) {
 		return
 	}
 	page := addr &^ (hostPage - 1)
-	if seen, err := f.exportPlace(page); err == nil && f.agree(page, m, seen) {
+	if seen, err := f.findByExport(page); err == nil && f.agree(page, m, seen) {
 		return
 	}
 	same, err := f.showsOwn(w, m, addr)
@@ -165,8 +165,8 @@ func (f *finder) tryOnOwn(w way) {
 	}
 }
 
-// showsOwn writes random bytes to several places of our own memory at addr, and reports
-// whether the objects that w names for these places show them.
+// showsOwn writes random bytes at several offsets in our own memory at addr, and reports
+// whether the extents that w finds for them show them.
 func (f *finder) showsOwn(w way, m cuda.MemoryInfo, addr uint64) (bool, error) {
 	for _, off := range []uint64{0, hostPage + 64, ownSize/2 + 3<<12 - 64, ownSize - 64} {
 		want := make([]byte, lineSize)
@@ -184,38 +184,38 @@ func (f *finder) showsOwn(w way, m cuda.MemoryInfo, addr uint64) (bool, error) {
 	return true, nil
 }
 
-// readBy reads n bytes at an address of our own memory, through a mapping of the object
-// that w names.
+// readBy reads n bytes at an address of our own memory, through a window of the extent that w
+// finds.
 func (f *finder) readBy(w way, m cuda.MemoryInfo, at, n uint64) (_ []byte, err error) {
-	p, err := f.placeBy(w, at&^(hostPage-1), m)
+	e, err := f.findBy(w, at&^(hostPage-1), m)
 	if err != nil {
 		return nil, err
 	}
-	object, err := f.gpu.duplicate(p)
+	object, err := f.gpu.duplicate(e)
 	if err != nil {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, f.gpu.free(object)) }()
-	return f.gpu.read(object, p.offset+at%hostPage, n)
+	return f.gpu.read(object, e.offset+at%hostPage, n)
 }
 
-// placeBy gives the place of a page of memory by one way.
-func (f *finder) placeBy(w way, page uint64, m cuda.MemoryInfo) (place, error) {
+// findBy is find by one way.
+func (f *finder) findBy(w way, page uint64, m cuda.MemoryInfo) (extent, error) {
 	if w == byIPC {
-		return f.ipcPlace(page, m)
+		return f.findByIPC(page, m)
 	}
-	return f.exportPlace(page)
+	return f.findByExport(page)
 }
 
-// lineSize is the number of bytes that are compared at one place.
+// lineSize is the number of bytes that are compared at one offset.
 const lineSize = 64
 
-// compare reports whether the n bytes at a place can be those at an address of the
-// caller's. Anybody may be writing them meanwhile. So they are read through a mapping and
+// compare reports whether the first n bytes of an extent can be those at an address of the
+// caller's. Anybody may be writing them meanwhile. So they are read through a window and
 // by the GPU's copy in turns. They differ only where a word was the same in all reads of
 // one side, and the same in all reads of the other, and is not the same in both.
-func (f *finder) compare(p place, addr, n uint64) (same bool, err error) {
-	object, err := f.gpu.duplicate(p)
+func (f *finder) compare(e extent, addr, n uint64) (same bool, err error) {
+	object, err := f.gpu.duplicate(e)
 	if err != nil {
 		return false, err
 	}
@@ -223,7 +223,7 @@ func (f *finder) compare(p place, addr, n uint64) (same bool, err error) {
 	const rounds = 8
 	var mapped, copied [rounds][]byte
 	for i := range rounds {
-		if mapped[i], err = f.gpu.read(object, p.offset, n); err != nil {
+		if mapped[i], err = f.gpu.read(object, e.offset, n); err != nil {
 			return false, err
 		}
 		copied[i] = make([]byte, n)
@@ -247,19 +247,19 @@ func (f *finder) compare(p place, addr, n uint64) (same bool, err error) {
 	return true, nil
 }
 
-// read reads n bytes of an object through a mapping of their page.
+// read reads n bytes of an object of our client, through a window of their page.
 func (g *gpu) read(object handle, offset, n uint64) ([]byte, error) {
 	page := offset &^ (hostPage - 1)
-	w, err := g.openWindow(&extent{object: object}, page, hostPage)
+	w, fd, err := g.openWindow(extent{object: object, offset: page, length: hostPage})
 	if err != nil {
 		return nil, err
 	}
-	va, err := sys.Mmap(w.fd, 0, uintptr(hostPage))
-	_ = sys.Close(w.fd)
+	va, err := sys.Mmap(fd, 0, uintptr(hostPage))
+	_ = sys.Close(fd)
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("mmap of GPU memory: %w", err), g.closeWindow(object, w.linear))
+		return nil, errors.Join(fmt.Errorf("mmap of GPU memory: %w", err), g.closeWindow(w))
 	}
 	b := make([]byte, n)
 	load(b, va+uintptr(offset-page))
-	return b, errors.Join(sys.Munmap(va, uintptr(hostPage)), g.closeWindow(object, w.linear))
+	return b, errors.Join(sys.Munmap(va, uintptr(hostPage)), g.closeWindow(w))
 }

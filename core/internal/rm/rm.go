@@ -168,14 +168,10 @@ func (s *session) pin(b buffer, req backend.PinRequest) (*pin, error) {
 	if (g.coherent || g.soc) && req.Flags&backend.PinForcePCIe != 0 {
 		return nil, fmt.Errorf("the rm backend cannot force a mapping through PCIe on a GPU that is coherent with the CPU: %w", unix.EINVAL)
 	}
-	p := &pin{gpu: g, cuda: s.cuda, first: b.first, size: b.end - b.first, asked: b.asked, id: b.memory.ID}
+	p := &pin{gpu: g, cuda: s.cuda, first: b.first, size: b.end - b.first, memory: b.memory, asked: b.asked}
 	p.context, err = s.cuda.KeepMemory(b.memory, b.asked, func(in *cuda.Driver) (err error) {
 		f := finder{cuda: in, watch: s.watch, gpu: g}
-		p.extents, err = f.extents(b)
-		if b.memory.Legacy {
-			p.source = f.source
-		}
-		if err == nil {
+		if p.extents, err = f.extents(b); err == nil {
 			in.SetSyncMemops(b.memory, b.asked, req.Addr+req.Size)
 		}
 		return err
@@ -243,16 +239,17 @@ func (s *session) Version() (int, int) {
 	return backend.Major, backend.Minor
 }
 
-// pin is a range of GPU pages. While it is mapped, its extents have windows.
+// pin is a range of GPU pages. While it is mapped, it has windows.
 type pin struct {
 	gpu         *gpu
 	cuda        *cuda.Driver  // nil: imported
 	context     *cuda.Primary // nil: somebody else keeps a context of the memory
 	first, size uint64        // whole GPU pages
-	extents     []extent
+	extents     []extent      // in objects of our client
+	windows     []window
 
-	asked, id uint64 // first byte in the allocation, and the allocation's ID
-	source    handle // CUDA's client that had memory of cuMemAlloc; else 0
+	memory cuda.MemoryInfo // of the address asked; empty: imported
+	asked  uint64
 }
 
 // Info gives the GPU pages that are pinned, as gdrdrv does.
@@ -264,7 +261,7 @@ func (p *pin) Map(size uint64, want backend.MappingType) (uintptr, backend.Mappi
 	if err := p.moved(); err != nil {
 		return 0, backend.None, err
 	}
-	va, got, err := p.mapPieces(uintptr(size))
+	va, got, err := p.mapFirst(uintptr(size))
 	if err != nil {
 		return 0, backend.None, err
 	}
@@ -281,11 +278,11 @@ func (p *pin) Map(size uint64, want backend.MappingType) (uintptr, backend.Mappi
 // answer takes less time than a map. Where CUDA does not answer, the program may have freed the
 // memory, which may then be mapped all the same.
 func (p *pin) moved() error {
-	if p.source == 0 || p.gpu.proof.of(byIPC) != right {
+	if !p.memory.Legacy || p.gpu.proof.of(byIPC) != right {
 		return nil
 	}
 	m, err := p.cuda.MemoryAt(p.asked)
-	if err != nil || !m.Legacy || m.ID != p.id {
+	if err != nil || !m.Legacy || m.ID != p.memory.ID {
 		return nil
 	}
 	var words [16]uint32
@@ -293,7 +290,7 @@ func (p *pin) moved() error {
 		words, err = in.IPCHandle(m.Start)
 		return err
 	})
-	if now := handle(words[ipcClient]); err != nil || now == 0 || now == p.source {
+	if now := handle(words[ipcClient]); err != nil || now == 0 || now == p.extents[0].client {
 		return nil
 	}
 	return fmt.Errorf("CUDA has made the memory at %#x anew since it was pinned, as cuda-checkpoint does: unpin before a checkpoint, and pin again after it: %w", p.asked, unix.EIO)
