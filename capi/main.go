@@ -18,6 +18,7 @@ import (
 	"sync"
 	"unsafe"
 
+	"gdrapi/capi/cache"
 	_ "gdrapi/capi/copy" // C alone: copy_one.c calls it
 	"gdrapi/capi/guest"
 	"gdrapi/capi/handle"
@@ -44,26 +45,40 @@ func answer(call string, do func() error) (rc C.int) {
 	return
 }
 
-type integer interface {
-	~int | ~int32 | ~uint64 | ~uintptr
-}
-
-// answerOne is answer for a call whose result goes to out.
-func answerOne[To, From integer](call string, out *To, do func() (From, error)) C.int {
+// answerOne is answer for a call whose result, a handle or an address, goes to out.
+func answerOne[R ~uint64 | ~uintptr](call string, out *C.uint64_t, do func() (R, error)) C.int {
 	return answer(call, func() error {
 		v, err := do()
-		*out = To(v)
+		*out = C.uint64_t(v)
 		return err
 	})
 }
 
-// answerTwo is answer for a call with two results.
-func answerTwo[To1, To2, From1, From2 integer](call string, out1 *To1, out2 *To2, do func() (From1, From2, error)) C.int {
+// answerOn is answer for a call on the object that find finds.
+func answerOn[T any](call string, find func() (T, error), do func(T) error) C.int {
 	return answer(call, func() error {
-		v1, v2, err := do()
-		*out1, *out2 = To1(v1), To2(v2)
-		return err
+		object, err := find()
+		if err != nil {
+			return err
+		}
+		return do(object)
 	})
+}
+
+func deviceOf(g C.uint64_t) func() (*core.Device, error) {
+	return func() (*core.Device, error) { return library.Device(toHandle(g)) }
+}
+
+func bufferOf(g, h C.uint64_t) func() (*core.Buffer, error) {
+	return func() (*core.Buffer, error) { return library.Buffer(toHandle(g), toHandle(h)) }
+}
+
+func memoryOf(g, m C.uint64_t) func() (*core.Memory, error) {
+	return func() (*core.Memory, error) { return library.Memory(toHandle(g), toHandle(m)) }
+}
+
+func cacheOf(c C.uint64_t) func() (*cache.Cache, error) {
+	return func() (*cache.Cache, error) { return library.Cache(toHandle(c)) }
 }
 
 func toHandle(h C.uint64_t) handle.Handle { return handle.Handle(h) }
@@ -125,22 +140,16 @@ func gdrcore_pin_fd(g C.uint64_t, fd C.int, h *C.uint64_t) C.int {
 
 //export gdrcore_export_fd
 func gdrcore_export_fd(g, h C.uint64_t, flags C.uint32_t, fd *C.int) C.int {
-	return answerOne("gdr_export_fd", fd, func() (int, error) {
-		b, err := library.Buffer(toHandle(g), toHandle(h))
-		if err != nil {
-			return 0, err
-		}
-		return b.Export(uint32(flags))
+	return answerOn("gdr_export_fd", bufferOf(g, h), func(b *core.Buffer) error {
+		v, err := b.Export(uint32(flags))
+		*fd = C.int(v)
+		return err
 	})
 }
 
 //export gdrcore_object
 func gdrcore_object(g, h C.uint64_t, offset, length *C.uint64_t, count *C.uint) C.int {
-	return answer("gdr_get_object", func() error {
-		b, err := library.Buffer(toHandle(g), toHandle(h))
-		if err != nil {
-			return err
-		}
+	return answerOn("gdr_get_object", bufferOf(g, h), func(b *core.Buffer) error {
 		o, err := b.Object()
 		*offset, *length, *count = C.uint64_t(o.Offset), C.uint64_t(o.Length), C.uint(o.Count)
 		return err
@@ -164,11 +173,7 @@ func gdrcore_unmap(g, h, va, size C.uint64_t) C.int {
 
 //export gdrcore_info
 func gdrcore_info(call *C.char, g, h C.uint64_t, out *C.struct_gdr_core_info) C.int {
-	return answer(C.GoString(call), func() error {
-		b, err := library.Buffer(toHandle(g), toHandle(h))
-		if err != nil {
-			return err
-		}
+	return answerOn(C.GoString(call), bufferOf(g, h), func(b *core.Buffer) error {
 		i, err := b.Info()
 		*out = C.struct_gdr_core_info{
 			va:            C.uint64_t(i.VA),
@@ -185,44 +190,34 @@ func gdrcore_info(call *C.char, g, h C.uint64_t, out *C.struct_gdr_core_info) C.
 
 //export gdrcore_callback_flag
 func gdrcore_callback_flag(g, h C.uint64_t, flag *C.int) C.int {
-	return answerOne("gdr_get_callback_flag", flag, func() (int, error) {
-		b, err := library.Buffer(toHandle(g), toHandle(h))
-		if err != nil {
-			return 0, err
-		}
-		return b.Revoked()
+	return answerOn("gdr_get_callback_flag", bufferOf(g, h), func(b *core.Buffer) error {
+		v, err := b.Revoked()
+		*flag = C.int(v)
+		return err
 	})
 }
 
 //export gdrcore_attribute
 func gdrcore_attribute(g C.uint64_t, attr C.int, value *C.int) C.int {
-	return answerOne("gdr_get_attribute", value, func() (int, error) {
-		d, err := library.Device(toHandle(g))
-		if err != nil {
-			return 0, err
-		}
-		return d.Attribute(backend.Attr(attr))
+	return answerOn("gdr_get_attribute", deviceOf(g), func(d *core.Device) error {
+		v, err := d.Attribute(backend.Attr(attr))
+		*value = C.int(v)
+		return err
 	})
 }
 
 //export gdrcore_driver_version
 func gdrcore_driver_version(g C.uint64_t, major, minor *C.int) C.int {
-	return answerTwo("gdr_driver_get_version", major, minor, func() (int, int, error) {
-		d, err := library.Device(toHandle(g))
-		if err != nil {
-			return 0, 0, err
-		}
-		return d.Version()
+	return answerOn("gdr_driver_get_version", deviceOf(g), func(d *core.Device) error {
+		first, second, err := d.Version()
+		*major, *minor = C.int(first), C.int(second)
+		return err
 	})
 }
 
 //export gdrcore_backend
 func gdrcore_backend(g C.uint64_t, out *C.char, size C.size_t) C.int {
-	return answer("gdr_get_backend", func() error {
-		d, err := library.Device(toHandle(g))
-		if err != nil {
-			return err
-		}
+	return answerOn("gdr_get_backend", deviceOf(g), func(d *core.Device) error {
 		name, err := d.Backend()
 		if err != nil {
 			return err
@@ -247,23 +242,18 @@ func gdrcore_mem_free(g, m C.uint64_t) C.int {
 
 //export gdrcore_mem_ptr
 func gdrcore_mem_ptr(g, m C.uint64_t, ptr, size *C.uint64_t) C.int {
-	return answerTwo("gdr_mem_get_device_ptr", ptr, size, func() (uint64, uint64, error) {
-		mem, err := library.Memory(toHandle(g), toHandle(m))
-		if err != nil {
-			return 0, 0, err
-		}
-		return mem.Addr(), mem.Size(), nil
+	return answerOn("gdr_mem_get_device_ptr", memoryOf(g, m), func(mem *core.Memory) error {
+		*ptr, *size = C.uint64_t(mem.Addr()), C.uint64_t(mem.Size())
+		return nil
 	})
 }
 
 //export gdrcore_mem_export
 func gdrcore_mem_export(g, m C.uint64_t, flags C.uint32_t, fd *C.int) C.int {
-	return answerOne("gdr_mem_export_dmabuf", fd, func() (int, error) {
-		mem, err := library.Memory(toHandle(g), toHandle(m))
-		if err != nil {
-			return 0, err
-		}
-		return mem.Export(uint32(flags))
+	return answerOn("gdr_mem_export_dmabuf", memoryOf(g, m), func(mem *core.Memory) error {
+		v, err := mem.Export(uint32(flags))
+		*fd = C.int(v)
+		return err
 	})
 }
 
@@ -274,35 +264,21 @@ func gdrcore_cache_open(g, most C.uint64_t, c *C.uint64_t) C.int {
 
 //export gdrcore_cache_get
 func gdrcore_cache_get(c, addr, size, now C.uint64_t, h, va *C.uint64_t) C.int {
-	return answerTwo("gdr_cache_get", h, va, func() (uint64, uintptr, error) {
-		cache, err := library.Cache(toHandle(c))
-		if err != nil {
-			return 0, 0, err
-		}
-		return cache.Get(uint64(addr), uint64(size), uint64(now))
+	return answerOn("gdr_cache_get", cacheOf(c), func(c *cache.Cache) error {
+		held, at, err := c.Get(uint64(addr), uint64(size), uint64(now))
+		*h, *va = C.uint64_t(held), C.uint64_t(at)
+		return err
 	})
 }
 
 //export gdrcore_cache_settle
 func gdrcore_cache_settle(c C.uint64_t) C.int {
-	return answer("gdr_cache_put", func() error {
-		cache, err := library.Cache(toHandle(c))
-		if err != nil {
-			return err
-		}
-		return cache.Settle()
-	})
+	return answerOn("gdr_cache_put", cacheOf(c), (*cache.Cache).Settle)
 }
 
 //export gdrcore_cache_flush
 func gdrcore_cache_flush(c C.uint64_t) C.int {
-	return answer("gdr_cache_flush", func() error {
-		cache, err := library.Cache(toHandle(c))
-		if err != nil {
-			return err
-		}
-		return cache.Flush()
-	})
+	return answerOn("gdr_cache_flush", cacheOf(c), (*cache.Cache).Flush)
 }
 
 //export gdrcore_cache_close
