@@ -57,22 +57,13 @@ const (
 // noMappings is true once the driver has turned out not to know the last two.
 var noMappings atomic.Bool
 
-// memoryAnswer is what the driver says of an address.
-type memoryAnswer struct {
-	kind, ordinal   int32
-	managed, legacy uint32 // 4 bytes, as the driver writes bool attributes of this call
-	start, size     uint64
-	context         Context
-	id              uint64
-
-	mapping, mappingSize uint64
-}
-
 // MemoryAt describes the GPU memory at addr. It returns EINVAL where there is none.
 // Managed memory is not GPU memory here.
 func (d *Driver) MemoryAt(addr uint64) (MemoryInfo, error) {
-	var v memoryAnswer
 	const optional = 2 // names at the end that older drivers do not know
+	var m MemoryInfo
+	var kind, ordinal int32
+	var managed, legacy uint32 // 4 bytes, as the driver writes bool attributes of this call
 	names := [...]pointerAttribute{
 		memoryType, deviceOrdinal, isManaged, isLegacyIPCCapable, rangeStartAddr, rangeSize, bufferID, contextOf,
 		mappingBaseAddr, mappingSize,
@@ -84,7 +75,7 @@ func (d *Driver) MemoryAt(addr uint64) (MemoryInfo, error) {
 		id                   *uint64
 		context              *Context // after id, see KeepMemory
 		mapping, mappingSize *uint64
-	}{&v.kind, &v.ordinal, &v.managed, &v.legacy, &v.start, &v.size, &v.id, &v.context, &v.mapping, &v.mappingSize}
+	}{&kind, &ordinal, &managed, &legacy, &m.Start, &m.Size, &m.ID, &m.Context, &m.Mapping, &m.MappingSize}
 	ask := func(n int) error {
 		return d.call(symPointerGetAttributes, n, &names, &places, addr)
 	}
@@ -102,17 +93,15 @@ func (d *Driver) MemoryAt(addr uint64) (MemoryInfo, error) {
 		return MemoryInfo{}, notInitialized(addr, err)
 	case err != nil:
 		return MemoryInfo{}, err
-	case v.managed != 0:
+	case managed != 0:
 		return MemoryInfo{}, fmt.Errorf("%#x is managed memory, which moves between the CPU and the GPU; allocate with cudaMalloc: %w", addr, unix.EINVAL)
-	case v.kind != memoryTypeDevice && v.kind != 0:
+	case kind != memoryTypeDevice && kind != 0:
 		return MemoryInfo{}, fmt.Errorf("%#x is host memory: %w", addr, unix.EINVAL)
-	case v.kind == 0 || v.ordinal < 0:
+	case kind == 0 || ordinal < 0:
 		return MemoryInfo{}, fmt.Errorf("%#x is no CUDA device pointer: %w", addr, unix.EINVAL)
 	}
-	return MemoryInfo{
-		Ordinal: int(v.ordinal), Legacy: v.legacy != 0, Context: v.context, ID: v.id, Start: v.start, Size: v.size,
-		Mapping: v.mapping, MappingSize: v.mappingSize,
-	}, nil
+	m.Ordinal, m.Legacy = int(ordinal), legacy != 0
+	return m, nil
 }
 
 // OnMemory calls fn for the first memory of a range; at is its first address in the range. As with
@@ -237,33 +226,24 @@ const streamNonBlocking = 1
 // ReadBack reads GPU memory into b with a copy by the GPU. It waits for no other work of
 // the GPU, and a kernel that never ends does not stop it. It needs a current context.
 func (d *Driver) ReadBack(b []byte, addr uint64) error {
-	return d.onStream(func(stream uintptr) error {
-		return d.copyAndWait(symMemcpyDtoHAsync, stream, unsafe.SliceData(b), addr, len(b))
-	})
+	return d.copyAndWait(symMemcpyDtoHAsync, unsafe.SliceData(b), addr, len(b))
 }
 
 // WriteOut writes b to GPU memory, as ReadBack reads it.
 func (d *Driver) WriteOut(addr uint64, b []byte) error {
-	return d.onStream(func(stream uintptr) error {
-		return d.copyAndWait(symMemcpyHtoDAsync, stream, addr, unsafe.SliceData(b), len(b))
-	})
+	return d.copyAndWait(symMemcpyHtoDAsync, addr, unsafe.SliceData(b), len(b))
 }
 
-// onStream calls fn with a stream of its own.
-func (d *Driver) onStream(fn func(stream uintptr) error) (err error) {
+// copyAndWait copies n bytes on a stream of its own. The GPU may use the host's bytes until the
+// stream is synchronised, so this function keeps the object that they are in until then.
+func (d *Driver) copyAndWait(how symbol, to, from any, n int) (err error) {
+	defer runtime.KeepAlive(to)
+	defer runtime.KeepAlive(from)
 	var stream uintptr
 	if err := d.call(symStreamCreate, &stream, streamNonBlocking); err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, d.call(symStreamDestroy, stream)) }()
-	return fn(stream)
-}
-
-// copyAndWait copies n bytes on a stream. The GPU may use the host's bytes until the stream
-// is synchronised, so this function keeps the object that they are in during both calls.
-func (d *Driver) copyAndWait(how symbol, stream uintptr, to, from any, n int) error {
-	defer runtime.KeepAlive(to)
-	defer runtime.KeepAlive(from)
 	if err := d.call(how, to, from, n, stream); err != nil {
 		return err
 	}
