@@ -132,20 +132,12 @@ func (d Device) MIG() (bool, error) {
 	return current != 0, err
 }
 
-// Virtualization is an nvmlGpuVirtualizationMode_t.
-type Virtualization int32
-
-const (
-	Bare        Virtualization = 0
-	Passthrough Virtualization = 1
-	VGPU        Virtualization = 2 // a virtual machine has a part of a GPU
-)
-
-// Virtualization gives the way in which a virtual machine has the GPU.
-func (d Device) Virtualization() (Virtualization, error) {
-	var v Virtualization
-	err := d.library.call("nvmlDeviceGetVirtualizationMode", d.handle, &v)
-	return v, err
+// VGPU reports whether the GPU is a virtual one: a part of a GPU that this virtual machine has.
+func (d Device) VGPU() (bool, error) {
+	const vgpu = 2 // of nvmlGpuVirtualizationMode_t
+	var mode int32
+	err := d.library.call("nvmlDeviceGetVirtualizationMode", d.handle, &mode)
+	return mode == vgpu, err
 }
 
 // ConfidentialComputing reports whether the GPUs hide their memory from the host.

@@ -112,12 +112,12 @@ func TestNVML(t *testing.T) {
 		require.True(t, mig)
 		_, err = all[1].MIG()
 		require.ErrorIs(t, err, Result(3))
-		v, err := all[0].Virtualization()
+		vgpu, err := all[0].VGPU()
 		require.NoError(t, err)
-		require.Equal(t, Passthrough, v)
-		v, err = all[1].Virtualization()
+		require.False(t, vgpu)
+		vgpu, err = all[1].VGPU()
 		require.NoError(t, err)
-		require.Equal(t, VGPU, v)
+		require.True(t, vgpu)
 		cc, err := l.ConfidentialComputing()
 		require.NoError(t, err)
 		require.True(t, cc)
@@ -141,7 +141,7 @@ func TestNVML(t *testing.T) {
 			dl.Call(find("nvmlRefuse"), int32(result))
 			for what, err := range map[string]error{
 				"devices": last(l.Devices()), "PCI": last(at.PCI()), "BAR1": last(at.BAR1()),
-				"virtualization": last(at.Virtualization()), "computing": last(l.ConfidentialComputing()),
+				"virtualization": last(at.VGPU()), "computing": last(l.ConfidentialComputing()),
 			} {
 				require.ErrorIs(t, err, result, what)
 			}

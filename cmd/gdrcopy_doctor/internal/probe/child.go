@@ -125,8 +125,7 @@ func askNVML() facts.NVML {
 		bar, _ := gpu.BAR1()
 		m.BAR1Total, m.BAR1Free = bar.Total, bar.Free
 		m.MIG, _ = gpu.MIG()
-		v, _ := gpu.Virtualization()
-		m.VGPU = v == nvml.VGPU
+		m.VGPU, _ = gpu.VGPU()
 		n.GPUs = append(n.GPUs, m)
 	}
 	return n
