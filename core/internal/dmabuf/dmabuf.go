@@ -20,6 +20,8 @@ import (
 // minDriver is the first driver whose dma-bufs can be mapped.
 const minDriver = 13030
 
+var hostPage = uint64(unix.Getpagesize())
+
 // Backend is the dma-buf backend.
 type Backend struct{}
 
@@ -86,30 +88,22 @@ func (d device) check(ordinal int) error {
 	return nil
 }
 
-func lookUp(cu *cuda.Driver, ordinal int) (device, error) {
-	exports, err := supports(cu, cuda.DMABufSupported, ordinal)
-	if err != nil {
-		return device{}, err
+// lookUp asks the driver. One that does not know an attribute, or not for this device (124 on
+// GB10), answers INVALID_VALUE: no.
+func lookUp(cu *cuda.Driver, ordinal int) (d device, err error) {
+	for _, a := range []struct {
+		attribute cuda.DeviceAttribute
+		is        *bool
+	}{
+		{cuda.DMABufSupported, &d.exports}, {cuda.DMABufMmapSupported, &d.maps}, {cuda.HostPageTables, &d.coherent},
+	} {
+		v, err := cu.DeviceAttribute(a.attribute, ordinal)
+		if err != nil && !errors.Is(err, cuda.ErrInvalidValue) {
+			return device{}, err
+		}
+		*a.is = err == nil && v != 0
 	}
-	maps, err := supports(cu, cuda.DMABufMmapSupported, ordinal)
-	if err != nil {
-		return device{}, err
-	}
-	coherent, err := cu.DeviceAttribute(cuda.HostPageTables, ordinal)
-	if err != nil {
-		return device{}, err
-	}
-	return device{exports: exports, maps: maps, coherent: coherent != 0}, nil
-}
-
-// supports asks for an attribute. A driver that does not know it, or not for this device (124
-// on GB10), answers INVALID_VALUE: no.
-func supports(cu *cuda.Driver, attribute cuda.DeviceAttribute, ordinal int) (bool, error) {
-	v, err := cu.DeviceAttribute(attribute, ordinal)
-	if errors.Is(err, cuda.ErrInvalidValue) {
-		return false, nil
-	}
-	return v != 0, err
+	return d, nil
 }
 
 type session struct {
@@ -169,12 +163,11 @@ func (s *session) pin(req backend.PinRequest, m cuda.MemoryInfo, at uint64) (*pi
 	if err := dev.check(ordinal); err != nil {
 		return nil, backend.NotServed{Reason: err}
 	}
-	page := uint64(unix.Getpagesize())
-	first, length, ok := wholePages(req.Addr, req.Size, page)
+	first, length, ok := wholePages(req.Addr, req.Size)
 	if !ok {
 		return nil, fmt.Errorf("%d bytes at %#x pass the end of the address space: %w", req.Size, req.Addr, unix.EINVAL)
 	}
-	p := &pin{first: first, size: length, page: page, mappingType: backend.WC}
+	p := &pin{first: first, size: length, mappingType: backend.WC}
 	pcie := req.Flags&backend.PinForcePCIe != 0
 	if dev.coherent && !pcie {
 		p.mappingType = backend.Caching
@@ -198,7 +191,7 @@ func (s *session) pin(req backend.PinRequest, m cuda.MemoryInfo, at uint64) (*pi
 // export makes the dma-bufs of the pin's pages, of which m is the first memory.
 func (p *pin) export(in *cuda.Driver, m cuda.MemoryInfo, pcie bool) error {
 	for from, end := p.first, p.first+p.size; from < end; {
-		n := allocation(in, m, from, end, p.page)
+		n := allocation(in, m, from, end)
 		fd, err := in.MemExportRange(from, n, pcie)
 		if err != nil {
 			return err
@@ -217,24 +210,22 @@ func (p *pin) export(in *cuda.Driver, m cuda.MemoryInfo, pcie bool) error {
 // driver maps only the first allocation of a dma-buf of several, and says that it has
 // mapped all. Where CUDA does not say where the allocation ends, or it ends inside of a
 // page, the part is all of the range.
-func allocation(in *cuda.Driver, m cuda.MemoryInfo, at, end, page uint64) uint64 {
+func allocation(in *cuda.Driver, m cuda.MemoryInfo, at, end uint64) uint64 {
 	if m.Legacy {
 		return end - at
 	}
 	base, size, err := in.MemGetAddressRange(at)
-	if next := base + size; err == nil && next > at && next < end && next%page == 0 {
+	if next := base + size; err == nil && next > at && next < end && next%hostPage == 0 {
 		return next - at
 	}
 	return end - at
 }
 
-func roundUp(n, page uint64) uint64 { return (n + page - 1) &^ (page - 1) }
-
 // wholePages gives the range of whole pages around size bytes at addr. ok is false where
 // the range does not fit into 64 bits.
-func wholePages(addr, size, page uint64) (first, length uint64, ok bool) {
-	first = addr &^ (page - 1)
-	length = roundUp(addr-first+size, page)
+func wholePages(addr, size uint64) (first, length uint64, ok bool) {
+	first = addr &^ (hostPage - 1)
+	length = (addr - first + size + hostPage - 1) &^ (hostPage - 1)
 	return first, length, length >= size && first+length >= first
 }
 
@@ -270,7 +261,6 @@ func (p part) check() error {
 // pin has one dma-buf for each allocation.
 type pin struct {
 	first, size uint64 // whole pages; first is 0 where it was imported
-	page        uint64
 	parts       []part
 	mappingType backend.MappingType
 	context     *cuda.Primary // nil: somebody else keeps a context of the memory
@@ -303,11 +293,10 @@ func (s *session) Import(fd int) (backend.Pin, error) {
 	if errors.Is(err, unix.EMFILE) {
 		return nil, err
 	}
-	page := uint64(unix.Getpagesize())
 	if by == "" {
 		return nil, backend.NotServed{Reason: fmt.Errorf("descriptor %d is no dma-buf, and the dmabuf backend pins no other; open with GDRCOPY_BACKEND=rm for one of rm's: %w", fd, unix.EINVAL)}
 	}
-	if by != "nv_dmabuf" || size == 0 || size%page != 0 {
+	if by != "nv_dmabuf" || size == 0 || size%hostPage != 0 {
 		return nil, fmt.Errorf("descriptor %d is a dma-buf of %d bytes of %s's, not of NVIDIA's driver: %w", fd, size, by, unix.EINVAL)
 	}
 	own, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
@@ -315,10 +304,10 @@ func (s *session) Import(fd int) (backend.Pin, error) {
 		return nil, sys.ExplainFDs(err)
 	}
 	file, _ := sys.Shared(own)
-	p := &pin{size: size, page: page, mappingType: backend.WC, parts: []part{{fd: own, file: file, size: size}}}
-	va, err := mmap(p.parts, uintptr(page)) // whether it can be mapped at all
+	p := &pin{size: size, mappingType: backend.WC, parts: []part{{fd: own, file: file, size: size}}}
+	va, err := mmap(p.parts, uintptr(hostPage)) // whether it can be mapped at all
 	if err == nil {
-		err = sys.Munmap(va, uintptr(page))
+		err = sys.Munmap(va, uintptr(hostPage))
 	}
 	if err != nil {
 		return nil, errors.Join(err, p.Unpin())
@@ -328,7 +317,7 @@ func (s *session) Import(fd int) (backend.Pin, error) {
 
 // Info gives the host pages that are pinned, as gdrdrv gives GPU pages.
 func (p *pin) Info() (backend.Info, error) {
-	return backend.Info{VA: p.first, MappedSize: p.size, PageSize: uint32(p.page)}, nil
+	return backend.Info{VA: p.first, MappedSize: p.size, PageSize: uint32(hostPage)}, nil
 }
 
 func (p *pin) Map(size uint64, want backend.MappingType) (uintptr, backend.MappingType, error) {

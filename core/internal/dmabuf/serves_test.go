@@ -186,7 +186,7 @@ func TestLastByteIsMissing(t *testing.T) {
 	require.False(t, mapped(t, "short_dmabuf"))
 	file, err := sys.Own(fd)
 	require.NoError(t, err)
-	p := &pin{first: page, size: 4 * page, page: page, parts: []part{{fd, file, 4 * page}}, mappingType: backend.WC}
+	p := &pin{first: page, size: 4 * page, parts: []part{{fd, file, 4 * page}}, mappingType: backend.WC}
 	_, _, err = p.Map(4*page, backend.None)
 	require.ErrorIs(t, err, unix.ENOTSUP)
 	va, got, err := p.Map(2*page, backend.None)
