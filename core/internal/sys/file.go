@@ -14,7 +14,7 @@ import (
 
 // ReadFile reads a file of at most limit bytes. A longer file is EFBIG.
 func ReadFile(path string, limit int) ([]byte, error) {
-	fd, err := openReadOnly(path, 0)
+	fd, err := Open(path, unix.O_RDONLY)
 	if err != nil {
 		return nil, err
 	}
@@ -36,7 +36,7 @@ func ReadFile(path string, limit int) ([]byte, error) {
 
 // ReadDir lists the names in a folder, in no order.
 func ReadDir(path string) ([]string, error) {
-	fd, err := openReadOnly(path, unix.O_DIRECTORY)
+	fd, err := Open(path, unix.O_RDONLY|unix.O_DIRECTORY)
 	if err != nil {
 		return nil, err
 	}
@@ -50,10 +50,6 @@ func ReadDir(path string) ([]string, error) {
 		}
 		_, _, names = unix.ParseDirent(buf[:n], -1, names)
 	}
-}
-
-func openReadOnly(path string, flags int) (int, error) {
-	return Open(path, unix.O_RDONLY|flags)
 }
 
 // Open opens a file, close-on-exec.
