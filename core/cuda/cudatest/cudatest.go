@@ -28,9 +28,8 @@ import (
 
 // Sim is the simulated driver.
 type Sim struct {
-	t      testing.TB
-	lib    uintptr
-	prefix string // of the functions that control it
+	t   testing.TB
+	lib uintptr
 }
 
 // Need gives the simulated driver, which it brings up (cuInit) with no context
@@ -47,7 +46,7 @@ func Need(t testing.TB) *Sim {
 
 // NeedRaw is Need that leaves CUDA as it finds it.
 func NeedRaw(t testing.TB) *Sim {
-	return &Sim{t: t, lib: Library(t, "libcuda.so.1", "cuda_sim_fail"), prefix: "cuda"}
+	return &Sim{t: t, lib: Library(t, "libcuda.so.1", "cuda_sim_fail")}
 }
 
 // Library loads a double, which it knows by a symbol that the real library
@@ -87,18 +86,18 @@ func (s *Sim) Must(name string, args ...uintptr) {
 // call. The fault goes when the test ends, or with Heal.
 func (s *Sim) Fail(name string, result, nth int) {
 	c := append([]byte(name), 0)
-	s.Call(s.prefix+"_sim_fail", uintptr(unsafe.Pointer(&c[0])), uintptr(result), uintptr(nth))
+	s.Call("cuda_sim_fail", uintptr(unsafe.Pointer(&c[0])), uintptr(result), uintptr(nth))
 	s.t.Cleanup(func() { s.Heal(name) })
 }
 
 // Heal drops the faults of name.
 func (s *Sim) Heal(name string) {
 	c := append([]byte(name), 0)
-	s.Call(s.prefix+"_sim_fail", uintptr(unsafe.Pointer(&c[0])), 0, 0)
+	s.Call("cuda_sim_fail", uintptr(unsafe.Pointer(&c[0])), 0, 0)
 }
 
 // Live counts what the driver has handed out and still owns.
-func (s *Sim) Live() int { return int(s.Call(s.prefix + "_sim_live")) }
+func (s *Sim) Live() int { return int(s.Call("cuda_sim_live")) }
 
 // WithContext gives the thread the primary context of a device until the
 // returned function is called.
