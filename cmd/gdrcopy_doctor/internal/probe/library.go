@@ -52,7 +52,7 @@ func (l *library) call(name string, args ...uintptr) (uintptr, error) {
 	return r, nil
 }
 
-// errno calls a function that answers 0 or an errno value.
+// errno calls a function that answers 0 or an errno value. Its error is a failed of that step.
 //
 //go:uintptrescapes
 func (l *library) errno(name string, args ...uintptr) error {
@@ -60,7 +60,7 @@ func (l *library) errno(name string, args ...uintptr) error {
 	if err == nil && int32(r) != 0 {
 		err = unix.Errno(int32(r))
 	}
-	return err
+	return step(name, err)
 }
 
 // file is the path of the file that a function is in, as the kernel has it mapped.

@@ -67,7 +67,7 @@ func use(t *facts.Trial, library string) (err error) {
 	if g == 0 {
 		return step("gdr_open", errors.New("NULL"))
 	}
-	defer func() { err = errors.Join(err, step("gdr_close", l.errno("gdr_close", g))) }()
+	defer func() { err = errors.Join(err, l.errno("gdr_close", g)) }()
 	t.Backend = l.backend(g)
 	cu, err := cuda.Load()
 	if err != nil {
@@ -186,19 +186,15 @@ func pageAt(addr uint64) uint64 { return (addr + gpuPage - 1) &^ (gpuPage - 1) }
 func copies(t *facts.Trial, l *library, g uintptr, addr uint64, timed bool) (err error) {
 	m := mapping{library: l}
 	if err := l.errno("gdr_pin_buffer", g, uintptr(addr), gpuPage, 0, 0, uintptr(unsafe.Pointer(&m.handle))); err != nil {
-		return step("gdr_pin_buffer", err)
+		return err
 	}
-	defer func() {
-		err = errors.Join(err, step("gdr_unpin_buffer", l.errno("gdr_unpin_buffer", g, uintptr(m.handle))))
-	}()
+	defer func() { err = errors.Join(err, l.errno("gdr_unpin_buffer", g, uintptr(m.handle))) }()
 	t.Backend = l.backend(g) // the first pin may have decided
 	if err := l.errno("gdr_map", g, uintptr(m.handle), uintptr(unsafe.Pointer(&m.va)), gpuPage); err != nil {
-		return step("gdr_map", err)
+		return err
 	}
-	defer func() {
-		err = errors.Join(err, step("gdr_unmap", l.errno("gdr_unmap", g, uintptr(m.handle), m.va, gpuPage)))
-	}()
-	if err := compare(m.write, m.read); err != nil || !timed {
+	defer func() { err = errors.Join(err, l.errno("gdr_unmap", g, uintptr(m.handle), m.va, gpuPage)) }()
+	if err := m.compare(); err != nil || !timed {
 		return err
 	}
 	return m.time(time.Now, t)
@@ -206,17 +202,17 @@ func copies(t *facts.Trial, l *library, g uintptr, addr uint64, timed bool) (err
 
 // compare writes bytes, reads them back and compares the two. It does so twice, with other
 // bytes: those of an earlier trial may still be there.
-func compare(write, read func([]byte) error) error {
+func (m mapping) compare() error {
 	for _, factor := range []int{7, 11} {
 		sent, got := make([]byte, 256), make([]byte, 256)
 		for i := range sent {
 			sent[i] = byte(i*factor + 1)
 		}
-		if err := write(sent); err != nil {
-			return step("gdr_copy_to_mapping", err)
+		if err := m.write(sent); err != nil {
+			return err
 		}
-		if err := read(got); err != nil {
-			return step("gdr_copy_from_mapping", err)
+		if err := m.read(got); err != nil {
+			return err
 		}
 		if !bytes.Equal(sent, got) {
 			return step("comparison", fmt.Errorf("what was read (% x...) is not what was written (% x...)", got[:8], sent[:8]))
@@ -235,7 +231,7 @@ func (m mapping) read(b []byte) error {
 
 // time measures a copy of one word each way, less what a call from here takes by
 // itself.
-func (m mapping) time(now func() time.Time, t *facts.Trial) error {
+func (m mapping) time(now func() time.Time, t *facts.Trial) (err error) {
 	b := make([]byte, word)
 	var major, minor int32
 	// It answers nothing: what is in the register of an answer may be any number.
@@ -243,12 +239,11 @@ func (m mapping) time(now func() time.Time, t *facts.Trial) error {
 		_, err := m.library.call("gdr_runtime_get_version", uintptr(unsafe.Pointer(&major)), uintptr(unsafe.Pointer(&minor)))
 		return err
 	}
-	var err error
 	if t.WriteNS, err = beyond(now, empty, func() error { return m.write(b) }); err != nil {
-		return step("gdr_copy_to_mapping", err)
+		return err
 	}
 	t.ReadNS, err = beyond(now, empty, func() error { return m.read(b) })
-	return step("gdr_copy_from_mapping", err)
+	return err
 }
 
 // beyond is how much longer a call takes than an empty one, in nanoseconds. The two are
