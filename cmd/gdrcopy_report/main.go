@@ -192,20 +192,10 @@ func (opts *options) forEarlierRun(set *flag.FlagSet) error {
 // parseSize reads 4096, 64K, 64KiB, 1M or 2G.
 func parseSize(text string) (int64, error) {
 	number := strings.TrimRight(text, "KkMmGgIiBb")
-	shift := 0
-	switch strings.TrimSuffix(strings.TrimSuffix(strings.ToUpper(text[len(number):]), "B"), "I") {
-	case "":
-		if number != text {
-			return 0, errors.New("a size is a number of bytes, as 4096 or 64K")
-		}
-	case "K":
-		shift = 10
-	case "M":
-		shift = 20
-	case "G":
-		shift = 30
-	default:
-		return 0, errors.New("a size ends in K, M or G, as in 64K or 64KiB")
+	unit := strings.TrimSuffix(strings.TrimSuffix(strings.ToUpper(text[len(number):]), "B"), "I")
+	shift, known := map[string]int{"": 0, "K": 10, "M": 20, "G": 30}[unit]
+	if !known || unit == "" && number != text {
+		return 0, errors.New("a size is a number of bytes, as 4096, or ends in K, M or G, as 64K or 64KiB")
 	}
 	n, err := strconv.ParseInt(number, 0, 64)
 	if err != nil || n < 1 || n > mostBytes>>shift {

@@ -154,8 +154,9 @@ func (u unit) text(v float64) string {
 	return strconv.FormatFloat(v, 'g', 4, 64)
 }
 
-func scale(v, base float64, units ...string) (float64, string) {
-	for v >= base*(1-1e-9) && len(units) > 1 {
+// scale gives v in the first unit in which it is below most. A unit is base of the one before.
+func scale(v, base, most float64, units ...string) (float64, string) {
+	for v >= most && len(units) > 1 {
 		v /= base
 		units = units[1:]
 	}
@@ -163,17 +164,14 @@ func scale(v, base float64, units ...string) (float64, string) {
 }
 
 func sizeText(v float64) string {
-	v, u := scale(v, 1024, "B", "KiB", "MiB", "GiB")
+	v, u := scale(v, 1024, 1024*(1-1e-9), "B", "KiB", "MiB", "GiB")
 	return strconv.FormatFloat(v, 'g', 4, 64) + " " + u
 }
 
 // timeText writes 1234.5 ns as 1.23 us: three digits.
 func timeText(ns float64) string {
-	v, u := scale(ns, 999.5, "ns", "us", "ms", "s")
-	if u != "ns" {
-		v = ns / map[string]float64{"us": 1e3, "ms": 1e6, "s": 1e9}[u]
-	}
-	return strings.TrimSuffix(strconv.FormatFloat(v, 'g', 3, 64), ".0") + " " + u
+	v, u := scale(ns, 1000, 999.5, "ns", "us", "ms", "s")
+	return strconv.FormatFloat(v, 'g', 3, 64) + " " + u
 }
 
 // A drawing is a plot with all places known: what the template plot.svg shows.
