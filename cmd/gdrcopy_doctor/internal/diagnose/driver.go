@@ -90,7 +90,7 @@ func (e *examination) driver() []Finding {
 	}
 	text := fmt.Sprintf("The kernel has NVIDIA driver %s (%s modules)", kernel, kind)
 	switch {
-	case major(kernel) < leastDriver:
+	case numbers(kernel)[0] < leastDriver:
 		return one("driver", e.cause(), text+fmt.Sprintf(", and %d is the first that the rm backend knows.", leastDriver),
 			fmt.Sprintf("Update the driver to %d or later, or load gdrdrv.", leastDriver))
 	case user == "":
@@ -122,24 +122,17 @@ func userVersion(file string) string {
 	return v
 }
 
-func major(version string) int {
-	n, _, _ := strings.Cut(version, ".")
-	v, _ := strconv.Atoi(n)
-	return v
+// numbers are those of a version.
+func numbers(version string) (all []int) {
+	for _, text := range strings.Split(version, ".") {
+		n, _ := strconv.Atoi(text)
+		all = append(all, n)
+	}
+	return all
 }
 
 // newer compares versions number by number.
-func newer(a, b string) bool {
-	x, y := strings.Split(a, "."), strings.Split(b, ".")
-	for i := range min(len(x), len(y)) {
-		m, _ := strconv.Atoi(x[i])
-		n, _ := strconv.Atoi(y[i])
-		if m != n {
-			return m > n
-		}
-	}
-	return len(x) > len(y)
-}
+func newer(a, b string) bool { return slices.Compare(numbers(a), numbers(b)) > 0 }
 
 // cuda says whether CUDA starts.
 func (e *examination) cuda() []Finding {
