@@ -46,10 +46,7 @@ func (r Root) consumers(folders []string) []Consumer {
 			}
 		}
 	}
-	has := func(name string) bool {
-		return slices.ContainsFunc(list, func(c Consumer) bool { return c.Name == name })
-	}
-	if has("UCX") {
+	if slices.ContainsFunc(list, func(c Consumer) bool { return c.Name == "UCX" }) {
 		list = slices.DeleteFunc(list, func(c Consumer) bool { return c.Name == UCXWithout })
 	}
 	return list
