@@ -229,18 +229,12 @@ var devMount = regexp.MustCompile(`(?m)^(?:\S+ ){4}/dev .* - (\S+) `)
 
 // limits are this process's, not the tree's.
 func limits() Limits {
-	l := Limits{Files: Unlimited, Memlock: Unlimited, Space: Unlimited}
-	var v unix.Rlimit
-	if unix.Getrlimit(unix.RLIMIT_NOFILE, &v) == nil {
-		l.Files = v.Cur
+	limit := func(of int) uint64 {
+		v := unix.Rlimit{Cur: Unlimited}
+		_ = unix.Getrlimit(of, &v)
+		return v.Cur
 	}
-	if unix.Getrlimit(unix.RLIMIT_MEMLOCK, &v) == nil {
-		l.Memlock = v.Cur
-	}
-	if unix.Getrlimit(unix.RLIMIT_AS, &v) == nil {
-		l.Space = v.Cur
-	}
-	return l
+	return Limits{Files: limit(unix.RLIMIT_NOFILE), Memlock: limit(unix.RLIMIT_MEMLOCK), Space: limit(unix.RLIMIT_AS)}
 }
 
 // loaderFolders lists where the loader looks, in its order.
