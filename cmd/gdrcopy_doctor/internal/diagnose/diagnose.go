@@ -185,7 +185,7 @@ func (e *examination) node(path string) facts.Node {
 	return facts.Node{Path: path}
 }
 
-func (e *examination) inContainer() bool { return e.Container.Kind != "" }
+func (e *examination) inContainer() bool { return e.Container != "" }
 
 // hasGPU says whether there is a GPU of NVIDIA's, in whatever state.
 func (e *examination) hasGPU() bool {
@@ -196,7 +196,7 @@ func (e *examination) hasGPU() bool {
 func (e *examination) noGPU() Finding {
 	f := Finding{ID: "gpu", Status: Fail, Cause: "There is no NVIDIA GPU here.", Advice: "Run this on a machine with an NVIDIA GPU."}
 	if e.inContainer() {
-		f.Cause = fmt.Sprintf("This %s container sees no NVIDIA GPU.", e.Container.Kind)
+		f.Cause = fmt.Sprintf("This %s container sees no NVIDIA GPU.", e.Container)
 		f.Advice = giveGPU
 	}
 	return f

@@ -177,7 +177,7 @@ func TestMachineWithoutGPU(t *testing.T) {
 	require.Equal(t, OK, findingOf(t, r, "library").Status, "what a consumer would get is said, too")
 	require.Len(t, r.Findings, 2)
 	require.Equal(t, []Backend{}, r.Backends, "an array in JSON, too")
-	s.Container.Kind = "Docker"
+	s.Container = "Docker"
 	r = Examine(s.Facts)
 	require.Equal(t, NoGPU, r.Verdict)
 	require.Equal(t, Finding{"gpu", Fail, "This Docker container sees no NVIDIA GPU.", giveGPU}, r.Findings[0])
@@ -207,7 +207,7 @@ var causes = []struct {
 	// gpu
 	{"WSL", broken, func(s *scene) { s.noDriver(); s.WSL = true }, "gpu", Fail, "WSL", "Linux itself"},
 	{"Tegra", broken, func(s *scene) { s.noDriver(); s.Tegra = true }, "gpu", Fail, "shares the CPU's memory", "cudaHostAlloc"},
-	{"container without the GPU", broken, func(s *scene) { s.noDriver(); s.Container.Kind = "Podman" }, "gpu", Fail, "is 1 NVIDIA GPU, but this Podman container", "itself: give the container the GPU: docker run --gpus all"},
+	{"container without the GPU", broken, func(s *scene) { s.noDriver(); s.Container = "Podman" }, "gpu", Fail, "is 1 NVIDIA GPU, but this Podman container", "itself: give the container the GPU: docker run --gpus all"},
 	{"vfio", broken, func(s *scene) { s.noDriver(); s.GPUs[0].Driver = "vfio-pci" }, "gpu", Fail, "The driver vfio-pci has 1 NVIDIA GPU", "in that machine"},
 	{"vfio beside NVIDIA's driver", broken, func(s *scene) { s.init(100); s.GPUs[0].Driver = "vfio-pci" }, "gpu", Fail, "The driver vfio-pci has", pci},
 	{"one of two GPUs is lent", healthy, func(s *scene) { s.GPUs = append(s.GPUs, facts.GPU{PCI: "0000:2a:00.0", Driver: "vfio-pci"}) }, "gpu", OK, "2 NVIDIA GPUs", ""},
@@ -223,9 +223,9 @@ var causes = []struct {
 	// cuda
 	{"CUDA starts", healthy, nil, "cuda", OK, "CUDA 13.0 starts, with 1 device.", ""},
 	{"the stub by its error", broken, func(s *scene) { s.CUDA.Path = "/opt/libcuda.so"; s.init(34) }, "cuda", Fail, "/opt/libcuda.so is the toolkit's stub", "LD_LIBRARY_PATH"},
-	{"no libcuda in a container", broken, func(s *scene) { s.CUDA = facts.CUDA{Load: "not found"}; s.Container.Kind = "Docker" }, "cuda", Fail, "in this container. Not found.", "NVIDIA_DRIVER_CAPABILITIES=compute,utility"},
+	{"no libcuda in a container", broken, func(s *scene) { s.CUDA = facts.CUDA{Load: "not found"}; s.Container = "Docker" }, "cuda", Fail, "in this container. Not found.", "NVIDIA_DRIVER_CAPABILITIES=compute,utility"},
 	{"no libcuda", broken, func(s *scene) { s.CUDA = facts.CUDA{Load: "libcuda.so.1: no such file"} }, "cuda", Fail, "does not load. libcuda.so.1: no such file.", "libcuda1 on Debian"},
-	{"no device in a container", broken, func(s *scene) { s.init(100); s.Container.Kind = "Docker" }, "cuda", Fail, "no device (100)", "systemd"},
+	{"no device in a container", broken, func(s *scene) { s.init(100); s.Container = "Docker" }, "cuda", Fail, "no device (100)", "systemd"},
 	{"no device", broken, func(s *scene) { s.init(100) }, "cuda", Fail, "no device (100)", "nvidia-smi"},
 	{"compat refused", broken, func(s *scene) { s.init(804) }, "cuda", Fail, "(804)", "cuda-compat"},
 	{"exclusive mode", broken, func(s *scene) { s.init(46) }, "cuda", Fail, "taken (46)", "nvidia-smi -c DEFAULT"},
@@ -239,37 +239,37 @@ var causes = []struct {
 	{"no nvidiactl", dead, func(s *scene) { s.node("/dev/nvidiactl").Exists = false }, "device-nodes", Fail, "no /dev/nvidiactl", "nvidia-modprobe -c=0"},
 	{"no uvm", dead, func(s *scene) { s.node("/dev/nvidia-uvm").Exists = false }, "device-nodes", Fail, "no /dev/nvidia-uvm", "modprobe nvidia-uvm"},
 	{"no uvm, and yet it works", healthy, func(s *scene) { s.node("/dev/nvidia-uvm").Exists = false }, "device-nodes", Warn, "no /dev/nvidia-uvm", "modprobe nvidia-uvm"},
-	{"no uvm in a container", dead, func(s *scene) { s.node("/dev/nvidia-uvm").Exists = false; s.Container.Kind = "Docker" }, "device-nodes", Fail, "no /dev/nvidia-uvm", "--device /dev/nvidia-uvm"},
+	{"no uvm in a container", dead, func(s *scene) { s.node("/dev/nvidia-uvm").Exists = false; s.Container = "Docker" }, "device-nodes", Fail, "no /dev/nvidia-uvm", "--device /dev/nvidia-uvm"},
 	{"no nvidia0", dead, func(s *scene) { s.Nodes = s.Nodes[:3] }, "device-nodes", Fail, "no /dev/nvidia0", "nvidia-modprobe"},
-	{"no nvidia0 in a container", dead, func(s *scene) { s.Nodes = s.Nodes[:3]; s.Container.Kind = "Docker" }, "device-nodes", Fail, "no /dev/nvidia0", "--gpus all"},
+	{"no nvidia0 in a container", dead, func(s *scene) { s.Nodes = s.Nodes[:3]; s.Container = "Docker" }, "device-nodes", Fail, "no /dev/nvidia0", "--gpus all"},
 	{"a folder", dead, func(s *scene) { s.node("/dev/nvidiactl").Kind = "folder" }, "device-nodes", Fail, "is a folder, not a device", "load the driver first"},
 	{"no access", dead, func(s *scene) {
 		*s.node("/dev/nvidia0") = facts.Node{Path: "/dev/nvidia0", Exists: true, Kind: "device", Mode: "0660", Owner: "0:44", Access: "permission denied"}
 	}, "device-nodes", Fail, "permission denied (mode 0660, owner 0:44)", "NVreg_DeviceFileMode=0666"},
 	{"a mount without devices", dead, func(s *scene) { s.node("/dev/nvidia0").Access = facts.NoDev }, "device-nodes", Fail, "mounted with nodev", "--dev-bind"},
 	{"rules of a job", dead, func(s *scene) { s.node("/dev/nvidia0").Access = denied }, "device-nodes", Fail, "device rules of this job or service", "--gres=gpu:1 of Slurm"},
-	{"a /dev of its own", dead, func(s *scene) { s.node("/dev/nvidiactl").Exists, s.Container.Kind = false, "sandbox" }, "device-nodes", Fail, "no /dev/nvidiactl", "the machine's own /dev"},
+	{"a /dev of its own", dead, func(s *scene) { s.node("/dev/nvidiactl").Exists, s.Container = false, "sandbox" }, "device-nodes", Fail, "no /dev/nvidiactl", "the machine's own /dev"},
 
 	// container
 	{"no container", healthy, nil, "container", OK, "no container", ""},
-	{"container that is void", broken, func(s *scene) { s.Container.Kind = "Docker"; s.Env["NVIDIA_VISIBLE_DEVICES"] = "void" }, "container", Fail, "NVIDIA_VISIBLE_DEVICES=void", "--gpus all"},
-	{"capabilities not set", broken, func(s *scene) { s.Container.Kind = "Docker" }, "container", Warn, "is not set", "compute,utility"},
-	{"capabilities that begin as the right ones", dead, func(s *scene) { s.Container.Kind = "Docker"; s.Env["NVIDIA_DRIVER_CAPABILITIES"] = "computer,utility" }, "container", Fail, "without compute", "compute,utility"},
+	{"container that is void", broken, func(s *scene) { s.Container = "Docker"; s.Env["NVIDIA_VISIBLE_DEVICES"] = "void" }, "container", Fail, "NVIDIA_VISIBLE_DEVICES=void", "--gpus all"},
+	{"capabilities not set", broken, func(s *scene) { s.Container = "Docker" }, "container", Warn, "is not set", "compute,utility"},
+	{"capabilities that begin as the right ones", dead, func(s *scene) { s.Container = "Docker"; s.Env["NVIDIA_DRIVER_CAPABILITIES"] = "computer,utility" }, "container", Fail, "without compute", "compute,utility"},
 
 	// backend-gdrdrv
 	{"module not loaded", healthy, nil, "backend-gdrdrv", OK, "gdrdrv is not loaded", ""},
 	{"module not loaded, and asked for", asked("gdrdrv"), nil, "backend-gdrdrv", Fail, "gdrdrv is not loaded", "Install the module"},
 	{"module without node", asked("gdrdrv"), func(s *scene) { s.Gdrdrv.Loaded = true }, "backend-gdrdrv", Fail, "is loaded, but there is no /dev/gdrdrv", "gdrdrv-node add"},
-	{"module without node in a container", asked("gdrdrv"), func(s *scene) { s.Gdrdrv.Loaded = true; s.Container.Kind = "Docker" }, "backend-gdrdrv", Fail, "this container has no /dev/gdrdrv", "--device /dev/gdrdrv"},
+	{"module without node in a container", asked("gdrdrv"), func(s *scene) { s.Gdrdrv.Loaded = true; s.Container = "Docker" }, "backend-gdrdrv", Fail, "this container has no /dev/gdrdrv", "--device /dev/gdrdrv"},
 	{"node is closed in a container", asked("gdrdrv"), func(s *scene) {
-		s.Gdrdrv.Loaded, s.Container.Kind = true, "Docker"
+		s.Gdrdrv.Loaded, s.Container = true, "Docker"
 		s.gdrdrvNode().Access = "permission denied"
 	}, "backend-gdrdrv", Fail, "permission denied (mode 0600, owner 0:0)", "/etc/default/gdrdrv"},
 	{"node is a folder", asked("gdrdrv"), func(s *scene) { s.gdrdrvNode().Kind = "folder" }, "backend-gdrdrv", Fail, "is a folder", "before the container starts"},
 	{"node is a file, and the module is asked for", asked("gdrdrv"), func(s *scene) { s.gdrdrvNode().Kind = "file" }, "backend-gdrdrv", Fail, "is a file", "Leave it there"},
 	{"node without module", asked("gdrdrv"), func(s *scene) { s.gdrdrvNode(); s.backend("gdrdrv").Errno = "ENXIO" }, "backend-gdrdrv", Fail, "the module is not loaded", "modprobe gdrdrv"},
 	{"node that the container may not open", asked("gdrdrv"), func(s *scene) { s.gdrdrvNode(); s.backend("gdrdrv").Errno = "EPERM" }, "backend-gdrdrv", Fail, "may not open", "Let it pass"},
-	{"node that rules leave out of a container", asked("gdrdrv"), func(s *scene) { s.gdrdrvNode().Access, s.Container.Kind = denied, "Docker" }, "backend-gdrdrv", Fail, "device rules of this container", "mount the node alone is not enough"},
+	{"node that rules leave out of a container", asked("gdrdrv"), func(s *scene) { s.gdrdrvNode().Access, s.Container = denied, "Docker" }, "backend-gdrdrv", Fail, "device rules of this container", "mount the node alone is not enough"},
 	{"module of another version", asked("gdrdrv"), func(s *scene) {
 		s.gdrdrvNode()
 		s.backend("gdrdrv").Errno = "ENOTSUP"
@@ -296,10 +296,10 @@ var causes = []struct {
 	{"rm taken and broken", healthy, func(s *scene) { s.Trials[0].Step = "gdr_map" }, "backend-rm", Warn, "Taken, but it does not work", "line trial"},
 	{"no libcuda for rm", broken, func(s *scene) { s.CUDA = facts.CUDA{Load: "x"} }, "backend-rm", Fail, "libcuda.so.1 does not load", "line cuda"},
 	{"nvidiactl is a file, for rm", broken, func(s *scene) { s.node("/dev/nvidiactl").Kind = "file" }, "backend-rm", Fail, "/dev/nvidiactl cannot be used", "line device-nodes"},
-	{"rm in a container that has all", broken, func(s *scene) { s.Container.Kind = "Docker" }, "backend-rm", Fail, "NVRM is not well", "dmesg"},
+	{"rm in a container that has all", broken, func(s *scene) { s.Container = "Docker" }, "backend-rm", Fail, "NVRM is not well", "dmesg"},
 	{"no nvidiactl for rm", broken, func(s *scene) { s.node("/dev/nvidiactl").Exists = false }, "backend-rm", Fail, "there is no /dev/nvidiactl", "line device-nodes"},
 	{"no nvidiactl, nor a driver, for rm", broken, func(s *scene) { s.Driver, s.node("/dev/nvidiactl").Exists = facts.Driver{}, false }, "backend-rm", Fail, "there is no /dev/nvidiactl", "nvidia-smi"},
-	{"no nvidiactl for rm in a container", broken, func(s *scene) { s.node("/dev/nvidiactl").Exists = false; s.Container.Kind = "Docker" }, "backend-rm", Fail, "there is no /dev/nvidiactl", "line device-nodes"},
+	{"no nvidiactl for rm in a container", broken, func(s *scene) { s.node("/dev/nvidiactl").Exists = false; s.Container = "Docker" }, "backend-rm", Fail, "there is no /dev/nvidiactl", "line device-nodes"},
 	{"nvidiactl closed", broken, func(s *scene) { s.node("/dev/nvidiactl").Access = "permission denied" }, "backend-rm", Fail, "cannot be used", "device-nodes"},
 	{"device rules", broken, func(s *scene) { s.backend("rm").Errno = "EPERM" }, "backend-rm", Fail, "NVRM is not well", "gVisor"},
 	{"MIG by the driver", broken, func(s *scene) {
@@ -389,7 +389,7 @@ var causes = []struct {
 	}, "gpu", Fail, "vfio-pci has", ""},
 	{"a variable that forces a backend, and no driver", broken, func(s *scene) { s.noDriver(); s.Env["GDRCOPY_BACKEND"] = "rm" }, "gpu", Fail, "not loaded", ""},
 	{"a container that asks for no computing", broken, func(s *scene) {
-		s.Container.Kind = "Docker"
+		s.Container = "Docker"
 		s.Env["NVIDIA_DRIVER_CAPABILITIES"] = "utility"
 		s.CUDA = facts.CUDA{Load: "libcuda.so.1: cannot open shared object file"}
 	}, "container", Fail, "without compute", ""},

@@ -47,7 +47,7 @@ func (e *examination) gpu() []Finding {
 		return one("gpu", e.cause(), "The driver nouveau has the GPU, not NVIDIA's.",
 			"Install NVIDIA's driver, keep nouveau from loading (blacklist nouveau in /etc/modprobe.d), and reboot.")
 	case e.inContainer():
-		return one("gpu", e.cause(), fmt.Sprintf("There is %s, but this %s container sees no driver of NVIDIA's.", plural(len(e.GPUs), "NVIDIA GPU"), e.Container.Kind),
+		return one("gpu", e.cause(), fmt.Sprintf("There is %s, but this %s container sees no driver of NVIDIA's.", plural(len(e.GPUs), "NVIDIA GPU"), e.Container),
 			"Where nvidia-smi works on the machine itself: "+lowerFirst(giveGPU)+" Where it does not, load the driver there.")
 	default:
 		return one("gpu", e.cause(), "There is an NVIDIA GPU, but NVIDIA's kernel driver is not loaded.",
@@ -312,7 +312,7 @@ func (e *examination) container() []Finding {
 	if !e.inContainer() {
 		return one("container", OK, "This is no container.", "")
 	}
-	text := fmt.Sprintf("This is a container (%s)", e.Container.Kind)
+	text := fmt.Sprintf("This is a container (%s)", e.Container)
 	visible := e.Env["NVIDIA_VISIBLE_DEVICES"]
 	if (visible == "void" || visible == "none") && !e.worked {
 		return one("container", Fail, text+" with NVIDIA_VISIBLE_DEVICES="+visible+", so it has no GPU.", giveGPU)

@@ -12,11 +12,11 @@ type Facts struct {
 	Gdrdrv    Gdrdrv
 	Driver    Driver
 	GPUs      []GPU
-	Nouveau   bool // the module is loaded
-	WSL       bool // the GPU is reached through Windows
-	Tegra     bool // the GPU shares the CPU's memory
-	RDMA      bool // there is an RDMA network card
-	Container Container
+	Nouveau   bool   // the module is loaded
+	WSL       bool   // the GPU is reached through Windows
+	Tegra     bool   // the GPU shares the CPU's memory
+	RDMA      bool   // there is an RDMA network card
+	Container string // what this process runs in: "" for none, sandbox for a /dev that is not the machine's
 	Env       map[string]string
 	Limits    Limits
 	Consumers []Consumer
@@ -62,11 +62,6 @@ type GPU struct {
 	Model  string // "" where the driver does not say
 	Driver string // the kernel's driver that has it, such as nvidia or vfio-pci; "" for none
 	BAR1   uint64 // bytes, 0 where that is not known
-}
-
-// Container is what this process runs in.
-type Container struct {
-	Kind string // "" for none, sandbox for a /dev that is not the machine's
 }
 
 // Limits are the process's. Unlimited is the largest number.

@@ -192,36 +192,36 @@ func bar1(resource string) uint64 {
 }
 
 // container says what kind of container this is. No single file shows all kinds.
-func (r Root) container(getenv func(string) string) Container {
+func (r Root) container(getenv func(string) string) string {
 	switch {
 	case getenv("KUBERNETES_SERVICE_HOST") != "":
-		return Container{"Kubernetes"}
+		return "Kubernetes"
 	case getenv("APPTAINER_CONTAINER") != "" || getenv("SINGULARITY_CONTAINER") != "":
-		return Container{"Apptainer"}
+		return "Apptainer"
 	case r.exists("/run/.containerenv"):
-		return Container{"Podman"}
+		return "Podman"
 	case r.exists("/.dockerenv"):
-		return Container{"Docker"}
+		return "Docker"
 	case getenv("container") != "":
-		return Container{getenv("container")}
+		return getenv("container")
 	}
 	if kind := r.text("/run/systemd/container"); kind != "" {
-		return Container{kind}
+		return kind
 	}
 	group := r.text("/proc/1/cgroup")
 	for _, k := range []struct{ part, kind string }{
 		{"kubepods", "Kubernetes"}, {"docker", "Docker"}, {"libpod", "Podman"}, {"lxc", "LXC"}, {"containerd", "containerd"},
 	} {
 		if strings.Contains(group, k.part) {
-			return Container{k.kind}
+			return k.kind
 		}
 	}
 	mounts := r.text("/proc/self/mountinfo")
 	dev := devMount.FindAllStringSubmatch(mounts, -1)
 	if mounts != "" && (dev == nil || dev[len(dev)-1][1] != "devtmpfs") {
-		return Container{"sandbox"}
+		return "sandbox"
 	}
-	return Container{}
+	return ""
 }
 
 // devMount matches the line of mountinfo for /dev, with the file system's type.

@@ -191,7 +191,7 @@ func TestContainer(t *testing.T) {
 		{"Kubernetes", map[string]string{"proc/1/cgroup": "1:a:/kubepods/a\n2:b:/docker/containerd/a\n"}, nil},
 		{"Docker", map[string]string{"proc/1/cgroup": "1:a:/containerd/a\n2:b:/docker/a\n"}, nil},
 	} {
-		require.Equal(t, Container{c.want}, tree(t, c.files).Gather(env(c.env)).Container, "%v", c)
+		require.Equal(t, c.want, tree(t, c.files).Gather(env(c.env)).Container, "%v", c)
 	}
 }
 
