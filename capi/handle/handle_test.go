@@ -57,7 +57,7 @@ func TestLastGenerationRetiresTheSlot(t *testing.T) {
 	last, err := tab.alloc()
 	require.NoError(t, err)
 	require.Equal(t, h.index(), last.index())
-	require.EqualValues(t, maxGen, last.generation())
+	require.EqualValues(t, maxGen, tab.at(last.index()).gen)
 	tab.release(last)
 	next, err := tab.alloc()
 	require.NoError(t, err)

@@ -22,9 +22,6 @@ func compose(epoch, gen, index uint32) Handle {
 // index is the index of h's slot. Other tables use the same index for h.
 func (h Handle) index() uint32 { return uint32(h) & (slotCount - 1) }
 
-// generation differs between h and the earlier and later handles of the same slot.
-func (h Handle) generation() uint64 { return uint64(h) >> indexBits & (1<<genBits - 1) }
-
 // maxGen is the last generation of a slot. After it the table does not use the slot
 // again. So no handle value is ever made twice.
 const maxGen = 1<<genBits - 1
