@@ -115,7 +115,7 @@ var table = []Group{
 		{Name: "descriptor_grace", Cmd: cmd("$B/bin/ext_descriptor"), On: cmd("rm"), Env: cmd("NVRM_SIM_MACHINE=grace")},
 		{Name: "descriptor_gb10", Cmd: cmd("$B/bin/ext_descriptor"), On: cmd("rm"), Env: cmd("NVRM_SIM_MACHINE=gb10")},
 		{Name: "machines", Sim: Plain},
-		{Name: "watch", Cmd: cmd("$B/bin/watch_test", "$B/watched"), Make: cmd("watch-test")},
+		{Name: "watch", Cmd: cmd("$B/bin/watch_test")},
 	}},
 
 	{Name: "install", Holds: "what is installed works in any prefix, and goes again; recipes for NVIDIA's", Rows: []Program{
@@ -177,12 +177,12 @@ var table = []Group{
 			Env: cmd("ASAN_OPTIONS=detect_leaks=0:detect_stack_use_after_return=0")},
 		{Name: "valgrind", Cmd: cmd("tests/valgrind.sh", "$B/bin/badinput"), Make: cmd("$B/bin/badinput"), On: all,
 			Needs: cmd("valgrind")},
-		{Name: "watch", Cmd: cmd("$B/asan/bin/watch_test", "$B/watched"), Make: cmd("watch-test")},
+		{Name: "watch", Cmd: cmd("$B/asan/bin/watch_test")},
 		goTest(Program{Name: "race", Sim: Plain}, "-race", "./core/...", "./capi/cache", "./capi/handle"),
 	}},
 
 	{Name: "tsan", Holds: "the data plane has no data race, each copy routine", When: All, Rows: append(tsans,
-		Program{Name: "watch", Cmd: cmd("$B/tsan/bin/watch_test", "$B/watched"), Make: cmd("watch-test")})},
+		Program{Name: "watch", Cmd: cmd("$B/tsan/bin/watch_test")})},
 
 	{Name: "cross", Holds: "the copy routines of arm64 and ppc64le", When: All, Rows: []Program{
 		{Name: "arm64", Cmd: cmd("qemu-aarch64", "$B/static-arm64/bin/copy_test"), Make: cmd("$B/static-arm64/bin/copy_test"), Needs: cmd("qemu-aarch64")},

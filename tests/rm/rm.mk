@@ -2,11 +2,6 @@
 #
 # make check-rm       [check 20 s] every kind of CUDA memory on the rm backend, and how its requests are watched
 
-WATCHED   := $(addprefix $(B)/watched/,$(addsuffix .so,watched_lazy watched_relro watched_again))
-
-.PHONY: watch-test
-watch-test: $(BIN)/watch_test $(WATCHED)
-
 $(BIN)/rm_machines: $(O)/tests/rm/rm_machines.o $(CUDA_DL) $(LIB)
 $(BIN)/rm_memory: $(O)/tests/rm/rm_memory.o $(O)/$(T)/guest/main.o $(CUDA_DL) $(LIB)
 $(BIN)/rm_faults: $(O)/tests/rm/faults.o $(O)/$(T)/guest/main.o $(CUDA_DL) $(LIB)
@@ -23,14 +18,3 @@ $(B)/watched/golib.so: tests/rm/golib/main.go
 	rm -f $(basename $@).h
 
 $(BIN)/watch_test: $(call of,tests/rm/watch_test.c capi/guest/watch.c)
-
-# How the stand-in reaches ioctl: through a slot that is bound when it is called, or when the stand-in is loaded
-# and then read-only.
-$(B)/watched/watched_lazy.so: private HOW = -shared -Wl,-z,lazy
-$(B)/watched/watched_relro.so: private HOW = -shared -Wl,-z,now -Wl,-z,relro
-$(B)/watched/watched_lazy.so $(B)/watched/watched_relro.so: $(O)/tests/rm/watched.o
-$(O)/tests/rm/watched.o: private FLAGS += -fplt
-
-# The same file under another name is another object to the loader.
-$(B)/watched/watched_again.so: $(B)/watched/watched_lazy.so
-	cp $< $@

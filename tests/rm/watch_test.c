@@ -1,28 +1,24 @@
 // SPDX-License-Identifier: MIT
 /*
- * watch_test.c - capi/guest/watch.c, on stand-ins for libcuda, whose slots the test finds itself.
+ * watch_test.c - capi/guest/watch.c, on stand-ins for libcuda: a slot of ioctl, and an export that
+ * makes what requests its caller lists, by the slot.
  *
- *	watch_test DIRECTORY	of the stand-ins
- *
- * What must hold: the request is seen, nobody else's is, and the stand-in is as it
- * was before.
+ * What must hold: the request is seen, nobody else's is, and the stand-in is as it was before. Where
+ * libcuda's slot lies finds capi/guest (slot_test.go).
  */
 #define _GNU_SOURCE
 #include "guest/watch.h"
 
 #include "tap.h"
-#include "watched.h"
 
-#include <dlfcn.h>
-#include <elf.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <link.h>
 #include <pthread.h>
 #include <sched.h>
 #include <semaphore.h>
 #include <setjmp.h>
 #include <signal.h>
+#include <stdarg.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdlib.h>
@@ -43,30 +39,84 @@
 typedef int (*ioctl_fn)(int fd, unsigned long request, ...);
 
 static struct tap tap;
-static const char *directory;
 static int null_fd;
 
-/* One stand-in that is loaded. */
+/* A stand-in: bound when it is called, or when it is loaded, and then read-only. */
 struct standin {
-	void *lib;
-	void *export;
-	int (*ioctl)(int fd, unsigned long request, void *arg);
-	_Atomic(ioctl_fn) *slot;
+	_Atomic(ioctl_fn) *slot;	/* at the start of a page */
 	struct gdr_watch_slot is;
 };
 
-static void *open_lib(const char *name)
-{
-	char path[4096];
-	void *lib;
+enum { LAZY, RELRO };
+static const char *const names[] = { "lazy", "relro" };
 
-	snprintf(path, sizeof(path), "%s/%s.so", directory, name);
-	lib = dlopen(path, RTLD_LAZY);
-	if (!lib) {
-		printf("# %s\n", dlerror());
-		exit(2);
+struct watched_request {
+	int fd;
+	unsigned long request;
+	void *arg;
+	int result;		/* of ioctl */
+	int error;		/* errno after it */
+};
+
+/* What an export is to do: its addr, which in CUDA is one of the GPU's. */
+struct watched_plan {
+	const struct standin *of;
+	void (*middle)(void *arg);	/* called before the requests; may be NULL */
+	void *arg;
+	struct watched_request *request;
+	size_t requests;
+	int fd;			/* given to the caller */
+	int result;		/* CUresult, returned */
+
+	/* what the export was called with */
+	int calls;
+	size_t size;
+	int type;
+	unsigned long long flags;
+};
+
+static _Thread_local const struct standin *calling;
+
+/* What a slot holds that is not bound: binds it. */
+static int bind_slot(int fd, unsigned long request, ...)
+{
+	va_list ap;
+	void *arg;
+
+	va_start(ap, request);
+	arg = va_arg(ap, void *);
+	va_end(ap);
+	atomic_store(calling->slot, ioctl);
+	return ioctl(fd, request, arg);
+}
+
+/* Calls ioctl as the stand-in does, from any thread. */
+static int call(const struct standin *s, int fd, unsigned long request, void *arg)
+{
+	calling = s;
+	return atomic_load(s->slot)(fd, request, arg);
+}
+
+/* The signature of cuMemGetHandleForAddressRange. */
+static int watched_export(void *handle, unsigned long long addr, size_t size, int type, unsigned long long flags)
+{
+	struct watched_plan *plan = (void *)(uintptr_t)addr;
+
+	plan->calls++;
+	plan->size = size;
+	plan->type = type;
+	plan->flags = flags;
+	if (plan->middle)
+		plan->middle(plan->arg);
+	for (size_t i = 0; i < plan->requests; i++) {
+		struct watched_request *r = &plan->request[i];
+
+		errno = 0;
+		r->result = call(plan->of, r->fd, r->request, r->arg);
+		r->error = errno;
 	}
-	return lib;
+	*(int *)handle = plan->fd;
+	return plan->result;
 }
 
 /* "r--p" and so on, of the page that p lies in. */
@@ -89,59 +139,18 @@ static const char *access_of(const void *p)
 	return got;
 }
 
-/* The slot by name alone, as the loader's tables have it. */
-static void *slot_of(void *lib)
+static struct standin load(int how)
 {
-	const ElfW(Rela) *rela = NULL;
-	const ElfW(Sym) *symbols = NULL;
-	const char *names = NULL;
-	struct link_map *map;
-	size_t bytes = 0;
+	size_t page = sysconf(_SC_PAGESIZE);
+	struct standin s = { .slot = mmap(NULL, page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0) };
 
-	dlinfo(lib, RTLD_DI_LINKMAP, &map);
-	for (ElfW(Dyn) *d = map->l_ld; d->d_tag != DT_NULL; d++) {
-		if (d->d_tag == DT_JMPREL)
-			rela = (void *)d->d_un.d_ptr;
-		else if (d->d_tag == DT_PLTRELSZ)
-			bytes = d->d_un.d_val;
-		else if (d->d_tag == DT_SYMTAB)
-			symbols = (void *)d->d_un.d_ptr;
-		else if (d->d_tag == DT_STRTAB)
-			names = (void *)d->d_un.d_ptr;
-	}
-	for (; rela && bytes; rela++, bytes -= sizeof(*rela))
-		if (!strcmp(names + symbols[ELF64_R_SYM(rela->r_info)].st_name, "ioctl"))
-			return (void *)(map->l_addr + rela->r_offset);
-	printf("# a stand-in has no slot\n");
-	exit(2);
-}
-
-/* From its first byte to its last one. */
-static void bounds_of(void *lib, struct gdr_watch_slot *is)
-{
-	struct link_map *map;
-	const ElfW(Ehdr) *head;
-	const ElfW(Phdr) *p;
-
-	dlinfo(lib, RTLD_DI_LINKMAP, &map);
-	head = (void *)map->l_addr;
-	p = (void *)(map->l_addr + head->e_phoff);
-	is->low = map->l_addr;
-	for (int i = 0; i < head->e_phnum; i++)
-		if (p[i].p_type == PT_LOAD)
-			is->high = map->l_addr + p[i].p_vaddr + p[i].p_memsz;
-}
-
-static struct standin load(const char *name)
-{
-	struct standin s = { .lib = open_lib(name) };
-
-	s.export = dlsym(s.lib, "watched_export");
-	s.ioctl = (int (*)(int, unsigned long, void *))dlsym(s.lib, "watched_ioctl");
-	s.slot = slot_of(s.lib);
-	bounds_of(s.lib, &s.is);
-	s.is.at = (uintptr_t)s.slot;
-	s.is.read_only = access_of(s.slot)[1] != 'w';
+	if (s.slot == MAP_FAILED)
+		exit(2);
+	atomic_store(s.slot, how == LAZY ? bind_slot : ioctl);
+	if (how == RELRO && mprotect((void *)s.slot, page, PROT_READ))
+		exit(2);
+	s.is = (struct gdr_watch_slot){ .at = (uintptr_t)s.slot, .low = (uintptr_t)bind_slot, .high = (uintptr_t)bind_slot + 1,
+					.read_only = how == RELRO };
 	return s;
 }
 
@@ -161,7 +170,8 @@ static void *form(struct form *f, unsigned char object)
 /* Watches one export that runs plan. */
 static int watch(const struct standin *s, struct watched_plan *plan, struct gdr_watch *w)
 {
-	return gdr_watch_export(&s->is, s->export, (uintptr_t)plan, BYTES, w);
+	plan->of = s;
+	return gdr_watch_export(&s->is, watched_export, (uintptr_t)plan, BYTES, w);
 }
 
 static struct watched_request asks(unsigned long request, void *arg)
@@ -223,22 +233,15 @@ static bool is_refused(const struct export *e)
 
 static void test_lazy(void)
 {
-	struct standin s = load("watched_lazy");
-	struct link_map *map;
-	Dl_info info;
-	ioctl_fn first;
+	struct standin s = load(LAZY);
+	ioctl_fn first = atomic_load(s.slot);
 
-	dlinfo(s.lib, RTLD_DI_LINKMAP, &map);
-	first = atomic_load(s.slot);
-	tap_ok(&tap, dladdr((void *)first, &info) && info.dli_fbase == (void *)map->l_addr,
-	       "lazy: the slot is not bound, it holds an address of the stand-in");
 	tap_ok(&tap, sees(&s), "lazy: the request is seen");
 	tap_ok(&tap, atomic_load(s.slot) == first, "lazy: the slot is as it was");
 	tap_ok(&tap, sees(&s), "lazy: a second time");
-	tap_ok(&tap, s.ioctl(-1, FIONREAD, NULL) == -1 && errno == EBADF,
+	tap_ok(&tap, call(&s, -1, FIONREAD, NULL) == -1 && errno == EBADF && atomic_load(s.slot) == ioctl,
 	       "lazy: the stand-in then binds it");
-	first = atomic_load(s.slot);
-	tap_ok(&tap, sees(&s) && atomic_load(s.slot) == first, "lazy: bound, it is seen and put back");
+	tap_ok(&tap, sees(&s) && atomic_load(s.slot) == ioctl, "lazy: bound, it is seen and put back");
 }
 
 /* What is noted of each request: no more of it than there is. */
@@ -256,7 +259,7 @@ static void test_requests(void)
 		{ "another number", _IOC(3, 'F', 216, NEW), .noted = false },
 		{ "another magic", _IOC(3, 'G', 217, NEW), .noted = false },
 	};
-	struct standin s = load("watched_lazy");
+	struct standin s = load(LAZY);
 
 	for (size_t i = 0; i < sizeof(row) / sizeof(*row); i++) {
 		struct form f;
@@ -274,7 +277,7 @@ static void test_requests(void)
 
 static void test_export(void)
 {
-	struct standin s = load("watched_lazy");
+	struct standin s = load(LAZY);
 	struct form f[3];
 	struct watched_request r[3] = {
 		asks(EXPORT(OLD), form(&f[0], OBJECT)),
@@ -304,7 +307,7 @@ static void access_in_middle(void *arg)
 
 static void test_relro(void)
 {
-	struct standin s = load("watched_relro");
+	struct standin s = load(RELRO);
 	struct export e;
 	ioctl_fn first;
 
@@ -334,8 +337,8 @@ static void watch_another(void *arg)
 /* In the middle of a watch no other libcuda is watched; afterwards it is. */
 static void test_another(void)
 {
-	struct standin s = load("watched_lazy");
-	struct another a = { .s = load("watched_again") };
+	struct standin s = load(LAZY);
+	struct another a = { .s = load(LAZY) };
 	ioctl_fn first = atomic_load(s.slot), its = atomic_load(a.s.slot);
 	struct export e;
 
@@ -357,7 +360,7 @@ static void protect_again(void *arg)
 
 static void test_protected(void)
 {
-	struct standin s = load("watched_relro");
+	struct standin s = load(RELRO);
 	ioctl_fn first = atomic_load(s.slot);
 	struct export e;
 
@@ -369,7 +372,7 @@ static void test_protected(void)
 /* A slot whose page cannot be made writable: of a file that was opened to be read. */
 static void test_refused(void)
 {
-	struct standin s = load("watched_relro"), bad = s;
+	struct standin s = load(RELRO), bad = s;
 	int fd = open("/proc/self/exe", O_RDONLY | O_CLOEXEC);
 	void *page = mmap(NULL, 1, PROT_READ, MAP_SHARED, fd, 0);
 	struct export e;
@@ -420,15 +423,15 @@ static void detach(const struct standin *s)
 static bool passes(const struct standin *s, long times)
 {
 	passed = 0;
-	return s->ioctl(-1, FIONREAD, NULL) == -1 && errno == EBADF && passed == times;
+	return call(s, -1, FIONREAD, NULL) == -1 && errno == EBADF && passed == times;
 }
 
 /* A stand-in whose slot is bound. */
 static struct standin load_bound(void)
 {
-	struct standin s = load("watched_again");
+	struct standin s = load(LAZY);
 
-	s.ioctl(-1, 0, NULL);
+	call(&s, -1, 0, NULL);
 	return s;
 }
 
@@ -508,7 +511,7 @@ static void leave(void *arg)
 
 static void test_left(void)
 {
-	struct standin s = load("watched_again");
+	struct standin s = load(LAZY);
 	ioctl_fn first = atomic_load(s.slot);
 	struct export e;
 
@@ -519,9 +522,10 @@ static void test_left(void)
 	tap_ok(&tap, sees(&s) && atomic_load(s.slot) == first, "left: the thread watches again, and the slot is put back");
 }
 
-static void test_changed_meanwhile(const char *name)
+static void test_changed_meanwhile(int how)
 {
-	struct standin s = load(name);
+	const char *name = names[how];
+	struct standin s = load(how);
 	ioctl_fn first = atomic_load(s.slot);
 	const char *was = strdup(access_of(s.slot));
 	struct export e;
@@ -567,11 +571,11 @@ static void call_once(struct caller *c)
 	int n = -1;
 
 	errno = 0;
-	c->wrong += c->s.ioctl(c->pipe[0], FIONREAD, &n) != 0 || n != c->bytes || errno;
+	c->wrong += call(&c->s, c->pipe[0], FIONREAD, &n) != 0 || n != c->bytes || errno;
 	errno = 0;
-	c->wrong += c->s.ioctl(-1, FIONREAD, &n) != -1 || errno != EBADF;
+	c->wrong += call(&c->s, -1, FIONREAD, &n) != -1 || errno != EBADF;
 	errno = 0;
-	c->wrong += c->s.ioctl(null_fd, EXPORT(c->calls & 1 ? OLD : NEW), export) != -1 || errno != ENOTTY;
+	c->wrong += call(&c->s, null_fd, EXPORT(c->calls & 1 ? OLD : NEW), export) != -1 || errno != ENOTTY;
 	c->calls++;
 }
 
@@ -627,15 +631,16 @@ static void *watch_on(void *arg)
 	return (void *)wrong;
 }
 
-static void test_threads(const char *name)
+static void test_threads(int how)
 {
-	struct standin s = load(name);
+	const char *name = names[how];
+	struct standin s = load(how);
 	pthread_t watcher[WATCHERS];
 	long wrong = 0, missed = 0;
 	struct export e;
 	ioctl_fn first;
 
-	s.ioctl(-1, 0, NULL);	/* a lazy slot is bound from here on */
+	call(&s, -1, 0, NULL);	/* a lazy slot is bound from here on */
 	first = atomic_load(s.slot);
 	stop = false;
 	sem_init(&called, 0, 0);
@@ -711,9 +716,10 @@ static void *fork_now(void *arg)
 	return NULL;
 }
 
-static void test_fork(const char *name)
+static void test_fork(int how)
 {
-	struct turn t = { .s = load(name), .child = -1 };
+	const char *name = names[how];
+	struct turn t = { .s = load(how), .child = -1 };
 	ioctl_fn first = atomic_load(t.s.slot);
 	struct export e;
 	pthread_t thread;
@@ -733,13 +739,8 @@ static void test_fork(const char *name)
 		printf("# wait status %#x\n", status);
 }
 
-int main(int argc, char **argv)
+int main(void)
 {
-	if (argc != 2) {
-		fprintf(stderr, "usage: watch_test DIRECTORY\n");
-		return 2;
-	}
-	directory = argv[1];
 	alarm(300);	/* ends a test in which a thread waits for ever */
 	null_fd = open("/dev/null", O_RDWR | O_CLOEXEC);
 	test_first("a tool was there before the first watch", tool_at_first);
@@ -753,10 +754,10 @@ int main(int argc, char **argv)
 	test_protected();
 	test_refused();
 	test_left();
-	test_fork("watched_relro");
-	test_threads("watched_lazy");
-	test_threads("watched_relro");
-	test_changed_meanwhile("watched_again");
-	test_changed_meanwhile("watched_relro");
+	test_fork(RELRO);
+	test_threads(LAZY);
+	test_threads(RELRO);
+	test_changed_meanwhile(LAZY);
+	test_changed_meanwhile(RELRO);
 	return tap_done(&tap);
 }
