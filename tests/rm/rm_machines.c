@@ -252,37 +252,21 @@ static int on(int device)
 /* The outcome of a device of the row's machine, and all that was printed on stderr. */
 static int outcome(const struct row *r, int device, char *out, char *log, size_t size)
 {
-	char env[512], self[4096] = "", number[16], *words[16], *save = NULL;
-	int to_out[2], n = 0, status;
-	FILE *err = tmpfile();
-	ssize_t got = 0, k;
-	pid_t pid;
+	char command[8192], self[4096] = "";
+	FILE *err = tmpfile(), *program;
+	int status;
 
-	if (!err || readlink("/proc/self/exe", self, sizeof(self) - 1) < 0 || pipe(to_out))
+	if (!err || readlink("/proc/self/exe", self, sizeof(self) - 1) < 0)
 		return -1;
+	snprintf(command, sizeof(command), "exec env %s GDRCOPY_ENABLE_LOGGING=1 GDRCOPY_LOG_LEVEL=1 \"$RM_SIM\" '%s' --on %d "
+		 "2>/proc/self/fd/%d", r->env, self, device, fileno(err));
 	fflush(stdout);
-	pid = fork();
-	if (!pid) {
-		snprintf(env, sizeof(env), "%s", r->env);
-		for (words[n] = strtok_r(env, " ", &save); words[n]; words[n] = strtok_r(NULL, " ", &save))
-			putenv(words[n++]);
-		snprintf(number, sizeof(number), "%d", device);
-		setenv("GDRCOPY_ENABLE_LOGGING", "1", 1);
-		setenv("GDRCOPY_LOG_LEVEL", "1", 1);
-		dup2(to_out[1], 1);
-		dup2(fileno(err), 2);
-		close(to_out[0]);
-		close(to_out[1]);
-		execl(getenv("RM_SIM"), "rm_sim", self, "--on", number, NULL);
-		_exit(126);
-	}
-	close(to_out[1]);
-	while (got < (ssize_t)size - 1 && (k = read(to_out[0], out + got, size - 1 - (size_t)got)) > 0)
-		got += k;
-	close(to_out[0]);
-	out[got] = '\0';
+	program = popen(command, "r");
+	if (!program)
+		return -1;
+	out[fread(out, 1, size - 1, program)] = '\0';
 	out[strcspn(out, "\n")] = '\0';
-	waitpid(pid, &status, 0);
+	status = pclose(program);
 	rewind(err);
 	log[fread(log, 1, size - 1, err)] = '\0';
 	fclose(err);
