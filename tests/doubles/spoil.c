@@ -79,10 +79,22 @@ static enum how fate(const char *call)
 	return plan.how;
 }
 
+/* A copy of the bytes, whose last one has a wrong bit. */
+static void *flipped(const void *from, size_t size)
+{
+	uint8_t *bad = malloc(size);
+
+	if (!bad)
+		abort();
+	memcpy(bad, from, size);
+	bad[size - 1] ^= 0x10;
+	return bad;
+}
+
 int gdr_copy_to_mapping(gdr_mh_t handle, void *map_d_ptr, const void *h_ptr, size_t size)
 {
 	enum how how = fate("to");
-	uint8_t *bad;
+	void *bad;
 	int rc;
 
 	NEXT(gdr_copy_to_mapping);
@@ -96,11 +108,7 @@ int gdr_copy_to_mapping(gdr_mh_t handle, void *map_d_ptr, const void *h_ptr, siz
 		usleep(200000);
 	if (how != FLIP || !size)
 		return next(handle, map_d_ptr, h_ptr, size);
-	bad = malloc(size);
-	if (!bad)
-		abort();
-	memcpy(bad, h_ptr, size);
-	bad[size - 1] ^= 0x10;
+	bad = flipped(h_ptr, size);
 	rc = next(handle, map_d_ptr, bad, size);
 	free(bad);
 	return rc;
@@ -122,28 +130,24 @@ int gdr_copy_from_mapping(gdr_mh_t handle, void *h_ptr, const void *map_d_ptr, s
 	return rc;
 }
 
-int gdr_copy_to_mapping_v(const gdr_piece_t *pieces, size_t count)
+/* The function that moves all pieces, or all but the last one. */
+static int move_pieces(enum how how, int (*next)(const gdr_piece_t *, size_t), const gdr_piece_t *pieces, size_t count)
 {
-	enum how how = fate("to_v");
-
-	NEXT(gdr_copy_to_mapping_v);
 	if (how == REFUSE)
 		return EIO;
-	if (how == FLIP && count)
-		count--;	/* the last piece does not move */
-	return how == NOTHING ? 0 : next(pieces, count);
+	return how == NOTHING ? 0 : next(pieces, how == FLIP && count ? count - 1 : count);
+}
+
+int gdr_copy_to_mapping_v(const gdr_piece_t *pieces, size_t count)
+{
+	NEXT(gdr_copy_to_mapping_v);
+	return move_pieces(fate("to_v"), next, pieces, count);
 }
 
 int gdr_copy_from_mapping_v(const gdr_piece_t *pieces, size_t count)
 {
-	enum how how = fate("from_v");
-
 	NEXT(gdr_copy_from_mapping_v);
-	if (how == REFUSE)
-		return EIO;
-	if (how == FLIP && count)
-		count--;
-	return how == NOTHING ? 0 : next(pieces, count);
+	return move_pieces(fate("from_v"), next, pieces, count);
 }
 
 /* CUDA's copy. */
@@ -152,7 +156,7 @@ int cuMemcpyHtoD_v2(unsigned long long to, const void *from, size_t size);
 int cuMemcpyHtoD_v2(unsigned long long to, const void *from, size_t size)
 {
 	enum how how = fate("HtoD");
-	uint8_t *bad;
+	void *bad;
 	int rc;
 
 	NEXT(cuMemcpyHtoD_v2);
@@ -160,11 +164,7 @@ int cuMemcpyHtoD_v2(unsigned long long to, const void *from, size_t size)
 		usleep(200000);
 	if (how != FLIP || !size)
 		return next(to, from, size);
-	bad = malloc(size);
-	if (!bad)
-		abort();
-	memcpy(bad, from, size);
-	bad[size - 1] ^= 0x10;
+	bad = flipped(from, size);
 	rc = next(to, bad, size);
 	free(bad);
 	return rc;

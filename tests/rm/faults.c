@@ -83,15 +83,12 @@ struct attempt {
 
 static void find_doubles(void)
 {
-	void *lib = dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
-
-	*(void **)&fail_cuda = dlsym(lib, "cuda_sim_fail");
-	*(void **)&fail_rm = dlsym(lib, "rm_sim_fail");
-	*(void **)&called = dlsym(lib, "cuda_sim_called");
-	*(void **)&calls = dlsym(lib, "cuda_sim_calls");
-	*(void **)&live = dlsym(lib, "cuda_sim_live");
-	*(void **)&differ = dlsym(lib, "cuda_sim_differ");
-	expect(fail_cuda && called && calls && live && differ);
+	fail_cuda = need_symbol("cuda_sim_fail");
+	fail_rm = need_symbol("rm_sim_fail");
+	called = need_symbol("cuda_sim_called");
+	calls = need_symbol("cuda_sim_calls");
+	live = need_symbol("cuda_sim_live");
+	differ = need_symbol("cuda_sim_differ");
 }
 
 static cu_ptr pieces(int fd_type)
@@ -481,12 +478,9 @@ static bool pin_beside(unsigned long nth)
 
 static void find_pools(void)
 {
-	void *lib = dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
-
-	*(void **)&from_pool = dlsym(lib, "cuMemAllocAsync");
-	*(void **)&to_pool = dlsym(lib, "cuMemFreeAsync");
-	*(void **)&between = dlsym(lib, "cuda_sim_between");
-	expect(from_pool && to_pool && between);
+	from_pool = need_symbol("cuMemAllocAsync");
+	to_pool = need_symbol("cuMemFreeAsync");
+	between = need_symbol("cuda_sim_between");
 }
 
 /* The first pin of a process makes other calls than the second one. */
