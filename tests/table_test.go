@@ -258,8 +258,7 @@ var guests = []Program{
 	{Name: "loader", Holds: "a fork while threads are in the loader; gdr_open in a constructor", On: all, Cases: Guest},
 	{Name: "fds", Holds: "exec leaves no descriptor; out of descriptors is an errno, and back", On: all, Cases: Guest},
 	{Name: "hooks", Holds: "a hook of mmap or munmap calls any function, or waits for a thread that does", On: all, Cases: Guest},
-	{Name: "lazy", Holds: "loading starts nothing; dlclose and dlopen again; two copies; a preloaded copy; the file is gone", On: all, Cases: Guest},
-	{Name: "static", Holds: "an older library linked statically into the program", On: all, Cases: Guest},
+	{Name: "lazy", Holds: "loading starts nothing; dlclose and dlopen again; two copies; a preloaded copy, or an older library linked statically, whose names come first; the file is gone", On: all, Cases: Guest},
 }
 
 // For a program without libcuda, which has the simulated driver's mmap.

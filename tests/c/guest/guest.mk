@@ -15,7 +15,7 @@ $(GUESTBINS): $(BIN)/guest_%: $(O)/$(T)/guest/%.o $(O)/$(T)/guest/main.o $(CUDA_
 $(BIN)/guest_threads: $(O)/tests/fuzz/abi_fuzz.o
 
 # The functions of these must be found before the library's.
-$(addprefix $(BIN)/guest_,static loader hosts hooks): private HOW = -rdynamic
+$(addprefix $(BIN)/guest_,loader hosts hooks): private HOW = -rdynamic
 
 $(BIN)/guest_loader: | $(BIN)/guest_plugin.so
 $(BIN)/guest_plugin.so: $(O)/$(T)/guest/plugin.o $(LIB)

@@ -223,7 +223,8 @@ static void file_is_gone(void)
 
 /*
  * One copy came by LD_PRELOAD; a second one is loaded by its path. Its functions must stay its
- * own although the first one's have the same names and come first.
+ * own although the first one's have the same names and come first, as those do of an older
+ * library that is linked into the program.
  */
 static void preloaded(void)
 {
