@@ -88,8 +88,33 @@ static void send_buffer(int to, cu_ptr addr, size_t size, bool pooled)
 	close(s.fd);
 }
 
+/* Runs in processes with the number of their namespace: 1 and so on. It takes root. */
+static bool enter_namespaces(int number)
+{
+	pid_t pid;
+	int status;
+
+	if (unshare(CLONE_NEWPID | CLONE_NEWIPC | CLONE_NEWNS))
+		return false;
+	pid = fork();
+	if (pid) {
+		expect_is(waitpid(pid, &status, 0), pid);
+		_exit(WEXITSTATUS(status));
+	}
+	expect_is(mount("none", "/", NULL, MS_REC | MS_PRIVATE, NULL), 0);
+	expect_is(mount("proc", "/proc", "proc", 0, NULL), 0);
+	while (getpid() < number) {
+		pid = fork();
+		if (pid) {
+			expect_is(waitpid(pid, &status, 0), pid);
+			_exit(WEXITSTATUS(status));
+		}
+	}
+	return true;
+}
+
 /* All kinds of memory in one object. It waits to be killed. */
-static void be_owner(int to)
+static void be_owner(int to, bool apart)
 {
 	static const size_t sizes[] = { 512, 4096, 65536, 100000, MIB, OBJECT, 3 * MIB, 64 * MIB, 1024 * MIB, 8192 * MIB };
 	static const size_t vmm[] = { OBJECT, 2 * OBJECT };
@@ -98,6 +123,7 @@ static void be_owner(int to)
 	cu_ptr p;
 	int rc;
 
+	expect(!apart || enter_namespaces(1));
 	start(0);
 	g = open_or_fail();
 	for (size_t i = 0; i < sizeof(sizes) / sizeof(*sizes); i++) {
@@ -133,16 +159,30 @@ static void meet(int round)
 		sleep_us(50);
 }
 
+/* What two heirs have, and what differs from the owner's: namespaces and the number in them, the user, the GPU. */
 struct heir {
+	int number, uid, device;
 	const int *fds;
 	const struct where *where;
-	int n, uid;
+	int n;
 };
 
-static void become(int uid)
+static void become(const struct heir *h)
 {
-	if (uid)
-		expect(!setgid(uid) && !setuid(uid));
+	expect(!h->number || enter_namespaces(h->number));
+	if (h->uid)
+		expect(!setgid(h->uid) && !setuid(h->uid));
+}
+
+/* The GPU of the current context reads it itself. */
+static void check_by_another_gpu(cu_ptr p, size_t size, uint32_t seed)
+{
+	cu_ptr own;
+
+	expect_is(cu.mem_alloc(&own, size), 0);
+	expect_is(copy_between(own, p, size), 0);
+	check_by_cuda(own, size, seed);
+	expect_is(cu.mem_free(own), 0);
 }
 
 /* Both see the owner's words at once; then each writes all of them and the other sees that. */
@@ -151,11 +191,11 @@ static void be_cuda_heir(void *arg)
 	const struct heir *h = arg;
 	struct imported x;
 
-	become(h->uid);
-	start(0);
+	become(h);
+	start(h->device);
 	for (int i = 0; i < h->n; i++) {
 		const struct where *w = &h->where[i];
-		int rc = import_by_cuda(&x, h->fds[i], w->length, 0);
+		int rc = import_by_cuda(&x, h->fds[i], w->length, h->device);
 		cu_ptr p = x.p + w->offset + w->skip;
 
 		if (rc)
@@ -164,6 +204,8 @@ static void be_cuda_heir(void *arg)
 		meet(4 * i + 1);
 		if (!rc) {
 			check_by_cuda(p, w->size, 1);
+			if (h->device)
+				check_by_another_gpu(p, w->size, 1);
 			fill_by_cuda(p, w->size, 2);
 		}
 		meet(4 * i + 2);
@@ -180,7 +222,7 @@ static void be_cpu_heir(void *arg)
 {
 	const struct heir *h = arg;
 
-	become(h->uid);
+	become(h);
 	g = open_or_fail();
 	for (int i = 0; i < h->n; i++) {
 		const struct where *w = &h->where[i];
@@ -224,17 +266,41 @@ static void run_heirs(struct heir *h)
 		expect(child_ok(i ? "the heir without CUDA" : "the heir with CUDA", wait_child(heirs[i], guest_long ? 240 : 30)));
 }
 
-/* The owner is dead; CUDA and a process without CUDA have its memory at once, as that user. */
-static void two_heirs(void *uid)
+static void try_namespaces(void *unused)
+{
+	expect(enter_namespaces(1));
+}
+
+static void has_two_gpus(void *unused)
+{
+	int (*can)(int *, int, int) = cuda_symbol("cuDeviceCanAccessPeer"), able = 1, count = 0;
+
+	start_cuda(&cu);
+	expect_is(cu.device_count(&count), 0);
+	if (count > 1 && can && !on_doubles())
+		expect_is(can(&able, 1, 0), 0);
+	expect(count > 1 && able);
+}
+
+/*
+ * The owner is killed; CUDA and a process without CUDA have its memory at once. In namespaces
+ * apart, as containers are, it lives; CUDA IPC refuses a process of the owner's number (201).
+ */
+static void two_heirs(void *how)
 {
 	struct where where[MOST];
-	struct heir h = { .where = where, .uid = (int)(intptr_t)uid };
+	struct heir h = *(const struct heir *)how;
 	int ends[2], status, fds[MOST];
 	size_t largest = 0;
 	pid_t owner;
 
 	if (h.uid && (on_doubles() || !is_root()))
 		skip_case("needs root, to be nobody, and a driver that other users open");
+	if (h.number && (!is_root() || !in_child("namespaces", try_namespaces, NULL, 10)))
+		skip_case("needs root that may unshare namespaces, and mount /proc");
+	if (h.device && !in_child("another GPU", has_two_gpus, NULL, 30))
+		skip_case("needs two GPUs that reach each other");
+	h.where = where;
 	h.fds = fds;
 
 	met = mmap(NULL, sizeof(*met), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
@@ -242,7 +308,7 @@ static void two_heirs(void *uid)
 	expect_is(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends), 0);
 	owner = fork();
 	if (!owner) {
-		be_owner(ends[1]);
+		be_owner(ends[1], h.number);
 		_exit(1);
 	}
 	close(ends[1]);
@@ -672,159 +738,6 @@ static void hostile_labels(void)
 	}
 }
 
-/* Runs in processes with the number of their namespace: 1 and so on. It takes root. */
-static bool enter_namespaces(int number)
-{
-	pid_t pid;
-	int status;
-
-	if (unshare(CLONE_NEWPID | CLONE_NEWIPC | CLONE_NEWNS))
-		return false;
-	pid = fork();
-	if (pid) {
-		expect_is(waitpid(pid, &status, 0), pid);
-		_exit(WEXITSTATUS(status));
-	}
-	expect_is(mount("none", "/", NULL, MS_REC | MS_PRIVATE, NULL), 0);
-	expect_is(mount("proc", "/proc", "proc", 0, NULL), 0);
-	while (getpid() < number) {
-		pid = fork();
-		if (pid) {
-			expect_is(waitpid(pid, &status, 0), pid);
-			_exit(WEXITSTATUS(status));
-		}
-	}
-	return true;
-}
-
-/* What cuIpcGetMemHandle gives. */
-struct ipc {
-	unsigned char bytes[64];
-};
-
-struct sent {
-	struct where where;
-	struct ipc ipc;
-};
-
-static void be_apart(int end, bool owner, int number)
-{
-	int (*open_ipc)(cu_ptr *, struct ipc, unsigned int), (*get_ipc)(struct ipc *, cu_ptr), rc, fd;
-	struct sent x = { .where = { .size = OBJECT } };
-	struct imported i;
-	unsigned int count;
-	struct shared s;
-	cu_ptr p;
-	char c;
-
-	expect(enter_namespaces(number));
-	start(0);
-	get_ipc = need_symbol("cuIpcGetMemHandle");
-	open_ipc = need_symbol("cuIpcOpenMemHandle_v2");
-	if (owner) {
-		g = open_or_fail();
-		expect_is(cu.mem_alloc(&p, OBJECT), 0);
-		fill_by_cuda(p, OBJECT, 1);
-		pin_and_export(&s, p, OBJECT);
-		expect_is(gdr_get_object(g, s.mh, &x.where.offset, &x.where.length, &count), 0);
-		expect_is(get_ipc(&x.ipc, p), 0);
-		expect(send_with(end, &x, sizeof(x), &s.fd, 1));
-		expect_is(read(end, &c, 1), 1);
-		check_by_cuda(p, OBJECT, 3);
-		return;
-	}
-	expect_is(receive_with(end, &x, sizeof(x), &fd), 1);
-	rc = open_ipc(&p, x.ipc, 1);
-	note("process %d imports what process 1 exports: cuIpcOpenMemHandle answers %d", getpid(), rc);
-	expect_is(import_by_cuda(&i, fd, x.where.length, 0), 0);
-	check_by_cuda(i.p + x.where.offset, OBJECT, 1);
-	fill_by_cuda(i.p + x.where.offset, OBJECT, 2);
-	use(open_or_fail(), fd, 0, OBJECT, 2);
-	expect_is(write(end, "x", 1), 1);
-}
-
-static void run_apart(int heirs_number)
-{
-	pid_t pids[2];
-	int ends[2];
-
-	expect_is(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends), 0);
-	for (int i = 0; i < 2; i++) {
-		pids[i] = fork();
-		if (!pids[i]) {
-			close(ends[!i]);
-			be_apart(ends[i], i == 0, i ? heirs_number : 1);
-			_exit(0);
-		}
-	}
-	close(ends[0]);
-	close(ends[1]);
-	for (int i = 0; i < 2; i++)
-		expect(child_ok(i ? "the heir" : "the owner", wait_child(pids[i], 30)));
-}
-
-static void try_namespaces(void *arg)
-{
-	expect(enter_namespaces(1));
-}
-
-/* Two containers: PID, IPC and mount namespaces apart. CUDA IPC refuses equal numbers (201); ours does not. */
-static void in_namespaces_apart(void)
-{
-	if (!is_root() || !in_child("namespaces", try_namespaces, NULL, 10))
-		skip_case("needs root that may unshare namespaces, and mount /proc");
-	run_apart(1);
-	run_apart(3);
-}
-
-/* Memory of the first GPU, for the second one and its kernels. */
-static void on_another_gpu(void)
-{
-	int (*can)(int *, int, int), able = 1, count = 0, fd;
-	size_t size = guest_long ? 256 * MIB : 4 * OBJECT;
-	struct where w;
-	struct imported x;
-	int ends[2];
-	pid_t owner;
-	cu_ptr p;
-	char c;
-
-	expect_is(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends), 0);
-	owner = fork();
-	if (!owner) {
-		close(ends[0]);
-		start(0);
-		g = open_or_fail();
-		expect_is(cu.mem_alloc(&p, size), 0);
-		send_buffer(ends[1], p, size, false);
-		expect_is(read(ends[1], &c, 1), 1);
-		check_by_cuda(p, size, 2);
-		_exit(0);
-	}
-	close(ends[1]);
-	expect_is(receive_with(ends[0], &w, sizeof(w), &fd), 1);
-	start_cuda(&cu);
-	expect_is(cu.device_count(&count), 0);
-	can = cuda_symbol("cuDeviceCanAccessPeer");
-	if (count > 1 && can && !on_doubles())
-		expect_is(can(&able, 1, 0), 0);
-	if (count < 2 || !able) {
-		kill(owner, SIGKILL);
-		skip_case("needs two GPUs that reach each other");
-	}
-	start(1);
-	expect_is(import_by_cuda(&x, fd, w.length, 1), 0);
-	check_by_cuda(x.p + w.offset + w.skip, size, 1);
-	expect_is(cu.mem_alloc(&p, size), 0);
-	expect_is(copy_between(p, x.p + w.offset + w.skip, size), 0);
-	expect_is(cu.ctx_sync(), 0);
-	check_by_cuda(p, size, 1);
-	fill_by_cuda(x.p + w.offset + w.skip, size, 2);
-	drop_imported(&x);
-	expect_is(write(ends[0], "x", 1), 1);
-	expect(child_ok("the owner", wait_child(owner, 30)));
-}
-
 /* What the driver has in use: GPU memory and BAR1, in bytes. */
 struct in_use {
 	unsigned long long memory, bar1;
@@ -1010,14 +923,15 @@ static void beside_others(void)
 }
 
 const struct guest_case cases[] = {
-	{ "two heirs of a dead process, CUDA and a CPU", NULL, 30, 300, two_heirs },
-	{ "two heirs who are nobody", NULL, 30, 300, two_heirs, (void *)NOBODY },
+	{ "two heirs of a dead process, CUDA and a CPU", NULL, 30, 300, two_heirs, &(struct heir){ 0 } },
+	{ "two heirs who are nobody", NULL, 30, 300, two_heirs, &(struct heir){ .uid = NOBODY } },
+	{ "two heirs in namespaces apart, of the owner's number", NULL, 30, 300, two_heirs, &(struct heir){ .number = 1 } },
+	{ "two heirs in namespaces apart, of another number", NULL, 30, 300, two_heirs, &(struct heir){ .number = 3 } },
+	{ "two heirs, of which one is on another GPU", NULL, 30, 300, two_heirs, &(struct heir){ .device = 1 } },
 	{ "what CUDA exports", of_cuda, 30, 60 },
 	{ "what CUDA exports and is no buffer", of_cuda_that_is_no_buffer, 10 },
 	{ "labels of the library", labels_of_ours, 10 },
 	{ "labels of anybody", hostile_labels, 30 },
-	{ "in namespaces apart", in_namespaces_apart, 30 },
-	{ "on another GPU", on_another_gpu, 30 },
 	{ "nothing is left", leaves_nothing, 30, 120 },
 	{ "beside threads that close and swap", beside_others, 60, 120 },
 	{ NULL },
