@@ -301,7 +301,10 @@ func (g *gpu) openWindow(e extent) (w window, fd int, err error) {
 	if fd, err = sys.Open(path, unix.O_RDWR); err != nil {
 		return w, -1, explainOpen(path, err)
 	}
-	args := mapArgs{client: c.root, device: g.device, memory: e.object, offset: e.offset, length: e.length, fd: int32(fd)}
+	args := mapArgs{
+		client: c.root, device: g.device, memory: e.object,
+		offset: e.offset, length: e.length, fd: int32(fd),
+	}
 	err = do(c, "MAP_MEMORY", nrMapMemory, &args, &args.status)
 	if err != nil {
 		_ = sys.Close(fd)

@@ -88,7 +88,10 @@ func (f *finder) findByIPC(page uint64, m cuda.MemoryInfo) (extent, error) {
 	if !f.cuda.IsStill(m, m.Start) {
 		return extent{}, fmt.Errorf("the memory at %#x was freed: %w", m.Start, unix.EINVAL)
 	}
-	e := extent{client: handle(words[ipcClient]), object: handle(words[ipcObject]), offset: uint64(words[ipcOffset])}
+	e := extent{
+		client: handle(words[ipcClient]), object: handle(words[ipcObject]),
+		offset: uint64(words[ipcOffset]),
+	}
 	e, ok := e.shifted(int64(page - m.Start))
 	if !ok || e.client == 0 || e.object == 0 {
 		return extent{}, fmt.Errorf("the IPC handle of %#x names no memory object: %w", m.Start, unix.ENOTSUP)

@@ -234,7 +234,11 @@ func limits() Limits {
 		_ = unix.Getrlimit(of, &v)
 		return v.Cur
 	}
-	return Limits{Files: limit(unix.RLIMIT_NOFILE), Memlock: limit(unix.RLIMIT_MEMLOCK), Space: limit(unix.RLIMIT_AS)}
+	return Limits{
+		Files:   limit(unix.RLIMIT_NOFILE),
+		Memlock: limit(unix.RLIMIT_MEMLOCK),
+		Space:   limit(unix.RLIMIT_AS),
+	}
 }
 
 // loaderFolders lists where the loader looks, in its order.
