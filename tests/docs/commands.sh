@@ -2,9 +2,8 @@
 # SPDX-License-Identifier: MIT
 #
 # commands.sh BUILD - what the pages say to type. The C of docs/ordering.md compiles,
-# and its PTX is that of examples/flag.c. The commands of docs/migrate.md and of
-# docs/consumers.md run on the simulated driver that the environment names. BUILD is the
-# project's build folder.
+# and its PTX is that of examples/flag.c. The commands of docs/migrate.md run on the
+# simulated driver that the environment names. BUILD is the project's build folder.
 here=$(cd "$(dirname "$0")/../.." && pwd)
 build=$(cd "$1" && pwd) || exit 1
 # shellcheck source=tests/tap.sh
@@ -66,10 +65,8 @@ done
 mkdir -p "$work/opt/lib" && cp -a "$build"/libgdrapi.so* "$work/opt/lib/" &&
 	cp -a "$build"/doubles/libcuda.so.1 "$work/opt/lib/" || exit 1
 blocks migrate sh
-blocks consumers sh
-for f in "$work"/migrate-sh-* "$work"/consumers-sh-*; do
-	page=${f##*/}
-	what="${page%%-*}.md, block ${f##*-} of commands"
+for f in "$work"/migrate-sh-*; do
+	what="migrate.md, block ${f##*-} of commands"
 	if [ "$machine" != x86_64 ]; then
 		skip "$what" "rm is simulated on x86-64 alone"
 	else
