@@ -33,31 +33,33 @@ uint64_t mem_free_bytes(int device)
 	return kernel_mode() ? kernel_free_bytes() : DEVICE_MEMORY - used[device];
 }
 
-/* A new struct that fill() puts the memory into. */
-static struct mem *mem_of(int device, int *result, int (*fill)(struct mem *, const void *), const void *arg)
+/* A new struct, to put the memory into; NULL: there is no room. */
+static struct mem *mem_of(int device, int *result)
 {
 	struct mem *m = calloc(1, sizeof(*m));
 
 	*result = CU_OUT_OF_MEMORY;
-	if (!m)
-		return NULL;
-	m->refs = 1;
-	m->id = next_id();
-	m->device = device;
-	m->fd = -1;
-	*result = fill(m, arg);
-	if (!*result)
+	if (m)
+		*m = (struct mem){ .refs = 1, .id = next_id(), .device = device, .fd = -1 };
+	return m;
+}
+
+/* m where the memory is in it; else why not. */
+static struct mem *filled(struct mem *m, int why, int *result)
+{
+	*result = why;
+	if (!why)
 		return m;
 	free(m);
 	return NULL;
 }
 
 /* All of a memfd, which is the memory's own from then on. */
-static int fill_fd(struct mem *m, const void *fd)
+static int fill_fd(struct mem *m, int fd)
 {
 	struct stat st;
 
-	m->fd = *(const int *)fd;
+	m->fd = fd;
 	if (fstat(m->fd, &st) < 0)
 		return CU_OUT_OF_MEMORY;
 	m->dev = st.st_dev;
@@ -71,75 +73,52 @@ static int fill_fd(struct mem *m, const void *fd)
 	return CU_OK;
 }
 
-static int fill_kernel(struct mem *m, const void *size)
-{
-	m->size = *(const uint64_t *)size;
-	return kernel_mem_new(&m->size, &m->kernel, &m->view);
-}
-
-static int fill_new(struct mem *m, const void *size)
-{
-	return rm_mem_new(m, *(const uint64_t *)size);
-}
-
 /* It is of no device. The client has to have it below one. */
-static int fill_host(struct mem *m, const void *size)
-{
-	m->device = 0;
-	m->host = true;
-	return rm_mem_new(m, *(const uint64_t *)size);
-}
-
 struct mem *mem_new_host(uint64_t size, int *result)
 {
-	return mem_of(-1, result, fill_host, &size);
-}
+	struct mem *m = mem_of(0, result);
 
-static int fill_import(struct mem *m, const void *fd)
-{
-	return rm_import_object(m, *(const int *)fd);
+	if (!m)
+		return NULL;
+	m->host = true;
+	return filled(m, rm_mem_new(m, size), result);
 }
 
 struct mem *mem_import_fd(int fd, int *result)
 {
-	return mem_of(-1, result, fill_import, &fd);
-}
+	struct mem *m = mem_of(-1, result);
 
-static int fill_shared(struct mem *m, const void *names)
-{
-	const uint32_t *n = names;
-
-	return rm_import_shared(m, n[0], n[1]);
+	return m ? filled(m, rm_import_object(m, fd), result) : NULL;
 }
 
 struct mem *mem_import_shared(uint32_t client, uint32_t object, int *result)
 {
-	uint32_t names[] = { client, object };
+	struct mem *m = mem_of(-1, result);
 
-	return mem_of(-1, result, fill_shared, names);
+	return m ? filled(m, rm_import_shared(m, client, object), result) : NULL;
 }
 
 struct mem *mem_new(int device, uint64_t size, int *result)
 {
-	struct mem *m;
+	struct mem *m = mem_of(device, result);
 	char name[32];
-	int fd;
+	int fd, why;
 
-	if (size > mem_free_bytes(device)) {
-		*result = CU_OUT_OF_MEMORY;
+	if (!m)
 		return NULL;
-	}
+	if (size > mem_free_bytes(device))
+		return filled(m, CU_OUT_OF_MEMORY, result);
+	m->size = size;
 	if (kernel_mode())
-		return mem_of(device, result, fill_kernel, &size);
+		return filled(m, kernel_mem_new(&m->size, &m->kernel, &m->view), result);
 	if (rm_mode())
-		return mem_of(device, result, fill_new, &size);
+		return filled(m, rm_mem_new(m, size), result);
 	snprintf(name, sizeof(name), "gdrsim:%d:cuda", device);
-	*result = CU_OPERATING_SYSTEM;
 	fd = memfd_create(name, MFD_CLOEXEC);
-	m = fd >= 0 && !ftruncate(fd, (off_t)size) ? mem_of(device, result, fill_fd, &fd) : NULL;
-	if (!m && fd >= 0)
+	why = fd < 0 || ftruncate(fd, (off_t)size) ? CU_OPERATING_SYSTEM : fill_fd(m, fd);
+	if (why && fd >= 0)
 		close(fd);
-	return m;
+	return filled(m, why, result);
 }
 
 struct mem *mem_get(struct mem *m)
