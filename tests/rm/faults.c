@@ -91,29 +91,12 @@ static void find_doubles(void)
 	differ = need_symbol("cuda_sim_differ");
 }
 
-static cu_ptr pieces(int fd_type)
-{
-	struct cu_mem_want want = { .type = CU_MEM_PINNED, .fd_type = fd_type, .place = { CU_PLACE_GPU, 0 } };
-	struct cu_access access = { .place = { CU_PLACE_GPU, 0 }, .flags = CU_ACCESS_RW };
-	cu_ptr p;
-	cu_mem mem;
-
-	expect_is(cu.reserve(&p, SIZE, 0, 0, 0), 0);
-	for (int i = 0; i < PIECES; i++) {
-		expect_is(cu.create(&mem, PIECE, &want, 0), 0);
-		expect_is(cu.map(p + i * PIECE, PIECE, 0, mem, 0), 0);
-		expect_is(cu.release(mem), 0);
-	}
-	expect_is(cu.set_access(p, SIZE, &access, 1), 0);
-	return p;
-}
-
 static cu_ptr memory(const struct kind *kind)
 {
 	cu_ptr p;
 
 	if (kind->fd_type != ALLOC)
-		return pieces(kind->fd_type);
+		return make_objects(&cu, (size_t[PIECES]){ PIECE, PIECE, PIECE }, PIECES, kind->fd_type);
 	expect_is(cu.mem_alloc(&p, SIZE), 0);
 	return p;
 }

@@ -11,6 +11,7 @@
 
 #define GIB (1024 * MIB)
 #define PAGE GPU_PAGE_SIZE
+#define PIECE (2 * MIB)	/* the granularity of cuMemCreate */
 
 static struct cuda_dl cu;
 static gdr_t g;
@@ -228,56 +229,26 @@ static void pool(void)
 	end();
 }
 
-enum { VMM_MAX = 5 };
-
-struct vmm {
-	cu_ptr addr;
-	cu_mem mem[VMM_MAX];
-	int n;
-	size_t unit;
-};
-
-static void alloc_vmm(struct vmm *v, int n, int fd_type)
-{
-	struct cu_mem_want want = { .type = CU_MEM_PINNED, .fd_type = fd_type, .place = { CU_PLACE_GPU, 0 } };
-	struct cu_access access = { .place = { CU_PLACE_GPU, 0 }, .flags = CU_ACCESS_RW };
-
-	*v = (struct vmm){ .n = n };
-	expect_is(cu.granularity(&v->unit, &want, 0), 0);
-	expect_is(cu.reserve(&v->addr, n * v->unit, 0, 0, 0), 0);
-	for (int i = 0; i < n; i++) {
-		expect_is(cu.create(&v->mem[i], v->unit, &want, 0), 0);
-		expect_is(cu.map(v->addr + i * v->unit, v->unit, 0, v->mem[i], 0), 0);
-	}
-	expect_is(cu.set_access(v->addr, n * v->unit, &access, 1), 0);
-}
-
-static void drop_vmm(struct vmm *v)
-{
-	for (int i = 0; i < v->n; i++) {
-		expect_is(cu.unmap(v->addr + i * v->unit, v->unit), 0);
-		expect_is(cu.release(v->mem[i]), 0);
-	}
-	expect_is(cu.unreserve(v->addr, v->n * v->unit), 0);
-}
-
 /* Several allocations side by side in one mapping, and a part of them. */
 static void vmm(void *fd_type)
 {
-	begin();
-	for (int n = 1; n <= VMM_MAX; n += 2) {
-		struct mapping m;
-		struct vmm v;
+	static const size_t sizes[] = { PIECE, PIECE, PIECE, PIECE, PIECE };
 
-		alloc_vmm(&v, n, (int)(intptr_t)fd_type);
-		expect_is(map_range(&m, v.addr, n * v.unit), 0);
+	begin();
+	for (int n = 1; n <= 5; n += 2) {
+		cu_ptr p = make_objects(&cu, sizes, n, (int)(intptr_t)fd_type);
+		struct mapping m;
+
+		expect_is(map_range(&m, p, n * PIECE), 0);
 		for (int i = 0; i < n; i++)
-			expect(both_ways(&m, v.addr + i * v.unit, 4096, i));
+			expect(both_ways(&m, p + i * PIECE, 4096, i));
 		for (int i = 1; i < n; i++)
-			expect(both_ways(&m, v.addr + i * v.unit - 2048, 4096, i));
+			expect(both_ways(&m, p + i * PIECE - 2048, 4096, i));
 		expect_is(drop(&m), 0);
-		expect_range(v.addr + v.unit / 2, (n - 1) * v.unit + 4096);
-		drop_vmm(&v);
+		expect_range(p + PIECE / 2, (n - 1) * PIECE + 4096);
+		for (int i = 0; i < n; i++)
+			expect_is(cu.unmap(p + i * PIECE, PIECE), 0);
+		expect_is(cu.unreserve(p, n * PIECE), 0);
 	}
 	end();
 }

@@ -57,10 +57,13 @@ static inline unsigned long count_live(void)
 	return live ? live() : 0;
 }
 
-/* A new object of cuMemCreate at a reserved address, fit for gdrdrv where it can be. The mapping alone keeps it. */
-static inline void map_new(const struct cuda_dl *cu, cu_ptr at, size_t size)
+/*
+ * A new object of cuMemCreate at a reserved address, fit for gdrdrv where it can be. The mapping alone keeps it.
+ * fd_type says whether CUDA exports it.
+ */
+static inline void map_object(const struct cuda_dl *cu, cu_ptr at, size_t size, int fd_type)
 {
-	struct cu_mem_want want = { .type = CU_MEM_PINNED, .fd_type = CU_EXPORT_FD, .place = { CU_PLACE_GPU, 0 } };
+	struct cu_mem_want want = { .type = CU_MEM_PINNED, .fd_type = fd_type, .place = { CU_PLACE_GPU, 0 } };
 	const struct cu_access access = { want.place, CU_ACCESS_RW };
 	int rdma = 0;
 	cu_mem mem;
@@ -73,8 +76,13 @@ static inline void map_new(const struct cuda_dl *cu, cu_ptr at, size_t size)
 	expect_is(cu->release(mem), 0);
 }
 
+static inline void map_new(const struct cuda_dl *cu, cu_ptr at, size_t size)
+{
+	map_object(cu, at, size, CU_EXPORT_FD);
+}
+
 /* Objects of these sizes, side by side. */
-static inline cu_ptr make_vmm(const struct cuda_dl *cu, const size_t *sizes, int n)
+static inline cu_ptr make_objects(const struct cuda_dl *cu, const size_t *sizes, int n, int fd_type)
 {
 	size_t total = 0, at = 0;
 	cu_ptr p;
@@ -83,8 +91,13 @@ static inline cu_ptr make_vmm(const struct cuda_dl *cu, const size_t *sizes, int
 		total += sizes[i];
 	expect_is(cu->reserve(&p, total, 0, 0, 0), 0);
 	for (int i = 0; i < n; at += sizes[i++])
-		map_new(cu, p + at, sizes[i]);
+		map_object(cu, p + at, sizes[i], fd_type);
 	return p;
+}
+
+static inline cu_ptr make_vmm(const struct cuda_dl *cu, const size_t *sizes, int n)
+{
+	return make_objects(cu, sizes, n, CU_EXPORT_FD);
 }
 
 /*
