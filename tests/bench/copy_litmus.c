@@ -60,49 +60,35 @@ static inline uint64_t lib_flag(void)
 	return flag;
 }
 
-static inline uint64_t lib_read(uint64_t *data, size_t n)
+static uint64_t lib_read(uint64_t *data, size_t words)
 {
 	uint64_t flag = lib_flag();
 
-	bench_rc(gdr_copy_from_mapping(st.map.mh, data, st.map.p + DATA_AT, n),
+	bench_rc(gdr_copy_from_mapping(st.map.mh, data, st.map.p + DATA_AT, 8 * words),
 		 "gdr_copy_from_mapping");
 	return flag;
 }
 
-static uint64_t lib_8(uint64_t *data)
-{
-	return lib_read(data, 8);
-}
-
-static uint64_t lib_64(uint64_t *data)
-{
-	return lib_read(data, 64);
-}
-
-static uint64_t lib_512(uint64_t *data)
-{
-	return lib_read(data, BYTES);
-}
-
-static uint64_t lib_many(uint64_t *data)
+/* All words, by pieces of 64 bytes. */
+static uint64_t lib_many(uint64_t *data, size_t words)
 {
 	gdr_piece_t pieces[WORDS / 8];
 	uint64_t flag = lib_flag();
 
-	for (size_t i = 0; i < WORDS / 8; i++)
+	for (size_t i = 0; i < words / 8; i++)
 		pieces[i] = (gdr_piece_t){ st.map.mh, st.map.p + DATA_AT + 64 * i, data + 8 * i, 64 };
-	bench_rc(gdr_copy_from_mapping_v(pieces, WORDS / 8), "gdr_copy_from_mapping_v");
+	bench_rc(gdr_copy_from_mapping_v(pieces, words / 8), "gdr_copy_from_mapping_v");
 	return flag;
 }
 
 static const struct reader {
 	const char *name;
-	uint64_t (*read)(uint64_t *data);
+	uint64_t (*read)(uint64_t *data, size_t words);
 	size_t words;	/* that it reads */
 } readers[] = {
-	{ "gdr_copy, 8 bytes", lib_8, 1 },
-	{ "gdr_copy, 64 bytes", lib_64, 8 },
-	{ "gdr_copy, 512 bytes", lib_512, WORDS },
+	{ "gdr_copy, 8 bytes", lib_read, 1 },
+	{ "gdr_copy, 64 bytes", lib_read, 8 },
+	{ "gdr_copy, 512 bytes", lib_read, WORDS },
 	{ "gdr_copy_v, 8 times 64 bytes", lib_many, WORDS },
 };
 
@@ -127,7 +113,7 @@ static void *read_rounds(void *arg)
 
 	while (take_slice())
 		for (int i = 0; i < SLICE; i++) {
-			uint64_t flag = t->reader->read(data);
+			uint64_t flag = t->reader->read(data, t->reader->words);
 			bool stale = false;
 
 			for (size_t k = 0; k < t->reader->words; k++)
