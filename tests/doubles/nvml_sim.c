@@ -137,28 +137,18 @@ API const char *nvmlErrorString(int result)
 	return "Unknown Error";
 }
 
-API int nvmlDeviceGetCount_v2(unsigned int *n)
-{
-	int result = enter(n != NULL);
-
-	if (!result)
-		*n = devices();
-	return result;
+/* A call that does what its last argument says, if its arguments are ok. */
+#define CALL(name, params, ok, ...)		\
+API int name params				\
+{						\
+	return enter(ok) ?: (__VA_ARGS__, OK);	\
 }
 
-API int nvmlDeviceGetHandleByIndex_v2(unsigned int index, struct device **device)
-{
-	int result = enter(device && index < devices());
-
-	if (!result)
-		*device = (struct device *)(uintptr_t)(index + 1);
-	return result;
-}
-
-API int nvmlDeviceGetHandleByIndex(unsigned int index, struct device **device)
-{
-	return nvmlDeviceGetHandleByIndex_v2(index, device);
-}
+CALL(nvmlDeviceGetCount_v2, (unsigned int *n), n != NULL, *n = devices())
+CALL(nvmlDeviceGetHandleByIndex_v2, (unsigned int index, struct device **device), device && index < devices(),
+     *device = (struct device *)(uintptr_t)(index + 1))
+CALL(nvmlDeviceGetHandleByIndex, (unsigned int index, struct device **device), device && index < devices(),
+     *device = (struct device *)(uintptr_t)(index + 1))
 
 /* DOMAIN:BUS:SLOT.FUNCTION, with as many digits as one likes. */
 API int nvmlDeviceGetHandleByPciBusId_v2(const char *id, struct device **device)
@@ -192,17 +182,13 @@ API int nvmlDeviceGetPciInfo_v3(struct device *device, struct pci_info *info)
 	return OK;
 }
 
-API int nvmlDeviceGetMigMode(struct device *device, unsigned int *current, unsigned int *pending)
+static unsigned int is_mig(enum sim_machine machine)
 {
-	int result = enter(known(device) && current && pending);
-	enum sim_machine machine;
-
-	if (result)
-		return result;
-	machine = sim_machine(gpu_of(device));
-	*current = *pending = machine == SIM_MIG || machine == SIM_MIG_EMPTY;
-	return OK;
+	return machine == SIM_MIG || machine == SIM_MIG_EMPTY;
 }
+
+CALL(nvmlDeviceGetMigMode, (struct device *device, unsigned int *current, unsigned int *pending),
+     known(device) && current && pending, *current = *pending = is_mig(sim_machine(gpu_of(device))))
 
 /* Where the CPU caches the GPU's memory, no BAR1 is used. */
 API int nvmlDeviceGetBAR1MemoryInfo(struct device *device, struct bar1 *bar1)
@@ -220,14 +206,8 @@ API int nvmlDeviceGetBAR1MemoryInfo(struct device *device, struct bar1 *bar1)
 	return OK;
 }
 
-API int nvmlDeviceGetGpuFabricInfo(struct device *device, struct fabric *info)
-{
-	int result = enter(known(device) && info);
-
-	if (!result)
-		*info = (struct fabric){ .state = 0 };
-	return result;
-}
+CALL(nvmlDeviceGetGpuFabricInfo, (struct device *device, struct fabric *info), known(device) && info,
+     memset(info, 0, sizeof(*info)))
 
 API int nvmlDeviceGetGpuFabricInfoV(struct device *device, struct fabric_v2 *info)
 {
@@ -252,9 +232,7 @@ API int nvmlDeviceGetFieldValues(struct device *device, int n, struct field_valu
 
 API int nvmlDeviceGetNvLinkRemotePciInfo_v2(struct device *device, unsigned int link, struct pci_info *pci)
 {
-	int result = enter(known(device) && link < NVLINKS && pci);
-
-	return result ? result : NOT_SUPPORTED;
+	return enter(known(device) && link < NVLINKS && pci) ?: NOT_SUPPORTED;
 }
 
 API int nvmlDeviceGetNvLinkRemotePciInfo(struct device *device, unsigned int link, struct pci_info *pci)
