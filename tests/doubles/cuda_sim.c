@@ -18,7 +18,7 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static atomic_int init_pid;	/* 0 until cuInit */
 static int devices;		/* set by cuInit */
 
-static long env_number(const char *name, long otherwise, long max)
+long env_number(const char *name, long otherwise, long max)
 {
 	const char *env = getenv(name);
 	char *end;

@@ -203,11 +203,21 @@ extern struct ctx no_ctx;
 void wait_unlocked(pthread_cond_t *cond);
 int device_count(void);
 int driver_version(void);
+long env_number(const char *name, long otherwise, long max);
 bool device_flag(const char *env, int device, bool otherwise);
 uint64_t next_id(void);
 
 /* The end of a call that answers one number. */
 static inline int give(int *to, int value)
+{
+	if (!to)
+		return CU_INVALID_VALUE;
+	*to = value;
+	return CU_OK;
+}
+
+/* The same of a size. */
+static inline int give_size(size_t *to, size_t value)
 {
 	if (!to)
 		return CU_INVALID_VALUE;

@@ -47,16 +47,8 @@ static int device_uuid(unsigned char uuid[16], int device)
 SIM_CALL(cuDeviceGetUuid, (unsigned char *uuid, int device), device_uuid(uuid, device))
 SIM_CALL(cuDeviceGetUuid_v2, (unsigned char *uuid, int device), device_uuid(uuid, device))
 
-static int device_memory(size_t *bytes, int device)
-{
-	int result = check_call(device, bytes);
-
-	if (!result)
-		*bytes = mem_total();
-	return result;
-}
-
-SIM_CALL(cuDeviceTotalMem_v2, (size_t *bytes, int device), device_memory(bytes, device))
+SIM_CALL(cuDeviceTotalMem_v2, (size_t *bytes, int device),
+	 check_call(device, bytes) ?: give_size(bytes, mem_total()))
 
 /* Whether a dma-buf can be mapped, and CUDA says so. */
 bool dmabuf_mmap(int device)

@@ -198,17 +198,8 @@ void host_forget(const struct ctx *ctx)
 }
 
 /* Host memory has one address on both sides. */
-SIM_API int cuMemHostGetDevicePointer_v2(uint64_t *dptr, void *addr, unsigned int flags)
-{
-	int result = enter_ctx(__func__);
-
-	if (result)
-		return result;
-	if (!dptr || flags || !host_locked((uintptr_t)addr, 1))
-		return leave(CU_INVALID_VALUE);
-	*dptr = (uintptr_t)addr;
-	return leave(CU_OK);
-}
+SIM_CALL_CTX(cuMemHostGetDevicePointer_v2, (uint64_t *dptr, void *addr, unsigned int flags),
+	     !flags && host_locked((uintptr_t)addr, 1) ? give_size(dptr, (uintptr_t)addr) : CU_INVALID_VALUE)
 
 bool host_find(uint64_t addr, bool *managed)
 {

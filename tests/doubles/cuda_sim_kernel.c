@@ -25,15 +25,7 @@ static int device = -1;	/* open from cuInit on */
 
 bool kernel_mode(void)
 {
-	const char *s = getenv("CUDA_SIM_KERNEL");
-
-	if (!s || strcmp(s, "0") == 0)
-		return false;
-	if (strcmp(s, "1") != 0) {
-		fprintf(stderr, "CUDA_SIM_KERNEL=%s: give 0 or 1\n", s);
-		abort();
-	}
-	return true;
+	return env_number("CUDA_SIM_KERNEL", 0, 1);
 }
 
 int kernel_init(void)

@@ -31,22 +31,9 @@ static struct gpu {
 	uint32_t device, instance;
 } gpus[SIM_MAX_DEVICES];
 
-static bool env_flag(const char *name)
-{
-	const char *s = getenv(name);
-
-	if (!s || strcmp(s, "0") == 0)
-		return false;
-	if (strcmp(s, "1") != 0) {
-		fprintf(stderr, "%s=%s: give 0 or 1\n", name, s);
-		abort();
-	}
-	return true;
-}
-
 bool rm_mode(void)
 {
-	return env_flag("CUDA_SIM_RM");
+	return env_number("CUDA_SIM_RM", 0, 1);
 }
 
 /* The launcher has checked the value. */

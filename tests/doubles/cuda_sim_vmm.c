@@ -73,17 +73,8 @@ static int check_prop(const struct mem_prop *prop)
 }
 
 /* 580.159.04 gives it for any prop, also for one of zeros that cuMemCreate refuses. */
-SIM_API int cuMemGetAllocationGranularity(size_t *granularity, const struct mem_prop *prop, int option)
-{
-	int result = enter(__func__);
-
-	if (result)
-		return result;
-	if (!granularity || !prop || (option != 0 && option != 1))
-		return leave(CU_INVALID_VALUE);
-	*granularity = GRANULARITY;
-	return leave(CU_OK);
-}
+SIM_CALL(cuMemGetAllocationGranularity, (size_t *granularity, const struct mem_prop *prop, int option),
+	 prop && (option == 0 || option == 1) ? give_size(granularity, GRANULARITY) : CU_INVALID_VALUE)
 
 static int create(uint64_t *id, size_t size, const struct mem_prop *prop, uint64_t flags)
 {

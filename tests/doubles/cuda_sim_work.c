@@ -64,26 +64,19 @@ static int start(const struct ctx *ctx, uint64_t addr, uint64_t size)
 SIM_CALL_CTX(cuda_sim_kernel_start, (uint64_t addr, uint64_t size),
 	     start(current_ctx(), addr, size))
 
-static void end(void)
+static int end(void)
 {
 	if (!kernel.runs)
-		return;
+		return CU_OK;
 	atomic_store(&kernel.stop, true);
 	pthread_join(kernel.thread, NULL);
 	mem_put(kernel.mem);
 	kernel.runs = false;
 	pthread_cond_broadcast(&ended);
+	return CU_OK;
 }
 
-SIM_API int cuda_sim_kernel_end(void)
-{
-	int result = enter(__func__);
-
-	if (result)
-		return result;
-	end();
-	return leave(CU_OK);
-}
+SIM_CALL(cuda_sim_kernel_end, (void), end())
 
 /* The context ends. */
 void kernel_forget(const struct ctx *ctx)
