@@ -265,6 +265,8 @@ static int ctx_destroy(struct ctx *ctx)
 }
 
 SIM_CALL(cuCtxDestroy_v2, (struct ctx *ctx), ctx_destroy(ctx))
+/* The old name, for a context without another user. */
+SIM_CALL(cuCtxDetach, (struct ctx *ctx), ctx_destroy(ctx))
 
 SIM_CALL_CTX(cuCtxGetDevice, (int *device), give(device, current_ctx()->device))
 

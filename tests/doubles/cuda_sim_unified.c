@@ -7,7 +7,6 @@
 #define PITCH 512u	/* rows of cuMemAllocPitch begin at multiples of it */
 
 int cuMemAlloc_v2(uint64_t *addr, size_t size);
-int cuCtxDestroy_v2(struct ctx *ctx);
 
 int cuMemAllocPitch_v2(uint64_t *addr, size_t *pitch, size_t width, size_t height,
 		       unsigned int element) SIM_HOOKABLE(cuMemAllocPitch_v2);
@@ -29,12 +28,6 @@ int cuMemAllocPitch_v2(uint64_t *addr, size_t *pitch, size_t width, size_t heigh
 
 SIM_CALL(cuDeviceCanAccessPeer, (int *can, int device, int peer),
 	 !can ? CU_INVALID_VALUE : check_device(device) ?: check_device(peer) ?: give(can, 0))
-
-/* The old name of cuCtxDestroy, for a context without another user. */
-SIM_API int cuCtxDetach(struct ctx *ctx)
-{
-	return cuCtxDestroy_v2(ctx);
-}
 
 /* No advice is modelled: each range is as if it had been given none. */
 static int range_attribute(void *data, size_t size, int attr)

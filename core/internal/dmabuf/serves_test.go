@@ -221,7 +221,6 @@ func TestMmapFails(t *testing.T) {
 	_, err = mmap([]part{{fd: fd, size: page}, {fd: fd, size: page}}, uintptr(2*page))
 	require.ErrorIs(t, err, unix.EMLINK)
 	require.ErrorContains(t, err, fmt.Sprintf("no %d bytes of address space", 2*page))
-	require.Zero(t, taken)
 	require.Zero(t, taken, "nothing was mapped")
 
 	// A mapping with a hole at its start.
