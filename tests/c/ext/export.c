@@ -66,21 +66,6 @@ static void without_descriptors(void)
 	expect_is(fd, -7);
 }
 
-/* A GPU whose driver exports none. */
-static void not_supported(void)
-{
-	int fd = -7;
-
-	needs_doubles("this GPU's driver may export dma-bufs");
-	if (backend_is("dmabuf"))
-		skip_case("dmabuf does not open there");
-	setenv("CUDA_SIM_DMABUF", "0", 1);
-	make_scene();
-	expect_is(gdr_mem_export_dmabuf(g, b.mem, 0, &fd), ENOTSUP);
-	expect_is(fd, -7);
-	expect_is(gdr_close(g), 0);
-}
-
 /* The driver is asked for a mapping through PCIe, by an export and by a pin of dmabuf. */
 static void forced_pcie(void)
 {
@@ -104,7 +89,6 @@ static void forced_pcie(void)
 const struct guest_case cases[] = {
 	{ "the dma-buf is the memory, and outlives it", shares_memory, 30, 0 },
 	{ "no descriptors left", without_descriptors, 30, 0 },
-	{ "a GPU that exports none", not_supported, 30, 0 },
 	{ "forced PCIe", forced_pcie, 30, 0 },
 	{ 0 }
 };
