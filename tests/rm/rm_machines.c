@@ -116,19 +116,7 @@ static const struct row rows[] = {
 	  { WORKS "gdr_map EOPNOTSUPP" }, "mapping 0 and the cache type 5", NULL },
 };
 
-static const char *type_name(gdr_mapping_type_t type)
-{
-	switch (type) {
-	case GDR_MAPPING_TYPE_WC:
-		return "wc";
-	case GDR_MAPPING_TYPE_CACHING:
-		return "caching";
-	case GDR_MAPPING_TYPE_DEVICE:
-		return "device";
-	default:
-		return "no type";
-	}
-}
+static const char *const type_names[GDR_MAPPING_TYPE_MAX] = { "no type", "wc", "caching", "device" };
 
 /* Writes by the mapping and reads by CUDA, and the other way, at the start, middle, end. */
 static bool right_bytes(const struct cuda_dl *cu, gdr_mh_t mh, char *va, cu_ptr p)
@@ -179,7 +167,7 @@ static void use(const struct cuda_dl *cu, gdr_t g, cu_ptr p)
 		printf("gdr_map %s", strerrorname_np(rc));
 	} else {
 		rc = gdr_get_info(g, mh, &info);
-		printf("%s", rc ? "gdr_get_info" : type_name(info.mapping_type));
+		printf("%s", rc ? "gdr_get_info" : type_names[info.mapping_type]);
 		if (!right_bytes(cu, mh, va, p))
 			printf(", wrong bytes");
 		gates(g);
