@@ -2,7 +2,7 @@
 /*
  * ext/share.c - gdr_export_fd and gdr_pin_fd: memory of a process that has CUDA, in one that
  * has none. Runs on the simulated drivers and on a GPU. What CUDA imports and exports is
- * descriptor.c's; so is that nothing is left.
+ * descriptor.c's; so are an owner that is killed, and that nothing is left.
  */
 #include "share.h"
 
@@ -426,36 +426,6 @@ static void in_an_executed_child(void)
 	run_guests(exec_guest);
 }
 
-/* The guest goes on when the owner is dead, and the memory with it. */
-static void owner_is_killed(void)
-{
-	int ends[2], status, fd;
-	char tag;
-	pid_t owner;
-	struct shared s;
-
-	expect_is(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends), 0);
-	owner = fork();
-	if (!owner) {
-		with_context();
-		export_new(&s, OBJECT);
-		fill_by_cuda(s.addr, s.size, 8);
-		expect(send_with(ends[1], "x", 1, &s.fd, 1));
-		pause();
-		_exit(1);
-	}
-	close(ends[1]);
-	g = open_or_fail();
-	expect_is(receive_with(ends[0], &tag, 1, &fd), 1);
-	use(g, fd, 0, OBJECT, 8);
-	expect_is(gdr_pin_fd(g, fd, 0, &s.mh), 0);
-	expect_is(kill(owner, SIGKILL), 0);
-	expect_is(waitpid(owner, &status, 0), owner);
-	use(g, fd, 0, OBJECT, 9);
-	close(fd);
-	expect_is(gdr_close(g), 0);
-}
-
 const struct guest_case cases[] = {
 	{ "each kind of memory", kinds_of_memory, 30 },
 	{ "more objects than fit", too_many_objects, 30 },
@@ -470,6 +440,5 @@ const struct guest_case cases[] = {
 	{ "of a GPU whose node is not there", of_a_gpu_that_is_not_there, 10 },
 	{ "in a program without libcuda", in_an_executed_child, 20 },
 	{ "anew", anew },
-	{ "the owner is killed", owner_is_killed, 20 },
 	{ NULL },
 };
