@@ -88,19 +88,23 @@ class Cuda:
 
 
 class Array:
-    """An array of the driver's memory, with __cuda_array_interface__."""
+    """An array of the driver's memory, or of somebody else's at an address, with __cuda_array_interface__."""
+
+    base = None
 
     def __init__(self, cuda, shape=(1024,), typestr="<f4", offset=0, readonly=False, strides=None,
-                 itemsize=None, descr=None):
+                 itemsize=None, descr=None, at=None):
         self.cuda, self.shape, self.typestr, self.strides = cuda, shape, typestr, strides
         self.nbytes, self.descr = itemsize or int(typestr[2:]), descr
         for n in shape:
             self.nbytes *= n
-        self.base = cuda.alloc(max(self.nbytes + offset, 65536))  # dmabuf exports no page that begins in free space
-        self.address, self.readonly = self.base + offset, readonly
+        if at is None:
+            self.base = cuda.alloc(max(self.nbytes + offset, 65536))  # dmabuf exports no page that begins in free space
+        self.address, self.readonly = at or self.base + offset, readonly
 
     def __del__(self):
-        self.cuda.free(self.base)
+        if self.base:
+            self.cuda.free(self.base)
 
     @property
     def __cuda_array_interface__(self):

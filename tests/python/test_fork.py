@@ -5,7 +5,6 @@ import faulthandler
 import multiprocessing
 import signal
 from concurrent.futures import ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
 
 import gdrapi
 import pytest
@@ -43,17 +42,6 @@ def clean(_):
 def workers(method, number):
     """Processes whose death is an error, not a task that never ends."""
     return ProcessPoolExecutor(number, multiprocessing.get_context(method))
-
-
-def run(method, function, argument):
-    with workers(method, 1) as pool:
-        return pool.submit(function, argument).result()
-
-
-def test_a_child_that_dies_is_seen():
-    assert in_fork(signal.raise_signal, signal.SIGKILL) == (None, -signal.SIGKILL)
-    with pytest.raises(BrokenProcessPool):
-        run("fork", signal.raise_signal, signal.SIGKILL)
 
 
 @pytest.mark.parametrize("method", ["spawn", "forkserver"])

@@ -24,22 +24,6 @@ def rm(gdr, request):
         pytest.skip("CUDA takes descriptors of rm alone")
 
 
-class Part:
-    """An array at an address, in memory that somebody else keeps."""
-
-    def __init__(self, cuda, address, shape=(1024,), typestr="<f4"):
-        self.cuda, self.address, self.shape, self.typestr = cuda, address, shape, typestr
-        self.nbytes = int(typestr[2:])
-        for n in shape:
-            self.nbytes *= n
-
-    @property
-    def __cuda_array_interface__(self):
-        return {"version": 3, "shape": self.shape, "typestr": self.typestr, "strides": None, "data": (self.address, False)}
-
-    get, put = Array.get, Array.put
-
-
 # What another process does: takes descriptors and a table, and answers what it saw.
 HEIR = """
 import json, socket, sys
@@ -95,8 +79,8 @@ def test_another_process_has_it_in_cuda_without_the_library(make, size):
 
 def test_many_arrays_in_one_allocation_have_one_descriptor(cuda, gdr, make):
     base = cuda.alloc(8 * MIB)
-    parts = [Part(cuda, base + 65536 * n + 512 * (n % 3), (100, n + 1)) for n in range(60)]
-    order = parts[30:] + parts[:30] + [make()] + [Part(cuda, base, (2 * MIB,))]
+    parts = [Array(cuda, (100, n + 1), at=base + 65536 * n + 512 * (n % 3)) for n in range(60)]
+    order = parts[30:] + parts[:30] + [make()] + [Array(cuda, (2 * MIB,), at=base)]
     for number, part in enumerate(parts):
         part.put(bytes([number]) * part.nbytes)
     shareds = gdrapi.share(order, gdr)
@@ -120,7 +104,7 @@ def test_many_arrays_in_one_allocation_have_one_descriptor(cuda, gdr, make):
 
 @pytest.mark.parametrize("refused", [False, True])
 def test_neighbours_that_are_allocations_of_their_own(cuda, gdr, monkeypatch, refused):
-    parts, pin = [Part(cuda, cuda.alloc(4096)) for _ in range(3)], gdrapi._share._pin
+    parts, pin = [Array(cuda, at=cuda.alloc(4096)) for _ in range(3)], gdrapi._share._pin
 
     def one_alone(resource, gdr, source):
         if source.nbytes > 4096:
@@ -145,7 +129,7 @@ def passes(shareds, answer):
 
 def test_multiprocessing_carries_a_descriptor_once(cuda):
     base = cuda.alloc(4 * MIB)
-    parts = [Part(cuda, base + 65536 * n) for n in range(20)]
+    parts = [Array(cuda, at=base + 65536 * n) for n in range(20)]
     for number, part in enumerate(parts):
         part.put(bytes([number]) * part.nbytes)
     context = multiprocessing.get_context("spawn")
