@@ -608,20 +608,6 @@ static void test_force_pcie(void)
 	}
 }
 
-/* A failed pin must not use up mmap offsets. */
-static void test_failed_pins(void)
-{
-	uint64_t va = gpu_alloc(GPU_PAGE), h, h2;
-	int fd = gdr_open(), i;
-
-	h = pin(fd, va, GPU_PAGE);
-	for (i = 0; i < 100; i++)
-		CHECK_ERR(try_pin(fd, va, 1UL << 30, &h2), EINVAL);
-	h2 = pin(fd, va, GPU_PAGE);
-	CHECK(h2 == h + GPU_PAGE / getpagesize());
-	CHECK(!read_faults(map(fd, h2, GPU_PAGE)));
-}
-
 static void thief(void *arg)
 {
 	uint64_t h;
@@ -2234,14 +2220,22 @@ static void check_limit(uint64_t va, uint64_t size, uint64_t most)
 static void test_limits(void)
 {
 	const size_t size = 64 << 20;
-	uint64_t va = gpu_alloc(size), most = parameter("max_mib_per_user") / 64, h;
+	uint64_t va = gpu_alloc(size), most = parameter("max_mib_per_user") / 64, h, first;
+	volatile unsigned char *p;
 	int fd = gdr_open(), i;
 
 	check_limit(va, 1, parameter("max_pins_per_user"));
 	check_limit(va, size, most);
-	/* Failed pins do not count. */
+	/* Failed pins do not count, nor use up mmap offsets. */
+	first = pin(fd, va, GPU_PAGE);
 	for (i = 0; i < 100; i++)
 		CHECK_ERR(try_pin(fd, va + size, size, &h), EINVAL);
+	h = pin(fd, va, GPU_PAGE);
+	CHECK(h == first + GPU_PAGE / getpagesize());
+	p = map(fd, h, GPU_PAGE);
+	CHECK(!read_faults(p));
+	CHECK(munmap((void *)p, GPU_PAGE) == 0);
+	CHECK(unpin(fd, h) == 0 && unpin(fd, first) == 0);
 	CHECK(pin_all(fd, va, size) == most);
 }
 
@@ -2381,18 +2375,6 @@ static void fuzzer(void *arg)
 	}
 }
 
-static void test_fuzz(void)
-{
-	unsigned int s = seed * 2654435761u;
-	int status;
-
-	status = in_child(fuzzer, &s);
-	/* The child may have unmapped its own stack. It must not have hung. */
-	if (WIFSIGNALED(status))
-		CHECK(WTERMSIG(status) != SIGALRM && WTERMSIG(status) != SIGKILL);
-	CHECK(held() == 0);
-}
-
 /* Now and then the GPU driver fails, waits, or runs out of room. */
 static void turn_knobs(void *arg)
 {
@@ -2434,7 +2416,7 @@ static void test_storm(void)
 		if (i == N)
 			CHECK(kill(pid[i], SIGKILL) == 0);
 		status = end_of(pid[i]);
-		/* As in test_fuzz. */
+		/* A child may have unmapped its own stack. It must not have hung. */
 		if (i < N && WIFSIGNALED(status))
 			CHECK(WTERMSIG(status) != SIGALRM && WTERMSIG(status) != SIGKILL);
 	}
@@ -2646,7 +2628,7 @@ static const struct test tests[] = {
 	T(log), T(library_2_0), T(library_2_4), T(library_2_5),
 	T(minor), T(aliases), T(bad_ioctls), T(pin_arguments),
 	T(pin_rounds), T(force_pcie), T(pin_answer_fault),
-	T(failed_pins), T(tokens),
+	T(tokens),
 	T(pin_time), T(data), T(bar1), T(pin_inside), T(faults), T(map_arguments),
 	T(read_only), T(vma_flags), T(vma_operations), T(map_over), T(handles),
 	T(unknown_handle), T(close_keeps_mappings),
@@ -2660,7 +2642,7 @@ static const struct test tests[] = {
 	T(failed_puts), T(refused_closes), T(pin_of_another),
 	T(page_table_majors), T(gpu_free), T(end_inside_fault), T(calls_race),
 	T(back_doors),
-	T(file_calls), T(procfs), T(limits), T(fuzz),
+	T(file_calls), T(procfs), T(limits),
 	T(storm), T(allocation_failures), T(kill),
 };
 #define NTESTS (sizeof(tests) / sizeof(tests[0]))
@@ -2685,13 +2667,13 @@ static const char *const promises[] = {
 	"failed_puts: a buffer whose unpin was refused has no mapping to INFO, REQ_MAPPING_TYPE and mmap",
 	"limits: a user pins so much and no more, which is no other user's loss",
 	"fork fd_passed number_comes_again queued_file: only the opener may use a file: not a child, not one it is sent to",
-	"vma_operations map_over fuzz: mremap, mprotect, madvise, a partial munmap, a mapping over it",
+	"vma_operations map_over storm: mremap, mprotect, madvise, a partial munmap, a mapping over it",
 	"back_doors: ptrace, /proc/pid/mem, process_vm_readv, vmsplice get at nothing",
 	"handles gpu_free calls_race: an unpin ends mappings, at any time, in any order; freed memory stays until then",
 	"pin_of_another: while another process pins, nothing waits",
 	"close_keeps_mappings: a mapping holds the file",
 	"kill: a process that dies anywhere leaves nothing",
-	"fuzz calls_race storm: any calls, in any order, from several processes, over a driver that fails and waits now and then",
+	"calls_race storm: any calls, in any order, from several processes, over a driver that fails and waits now and then",
 	"close_keeps_mappings close_in_child: the module cannot go while it is in use",
 };
 
