@@ -159,7 +159,7 @@ static void meet(int round)
 		sleep_us(50);
 }
 
-/* What two heirs have, and what differs from the owner's: namespaces and the number in them, the user, the GPU. */
+/* What two heirs have, and what is not the owner's: namespaces, a number in them, the user, the GPU. */
 struct heir {
 	int number, uid, device;
 	const int *fds;
